@@ -1,0 +1,99 @@
+#define _GNU_SOURCE
+#include "core/cpu.h"
+
+#include <immintrin.h>
+#include <omp.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const isa_names[MX_ISAS] = {"portable", "avx2", "avx512", "avx512_bf16"};
+
+static int chosen = -1;
+
+const char *mx_isa_name(mx_isa isa)
+{
+    return isa_names[isa];
+}
+
+mx_isa mx_isa_best(void)
+{
+    __builtin_cpu_init();
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+    if (avx512 && __builtin_cpu_supports("avx512bf16"))
+        return MX_ISA_AVX512_BF16;
+    if (avx512)
+        return MX_ISA_AVX512;
+    return avx2 ? MX_ISA_AVX2 : MX_ISA_PORTABLE;
+}
+
+mx_isa mx_isa_current(void)
+{
+    return chosen < 0 ? mx_isa_best() : (mx_isa)chosen;
+}
+
+mx_status mx_isa_use(const char *name)
+{
+    for (int isa = 0; isa < MX_ISAS; isa++) {
+        if (strcmp(name, isa_names[isa]) != 0)
+            continue;
+        if (isa > (int)mx_isa_best())
+            return mx_fail(MX_ERR_VALUE, "isa '%s' is not in this processor, whose best is '%s'", name,
+                           isa_names[mx_isa_best()]);
+        chosen = isa;
+        return MX_OK;
+    }
+    return mx_fail(MX_ERR_VALUE, "unknown isa '%s'; expected portable, avx2, avx512 or avx512_bf16", name);
+}
+
+const char *mx_cpu_model(void)
+{
+    static char model[128];
+    if (model[0])
+        return model;
+    snprintf(model, sizeof model, "unknown processor");
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    if (!file)
+        return model;
+    char line[256];
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "model name : %127[^\n]", model) == 1)
+            break;
+    fclose(file);
+    return model;
+}
+
+int mx_cpu_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+    return 1;
+}
+
+int64_t mx_cpu_l2_bytes(void)
+{
+    long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+    return bytes > 0 ? bytes : 512 * 1024;
+}
+
+int64_t mx_cpu_l3_bytes(void)
+{
+    long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return bytes > 0 ? bytes : 16 * 1024 * 1024;
+}
+
+int64_t mx_cpu_memory_bytes(void)
+{
+    return (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+}
+
+void mx_cpu_flush_denormals(void)
+{
+#pragma omp parallel
+    _mm_setcsr(_mm_getcsr() | 0x8040u); /* FTZ and DAZ of MXCSR, which each thread has of its own */
+}

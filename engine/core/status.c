@@ -1,0 +1,36 @@
+#include "core/status.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MESSAGE_BYTES = 2048 };
+
+static _Thread_local char message[MESSAGE_BYTES];
+
+mx_status mx_fail(mx_status code, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    return code;
+}
+
+mx_status mx_context(mx_status code, const char *format, ...)
+{
+    char inner[MESSAGE_BYTES];
+    memcpy(inner, message, sizeof inner);
+    va_list arguments;
+    va_start(arguments, format);
+    int used = vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    if (used >= 0 && (size_t)used < sizeof message)
+        snprintf(message + used, sizeof message - (size_t)used, ": %s", inner);
+    return code;
+}
+
+const char *mx_message(void)
+{
+    return message;
+}

@@ -1,0 +1,109 @@
+/* Tensors: a dtype, a shape and a reference to storage.
+ *
+ * A tensor is always dense and row-major: dimension n_dims-1 is contiguous, and a view shares storage only where the
+ * result is dense too (reshape, a range of dimension 0). Kernels therefore never see a stride.
+ *
+ * Two lifetimes are kept apart. The mx_tensor (a few hundred bytes) is reference counted and lives as long as
+ * anyone, the Lua handle or the tape, points to it. Its values live in a reference-counted mx_storage that may go
+ * earlier: when the scope that made the tensor closes, or when a rematerialisation policy drops it. A tensor without
+ * storage keeps dtype, shape, name and producer, so that errors can name it and the tape can compute it again. */
+#ifndef MX_CORE_TENSOR_H
+#define MX_CORE_TENSOR_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { MX_MAX_DIMS = 6 };
+
+typedef struct mx_shape {
+    int n_dims; /* 0: a scalar, of one element */
+    int64_t size[MX_MAX_DIMS];
+} mx_shape;
+
+typedef struct mx_storage {
+    int refs;
+    int64_t bytes;
+    void *data; /* NULL on a device that keeps no values */
+} mx_storage;
+
+typedef struct mx_scope mx_scope;
+
+typedef struct mx_tensor {
+    int refs;
+    mx_dtype dtype;
+    mx_shape shape;
+    mx_storage *storage; /* NULL: released by its scope, or dropped by a policy */
+    int64_t offset;      /* of the first element in storage, in bytes */
+    const char *name;    /* interned, given by mx.name; NULL: none */
+
+    /* The tape's part (tape/tape.h). */
+    bool requires_grad;      /* a leaf that collects a gradient, or computed from one */
+    bool released;           /* the scope that made it has closed: no longer the user's */
+    int held;                /* recorded calls whose vjp will read the values */
+    struct mx_node *node;    /* the recorded call that makes it; NULL: a leaf */
+    struct mx_tensor *grad;  /* gradient gathered so far, of the same shape; owned */
+
+    /* The scope's list of what it must release (core/scope.h). */
+    mx_scope *scope;
+    struct mx_tensor *scope_previous, *scope_next;
+} mx_tensor;
+
+/* Shapes. */
+static inline int64_t mx_shape_count(const mx_shape *shape)
+{
+    int64_t count = 1;
+    for (int d = 0; d < shape->n_dims; d++)
+        count *= shape->size[d];
+    return count;
+}
+static inline int64_t mx_count(const mx_tensor *t)
+{
+    return mx_shape_count(&t->shape);
+}
+static inline int64_t mx_bytes(const mx_tensor *t)
+{
+    return mx_count(t) * (int64_t)mx_dtype_bytes(t->dtype);
+}
+bool mx_shape_equal(const mx_shape *a, const mx_shape *b);
+
+/* "(2, 3, 4)"; the text is valid until the eighth call after this one on the same thread. */
+const char *mx_shape_text(const mx_shape *shape);
+
+/* "bf16 (2, 3, 4) 'query_proj'": for messages; same validity. */
+const char *mx_tensor_text(const mx_tensor *t);
+
+/* A tensor of its own storage, values not set, with one reference for the caller, and in the current scope if there is
+ * one. MX_ERR_VALUE for a negative size or more than 2^62 bytes, MX_ERR_MEMORY when there is none. */
+mx_status mx_tensor_new(mx_dtype dtype, const mx_shape *shape, mx_tensor **out);
+
+/* The same without storage: what infer makes and apply fills in. */
+mx_status mx_tensor_new_empty(mx_dtype dtype, const mx_shape *shape, mx_tensor **out);
+mx_status mx_tensor_allocate(mx_tensor *t);                                   /* gives it storage of its own */
+void mx_tensor_alias(mx_tensor *t, const mx_tensor *base, int64_t offset);    /* shares base's storage, `offset` bytes in */
+void mx_tensor_drop(mx_tensor *t);                                            /* lets go of its storage */
+
+static inline mx_tensor *mx_retain(mx_tensor *t)
+{
+    if (t)
+        t->refs++;
+    return t;
+}
+void mx_release(mx_tensor *t); /* NULL is allowed */
+
+/* The values. The caller knows the dtype; NULL when the tensor has no storage. */
+static inline void *mx_data(const mx_tensor *t)
+{
+    return t->storage && t->storage->data ? (char *)t->storage->data + t->offset : NULL;
+}
+static inline float *mx_f32(const mx_tensor *t)
+{
+    return mx_data(t);
+}
+
+/* A copy of `text` that lives for the whole run; equal texts give the same pointer. */
+const char *mx_intern(const char *text);
+
+#endif

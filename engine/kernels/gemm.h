@@ -1,0 +1,40 @@
+/* Matrix products: C = op(A) op(B) (+ bias) or C += op(A) op(B), row-major.
+ *
+ * f32 x f32 goes to OpenBLAS. Where an operand is bf16 the product is ours: both operands are rounded to bf16 as they
+ * are packed (so f32 master weights need no bf16 copy), products are summed in f32, and C is rounded once. */
+#ifndef MX_KERNELS_GEMM_H
+#define MX_KERNELS_GEMM_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct mx_matrix {
+    void *data;
+    mx_dtype dtype; /* f32 or bf16 */
+    int64_t stride; /* elements from one row to the next */
+    bool trans;     /* use the transpose of what is stored; false for C */
+} mx_matrix;
+
+typedef struct mx_gemm {
+    int64_t m, n, k; /* of the product: op(A) is m x k, op(B) is k x n, C is m x n. Any may be 0. */
+    mx_matrix a, b, c;
+    const float *bias; /* n values added to each row; NULL: none */
+    float alpha;       /* C = alpha op(A) op(B) + ... */
+    bool accumulate;   /* add to what C holds */
+} mx_gemm;
+
+/* Uses all OpenMP threads; called from inside a parallel region it uses the calling thread alone. C overlaps no
+ * operand. MX_ERR_MEMORY when the packing buffers cannot be had. */
+mx_status mx_gemm_run(const mx_gemm *g);
+
+/* `batch` independent products; operand x of product i starts x_step elements after that of product i - 1 (0: shared).
+ * Threads split the batch when it is at least as long as there are threads, the products otherwise. */
+mx_status mx_gemm_batched(const mx_gemm *first, int64_t batch, int64_t a_step, int64_t b_step, int64_t c_step);
+
+/* The sums computed by three plain loops in f32, operands rounded as above: what the fast path is tested against. */
+void mx_gemm_reference(const mx_gemm *g);
+
+#endif

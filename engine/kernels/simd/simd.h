@@ -1,0 +1,209 @@
+/* One vocabulary for vector code: the files of this folder are written once and compiled once for each instruction
+ * set, with MX_SIMD_AVX2, MX_SIMD_AVX512 or MX_SIMD_AVX512_BF16 defined (see the Makefile). A vf is a vector of VL
+ * floats; GCC's operators + - * / work on it. bf16 is widened to f32 on load and rounded to nearest even on store. */
+#ifndef MX_KERNELS_SIMD_SIMD_H
+#define MX_KERNELS_SIMD_SIMD_H
+
+#include "core/dtype.h"
+
+#include <immintrin.h>
+
+#if defined(MX_SIMD_AVX512_BF16)
+#define MX_SIMD_NAME(name) name##_avx512_bf16
+#define MX_SIMD_512 1
+#elif defined(MX_SIMD_AVX512)
+#define MX_SIMD_NAME(name) name##_avx512
+#define MX_SIMD_512 1
+#elif defined(MX_SIMD_AVX2)
+#define MX_SIMD_NAME(name) name##_avx2
+#define MX_SIMD_512 0
+#else
+#error "compile with one MX_SIMD_... defined"
+#endif
+
+#if MX_SIMD_512
+
+typedef __m512 vf;
+typedef __m512i vi;
+typedef __mmask16 vm; /* a mask of lanes */
+enum { VL = 16 };
+
+static inline vm vm_first(int64_t n) /* the first n lanes, 0 <= n <= VL */ { return (vm)((1u << n) - 1u); }
+static inline vf vf_set1(float x) { return _mm512_set1_ps(x); }
+static inline vf vf_load(const float *p) { return _mm512_loadu_ps(p); }
+static inline vf vf_load_part(const float *p, int64_t n) { return _mm512_maskz_loadu_ps(vm_first(n), p); }
+static inline void vf_store(float *p, vf x) { _mm512_storeu_ps(p, x); }
+static inline void vf_store_part(float *p, vf x, int64_t n) { _mm512_mask_storeu_ps(p, vm_first(n), x); }
+static inline void vf_stream(float *p, vf x) { _mm512_stream_ps(p, x); }       /* p aligned to 64 bytes */
+static inline vf vf_fma(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); } /* a * b + c */
+static inline vf vf_max(vf a, vf b) { return _mm512_max_ps(a, b); }
+static inline vf vf_min(vf a, vf b) { return _mm512_min_ps(a, b); }
+static inline vf vf_sqrt(vf a) { return _mm512_sqrt_ps(a); }
+static inline vf vf_abs(vf a) { return _mm512_abs_ps(a); }
+static inline vf vf_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline vm vf_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
+static inline vm vf_ge(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+static inline vf vf_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
+static inline float vf_sum(vf a) { return _mm512_reduce_add_ps(a); }
+static inline float vf_hmax(vf a) { return _mm512_reduce_max_ps(a); }
+static inline vi vf_bits(vf a) { return _mm512_castps_si512(a); }
+static inline vf vi_float(vi a) { return _mm512_castsi512_ps(a); }
+static inline vi vi_set1(int32_t x) { return _mm512_set1_epi32(x); }
+static inline vi vi_add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+static inline vi vi_sub(vi a, vi b) { return _mm512_sub_epi32(a, b); }
+static inline vi vi_and(vi a, vi b) { return _mm512_and_si512(a, b); }
+static inline vi vi_xor(vi a, vi b) { return _mm512_xor_si512(a, b); }
+static inline vi vi_load(const int32_t *p) { return _mm512_loadu_si512(p); }
+static inline vi vi_mullo(vi a, vi b) { return _mm512_mullo_epi32(a, b); }
+#define vi_shl(a, n) _mm512_slli_epi32((a), (n))
+#define vi_shr(a, n) _mm512_srli_epi32((a), (n)) /* logical */
+static inline vi vf_to_vi(vf a) { return _mm512_cvtps_epi32(a); }
+static inline vf vi_to_vf(vi a) { return _mm512_cvtepi32_ps(a); }
+
+static inline vf vf_from_halves(__m256i h) { return vi_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
+static inline vf vf_load_bf16(const mx_bf16 *p) { return vf_from_halves(_mm256_loadu_si256((const __m256i *)p)); }
+static inline vf vf_load_bf16_part(const mx_bf16 *p, int64_t n)
+{
+    return vf_from_halves(_mm256_maskz_loadu_epi16(vm_first(n), p));
+}
+static inline __m256i vf_to_halves(vf x)
+{
+#if defined(MX_SIMD_AVX512_BF16)
+    return (__m256i)_mm512_cvtneps_pbh(x);
+#else
+    vi bits = vf_bits(x);
+    vi odd = vi_and(vi_shr(bits, 16), vi_set1(1));
+    vi rounded = vi_shr(vi_add(bits, vi_add(odd, vi_set1(0x7fff))), 16);
+    vi quiet = _mm512_or_si512(vi_shr(bits, 16), vi_set1(0x40));
+    vm is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+    return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan, rounded, quiet));
+#endif
+}
+static inline void vf_store_bf16(mx_bf16 *p, vf x) { _mm256_storeu_si256((__m256i *)p, vf_to_halves(x)); }
+static inline void vf_store_bf16_part(mx_bf16 *p, vf x, int64_t n)
+{
+    _mm256_mask_storeu_epi16(p, vm_first(n), vf_to_halves(x));
+}
+static inline void vf_stream_bf16(mx_bf16 *p, vf x) /* p aligned to 32 bytes */
+{
+    _mm256_stream_si256((__m256i *)p, vf_to_halves(x));
+}
+
+#else /* AVX2 and FMA */
+
+typedef __m256 vf;
+typedef __m256i vi;
+typedef __m256 vm; /* all bits of a lane set or none */
+enum { VL = 8 };
+
+static inline __m256i vm_first_bits(int64_t n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+static inline vm vm_first(int64_t n) { return _mm256_castsi256_ps(vm_first_bits(n)); }
+static inline vf vf_set1(float x) { return _mm256_set1_ps(x); }
+static inline vf vf_load(const float *p) { return _mm256_loadu_ps(p); }
+static inline vf vf_load_part(const float *p, int64_t n) { return _mm256_maskload_ps(p, vm_first_bits(n)); }
+static inline void vf_store(float *p, vf x) { _mm256_storeu_ps(p, x); }
+static inline void vf_store_part(float *p, vf x, int64_t n) { _mm256_maskstore_ps(p, vm_first_bits(n), x); }
+static inline void vf_stream(float *p, vf x) { _mm256_stream_ps(p, x); }       /* p aligned to 32 bytes */
+static inline vf vf_fma(vf a, vf b, vf c) { return _mm256_fmadd_ps(a, b, c); } /* a * b + c */
+static inline vf vf_max(vf a, vf b) { return _mm256_max_ps(a, b); }
+static inline vf vf_min(vf a, vf b) { return _mm256_min_ps(a, b); }
+static inline vf vf_sqrt(vf a) { return _mm256_sqrt_ps(a); }
+static inline vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
+static inline vf vf_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+static inline vm vf_gt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
+static inline vm vf_ge(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GE_OQ); }
+static inline vf vf_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes, m); }
+static inline float vf_sum(vf a)
+{
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+static inline float vf_hmax(vf a)
+{
+    __m128 s = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
+    s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+static inline vi vf_bits(vf a) { return _mm256_castps_si256(a); }
+static inline vf vi_float(vi a) { return _mm256_castsi256_ps(a); }
+static inline vi vi_set1(int32_t x) { return _mm256_set1_epi32(x); }
+static inline vi vi_add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+static inline vi vi_sub(vi a, vi b) { return _mm256_sub_epi32(a, b); }
+static inline vi vi_and(vi a, vi b) { return _mm256_and_si256(a, b); }
+static inline vi vi_xor(vi a, vi b) { return _mm256_xor_si256(a, b); }
+static inline vi vi_load(const int32_t *p) { return _mm256_loadu_si256((const __m256i *)p); }
+static inline vi vi_mullo(vi a, vi b) { return _mm256_mullo_epi32(a, b); }
+#define vi_shl(a, n) _mm256_slli_epi32((a), (n))
+#define vi_shr(a, n) _mm256_srli_epi32((a), (n)) /* logical */
+static inline vi vf_to_vi(vf a) { return _mm256_cvtps_epi32(a); }
+static inline vf vi_to_vf(vi a) { return _mm256_cvtepi32_ps(a); }
+
+static inline vf vf_from_halves(__m128i h) { return vi_float(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
+static inline vf vf_load_bf16(const mx_bf16 *p) { return vf_from_halves(_mm_loadu_si128((const __m128i *)p)); }
+static inline vf vf_load_bf16_part(const mx_bf16 *p, int64_t n)
+{
+    mx_bf16 full[8] = {0};
+    memcpy(full, p, (size_t)n * sizeof *p);
+    return vf_load_bf16(full);
+}
+static inline __m128i vf_to_halves(vf x)
+{
+    vi bits = vf_bits(x);
+    vi odd = vi_and(vi_shr(bits, 16), vi_set1(1));
+    vi rounded = vi_shr(vi_add(bits, vi_add(odd, vi_set1(0x7fff))), 16);
+    vi quiet = _mm256_or_si256(vi_shr(bits, 16), vi_set1(0x40));
+    vi is_nan = vf_bits(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    vi wide = _mm256_blendv_epi8(rounded, quiet, is_nan);
+    return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+}
+static inline void vf_store_bf16(mx_bf16 *p, vf x) { _mm_storeu_si128((__m128i *)p, vf_to_halves(x)); }
+static inline void vf_store_bf16_part(mx_bf16 *p, vf x, int64_t n)
+{
+    mx_bf16 full[8];
+    vf_store_bf16(full, x);
+    memcpy(p, full, (size_t)n * sizeof *p);
+}
+static inline void vf_stream_bf16(mx_bf16 *p, vf x) /* p aligned to 16 bytes */
+{
+    _mm_stream_si128((__m128i *)p, vf_to_halves(x));
+}
+
+#endif
+
+static inline vf vf_zero(void) { return vf_set1(0.0f); }
+
+/* e^x to 2 units in the last place, x clamped to [-87.3, 88.7]: 2^n e^r with |r| <= ln(2)/2, and e^r by its minimax
+ * polynomial of degree 6. Coefficients: Cephes expf (Moshier, netlib). -inf gives 0 to within 1e-38; NaN gives NaN. */
+static inline vf vf_exp(vf x)
+{
+    x = vf_min(vf_set1(88.7228394f), x); /* in this order a NaN in x survives */
+    x = vf_max(vf_set1(-87.3365479f), x);
+    vf n = vf_round(x * vf_set1(1.44269504f));
+    vf r = vf_fma(n, vf_set1(-0.693359375f), x);
+    r = vf_fma(n, vf_set1(2.12194440e-4f), r);
+    vf p = vf_set1(1.9875691500e-4f);
+    p = vf_fma(p, r, vf_set1(1.3981999507e-3f));
+    p = vf_fma(p, r, vf_set1(8.3334519073e-3f));
+    p = vf_fma(p, r, vf_set1(4.1665795894e-2f));
+    p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
+    p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
+    p = vf_fma(p, r * r, r + vf_set1(1.0f));
+    /* 2^n in two factors, so that n = 128 does not overflow the exponent field. */
+    vi whole = vf_to_vi(n);
+    vi half = vi_sub(vi_shr(vi_add(whole, vi_set1(256)), 1), vi_set1(128)); /* floor(n / 2) */
+    vi rest = vi_sub(whole, half);
+    vf a = vi_float(vi_shl(vi_add(half, vi_set1(127)), 23));
+    vf b = vi_float(vi_shl(vi_add(rest, vi_set1(127)), 23));
+    return p * a * b;
+}
+
+static inline vf vf_sigmoid(vf x) { return vf_set1(1.0f) / (vf_set1(1.0f) + vf_exp(vf_zero() - x)); }
+
+/* tanh x = 1 - 2 / (e^2x + 1); absolute error below 2e-7, enough for activations. */
+static inline vf vf_tanh(vf x) { return vf_set1(1.0f) - vf_set1(2.0f) / (vf_exp(x + x) + vf_set1(1.0f)); }
+
+#endif

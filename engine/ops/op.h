@@ -1,0 +1,145 @@
+/* Operations: everything that the engine computes is one.
+ *
+ * An operation is one constant mx_op in the file that holds all else about it. It says what its inputs and options
+ * are called (so that Lua, --help and error messages need no second list), what its outputs look like, what it
+ * costs, how the host computes it and what its gradient is, as further operations. mx_apply is the only way in. */
+#ifndef MX_OPS_OP_H
+#define MX_OPS_OP_H
+
+#include "core/tensor.h"
+
+enum { MX_MAX_INPUTS = 16, MX_MAX_OUTPUTS = 4, MX_ATTR_BYTES = 128 };
+
+typedef struct mx_op mx_op;
+
+/* One application of an operation. Inputs that were left out are NULL. The attributes are the operation's own struct. */
+typedef struct mx_call {
+    const mx_op *op;
+    int n_in, n_out;
+    mx_tensor *in[MX_MAX_INPUTS];
+    mx_tensor *out[MX_MAX_OUTPUTS];
+    _Alignas(16) unsigned char attr[MX_ATTR_BYTES];
+} mx_call;
+
+/* What one call must do at the least, whatever the implementation: the roofline's numbers. */
+typedef struct mx_cost {
+    double flops;
+    double bytes_read, bytes_written; /* each input read once, each output written once */
+    double bytes_sent;                /* by this rank to others */
+} mx_cost;
+
+/* The state of one gradient computation. vjp fills grad[i] for each wanted input with a tensor that it owns one
+ * reference to, or adds into sum[i] in place and leaves grad[i] NULL. It may hand on an out_grad as it is, with
+ * mx_retain. The tape adds what several calls give for one tensor. */
+typedef struct mx_vjp {
+    const mx_call *call;
+    mx_tensor *const *out_grad;       /* one per output; NULL: nothing depends on that output */
+    bool want[MX_MAX_INPUTS];         /* whether a gradient for the input is asked for */
+    mx_tensor *sum[MX_MAX_INPUTS];    /* gathered so far and safe to add into in place; else NULL */
+    mx_tensor *grad[MX_MAX_INPUTS];
+} mx_vjp;
+
+/* dtype in which the gradient of input i is kept: f32 for a leaf (a parameter), the tensor's own elsewhere. */
+static inline mx_dtype mx_vjp_dtype(const mx_vjp *v, int i)
+{
+    const mx_tensor *t = v->call->in[i];
+    return t->node ? t->dtype : MX_F32;
+}
+
+typedef enum mx_attr_kind {
+    MX_ATTR_BOOL,  /* bool */
+    MX_ATTR_INT,   /* int64_t */
+    MX_ATTR_DIM,   /* int64_t, a dimension: 1-based in Lua (negative counts from the end: -1 is the last), 0-based here;
+                      a negative one reaches infer as it is */
+    MX_ATTR_FLOAT, /* double */
+    MX_ATTR_DTYPE, /* int: an mx_dtype; -1 when not given */
+    MX_ATTR_ENUM,  /* int: the index in `choices` */
+    MX_ATTR_SHAPE, /* mx_shape: a table of integers in Lua */
+} mx_attr_kind;
+
+typedef struct mx_attr {
+    const char *name;
+    mx_attr_kind kind;
+    size_t offset;              /* in the operation's attribute struct */
+    double standard;            /* the value when not given; NAN: must be given */
+    const char *const *choices; /* of MX_ATTR_ENUM, NULL at the end */
+    const char *doc;            /* one line */
+} mx_attr;
+
+enum {
+    MX_OP_MUTATES = 1, /* changes its first input(s) in place; never recorded; has no vjp */
+    MX_OP_VIEW = 2,    /* out[0] shares storage with in[0]: host sets it with mx_tensor_alias, apply allocates nothing */
+    MX_OP_SOURCE = 4,  /* no tensor input need be given */
+};
+
+struct mx_op {
+    const char *name; /* as in Lua: mx.NAME(inputs ..., {attributes}) */
+    const char *doc;  /* one line: what it computes, with shapes */
+
+    /* Names of the inputs in order, NULL at the end. "bias?" may be left out; "tensors..." stands for one or more. */
+    const char *const *inputs;
+    int n_out;
+    int flags;
+
+    const mx_attr *attrs; /* name == NULL at the end; NULL: none */
+    size_t attr_bytes;    /* at most MX_ATTR_BYTES */
+
+    /* Bit i set: the gradient reads the values of input (output) i. What no bit names, the tape does not keep. */
+    uint32_t reads_in, reads_out;
+
+    mx_status (*infer)(mx_call *call);               /* checks inputs and attributes, makes outputs with mx_out */
+    mx_cost (*cost)(const mx_call *call);            /* called after infer; reads shapes and attributes only */
+    mx_status (*host)(mx_call *call);                /* inputs and outputs have values; calls kernels/ */
+    mx_status (*vjp)(mx_vjp *v);                     /* NULL: not differentiable */
+};
+
+static inline const void *mx_call_attr(const mx_call *call)
+{
+    return call->attr;
+}
+
+/* ---- for infer ---- */
+
+/* Makes output i (without storage). */
+mx_status mx_out(mx_call *call, int i, mx_dtype dtype, const mx_shape *shape);
+
+/* MX_ERR_SHAPE with "OP: " and the texts of the inputs appended, e.g. mx_bad_shape(call, "inner sizes differ"). */
+__attribute__((format(printf, 2, 3), cold)) mx_status mx_bad_shape(const mx_call *call, const char *format, ...);
+__attribute__((format(printf, 2, 3), cold)) mx_status mx_bad_dtype(const mx_call *call, const char *format, ...);
+__attribute__((format(printf, 2, 3), cold)) mx_status mx_bad_value(const mx_call *call, const char *format, ...);
+
+/* Checks that input i has a dtype among `allowed`, a bit per mx_dtype. */
+mx_status mx_want_dtype(const mx_call *call, int i, unsigned allowed);
+enum { MX_FLOATS = 1 << MX_F32 | 1 << MX_BF16, MX_ANY = (1 << MX_DTYPES) - 1 };
+
+/* ---- for cost ---- */
+
+/* flops as given; the bytes of all inputs present and all outputs. */
+mx_cost mx_cost_of(const mx_call *call, double flops);
+
+/* ---- applying ---- */
+
+/* Applies `op`. `attr` points to op->attr_bytes bytes. out[0 .. op->n_out) receive tensors with one reference for the
+ * caller each; on failure none. Not collective (but for operations whose doc says so). */
+mx_status mx_apply(const mx_op *op, mx_tensor *const *in, int n_in, const void *attr, mx_tensor **out);
+
+/* Runs a call again whose outputs have lost their values: rematerialisation. Allocates the outputs that lack storage. */
+mx_status mx_apply_again(mx_call *call);
+
+/* What happens around a call. One observer each: the tape records, the profiler times. NULL: none. */
+typedef struct mx_hooks {
+    mx_status (*record)(mx_call *call);                                      /* after success, with outputs */
+    void (*timed)(const mx_call *call, double start_s, double end_s);        /* seconds of mx_now() */
+} mx_hooks;
+extern mx_hooks mx_apply_hooks;
+
+double mx_now(void); /* seconds of a monotonic clock */
+
+/* A device runs calls. The host runs op->host; another device keeps the same interface. */
+extern mx_status (*mx_device_run)(mx_call *call);
+
+/* All operations, NULL at the end, in the order of ops/table.c; and one by its name, or NULL. */
+extern const mx_op *const mx_ops[];
+const mx_op *mx_op_find(const char *name);
+
+#endif

@@ -1,0 +1,54 @@
+/* The tape: records calls, walks them back, and computes again what a policy dropped.
+ *
+ * There is one tape. A call is recorded when recording is on and an input requires a gradient. The record keeps the
+ * tensors, and holds (counts in mx_tensor.held) the values that the operation's vjp reads, and no others.
+ *
+ * A region is the run of calls made inside mx.remat(policy, fn) (or mx.scope(fn): the policy that keeps all that is
+ * held). At its end the policy decides, by name, which values stay; the rest lose their storage. Backward, on
+ * reaching the first call of a region that lacks a value, runs the region's recorded calls again: only those on which
+ * a held value depends, in their first order, freeing on the way what no vjp reads. */
+#ifndef MX_TAPE_TAPE_H
+#define MX_TAPE_TAPE_H
+
+#include "core/scope.h"
+#include "ops/op.h"
+
+#include <stdbool.h>
+
+typedef struct mx_node {
+    mx_call call;  /* owns a reference to each input and output */
+    int region;    /* index of the region it was recorded in, or -1 */
+    int index;     /* on the tape */
+} mx_node;
+
+/* What a policy does with a tensor of some name. Offload is the drop to another memory; see policy.c. */
+typedef enum mx_remat_action { MX_REMAT_DROP, MX_REMAT_SAVE } mx_remat_action;
+
+typedef struct mx_remat_policy {
+    bool keep_held;          /* the policy "none": everything that a vjp reads stays */
+    int n_names;
+    const char *const *names; /* interned names whose tensors are saved */
+} mx_remat_policy;
+
+/* Recording. On at the start. Returns what it was before. */
+bool mx_tape_set_recording(bool on);
+bool mx_tape_is_recording(void);
+
+/* Marks a leaf as collecting a gradient (f32, gathered in t->grad over backwards until mx_tape_zero_grad). */
+mx_status mx_tape_require_grad(mx_tensor *t);
+void mx_tape_zero_grad(mx_tensor *t);
+
+/* Opens a region and its scope; closes it with the policy. `results` leave the scope with their values. */
+mx_status mx_tape_region_open(mx_scope **scope);
+mx_status mx_tape_region_close(mx_scope *scope, const mx_remat_policy *policy, mx_tensor *const *results,
+                               int n_results);
+
+/* Gradients of the scalar `loss` (scaled by `seed`) for every leaf that requires one. Consumes the tape. Not
+ * collective. MX_ERR_STATE when the loss depends on no such leaf, or its tape is already consumed. */
+mx_status mx_tape_backward(mx_tensor *loss, double seed);
+
+/* Forgets all records: what a step without backward leaves behind. */
+void mx_tape_clear(void);
+int mx_tape_length(void);
+
+#endif

@@ -79,6 +79,7 @@ struct mx_op {
     /* Names of the inputs in order, NULL at the end. "bias?" may be left out; "tensors..." stands for one or more. */
     const char *const *inputs;
     int n_out;
+    int n_results; /* of the outputs, how many the caller sees in Lua; the rest are residuals for the vjp */
     int flags;
 
     const mx_attr *attrs; /* name == NULL at the end; NULL: none */
@@ -112,6 +113,10 @@ __attribute__((format(printf, 2, 3), cold)) mx_status mx_bad_value(const mx_call
 mx_status mx_want_dtype(const mx_call *call, int i, unsigned allowed);
 enum { MX_FLOATS = 1 << MX_F32 | 1 << MX_BF16, MX_ANY = (1 << MX_DTYPES) - 1 };
 
+/* Whether the call will be recorded on the tape: recording is on and an input requires a gradient. Lets an operation
+ * prepare residuals only where a gradient may be asked for; it then makes them of size 0 otherwise. */
+bool mx_will_record(const mx_call *call);
+
 /* ---- for cost ---- */
 
 /* flops as given; the bytes of all inputs present and all outputs. */
@@ -128,8 +133,9 @@ mx_status mx_apply_again(mx_call *call);
 
 /* What happens around a call. One observer each: the tape records, the profiler times. NULL: none. */
 typedef struct mx_hooks {
-    mx_status (*record)(mx_call *call);                                      /* after success, with outputs */
-    void (*timed)(const mx_call *call, double start_s, double end_s);        /* seconds of mx_now() */
+    bool (*recording)(void);
+    mx_status (*record)(mx_call *call);                               /* after success, with outputs */
+    void (*timed)(const mx_call *call, double start_s, double end_s); /* seconds of mx_now() */
 } mx_hooks;
 extern mx_hooks mx_apply_hooks;
 

@@ -1,0 +1,46 @@
+/* What the binding files share: the one place where a status becomes a Lua error and a tensor becomes a Lua value.
+ *
+ * Each file of this folder binds one engine module: mxl_open_NAME pushes a table of its functions, which main.c's
+ * module `mx.core` merges. A binding never raises while it owns something: it releases first, then calls mxl_try. */
+#ifndef MX_BIND_BIND_H
+#define MX_BIND_BIND_H
+
+#include "core/tensor.h"
+
+#include <lauxlib.h>
+#include <lua.h>
+
+#define MXL_TENSOR "mx.tensor" /* metatable name of a tensor's userdata */
+
+/* Raises mx_message() with the script's file and line when status is not MX_OK. */
+void mxl_try(lua_State *L, mx_status status);
+
+/* The tensor at stack index i. Raises when it is none, or when it has been released (naming it). */
+mx_tensor *mxl_check_tensor(lua_State *L, int i);
+mx_tensor *mxl_test_tensor(lua_State *L, int i); /* NULL when it is no tensor */
+
+/* Pushes t, taking over the caller's reference. */
+void mxl_push_tensor(lua_State *L, mx_tensor *t);
+
+/* A table of integers at index i as a shape; raises with `what` in the message. */
+void mxl_check_shape(lua_State *L, int i, const char *what, mx_shape *shape);
+mx_dtype mxl_check_dtype(lua_State *L, int i, mx_dtype standard); /* nil or none: `standard` */
+
+/* Field access for option tables at index i; absent: the standard value. A wrong type raises, naming the field. */
+double mxl_field_number(lua_State *L, int i, const char *name, double standard);
+int64_t mxl_field_integer(lua_State *L, int i, const char *name, int64_t standard);
+bool mxl_field_boolean(lua_State *L, int i, const char *name, bool standard);
+/* Raises for a string key that is not in `names` (NULL at the end), with the nearest one. */
+void mxl_check_fields(lua_State *L, int i, const char *const *names, const char *what);
+
+int mxl_open_tensor(lua_State *L);
+int mxl_open_ops(lua_State *L);
+int mxl_open_tape(lua_State *L);
+int mxl_open_system(lua_State *L);
+int mxl_open_io(lua_State *L);
+int mxl_open_mesh(lua_State *L);
+
+/* All of them in one table: the module mx.core. */
+int luaopen_mx_core(lua_State *L);
+
+#endif

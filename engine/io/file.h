@@ -1,0 +1,51 @@
+/* Files: whole reads, writes that replace a file at once or not at all, lines appended to a log.
+ *
+ * Every failure is MX_ERR_IO and names the path and the system's reason. Not collective: on several ranks one writes.
+ */
+#ifndef MX_IO_FILE_H
+#define MX_IO_FILE_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The whole file at once. More than `limit` bytes is an error (0: no limit). The caller frees *text; a zero byte
+ * follows the *bytes bytes. */
+mx_status mx_file_read(const char *path, int64_t limit, char **text, size_t *bytes);
+
+/* Opens a regular file for reading and tells its size. */
+mx_status mx_file_open(const char *path, int *fd, int64_t *bytes);
+
+/* Exactly `bytes` bytes from `offset` on. A file that ends before is an error that says what was there. */
+mx_status mx_file_read_at(int fd, const char *path, int64_t offset, void *to, int64_t bytes);
+
+bool mx_file_exists(const char *path);
+
+/* Makes a folder and those above it; one that is there already is no failure. */
+mx_status mx_file_make_folders(const char *path);
+
+/* A file that is being written: under a temporary name beside `path`, until mx_draft_commit makes it durable and gives
+ * it its name in one step. Until then, and after mx_draft_discard, an older file at `path` is untouched. */
+typedef struct mx_draft {
+    char *path, *temporary;
+} mx_draft;
+
+mx_status mx_draft_open(mx_draft *draft, const char *path); /* makes the temporary file, empty */
+mx_status mx_draft_commit(mx_draft *draft);                 /* sync, rename, sync the folder; discards on failure */
+void mx_draft_discard(mx_draft *draft);                     /* harmless after a commit or a discard */
+
+/* A draft of these bytes, committed. */
+mx_status mx_file_write(const char *path, const void *data, size_t bytes);
+
+/* A log: each line reaches the system in one write, so a run that is killed leaves whole lines. */
+typedef struct mx_log {
+    char *path;
+    int fd; /* -1: closed */
+} mx_log;
+
+mx_status mx_log_open(mx_log *log, const char *path, bool append);
+mx_status mx_log_line(mx_log *log, const char *text, size_t bytes); /* adds the newline */
+mx_status mx_log_close(mx_log *log);                                /* harmless when closed */
+
+#endif

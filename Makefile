@@ -1,16 +1,27 @@
-# mxlua: make, make test, make demo, make lint, make asan. See README.md.
-#
-# Everything is built under $(BUILD); sources are found by folder, so a new file needs no line here.
+# mxlua: make help lists what there is. Sources are found by folder, so a new file needs no line here.
 
 BUILD ?= build
-CC = mpicc
+JOBS ?= $(shell nproc)
+MAKEFLAGS += --no-print-directory -j$(JOBS)
+
+VERSION = 0.1.0
+CC = $(firstword $(wildcard /usr/bin/mpicc.mpich) mpicc)
+MPIRUN = $(firstword $(wildcard /usr/bin/mpirun.mpich) mpirun)
 PACKAGES = lua5.4 openblas yaml-0.1 hdf5-mpich jansson
 WARNINGS = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
 OPTIMIZE ?= -O3 -g
-CFLAGS_ALL = -std=gnu17 $(OPTIMIZE) -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off $(WARNINGS) -Iengine \
-	$(shell pkg-config --cflags $(PACKAGES)) $(CFLAGS)
-LIBS = -fopenmp $(shell pkg-config --libs $(PACKAGES)) -lm -ldl $(LDFLAGS)
 
+# Asked for once, and only when something is compiled: `make demo` must start before the packages are there.
+PACKAGE_CFLAGS = $(eval PACKAGE_CFLAGS := $(shell pkg-config --cflags $(PACKAGES)))$(PACKAGE_CFLAGS)
+PACKAGE_LIBS = $(eval PACKAGE_LIBS := $(shell pkg-config --libs $(PACKAGES)))$(PACKAGE_LIBS)
+
+INCLUDES = -Iengine -Itests/c $(PACKAGE_CFLAGS)
+DEFINES = -DMX_VERSION='"$(VERSION)"'
+CFLAGS_ALL = -std=gnu17 $(OPTIMIZE) -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off $(WARNINGS) \
+	$(DEFINES) $(INCLUDES) $(CFLAGS)
+LIBS = -fopenmp $(PACKAGE_LIBS) -lm -ldl $(LDFLAGS)
+
+# A file in engine/kernels/simd is compiled once for each of these, and chosen among when the program runs.
 SIMD_avx2 = -DMX_SIMD_AVX2 -mavx2 -mfma -mf16c
 SIMD_avx512 = -DMX_SIMD_AVX512 -mavx2 -mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
 SIMD_avx512_bf16 = -DMX_SIMD_AVX512_BF16 $(filter-out -DMX_SIMD_AVX512,$(SIMD_avx512)) -mavx512bf16
@@ -21,22 +32,51 @@ SIMD_SOURCES = $(sort $(wildcard engine/kernels/simd/*.c))
 OBJECTS = $(ENGINE_SOURCES:%.c=$(BUILD)/%.o) \
 	$(foreach isa,$(ISAS),$(SIMD_SOURCES:engine/kernels/simd/%.c=$(BUILD)/engine/kernels/simd/%.$(isa).o))
 
+# One short line for each file; V=1 shows the commands.
+ifneq ($(V),1)
+quiet = @echo "$(1) $@" &&
+endif
+
 all: $(BUILD)/mxlua
 
+help:
+	@echo "make            build build/mxlua"
+	@echo "make demo       install what is missing, build, run the 128B benchmark on two ranks"
+	@echo "make test       install what is missing, build, run all tests; ONLY=PATTERN runs a part of them"
+	@echo "make asan       the C and Lua tests again, under the address and undefined-behaviour sanitizers"
+	@echo "make lint       clang-format, clang-tidy and luacheck; only what has changed since the last time"
+	@echo "make format     let clang-format rewrite the C files"
+	@echo "make packages   install what is missing for all of these"
+	@echo "make clean      remove build and build-asan"
+	@echo
+	@echo "BUILD=DIR builds elsewhere, JOBS=N uses N processes, CFLAGS and LDFLAGS are added to ours,"
+	@echo "V=1 shows the commands."
+
 $(BUILD)/mxlua: $(BUILD)/engine/main.o $(BUILD)/libmxlua.a
-	$(CC) -o $@ $^ $(LIBS)
+	$(call quiet,link)$(CC) -o $@ $^ $(LIBS)
 
-$(BUILD)/libmxlua.a: $(OBJECTS)
-	rm -f $@ && ar rcs $@ $^
+# Archived anew each time, and when the list of objects changes, so that no object of a deleted file stays inside.
+$(BUILD)/libmxlua.a: $(OBJECTS) $(BUILD)/objects.list
+	$(call quiet,archive)rm -f $@ && ar rcs $@ $(OBJECTS)
 
-$(BUILD)/%.o: %.c
+$(BUILD)/objects.list: always
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
+	@echo "$(OBJECTS)" | cmp -s - $@ || echo "$(OBJECTS)" > $@
+
+# The packages are looked for once per build folder.
+$(BUILD)/.packages: scripts/install_packages.sh
+	@mkdir -p $(@D)
+	@scripts/install_packages.sh --check build
+	@touch $@
+
+$(BUILD)/%.o: %.c | $(BUILD)/.packages
+	@mkdir -p $(@D)
+	$(call quiet,compile)$(CC) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
 
 define simd_rule
-$(BUILD)/engine/kernels/simd/%.$(1).o: engine/kernels/simd/%.c
+$(BUILD)/engine/kernels/simd/%.$(1).o: engine/kernels/simd/%.c | $(BUILD)/.packages
 	@mkdir -p $$(@D)
-	$$(CC) $$(CFLAGS_ALL) $$(SIMD_$(1)) -MMD -MP -c -o $$@ $$<
+	$$(call quiet,compile)$$(CC) $$(CFLAGS_ALL) $$(SIMD_$(1)) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach isa,$(ISAS),$(eval $(call simd_rule,$(isa))))
 
@@ -44,11 +84,67 @@ $(foreach isa,$(ISAS),$(eval $(call simd_rule,$(isa))))
 C_TESTS = $(patsubst tests/c/%.c,$(BUILD)/tests/%,$(wildcard tests/c/test_*.c))
 $(BUILD)/tests/%: tests/c/%.c $(BUILD)/libmxlua.a
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_ALL) -Itests/c -MMD -MP -MF $@.d -o $@ $< $(BUILD)/libmxlua.a $(LIBS)
+	$(call quiet,link)$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d -MT $@ -o $@ $< $(BUILD)/libmxlua.a $(LIBS)
+
+tests: $(BUILD)/mxlua $(C_TESTS)
+
+test:
+	@scripts/install_packages.sh build test
+	@$(MAKE) tests
+	@MPIRUN=$(MPIRUN) tests/run.sh $(BUILD) $(ONLY)
+
+demo:
+	@scripts/install_packages.sh build
+	@$(MAKE) all
+	$(MPIRUN) -n 2 $(BUILD)/mxlua scripts/bench_128b.lua
+
+packages:
+	@scripts/install_packages.sh build test lint
+
+SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+asan:
+	@scripts/install_packages.sh build test
+	@$(MAKE) tests BUILD=build-asan OPTIMIZE='-O1 -g' CFLAGS='$(SANITIZE) $(CFLAGS)' LDFLAGS='-fsanitize=address,undefined'
+	@ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	LSAN_OPTIONS=suppressions=tests/lsan.supp:print_suppressions=0 TIME_FACTOR=10 SUITES="c lua" \
+	MPIRUN=$(MPIRUN) tests/run.sh build-asan $(ONLY)
+
+# ---- lint: a stamp for each file that passed; clang-tidy looks again when a header has changed ----
+
+C_FILES = $(sort $(shell find engine tests -name '*.c'))
+H_FILES = $(sort $(shell find engine tests -name '*.h'))
+LUA_FILES = $(sort $(shell find lua scripts tests -name '*.lua' 2>/dev/null))
+LINT = $(BUILD)/lint
+TIDY_FLAGS = -std=gnu17 -O1 -fopenmp $(DEFINES) $(INCLUDES) \
+	$(if $(findstring kernels/simd/,$<),$(SIMD_avx512_bf16),-mavx2 -mfma)
+
+lint:
+	@scripts/install_packages.sh build lint
+	@$(MAKE) lint-files
+	@echo "lint: clean"
+
+lint-files: $(C_FILES:%=$(LINT)/%.format) $(H_FILES:%=$(LINT)/%.format) $(C_FILES:%=$(LINT)/%.tidy) $(LINT)/luacheck
+
+$(LINT)/%.format: % .clang-format
+	@mkdir -p $(@D)
+	@clang-format --dry-run -Werror $< && touch $@
+
+$(LINT)/%.tidy: % $(H_FILES) .clang-tidy
+	@mkdir -p $(@D)
+	@clang-tidy --quiet --warnings-as-errors='*' $< -- $(TIDY_FLAGS) > $@.log 2>&1 || { cat $@.log; exit 1; }
+	@touch $@
+
+$(LINT)/luacheck: $(LUA_FILES) .luacheckrc
+	@mkdir -p $(@D)
+	@$(if $(LUA_FILES),luacheck --quiet --no-color $(LUA_FILES) || exit 1)
+	@touch $@
+
+format:
+	clang-format -i $(C_FILES) $(H_FILES)
 
 clean:
-	rm -rf $(BUILD)
+	rm -rf $(BUILD) build-asan
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all clean
+.PHONY: all help tests test demo packages asan lint lint-files format clean always
 .SECONDARY:

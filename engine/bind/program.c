@@ -1,0 +1,205 @@
+#define _GNU_SOURCE
+#include "bind/program.h"
+
+#include "bind/bind.h"
+#include "mesh/mpi.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <lualib.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- modules ---- */
+
+/* The folder lua/ of our modules: beside the folder of the program (build/mxlua), or in it, or where it is installed.
+ */
+static int push_library_folder(lua_State *L)
+{
+    static const char *const places[] = {"/../lua", "/lua", "/../share/mxlua/lua"};
+    char program[PATH_MAX];
+    ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (bytes <= 0)
+        return 0;
+    program[bytes] = '\0';
+    *strrchr(program, '/') = '\0';
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const char *module = lua_pushfstring(L, "%s%s/mx", program, places[i]);
+        char folder[PATH_MAX];
+        bool found = realpath(module, folder);
+        lua_pop(L, 1);
+        if (!found)
+            continue;
+        *strrchr(folder, '/') = '\0';
+        lua_pushstring(L, folder);
+        return 1;
+    }
+    return 0;
+}
+
+static void set_package_path(lua_State *L)
+{
+    if (!push_library_folder(L))
+        return;
+    const char *folder = lua_tostring(L, -1);
+    lua_getglobal(L, "package");
+    lua_getfield(L, -1, "path");
+    lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s", folder, folder, lua_tostring(L, -1));
+    lua_setfield(L, -3, "path");
+    lua_pop(L, 3);
+}
+
+/* ---- globals ---- */
+
+static void push_any(lua_State *L, int i) { luaL_tolstring(L, i, NULL); }
+
+static int read_undeclared(lua_State *L)
+{
+    push_any(L, 2);
+    return luaL_error(L, "global '%s' is not defined", lua_tostring(L, -1));
+}
+
+static int assign_undeclared(lua_State *L)
+{
+    push_any(L, 2);
+    const char *name = lua_tostring(L, -1);
+    return luaL_error(L, "global '%s' is not declared; write 'local %s', or rawset(_G, '%s', value) if it is meant",
+                      name, name, name);
+}
+
+static void make_globals_strict(lua_State *L)
+{
+    lua_pushglobaltable(L);
+    lua_createtable(L, 0, 2);
+    lua_pushcfunction(L, read_undeclared);
+    lua_setfield(L, -2, "__index");
+    lua_pushcfunction(L, assign_undeclared);
+    lua_setfield(L, -2, "__newindex");
+    lua_setmetatable(L, -2);
+    lua_pop(L, 1);
+}
+
+/* ---- the end ---- */
+
+/* os.exit([status]): success needs all ranks to come to their end; anything else ends them all now. */
+static int exit_all(lua_State *L)
+{
+    lua_Integer status = lua_isnoneornil(L, 1) ? EXIT_SUCCESS
+                         : lua_isboolean(L, 1) ? (lua_toboolean(L, 1) ? EXIT_SUCCESS : EXIT_FAILURE)
+                                               : luaL_checkinteger(L, 1);
+    if (status != EXIT_SUCCESS) /* only eight bits of it arrive */
+        mx_mpi_abort((status & 0xff) ? (int)(status & 0xff) : EXIT_FAILURE);
+    lua_close(L);
+    mx_mpi_end();
+    exit(EXIT_SUCCESS);
+}
+
+static void replace_exit(lua_State *L)
+{
+    lua_getglobal(L, "os");
+    lua_pushcfunction(L, exit_all);
+    lua_setfield(L, -2, "exit");
+    lua_pop(L, 1);
+}
+
+/* As lua does: arg[0] is the script, what follows it counts from 1, what precedes it is negative. */
+static void set_arguments(lua_State *L, char **argv, int script_index)
+{
+    lua_newtable(L);
+    for (int i = 0; argv[i]; i++) {
+        lua_pushstring(L, argv[i]);
+        lua_rawseti(L, -2, i - script_index);
+    }
+    lua_setglobal(L, "arg");
+}
+
+int mxl_open_program(lua_State *L)
+{
+    int script_index = (int)lua_tointeger(L, 1);
+    char **argv = lua_touserdata(L, 2);
+    luaL_openlibs(L);
+    lua_warning(L, "@on", 0); /* an error in a finaliser is worth a word */
+    set_package_path(L);
+    luaL_requiref(L, "mx.core", luaopen_mx_core, 0);
+    lua_pop(L, 1);
+    set_arguments(L, argv, script_index);
+    replace_exit(L);
+    make_globals_strict(L);
+    return 0;
+}
+
+/* ---- interrupts ---- */
+
+static lua_State *interrupted_state;
+
+static void raise_interrupt(lua_State *L, lua_Debug *ar)
+{
+    (void)ar;
+    lua_sethook(L, NULL, 0, 0);
+    luaL_error(L, "interrupted");
+}
+
+/* In a signal handler, a hook is all that may be set. A second SIGINT, should Lua not come to its hook, ends us. */
+static void on_interrupt(int signal_number)
+{
+    signal(signal_number, SIG_DFL);
+    lua_sethook(interrupted_state, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
+}
+
+void mxl_catch_interrupt(lua_State *L)
+{
+    interrupted_state = L;
+    signal(SIGINT, L ? on_interrupt : SIG_DFL);
+}
+
+/* ---- files and time ---- */
+
+static mx_status read_stream(FILE *file, const char *path, char **text, int64_t *bytes)
+{
+    size_t room = 0, used = 0;
+    char *buffer = NULL;
+    do {
+        if (room - used < 4096) {
+            room = room ? 2 * room : 65536;
+            char *larger = realloc(buffer, room);
+            if (!larger) {
+                free(buffer);
+                return mx_fail(MX_ERR_MEMORY, "no memory to read '%s'", path);
+            }
+            buffer = larger;
+        }
+        size_t got = fread(buffer + used, 1, room - used, file);
+        used += got;
+        if (got == 0)
+            break;
+    } while (!feof(file));
+    if (ferror(file)) {
+        free(buffer);
+        return mx_fail(MX_ERR_IO, "cannot read '%s': %s", path, strerror(errno));
+    }
+    *text = buffer;
+    *bytes = (int64_t)used;
+    return MX_OK;
+}
+
+mx_status mxl_read_file(const char *path, char **text, int64_t *bytes)
+{
+    bool standard_input = strcmp(path, "-") == 0;
+    FILE *file = standard_input ? stdin : fopen(path, "r");
+    if (!file)
+        return mx_fail(MX_ERR_IO, "cannot read '%s': %s", path, strerror(errno));
+    errno = 0;
+    mx_status status = read_stream(file, path, text, bytes);
+    if (!standard_input)
+        fclose(file);
+    return status;
+}
+
+void mxl_sleep(double seconds)
+{
+    struct timespec time = {.tv_sec = (time_t)seconds, .tv_nsec = (long)(1e9 * (seconds - (double)(time_t)seconds))};
+    nanosleep(&time, NULL);
+}

@@ -1,0 +1,252 @@
+/* mx.rank, mx.info and the like: the processes, the machine and the libraries, for scripts. */
+#define _GNU_SOURCE
+#include "bind/bind.h"
+#include "bind/program.h"
+#include "core/cpu.h"
+#include "io/file.h"
+#include "mesh/mpi.h"
+#include "mesh/threads.h"
+#include "ops/op.h"
+
+#include <cblas.h>
+#include <hdf5.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <yaml.h>
+
+/* ---- ranks ---- */
+
+static int rank(lua_State *L)
+{
+    lua_pushinteger(L, mx_rank());
+    return 1;
+}
+
+static int ranks(lua_State *L)
+{
+    lua_pushinteger(L, mx_ranks());
+    return 1;
+}
+
+/* Collective. */
+static int barrier(lua_State *L)
+{
+    mxl_try(L, mx_barrier());
+    return 0;
+}
+
+/* mx.abort(message): ends all ranks with status 1 and this message, without a traceback. */
+static int abort_all(lua_State *L)
+{
+    fflush(stdout);
+    fprintf(stderr, "mxlua: rank %d: %s\n", mx_rank(), luaL_tolstring(L, 1, NULL));
+    mx_mpi_abort(EXIT_FAILURE);
+}
+
+/* Pushes a text that came from malloc, or nil for NULL, and frees it. (Should Lua have no memory for it, we leak it and
+ * the run ends.) */
+static void push_owned_text(lua_State *L, char *text, int64_t bytes)
+{
+    if (text)
+        lua_pushlstring(L, text, (size_t)bytes);
+    else
+        lua_pushnil(L);
+    free(text);
+}
+
+/* mx.share_text(text or nil [, root = 0]) -> what it is on the root. Collective. */
+static int share_text(lua_State *L)
+{
+    size_t bytes = 0;
+    const char *text = luaL_optlstring(L, 1, NULL, &bytes);
+    lua_Integer root = luaL_optinteger(L, 2, 0);
+    luaL_argcheck(L, root >= 0 && root < mx_ranks(), 2, "root is no rank");
+    char *shared;
+    int64_t shared_bytes;
+    mxl_try(L, mx_broadcast_text(text, (int64_t)bytes, (int)root, &shared, &shared_bytes));
+    push_owned_text(L, shared, shared_bytes);
+    return 1;
+}
+
+/* mx.read_file(path) -> the text that rank 0 reads there, on every rank; nil and a message where it cannot.
+ * Collective. */
+static int read_file(lua_State *L)
+{
+    const char *path = luaL_checkstring(L, 1);
+    char *mine = NULL;
+    size_t mine_bytes = 0;
+    mx_status status = mx_rank() == 0 ? mx_file_read(path, 0, &mine, &mine_bytes) : MX_OK;
+    char *text = NULL, *message = NULL;
+    int64_t text_bytes = 0, message_bytes = 0;
+    const char *reason = status == MX_OK ? NULL : mx_message();
+    status = mx_broadcast_text(reason, reason ? (int64_t)strlen(reason) : 0, 0, &message, &message_bytes);
+    if (status == MX_OK && !message)
+        status = mx_broadcast_text(mine, (int64_t)mine_bytes, 0, &text, &text_bytes);
+    free(mine);
+    mxl_try(L, status);
+    push_owned_text(L, text, text_bytes);
+    push_owned_text(L, message, message_bytes);
+    return 2;
+}
+
+/* mx.read_line(prompt) -> the next line of rank 0's standard input, nil at its end. Collective. */
+static int read_line(lua_State *L)
+{
+    const char *prompt = luaL_optstring(L, 1, "");
+    char *line = NULL, *shared;
+    size_t room = 0;
+    ssize_t bytes = -1;
+    int64_t shared_bytes;
+    if (mx_rank() == 0) {
+        mxl_catch_interrupt(NULL); /* at the prompt, it ends us as usual */
+        fputs(prompt, stdout);
+        fflush(stdout);
+        bytes = getline(&line, &room, stdin);
+        if (bytes > 0 && line[bytes - 1] == '\n')
+            bytes--;
+    }
+    mx_status status = mx_broadcast_text(bytes >= 0 ? line : NULL, bytes, 0, &shared, &shared_bytes);
+    free(line);
+    mxl_try(L, status);
+    mxl_catch_interrupt(L);
+    push_owned_text(L, shared, shared_bytes);
+    return 1;
+}
+
+/* ---- the machine ---- */
+
+/* mx.now() -> seconds of a clock that only goes forward. */
+static int now(lua_State *L)
+{
+    lua_pushnumber(L, mx_now());
+    return 1;
+}
+
+/* mx.threads([n]) -> the number of threads, after setting it. */
+static int threads(lua_State *L)
+{
+    if (!lua_isnoneornil(L, 1)) {
+        lua_Integer n = luaL_checkinteger(L, 1);
+        mxl_try(L, mx_threads_use(n < 0 || n > 1 << 20 ? 0 : (int)n));
+    }
+    lua_pushinteger(L, mx_threads());
+    return 1;
+}
+
+/* mx.isa([name]) -> the name of the instruction set in use, after setting it. */
+static int isa(lua_State *L)
+{
+    if (!lua_isnoneornil(L, 1))
+        mxl_try(L, mx_isa_use(luaL_checkstring(L, 1)));
+    lua_pushstring(L, mx_isa_name(mx_isa_current()));
+    return 1;
+}
+
+static const char *blas_threading(void)
+{
+    static const char *const names[] = {"sequential", "pthread", "OpenMP"};
+    int kind = openblas_get_parallel();
+    return kind >= 0 && kind < 3 ? names[kind] : "unknown";
+}
+
+/* "0.3.21" out of "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH ..." */
+static const char *blas_version(void)
+{
+    static char version[32];
+    if (sscanf(openblas_get_config(), "OpenBLAS %31s", version) != 1)
+        snprintf(version, sizeof version, "unknown");
+    return version;
+}
+
+static const char *hdf5_version(void)
+{
+    static char version[32];
+    unsigned major = 0, minor = 0, release = 0;
+    H5get_libversion(&major, &minor, &release);
+    snprintf(version, sizeof version, "%u.%u.%u", major, minor, release);
+    return version;
+}
+
+void mxl_print_versions(FILE *file)
+{
+    const char *pinned = getenv("OPENBLAS_CORETYPE");
+    fprintf(file, "mxlua      %s (gcc %s)\n", MX_VERSION, __VERSION__);
+    fprintf(file, "Lua        %s\n", LUA_RELEASE + 4);
+    fprintf(file, "OpenBLAS   %s, core %s (%s%s), %s threads\n", blas_version(), openblas_get_corename(),
+            pinned ? "pinned by OPENBLAS_CORETYPE=" : "detected", pinned ? pinned : "", blas_threading());
+    fprintf(file, "MPI        %s, thread level %s, %d rank%s, %d on this machine\n", mx_mpi_library(),
+            mx_mpi_thread_level(), mx_ranks(), mx_ranks() == 1 ? "" : "s", mx_node_ranks());
+    fprintf(file, "HDF5       %s\n", hdf5_version());
+    fprintf(file, "libyaml    %s\n", yaml_get_version_string());
+    fprintf(file, "jansson    %s\n", jansson_version_str());
+    fprintf(file, "processor  %s\n", mx_cpu_model());
+    fprintf(file, "isa        %s (best here: %s)\n", mx_isa_name(mx_isa_current()), mx_isa_name(mx_isa_best()));
+    fprintf(file, "cores      %d; threads of each rank: %d\n", mx_node_cores(), mx_threads());
+    fprintf(file, "caches     L2 %.0f KiB a core, L3 %.0f MiB\n", (double)mx_cpu_l2_bytes() / 1024,
+            (double)mx_cpu_l3_bytes() / (1 << 20));
+    fprintf(file, "memory     %.1f GiB\n", (double)mx_cpu_memory_bytes() / (1 << 30));
+}
+
+static void set_text(lua_State *L, const char *key, const char *text)
+{
+    lua_pushstring(L, text); /* nil for NULL */
+    lua_setfield(L, -2, key);
+}
+
+static void set_integer(lua_State *L, const char *key, int64_t value)
+{
+    lua_pushinteger(L, value);
+    lua_setfield(L, -2, key);
+}
+
+/* mx.info() -> a table of what `mxlua -v` prints. blas_core_pinned is nil when OPENBLAS_CORETYPE is not set. */
+static int info(lua_State *L)
+{
+    lua_newtable(L);
+    set_text(L, "mxlua", MX_VERSION);
+    set_text(L, "compiler", "gcc " __VERSION__);
+    set_text(L, "lua", LUA_RELEASE + 4);
+    set_text(L, "blas", blas_version());
+    set_text(L, "blas_core", openblas_get_corename());
+    set_text(L, "blas_core_pinned", getenv("OPENBLAS_CORETYPE"));
+    set_text(L, "blas_threading", blas_threading());
+    set_text(L, "mpi", mx_mpi_library());
+    set_text(L, "mpi_threads", mx_mpi_thread_level());
+    set_text(L, "hdf5", hdf5_version());
+    set_text(L, "yaml", yaml_get_version_string());
+    set_text(L, "json", jansson_version_str());
+    set_text(L, "processor", mx_cpu_model());
+    set_text(L, "isa", mx_isa_name(mx_isa_current()));
+    set_text(L, "isa_best", mx_isa_name(mx_isa_best()));
+    set_integer(L, "rank", mx_rank());
+    set_integer(L, "ranks", mx_ranks());
+    set_integer(L, "node_ranks", mx_node_ranks());
+    set_integer(L, "cores", mx_node_cores());
+    set_integer(L, "threads", mx_threads());
+    set_integer(L, "l2_bytes", mx_cpu_l2_bytes());
+    set_integer(L, "l3_bytes", mx_cpu_l3_bytes());
+    set_integer(L, "memory_bytes", mx_cpu_memory_bytes());
+    return 1;
+}
+
+int mxl_open_system(lua_State *L)
+{
+    static const luaL_Reg functions[] = {
+        {"abort", abort_all},
+        {"barrier", barrier},
+        {"info", info},
+        {"isa", isa},
+        {"now", now},
+        {"rank", rank},
+        {"ranks", ranks},
+        {"read_file", read_file},
+        {"read_line", read_line},
+        {"share_text", share_text},
+        {"threads", threads},
+        {NULL, NULL},
+    };
+    luaL_newlib(L, functions);
+    return 1;
+}

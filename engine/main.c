@@ -1,0 +1,310 @@
+/* The mxlua program: options, the start and end of MPI, one Lua state, and an exit status that tells the truth. */
+#define _GNU_SOURCE
+#include "bind/bind.h"
+#include "bind/program.h"
+#include "core/cpu.h"
+#include "core/pool.h"
+#include "mesh/mpi.h"
+#include "mesh/threads.h"
+
+#include <errno.h>
+#include <lualib.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] = "usage: mxlua [options] [script.lua [config.yml] [key=value ...]]\n"
+                            "\n"
+                            "Runs a Lua script that trains or measures transformer models. Under mpirun, each\n"
+                            "rank runs the same script and stands for one device.\n"
+                            "\n"
+                            "  -e CODE             run CODE (before the script, if there is one); mx is loaded\n"
+                            "  -i                  an interactive prompt, after the script if there is one\n"
+                            "  --threads N         threads of each rank; else the cores of the machine divided\n"
+                            "                      by the ranks on it, or what OMP_NUM_THREADS says\n"
+                            "  --isa NAME          portable, avx2, avx512 or avx512_bf16; else the best that\n"
+                            "                      this processor has\n"
+                            "  --memory-limit SIZE the most tensor memory of each rank, such as 4G or 512M\n"
+                            "  -v, --version       versions of the libraries, and what was found of the machine\n"
+                            "  -h, --help          this text\n"
+                            "\n"
+                            "Three examples:\n"
+                            "\n"
+                            "  mxlua -e 'local a = mx.randn{2, 3}; print(a, a:sum())'\n"
+                            "  mxlua scripts/train.lua configs/models/tiny.yml steps=200 learning_rate=1e-3\n"
+                            "  mpirun -n 2 mxlua scripts/bench_128b.lua bench_seconds=20\n"
+                            "\n"
+                            "The first prints a tensor, the second trains a small model, the third lets two\n"
+                            "ranks stand for two chips of a published job. README.md goes on from here.\n"
+                            "The exit status is 0 only on success; an error on any rank ends all of them.\n";
+
+typedef struct options {
+    const char *code, *isa, *script;
+    bool interactive, help, version;
+    int threads; /* 0: not given */
+    int64_t memory_limit_bytes;
+    int script_index; /* of the script in argv */
+} options;
+
+/* ---- options ---- */
+
+/* "4G" or "512M" or "100000". */
+static mx_status parse_size(const char *text, int64_t *bytes)
+{
+    static const char units[] = "KMGT";
+    char *end;
+    errno = 0;
+    double value = strtod(text, &end);
+    const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+    for (const char *u = units; unit && u <= unit; u++)
+        value *= 1024;
+    if (end == text || errno || !(value >= 1 && value < 9e18) || (*end && (!unit || end[1])))
+        return mx_fail(MX_ERR_VALUE, "'%s' is no size; expected a number with K, M, G or T behind it, such as 4G",
+                       text);
+    *bytes = (int64_t)value;
+    return MX_OK;
+}
+
+static mx_status parse_threads(const char *text, int *threads)
+{
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (end == text || *end || value < 1 || value > 1024)
+        return mx_fail(MX_ERR_VALUE, "--threads: '%s' is no number from 1 to 1024", text);
+    *threads = (int)value;
+    return MX_OK;
+}
+
+/* An option that takes the word after it. */
+static mx_status parse_value(options *o, const char *name, const char *value)
+{
+    if (!value)
+        return mx_fail(MX_ERR_VALUE, "option %s needs a value; see mxlua --help", name);
+    if (strcmp(name, "--threads") == 0)
+        return parse_threads(value, &o->threads);
+    if (strcmp(name, "--memory-limit") == 0)
+        return parse_size(value, &o->memory_limit_bytes);
+    if (strcmp(name, "--isa") == 0)
+        o->isa = value;
+    else if (o->code)
+        return mx_fail(MX_ERR_VALUE, "-e is given twice");
+    else
+        o->code = value;
+    return MX_OK;
+}
+
+static mx_status parse_options(options *o, int argc, char **argv)
+{
+    static const char *const with_value[] = {"-e", "--threads", "--isa", "--memory-limit"};
+    int i = 1;
+    for (; i < argc && argv[i][0] == '-' && argv[i][1]; i++) {
+        const char *name = argv[i];
+        bool takes_value = false;
+        for (size_t k = 0; k < sizeof with_value / sizeof *with_value; k++)
+            takes_value = takes_value || strcmp(name, with_value[k]) == 0;
+        if (takes_value) {
+            MX_TRY(parse_value(o, name, i + 1 < argc ? argv[i + 1] : NULL));
+            i++;
+        } else if (strcmp(name, "-i") == 0) {
+            o->interactive = true;
+        } else if (strcmp(name, "-v") == 0 || strcmp(name, "--version") == 0) {
+            o->version = true;
+        } else if (strcmp(name, "-h") == 0 || strcmp(name, "--help") == 0) {
+            o->help = true;
+        } else {
+            return mx_fail(MX_ERR_VALUE, "unknown option %s; see mxlua --help", name);
+        }
+    }
+    o->script_index = i;
+    o->script = i < argc ? argv[i] : NULL;
+    if (!o->script && !o->code && !o->interactive && !o->version && !o->help)
+        return mx_fail(MX_ERR_VALUE, "no script given; see mxlua --help");
+    return MX_OK;
+}
+
+/* ---- running Lua ---- */
+
+/* A message that is a string gets a traceback; an object that can tell itself is its own whole message. */
+static int message_handler(lua_State *L)
+{
+    const char *message = lua_tostring(L, 1);
+    if (!message) {
+        if (luaL_callmeta(L, 1, "__tostring") && lua_type(L, -1) == LUA_TSTRING)
+            return 1;
+        message = lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, 1));
+    }
+    luaL_traceback(L, L, message, 1);
+    return 1;
+}
+
+/* Says on stderr what is on top of the stack. Where one mistake fails every rank, rank 0 is to say it alone: the
+ * others hold back for as long as it takes rank 0 to end the run. */
+static void report_error(lua_State *L)
+{
+    if (mx_rank() > 0)
+        mxl_sleep(0.3);
+    fflush(stdout);
+    fprintf(stderr, "mxlua: rank %d: %s\n", mx_rank(), lua_tostring(L, -1));
+    lua_pop(L, 1);
+}
+
+/* Calls the function below its n arguments; true on success. Its results are dropped. */
+static bool call(lua_State *L, int n)
+{
+    int base = lua_gettop(L) - n;
+    lua_pushcfunction(L, message_handler);
+    lua_insert(L, base);
+    int code = lua_pcall(L, n, 0, base);
+    lua_remove(L, base);
+    if (code == LUA_OK)
+        return true;
+    report_error(L);
+    return false;
+}
+
+/* The script's text as rank 0 reads it. Collective: all ranks agree that it cannot be read, and only rank 0 says so. */
+static bool read_script(const char *path, char **text, int64_t *bytes)
+{
+    char *mine = NULL;
+    int64_t mine_bytes = 0;
+    mx_status status = MX_OK;
+    if (mx_rank() == 0)
+        status = mxl_read_file(path, &mine, &mine_bytes);
+    if (status != MX_OK)
+        fprintf(stderr, "mxlua: %s\n", mx_message());
+    status = mx_broadcast_text(mine, mine_bytes, 0, text, bytes);
+    free(mine);
+    if (status != MX_OK)
+        fprintf(stderr, "mxlua: rank %d: %s\n", mx_rank(), mx_message());
+    return *text != NULL;
+}
+
+static bool run_text(lua_State *L, const char *text, size_t bytes, const char *chunk_name, int n_args, char **args)
+{
+    if (bytes && text[0] == '#') { /* as in "#!/usr/bin/env mxlua"; the line end stays, for the line numbers */
+        size_t skip = strcspn(text, "\n");
+        text += skip;
+        bytes -= skip;
+    }
+    if (luaL_loadbufferx(L, text, bytes, chunk_name, "t") != LUA_OK) {
+        report_error(L);
+        return false;
+    }
+    luaL_checkstack(L, n_args + 8, "too many arguments");
+    for (int i = 0; i < n_args; i++)
+        lua_pushstring(L, args[i]);
+    return call(L, n_args);
+}
+
+static bool run_script(lua_State *L, const options *o, int argc, char **argv)
+{
+    char *text;
+    int64_t bytes;
+    if (!read_script(o->script, &text, &bytes))
+        return false;
+    lua_pushfstring(L, "@%s", o->script);
+    bool ok =
+        run_text(L, text, (size_t)bytes, lua_tostring(L, -1), argc - o->script_index - 1, argv + o->script_index + 1);
+    lua_pop(L, 1);
+    free(text);
+    return ok;
+}
+
+static bool run_prompt(lua_State *L)
+{
+    static const char prompt[] = "require('mx.prompt')()";
+    return run_text(L, prompt, sizeof prompt - 1, "=prompt", 0, NULL);
+}
+
+static bool run_all(lua_State *L, const options *o, int argc, char **argv)
+{
+    lua_pushcfunction(L, mxl_open_program);
+    lua_pushinteger(L, o->script_index);
+    lua_pushlightuserdata(L, argv);
+    if (!call(L, 2))
+        return false;
+    if (o->code || o->interactive) {
+        static const char load_mx[] = "rawset(_G, 'mx', require 'mx')";
+        if (!run_text(L, load_mx, sizeof load_mx - 1, "=mxlua", 0, NULL))
+            return false;
+    }
+    if (o->code && !run_text(L, o->code, strlen(o->code), "=(command line)", 0, NULL))
+        return false;
+    if (o->script && !run_script(L, o, argc, argv))
+        return false;
+    return !o->interactive || run_prompt(L);
+}
+
+/* ---- the program ---- */
+
+/* Every rank has the same options, so all of them fail or none. */
+static mx_status prepare(const options *o)
+{
+    if (o->isa)
+        MX_TRY(mx_isa_use(o->isa));
+    if (o->memory_limit_bytes)
+        mx_pool_set_limit(o->memory_limit_bytes);
+    MX_TRY(mx_threads_use(o->threads ? o->threads : mx_threads_standard()));
+    double threads_per_core;
+    MX_TRY(mx_threads_per_core(&threads_per_core));
+    if (threads_per_core > 1 && mx_rank() == 0)
+        fprintf(
+            stderr,
+            "mxlua: warning: %d rank(s) of %d thread(s) share %d core(s) of this machine: it is oversubscribed, and "
+            "times mean little\n",
+            mx_node_ranks(), mx_threads(), mx_node_cores());
+    return MX_OK;
+}
+
+static bool fail(void)
+{
+    if (mx_rank() == 0)
+        fprintf(stderr, "mxlua: %s\n", mx_message());
+    return false;
+}
+
+static bool run(int argc, char **argv)
+{
+    options o = {0};
+    if (parse_options(&o, argc, argv) != MX_OK)
+        return fail();
+    if (o.help) {
+        if (mx_rank() == 0)
+            fputs(usage, stdout);
+        return true;
+    }
+    if (prepare(&o) != MX_OK)
+        return fail();
+    if (o.version) {
+        if (mx_rank() == 0)
+            mxl_print_versions(stdout);
+        if (!o.script && !o.code && !o.interactive)
+            return true;
+    }
+    lua_State *L = luaL_newstate();
+    if (!L) {
+        fprintf(stderr, "mxlua: rank %d: no memory for Lua\n", mx_rank());
+        mx_mpi_abort(EXIT_FAILURE);
+    }
+    bool ok = run_all(L, &o, argc, argv);
+    if (!ok && mx_ranks() > 1)
+        mx_mpi_abort(EXIT_FAILURE); /* the others may be waiting for us anywhere */
+    lua_close(L);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* whole lines, at once, into log files and through mpirun */
+    if (mx_mpi_start(&argc, &argv) != MX_OK) {
+        fail();
+        return EXIT_FAILURE;
+    }
+    bool ok = run(argc, argv);
+    mx_mpi_end();
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "mxlua: rank %d: standard output could not be written\n", mx_rank());
+        return EXIT_FAILURE;
+    }
+    return ok ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,48 @@
+/* The message layer: who we are among the ranks, and the few calls that are no tensor operations.
+ *
+ * Works without mpirun too: the process is then rank 0 of 1. Only this folder calls MPI, and HDF5 for itself. Every
+ * function says whether it is Collective (all ranks must call it, in the same order) or Not Collective. */
+#ifndef MX_MESH_MPI_H
+#define MX_MESH_MPI_H
+
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Starts MPI with as much thread support as it gives, errors returned and not fatal. Collective.
+ * MX_ERR_MPI also when the processes were started by another MPI's mpirun, which would make each of them rank 0 of 1.
+ */
+mx_status mx_mpi_start(int *argc, char ***argv);
+
+/* Ends MPI. Collective; waits for the slowest rank. To be called after everything that may hold MPI objects is gone. */
+void mx_mpi_end(void);
+
+/* Ends all ranks at once with this exit status, whatever they are doing. Alone: this process, quietly. Flushes stdout
+ * and stderr first. Not Collective. */
+_Noreturn void mx_mpi_abort(int exit_status);
+
+/* Not Collective; 0 and 1 before mx_mpi_start. */
+int mx_rank(void);
+int mx_ranks(void);
+
+/* The machine that this rank is on, found at the start. Not Collective. */
+int mx_node_ranks(void); /* how many ranks share it */
+int mx_node_cores(void); /* logical cores that they may use, all together */
+
+const char *mx_mpi_library(void);      /* "MPICH 4.0.2" */
+const char *mx_mpi_thread_level(void); /* "multiple", "serialized", "funneled" or "single" */
+
+/* MX_ERR_MPI with `what` and MPI's own words unless `code` is MPI_SUCCESS. Not Collective. */
+mx_status mx_mpi_check(int code, const char *what);
+
+mx_status mx_barrier(void); /* Collective */
+
+/* `data`, of the same number of bytes everywhere, becomes what it is on `root`. Collective. */
+mx_status mx_broadcast_bytes(void *data, int64_t bytes, int root);
+
+/* The text of `root`, of any length (its NUL is no part of it), into memory that the caller frees, NUL-terminated.
+ * `text` and `bytes` are read on the root only; text NULL there gives NULL everywhere. Collective. */
+mx_status mx_broadcast_text(const char *text, int64_t bytes, int root, char **out, int64_t *out_bytes);
+
+#endif

@@ -1,0 +1,69 @@
+#!/bin/sh
+# Installs the Debian packages that mxlua is built, tested and checked with.
+#
+#   scripts/install_packages.sh [--check] build|test|lint ...
+#
+# What is there already costs no more than a look. Where we may not install, the exact command is printed and the
+# exit status is 1. --check never installs.
+set -eu
+
+packages_build="gcc make pkg-config lua5.4 liblua5.4-dev libopenblas-openmp-dev libyaml-dev mpich libmpich-dev
+libhdf5-mpich-dev libjansson-dev"
+packages_test="lua-unit"
+packages_lint="clang-format clang-tidy libomp-14-dev lua-check"
+
+check=
+if [ "${1:-}" = --check ]; then
+    check=yes
+    shift
+fi
+
+if ! command -v dpkg-query >/dev/null; then
+    echo "mxlua: this is no Debian; see that these, or what they are called here, are installed:" $packages_build >&2
+    exit 0
+fi
+
+wanted=
+for group in "$@"; do
+    case $group in
+    build) wanted="$wanted $packages_build" ;;
+    test) wanted="$wanted $packages_test" ;;
+    lint) wanted="$wanted $packages_lint" ;;
+    *)
+        echo "usage: $0 [--check] build|test|lint ..." >&2
+        exit 1
+        ;;
+    esac
+done
+
+missing=
+for package in $wanted; do
+    dpkg-query -W -f '${Status}\n' "$package" 2>/dev/null | grep -q ' installed$' || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+sudo=sudo
+[ "$(id -u)" != 0 ] || sudo=
+command="apt-get update && ${sudo:+$sudo }apt-get install --yes --no-install-recommends$missing"
+if [ -n "$check" ] || { [ -n "$sudo" ] && ! sudo -n true 2>/dev/null; }; then
+    echo "mxlua: packages are missing. Install them with" >&2
+    echo "    ${sudo:+$sudo }$command" >&2
+    exit 1
+fi
+
+echo "mxlua: installing$missing"
+install() {
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends -qq $missing >"$log" 2>&1
+}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+# The package lists may be absent (a fresh container) or stale (a version that has gone): fetch them, and try again.
+if ! install; then
+    $sudo apt-get update -qq >>"$log" 2>&1 || true
+    if ! install; then
+        tail -n 20 "$log" >&2
+        echo "mxlua: the packages could not be installed; the command was" >&2
+        echo "    ${sudo:+$sudo }$command" >&2
+        exit 1
+    fi
+fi

@@ -33,12 +33,14 @@ bool mxl_field_boolean(lua_State *L, int i, const char *name, bool standard);
 /* Raises for a string key that is not in `names` (NULL at the end), with the nearest one. */
 void mxl_check_fields(lua_State *L, int i, const char *const *names, const char *what);
 
+/* Raises "WHAT has no option 'GIVEN'; did you mean ...?". */
+void mxl_unknown_name(lua_State *L, const char *given, const char *const *names, const char *what);
+
 int mxl_open_tensor(lua_State *L);
 int mxl_open_ops(lua_State *L);
 int mxl_open_tape(lua_State *L);
 int mxl_open_system(lua_State *L);
 int mxl_open_io(lua_State *L);
-int mxl_open_mesh(lua_State *L);
 
 /* All of them in one table: the module mx.core. */
 int luaopen_mx_core(lua_State *L);

@@ -13,10 +13,7 @@ static const char *const isa_names[MX_ISAS] = {"portable", "avx2", "avx512", "av
 
 static int chosen = -1;
 
-const char *mx_isa_name(mx_isa isa)
-{
-    return isa_names[isa];
-}
+const char *mx_isa_name(mx_isa isa) { return isa_names[isa]; }
 
 mx_isa mx_isa_best(void)
 {
@@ -31,10 +28,7 @@ mx_isa mx_isa_best(void)
     return avx2 ? MX_ISA_AVX2 : MX_ISA_PORTABLE;
 }
 
-mx_isa mx_isa_current(void)
-{
-    return chosen < 0 ? mx_isa_best() : (mx_isa)chosen;
-}
+mx_isa mx_isa_current(void) { return chosen < 0 ? mx_isa_best() : (mx_isa)chosen; }
 
 mx_status mx_isa_use(const char *name)
 {
@@ -87,10 +81,7 @@ int64_t mx_cpu_l3_bytes(void)
     return bytes > 0 ? bytes : 16 * 1024 * 1024;
 }
 
-int64_t mx_cpu_memory_bytes(void)
-{
-    return (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
-}
+int64_t mx_cpu_memory_bytes(void) { return (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE); }
 
 void mx_cpu_flush_denormals(void)
 {

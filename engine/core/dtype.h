@@ -23,10 +23,7 @@ static inline const char *mx_dtype_name(mx_dtype dtype)
     return names[dtype];
 }
 
-static inline bool mx_dtype_is_float(mx_dtype dtype)
-{
-    return dtype == MX_F32 || dtype == MX_BF16;
-}
+static inline bool mx_dtype_is_float(mx_dtype dtype) { return dtype == MX_F32 || dtype == MX_BF16; }
 
 /* "f32" and so on; false when the name is none of ours. */
 static inline bool mx_dtype_parse(const char *name, mx_dtype *dtype)

@@ -30,7 +30,4 @@ mx_status mx_context(mx_status code, const char *format, ...)
     return code;
 }
 
-const char *mx_message(void)
-{
-    return message;
-}
+const char *mx_message(void) { return message; }

@@ -9,13 +9,13 @@
 
 typedef enum mx_status {
     MX_OK = 0,
-    MX_ERR_SHAPE,    /* sizes that do not fit together */
-    MX_ERR_DTYPE,    /* an element type that the operation does not take */
-    MX_ERR_VALUE,    /* an argument out of its range */
-    MX_ERR_MEMORY,   /* the host or device ran out of it */
-    MX_ERR_IO,       /* a file that is missing, damaged or cannot be written */
-    MX_ERR_MPI,      /* the message layer failed */
-    MX_ERR_STATE,    /* a released tensor, a consumed tape, a call at the wrong time */
+    MX_ERR_SHAPE,  /* sizes that do not fit together */
+    MX_ERR_DTYPE,  /* an element type that the operation does not take */
+    MX_ERR_VALUE,  /* an argument out of its range */
+    MX_ERR_MEMORY, /* the host or device ran out of it */
+    MX_ERR_IO,     /* a file that is missing, damaged or cannot be written */
+    MX_ERR_MPI,    /* the message layer failed */
+    MX_ERR_STATE,  /* a released tensor, a consumed tape, a call at the wrong time */
 } mx_status;
 
 /* Records the message and returns `code`. Never called inside an OpenMP region. */
@@ -28,11 +28,11 @@ __attribute__((format(printf, 2, 3), cold)) mx_status mx_context(mx_status code,
 const char *mx_message(void);
 
 /* Passes a failure up to the caller. The only macro that hides control flow. */
-#define MX_TRY(expression)                          \
-    do {                                            \
-        mx_status mx_try_status = (expression);     \
-        if (mx_try_status != MX_OK)                 \
-            return mx_try_status;                   \
+#define MX_TRY(expression)                                                                                             \
+    do {                                                                                                               \
+        mx_status mx_try_status = (expression);                                                                        \
+        if (mx_try_status != MX_OK)                                                                                    \
+            return mx_try_status;                                                                                      \
     } while (0)
 
 #endif

@@ -40,11 +40,13 @@ typedef struct mx_tensor {
     const char *name;    /* interned, given by mx.name; NULL: none */
 
     /* The tape's part (tape/tape.h). */
-    bool requires_grad;      /* a leaf that collects a gradient, or computed from one */
-    bool released;           /* the scope that made it has closed: no longer the user's */
-    int held;                /* recorded calls whose vjp will read the values */
-    struct mx_node *node;    /* the recorded call that makes it; NULL: a leaf */
-    struct mx_tensor *grad;  /* gradient gathered so far, of the same shape; owned */
+    bool requires_grad;     /* a leaf that collects a gradient, or computed from one */
+    bool released;          /* the scope that made it has closed: no longer the user's */
+    int held;               /* recorded calls that will read the values, and 1 more when a policy saved them */
+    int pending;            /* calls still to be run again that read the values; 0 outside rematerialisation */
+    bool saved;             /* a policy keeps the values: held counts one for it */
+    struct mx_node *node;   /* the recorded call that makes it; NULL: a leaf */
+    struct mx_tensor *grad; /* gradient gathered so far, of the same shape; owned */
 
     /* The scope's list of what it must release (core/scope.h). */
     mx_scope *scope;
@@ -59,14 +61,8 @@ static inline int64_t mx_shape_count(const mx_shape *shape)
         count *= shape->size[d];
     return count;
 }
-static inline int64_t mx_count(const mx_tensor *t)
-{
-    return mx_shape_count(&t->shape);
-}
-static inline int64_t mx_bytes(const mx_tensor *t)
-{
-    return mx_count(t) * (int64_t)mx_dtype_bytes(t->dtype);
-}
+static inline int64_t mx_count(const mx_tensor *t) { return mx_shape_count(&t->shape); }
+static inline int64_t mx_bytes(const mx_tensor *t) { return mx_count(t) * (int64_t)mx_dtype_bytes(t->dtype); }
 bool mx_shape_equal(const mx_shape *a, const mx_shape *b);
 
 /* "(2, 3, 4)"; the text is valid until the eighth call after this one on the same thread. */
@@ -81,9 +77,10 @@ mx_status mx_tensor_new(mx_dtype dtype, const mx_shape *shape, mx_tensor **out);
 
 /* The same without storage: what infer makes and apply fills in. */
 mx_status mx_tensor_new_empty(mx_dtype dtype, const mx_shape *shape, mx_tensor **out);
-mx_status mx_tensor_allocate(mx_tensor *t);                                   /* gives it storage of its own */
-void mx_tensor_alias(mx_tensor *t, const mx_tensor *base, int64_t offset);    /* shares base's storage, `offset` bytes in */
-void mx_tensor_drop(mx_tensor *t);                                            /* lets go of its storage */
+mx_status mx_tensor_allocate(mx_tensor *t); /* gives it storage of its own */
+void mx_tensor_alias(mx_tensor *t, const mx_tensor *base,
+                     int64_t offset); /* shares base's storage, `offset` bytes in */
+void mx_tensor_drop(mx_tensor *t);    /* lets go of its storage */
 
 static inline mx_tensor *mx_retain(mx_tensor *t)
 {
@@ -98,10 +95,7 @@ static inline void *mx_data(const mx_tensor *t)
 {
     return t->storage && t->storage->data ? (char *)t->storage->data + t->offset : NULL;
 }
-static inline float *mx_f32(const mx_tensor *t)
-{
-    return mx_data(t);
-}
+static inline float *mx_f32(const mx_tensor *t) { return mx_data(t); }
 
 /* A copy of `text` that lives for the whole run; equal texts give the same pointer. */
 const char *mx_intern(const char *text);

@@ -12,7 +12,8 @@ enum { MX_MAX_INPUTS = 16, MX_MAX_OUTPUTS = 4, MX_ATTR_BYTES = 128 };
 
 typedef struct mx_op mx_op;
 
-/* One application of an operation. Inputs that were left out are NULL. The attributes are the operation's own struct. */
+/* One application of an operation. Inputs that were left out are NULL. The attributes are the operation's own struct.
+ */
 typedef struct mx_call {
     const mx_op *op;
     int n_in, n_out;
@@ -33,9 +34,9 @@ typedef struct mx_cost {
  * mx_retain. The tape adds what several calls give for one tensor. */
 typedef struct mx_vjp {
     const mx_call *call;
-    mx_tensor *const *out_grad;       /* one per output; NULL: nothing depends on that output */
-    bool want[MX_MAX_INPUTS];         /* whether a gradient for the input is asked for */
-    mx_tensor *sum[MX_MAX_INPUTS];    /* gathered so far and safe to add into in place; else NULL */
+    mx_tensor *const *out_grad;    /* one per output; NULL: nothing depends on that output */
+    bool want[MX_MAX_INPUTS];      /* whether a gradient for the input is asked for */
+    mx_tensor *sum[MX_MAX_INPUTS]; /* gathered so far and safe to add into in place; else NULL */
     mx_tensor *grad[MX_MAX_INPUTS];
 } mx_vjp;
 
@@ -68,8 +69,8 @@ typedef struct mx_attr {
 
 enum {
     MX_OP_MUTATES = 1, /* changes its first input(s) in place; never recorded; has no vjp */
-    MX_OP_VIEW = 2,    /* out[0] shares storage with in[0]: host sets it with mx_tensor_alias, apply allocates nothing */
-    MX_OP_SOURCE = 4,  /* no tensor input need be given */
+    MX_OP_VIEW = 2,   /* out[0] shares storage with in[0]: host sets it with mx_tensor_alias, apply allocates nothing */
+    MX_OP_SOURCE = 4, /* no tensor input need be given */
 };
 
 struct mx_op {
@@ -88,16 +89,13 @@ struct mx_op {
     /* Bit i set: the gradient reads the values of input (output) i. What no bit names, the tape does not keep. */
     uint32_t reads_in, reads_out;
 
-    mx_status (*infer)(mx_call *call);               /* checks inputs and attributes, makes outputs with mx_out */
-    mx_cost (*cost)(const mx_call *call);            /* called after infer; reads shapes and attributes only */
-    mx_status (*host)(mx_call *call);                /* inputs and outputs have values; calls kernels/ */
-    mx_status (*vjp)(mx_vjp *v);                     /* NULL: not differentiable */
+    mx_status (*infer)(mx_call *call);    /* checks inputs and attributes, makes outputs with mx_out */
+    mx_cost (*cost)(const mx_call *call); /* called after infer; reads shapes and attributes only */
+    mx_status (*host)(mx_call *call);     /* inputs and outputs have values; calls kernels/ */
+    mx_status (*vjp)(mx_vjp *v);          /* NULL: not differentiable */
 };
 
-static inline const void *mx_call_attr(const mx_call *call)
-{
-    return call->attr;
-}
+static inline const void *mx_call_attr(const mx_call *call) { return call->attr; }
 
 /* ---- for infer ---- */
 
@@ -128,7 +126,8 @@ mx_cost mx_cost_of(const mx_call *call, double flops);
  * caller each; on failure none. Not collective (but for operations whose doc says so). */
 mx_status mx_apply(const mx_op *op, mx_tensor *const *in, int n_in, const void *attr, mx_tensor **out);
 
-/* Runs a call again whose outputs have lost their values: rematerialisation. Allocates the outputs that lack storage. */
+/* Runs a call again whose outputs have lost their values: rematerialisation. Allocates the outputs that lack storage.
+ */
 mx_status mx_apply_again(mx_call *call);
 
 /* What happens around a call. One observer each: the tape records, the profiler times. NULL: none. */

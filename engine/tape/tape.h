@@ -16,18 +16,14 @@
 #include <stdbool.h>
 
 typedef struct mx_node {
-    mx_call call;  /* owns a reference to each input and output */
-    int region;    /* index of the region it was recorded in, or -1 */
-    int index;     /* on the tape */
+    mx_call call; /* owns a reference to each input and output */
+    int region;   /* innermost region in which it was recorded, or -1 */
 } mx_node;
 
-/* What a policy does with a tensor of some name. Offload is the drop to another memory; see policy.c. */
-typedef enum mx_remat_action { MX_REMAT_DROP, MX_REMAT_SAVE } mx_remat_action;
-
 typedef struct mx_remat_policy {
-    bool keep_held;          /* the policy "none": everything that a vjp reads stays */
+    bool keep_held; /* everything that a vjp reads stays ("none"); else only what the names say */
     int n_names;
-    const char *const *names; /* interned names whose tensors are saved */
+    const char *const *names; /* interned names of the tensors to save */
 } mx_remat_policy;
 
 /* Recording. On at the start. Returns what it was before. */
@@ -38,10 +34,14 @@ bool mx_tape_is_recording(void);
 mx_status mx_tape_require_grad(mx_tensor *t);
 void mx_tape_zero_grad(mx_tensor *t);
 
-/* Opens a region and its scope; closes it with the policy. `results` leave the scope with their values. */
-mx_status mx_tape_region_open(mx_scope **scope);
-mx_status mx_tape_region_close(mx_scope *scope, const mx_remat_policy *policy, mx_tensor *const *results,
-                               int n_results);
+/* Opens a region and its scope. The policy's names must stay valid until the region is closed. */
+mx_status mx_tape_region_open(const mx_remat_policy *policy, mx_scope **scope);
+
+/* Closes both. `results` leave the scope, for the enclosing one, with their values. */
+mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n_results);
+
+/* Closes the scope after a failure inside it; what was recorded there can no longer be walked back. */
+void mx_tape_region_abandon(mx_scope *scope);
 
 /* Gradients of the scalar `loss` (scaled by `seed`) for every leaf that requires one. Consumes the tape. Not
  * collective. MX_ERR_STATE when the loss depends on no such leaf, or its tape is already consumed. */

@@ -1,0 +1,192 @@
+#include "bind/bind.h"
+
+#include <lualib.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Pushes "file:line: " of the user's own line: the innermost Lua frame outside lua/mx, else the innermost of all. */
+static void push_where(lua_State *L)
+{
+    lua_Debug frame;
+    for (int level = 1; lua_getstack(L, level, &frame); level++) {
+        lua_getinfo(L, "Sl", &frame);
+        if (frame.currentline > 0 && !strstr(frame.source, "lua/mx/")) {
+            lua_pushfstring(L, "%s:%d: ", frame.short_src, frame.currentline);
+            return;
+        }
+    }
+    luaL_where(L, 1);
+}
+
+void mxl_try(lua_State *L, mx_status status)
+{
+    if (status == MX_OK)
+        return;
+    push_where(L);
+    lua_pushstring(L, mx_message());
+    lua_concat(L, 2);
+    lua_error(L);
+}
+
+void mxl_check_shape(lua_State *L, int i, const char *what, mx_shape *shape)
+{
+    i = lua_absindex(L, i);
+    luaL_argexpected(L, lua_istable(L, i), i, what);
+    lua_Integer n = luaL_len(L, i);
+    if (n > MX_MAX_DIMS)
+        luaL_error(L, "%s has %d dimensions; a tensor has at most %d", what, (int)n, MX_MAX_DIMS);
+    shape->n_dims = (int)n;
+    for (int d = 0; d < shape->n_dims; d++) {
+        int is_integer = 0;
+        lua_rawgeti(L, i, d + 1);
+        shape->size[d] = lua_tointegerx(L, -1, &is_integer);
+        if (!is_integer)
+            luaL_error(L, "%s: entry %d is %s, expected an integer", what, d + 1, luaL_tolstring(L, -1, NULL));
+        lua_pop(L, 1);
+    }
+}
+
+mx_dtype mxl_check_dtype(lua_State *L, int i, mx_dtype standard)
+{
+    mx_dtype dtype = standard;
+    if (lua_isnoneornil(L, i))
+        return standard;
+    const char *name = luaL_checkstring(L, i);
+    if (!mx_dtype_parse(name, &dtype))
+        luaL_error(L, "unknown dtype '%s'; expected f32, bf16, i32, u8 or i8", name);
+    return dtype;
+}
+
+static _Noreturn void bad_field(lua_State *L, const char *name, const char *expected)
+{
+    luaL_error(L, "option '%s' is %s; expected %s", name, luaL_typename(L, -1), expected);
+    abort(); /* not reached */
+}
+
+double mxl_field_number(lua_State *L, int i, const char *name, double standard)
+{
+    if (!lua_istable(L, i))
+        return standard;
+    int is_number = 1;
+    double value = standard;
+    if (lua_getfield(L, i, name) != LUA_TNIL)
+        value = lua_tonumberx(L, -1, &is_number);
+    if (!is_number)
+        bad_field(L, name, "a number");
+    lua_pop(L, 1);
+    return value;
+}
+
+int64_t mxl_field_integer(lua_State *L, int i, const char *name, int64_t standard)
+{
+    if (!lua_istable(L, i))
+        return standard;
+    int is_integer = 1;
+    int64_t value = standard;
+    if (lua_getfield(L, i, name) != LUA_TNIL)
+        value = lua_tointegerx(L, -1, &is_integer);
+    if (!is_integer)
+        bad_field(L, name, "an integer");
+    lua_pop(L, 1);
+    return value;
+}
+
+bool mxl_field_boolean(lua_State *L, int i, const char *name, bool standard)
+{
+    if (!lua_istable(L, i))
+        return standard;
+    bool value = standard;
+    if (lua_getfield(L, i, name) != LUA_TNIL) {
+        if (!lua_isboolean(L, -1))
+            bad_field(L, name, "true or false");
+        value = lua_toboolean(L, -1);
+    }
+    lua_pop(L, 1);
+    return value;
+}
+
+/* Edits (insert, delete, replace) that turn a into b; names longer than the table count as far away. */
+static int edit_distance(const char *a, const char *b)
+{
+    enum { LONGEST = 48 };
+    size_t n = strlen(a), m = strlen(b);
+    if (n > LONGEST || m > LONGEST)
+        return LONGEST;
+    int row[LONGEST + 1];
+    for (size_t j = 0; j <= m; j++)
+        row[j] = (int)j;
+    for (size_t i = 1; i <= n; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= m; j++) {
+            int replace = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            int other = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
+            row[j] = replace < other ? replace : other;
+        }
+    }
+    return row[m];
+}
+
+void mxl_unknown_name(lua_State *L, const char *given, const char *const *names, const char *what)
+{
+    const char *nearest = NULL;
+    int best = 4; /* further away is no help */
+    for (; *names; names++) {
+        int distance = edit_distance(given, *names);
+        if (distance < best) {
+            best = distance;
+            nearest = *names;
+        }
+    }
+    push_where(L);
+    if (nearest)
+        lua_pushfstring(L, "%s has no option '%s'; did you mean '%s'?", what, given, nearest);
+    else
+        lua_pushfstring(L, "%s has no option '%s'", what, given);
+    lua_concat(L, 2);
+    lua_error(L);
+}
+
+void mxl_check_fields(lua_State *L, int i, const char *const *names, const char *what)
+{
+    i = lua_absindex(L, i);
+    if (!lua_istable(L, i))
+        return;
+    for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
+        if (lua_type(L, -2) != LUA_TSTRING)
+            continue;
+        const char *given = lua_tostring(L, -2);
+        bool known = false;
+        for (const char *const *name = names; *name; name++)
+            known = known || strcmp(*name, given) == 0;
+        if (!known)
+            mxl_unknown_name(L, given, names, what);
+    }
+}
+
+/* Moves the fields of the table on top into the table below it. */
+static void merge(lua_State *L)
+{
+    for (lua_pushnil(L); lua_next(L, -2);) {
+        lua_pushvalue(L, -2);
+        lua_insert(L, -2);
+        lua_settable(L, -5);
+    }
+    lua_pop(L, 1);
+}
+
+int luaopen_mx_core(lua_State *L)
+{
+    static int (*const parts[])(lua_State *) = {mxl_open_tensor, mxl_open_ops, mxl_open_tape, mxl_open_system};
+    lua_newtable(L);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        parts[i](L);
+        merge(L);
+    }
+    mxl_open_io(L);
+    lua_setfield(L, -2, "io");
+    return 1;
+}

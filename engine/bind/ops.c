@@ -1,0 +1,360 @@
+/* Every operation as a Lua function, made from its mx_op: mx.NAME(tensor, ..., {attribute = value}). */
+#include "bind/bind.h"
+#include "ops/table.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *attr_kind_text(mx_attr_kind kind)
+{
+    static const char *const texts[] = {"true or false", "an integer", "a dimension",        "a number",
+                                        "a dtype",       "a string",   "a table of integers"};
+    return texts[kind];
+}
+
+static _Noreturn void bad_attr(lua_State *L, const mx_op *op, const mx_attr *attr)
+{
+    mx_fail(MX_ERR_VALUE, "%s: attribute '%s' is %s; expected %s", op->name, attr->name, luaL_tolstring(L, -1, NULL),
+            attr_kind_text(attr->kind));
+    mxl_try(L, MX_ERR_VALUE);
+    abort(); /* not reached */
+}
+
+static int choice_index(lua_State *L, const mx_op *op, const mx_attr *attr)
+{
+    if (lua_type(L, -1) != LUA_TSTRING)
+        bad_attr(L, op, attr);
+    const char *given = lua_tostring(L, -1);
+    char all[256] = "";
+    for (int i = 0; attr->choices[i]; i++) {
+        if (strcmp(attr->choices[i], given) == 0)
+            return i;
+        size_t used = strlen(all);
+        snprintf(all + used, sizeof all - used, used ? ", %s" : "%s", attr->choices[i]);
+    }
+    mx_fail(MX_ERR_VALUE, "%s: attribute '%s' is '%s'; expected one of: %s", op->name, attr->name, given, all);
+    mxl_try(L, MX_ERR_VALUE);
+    return 0;
+}
+
+/* Stores the value on top of the stack. */
+static void set_attr(lua_State *L, const mx_op *op, const mx_attr *attr, char *block)
+{
+    void *to = block + attr->offset;
+    int good = 1;
+    switch (attr->kind) {
+    case MX_ATTR_BOOL:
+        good = lua_isboolean(L, -1);
+        *(bool *)to = lua_toboolean(L, -1);
+        break;
+    case MX_ATTR_INT:
+        *(int64_t *)to = lua_tointegerx(L, -1, &good);
+        break;
+    case MX_ATTR_DIM: {
+        int64_t dim = lua_tointegerx(L, -1, &good);
+        good = good && dim != 0;
+        *(int64_t *)to = dim > 0 ? dim - 1 : dim;
+        break;
+    }
+    case MX_ATTR_FLOAT:
+        good = lua_type(L, -1) == LUA_TNUMBER;
+        *(double *)to = lua_tonumber(L, -1);
+        break;
+    case MX_ATTR_DTYPE: {
+        mx_dtype dtype = MX_F32;
+        good = lua_type(L, -1) == LUA_TSTRING && mx_dtype_parse(lua_tostring(L, -1), &dtype);
+        *(int *)to = (int)dtype;
+        break;
+    }
+    case MX_ATTR_ENUM:
+        *(int *)to = choice_index(L, op, attr);
+        break;
+    case MX_ATTR_SHAPE:
+        good = lua_istable(L, -1);
+        if (good)
+            mxl_check_shape(L, -1, attr->name, to);
+        break;
+    }
+    if (!good)
+        bad_attr(L, op, attr);
+}
+
+static void set_standard(const mx_attr *attr, char *block)
+{
+    void *to = block + attr->offset;
+    switch (attr->kind) {
+    case MX_ATTR_BOOL:
+        *(bool *)to = attr->standard != 0;
+        break;
+    case MX_ATTR_INT:
+    case MX_ATTR_DIM:
+        *(int64_t *)to = (int64_t)attr->standard;
+        break;
+    case MX_ATTR_FLOAT:
+        *(double *)to = attr->standard;
+        break;
+    case MX_ATTR_DTYPE:
+    case MX_ATTR_ENUM:
+        *(int *)to = (int)attr->standard;
+        break;
+    case MX_ATTR_SHAPE:
+        *(mx_shape *)to = (mx_shape){0};
+        break;
+    }
+}
+
+static void check_attr_names(lua_State *L, const mx_op *op, int table)
+{
+    const char *names[32] = {NULL};
+    int n = 0;
+    for (const mx_attr *attr = op->attrs; attr && attr->name && n < 31; attr++)
+        names[n++] = attr->name;
+    mxl_check_fields(L, table, names, op->name);
+}
+
+/* Random operations without a seed draw one from this stream, the same on every rank. */
+static int64_t stream_seed, stream_drawn;
+
+static int manual_seed(lua_State *L)
+{
+    stream_seed = luaL_checkinteger(L, 1);
+    stream_drawn = 0;
+    return 0;
+}
+
+/* `table` 0: no attributes were given. A plain sequence stands for the operation's one shape: t:reshape{2, 3}. */
+static void read_attrs(lua_State *L, const mx_op *op, int table, char *block)
+{
+    memset(block, 0, MX_ATTR_BYTES);
+    bool is_sequence = table && luaL_len(L, table) > 0;
+    if (table)
+        check_attr_names(L, op, table);
+    for (const mx_attr *attr = op->attrs; attr && attr->name; attr++) {
+        int kind = LUA_TNIL;
+        if (is_sequence && attr->kind == MX_ATTR_SHAPE) {
+            lua_pushvalue(L, table);
+            kind = LUA_TTABLE;
+        } else if (table) {
+            kind = lua_getfield(L, table, attr->name);
+        } else {
+            lua_pushnil(L);
+        }
+        bool must_be_given = isnan(attr->standard);
+        if (kind != LUA_TNIL) {
+            set_attr(L, op, attr, block);
+        } else if (attr->kind == MX_ATTR_INT && strcmp(attr->name, "seed") == 0) {
+            *(int64_t *)(void *)(block + attr->offset) = stream_seed * 1000003 + ++stream_drawn;
+        } else if (must_be_given) {
+            mx_fail(MX_ERR_VALUE, "%s: attribute '%s' must be given: %s", op->name, attr->name, attr->doc);
+            mxl_try(L, MX_ERR_VALUE);
+        } else {
+            set_standard(attr, block);
+        }
+        lua_pop(L, 1);
+    }
+}
+
+/* A number among the tensors becomes a scalar tensor: f32, but for the first input, which sets the result's dtype. */
+static mx_tensor *scalar(lua_State *L, int i, mx_dtype dtype)
+{
+    mx_tensor *t = NULL;
+    mx_shape none = {0};
+    mxl_try(L, mx_tensor_new(dtype, &none, &t));
+    float value = (float)lua_tonumber(L, i);
+    if (dtype == MX_BF16)
+        *(mx_bf16 *)mx_data(t) = mx_to_bf16(value);
+    else if (dtype == MX_I32)
+        *(int32_t *)mx_data(t) = (int32_t)value;
+    else
+        *mx_f32(t) = value;
+    mxl_push_tensor(L, t);
+    lua_replace(L, i);
+    return t;
+}
+
+static mx_dtype first_dtype(lua_State *L, int top)
+{
+    for (int i = 1; i <= top; i++) {
+        mx_tensor *t = mxl_test_tensor(L, i);
+        if (t && (mx_dtype_is_float(t->dtype) || t->dtype == MX_I32))
+            return t->dtype;
+    }
+    return MX_F32;
+}
+
+/* Replaces a first argument that is a sequence of tensors by its entries. */
+static void spread(lua_State *L)
+{
+    if (lua_type(L, 1) != LUA_TTABLE || luaL_len(L, 1) == 0)
+        return;
+    lua_rawgeti(L, 1, 1);
+    bool tensors = mxl_test_tensor(L, -1) != NULL;
+    lua_pop(L, 1);
+    if (!tensors)
+        return;
+    int n = (int)luaL_len(L, 1);
+    luaL_checkstack(L, n, "too many tensors");
+    for (int i = 1; i <= n; i++) {
+        lua_rawgeti(L, 1, i);
+        lua_insert(L, i + 1);
+    }
+    lua_remove(L, 1);
+}
+
+/* mx.randn({2, 3}, {std = 0.1}): a shape before the attributes of an operation without inputs becomes one of them. */
+static void join_shape(lua_State *L)
+{
+    if (lua_gettop(L) != 2 || !lua_istable(L, 1) || !lua_istable(L, 2))
+        return;
+    lua_newtable(L);
+    for (lua_pushnil(L); lua_next(L, 2);) {
+        lua_pushvalue(L, -2);
+        lua_insert(L, -2);
+        lua_settable(L, -4);
+    }
+    lua_pushvalue(L, 1);
+    lua_setfield(L, -2, "shape");
+    lua_replace(L, 1);
+    lua_settop(L, 1);
+}
+
+static int call_op(lua_State *L)
+{
+    const mx_op *op = lua_touserdata(L, lua_upvalueindex(1));
+    spread(L);
+    if (op->flags & MX_OP_SOURCE)
+        join_shape(L);
+    int top = lua_gettop(L);
+    int table = top > 0 && lua_istable(L, top) ? top : 0;
+    int n_in = table ? top - 1 : top;
+    mx_tensor *in[MX_MAX_INPUTS] = {NULL};
+    if (n_in > MX_MAX_INPUTS)
+        return luaL_error(L, "%s takes at most %d tensors, %d given", op->name, MX_MAX_INPUTS, n_in);
+    for (int i = 1; i <= n_in; i++) {
+        if (lua_isnil(L, i))
+            continue;
+        if (lua_type(L, i) == LUA_TNUMBER)
+            in[i - 1] =
+                scalar(L, i, i == 1 || !mx_dtype_is_float(first_dtype(L, n_in)) ? first_dtype(L, n_in) : MX_F32);
+        else
+            in[i - 1] = mxl_check_tensor(L, i);
+    }
+    _Alignas(16) char attr[MX_ATTR_BYTES];
+    read_attrs(L, op, table, attr);
+    mx_tensor *out[MX_MAX_OUTPUTS] = {NULL};
+    mxl_try(L, mx_apply(op, in, n_in, attr, out));
+    for (int i = op->n_results; i < op->n_out; i++)
+        mx_release(out[i]);
+    for (int i = 0; i < op->n_results; i++)
+        mxl_push_tensor(L, out[i]);
+    if (op->n_results == 0 && n_in > 0) /* what changes its first input gives it back, so that calls chain */
+        lua_pushvalue(L, 1);
+    return op->n_results > 0 ? op->n_results : n_in > 0;
+}
+
+/* "matmul(a, b, bias?, {trans_a = false, ...})" and a line for each attribute. */
+static int help(lua_State *L)
+{
+    const char *name = luaL_checkstring(L, 1);
+    const mx_op *op = mx_op_find(name);
+    if (!op)
+        return luaL_error(L, "no operation is called '%s'; mx.ops() lists them", name);
+    luaL_Buffer text;
+    luaL_buffinit(L, &text);
+    lua_pushfstring(L, "mx.%s(", op->name);
+    luaL_addvalue(&text);
+    for (int i = 0; op->inputs[i]; i++) {
+        lua_pushfstring(L, i ? ", %s" : "%s", op->inputs[i]);
+        luaL_addvalue(&text);
+    }
+    bool has_attrs = op->attrs && op->attrs->name;
+    luaL_addstring(&text, has_attrs ? (op->inputs[0] ? ", {...})\n" : "{...})\n") : ")\n");
+    lua_pushfstring(L, "  %s\n", op->doc);
+    luaL_addvalue(&text);
+    for (const mx_attr *attr = op->attrs; attr && attr->name; attr++) {
+        char standard[32];
+        if (isnan(attr->standard) || attr->kind == MX_ATTR_SHAPE)
+            snprintf(standard, sizeof standard, "required");
+        else if (attr->kind == MX_ATTR_BOOL)
+            snprintf(standard, sizeof standard, "%s", attr->standard != 0 ? "true" : "false");
+        else if (attr->kind == MX_ATTR_ENUM)
+            snprintf(standard, sizeof standard, "%s", attr->choices[(int)attr->standard]);
+        else if (attr->kind == MX_ATTR_DTYPE || attr->kind == MX_ATTR_DIM)
+            snprintf(standard, sizeof standard, "optional");
+        else
+            snprintf(standard, sizeof standard, "%g", attr->standard);
+        char line[256];
+        snprintf(line, sizeof line, "    %-16s %-10s %s\n", attr->name, standard, attr->doc);
+        luaL_addstring(&text, line);
+    }
+    luaL_pushresult(&text);
+    return 1;
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp((*(const mx_op *const *)a)->name, (*(const mx_op *const *)b)->name);
+}
+
+static int list_ops(lua_State *L)
+{
+    int n = 0;
+    while (mx_ops[n])
+        n++;
+    const mx_op **sorted = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof(mx_op *), 0);
+    memcpy(sorted, mx_ops, (size_t)n * sizeof(mx_op *));
+    qsort(sorted, (size_t)n, sizeof *sorted, compare_names);
+    lua_createtable(L, n, 0);
+    for (int i = 0; i < n; i++) {
+        lua_pushstring(L, sorted[i]->name);
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
+/* op_info(name) -> {inputs = {...}, results = n, differentiable = bool, mutates = bool} */
+static int op_info(lua_State *L)
+{
+    const mx_op *op = mx_op_find(luaL_checkstring(L, 1));
+    if (!op)
+        return luaL_error(L, "no operation is called '%s'; mx.ops() lists them", lua_tostring(L, 1));
+    lua_newtable(L);
+    lua_newtable(L);
+    for (int i = 0; op->inputs[i]; i++) {
+        lua_pushstring(L, op->inputs[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    lua_setfield(L, -2, "inputs");
+    lua_pushinteger(L, op->n_results);
+    lua_setfield(L, -2, "results");
+    lua_pushboolean(L, op->vjp != NULL);
+    lua_setfield(L, -2, "differentiable");
+    lua_pushboolean(L, (op->flags & MX_OP_MUTATES) != 0);
+    lua_setfield(L, -2, "mutates");
+    return 1;
+}
+
+int mxl_open_ops(lua_State *L)
+{
+    static const luaL_Reg functions[] = {
+        {"ops", list_ops}, {"help", help}, {"op_info", op_info}, {"manual_seed", manual_seed}, {NULL, NULL}};
+    luaL_newlib(L, functions);
+    luaL_getmetatable(L, MXL_TENSOR);
+    lua_getfield(L, -1, "methods");
+    for (const mx_op *const *op = mx_ops; *op; op++) {
+        lua_pushlightuserdata(L, (void *)*op);
+        lua_pushcclosure(L, call_op, 1);
+        lua_pushvalue(L, -1);
+        lua_setfield(L, -5, (*op)->name);
+        if (lua_getfield(L, -2, (*op)->name) == LUA_TNIL) {
+            lua_pop(L, 1);
+            lua_setfield(L, -2, (*op)->name);
+        } else {
+            lua_pop(L, 2); /* a method of tensor.c of the same name is the better one */
+        }
+    }
+    lua_pop(L, 2);
+    return 1;
+}

@@ -1,0 +1,238 @@
+/* Scopes, gradients, rematerialisation, memory and the profiler for Lua. */
+#include "tape/tape.h"
+#include "bind/bind.h"
+#include "core/pool.h"
+#include "core/scope.h"
+#include "ops/profile.h"
+#include "tape/remat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STEP "mx.step"
+#define GUARD "mx.guard"
+
+/* mx.step(): a scope that ends with the Lua block that holds it: local step <close> = mx.step(). */
+
+typedef struct mxl_step {
+    mx_scope *scope; /* NULL once closed */
+} mxl_step;
+
+static int step_open(lua_State *L)
+{
+    mxl_step *step = lua_newuserdatauv(L, sizeof *step, 0);
+    step->scope = NULL;
+    luaL_setmetatable(L, STEP);
+    mxl_try(L, mx_scope_open(&step->scope));
+    return 1;
+}
+
+static int step_close(lua_State *L)
+{
+    mxl_step *step = luaL_checkudata(L, 1, STEP);
+    mx_scope *scope = step->scope;
+    step->scope = NULL;
+    if (!scope)
+        return 0;
+    if (!scope->parent)
+        mx_tape_clear(); /* what no backward has walked is of no use any more */
+    mxl_try(L, mx_scope_close(scope));
+    return 0;
+}
+
+/* A guard is a to-be-closed value: when the guarded function raises, Lua closes it while it unwinds, and the error goes
+ * on with its traceback whole, which a protected call would cut. */
+
+typedef struct mxl_guard {
+    mx_scope *scope; /* of an open region, or NULL */
+    bool recording;  /* what to go back to */
+} mxl_guard;
+
+static int guard_close(lua_State *L)
+{
+    mxl_guard *guard = luaL_checkudata(L, 1, GUARD);
+    if (guard->scope)
+        mx_tape_region_abandon(guard->scope);
+    guard->scope = NULL;
+    mx_tape_set_recording(guard->recording);
+    return 0;
+}
+
+/* Puts a guard below the function at stack index `function`, which moves up by one. */
+static mxl_guard *push_guard(lua_State *L, int function)
+{
+    mxl_guard *guard = lua_newuserdatauv(L, sizeof *guard, 0);
+    *guard = (mxl_guard){.recording = mx_tape_is_recording()};
+    luaL_setmetatable(L, GUARD);
+    lua_insert(L, function);
+    lua_toclose(L, function);
+    return guard;
+}
+
+/* Runs the function at `function` with the arguments after it inside a region; its results escape. */
+static int run_region(lua_State *L, int function, const mx_remat_policy *policy)
+{
+    mxl_guard *guard = push_guard(L, function);
+    mxl_try(L, mx_tape_region_open(policy, &guard->scope));
+    lua_call(L, lua_gettop(L) - function - 1, LUA_MULTRET);
+    int n_results = lua_gettop(L) - function;
+    mx_tensor *results[MX_MAX_INPUTS];
+    int n_tensors = 0;
+    for (int i = 1; i <= n_results; i++) {
+        mx_tensor *t = mxl_test_tensor(L, function + i);
+        if (t && n_tensors == MX_MAX_INPUTS)
+            return luaL_error(L, "a scope returns at most %d tensors", MX_MAX_INPUTS);
+        if (t)
+            results[n_tensors++] = t;
+    }
+    mx_scope *scope = guard->scope;
+    guard->scope = NULL;
+    mxl_try(L, mx_tape_region_close(scope, results, n_tensors));
+    return n_results;
+}
+
+/* mx.scope(fn, ...) -> what fn returns: all else that it made is released, but for what backward will read. */
+static int scope(lua_State *L)
+{
+    static const mx_remat_policy keep_held = {.keep_held = true};
+    luaL_checktype(L, 1, LUA_TFUNCTION);
+    return run_region(L, 1, &keep_held);
+}
+
+/* remat_region(names or false, fn, ...): the names of the tensors to save; false: keep all that backward reads. */
+static int remat_region(lua_State *L)
+{
+    const char *names[64];
+    mx_remat_policy policy = {.keep_held = !lua_istable(L, 1), .names = names};
+    luaL_checktype(L, 2, LUA_TFUNCTION);
+    for (int i = 1; !policy.keep_held && i <= 64; i++) {
+        if (lua_rawgeti(L, 1, i) == LUA_TNIL) {
+            lua_pop(L, 1);
+            break;
+        }
+        names[policy.n_names++] = mx_intern(luaL_checkstring(L, -1));
+        lua_pop(L, 1);
+    }
+    return run_region(L, 2, &policy);
+}
+
+/* mx.name(t, "query_proj") -> t */
+static int name(lua_State *L)
+{
+    mxl_check_tensor(L, 1)->name = mx_intern(luaL_checkstring(L, 2));
+    lua_settop(L, 1);
+    return 1;
+}
+
+static int backward(lua_State *L)
+{
+    mxl_try(L, mx_tape_backward(mxl_check_tensor(L, 1), luaL_optnumber(L, 2, 1.0)));
+    return 0;
+}
+
+/* mx.no_grad(fn, ...) -> what fn returns, with nothing recorded. */
+static int no_grad(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TFUNCTION);
+    push_guard(L, 1);
+    mx_tape_set_recording(false);
+    lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
+    return lua_gettop(L) - 1; /* the guard is closed on return and turns recording back */
+}
+
+/* Memory, in bytes. */
+
+static int memory(lua_State *L)
+{
+    mx_pool_stats stats = mx_pool_get_stats();
+    lua_newtable(L);
+    lua_pushinteger(L, stats.in_use_bytes);
+    lua_setfield(L, -2, "in_use");
+    lua_pushinteger(L, stats.peak_bytes);
+    lua_setfield(L, -2, "peak");
+    lua_pushinteger(L, stats.reserved_bytes);
+    lua_setfield(L, -2, "reserved");
+    lua_pushinteger(L, stats.limit_bytes);
+    lua_setfield(L, -2, "limit");
+    return 1;
+}
+
+static int reset_peak(lua_State *L)
+{
+    (void)L;
+    mx_pool_reset_peak();
+    return 0;
+}
+
+static int memory_limit(lua_State *L)
+{
+    lua_Integer bytes = luaL_checkinteger(L, 1);
+    luaL_argcheck(L, bytes >= 0, 1, "bytes, 0 for no limit");
+    mx_pool_set_limit(bytes);
+    return 0;
+}
+
+static int trim(lua_State *L)
+{
+    (void)L;
+    mx_pool_trim();
+    return 0;
+}
+
+/* mx.profile(true) starts, mx.profile(false) stops. */
+static int profile(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TBOOLEAN);
+    if (lua_toboolean(L, 1))
+        mx_profile_start();
+    else
+        mx_profile_stop();
+    return 0;
+}
+
+/* mx.profile_report() -> rows {op, shapes, calls, seconds, flops, bytes}, the longest first. */
+static int profile_report(lua_State *L)
+{
+    const mx_profile_row *rows = NULL;
+    int n = mx_profile_rows(&rows);
+    lua_createtable(L, n, 0);
+    for (int i = 0; i < n; i++) {
+        lua_createtable(L, 0, 6);
+        lua_pushstring(L, rows[i].op->name);
+        lua_setfield(L, -2, "op");
+        lua_pushstring(L, rows[i].shapes);
+        lua_setfield(L, -2, "shapes");
+        lua_pushinteger(L, rows[i].calls);
+        lua_setfield(L, -2, "calls");
+        lua_pushnumber(L, rows[i].seconds);
+        lua_setfield(L, -2, "seconds");
+        lua_pushnumber(L, rows[i].flops);
+        lua_setfield(L, -2, "flops");
+        lua_pushnumber(L, rows[i].bytes);
+        lua_setfield(L, -2, "bytes");
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
+int mxl_open_tape(lua_State *L)
+{
+    static const luaL_Reg step_methods[] = {{"__close", step_close}, {"__gc", step_close}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {
+        {"step", step_open}, {"scope", scope},           {"remat_region", remat_region},
+        {"name", name},      {"backward", backward},     {"no_grad", no_grad},
+        {"memory", memory},  {"reset_peak", reset_peak}, {"memory_limit", memory_limit},
+        {"trim", trim},      {"profile", profile},       {"profile_report", profile_report},
+        {NULL, NULL}};
+    static const luaL_Reg guard_methods[] = {{"__close", guard_close}, {NULL, NULL}};
+    luaL_newmetatable(L, GUARD);
+    luaL_setfuncs(L, guard_methods, 0);
+    lua_pop(L, 1);
+    luaL_newmetatable(L, STEP);
+    luaL_setfuncs(L, step_methods, 0);
+    lua_pop(L, 1);
+    mx_apply_hooks.recording = mx_tape_is_recording;
+    mx_apply_hooks.record = mx_tape_record;
+    luaL_newlib(L, functions);
+    return 1;
+}

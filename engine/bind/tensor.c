@@ -1,0 +1,662 @@
+/* The tensor as a Lua value: making, reading, printing. Operations become methods in ops.c. */
+#include "bind/bind.h"
+#include "core/pool.h"
+#include "core/scope.h"
+#include "ops/table.h"
+#include "tape/tape.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct mxl_box {
+    mx_tensor *t; /* NULL after t:release() */
+} mxl_box;
+
+mx_tensor *mxl_test_tensor(lua_State *L, int i)
+{
+    mxl_box *box = luaL_testudata(L, i, MXL_TENSOR);
+    return box ? box->t : NULL;
+}
+
+/* The tensor even when released: for its shape, name and gradient. */
+static mx_tensor *any_tensor(lua_State *L, int i) { return ((mxl_box *)luaL_checkudata(L, i, MXL_TENSOR))->t; }
+
+mx_tensor *mxl_check_tensor(lua_State *L, int i)
+{
+    mx_tensor *t = any_tensor(L, i);
+    if (t->released || !t->storage)
+        mxl_try(L, mx_fail(MX_ERR_STATE,
+                           "%s has been released: its scope has closed, or t:release() was called; return it from "
+                           "mx.scope, or call t:keep() inside",
+                           mx_tensor_text(t)));
+    return t;
+}
+
+/* Outside scopes only the collector frees, and it does not see tensor memory: count what is made, and run it when that
+ * comes to as much as half of what is in use (and 64 MiB at least). */
+static void account(lua_State *L, const mx_tensor *t)
+{
+    static int64_t since_collection;
+    if (t->scope)
+        return;
+    since_collection += mx_bytes(t);
+    int64_t in_use = mx_pool_get_stats().in_use_bytes;
+    if (since_collection < (64 << 20) || since_collection < in_use / 2)
+        return;
+    since_collection = 0;
+    lua_gc(L, LUA_GCCOLLECT);
+}
+
+void mxl_push_tensor(lua_State *L, mx_tensor *t)
+{
+    account(L, t);
+    mxl_box *box = lua_newuserdatauv(L, sizeof *box, 0);
+    box->t = t;
+    luaL_setmetatable(L, MXL_TENSOR);
+}
+
+static int tensor_gc(lua_State *L)
+{
+    mxl_box *box = luaL_checkudata(L, 1, MXL_TENSOR);
+    mx_release(box->t);
+    box->t = NULL;
+    return 0;
+}
+
+/* Elements as doubles. */
+
+static double element(const mx_tensor *t, int64_t i)
+{
+    const void *data = mx_data(t);
+    switch (t->dtype) {
+    case MX_F32:
+        return (double)((const float *)data)[i];
+    case MX_BF16:
+        return (double)mx_from_bf16(((const mx_bf16 *)data)[i]);
+    case MX_I32:
+        return (double)((const int32_t *)data)[i];
+    case MX_U8:
+        return (double)((const uint8_t *)data)[i];
+    default:
+        return (double)((const int8_t *)data)[i];
+    }
+}
+
+static void push_element(lua_State *L, const mx_tensor *t, int64_t i)
+{
+    if (mx_dtype_is_float(t->dtype))
+        lua_pushnumber(L, element(t, i));
+    else
+        lua_pushinteger(L, (lua_Integer)element(t, i));
+}
+
+/* False when the value does not fit an integer dtype. */
+static bool set_element(const mx_tensor *t, int64_t i, double value)
+{
+    static const double low[MX_DTYPES] = {[MX_I32] = -2147483648.0, [MX_U8] = 0, [MX_I8] = -128};
+    static const double high[MX_DTYPES] = {[MX_I32] = 2147483647.0, [MX_U8] = 255, [MX_I8] = 127};
+    void *data = mx_data(t);
+    if (!mx_dtype_is_float(t->dtype) && !(value >= low[t->dtype] && value <= high[t->dtype] && value == floor(value)))
+        return false;
+    switch (t->dtype) {
+    case MX_F32:
+        ((float *)data)[i] = (float)value;
+        break;
+    case MX_BF16:
+        ((mx_bf16 *)data)[i] = mx_to_bf16((float)value);
+        break;
+    case MX_I32:
+        ((int32_t *)data)[i] = (int32_t)value;
+        break;
+    case MX_U8:
+        ((uint8_t *)data)[i] = (uint8_t)value;
+        break;
+    default:
+        ((int8_t *)data)[i] = (int8_t)value;
+    }
+    return true;
+}
+
+/* Making. */
+
+/* Sizes of the nested table at the top of the stack. */
+static void measure(lua_State *L, mx_shape *shape)
+{
+    int top = lua_gettop(L);
+    lua_pushvalue(L, -1);
+    while (lua_istable(L, -1)) {
+        if (shape->n_dims == MX_MAX_DIMS)
+            luaL_error(L, "mx.tensor: the table is nested deeper than %d levels", MX_MAX_DIMS);
+        shape->size[shape->n_dims++] = luaL_len(L, -1);
+        lua_rawgeti(L, -1, 1);
+    }
+    lua_settop(L, top);
+}
+
+static void fill_nested(lua_State *L, mx_tensor *t, int depth, int64_t *next)
+{
+    if (depth == t->shape.n_dims) {
+        int is_number = 0;
+        double value = lua_tonumberx(L, -1, &is_number);
+        if (!is_number)
+            luaL_error(L, "mx.tensor: an entry is %s, expected a number", luaL_typename(L, -1));
+        if (!set_element(t, (*next)++, value))
+            luaL_error(L, "mx.tensor: %f does not fit %s", value, mx_dtype_name(t->dtype));
+        return;
+    }
+    int64_t n = t->shape.size[depth];
+    if (!lua_istable(L, -1) || luaL_len(L, -1) != n)
+        luaL_error(L, "mx.tensor: rows differ in length: expected %d entries at level %d", (int)n, depth + 1);
+    for (int64_t i = 1; i <= n; i++) {
+        lua_rawgeti(L, -1, i);
+        fill_nested(L, t, depth + 1, next);
+        lua_pop(L, 1);
+    }
+}
+
+/* mx.tensor(number or nested table, [dtype = "f32"]) */
+static int new_from_table(lua_State *L)
+{
+    mx_dtype dtype = mxl_check_dtype(L, 2, MX_F32);
+    lua_settop(L, 1);
+    luaL_argexpected(L, lua_istable(L, 1) || lua_isnumber(L, 1), 1, "a number or a nested table of numbers");
+    mx_shape shape = {0};
+    measure(L, &shape);
+    mx_tensor *t = NULL;
+    mxl_try(L, mx_tensor_new(dtype, &shape, &t));
+    mxl_push_tensor(L, t);
+    lua_pushvalue(L, 1);
+    int64_t next = 0;
+    fill_nested(L, t, 0, &next);
+    lua_pop(L, 1);
+    return 1;
+}
+
+static int new_filled(lua_State *L, double value)
+{
+    mx_shape shape = {0};
+    mxl_check_shape(L, 1, "a shape, as in {2, 3}", &shape);
+    mx_dtype dtype = mxl_check_dtype(L, 2, MX_F32);
+    mx_tensor *t = NULL;
+    mxl_try(L, mx_tensor_new(dtype, &shape, &t));
+    mxl_push_tensor(L, t);
+    if (value == 0)
+        memset(mx_data(t), 0, (size_t)mx_bytes(t));
+    for (int64_t i = 0; value != 0 && i < mx_count(t); i++)
+        set_element(t, i, value);
+    return 1;
+}
+
+static int new_zeros(lua_State *L) { return new_filled(L, 0); }
+
+static int new_ones(lua_State *L) { return new_filled(L, 1); }
+
+/* Reading and writing. */
+
+static int tensor_size(lua_State *L)
+{
+    const mx_tensor *t = any_tensor(L, 1);
+    if (!lua_isnoneornil(L, 2)) {
+        lua_Integer d = luaL_checkinteger(L, 2);
+        lua_Integer at = d < 0 ? t->shape.n_dims + d : d - 1;
+        if (at < 0 || at >= t->shape.n_dims)
+            return luaL_error(L, "size(%d): %s has %d dimensions, counted from 1", (int)d, mx_tensor_text(t),
+                              t->shape.n_dims);
+        lua_pushinteger(L, t->shape.size[at]);
+        return 1;
+    }
+    lua_createtable(L, t->shape.n_dims, 0);
+    for (int d = 0; d < t->shape.n_dims; d++) {
+        lua_pushinteger(L, t->shape.size[d]);
+        lua_rawseti(L, -2, d + 1);
+    }
+    return 1;
+}
+
+static int tensor_dim(lua_State *L)
+{
+    lua_pushinteger(L, any_tensor(L, 1)->shape.n_dims);
+    return 1;
+}
+
+static int tensor_numel(lua_State *L)
+{
+    lua_pushinteger(L, mx_count(any_tensor(L, 1)));
+    return 1;
+}
+
+static int tensor_dtype(lua_State *L)
+{
+    lua_pushstring(L, mx_dtype_name(any_tensor(L, 1)->dtype));
+    return 1;
+}
+
+static int tensor_bytes(lua_State *L)
+{
+    lua_pushinteger(L, mx_bytes(any_tensor(L, 1)));
+    return 1;
+}
+
+static int tensor_name(lua_State *L)
+{
+    lua_pushstring(L, any_tensor(L, 1)->name);
+    return 1;
+}
+
+static int tensor_item(lua_State *L)
+{
+    const mx_tensor *t = mxl_check_tensor(L, 1);
+    if (mx_count(t) != 1)
+        return luaL_error(L, "item: %s has more than one element; use t:get(i, ...) or t:totable()", mx_tensor_text(t));
+    push_element(L, t, 0);
+    return 1;
+}
+
+static void push_nested(lua_State *L, const mx_tensor *t, int depth, int64_t *next)
+{
+    if (depth == t->shape.n_dims) {
+        push_element(L, t, (*next)++);
+        return;
+    }
+    int64_t n = t->shape.size[depth];
+    lua_createtable(L, (int)n, 0);
+    for (int64_t i = 1; i <= n; i++) {
+        push_nested(L, t, depth + 1, next);
+        lua_rawseti(L, -2, i);
+    }
+}
+
+static int tensor_totable(lua_State *L)
+{
+    int64_t next = 0;
+    push_nested(L, mxl_check_tensor(L, 1), 0, &next);
+    return 1;
+}
+
+/* Element number of the 1-based indices at stack positions 2 ... */
+static int64_t element_at(lua_State *L, const mx_tensor *t)
+{
+    int64_t at = 0;
+    for (int d = 0; d < t->shape.n_dims; d++) {
+        lua_Integer i = luaL_checkinteger(L, d + 2);
+        if (i < 1 || i > t->shape.size[d])
+            luaL_error(L, "index %d of dimension %d is outside 1 .. %d of %s", (int)i, d + 1, (int)t->shape.size[d],
+                       mx_tensor_text(t));
+        at = at * t->shape.size[d] + i - 1;
+    }
+    return at;
+}
+
+static int tensor_get(lua_State *L)
+{
+    const mx_tensor *t = mxl_check_tensor(L, 1);
+    push_element(L, t, element_at(L, t));
+    return 1;
+}
+
+static int tensor_set(lua_State *L)
+{
+    const mx_tensor *t = mxl_check_tensor(L, 1);
+    int64_t at = element_at(L, t);
+    double value = luaL_checknumber(L, t->shape.n_dims + 2);
+    if (!set_element(t, at, value))
+        return luaL_error(L, "set: %f does not fit %s", value, mx_dtype_name(t->dtype));
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* A tensor that shares t's values and takes no part in gradients. */
+static int tensor_detach(lua_State *L)
+{
+    mx_tensor *t = mxl_check_tensor(L, 1);
+    mx_tensor *alias = NULL;
+    mxl_try(L, mx_tensor_new_empty(t->dtype, &t->shape, &alias));
+    mx_tensor_alias(alias, t, 0);
+    alias->name = t->name;
+    mxl_push_tensor(L, alias);
+    return 1;
+}
+
+/* Row i as a view; for one dimension the element. */
+static int tensor_row(lua_State *L)
+{
+    mx_tensor *t = mxl_check_tensor(L, 1);
+    lua_Integer i = luaL_checkinteger(L, 2);
+    if (t->shape.n_dims == 0 || i < 1 || i > t->shape.size[0])
+        return luaL_error(L, "index %d is outside of %s, counted from 1", (int)i, mx_tensor_text(t));
+    if (t->shape.n_dims == 1) {
+        push_element(L, t, i - 1);
+        return 1;
+    }
+    lua_settop(L, 1);
+    luaL_getmetafield(L, 1, "methods");
+    lua_getfield(L, -1, "narrow");
+    lua_pushvalue(L, 1);
+    lua_createtable(L, 0, 3);
+    lua_pushinteger(L, 1);
+    lua_setfield(L, -2, "dim");
+    lua_pushinteger(L, i);
+    lua_setfield(L, -2, "start");
+    lua_pushinteger(L, 1);
+    lua_setfield(L, -2, "length");
+    lua_call(L, 2, 1);
+    lua_getfield(L, -2, "reshape");
+    lua_insert(L, -2);
+    lua_createtable(L, t->shape.n_dims - 1, 0);
+    for (int d = 1; d < t->shape.n_dims; d++) {
+        lua_pushinteger(L, t->shape.size[d]);
+        lua_rawseti(L, -2, d);
+    }
+    lua_call(L, 2, 1);
+    return 1;
+}
+
+static int tensor_index(lua_State *L)
+{
+    if (lua_isinteger(L, 2))
+        return tensor_row(L);
+    lua_pushvalue(L, 2);
+    lua_rawget(L, lua_upvalueindex(1));
+    return 1;
+}
+
+static int tensor_len(lua_State *L)
+{
+    const mx_tensor *t = any_tensor(L, 1);
+    lua_pushinteger(L, t->shape.n_dims ? t->shape.size[0] : 1);
+    return 1;
+}
+
+/* t:view(2, -1): reshape with the sizes as arguments. */
+static int tensor_view(lua_State *L)
+{
+    int n = lua_gettop(L) - 1;
+    lua_createtable(L, n, 0);
+    for (int i = 1; i <= n; i++) {
+        lua_pushvalue(L, i + 1);
+        lua_rawseti(L, -2, i);
+    }
+    lua_replace(L, 2);
+    lua_settop(L, 2);
+    luaL_getmetafield(L, 1, "methods");
+    lua_getfield(L, -1, "reshape");
+    lua_pushvalue(L, 1);
+    lua_pushvalue(L, 2);
+    lua_call(L, 2, 1);
+    return 1;
+}
+
+/* Gradients and lifetimes. */
+
+static int tensor_requires_grad(lua_State *L)
+{
+    mxl_try(L, mx_tape_require_grad(mxl_check_tensor(L, 1)));
+    lua_settop(L, 1);
+    return 1;
+}
+
+static int tensor_grad(lua_State *L)
+{
+    mx_tensor *t = any_tensor(L, 1);
+    if (!t->grad)
+        return 0;
+    mxl_push_tensor(L, mx_retain(t->grad));
+    return 1;
+}
+
+static int tensor_zero_grad(lua_State *L)
+{
+    mx_tape_zero_grad(any_tensor(L, 1));
+    lua_settop(L, 1);
+    return 1;
+}
+
+static int tensor_keep(lua_State *L)
+{
+    mx_scope_keep(mxl_check_tensor(L, 1));
+    lua_settop(L, 1);
+    return 1;
+}
+
+static int tensor_release(lua_State *L)
+{
+    mx_tensor *t = any_tensor(L, 1);
+    t->released = true;
+    if (t->held == 0)
+        mx_tensor_drop(t);
+    mx_scope_keep(t);
+    return 0;
+}
+
+static int tensor_is_released(lua_State *L)
+{
+    const mx_tensor *t = any_tensor(L, 1);
+    lua_pushboolean(L, t->released || !t->storage);
+    return 1;
+}
+
+/* Printing: at most EDGE entries from either end of a dimension. */
+
+enum { EDGE = 5, MATRIX_ROWS = 60 };
+
+static void add_value(luaL_Buffer *text, const mx_tensor *t, int64_t i)
+{
+    char value[32];
+    if (mx_dtype_is_float(t->dtype))
+        snprintf(value, sizeof value, "%11.4g", element(t, i));
+    else
+        snprintf(value, sizeof value, "%6lld", (long long)element(t, i));
+    luaL_addstring(text, value);
+}
+
+static void add_row(luaL_Buffer *text, const mx_tensor *t, int64_t first, int64_t n)
+{
+    int64_t edge = mx_dtype_is_float(t->dtype) ? EDGE - 2 : EDGE;
+    for (int64_t i = 0; i < n; i++) {
+        if (n > 2 * edge && i == edge) {
+            luaL_addstring(text, "   ...");
+            i = n - edge;
+        }
+        add_value(text, t, first + i);
+    }
+    luaL_addchar(text, '\n');
+}
+
+static int tensor_tostring(lua_State *L)
+{
+    const mx_tensor *t = any_tensor(L, 1);
+    luaL_Buffer text;
+    luaL_buffinit(L, &text);
+    bool readable = !t->released && t->storage;
+    int n_dims = t->shape.n_dims;
+    int64_t columns = n_dims ? t->shape.size[n_dims - 1] : 1;
+    int64_t rows = columns ? mx_count(t) / columns : 0;
+    int64_t in_matrix = n_dims > 1 ? t->shape.size[n_dims - 2] : 1;
+    int printed = 0;
+    for (int64_t r = 0; readable && r < rows; r++) {
+        int64_t i = r % in_matrix;
+        if (printed >= MATRIX_ROWS) {
+            luaL_addstring(&text, "   ...\n");
+            break;
+        }
+        if (n_dims > 2 && i == 0) {
+            char at[64];
+            snprintf(at, sizeof at, "(%lld,.,.) =\n", (long long)(r / in_matrix) + 1);
+            luaL_addstring(&text, at);
+        }
+        if (in_matrix > 2 * EDGE && i == EDGE) {
+            luaL_addstring(&text, "   ...\n");
+            r += in_matrix - 2 * EDGE - 1;
+            continue;
+        }
+        add_row(&text, t, r * columns, columns);
+        printed++;
+    }
+    char sizes[128] = "";
+    for (int d = 0; d < n_dims; d++) {
+        size_t used = strlen(sizes);
+        snprintf(sizes + used, sizeof sizes - used, d ? "x%lld" : " of size %lld", (long long)t->shape.size[d]);
+    }
+    lua_pushfstring(L, "[%s%s%s%s%s%s]", readable ? "" : "released ", mx_dtype_name(t->dtype), " tensor",
+                    n_dims ? sizes : ", a scalar", t->name ? " " : "", t->name ? t->name : "");
+    luaL_addvalue(&text);
+    luaL_pushresult(&text);
+    return 1;
+}
+
+/* Operators: a number on either side becomes an affine map or a power, so that nothing is rounded on the way. */
+
+static void affine(lua_State *L, int tensor, double scale, double shift)
+{
+    const struct {
+        double scale, shift;
+    } attr = {scale, shift};
+    mx_tensor *t = mxl_check_tensor(L, tensor), *out = NULL;
+    mxl_try(L, mx_apply(&mx_op_affine, &t, 1, &attr, &out));
+    mxl_push_tensor(L, out);
+}
+
+static void power(lua_State *L, int tensor, double exponent)
+{
+    mx_tensor *t = mxl_check_tensor(L, tensor), *out = NULL;
+    mxl_try(L, mx_apply(&mx_op_pow, &t, 1, &exponent, &out));
+    mxl_push_tensor(L, out);
+}
+
+static void binary(lua_State *L, const mx_op *op)
+{
+    mx_tensor *in[2] = {mxl_check_tensor(L, 1), mxl_check_tensor(L, 2)}, *out = NULL;
+    mxl_try(L, mx_apply(op, in, 2, NULL, &out));
+    mxl_push_tensor(L, out);
+}
+
+static int tensor_add(lua_State *L)
+{
+    if (lua_isnumber(L, 1))
+        affine(L, 2, 1, lua_tonumber(L, 1));
+    else if (lua_isnumber(L, 2))
+        affine(L, 1, 1, lua_tonumber(L, 2));
+    else
+        binary(L, &mx_op_add);
+    return 1;
+}
+
+static int tensor_sub(lua_State *L)
+{
+    if (lua_isnumber(L, 1))
+        affine(L, 2, -1, lua_tonumber(L, 1));
+    else if (lua_isnumber(L, 2))
+        affine(L, 1, 1, -lua_tonumber(L, 2));
+    else
+        binary(L, &mx_op_sub);
+    return 1;
+}
+
+static int tensor_mul(lua_State *L)
+{
+    if (lua_isnumber(L, 1))
+        affine(L, 2, lua_tonumber(L, 1), 0);
+    else if (lua_isnumber(L, 2))
+        affine(L, 1, lua_tonumber(L, 2), 0);
+    else
+        binary(L, &mx_op_mul);
+    return 1;
+}
+
+static int tensor_div(lua_State *L)
+{
+    if (lua_isnumber(L, 1)) {
+        power(L, 2, -1);
+        lua_replace(L, 2);
+        affine(L, 2, lua_tonumber(L, 1), 0);
+    } else if (lua_isnumber(L, 2)) {
+        affine(L, 1, 1 / lua_tonumber(L, 2), 0);
+    } else {
+        binary(L, &mx_op_div);
+    }
+    return 1;
+}
+
+static int tensor_unm(lua_State *L)
+{
+    affine(L, 1, -1, 0);
+    return 1;
+}
+
+static int tensor_pow(lua_State *L)
+{
+    power(L, 1, luaL_checknumber(L, 2));
+    return 1;
+}
+
+static void cast(lua_State *L, mx_dtype dtype)
+{
+    mx_tensor *t = mxl_check_tensor(L, 1), *out = NULL;
+    const struct {
+        int dtype;
+    } attr = {(int)dtype};
+    mxl_try(L, mx_apply(&mx_op_cast, &t, 1, &attr, &out));
+    mxl_push_tensor(L, out);
+}
+
+/* t:to(dtype): t itself when it has that dtype. */
+static int tensor_to(lua_State *L)
+{
+    const mx_tensor *t = mxl_check_tensor(L, 1);
+    mx_dtype dtype = mxl_check_dtype(L, 2, t->dtype);
+    if (dtype == t->dtype)
+        lua_settop(L, 1);
+    else
+        cast(L, dtype);
+    return 1;
+}
+
+static int tensor_clone(lua_State *L)
+{
+    cast(L, mxl_check_tensor(L, 1)->dtype);
+    return 1;
+}
+
+int mxl_open_tensor(lua_State *L)
+{
+    static const luaL_Reg methods[] = {{"size", tensor_size},
+                                       {"dim", tensor_dim},
+                                       {"numel", tensor_numel},
+                                       {"dtype", tensor_dtype},
+                                       {"bytes", tensor_bytes},
+                                       {"name", tensor_name},
+                                       {"item", tensor_item},
+                                       {"totable", tensor_totable},
+                                       {"get", tensor_get},
+                                       {"set", tensor_set},
+                                       {"view", tensor_view},
+                                       {"to", tensor_to},
+                                       {"clone", tensor_clone},
+                                       {"detach", tensor_detach},
+                                       {"requires_grad", tensor_requires_grad},
+                                       {"grad", tensor_grad},
+                                       {"zero_grad", tensor_zero_grad},
+                                       {"keep", tensor_keep},
+                                       {"release", tensor_release},
+                                       {"is_released", tensor_is_released},
+                                       {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {{"__gc", tensor_gc},   {"__tostring", tensor_tostring},
+                                           {"__len", tensor_len}, {"__add", tensor_add},
+                                           {"__sub", tensor_sub}, {"__mul", tensor_mul},
+                                           {"__div", tensor_div}, {"__unm", tensor_unm},
+                                           {"__pow", tensor_pow}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {
+        {"tensor", new_from_table}, {"zeros", new_zeros}, {"ones", new_ones}, {NULL, NULL}};
+    luaL_newmetatable(L, MXL_TENSOR);
+    luaL_setfuncs(L, metamethods, 0);
+    luaL_newlib(L, methods);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, -3, "methods");
+    lua_pushcclosure(L, tensor_index, 1);
+    lua_setfield(L, -2, "__index");
+    lua_pop(L, 1);
+    luaL_newlib(L, functions);
+    return 1;
+}

@@ -1,0 +1,162 @@
+#include "core/tensor.h"
+
+#include "core/pool.h"
+#include "core/scope.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Texts for messages rotate through these, so that one message can name several tensors. */
+enum { TEXTS = 8, TEXT_BYTES = 256 };
+static _Thread_local char texts[TEXTS][TEXT_BYTES];
+static _Thread_local int next_text;
+
+static char *text_buffer(void)
+{
+    next_text = (next_text + 1) % TEXTS;
+    return texts[next_text];
+}
+
+bool mx_shape_equal(const mx_shape *a, const mx_shape *b)
+{
+    return a->n_dims == b->n_dims && memcmp(a->size, b->size, (size_t)a->n_dims * sizeof a->size[0]) == 0;
+}
+
+static int write_shape(char *text, int room, const mx_shape *shape)
+{
+    int used = snprintf(text, (size_t)room, "(");
+    for (int d = 0; d < shape->n_dims; d++)
+        used += snprintf(text + used, (size_t)(room - used), d ? ", %lld" : "%lld", (long long)shape->size[d]);
+    return used + snprintf(text + used, (size_t)(room - used), ")");
+}
+
+const char *mx_shape_text(const mx_shape *shape)
+{
+    char *text = text_buffer();
+    write_shape(text, TEXT_BYTES, shape);
+    return text;
+}
+
+const char *mx_tensor_text(const mx_tensor *t)
+{
+    if (!t)
+        return "nothing";
+    char *text = text_buffer();
+    int used = snprintf(text, TEXT_BYTES, "%s ", mx_dtype_name(t->dtype));
+    used += write_shape(text + used, TEXT_BYTES - used, &t->shape);
+    if (t->name && used < TEXT_BYTES)
+        snprintf(text + used, (size_t)(TEXT_BYTES - used), " '%.60s'", t->name);
+    return text;
+}
+
+static mx_status check_shape(mx_dtype dtype, const mx_shape *shape)
+{
+    if (shape->n_dims < 0 || shape->n_dims > MX_MAX_DIMS)
+        return mx_fail(MX_ERR_SHAPE, "a tensor has at most %d dimensions, %d given", MX_MAX_DIMS, shape->n_dims);
+    double bytes = (double)mx_dtype_bytes(dtype);
+    for (int d = 0; d < shape->n_dims; d++) {
+        if (shape->size[d] < 0)
+            return mx_fail(MX_ERR_SHAPE, "size of dimension %d of %s is negative", d + 1, mx_shape_text(shape));
+        bytes *= (double)shape->size[d];
+    }
+    if (bytes > 0x1p62)
+        return mx_fail(MX_ERR_SHAPE, "a tensor of shape %s is larger than any memory", mx_shape_text(shape));
+    return MX_OK;
+}
+
+mx_status mx_tensor_new_empty(mx_dtype dtype, const mx_shape *shape, mx_tensor **out)
+{
+    *out = NULL;
+    MX_TRY(check_shape(dtype, shape));
+    mx_tensor *t = calloc(1, sizeof *t);
+    if (!t)
+        return mx_fail(MX_ERR_MEMORY, "out of memory for a tensor's description");
+    t->refs = 1;
+    t->dtype = dtype;
+    t->shape = *shape;
+    mx_scope *scope = mx_scope_current();
+    if (scope)
+        mx_scope_add(scope, t);
+    *out = t;
+    return MX_OK;
+}
+
+mx_status mx_tensor_allocate(mx_tensor *t)
+{
+    mx_storage *storage = calloc(1, sizeof *storage);
+    if (!storage)
+        return mx_fail(MX_ERR_MEMORY, "out of memory for a tensor's description");
+    storage->refs = 1;
+    storage->bytes = mx_bytes(t);
+    mx_status status = mx_pool_alloc(storage->bytes, &storage->data);
+    if (status != MX_OK) {
+        free(storage);
+        return mx_context(status, "%s", mx_tensor_text(t));
+    }
+    mx_tensor_drop(t);
+    t->storage = storage;
+    t->offset = 0;
+    return MX_OK;
+}
+
+mx_status mx_tensor_new(mx_dtype dtype, const mx_shape *shape, mx_tensor **out)
+{
+    MX_TRY(mx_tensor_new_empty(dtype, shape, out));
+    mx_status status = mx_tensor_allocate(*out);
+    if (status != MX_OK) {
+        mx_scope_remove(*out);
+        mx_release(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+static void release_storage(mx_storage *storage)
+{
+    if (--storage->refs > 0)
+        return;
+    mx_pool_free(storage->data, storage->bytes);
+    free(storage);
+}
+
+void mx_tensor_alias(mx_tensor *t, const mx_tensor *base, int64_t offset)
+{
+    mx_storage *storage = base->storage;
+    if (storage)
+        storage->refs++;
+    mx_tensor_drop(t);
+    t->storage = storage;
+    t->offset = base->offset + offset;
+}
+
+void mx_tensor_drop(mx_tensor *t)
+{
+    if (t->storage)
+        release_storage(t->storage);
+    t->storage = NULL;
+}
+
+void mx_release(mx_tensor *t)
+{
+    if (!t || --t->refs > 0)
+        return;
+    mx_tensor_drop(t);
+    mx_release(t->grad);
+    free(t);
+}
+
+const char *mx_intern(const char *text)
+{
+    static char **known;
+    static int n_known;
+    for (int i = 0; i < n_known; i++)
+        if (strcmp(known[i], text) == 0)
+            return known[i];
+    char **grown = realloc(known, (size_t)(n_known + 1) * sizeof *known);
+    if (!grown)
+        return "(out of memory)";
+    known = grown;
+    known[n_known] = strdup(text);
+    return known[n_known] ? known[n_known++] : "(out of memory)";
+}

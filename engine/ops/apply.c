@@ -1,0 +1,170 @@
+#include "core/scope.h"
+#include "ops/op.h"
+#include "ops/table.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+mx_hooks mx_apply_hooks;
+
+static mx_status run_on_host(mx_call *call) { return call->op->host(call); }
+
+mx_status (*mx_device_run)(mx_call *call) = run_on_host;
+
+double mx_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+const mx_op *mx_op_find(const char *name)
+{
+    for (const mx_op *const *op = mx_ops; *op; op++)
+        if (strcmp((*op)->name, name) == 0)
+            return *op;
+    return NULL;
+}
+
+mx_status mx_out(mx_call *call, int i, mx_dtype dtype, const mx_shape *shape)
+{
+    return mx_tensor_new_empty(dtype, shape, &call->out[i]);
+}
+
+bool mx_will_record(const mx_call *call)
+{
+    if (!mx_apply_hooks.recording || !mx_apply_hooks.recording())
+        return false;
+    for (int i = 0; i < call->n_in; i++)
+        if (call->in[i] && call->in[i]->requires_grad)
+            return true;
+    return false;
+}
+
+/* "matmul: inner sizes differ: f32 (2, 3) and f32 (4, 5)" */
+static mx_status bad(const mx_call *call, mx_status code, const char *format, va_list arguments)
+{
+    char text[1024];
+    int used = snprintf(text, sizeof text, "%s: ", call->op->name);
+    used += vsnprintf(text + used, sizeof text - (size_t)used, format, arguments);
+    const char *separator = ": ";
+    for (int i = 0; i < call->n_in && i < 6 && used < (int)sizeof text; i++) {
+        if (!call->in[i])
+            continue;
+        used += snprintf(text + used, sizeof text - (size_t)used, "%s%s", separator, mx_tensor_text(call->in[i]));
+        separator = " and ";
+    }
+    return mx_fail(code, "%s", text);
+}
+
+#define DEFINE_BAD(function, code)                                                                                     \
+    mx_status function(const mx_call *call, const char *format, ...)                                                   \
+    {                                                                                                                  \
+        va_list arguments;                                                                                             \
+        va_start(arguments, format);                                                                                   \
+        mx_status status = bad(call, code, format, arguments);                                                         \
+        va_end(arguments);                                                                                             \
+        return status;                                                                                                 \
+    }
+DEFINE_BAD(mx_bad_shape, MX_ERR_SHAPE)
+DEFINE_BAD(mx_bad_dtype, MX_ERR_DTYPE)
+DEFINE_BAD(mx_bad_value, MX_ERR_VALUE)
+
+mx_status mx_want_dtype(const mx_call *call, int i, unsigned allowed)
+{
+    const mx_tensor *t = call->in[i];
+    if (!t || (allowed >> t->dtype & 1u))
+        return MX_OK;
+    char names[64] = "";
+    for (int d = 0; d < MX_DTYPES; d++)
+        if (allowed >> d & 1u) {
+            size_t used = strlen(names);
+            snprintf(names + used, sizeof names - used, used ? " or %s" : "%s", mx_dtype_name((mx_dtype)d));
+        }
+    return mx_bad_dtype(call, "input %d ('%s') must be %s", i + 1, call->op->inputs[i], names);
+}
+
+mx_cost mx_cost_of(const mx_call *call, double flops)
+{
+    mx_cost cost = {.flops = flops};
+    for (int i = 0; i < call->n_in; i++)
+        if (call->in[i])
+            cost.bytes_read += (double)mx_bytes(call->in[i]);
+    for (int i = 0; i < call->n_out; i++)
+        if (call->out[i])
+            cost.bytes_written += (double)mx_bytes(call->out[i]);
+    return cost;
+}
+
+/* The inputs must be there and have values. How many there may be follows from the operation's names for them. */
+static mx_status check_inputs(const mx_call *call)
+{
+    const mx_op *op = call->op;
+    int named = 0;
+    bool variadic = false;
+    for (; op->inputs[named]; named++)
+        variadic = variadic || strstr(op->inputs[named], "...");
+    if (call->n_in > named && !variadic)
+        return mx_fail(MX_ERR_VALUE, "%s takes at most %d tensors, %d given", op->name, named, call->n_in);
+    for (int i = 0; i < named || i < call->n_in; i++) {
+        const mx_tensor *t = i < call->n_in ? call->in[i] : NULL;
+        const char *name = op->inputs[i < named ? i : named - 1];
+        if (!t && !strchr(name, '?'))
+            return mx_fail(MX_ERR_VALUE, "%s: input %d ('%s') is missing", op->name, i + 1, name);
+        if (t && !t->storage)
+            return mx_fail(MX_ERR_STATE,
+                           "%s: input %d ('%s'), %s, has been released: its scope has closed; return "
+                           "it from mx.scope or call t:keep() inside",
+                           op->name, i + 1, name, mx_tensor_text(t));
+    }
+    return MX_OK;
+}
+
+static mx_status run(mx_call *call)
+{
+    if (!(call->op->flags & MX_OP_VIEW))
+        for (int i = 0; i < call->n_out; i++)
+            if (!call->out[i]->storage)
+                MX_TRY(mx_tensor_allocate(call->out[i]));
+    if (!mx_apply_hooks.timed)
+        return mx_device_run(call);
+    double start = mx_now();
+    mx_status status = mx_device_run(call);
+    mx_apply_hooks.timed(call, start, mx_now());
+    return status;
+}
+
+static mx_status infer_run_record(mx_call *call)
+{
+    MX_TRY(check_inputs(call));
+    MX_TRY(call->op->infer(call));
+    MX_TRY(run(call));
+    bool record = !(call->op->flags & MX_OP_MUTATES) && mx_will_record(call);
+    return record ? mx_apply_hooks.record(call) : MX_OK;
+}
+
+mx_status mx_apply(const mx_op *op, mx_tensor *const *in, int n_in, const void *attr, mx_tensor **out)
+{
+    mx_call call = {.op = op, .n_in = n_in, .n_out = op->n_out};
+    if (n_in > MX_MAX_INPUTS)
+        return mx_fail(MX_ERR_VALUE, "%s takes at most %d tensors, %d given", op->name, MX_MAX_INPUTS, n_in);
+    for (int i = 0; i < n_in; i++)
+        call.in[i] = in[i];
+    if (op->attr_bytes)
+        memcpy(call.attr, attr, op->attr_bytes);
+    mx_status status = infer_run_record(&call);
+    for (int i = 0; i < op->n_out; i++) {
+        if (status != MX_OK && call.out[i]) {
+            mx_scope_keep(call.out[i]);
+            mx_release(call.out[i]);
+            call.out[i] = NULL;
+        }
+        if (out)
+            out[i] = call.out[i];
+    }
+    return status;
+}
+
+mx_status mx_apply_again(mx_call *call) { return run(call); }

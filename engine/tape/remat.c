@@ -1,0 +1,109 @@
+#include "tape/remat.h"
+
+#include <stdlib.h>
+
+static bool is_missing(const mx_tensor *t) { return t && !t->storage; }
+
+static mx_status restore(mx_tape *tape, mx_tensor *t, int before);
+
+/* The calls that may have to run again together: those of the innermost dropping region around `node`. */
+static bool find_range(const mx_tape *tape, const mx_node *node, int before, int *first, int *last)
+{
+    int r = node->region;
+    while (r >= 0 && !tape->regions[r].drops)
+        r = tape->regions[r].parent;
+    if (r < 0)
+        return false;
+    *first = tape->regions[r].first;
+    *last = tape->regions[r].last < 0 || tape->regions[r].last > before ? before : tape->regions[r].last;
+    return true;
+}
+
+/* Whether the call must run again: an output without values is held by a vjp, or read by a later call that must. */
+static bool must_run(const mx_call *call)
+{
+    for (int i = 0; i < call->n_out; i++)
+        if (is_missing(call->out[i]) && (call->out[i]->held > 0 || call->out[i]->pending > 0))
+            return true;
+    return false;
+}
+
+/* From the last call to the first: which must run, and how many of those read each missing value. */
+static void mark(mx_tape *tape, int first, int last, bool *run)
+{
+    for (int n = last - 1; n >= first; n--) {
+        const mx_call *call = &tape->nodes[n]->call;
+        run[n - first] = must_run(call);
+        for (int i = 0; run[n - first] && i < call->n_in; i++)
+            if (is_missing(call->in[i]))
+                call->in[i]->pending++;
+    }
+}
+
+/* One reader of what had to be computed again is done with it. */
+static void done_with(mx_tensor *t)
+{
+    if (t && t->pending > 0 && --t->pending == 0 && t->held == 0 && t->released)
+        mx_tensor_drop(t);
+}
+
+static mx_status run_again(mx_tape *tape, mx_node *node, int first)
+{
+    mx_call *call = &node->call;
+    for (int i = 0; i < call->n_in; i++)
+        if (is_missing(call->in[i]))
+            MX_TRY(restore(tape, call->in[i], first)); /* made in a region before this one */
+    MX_TRY(mx_apply_again(call));
+    for (int i = 0; i < call->n_out; i++)
+        if (call->out[i]->held == 0 && call->out[i]->pending == 0 && call->out[i]->released)
+            mx_tensor_drop(call->out[i]);
+    for (int i = 0; i < call->n_in; i++)
+        done_with(call->in[i]);
+    return MX_OK;
+}
+
+static mx_status run_range(mx_tape *tape, int first, int last)
+{
+    if (last <= first)
+        return MX_OK;
+    bool *run = calloc((size_t)(last - first), sizeof *run);
+    if (!run)
+        return mx_fail(MX_ERR_MEMORY, "out of memory for rematerialisation");
+    mark(tape, first, last, run);
+    mx_status status = MX_OK;
+    for (int n = first; n < last && status == MX_OK; n++)
+        if (run[n - first])
+            status = run_again(tape, tape->nodes[n], first);
+    free(run);
+    return status;
+}
+
+/* Computes t, of nodes before `before`, again together with all that its region still owes. */
+static mx_status restore(mx_tape *tape, mx_tensor *t, int before)
+{
+    int first = 0, last = 0;
+    if (t->node && find_range(tape, t->node, before, &first, &last)) {
+        t->pending++;
+        mx_status status = run_range(tape, first, last);
+        t->pending--;
+        MX_TRY(status);
+    }
+    if (is_missing(t))
+        return mx_fail(MX_ERR_STATE,
+                       "%s is needed by backward but has been released; keep it with t:keep() or return "
+                       "it from its scope",
+                       mx_tensor_text(t));
+    return MX_OK;
+}
+
+mx_status mx_remat_ensure(mx_tape *tape, mx_node *node, int index)
+{
+    const mx_call *call = &node->call;
+    for (int i = 0; i < call->n_in; i++)
+        if ((call->op->reads_in >> i & 1u) && is_missing(call->in[i]))
+            MX_TRY(restore(tape, call->in[i], index + 1));
+    for (int i = 0; i < call->n_out; i++)
+        if ((call->op->reads_out >> i & 1u) && is_missing(call->out[i]))
+            MX_TRY(restore(tape, call->out[i], index + 1));
+    return MX_OK;
+}

@@ -1,0 +1,31 @@
+/* Rematerialisation: the tape's inside, shared by tape.c and remat.c. */
+#ifndef MX_TAPE_REMAT_H
+#define MX_TAPE_REMAT_H
+
+#include "tape/tape.h"
+
+typedef struct mx_region {
+    int parent;                    /* index of the enclosing region, or -1 */
+    int first, last;               /* its calls are nodes first .. last - 1, those of inner regions among them */
+    bool drops;                    /* a policy that keeps less than what is held */
+    mx_scope *scope;               /* while open */
+    const mx_remat_policy *policy; /* while open */
+} mx_region;
+
+typedef struct mx_tape {
+    bool recording;
+    int region; /* the innermost open region, or -1 */
+    mx_node **nodes;
+    int n_nodes, nodes_capacity;
+    mx_region *regions;
+    int n_regions, regions_capacity;
+} mx_tape;
+
+mx_tape *mx_tape_get(void);
+mx_status mx_tape_record(mx_call *call); /* the hook of mx_apply */
+void mx_tape_unhold(mx_tensor *t);       /* one reader less; the values go with the last, once released */
+
+/* Makes sure that what the vjp of nodes[index] reads has values. */
+mx_status mx_remat_ensure(mx_tape *tape, mx_node *node, int index);
+
+#endif

@@ -1,0 +1,102 @@
+#include "kernels/norm.h"
+
+#include "core/cpu.h"
+#include "core/pool.h"
+
+#include <string.h>
+
+static const mx_norm_paths *const paths[MX_ISAS] = {&mx_norm_portable, &mx_norm_avx2, &mx_norm_avx512,
+                                                    &mx_norm_avx512_bf16};
+
+/* Past the caches only where the result could not stay in them, and rows start at cache lines. */
+static bool should_stream(const mx_norm *n, const void *out)
+{
+    int64_t row_bytes = n->width * (int64_t)mx_dtype_bytes(n->dtype);
+    return n->rows * row_bytes > 2 * mx_cpu_l3_bytes() && row_bytes % 64 == 0 && (uintptr_t)out % 64 == 0;
+}
+
+/* f32 values for the row loops: the given ones, or made in `scratch`. */
+static const float *as_f32(const void *given, mx_dtype dtype, float otherwise, float *scratch, int64_t width)
+{
+    if (given && dtype == MX_F32)
+        return given;
+    for (int64_t i = 0; i < width; i++)
+        scratch[i] = given ? mx_from_bf16(((const mx_bf16 *)given)[i]) : otherwise;
+    return scratch;
+}
+
+mx_status mx_norm_forward(const mx_norm *given)
+{
+    if (given->rows == 0 || given->width == 0)
+        return MX_OK;
+    mx_norm n = *given;
+    int64_t scratch_bytes = 2 * n.width * (int64_t)sizeof(float);
+    void *scratch = NULL;
+    MX_TRY(mx_pool_alloc(scratch_bytes, &scratch));
+    n.weight = as_f32(n.weight, n.weight_dtype, 1.0f, scratch, n.width);
+    n.bias = as_f32(n.bias, n.bias_dtype, 0.0f, (float *)scratch + n.width, n.width);
+    bool stream = should_stream(&n, n.y);
+    const mx_norm_paths *path = paths[mx_isa_current()];
+    int64_t rows_at_once = 1 + 16384 / n.width;
+    int64_t pieces = (n.rows + rows_at_once - 1) / rows_at_once;
+#pragma omp parallel for schedule(static) if (n.rows * n.width > 32768)
+    for (int64_t p = 0; p < pieces; p++) {
+        int64_t first = p * rows_at_once, last = first + rows_at_once;
+        path->forward(&n, first, last < n.rows ? last : n.rows, stream);
+    }
+    mx_pool_free(scratch, scratch_bytes);
+    return MX_OK;
+}
+
+/* out[i] = sum over b of partial[b * step + i], in order of b. */
+static void sum_blocks(float *out, const float *partial, int64_t blocks, int64_t step, int64_t width)
+{
+#pragma omp parallel for schedule(static) if (blocks * width > 32768)
+    for (int64_t from = 0; from < width; from += 256) {
+        int64_t to = from + 256 < width ? from + 256 : width;
+        memcpy(out + from, partial + from, (size_t)(to - from) * sizeof *out);
+        for (int64_t b = 1; b < blocks; b++)
+            for (int64_t i = from; i < to; i++)
+                out[i] += partial[b * step + i];
+    }
+}
+
+mx_status mx_norm_backward(const mx_norm *given)
+{
+    mx_norm n = *given;
+    int64_t width = n.width;
+    if (n.rows == 0 && n.dweight)
+        memset(n.dweight, 0, (size_t)width * sizeof *n.dweight);
+    if (n.rows == 0 && n.dbias)
+        memset(n.dbias, 0, (size_t)width * sizeof *n.dbias);
+    if (n.rows == 0 || width == 0)
+        return MX_OK;
+
+    /* The split depends on the problem alone. Long blocks keep the partial sums' traffic small beside the rows'. */
+    int64_t block_rows = (n.rows + 127) / 128;
+    block_rows = block_rows < 64 ? 64 : block_rows;
+    int64_t blocks = (n.rows + block_rows - 1) / block_rows;
+    int64_t step = 2 * width; /* of partial sums: dweight, dbias */
+    int64_t scratch_bytes = (blocks * step + width) * (int64_t)sizeof(float);
+    void *scratch = NULL;
+    MX_TRY(mx_pool_alloc(scratch_bytes, &scratch));
+    float *partial = scratch;
+    n.weight = as_f32(n.weight, n.weight_dtype, 1.0f, partial + blocks * step, width);
+    bool stream = should_stream(&n, n.dx);
+    const mx_norm_paths *path = paths[mx_isa_current()];
+#pragma omp parallel for schedule(static) if (n.rows * width > 32768)
+    for (int64_t b = 0; b < blocks; b++) {
+        mx_norm block = n;
+        block.dweight = partial + b * step;
+        block.dbias = given->dbias ? block.dweight + width : NULL;
+        memset(block.dweight, 0, (size_t)step * sizeof *partial);
+        int64_t first = b * block_rows, last = first + block_rows;
+        path->backward(&block, first, last < n.rows ? last : n.rows, stream);
+    }
+    if (n.dweight)
+        sum_blocks(n.dweight, partial, blocks, step, width);
+    if (n.dbias)
+        sum_blocks(n.dbias, partial + width, blocks, step, width);
+    mx_pool_free(scratch, scratch_bytes);
+    return MX_OK;
+}

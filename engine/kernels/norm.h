@@ -1,0 +1,42 @@
+/* RMSNorm and LayerNorm over the last dimension, forward and backward.
+ *
+ *   y = (x - mean) rstd weight + bias      rstd = 1 / sqrt(mean of (x - mean)^2 + eps)
+ *
+ * RMSNorm is the same with mean = 0 and without bias. Statistics and sums are f32, whatever the dtype of the rows. */
+#ifndef MX_KERNELS_NORM_H
+#define MX_KERNELS_NORM_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+typedef struct mx_norm {
+    int64_t rows, width;
+    mx_dtype dtype; /* of x, y, dy and dx, which are (rows, width): f32 or bf16 */
+    bool center;    /* LayerNorm; otherwise RMSNorm, which touches no mean, bias or dbias */
+    float eps;
+    const void *weight, *bias; /* (width); NULL: ones, zeros */
+    mx_dtype weight_dtype, bias_dtype;
+    const void *x;
+    float *mean, *rstd; /* (rows): forward writes them (NULL: not wanted), backward reads them */
+    void *y;
+    const void *dy;
+    void *dx;
+    float *dweight, *dbias; /* (width), overwritten; NULL: not wanted */
+} mx_norm;
+
+/* x is read and y written once. y may be x. MX_ERR_MEMORY when scratch of the size of a few rows cannot be had. */
+mx_status mx_norm_forward(const mx_norm *n);
+
+/* dx, dweight and dbias in one pass over x and dy. dx may be dy. Sums over rows run over fixed blocks of rows, so the
+ * bits do not depend on the number of threads. */
+mx_status mx_norm_backward(const mx_norm *n);
+
+/* The row loops for one instruction set. Here weight and bias are f32 and present; a block of rows adds its weight
+ * gradients to n->dweight and n->dbias (if there is a bias gradient). Rows `first` to before `last`. */
+typedef struct mx_norm_paths {
+    void (*forward)(const mx_norm *n, int64_t first, int64_t last, bool stream);
+    void (*backward)(const mx_norm *n, int64_t first, int64_t last, bool stream);
+} mx_norm_paths;
+extern const mx_norm_paths mx_norm_portable, mx_norm_avx2, mx_norm_avx512, mx_norm_avx512_bf16;
+
+#endif

@@ -1,0 +1,217 @@
+#include "kernels/norm.h"
+
+#include "kernels/simd/rows.h"
+
+#include <math.h>
+
+ROW_INLINE vf row_term(vf sum, vf d, const bool squares)
+{
+    if (squares)
+        return vf_fma(d, d, sum);
+    return sum + d;
+}
+
+/* Sum of (x - shift), or of its squares, over a row. Four sums hide the latency of addition. */
+ROW_INLINE float row_sum(const void *x, int64_t width, float shift, const bool squares, const bool half)
+{
+    vf s = vf_set1(shift), sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    int64_t i = 0;
+    for (; i + 4 * VL <= width; i += 4 * VL)
+        for (int u = 0; u < 4; u++) {
+            vf d = row_load(x, i + u * VL, half) - s;
+            sum[u] = row_term(sum[u], d, squares);
+        }
+    for (; i < width; i += VL) {
+        int64_t n = width - i < VL ? width - i : VL;
+        vf d = vf_select(vm_first(n), row_load_part(x, i, n, half) - s, vf_zero());
+        sum[0] = row_term(sum[0], d, squares);
+    }
+    return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+/* y = (x - mean) rstd weight + bias. Not as x rstd - mean rstd: that cancels where |mean| is large. */
+ROW_INLINE void row_scale(const void *x, void *y, const float *weight, const float *bias, int64_t width, float mean,
+                          float rstd, const bool center, const bool half, const bool stream)
+{
+    vf a = vf_set1(rstd), m = vf_set1(mean);
+    int64_t i = 0;
+    for (; i + 2 * VL <= width; i += 2 * VL) {
+        vf u = row_load(x, i, half), v = row_load(x, i + VL, half);
+        if (center) {
+            u = vf_fma((u - m) * a, vf_load(weight + i), vf_load(bias + i));
+            v = vf_fma((v - m) * a, vf_load(weight + i + VL), vf_load(bias + i + VL));
+        } else {
+            u = u * a * vf_load(weight + i);
+            v = v * a * vf_load(weight + i + VL);
+        }
+        row_store2(y, i, u, v, half, stream);
+    }
+    for (; i < width; i += VL) {
+        int64_t n = width - i < VL ? width - i : VL;
+        vf u = row_load_part(x, i, n, half), w = vf_load_part(weight + i, n);
+        if (center)
+            u = vf_fma((u - m) * a, w, vf_load_part(bias + i, n));
+        else
+            u = u * a * w;
+        row_store_part(y, i, u, n, half);
+    }
+}
+
+ROW_INLINE void forward_rows(const mx_norm *n, int64_t first, int64_t last, const bool center, const bool half,
+                             const bool stream)
+{
+    float width = (float)n->width;
+    for (int64_t r = first; r < last; r++) {
+        const void *x = row_of(n->x, r, n->width, half);
+        float mean = center ? row_sum(x, n->width, 0.0f, false, half) / width : 0.0f;
+        float rstd = 1.0f / sqrtf(row_sum(x, n->width, mean, true, half) / width + n->eps);
+        row_scale(x, row_of_out(n->y, r, n->width, half), n->weight, n->bias, n->width, mean, rstd, center, half,
+                  stream);
+        if (n->rstd)
+            n->rstd[r] = rstd;
+        if (center && n->mean)
+            n->mean[r] = mean;
+    }
+}
+
+static void forward(const mx_norm *n, int64_t first, int64_t last, bool stream)
+{
+    bool half = n->dtype == MX_BF16;
+    if (n->center) {
+        if (half)
+            stream ? forward_rows(n, first, last, true, true, true) : forward_rows(n, first, last, true, true, false);
+        else
+            stream ? forward_rows(n, first, last, true, false, true) : forward_rows(n, first, last, true, false, false);
+    } else {
+        if (half)
+            stream ? forward_rows(n, first, last, false, true, true) : forward_rows(n, first, last, false, true, false);
+        else
+            stream ? forward_rows(n, first, last, false, false, true)
+                   : forward_rows(n, first, last, false, false, false);
+    }
+    _mm_sfence();
+}
+
+/* What the second pass over a row needs, so that with normal = (x - mean) rstd
+ * dx = dy weight rstd - normal dot - sum. */
+typedef struct row_terms {
+    float rstd, mean, dot, sum;
+} row_terms;
+
+ROW_INLINE row_terms row_dot(const mx_norm *n, int64_t r, const bool center, const bool half)
+{
+    const void *x = row_of(n->x, r, n->width, half), *dy = row_of(n->dy, r, n->width, half);
+    const float *weight = n->weight;
+    vf mean = vf_set1(center ? n->mean[r] : 0.0f);
+    vf dot[2] = {vf_zero(), vf_zero()}, sum[2] = {vf_zero(), vf_zero()}; /* of dy weight (x - mean), and of dy weight */
+    int64_t i = 0;
+    for (; i + 2 * VL <= n->width; i += 2 * VL)
+        for (int u = 0; u < 2; u++) {
+            vf d = row_load(dy, i + u * VL, half) * vf_load(weight + i + u * VL);
+            dot[u] = vf_fma(d, row_load(x, i + u * VL, half) - mean, dot[u]);
+            if (center)
+                sum[u] = sum[u] + d;
+        }
+    for (; i < n->width; i += VL) {
+        int64_t part = n->width - i < VL ? n->width - i : VL;
+        vf d = row_load_part(dy, i, part, half) * vf_load_part(weight + i, part);
+        dot[0] = vf_fma(d, row_load_part(x, i, part, half) - mean, dot[0]); /* d is 0 behind the end */
+        if (center)
+            sum[0] = sum[0] + d;
+    }
+    float rstd = n->rstd[r];
+    float all_dot = vf_sum(dot[0] + dot[1]), all = center ? vf_sum(sum[0] + sum[1]) : 0.0f;
+    return (row_terms){.rstd = rstd,
+                       .mean = center ? n->mean[r] : 0.0f,
+                       .dot = rstd * rstd * all_dot / (float)n->width,
+                       .sum = rstd * all / (float)n->width};
+}
+
+/* One vector of one row: adds to the weight gradients and returns dx. */
+ROW_INLINE vf column_step(vf x, vf dy, vf weight, const row_terms *t, const bool center, vf *dweight, vf *dbias)
+{
+    vf rstd = vf_set1(t->rstd);
+    vf normal = (x - vf_set1(center ? t->mean : 0.0f)) * rstd;
+    *dweight = vf_fma(dy, normal, *dweight);
+    if (!center)
+        return vf_fma(dy * weight, rstd, normal * vf_set1(-t->dot));
+    *dbias = *dbias + dy;
+    return vf_fma(dy * weight, rstd, vf_fma(normal, vf_set1(-t->dot), vf_set1(-t->sum)));
+}
+
+/* `group` rows at a time, so that the weight gradients are read and written once for all of them. */
+ROW_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, const bool center, const bool half,
+                               const bool stream)
+{
+    row_terms terms[4];
+    for (int g = 0; g < group; g++)
+        terms[g] = row_dot(n, r + g, center, half);
+    const float *weight = n->weight;
+    int64_t i = 0;
+    for (; i + 2 * VL <= n->width; i += 2 * VL) {
+        vf w[2] = {vf_load(weight + i), vf_load(weight + i + VL)};
+        vf dw[2] = {vf_load(n->dweight + i), vf_load(n->dweight + i + VL)}, db[2] = {vf_zero(), vf_zero()};
+        for (int g = 0; g < group; g++) {
+            const void *x = row_of(n->x, r + g, n->width, half), *dy = row_of(n->dy, r + g, n->width, half);
+            vf d[2];
+            for (int u = 0; u < 2; u++)
+                d[u] = column_step(row_load(x, i + u * VL, half), row_load(dy, i + u * VL, half), w[u], &terms[g],
+                                   center, &dw[u], &db[u]);
+            row_store2(row_of_out(n->dx, r + g, n->width, half), i, d[0], d[1], half, stream);
+        }
+        for (int u = 0; u < 2; u++) {
+            vf_store(n->dweight + i + u * VL, dw[u]);
+            if (center && n->dbias)
+                vf_store(n->dbias + i + u * VL, vf_load(n->dbias + i + u * VL) + db[u]);
+        }
+    }
+    for (; i < n->width; i += VL) {
+        int64_t part = n->width - i < VL ? n->width - i : VL;
+        vf w = vf_load_part(weight + i, part), dw = vf_load_part(n->dweight + i, part), db = vf_zero();
+        for (int g = 0; g < group; g++) {
+            vf x = row_load_part(row_of(n->x, r + g, n->width, half), i, part, half);
+            vf dy = row_load_part(row_of(n->dy, r + g, n->width, half), i, part, half);
+            vf d = column_step(x, dy, w, &terms[g], center, &dw, &db);
+            row_store_part(row_of_out(n->dx, r + g, n->width, half), i, d, part, half);
+        }
+        vf_store_part(n->dweight + i, dw, part);
+        if (center && n->dbias)
+            vf_store_part(n->dbias + i, vf_load_part(n->dbias + i, part) + db, part);
+    }
+}
+
+ROW_INLINE void backward_rows(const mx_norm *n, int64_t first, int64_t last, const bool center, const bool half,
+                              const bool stream)
+{
+    /* The rows of a group are read twice: they should still be in the second-level cache the second time. */
+    bool fits = n->width * (half ? 4 : 8) * 4 <= 192 * 1024;
+    int64_t r = first;
+    for (; fits && r + 4 <= last; r += 4)
+        backward_group(n, r, 4, center, half, stream);
+    for (; r + 2 <= last; r += 2)
+        backward_group(n, r, 2, center, half, stream);
+    for (; r < last; r++)
+        backward_group(n, r, 1, center, half, stream);
+}
+
+static void backward(const mx_norm *n, int64_t first, int64_t last, bool stream)
+{
+    bool half = n->dtype == MX_BF16;
+    if (n->center) {
+        if (half)
+            stream ? backward_rows(n, first, last, true, true, true) : backward_rows(n, first, last, true, true, false);
+        else
+            stream ? backward_rows(n, first, last, true, false, true)
+                   : backward_rows(n, first, last, true, false, false);
+    } else {
+        if (half)
+            stream ? backward_rows(n, first, last, false, true, true)
+                   : backward_rows(n, first, last, false, true, false);
+        else
+            stream ? backward_rows(n, first, last, false, false, true)
+                   : backward_rows(n, first, last, false, false, false);
+    }
+    _mm_sfence();
+}
+
+const mx_norm_paths MX_SIMD_NAME(mx_norm) = {forward, backward};

@@ -1,0 +1,174 @@
+/* RMSNorm, LayerNorm and their gradients against double precision, on every instruction set. */
+#include "kernels/norm.h"
+
+#include "buffers.h"
+#include "check.h"
+
+#include <omp.h>
+#include <string.h>
+
+typedef struct problem {
+    int64_t rows, width;
+    mx_dtype dtype, weight_dtype;
+    bool center, has_weight;
+} problem;
+
+static double weight_of(const mx_norm *n, int64_t i)
+{
+    return n->weight ? get_value(n->weight, i, n->weight_dtype) : 1.0;
+}
+
+/* One row in double: y, and given dy also dx; adds to dweight and dbias. */
+static void reference_row(const mx_norm *n, int64_t r, double *y, double *dx, double *dweight, double *dbias)
+{
+    int64_t width = n->width;
+    double mean = 0, squares = 0, sum = 0, dot = 0;
+    for (int64_t i = 0; i < width && n->center; i++)
+        mean += get_value(n->x, r * width + i, n->dtype) / (double)width;
+    for (int64_t i = 0; i < width; i++)
+        squares += pow(get_value(n->x, r * width + i, n->dtype) - mean, 2);
+    double rstd = 1 / sqrt(squares / (double)width + n->eps);
+    for (int64_t i = 0; i < width; i++) {
+        double normal = (get_value(n->x, r * width + i, n->dtype) - mean) * rstd;
+        y[r * width + i] = normal * weight_of(n, i) + (n->bias ? get_value(n->bias, i, n->bias_dtype) : 0.0);
+        double dy = get_value(n->dy, r * width + i, n->dtype);
+        dweight[i] += dy * normal;
+        dbias[i] += dy;
+        sum += dy * weight_of(n, i) / (double)width;
+        dot += dy * weight_of(n, i) * normal / (double)width;
+    }
+    for (int64_t i = 0; i < width; i++) {
+        double normal = (get_value(n->x, r * width + i, n->dtype) - mean) * rstd;
+        double dy = get_value(n->dy, r * width + i, n->dtype);
+        dx[r * width + i] = rstd * (dy * weight_of(n, i) - (n->center ? sum : 0) - normal * dot);
+    }
+}
+
+static void check_problem(const problem *p, const char *isa)
+{
+    int64_t count = p->rows * p->width;
+    size_t doubles = (size_t)(count + p->width + 1) * sizeof(double);
+    float *dweight = make_values(p->width, MX_F32, 7, 8), *dbias = make_values(p->width, MX_F32, 7, 8);
+    float *mean = make_values(p->rows, MX_F32, 7, 8), *rstd = make_values(p->rows, MX_F32, 7, 8);
+    mx_norm n = {.rows = p->rows, .width = p->width, .dtype = p->dtype, .center = p->center, .eps = 1e-5f};
+    void *x = make_values(count, p->dtype, -1, 2), *dy = make_values(count, p->dtype, -1, 1);
+    void *y = make_values(count, p->dtype, 7, 8), *dx = make_values(count, p->dtype, 7, 8);
+    void *weight = make_values(p->width, p->weight_dtype, 0.5, 1.5);
+    void *bias = make_values(p->width, p->weight_dtype, -0.5, 0.5);
+    n.weight = p->has_weight ? weight : NULL;
+    n.bias = p->center && p->has_weight ? bias : NULL;
+    n.weight_dtype = n.bias_dtype = p->weight_dtype;
+    n.x = x, n.dy = dy, n.y = y, n.dx = dx, n.mean = mean, n.rstd = rstd;
+    n.dweight = dweight, n.dbias = p->center ? dbias : NULL;
+    double *want_y = malloc(doubles), *want_dx = malloc(doubles);
+    double *want_dw = calloc(1, doubles), *want_db = calloc(1, doubles);
+    for (int64_t r = 0; r < p->rows; r++)
+        reference_row(&n, r, want_y, want_dx, want_dw, want_db);
+
+    CHECK(mx_norm_forward(&n) == MX_OK && mx_norm_backward(&n) == MX_OK, "%s", mx_message());
+    /* With two columns of almost equal values 1 / std is up to 300, and f32 rounding grows as much. */
+    double bound = tolerance(p->dtype, p->center && p->width < 4 ? 1e-3 : 2e-5);
+    double error[4] = {worst_error(y, p->dtype, want_y, count), worst_error(dx, p->dtype, want_dx, count),
+                       worst_error(dweight, MX_F32, want_dw, p->width),
+                       p->center ? worst_error(dbias, MX_F32, want_db, p->width) : 0};
+    for (int k = 0; k < 4; k++)
+        CHECK(error[k] <= (k < 2 ? bound : 3e-5), "%s %s (%lld, %lld) %s: %s off by %g", isa,
+              p->center ? "layernorm" : "rmsnorm", (long long)p->rows, (long long)p->width, mx_dtype_name(p->dtype),
+              (const char *[]){"y", "dx", "dweight", "dbias"}[k], error[k]);
+    CHECK(guard_intact(y, count, p->dtype) && guard_intact(dx, count, p->dtype) &&
+              guard_intact(dweight, p->width, MX_F32) && guard_intact(rstd, p->rows, MX_F32),
+          "%s: wrote behind a row of %lld", isa, (long long)p->width);
+    void *all[] = {dweight, dbias, mean, rstd, x, dy, y, dx, weight, bias, want_y, want_dx, want_dw, want_db};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++)
+        free(all[k]);
+}
+
+static void test_sizes(const char *isa)
+{
+    static const int64_t widths[] = {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 256, 1000};
+    static const int64_t rows[] = {0, 1, 2, 3, 5, 67, 130};
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+            for (int kind = 0; kind < 16; kind++) {
+                problem p = {rows[r],         widths[w],      kind & 1 ? MX_BF16 : MX_F32, kind & 2 ? MX_BF16 : MX_F32,
+                             (kind & 4) != 0, (kind & 8) != 0};
+                check_problem(&p, isa);
+            }
+    problem wide = {9, 20000, MX_F32, MX_F32, true, true}; /* too wide for groups of four rows */
+    check_problem(&wide, isa);
+}
+
+/* A large common offset must not cost LayerNorm its precision, nor large values overflow. */
+static void test_offset(const char *isa)
+{
+    enum { WIDTH = 100 };
+    float *x = make_values(WIDTH, MX_F32, 0, 1), y[WIDTH];
+    for (int i = 0; i < WIDTH; i++)
+        x[i] = 4096 + (float)(i % 10);
+    mx_norm n = {.rows = 1, .width = WIDTH, .dtype = MX_F32, .center = true, .eps = 1e-5f, .x = x, .y = y};
+    mx_norm_forward(&n);
+    for (int i = 0; i < WIDTH; i++) {
+        double want = (i % 10 - 4.5) / sqrt(8.25 + 1e-5);
+        CHECK(fabs(y[i] - want) < 1e-4, "%s: %g, expected %g", isa, y[i], want);
+    }
+    free(x);
+}
+
+/* The weight gradient's bits depend on the problem alone; so do those of streamed stores. */
+static void test_threads(const char *isa)
+{
+    enum { ROWS = 1001, WIDTH = 96 };
+    int most = omp_get_max_threads();
+    float *x = make_values(ROWS * WIDTH, MX_F32, -1, 1), *dy = make_values(ROWS * WIDTH, MX_F32, -1, 1);
+    float *dx = make_values(ROWS * WIDTH, MX_F32, 0, 1), *rstd = make_values(ROWS, MX_F32, 0, 1);
+    float dweight[3][WIDTH];
+    mx_norm n = {.rows = ROWS, .width = WIDTH, .dtype = MX_F32, .eps = 1e-6f, .x = x, .dy = dy, .y = dx, .dx = dx};
+    n.rstd = rstd;
+    for (int threads = 1; threads <= 3; threads++) {
+        omp_set_num_threads(threads);
+        n.dweight = dweight[threads - 1];
+        mx_norm_forward(&n);
+        mx_norm_backward(&n);
+    }
+    omp_set_num_threads(most);
+    CHECK(memcmp(dweight[0], dweight[1], sizeof dweight[0]) == 0, "%s: 1 and 2 threads differ", isa);
+    CHECK(memcmp(dweight[0], dweight[2], sizeof dweight[0]) == 0, "%s: 1 and 3 threads differ", isa);
+    free(x), free(dy), free(dx), free(rstd);
+}
+
+/* The row loops with stores that pass the caches give the same bits. */
+static void test_stream(const char *isa)
+{
+    enum { ROWS = 6, WIDTH = 160 };
+    static const mx_norm_paths *const paths[MX_ISAS] = {&mx_norm_portable, &mx_norm_avx2, &mx_norm_avx512,
+                                                        &mx_norm_avx512_bf16};
+    const mx_norm_paths *path = paths[mx_isa_current()];
+    float *ones = make_values(WIDTH, MX_F32, 1, 1), *sums = make_values(2 * WIDTH, MX_F32, 0, 0);
+    float *rstd = make_values(ROWS, MX_F32, 1, 2), *mean = make_values(ROWS, MX_F32, 0, 1);
+    for (int kind = 0; kind < 4; kind++) {
+        mx_dtype dtype = kind & 1 ? MX_BF16 : MX_F32;
+        size_t bytes = ROWS * WIDTH * mx_dtype_bytes(dtype);
+        void *x = make_values(ROWS * WIDTH, dtype, -1, 1), *dy = make_values(ROWS * WIDTH, dtype, -1, 1);
+        void *a = make_values(ROWS * WIDTH, dtype, 0, 1), *b = make_values(ROWS * WIDTH, dtype, 0, 1);
+        mx_norm n = {.rows = ROWS, .width = WIDTH, .dtype = dtype, .center = kind >= 2, .weight = ones, .bias = ones};
+        n.x = x, n.dy = dy, n.dweight = sums, n.dbias = sums + WIDTH, n.rstd = rstd, n.mean = mean, n.eps = 1e-6f;
+        for (int back = 0; back < 2; back++) {
+            n.y = n.dx = a;
+            (back ? path->backward : path->forward)(&n, 0, ROWS, false);
+            n.y = n.dx = b;
+            (back ? path->backward : path->forward)(&n, 0, ROWS, true);
+            CHECK(memcmp(a, b, bytes) == 0, "%s: streamed stores differ, kind %d, backward %d", isa, kind, back);
+        }
+        free(x), free(dy), free(a), free(b);
+    }
+    free(ones), free(sums), free(rstd), free(mean);
+}
+
+int main(void)
+{
+    for_each_isa(test_sizes);
+    for_each_isa(test_offset);
+    for_each_isa(test_threads);
+    for_each_isa(test_stream);
+    return check_done();
+}

@@ -15,23 +15,25 @@
 /* mx.step(): a scope that ends with the Lua block that holds it: local step <close> = mx.step(). */
 
 typedef struct mxl_step {
-    mx_scope *scope; /* NULL once closed */
+    uint64_t scope; /* its id; 0 once closed */
 } mxl_step;
 
 static int step_open(lua_State *L)
 {
     mxl_step *step = lua_newuserdatauv(L, sizeof *step, 0);
-    step->scope = NULL;
+    step->scope = 0;
     luaL_setmetatable(L, STEP);
-    mxl_try(L, mx_scope_open(&step->scope));
+    mx_scope *scope = NULL;
+    mxl_try(L, mx_scope_open(&scope));
+    step->scope = scope->id;
     return 1;
 }
 
 static int step_close(lua_State *L)
 {
     mxl_step *step = luaL_checkudata(L, 1, STEP);
-    mx_scope *scope = step->scope;
-    step->scope = NULL;
+    mx_scope *scope = step->scope ? mx_scope_find(step->scope) : NULL;
+    step->scope = 0;
     if (!scope)
         return 0;
     if (!scope->parent)

@@ -13,11 +13,21 @@ mx_scope *mx_scope_swap(mx_scope *scope)
     return previous;
 }
 
+mx_scope *mx_scope_find(uint64_t id)
+{
+    mx_scope *scope = innermost;
+    while (scope && scope->id != id)
+        scope = scope->parent;
+    return scope;
+}
+
 mx_status mx_scope_open(mx_scope **out)
 {
     mx_scope *scope = calloc(1, sizeof *scope);
     if (!scope)
         return mx_fail(MX_ERR_MEMORY, "out of memory for a scope");
+    static uint64_t opened;
+    scope->id = ++opened;
     scope->parent = innermost;
     innermost = scope;
     *out = scope;

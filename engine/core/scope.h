@@ -7,11 +7,13 @@
 #include "core/tensor.h"
 
 struct mx_scope {
+    uint64_t id; /* never used again: a handle that outlives its scope finds nothing */
     mx_scope *parent;
     mx_tensor *first; /* the tensors made in it, newest first; the scope owns one reference to each */
 };
 
-mx_scope *mx_scope_current(void); /* the innermost open scope, or NULL */
+mx_scope *mx_scope_current(void);     /* the innermost open scope, or NULL */
+mx_scope *mx_scope_find(uint64_t id); /* the open scope of that id, or NULL */
 mx_status mx_scope_open(mx_scope **out);
 
 /* Closes `scope` and any scope still open inside it. Each tensor in it is marked released, and its storage goes unless

@@ -1,0 +1,420 @@
+--- Configuration: configs/base.yml <- configs/models/MODEL.yml <- a config file <- key=value words.
+--
+-- base.yml lists every key with its standard value, which also fixes the type. Whatever does not fit is refused here,
+-- in one line that names the place, what was expected and, for an unknown key, the nearest one.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local config = {}
+
+-- What must hold beside the type. Numbers: min, max, below (exclusive). Lists: whole lists that are allowed.
+local RULES = {
+    log_period = { min = 1 },
+    flop_formula = {
+        choices = { "maxtext-2023-06", "maxtext-2023-10", "maxtext-2023-11", "maxtext-2024-05", "maxtext-2025-07" },
+    },
+    global_parameter_scale = { min = 1 },
+    base_emb_dim = { min = 1 },
+    base_num_query_heads = { min = 1 },
+    base_num_kv_heads = { min = 1 },
+    head_dim = { min = 1 },
+    base_mlp_dim = { min = 1 },
+    base_num_decoder_layers = { min = 1 },
+    vocab_size = { min = 1 },
+    mlp_activations = {
+        choices = { "[relu]", "[gelu]", "[silu]", "[relu, linear]", "[gelu, linear]", "[silu, linear]" },
+    },
+    normalization_layer = { choices = { "rmsnorm", "layernorm" } },
+    normalization_layer_epsilon = { min = 0 },
+    rope_max_timescale = { min = 1 },
+    trainable_position_size = { min = -1 },
+    relative_bias_buckets = { min = 0 },
+    attention_type = { choices = { "global", "local_sliding", "full" } },
+    sliding_window_size = { min = 0 },
+    attn_logits_soft_cap = { min = 0 },
+    final_logits_soft_cap = { min = 0 },
+    dropout_rate = { min = 0, below = 1 },
+    init_std = { min = 0 },
+    dtype = { choices = { "bfloat16", "float32" } },
+    weight_dtype = { choices = { "bfloat16", "float32" } },
+    remat_policy = {
+        choices = {
+            "none", "minimal_with_context", "minimal", "save_dot_with_context_except_mlp", "save_dot_except_mlpwi",
+            "save_dot_except_mlp", "save_qkv_proj", "save_out_proj", "full",
+        },
+    },
+    dataset_type = { choices = { "synthetic", "random", "text", "bin", "hdf5" } },
+    reuse_example_batch = { min = 0, max = 1 },
+    per_device_batch_size = { min = 1 },
+    max_target_length = { min = 1 },
+    steps = { min = 1 },
+    opt_type = { choices = { "adamw", "sgd" } },
+    learning_rate = { min = 0 },
+    learning_rate_schedule_steps = { min = -1 },
+    warmup_steps_fraction = { min = 0, max = 1 },
+    cosine_learning_rate_final_fraction = { min = 0, max = 1 },
+    adam_b1 = { min = 0, below = 1 },
+    adam_b2 = { min = 0, below = 1 },
+    adam_eps = { min = 0 },
+    adam_eps_root = { min = 0 },
+    adam_weight_decay = { min = 0 },
+    sgd_momentum = { min = 0, below = 1 },
+    gradient_clipping_threshold = { min = 0 },
+    gradient_accumulation_steps = { min = 1 },
+    z_loss_multiplier = { min = 0 },
+}
+
+-- A key that acts only where another has one of these values: setting it elsewhere is a mistake.
+local ONLY_WITH = {
+    adam_b1 = { "opt_type", "adamw" },
+    adam_b2 = { "opt_type", "adamw" },
+    adam_eps = { "opt_type", "adamw" },
+    adam_eps_root = { "opt_type", "adamw" },
+    adam_weight_decay = { "opt_type", "adamw" },
+    sgd_momentum = { "opt_type", "sgd" },
+    rope_max_timescale = { "use_rope", true },
+    sliding_window_size = { "attention_type", "local_sliding" },
+    normalize_embedding_logits = { "logits_via_embedding", true },
+    dataset_path = { "dataset_type", "text", "bin", "hdf5" },
+    data_shuffle_seed = { "dataset_type", "random", "text", "bin", "hdf5" },
+}
+
+-- One value as YAML and as the command line take it.
+local function show(value)
+    if type(value) == "table" then
+        local items = {}
+        for i, item in ipairs(value) do
+            items[i] = tostring(item)
+        end
+        return "[" .. table.concat(items, ", ") .. "]"
+    elseif type(value) == "string" then
+        local plain = value:match("^[%a_/][%w_./-]*$") and value ~= "true" and value ~= "false"
+        return plain and value or ('"%s"'):format(value:gsub('[\\"]', "\\%0"))
+    end
+    return tostring(value)
+end
+
+local function kind_of(standard)
+    if type(standard) == "table" then
+        return "a list such as " .. show(standard)
+    elseif type(standard) == "boolean" then
+        return "true or false"
+    elseif type(standard) == "string" then
+        return "a string"
+    end
+    return math.type(standard) == "integer" and "a whole number" or "a number"
+end
+
+-- `value`, as YAML gave it, in the type of `standard`; nil when it has another type.
+local function as_type(value, standard)
+    if math.type(standard) == "integer" then
+        return type(value) == "number" and math.tointeger(value) or nil
+    elseif math.type(standard) == "float" then
+        return type(value) == "number" and value == value and value + 0.0 or nil
+    elseif type(standard) == "table" then
+        if type(value) ~= "table" then
+            return nil
+        end
+        for i = 1, #value do
+            if type(value[i]) ~= "string" then
+                return nil
+            end
+        end
+        return value
+    end
+    return type(value) == type(standard) and value or nil
+end
+
+-- The text after the "=" of a command-line word in the type of `standard`; nil when it has another type.
+local function parse(text, standard)
+    if type(standard) == "string" then
+        return text
+    elseif type(standard) == "boolean" then
+        return ({ ["true"] = true, ["false"] = false })[text:lower()]
+    elseif type(standard) == "table" then
+        local list = {}
+        for item in text:gsub("^%[(.*)%]$", "%1"):gmatch("[^,%s]+") do
+            list[#list + 1] = item:gsub("^['\"](.*)['\"]$", "%1")
+        end
+        return list
+    end
+    return as_type(tonumber(text), standard)
+end
+
+local function broken_rule(value, rule)
+    if rule.choices then
+        for _, choice in ipairs(rule.choices) do
+            if choice == (type(value) == "table" and show(value) or value) then
+                return nil
+            end
+        end
+        local near = type(value) == "string" and util.nearest(value, rule.choices)
+        local hint = near and (" (did you mean %s?)"):format(near) or ""
+        return ("one of %s%s"):format(table.concat(rule.choices, ", "), hint)
+    elseif rule.min and value < rule.min then
+        return ("at least %s"):format(rule.min)
+    elseif rule.max and value > rule.max then
+        return ("at most %s"):format(rule.max)
+    elseif rule.below and value >= rule.below then
+        return ("a number below %s"):format(rule.below)
+    end
+end
+
+-- Sets one key of `values`. `given` is what the user wrote, `value` the same in the key's type or nil.
+local function set(values, key, value, given, where)
+    local standard = values.standard[key]
+    if value == nil then
+        util.refuse("%s: %s: expected %s, got %s", where, key, kind_of(standard), given)
+    end
+    local expected = broken_rule(value, RULES[key] or {})
+    if expected then
+        util.refuse("%s: %s: expected %s, got %s", where, key, expected, given)
+    end
+    values.now[key], values.where[key] = value, where
+end
+
+local function check_known(values, key, where)
+    if values.standard[key] == nil then
+        local near = util.nearest(key, util.sorted_keys(values.standard))
+        util.refuse("%s: unknown key '%s'%s", where, key,
+            near and (", did you mean '%s'?"):format(near) or "; configs/base.yml lists them all")
+    end
+end
+
+-- The keys of a config file in its order, and the line of each. Config files are flat: a key starts its line.
+local function scan_lines(text)
+    local order, lines, n = {}, {}, 0
+    for line in (text .. "\n"):gmatch("(.-)\n") do
+        n = n + 1
+        local key = line:match("^['\"]?([%w_.-]+)['\"]?%s*:")
+        if key then
+            order[#order + 1], lines[key] = key, n
+        end
+    end
+    return order, lines
+end
+
+local function read_yaml(path, what)
+    local text = util.read_file(path, what)
+    local table_read = mx.io.yaml_load(text, path)
+    if table_read == nil or next(table_read) == nil and not text:find("%S") then
+        table_read = {}
+    end
+    if type(table_read) ~= "table" or #table_read > 0 then
+        util.refuse("%s: expected lines of the form 'key: value'", path)
+    end
+    return table_read, scan_lines(text)
+end
+
+-- Sets the keys of a config file; `file` is what read_yaml returned.
+local function apply_file(values, path, read, lines)
+    for key, value in util.sorted_pairs(read) do
+        local where = ("%s:%d"):format(path, lines[key] or 1)
+        check_known(values, key, where)
+        set(values, key, as_type(value, values.standard[key]), show(value), where)
+    end
+end
+
+-- Splits command-line words into an optional config file and key=value pairs.
+local function split_words(words)
+    local path, pairs_given = nil, {}
+    for i, word in ipairs(words) do
+        local key, text = word:match("^([%w_.-]+)=(.*)$")
+        if key then
+            local where = ("'%s' on the command line"):format(word)
+            pairs_given[#pairs_given + 1] = { key = key, text = text, where = where }
+        elseif i == 1 then
+            path = word
+        else
+            util.refuse("'%s' on the command line: expected key=value", word)
+        end
+    end
+    return path, pairs_given
+end
+
+local function apply_words(values, pairs_given)
+    for _, pair in ipairs(pairs_given) do
+        check_known(values, pair.key, pair.where)
+        set(values, pair.key, parse(pair.text, values.standard[pair.key]), ("'%s'"):format(pair.text), pair.where)
+    end
+end
+
+local function model_path(name)
+    return ("%sconfigs/models/%s.yml"):format(mx.root, name)
+end
+
+-- The model's name, the last one wins: a command-line word, the config file, base.yml. And where it was given.
+local function find_model(values, file, file_path, lines, pairs_given)
+    local name, where = values.now.model_name, "configs/base.yml"
+    if file.model_name ~= nil then
+        name, where = tostring(file.model_name), ("%s:%d"):format(file_path, lines.model_name or 1)
+    end
+    for _, pair in ipairs(pairs_given) do
+        if pair.key == "model_name" then
+            name, where = pair.text, pair.where
+        end
+    end
+    return name, where
+end
+
+local MODELS = { "128b", "16b", "32b", "64b", "default", "gpt2-124m", "llama2-7b", "llama3-8b", "tiny" }
+
+local function apply_model(values, name, where)
+    if name == "default" then
+        return
+    end
+    local path = model_path(name)
+    local file = io.open(path, "rb")
+    if not file then
+        local near = util.nearest(name, MODELS)
+        util.refuse("%s: no model '%s': there is no %s%s", where, name, path,
+            near and (", did you mean '%s'?"):format(near) or "")
+    end
+    file:close()
+    local read, _, lines = read_yaml(path, "the model file")
+    apply_file(values, path, read, lines)
+end
+
+local function where_or_base(values, key)
+    return values.where[key] or "configs/base.yml"
+end
+
+-- Combinations that cannot work, each with the key to change first.
+local function check_together(values)
+    local c = values.now
+    local function need(holds, key, format, ...)
+        if not holds then
+            util.refuse("%s: %s: " .. format, where_or_base(values, key), key, ...)
+        end
+    end
+    local scale = c.global_parameter_scale
+    need(scale & (scale - 1) == 0, "global_parameter_scale", "expected a power of two, got %d", scale)
+    need(c.base_num_query_heads % c.base_num_kv_heads == 0, "base_num_kv_heads",
+        "expected a divisor of base_num_query_heads = %d, got %d", c.base_num_query_heads, c.base_num_kv_heads)
+    need(not c.use_rope or c.head_dim % 2 == 0, "head_dim", "use_rope needs an even one, got %d", c.head_dim)
+    need(c.trainable_position_size < 0 or c.trainable_position_size >= c.max_target_length, "max_target_length",
+        "%d tokens, but trainable_position_size = %d", c.max_target_length, c.trainable_position_size)
+    need((c.attention_type == "local_sliding") == (c.sliding_window_size > 0), "attention_type",
+        "local_sliding and a sliding_window_size above 0 go together, got %s and %d", c.attention_type,
+        c.sliding_window_size)
+    need(c.dataset_type == "synthetic" or c.dataset_type == "random" or c.dataset_path ~= "", "dataset_type",
+        "%s needs dataset_path", c.dataset_type)
+    need(c.dataset_type ~= "text" or c.vocab_size >= 256, "dataset_type",
+        "text is read as bytes and needs vocab_size of at least 256, got %d", c.vocab_size)
+    need(c.learning_rate_schedule_steps ~= 0, "learning_rate_schedule_steps", "expected -1 or at least 1, got 0")
+end
+
+-- Keys that the user set although nothing reads them. A model file may set them: it describes more than one run.
+local function check_used(values, chosen)
+    for key in util.sorted_pairs(chosen) do
+        local rule = ONLY_WITH[key]
+        if rule and values.now[key] ~= values.standard[key] then
+            local used = false
+            for i = 2, #rule do
+                used = used or values.now[rule[1]] == rule[i]
+            end
+            if not used then
+                util.refuse("%s: %s has no effect with %s = %s", values.where[key], key, rule[1],
+                    show(values.now[rule[1]]))
+            end
+        end
+    end
+end
+
+-- The finished table: reading a key that does not exist is an error, so that a script's misspelling is found.
+local function finish(values, order)
+    local hidden = { order = order, standard = values.standard, where = values.where }
+    hidden.__index = function(_, key)
+        error(("no config key '%s'"):format(tostring(key)), 2)
+    end
+    return setmetatable(values.now, hidden)
+end
+
+-- Adds a script's own options, name -> standard value, to what may be set.
+local function add_options(values, order, options)
+    for key, standard in util.sorted_pairs(options or {}) do
+        assert(values.standard[key] == nil, key)
+        values.standard[key], values.now[key] = standard, standard
+        order[#order + 1] = key
+    end
+end
+
+--- The config of a run. Not collective.
+---@param words string[] the command line after the script: an optional config file, then key=value
+---@param options? table<string, any> further keys that this script takes, with their standard values
+---@param standard? table<string, any> values for keys of base.yml that replace the standard ones for this script
+---@return table config
+function config.load(words, options, standard)
+    local path, pairs_given = split_words(words or {})
+    local base_path = mx.root .. "configs/base.yml"
+    if path and path:match("[^/]*$") == "base.yml" then
+        base_path, path = path, nil
+    end
+    local base, order = read_yaml(base_path, "the base config")
+    local values = { standard = base, now = {}, where = {} }
+    for key, value in pairs(base) do
+        values.now[key] = value
+    end
+    add_options(values, order, options)
+    for key, value in util.sorted_pairs(standard or {}) do
+        set(values, key, as_type(value, base[key]), show(value), "the script")
+    end
+    local file, lines, _ = {}, {}, nil
+    if path then
+        file, _, lines = read_yaml(path, "the config file")
+    end
+    apply_model(values, find_model(values, file, path, lines, pairs_given))
+    apply_file(values, path, file, lines)
+    apply_words(values, pairs_given)
+    check_together(values)
+    local chosen = {}
+    for key in pairs(file) do
+        chosen[key] = true
+    end
+    for _, pair in ipairs(pairs_given) do
+        chosen[pair.key] = true
+    end
+    check_used(values, chosen)
+    return finish(values, order)
+end
+
+--- The options of a script that trains nothing: key=value words checked against `options`, its standard values.
+---@param words string[]
+---@param options table<string, any>
+---@return table
+function config.options(words, options)
+    local path, pairs_given = split_words(words or {})
+    if path then
+        util.refuse("'%s' on the command line: expected key=value", path)
+    end
+    local order, values = {}, { standard = {}, now = {}, where = {} }
+    add_options(values, order, options)
+    apply_words(values, pairs_given)
+    return finish(values, order)
+end
+
+--- The config as YAML, a key a line in the order of base.yml.
+---@param c table
+---@param changed_only? boolean leave out what has its standard value
+---@return string
+function config.dump(c, changed_only)
+    local hidden, out = getmetatable(c), {}
+    for _, key in ipairs(hidden.order) do
+        local line = key .. ": " .. show(c[key])
+        if not changed_only or show(c[key]) ~= show(hidden.standard[key]) then
+            out[#out + 1] = line
+        end
+    end
+    return table.concat(out, "\n") .. "\n"
+end
+
+--- Refuses a value found only later (a file that is too short, say) with the place where the key was set.
+---@param c table
+---@param key string
+---@param format string
+function config.refuse(c, key, format, ...)
+    util.refuse("%s: %s: " .. format, getmetatable(c).where[key] or "configs/base.yml", key, ...)
+end
+
+return config

@@ -1,0 +1,140 @@
+--- Building blocks for models. Parameters live in a plain table, name -> tensor, that the caller owns: it is what the
+--- optimizers step, what is saved, and what can be printed.
+--
+--     local params = {}
+--     local hidden = mx.nn.linear(params, "hidden", 2, 32, { bias = true })
+--     local y = hidden(x):tanh()
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local nn = {}
+
+--- Makes a parameter and enters it in `params`. Its values depend on name, seed and shape alone.
+---@param params table<string, any>
+---@param name string
+---@param shape integer[]
+---@param options? {std: number, value: number, seed: integer, dtype: string} normal with std, or all `value`
+---@return any tensor that collects a gradient
+function nn.parameter(params, name, shape, options)
+    options = options or {}
+    if params[name] then
+        error(("a parameter is already called '%s'"):format(name), 2)
+    end
+    local t
+    if options.std and options.std > 0 then
+        local seed = util.seed(name, options.seed or 0)
+        t = mx.randn(shape, { std = options.std, seed = seed, dtype = options.dtype or "f32" })
+    else
+        t = mx.full(shape, options.value or 0, options.dtype or "f32")
+    end
+    params[name] = mx.name(t:keep():requires_grad(), name)
+    return t
+end
+
+--- y = x W + b: (..., n_in) -> (..., n_out), W being (n_in, n_out).
+---@param params table
+---@param name string
+---@param n_in integer
+---@param n_out integer
+---@param options? {bias: boolean, std: number, seed: integer} std: 1/sqrt(n_in) when not given
+---@return fun(x: any): any
+function nn.linear(params, name, n_in, n_out, options)
+    options = options or {}
+    local std = options.std or 1 / math.sqrt(n_in)
+    local weight = nn.parameter(params, name .. ".weight", { n_in, n_out }, { std = std, seed = options.seed })
+    local bias = options.bias and nn.parameter(params, name .. ".bias", { n_out })
+    return function(x)
+        return mx.matmul(x, weight, bias or nil)
+    end
+end
+
+--- Rows of a table: ids (...) i32, counted from 0, -> (..., width).
+---@param params table
+---@param name string
+---@param entries integer
+---@param width integer
+---@param options? {std: number, seed: integer, dtype: string} dtype of the result
+---@return fun(ids: any): any
+function nn.embedding(params, name, entries, width, options)
+    options = options or {}
+    local weight = nn.parameter(params, name .. ".weight", { entries, width },
+        { std = options.std or 1, seed = options.seed })
+    return function(ids)
+        return mx.embedding(weight, ids, { dtype = options.dtype })
+    end
+end
+
+--- RMSNorm over the last dimension: (..., width) -> (..., width).
+---@param params table
+---@param name string
+---@param width integer
+---@param options? {eps: number}
+---@return fun(x: any): any
+function nn.rmsnorm(params, name, width, options)
+    local weight = nn.parameter(params, name .. ".weight", { width }, { value = 1 })
+    return function(x)
+        return mx.rmsnorm(x, weight, { eps = options and options.eps })
+    end
+end
+
+--- LayerNorm over the last dimension: (..., width) -> (..., width).
+---@param params table
+---@param name string
+---@param width integer
+---@param options? {eps: number, bias: boolean} bias: true when not given
+---@return fun(x: any): any
+function nn.layernorm(params, name, width, options)
+    options = options or {}
+    local weight = nn.parameter(params, name .. ".weight", { width }, { value = 1 })
+    local bias = options.bias ~= false and nn.parameter(params, name .. ".bias", { width }) or nil
+    return function(x)
+        return mx.layernorm(x, weight, bias, { eps = options.eps })
+    end
+end
+
+--- The number of values in a table of parameters.
+---@param params table
+---@return integer
+function nn.count(params)
+    local n = 0
+    for _, t in pairs(params) do
+        n = n + t:numel()
+    end
+    return n
+end
+
+--- Writes parameters to an HDF5 file, whole or not at all. Not collective: one rank calls it.
+---@param params table
+---@param path string
+---@param attributes? table<string, any> stored with them
+function nn.save(params, path, attributes)
+    mx.io.h5_write(path, params, attributes or {})
+end
+
+--- Fills parameters from an HDF5 file that holds the same names and shapes.
+---@param params table
+---@param path string
+function nn.load(params, path)
+    local found = mx.io.h5_info(path)
+    for name, t in util.sorted_pairs(params) do
+        if not found[name] then
+            util.refuse("%s has no parameter '%s': it belongs to another model", path, name)
+        end
+        mx.scope(function()
+            local values = mx.io.h5_read(path, name)
+            local want, got = table.concat(t:size(), "x"), table.concat(values:size(), "x")
+            if want ~= got then
+                util.refuse("%s: '%s' is %s, the model's is %s", path, name, got, want)
+            end
+            mx.copy(t, values)
+        end)
+    end
+    for name in util.sorted_pairs(found) do
+        if not params[name] then
+            util.refuse("%s has a parameter '%s' that the model lacks", path, name)
+        end
+    end
+end
+
+return nn

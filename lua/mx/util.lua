@@ -1,0 +1,164 @@
+--- Small things that several modules need. No tensor in here.
+
+local util = {}
+
+--- The keys of a table in sorted order: for whatever reaches a collective, a file or a random stream.
+---@param t table<string, any>
+---@return string[]
+function util.sorted_keys(t)
+    local keys = {}
+    for key in pairs(t) do
+        keys[#keys + 1] = key
+    end
+    table.sort(keys)
+    return keys
+end
+
+--- Iterates a table in the sorted order of its keys.
+---@param t table<string, any>
+function util.sorted_pairs(t)
+    local keys, i = util.sorted_keys(t), 0
+    return function()
+        i = i + 1
+        return keys[i], t[keys[i]]
+    end
+end
+
+--- A seed from a text and an integer (64-bit FNV-1a): the same on every rank, whatever order things are made in.
+---@param text string
+---@param seed integer
+---@return integer
+function util.seed(text, seed)
+    local h = 0xcbf29ce484222325 ~ (seed * 0x9e3779b97f4a7c15)
+    for i = 1, #text do
+        h = (h ~ text:byte(i)) * 0x100000001b3
+    end
+    return util.mix(h)
+end
+
+--- The splitmix64 finaliser: spreads the bits of x; the result is not negative.
+---@param x integer
+---@return integer
+function util.mix(x)
+    x = (x ~ (x >> 30)) * 0xbf58476d1ce4e5b9
+    x = (x ~ (x >> 27)) * 0x94d049bb133111eb
+    return (x ~ (x >> 31)) & math.maxinteger
+end
+
+--- The p-th quantile (0 to 1) of a list of numbers, between neighbours in proportion; NaN for none.
+---@param values number[]
+---@param p number
+---@return number
+function util.quantile(values, p)
+    local sorted = table.move(values, 1, #values, 1, {})
+    table.sort(sorted)
+    if #sorted == 0 then
+        return 0 / 0
+    end
+    local at = 1 + p * (#sorted - 1)
+    local low = math.floor(at)
+    local high = math.min(low + 1, #sorted)
+    return sorted[low] + (at - low) * (sorted[high] - sorted[low])
+end
+
+--- An integer with a comma between thousands.
+---@param n number
+---@return string
+function util.thousands(n)
+    local text = ("%.0f"):format(n)
+    local count
+    repeat
+        text, count = text:gsub("^(-?%d+)(%d%d%d)", "%1,%2")
+    until count == 0
+    return text
+end
+
+--- A duration in at most six columns: "12.3s", "4m05s", "3h07m", "2d04h".
+---@param seconds number
+---@return string
+function util.duration(seconds)
+    if seconds < 59.95 then
+        return ("%.1fs"):format(seconds)
+    elseif seconds < 3600 then
+        return ("%dm%02ds"):format(seconds // 60, seconds % 60 // 1)
+    elseif seconds < 86400 then
+        return ("%dh%02dm"):format(seconds // 3600, seconds % 3600 // 60)
+    end
+    return ("%dd%02dh"):format(seconds // 86400, seconds % 86400 // 3600)
+end
+
+--- The edit distance between two words, a swap of neighbours counting as one.
+---@param a string
+---@param b string
+---@return integer
+function util.distance(a, b)
+    local before, previous = {}, {}
+    for j = 0, #b do
+        previous[j] = j
+    end
+    for i = 1, #a do
+        local row = { [0] = i }
+        for j = 1, #b do
+            local same = a:byte(i) == b:byte(j)
+            row[j] = math.min(previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (same and 0 or 1))
+            if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
+                row[j] = math.min(row[j], before[j - 2] + 1)
+            end
+        end
+        before, previous = previous, row
+    end
+    return previous[#b]
+end
+
+--- The word of a list that is nearest to `word`, or nil when none is near.
+---@param word string
+---@param words string[]
+---@return string?
+function util.nearest(word, words)
+    local best, best_distance = nil, math.max(2, #word // 3) + 1
+    for _, candidate in ipairs(words) do
+        local d = util.distance(word, candidate)
+        if d < best_distance then
+            best, best_distance = candidate, d
+        end
+    end
+    return best
+end
+
+--- Raises one line for the user: no script position, since the fault lies in what was given.
+---@param format string
+function util.refuse(format, ...)
+    error(format:format(...), 0)
+end
+
+--- The whole of a text file.
+---@param path string
+---@param what string what the file is for, in the error
+---@return string
+function util.read_file(path, what)
+    local file, reason = io.open(path, "rb")
+    local text = file and file:read("a")
+    if not file or not text then
+        util.refuse("cannot read %s: %s", what, reason or path .. ": is it a directory?")
+    end
+    file:close()
+    return text
+end
+
+--- Writes a text file whole or not at all.
+---@param path string
+---@param text string
+function util.write_file(path, text)
+    local temporary = path .. ".tmp"
+    local file, reason = io.open(temporary, "wb")
+    if not file then
+        util.refuse("cannot write %s: %s", path, reason)
+    end
+    local written, why = file:write(text)
+    if not written or not file:close() or not os.rename(temporary, path) then
+        os.remove(temporary)
+        util.refuse("cannot write %s: %s", path, why or "the disk may be full")
+    end
+end
+
+return util

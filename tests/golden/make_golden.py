@@ -19,7 +19,8 @@ from golden import rng, store, to_torch, write_named
 
 STEPS = 10
 
-SIZES = {
+# What the three configurations share; keys as in configs/base.yml. Odd sizes on purpose.
+SHARED = {
     "vocab_size": 43,
     "base_emb_dim": 20,
     "base_num_query_heads": 4,
@@ -27,26 +28,49 @@ SIZES = {
     "base_mlp_dim": 28,
     "base_num_decoder_layers": 2,
     "max_target_length": 10,
-    "batch": 2,
+    "per_device_batch_size": 2,
 }
 
 KINDS = {
     "parallel": {
-        "config": {"base_num_kv_heads": 4, "normalization_layer_epsilon": 1e-6},
+        "config": {
+            "base_num_kv_heads": 4,
+            "mlp_activations": ["relu"],
+            "parallel_block": True,
+            "normalization_layer_epsilon": 1e-6,
+            "use_rope": False,
+            "attention_type": "full",
+            "logits_via_embedding": True,
+            "normalize_embedding_logits": True,
+        },
         # This threshold lies between the norms of the ten steps: some are clipped and some are not.
         "clip": 1.1,
         "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1},
     },
     "llama": {
-        "config": {"base_num_kv_heads": 2, "normalization_layer_epsilon": 1e-5, "rope_max_timescale": 10000},
+        "config": {
+            "base_num_kv_heads": 2,
+            "mlp_activations": ["silu", "linear"],
+            "normalization_layer_epsilon": 1e-5,
+            "rope_max_timescale": 10000.0,
+        },
         "clip": 1.0,
         "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.1},
     },
-    # The keys' bias has no effect on a softmax over keys: its gradient is rounding noise, which Adam would blow up to
-    # full steps but for a larger eps.
     "gpt2": {
-        "config": {"base_num_kv_heads": 4, "normalization_layer_epsilon": 1e-5},
+        "config": {
+            "base_num_kv_heads": 4,
+            "mlp_activations": ["gelu"],
+            "normalization_layer": "layernorm",
+            "normalization_layer_epsilon": 1e-5,
+            "use_bias": True,
+            "use_rope": False,
+            "trainable_position_size": 12,
+            "logits_via_embedding": True,
+        },
         "clip": 1.0,
+        # The keys' bias has no effect on a softmax over keys: its gradient is rounding noise, which Adam would blow up
+        # to full steps but for a larger eps.
         "optimizer": {"lr": 3e-3, "beta1": 0.9, "beta2": 0.999, "eps": 1e-4, "weight_decay": 0.01},
     },
 }
@@ -59,29 +83,28 @@ def shapes(kind, c):
     """Name -> shape of every parameter."""
     e, d, m, v = c["base_emb_dim"], c["head_dim"], c["base_mlp_dim"], c["vocab_size"]
     h, k = c["base_num_query_heads"] * d, c["base_num_kv_heads"] * d
-    p = {"token_embedder": (v, e)}
+    p = {"embedding.weight": (v, e)}
     if kind == "gpt2":
-        p["position_embedder"] = (c["max_target_length"], e)
-    for i in range(1, c["base_num_decoder_layers"] + 1):
-        layer = f"layers.{i}."
-        norms = ("norm",) if kind == "parallel" else ("pre_attention_norm", "pre_mlp_norm")
+        p["position.weight"] = (c["trainable_position_size"], e)
+    for i in range(c["base_num_decoder_layers"]):
+        norms = ("norm",) if kind == "parallel" else ("norm", "mlp_norm")
         weights = {"query": (e, h), "key": (e, k), "value": (e, k), "out": (h, e), "wi": (e, m), "wo": (m, e)}
         if kind == "llama":
             weights["wi_0"] = weights["wi_1"] = weights.pop("wi")
-        for name in norms:
-            p[layer + name] = (e,)
+        for name, shape in {**{n: (e,) for n in norms}, **weights}.items():
+            p[layer(i) + name + ".weight"] = shape
             if kind == "gpt2":
-                p[layer + name + "_bias"] = (e,)
-        for name, shape in weights.items():
-            p[layer + name] = shape
-            if kind == "gpt2":
-                p[layer + name + "_bias"] = shape[1:]
-    p["decoder_norm"] = (e,)
+                p[layer(i) + name + ".bias"] = shape[-1:]
+    p["norm.weight"] = (e,)
     if kind == "gpt2":
-        p["decoder_norm_bias"] = (e,)
+        p["norm.bias"] = (e,)
     if kind == "llama":
-        p["logits_dense"] = (e, v)
+        p["unembedding.weight"] = (e, v)
     return p
+
+
+def layer(i):
+    return f"layer{i + 1:03d}."
 
 
 def initial(kind, c):
@@ -91,15 +114,13 @@ def initial(kind, c):
         z = rng(f"{kind}.{name}").standard_normal(shape)
         if name.endswith("bias"):
             a = 0.1 * z
-        elif "norm" in name:
+        elif name.endswith("norm.weight"):
             a = 1 + 0.1 * z
-        elif name == "token_embedder":
+        elif name in ("embedding.weight", "position.weight"):
             a = (0.2 if kind == "gpt2" else 0.5) * z
-        elif name == "position_embedder":
-            a = 0.2 * z
         else:
             a = z / math.sqrt(shape[0])
-            if name.endswith("query") and kind == "parallel":
+            if "query" in name and kind == "parallel":
                 a = a / math.sqrt(c["head_dim"])  # stands for the scale that the attention of this kind leaves out
         out[name] = to_torch(store(a))
     return out
@@ -139,43 +160,43 @@ def parallel(p, tokens, c):
     """One norm feeds attention and MLP, both added to the residual; no positions, no mask, no scale in the attention;
     a tied table with logits / sqrt(E)."""
     eps = c["normalization_layer_epsilon"]
-    x = p["token_embedder"][tokens]
-    for i in range(1, c["base_num_decoder_layers"] + 1):
-        w = lambda name, i=i: p[f"layers.{i}.{name}"]
+    x = p["embedding.weight"][tokens]
+    for i in range(c["base_num_decoder_layers"]):
+        w = lambda name, i=i: p[f"{layer(i)}{name}.weight"]
         y = rms_norm(x, w("norm"), eps)
         q, k, v = (heads(y @ w(name), c) for name in ("query", "key", "value"))
         a = attention(q, k, v, causal=False, scale=1.0).flatten(-2) @ w("out")
         x = x + a + torch.relu(y @ w("wi")) @ w("wo")
-    x = rms_norm(x, p["decoder_norm"], eps)
-    return x @ p["token_embedder"].T / math.sqrt(c["base_emb_dim"])
+    x = rms_norm(x, p["norm.weight"], eps)
+    return x @ p["embedding.weight"].T / math.sqrt(c["base_emb_dim"])
 
 
 def llama(p, tokens, c):
     eps, theta = c["normalization_layer_epsilon"], c["rope_max_timescale"]
-    x = p["token_embedder"][tokens]
-    for i in range(1, c["base_num_decoder_layers"] + 1):
-        w = lambda name, i=i: p[f"layers.{i}.{name}"]
-        y = rms_norm(x, w("pre_attention_norm"), eps)
+    x = p["embedding.weight"][tokens]
+    for i in range(c["base_num_decoder_layers"]):
+        w = lambda name, i=i: p[f"{layer(i)}{name}.weight"]
+        y = rms_norm(x, w("norm"), eps)
         q, k, v = (heads(y @ w(name), c) for name in ("query", "key", "value"))
         a = attention(rope(q, theta), rope(k, theta), v, causal=True, scale=c["head_dim"] ** -0.5)
         x = x + a.flatten(-2) @ w("out")
-        y = rms_norm(x, w("pre_mlp_norm"), eps)
+        y = rms_norm(x, w("mlp_norm"), eps)
         x = x + (F.silu(y @ w("wi_0")) * (y @ w("wi_1"))) @ w("wo")
-    return rms_norm(x, p["decoder_norm"], eps) @ p["logits_dense"]
+    return rms_norm(x, p["norm.weight"], eps) @ p["unembedding.weight"]
 
 
 def gpt2(p, tokens, c):
     eps, e = c["normalization_layer_epsilon"], c["base_emb_dim"]
-    norm = lambda x, name: F.layer_norm(x, (e,), p[name], p[name + "_bias"], eps)
-    x = p["token_embedder"][tokens] + p["position_embedder"][: tokens.shape[1]]
-    for i in range(1, c["base_num_decoder_layers"] + 1):
-        dense = lambda x, name, i=i: x @ p[f"layers.{i}.{name}"] + p[f"layers.{i}.{name}_bias"]
-        y = norm(x, f"layers.{i}.pre_attention_norm")
+    norm = lambda x, name: F.layer_norm(x, (e,), p[name + ".weight"], p[name + ".bias"], eps)
+    x = p["embedding.weight"][tokens] + p["position.weight"][: tokens.shape[1]]
+    for i in range(c["base_num_decoder_layers"]):
+        dense = lambda x, name, i=i: x @ p[f"{layer(i)}{name}.weight"] + p[f"{layer(i)}{name}.bias"]
+        y = norm(x, layer(i) + "norm")
         q, k, v = (heads(dense(y, name), c) for name in ("query", "key", "value"))
         x = x + dense(attention(q, k, v, causal=True, scale=c["head_dim"] ** -0.5).flatten(-2), "out")
-        y = norm(x, f"layers.{i}.pre_mlp_norm")
+        y = norm(x, layer(i) + "mlp_norm")
         x = x + dense(F.gelu(dense(y, "wi"), approximate="tanh"), "wo")
-    return norm(x, "decoder_norm") @ p["token_embedder"].T
+    return norm(x, "norm") @ p["embedding.weight"].T
 
 
 MODELS = {"parallel": parallel, "llama": llama, "gpt2": gpt2}
@@ -213,9 +234,9 @@ def adamw_step(p, g, m, v, step, o, threshold):
 
 
 def make(kind):
-    c = dict(SIZES, **KINDS[kind]["config"])
+    c = dict(SHARED, **KINDS[kind]["config"])
     o, r = KINDS[kind]["optimizer"], rng(kind)
-    size = (STEPS, c["batch"], c["max_target_length"])
+    size = (STEPS, c["per_device_batch_size"], c["max_target_length"])
     tokens, targets = (r.integers(0, c["vocab_size"], size).astype(np.int32) for _ in range(2))
     mask = (r.uniform(size=size) < 0.8).astype(np.uint8)
     batches = [(to_torch(tokens[i]), to_torch(targets[i]), to_torch(mask[i])) for i in range(STEPS)]

@@ -5,6 +5,7 @@
 #ifndef MX_KERNELS_GEMM_H
 #define MX_KERNELS_GEMM_H
 
+#include "core/cpu.h"
 #include "core/dtype.h"
 #include "core/status.h"
 
@@ -33,6 +34,16 @@ mx_status mx_gemm_run(const mx_gemm *g);
 /* `batch` independent products; operand x of product i starts x_step elements after that of product i - 1 (0: shared).
  * Threads split the batch when it is at least as long as there are threads, the products otherwise. */
 mx_status mx_gemm_batched(const mx_gemm *first, int64_t batch, int64_t a_step, int64_t b_step, int64_t c_step);
+
+/* Block sizes of the packed product, in elements (gemm_packed.c says which loop is which). They follow from the cache
+ * sizes; for tuning, MXLUA_GEMM_BLOCKS=mc,nc,kc in the environment or mx_gemm_set_blocks (NULL: as at the start) sets
+ * them for all paths. Only kc touches results: it says where a sum over k is cut. */
+typedef struct mx_gemm_blocks {
+    int64_t mc, nc, kc;
+} mx_gemm_blocks;
+
+mx_gemm_blocks mx_gemm_blocks_of(mx_isa isa);
+void mx_gemm_set_blocks(const mx_gemm_blocks *blocks);
 
 /* The sums computed by three plain loops in f32, operands rounded as above: what the fast path is tested against. */
 void mx_gemm_reference(const mx_gemm *g);

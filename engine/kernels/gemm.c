@@ -1,0 +1,120 @@
+/* Matrix products: which path a product takes. */
+#include "kernels/gemm.h"
+#include "kernels/gemm_internal.h"
+
+#include <cblas.h>
+#include <omp.h>
+
+/* Below this many multiply-adds a second thread costs more than it saves. */
+enum { SMALL_PRODUCT = 64 * 64 * 64 };
+
+/* Rows of an f32 product computed before they are rounded to a bf16 C: about 4 MiB of scratch. */
+enum { ROUNDED_AT_ONCE = 1 << 20 };
+
+const mx_micro *mx_micro_get(mx_isa isa, mx_dtype arithmetic)
+{
+    static const mx_micro *const bf16[MX_ISAS] = {&mx_micro_bf16_portable, &mx_micro_bf16_avx2, &mx_micro_bf16_avx512,
+                                                  &mx_micro_bf16_avx512_bf16};
+    static const mx_micro *const f32[MX_ISAS] = {&mx_micro_f32_portable, &mx_micro_f32_avx2, &mx_micro_f32_avx512,
+                                                 &mx_micro_f32_avx512};
+    return arithmetic == MX_BF16 ? bf16[isa] : f32[isa];
+}
+
+/* C = 0 (+ bias), or C += bias: what remains of a product without k, and what sgemm then adds to. */
+static void start_c(const mx_gemm *g)
+{
+    if (g->accumulate && !g->bias)
+        return;
+    const mx_micro *u = mx_micro_get(mx_isa_current(), MX_F32);
+    static const float zeros[64];
+    for (int64_t j = 0; j < g->n; j += 64)
+        u->store(g->m, g->n - j < 64 ? g->n - j : 64, zeros, 0, g->bias ? g->bias + j : NULL,
+                 (char *)g->c.data + j * (int64_t)mx_dtype_bytes(g->c.dtype), g->c.dtype, g->c.stride, g->accumulate);
+}
+
+/* C f32. OpenBLAS uses its threads, or the caller alone inside a parallel region. */
+static void sgemm(const mx_gemm *g)
+{
+    bool onto = g->accumulate || g->bias;
+    if (g->bias)
+        start_c(g);
+    cblas_sgemm(CblasRowMajor, g->a.trans ? CblasTrans : CblasNoTrans, g->b.trans ? CblasTrans : CblasNoTrans,
+                (blasint)g->m, (blasint)g->n, (blasint)g->k, g->alpha, g->a.data, (blasint)g->a.stride, g->b.data,
+                (blasint)g->b.stride, onto ? 1.0f : 0.0f, g->c.data, (blasint)g->c.stride);
+}
+
+/* C bf16: some rows at a time in f32, rounded once. */
+static mx_status sgemm_rounded(const mx_gemm *g)
+{
+    int64_t rows = ROUNDED_AT_ONCE / g->n + 1;
+    if (rows > g->m)
+        rows = g->m;
+    float *scratch = mx_gemm_scratch(rows * g->n * 4);
+    if (!scratch)
+        return mx_fail(MX_ERR_MEMORY, "matrix product: no memory for %lld bytes of f32 sums",
+                       (long long)(rows * g->n * 4));
+    const mx_micro *u = mx_micro_get(mx_isa_current(), MX_F32);
+    for (int64_t i = 0; i < g->m; i += rows) {
+        mx_gemm some = *g;
+        some.m = g->m - i < rows ? g->m - i : rows;
+        some.a.data = (float *)g->a.data + i * (g->a.trans ? 1 : g->a.stride);
+        some.c = (mx_matrix){scratch, MX_F32, g->n, false};
+        some.bias = NULL;
+        some.accumulate = false;
+        sgemm(&some);
+        u->store(some.m, g->n, scratch, g->n, g->bias, (mx_bf16 *)g->c.data + i * g->c.stride, MX_BF16, g->c.stride,
+                 g->accumulate);
+    }
+    return MX_OK;
+}
+
+static mx_status run(const mx_gemm *g, int threads)
+{
+    if (g->m == 0 || g->n == 0)
+        return MX_OK;
+    if (g->k == 0) {
+        start_c(g);
+        return MX_OK;
+    }
+    if (g->a.dtype == MX_BF16 || g->b.dtype == MX_BF16) {
+        bool small = (double)g->m * (double)g->n * (double)g->k < SMALL_PRODUCT;
+        return mx_gemm_packed(g, mx_micro_get(mx_isa_current(), MX_BF16), small ? 1 : threads);
+    }
+    if (g->c.dtype == MX_BF16)
+        return sgemm_rounded(g);
+    sgemm(g);
+    return MX_OK;
+}
+
+mx_status mx_gemm_run(const mx_gemm *g) { return run(g, omp_in_parallel() ? 1 : omp_get_max_threads()); }
+
+static mx_gemm product_of_batch(const mx_gemm *first, int64_t i, int64_t a_step, int64_t b_step, int64_t c_step)
+{
+    mx_gemm g = *first;
+    g.a.data = (char *)g.a.data + i * a_step * (int64_t)mx_dtype_bytes(g.a.dtype);
+    g.b.data = (char *)g.b.data + i * b_step * (int64_t)mx_dtype_bytes(g.b.dtype);
+    g.c.data = (char *)g.c.data + i * c_step * (int64_t)mx_dtype_bytes(g.c.dtype);
+    return g;
+}
+
+mx_status mx_gemm_batched(const mx_gemm *first, int64_t batch, int64_t a_step, int64_t b_step, int64_t c_step)
+{
+    int threads = omp_in_parallel() ? 1 : omp_get_max_threads();
+    if (threads == 1 || batch < threads) {
+        for (int64_t i = 0; i < batch; i++) {
+            mx_gemm g = product_of_batch(first, i, a_step, b_step, c_step);
+            MX_TRY(run(&g, threads));
+        }
+        return MX_OK;
+    }
+    int failed = 0;
+#pragma omp parallel for schedule(dynamic) reduction(+ : failed)
+    for (int64_t i = 0; i < batch; i++) {
+        mx_gemm g = product_of_batch(first, i, a_step, b_step, c_step);
+        failed += run(&g, 1) != MX_OK;
+    }
+    if (failed)
+        return mx_fail(MX_ERR_MEMORY, "batch of matrix products: no memory for the packed blocks of %d threads",
+                       threads);
+    return MX_OK;
+}

@@ -1,0 +1,227 @@
+/* The five loops around the micro-kernel (Goto and van de Geijn, 2008; BLIS).
+ *
+ *     for rows   superblock of m      only where partial sums of a bf16 C are kept
+ *     for n      in steps of nc       packed B, kc x nc, shared by all threads, in the last-level cache
+ *     for k      in steps of kc
+ *     for m      in steps of mc       packed A, mc x kc, in the second-level cache of a core
+ *     for n, m   in steps of nr, mr   one panel of B, in the first-level cache, against each panel of A
+ *
+ * The threads form a grid: rows of it share a packed A, columns split the panels of B. Each element of C is one
+ * sum over k in blocks of kc whatever the grid, so its bits do not depend on the number of threads. */
+#define _GNU_SOURCE
+#include "kernels/gemm_internal.h"
+
+#include <omp.h>
+#include <stdlib.h>
+
+/* f32 sums kept while the blocks of k are added up for a bf16 C: at most 16 MiB. */
+enum { PARTIAL_SUMS = 4 << 20 };
+
+typedef struct job {
+    const mx_gemm *g;
+    const mx_micro *u;
+    mx_gemm_blocks blocks; /* mc and nc multiples of mr and nr */
+    int64_t super;         /* rows in a superblock */
+    uint32_t *a, *b;       /* packed; a: one block of mc x kc for each row of the thread grid */
+    float *partial;        /* tiles of mr x nr, panel of B by panel of B; NULL: sums go to C directly */
+} job;
+
+/* The part of the job between two packings of B. */
+typedef struct span {
+    int64_t row, rows; /* of the superblock */
+    int64_t column, columns;
+    int64_t p, k;     /* of the block of k */
+    bool first, last; /* block of k */
+} span;
+
+typedef struct range {
+    int64_t begin, end;
+} range;
+
+static int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+/* Part i of n of the numbers from r.begin up to r.end. */
+static range part(range r, int64_t i, int64_t n)
+{
+    int64_t length = r.end - r.begin;
+    return (range){r.begin + length * i / n, r.begin + length * (i + 1) / n};
+}
+
+/* Length of the equal parts into which `length` is cut so that none passes `most`, rounded up to `unit`. */
+static int64_t even_part(int64_t length, int64_t most, int64_t unit)
+{
+    return round_up(ceil_div(length, ceil_div(length, most)), unit);
+}
+
+static char *at(const mx_matrix *x, int64_t row, int64_t column)
+{
+    return (char *)x->data + (row * x->stride + column) * (int64_t)mx_dtype_bytes(x->dtype);
+}
+
+static char *at_op(const mx_matrix *x, int64_t row, int64_t column)
+{
+    return x->trans ? at(x, column, row) : at(x, row, column);
+}
+
+/* The grid of `threads` with the least traffic: a thread reads its rows of A and its columns of B for each block. */
+static int grid_rows(const job *j, int threads)
+{
+    int best = threads;
+    double best_cost = 0;
+    for (int rows = threads; rows >= 1; rows--) {
+        if (threads % rows)
+            continue;
+        int columns = threads / rows;
+        double m = (double)round_up(ceil_div(minimum(j->g->m, j->super), rows), j->u->mr);
+        double n = (double)round_up(ceil_div(minimum(j->g->n, j->blocks.nc), columns), j->u->nr);
+        double cost = m * n + 16.0 * (m + n);
+        if (rows == threads || cost < best_cost) {
+            best = rows;
+            best_cost = cost;
+        }
+    }
+    return best;
+}
+
+static void pack_b(const job *j, const span *s, range panels, int64_t k_words)
+{
+    const mx_gemm *g = j->g;
+    int64_t first = panels.begin * j->u->nr, n = minimum(panels.end * j->u->nr, s->columns) - first;
+    if (n > 0)
+        j->u->pack_b(n, s->k, at_op(&g->b, s->p, s->column + first), g->b.dtype, g->b.stride, g->b.trans,
+                     j->b + first * k_words);
+}
+
+/* `origin`: the panel with which the packed block begins. */
+static void pack_a(const job *j, const span *s, range panels, int64_t origin, int64_t k_words, uint32_t *packed)
+{
+    const mx_gemm *g = j->g;
+    int64_t first = panels.begin * j->u->mr, m = minimum(panels.end * j->u->mr, s->rows) - first;
+    if (m > 0)
+        j->u->pack_a(m, s->k, at_op(&g->a, s->row + first, s->p), g->a.dtype, g->a.stride, g->a.trans,
+                     packed + (first - origin * j->u->mr) * k_words);
+}
+
+/* One tile: row panel `ip` of the superblock, column panel `jp` of the span. */
+static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint32_t *a, const uint32_t *b,
+                 int64_t k_words)
+{
+    const mx_gemm *g = j->g;
+    const mx_micro *u = j->u;
+    int mr = u->mr, nr = u->nr;
+    int64_t i = ip * mr, n_at = jp * nr;
+    int64_t m = minimum(mr, s->rows - i), n = minimum(nr, s->columns - n_at);
+    char *c = at(&g->c, s->row + i, s->column + n_at);
+    const float *bias = g->bias && s->last ? g->bias + s->column + n_at : NULL;
+    if (j->partial) {
+        float *sums = j->partial + (jp * ceil_div(j->super, mr) + ip) * mr * nr;
+        u->kernel(k_words, a, b, g->alpha, sums, nr, !s->first);
+        if (s->last)
+            u->store(m, n, sums, nr, bias, c, g->c.dtype, g->c.stride, g->accumulate);
+        return;
+    }
+    bool accumulate = g->accumulate || !s->first;
+    if (g->c.dtype == MX_F32 && m == mr && n == nr && !bias) {
+        u->kernel(k_words, a, b, g->alpha, (float *)c, g->c.stride, accumulate);
+        return;
+    }
+    _Alignas(64) float sums[MX_MICRO_MAX_MR * MX_MICRO_MAX_NR];
+    u->kernel(k_words, a, b, g->alpha, sums, nr, false);
+    u->store(m, n, sums, nr, bias, c, g->c.dtype, g->c.stride, accumulate);
+}
+
+static void multiply(const job *j, const span *s, range rows, range columns, const uint32_t *a, int64_t k_words)
+{
+    int mr = j->u->mr, nr = j->u->nr;
+    for (int64_t jp = columns.begin; jp < columns.end; jp++)
+        for (int64_t ip = rows.begin; ip < rows.end; ip++)
+            tile(j, s, ip, jp, a + (ip - rows.begin) * mr * k_words, j->b + jp * nr * k_words, k_words);
+}
+
+/* A barrier of the team; a job of one thread may run inside somebody else's team and must not wait for that. */
+static void wait_for_all(int threads)
+{
+    if (threads > 1) {
+#pragma omp barrier
+    }
+}
+
+static void run_span(const job *j, const span *s, int thread, int threads)
+{
+    const mx_micro *u = j->u;
+    int64_t k_words = ceil_div(s->k, u->k_group);
+    range row_panels = {0, ceil_div(s->rows, u->mr)}, column_panels = {0, ceil_div(s->columns, u->nr)};
+    int grid_m = grid_rows(j, threads), grid_n = threads / grid_m;
+    int my_row = thread / grid_n, my_column = thread % grid_n;
+
+    pack_b(j, s, part(column_panels, thread, threads), k_words);
+    wait_for_all(threads);
+
+    range mine = part(row_panels, my_row, grid_m);
+    int64_t chunks = ceil_div(ceil_div(row_panels.end, grid_m), j->blocks.mc / u->mr); /* the same for all threads */
+    uint32_t *a = j->a + my_row * j->blocks.mc * ceil_div(j->blocks.kc, u->k_group);
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+        range rows = part(mine, chunk, chunks);
+        pack_a(j, s, part(rows, my_column, grid_n), rows.begin, k_words, a);
+        if (grid_n > 1)
+            wait_for_all(threads);
+        multiply(j, s, rows, part(column_panels, my_column, grid_n), a, k_words);
+        if (grid_n > 1)
+            wait_for_all(threads);
+    }
+    wait_for_all(threads);
+}
+
+static void run_thread(const job *j, int thread, int threads)
+{
+    const mx_gemm *g = j->g;
+    for (int64_t row = 0; row < g->m; row += j->super)
+        for (int64_t column = 0; column < g->n; column += j->blocks.nc)
+            for (int64_t p = 0; p < g->k; p += j->blocks.kc) {
+                span s = {.row = row,
+                          .rows = minimum(j->super, g->m - row),
+                          .column = column,
+                          .columns = minimum(j->blocks.nc, g->n - column),
+                          .p = p,
+                          .k = minimum(j->blocks.kc, g->k - p),
+                          .first = p == 0,
+                          .last = p + j->blocks.kc >= g->k};
+                run_span(j, &s, thread, threads);
+            }
+}
+
+mx_status mx_gemm_packed(const mx_gemm *g, const mx_micro *u, int threads)
+{
+    mx_gemm_blocks most = mx_gemm_blocks_of(u->isa);
+    job j = {.g = g, .u = u, .super = g->m};
+    /* Equal parts; the rest of a division would leave a sliver that is all overhead. */
+    j.blocks.kc = even_part(g->k, most.kc, 8);
+    j.blocks.nc = even_part(g->n, round_up(most.nc, u->nr), u->nr);
+    j.blocks.mc = round_up(minimum(most.mc, g->m), u->mr);
+    bool partial = g->c.dtype != MX_F32 && j.blocks.kc < g->k;
+    if (partial)
+        j.super = even_part(g->m, round_up(ceil_div(PARTIAL_SUMS, j.blocks.nc), u->mr), u->mr);
+
+    int64_t words_of_k = ceil_div(j.blocks.kc, u->k_group);
+    int64_t b_words = round_up(j.blocks.nc * words_of_k, 16),
+            a_words = round_up(threads * j.blocks.mc * words_of_k, 16);
+    int64_t sums = partial ? round_up(j.super, u->mr) * j.blocks.nc : 0;
+    uint32_t *scratch = mx_gemm_scratch((b_words + a_words + sums) * 4);
+    if (!scratch)
+        return mx_fail(MX_ERR_MEMORY,
+                       "matrix product (%lld, %lld) x (%lld, %lld): no memory for %lld bytes of packed blocks",
+                       (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n,
+                       (long long)(b_words + a_words + sums) * 4);
+    j.b = scratch;
+    j.a = scratch + b_words;
+    j.partial = partial ? (float *)(scratch + b_words + a_words) : NULL;
+    if (threads <= 1) {
+        run_thread(&j, 0, 1);
+        return MX_OK;
+    }
+#pragma omp parallel num_threads(threads)
+    run_thread(&j, omp_get_thread_num(), omp_get_num_threads());
+    return MX_OK;
+}

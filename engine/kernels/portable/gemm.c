@@ -1,0 +1,109 @@
+/* Matrix products in plain C: the packed scheme for any processor, and the three loops that all else is tested by. */
+#include "kernels/gemm.h"
+#include "kernels/gemm_micro.h"
+
+enum { MR = 4, NR = 8 };
+
+static float element(const void *data, mx_dtype dtype, int64_t at)
+{
+    return dtype == MX_F32 ? ((const float *)data)[at] : mx_from_bf16(((const mx_bf16 *)data)[at]);
+}
+
+static float rounded(float x) { return mx_from_bf16(mx_to_bf16(x)); }
+
+static void pack(int64_t length, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool along, bool round,
+                 int width, float *packed)
+{
+    for (int64_t first = 0; first < length; first += width)
+        for (int64_t p = 0; p < k; p++)
+            for (int64_t i = first; i < first + width; i++) {
+                float x = i < length ? element(src, dtype, along ? i * stride + p : p * stride + i) : 0.0f;
+                *packed++ = round ? rounded(x) : x;
+            }
+}
+
+static void pack_a_round(int64_t m, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans,
+                         void *packed)
+{
+    pack(m, k, src, dtype, stride, !trans, true, MR, packed);
+}
+
+static void pack_b_round(int64_t n, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans,
+                         void *packed)
+{
+    pack(n, k, src, dtype, stride, trans, true, NR, packed);
+}
+
+static void pack_a_keep(int64_t m, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
+{
+    pack(m, k, src, dtype, stride, !trans, false, MR, packed);
+}
+
+static void pack_b_keep(int64_t n, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
+{
+    pack(n, k, src, dtype, stride, trans, false, NR, packed);
+}
+
+static void kernel(int64_t k_words, const void *packed_a, const void *packed_b, float alpha, float *c, int64_t ldc,
+                   bool accumulate)
+{
+    const float *a = packed_a, *b = packed_b;
+    float sum[MR][NR] = {{0}};
+    for (int64_t p = 0; p < k_words; p++, a += MR, b += NR)
+        for (int i = 0; i < MR; i++)
+            for (int j = 0; j < NR; j++)
+                sum[i][j] += a[i] * b[j];
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < NR; j++)
+            c[i * ldc + j] = (accumulate ? c[i * ldc + j] : 0.0f) + alpha * sum[i][j];
+}
+
+static void store(int64_t m, int64_t n, const float *tile, int64_t ld_tile, const float *bias, void *c, mx_dtype dtype,
+                  int64_t ldc, bool accumulate)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            float x = tile[i * ld_tile + j] + (bias ? bias[j] : 0.0f);
+            if (accumulate)
+                x += element(c, dtype, i * ldc + j);
+            if (dtype == MX_F32)
+                ((float *)c)[i * ldc + j] = x;
+            else
+                ((mx_bf16 *)c)[i * ldc + j] = mx_to_bf16(x);
+        }
+}
+
+static void block(int64_t m, int64_t n, int64_t k, const void *packed_a, const void *packed_b, float alpha, float *c,
+                  int64_t ldc, bool accumulate)
+{
+    for (int64_t j = 0; j < n; j += NR)
+        for (int64_t i = 0; i < m; i += MR) {
+            float tile[MR * NR];
+            kernel(k, (const float *)packed_a + i * k, (const float *)packed_b + j * k, alpha, tile, NR, false);
+            store(m - i < MR ? m - i : MR, n - j < NR ? n - j : NR, tile, NR, NULL, c + i * ldc + j, MX_F32, ldc,
+                  accumulate);
+        }
+}
+
+const mx_micro mx_micro_bf16_portable = {MX_ISA_PORTABLE, MX_BF16,      MR,    NR,     1,
+                                         pack_a_round,    pack_b_round, block, kernel, store};
+const mx_micro mx_micro_f32_portable = {MX_ISA_PORTABLE, MX_F32,      MR,    NR,     1,
+                                        pack_a_keep,     pack_b_keep, block, kernel, store};
+
+void mx_gemm_reference(const mx_gemm *g)
+{
+    bool round = g->a.dtype == MX_BF16 || g->b.dtype == MX_BF16;
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++) {
+            float sum = 0.0f;
+            for (int64_t p = 0; p < g->k; p++) {
+                float a = element(g->a.data, g->a.dtype, g->a.trans ? p * g->a.stride + i : i * g->a.stride + p);
+                float b = element(g->b.data, g->b.dtype, g->b.trans ? j * g->b.stride + p : p * g->b.stride + j);
+                sum += round ? rounded(a) * rounded(b) : a * b;
+            }
+            sum *= g->alpha;
+            store(1, 1, &sum, 1, g->bias ? g->bias + j : NULL,
+                  (char *)g->c.data + (i * g->c.stride + j) * (int64_t)mx_dtype_bytes(g->c.dtype), g->c.dtype, 1,
+                  g->accumulate);
+        }
+}

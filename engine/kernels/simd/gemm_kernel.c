@@ -1,0 +1,132 @@
+/* The micro-kernels: a register block of mr x nr sums over packed panels. */
+#include "kernels/simd/gemm_simd.h"
+
+enum { MR = GEMM_MR, NR = GEMM_NR, NV = GEMM_NR / VL };
+
+/* Words of B between the one in use and the one prefetched. */
+enum { AHEAD = 8 * NR };
+
+#if defined(MX_SIMD_AVX512_BF16)
+/* One word is two bf16: VDPBF16PS adds both products. */
+static inline vf multiply_add(vf sum, vi a, vi b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
+static inline vi broadcast(const uint32_t *p) { return vi_set1((int32_t)*p); }
+static inline vi load_words(const uint32_t *p) { return vi_load((const int32_t *)p); }
+typedef vi words;
+#else
+static inline vf multiply_add(vf sum, vf a, vf b) { return vf_fma(a, b, sum); }
+static inline vf broadcast(const uint32_t *p) { return vf_set1(*(const float *)p); }
+static inline vf load_words(const uint32_t *p) { return vf_load((const float *)p); }
+typedef vf words;
+#endif
+
+static void kernel(int64_t k_words, const void *packed_a, const void *packed_b, float alpha, float *c, int64_t ldc,
+                   bool accumulate)
+{
+    const uint32_t *a = packed_a, *b = packed_b;
+    vf sum[MR][NV]; /* in registers: every loop over it is unrolled */
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 3
+        for (int j = 0; j < NV; j++)
+            sum[i][j] = vf_zero();
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < NR; j += 16)
+            _mm_prefetch((const char *)(c + i * ldc + j), _MM_HINT_T0);
+#pragma GCC unroll 4
+    for (int64_t p = 0; p < k_words; p++) {
+        words column[NV];
+        for (int j = 0; j < NV; j++)
+            column[j] = load_words(b + j * VL);
+        for (int j = 0; j < NR; j += 16)
+            _mm_prefetch((const char *)(b + AHEAD + j), _MM_HINT_T0);
+        for (int i = 0; i < MR; i++) {
+            words row = broadcast(a + i);
+            for (int j = 0; j < NV; j++)
+                sum[i][j] = multiply_add(sum[i][j], row, column[j]);
+        }
+        a += MR;
+        b += NR;
+    }
+    vf scale = vf_set1(alpha);
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 3
+        for (int j = 0; j < NV; j++) {
+            float *out = c + i * ldc + j * VL;
+            vf x = scale * sum[i][j];
+            if (accumulate)
+                x = vf_fma(scale, sum[i][j], vf_load(out));
+            vf_store(out, x);
+        }
+}
+
+static inline vf load_c(const void *c, mx_dtype dtype, int64_t at, int64_t n)
+{
+    if (dtype == MX_F32)
+        return n >= VL ? vf_load((const float *)c + at) : vf_load_part((const float *)c + at, n);
+    return n >= VL ? vf_load_bf16((const mx_bf16 *)c + at) : vf_load_bf16_part((const mx_bf16 *)c + at, n);
+}
+
+static inline void store_c(void *c, mx_dtype dtype, int64_t at, int64_t n, vf x)
+{
+    if (dtype == MX_F32 && n >= VL)
+        vf_store((float *)c + at, x);
+    else if (dtype == MX_F32)
+        vf_store_part((float *)c + at, x, n);
+    else if (n >= VL)
+        vf_store_bf16((mx_bf16 *)c + at, x);
+    else
+        vf_store_bf16_part((mx_bf16 *)c + at, x, n);
+}
+
+static void store(int64_t m, int64_t n, const float *tile, int64_t ld_tile, const float *bias, void *c, mx_dtype dtype,
+                  int64_t ldc, bool accumulate)
+{
+    for (int64_t j = 0; j < n; j += VL) {
+        int64_t left = n - j;
+        vf shift = !bias ? vf_zero() : left >= VL ? vf_load(bias + j) : vf_load_part(bias + j, left);
+        for (int64_t i = 0; i < m; i++) {
+            const float *from = tile + i * ld_tile + j;
+            vf x = (left >= VL ? vf_load(from) : vf_load_part(from, left)) + shift;
+            if (accumulate)
+                x = x + load_c(c, dtype, i * ldc + j, left);
+            store_c(c, dtype, i * ldc + j, left, x);
+        }
+    }
+}
+
+static void block(int64_t m, int64_t n, int64_t k, const void *packed_a, const void *packed_b, float alpha, float *c,
+                  int64_t ldc, bool accumulate);
+
+#if defined(MX_SIMD_AVX512_BF16)
+enum { K_GROUP = 2 };
+const mx_micro mx_micro_bf16_avx512_bf16 = {
+    MX_ISA_AVX512_BF16,          MX_BF16, MR,     NR,   K_GROUP, mx_pack_a_pairs_avx512_bf16,
+    mx_pack_b_pairs_avx512_bf16, block,   kernel, store};
+#else
+enum { K_GROUP = 1 };
+#define ISA (MX_SIMD_512 ? MX_ISA_AVX512 : MX_ISA_AVX2)
+const mx_micro MX_SIMD_NAME(mx_micro_bf16) = {
+    ISA, MX_BF16, MR, NR, K_GROUP, MX_SIMD_NAME(mx_pack_a_round), MX_SIMD_NAME(mx_pack_b_round), block, kernel, store};
+const mx_micro MX_SIMD_NAME(mx_micro_f32) = {
+    ISA, MX_F32, MR, NR, K_GROUP, MX_SIMD_NAME(mx_pack_a_keep), MX_SIMD_NAME(mx_pack_b_keep), block, kernel, store};
+#endif
+
+static void block(int64_t m, int64_t n, int64_t k, const void *packed_a, const void *packed_b, float alpha, float *c,
+                  int64_t ldc, bool accumulate)
+{
+    int64_t k_words = (k + K_GROUP - 1) / K_GROUP;
+    for (int64_t j = 0; j < n; j += NR)
+        for (int64_t i = 0; i < m; i += MR) {
+            const uint32_t *a = (const uint32_t *)packed_a + i * k_words;
+            const uint32_t *b = (const uint32_t *)packed_b + j * k_words;
+            float *out = c + i * ldc + j;
+            if (m - i >= MR && n - j >= NR) {
+                kernel(k_words, a, b, alpha, out, ldc, accumulate);
+                continue;
+            }
+            _Alignas(64) float tile[MR * NR];
+            kernel(k_words, a, b, alpha, tile, NR, false);
+            store(m - i < MR ? m - i : MR, n - j < NR ? n - j : NR, tile, NR, NULL, out, MX_F32, ldc, accumulate);
+        }
+}

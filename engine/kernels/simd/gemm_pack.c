@@ -1,0 +1,207 @@
+/* Packing: operands into panels (the layout is in gemm_micro.h), rounded on the way.
+ *
+ * A panel has `width` rows of A or columns of B; below, "items". Where an item is contiguous in k (A as stored, B
+ * transposed), 8 items x 8 words are loaded along k and transposed in registers; otherwise neighbouring items are
+ * contiguous and a vector of them is copied. All of it is 256 bits wide for every path: packing waits for memory. */
+#include "kernels/simd/gemm_simd.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* What a word holds; constant in every caller, so that the choices below cost nothing at run time. */
+typedef enum { ROUND, KEEP, PAIRS } word_kind;
+
+typedef struct source {
+    const char *data;
+    mx_dtype dtype;
+    int64_t stride;    /* elements */
+    int64_t length, k; /* items, elements of k */
+} source;
+
+INLINE __m256i first_lanes(int64_t n)
+{
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+/* The first n (at most 8; 0 or less: none) elements from `offset` on, then zeros. */
+INLINE __m256 load_f32(const source *s, int64_t offset, int64_t n)
+{
+    const float *p = (const float *)s->data + offset;
+    return n >= 8 ? _mm256_loadu_ps(p) : n > 0 ? _mm256_maskload_ps(p, first_lanes(n)) : _mm256_setzero_ps();
+}
+
+INLINE __m128i load_bf16(const source *s, int64_t offset, int64_t n)
+{
+    const mx_bf16 *p = (const mx_bf16 *)s->data + offset;
+    if (n >= 8)
+        return _mm_loadu_si128((const __m128i *)p);
+    mx_bf16 part[8] = {0};
+    for (int64_t i = 0; i < n; i++)
+        part[i] = p[i];
+    return _mm_loadu_si128((const __m128i *)part);
+}
+
+/* Bits of x rounded to the nearest bf16, ties to even, in the upper half of each lane; the lower half is not cleared.
+ */
+INLINE __m256i rounded_bits(__m256 x)
+{
+    __m256i bits = _mm256_castps_si256(x);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    return _mm256_blendv_epi8(up, quiet, is_nan);
+}
+
+INLINE __m256i load_single(const source *s, int64_t offset, int64_t n, word_kind kind)
+{
+    if (s->dtype == MX_BF16)
+        return _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_bf16(s, offset, n)), 16);
+    __m256 x = load_f32(s, offset, n);
+    return kind == KEEP ? _mm256_castps_si256(x)
+                        : _mm256_and_si256(rounded_bits(x), _mm256_set1_epi32((int)0xffff0000u));
+}
+
+INLINE __m128i load_halves(const source *s, int64_t offset, int64_t n)
+{
+    if (s->dtype == MX_BF16)
+        return load_bf16(s, offset, n);
+    __m256i upper = _mm256_srli_epi32(rounded_bits(load_f32(s, offset, n)), 16);
+    return _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1));
+}
+
+/* Eight words of one item, from element p of k on, n of whose elements exist. */
+INLINE __m256i words_of_item(const source *s, int64_t item, int64_t p, int64_t n, word_kind kind)
+{
+    int64_t offset = item * s->stride + p;
+    if (kind == PAIRS)
+        return _mm256_set_m128i(load_halves(s, offset + 8, n - 8), load_halves(s, offset, n));
+    return load_single(s, offset, n, kind);
+}
+
+/* Word w of eight neighbouring items, n of which exist. */
+INLINE __m256i word_of_items(const source *s, int64_t item, int64_t w, int64_t n, word_kind kind)
+{
+    if (kind != PAIRS)
+        return load_single(s, w * s->stride + item, n, kind);
+    int64_t offset = 2 * w * s->stride + item;
+    __m128i even = load_halves(s, offset, n);
+    __m128i odd = load_halves(s, offset + s->stride, 2 * w + 1 < s->k ? n : 0);
+    return _mm256_set_m128i(_mm_unpackhi_epi16(even, odd), _mm_unpacklo_epi16(even, odd));
+}
+
+INLINE void transpose(__m256i row[8])
+{
+    __m256 t[8], u[8];
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(_mm256_castsi256_ps(row[i]), _mm256_castsi256_ps(row[i + 1]));
+        t[i + 1] = _mm256_unpackhi_ps(_mm256_castsi256_ps(row[i]), _mm256_castsi256_ps(row[i + 1]));
+    }
+    for (int i = 0; i < 8; i += 4) {
+        u[i] = _mm256_shuffle_ps(t[i], t[i + 2], _MM_SHUFFLE(1, 0, 1, 0));
+        u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], _MM_SHUFFLE(3, 2, 3, 2));
+        u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], _MM_SHUFFLE(1, 0, 1, 0));
+        u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], _MM_SHUFFLE(3, 2, 3, 2));
+    }
+    for (int i = 0; i < 4; i++) {
+        row[i] = _mm256_castps_si256(_mm256_permute2f128_ps(u[i], u[i + 4], 0x20));
+        row[i + 4] = _mm256_castps_si256(_mm256_permute2f128_ps(u[i], u[i + 4], 0x31));
+    }
+}
+
+/* The first 6 or 8 of eight words: a panel of 6 must not write into its neighbour, which another thread may own. */
+INLINE void store_words(uint32_t *out, __m256i x, int width)
+{
+    if (width == 8) {
+        _mm256_storeu_si256((__m256i *)out, x);
+        return;
+    }
+    _mm_storeu_si128((__m128i *)out, _mm256_castsi256_si128(x));
+    _mm_storel_epi64((__m128i *)(out + 4), _mm256_extracti128_si256(x, 1));
+}
+
+INLINE int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
+
+/* Items contiguous in k. `valid` of the `width` (6 or 8) items of this column of the panel exist. */
+INLINE void transpose_items(const source *s, int64_t item, int64_t valid, int width, int panel_width, uint32_t *out,
+                            word_kind kind)
+{
+    int64_t per_word = kind == PAIRS ? 2 : 1, words = (s->k + per_word - 1) / per_word;
+    for (int64_t w = 0; w < words; w += 8) {
+        int64_t p = w * per_word, n = s->k - p;
+        __m256i row[8];
+        if (valid == width && n >= 8 * per_word)
+            for (int r = 0; r < 8; r++)
+                row[r] = r < width ? words_of_item(s, item + r, p, 8 * per_word, kind) : _mm256_setzero_si256();
+        else
+            for (int r = 0; r < 8; r++)
+                row[r] = r < valid ? words_of_item(s, item + r, p, n, kind) : _mm256_setzero_si256();
+        transpose(row);
+        int64_t count = at_most(8, words - w);
+        if (count == 8)
+            for (int t = 0; t < 8; t++)
+                store_words(out + (w + t) * panel_width, row[t], width);
+        else
+            for (int t = 0; t < 8 && t < count; t++)
+                store_words(out + (w + t) * panel_width, row[t], width);
+    }
+}
+
+INLINE void pack_along(const source *s, int width, uint32_t *out, word_kind kind)
+{
+    int64_t words = kind == PAIRS ? (s->k + 1) / 2 : s->k;
+    for (int64_t item = 0; item < s->length; item += width)
+        for (int r = 0; r < width; r += 8) {
+            int part = width - r < 8 ? width - r : 8;
+            int64_t valid = at_most(s->length - item - r, part);
+            transpose_items(s, item + r, valid, part, width, out + item * words + r, kind);
+        }
+}
+
+/* Neighbouring items contiguous. Eight words of k at a time, so that the cache lines read are used up panel by panel
+ * and few pages are open at once. */
+INLINE void pack_across(const source *s, int width, uint32_t *out, word_kind kind)
+{
+    int64_t words = kind == PAIRS ? (s->k + 1) / 2 : s->k;
+    int64_t whole =
+        s->length - (width + 7) / 8 * 8; /* the last item at which a panel loads nothing but whole vectors */
+    for (int64_t first = 0; first < words; first += 8)
+        for (int64_t item = 0; item < s->length; item += width) {
+            uint32_t *panel = out + item * words;
+            for (int64_t w = first; w < at_most(first + 8, words); w++)
+                for (int r = 0; r < width; r += 8) {
+                    int64_t n = item <= whole ? 8 : s->length - item - r;
+                    int part = width - r < 8 ? width - r : 8;
+                    store_words(panel + w * width + r, word_of_items(s, item + r, w, n, kind), part);
+                }
+        }
+}
+
+/* Each dtype and direction as its own loop. */
+INLINE void pack(const source *s, bool along, int width, void *packed, word_kind kind)
+{
+    source f32 = *s, bf16 = *s;
+    f32.dtype = MX_F32;
+    bf16.dtype = MX_BF16;
+    if (s->dtype == MX_F32 && along)
+        pack_along(&f32, width, packed, kind);
+    else if (s->dtype == MX_F32)
+        pack_across(&f32, width, packed, kind);
+    else if (along)
+        pack_along(&bf16, width, packed, kind);
+    else
+        pack_across(&bf16, width, packed, kind);
+}
+
+#define DEFINE_PACK(name, width, along, kind)                                                                          \
+    void MX_SIMD_NAME(name)(int64_t length, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans,    \
+                            void *packed)                                                                              \
+    {                                                                                                                  \
+        pack(&(source){src, dtype, stride, length, k}, along, width, packed, kind);                                    \
+    }
+
+DEFINE_PACK(mx_pack_a_round, GEMM_MR, !trans, ROUND)
+DEFINE_PACK(mx_pack_b_round, GEMM_NR, trans, ROUND)
+DEFINE_PACK(mx_pack_a_keep, GEMM_MR, !trans, KEEP)
+DEFINE_PACK(mx_pack_b_keep, GEMM_NR, trans, KEEP)
+DEFINE_PACK(mx_pack_a_pairs, 8, !trans, PAIRS)
+DEFINE_PACK(mx_pack_b_pairs, 48, trans, PAIRS)

@@ -1,0 +1,379 @@
+/* Matrix products: every path of this processor against the three plain loops, and those against sums in double. */
+#include "check.h"
+#include "core/cpu.h"
+#include "kernels/gemm.h"
+#include "kernels/gemm_micro.h"
+
+#include <omp.h>
+#include <string.h>
+
+enum { GAP = 3, GUARD = 0x5a }; /* unused elements at the end of each row; the byte they hold */
+
+static uint64_t random_state = 1;
+
+static uint64_t random_bits(void)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return random_state >> 33;
+}
+
+static int64_t random_below(int64_t n) { return (int64_t)(random_bits() % (uint64_t)n); }
+static float random_value(void) { return (float)random_bits() / (float)(1u << 30) - 1.0f; }
+
+static float get(const void *data, mx_dtype dtype, int64_t at)
+{
+    return dtype == MX_F32 ? ((const float *)data)[at] : mx_from_bf16(((const mx_bf16 *)data)[at]);
+}
+
+static void set(void *data, mx_dtype dtype, int64_t at, float x)
+{
+    if (dtype == MX_F32)
+        ((float *)data)[at] = x;
+    else
+        ((mx_bf16 *)data)[at] = mx_to_bf16(x);
+}
+
+static size_t bytes_of(const mx_matrix *x, int64_t rows)
+{
+    return (size_t)(rows * x->stride) * mx_dtype_bytes(x->dtype) + 64;
+}
+
+static mx_matrix new_matrix(int64_t rows, int64_t columns, mx_dtype dtype, bool trans)
+{
+    mx_matrix x = {NULL, dtype, columns + GAP, trans};
+    x.data = malloc(bytes_of(&x, rows));
+    memset(x.data, GUARD, bytes_of(&x, rows));
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            set(x.data, dtype, i * x.stride + j, random_value());
+    return x;
+}
+
+typedef struct shape {
+    int64_t m, n, k;
+} shape;
+
+typedef struct form {
+    mx_dtype a, b, c;
+    bool trans_a, trans_b, accumulate, bias;
+    float alpha;
+} form;
+
+static mx_gemm new_product(shape s, form f)
+{
+    mx_gemm g = {.m = s.m, .n = s.n, .k = s.k, .alpha = f.alpha, .accumulate = f.accumulate};
+    g.a = f.trans_a ? new_matrix(s.k, s.m, f.a, true) : new_matrix(s.m, s.k, f.a, false);
+    g.b = f.trans_b ? new_matrix(s.n, s.k, f.b, true) : new_matrix(s.k, s.n, f.b, false);
+    g.c = new_matrix(s.m, s.n, f.c, false);
+    if (f.bias)
+        g.bias = new_matrix(1, s.n, MX_F32, false).data;
+    return g;
+}
+
+static void free_product(mx_gemm *g)
+{
+    free(g->a.data);
+    free(g->b.data);
+    free(g->c.data);
+    free((void *)g->bias);
+}
+
+/* The same product into a copy of C. */
+static mx_gemm with_own_c(const mx_gemm *g)
+{
+    mx_gemm copy = *g;
+    copy.c.data = malloc(bytes_of(&g->c, g->m));
+    memcpy(copy.c.data, g->c.data, bytes_of(&g->c, g->m));
+    return copy;
+}
+
+static bool same_bits(const mx_gemm *x, const mx_gemm *y)
+{
+    return memcmp(x->c.data, y->c.data, bytes_of(&x->c, x->m)) == 0;
+}
+
+static float operand(const mx_matrix *x, int64_t row, int64_t column, bool round)
+{
+    float v = get(x->data, x->dtype, x->trans ? column * x->stride + row : row * x->stride + column);
+    return round ? mx_from_bf16(mx_to_bf16(v)) : v;
+}
+
+/* The largest error of C over its bound, and whether what lies between the rows is untouched. Each of k products and k
+ * sums is rounded once at most, relative to no more than the sum of magnitudes; so are alpha, bias and the old C, once
+ * for each block of k at the worst; a bf16 C once more to 8 bits. */
+static double residual(const mx_gemm *g, const void *old_c)
+{
+    bool round = g->a.dtype == MX_BF16 || g->b.dtype == MX_BF16;
+    double worst = 0;
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++) {
+            double sum = 0, magnitude = 0;
+            for (int64_t p = 0; p < g->k; p++) {
+                double term = (double)operand(&g->a, i, p, round) * operand(&g->b, p, j, round);
+                sum += term;
+                magnitude += fabs(term);
+            }
+            double old = g->accumulate ? get(old_c, g->c.dtype, i * g->c.stride + j) : 0;
+            double shift = g->bias ? g->bias[j] : 0;
+            double exact = g->alpha * sum + shift + old;
+            double bound =
+                (2.0 * (double)g->k + 8) * ldexp(1, -24) * (fabs(g->alpha) * magnitude + fabs(shift) + fabs(old)) +
+                1e-37;
+            if (g->c.dtype == MX_BF16)
+                bound += ldexp(fabs(exact) + bound, -8);
+            double error = fabs(get(g->c.data, g->c.dtype, i * g->c.stride + j) - exact) / bound;
+            worst = error > worst || error != error ? error : worst;
+        }
+    for (int64_t i = 0; i < g->m; i++)
+        for (size_t x = 0; x < GAP * mx_dtype_bytes(g->c.dtype); x++)
+            if (((unsigned char *)g->c.data)[(size_t)(i * g->c.stride + g->n) * mx_dtype_bytes(g->c.dtype) + x] !=
+                GUARD)
+                return INFINITY;
+    return worst;
+}
+
+static void check_product(shape s, form f, const char *what)
+{
+    mx_gemm g = new_product(s, f);
+    mx_gemm fast = with_own_c(&g), plain = with_own_c(&g);
+    CHECK(mx_gemm_run(&fast) == MX_OK, "%s: %s", what, mx_message());
+    mx_gemm_reference(&plain);
+    double fast_residual = residual(&fast, g.c.data), plain_residual = residual(&plain, g.c.data);
+    CHECK(fast_residual <= 1 && plain_residual <= 1,
+          "%s %s: (%d, %d, %d) %s%s x %s%s -> %s%s%s alpha %g: residual %g, of the reference %g, in bounds", what,
+          mx_isa_name(mx_isa_current()), (int)s.m, (int)s.n, (int)s.k, mx_dtype_name(f.a), f.trans_a ? "'" : "",
+          mx_dtype_name(f.b), f.trans_b ? "'" : "", mx_dtype_name(f.c), f.accumulate ? " +=" : "",
+          f.bias ? " + bias" : "", f.alpha, fast_residual, plain_residual);
+    free(fast.c.data);
+    free(plain.c.data);
+    free_product(&g);
+}
+
+static form form_of(int bits)
+{
+    return (form){bits & 1 ? MX_BF16 : MX_F32,
+                  bits & 2 ? MX_BF16 : MX_F32,
+                  bits & 4 ? MX_BF16 : MX_F32,
+                  bits & 8,
+                  bits & 16,
+                  bits & 32,
+                  bits & 64,
+                  bits % 3 == 0 ? 0.375f : 1.0f};
+}
+
+/* All 128 forms, each on sizes around the edges of the register block, with blocks so small that every loop turns. */
+static void test_forms(void)
+{
+    static const int64_t sizes[] = {0, 1, 2, 3, 5, 6, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 97};
+    enum { N_SIZES = sizeof sizes / sizeof *sizes };
+    mx_gemm_set_blocks(&(mx_gemm_blocks){16, 48, 16});
+    for (int bits = 0; bits < 128; bits++)
+        for (int repeat = 0; repeat < 12; repeat++) {
+            shape s = {sizes[random_below(N_SIZES)], sizes[random_below(N_SIZES)], sizes[random_below(N_SIZES)]};
+            check_product(s, form_of(bits), "small blocks");
+        }
+    mx_gemm_set_blocks(NULL);
+    for (int bits = 0; bits < 128; bits++)
+        check_product((shape){1 + random_below(130), 1 + random_below(130), 1 + random_below(130)}, form_of(bits),
+                      "standard blocks");
+}
+
+/* Large enough for several blocks of the standard size in k. */
+static void test_large(void)
+{
+    for (int bits = 0; bits < 128; bits += 1 + (int)random_below(12))
+        check_product((shape){61, 101, 2600}, form_of(bits), "large");
+}
+
+/* The products of a generation step. */
+static void test_few_rows(void)
+{
+    for (int64_t m = 1; m <= 9; m++)
+        for (int bits = 0; bits < 128; bits += 1 + (int)random_below(3))
+            check_product((shape){m, 1 + random_below(300), 1 + random_below(300)}, form_of(bits), "few rows");
+}
+
+static void test_special_values(void)
+{
+    mx_gemm g = new_product((shape){7, 50, 9}, (form){.a = MX_F32, .b = MX_BF16, .c = MX_F32, .alpha = 1});
+    ((float *)g.a.data)[2 * g.a.stride + 3] = NAN;
+    ((float *)g.a.data)[4 * g.a.stride + 3] = INFINITY;
+    set(g.b.data, MX_BF16, 3 * g.b.stride + 1, 2.0f);
+    CHECK(mx_gemm_run(&g) == MX_OK, "%s", mx_message());
+    const float *c = g.c.data;
+    CHECK(isnan(c[2 * g.c.stride + 49]), "a NaN operand gives %g", (double)c[2 * g.c.stride + 49]);
+    CHECK(isinf(c[4 * g.c.stride + 1]) && c[4 * g.c.stride + 1] > 0, "an infinite one %g",
+          (double)c[4 * g.c.stride + 1]);
+    CHECK(isfinite(c[3 * g.c.stride + 1]), "its neighbour row %g", (double)c[3 * g.c.stride + 1]);
+    free_product(&g);
+}
+
+static void test_threads(shape s, form f)
+{
+    mx_gemm g = new_product(s, f);
+    omp_set_num_threads(1);
+    mx_gemm one = with_own_c(&g);
+    CHECK(mx_gemm_run(&one) == MX_OK, "%s", mx_message());
+    for (int threads = 2; threads <= 6; threads++) {
+        omp_set_num_threads(threads);
+        mx_gemm many = with_own_c(&g);
+        CHECK(mx_gemm_run(&many) == MX_OK, "%s", mx_message());
+        CHECK(same_bits(&one, &many), "(%d, %d, %d) on %d threads differs from one thread", (int)s.m, (int)s.n,
+              (int)s.k, threads);
+        free(many.c.data);
+    }
+    omp_set_num_threads(2);
+    free(one.c.data);
+    free_product(&g);
+}
+
+static void test_parallel_region(void)
+{
+    enum { PRODUCTS = 6 };
+    mx_gemm outside[PRODUCTS], inside[PRODUCTS];
+    for (int i = 0; i < PRODUCTS; i++) {
+        mx_gemm g = new_product((shape){90 + i, 150, 700}, form_of(1 + 4 * i));
+        outside[i] = g;
+        inside[i] = with_own_c(&g);
+        CHECK(mx_gemm_run(&outside[i]) == MX_OK, "%s", mx_message());
+    }
+    int failed = 0;
+#pragma omp parallel for reduction(+ : failed) schedule(static, 1) num_threads(3)
+    for (int i = 0; i < PRODUCTS; i++)
+        failed += mx_gemm_run(&inside[i]) != MX_OK;
+    CHECK(failed == 0, "%d products failed inside a parallel region", failed);
+    for (int i = 0; i < PRODUCTS; i++) {
+        bool f32 = inside[i].a.dtype == MX_F32 && inside[i].b.dtype == MX_F32; /* OpenBLAS: close, not equal */
+        CHECK(f32 || same_bits(&inside[i], &outside[i]), "product %d differs inside a parallel region", i);
+        free(inside[i].c.data);
+        free_product(&outside[i]);
+    }
+}
+
+static void test_batched(int64_t batch, int64_t b_step_matrices)
+{
+    shape s = {13, 34, 55}, tall = {13 * batch, 34, 55};
+    mx_gemm g = new_product((shape){tall.m, s.n, s.k}, (form){.a = MX_BF16, .b = MX_F32, .c = MX_F32, .alpha = 1});
+    free(g.b.data);
+    g.b = new_matrix(s.k * batch, s.n, MX_F32, false);
+    int64_t a_step = s.m * g.a.stride, b_step = b_step_matrices * s.k * g.b.stride, c_step = s.m * g.c.stride;
+    g.m = s.m;
+    CHECK(mx_gemm_batched(&g, batch, a_step, b_step, c_step) == MX_OK, "%s", mx_message());
+    for (int64_t i = 0; i < batch; i++) {
+        mx_gemm one = g;
+        one.a.data = (mx_bf16 *)g.a.data + i * a_step;
+        one.b.data = (float *)g.b.data + i * b_step;
+        one.c.data = (float *)g.c.data + i * c_step;
+        double r = residual(&one, NULL);
+        CHECK(r <= 1, "product %d of a batch of %d: residual %g", (int)i, (int)batch, r);
+    }
+    free_product(&g);
+}
+
+/* The word of the layout in gemm_micro.h, taken apart. */
+static float packed_element(const uint32_t *packed, int64_t item, int64_t p, int block, int64_t k, int k_group)
+{
+    int64_t words = (k + k_group - 1) / k_group;
+    uint32_t word = packed[item / block * block * words + p / k_group * block + item % block];
+    if (k_group == 2)
+        word = p % 2 ? word & 0xffff0000u : word << 16;
+    float x;
+    memcpy(&x, &word, sizeof x);
+    return x;
+}
+
+static void check_packing(mx_micro_pack *pack, bool a_side, int block, int k_group, bool round, int64_t length,
+                          int64_t k, mx_dtype dtype, bool trans)
+{
+    bool along = a_side != trans;
+    mx_matrix x = along ? new_matrix(length, k, dtype, trans) : new_matrix(k, length, dtype, trans);
+    int64_t padded = (length + block - 1) / block * block, words = padded * ((k + k_group - 1) / k_group);
+    uint32_t *packed = malloc((size_t)(words + 8) * 4);
+    memset(packed, GUARD, (size_t)(words + 8) * 4);
+    pack(length, k, x.data, dtype, x.stride, trans, packed);
+    int wrong = 0;
+    for (int64_t i = 0; i < padded; i++)
+        for (int64_t p = 0; p < (k + k_group - 1) / k_group * k_group; p++) {
+            float want = 0;
+            if (i < length && p < k)
+                want = get(x.data, dtype, along ? i * x.stride + p : p * x.stride + i);
+            if (round)
+                want = mx_from_bf16(mx_to_bf16(want));
+            wrong += packed_element(packed, i, p, block, k, k_group) != want;
+        }
+    for (int i = 0; i < 8 * 4; i++)
+        wrong += ((unsigned char *)(packed + words))[i] != GUARD;
+    CHECK(wrong == 0, "packing %s of (%d, %d) %s%s, block %d, %d to a word: %d wrong", a_side ? "A" : "B", (int)length,
+          (int)k, mx_dtype_name(dtype), trans ? "'" : "", block, k_group, wrong);
+    free(packed);
+    free(x.data);
+}
+
+/* The packing of pairs is compiled for AVX2 too: tested here even where its kernel does not run. */
+mx_micro_pack mx_pack_a_pairs_avx2, mx_pack_b_pairs_avx2;
+
+static void test_packing(mx_isa isa)
+{
+    for (int i = 0; i < 200; i++) {
+        int64_t length = 1 + random_below(120), k = 1 + random_below(60);
+        mx_dtype dtype = i & 1 ? MX_BF16 : MX_F32;
+        for (int arithmetic = MX_F32; arithmetic <= MX_BF16; arithmetic++) {
+            const mx_micro *u = mx_micro_get(isa, (mx_dtype)arithmetic);
+            check_packing(u->pack_a, true, u->mr, u->k_group, u->arithmetic == MX_BF16, length, k, dtype, i & 2);
+            check_packing(u->pack_b, false, u->nr, u->k_group, u->arithmetic == MX_BF16, length, k, dtype, i & 2);
+        }
+        if (isa >= MX_ISA_AVX2) {
+            check_packing(mx_pack_a_pairs_avx2, true, 8, 2, true, length, k, dtype, i & 2);
+            check_packing(mx_pack_b_pairs_avx2, false, 48, 2, true, length, k, dtype, i & 2);
+        }
+    }
+}
+
+/* pack_a, pack_b and block, as attention puts them together, in both arithmetics. */
+static void test_block(mx_isa isa)
+{
+    for (int i = 0; i < 60; i++) {
+        const mx_micro *u = mx_micro_get(isa, i & 1 ? MX_BF16 : MX_F32);
+        mx_dtype dtype = u->arithmetic == MX_BF16 && i & 2 ? MX_BF16 : MX_F32;
+        shape s = {1 + random_below(70), 1 + random_below(120), random_below(90)};
+        form f = {dtype, u->arithmetic, MX_F32, i & 4, i & 8, i & 16, false, 0.5f};
+        mx_gemm g = new_product(s, f);
+        mx_gemm result = with_own_c(&g);
+        size_t a_words = (size_t)mx_micro_words(u, s.m, u->mr, s.k),
+               b_words = (size_t)mx_micro_words(u, s.n, u->nr, s.k);
+        void *a = aligned_alloc(64, (a_words * 4 + 127) / 64 * 64),
+             *b = aligned_alloc(64, (b_words * 4 + 127) / 64 * 64);
+        u->pack_a(s.m, s.k, g.a.data, g.a.dtype, g.a.stride, g.a.trans, a);
+        u->pack_b(s.n, s.k, g.b.data, g.b.dtype, g.b.stride, g.b.trans, b);
+        u->block(s.m, s.n, s.k, a, b, f.alpha, result.c.data, result.c.stride, f.accumulate);
+        double r = residual(&result, g.c.data);
+        CHECK(r <= 1, "block (%d, %d, %d) of %s: residual %g", (int)s.m, (int)s.n, (int)s.k, mx_isa_name(u->isa), r);
+        free(a);
+        free(b);
+        free(result.c.data);
+        free_product(&g);
+    }
+}
+
+int main(void)
+{
+    omp_set_num_threads(2);
+    for (mx_isa isa = MX_ISA_PORTABLE; isa <= mx_isa_best(); isa++) {
+        CHECK(mx_isa_use(mx_isa_name(isa)) == MX_OK, "%s", mx_message());
+        test_packing(isa);
+        test_block(isa);
+        test_forms();
+        test_large();
+        test_few_rows();
+        test_special_values();
+        test_threads((shape){200, 300, 900}, (form){.a = MX_BF16, .b = MX_F32, .c = MX_BF16, .alpha = 1, .bias = true});
+        test_threads((shape){16, 700, 600},
+                     (form){.a = MX_BF16, .b = MX_BF16, .c = MX_F32, .alpha = 1, .accumulate = true});
+        test_threads((shape){3, 700, 600}, (form){.a = MX_BF16, .b = MX_BF16, .c = MX_BF16, .alpha = 1});
+        test_parallel_region();
+        test_batched(1, 1);
+        test_batched(7, 1);
+        test_batched(7, 0);
+    }
+    return check_done();
+}

@@ -122,8 +122,10 @@ local function as_type(value, standard)
             end
         end
         return value
+    elseif type(value) == type(standard) then
+        return value
     end
-    return type(value) == type(standard) and value or nil
+    return nil
 end
 
 -- The text after the "=" of a command-line word in the type of `standard`; nil when it has another type.
@@ -182,32 +184,24 @@ local function check_known(values, key, where)
     end
 end
 
--- The keys of a config file in its order, and the line of each. Config files are flat: a key starts its line.
-local function scan_lines(text)
-    local order, lines, n = {}, {}, 0
-    for line in (text .. "\n"):gmatch("(.-)\n") do
-        n = n + 1
-        local key = line:match("^['\"]?([%w_.-]+)['\"]?%s*:")
-        if key then
-            order[#order + 1], lines[key] = key, n
-        end
+-- A config file -> its values, the line of each key, its keys in order.
+local function parse_yaml(text, path)
+    local read, lines, order = mx.io.yaml_load(text, path)
+    if type(read) ~= "table" or #read > 0 then
+        util.refuse("%s: expected lines of the form 'key: value'", path)
     end
-    return order, lines
+    return read, lines, order
 end
 
 local function read_yaml(path, what)
-    local text = util.read_file(path, what)
-    local table_read = mx.io.yaml_load(text, path)
-    if table_read == nil or next(table_read) == nil and not text:find("%S") then
-        table_read = {}
+    local text, reason = mx.read_file(path)
+    if not text then
+        util.refuse("cannot read %s: %s", what, reason)
     end
-    if type(table_read) ~= "table" or #table_read > 0 then
-        util.refuse("%s: expected lines of the form 'key: value'", path)
-    end
-    return table_read, scan_lines(text)
+    return parse_yaml(text, path)
 end
 
--- Sets the keys of a config file; `file` is what read_yaml returned.
+-- Sets the keys of a config file; `read` and `lines` as parse_yaml gives them.
 local function apply_file(values, path, read, lines)
     for key, value in util.sorted_pairs(read) do
         local where = ("%s:%d"):format(path, lines[key] or 1)
@@ -240,10 +234,6 @@ local function apply_words(values, pairs_given)
     end
 end
 
-local function model_path(name)
-    return ("%sconfigs/models/%s.yml"):format(mx.root, name)
-end
-
 -- The model's name, the last one wins: a command-line word, the config file, base.yml. And where it was given.
 local function find_model(values, file, file_path, lines, pairs_given)
     local name, where = values.now.model_name, "configs/base.yml"
@@ -264,15 +254,14 @@ local function apply_model(values, name, where)
     if name == "default" then
         return
     end
-    local path = model_path(name)
-    local file = io.open(path, "rb")
-    if not file then
+    local path = ("%sconfigs/models/%s.yml"):format(mx.root, name)
+    local text = mx.read_file(path)
+    if not text then
         local near = util.nearest(name, MODELS)
         util.refuse("%s: no model '%s': there is no %s%s", where, name, path,
             near and (", did you mean '%s'?"):format(near) or "")
     end
-    file:close()
-    local read, _, lines = read_yaml(path, "the model file")
+    local read, lines = parse_yaml(text, path)
     apply_file(values, path, read, lines)
 end
 
@@ -340,7 +329,7 @@ local function add_options(values, order, options)
     end
 end
 
---- The config of a run. Not collective.
+--- The config of a run. Collective: rank 0 reads the files.
 ---@param words string[] the command line after the script: an optional config file, then key=value
 ---@param options? table<string, any> further keys that this script takes, with their standard values
 ---@param standard? table<string, any> values for keys of base.yml that replace the standard ones for this script
@@ -351,7 +340,7 @@ function config.load(words, options, standard)
     if path and path:match("[^/]*$") == "base.yml" then
         base_path, path = path, nil
     end
-    local base, order = read_yaml(base_path, "the base config")
+    local base, _, order = read_yaml(base_path, "the base config")
     local values = { standard = base, now = {}, where = {} }
     for key, value in pairs(base) do
         values.now[key] = value
@@ -360,9 +349,9 @@ function config.load(words, options, standard)
     for key, value in util.sorted_pairs(standard or {}) do
         set(values, key, as_type(value, base[key]), show(value), "the script")
     end
-    local file, lines, _ = {}, {}, nil
+    local file, lines = {}, {}
     if path then
-        file, _, lines = read_yaml(path, "the config file")
+        file, lines = read_yaml(path, "the config file")
     end
     apply_model(values, find_model(values, file, path, lines, pairs_given))
     apply_file(values, path, file, lines)
@@ -379,7 +368,7 @@ function config.load(words, options, standard)
     return finish(values, order)
 end
 
---- The options of a script that trains nothing: key=value words checked against `options`, its standard values.
+--- The options of a script that trains nothing: key=value words checked against its standard values. Not collective.
 ---@param words string[]
 ---@param options table<string, any>
 ---@return table

@@ -273,7 +273,7 @@ function Decoder:hidden(tokens, run)
 end
 
 --- The mean cross-entropy of a batch in training: a scalar to give to mx.backward.
----@param batch {tokens: any, targets: any, mask: any, segments: any, positions: any} (B, S) each; the last three optional
+---@param batch table tokens and targets (B, S) i32; optional mask u8, segments and positions i32, (B, S) too
 ---@return any
 function Decoder:loss(batch)
     self.passes = self.passes + 1

@@ -24,9 +24,9 @@ function nn.parameter(params, name, shape, options)
     local t
     if options.std and options.std > 0 then
         local seed = util.seed(name, options.seed or 0)
-        t = mx.randn(shape, { std = options.std, seed = seed, dtype = options.dtype or "f32" })
+        t = mx.randn { shape = shape, std = options.std, seed = seed, dtype = options.dtype or "f32" }
     else
-        t = mx.full(shape, options.value or 0, options.dtype or "f32")
+        t = mx.full { shape = shape, value = options.value or 0, dtype = options.dtype or "f32" }
     end
     params[name] = mx.name(t:keep():requires_grad(), name)
     return t

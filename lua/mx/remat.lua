@@ -48,14 +48,11 @@ end
 ---@param fn function
 ---@return any ...
 function remat.run(policy, fn, ...)
-    if policy == "none" then
-        return core.scope(fn, ...)
-    end
     local names = type(policy) == "table" and saved_names(policy) or remat.policies[policy]
-    if not names then
+    if not names and policy ~= "none" then
         error(("remat: no policy '%s'"):format(tostring(policy)), 2)
     end
-    return core.remat(names, fn, ...)
+    return core.remat_region(names or false, fn, ...)
 end
 
 return remat

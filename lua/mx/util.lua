@@ -131,34 +131,4 @@ function util.refuse(format, ...)
     error(format:format(...), 0)
 end
 
---- The whole of a text file.
----@param path string
----@param what string what the file is for, in the error
----@return string
-function util.read_file(path, what)
-    local file, reason = io.open(path, "rb")
-    local text = file and file:read("a")
-    if not file or not text then
-        util.refuse("cannot read %s: %s", what, reason or path .. ": is it a directory?")
-    end
-    file:close()
-    return text
-end
-
---- Writes a text file whole or not at all.
----@param path string
----@param text string
-function util.write_file(path, text)
-    local temporary = path .. ".tmp"
-    local file, reason = io.open(temporary, "wb")
-    if not file then
-        util.refuse("cannot write %s: %s", path, reason)
-    end
-    local written, why = file:write(text)
-    if not written or not file:close() or not os.rename(temporary, path) then
-        os.remove(temporary)
-        util.refuse("cannot write %s: %s", path, why or "the disk may be full")
-    end
-end
-
 return util

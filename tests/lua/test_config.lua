@@ -1,0 +1,149 @@
+-- Configuration: precedence, types, and what is refused with which words.
+
+local lu = require "luaunit"
+local mx = require "mx"
+
+TestConfig = {}
+
+-- A config file with this content, gone again after fn.
+local function with_file(content, fn)
+    local path = os.tmpname()
+    local file = assert(io.open(path, "wb"))
+    file:write(content)
+    file:close()
+    local done, message = pcall(fn, path)
+    os.remove(path)
+    if not done then
+        error(message, 0)
+    end
+end
+
+local function refused(words, ...)
+    local loaded, message = pcall(mx.config.load, words)
+    lu.assertFalse(loaded)
+    for _, part in ipairs({ ... }) do
+        lu.assertStrContains(message, part)
+    end
+    lu.assertNotStrContains(message, "\n")
+end
+
+function TestConfig.test_base_values()
+    local c = mx.config.load({})
+    lu.assertEquals(c.model_name, "default")
+    lu.assertEquals(c.adam_b2, 0.95)
+    lu.assertEquals(math.type(c.steps), "integer")
+    lu.assertEquals(c.mlp_activations, { "silu", "linear" })
+end
+
+function TestConfig.test_the_last_one_wins()
+    with_file("model_name: tiny\nsteps: 7\nbase_mlp_dim: 96\nlearning_rate: 0.5\n", function(path)
+        local c = mx.config.load({ path, "steps=9" })
+        lu.assertEquals(c.base_emb_dim, 64) -- the model file
+        lu.assertEquals(c.base_mlp_dim, 96) -- the config file over the model file
+        lu.assertEquals(c.learning_rate, 0.5)
+        lu.assertEquals(c.steps, 9) -- the word over the config file
+    end)
+end
+
+function TestConfig.test_a_word_names_the_model_over_the_file()
+    with_file("model_name: tiny\n", function(path)
+        lu.assertEquals(mx.config.load({ path, "model_name=gpt2-124m" }).base_emb_dim, 768)
+    end)
+end
+
+function TestConfig.test_words_take_the_key_s_type()
+    local c = mx.config.load({
+        "run_name=2024", "use_rope=false", "learning_rate=1", "mlp_activations=[gelu]", "per_device_batch_size=6.0",
+    })
+    lu.assertEquals(c.run_name, "2024")
+    lu.assertFalse(c.use_rope)
+    lu.assertEquals(math.type(c.learning_rate), "float")
+    lu.assertEquals(c.mlp_activations, { "gelu" })
+    lu.assertEquals(math.type(c.per_device_batch_size), "integer")
+    lu.assertEquals(mx.config.load({ "mlp_activations=gelu,linear" }).mlp_activations, { "gelu", "linear" })
+end
+
+function TestConfig.test_unknown_keys()
+    refused({ "stepss=3" }, "'stepss=3' on the command line", "unknown key 'stepss'", "did you mean 'steps'")
+    refused({ "learning_rat=3" }, "did you mean 'learning_rate'")
+    refused({ "quxzyplugh=3" }, "unknown key", "configs/base.yml lists them all")
+    with_file("# a comment\nsteps: 3\n\nremat_polcy: full\n", function(path)
+        refused({ path }, path .. ":4:", "did you mean 'remat_policy'")
+    end)
+end
+
+function TestConfig.test_wrong_types()
+    refused({ "steps=ten" }, "'steps=ten' on the command line: steps", "expected a whole number", "'ten'")
+    refused({ "steps=2.5" }, "expected a whole number")
+    refused({ "learning_rate=fast" }, "expected a number")
+    refused({ "use_rope=maybe" }, "expected true or false")
+    with_file("steps: [1, 2]\n", function(path)
+        refused({ path }, path .. ":1:", "expected a whole number, got [1, 2]")
+    end)
+    with_file("run_name: 3\n", function(path)
+        refused({ path }, "expected a string")
+    end)
+    with_file("- steps\n- 3\n", function(path)
+        refused({ path }, "key: value")
+    end)
+end
+
+function TestConfig.test_values_out_of_range()
+    refused({ "steps=0" }, "expected at least 1, got '0'")
+    refused({ "dropout_rate=1" }, "expected a number below 1")
+    refused({ "remat_policy=minimal_with_contex" }, "one of none, ", "did you mean minimal_with_context?")
+    refused({ "dtype=float16" }, "one of bfloat16, float32")
+    refused({ "mlp_activations=[linear]" }, "[silu, linear]")
+    refused({ "learning_rate=nan" }, "expected a number")
+end
+
+function TestConfig.test_combinations()
+    refused({ "base_num_kv_heads=3" }, "expected a divisor of base_num_query_heads = 8, got 3")
+    refused({ "global_parameter_scale=6" }, "expected a power of two, got 6")
+    refused({ "head_dim=63" }, "use_rope needs an even one")
+    refused({ "model_name=gpt2-124m", "max_target_length=2048" }, "trainable_position_size = 1024")
+    refused({ "attention_type=local_sliding" }, "sliding_window_size")
+    refused({ "dataset_type=text" }, "needs dataset_path")
+    refused({ "dataset_type=text", "dataset_path=x", "vocab_size=100" }, "at least 256, got 100")
+end
+
+function TestConfig.test_keys_without_effect()
+    refused({ "sgd_momentum=0.9" }, "sgd_momentum has no effect with opt_type = adamw")
+    refused({ "dataset_path=x" }, "no effect with dataset_type = synthetic")
+    refused({ "use_rope=false", "rope_max_timescale=500" }, "no effect with use_rope = false")
+    -- A model file describes more than one run: what it sets does not count.
+    lu.assertFalse(mx.config.load({ "model_name=llama3-8b", "use_rope=false" }).use_rope)
+end
+
+function TestConfig.test_missing_files()
+    refused({ "model_name=llama2-7B" }, "no model 'llama2-7B'", "did you mean 'llama2-7b'")
+    refused({ "no/such/file.yml" }, "no/such/file.yml")
+    refused({ "steps=3", "file.yml" }, "'file.yml' on the command line: expected key=value")
+end
+
+function TestConfig.test_reading_an_unknown_key()
+    local c = mx.config.load({})
+    lu.assertErrorMsgContains("no config key 'stepz'", function()
+        return c.stepz
+    end)
+end
+
+function TestConfig.test_script_options()
+    local c = mx.config.load({ "bench_seconds=5" }, { bench_seconds = 60.0 })
+    lu.assertEquals(c.bench_seconds, 5.0)
+    refused({ "bench_seconds=5" }, "unknown key 'bench_seconds'")
+    local o = mx.config.options({ "only=matmul" }, { only = "", tokens = 2048 })
+    lu.assertEquals({ o.only, o.tokens }, { "matmul", 2048 })
+    lu.assertErrorMsgContains("did you mean 'tokens'", mx.config.options, { "token=3" }, { only = "", tokens = 2048 })
+end
+
+function TestConfig.test_dump_reads_back_the_same()
+    local c = mx.config.load({ "model_name=128b", "run_name=a b: \"c\"", "steps=3" })
+    with_file(mx.config.dump(c), function(path)
+        local again = mx.config.load({ path })
+        lu.assertEquals(mx.config.dump(again), mx.config.dump(c))
+        lu.assertEquals(again.run_name, "a b: \"c\"")
+    end)
+    lu.assertStrContains(mx.config.dump(c, true), "steps: 3")
+    lu.assertNotStrContains(mx.config.dump(c, true), "adam_b1")
+end

@@ -1,0 +1,540 @@
+#include "io/checksum.h"
+#include "io/file.h"
+#include "io/hdf5_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* A compressed dataset is at most this many times its stored bytes: what deflate can reach. A header that claims more
+ * is forged, and we allocate nothing for it. */
+enum { MOST_EXPANSION = 1100 };
+
+struct mx_h5 {
+    char *path;
+    int64_t file_bytes;
+    hid_t file;
+    mx_h5_entry *entries;
+    int64_t count, room;
+    mx_value attributes;
+};
+
+/* ---- listing ---- */
+
+/* The shape of a dataspace; n_dims -1 when no tensor can have it. */
+static mx_shape shape_of(hid_t space)
+{
+    mx_shape none = {.n_dims = -1}, shape = {0};
+    hsize_t size[H5S_MAX_RANK];
+    H5S_class_t class = H5Sget_simple_extent_type(space);
+    int n_dims = H5Sget_simple_extent_ndims(space);
+    if (class == H5S_SCALAR)
+        return shape;
+    if (class != H5S_SIMPLE || n_dims < 1 || n_dims > MX_MAX_DIMS || H5Sget_simple_extent_dims(space, size, NULL) < 0)
+        return none;
+    /* The product of the sizes that are not 0 stays in range, so that no order of multiplying overflows. */
+    double product = 1;
+    shape.n_dims = n_dims;
+    for (int d = 0; d < n_dims; d++) {
+        product *= size[d] ? (double)size[d] : 1;
+        if (product > 0x1p58)
+            return none;
+        shape.size[d] = (int64_t)size[d];
+    }
+    return shape;
+}
+
+static mx_status add_dataset(mx_h5 *file, const char *name)
+{
+    if (file->count == file->room) {
+        int64_t room = file->room ? 2 * file->room : 64;
+        mx_h5_entry *entries = realloc(file->entries, (size_t)room * sizeof *entries);
+        if (!entries)
+            return mx_fail(MX_ERR_MEMORY, "'%s': out of memory for a list of %lld tensors", file->path,
+                           (long long)room);
+        file->entries = entries;
+        file->room = room;
+    }
+    mx_h5_entry entry = {.name = strdup(name)};
+    if (!entry.name)
+        return mx_fail(MX_ERR_MEMORY, "'%s': out of memory for a name", file->path);
+    hid_t dataset = H5Dopen2(file->file, name, H5P_DEFAULT);
+    hid_t type = H5Dget_type(dataset), space = H5Dget_space(dataset);
+    mx_status status = MX_OK;
+    if (dataset < 0 || type < 0 || space < 0) {
+        status = mx_h5_fail(file->path, "damaged: cannot read the header of dataset '%.200s'", name);
+        free(entry.name);
+    } else {
+        mx_h5_describe_type(type, entry.type, &entry.dtype);
+        entry.shape = shape_of(space);
+        entry.checked = H5Aexists(dataset, MX_H5_SUMS) > 0;
+        file->entries[file->count++] = entry;
+    }
+    H5Sclose(space);
+    H5Tclose(type);
+    H5Dclose(dataset);
+    return status;
+}
+
+typedef struct visit {
+    mx_h5 *file;
+    mx_status status;
+} visit;
+
+static herr_t visit_object(hid_t root, const char *name, const H5O_info_t *info, void *data)
+{
+    (void)root;
+    visit *v = data;
+    if (info->type == H5O_TYPE_DATASET)
+        v->status = add_dataset(v->file, name);
+    return v->status == MX_OK ? 0 : -1;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const mx_h5_entry *)a)->name, ((const mx_h5_entry *)b)->name);
+}
+
+static mx_status list_datasets(mx_h5 *file)
+{
+    visit v = {file, MX_OK};
+    H5Eclear2(H5E_DEFAULT);
+    if (H5Ovisit2(file->file, H5_INDEX_NAME, H5_ITER_INC, visit_object, &v, H5O_INFO_BASIC) < 0)
+        return v.status != MX_OK ? v.status : mx_h5_fail(file->path, "damaged: cannot list its contents");
+    if (file->count)
+        qsort(file->entries, (size_t)file->count, sizeof *file->entries, by_name);
+    return MX_OK;
+}
+
+/* ---- attributes ---- */
+
+static herr_t read_variable_string(hid_t attribute, hid_t type, mx_value *out)
+{
+    char *text = NULL;
+    if (H5Aread(attribute, type, &text) < 0)
+        return -1;
+    mx_status status = text ? mx_value_set_string(out, text, strlen(text)) : mx_value_set_string(out, "", 0);
+    H5free_memory(text);
+    return status == MX_OK ? 0 : -1;
+}
+
+static herr_t read_fixed_string(const mx_h5 *file, hid_t attribute, hid_t type, mx_value *out)
+{
+    size_t bytes = H5Tget_size(type);
+    if (bytes == 0 || (int64_t)bytes > file->file_bytes)
+        return -1;
+    char *text = calloc(bytes + 1, 1);
+    if (!text)
+        return -1;
+    herr_t result = H5Aread(attribute, type, text);
+    size_t length = strlen(text);
+    while (H5Tget_strpad(type) == H5T_STR_SPACEPAD && length > 0 && text[length - 1] == ' ')
+        length--;
+    if (result >= 0 && mx_value_set_string(out, text, length) != MX_OK)
+        result = -1;
+    free(text);
+    return result;
+}
+
+/* Leaves *out null for a kind that we do not read. */
+static herr_t read_attribute(const mx_h5 *file, hid_t attribute, hid_t type, mx_value *out)
+{
+    switch (H5Tget_class(type)) {
+    case H5T_STRING:
+        return H5Tis_variable_str(type) > 0 ? read_variable_string(attribute, type, out)
+                                            : read_fixed_string(file, attribute, type, out);
+    case H5T_INTEGER:
+        out->kind = MX_INT;
+        return H5Aread(attribute, H5T_NATIVE_INT64, &out->integer);
+    case H5T_FLOAT:
+        out->kind = MX_FLOAT;
+        return H5Aread(attribute, H5T_NATIVE_DOUBLE, &out->number);
+    default:
+        return 0;
+    }
+}
+
+static herr_t visit_attribute(hid_t root, const char *name, const H5A_info_t *info, void *data)
+{
+    (void)info;
+    visit *v = data;
+    mx_value value = {.kind = MX_NULL};
+    mx_entry *entry;
+    hid_t attribute = H5Aopen(root, name, H5P_DEFAULT);
+    hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
+    herr_t result = attribute < 0 || type < 0 || space < 0 ? -1 : 0;
+    if (result >= 0 && H5Sget_simple_extent_npoints(space) == 1)
+        result = read_attribute(v->file, attribute, type, &value);
+    H5Sclose(space);
+    H5Tclose(type);
+    H5Aclose(attribute);
+    if (result < 0)
+        v->status = mx_h5_fail(v->file->path, "damaged: cannot read attribute '%.200s'", name);
+    else if (value.kind != MX_NULL)
+        v->status = mx_value_append(&v->file->attributes, name, &entry);
+    if (v->status != MX_OK || value.kind == MX_NULL)
+        mx_value_free(&value);
+    else
+        entry->value = value;
+    return v->status == MX_OK ? 0 : -1;
+}
+
+static mx_status list_attributes(mx_h5 *file)
+{
+    visit v = {file, MX_OK};
+    H5Eclear2(H5E_DEFAULT);
+    file->attributes.kind = MX_MAP;
+    if (H5Aiterate2(file->file, H5_INDEX_NAME, H5_ITER_INC, NULL, visit_attribute, &v) < 0)
+        return v.status != MX_OK ? v.status : mx_h5_fail(file->path, "damaged: cannot list its attributes");
+    return MX_OK;
+}
+
+/* ---- opening ---- */
+
+static mx_status open_file(mx_h5 *file, const char *path)
+{
+    int fd;
+    MX_TRY(mx_file_open(path, &fd, &file->file_bytes)); /* for the system's own words when it cannot be opened */
+    close(fd);
+    mx_h5_start();
+    H5Eclear2(H5E_DEFAULT);
+    if (H5Fis_hdf5(path) <= 0)
+        return mx_fail(MX_ERR_IO, "'%s' is no HDF5 file, or one cut off at its start: it has %lld bytes", path,
+                       (long long)file->file_bytes);
+    hid_t access = mx_h5_access();
+    H5Eclear2(H5E_DEFAULT);
+    file->file = H5Fopen(path, H5F_ACC_RDONLY, access);
+    mx_status status = file->file < 0 ? mx_h5_fail(path, "damaged or truncated HDF5 file") : MX_OK;
+    H5Pclose(access);
+    MX_TRY(status);
+    MX_TRY(list_datasets(file));
+    return list_attributes(file);
+}
+
+mx_status mx_h5_open(const char *path, mx_h5 **out)
+{
+    *out = NULL;
+    mx_h5 *file = calloc(1, sizeof *file);
+    if (file) {
+        file->file = -1;
+        file->path = strdup(path);
+    }
+    if (!file || !file->path) {
+        free(file);
+        return mx_fail(MX_ERR_MEMORY, "out of memory to read '%s'", path);
+    }
+    mx_status status = open_file(file, path);
+    if (status != MX_OK) {
+        mx_h5_close(file);
+        return status;
+    }
+    *out = file;
+    return MX_OK;
+}
+
+void mx_h5_close(mx_h5 *file)
+{
+    if (!file)
+        return;
+    if (file->file >= 0)
+        H5Fclose(file->file);
+    for (int64_t i = 0; i < file->count; i++)
+        free(file->entries[i].name);
+    free(file->entries);
+    mx_value_free(&file->attributes);
+    free(file->path);
+    free(file);
+}
+
+int64_t mx_h5_count(const mx_h5 *file) { return file->count; }
+
+const mx_h5_entry *mx_h5_entry_at(const mx_h5 *file, int64_t i) { return &file->entries[i]; }
+
+const mx_h5_entry *mx_h5_find(const mx_h5 *file, const char *name)
+{
+    mx_h5_entry key = {.name = (char *)name};
+    return file->count ? bsearch(&key, file->entries, (size_t)file->count, sizeof key, by_name) : NULL;
+}
+
+const mx_value *mx_h5_attributes(const mx_h5 *file) { return &file->attributes; }
+
+/* ---- reading ---- */
+
+typedef struct dataset {
+    const mx_h5 *file;
+    const mx_h5_entry *entry;
+    hid_t id, type, space;
+    mx_h5_rows r;
+    int64_t value_bytes; /* of one element */
+    uint32_t *sums;      /* of blocks of r.block_rows rows; NULL: none are stored */
+} dataset;
+
+static void close_dataset(dataset *d)
+{
+    H5Sclose(d->space);
+    H5Tclose(d->type);
+    H5Dclose(d->id);
+    free(d->sums);
+}
+
+/* That the values can be in the file at all: nothing is allocated for sizes that only a damaged header claims. */
+static mx_status check_storage(const dataset *d)
+{
+    /* In floating point: the product of forged sizes cannot overflow. */
+    double bytes = (double)mx_shape_count(&d->entry->shape) * (double)d->value_bytes;
+    hid_t create = H5Dget_create_plist(d->id);
+    H5D_layout_t layout = H5Pget_layout(create);
+    int external = H5Pget_external_count(create);
+    H5Pclose(create);
+    double stored = (double)H5Dget_storage_size(d->id), there = (double)d->file->file_bytes;
+    const char *path = d->file->path, *name = d->entry->name;
+    if (layout == H5D_VIRTUAL || external > 0)
+        return mx_fail(MX_ERR_IO, "'%s': dataset '%.200s' keeps its values in another file, which is not supported",
+                       path, name);
+    if (bytes > 0 && stored <= 0)
+        return mx_fail(MX_ERR_IO, "'%s': dataset '%.200s' has no values in the file", path, name);
+    double most = layout == H5D_CHUNKED ? there * MOST_EXPANSION : stored;
+    if (stored > there || bytes > most)
+        return mx_fail(MX_ERR_IO, "'%s' is damaged: dataset '%.200s' claims %.0f bytes in a file of %.0f", path, name,
+                       bytes, there);
+    return MX_OK;
+}
+
+static mx_status read_sums(dataset *d)
+{
+    const char *path = d->file->path, *name = d->entry->name;
+    int64_t blocks = 0;
+    hid_t rows = H5Aopen(d->id, MX_H5_SUM_ROWS, H5P_DEFAULT);
+    herr_t result = H5Aread(rows, H5T_NATIVE_INT64, &d->r.block_rows);
+    H5Aclose(rows);
+    hid_t sums = H5Aopen(d->id, MX_H5_SUMS, H5P_DEFAULT), space = H5Aget_space(sums);
+    if (result >= 0 && d->r.block_rows > 0 && space >= 0)
+        blocks = H5Sget_simple_extent_npoints(space);
+    mx_status status = MX_OK;
+    if (blocks <= 0 || d->r.row_bytes <= 0 || blocks != (d->r.rows - 1) / d->r.block_rows + 1)
+        status = mx_h5_fail(path, "damaged: the checksums of dataset '%.200s' do not fit its shape", name);
+    else if (!(d->sums = malloc((size_t)blocks * sizeof *d->sums)))
+        status = mx_fail(MX_ERR_MEMORY, "'%s': out of memory for %lld checksums", path, (long long)blocks);
+    else if (H5Aread(sums, H5T_NATIVE_UINT32, d->sums) < 0)
+        status = mx_h5_fail(path, "damaged: cannot read the checksums of dataset '%.200s'", name);
+    H5Sclose(space);
+    H5Aclose(sums);
+    return status;
+}
+
+static mx_status find_entry(const mx_h5 *file, const char *name, const mx_h5_entry **out)
+{
+    *out = mx_h5_find(file, name);
+    if (!*out)
+        return mx_fail(MX_ERR_IO, "'%s' has no tensor '%.200s' (it has %lld%s%.100s%s)", file->path, name,
+                       (long long)file->count, file->count ? ", the first is '" : "",
+                       file->count ? file->entries[0].name : "", file->count ? "'" : "");
+    if ((*out)->shape.n_dims < 0)
+        return mx_fail(MX_ERR_IO, "'%s': dataset '%.200s' has no shape that a tensor can have (at most %d dimensions)",
+                       file->path, name, MX_MAX_DIMS);
+    return MX_OK;
+}
+
+static mx_status open_dataset(const mx_h5 *file, const mx_h5_entry *entry, dataset *d)
+{
+    H5Eclear2(H5E_DEFAULT);
+    *d = (dataset){.file = file, .entry = entry, .id = H5Dopen2(file->file, entry->name, H5P_DEFAULT)};
+    d->type = H5Dget_type(d->id);
+    d->space = H5Dget_space(d->id);
+    if (d->id < 0 || d->type < 0 || d->space < 0) {
+        close_dataset(d);
+        return mx_h5_fail(file->path, "damaged: cannot open dataset '%.200s'", entry->name);
+    }
+    d->value_bytes = (int64_t)H5Tget_size(d->type);
+    mx_status status = check_storage(d);
+    if (status != MX_OK)
+        close_dataset(d);
+    return status;
+}
+
+/* Rows [first, first + rows), straight into `to`; no conversion, since the type in memory is the one in the file. */
+static mx_status read_rows(const dataset *d, int64_t first, int64_t rows, void *to)
+{
+    const mx_shape *shape = &d->entry->shape;
+    hid_t file_space = H5S_ALL, memory_space = H5S_ALL;
+    herr_t result = 0;
+    if (shape->n_dims > 0) {
+        hsize_t start[MX_MAX_DIMS] = {(hsize_t)first}, count[MX_MAX_DIMS] = {(hsize_t)rows};
+        for (int i = 1; i < shape->n_dims; i++)
+            count[i] = (hsize_t)shape->size[i];
+        file_space = d->space;
+        result = H5Sselect_hyperslab(d->space, H5S_SELECT_SET, start, NULL, count, NULL);
+        memory_space = H5Screate_simple(shape->n_dims, count, NULL);
+    }
+    if (result >= 0)
+        result = H5Dread(d->id, d->type, memory_space, file_space, H5P_DEFAULT, to);
+    if (shape->n_dims > 0)
+        H5Sclose(memory_space);
+    return result < 0 ? mx_h5_fail(d->file->path, "cannot read dataset '%.200s'", d->entry->name) : MX_OK;
+}
+
+static mx_status verify(const dataset *d, int64_t block, int64_t rows, const void *data)
+{
+    if (!d->sums || mx_crc32c(0, data, (size_t)(rows * d->r.row_bytes)) == d->sums[block])
+        return MX_OK;
+    return mx_fail(MX_ERR_IO, "'%s' is damaged: the checksum of dataset '%.200s' is wrong in rows %lld to %lld",
+                   d->file->path, d->entry->name, (long long)(block * d->r.block_rows + 1),
+                   (long long)(block * d->r.block_rows + rows));
+}
+
+/* A block of which only some rows are wanted: read whole, to verify it, and copied from. */
+static mx_status read_part(const dataset *d, int64_t block, int64_t rows, int64_t skip, int64_t take, void *to)
+{
+    char *scratch = malloc((size_t)(rows * d->r.row_bytes));
+    if (!scratch)
+        return mx_fail(MX_ERR_MEMORY, "'%s': out of memory to verify dataset '%.200s'", d->file->path, d->entry->name);
+    mx_status status = read_rows(d, block * d->r.block_rows, rows, scratch);
+    if (status == MX_OK)
+        status = verify(d, block, rows, scratch);
+    if (status == MX_OK)
+        memcpy(to, scratch + skip * d->r.row_bytes, (size_t)(take * d->r.row_bytes));
+    free(scratch);
+    return status;
+}
+
+static mx_status read_blocks(const dataset *d, int64_t first, int64_t rows, char *to)
+{
+    for (int64_t row = first; row < first + rows;) {
+        int64_t block = row / d->r.block_rows, start = block * d->r.block_rows;
+        int64_t in_block = d->r.rows - start < d->r.block_rows ? d->r.rows - start : d->r.block_rows;
+        int64_t skip = row - start;
+        int64_t take = first + rows - row < in_block - skip ? first + rows - row : in_block - skip;
+        if (d->sums && take < in_block) {
+            MX_TRY(read_part(d, block, in_block, skip, take, to));
+        } else {
+            MX_TRY(read_rows(d, row, take, to));
+            MX_TRY(verify(d, block, take, to));
+        }
+        row += take;
+        to += take * d->r.row_bytes;
+    }
+    return MX_OK;
+}
+
+/* The shape of the rows asked for; MX_ERR_VALUE outside the dataset. */
+static mx_status shape_of_rows(const mx_h5 *file, const mx_h5_entry *entry, int64_t first, int64_t *rows, mx_shape *out)
+{
+    if (entry->dtype < 0)
+        return mx_fail(MX_ERR_DTYPE,
+                       "'%s': dataset '%.200s' is %s; a tensor is f32, bf16, i32, u8 or i8: convert the file",
+                       file->path, entry->name, entry->type);
+    int64_t there = entry->shape.n_dims ? entry->shape.size[0] : 1;
+    if (*rows < 0 && first <= there)
+        *rows = there - first;
+    *out = entry->shape;
+    if (first < 0 || *rows < 0 || first > there || *rows > there - first || (!entry->shape.n_dims && *rows != 1))
+        return mx_fail(MX_ERR_VALUE, "'%s': rows %lld to %lld of dataset '%.200s', which has %lld", file->path,
+                       (long long)(first + 1), (long long)(first + *rows), entry->name, (long long)there);
+    if (out->n_dims)
+        out->size[0] = *rows;
+    return MX_OK;
+}
+
+static mx_status read_entry(const mx_h5 *file, const mx_h5_entry *entry, int64_t first, int64_t rows, mx_tensor *to)
+{
+    dataset d;
+    if (mx_count(to) == 0)
+        return MX_OK;
+    MX_TRY(open_dataset(file, entry, &d));
+    d.r = mx_h5_rows_of(&entry->shape, (mx_dtype)entry->dtype);
+    mx_status status = entry->checked ? read_sums(&d) : MX_OK;
+    if (status == MX_OK)
+        status = read_blocks(&d, first, rows, mx_data(to));
+    close_dataset(&d);
+    return status;
+}
+
+mx_status mx_h5_read_into(mx_h5 *file, const char *name, int64_t first, int64_t rows, mx_tensor *to)
+{
+    const mx_h5_entry *entry;
+    mx_shape shape;
+    MX_TRY(find_entry(file, name, &entry));
+    MX_TRY(shape_of_rows(file, entry, first, &rows, &shape));
+    if (to->dtype != (mx_dtype)entry->dtype || !mx_shape_equal(&to->shape, &shape))
+        return mx_fail(to->dtype != (mx_dtype)entry->dtype ? MX_ERR_DTYPE : MX_ERR_SHAPE,
+                       "'%s': dataset '%.200s' is %s %s; the tensor to fill is %s", file->path, name, entry->type,
+                       mx_shape_text(&shape), mx_tensor_text(to));
+    if (!to->storage || to->released)
+        return mx_fail(MX_ERR_STATE, "'%s': the tensor to fill with '%.200s' has been released", file->path, name);
+    return read_entry(file, entry, first, rows, to);
+}
+
+/* Opens the dataset once for its checks before anything is allocated. */
+static mx_status check_entry(const mx_h5 *file, const mx_h5_entry *entry)
+{
+    dataset d;
+    MX_TRY(open_dataset(file, entry, &d));
+    close_dataset(&d);
+    return MX_OK;
+}
+
+mx_status mx_h5_read(mx_h5 *file, const char *name, int64_t first, int64_t rows, mx_tensor **out)
+{
+    const mx_h5_entry *entry;
+    mx_shape shape;
+    *out = NULL;
+    MX_TRY(find_entry(file, name, &entry));
+    MX_TRY(shape_of_rows(file, entry, first, &rows, &shape));
+    MX_TRY(check_entry(file, entry));
+    MX_TRY(mx_tensor_new((mx_dtype)entry->dtype, &shape, out));
+    mx_status status = read_entry(file, entry, first, rows, *out);
+    if (status != MX_OK) {
+        mx_release(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* ---- integers ---- */
+
+static mx_status read_integers(const dataset *d, int64_t first, int64_t count, int32_t *to)
+{
+    enum { BATCH = 65536 };
+    hsize_t start = (hsize_t)first, length;
+    int64_t *wide = malloc((size_t)(count < BATCH ? count : BATCH) * sizeof *wide + 1);
+    if (!wide)
+        return mx_fail(MX_ERR_MEMORY, "'%s': out of memory", d->file->path);
+    mx_status status = MX_OK;
+    for (int64_t done = 0; done < count && status == MX_OK; done += (int64_t)length, start += length) {
+        length = (hsize_t)(count - done < BATCH ? count - done : BATCH);
+        hid_t memory = H5Screate_simple(1, &length, NULL);
+        H5Sselect_hyperslab(d->space, H5S_SELECT_SET, &start, NULL, &length, NULL);
+        if (H5Dread(d->id, H5T_NATIVE_INT64, memory, d->space, H5P_DEFAULT, wide) < 0)
+            status = mx_h5_fail(d->file->path, "cannot read dataset '%.200s'", d->entry->name);
+        H5Sclose(memory);
+        for (hsize_t i = 0; i < length && status == MX_OK; i++)
+            if (wide[i] == (int32_t)wide[i])
+                to[done + (int64_t)i] = (int32_t)wide[i];
+            else
+                status =
+                    mx_fail(MX_ERR_VALUE, "'%s': dataset '%.200s' holds %lld at position %lld, which is no i32",
+                            d->file->path, d->entry->name, (long long)wide[i], (long long)(first + done + (int64_t)i));
+    }
+    free(wide);
+    return status;
+}
+
+mx_status mx_h5_read_integers(mx_h5 *file, const char *name, int64_t first, int64_t count, int32_t *to)
+{
+    const mx_h5_entry *entry;
+    dataset d;
+    MX_TRY(find_entry(file, name, &entry));
+    if (entry->shape.n_dims != 1 || (entry->type[0] != 'i' && entry->type[0] != 'u'))
+        return mx_fail(MX_ERR_DTYPE, "'%s': dataset '%.200s' is %s %s; expected integers of one dimension", file->path,
+                       name, entry->type, mx_shape_text(&entry->shape));
+    if (first < 0 || count < 0 || first > entry->shape.size[0] || count > entry->shape.size[0] - first)
+        return mx_fail(MX_ERR_VALUE, "'%s': values %lld to %lld of dataset '%.200s', which has %lld", file->path,
+                       (long long)first, (long long)(first + count), name, (long long)entry->shape.size[0]);
+    if (count == 0)
+        return MX_OK;
+    MX_TRY(open_dataset(file, entry, &d));
+    mx_status status = read_integers(&d, first, count, to);
+    close_dataset(&d);
+    return status;
+}

@@ -1,0 +1,214 @@
+#include "io/tokens.h"
+
+#include "io/file.h"
+#include "io/hdf5.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+enum { HEADER_INTS = 256, HEADER_BYTES = 4 * HEADER_INTS, MAGIC = 20240520, VERSION = 1 };
+enum { PIECE = 16384, BATCH = 1 << 16 }; /* tokens read, and scanned, at once */
+
+#define DATASET "tokens"
+
+typedef enum format { BIN, HDF5, TEXT } format;
+static const char *const format_names[] = {"bin", "hdf5", "text"};
+
+struct mx_tokens {
+    char *path;
+    format format;
+    int64_t count;
+    int fd;         /* of bin and text; -1: none */
+    int64_t offset; /* of the first token, in bytes */
+    mx_h5 *file;    /* of hdf5 */
+    int32_t max;    /* once known */
+    bool max_known;
+};
+
+/* ---- opening ---- */
+
+static mx_status choose_format(const char *path, const char *name, format *out)
+{
+    const char *dot = strrchr(path, '.');
+    if (strcmp(name, "auto") == 0) {
+        bool h5 = dot && (strcasecmp(dot, ".h5") == 0 || strcasecmp(dot, ".hdf5") == 0);
+        *out = h5 ? HDF5 : dot && strcasecmp(dot, ".bin") == 0 ? BIN : TEXT;
+        return MX_OK;
+    }
+    for (int f = BIN; f <= TEXT; f++)
+        if (strcmp(name, format_names[f]) == 0) {
+            *out = (format)f;
+            return MX_OK;
+        }
+    return mx_fail(MX_ERR_VALUE, "'%s': unknown token format '%.40s'; expected bin, hdf5, text or auto", path, name);
+}
+
+static mx_status check_header(mx_tokens *t, const int32_t *header, int64_t bytes)
+{
+    if (header[1] != VERSION)
+        return mx_fail(MX_ERR_IO, "'%s': token file of version %d; only version %d (uint16) is read", t->path,
+                       header[1], VERSION);
+    int64_t expected = HEADER_BYTES + 2 * (int64_t)header[2];
+    if (header[2] < 0 || bytes != expected)
+        return mx_fail(MX_ERR_IO,
+                       "'%s' is damaged or truncated: its header promises %d tokens, %lld bytes in all, and it "
+                       "has %lld bytes",
+                       t->path, header[2], (long long)expected, (long long)bytes);
+    t->offset = HEADER_BYTES;
+    t->count = header[2];
+    return MX_OK;
+}
+
+/* Raw tokens that begin with the two halves of the magic (55432, 308) would be taken for a header: refused, not
+ * misread, since version and size would not fit. */
+static mx_status open_bin(mx_tokens *t, int64_t bytes)
+{
+    int32_t header[3] = {0};
+    if (bytes >= (int64_t)sizeof header[0])
+        MX_TRY(mx_file_read_at(t->fd, t->path, 0, header, sizeof header[0]));
+    if (header[0] == MAGIC) {
+        if (bytes < HEADER_BYTES)
+            return mx_fail(MX_ERR_IO, "'%s' is truncated: its header has %d bytes, the file %lld", t->path,
+                           HEADER_BYTES, (long long)bytes);
+        MX_TRY(mx_file_read_at(t->fd, t->path, 0, header, sizeof header));
+        return check_header(t, header, bytes);
+    }
+    if (bytes % 2 != 0)
+        return mx_fail(MX_ERR_IO,
+                       "'%s' has %lld bytes: a file of uint16 tokens has an even number (truncated, or another "
+                       "format?)",
+                       t->path, (long long)bytes);
+    t->count = bytes / 2;
+    return MX_OK;
+}
+
+static mx_status open_hdf5(mx_tokens *t)
+{
+    MX_TRY(mx_h5_open(t->path, &t->file));
+    const mx_h5_entry *entry = mx_h5_find(t->file, DATASET);
+    if (!entry)
+        return mx_fail(MX_ERR_IO, "'%s' has no dataset '" DATASET "' (it has %lld datasets)", t->path,
+                       (long long)mx_h5_count(t->file));
+    if (entry->shape.n_dims != 1 || (entry->type[0] != 'i' && entry->type[0] != 'u'))
+        return mx_fail(MX_ERR_IO, "'%s': dataset '" DATASET "' is %s of %d dimensions; expected integers of one",
+                       t->path, entry->type, entry->shape.n_dims);
+    t->count = entry->shape.size[0];
+    int32_t last; /* can only be read when the values are there */
+    return t->count > 0 ? mx_h5_read_integers(t->file, DATASET, t->count - 1, 1, &last) : MX_OK;
+}
+
+static mx_status open_tokens(mx_tokens *t, const char *format_name)
+{
+    int64_t bytes = 0;
+    MX_TRY(choose_format(t->path, format_name, &t->format));
+    if (t->format == HDF5) {
+        MX_TRY(open_hdf5(t));
+    } else {
+        MX_TRY(mx_file_open(t->path, &t->fd, &bytes));
+        t->count = bytes;
+        if (t->format == BIN)
+            MX_TRY(open_bin(t, bytes));
+    }
+    return t->count > 0 ? MX_OK : mx_fail(MX_ERR_IO, "'%s' is empty: it holds no tokens", t->path);
+}
+
+mx_status mx_tokens_open(const char *path, const char *format_name, mx_tokens **out)
+{
+    *out = NULL;
+    mx_tokens *t = calloc(1, sizeof *t);
+    if (t) {
+        t->fd = -1;
+        t->path = strdup(path);
+    }
+    if (!t || !t->path) {
+        free(t);
+        return mx_fail(MX_ERR_MEMORY, "out of memory to open '%s'", path);
+    }
+    mx_status status = open_tokens(t, format_name);
+    if (status != MX_OK) {
+        mx_tokens_close(t);
+        return status;
+    }
+    *out = t;
+    return MX_OK;
+}
+
+void mx_tokens_close(mx_tokens *t)
+{
+    if (!t)
+        return;
+    if (t->fd >= 0)
+        close(t->fd);
+    mx_h5_close(t->file);
+    free(t->path);
+    free(t);
+}
+
+int64_t mx_tokens_count(const mx_tokens *t) { return t->count; }
+
+const char *mx_tokens_path(const mx_tokens *t) { return t->path; }
+
+const char *mx_tokens_format(const mx_tokens *t) { return format_names[t->format]; }
+
+/* ---- reading ---- */
+
+static void widen(const unsigned char *from, int64_t count, int64_t width, int32_t *to)
+{
+    if (width == 1)
+        for (int64_t i = 0; i < count; i++)
+            to[i] = from[i];
+    else
+        for (int64_t i = 0; i < count; i++)
+            to[i] = from[2 * i] | from[2 * i + 1] << 8;
+}
+
+mx_status mx_tokens_read(mx_tokens *t, int64_t start, int64_t count, int32_t *to)
+{
+    if (start < 0 || count < 0 || start > t->count || count > t->count - start)
+        return mx_fail(MX_ERR_VALUE, "'%s': %lld tokens from position %lld on (counted from 0), and it has %lld",
+                       t->path, (long long)count, (long long)start, (long long)t->count);
+    if (t->format == HDF5)
+        return mx_h5_read_integers(t->file, DATASET, start, count, to);
+    int64_t width = t->format == BIN ? 2 : 1;
+    unsigned char narrow[2 * PIECE];
+    for (int64_t done = 0; done < count;) {
+        int64_t part = count - done < PIECE ? count - done : PIECE;
+        MX_TRY(mx_file_read_at(t->fd, t->path, t->offset + (start + done) * width, narrow, part * width));
+        widen(narrow, part, width, to + done);
+        done += part;
+    }
+    return MX_OK;
+}
+
+static mx_status scan(mx_tokens *t, int32_t *batch, int32_t *max)
+{
+    *max = -1;
+    for (int64_t start = 0; start < t->count; start += BATCH) {
+        int64_t part = t->count - start < BATCH ? t->count - start : BATCH;
+        MX_TRY(mx_tokens_read(t, start, part, batch));
+        for (int64_t i = 0; i < part; i++) {
+            if (batch[i] < 0)
+                return mx_fail(MX_ERR_VALUE, "'%s': token id %d at position %lld is negative", t->path, batch[i],
+                               (long long)(start + i));
+            *max = batch[i] > *max ? batch[i] : *max;
+        }
+    }
+    return MX_OK;
+}
+
+mx_status mx_tokens_max(mx_tokens *t, int32_t *max)
+{
+    if (!t->max_known) {
+        int32_t *batch = malloc(BATCH * sizeof *batch);
+        if (!batch)
+            return mx_fail(MX_ERR_MEMORY, "'%s': out of memory", t->path);
+        mx_status status = scan(t, batch, &t->max);
+        free(batch);
+        MX_TRY(status);
+        t->max_known = true;
+    }
+    *max = t->max;
+    return MX_OK;
+}

@@ -63,6 +63,13 @@ local RULES = {
     gradient_clipping_threshold = { min = 0 },
     gradient_accumulation_steps = { min = 1 },
     z_loss_multiplier = { min = 0 },
+    -- Of scripts, beside base.yml.
+    bench_seconds = { min = 1 },
+    layers = { min = 0 },
+    tokens = { min = 1 },
+    temperature = { min = 0 },
+    top_k = { min = 0 },
+    top_p = { min = 0, max = 1 },
 }
 
 -- A key that acts only where another has one of these values: setting it elsewhere is a mistake.
@@ -329,12 +336,25 @@ local function add_options(values, order, options)
     end
 end
 
+-- The keys that the user set, in the config file or by a word.
+local function chosen_keys(file, pairs_given)
+    local chosen = {}
+    for key in pairs(file) do
+        chosen[key] = true
+    end
+    for _, pair in ipairs(pairs_given) do
+        chosen[pair.key] = true
+    end
+    return chosen
+end
+
 --- The config of a run. Collective: rank 0 reads the files.
 ---@param words string[] the command line after the script: an optional config file, then key=value
----@param options? table<string, any> further keys that this script takes, with their standard values
----@param standard? table<string, any> values for keys of base.yml that replace the standard ones for this script
+---@param o? {options: table<string, any>, stored: string, stored_name: string} options: further keys that this script
+---       takes, with their standard values; stored: a whole config as config.dump wrote it, in place of a model file
 ---@return table config
-function config.load(words, options, standard)
+function config.load(words, o)
+    o = o or {}
     local path, pairs_given = split_words(words or {})
     local base_path = mx.root .. "configs/base.yml"
     if path and path:match("[^/]*$") == "base.yml" then
@@ -345,26 +365,20 @@ function config.load(words, options, standard)
     for key, value in pairs(base) do
         values.now[key] = value
     end
-    add_options(values, order, options)
-    for key, value in util.sorted_pairs(standard or {}) do
-        set(values, key, as_type(value, base[key]), show(value), "the script")
-    end
+    add_options(values, order, o.options)
     local file, lines = {}, {}
     if path then
         file, lines = read_yaml(path, "the config file")
     end
-    apply_model(values, find_model(values, file, path, lines, pairs_given))
+    if o.stored then
+        apply_file(values, o.stored_name, parse_yaml(o.stored, o.stored_name))
+    else
+        apply_model(values, find_model(values, file, path, lines, pairs_given))
+    end
     apply_file(values, path, file, lines)
     apply_words(values, pairs_given)
     check_together(values)
-    local chosen = {}
-    for key in pairs(file) do
-        chosen[key] = true
-    end
-    for _, pair in ipairs(pairs_given) do
-        chosen[pair.key] = true
-    end
-    check_used(values, chosen)
+    check_used(values, chosen_keys(file, pairs_given))
     return finish(values, order)
 end
 

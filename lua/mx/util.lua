@@ -125,10 +125,20 @@ function util.nearest(word, words)
     return best
 end
 
---- Raises one line for the user: no script position, since the fault lies in what was given.
+-- What the user did wrong, told in one line: the program prints it without a traceback, since the fault lies in what
+-- was given and not in the script.
+local Refusal = {}
+Refusal.__index = Refusal
+Refusal.__name = "mx.refusal"
+
+function Refusal:__tostring()
+    return self.message
+end
+
+--- Raises one line for the user.
 ---@param format string
 function util.refuse(format, ...)
-    error(format:format(...), 0)
+    error(setmetatable({ message = format:format(...) }, Refusal))
 end
 
 return util

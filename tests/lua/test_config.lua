@@ -14,13 +14,14 @@ local function with_file(content, fn)
     local done, message = pcall(fn, path)
     os.remove(path)
     if not done then
-        error(message, 0)
+        error(tostring(message), 0)
     end
 end
 
 local function refused(words, ...)
     local loaded, message = pcall(mx.config.load, words)
     lu.assertFalse(loaded)
+    message = tostring(message)
     for _, part in ipairs({ ... }) do
         lu.assertStrContains(message, part)
     end
@@ -129,7 +130,7 @@ function TestConfig.test_reading_an_unknown_key()
 end
 
 function TestConfig.test_script_options()
-    local c = mx.config.load({ "bench_seconds=5" }, { bench_seconds = 60.0 })
+    local c = mx.config.load({ "bench_seconds=5" }, { options = { bench_seconds = 60.0 } })
     lu.assertEquals(c.bench_seconds, 5.0)
     refused({ "bench_seconds=5" }, "unknown key 'bench_seconds'")
     local o = mx.config.options({ "only=matmul" }, { only = "", tokens = 2048 })

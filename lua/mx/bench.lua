@@ -1,0 +1,267 @@
+--- The published benchmark, one chip of it: a rank does a chip's arithmetic with that chip's matrix shapes.
+--
+-- The published job shards weights over 256 chips and gathers them layer by layer, so a chip computes with whole
+-- matrices (128B: with 1/16 of heads, mlp and vocabulary), holds f32 gradients before they are scattered, and updates
+-- its own part of the parameters only. What this machine cannot hold or finish in time is cut: layers and tokens, never
+-- a matrix. The banner says what was cut; what stays is arithmetic, without traffic between chips.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local bench = {}
+
+-- What the published job is: sizes as published, and how its mesh splits them over 256 chips.
+local JOBS = {
+    ["16b"] = { params = 16274101248, emb = 5120, heads = 32, mlp = 32768, layers = 32, fsdp = 256, tensor = 1 },
+    ["32b"] = { params = 32548169728, emb = 10240, heads = 32, mlp = 32768, layers = 32, fsdp = 256, tensor = 1 },
+    ["64b"] = { params = 64760784896, emb = 10240, heads = 32, mlp = 32768, layers = 64, fsdp = 256, tensor = 1 },
+    ["128b"] = { params = 129185359872, emb = 10240, heads = 64, mlp = 65536, layers = 64, fsdp = 16, tensor = 16 },
+}
+
+local MEMORY_SHARE = 0.8 -- of the machine's memory that all ranks on it may plan for
+local TIME_SHARE = 0.85 -- of bench_seconds that steps may take
+local MIN_STEPS, MAX_STEPS = 4, 30 -- the first is warm-up
+local MIN_LENGTH = 256 -- shorter sequences would starve the matrix products
+local STEP_EFFICIENCY = 0.85 -- of the measured rate of a matrix product, in a whole step
+
+local say
+
+-- ---- what the published job looks like ----
+
+local function check_published(name, job, shape)
+    local count = mx.models.count(shape)
+    if count ~= job.params then
+        util.refuse("%s has %s parameters; published are %s", name, util.thousands(count), util.thousands(job.params))
+    end
+    for _, key in ipairs({ "emb", "heads", "mlp", "layers" }) do
+        if shape[key] ~= job[key] then
+            util.refuse("%s has %s = %d; published is %d", name, key, shape[key], job[key])
+        end
+    end
+end
+
+-- The part of the model that one chip computes with.
+local function chip_shape(job, shape)
+    local chip = {}
+    for key, value in pairs(shape) do
+        chip[key] = value
+    end
+    for _, key in ipairs({ "heads", "kv_heads", "mlp", "vocab" }) do
+        chip[key] = shape[key] // job.tensor
+    end
+    chip.weight_dtype = "bf16" -- gathered weights travel and are used as bf16; the f32 ones are sharded
+    return chip
+end
+
+local function published_figure(name)
+    local path = mx.root .. "configs/published/v5e.yml"
+    local text = mx.read_file(path) or util.refuse("cannot read %s", path)
+    local published = mx.io.yaml_load(text, path)
+    for _, cell in ipairs(published.cells) do
+        if cell.model == name and cell.slices == 1 then
+            return cell, published
+        end
+    end
+end
+
+-- ---- what fits ----
+
+-- Bytes that a rank must hold: weights and gradients, its part of the optimizer's state, activations.
+local function bytes_needed(chip, job, layers, sequences, length)
+    local cut = setmetatable({ layers = layers }, { __index = chip })
+    local params, tokens = mx.models.count(cut), sequences * length
+    local states = params * (2 + 4) + params / job.fsdp * 12
+    local heads = (2 * chip.heads + 2 * chip.kv_heads) * chip.head_dim
+    local working = 2 * (6 * chip.emb + 3 * heads + 4 * chip.mlp) -- per token, of the layer that backward is in
+    local kept = chip.remat == "full" and 2 * chip.emb or 2 * (3 * chip.emb + heads + 2 * chip.mlp)
+    return states + tokens * (layers * kept + working)
+end
+
+-- Seconds of a step at `rate` FLOP/s, with what is computed again.
+local function seconds_needed(chip, rate, layers, sequences, length)
+    local cut = setmetatable({ layers = layers }, { __index = chip })
+    local forward = mx.flops.layers_forward(cut, sequences, length)
+    local vocabulary = 6 * chip.emb * chip.vocab * sequences * length
+    return (forward * (chip.remat == "none" and 3 or 4) + vocabulary) / (rate * STEP_EFFICIENCY)
+end
+
+-- The largest run within memory and time: the sequence length first, then layers, then sequences.
+local function make_plan(o, chip, job, rate, full_length, full_sequences)
+    local memory = mx.info().memory_bytes / mx.info().node_ranks * MEMORY_SHARE
+    local budget = o.bench_seconds * TIME_SHARE
+    local plan = { layers = 1, sequences = 1, length = full_length }
+    local function fits(layers, sequences, steps)
+        return bytes_needed(chip, job, layers, sequences, plan.length) <= memory
+            and seconds_needed(chip, rate, layers, sequences, plan.length) * steps <= budget
+    end
+    while plan.length > MIN_LENGTH and not fits(1, 1, MIN_STEPS) do
+        plan.length = plan.length // 2
+    end
+    while plan.layers < chip.layers and fits(plan.layers + 1, 1, MIN_STEPS + 2) do
+        plan.layers = plan.layers + 1
+    end
+    while plan.sequences < full_sequences and fits(plan.layers, plan.sequences + 1, MIN_STEPS + 2) do
+        plan.sequences = plan.sequences + 1
+    end
+    local seconds = seconds_needed(chip, rate, plan.layers, plan.sequences, plan.length)
+    plan.steps = math.max(MIN_STEPS, math.min(MAX_STEPS, budget // seconds))
+    plan.bytes = bytes_needed(chip, job, plan.layers, plan.sequences, plan.length)
+    plan.seconds = seconds
+    if plan.bytes > memory then
+        util.refuse("one layer needs %.1f GiB and a rank may have %.1f GiB here: use fewer ranks", plan.bytes / 2 ^ 30,
+            memory / 2 ^ 30)
+    end
+    return plan
+end
+
+-- FLOP/s of a layer's matrix product on this rank, all ranks being busy: the slowest of three.
+local function matmul_rate(chip)
+    local m, k, n = 512, chip.emb, math.min(chip.mlp, 4096)
+    mx.barrier()
+    return mx.scope(function()
+        local x, w = mx.rand { shape = { m, k }, dtype = "bf16" }, mx.rand { shape = { k, n }, dtype = "bf16" }
+        local slowest = 0
+        mx.matmul(x, w)
+        for _ = 1, 3 do
+            local start = mx.now()
+            mx.matmul(x, w):release()
+            slowest = math.max(slowest, mx.now() - start)
+        end
+        return 2 * m * n * k / slowest
+    end)
+end
+
+-- ---- the run ----
+
+-- AdamW on this chip's part of each parameter: f32 master values and moments of the first 1/fsdp of its elements, from
+-- which the bf16 weights are written in the same pass.
+local function new_shards(params, fsdp)
+    local shards = {}
+    for name, t in util.sorted_pairs(params) do
+        local length = (t:numel() + fsdp - 1) // fsdp
+        local weights = mx.narrow(t:detach():view(t:numel()), { dim = 1, start = 1, length = length }):keep()
+        shards[name] = {
+            length = length, weights = weights, master = mx.cast(weights, { dtype = "f32" }):keep(),
+            m = mx.zeros({ length }):keep(), v = mx.zeros({ length }):keep(),
+        }
+    end
+    return shards
+end
+
+-- Update number `count`; returns the norm of this chip's part of the gradients.
+local function update_shards(params, shards, count, config)
+    local step <close> = mx.step()
+    local grads, sum = {}, 0
+    for name, t in util.sorted_pairs(params) do
+        local grad = t:grad()
+        if grad then
+            grads[name] = mx.narrow(grad:view(grad:numel()), { dim = 1, start = 1, length = shards[name].length })
+            sum = sum + mx.sum_squares(grads[name]):item()
+        end
+    end
+    local norm = math.sqrt(sum)
+    for name, grad in util.sorted_pairs(grads) do
+        local shard = shards[name]
+        mx.adamw(shard.master, grad, shard.m, shard.v, shard.weights, {
+            lr = config.learning_rate, beta1 = config.adam_b1, beta2 = config.adam_b2, eps = config.adam_eps,
+            weight_decay = config.adam_weight_decay, step = count,
+            grad_scale = math.min(1, config.gradient_clipping_threshold / math.max(norm, 1e-30)),
+        })
+        local whole = params[name]:grad()
+        params[name]:zero_grad()
+        whole:release()
+    end
+    return norm
+end
+
+local function print_plan(name, job, shape, chip, plan, full)
+    local part = job.tensor > 1 and ("1/%d of heads, mlp and vocabulary"):format(job.tensor) or "whole matrices"
+    local function cut(what, from, to)
+        return from == to and ("%s %d"):format(what, from) or ("%s %d instead of %d"):format(what, to, from)
+    end
+    local function share(layers)
+        local with = setmetatable({ layers = layers }, { __index = chip })
+        local vocabulary = 2 * chip.emb * chip.vocab * plan.length
+        return 100 * vocabulary / (vocabulary + mx.flops.layers_forward(with, 1, plan.length))
+    end
+    say("  job        %s on v5e-256: fsdp=%d, tensor=%d; one rank stands for one chip", name, job.fsdp, job.tensor)
+    say("  checked    %s parameters, as published", util.thousands(job.params))
+    say("             emb %d, %d heads of %d, mlp %d, %d layers, vocabulary %d", shape.emb, shape.heads, shape.head_dim,
+        shape.mlp, shape.layers, shape.vocab)
+    say("  this chip  %s, all %d of emb; 1/%d of the optimizer", part, chip.emb, job.fsdp * job.tensor)
+    say("  cut        %s, %s,", cut("layers", chip.layers, plan.layers),
+        cut("sequences", full.sequences, plan.sequences))
+    say("             %s, %s", cut("sequence length", full.length, plan.length),
+        mx.ranks() == 1 and "1 chip instead of 256" or ("%d chips instead of 256"):format(mx.ranks()))
+    say("  left out   traffic between chips: nothing is gathered, scattered or reduced")
+    say("  so         the vocabulary is %.1f %% of the FLOPs, %.1f %% with all layers", share(plan.layers),
+        share(chip.layers))
+    say("  settings   remat_policy %s, bf16 weights and compute, f32 gradients and states", chip.remat)
+    say("  plan       %d steps of about %s, %.1f GiB for each of %d rank%s, threads of each %d", plan.steps,
+        util.duration(plan.seconds), plan.bytes / 2 ^ 30, mx.ranks(), mx.ranks() == 1 and "" or "s", mx.threads())
+end
+
+local function run_steps(config, model, shards, plan, report)
+    local tokens = mx.zeros({ plan.sequences, plan.length }, "i32"):keep() -- synthetic data: all tokens 0
+    for step = 1, plan.steps do
+        local loss = mx.scope(function()
+            local value = model:loss({ tokens = tokens, targets = tokens })
+            mx.backward(value)
+            return value:item()
+        end)
+        local norm = update_shards(model.params, shards, step, config)
+        mx.train.check_finite(step, loss, norm, config.learning_rate)
+        mx.barrier()
+        report:step(step, { loss = loss, grad_norm = norm, learning_rate = config.learning_rate })
+    end
+    return report:finish()
+end
+
+-- The same plan on every rank: rank 0's.
+local function agree(plan)
+    return mx.io.json_decode(mx.share_text(mx.io.json_encode(plan)))
+end
+
+--- Runs the benchmark of one published model. Collective.
+---@param name string 16b, 32b, 64b or 128b
+---@param words string[] bench_seconds (about how long it takes), remat_policy, metrics_file
+---@return table summary
+function bench.run(name, words)
+    say = mx.metrics.say
+    local o = mx.config.options(words, { bench_seconds = 60.0, remat_policy = "full", metrics_file = "" })
+    local config = mx.config.load({ "model_name=" .. name, "remat_policy=" .. o.remat_policy })
+    local job, shape = JOBS[name], mx.models.shape(config)
+    check_published(name, job, shape)
+    local chip = chip_shape(job, shape)
+    say("bench_%s: this host at the work of one chip of the published job", name)
+    local peak = mx.metrics.measured_peak(chip.dtype)
+    local full = { length = config.max_target_length, sequences = config.per_device_batch_size * job.tensor }
+    local plan = agree(make_plan(o, chip, job, matmul_rate(chip), full.length, full.sequences))
+    print_plan(name, job, shape, chip, plan, full)
+
+    chip.layers = plan.layers
+    local start = mx.now()
+    local model = mx.models.new(chip)
+    local shards = new_shards(model.params, job.fsdp)
+    local params = mx.models.count(chip)
+    say("  set up     %s parameters of this rank in %s", util.thousands(params), util.duration(mx.now() - start))
+    local report = mx.metrics.new {
+        steps = plan.steps,
+        flops = mx.flops.step(config.flop_formula, chip, params, plan.sequences, plan.length),
+        tokens = plan.sequences * plan.length / job.tensor, -- the tokens of a group are shared by its chips
+        params = params, formula = config.flop_formula, peak = peak, file = o.metrics_file, period = 1,
+        extra = {
+            bench = name, host = "this host", published_params = job.params, layers = plan.layers,
+            sequences = plan.sequences, length = plan.length, remat_policy = chip.remat,
+        },
+    }
+    local summary = run_steps(config, model, shards, plan, report)
+    local cell, published = published_figure(name)
+    say("this host  %s of its measured peak, formula %s",
+        summary.mfu and ("%.2f %%"):format(summary.mfu) or "unknown share", config.flop_formula)
+    say("published  %s TFLOP/s/chip, %.2f %% of %s TFLOP/s, %d chips of %s, formula %s", cell.tflops, cell.mfu,
+        published.peak_tflops, cell.chips, published.hardware, published.flop_formula)
+    return summary
+end
+
+return bench

@@ -1,0 +1,89 @@
+--- Batches of tokens for training: synthetic ones, or windows of a file of tokens.
+--
+-- Which window is read depends on data_shuffle_seed and on the number of the sequence in the whole run, so that the
+-- ranks read different ones and a run can be repeated.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local data = {}
+
+---@class mx.Data
+---@field config table
+---@field batches integer handed out so far
+local Data = {}
+Data.__index = Data
+
+local FILES = { text = true, bin = true, hdf5 = true } -- dataset_type: the format of a file of tokens
+
+--- The data that a config asks for. Not collective: each rank opens the file.
+---@param config table
+---@return mx.Data
+function data.open(config)
+    local self = setmetatable({ config = config, batches = 0 }, Data)
+    if FILES[config.dataset_type] then
+        self.reader = mx.io.tokens_open(config.dataset_path, { format = config.dataset_type })
+        local need = config.max_target_length + 1
+        if self.reader:count() < need then
+            mx.config.refuse(config, "dataset_path", "%s has %d tokens; one sequence and its targets take %d",
+                config.dataset_path, self.reader:count(), need)
+        end
+    end
+    return self
+end
+
+-- Where the window of the run's sequence number `index` starts in the file; 1 is the first token.
+local function window_start(self, index)
+    local starts = self.reader:count() - self.config.max_target_length
+    return 1 + util.seed("window", self.config.data_shuffle_seed + index) % starts
+end
+
+local function check_ids(self, tokens)
+    local highest = mx.max(tokens):item()
+    if highest >= self.config.vocab_size or mx.max(-tokens):item() > 0 then
+        mx.config.refuse(self.config, "dataset_path", "%s has the token id %d, outside the vocabulary of %d",
+            self.config.dataset_path, highest, self.config.vocab_size)
+    end
+end
+
+-- (B, S + 1) i32 tokens.
+local function make_tokens(self)
+    local c = self.config
+    local B, length = c.per_device_batch_size, c.max_target_length + 1
+    local first = (self.batches * mx.ranks() + mx.rank()) * B -- of the sequences of the whole run
+    if c.dataset_type == "synthetic" then
+        return mx.zeros({ B, length }, "i32")
+    elseif c.dataset_type == "random" then
+        local seed = util.seed("tokens", c.data_shuffle_seed)
+        return mx.rand { shape = { B, length }, high = c.vocab_size, seed = seed, offset = first * length }:to("i32")
+    end
+    local rows = {}
+    for b = 1, B do
+        rows[b] = self.reader:read(window_start(self, first + b), length)
+    end
+    local tokens = mx.concat(rows, { dim = 1 }):view(B, length)
+    check_ids(self, tokens)
+    return tokens
+end
+
+--- The next batch of this rank, or the first one again with reuse_example_batch.
+---@return {tokens: any, targets: any} (B, S) i32 each; targets are the tokens one further on
+function Data:next()
+    if self.example then
+        return self.example
+    end
+    local S = self.config.max_target_length
+    local tokens = make_tokens(self)
+    local batch = {
+        tokens = mx.narrow(tokens, { dim = 2, start = 1, length = S }),
+        targets = mx.narrow(tokens, { dim = 2, start = 2, length = S }),
+    }
+    self.batches = self.batches + 1
+    if self.config.reuse_example_batch == 1 then
+        batch.tokens, batch.targets = batch.tokens:keep(), batch.targets:keep()
+        self.example = batch
+    end
+    return batch
+end
+
+return data

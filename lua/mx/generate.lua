@@ -1,0 +1,103 @@
+--- Continuing a sequence of tokens with a trained model.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local generate = {}
+
+-- A stream of numbers in [0, 1) that depends on the seed alone.
+local function uniform(seed)
+    local count = 0
+    return function()
+        count = count + 1
+        return util.mix(util.seed("sample", seed) + count) / (math.maxinteger + 1.0)
+    end
+end
+
+local function argmax(values)
+    local best = 1
+    for i = 2, #values do
+        if values[i] > values[best] then
+            best = i
+        end
+    end
+    return best
+end
+
+-- The entries that top-k and top-p leave, the likeliest first, as a list of indices.
+local function candidates(weights, total, top_k, top_p)
+    local order = {}
+    for i = 1, #weights do
+        order[i] = i
+    end
+    if top_k == 0 and top_p >= 1 then
+        return order
+    end
+    table.sort(order, function(a, b)
+        return weights[a] > weights[b] or weights[a] == weights[b] and a < b
+    end)
+    local kept, sum = {}, 0
+    for rank, i in ipairs(order) do
+        if top_k > 0 and rank > top_k or sum >= top_p * total then
+            break
+        end
+        kept[rank], sum = i, sum + weights[i]
+    end
+    return kept
+end
+
+--- Draws one token id from logits.
+---@param logits number[] one for each entry of the vocabulary
+---@param o {temperature: number, top_k: integer, top_p: number} temperature 0: the likeliest
+---@param random fun(): number in [0, 1)
+---@return integer id counted from 0
+function generate.sample(logits, o, random)
+    local best = argmax(logits)
+    if o.temperature == 0 then
+        return best - 1
+    end
+    local weights, total = {}, 0
+    for i, logit in ipairs(logits) do
+        weights[i] = math.exp((logit - logits[best]) / o.temperature)
+        total = total + weights[i]
+    end
+    local kept, sum = candidates(weights, total, o.top_k, o.top_p), 0
+    for _, i in ipairs(kept) do
+        sum = sum + weights[i]
+    end
+    local at = random() * sum
+    for _, i in ipairs(kept) do
+        at = at - weights[i]
+        if at < 0 then
+            return i - 1
+        end
+    end
+    return kept[#kept] - 1
+end
+
+--- Continues `prompt` and calls emit(id) for each new token as it comes. Keys and values of earlier tokens are kept, so
+--- a token costs one pass over the weights.
+---@param model mx.Decoder
+---@param prompt integer[] token ids, at least one
+---@param o {tokens: integer, temperature: number, top_k: integer, top_p: number, seed: integer} tokens: how many to add
+---@param emit fun(id: integer)
+function generate.continue(model, prompt, o, emit)
+    local random = uniform(o.seed)
+    mx.no_grad(function()
+        local step <close> = mx.step()
+        local cache = model:new_cache(1, #prompt + o.tokens)
+        local input, offset = prompt, 0
+        for _ = 1, o.tokens do
+            local logits = mx.scope(function()
+                local h = model:hidden(mx.tensor({ input }, "i32"), { cache = cache, offset = offset }) -- (1, S, E)
+                local last = mx.narrow(h, { dim = 2, start = #input, length = 1 })
+                return model:logits(last):view(model.shape.vocab):totable()
+            end)
+            local id = generate.sample(logits, o, random)
+            emit(id)
+            input, offset = { id }, offset + #input
+        end
+    end)
+end
+
+return generate

@@ -1,0 +1,120 @@
+--- What a run reports: a progress line per step, JSON lines in metrics_file, and a summary. Rank 0 speaks.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local metrics = {}
+
+local WARMUP = 2 -- steps that the summary leaves out, as long as one remains
+local HEADER = "     step  seconds  TFLOP/s   MFU %  tokens/s     loss  grad norm  remaining"
+
+---@class mx.Metrics
+local Metrics = {}
+Metrics.__index = Metrics
+
+--- The peak that an MFU is measured against: the multiply-add rate of this machine with the threads that each rank has,
+--- measured now, on all ranks at once. Collective.
+---@param dtype string that the model computes in
+---@return {value: number, source: string}? nil when it is unknown
+function metrics.measured_peak(dtype)
+    mx.barrier()
+    return mx.peak { kind = "fma", dtype = dtype, threads = mx.threads() }
+end
+
+local function say(format, ...)
+    if mx.rank() == 0 then
+        io.write(format:format(...), "\n")
+        io.flush()
+    end
+end
+
+metrics.say = say
+
+--- Starts reporting a run.
+---@param o table steps, flops (model FLOPs of a step on this rank), tokens (of a step on this rank), params, formula,
+---        peak (of metrics.measured_peak, or nil), file ("": none), period (steps between lines), extra (fields that
+---        the summary takes over)
+---@return mx.Metrics
+function metrics.new(o)
+    local self = setmetatable({ o = o, times = {}, started = mx.now() }, Metrics)
+    if o.file and o.file ~= "" and mx.rank() == 0 then
+        self.log = mx.io.open_log(o.file)
+    end
+    local peak = o.peak and ("%.4g TFLOP/s, %s"):format(o.peak.value / 1e12, o.peak.source) or "unknown, so no MFU"
+    say("%s parameters, %.4g TFLOP and %s tokens per step on each of %d rank%s", util.thousands(o.params),
+        o.flops / 1e12, util.thousands(o.tokens), mx.ranks(), mx.ranks() == 1 and "" or "s")
+    say("FLOPs counted as %s; peak %s", o.formula, peak)
+    say(HEADER)
+    self.mark = mx.now()
+    return self
+end
+
+-- Rates of a step that took `seconds`.
+function Metrics:rates(seconds)
+    local o = self.o
+    local rate = o.flops / seconds
+    return {
+        step_time_s = seconds,
+        tflops_per_device = rate / 1e12,
+        mfu = o.peak and mx.flops.mfu(rate, o.peak.value, o.formula) or nil,
+        tokens_per_s_per_device = o.tokens / seconds,
+    }
+end
+
+--- Reports a step that has just ended; the next one starts.
+---@param step integer
+---@param values {loss: number, grad_norm: number, learning_rate: number}
+function Metrics:step(step, values)
+    local now = mx.now()
+    local seconds = now - self.mark
+    self.times[#self.times + 1] = seconds
+    local row = self:rates(seconds)
+    if step % self.o.period == 0 or step == 1 or step == self.o.steps then
+        local left = util.quantile(self.times, 0.5) * (self.o.steps - step)
+        say("%9s %8.4g %8.4g  %6s %9s %8.4f %10.4g %10s", ("%d/%d"):format(step, self.o.steps), seconds,
+            row.tflops_per_device, row.mfu and ("%.1f"):format(row.mfu) or "-",
+            util.thousands(row.tokens_per_s_per_device), values.loss, values.grad_norm, util.duration(left))
+    end
+    if self.log then
+        row.step, row.loss, row.grad_norm = step, values.loss, values.grad_norm
+        row.learning_rate = values.learning_rate
+        self.log:line(mx.io.json_encode(row))
+    end
+    self.mark = mx.now()
+end
+
+--- The summary: medians over the steps after warm-up. Written to metrics_file and returned.
+---@return table
+function Metrics:finish()
+    local o, n = self.o, #self.times
+    local timed = table.move(self.times, math.min(WARMUP, n - 1) + 1, n, 1, {})
+    local median = util.quantile(timed, 0.5)
+    local summary = self:rates(median)
+    summary.summary = true
+    summary.peak_tflops = o.peak and o.peak.value / 1e12 or nil
+    summary.peak_source = o.peak and o.peak.source or nil
+    summary.flop_formula = o.formula
+    summary.params = o.params
+    summary.ranks = mx.ranks()
+    summary.threads = mx.threads()
+    summary.timed_steps = #timed
+    summary.step_time_p10_s, summary.step_time_p90_s = util.quantile(timed, 0.1), util.quantile(timed, 0.9)
+    summary.peak_memory_bytes = mx.memory().peak
+    for key, value in pairs(o.extra or {}) do
+        summary[key] = value
+    end
+    local mfu = summary.mfu and (", MFU %.1f %% (%s)"):format(summary.mfu, o.formula) or ""
+    say("median of %d step%s after warm-up: %.4g s (10 %% to 90 %%: %.4g to %.4g)", #timed, #timed == 1 and "" or "s",
+        median, summary.step_time_p10_s, summary.step_time_p90_s)
+    say("%.4g TFLOP/s/device%s, %s tokens/s/device", summary.tflops_per_device, mfu,
+        util.thousands(summary.tokens_per_s_per_device))
+    say("peak memory of a rank %.2f GiB; whole run %s", summary.peak_memory_bytes / 2 ^ 30,
+        util.duration(mx.now() - self.started))
+    if self.log then
+        self.log:line(mx.io.json_encode(summary))
+        self.log:close()
+    end
+    return summary
+end
+
+return metrics

@@ -1,0 +1,159 @@
+--- Optimizers over a table of parameters (name -> tensor), with clipping and learning-rate schedules.
+--
+--     local optimizer = mx.optim.adamw(params, { learning_rate = 1e-3 })
+--     ... mx.backward(loss)
+--     local grad_norm = optimizer:step()
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local optim = {}
+
+---@class mx.Optimizer
+---@field params table<string, any>
+---@field options table what the update takes; learning_rate is a number or a function of the step
+---@field state table<string, table> a parameter's moments
+---@field steps integer updates so far
+local Optimizer = {}
+Optimizer.__index = Optimizer
+
+local UPDATES = {}
+
+function UPDATES.adamw(self, name, t, grad, lr, grad_scale)
+    local state, o = self.state[name], self.options
+    mx.adamw(t, grad, state.m, state.v, {
+        lr = lr, beta1 = o.beta1, beta2 = o.beta2, eps = o.eps, eps_root = o.eps_root, weight_decay = o.weight_decay,
+        step = self.steps, grad_scale = grad_scale,
+    })
+end
+
+function UPDATES.sgd(self, name, t, grad, lr, grad_scale)
+    local state, o = self.state[name], self.options
+    mx.sgd(t, grad, state.momentum,
+        { lr = lr, momentum = o.momentum, weight_decay = o.weight_decay, grad_scale = grad_scale })
+end
+
+local function new_optimizer(kind, params, options, moments)
+    local self = setmetatable({ kind = kind, params = params, options = options, state = {}, steps = 0 }, Optimizer)
+    for name, t in util.sorted_pairs(params) do
+        local state = {}
+        for _, moment in ipairs(moments) do
+            state[moment] = mx.zeros(t:size(), "f32"):keep()
+        end
+        self.state[name] = state
+    end
+    return self
+end
+
+--- AdamW with decoupled weight decay and bias correction.
+---@param params table<string, any>
+---@param options? table learning_rate (number or function of the step), beta1, beta2, eps, eps_root, weight_decay, clip
+---@return mx.Optimizer
+function optim.adamw(params, options)
+    local o = { learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, eps_root = 0, weight_decay = 0, clip = 0 }
+    for key, value in pairs(options or {}) do
+        o[key] = value
+    end
+    return new_optimizer("adamw", params, o, { "m", "v" })
+end
+
+--- Gradient descent, with momentum when it is above 0.
+---@param params table<string, any>
+---@param options? table learning_rate (number or function of the step), momentum, weight_decay, clip
+---@return mx.Optimizer
+function optim.sgd(params, options)
+    local o = { learning_rate = 1e-2, momentum = 0, weight_decay = 0, clip = 0 }
+    for key, value in pairs(options or {}) do
+        o[key] = value
+    end
+    return new_optimizer("sgd", params, o, o.momentum > 0 and { "momentum" } or {})
+end
+
+--- The optimizer that a config asks for.
+---@param config table
+---@param params table<string, any>
+---@return mx.Optimizer
+function optim.new(config, params)
+    local rate = optim.cosine {
+        peak = config.learning_rate,
+        steps = config.learning_rate_schedule_steps > 0 and config.learning_rate_schedule_steps or config.steps,
+        warmup_fraction = config.warmup_steps_fraction,
+        final_fraction = config.cosine_learning_rate_final_fraction,
+    }
+    if config.opt_type == "sgd" then
+        return optim.sgd(params,
+            { learning_rate = rate, momentum = config.sgd_momentum, clip = config.gradient_clipping_threshold })
+    end
+    return optim.adamw(params, {
+        learning_rate = rate, beta1 = config.adam_b1, beta2 = config.adam_b2, eps = config.adam_eps,
+        eps_root = config.adam_eps_root, weight_decay = config.adam_weight_decay,
+        clip = config.gradient_clipping_threshold,
+    })
+end
+
+--- A schedule: linear from 0 to the peak, which the last warm-up step has, then a cosine down to final_fraction of it,
+--- which the last step has. Steps count from 1; after the last one the rate is 0.
+---@param o {peak: number, steps: integer, warmup_fraction: number, final_fraction: number}
+---@return fun(step: integer): number
+function optim.cosine(o)
+    local warmup = math.floor(o.steps * o.warmup_fraction)
+    local final = o.peak * o.final_fraction
+    return function(step)
+        if step > o.steps then
+            return 0.0
+        elseif step <= warmup then
+            return o.peak * step / warmup
+        end
+        local progress = (step - warmup) / (o.steps - warmup)
+        return final + (o.peak - final) * (1 + math.cos(math.pi * progress)) / 2
+    end
+end
+
+--- The norm of all gradients together. Parameters without one count as zero.
+---@param params table<string, any>
+---@return number
+function optim.grad_norm(params)
+    return mx.scope(function()
+        local sum = 0
+        for _, t in util.sorted_pairs(params) do
+            local grad = t:grad()
+            sum = sum + (grad and mx.sum_squares(grad):item() or 0)
+        end
+        return math.sqrt(sum)
+    end)
+end
+
+--- The learning rate of a step, counted from 1.
+---@param step integer
+---@return number
+function Optimizer:rate(step)
+    local rate = self.options.learning_rate
+    return type(rate) == "function" and rate(step) or rate
+end
+
+--- One update from the gathered gradients, which it then clears. Parameters without a gradient stay as they are.
+--- Clipping is folded into the update; a norm that is not finite changes nothing, for the caller to act on.
+---@return number norm of the gradients before clipping
+function Optimizer:step()
+    local norm, clip, scale = optim.grad_norm(self.params), self.options.clip, 1
+    if clip > 0 and norm > clip then
+        scale = clip / norm
+    end
+    local finite = norm - norm == 0
+    if finite then
+        self.steps = self.steps + 1
+    end
+    for name, t in util.sorted_pairs(self.params) do
+        local grad = t:grad()
+        if grad then
+            if finite then
+                UPDATES[self.kind](self, name, t, grad, self:rate(self.steps), scale)
+            end
+            t:zero_grad()
+            grad:release() -- now, not when Lua collects the handle
+        end
+    end
+    return norm
+end
+
+return optim

@@ -1,0 +1,125 @@
+--- What a training loop needs beside the model and the optimizer: averaging over ranks, and stopping when it must.
+--
+-- Each rank trains on its own batches with the same parameters (data parallelism).
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local train = {}
+
+--- Makes the parameters what they are on rank 0. Collective.
+---@param params table<string, any>
+function train.share(params)
+    if mx.ranks() > 1 then
+        for _, t in util.sorted_pairs(params) do
+            mx.broadcast(t)
+        end
+    end
+end
+
+--- Replaces the gradients by their mean over the ranks. Collective: all ranks have gradients for the same parameters.
+---@param params table<string, any>
+function train.average_gradients(params)
+    if mx.ranks() > 1 then
+        for _, t in util.sorted_pairs(params) do
+            local grad = t:grad()
+            if grad then
+                mx.all_reduce(grad, { op = "mean" })
+            end
+        end
+    end
+end
+
+--- The mean of a number over the ranks. Collective.
+---@param value number
+---@return number
+function train.average(value)
+    if mx.ranks() == 1 then
+        return value
+    end
+    return mx.scope(function()
+        return mx.all_reduce(mx.tensor(value), { op = "mean" }):item()
+    end)
+end
+
+--- Forward and backward passes of one step: the gradients of the mean loss over its batches and all ranks. Collective.
+---@param model mx.Decoder
+---@param data mx.Data
+---@param passes integer the config's gradient_accumulation_steps
+---@return number loss
+function train.gradients(model, data, passes)
+    local total = 0
+    for _ = 1, passes do
+        local step <close> = mx.step()
+        local loss = model:loss(data:next())
+        mx.backward(loss, 1 / passes)
+        total = total + loss:item() / passes
+    end
+    train.average_gradients(model.params)
+    return train.average(total)
+end
+
+--- Stops the run when training has gone wrong: no parameter has been changed by this step.
+---@param step integer
+---@param loss number
+---@param grad_norm number
+---@param rate number
+function train.check_finite(step, loss, grad_norm, rate)
+    if loss - loss ~= 0 or grad_norm - grad_norm ~= 0 then
+        util.refuse("step %d: the loss is %g and the gradient norm %g at a learning rate of %g; nothing was saved. "
+            .. "Try a lower learning_rate, a longer warm-up or gradient clipping", step, loss, grad_norm, rate)
+    end
+end
+
+--- Starts a run: says what it is, loads parameters if asked to, makes its directory and stores the config there.
+--- Collective.
+---@param config table
+---@param model mx.Decoder
+---@return mx.Metrics
+function train.start(config, model)
+    if config.load_parameters_path ~= "" then
+        mx.nn.load(model.params, config.load_parameters_path)
+    end
+    train.share(model.params)
+    mx.metrics.say("%s", mx.config.dump(config, not config.log_config):gsub("\n$", ""))
+    if config.enable_checkpointing and mx.rank() == 0 then
+        mx.io.mkdir_p(train.directory(config))
+        mx.io.write_file_atomic(train.directory(config) .. "/config.yml", mx.config.dump(config))
+    end
+    local shape, params = model.shape, mx.nn.count(model.params)
+    local sequences = config.per_device_batch_size * config.gradient_accumulation_steps
+    return mx.metrics.new {
+        steps = config.steps,
+        flops = mx.flops.step(config.flop_formula, shape, params, sequences, config.max_target_length),
+        tokens = sequences * config.max_target_length,
+        params = params,
+        formula = config.flop_formula,
+        peak = mx.metrics.measured_peak(shape.dtype),
+        file = config.metrics_file,
+        period = config.log_period,
+        extra = { model_name = config.model_name },
+    }
+end
+
+--- Where a run writes.
+---@param config table
+---@return string
+function train.directory(config)
+    local name = config.run_name ~= "" and config.run_name or config.model_name
+    return config.base_output_directory .. "/" .. name
+end
+
+--- Saves the parameters with their config, from rank 0; the file is there whole or not at all. Collective.
+---@param config table
+---@param model mx.Decoder
+---@return string path
+function train.save(config, model)
+    local path = train.directory(config) .. "/parameters.h5"
+    if mx.rank() == 0 then
+        mx.nn.save(model.params, path, { config = mx.config.dump(config) })
+    end
+    mx.barrier()
+    return path
+end
+
+return train

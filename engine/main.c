@@ -44,6 +44,8 @@ typedef struct options {
     int threads; /* 0: not given */
     int64_t memory_limit_bytes;
     int script_index; /* of the script in argv */
+    char *text;       /* of the script */
+    int64_t text_bytes;
 } options;
 
 /* ---- options ---- */
@@ -162,23 +164,6 @@ static bool call(lua_State *L, int n)
     return false;
 }
 
-/* The script's text as rank 0 reads it. Collective: all ranks agree that it cannot be read, and only rank 0 says so. */
-static bool read_script(const char *path, char **text, int64_t *bytes)
-{
-    char *mine = NULL;
-    int64_t mine_bytes = 0;
-    mx_status status = MX_OK;
-    if (mx_rank() == 0)
-        status = mxl_read_file(path, &mine, &mine_bytes);
-    if (status != MX_OK)
-        fprintf(stderr, "mxlua: %s\n", mx_message());
-    status = mx_broadcast_text(mine, mine_bytes, 0, text, bytes);
-    free(mine);
-    if (status != MX_OK)
-        fprintf(stderr, "mxlua: rank %d: %s\n", mx_rank(), mx_message());
-    return *text != NULL;
-}
-
 static bool run_text(lua_State *L, const char *text, size_t bytes, const char *chunk_name, int n_args, char **args)
 {
     if (bytes && text[0] == '#') { /* as in "#!/usr/bin/env mxlua"; the line end stays, for the line numbers */
@@ -198,15 +183,10 @@ static bool run_text(lua_State *L, const char *text, size_t bytes, const char *c
 
 static bool run_script(lua_State *L, const options *o, int argc, char **argv)
 {
-    char *text;
-    int64_t bytes;
-    if (!read_script(o->script, &text, &bytes))
-        return false;
     lua_pushfstring(L, "@%s", o->script);
-    bool ok =
-        run_text(L, text, (size_t)bytes, lua_tostring(L, -1), argc - o->script_index - 1, argv + o->script_index + 1);
+    bool ok = run_text(L, o->text, (size_t)o->text_bytes, lua_tostring(L, -1), argc - o->script_index - 1,
+                       argv + o->script_index + 1);
     lua_pop(L, 1);
-    free(text);
     return ok;
 }
 
@@ -263,6 +243,36 @@ static bool fail(void)
     return false;
 }
 
+/* The script's text as rank 0 reads it. Collective: all ranks agree that it cannot be read, and only rank 0 says so. */
+static bool read_script(options *o)
+{
+    char *mine = NULL;
+    int64_t mine_bytes = 0;
+    if (mx_rank() == 0 && mxl_read_file(o->script, &mine, &mine_bytes) != MX_OK)
+        fail();
+    mx_status status = mx_broadcast_text(mine, mine_bytes, 0, &o->text, &o->text_bytes);
+    free(mine);
+    if (status != MX_OK) {
+        fprintf(stderr, "mxlua: rank %d: %s\n", mx_rank(), mx_message());
+        mx_mpi_abort(EXIT_FAILURE);
+    }
+    return o->text != NULL;
+}
+
+static bool run_lua(const options *o, int argc, char **argv)
+{
+    lua_State *L = luaL_newstate();
+    if (!L) {
+        fprintf(stderr, "mxlua: rank %d: no memory for Lua\n", mx_rank());
+        mx_mpi_abort(EXIT_FAILURE);
+    }
+    bool ok = run_all(L, o, argc, argv);
+    if (!ok && mx_ranks() > 1)
+        mx_mpi_abort(EXIT_FAILURE); /* the others may be waiting for us anywhere */
+    lua_close(L);
+    return ok;
+}
+
 static bool run(int argc, char **argv)
 {
     options o = {0};
@@ -275,21 +285,14 @@ static bool run(int argc, char **argv)
     }
     if (prepare(&o) != MX_OK)
         return fail();
-    if (o.version) {
-        if (mx_rank() == 0)
-            mxl_print_versions(stdout);
-        if (!o.script && !o.code && !o.interactive)
-            return true;
-    }
-    lua_State *L = luaL_newstate();
-    if (!L) {
-        fprintf(stderr, "mxlua: rank %d: no memory for Lua\n", mx_rank());
-        mx_mpi_abort(EXIT_FAILURE);
-    }
-    bool ok = run_all(L, &o, argc, argv);
-    if (!ok && mx_ranks() > 1)
-        mx_mpi_abort(EXIT_FAILURE); /* the others may be waiting for us anywhere */
-    lua_close(L);
+    if (o.version && mx_rank() == 0)
+        mxl_print_versions(stdout);
+    if (o.version && !o.script && !o.code && !o.interactive)
+        return true;
+    if (o.script && !read_script(&o))
+        return false;
+    bool ok = run_lua(&o, argc, argv);
+    free(o.text);
     return ok;
 }
 

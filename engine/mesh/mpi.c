@@ -51,7 +51,6 @@ static mx_status look_at_node(void)
 
 mx_status mx_mpi_start(int *argc, char ***argv)
 {
-    setenv("MPIR_CVAR_SUPPRESS_ABORT_MESSAGE", "1", 0); /* our own message has said it already */
     int code = MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &thread_level);
     if (code != MPI_SUCCESS)
         return mx_fail(MX_ERR_MPI, "MPI_Init_thread failed with code %d", code);
@@ -84,6 +83,8 @@ _Noreturn void mx_mpi_abort(int exit_status)
     }
     /* mpirun reads our output and our abort from different pipes: let it have the former before the latter. */
     nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
+    if (!freopen("/dev/null", "w", stderr)) /* MPI_Abort would add a line to ours that says nothing */
+        fclose(stderr);
     MPI_Abort(MPI_COMM_WORLD, exit_status);
     _Exit(exit_status);
 }

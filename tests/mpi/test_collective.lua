@@ -1,0 +1,168 @@
+-- ranks: 1 2 3 4
+-- all_reduce and broadcast against values worked out by hand, and that all ranks hold the same bits.
+
+local mx = require "mx"
+local lu = require "luaunit"
+
+local rank, ranks = mx.rank(), mx.ranks()
+
+-- Around the size of a piece (2 Mi elements of f32), and such that parts differ in size or are empty.
+local SIZES = { 0, 1, 2, 3, 5, 1023, 1025, 70001, 2 * 1024 * 1024 + 3 }
+
+--- The values of rank r: small integers, so that every sum is exact in f32 and, for few ranks, in bf16.
+local function values(n, r, dtype)
+    local t = mx.arange(n, dtype == "i32" and "i32" or "f32")
+    if dtype == "i32" then
+        return t:mul(mx.full({ 1 }, 3, "i32")):add(mx.full({ 1 }, r, "i32"))
+    end
+    return t:mul(3 + 2 * r):add(r):cast { dtype = "f32" }
+end
+
+local function assert_same(t, expected)
+    lu.assertEquals(t:size(), expected:size())
+    if t:numel() > 0 then
+        lu.assertEquals(t:to("f32"):sub(expected:to("f32")):abs():max():item(), 0)
+    end
+end
+
+--- Every rank gets rank 0's copy and compares.
+local function assert_same_on_all_ranks(t)
+    local copy = t:clone()
+    mx.broadcast(copy)
+    assert_same(t, copy)
+end
+
+TestAllReduce = {}
+
+function TestAllReduce.test_sum_and_mean_f32()
+    for _, n in ipairs(SIZES) do
+        -- sum over r of (3 + 2r) i + r
+        local r_sum = ranks * (ranks - 1) / 2
+        local expected = mx.arange(n):mul(3 * ranks + 2 * r_sum):add(r_sum)
+        local x = values(n, rank)
+        mx.all_reduce(x)
+        -- above 2^24 integers are no longer exact in f32
+        if n < 1e6 then
+            assert_same(x, expected)
+        end
+        assert_same_on_all_ranks(x)
+        local y = values(n, rank)
+        mx.all_reduce(y, { op = "mean" })
+        if n > 0 and n < 1e6 then
+            lu.assertAlmostEquals(y:sub(expected:mul(1 / ranks)):abs():max():item() / (n * 10), 0, 1e-6)
+        end
+        assert_same_on_all_ranks(y)
+    end
+end
+
+function TestAllReduce.test_max_is_that_of_the_last_rank_or_a_nan()
+    local x = mx.full({ 5 }, rank)
+    mx.all_reduce(x, { op = "max" })
+    lu.assertEquals(x:totable(), { ranks - 1, ranks - 1, ranks - 1, ranks - 1, ranks - 1 })
+    for culprit = 0, ranks - 1 do
+        local y = mx.full({ 1 }, rank == culprit and 0 / 0 or -1)
+        mx.all_reduce(y, { op = "max" })
+        lu.assertNotEquals(y:item(), y:item(), "a NaN of rank " .. culprit)
+    end
+end
+
+function TestAllReduce.test_bf16_is_summed_in_f32_and_rounded_once()
+    -- 256 + 1 is no bf16 (its neighbours are 256 and 258), but 256 + 1 + 1 is one: adding in bf16 would lose both ones.
+    local n = 4099
+    local x = mx.full({ n }, rank == 0 and 256 or 1, "bf16")
+    mx.all_reduce(x)
+    local expected = mx.full({ n }, 255 + ranks):to("bf16")
+    lu.assertEquals(x:dtype(), "bf16")
+    assert_same(x, expected)
+    local y = mx.full({ n }, rank == 0 and 256 or 1, "bf16")
+    mx.all_reduce(y, { op = "mean" })
+    assert_same(y, mx.full({ n }, (255 + ranks) / ranks):to("bf16"))
+    assert_same_on_all_ranks(y)
+end
+
+function TestAllReduce.test_i32()
+    local x = mx.full({ 3, 7 }, rank == 0 and 2 ^ 24 + 1 or 2, "i32") -- one more than f32 can count to
+    mx.all_reduce(x)
+    lu.assertEquals(x:get(3, 7), 2 ^ 24 + 1 + 2 * (ranks - 1))
+    local y = mx.full({ 2 }, -rank, "i32")
+    mx.all_reduce(y, { op = "max" })
+    lu.assertEquals(y:totable(), { 0, 0 })
+    lu.assertErrorMsgContains("mean of integers", mx.all_reduce, y, { op = "mean" })
+end
+
+function TestAllReduce.test_order_of_ranks_makes_the_bits()
+    -- Values whose f32 sum depends on the order of the additions: it must be that of the ranks.
+    local seeds = {}
+    local expected = nil
+    for r = 0, ranks - 1 do
+        seeds[r] = mx.randn({ 10007 }, { seed = 100 + r })
+        expected = expected and expected:add(seeds[r]) or seeds[r]:clone()
+    end
+    local x = seeds[rank]:clone()
+    mx.all_reduce(x)
+    assert_same(x, expected)
+end
+
+function TestAllReduce.test_u8_is_refused()
+    lu.assertErrorMsgContains("all_reduce", mx.all_reduce, mx.full({ 2 }, 1, "u8"))
+end
+
+function TestAllReduce.test_ranks_that_differ_all_fail()
+    if ranks == 1 then
+        lu.skip("one rank cannot differ from itself")
+    end
+    local last = rank == ranks - 1
+    lu.assertErrorMsgContains("from 3 to 4 elements", mx.all_reduce, mx.zeros { last and 4 or 3 })
+    lu.assertErrorMsgContains("differ", mx.all_reduce, mx.zeros({ 3 }, last and "bf16" or "f32"))
+    lu.assertErrorMsgContains("differ", mx.all_reduce, mx.zeros { 3 }, { op = last and "max" or "sum" })
+    lu.assertErrorMsgContains("differ", last and mx.broadcast or mx.all_reduce, mx.zeros { 3 })
+    lu.assertErrorMsgContains("differ", mx.broadcast, mx.zeros { 3 }, { root = last and 1 or 0 })
+    local x = mx.full({ 3 }, 1) -- and the next one works
+    mx.all_reduce(x)
+    lu.assertEquals(x:totable(), { ranks, ranks, ranks })
+end
+
+TestBroadcast = {}
+
+function TestBroadcast.test_every_root_and_dtype()
+    for root = 0, ranks - 1 do
+        for _, dtype in ipairs { "f32", "bf16", "i32", "u8", "i8" } do
+            for _, n in ipairs { 0, 1, 1000 } do
+                local x = mx.full({ n }, rank + 1, dtype)
+                mx.broadcast(x, { root = root })
+                assert_same(x, mx.full({ n }, root + 1, dtype))
+            end
+        end
+    end
+end
+
+function TestBroadcast.test_several_pieces()
+    local n = 3 * 1024 * 1024 + 1
+    local x = mx.randn({ n }, { seed = 7 + rank })
+    mx.broadcast(x, { root = ranks - 1 })
+    assert_same(x, mx.randn({ n }, { seed = 7 + ranks - 1 }))
+end
+
+function TestBroadcast.test_root_that_is_no_rank()
+    lu.assertErrorMsgContains("no rank", mx.broadcast, mx.zeros { 1 }, { root = ranks })
+    lu.assertErrorMsgContains("no rank", mx.broadcast, mx.zeros { 1 }, { root = -1 })
+end
+
+TestTexts = {}
+
+function TestTexts.test_share_text()
+    for root = 0, ranks - 1 do
+        local mine = ("rank %d\0"):format(rank):rep(1000)
+        lu.assertEquals(mx.share_text(mine, root), ("rank %d\0"):format(root):rep(1000))
+    end
+    lu.assertNil(mx.share_text(rank ~= 0 and "unheard" or nil))
+    lu.assertEquals(mx.share_text(rank == 0 and "" or "other"), "")
+end
+
+function TestTexts.test_read_file()
+    local text = mx.read_file("tests/mpi/test_collective.lua")
+    lu.assertEquals(text:sub(1, 9), "-- ranks:")
+    local none, message = mx.read_file("tests/mpi/absent.lua")
+    lu.assertNil(none)
+    lu.assertStrContains(message, "tests/mpi/absent.lua")
+end

@@ -1,0 +1,298 @@
+#!/bin/sh
+# The mxlua program as a user meets it: options, exit statuses, and errors that end every rank.
+# test_program.sh MXLUA [MPIRUN]
+set -u
+
+mxlua=$(realpath "$1")
+mpirun=${2:-mpirun}
+limit=$((30 * ${TIME_FACTOR:-1})) # seconds: an error that takes longer is a hang
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+
+passed=0
+failed=0
+output=
+status=0
+
+# run COMMAND...: its stdout and stderr together in $output, its status in $status.
+run() {
+    command="$*"
+    output=$(timeout -k 2 "$limit" "$@" 2>&1)
+    status=$?
+}
+
+on() {
+    ranks=$1
+    shift
+    run "$mpirun" -n "$ranks" "$mxlua" --threads 1 "$@"
+}
+
+check() {
+    if [ "$1" = yes ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf 'FAIL %s: %s\n  command: %s\n  status %s, output:\n%s\n' "$case" "$2" "$command" "$status" "$output"
+    fi
+}
+
+has() {
+    case "$output" in *"$1"*) check yes ;; *) check no "no '$1' in the output" ;; esac
+}
+
+has_not() {
+    case "$output" in *"$1"*) check no "'$1' in the output" ;; *) check yes ;; esac
+}
+
+is() {
+    if [ "$output" = "$1" ]; then check yes; else check no "expected exactly '$1'"; fi
+}
+
+exits() {
+    if [ "$status" -eq "$1" ]; then check yes; else check no "expected status $1"; fi
+}
+
+# script NAME: standard input becomes a file.
+script() {
+    cat >"$1"
+}
+
+script hello.lua <<'END'
+print("hello", arg[0], arg[1], ...)
+END
+script fail_on.lua <<'END'
+local mx = require "mx"
+local function deep()
+    local missing
+    return missing.field
+end
+if mx.rank() == tonumber(arg[1]) then
+    deep()
+end
+local x = mx.zeros { 1000 }
+while true do
+    mx.all_reduce(x)
+end
+END
+script exit_on.lua <<'END'
+local mx = require "mx"
+if mx.rank() == tonumber(arg[1]) then
+    os.exit(tonumber(arg[2]))
+end
+mx.barrier()
+mx.barrier()
+END
+
+case="options"
+run "$mxlua" --help
+exits 0
+has "usage: mxlua"
+has "mpirun -n 2"
+if [ -z "$(echo "$output" | grep -E '.{81}')" ]; then check yes; else check no "lines above 80 columns"; fi
+run "$mxlua" -v
+exits 0
+for word in mxlua Lua OpenBLAS MPI "thread level" HDF5 libyaml jansson processor isa cores caches; do has "$word"; done
+has_not pinned
+run env OPENBLAS_CORETYPE=Haswell "$mxlua" --version
+has "pinned by OPENBLAS_CORETYPE=Haswell"
+run "$mxlua"
+exits 1
+has "no script given"
+run "$mxlua" --bogus hello.lua
+exits 1
+has "unknown option --bogus"
+run "$mxlua" --threads
+exits 1
+has "needs a value"
+for bad in 0 -3 two 1e9; do
+    run "$mxlua" --threads $bad hello.lua
+    exits 1
+    has "'$bad'"
+done
+run "$mxlua" --isa mmx hello.lua
+exits 1
+has "unknown isa 'mmx'"
+run "$mxlua" --memory-limit lots hello.lua
+exits 1
+has "'lots' is no size"
+run "$mxlua" --threads 1 --isa portable -e 'print(mx.threads(), mx.isa())'
+exits 0
+is "1	portable"
+run "$mxlua" --memory-limit 1M -e 'mx.zeros{1024, 1024}'
+exits 1
+has "rank 0"
+run env OMP_NUM_THREADS=1 "$mxlua" -e 'print(mx.threads())'
+is 1
+on 2 -v
+exits 0
+has "2 ranks, 2 on this machine"
+if [ "$(echo "$output" | grep -c '^Lua ')" -eq 1 ]; then check yes; else check no "printed once, by rank 0"; fi
+
+case="scripts"
+run "$mxlua" hello.lua a.yml k=v
+exits 0
+is "hello	hello.lua	a.yml	a.yml	k=v"
+on 3 hello.lua
+exits 0
+if [ "$(echo "$output" | grep -c '^hello')" -eq 3 ]; then check yes; else check no "each rank runs it"; fi
+run "$mxlua" -e 'print(1 + 1)' hello.lua x
+is "2
+hello	hello.lua	x	x"
+run sh -c "echo 'print(2 + 3)' | '$mxlua' -"
+is 5
+printf '#!/usr/bin/env mxlua\nerror("line two")\n' >shebang.lua
+run "$mxlua" shebang.lua
+exits 1
+has "shebang.lua:2: line two"
+: >empty.lua
+run "$mxlua" empty.lua
+exits 0
+is ""
+on 2 empty.lua
+exits 0
+run "$mxlua" /
+exits 1
+has "cannot read '/'"
+run sh -c "'$mxlua' -e 'print(1)' >/dev/full"
+exits 1
+
+case="missing script"
+run "$mxlua" absent.lua
+exits 1
+is "mxlua: cannot read 'absent.lua': No such file or directory"
+on 2 absent.lua
+exits 1
+is "mxlua: cannot read 'absent.lua': No such file or directory"
+
+case="errors"
+run "$mxlua" fail_on.lua 0
+exits 1
+has "mxlua: rank 0: fail_on.lua:4:"
+has "missing"
+has "traceback"
+has "fail_on.lua:7: in main chunk"
+for ranks in 2 3; do
+    culprit=0
+    while [ $culprit -lt $ranks ]; do
+        on $ranks fail_on.lua $culprit
+        exits 1
+        has "mxlua: rank $culprit: fail_on.lua:4:"
+        has "fail_on.lua:7: in main chunk"
+        culprit=$((culprit + 1))
+    done
+done
+echo 'local x = = 1' >syntax.lua
+run "$mxlua" syntax.lua
+exits 1
+has "rank 0: syntax.lua:1: unexpected symbol"
+on 3 syntax.lua
+exits 1
+if [ "$(echo "$output" | grep -c 'unexpected symbol')" -eq 1 ]; then check yes; else check no "said once"; fi
+run "$mxlua" -e 'error(setmetatable({}, {__tostring = function() return "one clear line" end}))'
+exits 1
+is "mxlua: rank 0: one clear line"
+run "$mxlua" -e 'error({})'
+exits 1
+has "error object is a table"
+run "$mxlua" -e 'error()'
+exits 1
+has "rank 0"
+run "$mxlua" -e 'coroutine.wrap(function() error("inside") end)()'
+exits 1
+has "inside"
+run "$mxlua" -e 'mx.abort("no data here")'
+exits 1
+is "mxlua: rank 0: no data here"
+on 2 -e 'if mx.rank() == 1 then mx.abort("no data here") end mx.barrier() mx.barrier()'
+exits 1
+has "mxlua: rank 1: no data here"
+on 2 -e 'io.write("last words without a line end") if mx.rank() == 0 then error("x") end mx.barrier() mx.barrier()'
+exits 1
+has "last words without a line end"
+
+case="exit"
+for code in 0 1 7 255 256; do
+    expected=$code
+    [ $code -ne 256 ] || expected=1
+    run "$mxlua" exit_on.lua 0 $code
+    exits $expected
+done
+run "$mxlua" -e 'os.exit(true)'
+exits 0
+run "$mxlua" -e 'os.exit(false)'
+exits 1
+run "$mxlua" -e 'coroutine.wrap(function() os.exit(0) end)()'
+exits 0
+on 2 -e 'os.exit(0)'
+exits 0
+for culprit in 0 1; do
+    on 2 exit_on.lua $culprit 7
+    exits 7
+done
+for signal in INT TERM; do
+    run sh -c "'$mxlua' -e 'while true do end' & sleep 0.5; kill -$signal \$!; wait \$!"
+    [ $signal = INT ] || exits 143 # a shell without job control lets its children ignore SIGINT
+done 2>/dev/null
+run timeout --foreground -s INT 1 "$mxlua" -e 'while true do end'
+exits 124
+run timeout -s TERM 1 "$mpirun" -n 2 "$mxlua" --threads 1 -e 'while true do mx.barrier() end'
+exits 124
+on 2 -e 'if mx.rank() == 1 then local pid = io.open("/proc/self/stat"):read("n"); os.execute("kill -9 " .. pid) end
+    mx.barrier() mx.barrier()'
+if [ "$status" -ne 0 ] && [ "$status" -ne 124 ]; then check yes; else check no "a killed rank ends the run"; fi
+
+case="globals"
+run "$mxlua" -e 'undeclared = 1'
+exits 1
+has "global 'undeclared' is not declared"
+run "$mxlua" -e 'print(misspelt)'
+exits 1
+has "global 'misspelt' is not defined"
+run "$mxlua" -e 'rawset(_G, "meant", 1); meant = meant + 1; print(meant)'
+is 2
+
+case="prompt"
+prompt() {
+    command="mxlua $1, with lines: $2"
+    output=$(printf "$2" | timeout -k 2 "$limit" $1 2>&1)
+    status=$?
+}
+prompt "$mxlua -i" '1 + 1\n'
+exits 0
+has "> 2"
+prompt "$mxlua -i" 'x = 20\nx * 2, "text"\n'
+has "40	text"
+prompt "$mxlua -i" 'for i = 1, 2 do\nprint(i * 11)\nend\n'
+has 11
+has 22
+prompt "$mxlua -i" 'error("oops")\nlocal y = = 3\n7 * 6\n'
+exits 0
+has oops
+has "unexpected symbol"
+has 42
+prompt "$mxlua -i" '{3, 1, name = {true}}\nmx.full({2, 2}, 1)\n'
+has "{3, 1, name = {true}}"
+has "f32 tensor of size 2x2"
+prompt "$mxlua -i" 'function f(\n\n5 * 5\n'
+has "<eof>"
+has 25
+prompt "$mxlua -i hello.lua" 'nil\n'
+has "hello	hello.lua"
+has nil
+prompt "$mpirun -n 2 $mxlua --threads 1 -i" 'x = mx.full({1}, 1)\nmx.all_reduce(x)\nx:item()\n'
+exits 0
+has 2
+prompt "$mxlua -i" 'os.exit(3)\n'
+exits 3
+
+case="away from the sources"
+mkdir -p "$folder/elsewhere"
+cd "$folder/elsewhere" || exit 1
+run "$mxlua" -e 'print(mx.full({2}, 3):sum():item())'
+exits 0
+is 6.0
+cd "$folder" || exit 1
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -1,0 +1,94 @@
+#!/bin/sh
+# Runs the tests of a build: tests/run.sh [BUILD [PATTERN]]
+#
+# A suite is a program of tests/c, a file of tests/lua, or a file of tests/mpi at one of its rank counts (its first line
+# says "-- ranks: 1 2 3"). Each prints "N passed, N failed" last and runs in a process of its own under a time limit; a
+# crash, a time-out or a missing last line counts as one failure more. PATTERN (grep -E) chooses suites by name.
+#
+# From the environment: SUITES ("c lua mpi"), TIMEOUT (seconds for each suite), TIME_FACTOR (for slow builds), MPIRUN.
+set -u
+
+build=${1:-build}
+pattern=${2:-.}
+timeout=$((${TIMEOUT:-300} * ${TIME_FACTOR:-1}))
+mpirun=${MPIRUN:-mpirun}
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+trap 'exit 130' INT TERM
+
+passed=0
+failed=0
+
+cd "$(dirname "$0")/.." || exit 1
+
+# suite NAME COMMAND...: runs it and adds its counts.
+suite() {
+    name=$1
+    shift
+    echo "$name" | grep -Eq -- "$pattern" || return 0
+    start=$(date +%s%N)
+    timeout -k 5 "$timeout" "$@" >"$log" 2>&1 </dev/null
+    status=$?
+    tenths=$((($(date +%s%N) - start) / 100000000))
+    counts=$(grep -Eo '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
+    good=${counts%% passed*}
+    bad=${counts##*passed, }
+    bad=${bad%% failed*}
+    reason=
+    if [ $status -eq 124 ] || [ $status -eq 137 ]; then
+        reason="time limit of $timeout s"
+    elif [ -z "$counts" ]; then
+        reason="no result, exit status $status"
+    elif [ $status -ne 0 ] && [ "$bad" -eq 0 ]; then
+        reason="exit status $status"
+    elif [ $status -eq 0 ] && [ "$bad" -ne 0 ]; then
+        reason="exit status 0"
+    fi
+    [ -z "$reason" ] || bad=$((${bad:-0} + 1))
+    passed=$((passed + ${good:-0}))
+    failed=$((failed + ${bad:-0}))
+    printf '%-44s %6d ok %4d failed %5d.%d s%s\n' "$name" "${good:-0}" "${bad:-0}" $((tenths / 10)) $((tenths % 10)) \
+        "${reason:+  ($reason)}"
+    grep -E '^SKIP' "$log" | sed 's/^/    /'
+    if [ "${bad:-0}" -ne 0 ]; then
+        grep -vE '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 40 | sed 's/^/    | /'
+    fi
+}
+
+wanted() {
+    case " ${SUITES:-c lua mpi} " in *" $1 "*) return 0 ;; esac
+    return 1
+}
+
+if wanted c; then
+    for source in tests/c/test_*.c; do
+        program=$(basename "$source" .c)
+        [ ! -e "$source" ] || suite "c/$program" "$build/tests/$program"
+    done
+fi
+
+if wanted lua; then
+    for file in tests/lua/test_*.lua; do
+        [ ! -e "$file" ] || suite "lua/$(basename "$file" .lua)" "$build/mxlua" tests/lua/run.lua "$file"
+    done
+fi
+
+if wanted mpi; then
+    for file in tests/mpi/test_*.lua; do
+        [ -e "$file" ] || continue
+        for ranks in $(sed -n '1s/^-- ranks: //p' "$file"); do
+            suite "mpi/$(basename "$file" .lua) on $ranks" "$mpirun" -n "$ranks" "$build/mxlua" --threads 1 \
+                tests/lua/run.lua "$file"
+        done
+    done
+    for file in tests/mpi/test_*.sh; do
+        [ ! -e "$file" ] || suite "mpi/$(basename "$file" .sh)" sh "$file" "$build/mxlua" "$mpirun"
+    done
+fi
+
+if [ $((passed + failed)) -eq 0 ]; then
+    echo "no test matches '$pattern'"
+    failed=1
+fi
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

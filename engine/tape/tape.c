@@ -162,25 +162,26 @@ static bool policy_saves(const mx_remat_policy *policy, const mx_tensor *t)
     return false;
 }
 
-/* Drops what the policy does not save of the outputs recorded since the region began. */
-static void apply_policy(const mx_region *region, mx_tensor *const *results, int n_results)
+/* Drops what the policy does not save of the outputs of one call. Residuals share the fate of the first output: what
+ * saves attention's context saves its log-sum-exp, without which it would run again. */
+static void apply_policy(const mx_region *region, const mx_call *call, mx_tensor *const *results, int n_results)
 {
-    for (int n = region->first; n < region->last; n++) {
-        const mx_call *call = &tape.nodes[n]->call;
-        for (int i = 0; i < call->n_out; i++) {
-            mx_tensor *t = call->out[i];
-            bool is_result = false;
-            for (int r = 0; r < n_results; r++)
-                is_result = is_result || results[r] == t;
-            if (is_result || t->saved)
-                continue;
-            if (policy_saves(region->policy, t)) {
-                t->saved = true;
-                hold(t);
-            } else if (t->scope == region->scope || t->released) {
-                t->released = true;
-                mx_tensor_drop(t);
-            }
+    for (int i = 0; i < call->n_out; i++) {
+        mx_tensor *t = call->out[i];
+        const mx_tensor *decides = i < call->op->n_results ? t : call->out[0];
+        bool is_result = false;
+        for (int r = 0; r < n_results; r++)
+            is_result = is_result || results[r] == decides;
+        if (t->saved)
+            continue;
+        if (t == decides && is_result)
+            continue; /* its scope gives it to the enclosing one */
+        if (is_result || policy_saves(region->policy, decides)) {
+            t->saved = true;
+            hold(t);
+        } else if (t->scope == region->scope || t->released) {
+            t->released = true;
+            mx_tensor_drop(t);
         }
     }
 }
@@ -191,8 +192,8 @@ mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n
         return mx_fail(MX_ERR_STATE, "a scope was closed inside another that is still open");
     mx_region *region = &tape.regions[tape.region];
     region->last = tape.n_nodes;
-    if (region->drops)
-        apply_policy(region, results, n_results);
+    for (int n = region->first; region->drops && n < region->last; n++)
+        apply_policy(region, &tape.nodes[n]->call, results, n_results);
     region->policy = NULL;
     tape.region = region->parent;
     for (int r = 0; r < n_results; r++)

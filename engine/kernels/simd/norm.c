@@ -22,7 +22,7 @@ ROW_INLINE float row_sum(const void *x, int64_t width, float shift, const bool s
             sum[u] = row_term(sum[u], d, squares);
         }
     for (; i < width; i += VL) {
-        int64_t n = width - i < VL ? width - i : VL;
+        int64_t n = lanes_left(width, i);
         vf d = vf_select(vm_first(n), row_load_part(x, i, n, half) - s, vf_zero());
         sum[0] = row_term(sum[0], d, squares);
     }
@@ -36,6 +36,7 @@ ROW_INLINE void row_scale(const void *x, void *y, const float *weight, const flo
     vf a = vf_set1(rstd), m = vf_set1(mean);
     int64_t i = 0;
     for (; i + 2 * VL <= width; i += 2 * VL) {
+        row_prefetch(x, i + width, half);
         vf u = row_load(x, i, half), v = row_load(x, i + VL, half);
         if (center) {
             u = vf_fma((u - m) * a, vf_load(weight + i), vf_load(bias + i));
@@ -47,7 +48,7 @@ ROW_INLINE void row_scale(const void *x, void *y, const float *weight, const flo
         row_store2(y, i, u, v, half, stream);
     }
     for (; i < width; i += VL) {
-        int64_t n = width - i < VL ? width - i : VL;
+        int64_t n = lanes_left(width, i);
         vf u = row_load_part(x, i, n, half), w = vf_load_part(weight + i, n);
         if (center)
             u = vf_fma((u - m) * a, w, vf_load_part(bias + i, n));
@@ -113,7 +114,7 @@ ROW_INLINE row_terms row_dot(const mx_norm *n, int64_t r, const bool center, con
                 sum[u] = sum[u] + d;
         }
     for (; i < n->width; i += VL) {
-        int64_t part = n->width - i < VL ? n->width - i : VL;
+        int64_t part = lanes_left(n->width, i);
         vf d = row_load_part(dy, i, part, half) * vf_load_part(weight + i, part);
         dot[0] = vf_fma(d, row_load_part(x, i, part, half) - mean, dot[0]); /* d is 0 behind the end */
         if (center)
@@ -139,11 +140,12 @@ ROW_INLINE vf column_step(vf x, vf dy, vf weight, const row_terms *t, const bool
     return vf_fma(dy * weight, rstd, vf_fma(normal, vf_set1(-t->dot), vf_set1(-t->sum)));
 }
 
-/* `group` rows at a time, so that the weight gradients are read and written once for all of them. */
+/* `group` rows at a time, so that the weight gradients are read and written once for both. Not more: rows are often a
+ * multiple of 4 KiB apart, and the lines of four would push one another out of the first-level cache. */
 ROW_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, const bool center, const bool half,
                                const bool stream)
 {
-    row_terms terms[4];
+    row_terms terms[2];
     for (int g = 0; g < group; g++)
         terms[g] = row_dot(n, r + g, center, half);
     const float *weight = n->weight;
@@ -154,6 +156,8 @@ ROW_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, con
         for (int g = 0; g < group; g++) {
             const void *x = row_of(n->x, r + g, n->width, half), *dy = row_of(n->dy, r + g, n->width, half);
             vf d[2];
+            row_prefetch(x, i + group * n->width, half);
+            row_prefetch(dy, i + group * n->width, half);
             for (int u = 0; u < 2; u++)
                 d[u] = column_step(row_load(x, i + u * VL, half), row_load(dy, i + u * VL, half), w[u], &terms[g],
                                    center, &dw[u], &db[u]);
@@ -166,7 +170,7 @@ ROW_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, con
         }
     }
     for (; i < n->width; i += VL) {
-        int64_t part = n->width - i < VL ? n->width - i : VL;
+        int64_t part = lanes_left(n->width, i);
         vf w = vf_load_part(weight + i, part), dw = vf_load_part(n->dweight + i, part), db = vf_zero();
         for (int g = 0; g < group; g++) {
             vf x = row_load_part(row_of(n->x, r + g, n->width, half), i, part, half);
@@ -183,11 +187,7 @@ ROW_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, con
 ROW_INLINE void backward_rows(const mx_norm *n, int64_t first, int64_t last, const bool center, const bool half,
                               const bool stream)
 {
-    /* The rows of a group are read twice: they should still be in the second-level cache the second time. */
-    bool fits = n->width * (half ? 4 : 8) * 4 <= 192 * 1024;
     int64_t r = first;
-    for (; fits && r + 4 <= last; r += 4)
-        backward_group(n, r, 4, center, half, stream);
     for (; r + 2 <= last; r += 2)
         backward_group(n, r, 2, center, half, stream);
     for (; r < last; r++)

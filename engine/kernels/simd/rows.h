@@ -20,6 +20,9 @@ ROW_INLINE vf row_load_part(const void *row, int64_t i, int64_t n, const bool ha
     return half ? vf_load_bf16_part((const mx_bf16 *)row + i, n) : vf_load_part((const float *)row + i, n);
 }
 
+/* How many of the VL lanes at i lie in a row of `width`, i < width. */
+ROW_INLINE int64_t lanes_left(int64_t width, int64_t i) { return width - i < VL ? width - i : VL; }
+
 ROW_INLINE void row_store(void *row, int64_t i, vf x, const bool half)
 {
     if (half)
@@ -36,6 +39,18 @@ ROW_INLINE void row_store_part(void *row, int64_t i, vf x, int64_t n, const bool
         vf_store_part((float *)row + i, x, n);
 }
 
+#if !MX_SIMD_512
+/* The bits of x rounded to bf16, in the lower half of each lane. */
+ROW_INLINE __m256i rounded_bits(vf x)
+{
+    vi bits = vf_bits(x);
+    vi odd = vi_and(vi_shr(bits, 16), vi_set1(1));
+    vi rounded = vi_add(bits, vi_add(odd, vi_set1(0x7fff)));
+    vf quiet = _mm256_or_ps(x, vi_float(vi_set1(0x400000)));
+    return vi_shr(vf_bits(vf_select(_mm256_cmp_ps(x, x, _CMP_UNORD_Q), quiet, vi_float(rounded))), 16);
+}
+#endif
+
 /* Two vectors of bf16 as one store: of a whole cache line with 512 bits, which streaming needs to be fast. */
 ROW_INLINE void row_store2_bf16(mx_bf16 *p, vf a, vf b, const bool stream)
 {
@@ -46,7 +61,7 @@ ROW_INLINE void row_store2_bf16(mx_bf16 *p, vf a, vf b, const bool stream)
     else
         _mm512_storeu_si512((__m512i *)p, both);
 #else
-    __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(vf_to_halves(a)), vf_to_halves(b), 1);
+    __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded_bits(a), rounded_bits(b)), 0xd8);
     if (stream)
         _mm256_stream_si256((__m256i *)p, both);
     else
@@ -66,6 +81,16 @@ ROW_INLINE void row_store2(void *row, int64_t i, vf a, vf b, const bool half, co
         vf_store((float *)row + i, a);
         vf_store((float *)row + i + VL, b);
     }
+}
+
+/* Asks for values i .. i + 2 VL, of a row that comes later: the passes that only compute and write then overlap with
+ * the memory's reading. Behind the end of the memory it does nothing. */
+ROW_INLINE void row_prefetch(const void *row, int64_t i, const bool half)
+{
+    const char *p = (const char *)row + i * (half ? 2 : 4);
+    _mm_prefetch(p, _MM_HINT_T0);
+    if (VL == 16 && !half)
+        _mm_prefetch(p + 64, _MM_HINT_T0);
 }
 
 /* Row r of a matrix of `width` columns. */

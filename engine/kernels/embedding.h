@@ -1,0 +1,35 @@
+/* Rows of a table by number: gather, and the addition that is its gradient. Also the two row primitives behind them. */
+#ifndef MX_KERNELS_EMBEDDING_H
+#define MX_KERNELS_EMBEDDING_H
+
+#include "core/dtype.h"
+
+/* The first position in ids[0 .. n) that is not in [0, vocab); -1 when all are. */
+int64_t mx_embedding_find_bad(const int32_t *ids, int64_t n, int64_t vocab);
+
+typedef struct mx_embedding {
+    int64_t tokens, width;
+    const int32_t *ids; /* (tokens), checked: rows of the table */
+    const void *table;  /* (vocab, width) */
+    void *out;          /* (tokens, width) */
+    mx_dtype table_dtype, out_dtype;
+    float scale;
+} mx_embedding;
+
+/* out[t] = scale table[ids[t]] */
+void mx_embedding_gather(const mx_embedding *e);
+
+/* grad[ids[t]] += scale dy[t], grad (vocab, width) f32. Each element is summed in the order of t by one thread, so the
+ * bits do not depend on how many threads there are. */
+void mx_embedding_add(float *grad, const int32_t *ids, const void *dy, mx_dtype dtype, float scale, int64_t tokens,
+                      int64_t width);
+
+/* Row primitives: to[i] = scale from[i], and to[i] += scale from[i] (rounded once), for i in [0, n). */
+typedef struct mx_row_paths {
+    void (*convert)(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n);
+    void (*add)(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n);
+} mx_row_paths;
+extern const mx_row_paths mx_rows_portable, mx_rows_avx2, mx_rows_avx512, mx_rows_avx512_bf16;
+const mx_row_paths *mx_rows_current(void);
+
+#endif

@@ -1,0 +1,17 @@
+#include "kernels/embedding.h"
+
+#include "kernels/portable/values.h"
+
+static void convert(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        mx_set_float(to, i, scale * mx_get_float(from, i, from_dtype), to_dtype);
+}
+
+static void add(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        mx_set_float(to, i, mx_get_float(to, i, to_dtype) + scale * mx_get_float(from, i, from_dtype), to_dtype);
+}
+
+const mx_row_paths mx_rows_portable = {convert, add};

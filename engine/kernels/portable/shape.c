@@ -1,0 +1,13 @@
+#include "kernels/shape.h"
+
+#include <string.h>
+
+void mx_transpose_portable(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t rows,
+                           int64_t columns, size_t element_bytes)
+{
+    int64_t bytes = (int64_t)element_bytes;
+    for (int64_t c = 0; c < columns; c++)
+        for (int64_t r = 0; r < rows; r++)
+            memcpy((char *)to + (c * to_stride + r) * bytes, (const char *)from + (r * from_stride + c) * bytes,
+                   element_bytes);
+}

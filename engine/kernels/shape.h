@@ -1,0 +1,38 @@
+/* Moving values about: runs of bytes, permuted dimensions, gathers. Elements have 1, 2 or 4 bytes and no meaning, but
+ * where values are added. */
+#ifndef MX_KERNELS_SHAPE_H
+#define MX_KERNELS_SHAPE_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+/* Copies `runs` runs of `bytes`, which begin to_step and from_step bytes apart. */
+void mx_copy_runs(void *to, int64_t to_step, const void *from, int64_t from_step, int64_t runs, int64_t bytes);
+
+/* Sets such runs to zero. */
+void mx_zero_runs(void *to, int64_t to_step, int64_t runs, int64_t bytes);
+
+/* Adds runs of `n` values of f32 or bf16; steps in values. */
+void mx_add_runs(void *to, int64_t to_step, const void *from, int64_t from_step, mx_dtype dtype, int64_t runs,
+                 int64_t n);
+
+/* Dimension d of `to` is dimension order[d] of `from`, whose sizes are `size`; at most 8 dimensions. */
+void mx_permute(void *to, const void *from, int n_dims, const int64_t *size, const int *order, size_t element_bytes);
+
+/* Of x (outer, size, inner) and index (outer, n, inner), whose values are 1 .. size:
+ * gather:      y[o][j][i] = x[o][index[o][j][i] - 1][i]
+ * scatter_add: x[o][index[o][j][i] - 1][i] += y[o][j][i], in the order of j; x is f32, y f32 or bf16. */
+typedef struct mx_gather {
+    int64_t outer, size, n, inner;
+    const int32_t *index;
+} mx_gather;
+int64_t mx_gather_find_bad(const mx_gather *g); /* the first place in index whose value is none of 1 .. size, or -1 */
+void mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_bytes);
+void mx_scatter_add_run(const mx_gather *g, float *x, const void *y, mx_dtype dtype);
+
+/* Transposes a tile for one instruction set: to[c * to_stride + r] = from[r * from_stride + c], strides in elements. */
+typedef void mx_transpose_path(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t rows,
+                               int64_t columns, size_t element_bytes);
+mx_transpose_path mx_transpose_portable, mx_transpose_avx2, mx_transpose_avx512, mx_transpose_avx512_bf16;
+
+#endif

@@ -1,0 +1,48 @@
+#include "kernels/embedding.h"
+
+#include "kernels/simd/rows.h"
+
+ROW_INLINE vf combine(vf to, vf from, vf scale, const bool add)
+{
+    if (add)
+        return vf_fma(from, scale, to);
+    return from * scale;
+}
+
+ROW_INLINE void row(void *to, const void *from, float factor, int64_t n, const bool add, const bool to_half,
+                    const bool from_half)
+{
+    vf scale = vf_set1(factor), old = vf_zero();
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL) {
+        if (add)
+            old = row_load(to, i, to_half);
+        row_store(to, i, combine(old, row_load(from, i, from_half), scale, add), to_half);
+    }
+    if (i < n) {
+        if (add)
+            old = row_load_part(to, i, n - i, to_half);
+        row_store_part(to, i, combine(old, row_load_part(from, i, n - i, from_half), scale, add), n - i, to_half);
+    }
+}
+
+ROW_INLINE void row_of_dtypes(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale,
+                              int64_t n, const bool add)
+{
+    if (to_dtype == MX_BF16)
+        from_dtype == MX_BF16 ? row(to, from, scale, n, add, true, true) : row(to, from, scale, n, add, true, false);
+    else
+        from_dtype == MX_BF16 ? row(to, from, scale, n, add, false, true) : row(to, from, scale, n, add, false, false);
+}
+
+static void convert(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n)
+{
+    row_of_dtypes(to, to_dtype, from, from_dtype, scale, n, false);
+}
+
+static void add_row(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n)
+{
+    row_of_dtypes(to, to_dtype, from, from_dtype, scale, n, true);
+}
+
+const mx_row_paths MX_SIMD_NAME(mx_rows) = {convert, add_row};

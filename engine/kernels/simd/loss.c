@@ -1,0 +1,112 @@
+#include "kernels/loss.h"
+
+#include "kernels/simd/rows.h"
+
+#include <math.h>
+
+/* The largest logit. With a soft cap the row becomes capped logits; otherwise it stays products, whose scale the later
+ * passes apply. */
+ROW_INLINE float row_max(const mx_loss_row *row, const bool cap)
+{
+    vf scale = vf_set1(row->logit_scale), limit = vf_set1(row->softcap);
+    vf per_limit = vf_set1(cap ? row->logit_scale / row->softcap : 0.0f);
+    vf low = vf_set1(-INFINITY), largest[2] = {low, low};
+    int64_t i = 0;
+    for (; i + 2 * VL <= row->vocab; i += 2 * VL)
+        for (int u = 0; u < 2; u++) {
+            vf z = vf_load(row->logits + i + u * VL);
+            if (cap) {
+                z = limit * vf_tanh(z * per_limit);
+                vf_store(row->logits + i + u * VL, z);
+            } else {
+                z = z * scale;
+            }
+            largest[u] = vf_max(largest[u], z);
+        }
+    for (; i < row->vocab; i += VL) {
+        int64_t n = lanes_left(row->vocab, i);
+        vf z = vf_load_part(row->logits + i, n);
+        if (cap) {
+            z = limit * vf_tanh(z * per_limit);
+            vf_store_part(row->logits + i, z, n);
+        } else {
+            z = z * scale;
+        }
+        largest[0] = vf_max(largest[0], vf_select(vm_first(n), z, low));
+    }
+    return vf_hmax(vf_max(largest[0], largest[1]));
+}
+
+ROW_INLINE float row_sum_exp(const float *x, int64_t vocab, float factor, float largest)
+{
+    vf scale = vf_set1(factor), shift = vf_set1(-largest), sum[2] = {vf_zero(), vf_zero()};
+    int64_t i = 0;
+    for (; i + 2 * VL <= vocab; i += 2 * VL)
+        for (int u = 0; u < 2; u++)
+            sum[u] = sum[u] + vf_exp(vf_fma(vf_load(x + i + u * VL), scale, shift));
+    for (; i < vocab; i += VL) {
+        int64_t n = lanes_left(vocab, i);
+        vf e = vf_exp(vf_fma(vf_load_part(x + i, n), scale, shift));
+        sum[0] = sum[0] + vf_select(vm_first(n), e, vf_zero());
+    }
+    return vf_sum(sum[0] + sum[1]);
+}
+
+typedef struct gradient_terms {
+    vf scale, shift; /* e^(scale x + shift) is the numerator of the softmax */
+    vf factor;       /* by which it becomes the gradient */
+    vf per_limit;    /* 1 / softcap */
+} gradient_terms;
+
+ROW_INLINE vf gradient(vf x, const gradient_terms *t, const bool cap)
+{
+    vf d = vf_exp(vf_fma(x, t->scale, t->shift)) * t->factor;
+    if (!cap)
+        return d;
+    vf bent = x * t->per_limit;
+    return d * (vf_set1(1.0f) - bent * bent);
+}
+
+/* In place for either dtype: what is stored lies at or before what was loaded. */
+ROW_INLINE void row_gradient(const mx_loss_row *row, const gradient_terms *t, const bool cap, const bool half)
+{
+    int64_t i = 0;
+    for (; i + 2 * VL <= row->vocab; i += 2 * VL) {
+        vf a = gradient(vf_load(row->logits + i), t, cap), b = gradient(vf_load(row->logits + i + VL), t, cap);
+        row_store2(row->dlogits, i, a, b, half, false);
+    }
+    for (; i < row->vocab; i += VL) {
+        int64_t n = lanes_left(row->vocab, i);
+        row_store_part(row->dlogits, i, gradient(vf_load_part(row->logits + i, n), t, cap), n, half);
+    }
+}
+
+float MX_SIMD_NAME(mx_loss_row)(const mx_loss_row *row)
+{
+    bool cap = row->softcap > 0, half = row->dtype == MX_BF16;
+    float largest = cap ? row_max(row, true) : row_max(row, false);
+    float scale = cap ? 1.0f : row->logit_scale;
+    float sum = row_sum_exp(row->logits, row->vocab, scale, largest);
+    float lse = largest + logf(sum), target = row->logits[row->target] * scale;
+    float loss = (largest - target) + logf(sum) + row->z_loss * lse * lse;
+    if (!row->dlogits)
+        return loss;
+
+    float outer = row->logit_scale * row->factor, probability = (1 + 2 * row->z_loss * lse) / sum;
+    gradient_terms t = {.scale = vf_set1(scale),
+                        .shift = vf_set1(-largest),
+                        .factor = vf_set1(probability * outer),
+                        .per_limit = vf_set1(cap ? 1 / row->softcap : 0.0f)};
+    if (cap)
+        half ? row_gradient(row, &t, true, true) : row_gradient(row, &t, true, false);
+    else
+        half ? row_gradient(row, &t, false, true) : row_gradient(row, &t, false, false);
+
+    float bent = cap ? target / row->softcap : 0.0f;
+    float d = (expf(target - largest) * probability - 1) * (1 - bent * bent) * outer;
+    if (half)
+        ((mx_bf16 *)row->dlogits)[row->target] = mx_to_bf16(d);
+    else
+        ((float *)row->dlogits)[row->target] = d;
+    return loss;
+}

@@ -1,0 +1,127 @@
+/* Rotary embedding against double precision, on every instruction set. */
+#include "kernels/rope.h"
+
+#include "buffers.h"
+#include "check.h"
+
+#include <string.h>
+
+static double position(const mx_rope *r, int64_t t)
+{
+    return (double)(r->offset + (r->positions ? r->positions[t % r->period] : t % r->period));
+}
+
+/* Largest error of r->y against the rotation of x. */
+static double rope_error(const mx_rope *r)
+{
+    int64_t dim = r->frequencies.head_dim;
+    double worst = 0;
+    for (int64_t t = 0; t < r->tokens; t++)
+        for (int64_t h = 0; h < r->heads; h++)
+            for (int64_t i = 0; i < dim / 2; i++) {
+                double angle = position(r, t) * pow(r->frequencies.theta, -2.0 * (double)i / (double)dim);
+                double s = r->inverse ? -sin(angle) : sin(angle), c = cos(angle);
+                int64_t head = (t * r->heads + h) * dim;
+                int64_t one = head + (r->frequencies.interleaved ? 2 * i : i);
+                int64_t two = r->frequencies.interleaved ? one + 1 : one + dim / 2;
+                double x1 = get_value(r->x, one, r->dtype), x2 = get_value(r->x, two, r->dtype);
+                worst = fmax(worst, fabs(get_value(r->y, one, r->dtype) - (x1 * c - x2 * s)));
+                worst = fmax(worst, fabs(get_value(r->y, two, r->dtype) - (x2 * c + x1 * s)));
+            }
+    return worst;
+}
+
+static void check_rope(const char *isa, int64_t tokens, int64_t heads, int64_t dim, int kind)
+{
+    mx_dtype dtype = kind & 1 ? MX_BF16 : MX_F32;
+    int64_t count = tokens * heads * dim;
+    void *x = make_values(count, dtype, -1, 1), *y = make_values(count, dtype, 7, 8);
+    int32_t positions[64];
+    for (int i = 0; i < 64; i++)
+        positions[i] = (i * 37) % 101 - (kind & 16 ? 50 : 0);
+    mx_rope r = {.frequencies = {.theta = 10000, .scaling_factor = 1, .head_dim = dim, .interleaved = kind & 2},
+                 .tokens = tokens,
+                 .heads = heads,
+                 .dtype = dtype,
+                 .inverse = kind & 4,
+                 .x = x,
+                 .y = y,
+                 .positions = kind & 8 ? positions : NULL,
+                 .period = tokens < 5 ? tokens : 5,
+                 .offset = kind & 16 ? 3 : 0};
+    CHECK(mx_rope_run(&r) == MX_OK, "%s", mx_message());
+    double error = rope_error(&r);
+    CHECK(error <= (dtype == MX_BF16 ? 0x1p-8 : 1e-6), "%s: (%lld, %lld, %lld) kind %d off by %g", isa,
+          (long long)tokens, (long long)heads, (long long)dim, kind, error);
+    CHECK(guard_intact(y, count, dtype), "%s: wrote behind the end", isa);
+    free(x), free(y);
+}
+
+static void test_sizes(const char *isa)
+{
+    static const int64_t dims[] = {2, 4, 6, 14, 16, 18, 32, 34, 62, 64, 66, 96, 128, 130, 256};
+    for (size_t d = 0; d < sizeof dims / sizeof *dims; d++)
+        for (int kind = 0; kind < 32; kind++) {
+            check_rope(isa, 11, 3, dims[d], kind);
+            check_rope(isa, 1, 1, dims[d], kind);
+            check_rope(isa, 0, 2, dims[d], kind);
+        }
+    check_rope(isa, 300, 2, 64, 1);
+}
+
+/* The row loop with stores that pass the caches gives the same bits. */
+static void test_stream(const char *isa)
+{
+    static mx_rope_path *const paths[MX_ISAS] = {mx_rope_portable, mx_rope_avx2, mx_rope_avx512, mx_rope_avx512_bf16};
+    enum { COUNT = 3 * 2 * 128 };
+    static const int64_t row[3] = {0, 1, 2};
+    float *angles = make_values(3 * 256, MX_F32, -1, 1);
+    for (int kind = 0; kind < 4; kind++) {
+        mx_dtype dtype = kind & 1 ? MX_BF16 : MX_F32;
+        void *x = make_values(COUNT, dtype, -1, 1), *a = make_values(COUNT, dtype, 0, 1);
+        void *b = make_values(COUNT, dtype, 0, 1);
+        mx_rope r = {.frequencies = {.head_dim = 128, .interleaved = kind & 2}, .tokens = 3, .heads = 2};
+        r.dtype = dtype, r.x = x, r.y = a;
+        mx_rope_tokens t = {.rope = &r, .angles = angles, .row = row, .first = 0, .last = 3};
+        paths[mx_isa_current()](&t);
+        r.y = b;
+        t.stream = true;
+        paths[mx_isa_current()](&t);
+        CHECK(memcmp(a, b, COUNT * mx_dtype_bytes(dtype)) == 0, "%s: streamed stores differ, kind %d", isa, kind);
+        free(x), free(a), free(b);
+    }
+    free(angles);
+}
+
+/* Llama 3.1: short wavelengths stay, long ones are stretched by the factor, the blend joins both ends. */
+static void test_scaling(void)
+{
+    mx_rope_frequencies f = {.theta = 500000,
+                             .scaling_factor = 8,
+                             .low_freq_factor = 1,
+                             .high_freq_factor = 4,
+                             .original_length = 8192,
+                             .head_dim = 128};
+    double pi = 3.14159265358979323846;
+    for (int64_t i = 0; i < 64; i++) {
+        double plain = pow(500000, -2.0 * (double)i / 128), length = 2 * pi / plain, got = mx_rope_frequency(&f, i);
+        if (length < 2048)
+            CHECK(got == plain, "pair %d: %g, expected %g", (int)i, got, plain);
+        else if (length > 8192)
+            CHECK(fabs(got - plain / 8) < 1e-12 * plain, "pair %d: %g, expected %g", (int)i, got, plain / 8);
+        else
+            CHECK(got < plain && got > plain / 8, "pair %d: %g is not between", (int)i, got);
+    }
+    /* From the formula by hand: wavelength 4096 is at smooth = (8192 / 4096 - 1) / 3 = 1 / 3. */
+    f.head_dim = 2, f.theta = 1;
+    f.original_length = 2 * 2 * pi; /* pair 0 has frequency 1 and turns twice over the original length */
+    CHECK(fabs(mx_rope_frequency(&f, 0) - (2.0 / 3 / 8 + 1.0 / 3)) < 1e-12, "%g", mx_rope_frequency(&f, 0));
+}
+
+int main(void)
+{
+    for_each_isa(test_sizes);
+    for_each_isa(test_stream);
+    test_scaling();
+    return check_done();
+}

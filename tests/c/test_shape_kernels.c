@@ -1,0 +1,158 @@
+/* Permutations over all small shapes and orders, runs, gathers: against one element at a time. */
+#include "kernels/shape.h"
+
+#include "buffers.h"
+#include "check.h"
+
+#include <string.h>
+
+/* Where element `i` of the permuted tensor comes from. */
+static int64_t source_of(int64_t i, int n_dims, const int64_t *size, const int *order)
+{
+    int64_t at[8], from = 0;
+    for (int d = n_dims - 1; d >= 0; d--) {
+        at[order[d]] = i % size[order[d]];
+        i /= size[order[d]];
+    }
+    for (int d = 0; d < n_dims; d++)
+        from = from * size[d] + at[d];
+    return from;
+}
+
+static int permute_is_right(int n_dims, const int64_t *size, const int *order, int64_t bytes)
+{
+    int64_t count = 1;
+    for (int d = 0; d < n_dims; d++)
+        count *= size[d];
+    unsigned char *from = malloc((size_t)(count * bytes) + 1), *to = malloc((size_t)(count * bytes) + 64);
+    memset(to, 0x5a, (size_t)(count * bytes) + 64);
+    for (int64_t i = 0; i < count * bytes; i++)
+        from[i] = (unsigned char)(uniform() * 256);
+    mx_permute(to, from, n_dims, size, order, (size_t)bytes);
+    int right = 1;
+    for (int64_t i = 0; i < count; i++)
+        right = right && memcmp(to + i * bytes, from + source_of(i, n_dims, size, order) * bytes, (size_t)bytes) == 0;
+    for (int i = 0; i < 64; i++)
+        right = right && to[count * bytes + i] == 0x5a;
+    free(from), free(to);
+    return right;
+}
+
+static int next_order(int *order, int n)
+{
+    int i = n - 2;
+    while (i >= 0 && order[i] > order[i + 1])
+        i--;
+    if (i < 0)
+        return 0;
+    int j = n - 1;
+    while (order[j] < order[i])
+        j--;
+    int t = order[i];
+    order[i] = order[j], order[j] = t;
+    for (int a = i + 1, b = n - 1; a < b; a++, b--)
+        t = order[a], order[a] = order[b], order[b] = t;
+    return 1;
+}
+
+static void all_orders(const char *isa, int n_dims, const int64_t *size, int64_t bytes)
+{
+    int order[8] = {0, 1, 2, 3, 4, 5, 6, 7};
+    do {
+        CHECK(permute_is_right(n_dims, size, order, bytes),
+              "%s: %d dimensions, first of %lld to place of %d, %lld bytes", isa, n_dims, (long long)size[0], order[0],
+              (long long)bytes);
+    } while (next_order(order, n_dims));
+}
+
+static void test_permute(const char *isa)
+{
+    static const int64_t sizes[] = {0, 1, 2, 3};
+    for (int64_t bytes = 1; bytes <= 4; bytes *= 2) {
+        for (int n = 1; n <= 4; n++)
+            for (int pick = 0; pick < 1 << (2 * n); pick++) {
+                int64_t size[4];
+                for (int d = 0; d < n; d++)
+                    size[d] = sizes[pick >> (2 * d) & 3];
+                all_orders(isa, n, size, bytes);
+            }
+        all_orders(isa, 3, (int64_t[]){9, 17, 23}, bytes);
+        all_orders(isa, 3, (int64_t[]){64, 2, 70}, bytes);
+        all_orders(isa, 2, (int64_t[]){131, 257}, bytes);
+        all_orders(isa, 5, (int64_t[]){2, 8, 3, 8, 4}, bytes);
+        all_orders(isa, 6, (int64_t[]){2, 3, 1, 2, 3, 2}, bytes);
+    }
+}
+
+static void test_runs(const char *isa)
+{
+    for (int64_t n = 0; n < 70; n += 3)
+        for (int kind = 0; kind < 2; kind++) {
+            mx_dtype dtype = kind ? MX_BF16 : MX_F32;
+            int64_t bytes = (int64_t)mx_dtype_bytes(dtype), step = n + 5;
+            void *a = make_values(3 * step, dtype, -1, 1), *b = make_values(3 * step, dtype, -1, 1);
+            void *sum = make_values(3 * step, dtype, 0, 0), *copy = make_values(3 * step, dtype, 0, 0);
+            memcpy(sum, a, (size_t)(3 * step * bytes));
+            mx_add_runs(sum, step, b, step, dtype, 3, n);
+            mx_copy_runs(copy, step * bytes, b, step * bytes, 3, n * bytes);
+            int right = 1;
+            for (int64_t i = 0; i < 3 * step; i++) {
+                int inside = i % step < n;
+                double x = get_value(a, i, dtype), y = get_value(b, i, dtype);
+                double want = inside ? get_value((float[]){(float)(x + y)}, 0, MX_F32) : x;
+                right = right && fabs(get_value(sum, i, dtype) - want) <= (kind ? 0x1p-8 : 1e-7) * (1 + fabs(want));
+                right = right && get_value(copy, i, dtype) == (inside ? y : 0.0);
+            }
+            mx_zero_runs(a, step * bytes, 3, n * bytes);
+            for (int64_t i = 0; i < 3 * step; i++)
+                right = right && (get_value(a, i, dtype) == 0.0) == (i % step < n);
+            CHECK(right, "%s: runs of %lld %s", isa, (long long)n, mx_dtype_name(dtype));
+            free(a), free(b), free(sum), free(copy);
+        }
+    enum { LONG = 300000 };
+    char *a = malloc(LONG), *b = calloc(1, LONG);
+    memset(a, 7, LONG);
+    mx_copy_runs(b, 0, a, 0, 1, LONG);
+    CHECK(memcmp(a, b, LONG) == 0, "one long run");
+    mx_zero_runs(b, 0, 1, LONG);
+    CHECK(b[0] == 0 && b[LONG - 1] == 0, "one long run of zeros");
+    free(a), free(b);
+}
+
+static void test_gather(const char *isa)
+{
+    enum { OUTER = 3, SIZE = 5, N = 7, INNER = 130 };
+    int32_t *index = malloc(OUTER * N * INNER * sizeof *index);
+    for (int i = 0; i < OUTER * N * INNER; i++)
+        index[i] = 1 + (int32_t)(uniform() * SIZE);
+    mx_gather g = {OUTER, SIZE, N, INNER, index};
+    CHECK(mx_gather_find_bad(&g) == -1, "all are valid");
+    double *want = calloc(OUTER * SIZE * INNER, sizeof *want);
+    float *x = make_values(OUTER * SIZE * INNER, MX_F32, -1, 1), *y = make_values(OUTER * N * INNER, MX_F32, 0, 0);
+    mx_gather_run(&g, y, x, 4);
+    int right = 1;
+    for (int o = 0; o < OUTER; o++)
+        for (int j = 0; j < N; j++)
+            for (int i = 0; i < INNER; i++) {
+                int at = (o * N + j) * INNER + i, from = (o * SIZE + index[at] - 1) * INNER + i;
+                right = right && y[at] == x[from];
+                want[from] += y[at];
+            }
+    CHECK(right, "%s: gather", isa);
+    memset(x, 0, OUTER * SIZE * INNER * sizeof *x);
+    mx_scatter_add_run(&g, x, y, MX_F32);
+    CHECK(worst_error(x, MX_F32, want, OUTER * SIZE * INNER) < 1e-6, "%s: scatter_add", isa);
+    index[100] = SIZE + 1;
+    CHECK(mx_gather_find_bad(&g) == 100, "an index behind the end");
+    index[100] = 0;
+    CHECK(mx_gather_find_bad(&g) == 100, "an index of 0");
+    free(index), free(want), free(x), free(y);
+}
+
+int main(void)
+{
+    for_each_isa(test_permute);
+    for_each_isa(test_runs);
+    for_each_isa(test_gather);
+    return check_done();
+}

@@ -4,6 +4,7 @@
 #include "bind/program.h"
 #include "core/cpu.h"
 #include "io/file.h"
+#include "kernels/peak.h"
 #include "mesh/mpi.h"
 #include "mesh/threads.h"
 #include "ops/op.h"
@@ -144,6 +145,41 @@ static int isa(lua_State *L)
     return 1;
 }
 
+/* mx.peak{kind = "fma" or "copy" [, dtype = "bf16"] [, threads] [, seconds = 0.5]}
+ * -> {value, unit, source}: a peak of this machine, measured now, for the instruction set in use. Not collective; the
+ * other ranks should measure, or rest, at the same time. */
+static int peak(lua_State *L)
+{
+    static const char *const fields[] = {"kind", "dtype", "threads", "seconds", NULL};
+    luaL_checktype(L, 1, LUA_TTABLE);
+    mxl_check_fields(L, 1, fields, "peak");
+    lua_getfield(L, 1, "kind");
+    lua_getfield(L, 1, "dtype");
+    const char *kind = luaL_optstring(L, 2, "");
+    mx_dtype dtype = mxl_check_dtype(L, 3, MX_BF16);
+    int64_t n_threads = mxl_field_integer(L, 1, "threads", mx_threads());
+    double seconds = mxl_field_number(L, 1, "seconds", 0.5), value = 0;
+    luaL_argcheck(L, n_threads >= 1 && n_threads <= 1024, 1, "threads must be from 1 to 1024");
+    luaL_argcheck(L, seconds > 0 && seconds <= 600, 1, "seconds must be above 0, and at most 600");
+    bool copy = strcmp(kind, "copy") == 0;
+    luaL_argcheck(L, copy || strcmp(kind, "fma") == 0, 1, "kind must be 'fma' or 'copy'");
+    mx_status status = copy ? mx_peak_copy((int)n_threads, seconds, &value)
+                            : mx_peak_fma(mx_isa_current(), dtype, (int)n_threads, seconds, &value);
+    mx_cpu_flush_denormals();
+    mxl_try(L, status);
+    lua_createtable(L, 0, 3);
+    lua_pushnumber(L, value);
+    lua_setfield(L, -2, "value");
+    lua_pushstring(L, copy ? "B/s" : "FLOP/s");
+    lua_setfield(L, -2, "unit");
+    lua_pushfstring(L, "measured on this machine: %s, %d thread%s",
+                    copy ? "copy of arrays larger than the caches, bytes read and written"
+                         : mx_peak_instruction(mx_isa_current(), dtype),
+                    (int)n_threads, n_threads == 1 ? "" : "s");
+    lua_setfield(L, -2, "source");
+    return 1;
+}
+
 static const char *blas_threading(void)
 {
     static const char *const names[] = {"sequential", "pthread", "OpenMP"};
@@ -237,6 +273,7 @@ int mxl_open_system(lua_State *L)
         {"abort", abort_all},
         {"barrier", barrier},
         {"info", info},
+        {"peak", peak},
         {"isa", isa},
         {"now", now},
         {"rank", rank},

@@ -59,6 +59,18 @@ static inline vi vi_mullo(vi a, vi b) { return _mm512_mullo_epi32(a, b); }
 #define vi_shr(a, n) _mm512_srli_epi32((a), (n)) /* logical */
 static inline vi vf_to_vi(vf a) { return _mm512_cvtps_epi32(a); }
 static inline vf vi_to_vf(vi a) { return _mm512_cvtepi32_ps(a); }
+static inline void vi_store(int32_t *p, vi a) { _mm512_storeu_si512(p, a); }
+static inline vi vi_or(vi a, vi b) { return _mm512_or_si512(a, b); }
+#define vi_sar(a, n) _mm512_srai_epi32((a), (n)) /* arithmetic */
+static inline vm vi_gt(vi a, vi b) { return _mm512_cmpgt_epi32_mask(a, b); }
+static inline vi vi_mulhi_u32(vi a, vi b) /* the upper halves of the unsigned products */
+{
+    vi even = _mm512_srli_epi64(_mm512_mul_epu32(a, b), 32);
+    vi odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), _mm512_srli_epi64(b, 32));
+    return _mm512_mask_blend_epi32(0xaaaa, even, odd);
+}
+static inline vm vf_is_nan(vf a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
+static inline vf vf_rcp_estimate(vf a) { return _mm512_rcp14_ps(a); } /* relative error below 2^-14 */
 
 static inline vf vf_from_halves(__m256i h) { return vi_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
 static inline vf vf_load_bf16(const mx_bf16 *p) { return vf_from_halves(_mm256_loadu_si256((const __m256i *)p)); }
@@ -78,6 +90,27 @@ static inline __m256i vf_to_halves(vf x)
     vm is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan, rounded, quiet));
 #endif
+}
+/* The same for an x that is no NaN or a NaN whose lower half is zero, as arithmetic on bf16 inputs gives them: adding
+ * half a unit does not carry such a NaN over into something else, so it needs no care. */
+static inline __m256i vf_to_halves_quick(vf x)
+{
+#if defined(MX_SIMD_AVX512_BF16)
+    return (__m256i)_mm512_cvtneps_pbh(x);
+#else
+    vi bits = vf_bits(x);
+    vi odd = vi_and(vi_shr(bits, 16), vi_set1(1));
+    return _mm512_cvtepi32_epi16(vi_shr(vi_add(vi_add(bits, vi_set1(0x7fff)), odd), 16));
+#endif
+}
+static inline void vf_store_bf16_quick(mx_bf16 *p, vf x) { _mm256_storeu_si256((__m256i *)p, vf_to_halves_quick(x)); }
+static inline void vf_store_bf16_quick_part(mx_bf16 *p, vf x, int64_t n)
+{
+    _mm256_mask_storeu_epi16(p, vm_first(n), vf_to_halves_quick(x));
+}
+static inline void vf_stream_bf16_quick(mx_bf16 *p, vf x) /* p aligned to 32 bytes */
+{
+    _mm256_stream_si256((__m256i *)p, vf_to_halves_quick(x));
 }
 static inline void vf_store_bf16(mx_bf16 *p, vf x) { _mm256_storeu_si256((__m256i *)p, vf_to_halves(x)); }
 static inline void vf_store_bf16_part(mx_bf16 *p, vf x, int64_t n)
@@ -141,6 +174,18 @@ static inline vi vi_mullo(vi a, vi b) { return _mm256_mullo_epi32(a, b); }
 #define vi_shr(a, n) _mm256_srli_epi32((a), (n)) /* logical */
 static inline vi vf_to_vi(vf a) { return _mm256_cvtps_epi32(a); }
 static inline vf vi_to_vf(vi a) { return _mm256_cvtepi32_ps(a); }
+static inline void vi_store(int32_t *p, vi a) { _mm256_storeu_si256((__m256i *)p, a); }
+static inline vi vi_or(vi a, vi b) { return _mm256_or_si256(a, b); }
+#define vi_sar(a, n) _mm256_srai_epi32((a), (n)) /* arithmetic */
+static inline vm vi_gt(vi a, vi b) { return _mm256_castsi256_ps(_mm256_cmpgt_epi32(a, b)); }
+static inline vi vi_mulhi_u32(vi a, vi b) /* the upper halves of the unsigned products */
+{
+    vi even = _mm256_srli_epi64(_mm256_mul_epu32(a, b), 32);
+    vi odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), _mm256_srli_epi64(b, 32));
+    return _mm256_blend_epi32(even, odd, 0xaa);
+}
+static inline vm vf_is_nan(vf a) { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
+static inline vf vf_rcp_estimate(vf a) { return _mm256_rcp_ps(a); } /* relative error below 1.5 * 2^-12 */
 
 static inline vf vf_from_halves(__m128i h) { return vi_float(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
 static inline vf vf_load_bf16(const mx_bf16 *p) { return vf_from_halves(_mm_loadu_si128((const __m128i *)p)); }
@@ -160,6 +205,24 @@ static inline __m128i vf_to_halves(vf x)
     vi wide = _mm256_blendv_epi8(rounded, quiet, is_nan);
     return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
 }
+static inline __m128i vf_to_halves_quick(vf x) /* for the NaNs of arithmetic on bf16 inputs; see above */
+{
+    vi bits = vf_bits(x);
+    vi odd = vi_and(vi_shr(bits, 16), vi_set1(1));
+    vi wide = vi_shr(vi_add(vi_add(bits, vi_set1(0x7fff)), odd), 16);
+    return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+}
+static inline void vf_store_bf16_quick(mx_bf16 *p, vf x) { _mm_storeu_si128((__m128i *)p, vf_to_halves_quick(x)); }
+static inline void vf_store_bf16_quick_part(mx_bf16 *p, vf x, int64_t n)
+{
+    mx_bf16 full[8];
+    vf_store_bf16_quick(full, x);
+    memcpy(p, full, (size_t)n * sizeof *p);
+}
+static inline void vf_stream_bf16_quick(mx_bf16 *p, vf x) /* p aligned to 16 bytes */
+{
+    _mm_stream_si128((__m128i *)p, vf_to_halves_quick(x));
+}
 static inline void vf_store_bf16(mx_bf16 *p, vf x) { _mm_storeu_si128((__m128i *)p, vf_to_halves(x)); }
 static inline void vf_store_bf16_part(mx_bf16 *p, vf x, int64_t n)
 {
@@ -175,6 +238,29 @@ static inline void vf_stream_bf16(mx_bf16 *p, vf x) /* p aligned to 16 bytes */
 #endif
 
 static inline vf vf_zero(void) { return vf_set1(0.0f); }
+
+/* 1/x to a relative error of 3e-7, for |x| in [1e-37, 8e37]; cheaper than a division. */
+static inline vf vf_rcp(vf x)
+{
+    vf r = vf_rcp_estimate(x);
+    return vf_fma(r, vf_fma(-x, r, vf_set1(1.0f)), r);
+}
+
+/* e^x to a relative error of 3e-6, a hundredth of the rounding error of bf16, for x in [-87, 88]: the caller clamps.
+ * The minimax polynomial of degree 4 on |r| <= ln(2)/2; 1.5 * 2^23 added to x / ln 2 leaves its integer in the low
+ * bits of the sum, which go straight to the exponent. */
+static inline vf vf_exp_fast(vf x)
+{
+    const vf magic = vf_set1(12582912.0f);
+    vf t = vf_fma(x, vf_set1(1.44269504f), magic);
+    vf r = vf_fma(t - magic, vf_set1(-0.693147181f), x);
+    vf p = vf_set1(4.1458543390e-2f);
+    p = vf_fma(p, r, vf_set1(1.6790932417e-1f));
+    p = vf_fma(p, r, vf_set1(5.0004363060e-1f));
+    p = vf_fma(p, r, vf_set1(9.9996340275e-1f));
+    p = vf_fma(p, r, vf_set1(9.9999928474e-1f));
+    return vi_float(vi_add(vf_bits(p), vi_shl(vf_bits(t), 23)));
+}
 
 /* e^x to 2 units in the last place, x clamped to [-87.3, 88.7]: 2^n e^r with |r| <= ln(2)/2, and e^r by its minimax
  * polynomial of degree 6. Coefficients: Cephes expf (Moshier, netlib). -inf gives 0 to within 1e-38; NaN gives NaN. */

@@ -1,0 +1,307 @@
+/* Arrays of different shapes: how they are walked together, and the functions of pairs that use the walk. */
+#include "kernels/elementwise.h"
+
+enum { BLOCK = 1024 };
+
+bool mx_broadcast_sizes(int n_in, const int *in_dims, const int64_t *const *in_size, int *n_dims, int64_t *size)
+{
+    *n_dims = 0;
+    for (int k = 0; k < n_in; k++)
+        if (in_dims[k] > *n_dims)
+            *n_dims = in_dims[k];
+    for (int d = 0; d < *n_dims; d++) {
+        size[d] = 1;
+        for (int k = 0; k < n_in; k++) {
+            int own = d - (*n_dims - in_dims[k]);
+            int64_t mine = own < 0 ? 1 : in_size[k][own];
+            if (mine == 1 || mine == size[d])
+                continue;
+            if (size[d] != 1)
+                return false;
+            size[d] = mine;
+        }
+    }
+    return true;
+}
+
+/* Whether dimension `outer` of the output and the plan's first dimension, which is next inside it, are one for all. */
+static bool joins(const mx_broadcast *plan, int n_in, const int64_t *stride)
+{
+    for (int k = 0; k < n_in; k++)
+        if (stride[k] != plan->stride[k][0] * plan->size[0])
+            return false;
+    return true;
+}
+
+static void put_in_front(mx_broadcast *plan, int n_in, int64_t size, const int64_t *stride)
+{
+    memmove(plan->size + 1, plan->size, (size_t)plan->n_dims * sizeof *plan->size);
+    plan->size[0] = size;
+    for (int k = 0; k < n_in; k++) {
+        memmove(plan->stride[k] + 1, plan->stride[k], (size_t)plan->n_dims * sizeof *plan->stride[k]);
+        plan->stride[k][0] = stride[k];
+    }
+    plan->n_dims++;
+}
+
+void mx_broadcast_plan(mx_broadcast *plan, int n_in, const int *in_dims, const int64_t *const *in_size, int n_dims,
+                       const int64_t *size)
+{
+    int64_t dense[MX_BROADCAST_INPUTS] = {1, 1, 1}; /* elements in the dimensions done so far */
+    *plan = (mx_broadcast){.count = 1};
+    for (int d = n_dims - 1; d >= 0; d--) {
+        plan->count *= size[d];
+        int64_t stride[MX_BROADCAST_INPUTS];
+        for (int k = 0; k < n_in; k++) {
+            int own = d - (n_dims - in_dims[k]);
+            int64_t mine = own < 0 ? 1 : in_size[k][own];
+            stride[k] = mine == 1 ? 0 : dense[k];
+            dense[k] *= mine;
+        }
+        if (size[d] == 1)
+            continue;
+        if (plan->n_dims > 0 && joins(plan, n_in, stride))
+            plan->size[0] *= size[d];
+        else
+            put_in_front(plan, n_in, size[d], stride);
+    }
+    if (plan->n_dims == 0)
+        put_in_front(plan, n_in, 1, (const int64_t[MX_BROADCAST_INPUTS]){1, 1, 1});
+}
+
+/* ---- walking ---- */
+
+/* One piece of work on a run of the last dimension. */
+typedef struct walk {
+    const mx_broadcast *plan;
+    const mx_elementwise_paths *paths;
+    int n_in, op;
+    bool by_b, stream;
+    mx_vector in[MX_BROADCAST_INPUTS], out;
+    int step[MX_BROADCAST_INPUTS]; /* 0 or 1 */
+    void (*run)(const struct walk *w, const int64_t *from, int64_t to, int64_t n);
+} walk;
+
+static void *at(mx_vector v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
+
+/* Elements first to before last of the output, run by run. */
+static void walk_range(const walk *w, int64_t first, int64_t last)
+{
+    const mx_broadcast *p = w->plan;
+    int inner = p->n_dims - 1;
+    int64_t index[MX_BROADCAST_DIMS], rest = first;
+    for (int d = inner; d >= 0; d--) {
+        index[d] = rest % p->size[d];
+        rest /= p->size[d];
+    }
+    while (first < last) {
+        int64_t from[MX_BROADCAST_INPUTS] = {0};
+        for (int k = 0; k < w->n_in; k++)
+            for (int d = 0; d <= inner; d++)
+                from[k] += index[d] * p->stride[k][d];
+        int64_t n = p->size[inner] - index[inner];
+        if (n > last - first)
+            n = last - first;
+        w->run(w, from, first, n);
+        first += n;
+        index[inner] = 0; /* either the run has ended, or the range */
+        for (int d = inner - 1; d >= 0; d--) {
+            if (++index[d] < p->size[d])
+                break;
+            index[d] = 0;
+        }
+    }
+}
+
+static void walk_all(walk *w)
+{
+    int64_t count = w->plan->count, inner = w->plan->size[w->plan->n_dims - 1];
+    int64_t bytes = count * (int64_t)mx_dtype_bytes(w->out.dtype);
+    bool in_place = false;
+    for (int k = 0; k < w->n_in; k++) {
+        w->step[k] = (int)w->plan->stride[k][w->plan->n_dims - 1];
+        bytes += w->step[k] ? count * (int64_t)mx_dtype_bytes(w->in[k].dtype) : 0;
+        in_place = in_place || w->in[k].data == w->out.data;
+    }
+    w->paths = mx_elementwise_current();
+    w->stream = !in_place && inner >= BLOCK && mx_should_stream(bytes);
+#pragma omp parallel for schedule(static) if (count >= MX_PARALLEL_FROM)
+    for (int64_t first = 0; first < count; first += MX_CHUNK)
+        walk_range(w, first, first + MX_CHUNK < count ? first + MX_CHUNK : count);
+}
+
+/* Input k's elements from `from` on as f32: where they are, or converted (all n, or the one) into `room`. */
+static const float *as_f32(const walk *w, int k, int64_t from, int64_t n, float *room)
+{
+    const void *p = at(w->in[k], from);
+    if (w->in[k].dtype == MX_F32)
+        return p;
+    w->paths->to_f32(p, room, w->step[k] ? n : 1, false);
+    return room;
+}
+
+/* ---- integers: plain loops, wrapping around ---- */
+
+static int32_t load_int(mx_vector v, int64_t i)
+{
+    if (v.dtype == MX_I32)
+        return ((const int32_t *)v.data)[i];
+    return v.dtype == MX_U8 ? ((const uint8_t *)v.data)[i] : ((const int8_t *)v.data)[i];
+}
+
+static void store_int(mx_vector v, int64_t i, int32_t x)
+{
+    if (v.dtype == MX_I32)
+        ((int32_t *)v.data)[i] = x;
+    else
+        ((uint8_t *)v.data)[i] = (uint8_t)x;
+}
+
+static int32_t int_pair(mx_binary op, int32_t a, int32_t b)
+{
+    switch (op) {
+    case MX_ADD:
+        return (int32_t)((uint32_t)a + (uint32_t)b);
+    case MX_SUB:
+        return (int32_t)((uint32_t)a - (uint32_t)b);
+    case MX_MUL:
+        return (int32_t)((uint32_t)a * (uint32_t)b);
+    case MX_DIV:
+        return b == 0 ? 0 : b == -1 ? (int32_t)(0u - (uint32_t)a) : a / b;
+    case MX_MAXIMUM:
+        return a > b ? a : b;
+    default: /* MX_MINIMUM */
+        return a < b ? a : b;
+    }
+}
+
+static bool int_holds(mx_compare op, int32_t a, int32_t b)
+{
+    switch (op) {
+    case MX_EQ:
+        return a == b;
+    case MX_NE:
+        return a != b;
+    case MX_LT:
+        return a < b;
+    case MX_LE:
+        return a <= b;
+    case MX_GT:
+        return a > b;
+    default: /* MX_GE */
+        return a >= b;
+    }
+}
+
+static void run_int_pair(const walk *w, const int64_t *from, int64_t to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        store_int(w->out, to + i,
+                  int_pair((mx_binary)w->op, load_int(w->in[0], from[0] + i * w->step[0]),
+                           load_int(w->in[1], from[1] + i * w->step[1])));
+}
+
+static void run_int_compare(const walk *w, const int64_t *from, int64_t to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        ((uint8_t *)w->out.data)[to + i] = int_holds((mx_compare)w->op, load_int(w->in[0], from[0] + i * w->step[0]),
+                                                     load_int(w->in[1], from[1] + i * w->step[1]));
+}
+
+/* ---- floats ---- */
+
+static void run_pair(const walk *w, const int64_t *from, int64_t to, int64_t n)
+{
+    w->paths->binary((mx_binary)w->op, w->out.dtype, at(w->in[0], from[0]), w->step[0], at(w->in[1], from[1]),
+                     w->step[1], at(w->out, to), n, w->stream);
+}
+
+/* For mixed dtypes: in blocks of f32. */
+static void run_pair_staged(const walk *w, const int64_t *from, int64_t to, int64_t n)
+{
+    float room_a[BLOCK], room_b[BLOCK], room_y[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        const float *a = as_f32(w, 0, from[0] + i * w->step[0], m, room_a);
+        const float *b = as_f32(w, 1, from[1] + i * w->step[1], m, room_b);
+        float *y = w->out.dtype == MX_F32 ? at(w->out, to + i) : room_y;
+        w->paths->binary((mx_binary)w->op, MX_F32, a, w->step[0], b, w->step[1], y, m, false);
+        if (w->out.dtype == MX_BF16)
+            w->paths->to_bf16(y, at(w->out, to + i), m, false);
+    }
+}
+
+static void run_pair_grad(const walk *w, const int64_t *from, int64_t to, int64_t n)
+{
+    float room[3][BLOCK], room_y[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        const float *in[3];
+        for (int k = 0; k < 3; k++)
+            in[k] = as_f32(w, k, from[k] + i * w->step[k], m, room[k]);
+        float *y = w->out.dtype == MX_F32 ? at(w->out, to + i) : room_y;
+        w->paths->binary_grad((mx_binary)w->op, w->by_b, in[0], w->step[0], in[1], w->step[1], in[2], w->step[2], y, m);
+        if (w->out.dtype == MX_BF16)
+            w->paths->to_bf16(y, at(w->out, to + i), m, false);
+    }
+}
+
+static void run_compare(const walk *w, const int64_t *from, int64_t to, int64_t n)
+{
+    float room_a[BLOCK], room_b[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = n - i < BLOCK ? n - i : BLOCK;
+        const float *a = as_f32(w, 0, from[0] + i * w->step[0], m, room_a);
+        const float *b = as_f32(w, 1, from[1] + i * w->step[1], m, room_b);
+        w->paths->compare((mx_compare)w->op, a, w->step[0], b, w->step[1], (uint8_t *)w->out.data + to + i, m);
+    }
+}
+
+void mx_binary_forward(mx_binary op, const mx_broadcast *plan, mx_vector a, mx_vector b, mx_vector y)
+{
+    walk w = {.plan = plan, .n_in = 2, .op = op, .in = {a, b}, .out = y, .run = run_pair_staged};
+    if (!mx_dtype_is_float(y.dtype))
+        w.run = run_int_pair;
+    else if (a.dtype == y.dtype && b.dtype == y.dtype)
+        w.run = run_pair;
+    walk_all(&w);
+}
+
+void mx_binary_backward(mx_binary op, bool by_b, const mx_broadcast *plan, mx_vector a, mx_vector b, mx_vector dy,
+                        mx_vector y)
+{
+    walk w = {.plan = plan, .n_in = 3, .op = op, .by_b = by_b, .in = {a, b, dy}, .out = y, .run = run_pair_grad};
+    walk_all(&w);
+}
+
+void mx_compare_forward(mx_compare op, const mx_broadcast *plan, mx_vector a, mx_vector b, uint8_t *y)
+{
+    walk w = {.plan = plan, .n_in = 2, .op = op, .in = {a, b}, .out = {y, MX_U8}, .run = run_compare};
+    if (!mx_dtype_is_float(a.dtype))
+        w.run = run_int_compare;
+    walk_all(&w);
+}
+
+static void run_where(const walk *w, const int64_t *from, int64_t to, int64_t n)
+{
+    const uint8_t *cond = (const uint8_t *)w->in[0].data + from[0];
+    const void *a = at(w->in[1], from[1]), *b = at(w->in[2], from[2]);
+    void *y = at(w->out, to);
+    int sc = w->step[0], sa = w->step[1], sb = w->step[2];
+    size_t bytes = mx_dtype_bytes(w->out.dtype);
+    if (bytes == 4)
+        for (int64_t i = 0; i < n; i++)
+            ((uint32_t *)y)[i] = cond[i * sc] ? ((const uint32_t *)a)[i * sa] : ((const uint32_t *)b)[i * sb];
+    else if (bytes == 2)
+        for (int64_t i = 0; i < n; i++)
+            ((uint16_t *)y)[i] = cond[i * sc] ? ((const uint16_t *)a)[i * sa] : ((const uint16_t *)b)[i * sb];
+    else
+        for (int64_t i = 0; i < n; i++)
+            ((uint8_t *)y)[i] = cond[i * sc] ? ((const uint8_t *)a)[i * sa] : ((const uint8_t *)b)[i * sb];
+}
+
+void mx_where_forward(const mx_broadcast *plan, const uint8_t *cond, mx_vector a, mx_vector b, mx_vector y)
+{
+    walk w = {.plan = plan, .n_in = 3, .in = {{(void *)(uintptr_t)cond, MX_U8}, a, b}, .out = y, .run = run_where};
+    walk_all(&w);
+}

@@ -1,0 +1,154 @@
+#include "kernels/elementwise.h"
+
+#include "core/cpu.h"
+
+#include <math.h>
+
+/* Elements converted to f32 at a time where dtypes are mixed: three such blocks stay in the first-level cache. */
+enum { BLOCK = 1024 };
+
+const mx_elementwise_paths *mx_elementwise_current(void)
+{
+    static const mx_elementwise_paths *const paths[MX_ISAS] = {
+        [MX_ISA_PORTABLE] = &mx_elementwise_portable,
+        [MX_ISA_AVX2] = &mx_elementwise_avx2,
+        [MX_ISA_AVX512] = &mx_elementwise_avx512,
+        [MX_ISA_AVX512_BF16] = &mx_elementwise_avx512_bf16,
+    };
+    return paths[mx_isa_current()];
+}
+
+bool mx_should_stream(int64_t bytes) { return bytes > mx_cpu_l3_bytes(); }
+
+bool mx_unary_reads_output(mx_unary op)
+{
+    return op == MX_EXP || op == MX_SQRT || op == MX_RSQRT || op == MX_TANH || op == MX_SIGMOID || op == MX_RELU;
+}
+
+static mx_vector at(mx_vector v, int64_t i)
+{
+    return (mx_vector){(char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype), v.dtype};
+}
+
+/* What one piece of work is: `run` computes elements first to before last. */
+typedef struct map {
+    const mx_elementwise_paths *paths;
+    mx_function f;
+    mx_vector in[3], out[2];
+    bool stream;
+    void (*run)(const struct map *m, int64_t first, int64_t last);
+} map;
+
+static bool one_dtype(const map *m, int n_in, int n_out)
+{
+    for (int k = 0; k < n_in; k++)
+        if (m->in[k].dtype != m->out[0].dtype)
+            return false;
+    return n_out == 1 || m->out[1].dtype == m->out[0].dtype;
+}
+
+/* The same map on f32 copies of elements first to before last, a block at a time. */
+static void run_staged(const map *m, int n_in, int n_out, int64_t first, int64_t last)
+{
+    float in[3][BLOCK], out[2][BLOCK];
+    for (int64_t i = first; i < last; i += BLOCK) {
+        int64_t n = last - i < BLOCK ? last - i : BLOCK;
+        map staged = {.paths = m->paths, .f = m->f, .run = m->run};
+        for (int k = 0; k < n_in; k++) {
+            staged.in[k] = (mx_vector){in[k], MX_F32};
+            mx_vector source = at(m->in[k], i);
+            if (source.dtype == MX_F32)
+                staged.in[k] = source;
+            else
+                m->paths->to_f32(source.data, in[k], n, false);
+        }
+        for (int k = 0; k < n_out; k++)
+            staged.out[k] = m->out[k].dtype == MX_F32 ? at(m->out[k], i) : (mx_vector){out[k], MX_F32};
+        staged.run(&staged, 0, n);
+        for (int k = 0; k < n_out; k++)
+            if (m->out[k].dtype == MX_BF16)
+                m->paths->to_bf16(out[k], at(m->out[k], i).data, n, false);
+    }
+}
+
+/* Shares n elements among the threads in pieces of fixed size. */
+static void run_map(map *m, int n_in, int n_out, int64_t n)
+{
+    int64_t bytes = 0;
+    for (int k = 0; k < n_in; k++)
+        bytes += n * (int64_t)mx_dtype_bytes(m->in[k].dtype);
+    for (int k = 0; k < n_out; k++)
+        bytes += n * (int64_t)mx_dtype_bytes(m->out[k].dtype);
+    bool in_place = false;
+    for (int k = 0; k < n_in; k++)
+        in_place = in_place || m->in[k].data == m->out[0].data || m->in[k].data == m->out[1].data;
+    m->paths = mx_elementwise_current();
+    m->stream = !in_place && mx_should_stream(bytes);
+    bool direct = one_dtype(m, n_in, n_out);
+#pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
+    for (int64_t first = 0; first < n; first += MX_CHUNK) {
+        int64_t last = first + MX_CHUNK < n ? first + MX_CHUNK : n;
+        if (direct)
+            m->run(m, first, last);
+        else
+            run_staged(m, n_in, n_out, first, last);
+    }
+}
+
+static void run_unary(const map *m, int64_t first, int64_t last)
+{
+    m->paths->unary(m->f, m->in[0].dtype, at(m->in[0], first).data, at(m->out[0], first).data, last - first, m->stream);
+}
+
+static void run_unary_grad(const map *m, int64_t first, int64_t last)
+{
+    m->paths->unary_grad(m->f, m->in[0].dtype, at(m->in[0], first).data, at(m->in[1], first).data,
+                         at(m->out[0], first).data, last - first, m->stream);
+}
+
+static void run_gated(const map *m, int64_t first, int64_t last)
+{
+    m->paths->gated(m->f.op, m->in[0].dtype, at(m->in[0], first).data, at(m->in[1], first).data,
+                    at(m->out[0], first).data, last - first, m->stream);
+}
+
+static void run_gated_grad(const map *m, int64_t first, int64_t last)
+{
+    m->paths->gated_grad(m->f.op, m->in[0].dtype, at(m->in[0], first).data, at(m->in[1], first).data,
+                         at(m->in[2], first).data, at(m->out[0], first).data, at(m->out[1], first).data, last - first,
+                         m->stream);
+}
+
+static void run_add_to(const map *m, int64_t first, int64_t last)
+{
+    m->paths->add_to(at(m->out[0], first), at(m->in[0], first), last - first);
+}
+
+void mx_unary_forward(mx_function f, mx_vector x, mx_vector y, int64_t n)
+{
+    run_map(&(map){.f = f, .in = {x}, .out = {y}, .run = run_unary}, 1, 1, n);
+}
+
+void mx_unary_backward(mx_function f, mx_vector v, mx_vector dy, mx_vector dx, int64_t n)
+{
+    run_map(&(map){.f = f, .in = {v, dy}, .out = {dx}, .run = run_unary_grad}, 2, 1, n);
+}
+
+void mx_gated_forward(mx_unary act, mx_vector gate, mx_vector up, mx_vector y, int64_t n)
+{
+    run_map(&(map){.f.op = act, .in = {gate, up}, .out = {y}, .run = run_gated}, 2, 1, n);
+}
+
+void mx_gated_backward(mx_unary act, mx_vector gate, mx_vector up, mx_vector dy, mx_vector dgate, mx_vector dup,
+                       int64_t n)
+{
+    run_map(&(map){.f.op = act, .in = {gate, up, dy}, .out = {dgate, dup}, .run = run_gated_grad}, 3, 2, n);
+}
+
+void mx_add_to(mx_vector c, mx_vector x, int64_t n)
+{
+    map m = {.paths = mx_elementwise_current(), .in = {x}, .out = {c}};
+#pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
+    for (int64_t first = 0; first < n; first += MX_CHUNK)
+        run_add_to(&m, first, first + MX_CHUNK < n ? first + MX_CHUNK : n);
+}

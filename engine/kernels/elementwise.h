@@ -1,0 +1,137 @@
+/* Elementwise functions: of one array, gated pairs, casts, and of arrays that broadcast against each other.
+ *
+ * f32 and bf16 may be mixed: everything is computed in f32 and each result is rounded once. An output may be an input
+ * of the same dtype (in place), but may not overlap one otherwise. Large outputs that are not read are written past
+ * the caches. Nothing here fails or allocates. Work is split among OpenMP threads from about 64 Ki elements on; an
+ * element's value never depends on the split. NaN inputs give NaN, except where a comment says otherwise. */
+#ifndef MX_KERNELS_ELEMENTWISE_H
+#define MX_KERNELS_ELEMENTWISE_H
+
+#include "core/dtype.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct mx_vector {
+    void *data;
+    mx_dtype dtype;
+} mx_vector;
+
+/* ---- functions of one array ---- */
+
+typedef enum mx_unary {
+    MX_EXP,
+    MX_LOG,
+    MX_SQRT,
+    MX_RSQRT,
+    MX_ABS,
+    MX_TANH,
+    MX_SIGMOID,
+    MX_SQUARE,
+    MX_SIN,
+    MX_COS,
+    MX_AFFINE, /* p0 x + p1 */
+    MX_POW,    /* x ^ p0 */
+    MX_RELU,
+    MX_GELU_TANH,
+    MX_GELU_ERF,
+    MX_SILU,
+    MX_UNARIES
+} mx_unary;
+
+typedef struct mx_function {
+    mx_unary op;
+    float p0, p1;
+} mx_function;
+
+/* y = f(x), n elements; f32 or bf16. exp overflows to inf, log gives -inf at 0 and NaN below (denormals count as 0);
+ * gelu and silu give 0 or a value below 1e-26 in magnitude at -inf. */
+void mx_unary_forward(mx_function f, mx_vector x, mx_vector y, int64_t n);
+
+/* dx = dy f'. `v` holds f's output y where mx_unary_reads_output(op), else its input x. */
+void mx_unary_backward(mx_function f, mx_vector v, mx_vector dy, mx_vector dx, int64_t n);
+bool mx_unary_reads_output(mx_unary op);
+
+/* y = act(gate) * up, and both gradients in one pass. act is MX_RELU, MX_GELU_TANH, MX_GELU_ERF or MX_SILU. */
+void mx_gated_forward(mx_unary act, mx_vector gate, mx_vector up, mx_vector y, int64_t n);
+void mx_gated_backward(mx_unary act, mx_vector gate, mx_vector up, mx_vector dy, mx_vector dgate, mx_vector dup,
+                       int64_t n);
+
+/* y = x in y's dtype, any to any. Float to integer rounds toward zero and saturates, NaN gives 0; integer to integer
+ * saturates; i32 to bf16 goes by way of f32. */
+void mx_cast(mx_vector x, mx_vector y, int64_t n);
+
+void mx_add_to(mx_vector c, mx_vector x, int64_t n);               /* c += x; f32 or bf16 each */
+void mx_fill(mx_vector y, double value, int64_t n);                /* any dtype; integers as mx_cast */
+void mx_arange(mx_vector y, double start, double step, int64_t n); /* start + i step, computed in f64; as mx_cast */
+
+/* ---- broadcasting ---- */
+
+enum { MX_BROADCAST_DIMS = 8, MX_BROADCAST_INPUTS = 3 };
+
+/* How up to three arrays are walked for a dense output. Neighbouring dimensions are joined where all arrays allow it;
+ * in the last one that is left an array steps by 0 or 1. */
+typedef struct mx_broadcast {
+    int n_dims; /* at least 1 */
+    int64_t count;
+    int64_t size[MX_BROADCAST_DIMS];
+    int64_t stride[MX_BROADCAST_INPUTS][MX_BROADCAST_DIMS]; /* in elements */
+} mx_broadcast;
+
+/* The sizes of the output of arrays with in_dims[k] dimensions in_size[k], by numpy's rule; false when they do not fit.
+ */
+bool mx_broadcast_sizes(int n_in, const int *in_dims, const int64_t *const *in_size, int *n_dims, int64_t *size);
+void mx_broadcast_plan(mx_broadcast *plan, int n_in, const int *in_dims, const int64_t *const *in_size, int n_dims,
+                       const int64_t *size);
+
+typedef enum mx_binary { MX_ADD, MX_SUB, MX_MUL, MX_DIV, MX_MAXIMUM, MX_MINIMUM, MX_BINARIES } mx_binary;
+
+/* y = a op b. Floats of either kind, or all three of one integer dtype: these wrap around, and division truncates
+ * toward zero (x / 0 gives 0). The maximum and minimum of anything and NaN is NaN. */
+void mx_binary_forward(mx_binary op, const mx_broadcast *plan, mx_vector a, mx_vector b, mx_vector y);
+
+/* y = dy times the derivative of (a op b) by b (by_b) or by a, for MX_DIV by b, MX_MAXIMUM and MX_MINIMUM (half each
+ * at a tie). The plan's three inputs are a, b, dy; floats. */
+void mx_binary_backward(mx_binary op, bool by_b, const mx_broadcast *plan, mx_vector a, mx_vector b, mx_vector dy,
+                        mx_vector y);
+
+typedef enum mx_compare { MX_EQ, MX_NE, MX_LT, MX_LE, MX_GT, MX_GE, MX_COMPARES } mx_compare;
+
+/* y = 1 where a op b, else 0, as u8. Floats of either kind, or one integer dtype. With NaN all but ne are 0. */
+void mx_compare_forward(mx_compare op, const mx_broadcast *plan, mx_vector a, mx_vector b, uint8_t *y);
+
+/* y = a where the u8 is not 0, else b, bits unchanged; a, b and y of one dtype. The plan's inputs are cond, a, b. */
+void mx_where_forward(const mx_broadcast *plan, const uint8_t *cond, mx_vector a, mx_vector b, mx_vector y);
+
+/* ---- the loops for one instruction set, on one thread ---- */
+
+/* All arrays of one call are of `dtype`, f32 or bf16, unless said otherwise. stream: write past the caches. */
+typedef struct mx_elementwise_paths {
+    void (*unary)(mx_function f, mx_dtype dtype, const void *x, void *y, int64_t n, bool stream);
+    void (*unary_grad)(mx_function f, mx_dtype dtype, const void *v, const void *dy, void *dx, int64_t n, bool stream);
+    void (*gated)(mx_unary act, mx_dtype dtype, const void *gate, const void *up, void *y, int64_t n, bool stream);
+    void (*gated_grad)(mx_unary act, mx_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
+                       void *dup, int64_t n, bool stream);
+    void (*to_f32)(const mx_bf16 *x, float *y, int64_t n, bool stream);
+    void (*to_bf16)(const float *x, mx_bf16 *y, int64_t n, bool stream);
+    void (*copy)(const void *x, void *y, int64_t bytes, bool stream);
+    void (*add_to)(mx_vector c, mx_vector x, int64_t n);
+
+    /* A step of 0 stands for one value used throughout. */
+    void (*binary)(mx_binary op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y,
+                   int64_t n, bool stream);
+    void (*binary_grad)(mx_binary op, bool by_b, const float *a, int a_step, const float *b, int b_step,
+                        const float *dy, int dy_step, float *y, int64_t n);
+    void (*compare)(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n);
+} mx_elementwise_paths;
+extern const mx_elementwise_paths mx_elementwise_portable, mx_elementwise_avx2, mx_elementwise_avx512,
+    mx_elementwise_avx512_bf16;
+const mx_elementwise_paths *mx_elementwise_current(void);
+
+/* Whether a call that moves `bytes` in all should write past the caches: it is larger than the last of them. */
+bool mx_should_stream(int64_t bytes);
+
+/* Elements per piece of work, and from how many on threads share it. */
+enum { MX_CHUNK = 16384, MX_PARALLEL_FROM = 65536 };
+
+#endif

@@ -1,0 +1,187 @@
+/* Functions of one variable in the words of simd.h. `fast` (a constant at every call) is for bf16: errors up to 1e-5
+ * are allowed there, a hundredth of the rounding. NaN gives NaN throughout. */
+#ifndef MX_KERNELS_SIMD_VMATH_H
+#define MX_KERNELS_SIMD_VMATH_H
+
+#include "kernels/elementwise.h"
+#include "kernels/simd/simd.h"
+
+#include <math.h>
+
+#define MX_INLINE static inline __attribute__((always_inline))
+
+/* e^x: vf_exp with what lies outside its range: 0 below, inf above. */
+MX_INLINE vf vf_exp_whole(vf x)
+{
+    vf y = vf_exp(x);
+    y = vf_select(vf_gt(x, vf_set1(88.7228394f)), vf_set1(INFINITY), y);
+    return vf_select(vf_gt(vf_set1(-87.3365479f), x), vf_zero(), y);
+}
+
+/* ln x of a normal positive x: exponent and a mantissa in [sqrt(1/2), sqrt(2)). The steps are those of core/rng.c, to
+ * the bit. Coefficients: Cephes logf (Moshier, netlib). */
+MX_INLINE vf vf_log_normal(vf x)
+{
+    vi shifted = vi_sub(vf_bits(x), vi_set1(0x3f3504f3));
+    vf exponent = vi_to_vf(vi_sar(shifted, 23));
+    vf m = vi_float(vi_add(vi_and(shifted, vi_set1(0x007fffff)), vi_set1(0x3f3504f3)));
+    static const float c[] = {-1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f, 1.4249322787e-1f,
+                              -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f, 3.3333331174e-1f};
+    vf z = m - vf_set1(1.0f), p = vf_set1(7.0376836292e-2f), square = z * z;
+    for (int i = 0; i < 8; i++)
+        p = vf_fma(p, z, vf_set1(c[i]));
+    p = vf_fma(exponent, vf_set1(-2.12194440e-4f), (p * z) * square);
+    p = vf_fma(square, vf_set1(-0.5f), p);
+    return vf_fma(exponent, vf_set1(0.693359375f), z + p);
+}
+
+/* ln x: -inf at 0, NaN below, inf at inf. Denormals count as 0. */
+MX_INLINE vf vf_log(vf x)
+{
+    vf y = vf_log_normal(x);
+    y = vf_select(vf_gt(x, vf_set1(3.40282347e38f)), x, y);
+    y = vf_select(vf_gt(vf_set1(1.17549435e-38f), x), vf_set1(-INFINITY), y);
+    y = vf_select(vf_gt(vf_zero(), x), vf_set1(NAN), y);
+    return vf_select(vf_is_nan(x), x, y);
+}
+
+/* tanh x with a small relative error everywhere: a polynomial below 0.625 (Cephes tanhf), exponentials above. */
+MX_INLINE vf vf_tanh_whole(vf x)
+{
+    vf z = x * x, p = vf_set1(-5.70498872745e-3f);
+    p = vf_fma(p, z, vf_set1(2.06390887954e-2f));
+    p = vf_fma(p, z, vf_set1(-5.37397155531e-2f));
+    p = vf_fma(p, z, vf_set1(1.33314422036e-1f));
+    p = vf_fma(p, z, vf_set1(-3.33332819422e-1f));
+    vf small = vf_fma(p * z, x, x);
+    vf one = vf_set1(1.0f), size = vf_min(vf_set1(20.0f), vf_abs(x));
+    vf large = one - vf_set1(2.0f) / (vf_exp(size + size) + one);
+    vi sign = vi_and(vf_bits(x), vi_set1((int32_t)0x80000000));
+    large = vi_float(vi_or(vf_bits(large), sign));
+    return vf_select(vf_gt(vf_set1(0.625f), vf_abs(x)), small, large);
+}
+
+/* The polynomials of sine and cosine within pi/4 of 0 (Cephes sinf, cosf), in the steps of core/rng.c. */
+MX_INLINE void vf_sincos_octant(vf a, vf *sine, vf *cosine)
+{
+    vf z = a * a;
+    vf s = vf_fma(vf_set1(-1.9515295891e-4f), z, vf_set1(8.3321608736e-3f));
+    s = vf_fma(s, z, vf_set1(-1.6666654611e-1f));
+    *sine = vf_fma(s * z, a, a);
+    vf c = vf_fma(vf_set1(2.443315711809948e-5f), z, vf_set1(-1.388731625493765e-3f));
+    c = vf_fma(c, z, vf_set1(4.166664568298827e-2f));
+    *cosine = vf_fma(c * z, z, vf_fma(z, vf_set1(-0.5f), vf_set1(1.0f)));
+}
+
+/* Turns (sin a, cos a) by `quadrant` quarters of a circle. */
+MX_INLINE void vf_turn(vi quadrant, vf *sine, vf *cosine)
+{
+    vm odd = vi_gt(vi_and(quadrant, vi_set1(1)), vi_set1(0));
+    vf s = vf_select(odd, *cosine, *sine), c = vf_select(odd, *sine, *cosine);
+    vi two = vi_set1(2);
+    *sine = vi_float(vi_xor(vf_bits(s), vi_shl(vi_and(quadrant, two), 30)));
+    *cosine = vi_float(vi_xor(vf_bits(c), vi_shl(vi_and(vi_add(quadrant, vi_set1(1)), two), 30)));
+}
+
+/* sin x and cos x for |x| up to VF_SINCOS_MAX, to 2e-7: pi/2 in three parts (Cephes), so that n times each is exact. */
+#define VF_SINCOS_MAX 8192.0f
+MX_INLINE void vf_sincos(vf x, vf *sine, vf *cosine)
+{
+    vf n = vf_round(x * vf_set1(0.636619772f));
+    vf a = vf_fma(n, vf_set1(-1.5703125f), x);
+    a = vf_fma(n, vf_set1(-4.837512969970703125e-4f), a);
+    a = vf_fma(n, vf_set1(-7.549789948768648e-8f), a);
+    vf_sincos_octant(a, sine, cosine);
+    vf_turn(vf_to_vi(n), sine, cosine);
+}
+
+/* 1 / (1 + e^-x); x >= -80 where fast. */
+MX_INLINE vf vf_sigmoid_of(vf x, bool fast)
+{
+    if (!fast)
+        return vf_sigmoid(x);
+    return vf_rcp(vf_set1(1.0f) + vf_exp_fast(-vf_min(vf_set1(80.0f), x)));
+}
+
+/* The normal distribution at x in [-13, inf): cumulative, and its density. With t = |x| and u = 1 / (1 + 0.3 t), the
+ * tail beyond t is e^(-t^2/2) u P(u); P is the minimax polynomial of degree 7, of relative error 1.2e-7, on t <= 13.2.
+ */
+MX_INLINE vf vf_normal(vf x, bool fast, vf *density)
+{
+    vf t = vf_min(vf_set1(13.0f), vf_abs(x));
+    vf half = t * t * vf_set1(-0.5f);
+    vf e = fast ? vf_exp_fast(half) : vf_exp(half);
+    vf d = vf_fma(vf_set1(0.3f), t, vf_set1(1.0f));
+    vf u = vf_set1(1.0f) / d;
+    if (fast)
+        u = vf_rcp(d);
+    vf p = vf_set1(0.03608933836221695f);
+    p = vf_fma(p, u, vf_set1(-0.15893565118312836f));
+    p = vf_fma(p, u, vf_set1(0.20934945344924927f));
+    p = vf_fma(p, u, vf_set1(-0.0564526803791523f));
+    p = vf_fma(p, u, vf_set1(0.13003386557102203f));
+    p = vf_fma(p, u, vf_set1(0.09946471452713013f));
+    p = vf_fma(p, u, vf_set1(0.1208263635635376f));
+    p = vf_fma(p, u, vf_set1(0.1196245402097702f));
+    vf tail = e * (p * u);
+    *density = e * vf_set1(0.398942280f);
+    return vf_select(vf_gt(x, vf_zero()), vf_set1(1.0f) - tail, tail);
+}
+
+/* gelu by tanh: x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 = x sigmoid(x (K0 + K1 x^2)). */
+#define GELU_K0 1.59576912f
+#define GELU_K1 7.13548163e-2f
+
+/* An activation at x. Where it tends to 0 on the left, x is cut off where the value is below 1e-26 in magnitude, so
+ * that -inf gives (nearly) 0 and not NaN. */
+MX_INLINE vf vf_activation(mx_unary op, bool fast, vf x)
+{
+    vf density;
+    switch (op) {
+    case MX_SILU:
+        x = vf_max(vf_set1(-80.0f), x);
+        return x * vf_sigmoid_of(x, fast);
+    case MX_GELU_TANH:
+        x = vf_max(vf_set1(-9.5f), x);
+        return x * vf_sigmoid_of(x * vf_fma(x * x, vf_set1(GELU_K1), vf_set1(GELU_K0)), fast);
+    case MX_GELU_ERF:
+        x = vf_max(vf_set1(-13.0f), x);
+        return x * vf_normal(x, fast, &density);
+    default: /* MX_RELU */
+        return vf_max(vf_zero(), x);
+    }
+}
+
+/* The activation and its derivative at x. Beyond +-80 (silu) and +-13 (gelu) the derivative is that at the limit. */
+MX_INLINE vf vf_activation_slope(mx_unary op, bool fast, vf x, vf *value)
+{
+    const vf one = vf_set1(1.0f);
+    vf s, c, density;
+    switch (op) {
+    case MX_SILU:
+        x = vf_max(vf_set1(-80.0f), x);
+        c = vf_min(vf_set1(80.0f), x);
+        s = vf_sigmoid_of(c, fast);
+        *value = x * s;
+        return vf_fma(c * s, one - s, s);
+    case MX_GELU_TANH: {
+        x = vf_max(vf_set1(-9.5f), x);
+        c = vf_min(vf_set1(13.0f), x);
+        vf square = c * c;
+        s = vf_sigmoid_of(c * vf_fma(square, vf_set1(GELU_K1), vf_set1(GELU_K0)), fast);
+        *value = x * s;
+        vf inner = vf_fma(square, vf_set1(3.0f * GELU_K1), vf_set1(GELU_K0));
+        return vf_fma(c * s * (one - s), inner, s);
+    }
+    case MX_GELU_ERF:
+        x = vf_max(vf_set1(-13.0f), x);
+        s = vf_normal(x, fast, &density);
+        *value = x * s;
+        return vf_fma(vf_min(vf_set1(13.0f), x), density, s);
+    default: /* MX_RELU */
+        *value = vf_max(vf_zero(), x);
+        return vf_select(vf_is_nan(x), x, vf_select(vf_gt(x, vf_zero()), one, vf_zero()));
+    }
+}
+
+#endif

@@ -1,0 +1,270 @@
+/* The driver of attention: checks, block sizes, the split over threads, scratch memory. */
+#include "kernels/attention.h"
+
+#include "core/cpu.h"
+#include "core/pool.h"
+#include "kernels/attention_paths.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+enum {
+    CHUNKED_HEADS = 16,  /* with fewer heads the backward of each is cut into chunks */
+    SUM_BYTES = 1 << 28, /* what the sums of the chunks may take together */
+};
+
+static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+static int threads_here(void) { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
+
+const mx_attention_path *mx_attention_path_get(int isa, mx_dtype dtype)
+{
+    static const mx_attention_path *const paths[MX_ISAS][2] = {
+        [MX_ISA_PORTABLE] = {&mx_attention_portable, &mx_attention_portable},
+        [MX_ISA_AVX2] = {&mx_attention_f32_avx2, &mx_attention_bf16_avx2},
+        [MX_ISA_AVX512] = {&mx_attention_f32_avx512, &mx_attention_bf16_avx512},
+        [MX_ISA_AVX512_BF16] = {&mx_attention_f32_avx512_bf16, &mx_attention_bf16_avx512_bf16},
+    };
+    return paths[isa][dtype == MX_BF16];
+}
+
+/* Rows and keys of a tile so that about `share` of the second-level cache holds what a tile touches: `per_row` and
+ * `per_key` bytes, and `per_pair` for each pair. The tile is kept about square. */
+static void choose_blocks(mx_attention_plan *p, const mx_attention_path *path, int64_t per_row, int64_t per_key,
+                          double per_pair, double share)
+{
+    double cache = share * (double)mx_cpu_l2_bytes(), side = 1;
+    while (side < 512 && side * (double)(per_row + per_key) + side * side * per_pair < cache)
+        side += 8;
+    int64_t rows = (int64_t)side / path->row_unit * path->row_unit, keys = (int64_t)side / 16 * 16;
+    rows = rows < path->row_unit ? path->row_unit : rows;
+    p->block_rows = at_most(rows, up_to(p->rows, path->row_unit));
+    p->block_keys = up_to(keys < 32 ? 32 : keys, path->key_unit);
+}
+
+static mx_attention_plan plan_of(const mx_attention *a)
+{
+    mx_attention_plan p = {.a = a, .chunks = 1};
+    p.group = a->n_heads / a->n_kv_heads;
+    p.rows = a->queries * p.group;
+    p.keys = a->kv_length > 0 ? at_most(a->kv_length, a->keys) : a->keys;
+    p.scale = a->scale > 0 ? a->scale : 1.0f / sqrtf((float)a->head_dim);
+    return p;
+}
+
+static bool is_empty(const mx_attention *a) { return a->batch == 0 || a->n_kv_heads == 0 || a->head_dim == 0; }
+
+/* One scratch a thread, each ready for the first call. */
+static mx_status scratch_new(int threads, int64_t bytes, char **scratch)
+{
+    void *data;
+    MX_TRY(mx_pool_alloc(threads * bytes, &data));
+    *scratch = data;
+    for (int i = 0; i < threads; i++)
+        memset(*scratch + i * bytes, 0xff, 64);
+    return MX_OK;
+}
+
+/* ---- forward ---- */
+
+static float part_top(const float *part) { return part[0]; }
+
+/* Puts the parts of one row together, in order: `step` floats from one to the next. */
+static void join_parts(const mx_attention_plan *p, int64_t head, int64_t row, const float *part, int64_t n,
+                       int64_t step, float *sums)
+{
+    const mx_attention *a = p->a;
+    float top = -INFINITY, sum = 0;
+    for (int64_t i = 0; i < n; i++)
+        top = part_top(part + i * step) > top ? part_top(part + i * step) : top;
+    memset(sums, 0, (size_t)a->head_dim * sizeof *sums);
+    for (int64_t i = 0; i < n; i++) {
+        const float *from = part + i * step;
+        float weight = from[0] == -INFINITY ? 0.0f : exp2f(from[0] - top);
+        sum += weight * from[1];
+        for (int64_t d = 0; d < a->head_dim; d++)
+            sums[d] += weight * from[16 + d];
+    }
+    a->lse[mx_attention_lse_at(p, head, row)] = sum == 0 ? -INFINITY : (top + log2f(sum)) * 0.693147181f;
+    mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, head);
+    void *to = (void *)mx_attention_row(&out, a->dtype, row);
+    for (int64_t d = 0; d < a->head_dim; d++) {
+        float x = sum == 0 ? 0.0f : sums[d] / sum;
+        if (a->dtype == MX_F32)
+            ((float *)to)[d] = x;
+        else
+            ((mx_bf16 *)to)[d] = mx_to_bf16(x);
+    }
+}
+
+/* Few rows: the keys that any of them needs, in parts of a fixed length. */
+static mx_status decode(const mx_attention_path *path, const mx_attention_plan *p)
+{
+    int64_t low, high, unused, heads = p->a->batch * p->a->n_kv_heads;
+    mx_attention_interval(p, 0, &low, &unused);
+    mx_attention_interval(p, p->rows - 1, &unused, &high);
+    int64_t n = high < low ? 0 : high + 1 - low;
+    int64_t parts = (n + MX_ATTENTION_DECODE_KEYS - 1) / MX_ATTENTION_DECODE_KEYS;
+    int64_t part = p->rows * mx_attention_part_floats(p->a->head_dim);
+    int threads = threads_here();
+    void *data;
+    MX_TRY(mx_pool_alloc((heads * parts + threads) * part * (int64_t)sizeof(float), &data));
+    float *all = data, *scratch = all + heads * parts * part;
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+    for (int64_t i = 0; i < heads * parts; i++) {
+        int64_t first = low + i % parts * MX_ATTENTION_DECODE_KEYS;
+        path->decode(p, i / parts, first, at_most(first + MX_ATTENTION_DECODE_KEYS, high + 1), all + i * part,
+                     scratch + omp_get_thread_num() * part);
+    }
+    for (int64_t head = 0; head < heads; head++)
+        for (int64_t row = 0; row < p->rows; row++)
+            join_parts(p, head, row, all + head * parts * part + row * (part / p->rows), parts, part, scratch);
+    mx_pool_free(data, (heads * parts + threads) * part * (int64_t)sizeof(float));
+    return MX_OK;
+}
+
+mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attention *a)
+{
+    mx_attention_plan p = plan_of(a);
+    if (is_empty(a) || p.rows == 0)
+        return MX_OK;
+    if (path->decode && p.rows <= MX_ATTENTION_DECODE_ROWS)
+        return decode(path, &p);
+    int64_t width = a->head_dim, word = path->word_bytes;
+    choose_blocks(&p, path, width * (word + 4), width * 2 * word, 4.0 / 3, 0.6);
+
+    /* Every row is its own sum, so the split over threads may be by their number. */
+    int threads = threads_here();
+    int64_t heads = a->batch * a->n_kv_heads, blocks = (p.rows + p.block_rows - 1) / p.block_rows;
+    int64_t pieces = at_most(blocks, (4 * threads + heads - 1) / heads);
+    pieces = threads == 1 ? 1 : pieces;
+    int64_t bytes = up_to(path->forward_bytes(&p), 4096);
+    char *scratch;
+    MX_TRY(scratch_new(threads, bytes, &scratch));
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
+    for (int64_t i = 0; i < heads * pieces; i++) {
+        /* The last piece first: with a causal mask it is the longest, and packs the keys of all others. */
+        int64_t piece = pieces - 1 - i % pieces;
+        int64_t first = blocks * piece / pieces * p.block_rows, last = blocks * (piece + 1) / pieces * p.block_rows;
+        path->forward(&p, i / pieces, first, at_most(last, p.rows), scratch + omp_get_thread_num() * bytes);
+    }
+    mx_pool_free(scratch, threads * bytes);
+    return MX_OK;
+}
+
+mx_status mx_attention_forward(const mx_attention *a)
+{
+    return mx_attention_forward_by(mx_attention_path_get(mx_isa_current(), a->dtype), a);
+}
+
+/* ---- backward ---- */
+
+/* One key of dk or dv: `scale` times the sum over `n` parts, `step` floats apart, in order; zero without parts. */
+static void store_key(void *gradient, mx_dtype dtype, int64_t at, int64_t width, const float *sum, int64_t n,
+                      int64_t step, float scale)
+{
+    for (int64_t d = 0; d < width; d++) {
+        float x = 0;
+        for (int64_t i = 0; i < n; i++)
+            x += sum[i * step + d];
+        x *= scale;
+        if (dtype == MX_F32)
+            ((float *)gradient)[at + d] = x;
+        else
+            ((mx_bf16 *)gradient)[at + d] = mx_to_bf16(x);
+    }
+}
+
+/* dk and dv of keys first to before last from the sums of the chunks: `dk_sum` and `dv_sum` each (keys, columns). */
+static void store_keys(const mx_attention_plan *p, int64_t head, int64_t first, int64_t last, const float *sums,
+                       int64_t columns, int64_t sum_floats)
+{
+    const mx_attention *a = p->a;
+    int64_t batch = head / a->n_kv_heads, kv_head = head % a->n_kv_heads;
+    for (int64_t t = first; t < last; t++) {
+        int64_t at = ((batch * a->keys + t) * a->n_kv_heads + kv_head) * a->head_dim;
+        int64_t n = t < p->keys ? p->chunks : 0;
+        store_key(a->dk, a->dk_dtype, at, a->head_dim, sums + t * columns, n, 2 * sum_floats, p->scale);
+        store_key(a->dv, a->dv_dtype, at, a->head_dim, sums + sum_floats + t * columns, n, 2 * sum_floats, 1.0f);
+    }
+}
+
+/* Into how many chunks the rows of a head are cut: by the sizes of the problem alone, since it orders the sums. */
+static int64_t choose_chunks(const mx_attention_plan *p, int64_t heads, int64_t bytes_per_chunk)
+{
+    if (heads >= CHUNKED_HEADS)
+        return 1;
+    int64_t blocks = (p->rows + p->block_rows - 1) / p->block_rows;
+    int64_t chunks = at_most((CHUNKED_HEADS + heads - 1) / heads, blocks);
+    chunks = at_most(chunks, SUM_BYTES / (heads * bytes_per_chunk + 1));
+    return chunks < 1 ? 1 : chunks;
+}
+
+mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_attention *a)
+{
+    mx_attention_plan p = plan_of(a);
+    if (is_empty(a))
+        return MX_OK;
+    int64_t width = a->head_dim, word = path->word_bytes, heads = a->batch * a->n_kv_heads;
+    choose_blocks(&p, path, width * (4 * word + 4), width * (3 * word + 8), 8, 1.0);
+    if (p.rows == 0)
+        p.block_rows = path->row_unit;
+    int64_t columns = path->sum_width(width), sum_floats = up_to(p.keys, p.block_keys) * columns;
+    int64_t sum_bytes = up_to(2 * sum_floats * (int64_t)sizeof(float), 64);
+    p.chunks = choose_chunks(&p, heads, sum_bytes);
+
+    int threads = threads_here();
+    int64_t bytes = up_to(path->backward_bytes(&p), 4096), n_sums = p.chunks == 1 ? threads : heads * p.chunks;
+    char *scratch;
+    void *sums;
+    MX_TRY(scratch_new(threads, bytes, &scratch));
+    mx_status status = mx_pool_alloc(n_sums * sum_bytes, &sums);
+    if (status != MX_OK) {
+        mx_pool_free(scratch, threads * bytes);
+        return status;
+    }
+#pragma omp parallel num_threads(threads)
+    {
+        int thread = omp_get_thread_num();
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < heads * p.chunks; i++) {
+            float *sum = (float *)((char *)sums + (p.chunks == 1 ? thread : i) * sum_bytes);
+            path->backward(&p, i / p.chunks, i % p.chunks, sum, sum + sum_floats, scratch + thread * bytes);
+            if (p.chunks == 1)
+                store_keys(&p, i, 0, a->keys, sum, columns, sum_floats);
+        }
+        if (p.chunks > 1) {
+            int64_t pieces = (a->keys + 63) / 64;
+#pragma omp for schedule(static)
+            for (int64_t i = 0; i < heads * pieces; i++) {
+                const float *sum = (float *)((char *)sums + i / pieces * p.chunks * sum_bytes);
+                int64_t first = i % pieces * 64;
+                store_keys(&p, i / pieces, first, at_most(first + 64, a->keys), sum, columns, sum_floats);
+            }
+        }
+    }
+    mx_pool_free(sums, n_sums * sum_bytes);
+    mx_pool_free(scratch, threads * bytes);
+    return MX_OK;
+}
+
+mx_status mx_attention_backward(const mx_attention *a)
+{
+    return mx_attention_backward_by(mx_attention_path_get(mx_isa_current(), a->dtype), a);
+}
+
+double mx_attention_pairs(const mx_attention *a)
+{
+    mx_attention_plan p = plan_of(a);
+    double pairs = 0;
+    p.group = 1;
+    for (int64_t i = 0; i < a->queries; i++) {
+        int64_t first, last;
+        mx_attention_interval(&p, i, &first, &last);
+        pairs += last < first ? 0 : (double)(last + 1 - first);
+    }
+    return pairs;
+}

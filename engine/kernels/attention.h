@@ -1,0 +1,58 @@
+/* Attention by tiles, forward and backward: out = softmax(mask(cap(scale q k^T))) v, and never a tokens x tokens array.
+ *
+ *   q, out, dout, dq   (batch, queries, n_heads, head_dim)
+ *   k, v, dk, dv       (batch, keys, n_kv_heads, head_dim)    query head h uses head h / (n_heads / n_kv_heads)
+ *   lse                (batch, n_heads, queries)              log of the sum of e^score over what a query attends to
+ *
+ * Query i stands at position offset + i, key j at position j. A query at position x attends to the key at y when
+ *   y < kv_length,  y <= x if causal,  |x - y| < window if there is a window,  and their segments are equal.
+ * A query that attends to nothing has out = 0, lse = -inf and no gradient.
+ *
+ * Scores, sums and gradients are f32 whatever the dtype. With bf16 operands the probabilities and score gradients are
+ * rounded to bf16 for the second product where the machine multiplies bf16 (AVX512-BF16), and stay f32 elsewhere.
+ * The same input gives the same bits on any number of threads. */
+#ifndef MX_KERNELS_ATTENTION_H
+#define MX_KERNELS_ATTENTION_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { MX_ATTENTION_MAX_KEYS = 1 << 24 }; /* positions are compared as f32 */
+
+typedef struct mx_attention {
+    int64_t batch, queries, keys, n_heads, n_kv_heads, head_dim;
+    mx_dtype dtype; /* of q, k, v, out and dout: f32 or bf16 */
+    const void *q, *k, *v;
+    const int32_t *q_segments, *k_segments; /* (batch, queries), (batch, keys); NULL: all one segment */
+
+    bool causal;
+    int64_t window;    /* 0: none */
+    int64_t offset;    /* position of the first query, >= 0 */
+    int64_t kv_length; /* keys from here on are ignored; 0: all of them count */
+    float softcap;     /* cap(s) = softcap tanh(s / softcap); 0: none */
+    float scale;       /* > 0; 0: 1 / sqrt(head_dim) */
+
+    void *out;
+    float *lse;
+
+    /* Backward alone. */
+    const void *dout;
+    void *dq, *dk, *dv;
+    mx_dtype dq_dtype, dk_dtype, dv_dtype; /* f32 or bf16 */
+} mx_attention;
+
+/* Writes out and lse. One or a few queries a head (decoding from a cache) read k and v once, at memory speed.
+ * MX_ERR_MEMORY when scratch of about the size of k and v of one head a thread cannot be had. */
+mx_status mx_attention_forward(const mx_attention *a);
+
+/* Writes dq, dk and dv from q, k, v, out, lse and dout. MX_ERR_MEMORY as above; scratch is a few times larger, and with
+ * fewer than 16 pairs of batch and kv head there are up to 32 f32 sums of dk and dv of one head each. */
+mx_status mx_attention_backward(const mx_attention *a);
+
+/* Pairs of query and key that may attend to each other by position (segments ignored), of one head and one sequence. */
+double mx_attention_pairs(const mx_attention *a);
+
+#endif

@@ -1,0 +1,149 @@
+/* Attention in plain C, one row (query) at a time: nothing is shared with the vector paths but the geometry. */
+#include "kernels/attention_paths.h"
+
+#include <math.h>
+#include <string.h>
+
+static float value(const void *row, mx_dtype dtype, int64_t i)
+{
+    return dtype == MX_F32 ? ((const float *)row)[i] : mx_from_bf16(((const mx_bf16 *)row)[i]);
+}
+
+static void set_value(const void *row, mx_dtype dtype, int64_t i, float x)
+{
+    if (dtype == MX_F32)
+        ((float *)row)[i] = x;
+    else
+        ((mx_bf16 *)row)[i] = mx_to_bf16(x);
+}
+
+static float dot(const void *x, const void *y, mx_dtype dtype, int64_t width)
+{
+    float sum = 0;
+    for (int64_t d = 0; d < width; d++)
+        sum += value(x, dtype, d) * value(y, dtype, d);
+    return sum;
+}
+
+static bool same_segment(const mx_attention_plan *p, int64_t head, int64_t row, int64_t key)
+{
+    const mx_attention *a = p->a;
+    int64_t batch = head / a->n_kv_heads;
+    return !a->q_segments || a->q_segments[batch * a->queries + row / p->group] == a->k_segments[batch * a->keys + key];
+}
+
+static float cap(const mx_attention_plan *p, float score)
+{
+    float c = p->a->softcap;
+    return c > 0 ? c * tanhf(score / c) : score;
+}
+
+/* Scores of one row in `s`, -inf where it may not attend; returns the largest. */
+static float score_row(const mx_attention_plan *p, int64_t head, int64_t row, float *s)
+{
+    const mx_attention *a = p->a;
+    mx_attention_rows q = mx_attention_query_rows(p, a->q, a->dtype, head);
+    mx_attention_rows k = mx_attention_key_rows(p, a->k, a->dtype, head);
+    int64_t first, last;
+    float most = -INFINITY;
+    mx_attention_interval(p, row, &first, &last);
+    for (int64_t t = first; t <= last; t++) {
+        s[t] = -INFINITY;
+        if (same_segment(p, head, row, t))
+            s[t] = cap(p, p->scale * dot(mx_attention_row(&q, a->dtype, row), mx_attention_row(&k, a->dtype, t),
+                                         a->dtype, a->head_dim));
+        most = s[t] > most ? s[t] : most;
+    }
+    return most;
+}
+
+/* Scratch of both directions: 64 bytes, scores, and two rows of head_dim. */
+static int64_t scratch_bytes(const mx_attention_plan *p)
+{
+    return 64 + (p->keys + 2 * p->a->head_dim) * (int64_t)sizeof(float);
+}
+
+static void forward(const mx_attention_plan *p, int64_t head, int64_t first_row, int64_t last_row, void *scratch)
+{
+    const mx_attention *a = p->a;
+    mx_attention_rows v = mx_attention_key_rows(p, a->v, a->dtype, head);
+    mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, head);
+    float *s = (float *)((char *)scratch + 64), *sums = s + p->keys;
+    for (int64_t row = first_row; row < last_row; row++) {
+        int64_t first, last;
+        float most = score_row(p, head, row, s), sum = 0;
+        mx_attention_interval(p, row, &first, &last);
+        memset(sums, 0, (size_t)a->head_dim * sizeof *sums);
+        for (int64_t t = first; t <= last; t++) {
+            if (s[t] == -INFINITY)
+                continue;
+            float e = expf(s[t] - most);
+            sum += e;
+            for (int64_t d = 0; d < a->head_dim; d++)
+                sums[d] += e * value(mx_attention_row(&v, a->dtype, t), a->dtype, d);
+        }
+        a->lse[mx_attention_lse_at(p, head, row)] = sum == 0 ? -INFINITY : most + logf(sum);
+        for (int64_t d = 0; d < a->head_dim; d++)
+            set_value(mx_attention_row(&out, a->dtype, row), a->dtype, d, sum == 0 ? 0 : sums[d] / sum);
+    }
+}
+
+static void backward_row(const mx_attention_plan *p, int64_t head, int64_t row, float *dk, float *dv, float *s,
+                         float *dq)
+{
+    const mx_attention *a = p->a;
+    mx_attention_rows qs = mx_attention_query_rows(p, a->q, a->dtype, head);
+    mx_attention_rows ks = mx_attention_key_rows(p, a->k, a->dtype, head);
+    mx_attention_rows vs = mx_attention_key_rows(p, a->v, a->dtype, head);
+    mx_attention_rows outs = mx_attention_query_rows(p, a->out, a->dtype, head);
+    mx_attention_rows douts = mx_attention_query_rows(p, a->dout, a->dtype, head);
+    const void *q = mx_attention_row(&qs, a->dtype, row), *dout = mx_attention_row(&douts, a->dtype, row);
+    int64_t first, last, width = a->head_dim;
+    float lse = a->lse[mx_attention_lse_at(p, head, row)];
+    float delta = dot(mx_attention_row(&outs, a->dtype, row), dout, a->dtype, width);
+    memset(dq, 0, (size_t)width * sizeof *dq);
+    score_row(p, head, row, s);
+    mx_attention_interval(p, row, &first, &last);
+    for (int64_t t = first; t <= last; t++) {
+        if (s[t] == -INFINITY)
+            continue;
+        const void *k = mx_attention_row(&ks, a->dtype, t), *v = mx_attention_row(&vs, a->dtype, t);
+        float e = expf(s[t] - lse), ds = e * (dot(dout, v, a->dtype, width) - delta) * p->scale;
+        if (a->softcap > 0)
+            ds *= 1 - (s[t] / a->softcap) * (s[t] / a->softcap);
+        for (int64_t d = 0; d < width; d++) {
+            dq[d] += ds * value(k, a->dtype, d);
+            dk[t * width + d] += ds * value(q, a->dtype, d) / p->scale;
+            dv[t * width + d] += e * value(dout, a->dtype, d);
+        }
+    }
+}
+
+static void backward(const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv, void *scratch)
+{
+    const mx_attention *a = p->a;
+    mx_attention_rows dqs = mx_attention_query_rows(p, a->dq, a->dq_dtype, head);
+    float *s = (float *)((char *)scratch + 64), *dq = s + p->keys;
+    memset(dk, 0, (size_t)(p->keys * a->head_dim) * sizeof *dk);
+    memset(dv, 0, (size_t)(p->keys * a->head_dim) * sizeof *dv);
+    for (int64_t block = chunk * p->block_rows; block < p->rows; block += p->chunks * p->block_rows)
+        for (int64_t row = block; row < block + p->block_rows && row < p->rows; row++) {
+            backward_row(p, head, row, dk, dv, s, dq);
+            for (int64_t d = 0; d < a->head_dim; d++)
+                set_value(mx_attention_row(&dqs, a->dq_dtype, row), a->dq_dtype, d, dq[d]);
+        }
+}
+
+static int64_t sum_width(int64_t width) { return width; }
+
+const mx_attention_path mx_attention_portable = {
+    .row_unit = 16,
+    .key_unit = 1,
+    .word_bytes = 4,
+    .sum_width = sum_width,
+    .forward_bytes = scratch_bytes,
+    .forward = forward,
+    .backward_bytes = scratch_bytes,
+    .backward = backward,
+    .decode = NULL,
+};

@@ -1,0 +1,270 @@
+/* Attention forward by tiles. Scores are computed transposed, keys down and rows (queries) across in the lanes of the
+ * vectors: maximum, sum and scaling then need no step across lanes, and a tile of probabilities is, as it stands, the
+ * packed operand of the product with v. */
+#include "kernels/simd/attention_tile.h"
+
+#define LOG2E 1.44269504f
+#define LN2 0.693147181f
+
+typedef struct forward {
+    const mx_attention_plan *plan;
+    int64_t head;
+    int64_t width, words, height; /* head_dim; in words; up to a multiple of MR */
+    int64_t block_words;          /* of k in a block of keys */
+    int64_t *packed;              /* head whose keys are packed, and the blocks [1] to before [2] */
+    float *k, *v;     /* k: panels of MR keys, [words][MR]; v by block: panels of MR values, [block_words][MR] */
+    float *q;         /* by panel of NR rows: [words][NR] */
+    float *out;       /* by panel: [height][NR] */
+    float *top, *sum; /* by panel: largest score so far times log2(e), sum of the probabilities */
+    float *s, *p;     /* one panel: scores [block_keys][NR], probabilities [block_words][NR] */
+    panel *panels;
+} forward;
+
+static int64_t forward_layout(int kind, const mx_attention_plan *p, forward *f, void *scratch)
+{
+    carver c = {scratch, 0};
+    int64_t panels = p->block_rows / NR, keys = up_to(p->keys, p->block_keys);
+    int64_t float_bytes = sizeof(float);
+    f->plan = p;
+    f->width = p->a->head_dim;
+    f->words = words_of(kind, f->width);
+    f->height = up_to(f->width, MR);
+    f->block_words = words_of(kind, p->block_keys);
+    f->packed = carve(&c, 64);
+    f->k = carve(&c, keys * f->words * float_bytes);
+    f->v = carve(&c, words_of(kind, keys) * f->height * float_bytes);
+    f->q = carve(&c, p->block_rows * f->words * float_bytes);
+    f->out = carve(&c, panels * f->height * NR * float_bytes);
+    f->top = carve(&c, p->block_rows * float_bytes);
+    f->sum = carve(&c, p->block_rows * float_bytes);
+    f->s = carve(&c, p->block_keys * NR * float_bytes);
+    f->p = kind == WORD_PAIR ? carve(&c, f->block_words * NR * float_bytes) : f->s;
+    f->panels = carve(&c, panels * (int64_t)sizeof(panel));
+    return c.used;
+}
+
+INLINE void pack_keys(int kind, forward *f, int64_t first_block, int64_t last_block)
+{
+    const mx_attention_plan *p = f->plan;
+    if (f->packed[0] == f->head && f->packed[1] <= first_block && last_block <= f->packed[2])
+        return;
+    mx_attention_rows k = mx_attention_key_rows(p, p->a->k, p->a->dtype, f->head);
+    mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, f->head);
+    for (int64_t b = first_block; b < last_block; b++) {
+        int64_t start = b * p->block_keys, n = at_most(p->block_keys, p->keys - start);
+        float *to = f->v + b * f->block_words * f->height;
+        pack_across(kind, MR, &k, start, n, f->width, f->k + start * f->words);
+        pack_along(kind, MR, &v, start, n, f->width, f->block_words * MR, to);
+        /* The product runs over whole groups of MR keys; their probabilities are 0, but not times a NaN. */
+        int64_t used = words_of(kind, n), whole = words_of(kind, up_to(n, MR));
+        for (int64_t d = 0; used < whole && d < f->height; d += MR)
+            memset(to + d * f->block_words + used * MR, 0, (size_t)((whole - used) * MR) * sizeof(float));
+    }
+    f->packed[0] = f->head;
+    f->packed[1] = first_block;
+    f->packed[2] = last_block;
+}
+
+/* The probabilities 2^(c s - top) of n keys, packed for the product with v; *sum is multiplied by `keep` and gets
+ * their sum. */
+INLINE void exponentiate(int kind, int64_t n, const float *s, float c, const vf *top, const vf *keep, float *p,
+                         float *sum)
+{
+    for (int j = 0; j < NV; j++) {
+        vf even = vf_zero(), odd = vf_zero(), shift = vf_zero() - top[j];
+        const float *from = s + j * VL;
+        float *to = p + j * VL;
+        for (int64_t t = 0; t < n; t += 2, from += 2 * NR) {
+            vf a = exp2_of(kind, vf_fma(vf_load(from), vf_set1(c), shift));
+            vf b = exp2_of(kind, vf_fma(vf_load(from + NR), vf_set1(c), shift));
+            even = even + a;
+            odd = odd + b;
+            if (kind == WORD_PAIR) {
+                vf_store(to, pair_words(vf_to_halves(a), vf_to_halves(b)));
+                to += NR;
+            } else {
+                vf_store(to, a);
+                vf_store(to + NR, b);
+                to += 2 * NR;
+            }
+        }
+        vf_store(sum + j * VL, vf_fma(vf_load(sum + j * VL), keep[j], even + odd));
+    }
+}
+
+/* Takes the maximum over n keys into top (times c), and scales what was summed under the old one. */
+INLINE void raise_top(int kind, int64_t n, const float *s, float c, float *top, vf *safe, vf *keep, float *out,
+                      int64_t height)
+{
+    bool raised = false;
+    for (int j = 0; j < NV; j++) {
+        vf old = vf_load(top + j * VL), even = vf_set1(-INFINITY), odd = even;
+        for (int64_t t = 0; t < n; t += 2) {
+            even = vf_max(even, vf_load(s + t * NR + j * VL));
+            odd = vf_max(odd, vf_load(s + (t + 1) * NR + j * VL));
+        }
+        vf most = vf_max(old, vf_max(even, odd) * vf_set1(c));
+        vf_store(top + j * VL, most);
+        /* A lane that has seen no key yet: its scores are -inf, and their difference to -inf would be a NaN. */
+        safe[j] = vf_select(vf_gt(most, vf_set1(-INFINITY)), most, vf_zero());
+        keep[j] = exp2_of(kind, old - safe[j]);
+        raised = raised || vm_any(vf_gt(most, old));
+    }
+    for (int64_t d = 0; raised && d < height; d++)
+        for (int j = 0; j < NV; j++)
+            vf_store(out + d * NR + j * VL, vf_load(out + d * NR + j * VL) * keep[j]);
+}
+
+INLINE void attend_block(int kind, forward *f, int64_t i, int64_t block)
+{
+    const mx_attention_plan *p = f->plan;
+    const mx_attention *a = p->a;
+    const int32_t *segments = a->k_segments ? a->k_segments + f->head / a->n_kv_heads * a->keys : NULL;
+    int64_t start = block * p->block_keys, from, to;
+    bool mixed;
+    if (!panel_range(&f->panels[i], segments, start, at_most(start + p->block_keys, p->keys), &from, &to, &mixed))
+        return;
+    const float *q = f->q + i * f->words * NR;
+    float *out = f->out + i * f->height * NR;
+    int64_t n = to - from;
+    for (int64_t t = 0; t < n; t += MR)
+        tile_packed(kind, f->words, f->k + (from + t) * f->words, q, NR, f->s + t * NR, NR, false);
+
+    float c = p->scale * LOG2E;
+    if (a->softcap > 0) {
+        cap_scores(p->scale, a->softcap, n, f->s, NR);
+        c = LOG2E;
+    }
+    mask_scores(&f->panels[i], segments, mixed, from, to, p->keys, f->s, NR);
+    vf top[NV], keep[NV];
+    raise_top(kind, n, f->s, c, f->top + i * NR, top, keep, out, f->height);
+    exponentiate(kind, n, f->s, c, top, keep, f->p, f->sum + i * NR);
+
+    const float *v = f->v + block * f->block_words * f->height + words_of(kind, from - start) * MR;
+    for (int64_t d = 0; d < f->height; d += MR)
+        tile_packed(kind, words_of(kind, n), v + d * f->block_words, f->p, NR, out + d * NR, NR, true);
+}
+
+INLINE void finish_panel(int kind, forward *f, int64_t i, int64_t row)
+{
+    const mx_attention_plan *p = f->plan;
+    int64_t n = at_most(NR, p->rows - row);
+    float inverse[NR];
+    for (int64_t r = 0; r < NR; r++) {
+        float sum = f->sum[i * NR + r];
+        inverse[r] = sum == 0.0f ? 0.0f : 1.0f / sum;
+        if (r < n)
+            p->a->lse[mx_attention_lse_at(p, f->head, row + r)] =
+                sum == 0.0f ? -INFINITY : (f->top[i * NR + r] + log2f(sum)) * LN2;
+    }
+    mx_attention_rows out = mx_attention_query_rows(p, p->a->out, p->a->dtype, f->head);
+    store_across(dtype_of(kind), &out, row, n, f->width, f->out + i * f->height * NR, inverse);
+}
+
+INLINE void forward_block(int kind, forward *f, int64_t row, int64_t end)
+{
+    const mx_attention_plan *p = f->plan;
+    int64_t panels = (end - row + NR - 1) / NR, low = p->keys, high = 0;
+    mx_attention_rows q = mx_attention_query_rows(p, p->a->q, p->a->dtype, f->head);
+    pack_across(kind, NR, &q, row, end - row, f->width, f->q);
+    for (int64_t i = 0; i < panels; i++) {
+        panel_set(&f->panels[i], p, f->head, row + i * NR);
+        low = at_most(low, f->panels[i].first_min);
+        high = at_least(high, f->panels[i].last_max + 1);
+    }
+    memset(f->out, 0, (size_t)(panels * f->height * NR) * sizeof(float));
+    memset(f->sum, 0, (size_t)(panels * NR) * sizeof(float));
+    for (int64_t r = 0; r < panels * NR; r++)
+        f->top[r] = -INFINITY;
+    for (int64_t b = low / p->block_keys; b * p->block_keys < high; b++)
+        for (int64_t i = 0; i < panels; i++)
+            attend_block(kind, f, i, b);
+    for (int64_t i = 0; i < panels; i++)
+        finish_panel(kind, f, i, row + i * NR);
+}
+
+INLINE void forward_rows(int kind, const mx_attention_plan *p, int64_t head, int64_t first_row, int64_t last_row,
+                         void *scratch)
+{
+    forward f;
+    int64_t low, high, unused;
+    forward_layout(kind, p, &f, scratch);
+    f.head = head;
+    mx_attention_interval(p, first_row, &low, &unused);
+    mx_attention_interval(p, last_row - 1, &unused, &high);
+    pack_keys(kind, &f, low / p->block_keys, (high + p->block_keys) / p->block_keys);
+    for (int64_t row = first_row; row < last_row; row += p->block_rows)
+        forward_block(kind, &f, row, at_most(row + p->block_rows, last_row));
+}
+
+/* ---- the tables ---- */
+
+static int64_t sum_width(int64_t width) { return up_to(width, VL); }
+
+static int64_t forward_bytes_f32(const mx_attention_plan *p)
+{
+    forward f;
+    return forward_layout(WORD_F32, p, &f, NULL);
+}
+static void forward_f32(const mx_attention_plan *p, int64_t head, int64_t first_row, int64_t last_row, void *scratch)
+{
+    forward_rows(WORD_F32, p, head, first_row, last_row, scratch);
+}
+
+static int64_t forward_bytes_bf16(const mx_attention_plan *p)
+{
+    forward f;
+    return forward_layout(WORD_BF16, p, &f, NULL);
+}
+static void forward_bf16(const mx_attention_plan *p, int64_t head, int64_t first_row, int64_t last_row, void *scratch)
+{
+    forward_rows(WORD_BF16, p, head, first_row, last_row, scratch);
+}
+
+const mx_attention_path MX_SIMD_NAME(mx_attention_f32) = {
+    .row_unit = NR,
+    .key_unit = VL,
+    .word_bytes = 4,
+    .sum_width = sum_width,
+    .forward_bytes = forward_bytes_f32,
+    .forward = forward_f32,
+    .backward_bytes = MX_SIMD_NAME(mx_attention_grad_bytes_f32),
+    .backward = MX_SIMD_NAME(mx_attention_grad_f32),
+    .decode = MX_SIMD_NAME(mx_attention_decode_f32),
+};
+
+const mx_attention_path MX_SIMD_NAME(mx_attention_bf16) = {
+    .row_unit = NR,
+    .key_unit = VL,
+    .word_bytes = WORD_BF16 == WORD_PAIR ? 2 : 4,
+    .sum_width = sum_width,
+    .forward_bytes = forward_bytes_bf16,
+    .forward = forward_bf16,
+    .backward_bytes = MX_SIMD_NAME(mx_attention_grad_bytes_bf16),
+    .backward = MX_SIMD_NAME(mx_attention_grad_bf16),
+    .decode = MX_SIMD_NAME(mx_attention_decode_bf16),
+};
+
+#if !defined(MX_SIMD_AVX512_BF16)
+static int64_t forward_bytes_pairs(const mx_attention_plan *p)
+{
+    forward f;
+    return forward_layout(WORD_PAIR, p, &f, NULL);
+}
+static void forward_pairs(const mx_attention_plan *p, int64_t head, int64_t first_row, int64_t last_row, void *scratch)
+{
+    forward_rows(WORD_PAIR, p, head, first_row, last_row, scratch);
+}
+
+const mx_attention_path MX_SIMD_NAME(mx_attention_pairs) = {
+    .row_unit = NR,
+    .key_unit = VL,
+    .word_bytes = 2,
+    .sum_width = sum_width,
+    .forward_bytes = forward_bytes_pairs,
+    .forward = forward_pairs,
+    .backward_bytes = MX_SIMD_NAME(mx_attention_grad_bytes_pairs),
+    .backward = MX_SIMD_NAME(mx_attention_grad_pairs),
+    .decode = NULL,
+};
+#endif

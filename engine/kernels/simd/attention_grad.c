@@ -1,0 +1,329 @@
+/* Attention backward by tiles. As in the forward pass, scores are computed transposed: keys down, rows (queries)
+ * across.
+ *
+ *   P = 2^(c S - lse)   dP = V dO^T   dS = P (dP - delta)   dV += P dO   dK += dS Q   dQ^T += K^T dS
+ *
+ * P and dS serve as they are: read along their rows they are operand A of the sums over queries, and the panel of dS
+ * is the packed operand B of the sum over keys. So nothing is transposed but the inputs, once each. */
+#include "kernels/simd/attention_tile.h"
+
+#define LOG2E 1.44269504f
+
+typedef struct backward {
+    const mx_attention_plan *plan;
+    int64_t head;
+    int64_t width, words, height, columns; /* head_dim; in words; up to a multiple of MR; of VL */
+    int64_t block_words, row_words;        /* of k: in a block of keys, in a block of rows */
+    int64_t *packed;                       /* as in the forward pass */
+    float *k, *v;                          /* panels of MR keys: [words][MR] */
+    float *k_along;                        /* by block: panels of MR of head_dim, [block_words][MR] */
+    float *q, *dout;                       /* by panel of NR rows: [words][NR] */
+    float *q_along, *dout_along;           /* panels of NR of head_dim, [row_words][NR] */
+    float *dq;                             /* by panel of rows: [height][NR] */
+    float *lse, *delta;                    /* by row: lse log2(e); sum of dout out */
+    float *s, *dp;          /* keys of a block down; rows of the block (of one panel, for pairs) across */
+    int64_t s_row, s_panel; /* floats from one key, one panel to the next */
+    float *p, *ds;          /* words, keys down: operand A. Without pairs they are s and dp */
+    int64_t p_row;          /* words from one key to the next */
+    float *ds_pairs;        /* one panel, [block_words][NR]: operand B. Without pairs it is in dp */
+    panel *panels;
+    struct range {
+        int64_t from, to;
+    } * live;               /* by panel: keys of the current block whose P and dS are set */
+    float *dk_sum, *dv_sum; /* [keys][columns] */
+} backward;
+
+static int64_t backward_layout(int kind, const mx_attention_plan *p, backward *f, void *scratch)
+{
+    carver c = {scratch, 0};
+    int64_t panels = p->block_rows / NR, keys = up_to(p->keys, p->block_keys);
+    int64_t float_bytes = sizeof(float), rows = p->block_rows;
+    f->plan = p;
+    f->width = p->a->head_dim;
+    f->words = words_of(kind, f->width);
+    f->height = up_to(f->width, MR);
+    f->columns = up_to(f->width, VL);
+    f->block_words = words_of(kind, p->block_keys);
+    f->row_words = words_of(kind, rows);
+    f->packed = carve(&c, 64);
+    f->k = carve(&c, keys * f->words * float_bytes);
+    f->v = carve(&c, keys * f->words * float_bytes);
+    f->k_along = carve(&c, words_of(kind, keys) * f->height * float_bytes);
+    f->q = carve(&c, rows * f->words * float_bytes);
+    f->dout = carve(&c, rows * f->words * float_bytes);
+    f->q_along = carve(&c, f->row_words * up_to(f->width, NR) * float_bytes);
+    f->dout_along = carve(&c, f->row_words * up_to(f->width, NR) * float_bytes);
+    f->dq = carve(&c, panels * f->height * NR * float_bytes);
+    f->lse = carve(&c, rows * float_bytes);
+    f->delta = carve(&c, rows * float_bytes);
+    f->s_row = kind == WORD_PAIR ? NR : rows;
+    f->s_panel = kind == WORD_PAIR ? 0 : NR;
+    f->s = carve(&c, p->block_keys * f->s_row * float_bytes);
+    f->dp = carve(&c, p->block_keys * f->s_row * float_bytes);
+    f->p_row = f->row_words;
+    f->p = kind == WORD_PAIR ? carve(&c, p->block_keys * f->p_row * float_bytes) : f->s;
+    f->ds = kind == WORD_PAIR ? carve(&c, p->block_keys * f->p_row * float_bytes) : f->dp;
+    f->ds_pairs = kind == WORD_PAIR ? carve(&c, f->block_words * NR * float_bytes) : NULL;
+    f->panels = carve(&c, panels * (int64_t)sizeof(panel));
+    f->live = carve(&c, panels * (int64_t)sizeof(struct range));
+    return c.used;
+}
+
+INLINE void pack_keys(int kind, backward *f)
+{
+    const mx_attention_plan *p = f->plan;
+    if (f->packed[0] == f->head)
+        return;
+    mx_attention_rows k = mx_attention_key_rows(p, p->a->k, p->a->dtype, f->head);
+    mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, f->head);
+    for (int64_t start = 0; start < p->keys; start += p->block_keys) {
+        int64_t n = at_most(p->block_keys, p->keys - start);
+        float *to = f->k_along + start / p->block_keys * f->block_words * f->height;
+        pack_across(kind, MR, &k, start, n, f->width, f->k + start * f->words);
+        pack_across(kind, MR, &v, start, n, f->width, f->v + start * f->words);
+        pack_along(kind, MR, &k, start, n, f->width, f->block_words * MR, to);
+        int64_t used = words_of(kind, n), whole = words_of(kind, up_to(n, MR));
+        for (int64_t d = 0; used < whole && d < f->height; d += MR)
+            memset(to + d * f->block_words + used * MR, 0, (size_t)((whole - used) * MR) * sizeof(float));
+    }
+    f->packed[0] = f->head;
+}
+
+/* Packs a block of rows and prepares lse and delta. Lanes without a row get lse = inf, hence P = 0. */
+INLINE void load_rows(int kind, backward *f, int64_t row, int64_t n)
+{
+    const mx_attention_plan *p = f->plan;
+    const mx_attention *a = p->a;
+    mx_attention_rows q = mx_attention_query_rows(p, a->q, a->dtype, f->head);
+    mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, f->head);
+    mx_attention_rows dout = mx_attention_query_rows(p, a->dout, a->dtype, f->head);
+    int64_t lanes = up_to(n, NR), panel_words = f->row_words * NR;
+    int plain = kind == WORD_F32 ? WORD_F32 : WORD_WIDE;
+    pack_across(kind, NR, &q, row, n, f->width, f->q);
+    pack_across(kind, NR, &dout, row, n, f->width, f->dout);
+    pack_along(kind, NR, &q, row, n, f->width, panel_words, f->q_along);
+    pack_along(kind, NR, &dout, row, n, f->width, panel_words, f->dout_along);
+    for (int64_t w = words_of(kind, n); w < words_of(kind, lanes); w++)
+        for (int64_t d = 0; d < f->columns; d += VL) {
+            vf_store(f->q_along + d / NR * panel_words + w * NR + d % NR, vf_zero());
+            vf_store(f->dout_along + d / NR * panel_words + w * NR + d % NR, vf_zero());
+        }
+    for (int64_t r = 0; r < lanes; r++) {
+        f->lse[r] = INFINITY;
+        f->delta[r] = 0;
+        float lse = r < n ? a->lse[mx_attention_lse_at(p, f->head, row + r)] : -INFINITY;
+        if (lse == -INFINITY)
+            continue;
+        const void *x = mx_attention_row(&out, a->dtype, row + r), *dx = mx_attention_row(&dout, a->dtype, row + r);
+        vf sum = vf_zero();
+        for (int64_t d = 0; d < f->width; d += VL)
+            sum = vf_fma(load_words(plain, x, d, f->width), load_words(plain, dx, d, f->width), sum);
+        f->lse[r] = lse * LOG2E;
+        f->delta[r] = vf_sum(sum);
+    }
+}
+
+/* dS of VL rows at one key from its score and dP; *s becomes P. `cap` is 0 or the soft cap that s went through. */
+INLINE vf score_gradient(int kind, vf *s, vf dp, float c, float cap, vf lse, vf delta)
+{
+    vf x = *s, p = exp2_of(kind, vf_fma(x, vf_set1(c), vf_zero() - lse));
+    vf ds = p * (dp - delta);
+    if (cap > 0) {
+        vf t = vf_max(vf_set1(-cap), x) * vf_set1(1.0f / cap); /* a masked score is -inf */
+        ds = ds * (vf_set1(1.0f) - t * t);
+    }
+    *s = p;
+    return ds;
+}
+
+/* P and dS of panel i for n keys from key `at` of the block on, from the scores s and from dp. */
+INLINE void differentiate(int kind, backward *f, int64_t i, int64_t at, int64_t n, float c)
+{
+    float cap = f->plan->a->softcap;
+    for (int j = 0; j < NV; j++) {
+        vf lse = vf_load(f->lse + i * NR + j * VL), delta = vf_load(f->delta + i * NR + j * VL);
+        float *s = f->s + at * f->s_row + i * f->s_panel + j * VL;
+        float *dp = f->dp + at * f->s_row + i * f->s_panel + j * VL;
+        for (int64_t t = 0; t < n; t += 2, s += 2 * f->s_row, dp += 2 * f->s_row) {
+            vf p0 = vf_load(s), p1 = vf_load(s + f->s_row);
+            vf ds0 = score_gradient(kind, &p0, vf_load(dp), c, cap, lse, delta);
+            vf ds1 = score_gradient(kind, &p1, vf_load(dp + f->s_row), c, cap, lse, delta);
+            if (kind == WORD_PAIR) {
+                int64_t to = (at + t) * f->p_row + (i * NR + j * VL) / 2;
+                halves h0 = vf_to_halves(ds0), h1 = vf_to_halves(ds1);
+                store_halves(f->p + to, vf_to_halves(p0));
+                store_halves(f->p + to + f->p_row, vf_to_halves(p1));
+                store_halves(f->ds + to, h0);
+                store_halves(f->ds + to + f->p_row, h1);
+                vf_store(f->ds_pairs + (at + t) / 2 * NR + j * VL, pair_words(h0, h1));
+            } else {
+                vf_store(s, p0);
+                vf_store(s + f->s_row, p1);
+                vf_store(dp, ds0);
+                vf_store(dp + f->s_row, ds1);
+            }
+        }
+    }
+}
+
+/* P, dS and dQ of panel i and a block of keys. */
+INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t block)
+{
+    const mx_attention_plan *p = f->plan;
+    const mx_attention *a = p->a;
+    const int32_t *segments = a->k_segments ? a->k_segments + f->head / a->n_kv_heads * a->keys : NULL;
+    int64_t start = block * p->block_keys, from, to;
+    bool mixed;
+    f->live[i] = (struct range){0, 0};
+    if (!panel_range(&f->panels[i], segments, start, at_most(start + p->block_keys, p->keys), &from, &to, &mixed))
+        return;
+    f->live[i] = (struct range){from - start, to - start};
+    int64_t at = from - start, n = to - from;
+    float *s = f->s + at * f->s_row + i * f->s_panel, *dp = f->dp + at * f->s_row + i * f->s_panel;
+    const float *q = f->q + i * f->words * NR, *dout = f->dout + i * f->words * NR;
+    for (int64_t t = 0; t < n; t += MR)
+        tile_packed(kind, f->words, f->k + (from + t) * f->words, q, NR, s + t * f->s_row, f->s_row, false);
+    for (int64_t t = 0; t < n; t += MR)
+        tile_packed(kind, f->words, f->v + (from + t) * f->words, dout, NR, dp + t * f->s_row, f->s_row, false);
+
+    float c = p->scale * LOG2E;
+    if (a->softcap > 0) {
+        cap_scores(p->scale, a->softcap, n, s, f->s_row);
+        c = LOG2E;
+    }
+    mask_scores(&f->panels[i], segments, mixed, from, to, p->keys, s, f->s_row);
+    differentiate(kind, f, i, at, n, c);
+
+    const float *ds = kind == WORD_PAIR ? f->ds_pairs + at / 2 * NR : dp;
+    const float *k = f->k_along + block * f->block_words * f->height + words_of(kind, at) * MR;
+    float *dq = f->dq + i * f->height * NR;
+    for (int64_t d = 0; d < f->height; d += MR)
+        tile_packed(kind, words_of(kind, n), k + d * f->block_words, ds, f->s_row, dq + d * NR, NR, true);
+}
+
+/* The panels that set keys [at, at + MR) of the block: first to before last. */
+static void live_panels(const backward *f, int64_t panels, int64_t at, int64_t *first, int64_t *last)
+{
+    *first = panels;
+    *last = 0;
+    for (int64_t i = 0; i < panels; i++)
+        if (f->live[i].from <= at && at < f->live[i].to) {
+            *first = at_most(*first, i);
+            *last = i + 1;
+        }
+}
+
+/* Segments may leave panels without these keys between others that have them: their P and dS are 0. */
+INLINE void clear_gaps(int kind, backward *f, int64_t panels, int64_t n)
+{
+    size_t bytes = (size_t)words_of(kind, NR) * sizeof(float);
+    for (int64_t at = 0; at < n; at += MR) {
+        int64_t first, last;
+        live_panels(f, panels, at, &first, &last);
+        for (int64_t i = first; i < last; i++) {
+            bool live = f->live[i].from <= at && at < f->live[i].to;
+            for (int64_t t = at; t < at + MR && !live; t++) {
+                memset(f->p + t * f->p_row + words_of(kind, i * NR), 0, bytes);
+                memset(f->ds + t * f->p_row + words_of(kind, i * NR), 0, bytes);
+            }
+        }
+    }
+}
+
+/* sums += A B for the n keys of the block from `start` on: dV += P dO, or dK += dS Q. */
+INLINE void add_key_gradient(int kind, const backward *f, int64_t panels, int64_t start, int64_t n, const float *a,
+                             const float *b, float *sums)
+{
+    for (int64_t d = 0; d < f->columns; d += NR, b += f->row_words * NR) {
+        int nv = (int)at_most(NV, (f->columns - d) / VL);
+        for (int64_t t = 0; t < n; t += MR) {
+            int64_t first, last;
+            live_panels(f, panels, t, &first, &last);
+            if (first >= last)
+                continue;
+            int64_t at = words_of(kind, first * NR), k = words_of(kind, (last - first) * NR);
+            tile_rows(kind, nv, k, a + t * f->p_row + at, f->p_row, b + at * NR, sums + (start + t) * f->columns + d,
+                      f->columns);
+        }
+    }
+}
+
+INLINE void backward_block(int kind, backward *f, int64_t row)
+{
+    const mx_attention_plan *p = f->plan;
+    int64_t n = at_most(p->block_rows, p->rows - row), panels = (n + NR - 1) / NR, low = p->keys, high = 0;
+    load_rows(kind, f, row, n);
+    for (int64_t i = 0; i < panels; i++) {
+        panel_set(&f->panels[i], p, f->head, row + i * NR);
+        low = at_most(low, f->panels[i].first_min);
+        high = at_least(high, f->panels[i].last_max + 1);
+    }
+    memset(f->dq, 0, (size_t)(panels * f->height * NR) * sizeof(float));
+    for (int64_t b = low / p->block_keys; b * p->block_keys < high; b++) {
+        int64_t start = b * p->block_keys;
+        for (int64_t i = 0; i < panels; i++)
+            differentiate_panel(kind, f, i, b);
+        int64_t keys = at_most(p->block_keys, p->keys - start);
+        clear_gaps(kind, f, panels, keys);
+        add_key_gradient(kind, f, panels, start, keys, f->p, f->dout_along, f->dv_sum);
+        add_key_gradient(kind, f, panels, start, keys, f->ds, f->q_along, f->dk_sum);
+    }
+    float scale[NR];
+    for (int i = 0; i < NR; i++)
+        scale[i] = p->scale;
+    mx_attention_rows dq = mx_attention_query_rows(p, p->a->dq, p->a->dq_dtype, f->head);
+    for (int64_t i = 0; i < panels; i++)
+        store_across(p->a->dq_dtype, &dq, row + i * NR, at_most(NR, n - i * NR), f->width, f->dq + i * f->height * NR,
+                     scale);
+}
+
+INLINE void backward_chunk(int kind, const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv,
+                           void *scratch)
+{
+    backward f;
+    backward_layout(kind, p, &f, scratch);
+    f.head = head;
+    f.dk_sum = dk;
+    f.dv_sum = dv;
+    size_t bytes = (size_t)(up_to(p->keys, p->block_keys) * f.columns) * sizeof(float);
+    memset(dk, 0, bytes);
+    memset(dv, 0, bytes);
+    pack_keys(kind, &f);
+    for (int64_t row = chunk * p->block_rows; row < p->rows; row += p->chunks * p->block_rows)
+        backward_block(kind, &f, row);
+}
+
+int64_t MX_SIMD_NAME(mx_attention_grad_bytes_f32)(const mx_attention_plan *p)
+{
+    backward f;
+    return backward_layout(WORD_F32, p, &f, NULL);
+}
+void MX_SIMD_NAME(mx_attention_grad_f32)(const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv,
+                                         void *scratch)
+{
+    backward_chunk(WORD_F32, p, head, chunk, dk, dv, scratch);
+}
+
+int64_t MX_SIMD_NAME(mx_attention_grad_bytes_bf16)(const mx_attention_plan *p)
+{
+    backward f;
+    return backward_layout(WORD_BF16, p, &f, NULL);
+}
+void MX_SIMD_NAME(mx_attention_grad_bf16)(const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv,
+                                          void *scratch)
+{
+    backward_chunk(WORD_BF16, p, head, chunk, dk, dv, scratch);
+}
+
+#if !defined(MX_SIMD_AVX512_BF16)
+int64_t MX_SIMD_NAME(mx_attention_grad_bytes_pairs)(const mx_attention_plan *p)
+{
+    backward f;
+    return backward_layout(WORD_PAIR, p, &f, NULL);
+}
+void MX_SIMD_NAME(mx_attention_grad_pairs)(const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk,
+                                           float *dv, void *scratch)
+{
+    backward_chunk(WORD_PAIR, p, head, chunk, dk, dv, scratch);
+}
+#endif

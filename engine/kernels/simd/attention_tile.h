@@ -1,0 +1,470 @@
+/* The building blocks of tiled attention: packing, the register-block product, e^x and transposition.
+ *
+ * All products here are C (m, n) += A (m, k) B (k, n) with queries (rows) along n, in vectors. The general packed
+ * micro-kernels (gemm_micro.h) are not used because the probabilities are an operand of three products just where
+ * they are computed: here A may also be read from unpacked rows and B from a wider block, C may be narrower than a
+ * full register block, and f32 products are needed on every instruction set.
+ *
+ * Operands are stored in words of 32 bits. A word is one f32, or a pair of bf16 neighbours in k, the even one in the
+ * lower half. So k counts words, and a pair kernel does two multiplications a word. `kind` is always a constant. */
+#ifndef MX_KERNELS_SIMD_ATTENTION_TILE_H
+#define MX_KERNELS_SIMD_ATTENTION_TILE_H
+
+#include "kernels/attention_paths.h"
+#include "kernels/simd/simd.h"
+
+#include <math.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+enum word {
+    WORD_F32,
+    WORD_WIDE, /* f32 from bf16 */
+    WORD_PAIR,
+#if defined(MX_SIMD_AVX512_BF16)
+    WORD_BF16 = WORD_PAIR, /* how this path stores bf16 operands */
+#else
+    WORD_BF16 = WORD_WIDE,
+#endif
+};
+
+enum {
+    MR = VL / 2, /* the register block: MR x NV vectors of C */
+    NV = 3,
+    NR = NV * VL,
+};
+
+INLINE int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
+INLINE int64_t group_of(int kind) { return kind == WORD_PAIR ? 2 : 1; } /* values of k in a word */
+INLINE int64_t words_of(int kind, int64_t n) { return (n + group_of(kind) - 1) / group_of(kind); }
+INLINE mx_dtype dtype_of(int kind) { return kind == WORD_F32 ? MX_F32 : MX_BF16; }
+
+/* ---- what simd.h lacks ---- */
+
+#if MX_SIMD_512
+typedef __m256i halves; /* VL bf16 */
+INLINE vm vi_equal(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
+INLINE vm vm_and(vm a, vm b) { return (vm)(a & b); }
+INLINE bool vm_any(vm m) { return m != 0; }
+INLINE void store_lower(float *p, vf x) { _mm256_storeu_ps(p, _mm512_castps512_ps256(x)); }
+INLINE void store_upper(float *p, vf x) { _mm256_storeu_ps(p, _mm512_extractf32x8_ps(x, 1)); }
+INLINE void store_halves(void *p, halves h) { _mm256_storeu_si256((__m256i *)p, h); }
+INLINE vf pair_words(halves even, halves odd)
+{
+    vi low = _mm512_cvtepu16_epi32(even), high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16);
+    return vi_float(_mm512_or_si512(low, high));
+}
+enum { LEAST_POWER = -200 };
+/* p 2^n, n whole; exactly 0 for n = LEAST_POWER. */
+INLINE vf scale_by_power(vf p, vf n) { return _mm512_scalef_ps(p, n); }
+#else
+typedef __m128i halves;
+INLINE vm vi_equal(vi a, vi b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)); }
+INLINE vm vm_and(vm a, vm b) { return _mm256_and_ps(a, b); }
+INLINE bool vm_any(vm m) { return _mm256_movemask_ps(m) != 0; }
+INLINE void store_lower(float *p, vf x) { _mm_storeu_ps(p, _mm256_castps256_ps128(x)); }
+INLINE void store_upper(float *p, vf x) { _mm_storeu_ps(p, _mm256_extractf128_ps(x, 1)); }
+INLINE void store_halves(void *p, halves h) { _mm_storeu_si128((__m128i *)p, h); }
+INLINE vf pair_words(halves even, halves odd)
+{
+    vi low = _mm256_cvtepu16_epi32(even), high = _mm256_slli_epi32(_mm256_cvtepu16_epi32(odd), 16);
+    return vi_float(_mm256_or_si256(low, high));
+}
+enum { LEAST_POWER = -127 };
+/* p 2^n, n whole in [-127, 127]; exactly 0 for n = LEAST_POWER, whose exponent field is that of zero. */
+INLINE vf scale_by_power(vf p, vf n) { return p * vi_float(vi_shl(vi_add(vf_to_vi(n), vi_set1(127)), 23)); }
+#endif
+
+/* acc + a b for one word of A, given in all lanes, and a vector of words of B. */
+INLINE vf multiply_add(int kind, vf a, vf b, vf acc)
+{
+    if (kind != WORD_PAIR)
+        return vf_fma(a, b, acc);
+#if defined(MX_SIMD_AVX512_BF16)
+    return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b);
+#else
+    vi upper = vi_set1((int32_t)0xffff0000u);
+    acc = vf_fma(vi_float(vi_shl(vf_bits(a), 16)), vi_float(vi_shl(vf_bits(b), 16)), acc);
+    return vf_fma(vi_float(vi_and(vf_bits(a), upper)), vi_float(vi_and(vf_bits(b), upper)), acc);
+#endif
+}
+
+/* 2^x for x <= 0 or little above, exactly 0 for -inf and below LEAST_POWER; a NaN stays one. x = n + r, |r| <= 1/2, and
+ * 2^r by its minimax polynomial: of degree 5 (relative error 1e-7), or of degree 4 (3e-6) where bf16 is to follow. */
+INLINE vf exp2_of(int kind, vf x)
+{
+    x = vf_max(vf_set1(LEAST_POWER), x); /* in this order a NaN survives */
+    vf n = vf_round(x), r = x - n, p;
+    if (kind == WORD_F32) {
+        p = vf_fma(vf_set1(1.32647272e-3f), r, vf_set1(9.67151264e-3f));
+        p = vf_fma(p, r, vf_set1(5.550733743e-2f));
+        p = vf_fma(p, r, vf_set1(2.402224209e-1f));
+        p = vf_fma(p, r, vf_set1(6.931469776e-1f));
+        p = vf_fma(p, r, vf_set1(1.0f));
+    } else {
+        p = vf_fma(vf_set1(9.570101909e-3f), r, vf_set1(5.591786032e-2f));
+        p = vf_fma(p, r, vf_set1(2.402474483e-1f));
+        p = vf_fma(p, r, vf_set1(6.931218147e-1f));
+        p = vf_fma(p, r, vf_set1(9.999992614e-1f));
+    }
+    return scale_by_power(p, n);
+}
+
+/* tanh to a relative 2e-7: the polynomial of Cephes tanhf (Moshier, netlib) where 1 - 2 / (e^2x + 1) would cancel. */
+INLINE vf tanh_of(vf x)
+{
+    vf z = x * x, p = vf_set1(-5.70498872745e-3f);
+    p = vf_fma(p, z, vf_set1(2.06390887954e-2f));
+    p = vf_fma(p, z, vf_set1(-5.37397155531e-2f));
+    p = vf_fma(p, z, vf_set1(1.33314422036e-1f));
+    p = vf_fma(p, z, vf_set1(-3.33332819422e-1f));
+    p = vf_fma(p * z, x, x);
+    vf far = vf_set1(1.0f) - vf_set1(2.0f) / (vf_exp(x + x) + vf_set1(1.0f));
+    return vf_select(vf_gt(vf_set1(0.625f), vf_abs(x)), p, far);
+}
+
+/* r[i] lane j <-> r[j] lane i. */
+INLINE void transpose(vf r[VL])
+{
+    vf t[VL], u[VL];
+#if MX_SIMD_512
+#pragma GCC unroll 8
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < 16; i += 4) {
+        __m512d t0 = _mm512_castps_pd(t[i]), t1 = _mm512_castps_pd(t[i + 1]);
+        __m512d t2 = _mm512_castps_pd(t[i + 2]), t3 = _mm512_castps_pd(t[i + 3]);
+        u[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(t0, t2));
+        u[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(t0, t2));
+        u[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(t1, t3));
+        u[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(t1, t3));
+    }
+    /* The 128-bit lane L of u[4 i + c] holds column 4 L + c of rows 4 i to 4 i + 3. */
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        vf even01 = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x88), odd01 = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xdd);
+        vf even23 = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x88);
+        vf odd23 = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0xdd);
+        r[c] = _mm512_shuffle_f32x4(even01, even23, 0x88);
+        r[4 + c] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
+        r[8 + c] = _mm512_shuffle_f32x4(even01, even23, 0xdd);
+        r[12 + c] = _mm512_shuffle_f32x4(odd01, odd23, 0xdd);
+    }
+#else
+#pragma GCC unroll 4
+    for (int i = 0; i < 8; i += 2) {
+        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 8; i += 4) {
+        u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+        u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+        u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+        u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+    }
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; c++) {
+        r[c] = _mm256_permute2f128_ps(u[c], u[4 + c], 0x20);
+        r[4 + c] = _mm256_permute2f128_ps(u[c], u[4 + c], 0x31);
+    }
+#endif
+}
+
+/* ---- the register block ---- */
+
+/* C (MR x nv vectors) = or += A B. Row i of A is at a + i * a_row, with a_step from one word of k to the next. */
+INLINE void tile(int kind, int nv, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                 int64_t b_step, float *c, int64_t c_row, bool add)
+{
+    vf acc[MR][NV];
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 3
+        for (int j = 0; j < nv; j++)
+            acc[i][j] = add ? vf_load(c + i * c_row + j * VL) : vf_zero();
+    for (int64_t p = 0; p < k; p++, a += a_step, b += b_step) {
+        vf bv[NV];
+#pragma GCC unroll 3
+        for (int j = 0; j < nv; j++)
+            bv[j] = vf_load(b + j * VL);
+#pragma GCC unroll 8
+        for (int i = 0; i < MR; i++) {
+            vf av = vf_set1(a[i * a_row]);
+#pragma GCC unroll 3
+            for (int j = 0; j < nv; j++)
+                acc[i][j] = multiply_add(kind, av, bv[j], acc[i][j]);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 3
+        for (int j = 0; j < nv; j++)
+            vf_store(c + i * c_row + j * VL, acc[i][j]);
+}
+
+/* A in panels of MR: [k][MR]. */
+#define NOINLINE static __attribute__((noinline, unused))
+NOINLINE void tile_packed_f32(int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row,
+                              bool add)
+{
+    tile(WORD_F32, NV, k, a, 1, MR, b, b_step, c, c_row, add);
+}
+NOINLINE void tile_packed_pair(int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row,
+                               bool add)
+{
+    tile(WORD_PAIR, NV, k, a, 1, MR, b, b_step, c, c_row, add);
+}
+INLINE void tile_packed(int kind, int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row,
+                        bool add)
+{
+    (kind == WORD_PAIR ? tile_packed_pair : tile_packed_f32)(k, a, b, b_step, c, c_row, add);
+}
+
+/* A in rows, B in panels of NR, C nv vectors wide. */
+NOINLINE void tile_rows_f32(int nv, int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
+{
+    if (nv == 3)
+        tile(WORD_F32, 3, k, a, a_row, 1, b, NR, c, c_row, true);
+    else if (nv == 2)
+        tile(WORD_F32, 2, k, a, a_row, 1, b, NR, c, c_row, true);
+    else
+        tile(WORD_F32, 1, k, a, a_row, 1, b, NR, c, c_row, true);
+}
+NOINLINE void tile_rows_pair(int nv, int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
+{
+    if (nv == 3)
+        tile(WORD_PAIR, 3, k, a, a_row, 1, b, NR, c, c_row, true);
+    else if (nv == 2)
+        tile(WORD_PAIR, 2, k, a, a_row, 1, b, NR, c, c_row, true);
+    else
+        tile(WORD_PAIR, 1, k, a, a_row, 1, b, NR, c, c_row, true);
+}
+INLINE void tile_rows(int kind, int nv, int64_t k, const float *a, int64_t a_row, const float *b, float *c,
+                      int64_t c_row)
+{
+    (kind == WORD_PAIR ? tile_rows_pair : tile_rows_f32)(nv, k, a, a_row, b, c, c_row);
+}
+
+/* ---- packing ---- */
+
+/* VL words of a row from element `at` on; zeros beyond its `width` elements. */
+INLINE vf load_words(int kind, const void *row, int64_t at, int64_t width)
+{
+    int64_t n = width - at;
+    if (n <= 0)
+        return vf_zero();
+    if (kind == WORD_F32)
+        return n >= VL ? vf_load((const float *)row + at) : vf_load_part((const float *)row + at, n);
+    const mx_bf16 *h = (const mx_bf16 *)row + at;
+    if (kind == WORD_WIDE)
+        return n >= VL ? vf_load_bf16(h) : vf_load_bf16_part(h, n);
+    if (n >= 2 * VL)
+        return vf_load((const float *)(const void *)h);
+    mx_bf16 part[2 * VL] = {0};
+    memcpy(part, h, (size_t)n * sizeof *h);
+    return vf_load((const float *)(const void *)part);
+}
+
+/* VL halves of a row from element `at` on; zeros beyond its width. */
+INLINE halves load_halves(const void *row, int64_t at, int64_t width)
+{
+    mx_bf16 part[VL] = {0};
+    halves h;
+    if (width - at >= VL)
+        memcpy(&h, (const mx_bf16 *)row + at, sizeof h);
+    else {
+        if (width > at)
+            memcpy(part, (const mx_bf16 *)row + at, (size_t)(width - at) * sizeof *part);
+        memcpy(&h, part, sizeof h);
+    }
+    return h;
+}
+
+/* Packs n rows whose elements run along k: panels of `panel` rows (MR or NR), [words of width][panel], filled with
+ * zero rows up to a whole number of panels (pairs of panels of MR). */
+INLINE void pack_across(int kind, int panel, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
+                        float *packed)
+{
+    int64_t words = words_of(kind, width);
+    for (int64_t r = 0; r < up_to(n, panel == NR ? NR : VL); r += VL) {
+        const void *row[VL];
+        for (int i = 0; i < VL; i++)
+            row[i] = r + i < n ? mx_attention_row(rows, dtype_of(kind), first + r + i) : NULL;
+        float *to = packed + r / panel * panel * words + r % panel;
+        for (int64_t w = 0; w < words; w += VL) {
+            vf x[VL];
+            for (int i = 0; i < VL; i++)
+                x[i] = row[i] ? load_words(kind, row[i], w * group_of(kind), width) : vf_zero();
+            transpose(x);
+            for (int i = 0; i < VL && w + i < words; i++)
+                if (panel == NR) {
+                    vf_store(to + (w + i) * NR, x[i]);
+                } else {
+                    store_lower(to + (w + i) * MR, x[i]);
+                    store_upper(to + (words + w + i) * MR, x[i]);
+                }
+        }
+    }
+}
+
+/* Packs n rows that run along k themselves: their elements become panels of `panel` (MR or NR) columns,
+ * [words of rows][panel], `panel_words` from one panel to the next. Fills the last word with a zero row. */
+INLINE void pack_along(int kind, int panel, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
+                       int64_t panel_words, float *packed)
+{
+    int64_t columns = up_to(width, panel == NR ? VL : MR);
+    for (int64_t r = 0; r < n; r += group_of(kind)) {
+        const void *row = mx_attention_row(rows, dtype_of(kind), first + r);
+        const void *next = kind == WORD_PAIR && r + 1 < n ? mx_attention_row(rows, MX_BF16, first + r + 1) : NULL;
+        float *to = packed + r / group_of(kind) * panel;
+        for (int64_t d = 0; d < columns; d += VL) {
+            vf x = kind == WORD_PAIR
+                       ? pair_words(load_halves(row, d, width), load_halves(next ? next : row, d, next ? width : 0))
+                       : load_words(kind, row, d, width);
+            if (panel == NR) {
+                vf_store(to + d / NR * panel_words + d % NR, x);
+            } else {
+                store_lower(to + d / MR * panel_words, x);
+                if (d + MR < columns)
+                    store_upper(to + (d / MR + 1) * panel_words, x);
+            }
+        }
+    }
+}
+
+INLINE void store_values(mx_dtype dtype, void *row, int64_t at, vf x, int64_t n)
+{
+    if (dtype == MX_F32)
+        n >= VL ? vf_store((float *)row + at, x) : vf_store_part((float *)row + at, x, n);
+    else
+        n >= VL ? vf_store_bf16((mx_bf16 *)row + at, x) : vf_store_bf16_part((mx_bf16 *)row + at, x, n);
+}
+
+/* Writes n <= NR rows of `width` from a block with a row in each lane, [width][NR], each times its lane of `scale`. */
+INLINE void store_across(mx_dtype dtype, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
+                         const float *block, const float *scale)
+{
+    for (int64_t r = 0; r < n; r += VL)
+        for (int64_t d = 0; d < width; d += VL) {
+            vf x[VL], factor = vf_load(scale + r);
+            for (int i = 0; i < VL; i++) {
+                x[i] = d + i < width ? vf_load(block + (d + i) * NR + r) : vf_zero();
+                x[i] = x[i] * factor;
+            }
+            transpose(x);
+            for (int i = 0; i < VL && r + i < n; i++)
+                store_values(dtype, (void *)mx_attention_row(rows, dtype, first + r + i), d, x[i], width - d);
+        }
+}
+
+/* ---- rows in lanes ---- */
+
+/* What NR rows may attend to. Lanes beyond the last row repeat it. */
+typedef struct panel {
+    float first[NR], last[NR]; /* key positions */
+    int32_t segment[NR];
+    int64_t first_min, first_max, last_min, last_max;
+    int32_t segment_min, segment_max;
+} panel;
+
+static inline void panel_set(panel *w, const mx_attention_plan *p, int64_t head, int64_t row)
+{
+    const mx_attention *a = p->a;
+    int64_t end = at_most(row + NR, p->rows) - 1;
+    mx_attention_interval(p, row, &w->first_min, &w->last_min);
+    mx_attention_interval(p, end, &w->first_max, &w->last_max);
+    w->segment_min = INT32_MAX;
+    w->segment_max = INT32_MIN;
+    for (int i = 0; i < NR; i++) {
+        int64_t r = at_most(row + i, end), first, last;
+        mx_attention_interval(p, r, &first, &last);
+        w->first[i] = (float)first;
+        w->last[i] = (float)last;
+        int32_t s = a->q_segments ? a->q_segments[head / a->n_kv_heads * a->queries + r / p->group] : 0;
+        w->segment[i] = s;
+        w->segment_min = s < w->segment_min ? s : w->segment_min;
+        w->segment_max = s > w->segment_max ? s : w->segment_max;
+    }
+}
+
+/* The keys of block [start, end) that the panel needs, widened to whole groups of MR: false when there are none. With
+ * segments, *mixed says whether they must be compared. `segments` belongs to the batch; NULL: none. */
+static inline bool panel_range(const panel *w, const int32_t *segments, int64_t start, int64_t end, int64_t *from,
+                               int64_t *to, bool *mixed)
+{
+    int64_t low = at_least(start, w->first_min), high = at_most(end, w->last_max + 1);
+    *mixed = false;
+    if (low >= high)
+        return false;
+    *from = low / MR * MR;
+    *to = up_to(high, MR);
+    if (!segments)
+        return true;
+    int32_t least = INT32_MAX, most = INT32_MIN;
+    for (int64_t t = low; t < high; t++) {
+        least = segments[t] < least ? segments[t] : least;
+        most = segments[t] > most ? segments[t] : most;
+    }
+    *mixed = !(least == most && w->segment_min == w->segment_max && least == w->segment_min);
+    return least <= w->segment_max && most >= w->segment_min;
+}
+
+/* Scores (keys from to before to, ld apart) of pairs that may not attend become -inf. */
+static inline void mask_scores(const panel *w, const int32_t *segments, bool mixed, int64_t from, int64_t to,
+                               int64_t keys, float *s, int64_t ld)
+{
+    for (int64_t t = from; t < to; t++, s += ld) {
+        if (!mixed && t >= w->first_max && t <= w->last_min)
+            continue;
+        vf key = vf_set1((float)t), never = vf_set1(-INFINITY);
+        vi segment = vi_set1(mixed && t < keys ? segments[t] : 0);
+        for (int i = 0; i < NR; i += VL) {
+            vm in = vm_and(vf_ge(key, vf_load(w->first + i)), vf_ge(vf_load(w->last + i), key));
+            if (mixed)
+                in = vm_and(in, vi_equal(segment, vi_load(w->segment + i)));
+            vf_store(s + i, vf_select(in, vf_load(s + i), never));
+        }
+    }
+}
+
+/* s = cap tanh(s scale / cap), `rows` rows of NR. */
+static inline void cap_scores(float scale, float cap, int64_t rows, float *s, int64_t ld)
+{
+    for (int64_t t = 0; t < rows; t++, s += ld)
+        for (int i = 0; i < NR; i += VL)
+            vf_store(s + i, tanh_of(vf_load(s + i) * vf_set1(scale / cap)) * vf_set1(cap));
+}
+
+/* Hands out parts of a scratch buffer; with base NULL it only counts. */
+typedef struct carver {
+    char *base;
+    int64_t used;
+} carver;
+
+static inline void *carve(carver *c, int64_t bytes)
+{
+    char *at = c->base ? c->base + c->used : NULL;
+    c->used += up_to(bytes, 64);
+    return at;
+}
+
+/* ---- between the files of this path; for each the kinds f32, bf16 and pairs (WORD_PAIR, for tests) ---- */
+
+typedef int64_t attention_bytes(const mx_attention_plan *p);
+typedef void attention_grad(const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv,
+                            void *scratch);
+typedef void attention_decode(const mx_attention_plan *p, int64_t head, int64_t first, int64_t last, float *part,
+                              float *scratch);
+attention_bytes MX_SIMD_NAME(mx_attention_grad_bytes_f32), MX_SIMD_NAME(mx_attention_grad_bytes_bf16),
+    MX_SIMD_NAME(mx_attention_grad_bytes_pairs);
+attention_grad MX_SIMD_NAME(mx_attention_grad_f32), MX_SIMD_NAME(mx_attention_grad_bf16),
+    MX_SIMD_NAME(mx_attention_grad_pairs);
+attention_decode MX_SIMD_NAME(mx_attention_decode_f32), MX_SIMD_NAME(mx_attention_decode_bf16);
+
+#endif

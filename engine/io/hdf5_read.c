@@ -1,6 +1,7 @@
 #include "io/checksum.h"
 #include "io/file.h"
 #include "io/hdf5_internal.h"
+#include "io/seal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,9 +61,13 @@ static mx_status add_dataset(mx_h5 *file, const char *name)
     if (!entry.name)
         return mx_fail(MX_ERR_MEMORY, "'%s': out of memory for a name", file->path);
     hid_t dataset = H5Dopen2(file->file, name, H5P_DEFAULT);
+    if (dataset < 0) {
+        free(entry.name);
+        return mx_h5_fail(file->path, "damaged: cannot open dataset '%.200s'", name);
+    }
     hid_t type = H5Dget_type(dataset), space = H5Dget_space(dataset);
     mx_status status = MX_OK;
-    if (dataset < 0 || type < 0 || space < 0) {
+    if (type < 0 || space < 0) {
         status = mx_h5_fail(file->path, "damaged: cannot read the header of dataset '%.200s'", name);
         free(entry.name);
     } else {
@@ -99,7 +104,6 @@ static int by_name(const void *a, const void *b)
 static mx_status list_datasets(mx_h5 *file)
 {
     visit v = {file, MX_OK};
-    H5Eclear2(H5E_DEFAULT);
     if (H5Ovisit2(file->file, H5_INDEX_NAME, H5_ITER_INC, visit_object, &v, H5O_INFO_BASIC) < 0)
         return v.status != MX_OK ? v.status : mx_h5_fail(file->path, "damaged: cannot list its contents");
     if (file->count)
@@ -170,7 +174,7 @@ static herr_t visit_attribute(hid_t root, const char *name, const H5A_info_t *in
     H5Tclose(type);
     H5Aclose(attribute);
     if (result < 0)
-        v->status = mx_h5_fail(v->file->path, "damaged: cannot read attribute '%.200s'", name);
+        v->status = mx_fail(MX_ERR_IO, "'%s' is damaged: cannot read attribute '%.200s'", v->file->path, name);
     else if (value.kind != MX_NULL)
         v->status = mx_value_append(&v->file->attributes, name, &entry);
     if (v->status != MX_OK || value.kind == MX_NULL)
@@ -183,7 +187,6 @@ static herr_t visit_attribute(hid_t root, const char *name, const H5A_info_t *in
 static mx_status list_attributes(mx_h5 *file)
 {
     visit v = {file, MX_OK};
-    H5Eclear2(H5E_DEFAULT);
     file->attributes.kind = MX_MAP;
     if (H5Aiterate2(file->file, H5_INDEX_NAME, H5_ITER_INC, NULL, visit_attribute, &v) < 0)
         return v.status != MX_OK ? v.status : mx_h5_fail(file->path, "damaged: cannot list its attributes");
@@ -196,16 +199,16 @@ static mx_status open_file(mx_h5 *file, const char *path)
 {
     int fd;
     MX_TRY(mx_file_open(path, &fd, &file->file_bytes)); /* for the system's own words when it cannot be opened */
+    mx_status status = mx_seal_check(fd, path, file->file_bytes);
     close(fd);
+    MX_TRY(status);
     mx_h5_start();
-    H5Eclear2(H5E_DEFAULT);
     if (H5Fis_hdf5(path) <= 0)
         return mx_fail(MX_ERR_IO, "'%s' is no HDF5 file, or one cut off at its start: it has %lld bytes", path,
                        (long long)file->file_bytes);
     hid_t access = mx_h5_access();
-    H5Eclear2(H5E_DEFAULT);
     file->file = H5Fopen(path, H5F_ACC_RDONLY, access);
-    mx_status status = file->file < 0 ? mx_h5_fail(path, "damaged or truncated HDF5 file") : MX_OK;
+    status = file->file < 0 ? mx_h5_fail(path, "damaged or truncated HDF5 file") : MX_OK;
     H5Pclose(access);
     MX_TRY(status);
     MX_TRY(list_datasets(file));
@@ -338,13 +341,15 @@ static mx_status find_entry(const mx_h5 *file, const char *name, const mx_h5_ent
 
 static mx_status open_dataset(const mx_h5 *file, const mx_h5_entry *entry, dataset *d)
 {
-    H5Eclear2(H5E_DEFAULT);
     *d = (dataset){.file = file, .entry = entry, .id = H5Dopen2(file->file, entry->name, H5P_DEFAULT)};
+    if (d->id < 0)
+        return mx_h5_fail(file->path, "damaged: cannot open dataset '%.200s'", entry->name);
     d->type = H5Dget_type(d->id);
     d->space = H5Dget_space(d->id);
-    if (d->id < 0 || d->type < 0 || d->space < 0) {
+    if (d->type < 0 || d->space < 0) {
+        mx_status failed = mx_h5_fail(file->path, "damaged: cannot read the header of dataset '%.200s'", entry->name);
         close_dataset(d);
-        return mx_h5_fail(file->path, "damaged: cannot open dataset '%.200s'", entry->name);
+        return failed;
     }
     d->value_bytes = (int64_t)H5Tget_size(d->type);
     mx_status status = check_storage(d);
@@ -358,6 +363,7 @@ static mx_status read_rows(const dataset *d, int64_t first, int64_t rows, void *
 {
     const mx_shape *shape = &d->entry->shape;
     hid_t file_space = H5S_ALL, memory_space = H5S_ALL;
+    mx_status status = MX_OK;
     herr_t result = 0;
     if (shape->n_dims > 0) {
         hsize_t start[MX_MAX_DIMS] = {(hsize_t)first}, count[MX_MAX_DIMS] = {(hsize_t)rows};
@@ -369,9 +375,11 @@ static mx_status read_rows(const dataset *d, int64_t first, int64_t rows, void *
     }
     if (result >= 0)
         result = H5Dread(d->id, d->type, memory_space, file_space, H5P_DEFAULT, to);
+    if (result < 0)
+        status = mx_h5_fail(d->file->path, "cannot read dataset '%.200s'", d->entry->name);
     if (shape->n_dims > 0)
         H5Sclose(memory_space);
-    return result < 0 ? mx_h5_fail(d->file->path, "cannot read dataset '%.200s'", d->entry->name) : MX_OK;
+    return status;
 }
 
 static mx_status verify(const dataset *d, int64_t block, int64_t rows, const void *data)
@@ -429,8 +437,8 @@ static mx_status shape_of_rows(const mx_h5 *file, const mx_h5_entry *entry, int6
         *rows = there - first;
     *out = entry->shape;
     if (first < 0 || *rows < 0 || first > there || *rows > there - first || (!entry->shape.n_dims && *rows != 1))
-        return mx_fail(MX_ERR_VALUE, "'%s': rows %lld to %lld of dataset '%.200s', which has %lld", file->path,
-                       (long long)(first + 1), (long long)(first + *rows), entry->name, (long long)there);
+        return mx_fail(MX_ERR_VALUE, "'%s': %lld rows after the first %lld of dataset '%.200s', which has %lld rows",
+                       file->path, (long long)*rows, (long long)first, entry->name, (long long)there);
     if (out->n_dims)
         out->size[0] = *rows;
     return MX_OK;
@@ -529,8 +537,8 @@ mx_status mx_h5_read_integers(mx_h5 *file, const char *name, int64_t first, int6
         return mx_fail(MX_ERR_DTYPE, "'%s': dataset '%.200s' is %s %s; expected integers of one dimension", file->path,
                        name, entry->type, mx_shape_text(&entry->shape));
     if (first < 0 || count < 0 || first > entry->shape.size[0] || count > entry->shape.size[0] - first)
-        return mx_fail(MX_ERR_VALUE, "'%s': values %lld to %lld of dataset '%.200s', which has %lld", file->path,
-                       (long long)first, (long long)(first + count), name, (long long)entry->shape.size[0]);
+        return mx_fail(MX_ERR_VALUE, "'%s': %lld values after the first %lld of dataset '%.200s', which has %lld",
+                       file->path, (long long)count, (long long)first, name, (long long)entry->shape.size[0]);
     if (count == 0)
         return MX_OK;
     MX_TRY(open_dataset(file, entry, &d));

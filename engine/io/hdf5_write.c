@@ -1,14 +1,38 @@
 #include "io/checksum.h"
 #include "io/file.h"
+#include "io/hdf5_driver.h"
 #include "io/hdf5_internal.h"
+#include "io/seal.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct mx_h5_writer {
     mx_draft draft;
     hid_t file;
+    int error;          /* errno of the first write that failed, which HDF5 is not told */
+    mx_extent *extents; /* of the values written, for the seal */
+    int64_t count, room;
 };
+
+/* What came of a step: HDF5's failure, or the system's. To be asked before HDF5 is called again, which forgets its
+ * reason. */
+__attribute__((format(printf, 3, 4))) static mx_status outcome(const mx_h5_writer *w, herr_t result, const char *format,
+                                                               ...)
+{
+    char what[300];
+    if (w->error)
+        return mx_fail(MX_ERR_IO, "cannot write '%s': %s", w->draft.path, strerror(w->error));
+    if (result >= 0)
+        return MX_OK;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    return mx_h5_fail(w->draft.path, "%s", what);
+}
 
 /* ---- datasets ---- */
 
@@ -66,35 +90,47 @@ static hid_t new_space(const mx_shape *shape)
     return shape->n_dims ? H5Screate_simple(shape->n_dims, size, NULL) : H5Screate(H5S_SCALAR);
 }
 
-static hid_t new_dataset(hid_t file, const char *name, hid_t type, hid_t space)
+static mx_status new_dataset(const mx_h5_writer *w, const char *name, hid_t type, hid_t space, hid_t *out)
 {
     hid_t link = H5Pcreate(H5P_LINK_CREATE), create = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_create_intermediate_group(link, 1);
     H5Pset_char_encoding(link, H5T_CSET_UTF8);
     H5Pset_fill_time(create, H5D_FILL_TIME_NEVER);
     H5Pset_obj_track_times(create, 0); /* the same values give the same bytes */
-    hid_t dataset = H5Dcreate2(file, name, type, space, link, create, H5P_DEFAULT);
+    *out = H5Dcreate2(w->file, name, type, space, link, create, H5P_DEFAULT);
+    mx_status status = outcome(w, *out < 0 ? -1 : 0, "cannot make tensor '%.200s'", name);
     H5Pclose(link);
     H5Pclose(create);
-    return dataset;
+    return status;
 }
 
-static herr_t put_tensor(hid_t file, const char *name, const mx_tensor *t, uint32_t *sums)
+static mx_status add_extent(mx_h5_writer *w, hid_t dataset, int64_t bytes)
 {
-    hid_t type = mx_h5_new_type(t->dtype), space = new_space(&t->shape);
-    hid_t dataset = new_dataset(file, name, type, space);
-    herr_t result = dataset;
-    mx_h5_rows r = mx_h5_rows_of(&t->shape, t->dtype);
-    if (result >= 0 && mx_bytes(t) > 0) {
-        result = H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, mx_data(t));
-        if (result >= 0)
-            result = put_sums(dataset, &r, mx_data(t), sums);
+    if (w->count == w->room) {
+        int64_t room = w->room ? 2 * w->room : 64;
+        mx_extent *extents = realloc(w->extents, (size_t)room * sizeof *extents);
+        if (!extents)
+            return mx_fail(MX_ERR_MEMORY, "'%s': out of memory for a list of %lld tensors", w->draft.path,
+                           (long long)room);
+        w->extents = extents;
+        w->room = room;
     }
-    if (dataset >= 0 && H5Dclose(dataset) < 0)
-        result = -1;
-    H5Sclose(space);
-    H5Tclose(type);
-    return result;
+    w->extents[w->count++] = (mx_extent){(int64_t)H5Dget_offset(dataset), bytes};
+    return MX_OK;
+}
+
+static mx_status put_values(mx_h5_writer *w, hid_t dataset, hid_t type, const char *name, const mx_tensor *t)
+{
+    mx_h5_rows r = mx_h5_rows_of(&t->shape, t->dtype);
+    herr_t written = H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, mx_data(t));
+    MX_TRY(outcome(w, written, "cannot write tensor '%.200s'", name));
+    MX_TRY(add_extent(w, dataset, mx_bytes(t)));
+    uint32_t *sums = malloc((size_t)mx_h5_blocks(&r) * sizeof *sums);
+    if (!sums)
+        return mx_fail(MX_ERR_MEMORY, "'%s': out of memory for checksums", w->draft.path);
+    herr_t result = put_sums(dataset, &r, mx_data(t), sums);
+    free(sums);
+    return outcome(w, result, "cannot write the checksums of tensor '%.200s'", name);
 }
 
 mx_status mx_h5_put(mx_h5_writer *w, const char *name, const mx_tensor *t)
@@ -103,14 +139,18 @@ mx_status mx_h5_put(mx_h5_writer *w, const char *name, const mx_tensor *t)
     if (!t->storage || t->released)
         return mx_fail(MX_ERR_STATE, "'%s': tensor '%.200s' has been released: it has no values to write",
                        w->draft.path, name);
-    mx_h5_rows r = mx_h5_rows_of(&t->shape, t->dtype);
-    uint32_t *sums = malloc(((size_t)mx_h5_blocks(&r) + 1) * sizeof *sums);
-    if (!sums)
-        return mx_fail(MX_ERR_MEMORY, "'%s': out of memory for checksums", w->draft.path);
-    H5Eclear2(H5E_DEFAULT);
-    herr_t result = put_tensor(w->file, name, t, sums);
-    free(sums);
-    return result < 0 ? mx_h5_fail(w->draft.path, "cannot write tensor '%.200s'", name) : MX_OK;
+    hid_t type = mx_h5_new_type(t->dtype), space = new_space(&t->shape);
+    hid_t dataset;
+    mx_status status = new_dataset(w, name, type, space, &dataset);
+    if (status == MX_OK && mx_bytes(t) > 0)
+        status = put_values(w, dataset, type, name, t);
+    if (dataset >= 0) {
+        herr_t closed = H5Dclose(dataset);
+        status = status == MX_OK ? outcome(w, closed, "cannot write tensor '%.200s'", name) : status;
+    }
+    H5Sclose(space);
+    H5Tclose(type);
+    return status;
 }
 
 /* ---- attributes ---- */
@@ -130,7 +170,6 @@ static herr_t put_string(hid_t file, const char *name, const mx_value *value)
 static mx_status put_value(mx_h5_writer *w, const char *name, const mx_value *value)
 {
     herr_t result = -1;
-    H5Eclear2(H5E_DEFAULT);
     if (!name[0])
         return mx_fail(MX_ERR_VALUE, "'%s': an attribute needs a name", w->draft.path);
     if (value->kind == MX_STRING && strlen(value->text) != value->length)
@@ -144,7 +183,7 @@ static mx_status put_value(mx_h5_writer *w, const char *name, const mx_value *va
     else
         return mx_fail(MX_ERR_VALUE, "'%s': attribute '%.200s' is %s; expected a string or a number", w->draft.path,
                        name, mx_kind_name(value->kind));
-    return result < 0 ? mx_h5_fail(w->draft.path, "cannot write attribute '%.200s'", name) : MX_OK;
+    return outcome(w, result, "cannot write attribute '%.200s'", name);
 }
 
 mx_status mx_h5_put_attributes(mx_h5_writer *w, const mx_value *map)
@@ -176,12 +215,13 @@ mx_status mx_h5_create(const char *path, mx_h5_writer **out)
     }
     hid_t access = mx_h5_access(), create = H5Pcreate(H5P_FILE_CREATE);
     H5Pset_obj_track_times(create, 0);
-    H5Eclear2(H5E_DEFAULT);
-    w->file = H5Fcreate(w->draft.temporary, H5F_ACC_TRUNC, create, access);
+    w->file = -1;
+    if (mx_h5_use_driver(access, &w->error) >= 0)
+        w->file = H5Fcreate(w->draft.temporary, H5F_ACC_TRUNC, create, access);
+    status = outcome(w, w->file < 0 ? -1 : 0, "cannot be written");
     H5Pclose(access);
     H5Pclose(create);
-    if (w->file < 0) {
-        status = mx_h5_fail(path, "cannot be written");
+    if (status != MX_OK) {
         mx_h5_abort(w);
         return status;
     }
@@ -189,15 +229,20 @@ mx_status mx_h5_create(const char *path, mx_h5_writer **out)
     return MX_OK;
 }
 
+static mx_status close_file(mx_h5_writer *w)
+{
+    herr_t closed = H5Fclose(w->file);
+    w->file = -1;
+    return outcome(w, closed, "cannot be written");
+}
+
 mx_status mx_h5_commit(mx_h5_writer *w)
 {
-    H5Eclear2(H5E_DEFAULT);
-    herr_t closed = H5Fflush(w->file, H5F_SCOPE_GLOBAL);
-    if (closed >= 0) {
-        closed = H5Fclose(w->file);
-        w->file = -1;
-    }
-    mx_status status = closed < 0 ? mx_h5_fail(w->draft.path, "cannot be written") : mx_draft_commit(&w->draft);
+    mx_status status = close_file(w);
+    if (status == MX_OK)
+        status = mx_seal_write(w->draft.temporary, w->draft.path, w->extents, w->count);
+    if (status == MX_OK)
+        status = mx_draft_commit(&w->draft);
     mx_h5_abort(w); /* after a commit there is nothing left to discard */
     return status;
 }
@@ -209,5 +254,6 @@ void mx_h5_abort(mx_h5_writer *w)
     if (w->file >= 0)
         H5Fclose(w->file);
     mx_draft_discard(&w->draft);
+    free(w->extents);
     free(w);
 }

@@ -78,6 +78,8 @@ static mx_status run(const mx_gemm *g, int threads)
     }
     if (g->a.dtype == MX_BF16 || g->b.dtype == MX_BF16) {
         bool small = (double)g->m * (double)g->n * (double)g->k < SMALL_PRODUCT;
+        if (g->m <= MX_THIN_ROWS && mx_isa_current() != MX_ISA_PORTABLE)
+            return mx_gemm_thin(g, small ? 1 : threads);
         return mx_gemm_packed(g, mx_micro_get(mx_isa_current(), MX_BF16), small ? 1 : threads);
     }
     if (g->c.dtype == MX_BF16)

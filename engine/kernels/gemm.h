@@ -35,6 +35,10 @@ mx_status mx_gemm_run(const mx_gemm *g);
  * Threads split the batch when it is at least as long as there are threads, the products otherwise. */
 mx_status mx_gemm_batched(const mx_gemm *first, int64_t batch, int64_t a_step, int64_t b_step, int64_t c_step);
 
+/* sums[j] = the sum over rows of x (rows, n), dense, f32 or bf16: the gradient of a bias. Added in f32, in blocks of
+ * rows, in the same order on any number of threads. */
+void mx_column_sum(int64_t rows, int64_t n, const void *x, mx_dtype dtype, float *sums);
+
 /* Block sizes of the packed product, in elements (gemm_packed.c says which loop is which). They follow from the cache
  * sizes; for tuning, MXLUA_GEMM_BLOCKS=mc,nc,kc in the environment or mx_gemm_set_blocks (NULL: as at the start) sets
  * them for all paths. Only kc touches results: it says where a sum over k is cut. */

@@ -1,6 +1,5 @@
 /* Matrix products in plain C: the packed scheme for any processor, and the three loops that all else is tested by. */
-#include "kernels/gemm.h"
-#include "kernels/gemm_micro.h"
+#include "kernels/gemm_internal.h"
 
 enum { MR = 4, NR = 8 };
 
@@ -89,6 +88,13 @@ const mx_micro mx_micro_bf16_portable = {MX_ISA_PORTABLE, MX_BF16,      MR,    N
                                          pack_a_round,    pack_b_round, block, kernel, store};
 const mx_micro mx_micro_f32_portable = {MX_ISA_PORTABLE, MX_F32,      MR,    NR,     1,
                                         pack_a_keep,     pack_b_keep, block, kernel, store};
+
+void mx_column_sums_portable(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums)
+{
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < n; j++)
+            sums[j] += element(x, dtype, i * stride + j);
+}
 
 void mx_gemm_reference(const mx_gemm *g)
 {

@@ -1,0 +1,79 @@
+/* Products with few rows, and sums of columns: work is split by columns, so no sum is cut. */
+#include "kernels/gemm_internal.h"
+
+#include <omp.h>
+#include <string.h>
+
+enum { SUMS = 16384 };    /* f32 sums of a strip of columns: as wide as the caches allow, for rows are read in place */
+enum { STRIP = 256 };     /* columns of a sum of columns that one thread does at a time */
+enum { SUM_BLOCK = 128 }; /* rows added up before they join the sum of all: keeps rounding errors from growing */
+
+static void round_a(const mx_gemm *g, float *a)
+{
+    static mx_thin_round_part *const round[MX_ISAS] = {NULL, mx_thin_round_avx2, mx_thin_round_avx512,
+                                                       mx_thin_round_avx512_bf16};
+    size_t bytes = mx_dtype_bytes(g->a.dtype);
+    for (int64_t i = 0; i < g->m; i++) {
+        const char *row = (const char *)g->a.data + (size_t)i * (g->a.trans ? 1 : (size_t)g->a.stride) * bytes;
+        if (!g->a.trans) {
+            round[mx_isa_current()](row, g->a.dtype, g->k, a + i * g->k);
+            continue;
+        }
+        for (int64_t p = 0; p < g->k; p++) {
+            const char *from = row + (size_t)(p * g->a.stride) * bytes;
+            mx_bf16 x = g->a.dtype == MX_BF16 ? *(const mx_bf16 *)from : mx_to_bf16(*(const float *)from);
+            a[i * g->k + p] = mx_from_bf16(x);
+        }
+    }
+}
+
+static void strip(const mx_gemm *g, const mx_micro *u, const float *a, int64_t column, int64_t width)
+{
+    static mx_thin_columns_part *const columns[MX_ISAS] = {NULL, mx_thin_columns_avx2, mx_thin_columns_avx512,
+                                                           mx_thin_columns_avx512_bf16};
+    _Alignas(64) float sums[SUMS];
+    int64_t n = g->n - column < width ? g->n - column : width;
+    columns[mx_isa_current()](g, a, column, n, sums, width);
+    if (g->alpha != 1.0f)
+        for (int64_t i = 0; i < g->m; i++)
+            for (int64_t j = 0; j < n; j++)
+                sums[i * width + j] *= g->alpha;
+    u->store(g->m, n, sums, width, g->bias ? g->bias + column : NULL,
+             (char *)g->c.data + (size_t)column * mx_dtype_bytes(g->c.dtype), g->c.dtype, g->c.stride, g->accumulate);
+}
+
+mx_status mx_gemm_thin(const mx_gemm *g, int threads)
+{
+    const mx_micro *u = mx_micro_get(mx_isa_current(), MX_BF16);
+    float *a = mx_gemm_scratch(g->m * g->k * 4);
+    if (!a)
+        return mx_fail(MX_ERR_MEMORY, "matrix product: no memory for %lld bytes of rounded rows",
+                       (long long)(g->m * g->k * 4));
+    round_a(g, a);
+    int64_t most = SUMS / g->m / 16 * 16, share = ((g->n + threads - 1) / threads + 15) / 16 * 16;
+    int64_t width = share < most ? share : most;
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (int64_t column = 0; column < g->n; column += width)
+        strip(g, u, a, column, width);
+    return MX_OK;
+}
+
+void mx_column_sum(int64_t rows, int64_t n, const void *x, mx_dtype dtype, float *sums)
+{
+    static mx_column_sums_part *const part[MX_ISAS] = {mx_column_sums_portable, mx_column_sums_avx2,
+                                                       mx_column_sums_avx512, mx_column_sums_avx512_bf16};
+#pragma omp parallel for if (!omp_in_parallel()) schedule(static)
+    for (int64_t column = 0; column < n; column += STRIP) {
+        _Alignas(64) float total[STRIP] = {0}, block[STRIP];
+        int64_t width = n - column < STRIP ? n - column : STRIP;
+        for (int64_t row = 0; row < rows; row += SUM_BLOCK) {
+            memset(block, 0, sizeof block);
+            part[mx_isa_current()](rows - row < SUM_BLOCK ? rows - row : SUM_BLOCK, width,
+                                   (const char *)x + (size_t)(row * n + column) * mx_dtype_bytes(dtype), dtype, n,
+                                   block);
+            for (int64_t j = 0; j < width; j++)
+                total[j] += block[j];
+        }
+        memcpy(sums + column, total, (size_t)width * sizeof *total);
+    }
+}

@@ -1,4 +1,7 @@
-/* mx.io: texts, files, HDF5 and token files for scripts. Each function only translates; engine/io does the work. */
+/* mx.io: texts, files and logs for scripts; io_hdf5.c and io_tokens.c add the rest. Each function only translates;
+ * engine/io does the work. */
+#include "bind/io.h"
+
 #include "bind/bind.h"
 #include "bind/value.h"
 #include "io/file.h"
@@ -162,7 +165,7 @@ static int open_log(lua_State *L)
 
 /* ---- the module ---- */
 
-static void new_class(lua_State *L, const char *name, const luaL_Reg *meta, const luaL_Reg *methods)
+void mxl_new_class(lua_State *L, const char *name, const luaL_Reg *meta, const luaL_Reg *methods)
 {
     luaL_newmetatable(L, name);
     luaL_setfuncs(L, meta, 0);
@@ -187,8 +190,10 @@ static const luaL_Reg functions[] = {
 
 int mxl_open_io(lua_State *L)
 {
-    new_class(L, LOG, log_meta, log_methods);
+    mxl_new_class(L, LOG, log_meta, log_methods);
     luaL_newlib(L, functions);
     mxl_add_value_fields(L);
+    mxl_add_hdf5_fields(L);
+    mxl_add_tokens_fields(L);
     return 1;
 }

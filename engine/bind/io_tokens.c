@@ -1,0 +1,118 @@
+/* mx.io.tokens_open: token files (io/tokens.h). Positions count from 0, as offsets into a file do. */
+#include "bind/bind.h"
+#include "bind/io.h"
+#include "io/tokens.h"
+
+#define TOKENS_CLASS "mx.io.tokens"
+
+static mx_tokens *check_tokens(lua_State *L)
+{
+    mx_tokens **tokens = luaL_checkudata(L, 1, TOKENS_CLASS);
+    if (!*tokens)
+        luaL_error(L, "the token file is closed");
+    return *tokens;
+}
+
+/* tokens_open(path, format = "auto") -> reader */
+static int tokens_open(lua_State *L)
+{
+    const char *path = luaL_checkstring(L, 1), *format = luaL_optstring(L, 2, "auto");
+    mx_tokens **tokens = lua_newuserdatauv(L, sizeof *tokens, 0);
+    *tokens = NULL;
+    luaL_setmetatable(L, TOKENS_CLASS);
+    mxl_try(L, mx_tokens_open(path, format, tokens));
+    return 1;
+}
+
+static int tokens_close(lua_State *L)
+{
+    mx_tokens **tokens = luaL_checkudata(L, 1, TOKENS_CLASS);
+    mx_tokens_close(*tokens);
+    *tokens = NULL;
+    return 0;
+}
+
+static int tokens_count(lua_State *L)
+{
+    lua_pushinteger(L, mx_tokens_count(check_tokens(L)));
+    return 1;
+}
+
+static int tokens_path(lua_State *L)
+{
+    lua_pushstring(L, mx_tokens_path(check_tokens(L)));
+    return 1;
+}
+
+static int tokens_format(lua_State *L)
+{
+    lua_pushstring(L, mx_tokens_format(check_tokens(L)));
+    return 1;
+}
+
+/* reader:max() -> the largest id; reads the whole file the first time */
+static int tokens_max(lua_State *L)
+{
+    int32_t max;
+    mxl_try(L, mx_tokens_max(check_tokens(L), &max));
+    lua_pushinteger(L, max);
+    return 1;
+}
+
+/* reader:read(start, n) -> i32 tensor (n) */
+static int tokens_read(lua_State *L)
+{
+    mx_tokens *tokens = check_tokens(L);
+    int64_t start = luaL_checkinteger(L, 2), count = luaL_checkinteger(L, 3);
+    mx_tensor *t;
+    /* Not more than the file has is ever asked of memory. */
+    mx_shape shape = {.n_dims = 1, .size = {count >= 0 && count <= mx_tokens_count(tokens) ? count : 0}};
+    mxl_try(L, mx_tensor_new(MX_I32, &shape, &t));
+    mx_status status = mx_tokens_read(tokens, start, count, mx_data(t));
+    if (status != MX_OK)
+        mx_release(t);
+    mxl_try(L, status);
+    mxl_push_tensor(L, t);
+    return 1;
+}
+
+/* reader:rows({start, ...}, n) -> i32 tensor (#starts, n): a batch */
+static int tokens_rows(lua_State *L)
+{
+    mx_tokens *tokens = check_tokens(L);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    int64_t rows = (int64_t)lua_rawlen(L, 2), count = luaL_checkinteger(L, 3);
+    luaL_argcheck(L, count >= 0 && count <= mx_tokens_count(tokens), 3, "more tokens than the file has");
+    for (int64_t r = 0; r < rows; r++) {
+        lua_rawgeti(L, 2, r + 1);
+        luaL_argcheck(L, lua_isinteger(L, -1), 2, "positions must be integers");
+        lua_pop(L, 1);
+    }
+    mx_tensor *t;
+    mx_shape shape = {.n_dims = 2, .size = {rows, count}};
+    mxl_try(L, mx_tensor_new(MX_I32, &shape, &t));
+    mx_status status = MX_OK;
+    for (int64_t r = 0; r < rows && status == MX_OK; r++) {
+        lua_rawgeti(L, 2, r + 1);
+        status = mx_tokens_read(tokens, lua_tointeger(L, -1), count, (int32_t *)mx_data(t) + r * count);
+        lua_pop(L, 1);
+    }
+    if (status != MX_OK)
+        mx_release(t);
+    mxl_try(L, status);
+    mxl_push_tensor(L, t);
+    return 1;
+}
+
+static const luaL_Reg methods[] = {{"count", tokens_count}, {"path", tokens_path}, {"format", tokens_format},
+                                   {"max", tokens_max},     {"read", tokens_read}, {"rows", tokens_rows},
+                                   {"close", tokens_close}, {NULL, NULL}};
+static const luaL_Reg meta[] = {
+    {"__gc", tokens_close}, {"__close", tokens_close}, {"__len", tokens_count}, {NULL, NULL}};
+static const luaL_Reg functions[] = {{"tokens_open", tokens_open}, {NULL, NULL}};
+
+void mxl_add_tokens_fields(lua_State *L)
+{
+    mxl_new_class(L, TOKENS_CLASS, meta, methods);
+    luaL_setfuncs(L, functions, 0);
+}

@@ -27,9 +27,9 @@ SIMD_avx512 = -DMX_SIMD_AVX512 -mavx2 -mfma -mavx512f -mavx512bw -mavx512vl -mav
 SIMD_avx512_bf16 = -DMX_SIMD_AVX512_BF16 $(filter-out -DMX_SIMD_AVX512,$(SIMD_avx512)) -mavx512bf16
 ISAS = avx2 avx512 avx512_bf16
 
-ENGINE_SOURCES = $(filter-out engine/main.c engine/kernels/simd/%,$(shell find engine -name '*.c' | sort))
-SIMD_SOURCES = $(sort $(wildcard engine/kernels/simd/*.c))
-OBJECTS = $(ENGINE_SOURCES:%.c=$(BUILD)/%.o) \
+ENGINE_SOURCES := $(filter-out engine/main.c engine/kernels/simd/%,$(shell find engine -name '*.c' | sort))
+SIMD_SOURCES := $(sort $(wildcard engine/kernels/simd/*.c))
+OBJECTS := $(ENGINE_SOURCES:%.c=$(BUILD)/%.o) \
 	$(foreach isa,$(ISAS),$(SIMD_SOURCES:engine/kernels/simd/%.c=$(BUILD)/engine/kernels/simd/%.$(isa).o))
 
 # One short line for each file; V=1 shows the commands.
@@ -111,9 +111,9 @@ asan:
 
 # ---- lint: a stamp for each file that passed; clang-tidy looks again when a header has changed ----
 
-C_FILES = $(sort $(shell find engine tests -name '*.c'))
-H_FILES = $(sort $(shell find engine tests -name '*.h'))
-LUA_FILES = $(sort $(shell find lua scripts tests -name '*.lua' 2>/dev/null))
+C_FILES := $(sort $(shell find engine tests -name '*.c'))
+H_FILES := $(sort $(shell find engine tests -name '*.h'))
+LUA_FILES := $(sort $(shell find lua scripts tests -name '*.lua' 2>/dev/null))
 LINT = $(BUILD)/lint
 TIDY_FLAGS = -std=gnu17 -O1 -fopenmp $(DEFINES) $(INCLUDES) \
 	$(if $(findstring kernels/simd/,$<),$(SIMD_avx512_bf16),-mavx2 -mfma)

@@ -141,7 +141,7 @@ mx_status mx_broadcast_text(const char *text, int64_t bytes, int root, char **ou
     char *copy = malloc((size_t)*out_bytes + 1);
     if (!copy)
         return mx_fail(MX_ERR_MEMORY, "no memory for a text of %lld bytes", (long long)*out_bytes);
-    if (rank == root && *out_bytes)
+    if (rank == root && text && bytes > 0)
         memcpy(copy, text, (size_t)*out_bytes);
     copy[*out_bytes] = '\0';
     mx_status status = mx_broadcast_bytes(copy, *out_bytes, root);

@@ -65,8 +65,8 @@ local RULES = {
     z_loss_multiplier = { min = 0 },
     -- Of scripts, beside base.yml.
     bench_seconds = { min = 1 },
-    layers = { min = 0 },
     tokens = { min = 1 },
+    model = { choices = { "", "gpt2-124m", "llama2-7b", "llama3-8b", "16b", "32b", "128b" } },
     temperature = { min = 0 },
     top_k = { min = 0 },
     top_p = { min = 0, max = 1 },

@@ -38,7 +38,7 @@ local function candidates(weights, total, top_k, top_p)
     end)
     local kept, sum = {}, 0
     for rank, i in ipairs(order) do
-        if top_k > 0 and rank > top_k or sum >= top_p * total then
+        if rank > 1 and (top_k > 0 and rank > top_k or sum >= top_p * total) then
             break
         end
         kept[rank], sum = i, sum + weights[i]

@@ -21,22 +21,25 @@ function metrics.measured_peak(dtype)
     return mx.peak { kind = "fma", dtype = dtype, threads = mx.threads() }
 end
 
-local function say(format, ...)
+--- Prints a line on rank 0, at once.
+---@param format string
+function metrics.say(format, ...)
     if mx.rank() == 0 then
         io.write(format:format(...), "\n")
         io.flush()
     end
 end
 
-metrics.say = say
+local function nothing() end
 
 --- Starts reporting a run.
 ---@param o table steps, flops (model FLOPs of a step on this rank), tokens (of a step on this rank), params, formula,
----        peak (of metrics.measured_peak, or nil), file ("": none), period (steps between lines), extra (fields that
----        the summary takes over)
+---        peak (of metrics.measured_peak, or nil), file ("": none), period (steps between lines), quiet (print
+---        nothing), extra (fields that the summary takes over)
 ---@return mx.Metrics
 function metrics.new(o)
-    local self = setmetatable({ o = o, times = {}, started = mx.now() }, Metrics)
+    local say = o.quiet and nothing or metrics.say
+    local self = setmetatable({ o = o, say = say, times = {}, started = mx.now() }, Metrics)
     if o.file and o.file ~= "" and mx.rank() == 0 then
         self.log = mx.io.open_log(o.file)
     end
@@ -71,7 +74,7 @@ function Metrics:step(step, values)
     local row = self:rates(seconds)
     if step % self.o.period == 0 or step == 1 or step == self.o.steps then
         local left = util.quantile(self.times, 0.5) * (self.o.steps - step)
-        say("%9s %8.4g %8.4g  %6s %9s %8.4f %10.4g %10s", ("%d/%d"):format(step, self.o.steps), seconds,
+        self.say("%9s %8.4g %8.4g  %6s %9s %8.4f %10.4g %10s", ("%d/%d"):format(step, self.o.steps), seconds,
             row.tflops_per_device, row.mfu and ("%.1f"):format(row.mfu) or "-",
             util.thousands(row.tokens_per_s_per_device), values.loss, values.grad_norm, util.duration(left))
     end
@@ -104,11 +107,11 @@ function Metrics:finish()
         summary[key] = value
     end
     local mfu = summary.mfu and (", MFU %.1f %% (%s)"):format(summary.mfu, o.formula) or ""
-    say("median of %d step%s after warm-up: %.4g s (10 %% to 90 %%: %.4g to %.4g)", #timed, #timed == 1 and "" or "s",
-        median, summary.step_time_p10_s, summary.step_time_p90_s)
-    say("%.4g TFLOP/s/device%s, %s tokens/s/device", summary.tflops_per_device, mfu,
+    self.say("median of %d step%s after warm-up: %.4g s (10 %% to 90 %%: %.4g to %.4g)", #timed,
+        #timed == 1 and "" or "s", median, summary.step_time_p10_s, summary.step_time_p90_s)
+    self.say("%.4g TFLOP/s/device%s, %s tokens/s/device", summary.tflops_per_device, mfu,
         util.thousands(summary.tokens_per_s_per_device))
-    say("peak memory of a rank %.2f GiB; whole run %s", summary.peak_memory_bytes / 2 ^ 30,
+    self.say("peak memory of a rank %.2f GiB; whole run %s", summary.peak_memory_bytes / 2 ^ 30,
         util.duration(mx.now() - self.started))
     if self.log then
         self.log:line(mx.io.json_encode(summary))

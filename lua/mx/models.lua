@@ -46,6 +46,7 @@ function models.shape(c)
         buckets = c.relative_bias_buckets,
         causal = c.attention_type ~= "full",
         window = c.sliding_window_size,
+        attention_scale = c.fold_attention_scale and 1 or c.head_dim ^ -0.5,
         attention_cap = c.attn_logits_soft_cap,
         logit_cap = c.final_logits_soft_cap,
         tied = c.logits_via_embedding,
@@ -70,21 +71,20 @@ local function list_layer(shape, add)
             add(name .. ".bias", { E }, nil, 0)
         end
     end
-    local function linear(name, n_in, n_out, residual)
+    -- `factor` scales the initial weights.
+    local function linear(name, n_in, n_out, factor)
         local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(n_in)
-        if residual and shape.init_std > 0 then
-            std = std / math.sqrt(2 * shape.layers)
-        end
-        add(name .. ".weight", { n_in, n_out }, std)
+        add(name .. ".weight", { n_in, n_out }, std * (factor or 1))
         if shape.bias then
             add(name .. ".bias", { n_out }, nil, 0)
         end
     end
+    local residual = shape.init_std > 0 and 1 / math.sqrt(2 * shape.layers) or 1
     norm("norm")
-    linear("query", E, HD)
+    linear("query", E, HD, 1 / (shape.attention_scale * math.sqrt(D))) -- what attention does not divide its scores by
     linear("key", E, KD)
     linear("value", E, KD)
-    linear("out", HD, E, true)
+    linear("out", HD, E, residual)
     if not shape.parallel then
         norm("mlp_norm")
     end
@@ -92,7 +92,7 @@ local function list_layer(shape, add)
     if shape.gated then
         linear("wi_1", E, M)
     end
-    linear("wo", M, E, true)
+    linear("wo", M, E, residual)
     if shape.buckets > 0 then
         add("relative_bias.weight", { shape.buckets, shape.heads }, nil, 0)
     end
@@ -207,7 +207,9 @@ function Decoder:attention(i, h, run)
         q, k = mx.rope(q, run.positions, rotation), mx.rope(k, run.positions, rotation)
     end
     q, k, v = mx.name(q, "query_proj"), mx.name(k, "key_proj"), mx.name(v, "value_proj")
-    local options = { causal = shape.causal, window = shape.window, softcap = shape.attention_cap }
+    local options = {
+        causal = shape.causal, window = shape.window, softcap = shape.attention_cap, scale = shape.attention_scale,
+    }
     if run.cache then
         local cache = run.cache[i]
         mx.write_slice(cache.key, k, { dim = 2, start = run.offset + 1 })

@@ -1,0 +1,376 @@
+--- The rate of every kernel over the shapes of the shipped models, against what this machine can do in the same run.
+--
+-- Work and bytes are the operation's own cost, as the profiler reads it; seconds are the median of several calls. A
+-- product or attention is set against the multiply-add peak, all else against the copy bandwidth. The residual is the
+-- largest difference from the portable path, relative to the largest value, on a cut-down size of the same kernel.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local kernels = {}
+
+local MODELS = { "gpt2-124m", "llama2-7b", "llama3-8b", "16b", "32b", "128b" }
+local TENSOR = { ["128b"] = 16 } -- the published job's split: a chip has this part of heads, mlp and vocabulary
+local SECONDS = 0.4 -- that the calls of one kernel take at least
+local STREAM_BYTES = 1 << 26 -- of a tensor that is to leave the caches
+
+-- ---- inputs ----
+
+local function randn(seed, shape, dtype, std)
+    return mx.randn { shape = shape, dtype = dtype or "bf16", std = std or 1, seed = seed }
+end
+
+-- Rows of `width` bf16 values: enough to leave the caches, or few for a check.
+local function rows_of(width, check)
+    return check and 7 or math.max(1, STREAM_BYTES // (2 * width))
+end
+
+-- ---- cases ----
+-- A case is {kernel, shape (text), dtype, unit, ops (rows of the profiler that count), make}. make(check) makes the
+-- inputs and returns a function that runs the kernel once and returns its results.
+
+local function sizes(...)
+    return table.concat({ ... }, "x")
+end
+
+local function add_matmul(list, m, k, n, dtype)
+    local function add(kernel, make)
+        list[#list + 1] = {
+            kernel = kernel, shape = sizes(m, k, n), dtype = dtype, unit = "FLOP/s",
+            ops = { matmul = true, matmul_acc = true }, make = make,
+        }
+    end
+    add("matmul", function(check)
+        local x, w = randn(1, { check and 33 or m, k }, dtype), randn(2, { k, check and 65 or n }, dtype)
+        return function() return mx.matmul(x, w) end
+    end)
+    add("matmul dx", function(check)
+        local dy, w = randn(1, { check and 33 or m, n }, dtype), randn(2, { check and 65 or k, n }, dtype)
+        return function() return mx.matmul(dy, w, { trans_b = true }) end
+    end)
+    add("matmul dw", function(check)
+        local x, dy = randn(1, { m, check and 33 or k }, dtype), randn(2, { m, check and 65 or n }, dtype)
+        local dw = mx.zeros({ check and 33 or k, check and 65 or n }, "f32")
+        return function()
+            if check then
+                mx.fill(dw, { value = 1 })
+            end
+            return mx.matmul_acc(dw, x, dy, { trans_a = true })
+        end
+    end)
+end
+
+local function add_attention(list, S, H, K, D, causal)
+    local function make(check)
+        local n, heads, kv = check and 130 or S, check and math.min(H, 2) or H, check and 1 or K
+        local q = randn(1, { 1, n, heads, D }):requires_grad()
+        local k, v = randn(2, { 1, n, kv, D }):requires_grad(), randn(3, { 1, n, kv, D }):requires_grad()
+        local dout = randn(4, { 1, n, heads, D })
+        return function()
+            local out = mx.attention(q, k, v, { causal = causal })
+            mx.backward(mx.sum(out * dout))
+            local dq, dk, dv = q:grad(), k:grad(), v:grad()
+            for _, t in ipairs({ q, k, v }) do
+                t:zero_grad()
+            end
+            return out, dq, dk, dv
+        end
+    end
+    local shape = ("%dx%d/%dx%d%s"):format(S, H, K, D, causal and " causal" or "")
+    for _, op in ipairs({ "attention", "attention_grad" }) do
+        list[#list + 1] = {
+            kernel = op, shape = shape, dtype = "bf16", unit = "FLOP/s", ops = { [op] = true }, make = make,
+        }
+    end
+end
+
+-- A kernel of one tensor of `width` bf16 columns, with its gradient when it has an operation of its own.
+local function add_rows(list, kernel, width, forward, grad)
+    local function make(check)
+        local x, dy = randn(1, { rows_of(width, check), width }), randn(2, { rows_of(width, check), width })
+        local call = forward(width)
+        if not grad then
+            return function() return call(x) end
+        end
+        x:requires_grad()
+        return function()
+            local y = call(x)
+            mx.backward(mx.sum(y * dy))
+            local dx = x:grad()
+            x:zero_grad()
+            return y, dx
+        end
+    end
+    for _, op in ipairs({ kernel, grad }) do
+        list[#list + 1] = {
+            kernel = op, shape = sizes(rows_of(width), width), dtype = "bf16", unit = "B/s", ops = { [op] = true },
+            make = make,
+        }
+    end
+end
+
+local function add_gated(list, width)
+    local function make(check)
+        local shape = { rows_of(width, check), width }
+        local gate, up, dy = randn(1, shape):requires_grad(), randn(2, shape):requires_grad(), randn(3, shape)
+        return function()
+            local y = mx.gated(gate, up, { activation = "silu" })
+            mx.backward(mx.sum(y * dy))
+            local dgate, dup = gate:grad(), up:grad()
+            gate:zero_grad()
+            up:zero_grad()
+            return y, dgate, dup
+        end
+    end
+    for _, op in ipairs({ "gated", "gated_grad" }) do
+        list[#list + 1] = {
+            kernel = op, shape = sizes(rows_of(width), width), dtype = "bf16", unit = "B/s", ops = { [op] = true },
+            make = make,
+        }
+    end
+end
+
+local function add_stream(list, kernel, dtype, make)
+    local n = STREAM_BYTES // 4
+    list[#list + 1] = {
+        kernel = kernel, shape = sizes(n), dtype = dtype, unit = "B/s", ops = { [kernel:match("^%S+")] = true },
+        make = function(check) return make(check and 1003 or n) end,
+    }
+end
+
+local function add_streams(list)
+    add_stream(list, "cast", "f32>bf16", function(n)
+        local x = randn(1, { n }, "f32")
+        return function() return mx.cast(x, { dtype = "bf16" }) end
+    end)
+    add_stream(list, "cast", "bf16>f32", function(n)
+        local x = randn(1, { n })
+        return function() return mx.cast(x, { dtype = "f32" }) end
+    end)
+    add_stream(list, "add", "bf16", function(n)
+        local a, b = randn(1, { n }), randn(2, { n })
+        return function() return a + b end
+    end)
+    add_stream(list, "dropout", "bf16", function(n)
+        local x = randn(1, { n })
+        return function() return mx.dropout(x, { rate = 0.1, seed = 3 }) end
+    end)
+    add_stream(list, "adamw", "f32", function(n)
+        local p, g = randn(1, { n }, "f32"), randn(2, { n }, "f32")
+        local m, v = mx.zeros({ n }), mx.zeros({ n })
+        return function() return mx.adamw(p, g, m, v, { lr = 1e-3, weight_decay = 0.1, step = 1 }), m, v end
+    end)
+    add_stream(list, "sum_squares", "f32", function(n)
+        local g = randn(2, { n }, "f32")
+        return function() return mx.sum_squares(g) end
+    end)
+end
+
+local function add_vocabulary(list, T, E, V)
+    local function ids_below(limit, n)
+        return mx.rand { shape = { n }, high = limit, seed = 5 }:to("i32")
+    end
+    list[#list + 1] = {
+        kernel = "embedding", shape = sizes(T, E), dtype = "f32>bf16", unit = "B/s", ops = { embedding = true },
+        make = function(check)
+            local rows = randn(1, { check and 97 or V, E }, "f32")
+            local ids = ids_below(check and 97 or V, check and 11 or T)
+            return function() return mx.embedding(rows, ids, { dtype = "bf16" }) end
+        end,
+    }
+    list[#list + 1] = {
+        kernel = "cross_entropy", shape = sizes(T, E, V), dtype = "bf16", unit = "FLOP/s",
+        ops = { cross_entropy = true },
+        make = function(check)
+            local n, vocab = check and 19 or T, check and 97 or V
+            local h = randn(1, { n, E }):requires_grad()
+            local w = randn(2, { vocab, E }, "bf16", E ^ -0.5):requires_grad()
+            local targets = ids_below(vocab, n)
+            return function()
+                local loss = mx.cross_entropy(h, w, targets)
+                mx.backward(loss)
+                local dh, dw = h:grad(), w:grad()
+                h:zero_grad()
+                w:zero_grad()
+                return loss, dh, dw
+            end
+        end,
+    }
+end
+
+-- A norm or activation once per width.
+local function add_elementwise(list, shape)
+    local norm, eps = shape.norm, { eps = shape.norm_eps }
+    add_rows(list, norm, shape.emb, function(width)
+        local weight, bias = randn(7, { width }, "f32"), shape.bias and randn(8, { width }, "f32") or nil
+        if norm == "layernorm" then
+            return function(x) return mx.layernorm(x, weight, bias, eps) end
+        end
+        return function(x) return mx.rmsnorm(x, weight, eps) end
+    end, norm .. "_grad")
+    if shape.gated then
+        add_gated(list, shape.mlp)
+    else
+        add_rows(list, shape.activation, shape.mlp, function() return mx[shape.activation] end)
+    end
+    if shape.rope then
+        local width = shape.heads * shape.head_dim
+        add_rows(list, "rope", width, function()
+            return function(x) return mx.rope(x:view(1, x:size(1), shape.heads, shape.head_dim)) end
+        end)
+    end
+end
+
+local function add_model(list, name, T)
+    local shape = mx.models.shape(mx.config.load({ "model_name=" .. name }))
+    local part = TENSOR[name] or 1
+    local E, D, M = shape.emb, shape.head_dim, shape.mlp // part
+    local H, K = shape.heads // part, shape.kv_heads // part
+    add_matmul(list, T, E, H * D, "bf16")
+    if K ~= H then
+        add_matmul(list, T, E, K * D, "bf16")
+    end
+    add_matmul(list, T, H * D, E, "bf16")
+    add_matmul(list, T, E, M, "bf16")
+    add_matmul(list, T, M, E, "bf16")
+    add_attention(list, math.min(T, 2048), H, K, D, shape.causal)
+    add_elementwise(list, shape)
+    add_vocabulary(list, T, E, shape.vocab // part)
+end
+
+-- All cases, each once although models share shapes.
+local function all_cases(o)
+    local list = {}
+    add_matmul(list, 2048, 2048, 2048, "bf16")
+    add_matmul(list, 2048, 2048, 2048, "f32")
+    for _, name in ipairs(MODELS) do
+        if o.model == "" or o.model == name then
+            add_model(list, name, o.tokens)
+        end
+    end
+    add_rows(list, "softmax", 4096, function() return mx.softmax end)
+    add_streams(list)
+    local seen, kept = {}, {}
+    for _, case in ipairs(list) do
+        local key = case.kernel .. " " .. case.shape .. " " .. case.dtype
+        if not seen[key] and case.kernel:find(o.only, 1, true) then
+            kept[#kept + 1] = case
+        end
+        seen[key] = true
+    end
+    return kept
+end
+
+-- ---- measuring ----
+
+-- Largest difference of two results relative to the largest value, over all results of a case.
+local function residual(fast, plain)
+    local worst = 0.0
+    for i, expected in ipairs(plain) do
+        local a, b = mx.cast(fast[i], { dtype = "f32" }), mx.cast(expected, { dtype = "f32" })
+        local scale = mx.max(mx.abs(b)):item()
+        worst = math.max(worst, mx.max(mx.abs(a - b)):item() / math.max(scale, 1e-30))
+    end
+    return worst
+end
+
+local function check(case)
+    return mx.scope(function()
+        local isa = mx.isa()
+        local fast = { case.make(true)() }
+        mx.isa("portable")
+        local done, plain = pcall(function() return { case.make(true)() } end)
+        mx.isa(isa)
+        if not done then
+            error(plain, 0)
+        end
+        return residual(fast, plain)
+    end)
+end
+
+-- Seconds, FLOPs and bytes of one call, as the profiler tells.
+local function profiled(case, run)
+    local step <close> = mx.step()
+    mx.profile(true)
+    run()
+    mx.profile(false)
+    local seconds, flops, bytes = 0, 0, 0
+    for _, row in ipairs(mx.profile_report()) do
+        if case.ops[row.op] then
+            seconds, flops, bytes = seconds + row.seconds, flops + row.flops, bytes + row.bytes
+        end
+    end
+    return seconds, flops, bytes
+end
+
+-- Median seconds of a call, and its work in the case's unit times a second.
+local function measure(case)
+    local step <close> = mx.step()
+    local run = case.make(false)
+    local times, total = {}, 0
+    local _, flops, bytes = profiled(case, run) -- the first call pays for fresh memory
+    repeat
+        times[#times + 1] = profiled(case, run)
+        total = total + times[#times]
+    until total >= SECONDS and #times >= 3 or total >= 4 * SECONDS or #times >= 200
+    return util.quantile(times, 0.5), case.unit == "FLOP/s" and flops or bytes
+end
+
+local function peak_for(case, threads, cache)
+    local dtype = case.dtype == "f32" and "f32" or "bf16"
+    local kind = case.unit == "FLOP/s" and "fma" or "copy"
+    local key = kind == "fma" and kind .. dtype or kind
+    cache[key] = cache[key] or mx.peak { kind = kind, dtype = dtype, threads = threads }
+    return cache[key]
+end
+
+local function report(case, threads, peak, log)
+    local seconds, work = measure(case)
+    local row = {
+        kernel = case.kernel, shape = case.shape, dtype = case.dtype, threads = threads, rate = work / seconds,
+        unit = case.unit, peak = peak.value, percent = 100 * work / seconds / peak.value, residual = check(case),
+    }
+    io.write(("%-14s %-23s %-9s %2d %9.2f G%-6s %6.1f  %.1e\n"):format(row.kernel, row.shape, row.dtype, threads,
+        row.rate / 1e9, row.unit, row.percent, row.residual))
+    io.flush()
+    if log then
+        log:line(mx.io.json_encode(row))
+    end
+    mx.trim()
+end
+
+--- Prints the table; one rank alone.
+---@param words string[] only (part of a kernel's name), model (one of the shipped), tokens, metrics_file
+function kernels.run(words)
+    local o = mx.config.options(words, { only = "", model = "", tokens = 2048, metrics_file = "" })
+    if mx.ranks() > 1 then
+        util.refuse("kernels.lua measures one rank; start it without mpirun")
+    end
+    local cases, all = all_cases(o), mx.threads()
+    if #cases == 0 then
+        util.refuse("no kernel's name contains only=%s for model=%s", o.only, o.model)
+    end
+    local log = o.metrics_file ~= "" and mx.io.open_log(o.metrics_file) or nil
+    local info = mx.info()
+    print(("%s, %s, %d core%s; OpenBLAS %s"):format(info.processor, info.isa, info.cores,
+        info.cores == 1 and "" or "s", info.blas_core))
+    print("Residuals are against the portable path, on a cut-down size of the same kernel.")
+    for _, threads in ipairs(all > 1 and { 1, all } or { 1 }) do
+        mx.threads(threads)
+        local cache = {}
+        print(("\n%-14s %-23s %-9s %2s %9s %-7s %6s  %s"):format("kernel", "shape", "dtype", "t", "rate", "", "% peak",
+            "residual"))
+        for _, case in ipairs(cases) do
+            report(case, threads, peak_for(case, threads, cache), log)
+        end
+        for _, key in ipairs(util.sorted_keys(cache)) do
+            print(("peak %s: %.2f G%s, %s"):format(key, cache[key].value / 1e9, cache[key].unit, cache[key].source))
+        end
+    end
+    mx.threads(all)
+    if log then
+        log:close()
+    end
+end
+
+return kernels

@@ -1,0 +1,302 @@
+-- Training: schedules, clipping, data, the loop, saving and loading, generating.
+
+local lu = require "luaunit"
+local mx = require "mx"
+
+TestTrain = {}
+
+local TEXT = mx.root .. "configs/base.yml" -- some prose that is always there
+
+local function config_of(...)
+    return mx.config.load({ "model_name=tiny", ... })
+end
+
+function TestTrain.test_the_peak_comes_at_the_end_of_the_warm_up()
+    local rate = mx.optim.cosine { peak = 2.0, steps = 100, warmup_fraction = 0.1, final_fraction = 0.1 }
+    lu.assertAlmostEquals(rate(1), 0.2, 1e-12)
+    lu.assertAlmostEquals(rate(9), 1.8, 1e-12)
+    lu.assertEquals(rate(10), 2.0)
+    lu.assertTrue(rate(11) < 2.0)
+    lu.assertAlmostEquals(rate(55), (2.0 + 0.2) / 2, 1e-12) -- half way down
+    lu.assertAlmostEquals(rate(100), 0.2, 1e-12)
+    lu.assertEquals(rate(101), 0.0)
+end
+
+function TestTrain.test_a_schedule_without_warm_up()
+    local rate = mx.optim.cosine { peak = 2.0, steps = 10, warmup_fraction = 0, final_fraction = 0 }
+    lu.assertTrue(rate(1) > 1.9 and rate(1) < 2.0)
+    lu.assertAlmostEquals(rate(10), 0, 1e-12)
+    local only_warmup = mx.optim.cosine { peak = 2.0, steps = 10, warmup_fraction = 1, final_fraction = 0 }
+    lu.assertEquals(only_warmup(10), 2.0)
+end
+
+-- A parameter w = (3, 4) with gradient (3, 4): the loss is w.w / 2.
+local function quadratic()
+    local w = mx.tensor({ 3, 4 }):keep():requires_grad()
+    return { w = w }, function()
+        local step <close> = mx.step()
+        mx.backward((w * w):sum() * 0.5)
+    end
+end
+
+function TestTrain.test_sgd_clips_by_the_global_norm()
+    local params, backward = quadratic()
+    local optimizer = mx.optim.sgd(params, { learning_rate = 0.5, clip = 1 })
+    backward()
+    lu.assertAlmostEquals(optimizer:step(), 5, 1e-6) -- the norm before clipping
+    lu.assertAlmostEquals(params.w:get(1), 3 - 0.5 * 3 / 5, 1e-6)
+    lu.assertAlmostEquals(params.w:get(2), 4 - 0.5 * 4 / 5, 1e-6)
+    lu.assertNil(params.w:grad())
+end
+
+function TestTrain.test_adamw_first_step()
+    -- Bias correction makes the first step the learning rate times the gradient's sign, and decay lr * wd * w.
+    local params, backward = quadratic()
+    local optimizer = mx.optim.adamw(params, { learning_rate = 0.1, weight_decay = 0.5 })
+    backward()
+    optimizer:step()
+    lu.assertAlmostEquals(params.w:get(1), 3 - 0.1 * (1 + 0.5 * 3), 1e-5)
+    lu.assertAlmostEquals(params.w:get(2), 4 - 0.1 * (1 + 0.5 * 4), 1e-5)
+end
+
+function TestTrain.test_gradients_that_are_not_finite_change_nothing()
+    local params = quadratic()
+    local optimizer = mx.optim.adamw(params, {})
+    do
+        local step <close> = mx.step()
+        mx.backward((params.w * (1 / 0)):sum())
+    end
+    lu.assertTrue(optimizer:step() == math.huge)
+    lu.assertEquals(params.w:totable(), { 3, 4 })
+    local stopped, message = pcall(mx.train.check_finite, 7, 1.0, math.huge, 0.1)
+    lu.assertFalse(stopped)
+    lu.assertStrContains(tostring(message), "step 7: the loss is 1 and the gradient norm inf")
+end
+
+function TestTrain.test_synthetic_and_random_data()
+    local batch = mx.data.open(config_of()):next()
+    lu.assertEquals(batch.tokens:size(), { 8, 64 })
+    lu.assertEquals(batch.tokens:dtype(), "i32")
+    lu.assertEquals(mx.max(batch.targets):item(), 0)
+
+    local data = mx.data.open(config_of("dataset_type=random"))
+    local first, second = data:next(), data:next()
+    lu.assertEquals(first.targets[1]:totable()[1], first.tokens[1]:totable()[2])
+    lu.assertNotEquals(first.tokens:totable(), second.tokens:totable())
+    local again = mx.data.open(config_of("dataset_type=random")):next()
+    lu.assertEquals(first.tokens:totable(), again.tokens:totable())
+
+    local repeated = mx.data.open(config_of("dataset_type=random", "reuse_example_batch=1"))
+    lu.assertEquals(repeated:next().tokens:totable(), repeated:next().tokens:totable())
+end
+
+function TestTrain.test_windows_of_a_text()
+    local file = assert(io.open(TEXT, "rb"))
+    local text = file:read("a")
+    file:close()
+    local data = mx.data.open(config_of("dataset_type=text", "dataset_path=" .. TEXT))
+    local batch = data:next()
+    for b = 1, 8 do
+        local window = string.char(table.unpack(batch.tokens[b]:totable()))
+        local at = text:find(window, 1, true)
+        lu.assertNotNil(at)
+        local targets = string.char(table.unpack(batch.targets[b]:totable()))
+        lu.assertEquals(targets, text:sub(at + 1, at + 64))
+    end
+end
+
+local function with_file(content, fn)
+    local path = os.tmpname()
+    local file = assert(io.open(path, "wb"))
+    file:write(content)
+    file:close()
+    fn(path)
+    os.remove(path)
+end
+
+local function refused_data(path, kind, expected)
+    local opened, message = pcall(function()
+        mx.data.open(config_of("dataset_type=" .. kind, "dataset_path=" .. path)):next()
+    end)
+    lu.assertFalse(opened)
+    lu.assertStrContains(tostring(message), expected)
+end
+
+function TestTrain.test_bad_data()
+    refused_data("no/such/file", "text", "no/such/file")
+    with_file("short", function(path)
+        refused_data(path, "text", "has 5 tokens; one sequence and its targets take 65")
+    end)
+    with_file(("odd"):rep(43), function(path)
+        refused_data(path, "bin", path)
+    end)
+    with_file(string.pack("<I2", 256):rep(65), function(path)
+        refused_data(path, "bin", "token id 256, outside the vocabulary of 256")
+    end)
+    with_file(string.pack("<I2", 255):rep(65), function(path)
+        local data = mx.data.open(config_of("dataset_type=bin", "dataset_path=" .. path))
+        lu.assertEquals(mx.max(data:next().tokens):item(), 255)
+    end)
+end
+
+-- Trains a fresh model; returns it and its last loss.
+local function train(steps, ...)
+    local config = config_of("dataset_type=text", "dataset_path=" .. TEXT, "steps=" .. steps, ...)
+    local model = mx.models.new(config)
+    local data, optimizer = mx.data.open(config), mx.optim.new(config, model.params)
+    local loss
+    for _ = 1, steps do
+        loss = mx.train.gradients(model, data, config.gradient_accumulation_steps)
+        optimizer:step()
+    end
+    return model, loss, config
+end
+
+function TestTrain.test_tiny_learns_a_text()
+    -- A byte is log(256) = 5.5 at first; about 3.1 knowing only how frequent each is; below 2.3 with its context.
+    local _, first = train(1)
+    lu.assertAlmostEquals(first, math.log(256), 0.6)
+    local _, last = train(150)
+    lu.assertTrue(last < 2.3, "the loss is " .. last)
+end
+
+function TestTrain.test_policies_do_not_change_the_result()
+    local _, none = train(3, "remat_policy=none")
+    for _, policy in ipairs({ "full", "minimal", "save_qkv_proj" }) do
+        local _, loss = train(3, "remat_policy=" .. policy)
+        lu.assertEquals(loss, none)
+    end
+end
+
+function TestTrain.test_accumulation_averages()
+    -- Two passes of 4 sequences see what one pass of 8 sees.
+    local _, whole = train(3, "dtype=float32")
+    local _, parts = train(3, "dtype=float32", "per_device_batch_size=4", "gradient_accumulation_steps=2")
+    lu.assertAlmostEquals(whole, parts, 1e-5)
+end
+
+function TestTrain.test_dropout_repeats_and_differs_between_passes()
+    local _, a = train(2, "dropout_rate=0.2", "learning_rate=0", "reuse_example_batch=1")
+    local _, again = train(2, "dropout_rate=0.2", "learning_rate=0", "reuse_example_batch=1")
+    local _, first = train(1, "dropout_rate=0.2", "learning_rate=0", "reuse_example_batch=1")
+    local _, kept = train(2, "dropout_rate=0.2", "learning_rate=0", "reuse_example_batch=1", "remat_policy=none")
+    lu.assertEquals(a, again)
+    lu.assertNotEquals(a, first)
+    lu.assertEquals(a, kept)
+end
+
+function TestTrain.test_memory_stays_the_same()
+    local config = config_of()
+    local model = mx.models.new(config)
+    local data, optimizer = mx.data.open(config), mx.optim.new(config, model.params)
+    local function step()
+        mx.train.gradients(model, data, 1)
+        optimizer:step()
+    end
+    step()
+    step()
+    local before = mx.memory()
+    for _ = 1, 30 do
+        step()
+    end
+    lu.assertEquals(mx.memory().in_use, before.in_use)
+    lu.assertEquals(mx.memory().reserved, before.reserved)
+end
+
+function TestTrain.test_saving_and_loading()
+    local model, _, config = train(2)
+    local path = os.tmpname()
+    mx.nn.save(model.params, path, { config = mx.config.dump(config) })
+    local other = mx.models.new(config_of("init_weights_seed=9"))
+    mx.nn.load(other.params, path)
+    for name, t in pairs(model.params) do
+        lu.assertEquals(other.params[name]:totable(), t:totable())
+    end
+    local narrower = mx.models.new(config_of("base_mlp_dim=96"))
+    local loaded, message = pcall(mx.nn.load, narrower.params, path)
+    lu.assertFalse(loaded)
+    lu.assertStrContains(tostring(message), "'layer001.wi_0.weight' is 64x128, the model's is 64x96")
+    os.remove(path)
+end
+
+function TestTrain.test_a_cache_gives_the_same_logits()
+    for _, name in ipairs({ "tiny", "tiny-gpt2" }) do
+        local model = mx.models.new(mx.config.load({ "model_name=" .. name, "dtype=float32" }))
+        mx.no_grad(function()
+            local step <close> = mx.step()
+            local tokens = { 72, 101, 108, 108, 111, 33, 10 }
+            local whole = model:logits(model:hidden(mx.tensor({ tokens }, "i32")))
+            local cache = model:new_cache(1, #tokens)
+            local offset = 0
+            for _, part in ipairs({ { 72, 101, 108 }, { 108 }, { 111, 33 }, { 10 } }) do
+                local h = model:hidden(mx.tensor({ part }, "i32"), { cache = cache, offset = offset })
+                local logits = model:logits(h)
+                for s = 1, #part do
+                    local apart = mx.max(mx.abs(logits[1][s] - whole[1][offset + s])):item()
+                    lu.assertTrue(apart < 1e-5)
+                end
+                offset = offset + #part
+            end
+        end)
+    end
+end
+
+function TestTrain.test_generating_repeats_with_a_seed()
+    local model = train(20)
+    local function text(options)
+        local ids = {}
+        local o = { tokens = 12, temperature = 1, top_k = 0, top_p = 1, seed = 1 }
+        for key, value in pairs(options) do
+            o[key] = value
+        end
+        mx.generate.continue(model, { 35, 32 }, o, function(id)
+            ids[#ids + 1] = id
+        end)
+        return ids
+    end
+    lu.assertEquals(text({}), text({}))
+    lu.assertNotEquals(text({}), text({ seed = 2 }))
+    lu.assertEquals(text({ temperature = 0 }), text({ temperature = 0, seed = 2 }))
+    lu.assertEquals(text({ top_k = 1 }), text({ temperature = 0 }))
+end
+
+function TestTrain.test_sampling()
+    local logits = { math.log(0.1), math.log(0.4), math.log(0.3), math.log(0.2) }
+    local function draw(o, u)
+        local all = { temperature = o.temperature or 1, top_k = o.top_k or 0, top_p = o.top_p or 1 }
+        return mx.generate.sample(logits, all, function() return u end)
+    end
+    lu.assertEquals(draw({ temperature = 0 }, 0.99), 1)
+    lu.assertEquals({ draw({}, 0.05), draw({}, 0.45), draw({}, 0.75), draw({}, 0.95) }, { 0, 1, 2, 3 })
+    lu.assertEquals({ draw({ top_k = 2 }, 0.5), draw({ top_k = 2 }, 0.99) }, { 1, 2 }) -- 4/7 and 3/7
+    lu.assertEquals({ draw({ top_p = 0.6 }, 0.5), draw({ top_p = 0.6 }, 0.99) }, { 1, 2 })
+    lu.assertEquals(draw({ top_p = 0 }, 0.99), 1) -- the likeliest always stays
+end
+
+function TestTrain.test_metrics_file()
+    local path = os.tmpname()
+    local report = mx.metrics.new {
+        steps = 4, flops = 1e9, tokens = 10, params = 5, formula = "maxtext-2025-07", file = path, period = 1,
+        peak = { value = 1e30, source = "made up" }, extra = { model_name = "tiny" }, quiet = true,
+    }
+    for step = 1, 4 do
+        report:step(step, { loss = 1.0, grad_norm = 2.0, learning_rate = 0.1 })
+    end
+    report:finish()
+    local lines = {}
+    for line in io.lines(path) do
+        lines[#lines + 1] = mx.io.json_decode(line)
+    end
+    os.remove(path)
+    lu.assertEquals(#lines, 5)
+    lu.assertEquals(lines[2].step, 2)
+    lu.assertEquals(lines[2].grad_norm, 2.0)
+    for _, field in ipairs({
+        "step_time_s", "tflops_per_device", "mfu", "peak_tflops", "peak_source", "flop_formula",
+        "tokens_per_s_per_device", "params", "ranks",
+    }) do
+        lu.assertNotNil(lines[5][field], field)
+    end
+    lu.assertTrue(lines[5].summary)
+    lu.assertEquals(lines[5].timed_steps, 2)
+end

@@ -160,23 +160,87 @@ void mx_permute(void *to, const void *from, int n_dims, const int64_t *size, con
         permute_tiles(to, from, &l, (int64_t)element_bytes);
 }
 
+void mx_scale_values(void *values, mx_dtype dtype, float factor, int64_t n)
+{
+    enum { PIECE = 16384 };
+    const mx_row_paths *path = mx_rows_current();
+    int64_t bytes = (int64_t)mx_dtype_bytes(dtype);
+#pragma omp parallel for schedule(static) if (n > PIECE)
+    for (int64_t first = 0; first < n; first += PIECE) {
+        char *piece = (char *)values + first * bytes;
+        path->convert(piece, dtype, piece, dtype, factor, n - first < PIECE ? n - first : PIECE);
+    }
+}
+
+/* The index has the sizes (outer, n, inner) around dimension dim. Element (o, j, i) of it belongs to the line of x that
+ * begins at outer_offset(o) + inner_offset(i), whose elements are `step` apart. */
+typedef struct lines {
+    int64_t outer, n, inner, step;
+    bool same_inner; /* x has the same sizes behind dim: inner_offset(i) is i */
+} lines;
+
+static int64_t product(const int64_t *size, int from, int to)
+{
+    int64_t count = 1;
+    for (int d = from; d < to; d++)
+        count *= size[d];
+    return count;
+}
+
+static lines lines_of(const mx_gather *g)
+{
+    lines l = {.outer = product(g->index_size, 0, g->dim),
+               .n = g->index_size[g->dim],
+               .inner = product(g->index_size, g->dim + 1, g->n_dims),
+               .step = product(g->x_size, g->dim + 1, g->n_dims),
+               .same_inner = true};
+    for (int d = g->dim + 2; d < g->n_dims; d++)
+        l.same_inner = l.same_inner && g->index_size[d] == g->x_size[d];
+    return l;
+}
+
+static int64_t outer_offset(const mx_gather *g, int64_t o)
+{
+    int64_t offset = 0, stride = product(g->x_size, g->dim, g->n_dims);
+    for (int d = g->dim - 1; d >= 0; d--) {
+        offset += o % g->index_size[d] * stride;
+        o /= g->index_size[d];
+        stride *= g->x_size[d];
+    }
+    return offset;
+}
+
+static int64_t inner_offset(const mx_gather *g, const lines *l, int64_t i)
+{
+    if (l->same_inner)
+        return i;
+    int64_t offset = 0, stride = 1;
+    for (int d = g->n_dims - 1; d > g->dim; d--) {
+        offset += i % g->index_size[d] * stride;
+        i /= g->index_size[d];
+        stride *= g->x_size[d];
+    }
+    return offset;
+}
+
 int64_t mx_gather_find_bad(const mx_gather *g)
 {
-    int64_t count = g->outer * g->n * g->inner;
+    int64_t count = product(g->index_size, 0, g->n_dims);
     for (int64_t i = 0; i < count; i++)
-        if (g->index[i] < 1 || g->index[i] > g->size)
+        if (g->index[i] < 1 || g->index[i] > g->x_size[g->dim])
             return i;
     return -1;
 }
 
 void mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_bytes)
 {
-#pragma omp parallel for collapse(2) schedule(static) if (g->outer * g->n * g->inner > 16384)
-    for (int64_t o = 0; o < g->outer; o++)
-        for (int64_t j = 0; j < g->n; j++) {
-            int64_t row = (o * g->n + j) * g->inner, block = o * g->size * g->inner;
-            for (int64_t i = 0; i < g->inner; i++) {
-                int64_t from = block + (g->index[row + i] - 1) * g->inner + i;
+    lines l = lines_of(g);
+#pragma omp parallel for collapse(2) schedule(static) if (l.outer * l.n * l.inner > 16384)
+    for (int64_t o = 0; o < l.outer; o++)
+        for (int64_t j = 0; j < l.n; j++) {
+            int64_t row = (o * l.n + j) * l.inner, block = outer_offset(g, o);
+            for (int64_t i = 0; i < l.inner; i++) {
+                int64_t from = block + (g->index[row + i] - 1) * l.step + inner_offset(g, &l, i);
                 if (element_bytes == 4)
                     ((uint32_t *)y)[row + i] = ((const uint32_t *)x)[from];
                 else if (element_bytes == 2)
@@ -191,17 +255,18 @@ void mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_by
 void mx_scatter_add_run(const mx_gather *g, float *x, const void *y, mx_dtype dtype)
 {
     enum { BAND = 64 };
-    int64_t bands = (g->inner + BAND - 1) / BAND;
-#pragma omp parallel for collapse(2) schedule(static) if (g->outer * g->n * g->inner > 16384)
-    for (int64_t o = 0; o < g->outer; o++)
+    lines l = lines_of(g);
+    int64_t bands = (l.inner + BAND - 1) / BAND;
+#pragma omp parallel for collapse(2) schedule(static) if (l.outer * l.n * l.inner > 16384)
+    for (int64_t o = 0; o < l.outer; o++)
         for (int64_t b = 0; b < bands; b++)
-            for (int64_t j = 0; j < g->n; j++) {
-                int64_t row = (o * g->n + j) * g->inner, block = o * g->size * g->inner;
-                int64_t last = (b + 1) * BAND < g->inner ? (b + 1) * BAND : g->inner;
+            for (int64_t j = 0; j < l.n; j++) {
+                int64_t row = (o * l.n + j) * l.inner, block = outer_offset(g, o);
+                int64_t last = (b + 1) * BAND < l.inner ? (b + 1) * BAND : l.inner;
                 for (int64_t i = b * BAND; i < last; i++) {
-                    float d =
+                    int64_t to = block + (g->index[row + i] - 1) * l.step + inner_offset(g, &l, i);
+                    x[to] +=
                         dtype == MX_BF16 ? mx_from_bf16(((const mx_bf16 *)y)[row + i]) : ((const float *)y)[row + i];
-                    x[block + (g->index[row + i] - 1) * g->inner + i] += d;
                 }
             }
 }

@@ -19,14 +19,18 @@ void mx_add_runs(void *to, int64_t to_step, const void *from, int64_t from_step,
 /* Dimension d of `to` is dimension order[d] of `from`, whose sizes are `size`; at most 8 dimensions. */
 void mx_permute(void *to, const void *from, int n_dims, const int64_t *size, const int *order, size_t element_bytes);
 
-/* Of x (outer, size, inner) and index (outer, n, inner), whose values are 1 .. size:
- * gather:      y[o][j][i] = x[o][index[o][j][i] - 1][i]
- * scatter_add: x[o][index[o][j][i] - 1][i] += y[o][j][i], in the order of j; x is f32, y f32 or bf16. */
+/* values[i] *= factor, in place. */
+void mx_scale_values(void *values, mx_dtype dtype, float factor, int64_t n);
+
+/* Of x, and of index and y of one shape, of as many dimensions, where `index` counts from 1 along dimension `dim`. In
+ * two dimensions and dim = 0: gather:      y[j][i] = x[index[j][i] - 1][i] scatter_add: x[index[j][i] - 1][i] +=
+ * y[j][i], in the order of j; x is f32, y f32 or bf16. */
 typedef struct mx_gather {
-    int64_t outer, size, n, inner;
+    int n_dims, dim;
+    const int64_t *x_size, *index_size; /* index_size[d] <= x_size[d], but for dim */
     const int32_t *index;
 } mx_gather;
-int64_t mx_gather_find_bad(const mx_gather *g); /* the first place in index whose value is none of 1 .. size, or -1 */
+int64_t mx_gather_find_bad(const mx_gather *g); /* the first place in index whose value is out of range, or -1 */
 void mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_bytes);
 void mx_scatter_add_run(const mx_gather *g, float *x, const void *y, mx_dtype dtype);
 

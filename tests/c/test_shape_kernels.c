@@ -119,34 +119,47 @@ static void test_runs(const char *isa)
     free(a), free(b);
 }
 
-static void test_gather(const char *isa)
+/* The offset in a tensor of `size` of coordinates `at`. */
+static int64_t offset_of(const int64_t *size, const int64_t *at) { return (at[0] * size[1] + at[1]) * size[2] + at[2]; }
+
+static void check_gather(const char *isa, int dim, const int64_t *x_size, const int64_t *index_size)
 {
-    enum { OUTER = 3, SIZE = 5, N = 7, INNER = 130 };
-    int32_t *index = malloc(OUTER * N * INNER * sizeof *index);
-    for (int i = 0; i < OUTER * N * INNER; i++)
-        index[i] = 1 + (int32_t)(uniform() * SIZE);
-    mx_gather g = {OUTER, SIZE, N, INNER, index};
+    int64_t count = index_size[0] * index_size[1] * index_size[2], x_count = x_size[0] * x_size[1] * x_size[2];
+    int32_t *index = malloc((size_t)count * sizeof *index);
+    for (int64_t i = 0; i < count; i++)
+        index[i] = 1 + (int32_t)(uniform() * (double)x_size[dim]);
+    mx_gather g = {3, dim, x_size, index_size, index};
     CHECK(mx_gather_find_bad(&g) == -1, "all are valid");
-    double *want = calloc(OUTER * SIZE * INNER, sizeof *want);
-    float *x = make_values(OUTER * SIZE * INNER, MX_F32, -1, 1), *y = make_values(OUTER * N * INNER, MX_F32, 0, 0);
+    double *want = calloc((size_t)x_count, sizeof *want);
+    float *x = make_values(x_count, MX_F32, -1, 1), *y = make_values(count, MX_F32, 0, 0);
     mx_gather_run(&g, y, x, 4);
     int right = 1;
-    for (int o = 0; o < OUTER; o++)
-        for (int j = 0; j < N; j++)
-            for (int i = 0; i < INNER; i++) {
-                int at = (o * N + j) * INNER + i, from = (o * SIZE + index[at] - 1) * INNER + i;
-                right = right && y[at] == x[from];
-                want[from] += y[at];
-            }
-    CHECK(right, "%s: gather", isa);
-    memset(x, 0, OUTER * SIZE * INNER * sizeof *x);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at[3] = {i / index_size[2] / index_size[1], i / index_size[2] % index_size[1], i % index_size[2]};
+        at[dim] = index[i] - 1;
+        right = right && y[i] == x[offset_of(x_size, at)];
+        want[offset_of(x_size, at)] += y[i];
+    }
+    CHECK(right, "%s: gather along %d", isa, dim);
+    memset(x, 0, (size_t)x_count * sizeof *x);
     mx_scatter_add_run(&g, x, y, MX_F32);
-    CHECK(worst_error(x, MX_F32, want, OUTER * SIZE * INNER) < 1e-6, "%s: scatter_add", isa);
-    index[100] = SIZE + 1;
-    CHECK(mx_gather_find_bad(&g) == 100, "an index behind the end");
-    index[100] = 0;
-    CHECK(mx_gather_find_bad(&g) == 100, "an index of 0");
+    CHECK(worst_error(x, MX_F32, want, x_count) < 1e-6, "%s: scatter_add along %d", isa, dim);
+    index[count / 2] = (int32_t)x_size[dim] + 1;
+    CHECK(mx_gather_find_bad(&g) == count / 2, "an index behind the end");
+    index[count / 2] = 0;
+    CHECK(mx_gather_find_bad(&g) == count / 2, "an index of 0");
     free(index), free(want), free(x), free(y);
+}
+
+static void test_gather(const char *isa)
+{
+    for (int dim = 0; dim < 3; dim++) {
+        check_gather(isa, dim, (int64_t[]){4, 5, 6}, (int64_t[]){4, 5, 6});
+        check_gather(isa, dim, (int64_t[]){4, 5, 6}, (int64_t[]){2, 3, 4});
+        check_gather(isa, dim, (int64_t[]){3, 2, 200}, (int64_t[]){3, 1, 199});
+        check_gather(isa, dim, (int64_t[]){33, 70, 30}, (int64_t[]){31, 69, 28});
+    }
+    check_gather(isa, 0, (int64_t[]){2, 5, 6}, (int64_t[]){7, 5, 6}); /* longer than x along dim */
 }
 
 int main(void)

@@ -1,0 +1,203 @@
+/* Embedding: rows of a table by number, and the addition into the table's gradient. */
+#include "kernels/embedding.h"
+
+#include "kernels/shape.h"
+#include "ops/rows.h"
+
+#include <math.h>
+
+typedef struct embedding_attr {
+    double scale;
+    int dtype;
+} embedding_attr;
+
+typedef struct embedding_grad_attr {
+    double scale;
+    int64_t vocab; /* of embedding_grad only */
+} embedding_grad_attr;
+
+/* Ids are looked at before anything is written. */
+static mx_status check_ids(const mx_call *call, const mx_tensor *ids, int64_t vocab)
+{
+    char place[128];
+    const int32_t *id = mx_data(ids);
+    int64_t bad = mx_embedding_find_bad(id, mx_count(ids), vocab);
+    if (bad < 0)
+        return MX_OK;
+    return mx_bad_value(call, "id %d at %s is outside the vocabulary of %lld (ids count from 0)", id[bad],
+                        mx_place_text(place, &ids->shape, bad), (long long)vocab);
+}
+
+static mx_status infer_embedding(mx_call *call)
+{
+    const mx_tensor *table = call->in[0], *ids = call->in[1];
+    const embedding_attr *attr = mx_call_attr(call);
+    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    MX_TRY(mx_want_dtype(call, 1, 1 << MX_I32));
+    if (table->shape.n_dims != 2)
+        return mx_bad_shape(call, "table must be (vocabulary, width)");
+    if (ids->shape.n_dims >= MX_MAX_DIMS)
+        return mx_bad_shape(call, "ids must have fewer than %d dimensions", MX_MAX_DIMS);
+    if (attr->dtype >= 0 && !mx_dtype_is_float((mx_dtype)attr->dtype))
+        return mx_bad_dtype(call, "dtype = %s must be f32 or bf16", mx_dtype_name((mx_dtype)attr->dtype));
+    mx_shape shape = ids->shape;
+    shape.size[shape.n_dims++] = table->shape.size[1];
+    return mx_out(call, 0, attr->dtype < 0 ? table->dtype : (mx_dtype)attr->dtype, &shape);
+}
+
+/* Only the rows that are asked for are read. */
+static mx_cost cost_embedding(const mx_call *call)
+{
+    double values = (double)mx_count(call->out[0]);
+    return (mx_cost){.flops = values,
+                     .bytes_read = values * (double)mx_dtype_bytes(call->in[0]->dtype) + (double)mx_bytes(call->in[1]),
+                     .bytes_written = (double)mx_bytes(call->out[0])};
+}
+
+static mx_status host_embedding(mx_call *call)
+{
+    const mx_tensor *table = call->in[0], *ids = call->in[1], *out = call->out[0];
+    const embedding_attr *attr = mx_call_attr(call);
+    MX_TRY(check_ids(call, ids, table->shape.size[0]));
+    mx_embedding_gather(&(mx_embedding){.tokens = mx_count(ids),
+                                        .width = table->shape.size[1],
+                                        .ids = mx_data(ids),
+                                        .table = mx_data(table),
+                                        .out = mx_data(out),
+                                        .table_dtype = table->dtype,
+                                        .out_dtype = out->dtype,
+                                        .scale = (float)attr->scale});
+    return MX_OK;
+}
+
+static mx_status vjp_embedding(mx_vjp *v)
+{
+    mx_tensor *table = v->call->in[0], *ids = v->call->in[1], *dy = v->out_grad[0], *grad = NULL;
+    embedding_grad_attr attr = {.scale = ((const embedding_attr *)mx_call_attr(v->call))->scale,
+                                .vocab = table->shape.size[0]};
+    if (!v->want[0])
+        return MX_OK;
+    if (v->sum[0] && v->sum[0]->dtype == MX_F32)
+        return mx_apply(&mx_op_embedding_acc, (mx_tensor *[]){v->sum[0], ids, dy}, 3, &attr, NULL);
+    MX_TRY(mx_apply(&mx_op_embedding_grad, (mx_tensor *[]){ids, dy}, 2, &attr, &grad));
+    return mx_give_grad(v, 0, grad);
+}
+
+static const mx_attr embedding_attrs[] = {
+    {"dtype", MX_ATTR_DTYPE, offsetof(embedding_attr, dtype), -1, NULL, "of the result; the table's when not given"},
+    {"scale", MX_ATTR_FLOAT, offsetof(embedding_attr, scale), 1, NULL, "multiplies the rows"},
+    {0}};
+
+const mx_op mx_op_embedding = {
+    .name = "embedding",
+    .doc = "rows of a table by number: table (V, E), ids i32 (...) of 0 .. V - 1 -> (..., E)",
+    .inputs = (const char *const[]){"table", "ids", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = embedding_attrs,
+    .attr_bytes = sizeof(embedding_attr),
+    .reads_in = 1 << 1,
+    .infer = infer_embedding,
+    .cost = cost_embedding,
+    .host = host_embedding,
+    .vjp = vjp_embedding,
+};
+
+/* ---- gradients ---- */
+
+/* Inputs `ids` and `ids + 1` are the ids and the gradient of their rows. */
+static mx_status want_gradient(const mx_call *call, int ids)
+{
+    const mx_tensor *dy = call->in[ids + 1];
+    MX_TRY(mx_want_dtype(call, ids, 1 << MX_I32));
+    MX_TRY(mx_want_rows(call, ids + 1));
+    mx_shape rows = mx_shape_of_rows(dy);
+    return mx_want_shape(call, ids, &rows);
+}
+
+static void add_rows(float *grad, const mx_tensor *ids, const mx_tensor *dy, double scale)
+{
+    mx_embedding_add(grad, mx_data(ids), mx_data(dy), dy->dtype, (float)scale, mx_count(ids), mx_row_width(dy));
+}
+
+static mx_status infer_embedding_acc(mx_call *call)
+{
+    MX_TRY(mx_want_dtype(call, 0, 1 << MX_F32));
+    MX_TRY(want_gradient(call, 1));
+    const mx_shape *grad = &call->in[0]->shape;
+    if (grad->n_dims != 2 || grad->size[1] != mx_row_width(call->in[2]))
+        return mx_bad_shape(call, "grad must be (vocabulary, width) with the width of dy");
+    return MX_OK;
+}
+
+static mx_cost cost_embedding_acc(const mx_call *call)
+{
+    double values = (double)mx_count(call->in[2]);
+    return (mx_cost){.flops = 2 * values,
+                     .bytes_read = 4 * values + (double)mx_bytes(call->in[2]) + (double)mx_bytes(call->in[1]),
+                     .bytes_written = 4 * values};
+}
+
+static mx_status host_embedding_acc(mx_call *call)
+{
+    const embedding_grad_attr *attr = mx_call_attr(call);
+    MX_TRY(check_ids(call, call->in[1], call->in[0]->shape.size[0]));
+    add_rows(mx_f32(call->in[0]), call->in[1], call->in[2], attr->scale);
+    return MX_OK;
+}
+
+static const mx_attr acc_attrs[] = {
+    {"scale", MX_ATTR_FLOAT, offsetof(embedding_grad_attr, scale), 1, NULL, "multiplies dy"}, {0}};
+
+const mx_op mx_op_embedding_acc = {
+    .name = "embedding_acc",
+    .doc = "grad[ids] += scale * dy in place: grad f32 (V, E), ids i32 (...), dy (..., E); the same bits on any number "
+           "of threads",
+    .inputs = (const char *const[]){"grad", "ids", "dy", NULL},
+    .flags = MX_OP_MUTATES,
+    .attrs = acc_attrs,
+    .attr_bytes = sizeof(embedding_grad_attr),
+    .infer = infer_embedding_acc,
+    .cost = cost_embedding_acc,
+    .host = host_embedding_acc,
+};
+
+static mx_status infer_embedding_grad(mx_call *call)
+{
+    const embedding_grad_attr *attr = mx_call_attr(call);
+    MX_TRY(want_gradient(call, 0));
+    mx_shape shape = {.n_dims = 2, .size = {attr->vocab, mx_row_width(call->in[1])}};
+    return mx_out(call, 0, MX_F32, &shape);
+}
+
+static mx_cost cost_embedding_grad(const mx_call *call)
+{
+    return mx_cost_of(call, 2.0 * (double)mx_count(call->in[1]));
+}
+
+static mx_status host_embedding_grad(mx_call *call)
+{
+    const embedding_grad_attr *attr = mx_call_attr(call);
+    MX_TRY(check_ids(call, call->in[0], attr->vocab));
+    mx_zero_runs(mx_data(call->out[0]), 0, 1, mx_bytes(call->out[0]));
+    add_rows(mx_f32(call->out[0]), call->in[0], call->in[1], attr->scale);
+    return MX_OK;
+}
+
+static const mx_attr grad_attrs[] = {
+    {"vocab", MX_ATTR_INT, offsetof(embedding_grad_attr, vocab), NAN, NULL, "rows of the table"},
+    {"scale", MX_ATTR_FLOAT, offsetof(embedding_grad_attr, scale), 1, NULL, "multiplies dy"},
+    {0}};
+
+const mx_op mx_op_embedding_grad = {
+    .name = "embedding_grad",
+    .doc = "gradient of embedding by the table: f32 (V, E), zero but for the rows of ids",
+    .inputs = (const char *const[]){"ids", "dy", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = grad_attrs,
+    .attr_bytes = sizeof(embedding_grad_attr),
+    .infer = infer_embedding_grad,
+    .cost = cost_embedding_grad,
+    .host = host_embedding_grad,
+};

@@ -1,0 +1,284 @@
+/* Values in another order: permute, transpose, gather; and their gradients. */
+#include "kernels/shape.h"
+
+#include "ops/rows.h"
+
+#include <math.h>
+
+static mx_cost cost_copy(const mx_call *call) { return mx_cost_of(call, 0); }
+
+/* Dimension d of the result is dimension order[d] of the input. */
+static mx_status out_in_order(mx_call *call, const int *order)
+{
+    const mx_shape *from = &call->in[0]->shape;
+    mx_shape shape = {.n_dims = from->n_dims};
+    for (int d = 0; d < from->n_dims; d++)
+        shape.size[d] = from->size[order[d]];
+    return mx_out(call, 0, call->in[0]->dtype, &shape);
+}
+
+static mx_status host_in_order(mx_call *call, const int *order)
+{
+    const mx_tensor *x = call->in[0];
+    mx_permute(mx_data(call->out[0]), mx_data(x), x->shape.n_dims, x->shape.size, order, mx_dtype_bytes(x->dtype));
+    return MX_OK;
+}
+
+/* ---- permute ---- */
+
+typedef struct permute_attr {
+    mx_shape dims; /* counted from 1; negative from the end */
+} permute_attr;
+
+static mx_status permute_order(const mx_call *call, int *order)
+{
+    const mx_shape *dims = &((const permute_attr *)mx_call_attr(call))->dims;
+    int n = call->in[0]->shape.n_dims;
+    unsigned seen = 0;
+    bool good = dims->n_dims == n;
+    for (int d = 0; d < n && good; d++) {
+        int64_t dim = dims->size[d] < 0 ? dims->size[d] + n : dims->size[d] - 1;
+        good = dim >= 0 && dim < n && !(seen >> dim & 1u);
+        if (good) {
+            seen |= 1u << dim;
+            order[d] = (int)dim;
+        }
+    }
+    if (!good)
+        return mx_bad_value(call, "dims %s must name each of the %d dimensions once, from 1", mx_shape_text(dims), n);
+    return MX_OK;
+}
+
+static mx_status infer_permute(mx_call *call)
+{
+    int order[MX_MAX_DIMS] = {0};
+    MX_TRY(permute_order(call, order));
+    return out_in_order(call, order);
+}
+
+static mx_status host_permute(mx_call *call)
+{
+    int order[MX_MAX_DIMS] = {0};
+    MX_TRY(permute_order(call, order));
+    return host_in_order(call, order);
+}
+
+static mx_status vjp_permute(mx_vjp *v)
+{
+    int order[MX_MAX_DIMS] = {0};
+    permute_attr inverse = {{.n_dims = v->call->in[0]->shape.n_dims}};
+    MX_TRY(permute_order(v->call, order));
+    for (int d = 0; d < inverse.dims.n_dims; d++)
+        inverse.dims.size[order[d]] = d + 1;
+    mx_tensor *dx = NULL;
+    MX_TRY(mx_apply(&mx_op_permute, &v->out_grad[0], 1, &inverse, &dx));
+    return mx_give_grad(v, 0, dx);
+}
+
+static const mx_attr permute_attrs[] = {
+    {"dims", MX_ATTR_SHAPE, offsetof(permute_attr, dims), NAN, NULL, "all dimensions, in their new order"}, {0}};
+
+const mx_op mx_op_permute = {
+    .name = "permute",
+    .doc = "dimensions in another order: dimension d of the result is dimension dims[d] of x",
+    .inputs = (const char *const[]){"x", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = permute_attrs,
+    .attr_bytes = sizeof(permute_attr),
+    .infer = infer_permute,
+    .cost = cost_copy,
+    .host = host_permute,
+    .vjp = vjp_permute,
+};
+
+/* ---- transpose ---- */
+
+typedef struct transpose_attr {
+    int64_t dim1, dim2;
+} transpose_attr;
+
+static mx_status transpose_order(const mx_call *call, int *order)
+{
+    const transpose_attr *attr = mx_call_attr(call);
+    int n = call->in[0]->shape.n_dims, a = 0, b = 0;
+    MX_TRY(mx_want_dim(call, "dim1", attr->dim1, n, &a));
+    MX_TRY(mx_want_dim(call, "dim2", attr->dim2, n, &b));
+    for (int d = 0; d < n; d++)
+        order[d] = d == a ? b : d == b ? a : d;
+    return MX_OK;
+}
+
+static mx_status infer_transpose(mx_call *call)
+{
+    int order[MX_MAX_DIMS] = {0};
+    MX_TRY(transpose_order(call, order));
+    return out_in_order(call, order);
+}
+
+static mx_status host_transpose(mx_call *call)
+{
+    int order[MX_MAX_DIMS] = {0};
+    MX_TRY(transpose_order(call, order));
+    return host_in_order(call, order);
+}
+
+static mx_status vjp_transpose(mx_vjp *v)
+{
+    mx_tensor *dx = NULL;
+    MX_TRY(mx_apply(&mx_op_transpose, &v->out_grad[0], 1, mx_call_attr(v->call), &dx));
+    return mx_give_grad(v, 0, dx);
+}
+
+static const mx_attr transpose_attrs[] = {
+    {"dim1", MX_ATTR_DIM, offsetof(transpose_attr, dim1), -2, NULL, "one dimension; the last but one when not given"},
+    {"dim2", MX_ATTR_DIM, offsetof(transpose_attr, dim2), -1, NULL, "the other; the last when not given"},
+    {0}};
+
+const mx_op mx_op_transpose = {
+    .name = "transpose",
+    .doc = "two dimensions change places (a copy)",
+    .inputs = (const char *const[]){"x", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = transpose_attrs,
+    .attr_bytes = sizeof(transpose_attr),
+    .infer = infer_transpose,
+    .cost = cost_copy,
+    .host = host_transpose,
+    .vjp = vjp_transpose,
+};
+
+/* ---- gather ---- */
+
+typedef struct gather_attr {
+    int64_t dim;
+} gather_attr;
+
+/* index is like x, and no longer than x in any dimension but `dim`. */
+static mx_status want_index(const mx_call *call, const mx_shape *x, const mx_tensor *index, int dim)
+{
+    bool good = index->shape.n_dims == x->n_dims;
+    for (int d = 0; d < x->n_dims && good; d++)
+        good = d == dim || index->shape.size[d] <= x->size[d];
+    if (!good)
+        return mx_bad_shape(call, "index must have the dimensions of %s, and be no longer in any but dim %d",
+                            mx_shape_text(x), dim + 1);
+    return MX_OK;
+}
+
+static mx_status infer_gather(mx_call *call)
+{
+    const mx_tensor *x = call->in[0], *index = call->in[1];
+    int dim = 0;
+    MX_TRY(mx_want_dtype(call, 1, 1 << MX_I32));
+    MX_TRY(mx_want_dim(call, "dim", ((const gather_attr *)mx_call_attr(call))->dim, x->shape.n_dims, &dim));
+    MX_TRY(want_index(call, &x->shape, index, dim));
+    return mx_out(call, 0, x->dtype, &index->shape);
+}
+
+static mx_cost cost_gather(const mx_call *call)
+{
+    double bytes = (double)mx_bytes(call->out[0]);
+    return (mx_cost){.bytes_read = bytes + (double)mx_bytes(call->in[1]), .bytes_written = bytes};
+}
+
+static mx_status check_index(const mx_call *call, const mx_gather *g, const mx_tensor *index)
+{
+    char place[128];
+    int64_t bad = mx_gather_find_bad(g);
+    if (bad < 0)
+        return MX_OK;
+    return mx_bad_value(call, "index %d at %s is outside 1 .. %lld", g->index[bad],
+                        mx_place_text(place, &index->shape, bad), (long long)g->x_size[g->dim]);
+}
+
+static mx_status host_gather(mx_call *call)
+{
+    const mx_tensor *x = call->in[0], *index = call->in[1];
+    int n = x->shape.n_dims;
+    int64_t dim = ((const gather_attr *)mx_call_attr(call))->dim;
+    mx_gather g = {n, (int)(dim < 0 ? dim + n : dim), x->shape.size, index->shape.size, mx_data(index)};
+    MX_TRY(check_index(call, &g, index));
+    mx_gather_run(&g, mx_data(call->out[0]), mx_data(x), mx_dtype_bytes(x->dtype));
+    return MX_OK;
+}
+
+typedef struct gather_grad_attr {
+    int64_t dim;
+    mx_shape shape;
+} gather_grad_attr;
+
+static mx_status vjp_gather(mx_vjp *v)
+{
+    gather_grad_attr attr = {.dim = ((const gather_attr *)mx_call_attr(v->call))->dim, .shape = v->call->in[0]->shape};
+    mx_tensor *dx = NULL;
+    if (!v->want[0])
+        return MX_OK;
+    MX_TRY(mx_apply(&mx_op_gather_grad, (mx_tensor *[]){v->call->in[1], v->out_grad[0]}, 2, &attr, &dx));
+    return mx_give_grad(v, 0, dx);
+}
+
+static const mx_attr gather_attrs[] = {
+    {"dim", MX_ATTR_DIM, offsetof(gather_attr, dim), NAN, NULL, "the dimension that the index counts along"}, {0}};
+
+const mx_op mx_op_gather = {
+    .name = "gather",
+    .doc = "elements by number along a dimension: with dim = 2, y[i][j] = x[i][index[i][j]]; index i32, from 1",
+    .inputs = (const char *const[]){"x", "index", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = gather_attrs,
+    .attr_bytes = sizeof(gather_attr),
+    .reads_in = 1 << 1,
+    .infer = infer_gather,
+    .cost = cost_gather,
+    .host = host_gather,
+    .vjp = vjp_gather,
+};
+
+/* f32 whatever dy is: several elements may meet in one. */
+static mx_status infer_gather_grad(mx_call *call)
+{
+    const mx_tensor *index = call->in[0];
+    const gather_grad_attr *attr = mx_call_attr(call);
+    int dim = 0;
+    MX_TRY(mx_want_dtype(call, 0, 1 << MX_I32));
+    MX_TRY(mx_want_dtype(call, 1, MX_FLOATS));
+    MX_TRY(mx_want_dim(call, "dim", attr->dim, attr->shape.n_dims, &dim));
+    MX_TRY(want_index(call, &attr->shape, index, dim));
+    MX_TRY(mx_want_shape(call, 1, &index->shape));
+    return mx_out(call, 0, MX_F32, &attr->shape);
+}
+
+static mx_status host_gather_grad(mx_call *call)
+{
+    const mx_tensor *index = call->in[0], *dy = call->in[1];
+    mx_tensor *dx = call->out[0];
+    const gather_grad_attr *attr = mx_call_attr(call);
+    int n = dx->shape.n_dims;
+    mx_gather g = {n, (int)(attr->dim < 0 ? attr->dim + n : attr->dim), dx->shape.size, index->shape.size,
+                   mx_data(index)};
+    MX_TRY(check_index(call, &g, index));
+    mx_zero_runs(mx_data(dx), 0, 1, mx_bytes(dx));
+    mx_scatter_add_run(&g, mx_f32(dx), mx_data(dy), dy->dtype);
+    return MX_OK;
+}
+
+static const mx_attr gather_grad_attrs[] = {
+    {"dim", MX_ATTR_DIM, offsetof(gather_grad_attr, dim), NAN, NULL, "the dimension that the index counts along"},
+    {"shape", MX_ATTR_SHAPE, offsetof(gather_grad_attr, shape), NAN, NULL, "of the result"},
+    {0}};
+
+const mx_op mx_op_gather_grad = {
+    .name = "gather_grad",
+    .doc = "gradient of gather: f32 of the given shape, dy added where the index says",
+    .inputs = (const char *const[]){"index", "dy", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = gather_grad_attrs,
+    .attr_bytes = sizeof(gather_grad_attr),
+    .infer = infer_gather_grad,
+    .cost = cost_copy,
+    .host = host_gather_grad,
+};

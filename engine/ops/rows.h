@@ -1,0 +1,125 @@
+/* What the operations on rows and shapes share: the view of a tensor as rows, dimensions counted from the end, and
+ * gradients in the dtype that is asked for. */
+#ifndef MX_OPS_ROWS_H
+#define MX_OPS_ROWS_H
+
+#include "ops/table.h"
+
+#include <stdio.h>
+
+/* The operations of norm.c, rope.c, embedding.c, loss.c, shape.c and permute.c that others of them apply. */
+extern const mx_op mx_op_rmsnorm_grad, mx_op_layernorm_grad, mx_op_softmax_grad, mx_op_log_softmax_grad, mx_op_rope,
+    mx_op_embedding_acc, mx_op_embedding_grad, mx_op_cross_entropy_grad, mx_op_reshape, mx_op_narrow, mx_op_narrow_grad,
+    mx_op_narrow_grad_acc, mx_op_permute, mx_op_transpose, mx_op_gather_grad;
+
+/* Size of the last dimension, and how many such rows there are. */
+static inline int64_t mx_row_width(const mx_tensor *t) { return t->shape.size[t->shape.n_dims - 1]; }
+static inline int64_t mx_row_count(const mx_tensor *t)
+{
+    int64_t rows = 1;
+    for (int d = 0; d + 1 < t->shape.n_dims; d++)
+        rows *= t->shape.size[d];
+    return rows;
+}
+
+static inline mx_shape mx_shape_of_rows(const mx_tensor *t)
+{
+    mx_shape shape = t->shape;
+    shape.n_dims--;
+    return shape;
+}
+
+static inline mx_shape mx_vector(int64_t n) { return (mx_shape){.n_dims = 1, .size = {n}}; }
+
+/* Input i has at least one dimension and is a float. */
+static inline mx_status mx_want_rows(const mx_call *call, int i)
+{
+    MX_TRY(mx_want_dtype(call, i, MX_FLOATS));
+    if (call->in[i]->shape.n_dims < 1)
+        return mx_bad_shape(call, "'%s' must have at least one dimension", call->op->inputs[i]);
+    return MX_OK;
+}
+
+/* Input i, if given, has the shape `want`. */
+static inline mx_status mx_want_shape(const mx_call *call, int i, const mx_shape *want)
+{
+    if (!call->in[i] || mx_shape_equal(&call->in[i]->shape, want))
+        return MX_OK;
+    return mx_bad_shape(call, "'%s' must be %s", call->op->inputs[i], mx_shape_text(want));
+}
+
+/* An MX_ATTR_DIM as an index from 0. */
+static inline mx_status mx_want_dim(const mx_call *call, const char *name, int64_t given, int n_dims, int *dim)
+{
+    int64_t d = given < 0 ? given + n_dims : given;
+    if (d < 0 || d >= n_dims)
+        return mx_bad_value(call, "%s = %lld is none of the %d dimensions", name,
+                            (long long)(given < 0 ? given : given + 1), n_dims);
+    *dim = (int)d;
+    return MX_OK;
+}
+
+/* Products of the sizes before and after a dimension. */
+static inline int64_t mx_outer_size(const mx_shape *shape, int dim)
+{
+    int64_t n = 1;
+    for (int d = 0; d < dim; d++)
+        n *= shape->size[d];
+    return n;
+}
+static inline int64_t mx_inner_size(const mx_shape *shape, int dim)
+{
+    int64_t n = 1;
+    for (int d = dim + 1; d < shape->n_dims; d++)
+        n *= shape->size[d];
+    return n;
+}
+
+/* "[2, 7]": the place of element `i`, counted from 1, for messages. `text` has room for 128. */
+static inline const char *mx_place_text(char *text, const mx_shape *shape, int64_t i)
+{
+    int64_t at[MX_MAX_DIMS];
+    for (int d = shape->n_dims - 1; d >= 0; d--) {
+        at[d] = i % shape->size[d] + 1;
+        i /= shape->size[d];
+    }
+    int used = snprintf(text, 128, "[");
+    for (int d = 0; d < shape->n_dims; d++)
+        used += snprintf(text + used, 128 - (size_t)used, d ? ", %lld" : "%lld", (long long)at[d]);
+    snprintf(text + used, 128 - (size_t)used, "]");
+    return text;
+}
+
+/* Makes *t of `dtype`, by a cast if need be; takes over the reference and gives one back. */
+static inline mx_status mx_grad_cast(mx_tensor **t, mx_dtype dtype)
+{
+    if ((*t)->dtype == dtype)
+        return MX_OK;
+    mx_tensor *cast = NULL;
+    int attr = dtype;
+    mx_status status = mx_apply(&mx_op_cast, t, 1, &attr, &cast);
+    mx_release(*t);
+    *t = cast;
+    return status;
+}
+
+/* The gradient by output i, in the output's dtype, with one reference for the caller. */
+static inline mx_status mx_out_grad(const mx_vjp *v, int i, mx_tensor **grad)
+{
+    *grad = mx_retain(v->out_grad[i]);
+    return mx_grad_cast(grad, v->call->out[i]->dtype);
+}
+
+/* Hands tensor t (taken over) on as the gradient by input i, or lets it go where none is wanted. */
+static inline mx_status mx_give_grad(mx_vjp *v, int i, mx_tensor *t)
+{
+    if (!v->want[i]) {
+        mx_release(t);
+        return MX_OK;
+    }
+    mx_status status = mx_grad_cast(&t, mx_vjp_dtype(v, i));
+    v->grad[i] = t;
+    return status;
+}
+
+#endif

@@ -5,7 +5,7 @@ JOBS ?= $(shell nproc)
 MAKEFLAGS += --no-print-directory -j$(JOBS)
 
 VERSION = 0.1.0
-CC = $(firstword $(wildcard /usr/bin/mpicc.mpich) mpicc)
+CC = $(firstword $(wildcard /usr/bin/ccache)) $(firstword $(wildcard /usr/bin/mpicc.mpich) mpicc)
 MPIRUN = $(firstword $(wildcard /usr/bin/mpirun.mpich) mpirun)
 PACKAGES = lua5.4 openblas yaml-0.1 hdf5-mpich jansson
 WARNINGS = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla

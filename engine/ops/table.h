@@ -4,12 +4,42 @@
 
 #include "ops/op.h"
 
-#define MX_OPS(X)                                                                                                      \
-    /* matmul.c */                                                                                                     \
-    X(matmul)                                                                                                          \
-    X(matmul_acc)                                               /* elementwise.c */                                    \
-        X(add) X(sub) X(mul) X(div) X(add_acc) X(affine) X(pow) /* cast.c */                                           \
-        X(cast)
+/* clang-format off */
+#define MX_OPS(X) \
+    /* matmul.c */ \
+    X(matmul) X(matmul_acc) \
+    /* elementwise.c */ \
+    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where) \
+    X(binary_grad) X(add_acc) \
+    /* unary.c */ \
+    X(affine) X(pow) X(exp) X(log) X(sqrt) X(rsqrt) X(abs) X(tanh) X(sigmoid) X(square) X(sin) X(cos) \
+    X(unary_grad) \
+    /* activation.c */ \
+    X(relu) X(gelu) X(silu) X(gated) X(gated_grad) \
+    /* cast.c */ \
+    X(cast) \
+    /* reduce.c */ \
+    X(sum) X(mean) X(max) X(argmax) X(sum_squares) X(reduce_to) X(sum_grad) X(max_grad) \
+    /* random.c */ \
+    X(randn) X(rand) X(full) X(arange) X(dropout) \
+    /* optimizer.c */ \
+    X(adamw) X(sgd) X(fill) X(copy) \
+    /* norm.c */ \
+    X(rmsnorm) X(rmsnorm_grad) X(layernorm) X(layernorm_grad) X(softmax) X(softmax_grad) X(log_softmax) \
+    X(log_softmax_grad) \
+    /* rope.c */ \
+    X(rope) \
+    /* embedding.c */ \
+    X(embedding) X(embedding_grad) X(embedding_acc) \
+    /* loss.c */ \
+    X(cross_entropy) X(cross_entropy_grad) \
+    /* shape.c */ \
+    X(reshape) X(narrow) X(narrow_grad) X(narrow_grad_acc) X(write_slice) X(concat) \
+    /* permute.c */ \
+    X(permute) X(transpose) X(gather) X(gather_grad) \
+    /* mesh/collective.c */ \
+    X(all_reduce) X(broadcast)
+/* clang-format on */
 
 #define MX_DECLARE_OP(name) extern const mx_op mx_op_##name;
 MX_OPS(MX_DECLARE_OP)

@@ -31,12 +31,19 @@ static inline mx_shape mx_shape_of_rows(const mx_tensor *t)
 
 static inline mx_shape mx_vector(int64_t n) { return (mx_shape){.n_dims = 1, .size = {n}}; }
 
+/* The name of input i without the marks for "may be left out" and "one or more". */
+static inline const char *mx_input_name(const mx_call *call, int i, char *text)
+{
+    snprintf(text, 32, "%.*s", (int)strcspn(call->op->inputs[i], "?."), call->op->inputs[i]);
+    return text;
+}
+
 /* Input i has at least one dimension and is a float. */
 static inline mx_status mx_want_rows(const mx_call *call, int i)
 {
     MX_TRY(mx_want_dtype(call, i, MX_FLOATS));
     if (call->in[i]->shape.n_dims < 1)
-        return mx_bad_shape(call, "'%s' must have at least one dimension", call->op->inputs[i]);
+        return mx_bad_shape(call, "'%s' must have at least one dimension", mx_input_name(call, i, (char[32]){0}));
     return MX_OK;
 }
 
@@ -45,7 +52,7 @@ static inline mx_status mx_want_shape(const mx_call *call, int i, const mx_shape
 {
     if (!call->in[i] || mx_shape_equal(&call->in[i]->shape, want))
         return MX_OK;
-    return mx_bad_shape(call, "'%s' must be %s", call->op->inputs[i], mx_shape_text(want));
+    return mx_bad_shape(call, "'%s' must be %s", mx_input_name(call, i, (char[32]){0}), mx_shape_text(want));
 }
 
 /* An MX_ATTR_DIM as an index from 0. */

@@ -10,7 +10,9 @@
 #include <string.h>
 
 enum {
+    PANEL_BYTES = 20480,
     CHUNKED_HEADS = 16,  /* with fewer heads the backward of each is cut into chunks */
+    CHUNK_BLOCKS = 4,    /* at least so many blocks of rows in a chunk, to be worth its sums */
     SUM_BYTES = 1 << 28, /* what the sums of the chunks may take together */
 };
 
@@ -31,13 +33,15 @@ const mx_attention_path *mx_attention_path_get(int isa, mx_dtype dtype)
     return paths[isa][dtype == MX_BF16];
 }
 
-/* Rows and keys of a tile so that about `share` of the second-level cache holds what a tile touches: `per_row` and
- * `per_key` bytes, and `per_pair` for each pair. The tile is kept about square. */
+/* Rows and keys of a tile so that `share` second-level caches hold what a tile touches, `per_row` and `per_key` bytes
+ * and `per_pair` for each pair, and most of a first-level cache the operand that a product uses again and again,
+ * row_unit columns of as many words as the tile has keys (rows). The tile is kept about square. */
 static void choose_blocks(mx_attention_plan *p, const mx_attention_path *path, int64_t per_row, int64_t per_key,
                           double per_pair, double share)
 {
-    double cache = share * (double)mx_cpu_l2_bytes(), side = 1;
-    while (side < 512 && side * (double)(per_row + per_key) + side * side * per_pair < cache)
+    double cache = share * (double)mx_cpu_l2_bytes(), side = 8;
+    double longest = PANEL_BYTES / (double)(path->row_unit * path->word_bytes);
+    while (side + 8 <= longest && side * (double)(per_row + per_key) + side * side * per_pair < cache)
         side += 8;
     int64_t rows = (int64_t)side / path->row_unit * path->row_unit, keys = (int64_t)side / 16 * 16;
     rows = rows < path->row_unit ? path->row_unit : rows;
@@ -48,7 +52,7 @@ static void choose_blocks(mx_attention_plan *p, const mx_attention_path *path, i
 static mx_attention_plan plan_of(const mx_attention *a)
 {
     mx_attention_plan p = {.a = a, .chunks = 1};
-    p.group = a->n_heads / a->n_kv_heads;
+    p.group = a->n_kv_heads > 0 ? a->n_heads / a->n_kv_heads : 1;
     p.rows = a->queries * p.group;
     p.keys = a->kv_length > 0 ? at_most(a->kv_length, a->keys) : a->keys;
     p.scale = a->scale > 0 ? a->scale : 1.0f / sqrtf((float)a->head_dim);
@@ -134,7 +138,7 @@ mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attent
     if (path->decode && p.rows <= MX_ATTENTION_DECODE_ROWS)
         return decode(path, &p);
     int64_t width = a->head_dim, word = path->word_bytes;
-    choose_blocks(&p, path, width * (word + 4), width * 2 * word, 4.0 / 3, 0.6);
+    choose_blocks(&p, path, width * (word + 4), width * 2 * word, 4.0 / 3, 1);
 
     /* Every row is its own sum, so the split over threads may be by their number. */
     int threads = threads_here();
@@ -162,33 +166,21 @@ mx_status mx_attention_forward(const mx_attention *a)
 
 /* ---- backward ---- */
 
-/* One key of dk or dv: `scale` times the sum over `n` parts, `step` floats apart, in order; zero without parts. */
-static void store_key(void *gradient, mx_dtype dtype, int64_t at, int64_t width, const float *sum, int64_t n,
-                      int64_t step, float scale)
-{
-    for (int64_t d = 0; d < width; d++) {
-        float x = 0;
-        for (int64_t i = 0; i < n; i++)
-            x += sum[i * step + d];
-        x *= scale;
-        if (dtype == MX_F32)
-            ((float *)gradient)[at + d] = x;
-        else
-            ((mx_bf16 *)gradient)[at + d] = mx_to_bf16(x);
-    }
-}
-
-/* dk and dv of keys first to before last from the sums of the chunks: `dk_sum` and `dv_sum` each (keys, columns). */
-static void store_keys(const mx_attention_plan *p, int64_t head, int64_t first, int64_t last, const float *sums,
-                       int64_t columns, int64_t sum_floats)
+/* dk and dv of keys first to before last from the sums of the chunks: those of dk, then `sum_floats` on those of dv. */
+static void store_keys(const mx_attention_path *path, const mx_attention_plan *p, int64_t head, int64_t first,
+                       int64_t last, const float *sums, int64_t sum_floats)
 {
     const mx_attention *a = p->a;
-    int64_t batch = head / a->n_kv_heads, kv_head = head % a->n_kv_heads;
+    int64_t columns = path->sum_width(a->head_dim);
+    mx_attention_rows dk = mx_attention_key_rows(p, a->dk, a->dk_dtype, head);
+    mx_attention_rows dv = mx_attention_key_rows(p, a->dv, a->dv_dtype, head);
     for (int64_t t = first; t < last; t++) {
-        int64_t at = ((batch * a->keys + t) * a->n_kv_heads + kv_head) * a->head_dim;
         int64_t n = t < p->keys ? p->chunks : 0;
-        store_key(a->dk, a->dk_dtype, at, a->head_dim, sums + t * columns, n, 2 * sum_floats, p->scale);
-        store_key(a->dv, a->dv_dtype, at, a->head_dim, sums + sum_floats + t * columns, n, 2 * sum_floats, 1.0f);
+        const float *sum = sums + t * columns;
+        path->store(a->dk_dtype, (void *)mx_attention_row(&dk, a->dk_dtype, t), a->head_dim, sum, n, 2 * sum_floats,
+                    p->scale);
+        path->store(a->dv_dtype, (void *)mx_attention_row(&dv, a->dv_dtype, t), a->head_dim, sum + sum_floats, n,
+                    2 * sum_floats, 1.0f);
     }
 }
 
@@ -198,9 +190,9 @@ static int64_t choose_chunks(const mx_attention_plan *p, int64_t heads, int64_t 
     if (heads >= CHUNKED_HEADS)
         return 1;
     int64_t blocks = (p->rows + p->block_rows - 1) / p->block_rows;
-    int64_t chunks = at_most((CHUNKED_HEADS + heads - 1) / heads, blocks);
+    int64_t chunks = at_most((CHUNKED_HEADS + heads - 1) / heads, blocks / CHUNK_BLOCKS);
     chunks = at_most(chunks, SUM_BYTES / (heads * bytes_per_chunk + 1));
-    return chunks < 1 ? 1 : chunks;
+    return chunks < 2 ? 1 : chunks / 2 * 2;
 }
 
 mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_attention *a)
@@ -209,11 +201,12 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
     if (is_empty(a))
         return MX_OK;
     int64_t width = a->head_dim, word = path->word_bytes, heads = a->batch * a->n_kv_heads;
-    choose_blocks(&p, path, width * (4 * word + 4), width * (3 * word + 8), 8, 1.0);
+    choose_blocks(&p, path, width * (4 * word + 4), width * (3 * word + 8), 8, 2);
     if (p.rows == 0)
         p.block_rows = path->row_unit;
-    int64_t columns = path->sum_width(width), sum_floats = up_to(p.keys, p.block_keys) * columns;
-    int64_t sum_bytes = up_to(2 * sum_floats * (int64_t)sizeof(float), 64);
+    int64_t sum_floats = up_to(p.keys, p.block_keys) * path->sum_width(width);
+    sum_floats = up_to(sum_floats, 16);
+    int64_t sum_bytes = 2 * sum_floats * (int64_t)sizeof(float);
     p.chunks = choose_chunks(&p, heads, sum_bytes);
 
     int threads = threads_here();
@@ -234,7 +227,7 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
             float *sum = (float *)((char *)sums + (p.chunks == 1 ? thread : i) * sum_bytes);
             path->backward(&p, i / p.chunks, i % p.chunks, sum, sum + sum_floats, scratch + thread * bytes);
             if (p.chunks == 1)
-                store_keys(&p, i, 0, a->keys, sum, columns, sum_floats);
+                store_keys(path, &p, i, 0, a->keys, sum, sum_floats);
         }
         if (p.chunks > 1) {
             int64_t pieces = (a->keys + 63) / 64;
@@ -242,7 +235,7 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
             for (int64_t i = 0; i < heads * pieces; i++) {
                 const float *sum = (float *)((char *)sums + i / pieces * p.chunks * sum_bytes);
                 int64_t first = i % pieces * 64;
-                store_keys(&p, i / pieces, first, at_most(first + 64, a->keys), sum, columns, sum_floats);
+                store_keys(path, &p, i / pieces, first, at_most(first + 64, a->keys), sum, sum_floats);
             }
         }
     }

@@ -41,6 +41,9 @@ typedef struct mx_attention_path {
     int64_t (*backward_bytes)(const mx_attention_plan *p);
     void (*backward)(const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv, void *scratch);
 
+    /* One key of dk or dv: `scale` times the sum of `n` chunks, `step` floats apart, in order; zero without any. */
+    void (*store)(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n, int64_t step, float scale);
+
     /* For few rows: what keys first to before last give each row, as part_floats: the largest score times log2(e), the
      * sum of the probabilities relative to it, and the head_dim sums of probability times v. `scratch` holds as many
      * floats. NULL: not offered. */

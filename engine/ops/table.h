@@ -29,6 +29,8 @@
     X(log_softmax_grad) \
     /* rope.c */ \
     X(rope) \
+    /* attention.c */ \
+    X(attention) X(attention_grad) \
     /* embedding.c */ \
     X(embedding) X(embedding_grad) X(embedding_acc) \
     /* loss.c */ \

@@ -134,6 +134,16 @@ static void backward(const mx_attention_plan *p, int64_t head, int64_t chunk, fl
         }
 }
 
+static void store(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n, int64_t step, float scale)
+{
+    for (int64_t d = 0; d < width; d++) {
+        float x = 0;
+        for (int64_t i = 0; i < n; i++)
+            x += sum[i * step + d];
+        set_value(row, dtype, d, x * scale);
+    }
+}
+
 static int64_t sum_width(int64_t width) { return width; }
 
 const mx_attention_path mx_attention_portable = {
@@ -145,5 +155,6 @@ const mx_attention_path mx_attention_portable = {
     .forward = forward,
     .backward_bytes = scratch_bytes,
     .backward = backward,
+    .store = store,
     .decode = NULL,
 };

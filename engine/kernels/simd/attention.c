@@ -230,6 +230,7 @@ const mx_attention_path MX_SIMD_NAME(mx_attention_f32) = {
     .forward = forward_f32,
     .backward_bytes = MX_SIMD_NAME(mx_attention_grad_bytes_f32),
     .backward = MX_SIMD_NAME(mx_attention_grad_f32),
+    .store = MX_SIMD_NAME(mx_attention_grad_store),
     .decode = MX_SIMD_NAME(mx_attention_decode_f32),
 };
 
@@ -242,6 +243,7 @@ const mx_attention_path MX_SIMD_NAME(mx_attention_bf16) = {
     .forward = forward_bf16,
     .backward_bytes = MX_SIMD_NAME(mx_attention_grad_bytes_bf16),
     .backward = MX_SIMD_NAME(mx_attention_grad_bf16),
+    .store = MX_SIMD_NAME(mx_attention_grad_store),
     .decode = MX_SIMD_NAME(mx_attention_decode_bf16),
 };
 
@@ -265,6 +267,7 @@ const mx_attention_path MX_SIMD_NAME(mx_attention_pairs) = {
     .forward = forward_pairs,
     .backward_bytes = MX_SIMD_NAME(mx_attention_grad_bytes_pairs),
     .backward = MX_SIMD_NAME(mx_attention_grad_pairs),
+    .store = MX_SIMD_NAME(mx_attention_grad_store),
     .decode = NULL,
 };
 #endif

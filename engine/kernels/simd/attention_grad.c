@@ -103,11 +103,11 @@ INLINE void load_rows(int kind, backward *f, int64_t row, int64_t n)
     pack_across(kind, NR, &dout, row, n, f->width, f->dout);
     pack_along(kind, NR, &q, row, n, f->width, panel_words, f->q_along);
     pack_along(kind, NR, &dout, row, n, f->width, panel_words, f->dout_along);
-    for (int64_t w = words_of(kind, n); w < words_of(kind, lanes); w++)
-        for (int64_t d = 0; d < f->columns; d += VL) {
-            vf_store(f->q_along + d / NR * panel_words + w * NR + d % NR, vf_zero());
-            vf_store(f->dout_along + d / NR * panel_words + w * NR + d % NR, vf_zero());
-        }
+    int64_t used = words_of(kind, n) * NR, whole = words_of(kind, lanes) * NR;
+    for (int64_t at = used; used < whole && at < up_to(f->width, NR) * f->row_words; at += panel_words) {
+        memset(f->q_along + at, 0, (size_t)(whole - used) * sizeof(float));
+        memset(f->dout_along + at, 0, (size_t)(whole - used) * sizeof(float));
+    }
     for (int64_t r = 0; r < lanes; r++) {
         f->lse[r] = INFINITY;
         f->delta[r] = 0;
@@ -234,16 +234,17 @@ INLINE void clear_gaps(int kind, backward *f, int64_t panels, int64_t n)
 INLINE void add_key_gradient(int kind, const backward *f, int64_t panels, int64_t start, int64_t n, const float *a,
                              const float *b, float *sums)
 {
-    for (int64_t d = 0; d < f->columns; d += NR, b += f->row_words * NR) {
-        int nv = (int)at_most(NV, (f->columns - d) / VL);
+    int64_t vectors = f->columns / VL;
+    for (int64_t i = 0; panel_start(vectors, i) < vectors; i++, b += f->row_words * NR) {
+        int64_t d = panel_start(vectors, i) * VL;
+        tile_rows *multiply = tile_rows_of(kind, at_most(panel_start(vectors, i + 1), vectors) - d / VL);
         for (int64_t t = 0; t < n; t += MR) {
             int64_t first, last;
             live_panels(f, panels, t, &first, &last);
             if (first >= last)
                 continue;
             int64_t at = words_of(kind, first * NR), k = words_of(kind, (last - first) * NR);
-            tile_rows(kind, nv, k, a + t * f->p_row + at, f->p_row, b + at * NR, sums + (start + t) * f->columns + d,
-                      f->columns);
+            multiply(k, a + t * f->p_row + at, f->p_row, b + at * NR, sums + (start + t) * f->columns + d, f->columns);
         }
     }
 }
@@ -291,6 +292,17 @@ INLINE void backward_chunk(int kind, const mx_attention_plan *p, int64_t head, i
     pack_keys(kind, &f);
     for (int64_t row = chunk * p->block_rows; row < p->rows; row += p->chunks * p->block_rows)
         backward_block(kind, &f, row);
+}
+
+void MX_SIMD_NAME(mx_attention_grad_store)(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n,
+                                           int64_t step, float scale)
+{
+    for (int64_t d = 0; d < width; d += VL) {
+        vf x = vf_zero();
+        for (int64_t i = 0; i < n; i++)
+            x = x + vf_load(sum + i * step + d);
+        store_values(dtype, row, d, x * vf_set1(scale), width - d);
+    }
 }
 
 int64_t MX_SIMD_NAME(mx_attention_grad_bytes_f32)(const mx_attention_plan *p)

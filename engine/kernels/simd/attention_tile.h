@@ -226,29 +226,37 @@ INLINE void tile_packed(int kind, int64_t k, const float *a, const float *b, int
     (kind == WORD_PAIR ? tile_packed_pair : tile_packed_f32)(k, a, b, b_step, c, c_row, add);
 }
 
-/* A in rows, B in panels of NR, C nv vectors wide. */
-NOINLINE void tile_rows_f32(int nv, int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
+/* A in rows, B in panels of NR, C nv vectors wide: C += A B. */
+typedef void tile_rows(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row);
+NOINLINE void tile_rows1_f32(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
 {
-    if (nv == 3)
-        tile(WORD_F32, 3, k, a, a_row, 1, b, NR, c, c_row, true);
-    else if (nv == 2)
-        tile(WORD_F32, 2, k, a, a_row, 1, b, NR, c, c_row, true);
-    else
-        tile(WORD_F32, 1, k, a, a_row, 1, b, NR, c, c_row, true);
+    tile(WORD_F32, 1, k, a, a_row, 1, b, NR, c, c_row, true);
 }
-NOINLINE void tile_rows_pair(int nv, int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
+NOINLINE void tile_rows2_f32(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
 {
-    if (nv == 3)
-        tile(WORD_PAIR, 3, k, a, a_row, 1, b, NR, c, c_row, true);
-    else if (nv == 2)
-        tile(WORD_PAIR, 2, k, a, a_row, 1, b, NR, c, c_row, true);
-    else
-        tile(WORD_PAIR, 1, k, a, a_row, 1, b, NR, c, c_row, true);
+    tile(WORD_F32, 2, k, a, a_row, 1, b, NR, c, c_row, true);
 }
-INLINE void tile_rows(int kind, int nv, int64_t k, const float *a, int64_t a_row, const float *b, float *c,
-                      int64_t c_row)
+NOINLINE void tile_rows3_f32(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
 {
-    (kind == WORD_PAIR ? tile_rows_pair : tile_rows_f32)(nv, k, a, a_row, b, c, c_row);
+    tile(WORD_F32, 3, k, a, a_row, 1, b, NR, c, c_row, true);
+}
+NOINLINE void tile_rows1_pair(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
+{
+    tile(WORD_PAIR, 1, k, a, a_row, 1, b, NR, c, c_row, true);
+}
+NOINLINE void tile_rows2_pair(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
+{
+    tile(WORD_PAIR, 2, k, a, a_row, 1, b, NR, c, c_row, true);
+}
+NOINLINE void tile_rows3_pair(int64_t k, const float *a, int64_t a_row, const float *b, float *c, int64_t c_row)
+{
+    tile(WORD_PAIR, 3, k, a, a_row, 1, b, NR, c, c_row, true);
+}
+INLINE tile_rows *tile_rows_of(int kind, int64_t nv)
+{
+    if (kind == WORD_PAIR)
+        return nv == 3 ? tile_rows3_pair : nv == 2 ? tile_rows2_pair : tile_rows1_pair;
+    return nv == 3 ? tile_rows3_f32 : nv == 2 ? tile_rows2_f32 : tile_rows1_f32;
 }
 
 /* ---- packing ---- */
@@ -313,8 +321,26 @@ INLINE void pack_across(int kind, int panel, const mx_attention_rows *rows, int6
     }
 }
 
-/* Packs n rows that run along k themselves: their elements become panels of `panel` (MR or NR) columns,
- * [words of rows][panel], `panel_words` from one panel to the next. Fills the last word with a zero row. */
+/* Vectors of head_dim are cut into panels of 3, where needed of 2 at the end: a single one would keep too few sums in
+ * flight. The panel of vector v, and the first vector of a panel. */
+INLINE int64_t wide_panels(int64_t vectors)
+{
+    return vectors % NV == 1 && vectors > 1 ? vectors / NV - 1 : vectors / NV;
+}
+INLINE int64_t panel_of(int64_t vectors, int64_t v)
+{
+    int64_t wide = wide_panels(vectors);
+    return v < NV * wide ? v / NV : wide + (v - NV * wide) / 2;
+}
+INLINE int64_t panel_start(int64_t vectors, int64_t i)
+{
+    int64_t wide = wide_panels(vectors);
+    return i <= wide ? NV * i : NV * wide + 2 * (i - wide);
+}
+
+/* Packs n rows that run along k themselves: their elements become panels of MR or (panel == NR, of which the last may
+ * use less) NR columns, [words of rows][panel], `panel_words` from one panel to the next. Fills the last word with a
+ * zero row. */
 INLINE void pack_along(int kind, int panel, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
                        int64_t panel_words, float *packed)
 {
@@ -328,7 +354,8 @@ INLINE void pack_along(int kind, int panel, const mx_attention_rows *rows, int64
                        ? pair_words(load_halves(row, d, width), load_halves(next ? next : row, d, next ? width : 0))
                        : load_words(kind, row, d, width);
             if (panel == NR) {
-                vf_store(to + d / NR * panel_words + d % NR, x);
+                int64_t i = panel_of(columns / VL, d / VL);
+                vf_store(to + i * panel_words + d - panel_start(columns / VL, i) * VL, x);
             } else {
                 store_lower(to + d / MR * panel_words, x);
                 if (d + MR < columns)
@@ -459,12 +486,15 @@ static inline void *carve(carver *c, int64_t bytes)
 typedef int64_t attention_bytes(const mx_attention_plan *p);
 typedef void attention_grad(const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv,
                             void *scratch);
+typedef void attention_store(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n, int64_t step,
+                             float scale);
 typedef void attention_decode(const mx_attention_plan *p, int64_t head, int64_t first, int64_t last, float *part,
                               float *scratch);
 attention_bytes MX_SIMD_NAME(mx_attention_grad_bytes_f32), MX_SIMD_NAME(mx_attention_grad_bytes_bf16),
     MX_SIMD_NAME(mx_attention_grad_bytes_pairs);
 attention_grad MX_SIMD_NAME(mx_attention_grad_f32), MX_SIMD_NAME(mx_attention_grad_bf16),
     MX_SIMD_NAME(mx_attention_grad_pairs);
+attention_store MX_SIMD_NAME(mx_attention_grad_store);
 attention_decode MX_SIMD_NAME(mx_attention_decode_f32), MX_SIMD_NAME(mx_attention_decode_bf16);
 
 #endif

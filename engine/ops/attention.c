@@ -1,0 +1,264 @@
+/* Attention and its gradient. The masks and options are those of kernels/attention.h. */
+#include "kernels/attention.h"
+#include "ops/rows.h"
+
+#include <math.h>
+
+typedef struct attention_attr {
+    bool causal;
+    int64_t window, offset, kv_length;
+    double softcap, scale;
+} attention_attr;
+
+typedef struct attention_grad_attr {
+    attention_attr attention; /* first: both operations read it */
+    int dq_dtype, dk_dtype, dv_dtype;
+} attention_grad_attr;
+
+enum { Q, K, V, Q_SEGMENTS, K_SEGMENTS };                      /* inputs of attention */
+enum { OUT = 3, LSE, DOUT, GRAD_Q_SEGMENTS, GRAD_K_SEGMENTS }; /* inputs of its gradient after q, k and v */
+
+static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
+
+/* Sizes and options for the kernel; the values too, where there are any. `segments`: the input that holds those of q.
+ */
+static mx_attention attention_of(const mx_call *call, int segments)
+{
+    const attention_attr *attr = mx_call_attr(call);
+    const mx_tensor *q = call->in[Q], *k = call->in[K];
+    mx_attention a = {.batch = q->shape.size[0],
+                      .queries = q->shape.size[1],
+                      .keys = k->shape.size[1],
+                      .n_heads = q->shape.size[2],
+                      .n_kv_heads = k->shape.size[2],
+                      .head_dim = q->shape.size[3],
+                      .dtype = q->dtype,
+                      .causal = attr->causal,
+                      .window = attr->window,
+                      .offset = attr->offset,
+                      .kv_length = attr->kv_length,
+                      .softcap = (float)attr->softcap,
+                      .scale = (float)attr->scale,
+                      .q = mx_data(q),
+                      .k = mx_data(k),
+                      .v = mx_data(call->in[V])};
+    if (input(call, segments)) {
+        a.q_segments = mx_data(input(call, segments));
+        a.k_segments = mx_data(input(call, segments + 1));
+    }
+    return a;
+}
+
+static mx_status check_options(const mx_call *call)
+{
+    const attention_attr *attr = mx_call_attr(call);
+    int64_t keys = call->in[K]->shape.size[1];
+    if (attr->window < 0)
+        return mx_bad_value(call, "window = %lld must not be negative (0: no window)", (long long)attr->window);
+    if (attr->offset < 0)
+        return mx_bad_value(call, "offset = %lld, the position of the first query, must not be negative",
+                            (long long)attr->offset);
+    if (attr->kv_length < 0 || attr->kv_length > keys)
+        return mx_bad_value(call, "kv_length = %lld must be between 0 (all keys) and %lld, the keys that k has",
+                            (long long)attr->kv_length, (long long)keys);
+    if (!(attr->softcap >= 0) || isinf(attr->softcap))
+        return mx_bad_value(call, "softcap = %g must be positive, or 0 for none", attr->softcap);
+    if (!(attr->scale >= 0) || isinf(attr->scale))
+        return mx_bad_value(call, "scale = %g must be positive, or 0 for 1 / sqrt(head_dim)", attr->scale);
+    if (keys > MX_ATTENTION_MAX_KEYS)
+        return mx_bad_shape(call, "%lld keys are more than the %lld that attention takes", (long long)keys,
+                            (long long)MX_ATTENTION_MAX_KEYS);
+    return MX_OK;
+}
+
+static mx_status check_segments(const mx_call *call, int segments)
+{
+    const mx_tensor *of_q = input(call, segments), *of_k = input(call, segments + 1);
+    if (!of_q != !of_k)
+        return mx_bad_value(call, "segments_q and segments_k must be given together");
+    if (!of_q)
+        return MX_OK;
+    MX_TRY(mx_want_dtype(call, segments, 1u << MX_I32));
+    MX_TRY(mx_want_dtype(call, segments + 1, 1u << MX_I32));
+    mx_shape queries = {2, {call->in[Q]->shape.size[0], call->in[Q]->shape.size[1]}};
+    mx_shape keys = {2, {call->in[K]->shape.size[0], call->in[K]->shape.size[1]}};
+    MX_TRY(mx_want_shape(call, segments, &queries));
+    return mx_want_shape(call, segments + 1, &keys);
+}
+
+static mx_status check_tensors(const mx_call *call, int segments)
+{
+    const mx_tensor *q = call->in[Q], *k = call->in[K], *v = call->in[V];
+    for (int i = Q; i <= V; i++) {
+        MX_TRY(mx_want_dtype(call, i, MX_FLOATS));
+        if (call->in[i]->shape.n_dims != 4)
+            return mx_bad_shape(call, "q must be (batch, queries, heads, head_dim), k and v (batch, keys, kv heads, "
+                                      "head_dim)");
+    }
+    if (k->dtype != q->dtype || v->dtype != q->dtype)
+        return mx_bad_dtype(call, "q, k and v must have one dtype; cast one with mx.cast");
+    if (!mx_shape_equal(&k->shape, &v->shape))
+        return mx_bad_shape(call, "k and v must have the same shape");
+    if (q->shape.size[0] != k->shape.size[0])
+        return mx_bad_shape(call, "batch sizes differ");
+    if (q->shape.size[3] != k->shape.size[3])
+        return mx_bad_shape(call, "head_dim differs");
+    int64_t heads = q->shape.size[2], kv_heads = k->shape.size[2];
+    if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
+        return mx_bad_shape(call, "the %lld heads of q must be a multiple of the %lld heads of k and v",
+                            (long long)heads, (long long)kv_heads);
+    MX_TRY(check_segments(call, segments));
+    return check_options(call);
+}
+
+/* ---- attention ---- */
+
+static mx_status attention_infer(mx_call *call)
+{
+    MX_TRY(check_tensors(call, Q_SEGMENTS));
+    const mx_shape *q = &call->in[Q]->shape;
+    MX_TRY(mx_out(call, 0, call->in[Q]->dtype, q));
+    return mx_out(call, 1, MX_F32, &(mx_shape){3, {q->size[0], q->size[2], q->size[1]}});
+}
+
+/* `products` of the size of q k^T, counted over the pairs of query and key that the positions allow. Of k and v, what
+ * lies behind kv_length is not read. */
+static mx_cost cost_of(const mx_call *call, int segments, double products)
+{
+    mx_attention a = attention_of(call, segments);
+    double pairs = (double)a.batch * (double)a.n_heads * mx_attention_pairs(&a);
+    mx_cost cost = mx_cost_of(call, products * 2.0 * pairs * (double)a.head_dim);
+    if (a.kv_length > 0)
+        cost.bytes_read -=
+            (double)(mx_bytes(call->in[K]) + mx_bytes(call->in[V])) * (double)(a.keys - a.kv_length) / (double)a.keys;
+    return cost;
+}
+
+static mx_cost attention_cost(const mx_call *call) { return cost_of(call, Q_SEGMENTS, 2); }
+
+static mx_status attention_host(mx_call *call)
+{
+    mx_attention a = attention_of(call, Q_SEGMENTS);
+    a.out = mx_data(call->out[0]);
+    a.lse = mx_f32(call->out[1]);
+    return mx_attention_forward(&a);
+}
+
+static mx_status attention_vjp(mx_vjp *v)
+{
+    if (!v->out_grad[0])
+        return MX_OK;
+    const mx_call *call = v->call;
+    attention_grad_attr attr = {*(const attention_attr *)mx_call_attr(call), (int)mx_vjp_dtype(v, Q),
+                                (int)mx_vjp_dtype(v, K), (int)mx_vjp_dtype(v, V)};
+    mx_tensor *grads[3], *dout;
+    MX_TRY(mx_out_grad(v, 0, &dout));
+    mx_tensor *in[] = {call->in[Q],
+                       call->in[K],
+                       call->in[V],
+                       call->out[0],
+                       call->out[1],
+                       dout,
+                       input(call, Q_SEGMENTS),
+                       input(call, K_SEGMENTS)};
+    mx_status status = mx_apply(&mx_op_attention_grad, in, 8, &attr, grads);
+    mx_release(dout);
+    for (int i = 0; i < 3 && status == MX_OK; i++)
+        status = mx_give_grad(v, i, grads[i]);
+    return status;
+}
+
+#define ATTENTION_ATTRS                                                                                                \
+    {"causal", MX_ATTR_BOOL, offsetof(attention_attr, causal), 0, NULL, "a query attends to no later position"},       \
+        {"window", MX_ATTR_INT, offsetof(attention_attr, window),                                                      \
+         0,        NULL,        "attends to positions less than this far away; 0: to any"},                            \
+        {"softcap", MX_ATTR_FLOAT, offsetof(attention_attr, softcap),                                                  \
+         0,         NULL,          "scores s become softcap * tanh(s / softcap); 0: they stay"},                       \
+        {"scale", MX_ATTR_FLOAT, offsetof(attention_attr, scale), 0, NULL, "of the scores; 0: 1 / sqrt(head_dim)"},    \
+        {"offset", MX_ATTR_INT, offsetof(attention_attr, offset),                                                      \
+         0,        NULL,        "position of the first query (key j is at position j)"},                               \
+    {                                                                                                                  \
+        "kv_length", MX_ATTR_INT, offsetof(attention_attr, kv_length), 0, NULL, "how many keys count; 0: all"          \
+    }
+
+static const mx_attr attention_attrs[] = {ATTENTION_ATTRS, {0}};
+
+const mx_op mx_op_attention = {
+    .name = "attention",
+    .doc = "softmax(q k^T scale) v by tiles: q (B, S, H, D), k v (B, T, K, D) -> (B, S, H, D); H a multiple of K. "
+           "Attends where segments_q (B, S) and segments_k (B, T) are equal. A query that attends to nothing gives 0",
+    .inputs = (const char *const[]){"q", "k", "v", "segments_q?", "segments_k?", NULL},
+    .n_out = 2, /* out; lse (B, H, S) f32 */
+    .n_results = 1,
+    .attrs = attention_attrs,
+    .attr_bytes = sizeof(attention_attr),
+    .reads_in = 1u << Q | 1u << K | 1u << V | 1u << Q_SEGMENTS | 1u << K_SEGMENTS,
+    .reads_out = 1u << 0 | 1u << 1,
+    .infer = attention_infer,
+    .cost = attention_cost,
+    .host = attention_host,
+    .vjp = attention_vjp,
+};
+
+/* ---- attention_grad ---- */
+
+static mx_status attention_grad_infer(mx_call *call)
+{
+    const attention_grad_attr *attr = mx_call_attr(call);
+    MX_TRY(check_tensors(call, GRAD_Q_SEGMENTS));
+    const mx_tensor *q = call->in[Q];
+    for (int i = OUT; i <= DOUT; i += DOUT - OUT) {
+        MX_TRY(mx_want_dtype(call, i, 1u << q->dtype));
+        MX_TRY(mx_want_shape(call, i, &q->shape));
+    }
+    MX_TRY(mx_want_dtype(call, LSE, 1u << MX_F32));
+    mx_shape lse = {3, {q->shape.size[0], q->shape.size[2], q->shape.size[1]}};
+    MX_TRY(mx_want_shape(call, LSE, &lse));
+    int dtypes[] = {attr->dq_dtype, attr->dk_dtype, attr->dv_dtype};
+    for (int i = 0; i < 3; i++) {
+        mx_dtype dtype = dtypes[i] < 0 ? q->dtype : (mx_dtype)dtypes[i];
+        if (!mx_dtype_is_float(dtype))
+            return mx_bad_dtype(call, "gradients can be f32 or bf16, not %s", mx_dtype_name(dtype));
+        MX_TRY(mx_out(call, i, dtype, &call->in[i]->shape));
+    }
+    return MX_OK;
+}
+
+/* Scores are computed again: five products to the two of the forward pass. */
+static mx_cost attention_grad_cost(const mx_call *call) { return cost_of(call, GRAD_Q_SEGMENTS, 5); }
+
+static mx_status attention_grad_host(mx_call *call)
+{
+    mx_attention a = attention_of(call, GRAD_Q_SEGMENTS);
+    a.out = mx_data(call->in[OUT]);
+    a.lse = mx_f32(call->in[LSE]);
+    a.dout = mx_data(call->in[DOUT]);
+    a.dq = mx_data(call->out[0]);
+    a.dk = mx_data(call->out[1]);
+    a.dv = mx_data(call->out[2]);
+    a.dq_dtype = call->out[0]->dtype;
+    a.dk_dtype = call->out[1]->dtype;
+    a.dv_dtype = call->out[2]->dtype;
+    return mx_attention_backward(&a);
+}
+
+static const mx_attr attention_grad_attrs[] = {
+    ATTENTION_ATTRS,
+    {"dq_dtype", MX_ATTR_DTYPE, offsetof(attention_grad_attr, dq_dtype), -1, NULL, "of dq; that of q"},
+    {"dk_dtype", MX_ATTR_DTYPE, offsetof(attention_grad_attr, dk_dtype), -1, NULL, "of dk; that of q"},
+    {"dv_dtype", MX_ATTR_DTYPE, offsetof(attention_grad_attr, dv_dtype), -1, NULL, "of dv; that of q"},
+    {0},
+};
+
+const mx_op mx_op_attention_grad = {
+    .name = "attention_grad",
+    .doc = "dq, dk and dv of attention, from its inputs and outputs and the gradient dout of out",
+    .inputs = (const char *const[]){"q", "k", "v", "out", "lse", "dout", "segments_q?", "segments_k?", NULL},
+    .n_out = 3,
+    .n_results = 3,
+    .attrs = attention_grad_attrs,
+    .attr_bytes = sizeof(attention_grad_attr),
+    .infer = attention_grad_infer,
+    .cost = attention_grad_cost,
+    .host = attention_grad_host,
+};

@@ -77,12 +77,12 @@ typedef struct walk {
     const mx_elementwise_paths *paths;
     int n_in, op;
     bool by_b, stream;
-    mx_vector in[MX_BROADCAST_INPUTS], out;
+    mx_array in[MX_BROADCAST_INPUTS], out;
     int step[MX_BROADCAST_INPUTS]; /* 0 or 1 */
     void (*run)(const struct walk *w, const int64_t *from, int64_t to, int64_t n);
 } walk;
 
-static void *at(mx_vector v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
+static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
 
 /* Elements first to before last of the output, run by run. */
 static void walk_range(const walk *w, int64_t first, int64_t last)
@@ -142,14 +142,14 @@ static const float *as_f32(const walk *w, int k, int64_t from, int64_t n, float 
 
 /* ---- integers: plain loops, wrapping around ---- */
 
-static int32_t load_int(mx_vector v, int64_t i)
+static int32_t load_int(mx_array v, int64_t i)
 {
     if (v.dtype == MX_I32)
         return ((const int32_t *)v.data)[i];
     return v.dtype == MX_U8 ? ((const uint8_t *)v.data)[i] : ((const int8_t *)v.data)[i];
 }
 
-static void store_int(mx_vector v, int64_t i, int32_t x)
+static void store_int(mx_array v, int64_t i, int32_t x)
 {
     if (v.dtype == MX_I32)
         ((int32_t *)v.data)[i] = x;
@@ -257,7 +257,7 @@ static void run_compare(const walk *w, const int64_t *from, int64_t to, int64_t 
     }
 }
 
-void mx_binary_forward(mx_binary op, const mx_broadcast *plan, mx_vector a, mx_vector b, mx_vector y)
+void mx_binary_forward(mx_binary op, const mx_broadcast *plan, mx_array a, mx_array b, mx_array y)
 {
     walk w = {.plan = plan, .n_in = 2, .op = op, .in = {a, b}, .out = y, .run = run_pair_staged};
     if (!mx_dtype_is_float(y.dtype))
@@ -267,14 +267,14 @@ void mx_binary_forward(mx_binary op, const mx_broadcast *plan, mx_vector a, mx_v
     walk_all(&w);
 }
 
-void mx_binary_backward(mx_binary op, bool by_b, const mx_broadcast *plan, mx_vector a, mx_vector b, mx_vector dy,
-                        mx_vector y)
+void mx_binary_backward(mx_binary op, bool by_b, const mx_broadcast *plan, mx_array a, mx_array b, mx_array dy,
+                        mx_array y)
 {
     walk w = {.plan = plan, .n_in = 3, .op = op, .by_b = by_b, .in = {a, b, dy}, .out = y, .run = run_pair_grad};
     walk_all(&w);
 }
 
-void mx_compare_forward(mx_compare op, const mx_broadcast *plan, mx_vector a, mx_vector b, uint8_t *y)
+void mx_compare_forward(mx_compare op, const mx_broadcast *plan, mx_array a, mx_array b, uint8_t *y)
 {
     walk w = {.plan = plan, .n_in = 2, .op = op, .in = {a, b}, .out = {y, MX_U8}, .run = run_compare};
     if (!mx_dtype_is_float(a.dtype))
@@ -282,13 +282,9 @@ void mx_compare_forward(mx_compare op, const mx_broadcast *plan, mx_vector a, mx
     walk_all(&w);
 }
 
-static void run_where(const walk *w, const int64_t *from, int64_t to, int64_t n)
+static void choose(size_t bytes, const uint8_t *cond, int sc, const void *a, int sa, const void *b, int sb, void *y,
+                   int64_t n)
 {
-    const uint8_t *cond = (const uint8_t *)w->in[0].data + from[0];
-    const void *a = at(w->in[1], from[1]), *b = at(w->in[2], from[2]);
-    void *y = at(w->out, to);
-    int sc = w->step[0], sa = w->step[1], sb = w->step[2];
-    size_t bytes = mx_dtype_bytes(w->out.dtype);
     if (bytes == 4)
         for (int64_t i = 0; i < n; i++)
             ((uint32_t *)y)[i] = cond[i * sc] ? ((const uint32_t *)a)[i * sa] : ((const uint32_t *)b)[i * sb];
@@ -300,8 +296,32 @@ static void run_where(const walk *w, const int64_t *from, int64_t to, int64_t n)
             ((uint8_t *)y)[i] = cond[i * sc] ? ((const uint8_t *)a)[i * sa] : ((const uint8_t *)b)[i * sb];
 }
 
-void mx_where_forward(const mx_broadcast *plan, const uint8_t *cond, mx_vector a, mx_vector b, mx_vector y)
+static void run_where(const walk *w, const int64_t *from, int64_t to, int64_t n)
+{
+    choose(mx_dtype_bytes(w->out.dtype), at(w->in[0], from[0]), w->step[0], at(w->in[1], from[1]), w->step[1],
+           at(w->in[2], from[2]), w->step[2], at(w->out, to), n);
+}
+
+/* b is the other kind of float. */
+static void run_where_mixed(const walk *w, const int64_t *from, int64_t to, int64_t n)
+{
+    float room[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t m = n - i < BLOCK ? n - i : BLOCK, used = w->step[2] ? m : 1;
+        const void *b = at(w->in[2], from[2] + i * w->step[2]);
+        if (w->out.dtype == MX_F32)
+            w->paths->to_f32(b, room, used, false);
+        else
+            w->paths->to_bf16(b, (mx_bf16 *)room, used, false);
+        choose(mx_dtype_bytes(w->out.dtype), at(w->in[0], from[0] + i * w->step[0]), w->step[0],
+               at(w->in[1], from[1] + i * w->step[1]), w->step[1], room, w->step[2], at(w->out, to + i), m);
+    }
+}
+
+void mx_where_forward(const mx_broadcast *plan, const uint8_t *cond, mx_array a, mx_array b, mx_array y)
 {
     walk w = {.plan = plan, .n_in = 3, .in = {{(void *)(uintptr_t)cond, MX_U8}, a, b}, .out = y, .run = run_where};
+    if (b.dtype != y.dtype)
+        w.run = run_where_mixed;
     walk_all(&w);
 }

@@ -5,7 +5,7 @@
 
 enum { BLOCK = 1024 };
 
-static void *at(mx_vector v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
+static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
 
 static int32_t lowest(mx_dtype dtype) { return dtype == MX_U8 ? 0 : dtype == MX_I8 ? INT8_MIN : INT32_MIN; }
 
@@ -19,7 +19,7 @@ static int32_t saturate(double x, mx_dtype dtype)
     return (int32_t)(x < low ? low : x > high ? high : x);
 }
 
-static void widen(mx_vector x, int64_t first, int32_t *wide, int64_t n)
+static void widen(mx_array x, int64_t first, int32_t *wide, int64_t n)
 {
     const void *p = at(x, first);
     if (x.dtype == MX_I32)
@@ -32,7 +32,7 @@ static void widen(mx_vector x, int64_t first, int32_t *wide, int64_t n)
             wide[i] = ((const int8_t *)p)[i];
 }
 
-static void narrow(const int32_t *wide, mx_vector y, int64_t first, int64_t n)
+static void narrow(const int32_t *wide, mx_array y, int64_t first, int64_t n)
 {
     void *p = at(y, first);
     int32_t low = lowest(y.dtype), high = highest(y.dtype);
@@ -44,7 +44,7 @@ static void narrow(const int32_t *wide, mx_vector y, int64_t first, int64_t n)
 }
 
 /* One block by way of i32 or f32, whatever the dtypes. */
-static void cast_block(const mx_elementwise_paths *paths, mx_vector x, mx_vector y, int64_t first, int64_t n)
+static void cast_block(const mx_elementwise_paths *paths, mx_array x, mx_array y, int64_t first, int64_t n)
 {
     float real[BLOCK];
     int32_t wide[BLOCK];
@@ -68,8 +68,7 @@ static void cast_block(const mx_elementwise_paths *paths, mx_vector x, mx_vector
         narrow(wide, y, first, n);
 }
 
-static void cast_chunk(const mx_elementwise_paths *paths, mx_vector x, mx_vector y, int64_t first, int64_t n,
-                       bool stream)
+static void cast_chunk(const mx_elementwise_paths *paths, mx_array x, mx_array y, int64_t first, int64_t n, bool stream)
 {
     if (x.dtype == y.dtype)
         paths->copy(at(x, first), at(y, first), n * (int64_t)mx_dtype_bytes(x.dtype), stream);
@@ -82,7 +81,7 @@ static void cast_chunk(const mx_elementwise_paths *paths, mx_vector x, mx_vector
             cast_block(paths, x, y, first + i, n - i < BLOCK ? n - i : BLOCK);
 }
 
-void mx_cast(mx_vector x, mx_vector y, int64_t n)
+void mx_cast(mx_array x, mx_array y, int64_t n)
 {
     const mx_elementwise_paths *paths = mx_elementwise_current();
     bool stream =
@@ -92,7 +91,7 @@ void mx_cast(mx_vector x, mx_vector y, int64_t n)
         cast_chunk(paths, x, y, first, first + MX_CHUNK < n ? MX_CHUNK : n - first, stream);
 }
 
-static void set(mx_vector y, int64_t i, double value)
+static void set(mx_array y, int64_t i, double value)
 {
     if (y.dtype == MX_F32)
         ((float *)y.data)[i] = (float)value;
@@ -104,7 +103,19 @@ static void set(mx_vector y, int64_t i, double value)
         ((uint8_t *)y.data)[i] = (uint8_t)saturate(value, y.dtype);
 }
 
-static void fill_chunk(mx_vector y, const void *element, int64_t first, int64_t last)
+void mx_affine_int(mx_array x, mx_array y, double scale, double shift, int64_t n)
+{
+#pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        int32_t wide[BLOCK];
+        int64_t m = n - first < BLOCK ? n - first : BLOCK;
+        widen(x, first, wide, m);
+        for (int64_t i = 0; i < m; i++)
+            set(y, first + i, scale * wide[i] + shift);
+    }
+}
+
+static void fill_chunk(mx_array y, const void *element, int64_t first, int64_t last)
 {
     if (mx_dtype_bytes(y.dtype) == 4) {
         uint32_t bits;
@@ -121,10 +132,10 @@ static void fill_chunk(mx_vector y, const void *element, int64_t first, int64_t 
     }
 }
 
-void mx_fill(mx_vector y, double value, int64_t n)
+void mx_fill(mx_array y, double value, int64_t n)
 {
     uint32_t element = 0;
-    set((mx_vector){&element, y.dtype}, 0, value);
+    set((mx_array){&element, y.dtype}, 0, value);
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
     for (int64_t first = 0; first < n; first += 16 * MX_CHUNK) {
         int64_t last = first + 16 * MX_CHUNK < n ? first + 16 * MX_CHUNK : n;
@@ -135,7 +146,7 @@ void mx_fill(mx_vector y, double value, int64_t n)
     }
 }
 
-void mx_arange(mx_vector y, double start, double step, int64_t n)
+void mx_arange(mx_array y, double start, double step, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         set(y, i, start + (double)i * step);

@@ -25,16 +25,16 @@ bool mx_unary_reads_output(mx_unary op)
     return op == MX_EXP || op == MX_SQRT || op == MX_RSQRT || op == MX_TANH || op == MX_SIGMOID || op == MX_RELU;
 }
 
-static mx_vector at(mx_vector v, int64_t i)
+static mx_array at(mx_array v, int64_t i)
 {
-    return (mx_vector){(char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype), v.dtype};
+    return (mx_array){(char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype), v.dtype};
 }
 
 /* What one piece of work is: `run` computes elements first to before last. */
 typedef struct map {
     const mx_elementwise_paths *paths;
     mx_function f;
-    mx_vector in[3], out[2];
+    mx_array in[3], out[2];
     bool stream;
     void (*run)(const struct map *m, int64_t first, int64_t last);
 } map;
@@ -55,15 +55,15 @@ static void run_staged(const map *m, int n_in, int n_out, int64_t first, int64_t
         int64_t n = last - i < BLOCK ? last - i : BLOCK;
         map staged = {.paths = m->paths, .f = m->f, .run = m->run};
         for (int k = 0; k < n_in; k++) {
-            staged.in[k] = (mx_vector){in[k], MX_F32};
-            mx_vector source = at(m->in[k], i);
+            staged.in[k] = (mx_array){in[k], MX_F32};
+            mx_array source = at(m->in[k], i);
             if (source.dtype == MX_F32)
                 staged.in[k] = source;
             else
                 m->paths->to_f32(source.data, in[k], n, false);
         }
         for (int k = 0; k < n_out; k++)
-            staged.out[k] = m->out[k].dtype == MX_F32 ? at(m->out[k], i) : (mx_vector){out[k], MX_F32};
+            staged.out[k] = m->out[k].dtype == MX_F32 ? at(m->out[k], i) : (mx_array){out[k], MX_F32};
         staged.run(&staged, 0, n);
         for (int k = 0; k < n_out; k++)
             if (m->out[k].dtype == MX_BF16)
@@ -124,28 +124,27 @@ static void run_add_to(const map *m, int64_t first, int64_t last)
     m->paths->add_to(at(m->out[0], first), at(m->in[0], first), last - first);
 }
 
-void mx_unary_forward(mx_function f, mx_vector x, mx_vector y, int64_t n)
+void mx_unary_forward(mx_function f, mx_array x, mx_array y, int64_t n)
 {
     run_map(&(map){.f = f, .in = {x}, .out = {y}, .run = run_unary}, 1, 1, n);
 }
 
-void mx_unary_backward(mx_function f, mx_vector v, mx_vector dy, mx_vector dx, int64_t n)
+void mx_unary_backward(mx_function f, mx_array v, mx_array dy, mx_array dx, int64_t n)
 {
     run_map(&(map){.f = f, .in = {v, dy}, .out = {dx}, .run = run_unary_grad}, 2, 1, n);
 }
 
-void mx_gated_forward(mx_unary act, mx_vector gate, mx_vector up, mx_vector y, int64_t n)
+void mx_gated_forward(mx_unary act, mx_array gate, mx_array up, mx_array y, int64_t n)
 {
     run_map(&(map){.f.op = act, .in = {gate, up}, .out = {y}, .run = run_gated}, 2, 1, n);
 }
 
-void mx_gated_backward(mx_unary act, mx_vector gate, mx_vector up, mx_vector dy, mx_vector dgate, mx_vector dup,
-                       int64_t n)
+void mx_gated_backward(mx_unary act, mx_array gate, mx_array up, mx_array dy, mx_array dgate, mx_array dup, int64_t n)
 {
     run_map(&(map){.f.op = act, .in = {gate, up, dy}, .out = {dgate, dup}, .run = run_gated_grad}, 3, 2, n);
 }
 
-void mx_add_to(mx_vector c, mx_vector x, int64_t n)
+void mx_add_to(mx_array c, mx_array x, int64_t n)
 {
     map m = {.paths = mx_elementwise_current(), .in = {x}, .out = {c}};
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)

@@ -12,10 +12,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef struct mx_vector {
+typedef struct mx_array {
     void *data;
     mx_dtype dtype;
-} mx_vector;
+} mx_array;
 
 /* ---- functions of one array ---- */
 
@@ -46,24 +46,26 @@ typedef struct mx_function {
 
 /* y = f(x), n elements; f32 or bf16. exp overflows to inf, log gives -inf at 0 and NaN below (denormals count as 0);
  * gelu and silu give 0 or a value below 1e-26 in magnitude at -inf. */
-void mx_unary_forward(mx_function f, mx_vector x, mx_vector y, int64_t n);
+void mx_unary_forward(mx_function f, mx_array x, mx_array y, int64_t n);
 
 /* dx = dy f'. `v` holds f's output y where mx_unary_reads_output(op), else its input x. */
-void mx_unary_backward(mx_function f, mx_vector v, mx_vector dy, mx_vector dx, int64_t n);
+void mx_unary_backward(mx_function f, mx_array v, mx_array dy, mx_array dx, int64_t n);
 bool mx_unary_reads_output(mx_unary op);
 
 /* y = act(gate) * up, and both gradients in one pass. act is MX_RELU, MX_GELU_TANH, MX_GELU_ERF or MX_SILU. */
-void mx_gated_forward(mx_unary act, mx_vector gate, mx_vector up, mx_vector y, int64_t n);
-void mx_gated_backward(mx_unary act, mx_vector gate, mx_vector up, mx_vector dy, mx_vector dgate, mx_vector dup,
-                       int64_t n);
+void mx_gated_forward(mx_unary act, mx_array gate, mx_array up, mx_array y, int64_t n);
+void mx_gated_backward(mx_unary act, mx_array gate, mx_array up, mx_array dy, mx_array dgate, mx_array dup, int64_t n);
 
 /* y = x in y's dtype, any to any. Float to integer rounds toward zero and saturates, NaN gives 0; integer to integer
  * saturates; i32 to bf16 goes by way of f32. */
-void mx_cast(mx_vector x, mx_vector y, int64_t n);
+void mx_cast(mx_array x, mx_array y, int64_t n);
 
-void mx_add_to(mx_vector c, mx_vector x, int64_t n);               /* c += x; f32 or bf16 each */
-void mx_fill(mx_vector y, double value, int64_t n);                /* any dtype; integers as mx_cast */
-void mx_arange(mx_vector y, double start, double step, int64_t n); /* start + i step, computed in f64; as mx_cast */
+/* y = trunc(scale x + shift) for integers of one dtype, computed in f64 and saturated. */
+void mx_affine_int(mx_array x, mx_array y, double scale, double shift, int64_t n);
+
+void mx_add_to(mx_array c, mx_array x, int64_t n);                /* c += x; f32 or bf16 each */
+void mx_fill(mx_array y, double value, int64_t n);                /* any dtype; integers as mx_cast */
+void mx_arange(mx_array y, double start, double step, int64_t n); /* start + i step, computed in f64; as mx_cast */
 
 /* ---- broadcasting ---- */
 
@@ -88,20 +90,21 @@ typedef enum mx_binary { MX_ADD, MX_SUB, MX_MUL, MX_DIV, MX_MAXIMUM, MX_MINIMUM,
 
 /* y = a op b. Floats of either kind, or all three of one integer dtype: these wrap around, and division truncates
  * toward zero (x / 0 gives 0). The maximum and minimum of anything and NaN is NaN. */
-void mx_binary_forward(mx_binary op, const mx_broadcast *plan, mx_vector a, mx_vector b, mx_vector y);
+void mx_binary_forward(mx_binary op, const mx_broadcast *plan, mx_array a, mx_array b, mx_array y);
 
 /* y = dy times the derivative of (a op b) by b (by_b) or by a, for MX_DIV by b, MX_MAXIMUM and MX_MINIMUM (half each
  * at a tie). The plan's three inputs are a, b, dy; floats. */
-void mx_binary_backward(mx_binary op, bool by_b, const mx_broadcast *plan, mx_vector a, mx_vector b, mx_vector dy,
-                        mx_vector y);
+void mx_binary_backward(mx_binary op, bool by_b, const mx_broadcast *plan, mx_array a, mx_array b, mx_array dy,
+                        mx_array y);
 
 typedef enum mx_compare { MX_EQ, MX_NE, MX_LT, MX_LE, MX_GT, MX_GE, MX_COMPARES } mx_compare;
 
 /* y = 1 where a op b, else 0, as u8. Floats of either kind, or one integer dtype. With NaN all but ne are 0. */
-void mx_compare_forward(mx_compare op, const mx_broadcast *plan, mx_vector a, mx_vector b, uint8_t *y);
+void mx_compare_forward(mx_compare op, const mx_broadcast *plan, mx_array a, mx_array b, uint8_t *y);
 
-/* y = a where the u8 is not 0, else b, bits unchanged; a, b and y of one dtype. The plan's inputs are cond, a, b. */
-void mx_where_forward(const mx_broadcast *plan, const uint8_t *cond, mx_vector a, mx_vector b, mx_vector y);
+/* y = a where the u8 is not 0, else b; bits unchanged where the dtype is y's, as a is; b is y's dtype or, for a float
+ * y, either float. The plan's inputs are cond, a, b. */
+void mx_where_forward(const mx_broadcast *plan, const uint8_t *cond, mx_array a, mx_array b, mx_array y);
 
 /* ---- the loops for one instruction set, on one thread ---- */
 
@@ -115,7 +118,7 @@ typedef struct mx_elementwise_paths {
     void (*to_f32)(const mx_bf16 *x, float *y, int64_t n, bool stream);
     void (*to_bf16)(const float *x, mx_bf16 *y, int64_t n, bool stream);
     void (*copy)(const void *x, void *y, int64_t bytes, bool stream);
-    void (*add_to)(mx_vector c, mx_vector x, int64_t n);
+    void (*add_to)(mx_array c, mx_array x, int64_t n);
 
     /* A step of 0 stands for one value used throughout. */
     void (*binary)(mx_binary op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y,

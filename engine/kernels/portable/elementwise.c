@@ -175,7 +175,7 @@ static void copy(const void *x, void *y, int64_t bytes, bool stream)
     memmove(y, x, (size_t)bytes);
 }
 
-static void add_to(mx_vector c, mx_vector x, int64_t n)
+static void add_to(mx_array c, mx_array x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         store(c.data, c.dtype, i, load(c.data, c.dtype, i) + load(x.data, x.dtype, i));

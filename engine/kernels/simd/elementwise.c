@@ -376,7 +376,7 @@ static void add_f32_to_bf16(mx_bf16 *c, const float *x, int64_t n)
     }
 }
 
-static void add_to(mx_vector c, mx_vector x, int64_t n)
+static void add_to(mx_array c, mx_array x, int64_t n)
 {
     if (c.dtype == MX_F32 && x.dtype == MX_F32)
         add_to_as(c.data, false, x.data, false, n);

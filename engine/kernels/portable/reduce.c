@@ -1,0 +1,39 @@
+#include "kernels/reduce.h"
+
+#include <math.h>
+
+static float load(mx_array x, int64_t i)
+{
+    return x.dtype == MX_BF16 ? mx_from_bf16(((const mx_bf16 *)x.data)[i]) : ((const float *)x.data)[i];
+}
+
+static float fold_in(mx_fold fold, float acc, float x)
+{
+    if (fold == MX_FOLD_MAX)
+        return isnan(acc) || acc > x ? acc : x;
+    return acc + (fold == MX_FOLD_SQUARES ? x * x : x);
+}
+
+/* Many partial sums, as the vector paths have, so that the rounding error of a long row stays small. */
+static float row(mx_fold fold, mx_array x, int64_t n)
+{
+    enum { LANES = 16 };
+    float acc[LANES], first = fold == MX_FOLD_MAX ? -INFINITY : 0.0f;
+    for (int l = 0; l < LANES; l++)
+        acc[l] = first;
+    for (int64_t i = 0; i < n; i++)
+        acc[i % LANES] = fold_in(fold, acc[i % LANES], load(x, i));
+    float all = first;
+    for (int l = 0; l < LANES; l++)
+        all = fold_in(fold == MX_FOLD_MAX ? fold : MX_FOLD_SUM, all, acc[l]);
+    return all;
+}
+
+static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < width; j++)
+            acc[j] = fold_in(fold, acc[j], load(x, i * stride + j));
+}
+
+const mx_reduce_paths mx_reduce_portable = {.row = row, .rows = rows};

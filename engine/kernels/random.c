@@ -1,0 +1,79 @@
+#include "kernels/random.h"
+
+#include "core/cpu.h"
+
+static const mx_random_paths *current(void)
+{
+    static const mx_random_paths *const paths[MX_ISAS] = {
+        [MX_ISA_PORTABLE] = &mx_random_portable,
+        [MX_ISA_AVX2] = &mx_random_avx2,
+        [MX_ISA_AVX512] = &mx_random_avx512,
+        [MX_ISA_AVX512_BF16] = &mx_random_avx512_bf16,
+    };
+    return paths[mx_isa_current()];
+}
+
+typedef enum kind { UNIFORM, NORMAL, DROP } kind;
+
+typedef struct job {
+    kind kind;
+    mx_stream s;
+    float a, b; /* low and width, mean and std, or (b) the scale of what is kept */
+    int32_t threshold;
+    mx_array x, y;
+} job;
+
+static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
+
+/* One group of up to 64 elements, of which n exist. */
+static void run_group(const job *j, int64_t group, int64_t n)
+{
+    const mx_random_paths *paths = current();
+    const mx_elementwise_paths *convert = mx_elementwise_current();
+    uint32_t words[MX_RNG_GROUP];
+    float x[MX_RNG_GROUP] = {0}, value[MX_RNG_GROUP];
+    int64_t first = group * MX_RNG_GROUP;
+    paths->words(j->s.seed, j->s.offset, (uint64_t)group, words);
+    if (j->kind == UNIFORM) {
+        for (int i = 0; i < MX_RNG_GROUP; i++)
+            value[i] = j->a + j->b * mx_rng_unit(words[i]);
+    } else if (j->kind == NORMAL) {
+        paths->normals(words, value);
+        for (int i = 0; i < MX_RNG_GROUP; i++)
+            value[i] = j->a + j->b * value[i];
+    } else {
+        if (j->x.dtype == MX_BF16)
+            convert->to_f32(at(j->x, first), x, n, false);
+        else
+            memcpy(x, at(j->x, first), (size_t)n * sizeof *x);
+        paths->drop(words, j->threshold, j->b, x, value);
+    }
+    if (j->y.dtype == MX_BF16)
+        convert->to_bf16(value, at(j->y, first), n, false);
+    else
+        memcpy(at(j->y, first), value, (size_t)n * sizeof *value);
+}
+
+static void run(const job *j, int64_t n)
+{
+    int64_t groups = (n + MX_RNG_GROUP - 1) / MX_RNG_GROUP;
+#pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
+    for (int64_t g = 0; g < groups; g++)
+        run_group(j, g, n - g * MX_RNG_GROUP < MX_RNG_GROUP ? n - g * MX_RNG_GROUP : MX_RNG_GROUP);
+}
+
+void mx_random_uniform(mx_stream s, float low, float high, mx_array y, int64_t n)
+{
+    run(&(job){.kind = UNIFORM, .s = s, .a = low, .b = high - low, .y = y}, n);
+}
+
+void mx_random_normal(mx_stream s, float mean, float std, mx_array y, int64_t n)
+{
+    run(&(job){.kind = NORMAL, .s = s, .a = mean, .b = std, .y = y}, n);
+}
+
+void mx_dropout(mx_stream s, double rate, mx_array x, mx_array y, int64_t n)
+{
+    int32_t threshold = (int32_t)(rate * 0x1p24 + 0.5);
+    run(&(job){.kind = DROP, .s = s, .b = (float)(1.0 / (1.0 - rate)), .threshold = threshold, .x = x, .y = y}, n);
+}

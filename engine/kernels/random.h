@@ -1,0 +1,30 @@
+/* Random arrays and dropout: values of (seed, offset, index) alone, by core/rng.h, the same bits on every path. */
+#ifndef MX_KERNELS_RANDOM_H
+#define MX_KERNELS_RANDOM_H
+
+#include "core/rng.h"
+#include "kernels/elementwise.h"
+
+typedef struct mx_stream {
+    uint64_t seed, offset;
+} mx_stream;
+
+/* y[i] = low + (high - low) u, u uniform on [0, 1); f32 or bf16 (where rounding may give `high`). */
+void mx_random_uniform(mx_stream s, float low, float high, mx_array y, int64_t n);
+
+/* y[i] = mean + std z, z standard normal; f32 or bf16. */
+void mx_random_normal(mx_stream s, float mean, float std, mx_array y, int64_t n);
+
+/* y[i] = x[i] / (1 - rate) with probability 1 - rate, else 0; 0 <= rate < 1. x and y f32 or bf16. y may be x. */
+void mx_dropout(mx_stream s, double rate, mx_array x, mx_array y, int64_t n);
+
+/* For one instruction set, one group of elements: as mx_rng_words and mx_rng_normals; and y[i] = words[i] >> 8 at or
+ * above `threshold` ? scale x[i] : 0. */
+typedef struct mx_random_paths {
+    void (*words)(uint64_t seed, uint64_t offset, uint64_t group, uint32_t words[MX_RNG_GROUP]);
+    void (*normals)(const uint32_t words[MX_RNG_GROUP], float normals[MX_RNG_GROUP]);
+    void (*drop)(const uint32_t words[MX_RNG_GROUP], int32_t threshold, float scale, const float *x, float *y);
+} mx_random_paths;
+extern const mx_random_paths mx_random_portable, mx_random_avx2, mx_random_avx512, mx_random_avx512_bf16;
+
+#endif

@@ -1,0 +1,253 @@
+#include "kernels/reduce.h"
+
+#include "core/cpu.h"
+#include "core/pool.h"
+
+#include <math.h>
+
+enum {
+    WIDTH = 1024, /* columns summed at a time: their f32 sums stay in the first-level cache */
+    PIECE = MX_CHUNK,
+};
+
+static const mx_reduce_paths *current(void)
+{
+    static const mx_reduce_paths *const paths[MX_ISAS] = {
+        [MX_ISA_PORTABLE] = &mx_reduce_portable,
+        [MX_ISA_AVX2] = &mx_reduce_avx2,
+        [MX_ISA_AVX512] = &mx_reduce_avx512,
+        [MX_ISA_AVX512_BF16] = &mx_reduce_avx512_bf16,
+    };
+    return paths[mx_isa_current()];
+}
+
+static mx_array at(mx_array v, int64_t i)
+{
+    return (mx_array){(char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype), v.dtype};
+}
+
+static float load(mx_array x, int64_t i)
+{
+    return x.dtype == MX_BF16 ? mx_from_bf16(((const mx_bf16 *)x.data)[i]) : ((const float *)x.data)[i];
+}
+
+static void store(mx_array y, int64_t i, double value)
+{
+    if (y.dtype == MX_F32)
+        ((float *)y.data)[i] = (float)value;
+    else
+        ((mx_bf16 *)y.data)[i] = mx_to_bf16((float)value);
+}
+
+static double identity(mx_fold fold) { return fold == MX_FOLD_MAX ? -INFINITY : 0.0; }
+
+static double join(mx_fold fold, double a, double b)
+{
+    if (fold == MX_FOLD_MAX)
+        return isnan(a) || a > b ? a : b;
+    return a + b;
+}
+
+/* ---- rows: inner is 1 ---- */
+
+/* Each row in pieces of PIECE; partial (outer, pieces). */
+static mx_status fold_rows(mx_fold fold, mx_array x, mx_extent e, double scale, mx_array y)
+{
+    const mx_reduce_paths *paths = current();
+    int64_t pieces = (e.n + PIECE - 1) / PIECE, items = e.outer * pieces;
+    float *partial = NULL;
+    if (items == 0) {
+        for (int64_t o = 0; o < e.outer; o++)
+            store(y, o, scale * identity(fold));
+        return MX_OK;
+    }
+    int64_t bytes = pieces == 1 ? 0 : items * (int64_t)sizeof *partial;
+    if (pieces > 1)
+        MX_TRY(mx_pool_alloc(bytes, (void **)&partial));
+#pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
+    for (int64_t i = 0; i < items; i++) {
+        int64_t o = i / pieces, first = i % pieces * PIECE, n = e.n - first < PIECE ? e.n - first : PIECE;
+        float part = paths->row(fold, at(x, o * e.n + first), n);
+        if (pieces == 1)
+            store(y, o, scale * part);
+        else
+            partial[i] = part;
+    }
+    if (pieces == 1)
+        return MX_OK;
+    for (int64_t o = 0; o < e.outer; o++) {
+        double all = identity(fold);
+        for (int64_t p = 0; p < pieces; p++)
+            all = join(fold, all, partial[o * pieces + p]);
+        store(y, o, scale * all);
+    }
+    mx_pool_free(partial, bytes);
+    return MX_OK;
+}
+
+/* ---- columns: inner > 1 ---- */
+
+typedef struct columns {
+    mx_fold fold;
+    mx_array x, y;
+    mx_extent e;
+    int64_t width, n_widths;  /* columns in a piece, and pieces across */
+    int64_t height, n_blocks; /* rows in a piece, and pieces down */
+    double scale;
+    float *partial; /* (outer, n_blocks, inner); NULL when there is one block */
+} columns;
+
+static void fold_block(const columns *c, const mx_reduce_paths *paths, int64_t o, int64_t block, int64_t piece)
+{
+    float acc[WIDTH];
+    int64_t from = piece * c->width, width = c->e.inner - from < c->width ? c->e.inner - from : c->width;
+    int64_t first = block * c->height, n = c->e.n - first < c->height ? c->e.n - first : c->height;
+    for (int64_t j = 0; j < width; j++)
+        acc[j] = (float)identity(c->fold);
+    paths->rows(c->fold, acc, at(c->x, (o * c->e.n + first) * c->e.inner + from), n, c->e.inner, width);
+    if (c->partial)
+        memcpy(c->partial + (o * c->n_blocks + block) * c->e.inner + from, acc, (size_t)width * sizeof *acc);
+    else
+        for (int64_t j = 0; j < width; j++)
+            store(c->y, o * c->e.inner + from + j, c->scale * acc[j]);
+}
+
+static void join_blocks(const columns *c, int64_t o, int64_t piece)
+{
+    double acc[WIDTH];
+    int64_t from = piece * c->width, width = c->e.inner - from < c->width ? c->e.inner - from : c->width;
+    for (int64_t j = 0; j < width; j++)
+        acc[j] = identity(c->fold);
+    for (int64_t b = 0; b < c->n_blocks; b++)
+        for (int64_t j = 0; j < width; j++)
+            acc[j] = join(c->fold, acc[j], c->partial[(o * c->n_blocks + b) * c->e.inner + from + j]);
+    for (int64_t j = 0; j < width; j++)
+        store(c->y, o * c->e.inner + from + j, c->scale * acc[j]);
+}
+
+static mx_status fold_columns(mx_fold fold, mx_array x, mx_extent e, double scale, mx_array y)
+{
+    columns c = {.fold = fold, .x = x, .y = y, .e = e, .scale = scale};
+    const mx_reduce_paths *paths = current();
+    c.width = e.inner < WIDTH ? e.inner : WIDTH;
+    c.n_widths = c.width ? (e.inner + c.width - 1) / c.width : 0;
+    /* Blocks of at least 64 Ki elements and 64 rows: partial sums are then a small part of x. */
+    c.height = c.width > 0 && MX_PARALLEL_FROM / c.width > 64 ? MX_PARALLEL_FROM / c.width : 64;
+    c.n_blocks = e.n > c.height ? (e.n + c.height - 1) / c.height : 1;
+    int64_t bytes = c.n_blocks == 1 ? 0 : e.outer * c.n_blocks * e.inner * (int64_t)sizeof(float);
+    if (bytes > 0)
+        MX_TRY(mx_pool_alloc(bytes, (void **)&c.partial));
+    int64_t items = e.outer * c.n_blocks * c.n_widths, ends = e.outer * c.n_widths;
+#pragma omp parallel if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < items; i++)
+            fold_block(&c, paths, i / c.n_widths / c.n_blocks, i / c.n_widths % c.n_blocks, i % c.n_widths);
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < (c.partial ? ends : 0); i++)
+            join_blocks(&c, i / c.n_widths, i % c.n_widths);
+    }
+    if (c.partial)
+        mx_pool_free(c.partial, bytes);
+    return MX_OK;
+}
+
+static mx_status fold(mx_fold kind, mx_array x, mx_extent e, double scale, mx_array y)
+{
+    return e.inner == 1 ? fold_rows(kind, x, e, scale, y) : fold_columns(kind, x, e, scale, y);
+}
+
+/* ---- integers ---- */
+
+static int64_t load_int(mx_array v, int64_t i)
+{
+    if (v.dtype == MX_I32)
+        return ((const int32_t *)v.data)[i];
+    return v.dtype == MX_U8 ? ((const uint8_t *)v.data)[i] : ((const int8_t *)v.data)[i];
+}
+
+static int64_t fold_ints(mx_fold fold, mx_array x, mx_extent e, int64_t o, int64_t j)
+{
+    int64_t all = fold == MX_FOLD_MAX ? INT64_MIN : 0;
+    for (int64_t i = 0; i < e.n; i++) {
+        int64_t one = load_int(x, (o * e.n + i) * e.inner + j);
+        if (fold == MX_FOLD_SUM)
+            all += one;
+        else if (one > all)
+            all = one;
+    }
+    return all;
+}
+
+static void fold_all_ints(mx_fold fold, mx_array x, mx_extent e, double scale, mx_array y)
+{
+#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    for (int64_t i = 0; i < e.outer * e.inner; i++) {
+        int64_t all = fold_ints(fold, x, e, i / e.inner, i % e.inner);
+        if (mx_dtype_is_float(y.dtype))
+            store(y, i, scale * (double)all);
+        else if (y.dtype == MX_I32)
+            ((int32_t *)y.data)[i] = (int32_t)(uint32_t)all;
+        else
+            ((uint8_t *)y.data)[i] = (uint8_t)all;
+    }
+}
+
+/* ---- */
+
+mx_status mx_reduce_sum(mx_array x, mx_extent e, double scale, mx_array y)
+{
+    if (mx_dtype_is_float(x.dtype))
+        return fold(MX_FOLD_SUM, x, e, scale, y);
+    fold_all_ints(MX_FOLD_SUM, x, e, scale, y);
+    return MX_OK;
+}
+
+mx_status mx_reduce_max(mx_array x, mx_extent e, mx_array y)
+{
+    if (mx_dtype_is_float(x.dtype))
+        return fold(MX_FOLD_MAX, x, e, 1.0, y);
+    fold_all_ints(MX_FOLD_MAX, x, e, 1.0, y);
+    return MX_OK;
+}
+
+mx_status mx_sum_squares(mx_array x, int64_t n, float *y)
+{
+    return fold_rows(MX_FOLD_SQUARES, x, (mx_extent){1, n, 1}, 1.0, (mx_array){y, MX_F32});
+}
+
+void mx_reduce_max_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx_array dx)
+{
+#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    for (int64_t k = 0; k < e.outer * e.inner; k++) {
+        int64_t first = k / e.inner * e.n * e.inner + k % e.inner, ties = 0;
+        for (int64_t i = 0; i < e.n; i++)
+            ties += load(x, first + i * e.inner) == load(y, k);
+        float share = load(dy, k) / (float)ties;
+        for (int64_t i = 0; i < e.n; i++)
+            store(dx, first + i * e.inner, load(x, first + i * e.inner) == load(y, k) ? share : 0.0f);
+    }
+}
+
+/* As a double every element of every dtype compares exactly. */
+static double load_any(mx_array x, int64_t i)
+{
+    return mx_dtype_is_float(x.dtype) ? load(x, i) : (double)load_int(x, i);
+}
+
+void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index)
+{
+#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    for (int64_t k = 0; k < e.outer * e.inner; k++) {
+        int64_t first = k / e.inner * e.n * e.inner + k % e.inner, best = 0;
+        double largest = load_any(x, first);
+        for (int64_t i = 1; i < e.n && !isnan(largest); i++) {
+            double one = load_any(x, first + i * e.inner);
+            if (one > largest || isnan(one)) {
+                largest = one;
+                best = i;
+            }
+        }
+        index[k] = (int32_t)(best + 1);
+    }
+}

@@ -1,0 +1,45 @@
+/* Sums and maxima along a dimension or over everything.
+ *
+ * An array is seen as (outer, n, inner), row-major, and reduced over the middle; all of it is (1, count, 1). Work is
+ * cut by sizes alone and partial results are combined in order, so the bits do not depend on the number of threads.
+ * Sums are f32 within a piece of up to 16 Ki elements and f64 across pieces of a row. */
+#ifndef MX_KERNELS_REDUCE_H
+#define MX_KERNELS_REDUCE_H
+
+#include "core/status.h"
+#include "kernels/elementwise.h"
+
+typedef struct mx_extent {
+    int64_t outer, n, inner;
+} mx_extent;
+
+/* y (outer, inner) = scale * the sum of x. x f32 or bf16: y either of them. x an integer: y i32 (scale 1; wraps
+ * around), or f32. An empty sum is 0. MX_ERR_MEMORY when scratch for partial sums cannot be had. */
+mx_status mx_reduce_sum(mx_array x, mx_extent e, double scale, mx_array y);
+
+/* y (outer, inner), of x's dtype, = the largest of x; NaN where there is one. n >= 1. */
+mx_status mx_reduce_max(mx_array x, mx_extent e, mx_array y);
+
+/* Its gradient: dx = dy at the largest elements of each (outer, inner), shared equally at a tie, 0 elsewhere. x, y, dy
+ * and dx f32 or bf16. */
+void mx_reduce_max_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx_array dx);
+
+/* index (outer, inner) = the place of the largest, counted from 1; the first at a tie; the first NaN. n >= 1. */
+void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index);
+
+/* The sum of the squares of n values, f32 or bf16. */
+mx_status mx_sum_squares(mx_array x, int64_t n, float *y);
+
+/* ---- the loops for one instruction set, on one thread; x f32 or bf16 ---- */
+
+typedef enum mx_fold { MX_FOLD_SUM, MX_FOLD_SQUARES, MX_FOLD_MAX } mx_fold;
+
+typedef struct mx_reduce_paths {
+    /* n >= 1 neighbours folded into one. */
+    float (*row)(mx_fold fold, mx_array x, int64_t n);
+    /* acc[j] folded with x[i * stride + j] for i in 0 .. n, j in 0 .. width. Not MX_FOLD_SQUARES. */
+    void (*rows)(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width);
+} mx_reduce_paths;
+extern const mx_reduce_paths mx_reduce_portable, mx_reduce_avx2, mx_reduce_avx512, mx_reduce_avx512_bf16;
+
+#endif

@@ -1,0 +1,103 @@
+#include "kernels/reduce.h"
+
+#include "kernels/simd/simd.h"
+
+#include <math.h>
+
+#define MX_INLINE static inline __attribute__((always_inline))
+
+MX_INLINE vf get(const void *p, bool half, int64_t i)
+{
+    return half ? vf_load_bf16((const mx_bf16 *)p + i) : vf_load((const float *)p + i);
+}
+
+MX_INLINE float get_one(const void *p, bool half, int64_t i)
+{
+    return half ? mx_from_bf16(((const mx_bf16 *)p)[i]) : ((const float *)p)[i];
+}
+
+MX_INLINE vf fold_in(mx_fold fold, vf acc, vf x)
+{
+    if (fold == MX_FOLD_SUM)
+        return acc + x;
+    if (fold == MX_FOLD_SQUARES)
+        return vf_fma(x, x, acc);
+    return vf_select(vf_is_nan(acc), acc, vf_max(acc, x)); /* the instruction gives x when either is NaN */
+}
+
+MX_INLINE float fold_one(mx_fold fold, float acc, float x)
+{
+    if (fold == MX_FOLD_MAX)
+        return isnan(acc) || acc > x ? acc : x;
+    return acc + x;
+}
+
+MX_INLINE float row_as(mx_fold fold, bool half, const void *x, int64_t n)
+{
+    vf start = vf_set1(fold == MX_FOLD_MAX ? -INFINITY : 0.0f), acc[4] = {start, start, start, start};
+    int64_t i = 0;
+    for (; i + 4 * VL <= n; i += 4 * VL)
+        for (int u = 0; u < 4; u++)
+            acc[u] = fold_in(fold, acc[u], get(x, half, i + u * VL));
+    for (; i + VL <= n; i += VL)
+        acc[0] = fold_in(fold, acc[0], get(x, half, i));
+    mx_fold join = fold == MX_FOLD_MAX ? fold : MX_FOLD_SUM;
+    acc[0] = fold_in(join, fold_in(join, acc[0], acc[1]), fold_in(join, acc[2], acc[3]));
+    float lane[VL], all = fold == MX_FOLD_MAX ? -INFINITY : 0.0f;
+    vf_store(lane, acc[0]);
+    for (int l = 0; l < VL; l++)
+        all = fold_one(fold, all, lane[l]);
+    for (; i < n; i++) {
+        float one = get_one(x, half, i);
+        all = fold_one(fold, all, fold == MX_FOLD_SQUARES ? one * one : one);
+    }
+    return all;
+}
+
+static float row(mx_fold fold, mx_array x, int64_t n)
+{
+    bool half = x.dtype == MX_BF16;
+    switch (fold) {
+    case MX_FOLD_SUM:
+        return half ? row_as(MX_FOLD_SUM, true, x.data, n) : row_as(MX_FOLD_SUM, false, x.data, n);
+    case MX_FOLD_SQUARES:
+        return half ? row_as(MX_FOLD_SQUARES, true, x.data, n) : row_as(MX_FOLD_SQUARES, false, x.data, n);
+    default:
+        return half ? row_as(MX_FOLD_MAX, true, x.data, n) : row_as(MX_FOLD_MAX, false, x.data, n);
+    }
+}
+
+/* Four rows at a time, so that acc is read and written once for four loads of x. */
+MX_INLINE void rows_as(mx_fold fold, bool half, float *acc, const void *x, int64_t n, int64_t stride, int64_t width)
+{
+    int64_t together;
+    for (int64_t i = 0; i < n; i += together) {
+        int64_t at = i * stride, j = 0;
+        together = i + 4 <= n ? 4 : 1;
+        for (; together == 4 && j + VL <= width; j += VL) {
+            vf a = fold_in(fold, vf_load(acc + j), get(x, half, at + j));
+            a = fold_in(fold, a, get(x, half, at + stride + j));
+            a = fold_in(fold, a, get(x, half, at + 2 * stride + j));
+            vf_store(acc + j, fold_in(fold, a, get(x, half, at + 3 * stride + j)));
+        }
+        for (; j + VL <= width; j += VL)
+            vf_store(acc + j, fold_in(fold, vf_load(acc + j), get(x, half, at + j)));
+        for (; j < width; j++)
+            for (int64_t r = 0; r < together; r++)
+                acc[j] = fold_one(fold, acc[j], get_one(x, half, at + r * stride + j));
+    }
+}
+
+static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width)
+{
+    if (fold == MX_FOLD_SUM && x.dtype == MX_BF16)
+        rows_as(MX_FOLD_SUM, true, acc, x.data, n, stride, width);
+    else if (fold == MX_FOLD_SUM)
+        rows_as(MX_FOLD_SUM, false, acc, x.data, n, stride, width);
+    else if (x.dtype == MX_BF16)
+        rows_as(MX_FOLD_MAX, true, acc, x.data, n, stride, width);
+    else
+        rows_as(MX_FOLD_MAX, false, acc, x.data, n, stride, width);
+}
+
+const mx_reduce_paths MX_SIMD_NAME(mx_reduce) = {.row = row, .rows = rows};

@@ -1,0 +1,137 @@
+/* Activations: relu, gelu, silu, and gated ones, which take the product with a second tensor in the same pass. */
+#include "ops/pointwise.h"
+
+typedef struct gated_attr {
+    int activation; /* index in activations */
+    int approximate;
+} gated_attr;
+
+static const char *const x_input[] = {"x", NULL};
+
+const mx_op mx_op_relu = {
+    .name = "relu",
+    .doc = "max(x, 0), element by element; gradient 0 at 0",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .reads_out = 1, /* y > 0 where x > 0: x need not be kept */
+    .infer = mx_unary_infer,
+    .cost = mx_unary_cost,
+    .host = mx_unary_host,
+    .vjp = mx_unary_vjp,
+};
+
+const mx_op mx_op_silu = {
+    .name = "silu",
+    .doc = "x sigmoid(x), element by element",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .reads_in = 1,
+    .infer = mx_unary_infer,
+    .cost = mx_unary_cost,
+    .host = mx_unary_host,
+    .vjp = mx_unary_vjp,
+};
+
+const mx_op mx_op_gelu = {
+    .name = "gelu",
+    .doc = "x times the normal distribution at x, element by element",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = (const mx_attr[]){{"approximate", MX_ATTR_ENUM, offsetof(mx_gelu_attr, approximate), 0, mx_gelu_choices,
+                                "'tanh' as GPT-2 does, or 'none': by the error function"},
+                               {0}},
+    .attr_bytes = sizeof(mx_gelu_attr),
+    .reads_in = 1,
+    .infer = mx_unary_infer,
+    .cost = mx_unary_cost,
+    .host = mx_unary_host,
+    .vjp = mx_unary_vjp,
+};
+
+/* ---- gated ---- */
+
+static const char *const activations[] = {"silu", "gelu", "relu", NULL};
+
+static mx_unary activation_of(const mx_call *call)
+{
+    const gated_attr *attr = mx_call_attr(call);
+    if (attr->activation == 1)
+        return attr->approximate ? MX_GELU_ERF : MX_GELU_TANH;
+    return attr->activation == 0 ? MX_SILU : MX_RELU;
+}
+
+static mx_status infer_gated(mx_call *call)
+{
+    for (int i = 0; i < call->n_in; i++) {
+        MX_TRY(mx_want_dtype(call, i, MX_FLOATS));
+        if (!mx_shape_equal(&call->in[i]->shape, &call->in[0]->shape))
+            return mx_bad_shape(call, "all tensors must have one shape");
+    }
+    mx_dtype dtype = call->op == &mx_op_gated ? call->in[0]->dtype : call->in[2]->dtype;
+    for (int i = 0; i < call->n_out; i++)
+        MX_TRY(mx_out(call, i, dtype, &call->in[0]->shape));
+    return MX_OK;
+}
+
+static mx_cost cost_gated(const mx_call *call) { return mx_cost_of(call, 14.0 * (double)mx_count(call->in[0])); }
+
+static mx_cost cost_gated_grad(const mx_call *call) { return mx_cost_of(call, 20.0 * (double)mx_count(call->in[0])); }
+
+static mx_status host_gated(mx_call *call)
+{
+    mx_gated_forward(activation_of(call), mx_array_of(call->in[0]), mx_array_of(call->in[1]), mx_array_of(call->out[0]),
+                     mx_count(call->in[0]));
+    return MX_OK;
+}
+
+static mx_status host_gated_grad(mx_call *call)
+{
+    mx_gated_backward(activation_of(call), mx_array_of(call->in[0]), mx_array_of(call->in[1]), mx_array_of(call->in[2]),
+                      mx_array_of(call->out[0]), mx_array_of(call->out[1]), mx_count(call->in[0]));
+    return MX_OK;
+}
+
+static mx_status vjp_gated(mx_vjp *v)
+{
+    const mx_call *call = v->call;
+    mx_tensor *in[3] = {call->in[0], call->in[1], v->out_grad[0]}, *out[2] = {NULL, NULL};
+    MX_TRY(mx_apply(&mx_op_gated_grad, in, 3, mx_call_attr(call), out));
+    mx_status status = mx_give_grad(v, 0, out[0]), other = mx_give_grad(v, 1, out[1]);
+    return status != MX_OK ? status : other;
+}
+
+static const mx_attr gated_attrs[] = {
+    {"activation", MX_ATTR_ENUM, offsetof(gated_attr, activation), 0, activations, "of gate: silu, gelu or relu"},
+    {"approximate", MX_ATTR_ENUM, offsetof(gated_attr, approximate), 0, mx_gelu_choices, "of gelu: tanh or none"},
+    {0}};
+
+const mx_op mx_op_gated = {
+    .name = "gated",
+    .doc = "activation(gate) * up in one pass; gate and up of one shape",
+    .inputs = (const char *const[]){"gate", "up", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = gated_attrs,
+    .attr_bytes = sizeof(gated_attr),
+    .reads_in = 3,
+    .infer = infer_gated,
+    .cost = cost_gated,
+    .host = host_gated,
+    .vjp = vjp_gated,
+};
+
+const mx_op mx_op_gated_grad = {
+    .name = "gated_grad",
+    .doc = "the gradients of gated by gate and by up, in one pass",
+    .inputs = (const char *const[]){"gate", "up", "dy", NULL},
+    .n_out = 2,
+    .n_results = 2,
+    .attrs = gated_attrs,
+    .attr_bytes = sizeof(gated_attr),
+    .infer = infer_gated,
+    .cost = cost_gated_grad,
+    .host = host_gated_grad,
+};

@@ -1,0 +1,205 @@
+/* Parameter updates, fill and copy: what changes a tensor in place. */
+#include "kernels/optimizer.h"
+
+#include "ops/pointwise.h"
+
+#include <math.h>
+
+typedef struct adamw_attr {
+    double lr, beta1, beta2, eps, eps_root, weight_decay, grad_scale;
+    int64_t step;
+} adamw_attr;
+
+typedef struct sgd_attr {
+    double lr, momentum, weight_decay, grad_scale;
+    bool nesterov;
+} sgd_attr;
+
+typedef struct fill_attr {
+    double value;
+} fill_attr;
+
+static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
+
+/* ---- adamw ---- */
+
+static mx_status infer_adamw(mx_call *call)
+{
+    static const unsigned allowed[5] = {MX_FLOATS, MX_FLOATS, 1 << MX_F32, 1 << MX_F32, 1 << MX_BF16};
+    const adamw_attr *attr = mx_call_attr(call);
+    for (int i = 0; i < call->n_in; i++) {
+        MX_TRY(mx_want_dtype(call, i, allowed[i]));
+        MX_TRY(mx_want_shape(call, i, &call->in[0]->shape));
+    }
+    if (!(attr->beta1 >= 0 && attr->beta1 < 1 && attr->beta2 >= 0 && attr->beta2 < 1))
+        return mx_bad_value(call, "beta1 = %g and beta2 = %g must be in [0, 1)", attr->beta1, attr->beta2);
+    if (attr->step < 1)
+        return mx_bad_value(call, "step = %lld must count from 1", (long long)attr->step);
+    return MX_OK;
+}
+
+static mx_cost cost_adamw(const mx_call *call)
+{
+    mx_cost cost = mx_cost_of(call, 16.0 * (double)mx_count(call->in[0]));
+    for (int i = 0; i < call->n_in; i++)
+        if (i != 1 && call->in[i])
+            cost.bytes_written += (double)mx_bytes(call->in[i]);
+    if (input(call, 4))
+        cost.bytes_read -= (double)mx_bytes(call->in[4]);
+    return cost;
+}
+
+static mx_status host_adamw(mx_call *call)
+{
+    const adamw_attr *attr = mx_call_attr(call);
+    mx_tensor *copy = input(call, 4);
+    mx_adamw a = {.param = mx_array_of(call->in[0]),
+                  .grad = mx_array_of(call->in[1]),
+                  .m = mx_f32(call->in[2]),
+                  .v = mx_f32(call->in[3]),
+                  .copy = copy ? mx_data(copy) : NULL,
+                  .lr = (float)attr->lr,
+                  .beta1 = (float)attr->beta1,
+                  .beta2 = (float)attr->beta2,
+                  .eps = (float)attr->eps,
+                  .eps_root = (float)attr->eps_root,
+                  .weight_decay = (float)attr->weight_decay,
+                  .grad_scale = (float)attr->grad_scale,
+                  .correct1 = (float)(1.0 / (1.0 - pow(attr->beta1, (double)attr->step))),
+                  .correct2 = (float)(1.0 / (1.0 - pow(attr->beta2, (double)attr->step)))};
+    mx_adamw_run(&a, mx_count(call->in[0]));
+    return MX_OK;
+}
+
+const mx_op mx_op_adamw = {
+    .name = "adamw",
+    .doc = "one AdamW step (optax.adamw) on param, m (f32) and v (f32) in place; copy (bf16) receives the new param",
+    .inputs = (const char *const[]){"param", "grad", "m", "v", "copy?", NULL},
+    .flags = MX_OP_MUTATES,
+    .attrs = (const mx_attr[]){{"lr", MX_ATTR_FLOAT, offsetof(adamw_attr, lr), NAN, NULL, "learning rate"},
+                               {"beta1", MX_ATTR_FLOAT, offsetof(adamw_attr, beta1), 0.9, NULL, "decay of m"},
+                               {"beta2", MX_ATTR_FLOAT, offsetof(adamw_attr, beta2), 0.999, NULL, "decay of v"},
+                               {"eps", MX_ATTR_FLOAT, offsetof(adamw_attr, eps), 1e-8, NULL, "added to the root"},
+                               {"eps_root", MX_ATTR_FLOAT, offsetof(adamw_attr, eps_root), 0, NULL, "added under it"},
+                               {"weight_decay", MX_ATTR_FLOAT, offsetof(adamw_attr, weight_decay), 0, NULL,
+                                "param is reduced by lr times this times itself"},
+                               {"step", MX_ATTR_INT, offsetof(adamw_attr, step), NAN, NULL,
+                                "which step this is, from 1: for the bias correction"},
+                               {"grad_scale", MX_ATTR_FLOAT, offsetof(adamw_attr, grad_scale), 1, NULL,
+                                "factor of grad before all else, as for clipping"},
+                               {0}},
+    .attr_bytes = sizeof(adamw_attr),
+    .infer = infer_adamw,
+    .cost = cost_adamw,
+    .host = host_adamw,
+};
+
+/* ---- sgd ---- */
+
+static mx_status infer_sgd(mx_call *call)
+{
+    const sgd_attr *attr = mx_call_attr(call);
+    static const unsigned allowed[3] = {MX_FLOATS, MX_FLOATS, 1 << MX_F32};
+    for (int i = 0; i < call->n_in; i++) {
+        MX_TRY(mx_want_dtype(call, i, allowed[i]));
+        MX_TRY(mx_want_shape(call, i, &call->in[0]->shape));
+    }
+    if (attr->momentum != 0 && !input(call, 2))
+        return mx_bad_value(call, "momentum = %g needs the tensor 'state' (f32, zeros at first)", attr->momentum);
+    return MX_OK;
+}
+
+static mx_cost cost_sgd(const mx_call *call)
+{
+    mx_cost cost = mx_cost_of(call, 6.0 * (double)mx_count(call->in[0]));
+    cost.bytes_written = (double)mx_bytes(call->in[0]);
+    if (input(call, 2))
+        cost.bytes_written += (double)mx_bytes(call->in[2]);
+    return cost;
+}
+
+static mx_status host_sgd(mx_call *call)
+{
+    const sgd_attr *attr = mx_call_attr(call);
+    mx_tensor *state = input(call, 2);
+    mx_sgd s = {.param = mx_array_of(call->in[0]),
+                .grad = mx_array_of(call->in[1]),
+                .state = state ? mx_f32(state) : NULL,
+                .lr = (float)attr->lr,
+                .momentum = (float)attr->momentum,
+                .weight_decay = (float)attr->weight_decay,
+                .grad_scale = (float)attr->grad_scale,
+                .nesterov = attr->nesterov};
+    mx_sgd_run(&s, mx_count(call->in[0]));
+    return MX_OK;
+}
+
+const mx_op mx_op_sgd = {
+    .name = "sgd",
+    .doc = "one step of gradient descent on param in place; state (f32) holds the momentum's sum",
+    .inputs = (const char *const[]){"param", "grad", "state?", NULL},
+    .flags = MX_OP_MUTATES,
+    .attrs = (const mx_attr[]){{"lr", MX_ATTR_FLOAT, offsetof(sgd_attr, lr), NAN, NULL, "learning rate"},
+                               {"momentum", MX_ATTR_FLOAT, offsetof(sgd_attr, momentum), 0, NULL, "decay of the sum"},
+                               {"nesterov", MX_ATTR_BOOL, offsetof(sgd_attr, nesterov), 0, NULL, "look ahead"},
+                               {"weight_decay", MX_ATTR_FLOAT, offsetof(sgd_attr, weight_decay), 0, NULL,
+                                "this times param is added to grad"},
+                               {"grad_scale", MX_ATTR_FLOAT, offsetof(sgd_attr, grad_scale), 1, NULL,
+                                "factor of grad before all else"},
+                               {0}},
+    .attr_bytes = sizeof(sgd_attr),
+    .infer = infer_sgd,
+    .cost = cost_sgd,
+    .host = host_sgd,
+};
+
+/* ---- fill and copy ---- */
+
+static mx_status infer_fill(mx_call *call)
+{
+    (void)call;
+    return MX_OK;
+}
+
+static mx_cost cost_fill(const mx_call *call) { return (mx_cost){.bytes_written = (double)mx_bytes(call->in[0])}; }
+
+static mx_status host_fill(mx_call *call)
+{
+    mx_fill(mx_array_of(call->in[0]), ((const fill_attr *)mx_call_attr(call))->value, mx_count(call->in[0]));
+    return MX_OK;
+}
+
+const mx_op mx_op_fill = {
+    .name = "fill",
+    .doc = "sets every element of x in place",
+    .inputs = (const char *const[]){"x", NULL},
+    .flags = MX_OP_MUTATES,
+    .attrs = (const mx_attr[]){{"value", MX_ATTR_FLOAT, offsetof(fill_attr, value), 0, NULL, "the value"}, {0}},
+    .attr_bytes = sizeof(fill_attr),
+    .infer = infer_fill,
+    .cost = cost_fill,
+    .host = host_fill,
+};
+
+static mx_status infer_copy(mx_call *call) { return mx_want_shape(call, 1, &call->in[0]->shape); }
+
+static mx_cost cost_copy(const mx_call *call)
+{
+    return (mx_cost){.bytes_read = (double)mx_bytes(call->in[1]), .bytes_written = (double)mx_bytes(call->in[0])};
+}
+
+static mx_status host_copy(mx_call *call)
+{
+    mx_cast(mx_array_of(call->in[1]), mx_array_of(call->in[0]), mx_count(call->in[0]));
+    return MX_OK;
+}
+
+const mx_op mx_op_copy = {
+    .name = "copy",
+    .doc = "dst = src in place, in dst's dtype, both of one shape",
+    .inputs = (const char *const[]){"dst", "src", NULL},
+    .flags = MX_OP_MUTATES,
+    .infer = infer_copy,
+    .cost = cost_copy,
+    .host = host_copy,
+};

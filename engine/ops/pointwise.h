@@ -1,0 +1,33 @@
+/* What the elementwise operations share. Those of one tensor, y = f(x), are named in a table of unary.c. */
+#ifndef MX_OPS_POINTWISE_H
+#define MX_OPS_POINTWISE_H
+
+#include "kernels/elementwise.h"
+#include "ops/rows.h"
+
+static inline mx_array mx_array_of(const mx_tensor *t) { return (mx_array){mx_data(t), t->dtype}; }
+
+mx_status mx_unary_infer(mx_call *call); /* y has the shape and dtype of x, a float */
+mx_cost mx_unary_cost(const mx_call *call);
+mx_status mx_unary_host(mx_call *call);
+mx_status mx_unary_vjp(mx_vjp *v); /* by unary_grad, from x, or from y where that is enough */
+
+/* Attributes of the activations. */
+typedef struct mx_gelu_attr {
+    int approximate; /* 0: tanh, 1: none (the error function) */
+} mx_gelu_attr;
+extern const char *const mx_gelu_choices[];
+
+/* Attributes of operations that the gradients of others use. */
+typedef struct mx_reduce_to_attr {
+    mx_shape shape; /* broadcasts to the shape of x */
+    int dtype;      /* of the result; -1: x's */
+} mx_reduce_to_attr;
+
+typedef struct mx_full_attr {
+    mx_shape shape;
+    int dtype;
+    double value;
+} mx_full_attr;
+
+#endif

@@ -1,0 +1,210 @@
+/* Tensors made from nothing: random numbers, constants, sequences; and dropout. */
+#include "kernels/random.h"
+
+#include "ops/pointwise.h"
+
+#include <math.h>
+
+typedef struct random_attr {
+    mx_shape shape;
+    int dtype;
+    double a, b; /* mean and std, or low and high */
+    int64_t seed, offset;
+} random_attr;
+
+typedef struct arange_attr {
+    int64_t n;
+    int dtype;
+    double start, step;
+} arange_attr;
+
+typedef struct dropout_attr {
+    double rate;
+    int64_t seed, offset;
+} dropout_attr;
+
+static const char *const no_inputs[] = {NULL};
+
+static mx_stream stream_of(int64_t seed, int64_t offset) { return (mx_stream){(uint64_t)seed, (uint64_t)offset}; }
+
+/* ---- randn and rand ---- */
+
+static mx_status infer_random(mx_call *call)
+{
+    const random_attr *attr = mx_call_attr(call);
+    mx_dtype dtype = attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype;
+    if (!mx_dtype_is_float(dtype))
+        return mx_bad_dtype(call, "dtype %s: random numbers are f32 or bf16", mx_dtype_name(dtype));
+    return mx_out(call, 0, dtype, &attr->shape);
+}
+
+/* Ten rounds of the generator for four numbers, and an evaluation of log, sin and cos for two. */
+static mx_cost cost_random(const mx_call *call) { return mx_cost_of(call, 40.0 * (double)mx_count(call->out[0])); }
+
+static mx_status host_randn(mx_call *call)
+{
+    const random_attr *attr = mx_call_attr(call);
+    mx_random_normal(stream_of(attr->seed, attr->offset), (float)attr->a, (float)attr->b, mx_array_of(call->out[0]),
+                     mx_count(call->out[0]));
+    return MX_OK;
+}
+
+static mx_status host_rand(mx_call *call)
+{
+    const random_attr *attr = mx_call_attr(call);
+    mx_random_uniform(stream_of(attr->seed, attr->offset), (float)attr->a, (float)attr->b, mx_array_of(call->out[0]),
+                      mx_count(call->out[0]));
+    return MX_OK;
+}
+
+const mx_op mx_op_randn = {
+    .name = "randn",
+    .doc = "normal random numbers; each depends on seed, offset and its place alone",
+    .inputs = no_inputs,
+    .n_out = 1,
+    .n_results = 1,
+    .flags = MX_OP_SOURCE,
+    .attrs = (const mx_attr[]){{"shape", MX_ATTR_SHAPE, offsetof(random_attr, shape), NAN, NULL, "of the result"},
+                               {"dtype", MX_ATTR_DTYPE, offsetof(random_attr, dtype), MX_F32, NULL, "f32 or bf16"},
+                               {"mean", MX_ATTR_FLOAT, offsetof(random_attr, a), 0, NULL, "mean"},
+                               {"std", MX_ATTR_FLOAT, offsetof(random_attr, b), 1, NULL, "standard deviation"},
+                               {"seed", MX_ATTR_INT, offsetof(random_attr, seed), NAN, NULL, "key of the generator"},
+                               {"offset", MX_ATTR_INT, offsetof(random_attr, offset), 0, NULL, "which of its streams"},
+                               {0}},
+    .attr_bytes = sizeof(random_attr),
+    .infer = infer_random,
+    .cost = cost_random,
+    .host = host_randn,
+};
+
+const mx_op mx_op_rand = {
+    .name = "rand",
+    .doc = "uniform random numbers in [low, high); each depends on seed, offset and its place alone",
+    .inputs = no_inputs,
+    .n_out = 1,
+    .n_results = 1,
+    .flags = MX_OP_SOURCE,
+    .attrs = (const mx_attr[]){{"shape", MX_ATTR_SHAPE, offsetof(random_attr, shape), NAN, NULL, "of the result"},
+                               {"dtype", MX_ATTR_DTYPE, offsetof(random_attr, dtype), MX_F32, NULL, "f32 or bf16"},
+                               {"low", MX_ATTR_FLOAT, offsetof(random_attr, a), 0, NULL, "the least"},
+                               {"high", MX_ATTR_FLOAT, offsetof(random_attr, b), 1, NULL, "what is not reached"},
+                               {"seed", MX_ATTR_INT, offsetof(random_attr, seed), NAN, NULL, "key of the generator"},
+                               {"offset", MX_ATTR_INT, offsetof(random_attr, offset), 0, NULL, "which of its streams"},
+                               {0}},
+    .attr_bytes = sizeof(random_attr),
+    .infer = infer_random,
+    .cost = cost_random,
+    .host = host_rand,
+};
+
+/* ---- full and arange ---- */
+
+static mx_cost cost_source(const mx_call *call) { return mx_cost_of(call, 0); }
+
+static mx_status infer_full(mx_call *call)
+{
+    const mx_full_attr *attr = mx_call_attr(call);
+    return mx_out(call, 0, attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype, &attr->shape);
+}
+
+static mx_status host_full(mx_call *call)
+{
+    mx_fill(mx_array_of(call->out[0]), ((const mx_full_attr *)mx_call_attr(call))->value, mx_count(call->out[0]));
+    return MX_OK;
+}
+
+const mx_op mx_op_full = {
+    .name = "full",
+    .doc = "a tensor whose elements all have one value",
+    .inputs = no_inputs,
+    .n_out = 1,
+    .n_results = 1,
+    .flags = MX_OP_SOURCE,
+    .attrs = (const mx_attr[]){{"shape", MX_ATTR_SHAPE, offsetof(mx_full_attr, shape), NAN, NULL, "of the result"},
+                               {"dtype", MX_ATTR_DTYPE, offsetof(mx_full_attr, dtype), MX_F32, NULL, "of the result"},
+                               {"value", MX_ATTR_FLOAT, offsetof(mx_full_attr, value), 0, NULL, "of every element"},
+                               {0}},
+    .attr_bytes = sizeof(mx_full_attr),
+    .infer = infer_full,
+    .cost = cost_source,
+    .host = host_full,
+};
+
+static mx_status infer_arange(mx_call *call)
+{
+    const arange_attr *attr = mx_call_attr(call);
+    if (attr->n < 0)
+        return mx_bad_value(call, "n = %lld must not be negative", (long long)attr->n);
+    return mx_out(call, 0, attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype,
+                  &(mx_shape){.n_dims = 1, .size = {attr->n}});
+}
+
+static mx_status host_arange(mx_call *call)
+{
+    const arange_attr *attr = mx_call_attr(call);
+    mx_arange(mx_array_of(call->out[0]), attr->start, attr->step, attr->n);
+    return MX_OK;
+}
+
+const mx_op mx_op_arange = {
+    .name = "arange",
+    .doc = "start, start + step, ..., n of them",
+    .inputs = no_inputs,
+    .n_out = 1,
+    .n_results = 1,
+    .flags = MX_OP_SOURCE,
+    .attrs = (const mx_attr[]){{"n", MX_ATTR_INT, offsetof(arange_attr, n), NAN, NULL, "how many"},
+                               {"dtype", MX_ATTR_DTYPE, offsetof(arange_attr, dtype), MX_F32, NULL, "of the result"},
+                               {"start", MX_ATTR_FLOAT, offsetof(arange_attr, start), 0, NULL, "the first"},
+                               {"step", MX_ATTR_FLOAT, offsetof(arange_attr, step), 1, NULL, "from one to the next"},
+                               {0}},
+    .attr_bytes = sizeof(arange_attr),
+    .infer = infer_arange,
+    .cost = cost_source,
+    .host = host_arange,
+};
+
+/* ---- dropout: linear in x, so its gradient is itself, with the same mask ---- */
+
+static mx_status infer_dropout(mx_call *call)
+{
+    const dropout_attr *attr = mx_call_attr(call);
+    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    if (!(attr->rate >= 0 && attr->rate < 1))
+        return mx_bad_value(call, "rate = %g must be in [0, 1)", attr->rate);
+    return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
+}
+
+static mx_cost cost_dropout(const mx_call *call) { return mx_cost_of(call, 20.0 * (double)mx_count(call->in[0])); }
+
+static mx_status host_dropout(mx_call *call)
+{
+    const dropout_attr *attr = mx_call_attr(call);
+    mx_dropout(stream_of(attr->seed, attr->offset), attr->rate, mx_array_of(call->in[0]), mx_array_of(call->out[0]),
+               mx_count(call->in[0]));
+    return MX_OK;
+}
+
+static mx_status vjp_dropout(mx_vjp *v)
+{
+    mx_tensor *dx = NULL;
+    MX_TRY(mx_apply(&mx_op_dropout, v->out_grad, 1, mx_call_attr(v->call), &dx));
+    return mx_give_grad(v, 0, dx);
+}
+
+const mx_op mx_op_dropout = {
+    .name = "dropout",
+    .doc = "x / (1 - rate) with probability 1 - rate, else 0; the mask depends on seed, offset and place alone",
+    .inputs = (const char *const[]){"x", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = (const mx_attr[]){{"rate", MX_ATTR_FLOAT, offsetof(dropout_attr, rate), NAN, NULL, "share dropped"},
+                               {"seed", MX_ATTR_INT, offsetof(dropout_attr, seed), NAN, NULL, "key of the generator"},
+                               {"offset", MX_ATTR_INT, offsetof(dropout_attr, offset), 0, NULL, "which of its streams"},
+                               {0}},
+    .attr_bytes = sizeof(dropout_attr),
+    .infer = infer_dropout,
+    .cost = cost_dropout,
+    .host = host_dropout,
+    .vjp = vjp_dropout,
+};

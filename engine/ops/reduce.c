@@ -1,0 +1,411 @@
+/* Sums, means and maxima along a dimension or over everything, and the sums that undo broadcasting. */
+#include "kernels/reduce.h"
+
+#include "core/pool.h"
+#include "ops/pointwise.h"
+
+#include <math.h>
+
+enum { ALL_DIMS = -128 }; /* the value of `dim` when it is not given */
+
+typedef struct reduce_attr {
+    int64_t dim;
+    bool keepdim;
+} reduce_attr;
+
+typedef struct spread_attr {
+    mx_shape shape;
+    int64_t dim;
+    double scale;
+    int dtype;
+} spread_attr;
+
+/* ---- what they share ---- */
+
+/* The shape of x as (outer, n, inner) around `dim`. */
+static mx_status extent_of(const mx_call *call, const mx_shape *shape, int64_t given, mx_extent *e)
+{
+    *e = (mx_extent){1, mx_shape_count(shape), 1};
+    if (given == ALL_DIMS)
+        return MX_OK;
+    int dim = 0;
+    MX_TRY(mx_want_dim(call, "dim", given, shape->n_dims, &dim));
+    *e = (mx_extent){mx_outer_size(shape, dim), shape->size[dim], mx_inner_size(shape, dim)};
+    return MX_OK;
+}
+
+static mx_extent extent_of_input(const mx_call *call)
+{
+    mx_extent e = {0, 0, 0};
+    extent_of(call, &call->in[0]->shape, ((const reduce_attr *)mx_call_attr(call))->dim, &e); /* checked by infer */
+    return e;
+}
+
+/* x's shape without the dimension, or with 1 in its place. */
+static mx_shape reduced_shape(const mx_shape *x, const reduce_attr *attr)
+{
+    mx_shape y = {.n_dims = 0};
+    int dim = attr->dim == ALL_DIMS ? -1 : (int)(attr->dim < 0 ? attr->dim + x->n_dims : attr->dim);
+    for (int d = 0; d < x->n_dims; d++) {
+        bool gone = dim < 0 || d == dim;
+        if (!gone || attr->keepdim)
+            y.size[y.n_dims++] = gone ? 1 : x->size[d];
+    }
+    return y;
+}
+
+static mx_status infer_reduced(mx_call *call, mx_dtype dtype, bool may_be_empty)
+{
+    mx_extent e;
+    const mx_shape *x = &call->in[0]->shape;
+    MX_TRY(extent_of(call, x, ((const reduce_attr *)mx_call_attr(call))->dim, &e));
+    if (e.n == 0 && !may_be_empty)
+        return mx_bad_shape(call, "there is nothing to take the largest of");
+    mx_shape y = reduced_shape(x, mx_call_attr(call));
+    return mx_out(call, 0, dtype, &y);
+}
+
+static mx_cost cost_per_input(const mx_call *call) { return mx_cost_of(call, (double)mx_count(call->in[0])); }
+
+static const mx_attr reduce_attrs[] = {
+    {"dim", MX_ATTR_DIM, offsetof(reduce_attr, dim), ALL_DIMS, NULL, "the dimension to reduce; all if not given"},
+    {"keepdim", MX_ATTR_BOOL, offsetof(reduce_attr, keepdim), 0, NULL, "leave a 1 in its place"},
+    {0}};
+
+static const char *const x_input[] = {"x", NULL};
+
+/* ---- sum and mean ---- */
+
+static mx_status infer_sum(mx_call *call)
+{
+    mx_dtype dtype = call->in[0]->dtype;
+    return infer_reduced(call, mx_dtype_is_float(dtype) ? dtype : MX_I32, true);
+}
+
+static mx_status infer_mean(mx_call *call)
+{
+    mx_dtype dtype = call->in[0]->dtype;
+    return infer_reduced(call, mx_dtype_is_float(dtype) ? dtype : MX_F32, true);
+}
+
+static double scale_of(const mx_call *call)
+{
+    return call->op == &mx_op_mean ? 1.0 / (double)extent_of_input(call).n : 1.0;
+}
+
+static mx_status host_sum(mx_call *call)
+{
+    return mx_reduce_sum(mx_array_of(call->in[0]), extent_of_input(call), scale_of(call), mx_array_of(call->out[0]));
+}
+
+static mx_status vjp_sum(mx_vjp *v)
+{
+    const mx_tensor *x = v->call->in[0];
+    if (!mx_dtype_is_float(x->dtype))
+        return MX_OK;
+    spread_attr attr = {.shape = x->shape,
+                        .dim = ((const reduce_attr *)mx_call_attr(v->call))->dim,
+                        .scale = scale_of(v->call),
+                        .dtype = mx_vjp_dtype(v, 0)};
+    return mx_apply(&mx_op_sum_grad, v->out_grad, 1, &attr, &v->grad[0]);
+}
+
+const mx_op mx_op_sum = {
+    .name = "sum",
+    .doc = "sum of x along dim, or of all of it; of integers as i32",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = reduce_attrs,
+    .attr_bytes = sizeof(reduce_attr),
+    .infer = infer_sum,
+    .cost = cost_per_input,
+    .host = host_sum,
+    .vjp = vjp_sum,
+};
+
+const mx_op mx_op_mean = {
+    .name = "mean",
+    .doc = "mean of x along dim, or of all of it; of integers as f32",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = reduce_attrs,
+    .attr_bytes = sizeof(reduce_attr),
+    .infer = infer_mean,
+    .cost = cost_per_input,
+    .host = host_sum,
+    .vjp = vjp_sum,
+};
+
+static mx_status infer_spread(mx_call *call)
+{
+    const spread_attr *attr = mx_call_attr(call);
+    mx_extent e;
+    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    MX_TRY(extent_of(call, &attr->shape, attr->dim, &e));
+    if (mx_count(call->in[0]) != e.outer * e.inner)
+        return mx_bad_shape(call, "dy must have %lld elements to be spread over %s", (long long)(e.outer * e.inner),
+                            mx_shape_text(&attr->shape));
+    return mx_out(call, 0, attr->dtype < 0 ? call->in[0]->dtype : (mx_dtype)attr->dtype, &attr->shape);
+}
+
+static mx_cost cost_per_output(const mx_call *call) { return mx_cost_of(call, (double)mx_count(call->out[0])); }
+
+/* dx (outer, n, inner) = scale * dy (outer, 1, inner). */
+static mx_status host_spread(mx_call *call)
+{
+    const spread_attr *attr = mx_call_attr(call);
+    mx_extent e;
+    MX_TRY(extent_of(call, &attr->shape, attr->dim, &e));
+    const int64_t all[3] = {e.outer, e.n, e.inner}, kept[3] = {e.outer, 1, e.inner}, one[1] = {1};
+    mx_broadcast plan;
+    mx_broadcast_plan(&plan, 2, (const int[]){3, 1}, (const int64_t *const[]){kept, one}, 3, all);
+    float scale = (float)attr->scale;
+    mx_binary_forward(MX_MUL, &plan, mx_array_of(call->in[0]), (mx_array){&scale, MX_F32}, mx_array_of(call->out[0]));
+    return MX_OK;
+}
+
+const mx_op mx_op_sum_grad = {
+    .name = "sum_grad",
+    .doc = "scale dy, repeated along dim (or everywhere) to fill `shape`: the gradient of sum and mean",
+    .inputs = (const char *const[]){"dy", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = (const mx_attr[]){{"shape", MX_ATTR_SHAPE, offsetof(spread_attr, shape), NAN, NULL, "of the result"},
+                               {"dim", MX_ATTR_DIM, offsetof(spread_attr, dim), ALL_DIMS, NULL,
+                                "the dimension that dy lacks; all if not given"},
+                               {"scale", MX_ATTR_FLOAT, offsetof(spread_attr, scale), 1, NULL, "factor"},
+                               {"dtype", MX_ATTR_DTYPE, offsetof(spread_attr, dtype), -1, NULL, "dy's if not given"},
+                               {0}},
+    .attr_bytes = sizeof(spread_attr),
+    .infer = infer_spread,
+    .cost = cost_per_output,
+    .host = host_spread,
+};
+
+/* ---- max and argmax ---- */
+
+static mx_status infer_max(mx_call *call) { return infer_reduced(call, call->in[0]->dtype, false); }
+
+static mx_status host_max(mx_call *call)
+{
+    return mx_reduce_max(mx_array_of(call->in[0]), extent_of_input(call), mx_array_of(call->out[0]));
+}
+
+static mx_status vjp_max(mx_vjp *v)
+{
+    const mx_call *call = v->call;
+    if (!mx_dtype_is_float(call->in[0]->dtype))
+        return MX_OK;
+    mx_tensor *dx = NULL, *in[3] = {call->in[0], call->out[0], v->out_grad[0]};
+    MX_TRY(mx_apply(&mx_op_max_grad, in, 3, mx_call_attr(call), &dx));
+    return mx_give_grad(v, 0, dx);
+}
+
+const mx_op mx_op_max = {
+    .name = "max",
+    .doc = "largest of x along dim, or of all of it; NaN where there is one",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = reduce_attrs,
+    .attr_bytes = sizeof(reduce_attr),
+    .reads_in = 1,
+    .reads_out = 1,
+    .infer = infer_max,
+    .cost = cost_per_input,
+    .host = host_max,
+    .vjp = vjp_max,
+};
+
+static mx_status infer_max_grad(mx_call *call)
+{
+    mx_extent e;
+    const reduce_attr *attr = mx_call_attr(call);
+    for (int i = 0; i < 3; i++)
+        MX_TRY(mx_want_dtype(call, i, MX_FLOATS));
+    MX_TRY(extent_of(call, &call->in[0]->shape, attr->dim, &e));
+    if (mx_count(call->in[1]) != e.outer * e.inner || mx_count(call->in[2]) != e.outer * e.inner)
+        return mx_bad_shape(call, "y and dy must have %lld elements", (long long)(e.outer * e.inner));
+    return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
+}
+
+static mx_status host_max_grad(mx_call *call)
+{
+    mx_reduce_max_backward(mx_array_of(call->in[0]), mx_array_of(call->in[1]), mx_array_of(call->in[2]),
+                           extent_of_input(call), mx_array_of(call->out[0]));
+    return MX_OK;
+}
+
+const mx_op mx_op_max_grad = {
+    .name = "max_grad",
+    .doc = "dy at the largest elements of x along dim, shared equally at ties, 0 elsewhere; y = max(x)",
+    .inputs = (const char *const[]){"x", "y", "dy", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = reduce_attrs,
+    .attr_bytes = sizeof(reduce_attr),
+    .infer = infer_max_grad,
+    .cost = cost_per_input,
+    .host = host_max_grad,
+};
+
+static mx_status infer_argmax(mx_call *call) { return infer_reduced(call, MX_I32, false); }
+
+static mx_status host_argmax(mx_call *call)
+{
+    mx_reduce_argmax(mx_array_of(call->in[0]), extent_of_input(call), mx_data(call->out[0]));
+    return MX_OK;
+}
+
+const mx_op mx_op_argmax = {
+    .name = "argmax",
+    .doc =
+        "place of the largest of x along dim (or in all of it, row-major), counted from 1, as i32; the first at a tie",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = reduce_attrs,
+    .attr_bytes = sizeof(reduce_attr),
+    .infer = infer_argmax,
+    .cost = cost_per_input,
+    .host = host_argmax,
+};
+
+/* ---- sum of squares ---- */
+
+static mx_status infer_squares(mx_call *call)
+{
+    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    return mx_out(call, 0, MX_F32, &(mx_shape){.n_dims = 0});
+}
+
+static mx_cost cost_squares(const mx_call *call) { return mx_cost_of(call, 2.0 * (double)mx_count(call->in[0])); }
+
+static mx_status host_squares(mx_call *call)
+{
+    return mx_sum_squares(mx_array_of(call->in[0]), mx_count(call->in[0]), mx_f32(call->out[0]));
+}
+
+/* dx = x (2 dy) */
+static mx_status vjp_squares(mx_vjp *v)
+{
+    mx_tensor *twice = NULL, *dx = NULL;
+    MX_TRY(mx_apply(&mx_op_affine, v->out_grad, 1, (const double[]){2, 0}, &twice));
+    mx_status status = mx_apply(&mx_op_mul, (mx_tensor *[]){v->call->in[0], twice}, 2, NULL, &dx);
+    mx_release(twice);
+    MX_TRY(status);
+    return mx_give_grad(v, 0, dx);
+}
+
+const mx_op mx_op_sum_squares = {
+    .name = "sum_squares",
+    .doc = "the sum of the squares of all of x, as an f32 scalar",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .reads_in = 1,
+    .infer = infer_squares,
+    .cost = cost_squares,
+    .host = host_squares,
+    .vjp = vjp_squares,
+};
+
+/* ---- reduce_to: what undoes broadcasting ---- */
+
+/* x as alternating groups of dimensions, kept and summed; at most MX_MAX_DIMS + 1 of them, sizes of 1 dropped. */
+typedef struct groups {
+    int n;
+    int64_t size[MX_MAX_DIMS + 1];
+    bool summed[MX_MAX_DIMS + 1];
+} groups;
+
+static groups groups_of(const mx_shape *x, const mx_shape *y)
+{
+    groups g = {.n = 0};
+    for (int d = 0; d < x->n_dims; d++) {
+        int own = d - (x->n_dims - y->n_dims);
+        bool summed = own < 0 || y->size[own] != x->size[d];
+        if (x->size[d] == 1)
+            continue;
+        if (g.n > 0 && g.summed[g.n - 1] == summed) {
+            g.size[g.n - 1] *= x->size[d];
+        } else {
+            g.size[g.n] = x->size[d];
+            g.summed[g.n++] = summed;
+        }
+    }
+    return g;
+}
+
+static mx_status infer_reduce_to(mx_call *call)
+{
+    const mx_reduce_to_attr *attr = mx_call_attr(call);
+    const mx_shape *x = &call->in[0]->shape, *y = &attr->shape;
+    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    bool fits = y->n_dims <= x->n_dims;
+    for (int d = 1; fits && d <= y->n_dims; d++)
+        fits = y->size[y->n_dims - d] == 1 || y->size[y->n_dims - d] == x->size[x->n_dims - d];
+    if (!fits)
+        return mx_bad_shape(call, "shape %s does not broadcast to x", mx_shape_text(y));
+    return mx_out(call, 0, attr->dtype < 0 ? call->in[0]->dtype : (mx_dtype)attr->dtype, y);
+}
+
+/* The last group that is to be summed, or -1; and x as (outer, n, inner) around it. */
+static int last_summed(const groups *g, mx_extent *e)
+{
+    int last = g->n - 1;
+    while (last >= 0 && !g->summed[last])
+        last--;
+    *e = (mx_extent){1, 1, 1};
+    for (int i = 0; i < g->n; i++)
+        *(i < last ? &e->outer : i == last ? &e->n : &e->inner) *= g->size[i];
+    return last;
+}
+
+/* One pass for each summed group, the last first; between passes the sums are f32. */
+static mx_status reduce_groups(groups g, mx_array x, mx_array y)
+{
+    mx_extent e, next;
+    int last = last_summed(&g, &e);
+    g.size[last] = 1;
+    g.summed[last] = false;
+    if (last_summed(&g, &next) < 0)
+        return mx_reduce_sum(x, e, 1.0, y);
+    int64_t bytes = e.outer * e.inner * (int64_t)sizeof(float);
+    mx_array sums = {NULL, MX_F32};
+    MX_TRY(mx_pool_alloc(bytes, &sums.data));
+    mx_status status = mx_reduce_sum(x, e, 1.0, sums);
+    if (status == MX_OK)
+        status = reduce_groups(g, sums, y);
+    mx_pool_free(sums.data, bytes);
+    return status;
+}
+
+static mx_status host_reduce_to(mx_call *call)
+{
+    mx_tensor *x = call->in[0];
+    mx_extent e;
+    groups g = groups_of(&x->shape, &call->out[0]->shape);
+    if (last_summed(&g, &e) >= 0)
+        return reduce_groups(g, mx_array_of(x), mx_array_of(call->out[0]));
+    mx_cast(mx_array_of(x), mx_array_of(call->out[0]), mx_count(x));
+    return MX_OK;
+}
+
+const mx_op mx_op_reduce_to = {
+    .name = "reduce_to",
+    .doc = "x summed over the dimensions along which `shape` would be broadcast to x's: the gradient of broadcasting",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs =
+        (const mx_attr[]){{"shape", MX_ATTR_SHAPE, offsetof(mx_reduce_to_attr, shape), NAN, NULL, "of the result"},
+                          {"dtype", MX_ATTR_DTYPE, offsetof(mx_reduce_to_attr, dtype), -1, NULL, "x's if not given"},
+                          {0}},
+    .attr_bytes = sizeof(mx_reduce_to_attr),
+    .infer = infer_reduce_to,
+    .cost = cost_per_input,
+    .host = host_reduce_to,
+};

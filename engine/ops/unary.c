@@ -1,0 +1,224 @@
+/* Functions of one tensor, element by element, and their gradient. */
+#include "ops/pointwise.h"
+
+#include <math.h>
+
+typedef struct affine_attr {
+    double scale, shift;
+} affine_attr;
+
+typedef struct pow_attr {
+    double exponent;
+} pow_attr;
+
+typedef struct grad_attr {
+    int function; /* an mx_unary */
+    int dtype;    /* of dx */
+    double p0, p1;
+} grad_attr;
+
+const char *const mx_gelu_choices[] = {"tanh", "none", NULL};
+
+static mx_function function_of(const mx_call *call)
+{
+    static const struct {
+        const mx_op *op;
+        mx_unary function;
+    } table[] = {
+        {&mx_op_exp, MX_EXP}, {&mx_op_log, MX_LOG},   {&mx_op_sqrt, MX_SQRT},     {&mx_op_rsqrt, MX_RSQRT},
+        {&mx_op_abs, MX_ABS}, {&mx_op_tanh, MX_TANH}, {&mx_op_square, MX_SQUARE}, {&mx_op_sigmoid, MX_SIGMOID},
+        {&mx_op_sin, MX_SIN}, {&mx_op_cos, MX_COS},   {&mx_op_relu, MX_RELU},     {&mx_op_silu, MX_SILU},
+    };
+    if (call->op == &mx_op_affine) {
+        const affine_attr *attr = mx_call_attr(call);
+        return (mx_function){MX_AFFINE, (float)attr->scale, (float)attr->shift};
+    }
+    if (call->op == &mx_op_pow)
+        return (mx_function){.op = MX_POW, .p0 = (float)((const pow_attr *)mx_call_attr(call))->exponent};
+    if (call->op == &mx_op_gelu)
+        return (mx_function){.op =
+                                 ((const mx_gelu_attr *)mx_call_attr(call))->approximate ? MX_GELU_ERF : MX_GELU_TANH};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (table[i].op == call->op)
+            return (mx_function){.op = table[i].function};
+    return (mx_function){.op = MX_UNARIES}; /* not reached: every operation of this kind is named above */
+}
+
+/* Arithmetic per element, an exponential counted as 10. */
+static double flops_of(mx_unary op)
+{
+    switch (op) {
+    case MX_ABS:
+    case MX_RELU:
+    case MX_SQUARE:
+    case MX_SQRT:
+        return 1;
+    case MX_AFFINE:
+    case MX_RSQRT:
+        return 2;
+    default:
+        return 12;
+    }
+}
+
+mx_status mx_unary_infer(mx_call *call)
+{
+    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
+}
+
+mx_cost mx_unary_cost(const mx_call *call)
+{
+    return mx_cost_of(call, flops_of(function_of(call).op) * (double)mx_count(call->in[0]));
+}
+
+mx_status mx_unary_host(mx_call *call)
+{
+    const mx_tensor *x = call->in[0];
+    mx_unary_forward(function_of(call), mx_array_of(x), mx_array_of(call->out[0]), mx_count(x));
+    return MX_OK;
+}
+
+mx_status mx_unary_vjp(mx_vjp *v)
+{
+    mx_function f = function_of(v->call);
+    grad_attr attr = {.function = f.op, .dtype = mx_vjp_dtype(v, 0), .p0 = f.p0, .p1 = f.p1};
+    mx_tensor *value = mx_unary_reads_output(f.op) ? v->call->out[0] : v->call->in[0];
+    return mx_apply(&mx_op_unary_grad, (mx_tensor *[]){value, v->out_grad[0]}, 2, &attr, &v->grad[0]);
+}
+
+static const char *const x_input[] = {"x", NULL};
+
+#define UNARY(NAME, DOC, READS_IN, READS_OUT)                                                                          \
+    const mx_op mx_op_##NAME = {.name = #NAME,                                                                         \
+                                .doc = DOC,                                                                            \
+                                .inputs = x_input,                                                                     \
+                                .n_out = 1,                                                                            \
+                                .n_results = 1,                                                                        \
+                                .reads_in = READS_IN,                                                                  \
+                                .reads_out = READS_OUT,                                                                \
+                                .infer = mx_unary_infer,                                                               \
+                                .cost = mx_unary_cost,                                                                 \
+                                .host = mx_unary_host,                                                                 \
+                                .vjp = mx_unary_vjp}
+
+UNARY(exp, "e^x, element by element", 0, 1);
+UNARY(log, "natural logarithm, element by element", 1, 0);
+UNARY(sqrt, "square root, element by element", 0, 1);
+UNARY(rsqrt, "1 / sqrt(x), element by element", 0, 1);
+UNARY(abs, "|x|, element by element; gradient 0 at 0", 1, 0);
+UNARY(tanh, "hyperbolic tangent, element by element", 0, 1);
+UNARY(sigmoid, "1 / (1 + e^-x), element by element", 0, 1);
+UNARY(square, "x^2, element by element", 1, 0);
+UNARY(sin, "sine, element by element", 1, 0);
+UNARY(cos, "cosine, element by element", 1, 0);
+
+/* ---- pow ---- */
+
+const mx_op mx_op_pow = {
+    .name = "pow",
+    .doc = "x^exponent, element by element",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = (const mx_attr[]){{"exponent", MX_ATTR_FLOAT, offsetof(pow_attr, exponent), NAN, NULL, "the power"}, {0}},
+    .attr_bytes = sizeof(pow_attr),
+    .reads_in = 1,
+    .infer = mx_unary_infer,
+    .cost = mx_unary_cost,
+    .host = mx_unary_host,
+    .vjp = mx_unary_vjp,
+};
+
+/* ---- affine ---- */
+
+static mx_status infer_affine(mx_call *call) { return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape); }
+
+static mx_status host_affine(mx_call *call)
+{
+    const mx_tensor *x = call->in[0];
+    const affine_attr *attr = mx_call_attr(call);
+    if (mx_dtype_is_float(x->dtype))
+        return mx_unary_host(call);
+    mx_affine_int(mx_array_of(x), mx_array_of(call->out[0]), attr->scale, attr->shift, mx_count(x));
+    return MX_OK;
+}
+
+static mx_status vjp_affine(mx_vjp *v)
+{
+    affine_attr attr = {.scale = ((const affine_attr *)mx_call_attr(v->call))->scale};
+    if (!mx_dtype_is_float(v->call->in[0]->dtype))
+        return MX_OK;
+    if (attr.scale == 1)
+        return mx_give_grad(v, 0, mx_retain(v->out_grad[0]));
+    mx_tensor *dx = NULL;
+    MX_TRY(mx_apply(&mx_op_affine, v->out_grad, 1, &attr, &dx));
+    return mx_give_grad(v, 0, dx);
+}
+
+const mx_op mx_op_affine = {
+    .name = "affine",
+    .doc = "scale x + shift, element by element; integers are rounded toward zero and saturate",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = (const mx_attr[]){{"scale", MX_ATTR_FLOAT, offsetof(affine_attr, scale), 1, NULL, "factor of x"},
+                               {"shift", MX_ATTR_FLOAT, offsetof(affine_attr, shift), 0, NULL, "added to it"},
+                               {0}},
+    .attr_bytes = sizeof(affine_attr),
+    .infer = infer_affine,
+    .cost = mx_unary_cost,
+    .host = host_affine,
+    .vjp = vjp_affine,
+};
+
+/* ---- the gradient of all of them ---- */
+
+static mx_status infer_grad(mx_call *call)
+{
+    const grad_attr *attr = mx_call_attr(call);
+    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    MX_TRY(mx_want_dtype(call, 1, MX_FLOATS));
+    MX_TRY(mx_want_shape(call, 1, &call->in[0]->shape));
+    mx_dtype dtype = attr->dtype < 0 ? call->in[1]->dtype : (mx_dtype)attr->dtype;
+    return mx_out(call, 0, dtype, &call->in[0]->shape);
+}
+
+static mx_cost cost_grad(const mx_call *call)
+{
+    const grad_attr *attr = mx_call_attr(call);
+    bool cheap = mx_unary_reads_output((mx_unary)attr->function);
+    return mx_cost_of(call, (cheap ? 3.0 : 2.0 + flops_of((mx_unary)attr->function)) * (double)mx_count(call->in[0]));
+}
+
+static mx_status host_grad(mx_call *call)
+{
+    const grad_attr *attr = mx_call_attr(call);
+    mx_function f = {(mx_unary)attr->function, (float)attr->p0, (float)attr->p1};
+    mx_unary_backward(f, mx_array_of(call->in[0]), mx_array_of(call->in[1]), mx_array_of(call->out[0]),
+                      mx_count(call->in[0]));
+    return MX_OK;
+}
+
+/* In the order of mx_unary. */
+static const char *const function_names[] = {"exp",     "log",    "sqrt",      "rsqrt", "abs",    "tanh",
+                                             "sigmoid", "square", "sin",       "cos",   "affine", "pow",
+                                             "relu",    "gelu",   "gelu_none", "silu",  NULL};
+
+const mx_op mx_op_unary_grad = {
+    .name = "unary_grad",
+    .doc = "dy f'(x); value is f(x) for exp, sqrt, rsqrt, tanh, sigmoid and relu, and x for the others",
+    .inputs = (const char *const[]){"value", "dy", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs =
+        (const mx_attr[]){{"function", MX_ATTR_ENUM, offsetof(grad_attr, function), NAN, function_names, "f"},
+                          {"dtype", MX_ATTR_DTYPE, offsetof(grad_attr, dtype), -1, NULL, "of dx; dy's if not given"},
+                          {"p0", MX_ATTR_FLOAT, offsetof(grad_attr, p0), 1, NULL, "scale, or exponent"},
+                          {"p1", MX_ATTR_FLOAT, offsetof(grad_attr, p1), 0, NULL, "shift"},
+                          {0}},
+    .attr_bytes = sizeof(grad_attr),
+    .infer = infer_grad,
+    .cost = cost_grad,
+    .host = host_grad,
+};

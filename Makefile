@@ -115,7 +115,8 @@ C_FILES := $(sort $(shell find engine tests -name '*.c'))
 H_FILES := $(sort $(shell find engine tests -name '*.h'))
 LUA_FILES := $(sort $(shell find lua scripts tests -name '*.lua' 2>/dev/null))
 LINT = $(BUILD)/lint
-TIDY_FLAGS = -std=gnu17 -O1 -fopenmp $(DEFINES) $(INCLUDES) \
+TIDY_FLAGS = -std=gnu17 -O1 -fopenmp -D_GNU_SOURCE= $(DEFINES) $(INCLUDES) \
+	$(if $(filter engine/core/status.c engine/ops/apply.c,$<),,-include scripts/lint.h) \
 	$(if $(findstring kernels/simd/,$<),$(SIMD_avx512_bf16),-mavx2 -mfma)
 
 lint:
@@ -129,7 +130,7 @@ $(LINT)/%.format: % .clang-format
 	@mkdir -p $(@D)
 	@clang-format --dry-run -Werror $< && touch $@
 
-$(LINT)/%.tidy: % $(H_FILES) .clang-tidy
+$(LINT)/%.tidy: % $(H_FILES) .clang-tidy scripts/lint.h
 	@mkdir -p $(@D)
 	@clang-tidy --quiet --warnings-as-errors='*' $< -- $(TIDY_FLAGS) > $@.log 2>&1 || { cat $@.log; exit 1; }
 	@touch $@

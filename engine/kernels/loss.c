@@ -40,7 +40,7 @@ int64_t mx_cross_entropy_chunk(const mx_cross_entropy *c)
 
 static mx_matrix matrix(const void *data, mx_dtype dtype, int64_t stride, bool trans)
 {
-    return (mx_matrix){.data = (void *)(uintptr_t)data, .dtype = dtype, .stride = stride, .trans = trans};
+    return (mx_matrix){.data = (void *)data, .dtype = dtype, .stride = stride, .trans = trans};
 }
 
 typedef struct chunk {

@@ -89,7 +89,7 @@ static mx_status host_cross_entropy(mx_call *call)
                           .dweight = is_made(call, 1) ? mx_f32(call->out[2]) : NULL};
     int64_t bad = mx_cross_entropy_find_bad(&c);
     char place[128];
-    if (bad >= 0)
+    if (bad >= 0 && c.targets)
         return mx_bad_value(call, "target %d at %s is outside the vocabulary of %lld (ids count from 0)",
                             c.targets[bad], mx_place_text(place, &targets->shape, bad), (long long)c.vocab);
     return mx_cross_entropy_run(&c);

@@ -187,7 +187,7 @@ static mx_status check_index(const mx_call *call, const mx_gather *g, const mx_t
 {
     char place[128];
     int64_t bad = mx_gather_find_bad(g);
-    if (bad < 0)
+    if (bad < 0 || !g->index)
         return MX_OK;
     return mx_bad_value(call, "index %d at %s is outside 1 .. %lld", g->index[bad],
                         mx_place_text(place, &index->shape, bad), (long long)g->x_size[g->dim]);

@@ -7,11 +7,6 @@
 
 #include <stdio.h>
 
-/* The operations of norm.c, rope.c, embedding.c, loss.c, shape.c and permute.c that others of them apply. */
-extern const mx_op mx_op_rmsnorm_grad, mx_op_layernorm_grad, mx_op_softmax_grad, mx_op_log_softmax_grad, mx_op_rope,
-    mx_op_embedding_acc, mx_op_embedding_grad, mx_op_cross_entropy_grad, mx_op_reshape, mx_op_narrow, mx_op_narrow_grad,
-    mx_op_narrow_grad_acc, mx_op_permute, mx_op_transpose, mx_op_gather_grad;
-
 /* Size of the last dimension, and how many such rows there are. */
 static inline int64_t mx_row_width(const mx_tensor *t) { return t->shape.size[t->shape.n_dims - 1]; }
 static inline int64_t mx_row_count(const mx_tensor *t)

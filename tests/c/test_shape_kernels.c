@@ -9,7 +9,7 @@
 /* Where element `i` of the permuted tensor comes from. */
 static int64_t source_of(int64_t i, int n_dims, const int64_t *size, const int *order)
 {
-    int64_t at[8], from = 0;
+    int64_t at[8] = {0}, from = 0;
     for (int d = n_dims - 1; d >= 0; d--) {
         at[order[d]] = i % size[order[d]];
         i /= size[order[d]];

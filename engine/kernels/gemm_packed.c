@@ -22,6 +22,8 @@ typedef struct job {
     const mx_micro *u;
     mx_gemm_blocks blocks; /* mc and nc multiples of mr and nr */
     int64_t super;         /* rows in a superblock */
+    int64_t super_panels;  /* the same in panels */
+    int64_t a_block;       /* words of a packed block of A */
     uint32_t *a, *b;       /* packed; a: one block of mc x kc for each row of the thread grid */
     float *partial;        /* tiles of mr x nr, panel of B by panel of B; NULL: sums go to C directly */
 } job;
@@ -30,8 +32,8 @@ typedef struct job {
 typedef struct span {
     int64_t row, rows; /* of the superblock */
     int64_t column, columns;
-    int64_t p, k;     /* of the block of k */
-    bool first, last; /* block of k */
+    int64_t p, k, k_words; /* of the block of k; k_words: of a packed panel */
+    bool first, last;      /* block of k */
 } span;
 
 typedef struct range {
@@ -65,19 +67,20 @@ static char *at_op(const mx_matrix *x, int64_t row, int64_t column)
     return x->trans ? at(x, column, row) : at(x, row, column);
 }
 
-/* The grid of `threads` with the least traffic: a thread reads its rows of A and its columns of B for each block. */
+/* Rows in the grid of `threads`. What a thread reads for each block grows with its rows plus its columns, so squares
+ * are best; but in a grid of one row nobody shares B, and each thread packs a panel just before it uses it. */
 static int grid_rows(const job *j, int threads)
 {
-    int best = threads;
+    int best = 1;
     double best_cost = 0;
-    for (int rows = threads; rows >= 1; rows--) {
+    for (int rows = 1; rows <= threads; rows++) {
         if (threads % rows)
             continue;
         int columns = threads / rows;
         double m = (double)round_up(ceil_div(minimum(j->g->m, j->super), rows), j->u->mr);
         double n = (double)round_up(ceil_div(minimum(j->g->n, j->blocks.nc), columns), j->u->nr);
         double cost = m * n + 16.0 * (m + n);
-        if (rows == threads || cost < best_cost) {
+        if (rows == 1 || cost < 0.95 * best_cost) {
             best = rows;
             best_cost = cost;
         }
@@ -85,28 +88,45 @@ static int grid_rows(const job *j, int threads)
     return best;
 }
 
-static void pack_b(const job *j, const span *s, range panels, int64_t k_words)
+static void pack_b(const job *j, const span *s, range panels)
 {
     const mx_gemm *g = j->g;
     int64_t first = panels.begin * j->u->nr, n = minimum(panels.end * j->u->nr, s->columns) - first;
     if (n > 0)
         j->u->pack_b(n, s->k, at_op(&g->b, s->p, s->column + first), g->b.dtype, g->b.stride, g->b.trans,
-                     j->b + first * k_words);
+                     j->b + first * s->k_words);
 }
 
 /* `origin`: the panel with which the packed block begins. */
-static void pack_a(const job *j, const span *s, range panels, int64_t origin, int64_t k_words, uint32_t *packed)
+static void pack_a(const job *j, const span *s, range panels, int64_t origin, uint32_t *packed)
 {
     const mx_gemm *g = j->g;
     int64_t first = panels.begin * j->u->mr, m = minimum(panels.end * j->u->mr, s->rows) - first;
     if (m > 0)
         j->u->pack_a(m, s->k, at_op(&g->a, s->row + first, s->p), g->a.dtype, g->a.stride, g->a.trans,
-                     packed + (first - origin * j->u->mr) * k_words);
+                     packed + (first - origin * j->u->mr) * s->k_words);
 }
 
-/* One tile: row panel `ip` of the superblock, column panel `jp` of the span. */
-static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint32_t *a, const uint32_t *b,
-                 int64_t k_words)
+/* Asks for part `i` of `n` of what pack_b will read of panel `jp`. Packing waits for memory and the kernel does not:
+ * asked for between tiles, the panel has arrived when the tiles of the one before it are done. */
+static void prefetch_b(const job *j, const span *s, int64_t jp, int64_t i, int64_t n)
+{
+    enum { LINE = 64 };
+    const mx_matrix *b = &j->g->b;
+    int64_t first = jp * j->u->nr, columns = minimum(j->u->nr, s->columns - first);
+    range rows = part((range){0, b->trans ? columns : s->k}, i, n);
+    int64_t bytes = (b->trans ? s->k : columns) * (int64_t)mx_dtype_bytes(b->dtype);
+    int64_t step = b->stride * (int64_t)mx_dtype_bytes(b->dtype);
+    const char *row = at_op(b, s->p, s->column + first) + rows.begin * step;
+    for (int64_t r = rows.begin; r < rows.end; r++, row += step) {
+        for (int64_t x = 0; x < bytes; x += LINE)
+            __builtin_prefetch(row + x, 0, 2);
+        __builtin_prefetch(row + bytes - 1, 0, 2);
+    }
+}
+
+/* One tile: m x n of C, row panel `ip` of the superblock, column panel `jp` of the span. */
+static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint32_t *a, const uint32_t *b)
 {
     const mx_gemm *g = j->g;
     const mx_micro *u = j->u;
@@ -116,28 +136,35 @@ static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint
     char *c = at(&g->c, s->row + i, s->column + n_at);
     const float *bias = g->bias && s->last ? g->bias + s->column + n_at : NULL;
     if (j->partial) {
-        float *sums = j->partial + (jp * ceil_div(j->super, mr) + ip) * mr * nr;
-        u->kernel(k_words, a, b, g->alpha, sums, nr, !s->first);
+        float *sums = j->partial + (jp * j->super_panels + ip) * mr * nr;
+        u->kernel(s->k_words, a, b, g->alpha, sums, nr, !s->first);
         if (s->last)
             u->store(m, n, sums, nr, bias, c, g->c.dtype, g->c.stride, g->accumulate);
         return;
     }
     bool accumulate = g->accumulate || !s->first;
     if (g->c.dtype == MX_F32 && m == mr && n == nr && !bias) {
-        u->kernel(k_words, a, b, g->alpha, (float *)c, g->c.stride, accumulate);
+        u->kernel(s->k_words, a, b, g->alpha, (float *)c, g->c.stride, accumulate);
         return;
     }
     _Alignas(64) float sums[MX_MICRO_MAX_MR * MX_MICRO_MAX_NR];
-    u->kernel(k_words, a, b, g->alpha, sums, nr, false);
+    u->kernel(s->k_words, a, b, g->alpha, sums, nr, false);
     u->store(m, n, sums, nr, bias, c, g->c.dtype, g->c.stride, accumulate);
 }
 
-static void multiply(const job *j, const span *s, range rows, range columns, const uint32_t *a, int64_t k_words)
+/* `pack`: the panels of B are not packed yet, and nobody else will. */
+static void multiply(const job *j, const span *s, range rows, range columns, const uint32_t *a, bool pack)
 {
-    int mr = j->u->mr, nr = j->u->nr;
-    for (int64_t jp = columns.begin; jp < columns.end; jp++)
-        for (int64_t ip = rows.begin; ip < rows.end; ip++)
-            tile(j, s, ip, jp, a + (ip - rows.begin) * mr * k_words, j->b + jp * nr * k_words, k_words);
+    int64_t a_panel = j->u->mr * s->k_words, b_panel = j->u->nr * s->k_words;
+    for (int64_t jp = columns.begin; jp < columns.end; jp++) {
+        if (pack)
+            pack_b(j, s, (range){jp, jp + 1});
+        for (int64_t ip = rows.begin; ip < rows.end; ip++) {
+            if (pack && jp + 1 < columns.end)
+                prefetch_b(j, s, jp + 1, ip - rows.begin, rows.end - rows.begin);
+            tile(j, s, ip, jp, a + (ip - rows.begin) * a_panel, j->b + jp * b_panel);
+        }
+    }
 }
 
 /* A barrier of the team; a job of one thread may run inside somebody else's team and must not wait for that. */
@@ -151,27 +178,28 @@ static void wait_for_all(int threads)
 static void run_span(const job *j, const span *s, int thread, int threads)
 {
     const mx_micro *u = j->u;
-    int64_t k_words = ceil_div(s->k, u->k_group);
     range row_panels = {0, ceil_div(s->rows, u->mr)}, column_panels = {0, ceil_div(s->columns, u->nr)};
     int grid_m = grid_rows(j, threads), grid_n = threads / grid_m;
     int my_row = thread / grid_n, my_column = thread % grid_n;
-
-    pack_b(j, s, part(column_panels, thread, threads), k_words);
-    wait_for_all(threads);
-
-    range mine = part(row_panels, my_row, grid_m);
+    bool share_a = grid_n > 1, share_b = grid_m > 1;
+    if (share_b) {
+        pack_b(j, s, part(column_panels, thread, threads));
+        wait_for_all(threads);
+    }
+    range columns = part(column_panels, my_column, grid_n), mine = part(row_panels, my_row, grid_m);
     int64_t chunks = ceil_div(ceil_div(row_panels.end, grid_m), j->blocks.mc / u->mr); /* the same for all threads */
-    uint32_t *a = j->a + my_row * j->blocks.mc * ceil_div(j->blocks.kc, u->k_group);
+    uint32_t *a = j->a + my_row * j->a_block;
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
         range rows = part(mine, chunk, chunks);
-        pack_a(j, s, part(rows, my_column, grid_n), rows.begin, k_words, a);
-        if (grid_n > 1)
+        pack_a(j, s, part(rows, my_column, grid_n), rows.begin, a);
+        if (share_a)
             wait_for_all(threads);
-        multiply(j, s, rows, part(column_panels, my_column, grid_n), a, k_words);
-        if (grid_n > 1)
+        multiply(j, s, rows, columns, a, !share_b && chunk == 0);
+        if (share_a)
             wait_for_all(threads);
     }
-    wait_for_all(threads);
+    if (share_b)
+        wait_for_all(threads);
 }
 
 static void run_thread(const job *j, int thread, int threads)
@@ -188,6 +216,7 @@ static void run_thread(const job *j, int thread, int threads)
                           .k = minimum(j->blocks.kc, g->k - p),
                           .first = p == 0,
                           .last = p + j->blocks.kc >= g->k};
+                s.k_words = ceil_div(s.k, j->u->k_group);
                 run_span(j, &s, thread, threads);
             }
 }
@@ -204,10 +233,12 @@ mx_status mx_gemm_packed(const mx_gemm *g, const mx_micro *u, int threads)
     if (partial)
         j.super = even_part(g->m, round_up(ceil_div(PARTIAL_SUMS, j.blocks.nc), u->mr), u->mr);
 
+    j.super_panels = ceil_div(j.super, u->mr);
+
     int64_t words_of_k = ceil_div(j.blocks.kc, u->k_group);
-    int64_t b_words = round_up(j.blocks.nc * words_of_k, 16),
-            a_words = round_up(threads * j.blocks.mc * words_of_k, 16);
-    int64_t sums = partial ? round_up(j.super, u->mr) * j.blocks.nc : 0;
+    j.a_block = round_up(j.blocks.mc * words_of_k, 16);
+    int64_t a_words = threads * j.a_block, b_words = round_up(j.blocks.nc * words_of_k, 16);
+    int64_t sums = partial ? j.super_panels * u->mr * j.blocks.nc : 0;
     uint32_t *scratch = mx_gemm_scratch((b_words + a_words + sums) * 4);
     if (!scratch)
         return mx_fail(MX_ERR_MEMORY,

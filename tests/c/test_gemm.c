@@ -182,7 +182,7 @@ static void test_forms(void)
 static void test_large(void)
 {
     for (int bits = 0; bits < 128; bits += 1 + (int)random_below(12))
-        check_product((shape){61, 101, 2600}, form_of(bits), "large");
+        check_product((shape){29, 53, 2600}, form_of(bits), "large");
 }
 
 /* The products of a generation step. */

@@ -65,8 +65,12 @@ INLINE __m128i load_halves(const source *s, int64_t offset, int64_t n)
 {
     if (s->dtype == MX_BF16)
         return load_bf16(s, offset, n);
+#if defined(MX_SIMD_AVX512_BF16)
+    return (__m128i)_mm256_cvtneps_pbh(load_f32(s, offset, n));
+#else
     __m256i upper = _mm256_srli_epi32(rounded_bits(load_f32(s, offset, n)), 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1));
+#endif
 }
 
 /* Eight words of one item, from element p of k on, n of whose elements exist. */

@@ -20,7 +20,7 @@ if o.parameters == "" then
     util.refuse("parameters=FILE is missing: a parameters.h5 that scripts/train.lua saved")
 end
 
-local _, stored = mx.io.h5_info(o.parameters)
+local _, stored = util.attempt(mx.io.h5_info, o.parameters)
 if not stored.config then
     util.refuse("%s has no config: it was not saved by scripts/train.lua", o.parameters)
 end

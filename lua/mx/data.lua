@@ -22,7 +22,7 @@ local FILES = { text = true, bin = true, hdf5 = true } -- dataset_type: the form
 function data.open(config)
     local self = setmetatable({ config = config, batches = 0 }, Data)
     if FILES[config.dataset_type] then
-        self.reader = mx.io.tokens_open(config.dataset_path, { format = config.dataset_type })
+        self.reader = util.attempt(mx.io.tokens_open, config.dataset_path, config.dataset_type)
         local need = config.max_target_length + 1
         if self.reader:count() < need then
             mx.config.refuse(config, "dataset_path", "%s has %d tokens; one sequence and its targets take %d",
@@ -32,15 +32,15 @@ function data.open(config)
     return self
 end
 
--- Where the window of the run's sequence number `index` starts in the file; 1 is the first token.
+-- Where the window of the run's sequence number `index` starts in the file, as an offset.
 local function window_start(self, index)
     local starts = self.reader:count() - self.config.max_target_length
-    return 1 + util.seed("window", self.config.data_shuffle_seed + index) % starts
+    return util.seed("window", self.config.data_shuffle_seed + index) % starts
 end
 
 local function check_ids(self, tokens)
     local highest = mx.max(tokens):item()
-    if highest >= self.config.vocab_size or mx.max(-tokens):item() > 0 then
+    if highest >= self.config.vocab_size then
         mx.config.refuse(self.config, "dataset_path", "%s has the token id %d, outside the vocabulary of %d",
             self.config.dataset_path, highest, self.config.vocab_size)
     end
@@ -55,13 +55,13 @@ local function make_tokens(self)
         return mx.zeros({ B, length }, "i32")
     elseif c.dataset_type == "random" then
         local seed = util.seed("tokens", c.data_shuffle_seed)
-        return mx.rand { shape = { B, length }, high = c.vocab_size, seed = seed, offset = first * length }:to("i32")
+        return mx.rand { shape = { B, length }, high = c.vocab_size, seed = seed, offset = first }:to("i32")
     end
-    local rows = {}
+    local starts = {}
     for b = 1, B do
-        rows[b] = self.reader:read(window_start(self, first + b), length)
+        starts[b] = window_start(self, first + b)
     end
-    local tokens = mx.concat(rows, { dim = 1 }):view(B, length)
+    local tokens = util.attempt(self.reader.rows, self.reader, starts, length)
     check_ids(self, tokens)
     return tokens
 end

@@ -41,13 +41,13 @@ function metrics.new(o)
     local say = o.quiet and nothing or metrics.say
     local self = setmetatable({ o = o, say = say, times = {}, started = mx.now() }, Metrics)
     if o.file and o.file ~= "" and mx.rank() == 0 then
-        self.log = mx.io.open_log(o.file)
+        self.log = util.attempt(mx.io.open_log, o.file)
     end
     local peak = o.peak and ("%.4g TFLOP/s, %s"):format(o.peak.value / 1e12, o.peak.source) or "unknown, so no MFU"
     say("%s parameters, %.4g TFLOP and %s tokens per step on each of %d rank%s", util.thousands(o.params),
         o.flops / 1e12, util.thousands(o.tokens), mx.ranks(), mx.ranks() == 1 and "" or "s")
     say("FLOPs counted as %s; peak %s", o.formula, peak)
-    say(HEADER)
+    say("%s", HEADER)
     self.mark = mx.now()
     return self
 end

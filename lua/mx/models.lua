@@ -155,7 +155,7 @@ Decoder.__index = Decoder
 ---@param shape table of models.shape; or a config, for mx.models.new(config)
 ---@return mx.Decoder
 function models.new(shape)
-    if shape.emb == nil then
+    if rawget(shape, "emb") == nil then
         shape = models.shape(shape)
     end
     local self = setmetatable({ shape = shape, params = {}, layers = {}, passes = 0 }, Decoder)

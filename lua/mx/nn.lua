@@ -112,28 +112,28 @@ function nn.save(params, path, attributes)
     mx.io.h5_write(path, params, attributes or {})
 end
 
---- Fills parameters from an HDF5 file that holds the same names and shapes.
+--- Fills parameters from an HDF5 file that holds the same names and shapes. Not collective.
 ---@param params table
 ---@param path string
 function nn.load(params, path)
-    local found = mx.io.h5_info(path)
+    local file <close> = util.attempt(mx.io.h5_open, path)
+    local shapes = {}
+    for _, entry in ipairs(file:info()) do
+        shapes[entry.name] = table.concat(entry.shape or {}, "x")
+        if not params[entry.name] then
+            util.refuse("%s has a parameter '%s' that the model lacks", path, entry.name)
+        end
+    end
     for name, t in util.sorted_pairs(params) do
-        if not found[name] then
+        local want = table.concat(t:size(), "x")
+        if not shapes[name] then
             util.refuse("%s has no parameter '%s': it belongs to another model", path, name)
+        elseif shapes[name] ~= want then
+            util.refuse("%s: '%s' is %s, the model's is %s", path, name, shapes[name], want)
         end
         mx.scope(function()
-            local values = mx.io.h5_read(path, name)
-            local want, got = table.concat(t:size(), "x"), table.concat(values:size(), "x")
-            if want ~= got then
-                util.refuse("%s: '%s' is %s, the model's is %s", path, name, got, want)
-            end
-            mx.copy(t, values)
+            mx.copy(t, util.attempt(file.read, file, name))
         end)
-    end
-    for name in util.sorted_pairs(found) do
-        if not params[name] then
-            util.refuse("%s has a parameter '%s' that the model lacks", path, name)
-        end
     end
 end
 

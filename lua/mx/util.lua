@@ -141,4 +141,16 @@ function util.refuse(format, ...)
     error(setmetatable({ message = format:format(...) }, Refusal))
 end
 
+--- fn(...), with what it raises told as a refusal: for files that the user named.
+---@param fn function
+---@return any ...
+function util.attempt(fn, ...)
+    local results = table.pack(pcall(fn, ...))
+    if not results[1] then
+        local message = tostring(results[2]):gsub("^[^%s:]+:%d+: ", "") -- the script's line says nothing to the user
+        util.refuse("%s", message)
+    end
+    return table.unpack(results, 2, results.n)
+end
+
 return util

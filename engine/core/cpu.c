@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "core/cpu.h"
 
+#include <cpuid.h>
 #include <immintrin.h>
 #include <omp.h>
 #include <sched.h>
@@ -75,8 +76,18 @@ int64_t mx_cpu_l2_bytes(void)
     return bytes > 0 ? bytes : 512 * 1024;
 }
 
+/* The kernel's figure is of what this core reaches; sysconf's may be the sum over all parts of the package. */
 int64_t mx_cpu_l3_bytes(void)
 {
+    FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
+    long kib = 0;
+    if (file) {
+        if (fscanf(file, "%ldK", &kib) != 1)
+            kib = 0;
+        fclose(file);
+    }
+    if (kib > 0)
+        return kib * 1024;
     long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
     return bytes > 0 ? bytes : 16 * 1024 * 1024;
 }

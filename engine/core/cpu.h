@@ -11,10 +11,10 @@ typedef enum mx_isa { MX_ISA_PORTABLE, MX_ISA_AVX2, MX_ISA_AVX512, MX_ISA_AVX512
 
 const char *mx_isa_name(mx_isa isa);
 
-/* The best path that this processor runs, never changing. */
+/* The last path in the list that this processor runs, never changing. */
 mx_isa mx_isa_best(void);
 
-/* The path in use: the best one, or what mx_isa_use chose. */
+/* The path in use: what mx_isa_use chose, or the fastest one (avx512 where avx512_bf16 is there but slower). */
 mx_isa mx_isa_current(void);
 
 /* Chooses a path by name ("portable", "avx2", "avx512", "avx512_bf16"). Fails when unknown or not in this processor. */

@@ -7,14 +7,15 @@
 setmetatable(_G, nil) -- luaunit and its tests live in globals
 
 local core = require "mx.core"
+local words = arg
+rawset(_G, "arg", { [0] = words[0] }) -- luaunit would take ours for its own
 local exit = os.exit -- luaunit replaces it by one that refuses while cases run
 local luaunit = require "luaunit"
 
 local rank, ranks = core.rank(), core.ranks()
 
----@param words table the command line
 ---@return table files, string? pattern
-local function parse(words)
+local function parse()
     local files, pattern = {}, nil
     local i = 1
     while words[i] do
@@ -39,8 +40,14 @@ local function base_name(file)
 end
 
 ---@param node table what luaunit knows of one case
+---@return boolean
+local function is_bad(node)
+    return node:isFailure() or node:isError()
+end
+
+---@param node table
 local function report(node)
-    if node:isNotSuccess() then
+    if is_bad(node) then
         io.write(("FAIL %s on rank %d: %s\n%s\n"):format(node.testName, rank, tostring(node.msg),
             tostring(node.stackTrace or "")))
     elseif node:isSkipped() and rank == 0 then
@@ -52,7 +59,7 @@ local output = luaunit.genericOutput.new({ verbosity = 0 })
 
 function output.endTest(_, node)
     report(node)
-    if ranks > 1 and node:isNotSuccess() then
+    if ranks > 1 and is_bad(node) then
         io.stdout:flush()
         if rank == 0 then
             print("0 passed, 1 failed")
@@ -61,7 +68,7 @@ function output.endTest(_, node)
     end
 end
 
-local files, pattern = parse(arg)
+local files, pattern = parse()
 for _, file in ipairs(files) do
     package.path = file:gsub("[^/]+$", "?.lua") .. ";" .. package.path
     local before = {}

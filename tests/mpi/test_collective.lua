@@ -6,16 +6,20 @@ local lu = require "luaunit"
 
 local rank, ranks = mx.rank(), mx.ranks()
 
+local function full(shape, value, dtype)
+    return mx.full { shape = shape, value = value, dtype = dtype or "f32" }
+end
+
+local function arange(n)
+    return mx.arange { n = n, dtype = "f32" }
+end
+
 -- Around the size of a piece (2 Mi elements of f32), and such that parts differ in size or are empty.
 local SIZES = { 0, 1, 2, 3, 5, 1023, 1025, 70001, 2 * 1024 * 1024 + 3 }
 
---- The values of rank r: small integers, so that every sum is exact in f32 and, for few ranks, in bf16.
-local function values(n, r, dtype)
-    local t = mx.arange(n, dtype == "i32" and "i32" or "f32")
-    if dtype == "i32" then
-        return t:mul(mx.full({ 1 }, 3, "i32")):add(mx.full({ 1 }, r, "i32"))
-    end
-    return t:mul(3 + 2 * r):add(r):cast { dtype = "f32" }
+--- The values of rank r: small integers, so that sums are exact.
+local function values(n, r)
+    return arange(n):mul(3 + 2 * r):add(r)
 end
 
 local function assert_same(t, expected)
@@ -38,7 +42,7 @@ function TestAllReduce.test_sum_and_mean_f32()
     for _, n in ipairs(SIZES) do
         -- sum over r of (3 + 2r) i + r
         local r_sum = ranks * (ranks - 1) / 2
-        local expected = mx.arange(n):mul(3 * ranks + 2 * r_sum):add(r_sum)
+        local expected = arange(n):mul(3 * ranks + 2 * r_sum):add(r_sum)
         local x = values(n, rank)
         mx.all_reduce(x)
         -- above 2^24 integers are no longer exact in f32
@@ -56,11 +60,11 @@ function TestAllReduce.test_sum_and_mean_f32()
 end
 
 function TestAllReduce.test_max_is_that_of_the_last_rank_or_a_nan()
-    local x = mx.full({ 5 }, rank)
+    local x = full({ 5 }, rank)
     mx.all_reduce(x, { op = "max" })
     lu.assertEquals(x:totable(), { ranks - 1, ranks - 1, ranks - 1, ranks - 1, ranks - 1 })
     for culprit = 0, ranks - 1 do
-        local y = mx.full({ 1 }, rank == culprit and 0 / 0 or -1)
+        local y = full({ 1 }, rank == culprit and 0 / 0 or -1)
         mx.all_reduce(y, { op = "max" })
         lu.assertNotEquals(y:item(), y:item(), "a NaN of rank " .. culprit)
     end
@@ -69,22 +73,22 @@ end
 function TestAllReduce.test_bf16_is_summed_in_f32_and_rounded_once()
     -- 256 + 1 is no bf16 (its neighbours are 256 and 258), but 256 + 1 + 1 is one: adding in bf16 would lose both ones.
     local n = 4099
-    local x = mx.full({ n }, rank == 0 and 256 or 1, "bf16")
+    local x = full({ n }, rank == 0 and 256 or 1, "bf16")
     mx.all_reduce(x)
-    local expected = mx.full({ n }, 255 + ranks):to("bf16")
+    local expected = full({ n }, 255 + ranks):to("bf16")
     lu.assertEquals(x:dtype(), "bf16")
     assert_same(x, expected)
-    local y = mx.full({ n }, rank == 0 and 256 or 1, "bf16")
+    local y = full({ n }, rank == 0 and 256 or 1, "bf16")
     mx.all_reduce(y, { op = "mean" })
-    assert_same(y, mx.full({ n }, (255 + ranks) / ranks):to("bf16"))
+    assert_same(y, full({ n }, (255 + ranks) / ranks):to("bf16"))
     assert_same_on_all_ranks(y)
 end
 
 function TestAllReduce.test_i32()
-    local x = mx.full({ 3, 7 }, rank == 0 and 2 ^ 24 + 1 or 2, "i32") -- one more than f32 can count to
+    local x = full({ 3, 7 }, rank == 0 and 2 ^ 24 + 1 or 2, "i32") -- one more than f32 can count to
     mx.all_reduce(x)
     lu.assertEquals(x:get(3, 7), 2 ^ 24 + 1 + 2 * (ranks - 1))
-    local y = mx.full({ 2 }, -rank, "i32")
+    local y = full({ 2 }, -rank, "i32")
     mx.all_reduce(y, { op = "max" })
     lu.assertEquals(y:totable(), { 0, 0 })
     lu.assertErrorMsgContains("mean of integers", mx.all_reduce, y, { op = "mean" })
@@ -95,7 +99,7 @@ function TestAllReduce.test_order_of_ranks_makes_the_bits()
     local seeds = {}
     local expected = nil
     for r = 0, ranks - 1 do
-        seeds[r] = mx.randn({ 10007 }, { seed = 100 + r })
+        seeds[r] = mx.randn { shape = { 10007 }, seed = 100 + r }
         expected = expected and expected:add(seeds[r]) or seeds[r]:clone()
     end
     local x = seeds[rank]:clone()
@@ -104,7 +108,7 @@ function TestAllReduce.test_order_of_ranks_makes_the_bits()
 end
 
 function TestAllReduce.test_u8_is_refused()
-    lu.assertErrorMsgContains("all_reduce", mx.all_reduce, mx.full({ 2 }, 1, "u8"))
+    lu.assertErrorMsgContains("all_reduce", mx.all_reduce, full({ 2 }, 1, "u8"))
 end
 
 function TestAllReduce.test_ranks_that_differ_all_fail()
@@ -117,7 +121,7 @@ function TestAllReduce.test_ranks_that_differ_all_fail()
     lu.assertErrorMsgContains("differ", mx.all_reduce, mx.zeros { 3 }, { op = last and "max" or "sum" })
     lu.assertErrorMsgContains("differ", last and mx.broadcast or mx.all_reduce, mx.zeros { 3 })
     lu.assertErrorMsgContains("differ", mx.broadcast, mx.zeros { 3 }, { root = last and 1 or 0 })
-    local x = mx.full({ 3 }, 1) -- and the next one works
+    local x = full({ 3 }, 1) -- and the next one works
     mx.all_reduce(x)
     lu.assertEquals(x:totable(), { ranks, ranks, ranks })
 end
@@ -128,9 +132,9 @@ function TestBroadcast.test_every_root_and_dtype()
     for root = 0, ranks - 1 do
         for _, dtype in ipairs { "f32", "bf16", "i32", "u8", "i8" } do
             for _, n in ipairs { 0, 1, 1000 } do
-                local x = mx.full({ n }, rank + 1, dtype)
+                local x = full({ n }, rank + 1, dtype)
                 mx.broadcast(x, { root = root })
-                assert_same(x, mx.full({ n }, root + 1, dtype))
+                assert_same(x, full({ n }, root + 1, dtype))
             end
         end
     end
@@ -138,9 +142,9 @@ end
 
 function TestBroadcast.test_several_pieces()
     local n = 3 * 1024 * 1024 + 1
-    local x = mx.randn({ n }, { seed = 7 + rank })
+    local x = mx.randn { shape = { n }, seed = 7 + rank }
     mx.broadcast(x, { root = ranks - 1 })
-    assert_same(x, mx.randn({ n }, { seed = 7 + ranks - 1 }))
+    assert_same(x, mx.randn { shape = { n }, seed = 7 + ranks - 1 })
 end
 
 function TestBroadcast.test_root_that_is_no_rank()

@@ -272,7 +272,7 @@ exits 0
 has oops
 has "unexpected symbol"
 has 42
-prompt "$mxlua -i" '{3, 1, name = {true}}\nmx.full({2, 2}, 1)\n'
+prompt "$mxlua -i" '{3, 1, name = {true}}\nmx.full{shape = {2, 2}, value = 1}\n'
 has "{3, 1, name = {true}}"
 has "f32 tensor of size 2x2"
 prompt "$mxlua -i" 'function f(\n\n5 * 5\n'
@@ -281,7 +281,7 @@ has 25
 prompt "$mxlua -i hello.lua" 'nil\n'
 has "hello	hello.lua"
 has nil
-prompt "$mpirun -n 2 $mxlua --threads 1 -i" 'x = mx.full({1}, 1)\nmx.all_reduce(x)\nx:item()\n'
+prompt "$mpirun -n 2 $mxlua --threads 1 -i" 'x = mx.full{shape = {1}, value = 1}\nmx.all_reduce(x)\nx:item()\n'
 exits 0
 has 2
 prompt "$mxlua -i" 'os.exit(3)\n'
@@ -290,7 +290,7 @@ exits 3
 case="away from the sources"
 mkdir -p "$folder/elsewhere"
 cd "$folder/elsewhere" || exit 1
-run "$mxlua" -e 'print(mx.full({2}, 3):sum():item())'
+run "$mxlua" -e 'print(mx.full{shape = {2}, value = 3}:sum():item())'
 exits 0
 is 6.0
 cd "$folder" || exit 1

@@ -19,6 +19,7 @@ static mx_status fail_system(const char *doing, const char *path)
 mx_status mx_file_open(const char *path, int *fd, int64_t *bytes)
 {
     *fd = -1;
+    *bytes = 0;
     /* Not blocking: opening a pipe that nobody writes would wait for ever. */
     int opened = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (opened < 0)
@@ -147,7 +148,8 @@ mx_status mx_draft_open(mx_draft *draft, const char *path)
     *draft = (mx_draft){.path = strdup(path), .temporary = malloc(room)};
     if (!draft->path || !draft->temporary) {
         forget_draft(draft);
-        return mx_fail(MX_ERR_MEMORY, "out of memory for a path");
+        mx_fail(MX_ERR_MEMORY, "out of memory for a path");
+        return MX_ERR_MEMORY;
     }
     /* The process's number makes the name ours on this machine, O_EXCL among machines that share the folder. */
     for (int try = 0; try < 1000; try++) {
@@ -160,9 +162,9 @@ mx_status mx_draft_open(mx_draft *draft, const char *path)
         if (errno != EEXIST)
             break;
     }
-    mx_status status = fail_system("write", path);
+    fail_system("write", path);
     forget_draft(draft);
-    return status;
+    return MX_ERR_IO;
 }
 
 void mx_draft_discard(mx_draft *draft)

@@ -164,7 +164,7 @@ static herr_t visit_attribute(hid_t root, const char *name, const H5A_info_t *in
     (void)info;
     visit *v = data;
     mx_value value = {.kind = MX_NULL};
-    mx_entry *entry;
+    mx_entry *entry = NULL;
     hid_t attribute = H5Aopen(root, name, H5P_DEFAULT);
     hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
     herr_t result = attribute < 0 || type < 0 || space < 0 ? -1 : 0;
@@ -177,10 +177,10 @@ static herr_t visit_attribute(hid_t root, const char *name, const H5A_info_t *in
         v->status = mx_fail(MX_ERR_IO, "'%s' is damaged: cannot read attribute '%.200s'", v->file->path, name);
     else if (value.kind != MX_NULL)
         v->status = mx_value_append(&v->file->attributes, name, &entry);
-    if (v->status != MX_OK || value.kind == MX_NULL)
-        mx_value_free(&value);
-    else
+    if (v->status == MX_OK && entry)
         entry->value = value;
+    else
+        mx_value_free(&value);
     return v->status == MX_OK ? 0 : -1;
 }
 
@@ -408,9 +408,10 @@ static mx_status read_part(const dataset *d, int64_t block, int64_t rows, int64_
 
 static mx_status read_blocks(const dataset *d, int64_t first, int64_t rows, char *to)
 {
+    const int64_t block_rows = d->r.block_rows > 0 ? d->r.block_rows : 1;
     for (int64_t row = first; row < first + rows;) {
-        int64_t block = row / d->r.block_rows, start = block * d->r.block_rows;
-        int64_t in_block = d->r.rows - start < d->r.block_rows ? d->r.rows - start : d->r.block_rows;
+        int64_t block = row / block_rows, start = block * block_rows;
+        int64_t in_block = d->r.rows - start < block_rows ? d->r.rows - start : block_rows;
         int64_t skip = row - start;
         int64_t take = first + rows - row < in_block - skip ? first + rows - row : in_block - skip;
         if (d->sums && take < in_block) {
@@ -449,6 +450,9 @@ static mx_status read_entry(const mx_h5 *file, const mx_h5_entry *entry, int64_t
     dataset d;
     if (mx_count(to) == 0)
         return MX_OK;
+    if (to->released || !mx_data(to))
+        return mx_fail(MX_ERR_STATE, "'%s': the tensor to fill with '%.200s' has no values: it was released",
+                       file->path, entry->name);
     MX_TRY(open_dataset(file, entry, &d));
     d.r = mx_h5_rows_of(&entry->shape, (mx_dtype)entry->dtype);
     mx_status status = entry->checked ? read_sums(&d) : MX_OK;
@@ -468,8 +472,6 @@ mx_status mx_h5_read_into(mx_h5 *file, const char *name, int64_t first, int64_t 
         return mx_fail(to->dtype != (mx_dtype)entry->dtype ? MX_ERR_DTYPE : MX_ERR_SHAPE,
                        "'%s': dataset '%.200s' is %s %s; the tensor to fill is %s", file->path, name, entry->type,
                        mx_shape_text(&shape), mx_tensor_text(to));
-    if (!to->storage || to->released)
-        return mx_fail(MX_ERR_STATE, "'%s': the tensor to fill with '%.200s' has been released", file->path, name);
     return read_entry(file, entry, first, rows, to);
 }
 

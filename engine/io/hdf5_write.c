@@ -136,7 +136,7 @@ static mx_status put_values(mx_h5_writer *w, hid_t dataset, hid_t type, const ch
 mx_status mx_h5_put(mx_h5_writer *w, const char *name, const mx_tensor *t)
 {
     MX_TRY(check_name(w, name));
-    if (!t->storage || t->released)
+    if (t->released || !mx_data(t))
         return mx_fail(MX_ERR_STATE, "'%s': tensor '%.200s' has been released: it has no values to write",
                        w->draft.path, name);
     hid_t type = mx_h5_new_type(t->dtype), space = new_space(&t->shape);

@@ -16,7 +16,8 @@ typedef struct reader {
 
 static mx_status fail_at(const reader *r, yaml_mark_t mark, const char *problem)
 {
-    return mx_fail(MX_ERR_VALUE, "%s:%zu:%zu: %s", r->name, mark.line + 1, mark.column + 1, problem);
+    mx_fail(MX_ERR_VALUE, "%s:%zu:%zu: %s", r->name, mark.line + 1, mark.column + 1, problem);
+    return MX_ERR_VALUE;
 }
 
 /* A byte that is no text: libyaml gives its offset only. */
@@ -188,7 +189,7 @@ static mx_status read_array(reader *r, int depth, mx_value *out)
             yaml_event_delete(&event);
             return MX_OK;
         }
-        mx_entry *entry;
+        mx_entry *entry = NULL;
         mx_status status = mx_value_append(out, NULL, &entry);
         if (status == MX_OK) {
             entry->line = (int)event.start_mark.line + 1;
@@ -238,7 +239,7 @@ static mx_status read_map(reader *r, int depth, mx_value *out)
             yaml_event_delete(&event);
             return check_duplicates(r, out);
         }
-        mx_entry *entry;
+        mx_entry *entry = NULL;
         mx_status status = read_key(r, &event, out, &entry);
         yaml_event_delete(&event);
         MX_TRY(status);

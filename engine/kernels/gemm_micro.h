@@ -23,7 +23,8 @@
 /* The largest register block of any path: room for a tile on the stack. */
 enum { MX_MICRO_MAX_MR = 8, MX_MICRO_MAX_NR = 48 };
 
-/* An operand to pack: element (i, p) of the stored matrix is at i * stride + p; f32 or bf16. */
+/* Packs `length` rows of op(A) or columns of op(B), `k` elements each. The stored matrix is row-major, f32 or bf16,
+ * with `stride` elements from one of its rows to the next; `trans` as in mx_matrix. */
 typedef void mx_micro_pack(int64_t length, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans,
                            void *packed);
 

@@ -1,6 +1,6 @@
 /* The five loops around the micro-kernel (Goto and van de Geijn, 2008; BLIS).
  *
- *     for rows   superblock of m      only where partial sums of a bf16 C are kept
+ *     for rows   superblock of m      where threads share packed A, or partial sums of a bf16 C are kept
  *     for n      in steps of nc       packed B, kc x nc, shared by all threads, in the last-level cache
  *     for k      in steps of kc
  *     for m      in steps of mc       packed A, mc x kc, in the second-level cache of a core
@@ -14,8 +14,8 @@
 #include <omp.h>
 #include <stdlib.h>
 
-/* f32 sums kept while the blocks of k are added up for a bf16 C: at most 16 MiB. */
-enum { PARTIAL_SUMS = 4 << 20 };
+/* f32 sums kept while the blocks of k are added up for a bf16 C: at most 16 MiB. Rows of A packed for all threads. */
+enum { PARTIAL_SUMS = 4 << 20, SHARED_ROWS = 4096 };
 
 typedef struct job {
     const mx_gemm *g;
@@ -23,8 +23,8 @@ typedef struct job {
     mx_gemm_blocks blocks; /* mc and nc multiples of mr and nr */
     int64_t super;         /* rows in a superblock */
     int64_t super_panels;  /* the same in panels */
-    int64_t a_block;       /* words of a packed block of A */
-    uint32_t *a, *b;       /* packed; a: one block of mc x kc for each row of the thread grid */
+    int64_t a_block;       /* words of a packed block of A, mc x kc */
+    uint32_t *a, *b;       /* packed; a: all rows of the superblock, or one block of mc x kc for each thread */
     float *partial;        /* tiles of mr x nr, panel of B by panel of B; NULL: sums go to C directly */
 } job;
 
@@ -175,31 +175,30 @@ static void wait_for_all(int threads)
     }
 }
 
+/* Packs what the threads share, then multiplies without waiting for anyone. Two barriers a span, whatever its size: on
+ * a machine where somebody else runs too, each one may cost a time slice. */
 static void run_span(const job *j, const span *s, int thread, int threads)
 {
     const mx_micro *u = j->u;
     range row_panels = {0, ceil_div(s->rows, u->mr)}, column_panels = {0, ceil_div(s->columns, u->nr)};
     int grid_m = grid_rows(j, threads), grid_n = threads / grid_m;
-    int my_row = thread / grid_n, my_column = thread % grid_n;
     bool share_a = grid_n > 1, share_b = grid_m > 1;
-    if (share_b) {
+    if (share_a)
+        pack_a(j, s, part(row_panels, thread, threads), 0, j->a);
+    if (share_b)
         pack_b(j, s, part(column_panels, thread, threads));
-        wait_for_all(threads);
-    }
-    range columns = part(column_panels, my_column, grid_n), mine = part(row_panels, my_row, grid_m);
-    int64_t chunks = ceil_div(ceil_div(row_panels.end, grid_m), j->blocks.mc / u->mr); /* the same for all threads */
-    uint32_t *a = j->a + my_row * j->a_block;
+    wait_for_all(threads);
+
+    range columns = part(column_panels, thread % grid_n, grid_n), mine = part(row_panels, thread / grid_n, grid_m);
+    int64_t chunks = ceil_div(mine.end - mine.begin, j->blocks.mc / u->mr);
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
         range rows = part(mine, chunk, chunks);
-        pack_a(j, s, part(rows, my_column, grid_n), rows.begin, a);
-        if (share_a)
-            wait_for_all(threads);
+        uint32_t *a = share_a ? j->a + rows.begin * u->mr * s->k_words : j->a + thread * j->a_block;
+        if (!share_a)
+            pack_a(j, s, rows, rows.begin, a);
         multiply(j, s, rows, columns, a, !share_b && chunk == 0);
-        if (share_a)
-            wait_for_all(threads);
     }
-    if (share_b)
-        wait_for_all(threads);
+    wait_for_all(threads);
 }
 
 static void run_thread(const job *j, int thread, int threads)
@@ -221,7 +220,8 @@ static void run_thread(const job *j, int thread, int threads)
             }
 }
 
-mx_status mx_gemm_packed(const mx_gemm *g, const mx_micro *u, int threads)
+/* Sizes of the job, and the words of scratch that its three buffers take. */
+static job plan(const mx_gemm *g, const mx_micro *u, int threads, int64_t words[3])
 {
     mx_gemm_blocks most = mx_gemm_blocks_of(u->isa);
     job j = {.g = g, .u = u, .super = g->m};
@@ -230,24 +230,35 @@ mx_status mx_gemm_packed(const mx_gemm *g, const mx_micro *u, int threads)
     j.blocks.nc = even_part(g->n, round_up(most.nc, u->nr), u->nr);
     j.blocks.mc = round_up(minimum(most.mc, g->m), u->mr);
     bool partial = g->c.dtype != MX_F32 && j.blocks.kc < g->k;
+    if (threads > 1)
+        j.super = even_part(g->m, round_up(SHARED_ROWS, u->mr), u->mr);
     if (partial)
-        j.super = even_part(g->m, round_up(ceil_div(PARTIAL_SUMS, j.blocks.nc), u->mr), u->mr);
-
+        j.super = even_part(g->m, minimum(j.super, round_up(ceil_div(PARTIAL_SUMS, j.blocks.nc), u->mr)), u->mr);
     j.super_panels = ceil_div(j.super, u->mr);
 
-    int64_t words_of_k = ceil_div(j.blocks.kc, u->k_group);
+    int64_t words_of_k = ceil_div(j.blocks.kc, u->k_group), shared = j.super_panels * u->mr * words_of_k;
     j.a_block = round_up(j.blocks.mc * words_of_k, 16);
-    int64_t a_words = threads * j.a_block, b_words = round_up(j.blocks.nc * words_of_k, 16);
-    int64_t sums = partial ? j.super_panels * u->mr * j.blocks.nc : 0;
-    uint32_t *scratch = mx_gemm_scratch((b_words + a_words + sums) * 4);
+    words[0] = round_up(j.blocks.nc * words_of_k, 16);
+    words[1] = threads * j.a_block;
+    if (threads > 1 && words[1] < shared)
+        words[1] = round_up(shared, 16);
+    words[2] = partial ? j.super_panels * u->mr * j.blocks.nc : 0;
+    return j;
+}
+
+mx_status mx_gemm_packed(const mx_gemm *g, const mx_micro *u, int threads)
+{
+    int64_t words[3];
+    job j = plan(g, u, threads, words);
+    int64_t bytes = (words[0] + words[1] + words[2]) * 4;
+    uint32_t *scratch = mx_gemm_scratch(bytes);
     if (!scratch)
         return mx_fail(MX_ERR_MEMORY,
                        "matrix product (%lld, %lld) x (%lld, %lld): no memory for %lld bytes of packed blocks",
-                       (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n,
-                       (long long)(b_words + a_words + sums) * 4);
+                       (long long)g->m, (long long)g->k, (long long)g->k, (long long)g->n, (long long)bytes);
     j.b = scratch;
-    j.a = scratch + b_words;
-    j.partial = partial ? (float *)(scratch + b_words + a_words) : NULL;
+    j.a = scratch + words[0];
+    j.partial = words[2] ? (float *)(scratch + words[0] + words[1]) : NULL;
     if (threads <= 1) {
         run_thread(&j, 0, 1);
         return MX_OK;

@@ -28,8 +28,8 @@ local say
 
 -- ---- what the published job looks like ----
 
-local function check_published(name, job, shape)
-    local count = mx.models.count(shape)
+local function check_published(name, shape)
+    local job, count = JOBS[name], mx.models.count(shape)
     if count ~= job.params then
         util.refuse("%s has %s parameters; published are %s", name, util.thousands(count), util.thousands(job.params))
     end
@@ -40,9 +40,12 @@ local function check_published(name, job, shape)
     end
 end
 
--- The part of the model that one chip computes with.
-local function chip_shape(job, shape)
-    local chip = {}
+--- The part of a model that one chip of its published job computes with.
+---@param name string 16b, 32b, 64b or 128b
+---@param shape table of mx.models.shape
+---@return table
+function bench.chip_shape(name, shape)
+    local chip, job = {}, JOBS[name]
     for key, value in pairs(shape) do
         chip[key] = value
     end
@@ -67,10 +70,10 @@ end
 -- ---- what fits ----
 
 -- Bytes that a rank must hold: weights and gradients, its part of the optimizer's state, activations.
-local function bytes_needed(chip, job, layers, sequences, length)
+local function bytes_needed(chip, fsdp, layers, sequences, length)
     local cut = setmetatable({ layers = layers }, { __index = chip })
     local params, tokens = mx.models.count(cut), sequences * length
-    local states = params * (2 + 4) + params / job.fsdp * 12
+    local states = params * (2 + 4) + params / fsdp * 12
     local heads = (2 * chip.heads + 2 * chip.kv_heads) * chip.head_dim
     local working = 2 * (6 * chip.emb + 3 * heads + 4 * chip.mlp) -- per token, of the layer that backward is in
     local kept = chip.remat == "full" and 2 * chip.emb or 2 * (3 * chip.emb + heads + 2 * chip.mlp)
@@ -85,14 +88,21 @@ local function seconds_needed(chip, rate, layers, sequences, length)
     return (forward * (chip.remat == "none" and 3 or 4) + vocabulary) / (rate * STEP_EFFICIENCY)
 end
 
--- The largest run within memory and time: the sequence length first, then layers, then sequences.
-local function make_plan(o, chip, job, rate, full_length, full_sequences)
-    local memory = mx.info().memory_bytes / mx.info().node_ranks * MEMORY_SHARE
-    local budget = o.bench_seconds * TIME_SHARE
-    local plan = { layers = 1, sequences = 1, length = full_length }
+--- The largest run within memory and time: the sequence length first, then layers, then sequences.
+---@param chip table the part of the model that one chip computes with
+---@param fsdp integer chips that share the optimizer's state
+---@param full {length: integer, sequences: integer} of the published job, for the chips that share these tokens
+---@param limits {memory: number, seconds: number, rate: number} bytes and FLOP/s of a rank, seconds of the run
+---@return {layers: integer, sequences: integer, length: integer, steps: integer, seconds: number, bytes: number}
+function bench.plan(chip, fsdp, full, limits)
+    local plan = { layers = 1, sequences = 1, length = full.length }
+    local function needs(layers, sequences)
+        return bytes_needed(chip, fsdp, layers, sequences, plan.length),
+            seconds_needed(chip, limits.rate, layers, sequences, plan.length)
+    end
     local function fits(layers, sequences, steps)
-        return bytes_needed(chip, job, layers, sequences, plan.length) <= memory
-            and seconds_needed(chip, rate, layers, sequences, plan.length) * steps <= budget
+        local bytes, seconds = needs(layers, sequences)
+        return bytes <= limits.memory and seconds * steps <= limits.seconds
     end
     while plan.length > MIN_LENGTH and not fits(1, 1, MIN_STEPS) do
         plan.length = plan.length // 2
@@ -100,16 +110,14 @@ local function make_plan(o, chip, job, rate, full_length, full_sequences)
     while plan.layers < chip.layers and fits(plan.layers + 1, 1, MIN_STEPS + 2) do
         plan.layers = plan.layers + 1
     end
-    while plan.sequences < full_sequences and fits(plan.layers, plan.sequences + 1, MIN_STEPS + 2) do
+    while plan.sequences < full.sequences and fits(plan.layers, plan.sequences + 1, MIN_STEPS + 2) do
         plan.sequences = plan.sequences + 1
     end
-    local seconds = seconds_needed(chip, rate, plan.layers, plan.sequences, plan.length)
-    plan.steps = math.max(MIN_STEPS, math.min(MAX_STEPS, budget // seconds))
-    plan.bytes = bytes_needed(chip, job, plan.layers, plan.sequences, plan.length)
-    plan.seconds = seconds
-    if plan.bytes > memory then
+    plan.bytes, plan.seconds = needs(plan.layers, plan.sequences)
+    plan.steps = math.floor(math.max(MIN_STEPS, math.min(MAX_STEPS, limits.seconds // plan.seconds)))
+    if plan.bytes > limits.memory then
         util.refuse("one layer needs %.1f GiB and a rank may have %.1f GiB here: use fewer ranks", plan.bytes / 2 ^ 30,
-            memory / 2 ^ 30)
+            limits.memory / 2 ^ 30)
     end
     return plan
 end
@@ -174,7 +182,8 @@ local function update_shards(params, shards, count, config)
     return norm
 end
 
-local function print_plan(name, job, shape, chip, plan, full)
+local function print_plan(name, shape, chip, plan, full)
+    local job = JOBS[name]
     local part = job.tensor > 1 and ("1/%d of heads, mlp and vocabulary"):format(job.tensor) or "whole matrices"
     local function cut(what, from, to)
         return from == to and ("%s %d"):format(what, from) or ("%s %d instead of %d"):format(what, to, from)
@@ -184,25 +193,28 @@ local function print_plan(name, job, shape, chip, plan, full)
         local vocabulary = 2 * chip.emb * chip.vocab * plan.length
         return 100 * vocabulary / (vocabulary + mx.flops.layers_forward(with, 1, plan.length))
     end
-    say("  job        %s on v5e-256: fsdp=%d, tensor=%d; one rank stands for one chip", name, job.fsdp, job.tensor)
-    say("  checked    %s parameters, as published", util.thousands(job.params))
+    local ranks = mx.ranks()
+    say("  job        %s on v5e-256: fsdp=%d, tensor=%d; a rank stands for a chip", name, job.fsdp, job.tensor)
+    say("  checked    %s parameters, as published:", util.thousands(job.params))
     say("             emb %d, %d heads of %d, mlp %d, %d layers, vocabulary %d", shape.emb, shape.heads, shape.head_dim,
         shape.mlp, shape.layers, shape.vocab)
-    say("  this chip  %s, all %d of emb; 1/%d of the optimizer", part, chip.emb, job.fsdp * job.tensor)
+    say("  this chip  %s;", part)
+    say("             all %d of emb, 1/%d of the optimizer", chip.emb, job.fsdp * job.tensor)
     say("  cut        %s, %s,", cut("layers", chip.layers, plan.layers),
         cut("sequences", full.sequences, plan.sequences))
-    say("             %s, %s", cut("sequence length", full.length, plan.length),
-        mx.ranks() == 1 and "1 chip instead of 256" or ("%d chips instead of 256"):format(mx.ranks()))
+    say("             %s, %s", cut("sequence length", full.length, plan.length), cut("chips", 256, ranks))
     say("  left out   traffic between chips: nothing is gathered, scattered or reduced")
     say("  so         the vocabulary is %.1f %% of the FLOPs, %.1f %% with all layers", share(plan.layers),
         share(chip.layers))
-    say("  settings   remat_policy %s, bf16 weights and compute, f32 gradients and states", chip.remat)
-    say("  plan       %d steps of about %s, %.1f GiB for each of %d rank%s, threads of each %d", plan.steps,
-        util.duration(plan.seconds), plan.bytes / 2 ^ 30, mx.ranks(), mx.ranks() == 1 and "" or "s", mx.threads())
+    say("  settings   remat_policy %s; bf16 weights and compute, f32 gradients", chip.remat)
+    say("             and optimizer; random tokens")
+    say("  plan       %d steps of about %s; %.1f GiB and %d thread%s for each rank", plan.steps,
+        util.duration(plan.seconds), plan.bytes / 2 ^ 30, mx.threads(), mx.threads() == 1 and "" or "s")
 end
 
 local function run_steps(config, model, shards, plan, report)
-    local tokens = mx.zeros({ plan.sequences, plan.length }, "i32"):keep() -- synthetic data: all tokens 0
+    local sizes = { plan.sequences, plan.length }
+    local tokens = mx.rand { shape = sizes, high = model.shape.vocab, seed = mx.rank() }:to("i32")
     for step = 1, plan.steps do
         local loss = mx.scope(function()
             local value = model:loss({ tokens = tokens, targets = tokens })
@@ -231,25 +243,29 @@ function bench.run(name, words)
     local o = mx.config.options(words, { bench_seconds = 60.0, remat_policy = "full", metrics_file = "" })
     local config = mx.config.load({ "model_name=" .. name, "remat_policy=" .. o.remat_policy })
     local job, shape = JOBS[name], mx.models.shape(config)
-    check_published(name, job, shape)
-    local chip = chip_shape(job, shape)
+    check_published(name, shape)
+    local chip = bench.chip_shape(name, shape)
     say("bench_%s: this host at the work of one chip of the published job", name)
     local peak = mx.metrics.measured_peak(chip.dtype)
     local full = { length = config.max_target_length, sequences = config.per_device_batch_size * job.tensor }
-    local plan = agree(make_plan(o, chip, job, matmul_rate(chip), full.length, full.sequences))
-    print_plan(name, job, shape, chip, plan, full)
+    local info = mx.info()
+    local plan = agree(bench.plan(chip, job.fsdp, full, {
+        memory = info.memory_bytes / info.node_ranks * MEMORY_SHARE,
+        seconds = o.bench_seconds * TIME_SHARE,
+        rate = matmul_rate(chip),
+    }))
+    print_plan(name, shape, chip, plan, full)
 
     chip.layers = plan.layers
-    local start = mx.now()
+    local params = mx.models.count(chip)
+    say("  setting up %s parameters ...", util.thousands(params))
     local model = mx.models.new(chip)
     local shards = new_shards(model.params, job.fsdp)
-    local params = mx.models.count(chip)
-    say("  set up     %s parameters of this rank in %s", util.thousands(params), util.duration(mx.now() - start))
     local report = mx.metrics.new {
         steps = plan.steps,
         flops = mx.flops.step(config.flop_formula, chip, params, plan.sequences, plan.length),
         tokens = plan.sequences * plan.length / job.tensor, -- the tokens of a group are shared by its chips
-        params = params, formula = config.flop_formula, peak = peak, file = o.metrics_file, period = 1,
+        params = params, formula = config.flop_formula, peak = peak, file = o.metrics_file, period = 1, warmup = 1,
         extra = {
             bench = name, host = "this host", published_params = job.params, layers = plan.layers,
             sequences = plan.sequences, length = plan.length, remat_policy = chip.remat,
@@ -257,10 +273,10 @@ function bench.run(name, words)
     }
     local summary = run_steps(config, model, shards, plan, report)
     local cell, published = published_figure(name)
-    say("this host  %s of its measured peak, formula %s",
-        summary.mfu and ("%.2f %%"):format(summary.mfu) or "unknown share", config.flop_formula)
-    say("published  %s TFLOP/s/chip, %.2f %% of %s TFLOP/s, %d chips of %s, formula %s", cell.tflops, cell.mfu,
-        published.peak_tflops, cell.chips, published.hardware, published.flop_formula)
+    say("this host: %s of its measured peak (%s)", summary.mfu and ("%.2f %%"):format(summary.mfu) or "unknown share",
+        config.flop_formula)
+    say("published: %.2f %% of %s TFLOP/s on %d chips of %s (%s)", cell.mfu, published.peak_tflops, cell.chips,
+        published.hardware, published.flop_formula)
     return summary
 end
 

@@ -5,7 +5,7 @@ local util = require "mx.util"
 
 local metrics = {}
 
-local WARMUP = 2 -- steps that the summary leaves out, as long as one remains
+local WARMUP = 2 -- steps that the summary leaves out unless told otherwise, as long as one remains
 local HEADER = "     step  seconds  TFLOP/s   MFU %  tokens/s     loss  grad norm  remaining"
 
 ---@class mx.Metrics
@@ -32,10 +32,14 @@ end
 
 local function nothing() end
 
+local function per_second(rate)
+    return rate < 100 and ("%.3g"):format(rate) or util.thousands(rate)
+end
+
 --- Starts reporting a run.
 ---@param o table steps, flops (model FLOPs of a step on this rank), tokens (of a step on this rank), params, formula,
 ---        peak (of metrics.measured_peak, or nil), file ("": none), period (steps between lines), quiet (print
----        nothing), extra (fields that the summary takes over)
+---        nothing), warmup (steps that the summary leaves out), extra (fields that the summary takes over)
 ---@return mx.Metrics
 function metrics.new(o)
     local say = o.quiet and nothing or metrics.say
@@ -43,10 +47,13 @@ function metrics.new(o)
     if o.file and o.file ~= "" and mx.rank() == 0 then
         self.log = util.attempt(mx.io.open_log, o.file)
     end
-    local peak = o.peak and ("%.4g TFLOP/s, %s"):format(o.peak.value / 1e12, o.peak.source) or "unknown, so no MFU"
-    say("%s parameters, %.4g TFLOP and %s tokens per step on each of %d rank%s", util.thousands(o.params),
-        o.flops / 1e12, util.thousands(o.tokens), mx.ranks(), mx.ranks() == 1 and "" or "s")
-    say("FLOPs counted as %s; peak %s", o.formula, peak)
+    say("each of %d rank%s: %s parameters; a step is %.4g TFLOP (%s)", mx.ranks(), mx.ranks() == 1 and "" or "s",
+        util.thousands(o.params), o.flops / 1e12, o.formula)
+    if o.peak then
+        say("peak %.4g TFLOP/s, %s", o.peak.value / 1e12, o.peak.source)
+    else
+        say("peak unknown, so no MFU")
+    end
     say("%s", HEADER)
     self.mark = mx.now()
     return self
@@ -76,7 +83,7 @@ function Metrics:step(step, values)
         local left = util.quantile(self.times, 0.5) * (self.o.steps - step)
         self.say("%9s %8.4g %8.4g  %6s %9s %8.4f %10.4g %10s", ("%d/%d"):format(step, self.o.steps), seconds,
             row.tflops_per_device, row.mfu and ("%.1f"):format(row.mfu) or "-",
-            util.thousands(row.tokens_per_s_per_device), values.loss, values.grad_norm, util.duration(left))
+            per_second(row.tokens_per_s_per_device), values.loss, values.grad_norm, util.duration(left))
     end
     if self.log then
         row.step, row.loss, row.grad_norm = step, values.loss, values.grad_norm
@@ -90,7 +97,7 @@ end
 ---@return table
 function Metrics:finish()
     local o, n = self.o, #self.times
-    local timed = table.move(self.times, math.min(WARMUP, n - 1) + 1, n, 1, {})
+    local timed = table.move(self.times, math.min(o.warmup or WARMUP, n - 1) + 1, n, 1, {})
     local median = util.quantile(timed, 0.5)
     local summary = self:rates(median)
     summary.summary = true
@@ -110,7 +117,7 @@ function Metrics:finish()
     self.say("median of %d step%s after warm-up: %.4g s (10 %% to 90 %%: %.4g to %.4g)", #timed,
         #timed == 1 and "" or "s", median, summary.step_time_p10_s, summary.step_time_p90_s)
     self.say("%.4g TFLOP/s/device%s, %s tokens/s/device", summary.tflops_per_device, mfu,
-        util.thousands(summary.tokens_per_s_per_device))
+        per_second(summary.tokens_per_s_per_device))
     self.say("peak memory of a rank %.2f GiB; whole run %s", summary.peak_memory_bytes / 2 ^ 30,
         util.duration(mx.now() - self.started))
     if self.log then

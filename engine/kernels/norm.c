@@ -2,17 +2,19 @@
 
 #include "core/cpu.h"
 #include "core/pool.h"
+#include "kernels/elementwise.h"
 
 #include <string.h>
 
 static const mx_norm_paths *const paths[MX_ISAS] = {&mx_norm_portable, &mx_norm_avx2, &mx_norm_avx512,
                                                     &mx_norm_avx512_bf16};
 
-/* Past the caches only where the result could not stay in them, and rows start at cache lines. */
-static bool should_stream(const mx_norm *n, const void *out)
+/* Past the caches only where the `tensors` that are read and written could not stay in them, and rows start at cache
+ * lines. */
+static bool should_stream(const mx_norm *n, const void *out, int tensors)
 {
     int64_t row_bytes = n->width * (int64_t)mx_dtype_bytes(n->dtype);
-    return n->rows * row_bytes > 2 * mx_cpu_l3_bytes() && row_bytes % 64 == 0 && (uintptr_t)out % 64 == 0;
+    return row_bytes % 64 == 0 && (uintptr_t)out % 64 == 0 && mx_should_stream(tensors * n->rows * row_bytes);
 }
 
 /* f32 values for the row loops: the given ones, or made in `scratch`. */
@@ -35,7 +37,7 @@ mx_status mx_norm_forward(const mx_norm *given)
     MX_TRY(mx_pool_alloc(scratch_bytes, &scratch));
     n.weight = as_f32(n.weight, n.weight_dtype, 1.0f, scratch, n.width);
     n.bias = as_f32(n.bias, n.bias_dtype, 0.0f, (float *)scratch + n.width, n.width);
-    bool stream = should_stream(&n, n.y);
+    bool stream = should_stream(&n, n.y, 2);
     const mx_norm_paths *path = paths[mx_isa_current()];
     int64_t rows_at_once = 1 + 16384 / n.width;
     int64_t pieces = (n.rows + rows_at_once - 1) / rows_at_once;
@@ -82,7 +84,7 @@ mx_status mx_norm_backward(const mx_norm *given)
     MX_TRY(mx_pool_alloc(scratch_bytes, &scratch));
     float *partial = scratch;
     n.weight = as_f32(n.weight, n.weight_dtype, 1.0f, partial + blocks * step, width);
-    bool stream = should_stream(&n, n.dx);
+    bool stream = should_stream(&n, n.dx, 3);
     const mx_norm_paths *path = paths[mx_isa_current()];
 #pragma omp parallel for schedule(static) if (n.rows * width > 32768)
     for (int64_t b = 0; b < blocks; b++) {

@@ -2,6 +2,7 @@
 
 #include "core/cpu.h"
 #include "core/pool.h"
+#include "kernels/elementwise.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -101,8 +102,8 @@ static void rotate(const mx_rope *r, const float *angles, const int64_t *row)
 {
     int64_t half_bytes = r->frequencies.head_dim / 2 * (int64_t)mx_dtype_bytes(r->dtype);
     int64_t token_values = r->heads * r->frequencies.head_dim;
-    bool stream = 2 * r->tokens * r->heads * half_bytes > 2 * mx_cpu_l3_bytes() && half_bytes % 64 == 0 &&
-                  (uintptr_t)r->y % 64 == 0 && r->x != r->y;
+    bool stream = half_bytes % 64 == 0 && (uintptr_t)r->y % 64 == 0 && r->x != r->y &&
+                  mx_should_stream(4 * r->tokens * r->heads * half_bytes);
     mx_rope_path *path = paths[mx_isa_current()];
     int64_t at_once = 1 + 8192 / (token_values + 1), pieces = (r->tokens + at_once - 1) / at_once;
 #pragma omp parallel for schedule(static) if (r->tokens * token_values > 16384)

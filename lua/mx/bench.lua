@@ -213,11 +213,14 @@ local function print_plan(name, shape, chip, plan, full)
 end
 
 local function run_steps(config, model, shards, plan, report)
-    local sizes = { plan.sequences, plan.length }
-    local tokens = mx.rand { shape = sizes, high = model.shape.vocab, seed = mx.rank() }:to("i32")
+    local function random_tokens(seed)
+        local sizes = { plan.sequences, plan.length }
+        return mx.rand { shape = sizes, high = model.shape.vocab, seed = 2 * mx.rank() + seed }:to("i32")
+    end
+    local batch = { tokens = random_tokens(0), targets = random_tokens(1) }
     for step = 1, plan.steps do
         local loss = mx.scope(function()
-            local value = model:loss({ tokens = tokens, targets = tokens })
+            local value = model:loss(batch)
             mx.backward(value)
             return value:item()
         end)

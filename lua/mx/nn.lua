@@ -17,16 +17,15 @@ local nn = {}
 ---@param options? {std: number, value: number, seed: integer, dtype: string} normal with std, or all `value`
 ---@return any tensor that collects a gradient
 function nn.parameter(params, name, shape, options)
-    options = options or {}
+    local o = util.options(options, { std = 0, value = 0, seed = 0, dtype = "f32" }, "mx.nn.parameter")
     if params[name] then
         error(("a parameter is already called '%s'"):format(name), 2)
     end
     local t
-    if options.std and options.std > 0 then
-        local seed = util.seed(name, options.seed or 0)
-        t = mx.randn { shape = shape, std = options.std, seed = seed, dtype = options.dtype or "f32" }
+    if o.std > 0 then
+        t = mx.randn { shape = shape, std = o.std, seed = util.seed(name, o.seed), dtype = o.dtype }
     else
-        t = mx.full { shape = shape, value = options.value or 0, dtype = options.dtype or "f32" }
+        t = mx.full { shape = shape, value = o.value, dtype = o.dtype }
     end
     params[name] = mx.name(t:keep():requires_grad(), name)
     return t
@@ -40,12 +39,11 @@ end
 ---@param options? {bias: boolean, std: number, seed: integer} std: 1/sqrt(n_in) when not given
 ---@return fun(x: any): any
 function nn.linear(params, name, n_in, n_out, options)
-    options = options or {}
-    local std = options.std or 1 / math.sqrt(n_in)
-    local weight = nn.parameter(params, name .. ".weight", { n_in, n_out }, { std = std, seed = options.seed })
-    local bias = options.bias and nn.parameter(params, name .. ".bias", { n_out })
+    local o = util.options(options, { bias = false, std = 1 / math.sqrt(n_in), seed = 0 }, "mx.nn.linear")
+    local weight = nn.parameter(params, name .. ".weight", { n_in, n_out }, { std = o.std, seed = o.seed })
+    local bias = o.bias and nn.parameter(params, name .. ".bias", { n_out }) or nil
     return function(x)
-        return mx.matmul(x, weight, bias or nil)
+        return mx.matmul(x, weight, bias)
     end
 end
 
@@ -57,11 +55,10 @@ end
 ---@param options? {std: number, seed: integer, dtype: string} dtype of the result
 ---@return fun(ids: any): any
 function nn.embedding(params, name, entries, width, options)
-    options = options or {}
-    local weight = nn.parameter(params, name .. ".weight", { entries, width },
-        { std = options.std or 1, seed = options.seed })
+    local o = util.options(options, { std = 1, seed = 0, dtype = "f32" }, "mx.nn.embedding")
+    local weight = nn.parameter(params, name .. ".weight", { entries, width }, { std = o.std, seed = o.seed })
     return function(ids)
-        return mx.embedding(weight, ids, { dtype = options.dtype })
+        return mx.embedding(weight, ids, { dtype = o.dtype })
     end
 end
 
@@ -72,9 +69,10 @@ end
 ---@param options? {eps: number}
 ---@return fun(x: any): any
 function nn.rmsnorm(params, name, width, options)
+    local o = util.options(options, { eps = 1e-6 }, "mx.nn.rmsnorm")
     local weight = nn.parameter(params, name .. ".weight", { width }, { value = 1 })
     return function(x)
-        return mx.rmsnorm(x, weight, { eps = options and options.eps })
+        return mx.rmsnorm(x, weight, { eps = o.eps })
     end
 end
 
@@ -85,11 +83,11 @@ end
 ---@param options? {eps: number, bias: boolean} bias: true when not given
 ---@return fun(x: any): any
 function nn.layernorm(params, name, width, options)
-    options = options or {}
+    local o = util.options(options, { eps = 1e-5, bias = true }, "mx.nn.layernorm")
     local weight = nn.parameter(params, name .. ".weight", { width }, { value = 1 })
-    local bias = options.bias ~= false and nn.parameter(params, name .. ".bias", { width }) or nil
+    local bias = o.bias and nn.parameter(params, name .. ".bias", { width }) or nil
     return function(x)
-        return mx.layernorm(x, weight, bias, { eps = options.eps })
+        return mx.layernorm(x, weight, bias, { eps = o.eps })
     end
 end
 

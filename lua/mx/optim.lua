@@ -50,11 +50,10 @@ end
 ---@param options? table learning_rate (number or function of the step), beta1, beta2, eps, eps_root, weight_decay, clip
 ---@return mx.Optimizer
 function optim.adamw(params, options)
-    local o = { learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, eps_root = 0, weight_decay = 0, clip = 0 }
-    for key, value in pairs(options or {}) do
-        o[key] = value
-    end
-    return new_optimizer("adamw", params, o, { "m", "v" })
+    local standard = {
+        learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, eps_root = 0, weight_decay = 0, clip = 0,
+    }
+    return new_optimizer("adamw", params, util.options(options, standard, "mx.optim.adamw"), { "m", "v" })
 end
 
 --- Gradient descent, with momentum when it is above 0.
@@ -62,10 +61,8 @@ end
 ---@param options? table learning_rate (number or function of the step), momentum, weight_decay, clip
 ---@return mx.Optimizer
 function optim.sgd(params, options)
-    local o = { learning_rate = 1e-2, momentum = 0, weight_decay = 0, clip = 0 }
-    for key, value in pairs(options or {}) do
-        o[key] = value
-    end
+    local standard = { learning_rate = 1e-2, momentum = 0, weight_decay = 0, clip = 0 }
+    local o = util.options(options, standard, "mx.optim.sgd")
     return new_optimizer("sgd", params, o, o.momentum > 0 and { "momentum" } or {})
 end
 

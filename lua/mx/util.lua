@@ -141,6 +141,27 @@ function util.refuse(format, ...)
     error(setmetatable({ message = format:format(...) }, Refusal))
 end
 
+--- An option table completed by standard values; a key that has none is an error in the script.
+---@param given? table
+---@param standard table
+---@param what string whose options they are
+---@return table
+function util.options(given, standard, what)
+    local options = {}
+    for key, value in pairs(standard) do
+        options[key] = value
+    end
+    for key, value in pairs(given or {}) do
+        if standard[key] == nil then
+            local near = util.nearest(tostring(key), util.sorted_keys(standard))
+            local hint = near and (", did you mean '%s'?"):format(near) or ""
+            error(("%s has no option '%s'%s"):format(what, tostring(key), hint), 3)
+        end
+        options[key] = value
+    end
+    return options
+end
+
 --- fn(...), with what it raises told as a refusal: for files that the user named.
 ---@param fn function
 ---@return any ...

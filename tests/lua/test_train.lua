@@ -59,6 +59,12 @@ function TestTrain.test_adamw_first_step()
     lu.assertAlmostEquals(params.w:get(2), 4 - 0.1 * (1 + 0.5 * 4), 1e-5)
 end
 
+function TestTrain.test_a_misspelt_option_is_an_error()
+    lu.assertErrorMsgContains("mx.optim.adamw has no option 'learning_rat', did you mean 'learning_rate'?",
+        mx.optim.adamw, {}, { learning_rat = 1 })
+    lu.assertErrorMsgContains("mx.nn.linear has no option 'biass'", mx.nn.linear, {}, "l", 2, 3, { biass = true })
+end
+
 function TestTrain.test_gradients_that_are_not_finite_change_nothing()
     local params = quadratic()
     local optimizer = mx.optim.adamw(params, {})

@@ -463,8 +463,11 @@ static void binary(mx_binary op, mx_dtype dtype, const void *a, int a_step, cons
     if (n == 0)
         return;
     bool half = dtype == MX_BF16;
-    arrays s = {
-        .in = {a, b}, .step = {a_step, b_step}, .value = {first_value(a, half), first_value(b, half)}, .out = {y}};
+    arrays s = {.pair = op,
+                .in = {a, b},
+                .step = {a_step, b_step},
+                .value = {first_value(a, half), first_value(b, half)},
+                .out = {y}};
     if (half) {
         s.half = true;
         sweep_binary(op, s, n, stream);

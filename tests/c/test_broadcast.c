@@ -1,0 +1,358 @@
+/* Functions of arrays that broadcast against each other, against a loop over indices. */
+#include "kernels/elementwise.h"
+
+#include "buffers.h"
+#include "check.h"
+
+#include <omp.h>
+#include <string.h>
+
+typedef struct form {
+    int n_dims;
+    int64_t size[4];
+} form;
+
+static int64_t count_of(const form *f)
+{
+    int64_t n = 1;
+    for (int d = 0; d < f->n_dims; d++)
+        n *= f->size[d];
+    return n;
+}
+
+/* Where element `i` of an output of form y comes from in an input of form x. */
+static int64_t source_of(const form *y, const form *x, int64_t i)
+{
+    int64_t at = 0, dense = 1;
+    for (int d = y->n_dims - 1; d >= 0; d--) {
+        int own = d - (y->n_dims - x->n_dims);
+        int64_t index = i % y->size[d];
+        i /= y->size[d];
+        if (own >= 0) {
+            at += x->size[own] == 1 ? 0 : index * dense;
+            dense *= x->size[own];
+        }
+    }
+    return at;
+}
+
+static bool plan_for(mx_broadcast *plan, int n, const form *in, form *out)
+{
+    int dims[3];
+    const int64_t *sizes[3];
+    int64_t size[8];
+    for (int k = 0; k < n; k++) {
+        dims[k] = in[k].n_dims;
+        sizes[k] = in[k].size;
+    }
+    if (!mx_broadcast_sizes(n, dims, sizes, &out->n_dims, size))
+        return false;
+    memcpy(out->size, size, sizeof out->size);
+    mx_broadcast_plan(plan, n, dims, sizes, out->n_dims, out->size);
+    return true;
+}
+
+/* numpy's rule, said once more in another way. */
+static bool fits(const form *a, const form *b)
+{
+    for (int d = 1; d <= a->n_dims && d <= b->n_dims; d++) {
+        int64_t p = a->size[a->n_dims - d], q = b->size[b->n_dims - d];
+        if (p != q && p != 1 && q != 1)
+            return false;
+    }
+    return true;
+}
+
+static double pair(mx_binary op, double a, double b)
+{
+    switch (op) {
+    case MX_ADD:
+        return a + b;
+    case MX_SUB:
+        return a - b;
+    case MX_MUL:
+        return a * b;
+    case MX_DIV:
+        return a / b;
+    case MX_MAXIMUM:
+        return a > b ? a : b;
+    default:
+        return a < b ? a : b;
+    }
+}
+
+static void check_binary(const form *a, const form *b, mx_binary op, mx_dtype a_type, mx_dtype b_type, const char *isa)
+{
+    form in[2] = {*a, *b}, y;
+    mx_broadcast plan;
+    if (!plan_for(&plan, 2, in, &y))
+        return;
+    int64_t n = count_of(&y);
+    void *pa = make_values(count_of(a), a_type, 0.5, 2), *pb = make_values(count_of(b), b_type, 0.5, 2);
+    void *py = make_values(n, a_type, 7, 8);
+    double *want = malloc((size_t)(n + 1) * sizeof *want);
+    for (int64_t i = 0; i < n; i++)
+        want[i] = pair(op, get_value(pa, source_of(&y, a, i), a_type), get_value(pb, source_of(&y, b, i), b_type));
+    mx_binary_forward(op, &plan, (mx_array){pa, a_type}, (mx_array){pb, b_type}, (mx_array){py, a_type});
+    double error = worst_error(py, a_type, want, n);
+    CHECK(error <= tolerance(a_type, 1e-6), "op %d %s %s (%d: %d %d %d) (%d: %d %d %d): %g on %s", op,
+          mx_dtype_name(a_type), mx_dtype_name(b_type), a->n_dims, (int)a->size[0], (int)a->size[1], (int)a->size[2],
+          b->n_dims, (int)b->size[0], (int)b->size[1], (int)b->size[2], error, isa);
+    CHECK(guard_intact(py, n, a_type), "op %d on %s", op, isa);
+    free(pa);
+    free(pb);
+    free(py);
+    free(want);
+}
+
+/* All forms of up to three dimensions with sizes among 1, 2, 3 and 0. */
+static int all_forms(form *forms)
+{
+    static const int64_t sizes[] = {1, 2, 3, 0};
+    int n = 0;
+    for (int n_dims = 0; n_dims <= 3; n_dims++) {
+        int combinations = 1 << (2 * n_dims);
+        for (int c = 0; c < combinations; c++) {
+            form f = {.n_dims = n_dims};
+            for (int d = 0; d < n_dims; d++)
+                f.size[d] = sizes[c >> (2 * d) & 3];
+            forms[n++] = f;
+        }
+    }
+    return n;
+}
+
+static void check_small_forms(const char *isa)
+{
+    form forms[85];
+    int n = all_forms(forms);
+    CHECK(n == 85, "%d forms", n);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < n; j++) {
+            form in[2] = {forms[i], forms[j]}, y;
+            mx_broadcast plan;
+            CHECK(plan_for(&plan, 2, in, &y) == fits(&forms[i], &forms[j]), "forms %d and %d", i, j);
+            check_binary(&forms[i], &forms[j], MX_SUB, MX_F32, MX_F32, isa);
+        }
+}
+
+/* Rows, columns, scalars and middles, long enough for vectors and tails, in all mixes of dtypes. */
+static void check_long_forms(const char *isa)
+{
+    static const form forms[][2] = {
+        {{2, {7, 37}}, {2, {7, 37}}},
+        {{2, {7, 37}}, {1, {37}}},
+        {{1, {37}}, {2, {7, 37}}},
+        {{2, {7, 37}}, {2, {7, 1}}},
+        {{2, {7, 1}}, {2, {7, 37}}},
+        {{2, {7, 37}}, {0, {0}}},
+        {{0, {0}}, {2, {7, 37}}},
+        {{2, {37, 1}}, {2, {1, 41}}},
+        {{3, {3, 1, 40}}, {3, {3, 5, 40}}},
+        {{4, {2, 3, 1, 33}}, {3, {3, 5, 1}}},
+        {{2, {1, 1}}, {1, {1}}},
+        {{3, {300, 1, 257}}, {2, {3, 257}}},
+    };
+    for (size_t k = 0; k < sizeof forms / sizeof *forms; k++)
+        for (int op = 0; op < MX_BINARIES; op++)
+            for (int types = 0; types < 4; types++)
+                check_binary(&forms[k][0], &forms[k][1], (mx_binary)op, types & 1 ? MX_BF16 : MX_F32,
+                             types & 2 ? MX_BF16 : MX_F32, isa);
+}
+
+static bool holds(mx_compare op, double a, double b)
+{
+    return op == MX_EQ   ? a == b
+           : op == MX_NE ? a != b
+           : op == MX_LT ? a < b
+           : op == MX_LE ? a <= b
+           : op == MX_GT ? a > b
+                         : a >= b;
+}
+
+static void check_compare(const char *isa)
+{
+    static const form in[2] = {{2, {30, 41}}, {2, {30, 1}}};
+    form y;
+    mx_broadcast plan;
+    plan_for(&plan, 2, in, &y);
+    for (int types = 0; types < 4; types++)
+        for (int op = 0; op < MX_COMPARES; op++) {
+            mx_dtype a_type = types & 1 ? MX_BF16 : MX_F32, b_type = types & 2 ? MX_BF16 : MX_F32;
+            void *a = make_values(30 * 41, a_type, 0, 1), *b = make_values(30, b_type, 0, 1);
+            for (int64_t i = 0; i < 30 * 41; i++) /* few different values, so that some are equal; and NaN */
+                set_value(a, i, i % 11 == 0 ? NAN : round(get_value(a, i, a_type) * 3), a_type);
+            for (int64_t i = 0; i < 30; i++)
+                set_value(b, i, i == 7 ? NAN : round(get_value(b, i, b_type) * 3), b_type);
+            uint8_t out[30 * 41 + 1];
+            out[30 * 41] = 99;
+            mx_compare_forward((mx_compare)op, &plan, (mx_array){a, a_type}, (mx_array){b, b_type}, out);
+            int wrong = 0;
+            for (int64_t i = 0; i < 30 * 41; i++)
+                wrong += out[i] != holds((mx_compare)op, get_value(a, i, a_type), get_value(b, i / 41, b_type));
+            CHECK(wrong == 0 && out[30 * 41] == 99, "comparison %d, types %d: %d wrong on %s", op, types, wrong, isa);
+            free(a);
+            free(b);
+        }
+}
+
+static void check_nan_extremes(const char *isa)
+{
+    for (int half = 0; half < 2; half++)
+        for (int op = MX_MAXIMUM; op <= MX_MINIMUM; op++) {
+            mx_dtype dtype = half ? MX_BF16 : MX_F32;
+            form in[2] = {{1, {20}}, {1, {20}}}, y;
+            mx_broadcast plan;
+            plan_for(&plan, 2, in, &y);
+            void *a = make_values(20, dtype, 0, 1), *b = make_values(20, dtype, 0, 1),
+                 *out = make_values(20, dtype, 0, 1);
+            set_value(a, 3, NAN, dtype);
+            set_value(b, 4, NAN, dtype);
+            mx_binary_forward((mx_binary)op, &plan, (mx_array){a, dtype}, (mx_array){b, dtype}, (mx_array){out, dtype});
+            for (int i = 0; i < 20; i++)
+                CHECK(isnan(get_value(out, i, dtype)) == (i == 3 || i == 4), "element %d on %s", i, isa);
+            free(a);
+            free(b);
+            free(out);
+        }
+}
+
+static void check_where(const char *isa)
+{
+    static const form in[3] = {{2, {1, 43}}, {2, {9, 43}}, {2, {9, 1}}};
+    form y;
+    mx_broadcast plan;
+    plan_for(&plan, 3, in, &y);
+    uint8_t cond[43];
+    for (int i = 0; i < 43; i++)
+        cond[i] = (uint8_t)(i % 3);
+    for (int types = 0; types < 4; types++) {
+        mx_dtype a_type = types & 1 ? MX_BF16 : MX_F32, b_type = types & 2 ? MX_BF16 : MX_F32;
+        void *a = make_values(9 * 43, a_type, 0, 1), *b = make_values(9, b_type, 1, 2),
+             *out = make_values(9 * 43, a_type, 0, 1);
+        double want[9 * 43];
+        for (int64_t i = 0; i < 9 * 43; i++)
+            want[i] = i % 43 % 3 ? get_value(a, i, a_type) : get_value(b, i / 43, b_type);
+        mx_where_forward(&plan, cond, (mx_array){a, a_type}, (mx_array){b, b_type}, (mx_array){out, a_type});
+        CHECK(worst_error(out, a_type, want, 9 * 43) <= (a_type == MX_BF16 && b_type == MX_F32 ? 0x1p-8 : 0),
+              "types %d on %s", types, isa);
+        free(a);
+        free(b);
+        free(out);
+    }
+    int8_t a[9 * 43], b[9], out[9 * 43];
+    for (int i = 0; i < 9 * 43; i++)
+        a[i] = (int8_t)i;
+    for (int i = 0; i < 9; i++)
+        b[i] = (int8_t)-i;
+    mx_where_forward(&plan, cond, (mx_array){a, MX_I8}, (mx_array){b, MX_I8}, (mx_array){out, MX_I8});
+    int wrong = 0;
+    for (int i = 0; i < 9 * 43; i++)
+        wrong += out[i] != (i % 43 % 3 ? a[i] : b[i / 43]);
+    CHECK(wrong == 0, "i8: %d wrong on %s", wrong, isa);
+}
+
+/* The derivatives of div, maximum and minimum, against differences. */
+static void check_grad(const char *isa)
+{
+    static const form in[3] = {{2, {6, 19}}, {1, {19}}, {2, {6, 1}}};
+    static const mx_binary ops[] = {MX_DIV, MX_MAXIMUM, MX_MINIMUM};
+    form y;
+    mx_broadcast plan;
+    plan_for(&plan, 3, in, &y);
+    for (int k = 0; k < 3 * 2 * 2; k++) {
+        mx_binary op = ops[k % 3];
+        bool by_b = k / 3 % 2;
+        mx_dtype dtype = k / 6 ? MX_BF16 : MX_F32;
+        void *a = make_values(6 * 19, dtype, 0.5, 2), *b = make_values(19, dtype, 0.5, 2),
+             *dy = make_values(6, dtype, -1, 1);
+        void *out = make_values(6 * 19, dtype, 0, 1);
+        double want[6 * 19], h = 1e-6;
+        for (int64_t i = 0; i < 6 * 19; i++) {
+            double p = get_value(a, i, dtype), q = get_value(b, i % 19, dtype), d = get_value(dy, i / 19, dtype);
+            if (op != MX_DIV && p == q)
+                want[i] = d / 2;
+            else
+                want[i] = d *
+                          (by_b ? pair(op, p, q + h) - pair(op, p, q - h) : pair(op, p + h, q) - pair(op, p - h, q)) /
+                          (2 * h);
+        }
+        mx_binary_backward(op, by_b, &plan, (mx_array){a, dtype}, (mx_array){b, dtype}, (mx_array){dy, dtype},
+                           (mx_array){out, dtype});
+        double error = worst_error(out, dtype, want, 6 * 19);
+        CHECK(error < tolerance(dtype, 1e-6), "op %d by_b %d: %g on %s", op, by_b, error, isa);
+        free(a);
+        free(b);
+        free(dy);
+        free(out);
+    }
+    float a[2] = {1, 2}, b[2] = {1, 3}, dy[2] = {4, 4}, out[2];
+    form same[3] = {{1, {2}}, {1, {2}}, {1, {2}}};
+    plan_for(&plan, 3, same, &y);
+    mx_binary_backward(MX_MAXIMUM, true, &plan, (mx_array){a, MX_F32}, (mx_array){b, MX_F32}, (mx_array){dy, MX_F32},
+                       (mx_array){out, MX_F32});
+    CHECK(out[0] == 2 && out[1] == 4, "a tie is shared: %g %g on %s", out[0], out[1], isa);
+}
+
+static void test_integers(void)
+{
+    int32_t a[6] = {INT32_MAX, -7, 7, INT32_MIN, 5, 0}, b[6] = {1, 2, -2, -1, 0, 3}, y[6];
+    form in[2] = {{1, {6}}, {1, {6}}}, out;
+    mx_broadcast plan;
+    plan_for(&plan, 2, in, &out);
+    static const int32_t want[MX_BINARIES][6] = {{INT32_MIN, -5, 5, INT32_MAX, 5, 3},
+                                                 {INT32_MAX - 1, -9, 9, INT32_MIN + 1, 5, -3},
+                                                 {INT32_MAX, -14, -14, INT32_MIN, 0, 0},
+                                                 {INT32_MAX, -3, -3, INT32_MIN, 0, 0},
+                                                 {INT32_MAX, 2, 7, -1, 5, 3},
+                                                 {1, -7, -2, INT32_MIN, 0, 0}};
+    for (int op = 0; op < MX_BINARIES; op++) {
+        mx_binary_forward((mx_binary)op, &plan, (mx_array){a, MX_I32}, (mx_array){b, MX_I32}, (mx_array){y, MX_I32});
+        for (int i = 0; i < 6; i++)
+            CHECK(y[i] == want[op][i], "op %d: %d and %d give %d", op, a[i], b[i], y[i]);
+    }
+    uint8_t p[6] = {255, 1, 2, 3, 0, 9}, q[6] = {1, 2, 2, 1, 0, 10}, r[6];
+    mx_binary_forward(MX_ADD, &plan, (mx_array){p, MX_U8}, (mx_array){q, MX_U8}, (mx_array){r, MX_U8});
+    CHECK(r[0] == 0 && r[1] == 3 && r[5] == 19, "%d %d %d", r[0], r[1], r[5]);
+    mx_compare_forward(MX_GE, &plan, (mx_array){p, MX_U8}, (mx_array){q, MX_U8}, r);
+    CHECK(r[0] == 1 && r[1] == 0 && r[2] == 1 && r[5] == 0, "%d %d %d %d", r[0], r[1], r[2], r[5]);
+}
+
+/* Threads and streaming stores: a row vector added to an array larger than the caches. */
+static void check_large(const char *isa)
+{
+    const int64_t width = 4099, rows = mx_isa_current() == MX_ISA_PORTABLE ? 60 : mx_cpu_l3_bytes() / 8 / width + 7;
+    form in[2] = {{2, {rows, width}}, {1, {width}}}, y;
+    mx_broadcast plan;
+    plan_for(&plan, 2, in, &y);
+    float *a = make_values(rows * width, MX_F32, 0, 1), *b = make_values(width, MX_F32, 0, 1);
+    float *out = make_values(rows * width, MX_F32, 0, 1);
+    omp_set_num_threads(2);
+    mx_binary_forward(MX_ADD, &plan, (mx_array){a, MX_F32}, (mx_array){b, MX_F32}, (mx_array){out, MX_F32});
+    int wrong = 0;
+    for (int64_t i = 0; i < rows * width; i++)
+        wrong += out[i] != a[i] + b[i % width];
+    CHECK(wrong == 0, "%d wrong on %s", wrong, isa);
+    CHECK(guard_intact(out, rows * width, MX_F32), "%s", isa);
+    free(a);
+    free(b);
+    free(out);
+}
+
+static void check_all(const char *isa)
+{
+    check_small_forms(isa);
+    check_long_forms(isa);
+    check_compare(isa);
+    check_nan_extremes(isa);
+    check_where(isa);
+    check_grad(isa);
+    check_large(isa);
+}
+
+int main(void)
+{
+    for_each_isa(check_all);
+    test_integers();
+    return check_done();
+}

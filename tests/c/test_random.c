@@ -1,0 +1,163 @@
+/* The random generator: published answers, equal bits on every path and for any number of threads, and moments. */
+#include "kernels/random.h"
+
+#include "buffers.h"
+#include "check.h"
+
+#include <omp.h>
+#include <string.h>
+
+/* kat_vectors of Random123, philox4x32 with 10 rounds. */
+static void test_known_answers(void)
+{
+    static const struct {
+        uint64_t seed, offset, block;
+        uint32_t word[4];
+    } known[] = {
+        {0, 0, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+        {UINT64_MAX, UINT64_MAX, UINT64_MAX, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+        {0x299f31d0a4093822, 0x0370734413198a2e, 0x85a308d3243f6a88, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+    };
+    for (int k = 0; k < 3; k++) {
+        uint32_t word[4];
+        mx_philox(known[k].seed, known[k].offset, known[k].block, word);
+        for (int w = 0; w < 4; w++)
+            CHECK(word[w] == known[k].word[w], "vector %d word %d is %08x", k, w, word[w]);
+    }
+}
+
+static void test_element_mapping(void)
+{
+    const uint64_t seed = 123456789012345, offset = 77;
+    for (uint64_t group = 0; group < 3; group++) {
+        uint32_t words[MX_RNG_GROUP];
+        mx_rng_words(seed, offset, group, words);
+        for (uint64_t i = 0; i < MX_RNG_GROUP; i++) {
+            uint32_t block[4];
+            mx_philox(seed, offset, 16 * group + i % 16, block);
+            CHECK(words[i] == block[i / 16], "group %d element %d", (int)group, (int)i);
+            CHECK(mx_rng_u32(seed, offset, 64 * group + i) == words[i], "element %d", (int)(64 * group + i));
+        }
+    }
+}
+
+enum { N = 100000 };
+
+/* What every path must equal, made by the scalar code of core/. */
+static float normal_want[N + 64], uniform_want[N];
+
+static void make_expected(mx_stream s)
+{
+    for (int64_t i = 0; i < N; i++)
+        uniform_want[i] = -2.0f + 5.0f * mx_rng_unit(mx_rng_u32(s.seed, s.offset, (uint64_t)i));
+    for (int64_t g = 0; g * 64 < N; g++) {
+        uint32_t words[MX_RNG_GROUP];
+        mx_rng_words(s.seed, s.offset, (uint64_t)g, words);
+        mx_rng_normals(words, normal_want + g * 64);
+    }
+    for (int64_t i = 0; i < N; i++)
+        normal_want[i] = 0.5f + 2.0f * normal_want[i];
+}
+
+static const mx_stream stream = {.seed = 0x123456789abcdef0, .offset = 0xfedcba9876543210};
+
+static void check_path(const char *isa)
+{
+    float *normal = make_values(N, MX_F32, 0, 1), *unit = make_values(N, MX_F32, 0, 1);
+    for (int threads = 1; threads <= 3; threads++) {
+        omp_set_num_threads(threads);
+        memset(normal, 0, N * sizeof *normal);
+        mx_random_normal(stream, 0.5f, 2.0f, (mx_array){normal, MX_F32}, N);
+        mx_random_uniform(stream, -2.0f, 3.0f, (mx_array){unit, MX_F32}, N);
+        CHECK(memcmp(normal, normal_want, N * sizeof *normal) == 0, "normals differ on %s, %d threads", isa, threads);
+        CHECK(memcmp(unit, uniform_want, N * sizeof *unit) == 0, "uniforms differ on %s, %d threads", isa, threads);
+    }
+    for (int64_t n = 0; n <= 130; n += 13) {
+        mx_bf16 *half = make_values(n, MX_BF16, 0, 1);
+        mx_random_normal(stream, 0.5f, 2.0f, (mx_array){half, MX_BF16}, n);
+        for (int64_t i = 0; i < n; i++)
+            CHECK(half[i] == mx_to_bf16(normal_want[i]), "bf16 normal %d of %d on %s", (int)i, (int)n, isa);
+        CHECK(guard_intact(half, n, MX_BF16), "%d bf16 normals on %s", (int)n, isa);
+        free(half);
+    }
+    free(normal);
+    free(unit);
+}
+
+/* The bounds are five standard errors. */
+static void test_moments(void)
+{
+    enum { MANY = 1 << 20 };
+    float *x = make_values(MANY, MX_F32, 0, 1);
+    double sum = 0, square = 0, fourth = 0, largest = 0;
+    mx_random_normal((mx_stream){7, 8}, 0, 1, (mx_array){x, MX_F32}, MANY);
+    for (int i = 0; i < MANY; i++) {
+        sum += x[i];
+        square += (double)x[i] * x[i];
+        fourth += pow(x[i], 4);
+        largest = fmax(largest, fabs(x[i]));
+    }
+    CHECK(fabs(sum / MANY) < 5 / 1024.0, "mean %g", sum / MANY);
+    CHECK(fabs(square / MANY - 1) < 5 * sqrt(2) / 1024, "variance %g", square / MANY);
+    CHECK(fabs(fourth / MANY - 3) < 5 * sqrt(96) / 1024, "fourth moment %g", fourth / MANY);
+    CHECK(largest > 4.2 && largest < 6.7, "largest %g", largest);
+    double lag = 0;
+    for (int i = 0; i + 16 < MANY; i++)
+        lag += (double)x[i] * x[i + 16];
+    CHECK(fabs(lag / MANY) < 5 / 1024.0, "the two normals of a pair correlate: %g", lag / MANY);
+
+    sum = square = 0;
+    mx_random_uniform((mx_stream){7, 9}, 0, 1, (mx_array){x, MX_F32}, MANY);
+    int outside = 0;
+    for (int i = 0; i < MANY; i++) {
+        sum += x[i];
+        square += (x[i] - 0.5) * (x[i] - 0.5);
+        outside += !(x[i] >= 0 && x[i] < 1);
+    }
+    CHECK(outside == 0, "%d outside [0, 1)", outside);
+    CHECK(fabs(sum / MANY - 0.5) < 5 * sqrt(1 / 12.0) / 1024, "mean %g", sum / MANY);
+    CHECK(fabs(square / MANY - 1 / 12.0) < 5 * sqrt(1 / 180.0) / 1024, "variance %g", square / MANY);
+    free(x);
+}
+
+static void check_dropout(const char *isa)
+{
+    enum { MANY = 100003 };
+    const double rate = 0.3;
+    for (int half = 0; half < 2; half++) {
+        mx_dtype dtype = half ? MX_BF16 : MX_F32;
+        void *x = make_values(MANY, dtype, 1, 2), *y = make_values(MANY, dtype, 0, 1), *again = malloc(MANY * 4);
+        omp_set_num_threads(2);
+        mx_dropout(stream, rate, (mx_array){x, dtype}, (mx_array){y, dtype}, MANY);
+        int kept = 0, wrong = 0;
+        for (int64_t i = 0; i < MANY; i++) {
+            bool keep = mx_rng_unit(mx_rng_u32(stream.seed, stream.offset, (uint64_t)i)) >= rate;
+            float want = keep ? (float)get_value(x, i, dtype) * (float)(1 / (1 - rate)) : 0.0f;
+            kept += keep;
+            wrong += get_value(y, i, dtype) != (half ? mx_from_bf16(mx_to_bf16(want)) : want);
+        }
+        CHECK(wrong == 0, "%d values wrong, %s on %s", wrong, mx_dtype_name(dtype), isa);
+        CHECK(fabs(kept / (double)MANY - 0.7) < 5 * sqrt(0.21 / MANY), "kept %d", kept);
+        CHECK(guard_intact(y, MANY, dtype), "%s", isa);
+        memcpy(again, x, MANY * mx_dtype_bytes(dtype));
+        omp_set_num_threads(1);
+        mx_dropout(stream, rate, (mx_array){again, dtype}, (mx_array){again, dtype}, MANY);
+        CHECK(memcmp(again, y, MANY * mx_dtype_bytes(dtype)) == 0, "in place, one thread, on %s", isa);
+        mx_dropout(stream, 0, (mx_array){x, dtype}, (mx_array){y, dtype}, MANY);
+        CHECK(memcmp(x, y, MANY * mx_dtype_bytes(dtype)) == 0, "a rate of 0 keeps everything, on %s", isa);
+        free(x);
+        free(y);
+        free(again);
+    }
+}
+
+int main(void)
+{
+    test_known_answers();
+    test_element_mapping();
+    make_expected(stream);
+    for_each_isa(check_path);
+    test_moments();
+    for_each_isa(check_dropout);
+    return check_done();
+}

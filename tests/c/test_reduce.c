@@ -1,0 +1,165 @@
+/* Reductions against loops in double precision. */
+#include "kernels/reduce.h"
+
+#include "buffers.h"
+#include "check.h"
+
+#include <omp.h>
+#include <string.h>
+
+static double at(const void *x, mx_dtype dtype, mx_extent e, int64_t o, int64_t i, int64_t j)
+{
+    return get_value(x, (o * e.n + i) * e.inner + j, dtype);
+}
+
+static void check_extent(mx_extent e, mx_dtype dtype, const char *isa)
+{
+    int64_t count = e.outer * e.n * e.inner, results = e.outer * e.inner;
+    void *x = make_values(count, dtype, -1, 2), *y = make_values(results, dtype, 5, 6);
+    double *sums = malloc(sizeof(double) * (size_t)(results + 1)),
+           *largest = malloc(sizeof(double) * (size_t)(results + 1));
+    int32_t *places = malloc(sizeof(int32_t) * (size_t)(results + 1)),
+            *found = malloc(sizeof(int32_t) * (size_t)(results + 1));
+    for (int64_t k = 0; k < results; k++) {
+        sums[k] = 0;
+        largest[k] = -INFINITY;
+        for (int64_t i = 0; i < e.n; i++) {
+            double one = at(x, dtype, e, k / e.inner, i, k % e.inner);
+            sums[k] += 0.5 * one;
+            if (one > largest[k]) {
+                largest[k] = one;
+                places[k] = (int32_t)i + 1;
+            }
+        }
+    }
+    CHECK(mx_reduce_sum((mx_array){x, dtype}, e, 0.5, (mx_array){y, dtype}) == MX_OK, "%s", isa);
+    double error = worst_error(y, dtype, sums, results);
+    CHECK(error <= tolerance(dtype, 2e-6), "sum of %s (%d, %d, %d): %g on %s", mx_dtype_name(dtype), (int)e.outer,
+          (int)e.n, (int)e.inner, error, isa);
+    CHECK(guard_intact(y, results, dtype), "%s", isa);
+    if (e.n > 0) {
+        CHECK(mx_reduce_max((mx_array){x, dtype}, e, (mx_array){y, dtype}) == MX_OK, "%s", isa);
+        CHECK(worst_error(y, dtype, largest, results) == 0, "max of (%d, %d, %d) on %s", (int)e.outer, (int)e.n,
+              (int)e.inner, isa);
+        mx_reduce_argmax((mx_array){x, dtype}, e, found);
+        CHECK(memcmp(places, found, sizeof(int32_t) * (size_t)results) == 0, "argmax on %s", isa);
+    }
+    free(x);
+    free(y);
+    free(sums);
+    free(largest);
+    free(places);
+    free(found);
+}
+
+static void check_extents(const char *isa)
+{
+    static const mx_extent extents[] = {
+        {1, 1, 1},      {1, 0, 1},     {3, 0, 5},       {0, 3, 5},    {5, 7, 1},
+        {1, 100003, 1}, {3, 40000, 1}, {1, 7, 5},       {4, 9, 33},   {2, 200, 1500},
+        {1, 70000, 3},  {300, 2, 17},  {1, 1000, 1024}, {70, 31, 31}, {1, 5, 0},
+    };
+    for (size_t k = 0; k < sizeof extents / sizeof *extents; k++)
+        for (int half = 0; half < 2; half++)
+            check_extent(extents[k], half ? MX_BF16 : MX_F32, isa);
+    for (int64_t n = 1; n <= 70; n++)
+        check_extent((mx_extent){2, n, 1}, n & 1 ? MX_BF16 : MX_F32, isa);
+}
+
+/* The same bits whatever the number of threads. */
+static void check_threads(const char *isa)
+{
+    static const mx_extent extents[] = {{1, 500001, 1}, {1, 3000, 301}, {7, 50000, 1}};
+    for (int k = 0; k < 3; k++) {
+        mx_extent e = extents[k];
+        int64_t count = e.outer * e.n * e.inner, results = e.outer * e.inner;
+        float *x = make_values(count, MX_F32, -1, 1), *one = malloc((size_t)results * 4),
+              *other = malloc((size_t)results * 4);
+        float squares[2];
+        omp_set_num_threads(1);
+        mx_reduce_sum((mx_array){x, MX_F32}, e, 1, (mx_array){one, MX_F32});
+        mx_sum_squares((mx_array){x, MX_F32}, count, &squares[0]);
+        omp_set_num_threads(3);
+        mx_reduce_sum((mx_array){x, MX_F32}, e, 1, (mx_array){other, MX_F32});
+        mx_sum_squares((mx_array){x, MX_F32}, count, &squares[1]);
+        CHECK(memcmp(one, other, (size_t)results * 4) == 0, "case %d on %s", k, isa);
+        CHECK(squares[0] == squares[1], "case %d on %s", k, isa);
+        double want = 0;
+        for (int64_t i = 0; i < count; i++)
+            want += (double)x[i] * x[i];
+        CHECK(fabs(squares[0] / want - 1) < 3e-7, "squares %g, not %g, on %s", squares[0], want, isa);
+        free(x);
+        free(one);
+        free(other);
+    }
+    float nothing = 5;
+    CHECK(mx_sum_squares((mx_array){&nothing, MX_F32}, 0, &nothing) == MX_OK && nothing == 0, "%g on %s", nothing, isa);
+}
+
+static void check_nan(const char *isa)
+{
+    enum { N = 100 };
+    for (int half = 0; half < 2; half++)
+        for (int64_t place = 0; place < N; place += 9) {
+            mx_dtype dtype = half ? MX_BF16 : MX_F32;
+            void *x = make_values(N, dtype, 0, 1), *y = make_values(N, dtype, 0, 1);
+            int32_t index[N];
+            set_value(x, place, NAN, dtype);
+            mx_reduce_max((mx_array){x, dtype}, (mx_extent){1, N, 1}, (mx_array){y, dtype});
+            CHECK(isnan(get_value(y, 0, dtype)), "NaN at %d on %s", (int)place, isa);
+            mx_reduce_argmax((mx_array){x, dtype}, (mx_extent){1, N, 1}, index);
+            CHECK(index[0] == place + 1, "NaN at %d found at %d on %s", (int)place, index[0], isa);
+            mx_reduce_max((mx_array){x, dtype}, (mx_extent){1, 5, 20}, (mx_array){y, dtype});
+            for (int j = 0; j < 20; j++)
+                CHECK(isnan(get_value(y, j, dtype)) == (j == place % 20), "column %d on %s", j, isa);
+            free(x);
+            free(y);
+        }
+}
+
+static void test_max_backward(void)
+{
+    float x[6] = {1, 5, 2, 5, 3, 4}, y[3] = {5, 5, 4}, dy[3] = {2, 8, 1}, dx[6];
+    mx_reduce_max_backward((mx_array){x, MX_F32}, (mx_array){y, MX_F32}, (mx_array){dy, MX_F32}, (mx_extent){3, 2, 1},
+                           (mx_array){dx, MX_F32});
+    static const float want[6] = {0, 2, 0, 8, 0, 1};
+    CHECK(memcmp(dx, want, sizeof want) == 0, "%g %g %g %g %g %g", dx[0], dx[1], dx[2], dx[3], dx[4], dx[5]);
+    float all = 5, d = 6;
+    mx_reduce_max_backward((mx_array){x, MX_F32}, (mx_array){&all, MX_F32}, (mx_array){&d, MX_F32},
+                           (mx_extent){1, 6, 1}, (mx_array){dx, MX_F32});
+    CHECK(dx[1] == 3 && dx[3] == 3 && dx[0] == 0, "a tie is shared: %g %g", dx[1], dx[3]);
+}
+
+static void test_integers(void)
+{
+    int32_t x[6] = {3, -2, 7, 7, 0, 1}, y[3], index[3];
+    uint8_t u[6] = {255, 255, 1, 0, 2, 9}, largest;
+    mx_reduce_sum((mx_array){x, MX_I32}, (mx_extent){3, 2, 1}, 1, (mx_array){y, MX_I32});
+    CHECK(y[0] == 1 && y[1] == 14 && y[2] == 1, "%d %d %d", y[0], y[1], y[2]);
+    mx_reduce_sum((mx_array){x, MX_I32}, (mx_extent){1, 2, 3}, 1, (mx_array){y, MX_I32});
+    CHECK(y[0] == 10 && y[1] == -2 && y[2] == 8, "%d %d %d", y[0], y[1], y[2]);
+    mx_reduce_argmax((mx_array){x, MX_I32}, (mx_extent){1, 6, 1}, index);
+    CHECK(index[0] == 3, "the first of equals: %d", index[0]);
+    mx_reduce_sum((mx_array){u, MX_U8}, (mx_extent){1, 6, 1}, 1, (mx_array){y, MX_I32});
+    CHECK(y[0] == 522, "%d", y[0]);
+    mx_reduce_max((mx_array){u, MX_U8}, (mx_extent){1, 6, 1}, (mx_array){&largest, MX_U8});
+    CHECK(largest == 255, "%d", largest);
+    float mean;
+    mx_reduce_sum((mx_array){u, MX_U8}, (mx_extent){1, 6, 1}, 1 / 6.0, (mx_array){&mean, MX_F32});
+    CHECK(mean == 87, "%g", mean);
+}
+
+static void check_all(const char *isa)
+{
+    check_extents(isa);
+    check_threads(isa);
+    check_nan(isa);
+}
+
+int main(void)
+{
+    for_each_isa(check_all);
+    test_max_backward();
+    test_integers();
+    return check_done();
+}

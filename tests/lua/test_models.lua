@@ -42,3 +42,86 @@ function TestModels.test_names_are_unique_and_in_order()
         lu.assertNotNil(names["layer001.query.weight"])
     end
 end
+
+-- The hidden states of a model in f32; `run` as for Decoder:hidden, rows a table of token lists.
+local function hidden(model, rows, run)
+    return model:hidden(mx.tensor(rows, "i32"), run)
+end
+
+local function assert_close(a, b)
+    lu.assertEquals(a:size(), b:size())
+    lu.assertTrue(mx.max(mx.abs(a - b)):item() < 1e-5)
+end
+
+function TestModels.test_packed_sequences_do_not_see_each_other()
+    for _, name in ipairs({ "tiny", "tiny-gpt2" }) do
+        local model = mx.models.new(mx.config.load({ "model_name=" .. name, "dtype=float32" }))
+        mx.no_grad(function()
+            local step <close> = mx.step()
+            local packed = hidden(model, { { 5, 6, 7, 8, 9 } }, {
+                segments = mx.tensor({ { 1, 1, 1, 2, 2 } }, "i32"), positions = mx.tensor({ { 0, 1, 2, 0, 1 } }, "i32"),
+            })
+            assert_close(packed[1]:narrow { dim = 1, start = 1, length = 3 }, hidden(model, { { 5, 6, 7 } })[1])
+            assert_close(packed[1]:narrow { dim = 1, start = 4, length = 2 }, hidden(model, { { 8, 9 } })[1])
+        end)
+    end
+end
+
+function TestModels.test_what_a_token_sees()
+    -- Whether changing the first token changes the hidden state of the last one.
+    local function reaches(...)
+        local model = mx.models.new(mx.config.load({ "model_name=tiny", "dtype=float32", ... }))
+        return mx.no_grad(function()
+            local step <close> = mx.step()
+            local a, b = hidden(model, { { 1, 2, 3, 4, 5, 6 } }), hidden(model, { { 9, 2, 3, 4, 5, 6 } })
+            local first = mx.max(mx.abs(a[1][1] - b[1][1])):item() > 0
+            local last = mx.max(mx.abs(a[1][6] - b[1][6])):item() > 0
+            local c = hidden(model, { { 1, 2, 3, 4, 5, 7 } })
+            return first and last, mx.max(mx.abs(a[1][1] - c[1][1])):item() > 0
+        end)
+    end
+    local forward, backward = reaches()
+    lu.assertEquals({ forward, backward }, { true, false })
+    -- Two layers that see 3 tokens each reach back 4.
+    forward = reaches("attention_type=local_sliding", "sliding_window_size=3")
+    lu.assertFalse(forward)
+    forward, backward = reaches("attention_type=full")
+    lu.assertEquals({ forward, backward }, { true, true })
+end
+
+function TestModels.test_caps_bound_the_logits()
+    local model = mx.models.new(mx.config.load({ "model_name=tiny", "final_logits_soft_cap=0.5" }))
+    mx.no_grad(function()
+        local step <close> = mx.step()
+        local logits = model:logits(hidden(model, { { 1, 2, 3 } }))
+        lu.assertEquals(logits:dtype(), "f32")
+        lu.assertTrue(mx.max(mx.abs(logits)):item() <= 0.5)
+    end)
+end
+
+function TestModels.test_initial_weights_depend_on_name_and_seed_alone()
+    local function query(...)
+        return mx.models.new(mx.config.load({ "model_name=tiny", ... })).params["layer002.query.weight"]
+    end
+    local weight = query()
+    lu.assertEquals(weight:totable(), query("base_mlp_dim=32", "base_num_decoder_layers=3"):totable())
+    lu.assertNotEquals(weight:totable(), query("init_weights_seed=1"):totable())
+    lu.assertAlmostEquals(math.sqrt(mx.sum_squares(weight):item() / weight:numel()), 1 / math.sqrt(64), 0.01)
+end
+
+function TestModels.test_layers_learn_a_function()
+    local params = {}
+    local inner = mx.nn.linear(params, "inner", 1, 32, { bias = true })
+    local outer = mx.nn.linear(params, "outer", 32, 1, { bias = true })
+    local optimizer = mx.optim.adamw(params, { learning_rate = 1e-2 })
+    local last
+    for i = 1, 300 do
+        local step <close> = mx.step()
+        local x = mx.rand { shape = { 128, 1 }, low = -3, high = 3, seed = i }
+        local loss = (outer(inner(x):tanh()) - mx.sin(x)):square():mean()
+        mx.backward(loss)
+        optimizer:step()
+        last = loss:item()
+    end
+    lu.assertTrue(last < 0.02, "the loss is " .. last)
+end

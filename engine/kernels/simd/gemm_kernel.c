@@ -3,8 +3,9 @@
 
 enum { MR = GEMM_MR, NR = GEMM_NR, NV = GEMM_NR / VL };
 
-/* Words of B between the one in use and the one prefetched. */
-enum { AHEAD = 8 * NR };
+/* Words between the one in use and the one prefetched. The panels of A follow one another, so that the next tile's
+ * comes in while this one is in use. */
+enum { AHEAD = 8 * NR, AHEAD_A = 16 * MR };
 
 #if defined(MX_SIMD_AVX512_BF16)
 /* One word is two bf16: VDPBF16PS adds both products. */
@@ -39,6 +40,7 @@ static void kernel(int64_t k_words, const void *packed_a, const void *packed_b, 
             column[j] = load_words(b + j * VL);
         for (int j = 0; j < NR; j += 16)
             _mm_prefetch((const char *)(b + AHEAD + j), _MM_HINT_T0);
+        _mm_prefetch((const char *)(a + AHEAD_A), _MM_HINT_T0);
         for (int i = 0; i < MR; i++) {
             words row = broadcast(a + i);
             for (int j = 0; j < NV; j++)

@@ -12,6 +12,15 @@
  * is forged, and we allocate nothing for it. */
 enum { MOST_EXPANSION = 1100 };
 
+typedef struct dataset {
+    const mx_h5 *file;
+    const mx_h5_entry *entry;
+    hid_t id, type, space;
+    mx_h5_rows r;
+    int64_t value_bytes; /* of one element */
+    uint32_t *sums;      /* of blocks of r.block_rows rows; NULL: none are stored */
+} dataset;
+
 struct mx_h5 {
     char *path;
     int64_t file_bytes;
@@ -19,7 +28,16 @@ struct mx_h5 {
     mx_h5_entry *entries;
     int64_t count, room;
     mx_value attributes;
+    dataset integers; /* the one that mx_h5_read_integers read last, still open; entry NULL: none */
 };
+
+static void close_dataset(dataset *d)
+{
+    H5Sclose(d->space);
+    H5Tclose(d->type);
+    H5Dclose(d->id);
+    free(d->sums);
+}
 
 /* ---- listing ---- */
 
@@ -60,12 +78,12 @@ static mx_status add_dataset(mx_h5 *file, const char *name)
     mx_h5_entry entry = {.name = strdup(name)};
     if (!entry.name)
         return mx_fail(MX_ERR_MEMORY, "'%s': out of memory for a name", file->path);
-    hid_t dataset = H5Dopen2(file->file, name, H5P_DEFAULT);
-    if (dataset < 0) {
+    hid_t set = H5Dopen2(file->file, name, H5P_DEFAULT);
+    if (set < 0) {
         free(entry.name);
         return mx_h5_fail(file->path, "damaged: cannot open dataset '%.200s'", name);
     }
-    hid_t type = H5Dget_type(dataset), space = H5Dget_space(dataset);
+    hid_t type = H5Dget_type(set), space = H5Dget_space(set);
     mx_status status = MX_OK;
     if (type < 0 || space < 0) {
         status = mx_h5_fail(file->path, "damaged: cannot read the header of dataset '%.200s'", name);
@@ -73,12 +91,12 @@ static mx_status add_dataset(mx_h5 *file, const char *name)
     } else {
         mx_h5_describe_type(type, entry.type, &entry.dtype);
         entry.shape = shape_of(space);
-        entry.checked = H5Aexists(dataset, MX_H5_SUMS) > 0;
+        entry.checked = H5Aexists(set, MX_H5_SUMS) > 0;
         file->entries[file->count++] = entry;
     }
     H5Sclose(space);
     H5Tclose(type);
-    H5Dclose(dataset);
+    H5Dclose(set);
     return status;
 }
 
@@ -240,6 +258,8 @@ void mx_h5_close(mx_h5 *file)
 {
     if (!file)
         return;
+    if (file->integers.entry)
+        close_dataset(&file->integers);
     if (file->file >= 0)
         H5Fclose(file->file);
     for (int64_t i = 0; i < file->count; i++)
@@ -263,23 +283,6 @@ const mx_h5_entry *mx_h5_find(const mx_h5 *file, const char *name)
 const mx_value *mx_h5_attributes(const mx_h5 *file) { return &file->attributes; }
 
 /* ---- reading ---- */
-
-typedef struct dataset {
-    const mx_h5 *file;
-    const mx_h5_entry *entry;
-    hid_t id, type, space;
-    mx_h5_rows r;
-    int64_t value_bytes; /* of one element */
-    uint32_t *sums;      /* of blocks of r.block_rows rows; NULL: none are stored */
-} dataset;
-
-static void close_dataset(dataset *d)
-{
-    H5Sclose(d->space);
-    H5Tclose(d->type);
-    H5Dclose(d->id);
-    free(d->sums);
-}
 
 /* That the values can be in the file at all: nothing is allocated for sizes that only a damaged header claims. */
 static mx_status check_storage(const dataset *d)
@@ -503,37 +506,65 @@ mx_status mx_h5_read(mx_h5 *file, const char *name, int64_t first, int64_t rows,
 
 /* ---- integers ---- */
 
-static mx_status read_integers(const dataset *d, int64_t first, int64_t count, int32_t *to)
+/* Values [first, first + count), converted by HDF5 to `type`. */
+static mx_status read_as(const dataset *d, hid_t type, int64_t first, int64_t count, void *to)
+{
+    hsize_t start = (hsize_t)first, length = (hsize_t)count;
+    hid_t memory = H5Screate_simple(1, &length, NULL);
+    herr_t result = H5Sselect_hyperslab(d->space, H5S_SELECT_SET, &start, NULL, &length, NULL);
+    if (result >= 0)
+        result = H5Dread(d->id, type, memory, d->space, H5P_DEFAULT, to);
+    mx_status status = result < 0 ? mx_h5_fail(d->file->path, "cannot read dataset '%.200s'", d->entry->name) : MX_OK;
+    H5Sclose(memory);
+    return status;
+}
+
+static mx_status narrow(const dataset *d, const int64_t *wide, int64_t first, int64_t count, int32_t *to)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (wide[i] != (int32_t)wide[i])
+            return mx_fail(MX_ERR_VALUE, "'%s': dataset '%.200s' holds %lld at position %lld, which is no i32",
+                           d->file->path, d->entry->name, (long long)wide[i], (long long)(first + i));
+        to[i] = (int32_t)wide[i];
+    }
+    return MX_OK;
+}
+
+/* By way of i64 where a value may lie outside i32: HDF5's own conversion would clip it and say nothing. */
+static mx_status read_wide(const dataset *d, int64_t first, int64_t count, int32_t *to)
 {
     enum { BATCH = 65536 };
-    hsize_t start = (hsize_t)first, length;
-    int64_t *wide = malloc((size_t)(count < BATCH ? count : BATCH) * sizeof *wide + 1);
+    int64_t *wide = malloc((size_t)(count < BATCH ? count : BATCH) * sizeof *wide);
     if (!wide)
         return mx_fail(MX_ERR_MEMORY, "'%s': out of memory", d->file->path);
     mx_status status = MX_OK;
-    for (int64_t done = 0; done < count && status == MX_OK; done += (int64_t)length, start += length) {
-        length = (hsize_t)(count - done < BATCH ? count - done : BATCH);
-        hid_t memory = H5Screate_simple(1, &length, NULL);
-        H5Sselect_hyperslab(d->space, H5S_SELECT_SET, &start, NULL, &length, NULL);
-        if (H5Dread(d->id, H5T_NATIVE_INT64, memory, d->space, H5P_DEFAULT, wide) < 0)
-            status = mx_h5_fail(d->file->path, "cannot read dataset '%.200s'", d->entry->name);
-        H5Sclose(memory);
-        for (hsize_t i = 0; i < length && status == MX_OK; i++)
-            if (wide[i] == (int32_t)wide[i])
-                to[done + (int64_t)i] = (int32_t)wide[i];
-            else
-                status =
-                    mx_fail(MX_ERR_VALUE, "'%s': dataset '%.200s' holds %lld at position %lld, which is no i32",
-                            d->file->path, d->entry->name, (long long)wide[i], (long long)(first + done + (int64_t)i));
+    for (int64_t done = 0; done < count && status == MX_OK; done += BATCH) {
+        int64_t part = count - done < BATCH ? count - done : BATCH;
+        status = read_as(d, H5T_NATIVE_INT64, first + done, part, wide);
+        if (status == MX_OK)
+            status = narrow(d, wide, first + done, part, to + done);
     }
     free(wide);
     return status;
 }
 
+/* Opens the dataset, unless it is open since the last time. */
+static mx_status open_integers(mx_h5 *file, const mx_h5_entry *entry)
+{
+    if (file->integers.entry == entry)
+        return MX_OK;
+    if (file->integers.entry)
+        close_dataset(&file->integers);
+    file->integers.entry = NULL;
+    dataset d;
+    MX_TRY(open_dataset(file, entry, &d));
+    file->integers = d;
+    return MX_OK;
+}
+
 mx_status mx_h5_read_integers(mx_h5 *file, const char *name, int64_t first, int64_t count, int32_t *to)
 {
     const mx_h5_entry *entry;
-    dataset d;
     MX_TRY(find_entry(file, name, &entry));
     if (entry->shape.n_dims != 1 || (entry->type[0] != 'i' && entry->type[0] != 'u'))
         return mx_fail(MX_ERR_DTYPE, "'%s': dataset '%.200s' is %s %s; expected integers of one dimension", file->path,
@@ -543,8 +574,8 @@ mx_status mx_h5_read_integers(mx_h5 *file, const char *name, int64_t first, int6
                        file->path, (long long)count, (long long)first, name, (long long)entry->shape.size[0]);
     if (count == 0)
         return MX_OK;
-    MX_TRY(open_dataset(file, entry, &d));
-    mx_status status = read_integers(&d, first, count, to);
-    close_dataset(&d);
-    return status;
+    MX_TRY(open_integers(file, entry));
+    const dataset *d = &file->integers;
+    bool fits = d->value_bytes < 4 || (d->value_bytes == 4 && H5Tget_sign(d->type) != H5T_SGN_NONE);
+    return fits ? read_as(d, H5T_NATIVE_INT32, first, count, to) : read_wide(d, first, count, to);
 }

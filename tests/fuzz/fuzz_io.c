@@ -1,0 +1,90 @@
+/* Fuzz target (libFuzzer) for everything that reads bytes of others: the first byte chooses the reader.
+ *
+ *   clang -g -O1 -fsanitize=fuzzer,address,undefined -Iengine $(pkg-config --cflags hdf5-mpich) tests/fuzz/fuzz_io.c \
+ *       engine/io/(all).c engine/core/{status,tensor,pool,scope,cpu}.c $(pkg-config --libs hdf5-mpich yaml-0.1 jansson)
+ * -lm
+ *   ./a.out -max_total_time=120 -rss_limit_mb=512 -malloc_limit_mb=64 CORPUS
+ *
+ * HDF5 files are fuzzed as sealed ones only: the library itself does not survive damaged files (engine/io/README.md).
+ */
+#define _GNU_SOURCE
+#include "io/file.h"
+#include "io/hdf5.h"
+#include "io/json.h"
+#include "io/seal.h"
+#include "io/tokens.h"
+#include "io/yaml.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void write_json(mx_value *value)
+{
+    char *text;
+    size_t length;
+    mx_value again;
+    if (mx_json_encode(value, 0, &text, &length) != MX_OK)
+        return;
+    if (mx_json_parse(text, length, "again", &again) != MX_OK) /* what we write, we read */
+        abort();
+    mx_value_free(&again);
+    free(text);
+}
+
+static void read_tokens(const char *path, const char *format)
+{
+    mx_tokens *tokens;
+    int32_t piece[64], max;
+    if (mx_tokens_open(path, format, &tokens) != MX_OK)
+        return;
+    int64_t count = mx_tokens_count(tokens);
+    if (mx_tokens_read(tokens, count > 64 ? count - 64 : 0, count < 64 ? count : 64, piece) != MX_OK)
+        abort(); /* opened: all of it is there */
+    (void)mx_tokens_max(tokens, &max);
+    mx_tokens_close(tokens);
+}
+
+/* A file in memory that has a path. */
+static int memory_file(const uint8_t *data, size_t bytes, char path[64])
+{
+    int fd = memfd_create("fuzz", 0);
+    if (fd < 0 || write(fd, data, bytes) != (ssize_t)bytes)
+        abort();
+    snprintf(path, 64, "/proc/self/fd/%d", fd);
+    return fd;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    mx_value value = {.kind = MX_NULL};
+    char path[64];
+    if (bytes == 0)
+        return 0;
+    const char *text = (const char *)data + 1;
+    int fd = memory_file(data + 1, bytes - 1, path);
+    switch (data[0] % 4) {
+    case 0:
+        if (mx_yaml_parse(text, bytes - 1, "fuzz", &value) == MX_OK)
+            write_json(&value);
+        break;
+    case 1:
+        if (mx_json_parse(text, bytes - 1, "fuzz", &value) == MX_OK)
+            write_json(&value);
+        break;
+    case 2:
+        read_tokens(path, "bin");
+        read_tokens(path, "text");
+        break;
+    default:
+        (void)mx_seal_check(fd, path, (int64_t)bytes - 1);
+    }
+    mx_value_free(&value);
+    close(fd);
+    return 0;
+}

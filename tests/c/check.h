@@ -9,16 +9,16 @@
 static int checks_passed, checks_failed;
 
 /* Counts one check; on failure prints where and the message (printf style). */
-#define CHECK(condition, ...)                                          \
-    do {                                                               \
-        if (condition) {                                               \
-            checks_passed++;                                           \
-        } else {                                                       \
-            checks_failed++;                                           \
-            printf("FAIL %s:%d: %s: ", __FILE__, __LINE__, #condition); \
-            printf(__VA_ARGS__);                                       \
-            printf("\n");                                              \
-        }                                                              \
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (condition) {                                                                                               \
+            checks_passed++;                                                                                           \
+        } else {                                                                                                       \
+            checks_failed++;                                                                                           \
+            printf("FAIL %s:%d: %s: ", __FILE__, __LINE__, #condition);                                                \
+            printf(__VA_ARGS__);                                                                                       \
+            printf("\n");                                                                                              \
+        }                                                                                                              \
     } while (0)
 
 static inline int check_done(void)

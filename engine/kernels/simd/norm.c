@@ -11,16 +11,20 @@ ROW_INLINE vf row_term(vf sum, vf d, const bool squares)
     return sum + d;
 }
 
-/* Sum of (x - shift), or of its squares, over a row. Four sums hide the latency of addition. */
+/* Sum of (x - shift), or of its squares, over a row. Four sums hide the latency of addition. The last pass that sums
+ * asks for the first half of the next row, the pass that writes for the second. */
 ROW_INLINE float row_sum(const void *x, int64_t width, float shift, const bool squares, const bool half)
 {
     vf s = vf_set1(shift), sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     int64_t i = 0;
-    for (; i + 4 * VL <= width; i += 4 * VL)
+    for (; i + 4 * VL <= width; i += 4 * VL) {
+        if (squares)
+            row_prefetch(x, width + i / 2, 2 * VL, half);
         for (int u = 0; u < 4; u++) {
             vf d = row_load(x, i + u * VL, half) - s;
             sum[u] = row_term(sum[u], d, squares);
         }
+    }
     for (; i < width; i += VL) {
         int64_t n = lanes_left(width, i);
         vf d = vf_select(vm_first(n), row_load_part(x, i, n, half) - s, vf_zero());
@@ -36,7 +40,7 @@ ROW_INLINE void row_scale(const void *x, void *y, const float *weight, const flo
     vf a = vf_set1(rstd), m = vf_set1(mean);
     int64_t i = 0;
     for (; i + 2 * VL <= width; i += 2 * VL) {
-        row_prefetch(x, i + width, half);
+        row_prefetch(x, width + (width + i) / 2, VL, half);
         vf u = row_load(x, i, half), v = row_load(x, i + VL, half);
         if (center) {
             u = vf_fma((u - m) * a, vf_load(weight + i), vf_load(bias + i));
@@ -99,20 +103,22 @@ typedef struct row_terms {
     float rstd, mean, dot, sum;
 } row_terms;
 
-ROW_INLINE row_terms row_dot(const mx_norm *n, int64_t r, const bool center, const bool half)
+ROW_INLINE row_terms row_dot(const mx_norm *n, int64_t r, const int group, const bool center, const bool half)
 {
     const void *x = row_of(n->x, r, n->width, half), *dy = row_of(n->dy, r, n->width, half);
     const float *weight = n->weight;
     vf mean = vf_set1(center ? n->mean[r] : 0.0f);
     vf dot[2] = {vf_zero(), vf_zero()}, sum[2] = {vf_zero(), vf_zero()}; /* of dy weight (x - mean), and of dy weight */
     int64_t i = 0;
-    for (; i + 2 * VL <= n->width; i += 2 * VL)
+    for (; i + 2 * VL <= n->width; i += 2 * VL) {
+        row_prefetch(x, i + group * n->width, 2 * VL, half);
         for (int u = 0; u < 2; u++) {
             vf d = row_load(dy, i + u * VL, half) * vf_load(weight + i + u * VL);
             dot[u] = vf_fma(d, row_load(x, i + u * VL, half) - mean, dot[u]);
             if (center)
                 sum[u] = sum[u] + d;
         }
+    }
     for (; i < n->width; i += VL) {
         int64_t part = lanes_left(n->width, i);
         vf d = row_load_part(dy, i, part, half) * vf_load_part(weight + i, part);
@@ -147,23 +153,28 @@ ROW_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, con
 {
     row_terms terms[2];
     for (int g = 0; g < group; g++)
-        terms[g] = row_dot(n, r + g, center, half);
+        terms[g] = row_dot(n, r + g, group, center, half);
     const float *weight = n->weight;
+    const int unit = half ? 64 / 2 / VL : 2; /* vectors: whole cache lines of a row, then of the next */
     int64_t i = 0;
-    for (; i + 2 * VL <= n->width; i += 2 * VL) {
-        vf w[2] = {vf_load(weight + i), vf_load(weight + i + VL)};
-        vf dw[2] = {vf_load(n->dweight + i), vf_load(n->dweight + i + VL)}, db[2] = {vf_zero(), vf_zero()};
+    for (; i + unit * VL <= n->width; i += unit * VL) {
+        vf dw[4], db[4];
+        for (int u = 0; u < unit; u++) {
+            dw[u] = vf_load(n->dweight + i + u * VL);
+            db[u] = vf_zero();
+        }
         for (int g = 0; g < group; g++) {
             const void *x = row_of(n->x, r + g, n->width, half), *dy = row_of(n->dy, r + g, n->width, half);
-            vf d[2];
-            row_prefetch(x, i + group * n->width, half);
-            row_prefetch(dy, i + group * n->width, half);
-            for (int u = 0; u < 2; u++)
-                d[u] = column_step(row_load(x, i + u * VL, half), row_load(dy, i + u * VL, half), w[u], &terms[g],
-                                   center, &dw[u], &db[u]);
-            row_store2(row_of_out(n->dx, r + g, n->width, half), i, d[0], d[1], half, stream);
+            row_prefetch(dy, i + group * n->width, unit * VL, half);
+            for (int u = 0; u < unit; u += 2) {
+                vf d[2];
+                for (int v = 0; v < 2; v++)
+                    d[v] = column_step(row_load(x, i + (u + v) * VL, half), row_load(dy, i + (u + v) * VL, half),
+                                       vf_load(weight + i + (u + v) * VL), &terms[g], center, &dw[u + v], &db[u + v]);
+                row_store2(row_of_out(n->dx, r + g, n->width, half), i + u * VL, d[0], d[1], half, stream);
+            }
         }
-        for (int u = 0; u < 2; u++) {
+        for (int u = 0; u < unit; u++) {
             vf_store(n->dweight + i + u * VL, dw[u]);
             if (center && n->dbias)
                 vf_store(n->dbias + i + u * VL, vf_load(n->dbias + i + u * VL) + db[u]);

@@ -83,14 +83,13 @@ ROW_INLINE void row_store2(void *row, int64_t i, vf a, vf b, const bool half, co
     }
 }
 
-/* Asks for values i .. i + 2 VL, of a row that comes later: the passes that only compute and write then overlap with
- * the memory's reading. Behind the end of the memory it does nothing. */
-ROW_INLINE void row_prefetch(const void *row, int64_t i, const bool half)
+/* Asks for the cache lines of `n` values from i on, of a row that comes later, so that reading it overlaps with the
+ * arithmetic on this one. Behind the end of the memory it does nothing. */
+ROW_INLINE void row_prefetch(const void *row, int64_t i, const int n, const bool half)
 {
     const char *p = (const char *)row + i * (half ? 2 : 4);
-    _mm_prefetch(p, _MM_HINT_T0);
-    if (VL == 16 && !half)
-        _mm_prefetch(p + 64, _MM_HINT_T0);
+    for (int b = 0; b < n * (half ? 2 : 4); b += 64)
+        _mm_prefetch(p + b, _MM_HINT_T0);
 }
 
 /* Row r of a matrix of `width` columns. */

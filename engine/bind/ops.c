@@ -203,16 +203,26 @@ static void spread(lua_State *L)
     lua_remove(L, 1);
 }
 
-/* mx.randn({2, 3}, {std = 0.1}): a shape before the attributes of an operation without inputs becomes one of them. */
+/* For operations without inputs: mx.randn({2, 3}, {std = 0.1}) and mx.full({2, 3}, 7, "i32") become one table. */
 static void join_shape(lua_State *L)
 {
-    if (lua_gettop(L) != 2 || !lua_istable(L, 1) || !lua_istable(L, 2))
+    int top = lua_gettop(L);
+    if (top < 2 || !lua_istable(L, 1))
         return;
     lua_newtable(L);
-    for (lua_pushnil(L); lua_next(L, 2);) {
-        lua_pushvalue(L, -2);
-        lua_insert(L, -2);
-        lua_settable(L, -4);
+    if (lua_istable(L, 2)) {
+        for (lua_pushnil(L); lua_next(L, 2);) {
+            lua_pushvalue(L, -2);
+            lua_insert(L, -2);
+            lua_settable(L, -4);
+        }
+    } else {
+        lua_pushvalue(L, 2);
+        lua_setfield(L, -2, "value");
+    }
+    if (top > 2) {
+        lua_pushvalue(L, 3);
+        lua_setfield(L, -2, "dtype");
     }
     lua_pushvalue(L, 1);
     lua_setfield(L, -2, "shape");

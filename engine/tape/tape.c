@@ -120,6 +120,11 @@ mx_status mx_tape_require_grad(mx_tensor *t)
 
 void mx_tape_zero_grad(mx_tensor *t)
 {
+    if (!t->grad)
+        return;
+    t->grad->released = true; /* a handle to it must not keep the memory until it is collected */
+    if (t->grad->held == 0)
+        mx_tensor_drop(t->grad);
     mx_release(t->grad);
     t->grad = NULL;
 }
@@ -240,6 +245,15 @@ static mx_status gather(const mx_call *call, int i, mx_tensor *g)
         return status;
     }
     mx_dtype dtype = t->node ? t->dtype : MX_F32;
+    if (!t->node && g->refs > 1) { /* also somebody else's: a leaf's gradient is its own, to release by itself */
+        mx_tensor *own = NULL;
+        mx_status status = mx_tensor_new_empty(g->dtype, &g->shape, &own);
+        if (status == MX_OK)
+            mx_tensor_alias(own, g, 0);
+        mx_release(g);
+        MX_TRY(status);
+        g = own;
+    }
     if (g->dtype != dtype && !t->node) {
         mx_tensor *cast = NULL;
         const struct {

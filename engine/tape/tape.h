@@ -32,6 +32,8 @@ bool mx_tape_is_recording(void);
 
 /* Marks a leaf as collecting a gradient (f32, gathered in t->grad over backwards until mx_tape_zero_grad). */
 mx_status mx_tape_require_grad(mx_tensor *t);
+
+/* Forgets the gradient and releases its memory, whoever else refers to it. */
 void mx_tape_zero_grad(mx_tensor *t);
 
 /* Opens a region and its scope. The policy's names must stay valid until the region is closed. */

@@ -123,20 +123,19 @@ static void permute_tiles(char *to, const char *from, const layout *l, int64_t b
 {
     static mx_transpose_path *const paths[MX_ISAS] = {mx_transpose_portable, mx_transpose_avx2, mx_transpose_avx512,
                                                       mx_transpose_avx512_bf16};
-    enum { TILE = 64 };
     mx_transpose_path *path = paths[mx_isa_current()];
     int last = l->n_dims - 1, across = 0; /* contiguous in the result, contiguous in the source */
     while (l->from_stride[across] != 1)
         across++;
     int64_t rows = l->size[last], columns = l->size[across];
-    int64_t others = combinations(l, last, across), bands = (columns + TILE - 1) / TILE;
+    int64_t others = combinations(l, last, across), bands = (columns + MX_TILE - 1) / MX_TILE;
 #pragma omp parallel for collapse(2) schedule(static) if (others * rows * columns * bytes > PARALLEL_FROM)
     for (int64_t o = 0; o < others; o++)
         for (int64_t b = 0; b < bands; b++) {
-            int64_t to_at, from_at, c = b * TILE, wide = columns - c < TILE ? columns - c : TILE;
+            int64_t to_at, from_at, c = b * MX_TILE, wide = columns - c < MX_TILE ? columns - c : MX_TILE;
             offsets(l, o, last, across, &to_at, &from_at);
-            for (int64_t r = 0; r < rows; r += TILE) {
-                int64_t high = rows - r < TILE ? rows - r : TILE;
+            for (int64_t r = 0; r < rows; r += MX_TILE) {
+                int64_t high = rows - r < MX_TILE ? rows - r : MX_TILE;
                 path(to + (to_at + c * l->to_stride[across] + r) * bytes, l->to_stride[across],
                      from + (from_at + r * l->from_stride[last] + c) * bytes, l->from_stride[last], high, wide,
                      (size_t)bytes);

@@ -34,7 +34,9 @@ int64_t mx_gather_find_bad(const mx_gather *g); /* the first place in index whos
 void mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_bytes);
 void mx_scatter_add_run(const mx_gather *g, float *x, const void *y, mx_dtype dtype);
 
-/* Transposes a tile for one instruction set: to[c * to_stride + r] = from[r * from_stride + c], strides in elements. */
+/* Transposes a tile for one instruction set: to[c * to_stride + r] = from[r * from_stride + c], strides in elements,
+ * rows and columns up to MX_TILE. */
+enum { MX_TILE = 64 };
 typedef void mx_transpose_path(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t rows,
                                int64_t columns, size_t element_bytes);
 mx_transpose_path mx_transpose_portable, mx_transpose_avx2, mx_transpose_avx512, mx_transpose_avx512_bf16;

@@ -51,15 +51,20 @@ ROW_INLINE void block_of_4(float *to, int64_t to_stride, const float *from, int6
 void MX_SIMD_NAME(mx_transpose)(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t rows,
                                 int64_t columns, size_t element_bytes)
 {
+    /* Rows are often a multiple of 4 KiB apart and then share their places in the first-level cache. So the tile is
+     * first read row by row, and written a few whole rows at a time. */
+    _Alignas(64) float tile[MX_TILE * MX_TILE];
     int64_t full_rows = element_bytes == 1 ? 0 : rows / 8 * 8, full_columns = columns / 8 * 8;
-    for (int64_t r = 0; r < full_rows; r += 8)
-        for (int64_t c = 0; c < full_columns; c += 8)
+    for (int64_t r = 0; r < full_rows; r++)
+        memcpy((char *)tile + r * MX_TILE * (int64_t)element_bytes,
+               (const char *)from + r * from_stride * (int64_t)element_bytes, (size_t)columns * element_bytes);
+    for (int64_t c = 0; c < full_columns; c += 8)
+        for (int64_t r = 0; r < full_rows; r += 8)
             if (element_bytes == 2)
-                block_of_2((uint16_t *)to + c * to_stride + r, to_stride, (const uint16_t *)from + r * from_stride + c,
-                           from_stride);
+                block_of_2((uint16_t *)to + c * to_stride + r, to_stride, (const uint16_t *)tile + r * MX_TILE + c,
+                           MX_TILE);
             else
-                block_of_4((float *)to + c * to_stride + r, to_stride, (const float *)from + r * from_stride + c,
-                           from_stride);
+                block_of_4((float *)to + c * to_stride + r, to_stride, tile + r * MX_TILE + c, MX_TILE);
     /* What is left: a strip at the right, and one at the bottom. */
     int64_t bytes = (int64_t)element_bytes;
     if (full_rows > 0 && full_columns < columns)

@@ -22,7 +22,7 @@ static inline void temporary_make(void)
 /* The path of a file in the folder; valid until the fourth call after this one. */
 static inline const char *temporary_path(const char *name)
 {
-    static char paths[4][256];
+    static char paths[4][512];
     static int next;
     next = (next + 1) % 4;
     snprintf(paths[next], sizeof paths[next], "%s/%s", temporary_folder, name);

@@ -290,7 +290,7 @@ static void test_full_disk(void)
 
 static void test_folders(void)
 {
-    char deep[256];
+    char deep[512];
     snprintf(deep, sizeof deep, "%s", temporary_path("x/y/z/"));
     CHECK(mx_file_make_folders(deep) == MX_OK && mx_file_make_folders(deep) == MX_OK, "%s", mx_message());
     CHECK(mx_file_exists(temporary_path("x/y/z")) && !mx_file_exists(temporary_path("x/z")), "made");

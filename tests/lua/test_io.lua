@@ -4,7 +4,8 @@ local mx = require "mx"
 local lu = require "luaunit"
 
 -- On several ranks each has its own files.
-local folder = os.tmpname() .. ".d"
+local folder = os.tmpname()
+os.remove(folder)
 
 local function path(name)
     mx.io.mkdir_p(folder)
@@ -15,6 +16,7 @@ local function remove(...)
     for _, name in ipairs { ... } do
         os.remove(path(name))
     end
+    os.remove(folder) -- goes once it is empty
 end
 
 --- The message of the error that the call raises, without the place.

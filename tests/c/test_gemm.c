@@ -355,6 +355,28 @@ static void test_block(mx_isa isa)
     }
 }
 
+/* f32 sums of blocks of rows: each term is rounded no more often than there are rows. */
+static void test_column_sum(int64_t rows, int64_t n, mx_dtype dtype)
+{
+    mx_matrix x = new_matrix(1, rows * n, dtype, false);
+    float *sums = malloc((size_t)(n + 1) * sizeof *sums);
+    sums[n] = 12345;
+    mx_column_sum(rows, n, x.data, dtype, sums);
+    double worst = 0;
+    for (int64_t j = 0; j < n; j++) {
+        double sum = 0, magnitude = 1e-30;
+        for (int64_t i = 0; i < rows; i++) {
+            sum += get(x.data, dtype, i * n + j);
+            magnitude += fabs(get(x.data, dtype, i * n + j));
+        }
+        worst = fmax(worst, fabs(sums[j] - sum) / ((double)rows * ldexp(1, -24) * magnitude));
+    }
+    CHECK(worst <= 1 && sums[n] == 12345, "sums of %d columns of %d rows of %s: %g bounds", (int)n, (int)rows,
+          mx_dtype_name(dtype), worst);
+    free(sums);
+    free(x.data);
+}
+
 int main(void)
 {
     omp_set_num_threads(2);
@@ -371,6 +393,9 @@ int main(void)
                      (form){.a = MX_BF16, .b = MX_BF16, .c = MX_F32, .alpha = 1, .accumulate = true});
         test_threads((shape){3, 700, 600}, (form){.a = MX_BF16, .b = MX_BF16, .c = MX_BF16, .alpha = 1});
         test_parallel_region();
+        for (int rows = 1; rows <= 1000; rows += 333)
+            for (int n = 0; n <= 600; n += 150)
+                test_column_sum(rows, n, rows % 2 ? MX_F32 : MX_BF16);
         test_batched(1, 1);
         test_batched(7, 1);
         test_batched(7, 0);

@@ -74,8 +74,6 @@ static mx_status scratch_new(int threads, int64_t bytes, char **scratch)
 
 /* ---- forward ---- */
 
-static float part_top(const float *part) { return part[0]; }
-
 /* Puts the parts of one row together, in order: `step` floats from one to the next. */
 static void join_parts(const mx_attention_plan *p, int64_t head, int64_t row, const float *part, int64_t n,
                        int64_t step, float *sums)
@@ -83,7 +81,7 @@ static void join_parts(const mx_attention_plan *p, int64_t head, int64_t row, co
     const mx_attention *a = p->a;
     float top = -INFINITY, sum = 0;
     for (int64_t i = 0; i < n; i++)
-        top = part_top(part + i * step) > top ? part_top(part + i * step) : top;
+        top = part[i * step] > top ? part[i * step] : top;
     memset(sums, 0, (size_t)a->head_dim * sizeof *sums);
     for (int64_t i = 0; i < n; i++) {
         const float *from = part + i * step;
@@ -107,26 +105,28 @@ static void join_parts(const mx_attention_plan *p, int64_t head, int64_t row, co
 /* Few rows: the keys that any of them needs, in parts of a fixed length. */
 static mx_status decode(const mx_attention_path *path, const mx_attention_plan *p)
 {
-    int64_t low, high, unused, heads = p->a->batch * p->a->n_kv_heads;
+    const mx_attention *a = p->a;
+    int64_t low, high, unused;
     mx_attention_interval(p, 0, &low, &unused);
     mx_attention_interval(p, p->rows - 1, &unused, &high);
-    int64_t n = high < low ? 0 : high + 1 - low;
-    int64_t parts = (n + MX_ATTENTION_DECODE_KEYS - 1) / MX_ATTENTION_DECODE_KEYS;
-    int64_t part = p->rows * mx_attention_part_floats(p->a->head_dim);
+    int64_t parts = high < low ? 0 : (high - low) / MX_ATTENTION_DECODE_KEYS + 1;
+    int64_t floats = mx_attention_part_floats(a->head_dim), rows = a->n_kv_heads * p->rows, part = rows * floats;
+    int64_t own = part + rows * MX_ATTENTION_DECODE_BLOCK;
     int threads = threads_here();
+    int64_t bytes = (a->batch * parts * part + threads * own) * (int64_t)sizeof(float);
     void *data;
-    MX_TRY(mx_pool_alloc((heads * parts + threads) * part * (int64_t)sizeof(float), &data));
-    float *all = data, *scratch = all + heads * parts * part;
+    MX_TRY(mx_pool_alloc(bytes, &data));
+    float *all = data, *scratch = all + a->batch * parts * part;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-    for (int64_t i = 0; i < heads * parts; i++) {
+    for (int64_t i = 0; i < a->batch * parts; i++) {
         int64_t first = low + i % parts * MX_ATTENTION_DECODE_KEYS;
         path->decode(p, i / parts, first, at_most(first + MX_ATTENTION_DECODE_KEYS, high + 1), all + i * part,
-                     scratch + omp_get_thread_num() * part);
+                     scratch + omp_get_thread_num() * own);
     }
-    for (int64_t head = 0; head < heads; head++)
-        for (int64_t row = 0; row < p->rows; row++)
-            join_parts(p, head, row, all + head * parts * part + row * (part / p->rows), parts, part, scratch);
-    mx_pool_free(data, (heads * parts + threads) * part * (int64_t)sizeof(float));
+    for (int64_t i = 0; i < a->batch * rows; i++)
+        join_parts(p, i / p->rows, i % p->rows, all + i / rows * parts * part + i % rows * floats, parts, part,
+                   scratch);
+    mx_pool_free(data, bytes);
     return MX_OK;
 }
 

@@ -17,14 +17,12 @@ typedef struct mx_attention_plan {
 } mx_attention_plan;
 
 enum {
-    MX_ATTENTION_DECODE_ROWS = 16,   /* up to so many rows are decoded */
-    MX_ATTENTION_DECODE_KEYS = 1024, /* in one part */
+    MX_ATTENTION_DECODE_ROWS = 16,  /* up to so many rows are decoded */
+    MX_ATTENTION_DECODE_KEYS = 256, /* in one part */
+    MX_ATTENTION_DECODE_BLOCK = 32,
 };
 
-static inline int64_t mx_attention_part_floats(int64_t width)
-{
-    return (width + 15) / 16 * 16 + 16; /* max, sum, unused, then from 16 on the values, filled up with zeros */
-}
+static inline int64_t mx_attention_part_floats(int64_t width) { return (width + 31) / 32 * 32 + 16; }
 
 /* One set of loops. `scratch` holds forward_bytes (or backward_bytes) and belongs to one thread; its first 64 bytes are
  * 0xff before the first call, and what a path leaves there for the next call of the same plan is its own business. */
@@ -44,10 +42,10 @@ typedef struct mx_attention_path {
     /* One key of dk or dv: `scale` times the sum of `n` chunks, `step` floats apart, in order; zero without any. */
     void (*store)(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n, int64_t step, float scale);
 
-    /* For few rows: what keys first to before last give each row, as part_floats: the largest score times log2(e), the
-     * sum of the probabilities relative to it, and the head_dim sums of probability times v. `scratch` holds as many
-     * floats. NULL: not offered. */
-    void (*decode)(const mx_attention_plan *p, int64_t head, int64_t first, int64_t last, float *part, float *scratch);
+    /* For few rows: what keys first to before last of a sequence give each row of each kv head, part_floats a row: the
+     * largest score times log2(e), the sum of the probabilities relative to it, and from 16 on the sums of probability
+     * times v. `scratch` holds for each such row part_floats and DECODE_BLOCK floats. NULL: not offered. */
+    void (*decode)(const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last, float *part, float *scratch);
 } mx_attention_path;
 
 /* Chosen by the instruction set, and used directly by the tests. */

@@ -1,65 +1,103 @@
-/* Attention of a few rows (queries) over many keys: decoding from a cache. Bound by reading k and v, which it does
- * once, unpacked; the rows share what was read. */
+/* Attention of a few rows (queries) over many keys: decoding from a cache. Bound by reading k and v, which it does once
+ * and in the order in which they lie in memory, all heads of a key together: read head by head, they would come in
+ * pieces too short and too far apart for the processor to read ahead. */
 #include "kernels/simd/attention_tile.h"
 
 enum {
-    BLOCK = 64, /* keys between two steps of the running maximum */
-    ROWS = MX_ATTENTION_DECODE_ROWS,
-    AHEAD = 8, /* keys to fetch ahead: a row of k ends long before the next one of its head starts */
+    BLOCK = MX_ATTENTION_DECODE_BLOCK, /* keys between two steps of the running maximum */
+    AHEAD_BYTES = 4096,
 };
 
-INLINE void fetch(const void *row, int64_t bytes)
+typedef struct decoder {
+    const mx_attention_plan *plan;
+    int64_t batch, width, floats; /* head_dim; floats of a part of one row */
+    float *q, *s;                 /* by kv head and row: [floats] values, [BLOCK] scores */
+    float *part;                  /* by kv head and row: [floats] */
+} decoder;
+
+/* Asks for what lies some keys behind a row; there may be nothing there, which does no harm. */
+INLINE void fetch_ahead(const char *row, int64_t bytes)
 {
-    for (int64_t at = 0; at < bytes; at += 64)
-        __builtin_prefetch((const char *)row + at);
+    for (int64_t at = AHEAD_BYTES; at < AHEAD_BYTES + bytes; at += 64)
+        __builtin_prefetch((const void *)((uintptr_t)row + (uintptr_t)at));
 }
 
-/* s[r][t] = q_r k_t for `count` (1 or 4) rows from r on. */
+/* 2 VL values of a row as f32, zeros beyond its width. bf16 comes apart cheapest into even and odd elements; q and the
+ * sums of v keep that order, until `reorder`. */
+INLINE void load_two(int kind, const void *row, int64_t at, int64_t width, vf x[2])
+{
+    if (kind == WORD_F32) {
+        x[0] = load_words(WORD_F32, row, at, width);
+        x[1] = load_words(WORD_F32, row, at + VL, width);
+    } else {
+        vi words = vf_bits(load_words(WORD_PAIR, row, at, width));
+        x[0] = vi_float(vi_shl(words, 16));
+        x[1] = vi_float(vi_and(words, vi_set1((int32_t)0xffff0000u)));
+    }
+}
+
+static void reorder(float *x, int64_t width)
+{
+    for (int64_t d = 0; d < width; d += 2 * VL) {
+        float two[2 * VL];
+        memcpy(two, x + d, sizeof two);
+        for (int i = 0; i < VL; i++) {
+            x[d + 2 * i] = two[i];
+            x[d + 2 * i + 1] = two[VL + i];
+        }
+    }
+}
+
+/* s[r][t] = q_r k_t for `count` (1 or 4) rows. */
 INLINE void dot(int kind, int count, const float *q, int64_t q_row, const void *key, int64_t width, float *s)
 {
-    vf acc[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
-    int64_t d = 0;
-    for (; d + VL <= width; d += VL) {
-        vf x = kind == WORD_F32 ? vf_load((const float *)key + d) : vf_load_bf16((const mx_bf16 *)key + d);
+    vf even[4], odd[4];
+    for (int r = 0; r < count; r++)
+        even[r] = odd[r] = vf_zero();
+    for (int64_t d = 0; d < width; d += 2 * VL) {
+        vf x[2];
+        load_two(kind, key, d, width, x);
 #pragma GCC unroll 4
-        for (int r = 0; r < count; r++)
-            acc[r] = vf_fma(vf_load(q + r * q_row + d), x, acc[r]);
-    }
-    if (d < width) {
-        vf x = load_words(kind, key, d, width);
-        for (int r = 0; r < count; r++)
-            acc[r] = vf_fma(vf_load(q + r * q_row + d), x, acc[r]);
+        for (int r = 0; r < count; r++) {
+            even[r] = vf_fma(vf_load(q + r * q_row + d), x[0], even[r]);
+            odd[r] = vf_fma(vf_load(q + r * q_row + d + VL), x[1], odd[r]);
+        }
     }
     for (int r = 0; r < count; r++)
-        s[r * BLOCK] = vf_sum(acc[r]);
+        s[r * BLOCK] = vf_sum(even[r] + odd[r]);
 }
 
-INLINE void score_block(int kind, const mx_attention_plan *p, const mx_attention_rows *k, int64_t start, int64_t n,
-                        const float *q, int64_t q_row, float s[ROWS][BLOCK])
+INLINE void score_block(int kind, const decoder *f, int64_t start, int64_t n)
 {
-    int64_t width = p->a->head_dim, bytes = width * (int64_t)mx_dtype_bytes(p->a->dtype);
-    for (int64_t t = 0; t < n; t++) {
-        const void *key = mx_attention_row(k, dtype_of(kind), start + t);
-        if (start + t + AHEAD < p->keys)
-            fetch(mx_attention_row(k, dtype_of(kind), start + t + AHEAD), bytes);
-        int64_t r = 0;
-        for (; r + 4 <= p->rows; r += 4)
-            dot(kind, 4, q + r * q_row, q_row, key, width, &s[r][t]);
-        for (; r < p->rows; r++)
-            dot(kind, 1, q + r * q_row, q_row, key, width, &s[r][t]);
-    }
+    const mx_attention *a = f->plan->a;
+    int64_t rows = f->plan->rows, bytes = f->width * (int64_t)mx_dtype_bytes(dtype_of(kind));
+    const char *key = (const char *)a->k + (f->batch * a->keys + start) * a->n_kv_heads * bytes;
+    for (int64_t t = 0; t < n; t++)
+        for (int64_t head = 0; head < a->n_kv_heads; head++, key += bytes) {
+            fetch_ahead(key, bytes);
+            const float *q = f->q + head * rows * f->floats;
+            float *s = f->s + head * rows * BLOCK + t;
+            int64_t r = 0;
+            for (; r + 4 <= rows; r += 4)
+                dot(kind, 4, q + r * f->floats, f->floats, key, f->width, s + r * BLOCK);
+            for (; r < rows; r++)
+                dot(kind, 1, q + r * f->floats, f->floats, key, f->width, s + r * BLOCK);
+        }
 }
 
 /* Caps and masks the scores of row r; beyond n they are -inf. */
-static void finish_scores(const mx_attention_plan *p, int64_t head, int64_t r, int64_t start, int64_t n, float *s)
+static void finish_scores(const decoder *f, int64_t r, int64_t start, int64_t n, float *s)
 {
+    const mx_attention_plan *p = f->plan;
     const mx_attention *a = p->a;
-    const int32_t *segments = a->k_segments ? a->k_segments + head / a->n_kv_heads * a->keys : NULL;
-    int32_t own = segments ? a->q_segments[head / a->n_kv_heads * a->queries + r / p->group] : 0;
+    const int32_t *segments = a->k_segments ? a->k_segments + f->batch * a->keys : NULL;
+    int32_t own = segments ? a->q_segments[f->batch * a->queries + r / p->group] : 0;
     int64_t first, last;
     mx_attention_interval(p, r, &first, &last);
     for (int64_t t = 0; a->softcap > 0 && t < BLOCK; t += VL)
         vf_store(s + t, tanh_of(vf_load(s + t) * vf_set1(p->scale / a->softcap)) * vf_set1(a->softcap));
+    if (n == BLOCK && start >= first && start + n - 1 <= last && !segments)
+        return;
     for (int64_t t = 0; t < BLOCK; t++)
         if (t >= n || start + t < first || start + t > last || (segments && segments[start + t] != own))
             s[t] = -INFINITY;
@@ -83,71 +121,100 @@ INLINE void exponentiate(int kind, float c, float *s, float *part, int64_t width
     vf_store(keep, exp2_of(WORD_F32, vf_set1(old) + shift));
     part[0] = top;
     part[1] = part[1] * keep[0] + vf_sum(sum);
-    for (int64_t d = 0; top > old && d < width; d += VL)
+    for (int64_t d = 0; top > old && d < up_to(width, 2 * VL); d += VL)
         vf_store(part + 16 + d, vf_load(part + 16 + d) * vf_set1(keep[0]));
 }
 
-/* Adds the probabilities of 4 keys times v to all rows. */
-INLINE void add_values(int kind, const mx_attention_plan *p, const void *const v[4], int64_t t, float s[ROWS][BLOCK],
-                       float *part, int64_t floats)
+/* Adds the probabilities of 4 keys times v to all rows of a head. */
+INLINE void add_values(int kind, const char *const v[4], int64_t width, int64_t rows, const float *s, float *part,
+                       int64_t floats)
 {
-    for (int64_t d = 0; d < p->a->head_dim; d += VL) {
-        vf x[4];
+    for (int64_t d = 0; d < width; d += 2 * VL) {
+        vf x[4][2];
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++)
-            x[i] = load_words(kind, v[i], d, p->a->head_dim);
-        for (int64_t r = 0; r < p->rows; r++) {
+            load_two(kind, v[i], d, width, x[i]);
+        for (int64_t r = 0; r < rows; r++) {
             float *to = part + r * floats + 16 + d;
-            vf sum = vf_load(to);
+            vf even = vf_load(to), odd = vf_load(to + VL);
 #pragma GCC unroll 4
-            for (int i = 0; i < 4; i++)
-                sum = vf_fma(vf_set1(s[r][t + i]), x[i], sum);
-            vf_store(to, sum);
+            for (int i = 0; i < 4; i++) {
+                vf p = vf_set1(s[r * BLOCK + i]);
+                even = vf_fma(p, x[i][0], even);
+                odd = vf_fma(p, x[i][1], odd);
+            }
+            vf_store(to, even);
+            vf_store(to + VL, odd);
         }
     }
 }
 
-INLINE void decode(int kind, const mx_attention_plan *p, int64_t head, int64_t first, int64_t last, float *part,
+INLINE void value_block(int kind, const decoder *f, int64_t start, int64_t n)
+{
+    const mx_attention *a = f->plan->a;
+    int64_t rows = f->plan->rows, bytes = f->width * (int64_t)mx_dtype_bytes(dtype_of(kind));
+    int64_t step = a->n_kv_heads * bytes;
+    const char *value = (const char *)a->v + (f->batch * a->keys + start) * step;
+    for (int64_t t = 0; t < n; t += 4)
+        for (int64_t head = 0; head < a->n_kv_heads; head++) {
+            const char *v[4]; /* beyond n the probability is 0 */
+            for (int i = 0; i < 4; i++) {
+                v[i] = value + at_most(t + i, n - 1) * step + head * bytes;
+                fetch_ahead(v[i], bytes);
+            }
+            add_values(kind, v, f->width, rows, f->s + head * rows * BLOCK + t, f->part + head * rows * f->floats,
+                       f->floats);
+        }
+}
+
+INLINE void load_queries(int kind, const decoder *f)
+{
+    const mx_attention_plan *p = f->plan;
+    for (int64_t head = 0; head < p->a->n_kv_heads; head++) {
+        mx_attention_rows q = mx_attention_query_rows(p, p->a->q, dtype_of(kind), f->batch * p->a->n_kv_heads + head);
+        for (int64_t r = 0; r < p->rows; r++) {
+            float *to = f->q + (head * p->rows + r) * f->floats;
+            for (int64_t d = 0; d < f->width; d += 2 * VL) {
+                vf x[2];
+                load_two(kind, mx_attention_row(&q, dtype_of(kind), r), d, f->width, x);
+                vf_store(to + d, x[0]);
+                vf_store(to + d + VL, x[1]);
+            }
+        }
+    }
+}
+
+INLINE void decode(int kind, const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last, float *part,
                    float *scratch)
 {
     const mx_attention *a = p->a;
-    int64_t width = a->head_dim, floats = mx_attention_part_floats(width),
-            bytes = width * (int64_t)mx_dtype_bytes(a->dtype);
-    mx_attention_rows q = mx_attention_query_rows(p, a->q, a->dtype, head);
-    mx_attention_rows k = mx_attention_key_rows(p, a->k, a->dtype, head);
-    mx_attention_rows v = mx_attention_key_rows(p, a->v, a->dtype, head);
-    float c = a->softcap > 0 ? 1.44269504f : p->scale * 1.44269504f, s[ROWS][BLOCK];
-    memset(part, 0, (size_t)(p->rows * floats) * sizeof(float));
-    for (int64_t r = 0; r < p->rows; r++) {
+    int64_t rows = a->n_kv_heads * p->rows, floats = mx_attention_part_floats(a->head_dim);
+    decoder f = {p, batch, a->head_dim, floats, scratch, scratch + rows * floats, part};
+    float c = (a->softcap > 0 ? 1.0f : p->scale) * 1.44269504f;
+    memset(part, 0, (size_t)(rows * floats) * sizeof(float));
+    for (int64_t r = 0; r < rows; r++)
         part[r * floats] = -INFINITY;
-        for (int64_t d = 0; d < width; d += VL)
-            vf_store(scratch + r * floats + d, load_words(kind, mx_attention_row(&q, a->dtype, r), d, width));
-    }
+    load_queries(kind, &f);
     for (int64_t start = first; start < last; start += BLOCK) {
         int64_t n = at_most(BLOCK, last - start);
-        score_block(kind, p, &k, start, n, scratch, floats, s);
-        for (int64_t r = 0; r < p->rows; r++) {
-            finish_scores(p, head, r, start, n, s[r]);
-            exponentiate(kind, c, s[r], part + r * floats, width);
+        score_block(kind, &f, start, n);
+        for (int64_t r = 0; r < rows; r++) {
+            finish_scores(&f, r % p->rows, start, n, f.s + r * BLOCK);
+            exponentiate(kind, c, f.s + r * BLOCK, part + r * floats, f.width);
         }
-        for (int64_t t = 0; t < n; t += 4) {
-            const void *value[4]; /* beyond n the probability is 0 */
-            for (int i = 0; i < 4; i++) {
-                value[i] = mx_attention_row(&v, a->dtype, at_most(start + t + i, last - 1));
-                fetch(mx_attention_row(&v, a->dtype, at_most(start + t + i + AHEAD, last - 1)), bytes);
-            }
-            add_values(kind, p, value, t, s, part, floats);
-        }
+        value_block(kind, &f, start, n);
     }
+    for (int64_t r = 0; r < rows && kind != WORD_F32; r++)
+        reorder(part + r * floats + 16, f.width);
 }
 
-void MX_SIMD_NAME(mx_attention_decode_f32)(const mx_attention_plan *p, int64_t head, int64_t first, int64_t last,
+void MX_SIMD_NAME(mx_attention_decode_f32)(const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last,
                                            float *part, float *scratch)
 {
-    decode(WORD_F32, p, head, first, last, part, scratch);
+    decode(WORD_F32, p, batch, first, last, part, scratch);
 }
-void MX_SIMD_NAME(mx_attention_decode_bf16)(const mx_attention_plan *p, int64_t head, int64_t first, int64_t last,
+void MX_SIMD_NAME(mx_attention_decode_bf16)(const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last,
                                             float *part, float *scratch)
 {
-    decode(WORD_WIDE, p, head, first, last, part, scratch);
+    decode(WORD_WIDE, p, batch, first, last, part, scratch);
 }

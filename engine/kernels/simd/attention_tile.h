@@ -488,7 +488,7 @@ typedef void attention_grad(const mx_attention_plan *p, int64_t head, int64_t ch
                             void *scratch);
 typedef void attention_store(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n, int64_t step,
                              float scale);
-typedef void attention_decode(const mx_attention_plan *p, int64_t head, int64_t first, int64_t last, float *part,
+typedef void attention_decode(const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last, float *part,
                               float *scratch);
 attention_bytes MX_SIMD_NAME(mx_attention_grad_bytes_f32), MX_SIMD_NAME(mx_attention_grad_bytes_bf16),
     MX_SIMD_NAME(mx_attention_grad_bytes_pairs);

@@ -25,8 +25,9 @@ mx_status mx_context(mx_status code, const char *format, ...)
     va_start(arguments, format);
     int used = vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
-    if (used >= 0 && (size_t)used < sizeof message)
-        snprintf(message + used, sizeof message - (size_t)used, ": %s", inner);
+    int room = MESSAGE_BYTES - used - 3; /* for ": " and the end */
+    if (used >= 0 && room > 0)
+        snprintf(message + used, (size_t)room + 3, ": %.*s", room, inner);
     return code;
 }
 

@@ -268,7 +268,8 @@ function bench.run(name, words)
         steps = plan.steps,
         flops = mx.flops.step(config.flop_formula, chip, params, plan.sequences, plan.length),
         tokens = plan.sequences * plan.length / job.tensor, -- the tokens of a group are shared by its chips
-        params = params, formula = config.flop_formula, peak = peak, file = o.metrics_file, period = 1, warmup = 1,
+        params = params, formula = config.flop_formula, peak = peak, dtype = chip.dtype,
+        file = o.metrics_file, period = 1, warmup = 1,
         extra = {
             bench = name, host = "this host", published_params = job.params, layers = plan.layers,
             sequences = plan.sequences, length = plan.length, remat_policy = chip.remat,

@@ -18,9 +18,12 @@ local FILES = { text = true, bin = true, hdf5 = true } -- dataset_type: the form
 
 --- The data that a config asks for. Not collective: each rank opens the file.
 ---@param config table
+---@param part? integer which part of the run's sequences to read, from 0: the rank when not given
+---@param parts? integer of how many: the number of ranks
 ---@return mx.Data
-function data.open(config)
-    local self = setmetatable({ config = config, batches = 0 }, Data)
+function data.open(config, part, parts)
+    local self = setmetatable(
+        { config = config, batches = 0, part = part or mx.rank(), parts = parts or mx.ranks() }, Data)
     if FILES[config.dataset_type] then
         self.reader = util.attempt(mx.io.tokens_open, config.dataset_path, config.dataset_type)
         local need = config.max_target_length + 1
@@ -50,7 +53,7 @@ end
 local function make_tokens(self)
     local c = self.config
     local B, length = c.per_device_batch_size, c.max_target_length + 1
-    local first = (self.batches * mx.ranks() + mx.rank()) * B -- of the sequences of the whole run
+    local first = (self.batches * self.parts + self.part) * B -- of the sequences of the whole run
     if c.dataset_type == "synthetic" then
         return mx.zeros({ B, length }, "i32")
     elseif c.dataset_type == "random" then

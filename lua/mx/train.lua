@@ -83,8 +83,8 @@ function train.start(config, model)
     train.share(model.params)
     mx.metrics.say("%s", mx.config.dump(config, not config.log_config):gsub("\n$", ""))
     if config.enable_checkpointing and mx.rank() == 0 then
-        mx.io.mkdir_p(train.directory(config))
-        mx.io.write_file_atomic(train.directory(config) .. "/config.yml", mx.config.dump(config))
+        util.attempt(mx.io.mkdir_p, train.directory(config))
+        util.attempt(mx.io.write_file_atomic, train.directory(config) .. "/config.yml", mx.config.dump(config))
     end
     local shape, params = model.shape, mx.nn.count(model.params)
     local sequences = config.per_device_batch_size * config.gradient_accumulation_steps
@@ -95,6 +95,7 @@ function train.start(config, model)
         params = params,
         formula = config.flop_formula,
         peak = mx.metrics.measured_peak(shape.dtype),
+        dtype = shape.dtype,
         file = config.metrics_file,
         period = config.log_period,
         extra = { model_name = config.model_name },

@@ -77,7 +77,7 @@ int64_t mx_cpu_l2_bytes(void)
 }
 
 /* The kernel's figure is of what this core reaches; sysconf's may be the sum over all parts of the package. */
-int64_t mx_cpu_l3_bytes(void)
+static int64_t read_l3_bytes(void)
 {
     FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
     long kib = 0;
@@ -90,6 +90,14 @@ int64_t mx_cpu_l3_bytes(void)
         return kib * 1024;
     long bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
     return bytes > 0 ? bytes : 16 * 1024 * 1024;
+}
+
+int64_t mx_cpu_l3_bytes(void)
+{
+    static int64_t bytes; /* kernels ask at every call */
+    if (bytes == 0)
+        bytes = read_l3_bytes();
+    return bytes;
 }
 
 int64_t mx_cpu_memory_bytes(void) { return (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE); }

@@ -8,7 +8,7 @@ VERSION = 0.1.0
 CC = $(firstword $(wildcard /usr/bin/ccache)) $(firstword $(wildcard /usr/bin/mpicc.mpich) mpicc)
 MPIRUN = $(firstword $(wildcard /usr/bin/mpirun.mpich) mpirun)
 PACKAGES = lua5.4 openblas yaml-0.1 hdf5-mpich jansson
-WARNINGS = -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
+WARNINGS = -Wall -Wextra -Werror -Wno-format-truncation -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
 OPTIMIZE ?= -O3 -g
 
 # Asked for once, and only when something is compiled: `make demo` must start before the packages are there.

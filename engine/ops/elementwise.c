@@ -88,20 +88,26 @@ static mx_status host_binary(mx_call *call)
 
 static mx_status vjp_add(mx_vjp *v)
 {
-    for (int i = 0; i < 2; i++)
-        if (v->want[i])
-            MX_TRY(give_reduced(v, i, mx_retain(v->out_grad[0])));
+    for (int i = 0; i < 2; i++) {
+        mx_tensor *dy = NULL;
+        if (!v->want[i])
+            continue;
+        MX_TRY(mx_out_grad(v, 0, &dy));
+        MX_TRY(give_reduced(v, i, dy));
+    }
     return MX_OK;
 }
 
 static mx_status vjp_sub(mx_vjp *v)
 {
-    if (v->want[0])
-        MX_TRY(give_reduced(v, 0, mx_retain(v->out_grad[0])));
+    mx_tensor *dy = NULL, *negative = NULL;
+    if (v->want[0]) {
+        MX_TRY(mx_out_grad(v, 0, &dy));
+        MX_TRY(give_reduced(v, 0, dy));
+    }
     if (!v->want[1])
         return MX_OK;
     const double minus[2] = {-1, 0}; /* scale, shift */
-    mx_tensor *negative = NULL;
     MX_TRY(mx_apply(&mx_op_affine, v->out_grad, 1, minus, &negative));
     return give_reduced(v, 1, negative);
 }

@@ -27,7 +27,7 @@ static mx_status infer_adamw(mx_call *call)
 {
     static const unsigned allowed[5] = {MX_FLOATS, MX_FLOATS, 1 << MX_F32, 1 << MX_F32, 1 << MX_BF16};
     const adamw_attr *attr = mx_call_attr(call);
-    for (int i = 0; i < call->n_in; i++) {
+    for (int i = 0; i < call->n_in && i < 5; i++) {
         MX_TRY(mx_want_dtype(call, i, allowed[i]));
         MX_TRY(mx_want_shape(call, i, &call->in[0]->shape));
     }
@@ -100,7 +100,7 @@ static mx_status infer_sgd(mx_call *call)
 {
     const sgd_attr *attr = mx_call_attr(call);
     static const unsigned allowed[3] = {MX_FLOATS, MX_FLOATS, 1 << MX_F32};
-    for (int i = 0; i < call->n_in; i++) {
+    for (int i = 0; i < call->n_in && i < 3; i++) {
         MX_TRY(mx_want_dtype(call, i, allowed[i]));
         MX_TRY(mx_want_shape(call, i, &call->in[0]->shape));
     }

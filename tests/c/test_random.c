@@ -95,7 +95,7 @@ static void test_moments(void)
         sum += x[i];
         square += (double)x[i] * x[i];
         fourth += pow(x[i], 4);
-        largest = fmax(largest, fabs(x[i]));
+        largest = fmax(largest, fabs((double)x[i]));
     }
     CHECK(fabs(sum / MANY) < 5 / 1024.0, "mean %g", sum / MANY);
     CHECK(fabs(square / MANY - 1) < 5 * sqrt(2) / 1024, "variance %g", square / MANY);

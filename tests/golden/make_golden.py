@@ -40,6 +40,7 @@ KINDS = {
             "normalization_layer_epsilon": 1e-6,
             "use_rope": False,
             "attention_type": "full",
+            "fold_attention_scale": True,
             "logits_via_embedding": True,
             "normalize_embedding_logits": True,
         },

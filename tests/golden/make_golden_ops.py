@@ -260,6 +260,16 @@ def reduce_cases():
     case("sum.nothing", [normal("s", 0, 4)], lambda x: torch.sum(x, dim=0), {"dim": 1})
     case("sum.nothing_all", [normal("s", 0, 4)], torch.sum)
     case("sum.scalar", [normal("s")], torch.sum)
+    # The gradient of broadcasting: sums over the dimensions along which the shape would grow.
+    x = normal("reduce_to", 3, 5, 7)
+    case("reduce_to.row", [x], lambda x: x.sum((0, 1)), {"shape": [7]}, grads=[])
+    case("reduce_to.column", [x], lambda x: x.sum((0, 2), keepdim=True)[0], {"shape": [5, 1]}, grads=[])
+    case("reduce_to.middle", [x], lambda x: x.sum(1, keepdim=True), {"shape": [3, 1, 7]}, grads=[])
+    case("reduce_to.outer", [x], lambda x: x.sum((0, 2), keepdim=True), {"shape": [1, 5, 1]}, grads=[])
+    case("reduce_to.scalar", [x], torch.sum, {"shape": []}, grads=[])
+    case("reduce_to.same", [x], lambda x: x, {"shape": [3, 5, 7]}, grads=[])
+    case("reduce_to.tall", [normal("rt", 131, 3)], lambda x: x.sum(0), {"shape": [3]}, grads=[])
+    case("reduce_to.nothing", [normal("rt", 0, 3)], lambda x: x.sum(0), {"shape": [3]}, grads=[])
     x = np.round(2 * normal("argmax", 4, 33))  # with ties: the first one
     first = lambda x, d: torch.from_numpy(np.argmax(x.numpy(), axis=d) + 1)
     for d in (0, 1):
@@ -288,10 +298,12 @@ def norm_cases():
         n = shape[-1]
         name = f"rmsnorm.{shape_name}"
         x, w, b = normal(name, *shape), 1 + 0.2 * normal(name + "w", n), 0.3 * normal(name + "b", n)
+        if n == 1:  # of one number only eps leaves a slope: x / sqrt(x^2 + eps)
+            case(name, [x], rms(0.5), {"eps": 0.5})
+            case(name + "_weight", [x, w], rms(0.5), {"eps": 0.5})
+            continue
         case(name, [x], rms(1e-6))
         case(name + "_weight", [x, w], rms(1e-5), {"eps": 1e-5})
-        if n == 1:
-            continue  # the variance of one number is 0: nothing but eps is left
         name = f"layernorm.{shape_name}"
         case(name + "_weight", [x, w], layer(1e-5))
         case(name + "_bias", [x + 0.7, w, b], layer(1e-3), {"eps": 1e-3})
@@ -311,13 +323,18 @@ def norm_cases():
 # ---- rotary positions ----
 
 
-def rope_angles(positions, head_dim, theta):
-    inverse = theta ** (-torch.arange(0, head_dim, 2).double() / head_dim)
-    return positions.double()[..., None] * inverse  # (B, S, D/2) or (S, D/2)
+def stretched(frequency, factor, low, high, length):
+    """Llama 3.1: long wavelengths are stretched by `factor`, short ones stay, and those between are blended."""
+    wavelength = 2 * np.pi / frequency
+    smooth = ((length / wavelength - low) / (high - low)).clamp(0, 1)
+    return (1 - smooth) * frequency / factor + smooth * frequency
 
 
-def rope(x, positions, theta=10000.0, interleaved=False):
-    a = rope_angles(positions, x.shape[-1], theta)
+def rope(x, positions, theta=10000.0, interleaved=False, stretch=None):
+    frequency = theta ** (-torch.arange(0, x.shape[-1], 2).double() / x.shape[-1])
+    if stretch:
+        frequency = stretched(frequency, *stretch)
+    a = positions.double()[..., None] * frequency  # (B, S, D/2) or (S, D/2)
     cos, sin = torch.cos(a)[..., None, :], torch.sin(a)[..., None, :]
     if interleaved:
         x1, x2 = x[..., 0::2], x[..., 1::2]
@@ -336,6 +353,10 @@ def rope_cases():
     case("rope.offset", [x], lambda x: rope(x, steps + 7), {"offset": 7})
     case("rope.positions", [x, np.array([0, 1, 0, 1, 2])], rope)
     case("rope.batch_positions", [x, np.array([[0, 1, 2, 0, 1], [3, 9, 100, 0, 0]])], rope)
+    case("rope.inverse", [x], lambda x: rope(x, -steps), {"inverse": True})
+    attrs = {"scaling_factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_length": 64}
+    y = normal("ropes", 1, 5, 1, 16)
+    case("rope.stretched", [y], lambda x: rope(x, steps + 40, stretch=(8, 1, 4, 64)), dict(attrs, offset=40))
     case("rope.wide", [normal("ropew", 1, 3, 2, 34)], lambda x: rope(x, torch.arange(3)))
     case("rope.two", [normal("rope2", 1, 4, 1, 2)], lambda x: rope(x, torch.arange(4)))
     case("rope.empty", [normal("rope0", 2, 0, 3, 8)], lambda x: rope(x, torch.arange(0)))
@@ -457,22 +478,22 @@ def attention(q, k, v, segments_q=None, segments_kv=None, causal=False, window=0
     if causal:
         seen = seen & (j <= i)
     if window:
-        seen = seen & (i - j < window)
+        seen = seen & ((i - j).abs() < window)
     if segments_q is not None:
         seen = seen & (segments_q[:, None, :, None] == segments_kv[:, None, None, :])
     # A query that sees no key gives zeros.
-    p = torch.softmax(scores.masked_fill(~seen, -torch.inf), -1)
-    p = torch.where(seen.any(-1, keepdim=True), p, torch.zeros_like(p))
+    some = seen.any(-1, keepdim=True)
+    p = torch.softmax(scores.masked_fill(~seen & some, -torch.inf), -1) * some
     return torch.einsum("bhst,bthd->bshd", p, v)
 
 
 def attention_cases():
-    def one(name, b=2, s=7, t=None, h=2, k=None, d=6, segments=None, **options):
+    def one(name, b=2, s=7, t=None, h=2, k=None, d=6, segments=None, key_segments=None, **options):
         name = "attention." + name
         t, k = t or s, k or h
         arrays = [1.5 * normal(name + "q", b, s, h, d), normal(name + "k", b, t, k, d), normal(name + "v", b, t, k, d)]
         if segments is not None:
-            arrays += [np.array(segments), np.array(segments)]
+            arrays += [np.array(segments), np.array(key_segments or segments)]
         case(name, arrays, lambda *x: attention(*x, **options), options, grads=[1, 2, 3])
 
     one("plain")
@@ -488,6 +509,11 @@ def attention_cases():
     one("window_grouped", causal=True, window=4, h=4, k=2, s=11, b=1)
     one("segments", segments=[[1, 1, 1, 2, 2, 3, 3], [1, 1, 1, 1, 1, 1, 2]], causal=True)
     one("segments_all", segments=[[1, 1, 1, 2, 2, 3, 3], [1, 1, 1, 1, 1, 1, 2]])
+    one("window_all", window=2)
+    # The third query of the first sequence sees no key at all.
+    one("unseen", s=3, t=4, segments=[[1, 1, 5], [2, 1, 2]], key_segments=[[1, 1, 2, 2], [1, 2, 2, 1]])
+    one("unseen_window", s=6, t=3, window=2, causal=True)
+    one("kv_length", kv_length=4)
     one("cache", s=3, t=9, offset=4, kv_length=7, causal=True)
     one("decode", s=1, t=9, offset=5, kv_length=6, causal=True, h=4, k=2)
     one("cross", s=3, t=8)

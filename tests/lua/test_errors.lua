@@ -1,0 +1,248 @@
+--- Bad input to operations: one clear error that says which operation, what was given and where in the script; and an
+-- engine that works on afterwards.
+
+local mx = require "mx"
+local lu = require "luaunit"
+
+TestErrors = {}
+
+local FILE = debug.getinfo(1, "S").short_src:match("[^/]*$")
+
+--- fn must raise one line that holds all of `parts`, this file's name and the line of the call.
+local function refused(parts, fn)
+    local ok, message = pcall(fn)
+    lu.assertFalse(ok, "nothing was raised; expected: " .. table.concat(parts, ", "))
+    lu.assertIsString(message)
+    for _, part in ipairs(parts) do
+        lu.assertStrContains(message, part)
+    end
+    local line = message:match(FILE:gsub("%p", "%%%0") .. ":(%d+): ")
+    lu.assertNotNil(line, "no script line in: " .. message)
+    local info = debug.getinfo(fn, "S")
+    lu.assertTrue(tonumber(line) >= info.linedefined and tonumber(line) <= info.lastlinedefined,
+        "line " .. line .. " is not that of the call: " .. message)
+    lu.assertNil(message:find("\n"), "more than one line: " .. message)
+end
+
+function TestErrors.setUp()
+    TestErrors.step = mx.step()
+end
+
+function TestErrors.tearDown()
+    local step <close> = TestErrors.step
+    TestErrors.step = nil
+    assert(step)
+end
+
+function TestErrors.test_shapes()
+    local a, b, v = mx.zeros { 2, 3 }, mx.zeros { 4, 5 }, mx.zeros { 3 }
+    refused({ "matmul", "(2, 3)", "(4, 5)" }, function() return mx.matmul(a, b) end)
+    refused({ "matmul", "(2, 3)", "(2, 3)" }, function() return a:matmul(a) end)
+    refused({ "matmul", "(5)", "bias" }, function() return mx.matmul(a, mx.zeros { 3, 4 }, mx.zeros { 5 }) end)
+    refused({ "matmul", "(2, 2, 3)", "(3, 3, 2)" }, function()
+        return mx.matmul(mx.zeros { 2, 2, 3 }, mx.zeros { 3, 3, 2 })
+    end)
+    for _, op in ipairs { "add", "sub", "mul", "div", "maximum", "minimum", "eq", "lt" } do
+        refused({ op, "(2, 3)", "(4, 5)" }, function() return mx[op](a, b) end)
+    end
+    refused({ "add", "(2, 3)", "(4, 5)" }, function() return a + b end)
+    refused({ "mul", "(2, 3)", "(4, 5)" }, function() return a * b end)
+    refused({ "where", "(4, 5)" }, function() return mx.where(mx.gt(a, 0), a, b) end)
+    refused({ "gated", "(2, 3)", "(4, 5)" }, function() return mx.gated(a, b) end)
+    refused({ "rmsnorm", "(2, 3)", "(4)" }, function() return mx.rmsnorm(a, mx.ones { 4 }) end)
+    refused({ "layernorm", "(2, 3)", "(4)" }, function() return mx.layernorm(a, mx.ones { 4 }) end)
+    refused({ "layernorm", "(2)" }, function() return mx.layernorm(a, v, mx.ones { 2 }) end)
+    refused({ "concat", "(2, 3)", "(4, 5)" }, function() return mx.concat(a, b, { dim = 1 }) end)
+    refused({ "reshape", "(2, 3)", "4" }, function() return a:view(4, 2) end)
+    refused({ "reshape", "(2, 3)" }, function() return a:view(-1, 4) end)
+    refused({ "reshape", "-1" }, function() return a:view(-1, -1) end)
+    refused({ "add_acc", "(2, 3)", "(4, 5)" }, function() return mx.add_acc(a, b) end)
+    refused({ "matmul_acc", "(2, 3)", "(4, 5)" }, function() return mx.matmul_acc(a, a, b) end)
+    refused({ "copy", "(2, 3)", "(4, 5)" }, function() return mx.copy(a, b) end)
+    refused({ "adamw", "(2, 3)", "(4, 5)" }, function()
+        return mx.adamw(a, b, mx.zeros { 2, 3 }, mx.zeros { 2, 3 }, { lr = 1, step = 1 })
+    end)
+end
+
+function TestErrors.test_attention_shapes()
+    local q, k = mx.zeros { 2, 5, 4, 8 }, mx.zeros { 2, 5, 3, 8 }
+    refused({ "attention", "(2, 5, 4, 8)", "(2, 5, 3, 8)" }, function() return mx.attention(q, k, k) end)
+    refused({ "attention", "(2, 5, 4, 8)", "(2, 5, 4, 6)" }, function()
+        return mx.attention(q, mx.zeros { 2, 5, 4, 6 }, mx.zeros { 2, 5, 4, 6 })
+    end)
+    refused({ "attention", "(3, 5, 4, 8)" }, function()
+        return mx.attention(q, mx.zeros { 3, 5, 4, 8 }, mx.zeros { 3, 5, 4, 8 })
+    end)
+    refused({ "attention" }, function() return mx.attention(q, q, mx.zeros { 2, 6, 4, 8 }) end)
+    refused({ "attention", "window" }, function() return mx.attention(q, q, q, { window = -1, causal = true }) end)
+    refused({ "rope", "(2, 5, 4, 7)" }, function() return mx.rope(mx.zeros { 2, 5, 4, 7 }) end)
+    refused({ "cross_entropy", "(2, 5, 4)", "(9, 3)" }, function()
+        return mx.cross_entropy(mx.zeros { 2, 5, 4 }, mx.zeros { 9, 3 }, mx.zeros({ 2, 5 }, "i32"))
+    end)
+    refused({ "cross_entropy", "(2, 4)" }, function()
+        return mx.cross_entropy(mx.zeros { 2, 5, 3 }, mx.zeros { 9, 3 }, mx.zeros({ 2, 4 }, "i32"))
+    end)
+end
+
+function TestErrors.test_dtypes()
+    local f, i = mx.zeros { 2, 3 }, mx.zeros({ 2, 3 }, "i32")
+    refused({ "matmul", "i32 (2, 3)" }, function() return mx.matmul(f, i, { trans_b = true }) end)
+    refused({ "exp", "i32 (2, 3)", "f32" }, function() return mx.exp(i) end)
+    refused({ "softmax", "i32" }, function() return mx.softmax(i) end)
+    refused({ "embedding", "f32 (2, 3)", "i32" }, function() return mx.embedding(f, f) end)
+    refused({ "where", "u8" }, function() return mx.where(f, f, f) end)
+    refused({ "cross_entropy", "i32" }, function() return mx.cross_entropy(f, mx.zeros { 9, 3 }, mx.zeros { 2 }) end)
+    refused({ "gather", "i32" }, function() return mx.gather(f, f, { dim = 1 }) end)
+    refused({ "float16" }, function() return mx.zeros({ 2 }, "float16") end)
+    refused({ "cast", "dtype" }, function() return mx.cast(f, { dtype = "f16" }) end)
+    refused({ "f64" }, function() return f:to("f64") end)
+end
+
+function TestErrors.test_arguments()
+    local a = mx.zeros { 2, 3 }
+    refused({ "matmul", "'b'" }, function() return mx.matmul(a) end)
+    refused({ "exp", "2" }, function() return mx.exp(a, a) end)
+    refused({ "tensor" }, function() return mx.matmul(a, "text") end)
+    refused({ "tensor" }, function() return mx.matmul(a, {}, {}) end)
+    refused({ "exp", "'x'" }, function() return mx.exp(nil) end)
+    refused({ "mulx" }, function() return mx.mulx(a, a) end)
+    refused({ "nothing" }, function() return a:nothing() end)
+end
+
+function TestErrors.test_attributes()
+    local a = mx.zeros { 2, 3 }
+    refused({ "matmul", "trans_c", "trans_" }, function() return mx.matmul(a, a, { trans_c = true }) end)
+    refused({ "sum", "keepdims", "keepdim" }, function() return mx.sum(a, { dim = 1, keepdims = true }) end)
+    refused({ "attention", "casual", "causal" }, function() return mx.attention(a, a, a, { casual = true }) end)
+    refused({ "matmul", "trans_a", "true or false" }, function() return mx.matmul(a, a, { trans_a = 1 }) end)
+    refused({ "sum", "dim" }, function() return mx.sum(a, { dim = "first" }) end)
+    refused({ "sum", "dim" }, function() return mx.sum(a, { dim = 1.5 }) end)
+    refused({ "gelu", "approximate", "'fast'", "tanh", "none" }, function()
+        return mx.gelu(a, { approximate = "fast" })
+    end)
+    refused({ "pow", "exponent", "given" }, function() return mx.pow(a) end)
+    refused({ "reshape", "shape" }, function() return mx.reshape(a, { shape = 6 }) end)
+end
+
+function TestErrors.test_dimensions()
+    local a = mx.zeros { 2, 3 }
+    for _, dim in ipairs { 3, -3, 0 } do
+        refused({ "sum", "dim" }, function() return mx.sum(a, { dim = dim }) end)
+        refused({ "concat", "dim" }, function() return mx.concat(a, a, { dim = dim }) end)
+        refused({ "narrow", "dim" }, function() return mx.narrow(a, { dim = dim, start = 1, length = 1 }) end)
+        refused({ "transpose", "dim" }, function() return mx.transpose(a, { dim1 = 1, dim2 = dim }) end)
+    end
+    refused({ "argmax", "dim" }, function() return mx.argmax(a, { dim = 3 }) end)
+    refused({ "permute", "(2, 3)" }, function() return mx.permute(a, { dims = { 1, 1 } }) end)
+    refused({ "permute", "(2, 3)" }, function() return mx.permute(a, { dims = { 1 } }) end)
+    refused({ "permute", "(2, 3)" }, function() return mx.permute(a, { dims = { 0, 1 } }) end)
+    refused({ "narrow", "(2, 3)" }, function() return mx.narrow(a, { dim = 1, start = 2, length = 2 }) end)
+    refused({ "narrow", "(2, 3)" }, function() return mx.narrow(a, { dim = 1, start = 0, length = 1 }) end)
+    refused({ "narrow", "(2, 3)" }, function() return mx.narrow(a, { dim = 2, start = 1, length = -1 }) end)
+    refused({ "write_slice", "(2, 3)" }, function() return mx.write_slice(a, a, { dim = 1, start = 2 }) end)
+    refused({ "3" }, function() return a:size(3) end)
+    refused({ "3" }, function() return a[3] end)
+    refused({ "(2, 3)" }, function() return a:get(1, 4) end)
+    refused({ "max" }, function() return mx.max(mx.zeros { 0, 4 }) end)
+    refused({ "argmax" }, function() return mx.argmax(mx.zeros { 4, 0 }, { dim = 2 }) end)
+end
+
+function TestErrors.test_sizes()
+    refused({ "-1" }, function() return mx.zeros { 2, -1 } end)
+    refused({ "6" }, function() return mx.zeros { 1, 1, 1, 1, 1, 1, 1 } end)
+    refused({ "2.5" }, function() return mx.zeros { 2.5 } end)
+    refused({ "mx.tensor" }, function() return mx.tensor { { 1, 2 }, { 3 } } end)
+    refused({ "mx.tensor", "string" }, function() return mx.tensor { 1, "x" } end)
+    refused({ "300", "u8" }, function() return mx.tensor({ 300 }, "u8") end)
+    refused({ "0.5", "i32" }, function() return mx.tensor({ 0.5 }, "i32") end)
+    refused({ "item", "(2)" }, function() return mx.zeros({ 2 }):item() end)
+    -- More elements than 64 bits count must not wrap around to a small number.
+    refused({}, function() return mx.zeros { 1 << 40, 1 << 40 } end)
+    refused({}, function() return mx.zeros { 1 << 62, 4 } end)
+end
+
+function TestErrors.test_token_ids()
+    local weight = mx.randn({ 10, 3 }, { seed = 1 })
+    for _, id in ipairs { 10, -1, 2147483647, -2147483648 } do
+        local ids = mx.tensor({ { 1, 2 }, { 3, id } }, "i32")
+        refused({ "embedding", tostring(id), "10" }, function() return mx.embedding(weight, ids) end)
+        refused({ "embedding_acc", tostring(id), "10" }, function()
+            return mx.embedding_acc(weight, ids, mx.zeros { 2, 2, 3 })
+        end)
+        refused({ "cross_entropy", tostring(id), "10" }, function()
+            return mx.cross_entropy(mx.zeros { 2, 2, 3 }, weight, ids)
+        end)
+        -- One that the mask leaves out is not looked at.
+        local mask = mx.tensor({ { 1, 1 }, { 1, 0 } }, "u8")
+        local loss = mx.cross_entropy(mx.zeros { 2, 2, 3 }, weight, ids, mask):item()
+        lu.assertAlmostEquals(loss, math.log(10), 1e-6)
+    end
+    refused({ "gather", "4" }, function() return mx.gather(weight, mx.tensor({ { 4 } }, "i32"), { dim = 2 }) end)
+    refused({ "gather", "0" }, function() return mx.gather(weight, mx.tensor({ { 0 } }, "i32"), { dim = 2 }) end)
+end
+
+function TestErrors.test_out_of_memory()
+    local before = mx.memory()
+    mx.trim()
+    mx.memory_limit(mx.memory().in_use + (1 << 20))
+    local ok, message = pcall(mx.zeros, { 1024, 1024 })
+    local a = mx.randn({ 300, 300 }, { seed = 1 }):requires_grad()
+    local big_ok = pcall(function()
+        local b = mx.exp(a)
+        for _ = 1, 10 do
+            b = mx.exp(b * 0.1)
+        end
+        return b
+    end)
+    mx.memory_limit(before.limit)
+    lu.assertFalse(ok)
+    lu.assertStrContains(message, "memory")
+    lu.assertStrContains(message, "4.0 MiB")
+    lu.assertStrContains(message, "(1024, 1024)")
+    lu.assertFalse(big_ok)
+    -- The engine works on, gradients too.
+    mx.backward(mx.sum(mx.exp(a * 0)))
+    lu.assertEquals(a:grad():get(1, 1), 0)
+    lu.assertEquals(mx.zeros({ 1024, 1024 }):numel(), 1024 * 1024)
+end
+
+function TestErrors.test_out_of_memory_in_backward()
+    local x = mx.randn({ 256, 256 }, { seed = 1 }):requires_grad()
+    local function forward()
+        return mx.sum(mx.remat("full", function(t)
+            for _ = 1, 4 do
+                t = mx.tanh(mx.matmul(t, t) * 0.01)
+            end
+            return t
+        end, x))
+    end
+    local loss = forward()
+    mx.trim()
+    mx.memory_limit(mx.memory().in_use + 300 * 1024)
+    local ok, message = pcall(mx.backward, loss)
+    mx.memory_limit(0)
+    lu.assertFalse(ok)
+    lu.assertStrContains(message, "memory")
+    x:zero_grad()
+    mx.backward(forward())
+    local after_failure = x:grad():totable()
+    x:zero_grad()
+    mx.backward(forward())
+    lu.assertEquals(x:grad():totable(), after_failure)
+end
+
+--- After all those refusals nothing is left behind.
+function TestErrors.test_failed_calls_leak_nothing()
+    local a, b = mx.zeros { 200, 300 }, mx.zeros { 400, 500 }
+    collectgarbage()
+    local before = mx.memory().in_use
+    for _ = 1, 50 do
+        pcall(mx.matmul, a, b)
+        pcall(mx.add, a, b)
+        pcall(mx.embedding, a, mx.tensor({ 999 }, "i32"))
+        pcall(mx.concat, a, b, { dim = 1 })
+    end
+    collectgarbage()
+    -- the fifty ids, of 4 bytes each, belong to the step
+    lu.assertTrue(mx.memory().in_use - before <= 50 * 64)
+end

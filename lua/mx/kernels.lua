@@ -77,13 +77,12 @@ local function add_attention(list, S, H, K, D, causal)
         local k, v = randn(2, { 1, n, kv, D }):requires_grad(), randn(3, { 1, n, kv, D }):requires_grad()
         local dout = randn(4, { 1, n, heads, D })
         return function()
-            local out = mx.attention(q, k, v, { causal = causal })
-            mx.backward(mx.sum(out * dout))
-            local dq, dk, dv = q:grad(), k:grad(), v:grad()
             for _, t in ipairs({ q, k, v }) do
                 t:zero_grad()
             end
-            return out, dq, dk, dv
+            local out = mx.attention(q, k, v, { causal = causal })
+            mx.backward(mx.sum(out * dout))
+            return out, q:grad(), k:grad(), v:grad()
         end
     end
     local shape = ("%dx%d/%dx%d%s"):format(S, H, K, D, causal and " causal" or "")
@@ -104,11 +103,10 @@ local function add_rows(list, kernel, width, forward, grad)
         end
         x:requires_grad()
         return function()
+            x:zero_grad()
             local y = call(x)
             mx.backward(mx.sum(y * dy))
-            local dx = x:grad()
-            x:zero_grad()
-            return y, dx
+            return y, x:grad()
         end
     end
     for _, op in ipairs({ kernel, grad }) do
@@ -124,12 +122,11 @@ local function add_gated(list, width)
         local shape = { rows_of(width, check), width }
         local gate, up, dy = randn(1, shape):requires_grad(), randn(2, shape):requires_grad(), randn(3, shape)
         return function()
-            local y = mx.gated(gate, up, { activation = "silu" })
-            mx.backward(mx.sum(y * dy))
-            local dgate, dup = gate:grad(), up:grad()
             gate:zero_grad()
             up:zero_grad()
-            return y, dgate, dup
+            local y = mx.gated(gate, up, { activation = "silu" })
+            mx.backward(mx.sum(y * dy))
+            return y, gate:grad(), up:grad()
         end
     end
     for _, op in ipairs({ "gated", "gated_grad" }) do
@@ -198,12 +195,11 @@ local function add_vocabulary(list, T, E, V)
             local w = randn(2, { vocab, E }, "bf16", E ^ -0.5):requires_grad()
             local targets = ids_below(vocab, n)
             return function()
-                local loss = mx.cross_entropy(h, w, targets)
-                mx.backward(loss)
-                local dh, dw = h:grad(), w:grad()
                 h:zero_grad()
                 w:zero_grad()
-                return loss, dh, dw
+                local loss = mx.cross_entropy(h, w, targets)
+                mx.backward(loss)
+                return loss, h:grad(), w:grad()
             end
         end,
     }

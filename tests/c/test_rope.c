@@ -51,7 +51,8 @@ static void check_rope(const char *isa, int64_t tokens, int64_t heads, int64_t d
                  .offset = kind & 16 ? 3 : 0};
     CHECK(mx_rope_run(&r) == MX_OK, "%s", mx_message());
     double error = rope_error(&r);
-    CHECK(error <= (dtype == MX_BF16 ? 0x1p-8 : 1e-6), "%s: (%lld, %lld, %lld) kind %d off by %g", isa,
+    /* bf16: half a unit in the last place of a result in [1, 2), and what f32 arithmetic adds where that is a tie. */
+    CHECK(error <= (dtype == MX_BF16 ? 0x1p-8 + 1e-6 : 1e-6), "%s: (%lld, %lld, %lld) kind %d off by %g", isa,
           (long long)tokens, (long long)heads, (long long)dim, kind, error);
     CHECK(guard_intact(y, count, dtype), "%s: wrote behind the end", isa);
     free(x), free(y);

@@ -34,8 +34,10 @@ static void check_extent(mx_extent e, mx_dtype dtype, const char *isa)
     }
     CHECK(mx_reduce_sum((mx_array){x, dtype}, e, 0.5, (mx_array){y, dtype}) == MX_OK, "%s", isa);
     double error = worst_error(y, dtype, sums, results);
-    CHECK(error <= tolerance(dtype, 2e-6), "sum of %s (%d, %d, %d): %g on %s", mx_dtype_name(dtype), (int)e.outer,
-          (int)e.n, (int)e.inner, error, isa);
+    /* f32 sums of n terms in lanes of a vector: errors of one unit in the last place add up as a random walk, sqrt(n).
+     */
+    CHECK(error <= tolerance(dtype, 1e-6 + 0x1p-24 * sqrt((double)e.n)), "sum of %s (%d, %d, %d): %g on %s",
+          mx_dtype_name(dtype), (int)e.outer, (int)e.n, (int)e.inner, error, isa);
     CHECK(guard_intact(y, results, dtype), "%s", isa);
     if (e.n > 0) {
         CHECK(mx_reduce_max((mx_array){x, dtype}, e, (mx_array){y, dtype}) == MX_OK, "%s", isa);

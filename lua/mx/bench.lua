@@ -24,7 +24,7 @@ local MIN_STEPS, MAX_STEPS = 4, 30 -- the first is warm-up
 local MIN_LENGTH = 256 -- shorter sequences would starve the matrix products
 local STEP_EFFICIENCY = 0.85 -- of the measured rate of a matrix product, in a whole step
 
-local say
+local say = mx.metrics.say
 
 -- ---- what the published job looks like ----
 
@@ -242,7 +242,6 @@ end
 ---@param words string[] bench_seconds (about how long it takes), remat_policy, metrics_file
 ---@return table summary
 function bench.run(name, words)
-    say = mx.metrics.say
     local o = mx.config.options(words, { bench_seconds = 60.0, remat_policy = "full", metrics_file = "" })
     local config = mx.config.load({ "model_name=" .. name, "remat_policy=" .. o.remat_policy })
     local job, shape = JOBS[name], mx.models.shape(config)

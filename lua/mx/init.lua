@@ -1,7 +1,6 @@
 --- The module `mx`: the engine's functions (mx.core, in C) and what is written in Lua on top of them.
 --
--- Lua modules load when first used: mx.config, mx.nn, mx.models, mx.optim, mx.data, mx.train, mx.metrics, mx.flops,
--- mx.generate, mx.bench, mx.util.
+-- Lua modules load when first used: mx.config, mx.models, mx.train and the others of MODULES.
 
 local core = require "mx.core"
 local remat = require "mx.remat"

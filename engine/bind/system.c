@@ -196,6 +196,12 @@ static const char *blas_version(void)
     return version;
 }
 
+/* An OpenBLAS that is older than the processor falls back to a core without AVX. */
+static bool blas_core_is_too_old(void)
+{
+    return mx_isa_best() >= MX_ISA_AVX2 && strcmp(openblas_get_corename(), "Prescott") == 0;
+}
+
 static const char *hdf5_version(void)
 {
     static char version[32];
@@ -212,6 +218,11 @@ void mxl_print_versions(FILE *file)
     fprintf(file, "Lua        %s\n", LUA_RELEASE + 4);
     fprintf(file, "OpenBLAS   %s, core %s (%s%s), %s threads\n", blas_version(), openblas_get_corename(),
             pinned ? "pinned by OPENBLAS_CORETYPE=" : "detected", pinned ? pinned : "", blas_threading());
+    if (blas_core_is_too_old())
+        fprintf(file,
+                "           this core uses a tenth of the processor, so f32 products are slow;\n"
+                "           set OPENBLAS_CORETYPE=%s\n",
+                mx_isa_best() >= MX_ISA_AVX512 ? "SkylakeX" : "Haswell");
     fprintf(file, "MPI        %s, thread level %s, %d rank%s, %d on this machine\n", mx_mpi_library(),
             mx_mpi_thread_level(), mx_ranks(), mx_ranks() == 1 ? "" : "s", mx_node_ranks());
     fprintf(file, "HDF5       %s\n", hdf5_version());

@@ -45,11 +45,18 @@ local function is_bad(node)
     return node:isFailure() or node:isError()
 end
 
+--- Without the lines that every trace has: luaunit's own, and ours.
+---@param text string
+---@return string
+local function shorten(text)
+    return (text:gsub("\n[^\n]*/luaunit%.lua:[^\n]*", ""):gsub("\n[^\n]*tests/lua/run%.lua:[^\n]*", ""))
+end
+
 ---@param node table
 local function report(node)
     if is_bad(node) then
-        io.write(("FAIL %s on rank %d: %s\n%s\n"):format(node.testName, rank, tostring(node.msg),
-            tostring(node.stackTrace or "")))
+        io.write(shorten(("FAIL %s on rank %d: %s\n%s\n"):format(node.testName, rank, tostring(node.msg),
+            tostring(node.stackTrace or ""))))
     elseif node:isSkipped() and rank == 0 then
         io.write(("SKIP %s: %s\n"):format(node.testName, tostring(node.msg)))
     end

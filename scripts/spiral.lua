@@ -16,14 +16,14 @@ local hidden2 = mx.nn.linear(params, "hidden2", 64, 64, { bias = true })
 local output = mx.nn.parameter(params, "output", { 2, 64 }, { std = 0.1 })
 local optimizer = mx.optim.adamw(params, { learning_rate = 5e-3 })
 
-for step = 1, 300 do
-    local scope <close> = mx.step() -- what this step makes is released at its end
+for i = 1, 300 do
+    local step <close> = mx.step() -- what this step makes is released at its end
     local h = hidden2(hidden1(x):tanh()):tanh()
     local loss = mx.cross_entropy(h, output, targets)
     mx.backward(loss)
     optimizer:step()
-    if step % 50 == 0 then
+    if i % 50 == 0 then
         local right = mx.argmax(mx.matmul(h, output, { trans_b = true }), { dim = 2 }):eq(targets + 1)
-        print(("step %3d  loss %.4f  correct %5.1f %%"):format(step, loss:item(), 100 * right:to("f32"):mean():item()))
+        print(("step %3d  loss %.4f  correct %5.1f %%"):format(i, loss:item(), 100 * right:to("f32"):mean():item()))
     end
 end

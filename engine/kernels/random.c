@@ -21,6 +21,8 @@ typedef struct job {
     float a, b; /* low and width, mean and std, or (b) the scale of what is kept */
     int32_t threshold;
     mx_array x, y;
+    const mx_random_paths *paths;
+    const mx_elementwise_paths *convert;
 } job;
 
 static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
@@ -28,34 +30,34 @@ static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx
 /* One group of up to 64 elements, of which n exist. */
 static void run_group(const job *j, int64_t group, int64_t n)
 {
-    const mx_random_paths *paths = current();
-    const mx_elementwise_paths *convert = mx_elementwise_current();
     uint32_t words[MX_RNG_GROUP];
     float x[MX_RNG_GROUP] = {0}, value[MX_RNG_GROUP];
     int64_t first = group * MX_RNG_GROUP;
-    paths->words(j->s.seed, j->s.offset, (uint64_t)group, words);
+    j->paths->words(j->s.seed, j->s.offset, (uint64_t)group, words);
     if (j->kind == UNIFORM) {
         for (int i = 0; i < MX_RNG_GROUP; i++)
             value[i] = j->a + j->b * mx_rng_unit(words[i]);
     } else if (j->kind == NORMAL) {
-        paths->normals(words, value);
+        j->paths->normals(words, value);
         for (int i = 0; i < MX_RNG_GROUP; i++)
             value[i] = j->a + j->b * value[i];
     } else {
         if (j->x.dtype == MX_BF16)
-            convert->to_f32(at(j->x, first), x, n, false);
+            j->convert->to_f32(at(j->x, first), x, n, false);
         else
             memcpy(x, at(j->x, first), (size_t)n * sizeof *x);
-        paths->drop(words, j->threshold, j->b, x, value);
+        j->paths->drop(words, j->threshold, j->b, x, value);
     }
     if (j->y.dtype == MX_BF16)
-        convert->to_bf16(value, at(j->y, first), n, false);
+        j->convert->to_bf16(value, at(j->y, first), n, false);
     else
         memcpy(at(j->y, first), value, (size_t)n * sizeof *value);
 }
 
-static void run(const job *j, int64_t n)
+static void run(job *j, int64_t n)
 {
+    j->paths = current();
+    j->convert = mx_elementwise_current();
     int64_t groups = (n + MX_RNG_GROUP - 1) / MX_RNG_GROUP;
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
     for (int64_t g = 0; g < groups; g++)

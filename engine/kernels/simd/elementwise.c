@@ -1,75 +1,128 @@
-/* The elementwise loops in vectors. One step computes up to VL elements; sweep() runs steps over an array. Both are
+/* The elementwise loops in vectors. A step computes a few vectors at once, sweep() runs it over an array. Both are
  * inlined with operation and dtype as constants, so that each pair of them has a loop of its own. */
 #include "kernels/elementwise.h"
 #include "kernels/simd/simd.h"
 #include "kernels/simd/vmath.h"
 
-typedef struct arrays {
+/* A step is a long chain of dependent instructions for each of its vectors; only when these are interleaved are the
+ * units kept busy (1.6 times the rate of silu). The compiler does so if it orders them before registers are assigned.
+ */
+#pragma GCC optimize("schedule-insns")
+
+/* What is constant in a loop. */
+typedef struct kind {
     mx_function f;
     mx_binary pair;
-    bool half; /* all arrays are bf16 */
-    const void *in[3];
-    int step[2]; /* of in[0] and in[1]: 0 for one value used throughout; `binary` alone reads it */
+    bool half;   /* all arrays are bf16 */
+    int step[2]; /* of the first two inputs: 0 for one value used throughout (binary alone reads it) */
     vf value[2]; /* that value */
-    void *out[2];
-} arrays;
+} kind;
 
-typedef void step_fn(const arrays *a, int64_t i, int64_t lanes, bool stream);
+typedef struct pointers {
+    const char *in[3]; /* NULL: not there */
+    char *out[2];
+} pointers;
 
-MX_INLINE vf get(const void *p, bool half, int64_t i, int64_t lanes)
+/* Vectors in a step. Where halves are read, two of them hold the even and the odd places of 2 VL neighbours. */
+enum { VECTORS = 4, UNIT = VECTORS * VL };
+
+/* Elements i to before i + UNIT. */
+typedef void step_fn(const kind *k, const pointers *p, int64_t i, bool stream);
+
+MX_INLINE void get(const char *p, bool half, int64_t i, vf v[VECTORS])
 {
-    if (half)
-        return lanes == VL ? vf_load_bf16((const mx_bf16 *)p + i) : vf_load_bf16_part((const mx_bf16 *)p + i, lanes);
-    return lanes == VL ? vf_load((const float *)p + i) : vf_load_part((const float *)p + i, lanes);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u += 2) {
+        if (half) {
+            vf_split_halves((const mx_bf16 *)p + i + u * VL, &v[u], &v[u + 1]);
+        } else {
+            v[u] = vf_load((const float *)p + i + u * VL);
+            v[u + 1] = vf_load((const float *)p + i + (u + 1) * VL);
+        }
+    }
 }
 
-/* Halves are only stored here where all inputs are halves, so that NaNs are as the quick conversion needs them. */
-MX_INLINE void put_half(mx_bf16 *p, int64_t lanes, bool stream, vf x)
+MX_INLINE void put_bits(char *p, bool stream, vi bits)
 {
-    if (lanes != VL)
-        vf_store_bf16_quick_part(p, x, lanes);
-    else if (stream)
-        vf_stream_bf16_quick(p, x);
+    if (stream)
+        vi_stream(p, bits);
     else
-        vf_store_bf16_quick(p, x);
+        vi_store((int32_t *)p, bits);
 }
 
-MX_INLINE void put(void *p, bool half, int64_t i, int64_t lanes, bool stream, vf x)
+/* Halves are only stored here where all inputs are halves, so that NaNs are as vf_join_halves needs them. */
+MX_INLINE void put(char *p, bool half, int64_t i, bool stream, const vf v[VECTORS])
 {
-    if (half)
-        put_half((mx_bf16 *)p + i, lanes, stream, x);
-    else if (lanes != VL)
-        vf_store_part((float *)p + i, x, lanes);
-    else if (stream)
-        vf_stream((float *)p + i, x);
-    else
-        vf_store((float *)p + i, x);
+    char *to = p + i * (half ? 2 : 4);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u += 2) {
+        if (half) {
+            put_bits(to + 2 * u * VL, stream, vf_join_halves(v[u], v[u + 1]));
+        } else {
+            put_bits(to + 4 * u * VL, stream, vf_bits(v[u]));
+            put_bits(to + 4 * (u + 1) * VL, stream, vf_bits(v[u + 1]));
+        }
+    }
 }
 
 /* Elements from p to the next address that a vector may be streamed to. */
 MX_INLINE int64_t to_boundary(const void *p, bool half)
 {
-    uintptr_t size = half ? 2 : 4, vector = VL * size;
+    uintptr_t size = half ? 2 : 4, vector = VL * 4;
     return (int64_t)((vector - (uintptr_t)p % vector) % vector / size);
 }
 
-/* Whole vectors first, from the first boundary on where they are streamed; then the two ragged ends. */
-MX_INLINE void sweep(step_fn *step, const arrays *a, int64_t n, bool stream)
+/* Room for one unit of all arrays, for the ends that are no whole unit. */
+typedef struct room {
+    _Alignas(64) char in[3][UNIT * 4], out[2][UNIT * 4];
+} room;
+
+static __attribute__((noinline)) void take_in(room *r, const pointers *given, pointers *p, int64_t from, int64_t n,
+                                              int64_t size)
 {
-    int64_t first = stream ? to_boundary(a->out[0], a->half) : 0;
+    memset(r, 0, sizeof *r);
+    for (int k = 0; k < 3; k++) {
+        p->in[k] = r->in[k];
+        if (given->in[k])
+            memcpy(r->in[k], given->in[k] + from * size, (size_t)(n * size));
+    }
+    p->out[0] = r->out[0];
+    p->out[1] = r->out[1];
+}
+
+static __attribute__((noinline)) void give_out(const room *r, const pointers *given, int64_t from, int64_t n,
+                                               int64_t size)
+{
+    for (int k = 0; k < 2; k++)
+        if (given->out[k])
+            memcpy(given->out[k] + from * size, r->out[k], (size_t)(n * size));
+}
+
+/* Whole units from the first boundary on (if streamed), and the two ends by way of a room. Written as one loop over
+ * these three parts so that the step is compiled once. */
+MX_INLINE void sweep(step_fn *step, const kind *k, const pointers *given, int64_t n, bool stream)
+{
+    const int64_t size = k->half ? 2 : 4;
+    int64_t first = stream ? to_boundary(given->out[0], k->half) : 0;
     if (first > n)
         first = n;
-    int64_t last = first + (n - first) / VL * VL;
-    for (int64_t i = first; i < last; i += VL)
-        step(a, i, VL, stream);
+    const int64_t last = first + (n - first) / UNIT * UNIT;
+#pragma GCC unroll 1
+    for (int part = 0; part < 3; part++) {
+        int64_t from = part == 0 ? 0 : part == 1 ? first : last, to = part == 0 ? first : part == 1 ? last : n;
+        room r;
+        pointers p = *given;
+        if (from == to)
+            continue;
+        if (part != 1)
+            take_in(&r, given, &p, from, to - from, size);
+        for (int64_t i = part == 1 ? from : 0, end = part == 1 ? to : UNIT; i < end; i += UNIT)
+            step(k, &p, i, stream);
+        if (part != 1)
+            give_out(&r, given, from, to - from, size);
+    }
     if (stream)
         _mm_sfence();
-#pragma GCC unroll 1
-    for (int end = 0; end < 2; end++) {
-        int64_t from = end ? last : 0, to = end ? n : first;
-        if (from < to)
-            step(a, from, to - from, false);
-    }
 }
 
 /* ---- functions of one array ---- */
@@ -134,7 +187,7 @@ MX_INLINE vf value_of(mx_function f, bool half, vf x)
     case MX_TANH:
         return vf_tanh_whole(x);
     case MX_SIGMOID:
-        return vf_sigmoid_of(half ? vf_max(vf_set1(-80.0f), x) : x, half);
+        return half ? vf_sigmoid_of(vf_max(vf_set1(-80.0f), x), true) : vf_sigmoid(x); /* the latter keeps any NaN */
     case MX_SQUARE:
         return x * x;
     case MX_SIN:
@@ -191,118 +244,144 @@ MX_INLINE vf slope_of(mx_function f, bool half, vf v)
     }
 }
 
-MX_INLINE void unary_step(const arrays *a, int64_t i, int64_t lanes, bool stream)
+MX_INLINE void unary_step(const kind *k, const pointers *p, int64_t i, bool stream)
 {
-    put(a->out[0], a->half, i, lanes, stream, value_of(a->f, a->half, get(a->in[0], a->half, i, lanes)));
+    vf x[VECTORS];
+    get(p->in[0], k->half, i, x);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u++)
+        x[u] = value_of(k->f, k->half, x[u]);
+    put(p->out[0], k->half, i, stream, x);
 }
 
-MX_INLINE void unary_grad_step(const arrays *a, int64_t i, int64_t lanes, bool stream)
+MX_INLINE void unary_grad_step(const kind *k, const pointers *p, int64_t i, bool stream)
 {
-    vf v = get(a->in[0], a->half, i, lanes), dy = get(a->in[1], a->half, i, lanes);
-    put(a->out[0], a->half, i, lanes, stream, dy * slope_of(a->f, a->half, v));
+    vf v[VECTORS], dy[VECTORS];
+    get(p->in[0], k->half, i, v);
+    get(p->in[1], k->half, i, dy);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u++)
+        dy[u] *= slope_of(k->f, k->half, v[u]);
+    put(p->out[0], k->half, i, stream, dy);
 }
 
 /* The assignments make constants of what is known in each branch. */
-MX_INLINE void sweep_op(step_fn *step, mx_unary op, arrays a, int64_t n, bool stream)
+MX_INLINE void sweep_op(step_fn *step, mx_unary op, kind k, const pointers *p, int64_t n, bool stream)
 {
-    a.f.op = op;
-    if (a.half) {
-        a.half = true;
-        sweep(step, &a, n, stream);
+    k.f.op = op;
+    if (k.half) {
+        k.half = true;
+        sweep(step, &k, p, n, stream);
     } else {
-        sweep(step, &a, n, stream);
+        k.half = false;
+        sweep(step, &k, p, n, stream);
     }
 }
 
-MX_INLINE void sweep_activation(step_fn *step, arrays a, int64_t n, bool stream)
+MX_INLINE void sweep_activation(step_fn *step, kind k, const pointers *p, int64_t n, bool stream)
 {
-    switch (a.f.op) {
+    switch (k.f.op) {
     case MX_SILU:
-        sweep_op(step, MX_SILU, a, n, stream);
+        sweep_op(step, MX_SILU, k, p, n, stream);
         return;
     case MX_GELU_TANH:
-        sweep_op(step, MX_GELU_TANH, a, n, stream);
+        sweep_op(step, MX_GELU_TANH, k, p, n, stream);
         return;
     case MX_GELU_ERF:
-        sweep_op(step, MX_GELU_ERF, a, n, stream);
+        sweep_op(step, MX_GELU_ERF, k, p, n, stream);
         return;
     default:
-        sweep_op(step, MX_RELU, a, n, stream);
+        sweep_op(step, MX_RELU, k, p, n, stream);
         return;
     }
 }
 
 /* The less common ones share a loop that chooses anew at each vector. */
-MX_INLINE void sweep_unary(step_fn *step, arrays a, int64_t n, bool stream)
+MX_INLINE void sweep_unary(step_fn *step, kind k, const pointers *p, int64_t n, bool stream)
 {
-    switch (a.f.op) {
+    switch (k.f.op) {
     case MX_EXP:
-        sweep_op(step, MX_EXP, a, n, stream);
+        sweep_op(step, MX_EXP, k, p, n, stream);
         return;
     case MX_TANH:
-        sweep_op(step, MX_TANH, a, n, stream);
+        sweep_op(step, MX_TANH, k, p, n, stream);
         return;
     case MX_SIGMOID:
-        sweep_op(step, MX_SIGMOID, a, n, stream);
+        sweep_op(step, MX_SIGMOID, k, p, n, stream);
         return;
     case MX_SQUARE:
-        sweep_op(step, MX_SQUARE, a, n, stream);
+        sweep_op(step, MX_SQUARE, k, p, n, stream);
         return;
     case MX_AFFINE:
-        sweep_op(step, MX_AFFINE, a, n, stream);
+        sweep_op(step, MX_AFFINE, k, p, n, stream);
         return;
     case MX_RELU:
     case MX_GELU_TANH:
     case MX_GELU_ERF:
     case MX_SILU:
-        sweep_activation(step, a, n, stream);
+        sweep_activation(step, k, p, n, stream);
         return;
     default:
-        sweep(step, &a, n, stream);
+        sweep(step, &k, p, n, stream);
         return;
     }
 }
 
 static void unary(mx_function f, mx_dtype dtype, const void *x, void *y, int64_t n, bool stream)
 {
-    sweep_unary(unary_step, (arrays){.f = f, .half = dtype == MX_BF16, .in = {x}, .out = {y}}, n, stream);
+    pointers p = {.in = {x}, .out = {y}};
+    sweep_unary(unary_step, (kind){.f = f, .half = dtype == MX_BF16}, &p, n, stream);
 }
 
 static void unary_grad(mx_function f, mx_dtype dtype, const void *v, const void *dy, void *dx, int64_t n, bool stream)
 {
-    sweep_unary(unary_grad_step, (arrays){.f = f, .half = dtype == MX_BF16, .in = {v, dy}, .out = {dx}}, n, stream);
+    pointers p = {.in = {v, dy}, .out = {dx}};
+    sweep_unary(unary_grad_step, (kind){.f = f, .half = dtype == MX_BF16}, &p, n, stream);
 }
 
 /* ---- gated pairs ---- */
 
-MX_INLINE void gated_step(const arrays *a, int64_t i, int64_t lanes, bool stream)
+MX_INLINE void gated_step(const kind *k, const pointers *p, int64_t i, bool stream)
 {
-    vf gate = get(a->in[0], a->half, i, lanes), up = get(a->in[1], a->half, i, lanes);
-    put(a->out[0], a->half, i, lanes, stream, vf_activation(a->f.op, a->half, gate) * up);
+    vf gate[VECTORS], up[VECTORS];
+    get(p->in[0], k->half, i, gate);
+    get(p->in[1], k->half, i, up);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u++)
+        up[u] *= vf_activation(k->f.op, k->half, gate[u]);
+    put(p->out[0], k->half, i, stream, up);
 }
 
-MX_INLINE void gated_grad_step(const arrays *a, int64_t i, int64_t lanes, bool stream)
+MX_INLINE void gated_grad_step(const kind *k, const pointers *p, int64_t i, bool stream)
 {
-    vf gate = get(a->in[0], a->half, i, lanes), up = get(a->in[1], a->half, i, lanes);
-    vf dy = get(a->in[2], a->half, i, lanes), value;
-    vf slope = vf_activation_slope(a->f.op, a->half, gate, &value);
-    put(a->out[0], a->half, i, lanes, stream, dy * up * slope);
-    put(a->out[1], a->half, i, lanes, stream, dy * value);
+    vf gate[VECTORS], up[VECTORS], dy[VECTORS];
+    get(p->in[0], k->half, i, gate);
+    get(p->in[1], k->half, i, up);
+    get(p->in[2], k->half, i, dy);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u++) {
+        vf value;
+        up[u] *= dy[u] * vf_activation_slope(k->f.op, k->half, gate[u], &value);
+        dy[u] *= value;
+    }
+    put(p->out[0], k->half, i, stream, up);
+    put(p->out[1], k->half, i, stream, dy);
 }
 
 static void gated(mx_unary act, mx_dtype dtype, const void *gate, const void *up, void *y, int64_t n, bool stream)
 {
-    arrays a = {.f.op = act, .half = dtype == MX_BF16, .in = {gate, up}, .out = {y}};
-    sweep_activation(gated_step, a, n, stream);
+    pointers p = {.in = {gate, up}, .out = {y}};
+    sweep_activation(gated_step, (kind){.f.op = act, .half = dtype == MX_BF16}, &p, n, stream);
 }
 
 static void gated_grad(mx_unary act, mx_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
                        void *dup, int64_t n, bool stream)
 {
     bool half = dtype == MX_BF16;
-    arrays a = {.f.op = act, .half = half, .in = {gate, up, dy}, .out = {dgate, dup}};
+    pointers p = {.in = {gate, up, dy}, .out = {dgate, dup}};
     /* Only where the boundaries of both outputs coincide can both be streamed. */
-    sweep_activation(gated_grad_step, a, n, stream && to_boundary(dgate, half) == to_boundary(dup, half));
+    stream = stream && to_boundary(dgate, half) == to_boundary(dup, half);
+    sweep_activation(gated_grad_step, (kind){.f.op = act, .half = half}, &p, n, stream);
 }
 
 /* ---- casts and sums ---- */
@@ -355,24 +434,32 @@ static void copy(const void *x, void *y, int64_t bytes, bool stream)
     memcpy(to + last, from + last, (size_t)(bytes - last));
 }
 
-MX_INLINE void add_to_as(void *c, bool c_half, const void *x, bool x_half, int64_t n)
+MX_INLINE vf load(const void *p, bool half, int64_t i)
 {
-    for (int64_t i = 0; i < n; i += VL) {
-        int64_t lanes = n - i < VL ? n - i : VL;
-        put(c, c_half, i, lanes, false, get(c, c_half, i, lanes) + get(x, x_half, i, lanes));
-    }
+    return half ? vf_load_bf16((const mx_bf16 *)p + i) : vf_load((const float *)p + i);
 }
 
-/* The one mix in which a NaN of an f32 reaches a bf16. */
-static void add_f32_to_bf16(mx_bf16 *c, const float *x, int64_t n)
+MX_INLINE float load_one(const void *p, bool half, int64_t i)
 {
-    for (int64_t i = 0; i < n; i += VL) {
-        int64_t lanes = n - i < VL ? n - i : VL;
-        vf sum = get(c, true, i, lanes) + get(x, false, i, lanes);
-        if (lanes == VL)
-            vf_store_bf16(c + i, sum);
+    return half ? mx_from_bf16(((const mx_bf16 *)p)[i]) : ((const float *)p)[i];
+}
+
+MX_INLINE void add_to_as(void *c, bool c_half, const void *x, bool x_half, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL) {
+        vf sum = load(c, c_half, i) + load(x, x_half, i);
+        if (c_half)
+            vf_store_bf16((mx_bf16 *)c + i, sum); /* x may be an f32 with any NaN */
         else
-            vf_store_bf16_part(c + i, sum, lanes);
+            vf_store((float *)c + i, sum);
+    }
+    for (; i < n; i++) {
+        float sum = load_one(c, c_half, i) + load_one(x, x_half, i);
+        if (c_half)
+            ((mx_bf16 *)c)[i] = mx_to_bf16(sum);
+        else
+            ((float *)c)[i] = sum;
     }
 }
 
@@ -383,7 +470,7 @@ static void add_to(mx_array c, mx_array x, int64_t n)
     else if (c.dtype == MX_F32)
         add_to_as(c.data, false, x.data, true, n);
     else if (x.dtype == MX_F32)
-        add_f32_to_bf16(c.data, x.data, n);
+        add_to_as(c.data, true, x.data, false, n);
     else
         add_to_as(c.data, true, x.data, true, n);
 }
@@ -408,53 +495,58 @@ MX_INLINE vf pair_of(mx_binary op, vf a, vf b)
     }
 }
 
-MX_INLINE void binary_step(const arrays *a, int64_t i, int64_t lanes, bool stream)
+MX_INLINE void get_or_value(const kind *k, int which, const char *p, int64_t i, vf v[VECTORS])
 {
-    vf x = a->step[0] ? get(a->in[0], a->half, i, lanes) : a->value[0];
-    vf y = a->step[1] ? get(a->in[1], a->half, i, lanes) : a->value[1];
-    put(a->out[0], a->half, i, lanes, stream, pair_of(a->pair, x, y));
+    if (k->step[which])
+        get(p, k->half, i, v);
+    else
+        for (int u = 0; u < VECTORS; u++)
+            v[u] = k->value[which];
 }
 
-MX_INLINE void sweep_pair(mx_binary op, arrays a, int64_t n, bool stream)
+MX_INLINE void binary_step(const kind *k, const pointers *p, int64_t i, bool stream)
 {
-    a.pair = op;
-    if (!a.step[0]) {
-        a.step[0] = 0;
-        sweep(binary_step, &a, n, stream);
-    } else if (!a.step[1]) {
-        a.step[0] = 1;
-        a.step[1] = 0;
-        sweep(binary_step, &a, n, stream);
+    vf a[VECTORS], b[VECTORS];
+    get_or_value(k, 0, p->in[0], i, a);
+    get_or_value(k, 1, p->in[1], i, b);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u++)
+        a[u] = pair_of(k->pair, a[u], b[u]);
+    put(p->out[0], k->half, i, stream, a);
+}
+
+MX_INLINE void sweep_pair(mx_binary op, kind k, const pointers *p, int64_t n, bool stream)
+{
+    k.pair = op;
+    if (!k.step[0]) {
+        k.step[0] = 0;
+        sweep(binary_step, &k, p, n, stream);
+    } else if (!k.step[1]) {
+        k.step[0] = 1;
+        k.step[1] = 0;
+        sweep(binary_step, &k, p, n, stream);
     } else {
-        a.step[0] = a.step[1] = 1;
-        sweep(binary_step, &a, n, stream);
+        k.step[0] = k.step[1] = 1;
+        sweep(binary_step, &k, p, n, stream);
     }
 }
 
-MX_INLINE void sweep_binary(mx_binary op, arrays a, int64_t n, bool stream)
+MX_INLINE void sweep_binary(kind k, const pointers *p, int64_t n, bool stream)
 {
-    switch (op) {
+    switch (k.pair) {
     case MX_ADD:
-        sweep_pair(MX_ADD, a, n, stream);
+        sweep_pair(MX_ADD, k, p, n, stream);
         return;
     case MX_SUB:
-        sweep_pair(MX_SUB, a, n, stream);
+        sweep_pair(MX_SUB, k, p, n, stream);
         return;
     case MX_MUL:
-        sweep_pair(MX_MUL, a, n, stream);
-        return;
-    case MX_DIV:
-        sweep_pair(MX_DIV, a, n, stream);
+        sweep_pair(MX_MUL, k, p, n, stream);
         return;
     default:
-        sweep(binary_step, &a, n, stream);
+        sweep(binary_step, &k, p, n, stream);
         return;
     }
-}
-
-static vf first_value(const void *p, bool half)
-{
-    return vf_set1(half ? mx_from_bf16(*(const mx_bf16 *)p) : *(const float *)p);
 }
 
 static void binary(mx_binary op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y,
@@ -463,17 +555,17 @@ static void binary(mx_binary op, mx_dtype dtype, const void *a, int a_step, cons
     if (n == 0)
         return;
     bool half = dtype == MX_BF16;
-    arrays s = {.pair = op,
-                .in = {a, b},
-                .step = {a_step, b_step},
-                .value = {first_value(a, half), first_value(b, half)},
-                .out = {y}};
+    kind k = {.pair = op,
+              .half = half,
+              .step = {a_step, b_step},
+              .value = {vf_set1(load_one(a, half, 0)), vf_set1(load_one(b, half, 0))}};
+    pointers p = {.in = {a_step ? a : NULL, b_step ? b : NULL}, .out = {y}};
     if (half) {
-        s.half = true;
-        sweep_binary(op, s, n, stream);
+        k.half = true;
+        sweep_binary(k, &p, n, stream);
     } else {
-        s.half = false;
-        sweep_binary(op, s, n, stream);
+        k.half = false;
+        sweep_binary(k, &p, n, stream);
     }
 }
 

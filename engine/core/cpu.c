@@ -100,6 +100,15 @@ int64_t mx_cpu_l3_bytes(void)
     return bytes;
 }
 
+int64_t mx_cpu_l3_share_bytes(void)
+{
+    static int64_t bytes;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (bytes == 0)
+        bytes = mx_cpu_l3_bytes() / (cores > 0 ? cores : 1);
+    return bytes;
+}
+
 int64_t mx_cpu_memory_bytes(void) { return (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE); }
 
 void mx_cpu_flush_denormals(void)

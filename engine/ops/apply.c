@@ -122,6 +122,19 @@ static mx_status check_inputs(const mx_call *call)
     return MX_OK;
 }
 
+/* A value that backward will read must not change under it. (Backward itself turns recording off.) */
+static mx_status check_mutation(const mx_call *call)
+{
+    const mx_tensor *t = call->n_in > 0 ? call->in[0] : NULL;
+    bool recording = mx_apply_hooks.recording && mx_apply_hooks.recording();
+    if (!(call->op->flags & MX_OP_MUTATES) || !t || t->held == 0 || !recording)
+        return MX_OK;
+    return mx_fail(MX_ERR_STATE,
+                   "%s would change %s, which backward still reads; call mx.backward before, or compute what "
+                   "needs no gradient under mx.no_grad",
+                   call->op->name, mx_tensor_text(t));
+}
+
 static mx_status run(mx_call *call)
 {
     if (!(call->op->flags & MX_OP_VIEW))
@@ -139,6 +152,7 @@ static mx_status run(mx_call *call)
 static mx_status infer_run_record(mx_call *call)
 {
     MX_TRY(check_inputs(call));
+    MX_TRY(check_mutation(call));
     MX_TRY(call->op->infer(call));
     MX_TRY(run(call));
     bool record = !(call->op->flags & MX_OP_MUTATES) && mx_will_record(call);

@@ -201,9 +201,14 @@ mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n
         apply_policy(region, &tape.nodes[n]->call, results, n_results);
     region->policy = NULL;
     tape.region = region->parent;
-    for (int r = 0; r < n_results; r++)
+    bool wanted = scope->parent != NULL; /* whether anything outside may still lead backward in here */
+    for (int r = 0; r < n_results; r++) {
+        wanted = wanted || results[r]->node;
         if (results[r]->scope == scope)
             mx_scope_escape(results[r]);
+    }
+    if (!wanted)
+        mx_tape_clear();
     return mx_scope_close(scope);
 }
 

@@ -2,7 +2,10 @@
 
 BUILD ?= build
 JOBS ?= $(shell nproc)
-MAKEFLAGS += --no-print-directory -j$(JOBS)
+MAKEFLAGS += --no-print-directory
+ifeq ($(MAKELEVEL),0) # a make inside this one shares its processes
+MAKEFLAGS += -j$(JOBS)
+endif
 
 VERSION = 0.1.0
 CC = $(firstword $(wildcard /usr/bin/ccache)) $(firstword $(wildcard /usr/bin/mpicc.mpich) mpicc)

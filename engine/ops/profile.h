@@ -17,6 +17,6 @@ void mx_profile_start(void);
 void mx_profile_stop(void);
 
 /* Rows since the last start, the longest first. Valid until the next start. */
-int mx_profile_rows(const mx_profile_row **rows);
+int mx_profile_rows(const mx_profile_row **out);
 
 #endif

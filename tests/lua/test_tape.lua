@@ -423,3 +423,24 @@ function TestGradients.test_a_released_intermediate_still_has_its_gradient()
     lu.assertEquals(x:grad():totable(), { 4, 32 })
     assert(step)
 end
+
+function TestScopes.test_a_scope_that_nothing_leads_back_into_is_forgotten()
+    local w = mx.randn({ 16, 16 }, { seed = 1 }):keep():requires_grad()
+    local before = in_use()
+    for _ = 1, 20 do
+        mx.scope(function() return mx.sum(mx.exp(w)):item() end)
+    end
+    lu.assertEquals(in_use(), before)
+    w:release()
+end
+
+function TestGradients.test_what_backward_reads_cannot_be_changed()
+    local x = mx.tensor({ 3 }):requires_grad()
+    local y = x * 3
+    local z = mx.sum(y * y)
+    local ok, message = pcall(mx.fill, y, { value = 100 })
+    lu.assertFalse(ok)
+    lu.assertStrContains(message, "fill would change f32 (1), which backward still reads")
+    mx.backward(z)
+    lu.assertEquals(x:grad():item(), 54.0)
+end

@@ -116,9 +116,9 @@ static double residual(const mx_gemm *g, const void *old_c)
             double old = g->accumulate ? get(old_c, g->c.dtype, i * g->c.stride + j) : 0;
             double shift = g->bias ? g->bias[j] : 0;
             double exact = g->alpha * sum + shift + old;
-            double bound =
-                (2.0 * (double)g->k + 8) * ldexp(1, -24) * (fabs(g->alpha) * magnitude + fabs(shift) + fabs(old)) +
-                1e-37;
+            double bound = (2.0 * (double)g->k + 8) * ldexp(1, -24) *
+                               (fabs((double)g->alpha) * magnitude + fabs(shift) + fabs(old)) +
+                           1e-37;
             if (g->c.dtype == MX_BF16)
                 bound += ldexp(fabs(exact) + bound, -8);
             double error = fabs(get(g->c.data, g->c.dtype, i * g->c.stride + j) - exact) / bound;
@@ -252,12 +252,12 @@ static void test_parallel_region(void)
 
 static void test_batched(int64_t batch, int64_t b_step_matrices)
 {
-    shape s = {13, 34, 55}, tall = {13 * batch, 34, 55};
-    mx_gemm g = new_product((shape){tall.m, s.n, s.k}, (form){.a = MX_BF16, .b = MX_F32, .c = MX_F32, .alpha = 1});
-    free(g.b.data);
+    shape s = {13, 34, 55};
+    mx_gemm g = {.m = s.m, .n = s.n, .k = s.k, .alpha = 1};
+    g.a = new_matrix(s.m * batch, s.k, MX_BF16, false);
     g.b = new_matrix(s.k * batch, s.n, MX_F32, false);
+    g.c = new_matrix(s.m * batch, s.n, MX_F32, false);
     int64_t a_step = s.m * g.a.stride, b_step = b_step_matrices * s.k * g.b.stride, c_step = s.m * g.c.stride;
-    g.m = s.m;
     CHECK(mx_gemm_batched(&g, batch, a_step, b_step, c_step) == MX_OK, "%s", mx_message());
     for (int64_t i = 0; i < batch; i++) {
         mx_gemm one = g;
@@ -367,7 +367,7 @@ static void test_column_sum(int64_t rows, int64_t n, mx_dtype dtype)
         double sum = 0, magnitude = 1e-30;
         for (int64_t i = 0; i < rows; i++) {
             sum += get(x.data, dtype, i * n + j);
-            magnitude += fabs(get(x.data, dtype, i * n + j));
+            magnitude += fabs((double)get(x.data, dtype, i * n + j));
         }
         worst = fmax(worst, fabs(sums[j] - sum) / ((double)rows * ldexp(1, -24) * magnitude));
     }

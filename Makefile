@@ -125,7 +125,7 @@ TIDY_FLAGS = -std=gnu17 -O1 -fopenmp -D_GNU_SOURCE= $(DEFINES) $(INCLUDES) \
 
 lint:
 	@scripts/install_packages.sh build lint
-	@$(MAKE) lint-files
+	@$(MAKE) -k lint-files
 	@echo "lint: clean"
 
 lint-files: $(C_FILES:%=$(LINT)/%.format) $(H_FILES:%=$(LINT)/%.format) $(C_FILES:%=$(LINT)/%.tidy) $(LINT)/luacheck

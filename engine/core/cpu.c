@@ -103,9 +103,10 @@ int64_t mx_cpu_l3_bytes(void)
 int64_t mx_cpu_l3_share_bytes(void)
 {
     static int64_t bytes;
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (bytes == 0)
+    if (bytes == 0) { /* once: sysconf opens a file to count the cores, and every elementwise kernel asks */
+        long cores = sysconf(_SC_NPROCESSORS_ONLN);
         bytes = mx_cpu_l3_bytes() / (cores > 0 ? cores : 1);
+    }
     return bytes;
 }
 

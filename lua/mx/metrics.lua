@@ -129,7 +129,7 @@ function Metrics:finish()
         #timed == 1 and "" or "s", median, summary.step_time_p10_s, summary.step_time_p90_s)
     self.say("%.4g TFLOP/s/device%s, %s tokens/s/device", summary.tflops_per_device, share,
         per_second(summary.tokens_per_s_per_device))
-    self.say("peak memory of a rank %.2f GiB; whole run %s", summary.peak_memory_bytes / 2 ^ 30,
+    self.say("peak memory of a rank %s; whole run %s", util.bytes(summary.peak_memory_bytes),
         util.duration(mx.now() - self.started))
     if self.log then
         self.log:line(mx.io.json_encode(summary))

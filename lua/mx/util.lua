@@ -73,6 +73,16 @@ function util.thousands(n)
     return text
 end
 
+--- Memory for people: "1.89 GiB", "2.8 MiB".
+---@param n number bytes
+---@return string
+function util.bytes(n)
+    if n >= 2 ^ 30 then
+        return ("%.2f GiB"):format(n / 2 ^ 30)
+    end
+    return ("%.1f MiB"):format(n / 2 ^ 20)
+end
+
 --- A duration in at most six columns: "12.3s", "4m05s", "3h07m", "2d04h".
 ---@param seconds number
 ---@return string

@@ -5,7 +5,6 @@
  * the same bits on every rank and in every run, bf16 travels as bf16 and is summed in f32 with one rounding, and a rank
  * sends 2 (n-1)/n of the tensor, the least possible. */
 #include "core/pool.h"
-#include "kernels/elementwise.h"
 #include "mesh/mpi.h"
 #include "ops/op.h"
 #include "ops/table.h"
@@ -15,7 +14,7 @@
 #include <mpi.h>
 #include <stdlib.h>
 
-enum { PIECE_BYTES = 8 << 20, BLOCK = 2048, TAG = 1 };
+enum { PIECE_BYTES = 1 << 20, BLOCK = 1024, TAG = 1 };
 
 typedef enum reduction { SUM, MEAN, MAX } reduction;
 
@@ -52,42 +51,36 @@ static mx_status agree(const mx_call *call, int kind)
 
 static float larger(float a, float b) { return b > a || isnan(b) ? b : a; /* a NaN anywhere stays one */ }
 
-/* Takes in n elements of one rank's contribution; the first one sets the block. */
-static void take_in(reduction op, bool first, mx_array from, int n, float *block)
+/* Adds `n` elements of a contribution into the block; the first one only sets it. */
+static void gather_block(mx_dtype dtype, reduction op, bool first, const void *from, int64_t at, int n, float *block)
 {
-    mx_array whole = {.data = block, .dtype = MX_F32};
-    if (first) {
-        mx_cast(from, whole, n);
-    } else if (op == MAX) {
-        float values[BLOCK];
-        mx_cast(from, (mx_array){.data = values, .dtype = MX_F32}, n);
-        for (int i = 0; i < n; i++)
-            block[i] = larger(block[i], values[i]);
-    } else {
-        mx_add_to(whole, from, n);
-    }
+    float values[BLOCK];
+    for (int i = 0; i < n; i++)
+        values[i] = dtype == MX_F32 ? ((const float *)from)[at + i] : mx_from_bf16(((const mx_bf16 *)from)[at + i]);
+    for (int i = 0; i < n; i++)
+        block[i] = first ? values[i] : op == MAX ? larger(block[i], values[i]) : block[i] + values[i];
 }
 
-/* `to` is one of `from`. */
-static void reduce_floats(mx_dtype dtype, reduction op, void *const *from, int64_t count, char *to)
+static void reduce_floats(mx_dtype dtype, reduction op, const void *const *from, int64_t count, void *to)
 {
     int ranks = mx_ranks();
-    int64_t size = (int64_t)mx_dtype_bytes(dtype);
-    float scale = 1.0f / (float)ranks;
+    float scale = op == MEAN ? 1.0f / (float)ranks : 1.0f;
 #pragma omp parallel for if (count > 16 * BLOCK)
     for (int64_t at = 0; at < count; at += BLOCK) {
         int n = count - at < BLOCK ? (int)(count - at) : BLOCK;
         float block[BLOCK];
         for (int r = 0; r < ranks; r++)
-            take_in(op, r == 0, (mx_array){.data = (char *)from[r] + at * size, .dtype = dtype}, n, block);
-        for (int i = 0; op == MEAN && i < n; i++)
-            block[i] *= scale;
-        mx_cast((mx_array){.data = block, .dtype = MX_F32}, (mx_array){.data = to + at * size, .dtype = dtype}, n);
+            gather_block(dtype, op, r == 0, from[r], at, n, block);
+        for (int i = 0; i < n; i++)
+            if (dtype == MX_F32)
+                ((float *)to)[at + i] = scale * block[i];
+            else
+                ((mx_bf16 *)to)[at + i] = mx_to_bf16(scale * block[i]);
     }
 }
 
 /* Sums wrap around, as int32 does everywhere else. `to` is one of `from`. */
-static void reduce_integers(reduction op, void *const *from, int64_t count, int32_t *to)
+static void reduce_integers(reduction op, const void *const *from, int64_t count, int32_t *to)
 {
     int ranks = mx_ranks();
     for (int64_t i = 0; i < count; i++) {
@@ -110,7 +103,7 @@ typedef struct exchange {
     mx_dtype dtype;
     reduction op;
     char *received;        /* the others' contributions to our part */
-    void **from;           /* per rank: where its contribution to our part is */
+    const void **from;     /* per rank: where its contribution to our part is */
     MPI_Request *requests; /* two per other rank */
     MPI_Status *statuses;  /* one per request; MPI_STATUSES_IGNORE makes gcc warn of its address */
 } exchange;

@@ -14,8 +14,8 @@ local function arange(n)
     return mx.arange { n = n, dtype = "f32" }
 end
 
--- Around the size of a piece (2 Mi elements of f32), and such that parts differ in size or are empty.
-local SIZES = { 0, 1, 2, 3, 5, 1023, 1025, 70001, 2 * 1024 * 1024 + 3 }
+-- One piece (256 Ki elements of f32) and several, and such that parts differ in size or are empty.
+local SIZES = { 0, 1, 2, 3, 5, 1023, 1025, 70001, 262145, 2 * 1024 * 1024 + 3 }
 
 --- The values of rank r: small integers, so that sums are exact.
 local function values(n, r)

@@ -1,4 +1,5 @@
 /* The tensor as a Lua value: making, reading, printing. Operations become methods in ops.c. */
+#include "bind/tensor.h"
 #include "bind/bind.h"
 #include "core/pool.h"
 #include "core/scope.h"
@@ -20,12 +21,11 @@ mx_tensor *mxl_test_tensor(lua_State *L, int i)
     return box ? box->t : NULL;
 }
 
-/* The tensor even when released: for its shape, name and gradient. */
-static mx_tensor *any_tensor(lua_State *L, int i) { return ((mxl_box *)luaL_checkudata(L, i, MXL_TENSOR))->t; }
+mx_tensor *mxl_any_tensor(lua_State *L, int i) { return ((mxl_box *)luaL_checkudata(L, i, MXL_TENSOR))->t; }
 
 mx_tensor *mxl_check_tensor(lua_State *L, int i)
 {
-    mx_tensor *t = any_tensor(L, i);
+    mx_tensor *t = mxl_any_tensor(L, i);
     if (t->released || !t->storage)
         mxl_try(L, mx_fail(MX_ERR_STATE,
                            "%s has been released: its scope has closed, or t:release() was called; return it from "
@@ -67,7 +67,7 @@ static int tensor_gc(lua_State *L)
 
 /* Elements as doubles. */
 
-static double element(const mx_tensor *t, int64_t i)
+double mxl_element(const mx_tensor *t, int64_t i)
 {
     const void *data = mx_data(t);
     switch (t->dtype) {
@@ -87,9 +87,9 @@ static double element(const mx_tensor *t, int64_t i)
 static void push_element(lua_State *L, const mx_tensor *t, int64_t i)
 {
     if (mx_dtype_is_float(t->dtype))
-        lua_pushnumber(L, element(t, i));
+        lua_pushnumber(L, mxl_element(t, i));
     else
-        lua_pushinteger(L, (lua_Integer)element(t, i));
+        lua_pushinteger(L, (lua_Integer)mxl_element(t, i));
 }
 
 /* False when the value does not fit an integer dtype. */
@@ -197,7 +197,7 @@ static int new_ones(lua_State *L) { return new_filled(L, 1); }
 
 static int tensor_size(lua_State *L)
 {
-    const mx_tensor *t = any_tensor(L, 1);
+    const mx_tensor *t = mxl_any_tensor(L, 1);
     if (!lua_isnoneornil(L, 2)) {
         lua_Integer d = luaL_checkinteger(L, 2);
         lua_Integer at = d < 0 ? t->shape.n_dims + d : d - 1;
@@ -217,31 +217,31 @@ static int tensor_size(lua_State *L)
 
 static int tensor_dim(lua_State *L)
 {
-    lua_pushinteger(L, any_tensor(L, 1)->shape.n_dims);
+    lua_pushinteger(L, mxl_any_tensor(L, 1)->shape.n_dims);
     return 1;
 }
 
 static int tensor_numel(lua_State *L)
 {
-    lua_pushinteger(L, mx_count(any_tensor(L, 1)));
+    lua_pushinteger(L, mx_count(mxl_any_tensor(L, 1)));
     return 1;
 }
 
 static int tensor_dtype(lua_State *L)
 {
-    lua_pushstring(L, mx_dtype_name(any_tensor(L, 1)->dtype));
+    lua_pushstring(L, mx_dtype_name(mxl_any_tensor(L, 1)->dtype));
     return 1;
 }
 
 static int tensor_bytes(lua_State *L)
 {
-    lua_pushinteger(L, mx_bytes(any_tensor(L, 1)));
+    lua_pushinteger(L, mx_bytes(mxl_any_tensor(L, 1)));
     return 1;
 }
 
 static int tensor_name(lua_State *L)
 {
-    lua_pushstring(L, any_tensor(L, 1)->name);
+    lua_pushstring(L, mxl_any_tensor(L, 1)->name);
     return 1;
 }
 
@@ -364,7 +364,7 @@ static int tensor_index(lua_State *L)
 
 static int tensor_len(lua_State *L)
 {
-    const mx_tensor *t = any_tensor(L, 1);
+    const mx_tensor *t = mxl_any_tensor(L, 1);
     lua_pushinteger(L, t->shape.n_dims ? t->shape.size[0] : 1);
     return 1;
 }
@@ -399,7 +399,7 @@ static int tensor_requires_grad(lua_State *L)
 
 static int tensor_grad(lua_State *L)
 {
-    mx_tensor *t = any_tensor(L, 1);
+    mx_tensor *t = mxl_any_tensor(L, 1);
     if (!t->grad)
         return 0;
     mxl_push_tensor(L, mx_retain(t->grad));
@@ -408,7 +408,7 @@ static int tensor_grad(lua_State *L)
 
 static int tensor_zero_grad(lua_State *L)
 {
-    mx_tape_zero_grad(any_tensor(L, 1));
+    mx_tape_zero_grad(mxl_any_tensor(L, 1));
     lua_settop(L, 1);
     return 1;
 }
@@ -422,7 +422,7 @@ static int tensor_keep(lua_State *L)
 
 static int tensor_release(lua_State *L)
 {
-    mx_tensor *t = any_tensor(L, 1);
+    mx_tensor *t = mxl_any_tensor(L, 1);
     t->released = true;
     if (t->held == 0)
         mx_tensor_drop(t);
@@ -432,77 +432,8 @@ static int tensor_release(lua_State *L)
 
 static int tensor_is_released(lua_State *L)
 {
-    const mx_tensor *t = any_tensor(L, 1);
+    const mx_tensor *t = mxl_any_tensor(L, 1);
     lua_pushboolean(L, t->released || !t->storage);
-    return 1;
-}
-
-/* Printing: at most EDGE entries from either end of a dimension. */
-
-enum { EDGE = 5, MATRIX_ROWS = 60 };
-
-static void add_value(luaL_Buffer *text, const mx_tensor *t, int64_t i)
-{
-    char value[32];
-    if (mx_dtype_is_float(t->dtype))
-        snprintf(value, sizeof value, "%11.4g", element(t, i));
-    else
-        snprintf(value, sizeof value, "%6lld", (long long)element(t, i));
-    luaL_addstring(text, value);
-}
-
-static void add_row(luaL_Buffer *text, const mx_tensor *t, int64_t first, int64_t n)
-{
-    int64_t edge = mx_dtype_is_float(t->dtype) ? EDGE - 2 : EDGE;
-    for (int64_t i = 0; i < n; i++) {
-        if (n > 2 * edge && i == edge) {
-            luaL_addstring(text, "   ...");
-            i = n - edge;
-        }
-        add_value(text, t, first + i);
-    }
-    luaL_addchar(text, '\n');
-}
-
-static int tensor_tostring(lua_State *L)
-{
-    const mx_tensor *t = any_tensor(L, 1);
-    luaL_Buffer text;
-    luaL_buffinit(L, &text);
-    bool readable = !t->released && t->storage;
-    int n_dims = t->shape.n_dims;
-    int64_t columns = n_dims ? t->shape.size[n_dims - 1] : 1;
-    int64_t rows = columns ? mx_count(t) / columns : 0;
-    int64_t in_matrix = n_dims > 1 ? t->shape.size[n_dims - 2] : 1;
-    int printed = 0;
-    for (int64_t r = 0; readable && r < rows; r++) {
-        int64_t i = r % in_matrix;
-        if (printed >= MATRIX_ROWS) {
-            luaL_addstring(&text, "   ...\n");
-            break;
-        }
-        if (n_dims > 2 && i == 0) {
-            char at[64];
-            snprintf(at, sizeof at, "(%lld,.,.) =\n", (long long)(r / in_matrix) + 1);
-            luaL_addstring(&text, at);
-        }
-        if (in_matrix > 2 * EDGE && i == EDGE) {
-            luaL_addstring(&text, "   ...\n");
-            r += in_matrix - 2 * EDGE - 1;
-            continue;
-        }
-        add_row(&text, t, r * columns, columns);
-        printed++;
-    }
-    char sizes[128] = "";
-    for (int d = 0; d < n_dims; d++) {
-        size_t used = strlen(sizes);
-        snprintf(sizes + used, sizeof sizes - used, d ? "x%lld" : " of size %lld", (long long)t->shape.size[d]);
-    }
-    lua_pushfstring(L, "[%s%s%s%s%s%s]", readable ? "" : "released ", mx_dtype_name(t->dtype), " tensor",
-                    n_dims ? sizes : ", a scalar", t->name ? " " : "", t->name ? t->name : "");
-    luaL_addvalue(&text);
-    luaL_pushresult(&text);
     return 1;
 }
 
@@ -642,7 +573,7 @@ int mxl_open_tensor(lua_State *L)
                                        {"release", tensor_release},
                                        {"is_released", tensor_is_released},
                                        {NULL, NULL}};
-    static const luaL_Reg metamethods[] = {{"__gc", tensor_gc},   {"__tostring", tensor_tostring},
+    static const luaL_Reg metamethods[] = {{"__gc", tensor_gc},   {"__tostring", mxl_tensor_tostring},
                                            {"__len", tensor_len}, {"__add", tensor_add},
                                            {"__sub", tensor_sub}, {"__mul", tensor_mul},
                                            {"__div", tensor_div}, {"__unm", tensor_unm},

@@ -1,0 +1,18 @@
+/* What the files that bind tensors share: tensor.c makes, reads and computes, tensor_text.c prints. */
+#ifndef MX_BIND_TENSOR_H
+#define MX_BIND_TENSOR_H
+
+#include "core/tensor.h"
+
+#include <lua.h>
+
+/* The tensor at stack index i even when released: for its shape, name and gradient. Raises when it is none. */
+mx_tensor *mxl_any_tensor(lua_State *L, int i);
+
+/* Element number i, in row-major order, of a tensor with values. */
+double mxl_element(const mx_tensor *t, int64_t i);
+
+/* tostring(t): its values, cut to fit a screen, and "[f32 tensor of size 2x3]". */
+int mxl_tensor_tostring(lua_State *L);
+
+#endif

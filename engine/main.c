@@ -5,6 +5,7 @@
 #include "core/cpu.h"
 #include "core/pool.h"
 #include "mesh/mpi.h"
+#include "mesh/share.h"
 #include "mesh/threads.h"
 
 #include <errno.h>

@@ -1,5 +1,8 @@
 #include "bind/bind.h"
 
+#include "mesh/comm.h"
+#include "mesh/mpi.h"
+
 #include <lualib.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,6 +21,22 @@ static void push_where(lua_State *L)
         }
     }
     luaL_where(L, 1);
+}
+
+void mxl_set_site(lua_State *L)
+{
+    if (mx_ranks() == 1)
+        return;
+    push_where(L);
+    size_t bytes;
+    const char *where = lua_tolstring(L, -1, &bytes);
+    char site[112];
+    if (bytes >= 2 && bytes < sizeof site) { /* without the ": " at its end */
+        memcpy(site, where, bytes - 2);
+        site[bytes - 2] = '\0';
+        mx_comm_set_site(mx_intern(site));
+    }
+    lua_pop(L, 1);
 }
 
 void mxl_try(lua_State *L, mx_status status)
@@ -180,7 +199,8 @@ static void merge(lua_State *L)
 
 int luaopen_mx_core(lua_State *L)
 {
-    static int (*const parts[])(lua_State *) = {mxl_open_tensor, mxl_open_ops, mxl_open_tape, mxl_open_system};
+    static int (*const parts[])(lua_State *) = {mxl_open_tensor, mxl_open_ops, mxl_open_tape, mxl_open_mesh,
+                                             mxl_open_system};
     lua_newtable(L);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         parts[i](L);

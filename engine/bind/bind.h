@@ -5,7 +5,7 @@
 #ifndef MX_BIND_BIND_H
 #define MX_BIND_BIND_H
 
-#include "core/tensor.h"
+#include "ops/op.h"
 
 #include <lauxlib.h>
 #include <lua.h>
@@ -19,12 +19,24 @@ void mxl_try(lua_State *L, mx_status status);
 mx_tensor *mxl_check_tensor(lua_State *L, int i);
 mx_tensor *mxl_test_tensor(lua_State *L, int i); /* NULL when it is no tensor */
 
+/* The tensor at stack index i with values that may be read, or changed: what is under way is waited for. */
+mx_tensor *mxl_check_values(lua_State *L, int i, bool for_writing);
+
 /* Pushes t, taking over the caller's reference. */
 void mxl_push_tensor(lua_State *L, mx_tensor *t);
 
 /* A table of integers at index i as a shape; raises with `what` in the message. */
 void mxl_check_shape(lua_State *L, int i, const char *what, mx_shape *shape);
 mx_dtype mxl_check_dtype(lua_State *L, int i, mx_dtype standard); /* nil or none: `standard` */
+
+/* Mesh axes at index i: a name, a list of names, or nothing for all ranks (0). Raises for an unknown one. */
+uint32_t mxl_check_axes(lua_State *L, int i);
+
+/* Reads the attributes of an operation from the table at index i (0: none were given) into MX_ATTR_BYTES bytes. */
+void mxl_read_attrs(lua_State *L, const mx_op *op, int i, void *block);
+
+/* Tells communication at which line of the user's script we are. */
+void mxl_set_site(lua_State *L);
 
 /* Field access for option tables at index i; absent: the standard value. A wrong type raises, naming the field. */
 double mxl_field_number(lua_State *L, int i, const char *name, double standard);
@@ -39,6 +51,7 @@ void mxl_unknown_name(lua_State *L, const char *given, const char *const *names,
 int mxl_open_tensor(lua_State *L);
 int mxl_open_ops(lua_State *L);
 int mxl_open_tape(lua_State *L);
+int mxl_open_mesh(lua_State *L);
 int mxl_open_system(lua_State *L);
 int mxl_open_io(lua_State *L);
 

@@ -9,8 +9,8 @@
 
 static const char *attr_kind_text(mx_attr_kind kind)
 {
-    static const char *const texts[] = {"true or false", "an integer", "a dimension",        "a number",
-                                        "a dtype",       "a string",   "a table of integers"};
+    static const char *const texts[] = {"true or false", "an integer",          "a dimension", "a number", "a dtype",
+                                        "a string",      "a table of integers", "an axis of the mesh or a list of axes"};
     return texts[kind];
 }
 
@@ -76,6 +76,11 @@ static void set_attr(lua_State *L, const mx_op *op, const mx_attr *attr, char *b
         if (good)
             mxl_check_shape(L, -1, attr->name, to);
         break;
+    case MX_ATTR_AXES:
+        good = lua_type(L, -1) == LUA_TSTRING || lua_istable(L, -1);
+        if (good)
+            *(uint32_t *)to = mxl_check_axes(L, -1);
+        break;
     }
     if (!good)
         bad_attr(L, op, attr);
@@ -102,6 +107,9 @@ static void set_standard(const mx_attr *attr, char *block)
     case MX_ATTR_SHAPE:
         *(mx_shape *)to = (mx_shape){0};
         break;
+    case MX_ATTR_AXES:
+        *(uint32_t *)to = 0;
+        break;
     }
 }
 
@@ -125,8 +133,9 @@ static int manual_seed(lua_State *L)
 }
 
 /* `table` 0: no attributes were given. A plain sequence stands for the operation's one shape: t:reshape{2, 3}. */
-static void read_attrs(lua_State *L, const mx_op *op, int table, char *block)
+void mxl_read_attrs(lua_State *L, const mx_op *op, int table, void *to)
 {
+    char *block = to;
     memset(block, 0, MX_ATTR_BYTES);
     bool is_sequence = table && luaL_len(L, table) > 0;
     if (table)
@@ -252,7 +261,9 @@ static int call_op(lua_State *L)
             in[i - 1] = mxl_check_tensor(L, i);
     }
     _Alignas(16) char attr[MX_ATTR_BYTES];
-    read_attrs(L, op, table, attr);
+    mxl_read_attrs(L, op, table, attr);
+    if (op->flags & MX_OP_COLLECTIVE)
+        mxl_set_site(L);
     mx_tensor *out[MX_MAX_OUTPUTS] = {NULL};
     mxl_try(L, mx_apply(op, in, n_in, attr, out));
     for (int i = op->n_results; i < op->n_out; i++)
@@ -291,7 +302,7 @@ static int help(lua_State *L)
             snprintf(standard, sizeof standard, "%s", attr->standard != 0 ? "true" : "false");
         else if (attr->kind == MX_ATTR_ENUM)
             snprintf(standard, sizeof standard, "%s", attr->choices[(int)attr->standard]);
-        else if (attr->kind == MX_ATTR_DTYPE || attr->kind == MX_ATTR_DIM)
+        else if (attr->kind == MX_ATTR_DTYPE || attr->kind == MX_ATTR_DIM || attr->kind == MX_ATTR_AXES)
             snprintf(standard, sizeof standard, "optional");
         else
             snprintf(standard, sizeof standard, "%g", attr->standard);

@@ -6,6 +6,7 @@
 #include "io/file.h"
 #include "kernels/peak.h"
 #include "mesh/mpi.h"
+#include "mesh/share.h"
 #include "mesh/threads.h"
 #include "ops/op.h"
 
@@ -29,13 +30,6 @@ static int ranks(lua_State *L)
 {
     lua_pushinteger(L, mx_ranks());
     return 1;
-}
-
-/* Collective. */
-static int barrier(lua_State *L)
-{
-    mxl_try(L, mx_barrier());
-    return 0;
 }
 
 /* mx.abort(message): ends all ranks with status 1 and this message, without a traceback. */
@@ -282,7 +276,6 @@ int mxl_open_system(lua_State *L)
 {
     static const luaL_Reg functions[] = {
         {"abort", abort_all},
-        {"barrier", barrier},
         {"info", info},
         {"peak", peak},
         {"isa", isa},

@@ -3,6 +3,7 @@
 #include "bind/bind.h"
 #include "core/pool.h"
 #include "core/scope.h"
+#include "mesh/collective.h"
 #include "ops/profile.h"
 #include "tape/remat.h"
 
@@ -128,6 +129,7 @@ static int name(lua_State *L)
 
 static int backward(lua_State *L)
 {
+    mxl_set_site(L); /* of the collectives in it */
     mxl_try(L, mx_tape_backward(mxl_check_tensor(L, 1), luaL_optnumber(L, 2, 1.0)));
     return 0;
 }
@@ -235,6 +237,7 @@ int mxl_open_tape(lua_State *L)
     lua_pop(L, 1);
     mx_apply_hooks.recording = mx_tape_is_recording;
     mx_apply_hooks.record = mx_tape_record;
+    mx_apply_hooks.prefetch = mx_collective_prefetch;
     luaL_newlib(L, functions);
     return 1;
 }

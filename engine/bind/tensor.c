@@ -34,6 +34,13 @@ mx_tensor *mxl_check_tensor(lua_State *L, int i)
     return t;
 }
 
+mx_tensor *mxl_check_values(lua_State *L, int i, bool for_writing)
+{
+    mx_tensor *t = mxl_check_tensor(L, i);
+    mxl_try(L, mx_tensor_wait(t, for_writing));
+    return t;
+}
+
 /* Outside scopes only the collector frees, and it does not see tensor memory: count what is made, and run it when that
  * comes to as much as half of what is in use (and 64 MiB at least). */
 static void account(lua_State *L, const mx_tensor *t)
@@ -247,7 +254,7 @@ static int tensor_name(lua_State *L)
 
 static int tensor_item(lua_State *L)
 {
-    const mx_tensor *t = mxl_check_tensor(L, 1);
+    const mx_tensor *t = mxl_check_values(L, 1, false);
     if (mx_count(t) != 1)
         return luaL_error(L, "item: %s has more than one element; use t:get(i, ...) or t:totable()", mx_tensor_text(t));
     push_element(L, t, 0);
@@ -271,7 +278,7 @@ static void push_nested(lua_State *L, const mx_tensor *t, int depth, int64_t *ne
 static int tensor_totable(lua_State *L)
 {
     int64_t next = 0;
-    push_nested(L, mxl_check_tensor(L, 1), 0, &next);
+    push_nested(L, mxl_check_values(L, 1, false), 0, &next);
     return 1;
 }
 
@@ -289,16 +296,31 @@ static int64_t element_at(lua_State *L, const mx_tensor *t)
     return at;
 }
 
+/* t:wait() -> t, when nothing is under way that changes its values. */
+static int tensor_wait(lua_State *L)
+{
+    mxl_check_values(L, 1, false);
+    lua_settop(L, 1);
+    return 1;
+}
+
+/* t:is_pending() -> whether an asynchronous operation has still to write its values. */
+static int tensor_is_pending(lua_State *L)
+{
+    lua_pushboolean(L, mxl_check_tensor(L, 1)->storage->writer != NULL);
+    return 1;
+}
+
 static int tensor_get(lua_State *L)
 {
-    const mx_tensor *t = mxl_check_tensor(L, 1);
+    const mx_tensor *t = mxl_check_values(L, 1, false);
     push_element(L, t, element_at(L, t));
     return 1;
 }
 
 static int tensor_set(lua_State *L)
 {
-    const mx_tensor *t = mxl_check_tensor(L, 1);
+    const mx_tensor *t = mxl_check_values(L, 1, true);
     int64_t at = element_at(L, t);
     double value = luaL_checknumber(L, t->shape.n_dims + 2);
     if (!set_element(t, at, value))
@@ -562,6 +584,8 @@ int mxl_open_tensor(lua_State *L)
                                        {"totable", tensor_totable},
                                        {"get", tensor_get},
                                        {"set", tensor_set},
+                                       {"wait", tensor_wait},
+                                       {"is_pending", tensor_is_pending},
                                        {"view", tensor_view},
                                        {"to", tensor_to},
                                        {"clone", tensor_clone},

@@ -34,9 +34,11 @@ static void add_row(luaL_Buffer *text, const mx_tensor *t, int64_t first, int64_
 int mxl_tensor_tostring(lua_State *L)
 {
     const mx_tensor *t = mxl_any_tensor(L, 1);
+    bool readable = !t->released && t->storage;
+    if (readable)
+        mxl_try(L, mx_tensor_wait(t, false));
     luaL_Buffer text;
     luaL_buffinit(L, &text);
-    bool readable = !t->released && t->storage;
     int n_dims = t->shape.n_dims;
     int64_t columns = n_dims ? t->shape.size[n_dims - 1] : 1;
     int64_t rows = columns ? mx_count(t) / columns : 0;

@@ -112,7 +112,13 @@ mx_status mx_tensor_new(mx_dtype dtype, const mx_shape *shape, mx_tensor **out)
     return status;
 }
 
-static void release_storage(mx_storage *storage)
+mx_storage *mx_storage_retain(mx_storage *storage)
+{
+    storage->refs++;
+    return storage;
+}
+
+void mx_storage_release(mx_storage *storage)
 {
     if (--storage->refs > 0)
         return;
@@ -124,7 +130,7 @@ void mx_tensor_alias(mx_tensor *t, const mx_tensor *base, int64_t offset)
 {
     mx_storage *storage = base->storage;
     if (storage)
-        storage->refs++;
+        mx_storage_retain(storage);
     mx_tensor_drop(t);
     t->storage = storage;
     t->offset = base->offset + offset;
@@ -133,7 +139,7 @@ void mx_tensor_alias(mx_tensor *t, const mx_tensor *base, int64_t offset)
 void mx_tensor_drop(mx_tensor *t)
 {
     if (t->storage)
-        release_storage(t->storage);
+        mx_storage_release(t->storage);
     t->storage = NULL;
 }
 

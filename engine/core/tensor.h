@@ -26,7 +26,10 @@ typedef struct mx_shape {
 typedef struct mx_storage {
     int refs;
     int64_t bytes;
-    void *data; /* NULL on a device that keeps no values */
+    void *data;       /* NULL on a device that keeps no values */
+    uint64_t changes; /* how often an operation has changed the values in place */
+    struct mx_job *writer; /* the last job that changes the values (core/job.h); NULL: none */
+    struct mx_job *reader; /* the last job that reads them */
 } mx_storage;
 
 typedef struct mx_scope mx_scope;
@@ -81,6 +84,10 @@ mx_status mx_tensor_allocate(mx_tensor *t); /* gives it storage of its own */
 void mx_tensor_alias(mx_tensor *t, const mx_tensor *base,
                      int64_t offset); /* shares base's storage, `offset` bytes in */
 void mx_tensor_drop(mx_tensor *t);    /* lets go of its storage */
+
+/* For a job, which must keep the values while tensors may let go of them. */
+mx_storage *mx_storage_retain(mx_storage *storage);
+void mx_storage_release(mx_storage *storage);
 
 static inline mx_tensor *mx_retain(mx_tensor *t)
 {

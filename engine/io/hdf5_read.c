@@ -1,3 +1,4 @@
+#include "core/job.h"
 #include "io/checksum.h"
 #include "io/file.h"
 #include "io/hdf5_internal.h"
@@ -456,6 +457,7 @@ static mx_status read_entry(const mx_h5 *file, const mx_h5_entry *entry, int64_t
     if (to->released || !mx_data(to))
         return mx_fail(MX_ERR_STATE, "'%s': the tensor to fill with '%.200s' has no values: it was released",
                        file->path, entry->name);
+    MX_TRY(mx_tensor_wait(to, true));
     MX_TRY(open_dataset(file, entry, &d));
     d.r = mx_h5_rows_of(&entry->shape, (mx_dtype)entry->dtype);
     mx_status status = entry->checked ? read_sums(&d) : MX_OK;

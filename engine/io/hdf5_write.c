@@ -1,3 +1,4 @@
+#include "core/job.h"
 #include "io/checksum.h"
 #include "io/file.h"
 #include "io/hdf5_driver.h"
@@ -139,6 +140,7 @@ mx_status mx_h5_put(mx_h5_writer *w, const char *name, const mx_tensor *t)
     if (t->released || !mx_data(t))
         return mx_fail(MX_ERR_STATE, "'%s': tensor '%.200s' has been released: it has no values to write",
                        w->draft.path, name);
+    MX_TRY(mx_tensor_wait(t, false));
     hid_t type = mx_h5_new_type(t->dtype), space = new_space(&t->shape);
     hid_t dataset;
     mx_status status = new_dataset(w, name, type, space, &dataset);

@@ -251,3 +251,35 @@ void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index)
         index[k] = (int32_t)(best + 1);
     }
 }
+
+/* Integers wrap around: unsigned arithmetic on the bits. */
+#define DEFINE_ACROSS(name, type, bits)                                                                                \
+    static void name(mx_fold fold, int k, const void *const *from, int64_t n, type *y)                                 \
+    {                                                                                                                  \
+        for (int64_t i = 0; i < n; i++) {                                                                              \
+            type acc = ((const type *)from[0])[i];                                                                     \
+            for (int r = 1; r < k; r++) {                                                                              \
+                type x = ((const type *)from[r])[i];                                                                   \
+                if (fold == MX_FOLD_MAX)                                                                               \
+                    acc = x > acc ? x : acc;                                                                           \
+                else                                                                                                   \
+                    acc = (type)((bits)acc + (bits)x);                                                                 \
+            }                                                                                                          \
+            y[i] = acc;                                                                                                \
+        }                                                                                                              \
+    }
+DEFINE_ACROSS(across_i32, int32_t, uint32_t)
+DEFINE_ACROSS(across_u8, uint8_t, uint32_t)
+DEFINE_ACROSS(across_i8, int8_t, uint32_t)
+
+void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y)
+{
+    if (mx_dtype_is_float(dtype))
+        current()->across(fold, k, from, dtype, n, scale, y);
+    else if (dtype == MX_I32)
+        across_i32(fold, k, from, n, y.data);
+    else if (dtype == MX_U8)
+        across_u8(fold, k, from, n, y.data);
+    else
+        across_i8(fold, k, from, n, y.data);
+}

@@ -2,6 +2,8 @@
 #include "mesh/mpi.h"
 
 #include "core/cpu.h"
+#include "mesh/board.h"
+#include "mesh/flag.h"
 
 #include <mpi.h>
 #include <sched.h>
@@ -10,9 +12,8 @@
 #include <string.h>
 #include <time.h>
 
-enum { PIECE_BYTES = 4 << 20 }; /* MPICH is several times faster on pieces that stay in cache */
-
 static int rank, ranks = 1, node_ranks = 1, node_cores = 1, thread_level;
+static int *node_of; /* per rank: the lowest rank on its machine */
 
 int mx_rank(void) { return rank; }
 
@@ -33,21 +34,63 @@ mx_status mx_mpi_check(int code, const char *what)
     return mx_fail(MX_ERR_MPI, "%s: %s", what, text);
 }
 
+/* Splits off the ranks of this machine, or of this one's part of it that counts as one. */
+static mx_status split_node(MPI_Comm *node)
+{
+    MPI_Comm machine;
+    const char *limit = getenv("MXLUA_NODE_RANKS");
+    int most = limit ? atoi(limit) : 0;
+    MX_TRY(mx_mpi_check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &machine),
+                        "finding the ranks of this machine"));
+    if (most < 1) {
+        *node = machine;
+        return MX_OK;
+    }
+    int code = MPI_Comm_split(machine, rank / most, rank, node);
+    MPI_Comm_free(&machine);
+    return mx_mpi_check(code, "finding the ranks of this machine");
+}
+
+/* The memory in which the ranks of this machine tell each other what they do. */
+static mx_status open_board(MPI_Comm node, int place)
+{
+    MPI_Win window;
+    void *memory;
+    MPI_Aint bytes = place == 0 ? (MPI_Aint)mx_board_bytes(node_ranks) : 0;
+    int unit;
+    MX_TRY(mx_mpi_check(MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, node, &memory, &window), "the board"));
+    MX_TRY(mx_mpi_check(MPI_Win_shared_query(window, 0, &bytes, &unit, (void *)&memory), "the board"));
+    mx_board_open(memory, node_ranks, place, rank);
+    MX_TRY(mx_mpi_check(MPI_Barrier(node), "the board"));
+    return mx_board_watch();
+}
+
 /* Ranks on this machine, and the union of the cores that they are allowed: mpirun may have bound each to its own. */
 static mx_status look_at_node(void)
 {
     MPI_Comm node;
-    MX_TRY(mx_mpi_check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node),
-                        "finding the ranks of this machine"));
+    MX_TRY(split_node(&node));
     cpu_set_t mine, all;
     CPU_ZERO(&mine);
     sched_getaffinity(0, sizeof mine, &mine);
+    int place, lowest = rank;
     MPI_Comm_size(node, &node_ranks);
-    int code = MPI_Allreduce(&mine, &all, (int)sizeof mine, MPI_BYTE, MPI_BOR, node);
-    MPI_Comm_free(&node);
+    MPI_Comm_rank(node, &place);
+    MX_TRY(mx_mpi_check(MPI_Allreduce(&mine, &all, (int)sizeof mine, MPI_BYTE, MPI_BOR, node),
+                        "finding the cores of this machine"));
     node_cores = CPU_COUNT(&all) > 0 ? CPU_COUNT(&all) : mx_cpu_cores();
-    return mx_mpi_check(code, "finding the cores of this machine");
+    if (node_ranks > node_cores)
+        mx_flag_set_spin_us(1);
+    node_of = calloc((size_t)ranks, sizeof *node_of);
+    if (!node_of)
+        return mx_fail(MX_ERR_MEMORY, "no memory for %d ranks", ranks);
+    MPI_Bcast(&lowest, 1, MPI_INT, 0, node);
+    MX_TRY(mx_mpi_check(MPI_Allgather(&lowest, 1, MPI_INT, node_of, 1, MPI_INT, MPI_COMM_WORLD),
+                        "finding the machines"));
+    return ranks > 1 ? open_board(node, place) : MX_OK;
 }
+
+bool mx_same_node(int other) { return node_of && node_of[other] == node_of[rank]; }
 
 mx_status mx_mpi_start(int *argc, char ***argv)
 {
@@ -69,6 +112,7 @@ void mx_mpi_end(void)
 {
     int started = 0;
     MPI_Initialized(&started);
+    mx_board_leave(MX_RANK_ENDED);
     if (started)
         MPI_Finalize();
 }
@@ -115,40 +159,4 @@ const char *mx_mpi_thread_level(void)
     default:
         return "single";
     }
-}
-
-mx_status mx_barrier(void) { return ranks == 1 ? MX_OK : mx_mpi_check(MPI_Barrier(MPI_COMM_WORLD), "barrier"); }
-
-mx_status mx_broadcast_bytes(void *data, int64_t bytes, int root)
-{
-    if (ranks == 1)
-        return MX_OK;
-    for (int64_t done = 0; done < bytes; done += PIECE_BYTES) {
-        int64_t left = bytes - done;
-        int piece = left < PIECE_BYTES ? (int)left : PIECE_BYTES;
-        MX_TRY(mx_mpi_check(MPI_Bcast((char *)data + done, piece, MPI_BYTE, root, MPI_COMM_WORLD), "broadcast"));
-    }
-    return MX_OK;
-}
-
-mx_status mx_broadcast_text(const char *text, int64_t bytes, int root, char **out, int64_t *out_bytes)
-{
-    *out = NULL;
-    *out_bytes = rank == root && text ? bytes : -1;
-    MX_TRY(mx_broadcast_bytes(out_bytes, sizeof *out_bytes, root));
-    if (*out_bytes < 0)
-        return MX_OK;
-    char *copy = malloc((size_t)*out_bytes + 1);
-    if (!copy)
-        return mx_fail(MX_ERR_MEMORY, "no memory for a text of %lld bytes", (long long)*out_bytes);
-    if (rank == root && text && bytes > 0)
-        memcpy(copy, text, (size_t)*out_bytes);
-    copy[*out_bytes] = '\0';
-    mx_status status = mx_broadcast_bytes(copy, *out_bytes, root);
-    if (status != MX_OK) {
-        free(copy);
-        return status;
-    }
-    *out = copy;
-    return MX_OK;
 }

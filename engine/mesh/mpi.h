@@ -15,7 +15,7 @@
  */
 mx_status mx_mpi_start(int *argc, char ***argv);
 
-/* Ends MPI. Collective; waits for the slowest rank. To be called after everything that may hold MPI objects is gone. */
+/* Tells those who wait for this rank that nothing more will come, and ends MPI. Collective; waits for the slowest rank. To be called after everything that may hold MPI objects is gone. */
 void mx_mpi_end(void);
 
 /* Ends all ranks at once with this exit status, whatever they are doing. Alone: this process, quietly. Flushes stdout
@@ -26,23 +26,16 @@ _Noreturn void mx_mpi_abort(int exit_status);
 int mx_rank(void);
 int mx_ranks(void);
 
-/* The machine that this rank is on, found at the start. Not Collective. */
+/* The machine that this rank is on, found at the start. Not Collective. With MXLUA_NODE_RANKS=N in the environment every N
+ * ranks count as a machine of their own: it lets one machine try what goes between several. */
 int mx_node_ranks(void); /* how many ranks share it */
 int mx_node_cores(void); /* logical cores that they may use, all together */
+bool mx_same_node(int rank); /* whether that rank is on it */
 
 const char *mx_mpi_library(void);      /* "MPICH 4.0.2" */
 const char *mx_mpi_thread_level(void); /* "multiple", "serialized", "funneled" or "single" */
 
 /* MX_ERR_MPI with `what` and MPI's own words unless `code` is MPI_SUCCESS. Not Collective. */
 mx_status mx_mpi_check(int code, const char *what);
-
-mx_status mx_barrier(void); /* Collective */
-
-/* `data`, of the same number of bytes everywhere, becomes what it is on `root`. Collective. */
-mx_status mx_broadcast_bytes(void *data, int64_t bytes, int root);
-
-/* The text of `root`, of any length (its NUL is no part of it), into memory that the caller frees, NUL-terminated.
- * `text` and `bytes` are read on the root only; text NULL there gives NULL everywhere. Collective. */
-mx_status mx_broadcast_text(const char *text, int64_t bytes, int root, char **out, int64_t *out_bytes);
 
 #endif

@@ -6,6 +6,7 @@
 #ifndef MX_OPS_OP_H
 #define MX_OPS_OP_H
 
+#include "core/job.h"
 #include "core/tensor.h"
 
 enum { MX_MAX_INPUTS = 16, MX_MAX_OUTPUTS = 4, MX_ATTR_BYTES = 128 };
@@ -56,6 +57,7 @@ typedef enum mx_attr_kind {
     MX_ATTR_DTYPE, /* int: an mx_dtype; -1 when not given */
     MX_ATTR_ENUM,  /* int: the index in `choices` */
     MX_ATTR_SHAPE, /* mx_shape: a table of integers in Lua */
+    MX_ATTR_AXES,  /* uint32_t: axes of the mesh, a name or a list of names in Lua; 0 when not given: all ranks */
 } mx_attr_kind;
 
 typedef struct mx_attr {
@@ -71,6 +73,9 @@ enum {
     MX_OP_MUTATES = 1, /* changes its first input(s) in place; never recorded; has no vjp */
     MX_OP_VIEW = 2,   /* out[0] shares storage with in[0]: host sets it with mx_tensor_alias, apply allocates nothing */
     MX_OP_SOURCE = 4, /* no tensor input need be given */
+    MX_OP_COLLECTIVE = 8, /* all ranks of an axis must call it; waits by itself for values that are under way */
+    MX_OP_OWN_STORAGE = 16, /* host gives out[0] its storage; apply allocates nothing */
+    MX_OP_REGATHER = 32, /* backward does not keep its result but calls it again, whatever the policy (tape/tape.h) */
 };
 
 struct mx_op {
@@ -135,10 +140,9 @@ typedef struct mx_hooks {
     bool (*recording)(void);
     mx_status (*record)(mx_call *call);                               /* after success, with outputs */
     void (*timed)(const mx_call *call, double start_s, double end_s); /* seconds of mx_now() */
+    mx_status (*prefetch)(const mx_call *call); /* start what a call, to be run again soon, waits for */
 } mx_hooks;
 extern mx_hooks mx_apply_hooks;
-
-double mx_now(void); /* seconds of a monotonic clock */
 
 /* A device runs calls. The host runs op->host; another device keeps the same interface. */
 extern mx_status (*mx_device_run)(mx_call *call);

@@ -155,6 +155,7 @@ static mx_status host_narrow(mx_call *call)
         mx_tensor_alias(y, x, from.first_byte);
         return MX_OK;
     }
+    MX_TRY(mx_tensor_wait(x, false)); /* apply does not, for a view */
     MX_TRY(mx_tensor_allocate(y));
     copy_range(y, range_of(y, dim, 1, attr->length), x, from);
     return MX_OK;

@@ -40,7 +40,8 @@
     /* permute.c */ \
     X(permute) X(transpose) X(gather) X(gather_grad) \
     /* mesh/collective.c */ \
-    X(all_reduce) X(broadcast)
+    X(all_reduce) X(all_reduce_) X(fan_out) X(all_gather) X(all_gather_) X(reduce_scatter) X(reduce_scatter_) \
+    X(all_to_all) X(all_to_all_) X(collective_permute) X(collective_permute_) X(broadcast) X(broadcast_)
 /* clang-format on */
 
 #define MX_DECLARE_OP(name) extern const mx_op mx_op_##name;

@@ -12,7 +12,7 @@ local train = {}
 function train.share(params)
     if mx.ranks() > 1 then
         for _, t in util.sorted_pairs(params) do
-            mx.broadcast(t)
+            mx.broadcast_(t)
         end
     end
 end
@@ -24,7 +24,7 @@ function train.average_gradients(params)
         for _, t in util.sorted_pairs(params) do
             local grad = t:grad()
             if grad then
-                mx.all_reduce(grad, { op = "mean" })
+                mx.all_reduce_(grad, { op = "mean" })
             end
         end
     end

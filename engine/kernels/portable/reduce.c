@@ -1,5 +1,7 @@
 #include "kernels/reduce.h"
 
+#include "kernels/portable/values.h"
+
 #include <math.h>
 
 static float load(mx_array x, int64_t i)
@@ -36,4 +38,14 @@ static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride
             acc[j] = fold_in(fold, acc[j], load(x, i * stride + j));
 }
 
-const mx_reduce_paths mx_reduce_portable = {.row = row, .rows = rows};
+static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float acc = mx_get_float(from[0], i, dtype);
+        for (int r = 1; r < k; r++)
+            acc = fold_in(fold, acc, mx_get_float(from[r], i, dtype));
+        mx_set_float(y.data, i, acc * scale, y.dtype);
+    }
+}
+
+const mx_reduce_paths mx_reduce_portable = {.row = row, .rows = rows, .across = across};

@@ -100,4 +100,57 @@ static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride
         rows_as(MX_FOLD_MAX, false, acc, x.data, n, stride, width);
 }
 
-const mx_reduce_paths MX_SIMD_NAME(mx_reduce) = {.row = row, .rows = rows};
+MX_INLINE void put(void *p, bool half, int64_t i, vf x)
+{
+    if (half)
+        vf_store_bf16((mx_bf16 *)p + i, x);
+    else
+        vf_store((float *)p + i, x);
+}
+
+MX_INLINE void put_one(void *p, bool half, int64_t i, float x)
+{
+    if (half)
+        ((mx_bf16 *)p)[i] = mx_to_bf16(x);
+    else
+        ((float *)p)[i] = x;
+}
+
+MX_INLINE void across_as(mx_fold fold, int k, const void *const *from, bool half, int64_t n, float scale, void *y,
+                         bool half_y)
+{
+    int64_t i = 0;
+    for (; i + 4 * VL <= n; i += 4 * VL) {
+        vf acc[4];
+        for (int u = 0; u < 4; u++)
+            acc[u] = get(from[0], half, i + u * VL);
+        for (int r = 1; r < k; r++)
+            for (int u = 0; u < 4; u++)
+                acc[u] = fold_in(fold, acc[u], get(from[r], half, i + u * VL));
+        for (int u = 0; u < 4; u++)
+            put(y, half_y, i + u * VL, acc[u] * vf_set1(scale));
+    }
+    for (; i < n; i++) {
+        float acc = get_one(from[0], half, i);
+        for (int r = 1; r < k; r++)
+            acc = fold_one(fold, acc, get_one(from[r], half, i));
+        put_one(y, half_y, i, acc * scale);
+    }
+}
+
+static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y)
+{
+    bool half = dtype == MX_BF16, half_y = y.dtype == MX_BF16;
+    if (fold == MX_FOLD_MAX && half)
+        across_as(MX_FOLD_MAX, k, from, true, n, scale, y.data, half_y);
+    else if (fold == MX_FOLD_MAX)
+        across_as(MX_FOLD_MAX, k, from, false, n, scale, y.data, half_y);
+    else if (half && half_y)
+        across_as(MX_FOLD_SUM, k, from, true, n, scale, y.data, true);
+    else if (half)
+        across_as(MX_FOLD_SUM, k, from, true, n, scale, y.data, false);
+    else
+        across_as(MX_FOLD_SUM, k, from, false, n, scale, y.data, half_y);
+}
+
+const mx_reduce_paths MX_SIMD_NAME(mx_reduce) = {.row = row, .rows = rows, .across = across};

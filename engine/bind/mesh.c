@@ -1,0 +1,160 @@
+/* The mesh and communication for Lua. */
+#include "mesh/mesh.h"
+#include "bind/bind.h"
+#include "mesh/board.h"
+#include "mesh/collective.h"
+#include "mesh/comm.h"
+#include "mesh/mpi.h"
+#include "mesh/share.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static mx_axes axis_of(lua_State *L, int i)
+{
+    mx_axes axis = 0;
+    mxl_try(L, mx_mesh_find(luaL_checkstring(L, i), &axis));
+    return axis;
+}
+
+uint32_t mxl_check_axes(lua_State *L, int i)
+{
+    if (lua_isnoneornil(L, i))
+        return 0;
+    if (!lua_istable(L, i))
+        return axis_of(L, i);
+    mx_axes axes = 0;
+    i = lua_absindex(L, i);
+    for (lua_Integer k = 1; lua_rawgeti(L, i, k) != LUA_TNIL; k++) {
+        axes |= axis_of(L, -1);
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+    luaL_argcheck(L, axes != 0, i, "a list of axes has at least one name");
+    return axes;
+}
+
+/* mx.mesh_define{{name =, ici =, dcn =}, ...}: the mesh from now on. All ranks call it alike; not collective. */
+static int mesh_define(lua_State *L)
+{
+    mx_axis axes[MX_MAX_AXES];
+    int n = 0;
+    luaL_checktype(L, 1, LUA_TTABLE);
+    for (; lua_rawgeti(L, 1, n + 1) != LUA_TNIL; n++) {
+        luaL_argcheck(L, n < MX_MAX_AXES, 1, "too many axes");
+        luaL_checktype(L, -1, LUA_TTABLE);
+        lua_getfield(L, -1, "name");
+        strncpy(axes[n].name, luaL_checkstring(L, -1), sizeof axes[n].name - 1);
+        axes[n].name[sizeof axes[n].name - 1] = '\0';
+        lua_pop(L, 1);
+        axes[n].ici = (int)mxl_field_integer(L, -1, "ici", 1);
+        axes[n].dcn = (int)mxl_field_integer(L, -1, "dcn", 1);
+        lua_pop(L, 1);
+    }
+    mxl_try(L, mx_comm_finish());
+    mx_collective_forget();
+    mxl_try(L, mx_mesh_define(axes, n));
+    return 0;
+}
+
+/* mx.axis_size(axes) -> how many ranks share everything with us but their places along these axes. */
+static int axis_size(lua_State *L)
+{
+    lua_pushinteger(L, mx_mesh_size(mxl_check_axes(L, 1)));
+    return 1;
+}
+
+/* mx.axis_index(axes) -> which of them this rank is, from 0. */
+static int axis_index(lua_State *L)
+{
+    lua_pushinteger(L, mx_mesh_index(mxl_check_axes(L, 1)));
+    return 1;
+}
+
+/* mx.axis_ranks(axes) -> who they are, from rank 0 on. */
+static int axis_ranks(lua_State *L)
+{
+    mx_axes axes = mxl_check_axes(L, 1);
+    int *ranks = lua_newuserdatauv(L, (size_t)mx_ranks() * sizeof *ranks, 0);
+    int n = mx_mesh_ranks(axes, ranks);
+    lua_createtable(L, n, 0);
+    for (int i = 0; i < n; i++) {
+        lua_pushinteger(L, ranks[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
+/* mx.barrier([axes]): returns when all ranks (along the axes) have come. Collective. */
+static int barrier(lua_State *L)
+{
+    mx_axes axes = mxl_check_axes(L, 1);
+    mxl_set_site(L);
+    mxl_try(L, mx_barrier(axes));
+    return 0;
+}
+
+/* mx.prefetch(x, {axis, dim, dtype}): starts the all_gather of x with these options, which a later call will find done,
+ * if x has not been changed. Collective. */
+static int prefetch(lua_State *L)
+{
+    mx_call call = {.op = mx_op_find("all_gather"), .n_in = 1, .n_out = 1};
+    call.in[0] = mxl_check_tensor(L, 1);
+    mxl_read_attrs(L, call.op, lua_istable(L, 2) ? 2 : 0, call.attr);
+    mxl_set_site(L);
+    mxl_try(L, mx_collective_prefetch(&call));
+    return 0;
+}
+
+/* mx.flush(): lets asynchronous collectives begin that wait for others to be combined with. */
+static int flush(lua_State *L)
+{
+    mxl_try(L, mx_comm_flush());
+    return 0;
+}
+
+/* mx.comm_options{all_gather_combine_bytes =, reduce_scatter_combine_bytes =, all_reduce_combine_bytes =,
+ * prefetch_bytes =, debug =, timeout_s =}: what is not given stays. All ranks alike; not collective. */
+static int comm_options(lua_State *L)
+{
+    static const char *const fields[] = {"all_gather_combine_bytes", "reduce_scatter_combine_bytes",
+                                         "all_reduce_combine_bytes", "prefetch_bytes", "debug", "timeout_s", NULL};
+    static const mx_exchange_kind kinds[] = {MX_ALL_GATHER, MX_REDUCE_SCATTER, MX_ALL_REDUCE};
+    luaL_checktype(L, 1, LUA_TTABLE);
+    mxl_check_fields(L, 1, fields, "mx.comm_options");
+    mxl_try(L, mx_comm_flush());
+    for (int k = 0; k < 3; k++)
+        mx_comm.combine_bytes[kinds[k]] = mxl_field_integer(L, 1, fields[k], mx_comm.combine_bytes[kinds[k]]);
+    mx_comm.prefetch_bytes = mxl_field_integer(L, 1, "prefetch_bytes", mx_comm.prefetch_bytes);
+    mx_comm.debug = mxl_field_boolean(L, 1, "debug", mx_comm.debug);
+    mx_board_set_timeout(mxl_field_number(L, 1, "timeout_s", mx_board_timeout()));
+    return 0;
+}
+
+/* mx.comm_stats([reset = false]) -> {exposed_s, busy_s, calls, bytes} since the last reset: seconds that the script
+ * waited for communication, that communication took, exchanges, and bytes that this rank sent. */
+static int comm_stats(lua_State *L)
+{
+    mx_comm_stats stats = mx_comm_get_stats(lua_toboolean(L, 1));
+    lua_createtable(L, 0, 4);
+    lua_pushnumber(L, stats.exposed_s);
+    lua_setfield(L, -2, "exposed_s");
+    lua_pushnumber(L, stats.busy_s);
+    lua_setfield(L, -2, "busy_s");
+    lua_pushinteger(L, stats.calls);
+    lua_setfield(L, -2, "calls");
+    lua_pushnumber(L, stats.bytes);
+    lua_setfield(L, -2, "bytes");
+    return 1;
+}
+
+int mxl_open_mesh(lua_State *L)
+{
+    static const luaL_Reg functions[] = {
+        {"mesh_define", mesh_define}, {"axis_size", axis_size},       {"axis_index", axis_index},
+        {"axis_ranks", axis_ranks},   {"barrier", barrier},           {"prefetch", prefetch},
+        {"flush", flush},             {"comm_options", comm_options}, {"comm_stats", comm_stats},
+        {NULL, NULL}};
+    luaL_newlib(L, functions);
+    return 1;
+}

@@ -1,0 +1,218 @@
+#define _GNU_SOURCE
+#include "core/job.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+struct mx_lane {
+    char name[16]; /* of the thread, as tools show it */
+    pthread_t thread;
+    bool has_thread;
+    pthread_mutex_t lock;
+    pthread_cond_t given, finished;
+    mx_job *first, *last; /* given and not yet ended by the script's thread, oldest first */
+    mx_job *next;         /* the first of them that has not run; NULL: none */
+    mx_status failed;     /* of a job that was ended without anybody waiting for it */
+    char message[1024];
+    mx_lane_times times;
+};
+
+double mx_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+mx_status mx_lane_new(const char *name, mx_lane **out)
+{
+    mx_lane *lane = calloc(1, sizeof *lane);
+    *out = lane;
+    if (!lane)
+        return mx_fail(MX_ERR_MEMORY, "no memory for a thread's queue");
+    snprintf(lane->name, sizeof lane->name, "%s", name);
+    pthread_mutex_init(&lane->lock, NULL);
+    pthread_cond_init(&lane->given, NULL);
+    pthread_cond_init(&lane->finished, NULL);
+    return MX_OK;
+}
+
+static void run(mx_job *job)
+{
+    job->start_s = mx_now();
+    job->status = job->run(job);
+    job->end_s = mx_now();
+    if (job->status != MX_OK)
+        snprintf(job->message, sizeof job->message, "%s", mx_message());
+}
+
+static void *serve(void *argument)
+{
+    mx_lane *lane = argument;
+    pthread_mutex_lock(&lane->lock);
+    for (;;) {
+        while (!lane->next)
+            pthread_cond_wait(&lane->given, &lane->lock);
+        mx_job *job = lane->next;
+        pthread_mutex_unlock(&lane->lock);
+        run(job);
+        pthread_mutex_lock(&lane->lock);
+        lane->next = job->next;
+        atomic_store(&job->state, MX_JOB_FINISHED);
+        pthread_cond_broadcast(&lane->finished);
+    }
+    return NULL;
+}
+
+/* Signals are for the script's thread: an interrupt must reach Lua. */
+static mx_status start(mx_lane *lane)
+{
+    if (lane->has_thread)
+        return MX_OK;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int code = pthread_create(&lane->thread, NULL, serve, lane);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (code != 0)
+        return mx_fail(MX_ERR_MEMORY, "no thread for %s could be started", lane->name);
+    pthread_setname_np(lane->thread, lane->name);
+    lane->has_thread = true;
+    return MX_OK;
+}
+
+/* Takes the oldest job off the list and lets it go. */
+static void end_first(mx_lane *lane)
+{
+    pthread_mutex_lock(&lane->lock);
+    mx_job *job = lane->first;
+    lane->first = job->next;
+    if (!lane->first)
+        lane->last = NULL;
+    pthread_mutex_unlock(&lane->lock);
+    lane->times.busy_s += job->end_s - job->start_s;
+    lane->times.jobs++;
+    if (job->status != MX_OK && lane->failed == MX_OK) {
+        lane->failed = job->status;
+        snprintf(lane->message, sizeof lane->message, "%s", job->message);
+    }
+    job->done(job);
+}
+
+static mx_status report(mx_lane *lane)
+{
+    mx_status status = lane->failed;
+    lane->failed = MX_OK;
+    return status == MX_OK ? MX_OK : mx_fail(status, "%s", lane->message);
+}
+
+mx_status mx_lane_reap(mx_lane *lane)
+{
+    while (lane->first && atomic_load(&lane->first->state) == MX_JOB_FINISHED)
+        end_first(lane);
+    return report(lane);
+}
+
+mx_status mx_lane_submit(mx_job *job)
+{
+    mx_lane *lane = job->lane;
+    MX_TRY(start(lane));
+    MX_TRY(mx_lane_reap(lane));
+    job->next = NULL;
+    atomic_store(&job->state, MX_JOB_QUEUED);
+    pthread_mutex_lock(&lane->lock);
+    if (lane->last)
+        lane->last->next = job;
+    else
+        lane->first = job;
+    lane->last = job;
+    if (!lane->next)
+        lane->next = job;
+    pthread_cond_signal(&lane->given);
+    pthread_mutex_unlock(&lane->lock);
+    return MX_OK;
+}
+
+static void wait_for(mx_lane *lane, const mx_job *job)
+{
+    if (atomic_load(&job->state) == MX_JOB_FINISHED)
+        return;
+    double before = mx_now();
+    pthread_mutex_lock(&lane->lock);
+    while (atomic_load(&job->state) != MX_JOB_FINISHED)
+        pthread_cond_wait(&lane->finished, &lane->lock);
+    pthread_mutex_unlock(&lane->lock);
+    lane->times.exposed_s += mx_now() - before;
+}
+
+mx_status mx_job_wait(mx_job *job)
+{
+    mx_lane *lane = job->lane;
+    if (atomic_load(&job->state) == MX_JOB_HELD)
+        MX_TRY(mx_lane_submit(job));
+    wait_for(lane, job);
+    bool last = false;
+    while (!last) {
+        last = lane->first == job;
+        end_first(lane);
+    }
+    return report(lane);
+}
+
+mx_status mx_lane_drain(mx_lane *lane)
+{
+    while (lane->first) {
+        wait_for(lane, lane->first);
+        end_first(lane);
+    }
+    return report(lane);
+}
+
+mx_status mx_lane_do(mx_job *job)
+{
+    mx_lane *lane = job->lane;
+    mx_status status = mx_lane_reap(lane);
+    if (status != MX_OK) {
+        job->done(job);
+        return status;
+    }
+    if (lane->first) {
+        status = mx_lane_submit(job);
+        if (status != MX_OK)
+            job->done(job);
+        return status == MX_OK ? mx_job_wait(job) : status;
+    }
+    atomic_store(&job->state, MX_JOB_QUEUED);
+    run(job);
+    lane->times.exposed_s += job->end_s - job->start_s;
+    lane->times.busy_s += job->end_s - job->start_s;
+    lane->times.jobs++;
+    status = job->status;
+    if (status != MX_OK)
+        mx_fail(status, "%s", job->message);
+    job->done(job);
+    return status;
+}
+
+mx_status mx_tensor_wait(const mx_tensor *t, bool for_writing)
+{
+    mx_storage *storage = t->storage;
+    if (!storage)
+        return MX_OK;
+    if (storage->writer)
+        MX_TRY(mx_job_wait(storage->writer));
+    if (for_writing && storage->reader)
+        MX_TRY(mx_job_wait(storage->reader));
+    return MX_OK;
+}
+
+mx_lane_times mx_lane_get_times(mx_lane *lane, bool reset)
+{
+    mx_lane_times times = lane->times;
+    if (reset)
+        lane->times = (mx_lane_times){0};
+    return times;
+}

@@ -1,0 +1,59 @@
+/* Jobs and lanes: work that goes on beside the script.
+ *
+ * A lane is a thread that runs jobs one at a time, in the order in which they were given. A tensor whose values a job
+ * writes or reads knows it through its storage (core/tensor.h): mx_apply waits where an operation needs the values, so a
+ * script never sees half of a result. All functions here are called by the script's thread only; the lane's thread
+ * calls nothing but the job's run. */
+#ifndef MX_CORE_JOB_H
+#define MX_CORE_JOB_H
+
+#include "core/tensor.h"
+
+#include <stdatomic.h>
+
+typedef struct mx_job mx_job;
+typedef struct mx_lane mx_lane;
+
+enum { MX_JOB_HELD, MX_JOB_QUEUED, MX_JOB_FINISHED };
+
+struct mx_job {
+    mx_status (*run)(mx_job *job); /* on the lane's thread, or in mx_lane_do on the caller's */
+    void (*done)(mx_job *job);     /* on the script's thread, once and last: lets go of all it held, and of the job */
+    mx_lane *lane;
+    mx_job *next;
+    atomic_int state; /* held: made, and not yet given to its lane, which waiting for it does */
+    mx_status status;
+    char message[1024];       /* of a run that failed */
+    double start_s, end_s;    /* of run, in seconds of mx_now's clock */
+};
+
+/* The thread starts with the first job. MX_ERR_MEMORY when there is no room for it. */
+mx_status mx_lane_new(const char *name, mx_lane **out);
+
+/* Gives the job to its lane. A job that failed and that nobody waited for makes the next call here fail. */
+mx_status mx_lane_submit(mx_job *job);
+
+/* Runs the job and returns when it is done: on the calling thread when the lane is idle, which saves two switches. */
+mx_status mx_lane_do(mx_job *job);
+
+/* Waits for the job, and so for all before it, and ends them. The status and message of the first that failed. */
+mx_status mx_job_wait(mx_job *job);
+
+/* Ends the jobs that are finished, without waiting. mx_lane_drain waits for all that were given. */
+mx_status mx_lane_reap(mx_lane *lane);
+mx_status mx_lane_drain(mx_lane *lane);
+
+/* Waits until the values of t may be read (for_writing: changed). MX_OK at once where no job has to do with them. */
+mx_status mx_tensor_wait(const mx_tensor *t, bool for_writing);
+
+/* Seconds that the script's thread has spent in the lane's jobs, waiting for them or running them, since the last call
+ * with `reset`; and seconds that jobs ran. */
+typedef struct mx_lane_times {
+    double exposed_s, busy_s;
+    int64_t jobs;
+} mx_lane_times;
+mx_lane_times mx_lane_get_times(mx_lane *lane, bool reset);
+
+double mx_now(void); /* seconds of a monotonic clock */
+
+#endif

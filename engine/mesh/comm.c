@@ -1,0 +1,285 @@
+#include "mesh/comm.h"
+
+#include "core/job.h"
+#include "mesh/board.h"
+#include "mesh/mpi.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+mx_comm_settings mx_comm = {.prefetch_bytes = 1 << 30};
+
+/* One exchange of one or more tensors. */
+typedef struct batch {
+    mx_job job;
+    mx_group *group;
+    mx_exchange x;
+    mx_axes axes;
+    mx_tag tag;
+    bool strict;
+    char over[64]; /* the axes, for messages */
+    int n, room;
+    mx_storage **kept; /* two per tensor: of in and of out */
+    int64_t bytes;     /* of all parts that travel, as this rank sees them */
+} batch;
+
+static mx_lane *lane;
+static batch *open_batch;
+static const char *site = "";
+static double bytes_sent;
+
+void mx_comm_set_site(const char *text) { site = text; }
+
+static const char *kind_name(mx_exchange_kind kind)
+{
+    static const char *const names[MX_EXCHANGE_KINDS] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+                                                         "permute",    "broadcast",  "barrier"};
+    return names[kind];
+}
+
+/* ---- on the communication thread ---- */
+
+static void write_text(batch *b)
+{
+    char more[32] = "";
+    if (b->n > 1)
+        snprintf(more, sizeof more, " in %d tensors", b->n);
+    if (b->x.kind == MX_BARRIER)
+        snprintf(b->tag.text, sizeof b->tag.text, "barrier over %s", b->over);
+    else
+        snprintf(b->tag.text, sizeof b->tag.text, "%s of %lld %s%s over %s", kind_name(b->x.kind),
+                 (long long)b->tag.count, mx_dtype_name(b->x.wire), more, b->over);
+}
+
+static mx_status begin(const batch *b)
+{
+    if (b->group->node)
+        MX_TRY(mx_team_begin(b->group->node, &b->tag, b->strict));
+    return b->group->flat ? mx_team_begin(b->group->flat, &b->tag, b->strict) : MX_OK;
+}
+
+static mx_status run_batch(mx_job *job)
+{
+    batch *b = (batch *)job;
+    char text[256];
+    write_text(b);
+    snprintf(text, sizeof text, "%s%s%s", b->tag.text, b->tag.site[0] ? " at " : "", b->tag.site);
+    mx_board_begin(text);
+    mx_status status = begin(b);
+    if (status == MX_OK)
+        status = mx_exchange_run(b->group, &b->x);
+    mx_board_finish();
+    return status;
+}
+
+/* ---- on the script's thread ---- */
+
+static void free_batch(batch *b)
+{
+    free(b->x.in.blocks);
+    free(b->x.out.blocks);
+    free(b->kept);
+    free(b);
+}
+
+static void end_batch(mx_job *job)
+{
+    batch *b = (batch *)job;
+    if (open_batch == b)
+        open_batch = NULL;
+    for (int i = 0; i < 2 * b->n; i++) {
+        mx_storage *storage = b->kept[i];
+        if (!storage)
+            continue;
+        if (storage->writer == job)
+            storage->writer = NULL;
+        if (storage->reader == job)
+            storage->reader = NULL;
+        mx_storage_release(storage);
+    }
+    free_batch(b);
+}
+
+static void describe(batch *b, const mx_transfer *t)
+{
+    b->tag = (mx_tag){.kind = (int)t->kind, .dtype = (int)t->wire, .reduction = (int)t->fold * 2 + (t->scale != 1),
+                      .root = t->root};
+    snprintf(b->tag.site, sizeof b->tag.site, "%s", site);
+}
+
+static mx_status new_batch(const mx_transfer *t, batch **out)
+{
+    batch *b = calloc(1, sizeof *b);
+    *out = b;
+    if (!b)
+        return mx_fail(MX_ERR_MEMORY, "no memory for a collective");
+    b->job.run = run_batch;
+    b->job.done = end_batch;
+    b->job.lane = lane;
+    b->x = (mx_exchange){.kind = t->kind, .wire = t->wire, .fold = t->fold, .scale = t->scale, .root = t->root,
+                         .in_place = t->in_place};
+    b->axes = t->axes;
+    b->strict = mx_comm.debug;
+    snprintf(b->over, sizeof b->over, "%s", mx_mesh_text(t->axes));
+    describe(b, t);
+    /* A new group is made by this thread, which may use MPI only while the other one does not. */
+    mx_status status = mx_mesh_has_group(t->axes) ? MX_OK : mx_lane_drain(lane);
+    if (status == MX_OK)
+        status = mx_mesh_group(t->axes, &b->group);
+    if (status != MX_OK)
+        free_batch(b);
+    return status;
+}
+
+static mx_status grow(batch *b)
+{
+    if (b->n < b->room)
+        return MX_OK;
+    int room = b->room ? 2 * b->room : 1;
+    mx_block *in = realloc(b->x.in.blocks, (size_t)room * sizeof *in);
+    b->x.in.blocks = in ? in : b->x.in.blocks;
+    mx_block *out = realloc(b->x.out.blocks, (size_t)room * sizeof *out);
+    b->x.out.blocks = out ? out : b->x.out.blocks;
+    mx_storage **kept = realloc(b->kept, 2 * (size_t)room * sizeof *kept);
+    b->kept = kept ? kept : b->kept;
+    if (!in || !out || !kept)
+        return mx_fail(MX_ERR_MEMORY, "no memory for a collective");
+    b->room = room;
+    return MX_OK;
+}
+
+static mx_status add_tensor(batch *b, const mx_transfer *t)
+{
+    MX_TRY(grow(b));
+    b->kept[2 * b->n] = t->in ? mx_storage_retain(t->in->storage) : NULL; /* a barrier has no tensors */
+    b->kept[2 * b->n + 1] = t->out ? mx_storage_retain(t->out->storage) : NULL;
+    b->x.in.blocks[b->n] = t->in_block;
+    b->x.out.blocks[b->n] = t->out_block;
+    b->n++;
+    b->x.in.n = b->x.out.n = b->n;
+    b->x.in.count = b->x.out.count = b->x.in.count + t->count;
+    b->tag.count = b->x.in.count;
+    b->bytes += t->count * (int64_t)mx_dtype_bytes(t->wire);
+    return MX_OK;
+}
+
+/* The batch may join only what does not depend on it. */
+static bool depends(const batch *b, const mx_tensor *t)
+{
+    const mx_job *job = &b->job;
+    return t->storage->writer == job || t->storage->reader == job;
+}
+
+static bool can_join(const batch *b, const mx_transfer *t)
+{
+    return b && atomic_load(&b->job.state) == MX_JOB_HELD && !depends(b, t->in) && !depends(b, t->out) &&
+           b->x.kind == t->kind && b->axes == t->axes && b->x.wire == t->wire && b->x.fold == t->fold &&
+           b->x.scale == t->scale && b->x.root == t->root && b->x.in_place == t->in_place &&
+           b->x.in.blocks[0].dtype == t->in_block.dtype && b->x.out.blocks[0].dtype == t->out_block.dtype;
+}
+
+mx_status mx_comm_flush(void)
+{
+    batch *b = open_batch;
+    open_batch = NULL;
+    if (!b || atomic_load(&b->job.state) != MX_JOB_HELD) /* somebody has waited for it */
+        return MX_OK;
+    return mx_lane_submit(&b->job);
+}
+
+mx_status mx_comm_finish(void)
+{
+    MX_TRY(mx_comm_flush());
+    return lane ? mx_lane_drain(lane) : MX_OK;
+}
+
+/* Bytes that this rank sends of one part. */
+static double sent(const mx_transfer *t)
+{
+    int n = mx_mesh_size(t->axes);
+    double part = (double)t->count * (double)mx_dtype_bytes(t->wire);
+    switch (t->kind) {
+    case MX_ALL_REDUCE:
+        return 2 * part * (n - 1) / n;
+    case MX_ALL_GATHER:
+    case MX_REDUCE_SCATTER:
+    case MX_ALL_TO_ALL:
+        return part * (n - 1);
+    case MX_PERMUTE:
+        return part;
+    case MX_BROADCAST:
+        return mx_mesh_index(t->axes) == t->root ? part : 0;
+    default:
+        return 0;
+    }
+}
+
+/* Alone in the group: what remains is a copy. A group of one has one part, which is all of the tensor. */
+static mx_status copy_alone(const mx_transfer *t)
+{
+    if (t->in_place || t->kind == MX_BARRIER || t->count == 0)
+        return MX_OK;
+    MX_TRY(mx_tensor_wait(t->in, false));
+    mx_block out_block = t->out_block;
+    mx_stream out = {&out_block, 1, t->count};
+    mx_stream_write(&out, 0, 0, t->count, t->in_block.dtype, t->in_block.data);
+    return MX_OK;
+}
+
+static mx_status start_batch(const mx_transfer *t, batch **out)
+{
+    if (!lane)
+        MX_TRY(mx_lane_new("mx-comm", &lane));
+    mx_status status = new_batch(t, out);
+    if (status == MX_OK)
+        status = add_tensor(*out, t);
+    return status;
+}
+
+static void mark(const batch *b, const mx_transfer *t)
+{
+    mx_storage *in = t->in->storage, *out = t->out->storage;
+    if (in != out)
+        in->reader = (mx_job *)&b->job;
+    out->writer = (mx_job *)&b->job;
+    if (t->in_place)
+        out->reader = NULL;
+}
+
+mx_status mx_comm_run(const mx_transfer *t, bool async)
+{
+    if (mx_mesh_size(t->axes) == 1)
+        return copy_alone(t);
+    bytes_sent += sent(t);
+    int64_t most = mx_comm.combine_bytes[t->kind];
+    int64_t bytes = t->count * (int64_t)mx_dtype_bytes(t->wire);
+    if (async && can_join(open_batch, t) && open_batch->bytes + bytes <= most) {
+        MX_TRY(add_tensor(open_batch, t));
+        mark(open_batch, t);
+        return MX_OK;
+    }
+    MX_TRY(mx_comm_flush());
+    batch *b = NULL;
+    MX_TRY(start_batch(t, &b));
+    if (!async)
+        return mx_lane_do(&b->job);
+    mark(b, t);
+    open_batch = b;
+    atomic_store(&b->job.state, MX_JOB_HELD);
+    return bytes >= most ? mx_comm_flush() : MX_OK;
+}
+
+mx_comm_stats mx_comm_get_stats(bool reset)
+{
+    mx_comm_stats stats = {.bytes = bytes_sent};
+    if (lane) {
+        mx_lane_times times = mx_lane_get_times(lane, reset);
+        stats.exposed_s = times.exposed_s;
+        stats.busy_s = times.busy_s;
+        stats.calls = times.jobs;
+    }
+    if (reset)
+        bytes_sent = 0;
+    return stats;
+}

@@ -1,0 +1,53 @@
+/* Communication: collectives as jobs of one thread, which owns MPI.
+ *
+ * Asynchronous ones go on beside the script and are combined: those of one kind that follow each other wait in an open
+ * batch until it is large enough, something else comes, or a value of it is needed. All that depends on the program
+ * alone, so that every rank combines alike. A blocking one is run at once by the script's own thread when nothing is
+ * under way. */
+#ifndef MX_MESH_COMM_H
+#define MX_MESH_COMM_H
+
+#include "mesh/exchange.h"
+#include "mesh/mesh.h"
+
+typedef struct mx_comm_settings {
+    int64_t combine_bytes[MX_EXCHANGE_KINDS]; /* a batch of asynchronous ones is closed when it has as much; 0: at once */
+    int64_t prefetch_bytes;                   /* gathered ahead and not yet used, at most */
+    bool debug;                               /* compare call sites, and over machines too, before each collective */
+} mx_comm_settings;
+extern mx_comm_settings mx_comm;
+
+/* One tensor's part in a collective. The blocks' tensors are named for the sake of their values' lifetime. */
+typedef struct mx_transfer {
+    mx_exchange_kind kind;
+    mx_axes axes;
+    mx_dtype wire;
+    mx_fold fold;
+    float scale;
+    int root;
+    bool in_place;
+    mx_tensor *in, *out; /* the same tensor, or aliases of it, in place */
+    mx_block in_block, out_block;
+    int64_t count; /* elements of one part */
+} mx_transfer;
+
+/* Runs it; `async`: later, on the communication thread. Collective. MX_ERR_VALUE, on every rank of the group, when the
+ * ranks come with different calls. */
+mx_status mx_comm_run(const mx_transfer *transfer, bool async);
+
+/* Gives the open batch to the thread; waits for all that is under way. Not collective. */
+mx_status mx_comm_flush(void);
+mx_status mx_comm_finish(void);
+
+/* Where in the script we are, "train.lua:12": for tags. The text must stay valid. */
+void mx_comm_set_site(const char *site);
+
+typedef struct mx_comm_stats {
+    double exposed_s; /* the script's thread waited for communication, or did it itself */
+    double busy_s;    /* collectives ran, on either thread */
+    int64_t calls;    /* exchanges: what was combined counts once */
+    double bytes;     /* that this rank sent */
+} mx_comm_stats;
+mx_comm_stats mx_comm_get_stats(bool reset);
+
+#endif

@@ -1,0 +1,119 @@
+#include "mesh/stream.h"
+
+#include "kernels/elementwise.h"
+
+#include <string.h>
+
+enum { CAST_BLOCK = 16 << 10 }; /* few enough for mx_cast to stay on one thread */
+
+mx_block mx_block_whole(const mx_tensor *t)
+{
+    int64_t count = mx_count(t);
+    return (mx_block){.data = mx_data(t), .dtype = t->dtype, .rows = 1, .row = count, .stride = count};
+}
+
+mx_block mx_block_split(const mx_tensor *t, int dim, int parts)
+{
+    int64_t outer = 1, inner = 1;
+    for (int d = 0; d < dim; d++)
+        outer *= t->shape.size[d];
+    for (int d = dim + 1; d < t->shape.n_dims; d++)
+        inner *= t->shape.size[d];
+    int64_t whole = t->shape.size[dim] * inner, row = whole / parts;
+    mx_block block = {.data = mx_data(t), .dtype = t->dtype, .rows = outer, .row = row, .stride = whole, .part = row};
+    if (parts == 1) {
+        block.row *= outer;
+        block.stride = block.row;
+        block.rows = 1;
+    }
+    return block;
+}
+
+static void convert(mx_dtype from_dtype, const void *from, mx_dtype to_dtype, void *to, int64_t n)
+{
+    size_t from_size = mx_dtype_bytes(from_dtype), to_size = mx_dtype_bytes(to_dtype);
+    if (from_dtype == to_dtype) {
+        memcpy(to, from, (size_t)n * to_size);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += CAST_BLOCK) {
+        mx_array x = {(char *)from + (size_t)i * from_size, from_dtype}, y = {(char *)to + (size_t)i * to_size, to_dtype};
+        mx_cast(x, y, n - i < CAST_BLOCK ? n - i : CAST_BLOCK);
+    }
+}
+
+/* A place in a stream. */
+typedef struct place {
+    const mx_block *block;
+    int64_t row, column;
+} place;
+
+static place find_place(const mx_stream *s, int64_t first)
+{
+    place p = {.block = s->blocks};
+    while (first >= p.block->rows * p.block->row && p.block < s->blocks + s->n - 1) {
+        first -= p.block->rows * p.block->row;
+        p.block++;
+    }
+    p.row = p.block->row ? first / p.block->row : 0;
+    p.column = p.block->row ? first % p.block->row : 0;
+    return p;
+}
+
+static char *address(const place *p, int part)
+{
+    const mx_block *b = p->block;
+    return b->data + (p->row * b->stride + part * b->part + p->column) * (int64_t)mx_dtype_bytes(b->dtype);
+}
+
+/* The neighbours from the place on, at most n; the place moves behind them. 0 where a block is empty. */
+static int64_t next_run(place *p, int64_t n)
+{
+    int64_t run = p->block->row - p->column;
+    if (run > n)
+        run = n;
+    p->column += run;
+    if (p->column == p->block->row) {
+        p->column = 0;
+        p->row++;
+    }
+    if (p->row >= p->block->rows || p->block->row == 0) {
+        p->row = 0;
+        p->block++;
+    }
+    return run;
+}
+
+void mx_stream_read(const mx_stream *s, int part, int64_t first, int64_t n, mx_dtype wire, void *to)
+{
+    place p = find_place(s, first);
+    while (n > 0) {
+        const char *from = address(&p, part);
+        mx_dtype dtype = p.block->dtype;
+        int64_t run = next_run(&p, n);
+        convert(dtype, from, wire, to, run);
+        to = (char *)to + run * (int64_t)mx_dtype_bytes(wire);
+        n -= run;
+    }
+}
+
+void mx_stream_write(const mx_stream *s, int part, int64_t first, int64_t n, mx_dtype wire, const void *from)
+{
+    place p = find_place(s, first);
+    while (n > 0) {
+        char *to = address(&p, part);
+        mx_dtype dtype = p.block->dtype;
+        int64_t run = next_run(&p, n);
+        convert(wire, from, dtype, to, run);
+        from = (const char *)from + run * (int64_t)mx_dtype_bytes(wire);
+        n -= run;
+    }
+}
+
+void *mx_stream_find(const mx_stream *s, int part, int64_t first, int64_t n, mx_dtype wire)
+{
+    place p = find_place(s, first);
+    if (p.block->dtype != wire || p.block->row - p.column < n)
+        return NULL;
+    return address(&p, part);
+}

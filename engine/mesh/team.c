@@ -1,0 +1,252 @@
+#define _GNU_SOURCE
+#include "mesh/team.h"
+
+#include "core/job.h"
+#include "mesh/board.h"
+#include "mesh/mpi.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* One member's shared memory. Only it writes there. */
+struct mx_area {
+    mx_flag begun, posted[MX_CHANNELS], done[MX_CHANNELS];
+    mx_tag tags[2]; /* of collectives with an odd and an even number: no member is two ahead of another */
+    _Alignas(4096) char slots[MX_CHANNELS][MX_SLOTS][MX_SLOT_BYTES];
+};
+
+/* Messages: our slots, what came from each member, and the requests for both. */
+struct mx_mail {
+    char *slots[MX_CHANNELS][MX_SLOTS];
+    char **received[MX_CHANNELS][MX_SLOTS];      /* per member */
+    MPI_Request *sends[MX_CHANNELS][MX_SLOTS];   /* per member */
+    MPI_Request *expects[MX_CHANNELS][MX_SLOTS]; /* per member */
+};
+
+enum { TAG = 100 };
+static const double PATIENCE_S = 0.05; /* between two looks at whether the other rank is still there */
+
+/* ---- making one ---- */
+
+static mx_status share_memory(mx_team *team)
+{
+    MPI_Win window;
+    void *own;
+    MX_TRY(mx_mpi_check(MPI_Win_allocate_shared(sizeof(mx_area), 1, MPI_INFO_NULL, team->comm, &own, &window),
+                        "memory shared between ranks"));
+    memset(own, 0, offsetof(mx_area, slots));
+    team->areas = calloc((size_t)team->n, sizeof(mx_area *));
+    if (!team->areas)
+        return mx_fail(MX_ERR_MEMORY, "no memory for a team of %d ranks", team->n);
+    for (int i = 0; i < team->n; i++) {
+        MPI_Aint bytes;
+        int unit;
+        MX_TRY(mx_mpi_check(MPI_Win_shared_query(window, i, &bytes, &unit, (void *)&team->areas[i]),
+                            "memory shared between ranks"));
+    }
+    MX_TRY(mx_mpi_check(MPI_Win_lock_all(MPI_MODE_NOCHECK, window), "memory shared between ranks"));
+    return mx_mpi_check(MPI_Barrier(team->comm), "memory shared between ranks"); /* all areas are cleared */
+}
+
+static mx_status new_mail(mx_team *team)
+{
+    size_t n = (size_t)team->n;
+    mx_mail *mail = team->mail = calloc(1, sizeof *mail);
+    bool ok = mail != NULL;
+    for (int c = 0; ok && c < MX_CHANNELS; c++)
+        for (int s = 0; ok && s < MX_SLOTS; s++) {
+            mail->slots[c][s] = malloc(MX_SLOT_BYTES);
+            mail->received[c][s] = calloc(n, sizeof(char *));
+            mail->sends[c][s] = malloc(n * sizeof(MPI_Request));
+            mail->expects[c][s] = malloc(n * sizeof(MPI_Request));
+            ok = mail->slots[c][s] && mail->received[c][s] && mail->sends[c][s] && mail->expects[c][s];
+            for (size_t i = 0; ok && i < n; i++)
+                mail->sends[c][s][i] = mail->expects[c][s][i] = MPI_REQUEST_NULL;
+        }
+    return ok ? MX_OK : mx_fail(MX_ERR_MEMORY, "no memory for messages between %d ranks", team->n);
+}
+
+static mx_status find_ranks(mx_team *team)
+{
+    int mine = mx_rank();
+    team->ranks = calloc((size_t)team->n, sizeof(int));
+    if (!team->ranks)
+        return mx_fail(MX_ERR_MEMORY, "no memory for a team of %d ranks", team->n);
+    return mx_mpi_check(MPI_Allgather(&mine, 1, MPI_INT, team->ranks, 1, MPI_INT, team->comm), "naming the ranks");
+}
+
+mx_status mx_team_new(MPI_Comm comm, bool shared, mx_team **out)
+{
+    mx_team *team = calloc(1, sizeof *team);
+    *out = team;
+    if (!team)
+        return mx_fail(MX_ERR_MEMORY, "no memory for a team of ranks");
+    team->comm = comm;
+    MPI_Comm_size(comm, &team->n);
+    MPI_Comm_rank(comm, &team->me);
+    MX_TRY(find_ranks(team));
+    return shared ? share_memory(team) : new_mail(team);
+}
+
+/* ---- waiting ---- */
+
+static mx_status await_flag(const mx_team *team, mx_flag *flag, uint32_t value, int member)
+{
+    while (!mx_flag_wait(flag, value, PATIENCE_S)) {
+        mx_status status = mx_board_check(team->ranks[member]);
+        if (status != MX_OK && !mx_flag_reached(flag, value)) /* it may have posted, and then ended */
+            return status;
+    }
+    return MX_OK;
+}
+
+/* Spins for a moment, then sleeps between the tests: the other rank may compute for long. */
+static mx_status await_request(const mx_team *team, MPI_Request *request, int member)
+{
+    double start = mx_now(), checked = start;
+    for (;;) {
+        int finished = 0;
+        MX_TRY(mx_mpi_check(MPI_Test(request, &finished, MPI_STATUS_IGNORE), "exchange between nodes"));
+        if (finished)
+            return MX_OK;
+        double now = mx_now();
+        if (now - start > 100e-6)
+            nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+        if (now - checked > PATIENCE_S) {
+            MX_TRY(mx_board_check(team->ranks[member]));
+            checked = now;
+        }
+    }
+}
+
+/* ---- tags ---- */
+
+static bool same_tag(const mx_tag *a, const mx_tag *b, bool strict)
+{
+    return a->kind == b->kind && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root &&
+           a->count == b->count && (!strict || strcmp(a->site, b->site) == 0);
+}
+
+static mx_status differ(const mx_team *team, int member, const mx_tag *theirs, const mx_tag *ours)
+{
+    return mx_fail(MX_ERR_VALUE,
+                   "the ranks differ: rank %d does %s%s%s, rank %d does %s%s%s; all ranks of an axis must make the same "
+                   "collective calls in the same order",
+                   team->ranks[team->me], ours->text, ours->site[0] ? " at " : "", ours->site, team->ranks[member],
+                   theirs->text, theirs->site[0] ? " at " : "", theirs->site);
+}
+
+static mx_status compare_in_memory(mx_team *team, const mx_tag *tag, bool strict)
+{
+    uint32_t number = ++team->begun;
+    mx_area *own = team->areas[team->me];
+    own->tags[number % 2] = *tag;
+    mx_flag_set(&own->begun, number);
+    for (int i = 0; i < team->n; i++)
+        if (i != team->me)
+            MX_TRY(await_flag(team, &team->areas[i]->begun, number, i));
+    for (int i = 0; i < team->n; i++)
+        if (!same_tag(&team->areas[i]->tags[number % 2], tag, strict))
+            return differ(team, i, &team->areas[i]->tags[number % 2], tag);
+    return MX_OK;
+}
+
+static mx_status compare_by_messages(const mx_team *team, const mx_tag *tag)
+{
+    mx_tag *all = malloc((size_t)team->n * sizeof *all);
+    if (!all)
+        return mx_fail(MX_ERR_MEMORY, "no memory for %d tags", team->n);
+    MPI_Request request;
+    mx_status status = mx_mpi_check(MPI_Iallgather(tag, sizeof *tag, MPI_BYTE, all, sizeof *tag, MPI_BYTE, team->comm,
+                                                   &request),
+                                    "comparing collectives");
+    if (status == MX_OK)
+        status = await_request(team, &request, (team->me + 1) % team->n);
+    for (int i = 0; status == MX_OK && i < team->n; i++)
+        if (!same_tag(&all[i], tag, true))
+            status = differ(team, i, &all[i], tag);
+    free(all);
+    return status;
+}
+
+mx_status mx_team_begin(mx_team *team, const mx_tag *tag, bool strict)
+{
+    if (team->areas)
+        return compare_in_memory(team, tag, strict);
+    return strict ? compare_by_messages(team, tag) : MX_OK;
+}
+
+/* ---- chunks ---- */
+
+mx_status mx_team_open(mx_team *team, int channel, char **slot)
+{
+    uint32_t number = team->opened[channel]++; /* of the chunk, from 0 */
+    if (team->areas) {
+        for (int i = 0; i < team->n; i++) /* at first `done` is 0, and number + 1 - MX_SLOTS not above it */
+            if (i != team->me)
+                MX_TRY(await_flag(team, &team->areas[i]->done[channel], number + 1 - MX_SLOTS, i));
+        *slot = team->areas[team->me]->slots[channel][number % MX_SLOTS];
+        return MX_OK;
+    }
+    mx_mail *mail = team->mail;
+    for (int i = 0; i < team->n; i++)
+        MX_TRY(await_request(team, &mail->sends[channel][number % MX_SLOTS][i], i));
+    *slot = mail->slots[channel][number % MX_SLOTS];
+    return MX_OK;
+}
+
+static int current(const mx_team *team, int channel) { return (int)((team->opened[channel] - 1) % MX_SLOTS); }
+
+mx_status mx_team_give(mx_team *team, int channel, int to, size_t offset, size_t bytes)
+{
+    if (team->areas)
+        return MX_OK;
+    int s = current(team, channel);
+    return mx_mpi_check(MPI_Isend(team->mail->slots[channel][s] + offset, (int)bytes, MPI_BYTE, to, TAG + channel,
+                                  team->comm, &team->mail->sends[channel][s][to]),
+                        "sending between nodes");
+}
+
+mx_status mx_team_expect(mx_team *team, int channel, int from, size_t bytes)
+{
+    if (team->areas)
+        return MX_OK;
+    int s = current(team, channel);
+    char **place = &team->mail->received[channel][s][from];
+    if (!*place)
+        *place = malloc(MX_SLOT_BYTES);
+    if (!*place)
+        return mx_fail(MX_ERR_MEMORY, "no memory for messages between %d ranks", team->n);
+    return mx_mpi_check(MPI_Irecv(*place, (int)bytes, MPI_BYTE, from, TAG + channel, team->comm,
+                                  &team->mail->expects[channel][s][from]),
+                        "receiving between nodes");
+}
+
+void mx_team_post(mx_team *team, int channel)
+{
+    if (team->areas)
+        mx_flag_set(&team->areas[team->me]->posted[channel], team->opened[channel]);
+}
+
+mx_status mx_team_take(mx_team *team, int channel, int from, size_t offset, const void **data)
+{
+    uint32_t number = team->done[channel];
+    if (team->areas) {
+        mx_area *area = team->areas[from];
+        MX_TRY(await_flag(team, &area->posted[channel], number + 1, from));
+        *data = area->slots[channel][number % MX_SLOTS] + offset;
+        return MX_OK;
+    }
+    MX_TRY(await_request(team, &team->mail->expects[channel][number % MX_SLOTS][from], from));
+    *data = team->mail->received[channel][number % MX_SLOTS][from];
+    return MX_OK;
+}
+
+void mx_team_done(mx_team *team, int channel)
+{
+    team->done[channel]++;
+    if (team->areas)
+        mx_flag_set(&team->areas[team->me]->done[channel], team->done[channel]);
+}

@@ -8,9 +8,10 @@
 local mx = require "mx"
 
 local config = mx.config.load(arg)
-local model = mx.models.new(config)
-local data = mx.data.open(config)
-local optimizer = mx.optim.new(config, model.params)
+local mesh = mx.train.mesh(config)
+local model = mx.models.new(config, mesh)
+local data = mx.data.open(config, mesh)
+local optimizer = mx.optim.new(config, model.params, model.parallel)
 local metrics = mx.train.start(config, model)
 
 for step = 1, config.steps do

@@ -4,11 +4,13 @@
 -- in one line that names the place, what was expected and, for an unknown key, the nearest one.
 
 local mx = require "mx"
+local mesh = require "mx.mesh"
 local util = require "mx.util"
 
 local config = {}
 
--- What must hold beside the type. Numbers: min, max, below (exclusive). Lists: whole lists that are allowed.
+-- What must hold beside the type. Numbers: min, max, below (exclusive), or the one value `rest` below min, which stands
+-- for what is left. Lists: whole lists that are allowed.
 local RULES = {
     log_period = { min = 1 },
     flop_formula = {
@@ -44,6 +46,15 @@ local RULES = {
             "save_dot_except_mlp", "save_qkv_proj", "save_out_proj", "full",
         },
     },
+    num_slices = { min = 1 },
+    context_parallel_strategy = { choices = { "all_gather", "ring" } },
+    collective_timeout_s = { min = 0 },
+    all_gather_combine_threshold_bytes = { min = 0 },
+    reduce_scatter_combine_threshold_bytes = { min = 0 },
+    all_reduce_combine_threshold_bytes = { min = 0 },
+    prefetch_layers = { min = 0 },
+    prefetch_memory_limit_bytes = { min = 0 },
+    decompose_permute_bytes = { min = 0 },
     dataset_type = { choices = { "synthetic", "random", "text", "bin", "hdf5" } },
     reuse_example_batch = { min = 0, max = 1 },
     per_device_batch_size = { min = 1 },
@@ -70,7 +81,16 @@ local RULES = {
     temperature = { min = 0 },
     top_k = { min = 0 },
     top_p = { min = 0, max = 1 },
+    ranks = { min = 1 },
+    hardware = { choices = { "v5e", "v5p", "v6e", "v7x", "h100" } },
+    peak_tflops = { min = 0 },
+    link_gbps = { min = 0 },
+    dcn_gbps = { min = 0 },
 }
+for _, axis in ipairs(mesh.AXES) do
+    RULES["ici_" .. axis .. "_parallelism"] = { min = 1, rest = -1 }
+    RULES["dcn_" .. axis .. "_parallelism"] = { min = 1, rest = -1 }
+end
 
 -- A key that acts only where another has one of these values: setting it elsewhere is a mistake.
 local ONLY_WITH = {
@@ -92,7 +112,7 @@ local function show(value)
     if type(value) == "table" then
         local items = {}
         for i, item in ipairs(value) do
-            items[i] = tostring(item)
+            items[i] = type(item) == "table" and show(item) or tostring(item)
         end
         return "[" .. table.concat(items, ", ") .. "]"
     elseif type(value) == "string" then
@@ -102,8 +122,15 @@ local function show(value)
     return tostring(value)
 end
 
+-- Whether a standard value is a list of [logical name, [mesh axes]] and not of plain strings.
+local function is_axis_rules(standard)
+    return type(standard) == "table" and type(standard[1]) == "table"
+end
+
 local function kind_of(standard)
-    if type(standard) == "table" then
+    if is_axis_rules(standard) then
+        return "a list of [logical name, [mesh axes]] such as " .. show({ standard[1] })
+    elseif type(standard) == "table" then
         return "a list such as " .. show(standard)
     elseif type(standard) == "boolean" then
         return "true or false"
@@ -113,22 +140,48 @@ local function kind_of(standard)
     return math.type(standard) == "integer" and "a whole number" or "a number"
 end
 
+-- Whether a value is a table with the keys 1 to `length` (any when absent) and no others.
+local function is_list(value, length)
+    local n = 0
+    for _ in pairs(type(value) == "table" and value or {}) do
+        n = n + 1
+    end
+    return type(value) == "table" and n == #value and n == (length or n)
+end
+
+local function as_strings(value)
+    for i = 1, is_list(value) and #value or 0 do
+        if type(value[i]) ~= "string" then
+            return nil
+        end
+    end
+    return is_list(value) and value or nil
+end
+
+-- A rule may name a single axis without brackets.
+local function as_axis_rules(value)
+    local rules = {}
+    for i = 1, is_list(value) and #value or 0 do
+        local pair = value[i]
+        local axes = is_list(pair, 2) and as_strings(type(pair[2]) == "string" and { pair[2] } or pair[2])
+        if not axes or type(pair[1]) ~= "string" then
+            return nil
+        end
+        rules[i] = { pair[1], axes }
+    end
+    return is_list(value) and rules or nil
+end
+
 -- `value`, as YAML gave it, in the type of `standard`; nil when it has another type.
 local function as_type(value, standard)
     if math.type(standard) == "integer" then
         return type(value) == "number" and math.tointeger(value) or nil
     elseif math.type(standard) == "float" then
         return type(value) == "number" and value == value and value + 0.0 or nil
+    elseif is_axis_rules(standard) then
+        return as_axis_rules(value)
     elseif type(standard) == "table" then
-        if type(value) ~= "table" then
-            return nil
-        end
-        for i = 1, #value do
-            if type(value[i]) ~= "string" then
-                return nil
-            end
-        end
-        return value
+        return as_strings(value)
     elseif type(value) == type(standard) then
         return value
     end
@@ -141,6 +194,9 @@ local function parse(text, standard)
         return text
     elseif type(standard) == "boolean" then
         return ({ ["true"] = true, ["false"] = false })[text:lower()]
+    elseif is_axis_rules(standard) then
+        local read, value = pcall(mx.io.yaml_load, text, "")
+        return read and text:find("^%s*%[") and as_axis_rules(value) or nil -- an empty text reads as an empty table
     elseif type(standard) == "table" then
         local list = {}
         for item in text:gsub("^%[(.*)%]$", "%1"):gmatch("[^,%s]+") do
@@ -161,13 +217,65 @@ local function broken_rule(value, rule)
         local near = type(value) == "string" and util.nearest(value, rule.choices)
         local hint = near and (" (did you mean %s?)"):format(near) or ""
         return ("one of %s%s"):format(table.concat(rule.choices, ", "), hint)
-    elseif rule.min and value < rule.min then
-        return ("at least %s"):format(rule.min)
+    elseif rule.min and value < rule.min and value ~= rule.rest then
+        return ("at least %s%s"):format(rule.min, rule.rest and (", or %s for what is left"):format(rule.rest) or "")
     elseif rule.max and value > rule.max then
         return ("at most %s"):format(rule.max)
     elseif rule.below and value >= rule.below then
         return ("a number below %s"):format(rule.below)
     end
+end
+
+-- Refuses a name that is not in a list.
+local function check_name(name, names, what, where)
+    for _, known in ipairs(names) do
+        if known == name then
+            return
+        end
+    end
+    local near = util.nearest(name, names)
+    util.refuse("%s: unknown %s '%s'%s", where, what, name, near and (", did you mean '%s'?"):format(near)
+        or "; expected one of " .. table.concat(names, ", "))
+end
+
+-- Notes what the user's rules say of each logical name; merge_axis_rules puts them together.
+local function set_axis_rules(values, key, rules, where)
+    local names, seen = {}, {}
+    for i, rule in ipairs(values.standard[key]) do
+        names[i] = rule[1]
+    end
+    where = ("%s: %s"):format(where, key)
+    for _, rule in ipairs(rules) do
+        local name, axes = rule[1], {}
+        check_name(name, names, "logical name", where)
+        if seen[name] then
+            util.refuse("%s: '%s' has two rules", where, name)
+        end
+        for _, axis in ipairs(rule[2]) do
+            check_name(axis, mesh.AXES, ("mesh axis in the rule of '%s':"):format(name), where)
+            if axes[axis] then
+                util.refuse("%s: '%s' names the mesh axis '%s' twice", where, name, axis)
+            end
+            axes[axis] = true
+        end
+        seen[name] = true
+        values.axis_rules[name] = rule[2]
+    end
+end
+
+-- The rules of the run: the user's, and the standard ones of the logical names that the user's do not mention (none of
+-- these with override_logical_axis_rules).
+local function merge_axis_rules(values)
+    local override = values.now.override_logical_axis_rules
+    if override and not next(values.axis_rules) then
+        util.refuse("%s: override_logical_axis_rules: there are no logical_axis_rules to take instead",
+            values.where.override_logical_axis_rules)
+    end
+    local rules = {}
+    for i, rule in ipairs(values.standard.logical_axis_rules) do
+        rules[i] = { rule[1], values.axis_rules[rule[1]] or (override and {} or rule[2]) }
+    end
+    values.now.logical_axis_rules = rules
 end
 
 -- Sets one key of `values`. `given` is what the user wrote, `value` the same in the key's type or nil.
@@ -176,11 +284,15 @@ local function set(values, key, value, given, where)
     if value == nil then
         util.refuse("%s: %s: expected %s, got %s", where, key, kind_of(standard), given)
     end
+    values.where[key] = where
+    if is_axis_rules(standard) then
+        return set_axis_rules(values, key, value, where)
+    end
     local expected = broken_rule(value, RULES[key] or {})
     if expected then
         util.refuse("%s: %s: expected %s, got %s", where, key, expected, given)
     end
-    values.now[key], values.where[key] = value, where
+    values.now[key] = value
 end
 
 local function check_known(values, key, where)
@@ -361,7 +473,7 @@ function config.load(words, o)
         base_path, path = path, nil
     end
     local base, _, order = read_yaml(base_path, "the base config")
-    local values = { standard = base, now = {}, where = {} }
+    local values = { standard = base, now = {}, where = {}, axis_rules = {} }
     for key, value in pairs(base) do
         values.now[key] = value
     end
@@ -377,6 +489,7 @@ function config.load(words, o)
     end
     apply_file(values, path, file, lines)
     apply_words(values, pairs_given)
+    merge_axis_rules(values)
     check_together(values)
     check_used(values, chosen_keys(file, pairs_given))
     return finish(values, order)
@@ -397,6 +510,17 @@ function config.options(words, options)
     return finish(values, order)
 end
 
+-- Axis rules as YAML, a rule a line; changed_only leaves out what is as in `standard`.
+local function dump_axis_rules(key, rules, standard, changed_only)
+    local out = { key .. ":" }
+    for i, rule in ipairs(rules) do
+        if not changed_only or show(rule) ~= show(standard[i]) then
+            out[#out + 1] = "  - " .. show(rule)
+        end
+    end
+    return table.concat(out, "\n")
+end
+
 --- The config as YAML, a key a line in the order of base.yml.
 ---@param c table
 ---@param changed_only? boolean leave out what has its standard value
@@ -404,9 +528,10 @@ end
 function config.dump(c, changed_only)
     local hidden, out = getmetatable(c), {}
     for _, key in ipairs(hidden.order) do
-        local line = key .. ": " .. show(c[key])
-        if not changed_only or show(c[key]) ~= show(hidden.standard[key]) then
-            out[#out + 1] = line
+        local value, standard = c[key], hidden.standard[key]
+        if not changed_only or show(value) ~= show(standard) then
+            out[#out + 1] = is_axis_rules(standard) and dump_axis_rules(key, value, standard, changed_only)
+                or key .. ": " .. show(value)
         end
     end
     return table.concat(out, "\n") .. "\n"

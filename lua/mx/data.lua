@@ -11,19 +11,29 @@ local data = {}
 ---@class mx.Data
 ---@field config table
 ---@field batches integer handed out so far
+---@field part integer which part of the run's sequences this rank reads, from 0
+---@field parts integer of how many
+---@field sequences integer in a batch of this rank
 local Data = {}
 Data.__index = Data
 
 local FILES = { text = true, bin = true, hdf5 = true } -- dataset_type: the format of a file of tokens
 
---- The data that a config asks for. Not collective: each rank opens the file.
+--- The data that a config asks for. On a mesh the ranks that share out the batch read different sequences, the others
+--- the same; per_device_batch_size counts sequences for each rank of either kind. Not collective: each rank opens the
+--- file.
 ---@param config table
----@param part? integer which part of the run's sequences to read, from 0: the rank when not given
----@param parts? integer of how many: the number of ranks
+---@param mesh? mx.Mesh without one every rank reads sequences of its own
 ---@return mx.Data
-function data.open(config, part, parts)
-    local self = setmetatable(
-        { config = config, batches = 0, part = part or mx.rank(), parts = parts or mx.ranks() }, Data)
+function data.open(config, mesh)
+    local self = setmetatable({
+        config = config, batches = 0, part = mx.rank(), parts = mx.ranks(), sequences = config.per_device_batch_size,
+    }, Data)
+    if mesh then
+        local axes = mesh.rules.activation_batch
+        self.part, self.parts = mesh:index(axes), mesh:size(axes)
+        self.sequences = self.sequences * (mesh.layout.ranks // self.parts)
+    end
     if FILES[config.dataset_type] then
         self.reader = util.attempt(mx.io.tokens_open, config.dataset_path, config.dataset_type)
         local need = config.max_target_length + 1
@@ -52,7 +62,7 @@ end
 -- (B, S + 1) i32 tokens.
 local function make_tokens(self)
     local c = self.config
-    local B, length = c.per_device_batch_size, c.max_target_length + 1
+    local B, length = self.sequences, c.max_target_length + 1
     local first = (self.batches * self.parts + self.part) * B -- of the sequences of the whole run
     if c.dataset_type == "synthetic" then
         return mx.zeros({ B, length }, "i32")

@@ -7,6 +7,8 @@ local metrics = {}
 
 local WARMUP = 2 -- steps that the summary leaves out unless told otherwise, as long as one remains
 local HEADER = "     step  seconds  TFLOP/s   MFU %  tokens/s     loss  grad norm  remaining"
+-- "exposed": the seconds in which a rank waited for communication, or did it itself.
+local HEADER_RANKS = "    step seconds exposed TFLOP/s  MFU % tokens/s     loss grad norm remaining"
 
 ---@class mx.Metrics
 local Metrics = {}
@@ -44,7 +46,7 @@ end
 ---@return mx.Metrics
 function metrics.new(o)
     local say = o.quiet and nothing or metrics.say
-    local self = setmetatable({ o = o, say = say, times = {}, started = mx.now() }, Metrics)
+    local self = setmetatable({ o = o, say = say, times = {}, exposed = {}, started = mx.now() }, Metrics)
     if o.file and o.file ~= "" and mx.rank() == 0 then
         self.log = util.attempt(mx.io.open_log, o.file)
     end
@@ -55,7 +57,8 @@ function metrics.new(o)
     else
         say("peak unknown, so no MFU")
     end
-    say("%s", HEADER)
+    say("%s", mx.ranks() > 1 and HEADER_RANKS or HEADER)
+    mx.comm_stats(true)
     self.mark = mx.now()
     return self
 end
@@ -89,12 +92,23 @@ function Metrics:step(step, values)
     local now = mx.now()
     local seconds = now - self.mark
     self.times[#self.times + 1] = seconds
-    local row = self:rates(seconds)
+    local row, communication = self:rates(seconds), mx.comm_stats(true)
+    if mx.ranks() > 1 then
+        row.exposed_communication_s, row.communication_s = communication.exposed_s, communication.busy_s
+        row.bytes_sent = communication.bytes
+        self.exposed[#self.exposed + 1] = communication.exposed_s
+    end
     if step % self.o.period == 0 or step == 1 or step == self.o.steps then
         local left = util.quantile(self.times, 0.5) * (self.o.steps - step)
-        self.say("%9s %8.4g %8.4g  %6s %9s %8.4f %10.4g %10s", ("%d/%d"):format(step, self.o.steps), seconds,
-            row.tflops_per_device, row.mfu and ("%.1f"):format(row.mfu) or "-",
-            per_second(row.tokens_per_s_per_device), values.loss, values.grad_norm, util.duration(left))
+        local place, mfu_text = ("%d/%d"):format(step, self.o.steps), row.mfu and ("%.1f"):format(row.mfu) or "-"
+        local tokens = per_second(row.tokens_per_s_per_device)
+        if mx.ranks() > 1 then
+            self.say("%8s %7.4g %7.3g %7.4g %6s %8s %8.4f %9.4g %9s", place, seconds, communication.exposed_s,
+                row.tflops_per_device, mfu_text, tokens, values.loss, values.grad_norm, util.duration(left))
+        else
+            self.say("%9s %8.4g %8.4g  %6s %9s %8.4f %10.4g %10s", place, seconds, row.tflops_per_device, mfu_text,
+                tokens, values.loss, values.grad_norm, util.duration(left))
+        end
     end
     if self.log then
         row.step, row.loss, row.grad_norm = step, values.loss, values.grad_norm
@@ -117,6 +131,12 @@ function Metrics:finish()
     summary.flop_formula = o.formula
     summary.params = o.params
     summary.ranks = mx.ranks()
+    if mx.ranks() > 1 then
+        local exposed = table.move(self.exposed, n - #timed + 1, n, 1, {})
+        summary.exposed_communication_s = util.quantile(exposed, 0.5)
+        self.say("exposed communication %.3g s a step, %.1f %% of it", summary.exposed_communication_s,
+            100 * summary.exposed_communication_s / median)
+    end
     summary.threads = mx.threads()
     summary.timed_steps = #timed
     summary.step_time_p10_s, summary.step_time_p90_s = util.quantile(timed, 0.1), util.quantile(timed, 0.9)

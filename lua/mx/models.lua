@@ -61,30 +61,32 @@ function models.shape(c)
     }
 end
 
--- The parameters of one layer, each as add(name, sizes, std or nil, value).
+-- The parameters of one layer, each as add(name, dimensions, std or nil, value, use): see models.parameters.
 local function list_layer(shape, add)
-    local E, M, D = shape.emb, shape.mlp, shape.head_dim
-    local HD, KD = shape.heads * D, shape.kv_heads * D
+    local E, M = { shape.emb, "embed" }, { shape.mlp, "mlp" }
+    local H = { shape.heads * shape.head_dim, "heads", shape.head_dim }
+    local K = { shape.kv_heads * shape.head_dim, "kv_heads", shape.head_dim }
+    local whole = { shape.emb, "norm" }
     local function norm(name)
-        add(name .. ".weight", { E }, nil, 1)
+        add(name .. ".weight", { whole }, nil, 1, "sequence")
         if shape.norm == "layernorm" and shape.bias then
-            add(name .. ".bias", { E }, nil, 0)
+            add(name .. ".bias", { whole }, nil, 0, "sequence")
         end
     end
-    -- `factor` scales the initial weights.
+    -- `factor` scales the initial weights. A bias of what comes back to the residual stream is added there.
     local function linear(name, n_in, n_out, factor)
-        local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(n_in)
-        add(name .. ".weight", { n_in, n_out }, std * (factor or 1))
+        local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(n_in[1])
+        add(name .. ".weight", { n_in, n_out }, std * (factor or 1), nil, "product")
         if shape.bias then
-            add(name .. ".bias", { n_out }, nil, 0)
+            add(name .. ".bias", { n_out == E and whole or n_out }, nil, 0, n_out == E and "sequence" or "product")
         end
     end
     local residual = shape.init_std > 0 and 1 / math.sqrt(2 * shape.layers) or 1
     norm("norm")
-    linear("query", E, HD, 1 / (shape.attention_scale * math.sqrt(D))) -- what attention does not divide its scores by
-    linear("key", E, KD)
-    linear("value", E, KD)
-    linear("out", HD, E, residual)
+    linear("query", E, H, 1 / (shape.attention_scale * math.sqrt(shape.head_dim))) -- what its scores are not divided by
+    linear("key", E, K)
+    linear("value", E, K)
+    linear("out", H, E, residual)
     if not shape.parallel then
         norm("mlp_norm")
     end
@@ -94,36 +96,46 @@ local function list_layer(shape, add)
     end
     linear("wo", M, E, residual)
     if shape.buckets > 0 then
-        add("relative_bias.weight", { shape.buckets, shape.heads }, nil, 0)
+        add("relative_bias.weight", { { shape.buckets }, { shape.heads } }, nil, 0, "product")
     end
 end
 
---- All parameters of a model without making any: {name, sizes, std, value} each, in the order of the forward pass.
+--- All parameters of a model without making any, in the order of the forward pass. Each has its name, sizes, initial
+--- std or value, and for a mesh: the logical name of each dimension (false: it is never cut), the units that are not
+--- cut inside (a head's columns), and where it is used: in a "product", on each token of the residual "sequence", or
+--- on the "tokens" that are embedded and make the loss.
 ---@param shape table of models.shape
 ---@return table[]
 function models.parameters(shape)
     local list = {}
-    local function add(name, sizes, std, value)
-        list[#list + 1] = { name = name, sizes = sizes, std = std, value = value }
+    local function add(name, dimensions, std, value, use)
+        local p = { name = name, sizes = {}, logical = {}, units = {}, std = std, value = value, use = use }
+        for d, dimension in ipairs(dimensions) do
+            p.sizes[d], p.logical[d], p.units[d] = dimension[1], dimension[2] or false, dimension[3] or 1
+        end
+        list[#list + 1] = p
     end
-    local E = shape.emb
+    local E, vocab = { shape.emb, "embed" }, { shape.vocab, "vocab" }
+    local norm = { { shape.emb, "norm" } }
     -- A table that makes logits keeps them near 1: its rows are divided by sqrt(E), unless the logits are.
-    local table_std = shape.tied and shape.logit_scale == 1 and 1 / math.sqrt(E) or 1
-    add("embedding.weight", { shape.vocab, E }, shape.init_std > 0 and shape.init_std or table_std)
+    local table_std = shape.tied and shape.logit_scale == 1 and 1 / math.sqrt(shape.emb) or 1
+    local first_std = shape.init_std > 0 and shape.init_std or table_std
+    add("embedding.weight", { vocab, E }, first_std, nil, "tokens")
     if shape.positions > 0 then
-        add("position.weight", { shape.positions, E }, shape.init_std > 0 and shape.init_std or table_std)
+        add("position.weight", { { shape.positions }, E }, first_std, nil, "tokens")
     end
     for i = 1, shape.layers do
         list_layer(shape, function(name, ...)
             add(("layer%03d.%s"):format(i, name), ...)
         end)
     end
-    add("norm.weight", { E }, nil, 1)
+    add("norm.weight", norm, nil, 1, "tokens")
     if shape.norm == "layernorm" and shape.bias then
-        add("norm.bias", { E }, nil, 0)
+        add("norm.bias", norm, nil, 0, "tokens")
     end
     if not shape.tied then
-        add("unembedding.weight", { E, shape.vocab }, shape.init_std > 0 and shape.init_std or 1 / math.sqrt(E))
+        local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(shape.emb)
+        add("unembedding.weight", { E, vocab }, std, nil, "tokens")
     end
     return list
 end
@@ -145,32 +157,90 @@ end
 
 ---@class mx.Decoder
 ---@field shape table of models.shape
----@field params table<string, any> name -> tensor
----@field layers table[] a layer's tensors by their short names: layers[1]["query.weight"]
+---@field params table<string, any> name -> tensor; on a mesh this rank's part of it
+---@field layers table[] the names of a layer's parameters by their short names: layers[1]["query.weight"]
 ---@field passes integer training passes so far: dropout differs in each
+---@field parallel? mx.Parallel how it lies on a mesh
+---@field prefetch_layers integer layers whose weights are gathered ahead
 local Decoder = {}
 Decoder.__index = Decoder
 
---- A decoder with fresh parameters, the same on every rank. Not collective.
+--- A decoder with fresh parameters, the same on every rank; on a mesh this rank's parts of them. What does not divide
+--- by the mesh is refused before anything is allocated. Not collective.
 ---@param shape table of models.shape; or a config, for mx.models.new(config)
+---@param mesh? mx.Mesh with a config only
 ---@return mx.Decoder
-function models.new(shape)
+function models.new(shape, mesh)
+    local config
     if rawget(shape, "emb") == nil then
-        shape = models.shape(shape)
+        config, shape = shape, models.shape(shape)
     end
-    local self = setmetatable({ shape = shape, params = {}, layers = {}, passes = 0 }, Decoder)
+    local self = setmetatable({ shape = shape, params = {}, layers = {}, passes = 0, prefetch_layers = 0 }, Decoder)
+    local list = models.parameters(shape)
+    if mesh and mesh.layout.ranks > 1 then
+        self.parallel = mx.parallel.new(mesh, shape, list, {
+            load_balance = config.context_parallel_load_balance, async_all_gather = config.async_all_gather,
+            async_reduce_scatter = config.async_reduce_scatter,
+        })
+        self.prefetch_layers = config.prefetch_layers
+    end
     for i = 1, shape.layers do
         self.layers[i] = {}
     end
-    for _, p in ipairs(models.parameters(shape)) do
-        local t = nn.parameter(self.params, p.name, p.sizes,
-            { std = p.std, value = p.value, seed = shape.seed, dtype = shape.weight_dtype })
+    for _, p in ipairs(list) do
+        nn.parameter(self.params, p.name, p.sizes, {
+            std = p.std, value = p.value, seed = shape.seed, dtype = shape.weight_dtype,
+            store = self.parallel and function(whole)
+                return self.parallel:store(p.name, whole)
+            end or nil,
+        })
         local layer, short = p.name:match("^layer(%d+)%.(.*)$")
         if layer then
-            self.layers[tonumber(layer)][short] = t
+            self.layers[tonumber(layer)][short] = p.name
         end
     end
     return self
+end
+
+-- A parameter as it is computed with, by its full name; nil where the model has none.
+function Decoder:weight(name)
+    local t = self.params[name]
+    return t and self.parallel and self.parallel:gather(name, t) or t
+end
+
+-- The weights of layer i by their short names.
+function Decoder:layer_weights(i)
+    local weights = {}
+    for short, name in util.sorted_pairs(self.layers[i]) do
+        weights[short] = self:weight(name)
+    end
+    if self.parallel then
+        mx.flush()
+    end
+    return weights
+end
+
+-- Starts the gathers of the layers after layer i; with i = 0 of the first ones.
+function Decoder:prefetch(i)
+    for ahead = i + 1, math.min(i + self.prefetch_layers, self.shape.layers) do
+        if self.parallel then
+            local names = {}
+            for _, name in util.sorted_pairs(self.layers[ahead]) do
+                names[#names + 1] = name
+            end
+            self.parallel:prefetch(self.params, names)
+        end
+    end
+end
+
+-- Around products that are split over a mesh.
+function Decoder:enter(h, kind)
+    return self.parallel and self.parallel:enter(h, kind) or h
+end
+
+function Decoder:leave(y, kind, bias)
+    y = self.parallel and self.parallel:leave(y, kind) or y
+    return bias and y + bias or y
 end
 
 -- A norm over E by its weights in `from`: (B, S, E) -> (B, S, E).
@@ -195,13 +265,18 @@ function Decoder:dropout(x, place, run)
     return mx.dropout(x, { rate = self.shape.dropout, seed = seed })
 end
 
--- Attention of layer i: h (B, S, E) -> (B, S, E). With a cache, keys and values of earlier tokens come from there.
-function Decoder:attention(i, h, run)
-    local layer, shape = self.layers[i], self.shape
+-- Attention with a layer's weights: h (B, S, E) -> (B, S, E), before the sum over a mesh. With a cache, keys and
+-- values of earlier tokens come from there.
+function Decoder:attention(i, weights, h, run)
+    local shape = self.shape
     local B, S, D = h:size(1), h:size(2), shape.head_dim
-    local q = linear(layer, "query", h):view(B, S, shape.heads, D) -- (B, S, H, D)
-    local k = linear(layer, "key", h):view(B, S, shape.kv_heads, D) -- (B, S, K, D)
-    local v = linear(layer, "value", h):view(B, S, shape.kv_heads, D) -- (B, S, K, D)
+    local heads, kv_heads = shape.heads, shape.kv_heads
+    if self.parallel then
+        heads, kv_heads = self.parallel:heads()
+    end
+    local q = linear(weights, "query", h):view(B, S, heads, D) -- (B, S, H, D)
+    local k = linear(weights, "key", h):view(B, S, kv_heads, D) -- (B, S, K, D)
+    local v = linear(weights, "value", h):view(B, S, kv_heads, D) -- (B, S, K, D)
     if shape.rope then
         local rotation = { theta = shape.rope, offset = run.offset }
         q, k = mx.rope(q, run.positions, rotation), mx.rope(k, run.positions, rotation)
@@ -210,82 +285,124 @@ function Decoder:attention(i, h, run)
     local options = {
         causal = shape.causal, window = shape.window, softcap = shape.attention_cap, scale = shape.attention_scale,
     }
-    if run.cache then
-        local cache = run.cache[i]
-        mx.write_slice(cache.key, k, { dim = 2, start = run.offset + 1 })
-        mx.write_slice(cache.value, v, { dim = 2, start = run.offset + 1 })
-        k, v = cache.key, cache.value -- (B, capacity, K, D)
-        options.offset, options.kv_length = run.offset, run.offset + S
+    local context -- (B, S, H, D)
+    if self.parallel and #self.parallel.context > 0 then
+        context = self.parallel:attention(q, k, v, options)
+    else
+        if run.cache then
+            local cache = run.cache[i]
+            mx.write_slice(cache.key, k, { dim = 2, start = run.offset + 1 })
+            mx.write_slice(cache.value, v, { dim = 2, start = run.offset + 1 })
+            k, v = cache.key, cache.value -- (B, capacity, K, D)
+            options.offset, options.kv_length = run.offset, run.offset + S
+        end
+        context = mx.attention(q, k, v, run.segments, run.segments, options)
     end
-    local context = mx.name(mx.attention(q, k, v, run.segments, run.segments, options), "context") -- (B, S, H, D)
-    return mx.name(linear(layer, "out", context:view(B, S, shape.heads * D)), "out_proj")
+    context = mx.name(context, "context")
+    return mx.matmul(context:view(B, S, heads * D), weights["out.weight"])
 end
 
--- The MLP of layer i: h (B, S, E) -> (B, S, E), through (B, S, M).
-function Decoder:mlp(i, h)
-    local layer, activation = self.layers[i], self.shape.activation
+-- The MLP with a layer's weights: h (B, S, E) -> (B, S, E), through (B, S, M), before the sum over a mesh.
+function Decoder:mlp(weights, h)
+    local activation = self.shape.activation
+    local inner
     if self.shape.gated then
-        local gate = mx.name(linear(layer, "wi_0", h), "mlpwi_0")
-        local up = mx.name(linear(layer, "wi_1", h), "mlpwi_1")
-        return mx.name(linear(layer, "wo", mx.gated(gate, up, { activation = activation })), "mlpwo")
+        local gate = mx.name(linear(weights, "wi_0", h), "mlpwi_0")
+        local up = mx.name(linear(weights, "wi_1", h), "mlpwi_1")
+        inner = mx.gated(gate, up, { activation = activation })
+    else
+        inner = mx[activation](mx.name(linear(weights, "wi", h), "mlpwi"))
     end
-    local inner = mx.name(linear(layer, "wi", h), "mlpwi")
-    return mx.name(linear(layer, "wo", mx[activation](inner)), "mlpwo")
+    return mx.matmul(inner, weights["wo.weight"])
 end
 
 -- Layer i: x (B, S, E) -> (B, S, E).
 function Decoder:layer(i, x, run)
-    local layer = self.layers[i]
-    local h = self:norm(layer, "norm", x)
-    local attended = self:dropout(self:attention(i, h, run), "attention" .. i, run)
-    if self.shape.parallel then
-        return x + attended + self:dropout(self:mlp(i, h), "mlp" .. i, run)
+    local weights = self:layer_weights(i)
+    local h = self:norm(weights, "norm", x)
+    local entered = self:enter(h, "heads")
+    local attended = self:attention(i, weights, entered, run)
+    attended = mx.name(self:leave(attended, "heads", weights["out.bias"]), "out_proj")
+    attended = self:dropout(attended, "attention" .. i, run)
+    if not self.shape.parallel then
+        x = x + attended
+        h = self:norm(weights, "mlp_norm", x)
     end
-    x = x + attended
-    return x + self:dropout(self:mlp(i, self:norm(layer, "mlp_norm", x)), "mlp" .. i, run)
+    entered = self.shape.parallel and entered or self:enter(h, "mlp")
+    local y = mx.name(self:leave(self:mlp(weights, entered), "mlp", weights["wo.bias"]), "mlpwo")
+    y = self:dropout(y, "mlp" .. i, run)
+    return self.shape.parallel and x + attended + y or x + y
 end
 
 -- Learned positions of the tokens: (S, E), or (B, S, E) where each token has its own.
-function Decoder:positions(run, S)
-    local weight = self.params["position.weight"]
-    if run.positions then
-        return mx.embedding(weight, run.positions)
+function Decoder:positions(run, positions, S)
+    local weight = self:weight("position.weight")
+    if positions then
+        return mx.embedding(weight, positions)
     end
     return mx.narrow(weight, { dim = 1, start = run.offset + 1, length = S })
 end
 
---- The last layer's output after the final norm: tokens (B, S) i32 -> (B, S, E).
+-- Tokens (B, S) to the layers' input (B, S, E).
+function Decoder:embed(tokens, run)
+    local parallel, positions = self.parallel, run.positions
+    if parallel then
+        if not positions and #parallel.token_axes > 0 then -- each rank embeds its tokens alone
+            positions = mx.parallel.positions(tokens:size(1), tokens:size(2))
+        end
+        tokens, positions = parallel:embedded_part(tokens), positions and parallel:embedded_part(positions)
+    end
+    local x = mx.embedding(self:weight("embedding.weight"), tokens, { dtype = self.shape.dtype }) -- (B, S, E)
+    if self.shape.positions > 0 then
+        x = x + self:positions(run, positions, tokens:size(2))
+    end
+    x = self:dropout(x, "embedding", run)
+    return parallel and parallel:after_embedding(x) or x
+end
+
+--- The last layer's output after the final norm: tokens (B, S) i32 -> (B, S, E). On a mesh S is this rank's part along
+--- context, and the result has those of its tokens for which it computes the loss.
 ---@param tokens any
 ---@param run? {segments: any, positions: any, cache: table, offset: integer, pass: integer}
 ---@return any
 function Decoder:hidden(tokens, run)
     run = run or {}
     run.offset = run.offset or 0
-    local x = mx.embedding(self.params["embedding.weight"], tokens, { dtype = self.shape.dtype }) -- (B, S, E)
-    if self.shape.positions > 0 then
-        x = x + self:positions(run, tokens:size(2))
-    end
-    x = self:dropout(x, "embedding", run)
+    self:prefetch(0)
+    local x = mx.remat(self.shape.remat, function()
+        return self:embed(tokens, run)
+    end)
     for i = 1, self.shape.layers do
+        self:prefetch(i)
         x = mx.remat(self.shape.remat, function(input)
             return self:layer(i, mx.name(input, "decoder_layer_input"), run)
         end, x)
     end
+    if self.parallel then
+        x = self.parallel:before_loss(x)
+    end
     return self:norm(self.params, "norm", x)
 end
 
---- The mean cross-entropy of a batch in training: a scalar to give to mx.backward.
+--- The mean cross-entropy of a batch in training: a scalar to give to mx.backward. On a mesh it is that of this rank's
+--- part of the tokens, of which batch has those along context; backward then wants the seed model.parallel.seed.
 ---@param batch table tokens and targets (B, S) i32; optional mask u8, segments and positions i32, (B, S) too
 ---@return any
 function Decoder:loss(batch)
     self.passes = self.passes + 1
-    local shape = self.shape
+    local shape, parallel = self.shape, self.parallel
+    local targets, mask = batch.targets, batch.mask
+    if parallel then
+        targets, mask = parallel:embedded_part(targets), mask and parallel:embedded_part(mask)
+    end
     local h = self:hidden(batch.tokens,
         { segments = batch.segments, positions = batch.positions, pass = self.passes })
-    local weight = shape.tied and self.params["embedding.weight"] or self.params["unembedding.weight"]
-    return mx.cross_entropy(h, weight, batch.targets, batch.mask, {
-        trans = shape.tied, logit_scale = shape.logit_scale, softcap = shape.logit_cap, z_loss = shape.z_loss,
-    })
+    return mx.remat("none", function()
+        local weight = self:weight(shape.tied and "embedding.weight" or "unembedding.weight")
+        return mx.cross_entropy(h, weight, targets, mask, {
+            trans = shape.tied, logit_scale = shape.logit_scale, softcap = shape.logit_cap, z_loss = shape.z_loss,
+        })
+    end)
 end
 
 --- Logits of hidden states: h (..., E) -> (..., V) f32. For generating; training never holds them.
@@ -293,7 +410,7 @@ end
 ---@return any
 function Decoder:logits(h)
     local shape = self.shape
-    local weight = shape.tied and self.params["embedding.weight"] or self.params["unembedding.weight"]
+    local weight = self:weight(shape.tied and "embedding.weight" or "unembedding.weight")
     local logits = mx.matmul(h, weight, nil, { trans_b = shape.tied, dtype = "f32" }) * shape.logit_scale
     if shape.logit_cap > 0 then
         logits = (logits / shape.logit_cap):tanh() * shape.logit_cap

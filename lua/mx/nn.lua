@@ -10,23 +10,30 @@ local util = require "mx.util"
 
 local nn = {}
 
+local function nothing() end
+
 --- Makes a parameter and enters it in `params`. Its values depend on name, seed and shape alone.
 ---@param params table<string, any>
 ---@param name string
 ---@param shape integer[]
----@param options? {std: number, value: number, seed: integer, dtype: string} normal with std, or all `value`
+---@param options? table std (normal with it) or value (all of it), seed, dtype, store (a function that is given the whole
+---       parameter and returns what is kept of it)
 ---@return any tensor that collects a gradient
 function nn.parameter(params, name, shape, options)
-    local o = util.options(options, { std = 0, value = 0, seed = 0, dtype = "f32" }, "mx.nn.parameter")
+    local store = options and options.store
+    local o = util.options(options, { std = 0, value = 0, seed = 0, dtype = "f32", store = nothing }, "mx.nn.parameter")
     if params[name] then
         error(("a parameter is already called '%s'"):format(name), 2)
     end
-    local t
-    if o.std > 0 then
-        t = mx.randn { shape = shape, std = o.std, seed = util.seed(name, o.seed), dtype = o.dtype }
-    else
-        t = mx.full { shape = shape, value = o.value, dtype = o.dtype }
-    end
+    local t = mx.scope(function()
+        local whole
+        if o.std > 0 then
+            whole = mx.randn { shape = shape, std = o.std, seed = util.seed(name, o.seed), dtype = o.dtype }
+        else
+            whole = mx.full { shape = shape, value = o.value, dtype = o.dtype }
+        end
+        return store and store(whole) or whole
+    end)
     params[name] = mx.name(t:keep():requires_grad(), name)
     return t
 end
@@ -113,7 +120,8 @@ end
 --- Fills parameters from an HDF5 file that holds the same names and shapes. Not collective.
 ---@param params table
 ---@param path string
-function nn.load(params, path)
+---@param parallel? mx.Parallel that says which part of each parameter is ours
+function nn.load(params, path, parallel)
     local file <close> = util.attempt(mx.io.h5_open, path)
     local shapes = {}
     for _, entry in ipairs(file:info()) do
@@ -123,14 +131,15 @@ function nn.load(params, path)
         end
     end
     for name, t in util.sorted_pairs(params) do
-        local want = table.concat(t:size(), "x")
+        local want = table.concat(parallel and parallel.entries[name].sizes or t:size(), "x")
         if not shapes[name] then
             util.refuse("%s has no parameter '%s': it belongs to another model", path, name)
         elseif shapes[name] ~= want then
             util.refuse("%s: '%s' is %s, the model's is %s", path, name, shapes[name], want)
         end
         mx.scope(function()
-            mx.copy(t, util.attempt(file.read, file, name))
+            local whole = util.attempt(file.read, file, name)
+            mx.copy(t, parallel and parallel:store(name, whole) or whole)
         end)
     end
 end

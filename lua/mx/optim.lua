@@ -14,6 +14,7 @@ local optim = {}
 ---@field options table what the update takes; learning_rate is a number or a function of the step
 ---@field state table<string, table> a parameter's moments
 ---@field steps integer updates so far
+---@field parallel? mx.Parallel how the parameters lie on a mesh
 local Optimizer = {}
 Optimizer.__index = Optimizer
 
@@ -66,11 +67,7 @@ function optim.sgd(params, options)
     return new_optimizer("sgd", params, o, o.momentum > 0 and { "momentum" } or {})
 end
 
---- The optimizer that a config asks for.
----@param config table
----@param params table<string, any>
----@return mx.Optimizer
-function optim.new(config, params)
+local function of_config(config, params)
     local rate = optim.cosine {
         peak = config.learning_rate,
         steps = config.learning_rate_schedule_steps > 0 and config.learning_rate_schedule_steps or config.steps,
@@ -86,6 +83,17 @@ function optim.new(config, params)
         eps_root = config.adam_eps_root, weight_decay = config.adam_weight_decay,
         clip = config.gradient_clipping_threshold,
     })
+end
+
+--- The optimizer that a config asks for.
+---@param config table
+---@param params table<string, any>
+---@param parallel? mx.Parallel of the model, on a mesh
+---@return mx.Optimizer
+function optim.new(config, params, parallel)
+    local optimizer = of_config(config, params)
+    optimizer.parallel = parallel
+    return optimizer
 end
 
 --- A schedule: linear from 0 to the peak, which the last warm-up step has, then a cosine down to final_fraction of it,
@@ -106,17 +114,19 @@ function optim.cosine(o)
     end
 end
 
---- The norm of all gradients together. Parameters without one count as zero.
+--- The norm of all gradients together. Parameters without one count as zero. Collective on a mesh.
 ---@param params table<string, any>
+---@param parallel? mx.Parallel that says how the parameters lie on a mesh
 ---@return number
-function optim.grad_norm(params)
+function optim.grad_norm(params, parallel)
     return mx.scope(function()
-        local sum = 0
-        for _, t in util.sorted_pairs(params) do
+        local squares, sum = {}, 0
+        for name, t in util.sorted_pairs(params) do
             local grad = t:grad()
-            sum = sum + (grad and mx.sum_squares(grad):item() or 0)
+            squares[name] = grad and mx.sum_squares(grad):item() or 0
+            sum = sum + squares[name]
         end
-        return math.sqrt(sum)
+        return math.sqrt(parallel and parallel:sum_of_squares(squares) or sum)
     end)
 end
 
@@ -132,7 +142,7 @@ end
 --- Clipping is folded into the update; a norm that is not finite changes nothing, for the caller to act on.
 ---@return number norm of the gradients before clipping
 function Optimizer:step()
-    local norm, clip, scale = optim.grad_norm(self.params), self.options.clip, 1
+    local norm, clip, scale = optim.grad_norm(self.params, self.parallel), self.options.clip, 1
     if clip > 0 and norm > clip then
         scale = clip / norm
     end

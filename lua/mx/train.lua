@@ -1,6 +1,7 @@
---- What a training loop needs beside the model and the optimizer: averaging over ranks, and stopping when it must.
+--- What a training loop needs beside the model and the optimizer: the mesh, gradients, and stopping when it must.
 --
--- Each rank trains on its own batches with the same parameters (data parallelism).
+-- A loop of your own that knows no mesh trains by data parallelism: train.share once, train.average_gradients each
+-- step.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -38,8 +39,26 @@ function train.average(value)
         return value
     end
     return mx.scope(function()
-        return mx.all_reduce(mx.tensor(value), { op = "mean" }):item()
+        return mx.all_reduce_(mx.tensor(value), { op = "mean" }):item()
     end)
+end
+
+--- The mesh of a run, with the settings of its collectives; nil on one rank. Collective.
+---@param config table
+---@return mx.Mesh?
+function train.mesh(config)
+    local mesh = mx.mesh(config)
+    mx.comm_options {
+        all_gather_combine_bytes = config.all_gather_combine_threshold_bytes,
+        reduce_scatter_combine_bytes = config.reduce_scatter_combine_threshold_bytes,
+        all_reduce_combine_bytes = config.all_reduce_combine_threshold_bytes,
+        async_all_reduce = config.async_all_reduce,
+        prefetch_bytes = config.prefetch_memory_limit_bytes,
+        prefetch_layers = config.prefetch_layers,
+        debug = config.debug_collectives,
+        timeout_s = config.collective_timeout_s,
+    }
+    return mx.ranks() > 1 and mesh or nil
 end
 
 --- Forward and backward passes of one step: the gradients of the mean loss over its batches and all ranks. Collective.
@@ -48,14 +67,18 @@ end
 ---@param passes integer the config's gradient_accumulation_steps
 ---@return number loss
 function train.gradients(model, data, passes)
-    local total = 0
-    for _ = 1, passes do
+    local total, parallel = 0, model.parallel
+    for pass = 1, passes do
         local step <close> = mx.step()
-        local loss = model:loss(data:next())
-        mx.backward(loss, 1 / passes)
+        local batch = data:next()
+        if parallel then
+            batch = parallel:batch_part(batch)
+            parallel:add_gradients(model.params, pass == passes)
+        end
+        local loss = model:loss(batch)
+        mx.backward(loss, (parallel and parallel.seed or 1) / passes)
         total = total + loss:item() / passes
     end
-    train.average_gradients(model.params)
     return train.average(total)
 end
 
@@ -78,15 +101,17 @@ end
 ---@return mx.Metrics
 function train.start(config, model)
     if config.load_parameters_path ~= "" then
-        mx.nn.load(model.params, config.load_parameters_path)
+        mx.nn.load(model.params, config.load_parameters_path, model.parallel)
     end
-    train.share(model.params)
+    if model.parallel then
+        mx.metrics.say("%s", model.parallel.mesh)
+    end
     mx.metrics.say("%s", mx.config.dump(config, not config.log_config):gsub("\n$", ""))
     if config.enable_checkpointing and mx.rank() == 0 then
         util.attempt(mx.io.mkdir_p, train.directory(config))
         util.attempt(mx.io.write_file_atomic, train.directory(config) .. "/config.yml", mx.config.dump(config))
     end
-    local shape, params = model.shape, mx.nn.count(model.params)
+    local shape, params = model.shape, mx.models.count(model.shape)
     local sequences = config.per_device_batch_size * config.gradient_accumulation_steps
     return mx.metrics.new {
         steps = config.steps,
@@ -110,14 +135,32 @@ function train.directory(config)
     return config.base_output_directory .. "/" .. name
 end
 
+-- Whole parameters: on rank 0 all of them, elsewhere none. Collective.
+local function put_together(model)
+    if not model.parallel then
+        return model.params
+    end
+    local params = {}
+    for name, t in util.sorted_pairs(model.params) do
+        mx.scope(function()
+            local whole = model.parallel:whole(name, t:detach())
+            if mx.rank() == 0 then
+                params[name] = whole:wait():keep()
+            end
+        end)
+    end
+    return params
+end
+
 --- Saves the parameters with their config, from rank 0; the file is there whole or not at all. Collective.
 ---@param config table
 ---@param model mx.Decoder
 ---@return string path
 function train.save(config, model)
     local path = train.directory(config) .. "/parameters.h5"
+    local params = put_together(model)
     if mx.rank() == 0 then
-        mx.nn.save(model.params, path, { config = mx.config.dump(config) })
+        mx.nn.save(params, path, { config = mx.config.dump(config) })
     end
     mx.barrier()
     return path

@@ -1,0 +1,392 @@
+--- A model on a mesh: which part of each parameter a rank stores, and the collectives between its layers.
+--
+-- Two kinds of axes. Those that share out the batch or the sequence (data, fsdp, fsdp_transpose, context, expert)
+-- compute with whole weights: what is stored in parts is gathered before use, and its gradient is scattered. The
+-- others (tensor, tensor_sequence) compute with parts of heads, mlp and vocabulary: products stay split, their sums
+-- travel. Both follow from logical_axis_rules. A model asks four things: gather (weights), enter and leave (around a
+-- block of products), and tokens (which of them are ours).
+--
+-- Gradients are those of the mean loss over all tokens of the step: a rank's loss is seeded with its share (`seed`),
+-- and gradients are sums.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local parallel = {}
+
+---@class mx.Parallel
+---@field mesh mx.Mesh
+---@field entries table<string, table> parameter -> how it is stored, gathered and added
+---@field parts integer ranks that have different tokens
+---@field seed number 1 / parts
+local Parallel = {}
+Parallel.__index = Parallel
+
+-- Which of the axes are larger than 1.
+local function used(mesh, axes)
+    local list = {}
+    for _, axis in ipairs(axes) do
+        if mesh:size(axis) > 1 then
+            list[#list + 1] = axis
+        end
+    end
+    return list
+end
+
+local function contains(list, item)
+    for _, other in ipairs(list) do
+        if other == item then
+            return true
+        end
+    end
+    return false
+end
+
+-- What is in a and not in b.
+local function without(a, b)
+    local list = {}
+    for _, item in ipairs(a) do
+        if not contains(b, item) then
+            list[#list + 1] = item
+        end
+    end
+    return list
+end
+
+local function join(a, b)
+    return table.move(without(b, a), 1, #b, #a + 1, table.move(a, 1, #a, 1, {}))
+end
+
+local function check(self, shape)
+    local mesh = self.mesh
+    if mesh:size("stage") > 1 then
+        util.refuse("ici_stage_parallelism, dcn_stage_parallelism: %d stages, but no model here is a pipeline; only "
+            .. "collectives can use that axis", mesh:size("stage"))
+    end
+    for _, kind in ipairs({ "heads", "mlp" }) do
+        local split = self.products[kind]
+        for _, axis in ipairs(self.sequence) do
+            if not contains(split, axis) then
+                util.refuse("logical_axis_rules: activation_norm_length is split over %s: %s must be, too", axis, kind)
+            end
+        end
+    end
+    if #self.context > 0 and shape.window > 0 and self.zigzag then
+        util.refuse("a sliding window does not go with context_parallel_load_balance=true; set it to false")
+    end
+end
+
+-- How a parameter is stored, gathered and added. A dimension is cut in whole units: heads, not columns.
+local function entry_of(self, p)
+    local sizes = {}
+    for d, size in ipairs(p.sizes) do
+        sizes[d] = size // p.units[d]
+    end
+    local spec = self.mesh:spec(p.logical, sizes, p.name)
+    local entry = { spec = spec, sizes = p.sizes, cut = {}, gathers = {}, stored = {}, copies = self.mesh.layout.ranks }
+    local split = {}
+    for d, dim in ipairs(spec) do
+        entry.stored[d] = dim.stored * p.units[d]
+        if dim.parts > 1 then
+            local length = entry.stored[d]
+            entry.cut[#entry.cut + 1] = { dim = d, start = dim.stored_block * length + 1, length = length }
+            entry.copies = entry.copies // dim.parts
+        end
+        if #dim.gathered > 0 then
+            entry.gathers[#entry.gathers + 1] = { dim = d, axis = dim.gathered }
+        end
+        if p.logical[d] == "vocab" and #dim.kept > 0 then -- tables are used whole: tokens are shared out instead
+            entry.gathers[#entry.gathers + 1] = { dim = d, axis = dim.kept }
+        end
+        split = join(split, dim.axes)
+    end
+    -- Where the parameter is used, ranks along these axes have different tokens; what is gathered is added by that.
+    local different = join(self.batch, self.context)
+    if p.use == "sequence" then
+        different = join(different, self.sequence)
+    elseif p.use == "tokens" then
+        different = join(different, self.token_axes)
+    end
+    entry.sum = without(different, split)
+    return entry
+end
+
+--- How a model lies on a mesh. What does not divide is refused, before anything is allocated. Not collective.
+---@param mesh mx.Mesh
+---@param shape table of mx.models.shape
+---@param parameters table[] of mx.models.parameters
+---@param o {load_balance: boolean, strategy: string, async_all_gather: boolean, async_reduce_scatter: boolean}
+---@return mx.Parallel
+function parallel.new(mesh, shape, parameters, o)
+    local rules = mesh.rules
+    local self = setmetatable({ mesh = mesh, entries = {}, o = o, shape = shape }, Parallel)
+    self.batch = used(mesh, rules.activation_batch)
+    self.context = used(mesh, rules.activation_length)
+    self.sequence = used(mesh, rules.activation_norm_length)
+    local shares = join(self.batch, self.context)
+    self.products = {
+        heads = without(used(mesh, rules.heads), shares),
+        mlp = without(used(mesh, rules.mlp), shares),
+        vocab = without(used(mesh, rules.vocab), shares),
+    }
+    self.token_axes = join(self.sequence, self.products.vocab)
+    self.zigzag = #self.context > 0 and o.load_balance and shape.causal
+    check(self, shape)
+    for _, p in ipairs(parameters) do
+        self.entries[p.name] = entry_of(self, p)
+    end
+    self.parts = mesh:size(join(shares, self.token_axes))
+    self.seed = 1 / self.parts
+    return self
+end
+
+-- ---- what a rank stores ----
+
+--- This rank's part of a whole parameter, of which it makes a copy where it is smaller.
+---@param name string
+---@param whole any tensor
+---@return any
+function Parallel:store(name, whole)
+    local part = whole
+    for _, cut in ipairs(self.entries[name].cut) do
+        part = mx.narrow(part, cut)
+    end
+    return #self.entries[name].cut > 0 and part:clone() or whole
+end
+
+--- A whole parameter, put together on every rank. Collective.
+---@param name string
+---@param t any this rank's part
+---@return any
+function Parallel:whole(name, t)
+    local entry = self.entries[name]
+    local gathered = {}
+    for _, gather in ipairs(entry.gathers) do
+        t = mx.all_gather(t, gather)
+        gathered[gather.dim] = join(gathered[gather.dim] or {}, gather.axis)
+    end
+    for d, dim in ipairs(entry.spec) do
+        local left = without(dim.axes, gathered[d] or {})
+        if #left > 0 then
+            t = mx.all_gather(t, { dim = d, axis = left })
+        end
+    end
+    return t
+end
+
+-- ---- weights ----
+
+local function gather_options(self, gather, dtype)
+    return {
+        axis = gather.axis, dim = gather.dim, dtype = dtype, async = self.o.async_all_gather,
+        async_grad = self.o.async_reduce_scatter,
+    }
+end
+
+--- A parameter as this rank computes with it: gathered in the dtype that the model computes in, or as it is stored.
+--- Collective where it is gathered.
+---@param name string
+---@param t any
+---@return any
+function Parallel:gather(name, t)
+    for i, gather in ipairs(self.entries[name].gathers) do
+        t = mx.all_gather(t, gather_options(self, gather, i == 1 and self.shape.dtype or nil))
+    end
+    return t
+end
+
+--- Starts the gathers of parameters that are used soon. Collective.
+---@param params table<string, any>
+---@param names string[]
+function Parallel:prefetch(params, names)
+    for _, name in ipairs(names) do
+        local first = self.entries[name].gathers[1]
+        if first then
+            mx.prefetch(params[name], gather_options(self, first, self.shape.dtype))
+        end
+    end
+    mx.flush()
+end
+
+--- Whether the next backward pass is to add gradients over the ranks that hold a parameter alike (those that are
+--- gathered are added in any case). Not collective; backward then is.
+---@param params table<string, any>
+---@param on boolean
+function Parallel:add_gradients(params, on)
+    for name, t in util.sorted_pairs(params) do
+        local sum = self.entries[name].sum
+        if #sum > 0 then
+            mx.reduce_gradient(t, on and sum or nil)
+        end
+    end
+end
+
+--- The sum of the squares of all gradients, each element of the whole model counted once. Collective.
+---@param squares table<string, number> parameter -> that of this rank's part
+---@return number
+function Parallel:sum_of_squares(squares)
+    local sum = 0
+    for name, value in util.sorted_pairs(squares) do
+        sum = sum + value / self.entries[name].copies
+    end
+    return mx.all_reduce_(mx.tensor(sum)):item()
+end
+
+-- ---- around products ----
+
+--- Before products whose columns are split: h (B, S, E), where the sequence is split too all of it. Collective.
+---@param h any
+---@param kind "heads"|"mlp"
+---@return any
+function Parallel:enter(h, kind)
+    local alike = without(self.products[kind], self.sequence)
+    if #self.sequence > 0 then
+        h = mx.all_gather(h, { axis = self.sequence, dim = 2 })
+    end
+    return #alike > 0 and mx.fan_out(h, { axis = alike }) or h
+end
+
+--- After products whose rows are split: the sum of what the ranks have. Collective.
+---@param y any (B, S, E)
+---@param kind "heads"|"mlp"
+---@return any
+function Parallel:leave(y, kind)
+    local alike = without(self.products[kind], self.sequence)
+    if #alike > 0 then
+        y = mx.all_reduce(y, { axis = alike })
+    end
+    return #self.sequence > 0 and mx.reduce_scatter(y, { axis = self.sequence, dim = 2 }) or y
+end
+
+--- The sizes of what a rank computes.
+---@return integer heads, integer kv_heads
+function Parallel:heads()
+    local n = self.mesh:size(self.products.heads)
+    return self.shape.heads // n, self.shape.kv_heads // n
+end
+
+-- ---- tokens ----
+
+-- Our part along dimension 2 of a tensor that all ranks of the axes hold alike and that has no gradient.
+local function own_part(self, t, axes)
+    local n = self.mesh:size(axes)
+    if n == 1 then
+        return t
+    end
+    local S = t:size(2)
+    if S % n ~= 0 then
+        util.refuse("max_target_length: %d ranks (%s) do not divide the %d tokens of a sequence that each has", n,
+            table.concat(axes, ", "), S)
+    end
+    return mx.narrow(t, { dim = 2, start = self.mesh:index(axes) * (S // n) + 1, length = S // n })
+end
+
+--- Our tokens along context: (B, S) -> (B, S / context). With load balance an early and a late piece.
+---@param t any
+---@return any
+function Parallel:context_part(t)
+    if not self.zigzag then
+        return own_part(self, t, self.context)
+    end
+    local n, i, S = self.mesh:size(self.context), self.mesh:index(self.context), t:size(2)
+    if S % (2 * n) ~= 0 then
+        util.refuse("max_target_length = %d: twice the %d ranks of context do not divide it", S, n)
+    end
+    local piece = S // (2 * n)
+    return mx.concat({
+        mx.narrow(t, { dim = 2, start = i * piece + 1, length = piece }),
+        mx.narrow(t, { dim = 2, start = (2 * n - 1 - i) * piece + 1, length = piece }),
+    }, { dim = 2 })
+end
+
+--- The tokens that this rank embeds, out of those of its context part.
+---@param t any (B, S)
+---@return any
+function Parallel:embedded_part(t)
+    return own_part(self, own_part(self, t, self.sequence), without(self.token_axes, self.sequence))
+end
+
+--- Embedded tokens become the input of the layers: those of all ranks that compute with them alike. Collective.
+---@param x any (B, S', E)
+---@return any
+function Parallel:after_embedding(x)
+    local rest = without(self.token_axes, self.sequence)
+    return #rest > 0 and mx.all_gather(x, { axis = rest, dim = 2, grad = "slice" }) or x
+end
+
+--- The other way: the part of the layers' output of which this rank computes the loss. Collective backward.
+---@param x any (B, S, E)
+---@return any
+function Parallel:before_loss(x)
+    local rest = without(self.token_axes, self.sequence)
+    return #rest > 0 and mx.shard(x, { axis = rest, dim = 2 }) or x
+end
+
+-- Pieces that came in the order of the ranks, in the order of the sequence.
+local function in_sequence(self, t)
+    local n = self.mesh:size(self.context)
+    if not self.zigzag then
+        return t
+    end
+    local piece, pieces = t:size(2) // (2 * n), {}
+    for r = 0, n - 1 do
+        pieces[r + 1] = mx.narrow(t, { dim = 2, start = 2 * r * piece + 1, length = piece })
+        pieces[2 * n - r] = mx.narrow(t, { dim = 2, start = (2 * r + 1) * piece + 1, length = piece })
+    end
+    return mx.concat(pieces, { dim = 2 })
+end
+
+--- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
+--- part. Collective.
+---@return any (B, S, H, D)
+function Parallel:attention(q, k, v, options)
+    local S, n, i = q:size(2), self.mesh:size(self.context), self.mesh:index(self.context)
+    local gather = { axis = self.context, dim = 2, async = self.o.async_all_gather }
+    k, v = mx.all_gather(k, gather), mx.all_gather(v, gather)
+    mx.flush()
+    k, v = in_sequence(self, k), in_sequence(self, v)
+    local function attend(part, offset)
+        options.offset = offset
+        options.kv_length = options.causal and offset + part:size(2) or 0
+        return mx.attention(part, k, v, options)
+    end
+    if not self.zigzag then
+        return attend(q, i * S)
+    end
+    local piece = S // 2
+    return mx.concat({
+        attend(mx.narrow(q, { dim = 2, start = 1, length = piece }), i * piece),
+        attend(mx.narrow(q, { dim = 2, start = piece + 1, length = piece }), (2 * n - 1 - i) * piece),
+    }, { dim = 2 })
+end
+
+--- Positions 0, 1, ... of the tokens of B whole sequences: (B, S) i32.
+---@param B integer
+---@param S integer
+---@return any
+function parallel.positions(B, S)
+    local row, rows = mx.arange { n = S, dtype = "i32" }:view(1, S), {}
+    for b = 1, B do
+        rows[b] = row
+    end
+    return B == 1 and row or mx.concat(rows, { dim = 1 })
+end
+
+--- A batch of whole sequences as this rank computes with it: its part along context, with positions.
+---@param batch {tokens: any, targets: any, mask: any, segments: any, positions: any}
+---@return table
+function Parallel:batch_part(batch)
+    if #self.context == 0 then
+        return batch
+    end
+    if batch.segments then
+        util.refuse("packed sequences (segments) are not computed with a context axis: use another axis")
+    end
+    local positions = batch.positions or parallel.positions(batch.tokens:size(1), batch.tokens:size(2))
+    return {
+        tokens = self:context_part(batch.tokens), targets = self:context_part(batch.targets),
+        mask = batch.mask and self:context_part(batch.mask), positions = self:context_part(positions),
+    }
+end
+
+return parallel

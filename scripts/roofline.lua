@@ -1,0 +1,12 @@
+-- Which parallelism pays for a model on some hardware: FLOPs for each byte that travels, axis by axis.
+--
+--     build/mxlua scripts/roofline.lua model_name=llama3-8b hardware=v5p ranks=64 ici_tensor_parallelism=4
+--
+-- ranks        devices of the planned mesh; this itself runs as one process
+-- hardware     v5e, v5p, v6e, v7x or h100
+-- peak_tflops  TFLOP/s of a device, link_gbps GB/s (gigabytes) of a link inside a slice and dcn_gbps to other slices,
+--              in place of the hardware's
+--
+-- The model's keys and those of the mesh are those of configs/base.yml. lua/mx/roofline.lua has the formulas.
+
+require("mx").roofline.run(arg)

@@ -1,0 +1,274 @@
+-- The arithmetic intensity of each parallelism, against rules of thumb and figures worked out by hand.
+
+local lu = require "luaunit"
+local mx = require "mx"
+
+TestMachine, TestIntensity, TestAdvice, TestReport = {}, {}, {}, {}
+
+local OPTIONS = { ranks = 1, hardware = "v5p", peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0 }
+
+-- A config from short words: "ici tensor 2" is ici_tensor_parallelism=2; others are as on the command line.
+local function config(...)
+    local words = { ... }
+    for i, word in ipairs(words) do
+        words[i] = word:gsub("^(%l+) ([%l_]+) (%-?%d+)$", "%1_%2_parallelism=%3")
+    end
+    return mx.config.load(words, { options = OPTIONS })
+end
+
+-- A Llama block of one's own sizes.
+local function model(...)
+    return config("base_emb_dim=1024", "base_num_query_heads=16", "base_num_kv_heads=16", "head_dim=128",
+        "base_mlp_dim=10240", "base_num_decoder_layers=16", "vocab_size=32000", "per_device_batch_size=1",
+        "max_target_length=2048", ...)
+end
+
+-- The rows of one axis, used or not.
+local function rows(cfg, axis)
+    local used, unused = mx.roofline.rows(cfg, mx.mesh.plan(cfg, cfg.ranks), mx.roofline.machine(cfg))
+    local found = {}
+    for _, row in ipairs(table.move(unused, 1, #unused, #used + 1, used)) do
+        lu.assertAlmostEquals(row.intensity, row.flops / row.bytes, 1e-6 * row.intensity)
+        lu.assertEquals(row.compute_bound, row.intensity > row.needed)
+        found[#found + 1] = row.axis == axis and row or nil
+    end
+    return found
+end
+
+-- ---- the hardware ----
+
+-- FLOPs a byte over one ICI axis and across slices, as MaxText's guide quotes them: v5p 2,550, v6e 5,100, v7x 12,800;
+-- 73,000 across slices of v5p and v6e. An H100 is at 2,200 in its node.
+function TestMachine.test_intensity_of_the_hardware()
+    for name, expected in pairs({ v5e = 2189, v5p = 2550, v6e = 5100, v7x = 12817, h100 = 2199 }) do
+        local machine = mx.roofline.machine(config("hardware=" .. name))
+        lu.assertAlmostEquals(machine.peak / machine.ici, expected, 1)
+    end
+    for _, name in ipairs({ "v5p", "v6e" }) do
+        local machine = mx.roofline.machine(config("hardware=" .. name))
+        lu.assertAlmostEquals(machine.peak / machine.dcn, 73000, 500)
+    end
+end
+
+function TestMachine.test_figures_of_the_user()
+    local machine = mx.roofline.machine(config("peak_tflops=0.1", "link_gbps=4", "dcn_gbps=1"))
+    lu.assertEquals({ machine.peak, machine.ici, machine.dcn }, { 0.1e12, 4e9, 1e9 })
+    machine = mx.roofline.machine(config("link_gbps=90"))
+    lu.assertEquals({ machine.name, machine.peak, machine.ici }, { "v5p", 459e12, 90e9 })
+    for _, word in ipairs({ "hardware=v5x", "peak_tflops=-1", "ranks=0" }) do
+        lu.assertFalse(pcall(config, word))
+    end
+end
+
+-- ---- the intensities ----
+
+-- M / TP: a tensor axis of 4 needs M above 10k on v5p, 20k on v6e, 51k on v7x; of 16, above 41k on v5p and 82k on v6e.
+function TestIntensity.test_tensor()
+    local function bound(hardware, mlp, tensor)
+        local row = rows(model("hardware=" .. hardware, "base_mlp_dim=" .. mlp, "ranks=16", "ici tensor " .. tensor),
+            "tensor")[1]
+        lu.assertAlmostEquals(row.intensity, mlp / tensor, 1e-6)
+        return row.compute_bound
+    end
+    for _, case in ipairs({ { "v5p", 10200, 4 }, { "v6e", 20400, 4 }, { "v7x", 51264, 4 }, { "v5p", 40800, 16 },
+        { "v6e", 81600, 16 } }) do
+        local hardware, mlp, tensor = table.unpack(case)
+        lu.assertFalse(bound(hardware, mlp, tensor))
+        lu.assertTrue(bound(hardware, mlp + 64, tensor))
+    end
+end
+
+function TestIntensity.test_tensor_axes_share_the_mlp_and_the_heads()
+    local cfg = model("ranks=16", "ici tensor 2", "ici tensor_sequence 4")
+    for _, axis in ipairs({ "tensor", "tensor_sequence" }) do
+        local found = rows(cfg, axis)
+        lu.assertAlmostEquals(found[1].intensity, 10240 / 8, 1e-6)
+        lu.assertAlmostEquals(found[2].intensity, 16 * 128 / 8, 1e-6)
+    end
+    -- A step: 16 layers, forward counted three times, 8 x 2048 tokens of 1024 bf16.
+    lu.assertAlmostEquals(rows(cfg, "tensor")[1].bytes, 16 * 3 * 8 * 2048 * 1024 * 2, 1)
+end
+
+-- B tokens that a device computes on: fsdp on v5p is compute-bound from 2,550 on.
+function TestIntensity.test_fsdp()
+    local function row(...)
+        return rows(model("ranks=16", ...), "fsdp")[1]
+    end
+    lu.assertAlmostEquals(row("max_target_length=2550").intensity, 2550, 1e-6)
+    lu.assertFalse(row("max_target_length=2550").compute_bound)
+    lu.assertTrue(row("max_target_length=2551").compute_bound)
+    lu.assertAlmostEquals(row("per_device_batch_size=4").intensity, 4 * 2048, 1e-6)
+    -- Devices of a tensor axis have the same tokens: each computes on those of all, with a part of the weights.
+    local params = mx.models.count(mx.models.shape(model()))
+    local split = row("ici tensor 4")
+    lu.assertAlmostEquals(split.intensity, 4 * 2048, 1e-6)
+    lu.assertAlmostEquals(split.bytes, 6 * params / 4, 1)
+    lu.assertAlmostEquals(row("dtype=float32").intensity, 2048 / 2, 1e-6)
+    lu.assertAlmostEquals(row("gradient_accumulation_steps=3").bytes, 3 * row().bytes, 1) -- gathered in each pass
+end
+
+function TestIntensity.test_axes_that_gather_weights_are_alike()
+    for _, axis in ipairs({ "fsdp_transpose", "context", "expert" }) do
+        local row = rows(model("ranks=8", "ici fsdp 1", ("ici %s 8"):format(axis)), axis)[1]
+        lu.assertAlmostEquals(row.intensity, 2048, 1e-6)
+        lu.assertStrContains(row.what, "weights")
+    end
+end
+
+function TestIntensity.test_data()
+    local row = rows(model("ranks=8", "ici data 8", "ici fsdp 1"), "data")[1]
+    local params = mx.models.count(mx.models.shape(model()))
+    lu.assertAlmostEquals(row.bytes, 4 * params, 1)
+    lu.assertAlmostEquals(row.flops, 4 * 2048 * params, 1e3)
+    lu.assertAlmostEquals(row.intensity, 2048, 1e-6)
+    row = rows(model("ranks=8", "ici data 8", "ici fsdp 1", "gradient_accumulation_steps=4"), "data")[1]
+    lu.assertAlmostEquals(row.intensity, 4 * 2048, 1e-6) -- once a step
+end
+
+-- Across slices: the chips of a slice times the tokens of one, whatever the mesh inside.
+function TestIntensity.test_data_across_slices()
+    for _, words in ipairs({ {}, { "ici tensor 16" }, { "ici tensor 4", "ici context 2" }, { "ici data 4" },
+        { "ici data 256", "ici fsdp 1" } }) do
+        local found = rows(model("ranks=512", "num_slices=2", table.unpack(words)), "data")
+        local row = found[#found]
+        lu.assertEquals({ row.level, row.size }, { "dcn", 2 })
+        lu.assertAlmostEquals(row.intensity, 256 * 2048, 1e-3)
+        lu.assertAlmostEquals(row.needed, 73440, 1e-6)
+    end
+end
+
+function TestIntensity.test_fsdp_across_slices()
+    local found = rows(model("ranks=64", "num_slices=4", "dcn fsdp 4", "ici tensor 2"), "fsdp")
+    lu.assertEquals({ found[1].level, found[1].size, found[2].level, found[2].size }, { "ici", 8, "dcn", 4 })
+    lu.assertAlmostEquals(found[1].intensity, 2 * 2048, 1e-6)
+    lu.assertAlmostEquals(found[2].intensity, 16 * 2048, 1e-6)
+end
+
+-- S Hq / (Hkv CP), and half of it where a causal mask leaves half.
+function TestIntensity.test_keys_and_values_of_context()
+    local function intensity(...)
+        local row = rows(model("ranks=8", "ici context 4", "base_num_kv_heads=4", ...), "context")[2]
+        lu.assertStrContains(row.what, "keys and values")
+        return row.intensity
+    end
+    lu.assertAlmostEquals(intensity("attention_type=full"), 2048 * 16 / (4 * 4), 1e-6)
+    lu.assertAlmostEquals(intensity(), 2048 * 16 / (4 * 4) / 2, 1e-6)
+    -- A window of 512: a band of S W - W^2 / 2 of the square.
+    lu.assertAlmostEquals(intensity("attention_type=local_sliding", "sliding_window_size=512"),
+        2048 * 16 / (4 * 4) * (2048 * 512 - 512 * 512 / 2) / 2048 ^ 2, 1e-6)
+end
+
+-- 1.5 layers of a stage x M: with one layer a stage, M above 1,700 on v5p, and across slices above 49k. The guide's 210
+-- and 6k are for 8 experts a token, which do 8 times the work.
+function TestIntensity.test_stage()
+    local function row(mlp, ...)
+        return rows(model("ranks=16", "base_mlp_dim=" .. mlp, "ici fsdp 1", ...), "stage")[1]
+    end
+    lu.assertAlmostEquals(row(2048, "ici stage 16").intensity, 1.5 * 2048, 1e-6)
+    lu.assertAlmostEquals(row(2048, "ici stage 4", "ici fsdp 4").intensity, 4 * 1.5 * 2048, 1e-6)
+    lu.assertFalse(row(1700, "ici stage 16").compute_bound)
+    lu.assertTrue(row(1701, "ici stage 16").compute_bound)
+    local over = { "dcn stage 16", "num_slices=16" }
+    lu.assertFalse(row(48960, table.unpack(over)).compute_bound)
+    lu.assertTrue(row(48961, table.unpack(over)).compute_bound)
+end
+
+function TestIntensity.test_mixing_changes_nothing()
+    local alone = rows(model("ranks=4", "ici tensor 4"), "tensor")[1].intensity
+    local mixed = rows(model("ranks=64", "ici tensor 4", "ici stage 2", "ici context 2"), "tensor")[1].intensity
+    lu.assertAlmostEquals(mixed, alone, 1e-6)
+end
+
+-- An axis of size 1 is shown as if it had 2, beside those that there are.
+function TestIntensity.test_axes_of_size_one()
+    local cfg = model("ranks=8", "ici tensor 2")
+    local used, unused = mx.roofline.rows(cfg, mx.mesh.plan(cfg, 8), mx.roofline.machine(cfg))
+    local seen = {}
+    for _, row in ipairs(used) do
+        seen[row.axis] = "used"
+    end
+    for _, row in ipairs(unused) do
+        lu.assertEquals({ row.size, row.level }, { 2, "ici" })
+        seen[row.axis] = "unused"
+    end
+    for _, axis in ipairs(mx.mesh.AXES) do
+        lu.assertEquals(seen[axis], (axis == "fsdp" or axis == "tensor") and "used" or "unused")
+    end
+    lu.assertAlmostEquals(rows(cfg, "tensor_sequence")[1].intensity, 10240 / 4, 1e-6)
+end
+
+function TestIntensity.test_rules_of_the_user()
+    -- Without fsdp in the rule of emb, weights are whole on all of its ranks: their gradients are all-reduced.
+    local row = rows(model("ranks=8", "logical_axis_rules=[[embed,[]]]"), "fsdp")[1]
+    lu.assertStrContains(row.what, "gradients: all-reduce")
+    lu.assertAlmostEquals(row.intensity, 2048, 1e-6)
+end
+
+-- ---- advice ----
+
+function TestAdvice.test_the_largest_tensor_axis()
+    local shape = mx.models.shape(config("model_name=llama3-8b")) -- mlp 14,336, 8 kv_heads
+    lu.assertEquals(mx.roofline.tensor_limit(shape, shape.mlp, 2550), 4) -- 14,336 / 5.6
+    lu.assertEquals(mx.roofline.tensor_limit(shape, shape.mlp, 5100), 2)
+    lu.assertEquals(mx.roofline.tensor_limit(shape, shape.mlp, 12800), 1)
+    lu.assertEquals(mx.roofline.tensor_limit(shape, shape.mlp, 10), 8) -- no more than kv_heads
+    shape = mx.models.shape(config("model_name=128b"))
+    lu.assertEquals(mx.roofline.tensor_limit(shape, shape.mlp, 197e12 / 90e9), 16) -- as the published job has it
+end
+
+function TestAdvice.test_the_least_tokens_of_fsdp()
+    lu.assertEquals(mx.roofline.least_tokens(2550, 1, 2), 2551)
+    lu.assertEquals(mx.roofline.least_tokens(2550, 4, 2), 638)
+    lu.assertEquals(mx.roofline.least_tokens(2550, 1, 4), 5101)
+end
+
+-- ---- the report ----
+
+local function report(...)
+    local lines = mx.roofline.report(config(...))
+    for _, line in ipairs(lines) do
+        lu.assertTrue(#line <= 80, line)
+        lu.assertNil(line:find("%s$"), "'" .. line .. "'")
+    end
+    return table.concat(lines, "\n")
+end
+
+function TestReport.test_llama()
+    local text = report("model_name=llama3-8b", "ranks=64", "ici tensor 4")
+    lu.assertStrContains(text, "v5p: 64 ranks: fsdp 16 x tensor 4")
+    lu.assertStrContains(text, "fsdp              16 ICI 11.22 GiB     395    32,768   2,550 compute-bound")
+    lu.assertStrContains(text, "tensor             4 ICI 24.00 GiB      92     3,584   2,550 compute-bound")
+    lu.assertStrContains(text, "1,024   2,550 communication-bound\n    output of attention")
+    lu.assertStrContains(text:gsub("\n", " "), "tensor axes of up to 4 together keep the MLP compute-bound "
+        .. "(mlp 14,336 / 4 = 3,584); none does that for the output of attention. fsdp needs at least 638 tokens a "
+        .. "device (4 devices share theirs); here are 8,192.")
+end
+
+function TestReport.test_its_width()
+    report()
+    report("ranks=8", "model_name=tiny")
+    report("model_name=128b", "hardware=v7x", "ranks=262144", "num_slices=1024", "ici tensor 16",
+        "per_device_batch_size=64")
+    report("model_name=16b", "ranks=256", "ici data 2", "ici stage 2", "ici fsdp_transpose 2", "ici context 2",
+        "ici tensor 2", "ici tensor_sequence 2", "ici expert 2")
+end
+
+function TestReport.test_advice_in_words()
+    local function flat(...)
+        return (report(...):gsub("\n", " "))
+    end
+    lu.assertStrContains(flat("ranks=8"), "No tensor axis stays compute-bound inside a slice: mlp 1,408 / 2 is at most "
+        .. "2,550. fsdp needs at least 2,551 tokens a device; here are 2,048, too few.")
+    lu.assertStrContains(flat("base_num_kv_heads=1", "base_mlp_dim=16384"),
+        "No tensor axis divides all of 8 heads, 1 kv_heads")
+    lu.assertStrContains(flat("ranks=1"), "nothing travels")
+end
+
+function TestReport.test_a_mesh_that_cannot_divide_the_model()
+    local done, message = pcall(report, "model_name=gpt2-124m", "ranks=8", "ici tensor 8")
+    lu.assertFalse(done)
+    lu.assertStrContains(tostring(message), "attention: dimension 2 (heads) has 12 elements, which 8 parts (tensor=8)")
+    done, message = pcall(report, "ranks=8", "ici tensor 3")
+    lu.assertFalse(done)
+    lu.assertStrContains(tostring(message), "ici_tensor_parallelism=2")
+end

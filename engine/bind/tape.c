@@ -106,7 +106,7 @@ static int scope(lua_State *L)
 static int remat_region(lua_State *L)
 {
     const char *names[64];
-    mx_remat_policy policy = {.keep_held = !lua_istable(L, 1), .names = names};
+    mx_remat_policy policy = {.keep_held = !lua_istable(L, 1), .regathers = true, .names = names};
     luaL_checktype(L, 2, LUA_TFUNCTION);
     for (int i = 1; !policy.keep_held && i <= 64; i++) {
         if (lua_rawgeti(L, 1, i) == LUA_TNIL) {
@@ -238,6 +238,7 @@ int mxl_open_tape(lua_State *L)
     mx_apply_hooks.recording = mx_tape_is_recording;
     mx_apply_hooks.record = mx_tape_record;
     mx_apply_hooks.prefetch = mx_collective_prefetch;
+    mx_apply_hooks.leaf_done = mx_collective_leaf_done;
     luaL_newlib(L, functions);
     return 1;
 }

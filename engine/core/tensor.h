@@ -47,6 +47,7 @@ typedef struct mx_tensor {
     bool released;          /* the scope that made it has closed: no longer the user's */
     int held;               /* recorded calls that will read the values, and 1 more when a policy saved them */
     int pending;            /* calls still to be run again that read the values; 0 outside rematerialisation */
+    uint32_t reduce_axes;   /* of a leaf: its gradient is added over these mesh axes when backward has it; 0: none */
     bool saved;             /* a policy keeps the values: held counts one for it */
     struct mx_node *node;   /* the recorded call that makes it; NULL: a leaf */
     struct mx_tensor *grad; /* gradient gathered so far, of the same shape; owned */

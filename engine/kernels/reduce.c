@@ -4,6 +4,7 @@
 #include "core/pool.h"
 
 #include <math.h>
+#include <string.h>
 
 enum {
     WIDTH = 1024, /* columns summed at a time: their f32 sums stay in the first-level cache */
@@ -272,14 +273,19 @@ DEFINE_ACROSS(across_i32, int32_t, uint32_t)
 DEFINE_ACROSS(across_u8, uint8_t, uint32_t)
 DEFINE_ACROSS(across_i8, int8_t, uint32_t)
 
-void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y)
+void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
+                      void *again, bool stream)
 {
-    if (mx_dtype_is_float(dtype))
-        current()->across(fold, k, from, dtype, n, scale, y);
-    else if (dtype == MX_I32)
+    if (mx_dtype_is_float(dtype)) {
+        current()->across(fold, k, from, dtype, n, scale, y, again, stream);
+        return;
+    }
+    if (dtype == MX_I32)
         across_i32(fold, k, from, n, y.data);
     else if (dtype == MX_U8)
         across_u8(fold, k, from, n, y.data);
     else
         across_i8(fold, k, from, n, y.data);
+    if (again)
+        memcpy(again, y.data, (size_t)n * mx_dtype_bytes(dtype));
 }

@@ -34,8 +34,11 @@ typedef enum mx_fold { MX_FOLD_SUM, MX_FOLD_SQUARES, MX_FOLD_MAX } mx_fold;
 
 /* y[i] = scale * the sum (or the largest, NaN where there is one) over the k arrays from[0 .. k) of their element i, taken
  * in this order. Floats: summed in f32 and rounded once, y either float. Integers: y of the same dtype, sums wrap
- * around, scale 1. y may be one of `from`. Never MX_FOLD_SQUARES. On the calling thread alone. */
-void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y);
+ * around, scale 1. y may be one of `from`. Never MX_FOLD_SQUARES. `again`, unless NULL, gets the same bits as y; it may be
+ * one of `from` too. `stream`: write it past the caches, for which a store fence must follow. On the calling thread alone.
+ */
+void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
+                      void *again, bool stream);
 
 /* ---- the loops for one instruction set, on one thread; x f32 or bf16 ---- */
 
@@ -45,7 +48,8 @@ typedef struct mx_reduce_paths {
     /* acc[j] folded with x[i * stride + j] for i in 0 .. n, j in 0 .. width. Not MX_FOLD_SQUARES. */
     void (*rows)(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width);
     /* mx_reduce_across for floats. */
-    void (*across)(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y);
+    void (*across)(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
+                   void *again, bool stream);
 } mx_reduce_paths;
 extern const mx_reduce_paths mx_reduce_portable, mx_reduce_avx2, mx_reduce_avx512, mx_reduce_avx512_bf16;
 

@@ -267,6 +267,56 @@ const mx_op mx_op_fan_out = {
     .vjp = fan_out_vjp,
 };
 
+/* ---- shard ---- */
+
+static mx_status shard_infer(mx_call *call)
+{
+    MX_TRY(check_dim(call, &writable(call)->dim, "dim"));
+    MX_TRY(check_divides(call, attributes(call)->dim));
+    mx_shape shape = call->in[0]->shape;
+    shape.size[attributes(call)->dim] /= group_size(call);
+    return mx_out(call, 0, call->in[0]->dtype, &shape);
+}
+
+static mx_cost shard_cost(const mx_call *call)
+{
+    double bytes = (double)mx_bytes(call->out[0]);
+    return (mx_cost){.bytes_read = bytes, .bytes_written = bytes};
+}
+
+static mx_status shard_host(mx_call *call)
+{
+    const collective_attr *a = attributes(call);
+    mx_block from = mx_block_split(call->in[0], (int)a->dim, group_size(call)), to = mx_block_whole(call->out[0]);
+    mx_stream in = {.blocks = &from, .n = 1, .count = to.row};
+    if (to.row > 0)
+        mx_stream_read(&in, mx_mesh_index(a->axis), 0, to.row, to.dtype, to.data);
+    return MX_OK;
+}
+
+static mx_status shard_vjp(mx_vjp *v)
+{
+    const collective_attr *a = attributes(v->call);
+    const collective_attr back = {.axis = a->axis, .dim = a->dim, .dtype = (int)mx_vjp_dtype(v, 0)};
+    return apply_one(&mx_op_all_gather, v->out_grad[0], &back, &v->grad[0]);
+}
+
+static const mx_attr shard_attrs[] = {ATTR_AXIS, ATTR_DIM, {0}};
+
+const mx_op mx_op_shard = {
+    .name = "shard",
+    .doc = "this rank's part, cut along dim, of an x that all hold alike; its gradient is put together. Collective backward",
+    .inputs = inputs,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = shard_attrs,
+    .attr_bytes = sizeof(collective_attr),
+    .infer = shard_infer,
+    .cost = shard_cost,
+    .host = shard_host,
+    .vjp = shard_vjp,
+};
+
 /* ---- all_gather ---- */
 
 /* A gather that was started ahead of the call for it. */
@@ -374,7 +424,17 @@ static mx_status gather_ahead(const mx_call *call)
 
 mx_status mx_collective_prefetch(const mx_call *call)
 {
+    if (!call)
+        return mx_comm_flush();
     return call->op == &mx_op_all_gather ? gather_ahead(call) : MX_OK;
+}
+
+mx_status mx_collective_leaf_done(mx_tensor *t)
+{
+    if (t->reduce_axes == 0)
+        return MX_OK;
+    const collective_attr a = {.axis = t->reduce_axes, .async = mx_comm.async_all_reduce};
+    return mx_apply(&mx_op_all_reduce_, &t->grad, 1, &a, NULL);
 }
 
 void mx_collective_forget(void)
@@ -385,20 +445,29 @@ void mx_collective_forget(void)
 
 static const char *const all_gather_grads[] = {"reduce_scatter", "slice", NULL};
 
-static mx_status slice_own(const mx_vjp *v, const collective_attr *a, mx_tensor **grad)
+static mx_status slice_own(mx_vjp *v, const collective_attr *a)
 {
-    struct {
-        int64_t dim, start, length;
-    } narrow = {a->dim, 0, v->call->in[0]->shape.size[a->dim]};
-    narrow.start = 1 + narrow.length * mx_mesh_index(a->axis);
-    return mx_apply(&mx_op_narrow, v->out_grad, 1, &narrow, grad);
+    const collective_attr own = {.axis = a->axis, .dim = a->dim};
+    mx_tensor *part = NULL;
+    MX_TRY(apply_one(&mx_op_shard, v->out_grad[0], &own, &part));
+    mx_dtype dtype = mx_vjp_dtype(v, 0);
+    if (part->dtype == dtype) {
+        v->grad[0] = part;
+        return MX_OK;
+    }
+    const struct {
+        int dtype;
+    } cast = {(int)dtype};
+    mx_status status = mx_apply(&mx_op_cast, &part, 1, &cast, &v->grad[0]);
+    mx_release(part);
+    return status;
 }
 
 static mx_status all_gather_vjp(mx_vjp *v)
 {
     const collective_attr *a = attributes(v->call);
     if (a->grad == 1)
-        return slice_own(v, a, &v->grad[0]);
+        return slice_own(v, a);
     const collective_attr back = {.axis = a->axis, .dim = a->dim, .dtype = (int)mx_vjp_dtype(v, 0),
                                   .async = a->async_grad};
     return apply_one(&mx_op_reduce_scatter, v->out_grad[0], &back, &v->grad[0]);

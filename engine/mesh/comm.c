@@ -1,5 +1,6 @@
 #include "mesh/comm.h"
 
+#include "core/cpu.h"
 #include "core/job.h"
 #include "mesh/board.h"
 #include "mesh/mpi.h"
@@ -160,6 +161,7 @@ static mx_status add_tensor(batch *b, const mx_transfer *t)
     b->x.in.n = b->x.out.n = b->n;
     b->x.in.count = b->x.out.count = b->x.in.count + t->count;
     b->tag.count = b->x.in.count;
+    b->x.out.past_caches = t->out && mx_bytes(t->out) > mx_cpu_l3_share_bytes();
     b->bytes += t->count * (int64_t)mx_dtype_bytes(t->wire);
     return MX_OK;
 }
@@ -222,7 +224,7 @@ static mx_status copy_alone(const mx_transfer *t)
         return MX_OK;
     MX_TRY(mx_tensor_wait(t->in, false));
     mx_block out_block = t->out_block;
-    mx_stream out = {&out_block, 1, t->count};
+    const mx_stream out = {.blocks = &out_block, .n = 1, .count = t->count};
     mx_stream_write(&out, 0, 0, t->count, t->in_block.dtype, t->in_block.data);
     return MX_OK;
 }

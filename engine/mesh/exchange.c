@@ -119,7 +119,8 @@ static void fold_into(const job *j, const mx_stream *out, int part, int64_t firs
     mx_dtype dtype = out->blocks[0].dtype;
     void *place = mx_stream_find(out, part, first, n, dtype);
     void *result = place ? place : (char *)j->scratch + MX_SLOT_BYTES;
-    mx_reduce_across(j->fold, j->team->n, j->from, j->wire, n, j->scale, (mx_array){result, dtype});
+    mx_reduce_across(j->fold, j->team->n, j->from, j->wire, n, j->scale, (mx_array){result, dtype}, NULL,
+                     false);
     if (!place)
         mx_stream_write(out, part, first, n, dtype, result);
 }
@@ -208,7 +209,9 @@ static mx_status reduce_fold(const job *j, int64_t first, int64_t n)
     char *slot;
     MX_TRY(mx_team_open(team, SECOND, &slot));
     mx_dtype dtype = j->out->blocks[0].dtype;
-    mx_reduce_across(j->fold, team->n, j->from, j->wire, share, j->scale, (mx_array){slot, dtype});
+    void *place = mx_stream_find(j->out, 0, first + start, share, dtype);
+    mx_reduce_across(j->fold, team->n, j->from, j->wire, share, j->scale, (mx_array){slot, dtype}, place,
+                     j->out->past_caches);
     mx_team_done(team, FIRST);
     int64_t out_size = (int64_t)mx_dtype_bytes(dtype);
     for (int step = 1; step < team->n; step++) {
@@ -217,7 +220,8 @@ static mx_status reduce_fold(const job *j, int64_t first, int64_t n)
         MX_TRY(mx_team_give(team, SECOND, other, 0, (size_t)(share * out_size)));
     }
     mx_team_post(team, SECOND);
-    mx_stream_write(j->out, 0, first + start, share, dtype, slot);
+    if (!place)
+        mx_stream_write(j->out, 0, first + start, share, dtype, slot);
     return MX_OK;
 }
 
@@ -343,6 +347,8 @@ static mx_status exchange_on(mx_team *team, const int *parts, const mx_exchange 
         status = mx_fail(MX_ERR_MEMORY, "no memory for an exchange between %d ranks", team->n);
     if (status == MX_OK)
         status = run_on_team(&j, x);
+    if (out->past_caches)
+        mx_stream_fence();
     mx_pool_free(j.scratch, j.scratch ? 3 * (int64_t)MX_SLOT_BYTES : 0);
     free(j.from);
     return status;

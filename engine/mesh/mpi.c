@@ -105,6 +105,15 @@ mx_status mx_mpi_start(int *argc, char ***argv)
     if (ranks == 1 && foreign && atoi(foreign) > 1)
         return mx_fail(MX_ERR_MPI, "started by Open MPI's mpirun, but built with %s: use its mpirun (mpirun.mpich)",
                        mx_mpi_library());
+    /* An srun that MPICH cannot talk to makes each task rank 0 of 1: N runs over the same files. A launcher that it can
+     * talk to sets PMI_SIZE, even for one rank. Slurm sets the step's tasks in srun's steps, not in a batch script. */
+    const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *job_tasks = getenv("SLURM_NTASKS");
+    const char *task = getenv("SLURM_PROCID");
+    if (ranks == 1 && !getenv("PMI_SIZE") && tasks && atoi(tasks) > 1 && job_tasks && strcmp(tasks, job_tasks) == 0)
+        return mx_fail(MX_ERR_MPI,
+                       "srun started %s tasks, but task %s is rank 0 of 1: use srun --mpi=pmi2, or mpirun "
+                       "(for %s runs on their own, unset SLURM_STEP_NUM_TASKS)",
+                       tasks, task ? task : "?", tasks);
     return look_at_node();
 }
 

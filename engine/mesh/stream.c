@@ -2,6 +2,7 @@
 
 #include "kernels/elementwise.h"
 
+#include <immintrin.h>
 #include <string.h>
 
 enum { CAST_BLOCK = 16 << 10 }; /* few enough for mx_cast to stay on one thread */
@@ -29,11 +30,40 @@ mx_block mx_block_split(const mx_tensor *t, int dim, int parts)
     return block;
 }
 
-static void convert(mx_dtype from_dtype, const void *from, mx_dtype to_dtype, void *to, int64_t n)
+/* Sixteen bytes at a time, which every x86-64 has, fill a cache line as fast as wider stores do. */
+static void copy_past_caches(void *to, const void *from, size_t bytes)
+{
+    size_t head = (size_t)(-(uintptr_t)to) % 64;
+    if (bytes < 4096) {
+        memcpy(to, from, bytes);
+        return;
+    }
+    memcpy(to, from, head);
+    char *y = (char *)to + head;
+    const char *x = (const char *)from + head;
+    size_t lines = (bytes - head) / 64;
+    for (size_t i = 0; i < lines; i++, x += 64, y += 64) {
+        __m128i a = _mm_loadu_si128((const __m128i *)x), b = _mm_loadu_si128((const __m128i *)(x + 16));
+        __m128i c = _mm_loadu_si128((const __m128i *)(x + 32)), d = _mm_loadu_si128((const __m128i *)(x + 48));
+        _mm_stream_si128((__m128i *)y, a);
+        _mm_stream_si128((__m128i *)(y + 16), b);
+        _mm_stream_si128((__m128i *)(y + 32), c);
+        _mm_stream_si128((__m128i *)(y + 48), d);
+    }
+    memcpy(y, x, (bytes - head) % 64);
+}
+
+void mx_stream_fence(void) { _mm_sfence(); }
+
+static void convert(mx_dtype from_dtype, const void *from, mx_dtype to_dtype, void *to, int64_t n,
+                    bool past_caches)
 {
     size_t from_size = mx_dtype_bytes(from_dtype), to_size = mx_dtype_bytes(to_dtype);
     if (from_dtype == to_dtype) {
-        memcpy(to, from, (size_t)n * to_size);
+        if (past_caches)
+            copy_past_caches(to, from, (size_t)n * to_size);
+        else
+            memcpy(to, from, (size_t)n * to_size);
         return;
     }
     for (int64_t i = 0; i < n; i += CAST_BLOCK) {
@@ -91,7 +121,7 @@ void mx_stream_read(const mx_stream *s, int part, int64_t first, int64_t n, mx_d
         const char *from = address(&p, part);
         mx_dtype dtype = p.block->dtype;
         int64_t run = next_run(&p, n);
-        convert(dtype, from, wire, to, run);
+        convert(dtype, from, wire, to, run, false);
         to = (char *)to + run * (int64_t)mx_dtype_bytes(wire);
         n -= run;
     }
@@ -104,7 +134,7 @@ void mx_stream_write(const mx_stream *s, int part, int64_t first, int64_t n, mx_
         char *to = address(&p, part);
         mx_dtype dtype = p.block->dtype;
         int64_t run = next_run(&p, n);
-        convert(wire, from, dtype, to, run);
+        convert(wire, from, dtype, to, run, s->past_caches);
         from = (const char *)from + run * (int64_t)mx_dtype_bytes(wire);
         n -= run;
     }

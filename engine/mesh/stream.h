@@ -19,7 +19,8 @@ typedef struct mx_block {
 typedef struct mx_stream {
     mx_block *blocks; /* all of one dtype */
     int n;
-    int64_t count; /* elements of one part */
+    int64_t count;    /* elements of one part */
+    bool past_caches; /* whether writing goes past them: mx_stream_fence must follow before others read */
 } mx_stream;
 
 /* The block of a tensor of which a part is all. */
@@ -31,6 +32,8 @@ mx_block mx_block_split(const mx_tensor *t, int dim, int parts);
 /* Elements first .. first + n of a part to `to`, or from `from`, cast to (from) `wire`. */
 void mx_stream_read(const mx_stream *s, int part, int64_t first, int64_t n, mx_dtype wire, void *to);
 void mx_stream_write(const mx_stream *s, int part, int64_t first, int64_t n, mx_dtype wire, const void *from);
+
+void mx_stream_fence(void);
 
 /* Where they are, when they are neighbours in memory and of the dtype `wire`; else NULL. */
 void *mx_stream_find(const mx_stream *s, int part, int64_t first, int64_t n, mx_dtype wire);

@@ -140,7 +140,8 @@ typedef struct mx_hooks {
     bool (*recording)(void);
     mx_status (*record)(mx_call *call);                               /* after success, with outputs */
     void (*timed)(const mx_call *call, double start_s, double end_s); /* seconds of mx_now() */
-    mx_status (*prefetch)(const mx_call *call); /* start what a call, to be run again soon, waits for */
+    mx_status (*prefetch)(const mx_call *call); /* start what a call, to be run again soon, waits for; NULL: no more */
+    mx_status (*leaf_done)(mx_tensor *t);       /* backward has gathered all of a leaf's gradient */
 } mx_hooks;
 extern mx_hooks mx_apply_hooks;
 

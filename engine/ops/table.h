@@ -40,7 +40,7 @@
     /* permute.c */ \
     X(permute) X(transpose) X(gather) X(gather_grad) \
     /* mesh/collective.c */ \
-    X(all_reduce) X(all_reduce_) X(fan_out) X(all_gather) X(all_gather_) X(reduce_scatter) X(reduce_scatter_) \
+    X(all_reduce) X(all_reduce_) X(fan_out) X(shard) X(all_gather) X(all_gather_) X(reduce_scatter) X(reduce_scatter_) \
     X(all_to_all) X(all_to_all_) X(collective_permute) X(collective_permute_) X(broadcast) X(broadcast_)
 /* clang-format on */
 

@@ -6,12 +6,19 @@ static bool is_missing(const mx_tensor *t) { return t && !t->storage; }
 
 static mx_status restore(mx_tape *tape, mx_tensor *t, int before);
 
-/* The calls that may have to run again together: those of the innermost dropping region around `node`. */
-static bool find_range(const mx_tape *tape, const mx_node *node, int before, int *first, int *last)
+/* The innermost dropping region around `node`, or -1. */
+static int find_region(const mx_tape *tape, const mx_node *node)
 {
     int r = node->region;
     while (r >= 0 && !tape->regions[r].drops)
         r = tape->regions[r].parent;
+    return r;
+}
+
+/* The calls that may have to run again together: those of that region. */
+static bool find_range(const mx_tape *tape, const mx_node *node, int before, int *first, int *last)
+{
+    int r = find_region(tape, node);
     if (r < 0)
         return false;
     *first = tape->regions[r].first;
@@ -93,6 +100,35 @@ static mx_status restore(mx_tape *tape, mx_tensor *t, int before)
                        "%s is needed by backward but has been released; keep it with t:keep() or return "
                        "it from its scope",
                        mx_tensor_text(t));
+    return MX_OK;
+}
+
+static mx_status prefetch_call(const mx_call *call)
+{
+    bool wanted = (call->op->flags & MX_OP_REGATHER) && is_missing(call->out[0]) && call->out[0]->held > 0;
+    for (int i = 0; i < call->n_in; i++)
+        wanted = wanted && !is_missing(call->in[i]);
+    return wanted ? mx_apply_hooks.prefetch(call) : MX_OK;
+}
+
+mx_status mx_remat_prefetch(mx_tape *tape, int index)
+{
+    int r = find_region(tape, tape->nodes[index]);
+    if (!mx_apply_hooks.prefetch || tape->prefetch_regions == 0 || r < 0 || r == tape->ahead_of)
+        return MX_OK;
+    tape->ahead_of = r;
+    int n = tape->regions[r].first - 1;
+    for (int ahead = 0; ahead < tape->prefetch_regions && n >= 0; ahead++) {
+        while (n >= 0 && find_region(tape, tape->nodes[n]) < 0)
+            n--;
+        if (n < 0)
+            break;
+        const mx_region *region = &tape->regions[find_region(tape, tape->nodes[n])];
+        for (int k = region->first; k < region->last; k++)
+            MX_TRY(prefetch_call(&tape->nodes[k]->call));
+        MX_TRY(mx_apply_hooks.prefetch(NULL));
+        n = region->first - 1;
+    }
     return MX_OK;
 }
 

@@ -19,11 +19,16 @@ typedef struct mx_tape {
     int n_nodes, nodes_capacity;
     mx_region *regions;
     int n_regions, regions_capacity;
+    int prefetch_regions; /* that many ahead; 0: none */
+    int ahead_of;         /* the region for which that was done last */
 } mx_tape;
 
 mx_tape *mx_tape_get(void);
 mx_status mx_tape_record(mx_call *call); /* the hook of mx_apply */
 void mx_tape_unhold(mx_tensor *t);       /* one reader less; the values go with the last, once released */
+
+/* Starts the gathers of the regions that backward comes to after the one of nodes[index]. */
+mx_status mx_remat_prefetch(mx_tape *tape, int index);
 
 /* Makes sure that what the vjp of nodes[index] reads has values. */
 mx_status mx_remat_ensure(mx_tape *tape, mx_node *node, int index);

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-static mx_tape tape = {.recording = true, .region = -1};
+static mx_tape tape = {.recording = true, .region = -1, .ahead_of = -1};
 
 mx_tape *mx_tape_get(void) { return &tape; }
 
@@ -19,6 +19,8 @@ bool mx_tape_set_recording(bool on)
 bool mx_tape_is_recording(void) { return tape.recording; }
 
 int mx_tape_length(void) { return tape.n_nodes; }
+
+void mx_tape_set_prefetch(int regions) { tape.prefetch_regions = regions; }
 
 /* Calls `visit` for each tensor whose values the vjp of the node will read. A leaf counts whatever the operation
  * says: it cannot be computed again, and running the call again reads it. */
@@ -140,7 +142,7 @@ mx_status mx_tape_region_open(const mx_remat_policy *policy, mx_scope **scope)
                                                .last = -1,
                                                .scope = *scope,
                                                .policy = policy,
-                                               .drops = !policy->keep_held};
+                                               .drops = !policy->keep_held || policy->regathers};
     tape.region = tape.n_regions++;
     return MX_OK;
 }
@@ -197,8 +199,11 @@ mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n
         return mx_fail(MX_ERR_STATE, "a scope was closed inside another that is still open");
     mx_region *region = &tape.regions[tape.region];
     region->last = tape.n_nodes;
-    for (int n = region->first; region->drops && n < region->last; n++)
-        apply_policy(region, &tape.nodes[n]->call, results, n_results);
+    for (int n = region->first; region->drops && n < region->last; n++) {
+        const mx_call *call = &tape.nodes[n]->call;
+        if (!region->policy->keep_held || (call->op->flags & MX_OP_REGATHER))
+            apply_policy(region, call, results, n_results);
+    }
     region->policy = NULL;
     tape.region = region->parent;
     bool wanted = scope->parent != NULL; /* whether anything outside may still lead backward in here */
@@ -286,6 +291,7 @@ static mx_status walk_back(mx_node *node, int index)
     if (!call->op->vjp)
         return mx_fail(MX_ERR_STATE, "%s has no gradient; use t:detach() where none is wanted", call->op->name);
     MX_TRY(mx_remat_ensure(&tape, node, index));
+    MX_TRY(mx_remat_prefetch(&tape, index));
     mx_vjp v = {.call = call, .out_grad = out_grad};
     for (int i = 0; i < call->n_in; i++) {
         mx_tensor *t = call->in[i];
@@ -326,6 +332,24 @@ static mx_status seed_loss(mx_tensor *loss, double seed)
     return MX_OK;
 }
 
+/* The leaves that no call still to be walked back reads: each call holds its leaves. */
+static mx_status finish_leaves(const mx_node *node)
+{
+    const mx_call *call = &node->call;
+    for (int i = 0; i < call->n_in; i++) {
+        mx_tensor *t = call->in[i];
+        int here = 0; /* times that this call reads it */
+        for (int k = 0; k < call->n_in; k++)
+            here += call->in[k] == t;
+        bool seen = false;
+        for (int k = 0; k < i; k++)
+            seen = seen || call->in[k] == t;
+        if (t && !seen && !t->node && t->grad && t->held == here && mx_apply_hooks.leaf_done)
+            MX_TRY(mx_apply_hooks.leaf_done(t));
+    }
+    return MX_OK;
+}
+
 mx_status mx_tape_backward(mx_tensor *loss, double seed)
 {
     if (tape.region >= 0 && tape.regions[tape.region].drops)
@@ -338,9 +362,12 @@ mx_status mx_tape_backward(mx_tensor *loss, double seed)
             mx_node *node = tape.nodes[tape.n_nodes - 1];
             status = walk_back(node, tape.n_nodes - 1);
             tape.n_nodes--;
+            if (status == MX_OK)
+                status = finish_leaves(node);
             forget(node);
         }
         mx_tape_clear();
+        tape.ahead_of = -1;
     }
     mx_scope_swap(scope);
     mx_tape_set_recording(recording);

@@ -22,6 +22,7 @@ typedef struct mx_node {
 
 typedef struct mx_remat_policy {
     bool keep_held; /* everything that a vjp reads stays ("none"); else only what the names say */
+    bool regathers; /* with keep_held: but for the results of operations marked MX_OP_REGATHER */
     int n_names;
     const char *const *names; /* interned names of the tensors to save */
 } mx_remat_policy;
@@ -48,6 +49,9 @@ void mx_tape_region_abandon(mx_scope *scope);
 /* Gradients of the scalar `loss` (scaled by `seed`) for every leaf that requires one. Consumes the tape. Not
  * collective. MX_ERR_STATE when the loss depends on no such leaf, or its tape is already consumed. */
 mx_status mx_tape_backward(mx_tensor *loss, double seed);
+
+/* How many regions ahead of the one that backward is in have their MX_OP_REGATHER calls started (mx_hooks.prefetch). */
+void mx_tape_set_prefetch(int regions);
 
 /* Forgets all records: what a step without backward leaves behind. */
 void mx_tape_clear(void);

@@ -16,7 +16,7 @@ local function nothing() end
 ---@param params table<string, any>
 ---@param name string
 ---@param shape integer[]
----@param options? table std (normal with it) or value (all of it), seed, dtype, store (a function that is given the whole
+---@param options? table std (normal with it) or value (all of it), seed, dtype, store (a function that gets the whole
 ---       parameter and returns what is kept of it)
 ---@return any tensor that collects a gradient
 function nn.parameter(params, name, shape, options)

@@ -38,13 +38,17 @@ static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride
             acc[j] = fold_in(fold, acc[j], load(x, i * stride + j));
 }
 
-static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y)
+static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
+                   void *again, bool stream)
 {
+    (void)stream;
     for (int64_t i = 0; i < n; i++) {
         float acc = mx_get_float(from[0], i, dtype);
         for (int r = 1; r < k; r++)
             acc = fold_in(fold, acc, mx_get_float(from[r], i, dtype));
         mx_set_float(y.data, i, acc * scale, y.dtype);
+        if (again)
+            mx_set_float(again, i, acc * scale, y.dtype);
     }
 }
 

@@ -1,6 +1,6 @@
 #include "kernels/reduce.h"
 
-#include "kernels/simd/simd.h"
+#include "kernels/simd/rows.h"
 
 #include <math.h>
 
@@ -100,14 +100,6 @@ static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride
         rows_as(MX_FOLD_MAX, false, acc, x.data, n, stride, width);
 }
 
-MX_INLINE void put(void *p, bool half, int64_t i, vf x)
-{
-    if (half)
-        vf_store_bf16((mx_bf16 *)p + i, x);
-    else
-        vf_store((float *)p + i, x);
-}
-
 MX_INLINE void put_one(void *p, bool half, int64_t i, float x)
 {
     if (half)
@@ -116,8 +108,14 @@ MX_INLINE void put_one(void *p, bool half, int64_t i, float x)
         ((float *)p)[i] = x;
 }
 
-MX_INLINE void across_as(mx_fold fold, int k, const void *const *from, bool half, int64_t n, float scale, void *y,
-                         bool half_y)
+/* Where the k arrays are folded to: y, and the same again. */
+typedef struct across_to {
+    void *y, *again;
+    bool stream;
+} across_to;
+
+MX_INLINE void across_as(mx_fold fold, int k, const void *const *from, bool half, int64_t n, float scale,
+                         const across_to *to, bool half_y, bool stream)
 {
     int64_t i = 0;
     for (; i + 4 * VL <= n; i += 4 * VL) {
@@ -128,29 +126,49 @@ MX_INLINE void across_as(mx_fold fold, int k, const void *const *from, bool half
             for (int u = 0; u < 4; u++)
                 acc[u] = fold_in(fold, acc[u], get(from[r], half, i + u * VL));
         for (int u = 0; u < 4; u++)
-            put(y, half_y, i + u * VL, acc[u] * vf_set1(scale));
+            acc[u] = acc[u] * vf_set1(scale);
+        for (int u = 0; u < 4; u += 2) {
+            row_store2(to->y, i + u * VL, acc[u], acc[u + 1], half_y, false);
+            if (to->again)
+                row_store2(to->again, i + u * VL, acc[u], acc[u + 1], half_y, stream);
+        }
     }
     for (; i < n; i++) {
         float acc = get_one(from[0], half, i);
         for (int r = 1; r < k; r++)
             acc = fold_one(fold, acc, get_one(from[r], half, i));
-        put_one(y, half_y, i, acc * scale);
+        put_one(to->y, half_y, i, acc * scale);
+        if (to->again)
+            put_one(to->again, half_y, i, acc * scale);
     }
 }
 
-static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y)
+MX_INLINE void across_sum(int k, const void *const *from, bool half, int64_t n, float scale, const across_to *to,
+                          bool half_y)
+{
+    if (to->stream)
+        across_as(MX_FOLD_SUM, k, from, half, n, scale, to, half_y, true);
+    else
+        across_as(MX_FOLD_SUM, k, from, half, n, scale, to, half_y, false);
+}
+
+static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
+                   void *again, bool stream)
 {
     bool half = dtype == MX_BF16, half_y = y.dtype == MX_BF16;
+    const across_to to = {y.data, again, stream && again && (uintptr_t)again % 64 == 0};
     if (fold == MX_FOLD_MAX && half)
-        across_as(MX_FOLD_MAX, k, from, true, n, scale, y.data, half_y);
+        across_as(MX_FOLD_MAX, k, from, true, n, scale, &to, half_y, false);
     else if (fold == MX_FOLD_MAX)
-        across_as(MX_FOLD_MAX, k, from, false, n, scale, y.data, half_y);
+        across_as(MX_FOLD_MAX, k, from, false, n, scale, &to, half_y, false);
     else if (half && half_y)
-        across_as(MX_FOLD_SUM, k, from, true, n, scale, y.data, true);
+        across_sum(k, from, true, n, scale, &to, true);
     else if (half)
-        across_as(MX_FOLD_SUM, k, from, true, n, scale, y.data, false);
+        across_sum(k, from, true, n, scale, &to, false);
+    else if (half_y)
+        across_sum(k, from, false, n, scale, &to, true);
     else
-        across_as(MX_FOLD_SUM, k, from, false, n, scale, y.data, half_y);
+        across_sum(k, from, false, n, scale, &to, false);
 }
 
 const mx_reduce_paths MX_SIMD_NAME(mx_reduce) = {.row = row, .rows = rows, .across = across};

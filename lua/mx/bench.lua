@@ -1,9 +1,10 @@
 --- The published benchmark, one chip of it: a rank does a chip's arithmetic with that chip's matrix shapes.
 --
 -- The published job shards weights over 256 chips and gathers them layer by layer, so a chip computes with whole
--- matrices (128B: with 1/16 of heads, mlp and vocabulary), holds f32 gradients before they are scattered, and updates
--- its own part of the parameters only. What this machine cannot hold or finish in time is cut: layers and tokens, never
--- a matrix. The banner says what was cut; what stays is arithmetic, without traffic between chips.
+-- matrices (128B: with 1/16 of heads, mlp and vocabulary), and updates its own part of the parameters only. The ranks
+-- form a mesh of the same axes, as many of each as there are ranks for: they gather, scatter and add as the chips do,
+-- among themselves. What this machine cannot hold or finish in time is cut: layers and tokens, never a matrix. The
+-- banner says what was cut.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -38,6 +39,59 @@ local function check_published(name, shape)
             util.refuse("%s has %s = %d; published is %d", name, key, shape[key], job[key])
         end
     end
+end
+
+-- How many of the ranks lie along tensor, and how many along fsdp: as the job has both, or fsdp alone.
+local function default_mesh(job, ranks)
+    local tensor = 1
+    if job.tensor > 1 then
+        while ranks % tensor ~= 0 or tensor * tensor < ranks do
+            tensor = tensor + 1
+        end
+    end
+    return ranks // tensor, tensor
+end
+
+-- Which words the user may give: those of the benchmark, the mesh and communication. Other keys are the job's.
+local WORDS = {
+    "^bench_seconds$", "^remat_policy$", "^metrics_file$", "^ici_fsdp_parallelism$", "^ici_tensor_parallelism$",
+    "^async_", "_combine_threshold_bytes$", "^prefetch_", "^debug_collectives$", "^collective_timeout_s$",
+}
+
+local function load_config(name, words)
+    local given, all = {}, { "model_name=" .. name }
+    for _, word in ipairs(words) do
+        local key, known = word:match("^([%w_]+)="), false
+        for _, pattern in ipairs(WORDS) do
+            known = known or (key and key:find(pattern)) and true
+        end
+        if not known then
+            util.refuse("'%s' on the command line: expected bench_seconds, remat_policy, metrics_file, "
+                .. "ici_fsdp_parallelism, ici_tensor_parallelism, or a key of communication in configs/base.yml", word)
+        end
+        given[key], all[#all + 1] = true, word
+    end
+    if not given.remat_policy then
+        all[#all + 1] = "remat_policy=full"
+    end
+    if not given.ici_fsdp_parallelism and not given.ici_tensor_parallelism then
+        local fsdp, tensor = default_mesh(JOBS[name], mx.ranks())
+        all[#all + 1] = "ici_fsdp_parallelism=" .. fsdp
+        all[#all + 1] = "ici_tensor_parallelism=" .. tensor
+    end
+    return mx.config.load(all, { options = { bench_seconds = 60.0 } })
+end
+
+-- The model that `ranks` of such chips along tensor make together.
+local function ranks_shape(chip, tensor)
+    local shape = {}
+    for key, value in pairs(chip) do
+        shape[key] = value
+    end
+    for _, key in ipairs({ "heads", "kv_heads", "mlp", "vocab" }) do
+        shape[key] = chip[key] * tensor
+    end
+    return shape
 end
 
 --- The part of a model that one chip of its published job computes with.
@@ -142,7 +196,7 @@ end
 -- ---- the run ----
 
 -- AdamW on this chip's part of each parameter: f32 master values and moments of the first 1/fsdp of its elements, from
--- which the bf16 weights are written in the same pass.
+-- which the bf16 weights are written in the same pass. (What the mesh has cut already counts.)
 local function new_shards(params, fsdp)
     local shards = {}
     for name, t in util.sorted_pairs(params) do
@@ -156,7 +210,7 @@ local function new_shards(params, fsdp)
     return shards
 end
 
--- Update number `count`; returns the norm of this chip's part of the gradients.
+-- Update number `count`; returns the norm of this chip's part of the gradients, for all chips here. Collective.
 local function update_shards(params, shards, count, config)
     local step <close> = mx.step()
     local grads, sum = {}, 0
@@ -167,7 +221,7 @@ local function update_shards(params, shards, count, config)
             sum = sum + mx.sum_squares(grads[name]):item()
         end
     end
-    local norm = math.sqrt(sum)
+    local norm = math.sqrt(mx.train.average(sum))
     for name, grad in util.sorted_pairs(grads) do
         local shard = shards[name]
         mx.adamw(shard.master, grad, shard.m, shard.v, shard.weights, {
@@ -182,7 +236,7 @@ local function update_shards(params, shards, count, config)
     return norm
 end
 
-local function print_plan(name, shape, chip, plan, full)
+local function print_plan(name, shape, chip, plan, full, mesh)
     local job = JOBS[name]
     local part = job.tensor > 1 and ("1/%d of heads, mlp and vocabulary"):format(job.tensor) or "whole matrices"
     local function cut(what, from, to)
@@ -203,7 +257,11 @@ local function print_plan(name, shape, chip, plan, full)
     say("  cut        %s, %s,", cut("layers", chip.layers, plan.layers),
         cut("sequences", full.sequences, plan.sequences))
     say("             %s, %s", cut("sequence length", full.length, plan.length), cut("chips", 256, ranks))
-    say("  left out   traffic between chips: nothing is gathered, scattered or reduced")
+    if ranks == 1 then
+        say("  left out   traffic between chips: nothing is gathered, scattered or added")
+    else
+        say("  mesh       %s; traffic among these only", mesh:summary())
+    end
     say("  so         the vocabulary is %.1f %% of the FLOPs, %.1f %% with all layers", share(plan.layers),
         share(chip.layers))
     say("  settings   remat_policy %s; bf16 weights and compute, f32 gradients", chip.remat)
@@ -212,21 +270,25 @@ local function print_plan(name, shape, chip, plan, full)
         util.duration(plan.seconds), plan.bytes / 2 ^ 30, mx.threads(), mx.threads() == 1 and "" or "s")
 end
 
-local function run_steps(config, model, shards, plan, report)
+local function run_steps(config, model, shards, plan, report, mesh)
+    local part = mesh:index(mesh.rules.activation_batch) -- ranks along tensor read the same sequences
     local function random_tokens(seed)
         local sizes = { plan.sequences, plan.length }
-        return mx.rand { shape = sizes, high = model.shape.vocab, seed = 2 * mx.rank() + seed }:to("i32")
+        return mx.rand { shape = sizes, high = model.shape.vocab, seed = 2 * part + seed }:to("i32")
+    end
+    local parallel = model.parallel
+    if parallel then
+        parallel:add_gradients(model.params, true)
     end
     local batch = { tokens = random_tokens(0), targets = random_tokens(1) }
     for step = 1, plan.steps do
         local loss = mx.scope(function()
             local value = model:loss(batch)
-            mx.backward(value)
-            return value:item()
+            mx.backward(value, parallel and parallel.seed or 1)
+            return mx.train.average(value:item())
         end)
         local norm = update_shards(model.params, shards, step, config)
         mx.train.check_finite(step, loss, norm, config.learning_rate)
-        mx.barrier()
         report:step(step, { loss = loss, grad_norm = norm, learning_rate = config.learning_rate })
     end
     return report:finish()
@@ -239,11 +301,12 @@ end
 
 --- Runs the benchmark of one published model. Collective.
 ---@param name string 16b, 32b, 64b or 128b
----@param words string[] bench_seconds (about how long it takes), remat_policy, metrics_file
+---@param words string[] bench_seconds (about how long it takes), remat_policy, metrics_file, and keys of mesh and
+---       communication
 ---@return table summary
 function bench.run(name, words)
-    local o = mx.config.options(words, { bench_seconds = 60.0, remat_policy = "full", metrics_file = "" })
-    local config = mx.config.load({ "model_name=" .. name, "remat_policy=" .. o.remat_policy })
+    local config = load_config(name, words)
+    local mesh = mx.train.mesh(config) or mx.mesh.plan(config, 1)
     local job, shape = JOBS[name], mx.models.shape(config)
     check_published(name, shape)
     local chip = bench.chip_shape(name, shape)
@@ -253,28 +316,29 @@ function bench.run(name, words)
     local info = mx.info()
     local plan = agree(bench.plan(chip, job.fsdp, full, {
         memory = info.memory_bytes / info.node_ranks * MEMORY_SHARE,
-        seconds = o.bench_seconds * TIME_SHARE,
+        seconds = config.bench_seconds * TIME_SHARE,
         rate = matmul_rate(chip),
     }))
-    print_plan(name, shape, chip, plan, full)
+    print_plan(name, shape, chip, plan, full, mesh)
 
     chip.layers = plan.layers
     local params = mx.models.count(chip)
     say("  setting up %s parameters ...", util.thousands(params))
-    local model = mx.models.new(chip)
-    local shards = new_shards(model.params, job.fsdp)
+    local model = mx.models.new(ranks_shape(chip, mesh:size("tensor")), mesh, config)
+    local shards = new_shards(model.params, job.fsdp // mesh:size("fsdp"))
     local report = mx.metrics.new {
         steps = plan.steps,
         flops = mx.flops.step(config.flop_formula, chip, params, plan.sequences, plan.length),
         tokens = plan.sequences * plan.length / job.tensor, -- the tokens of a group are shared by its chips
         params = params, formula = config.flop_formula, peak = peak, dtype = chip.dtype,
-        file = o.metrics_file, period = 1, warmup = 1,
+        file = config.metrics_file, period = 1, warmup = 1,
         extra = {
             bench = name, host = "this host", published_params = job.params, layers = plan.layers,
             sequences = plan.sequences, length = plan.length, remat_policy = chip.remat,
+            fsdp = mesh:size("fsdp"), tensor = mesh:size("tensor"),
         },
     }
-    local summary = run_steps(config, model, shards, plan, report)
+    local summary = run_steps(config, model, shards, plan, report, mesh)
     local cell, published = published_figure(name)
     say("this host: %s of its measured peak (%s)", summary.mfu and ("%.2f %%"):format(summary.mfu) or "unknown share",
         config.flop_formula)

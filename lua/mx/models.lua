@@ -168,20 +168,17 @@ Decoder.__index = Decoder
 --- A decoder with fresh parameters, the same on every rank; on a mesh this rank's parts of them. What does not divide
 --- by the mesh is refused before anything is allocated. Not collective.
 ---@param shape table of models.shape; or a config, for mx.models.new(config)
----@param mesh? mx.Mesh with a config only
+---@param mesh? mx.Mesh
+---@param config? table for a mesh: where `shape` is no config, the one that says how to communicate
 ---@return mx.Decoder
-function models.new(shape, mesh)
-    local config
+function models.new(shape, mesh, config)
     if rawget(shape, "emb") == nil then
         config, shape = shape, models.shape(shape)
     end
     local self = setmetatable({ shape = shape, params = {}, layers = {}, passes = 0, prefetch_layers = 0 }, Decoder)
     local list = models.parameters(shape)
     if mesh and mesh.layout.ranks > 1 then
-        self.parallel = mx.parallel.new(mesh, shape, list, {
-            load_balance = config.context_parallel_load_balance, async_all_gather = config.async_all_gather,
-            async_reduce_scatter = config.async_reduce_scatter,
-        })
+        self.parallel = mx.parallel.new(mesh, shape, list, config)
         self.prefetch_layers = config.prefetch_layers
     end
     for i = 1, shape.layers do

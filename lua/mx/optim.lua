@@ -20,26 +20,29 @@ Optimizer.__index = Optimizer
 
 local UPDATES = {}
 
-function UPDATES.adamw(self, name, t, grad, lr, grad_scale)
+function UPDATES.adamw(self, name, values, grad, lr, grad_scale)
     local state, o = self.state[name], self.options
-    mx.adamw(t, grad, state.m, state.v, {
+    mx.adamw(values, grad, state.m, state.v, {
         lr = lr, beta1 = o.beta1, beta2 = o.beta2, eps = o.eps, eps_root = o.eps_root, weight_decay = o.weight_decay,
         step = self.steps, grad_scale = grad_scale,
     })
 end
 
-function UPDATES.sgd(self, name, t, grad, lr, grad_scale)
+function UPDATES.sgd(self, name, values, grad, lr, grad_scale)
     local state, o = self.state[name], self.options
-    mx.sgd(t, grad, state.momentum,
+    mx.sgd(values, grad, state.momentum,
         { lr = lr, momentum = o.momentum, weight_decay = o.weight_decay, grad_scale = grad_scale })
 end
 
 local function new_optimizer(kind, params, options, moments)
-    local self = setmetatable({ kind = kind, params = params, options = options, state = {}, steps = 0 }, Optimizer)
+    local parallel = options.parallel or nil
+    options.parallel = nil
+    local self = setmetatable(
+        { kind = kind, params = params, options = options, state = {}, steps = 0, parallel = parallel }, Optimizer)
     for name, t in util.sorted_pairs(params) do
-        local state = {}
+        local state, length = {}, parallel and parallel:updated(name)
         for _, moment in ipairs(moments) do
-            state[moment] = mx.zeros(t:size(), "f32"):keep()
+            state[moment] = mx.zeros(length and { length } or t:size(), "f32"):keep()
         end
         self.state[name] = state
     end
@@ -49,40 +52,24 @@ end
 --- AdamW with decoupled weight decay and bias correction.
 ---@param params table<string, any>
 ---@param options? table learning_rate (number or function of the step), beta1, beta2, eps, eps_root, weight_decay, clip
+---       (a norm), parallel (the mx.Parallel of a model on a mesh)
 ---@return mx.Optimizer
 function optim.adamw(params, options)
     local standard = {
         learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, eps_root = 0, weight_decay = 0, clip = 0,
+        parallel = false,
     }
     return new_optimizer("adamw", params, util.options(options, standard, "mx.optim.adamw"), { "m", "v" })
 end
 
 --- Gradient descent, with momentum when it is above 0.
 ---@param params table<string, any>
----@param options? table learning_rate (number or function of the step), momentum, weight_decay, clip
+---@param options? table learning_rate (number or function of the step), momentum, weight_decay, clip, parallel
 ---@return mx.Optimizer
 function optim.sgd(params, options)
-    local standard = { learning_rate = 1e-2, momentum = 0, weight_decay = 0, clip = 0 }
+    local standard = { learning_rate = 1e-2, momentum = 0, weight_decay = 0, clip = 0, parallel = false }
     local o = util.options(options, standard, "mx.optim.sgd")
     return new_optimizer("sgd", params, o, o.momentum > 0 and { "momentum" } or {})
-end
-
-local function of_config(config, params)
-    local rate = optim.cosine {
-        peak = config.learning_rate,
-        steps = config.learning_rate_schedule_steps > 0 and config.learning_rate_schedule_steps or config.steps,
-        warmup_fraction = config.warmup_steps_fraction,
-        final_fraction = config.cosine_learning_rate_final_fraction,
-    }
-    if config.opt_type == "sgd" then
-        return optim.sgd(params,
-            { learning_rate = rate, momentum = config.sgd_momentum, clip = config.gradient_clipping_threshold })
-    end
-    return optim.adamw(params, {
-        learning_rate = rate, beta1 = config.adam_b1, beta2 = config.adam_b2, eps = config.adam_eps,
-        eps_root = config.adam_eps_root, weight_decay = config.adam_weight_decay,
-        clip = config.gradient_clipping_threshold,
-    })
 end
 
 --- The optimizer that a config asks for.
@@ -91,9 +78,20 @@ end
 ---@param parallel? mx.Parallel of the model, on a mesh
 ---@return mx.Optimizer
 function optim.new(config, params, parallel)
-    local optimizer = of_config(config, params)
-    optimizer.parallel = parallel
-    return optimizer
+    local rate = optim.cosine {
+        peak = config.learning_rate,
+        steps = config.learning_rate_schedule_steps > 0 and config.learning_rate_schedule_steps or config.steps,
+        warmup_fraction = config.warmup_steps_fraction,
+        final_fraction = config.cosine_learning_rate_final_fraction,
+    }
+    local o = { learning_rate = rate, clip = config.gradient_clipping_threshold, parallel = parallel }
+    if config.opt_type == "sgd" then
+        o.momentum = config.sgd_momentum
+        return optim.sgd(params, o)
+    end
+    o.beta1, o.beta2, o.eps, o.eps_root = config.adam_b1, config.adam_b2, config.adam_eps, config.adam_eps_root
+    o.weight_decay = config.adam_weight_decay
+    return optim.adamw(params, o)
 end
 
 --- A schedule: linear from 0 to the peak, which the last warm-up step has, then a cosine down to final_fraction of it,
@@ -114,19 +112,26 @@ function optim.cosine(o)
     end
 end
 
---- The norm of all gradients together. Parameters without one count as zero. Collective on a mesh.
+-- The norm of these gradients together. Collective on a mesh.
+local function norm_of(grads, parallel)
+    local squares, sum = {}, 0
+    for name, grad in util.sorted_pairs(grads) do
+        squares[name] = mx.sum_squares(grad):item()
+        sum = sum + squares[name]
+    end
+    return math.sqrt(parallel and parallel:sum_of_squares(squares) or sum)
+end
+
+--- The norm of all gradients together. Parameters without one count as zero.
 ---@param params table<string, any>
----@param parallel? mx.Parallel that says how the parameters lie on a mesh
 ---@return number
-function optim.grad_norm(params, parallel)
+function optim.grad_norm(params)
     return mx.scope(function()
-        local squares, sum = {}, 0
-        for name, t in util.sorted_pairs(params) do
-            local grad = t:grad()
-            squares[name] = grad and mx.sum_squares(grad):item() or 0
-            sum = sum + squares[name]
+        local grads = {}
+        for name, t in pairs(params) do
+            grads[name] = t:grad()
         end
-        return math.sqrt(parallel and parallel:sum_of_squares(squares) or sum)
+        return norm_of(grads)
     end)
 end
 
@@ -139,10 +144,19 @@ function Optimizer:rate(step)
 end
 
 --- One update from the gathered gradients, which it then clears. Parameters without a gradient stay as they are.
---- Clipping is folded into the update; a norm that is not finite changes nothing, for the caller to act on.
+--- Clipping is folded into the update; a norm that is not finite changes nothing, for the caller to act on. Collective
+--- on a mesh.
 ---@return number norm of the gradients before clipping
 function Optimizer:step()
-    local norm, clip, scale = optim.grad_norm(self.params, self.parallel), self.options.clip, 1
+    local step <close> = mx.step()
+    local parallel, grads = self.parallel, {}
+    for name, t in util.sorted_pairs(self.params) do
+        local grad = t:grad()
+        if grad then
+            grads[name] = parallel and parallel:updated_gradient(name, grad) or grad
+        end
+    end
+    local norm, clip, scale = norm_of(grads, parallel), self.options.clip, 1
     if clip > 0 and norm > clip then
         scale = clip / norm
     end
@@ -150,15 +164,18 @@ function Optimizer:step()
     if finite then
         self.steps = self.steps + 1
     end
-    for name, t in util.sorted_pairs(self.params) do
-        local grad = t:grad()
-        if grad then
-            if finite then
-                UPDATES[self.kind](self, name, t, grad, self:rate(self.steps), scale)
-            end
-            t:zero_grad()
-            grad:release() -- now, not when Lua collects the handle
+    for name, grad in util.sorted_pairs(grads) do
+        local t = self.params[name]
+        if finite then
+            local values = parallel and parallel:updated_values(name, t) or t
+            UPDATES[self.kind](self, name, values, grad, self:rate(self.steps), scale)
         end
+        local all = t:grad()
+        t:zero_grad()
+        all:release() -- now, not when Lua collects the handle
+    end
+    if parallel and finite then
+        parallel:finish_update(self.params)
     end
     return norm
 end

@@ -111,11 +111,26 @@ local function entry_of(self, p)
     return entry
 end
 
+-- Ranks along data that hold a parameter alike may share out its update: each takes an equal run of the elements.
+local function share_update(self, entry)
+    local n, count = self.mesh:size("data"), 1
+    for _, size in ipairs(entry.stored) do
+        count = count * size
+    end
+    if n == 1 or count % n ~= 0 or not contains(entry.sum, "data") then
+        return
+    end
+    entry.update = { length = count // n, start = self.mesh:index("data") * (count // n) + 1, dim = 1 }
+    entry.sum = without(entry.sum, { "data" })
+    entry.copies = entry.copies // n
+end
+
 --- How a model lies on a mesh. What does not divide is refused, before anything is allocated. Not collective.
 ---@param mesh mx.Mesh
 ---@param shape table of mx.models.shape
 ---@param parameters table[] of mx.models.parameters
----@param o {load_balance: boolean, strategy: string, async_all_gather: boolean, async_reduce_scatter: boolean}
+---@param o table of a config: context_parallel_load_balance, context_parallel_strategy, async_all_gather,
+---       async_reduce_scatter, shard_optimizer_over_data
 ---@return mx.Parallel
 function parallel.new(mesh, shape, parameters, o)
     local rules = mesh.rules
@@ -130,10 +145,14 @@ function parallel.new(mesh, shape, parameters, o)
         vocab = without(used(mesh, rules.vocab), shares),
     }
     self.token_axes = join(self.sequence, self.products.vocab)
-    self.zigzag = #self.context > 0 and o.load_balance and shape.causal
+    self.zigzag = #self.context > 0 and o.context_parallel_load_balance and shape.causal
     check(self, shape)
     for _, p in ipairs(parameters) do
-        self.entries[p.name] = entry_of(self, p)
+        local entry = entry_of(self, p)
+        if o.shard_optimizer_over_data then
+            share_update(self, entry)
+        end
+        self.entries[p.name] = entry
     end
     self.parts = mesh:size(join(shares, self.token_axes))
     self.seed = 1 / self.parts
@@ -230,6 +249,47 @@ function Parallel:sum_of_squares(squares)
         sum = sum + value / self.entries[name].copies
     end
     return mx.all_reduce_(mx.tensor(sum)):item()
+end
+
+-- ---- the optimizer ----
+
+--- How many elements of a parameter this rank updates, when the ranks along data share that out; else nil.
+---@param name string
+---@return integer?
+function Parallel:updated(name)
+    local update = self.entries[name].update
+    return update and update.length
+end
+
+--- The gradient of the elements that this rank updates. Collective where that is shared out.
+---@param name string
+---@param grad any of all that it stores
+---@return any
+function Parallel:updated_gradient(name, grad)
+    if not self.entries[name].update then
+        return grad
+    end
+    return mx.reduce_scatter(grad:view(grad:numel()), { axis = "data", async = self.o.async_reduce_scatter })
+end
+
+--- The values that this rank updates: they share the parameter's memory.
+---@param name string
+---@param t any
+---@return any
+function Parallel:updated_values(name, t)
+    local update = self.entries[name].update
+    return update and mx.narrow(t:detach():view(t:numel()), update) or t
+end
+
+--- After the update: each rank gets what the others have updated. Collective where that is shared out.
+---@param params table<string, any>
+function Parallel:finish_update(params)
+    for name, t in util.sorted_pairs(params) do
+        if self.entries[name].update then
+            mx.all_gather_(t:detach():view(t:numel()), { axis = "data", async = self.o.async_all_gather })
+        end
+    end
+    mx.flush()
 end
 
 -- ---- around products ----

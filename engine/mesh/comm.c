@@ -161,7 +161,7 @@ static mx_status add_tensor(batch *b, const mx_transfer *t)
     b->x.in.n = b->x.out.n = b->n;
     b->x.in.count = b->x.out.count = b->x.in.count + t->count;
     b->tag.count = b->x.in.count;
-    b->x.out.past_caches = t->out && mx_bytes(t->out) > mx_cpu_l3_share_bytes();
+    b->x.out.past_caches = t->out && !t->in_place && mx_bytes(t->out) > mx_cpu_l3_share_bytes();
     b->bytes += t->count * (int64_t)mx_dtype_bytes(t->wire);
     return MX_OK;
 }

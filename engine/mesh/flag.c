@@ -11,7 +11,7 @@
 
 enum { PAUSES = 64 }; /* between two looks at the clock */
 
-static double spin_s = 20e-6;
+static double spin_s = 100e-6; /* more than waking up takes: else one sleep makes the other rank sleep, and so on */
 
 void mx_flag_set_spin_us(double us) { spin_s = 1e-6 * us; }
 

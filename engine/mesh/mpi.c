@@ -65,6 +65,24 @@ static mx_status open_board(MPI_Comm node, int place)
     return mx_board_watch();
 }
 
+/* Gives each rank of the machine its share of the cores, unless the launcher has bound the ranks already: the scheduler
+ * would move ranks that wait for each other onto one core. MXLUA_BIND=0 in the environment leaves them alone. */
+static void bind_to_share(const cpu_set_t *mine, const cpu_set_t *all, int place)
+{
+    const char *asked = getenv("MXLUA_BIND");
+    int share = node_cores / node_ranks, skip = place * share, left = share;
+    if (node_ranks == 1 || share == 0 || !CPU_EQUAL(mine, all) || (asked && strcmp(asked, "0") == 0))
+        return;
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    for (int core = 0; core < CPU_SETSIZE && left > 0; core++)
+        if (CPU_ISSET(core, all) && skip-- <= 0) {
+            CPU_SET(core, &own);
+            left--;
+        }
+    sched_setaffinity(0, sizeof own, &own); /* threads that are started later inherit it */
+}
+
 /* Ranks on this machine, and the union of the cores that they are allowed: mpirun may have bound each to its own. */
 static mx_status look_at_node(void)
 {
@@ -79,6 +97,7 @@ static mx_status look_at_node(void)
     MX_TRY(mx_mpi_check(MPI_Allreduce(&mine, &all, (int)sizeof mine, MPI_BYTE, MPI_BOR, node),
                         "finding the cores of this machine"));
     node_cores = CPU_COUNT(&all) > 0 ? CPU_COUNT(&all) : mx_cpu_cores();
+    bind_to_share(&mine, &all, place);
     if (node_ranks > node_cores)
         mx_flag_set_spin_us(1);
     node_of = calloc((size_t)ranks, sizeof *node_of);

@@ -382,6 +382,18 @@ function Parallel:before_loss(x)
     return #rest > 0 and mx.shard(x, { axis = rest, dim = 2 }) or x
 end
 
+-- Any number of tensors put together along dimension 2: mx.concat takes sixteen at a time.
+local function concat(list)
+    while #list > 1 do
+        local joined = {}
+        for i = 1, #list, 16 do
+            joined[#joined + 1] = mx.concat({ table.unpack(list, i, math.min(i + 15, #list)) }, { dim = 2 })
+        end
+        list = joined
+    end
+    return list[1]
+end
+
 -- Pieces that came in the order of the ranks, in the order of the sequence.
 local function in_sequence(self, t)
     local n = self.mesh:size(self.context)
@@ -393,7 +405,7 @@ local function in_sequence(self, t)
         pieces[r + 1] = mx.narrow(t, { dim = 2, start = 2 * r * piece + 1, length = piece })
         pieces[2 * n - r] = mx.narrow(t, { dim = 2, start = (2 * r + 1) * piece + 1, length = piece })
     end
-    return mx.concat(pieces, { dim = 2 })
+    return concat(pieces)
 end
 
 --- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
@@ -425,11 +437,7 @@ end
 ---@param S integer
 ---@return any
 function parallel.positions(B, S)
-    local row, rows = mx.arange { n = S, dtype = "i32" }:view(1, S), {}
-    for b = 1, B do
-        rows[b] = row
-    end
-    return B == 1 and row or mx.concat(rows, { dim = 1 })
+    return mx.zeros({ B, S }, "i32") + mx.arange { n = S, dtype = "i32" }:view(1, S)
 end
 
 --- A batch of whole sequences as this rank computes with it: its part along context, with positions.

@@ -2,7 +2,8 @@
 # Runs the tests of a build: tests/run.sh [BUILD [PATTERN]]
 #
 # A suite is a program of tests/c, a file of tests/lua, or a file of tests/mpi at one of its rank counts (its first line
-# says "-- ranks: 1 2 3"). Each prints "N passed, N failed" last and runs in a process of its own under a time limit; a
+# says "-- ranks: 1 2 3"; a second one, "-- nodes: 2", has it run once more as if every 2 ranks were a machine of their
+# own, where there are more). Each prints "N passed, N failed" last and runs in a process of its own under a time limit; a
 # crash, a time-out or a missing last line counts as one failure more. PATTERN (grep -E) chooses suites by name.
 #
 # From the environment: SUITES ("c lua mpi"), TIMEOUT (seconds for each suite), TIME_FACTOR (for slow builds), MPIRUN.
@@ -79,6 +80,11 @@ if wanted mpi; then
         for ranks in $(sed -n '1s/^-- ranks: //p' "$file"); do
             suite "mpi/$(basename "$file" .lua) on $ranks" "$mpirun" -n "$ranks" "$build/mxlua" --threads 1 \
                 tests/lua/run.lua "$file"
+            for nodes in $(sed -n '2s/^-- nodes: //p' "$file"); do
+                [ "$nodes" -lt "$ranks" ] || continue
+                suite "mpi/$(basename "$file" .lua) on $ranks, nodes of $nodes" env MXLUA_NODE_RANKS="$nodes" \
+                    "$mpirun" -n "$ranks" "$build/mxlua" --threads 1 tests/lua/run.lua "$file"
+            done
         done
     done
     for file in tests/mpi/test_*.sh; do

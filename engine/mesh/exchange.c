@@ -347,6 +347,8 @@ static mx_status exchange_on(mx_team *team, const int *parts, const mx_exchange 
         status = mx_fail(MX_ERR_MEMORY, "no memory for an exchange between %d ranks", team->n);
     if (status == MX_OK)
         status = run_on_team(&j, x);
+    if (status == MX_OK)
+        status = mx_team_finish(team);
     if (out->past_caches)
         mx_stream_fence();
     mx_pool_free(j.scratch, j.scratch ? 3 * (int64_t)MX_SLOT_BYTES : 0);

@@ -250,3 +250,12 @@ void mx_team_done(mx_team *team, int channel)
     if (team->areas)
         mx_flag_set(&team->areas[team->me]->done[channel], team->done[channel]);
 }
+
+mx_status mx_team_finish(mx_team *team)
+{
+    for (int channel = 0; team->mail && channel < MX_CHANNELS; channel++)
+        for (int s = 0; s < MX_SLOTS; s++)
+            for (int i = 0; i < team->n; i++)
+                MX_TRY(await_request(team, &team->mail->sends[channel][s][i], i));
+    return MX_OK;
+}

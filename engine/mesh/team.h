@@ -59,4 +59,8 @@ mx_status mx_team_take(mx_team *team, int channel, int from, size_t offset, cons
 
 void mx_team_done(mx_team *team, int channel);
 
+/* After the last chunk: waits until what this rank has given is on its way. MPI moves large messages only while it is
+ * called, and our next call of it may be far away. */
+mx_status mx_team_finish(mx_team *team);
+
 #endif

@@ -1,4 +1,5 @@
 -- ranks: 1 2 3 4 6 8
+-- nodes: 2
 -- Training on a mesh: every mesh takes the same steps as one rank that has all the sequences.
 
 local lu = require "luaunit"
@@ -31,23 +32,25 @@ local MESHES = {
 }
 local MODELS = RANKS <= 4 and { "tiny", "tiny-gpt2", "tiny-parallel" } or { "tiny" }
 
+-- "fsdp=2 tensor=2" as words; a whole key stays as it is.
 local function mesh_words(text)
     local words = { "ici_fsdp_parallelism=1" }
     for key, value in text:gmatch("([%w_]+)=(%w+)") do
-        if key == "fsdp" then
-            words[1] = "ici_fsdp_parallelism=" .. value
-        else
-            words[#words + 1] = (mx.mesh.AXES[key] or key:find("_") and not key:find("^fsdp_t") and not key:find("^tensor_s"))
-                and key .. "=" .. value or ("ici_%s_parallelism=%s"):format(key, value)
+        local is_axis = false
+        for _, axis in ipairs(mx.mesh.AXES) do
+            is_axis = is_axis or axis == key
         end
+        local word = (is_axis and "ici_%s_parallelism=%s" or "%s=%s"):format(key, value)
+        words[key == "fsdp" and 1 or #words + 1] = word
     end
     return words
 end
 
 local function config_of(...)
     local words = table.move(SIZES, 1, #SIZES, 1, {})
-    for _, list in ipairs({ ... }) do
-        table.move(type(list) == "table" and list or { list }, 1, type(list) == "table" and #list or 1, #words + 1, words)
+    for _, more in ipairs({ ... }) do
+        local list = type(more) == "table" and more or { more }
+        table.move(list, 1, #list, #words + 1, words)
     end
     return mx.config.load(words)
 end
@@ -123,7 +126,8 @@ local function reference(model, ...)
 end
 
 local function on_mesh(model, mesh, ...)
-    local config = config_of("model_name=" .. model, "per_device_batch_size=" .. SEQUENCES // RANKS, mesh_words(mesh), ...)
+    local sequences = "per_device_batch_size=" .. SEQUENCES // RANKS
+    local config = config_of("model_name=" .. model, sequences, mesh_words(mesh), ...)
     return train(config, mx.train.mesh(config) or nil, config.gradient_accumulation_steps)
 end
 
@@ -132,8 +136,8 @@ TestMesh = {}
 for _, mesh in ipairs(MESHES[RANKS]) do
     for _, model in ipairs(MODELS) do
         TestMesh["test_" .. model .. "_on_" .. mesh:gsub("[^%w]+", "_")] = function()
-            -- AdamW divides by the root of the second moment: a gradient near 0 that is off by a rounding error moves a
-            -- parameter by up to the learning rate, whence eps far above such errors.
+            -- AdamW divides by the root of the second moment: where a gradient is near 0, a rounding error of it moves
+            -- the parameter by up to the learning rate, unless eps lies far above such errors.
             local same = { "dtype=float32", "adam_eps=1.0e-3" }
             local losses, params = on_mesh(model, mesh, same)
             local expected_losses, expected = reference(model, table.unpack(same))
@@ -227,7 +231,8 @@ if RANKS == 2 then
         end
         table.sort(names)
         for _, name in ipairs(names) do
-            lu.assertEquals(largest(other.parallel:whole(name, other.params[name]:detach()) - alone.params[name]), 0, name)
+            local whole = other.parallel:whole(name, other.params[name]:detach())
+            lu.assertEquals(largest(whole - alone.params[name]), 0, name)
         end
         mx.barrier()
         if mx.rank() == 0 then

@@ -4,6 +4,7 @@
 #include "bind/program.h"
 #include "core/cpu.h"
 #include "core/pool.h"
+#include "mesh/comm.h"
 #include "mesh/mpi.h"
 #include "mesh/share.h"
 #include "mesh/threads.h"
@@ -268,6 +269,10 @@ static bool run_lua(const options *o, int argc, char **argv)
         mx_mpi_abort(EXIT_FAILURE);
     }
     bool ok = run_all(L, o, argc, argv);
+    if (ok && mx_comm_finish() != MX_OK) { /* asynchronous ones that nobody waited for */
+        fprintf(stderr, "mxlua: rank %d: %s\n", mx_rank(), mx_message());
+        ok = false;
+    }
     if (!ok && mx_ranks() > 1)
         mx_mpi_abort(EXIT_FAILURE); /* the others may be waiting for us anywhere */
     lua_close(L);

@@ -4,6 +4,7 @@
 #include "core/cpu.h"
 #include "mesh/board.h"
 #include "mesh/flag.h"
+#include "mesh/guardian.h"
 
 #include <mpi.h>
 #include <sched.h>
@@ -98,6 +99,7 @@ static mx_status look_at_node(void)
                         "finding the cores of this machine"));
     node_cores = CPU_COUNT(&all) > 0 ? CPU_COUNT(&all) : mx_cpu_cores();
     bind_to_share(&mine, &all, place);
+    mx_guardian_tell(rank, node_ranks);
     if (node_ranks > node_cores)
         mx_flag_set_spin_us(1);
     node_of = calloc((size_t)ranks, sizeof *node_of);
@@ -113,6 +115,7 @@ bool mx_same_node(int other) { return node_of && node_of[other] == node_of[rank]
 
 mx_status mx_mpi_start(int *argc, char ***argv)
 {
+    mx_guardian_start();
     int code = MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &thread_level);
     if (code != MPI_SUCCESS)
         return mx_fail(MX_ERR_MPI, "MPI_Init_thread failed with code %d", code);
@@ -157,6 +160,7 @@ _Noreturn void mx_mpi_abort(int exit_status)
     nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
     if (!freopen("/dev/null", "w", stderr)) /* MPI_Abort would add a line to ours that says nothing */
         fclose(stderr);
+    mx_guardian_dismiss();
     MPI_Abort(MPI_COMM_WORLD, exit_status);
     _Exit(exit_status);
 }

@@ -6,8 +6,8 @@ local core = require "mx.core"
 local remat = require "mx.remat"
 
 local MODULES = {
-    "bench", "config", "data", "flops", "generate", "kernels", "mesh", "metrics", "models", "nn", "optim", "parallel",
-    "roofline", "train", "util",
+    "bench", "collectives", "config", "data", "flops", "generate", "kernels", "mesh", "metrics", "models", "nn",
+    "optim", "parallel", "roofline", "train", "util",
 }
 
 local mx = {}

@@ -129,7 +129,7 @@ end
 ---@param mesh mx.Mesh
 ---@param shape table of mx.models.shape
 ---@param parameters table[] of mx.models.parameters
----@param o table of a config: context_parallel_load_balance, context_parallel_strategy, async_all_gather,
+---@param o table of a config: context_parallel_load_balance, async_all_gather,
 ---       async_reduce_scatter, shard_optimizer_over_data
 ---@return mx.Parallel
 function parallel.new(mesh, shape, parameters, o)

@@ -149,9 +149,9 @@ end
 if RANKS == 2 then
     TestSettings = {}
 
-    -- A product's sum is rounded to bf16 (2^-9 of it) on each rank and once more when these are added; ten steps of such
-    -- errors, each of them random, stay within sqrt(10) of that in the loss, and parameters move by the learning rate
-    -- (3e-3) in each step at the most: a wrong sign for all of them is twice that.
+    -- A product's sum is rounded to bf16 (2^-9 of it) on each rank and once more when these are added; ten steps of
+    -- such errors, each of them random, stay within sqrt(10) of that in the loss, and parameters move by the learning
+    -- rate (3e-3) in each step at the most: a wrong sign for all of them is twice that.
     function TestSettings.test_bf16()
         for _, mesh in ipairs({ "fsdp=2", "tensor=2", "tensor_sequence=2", "context=2" }) do
             local losses = on_mesh("tiny", mesh, "dtype=bfloat16")

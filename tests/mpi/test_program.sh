@@ -281,7 +281,7 @@ has 25
 prompt "$mxlua -i hello.lua" 'nil\n'
 has "hello	hello.lua"
 has nil
-prompt "$mpirun -n 2 $mxlua --threads 1 -i" 'x = mx.full{shape = {1}, value = 1}\nmx.all_reduce(x)\nx:item()\n'
+prompt "$mpirun -n 2 $mxlua --threads 1 -i" 'x = mx.full{shape = {1}, value = 1}\nmx.all_reduce_(x)\nx:item()\n'
 exits 0
 has 2
 prompt "$mxlua -i" 'os.exit(3)\n'

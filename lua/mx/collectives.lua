@@ -1,0 +1,109 @@
+--- Rates of the collectives over all ranks, in f32.
+--
+-- A rate is the bytes of the whole tensor (what all_gather ends with, what the others start from) over the seconds of
+-- the slowest rank, best of several. "copy" is what copying as many bytes gives, all ranks at once: it reads and
+-- writes each byte once, which is the least that an all_reduce in place must do, too. Each collective is checked
+-- before it is timed.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local collectives = {}
+
+local MOST_SECONDS = 0.4 -- for the repetitions of one row and column
+local say = mx.metrics.say
+
+-- The best of several runs, each as long as its slowest rank took.
+local function best(fn)
+    local shortest, spent, runs = math.huge, 0, 0
+    while runs < 3 or (spent < MOST_SECONDS and runs < 50) do
+        mx.barrier()
+        local start = mx.now()
+        fn()
+        local seconds = mx.all_reduce_(mx.tensor(mx.now() - start), { op = "max" }):item()
+        shortest, spent, runs = math.min(shortest, seconds), spent + seconds, runs + 1
+    end
+    return shortest
+end
+
+-- name -> fn(x, part): what is timed; x is the whole tensor, part what a rank brings to all_gather.
+local CALLS = {
+    all_reduce = function(x) mx.all_reduce_(x, { op = "mean" }) end,
+    all_gather = function(_, part) mx.all_gather(part):release() end,
+    reduce_scatter = function(x) mx.reduce_scatter(x):release() end,
+    all_to_all = function(x) mx.all_to_all(x):release() end,
+    collective_permute = function(x) mx.collective_permute(x):release() end,
+    broadcast = function(x) mx.broadcast_(x) end,
+}
+local NAMES = { "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "broadcast" }
+
+-- Ones everywhere: each result is known.
+local function check(name, x, part)
+    local results = {
+        all_reduce = { mx.all_reduce, x, 1, { op = "mean" } }, all_gather = { mx.all_gather, part, 1 },
+        reduce_scatter = { mx.reduce_scatter, x, mx.ranks() }, all_to_all = { mx.all_to_all, x, 1 },
+        collective_permute = { mx.collective_permute, x, 1 }, broadcast = { mx.broadcast, x, 1 },
+    }
+    local fn, input, value, options = table.unpack(results[name])
+    local y = fn(input, options or {})
+    if mx.max(y):item() ~= value or mx.max(-y):item() ~= -value then
+        error(("%s of ones does not give %g everywhere"):format(name, value))
+    end
+end
+
+local function measure(name, bytes)
+    return mx.scope(function()
+        local n = bytes // 4
+        local x, y, part = mx.ones { n }, mx.zeros { n }, mx.ones { n // mx.ranks() }
+        check(name, x, part)
+        local row = { collective = name, bytes = bytes, ranks = mx.ranks(), dtype = "f32" }
+        row.seconds = best(function() CALLS[name](x, part) end)
+        row.mpi_seconds = best(function()
+            mx.mpi_reference(name, name == "all_gather" and part or x, y, bytes)
+        end)
+        row.copy_seconds = best(function() mx.copy(y, x) end)
+        return row
+    end)
+end
+
+local function size_text(bytes)
+    return bytes >= 2 ^ 20 and ("%d MiB"):format(bytes // 2 ^ 20) or ("%d KiB"):format(bytes // 2 ^ 10)
+end
+
+--- Prints the table, and returns its rows. Collective.
+---@param words string[] only, largest_mib, metrics_file
+---@return table[]
+function collectives.run(words)
+    local o = mx.config.options(words, { only = "", largest_mib = 256, metrics_file = "" })
+    if mx.ranks() == 1 then
+        util.refuse("one rank has nobody to exchange with: mpirun -n 2 build/mxlua scripts/collectives.lua")
+    end
+    local log = o.metrics_file ~= "" and mx.rank() == 0 and util.attempt(mx.io.open_log, o.metrics_file)
+    local info, rows = mx.info(), {}
+    say("%d ranks, %d on this machine; %s", mx.ranks(), info.node_ranks, info.mpi)
+    say("%-18s %8s %10s %8s %8s %8s %8s %8s", "collective", "size", "us", "GB/s", "MPI", "of MPI", "copy", "of copy")
+    for _, name in ipairs(NAMES) do
+        local bytes = 4096 // (4 * mx.ranks()) * 4 * mx.ranks() -- what the ranks divide
+        while name:find(o.only, 1, true) and bytes <= o.largest_mib * 2 ^ 20 do
+            local row = measure(name, bytes)
+            rows[#rows + 1] = row
+            local function rate(seconds) return bytes / seconds / 1e9 end
+            say("%-18s %8s %10.1f %8.2f %8.2f %7.1fx %8.2f %6.0f %%", name, size_text(bytes), 1e6 * row.seconds,
+                rate(row.seconds), rate(row.mpi_seconds), row.mpi_seconds / row.seconds, rate(row.copy_seconds),
+                100 * row.copy_seconds / row.seconds)
+            if log then
+                log:line(mx.io.json_encode(row))
+            end
+            bytes = bytes * 4
+        end
+    end
+    if #rows == 0 then
+        util.refuse("only=%s: no collective of that name: %s", o.only, table.concat(NAMES, ", "))
+    end
+    if log then
+        log:close()
+    end
+    return rows
+end
+
+return collectives

@@ -9,7 +9,7 @@ set -eu
 
 packages_build="gcc libc6-dev make pkg-config lua5.4 liblua5.4-dev libopenblas-openmp-dev libyaml-dev mpich libmpich-dev
 libhdf5-mpich-dev libjansson-dev"
-packages_test="lua-unit"
+packages_test="lua-unit slurmctld slurmd slurm-client munge"
 packages_lint="clang-format clang-tidy libomp-14-dev lua-check"
 
 check=

@@ -108,8 +108,8 @@ static int prefetch(lua_State *L)
     return 0;
 }
 
-/* mx.reduce_gradient(t, axes or nil) -> t: from now on backward adds the gradient of the leaf t over these axes as soon as
- * it has all of it, beside what goes on (nil: no longer). Not collective; backward then is. */
+/* mx.reduce_gradient(t, axes or nil) -> t: from now on backward adds the gradient of the leaf t over these axes as soon
+ * as it has all of it, beside what goes on (nil: no longer). Not collective; backward then is. */
 static int reduce_gradient(lua_State *L)
 {
     mx_tensor *t = mxl_check_tensor(L, 1);
@@ -127,12 +127,19 @@ static int flush(lua_State *L)
 }
 
 /* mx.comm_options{all_gather_combine_bytes =, reduce_scatter_combine_bytes =, all_reduce_combine_bytes =,
- * prefetch_bytes =, prefetch_layers =, async_all_reduce =, debug =, timeout_s =}: what is not given stays. All ranks alike; not collective. */
+ * prefetch_bytes =, prefetch_layers =, async_all_reduce =, debug =, timeout_s =}: what is not given stays. All ranks
+ * alike; not collective. */
 static int comm_options(lua_State *L)
 {
-    static const char *const fields[] = {"all_gather_combine_bytes", "reduce_scatter_combine_bytes",
-                                         "all_reduce_combine_bytes", "prefetch_bytes", "prefetch_layers", "async_all_reduce",
-                                         "debug", "timeout_s", NULL};
+    static const char *const fields[] = {"all_gather_combine_bytes",
+                                         "reduce_scatter_combine_bytes",
+                                         "all_reduce_combine_bytes",
+                                         "prefetch_bytes",
+                                         "prefetch_layers",
+                                         "async_all_reduce",
+                                         "debug",
+                                         "timeout_s",
+                                         NULL};
     static const mx_exchange_kind kinds[] = {MX_ALL_GATHER, MX_REDUCE_SCATTER, MX_ALL_REDUCE};
     luaL_checktype(L, 1, LUA_TTABLE);
     mxl_check_fields(L, 1, fields, "mx.comm_options");
@@ -170,14 +177,15 @@ static int comm_stats(lua_State *L)
  * tensors. Collective. */
 static int mpi_reference(lua_State *L)
 {
-    static const char *const kinds[] = {"all_reduce", "all_gather",         "reduce_scatter",
-                                        "all_to_all", "collective_permute", "broadcast", NULL};
+    static const char *const kinds[] = {
+        "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "broadcast", NULL};
     int kind = luaL_checkoption(L, 1, NULL, kinds);
     const mx_tensor *in = mxl_check_values(L, 2, false), *out = mxl_check_values(L, 3, true);
     lua_Integer bytes = luaL_checkinteger(L, 4);
     luaL_argcheck(L, in->dtype == MX_F32 && out->dtype == MX_F32, 2, "f32 tensors are measured");
     bool in_whole = kind != MX_ALL_GATHER, out_whole = kind != MX_REDUCE_SCATTER;
-    luaL_argcheck(L, bytes >= 0 && mx_bytes(in) >= (in_whole ? bytes : bytes / mx_ranks()), 4, "more bytes than `in` has");
+    luaL_argcheck(L, bytes >= 0 && mx_bytes(in) >= (in_whole ? bytes : bytes / mx_ranks()), 4,
+                  "more bytes than `in` has");
     luaL_argcheck(L, mx_bytes(out) >= (out_whole ? bytes : bytes / mx_ranks()), 4, "more bytes than `out` has");
     mxl_try(L, mx_reference_run((mx_exchange_kind)kind, mx_f32(in), mx_f32(out), bytes));
     return 0;
@@ -185,13 +193,18 @@ static int mpi_reference(lua_State *L)
 
 int mxl_open_mesh(lua_State *L)
 {
-    static const luaL_Reg functions[] = {
-        {"mesh_define", mesh_define}, {"axis_size", axis_size},       {"axis_index", axis_index},
-        {"axis_ranks", axis_ranks},   {"barrier", barrier},           {"prefetch", prefetch},
-        {"flush", flush},             {"comm_options", comm_options}, {"comm_stats", comm_stats},
-        {"mpi_reference", mpi_reference},
-        {"reduce_gradient", reduce_gradient},
-        {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"mesh_define", mesh_define},
+                                         {"axis_size", axis_size},
+                                         {"axis_index", axis_index},
+                                         {"axis_ranks", axis_ranks},
+                                         {"barrier", barrier},
+                                         {"prefetch", prefetch},
+                                         {"flush", flush},
+                                         {"comm_options", comm_options},
+                                         {"comm_stats", comm_stats},
+                                         {"mpi_reference", mpi_reference},
+                                         {"reduce_gradient", reduce_gradient},
+                                         {NULL, NULL}};
     luaL_newlib(L, functions);
     return 1;
 }

@@ -9,8 +9,9 @@
 
 static const char *attr_kind_text(mx_attr_kind kind)
 {
-    static const char *const texts[] = {"true or false", "an integer",          "a dimension", "a number", "a dtype",
-                                        "a string",      "a table of integers", "an axis of the mesh or a list of axes"};
+    static const char *const texts[] = {
+        "true or false", "an integer", "a dimension",         "a number",
+        "a dtype",       "a string",   "a table of integers", "an axis of the mesh or a list of axes"};
     return texts[kind];
 }
 

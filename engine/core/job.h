@@ -1,8 +1,8 @@
 /* Jobs and lanes: work that goes on beside the script.
  *
  * A lane is a thread that runs jobs one at a time, in the order in which they were given. A tensor whose values a job
- * writes or reads knows it through its storage (core/tensor.h): mx_apply waits where an operation needs the values, so a
- * script never sees half of a result. All functions here are called by the script's thread only; the lane's thread
+ * writes or reads knows it through its storage (core/tensor.h): mx_apply waits where an operation needs the values, so
+ * a script never sees half of a result. All functions here are called by the script's thread only; the lane's thread
  * calls nothing but the job's run. */
 #ifndef MX_CORE_JOB_H
 #define MX_CORE_JOB_H
@@ -23,8 +23,8 @@ struct mx_job {
     mx_job *next;
     atomic_int state; /* held: made, and not yet given to its lane, which waiting for it does */
     mx_status status;
-    char message[1024];       /* of a run that failed */
-    double start_s, end_s;    /* of run, in seconds of mx_now's clock */
+    char message[1024];    /* of a run that failed */
+    double start_s, end_s; /* of run, in seconds of mx_now's clock */
 };
 
 /* The thread starts with the first job. MX_ERR_MEMORY when there is no room for it. */

@@ -26,8 +26,8 @@ typedef struct mx_shape {
 typedef struct mx_storage {
     int refs;
     int64_t bytes;
-    void *data;       /* NULL on a device that keeps no values */
-    uint64_t changes; /* how often an operation has changed the values in place */
+    void *data;            /* NULL on a device that keeps no values */
+    uint64_t changes;      /* how often an operation has changed the values in place */
     struct mx_job *writer; /* the last job that changes the values (core/job.h); NULL: none */
     struct mx_job *reader; /* the last job that reads them */
 } mx_storage;

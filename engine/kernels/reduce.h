@@ -32,10 +32,11 @@ mx_status mx_sum_squares(mx_array x, int64_t n, float *y);
 
 typedef enum mx_fold { MX_FOLD_SUM, MX_FOLD_SQUARES, MX_FOLD_MAX } mx_fold;
 
-/* y[i] = scale * the sum (or the largest, NaN where there is one) over the k arrays from[0 .. k) of their element i, taken
- * in this order. Floats: summed in f32 and rounded once, y either float. Integers: y of the same dtype, sums wrap
- * around, scale 1. y may be one of `from`. Never MX_FOLD_SQUARES. `again`, unless NULL, gets the same bits as y; it may be
- * one of `from` too. `stream`: write it past the caches, for which a store fence must follow. On the calling thread alone.
+/* y[i] = scale * the sum (or the largest, NaN where there is one) over the k arrays from[0 .. k) of their element i,
+ * taken in this order. Floats: summed in f32 and rounded once, y either float. Integers: y of the same dtype, sums wrap
+ * around, scale 1. y may be one of `from`. Never MX_FOLD_SQUARES. `again`, unless NULL, gets the same bits as y; it may
+ * be one of `from` too. `stream`: write it past the caches, for which a store fence must follow. On the calling thread
+ * alone.
  */
 void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
                       void *again, bool stream);

@@ -1,7 +1,7 @@
 /* The board: what each rank of this machine is doing, in memory that they share.
  *
- * It is how a rank that waits learns that the other one has ended, and what the watchdog prints: for every rank the last
- * collective that it finished and the one that it is in. */
+ * It is how a rank that waits learns that the other one has ended, and what the watchdog prints: for every rank the
+ * last collective that it finished and the one that it is in. */
 #ifndef MX_MESH_BOARD_H
 #define MX_MESH_BOARD_H
 
@@ -25,7 +25,8 @@ void mx_board_finish(void);
 /* This rank needs no one any more: it has ended, or reported its failure. */
 void mx_board_leave(mx_rank_state state);
 
-/* MX_ERR_STATE when the rank, of this machine, has ended: nobody must wait for it. MX_OK when it runs, or is not here. */
+/* MX_ERR_STATE when the rank, of this machine, has ended: nobody must wait for it. MX_OK when it runs, or is not here.
+ */
 mx_status mx_board_check(int world_rank);
 
 /* Seconds that a collective may take before the watchdog prints the board and ends the run. 0: for ever. */

@@ -1,9 +1,9 @@
 /* The collective operations: their shapes, costs and gradients. How values travel is in comm.h and exchange.h.
  *
  * Gradients. What all ranks of an axis hold alike has, on each of them, the gradient of the one loss; what they hold of
- * their own, the gradient of their own copy. So a sum that all use alike hands its gradient on as it is (all_reduce with
- * grad = "same"), a value that each uses in its own way needs the sum of its gradients (fan_out, all_gather), and the
- * gradients of moved parts move back. */
+ * their own, the gradient of their own copy. So a sum that all use alike hands its gradient on as it is (all_reduce
+ * with grad = "same"), a value that each uses in its own way needs the sum of its gradients (fan_out, all_gather), and
+ * the gradients of moved parts move back. */
 #include "mesh/collective.h"
 
 #include "core/scope.h"
@@ -29,11 +29,29 @@ typedef struct collective_attr {
 static const char *const inputs[] = {"x", NULL};
 static const char *const reductions[] = {"sum", "mean", "max", NULL};
 
-#define ATTR_AXIS {"axis", MX_ATTR_AXES, offsetof(collective_attr, axis), 0, NULL, "mesh axis or list of axes; all ranks when not given"}
-#define ATTR_ASYNC {"async", MX_ATTR_BOOL, offsetof(collective_attr, async), 0, NULL, "return at once; who needs the values waits (t:wait())"}
-#define ATTR_OP {"op", MX_ATTR_ENUM, offsetof(collective_attr, op), SUM, reductions, "how the ranks' values become one"}
-#define ATTR_DIM {"dim", MX_ATTR_DIM, offsetof(collective_attr, dim), 0, NULL, "dimension that is cut among the ranks"}
-#define ATTR_DTYPE {"dtype", MX_ATTR_DTYPE, offsetof(collective_attr, dtype), -1, NULL, "of the result, f32 or bf16; x's when not given"}
+#define ATTR_AXIS                                                                                                      \
+    {                                                                                                                  \
+        "axis", MX_ATTR_AXES, offsetof(collective_attr, axis), 0, NULL,                                                \
+            "mesh axis or list of axes; all ranks when not given"                                                      \
+    }
+#define ATTR_ASYNC                                                                                                     \
+    {                                                                                                                  \
+        "async", MX_ATTR_BOOL, offsetof(collective_attr, async), 0, NULL,                                              \
+            "return at once; who needs the values waits (t:wait())"                                                    \
+    }
+#define ATTR_OP                                                                                                        \
+    {                                                                                                                  \
+        "op", MX_ATTR_ENUM, offsetof(collective_attr, op), SUM, reductions, "how the ranks' values become one"         \
+    }
+#define ATTR_DIM                                                                                                       \
+    {                                                                                                                  \
+        "dim", MX_ATTR_DIM, offsetof(collective_attr, dim), 0, NULL, "dimension that is cut among the ranks"           \
+    }
+#define ATTR_DTYPE                                                                                                     \
+    {                                                                                                                  \
+        "dtype", MX_ATTR_DTYPE, offsetof(collective_attr, dtype), -1, NULL,                                            \
+            "of the result, f32 or bf16; x's when not given"                                                           \
+    }
 
 static const collective_attr *attributes(const mx_call *call) { return mx_call_attr(call); }
 
@@ -254,7 +272,8 @@ static const mx_attr fan_out_attrs[] = {ATTR_AXIS, {0}};
 
 const mx_op mx_op_fan_out = {
     .name = "fan_out",
-    .doc = "x as it is, for ranks that hold it alike and use it in different ways: gradients are added. Collective backward",
+    .doc = "x as it is, for ranks that hold it alike and use it in different ways: gradients are added. Collective "
+           "backward",
     .inputs = inputs,
     .n_out = 1,
     .n_results = 1,
@@ -305,7 +324,8 @@ static const mx_attr shard_attrs[] = {ATTR_AXIS, ATTR_DIM, {0}};
 
 const mx_op mx_op_shard = {
     .name = "shard",
-    .doc = "this rank's part, cut along dim, of an x that all hold alike; its gradient is put together. Collective backward",
+    .doc = "this rank's part, cut along dim, of an x that all hold alike; its gradient is put together. Collective "
+           "backward",
     .inputs = inputs,
     .n_out = 1,
     .n_results = 1,
@@ -350,8 +370,8 @@ static bool same_gather(const collective_attr *a, const collective_attr *b)
 static int find_ahead(const mx_tensor *x, const collective_attr *a)
 {
     for (int i = 0; i < n_started; i++)
-        if (started[i].in == x->storage && started[i].offset == x->offset && mx_shape_equal(&started[i].shape, &x->shape) &&
-            same_gather(&started[i].attr, a))
+        if (started[i].in == x->storage && started[i].offset == x->offset &&
+            mx_shape_equal(&started[i].shape, &x->shape) && same_gather(&started[i].attr, a))
             return i;
     return -1;
 }
@@ -415,8 +435,11 @@ static mx_status gather_ahead(const mx_call *call)
         mx_release(now.out[0]);
         return status;
     }
-    started[n_started++] = (ahead){.in = mx_storage_retain(x->storage), .offset = x->offset,
-                                   .changes = x->storage->changes, .shape = x->shape, .attr = *attributes(&now),
+    started[n_started++] = (ahead){.in = mx_storage_retain(x->storage),
+                                   .offset = x->offset,
+                                   .changes = x->storage->changes,
+                                   .shape = x->shape,
+                                   .attr = *attributes(&now),
                                    .out = now.out[0]};
     started_bytes += bytes;
     return MX_OK;
@@ -468,8 +491,8 @@ static mx_status all_gather_vjp(mx_vjp *v)
     const collective_attr *a = attributes(v->call);
     if (a->grad == 1)
         return slice_own(v, a);
-    const collective_attr back = {.axis = a->axis, .dim = a->dim, .dtype = (int)mx_vjp_dtype(v, 0),
-                                  .async = a->async_grad};
+    const collective_attr back = {
+        .axis = a->axis, .dim = a->dim, .dtype = (int)mx_vjp_dtype(v, 0), .async = a->async_grad};
     return apply_one(&mx_op_reduce_scatter, v->out_grad[0], &back, &v->grad[0]);
 }
 
@@ -480,7 +503,8 @@ static const mx_attr all_gather_attrs[] = {
     {"grad", MX_ATTR_ENUM, offsetof(collective_attr, grad), 0, all_gather_grads,
      "reduce_scatter: each rank uses the result in its own way; slice: all alike"},
     ATTR_ASYNC,
-    {"async_grad", MX_ATTR_BOOL, offsetof(collective_attr, async_grad), 0, NULL, "the same for the gradient's reduce_scatter"},
+    {"async_grad", MX_ATTR_BOOL, offsetof(collective_attr, async_grad), 0, NULL,
+     "the same for the gradient's reduce_scatter"},
     {0},
 };
 
@@ -632,7 +656,8 @@ static mx_status all_to_all_vjp(mx_vjp *v)
 static const mx_attr all_to_all_attrs[] = {
     ATTR_AXIS,
     {"split", MX_ATTR_DIM, offsetof(collective_attr, split), 0, NULL, "dimension that is cut among the ranks"},
-    {"concat", MX_ATTR_DIM, offsetof(collective_attr, concat), 0, NULL, "dimension along which what comes is put together"},
+    {"concat", MX_ATTR_DIM, offsetof(collective_attr, concat), 0, NULL,
+     "dimension along which what comes is put together"},
     ATTR_ASYNC,
     {0},
 };
@@ -645,7 +670,8 @@ static const mx_attr all_to_all_inplace_attrs[] = {
 
 const mx_op mx_op_all_to_all = {
     .name = "all_to_all",
-    .doc = "x is cut along `split`, part i goes to rank i of the axis, and what comes is put together along `concat`. Collective",
+    .doc = "x is cut along `split`, part i goes to rank i of the axis, and what comes is put together along `concat`. "
+           "Collective",
     .inputs = inputs,
     .n_out = 1,
     .n_results = 1,
@@ -692,7 +718,8 @@ static mx_status permute_vjp(mx_vjp *v)
 
 static const mx_attr permute_attrs[] = {
     ATTR_AXIS,
-    {"shift", MX_ATTR_INT, offsetof(collective_attr, shift), 1, NULL, "places around the ring of ranks; negative: the other way"},
+    {"shift", MX_ATTR_INT, offsetof(collective_attr, shift), 1, NULL,
+     "places around the ring of ranks; negative: the other way"},
     ATTR_ASYNC,
     {0},
 };
@@ -757,7 +784,8 @@ static mx_status broadcast_vjp(mx_vjp *v)
 
 static const mx_attr broadcast_attrs[] = {
     ATTR_AXIS,
-    {"root", MX_ATTR_INT, offsetof(collective_attr, root), 0, NULL, "the rank of the axis whose values all get, from 0"},
+    {"root", MX_ATTR_INT, offsetof(collective_attr, root), 0, NULL,
+     "the rank of the axis whose values all get, from 0"},
     ATTR_ASYNC,
     {0},
 };

@@ -5,8 +5,8 @@
 #include "ops/op.h"
 
 /* Starts what `call`, an all_gather that is to come with these inputs and attributes, will wait for; within
- * mx_comm.prefetch_bytes, beyond which it does nothing. Other calls are ignored. NULL: there are no more for now, so that
- * those which wait to be combined begin. Collective. */
+ * mx_comm.prefetch_bytes, beyond which it does nothing. Other calls are ignored. NULL: there are no more for now, so
+ * that those which wait to be combined begin. Collective. */
 mx_status mx_collective_prefetch(const mx_call *call);
 
 /* Adds the gradient of a leaf over its reduce_axes, if it has some, beside what goes on. Collective. */

@@ -104,8 +104,8 @@ static void end_batch(mx_job *job)
 
 static void describe(batch *b, const mx_transfer *t)
 {
-    b->tag = (mx_tag){.kind = (int)t->kind, .dtype = (int)t->wire, .reduction = (int)t->fold * 2 + (t->scale != 1),
-                      .root = t->root};
+    b->tag = (mx_tag){
+        .kind = (int)t->kind, .dtype = (int)t->wire, .reduction = (int)t->fold * 2 + (t->scale != 1), .root = t->root};
     snprintf(b->tag.site, sizeof b->tag.site, "%s", site);
 }
 
@@ -118,8 +118,8 @@ static mx_status new_batch(const mx_transfer *t, batch **out)
     b->job.run = run_batch;
     b->job.done = end_batch;
     b->job.lane = lane;
-    b->x = (mx_exchange){.kind = t->kind, .wire = t->wire, .fold = t->fold, .scale = t->scale, .root = t->root,
-                         .in_place = t->in_place};
+    b->x = (mx_exchange){
+        .kind = t->kind, .wire = t->wire, .fold = t->fold, .scale = t->scale, .root = t->root, .in_place = t->in_place};
     b->axes = t->axes;
     b->strict = mx_comm.debug;
     snprintf(b->over, sizeof b->over, "%s", mx_mesh_text(t->axes));

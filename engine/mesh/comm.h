@@ -11,10 +11,11 @@
 #include "mesh/mesh.h"
 
 typedef struct mx_comm_settings {
-    int64_t combine_bytes[MX_EXCHANGE_KINDS]; /* a batch of asynchronous ones is closed when it has as much; 0: at once */
-    int64_t prefetch_bytes;                   /* gathered ahead and not yet used, at most */
-    bool async_all_reduce;                    /* of gradients, while backward goes on */
-    bool debug;                               /* compare call sites, and over machines too, before each collective */
+    int64_t
+        combine_bytes[MX_EXCHANGE_KINDS]; /* a batch of asynchronous ones is closed when it has as much; 0: at once */
+    int64_t prefetch_bytes;               /* gathered ahead and not yet used, at most */
+    bool async_all_reduce;                /* of gradients, while backward goes on */
+    bool debug;                           /* compare call sites, and over machines too, before each collective */
 } mx_comm_settings;
 extern mx_comm_settings mx_comm;
 

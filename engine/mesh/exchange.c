@@ -119,8 +119,7 @@ static void fold_into(const job *j, const mx_stream *out, int part, int64_t firs
     mx_dtype dtype = out->blocks[0].dtype;
     void *place = mx_stream_find(out, part, first, n, dtype);
     void *result = place ? place : (char *)j->scratch + MX_SLOT_BYTES;
-    mx_reduce_across(j->fold, j->team->n, j->from, j->wire, n, j->scale, (mx_array){result, dtype}, NULL,
-                     false);
+    mx_reduce_across(j->fold, j->team->n, j->from, j->wire, n, j->scale, (mx_array){result, dtype}, NULL, false);
     if (!place)
         mx_stream_write(out, part, first, n, dtype, result);
 }
@@ -239,7 +238,8 @@ static mx_status reduce_place(const job *j, int64_t first, int64_t n)
     return MX_OK;
 }
 
-/* Three stages a chunk, of which neighbours overlap: the next chunk is brought, this one folded, the last one placed. */
+/* Three stages a chunk, of which neighbours overlap: the next chunk is brought, this one folded, the last one placed.
+ */
 static mx_status reduce(const job *j)
 {
     int64_t count = j->in->count, size = (int64_t)mx_dtype_bytes(j->out->blocks[0].dtype);
@@ -336,8 +336,14 @@ static mx_status run_on_team(job *j, const mx_exchange *x)
 static mx_status exchange_on(mx_team *team, const int *parts, const mx_exchange *x, const mx_stream *in,
                              const mx_stream *out, float scale)
 {
-    job j = {.team = team, .parts = parts, .wire = in->blocks[0].dtype, .fold = x->fold, .scale = scale, .in = in,
-             .out = out, .in_place = x->in_place};
+    job j = {.team = team,
+             .parts = parts,
+             .wire = in->blocks[0].dtype,
+             .fold = x->fold,
+             .scale = scale,
+             .in = in,
+             .out = out,
+             .in_place = x->in_place};
     if (x->kind != MX_ALL_REDUCE && x->kind != MX_REDUCE_SCATTER)
         j.wire = x->wire;
     j.size = (int64_t)mx_dtype_bytes(j.wire);

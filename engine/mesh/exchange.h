@@ -1,9 +1,9 @@
 /* The collectives themselves, on streams and a group: who sends what to whom.
  *
- * All run in chunks that stay in cache. Sums are taken in the order of the group's members (of one machine, then over the
- * machines in their order), in f32 for floats, so the same group gives the same bits, on every member. In place means
- * that `in` and `out` are the same memory; otherwise they must not overlap. All are Collective among the group, on the
- * thread that runs collectives. */
+ * All run in chunks that stay in cache. Sums are taken in the order of the group's members (of one machine, then over
+ * the machines in their order), in f32 for floats, so the same group gives the same bits, on every member. In place
+ * means that `in` and `out` are the same memory; otherwise they must not overlap. All are Collective among the group,
+ * on the thread that runs collectives. */
 #ifndef MX_MESH_EXCHANGE_H
 #define MX_MESH_EXCHANGE_H
 
@@ -24,10 +24,10 @@ typedef enum mx_exchange_kind {
 
 typedef struct mx_exchange {
     mx_exchange_kind kind;
-    mx_dtype wire;  /* elements travel as this; reductions: the dtype of `in` */
-    mx_fold fold;   /* of reductions */
-    float scale;    /* of reductions: 1/n for a mean */
-    int root;       /* or shift */
+    mx_dtype wire; /* elements travel as this; reductions: the dtype of `in` */
+    mx_fold fold;  /* of reductions */
+    float scale;   /* of reductions: 1/n for a mean */
+    int root;      /* or shift */
     bool in_place;
     mx_stream in, out;
 } mx_exchange;

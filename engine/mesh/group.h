@@ -9,12 +9,12 @@
 #include "mesh/team.h"
 
 typedef struct mx_group {
-    int n, me;  /* how many ranks, and which of them we are */
-    int *ranks; /* their world ranks, ascending */
-    int nodes;  /* machines that they are on */
-    mx_team *node;   /* those on our machine; NULL when we are alone there */
-    mx_team *across; /* those of our place on each machine; NULL when there is one machine, or their sizes differ */
-    mx_team *flat;   /* all, by messages; NULL when not needed: one machine, or all of it through node and across */
+    int n, me;           /* how many ranks, and which of them we are */
+    int *ranks;          /* their world ranks, ascending */
+    int nodes;           /* machines that they are on */
+    mx_team *node;       /* those on our machine; NULL when we are alone there */
+    mx_team *across;     /* those of our place on each machine; NULL when there is one machine, or their sizes differ */
+    mx_team *flat;       /* all, by messages; NULL when not needed: one machine, or all of it through node and across */
     int *node_members;   /* of `node`: which members of the group they are */
     int *across_members; /* the same of `across` */
     int *grid; /* member of the group on machine v (in the order of `across`) at place i: grid[v * node->n + i] */

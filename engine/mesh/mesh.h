@@ -1,9 +1,9 @@
 /* The mesh: names for the ways in which ranks are arranged, and the groups that follow from them.
  *
- * A rank has a coordinate on each axis; the ranks that differ only on some axes form a group along these. Ranks are laid
- * out slice by slice (a slice: devices with a fast network between them): rank = slice * ranks per slice + place in the
- * slice, both row-major over the axes in their order. The coordinate on an axis is then dcn coordinate * ici + ici
- * coordinate. Within a group members are in the order of their ranks. */
+ * A rank has a coordinate on each axis; the ranks that differ only on some axes form a group along these. Ranks are
+ * laid out slice by slice (a slice: devices with a fast network between them): rank = slice * ranks per slice + place
+ * in the slice, both row-major over the axes in their order. The coordinate on an axis is then dcn coordinate * ici +
+ * ici coordinate. Within a group members are in the order of their ranks. */
 #ifndef MX_MESH_MESH_H
 #define MX_MESH_MESH_H
 

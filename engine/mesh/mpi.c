@@ -106,8 +106,8 @@ static mx_status look_at_node(void)
     if (!node_of)
         return mx_fail(MX_ERR_MEMORY, "no memory for %d ranks", ranks);
     MPI_Bcast(&lowest, 1, MPI_INT, 0, node);
-    MX_TRY(mx_mpi_check(MPI_Allgather(&lowest, 1, MPI_INT, node_of, 1, MPI_INT, MPI_COMM_WORLD),
-                        "finding the machines"));
+    MX_TRY(
+        mx_mpi_check(MPI_Allgather(&lowest, 1, MPI_INT, node_of, 1, MPI_INT, MPI_COMM_WORLD), "finding the machines"));
     return ranks > 1 ? open_board(node, place) : MX_OK;
 }
 

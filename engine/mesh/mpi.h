@@ -15,7 +15,8 @@
  */
 mx_status mx_mpi_start(int *argc, char ***argv);
 
-/* Tells those who wait for this rank that nothing more will come, and ends MPI. Collective; waits for the slowest rank. To be called after everything that may hold MPI objects is gone. */
+/* Tells those who wait for this rank that nothing more will come, and ends MPI. Collective; waits for the slowest rank.
+ * To be called after everything that may hold MPI objects is gone. */
 void mx_mpi_end(void);
 
 /* Ends all ranks at once with this exit status, whatever they are doing. Alone: this process, quietly. Flushes stdout
@@ -26,10 +27,10 @@ _Noreturn void mx_mpi_abort(int exit_status);
 int mx_rank(void);
 int mx_ranks(void);
 
-/* The machine that this rank is on, found at the start. Not Collective. With MXLUA_NODE_RANKS=N in the environment every N
- * ranks count as a machine of their own: it lets one machine try what goes between several. */
-int mx_node_ranks(void); /* how many ranks share it */
-int mx_node_cores(void); /* logical cores that they may use, all together */
+/* The machine that this rank is on, found at the start. Not Collective. With MXLUA_NODE_RANKS=N in the environment
+ * every N ranks count as a machine of their own: it lets one machine try what goes between several. */
+int mx_node_ranks(void);     /* how many ranks share it */
+int mx_node_cores(void);     /* logical cores that they may use, all together */
 bool mx_same_node(int rank); /* whether that rank is on it */
 
 const char *mx_mpi_library(void);      /* "MPICH 4.0.2" */

@@ -18,8 +18,7 @@ mx_status mx_reference_run(mx_exchange_kind kind, const float *in, float *out, i
     case MX_ALL_REDUCE:
         return mx_mpi_check(MPI_Allreduce(in, out, (int)all, MPI_FLOAT, MPI_SUM, world), "MPI_Allreduce");
     case MX_ALL_GATHER:
-        return mx_mpi_check(MPI_Allgather(in, (int)part, MPI_FLOAT, out, (int)part, MPI_FLOAT, world),
-                            "MPI_Allgather");
+        return mx_mpi_check(MPI_Allgather(in, (int)part, MPI_FLOAT, out, (int)part, MPI_FLOAT, world), "MPI_Allgather");
     case MX_REDUCE_SCATTER:
         return mx_mpi_check(MPI_Reduce_scatter_block(in, out, (int)part, MPI_FLOAT, MPI_SUM, world),
                             "MPI_Reduce_scatter_block");

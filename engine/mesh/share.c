@@ -15,8 +15,14 @@ mx_status mx_barrier(mx_axes axes)
 mx_status mx_broadcast_bytes(void *data, int64_t bytes, int root)
 {
     mx_block block = {.data = data, .dtype = MX_U8, .rows = 1, .row = bytes, .stride = bytes};
-    const mx_transfer t = {.kind = MX_BROADCAST, .wire = MX_U8, .in_place = true, .scale = 1, .root = root,
-                           .in_block = block, .out_block = block, .count = bytes};
+    const mx_transfer t = {.kind = MX_BROADCAST,
+                           .wire = MX_U8,
+                           .in_place = true,
+                           .scale = 1,
+                           .root = root,
+                           .in_block = block,
+                           .out_block = block,
+                           .count = bytes};
     return mx_comm_run(&t, false);
 }
 

@@ -55,8 +55,7 @@ static void copy_past_caches(void *to, const void *from, size_t bytes)
 
 void mx_stream_fence(void) { _mm_sfence(); }
 
-static void convert(mx_dtype from_dtype, const void *from, mx_dtype to_dtype, void *to, int64_t n,
-                    bool past_caches)
+static void convert(mx_dtype from_dtype, const void *from, mx_dtype to_dtype, void *to, int64_t n, bool past_caches)
 {
     size_t from_size = mx_dtype_bytes(from_dtype), to_size = mx_dtype_bytes(to_dtype);
     if (from_dtype == to_dtype) {
@@ -67,7 +66,8 @@ static void convert(mx_dtype from_dtype, const void *from, mx_dtype to_dtype, vo
         return;
     }
     for (int64_t i = 0; i < n; i += CAST_BLOCK) {
-        mx_array x = {(char *)from + (size_t)i * from_size, from_dtype}, y = {(char *)to + (size_t)i * to_size, to_dtype};
+        mx_array x = {(char *)from + (size_t)i * from_size, from_dtype},
+                 y = {(char *)to + (size_t)i * to_size, to_dtype};
         mx_cast(x, y, n - i < CAST_BLOCK ? n - i : CAST_BLOCK);
     }
 }

@@ -131,11 +131,12 @@ static bool same_tag(const mx_tag *a, const mx_tag *b, bool strict)
 
 static mx_status differ(const mx_team *team, int member, const mx_tag *theirs, const mx_tag *ours)
 {
-    return mx_fail(MX_ERR_VALUE,
-                   "the ranks differ: rank %d does %s%s%s, rank %d does %s%s%s; all ranks of an axis must make the same "
-                   "collective calls in the same order",
-                   team->ranks[team->me], ours->text, ours->site[0] ? " at " : "", ours->site, team->ranks[member],
-                   theirs->text, theirs->site[0] ? " at " : "", theirs->site);
+    return mx_fail(
+        MX_ERR_VALUE,
+        "the ranks differ: rank %d does %s%s%s, rank %d does %s%s%s; all ranks of an axis must make the same "
+        "collective calls in the same order",
+        team->ranks[team->me], ours->text, ours->site[0] ? " at " : "", ours->site, team->ranks[member], theirs->text,
+        theirs->site[0] ? " at " : "", theirs->site);
 }
 
 static mx_status compare_in_memory(mx_team *team, const mx_tag *tag, bool strict)
@@ -159,9 +160,9 @@ static mx_status compare_by_messages(const mx_team *team, const mx_tag *tag)
     if (!all)
         return mx_fail(MX_ERR_MEMORY, "no memory for %d tags", team->n);
     MPI_Request request;
-    mx_status status = mx_mpi_check(MPI_Iallgather(tag, sizeof *tag, MPI_BYTE, all, sizeof *tag, MPI_BYTE, team->comm,
-                                                   &request),
-                                    "comparing collectives");
+    mx_status status =
+        mx_mpi_check(MPI_Iallgather(tag, sizeof *tag, MPI_BYTE, all, sizeof *tag, MPI_BYTE, team->comm, &request),
+                     "comparing collectives");
     if (status == MX_OK)
         status = await_request(team, &request, (team->me + 1) % team->n);
     for (int i = 0; status == MX_OK && i < team->n; i++)

@@ -32,8 +32,9 @@ mx_dtype mxl_check_dtype(lua_State *L, int i, mx_dtype standard); /* nil or none
 /* Mesh axes at index i: a name, a list of names, or nothing for all ranks (0). Raises for an unknown one. */
 uint32_t mxl_check_axes(lua_State *L, int i);
 
-/* Reads the attributes of an operation from the table at index i (0: none were given) into MX_ATTR_BYTES bytes. */
-void mxl_read_attrs(lua_State *L, const mx_op *op, int i, void *block);
+/* Reads the attributes of an operation from the table at index `table` (0: none were given) into MX_ATTR_BYTES bytes.
+ */
+void mxl_read_attrs(lua_State *L, const mx_op *op, int table, void *to);
 
 /* Tells communication at which line of the user's script we are. */
 void mxl_set_site(lua_State *L);

@@ -180,7 +180,7 @@ static void look_at_clock(void)
 static void *watch(void *argument)
 {
     struct pollfd *polled = argument;
-    int *fds = malloc((size_t)n_entries * sizeof *fds);
+    int *fds = calloc((size_t)n_entries, sizeof *fds);
     if (!fds)
         return NULL;
     for (int i = 0; i < n_entries; i++)

@@ -30,7 +30,7 @@ static batch *open_batch;
 static const char *site = "";
 static double bytes_sent;
 
-void mx_comm_set_site(const char *text) { site = text; }
+void mx_comm_set_site(const char *where) { site = where; }
 
 static const char *kind_name(mx_exchange_kind kind)
 {

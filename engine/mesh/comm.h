@@ -42,7 +42,7 @@ mx_status mx_comm_flush(void);
 mx_status mx_comm_finish(void);
 
 /* Where in the script we are, "train.lua:12": for tags. The text must stay valid. */
-void mx_comm_set_site(const char *site);
+void mx_comm_set_site(const char *where);
 
 typedef struct mx_comm_stats {
     double exposed_s; /* the script's thread waited for communication, or did it itself */

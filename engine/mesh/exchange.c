@@ -1,6 +1,7 @@
 #include "mesh/exchange.h"
 
 #include "core/pool.h"
+#include "mesh/mpi.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -448,7 +449,7 @@ static mx_status gather_over_nodes(mx_group *g, const mx_exchange *x)
     mx_stream own = x->in;
     mx_block *moved = NULL;
     if (x->in_place) { /* our part of the whole becomes a stream of its own */
-        moved = malloc((size_t)x->in.n * sizeof *moved);
+        moved = calloc((size_t)x->in.n, sizeof *moved);
         for (int b = 0; moved && b < x->in.n; b++) {
             moved[b] = x->in.blocks[b];
             moved[b].data += g->me * moved[b].part * (int64_t)mx_dtype_bytes(moved[b].dtype);
@@ -496,6 +497,8 @@ static mx_status scatter_over_nodes(mx_group *g, const mx_exchange *x)
 
 mx_status mx_exchange_run(mx_group *g, const mx_exchange *x)
 {
+    if (x->kind == MX_BARRIER) /* within a machine, comparing tags was one */
+        return g->flat ? mx_mpi_check(MPI_Barrier(g->flat->comm), "barrier") : MX_OK;
     if (g->across && x->kind == MX_ALL_REDUCE)
         return reduce_over_nodes(g, x);
     if (g->across && x->kind == MX_ALL_GATHER)

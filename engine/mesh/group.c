@@ -14,7 +14,7 @@ static mx_status no_memory(int n) { return mx_fail(MX_ERR_MEMORY, "no memory for
 
 static mx_status make_comm(const int *ranks, int n, MPI_Comm *comm)
 {
-    MPI_Group world, some;
+    MPI_Group world = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
     MPI_Comm_group(MPI_COMM_WORLD, &world);
     int code = MPI_Group_incl(world, n, ranks, &some);
     if (code == MPI_SUCCESS) {
@@ -99,7 +99,7 @@ static mx_status make_teams(mx_group *g, MPI_Comm comm, const int *node_of)
 {
     int place, size;
     bool even = are_even(g, node_of, &place, &size);
-    MPI_Comm part;
+    MPI_Comm part = MPI_COMM_NULL;
     if (g->nodes == 1 || (even && size > 1)) {
         MX_TRY(split(comm, node_of[g->me], g->me, &part));
         MX_TRY(mx_team_new(part, true, &g->node));
@@ -127,7 +127,7 @@ static mx_status make_group(mx_group *g, const int *ranks, int n)
     for (int m = 0; m < n; m++)
         if (ranks[m] == mx_rank())
             g->me = m;
-    MPI_Comm comm;
+    MPI_Comm comm = MPI_COMM_NULL;
     mx_status status = n > 1 ? make_comm(ranks, n, &comm) : MX_OK;
     if (status == MX_OK && n > 1)
         status = find_nodes(g, comm, node_of);
@@ -151,7 +151,11 @@ mx_status mx_group_get(const int *ranks, int n, mx_group **out)
     mx_group *g = calloc(1, sizeof *g);
     if (!g)
         return no_memory(n);
-    MX_TRY(make_group(g, ranks, n)); /* what a failure leaves behind ends with the run */
+    mx_status status = make_group(g, ranks, n);
+    if (status != MX_OK) { /* what it had made of its parts ends with the run */
+        free(g);
+        return status;
+    }
     groups[n_groups++] = g;
     *out = g;
     return MX_OK;

@@ -71,7 +71,7 @@ static void coordinates(int rank, int *coordinate)
 
 int mx_mesh_ranks(mx_axes axes, int *ranks)
 {
-    int mine[MX_MAX_AXES], theirs[MX_MAX_AXES], n = 0;
+    int mine[MX_MAX_AXES] = {0}, theirs[MX_MAX_AXES] = {0}, n = 0;
     coordinates(mx_rank(), mine);
     for (int r = 0; r < mx_ranks(); r++) {
         coordinates(r, theirs);
@@ -95,7 +95,7 @@ int mx_mesh_size(mx_axes axes)
 
 int mx_mesh_index(mx_axes axes)
 {
-    int mine[MX_MAX_AXES], theirs[MX_MAX_AXES], index = 0;
+    int mine[MX_MAX_AXES] = {0}, theirs[MX_MAX_AXES] = {0}, index = 0;
     coordinates(mx_rank(), mine);
     for (int r = 0; r < mx_rank(); r++) {
         coordinates(r, theirs);

@@ -159,12 +159,8 @@ static mx_status compare_by_messages(const mx_team *team, const mx_tag *tag)
     mx_tag *all = malloc((size_t)team->n * sizeof *all);
     if (!all)
         return mx_fail(MX_ERR_MEMORY, "no memory for %d tags", team->n);
-    MPI_Request request;
-    mx_status status =
-        mx_mpi_check(MPI_Iallgather(tag, sizeof *tag, MPI_BYTE, all, sizeof *tag, MPI_BYTE, team->comm, &request),
-                     "comparing collectives");
-    if (status == MX_OK)
-        status = await_request(team, &request, (team->me + 1) % team->n);
+    mx_status status = mx_mpi_check(MPI_Allgather(tag, sizeof *tag, MPI_BYTE, all, sizeof *tag, MPI_BYTE, team->comm),
+                                    "comparing collectives");
     for (int i = 0; status == MX_OK && i < team->n; i++)
         if (!same_tag(&all[i], tag, true))
             status = differ(team, i, &all[i], tag);

@@ -1,6 +1,7 @@
--- ranks: 1 2 3 4 nodes: 2 Gradients of collectives against finite differences, in the two meanings of
--- engine/mesh/collective.c: ranks that use a result each in its own way (the loss is the sum of theirs), and ranks
--- that use it alike (the loss is that of any).
+-- ranks: 1 2 3 4
+-- nodes: 2
+-- Gradients of collectives against finite differences, in the two meanings of engine/mesh/collective.c: ranks that use
+-- a result each in its own way (the loss is the sum of theirs), and ranks that use it alike (it is that of any).
 
 local lu = require "luaunit"
 local mx = require "mx"

@@ -322,6 +322,21 @@ function TestAsync.test_prefetch()
     end)
 end
 
+TestBarrier = {}
+
+-- The last rank comes late: nobody leaves before it has come.
+function TestBarrier.test_waits_for_the_last()
+    mx.barrier()
+    local start, late = mx.now(), 0.2
+    if rank == ranks - 1 then
+        while mx.now() < start + late do
+            math.random()
+        end
+    end
+    mx.barrier()
+    lu.assertTrue(mx.now() - start > 0.9 * late)
+end
+
 TestErrors = {}
 
 function TestErrors.test_messages()

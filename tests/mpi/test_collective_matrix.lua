@@ -1,5 +1,5 @@
 -- ranks: 1 2 3 4 6 8
--- nodes: 1 2
+-- nodes: 2
 -- Every collective by dtype, size, dimension, blocking and not, in place and not, along axes of meshes.
 
 local lu = require "luaunit"

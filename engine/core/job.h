@@ -43,7 +43,8 @@ mx_status mx_job_wait(mx_job *job);
 mx_status mx_lane_reap(mx_lane *lane);
 mx_status mx_lane_drain(mx_lane *lane);
 
-/* Waits until the values of t may be read (for_writing: changed). MX_OK at once where no job has to do with them. */
+/* Waits until the values of t may be read (for_writing: changed, which is counted in its storage). MX_OK at once where
+ * no job has to do with them. */
 mx_status mx_tensor_wait(const mx_tensor *t, bool for_writing);
 
 /* Seconds that the script's thread has spent in the lane's jobs, waiting for them or running them, since the last call

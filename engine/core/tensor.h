@@ -27,7 +27,7 @@ typedef struct mx_storage {
     int refs;
     int64_t bytes;
     void *data;            /* NULL on a device that keeps no values */
-    uint64_t changes;      /* how often an operation has changed the values in place */
+    uint64_t changes;      /* how often the values have been changed in place */
     struct mx_job *writer; /* the last job that changes the values (core/job.h); NULL: none */
     struct mx_job *reader; /* the last job that reads them */
 } mx_storage;

@@ -427,7 +427,12 @@ static mx_status gather_ahead(const mx_call *call)
     mx_scope_swap(scope);
     MX_TRY(status);
     int64_t bytes = mx_bytes(now.out[0]);
-    bool skip = find_ahead(x, attributes(&now)) >= 0 || started_bytes + bytes > mx_comm.prefetch_bytes;
+    int found = find_ahead(x, attributes(&now));
+    if (found >= 0 && started[found].changes != x->storage->changes) {
+        forget_ahead(found);
+        found = -1;
+    }
+    bool skip = found >= 0 || started_bytes + bytes > mx_comm.prefetch_bytes;
     status = skip ? MX_OK : mx_tensor_allocate(now.out[0]);
     if (!skip && status == MX_OK)
         status = run_gather(&now, true);
@@ -777,9 +782,11 @@ static mx_status broadcast_vjp(mx_vjp *v)
         v->grad[0] = sum;
         return MX_OK;
     }
-    mx_status status = scale_by(sum, 0, &v->grad[0]);
+    mx_dtype dtype = sum->dtype;
     mx_release(sum);
-    return status;
+    MX_TRY(mx_tensor_new(dtype, &v->call->in[0]->shape, &v->grad[0]));
+    memset(mx_data(v->grad[0]), 0, (size_t)mx_bytes(v->grad[0]));
+    return MX_OK;
 }
 
 static const mx_attr broadcast_attrs[] = {

@@ -55,9 +55,9 @@ static void write_text(batch *b)
 
 static mx_status begin(const batch *b)
 {
-    if (b->group->node)
-        MX_TRY(mx_team_begin(b->group->node, &b->tag, b->strict));
-    return b->group->flat ? mx_team_begin(b->group->flat, &b->tag, b->strict) : MX_OK;
+    if (b->group->flat && b->strict) /* all machines together, so that all of them fail */
+        return mx_team_begin(b->group->flat, &b->tag, true);
+    return b->group->node ? mx_team_begin(b->group->node, &b->tag, b->strict) : MX_OK;
 }
 
 static mx_status run_batch(mx_job *job)

@@ -433,6 +433,8 @@ static mx_status reduce_over_nodes(mx_group *g, const mx_exchange *x)
     }
     if (status == MX_OK)
         mx_stream_write(&x->out, 0, 0, x->out.count, x->wire, whole.block.data);
+    if (x->out.past_caches)
+        mx_stream_fence();
     free_temporary(&whole);
     free_temporary(&part);
     return status;
@@ -490,6 +492,8 @@ static mx_status scatter_over_nodes(mx_group *g, const mx_exchange *x)
         status = exchange_on(g->across, NULL, &step, &column.stream, &result.stream, x->scale);
     if (status == MX_OK)
         mx_stream_write(&x->out, x->in_place ? g->me : 0, 0, x->out.count, x->out.blocks[0].dtype, result.block.data);
+    if (x->out.past_caches)
+        mx_stream_fence();
     free_temporary(&result);
     free_temporary(&column);
     return status;

@@ -106,7 +106,7 @@ static mx_status make_teams(mx_group *g, MPI_Comm comm, const int *node_of)
         MX_TRY(find_members(g, g->node, &g->node_members));
     }
     if (g->nodes > 1 && even && size > 1) {
-        MX_TRY(split(comm, place, g->me, &part));
+        MX_TRY(split(comm, place, node_of[g->me], &part)); /* in the order of the machines, as the grid */
         MX_TRY(mx_team_new(part, false, &g->across));
         MX_TRY(find_members(g, g->across, &g->across_members));
         MX_TRY(make_grid(g, node_of));

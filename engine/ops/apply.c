@@ -136,7 +136,7 @@ static mx_status wait_for_values(const mx_call *call)
             continue;
         if (!(call->op->flags & (MX_OP_COLLECTIVE | MX_OP_VIEW)))
             MX_TRY(mx_tensor_wait(call->in[i], mutates));
-        if (mutates && call->in[i]->storage)
+        else if (mutates && call->in[i]->storage)
             call->in[i]->storage->changes++;
     }
     return MX_OK;

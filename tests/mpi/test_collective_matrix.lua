@@ -1,356 +1,344 @@
 -- ranks: 1 2 3 4 6 8
 -- nodes: 2
--- Every collective by dtype, size, dimension, blocking and not, in place and not, along axes of meshes.
+-- Every collective over dtypes, sizes, dimensions, meshes and ways of calling, against values that are worked out from
+-- the ranks' numbers, never by another collective.
 
-local lu = require "luaunit"
 local mx = require "mx"
+local lu = require "luaunit"
+local cases = require "collective_cases"
 
 local rank, ranks = mx.rank(), mx.ranks()
-local DTYPES = { "f32", "bf16", "i32", "u8" }
-local COUNTS = ranks <= 2 and { 1, 3, 1000, 65537, 300007 } or ranks <= 4 and { 1, 3, 1000, 65537 } or { 1, 3, 70001 }
+local DTYPES, MOST, MANY, ALL, WAYS = cases.DTYPES, cases.MOST, cases.MANY, cases.ALL, cases.WAYS
+local SHAPE, AXIS_SETS, MESHES = cases.SHAPE, cases.AXIS_SETS, cases.MESHES
+local OPERATIONS, assert_same, concat = cases.OPERATIONS, cases.assert_same, cases.concat
+local new_values, run_case, build = cases.new_values, cases.run_case, cases.build
+local resized, brought, sum_of, define = cases.resized, cases.brought, cases.sum_of, cases.define
+local lay_out, group_along, sorted_names = cases.lay_out, cases.group_along, cases.sorted_names
 
--- A tensor whose elements depend on place and rank: 61 integers below 8 again and again.
-local function pattern(sizes, r, dtype)
-    local n = 1
-    for _, size in ipairs(sizes) do
-        n = n * size
+TestSizes = {}
+
+-- Of chunks of 128 KiB these are a small part, one or two and a little, and many.
+local SMALL, LARGE = MANY and { 1, 3, 1000 } or { 1, 2, 3, 1000 }, { 65537, MANY and 200003 or 1024 * 1024 + 7 }
+
+local function test_sizes(name)
+    local k = 0
+    local function run(dtype, n, way)
+        k = k + 1
+        run_case(name, ALL, dtype, OPERATIONS[name].whole and n or (n + ranks - 1) // ranks, way, k)
     end
-    local place = mx.arange { n = n, dtype = "f32" } -- exact up to 2^24
-    local cycle = place - ((place + 0.5) / 61):to("i32"):to("f32") * 61
-    local x = cycle * (2 * r + 3) + r
-    local small = x - ((x + 0.5) / 8):to("i32"):to("f32") * 8
-    return small:to(dtype):view(table.unpack(sizes))
-end
-
-local function assert_same(t, expected, what)
-    lu.assertEquals(t:size(), expected:size(), what)
-    lu.assertEquals(t:dtype(), expected:dtype(), what)
-    if t:numel() > 0 then
-        lu.assertEquals((t:to("f32") - expected:to("f32")):abs():max():item(), 0, what)
-    end
-end
-
-local function part(t, dim, i, n)
-    local length = t:size(dim) // n
-    return mx.narrow(t, { dim = dim, start = i * length + 1, length = length })
-end
-
--- What each collective gives, from the members' inputs; `me` is which member we are.
-local EXPECTED = {}
-
-function EXPECTED.all_reduce(x, o)
-    local y = x[1]:to("f32")
-    for i = 2, #x do
-        local other = x[i]:to("f32")
-        y = o.op == "max" and mx.maximum(y, other) or y + other
-    end
-    return (o.op == "mean" and y / #x or y):to(x[1]:dtype())
-end
-
-function EXPECTED.all_gather(x, o)
-    local y = #x == 1 and x[1] or mx.concat(x, { dim = o.dim })
-    return o.dtype and y:to(o.dtype) or y
-end
-
-function EXPECTED.reduce_scatter(x, o, me)
-    local y = part(EXPECTED.all_reduce(x, o), o.dim, me, #x)
-    return o.dtype and y:to(o.dtype) or y
-end
-
-function EXPECTED.all_to_all(x, o, me)
-    local parts = {}
-    for i = 1, #x do
-        parts[i] = part(x[i], o.split, me, #x)
-    end
-    return #x == 1 and parts[1] or mx.concat(parts, { dim = o.concat })
-end
-
-function EXPECTED.collective_permute(x, o, me)
-    return x[(me - o.shift) % #x + 1]
-end
-
-function EXPECTED.broadcast(x, o)
-    return x[o.root + 1]
-end
-
--- Runs one collective blocking and not, over the ranks `members` of `axis`, and compares.
-local function check(name, sizes, dtype, o, axis, members)
-    members = members or mx.axis_ranks()
-    mx.scope(function()
-        local inputs, me = {}, 0
-        for i, r in ipairs(members) do
-            inputs[i] = pattern(sizes, r, dtype)
-            me = r == rank and i - 1 or me
-        end
-        local expected = EXPECTED[name](inputs, o, me)
-        for _, async in ipairs { false, true } do
-            local options = { axis = axis, async = async }
-            for key, value in pairs(o) do
-                options[key] = value
+    for _, dtype in ipairs(DTYPES) do
+        for _, n in ipairs(SMALL) do
+            for _, way in ipairs(WAYS) do
+                run(dtype, n, way)
             end
-            local what = ("%s %s %s of (%s)%s"):format(name, o.op or "", dtype, table.concat(sizes, ", "),
-                async and " async" or "")
-            assert_same(mx[name](inputs[me + 1], options), expected, what)
-        end
-        assert_same(inputs[me + 1], pattern(sizes, rank, dtype), name .. " leaves its input")
-    end)
-end
-
-TestOutOfPlace = {}
-
-function TestOutOfPlace.test_all_reduce()
-    for _, dtype in ipairs(DTYPES) do
-        for _, n in ipairs(COUNTS) do
-            check("all_reduce", { n }, dtype, { op = "sum" })
-            check("all_reduce", { n }, dtype, { op = "max" })
         end
     end
-    check("all_reduce", { 1000 }, "f32", { op = "mean" })
-end
-
-function TestOutOfPlace.test_gather_scatter_and_exchange()
-    for _, dtype in ipairs(DTYPES) do
-        for _, n in ipairs(COUNTS) do
-            check("all_gather", { n }, dtype, { dim = 1 })
-            check("reduce_scatter", { n * ranks }, dtype, { dim = 1, op = "sum" })
-            check("all_to_all", { n * ranks }, dtype, { split = 1, concat = 1 })
-            check("collective_permute", { n }, dtype, { shift = 1 })
-            check("broadcast", { n }, dtype, { root = ranks - 1 })
+    for i, dtype in ipairs(DTYPES) do -- each way with each size, and each dtype with each size
+        for j, n in ipairs(LARGE) do
+            run(dtype, n, WAYS[(i + j) % #WAYS + 1])
         end
     end
 end
 
-function TestOutOfPlace.test_dimensions()
-    local sizes = { 2 * ranks, 3 * ranks, 5 * ranks }
+for name in pairs(OPERATIONS) do -- defines cases; luaunit runs them by name, so in one order on all ranks
+    TestSizes["test_" .. name] = function() test_sizes(name) end
+end
+
+function TestSizes.test_empty_tensors()
+    lu.assertEquals(mx.all_reduce(mx.zeros { 0 }):size(), { 0 })
+    lu.assertEquals(mx.all_gather(mx.zeros { 2, 0 }, { dim = 2 }):size(), { 2, 0 })
+    lu.assertEquals(mx.reduce_scatter(mx.zeros { 0, 3 }, { dim = 1 }):size(), { 0, 3 })
+    lu.assertEquals(mx.all_to_all(mx.zeros { ranks, 0 }, { split = 1, concat = 2, async = true }):size(), { 1, 0 })
+    lu.assertEquals(mx.collective_permute_(mx.zeros { 0 }):size(), { 0 })
+    lu.assertEquals(mx.broadcast(mx.zeros { 0 }, { async = true }):size(), { 0 })
+end
+
+function TestSizes.test_scalars()
+    local x = mx.tensor(rank + 1)
+    lu.assertEquals(mx.all_reduce(x):item(), ranks * (ranks + 1) / 2)
+    lu.assertEquals(mx.collective_permute(x):item(), (rank - 1) % ranks + 1)
+    lu.assertEquals(mx.broadcast(x, { root = ranks - 1 }):item(), ranks)
+end
+
+function TestSizes.test_16_MiB()
+    if ranks <= 2 then
+        run_case("all_reduce", ALL, "f32", 4 * 1024 * 1024, WAYS[1], 1)
+        run_case("all_reduce", ALL, "f32", 4 * 1024 * 1024, WAYS[2], 1)
+    end
+end
+
+TestReductions = {}
+
+local function test_max(name, way)
+    for _, dtype in ipairs(DTYPES) do
+        for _, n in ipairs { 1, 3, MANY and 9001 or 40001 } do
+            local step <close> = mx.step()
+            local v = new_values(ALL, dtype, MOST)
+            local scatters = name:find "scatter"
+            local x = v.of(rank, 0, scatters and n * ranks or n)
+            local want = v.max(scatters and rank * n or 0, n)
+            local y = mx[name .. (way.in_place and "_" or "")](x, { op = "max", async = way.async })
+            if scatters and way.in_place then
+                y = y:narrow { dim = 1, start = rank * n + 1, length = n }
+            end
+            assert_same(y, want, name .. " max of " .. dtype)
+        end
+    end
+end
+
+function TestReductions.test_max()
+    for i, way in ipairs(WAYS) do
+        test_max(i % 2 == 0 and "all_reduce" or "reduce_scatter", way)
+        test_max(i % 2 == 1 and "all_reduce" or "reduce_scatter", way)
+    end
+end
+
+function TestReductions.test_max_of_negative_values()
+    for _, dtype in ipairs { "f32", "bf16", "i32", "i8" } do
+        local x = mx.full({ 5 }, -rank - 7, dtype)
+        lu.assertEquals(mx.all_reduce(x, { op = "max" }):totable(), { -7, -7, -7, -7, -7 })
+        x = mx.full({ 2 * ranks }, -rank - 7, dtype)
+        lu.assertEquals(mx.reduce_scatter(x, { op = "max" }):totable(), { -7, -7 })
+    end
+end
+
+-- Multiples of the ranks, so that the mean is an integer. Its factor 1 / ranks may be rounded: a bit of f32.
+function TestReductions.test_mean()
+    for _, dtype in ipairs { "f32", "bf16" } do
+        for _, n in ipairs { 1, 2, 3001 } do
+            local step <close> = mx.step()
+            local v = new_values(ALL, dtype, MOST // ranks)
+            local want = v.sum(0, n * ranks):to("f32"):mul(1 / ranks)
+            local x = v.of(rank, 0, n * ranks)
+            local function check(y, expected, what)
+                local bound = dtype == "bf16" and 2 ^ -8 or 2 ^ -22
+                local off = y:to("f32"):sub(expected):abs():sub(expected:abs():mul(bound)):max():item()
+                lu.assertTrue(off <= 0, ("mean by %s of %s: off by %g"):format(what, dtype, off))
+            end
+            check(mx.all_reduce(x, { op = "mean" }), want, "all_reduce")
+            check(mx.reduce_scatter(x, { op = "mean" }), want:narrow { dim = 1, start = rank * n + 1, length = n },
+                "reduce_scatter")
+            check(mx.all_reduce_(x:clone(), { op = "mean", async = true }), want, "all_reduce_")
+        end
+    end
+end
+
+function TestReductions.test_u8_wraps_around()
+    local sum = (100 * ranks + ranks * (ranks - 1) // 2) % 256
+    lu.assertEquals(mx.reduce_scatter(mx.full({ 3 * ranks }, 100 + rank, "u8")):totable(), { sum, sum, sum })
+end
+
+TestDimensions = {}
+
+local function run_dimension(name, shape, options, dtype, want_shape, want, sums)
+    local step <close> = mx.step()
+    local limit = sums and MOST // ranks or MOST
+    local x = build(shape, dtype, function(at) return brought(shape, rank, at, limit, dtype) end)
+    local y = mx[name](x, options)
+    local what = ("%s of %s, dim %s %s %s"):format(name, dtype, options.dim, options.split, options.concat)
+    assert_same(y, build(want_shape, dtype, function(at)
+        return want(at, function(r, from) return brought(shape, r, from, limit, dtype) end)
+    end), what)
+end
+
+function TestDimensions.test_all_gather()
     for dim = 1, 3 do
-        check("all_gather", { 2, 3, 5 }, "f32", { dim = dim })
-        check("reduce_scatter", sizes, "bf16", { dim = dim, op = "max" })
-        for concat = 1, 3 do
-            check("all_to_all", sizes, "f32", { split = dim, concat = concat })
+        for i, dtype in ipairs(DTYPES) do
+            local size, part = SHAPE[dim] // ranks, resized(SHAPE, dim, SHAPE[dim] // ranks)
+            run_dimension("all_gather", part, { dim = dim, async = i > 2 }, dtype, SHAPE, function(at, of)
+                return of(at[dim] // size, resized(at, dim, at[dim] % size))
+            end)
+            run_dimension("all_gather_", SHAPE, { dim = dim - 4, async = i <= 2 }, dtype, SHAPE, function(at, of)
+                return of(at[dim] // size, at)
+            end)
         end
     end
-    for shift = -ranks, ranks do
-        check("collective_permute", { 7 }, "i32", { shift = shift })
-    end
 end
-
-function TestOutOfPlace.test_floats_change_on_the_way()
-    check("all_gather", { 3, 1001 }, "f32", { dim = 2, dtype = "bf16" })
-    check("all_gather", { 3, 1001 }, "bf16", { dim = 1, dtype = "f32" })
-    check("reduce_scatter", { 7, 11 * ranks }, "bf16", { dim = 2, op = "sum", dtype = "f32" })
-    check("reduce_scatter", { 7 * ranks, 11 }, "f32", { dim = 1, op = "sum", dtype = "bf16" })
-end
-
-if ranks <= 2 then
-    function TestOutOfPlace.test_16_MiB()
-        local n = 4 * 1024 * 1024 + 1
-        check("all_reduce", { n }, "f32", { op = "sum" })
-        check("collective_permute", { n }, "f32", { shift = 1 })
-    end
-end
-
-TestInPlace = {}
-
-function TestInPlace.test_all()
-    for _, dtype in ipairs(DTYPES) do
-        for _, n in ipairs(COUNTS) do
-            for _, async in ipairs { false, true } do
-                mx.scope(function()
-                    local all = {}
-                    for r = 0, ranks - 1 do
-                        all[r + 1] = pattern({ n * ranks }, r, dtype)
-                    end
-                    local sum = EXPECTED.all_reduce(all, {})
-                    local function run(name, options)
-                        options.async = async
-                        return mx[name](all[rank + 1]:clone(), options)
-                    end
-                    local what = ("%s %d"):format(dtype, n)
-                    assert_same(run("all_reduce_", {}), sum, what)
-                    assert_same(run("broadcast_", { root = 0 }), all[1], what)
-                    assert_same(run("collective_permute_", { shift = 1 }), all[(rank - 1) % ranks + 1], what)
-                    assert_same(run("all_to_all_", { dim = 1 }),
-                        EXPECTED.all_to_all(all, { split = 1, concat = 1 }, rank), what)
-                    local own = part(run("reduce_scatter_", { dim = 1 }), 1, rank, ranks)
-                    assert_same(own, part(sum, 1, rank, ranks), what)
-                    local parts = {}
-                    for r = 0, ranks - 1 do
-                        parts[r + 1] = part(all[r + 1], 1, r, ranks)
-                    end
-                    assert_same(run("all_gather_", { dim = 1 }), EXPECTED.all_gather(parts, { dim = 1 }), what)
-                end)
-            end
+function TestDimensions.test_reduce_scatter()
+    for dim = 1, 3 do
+        for i, dtype in ipairs(DTYPES) do
+            local size, part = SHAPE[dim] // ranks, resized(SHAPE, dim, SHAPE[dim] // ranks)
+            run_dimension("reduce_scatter", SHAPE, { dim = dim - 4, async = i > 2 }, dtype, part, function(at, of)
+                return sum_of(resized(at, dim, rank * size + at[dim]), of)
+            end, true)
+            run_dimension("reduce_scatter_", SHAPE, { dim = dim, async = i <= 2 }, dtype, SHAPE, function(at, of)
+                return at[dim] // size == rank and sum_of(at, of) or of(rank, at)
+            end, true)
         end
     end
 end
 
-TestAxes = {}
-
--- Ranks with the same coordinates off the axes; a mesh of three axes, the last one the fastest, in one slice or two.
-local function members_of(sizes, dcn, axes)
-    local function coordinates(r)
-        local inner, at = 1, {}
-        for i = 1, 3 do
-            inner = inner * sizes[i]
+function TestDimensions.test_all_to_all()
+    for split = 1, 3 do
+        for together = 1, 3 do
+            local dtype = DTYPES[(split + together) % 4 + 1]
+            local shape = resized(SHAPE, split, SHAPE[split] // ranks)
+            shape = resized(shape, together, shape[together] * ranks)
+            local part = SHAPE[split] // ranks
+            local size = shape[together] // ranks -- what comes from one rank
+            local options = { split = split, concat = together, async = split < together }
+            run_dimension("all_to_all", SHAPE, options, dtype, shape, function(at, of)
+                local from = resized(at, together, at[together] % size)
+                from[split] = rank * part + from[split]
+                return of(at[together] // size, from)
+            end)
         end
-        local slice, place = r // inner, r % inner
-        for i = 3, 1, -1 do
-            at[i] = place % sizes[i]
-            place = place // sizes[i]
-        end
-        at[1] = at[1] + slice * sizes[1]
-        return at
-    end
-    local mine, members = coordinates(rank), {}
-    for r = 0, sizes[1] * sizes[2] * sizes[3] * dcn - 1 do
-        local theirs, same = coordinates(r), true
-        for i = 1, 3 do
-            same = same and (axes[i] or theirs[i] == mine[i])
-        end
-        members[#members + 1] = same and r or nil
-    end
-    return members
-end
-
-function TestAxes.test_groups()
-    local NAMES = { "data", "fsdp", "tensor" }
-    for _, shape in ipairs {
-        { 1, ranks, 1, 1 }, { ranks, 1, 1, 1 }, { 2, 1, ranks / 2, 1 }, { 1, ranks / 2, 2, 1 }, { 1, ranks / 2, 1, 2 },
-        { 2, ranks / 4, 2, 1 }, { 1, ranks / 4, 2, 2 },
-    } do
-        local a, b, c, dcn = table.unpack(shape)
-        if a * b * c * dcn == ranks and b % 1 == 0 and c % 1 == 0 then
-            a, b, c = a // 1, b // 1, c // 1
-            mx.mesh_define {
-                { name = "data", ici = a, dcn = dcn }, { name = "fsdp", ici = b }, { name = "tensor", ici = c },
-            }
-            for _, used in ipairs { { true }, { false, true }, { false, false, true }, { true, false, true },
-                { false, true, true } } do
-                local names = {}
-                for i = 1, 3 do
-                    names[#names + 1] = used[i] and NAMES[i] or nil
-                end
-                local members = members_of({ a, b, c }, dcn, used)
-                lu.assertEquals(mx.axis_ranks(names), members)
-                lu.assertEquals(mx.axis_size(names), #members)
-                check("all_reduce", { 5 }, "f32", { op = "sum" }, names, members)
-                check("all_gather", { 5 }, "i32", { dim = 1 }, names, members)
-                check("collective_permute", { 5 }, "f32", { shift = 1 }, names, members)
-            end
+        local size = SHAPE[split] // ranks
+        for _, dtype in ipairs(DTYPES) do
+            run_dimension("all_to_all_", SHAPE, { dim = split }, dtype, SHAPE, function(at, of)
+                return of(at[split] // size, resized(at, split, rank * size + at[split] % size))
+            end)
         end
     end
 end
 
-TestAsync = {}
-
-function TestAsync.tearDown()
-    mx.comm_options { all_reduce_combine_bytes = 0, all_gather_combine_bytes = 0 }
-end
-
-function TestAsync.test_combined_ones_are_one_exchange()
-    mx.comm_options { all_reduce_combine_bytes = 1 << 20 }
-    mx.scope(function()
-        local x, y = {}, {}
-        for i = 1, 20 do
-            x[i] = pattern({ 10 * i + 1 }, rank, "f32")
-        end
-        mx.comm_stats(true)
-        for i = 1, 20 do
-            y[i] = mx.all_reduce(x[i], { async = true })
-            lu.assertEquals(y[i]:is_pending(), ranks > 1)
-        end
-        y[20]:wait()
-        lu.assertEquals(mx.comm_stats(true).calls, ranks > 1 and 1 or 0)
-        for i = 1, 20 do
-            lu.assertFalse(y[i]:is_pending())
-            local all = {}
-            for r = 0, ranks - 1 do
-                all[r + 1] = pattern({ 10 * i + 1 }, r, "f32")
-            end
-            assert_same(y[i], EXPECTED.all_reduce(all, {}), "tensor " .. i)
-        end
-    end)
-end
-
-function TestAsync.test_one_that_needs_another_waits()
-    mx.comm_options { all_reduce_combine_bytes = 1 << 20 }
-    local x = mx.ones { 100 }
-    local y = mx.all_reduce(x, { async = true })
-    local z = mx.all_reduce(y, { async = true }) -- must not travel together with y
-    lu.assertEquals(z:get(1), ranks * ranks)
-end
-
-function TestAsync.test_changes_wait_for_readers()
-    local x = mx.ones { 500000 }
-    local y = mx.all_gather(x, { async = true })
-    mx.fill(x, { value = 7 })
-    lu.assertEquals({ mx.max(y):item(), mx.max(x):item() }, { 1, 7 })
-end
-
-function TestAsync.test_released_while_under_way()
-    for _ = 1, 5 do
+-- Rows that chunks cut anywhere: too large for Lua's loops, so put together by mx.concat and mx.narrow.
+function TestDimensions.test_many_chunks()
+    local shape = { 3 * ranks, ranks, (MANY and 4000 or 13000) // (ranks * ranks) * ranks }
+    local count = shape[1] * shape[2] * shape[3]
+    for i, dtype in ipairs { "f32", "bf16" } do
         local step <close> = mx.step()
-        mx.all_reduce(mx.ones { 300000 }, { async = true })
-    end
-    mx.barrier()
-    lu.assertEquals(mx.all_reduce(mx.ones { 1 }):item(), ranks)
-end
-
-function TestAsync.test_prefetch()
-    local options = { dim = 1, dtype = "bf16" }
-    mx.scope(function()
-        local x = pattern({ 2000 }, rank, "f32")
-        local function expected(scale)
-            local all = {}
+        local moved, added = new_values(ALL, dtype, MOST), new_values(ALL, dtype, MOST // ranks)
+        local of, total = {}, added.sum(0, count):reshape(shape)
+        for r = 0, ranks - 1 do
+            of[r] = moved.of(r, 0, count):reshape(shape)
+        end
+        local x = added.of(rank, 0, count):reshape(shape)
+        local function cut(t, dim, r)
+            local size = shape[dim] // ranks
+            return t:narrow { dim = dim, start = r * size + 1, length = size }
+        end
+        local function joined(dim, part)
+            local parts = {}
             for r = 0, ranks - 1 do
-                all[r + 1] = pattern({ 2000 }, r, "f32") * scale
+                parts[r + 1] = part(r)
             end
-            return EXPECTED.all_gather(all, options)
+            return mx.concat(parts, { dim = dim })
         end
-        mx.prefetch(x, options)
-        mx.flush()
-        mx.comm_stats(true)
-        local y = mx.all_gather(x, options)
-        assert_same(y, expected(1), "gathered ahead")
-        if ranks > 1 then
-            lu.assertEquals(mx.comm_stats(true).calls, 1) -- the prefetch itself
-        end
-        mx.prefetch(x, options)
-        mx.mul(x, 1) -- reads only
-        mx.copy(x, x * 2)
-        assert_same(mx.all_gather(x, options), expected(2), "changed after the prefetch")
-    end)
+        local dim, other = i + 1, 2
+        assert_same(mx.all_gather(of[rank], { dim = dim }), joined(dim, function(r) return of[r] end), "all_gather")
+        assert_same(mx.all_gather_(of[rank]:clone(), { dim = dim }),
+            joined(dim, function(r) return cut(of[r], dim, r) end), "all_gather_")
+        assert_same(mx.reduce_scatter(x, { dim = dim }), cut(total, dim, rank), "reduce_scatter")
+        assert_same(cut(mx.reduce_scatter_(x:clone(), { dim = dim }), dim, rank), cut(total, dim, rank),
+            "reduce_scatter_")
+        assert_same(mx.all_to_all(of[rank], { split = dim, concat = other }),
+            joined(other, function(r) return cut(of[r], dim, rank) end), "all_to_all")
+    end
 end
 
-TestBarrier = {}
+TestDtypes = {}
 
--- The last rank comes late: nobody leaves before it has come.
-function TestBarrier.test_waits_for_the_last()
-    mx.barrier()
-    local start, late = mx.now(), 0.2
-    if rank == ranks - 1 then
-        while mx.now() < start + late do
-            math.random()
-        end
+-- Thirds are no bf16: they are rounded once, as a cast does it.
+function TestDtypes.test_all_gather_in_another_dtype()
+    local n = 40003
+    local function thirds(r)
+        return mx.arange { n = n }:add(r):mul(1 / 3)
     end
-    mx.barrier()
-    lu.assertTrue(mx.now() - start > 0.9 * late)
+    local narrow, wide = {}, {}
+    for r = 0, ranks - 1 do
+        narrow[r + 1] = thirds(r):to("bf16")
+        wide[r + 1] = narrow[r + 1]:to("f32")
+    end
+    for _, async in ipairs { false, true } do
+        local y = mx.all_gather(thirds(rank), { dtype = "bf16", async = async })
+        assert_same(y, concat(narrow), "f32 gathered as bf16")
+        local z = mx.all_gather(thirds(rank):to("bf16"), { dtype = "f32", async = async })
+        assert_same(z, concat(wide), "bf16 gathered as f32")
+    end
+    local rows = mx.all_gather(thirds(rank):reshape({ 1, n }), { dim = 2, dtype = "bf16" })
+    assert_same(rows, concat(narrow):reshape({ 1, n * ranks }), "rows gathered as bf16")
 end
 
-TestErrors = {}
-
-function TestErrors.test_messages()
-    if ranks > 1 then
-        lu.assertErrorMsgContains(("%d elements, which the %d ranks"):format(ranks + 1, ranks), mx.reduce_scatter,
-            mx.zeros { ranks + 1 })
-        lu.assertErrorMsgContains("which the", mx.all_to_all, mx.zeros { ranks + 1 })
+function TestDtypes.test_reduce_scatter_in_another_dtype()
+    local n = 20011
+    -- 256 + 1 is no bf16, and neither is any sum of 256 and fewer than 8 odd ones in general: f32 keeps it.
+    local x = mx.full({ n * ranks }, rank == 0 and 256 or 1, "bf16")
+    for _, async in ipairs { false, true } do
+        assert_same(mx.reduce_scatter(x, { dtype = "f32", async = async }), mx.full({ n }, 255 + ranks, "f32"),
+            "bf16 added to f32")
+        assert_same(mx.reduce_scatter(x:to("f32"), { dtype = "bf16", async = async }),
+            mx.full({ n }, 255 + ranks, "f32"):to("bf16"), "f32 added to bf16")
     end
-    mx.mesh_define { { name = "data", ici = ranks } }
-    lu.assertErrorMsgContains("no axis 'dta'; there are: data", mx.all_reduce, mx.zeros { 1 }, { axis = "dta" })
-    lu.assertErrorMsgContains("is no rank", mx.broadcast, mx.zeros { 1 }, { root = ranks })
-    lu.assertErrorMsgContains("mean of integers", mx.all_reduce, mx.zeros({ 1 }, "i32"), { op = "mean" })
-    lu.assertErrorMsgContains("only for a tensor of that dtype", mx.all_gather, mx.zeros({ 1 }, "i32"),
-        { dtype = "f32" })
-    lu.assertErrorMsgContains("dimensions", mx.all_gather, mx.zeros { 1 }, { dim = 2 })
-    lu.assertErrorMsgContains("devices, but there are", mx.mesh_define, { { name = "data", ici = ranks + 1 } })
+    assert_same(mx.reduce_scatter(x, { dtype = "f32", op = "max" }), mx.full({ n }, 256, "f32"), "max as f32")
+    local columns = mx.reduce_scatter(x:reshape({ n, ranks }), { dim = 2, dtype = "f32" })
+    assert_same(columns, mx.full({ n, 1 }, 255 + ranks, "f32"), "columns")
+end
+
+function TestDtypes.test_bf16_sums_are_rounded_once()
+    local x = mx.full({ 70001 }, rank == 0 and 256 or 1, "bf16")
+    local want = mx.full({ 70001 }, 255 + ranks, "f32"):to("bf16")
+    assert_same(mx.all_reduce(x), want, "all_reduce")
+    assert_same(mx.all_reduce_(x:clone(), { async = true }), want, "all_reduce_")
+end
+
+TestMesh = {}
+
+function TestMesh.test_every_operation_along_every_axis()
+    for _, sizes in ipairs(MESHES[ranks]) do
+        define(sizes)
+        local places = lay_out(sizes)
+        for i, axis in ipairs(AXIS_SETS) do
+            local g = group_along(places, axis)
+            lu.assertEquals(mx.axis_ranks(axis), g.members)
+            lu.assertEquals(mx.axis_size(axis), g.n)
+            lu.assertEquals(mx.axis_index(axis), g.me)
+            for k, name in ipairs(sorted_names()) do
+                run_case(name, g, "f32", 5, WAYS[(i + k) % #WAYS + 1], i + k)
+            end
+        end
+    end
+end
+
+function TestMesh.test_large_along_axes()
+    local sizes = MESHES[ranks][1]
+    define(sizes)
+    local places = lay_out(sizes)
+    for i, axis in ipairs { "data", "tensor", { "data", "tensor" } } do
+        local g = group_along(places, axis)
+        for k, name in ipairs(sorted_names()) do
+            run_case(name, g, DTYPES[(i + k) % 2 + 1], 70001, WAYS[k % #WAYS + 1], k)
+        end
+    end
+end
+
+function TestMesh.test_groups_side_by_side()
+    local sizes = MESHES[ranks][1]
+    define(sizes)
+    local places, results = lay_out(sizes), {}
+    for k = 1, 4 do
+        for _, axis in ipairs(AXIS_SETS) do
+            local g = group_along(places, axis)
+            local v = new_values(g, "f32", MOST // g.n)
+            local async = { axis = axis, async = true }
+            results[#results + 1] = { mx.all_reduce(v.of(g.me, k, 40), async), v.sum(k, 40) }
+            results[#results + 1] = { mx.all_gather(v.of(g.me, k, 3), async), v.each(function() return k end, 3) }
+        end
+    end
+    for i = #results, 1, -1 do
+        assert_same(results[i][1], results[i][2], "result " .. i)
+    end
+end
+
+function TestMesh.test_sizes_that_do_not_fit()
+    lu.assertErrorMsgContains(("the mesh has %d devices, but there are %d ranks"):format(ranks + 1, ranks),
+        mx.mesh_define, { { name = "data", ici = ranks + 1 } })
+    lu.assertErrorMsgContains("at least 1", mx.mesh_define, { { name = "data", ici = 0 } })
+end
+
+function TestMesh.test_barrier()
+    mx.barrier()
+    local came = mx.now()
+    for last = 0, math.min(ranks, 3) - 1 do
+        if rank == last then
+            repeat until mx.now() > came + 0.05
+            came = mx.now()
+        end
+        mx.barrier()
+        local left = mx.now()
+        came = tonumber(mx.share_text(("%.9f"):format(came), last)) -- one clock: this is one machine
+        lu.assertTrue(left >= came, ("rank %d came %g s after rank %d left"):format(last, came - left, rank))
+        mx.barrier()
+        came = mx.now()
+    end
 end

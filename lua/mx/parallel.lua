@@ -76,6 +76,18 @@ local function check(self, shape)
     end
 end
 
+-- A sequence is cut along context first, in two pieces for each rank with load balance, then along the other axes.
+local function check_length(self, S)
+    local n, m = self.mesh:size(self.context), self.mesh:size(self.token_axes)
+    if S % (self.zigzag and 2 * n or n) ~= 0 then
+        util.refuse("max_target_length = %d: the %d ranks of context do not divide it%s", S, n,
+            self.zigzag and " into two pieces each" or "")
+    elseif S // n % m ~= 0 then
+        util.refuse("max_target_length = %d: the %d ranks of %s do not divide the %d tokens that each has", S,
+            m, table.concat(self.token_axes, " and "), S // n)
+    end
+end
+
 -- How a parameter is stored, gathered and added. A dimension is cut in whole units: heads, not columns.
 local function entry_of(self, p)
     local sizes = {}
@@ -147,6 +159,7 @@ function parallel.new(mesh, shape, parameters, o)
     self.token_axes = join(self.sequence, self.products.vocab)
     self.zigzag = #self.context > 0 and o.context_parallel_load_balance and shape.causal
     check(self, shape)
+    check_length(self, o.max_target_length)
     for _, p in ipairs(parameters) do
         local entry = entry_of(self, p)
         if o.shard_optimizer_over_data then

@@ -37,7 +37,19 @@ local ELSEWHERE = {
     arange = "TestRandom below",
     dropout = "TestRandom below",
     all_reduce = "tests/mpi",
+    all_reduce_ = "tests/mpi",
+    all_gather = "tests/mpi",
+    all_gather_ = "tests/mpi",
+    reduce_scatter = "tests/mpi",
+    reduce_scatter_ = "tests/mpi",
+    all_to_all = "tests/mpi",
+    all_to_all_ = "tests/mpi",
+    collective_permute = "tests/mpi",
+    collective_permute_ = "tests/mpi",
     broadcast = "tests/mpi",
+    broadcast_ = "tests/mpi",
+    fan_out = "tests/mpi",
+    shard = "tests/mpi",
 }
 
 -- Gradient operations are called by nobody but the gradient of the operation that they are named after, or of a family.

@@ -12,6 +12,7 @@ local function start(sequences)
     local config = mx.config.load({
         "model_name=tiny", "dtype=float32", "dataset_type=text", "dataset_path=" .. mx.root .. "configs/base.yml",
         "steps=" .. STEPS, "warmup_steps_fraction=0", "per_device_batch_size=" .. sequences,
+        "adam_eps=1.0e-3", -- else a gradient near 0 that differs by a rounding error moves a parameter by much more
     })
     local model = mx.models.new(config)
     return config, model, mx.optim.new(config, model.params)
@@ -42,7 +43,8 @@ function TestDataParallel.test_ranks_together_take_the_same_steps_as_one()
         optimizer:step()
     end
     for name, t in pairs(model.params) do
-        lu.assertTrue(mx.max(mx.abs(t - alone.params[name])):item() < 1e-4, name)
+        local off = mx.max(mx.abs(t - alone.params[name])):item()
+        lu.assertTrue(off < 1e-4, ("%s is off by %g"):format(name, off))
     end
 end
 

@@ -4,17 +4,22 @@
 
 local lu = require "luaunit"
 local mx = require "mx"
+local util = require "mx.util"
 
 local RANKS, STEPS, SEQUENCES = mx.ranks(), 10, 24
 
--- Sizes that 2, 3, 4, 6 and 8 divide.
+-- Sizes that the axes of all meshes below divide.
 local SIZES = {
-    "dataset_type=text", "dataset_path=" .. mx.root .. "configs/base.yml", "steps=10", "warmup_steps_fraction=0.1",
-    "base_emb_dim=48", "base_num_query_heads=12", "base_num_kv_heads=12", "head_dim=4", "base_mlp_dim=96",
-    "vocab_size=288", "max_target_length=48",
+    "dataset_type=text", "dataset_path=" .. mx.root .. "configs/base.yml", "steps=" .. STEPS,
+    "warmup_steps_fraction=0.1", "base_emb_dim=48", "base_mlp_dim=96", "vocab_size=288", "max_target_length=24",
+}
+local HEADS = {
+    tiny = { "base_num_query_heads=24", "base_num_kv_heads=12", "head_dim=4" }, -- two query heads share a key head
+    ["tiny-gpt2"] = { "base_num_query_heads=12", "base_num_kv_heads=12", "head_dim=8" },
+    ["tiny-parallel"] = { "base_num_query_heads=12", "base_num_kv_heads=12", "head_dim=8" },
 }
 
--- The meshes of each rank count; sizes of axes, a dcn axis with its key.
+-- The meshes of each rank count: axes with their sizes, and keys of the config.
 local MESHES = {
     [1] = { "" },
     [2] = {
@@ -30,231 +35,349 @@ local MESHES = {
     [6] = { "fsdp=3 tensor=2", "data=2 fsdp=3", "context=3 tensor=2", "tensor_sequence=3 fsdp=2" },
     [8] = { "data=2 fsdp=2 tensor=2", "fsdp=2 context=2 tensor=2", "fsdp=4 tensor_sequence=2" },
 }
-local MODELS = RANKS <= 4 and { "tiny", "tiny-gpt2", "tiny-parallel" } or { "tiny" }
+local MODELS = RANKS <= 4 and { "tiny", "tiny-gpt2", "tiny-parallel" } or { "tiny" } -- 6 and 8 ranks wait for cores
 
--- "fsdp=2 tensor=2" as words; a whole key stays as it is.
+local function contains(list, item)
+    for _, other in ipairs(list) do
+        if other == item then
+            return true
+        end
+    end
+    return false
+end
+
+-- "fsdp=2 tensor=2" as words for a config; a whole key stays as it is. The axes that are not named have size 1.
 local function mesh_words(text)
     local words = { "ici_fsdp_parallelism=1" }
     for key, value in text:gmatch("([%w_]+)=(%w+)") do
-        local is_axis = false
-        for _, axis in ipairs(mx.mesh.AXES) do
-            is_axis = is_axis or axis == key
-        end
-        local word = (is_axis and "ici_%s_parallelism=%s" or "%s=%s"):format(key, value)
+        local word = (contains(mx.mesh.AXES, key) and "ici_%s_parallelism=%s" or "%s=%s"):format(key, value)
         words[key == "fsdp" and 1 or #words + 1] = word
     end
     return words
 end
 
-local function config_of(...)
-    local words = table.move(SIZES, 1, #SIZES, 1, {})
-    for _, more in ipairs({ ... }) do
+-- The words after the model's own are given one by one or in lists; the last one of a key holds.
+local function config_of(model, ...)
+    local words = { "model_name=" .. model }
+    for _, more in ipairs({ SIZES, HEADS[model], ... }) do
         local list = type(more) == "table" and more or { more }
         table.move(list, 1, #list, #words + 1, words)
     end
     return mx.config.load(words)
 end
 
--- Ten steps: losses, and the whole parameters.
-local function train(config, mesh, passes)
+-- Each parameter put together on every rank. Collective.
+local function whole_parameters(model)
+    local params = {}
+    for name, t in util.sorted_pairs(model.params) do
+        params[name] = model.parallel and model.parallel:whole(name, t:detach()):wait():keep() or t
+    end
+    return params
+end
+
+-- Forward and backward passes of all sequences by this rank alone, whatever the others do.
+local function gradients_alone(model, data)
+    local step <close> = mx.step()
+    local loss = model:loss(data:next())
+    mx.backward(loss)
+    return loss:item()
+end
+
+---@class Run
+---@field losses number[] of each step
+---@field norms number[] of the whole gradient
+---@field rates number[]
+---@field params table<string, any> at the end, whole
+---@field model mx.Decoder
+
+-- Without a mesh the sequences are all this rank's.
+---@return Run
+local function train(config, mesh, steps)
     local model = mx.models.new(config, mesh)
     local data = mx.data.open(config, mesh)
     if not mesh then
         data.part, data.parts = 0, 1
     end
-    local optimizer, losses = mx.optim.new(config, model.params, model.parallel), {}
-    for i = 1, STEPS do
-        if mesh then
-            losses[i] = mx.train.gradients(model, data, passes or 1)
-        else -- alone, whatever the other ranks do
-            local step <close> = mx.step()
-            local loss = model:loss(data:next())
-            mx.backward(loss)
-            losses[i] = loss:item()
-        end
-        optimizer:step()
+    local optimizer = mx.optim.new(config, model.params, model.parallel)
+    local run = { losses = {}, norms = {}, rates = {}, model = model }
+    for i = 1, steps or STEPS do
+        run.losses[i] = mesh and mx.train.gradients(model, data, config.gradient_accumulation_steps)
+            or gradients_alone(model, data)
+        run.rates[i], run.norms[i] = optimizer:rate(i), optimizer:step()
     end
-    local params = {}
-    for name, t in pairs(model.params) do
-        params[name] = t
+    run.params = whole_parameters(model)
+    return run
+end
+
+local references = {}
+
+-- What one rank does with these words; worked out once.
+local function reference(model, ...)
+    local key = table.concat({ model, ... }, " ")
+    if not references[key] then
+        references[key] = train(config_of(model, "per_device_batch_size=" .. SEQUENCES, ...), nil)
     end
-    if mesh then
-        local names = {}
-        for name in pairs(params) do
-            names[#names + 1] = name
-        end
-        table.sort(names)
-        for _, name in ipairs(names) do
-            params[name] = model.parallel:whole(name, params[name]:detach()):wait():keep()
-        end
-    end
-    return losses, params
+    return references[key]
+end
+
+-- The same on a mesh, which shares out those sequences.
+local function on_mesh(model, mesh, words, steps)
+    local config = config_of(model, "per_device_batch_size=" .. SEQUENCES // RANKS, mesh_words(mesh), words or {})
+    return train(config, mx.train.mesh(config), steps)
 end
 
 local function largest(t)
     return mx.max(mx.abs(t)):item()
 end
 
-local function assert_close(losses, params, expected_losses, expected, bound, what)
-    for i = 1, STEPS do
-        lu.assertAlmostEquals(losses[i] / expected_losses[i], 1, bound, ("%s: loss of step %d"):format(what, i))
+local function largest_difference(a, b)
+    return mx.scope(function()
+        return largest(a - b)
+    end)
+end
+
+-- Elements of a parameter are measured against its largest one.
+local function assert_close(run, expected, bound, what)
+    for i = 1, #expected.losses do
+        lu.assertAlmostEquals(run.losses[i] / expected.losses[i], 1, bound, ("%s: loss of step %d"):format(what, i))
+        lu.assertAlmostEquals(run.norms[i] / expected.norms[i], 1, bound, ("%s: norm of step %d"):format(what, i))
     end
-    for name, t in pairs(params) do
-        local scale = math.max(largest(expected[name]), 1e-3)
-        local off = mx.scope(function()
-            return largest(t - expected[name])
-        end)
+    for name, t in pairs(expected.params) do
+        lu.assertEquals(run.params[name]:size(), t:size(), name)
+        local scale, off = math.max(largest(t), 1e-3), largest_difference(run.params[name], t)
         lu.assertTrue(off / scale <= bound, ("%s: %s is off by %g of %g"):format(what, name, off, scale))
     end
 end
 
-local function assert_same_bits(a, b, what)
-    for name, t in pairs(a) do
-        lu.assertEquals(largest(t - b[name]), 0, what .. ": " .. name)
+local function assert_same_bits(params, expected, what)
+    for name, t in pairs(expected) do
+        lu.assertEquals(largest_difference(params[name], t), 0, what .. ": " .. name)
     end
 end
 
-local references = {}
-
-local function reference(model, ...)
-    local key = table.concat({ model, ... }, " ")
-    if not references[key] then
-        local config = config_of("model_name=" .. model, "per_device_batch_size=" .. SEQUENCES, ...)
-        references[key] = { train(config, nil) }
-    end
-    return references[key][1], references[key][2]
-end
-
-local function on_mesh(model, mesh, ...)
-    local sequences = "per_device_batch_size=" .. SEQUENCES // RANKS
-    local config = config_of("model_name=" .. model, sequences, mesh_words(mesh), ...)
-    return train(config, mx.train.mesh(config) or nil, config.gradient_accumulation_steps)
-end
+-- AdamW divides by the root of the second moment: where a gradient is 0 but for rounding (a key's bias, which softmax
+-- does not see), the parameter moves by up to the learning rate in a random direction, unless eps lies far above such
+-- errors. At 1e-3, about the size of the gradients, it also leaves a gradient's factor to be seen: without it AdamW
+-- takes the same step from a gradient that is twice as large.
+local EXACT = { "dtype=float32", "adam_eps=1.0e-3" }
 
 TestMesh = {}
 
 for _, mesh in ipairs(MESHES[RANKS]) do
     for _, model in ipairs(MODELS) do
         TestMesh["test_" .. model .. "_on_" .. mesh:gsub("[^%w]+", "_")] = function()
-            -- AdamW divides by the root of the second moment: where a gradient is near 0, a rounding error of it moves
-            -- the parameter by up to the learning rate, unless eps lies far above such errors.
-            local same = { "dtype=float32", "adam_eps=1.0e-3" }
-            local losses, params = on_mesh(model, mesh, same)
-            local expected_losses, expected = reference(model, table.unpack(same))
-            assert_close(losses, params, expected_losses, expected, 1e-5, mesh)
+            assert_close(on_mesh(model, mesh, EXACT), reference(model, table.unpack(EXACT)), 1e-5, mesh)
+        end
+    end
+end
+
+-- ---- other settings of the run ----
+
+TestSettings = {}
+
+local SGD = { "dtype=float32", "opt_type=sgd", "sgd_momentum=0.9", "learning_rate=0.05" }
+
+local PASSES_ON = ({
+    [2] = { "data=2", "fsdp=2", "tensor=2", "context=2", "data=2 shard_optimizer_over_data=true" },
+    [4] = { "data=2 fsdp=2" },
+})[RANKS]
+
+for _, mesh in ipairs(PASSES_ON or {}) do
+    local name = mesh:gsub("[^%w]+", "_")
+
+    TestSettings["test_sgd_on_" .. name] = function()
+        assert_close(on_mesh("tiny", mesh, SGD), reference("tiny", table.unpack(SGD)), 1e-5, mesh)
+    end
+
+    -- The two halves of a step are the sequences that one pass has, whichever rank reads which of them.
+    TestSettings["test_two_passes_are_one_of_twice_the_sequences_on_" .. name] = function()
+        local halves = { "gradient_accumulation_steps=2", "per_device_batch_size=" .. SEQUENCES // RANKS // 2 }
+        for _, words in ipairs({ EXACT, SGD }) do
+            local run = on_mesh("tiny-gpt2", mesh, table.move(words, 1, #words, 3, { table.unpack(halves) }))
+            assert_close(run, reference("tiny-gpt2", table.unpack(words)), 1e-5, mesh)
         end
     end
 end
 
 if RANKS == 2 then
-    TestSettings = {}
-
-    -- A product's sum is rounded to bf16 (2^-9 of it) on each rank and once more when these are added; ten steps of
-    -- such errors, each of them random, stay within sqrt(10) of that in the loss, and parameters move by the learning
-    -- rate (3e-3) in each step at the most: a wrong sign for all of them is twice that.
+    -- On the way through the network and back, values are rounded to bf16 one after another, each time by a random part
+    -- of 2^-8 of them (its root mean square is below 2^-8 / sqrt(3)): 13 times in a layer (norm, query, RoPE, context,
+    -- out and its sum over the ranks, residual; norm, gate and up, their product, wo and its sum, residual) and twice
+    -- around the layers, and the same going back. Where two runs split one sum differently, all that follows may be
+    -- rounded differently: their difference has the errors of both, sqrt(2 / 3) sqrt(R) 2^-8 < sqrt(R) 2^-8 of a
+    -- gradient, if layers, which only add to the residual stream, hand errors on as they are.
+    -- Plain SGD adds gradients: the parameters end no further apart than that part of the path that they went. A loss
+    -- is a mean over tokens, whose errors are independent: it differs by that part over the root of their number, up to
+    -- four times as much as one standard deviation, and by what the distance of the parameters makes of it along the
+    -- slope, which is the gradient's norm.
     function TestSettings.test_bf16()
+        local words = { "dtype=bfloat16", "opt_type=sgd", "learning_rate=0.1" }
+        local expected = reference("tiny", table.unpack(words))
+        local shape, config = expected.model.shape, config_of("tiny")
+        local part = math.sqrt(2 * (13 * shape.layers + 2)) * 2 ^ -8
+        local part_of_mean = 4 * part / math.sqrt(SEQUENCES * config.max_target_length)
         for _, mesh in ipairs({ "fsdp=2", "tensor=2", "tensor_sequence=2", "context=2" }) do
-            local losses = on_mesh("tiny", mesh, "dtype=bfloat16")
-            local expected = reference("tiny", "dtype=bfloat16")
+            local run, path = on_mesh("tiny", mesh, words), 0
+            lu.assertAlmostEquals(run.norms[1] / expected.norms[1], 1, part, mesh .. ": norm of step 1")
             for i = 1, STEPS do
-                lu.assertAlmostEquals(losses[i] / expected[i], 1, 2 ^ -8 * math.sqrt(10), mesh)
+                local norm, loss = expected.norms[i], expected.losses[i]
+                local off = math.abs(run.losses[i] - loss)
+                lu.assertTrue(off <= part_of_mean * loss + norm * part * path,
+                    ("%s: loss of step %d is off by %g of %g"):format(mesh, i, off, loss))
+                path = path + expected.rates[i] * math.min(norm, config.gradient_clipping_threshold)
             end
+            local squares = 0
+            for name, t in pairs(expected.params) do
+                squares = squares + mx.scope(function()
+                    return mx.sum_squares(run.params[name] - t):item()
+                end)
+            end
+            lu.assertTrue(math.sqrt(squares) <= part * path,
+                ("%s: parameters are off by %g after a path of %g"):format(mesh, math.sqrt(squares), path))
         end
     end
+end
 
-    function TestSettings.test_the_same_mesh_twice_gives_the_same_bits()
-        for _, mesh in ipairs({ "fsdp=2", "tensor=2", "data=2" }) do
-            local _, first = on_mesh("tiny", mesh)
-            local _, second = on_mesh("tiny", mesh)
-            assert_same_bits(first, second, mesh)
+-- The settings below are not to change a bit, in the dtype that training has by default.
+local SAME_BITS_ON = ({
+    [2] = { "fsdp=2", "tensor=2", "tensor_sequence=2", "context=2", "data=2" },
+    [3] = { "fsdp=3", "context=3" },
+    [4] = { "fsdp=2 tensor=2", "data=2 fsdp=2" },
+    [8] = { "data=2 fsdp=2 tensor=2" },
+})[RANKS]
+
+for _, mesh in ipairs(SAME_BITS_ON or {}) do
+    local name = mesh:gsub("[^%w]+", "_")
+
+    TestSettings["test_twice_the_same_bits_on_" .. name] = function()
+        local first = on_mesh("tiny-gpt2", mesh, nil, 3)
+        local second = on_mesh("tiny-gpt2", mesh, nil, 3)
+        lu.assertEquals(second.losses, first.losses)
+        assert_same_bits(second.params, first.params, mesh)
+    end
+
+    TestSettings["test_remat_policies_give_the_same_bits_on_" .. name] = function()
+        local none = on_mesh("tiny", mesh, { "remat_policy=none" }, 3)
+        for _, policy in ipairs({ "full", "save_qkv_proj", "minimal" }) do
+            local run = on_mesh("tiny", mesh, { "remat_policy=" .. policy }, 3)
+            lu.assertEquals(run.losses, none.losses, policy)
+            assert_same_bits(run.params, none.params, policy)
         end
     end
+end
 
-    function TestSettings.test_policies_give_the_same_bits()
-        local _, full = on_mesh("tiny", "fsdp=2", "remat_policy=full")
-        for _, policy in ipairs({ "none", "save_qkv_proj", "minimal" }) do
-            local _, params = on_mesh("tiny", "fsdp=2", "remat_policy=" .. policy)
-            assert_same_bits(params, full, policy)
-        end
+-- ---- saving and loading ----
+
+-- The mesh that saves, and one that loads.
+local SAVED_ON = ({
+    [2] = { "tensor=2", "fsdp=2" },
+    [3] = { "context=3", "tensor_sequence=3" },
+    [4] = { "fsdp=2 tensor=2", "data=2 fsdp_transpose=2" },
+})[RANKS]
+
+-- A directory that did not exist, the same one on all ranks. Collective.
+local function new_directory()
+    local name
+    if mx.rank() == 0 then
+        name = os.tmpname()
+        os.remove(name)
+        mx.io.mkdir_p(name .. "/run")
     end
+    return mx.share_text(name)
+end
 
-    function TestSettings.test_overlap_gives_the_same_bits()
-        local _, plain = on_mesh("tiny", "fsdp=2", "async_all_gather=false", "async_reduce_scatter=false",
-            "async_all_reduce=false", "prefetch_layers=0")
-        for _, words in ipairs({
-            { "prefetch_layers=2" }, { "all_gather_combine_threshold_bytes=0" }, { "prefetch_memory_limit_bytes=0" },
-            { "reduce_scatter_combine_threshold_bytes=5000", "all_reduce_combine_threshold_bytes=300" },
-            { "debug_collectives=true" },
-        }) do
-            local _, params = on_mesh("tiny", "fsdp=2", words)
-            assert_same_bits(params, plain, words[1])
-        end
-    end
+for _, model in ipairs(SAVED_ON and { "tiny", "tiny-gpt2" } or {}) do
+    TestSettings["test_what_a_mesh_saves_of_" .. model .. "_loads_anywhere"] = function()
+        local folder = new_directory()
+        local run = on_mesh(model, SAVED_ON[1], nil, 2) -- parameters that are no longer the first ones
+        local config = config_of(model, "base_output_directory=" .. folder, "run_name=run")
+        local path = mx.train.save(config, run.model)
 
-    function TestSettings.test_combining_makes_fewer_exchanges()
-        mx.comm_stats(true)
-        on_mesh("tiny", "fsdp=2", "all_gather_combine_threshold_bytes=0", "reduce_scatter_combine_threshold_bytes=0")
-        local single = mx.comm_stats(true)
-        on_mesh("tiny", "fsdp=2")
-        local combined = mx.comm_stats(true)
-        lu.assertEquals(single.bytes, combined.bytes)
-        lu.assertTrue(combined.calls < single.calls / 2, ("%d and %d calls"):format(combined.calls, single.calls))
-    end
-
-    function TestSettings.test_passes_add_up_and_sgd()
-        local words = { "dtype=float32", "opt_type=sgd", "learning_rate=0.1" }
-        local expected_losses, expected = reference("tiny", table.unpack(words))
-        local config = config_of("model_name=tiny", "per_device_batch_size=" .. SEQUENCES // RANKS // 2,
-            "gradient_accumulation_steps=2", mesh_words("tensor=2"), words)
-        -- Two passes of half a batch read the sequences of one in the same order: tensor ranks read the same ones.
-        local losses, params = train(config, mx.train.mesh(config), 2)
-        assert_close(losses, params, expected_losses, expected, 1e-5, "two passes")
-    end
-
-    function TestSettings.test_parameters_are_saved_and_loaded()
-        local folder = os.getenv("TMPDIR") or "/tmp"
-        folder = mx.share_text(("%s/mxlua-mesh-%d"):format(folder, os.time()))
-        local config = config_of("model_name=tiny", mesh_words("tensor=2"), "base_output_directory=" .. folder,
-            "run_name=run")
-        local model = mx.models.new(config, mx.train.mesh(config))
-        if mx.rank() == 0 then
-            mx.io.mkdir_p(folder .. "/run")
-        end
-        local path = mx.train.save(config, model)
-        local alone = mx.models.new(config)
-        local other_config = config_of("model_name=tiny", mesh_words("fsdp=2"), "init_weights_seed=7")
+        local alone = mx.models.new(config_of(model, "init_weights_seed=7"))
+        mx.nn.load(alone.params, path)
+        local other_config = config_of(model, "init_weights_seed=8", mesh_words(SAVED_ON[2]))
         local other = mx.models.new(other_config, mx.train.mesh(other_config))
         mx.nn.load(other.params, path, other.parallel)
-        local names = {}
-        for name in pairs(alone.params) do
-            names[#names + 1] = name
-        end
-        table.sort(names)
-        for _, name in ipairs(names) do
-            local whole = other.parallel:whole(name, other.params[name]:detach())
-            lu.assertEquals(largest(whole - alone.params[name]), 0, name)
-        end
-        mx.barrier()
+        mx.barrier() -- all have read it
         if mx.rank() == 0 then
             os.execute(("rm -r '%s'"):format(folder))
         end
+
+        assert_same_bits(alone.params, run.params, "on one rank")
+        assert_same_bits(whole_parameters(other), run.params, "on " .. SAVED_ON[2])
+    end
+end
+
+-- ---- what does not fit ----
+
+-- The message has all the parts, and no memory was taken, not even for a while.
+local function assert_refused(parts, mesh, ...)
+    local config = config_of("tiny", mesh_words(mesh), ...)
+    local what = table.concat({ mesh, ... }, " ")
+    collectgarbage() -- what earlier cases left would be freed in between
+    collectgarbage()
+    mx.reset_peak()
+    local before = mx.memory().in_use
+    local ok, message = pcall(function()
+        return mx.models.new(config, mx.train.mesh(config))
+    end)
+    local after = mx.memory()
+    lu.assertFalse(ok, what .. " is not refused")
+    for _, part in ipairs(parts) do
+        lu.assertStrContains(tostring(message), part)
+    end
+    lu.assertEquals({ after.in_use, after.peak }, { before, before }, what)
+end
+
+if RANKS == 2 then
+    -- An axis, and a size that its two ranks do not divide.
+    for _, case in ipairs({
+        { "fsdp", "base_emb_dim", 49 }, { "context", "base_emb_dim", 49 }, { "expert", "base_emb_dim", 49 },
+        { "fsdp_transpose", "base_mlp_dim", 97 }, { "tensor", "base_mlp_dim", 97 },
+        { "tensor_sequence", "base_mlp_dim", 97 }, { "tensor", "vocab_size", 289 },
+        { "tensor", "base_num_kv_heads", 3 }, -- of 24 heads of queries
+    }) do
+        local axis, key, size = table.unpack(case)
+        TestSettings["test_" .. key .. "_that_does_not_divide_is_refused_on_" .. axis] = function()
+            assert_refused({ ("%d elements"):format(size), ("2 parts (%s=2)"):format(axis), key,
+                ("ici_%s_parallelism"):format(axis) }, axis .. "=2", ("%s=%d"):format(key, size))
+        end
     end
 
-    function TestSettings.test_what_does_not_divide_is_refused_before_anything_is_allocated()
-        local before = mx.memory().in_use
-        local function refused(part, ...)
-            local words = { ... }
-            local ok, message = pcall(function()
-                local config = config_of("model_name=tiny", table.unpack(words))
-                return mx.models.new(config, mx.train.mesh(config))
-            end)
-            lu.assertFalse(ok)
-            lu.assertStrContains(tostring(message), part)
+    function TestSettings.test_heads_that_do_not_divide_are_refused()
+        assert_refused({ "3 elements", "2 parts (tensor=2)", "base_num_query_heads", "ici_tensor_parallelism" },
+            "tensor=2", "base_num_query_heads=3", "base_num_kv_heads=3")
+    end
+
+    function TestSettings.test_an_axis_across_slices_is_named_by_its_own_key()
+        assert_refused({ "49 elements", "2 parts (fsdp=2)", "base_emb_dim", "dcn_fsdp_parallelism" },
+            "dcn_fsdp_parallelism=2 dcn_data_parallelism=1", "base_emb_dim=49")
+    end
+
+    function TestSettings.test_stages_are_refused()
+        assert_refused({ "ici_stage_parallelism", "2 stages", "no model here is a pipeline" }, "stage=2")
+    end
+
+    function TestSettings.test_a_mesh_of_other_ranks_is_refused()
+        assert_refused({ "fsdp=3", "2 ranks" }, "fsdp=3")
+    end
+
+    -- With load balance a rank has two pieces of the sequence: 26 tokens are no four pieces.
+    for mesh, length in pairs({
+        ["context=2"] = 26, ["context=2 context_parallel_load_balance=false"] = 25, ["tensor=2"] = 25,
+        ["tensor_sequence=2"] = 25,
+    }) do
+        local name = mesh:gsub("[^%w]+", "_")
+        TestSettings["test_a_sequence_that_does_not_divide_is_refused_on_" .. name] = function()
+            assert_refused({ "max_target_length", tostring(length), "2 ranks" }, mesh, "max_target_length=" .. length)
         end
-        refused("49 elements, which 2 parts (fsdp=2)", mesh_words("fsdp=2"), "base_emb_dim=49")
-        refused("97 elements, which 2 parts (tensor=2)", mesh_words("tensor=2"), "base_mlp_dim=97")
-        refused("no model here is a pipeline", mesh_words("stage=2"))
-        refused("2 ranks", "ici_fsdp_parallelism=3")
-        lu.assertEquals(mx.memory().in_use, before)
+    end
+elseif RANKS == 4 then
+    function TestSettings.test_what_two_axes_do_not_divide_is_refused()
+        assert_refused({ "6 elements", "4 parts (tensor=2, tensor_sequence=2)", "base_num_query_heads",
+            "ici_tensor_parallelism", "ici_tensor_sequence_parallelism" }, "tensor=2 tensor_sequence=2",
+            "base_num_query_heads=6", "base_num_kv_heads=6")
+        assert_refused({ "50 elements", "4 parts (fsdp=2, context=2)", "base_emb_dim", "ici_fsdp_parallelism",
+            "ici_context_parallelism" }, "fsdp=2 context=2", "base_emb_dim=50")
     end
 end

@@ -1,5 +1,4 @@
 -- ranks: 2 4
--- nodes: 2
 -- Communication beside computation: no setting of it changes a bit of what is trained; combining makes fewer exchanges,
 -- and what is gathered ahead stays within its limit.
 

@@ -170,27 +170,44 @@ function TestCombining.test_what_is_blocking_is_not_combined()
     lu.assertEquals(calls, train(MESHES.fsdp, join(PLAIN, thresholds(0))).calls)
 end
 
--- ---- memory ----
+-- ---- gathering ahead ----
 
 TestPrefetch = {}
 
--- Weights that outweigh all else: a layer has 2^17 elements and so, gathered in bf16, 2^18 bytes.
-local HEAVY = {
+-- Weights that outweigh all else: a layer has 2^17 elements and so, gathered in bf16, 2^18 bytes. Nothing else is
+-- asynchronous, so that the peak does not depend on when what was sent is let go.
+local LAYER = 1 << 18
+local HEAVY = join(PLAIN, {
     "base_emb_dim=128", "base_num_query_heads=4", "base_num_kv_heads=4", "head_dim=16", "base_mlp_dim=256",
     "per_device_batch_size=1",
-}
+})
 
-function TestPrefetch.test_memory()
-    for _, words in ipairs{ PLAIN, join(PLAIN, thresholds(LARGE)) } do
-    words = join(HEAVY, words)
-    local plain = train(MESHES.fsdp, words)
-    if mx.rank() == 0 then print("plain", plain.peak, plain.calls) end
-    for _, limit in ipairs({ 0, 1, 1<<18, 2<<18, 3<<18, 4<<18, LARGE }) do
+local function gathering_ahead(layers, limit)
+    return train(MESHES.fsdp, join(HEAVY, { "prefetch_layers=" .. layers, "prefetch_memory_limit_bytes=" .. limit }))
+end
+
+-- What is gathered ahead is combined and the rest here is not, so the number of exchanges tells whether there is any.
+function TestPrefetch.test_without_room_nothing_is_gathered_ahead()
+    local plain = gathering_ahead(0, LARGE)
+    for _, limit in ipairs({ 0, 1 }) do
         for _, layers in ipairs({ 1, 3 }) do
-            local run = train(MESHES.fsdp, join(words, { "prefetch_layers=" .. layers,
-                "prefetch_memory_limit_bytes=" .. limit }))
-            if mx.rank() == 0 then print(limit, layers, run.peak - plain.peak, run.calls) end
+            local run = gathering_ahead(layers, limit)
+            lu.assertEquals(run.calls, plain.calls)
+            lu.assertTrue(run.peak <= plain.peak, ("a peak of %d, without %d"):format(run.peak, plain.peak))
         end
     end
+end
+
+-- An exchange takes room for three pieces of 128 KiB, now beside what is computed and before when nothing was.
+function TestPrefetch.test_what_is_gathered_ahead_stays_within_its_limit()
+    local exchange = 3 * 128 * 1024
+    local plain, before = gathering_ahead(0, LARGE), math.huge
+    for _, case in ipairs({ { layers = 3, limit = LAYER }, { layers = 3, limit = LARGE } }) do
+        local run = gathering_ahead(case.layers, case.limit)
+        local more, most = run.peak - plain.peak, math.min(case.limit, case.layers * LAYER)
+        lu.assertTrue(more <= most + exchange, ("%d bytes more with a limit of %d"):format(more, case.limit))
+        lu.assertTrue(more >= most - exchange, ("%d bytes more with a limit of %d"):format(more, case.limit))
+        lu.assertTrue(run.calls < plain.calls and run.calls < before)
+        before = run.calls
     end
 end

@@ -60,6 +60,7 @@ static int share_text(lua_State *L)
     luaL_argcheck(L, root >= 0 && root < mx_ranks(), 2, "root is no rank");
     char *shared;
     int64_t shared_bytes;
+    mxl_set_site(L);
     mxl_try(L, mx_broadcast_text(text, (int64_t)bytes, (int)root, &shared, &shared_bytes));
     push_owned_text(L, shared, shared_bytes);
     return 1;
@@ -70,6 +71,7 @@ static int share_text(lua_State *L)
 static int read_file(lua_State *L)
 {
     const char *path = luaL_checkstring(L, 1);
+    mxl_set_site(L);
     char *mine = NULL;
     size_t mine_bytes = 0;
     mx_status status = mx_rank() == 0 ? mx_file_read(path, 0, &mine, &mine_bytes) : MX_OK;
@@ -90,6 +92,7 @@ static int read_file(lua_State *L)
 static int read_line(lua_State *L)
 {
     const char *prompt = luaL_optstring(L, 1, "");
+    mxl_set_site(L);
     char *line = NULL, *shared;
     size_t room = 0;
     ssize_t bytes = -1;

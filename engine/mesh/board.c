@@ -4,6 +4,7 @@
 #include "core/job.h"
 #include "mesh/mpi.h"
 
+#include <mpi.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -16,14 +17,24 @@
 
 enum { TEXT_BYTES = 240, LOOK_MS = 200, GIVE_WAY_MS = 300 };
 
+/* A rank that waits calls mx_board_check every 50 ms or so: when it has not for longer, it waits no more. */
+static const double FRESH_S = 0.3;
+/* Ranks that have waited for each other for so long wait for ever. */
+static const double STUCK_S = 1;
+/* What a rank has sent before it ended may come after the news of its end; from other machines it comes later. */
+static const double GRACE_S = 0.2, FAR_GRACE_S = 0.5;
+
 /* One rank's. Texts are written by one thread and read by the watchdogs while they may change: what is torn is only
  * printed, and each ends with a NUL that is never overwritten. */
 typedef struct entry {
     _Alignas(64) _Atomic int state; /* an mx_rank_state */
     int pid;
     int world_rank;
-    _Atomic int64_t begun, finished; /* collectives */
-    _Atomic double since;            /* when the pending one began: CLOCK_MONOTONIC is one for the machine */
+    _Atomic int64_t begun, finished;         /* collectives */
+    _Atomic double since;                    /* when the pending one began: CLOCK_MONOTONIC is one for the machine */
+    _Atomic int waits_for;                   /* a world rank, of which it needs something now; -1: none */
+    _Atomic double waits_since, waits_until; /* the first and the last time that it has said so */
+    _Atomic double ended_at;
     char pending[TEXT_BYTES], last[TEXT_BYTES];
 } entry;
 
@@ -63,6 +74,7 @@ void mx_board_begin(const char *text)
         return;
     entry *e = &entries[mine];
     put_text(e->pending, text);
+    atomic_store(&e->waits_for, -1);
     atomic_store(&e->since, mx_now());
     atomic_fetch_add(&e->begun, 1);
 }
@@ -73,25 +85,191 @@ void mx_board_finish(void)
         return;
     entry *e = &entries[mine];
     put_text(e->last, e->pending);
+    atomic_store(&e->waits_for, -1);
     atomic_fetch_add(&e->finished, 1);
 }
 
 void mx_board_leave(mx_rank_state state)
 {
-    if (entries)
-        atomic_store(&entries[mine].state, state);
+    if (!entries)
+        return;
+    if (state == MX_RANK_ENDED)
+        atomic_store(&entries[mine].ended_at, mx_now());
+    atomic_store(&entries[mine].state, state);
 }
 
 static bool is_pending(const entry *e) { return atomic_load(&e->begun) > atomic_load(&e->finished); }
 
-mx_status mx_board_check(int world_rank)
+/* ---- ranks of other machines ----
+ *
+ * The board does not reach them. A rank that waits for one of them asks it once, by an empty message, to be told of its
+ * end. Nobody answers while the script runs; a rank that has ended waits for the others anyway, and answers then. */
+
+enum { TAG_ASK = 1, TAG_ENDED = 2 };
+
+typedef struct far_rank {
+    bool asked;
+    double ended_at; /* when we learnt of it; 0: not yet */
+} far_rank;
+
+static MPI_Comm words = MPI_COMM_NULL; /* apart from all other messages */
+static far_rank *far_ranks;            /* per world rank */
+static int unanswered;
+static void *buffer; /* of MPI's */
+
+/* Buffered, so that it does not wait: the other rank may be far from calling MPI. */
+static void ask(int world_rank)
+{
+    far_ranks[world_rank].asked = true;
+    if (MPI_Bsend(NULL, 0, MPI_BYTE, world_rank, TAG_ASK, words) == MPI_SUCCESS)
+        unanswered++;
+}
+
+/* Takes what has come: answers to us and, as we have `ended`, questions. */
+static void take_words(bool ended)
+{
+    for (;;) {
+        int come = 0;
+        MPI_Status from;
+        MPI_Iprobe(MPI_ANY_SOURCE, ended ? MPI_ANY_TAG : TAG_ENDED, words, &come, &from);
+        if (!come)
+            return;
+        MPI_Recv(NULL, 0, MPI_BYTE, from.MPI_SOURCE, from.MPI_TAG, words, MPI_STATUS_IGNORE);
+        if (from.MPI_TAG == TAG_ASK) {
+            MPI_Send(NULL, 0, MPI_BYTE, from.MPI_SOURCE, TAG_ENDED, words);
+        } else {
+            far_ranks[from.MPI_SOURCE].ended_at = mx_now();
+            unanswered--;
+        }
+    }
+}
+
+static double ended_elsewhere(int world_rank)
+{
+    if (!far_ranks)
+        return 0;
+    if (!far_ranks[world_rank].asked)
+        ask(world_rank);
+    if (unanswered > 0)
+        take_words(false);
+    return far_ranks[world_rank].ended_at;
+}
+
+/* The barrier is entered when our own questions are answered, so when all have come no message is left. */
+void mx_board_await_all(void)
+{
+    MPI_Request barrier = MPI_REQUEST_NULL;
+    int all_here = words == MPI_COMM_NULL;
+    for (long pause_us = 10; !all_here; pause_us = pause_us < 1000 ? 2 * pause_us : pause_us) {
+        take_words(true);
+        if (unanswered == 0 && barrier == MPI_REQUEST_NULL && MPI_Ibarrier(words, &barrier) != MPI_SUCCESS)
+            return;
+        if (barrier != MPI_REQUEST_NULL && MPI_Test(&barrier, &all_here, MPI_STATUS_IGNORE) != MPI_SUCCESS)
+            return;
+        if (!all_here)
+            nanosleep(&(struct timespec){.tv_nsec = pause_us * 1000}, NULL); /* the others need the cores */
+    }
+}
+
+mx_status mx_board_connect(void)
+{
+    int room = mx_ranks() * MPI_BSEND_OVERHEAD; /* for a question to each */
+    buffer = malloc((size_t)room);
+    far_ranks = calloc((size_t)mx_ranks(), sizeof *far_ranks);
+    if (!far_ranks || !buffer || MPI_Buffer_attach(buffer, room) != MPI_SUCCESS)
+        return mx_fail(MX_ERR_MEMORY, "no memory for %d ranks", mx_ranks());
+    MX_TRY(mx_mpi_check(MPI_Comm_dup(MPI_COMM_WORLD, &words), "the board"));
+    return mx_mpi_check(MPI_Comm_set_errhandler(words, MPI_ERRORS_RETURN), "the board");
+}
+
+/* ---- waiting ---- */
+
+static int place_of(int world_rank)
 {
     for (int i = 0; i < n_entries; i++)
-        if (entries[i].world_rank == world_rank && atomic_load(&entries[i].state) != MX_RANK_RUNS)
-            return mx_fail(MX_ERR_STATE, "rank %d has ended, and rank %d waits for it in %s", world_rank,
-                           entries[mine].world_rank, entries[mine].pending);
-    return MX_OK;
+        if (entries[i].world_rank == world_rank)
+            return i;
+    return -1;
 }
+
+static void note_wait(entry *e, int world_rank, double now)
+{
+    if (atomic_load(&e->waits_for) != world_rank || now - atomic_load(&e->waits_until) > FRESH_S) {
+        atomic_store(&e->waits_since, now);
+        atomic_store(&e->waits_for, world_rank);
+    }
+    atomic_store(&e->waits_until, now);
+}
+
+static bool waits_now(const entry *e, double now)
+{
+    return is_pending(e) && atomic_load(&e->waits_for) >= 0 && now - atomic_load(&e->waits_until) < FRESH_S;
+}
+
+/* What a pending text says beside the line of the script, which may differ within one collective. */
+static bool same_collective(const char *a, const char *b)
+{
+    const char *a_end = strstr(a, " at "), *b_end = strstr(b, " at ");
+    size_t a_bytes = a_end ? (size_t)(a_end - a) : strlen(a), b_bytes = b_end ? (size_t)(b_end - b) : strlen(b);
+    return a_bytes == b_bytes && memcmp(a, b, a_bytes) == 0;
+}
+
+/* Ranks of this machine that wait for each other in a circle, from us to us, and not all of them in the same
+ * collective: none of them will ever go on. (Teams compare what their own members do; here they are in different
+ * teams.) A rank that has been in another collective all the time has given nothing to the one who waits for it, so a
+ * long wait is no mere slowness. */
+static mx_status check_circle(double now)
+{
+    char first[2][TEXT_BYTES];
+    int first_rank[2] = {-1, -1}, at = mine;
+    for (int hops = 0; hops < n_entries; hops++) {
+        const entry *e = &entries[at];
+        if (!waits_now(e, now) || now - atomic_load(&e->waits_since) < STUCK_S)
+            return MX_OK;
+        int next = place_of(atomic_load(&e->waits_for));
+        if (next < 0)
+            return MX_OK;
+        if (first_rank[0] < 0) {
+            get_text(first[0], e->pending);
+            get_text(first[1], entries[next].pending);
+            if (!same_collective(first[0], first[1])) {
+                first_rank[0] = e->world_rank;
+                first_rank[1] = entries[next].world_rank;
+            }
+        }
+        at = next;
+        if (at == mine)
+            break;
+    }
+    if (at != mine || first_rank[0] < 0)
+        return MX_OK;
+    return mx_fail(MX_ERR_VALUE,
+                   "the ranks differ: rank %d does %s, rank %d does %s, and they wait for each other; all ranks of an "
+                   "axis must make the same collective calls in the same order",
+                   first_rank[0], first[0], first_rank[1], first[1]);
+}
+
+mx_status mx_board_check(int world_rank)
+{
+    if (!entries)
+        return MX_OK;
+    entry *e = &entries[mine];
+    double now = mx_now();
+    note_wait(e, world_rank, now);
+    int place = place_of(world_rank);
+    double ended = 0;
+    if (place < 0)
+        ended = ended_elsewhere(world_rank);
+    else if (atomic_load(&entries[place].state) != MX_RANK_RUNS)
+        ended = atomic_load(&entries[place].ended_at);
+    double since = atomic_load(&e->waits_since);
+    if (ended > 0 && now - (ended > since ? ended : since) >= (place < 0 ? FAR_GRACE_S : GRACE_S))
+        return mx_fail(MX_ERR_STATE, "rank %d has ended, and rank %d waits for it in %s", world_rank, e->world_rank,
+                       e->pending);
+    return check_circle(now);
+}
+
+/* ---- printing ---- */
 
 void mx_board_print(FILE *file)
 {
@@ -102,12 +280,14 @@ void mx_board_print(FILE *file)
         get_text(pending, e->pending);
         get_text(last, e->last);
         fprintf(file, "  rank %d: ", e->world_rank);
-        if (atomic_load(&e->state) == MX_RANK_ENDED)
+        if (atomic_load(&e->state) != MX_RANK_RUNS)
             fprintf(file, "has ended\n");
-        else if (is_pending(e))
-            fprintf(file, "waits since %.1f s in collective %lld: %s\n", now - atomic_load(&e->since),
-                    (long long)atomic_load(&e->begun), pending);
-        else
+        else if (is_pending(e)) {
+            fprintf(file, "waits since %.1f s ", now - atomic_load(&e->since));
+            if (waits_now(e, now))
+                fprintf(file, "for rank %d ", atomic_load(&e->waits_for));
+            fprintf(file, "in collective %lld: %s\n", (long long)atomic_load(&e->begun), pending);
+        } else
             fprintf(file, "is in no collective\n");
         if (last[0])
             fprintf(file, "          last finished, collective %lld: %s\n", (long long)atomic_load(&e->finished), last);
@@ -118,29 +298,34 @@ void mx_board_print(FILE *file)
 
 static void sleep_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
 
-/* Of the ranks that still run, the first one speaks; the others give way and only make sure that the run ends. */
-static _Noreturn void end_run(bool speaks, const char *headline)
+/* In one piece, so that what other ranks say does not come between the lines. */
+static void say(const char *headline)
 {
-    if (speaks) {
+    char *text = NULL;
+    size_t bytes;
+    FILE *file = open_memstream(&text, &bytes);
+    if (!file)
+        return;
+    fprintf(file, "mxlua: %s\n", headline);
+    mx_board_print(file);
+    if (fclose(file) == 0) {
         fflush(stdout);
-        fprintf(stderr, "mxlua: %s\n", headline);
-        mx_board_print(stderr);
-    } else {
-        sleep_ms(GIVE_WAY_MS);
+        fwrite(text, 1, bytes, stderr);
     }
-    mx_mpi_abort(EXIT_FAILURE);
+    free(text);
 }
 
-static bool is_alive(const entry *e, int fd)
+static bool is_there(int fd)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
-    return atomic_load(&e->state) == MX_RANK_RUNS && (fd < 0 || poll(&p, 1, 0) == 0);
+    return fd < 0 || poll(&p, 1, 0) == 0;
 }
 
-static bool am_first_alive(const int *fds)
+/* Of the ranks that are there, the first one speaks; the others give way and only make sure that the run ends. */
+static bool am_first(const int *fds)
 {
     for (int i = 0; i < mine; i++)
-        if (is_alive(&entries[i], fds[i]))
+        if (is_there(fds[i]))
             return false;
     return true;
 }
@@ -149,12 +334,17 @@ static void look_for_dead(const int *fds)
 {
     for (int i = 0; i < n_entries; i++) {
         const entry *e = &entries[i];
-        if (i == mine || is_alive(e, fds[i]) || atomic_load(&e->state) != MX_RANK_RUNS)
+        /* First the process, then its state: one that may exit says so before. */
+        if (i == mine || is_there(fds[i]) || atomic_load(&e->state) == MX_RANK_GONE)
             continue;
         char line[160];
         snprintf(line, sizeof line, "rank %d (process %d) has died: killed, out of memory or crashed; ending the run",
                  e->world_rank, e->pid);
-        end_run(am_first_alive(fds), line);
+        if (am_first(fds))
+            say(line);
+        else
+            sleep_ms(GIVE_WAY_MS);
+        mx_mpi_abort(EXIT_FAILURE);
     }
 }
 
@@ -174,7 +364,11 @@ static void look_at_clock(void)
     char line[160];
     snprintf(line, sizeof line, "a collective has not finished within collective_timeout_s = %g s; ending the run",
              limit);
-    end_run(speaks, line);
+    if (speaks)
+        say(line);
+    if (!speaks || n_entries < mx_ranks()) /* those of other machines have as much to say, at the same time */
+        sleep_ms(GIVE_WAY_MS);
+    mx_mpi_abort(EXIT_FAILURE);
 }
 
 static void *watch(void *argument)
@@ -190,13 +384,13 @@ static void *watch(void *argument)
         look_for_dead(fds);
         look_at_clock();
         for (int i = 0; i < n_entries; i++)
-            if (polled[i].revents) /* one that has ended in order: no news any more */
+            if (polled[i].revents) /* one that has gone in order: no news any more */
                 polled[i].fd = -1;
     }
     return NULL;
 }
 
-static mx_status start_watchdog(void)
+mx_status mx_board_watch(void)
 {
     struct pollfd *polled = calloc((size_t)n_entries, sizeof *polled);
     if (!polled)
@@ -219,8 +413,6 @@ static mx_status start_watchdog(void)
     return MX_OK;
 }
 
-static void leave_at_exit(void) { mx_board_leave(MX_RANK_ENDED); }
-
 void mx_board_open(void *memory, int ranks, int me, int world_rank)
 {
     entries = memory;
@@ -230,10 +422,5 @@ void mx_board_open(void *memory, int ranks, int me, int world_rank)
     memset(e, 0, sizeof *e);
     e->pid = getpid();
     e->world_rank = world_rank;
-}
-
-mx_status mx_board_watch(void)
-{
-    atexit(leave_at_exit); /* os.exit goes that way too */
-    return start_watchdog();
+    atomic_store(&e->waits_for, -1);
 }

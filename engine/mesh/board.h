@@ -10,7 +10,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-typedef enum mx_rank_state { MX_RANK_RUNS, MX_RANK_ENDED, MX_RANK_FAILED } mx_rank_state;
+/* Ended: its script has, and it joins no collective any more. Gone: all ranks have ended, and it may exit. */
+typedef enum mx_rank_state { MX_RANK_RUNS, MX_RANK_ENDED, MX_RANK_GONE } mx_rank_state;
 
 /* Opens it, in memory that the ranks of this machine share, and writes this rank's entry. mx_board_watch starts the
  * watchdog, when all have done so. */
@@ -22,12 +23,17 @@ mx_status mx_board_watch(void);
 void mx_board_begin(const char *text);
 void mx_board_finish(void);
 
-/* This rank needs no one any more: it has ended, or reported its failure. */
 void mx_board_leave(mx_rank_state state);
 
-/* MX_ERR_STATE when the rank, of this machine, has ended: nobody must wait for it. MX_OK when it runs, or is not here.
- */
+/* To be called by a rank that waits for another one, every 50 ms or so, on the thread that calls MPI. MX_ERR_STATE when
+ * the other one has ended: nobody must wait for it. MX_ERR_VALUE when both, or more of this machine in a circle, wait
+ * for each other in different collectives. */
 mx_status mx_board_check(int world_rank);
+
+/* Prepares for ranks of other machines, which mx_board_check asks by messages. Then, when this rank has ended, returns
+ * when all have; meanwhile it answers those who ask. Both Collective, over all ranks. */
+mx_status mx_board_connect(void);
+void mx_board_await_all(void);
 
 /* Seconds that a collective may take before the watchdog prints the board and ends the run. 0: for ever. */
 void mx_board_set_timeout(double seconds);

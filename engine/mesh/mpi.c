@@ -3,6 +3,7 @@
 
 #include "core/cpu.h"
 #include "mesh/board.h"
+#include "mesh/comm.h"
 #include "mesh/flag.h"
 #include "mesh/guardian.h"
 
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static int rank, ranks = 1, node_ranks = 1, node_cores = 1, thread_level;
 static int *node_of; /* per rank: the lowest rank on its machine */
@@ -62,6 +64,7 @@ static mx_status open_board(MPI_Comm node, int place)
     MX_TRY(mx_mpi_check(MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, node, &memory, &window), "the board"));
     MX_TRY(mx_mpi_check(MPI_Win_shared_query(window, 0, &bytes, &unit, (void *)&memory), "the board"));
     mx_board_open(memory, node_ranks, place, rank);
+    MX_TRY(mx_board_connect());
     MX_TRY(mx_mpi_check(MPI_Barrier(node), "the board"));
     return mx_board_watch();
 }
@@ -139,11 +142,26 @@ mx_status mx_mpi_start(int *argc, char ***argv)
     return look_at_node();
 }
 
+/* Asynchronous collectives that nobody has waited for: they begin at last, and their failures are failures of the run.
+ * Where all ranks fail alike, rank 0 is to say it alone. */
+static void finish_collectives(void)
+{
+    if (mx_comm_finish() == MX_OK)
+        return;
+    if (rank > 0)
+        nanosleep(&(struct timespec){.tv_nsec = 300 * 1000 * 1000}, NULL);
+    fprintf(stderr, "mxlua: rank %d: %s\n", rank, mx_message());
+    mx_mpi_abort(EXIT_FAILURE);
+}
+
 void mx_mpi_end(void)
 {
     int started = 0;
     MPI_Initialized(&started);
+    finish_collectives();
     mx_board_leave(MX_RANK_ENDED);
+    mx_board_await_all();
+    mx_board_leave(MX_RANK_GONE);
     if (started)
         MPI_Finalize();
 }
@@ -161,6 +179,7 @@ _Noreturn void mx_mpi_abort(int exit_status)
     if (!freopen("/dev/null", "w", stderr)) /* MPI_Abort would add a line to ours that says nothing */
         fclose(stderr);
     mx_guardian_dismiss();
+    alarm(5); /* ends us, and mpirun the others, should MPI_Abort wait for a call that another thread is in */
     MPI_Abort(MPI_COMM_WORLD, exit_status);
     _Exit(exit_status);
 }

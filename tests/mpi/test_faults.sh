@@ -38,33 +38,78 @@ has() {
     if grep -q -- "$1" out; then check yes; else check no "no '$1' in the output"; fi
 }
 
+# Files that MPI leaves in shared memory, and processes of ours that are still there, after 2 s at most: what other runs
+# have there comes and goes.
+leaves_nothing() {
+    for _ in 1 2 3 4; do
+        left=$(ls /dev/shm 2>/dev/null | grep -Ei 'mpi|ucx')$(echo "$folder" | grep -lsf - /proc/[0-9]*/cmdline)
+        [ "$left" != "$shared" ] || break
+        sleep 0.5
+    done
+    if [ "$left" = "$shared" ]; then check yes; else check no "still there: $left"; fi
+}
+
 kill_me='os.execute("kill -9 " .. io.open("/proc/self/stat"):read("n"))'
 spin='local stop = mx.now() + 30 while mx.now() < stop do end'
+shared=$(ls /dev/shm 2>/dev/null | grep -Ei 'mpi|ucx') # by a run before ours
+grid='mx.mesh_define{{name = "x", ici = 2, dcn = 1}, {name = "y", ici = 2, dcn = 1}}
+mx.barrier("x") mx.barrier("y") mx.barrier()'
+
+case="nothing is wrong"
+seconds=0
+: >none.lua
+timeout -s KILL 60 "$mpirun" -n 2 "$mxlua" --threads 1 -e "mx.barrier()" "$folder/none.lua" >out 2>&1
+status=$?
+if [ $status -eq 0 ]; then check yes; else check no "expected a success"; fi
+leaves_nothing
 
 case="killed while others wait"
 for _ in 1 2 3; do
-    on 3 5 "mx.all_reduce(mx.ones{3}) if rank == 1 then $kill_me end mx.all_reduce(mx.ones{3})"
+    on 3 3 "mx.all_reduce(mx.ones{3}) if rank == 1 then $kill_me end mx.all_reduce(mx.ones{3})"
     has "rank 1 (process [0-9]*) has died"
+    leaves_nothing
 done
 
 case="killed while others compute"
-on 2 5 "mx.barrier() if rank == 1 then $kill_me end $spin"
+for _ in 1 2 3; do
+    on 2 3 "mx.barrier() if rank == 1 then $kill_me end $spin"
+    has "rank 1 (process [0-9]*) has died"
+done
+
+case="killed when the others have ended"
+on 3 3 "mx.barrier() if rank == 1 then os.execute('sleep 0.3') $kill_me end"
 has "rank 1 (process [0-9]*) has died"
+
+case="mpirun is told to end"
+printf 'local mx = require "mx"\nmx.barrier()\nwhile true do mx.barrier() end\n' >forever.lua
+for signal in TERM INT; do
+    start=$(date +%s%N)
+    timeout --preserve-status -k 20 -s $signal 1 "$mpirun" -n 3 "$mxlua" --threads 1 "$folder/forever.lua" >out 2>&1
+    status=$?
+    seconds=$((($(date +%s%N) - start) / 1000000000))
+    # The status is Hydra's own, which is 0 now and then, for any MPI program.
+    if [ $seconds -le $((3 * factor)) ]; then check yes; else check no "expected at most 2 s more"; fi
+    leaves_nothing
+done
 
 case="an error while others wait"
 for call in 'mx.all_reduce(mx.ones{3})' 'mx.barrier()' 'mx.share_text("x", 1)' \
     'mx.all_reduce(mx.ones{3}, {async = true}):wait()'; do
-    on 3 5 "if rank == 1 then error('gone wrong') end $call"
+    on 3 3 "if rank == 1 then error('gone wrong') end $call"
     has "rank 1: fault.lua:3: gone wrong"
 done
 
 case="ends while others wait"
 for leave in 'return' 'os.exit(0)' 'os.exit(true, true)'; do
-    on 2 5 "if rank == 1 then $leave end mx.all_reduce(mx.ones{3})"
+    on 2 3 "if rank == 1 then $leave end mx.all_reduce(mx.ones{3})"
     has "rank 1 has ended, and rank 0 waits for it in all_reduce of 3 f32 over all ranks at fault.lua:3"
 done
-on 2 5 "if rank == 1 then return end mx.barrier()"
-has "rank 1 has ended, and rank 0 waits for it in barrier"
+on 2 3 "if rank == 1 then return end mx.barrier()"
+has "rank 1 has ended, and rank 0 waits for it in barrier over all ranks at fault.lua:3"
+on 2 3 "mx.barrier()
+if rank == 1 then return end
+mx.share_text('x')"
+has "rank 1 has ended, and rank 0 waits for it in broadcast of 8 u8 over all ranks at fault.lua:5"
 
 case="different collectives"
 on 2 5 "if rank == 1 then
@@ -77,6 +122,23 @@ has "all_gather of 3 f32 over all ranks at fault.lua:4"
 on 2 5 "mx.all_reduce(mx.ones{3 + rank})"
 has "all_reduce of 4 f32 over all ranks at fault.lua:3"
 has "all_reduce of 3 f32 over all ranks at fault.lua:3"
+on 2 3 "mx.all_reduce(mx.ones({3}, rank == 0 and 'bf16' or 'f32'))"
+has "rank 0 does all_reduce of 3 bf16 over all ranks at fault.lua:3"
+has "rank 1 does all_reduce of 3 f32 over all ranks at fault.lua:3"
+
+case="different axes"
+on 4 6 "$grid
+if rank == 1 then
+mx.barrier()
+end
+mx.all_reduce(mx.ones{3}, {axis = 'y'})
+$spin"
+has "rank 1 does barrier over all ranks at fault.lua:6"
+has "rank 0 does all_reduce of 3 f32 over y at fault.lua:8"
+on 4 6 "$grid
+mx.all_reduce(mx.ones{3}, {axis = (rank == 0 or rank == 3) and 'x' or 'y'}) -- a circle of four
+$spin"
+has "the ranks differ: rank . does all_reduce of 3 f32 over [xy] at fault.lua:5, rank . does all_reduce of 3 f32 over"
 
 case="the same call at two places"
 on 2 5 "mx.comm_options{debug = true}
@@ -89,7 +151,7 @@ has "at fault.lua:5"
 has "at fault.lua:7"
 
 case="skipped on one rank"
-on 3 8 "mx.comm_options{timeout_s = 2}
+on 3 5 "mx.comm_options{timeout_s = 2}
 mx.barrier()
 if rank ~= 1 then mx.all_reduce(mx.ones{7}) end
 $spin"
@@ -100,14 +162,31 @@ has "last finished, collective .* barrier over all ranks at fault.lua:4"
 
 case="nobody waits for it"
 on 2 5 "mx.all_reduce(mx.ones{3 + rank}, {async = true})"
-has "the ranks differ"
+has "the ranks differ: rank . does all_reduce of . f32 over all ranks at fault.lua:3"
+on 2 3 "mx.all_reduce(mx.ones{3 + rank}, {async = true}) os.exit(0)"
+has "the ranks differ: rank . does all_reduce of . f32 over all ranks at fault.lua:3"
+on 2 3 "if rank == 0 then mx.all_reduce(mx.ones{3}, {async = true}) end"
+has "rank 1 has ended, and rank 0 waits for it in all_reduce of 3 f32 over all ranks at fault.lua:3"
 
 case="between machines"
 export MXLUA_NODE_RANKS=1
-on 2 5 "if rank == 1 then error('gone wrong') end mx.all_reduce(mx.ones{3})"
-has "rank 1: fault.lua:3: gone wrong"
-on 2 8 "mx.comm_options{timeout_s = 2} if rank == 1 then $spin end mx.all_reduce(mx.ones{7})"
-has "rank 0: waits since .* all_reduce of 7 f32 over all ranks at fault.lua:3"
+for call in 'mx.all_reduce(mx.ones{3})' 'mx.barrier()' 'mx.share_text("x", 1)' \
+    'mx.all_reduce(mx.ones{3}, {async = true}):wait()'; do
+    on 2 3 "if rank == 1 then error('gone wrong') end $call"
+    has "rank 1: fault.lua:3: gone wrong"
+done
+for leave in 'return' 'os.exit(0)' 'os.exit(true, true)'; do
+    on 3 4 "mx.all_reduce(mx.ones{3}) if rank == 1 then $leave end mx.all_reduce(mx.ones{3})"
+    has "rank 1 has ended, and rank . waits for it in all_reduce of 3 f32 over all ranks at fault.lua:3"
+done
+on 2 5 "mx.comm_options{timeout_s = 2}
+mx.share_text('x')
+if rank == 1 then $spin end
+mx.all_reduce(mx.ones{7})"
+has "rank 0: waits since 2.* s for rank 1 in collective .* all_reduce of 7 f32 over all ranks at fault.lua:6"
+has "last finished, collective .* broadcast of 1 u8 over all ranks at fault.lua:4"
+on 3 3 "mx.all_reduce(mx.ones{3}) if rank == 1 then $kill_me end $spin"
+has "rank 1 (process [0-9]*) has died"
 on 2 5 "mx.comm_options{debug = true} mx.all_reduce(mx.ones{3 + rank})"
 has "all_reduce of 4 f32 over all ranks at fault.lua:3"
 

@@ -2,6 +2,7 @@
 #include "mesh/board.h"
 
 #include "core/job.h"
+#include "mesh/guardian.h"
 #include "mesh/mpi.h"
 
 #include <mpi.h>
@@ -89,6 +90,10 @@ void mx_board_finish(void)
     atomic_fetch_add(&e->finished, 1);
 }
 
+static bool is_pending(const entry *e) { return atomic_load(&e->begun) > atomic_load(&e->finished); }
+
+const char *mx_board_pending(void) { return entries && is_pending(&entries[mine]) ? entries[mine].pending : ""; }
+
 void mx_board_leave(mx_rank_state state)
 {
     if (!entries)
@@ -98,13 +103,12 @@ void mx_board_leave(mx_rank_state state)
     atomic_store(&entries[mine].state, state);
 }
 
-static bool is_pending(const entry *e) { return atomic_load(&e->begun) > atomic_load(&e->finished); }
-
 /* ---- ranks of other machines ----
  *
  * The board does not reach them. A rank that waits for one of them asks it once, by an empty message, to be told of its
  * end. Nobody answers while the script runs; a rank that has ended waits for the others anyway, and answers then. */
 
+enum { MEET_BYTES = 64 << 10 }; /* what mx_meet has under way, some dozens of small messages */
 enum { TAG_ASK = 1, TAG_ENDED = 2 };
 
 typedef struct far_rank {
@@ -173,7 +177,7 @@ void mx_board_await_all(void)
 
 mx_status mx_board_connect(void)
 {
-    int room = mx_ranks() * MPI_BSEND_OVERHEAD; /* for a question to each */
+    int room = mx_ranks() * MPI_BSEND_OVERHEAD + MEET_BYTES; /* for a question to each */
     buffer = malloc((size_t)room);
     far_ranks = calloc((size_t)mx_ranks(), sizeof *far_ranks);
     if (!far_ranks || !buffer || MPI_Buffer_attach(buffer, room) != MPI_SUCCESS)
@@ -298,8 +302,9 @@ void mx_board_print(FILE *file)
 
 static void sleep_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
 
-/* In one piece, so that what other ranks say does not come between the lines. */
-static void say(const char *headline)
+/* In one piece, so that what other ranks say does not come between the lines. For a dead process its guardian says it.
+ */
+static void say(const char *headline, int dead_process)
 {
     char *text = NULL;
     size_t bytes;
@@ -308,7 +313,7 @@ static void say(const char *headline)
         return;
     fprintf(file, "mxlua: %s\n", headline);
     mx_board_print(file);
-    if (fclose(file) == 0) {
+    if (fclose(file) == 0 && (dead_process == 0 || !mx_guardian_say(dead_process, text, bytes))) {
         fflush(stdout);
         fwrite(text, 1, bytes, stderr);
     }
@@ -341,7 +346,7 @@ static void look_for_dead(const int *fds)
         snprintf(line, sizeof line, "rank %d (process %d) has died: killed, out of memory or crashed; ending the run",
                  e->world_rank, e->pid);
         if (am_first(fds))
-            say(line);
+            say(line, e->pid);
         else
             sleep_ms(GIVE_WAY_MS);
         mx_mpi_abort(EXIT_FAILURE);
@@ -365,7 +370,7 @@ static void look_at_clock(void)
     snprintf(line, sizeof line, "a collective has not finished within collective_timeout_s = %g s; ending the run",
              limit);
     if (speaks)
-        say(line);
+        say(line, 0);
     if (!speaks || n_entries < mx_ranks()) /* those of other machines have as much to say, at the same time */
         sleep_ms(GIVE_WAY_MS);
     mx_mpi_abort(EXIT_FAILURE);

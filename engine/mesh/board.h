@@ -22,6 +22,7 @@ mx_status mx_board_watch(void);
 /* This rank is in the collective that `text` describes, on behalf of its lane; then no longer. */
 void mx_board_begin(const char *text);
 void mx_board_finish(void);
+const char *mx_board_pending(void); /* the text of begin; "" when it is in none */
 
 void mx_board_leave(mx_rank_state state);
 

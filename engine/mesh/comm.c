@@ -109,6 +109,21 @@ static void describe(batch *b, const mx_transfer *t)
     snprintf(b->tag.site, sizeof b->tag.site, "%s", site);
 }
 
+/* A new group is made by this thread, which may use MPI only while the other one does not. It is a collective too. */
+static mx_status find_group(batch *b)
+{
+    if (mx_mesh_has_group(b->axes))
+        return mx_mesh_group(b->axes, &b->group);
+    MX_TRY(mx_lane_drain(lane));
+    char text[256];
+    snprintf(text, sizeof text, "the first %s over %s%s%s", kind_name(b->x.kind), b->over, b->tag.site[0] ? " at " : "",
+             b->tag.site);
+    mx_board_begin(text);
+    mx_status status = mx_mesh_group(b->axes, &b->group);
+    mx_board_finish();
+    return status;
+}
+
 static mx_status new_batch(const mx_transfer *t, batch **out)
 {
     batch *b = calloc(1, sizeof *b);
@@ -124,10 +139,7 @@ static mx_status new_batch(const mx_transfer *t, batch **out)
     b->strict = mx_comm.debug;
     snprintf(b->over, sizeof b->over, "%s", mx_mesh_text(t->axes));
     describe(b, t);
-    /* A new group is made by this thread, which may use MPI only while the other one does not. */
-    mx_status status = mx_mesh_has_group(t->axes) ? MX_OK : mx_lane_drain(lane);
-    if (status == MX_OK)
-        status = mx_mesh_group(t->axes, &b->group);
+    mx_status status = find_group(b);
     if (status != MX_OK)
         free_batch(b);
     return status;

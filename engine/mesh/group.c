@@ -128,7 +128,9 @@ static mx_status make_group(mx_group *g, const int *ranks, int n)
         if (ranks[m] == mx_rank())
             g->me = m;
     MPI_Comm comm = MPI_COMM_NULL;
-    mx_status status = n > 1 ? make_comm(ranks, n, &comm) : MX_OK;
+    mx_status status = mx_meet(ranks, n, g->me);
+    if (status == MX_OK && n > 1)
+        status = make_comm(ranks, n, &comm);
     if (status == MX_OK && n > 1)
         status = find_nodes(g, comm, node_of);
     if (status == MX_OK && n > 1)

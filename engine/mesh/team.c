@@ -25,7 +25,7 @@ struct mx_mail {
     MPI_Request *expects[MX_CHANNELS][MX_SLOTS]; /* per member */
 };
 
-enum { TAG = 100 };
+enum { MEET = 2, TAG = 100 };
 static const double PATIENCE_S = 0.05; /* between two looks at whether the other rank is still there */
 
 /* ---- making one ---- */
@@ -103,6 +103,17 @@ static mx_status await_flag(const mx_team *team, mx_flag *flag, uint32_t value, 
 }
 
 /* Spins for a moment, then sleeps between the tests: the other rank may compute for long. */
+static mx_status rest(double start, double *checked, int world_rank)
+{
+    double now = mx_now();
+    if (now - start > 100e-6)
+        nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    if (now - *checked <= PATIENCE_S)
+        return MX_OK;
+    *checked = now;
+    return mx_board_check(world_rank);
+}
+
 static mx_status await_request(const mx_team *team, MPI_Request *request, int member)
 {
     double start = mx_now(), checked = start;
@@ -111,14 +122,54 @@ static mx_status await_request(const mx_team *team, MPI_Request *request, int me
         MX_TRY(mx_mpi_check(MPI_Test(request, &finished, MPI_STATUS_IGNORE), "exchange between nodes"));
         if (finished)
             return MX_OK;
-        double now = mx_now();
-        if (now - start > 100e-6)
-            nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
-        if (now - checked > PATIENCE_S) {
-            MX_TRY(mx_board_check(team->ranks[member]));
-            checked = now;
-        }
+        MX_TRY(rest(start, &checked, team->ranks[member]));
     }
+}
+
+/* ---- meeting ---- */
+
+typedef struct greeting {
+    uint64_t group; /* who is to meet */
+    char text[240];
+} greeting;
+
+static uint64_t hash_ranks(const int *ranks, int n)
+{
+    uint64_t hash = 14695981039346656037u;
+    for (int i = 0; i < n; i++)
+        hash = (hash ^ (uint64_t)ranks[i]) * 1099511628211u;
+    return hash;
+}
+
+static mx_status await_greeting(int world_rank, greeting *theirs)
+{
+    double start = mx_now(), checked = start;
+    for (;;) {
+        int come = 0;
+        MX_TRY(mx_mpi_check(MPI_Iprobe(world_rank, MEET, MPI_COMM_WORLD, &come, MPI_STATUS_IGNORE), "meeting"));
+        if (come)
+            return mx_mpi_check(
+                MPI_Recv(theirs, sizeof *theirs, MPI_BYTE, world_rank, MEET, MPI_COMM_WORLD, MPI_STATUS_IGNORE),
+                "meeting");
+        MX_TRY(rest(start, &checked, world_rank));
+    }
+}
+
+mx_status mx_meet(const int *ranks, int n, int me)
+{
+    greeting ours = {.group = hash_ranks(ranks, n)}, theirs;
+    snprintf(ours.text, sizeof ours.text, "%s", mx_board_pending());
+    for (int step = 1; step < n; step *= 2) { /* after each, what we send tells of twice as many that have come */
+        int to = ranks[(me + step) % n], from = ranks[(me + n - step) % n];
+        MX_TRY(mx_mpi_check(MPI_Bsend(&ours, sizeof ours, MPI_BYTE, to, MEET, MPI_COMM_WORLD), "meeting"));
+        MX_TRY(await_greeting(from, &theirs));
+        if (theirs.group != ours.group)
+            return mx_fail(MX_ERR_VALUE,
+                           "the ranks differ: rank %d does %s, rank %d does %s; all ranks of an axis must make the "
+                           "same collective calls in the same order",
+                           mx_rank(), ours.text, from, theirs.text);
+    }
+    return MX_OK;
 }
 
 /* ---- tags ---- */
@@ -159,8 +210,10 @@ static mx_status compare_by_messages(const mx_team *team, const mx_tag *tag)
     mx_tag *all = malloc((size_t)team->n * sizeof *all);
     if (!all)
         return mx_fail(MX_ERR_MEMORY, "no memory for %d tags", team->n);
-    mx_status status = mx_mpi_check(MPI_Allgather(tag, sizeof *tag, MPI_BYTE, all, sizeof *tag, MPI_BYTE, team->comm),
-                                    "comparing collectives");
+    mx_status status = mx_meet(team->ranks, team->n, team->me); /* MPI would wait for one that has ended */
+    if (status == MX_OK)
+        status = mx_mpi_check(MPI_Allgather(tag, sizeof *tag, MPI_BYTE, all, sizeof *tag, MPI_BYTE, team->comm),
+                              "comparing collectives");
     for (int i = 0; status == MX_OK && i < team->n; i++)
         if (!same_tag(&all[i], tag, true))
             status = differ(team, i, &all[i], tag);

@@ -43,6 +43,10 @@ mx_status mx_team_new(MPI_Comm comm, bool shared, mx_team **out);
  * messages tags are compared only when `strict`. Collective. */
 mx_status mx_team_begin(mx_team *team, const mx_tag *tag, bool strict);
 
+/* Returns when these world ranks, of which we are number `me`, have all come here: a barrier by messages, which fails
+ * where MPI's own would wait without end, for a rank that has ended or went astray. Collective among them. */
+mx_status mx_meet(const int *ranks, int n, int me);
+
 /* The slot of the next chunk, MX_SLOT_BYTES large; waits until everybody is done with what it held. */
 mx_status mx_team_open(mx_team *team, int channel, char **slot);
 

@@ -76,6 +76,18 @@ for _ in 1 2 3; do
     has "rank 1 (process [0-9]*) has died"
 done
 
+case="killed while others print"
+for _ in 1 2 3; do
+    on 3 3 "mx.barrier() if rank == 1 then os.execute('sleep 0.2') $kill_me end while true do print(1) end"
+    has "rank 1 (process [0-9]*) has died"
+done
+
+case="crashed" # UCX prints its own words, which make mpirun look for the dead
+for _ in 1 2 3; do
+    on 2 3 "mx.barrier() if rank == 1 then $(echo "$kill_me" | sed s/-9/-SEGV/) end $spin"
+    has "rank 1 (process [0-9]*) has died"
+done
+
 case="killed when the others have ended"
 on 3 3 "mx.barrier() if rank == 1 then os.execute('sleep 0.3') $kill_me end"
 has "rank 1 (process [0-9]*) has died"
@@ -125,6 +137,17 @@ has "all_reduce of 3 f32 over all ranks at fault.lua:3"
 on 2 3 "mx.all_reduce(mx.ones({3}, rank == 0 and 'bf16' or 'f32'))"
 has "rank 0 does all_reduce of 3 bf16 over all ranks at fault.lua:3"
 has "rank 1 does all_reduce of 3 f32 over all ranks at fault.lua:3"
+
+case="the first collective along an axis"
+on 4 3 "${grid%%mx.barrier*}
+if rank == 1 then return end
+mx.all_reduce(mx.ones{3}, {axis = 'y'})"
+has "rank 1 has ended, and rank 0 waits for it in the first all_reduce over y at fault.lua:6"
+on 4 4 "${grid%%mx.barrier*}
+if rank == 1 then mx.barrier() end
+mx.all_reduce(mx.ones{3}, {axis = 'y'}) $spin"
+has "rank 1 does barrier over all ranks at fault.lua:5"
+has "rank 0 does the first all_reduce over y at fault.lua:6"
 
 case="different axes"
 on 4 6 "$grid
@@ -178,6 +201,10 @@ done
 for leave in 'return' 'os.exit(0)' 'os.exit(true, true)'; do
     on 3 4 "mx.all_reduce(mx.ones{3}) if rank == 1 then $leave end mx.all_reduce(mx.ones{3})"
     has "rank 1 has ended, and rank . waits for it in all_reduce of 3 f32 over all ranks at fault.lua:3"
+done
+for call in 'mx.barrier()' 'mx.comm_options{debug = true} mx.all_reduce(mx.ones{3})'; do
+    on 3 4 "mx.barrier() if rank == 1 then return end $call"
+    has "rank 1 has ended, and rank . waits for it in .* over all ranks at fault.lua:3"
 done
 on 2 5 "mx.comm_options{timeout_s = 2}
 mx.share_text('x')

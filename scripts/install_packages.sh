@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that mxlua is built, tested and checked with.
 #
-#   scripts/install_packages.sh [--check] build|test|lint ...
+#   scripts/install_packages.sh [--check] build|test|slurm|lint ...
 #
 # What is there already costs no more than a look. Where we may not install, the exact command is printed and the
 # exit status is 1. --check never installs.
@@ -9,7 +9,8 @@ set -eu
 
 packages_build="gcc libc6-dev make pkg-config lua5.4 liblua5.4-dev libopenblas-openmp-dev libyaml-dev mpich libmpich-dev
 libhdf5-mpich-dev libjansson-dev"
-packages_test="lua-unit slurmctld slurmd slurm-client munge"
+packages_test="lua-unit"
+packages_slurm="slurmctld slurmd slurm-client munge"
 packages_lint="clang-format clang-tidy libomp-14-dev lua-check"
 
 check=
@@ -28,9 +29,10 @@ for group in "$@"; do
     case $group in
     build) wanted="$wanted $packages_build" ;;
     test) wanted="$wanted $packages_test" ;;
+    slurm) wanted="$wanted $packages_slurm" ;;
     lint) wanted="$wanted $packages_lint" ;;
     *)
-        echo "usage: $0 [--check] build|test|lint ..." >&2
+        echo "usage: $0 [--check] build|test|slurm|lint ..." >&2
         exit 1
         ;;
     esac

@@ -247,6 +247,9 @@ static int call_op(lua_State *L)
     if (op->flags & MX_OP_SOURCE)
         join_shape(L);
     int top = lua_gettop(L);
+    while (top > 0 && lua_isnil(L, top)) /* options or last inputs that a wrapper was not given */
+        top--;
+    lua_settop(L, top);
     int table = top > 0 && lua_istable(L, top) ? top : 0;
     int n_in = table ? top - 1 : top;
     mx_tensor *in[MX_MAX_INPUTS] = {NULL};

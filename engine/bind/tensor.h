@@ -1,4 +1,5 @@
-/* What the files that bind tensors share: tensor.c makes, reads and computes, tensor_text.c prints. */
+/* What the files that bind tensors share: tensor.c reads and computes, tensor_new.c makes,
+ * tensor_text.c prints. */
 #ifndef MX_BIND_TENSOR_H
 #define MX_BIND_TENSOR_H
 
@@ -11,6 +12,12 @@ mx_tensor *mxl_any_tensor(lua_State *L, int i);
 
 /* Element number i, in row-major order, of a tensor with values. */
 double mxl_element(const mx_tensor *t, int64_t i);
+
+/* Sets it; false when the value does not fit an integer dtype. */
+bool mxl_set_element(const mx_tensor *t, int64_t i, double value);
+
+/* Pushes the table of functions that make tensors. */
+int mxl_open_tensor_new(lua_State *L);
 
 /* tostring(t): its values, cut to fit a screen, and "[f32 tensor of size 2x3]". */
 int mxl_tensor_tostring(lua_State *L);

@@ -34,8 +34,8 @@ void mx_comm_set_site(const char *where) { site = where; }
 
 static const char *kind_name(mx_exchange_kind kind)
 {
-    static const char *const names[MX_EXCHANGE_KINDS] = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
-                                                         "permute",    "broadcast",  "barrier"};
+    static const char *const names[MX_EXCHANGE_KINDS] = {
+        "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "broadcast", "barrier"};
     return names[kind];
 }
 
@@ -124,27 +124,6 @@ static mx_status find_group(batch *b)
     return status;
 }
 
-static mx_status new_batch(const mx_transfer *t, batch **out)
-{
-    batch *b = calloc(1, sizeof *b);
-    *out = b;
-    if (!b)
-        return mx_fail(MX_ERR_MEMORY, "no memory for a collective");
-    b->job.run = run_batch;
-    b->job.done = end_batch;
-    b->job.lane = lane;
-    b->x = (mx_exchange){
-        .kind = t->kind, .wire = t->wire, .fold = t->fold, .scale = t->scale, .root = t->root, .in_place = t->in_place};
-    b->axes = t->axes;
-    b->strict = mx_comm.debug;
-    snprintf(b->over, sizeof b->over, "%s", mx_mesh_text(t->axes));
-    describe(b, t);
-    mx_status status = find_group(b);
-    if (status != MX_OK)
-        free_batch(b);
-    return status;
-}
-
 static mx_status grow(batch *b)
 {
     if (b->n < b->room)
@@ -173,7 +152,7 @@ static mx_status add_tensor(batch *b, const mx_transfer *t)
     b->x.in.n = b->x.out.n = b->n;
     b->x.in.count = b->x.out.count = b->x.in.count + t->count;
     b->tag.count = b->x.in.count;
-    b->x.out.past_caches = t->out && !t->in_place && mx_bytes(t->out) > mx_cpu_l3_share_bytes();
+    b->x.out.past_caches |= t->out && !t->in_place && mx_bytes(t->out) > mx_cpu_l3_share_bytes();
     b->bytes += t->count * (int64_t)mx_dtype_bytes(t->wire);
     return MX_OK;
 }
@@ -208,27 +187,6 @@ mx_status mx_comm_finish(void)
     return lane ? mx_lane_drain(lane) : MX_OK;
 }
 
-/* Bytes that this rank sends of one part. */
-static double sent(const mx_transfer *t)
-{
-    int n = mx_mesh_size(t->axes);
-    double part = (double)t->count * (double)mx_dtype_bytes(t->wire);
-    switch (t->kind) {
-    case MX_ALL_REDUCE:
-        return 2 * part * (n - 1) / n;
-    case MX_ALL_GATHER:
-    case MX_REDUCE_SCATTER:
-    case MX_ALL_TO_ALL:
-        return part * (n - 1);
-    case MX_PERMUTE:
-        return part;
-    case MX_BROADCAST:
-        return mx_mesh_index(t->axes) == t->root ? part : 0;
-    default:
-        return 0;
-    }
-}
-
 /* Alone in the group: what remains is a copy. A group of one has one part, which is all of the tensor. */
 static mx_status copy_alone(const mx_transfer *t)
 {
@@ -241,13 +199,28 @@ static mx_status copy_alone(const mx_transfer *t)
     return MX_OK;
 }
 
-static mx_status start_batch(const mx_transfer *t, batch **out)
+static mx_status new_batch(const mx_transfer *t, batch **out)
 {
     if (!lane)
         MX_TRY(mx_lane_new("mx-comm", &lane));
-    mx_status status = new_batch(t, out);
+    batch *b = calloc(1, sizeof *b);
+    *out = b;
+    if (!b)
+        return mx_fail(MX_ERR_MEMORY, "no memory for a collective");
+    b->job.run = run_batch;
+    b->job.done = end_batch;
+    b->job.lane = lane;
+    b->x = (mx_exchange){
+        .kind = t->kind, .wire = t->wire, .fold = t->fold, .scale = t->scale, .root = t->root, .in_place = t->in_place};
+    b->axes = t->axes;
+    b->strict = mx_comm.debug;
+    snprintf(b->over, sizeof b->over, "%s", mx_mesh_text(t->axes));
+    describe(b, t);
+    mx_status status = find_group(b);
     if (status == MX_OK)
-        status = add_tensor(*out, t);
+        status = add_tensor(b, t);
+    if (status != MX_OK)
+        free_batch(b);
     return status;
 }
 
@@ -265,7 +238,7 @@ mx_status mx_comm_run(const mx_transfer *t, bool async)
 {
     if (mx_mesh_size(t->axes) == 1)
         return copy_alone(t);
-    bytes_sent += sent(t);
+    bytes_sent += t->bytes_sent;
     int64_t most = mx_comm.combine_bytes[t->kind];
     int64_t bytes = t->count * (int64_t)mx_dtype_bytes(t->wire);
     if (async && can_join(open_batch, t) && open_batch->bytes + bytes <= most) {
@@ -275,12 +248,11 @@ mx_status mx_comm_run(const mx_transfer *t, bool async)
     }
     MX_TRY(mx_comm_flush());
     batch *b = NULL;
-    MX_TRY(start_batch(t, &b));
+    MX_TRY(new_batch(t, &b));
     if (!async)
         return mx_lane_do(&b->job);
     mark(b, t);
-    open_batch = b;
-    atomic_store(&b->job.state, MX_JOB_HELD);
+    open_batch = b; /* held: made, and not yet given away */
     return bytes >= most ? mx_comm_flush() : MX_OK;
 }
 

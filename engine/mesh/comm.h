@@ -11,11 +11,11 @@
 #include "mesh/mesh.h"
 
 typedef struct mx_comm_settings {
-    int64_t
-        combine_bytes[MX_EXCHANGE_KINDS]; /* a batch of asynchronous ones is closed when it has as much; 0: at once */
-    int64_t prefetch_bytes;               /* gathered ahead and not yet used, at most */
-    bool async_all_reduce;                /* of gradients, while backward goes on */
-    bool debug;                           /* compare call sites, and over machines too, before each collective */
+    /* Of each kind: a batch of asynchronous ones is closed when it has as much; 0: at once. */
+    int64_t combine_bytes[MX_EXCHANGE_KINDS];
+    int64_t prefetch_bytes; /* gathered ahead and not yet used, at most */
+    bool async_all_reduce;  /* of gradients, while backward goes on */
+    bool debug;             /* compare call sites, and over machines too, before each collective */
 } mx_comm_settings;
 extern mx_comm_settings mx_comm;
 
@@ -30,7 +30,8 @@ typedef struct mx_transfer {
     bool in_place;
     mx_tensor *in, *out; /* the same tensor, or aliases of it, in place */
     mx_block in_block, out_block;
-    int64_t count; /* elements of one part */
+    int64_t count;     /* elements of one part */
+    double bytes_sent; /* by this rank, for the statistics */
 } mx_transfer;
 
 /* Runs it; `async`: later, on the communication thread. Collective. MX_ERR_VALUE, on every rank of the group, when the

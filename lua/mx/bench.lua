@@ -82,6 +82,17 @@ local function load_config(name, words)
     return mx.config.load(all, { options = { bench_seconds = 60.0 } })
 end
 
+-- The ranks along an axis stand for so many of the chips along it.
+local function check_mesh(name, mesh)
+    for _, axis in ipairs({ "fsdp", "tensor" }) do
+        local ranks, chips = mesh:size(axis), JOBS[name][axis]
+        if chips % ranks ~= 0 then
+            util.refuse("ici_%s_parallelism: %d ranks along %s, where the %s job has %d: expected a divisor of that", axis,
+                ranks, axis, name, chips)
+        end
+    end
+end
+
 -- The model that `ranks` of such chips along tensor make together.
 local function ranks_shape(chip, tensor)
     local shape = {}
@@ -210,18 +221,17 @@ local function new_shards(params, fsdp)
     return shards
 end
 
--- Update number `count`; returns the norm of this chip's part of the gradients, for all chips here. Collective.
-local function update_shards(params, shards, count, config)
+-- Update number `count`; returns the norm of the parts of the gradients that all chips here update. Collective.
+local function update_shards(model, shards, count, config)
     local step <close> = mx.step()
-    local grads, sum = {}, 0
+    local params, grads = model.params, {}
     for name, t in util.sorted_pairs(params) do
         local grad = t:grad()
         if grad then
             grads[name] = mx.narrow(grad:view(grad:numel()), { dim = 1, start = 1, length = shards[name].length })
-            sum = sum + mx.sum_squares(grads[name]):item()
         end
     end
-    local norm = math.sqrt(mx.train.average(sum))
+    local norm = mx.optim.norm(grads, model.parallel)
     for name, grad in util.sorted_pairs(grads) do
         local shard = shards[name]
         mx.adamw(shard.master, grad, shard.m, shard.v, shard.weights, {
@@ -287,7 +297,7 @@ local function run_steps(config, model, shards, plan, report, mesh)
             mx.backward(value, parallel and parallel.seed or 1)
             return mx.train.average(value:item())
         end)
-        local norm = update_shards(model.params, shards, step, config)
+        local norm = update_shards(model, shards, step, config)
         mx.train.check_finite(step, loss, norm, config.learning_rate)
         report:step(step, { loss = loss, grad_norm = norm, learning_rate = config.learning_rate })
     end
@@ -307,6 +317,7 @@ end
 function bench.run(name, words)
     local config = load_config(name, words)
     local mesh = mx.train.mesh(config) or mx.mesh.plan(config, 1)
+    check_mesh(name, mesh)
     local job, shape = JOBS[name], mx.models.shape(config)
     check_published(name, shape)
     local chip = bench.chip_shape(name, shape)

@@ -226,10 +226,8 @@ end
 
 -- Refuses a name that is not in a list.
 local function check_name(name, names, what, where)
-    for _, known in ipairs(names) do
-        if known == name then
-            return
-        end
+    if util.contains(names, name) then
+        return
     end
     local near = util.nearest(name, names)
     util.refuse("%s: unknown %s '%s'%s", where, what, name, near and (", did you mean '%s'?"):format(near)

@@ -59,6 +59,17 @@ local function check_ids(self, tokens)
     end
 end
 
+-- Random tokens of B of the run's sequences, each from a stream of its own: whoever reads it gets the same.
+local function random_tokens(c, B, length, first)
+    local tokens = mx.zeros({ B, length }, "i32")
+    for b = 1, B do
+        local seed = util.seed("tokens", c.data_shuffle_seed)
+        local row = mx.rand { shape = { 1, length }, high = c.vocab_size, seed = seed, offset = first + b }:to("i32")
+        mx.write_slice(tokens, row, { dim = 1, start = b })
+    end
+    return tokens
+end
+
 -- (B, S + 1) i32 tokens.
 local function make_tokens(self)
     local c = self.config
@@ -67,8 +78,7 @@ local function make_tokens(self)
     if c.dataset_type == "synthetic" then
         return mx.zeros({ B, length }, "i32")
     elseif c.dataset_type == "random" then
-        local seed = util.seed("tokens", c.data_shuffle_seed)
-        return mx.rand { shape = { B, length }, high = c.vocab_size, seed = seed, offset = first }:to("i32")
+        return random_tokens(c, B, length, first)
     end
     local starts = {}
     for b = 1, B do

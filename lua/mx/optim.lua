@@ -112,27 +112,17 @@ function optim.cosine(o)
     end
 end
 
--- The norm of these gradients together. Collective on a mesh.
-local function norm_of(grads, parallel)
+--- The norm of gradients together. Collective on a mesh.
+---@param grads table<string, any> name of a parameter -> gradient
+---@param parallel? mx.Parallel of the model, on a mesh: elements that several ranks hold count once
+---@return number
+function optim.norm(grads, parallel)
     local squares, sum = {}, 0
     for name, grad in util.sorted_pairs(grads) do
         squares[name] = mx.sum_squares(grad):item()
         sum = sum + squares[name]
     end
     return math.sqrt(parallel and parallel:sum_of_squares(squares) or sum)
-end
-
---- The norm of all gradients together. Parameters without one count as zero.
----@param params table<string, any>
----@return number
-function optim.grad_norm(params)
-    return mx.scope(function()
-        local grads = {}
-        for name, t in pairs(params) do
-            grads[name] = t:grad()
-        end
-        return norm_of(grads)
-    end)
 end
 
 --- The learning rate of a step, counted from 1.
@@ -156,7 +146,7 @@ function Optimizer:step()
             grads[name] = parallel and parallel:updated_gradient(name, grad) or grad
         end
     end
-    local norm, clip, scale = norm_of(grads, parallel), self.options.clip, 1
+    local norm, clip, scale = optim.norm(grads, parallel), self.options.clip, 1
     if clip > 0 and norm > clip then
         scale = clip / norm
     end

@@ -33,20 +33,11 @@ local function used(mesh, axes)
     return list
 end
 
-local function contains(list, item)
-    for _, other in ipairs(list) do
-        if other == item then
-            return true
-        end
-    end
-    return false
-end
-
 -- What is in a and not in b.
 local function without(a, b)
     local list = {}
     for _, item in ipairs(a) do
-        if not contains(b, item) then
+        if not util.contains(b, item) then
             list[#list + 1] = item
         end
     end
@@ -66,7 +57,7 @@ local function check(self, shape)
     for _, kind in ipairs({ "heads", "mlp" }) do
         local split = self.products[kind]
         for _, axis in ipairs(self.sequence) do
-            if not contains(split, axis) then
+            if not util.contains(split, axis) then
                 util.refuse("logical_axis_rules: activation_norm_length is split over %s: %s must be, too", axis, kind)
             end
         end
@@ -129,7 +120,7 @@ local function share_update(self, entry)
     for _, size in ipairs(entry.stored) do
         count = count * size
     end
-    if n == 1 or count % n ~= 0 or not contains(entry.sum, "data") then
+    if n == 1 or count % n ~= 0 or not util.contains(entry.sum, "data") then
         return
     end
     entry.update = { length = count // n, start = self.mesh:index("data") * (count // n) + 1, dim = 1 }

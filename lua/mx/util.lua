@@ -97,6 +97,19 @@ function util.duration(seconds)
     return ("%dd%02dh"):format(seconds // 86400, seconds % 86400 // 3600)
 end
 
+--- Whether a list has an item.
+---@param list any[]
+---@param item any
+---@return boolean
+function util.contains(list, item)
+    for _, other in ipairs(list) do
+        if other == item then
+            return true
+        end
+    end
+    return false
+end
+
 --- The edit distance between two words, a swap of neighbours counting as one.
 ---@param a string
 ---@param b string

@@ -55,3 +55,8 @@ function TestBench.test_memory()
     lu.assertFalse(planned)
     lu.assertStrContains(tostring(message), "use fewer ranks")
 end
+
+function TestBench.test_ranks_that_stand_for_no_chips_are_refused()
+    lu.assertErrorMsgContains("expected bench_seconds", mx.bench.run, "16b", { "steps=3" })
+    lu.assertErrorMsgContains("start 2 ranks", mx.bench.run, "16b", { "ici_tensor_parallelism=2" })
+end

@@ -109,6 +109,13 @@ function TestErrors.test_arguments()
     refused({ "nothing" }, function() return a:nothing() end)
 end
 
+-- A wrapper that hands on what it was not given.
+function TestErrors.test_nothing_at_the_end_is_nothing()
+    local x = mx.ones { 2, 2 }
+    lu.assertEquals(mx.matmul(x, x, nil, nil):totable(), mx.matmul(x, x):totable())
+    lu.assertEquals(mx.all_reduce(x, nil):totable(), x:totable())
+end
+
 function TestErrors.test_attributes()
     local a = mx.zeros { 2, 3 }
     refused({ "matmul", "trans_c", "trans_" }, function() return mx.matmul(a, a, { trans_c = true }) end)

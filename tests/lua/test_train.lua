@@ -96,6 +96,23 @@ function TestTrain.test_synthetic_and_random_data()
     lu.assertEquals(repeated:next().tokens:totable(), repeated:next().tokens:totable())
 end
 
+-- A mesh that shares out the batch reads the same sequences, whatever its size, in every batch.
+function TestTrain.test_parts_of_random_data_are_those_of_the_whole()
+    local function batches(mesh, sequences)
+        local data = mx.data.open(config_of("dataset_type=random", "per_device_batch_size=" .. sequences), mesh)
+        return { data:next().tokens, data:next().tokens }
+    end
+    local whole, mesh_config = batches(nil, 4), config_of("ici_fsdp_parallelism=2")
+    for part = 0, 1 do
+        local own = batches(mx.mesh.plan(mesh_config, 2, part), 2)
+        for i = 1, 2 do
+            local expected = mx.narrow(whole[i], { dim = 1, start = 2 * part + 1, length = 2 })
+            lu.assertEquals(own[i]:totable(), expected:totable())
+        end
+    end
+    lu.assertNotEquals(whole[1]:totable(), whole[2]:totable())
+end
+
 function TestTrain.test_windows_of_a_text()
     local file = assert(io.open(TEXT, "rb"))
     local text = file:read("a")

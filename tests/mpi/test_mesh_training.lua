@@ -37,20 +37,11 @@ local MESHES = {
 }
 local MODELS = RANKS <= 4 and { "tiny", "tiny-gpt2", "tiny-parallel" } or { "tiny" } -- 6 and 8 ranks wait for cores
 
-local function contains(list, item)
-    for _, other in ipairs(list) do
-        if other == item then
-            return true
-        end
-    end
-    return false
-end
-
 -- "fsdp=2 tensor=2" as words for a config; a whole key stays as it is. The axes that are not named have size 1.
 local function mesh_words(text)
     local words = { "ici_fsdp_parallelism=1" }
     for key, value in text:gmatch("([%w_]+)=(%w+)") do
-        local word = (contains(mx.mesh.AXES, key) and "ici_%s_parallelism=%s" or "%s=%s"):format(key, value)
+        local word = (util.contains(mx.mesh.AXES, key) and "ici_%s_parallelism=%s" or "%s=%s"):format(key, value)
         words[key == "fsdp" and 1 or #words + 1] = word
     end
     return words

@@ -1,0 +1,335 @@
+/* Parts of tensors: shard, all_gather and reduce_scatter, and gathers that are started ahead of the call for them. See
+ * collective.c for what the gradients are. */
+#include "mesh/collective.h"
+
+#include "core/scope.h"
+#include "mesh/collective_op.h"
+
+#include <string.h>
+
+/* ---- shard ---- */
+
+static mx_status shard_infer(mx_call *call)
+{
+    MX_TRY(mx_collective_check_dim(call, &mx_collective_writable(call)->dim, "dim"));
+    MX_TRY(mx_collective_check_divides(call, mx_collective_attrs(call)->dim));
+    mx_shape shape = call->in[0]->shape;
+    shape.size[mx_collective_attrs(call)->dim] /= mx_collective_size(call);
+    return mx_out(call, 0, call->in[0]->dtype, &shape);
+}
+
+static mx_cost shard_cost(const mx_call *call)
+{
+    double bytes = (double)mx_bytes(call->out[0]);
+    return (mx_cost){.bytes_read = bytes, .bytes_written = bytes};
+}
+
+static mx_status shard_host(mx_call *call)
+{
+    const mx_collective_attr *a = mx_collective_attrs(call);
+    mx_block from = mx_block_split(call->in[0], (int)a->dim, mx_collective_size(call)),
+             to = mx_block_whole(call->out[0]);
+    mx_stream in = {.blocks = &from, .n = 1, .count = to.row};
+    if (to.row > 0)
+        mx_stream_read(&in, mx_mesh_index(a->axis), 0, to.row, to.dtype, to.data);
+    return MX_OK;
+}
+
+static mx_status shard_vjp(mx_vjp *v)
+{
+    const mx_collective_attr *a = mx_collective_attrs(v->call);
+    const mx_collective_attr back = {.axis = a->axis, .dim = a->dim, .dtype = (int)mx_vjp_dtype(v, 0)};
+    return mx_collective_apply(&mx_op_all_gather, v->out_grad[0], &back, &v->grad[0]);
+}
+
+static const mx_attr shard_attrs[] = {MX_COLLECTIVE_AXIS, MX_COLLECTIVE_DIM, {0}};
+
+const mx_op mx_op_shard = {
+    .name = "shard",
+    .doc = "this rank's part, cut along dim, of an x that all hold alike; its gradient is put together. Collective "
+           "backward",
+    .inputs = mx_collective_inputs,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = shard_attrs,
+    .attr_bytes = sizeof(mx_collective_attr),
+    .infer = shard_infer,
+    .cost = shard_cost,
+    .host = shard_host,
+    .vjp = shard_vjp,
+};
+
+/* ---- all_gather ---- */
+
+/* A gather that was started ahead of the call for it. */
+typedef struct ahead {
+    mx_storage *in; /* kept, so that its address is not given away */
+    int64_t offset;
+    uint64_t changes; /* of the storage when it was started: values may have changed since */
+    mx_shape shape;
+    mx_collective_attr attr;
+    mx_tensor *out;
+} ahead;
+
+enum { MAX_AHEAD = 256 };
+static ahead started[MAX_AHEAD];
+static int n_started;
+static int64_t started_bytes;
+
+static void forget_ahead(int i)
+{
+    started_bytes -= mx_bytes(started[i].out);
+    mx_storage_release(started[i].in);
+    mx_release(started[i].out);
+    memmove(&started[i], &started[i + 1], (size_t)(--n_started - i) * sizeof *started);
+}
+
+static bool same_gather(const mx_collective_attr *a, const mx_collective_attr *b)
+{
+    return a->axis == b->axis && a->dim == b->dim && a->dtype == b->dtype;
+}
+
+static int find_ahead(const mx_tensor *x, const mx_collective_attr *a)
+{
+    for (int i = 0; i < n_started; i++)
+        if (started[i].in == x->storage && started[i].offset == x->offset &&
+            mx_shape_equal(&started[i].shape, &x->shape) && same_gather(&started[i].attr, a))
+            return i;
+    return -1;
+}
+
+static mx_status all_gather_infer(mx_call *call)
+{
+    mx_dtype dtype;
+    MX_TRY(mx_collective_check_dim(call, &mx_collective_writable(call)->dim, "dim"));
+    MX_TRY(mx_collective_dtype(call, &dtype));
+    mx_shape shape = call->in[0]->shape;
+    shape.size[mx_collective_attrs(call)->dim] *= mx_collective_size(call);
+    return mx_out(call, 0, dtype, &shape);
+}
+
+static mx_cost all_gather_cost(const mx_call *call) { return mx_collective_cost(call, MX_ALL_GATHER); }
+
+static mx_status run_gather(mx_call *call, bool async)
+{
+    mx_transfer t = mx_collective_transfer(call, MX_ALL_GATHER);
+    int n = mx_collective_size(call), dim = (int)mx_collective_attrs(call)->dim;
+    t.out_block = mx_block_split(t.out, dim, n);
+    t.in_block = t.in_place ? t.out_block : mx_block_whole(t.in);
+    t.count = mx_count(t.out) / n;
+    return mx_comm_run(&t, async);
+}
+
+static mx_status all_gather_host(mx_call *call)
+{
+    int i = find_ahead(call->in[0], mx_collective_attrs(call));
+    if (i >= 0 && started[i].changes == call->in[0]->storage->changes) {
+        mx_tensor_alias(call->out[0], started[i].out, 0);
+        forget_ahead(i);
+        return MX_OK;
+    }
+    if (i >= 0)
+        forget_ahead(i);
+    MX_TRY(mx_tensor_allocate(call->out[0]));
+    return run_gather(call, mx_collective_attrs(call)->async);
+}
+
+/* Starts the gather that `call` is about to make, within mx_comm.prefetch_bytes of such results. */
+static mx_status gather_ahead(const mx_call *call)
+{
+    const mx_tensor *x = call->in[0];
+    mx_call now = {.op = &mx_op_all_gather, .n_in = 1, .n_out = 1};
+    now.in[0] = call->in[0];
+    memcpy(now.attr, call->attr, sizeof(mx_collective_attr));
+    int n = mx_collective_size(call);
+    if (n == 1 || !x->storage || n_started == MAX_AHEAD)
+        return MX_OK;
+    mx_scope *scope = mx_scope_swap(NULL);
+    mx_status status = all_gather_infer(&now);
+    mx_scope_swap(scope);
+    MX_TRY(status);
+    int64_t bytes = mx_bytes(now.out[0]);
+    int found = find_ahead(x, mx_collective_attrs(&now));
+    if (found >= 0 && started[found].changes != x->storage->changes) {
+        forget_ahead(found);
+        found = -1;
+    }
+    bool skip = found >= 0 || started_bytes + bytes > mx_comm.prefetch_bytes;
+    status = skip ? MX_OK : mx_tensor_allocate(now.out[0]);
+    if (!skip && status == MX_OK)
+        status = run_gather(&now, true);
+    if (skip || status != MX_OK) {
+        mx_release(now.out[0]);
+        return status;
+    }
+    started[n_started++] = (ahead){.in = mx_storage_retain(x->storage),
+                                   .offset = x->offset,
+                                   .changes = x->storage->changes,
+                                   .shape = x->shape,
+                                   .attr = *mx_collective_attrs(&now),
+                                   .out = now.out[0]};
+    started_bytes += bytes;
+    return MX_OK;
+}
+
+mx_status mx_collective_prefetch(const mx_call *call)
+{
+    if (!call)
+        return mx_comm_flush();
+    return call->op == &mx_op_all_gather ? gather_ahead(call) : MX_OK;
+}
+
+mx_status mx_collective_leaf_done(mx_tensor *t)
+{
+    if (t->reduce_axes == 0)
+        return MX_OK;
+    const mx_collective_attr a = {.axis = t->reduce_axes, .async = mx_comm.async_all_reduce};
+    return mx_apply(&mx_op_all_reduce_, &t->grad, 1, &a, NULL);
+}
+
+void mx_collective_forget(void)
+{
+    while (n_started > 0)
+        forget_ahead(n_started - 1);
+}
+
+static const char *const all_gather_grads[] = {"reduce_scatter", "slice", NULL};
+
+static mx_status slice_own(mx_vjp *v, const mx_collective_attr *a)
+{
+    const mx_collective_attr own = {.axis = a->axis, .dim = a->dim};
+    mx_tensor *part = NULL;
+    MX_TRY(mx_collective_apply(&mx_op_shard, v->out_grad[0], &own, &part));
+    return mx_give_grad(v, 0, part);
+}
+
+static mx_status all_gather_vjp(mx_vjp *v)
+{
+    const mx_collective_attr *a = mx_collective_attrs(v->call);
+    if (a->grad == 1)
+        return slice_own(v, a);
+    const mx_collective_attr back = {
+        .axis = a->axis, .dim = a->dim, .dtype = (int)mx_vjp_dtype(v, 0), .async = a->async_grad};
+    return mx_collective_apply(&mx_op_reduce_scatter, v->out_grad[0], &back, &v->grad[0]);
+}
+
+static const mx_attr all_gather_attrs[] = {
+    MX_COLLECTIVE_AXIS,
+    MX_COLLECTIVE_DIM,
+    MX_COLLECTIVE_DTYPE,
+    {"grad", MX_ATTR_ENUM, offsetof(mx_collective_attr, grad), 0, all_gather_grads,
+     "reduce_scatter: each rank uses the result in its own way; slice: all alike"},
+    MX_COLLECTIVE_ASYNC,
+    {"async_grad", MX_ATTR_BOOL, offsetof(mx_collective_attr, async_grad), 0, NULL,
+     "the same for the gradient's reduce_scatter"},
+    {0},
+};
+
+const mx_op mx_op_all_gather = {
+    .name = "all_gather",
+    .doc = "the parts x of all ranks put together along dim, in the order of the ranks. Collective",
+    .inputs = mx_collective_inputs,
+    .n_out = 1,
+    .n_results = 1,
+    .flags = MX_OP_COLLECTIVE | MX_OP_OWN_STORAGE | MX_OP_REGATHER,
+    .attrs = all_gather_attrs,
+    .attr_bytes = sizeof(mx_collective_attr),
+    .infer = all_gather_infer,
+    .cost = all_gather_cost,
+    .host = all_gather_host,
+    .vjp = all_gather_vjp,
+};
+
+static mx_status split_in_place_infer(mx_call *call)
+{
+    MX_TRY(mx_collective_check_dim(call, &mx_collective_writable(call)->dim, "dim"));
+    MX_TRY(mx_collective_check_reduction(call));
+    return mx_collective_check_divides(call, mx_collective_attrs(call)->dim);
+}
+
+static mx_status all_gather_inplace_host(mx_call *call) { return run_gather(call, mx_collective_attrs(call)->async); }
+
+static const mx_attr all_gather_inplace_attrs[] = {MX_COLLECTIVE_AXIS, MX_COLLECTIVE_DIM, MX_COLLECTIVE_ASYNC, {0}};
+
+const mx_op mx_op_all_gather_ = {
+    .name = "all_gather_",
+    .doc = "each rank's own part of x, cut along dim, goes to all others. Collective",
+    .inputs = mx_collective_inputs,
+    .flags = MX_OP_MUTATES | MX_OP_COLLECTIVE,
+    .attrs = all_gather_inplace_attrs,
+    .attr_bytes = sizeof(mx_collective_attr),
+    .infer = split_in_place_infer,
+    .cost = all_gather_cost,
+    .host = all_gather_inplace_host,
+};
+
+/* ---- reduce_scatter ---- */
+
+static mx_status reduce_scatter_infer(mx_call *call)
+{
+    mx_dtype dtype;
+    MX_TRY(split_in_place_infer(call));
+    MX_TRY(mx_collective_dtype(call, &dtype));
+    mx_shape shape = call->in[0]->shape;
+    shape.size[mx_collective_attrs(call)->dim] /= mx_collective_size(call);
+    return mx_out(call, 0, dtype, &shape);
+}
+
+static mx_cost reduce_scatter_cost(const mx_call *call) { return mx_collective_cost(call, MX_REDUCE_SCATTER); }
+
+static mx_status reduce_scatter_host(mx_call *call)
+{
+    mx_transfer t = mx_collective_transfer(call, MX_REDUCE_SCATTER);
+    int n = mx_collective_size(call);
+    t.in_block = mx_block_split(t.in, (int)mx_collective_attrs(call)->dim, n);
+    t.out_block = t.in_place ? t.in_block : mx_block_whole(t.out);
+    t.count = mx_count(t.in) / n;
+    return mx_comm_run(&t, mx_collective_attrs(call)->async);
+}
+
+static mx_status reduce_scatter_vjp(mx_vjp *v)
+{
+    const mx_collective_attr *a = mx_collective_attrs(v->call);
+    if (a->op == MX_COLLECTIVE_MAX)
+        return mx_fail(MX_ERR_STATE, "reduce_scatter with op = \"max\" has no gradient; use x:detach()");
+    const mx_collective_attr back = {.axis = a->axis, .dim = a->dim, .dtype = (int)mx_vjp_dtype(v, 0)};
+    if (a->op != MX_COLLECTIVE_MEAN)
+        return mx_collective_apply(&mx_op_all_gather, v->out_grad[0], &back, &v->grad[0]);
+    mx_tensor *scaled = NULL;
+    MX_TRY(mx_collective_scale(v->out_grad[0], 1.0 / mx_collective_size(v->call), &scaled));
+    mx_status status = mx_collective_apply(&mx_op_all_gather, scaled, &back, &v->grad[0]);
+    mx_release(scaled);
+    return status;
+}
+
+static const mx_attr reduce_scatter_attrs[] = {MX_COLLECTIVE_AXIS,  MX_COLLECTIVE_DIM,   MX_COLLECTIVE_OP,
+                                               MX_COLLECTIVE_DTYPE, MX_COLLECTIVE_ASYNC, {0}};
+static const mx_attr reduce_scatter_inplace_attrs[] = {
+    MX_COLLECTIVE_AXIS, MX_COLLECTIVE_DIM, MX_COLLECTIVE_OP, MX_COLLECTIVE_ASYNC, {0}};
+
+const mx_op mx_op_reduce_scatter = {
+    .name = "reduce_scatter",
+    .doc = "this rank's part, cut along dim, of the sum, mean or maximum of x over the ranks. Collective",
+    .inputs = mx_collective_inputs,
+    .n_out = 1,
+    .n_results = 1,
+    .flags = MX_OP_COLLECTIVE,
+    .attrs = reduce_scatter_attrs,
+    .attr_bytes = sizeof(mx_collective_attr),
+    .infer = reduce_scatter_infer,
+    .cost = reduce_scatter_cost,
+    .host = reduce_scatter_host,
+    .vjp = reduce_scatter_vjp,
+};
+
+const mx_op mx_op_reduce_scatter_ = {
+    .name = "reduce_scatter_",
+    .doc = "reduce_scatter in place: this rank's part of x becomes the result, the rest stays. Collective",
+    .inputs = mx_collective_inputs,
+    .flags = MX_OP_MUTATES | MX_OP_COLLECTIVE,
+    .attrs = reduce_scatter_inplace_attrs,
+    .attr_bytes = sizeof(mx_collective_attr),
+    .infer = split_in_place_infer,
+    .cost = reduce_scatter_cost,
+    .host = reduce_scatter_host,
+};

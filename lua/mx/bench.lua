@@ -87,7 +87,7 @@ local function check_mesh(name, mesh)
     for _, axis in ipairs({ "fsdp", "tensor" }) do
         local ranks, chips = mesh:size(axis), JOBS[name][axis]
         if chips % ranks ~= 0 then
-            util.refuse("ici_%s_parallelism: %d ranks along %s, where the %s job has %d: expected a divisor of that", axis,
+            util.refuse("ici_%s_parallelism: %d ranks along %s, where the %s job has %d: expected a divisor", axis,
                 ranks, axis, name, chips)
         end
     end

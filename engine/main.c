@@ -301,11 +301,14 @@ static bool run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); /* whole lines, at once, into log files and through mpirun */
     if (mx_mpi_start(&argc, &argv) != MX_OK) {
         fail();
         return EXIT_FAILURE;
     }
+    /* Whole lines, at once, into log files and through mpirun. Only now, and with a buffer: MPI's start takes stdout's.
+     */
+    static char lines[BUFSIZ];
+    setvbuf(stdout, lines, _IOLBF, sizeof lines);
     bool ok = run(argc, argv);
     mx_mpi_end();
     if (fflush(stdout) != 0 || ferror(stdout)) {

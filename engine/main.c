@@ -270,7 +270,7 @@ static bool run_lua(const options *o, int argc, char **argv)
         mx_mpi_abort(EXIT_FAILURE);
     }
     bool ok = run_all(L, o, argc, argv);
-    if (!ok && mx_ranks() > 1)
+    if (!ok && mx_processes() > 1)
         mx_mpi_abort(EXIT_FAILURE); /* the others may be waiting for us anywhere */
     lua_close(L);
     return ok;

@@ -53,6 +53,7 @@ int mxl_open_tensor(lua_State *L);
 int mxl_open_ops(lua_State *L);
 int mxl_open_tape(lua_State *L);
 int mxl_open_mesh(lua_State *L);
+int mxl_open_sim(lua_State *L);
 int mxl_open_system(lua_State *L);
 int mxl_open_io(lua_State *L);
 

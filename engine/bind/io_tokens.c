@@ -68,7 +68,7 @@ static int tokens_read(lua_State *L)
     /* Not more than the file has is ever asked of memory. */
     mx_shape shape = {.n_dims = 1, .size = {count >= 0 && count <= mx_tokens_count(tokens) ? count : 0}};
     mxl_try(L, mx_tensor_new(MX_I32, &shape, &t));
-    mx_status status = mx_tokens_read(tokens, start, count, mx_data(t));
+    mx_status status = mx_data(t) ? mx_tokens_read(tokens, start, count, mx_data(t)) : MX_OK;
     if (status != MX_OK)
         mx_release(t);
     mxl_try(L, status);
@@ -92,7 +92,7 @@ static int tokens_rows(lua_State *L)
     mx_shape shape = {.n_dims = 2, .size = {rows, count}};
     mxl_try(L, mx_tensor_new(MX_I32, &shape, &t));
     mx_status status = MX_OK;
-    for (int64_t r = 0; r < rows && status == MX_OK; r++) {
+    for (int64_t r = 0; r < rows && status == MX_OK && mx_data(t); r++) {
         lua_rawgeti(L, 2, r + 1);
         status = mx_tokens_read(tokens, lua_tointeger(L, -1), count, (int32_t *)mx_data(t) + r * count);
         lua_pop(L, 1);

@@ -173,7 +173,9 @@ static mx_tensor *scalar(lua_State *L, int i, mx_dtype dtype)
     mx_shape none = {0};
     mxl_try(L, mx_tensor_new(dtype, &none, &t));
     float value = (float)lua_tonumber(L, i);
-    if (dtype == MX_BF16)
+    if (!mx_data(t)) /* a device without values */
+        ;
+    else if (dtype == MX_BF16)
         *(mx_bf16 *)mx_data(t) = mx_to_bf16(value);
     else if (dtype == MX_I32)
         *(int32_t *)mx_data(t) = (int32_t)value;

@@ -115,10 +115,10 @@ static int read_line(lua_State *L)
 
 /* ---- the machine ---- */
 
-/* mx.now() -> seconds of a clock that only goes forward. */
+/* mx.now() -> seconds of a clock that only goes forward: of simulated time while a device is simulated. */
 static int now(lua_State *L)
 {
-    lua_pushnumber(L, mx_now());
+    lua_pushnumber(L, mx_clock());
     return 1;
 }
 

@@ -72,11 +72,13 @@ static int tensor_gc(lua_State *L)
     return 0;
 }
 
-/* Elements as doubles. */
+/* Elements as doubles; on a device without values all are 0, and setting one changes nothing. */
 
 double mxl_element(const mx_tensor *t, int64_t i)
 {
     const void *data = mx_data(t);
+    if (!data)
+        return 0;
     switch (t->dtype) {
     case MX_F32:
         return (double)((const float *)data)[i];
@@ -106,6 +108,8 @@ bool mxl_set_element(const mx_tensor *t, int64_t i, double value)
     void *data = mx_data(t);
     if (!mx_dtype_is_float(t->dtype) && !(value >= low[t->dtype] && value <= high[t->dtype] && value == floor(value)))
         return false;
+    if (!data)
+        return true;
     switch (t->dtype) {
     case MX_F32:
         ((float *)data)[i] = (float)value;

@@ -66,9 +66,9 @@ static int new_filled(lua_State *L, double value)
     mx_tensor *t = NULL;
     mxl_try(L, mx_tensor_new(dtype, &shape, &t));
     mxl_push_tensor(L, t);
-    if (value == 0)
+    if (value == 0 && mx_data(t))
         memset(mx_data(t), 0, (size_t)mx_bytes(t));
-    for (int64_t i = 0; value != 0 && i < mx_count(t); i++)
+    for (int64_t i = 0; value != 0 && mx_data(t) && i < mx_count(t); i++)
         mxl_set_element(t, i, value);
     return 1;
 }

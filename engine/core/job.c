@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 struct mx_lane {
     char name[16]; /* of the thread, as tools show it */
@@ -20,13 +19,6 @@ struct mx_lane {
     mx_lane_times times;
 };
 
-double mx_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 mx_status mx_lane_new(const char *name, mx_lane **out)
 {
     mx_lane *lane = calloc(1, sizeof *lane);
@@ -40,11 +32,13 @@ mx_status mx_lane_new(const char *name, mx_lane **out)
     return MX_OK;
 }
 
-static void run(mx_job *job)
+static void run(mx_job *job, bool simulated)
 {
-    job->start_s = mx_now();
+    if (!simulated)
+        job->start_s = mx_now();
     job->status = job->run(job);
-    job->end_s = mx_now();
+    if (!simulated)
+        job->end_s = mx_now();
     if (job->status != MX_OK)
         snprintf(job->message, sizeof job->message, "%s", mx_message());
 }
@@ -58,7 +52,7 @@ static void *serve(void *argument)
             pthread_cond_wait(&lane->given, &lane->lock);
         mx_job *job = lane->next;
         pthread_mutex_unlock(&lane->lock);
-        run(job);
+        run(job, false);
         pthread_mutex_lock(&lane->lock);
         lane->next = job->next;
         atomic_store(&job->state, MX_JOB_FINISHED);
@@ -84,14 +78,22 @@ static mx_status start(mx_lane *lane)
     return MX_OK;
 }
 
-/* Takes the oldest job off the list and lets it go. */
-static void end_first(mx_lane *lane)
+static bool is_finished(const mx_job *job)
+{
+    return atomic_load(&job->state) == MX_JOB_FINISHED && (!mx_clock_is_simulated() || job->end_s <= mx_clock());
+}
+
+/* Takes the job after `before` (NULL: the oldest) off the list and lets it go. */
+static void end_after(mx_lane *lane, mx_job *before)
 {
     pthread_mutex_lock(&lane->lock);
-    mx_job *job = lane->first;
-    lane->first = job->next;
-    if (!lane->first)
-        lane->last = NULL;
+    mx_job *job = before ? before->next : lane->first;
+    if (before)
+        before->next = job->next;
+    else
+        lane->first = job->next;
+    if (lane->last == job)
+        lane->last = before;
     pthread_mutex_unlock(&lane->lock);
     lane->times.busy_s += job->end_s - job->start_s;
     lane->times.jobs++;
@@ -109,27 +111,40 @@ static mx_status report(mx_lane *lane)
     return status == MX_OK ? MX_OK : mx_fail(status, "%s", lane->message);
 }
 
+/* On a thread jobs finish in their order. In simulated time a later one may have ended before. */
 mx_status mx_lane_reap(mx_lane *lane)
 {
-    while (lane->first && atomic_load(&lane->first->state) == MX_JOB_FINISHED)
-        end_first(lane);
+    mx_job *before = NULL;
+    for (mx_job *job = lane->first, *next; job; job = next) {
+        next = job->next;
+        if (is_finished(job))
+            end_after(lane, before);
+        else if (mx_clock_is_simulated())
+            before = job;
+        else
+            break;
+    }
     return report(lane);
 }
 
 mx_status mx_lane_submit(mx_job *job)
 {
     mx_lane *lane = job->lane;
-    MX_TRY(start(lane));
+    bool simulated = mx_clock_is_simulated();
+    if (!simulated)
+        MX_TRY(start(lane));
     MX_TRY(mx_lane_reap(lane));
+    if (simulated)
+        run(job, true);
     job->next = NULL;
-    atomic_store(&job->state, MX_JOB_QUEUED);
+    atomic_store(&job->state, simulated ? MX_JOB_FINISHED : MX_JOB_QUEUED);
     pthread_mutex_lock(&lane->lock);
     if (lane->last)
         lane->last->next = job;
     else
         lane->first = job;
     lane->last = job;
-    if (!lane->next)
+    if (!lane->next && !simulated)
         lane->next = job;
     pthread_cond_signal(&lane->given);
     pthread_mutex_unlock(&lane->lock);
@@ -138,14 +153,20 @@ mx_status mx_lane_submit(mx_job *job)
 
 static void wait_for(mx_lane *lane, const mx_job *job)
 {
-    if (atomic_load(&job->state) == MX_JOB_FINISHED)
+    if (is_finished(job))
         return;
-    double before = mx_now();
-    pthread_mutex_lock(&lane->lock);
-    while (atomic_load(&job->state) != MX_JOB_FINISHED)
-        pthread_cond_wait(&lane->finished, &lane->lock);
-    pthread_mutex_unlock(&lane->lock);
-    lane->times.exposed_s += mx_now() - before;
+    double before = mx_clock();
+    if (mx_clock_is_simulated()) {
+        mx_clock_advance_to(job->end_s);
+    } else {
+        pthread_mutex_lock(&lane->lock);
+        while (atomic_load(&job->state) != MX_JOB_FINISHED)
+            pthread_cond_wait(&lane->finished, &lane->lock);
+        pthread_mutex_unlock(&lane->lock);
+    }
+    lane->times.exposed_s += mx_clock() - before;
+    if (job->exposed_s)
+        *job->exposed_s += mx_clock() - before;
 }
 
 mx_status mx_job_wait(mx_job *job)
@@ -154,21 +175,18 @@ mx_status mx_job_wait(mx_job *job)
     if (atomic_load(&job->state) == MX_JOB_HELD)
         MX_TRY(mx_lane_submit(job));
     wait_for(lane, job);
-    bool last = false;
-    while (!last) {
-        last = lane->first == job;
-        end_first(lane);
-    }
-    return report(lane);
+    return mx_lane_reap(lane);
 }
 
 mx_status mx_lane_drain(mx_lane *lane)
 {
+    mx_status status = MX_OK;
     while (lane->first) {
         wait_for(lane, lane->first);
-        end_first(lane);
+        mx_status first = mx_lane_reap(lane);
+        status = status == MX_OK ? first : status;
     }
-    return report(lane);
+    return status == MX_OK ? report(lane) : status;
 }
 
 mx_status mx_lane_do(mx_job *job)
@@ -179,14 +197,14 @@ mx_status mx_lane_do(mx_job *job)
         job->done(job);
         return status;
     }
-    if (lane->first) {
+    if (lane->first || mx_clock_is_simulated()) {
         status = mx_lane_submit(job);
         if (status != MX_OK)
             job->done(job);
         return status == MX_OK ? mx_job_wait(job) : status;
     }
     atomic_store(&job->state, MX_JOB_QUEUED);
-    run(job);
+    run(job, false);
     lane->times.exposed_s += job->end_s - job->start_s;
     lane->times.busy_s += job->end_s - job->start_s;
     lane->times.jobs++;

@@ -3,10 +3,14 @@
  * A lane is a thread that runs jobs one at a time, in the order in which they were given. A tensor whose values a job
  * writes or reads knows it through its storage (core/tensor.h): mx_apply waits where an operation needs the values, so
  * a script never sees half of a result. All functions here are called by the script's thread only; the lane's thread
- * calls nothing but the job's run. */
+ * calls nothing but the job's run.
+ *
+ * While time is simulated (core/clock.h) there are no threads: a job's run is called when the job is given to its lane,
+ * and says when it starts and ends. The job is finished once the script's clock has come to its end. */
 #ifndef MX_CORE_JOB_H
 #define MX_CORE_JOB_H
 
+#include "core/clock.h"
 #include "core/tensor.h"
 
 #include <stdatomic.h>
@@ -24,7 +28,8 @@ struct mx_job {
     atomic_int state; /* held: made, and not yet given to its lane, which waiting for it does */
     mx_status status;
     char message[1024];    /* of a run that failed */
-    double start_s, end_s; /* of run, in seconds of mx_now's clock */
+    double start_s, end_s; /* of run, in seconds of mx_clock; in simulated time run sets both */
+    double *exposed_s;     /* where waiting for it is added up too; NULL: nowhere */
 };
 
 /* The thread starts with the first job. MX_ERR_MEMORY when there is no room for it. */
@@ -54,7 +59,5 @@ typedef struct mx_lane_times {
     int64_t jobs;
 } mx_lane_times;
 mx_lane_times mx_lane_get_times(mx_lane *lane, bool reset);
-
-double mx_now(void); /* seconds of a monotonic clock */
 
 #endif

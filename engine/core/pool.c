@@ -26,6 +26,9 @@ enum {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static mx_block *bins[BINS];
 static mx_pool_stats stats;
+static int simulations; /* so far */
+static bool simulated;
+static mx_pool_stats simulated_stats;
 
 /* Blocks of bin b have at least 2^(b / STEPS) * (1 + (b % STEPS) / STEPS) bytes. */
 static int bin_of(int64_t bytes)
@@ -91,20 +94,39 @@ static void trim(void)
         }
 }
 
-static mx_status out_of_memory(int64_t bytes)
+static mx_status out_of_memory(const mx_pool_stats *s, int64_t bytes)
 {
     return mx_fail(MX_ERR_MEMORY,
                    "out of memory: %.1f MiB asked for, %.1f MiB in use of a limit of %.1f MiB; use a smaller batch, a "
                    "shorter sequence or a remat_policy that keeps less",
-                   (double)bytes / 1048576.0, (double)stats.in_use_bytes / 1048576.0,
-                   (double)stats.limit_bytes / 1048576.0);
+                   (double)bytes / 1048576.0, (double)s->in_use_bytes / 1048576.0, (double)s->limit_bytes / 1048576.0);
+}
+
+static bool fits_limit(const mx_pool_stats *s, int64_t bytes)
+{
+    return s->limit_bytes == 0 || s->in_use_bytes + bytes <= s->limit_bytes;
+}
+
+static void count(mx_pool_stats *s, int64_t bytes)
+{
+    s->in_use_bytes += bytes;
+    if (s->in_use_bytes > s->peak_bytes)
+        s->peak_bytes = s->in_use_bytes;
+}
+
+static mx_status alloc_simulated(int64_t bytes)
+{
+    if (!fits_limit(&simulated_stats, bytes))
+        return out_of_memory(&simulated_stats, bytes);
+    count(&simulated_stats, bytes);
+    return MX_OK;
 }
 
 static mx_status alloc_locked(int64_t bytes, void **data)
 {
     int64_t size = round_up(bytes > 0 ? bytes : 1, bytes >= MAPPED_FROM ? 4096 : 64);
     mx_block *block = NULL;
-    bool fits = stats.limit_bytes == 0 || stats.in_use_bytes + bytes <= stats.limit_bytes;
+    bool fits = fits_limit(&stats, bytes);
     if (fits)
         block = take_kept(size);
     if (fits && !block) {
@@ -119,10 +141,8 @@ static mx_status alloc_locked(int64_t bytes, void **data)
             stats.reserved_bytes += block->bytes;
     }
     if (!block)
-        return out_of_memory(bytes);
-    stats.in_use_bytes += bytes;
-    if (stats.in_use_bytes > stats.peak_bytes)
-        stats.peak_bytes = stats.in_use_bytes;
+        return out_of_memory(&stats, bytes);
+    count(&stats, bytes);
     *data = (char *)block + HEADER_BYTES;
     return MX_OK;
 }
@@ -130,15 +150,18 @@ static mx_status alloc_locked(int64_t bytes, void **data)
 mx_status mx_pool_alloc(int64_t bytes, void **data)
 {
     pthread_mutex_lock(&lock);
-    mx_status status = alloc_locked(bytes, data);
+    *data = NULL;
+    mx_status status = simulated ? alloc_simulated(bytes) : alloc_locked(bytes, data);
     pthread_mutex_unlock(&lock);
     return status;
 }
 
 void mx_pool_free(void *data, int64_t bytes)
 {
-    if (!data)
+    if (!data) { /* NULL of a simulated device, or of nothing */
+        simulated_stats.in_use_bytes -= simulated ? bytes : 0;
         return;
+    }
     mx_block *block = (mx_block *)((char *)data - HEADER_BYTES);
     pthread_mutex_lock(&lock);
     stats.in_use_bytes -= bytes;
@@ -148,10 +171,14 @@ void mx_pool_free(void *data, int64_t bytes)
     pthread_mutex_unlock(&lock);
 }
 
+int mx_pool_simulation(void) { return simulated ? simulations : 0; }
+
 mx_pool_stats mx_pool_get_stats(void)
 {
     pthread_mutex_lock(&lock);
-    mx_pool_stats copy = stats;
+    mx_pool_stats copy = simulated ? simulated_stats : stats;
+    if (simulated)
+        copy.reserved_bytes = copy.in_use_bytes;
     pthread_mutex_unlock(&lock);
     return copy;
 }
@@ -159,7 +186,8 @@ mx_pool_stats mx_pool_get_stats(void)
 void mx_pool_reset_peak(void)
 {
     pthread_mutex_lock(&lock);
-    stats.peak_bytes = stats.in_use_bytes;
+    mx_pool_stats *s = simulated ? &simulated_stats : &stats;
+    s->peak_bytes = s->in_use_bytes;
     pthread_mutex_unlock(&lock);
 }
 
@@ -167,6 +195,15 @@ void mx_pool_set_limit(int64_t bytes)
 {
     pthread_mutex_lock(&lock);
     stats.limit_bytes = bytes;
+    pthread_mutex_unlock(&lock);
+}
+
+void mx_pool_simulate(bool on, int64_t limit_bytes)
+{
+    pthread_mutex_lock(&lock);
+    simulated = on;
+    simulations += on;
+    simulated_stats = (mx_pool_stats){.limit_bytes = limit_bytes};
     pthread_mutex_unlock(&lock);
 }
 

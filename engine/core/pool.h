@@ -8,6 +8,7 @@
 
 #include "core/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct mx_pool_stats {
@@ -20,6 +21,12 @@ typedef struct mx_pool_stats {
 /* `bytes` of memory, not cleared; a block of 0 bytes is valid. Fails with MX_ERR_MEMORY, naming the sizes. */
 mx_status mx_pool_alloc(int64_t bytes, void **data);
 void mx_pool_free(void *data, int64_t bytes); /* `bytes` as asked for; NULL is allowed */
+
+/* While it is simulated (a device without values): memory is counted, against a limit of its own, and blocks are NULL.
+ * `on` again begins anew with this limit. Blocks of an earlier simulation are not to be given back: each
+ * has a number. */
+void mx_pool_simulate(bool on, int64_t limit_bytes);
+int mx_pool_simulation(void); /* the number of the one that is going on; 0: none */
 
 mx_pool_stats mx_pool_get_stats(void);
 void mx_pool_reset_peak(void);

@@ -94,6 +94,7 @@ mx_status mx_tensor_allocate(mx_tensor *t)
         free(storage);
         return mx_context(status, "%s", mx_tensor_text(t));
     }
+    storage->simulation = mx_pool_simulation();
     mx_tensor_drop(t);
     t->storage = storage;
     t->offset = 0;
@@ -122,7 +123,8 @@ void mx_storage_release(mx_storage *storage)
 {
     if (--storage->refs > 0)
         return;
-    mx_pool_free(storage->data, storage->bytes);
+    if (storage->data || storage->simulation == mx_pool_simulation())
+        mx_pool_free(storage->data, storage->bytes);
     free(storage);
 }
 

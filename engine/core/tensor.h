@@ -27,6 +27,8 @@ typedef struct mx_storage {
     int refs;
     int64_t bytes;
     void *data;            /* NULL on a device that keeps no values */
+    int simulation;        /* there: the one that counts the memory (core/pool.h) */
+    uint64_t fusion;       /* there: the run of operations that made the values and has not written them; 0: written */
     uint64_t changes;      /* how often the values have been changed in place */
     struct mx_job *writer; /* the last job that changes the values (core/job.h); NULL: none */
     struct mx_job *reader; /* the last job that reads them */

@@ -23,7 +23,10 @@ typedef struct batch {
     int n, room;
     mx_storage **kept; /* two per tensor: of in and of out */
     int64_t bytes;     /* of all parts that travel, as this rank sees them */
+    double ready_s;    /* simulated: when the last of the inputs is there */
 } batch;
+
+void (*mx_comm_simulated)(const mx_comm_load *load, mx_job *job);
 
 static mx_lane *lane;
 static batch *open_batch;
@@ -60,12 +63,28 @@ static mx_status begin(const batch *b)
     return b->group->node ? mx_team_begin(b->group->node, &b->tag, b->strict) : MX_OK;
 }
 
+static void simulate(batch *b, const char *text)
+{
+    double n = mx_mesh_size(b->axes);
+    bool parts = b->x.kind == MX_ALL_GATHER || b->x.kind == MX_REDUCE_SCATTER;
+    mx_comm_load load = {.kind = b->x.kind,
+                         .axes = b->axes,
+                         .bytes = (double)b->bytes * (parts ? n : b->x.kind == MX_ALL_TO_ALL ? n * n : 1),
+                         .ready_s = b->ready_s,
+                         .text = text};
+    mx_comm_simulated(&load, &b->job);
+}
+
 static mx_status run_batch(mx_job *job)
 {
     batch *b = (batch *)job;
     char text[256];
     write_text(b);
     snprintf(text, sizeof text, "%s%s%s", b->tag.text, b->tag.site[0] ? " at " : "", b->tag.site);
+    if (mx_comm_simulated) {
+        simulate(b, text);
+        return MX_OK;
+    }
     mx_board_begin(text);
     mx_status status = begin(b);
     if (status == MX_OK)
@@ -112,6 +131,8 @@ static void describe(batch *b, const mx_transfer *t)
 /* A new group is made by this thread, which may use MPI only while the other one does not. It is a collective too. */
 static mx_status find_group(batch *b)
 {
+    if (mx_comm_simulated)
+        return MX_OK;
     if (mx_mesh_has_group(b->axes))
         return mx_mesh_group(b->axes, &b->group);
     MX_TRY(mx_lane_drain(lane));
@@ -141,9 +162,19 @@ static mx_status grow(batch *b)
     return MX_OK;
 }
 
+/* Jobs on a thread run in their order. Simulated ones of other axes run beside each other, unless they depend. */
+static void await(batch *b, const mx_tensor *t)
+{
+    const mx_job *writer = t ? t->storage->writer : NULL;
+    if (mx_comm_simulated && writer && writer->end_s > b->ready_s)
+        b->ready_s = writer->end_s;
+}
+
 static mx_status add_tensor(batch *b, const mx_transfer *t)
 {
     MX_TRY(grow(b));
+    await(b, t->in);
+    await(b, t->out);
     b->kept[2 * b->n] = t->in ? mx_storage_retain(t->in->storage) : NULL; /* a barrier has no tensors */
     b->kept[2 * b->n + 1] = t->out ? mx_storage_retain(t->out->storage) : NULL;
     b->x.in.blocks[b->n] = t->in_block;
@@ -193,6 +224,8 @@ static mx_status copy_alone(const mx_transfer *t)
     if (t->in_place || t->kind == MX_BARRIER || t->count == 0)
         return MX_OK;
     MX_TRY(mx_tensor_wait(t->in, false));
+    if (mx_comm_simulated)
+        return MX_OK;
     mx_block out_block = t->out_block;
     const mx_stream out = {.blocks = &out_block, .n = 1, .count = t->count};
     mx_stream_write(&out, 0, 0, t->count, t->in_block.dtype, t->in_block.data);

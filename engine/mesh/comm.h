@@ -7,6 +7,7 @@
 #ifndef MX_MESH_COMM_H
 #define MX_MESH_COMM_H
 
+#include "core/job.h"
 #include "mesh/exchange.h"
 #include "mesh/mesh.h"
 
@@ -33,6 +34,17 @@ typedef struct mx_transfer {
     int64_t count;     /* elements of one part */
     double bytes_sent; /* by this rank, for the statistics */
 } mx_transfer;
+
+/* A simulated device sets this: no values travel, but a batch of them gets its start and its end. `bytes` are of the
+ * whole array in the dtype in which it travels: of all parts, for all_to_all of all ranks; for collective_permute of one
+ * rank. It may not start before `ready_s`. */
+typedef struct mx_comm_load {
+    mx_exchange_kind kind;
+    mx_axes axes;
+    double bytes, ready_s;
+    const char *text; /* what and where, for a trace */
+} mx_comm_load;
+extern void (*mx_comm_simulated)(const mx_comm_load *load, mx_job *job);
 
 /* Runs it; `async`: later, on the communication thread. Collective. MX_ERR_VALUE, on every rank of the group, when the
  * ranks come with different calls. */

@@ -45,6 +45,12 @@ mx_status mx_mesh_find(const char *name, mx_axes *axis)
     return mx_fail(MX_ERR_VALUE, "the mesh has no axis '%s'; there are: %s", name, known);
 }
 
+int mx_mesh_axes(const mx_axis **axes)
+{
+    *axes = axes_now;
+    return n_axes;
+}
+
 const char *mx_mesh_text(mx_axes axes)
 {
     static char text[MX_MAX_AXES * 33];

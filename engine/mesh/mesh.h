@@ -25,6 +25,9 @@ mx_status mx_mesh_define(const mx_axis *axes, int n);
 /* The bit of an axis; MX_ERR_VALUE, with the names that there are, for another name. */
 mx_status mx_mesh_find(const char *name, mx_axes *axis);
 
+/* The axes of the mesh, in their order; how many there are. */
+int mx_mesh_axes(const mx_axis **axes);
+
 const char *mx_mesh_text(mx_axes axes); /* "fsdp+tensor", "all ranks"; valid until the next call */
 
 /* How many ranks our group along the axes has, which we are among them, and who they are (room for mx_ranks()). */

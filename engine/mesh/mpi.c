@@ -15,12 +15,16 @@
 #include <time.h>
 #include <unistd.h>
 
-static int rank, ranks = 1, node_ranks = 1, node_cores = 1, thread_level;
+static int rank, ranks = 1, simulated_ranks, node_ranks = 1, node_cores = 1, thread_level;
 static int *node_of; /* per rank: the lowest rank on its machine */
 
 int mx_rank(void) { return rank; }
 
-int mx_ranks(void) { return ranks; }
+int mx_ranks(void) { return simulated_ranks ? simulated_ranks : ranks; }
+
+int mx_processes(void) { return ranks; }
+
+void mx_ranks_simulate(int n) { simulated_ranks = n; }
 
 int mx_node_ranks(void) { return node_ranks; }
 

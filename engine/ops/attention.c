@@ -128,6 +128,7 @@ static mx_cost cost_of(const mx_call *call, int segments, double products)
     mx_attention a = attention_of(call, segments);
     double pairs = (double)a.batch * (double)a.n_heads * mx_attention_pairs(&a);
     mx_cost cost = mx_cost_of(call, products * 2.0 * pairs * (double)a.head_dim);
+    cost.work = MX_WORK_ATTENTION;
     if (a.kv_length > 0)
         cost.bytes_read -=
             (double)(mx_bytes(call->in[K]) + mx_bytes(call->in[V])) * (double)(a.keys - a.kv_length) / (double)a.keys;

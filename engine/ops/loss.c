@@ -63,7 +63,9 @@ static mx_cost cost_cross_entropy(const mx_call *call)
     const loss_attr *attr = mx_call_attr(call);
     double vocab = (double)call->in[1]->shape.size[attr->trans ? 0 : 1];
     double products = 1 + (is_made(call, 0) ? 1 : 0) + (is_made(call, 1) ? 1 : 0);
-    return mx_cost_of(call, 2 * products * (double)mx_count(call->in[0]) * vocab);
+    mx_cost cost = mx_cost_of(call, 2 * products * (double)mx_count(call->in[0]) * vocab);
+    cost.work = MX_WORK_PRODUCT;
+    return cost;
 }
 
 static mx_status host_cross_entropy(mx_call *call)

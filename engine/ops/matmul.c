@@ -94,10 +94,20 @@ static mx_status matmul_infer(mx_call *call)
 
 static double flops_of(product p) { return 2.0 * (double)p.batch * (double)p.m * (double)p.n * (double)p.k; }
 
+static mx_cost cost_of(const mx_call *call, product p)
+{
+    mx_cost cost = mx_cost_of(call, flops_of(p));
+    cost.work = MX_WORK_PRODUCT;
+    cost.m = (double)p.m;
+    cost.n = (double)p.n;
+    cost.k = (double)p.k;
+    return cost;
+}
+
 static mx_cost matmul_cost(const mx_call *call)
 {
     const matmul_attr *attr = mx_call_attr(call);
-    return mx_cost_of(call, flops_of(product_of(call->in[0], call->in[1], attr->trans_a, attr->trans_b)));
+    return cost_of(call, product_of(call->in[0], call->in[1], attr->trans_a, attr->trans_b));
 }
 
 static mx_matrix matrix_of(const mx_tensor *t, bool trans)
@@ -175,7 +185,7 @@ static mx_status matmul_acc_infer(mx_call *call)
 
 static mx_cost matmul_acc_cost(const mx_call *call)
 {
-    mx_cost cost = mx_cost_of(call, flops_of(folded_product(call)));
+    mx_cost cost = cost_of(call, folded_product(call));
     cost.bytes_written += (double)mx_bytes(call->in[0]);
     return cost;
 }

@@ -23,8 +23,17 @@ typedef struct mx_call {
     _Alignas(16) unsigned char attr[MX_ATTR_BYTES];
 } mx_call;
 
+/* What bounds a call: the bytes that it moves, or the arithmetic of matrix products (of attention: tile by tile). */
+typedef enum mx_work {
+    MX_WORK_BYTES,
+    MX_WORK_PRODUCT,
+    MX_WORK_ATTENTION,
+} mx_work;
+
 /* What one call must do at the least, whatever the implementation: the roofline's numbers. */
 typedef struct mx_cost {
+    mx_work work;
+    double m, n, k; /* of MX_WORK_PRODUCT: (m, k) by (k, n); 0: not one product of matrices */
     double flops;
     double bytes_read, bytes_written; /* each input read once, each output written once */
     double bytes_sent;                /* by this rank to others */
@@ -139,7 +148,7 @@ mx_status mx_apply_again(mx_call *call);
 typedef struct mx_hooks {
     bool (*recording)(void);
     mx_status (*record)(mx_call *call);                               /* after success, with outputs */
-    void (*timed)(const mx_call *call, double start_s, double end_s); /* seconds of mx_now() */
+    void (*timed)(const mx_call *call, double start_s, double end_s); /* seconds of mx_clock() */
     mx_status (*prefetch)(const mx_call *call); /* start what a call, to be run again soon, waits for; NULL: no more */
     mx_status (*leaf_done)(mx_tensor *t);       /* backward has gathered all of a leaf's gradient */
 } mx_hooks;

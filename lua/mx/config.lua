@@ -46,7 +46,7 @@ local RULES = {
             "save_dot_except_mlp", "save_qkv_proj", "save_out_proj", "full",
         },
     },
-    num_slices = { min = 1 },
+    slices = { min = 1 },
     collective_timeout_s = { min = 0 },
     all_gather_combine_threshold_bytes = { min = 0 },
     reduce_scatter_combine_threshold_bytes = { min = 0 },
@@ -80,7 +80,6 @@ local RULES = {
     top_k = { min = 0 },
     top_p = { min = 0, max = 1 },
     ranks = { min = 1 },
-    hardware = { choices = { "v5e", "v5p", "v6e", "v7x", "h100" } },
     peak_tflops = { min = 0 },
     link_gbps = { min = 0 },
     dcn_gbps = { min = 0 },
@@ -458,8 +457,9 @@ end
 
 --- The config of a run. Collective: rank 0 reads the files.
 ---@param words string[] the command line after the script: an optional config file, then key=value
----@param o? {options: table<string, any>, stored: string, stored_name: string} options: further keys that this script
----       takes, with their standard values; stored: a whole config as config.dump wrote it, in place of a model file
+---@param o? {options: table, stored: string, stored_name: string, simulate: boolean} options: further keys that this script
+---       takes, with their standard values; stored: a whole config as config.dump wrote it, in place of a model file;
+---       simulate = false: the script only looks the hardware up
 ---@return table config
 function config.load(words, o)
     o = o or {}
@@ -488,7 +488,11 @@ function config.load(words, o)
     merge_axis_rules(values)
     check_together(values)
     check_used(values, chosen_keys(file, pairs_given))
-    return finish(values, order)
+    local loaded = finish(values, order)
+    if loaded.hardware ~= "" and o.simulate ~= false then
+        mx.sim.start(loaded.hardware, loaded.slices)
+    end
+    return loaded
 end
 
 --- The options of a script that trains nothing: key=value words checked against its standard values. Not collective.

@@ -7,7 +7,7 @@ local remat = require "mx.remat"
 
 local MODULES = {
     "bench", "collectives", "config", "data", "flops", "generate", "kernels", "mesh", "metrics", "models", "nn",
-    "optim", "parallel", "roofline", "train", "util",
+    "optim", "parallel", "repro", "roofline", "sim", "train", "util",
 }
 
 local mx = {}

@@ -86,17 +86,17 @@ end
 -- The number of slices, and the sizes across them.
 local function fill_slices(cfg)
     local sizes, product, open = read_level(cfg, "dcn")
-    local wanted = cfg.num_slices
+    local wanted = cfg.slices
     if open and wanted % product == 0 then
         sizes[open] = wanted // product
         return wanted, sizes
     elseif open then
-        util.refuse("dcn_*_parallelism make %s (%s) and %s=-1 takes what is left, but num_slices=%d is no multiple: "
-            .. "set num_slices=%d or %s", counted(product, "slice"), list_sizes(sizes), key_of("dcn", open), wanted,
+        util.refuse("dcn_*_parallelism make %s (%s) and %s=-1 takes what is left, but slices=%d is no multiple: "
+            .. "set slices=%d or %s", counted(product, "slice"), list_sizes(sizes), key_of("dcn", open), wanted,
             (wanted + product - 1) // product * product,
             one_change("dcn", sizes, product, wanted, open) or "smaller dcn sizes")
     elseif wanted > 1 and wanted ~= product then
-        util.refuse("dcn_*_parallelism make %s (%s), but num_slices=%d: set num_slices=%d or %s=-1",
+        util.refuse("dcn_*_parallelism make %s (%s), but slices=%d: set slices=%d or %s=-1",
             counted(product, "slice"), list_sizes(sizes), wanted, product, key_of("dcn", "data"))
     end
     return product, sizes
@@ -104,7 +104,7 @@ end
 
 local function refuse_ranks(slices, sizes, ranks)
     util.refuse("the mesh has %s (dcn_*_parallelism: %s), which do not divide %s: start %d (mpirun -n %d) or set "
-        .. "num_slices and dcn_*_parallelism to a divisor of %d", counted(slices, "slice"), list_sizes(sizes),
+        .. "slices and dcn_*_parallelism to a divisor of %d", counted(slices, "slice"), list_sizes(sizes),
         counted(ranks, "rank"), (ranks // slices + 1) * slices, (ranks // slices + 1) * slices, ranks)
 end
 

@@ -19,6 +19,9 @@ Metrics.__index = Metrics
 ---@param dtype string that the model computes in
 ---@return {value: number, source: string}? nil when it is unknown
 function metrics.measured_peak(dtype)
+    if mx.is_simulated() then
+        return mx.sim.peak(dtype)
+    end
     mx.barrier()
     return mx.peak { kind = "fma", dtype = dtype, threads = mx.threads() }
 end

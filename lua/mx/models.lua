@@ -318,6 +318,13 @@ function Decoder:layer(i, x, run)
     local weights = self:layer_weights(i)
     local h = self:norm(weights, "norm", x)
     local entered = self:enter(h, "heads")
+    if self.shape.parallel and self.parallel and self.shape.dropout == 0 and self.parallel:splits_alike() then
+        -- Both products are sums over the same ranks: one of their sum costs half the traffic of two.
+        local sum = mx.name(self:attention(i, weights, entered, run), "out_proj")
+            + mx.name(self:mlp(weights, entered), "mlpwo")
+        sum = self:leave(sum, "heads", weights["out.bias"])
+        return x + (weights["wo.bias"] and sum + weights["wo.bias"] or sum)
+    end
     local attended = self:attention(i, weights, entered, run)
     attended = mx.name(self:leave(attended, "heads", weights["out.bias"]), "out_proj")
     attended = self:dropout(attended, "attention" .. i, run)

@@ -322,6 +322,13 @@ function Parallel:leave(y, kind)
     return #self.sequence > 0 and mx.reduce_scatter(y, { axis = self.sequence, dim = 2 }) or y
 end
 
+--- Whether the products of heads and mlp are split over the same axes.
+---@return boolean
+function Parallel:splits_alike()
+    local heads, mlp = self.products.heads, self.products.mlp
+    return #without(heads, mlp) == 0 and #without(mlp, heads) == 0
+end
+
 --- The sizes of what a rank computes.
 ---@return integer heads, integer kv_heads
 function Parallel:heads()

@@ -339,7 +339,8 @@ end
 ---@param words string[] the command line after the script
 function roofline.run(words)
     local cfg = mx.config.load(words, {
-        options = { ranks = mx.ranks(), hardware = "v5e", peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0 },
+        simulate = false,
+        options = { ranks = mx.ranks(), peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0 },
     })
     mx.metrics.say("%s", table.concat(roofline.report(cfg), "\n"))
 end

@@ -1,0 +1,139 @@
+/* The simulated pod for Lua; lua/mx/sim.lua reads hardware files and calls these. */
+#include "bind/bind.h"
+#include "sim/device.h"
+
+#include <string.h>
+
+static double positive(lua_State *L, int i, const char *name)
+{
+    double value = mxl_field_number(L, i, name, -1);
+    if (!(value > 0))
+        luaL_error(L, "sim_start: '%s' must be a number above 0", name);
+    return value;
+}
+
+static double share(lua_State *L, int i, const char *name)
+{
+    double value = mxl_field_number(L, i, name, 1);
+    if (!(value > 0 && value <= 1))
+        luaL_error(L, "sim_start: '%s' = %f must be above 0 and at most 1", name, value);
+    return value;
+}
+
+static void read_chip(lua_State *L, int i, mx_sim_chip *chip)
+{
+    *chip = (mx_sim_chip){.tile = (int)positive(L, i, "tile"),
+                          .memory_bytes = positive(L, i, "memory_bytes"),
+                          .memory_Bps = positive(L, i, "memory_Bps"),
+                          .host_Bps = positive(L, i, "host_Bps"),
+                          .launch_s = mxl_field_number(L, i, "launch_s", 0),
+                          .fuses = mxl_field_boolean(L, i, "fuses", true),
+                          .matrix_efficiency = share(L, i, "matrix_efficiency"),
+                          .attention_efficiency = share(L, i, "attention_efficiency"),
+                          .memory_efficiency = share(L, i, "memory_efficiency")};
+    chip->peak_flops[MX_BF16] = positive(L, i, "bf16_flops");
+    chip->peak_flops[MX_F32] = positive(L, i, "f32_flops");
+}
+
+/* network.dims: {{size =, wraps =, link_Bps =}, ...}; none: a switch. */
+static void read_network(lua_State *L, int i, mx_network *network)
+{
+    *network = (mx_network){.hop_s = mxl_field_number(L, i, "hop_s", 0),
+                            .dcn_Bps = positive(L, i, "dcn_Bps"),
+                            .dcn_hop_s = mxl_field_number(L, i, "dcn_hop_s", 0),
+                            .switch_Bps = mxl_field_number(L, i, "switch_Bps", 0),
+                            .slice_chips = (int)positive(L, i, "slice_chips"),
+                            .ici_efficiency = share(L, i, "ici_efficiency"),
+                            .dcn_efficiency = share(L, i, "dcn_efficiency")};
+    int chips = 1;
+    lua_getfield(L, i, "dims");
+    luaL_checktype(L, -1, LUA_TTABLE);
+    for (int d = 0; lua_rawgeti(L, -1, d + 1) == LUA_TTABLE; d++) {
+        if (d == MX_NETWORK_DIMS)
+            luaL_error(L, "sim_start: a torus has at most %d dimensions", MX_NETWORK_DIMS);
+        int at = lua_gettop(L);
+        mx_network_dim *dim = &network->dim[network->n_dims++];
+        *dim = (mx_network_dim){.size = (int)positive(L, at, "size"),
+                                .wraps = mxl_field_boolean(L, at, "wraps", false),
+                                .link_Bps = positive(L, at, "link_Bps")};
+        chips *= dim->size;
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 2);
+    if (network->n_dims > 0 && chips != network->slice_chips)
+        luaL_error(L, "sim_start: the torus has %d chips and the slice %d", chips, network->slice_chips);
+    if (network->n_dims == 0 && network->slice_chips > 1)
+        positive(L, i, "switch_Bps");
+}
+
+/* mx.sim_start{slices =, chip = {...}, network = {...}}: this process is rank 0 of a simulated pod from here on, in SI
+ * units (bytes, seconds, FLOP/s). Not collective; refused under mpirun. */
+static int sim_start(lua_State *L)
+{
+    mx_sim_pod pod = {0};
+    luaL_checktype(L, 1, LUA_TTABLE);
+    pod.slices = (int)positive(L, 1, "slices");
+    lua_getfield(L, 1, "chip");
+    luaL_checktype(L, -1, LUA_TTABLE);
+    read_chip(L, lua_gettop(L), &pod.chip);
+    lua_getfield(L, 1, "network");
+    luaL_checktype(L, -1, LUA_TTABLE);
+    read_network(L, lua_gettop(L), &pod.network);
+    mxl_try(L, mx_sim_start(&pod));
+    return 0;
+}
+
+/* mx.sim_stop(): back to this machine. Tensors that were made without values stay without. */
+static int sim_stop(lua_State *L)
+{
+    (void)L;
+    mx_sim_stop();
+    return 0;
+}
+
+/* mx.is_simulated() -> whether tensors have no values and time is a simulated chip's. */
+static int is_simulated(lua_State *L)
+{
+    lua_pushboolean(L, mx_sim_is_on());
+    return 1;
+}
+
+/* mx.sim_times([reset = false]) -> table: where the seconds of the chip went since the last reset (sim/device.h). */
+static int sim_times(lua_State *L)
+{
+    mx_sim_times t = mx_sim_get_times(lua_toboolean(L, 1));
+    const struct {
+        const char *name;
+        double value;
+    } fields[] = {{"matrix_s", t.matrix_s},
+                  {"attention_s", t.attention_s},
+                  {"memory_s", t.memory_s},
+                  {"ici_s", t.ici_s},
+                  {"dcn_s", t.dcn_s},
+                  {"host_s", t.host_s},
+                  {"ici_busy_s", t.ici_busy_s},
+                  {"dcn_busy_s", t.dcn_busy_s},
+                  {"host_busy_s", t.host_busy_s},
+                  {"flops", t.flops},
+                  {"ici_bytes", t.ici_bytes},
+                  {"dcn_bytes", t.dcn_bytes},
+                  {"operations", (double)t.operations},
+                  {"collectives", (double)t.collectives}};
+    lua_newtable(L);
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        lua_pushnumber(L, fields[i].value);
+        lua_setfield(L, -2, fields[i].name);
+    }
+    return 1;
+}
+
+int mxl_open_sim(lua_State *L)
+{
+    static const luaL_Reg functions[] = {{"sim_start", sim_start},
+                                         {"sim_stop", sim_stop},
+                                         {"is_simulated", is_simulated},
+                                         {"sim_times", sim_times},
+                                         {NULL, NULL}};
+    luaL_newlib(L, functions);
+    return 1;
+}

@@ -1,0 +1,192 @@
+--- Published MFU figures, and what the simulated pod makes of the same jobs.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local repro = {}
+
+--- A file of configs/published.
+---@param name string "v5e"
+---@return table
+function repro.published(name)
+    local path = ("configs/published/%s.yml"):format(name)
+    local text = mx.read_file(mx.root .. path) or util.refuse("cannot read %s", path)
+    return mx.io.yaml_load(text, path)
+end
+
+-- The config of a cell's job, as words.
+local function words_of(published, cell, more)
+    local words = { "model_name=" .. cell.model, "hardware=" .. published.hardware, "slices=" .. cell.slices,
+        "enable_checkpointing=false" }
+    for _, settings in ipairs({ published.settings or {}, (published.meshes or {})[cell.model] or {}, more or {} }) do
+        for key, value in util.sorted_pairs(settings) do
+            words[#words + 1] = ("%s=%s"):format(key, value)
+        end
+    end
+    return words
+end
+
+--- Simulates the second step of a job.
+---@param published table of repro.published
+---@param cell {model: string, slices: integer}
+---@param constants? table<string, number> in place of the hardware file's
+---@param more? table<string, any> config keys
+---@return table step_s, mfu, tflops, peak_memory_bytes, times (of mx.sim_times)
+function repro.simulate(published, cell, constants, more)
+    local config = mx.config.load(words_of(published, cell, more), { simulate = false })
+    mx.sim.start(config.hardware, config.slices, constants)
+    local mesh = mx.train.mesh(config)
+    local model = mx.models.new(config, mesh)
+    local data, optimizer = mx.data.open(config, mesh), mx.optim.new(config, model.params, model.parallel)
+    local start
+    for _ = 1, 2 do
+        start = mx.now()
+        mx.sim_times(true)
+        mx.reset_peak()
+        mx.train.gradients(model, data, config.gradient_accumulation_steps)
+        optimizer:step()
+    end
+    local seconds = mx.now() - start
+    local flops = mx.flops.step(config.flop_formula, model.shape, mx.models.count(model.shape),
+        config.per_device_batch_size * config.gradient_accumulation_steps, config.max_target_length)
+    local peak = mx.sim.peak(model.shape.dtype)
+    local result = {
+        step_s = seconds, tflops = flops / seconds / 1e12,
+        mfu = mx.flops.mfu(flops / seconds, peak.value, config.flop_formula),
+        peak_memory_bytes = mx.memory().peak, times = mx.sim_times(),
+    }
+    mx.sim.stop()
+    return result
+end
+
+-- ---- fitting ----
+
+-- The cells that constants are fitted to: those of 1 slice and of the most; the others are predictions.
+local function is_fitted(published, cell)
+    local most = 1
+    for _, other in ipairs(published.cells) do
+        most = math.max(most, other.slices)
+    end
+    return cell.slices == 1 or cell.slices == most
+end
+
+local function fitted_cells(published)
+    local cells = {}
+    for _, cell in ipairs(published.cells) do
+        cells[#cells + 1] = is_fitted(published, cell) and cell or nil
+    end
+    return cells
+end
+
+local function residuals(published, cells, constants)
+    local r = {}
+    for i, cell in ipairs(cells) do
+        r[i] = repro.simulate(published, cell, constants).mfu - cell.mfu
+    end
+    return r
+end
+
+local function squares(r)
+    local sum = 0
+    for _, v in ipairs(r) do
+        sum = sum + v * v
+    end
+    return sum
+end
+
+-- Solves a x = b for a symmetric positive definite a, by elimination.
+local function solve(a, b)
+    local n = #b
+    for i = 1, n do
+        for j = i + 1, n do
+            local f = a[j][i] / a[i][i]
+            for k = i, n do
+                a[j][k] = a[j][k] - f * a[i][k]
+            end
+            b[j] = b[j] - f * b[i]
+        end
+    end
+    local x = {}
+    for i = n, 1, -1 do
+        local sum = b[i]
+        for k = i + 1, n do
+            sum = sum - a[i][k] * x[k]
+        end
+        x[i] = sum / a[i][i]
+    end
+    return x
+end
+
+-- One step of Levenberg and Marquardt's method in the logarithms of the constants: the derivatives of the residuals.
+local function derivatives(published, cells, names, constants, r)
+    local columns = {}
+    for i, name in ipairs(names) do
+        local range, moved = mx.sim.CONSTANTS[name], {}
+        for key, value in pairs(constants) do
+            moved[key] = value
+        end
+        local h = constants[name] * 1.01 <= range[2] and 0.01 or -0.01
+        moved[name] = constants[name] * (1 + h)
+        local column = residuals(published, cells, moved)
+        for k = 1, #r do
+            column[k] = (column[k] - r[k]) / h
+        end
+        columns[i] = column
+    end
+    return columns
+end
+
+local function proposal(names, columns, r, constants, damping)
+    local a, b = {}, {}
+    for i = 1, #names do
+        a[i], b[i] = {}, 0
+        for j = 1, #names do
+            a[i][j] = 0
+            for k = 1, #r do
+                a[i][j] = a[i][j] + columns[i][k] * columns[j][k]
+            end
+        end
+        a[i][i] = a[i][i] * (1 + damping) + 1e-9
+        for k = 1, #r do
+            b[i] = b[i] - columns[i][k] * r[k]
+        end
+    end
+    local step, moved = solve(a, b), {}
+    for i, name in ipairs(names) do
+        local range = mx.sim.CONSTANTS[name]
+        local value = constants[name] * math.exp(math.max(-0.5, math.min(0.5, step[i])))
+        moved[name] = math.max(range[1], math.min(range[2], value))
+    end
+    return moved
+end
+
+--- Fits the constants of mx.sim.CONSTANTS to the cells of 1 slice and of the most slices by least squares of the MFU.
+---@param published table of repro.published
+---@param start table<string, number>
+---@param progress fun(round: integer, rms: number, constants: table)
+---@return table<string, number>
+function repro.fit(published, start, progress)
+    local names, cells = util.sorted_keys(mx.sim.CONSTANTS), fitted_cells(published)
+    local constants, damping = start, 1e-3
+    local r = residuals(published, cells, constants)
+    for round = 1, 25 do
+        local columns, better = derivatives(published, cells, names, constants, r), false
+        for _ = 1, 6 do
+            local moved = proposal(names, columns, r, constants, damping)
+            local next_r = residuals(published, cells, moved)
+            if squares(next_r) < squares(r) then
+                better = squares(next_r) < squares(r) * 0.9995
+                constants, r, damping = moved, next_r, damping / 4
+                break
+            end
+            damping = damping * 4
+        end
+        progress(round, math.sqrt(squares(r) / #r), constants)
+        if not better then
+            break
+        end
+    end
+    return constants
+end
+
+return repro

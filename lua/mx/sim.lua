@@ -1,0 +1,187 @@
+--- Hardware files, and the pod that is simulated with one.
+--
+-- The simulated pod is a device of the engine (engine/sim): a script runs on it unchanged, as rank 0 of all its chips.
+-- Tensors have no values, a loss is 0, and mx.now() is the chip's time.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local sim = {}
+
+-- What a hardware file says: field -> standard value, or the type of one that must be there.
+local FIELDS = {
+    description = "string", device = "string", peak_flops = "table", matrix_unit_tile = "number",
+    memory_bytes = "number", memory_Bps = "number", on_chip_memory_bytes = "number", torus_dims = "number",
+    slices = "table", dcn_Bps = "number", host_Bps = "number", hop_latency_s = "number", dcn_hop_latency_s = "number",
+}
+local OPTIONAL = {
+    wraps_from = "number", wraps_multiple = "number", link_Bps = "number", die_link_Bps = "number",
+    dies = "number", switch_Bps = "number", launch_s = "number", fuses = "boolean", fitted = "table",
+    matrix_efficiency = "number", attention_efficiency = "number", memory_efficiency = "number",
+    ici_efficiency = "number", dcn_efficiency = "number", sparse_core = "boolean",
+}
+
+--- The constants that may be fitted: name -> plausible range, and what it stands for.
+sim.CONSTANTS = {
+    matrix_efficiency = { 0.5, 0.97, "share of the peak that a large matrix product reaches" },
+    attention_efficiency = { 0.1, 1, "share of the peak that flash attention reaches" },
+    ici_efficiency = { 0.3, 1, "share of the links' bandwidth inside a slice that collectives get" },
+    dcn_efficiency = { 0.1, 0.95, "share of the network's bandwidth between slices that collectives get" },
+    dcn_hop_latency_s = { 1e-6, 1e-3, "seconds that each step of a ring of slices takes beside its bytes" },
+}
+
+local NAMES = { "h100", "v5e", "v5p", "v6e", "v7x" }
+
+local function check_field(path, file, name, kind, needed)
+    local value = file[name]
+    if value == nil and needed then
+        util.refuse("%s: '%s' is missing", path, name)
+    elseif value ~= nil and type(value) ~= kind then
+        util.refuse("%s: '%s': expected a %s, got %s", path, name, kind, tostring(value))
+    elseif kind == "number" and value and not (value >= 0) then
+        util.refuse("%s: '%s': expected a number of at least 0, got %s", path, name, value)
+    end
+end
+
+local function check(path, file)
+    for name, kind in util.sorted_pairs(FIELDS) do
+        check_field(path, file, name, kind, true)
+    end
+    for name, kind in util.sorted_pairs(OPTIONAL) do
+        check_field(path, file, name, kind, false)
+    end
+    for name in util.sorted_pairs(file) do
+        if not FIELDS[name] and not OPTIONAL[name] then
+            local near = util.nearest(name, util.sorted_keys(FIELDS)) or util.nearest(name, util.sorted_keys(OPTIONAL))
+            util.refuse("%s: unknown field '%s'%s", path, name, near and (", did you mean '%s'?"):format(near) or "")
+        end
+    end
+    for name in pairs(file.fitted or {}) do
+        if name ~= "fitted_to" and not sim.CONSTANTS[name] then
+            util.refuse("%s: fitted: '%s' is none of %s", path, tostring(name),
+                table.concat(util.sorted_keys(sim.CONSTANTS), ", "))
+        end
+    end
+end
+
+--- The contents of configs/hardware/NAME.yml, checked; its fitted constants are among its fields.
+---@param name string v5e, v5p, v6e, v7x or h100
+---@return table
+function sim.hardware(name)
+    local path = ("configs/hardware/%s.yml"):format(name)
+    local text = name:match("^[%w_-]+$") and mx.read_file(mx.root .. path)
+    if not text then
+        local near = util.nearest(name, NAMES)
+        util.refuse("hardware=%s: there is no %s%s", name, path, near and (", did you mean %s?"):format(near)
+            or "; there are " .. table.concat(NAMES, ", "))
+    end
+    local file = mx.io.yaml_load(text, path)
+    if type(file) ~= "table" then
+        util.refuse("%s: expected lines of the form 'key: value'", path)
+    end
+    check(path, file)
+    file.name, file.path = name, path
+    for constant, value in pairs(file.fitted or {}) do
+        file[constant] = value
+    end
+    return file
+end
+
+-- "v5e-256" -> "v5e", 256
+local function split_name(name)
+    local kind, count = name:match("^(.-)%-(%d+)$")
+    return kind or name, math.tointeger(tonumber(count or ""))
+end
+
+-- The sides of a slice, and whether each is closed to a ring.
+local function torus(hardware, chips)
+    local sides, dims = hardware.slices[chips] or hardware.slices[tostring(chips)], {}
+    if not sides then
+        local sizes = {}
+        for size in pairs(hardware.slices) do
+            sizes[#sizes + 1] = math.tointeger(tonumber(size))
+        end
+        table.sort(sizes)
+        util.refuse("hardware=%s-%d: %s has slices of %s", hardware.name, chips, hardware.description,
+            table.concat(sizes, ", "))
+    end
+    for d, size in ipairs(sides) do
+        local from, multiple = hardware.wraps_from, hardware.wraps_multiple
+        dims[d] = {
+            size = size, link_Bps = hardware.link_Bps,
+            wraps = (from and size >= from or multiple and size % multiple == 0) or false,
+        }
+    end
+    if (hardware.dies or 1) > 1 then
+        dims[#dims + 1] = { size = hardware.dies, link_Bps = hardware.die_link_Bps, wraps = false }
+    end
+    return dims
+end
+
+--- What mx.sim_start takes for a pod: "v5e-256" and 32 are 32 slices of 256 chips.
+---@param name string
+---@param slices integer
+---@param constants? table<string, number> in place of those of the hardware file
+---@return table pod, table hardware
+function sim.pod(name, slices, constants)
+    local kind, chips = split_name(name)
+    local hardware = sim.hardware(kind)
+    for constant, value in pairs(constants or {}) do
+        hardware[constant] = value
+    end
+    if not chips then
+        util.refuse("hardware=%s: say how many chips a slice has, as in %s-%d", name, name, 8)
+    end
+    local dims = hardware.torus_dims > 0 and torus(hardware, chips) or {}
+    if hardware.torus_dims == 0 and not hardware.slices[chips] then
+        torus(hardware, chips) -- says which there are
+    end
+    return {
+        slices = slices,
+        chip = {
+            bf16_flops = hardware.peak_flops.bfloat16, f32_flops = hardware.peak_flops.float32,
+            tile = math.tointeger(hardware.matrix_unit_tile), memory_bytes = hardware.memory_bytes,
+            memory_Bps = hardware.memory_Bps, host_Bps = hardware.host_Bps, launch_s = hardware.launch_s or 0,
+            fuses = hardware.fuses ~= false, matrix_efficiency = hardware.matrix_efficiency or 1,
+            attention_efficiency = hardware.attention_efficiency or 1,
+            memory_efficiency = hardware.memory_efficiency or 1,
+        },
+        network = {
+            dims = dims, slice_chips = chips * math.tointeger(hardware.dies or 1), hop_s = hardware.hop_latency_s,
+            switch_Bps = hardware.switch_Bps or 0, dcn_Bps = hardware.dcn_Bps, dcn_hop_s = hardware.dcn_hop_latency_s,
+            ici_efficiency = hardware.ici_efficiency or 1, dcn_efficiency = hardware.dcn_efficiency or 1,
+        },
+    }, hardware
+end
+
+--- From here on this process is rank 0 of a simulated pod. What was made before keeps its values, and is not to be
+--- mixed with what is made from now on.
+---@param name string such as "v5e-256"
+---@param slices? integer 1 when not given
+---@param constants? table<string, number> in place of those of the hardware file
+---@return table hardware
+function sim.start(name, slices, constants)
+    local pod, hardware = sim.pod(name, slices or 1, constants)
+    collectgarbage()
+    mx.sim_start(pod)
+    sim.now = hardware
+    hardware.chips, hardware.pod_slices = pod.network.slice_chips, pod.slices
+    return hardware
+end
+
+--- Back to this machine.
+function sim.stop()
+    mx.sim_stop()
+    sim.now = nil
+end
+
+--- The peak that an MFU on the simulated pod is measured against.
+---@param dtype string bf16 or f32
+---@return {value: number, source: string}
+function sim.peak(dtype)
+    local h = sim.now
+    local name = dtype == "bf16" and "bfloat16" or "float32"
+    return { value = h.peak_flops[name], source = ("%s of %s (%s)"):format(name, h.description, h.path) }
+end
+
+return sim

@@ -127,8 +127,8 @@ static int flush(lua_State *L)
 }
 
 /* mx.comm_options{all_gather_combine_bytes =, reduce_scatter_combine_bytes =, all_reduce_combine_bytes =,
- * prefetch_bytes =, prefetch_layers =, async_all_reduce =, debug =, timeout_s =}: what is not given stays. All ranks
- * alike; not collective. */
+ * prefetch_bytes =, prefetch_layers =, async_all_reduce =, gradients_in_bf16 =, debug =, timeout_s =}: what is not
+ * given stays. All ranks alike; not collective. */
 static int comm_options(lua_State *L)
 {
     static const char *const fields[] = {"all_gather_combine_bytes",
@@ -137,6 +137,7 @@ static int comm_options(lua_State *L)
                                          "prefetch_bytes",
                                          "prefetch_layers",
                                          "async_all_reduce",
+                                         "gradients_in_bf16",
                                          "debug",
                                          "timeout_s",
                                          NULL};
@@ -151,6 +152,7 @@ static int comm_options(lua_State *L)
         mx_tape_set_prefetch((int)luaL_checkinteger(L, -1));
     lua_pop(L, 1);
     mx_comm.async_all_reduce = mxl_field_boolean(L, 1, "async_all_reduce", mx_comm.async_all_reduce);
+    mx_comm.gradients_in_bf16 = mxl_field_boolean(L, 1, "gradients_in_bf16", mx_comm.gradients_in_bf16);
     mx_comm.debug = mxl_field_boolean(L, 1, "debug", mx_comm.debug);
     mx_board_set_timeout(mxl_field_number(L, 1, "timeout_s", mx_board_timeout()));
     return 0;

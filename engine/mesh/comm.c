@@ -69,7 +69,9 @@ static void simulate(batch *b, const char *text)
     bool parts = b->x.kind == MX_ALL_GATHER || b->x.kind == MX_REDUCE_SCATTER;
     mx_comm_load load = {.kind = b->x.kind,
                          .axes = b->axes,
-                         .bytes = (double)b->bytes * (parts ? n : b->x.kind == MX_ALL_TO_ALL ? n * n : 1),
+                         .bytes = (double)b->bytes * (parts                        ? n
+                                                      : b->x.kind == MX_ALL_TO_ALL ? n * n
+                                                                                   : 1),
                          .ready_s = b->ready_s,
                          .text = text};
     mx_comm_simulated(&load, &b->job);

@@ -16,6 +16,7 @@ typedef struct mx_comm_settings {
     int64_t combine_bytes[MX_EXCHANGE_KINDS];
     int64_t prefetch_bytes; /* gathered ahead and not yet used, at most */
     bool async_all_reduce;  /* of gradients, while backward goes on */
+    bool gradients_in_bf16; /* they travel and stay as bf16 (summed in f32); else as they are, f32 */
     bool debug;             /* compare call sites, and over machines too, before each collective */
 } mx_comm_settings;
 extern mx_comm_settings mx_comm;
@@ -36,8 +37,8 @@ typedef struct mx_transfer {
 } mx_transfer;
 
 /* A simulated device sets this: no values travel, but a batch of them gets its start and its end. `bytes` are of the
- * whole array in the dtype in which it travels: of all parts, for all_to_all of all ranks; for collective_permute of one
- * rank. It may not start before `ready_s`. */
+ * whole array in the dtype in which it travels: of all parts, for all_to_all of all ranks; for collective_permute of
+ * one rank. It may not start before `ready_s`. */
 typedef struct mx_comm_load {
     mx_exchange_kind kind;
     mx_axes axes;

@@ -40,6 +40,7 @@ local RULES = {
     init_std = { min = 0 },
     dtype = { choices = { "bfloat16", "float32" } },
     weight_dtype = { choices = { "bfloat16", "float32" } },
+    grad_dtype = { choices = { "bfloat16", "float32" } },
     remat_policy = {
         choices = {
             "none", "minimal_with_context", "minimal", "save_dot_with_context_except_mlp", "save_dot_except_mlpwi",

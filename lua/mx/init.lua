@@ -6,7 +6,7 @@ local core = require "mx.core"
 local remat = require "mx.remat"
 
 local MODULES = {
-    "bench", "collectives", "config", "data", "flops", "generate", "kernels", "mesh", "metrics", "models", "nn",
+    "bench", "collectives", "config", "data", "fit", "flops", "generate", "kernels", "mesh", "metrics", "models", "nn",
     "optim", "parallel", "repro", "roofline", "sim", "train", "util",
 }
 

@@ -78,115 +78,21 @@ local function fitted_cells(published)
     return cells
 end
 
-local function residuals(published, cells, constants)
-    local r = {}
-    for i, cell in ipairs(cells) do
-        r[i] = repro.simulate(published, cell, constants).mfu - cell.mfu
-    end
-    return r
-end
-
-local function squares(r)
-    local sum = 0
-    for _, v in ipairs(r) do
-        sum = sum + v * v
-    end
-    return sum
-end
-
--- Solves a x = b for a symmetric positive definite a, by elimination.
-local function solve(a, b)
-    local n = #b
-    for i = 1, n do
-        for j = i + 1, n do
-            local f = a[j][i] / a[i][i]
-            for k = i, n do
-                a[j][k] = a[j][k] - f * a[i][k]
-            end
-            b[j] = b[j] - f * b[i]
-        end
-    end
-    local x = {}
-    for i = n, 1, -1 do
-        local sum = b[i]
-        for k = i + 1, n do
-            sum = sum - a[i][k] * x[k]
-        end
-        x[i] = sum / a[i][i]
-    end
-    return x
-end
-
--- One step of Levenberg and Marquardt's method in the logarithms of the constants: the derivatives of the residuals.
-local function derivatives(published, cells, names, constants, r)
-    local columns = {}
-    for i, name in ipairs(names) do
-        local range, moved = mx.sim.CONSTANTS[name], {}
-        for key, value in pairs(constants) do
-            moved[key] = value
-        end
-        local h = constants[name] * 1.01 <= range[2] and 0.01 or -0.01
-        moved[name] = constants[name] * (1 + h)
-        local column = residuals(published, cells, moved)
-        for k = 1, #r do
-            column[k] = (column[k] - r[k]) / h
-        end
-        columns[i] = column
-    end
-    return columns
-end
-
-local function proposal(names, columns, r, constants, damping)
-    local a, b = {}, {}
-    for i = 1, #names do
-        a[i], b[i] = {}, 0
-        for j = 1, #names do
-            a[i][j] = 0
-            for k = 1, #r do
-                a[i][j] = a[i][j] + columns[i][k] * columns[j][k]
-            end
-        end
-        a[i][i] = a[i][i] * (1 + damping) + 1e-9
-        for k = 1, #r do
-            b[i] = b[i] - columns[i][k] * r[k]
-        end
-    end
-    local step, moved = solve(a, b), {}
-    for i, name in ipairs(names) do
-        local range = mx.sim.CONSTANTS[name]
-        local value = constants[name] * math.exp(math.max(-0.5, math.min(0.5, step[i])))
-        moved[name] = math.max(range[1], math.min(range[2], value))
-    end
-    return moved
-end
-
 --- Fits the constants of mx.sim.CONSTANTS to the cells of 1 slice and of the most slices by least squares of the MFU.
 ---@param published table of repro.published
 ---@param start table<string, number>
 ---@param progress fun(round: integer, rms: number, constants: table)
 ---@return table<string, number>
 function repro.fit(published, start, progress)
-    local names, cells = util.sorted_keys(mx.sim.CONSTANTS), fitted_cells(published)
-    local constants, damping = start, 1e-3
-    local r = residuals(published, cells, constants)
-    for round = 1, 25 do
-        local columns, better = derivatives(published, cells, names, constants, r), false
-        for _ = 1, 6 do
-            local moved = proposal(names, columns, r, constants, damping)
-            local next_r = residuals(published, cells, moved)
-            if squares(next_r) < squares(r) then
-                better = squares(next_r) < squares(r) * 0.9995
-                constants, r, damping = moved, next_r, damping / 4
-                break
-            end
-            damping = damping * 4
+    local cells = fitted_cells(published)
+    local function residuals(constants)
+        local r = {}
+        for i, cell in ipairs(cells) do
+            r[i] = repro.simulate(published, cell, constants).mfu - cell.mfu
         end
-        progress(round, math.sqrt(squares(r) / #r), constants)
-        if not better then
-            break
-        end
+        return r
     end
-    return constants
+    return mx.fit.least_squares(residuals, start, mx.sim.CONSTANTS, progress)
 end
 
 return repro

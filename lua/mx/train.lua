@@ -53,6 +53,7 @@ function train.mesh(config)
         reduce_scatter_combine_bytes = config.reduce_scatter_combine_threshold_bytes,
         all_reduce_combine_bytes = config.all_reduce_combine_threshold_bytes,
         async_all_reduce = config.async_all_reduce,
+        gradients_in_bf16 = config.grad_dtype == "bfloat16",
         prefetch_bytes = config.prefetch_memory_limit_bytes,
         prefetch_layers = config.prefetch_layers,
         debug = config.debug_collectives,

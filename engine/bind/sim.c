@@ -67,7 +67,7 @@ static void read_network(lua_State *L, int i, mx_network *network)
 }
 
 /* mx.sim_start{slices =, chip = {...}, network = {...}}: this process is rank 0 of a simulated pod from here on, in SI
- * units (bytes, seconds, FLOP/s). Not collective; refused under mpirun. */
+ * units (bytes, seconds, FLOP/s). Not collective: each process simulates by itself. */
 static int sim_start(lua_State *L)
 {
     mx_sim_pod pod = {0};

@@ -18,7 +18,7 @@
 static int rank, ranks = 1, simulated_ranks, node_ranks = 1, node_cores = 1, thread_level;
 static int *node_of; /* per rank: the lowest rank on its machine */
 
-int mx_rank(void) { return rank; }
+int mx_rank(void) { return simulated_ranks ? 0 : rank; }
 
 int mx_ranks(void) { return simulated_ranks ? simulated_ranks : ranks; }
 

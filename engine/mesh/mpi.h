@@ -29,7 +29,7 @@ int mx_ranks(void);
 
 /* The machine that this rank is on, found at the start. Not Collective. With MXLUA_NODE_RANKS=N in the environment
  * every N ranks count as a machine of their own: it lets one machine try what goes between several. */
-/* A simulated pod: mx_ranks() is this many, of which this process is rank 0; 0: the ranks that there are. */
+/* A simulated pod: mx_ranks() is this many, of which each process is rank 0 by itself; 0: the ranks that there are. */
 void mx_ranks_simulate(int n);
 int mx_processes(void); /* ranks that there are */
 

@@ -167,11 +167,6 @@ mx_sim_times mx_sim_get_times(bool reset)
 
 mx_status mx_sim_start(const mx_sim_pod *new_pod)
 {
-    if (mx_processes() > 1)
-        return mx_fail(MX_ERR_STATE,
-                       "a simulated pod needs one process for all its chips, and mpirun started %d: start "
-                       "mxlua without mpirun",
-                       mx_processes());
     mx_tape_clear();
     MX_TRY(mx_comm_finish());
     mx_collective_forget();

@@ -32,7 +32,8 @@ typedef struct mx_sim_pod {
 } mx_sim_pod;
 
 /* From here on the pod is simulated: this process is rank 0 of all its chips, tensors that are made have no values, and
- * time and memory begin anew. There may be no mesh yet, and nothing under way. MX_ERR_STATE under mpirun. */
+ * time and memory begin anew. Ends what is under way; the mesh is to be defined anew, and again after the stop. Each
+ * process under mpirun simulates by itself. */
 mx_status mx_sim_start(const mx_sim_pod *pod);
 void mx_sim_stop(void);
 bool mx_sim_is_on(void);

@@ -82,6 +82,7 @@ local RULES = {
     top_p = { min = 0, max = 1 },
     ranks = { min = 1 },
     peak_tflops = { min = 0 },
+    era = { choices = { "a", "b" } },
     link_gbps = { min = 0 },
     dcn_gbps = { min = 0 },
 }
@@ -491,6 +492,10 @@ function config.load(words, o)
     check_used(values, chosen_keys(file, pairs_given))
     local loaded = finish(values, order)
     if loaded.hardware ~= "" and o.simulate ~= false then
+        if mx.ranks() > 1 then
+            config.refuse(loaded, "hardware", "one process simulates all chips of %s, but there are %d ranks: start "
+                .. "mxlua without mpirun", loaded.hardware, mx.ranks())
+        end
         mx.sim.start(loaded.hardware, loaded.slices)
     end
     return loaded

@@ -14,11 +14,18 @@ function repro.published(name)
     return mx.io.yaml_load(text, path)
 end
 
--- The config of a cell's job, as words.
-local function words_of(published, cell, more)
-    local words = { "model_name=" .. cell.model, "hardware=" .. published.hardware, "slices=" .. cell.slices,
-        "enable_checkpointing=false" }
-    for _, settings in ipairs({ published.settings or {}, (published.meshes or {})[cell.model] or {}, more or {} }) do
+--- The config of a published job, as words for mx.config.load.
+---@param published table of repro.published
+---@param cell {model: string, slices: integer}
+---@param era? string "a" (as published) when not given, or "b"
+---@return string[]
+function repro.words(published, cell, era)
+    local words = {
+        "model_name=" .. cell.model, "hardware=" .. published.hardware, "slices=" .. cell.slices,
+        "enable_checkpointing=false",
+    }
+    local era_settings = era == "b" and published.era_b.settings or {}
+    for _, settings in ipairs({ published.settings or {}, (published.meshes or {})[cell.model] or {}, era_settings }) do
         for key, value in util.sorted_pairs(settings) do
             words[#words + 1] = ("%s=%s"):format(key, value)
         end
@@ -26,17 +33,28 @@ local function words_of(published, cell, more)
     return words
 end
 
---- Simulates the second step of a job.
+local function check_parameters(published, cell, era, count)
+    local expected = (era == "b" and published.era_b or published).params[cell.model]
+    if count ~= expected then
+        util.refuse("%s has %s parameters; the published job has %s", cell.model, util.thousands(count),
+            util.thousands(expected))
+    end
+end
+
+--- Simulates a step of a published job, the second one: the first fills nothing that the second finds, but is made all
+--- the same. Not collective: each process simulates by itself.
 ---@param published table of repro.published
 ---@param cell {model: string, slices: integer}
----@param constants? table<string, number> in place of the hardware file's
----@param more? table<string, any> config keys
----@return table step_s, mfu, tflops, peak_memory_bytes, times (of mx.sim_times)
-function repro.simulate(published, cell, constants, more)
-    local config = mx.config.load(words_of(published, cell, more), { simulate = false })
-    mx.sim.start(config.hardware, config.slices, constants)
+---@param o? {constants: table<string, number>, era: string} constants: in place of the hardware file's
+---@return table step_s, mfu, tflops, peak_memory_bytes, formula, hardware, times (of mx.sim_times)
+function repro.simulate(published, cell, o)
+    o = o or {}
+    local config = mx.config.load(repro.words(published, cell, o.era), { simulate = false })
+    local hardware = mx.sim.start(config.hardware, config.slices, o.constants)
     local mesh = mx.train.mesh(config)
     local model = mx.models.new(config, mesh)
+    local params = mx.models.count(model.shape)
+    check_parameters(published, cell, o.era, params)
     local data, optimizer = mx.data.open(config, mesh), mx.optim.new(config, model.params, model.parallel)
     local start
     for _ = 1, 2 do
@@ -46,17 +64,16 @@ function repro.simulate(published, cell, constants, more)
         mx.train.gradients(model, data, config.gradient_accumulation_steps)
         optimizer:step()
     end
-    local seconds = mx.now() - start
-    local flops = mx.flops.step(config.flop_formula, model.shape, mx.models.count(model.shape),
-        config.per_device_batch_size * config.gradient_accumulation_steps, config.max_target_length)
+    local seconds, times, memory = mx.now() - start, mx.sim_times(), mx.memory().peak
     local peak = mx.sim.peak(model.shape.dtype)
-    local result = {
-        step_s = seconds, tflops = flops / seconds / 1e12,
-        mfu = mx.flops.mfu(flops / seconds, peak.value, config.flop_formula),
-        peak_memory_bytes = mx.memory().peak, times = mx.sim_times(),
-    }
     mx.sim.stop()
-    return result
+    local flops = mx.flops.step(config.flop_formula, model.shape, params,
+        config.per_device_batch_size * config.gradient_accumulation_steps, config.max_target_length)
+    return {
+        step_s = seconds, tflops = flops / seconds / 1e12, formula = config.flop_formula, times = times,
+        mfu = mx.flops.mfu(flops / seconds, peak.value, config.flop_formula), peak_memory_bytes = memory,
+        hardware = hardware,
+    }
 end
 
 -- ---- fitting ----
@@ -88,11 +105,141 @@ function repro.fit(published, start, progress)
     local function residuals(constants)
         local r = {}
         for i, cell in ipairs(cells) do
-            r[i] = repro.simulate(published, cell, constants).mfu - cell.mfu
+            r[i] = repro.simulate(published, cell, { constants = constants }).mfu - cell.mfu
         end
         return r
     end
     return mx.fit.least_squares(residuals, start, mx.sim.CONSTANTS, progress)
+end
+
+-- ---- the table ----
+
+-- Parts of a step as mx.sim_times names them, and what the table calls them.
+local PARTS = {
+    { "matrix_s", "matrix", "matrix unit" },
+    { "attention_s", "attn", "attention" },
+    { "memory_s", "memory", "memory" },
+    { "ici_s", "ICI", "exposed communication in the slice" },
+    { "dcn_s", "DCN", "exposed communication between slices" },
+}
+
+-- What a faster part would help most, the matrix unit aside: it is what the others are in the way of.
+local function bound_by(result)
+    local most, name = 0, nil
+    for i = 2, #PARTS do
+        local seconds = result.times[PARTS[i][1]]
+        if seconds > most then
+            most, name = seconds, PARTS[i][2]
+        end
+    end
+    return name
+end
+
+local HEADER = "model slices published simulated  error |  share of the step in %           lost to"
+local ROW = "%5s%s %5d %9.2f %9.2f %+6.2f | %6.1f %6.1f %6.1f %6.1f %6.1f  %s"
+
+local function print_row(cell, result, fitted)
+    local shares = {}
+    for i, part in ipairs(PARTS) do
+        shares[i] = 100 * result.times[part[1]] / result.step_s
+    end
+    mx.metrics.say("%s", ROW:format(cell.model, fitted and "*" or " ", cell.slices, cell.mfu, result.mfu,
+        result.mfu - cell.mfu, shares[1], shares[2], shares[3], shares[4], shares[5], bound_by(result)))
+end
+
+local function row_of(cell, result, fitted)
+    local row = {
+        model = cell.model, slices = cell.slices, chips = cell.chips, published_mfu = cell.mfu,
+        published_tflops = cell.tflops, simulated_mfu = result.mfu, simulated_tflops = result.tflops,
+        error = result.mfu - cell.mfu, fitted = fitted, simulated_step_s = result.step_s, flop_formula = result.formula,
+        peak_memory_bytes = result.peak_memory_bytes, lost_to = bound_by(result),
+    }
+    for _, part in ipairs(PARTS) do
+        row[part[1]] = result.times[part[1]]
+    end
+    return row
+end
+
+local function constants_of(hardware)
+    local constants = {}
+    for name in pairs(mx.sim.CONSTANTS) do
+        constants[name] = hardware[name]
+    end
+    return constants
+end
+
+local function print_constants(constants, fitted_to)
+    mx.metrics.say("constants, fitted to %s:", fitted_to)
+    for name, value in util.sorted_pairs(constants) do
+        local range = mx.sim.CONSTANTS[name]
+        mx.metrics.say("  %-21s %-9.4g %g to %g: %s", name, value, range[1], range[2], range[3])
+    end
+end
+
+local function refit(published, hardware)
+    mx.metrics.say("fitting (8 cells a time; about half a minute) ...")
+    return repro.fit(published, constants_of(hardware), function(round, rms)
+        mx.metrics.say("  round %d: error of the fitted cells %.3f points (root mean square)", round, rms)
+    end)
+end
+
+-- The errors of the cells that nothing was fitted to.
+local function summary_of(rows, published)
+    local n, sum, largest, squares_sum = 0, 0, 0, 0
+    for _, row in ipairs(rows) do
+        if not row.fitted then
+            n, sum, squares_sum = n + 1, sum + math.abs(row.error), squares_sum + row.error ^ 2
+            largest = math.max(largest, math.abs(row.error))
+        end
+    end
+    return {
+        summary = true, predicted_cells = n, mean_abs_error = sum / n, max_abs_error = largest,
+        rms_error = math.sqrt(squares_sum / n), hardware = published.hardware, peak_tflops = published.peak_tflops,
+    }
+end
+
+--- Simulates all cells of the published table and prints them beside the published figures. Not collective.
+---@param words string[] refit=true, era=b, metrics_file=F
+---@return table summary
+function repro.run(words)
+    local o = mx.config.options(words, { refit = false, era = "a", metrics_file = "" })
+    if mx.ranks() > 1 then
+        util.refuse("one process simulates all chips, but there are %d ranks: start mxlua without mpirun", mx.ranks())
+    end
+    local log = o.metrics_file ~= "" and util.attempt(mx.io.open_log, o.metrics_file) or nil
+    local published, started, rows = repro.published("v5e"), mx.now(), {}
+    local hardware = mx.sim.hardware(published.hardware:match("^(.-)%-"))
+    mx.metrics.say("MFU in %% of %d TFLOP/s, %s", published.peak_tflops, published.flop_formula)
+    if o.era == "b" then
+        mx.metrics.say("era b: today's model of the same name (%s), beside figures of another",
+            published.era_b.settings.flop_formula)
+    end
+    local constants, fitted_to = constants_of(hardware), hardware.fitted.fitted_to
+    if o.refit then
+        constants = refit(published, hardware)
+    end
+    mx.metrics.say("%s", HEADER)
+    mx.metrics.say("%38s | %6s %6s %6s %6s %6s", "", PARTS[1][2], PARTS[2][2], PARTS[3][2], PARTS[4][2], PARTS[5][2])
+    for i, cell in ipairs(published.cells) do
+        local result = repro.simulate(published, cell, { constants = constants, era = o.era })
+        local fitted = is_fitted(published, cell)
+        print_row(cell, result, fitted)
+        rows[i] = row_of(cell, result, fitted)
+        if log then
+            log:line(mx.io.json_encode(rows[i]))
+        end
+    end
+    local summary = summary_of(rows, published)
+    summary.constants, summary.era = constants, o.era
+    mx.metrics.say("* fitted; the other %d are predictions: mean error %.2f points, largest %.2f",
+        summary.predicted_cells, summary.mean_abs_error, summary.max_abs_error)
+    print_constants(constants, fitted_to)
+    mx.metrics.say("%d cells in %.1f s", #rows, mx.now() - started)
+    if log then
+        log:line(mx.io.json_encode(summary))
+        log:close()
+    end
+    return summary
 end
 
 return repro

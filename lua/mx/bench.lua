@@ -11,12 +11,12 @@ local util = require "mx.util"
 
 local bench = {}
 
--- What the published job is: sizes as published, and how its mesh splits them over 256 chips.
+-- How the published job's mesh splits a model over the 256 chips of a slice.
 local JOBS = {
-    ["16b"] = { params = 16274101248, emb = 5120, heads = 32, mlp = 32768, layers = 32, fsdp = 256, tensor = 1 },
-    ["32b"] = { params = 32548169728, emb = 10240, heads = 32, mlp = 32768, layers = 32, fsdp = 256, tensor = 1 },
-    ["64b"] = { params = 64760784896, emb = 10240, heads = 32, mlp = 32768, layers = 64, fsdp = 256, tensor = 1 },
-    ["128b"] = { params = 129185359872, emb = 10240, heads = 64, mlp = 65536, layers = 64, fsdp = 16, tensor = 16 },
+    ["16b"] = { fsdp = 256, tensor = 1 },
+    ["32b"] = { fsdp = 256, tensor = 1 },
+    ["64b"] = { fsdp = 256, tensor = 1 },
+    ["128b"] = { fsdp = 16, tensor = 16 },
 }
 
 local MEMORY_SHARE = 0.8 -- of the machine's memory that all ranks on it may plan for
@@ -28,18 +28,6 @@ local STEP_EFFICIENCY = 0.85 -- of the measured rate of a matrix product, in a w
 local say = mx.metrics.say
 
 -- ---- what the published job looks like ----
-
-local function check_published(name, shape)
-    local job, count = JOBS[name], mx.models.count(shape)
-    if count ~= job.params then
-        util.refuse("%s has %s parameters; published are %s", name, util.thousands(count), util.thousands(job.params))
-    end
-    for _, key in ipairs({ "emb", "heads", "mlp", "layers" }) do
-        if shape[key] ~= job[key] then
-            util.refuse("%s has %s = %d; published is %d", name, key, shape[key], job[key])
-        end
-    end
-end
 
 -- How many of the ranks lie along tensor, and how many along fsdp: as the job has both, or fsdp alone.
 local function default_mesh(job, ranks)
@@ -54,11 +42,11 @@ end
 
 -- Which words the user may give: those of the benchmark, the mesh and communication. Other keys are the job's.
 local WORDS = {
-    "^bench_seconds$", "^remat_policy$", "^metrics_file$", "^ici_fsdp_parallelism$", "^ici_tensor_parallelism$",
+    "^bench_seconds$", "^era$", "^remat_policy$", "^metrics_file$", "^ici_fsdp_parallelism$", "^ici_tensor_parallelism$",
     "^async_", "_combine_threshold_bytes$", "^prefetch_", "^debug_collectives$", "^collective_timeout_s$",
 }
 
-local function load_config(name, words)
+local function load_config(name, published, words)
     local given, all = {}, { "model_name=" .. name }
     for _, word in ipairs(words) do
         local key, known = word:match("^([%w_]+)="), false
@@ -66,7 +54,7 @@ local function load_config(name, words)
             known = known or (key and key:find(pattern)) and true
         end
         if not known then
-            util.refuse("'%s' on the command line: expected bench_seconds, remat_policy, metrics_file, "
+            util.refuse("'%s' on the command line: expected bench_seconds, era, remat_policy, metrics_file, "
                 .. "ici_fsdp_parallelism, ici_tensor_parallelism, or a key of communication in configs/base.yml", word)
         end
         given[key], all[#all + 1] = true, word
@@ -79,7 +67,12 @@ local function load_config(name, words)
         all[#all + 1] = "ici_fsdp_parallelism=" .. fsdp
         all[#all + 1] = "ici_tensor_parallelism=" .. tensor
     end
-    return mx.config.load(all, { options = { bench_seconds = 60.0 } })
+    if util.contains(all, "era=b") then
+        for key, value in util.sorted_pairs(published.era_b.settings) do
+            all[#all + 1] = ("%s=%s"):format(key, value)
+        end
+    end
+    return mx.config.load(all, { options = { bench_seconds = 60.0, era = "a" } })
 end
 
 -- The ranks along an axis stand for so many of the chips along it.
@@ -121,13 +114,11 @@ function bench.chip_shape(name, shape)
     return chip
 end
 
-local function published_figure(name)
-    local path = mx.root .. "configs/published/v5e.yml"
-    local text = mx.read_file(path) or util.refuse("cannot read %s", path)
-    local published = mx.io.yaml_load(text, path)
+-- The published job on one slice.
+local function published_cell(name, published)
     for _, cell in ipairs(published.cells) do
         if cell.model == name and cell.slices == 1 then
-            return cell, published
+            return cell
         end
     end
 end
@@ -246,7 +237,7 @@ local function update_shards(model, shards, count, config)
     return norm
 end
 
-local function print_plan(name, shape, chip, plan, full, mesh)
+local function print_plan(name, params, shape, chip, plan, full, mesh)
     local job = JOBS[name]
     local part = job.tensor > 1 and ("1/%d of heads, mlp and vocabulary"):format(job.tensor) or "whole matrices"
     local function cut(what, from, to)
@@ -259,7 +250,7 @@ local function print_plan(name, shape, chip, plan, full, mesh)
     end
     local ranks = mx.ranks()
     say("  job        %s on v5e-256: fsdp=%d, tensor=%d; a rank stands for a chip", name, job.fsdp, job.tensor)
-    say("  checked    %s parameters, as published:", util.thousands(job.params))
+    say("  checked    %s parameters, as in the job:", util.thousands(params))
     say("             emb %d, %d heads of %d, mlp %d, %d layers, vocabulary %d", shape.emb, shape.heads, shape.head_dim,
         shape.mlp, shape.layers, shape.vocab)
     say("  this chip  %s;", part)
@@ -309,17 +300,35 @@ local function agree(plan)
     return mx.io.json_decode(mx.share_text(mx.io.json_encode(plan)))
 end
 
+-- The three figures that there are, each by its name: none is comparable with another but as a share of its own peak.
+local function print_figures(published, cell, simulated, summary, era)
+    local row = "  %-10s %6s %9s  %s"
+    local function number(format, value)
+        return value and format:format(value) or "-"
+    end
+    say("%s", row:format("", "MFU %", "TFLOP/s", "of what, and how its FLOPs were counted"))
+    say("%s", row:format("published", number("%.2f", cell.mfu), number("%.1f", cell.tflops),
+        ("%s TFLOP/s, %d chips of %s (%s)"):format(published.peak_tflops, cell.chips, published.hardware,
+            published.flop_formula)))
+    say("%s", row:format("simulated", number("%.2f", simulated.mfu), number("%.1f", simulated.tflops),
+        ("%s TFLOP/s, the same%s (%s)"):format(published.peak_tflops, era == "b" and ", another model" or "",
+            simulated.formula)))
+    say("%s", row:format("this host", number("%.2f", summary.mfu), number("%.4f", summary.tflops_per_device),
+        ("%s TFLOP/s, measured (%s)"):format(number("%.4f", summary.peak_tflops), summary.flop_formula)))
+end
+
 --- Runs the benchmark of one published model. Collective.
 ---@param name string 16b, 32b, 64b or 128b
----@param words string[] bench_seconds (about how long it takes), remat_policy, metrics_file, and keys of mesh and
----       communication
+---@param words string[] bench_seconds (about how long it takes), era (b: today's model of that name), remat_policy,
+---       metrics_file, and keys of mesh and communication
 ---@return table summary
 function bench.run(name, words)
-    local config = load_config(name, words)
+    local published = mx.repro.published("v5e")
+    local config, cell = load_config(name, published, words), published_cell(name, published)
+    local simulated = mx.repro.simulate(published, cell, { era = config.era }) -- checks the parameters, too
     local mesh = mx.train.mesh(config) or mx.mesh.plan(config, 1)
     check_mesh(name, mesh)
     local job, shape = JOBS[name], mx.models.shape(config)
-    check_published(name, shape)
     local chip = bench.chip_shape(name, shape)
     say("bench_%s: this host at the work of one chip of the published job", name)
     local peak = mx.metrics.measured_peak(chip.dtype)
@@ -330,7 +339,7 @@ function bench.run(name, words)
         seconds = config.bench_seconds * TIME_SHARE,
         rate = matmul_rate(chip),
     }))
-    print_plan(name, shape, chip, plan, full, mesh)
+    print_plan(name, mx.models.count(shape), shape, chip, plan, full, mesh)
 
     chip.layers = plan.layers
     local params = mx.models.count(chip)
@@ -344,17 +353,14 @@ function bench.run(name, words)
         params = params, formula = config.flop_formula, peak = peak, dtype = chip.dtype,
         file = config.metrics_file, period = 1, warmup = 1,
         extra = {
-            bench = name, host = "this host", published_params = job.params, layers = plan.layers,
-            sequences = plan.sequences, length = plan.length, remat_policy = chip.remat,
-            fsdp = mesh:size("fsdp"), tensor = mesh:size("tensor"),
+            bench = name, host = "this host", published_params = mx.models.count(shape), layers = plan.layers,
+            sequences = plan.sequences, length = plan.length, remat_policy = chip.remat, era = config.era,
+            fsdp = mesh:size("fsdp"), tensor = mesh:size("tensor"), published_mfu = cell.mfu,
+            simulated_mfu = simulated.mfu,
         },
     }
     local summary = run_steps(config, model, shards, plan, report, mesh)
-    local cell, published = published_figure(name)
-    say("this host: %s of its measured peak (%s)", summary.mfu and ("%.2f %%"):format(summary.mfu) or "unknown share",
-        config.flop_formula)
-    say("published: %.2f %% of %s TFLOP/s on %d chips of %s (%s)", cell.mfu, published.peak_tflops, cell.chips,
-        published.hardware, published.flop_formula)
+    print_figures(published, cell, simulated, summary, config.era)
     return summary
 end
 

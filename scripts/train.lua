@@ -8,6 +8,7 @@
 local mx = require "mx"
 
 local config = mx.config.load(arg)
+mx.plan.check(config)
 local mesh = mx.train.mesh(config)
 local model = mx.models.new(config, mesh)
 local data = mx.data.open(config, mesh)

@@ -267,6 +267,7 @@ static int info(lua_State *L)
     set_integer(L, "rank", mx_rank());
     set_integer(L, "ranks", mx_ranks());
     set_integer(L, "node_ranks", mx_node_ranks());
+    set_integer(L, "node_cores", mx_node_cores());
     set_integer(L, "cores", mx_node_cores());
     set_integer(L, "threads", mx_threads());
     set_integer(L, "l2_bytes", mx_cpu_l2_bytes());

@@ -219,15 +219,47 @@ static int profile_report(lua_State *L)
     return 1;
 }
 
+static void add_kept(void *context, const mx_op *op, const mx_tensor *t)
+{
+    lua_State *L = context;
+    lua_createtable(L, 0, 4);
+    lua_pushstring(L, t->name);
+    lua_setfield(L, -2, "name");
+    lua_pushstring(L, op->name);
+    lua_setfield(L, -2, "op");
+    lua_pushinteger(L, t->storage->bytes);
+    lua_setfield(L, -2, "bytes");
+    lua_pushlightuserdata(L, t->storage);
+    lua_setfield(L, -2, "storage");
+    lua_rawseti(L, -2, luaL_len(L, -2) + 1);
+}
+
+/* mx.kept() -> rows {name (nil: none), op, bytes, storage}: the results that the tape has recorded and that still have
+ * values, in the order of the calls. Those with the same storage share its bytes. */
+static int kept(lua_State *L)
+{
+    lua_newtable(L);
+    mx_tape_for_each_kept(add_kept, L);
+    return 1;
+}
+
 int mxl_open_tape(lua_State *L)
 {
     static const luaL_Reg step_methods[] = {{"__close", step_close}, {"__gc", step_close}, {NULL, NULL}};
-    static const luaL_Reg functions[] = {
-        {"step", step_open}, {"scope", scope},           {"remat_region", remat_region},
-        {"name", name},      {"backward", backward},     {"no_grad", no_grad},
-        {"memory", memory},  {"reset_peak", reset_peak}, {"memory_limit", memory_limit},
-        {"trim", trim},      {"profile", profile},       {"profile_report", profile_report},
-        {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"step", step_open},
+                                         {"scope", scope},
+                                         {"remat_region", remat_region},
+                                         {"name", name},
+                                         {"backward", backward},
+                                         {"no_grad", no_grad},
+                                         {"memory", memory},
+                                         {"reset_peak", reset_peak},
+                                         {"memory_limit", memory_limit},
+                                         {"trim", trim},
+                                         {"kept", kept},
+                                         {"profile", profile},
+                                         {"profile_report", profile_report},
+                                         {NULL, NULL}};
     static const luaL_Reg guard_methods[] = {{"__close", guard_close}, {NULL, NULL}};
     luaL_newmetatable(L, GUARD);
     luaL_setfuncs(L, guard_methods, 0);

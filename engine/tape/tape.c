@@ -20,6 +20,16 @@ bool mx_tape_is_recording(void) { return tape.recording; }
 
 int mx_tape_length(void) { return tape.n_nodes; }
 
+void mx_tape_for_each_kept(void (*visit)(void *context, const mx_op *op, const mx_tensor *t), void *context)
+{
+    for (int n = 0; n < tape.n_nodes; n++) {
+        const mx_call *call = &tape.nodes[n]->call;
+        for (int i = 0; i < call->n_out; i++)
+            if (call->out[i] && call->out[i]->storage)
+                visit(context, call->op, call->out[i]);
+    }
+}
+
 void mx_tape_set_prefetch(int regions) { tape.prefetch_regions = regions; }
 
 /* Calls `visit` for each tensor whose values the vjp of the node will read. A leaf counts whatever the operation

@@ -57,4 +57,7 @@ void mx_tape_set_prefetch(int regions);
 void mx_tape_clear(void);
 int mx_tape_length(void);
 
+/* Calls `visit` for each result on the tape that has values, in the order of the calls: what the forward pass keeps. */
+void mx_tape_for_each_kept(void (*visit)(void *context, const mx_op *op, const mx_tensor *t), void *context);
+
 #endif

@@ -82,6 +82,8 @@ local RULES = {
     top_p = { min = 0, max = 1 },
     ranks = { min = 1 },
     peak_tflops = { min = 0 },
+    candidates = { min = 1 },
+    top = { min = 1 },
     era = { choices = { "a", "b" } },
     link_gbps = { min = 0 },
     dcn_gbps = { min = 0 },

@@ -87,8 +87,10 @@ function sim.hardware(name)
     return file
 end
 
--- "v5e-256" -> "v5e", 256
-local function split_name(name)
+--- "v5e-256" -> "v5e", 256
+---@param name string
+---@return string, integer?
+function sim.split_name(name)
     local kind, count = name:match("^(.-)%-(%d+)$")
     return kind or name, math.tointeger(tonumber(count or ""))
 end
@@ -118,19 +120,43 @@ local function torus(hardware, chips)
     return dims
 end
 
---- What mx.sim_start takes for a pod: "v5e-256" and 32 are 32 slices of 256 chips.
----@param name string
+--- The memory of one chip (of one rank, where it stands for a part of a chip).
+---@param name string|table with or without the number of chips; or a hardware table
+---@return number bytes
+function sim.memory_bytes(name)
+    if type(name) == "table" then
+        return name.memory_bytes
+    end
+    local kind, chips = sim.split_name(name)
+    return kind == "host" and mx.info().memory_bytes / (chips or 1) or sim.hardware(kind).memory_bytes
+end
+
+-- The hardware table and the chips of a slice.
+local function find(name)
+    if type(name) == "table" then
+        return name, (next(name.slices))
+    end
+    local kind, chips = sim.split_name(name)
+    if kind == "host" then
+        return mx.host.hardware(chips or 1), chips or 1
+    end
+    local hardware = sim.hardware(kind)
+    if not chips then
+        util.refuse("hardware=%s: say how many chips a slice has, as in %s-%d", name, name, 8)
+    end
+    return hardware, chips
+end
+
+--- What mx.sim_start takes for a pod: "v5e-256" and 32 are 32 slices of 256 chips; "host-2" is this machine with two
+--- ranks, measured now.
+---@param name string|table or a hardware table that is one slice
 ---@param slices integer
 ---@param constants? table<string, number> in place of those of the hardware file
 ---@return table pod, table hardware
 function sim.pod(name, slices, constants)
-    local kind, chips = split_name(name)
-    local hardware = sim.hardware(kind)
+    local hardware, chips = find(name)
     for constant, value in pairs(constants or {}) do
         hardware[constant] = value
-    end
-    if not chips then
-        util.refuse("hardware=%s: say how many chips a slice has, as in %s-%d", name, name, 8)
     end
     local dims = hardware.torus_dims > 0 and torus(hardware, chips) or {}
     if hardware.torus_dims == 0 and not hardware.slices[chips] then
@@ -139,7 +165,7 @@ function sim.pod(name, slices, constants)
     return {
         slices = slices,
         chip = {
-            bf16_flops = hardware.peak_flops.bfloat16, f32_flops = hardware.peak_flops.float32,
+            bf16_flops = hardware.peak_flops.bfloat16, f32_flops = hardware.f32_products_flops or hardware.peak_flops.float32,
             tile = math.tointeger(hardware.matrix_unit_tile), memory_bytes = hardware.memory_bytes,
             memory_Bps = hardware.memory_Bps, host_Bps = hardware.host_Bps, launch_s = hardware.launch_s or 0,
             fuses = hardware.fuses ~= false, matrix_efficiency = hardware.matrix_efficiency or 1,

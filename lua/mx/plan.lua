@@ -1,0 +1,367 @@
+--- What a training step would hold and take, before anything is allocated: one step on the simulated device.
+---
+--- The step is the one of scripts/train.lua, with the config's model, mesh and policy, so what it allocates is what a run
+--- allocates.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local plan = {}
+
+local NO_LIMIT = 2 ^ 60 -- bytes
+
+-- ---- one step ----
+
+-- A batch of zeros: no data is read.
+local function batch_of(config)
+    local sizes = { config.per_device_batch_size, config.max_target_length }
+    return { tokens = mx.zeros(sizes, "i32"):keep(), targets = mx.zeros(sizes, "i32"):keep() }
+end
+
+local function bytes_of(params)
+    local bytes = 0
+    for _, t in pairs(params) do
+        bytes = bytes + t:numel() * (t:dtype() == "bf16" and 2 or 4)
+    end
+    return bytes
+end
+
+-- name -> bytes and how many, of what the forward pass keeps for the backward pass.
+local function kept_by_name(params)
+    local seen, by_name = {}, {}
+    for _, row in ipairs(mx.kept()) do
+        if not params[row.name or ""] then
+            local before = seen[row.storage]
+            if not before or not before.name then
+                seen[row.storage] = row
+            end
+        end
+    end
+    for _, row in pairs(seen) do
+        local name = row.name or ("result of %s"):format(row.op)
+        local entry = by_name[name] or { name = name, bytes = 0, count = 0 }
+        entry.bytes, entry.count = entry.bytes + row.bytes, entry.count + 1
+        by_name[name] = entry
+    end
+    return by_name
+end
+
+local function run_step(config, model, batch, optimizer, observe)
+    local parallel, passes = model.parallel, config.gradient_accumulation_steps
+    for pass = 1, passes do
+        local step <close> = mx.step()
+        local part = parallel and parallel:batch_part(batch) or batch
+        if parallel then
+            parallel:add_gradients(model.params, pass == passes)
+        end
+        local loss = model:loss(part)
+        observe()
+        mx.backward(loss, (parallel and parallel.seed or 1) / passes)
+    end
+    mx.train.average(0)
+    optimizer:step()
+end
+
+--- Simulates a step of a config on the pod that mx.sim.start has started. What does not fit raises.
+---@param config table
+---@return table step_s, peak_bytes, weights, gradients, states (bytes), kept (name -> {bytes, count}), times (of
+---        mx.sim_times), params
+function plan.step(config)
+    local mesh = mx.train.mesh(config)
+    local model = mx.models.new(config, mesh)
+    local optimizer = mx.optim.new(config, model.params, model.parallel)
+    local weights, states = bytes_of(model.params), 0
+    local batch, kept, start = batch_of(config), nil, nil
+    for _ = 1, 2 do
+        start = mx.now()
+        mx.sim_times(true)
+        mx.reset_peak()
+        run_step(config, model, batch, optimizer, function()
+            kept = kept_by_name(model.params)
+        end)
+    end
+    states = mx.memory().in_use - weights - 2 * batch.tokens:numel() * 4
+    local gradients = 0
+    for _, t in pairs(model.params) do
+        gradients = gradients + t:numel() * 4
+    end
+    return {
+        step_s = mx.now() - start, peak_bytes = mx.memory().peak, times = mx.sim_times(), kept = kept,
+        weights = weights, states = states, gradients = gradients, params = mx.models.count(model.shape),
+        shape = model.shape,
+    }
+end
+
+--- The same on a pod of its own, without a limit of memory unless it is asked for.
+---@param config table
+---@param hardware string|table such as "v5e-256", or a hardware table
+---@param slices integer
+---@param o? {constants: table<string, number>, limited: boolean}
+---@return table of plan.step, with hardware, memory_bytes (of a chip), mfu and tokens_per_s (of a chip)
+function plan.simulate(config, hardware, slices, o)
+    o = o or {}
+    local constants = {}
+    for name, value in pairs(o.constants or {}) do
+        constants[name] = value
+    end
+    local memory_bytes = mx.sim.memory_bytes(hardware)
+    constants.memory_bytes = o.limited and memory_bytes or NO_LIMIT
+    local machine = mx.sim.start(hardware, slices, constants)
+    local ok, result = pcall(plan.step, config)
+    local peak = ok and mx.sim.peak(result.shape.dtype)
+    mx.sim.stop()
+    if not ok then
+        error(result, 0)
+    end
+    local sequences = config.per_device_batch_size * config.gradient_accumulation_steps
+    local flops = mx.flops.step(config.flop_formula, result.shape, result.params, sequences, config.max_target_length)
+    result.hardware, result.memory_bytes, result.formula = machine, memory_bytes, config.flop_formula
+    result.flops_per_s, result.peak_flops = flops / result.step_s, peak.value
+    result.mfu = mx.flops.mfu(result.flops_per_s, peak.value, config.flop_formula)
+    result.tokens_per_s = sequences * config.max_target_length / result.step_s
+    return result
+end
+
+-- ---- what it holds ----
+
+--- What a chip holds at the peak of the step, the largest first: {name, bytes, count} each. "working memory" is what the
+--- layer that is being computed takes beside: gathered weights, gradients on their way, values between operations.
+---@param result table of plan.simulate
+---@return table[]
+function plan.parts(result)
+    local parts = {
+        { name = "weights", bytes = result.weights },
+        { name = "gradients", bytes = result.gradients },
+        { name = "optimizer states", bytes = result.states },
+    }
+    local sum = result.weights + result.gradients + result.states
+    for _, entry in util.sorted_pairs(result.kept) do
+        parts[#parts + 1] = { name = "kept: " .. entry.name, bytes = entry.bytes, count = entry.count }
+        sum = sum + entry.bytes
+    end
+    -- Kept values shrink while gradients grow, so the sum of all may lie above the peak.
+    parts[#parts + 1] = { name = "working memory", bytes = math.max(0, result.peak_bytes - sum) }
+    table.sort(parts, function(a, b)
+        return a.bytes > b.bytes or a.bytes == b.bytes and a.name < b.name
+    end)
+    return parts
+end
+
+local function largest_text(result, n)
+    local texts = {}
+    for i, part in ipairs(plan.parts(result)) do
+        if i <= n then
+            texts[i] = ("%s %s"):format(part.name, util.bytes(part.bytes))
+        end
+    end
+    return table.concat(texts, ", ")
+end
+
+--- Refuses a config whose step needs more memory than there is for a rank, before anything is allocated. Collective.
+---@param config table
+function plan.check(config)
+    if mx.is_simulated() then
+        return -- memory is counted there as it is used
+    end
+    local info, limit = mx.info(), mx.memory().limit
+    local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
+    local result = plan.simulate(config, mx.host.hardware(mx.ranks(), { measure = false }), 1)
+    if result.peak_bytes > there then
+        util.refuse("a step needs %s of memory on each rank, and there are %s%s: %s. Use a smaller "
+            .. "per_device_batch_size or max_target_length, a remat_policy that keeps less, or more ranks",
+            util.bytes(result.peak_bytes), util.bytes(there), limit > 0 and " (--memory-limit)" or "",
+            largest_text(result, 5))
+    end
+end
+
+-- ---- the report ----
+
+local say = mx.metrics.say
+
+local function print_parts(result)
+    for _, part in ipairs(plan.parts(result)) do
+        if part.bytes > 0 then
+            local many = part.count and part.count > 1
+            say("  %-34s %11s %5.1f %%%s", part.name, util.bytes(part.bytes), 100 * part.bytes / result.memory_bytes,
+                many and ("  %d x %s"):format(part.count, util.bytes(part.bytes / part.count)) or "")
+        end
+    end
+    local fits = result.peak_bytes <= result.memory_bytes
+    say("  %-34s %11s %5.1f %%  of %s: %s", "peak", util.bytes(result.peak_bytes),
+        100 * result.peak_bytes / result.memory_bytes, util.bytes(result.memory_bytes),
+        fits and "it fits" or "IT DOES NOT FIT")
+    return fits
+end
+
+local TIMES = {
+    { "matrix_s", "matrix products" }, { "attention_s", "attention" }, { "memory_s", "bound by memory" },
+    { "ici_s", "waiting for the slice's network" }, { "dcn_s", "waiting for the network between slices" },
+    { "host_s", "waiting for the host's memory" },
+}
+
+local function print_times(result)
+    for _, row in ipairs(TIMES) do
+        local seconds = result.times[row[1]]
+        if seconds > 0 then
+            say("  %-38s %9.4g s %5.1f %%", row[2], seconds, 100 * seconds / result.step_s)
+        end
+    end
+    say("  %-38s %9.4g s", "a step", result.step_s)
+end
+
+local function print_constants(hardware)
+    local texts = {}
+    for name in util.sorted_pairs(mx.sim.CONSTANTS) do
+        texts[#texts + 1] = hardware[name] and ("%s %.4g"):format(name, hardware[name]) or nil
+    end
+    local from = hardware.fitted and ("fitted to " .. hardware.fitted.fitted_to) or "vendor figures, nothing fitted"
+    say("%s: %s", hardware.path, from)
+    if hardware.fitted then
+        say("  %s", table.concat(texts, ", "):gsub("^(.-, .-, .-,) ", "%1\n  "))
+    end
+end
+
+local function report(config)
+    local result = plan.simulate(config, config.hardware, config.slices)
+    say("%s: %s parameters, %d x %d tokens a chip, %s", config.model_name, util.thousands(result.params),
+        config.per_device_batch_size, config.max_target_length, config.remat_policy)
+    say("%d x %s: %s", config.slices, config.hardware, result.hardware.description)
+    say("")
+    say("what a chip holds")
+    local fits = print_parts(result)
+    say("")
+    say("what a step takes (simulated)")
+    print_times(result)
+    say("  %s tokens/s of a chip, MFU %.1f %% of %.4g TFLOP/s (%s)", util.thousands(result.tokens_per_s), result.mfu,
+        result.peak_flops / 1e12, result.formula)
+    say("")
+    print_constants(result.hardware)
+    return result, fits
+end
+
+-- ---- the search ----
+
+local POLICIES = { "none", "minimal_with_context", "minimal", "save_dot_except_mlp", "save_qkv_proj", "full" }
+local BATCHES = { 1, 2, 4, 8, 16, 32 }
+
+-- Whether a mesh axis of this size can cut heads, mlp and vocabulary.
+local function cuts(shape, tensor)
+    return shape.heads % tensor == 0 and shape.kv_heads % tensor == 0 and shape.mlp % tensor == 0
+        and shape.vocab % tensor == 0
+end
+
+--- The candidates: fsdp and tensor within a slice (data across slices), policies and batches, at most `most`; those
+--- first that are likelier to be good: less tensor, larger batches.
+---@param config table
+---@param chips integer of a slice
+---@param most integer
+---@return table[] lists of words
+function plan.candidates(config, chips, most)
+    local shape, list = mx.models.shape(config), {}
+    local tensor = 1
+    while tensor <= math.min(chips, 16) do
+        if chips % tensor == 0 and cuts(shape, tensor) and shape.emb % (chips // tensor) == 0 then
+            for _, batch in ipairs(BATCHES) do
+                for _, policy in ipairs(POLICIES) do
+                    if #list < most then
+                        list[#list + 1] = { tensor = tensor, fsdp = chips // tensor, batch = batch, policy = policy }
+                    end
+                end
+            end
+        end
+        tensor = 2 * tensor
+    end
+    return list
+end
+
+local function words_of(candidate)
+    return {
+        "ici_fsdp_parallelism=" .. candidate.fsdp,
+        "ici_tensor_sequence_parallelism=" .. candidate.tensor,
+        "remat_policy=" .. candidate.policy,
+        "per_device_batch_size=" .. candidate.batch,
+    }
+end
+
+-- Simulates a candidate; nil where it does not fit in memory or on the torus.
+local function try(words, options, candidate)
+    local all = table.move(words, 1, #words, 1, {})
+    for _, word in ipairs(words_of(candidate)) do
+        all[#all + 1] = word
+    end
+    local config = mx.config.load(all, { options = options, simulate = false })
+    local ok, result = pcall(plan.simulate, config, config.hardware, config.slices, { limited = true })
+    return ok and result or nil, not ok and tostring(result) or nil
+end
+
+-- The user's own words but for those that the search sets.
+local function kept_words(words)
+    local kept = {}
+    for _, word in ipairs(words) do
+        if not word:find("^search=") and not word:find("^candidates=") and not word:find("^top=") then
+            kept[#kept + 1] = word
+        end
+    end
+    return kept
+end
+
+local function search(words, config, options)
+    local _, chips = mx.sim.split_name(config.hardware)
+    local candidates = plan.candidates(config, chips, config.candidates)
+    local found, reason, started = {}, nil, mx.now()
+    say("%s on %d x %s: %d candidates ...", config.model_name, config.slices, config.hardware, #candidates)
+    local told = started
+    for i, candidate in ipairs(candidates) do
+        local result, why = try(words, options, candidate)
+        reason = why or reason
+        if result then
+            candidate.result = result
+            found[#found + 1] = candidate
+        end
+        if mx.now() - told > 5 then
+            told = mx.now()
+            say("  %d of %d, %d fit", i, #candidates, #found)
+        end
+    end
+    if #found == 0 then
+        util.refuse("none of the %d candidates fits; the last one: %s", #candidates, reason)
+    end
+    table.sort(found, function(a, b)
+        return a.result.tokens_per_s > b.result.tokens_per_s
+    end)
+    say("%d of %d fit, in %.1f s; the best by simulated tokens per second:", #found, #candidates, mx.now() - started)
+    say("%5s %6s %-24s %5s %9s %9s %6s %10s", "fsdp", "tensor", "remat_policy", "batch", "step s", "tokens/s", "MFU %",
+        "memory")
+    for i = 1, math.min(config.top, #found) do
+        local c = found[i]
+        say("%5d %6d %-24s %5d %9.4g %9s %6.1f %10s", c.fsdp, c.tensor, c.policy, c.batch, c.result.step_s,
+            util.thousands(c.result.tokens_per_s), c.result.mfu, util.bytes(c.result.peak_bytes))
+    end
+    say("")
+    say("the best one, as words for scripts/train.lua:")
+    say("  %s \\\n  %s", table.concat(kept_words(words), " "), table.concat(words_of(found[1]), " "))
+    return found
+end
+
+--- Prints the plan of a config, or searches for a good one. Not collective: one process.
+---@param words string[] the command line after the script
+---@return table result of plan.simulate, or the candidates that fit, the best first
+function plan.run(words)
+    local options = { search = false, candidates = 200, top = 10 }
+    local config = mx.config.load(words, { options = options, simulate = false })
+    if mx.ranks() > 1 then
+        util.refuse("one process plans for all chips, but there are %d ranks: start mxlua without mpirun", mx.ranks())
+    elseif config.hardware == "" then
+        util.refuse("hardware= is missing: say what to plan for, such as hardware=v5e-256; configs/hardware has them")
+    elseif config.search then
+        return search(words, config, options)
+    end
+    local result, fits = report(config)
+    if not fits then
+        say("")
+        say("five largest: %s", largest_text(result, 5))
+    end
+    return result
+end
+
+return plan

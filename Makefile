@@ -94,7 +94,7 @@ tests: $(BUILD)/mxlua $(C_TESTS)
 test:
 	@scripts/install_packages.sh build test
 	@$(MAKE) tests
-	@MPIRUN=$(MPIRUN) tests/run.sh $(BUILD) $(ONLY)
+	@MPIRUN=$(MPIRUN) tests/run.sh $(BUILD) '$(ONLY)'
 
 demo:
 	@scripts/install_packages.sh build

@@ -1,0 +1,86 @@
+-- Plans: what a step holds against a real step, refusals before anything is allocated, and the search.
+
+local lu = require "luaunit"
+local mx = require "mx"
+
+TestPlan = {}
+
+local function config(...)
+    return mx.config.load({ "model_name=tiny", "enable_checkpointing=false", ... }, { simulate = false })
+end
+
+-- The peak of a real step after the first.
+local function real_peak(c)
+    local before = mx.memory().in_use
+    local model = mx.models.new(c)
+    local data, optimizer = mx.data.open(c), mx.optim.new(c, model.params)
+    for _ = 1, 2 do
+        mx.reset_peak()
+        mx.train.gradients(model, data, 1)
+        optimizer:step()
+    end
+    return mx.memory().peak - before
+end
+
+function TestPlan.test_a_simulated_step_allocates_what_a_real_one_does()
+    for _, policy in ipairs({ "full", "minimal", "none" }) do
+        collectgarbage()
+        local c = config("remat_policy=" .. policy, "per_device_batch_size=4", "max_target_length=128",
+            "reuse_example_batch=1")
+        local simulated = mx.plan.simulate(c, mx.host.hardware(1, { measure = false }), 1)
+        local real = real_peak(c)
+        local scratch = real - simulated.peak_bytes -- what kernels take for themselves
+        lu.assertTrue(scratch > -0.01 * real and scratch < 1 << 20,
+            ("%s: %d simulated, %d real"):format(policy, simulated.peak_bytes, real))
+        lu.assertFalse(mx.is_simulated())
+    end
+end
+
+function TestPlan.test_parts_add_up_to_the_peak()
+    local result = mx.plan.simulate(config("remat_policy=minimal"), "v5e-1", 1)
+    local sum, last = 0, math.huge
+    for _, part in ipairs(mx.plan.parts(result)) do
+        sum = sum + part.bytes
+        lu.assertTrue(part.bytes <= last)
+        last = part.bytes
+    end
+    lu.assertTrue(sum >= result.peak_bytes)
+    lu.assertEquals(result.weights, 4 * result.params)
+    lu.assertEquals(result.states, 8 * result.params)
+    lu.assertNotNil(result.kept.query_proj)
+    lu.assertEquals(result.kept.query_proj.count, result.shape.layers)
+end
+
+function TestPlan.test_what_cannot_fit_is_refused_with_the_largest_parts()
+    local limit = mx.memory().limit
+    mx.memory_limit(mx.memory().in_use + (1 << 20))
+    local ok, message = pcall(mx.plan.check, config("per_device_batch_size=64"))
+    mx.memory_limit(limit)
+    lu.assertFalse(ok)
+    lu.assertStrContains(tostring(message), "a step needs")
+    lu.assertStrContains(tostring(message), "optimizer states")
+    mx.plan.check(config())
+end
+
+function TestPlan.test_more_memory_never_holds_less()
+    local peaks = {}
+    for i, policy in ipairs({ "full", "save_qkv_proj", "minimal", "minimal_with_context" }) do
+        peaks[i] = mx.plan.simulate(config("remat_policy=" .. policy, "per_device_batch_size=8"), "v5e-1", 1).peak_bytes
+        lu.assertTrue(i == 1 or peaks[i] >= peaks[i - 1], policy)
+    end
+end
+
+function TestPlan.test_candidates_divide_and_are_bounded()
+    local c = mx.config.load({ "model_name=llama2-7b" })
+    local list = mx.plan.candidates(c, 64, 200)
+    lu.assertTrue(#list > 20 and #list <= 200)
+    for _, candidate in ipairs(list) do
+        lu.assertEquals(candidate.fsdp * candidate.tensor, 64)
+    end
+    lu.assertEquals(#mx.plan.candidates(c, 64, 7), 7)
+end
+
+function TestPlan.test_errors_are_one_line()
+    lu.assertErrorMsgContains("hardware= is missing", mx.plan.run, { "model_name=tiny" })
+    lu.assertErrorMsgContains("has slices of", mx.plan.run, { "model_name=tiny", "hardware=v5e-3" })
+end

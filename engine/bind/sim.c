@@ -28,6 +28,7 @@ static void read_chip(lua_State *L, int i, mx_sim_chip *chip)
                           .host_Bps = positive(L, i, "host_Bps"),
                           .launch_s = mxl_field_number(L, i, "launch_s", 0),
                           .fuses = mxl_field_boolean(L, i, "fuses", true),
+                          .offloads_collectives = mxl_field_boolean(L, i, "offloads_collectives", false),
                           .matrix_efficiency = share(L, i, "matrix_efficiency"),
                           .attention_efficiency = share(L, i, "attention_efficiency"),
                           .memory_efficiency = share(L, i, "memory_efficiency")};

@@ -24,6 +24,7 @@ typedef struct batch {
     mx_storage **kept; /* two per tensor: of in and of out */
     int64_t bytes;     /* of all parts that travel, as this rank sees them */
     double ready_s;    /* simulated: when the last of the inputs is there */
+    bool async;
 } batch;
 
 void (*mx_comm_simulated)(const mx_comm_load *load, mx_job *job);
@@ -73,6 +74,7 @@ static void simulate(batch *b, const char *text)
                                                       : b->x.kind == MX_ALL_TO_ALL ? n * n
                                                                                    : 1),
                          .ready_s = b->ready_s,
+                         .async = b->async,
                          .text = text};
     mx_comm_simulated(&load, &b->job);
 }
@@ -284,6 +286,7 @@ mx_status mx_comm_run(const mx_transfer *t, bool async)
     MX_TRY(mx_comm_flush());
     batch *b = NULL;
     MX_TRY(new_batch(t, &b));
+    b->async = async;
     if (!async)
         return mx_lane_do(&b->job);
     mark(b, t);

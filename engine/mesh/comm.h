@@ -43,6 +43,7 @@ typedef struct mx_comm_load {
     mx_exchange_kind kind;
     mx_axes axes;
     double bytes, ready_s;
+    bool async;
     const char *text; /* what and where, for a trace */
 } mx_comm_load;
 extern void (*mx_comm_simulated)(const mx_comm_load *load, mx_job *job);

@@ -116,6 +116,14 @@ static mx_status run(mx_call *call)
 
 /* ---- collectives and transfers ---- */
 
+static void take_time(const mx_comm_load *load)
+{
+    bool reduces = load->kind == MX_ALL_REDUCE || load->kind == MX_REDUCE_SCATTER;
+    double seconds = (reduces ? 3 : 1) * load->bytes / bandwidth();
+    times.memory_s += seconds;
+    mx_clock_advance_to(mx_clock() + seconds);
+}
+
 static void collective(const mx_comm_load *load, mx_job *job)
 {
     const mx_axis *axes;
@@ -124,6 +132,8 @@ static void collective(const mx_comm_load *load, mx_job *job)
     mx_network_time t = {0, 0};
     if (mx_network_route(&pod.network, axes, n, load->axes, &route) == MX_OK)
         t = mx_network_cost(&pod.network, &route, load->kind, load->bytes);
+    if (load->async && !pod.chip.offloads_collectives)
+        take_time(load);
     double start = fmax(mx_clock(), load->ready_s);
     for (int d = 0; d < MX_NETWORK_DIMS; d++)
         if (t.ici_s > 0 && route.size[d] > 1)

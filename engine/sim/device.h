@@ -8,7 +8,8 @@
  * Times: a matrix product takes the larger of its FLOPs, padded to the tiles of the matrix unit, at the peak, and of
  * its bytes at the memory's bandwidth; attention likewise, with an efficiency of its own; everything else its bytes. On
  * a device whose compiler fuses, a value that goes from one such operation straight into the next never leaves the
- * chip. */
+ * chip. A collective beside the computation takes from it the time of what it moves through the memory, unless cores of
+ * its own do that: the array once for a gather, three times for a reduction (two parts read, their sum written). */
 #ifndef MX_SIM_DEVICE_H
 #define MX_SIM_DEVICE_H
 
@@ -22,6 +23,7 @@ typedef struct mx_sim_chip {
     double host_Bps; /* to the memory of its host, one way */
     double launch_s; /* of each operation */
     bool fuses;
+    bool offloads_collectives; /* to cores of their own */
     double matrix_efficiency, attention_efficiency, memory_efficiency; /* share of the peaks that is reached */
 } mx_sim_chip;
 

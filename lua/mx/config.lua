@@ -409,6 +409,8 @@ local function check_together(values)
         "%s needs dataset_path", c.dataset_type)
     need(c.dataset_type ~= "text" or c.vocab_size >= 256, "dataset_type",
         "text is read as bytes and needs vocab_size of at least 256, got %d", c.vocab_size)
+    need(not c.sparse_core_collective_offload or c.hardware ~= "", "sparse_core_collective_offload",
+        "is for simulated chips, and hardware is empty")
     need(c.learning_rate_schedule_steps ~= 0, "learning_rate_schedule_steps", "expected -1 or at least 1, got 0")
 end
 
@@ -498,7 +500,7 @@ function config.load(words, o)
             config.refuse(loaded, "hardware", "one process simulates all chips of %s, but there are %d ranks: start "
                 .. "mxlua without mpirun", loaded.hardware, mx.ranks())
         end
-        mx.sim.start(loaded.hardware, loaded.slices)
+        mx.sim.start(loaded.hardware, loaded.slices, mx.sim.settings(loaded))
     end
     return loaded
 end

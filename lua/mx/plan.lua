@@ -100,7 +100,7 @@ end
 ---@return table of plan.step, with hardware, memory_bytes (of a chip), mfu and tokens_per_s (of a chip)
 function plan.simulate(config, hardware, slices, o)
     o = o or {}
-    local constants = {}
+    local constants = mx.sim.settings(config)
     for name, value in pairs(o.constants or {}) do
         constants[name] = value
     end

@@ -50,7 +50,7 @@ end
 function repro.simulate(published, cell, o)
     o = o or {}
     local config = mx.config.load(repro.words(published, cell, o.era), { simulate = false })
-    local hardware = mx.sim.start(config.hardware, config.slices, o.constants)
+    local hardware = mx.sim.start(config.hardware, config.slices, o.constants or {})
     local mesh = mx.train.mesh(config)
     local model = mx.models.new(config, mesh)
     local params = mx.models.count(model.shape)

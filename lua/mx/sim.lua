@@ -158,6 +158,10 @@ function sim.pod(name, slices, constants)
     for constant, value in pairs(constants or {}) do
         hardware[constant] = value
     end
+    local offload = hardware.sparse_core_collective_offload or false
+    if offload and not hardware.sparse_core then
+        util.refuse("sparse_core_collective_offload: %s has no SparseCores", hardware.description)
+    end
     local dims = hardware.torus_dims > 0 and torus(hardware, chips) or {}
     if hardware.torus_dims == 0 and not hardware.slices[chips] then
         torus(hardware, chips) -- says which there are
@@ -168,7 +172,7 @@ function sim.pod(name, slices, constants)
             bf16_flops = hardware.peak_flops.bfloat16, f32_flops = hardware.f32_products_flops or hardware.peak_flops.float32,
             tile = math.tointeger(hardware.matrix_unit_tile), memory_bytes = hardware.memory_bytes,
             memory_Bps = hardware.memory_Bps, host_Bps = hardware.host_Bps, launch_s = hardware.launch_s or 0,
-            fuses = hardware.fuses ~= false, matrix_efficiency = hardware.matrix_efficiency or 1,
+            fuses = hardware.fuses ~= false, offloads_collectives = offload, matrix_efficiency = hardware.matrix_efficiency or 1,
             attention_efficiency = hardware.attention_efficiency or 1,
             memory_efficiency = hardware.memory_efficiency or 1,
         },
@@ -178,6 +182,13 @@ function sim.pod(name, slices, constants)
             ici_efficiency = hardware.ici_efficiency or 1, dcn_efficiency = hardware.dcn_efficiency or 1,
         },
     }, hardware
+end
+
+--- What a config says about the pod beside its hardware and slices.
+---@param config table
+---@return table<string, any> constants for sim.start
+function sim.settings(config)
+    return { sparse_core_collective_offload = config.sparse_core_collective_offload or nil }
 end
 
 --- From here on this process is rank 0 of a simulated pod. What was made before keeps its values, and is not to be

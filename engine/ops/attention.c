@@ -1,4 +1,6 @@
 /* Attention and its gradient. The masks and options are those of kernels/attention.h. */
+#include "ops/attention.h"
+
 #include "kernels/attention.h"
 #include "ops/rows.h"
 
@@ -49,26 +51,32 @@ static mx_attention attention_of(const mx_call *call, int segments)
     return a;
 }
 
+mx_status mx_attention_check_scores(const mx_call *call, int64_t window, double softcap, double scale)
+{
+    int64_t keys = call->in[K]->shape.size[1];
+    if (window < 0)
+        return mx_bad_value(call, "window = %lld must not be negative (0: no window)", (long long)window);
+    if (!(softcap >= 0) || isinf(softcap))
+        return mx_bad_value(call, "softcap = %g must be positive, or 0 for none", softcap);
+    if (!(scale >= 0) || isinf(scale))
+        return mx_bad_value(call, "scale = %g must be positive, or 0 for 1 / sqrt(head_dim)", scale);
+    if (keys > MX_ATTENTION_MAX_KEYS)
+        return mx_bad_shape(call, "%lld keys are more than the %lld that attention takes", (long long)keys,
+                            (long long)MX_ATTENTION_MAX_KEYS);
+    return MX_OK;
+}
+
 static mx_status check_options(const mx_call *call)
 {
     const attention_attr *attr = mx_call_attr(call);
     int64_t keys = call->in[K]->shape.size[1];
-    if (attr->window < 0)
-        return mx_bad_value(call, "window = %lld must not be negative (0: no window)", (long long)attr->window);
     if (attr->offset < 0)
         return mx_bad_value(call, "offset = %lld, the position of the first query, must not be negative",
                             (long long)attr->offset);
     if (attr->kv_length < 0 || attr->kv_length > keys)
         return mx_bad_value(call, "kv_length = %lld must be between 0 (all keys) and %lld, the keys that k has",
                             (long long)attr->kv_length, (long long)keys);
-    if (!(attr->softcap >= 0) || isinf(attr->softcap))
-        return mx_bad_value(call, "softcap = %g must be positive, or 0 for none", attr->softcap);
-    if (!(attr->scale >= 0) || isinf(attr->scale))
-        return mx_bad_value(call, "scale = %g must be positive, or 0 for 1 / sqrt(head_dim)", attr->scale);
-    if (keys > MX_ATTENTION_MAX_KEYS)
-        return mx_bad_shape(call, "%lld keys are more than the %lld that attention takes", (long long)keys,
-                            (long long)MX_ATTENTION_MAX_KEYS);
-    return MX_OK;
+    return mx_attention_check_scores(call, attr->window, attr->softcap, attr->scale);
 }
 
 static mx_status check_segments(const mx_call *call, int segments)
@@ -86,7 +94,7 @@ static mx_status check_segments(const mx_call *call, int segments)
     return mx_want_shape(call, segments + 1, &keys);
 }
 
-static mx_status check_tensors(const mx_call *call, int segments)
+mx_status mx_attention_check_tensors(const mx_call *call)
 {
     const mx_tensor *q = call->in[Q], *k = call->in[K], *v = call->in[V];
     for (int i = Q; i <= V; i++) {
@@ -107,6 +115,12 @@ static mx_status check_tensors(const mx_call *call, int segments)
     if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
         return mx_bad_shape(call, "the %lld heads of q must be a multiple of the %lld heads of k and v",
                             (long long)heads, (long long)kv_heads);
+    return MX_OK;
+}
+
+static mx_status check_inputs(const mx_call *call, int segments)
+{
+    MX_TRY(mx_attention_check_tensors(call));
     MX_TRY(check_segments(call, segments));
     return check_options(call);
 }
@@ -115,7 +129,7 @@ static mx_status check_tensors(const mx_call *call, int segments)
 
 static mx_status attention_infer(mx_call *call)
 {
-    MX_TRY(check_tensors(call, Q_SEGMENTS));
+    MX_TRY(check_inputs(call, Q_SEGMENTS));
     const mx_shape *q = &call->in[Q]->shape;
     MX_TRY(mx_out(call, 0, call->in[Q]->dtype, q));
     return mx_out(call, 1, MX_F32, &(mx_shape){3, {q->size[0], q->size[2], q->size[1]}});
@@ -203,10 +217,8 @@ const mx_op mx_op_attention = {
 
 /* ---- attention_grad ---- */
 
-static mx_status attention_grad_infer(mx_call *call)
+mx_status mx_attention_grad_outputs(mx_call *call, const int dtypes[3])
 {
-    const attention_grad_attr *attr = mx_call_attr(call);
-    MX_TRY(check_tensors(call, GRAD_Q_SEGMENTS));
     const mx_tensor *q = call->in[Q];
     for (int i = OUT; i <= DOUT; i += DOUT - OUT) {
         MX_TRY(mx_want_dtype(call, i, 1u << q->dtype));
@@ -215,7 +227,6 @@ static mx_status attention_grad_infer(mx_call *call)
     MX_TRY(mx_want_dtype(call, LSE, 1u << MX_F32));
     mx_shape lse = {3, {q->shape.size[0], q->shape.size[2], q->shape.size[1]}};
     MX_TRY(mx_want_shape(call, LSE, &lse));
-    int dtypes[] = {attr->dq_dtype, attr->dk_dtype, attr->dv_dtype};
     for (int i = 0; i < 3; i++) {
         mx_dtype dtype = dtypes[i] < 0 ? q->dtype : (mx_dtype)dtypes[i];
         if (!mx_dtype_is_float(dtype))
@@ -223,6 +234,13 @@ static mx_status attention_grad_infer(mx_call *call)
         MX_TRY(mx_out(call, i, dtype, &call->in[i]->shape));
     }
     return MX_OK;
+}
+
+static mx_status attention_grad_infer(mx_call *call)
+{
+    const attention_grad_attr *attr = mx_call_attr(call);
+    MX_TRY(check_inputs(call, GRAD_Q_SEGMENTS));
+    return mx_attention_grad_outputs(call, (const int[]){attr->dq_dtype, attr->dk_dtype, attr->dv_dtype});
 }
 
 /* Scores are computed again: five products to the two of the forward pass. */

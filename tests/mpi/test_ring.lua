@@ -300,7 +300,8 @@ function TestRingMemory.test_backward_holds_two_blocks_and_their_gradients()
             local blocks, gradients = math.min(ranks - 1, 1) * 2, ranks > 1 and 4 or 1
             -- out and its gradient; dq, its part from a block, dk and dv.
             local results = 2 + 4
-            lu.assertTrue(peak <= (results + 2 * blocks + 2 * gradients) * TENSOR + REST,
+            local most = (results + 2 * blocks + 2 * gradients) * TENSOR + 1.5 * REST -- more scratch than forward
+            lu.assertTrue(peak <= most,
                 ("%s: %d bytes of %d"):format(policy, peak, TENSOR))
             for _, t in ipairs { q, k, v } do
                 t:zero_grad()

@@ -318,22 +318,11 @@ static mx_status permute_infer(mx_call *call)
 static mx_cost permute_cost(const mx_call *call) { return mx_collective_cost(call, MX_PERMUTE); }
 
 /* A large one is split into its start, which is this call, and its end, where somebody needs the values. */
-static mx_status run_permute(const mx_call *call)
+static mx_status permute_host(mx_call *call)
 {
     const mx_collective_attr *a = mx_collective_attrs(call);
     bool async = a->async || mx_bytes(call->in[0]) >= mx_comm.permute_decomposer_bytes;
     return run_whole(call, MX_PERMUTE, (int)a->shift, async);
-}
-
-static mx_status permute_host(mx_call *call) { return run_permute(call); }
-
-mx_status mx_collective_permute_to(mx_tensor *x, mx_axes axes, int shift, mx_tensor *y)
-{
-    int n = mx_mesh_size(axes);
-    mx_call call = {.op = &mx_op_collective_permute, .n_in = 1, .n_out = 1, .in = {x}, .out = {y}};
-    const mx_collective_attr a = {.axis = axes, .dtype = -1, .shift = (shift % n + n) % n};
-    memcpy(call.attr, &a, sizeof a);
-    return run_permute(&call);
 }
 
 static mx_status permute_vjp(mx_vjp *v)

@@ -75,10 +75,6 @@ mx_cost mx_collective_cost(const mx_call *call, mx_exchange_kind kind);
 /* What to run, but for its blocks, count and root. */
 mx_transfer mx_collective_transfer(const mx_call *call, mx_exchange_kind kind);
 
-/* collective_permute of x to y, which has x's shape and dtype and storage of its own: to be waited for before y is
- * read. Collective. */
-mx_status mx_collective_permute_to(mx_tensor *x, mx_axes axes, int shift, mx_tensor *y);
-
 /* For vjp: one operation on one tensor; x times a number. */
 mx_status mx_collective_apply(const mx_op *op, mx_tensor *x, const mx_collective_attr *a, mx_tensor **y);
 mx_status mx_collective_scale(mx_tensor *x, double scale, mx_tensor **y);

@@ -127,13 +127,14 @@ static int flush(lua_State *L)
 }
 
 /* mx.comm_options{all_gather_combine_bytes =, reduce_scatter_combine_bytes =, all_reduce_combine_bytes =,
- * prefetch_bytes =, prefetch_layers =, async_all_reduce =, gradients_in_bf16 =, debug =, timeout_s =}: what is not
- * given stays. All ranks alike; not collective. */
+ * permute_decomposer_bytes =, prefetch_bytes =, prefetch_layers =, async_all_reduce =, gradients_in_bf16 =, debug =,
+ * timeout_s =}: what is not given stays. All ranks alike; not collective. */
 static int comm_options(lua_State *L)
 {
     static const char *const fields[] = {"all_gather_combine_bytes",
                                          "reduce_scatter_combine_bytes",
                                          "all_reduce_combine_bytes",
+                                         "permute_decomposer_bytes",
                                          "prefetch_bytes",
                                          "prefetch_layers",
                                          "async_all_reduce",
@@ -147,6 +148,8 @@ static int comm_options(lua_State *L)
     mxl_try(L, mx_comm_flush());
     for (int k = 0; k < 3; k++)
         mx_comm.combine_bytes[kinds[k]] = mxl_field_integer(L, 1, fields[k], mx_comm.combine_bytes[kinds[k]]);
+    mx_comm.permute_decomposer_bytes =
+        mxl_field_integer(L, 1, "permute_decomposer_bytes", mx_comm.permute_decomposer_bytes);
     mx_comm.prefetch_bytes = mxl_field_integer(L, 1, "prefetch_bytes", mx_comm.prefetch_bytes);
     if (lua_getfield(L, 1, "prefetch_layers") != LUA_TNIL)
         mx_tape_set_prefetch((int)luaL_checkinteger(L, -1));

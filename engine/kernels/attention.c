@@ -11,9 +11,10 @@
 
 enum {
     PANEL_BYTES = 20480,
-    CHUNKED_HEADS = 16,  /* with fewer heads the backward of each is cut into chunks */
-    CHUNK_BLOCKS = 4,    /* at least so many blocks of rows in a chunk, to be worth its sums */
-    SUM_BYTES = 1 << 28, /* what the sums of the chunks may take together */
+    CHUNKED_HEADS = 16,            /* with fewer heads the backward of each is cut into chunks */
+    CHUNK_BLOCKS = 4,              /* at least so many blocks of rows in a chunk, to be worth its sums */
+    MERGE_PARALLEL_FROM = 1 << 16, /* elements */
+    SUM_BYTES = 1 << 28,           /* what the sums of the chunks may take together */
 };
 
 static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -162,6 +163,40 @@ mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attent
 mx_status mx_attention_forward(const mx_attention *a)
 {
     return mx_attention_forward_by(mx_attention_path_get(mx_isa_current(), a->dtype), a);
+}
+
+/* ---- merging ---- */
+
+/* One query of one head: sums = sums e^(lse - both) + part e^(part_lse - both), both = log(e^lse + e^part_lse). */
+static void merge_row(const void *part, mx_dtype dtype, float part_lse, int64_t width, float *restrict sums, float *lse)
+{
+    if (part_lse == -INFINITY)
+        return;
+    float top = *lse > part_lse ? *lse : part_lse;
+    float mine = expf(*lse - top), theirs = expf(part_lse - top), both = mine + theirs;
+    bool empty = *lse == -INFINITY;
+    *lse = top + logf(both);
+    mine /= both;
+    theirs /= both;
+    const float *restrict f32 = part;
+    const mx_bf16 *restrict bf16 = part;
+    for (int64_t d = 0; d < width; d++) {
+        float x = theirs * (dtype == MX_F32 ? f32[d] : mx_from_bf16(bf16[d]));
+        sums[d] = empty ? x : mine * sums[d] + x;
+    }
+}
+
+void mx_attention_merge(const mx_attention *part, float *sums, float *lse)
+{
+    int64_t heads = part->n_heads, queries = part->queries, width = part->head_dim;
+    int64_t row_bytes = width * (int64_t)mx_dtype_bytes(part->dtype);
+#pragma omp parallel for schedule(static) if (part->batch * queries * heads * width > MERGE_PARALLEL_FROM)
+    for (int64_t i = 0; i < part->batch * queries; i++)
+        for (int64_t h = 0; h < heads; h++) {
+            int64_t row = i * heads + h, at = (i / queries * heads + h) * queries + i % queries;
+            merge_row((const char *)part->out + row * row_bytes, part->dtype, part->lse[at], width, sums + row * width,
+                      lse + at);
+        }
 }
 
 /* ---- backward ---- */

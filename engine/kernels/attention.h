@@ -4,9 +4,9 @@
  *   k, v, dk, dv       (batch, keys, n_kv_heads, head_dim)    query head h uses head h / (n_heads / n_kv_heads)
  *   lse                (batch, n_heads, queries)              log of the sum of e^score over what a query attends to
  *
- * Query i stands at position offset + i, key j at position j. A query at position x attends to the key at y when
- *   y < kv_length,  y <= x if causal,  |x - y| < window if there is a window,  and their segments are equal.
- * A query that attends to nothing has out = 0, lse = -inf and no gradient.
+ * Query i stands at position offset + i, key j at position j. Query i >= first_query at position x attends to the key
+ * at y when y < kv_length,  y <= x if causal,  |x - y| < window if there is a window,  and their segments are equal. A
+ * query that attends to nothing has out = 0, lse = -inf and no gradient.
  *
  * Scores, sums and gradients are f32 whatever the dtype. With bf16 operands the probabilities and score gradients are
  * rounded to bf16 for the second product where the machine multiplies bf16 (AVX512-BF16), and stay f32 elsewhere.
@@ -29,11 +29,12 @@ typedef struct mx_attention {
     const int32_t *q_segments, *k_segments; /* (batch, queries), (batch, keys); NULL: all one segment */
 
     bool causal;
-    int64_t window;    /* 0: none */
-    int64_t offset;    /* position of the first query, >= 0 */
-    int64_t kv_length; /* keys from here on are ignored; 0: all of them count */
-    float softcap;     /* cap(s) = softcap tanh(s / softcap); 0: none */
-    float scale;       /* > 0; 0: 1 / sqrt(head_dim) */
+    int64_t window;      /* 0: none */
+    int64_t offset;      /* position of the first query, >= 0 */
+    int64_t first_query; /* those before attend to nothing */
+    int64_t kv_length;   /* keys from here on are ignored; 0: all of them count */
+    float softcap;       /* cap(s) = softcap tanh(s / softcap); 0: none */
+    float scale;         /* > 0; 0: 1 / sqrt(head_dim) */
 
     void *out;
     float *lse;
@@ -51,6 +52,11 @@ mx_status mx_attention_forward(const mx_attention *a);
 /* Writes dq, dk and dv from q, k, v, out, lse and dout. MX_ERR_MEMORY as above; scratch is a few times larger, and with
  * fewer than 16 pairs of batch and kv head there are up to 32 f32 sums of dk and dv of one head each. */
 mx_status mx_attention_backward(const mx_attention *a);
+
+/* Puts what the queries get from two sets of keys together: `sums` (f32, of the shape of out) and `lse` hold what they
+ * got from some, part->out and part->lse what they got from others; then sums and lse hold what all of them give. Where
+ * lse is -inf, sums need not be set. */
+void mx_attention_merge(const mx_attention *part, float *sums, float *lse);
 
 /* Pairs of query and key that may attend to each other by position (segments ignored), of one head and one sequence. */
 double mx_attention_pairs(const mx_attention *a);

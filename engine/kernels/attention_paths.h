@@ -108,6 +108,11 @@ static inline void mx_attention_interval(const mx_attention_plan *p, int64_t row
 {
     const mx_attention *a = p->a;
     int64_t position = a->offset + row / p->group;
+    if (row / p->group < a->first_query) {
+        *first = 0;
+        *last = -1;
+        return;
+    }
     *first = a->window > 0 && position >= a->window ? position - a->window + 1 : 0;
     *last = p->keys - 1;
     if (a->causal && position < *last)

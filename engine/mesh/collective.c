@@ -110,14 +110,14 @@ mx_status mx_collective_scale(mx_tensor *x, double scale, mx_tensor **y)
     return mx_apply(&mx_op_affine, &x, 1, (const double[]){scale, 0}, y);
 }
 
-static mx_status run_whole(mx_call *call, mx_exchange_kind kind, int root)
+static mx_status run_whole(const mx_call *call, mx_exchange_kind kind, int root, bool async)
 {
     mx_transfer t = mx_collective_transfer(call, kind);
     t.root = root;
     t.in_block = mx_block_whole(t.in);
     t.out_block = mx_block_whole(t.out);
     t.count = mx_count(t.in);
-    return mx_comm_run(&t, mx_collective_attrs(call)->async);
+    return mx_comm_run(&t, async);
 }
 
 /* ---- all_reduce ---- */
@@ -130,7 +130,10 @@ static mx_status all_reduce_infer(mx_call *call)
 
 static mx_cost all_reduce_cost(const mx_call *call) { return mx_collective_cost(call, MX_ALL_REDUCE); }
 
-static mx_status all_reduce_host(mx_call *call) { return run_whole(call, MX_ALL_REDUCE, 0); }
+static mx_status all_reduce_host(mx_call *call)
+{
+    return run_whole(call, MX_ALL_REDUCE, 0, mx_collective_attrs(call)->async);
+}
 
 static const char *const all_reduce_grads[] = {"same", "all_reduce", NULL};
 
@@ -314,9 +317,12 @@ static mx_status permute_infer(mx_call *call)
 
 static mx_cost permute_cost(const mx_call *call) { return mx_collective_cost(call, MX_PERMUTE); }
 
+/* A large one is split into its start, which is this call, and its end, where somebody needs the values. */
 static mx_status permute_host(mx_call *call)
 {
-    return run_whole(call, MX_PERMUTE, (int)mx_collective_attrs(call)->shift);
+    const mx_collective_attr *a = mx_collective_attrs(call);
+    bool async = a->async || mx_bytes(call->in[0]) >= mx_comm.permute_decomposer_bytes;
+    return run_whole(call, MX_PERMUTE, (int)a->shift, async);
 }
 
 static mx_status permute_vjp(mx_vjp *v)
@@ -330,7 +336,8 @@ static const mx_attr permute_attrs[] = {
     MX_COLLECTIVE_AXIS,
     {"shift", MX_ATTR_INT, offsetof(mx_collective_attr, shift), 1, NULL,
      "places around the ring of ranks; negative: the other way"},
-    MX_COLLECTIVE_ASYNC,
+    {"async", MX_ATTR_BOOL, offsetof(mx_collective_attr, async), 0, NULL,
+     "return at once; who needs the values waits (t:wait()). So do all from permute_decomposer_bytes on"},
     {0},
 };
 
@@ -377,7 +384,8 @@ static mx_cost broadcast_cost(const mx_call *call) { return mx_collective_cost(c
 
 static mx_status broadcast_host(mx_call *call)
 {
-    return run_whole(call, MX_BROADCAST, (int)mx_collective_attrs(call)->root);
+    const mx_collective_attr *a = mx_collective_attrs(call);
+    return run_whole(call, MX_BROADCAST, (int)a->root, a->async);
 }
 
 static mx_status broadcast_vjp(mx_vjp *v)

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-mx_comm_settings mx_comm = {.prefetch_bytes = 1 << 30};
+mx_comm_settings mx_comm = {.prefetch_bytes = 1 << 30, .permute_decomposer_bytes = INT64_MAX};
 
 /* One exchange of one or more tensors. */
 typedef struct batch {

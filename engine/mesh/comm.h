@@ -14,10 +14,11 @@
 typedef struct mx_comm_settings {
     /* Of each kind: a batch of asynchronous ones is closed when it has as much; 0: at once. */
     int64_t combine_bytes[MX_EXCHANGE_KINDS];
-    int64_t prefetch_bytes; /* gathered ahead and not yet used, at most */
-    bool async_all_reduce;  /* of gradients, while backward goes on */
-    bool gradients_in_bf16; /* they travel and stay as bf16 (summed in f32); else as they are, f32 */
-    bool debug;             /* compare call sites, and over machines too, before each collective */
+    int64_t prefetch_bytes;           /* gathered ahead and not yet used, at most */
+    int64_t permute_decomposer_bytes; /* permutes from here on are asynchronous, whether they ask for it or not */
+    bool async_all_reduce;            /* of gradients, while backward goes on */
+    bool gradients_in_bf16;           /* they travel and stay as bf16 (summed in f32); else as they are, f32 */
+    bool debug;                       /* compare call sites, and over machines too, before each collective */
 } mx_comm_settings;
 extern mx_comm_settings mx_comm;
 

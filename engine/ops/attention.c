@@ -1,19 +1,10 @@
 /* Attention and its gradient. The masks and options are those of kernels/attention.h. */
+#include "ops/attention.h"
+
 #include "kernels/attention.h"
 #include "ops/rows.h"
 
 #include <math.h>
-
-typedef struct attention_attr {
-    bool causal;
-    int64_t window, offset, kv_length;
-    double softcap, scale;
-} attention_attr;
-
-typedef struct attention_grad_attr {
-    attention_attr attention; /* first: both operations read it */
-    int dq_dtype, dk_dtype, dv_dtype;
-} attention_grad_attr;
 
 enum { Q, K, V, Q_SEGMENTS, K_SEGMENTS };                      /* inputs of attention */
 enum { OUT = 3, LSE, DOUT, GRAD_Q_SEGMENTS, GRAD_K_SEGMENTS }; /* inputs of its gradient after q, k and v */
@@ -24,7 +15,7 @@ static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? ca
  */
 static mx_attention attention_of(const mx_call *call, int segments)
 {
-    const attention_attr *attr = mx_call_attr(call);
+    const mx_attention_attr *attr = mx_call_attr(call);
     const mx_tensor *q = call->in[Q], *k = call->in[K];
     mx_attention a = {.batch = q->shape.size[0],
                       .queries = q->shape.size[1],
@@ -36,6 +27,7 @@ static mx_attention attention_of(const mx_call *call, int segments)
                       .causal = attr->causal,
                       .window = attr->window,
                       .offset = attr->offset,
+                      .first_query = attr->first_query,
                       .kv_length = attr->kv_length,
                       .softcap = (float)attr->softcap,
                       .scale = (float)attr->scale,
@@ -49,18 +41,11 @@ static mx_attention attention_of(const mx_call *call, int segments)
     return a;
 }
 
-static mx_status check_options(const mx_call *call)
+mx_status mx_attention_check_scores(const mx_call *call, const mx_attention_attr *attr)
 {
-    const attention_attr *attr = mx_call_attr(call);
     int64_t keys = call->in[K]->shape.size[1];
     if (attr->window < 0)
         return mx_bad_value(call, "window = %lld must not be negative (0: no window)", (long long)attr->window);
-    if (attr->offset < 0)
-        return mx_bad_value(call, "offset = %lld, the position of the first query, must not be negative",
-                            (long long)attr->offset);
-    if (attr->kv_length < 0 || attr->kv_length > keys)
-        return mx_bad_value(call, "kv_length = %lld must be between 0 (all keys) and %lld, the keys that k has",
-                            (long long)attr->kv_length, (long long)keys);
     if (!(attr->softcap >= 0) || isinf(attr->softcap))
         return mx_bad_value(call, "softcap = %g must be positive, or 0 for none", attr->softcap);
     if (!(attr->scale >= 0) || isinf(attr->scale))
@@ -69,6 +54,22 @@ static mx_status check_options(const mx_call *call)
         return mx_bad_shape(call, "%lld keys are more than the %lld that attention takes", (long long)keys,
                             (long long)MX_ATTENTION_MAX_KEYS);
     return MX_OK;
+}
+
+static mx_status check_options(const mx_call *call)
+{
+    const mx_attention_attr *attr = mx_call_attr(call);
+    int64_t keys = call->in[K]->shape.size[1];
+    if (attr->offset < 0)
+        return mx_bad_value(call, "offset = %lld, the position of the first query, must not be negative",
+                            (long long)attr->offset);
+    if (attr->first_query < 0)
+        return mx_bad_value(call, "first_query = %lld must not be negative (0: all attend)",
+                            (long long)attr->first_query);
+    if (attr->kv_length < 0 || attr->kv_length > keys)
+        return mx_bad_value(call, "kv_length = %lld must be between 0 (all keys) and %lld, the keys that k has",
+                            (long long)attr->kv_length, (long long)keys);
+    return mx_attention_check_scores(call, attr);
 }
 
 static mx_status check_segments(const mx_call *call, int segments)
@@ -86,7 +87,7 @@ static mx_status check_segments(const mx_call *call, int segments)
     return mx_want_shape(call, segments + 1, &keys);
 }
 
-static mx_status check_tensors(const mx_call *call, int segments)
+mx_status mx_attention_check_tensors(const mx_call *call)
 {
     const mx_tensor *q = call->in[Q], *k = call->in[K], *v = call->in[V];
     for (int i = Q; i <= V; i++) {
@@ -107,6 +108,12 @@ static mx_status check_tensors(const mx_call *call, int segments)
     if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
         return mx_bad_shape(call, "the %lld heads of q must be a multiple of the %lld heads of k and v",
                             (long long)heads, (long long)kv_heads);
+    return MX_OK;
+}
+
+static mx_status check_inputs(const mx_call *call, int segments)
+{
+    MX_TRY(mx_attention_check_tensors(call));
     MX_TRY(check_segments(call, segments));
     return check_options(call);
 }
@@ -115,7 +122,7 @@ static mx_status check_tensors(const mx_call *call, int segments)
 
 static mx_status attention_infer(mx_call *call)
 {
-    MX_TRY(check_tensors(call, Q_SEGMENTS));
+    MX_TRY(check_inputs(call, Q_SEGMENTS));
     const mx_shape *q = &call->in[Q]->shape;
     MX_TRY(mx_out(call, 0, call->in[Q]->dtype, q));
     return mx_out(call, 1, MX_F32, &(mx_shape){3, {q->size[0], q->size[2], q->size[1]}});
@@ -150,8 +157,8 @@ static mx_status attention_vjp(mx_vjp *v)
     if (!v->out_grad[0])
         return MX_OK;
     const mx_call *call = v->call;
-    attention_grad_attr attr = {*(const attention_attr *)mx_call_attr(call), (int)mx_vjp_dtype(v, Q),
-                                (int)mx_vjp_dtype(v, K), (int)mx_vjp_dtype(v, V)};
+    mx_attention_grad_attr attr = {*(const mx_attention_attr *)mx_call_attr(call), (int)mx_vjp_dtype(v, Q),
+                                   (int)mx_vjp_dtype(v, K), (int)mx_vjp_dtype(v, V)};
     mx_tensor *grads[3], *dout;
     MX_TRY(mx_out_grad(v, 0, &dout));
     mx_tensor *in[] = {call->in[Q],
@@ -170,16 +177,22 @@ static mx_status attention_vjp(mx_vjp *v)
 }
 
 #define ATTENTION_ATTRS                                                                                                \
-    {"causal", MX_ATTR_BOOL, offsetof(attention_attr, causal), 0, NULL, "a query attends to no later position"},       \
-        {"window", MX_ATTR_INT, offsetof(attention_attr, window),                                                      \
+    {"causal", MX_ATTR_BOOL, offsetof(mx_attention_attr, causal), 0, NULL, "a query attends to no later position"},    \
+        {"window", MX_ATTR_INT, offsetof(mx_attention_attr, window),                                                   \
          0,        NULL,        "attends to positions less than this far away; 0: to any"},                            \
-        {"softcap", MX_ATTR_FLOAT, offsetof(attention_attr, softcap),                                                  \
+        {"softcap", MX_ATTR_FLOAT, offsetof(mx_attention_attr, softcap),                                               \
          0,         NULL,          "scores s become softcap * tanh(s / softcap); 0: they stay"},                       \
-        {"scale", MX_ATTR_FLOAT, offsetof(attention_attr, scale), 0, NULL, "of the scores; 0: 1 / sqrt(head_dim)"},    \
-        {"offset", MX_ATTR_INT, offsetof(attention_attr, offset),                                                      \
+        {"scale", MX_ATTR_FLOAT, offsetof(mx_attention_attr, scale), 0, NULL, "of the scores; 0: 1 / sqrt(head_dim)"}, \
+        {"offset", MX_ATTR_INT, offsetof(mx_attention_attr, offset),                                                   \
          0,        NULL,        "position of the first query (key j is at position j)"},                               \
+        {"first_query",                                                                                                \
+         MX_ATTR_INT,                                                                                                  \
+         offsetof(mx_attention_attr, first_query),                                                                     \
+         0,                                                                                                            \
+         NULL,                                                                                                         \
+         "those before attend to nothing"},                                                                            \
     {                                                                                                                  \
-        "kv_length", MX_ATTR_INT, offsetof(attention_attr, kv_length), 0, NULL, "how many keys count; 0: all"          \
+        "kv_length", MX_ATTR_INT, offsetof(mx_attention_attr, kv_length), 0, NULL, "how many keys count; 0: all"       \
     }
 
 static const mx_attr attention_attrs[] = {ATTENTION_ATTRS, {0}};
@@ -192,7 +205,7 @@ const mx_op mx_op_attention = {
     .n_out = 2, /* out; lse (B, H, S) f32 */
     .n_results = 1,
     .attrs = attention_attrs,
-    .attr_bytes = sizeof(attention_attr),
+    .attr_bytes = sizeof(mx_attention_attr),
     .reads_in = 1u << Q | 1u << K | 1u << V | 1u << Q_SEGMENTS | 1u << K_SEGMENTS,
     .reads_out = 1u << 0 | 1u << 1,
     .infer = attention_infer,
@@ -205,8 +218,8 @@ const mx_op mx_op_attention = {
 
 static mx_status attention_grad_infer(mx_call *call)
 {
-    const attention_grad_attr *attr = mx_call_attr(call);
-    MX_TRY(check_tensors(call, GRAD_Q_SEGMENTS));
+    const mx_attention_grad_attr *attr = mx_call_attr(call);
+    MX_TRY(check_inputs(call, GRAD_Q_SEGMENTS));
     const mx_tensor *q = call->in[Q];
     for (int i = OUT; i <= DOUT; i += DOUT - OUT) {
         MX_TRY(mx_want_dtype(call, i, 1u << q->dtype));
@@ -243,11 +256,11 @@ static mx_status attention_grad_host(mx_call *call)
     return mx_attention_backward(&a);
 }
 
-static const mx_attr attention_grad_attrs[] = {
+static const mx_attr mx_attention_grad_attrs[] = {
     ATTENTION_ATTRS,
-    {"dq_dtype", MX_ATTR_DTYPE, offsetof(attention_grad_attr, dq_dtype), -1, NULL, "of dq; that of q"},
-    {"dk_dtype", MX_ATTR_DTYPE, offsetof(attention_grad_attr, dk_dtype), -1, NULL, "of dk; that of q"},
-    {"dv_dtype", MX_ATTR_DTYPE, offsetof(attention_grad_attr, dv_dtype), -1, NULL, "of dv; that of q"},
+    {"dq_dtype", MX_ATTR_DTYPE, offsetof(mx_attention_grad_attr, dq_dtype), -1, NULL, "of dq; that of q"},
+    {"dk_dtype", MX_ATTR_DTYPE, offsetof(mx_attention_grad_attr, dk_dtype), -1, NULL, "of dk; that of q"},
+    {"dv_dtype", MX_ATTR_DTYPE, offsetof(mx_attention_grad_attr, dv_dtype), -1, NULL, "of dv; that of q"},
     {0},
 };
 
@@ -257,9 +270,61 @@ const mx_op mx_op_attention_grad = {
     .inputs = (const char *const[]){"q", "k", "v", "out", "lse", "dout", "segments_q?", "segments_k?", NULL},
     .n_out = 3,
     .n_results = 3,
-    .attrs = attention_grad_attrs,
-    .attr_bytes = sizeof(attention_grad_attr),
+    .attrs = mx_attention_grad_attrs,
+    .attr_bytes = sizeof(mx_attention_grad_attr),
     .infer = attention_grad_infer,
     .cost = attention_grad_cost,
     .host = attention_grad_host,
+};
+
+/* ---- attention_merge_ ---- */
+
+enum { SUMS, SUMS_LSE, PART, PART_LSE };
+
+static mx_status merge_infer(mx_call *call)
+{
+    MX_TRY(mx_want_dtype(call, SUMS, 1u << MX_F32));
+    MX_TRY(mx_want_dtype(call, PART, MX_FLOATS));
+    if (call->in[SUMS]->shape.n_dims != 4)
+        return mx_bad_shape(call, "sums must be (batch, queries, heads, head_dim)");
+    const mx_shape *sums = &call->in[SUMS]->shape;
+    MX_TRY(mx_want_shape(call, PART, sums));
+    for (int i = SUMS_LSE; i <= PART_LSE; i += PART_LSE - SUMS_LSE) {
+        MX_TRY(mx_want_dtype(call, i, 1u << MX_F32));
+        MX_TRY(mx_want_shape(call, i, &(mx_shape){3, {sums->size[0], sums->size[2], sums->size[1]}}));
+    }
+    return MX_OK;
+}
+
+static mx_cost merge_cost(const mx_call *call)
+{
+    mx_cost cost = mx_cost_of(call, 3.0 * (double)mx_count(call->in[SUMS]));
+    cost.bytes_written = (double)(mx_bytes(call->in[SUMS]) + mx_bytes(call->in[SUMS_LSE]));
+    return cost;
+}
+
+static mx_status merge_host(mx_call *call)
+{
+    const mx_tensor *part = call->in[PART];
+    const mx_attention a = {.batch = part->shape.size[0],
+                            .queries = part->shape.size[1],
+                            .n_heads = part->shape.size[2],
+                            .head_dim = part->shape.size[3],
+                            .dtype = part->dtype,
+                            .out = mx_data(part),
+                            .lse = mx_f32(call->in[PART_LSE])};
+    mx_attention_merge(&a, mx_f32(call->in[SUMS]), mx_f32(call->in[SUMS_LSE]));
+    return MX_OK;
+}
+
+const mx_op mx_op_attention_merge_ = {
+    .name = "attention_merge_",
+    .doc =
+        "what attention gave for some keys (sums f32 (B, S, H, D), lse (B, H, S)) becomes what it gives for those and "
+        "the keys that gave out and out_lse",
+    .inputs = (const char *const[]){"sums", "lse", "out", "out_lse", NULL},
+    .flags = MX_OP_MUTATES,
+    .infer = merge_infer,
+    .cost = merge_cost,
+    .host = merge_host,
 };

@@ -84,6 +84,7 @@ enum {
     MX_OP_SOURCE = 4, /* no tensor input need be given */
     MX_OP_COLLECTIVE = 8,   /* all ranks of an axis must call it; waits by itself for values that are under way */
     MX_OP_OWN_STORAGE = 16, /* host gives out[0] its storage; apply allocates nothing */
+    MX_OP_COMPOSITE = 64,   /* host applies other operations, unrecorded: they are timed and charged in its place */
     MX_OP_REGATHER = 32, /* backward does not keep its result but calls it again, whatever the policy (tape/tape.h) */
 };
 

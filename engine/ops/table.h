@@ -30,7 +30,7 @@
     /* rope.c */ \
     X(rope) \
     /* attention.c */ \
-    X(attention) X(attention_grad) \
+    X(attention) X(attention_grad) X(attention_merge_) \
     /* embedding.c */ \
     X(embedding) X(embedding_grad) X(embedding_acc) \
     /* loss.c */ \
@@ -39,9 +39,11 @@
     X(reshape) X(narrow) X(narrow_grad) X(narrow_grad_acc) X(write_slice) X(concat) \
     /* permute.c */ \
     X(permute) X(transpose) X(gather) X(gather_grad) \
-    /* mesh/collective.c */ \
+    /* mesh/collective.c, mesh/gather.c */ \
     X(all_reduce) X(all_reduce_) X(fan_out) X(shard) X(all_gather) X(all_gather_) X(reduce_scatter) X(reduce_scatter_) \
-    X(all_to_all) X(all_to_all_) X(collective_permute) X(collective_permute_) X(broadcast) X(broadcast_)
+    X(all_to_all) X(all_to_all_) X(collective_permute) X(collective_permute_) X(broadcast) X(broadcast_) \
+    /* mesh/ring.c */ \
+    X(ring_attention)
 /* clang-format on */
 
 #define MX_DECLARE_OP(name) extern const mx_op mx_op_##name;

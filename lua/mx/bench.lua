@@ -43,7 +43,7 @@ end
 -- Which words the user may give: those of the benchmark, the mesh and communication. Other keys are the job's.
 local WORDS = {
     "^bench_seconds$", "^era$", "^remat_policy$", "^metrics_file$", "^ici_fsdp_parallelism$", "^ici_tensor_parallelism$",
-    "^async_", "_combine_threshold_bytes$", "^prefetch_", "^debug_collectives$", "^collective_timeout_s$",
+    "^async_", "_threshold_bytes$", "^prefetch_", "^debug_collectives$", "^collective_timeout_s$",
 }
 
 local function load_config(name, published, words)

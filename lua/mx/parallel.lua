@@ -132,8 +132,8 @@ end
 ---@param mesh mx.Mesh
 ---@param shape table of mx.models.shape
 ---@param parameters table[] of mx.models.parameters
----@param o table of a config: context_parallel_load_balance, async_all_gather,
----       async_reduce_scatter, shard_optimizer_over_data
+---@param o table of a config: context_parallel_load_balance, context_parallel_strategy,
+---       async_all_gather, async_reduce_scatter, shard_optimizer_over_data
 ---@return mx.Parallel
 function parallel.new(mesh, shape, parameters, o)
     local rules = mesh.rules
@@ -419,10 +419,8 @@ local function in_sequence(self, t)
     return concat(pieces)
 end
 
---- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
---- part. Collective.
----@return any (B, S, H, D)
-function Parallel:attention(q, k, v, options)
+-- Keys and values of the whole sequence come together on every rank.
+local function gathered_attention(self, q, k, v, options)
     local S, n, i = q:size(2), self.mesh:size(self.context), self.mesh:index(self.context)
     local gather = { axis = self.context, dim = 2, async = self.o.async_all_gather }
     k, v = mx.all_gather(k, gather), mx.all_gather(v, gather)
@@ -441,6 +439,17 @@ function Parallel:attention(q, k, v, options)
         attend(mx.narrow(q, { dim = 2, start = 1, length = piece }), i * piece),
         attend(mx.narrow(q, { dim = 2, start = piece + 1, length = piece }), (2 * n - 1 - i) * piece),
     }, { dim = 2 })
+end
+
+--- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
+--- part. Collective.
+---@return any (B, S, H, D)
+function Parallel:attention(q, k, v, options)
+    if self.o.context_parallel_strategy == "all_gather" then
+        return gathered_attention(self, q, k, v, options)
+    end
+    options.axis, options.balanced = self.context, self.zigzag
+    return mx.ring_attention(q, k, v, options)
 end
 
 --- Positions 0, 1, ... of the tokens of B whole sequences: (B, S) i32.

@@ -8,6 +8,8 @@
 --     weights, gathered (fsdp, context, expert)        6 B P / (6 P)                 = B
 --     keys and values, gathered (context)              4 S S H D / context / (4 S K D) = S H / (K context), by the
 --                                                      share of S S that the mask leaves: half of it when causal
+--         the same around a ring: once more in the backward pass, where gradients are f32, and a third time where it
+--         computes attention again; a window ends the way early
 --     output of the MLP, reduce-scattered (tensor)     2 B (M / tensor) E / (2 B E)  = M / tensor
 --     activations, sent to the next stage (stage)      6 B M E layers / (4 B E)      = 1.5 M layers of a stage
 --
@@ -16,6 +18,7 @@
 
 local mx = require "mx"
 local picture = require "mx.mesh_picture"
+local remat = require "mx.remat"
 local util = require "mx.util"
 
 local roofline = {}
@@ -96,6 +99,9 @@ local function quantities(cfg, shape, plan, ici, dcn)
     q.length_share = product(q.length, q.size)
     q.sequences = q.tokens * q.length_share / cfg.max_target_length
     q.S, q.width = cfg.max_target_length, shape.dtype == "bf16" and 2 or 4
+    q.ring = cfg.context_parallel_strategy == "ring"
+    q.attends_again = cfg.remat_policy ~= "none"
+        and not util.contains(remat.policies[cfg.remat_policy], "context")
     q.tensor, q.head_parts, q.stages = product(q.mlp, q.size), product(q.heads, q.size), product(q.stage, q.size)
     q.params = mx.models.count(shape) / (q.tensor * q.stages)
     q.layers = shape.layers / q.stages
@@ -103,6 +109,16 @@ local function quantities(cfg, shape, plan, ici, dcn)
 end
 
 -- ---- the collectives ----
+
+-- How often keys and values travel along context in a step, in the dtype that layers compute in.
+local function key_trips(q)
+    if not q.ring then
+        return 3 -- gathered, gathered again, and their gradients scattered
+    end
+    local trips, hops, tokens = 2 + 4 / q.width + (q.attends_again and 1 or 0), q.length_share - 1, q.S / q.length_share
+    local seen = q.shape.window > 0 and (q.shape.window + tokens - 2) // tokens or hops
+    return hops > 0 and trips * math.min(seen, hops) / hops or trips
+end
 
 -- Each: the axes that it runs over, what it is, and FLOPs and bytes of a step, forward and backward, on a device. What
 -- a forward pass sends counts three times, as its FLOPs do. `inside`: what bytes that cross slices are divided by.
@@ -120,14 +136,18 @@ local COLLECTIVES = {
         inside = function(q) return product(q.gathers, q.ici) end,
     },
     {
-        axes = "length", what = "keys and values: all-gather; their gradients: reduce-scatter",
+        axes = "length",
+        what = function(q)
+            return q.ring and "keys and values: around the ring, behind attention; their gradients: too"
+                or "keys and values: all-gather; their gradients: reduce-scatter"
+        end,
         flops = function(q)
             local square = 4 * q.S * q.S * q.shape.heads * q.shape.head_dim * mask_share(q.shape, q.S)
             return 3 * q.layers * q.sequences * square / q.length_share / q.head_parts * q.passes
         end,
         bytes = function(q)
             local both = 2 * q.S * q.shape.kv_heads * q.shape.head_dim / q.head_parts
-            return 3 * q.layers * q.sequences * both * q.width * q.passes
+            return key_trips(q) * q.layers * q.sequences * both * q.width * q.passes
         end,
         inside = function(q) return product(q.length, q.ici) end,
     },
@@ -170,17 +190,22 @@ local COLLECTIVES = {
 ---@field needed number FLOPs / byte of the hardware
 ---@field compute_bound boolean
 
+local function row_of(q, axis, level, collective, machine)
+    local what = type(collective.what) == "function" and collective.what(q) or collective.what
+    local flops = collective.flops(q)
+    local bytes = collective.bytes(q) / (level == "dcn" and collective.inside(q) or 1)
+    local needed = machine.peak / machine[level]
+    return bytes > 0 and {
+        axis = axis, size = q[level][axis], level = level, what = what, bytes = bytes, flops = flops,
+        intensity = flops / bytes, needed = needed, compute_bound = flops / bytes > needed,
+    } or nil
+end
+
 local function rows_of_axis(q, axis, machine, rows)
     for _, level in ipairs(LEVELS) do
         for _, collective in ipairs(q[level][axis] > 1 and COLLECTIVES or {}) do
             if q[collective.axes][axis] then
-                local flops = collective.flops(q)
-                local bytes = collective.bytes(q) / (level == "dcn" and collective.inside(q) or 1)
-                local needed = machine.peak / machine[level]
-                rows[#rows + 1] = {
-                    axis = axis, size = q[level][axis], level = level, what = collective.what, bytes = bytes,
-                    flops = flops, intensity = flops / bytes, needed = needed, compute_bound = flops / bytes > needed,
-                }
+                rows[#rows + 1] = row_of(q, axis, level, collective, machine)
             end
         end
     end

@@ -52,6 +52,7 @@ function train.mesh(config)
         all_gather_combine_bytes = config.all_gather_combine_threshold_bytes,
         reduce_scatter_combine_bytes = config.reduce_scatter_combine_threshold_bytes,
         all_reduce_combine_bytes = config.all_reduce_combine_threshold_bytes,
+        permute_decomposer_bytes = config.collective_permute_decomposer_threshold_bytes,
         async_all_reduce = config.async_all_reduce,
         gradients_in_bf16 = config.grad_dtype == "bfloat16",
         prefetch_bytes = config.prefetch_memory_limit_bytes,

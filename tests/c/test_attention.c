@@ -62,7 +62,7 @@ static double *zeros(int64_t n) { return calloc((size_t)n + 1, sizeof(double)); 
 static bool may_attend(const mx_attention *a, int64_t b, int64_t i, int64_t j)
 {
     int64_t x = a->offset + i, length = a->kv_length ? a->kv_length : a->keys;
-    if (j >= length || (a->causal && j > x) || (a->window && llabs(x - j) >= a->window))
+    if (i < a->first_query || j >= length || (a->causal && j > x) || (a->window && llabs(x - j) >= a->window))
         return false;
     return !a->q_segments || a->q_segments[b * a->queries + i] == a->k_segments[b * a->keys + j];
 }
@@ -392,6 +392,65 @@ static void test_sizes(void)
         }
 }
 
+/* Queries that are left out: within a panel, whole panels and blocks, nearly all, and those of a decoder. */
+static void test_first_query(void)
+{
+    for (int i = 0; i < 48; i++) {
+        mx_attention a = {.batch = 2, .queries = 90, .keys = 70, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16};
+        a.queries = (int64_t[]){90, 4, 400}[i % 3];
+        a.first_query = (int64_t[]){a.queries / 2, 1, a.queries - 1, a.queries}[i / 3 % 4];
+        a.causal = i / 12 & 1;
+        a.offset = a.causal ? 20 : 0;
+        a.kv_length = i / 24 ? 51 : 0;
+        test_problem(&a, i & 1);
+    }
+}
+
+/* What a run of 40 keys of p gives, merged into sums and lse; no query sees those from 80 on. */
+static void merge_run(const problem *p, int64_t start, void *out, float *sums, float *lse)
+{
+    int64_t row = p->a.head_dim * (int64_t)mx_dtype_bytes(p->a.dtype);
+    mx_attention part = p->a;
+    float *part_lse = malloc((size_t)(part.n_heads * part.queries) * sizeof *part_lse);
+    part.keys = 40;
+    part.kv_length = 0;
+    part.first_query = start < 80 ? 0 : part.queries;
+    part.k = (const char *)part.k + start * row;
+    part.v = (const char *)part.v + start * row;
+    part.out = out;
+    part.lse = part_lse;
+    CHECK(mx_attention_forward(&part) == MX_OK, "%s", mx_message());
+    mx_attention_merge(&part, sums, lse);
+    free(part_lse);
+}
+
+/* Attention to one run of keys after the other is attention to all; sums are not read before there are any. */
+static void test_merge(void)
+{
+    for (int d = MX_F32; d <= MX_BF16; d++) {
+        mx_attention a = {.batch = 1, .queries = 75, .keys = 120, .n_heads = 4, .n_kv_heads = 1, .head_dim = 24};
+        a.dtype = (mx_dtype)d;
+        a.kv_length = 80;
+        problem p = problem_new(&a, 0);
+        refer(&p, false);
+        int64_t n = query_count(&a), rows = a.n_heads * a.queries;
+        float *sums = malloc((size_t)n * sizeof *sums), *lse = malloc((size_t)rows * sizeof *lse);
+        float *out = malloc((size_t)n * sizeof *out);
+        memset(sums, 0xff, (size_t)n * sizeof *sums); /* NaN */
+        for (int64_t i = 0; i < rows; i++)
+            lse[i] = -INFINITY;
+        for (int run = 0; run < 4; run++)
+            merge_run(&p, (int64_t[]){80, 0, 80, 40}[run], out, sums, lse);
+        double error = worst(sums, MX_F32, p.out, p.out_size, n), bound = a.dtype == MX_F32 ? 1e-5 : 1.0 / 256;
+        CHECK(error <= bound, "%s merged: %g", mx_dtype_name(a.dtype), error);
+        CHECK(worst_lse(lse, p.lse, rows) <= 1e-5, "%s merged: lse", mx_dtype_name(a.dtype));
+        free(sums);
+        free(lse);
+        free(out);
+        problem_free(&p);
+    }
+}
+
 /* Several blocks of rows and of keys on any cache, and several chunks of the backward pass. */
 static void test_blocks(void)
 {
@@ -526,6 +585,8 @@ int main(void)
     test_pairs();
     test_options();
     test_sizes();
+    test_first_query();
+    test_merge();
     test_decode();
     test_blocks();
     test_nothing();

@@ -50,6 +50,8 @@ local ELSEWHERE = {
     broadcast_ = "tests/mpi",
     fan_out = "tests/mpi",
     shard = "tests/mpi",
+    ring_attention = "tests/mpi",
+    attention_merge_ = "tests/c/test_attention.c, tests/mpi/test_ring.lua",
 }
 
 -- Gradient operations are called by nobody but the gradient of the operation that they are named after, or of a family.

@@ -158,6 +158,31 @@ function TestIntensity.test_keys_and_values_of_context()
         2048 * 16 / (4 * 4) * (2048 * 512 - 512 * 512 / 2) / 2048 ^ 2, 1e-6)
 end
 
+-- Bytes in units of one trip of keys and values, of which gathering makes three.
+function TestIntensity.test_keys_and_values_around_a_ring()
+    local function trips(...)
+        local function bytes(...)
+            return rows(model("ranks=8", "ici context 4", ...), "context")[2].bytes
+        end
+        return 3 * bytes("context_parallel_strategy=ring", ...) / bytes(...)
+    end
+    -- There, there again, back as f32; and with full rematerialisation the forward pass once more.
+    lu.assertAlmostEquals(trips("remat_policy=none"), 1 + 1 + 2, 1e-9)
+    lu.assertAlmostEquals(trips("remat_policy=minimal_with_context"), 1 + 1 + 2, 1e-9)
+    lu.assertAlmostEquals(trips("remat_policy=full"), 1 + 1 + 2 + 1, 1e-9)
+    lu.assertAlmostEquals(trips("remat_policy=none", "dtype=float32"), 1 + 1 + 1, 1e-9)
+    -- A rank has 512 tokens: the first of them sees the last 513 - 512 of the rank before.
+    for window, hops in pairs({ [2] = 1, [513] = 1, [514] = 2, [1025] = 2, [1026] = 3, [2048] = 3 }) do
+        lu.assertAlmostEquals(trips("remat_policy=none", "attention_type=local_sliding",
+            "sliding_window_size=" .. window), 4 * hops / 3, 1e-9, window)
+    end
+    local row = rows(model("ranks=8", "ici context 4", "context_parallel_strategy=ring"), "context")[2]
+    lu.assertStrContains(row.what, "around the ring")
+    local alone = model("ranks=8", "ici context 4", "context_parallel_strategy=ring", "attention_type=local_sliding",
+        "sliding_window_size=1") -- a token sees itself alone: nothing travels
+    lu.assertEquals(#rows(alone, "context"), 1)
+end
+
 -- 1.5 layers of a stage x M: with one layer a stage, M above 1,700 on v5p, and across slices above 49k. The guide's 210
 -- and 6k are for 8 experts a token, which do 8 times the work.
 function TestIntensity.test_stage()

@@ -18,6 +18,7 @@ local MODEL = {
 -- The standard values of configs/base.yml are what a run without these has: everything overlaps.
 local PLAIN = {
     "async_all_gather=false", "async_reduce_scatter=false", "async_all_reduce=false", "prefetch_layers=0",
+    "collective_permute_decomposer_threshold_bytes=" .. (1 << 40),
 }
 
 -- Thresholds: several tensors, but on no mesh all those of a layer; and more than the model has.
@@ -89,6 +90,7 @@ local MESHES = ({
         fsdp = { "ici_fsdp_parallelism=2" },
         data = { "ici_fsdp_parallelism=1", "ici_data_parallelism=2" },
         context = { "ici_fsdp_parallelism=1", "ici_context_parallelism=2" },
+        ring = { "ici_fsdp_parallelism=1", "ici_context_parallelism=2", "context_parallel_strategy=ring" },
     },
     [4] = {
         fsdp = { "ici_fsdp_parallelism=4" },
@@ -104,8 +106,13 @@ local SETTINGS = {
     { "prefetch_layers=1" }, -- of blocking gathers
     { "prefetch_layers=3" },
     { "debug_collectives=true" },
+    { "collective_permute_decomposer_threshold_bytes=0" },
+    { "collective_permute_decomposer_threshold_bytes=5000" }, -- a block has 4096 bytes, its gradients 8192
 }
-local ASYNC = { "async_all_gather=true", "async_reduce_scatter=true", "async_all_reduce=true" }
+local ASYNC = {
+    "async_all_gather=true", "async_reduce_scatter=true", "async_all_reduce=true",
+    "collective_permute_decomposer_threshold_bytes=0",
+}
 for _, bytes in ipairs({ 0, SOME, LARGE }) do
     for _, layers in ipairs({ 0, 1, 3 }) do
         SETTINGS[#SETTINGS + 1] = join(ASYNC, thresholds(bytes), { "prefetch_layers=" .. layers })
@@ -168,6 +175,19 @@ end
 function TestCombining.test_what_is_blocking_is_not_combined()
     local calls = train(MESHES.fsdp, join(PLAIN, thresholds(LARGE))).calls
     lu.assertEquals(calls, train(MESHES.fsdp, join(PLAIN, thresholds(0))).calls)
+end
+
+-- ---- permutes that are split ----
+
+TestDecomposer = {}
+
+-- The seconds that are not hidden: see tests/mpi/test_ring.lua.
+function TestDecomposer.test_the_threshold_reaches_permutes()
+    for _, bytes in ipairs({ 0, 4000, 4001 }) do
+        mx.train.mesh(mx.config.load(join(MODEL, { "collective_permute_decomposer_threshold_bytes=" .. bytes })))
+        lu.assertEquals(mx.collective_permute(mx.zeros { 1000 }):is_pending(), bytes <= 4000)
+        lu.assertEquals(mx.collective_permute(mx.zeros { 1 }):is_pending(), bytes == 0)
+    end
 end
 
 -- ---- gathering ahead ----

@@ -25,12 +25,18 @@ local MESHES = {
     [2] = {
         "data=2", "fsdp=2", "fsdp_transpose=2", "tensor=2", "tensor_sequence=2", "context=2", "expert=2",
         "context=2 context_parallel_load_balance=false", "data=2 shard_optimizer_over_data=true",
+        "context=2 context_parallel_strategy=ring",
+        "context=2 context_parallel_strategy=ring context_parallel_load_balance=false",
     },
-    [3] = { "data=3", "fsdp=3", "tensor=3", "context=3", "tensor_sequence=3" },
+    [3] = {
+        "data=3", "fsdp=3", "tensor=3", "context=3", "tensor_sequence=3", "context=3 context_parallel_strategy=ring",
+        "context=3 context_parallel_strategy=ring context_parallel_load_balance=false",
+    },
     [4] = {
         "fsdp=2 tensor=2", "data=2 fsdp=2", "fsdp=2 tensor_sequence=2", "fsdp=2 context=2", "context=2 tensor=2",
         "tensor=2 tensor_sequence=2", "fsdp=2 fsdp_transpose=2", "dcn_data_parallelism=2 fsdp=2",
-        "data=2 tensor=2 shard_optimizer_over_data=true",
+        "data=2 tensor=2 shard_optimizer_over_data=true", "context=4 context_parallel_strategy=ring",
+        "fsdp=2 context=2 context_parallel_strategy=ring", "context=2 tensor=2 context_parallel_strategy=ring",
     },
     [6] = { "fsdp=3 tensor=2", "data=2 fsdp=3", "context=3 tensor=2", "tensor_sequence=3 fsdp=2" },
     [8] = { "data=2 fsdp=2 tensor=2", "fsdp=2 context=2 tensor=2", "fsdp=4 tensor_sequence=2" },
@@ -40,7 +46,7 @@ local MODELS = RANKS <= 4 and { "tiny", "tiny-gpt2", "tiny-parallel" } or { "tin
 -- "fsdp=2 tensor=2" as words for a config; a whole key stays as it is. The axes that are not named have size 1.
 local function mesh_words(text)
     local words = { "ici_fsdp_parallelism=1" }
-    for key, value in text:gmatch("([%w_]+)=(%w+)") do
+    for key, value in text:gmatch("([%w_]+)=([%w_]+)") do
         local word = (util.contains(mx.mesh.AXES, key) and "ici_%s_parallelism=%s" or "%s=%s"):format(key, value)
         words[key == "fsdp" and 1 or #words + 1] = word
     end
@@ -190,6 +196,21 @@ for _, mesh in ipairs(PASSES_ON or {}) do
     end
 end
 
+-- What a token sees: few before it, none that crosses more than a rank, and all, later ones too; scores with a cap.
+for _, strategy in ipairs((RANKS == 2 or RANKS == 3) and { "ring", "all_gather" } or {}) do
+    local mesh = ("context=%d context_parallel_load_balance=false context_parallel_strategy=%s"):format(RANKS, strategy)
+    for what, words in pairs({
+        window = { "attention_type=local_sliding", "sliding_window_size=4" },
+        wide_window = { "attention_type=local_sliding", "sliding_window_size=15", "attn_logits_soft_cap=2.0" },
+        all = { "attention_type=full", "attn_logits_soft_cap=2.0" },
+    }) do
+        TestSettings["test_" .. what .. "_on_" .. mesh:gsub("[^%w]+", "_")] = function()
+            table.move(EXACT, 1, #EXACT, #words + 1, words)
+            assert_close(on_mesh("tiny", mesh, words), reference("tiny", table.unpack(words)), 1e-5, mesh)
+        end
+    end
+end
+
 if RANKS == 2 then
     -- On the way through the network and back, values are rounded to bf16 one after another, each time by a random part
     -- of 2^-8 of them (its root mean square is below 2^-8 / sqrt(3)): 13 times in a layer (norm, query, RoPE, context,
@@ -207,7 +228,8 @@ if RANKS == 2 then
         local shape, config = expected.model.shape, config_of("tiny")
         local part = math.sqrt(2 * (13 * shape.layers + 2)) * 2 ^ -8
         local part_of_mean = 4 * part / math.sqrt(SEQUENCES * config.max_target_length)
-        for _, mesh in ipairs({ "fsdp=2", "tensor=2", "tensor_sequence=2", "context=2" }) do
+        for _, mesh in ipairs({ "fsdp=2", "tensor=2", "tensor_sequence=2", "context=2",
+            "context=2 context_parallel_strategy=ring" }) do
             local run, path = on_mesh("tiny", mesh, words), 0
             lu.assertAlmostEquals(run.norms[1] / expected.norms[1], 1, part, mesh .. ": norm of step 1")
             for i = 1, STEPS do
@@ -231,9 +253,11 @@ end
 
 -- The settings below are not to change a bit, in the dtype that training has by default.
 local SAME_BITS_ON = ({
-    [2] = { "fsdp=2", "tensor=2", "tensor_sequence=2", "context=2", "data=2" },
-    [3] = { "fsdp=3", "context=3" },
-    [4] = { "fsdp=2 tensor=2", "data=2 fsdp=2" },
+    [2] = {
+        "fsdp=2", "tensor=2", "tensor_sequence=2", "context=2", "data=2", "context=2 context_parallel_strategy=ring",
+    },
+    [3] = { "fsdp=3", "context=3", "context=3 context_parallel_strategy=ring" },
+    [4] = { "fsdp=2 tensor=2", "data=2 fsdp=2", "fsdp=2 context=2 context_parallel_strategy=ring" },
     [8] = { "data=2 fsdp=2 tensor=2" },
 })[RANKS]
 

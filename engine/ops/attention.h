@@ -1,0 +1,26 @@
+/* The options of attention, and the checks that all its operations share. Their first inputs are q (B, S, H, D), k and
+ * v (B, T, K, D). */
+#ifndef MX_OPS_ATTENTION_H
+#define MX_OPS_ATTENTION_H
+
+#include "ops/op.h"
+
+/* Of mx_op_attention and mx_op_attention_grad; what each means is in kernels/attention.h. */
+typedef struct mx_attention_attr {
+    bool causal;
+    int64_t window, offset, first_query, kv_length;
+    double softcap, scale;
+} mx_attention_attr;
+
+typedef struct mx_attention_grad_attr {
+    mx_attention_attr attention; /* first: both operations read it */
+    int dq_dtype, dk_dtype, dv_dtype;
+} mx_attention_grad_attr;
+
+/* MX_ERR_SHAPE, MX_ERR_DTYPE: q, k and v do not go together. */
+mx_status mx_attention_check_tensors(const mx_call *call);
+
+/* MX_ERR_VALUE: window, softcap or scale is out of range; MX_ERR_SHAPE: there are more keys than attention takes. */
+mx_status mx_attention_check_scores(const mx_call *call, const mx_attention_attr *attr);
+
+#endif

@@ -48,13 +48,13 @@ static mx_attention_attr options_of(const ring_attr *attr)
         .causal = attr->causal, .window = attr->window, .softcap = attr->softcap, .scale = attr->scale};
 }
 
-/* The options of attention between our queries and the keys of the rank `hop` places before us; false: the mask leaves
- * nothing. */
+/* The options of attention between our queries and the keys of the rank `hop` places, at least one, before us; false:
+ * the mask leaves nothing. */
 static bool mask_at(const ring *r, int hop, mx_attention_attr *a)
 {
     bool earlier = hop <= r->index; /* not one from the end of the ring */
     *a = options_of(r->attr);
-    if (!a->causal || hop == 0)
+    if (!a->causal)
         return true;
     if (r->attr
             ->balanced) { /* of two pieces each, it is either one of the keys' or one of the queries' that sees all */
@@ -154,37 +154,37 @@ static mx_cost ring_cost(const mx_call *call)
     return (mx_cost){0};
 }
 
-/* What the queries get from the block that has gone `hop` hops; NULL where they do not see it. */
-static mx_status attend(const ring *r, int hop, mx_tensor *part[2])
+/* What the queries get from the current block: out and lse. */
+static mx_status attend(const ring *r, const mx_attention_attr *a, mx_tensor *part[2])
 {
-    mx_attention_attr a;
-    if (!mask_at(r, hop, &a))
-        return MX_OK;
     mx_tensor *in[] = {r->call->in[Q], r->k, r->v};
-    return mx_apply(&mx_op_attention, in, 3, &a, part);
+    return mx_apply(&mx_op_attention, in, 3, a, part);
 }
 
-static mx_status merge(mx_tensor *const all[2], mx_tensor *part[2])
+/* Adds the block of this hop to `all`: out, in f32, and lse. */
+static mx_status add_block(const ring *r, int hop, mx_tensor *const all[2])
 {
-    if (!part[OUT])
+    mx_attention_attr a;
+    mx_tensor *part[2] = {NULL, NULL};
+    if (!mask_at(r, hop, &a))
         return MX_OK;
+    MX_TRY(attend(r, &a, part));
     mx_tensor *in[] = {all[OUT], all[LSE], part[OUT], part[LSE]};
     mx_status status = mx_apply(&mx_op_attention_merge_, in, 4, NULL, NULL);
     release(part, 2);
     return status;
 }
 
-/* all: out, in f32 while blocks are added, and lse. */
 static mx_status forward_blocks(ring *r, mx_tensor *all[2])
 {
-    MX_TRY(attend(r, 0, all));
-    if (r->hops > 0)
-        MX_TRY(mx_grad_cast(&all[OUT], MX_F32));
+    const mx_attention_attr own = options_of(r->attr);
+    MX_TRY(attend(r, &own, all));
+    if (r->hops == 0)
+        return MX_OK;
+    MX_TRY(mx_grad_cast(&all[OUT], MX_F32));
     for (int hop = 1; hop <= r->hops; hop++) {
-        mx_tensor *part[2] = {NULL, NULL};
         MX_TRY(ring_turn(r, hop));
-        MX_TRY(attend(r, hop, part));
-        MX_TRY(merge(all, part));
+        MX_TRY(add_block(r, hop, all));
     }
     return mx_grad_cast(&all[OUT], r->call->out[OUT]->dtype);
 }
@@ -225,23 +225,25 @@ typedef struct gradients {
     mx_tensor *share[2], *coming[2];
 } gradients;
 
-/* What our queries give to the block that has gone `hop` hops; NULL where they do not see it. */
-static mx_status differentiate(const ring *r, int hop, const gradients *g, mx_tensor *part[GRADIENTS])
+/* What our queries give to the current block, and it to them: dq, dk and dv. */
+static mx_status differentiate(const ring *r, const mx_attention_attr *options, const gradients *g,
+                               mx_tensor *part[GRADIENTS])
 {
-    mx_attention_grad_attr a = {.dq_dtype = MX_F32, .dk_dtype = MX_F32, .dv_dtype = MX_F32};
-    if (!mask_at(r, hop, &a.attention))
-        return MX_OK;
+    const mx_attention_grad_attr a = {*options, MX_F32, MX_F32, MX_F32};
     mx_tensor *in[] = {r->call->in[Q], r->k, r->v, r->call->out[OUT], r->call->out[LSE], g->dout};
     return mx_apply(&mx_op_attention_grad, in, 6, &a, part);
 }
 
 static mx_status add_share(const ring *r, int hop, gradients *g)
 {
+    mx_attention_attr options;
     mx_tensor *part[GRADIENTS] = {NULL, NULL, NULL};
-    MX_TRY(differentiate(r, hop, g, part));
+    if (!mask_at(r, hop, &options))
+        return MX_OK;
+    MX_TRY(differentiate(r, &options, g, part));
     g->share[0] = part[DK];
     g->share[1] = part[DV];
-    mx_status status = part[DQ] ? add_to(g->own[DQ], part[DQ]) : MX_OK;
+    mx_status status = add_to(g->own[DQ], part[DQ]);
     mx_release(part[DQ]);
     return status;
 }
@@ -282,7 +284,8 @@ static mx_status pass_on(const ring *r, int hop, gradients *g)
 
 static mx_status backward_blocks(ring *r, gradients *g)
 {
-    MX_TRY(differentiate(r, 0, g, g->own));
+    const mx_attention_attr own = options_of(r->attr);
+    MX_TRY(differentiate(r, &own, g, g->own));
     for (int hop = 1; hop <= r->hops; hop++) {
         MX_TRY(ring_turn(r, hop));
         MX_TRY(add_share(r, hop, g));

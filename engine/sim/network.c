@@ -56,39 +56,61 @@ static bool is_ring(const mx_network *network, const mx_route *route, int d)
     return network->dim[d].wraps && route->size[d] > 2 && route->size[d] * route->stride[d] == network->dim[d].size;
 }
 
-/* Seconds of gathering V bytes, and the bandwidth W of all dimensions together. Ranks that lie `stride` apart share
- * their links with as many other groups. */
-static double torus_gather(const mx_network *network, const mx_route *route, double bytes, double *bandwidth_Bps)
+/* Bandwidth of a chip along dimension d. Ranks that lie `stride` apart share their links with as many other groups. */
+static double dim_bandwidth(const mx_network *network, const mx_route *route, int d)
+{
+    int n = route->size[d];
+    double link_Bps = network->ici_efficiency * network->dim[d].link_Bps / route->stride[d];
+    if (n == 1)
+        return 0;
+    return is_ring(network, route, d) ? 2 * link_Bps : link_Bps * n / (n - 1);
+}
+
+/* Bandwidth W at which each chip can be given what it lacks: the sum of the dimensions, unless some of them are a
+ * bottleneck. The chips of a block that spans the other dimensions need the same data from outside, and share what
+ * comes in: the two dies of a chip lie close together, and can take in no more than the chip's links bring. */
+static double torus_bandwidth(const mx_network *network, const mx_route *route)
+{
+    double least_Bps = INFINITY;
+    for (unsigned dims = 1; dims < 1u << network->n_dims; dims++) {
+        double sum_Bps = 0, block_chips = 1;
+        for (int d = 0; d < network->n_dims; d++)
+            if (dims >> d & 1u)
+                sum_Bps += dim_bandwidth(network, route, d);
+            else
+                block_chips *= route->size[d];
+        if (sum_Bps > 0)
+            least_Bps = fmin(least_Bps, sum_Bps * block_chips);
+    }
+    return least_Bps;
+}
+
+/* Seconds of gathering V bytes. */
+static double torus_gather(const mx_network *network, const mx_route *route, double bytes)
 {
     double hops = 0;
-    *bandwidth_Bps = 0;
     for (int d = 0; d < network->n_dims; d++) {
         int n = route->size[d];
-        if (n == 1)
-            continue;
-        bool ring = is_ring(network, route, d);
-        double link_Bps = network->ici_efficiency * network->dim[d].link_Bps / route->stride[d];
-        *bandwidth_Bps += ring ? 2 * link_Bps : link_Bps * n / (n - 1);
-        hops += (ring ? (n + 1) / 2 : n - 1) * route->stride[d];
+        hops += (is_ring(network, route, d) ? (n + 1) / 2 : n - 1) * route->stride[d];
     }
-    return fmax(hops * network->hop_s, bytes / *bandwidth_Bps);
+    return fmax(hops * network->hop_s, bytes / torus_bandwidth(network, route));
 }
 
 static double torus_cost(const mx_network *network, const mx_route *route, mx_exchange_kind kind, double bytes)
 {
-    double bandwidth_Bps, gather_s = torus_gather(network, route, bytes, &bandwidth_Bps);
+    double gather_s = torus_gather(network, route, bytes);
     switch (kind) {
     case MX_ALL_REDUCE:
         return 2 * gather_s;
     case MX_ALL_TO_ALL:
-        return torus_gather(network, route, bytes / 4, &bandwidth_Bps);
+        return torus_gather(network, route, bytes / 4);
     case MX_PERMUTE:
         for (int d = network->n_dims - 1; d >= 0; d--)
             if (route->size[d] > 1)
                 return network->hop_s + bytes * route->stride[d] / (network->ici_efficiency * network->dim[d].link_Bps);
         return 0;
     case MX_BARRIER:
-        return torus_gather(network, route, 0, &bandwidth_Bps);
+        return torus_gather(network, route, 0);
     default:
         return gather_s;
     }

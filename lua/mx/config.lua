@@ -82,7 +82,7 @@ local RULES = {
     temperature = { min = 0 },
     top_k = { min = 0 },
     top_p = { min = 0, max = 1 },
-    ranks = { min = 1 },
+    ranks = { min = 1, rest = -1 },
     peak_tflops = { min = 0 },
     candidates = { min = 1 },
     top = { min = 1 },

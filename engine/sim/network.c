@@ -56,44 +56,46 @@ static bool is_ring(const mx_network *network, const mx_route *route, int d)
     return network->dim[d].wraps && route->size[d] > 2 && route->size[d] * route->stride[d] == network->dim[d].size;
 }
 
-/* Bandwidth of a chip along dimension d. Ranks that lie `stride` apart share their links with as many other groups. */
+/* Bandwidth into a chip along dimension d. Ranks that lie `stride` apart share their links with as many other groups.
+ */
 static double dim_bandwidth(const mx_network *network, const mx_route *route, int d)
 {
-    int n = route->size[d];
     double link_Bps = network->ici_efficiency * network->dim[d].link_Bps / route->stride[d];
-    if (n == 1)
-        return 0;
-    return is_ring(network, route, d) ? 2 * link_Bps : link_Bps * n / (n - 1);
+    return is_ring(network, route, d) ? 2 * link_Bps : link_Bps;
 }
 
-/* Bandwidth W at which each chip can be given what it lacks: the sum of the dimensions, unless some of them are a
- * bottleneck. The chips of a block that spans the other dimensions need the same data from outside, and share what
- * comes in: the two dies of a chip lie close together, and can take in no more than the chip's links bring. */
-static double torus_bandwidth(const mx_network *network, const mx_route *route)
+/* Seconds of bringing a block of chips what it lacks of V bytes, over the links that lead into it along `dims`, a bit
+ * for each dimension; the block spans the others. 0: there are no chips along `dims`. (A ring is V / W, as it is
+ * published, without the part that is there already.) */
+static double block_gather(const mx_network *network, const mx_route *route, unsigned dims, double bytes)
 {
-    double least_Bps = INFINITY;
-    for (unsigned dims = 1; dims < 1u << network->n_dims; dims++) {
-        double sum_Bps = 0, block_chips = 1;
-        for (int d = 0; d < network->n_dims; d++)
-            if (dims >> d & 1u)
-                sum_Bps += dim_bandwidth(network, route, d);
-            else
-                block_chips *= route->size[d];
-        if (sum_Bps > 0)
-            least_Bps = fmin(least_Bps, sum_Bps * block_chips);
+    double in_Bps = 0, block_chips = 1, blocks = 1;
+    bool rings = false;
+    for (int d = 0; d < network->n_dims; d++) {
+        if (!(dims >> d & 1u)) {
+            block_chips *= route->size[d];
+        } else if (route->size[d] > 1) {
+            in_Bps += dim_bandwidth(network, route, d);
+            blocks *= route->size[d];
+            rings = rings || is_ring(network, route, d);
+        }
     }
-    return least_Bps;
+    double lacks = rings ? bytes : bytes * (blocks - 1) / blocks;
+    return blocks > 1 ? lacks / (in_Bps * block_chips) : 0;
 }
 
-/* Seconds of gathering V bytes. */
+/* Seconds of gathering V bytes: as long as the block takes that is worst off. Mostly that is a single chip; but the two
+ * dies of one, with a fast link between them, wait for what the links of both bring in. */
 static double torus_gather(const mx_network *network, const mx_route *route, double bytes)
 {
-    double hops = 0;
+    double hops = 0, slowest_s = 0;
     for (int d = 0; d < network->n_dims; d++) {
         int n = route->size[d];
         hops += (is_ring(network, route, d) ? (n + 1) / 2 : n - 1) * route->stride[d];
     }
-    return fmax(hops * network->hop_s, bytes / torus_bandwidth(network, route));
+    for (unsigned dims = 1; dims < 1u << network->n_dims; dims++)
+        slowest_s = fmax(slowest_s, block_gather(network, route, dims, bytes));
+    return fmax(hops * network->hop_s, slowest_s);
 }
 
 static double torus_cost(const mx_network *network, const mx_route *route, mx_exchange_kind kind, double bytes)

@@ -498,7 +498,7 @@ function config.load(words, o)
     check_used(values, chosen_keys(file, pairs_given))
     local loaded = finish(values, order)
     if loaded.hardware ~= "" and o.simulate ~= false then
-        if mx.ranks() > 1 then
+        if mx.ranks() > 1 and not mx.is_simulated() then
             config.refuse(loaded, "hardware", "one process simulates all chips of %s, but there are %d ranks: start "
                 .. "mxlua without mpirun", loaded.hardware, mx.ranks())
         end

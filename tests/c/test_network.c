@@ -106,6 +106,7 @@ static void test_v5e_slice(void)
     CHECK(near(ici(&line, mesh, 2, 2, MX_ALL_GATHER, 2.0 * 256 * 256), 3 * HOP, 1e-12), "three hops");
     CHECK(near(ici(&ring, mesh, 2, 2, MX_ALL_GATHER, 1024), 2 * HOP, 1e-12), "half way around, both ways");
     CHECK(near(ici(&ring, mesh, 2, 1, MX_ALL_GATHER, 1024), 4 * HOP, 1e-12), "half of eight");
+    CHECK(near(ici(&line, mesh, 2, 0, MX_ALL_GATHER, bytes), 31.0 / 32 * bytes / (2 * LINK), 1e-12), "a corner's links");
     CHECK(near(ici(&ring, mesh, 2, 0, MX_BARRIER, 0), 6 * HOP, 1e-12), "half of both sides");
 }
 

@@ -1,8 +1,8 @@
 --- Which parallelism pays: the FLOPs that a device does for each byte it sends, against what the hardware needs.
 --
 -- A collective can hide behind the arithmetic that belongs to it when FLOPs / bytes (its arithmetic intensity) is above
--- peak / link bandwidth; configs/hardware has these. The formulas are those of MaxText's guide to sharding. B tokens that
--- a device computes on in a pass, E emb, M mlp, P parameters:
+-- peak / link bandwidth, for which configs/hardware has the figures. The formulas are those of MaxText's guide to
+-- sharding. B tokens that a device computes on in a pass, E emb, M mlp, P parameters:
 --
 --     gradients, all-reduced (data)                    4 B P / (4 P)                 = B
 --     weights, gathered (fsdp, context, expert)        6 B P / (6 P)                 = B

@@ -38,7 +38,7 @@ local function check_field(path, file, name, kind, needed)
         util.refuse("%s: '%s' is missing", path, name)
     elseif value ~= nil and type(value) ~= kind then
         util.refuse("%s: '%s': expected a %s, got %s", path, name, kind, tostring(value))
-    elseif kind == "number" and value and not (value >= 0) then
+    elseif kind == "number" and value and (value < 0 or value ~= value) then
         util.refuse("%s: '%s': expected a number of at least 0, got %s", path, name, value)
     end
 end
@@ -93,7 +93,7 @@ local function check_together(path, file)
     end
     for _, dtype in ipairs({ "bfloat16", "float32" }) do
         local peak = file.peak_flops[dtype]
-        if type(peak) ~= "number" or not (peak > 0) then
+        if type(peak) ~= "number" or peak <= 0 or peak ~= peak then
             util.refuse("%s: peak_flops: '%s': expected a number above 0, got %s", path, dtype, tostring(peak))
         end
     end

@@ -1,4 +1,4 @@
--- The simulated pod: times and memory against hand-worked ones, what is refused, and that the host is itself afterwards.
+-- The simulated pod: times and memory against hand-worked ones, what is refused, and the host afterwards.
 
 local lu = require "luaunit"
 local mx = require "mx"
@@ -112,7 +112,8 @@ function TestHardware.test_files_that_are_wrong()
     mx.sim.parse(text, "v5e.yml")
     for _, case in ipairs({
         { "memory_Bps: [^\n]*\n", "", "v5e.yml: 'memory_Bps' is missing" },
-        { "memory_Bps: [^\n]*\n", "memory_bps: 1.0\nmemory_Bps: 2.0\n", "unknown field 'memory_bps', did you mean 'memory_Bps'?" },
+        { "memory_Bps: [^\n]*\n", "memory_bps: 1.0\nmemory_Bps: 2.0\n",
+            "unknown field 'memory_bps', did you mean 'memory_Bps'?" },
         { "memory_Bps: [^\n]*\n", "memory_Bps: fast\n", "'memory_Bps': expected a number, got fast" },
         { "memory_Bps: [^\n]*\n", "memory_Bps: -1\n", "'memory_Bps': expected a number of at least 0, got -1" },
         { "memory_Bps: [^\n]*\n", "memory_Bps: 0\n", "'memory_Bps': expected a number above 0" },
@@ -123,7 +124,8 @@ function TestHardware.test_files_that_are_wrong()
         { "4: %[2, 2%]", "4: [2, 3]", "slices: 4: expected 2 sides that multiply to it" },
         { "4: %[2, 2%]", "4: [4]", "slices: 4: expected 2 sides that multiply to it" },
         { "  matrix_efficiency:", "  matrix:", "fitted: 'matrix' is none of attention_efficiency" },
-        { "  matrix_efficiency: [^\n]*\n", "  matrix_efficiency: most\n", "'matrix_efficiency': expected a number above 0" },
+        { "  matrix_efficiency: [^\n]*\n", "  matrix_efficiency: most\n",
+            "'matrix_efficiency': expected a number above 0" },
     }) do
         lu.assertErrorMsgContains(case[3], parse, case[1], case[2])
     end
@@ -239,7 +241,7 @@ local SMALL = {
     "base_num_decoder_layers=4", "vocab_size=4096", "max_target_length=2048", "per_device_batch_size=2",
 }
 
--- Two steps of a small model on a pod. -> seconds of the second, its times, the memory at the start, peak and end of it.
+-- Two steps of a small model on a pod. -> seconds of the second, its times, the memory before, at most and after it.
 local function train(hardware, slices, more, words)
     local all = { "hardware=" .. hardware, "slices=" .. slices, table.unpack(SMALL) }
     local config = mx.config.load(table.move(words or {}, 1, #(words or {}), #all + 1, all), { simulate = false })
@@ -305,7 +307,7 @@ function TestPod.test_collectives_are_counted()
     local t = mx.sim_times(true)
     lu.assertEquals({ t.collectives, t.ici_bytes, t.dcn_bytes }, { 1, 0, 1024000 })
     assert_near(t.dcn_s, 2 * (1e-5 + 1024000 / 2 / 3.125e9))
-    mx.all_gather(x, { axis = "fsdp", dim = 1 }) 
+    mx.all_gather(x, { axis = "fsdp", dim = 1 })
     t = mx.sim_times(true)
     lu.assertEquals({ t.collectives, t.ici_bytes, t.dcn_bytes }, { 1, 4 * 1024000, 0 })
     -- Of the sides 2 and 4, tensor has two neighbours of the 4; fsdp the 2, and two of the 4 over a shared link.

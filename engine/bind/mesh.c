@@ -7,6 +7,7 @@
 #include "mesh/mpi.h"
 #include "mesh/reference.h"
 #include "mesh/share.h"
+#include "sim/device.h"
 #include "tape/tape.h"
 
 #include <stdlib.h>
@@ -53,6 +54,7 @@ static int mesh_define(lua_State *L)
         axes[n].dcn = (int)mxl_field_integer(L, -1, "dcn", 1);
         lua_pop(L, 1);
     }
+    mxl_try(L, mx_sim_check_mesh(axes, n));
     mxl_try(L, mx_comm_finish());
     mx_collective_forget();
     mxl_try(L, mx_mesh_define(axes, n));

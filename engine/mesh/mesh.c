@@ -29,6 +29,12 @@ mx_status mx_mesh_define(const mx_axis *axes, int n)
     return MX_OK;
 }
 
+void mx_mesh_forget(void)
+{
+    n_axes = 0;
+    memset(found, 0, sizeof found);
+}
+
 mx_status mx_mesh_find(const char *name, mx_axes *axis)
 {
     char known[MX_MAX_AXES * 34] = "";

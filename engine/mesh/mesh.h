@@ -22,6 +22,9 @@ typedef uint32_t mx_axes;
 /* The mesh from now on, the same on all ranks. MX_ERR_VALUE when the sizes do not multiply to the number of ranks. */
 mx_status mx_mesh_define(const mx_axis *axes, int n);
 
+/* There is no mesh any more, as at the start. */
+void mx_mesh_forget(void);
+
 /* The bit of an axis; MX_ERR_VALUE, with the names that there are, for another name. */
 mx_status mx_mesh_find(const char *name, mx_axes *axis);
 

@@ -124,14 +124,20 @@ static void take_time(const mx_comm_load *load)
     mx_clock_advance_to(mx_clock() + seconds);
 }
 
-static void collective(const mx_comm_load *load, mx_job *job)
+/* Where the ranks along axes of the mesh lie, which mx_sim_check_mesh has let in; without a mesh: all ranks. */
+static mx_route route_of(mx_axes wanted)
 {
-    const mx_axis *axes;
+    const mx_axis *axes, all = {"all", pod.network.slice_chips, pod.slices};
     int n = mx_mesh_axes(&axes);
     mx_route route;
-    mx_network_time t = {0, 0};
-    if (mx_network_route(&pod.network, axes, n, load->axes, &route) == MX_OK)
-        t = mx_network_cost(&pod.network, &route, load->kind, load->bytes);
+    (void)mx_network_route(&pod.network, n > 0 ? axes : &all, n > 0 ? n : 1, wanted, &route);
+    return route;
+}
+
+static void collective(const mx_comm_load *load, mx_job *job)
+{
+    mx_route route = route_of(load->axes);
+    mx_network_time t = mx_network_cost(&pod.network, &route, load->kind, load->bytes);
     if (load->async && !pod.chip.offloads_collectives)
         take_time(load);
     double start = fmax(mx_clock(), load->ready_s);
@@ -175,11 +181,37 @@ mx_sim_times mx_sim_get_times(bool reset)
     return copy;
 }
 
-mx_status mx_sim_start(const mx_sim_pod *new_pod)
+mx_status mx_sim_check_mesh(const mx_axis *axes, int n)
+{
+    if (!is_on)
+        return MX_OK;
+    int chips = 1, slices = 1;
+    for (int a = 0; a < n; a++) {
+        chips *= axes[a].ici;
+        slices *= axes[a].dcn;
+    }
+    if (chips != pod.network.slice_chips || slices != pod.slices)
+        return mx_fail(MX_ERR_VALUE,
+                       "the mesh has %d slices of %d devices, and the simulated pod has %d of %d: set slices, "
+                       "dcn_*_parallelism and ici_*_parallelism to these",
+                       slices, chips, pod.slices, pod.network.slice_chips);
+    mx_route route;
+    return mx_network_route(&pod.network, axes, n, 0, &route);
+}
+
+/* What is under way or kept belongs to the time before. */
+static mx_status forget(void)
 {
     mx_tape_clear();
     MX_TRY(mx_comm_finish());
     mx_collective_forget();
+    mx_mesh_forget();
+    return MX_OK;
+}
+
+mx_status mx_sim_start(const mx_sim_pod *new_pod)
+{
+    MX_TRY(forget());
     mx_sim_stop();
     pod = *new_pod;
     times = (mx_sim_times){0};
@@ -200,6 +232,7 @@ void mx_sim_stop(void)
 {
     if (!is_on)
         return;
+    (void)forget(); /* simulated collectives do not fail */
     mx_comm_simulated = NULL;
     mx_device_run = host_run;
     mx_ranks_simulate(0);

@@ -40,6 +40,10 @@ mx_status mx_sim_start(const mx_sim_pod *pod);
 void mx_sim_stop(void);
 bool mx_sim_is_on(void);
 
+/* Whether the pod can be this mesh: before it becomes that of the run. MX_ERR_VALUE, with both numbers, when it has
+ * other slices or chips, or its axes do not fit the torus. MX_OK when nothing is simulated. */
+mx_status mx_sim_check_mesh(const mx_axis *axes, int n);
+
 /* Where the time of the chip went, since the start or the last reset: seconds that add up to those of the clock. */
 typedef struct mx_sim_times {
     double matrix_s; /* matrix products, bound by the matrix unit */

@@ -56,39 +56,63 @@ static bool is_ring(const mx_network *network, const mx_route *route, int d)
     return network->dim[d].wraps && route->size[d] > 2 && route->size[d] * route->stride[d] == network->dim[d].size;
 }
 
-/* Seconds of gathering V bytes, and the bandwidth W of all dimensions together. Ranks that lie `stride` apart share
- * their links with as many other groups. */
-static double torus_gather(const mx_network *network, const mx_route *route, double bytes, double *bandwidth_Bps)
+/* Bandwidth into a chip along dimension d. Ranks that lie `stride` apart share their links with as many other groups.
+ */
+static double dim_bandwidth(const mx_network *network, const mx_route *route, int d)
 {
-    double hops = 0;
-    *bandwidth_Bps = 0;
+    double link_Bps = network->ici_efficiency * network->dim[d].link_Bps / route->stride[d];
+    return is_ring(network, route, d) ? 2 * link_Bps : link_Bps;
+}
+
+/* Seconds of bringing a block of chips what it lacks of V bytes, over the links that lead into it along `dims`, a bit
+ * for each dimension; the block spans the others. 0: there are no chips along `dims`. (A ring is V / W, as it is
+ * published, without the part that is there already.) */
+static double block_gather(const mx_network *network, const mx_route *route, unsigned dims, double bytes)
+{
+    double in_Bps = 0, block_chips = 1, blocks = 1;
+    bool rings = false;
+    for (int d = 0; d < network->n_dims; d++) {
+        if (!(dims >> d & 1u)) {
+            block_chips *= route->size[d];
+        } else if (route->size[d] > 1) {
+            in_Bps += dim_bandwidth(network, route, d);
+            blocks *= route->size[d];
+            rings = rings || is_ring(network, route, d);
+        }
+    }
+    double lacks = rings ? bytes : bytes * (blocks - 1) / blocks;
+    return blocks > 1 ? lacks / (in_Bps * block_chips) : 0;
+}
+
+/* Seconds of gathering V bytes: as long as the block takes that is worst off. Mostly that is a single chip; but the two
+ * dies of one, with a fast link between them, wait for what the links of both bring in. */
+static double torus_gather(const mx_network *network, const mx_route *route, double bytes)
+{
+    double hops = 0, slowest_s = 0;
     for (int d = 0; d < network->n_dims; d++) {
         int n = route->size[d];
-        if (n == 1)
-            continue;
-        bool ring = is_ring(network, route, d);
-        double link_Bps = network->ici_efficiency * network->dim[d].link_Bps / route->stride[d];
-        *bandwidth_Bps += ring ? 2 * link_Bps : link_Bps * n / (n - 1);
-        hops += (ring ? (n + 1) / 2 : n - 1) * route->stride[d];
+        hops += (is_ring(network, route, d) ? (n + 1) / 2 : n - 1) * route->stride[d];
     }
-    return fmax(hops * network->hop_s, bytes / *bandwidth_Bps);
+    for (unsigned dims = 1; dims < 1u << network->n_dims; dims++)
+        slowest_s = fmax(slowest_s, block_gather(network, route, dims, bytes));
+    return fmax(hops * network->hop_s, slowest_s);
 }
 
 static double torus_cost(const mx_network *network, const mx_route *route, mx_exchange_kind kind, double bytes)
 {
-    double bandwidth_Bps, gather_s = torus_gather(network, route, bytes, &bandwidth_Bps);
+    double gather_s = torus_gather(network, route, bytes);
     switch (kind) {
     case MX_ALL_REDUCE:
         return 2 * gather_s;
     case MX_ALL_TO_ALL:
-        return torus_gather(network, route, bytes / 4, &bandwidth_Bps);
+        return torus_gather(network, route, bytes / 4);
     case MX_PERMUTE:
         for (int d = network->n_dims - 1; d >= 0; d--)
             if (route->size[d] > 1)
                 return network->hop_s + bytes * route->stride[d] / (network->ici_efficiency * network->dim[d].link_Bps);
         return 0;
     case MX_BARRIER:
-        return torus_gather(network, route, 0, &bandwidth_Bps);
+        return torus_gather(network, route, 0);
     default:
         return gather_s;
     }

@@ -3,7 +3,8 @@
  * A slice is a torus of chips, or chips at a switch; slices are joined by the data-centre network (DCN), over which
  * each chip has its own share. Rings and tori after "How to Scale Your Model" (jax-ml.github.io/scaling-book): with V
  * the bytes of the whole array, w the bandwidth of a link one way and W = 2 w, a ring of X chips gathers in V / W, a
- * line in (X - 1) / X * V / w, several dimensions at once by the sum of their bandwidths. */
+ * line in (X - 1) / X * V / w, and several dimensions at once by all links that lead into a chip, as far as no part of
+ * the torus is a bottleneck. */
 #ifndef MX_SIM_NETWORK_H
 #define MX_SIM_NETWORK_H
 

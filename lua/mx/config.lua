@@ -82,7 +82,7 @@ local RULES = {
     temperature = { min = 0 },
     top_k = { min = 0 },
     top_p = { min = 0, max = 1 },
-    ranks = { min = 1 },
+    ranks = { min = 1, rest = -1 },
     peak_tflops = { min = 0 },
     candidates = { min = 1 },
     top = { min = 1 },
@@ -498,7 +498,7 @@ function config.load(words, o)
     check_used(values, chosen_keys(file, pairs_given))
     local loaded = finish(values, order)
     if loaded.hardware ~= "" and o.simulate ~= false then
-        if mx.ranks() > 1 then
+        if mx.ranks() > 1 and not mx.is_simulated() then
             config.refuse(loaded, "hardware", "one process simulates all chips of %s, but there are %d ranks: start "
                 .. "mxlua without mpirun", loaded.hardware, mx.ranks())
         end

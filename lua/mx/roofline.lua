@@ -1,8 +1,8 @@
 --- Which parallelism pays: the FLOPs that a device does for each byte it sends, against what the hardware needs.
 --
 -- A collective can hide behind the arithmetic that belongs to it when FLOPs / bytes (its arithmetic intensity) is above
--- peak / link bandwidth. The formulas are those of MaxText's guide to sharding. B tokens that a device computes on in a
--- pass, E emb, M mlp, P parameters:
+-- peak / link bandwidth, for which configs/hardware has the figures. The formulas are those of MaxText's guide to
+-- sharding. B tokens that a device computes on in a pass, E emb, M mlp, P parameters:
 --
 --     gradients, all-reduced (data)                    4 B P / (4 P)                 = B
 --     weights, gathered (fsdp, context, expert)        6 B P / (6 P)                 = B
@@ -23,33 +23,39 @@ local util = require "mx.util"
 
 local roofline = {}
 
--- Dense bf16 FLOP/s of a chip; bytes per second over one ICI axis, both directions together, and to other slices.
--- TPUs: Google Cloud's pages (peaks, DCN) and "How to Scale Your Model", jax-ml.github.io/scaling-book (ICI, at 90 % of
--- nominal). v7x: the peak as in jax, ICI taken to be v6e's. H100 SXM: NVIDIA's data sheet; NVLink one way; a slice is a
--- node, with 400 Gb/s of InfiniBand for each GPU.
-roofline.HARDWARE = {
-    v5e = { peak = 197e12, ici = 90e9, dcn = 3.125e9 },
-    v5p = { peak = 459e12, ici = 180e9, dcn = 6.25e9 },
-    v6e = { peak = 918e12, ici = 180e9, dcn = 12.5e9 },
-    v7x = { peak = 2307e12, ici = 180e9, dcn = 12.5e9 },
-    h100 = { peak = 989.5e12, ici = 450e9, dcn = 50e9 },
-}
-
 local LEVELS = { "ici", "dcn" }
 local ROW = "%-15s %4s %3s %9s %7s %9s %7s %s"
 
---- The hardware of a config: its table entry, with what the user gave in place of it.
+--- The peak and the links of a config's hardware (v5e when it names none), with what the user gave in place of them. A
+--- device is what a rank stands for: of v7x a die.
 ---@param cfg table config with the options of roofline.run
----@return {name: string, peak: number, ici: number, dcn: number} FLOP/s and B/s
+---@return {name: string, peak: number, ici: number, dcn: number} FLOP/s of bfloat16; B/s over one axis of the torus,
+---        both directions together, or one way into a switch; B/s to other slices
 function roofline.machine(cfg)
-    local known = roofline.HARDWARE[cfg.hardware]
+    local hardware = mx.sim.hardware(cfg.hardware ~= "" and cfg.hardware or "v5e")
+    local dies = (hardware.dies or 1) > 1 and " (dies)" or ""
     local given = cfg.peak_tflops > 0 and cfg.link_gbps > 0
     return {
-        name = given and "devices" or cfg.hardware,
-        peak = cfg.peak_tflops > 0 and cfg.peak_tflops * 1e12 or known.peak,
-        ici = cfg.link_gbps > 0 and cfg.link_gbps * 1e9 or known.ici,
-        dcn = cfg.dcn_gbps > 0 and cfg.dcn_gbps * 1e9 or known.dcn,
+        name = given and "devices" or hardware.name .. dies,
+        peak = cfg.peak_tflops > 0 and cfg.peak_tflops * 1e12 or hardware.peak_flops.bfloat16,
+        ici = cfg.link_gbps > 0 and cfg.link_gbps * 1e9 or hardware.torus_dims > 0 and 2 * hardware.link_Bps
+            or hardware.switch_Bps,
+        dcn = cfg.dcn_gbps > 0 and cfg.dcn_gbps * 1e9 or hardware.dcn_Bps,
     }
+end
+
+--- The ranks of the planned mesh: as given, else all devices of the slices that `hardware` names, else those that run
+--- this.
+---@param cfg table config with the options of roofline.run
+---@return integer
+function roofline.ranks(cfg)
+    local counted = cfg.hardware:find("%-%d+$")
+    local all = counted and mx.sim.pod(cfg.hardware, cfg.slices).network.slice_chips * cfg.slices
+    if all and cfg.ranks > 0 and cfg.ranks ~= all then
+        util.refuse("ranks=%d: hardware=%s with slices=%d has %d devices; leave ranks out, or the number of chips",
+            cfg.ranks, cfg.hardware, cfg.slices, all)
+    end
+    return cfg.ranks > 0 and cfg.ranks or all or mx.ranks()
 end
 
 -- ---- what the formulas read ----
@@ -326,7 +332,8 @@ end
 ---@param cfg table config with the options of roofline.run
 ---@return string[]
 function roofline.report(cfg)
-    local shape, plan, machine = mx.models.shape(cfg), mx.mesh.plan(cfg, cfg.ranks), roofline.machine(cfg)
+    local shape, machine = mx.models.shape(cfg), roofline.machine(cfg)
+    local plan = mx.mesh.plan(cfg, roofline.ranks(cfg))
     check_sizes(cfg, shape, plan)
     local lines = {}
     local function put(text)
@@ -365,7 +372,7 @@ end
 function roofline.run(words)
     local cfg = mx.config.load(words, {
         simulate = false,
-        options = { ranks = mx.ranks(), peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0 },
+        options = { ranks = -1, peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0 },
     })
     mx.metrics.say("%s", table.concat(roofline.report(cfg), "\n"))
 end

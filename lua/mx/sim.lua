@@ -8,7 +8,7 @@ local util = require "mx.util"
 
 local sim = {}
 
--- What a hardware file says: field -> standard value, or the type of one that must be there.
+-- What a hardware file must say, and what it may say: field -> type.
 local FIELDS = {
     description = "string", device = "string", peak_flops = "table", matrix_unit_tile = "number",
     memory_bytes = "number", memory_Bps = "number", on_chip_memory_bytes = "number", torus_dims = "number",
@@ -30,7 +30,7 @@ sim.CONSTANTS = {
     dcn_hop_latency_s = { 1e-6, 1e-3, "seconds that each step of a ring of slices takes beside its bytes" },
 }
 
-local NAMES = { "h100", "v5e", "v5p", "v6e", "v7x" }
+sim.NAMES = { "h100", "v5e", "v5p", "v6e", "v7x" }
 
 local function check_field(path, file, name, kind, needed)
     local value = file[name]
@@ -38,53 +38,80 @@ local function check_field(path, file, name, kind, needed)
         util.refuse("%s: '%s' is missing", path, name)
     elseif value ~= nil and type(value) ~= kind then
         util.refuse("%s: '%s': expected a %s, got %s", path, name, kind, tostring(value))
-    elseif kind == "number" and value and not (value >= 0) then
+    elseif kind == "number" and value and (value < 0 or value ~= value) then
         util.refuse("%s: '%s': expected a number of at least 0, got %s", path, name, value)
     end
 end
 
-local function check(path, file)
-    for name, kind in util.sorted_pairs(FIELDS) do
-        check_field(path, file, name, kind, true)
-    end
-    for name, kind in util.sorted_pairs(OPTIONAL) do
-        check_field(path, file, name, kind, false)
-    end
+local function check_names(path, file)
     for name in util.sorted_pairs(file) do
         if not FIELDS[name] and not OPTIONAL[name] then
             local near = util.nearest(name, util.sorted_keys(FIELDS)) or util.nearest(name, util.sorted_keys(OPTIONAL))
             util.refuse("%s: unknown field '%s'%s", path, name, near and (", did you mean '%s'?"):format(near) or "")
         end
     end
-    for name in pairs(file.fitted or {}) do
+end
+
+local function check_fitted(path, fitted)
+    for name, value in util.sorted_pairs(fitted) do
         if name ~= "fitted_to" and not sim.CONSTANTS[name] then
-            util.refuse("%s: fitted: '%s' is none of %s", path, tostring(name),
+            util.refuse("%s: fitted: '%s' is none of %s", path, name,
                 table.concat(util.sorted_keys(sim.CONSTANTS), ", "))
+        elseif name ~= "fitted_to" and not (type(value) == "number" and value > 0) then
+            util.refuse("%s: fitted: '%s': expected a number above 0, got %s", path, name, tostring(value))
         end
     end
 end
 
---- The contents of configs/hardware/NAME.yml, checked; its fitted constants are among its fields.
----@param name string v5e, v5p, v6e, v7x or h100
----@return table
-function sim.hardware(name)
-    local path = ("configs/hardware/%s.yml"):format(name)
-    local text = name:match("^[%w_-]+$") and mx.read_file(mx.root .. path)
-    if not text then
-        local near = util.nearest(name, NAMES)
-        util.refuse("hardware=%s: there is no %s%s", name, path, near and (", did you mean %s?"):format(near)
-            or "; there are " .. table.concat(NAMES, ", "))
+-- A slice: as many sides as the torus has dimensions, which multiply to its chips. Of a switch: the chips at it.
+local function check_slice(path, size, sides, dims)
+    local chips = 1
+    for _, side in ipairs(type(sides) == "table" and sides or {}) do
+        chips = chips * (math.tointeger(side) or 0)
     end
-    local file = mx.io.yaml_load(text, path)
-    if type(file) ~= "table" then
-        util.refuse("%s: expected lines of the form 'key: value'", path)
+    if type(sides) ~= "table" or #sides ~= math.max(dims, 1) or chips ~= tonumber(size) then
+        util.refuse("%s: slices: %s: expected %d sides that multiply to it, as in 4: %s", path, size, math.max(dims, 1),
+            ({ [0] = "[4]", "[4]", "[2, 2]", "[2, 2, 1]" })[dims] or "[2, 2, 1, 1]")
     end
-    check(path, file)
-    file.name, file.path = name, path
-    for constant, value in pairs(file.fitted or {}) do
-        file[constant] = value
+end
+
+local function check_above_zero(path, file, names, why)
+    for _, name in ipairs(names) do
+        if not file[name] or file[name] == 0 then
+            util.refuse("%s: '%s': expected a number above 0%s", path, name, why)
+        end
     end
-    return file
+end
+
+-- What a field needs of others.
+local function check_together(path, file)
+    check_above_zero(path, file, { "memory_bytes", "memory_Bps", "dcn_Bps", "host_Bps", "matrix_unit_tile" }, "")
+    check_above_zero(path, file, file.torus_dims > 0 and { "link_Bps" } or { "switch_Bps" },
+        (", since torus_dims is %g"):format(file.torus_dims))
+    if (file.dies or 1) > 1 then
+        check_above_zero(path, file, { "die_link_Bps" }, (", since dies is %g"):format(file.dies))
+    end
+    for _, dtype in ipairs({ "bfloat16", "float32" }) do
+        local peak = file.peak_flops[dtype]
+        if type(peak) ~= "number" or peak <= 0 or peak ~= peak then
+            util.refuse("%s: peak_flops: '%s': expected a number above 0, got %s", path, dtype, tostring(peak))
+        end
+    end
+    for size, sides in pairs(file.slices) do
+        check_slice(path, size, sides, math.tointeger(file.torus_dims) or 0)
+    end
+end
+
+local function check(path, file)
+    check_names(path, file)
+    for name, kind in util.sorted_pairs(FIELDS) do
+        check_field(path, file, name, kind, true)
+    end
+    for name, kind in util.sorted_pairs(OPTIONAL) do
+        check_field(path, file, name, kind, false)
+    end
+    check_together(path, file)
+    check_fitted(path, file.fitted or {})
 end
 
 --- "v5e-256" -> "v5e", 256
@@ -95,9 +122,43 @@ function sim.split_name(name)
     return kind or name, math.tointeger(tonumber(count or ""))
 end
 
--- The sides of a slice, and whether each is closed to a ring.
-local function torus(hardware, chips)
-    local sides, dims = hardware.slices[chips] or hardware.slices[tostring(chips)], {}
+--- Checks what a hardware file says, and makes its fitted constants fields.
+---@param text string
+---@param path string for messages
+---@return table
+function sim.parse(text, path)
+    local file = mx.io.yaml_load(text, path)
+    if type(file) ~= "table" then
+        util.refuse("%s: expected lines of the form 'key: value'", path)
+    end
+    check(path, file)
+    for constant, value in pairs(file.fitted or {}) do
+        file[constant] = value
+    end
+    file.path = path
+    return file
+end
+
+--- The contents of configs/hardware/NAME.yml.
+---@param name string v5e, v5p, v6e, v7x or h100, and perhaps how many chips a slice has: v5e-256
+---@return table hardware, integer? chips
+function sim.hardware(name)
+    local kind, chips = sim.split_name(name)
+    local path = ("configs/hardware/%s.yml"):format(kind)
+    local text = kind:match("^[%w_-]+$") and mx.read_file(mx.root .. path)
+    if not text then
+        local near = util.nearest(kind, sim.NAMES)
+        util.refuse("hardware=%s: there is no %s%s", name, path, near and (", did you mean %s?"):format(near)
+            or "; there are " .. table.concat(sim.NAMES, ", "))
+    end
+    local hardware = sim.parse(text, path)
+    hardware.name = kind
+    return hardware, chips
+end
+
+-- The sides of a slice of so many chips.
+local function sides_of(hardware, chips)
+    local sides = hardware.slices[chips] or hardware.slices[tostring(chips)]
     if not sides then
         local sizes = {}
         for size in pairs(hardware.slices) do
@@ -107,12 +168,25 @@ local function torus(hardware, chips)
         util.refuse("hardware=%s-%d: %s has slices of %s", hardware.name, chips, hardware.description,
             table.concat(sizes, ", "))
     end
+    return sides
+end
+
+-- Whether a slice is made of whole cubes, whose sides are closed to rings.
+local function is_whole(sides, cube)
+    for _, size in ipairs(sides) do
+        if not cube or size % cube ~= 0 then
+            return false
+        end
+    end
+    return true
+end
+
+-- The dimensions of the torus, and whether each is closed to a ring; the dies of a chip are the innermost one.
+local function torus(hardware, sides)
+    local dims, from = {}, hardware.wraps_from or math.huge
+    local whole = is_whole(sides, hardware.wraps_multiple)
     for d, size in ipairs(sides) do
-        local from, multiple = hardware.wraps_from, hardware.wraps_multiple
-        dims[d] = {
-            size = size, link_Bps = hardware.link_Bps,
-            wraps = (from and size >= from or multiple and size % multiple == 0) or false,
-        }
+        dims[d] = { size = size, link_Bps = hardware.link_Bps, wraps = whole or size >= from }
     end
     if (hardware.dies or 1) > 1 then
         dims[#dims + 1] = { size = hardware.dies, link_Bps = hardware.die_link_Bps, wraps = false }
@@ -128,7 +202,7 @@ function sim.memory_bytes(name)
         return name.memory_bytes
     end
     local kind, chips = sim.split_name(name)
-    return kind == "host" and mx.info().memory_bytes / (chips or 1) or sim.hardware(kind).memory_bytes
+    return kind == "host" and mx.info().memory_bytes / (chips or 1) or sim.hardware(name).memory_bytes
 end
 
 -- The hardware table and the chips of a slice.
@@ -140,11 +214,11 @@ local function find(name)
     if kind == "host" then
         return mx.host.hardware(chips or 1), chips or 1
     end
-    local hardware = sim.hardware(kind)
     if not chips then
-        util.refuse("hardware=%s: say how many chips a slice has, as in %s-%d", name, name, 8)
+        sim.hardware(kind)
+        util.refuse("hardware=%s: say how many chips a slice has, as in %s-8", name, name)
     end
-    return hardware, chips
+    return sim.hardware(name)
 end
 
 --- What mx.sim_start takes for a pod: "v5e-256" and 32 are 32 slices of 256 chips; "host-2" is this machine with two
@@ -162,17 +236,17 @@ function sim.pod(name, slices, constants)
     if offload and not hardware.sparse_core then
         util.refuse("sparse_core_collective_offload: %s has no SparseCores", hardware.description)
     end
-    local dims = hardware.torus_dims > 0 and torus(hardware, chips) or {}
-    if hardware.torus_dims == 0 and not hardware.slices[chips] then
-        torus(hardware, chips) -- says which there are
-    end
+    local sides = sides_of(hardware, chips)
+    local dims = hardware.torus_dims > 0 and torus(hardware, sides) or {}
     return {
         slices = slices,
         chip = {
-            bf16_flops = hardware.peak_flops.bfloat16, f32_flops = hardware.f32_products_flops or hardware.peak_flops.float32,
+            bf16_flops = hardware.peak_flops.bfloat16,
+            f32_flops = hardware.f32_products_flops or hardware.peak_flops.float32,
             tile = math.tointeger(hardware.matrix_unit_tile), memory_bytes = hardware.memory_bytes,
             memory_Bps = hardware.memory_Bps, host_Bps = hardware.host_Bps, launch_s = hardware.launch_s or 0,
-            fuses = hardware.fuses ~= false, offloads_collectives = offload, matrix_efficiency = hardware.matrix_efficiency or 1,
+            fuses = hardware.fuses ~= false, offloads_collectives = offload,
+            matrix_efficiency = hardware.matrix_efficiency or 1,
             attention_efficiency = hardware.attention_efficiency or 1,
             memory_efficiency = hardware.memory_efficiency or 1,
         },

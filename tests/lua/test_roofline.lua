@@ -5,15 +5,16 @@ local mx = require "mx"
 
 TestMachine, TestIntensity, TestAdvice, TestReport = {}, {}, {}, {}
 
-local OPTIONS = { ranks = 1, hardware = "v5p", peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0 }
+local OPTIONS = { ranks = -1, peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0 }
 
--- A config from short words: "ici tensor 2" is ici_tensor_parallelism=2; others are as on the command line.
+-- A config from short words: "ici tensor 2" is ici_tensor_parallelism=2; others are as on the command line. For v5p
+-- unless another hardware is named.
 local function config(...)
-    local words = { ... }
+    local words = { "hardware=v5p", ... }
     for i, word in ipairs(words) do
         words[i] = word:gsub("^(%l+) ([%l_]+) (%-?%d+)$", "%1_%2_parallelism=%3")
     end
-    return mx.config.load(words, { options = OPTIONS })
+    return mx.config.load(words, { simulate = false, options = OPTIONS })
 end
 
 -- A Llama block of one's own sizes.
@@ -25,7 +26,8 @@ end
 
 -- The rows of one axis, used or not.
 local function rows(cfg, axis)
-    local used, unused = mx.roofline.rows(cfg, mx.mesh.plan(cfg, cfg.ranks), mx.roofline.machine(cfg))
+    local plan = mx.mesh.plan(cfg, mx.roofline.ranks(cfg))
+    local used, unused = mx.roofline.rows(cfg, plan, mx.roofline.machine(cfg))
     local found = {}
     for _, row in ipairs(table.move(unused, 1, #unused, #used + 1, used)) do
         lu.assertAlmostEquals(row.intensity, row.flops / row.bytes, 1e-6 * row.intensity)
@@ -55,9 +57,36 @@ function TestMachine.test_figures_of_the_user()
     lu.assertEquals({ machine.peak, machine.ici, machine.dcn }, { 0.1e12, 4e9, 1e9 })
     machine = mx.roofline.machine(config("link_gbps=90"))
     lu.assertEquals({ machine.name, machine.peak, machine.ici }, { "v5p", 459e12, 90e9 })
-    for _, word in ipairs({ "hardware=v5x", "peak_tflops=-1", "ranks=0" }) do
+    for _, word in ipairs({ "peak_tflops=-1", "ranks=0" }) do
         lu.assertFalse(pcall(config, word))
     end
+    lu.assertErrorMsgContains("there is no configs/hardware/v5x.yml, did you mean v5e?", mx.roofline.machine,
+        config("hardware=v5x"))
+end
+
+function TestMachine.test_names_of_hardware()
+    local function machine(word)
+        return mx.roofline.machine(config(word))
+    end
+    lu.assertEquals(machine("hardware="), machine("hardware=v5e"))
+    lu.assertEquals(machine("hardware=v6e-256"), machine("hardware=v6e"))
+    lu.assertEquals(machine("hardware=v7x").name, "v7x (dies)")
+    lu.assertFalse(mx.is_simulated()) -- the hardware is only looked up
+end
+
+function TestMachine.test_ranks_of_the_hardware()
+    local function ranks(...)
+        return mx.roofline.ranks(config(...))
+    end
+    lu.assertEquals(ranks("hardware=v5e-256"), 256)
+    lu.assertEquals(ranks("hardware=v5e-256", "slices=4"), 1024)
+    lu.assertEquals(ranks("hardware=v7x-64"), 128) -- two dies a chip
+    lu.assertEquals(ranks("hardware=v5e-256", "ranks=256"), 256)
+    lu.assertEquals(ranks("hardware=v5e", "ranks=48"), 48)
+    lu.assertEquals(ranks("hardware=v5e"), 1)
+    lu.assertErrorMsgContains("ranks=64: hardware=v5e-256 with slices=1 has 256 devices", ranks, "hardware=v5e-256",
+        "ranks=64")
+    lu.assertErrorMsgContains("v5e-100: TPU v5e has slices of 1, 4, 8", ranks, "hardware=v5e-100")
 end
 
 -- ---- the intensities ----

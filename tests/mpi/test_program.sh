@@ -287,6 +287,16 @@ has 2
 prompt "$mxlua -i" 'os.exit(3)\n'
 exits 3
 
+case="a simulated pod"
+on 2 -e 'require("mx").config.load { "hardware=v5e-8" }'
+exits 1
+has "one process simulates all chips of v5e-8, but there are 2 ranks: start mxlua without mpirun"
+has_not traceback
+run "$mxlua" -e 'local mx = require "mx"; mx.mesh(mx.config.load { "hardware=v5p-6144", "ici_tensor_parallelism=16" })'
+exits 1
+has "ici_tensor_parallelism = 16 does not fit the torus: 16 are to be placed, where a dimension has 24 chips left"
+has_not traceback
+
 case="away from the sources"
 mkdir -p "$folder/elsewhere"
 cd "$folder/elsewhere" || exit 1

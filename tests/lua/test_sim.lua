@@ -1,0 +1,378 @@
+-- The simulated pod: times and memory against hand-worked ones, what is refused, and the host afterwards.
+
+local lu = require "luaunit"
+local mx = require "mx"
+
+TestHardware, TestChip, TestPod, TestRefusals = {}, {}, {}, {}
+
+local PEAK, MEMORY = 197e12, 819e9 -- of v5e
+local WHOLE = { -- nothing lost: what the vendor says
+    matrix_efficiency = 1, attention_efficiency = 1, ici_efficiency = 1, dcn_efficiency = 1, dcn_hop_latency_s = 1e-5,
+}
+
+local function stop()
+    mx.sim.stop()
+end
+TestChip.tearDown, TestPod.tearDown, TestRefusals.tearDown = stop, stop, stop
+
+local function constants(more)
+    local all = {}
+    for _, t in ipairs({ WHOLE, more or {} }) do
+        for name, value in pairs(t) do
+            all[name] = value
+        end
+    end
+    return all
+end
+
+-- One chip of v5e, with other constants where given.
+local function chip(more)
+    return mx.sim.start("v5e-1", 1, constants(more))
+end
+
+-- Seconds of the chip in fn.
+local function seconds(fn)
+    local start = mx.now()
+    fn()
+    return mx.now() - start
+end
+
+-- A tensor whose values are in memory: a product has read it.
+local function in_memory(sizes, dtype)
+    local t = mx.zeros(sizes, dtype)
+    mx.matmul(t, t, { trans_b = true })
+    return t
+end
+
+local function assert_near(value, expected, share)
+    lu.assertAlmostEquals(value, expected, math.abs(expected) * (share or 1e-9))
+end
+
+-- ---- hardware files ----
+
+function TestHardware.test_all_files_are_valid()
+    for _, name in ipairs(mx.sim.NAMES) do
+        local hardware = mx.sim.hardware(name)
+        local smallest = math.huge
+        for size in pairs(hardware.slices) do
+            size = math.tointeger(tonumber(size))
+            local pod = mx.sim.pod(("%s-%d"):format(name, size), 1)
+            lu.assertEquals(pod.network.slice_chips, size * (hardware.dies or 1))
+            smallest = math.min(smallest, size)
+        end
+        mx.sim.start(("%s-%d"):format(name, smallest), 1)
+        mx.matmul(mx.zeros({ 512, 512 }, "bf16"), mx.zeros({ 512, 512 }, "bf16"))
+        lu.assertTrue(mx.now() > 0)
+        mx.sim.stop()
+        -- The peak, and FLOPs for each byte of memory and of one ICI axis (a switch: one way), as published.
+        local ridge = ({ v5e = 240, v5p = 166, v6e = 560, v7x = 313, h100 = 295 })[name]
+        assert_near(hardware.peak_flops.bfloat16 / hardware.memory_Bps, ridge, 0.01)
+        lu.assertEquals(hardware.sparse_core or false, name == "v5p" or name == "v6e" or name == "v7x")
+        lu.assertEquals(hardware.fitted ~= nil, name == "v5e") -- others: vendors' figures alone
+    end
+end
+
+-- Whether the sides of a slice are closed to rings.
+local function wraps(name)
+    local list = {}
+    for i, dim in ipairs(mx.sim.pod(name, 1).network.dims) do
+        list[i] = dim.wraps
+    end
+    return list
+end
+
+function TestHardware.test_wraparound()
+    lu.assertEquals(wraps("v5e-256"), { true, true })
+    lu.assertEquals(wraps("v5e-128"), { false, true })
+    lu.assertEquals(wraps("v6e-64"), { false, false })
+    lu.assertEquals(wraps("v5p-64"), { true, true, true })
+    lu.assertEquals(wraps("v5p-32"), { false, false, false }) -- 2 x 4 x 4: no whole cube
+    lu.assertEquals(wraps("v5p-6144"), { true, true, true })
+    lu.assertEquals(wraps("v7x-128"), { true, true, true, false }) -- and the two dies
+    lu.assertEquals(wraps("h100-8"), {})
+end
+
+function TestHardware.test_dies_are_ranks()
+    local pod = mx.sim.pod("v7x-64", 2)
+    lu.assertEquals({ pod.network.slice_chips, pod.slices, #pod.network.dims }, { 128, 2, 4 })
+    lu.assertEquals(pod.network.dims[4].size, 2)
+    local v6e = mx.sim.hardware("v6e")
+    assert_near(pod.network.dims[4].link_Bps, 6 * v6e.link_Bps) -- six times a link of a chip
+    assert_near(2 * pod.network.dims[1].link_Bps, v6e.link_Bps)
+end
+
+-- A file with a line changed is refused in one line that names file and field.
+function TestHardware.test_files_that_are_wrong()
+    local text = mx.read_file(mx.root .. "configs/hardware/v5e.yml")
+    local function parse(pattern, line)
+        local changed, n = text:gsub(pattern, line)
+        lu.assertEquals(n, 1)
+        return mx.sim.parse(changed, "v5e.yml")
+    end
+    mx.sim.parse(text, "v5e.yml")
+    for _, case in ipairs({
+        { "memory_Bps: [^\n]*\n", "", "v5e.yml: 'memory_Bps' is missing" },
+        { "memory_Bps: [^\n]*\n", "memory_bps: 1.0\nmemory_Bps: 2.0\n",
+            "unknown field 'memory_bps', did you mean 'memory_Bps'?" },
+        { "memory_Bps: [^\n]*\n", "memory_Bps: fast\n", "'memory_Bps': expected a number, got fast" },
+        { "memory_Bps: [^\n]*\n", "memory_Bps: -1\n", "'memory_Bps': expected a number of at least 0, got -1" },
+        { "memory_Bps: [^\n]*\n", "memory_Bps: 0\n", "'memory_Bps': expected a number above 0" },
+        { "bfloat16: [^\n]*\n", "float16: 1.0\n", "peak_flops: 'bfloat16': expected a number above 0, got nil" },
+        { "link_Bps: [^\n]*\n", "", "'link_Bps': expected a number above 0, since torus_dims is 2" },
+        { "torus_dims: 2", "torus_dims: 0\ndies: 2", "'switch_Bps': expected a number above 0, since torus_dims is 0" },
+        { "torus_dims: 2", "torus_dims: 2\ndies: 2", "'die_link_Bps': expected a number above 0, since dies is 2" },
+        { "4: %[2, 2%]", "4: [2, 3]", "slices: 4: expected 2 sides that multiply to it" },
+        { "4: %[2, 2%]", "4: [4]", "slices: 4: expected 2 sides that multiply to it" },
+        { "  matrix_efficiency:", "  matrix:", "fitted: 'matrix' is none of attention_efficiency" },
+        { "  matrix_efficiency: [^\n]*\n", "  matrix_efficiency: most\n",
+            "'matrix_efficiency': expected a number above 0" },
+    }) do
+        lu.assertErrorMsgContains(case[3], parse, case[1], case[2])
+    end
+end
+
+-- ---- one chip ----
+
+function TestChip.test_matmul_is_padded_to_the_tiles()
+    chip({ matrix_efficiency = 0.5 })
+    local a, b = mx.zeros({ 4100, 4200 }, "bf16"), mx.zeros({ 4200, 4300 }, "bf16")
+    mx.sim_times(true)
+    local padded = 2.0 * 4104 * 4224 * 4352 -- to 8 rows and 128 columns
+    assert_near(seconds(function() mx.matmul(a, b) end), padded / (0.5 * PEAK))
+    local times = mx.sim_times()
+    assert_near(times.matrix_s, padded / (0.5 * PEAK))
+    assert_near(times.flops, 2.0 * 4100 * 4200 * 4300)
+    lu.assertEquals({ times.operations, times.memory_s }, { 1, 0 })
+end
+
+function TestChip.test_matmul_of_float32_has_a_peak_of_its_own()
+    chip()
+    local a = mx.zeros({ 4096, 4096 })
+    assert_near(seconds(function() mx.matmul(a, a) end), 2.0 * 4096 ^ 3 / 3.283e13)
+end
+
+function TestChip.test_thin_matmul_is_bound_by_memory()
+    chip({ memory_efficiency = 0.5 })
+    local w = in_memory({ 4096, 4096 }, "bf16")
+    local x = mx.zeros({ 8, 4096 }, "bf16")
+    mx.matmul(x, w)
+    local bytes = 2 * (4096 * 4096 + 2 * 8 * 4096)
+    assert_near(seconds(function() mx.matmul(x, w) end), bytes / (0.5 * MEMORY))
+    lu.assertEquals(mx.sim_times().attention_s, 0)
+end
+
+-- x 2, + 1, tanh: fused, x is read once; the result is written when a product reads it.
+function TestChip.test_elementwise_chain()
+    local bytes = 4 * 1024 * 1024
+    local function chain(x)
+        return ((x * 2) + 1):tanh()
+    end
+    chip()
+    local x, y = in_memory({ 1024, 1024 }), nil
+    assert_near(seconds(function() y = chain(x) end), bytes / MEMORY)
+    local times = mx.sim_times(true)
+    mx.matmul(x, x)
+    local alone = mx.sim_times(true)
+    lu.assertTrue(times.memory_s > 0)
+    assert_near(alone.matrix_s, 2 * 1024 ^ 3 / 3.283e13)
+    assert_near(seconds(function() mx.exp(chain(y)) end), 2 * bytes / MEMORY) -- y written, and read
+    chip({ fuses = false })
+    x = in_memory({ 1024, 1024 })
+    assert_near(seconds(function() chain(x) end), 6 * bytes / MEMORY)
+end
+
+function TestChip.test_attention()
+    chip({ attention_efficiency = 0.25 })
+    local q = mx.zeros({ 2, 2048, 4, 128 }, "bf16")
+    local pairs_full = 2 * 4 * 2048 * 2048
+    assert_near(seconds(function() mx.attention(q, q, q) end), 4.0 * pairs_full * 128 / (0.25 * PEAK))
+    local pairs_causal = 2 * 4 * 2048 * 2049 / 2
+    assert_near(seconds(function() mx.attention(q, q, q, { causal = true }) end),
+        4.0 * pairs_causal * 128 / (0.25 * PEAK))
+    assert_near(mx.sim_times().attention_s, 4.0 * (pairs_full + pairs_causal) * 128 / (0.25 * PEAK))
+end
+
+function TestChip.test_memory()
+    chip()
+    lu.assertEquals(mx.memory().in_use, 0)
+    local kept = mx.zeros({ 256, 256 }):keep()
+    lu.assertEquals(mx.memory().in_use, 4 * 256 * 256)
+    do
+        local step <close> = mx.step()
+        local y = kept * 2
+        lu.assertEquals(mx.memory().in_use, 2 * 4 * 256 * 256)
+        y = y:to("bf16")
+        lu.assertEquals(y:numel(), 256 * 256)
+    end
+    lu.assertEquals({ mx.memory().in_use, mx.memory().peak }, { 4 * 256 * 256, 10 * 256 * 256 })
+end
+
+function TestChip.test_out_of_memory()
+    chip({ memory_bytes = 2 ^ 20 })
+    mx.zeros({ 1024, 128 })
+    lu.assertErrorMsgContains("out of memory: 1.0 MiB asked for, 0.5 MiB in use of a limit of 1.0 MiB", mx.zeros,
+        { 1024, 256 })
+end
+
+function TestChip.test_more_is_never_slower()
+    local function step(more)
+        chip(more)
+        local x, w = in_memory({ 2048, 2048 }, "bf16"), in_memory({ 2048, 2048 }, "bf16")
+        return seconds(function()
+            mx.exp(mx.matmul(x, w):silu())
+        end)
+    end
+    local before = step()
+    local function peaks(factor)
+        return { bfloat16 = factor * PEAK, float32 = factor * 3.283e13 }
+    end
+    for _, more in ipairs({ { memory_Bps = 2 * MEMORY }, { peak_flops = peaks(2) } }) do
+        lu.assertTrue(step(more) < before)
+    end
+    for _, less in ipairs({ { memory_efficiency = 0.5 }, { peak_flops = peaks(0.5) }, { launch_s = 1e-6 } }) do
+        lu.assertTrue(step(less) > before)
+    end
+end
+
+-- ---- a pod ----
+
+local SMALL = {
+    "base_emb_dim=2048", "base_num_query_heads=16", "base_num_kv_heads=16", "head_dim=128", "base_mlp_dim=8192",
+    "base_num_decoder_layers=4", "vocab_size=4096", "max_target_length=2048", "per_device_batch_size=2",
+}
+
+-- Two steps of a small model on a pod. -> seconds of the second, its times, the memory before, at most and after it.
+local function train(hardware, slices, more, words)
+    local all = { "hardware=" .. hardware, "slices=" .. slices, table.unpack(SMALL) }
+    local config = mx.config.load(table.move(words or {}, 1, #(words or {}), #all + 1, all), { simulate = false })
+    mx.sim.start(config.hardware, config.slices, constants(more))
+    local mesh = mx.train.mesh(config)
+    local model = mx.models.new(config, mesh)
+    local data, optimizer = mx.data.open(config, mesh), mx.optim.new(config, model.params, model.parallel)
+    local result
+    for _ = 1, 2 do
+        mx.sim_times(true)
+        mx.reset_peak()
+        local start, before = mx.now(), mx.memory().in_use
+        mx.train.gradients(model, data, config.gradient_accumulation_steps)
+        optimizer:step()
+        result = { seconds = mx.now() - start, times = mx.sim_times(), before = before, memory = mx.memory() }
+    end
+    return result
+end
+
+function TestPod.test_times_add_up_to_the_clock()
+    for _, pod in ipairs({ { "v5e-4", 2 }, { "v5p-8", 1 }, { "v7x-4", 1 }, { "h100-8", 1 } }) do
+        local result = train(pod[1], pod[2])
+        local t = result.times
+        assert_near(t.matrix_s + t.attention_s + t.memory_s + t.ici_s + t.dcn_s + t.host_s, result.seconds)
+        lu.assertTrue(t.ici_busy_s >= t.ici_s and t.dcn_busy_s >= t.dcn_s)
+        lu.assertTrue(t.matrix_s > 0 and t.attention_s > 0 and t.memory_s > 0)
+        lu.assertEquals(t.dcn_busy_s > 0, pod[2] > 1)
+        lu.assertEquals(result.memory.in_use, result.before)
+    end
+end
+
+function TestPod.test_links_that_are_faster_help()
+    local slow = train("v5e-4", 2, { ici_efficiency = 0.01, dcn_efficiency = 0.01 })
+    local ici = train("v5e-4", 2, { dcn_efficiency = 0.01 })
+    local both = train("v5e-4", 2)
+    lu.assertTrue(both.seconds < ici.seconds and ici.seconds < slow.seconds)
+end
+
+function TestPod.test_remat_policies()
+    local peaks, slowest = {}, { seconds = 0 }
+    for policy in pairs(require("mx.remat").policies) do
+        local result = train("v5e-4", 1, nil, { "remat_policy=" .. policy, "base_num_decoder_layers=8" })
+        peaks[policy] = result.memory.peak
+        slowest = result.seconds > slowest.seconds and { policy = policy, seconds = result.seconds } or slowest
+        lu.assertEquals(result.memory.in_use, result.before)
+    end
+    local none = train("v5e-4", 1, nil, { "remat_policy=none", "base_num_decoder_layers=8" })
+    for policy, peak in pairs(peaks) do
+        lu.assertTrue(policy == "full" or peak > peaks.full, policy)
+        lu.assertTrue(peak <= none.memory.peak, policy)
+    end
+    lu.assertTrue(none.seconds < slowest.seconds)
+    lu.assertEquals(slowest.policy, "full")
+end
+
+function TestPod.test_collectives_are_counted()
+    mx.sim.start("v5e-8", 2, constants())
+    mx.train.mesh(mx.config.load({ "slices=2", "ici_fsdp_parallelism=4", "ici_tensor_parallelism=2" },
+        { simulate = false }))
+    mx.sim_times(true)
+    local x = mx.zeros({ 1000, 256 })
+    mx.all_reduce_(x, { axis = "data" })
+    local t = mx.sim_times(true)
+    lu.assertEquals({ t.collectives, t.ici_bytes, t.dcn_bytes }, { 1, 0, 1024000 })
+    assert_near(t.dcn_s, 2 * (1e-5 + 1024000 / 2 / 3.125e9))
+    mx.all_gather(x, { axis = "fsdp", dim = 1 })
+    t = mx.sim_times(true)
+    lu.assertEquals({ t.collectives, t.ici_bytes, t.dcn_bytes }, { 1, 4 * 1024000, 0 })
+    -- Of the sides 2 and 4, tensor has two neighbours of the 4; fsdp the 2, and two of the 4 over a shared link.
+    assert_near(t.ici_s, 0.75 * 4 * 1024000 / (4.5e10 + 4.5e10 / 2))
+end
+
+function TestPod.test_without_a_mesh_collectives_are_of_all()
+    mx.sim.start("v5e-8", 2, constants())
+    mx.all_reduce_(mx.zeros({ 1000, 256 }))
+    local t = mx.sim_times()
+    lu.assertTrue(t.ici_busy_s > 0 and t.dcn_busy_s > 0)
+end
+
+function TestPod.test_again_begins_anew()
+    local first = train("v5e-4", 2)
+    lu.assertEquals(mx.ranks(), 8)
+    local second = train("v5e-4", 2)
+    lu.assertEquals(second.seconds, first.seconds)
+    lu.assertEquals({ second.before, second.memory.peak }, { first.before, first.memory.peak })
+    mx.sim.start("v5e-1")
+    lu.assertEquals({ mx.now(), mx.memory().in_use, mx.ranks() }, { 0, 0, 1 })
+    mx.config.load({ "hardware=v5e-8", "slices=2" }) -- a script that loads its config does the same
+    lu.assertEquals(mx.ranks(), 16)
+end
+
+function TestPod.test_the_host_is_itself_afterwards()
+    local before = mx.tensor { { 1, 2 }, { 3, 4 } }
+    train("v5e-4", 2)
+    mx.sim.stop()
+    lu.assertEquals({ mx.ranks(), mx.is_simulated(), mx.sim.now }, { 1, false, nil })
+    lu.assertEquals(mx.matmul(before, before):totable(), { { 7, 10 }, { 15, 22 } })
+    local x = mx.tensor({ 1, 2, 3 }):requires_grad()
+    mx.backward((x * x):sum())
+    lu.assertEquals(x:grad():totable(), { 2, 4, 6 })
+    lu.assertEquals(mx.all_reduce_(mx.ones({ 2 })):totable(), { 1, 1 })
+    lu.assertErrorMsgContains("no mesh is set", mx.all_reduce_, mx.ones({ 2 }), { axis = "fsdp" })
+    local start = mx.now()
+    lu.assertTrue(mx.now() >= start and start > 0) -- the machine's clock
+end
+
+-- ---- what is refused ----
+
+function TestRefusals.test_names()
+    for _, case in ipairs({
+        { "v5x-256", "hardware=v5x-256: there is no configs/hardware/v5x.yml, did you mean v5e?" },
+        { "abacus-8", "there are h100, v5e, v5p, v6e, v7x" },
+        { "../base-8", "hardware=../base-8: there is no" },
+        { "v5e", "hardware=v5e: say how many chips a slice has, as in v5e-8" },
+        { "v5e-100", "hardware=v5e-100: TPU v5e has slices of 1, 4, 8, 16, 32, 64, 128, 256" },
+        { "h100-16", "hardware=h100-16: H100 SXM has slices of 1, 2, 4, 8" },
+    }) do
+        lu.assertErrorMsgContains(case[2], mx.config.load, { "hardware=" .. case[1] })
+        lu.assertFalse(mx.is_simulated())
+    end
+    lu.assertErrorMsgContains("slices: expected at least 1", mx.config.load, { "hardware=v5e-8", "slices=0" })
+end
+
+function TestRefusals.test_meshes()
+    local function mesh(...)
+        return mx.train.mesh(mx.config.load({ ... }))
+    end
+    lu.assertErrorMsgContains("ici_tensor_parallelism = 16 does not fit the torus: 16 are to be placed, where a "
+        .. "dimension has 24 chips left", mesh, "hardware=v5p-6144", "ici_tensor_parallelism=16")
+    lu.assertErrorMsgContains("the mesh has 2 slices of 4 devices, and the simulated pod has 1 of 8", mesh,
+        "hardware=v5e-8", "dcn_data_parallelism=2")
+    lu.assertErrorMsgContains("ici_fsdp_parallelism=8", mesh, "hardware=v5e-8", "ici_fsdp_parallelism=3")
+    mesh("hardware=h100-8", "ici_tensor_parallelism=2") -- a switch takes any
+end

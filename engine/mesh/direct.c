@@ -196,6 +196,7 @@ static void find_block(job *j, const mx_stream *in, const mx_stream *out, int b)
 {
     const mx_team *team = j->team;
     j->count = in->blocks[b].rows * in->blocks[b].row;
+    /* What comes and what becomes of it do not both fit the caches: then writing goes past them. */
     int64_t out_bytes = out->blocks[b].rows * out->blocks[b].stride * (int64_t)mx_dtype_bytes(out->blocks[b].dtype);
     for (int m = 0; m < team->n; m++) {
         const note *theirs = mx_team_note(team, m);
@@ -207,8 +208,8 @@ static void find_block(job *j, const mx_stream *in, const mx_stream *out, int b)
             to->data = j->x->kind == MX_ALL_REDUCE ? mx_peers_address(team->ranks[m], theirs->places[b].out) : NULL;
         }
         j->in[m] = (mx_stream){.blocks = from, .n = 1, .count = j->count};
-        j->out[m] =
-            (mx_stream){.blocks = to, .n = 1, .count = j->count, .past_caches = out_bytes > mx_cpu_l3_share_bytes()};
+        j->out[m] = (mx_stream){
+            .blocks = to, .n = 1, .count = j->count, .past_caches = 2 * out_bytes > mx_cpu_l3_share_bytes()};
     }
 }
 

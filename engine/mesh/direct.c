@@ -165,9 +165,20 @@ static void run_block(const job *j)
 
 static layout layout_of(const mx_block *b) { return (layout){(int64_t)b->dtype, b->rows, b->row, b->stride, b->part}; }
 
+static int64_t count_of(const mx_block *b) { return b->rows * b->row; }
+
+/* Over machines one block may stand for several of the other stream; these are staged. */
+static bool are_pairs(const mx_stream *in, const mx_stream *out)
+{
+    bool pairs = in->n == out->n;
+    for (int b = 0; pairs && b < in->n; b++)
+        pairs = count_of(&in->blocks[b]) == count_of(&out->blocks[b]);
+    return pairs;
+}
+
 static void write_note(note *own, const mx_stream *in, const mx_stream *out, bool in_place)
 {
-    own->n = in->n < MOST_BLOCKS ? in->n : MOST_BLOCKS;
+    own->n = !are_pairs(in, out) ? 0 : in->n < MOST_BLOCKS ? in->n : MOST_BLOCKS;
     own->in_place = in_place;
     for (int b = 0; b < own->n; b++)
         own->places[b] = (place){mx_arena_offset(in->blocks[b].data), mx_arena_offset(out->blocks[b].data),
@@ -195,7 +206,7 @@ static bool is_shared(const mx_team *team, const mx_exchange *x, const note *own
 static void find_block(job *j, const mx_stream *in, const mx_stream *out, int b)
 {
     const mx_team *team = j->team;
-    j->count = in->blocks[b].rows * in->blocks[b].row;
+    j->count = count_of(&in->blocks[b]);
     /* What comes and what becomes of it do not both fit the caches: then writing goes past them. */
     int64_t out_bytes = out->blocks[b].rows * out->blocks[b].stride * (int64_t)mx_dtype_bytes(out->blocks[b].dtype);
     for (int m = 0; m < team->n; m++) {
@@ -225,7 +236,7 @@ static mx_status keep_rest(const bool *shared, const mx_stream *in, const mx_str
             continue;
         rest->blocks[n] = in->blocks[b];
         rest->blocks[in->n + n++] = out->blocks[b];
-        count += in->blocks[b].rows * in->blocks[b].row;
+        count += count_of(&in->blocks[b]);
     }
     rest->in = (mx_stream){rest->blocks, n, count, in->past_caches};
     rest->out = (mx_stream){rest->blocks + in->n, n, count, out->past_caches};

@@ -78,7 +78,7 @@ static void test_the_pool_takes_of_it(void)
 
 int main(void)
 {
-    int fd;
+    int fd = -1;
     CHECK(mx_arena_offset(&fd) == -1 && mx_arena_take(MX_ARENA_FROM) == NULL, "nothing before it is opened");
     if (!mx_arena_open(BYTES, &fd)) {
         printf("SKIP: no memory files of huge pages here\n");

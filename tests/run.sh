@@ -3,8 +3,9 @@
 #
 # A suite is a program of tests/c, a file of tests/lua, or a file of tests/mpi at one of its rank counts (its first line
 # says "-- ranks: 1 2 3"; a second one, "-- nodes: 2", has it run once more as if every 2 ranks were a machine of their
-# own, where there are more). Each prints "N passed, N failed" last and runs in a process of its own under a time limit; a
-# crash, a time-out or a missing last line counts as one failure more. PATTERN (grep -E) chooses suites by name.
+# own, where there are more; a third one, "-- staged: 2 3", has it run once more at these counts with tensors that ranks
+# do not share). Each prints "N passed, N failed" last and runs in a process of its own under a time limit; a crash, a
+# time-out or a missing last line counts as one failure more. PATTERN (grep -E) chooses suites by name.
 #
 # From the environment: SUITES ("c lua mpi"), TIMEOUT (seconds for each suite), TIME_FACTOR (for slow builds), MPIRUN.
 set -u
@@ -85,6 +86,10 @@ if wanted mpi; then
                 suite "mpi/$(basename "$file" .lua) on $ranks, nodes of $nodes" env MXLUA_NODE_RANKS="$nodes" \
                     "$mpirun" -n "$ranks" "$build/mxlua" --threads 1 tests/lua/run.lua "$file"
             done
+        done
+        for ranks in $(sed -n '3s/^-- staged: //p' "$file"); do
+            suite "mpi/$(basename "$file" .lua) on $ranks, staged" env MXLUA_SHARE=0 \
+                "$mpirun" -n "$ranks" "$build/mxlua" --threads 1 tests/lua/run.lua "$file"
         done
     done
     for file in tests/mpi/test_*.sh; do

@@ -6,6 +6,7 @@
 #include "io/file.h"
 #include "kernels/peak.h"
 #include "mesh/mpi.h"
+#include "mesh/peers.h"
 #include "mesh/share.h"
 #include "mesh/threads.h"
 #include "ops/op.h"
@@ -222,6 +223,9 @@ void mxl_print_versions(FILE *file)
                 mx_isa_best() >= MX_ISA_AVX512 ? "SkylakeX" : "Haswell");
     fprintf(file, "MPI        %s, thread level %s, %d rank%s, %d on this machine\n", mx_mpi_library(),
             mx_mpi_thread_level(), mx_ranks(), mx_ranks() == 1 ? "" : "s", mx_node_ranks());
+    if (mx_node_ranks() > 1)
+        fprintf(file, "tensors    %s\n",
+                mx_peers_share() ? "shared by the ranks of this machine" : "not shared: collectives stage them");
     fprintf(file, "HDF5       %s\n", hdf5_version());
     fprintf(file, "libyaml    %s\n", yaml_get_version_string());
     fprintf(file, "jansson    %s\n", jansson_version_str());
@@ -268,6 +272,8 @@ static int info(lua_State *L)
     set_integer(L, "ranks", mx_ranks());
     set_integer(L, "node_ranks", mx_node_ranks());
     set_integer(L, "node_cores", mx_node_cores());
+    lua_pushboolean(L, mx_peers_share());
+    lua_setfield(L, -2, "shares_tensors");
     set_integer(L, "cores", mx_node_cores());
     set_integer(L, "threads", mx_threads());
     set_integer(L, "l2_bytes", mx_cpu_l2_bytes());

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "core/pool.h"
 
+#include "core/arena.h"
+
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -8,8 +10,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* A block starts with a header of one cache line; what follows is the caller's. Small blocks come from malloc, large
- * ones are mappings of their own, so that trimming gives them back to the system. */
+/* A block starts with a header of one cache line; what follows is the caller's. Where other ranks map this one's arena,
+ * all but small blocks lie in it. Else small blocks come from malloc, large ones are mappings of their own. So trimming
+ * gives them back to the system. */
 typedef struct mx_block {
     int64_t bytes; /* usable, after the header */
     struct mx_block *next;
@@ -44,7 +47,11 @@ static bool is_mapped(int64_t block_bytes) { return block_bytes >= MAPPED_FROM; 
 static mx_block *system_alloc(int64_t bytes)
 {
     size_t total = (size_t)bytes + HEADER_BYTES;
-    mx_block *block;
+    mx_block *block = bytes >= MX_ARENA_FROM ? mx_arena_take((int64_t)total) : NULL;
+    if (block) {
+        block->bytes = bytes;
+        return block;
+    }
     if (is_mapped(bytes)) {
         block = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (block == MAP_FAILED)
@@ -62,7 +69,9 @@ static mx_block *system_alloc(int64_t bytes)
 
 static void system_free(mx_block *block)
 {
-    if (is_mapped(block->bytes))
+    if (mx_arena_offset(block) >= 0)
+        mx_arena_give_back(block, block->bytes + HEADER_BYTES);
+    else if (is_mapped(block->bytes))
         munmap(block, (size_t)block->bytes + HEADER_BYTES);
     else
         free(block);

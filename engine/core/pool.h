@@ -1,8 +1,8 @@
 /* The memory pool: where all tensor memory of the host comes from, and where it is counted.
  *
- * Blocks are 64-byte aligned, from 2 MiB on aligned to and advised as huge pages. A freed block is kept and given
- * out again to a request that fills at least seven eighths of it, so a steady training step asks the system for
- * nothing and pays for no page faults. */
+ * Blocks are 64-byte aligned, from 2 MiB on of huge pages; where ranks share memory, those of 128 KiB and more lie in
+ * the arena (core/arena.h). A freed block is kept and given out again to a request that fills at least seven eighths of
+ * it, so a steady training step asks the system for nothing and pays for no page faults. */
 #ifndef MX_CORE_POOL_H
 #define MX_CORE_POOL_H
 

@@ -1,6 +1,7 @@
 #include "mesh/exchange.h"
 
 #include "core/pool.h"
+#include "mesh/direct.h"
 #include "mesh/mpi.h"
 
 #include <stdlib.h>
@@ -333,9 +334,8 @@ static mx_status run_on_team(job *j, const mx_exchange *x)
     }
 }
 
-/* Runs an exchange on one team with the streams and parts given. */
-static mx_status exchange_on(mx_team *team, const int *parts, const mx_exchange *x, const mx_stream *in,
-                             const mx_stream *out, float scale)
+static mx_status stage_on(mx_team *team, const int *parts, const mx_exchange *x, const mx_stream *in,
+                          const mx_stream *out, float scale)
 {
     job j = {.team = team,
              .parts = parts,
@@ -360,6 +360,18 @@ static mx_status exchange_on(mx_team *team, const int *parts, const mx_exchange 
         mx_stream_fence();
     mx_pool_free(j.scratch, j.scratch ? 3 * (int64_t)MX_SLOT_BYTES : 0);
     free(j.from);
+    return status;
+}
+
+/* Runs an exchange on one team with the streams and parts given. */
+static mx_status exchange_on(mx_team *team, const int *parts, const mx_exchange *x, const mx_stream *in,
+                             const mx_stream *out, float scale)
+{
+    mx_rest rest;
+    mx_status status = mx_direct_run(team, parts, x, in, out, scale, &rest);
+    if (status == MX_OK && rest.in.count > 0)
+        status = stage_on(team, parts, x, &rest.in, &rest.out, scale);
+    free(rest.blocks);
     return status;
 }
 

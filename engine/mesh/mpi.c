@@ -6,6 +6,7 @@
 #include "mesh/comm.h"
 #include "mesh/flag.h"
 #include "mesh/guardian.h"
+#include "mesh/peers.h"
 
 #include <mpi.h>
 #include <sched.h>
@@ -68,6 +69,8 @@ static mx_status open_board(MPI_Comm node, int place)
     MX_TRY(mx_mpi_check(MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, node, &memory, &window), "the board"));
     MX_TRY(mx_mpi_check(MPI_Win_shared_query(window, 0, &bytes, &unit, (void *)&memory), "the board"));
     mx_board_open(memory, node_ranks, place, rank);
+    if (node_ranks > 1)
+        MX_TRY(mx_peers_connect(node));
     MX_TRY(mx_board_connect());
     MX_TRY(mx_mpi_check(MPI_Barrier(node), "the board"));
     return mx_board_watch();

@@ -12,9 +12,10 @@
 
 /* One member's shared memory. Only it writes there. */
 struct mx_area {
-    mx_flag begun, posted[MX_CHANNELS], done[MX_CHANNELS];
+    mx_flag begun, met, left, posted[MX_CHANNELS], done[MX_CHANNELS];
     mx_tag tags[2]; /* of collectives with an odd and an even number: no member is two ahead of another */
     _Alignas(4096) char slots[MX_CHANNELS][MX_SLOTS][MX_SLOT_BYTES];
+    char notes[2][MX_NOTE_BYTES]; /* as the tags: a member that meets for the second time has read those of the first */
 };
 
 /* Messages: our slots, what came from each member, and the requests for both. */
@@ -227,6 +228,30 @@ mx_status mx_team_begin(mx_team *team, const mx_tag *tag, bool strict)
         return compare_in_memory(team, tag, strict);
     return strict ? compare_by_messages(team, tag) : MX_OK;
 }
+
+/* ---- notes ---- */
+
+/* Sets our flag, and waits for those of all others. */
+static mx_status gather_at(const mx_team *team, size_t flag, uint32_t number)
+{
+    mx_flag_set((mx_flag *)((char *)team->areas[team->me] + flag), number);
+    for (int step = 1; step < team->n; step++) {
+        int other = (team->me + step) % team->n;
+        MX_TRY(await_flag(team, (mx_flag *)((char *)team->areas[other] + flag), number, other));
+    }
+    return MX_OK;
+}
+
+mx_status mx_team_meet(mx_team *team, const void *note, size_t bytes)
+{
+    uint32_t number = ++team->met;
+    memcpy(team->areas[team->me]->notes[number % 2], note, bytes);
+    return gather_at(team, offsetof(mx_area, met), number);
+}
+
+const void *mx_team_note(const mx_team *team, int member) { return team->areas[member]->notes[team->met % 2]; }
+
+mx_status mx_team_leave(mx_team *team) { return gather_at(team, offsetof(mx_area, left), team->met); }
 
 /* ---- chunks ---- */
 

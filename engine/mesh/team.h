@@ -13,7 +13,7 @@
 #include <mpi.h>
 #include <stddef.h>
 
-enum { MX_SLOT_BYTES = 128 << 10, MX_SLOTS = 2, MX_CHANNELS = 2 };
+enum { MX_SLOT_BYTES = 128 << 10, MX_SLOTS = 2, MX_CHANNELS = 2, MX_NOTE_BYTES = 16 << 10 };
 
 /* What a rank is about to do, which must be the same on all members. Those of `text` are for messages alone. */
 typedef struct mx_tag {
@@ -32,7 +32,7 @@ typedef struct mx_team {
     MPI_Comm comm;   /* of the members, in this order */
     mx_area **areas; /* each member's shared memory; NULL: messages */
     mx_mail *mail;   /* the state of messages; NULL: shared memory */
-    uint32_t begun;
+    uint32_t begun, met;
     uint32_t opened[MX_CHANNELS], done[MX_CHANNELS]; /* chunks */
 } mx_team;
 
@@ -46,6 +46,13 @@ mx_status mx_team_begin(mx_team *team, const mx_tag *tag, bool strict);
 /* Returns when these world ranks, of which we are number `me`, have all come here: a barrier by messages, which fails
  * where MPI's own would wait without end, for a rank that has ended or went astray. Collective among them. */
 mx_status mx_meet(const int *ranks, int n, int me);
+
+/* For a team that shares memory: each member brings a note, of at most MX_NOTE_BYTES; returns when all have. Then each
+ * reads those of the others, until it leaves; `leave` returns when all others have left, too. What is written between
+ * meet and leave is seen after leave, by all. Collective. */
+mx_status mx_team_meet(mx_team *team, const void *note, size_t bytes);
+const void *mx_team_note(const mx_team *team, int member);
+mx_status mx_team_leave(mx_team *team);
 
 /* The slot of the next chunk, MX_SLOT_BYTES large; waits until everybody is done with what it held. */
 mx_status mx_team_open(mx_team *team, int channel, char **slot);

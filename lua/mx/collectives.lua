@@ -1,9 +1,10 @@
 --- Rates of the collectives over all ranks, in f32.
 --
 -- A rate is the bytes of the whole tensor (what all_gather ends with, what the others start from) over the seconds of
--- the slowest rank, best of several. "copy" is what copying as many bytes gives, all ranks at once: it reads and
--- writes each byte once, which is the least that an all_reduce in place must do, too. Each collective is checked
--- before it is timed.
+-- the slowest rank, best of several. Before each of them every rank writes its tensors, as a computation would: so they
+-- are in its own caches, as far as they fit, and not where the last repetition has left them. "copy" is what copying as
+-- many bytes gives, all ranks at once: it reads and writes each byte once, which is the least that an all_reduce in
+-- place must do, too. Each collective is checked before it is timed.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -13,10 +14,13 @@ local collectives = {}
 local MOST_SECONDS = 0.4 -- for the repetitions of one row and column
 local say = mx.metrics.say
 
--- The best of several runs, each as long as its slowest rank took.
-local function best(fn)
+-- The best of several runs, each as long as its slowest rank took. Before each, the tensors are written.
+local function best(tensors, fn)
     local shortest, spent, runs = math.huge, 0, 0
     while runs < 3 or (spent < MOST_SECONDS and runs < 50) do
+        for _, t in ipairs(tensors) do
+            t:fill { value = 1 }
+        end
         mx.barrier()
         local start = mx.now()
         fn()
@@ -57,11 +61,12 @@ local function measure(name, bytes)
         local x, y, part = mx.ones { n }, mx.zeros { n }, mx.ones { n // mx.ranks() }
         check(name, x, part)
         local row = { collective = name, bytes = bytes, ranks = mx.ranks(), dtype = "f32" }
-        row.seconds = best(function() CALLS[name](x, part) end)
-        row.mpi_seconds = best(function()
+        local function time(fn) return best(name == "all_gather" and { part } or { x }, fn) end
+        row.seconds = time(function() CALLS[name](x, part) end)
+        row.mpi_seconds = time(function()
             mx.mpi_reference(name, name == "all_gather" and part or x, y, bytes)
         end)
-        row.copy_seconds = best(function() mx.copy(y, x) end)
+        row.copy_seconds = best({ x }, function() mx.copy(y, x) end)
         return row
     end)
 end

@@ -1,5 +1,6 @@
 -- ranks: 1 2 3 4
 -- nodes: 2
+-- staged: 2 4
 -- Collectives that go on beside the script: combined, gathered ahead, released under way; and the bits and the errors
 -- of all collectives.
 

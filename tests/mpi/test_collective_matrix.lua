@@ -1,5 +1,6 @@
 -- ranks: 1 2 3 4 6 8
 -- nodes: 2
+-- staged: 2 3 4
 -- Every collective over dtypes, sizes, dimensions, meshes and ways of calling, against values that are worked out from
 -- the ranks' numbers, never by another collective.
 

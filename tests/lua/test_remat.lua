@@ -115,7 +115,7 @@ for _, dtype in ipairs { "f32", "bf16" } do
         for _, policy in ipairs(POLICIES) do
             assert_same_gradients(run_stack(layers, policy, dtype), reference, policy)
         end
-        assert_same_gradients(run_stack(layers, { key_proj = "save", mlpwi_1 = "save", out_proj = "drop" }, dtype),
+        assert_same_gradients(run_stack(layers, { key_proj = "device", mlpwi_1 = "offload", out_proj = "remat" }, dtype),
             reference, "custom")
         release_stack(layers)
     end

@@ -90,10 +90,9 @@ local function release_stack(layers)
     end
 end
 
--- As in base.yml: most memory first.
 local POLICIES = {
     "none", "minimal_with_context", "minimal", "save_dot_with_context_except_mlp", "save_dot_except_mlpwi",
-    "save_dot_except_mlp", "save_qkv_proj", "save_out_proj", "full",
+    "save_dot_except_mlp", "save_qkv_proj", "qkv_proj_offloaded", "minimal_offloaded", "save_out_proj", "full",
 }
 
 local function assert_same_gradients(found, reference, what)

@@ -57,6 +57,7 @@ function models.shape(c)
         init_std = c.init_std,
         seed = c.init_weights_seed,
         remat = remat.of(c),
+        remat_policy = c.remat_policy, -- its name
         dtype = DTYPES[c.dtype],
         weight_dtype = DTYPES[c.weight_dtype],
     }

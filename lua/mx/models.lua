@@ -205,10 +205,12 @@ function models.new(shape, mesh, config)
     return self
 end
 
--- A parameter as it is computed with, by its full name; nil where the model has none.
+-- A parameter as it is computed with, by its full name; nil where the model has none. Where layers compute in f32, a
+-- bf16 one is widened first: a product of both dtypes would round the activations to bf16 (engine/kernels/gemm.h).
 function Decoder:weight(name)
     local t = self.params[name]
-    return t and self.parallel and self.parallel:gather(name, t) or t
+    t = t and self.parallel and self.parallel:gather(name, t) or t
+    return t and self.shape.dtype == "f32" and t:dtype() == "bf16" and t:to("f32") or t
 end
 
 -- The weights of layer i by their short names.

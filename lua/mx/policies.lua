@@ -1,9 +1,10 @@
 --- Every remat_policy on one model: what each needs of memory and time, in one table.
 --
--- A step is forward, backward and the optimizer's update, with a learning rate of 0 and one batch: every policy does
--- the same arithmetic, and must come to the same loss and gradient norm to the bit, which is checked. "peak" is the most
--- tensor memory of a rank in a step, "activations" that without what is there before the step (parameters and the
--- optimizer's state), "waited" the seconds in which the script stood still for the file of offloaded tensors. The time is that of the fastest step.
+-- A step is forward, backward and the optimizer's update, with a learning rate of 0 and one batch: under every policy
+-- the loss and the gradient norm must be the same to the bit, which is checked. "peak" is the most tensor memory of a
+-- rank in a step, "activations" that without what is there before the step (parameters, the optimizer's state).
+-- "waited" are the seconds in which the script stood still for the file of offloaded tensors. The time is that of the
+-- fastest step.
 
 local mx = require "mx"
 local remat = require "mx.remat"

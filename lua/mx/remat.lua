@@ -1,8 +1,8 @@
 --- Rematerialisation policies: what becomes of the named tensors of a layer until the backward pass reads them.
 --
 -- "device" keeps a tensor in memory, "offload" moves its values to a file and fetches them ahead of use, "remat" drops
--- it: it is computed again, as is all that has no name. A layer's input is always kept, or offloaded. The named policies
--- and the keys of `custom` are MaxText's.
+-- them: they are computed again, as is all that has no name. A layer's input is always kept or offloaded. The named
+-- policies and the keys of `custom` are MaxText's.
 
 local core = require "mx.core"
 
@@ -46,7 +46,8 @@ remat.policies = {
 --- What a config's remat_policy may be, from most memory and least work to the opposite.
 remat.CHOICES = {
     "none", "minimal_with_context", "minimal", "save_dot_with_context_except_mlp", "save_dot_except_mlpwi",
-    "save_dot_except_mlp", "save_qkv_proj", "qkv_proj_offloaded", "custom", "minimal_offloaded", "save_out_proj", "full",
+    "save_dot_except_mlp", "save_qkv_proj", "qkv_proj_offloaded", "custom", "minimal_offloaded", "save_out_proj",
+    "full",
 }
 
 --- The policy of a config, for remat.run: a name, or with `custom` tensor -> action.
@@ -102,8 +103,8 @@ local function split(actions)
 end
 
 --- Runs fn(...) and returns its results; inside, the backward pass keeps only what the policy says.
----@param policy string|table<string, "device"|"offload"|"remat"> a name of remat.policies, "none" (keep all), or name ->
----       action for names that fn gives with mx.name
+---@param policy string|table<string, "device"|"offload"|"remat"> a name of remat.policies, "none" (keep all), or name
+---       -> action for names that fn gives with mx.name
 ---@param fn function
 ---@return any ...
 function remat.run(policy, fn, ...)

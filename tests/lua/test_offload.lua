@@ -131,8 +131,7 @@ end
 
 -- With S long and E small a layer's input is most of what "full" holds.
 function TestPolicies.test_offloading_the_input_of_layers()
-    local words = { "base_num_decoder_layers=24", "base_mlp_dim=16", "max_target_length=256", "attention_type=local_sliding",
-        "sliding_window_size=4" }
+    local words = { "base_num_decoder_layers=24", "base_mlp_dim=16", "max_target_length=256" }
     local full = step_of("tiny", "remat_policy=full", table.unpack(words))
     local offloaded = step_of("tiny", "remat_policy=custom", "decoder_layer_input=offload", table.unpack(words))
     assert_same(offloaded, full, "decoder_layer_input=offload")

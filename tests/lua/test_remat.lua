@@ -114,8 +114,8 @@ for _, dtype in ipairs { "f32", "bf16" } do
         for _, policy in ipairs(POLICIES) do
             assert_same_gradients(run_stack(layers, policy, dtype), reference, policy)
         end
-        assert_same_gradients(run_stack(layers, { key_proj = "device", mlpwi_1 = "offload", out_proj = "remat" }, dtype),
-            reference, "custom")
+        local custom = { key_proj = "device", mlpwi_1 = "offload", out_proj = "remat" }
+        assert_same_gradients(run_stack(layers, custom, dtype), reference, "custom")
         release_stack(layers)
     end
 

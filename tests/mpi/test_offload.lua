@@ -41,6 +41,10 @@ for _, model in ipairs { "tiny", "tiny-gpt2", "tiny-parallel" } do
                 all[#all + 1] = name .. "=offload"
             end
             lu.assertEquals(train(axis, model, table.unpack(all)), reference)
+            if axis == "context" then
+                lu.assertEquals(train(axis, model, "context_parallel_strategy=ring", table.unpack(all)),
+                    train(axis, model, "context_parallel_strategy=ring", "remat_policy=none"))
+            end
             lu.assertEquals(train(axis, model, "remat_policy=qkv_proj_offloaded", "prefetch_layers=2"), reference)
             lu.assertEquals(train(axis, model, "remat_policy=minimal_offloaded", "async_all_gather=false"), reference)
         end

@@ -7,6 +7,7 @@
 #ifndef MX_CORE_SPILL_H
 #define MX_CORE_SPILL_H
 
+#include "core/job.h"
 #include "core/offload.h"
 
 /* Opens the file in `directory`; NULL or empty: in $TMPDIR, or /var/tmp where that is not set. Without this call the
@@ -18,6 +19,10 @@ mx_status mx_spill_offload(mx_tensor *t);
 mx_status mx_spill_fetch(mx_tensor *t);
 void mx_spill_forget(mx_away *away);
 mx_status mx_spill_settle(bool wait);
+
+/* Where tensors have no values, a write or read takes the time that this gives the job (core/clock.h), and there is no
+ * file. NULL: on the host. */
+extern void (*mx_spill_simulated)(mx_job *job, double bytes);
 
 typedef struct mx_spill_stats {
     const char *directory; /* "": no file yet */

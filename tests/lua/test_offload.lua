@@ -261,3 +261,43 @@ function TestOffload.test_the_file_moves_only_when_it_is_empty()
     mx.offload_open(before)
     assert(step)
 end
+
+-- On a simulated chip the same calls cost time on its way to the host, and no file.
+function TestOffload.test_simulated()
+    local function peak_of(...)
+        local config = mx.config.load {
+            "model_name=default", "hardware=v5e-1", "base_num_decoder_layers=12", "max_target_length=1024", ...
+        }
+        local mesh = mx.train.mesh(config)
+        local model = mx.models.new(config, mesh)
+        local peak, times
+        for _ = 1, 2 do
+            mx.sim_times(true)
+            mx.reset_peak()
+            mx.train.gradients(model, mx.data.open(config, mesh), 1)
+            peak, times = mx.memory().peak, mx.sim_times()
+        end
+        mx.sim.stop()
+        return peak, times
+    end
+    mx.offload_stats(true)
+    local kept = peak_of("remat_policy=minimal")
+    local offloaded, times = peak_of("remat_policy=minimal_offloaded")
+    lu.assertTrue(offloaded < 0.8 * kept, ("%d and %d"):format(offloaded, kept))
+    lu.assertTrue(times.host_busy_s > 0)
+    lu.assertEquals(mx.offload_stats().away_bytes, 0)
+end
+
+-- What scripts/remat.lua prints, but for the printing.
+function TestOffload.test_the_table_of_policies()
+    local said = mx.metrics.say
+    local words = { "model_name=tiny", "dataset_type=random", "only=offloaded", "repeats=1" }
+    package.loaded["mx.policies"], mx.metrics.say = nil, function() end
+    local run = require("mx.policies").run
+    mx.metrics.say = said
+    local rows = run(words)
+    lu.assertEquals({ rows[1].policy, rows[2].policy, #rows }, { "qkv_proj_offloaded", "minimal_offloaded", 2 })
+    lu.assertTrue(rows[1].peak > rows[1].activations and rows[1].activations > 0 and rows[1].seconds > 0)
+    lu.assertErrorMsgContains("only=full chooses", run, { "remat_policy=full" })
+    lu.assertErrorMsgContains("save_qkv_proj", run, { "only=nothing" })
+end

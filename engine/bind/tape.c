@@ -1,8 +1,9 @@
-/* Scopes, gradients, rematerialisation, memory and the profiler for Lua. */
+/* Scopes, gradients, rematerialisation, offloading, memory and the profiler for Lua. */
 #include "tape/tape.h"
 #include "bind/bind.h"
 #include "core/pool.h"
 #include "core/scope.h"
+#include "core/spill.h"
 #include "mesh/collective.h"
 #include "ops/profile.h"
 #include "tape/remat.h"
@@ -102,21 +103,64 @@ static int scope(lua_State *L)
     return run_region(L, 1, &keep_held);
 }
 
-/* remat_region(names or false, fn, ...): the names of the tensors to save; false: keep all that backward reads. */
-static int remat_region(lua_State *L)
+enum { MAX_NAMES = 64 };
+
+static int read_names(lua_State *L, int index, const char **names)
 {
-    const char *names[64];
-    mx_remat_policy policy = {.keep_held = !lua_istable(L, 1), .regathers = true, .names = names};
-    luaL_checktype(L, 2, LUA_TFUNCTION);
-    for (int i = 1; !policy.keep_held && i <= 64; i++) {
-        if (lua_rawgeti(L, 1, i) == LUA_TNIL) {
-            lua_pop(L, 1);
-            break;
-        }
-        names[policy.n_names++] = mx_intern(luaL_checkstring(L, -1));
+    luaL_checktype(L, index, LUA_TTABLE);
+    int n = (int)luaL_len(L, index);
+    if (n > MAX_NAMES)
+        luaL_error(L, "a policy names at most %d tensors, %d given", MAX_NAMES, n);
+    for (int i = 0; i < n; i++) {
+        lua_rawgeti(L, index, i + 1);
+        names[i] = mx_intern(luaL_checkstring(L, -1));
         lua_pop(L, 1);
     }
-    return run_region(L, 2, &policy);
+    return n;
+}
+
+/* remat_region(kept or false, offloaded, fn, ...): lists of the tensors' names; false: keep all that backward reads. */
+static int remat_region(lua_State *L)
+{
+    const char *kept[MAX_NAMES], *offloaded[MAX_NAMES];
+    mx_remat_policy policy = {
+        .keep_held = !lua_toboolean(L, 1), .regathers = true, .kept = kept, .offloaded = offloaded};
+    luaL_checktype(L, 3, LUA_TFUNCTION);
+    if (!policy.keep_held) {
+        policy.n_kept = read_names(L, 1, kept);
+        policy.n_offloaded = read_names(L, 2, offloaded);
+    }
+    return run_region(L, 3, &policy);
+}
+
+/* mx.offload_open(directory): where offloaded values go; "": $TMPDIR, or /var/tmp. */
+static int offload_open(lua_State *L)
+{
+    mxl_try(L, mx_spill_open(luaL_checkstring(L, 1)));
+    return 0;
+}
+
+/* mx.offload_stats([reset]) -> directory, file_bytes, away_bytes, and since the last reset: written_bytes, read_bytes,
+ * exposed_s (seconds that the script waited for the file), busy_s (seconds that it was written or read). */
+static int offload_stats(lua_State *L)
+{
+    mx_spill_stats stats = mx_spill_get_stats(lua_toboolean(L, 1));
+    lua_createtable(L, 0, 7);
+    lua_pushstring(L, stats.directory);
+    lua_setfield(L, -2, "directory");
+    lua_pushinteger(L, stats.file_bytes);
+    lua_setfield(L, -2, "file_bytes");
+    lua_pushinteger(L, stats.away_bytes);
+    lua_setfield(L, -2, "away_bytes");
+    lua_pushinteger(L, stats.written_bytes);
+    lua_setfield(L, -2, "written_bytes");
+    lua_pushinteger(L, stats.read_bytes);
+    lua_setfield(L, -2, "read_bytes");
+    lua_pushnumber(L, stats.exposed_s);
+    lua_setfield(L, -2, "exposed_s");
+    lua_pushnumber(L, stats.busy_s);
+    lua_setfield(L, -2, "busy_s");
+    return 1;
 }
 
 /* mx.name(t, "query_proj") -> t */
@@ -257,6 +301,8 @@ int mxl_open_tape(lua_State *L)
                                          {"memory_limit", memory_limit},
                                          {"trim", trim},
                                          {"kept", kept},
+                                         {"offload_open", offload_open},
+                                         {"offload_stats", offload_stats},
                                          {"profile", profile},
                                          {"profile_report", profile_report},
                                          {NULL, NULL}};

@@ -1,6 +1,7 @@
 /* The tensor as a Lua value: reading, computing, lifetimes. Operations become methods in ops.c. */
 #include "bind/tensor.h"
 #include "bind/bind.h"
+#include "core/offload.h"
 #include "core/pool.h"
 #include "core/scope.h"
 #include "ops/table.h"
@@ -26,6 +27,8 @@ mx_tensor *mxl_any_tensor(lua_State *L, int i) { return ((mxl_box *)luaL_checkud
 mx_tensor *mxl_check_tensor(lua_State *L, int i)
 {
     mx_tensor *t = mxl_any_tensor(L, i);
+    if (!t->released)
+        mxl_try(L, mx_tensor_fetch(t));
     if (t->released || !t->storage)
         mxl_try(L, mx_fail(MX_ERR_STATE,
                            "%s has been released: its scope has closed, or t:release() was called; return it from "
@@ -384,7 +387,7 @@ static int tensor_release(lua_State *L)
 static int tensor_is_released(lua_State *L)
 {
     const mx_tensor *t = mxl_any_tensor(L, 1);
-    lua_pushboolean(L, t->released || !t->storage);
+    lua_pushboolean(L, t->released || (!t->storage && !t->away));
     return 1;
 }
 

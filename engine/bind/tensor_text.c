@@ -1,5 +1,6 @@
 #include "bind/bind.h"
 #include "bind/tensor.h"
+#include "core/offload.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -33,7 +34,9 @@ static void add_row(luaL_Buffer *text, const mx_tensor *t, int64_t first, int64_
 
 int mxl_tensor_tostring(lua_State *L)
 {
-    const mx_tensor *t = mxl_any_tensor(L, 1);
+    mx_tensor *t = mxl_any_tensor(L, 1);
+    if (!t->released)
+        mxl_try(L, mx_tensor_fetch(t));
     bool readable = !t->released && t->storage;
     if (readable)
         mxl_try(L, mx_tensor_wait(t, false));

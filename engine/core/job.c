@@ -228,6 +228,16 @@ mx_status mx_tensor_wait(const mx_tensor *t, bool for_writing)
     return MX_OK;
 }
 
+mx_status mx_tensor_wait_others(const mx_tensor *t, const mx_lane *own)
+{
+    mx_storage *storage = t->storage;
+    if (storage && storage->writer && storage->writer->lane != own)
+        MX_TRY(mx_job_wait(storage->writer));
+    if (storage && storage->reader && storage->reader->lane != own)
+        MX_TRY(mx_job_wait(storage->reader));
+    return MX_OK;
+}
+
 mx_lane_times mx_lane_get_times(mx_lane *lane, bool reset)
 {
     mx_lane_times times = lane->times;

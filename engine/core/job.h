@@ -52,6 +52,10 @@ mx_status mx_lane_drain(mx_lane *lane);
  * no job has to do with them. */
 mx_status mx_tensor_wait(const mx_tensor *t, bool for_writing);
 
+/* Waits for all jobs that have to do with the values of t, but for those of lane `own` (NULL: for these too), which
+ * come before whatever that lane is given next. */
+mx_status mx_tensor_wait_others(const mx_tensor *t, const mx_lane *own);
+
 /* Seconds that the script's thread has spent in the lane's jobs, waiting for them or running them, since the last call
  * with `reset`; and seconds that jobs ran. */
 typedef struct mx_lane_times {

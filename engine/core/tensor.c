@@ -1,5 +1,6 @@
 #include "core/tensor.h"
 
+#include "core/offload.h"
 #include "core/pool.h"
 #include "core/scope.h"
 
@@ -82,6 +83,15 @@ mx_status mx_tensor_new_empty(mx_dtype dtype, const mx_shape *shape, mx_tensor *
     return MX_OK;
 }
 
+/* Where there is no room, what is on its way out may leave some. */
+static mx_status alloc_values(int64_t bytes, void **data)
+{
+    if (mx_pool_alloc(bytes, data) == MX_OK)
+        return MX_OK;
+    MX_TRY(mx_offload.settle(true));
+    return mx_pool_alloc(bytes, data);
+}
+
 mx_status mx_tensor_allocate(mx_tensor *t)
 {
     mx_storage *storage = calloc(1, sizeof *storage);
@@ -89,13 +99,13 @@ mx_status mx_tensor_allocate(mx_tensor *t)
         return mx_fail(MX_ERR_MEMORY, "out of memory for a tensor's description");
     storage->refs = 1;
     storage->bytes = mx_bytes(t);
-    mx_status status = mx_pool_alloc(storage->bytes, &storage->data);
+    mx_status status = alloc_values(storage->bytes, &storage->data);
     if (status != MX_OK) {
         free(storage);
         return mx_context(status, "%s", mx_tensor_text(t));
     }
     storage->simulation = mx_pool_simulation();
-    mx_tensor_drop(t);
+    mx_tensor_drop_storage(t);
     t->storage = storage;
     t->offset = 0;
     return MX_OK;
@@ -133,16 +143,24 @@ void mx_tensor_alias(mx_tensor *t, const mx_tensor *base, int64_t offset)
     mx_storage *storage = base->storage;
     if (storage)
         mx_storage_retain(storage);
-    mx_tensor_drop(t);
+    mx_tensor_drop_storage(t);
     t->storage = storage;
     t->offset = base->offset + offset;
 }
 
-void mx_tensor_drop(mx_tensor *t)
+void mx_tensor_drop_storage(mx_tensor *t)
 {
     if (t->storage)
         mx_storage_release(t->storage);
     t->storage = NULL;
+}
+
+void mx_tensor_drop(mx_tensor *t)
+{
+    mx_tensor_drop_storage(t);
+    if (t->away)
+        mx_offload.forget(t->away);
+    t->away = NULL;
 }
 
 void mx_release(mx_tensor *t)

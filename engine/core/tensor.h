@@ -40,9 +40,10 @@ typedef struct mx_tensor {
     int refs;
     mx_dtype dtype;
     mx_shape shape;
-    mx_storage *storage; /* NULL: released by its scope, or dropped by a policy */
-    int64_t offset;      /* of the first element in storage, in bytes */
-    const char *name;    /* interned, given by mx.name; NULL: none */
+    mx_storage *storage;  /* NULL: released by its scope, dropped by a policy, or away */
+    int64_t offset;       /* of the first element in storage, in bytes */
+    struct mx_away *away; /* a copy of the values outside of memory (core/offload.h); NULL: none */
+    const char *name;     /* interned, given by mx.name; NULL: none */
 
     /* The tape's part (tape/tape.h). */
     bool requires_grad;     /* a leaf that collects a gradient, or computed from one */
@@ -83,10 +84,11 @@ mx_status mx_tensor_new(mx_dtype dtype, const mx_shape *shape, mx_tensor **out);
 
 /* The same without storage: what infer makes and apply fills in. */
 mx_status mx_tensor_new_empty(mx_dtype dtype, const mx_shape *shape, mx_tensor **out);
-mx_status mx_tensor_allocate(mx_tensor *t); /* gives it storage of its own */
+mx_status mx_tensor_allocate(mx_tensor *t); /* gives it storage of its own; waits for offloads where it must */
 void mx_tensor_alias(mx_tensor *t, const mx_tensor *base,
-                     int64_t offset); /* shares base's storage, `offset` bytes in */
-void mx_tensor_drop(mx_tensor *t);    /* lets go of its storage */
+                     int64_t offset);      /* shares base's storage, `offset` bytes in */
+void mx_tensor_drop(mx_tensor *t);         /* lets go of its values, wherever they are */
+void mx_tensor_drop_storage(mx_tensor *t); /* lets go of its storage only: a copy that is away stays */
 
 /* For a job, which must keep the values while tensors may let go of them. */
 mx_storage *mx_storage_retain(mx_storage *storage);

@@ -1,3 +1,4 @@
+#include "core/offload.h"
 #include "core/scope.h"
 #include "ops/op.h"
 #include "ops/table.h"
@@ -90,7 +91,8 @@ mx_cost mx_cost_of(const mx_call *call, double flops)
     return cost;
 }
 
-/* The inputs must be there and have values. How many there may be follows from the operation's names for them. */
+/* The inputs must be there and have values, or get them back. How many there may be follows from the operation's names
+ * for them. */
 static mx_status check_inputs(const mx_call *call)
 {
     const mx_op *op = call->op;
@@ -101,8 +103,10 @@ static mx_status check_inputs(const mx_call *call)
     if (call->n_in > named && !variadic)
         return mx_fail(MX_ERR_VALUE, "%s takes at most %d tensors, %d given", op->name, named, call->n_in);
     for (int i = 0; i < named || i < call->n_in; i++) {
-        const mx_tensor *t = i < call->n_in ? call->in[i] : NULL;
+        mx_tensor *t = i < call->n_in ? call->in[i] : NULL;
         const char *name = op->inputs[i < named ? i : named - 1];
+        if (t)
+            MX_TRY(mx_tensor_fetch(t));
         if (!t && !strchr(name, '?'))
             return mx_fail(MX_ERR_VALUE, "%s: input %d ('%s') is missing", op->name, i + 1, name);
         if (t && !t->storage)

@@ -1,6 +1,7 @@
 #include "sim/device.h"
 
 #include "core/pool.h"
+#include "core/spill.h"
 #include "mesh/collective.h"
 #include "mesh/comm.h"
 #include "mesh/mpi.h"
@@ -169,6 +170,8 @@ void mx_sim_host_transfer(mx_job *job, double bytes, double ready_s)
     times.host_busy_s += job->end_s - job->start_s;
 }
 
+static void offload(mx_job *job, double bytes) { mx_sim_host_transfer(job, bytes, mx_clock()); }
+
 /* ---- start and stop ---- */
 
 bool mx_sim_is_on(void) { return is_on; }
@@ -222,6 +225,7 @@ mx_status mx_sim_start(const mx_sim_pod *new_pod)
     mx_pool_simulate(true, (int64_t)pod.chip.memory_bytes);
     mx_ranks_simulate(pod.network.slice_chips * pod.slices);
     mx_comm_simulated = collective;
+    mx_spill_simulated = offload;
     host_run = mx_device_run;
     mx_device_run = run;
     is_on = true;
@@ -234,6 +238,7 @@ void mx_sim_stop(void)
         return;
     (void)forget(); /* simulated collectives do not fail */
     mx_comm_simulated = NULL;
+    mx_spill_simulated = NULL;
     mx_device_run = host_run;
     mx_ranks_simulate(0);
     mx_pool_simulate(false, 0);

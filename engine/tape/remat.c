@@ -1,8 +1,12 @@
 #include "tape/remat.h"
 
+#include "core/offload.h"
+
 #include <stdlib.h>
 
-static bool is_missing(const mx_tensor *t) { return t && !t->storage; }
+/* Without values in memory; and without any, so that they must be computed again. */
+static bool is_out(const mx_tensor *t) { return t && !t->storage; }
+static bool is_missing(const mx_tensor *t) { return is_out(t) && !t->away; }
 
 static mx_status restore(mx_tape *tape, mx_tensor *t, int before);
 
@@ -35,14 +39,14 @@ static bool must_run(const mx_call *call)
     return false;
 }
 
-/* From the last call to the first: which must run, and how many of those read each missing value. */
+/* From the last call to the first: which must run, and how many of those read each value that is not in memory. */
 static void mark(mx_tape *tape, int first, int last, bool *run)
 {
     for (int n = last - 1; n >= first; n--) {
         const mx_call *call = &tape->nodes[n]->call;
         run[n - first] = must_run(call);
         for (int i = 0; run[n - first] && i < call->n_in; i++)
-            if (is_missing(call->in[i]))
+            if (is_out(call->in[i]))
                 call->in[i]->pending++;
     }
 }
@@ -50,20 +54,19 @@ static void mark(mx_tape *tape, int first, int last, bool *run)
 /* One reader of what had to be computed again is done with it. */
 static void done_with(mx_tensor *t)
 {
-    if (t && t->pending > 0 && --t->pending == 0 && t->held == 0 && t->released)
-        mx_tensor_drop(t);
+    if (t && t->pending > 0 && --t->pending == 0)
+        mx_tape_settle(t);
 }
 
 static mx_status run_again(mx_tape *tape, mx_node *node, int first)
 {
     mx_call *call = &node->call;
     for (int i = 0; i < call->n_in; i++)
-        if (is_missing(call->in[i]))
-            MX_TRY(restore(tape, call->in[i], first)); /* made in a region before this one */
+        if (is_out(call->in[i]))
+            MX_TRY(restore(tape, call->in[i], first)); /* away, or made in a region before this one */
     MX_TRY(mx_apply_again(call));
     for (int i = 0; i < call->n_out; i++)
-        if (call->out[i]->held == 0 && call->out[i]->pending == 0 && call->out[i]->released)
-            mx_tensor_drop(call->out[i]);
+        mx_tape_settle(call->out[i]);
     for (int i = 0; i < call->n_in; i++)
         done_with(call->in[i]);
     return MX_OK;
@@ -85,9 +88,11 @@ static mx_status run_range(mx_tape *tape, int first, int last)
     return status;
 }
 
-/* Computes t, of nodes before `before`, again together with all that its region still owes. */
+/* Fetches t, or computes it, of nodes before `before`, again together with all that its region still owes. */
 static mx_status restore(mx_tape *tape, mx_tensor *t, int before)
 {
+    if (t->away)
+        return mx_tensor_fetch(t);
     int first = 0, last = 0;
     if (t->node && find_range(tape, t->node, before, &first, &last)) {
         t->pending++;
@@ -101,6 +106,15 @@ static mx_status restore(mx_tape *tape, mx_tensor *t, int before)
                        "it from its scope",
                        mx_tensor_text(t));
     return MX_OK;
+}
+
+/* The dropping region that backward comes to after region r, or -1. */
+static int find_previous(const mx_tape *tape, int r)
+{
+    int n = tape->regions[r].first - 1;
+    while (n >= 0 && find_region(tape, tape->nodes[n]) < 0)
+        n--;
+    return n < 0 ? -1 : find_region(tape, tape->nodes[n]);
 }
 
 static mx_status prefetch_call(const mx_call *call)
@@ -117,19 +131,41 @@ mx_status mx_remat_prefetch(mx_tape *tape, int index)
     if (!mx_apply_hooks.prefetch || tape->prefetch_regions == 0 || r < 0 || r == tape->ahead_of)
         return MX_OK;
     tape->ahead_of = r;
-    int n = tape->regions[r].first - 1;
-    for (int ahead = 0; ahead < tape->prefetch_regions && n >= 0; ahead++) {
-        while (n >= 0 && find_region(tape, tape->nodes[n]) < 0)
-            n--;
-        if (n < 0)
+    for (int ahead = 0; ahead < tape->prefetch_regions; ahead++) {
+        r = find_previous(tape, r);
+        if (r < 0)
             break;
-        const mx_region *region = &tape->regions[find_region(tape, tape->nodes[n])];
-        for (int k = region->first; k < region->last; k++)
+        for (int k = tape->regions[r].first; k < tape->regions[r].last; k++)
             MX_TRY(prefetch_call(&tape->nodes[k]->call));
         MX_TRY(mx_apply_hooks.prefetch(NULL));
-        n = region->first - 1;
     }
     return MX_OK;
+}
+
+/* Starts fetching what is away of the values that the calls read or made, up to nodes[before - 1]. */
+static mx_status fetch_region(const mx_tape *tape, const mx_region *region, int before)
+{
+    for (int n = region->first; n < region->last && n < before; n++) {
+        const mx_call *call = &tape->nodes[n]->call;
+        for (int i = 0; i < call->n_in; i++)
+            if (call->in[i] && call->in[i]->held > 0)
+                MX_TRY(mx_tensor_fetch(call->in[i]));
+        for (int i = 0; i < call->n_out; i++)
+            if (call->out[i]->held > 0)
+                MX_TRY(mx_tensor_fetch(call->out[i]));
+    }
+    return MX_OK;
+}
+
+mx_status mx_remat_fetch(mx_tape *tape, int index)
+{
+    int r = tape->offloads ? find_region(tape, tape->nodes[index]) : -1;
+    if (r < 0 || r == tape->fetched_for)
+        return MX_OK;
+    tape->fetched_for = r;
+    MX_TRY(fetch_region(tape, &tape->regions[r], index + 1));
+    r = find_previous(tape, r);
+    return r < 0 ? MX_OK : fetch_region(tape, &tape->regions[r], index + 1);
 }
 
 mx_status mx_remat_ensure(mx_tape *tape, mx_node *node, int index)

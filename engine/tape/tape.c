@@ -1,11 +1,12 @@
 #include "tape/tape.h"
 
+#include "core/offload.h"
 #include "ops/table.h"
 #include "tape/remat.h"
 
 #include <stdlib.h>
 
-static mx_tape tape = {.recording = true, .region = -1, .ahead_of = -1};
+static mx_tape tape = {.recording = true, .region = -1, .ahead_of = -1, .fetched_for = -1};
 
 mx_tape *mx_tape_get(void) { return &tape; }
 
@@ -47,11 +48,20 @@ static void for_each_read(const mx_node *node, void (*visit)(mx_tensor *t))
 
 static void hold(mx_tensor *t) { t->held++; }
 
+void mx_tape_settle(mx_tensor *t)
+{
+    if (t->held > 0 || t->pending > 0)
+        return;
+    if (t->released)
+        mx_tensor_drop(t);
+    else
+        mx_tensor_evict(t);
+}
+
 void mx_tape_unhold(mx_tensor *t)
 {
     t->held--;
-    if (t->held == 0 && t->pending == 0 && t->released)
-        mx_tensor_drop(t);
+    mx_tape_settle(t);
 }
 
 static mx_status grow(void **array, int n, int *capacity, size_t item_bytes)
@@ -69,6 +79,7 @@ static mx_status grow(void **array, int n, int *capacity, size_t item_bytes)
 
 mx_status mx_tape_record(mx_call *call)
 {
+    MX_TRY(mx_offload.settle(false));
     MX_TRY(grow((void **)&tape.nodes, tape.n_nodes, &tape.nodes_capacity, sizeof(mx_node *)));
     mx_node *node = malloc(sizeof *node);
     if (!node)
@@ -115,8 +126,10 @@ void mx_tape_clear(void)
 {
     while (tape.n_nodes > 0)
         forget(tape.nodes[--tape.n_nodes]);
-    if (tape.region < 0)
+    if (tape.region < 0) {
         tape.n_regions = 0;
+        tape.offloads = false;
+    }
 }
 
 mx_status mx_tape_require_grad(mx_tensor *t)
@@ -171,36 +184,95 @@ void mx_tape_region_abandon(mx_scope *scope)
     mx_scope_close(scope);
 }
 
-static bool policy_saves(const mx_remat_policy *policy, const mx_tensor *t)
+static bool has_name(const mx_tensor *t, int n_names, const char *const *names)
 {
-    for (int i = 0; t->name && i < policy->n_names; i++)
-        if (policy->names[i] == t->name)
+    for (int i = 0; t->name && i < n_names; i++)
+        if (names[i] == t->name)
             return true;
     return false;
 }
 
-/* Drops what the policy does not save of the outputs of one call. Residuals share the fate of the first output: what
- * saves attention's context saves its log-sum-exp, without which it would run again. */
+static bool policy_offloads(const mx_remat_policy *policy, const mx_tensor *t)
+{
+    return has_name(t, policy->n_offloaded, policy->offloaded);
+}
+
+static bool policy_saves(const mx_remat_policy *policy, const mx_tensor *t)
+{
+    return has_name(t, policy->n_kept, policy->kept) || policy_offloads(policy, t);
+}
+
+static bool is_among(const mx_tensor *t, mx_tensor *const *results, int n_results)
+{
+    for (int r = 0; r < n_results; r++)
+        if (results[r] == t)
+            return true;
+    return false;
+}
+
+static void save(mx_tensor *t)
+{
+    if (!t->saved)
+        hold(t);
+    t->saved = true;
+}
+
+/* Residuals share the fate of the first output: what saves attention's context saves its log-sum-exp, without which it
+ * would run again. */
+static const mx_tensor *who_decides(const mx_call *call, int i) { return call->out[i < call->op->n_results ? i : 0]; }
+
+/* Drops what the policy does not save of the outputs of one call. */
 static void apply_policy(const mx_region *region, const mx_call *call, mx_tensor *const *results, int n_results)
 {
     for (int i = 0; i < call->n_out; i++) {
         mx_tensor *t = call->out[i];
-        const mx_tensor *decides = i < call->op->n_results ? t : call->out[0];
-        bool is_result = false;
-        for (int r = 0; r < n_results; r++)
-            is_result = is_result || results[r] == decides;
+        const mx_tensor *decides = who_decides(call, i);
+        bool is_result = is_among(decides, results, n_results);
         if (t->saved)
             continue;
         if (t == decides && is_result)
             continue; /* its scope gives it to the enclosing one */
         if (is_result || policy_saves(region->policy, decides)) {
-            t->saved = true;
-            hold(t);
+            save(t);
         } else if (t->scope == region->scope || t->released) {
             t->released = true;
             mx_tensor_drop(t);
         }
     }
+}
+
+/* Starts moving out what the policy offloads of the inputs of one call that were made before the region, and of its
+ * outputs. */
+static mx_status offload_of_call(int index, const mx_call *call, mx_tensor *const *results, int n_results)
+{
+    const mx_remat_policy *policy = tape.regions[index].policy;
+    for (int i = 0; i < call->n_in; i++) {
+        mx_tensor *t = call->in[i];
+        bool from_before = t && t->node && t->node->region < index;
+        if (!from_before || !policy_offloads(policy, t) || is_among(t, results, n_results))
+            continue;
+        save(t);
+        MX_TRY(mx_tensor_offload(t));
+    }
+    for (int i = 0; i < call->n_out; i++) {
+        const mx_tensor *decides = who_decides(call, i);
+        if (call->out[i]->saved && policy_offloads(policy, decides) && !is_among(decides, results, n_results))
+            MX_TRY(mx_tensor_offload(call->out[i]));
+    }
+    return MX_OK;
+}
+
+/* What the region before offloaded must have left memory by now: no more than one region's is ever on its way. */
+static mx_status offload(int index, mx_tensor *const *results, int n_results)
+{
+    const mx_region *region = &tape.regions[index];
+    if (region->policy->keep_held || region->policy->n_offloaded == 0 || region->first == region->last)
+        return MX_OK;
+    MX_TRY(mx_offload.settle(true));
+    tape.offloads = true;
+    for (int n = region->first; n < region->last; n++)
+        MX_TRY(offload_of_call(index, &tape.nodes[n]->call, results, n_results));
+    return MX_OK;
 }
 
 mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n_results)
@@ -214,6 +286,7 @@ mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n
         if (!region->policy->keep_held || (call->op->flags & MX_OP_REGATHER))
             apply_policy(region, call, results, n_results);
     }
+    mx_status status = offload(tape.region, results, n_results);
     region->policy = NULL;
     tape.region = region->parent;
     bool wanted = scope->parent != NULL; /* whether anything outside may still lead backward in here */
@@ -224,7 +297,8 @@ mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n
     }
     if (!wanted)
         mx_tape_clear();
-    return mx_scope_close(scope);
+    mx_status closed = mx_scope_close(scope);
+    return status != MX_OK ? status : closed;
 }
 
 /* Backward. */
@@ -300,6 +374,8 @@ static mx_status walk_back(mx_node *node, int index)
         return MX_OK;
     if (!call->op->vjp)
         return mx_fail(MX_ERR_STATE, "%s has no gradient; use t:detach() where none is wanted", call->op->name);
+    MX_TRY(mx_offload.settle(false));
+    MX_TRY(mx_remat_fetch(&tape, index));
     MX_TRY(mx_remat_ensure(&tape, node, index));
     MX_TRY(mx_remat_prefetch(&tape, index));
     mx_vjp v = {.call = call, .out_grad = out_grad};
@@ -379,7 +455,7 @@ mx_status mx_tape_backward(mx_tensor *loss, double seed)
             forget(node);
         }
         mx_tape_clear();
-        tape.ahead_of = -1;
+        tape.ahead_of = tape.fetched_for = -1;
     }
     mx_scope_swap(scope);
     mx_tape_set_recording(recording);

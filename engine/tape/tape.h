@@ -4,9 +4,10 @@
  * tensors, and holds (counts in mx_tensor.held) the values that the operation's vjp reads, and no others.
  *
  * A region is the run of calls made inside mx.remat(policy, fn) (or mx.scope(fn): the policy that keeps all that is
- * held). At its end the policy decides, by name, which values stay; the rest lose their storage. Backward, on
- * reaching the first call of a region that lacks a value, runs the region's recorded calls again: only those on which
- * a held value depends, in their first order, freeing on the way what no vjp reads. */
+ * held). At its end the policy decides, by name, which values stay and which are offloaded; the rest lose their
+ * storage. An input that was made before the region and has a name may be offloaded too, but never dropped. Backward,
+ * on reaching the first call of a region that lacks a value, runs the region's recorded calls again: only those on
+ * which a held value depends, in their first order, freeing on the way what no vjp reads. */
 #ifndef MX_TAPE_TAPE_H
 #define MX_TAPE_TAPE_H
 
@@ -23,8 +24,9 @@ typedef struct mx_node {
 typedef struct mx_remat_policy {
     bool keep_held; /* everything that a vjp reads stays ("none"); else only what the names say */
     bool regathers; /* with keep_held: but for the results of operations marked MX_OP_REGATHER */
-    int n_names;
-    const char *const *names; /* interned names of the tensors to save */
+    int n_kept, n_offloaded;
+    const char *const *kept;      /* interned names of the tensors that stay in memory */
+    const char *const *offloaded; /* of those that go away and come back (core/offload.h) */
 } mx_remat_policy;
 
 /* Recording. On at the start. Returns what it was before. */

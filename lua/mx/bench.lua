@@ -7,6 +7,7 @@
 -- banner says what was cut.
 
 local mx = require "mx"
+local remat = require "mx.remat"
 local util = require "mx.util"
 
 local bench = {}
@@ -44,7 +45,11 @@ end
 local WORDS = {
     "^bench_seconds$", "^era$", "^remat_policy$", "^metrics_file$", "^ici_fsdp_parallelism$", "^ici_tensor_parallelism$",
     "^async_", "_threshold_bytes$", "^prefetch_", "^debug_collectives$", "^collective_timeout_s$",
+    "^offload_directory$",
 }
+for _, name in ipairs(remat.TENSORS) do
+    WORDS[#WORDS + 1] = "^" .. name .. "$"
+end
 
 local function load_config(name, published, words)
     local given, all = {}, { "model_name=" .. name }
@@ -54,8 +59,9 @@ local function load_config(name, published, words)
             known = known or (key and key:find(pattern)) and true
         end
         if not known then
-            util.refuse("'%s' on the command line: expected bench_seconds, era, remat_policy, metrics_file, "
-                .. "ici_fsdp_parallelism, ici_tensor_parallelism, or a key of communication in configs/base.yml", word)
+            util.refuse("'%s' on the command line: expected bench_seconds, era, remat_policy and the keys of memory, "
+                .. "metrics_file, ici_fsdp_parallelism, ici_tensor_parallelism, or a key of communication in "
+                .. "configs/base.yml", word)
         end
         given[key], all[#all + 1] = true, word
     end
@@ -132,7 +138,11 @@ local function bytes_needed(chip, fsdp, layers, sequences, length)
     local states = params * (2 + 4) + params / fsdp * 12
     local heads = (2 * chip.heads + 2 * chip.kv_heads) * chip.head_dim
     local working = 2 * (6 * chip.emb + 3 * heads + 4 * chip.mlp) -- per token, of the layer that backward is in
-    local kept = chip.remat == "full" and 2 * chip.emb or 2 * (3 * chip.emb + heads + 2 * chip.mlp)
+    local named = 2 * (3 * chip.emb + heads + 2 * chip.mlp)
+    local kept = chip.remat_policy == "full" and 2 * chip.emb or named
+    if chip.remat_policy:find("offloaded", 1, true) then -- two layers have at once what they offload
+        kept, working = 2 * chip.emb, working + 2 * named
+    end
     return states + tokens * (layers * kept + working)
 end
 
@@ -141,7 +151,7 @@ local function seconds_needed(chip, rate, layers, sequences, length)
     local cut = setmetatable({ layers = layers }, { __index = chip })
     local forward = mx.flops.layers_forward(cut, sequences, length)
     local vocabulary = 6 * chip.emb * chip.vocab * sequences * length
-    return (forward * (chip.remat == "none" and 3 or 4) + vocabulary) / (rate * STEP_EFFICIENCY)
+    return (forward * (chip.remat_policy == "none" and 3 or 4) + vocabulary) / (rate * STEP_EFFICIENCY)
 end
 
 --- The largest run within memory and time: the sequence length first, then layers, then sequences.
@@ -265,7 +275,7 @@ local function print_plan(name, params, shape, chip, plan, full, mesh)
     end
     say("  so         the vocabulary is %.1f %% of the FLOPs, %.1f %% with all layers", share(plan.layers),
         share(chip.layers))
-    say("  settings   remat_policy %s; bf16 weights and compute, f32 gradients", chip.remat)
+    say("  settings   remat_policy %s; bf16 weights and compute, f32 gradients", chip.remat_policy)
     say("             and optimizer; random tokens")
     say("  plan       %d steps of about %s; %.1f GiB and %d thread%s for each rank", plan.steps,
         util.duration(plan.seconds), plan.bytes / 2 ^ 30, mx.threads(), mx.threads() == 1 and "" or "s")
@@ -354,7 +364,7 @@ function bench.run(name, words)
         file = config.metrics_file, period = 1, warmup = 1,
         extra = {
             bench = name, host = "this host", published_params = mx.models.count(shape), layers = plan.layers,
-            sequences = plan.sequences, length = plan.length, remat_policy = chip.remat, era = config.era,
+            sequences = plan.sequences, length = plan.length, remat_policy = chip.remat_policy, era = config.era,
             fsdp = mesh:size("fsdp"), tensor = mesh:size("tensor"), published_mfu = cell.mfu,
             simulated_mfu = simulated.mfu,
         },

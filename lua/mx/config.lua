@@ -5,6 +5,7 @@
 
 local mx = require "mx"
 local mesh = require "mx.mesh"
+local remat = require "mx.remat"
 local util = require "mx.util"
 
 local config = {}
@@ -41,12 +42,7 @@ local RULES = {
     dtype = { choices = { "bfloat16", "float32" } },
     weight_dtype = { choices = { "bfloat16", "float32" } },
     grad_dtype = { choices = { "bfloat16", "float32" } },
-    remat_policy = {
-        choices = {
-            "none", "minimal_with_context", "minimal", "save_dot_with_context_except_mlp", "save_dot_except_mlpwi",
-            "save_dot_except_mlp", "save_qkv_proj", "save_out_proj", "full",
-        },
-    },
+    remat_policy = { choices = remat.CHOICES },
     slices = { min = 1 },
     context_parallel_strategy = { choices = { "all_gather", "ring" } },
     collective_timeout_s = { min = 0 },
@@ -90,6 +86,10 @@ local RULES = {
     link_gbps = { min = 0 },
     dcn_gbps = { min = 0 },
 }
+for _, name in ipairs(remat.TENSORS) do
+    RULES[name] = { choices = { "device", "offload", "remat" } }
+end
+RULES.decoder_layer_input = { choices = { "device", "offload" } } -- what a layer is computed again from
 for _, axis in ipairs(mesh.AXES) do
     RULES["ici_" .. axis .. "_parallelism"] = { min = 1, rest = -1 }
     RULES["dcn_" .. axis .. "_parallelism"] = { min = 1, rest = -1 }
@@ -109,6 +109,9 @@ local ONLY_WITH = {
     dataset_path = { "dataset_type", "text", "bin", "hdf5" },
     data_shuffle_seed = { "dataset_type", "random", "text", "bin", "hdf5" },
 }
+for _, name in ipairs(remat.TENSORS) do
+    ONLY_WITH[name] = { "remat_policy", "custom" }
+end
 
 -- One value as YAML and as the command line take it.
 local function show(value)
@@ -413,6 +416,13 @@ local function check_together(values)
         "text is read as bytes and needs vocab_size of at least 256, got %d", c.vocab_size)
     need(not c.sparse_core_collective_offload or c.hardware ~= "", "sparse_core_collective_offload",
         "is for simulated chips, and hardware is empty")
+    local tensors = remat.tensors(#c.mlp_activations == 2)
+    for _, name in ipairs(c.remat_policy == "custom" and remat.TENSORS or {}) do
+        need(c[name] == "remat" or util.contains(tensors, name), name, "a layer with mlp_activations = %s has no such "
+            .. "tensor; it has %s", show(c.mlp_activations), table.concat(tensors, ", "))
+    end
+    need(c.offload_directory == "" or remat.offloads(remat.of(c)), "offload_directory",
+        "has no effect: remat_policy = %s offloads nothing", c.remat_policy)
     need(c.learning_rate_schedule_steps ~= 0, "learning_rate_schedule_steps", "expected -1 or at least 1, got 0")
 end
 

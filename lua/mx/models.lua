@@ -5,6 +5,7 @@
 
 local mx = require "mx"
 local nn = require "mx.nn"
+local remat = require "mx.remat"
 local util = require "mx.util"
 
 local models = {}
@@ -55,7 +56,8 @@ function models.shape(c)
         dropout = c.dropout_rate,
         init_std = c.init_std,
         seed = c.init_weights_seed,
-        remat = c.remat_policy,
+        remat = remat.of(c),
+        remat_policy = c.remat_policy, -- its name
         dtype = DTYPES[c.dtype],
         weight_dtype = DTYPES[c.weight_dtype],
     }
@@ -166,14 +168,18 @@ local Decoder = {}
 Decoder.__index = Decoder
 
 --- A decoder with fresh parameters, the same on every rank; on a mesh this rank's parts of them. What does not divide
---- by the mesh is refused before anything is allocated. Not collective.
+--- by the mesh is refused before anything is allocated, and so is an offload_directory where no file can be made. Not
+--- collective.
 ---@param shape table of models.shape; or a config, for mx.models.new(config)
 ---@param mesh? mx.Mesh
----@param config? table for a mesh: where `shape` is no config, the one that says how to communicate
+---@param config? table where `shape` is no config, the one that says how to communicate and where to offload
 ---@return mx.Decoder
 function models.new(shape, mesh, config)
     if rawget(shape, "emb") == nil then
         config, shape = shape, models.shape(shape)
+    end
+    if config and remat.offloads(shape.remat) then
+        util.attempt(mx.offload_open, config.offload_directory)
     end
     local self = setmetatable({ shape = shape, params = {}, layers = {}, passes = 0, prefetch_layers = 0 }, Decoder)
     local list = models.parameters(shape)
@@ -199,10 +205,12 @@ function models.new(shape, mesh, config)
     return self
 end
 
--- A parameter as it is computed with, by its full name; nil where the model has none.
+-- A parameter as it is computed with, by its full name; nil where the model has none. Where layers compute in f32, a
+-- bf16 one is widened first: a product of both dtypes would round the activations to bf16 (engine/kernels/gemm.h).
 function Decoder:weight(name)
     local t = self.params[name]
-    return t and self.parallel and self.parallel:gather(name, t) or t
+    t = t and self.parallel and self.parallel:gather(name, t) or t
+    return t and self.shape.dtype == "f32" and t:dtype() == "bf16" and t:to("f32") or t
 end
 
 -- The weights of layer i by their short names.

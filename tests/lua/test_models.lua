@@ -32,6 +32,34 @@ function TestModels.test_global_parameter_scale()
     lu.assertEquals(mx.models.count(shape_of("16b", "global_parameter_scale=1")), 1090566656)
 end
 
+-- Layers that compute in f32 do so with bf16 weights, too: as with f32 ones of the same values. The two gradients of a
+-- tied table may be added in another order, of which each sum may be off by a few of f32's 2^-24.
+function TestModels.test_bf16_weights_in_f32_layers()
+    for _, name in ipairs({ "tiny", "tiny-gpt2", "tiny-parallel" }) do
+        local found = {}
+        local narrow = mx.models.new(mx.config.load { "model_name=" .. name, "dtype=float32", "weight_dtype=bfloat16" })
+        local wide = mx.models.new(mx.config.load { "model_name=" .. name, "dtype=float32" })
+        local tokens = mx.rand({ shape = { 2, 32 }, high = 256, seed = 1 }):to("i32")
+        for key, t in pairs(narrow.params) do
+            mx.no_grad(function() mx.copy(wide.params[key], t:to("f32")) end)
+        end
+        for i, model in ipairs({ narrow, wide }) do
+            local step <close> = mx.step()
+            local loss = model:loss { tokens = tokens, targets = tokens }
+            mx.backward(loss)
+            found[i] = loss:item()
+        end
+        lu.assertEquals(found[1], found[2], name)
+        for key, t in pairs(narrow.params) do
+            if t:grad() then
+                local expected = wide.params[key]:grad()
+                local off = mx.max(mx.abs(t:grad() - expected)):item() / mx.max(mx.abs(expected)):item()
+                lu.assertTrue(off <= 2 ^ -22, ("%s: %s is off by %g"):format(name, key, off))
+            end
+        end
+    end
+end
+
 function TestModels.test_names_are_unique_and_in_order()
     for _, model in ipairs({ "tiny", "tiny-gpt2", "tiny-parallel" }) do
         local names = {}

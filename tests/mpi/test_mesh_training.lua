@@ -211,6 +211,16 @@ for _, strategy in ipairs((RANKS == 2 or RANKS == 3) and { "ring", "all_gather" 
     end
 end
 
+-- bf16 weights of layers that compute in f32 are widened, not the activations rounded, whether they are gathered or not.
+for _, mesh in ipairs(RANKS == 2 and { "data=2", "fsdp=2", "tensor=2", "context=2" } or {}) do
+    TestSettings["test_bf16_weights_in_f32_layers_on_" .. mesh:gsub("[^%w]+", "_")] = function()
+        local words = { "dtype=float32", "weight_dtype=bfloat16" }
+        local run, expected = on_mesh("tiny", mesh, words, 1), reference("tiny", table.unpack(words))
+        lu.assertAlmostEquals(run.losses[1] / expected.losses[1], 1, 1e-5)
+        lu.assertAlmostEquals(run.norms[1] / expected.norms[1], 1, 1e-5)
+    end
+end
+
 if RANKS == 2 then
     -- On the way through the network and back, values are rounded to bf16 one after another, each time by a random part
     -- of 2^-8 of them (its root mean square is below 2^-8 / sqrt(3)): 13 times in a layer (norm, query, RoPE, context,

@@ -99,6 +99,19 @@ static mx_status run_batch(mx_job *job)
 
 /* ---- on the script's thread ---- */
 
+static mx_job_about about_batch(const mx_job *job)
+{
+    const batch *b = (const batch *)job;
+    bool moves = b->x.kind != MX_BARRIER;
+    return (mx_job_about){.kind = kind_name(b->x.kind),
+                          .over = b->over,
+                          .dtype = moves ? mx_dtype_name(b->x.wire) : NULL,
+                          .where = b->tag.site[0] ? b->tag.site : NULL,
+                          .count = b->tag.count,
+                          .bytes = (double)b->bytes,
+                          .tensors = moves ? b->n : 0};
+}
+
 static void free_batch(batch *b)
 {
     free(b->x.in.blocks);
@@ -246,6 +259,7 @@ static mx_status new_batch(const mx_transfer *t, batch **out)
         return mx_fail(MX_ERR_MEMORY, "no memory for a collective");
     b->job.run = run_batch;
     b->job.done = end_batch;
+    b->job.describe = about_batch;
     b->job.lane = lane;
     b->x = (mx_exchange){
         .kind = t->kind, .wire = t->wire, .fold = t->fold, .scale = t->scale, .root = t->root, .in_place = t->in_place};

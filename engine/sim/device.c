@@ -143,6 +143,11 @@ static void collective(const mx_comm_load *load, mx_job *job)
     job->start_s = start;
     job->end_s = start + t.ici_s + t.dcn_s;
     job->exposed_s = t.dcn_s > t.ici_s ? &times.dcn_s : &times.ici_s;
+    int n_parts = 0;
+    if (t.ici_s > 0)
+        job->part[n_parts++] = (mx_job_part){"network in the slice", t.ici_s};
+    if (t.dcn_s > 0)
+        job->part[n_parts++] = (mx_job_part){"network between slices", t.dcn_s};
     for (int d = 0; d < MX_NETWORK_DIMS; d++)
         if (t.ici_s > 0 && route.size[d] > 1)
             dim_free_s[d] = job->end_s;
@@ -159,6 +164,7 @@ void mx_sim_host_transfer(mx_job *job, double bytes, double ready_s)
     job->start_s = fmax(fmax(mx_clock(), ready_s), host_free_s);
     job->end_s = job->start_s + bytes / pod.chip.host_Bps;
     job->exposed_s = &times.host_s;
+    job->part[0] = (mx_job_part){"transfers to the host", job->end_s - job->start_s};
     host_free_s = job->end_s;
     times.host_busy_s += job->end_s - job->start_s;
 }

@@ -6,8 +6,8 @@ local core = require "mx.core"
 local remat = require "mx.remat"
 
 local MODULES = {
-    "bench", "collectives", "config", "data", "fit", "flops", "generate", "host", "kernels", "mesh", "metrics", "models", "nn",
-    "optim", "parallel", "plan", "repro", "roofline", "sim", "train", "util",
+    "bench", "collectives", "config", "data", "fit", "flops", "generate", "host", "kernels", "mesh", "metrics", "models",
+    "nn", "optim", "parallel", "plan", "profiler", "report", "repro", "roofline", "sim", "train", "util",
 }
 
 local mx = {}

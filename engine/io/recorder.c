@@ -65,10 +65,11 @@ static void add(mx_event event)
 static void on_call(const mx_call *call, double start_s, double end_s)
 {
     mx_cost cost = call->op->cost(call);
+    bool in_place = call->n_out == 0 && (call->op->flags & MX_OP_MUTATES);
     add((mx_event){.kind = MX_EVENT_OPERATION,
                    .name = call->op->name,
                    .inputs = describe(call->in, call->n_in),
-                   .outputs = describe(call->out, call->n_out),
+                   .outputs = in_place ? describe(call->in, 1) : describe(call->out, call->n_out),
                    .start_s = start_s,
                    .end_s = end_s,
                    .work = cost.work,

@@ -26,7 +26,7 @@ typedef struct mx_event {
     const char *over, *dtype, *where;
     double start_s, end_s;
     mx_work work;
-    double flops, bytes; /* of an operation, its cost; of a job, the bytes of all parts */
+    double flops, bytes; /* of an operation, its cost; of a job, the bytes that this rank sends */
     int64_t count;       /* of a job: elements of one part */
     int tensors;
     int64_t memory_bytes; /* in use after an operation */

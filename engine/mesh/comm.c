@@ -23,6 +23,7 @@ typedef struct batch {
     int n, room;
     mx_storage **kept; /* two per tensor: of in and of out */
     int64_t bytes;     /* of all parts that travel, as this rank sees them */
+    double bytes_sent; /* by this rank */
     double ready_s;    /* simulated: when the last of the inputs is there */
     bool async;
 } batch;
@@ -108,7 +109,7 @@ static mx_job_about about_batch(const mx_job *job)
                           .dtype = moves ? mx_dtype_name(b->x.wire) : NULL,
                           .where = b->tag.site[0] ? b->tag.site : NULL,
                           .count = b->tag.count,
-                          .bytes = (double)b->bytes,
+                          .bytes = b->bytes_sent,
                           .tensors = moves ? b->n : 0};
 }
 
@@ -202,6 +203,7 @@ static mx_status add_tensor(batch *b, const mx_transfer *t)
     b->tag.count = b->x.in.count;
     b->x.out.past_caches |= t->out && !t->in_place && mx_bytes(t->out) > mx_cpu_l3_share_bytes();
     b->bytes += t->count * (int64_t)mx_dtype_bytes(t->wire);
+    b->bytes_sent += t->bytes_sent;
     return MX_OK;
 }
 

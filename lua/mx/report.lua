@@ -72,7 +72,7 @@ local function figures_table(d)
     return page.table(head, rows, text)
 end
 
-local function curve(title, label, rows, field, caption)
+local function curve(title, y, rows, field, caption)
     local points = {}
     for i, row in ipairs(rows) do
         points[i] = { row.step, row[field] }
@@ -82,18 +82,19 @@ local function curve(title, label, rows, field, caption)
         caption = ("%s Each point is the mean of about %d steps."):format(caption, math.ceil(#points / MOST_POINTS))
     end
     return page.figure(title, svg.plot {
-        title = title, x = { label = "step" }, y = { label = label },
+        title = title, x = { label = "step", whole = true, tight = true }, y = y,
         series = { { points = thin, line = true, marks = #thin <= 40, radius = 2.5 } },
     }, nil, caption)
 end
 
 local function curves(d)
-    local figures, times = {}, curve("Step time", "seconds", d.rows, "step_time_s", "Seconds of each step.")
+    local figures, times = {}, curve("Step time", { label = "seconds", min = 0 }, d.rows, "step_time_s",
+        "Seconds of each step.")
     if d.simulated then
         return page.paragraph("The tensors of a simulated run have no values, so there is no loss to show.")
             .. page.grid { times }
     end
-    put(figures, curve("Loss", "loss", d.rows, "loss", "Mean over the batch and the ranks."), times)
+    put(figures, curve("Loss", { label = "loss" }, d.rows, "loss", "Mean over the batch and the ranks."), times)
     return page.grid(figures)
 end
 
@@ -125,11 +126,11 @@ local function communication_table(a)
     local rows = {}
     for i, row in ipairs(a.communication) do
         rows[i] = {
-            row.name, row.over or false, row.track, ("%.3g"):format(row.jobs), util.bytes(row.bytes),
+            row.name, row.over or false, row.track, ("%.3g"):format(row.jobs), svg.short(row.bytes) .. "B",
             seconds_text(row.busy_s), seconds_text(row.exposed_s),
         }
     end
-    return page.table({ "collective", "axes", "on", "a step", "bytes", "busy", "exposed" }, rows,
+    return page.table({ "collective", "axes", "on", "a step", "sent", "busy", "exposed" }, rows,
         { [2] = true, [3] = true })
 end
 
@@ -146,7 +147,7 @@ local function memory_figure(a)
         { name = text, points = { { peak[1], peak[2], text } }, marks = true, colour = 5, mark = 4, radius = 4.5 },
     }
     return page.figure(title, svg.plot {
-        title = title, x = { label = "seconds from the start of the step" }, y = { label = "GiB", min = 0 },
+        title = title, x = { label = "seconds from the start of the step", tight = true }, y = { label = "GiB", min = 0 },
         series = series,
     }, svg.legend(series), "What tensors hold, as counted by the pool.")
 end
@@ -197,9 +198,9 @@ local function roofline_figure(d, a)
     end
     put(series, table.unpack(limits(d, low, high)))
     local title = "Roofline of the operations"
-    local caption = ("Each mark is an operation with its shapes. Peak %.4g GFLOP/s: %s. Bandwidth %.4g GB/s: %s. "
-        .. "Intensity counts each input read and each output written once; what stays in caches%s may lie above the line."):format(
-        d.peak.value / 1e9, d.peak.source, d.bandwidth.value / 1e9, d.bandwidth.source,
+    local caption = ("Each mark is an operation with its shapes. Peak %sFLOP/s: %s. Bandwidth %sB/s: %s. Intensity counts "
+        .. "each input read and each output written once; what stays in caches%s may lie above the line."):format(
+        svg.short(d.peak.value), d.peak.source, svg.short(d.bandwidth.value), d.bandwidth.source,
         d.simulated and ", or is fused with its neighbours," or "")
     return page.figure(title, svg.plot {
         title = title, x = { label = "FLOPs a byte", log = 10 }, y = { label = "FLOP/s", log = 10 }, series = series,
@@ -224,10 +225,10 @@ local function operations_table(d, a)
 end
 
 --- The page of a run.
----@param d table title, summary, rows (as metrics_file has them), simulated (boolean), beside (columns of other figures:
----       title and fields of a summary), settings and all_settings (texts), machine (rows of two cells), events (of
----       mx.trace_events, or nil), first and last (steps that they are of), peak and bandwidth ({value, source} in FLOP/s
----       and B/s, or nil)
+---@param d table title, summary, rows (as metrics_file has them), simulated (boolean), beside (columns of other
+---       figures: title and fields of a summary), settings and all_settings (texts), machine (rows of two cells), events
+---       (of mx.trace_events, or nil), first and last (steps that they are of), peak and bandwidth ({value, source} in
+---       FLOP/s and B/s, or nil)
 ---@return string HTML
 function report.run(d)
     local parts = {}
@@ -390,8 +391,8 @@ end
 ---@return string HTML
 function report.repro(d)
     local s, parts = d.summary, {}
-    put(parts, page.paragraph(("Published figures of %s beside what its simulation makes of the same jobs. MFU is in %% "
-        .. "of %g TFLOP/s. FLOPs counted as %s."):format(d.device, s.peak_tflops, d.formula)))
+    put(parts, page.paragraph(("Published figures of %s beside what its simulation makes of the same jobs. MFU is in "
+        .. "%% of %g TFLOP/s. FLOPs counted as %s."):format(d.device, s.peak_tflops, d.formula)))
     if s.era == "b" then
         put(parts, page.paragraph("Era b: the simulated jobs are those that scripts of these names train today, beside "
             .. "figures of other models."))

@@ -74,26 +74,44 @@ end
 -- ---- scales ----
 
 -- A round step of about a fifth of the span.
-local function round_step(span)
+local function round_step(span, whole)
     local power = 10.0 ^ math.floor(math.log(span / 5, 10))
     for _, factor in ipairs({ 1, 2, 2.5, 5, 10 }) do
         if factor * power >= span / 5 * 0.999 then
-            return factor * power
+            return whole and math.max(1, math.floor(factor * power + 0.5)) or factor * power
         end
     end
 end
 
-local function linear_scale(low, high)
+-- The text of a tick: as many decimals as tell it from its neighbours.
+local function tick_text(step)
+    local decimals = math.max(0, -math.floor(math.log(step, 10) + 1e-9))
+    if step * 10 ^ decimals % 1 > 1e-6 then
+        decimals = decimals + 1
+    end
+    return function(v)
+        return (math.abs(v) >= 1e5 or decimals > 6) and svg.short(v) or ("%%.%df"):format(decimals):format(v)
+    end
+end
+
+-- The ends are round, but those of a tight axis: as they are.
+local function linear_scale(axis, low, high)
     if high - low < 1e-9 * math.max(math.abs(high), 1e-30) then
-        local room = high ~= 0 and math.abs(high) * 0.1 or 1
+        local room = axis.whole and 1 or high ~= 0 and math.abs(high) * 0.1 or 1
         low, high = low - room, high + room
     end
-    local step, ticks = round_step(high - low), {}
-    low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
-    for i = 0, math.floor((high - low) / step + 0.5) do
-        ticks[#ticks + 1] = low + i * step
+    local step, ticks = round_step(high - low, axis.whole), {}
+    local first, last = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+    if not axis.tight then
+        low, high = first, last
     end
-    return { low = low, high = high, ticks = ticks, at = function(v) return (v - low) / (high - low) end }
+    for i = 0, math.floor((last - first) / step + 0.5) do
+        local tick = first + i * step
+        if tick >= low - 1e-9 * step and tick <= high + 1e-9 * step then
+            ticks[#ticks + 1] = tick
+        end
+    end
+    return { ticks = ticks, text = tick_text(step), at = function(v) return (v - low) / (high - low) end }
 end
 
 local function log_scale(low, high, base)
@@ -106,7 +124,7 @@ local function log_scale(low, high, base)
     local function at(v)
         return (math.log(v, base) - first) / (last - first)
     end
-    return { low = base ^ first, high = base ^ last, ticks = ticks, at = at }
+    return { ticks = ticks, text = svg.short, at = at }
 end
 
 -- The scale of an axis over all points; i is 1 for x and 2 for y.
@@ -120,7 +138,7 @@ local function scale_of(axis, series, i)
     if low > high then
         low, high = 1, 2 -- there is nothing to show
     end
-    return axis.log and log_scale(low, high, axis.log) or linear_scale(low, high)
+    return axis.log and log_scale(low, high, axis.log) or linear_scale(axis, low, high)
 end
 
 -- ---- parts ----
@@ -161,12 +179,12 @@ local function put_axes(out, o, x, y)
     for _, tick in ipairs(y.ticks) do
         local at = bottom - (bottom - TOP) * y.at(tick)
         out[#out + 1] = ('<path class="grid" d="M%d %.1fH%d"/>'):format(LEFT, at, right)
-            .. label(LEFT - 5, at + 4, "end", svg.short(tick))
+            .. label(LEFT - 5, at + 4, "end", y.text(tick))
     end
     for _, tick in ipairs(x.ticks) do
         local at = LEFT + (right - LEFT) * x.at(tick)
         out[#out + 1] = ('<path class="grid" d="M%.1f %dV%d"/>'):format(at, TOP, bottom)
-            .. label(at, bottom + 14, "middle", svg.short(tick))
+            .. label(at, bottom + 14, "middle", x.text(tick))
     end
     out[#out + 1] = ('<path class="axis" d="M%d %dV%dH%d"/>'):format(LEFT, TOP, bottom, right)
     out[#out + 1] = label((LEFT + right) / 2, HEIGHT - 6, "middle", o.x.label)
@@ -192,7 +210,7 @@ end
 
 --- Lines and marks over two axes.
 ---@param o {title: string, x: table, y: table, series: table[]} an axis: label, log (base; nil: linear), min, max that
----       it shows at least. A series: name, points ({x, y, text that a pointer shows}), line, dashed, marks, mark,
+---       it shows at least, whole (ticks at whole numbers only), tight (ends with the points). A series: name, points ({x, y, text that a pointer shows}), line, dashed, marks, mark,
 ---       colour (1 to 8), class
 ---@return string
 function svg.plot(o)
@@ -200,7 +218,8 @@ function svg.plot(o)
     local out = { open(HEIGHT, o.title) }
     put_axes(out, o, x, y)
     local function place(point)
-        return LEFT + (WIDTH - RIGHT - LEFT) * x.at(point[1]), HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * y.at(point[2])
+        local across, up = WIDTH - RIGHT - LEFT, HEIGHT - BOTTOM - TOP
+        return LEFT + across * x.at(point[1]), TOP + up * (1 - y.at(point[2]))
     end
     for i, one in ipairs(o.series) do
         put_series(out, i, one, place)
@@ -219,25 +238,26 @@ function svg.legend(series)
             local shape = one.block and '<rect x="3" y="1" width="10" height="10"/>'
                 or (one.line and ('<path class="line%s" d="M0 6H16"/>'):format(one.dashed and " dashed" or "") or "")
                 .. (one.marks and mark(one.mark or i, 8, 6, 3.5) or "")
-            out[#out + 1] = ('<li><svg class="swatch" viewBox="0 0 16 12" aria-hidden="true"><g class="%s">%s</g></svg>')
-                :format(one.class or class_of(one.colour or i), shape) .. svg.escape(one.name) .. "</li>"
+            local class = one.class or class_of(one.colour or i)
+            out[#out + 1] = ('<li><svg class="swatch" viewBox="0 0 16 12" aria-hidden="true"><g class="%s">%s</g></svg>'
+                .. "%s</li>"):format(class, shape, svg.escape(one.name))
         end
     end
     out[#out + 1] = "</ul>"
     return table.concat(out, "\n")
 end
 
-local ROW, BAR, LABEL = 15, 11, 62
+local LABEL = 62 -- width of what precedes a bar
 
-local function put_bar(out, row, names, top, scale)
+local function put_bar(out, row, names, top, thickness, scale)
     local at = LABEL
-    out[#out + 1] = label(LABEL - 5, top + 9.5, "end", row.label)
+    out[#out + 1] = label(LABEL - 5, top + thickness / 2 + 4, "end", row.label)
     for i, value in ipairs(row.values) do
         local width = value * scale
         if width > 0.05 then
             local title = svg.escape(("%s: %s %.1f %%"):format(row.label, names[i], value))
             out[#out + 1] = ('<rect class="part %s" x="%.2f" y="%d" width="%.2f" height="%d"><title>%s</title></rect>')
-                :format(class_of(i), at, top, width, BAR, title)
+                :format(class_of(i), at, top, width, thickness, title)
         end
         at = at + width
     end
@@ -247,7 +267,8 @@ end
 ---@param o {title: string, names: string[], rows: {label: string, values: number[]}[]} values in per cent
 ---@return string
 function svg.bars(o)
-    local height = #o.rows * ROW + 24
+    local thickness = #o.rows == 1 and 24 or 11
+    local height = #o.rows * (thickness + 4) + 24
     local out, scale = { open(height, o.title) }, (WIDTH - RIGHT - LABEL) / 100
     for tick = 0, 100, 25 do
         local x = LABEL + tick * scale
@@ -255,7 +276,7 @@ function svg.bars(o)
             .. label(x, height - 4, tick == 100 and "end" or "middle", tick .. " %")
     end
     for i, row in ipairs(o.rows) do
-        put_bar(out, row, o.names, (i - 1) * ROW + 2, scale)
+        put_bar(out, row, o.names, (i - 1) * (thickness + 4) + 2, thickness, scale)
     end
     out[#out + 1] = "</svg>"
     return table.concat(out, "\n")

@@ -75,7 +75,7 @@ end
 local function curve(title, y, rows, field, caption)
     local points = {}
     for i, row in ipairs(rows) do
-        points[i] = { row.step, row[field] }
+        points[i] = { row.step, row[field] * (y.factor or 1) }
     end
     local thin = svg.thin(points, MOST_POINTS)
     if thin ~= points then
@@ -87,9 +87,17 @@ local function curve(title, y, rows, field, caption)
     }, nil, caption)
 end
 
+local function time_curve(rows)
+    local longest = 0
+    for _, row in ipairs(rows) do
+        longest = math.max(longest, row.step_time_s)
+    end
+    local y = longest < 1 and { label = "milliseconds", factor = 1e3, min = 0 } or { label = "seconds", min = 0 }
+    return curve("Step time", y, rows, "step_time_s", "Time of each step.")
+end
+
 local function curves(d)
-    local figures, times = {}, curve("Step time", { label = "seconds", min = 0 }, d.rows, "step_time_s",
-        "Seconds of each step.")
+    local figures, times = {}, time_curve(d.rows)
     if d.simulated then
         return page.paragraph("The tensors of a simulated run have no values, so there is no loss to show.")
             .. page.grid { times }
@@ -110,7 +118,8 @@ local function breakdown(d, a)
     rows[#rows + 1] = { "recorded step", seconds_text(a.seconds), "100.0" }
     local title = "Where the step goes"
     local caption = ("Share of the time of the script's thread of rank 0%s. Exposed communication is what it waited "
-        .. "for, or ran itself."):format(a.steps > 1 and (", mean of %d steps"):format(a.steps) or "")
+        .. "for, or ran itself; between operations are the script and the recording."):format(
+        a.steps > 1 and (", mean of %d steps"):format(a.steps) or "")
     return page.grid {
         page.figure(title, svg.bars {
             title = title, names = steps.PARTS, rows = { { label = "step", values = values } },
@@ -126,7 +135,7 @@ local function communication_table(a)
     local rows = {}
     for i, row in ipairs(a.communication) do
         rows[i] = {
-            row.name, row.over or false, row.track, ("%.3g"):format(row.jobs), svg.short(row.bytes) .. "B",
+            row.name, row.over or false, row.track, ("%.3g"):format(row.jobs), svg.short(row.bytes, "B"),
             seconds_text(row.busy_s), seconds_text(row.exposed_s),
         }
     end
@@ -135,21 +144,28 @@ local function communication_table(a)
 end
 
 local function memory_figure(a)
-    local points, peak = {}, { 0, 0 }
-    for i, point in ipairs(a.memory) do
-        points[i] = { point[1], point[2] / 2 ^ 30 }
-        peak = points[i][2] > peak[2] and points[i] or peak
+    local most, at = 0, 0
+    for _, point in ipairs(a.memory) do
+        if point[2] > most then
+            at, most = point[1], point[2]
+        end
     end
-    local title = "Memory over the step"
-    local text = ("peak %.3f GiB"):format(peak[2])
+    local unit, bytes = "MiB", 2 ^ 20
+    if most >= 2 ^ 30 then
+        unit, bytes = "GiB", 2 ^ 30
+    end
+    local points = {}
+    for i, point in ipairs(a.memory) do
+        points[i] = { point[1], point[2] / bytes }
+    end
+    local title, text = "Memory over the step", "peak " .. util.bytes(most)
     local series = {
         { name = "in use after each operation", points = svg.thin(points, MOST_POINTS, math.max), line = true },
-        { name = text, points = { { peak[1], peak[2], text } }, marks = true, colour = 5, mark = 4, radius = 4.5 },
+        { name = text, points = { { at, most / bytes, text } }, marks = true, colour = 5, mark = 4, radius = 4.5 },
     }
-    return page.figure(title, svg.plot {
-        title = title, x = { label = "seconds from the start of the step", tight = true }, y = { label = "GiB", min = 0 },
-        series = series,
-    }, svg.legend(series), "What tensors hold, as counted by the pool.")
+    local x = { label = "seconds from the start of the step", tight = true }
+    return page.figure(title, svg.plot { title = title, x = x, y = { label = unit, min = 0 }, series = series },
+        svg.legend(series), "What tensors hold, as the pool counts it.")
 end
 
 -- Operations that have arithmetic and took time: {FLOPs a byte, FLOP/s, text}.
@@ -161,8 +177,8 @@ local function roofline_points(a)
             by_family[row.family] = list
             list[#list + 1] = {
                 row.flops / row.bytes, row.flops / row.seconds,
-                ("%s %s: %s FLOP/s, %.3g FLOPs a byte, %.3g calls"):format(row.name, row.inputs,
-                    svg.short(row.flops / row.seconds), row.flops / row.bytes, row.calls),
+                ("%s %s: %s, %.3g FLOPs a byte, %.3g calls"):format(row.name, row.inputs,
+                    svg.short(row.flops / row.seconds, "FLOP/s"), row.flops / row.bytes, row.calls),
             }
         end
     end
@@ -198,9 +214,9 @@ local function roofline_figure(d, a)
     end
     put(series, table.unpack(limits(d, low, high)))
     local title = "Roofline of the operations"
-    local caption = ("Each mark is an operation with its shapes. Peak %sFLOP/s: %s. Bandwidth %sB/s: %s. Intensity counts "
-        .. "each input read and each output written once; what stays in caches%s may lie above the line."):format(
-        svg.short(d.peak.value), d.peak.source, svg.short(d.bandwidth.value), d.bandwidth.source,
+    local caption = ("Each mark is an operation with its shapes. Peak %s: %s. Bandwidth %s: %s. Intensity counts each "
+        .. "input read and each output written once; what stays in caches%s may lie above the line."):format(
+        svg.short(d.peak.value, "FLOP/s"), d.peak.source, svg.short(d.bandwidth.value, "B/s"), d.bandwidth.source,
         d.simulated and ", or is fused with its neighbours," or "")
     return page.figure(title, svg.plot {
         title = title, x = { label = "FLOPs a byte", log = 10 }, y = { label = "FLOP/s", log = 10 }, series = series,
@@ -214,8 +230,8 @@ local function operations_table(d, a)
         rows[i] = {
             row.name, row.inputs, ("%.3g"):format(row.calls), seconds_text(row.seconds),
             percent(row.seconds, a.seconds),
-            row.flops > 0 and row.seconds > 0 and svg.short(row.flops / row.seconds) .. "FLOP/s" or false,
-            row.seconds > 0 and svg.short(row.bytes / row.seconds) .. "B/s" or false,
+            row.flops > 0 and row.seconds > 0 and svg.short(row.flops / row.seconds, "FLOP/s") or false,
+            row.seconds > 0 and svg.short(row.bytes / row.seconds, "B/s") or false,
         }
     end
     local left = #a.operations - #rows
@@ -226,9 +242,9 @@ end
 
 --- The page of a run.
 ---@param d table title, summary, rows (as metrics_file has them), simulated (boolean), beside (columns of other
----       figures: title and fields of a summary), settings and all_settings (texts), machine (rows of two cells), events
----       (of mx.trace_events, or nil), first and last (steps that they are of), peak and bandwidth ({value, source} in
----       FLOP/s and B/s, or nil)
+---       figures: title and fields of a summary), settings and all_settings (texts), machine (rows of two cells),
+---       events (of mx.trace_events, or nil), first and last (steps that they are of), peak and bandwidth ({value,
+---       source} in FLOP/s and B/s, or nil)
 ---@return string HTML
 function report.run(d)
     local parts = {}

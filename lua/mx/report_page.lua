@@ -36,6 +36,8 @@ figcaption b { color: var(--text); }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 0.9rem; }
 th, td { padding: 0.2rem 0.7rem 0.2rem 0; text-align: right; vertical-align: top;
   border-bottom: 1px solid var(--grid); }
+td { white-space: nowrap; }
+td.text { white-space: normal; min-width: 7rem; }
 th { font-weight: 600; }
 th:first-child, td:first-child, .text { text-align: left; }
 pre { overflow-x: auto; font-size: 0.85rem; border-left: 3px solid var(--line); padding-left: 0.7rem; }

@@ -37,16 +37,19 @@ local PREFIXES = {
     { 1e-9, "n" },
 }
 
---- A number in a few characters, with a prefix: 1.5e12 is "1.5T".
+--- A number in a few characters, with a prefix: 1.5e12 is "1.5T", and in "B/s" it is "1.5 TB/s".
 ---@param n number
+---@param unit? string
 ---@return string
-function svg.short(n)
+function svg.short(n, unit)
+    local number, letter = n == 0 and "0" or ("%.2g"):format(n), ""
     for _, prefix in ipairs(PREFIXES) do
         if math.abs(n) >= prefix[1] * 0.9995 then
-            return ("%.3g%s"):format(n / prefix[1], prefix[2])
+            number, letter = ("%.3g"):format(n / prefix[1]), prefix[2]
+            break
         end
     end
-    return n == 0 and "0" or ("%.2g"):format(n)
+    return number .. (unit and " " .. letter .. unit or letter)
 end
 
 --- At most `most` points: the means of neighbours. `pick` (math.max, say) takes one of their y instead.
@@ -124,7 +127,7 @@ local function log_scale(low, high, base)
     local function at(v)
         return (math.log(v, base) - first) / (last - first)
     end
-    return { ticks = ticks, text = svg.short, at = at }
+    return { ticks = ticks, text = function(v) return svg.short(v) end, at = at }
 end
 
 -- The scale of an axis over all points; i is 1 for x and 2 for y.
@@ -210,8 +213,8 @@ end
 
 --- Lines and marks over two axes.
 ---@param o {title: string, x: table, y: table, series: table[]} an axis: label, log (base; nil: linear), min, max that
----       it shows at least, whole (ticks at whole numbers only), tight (ends with the points). A series: name, points ({x, y, text that a pointer shows}), line, dashed, marks, mark,
----       colour (1 to 8), class
+---       it shows at least, whole (ticks at whole numbers only), tight (ends with the points). A series: name, points
+---       ({x, y, text that a pointer shows}), line, dashed, marks, mark, colour (1 to 8), class
 ---@return string
 function svg.plot(o)
     local x, y = scale_of(o.x, o.series, 1), scale_of(o.y, o.series, 2)

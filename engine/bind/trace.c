@@ -98,7 +98,7 @@ static void push_event(lua_State *L, const mx_event *e, double from_s)
         return;
     set_number(L, "bytes", e->bytes);
     if (e->kind == MX_EVENT_OPERATION) {
-        set_text(L, "work", works[e->work]);
+        set_text(L, "work", e->collective ? "collective" : works[e->work]);
         set_text(L, "inputs", e->inputs);
         set_text(L, "outputs", e->outputs);
         set_number(L, "flops", e->flops);
@@ -116,9 +116,8 @@ static void push_event(lua_State *L, const mx_event *e, double from_s)
 /* mx.trace_events() -> list of what has been recorded since the last start, in the order in which it ended
  * (io/recorder.h says what the fields mean); seconds of it. Times are seconds from its start. Each event has kind
  * ("span", "operation", "wait" or "job"), name, start_s and end_s; all but spans bytes; operations also work ("bytes",
- * "product" or "attention"), inputs, outputs, flops and memory_bytes; jobs and waits track, over, dtype, where, count
- * and tensors.
- */
+ * "product", "attention" or "collective"), inputs, outputs, flops and memory_bytes; jobs and waits track, over, dtype,
+ * where, count and tensors. */
 static int trace_events(lua_State *L)
 {
     mx_recording recording;

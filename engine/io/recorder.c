@@ -73,6 +73,7 @@ static void on_call(const mx_call *call, double start_s, double end_s)
                    .start_s = start_s,
                    .end_s = end_s,
                    .work = cost.work,
+                   .collective = call->op->flags & MX_OP_COLLECTIVE,
                    .flops = cost.flops,
                    .bytes = cost.bytes_read + cost.bytes_written,
                    .memory_bytes = mx_pool_get_stats().in_use_bytes});

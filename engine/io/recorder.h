@@ -26,6 +26,7 @@ typedef struct mx_event {
     const char *over, *dtype, *where;
     double start_s, end_s;
     mx_work work;
+    bool collective;     /* an operation of all ranks of an axis */
     double flops, bytes; /* of an operation, its cost; of a job, the bytes that this rank sends */
     int64_t count;       /* of a job: elements of one part */
     int tensors;

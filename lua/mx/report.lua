@@ -172,7 +172,7 @@ end
 local function roofline_points(a)
     local by_family = {}
     for _, row in ipairs(a.operations) do
-        if row.flops > 0 and row.bytes > 0 and row.seconds > 0 then
+        if row.work ~= "collective" and row.flops > 0 and row.bytes > 0 and row.seconds > 0 then
             local list = by_family[row.family] or {}
             by_family[row.family] = list
             list[#list + 1] = {

@@ -87,7 +87,7 @@ static void set_number(lua_State *L, const char *key, double value)
 
 static void push_event(lua_State *L, const mx_event *e, double from_s)
 {
-    static const char *const kinds[] = {"span", "operation", "wait", "job"};
+    static const char *const kinds[] = {"span", "operation", "copy", "wait", "job"};
     static const char *const works[] = {"bytes", "product", "attention"};
     lua_createtable(L, 0, 12);
     set_text(L, "kind", kinds[e->kind]);
@@ -115,9 +115,9 @@ static void push_event(lua_State *L, const mx_event *e, double from_s)
 
 /* mx.trace_events() -> list of what has been recorded since the last start, in the order in which it ended
  * (io/recorder.h says what the fields mean); seconds of it. Times are seconds from its start. Each event has kind
- * ("span", "operation", "wait" or "job"), name, start_s and end_s; all but spans bytes; operations also work ("bytes",
- * "product", "attention" or "collective"), inputs, outputs, flops and memory_bytes; jobs and waits track, over, dtype,
- * where, count and tensors. */
+ * ("span", "operation", "copy", "wait" or "job"), name, start_s and end_s; all but spans bytes; operations also work
+ * ("bytes", "product", "attention" or "collective"), inputs, outputs, flops and memory_bytes; copies, waits and jobs
+ * track, over, dtype, where, count and tensors. */
 static int trace_events(lua_State *L)
 {
     mx_recording recording;

@@ -56,6 +56,8 @@ typedef struct mx_job_hooks {
     void (*ended)(const mx_job *job); /* before done */
     /* The script's thread waited for the job, or ran it itself. */
     void (*waited)(const mx_job *job, double start_s, double end_s);
+    /* Simulated: the chip moved through its memory what the job sends and receives. */
+    void (*copied)(const mx_job *job, double start_s, double end_s);
 } mx_job_hooks;
 extern mx_job_hooks mx_job_observer;
 

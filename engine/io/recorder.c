@@ -110,6 +110,15 @@ static void on_ended(const mx_job *job)
     }
 }
 
+static void on_copied(const mx_job *job, double start_s, double end_s)
+{
+    mx_event event = event_of(job, MX_EVENT_COPY);
+    event.track = mx_intern("memory");
+    event.start_s = start_s;
+    event.end_s = end_s;
+    add(event);
+}
+
 /* Of two parts, the wait is put down to the longer one. */
 static void on_waited(const mx_job *job, double start_s, double end_s)
 {
@@ -145,7 +154,7 @@ mx_status mx_recorder_start(void)
     recording = (mx_recording){
         .start_s = mx_clock(), .simulated = mx_clock_is_simulated(), .memory_bytes = mx_pool_get_stats().in_use_bytes};
     mx_apply_observe(on_call, true);
-    mx_job_observer = (mx_job_hooks){.ended = on_ended, .waited = on_waited};
+    mx_job_observer = (mx_job_hooks){.ended = on_ended, .waited = on_waited, .copied = on_copied};
     return MX_OK;
 }
 

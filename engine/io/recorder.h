@@ -13,11 +13,12 @@
 typedef enum mx_event_kind {
     MX_EVENT_SPAN,      /* what the script names: a step */
     MX_EVENT_OPERATION, /* a call of mx_apply */
+    MX_EVENT_COPY,      /* a simulated chip moves through its memory what a job sends and receives */
     MX_EVENT_WAIT,      /* the script's thread waits for a job, or runs it itself */
     MX_EVENT_JOB,       /* a job, or one of the two parts of a simulated one; not on the script's thread */
 } mx_event_kind;
 
-/* Texts are interned, and NULL where there is nothing to say; of a wait, they are the job's. */
+/* Texts are interned, and NULL where there is nothing to say; of a copy and a wait, they are the job's. */
 typedef struct mx_event {
     mx_event_kind kind;
     const char *name;             /* "matmul", "all_gather", "step 3" */

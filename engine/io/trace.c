@@ -166,7 +166,7 @@ static void put_job_arguments(writer *w, const mx_event *e)
     put_number_field(w, "bytes", "%.0f", e->bytes);
     put_number_field(w, "tensors", "%.0f", e->tensors);
     put_text_field(w, "line", e->where);
-    if (e->kind == MX_EVENT_WAIT)
+    if (e->kind != MX_EVENT_JOB)
         put_text_field(w, "on", e->track);
 }
 
@@ -184,11 +184,12 @@ static void put_memory(writer *w, const mx_event *e)
 
 static void put_event(writer *w, const mx_event *e)
 {
-    static const char *const categories[] = {"span", "operation", "wait", "job"};
+    static const char *const categories[] = {"span", "operation", "copy", "wait", "job"};
+    static const char *const prefixes[] = {"", "", "copy: ", "wait: ", ""};
     int64_t start_ns = nanoseconds(w, e->start_s), end_ns = nanoseconds(w, e->end_s);
     int tid = e->kind == MX_EVENT_JOB ? find_track(w, e->track, start_ns, end_ns) : SCRIPT_TRACK;
     char name[128];
-    snprintf(name, sizeof name, "%s%s", e->kind == MX_EVENT_WAIT ? "wait: " : "", e->name);
+    snprintf(name, sizeof name, "%s%s", prefixes[e->kind], e->name);
     begin_event(w, "X", name, tid);
     fprintf(w->file, ",\"cat\":\"%s\"", categories[e->kind]);
     put_time(w->file, "ts", start_ns);

@@ -116,12 +116,15 @@ static mx_status run(mx_call *call)
 
 /* ---- collectives and transfers ---- */
 
-static void take_time(const mx_comm_load *load)
+static void take_time(const mx_comm_load *load, const mx_job *job)
 {
+    double start_s = mx_clock();
     bool reduces = load->kind == MX_ALL_REDUCE || load->kind == MX_REDUCE_SCATTER;
     double seconds = (reduces ? 3 : 1) * load->bytes / bandwidth();
     times.memory_s += seconds;
-    mx_clock_advance_to(mx_clock() + seconds);
+    mx_clock_advance_to(start_s + seconds);
+    if (mx_job_observer.copied)
+        mx_job_observer.copied(job, start_s, mx_clock());
 }
 
 static void collective(const mx_comm_load *load, mx_job *job)
@@ -133,7 +136,7 @@ static void collective(const mx_comm_load *load, mx_job *job)
     if (mx_network_route(&pod.network, axes, n, load->axes, &route) == MX_OK)
         t = mx_network_cost(&pod.network, &route, load->kind, load->bytes);
     if (load->async && !pod.chip.offloads_collectives)
-        take_time(load);
+        take_time(load, job);
     double start = fmax(mx_clock(), load->ready_s);
     for (int d = 0; d < MX_NETWORK_DIMS; d++)
         if (t.ici_s > 0 && route.size[d] > 1)

@@ -35,15 +35,17 @@ local function entry(sums, key, start)
     return sums[key]
 end
 
--- Waits inside an operation (a collective that blocks) are communication, not the operation's. Events come in the order
--- in which they ended, so the waits inside an operation come before it.
+-- Waits inside an operation (a collective that blocks) are communication, not the operation's; a simulated chip's
+-- copies for a collective are other operations. Events come in the order in which they ended: those inside an operation
+-- come before it.
 local function add_operations(events, seconds, rows)
     local waits, n = {}, 0
     for _, e in ipairs(events) do
-        if e.kind == "wait" then
+        if e.kind == "wait" or e.kind == "copy" then
+            local part = e.kind == "wait" and "exposed communication" or "other operations"
             n = n + 1
             waits[n] = e
-            seconds["exposed communication"] = seconds["exposed communication"] + e.end_s - e.start_s
+            seconds[part] = seconds[part] + e.end_s - e.start_s
         elseif e.kind == "operation" then
             local own = e.end_s - e.start_s
             while n > 0 and waits[n].start_s >= e.start_s do

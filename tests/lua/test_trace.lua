@@ -84,14 +84,17 @@ local function is_job(event)
     return event.cat == "job"
 end
 
--- Of operations, without the waits inside them.
+-- Of operations and copies, without the waits inside them and without counting twice.
 local function own_seconds(list)
     local total, operation_stop = 0, -1
     for _, e in ipairs(list) do
-        if e.event.cat == "operation" then
+        local cat, inside = e.event.cat, e.stop <= operation_stop
+        if cat == "operation" then
             total, operation_stop = total + e.stop - e.start, e.stop
-        elseif e.event.cat == "wait" and e.stop <= operation_stop then
+        elseif cat == "wait" and inside then
             total = total - (e.stop - e.start)
+        elseif cat == "copy" and not inside then
+            total = total + e.stop - e.start
         end
     end
     return total / 1e9

@@ -55,6 +55,7 @@ int mxl_open_tape(lua_State *L);
 int mxl_open_mesh(lua_State *L);
 int mxl_open_sim(lua_State *L);
 int mxl_open_system(lua_State *L);
+int mxl_open_trace(lua_State *L);
 int mxl_open_io(lua_State *L);
 
 /* All of them in one table: the module mx.core. */

@@ -95,6 +95,13 @@ static int write_file_atomic(lua_State *L)
     return 0;
 }
 
+/* check_writable(path): raises when write_file_atomic could not write it now; leaves nothing behind. */
+static int check_writable(lua_State *L)
+{
+    mxl_try(L, mx_file_check_writable(luaL_checkstring(L, 1)));
+    return 0;
+}
+
 static int exists(lua_State *L)
 {
     lua_pushboolean(L, mx_file_exists(luaL_checkstring(L, 1)));
@@ -181,6 +188,7 @@ static const luaL_Reg functions[] = {
     {"json_encode", json_encode},
     {"read_file", read_file},
     {"write_file_atomic", write_file_atomic},
+    {"check_writable", check_writable},
     {"exists", exists},
     {"mkdir_p", mkdir_p},
     {"append_line", append_line},

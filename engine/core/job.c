@@ -17,7 +17,14 @@ struct mx_lane {
     mx_status failed;     /* of a job that was ended without anybody waiting for it */
     char message[1024];
     mx_lane_times times;
+    mx_lane *before; /* made before this one; lanes live as long as the process */
 };
+
+mx_job_hooks mx_job_observer;
+
+static mx_lane *lanes; /* the last one made */
+
+const char *mx_lane_name(const mx_lane *lane) { return lane->name; }
 
 mx_status mx_lane_new(const char *name, mx_lane **out)
 {
@@ -29,6 +36,8 @@ mx_status mx_lane_new(const char *name, mx_lane **out)
     pthread_mutex_init(&lane->lock, NULL);
     pthread_cond_init(&lane->given, NULL);
     pthread_cond_init(&lane->finished, NULL);
+    lane->before = lanes;
+    lanes = lane;
     return MX_OK;
 }
 
@@ -83,6 +92,25 @@ static bool is_finished(const mx_job *job)
     return atomic_load(&job->state) == MX_JOB_FINISHED && (!mx_clock_is_simulated() || job->end_s <= mx_clock());
 }
 
+/* Counts a job that has run, and lets it go. */
+static void finish(mx_job *job)
+{
+    job->lane->times.busy_s += job->end_s - job->start_s;
+    job->lane->times.jobs++;
+    if (mx_job_observer.ended)
+        mx_job_observer.ended(job);
+    job->done(job);
+}
+
+static void count_wait(const mx_job *job, double start_s, double end_s)
+{
+    job->lane->times.exposed_s += end_s - start_s;
+    if (job->exposed_s)
+        *job->exposed_s += end_s - start_s;
+    if (mx_job_observer.waited)
+        mx_job_observer.waited(job, start_s, end_s);
+}
+
 /* Takes the job after `before` (NULL: the oldest) off the list and lets it go. */
 static void end_after(mx_lane *lane, mx_job *before)
 {
@@ -95,13 +123,11 @@ static void end_after(mx_lane *lane, mx_job *before)
     if (lane->last == job)
         lane->last = before;
     pthread_mutex_unlock(&lane->lock);
-    lane->times.busy_s += job->end_s - job->start_s;
-    lane->times.jobs++;
     if (job->status != MX_OK && lane->failed == MX_OK) {
         lane->failed = job->status;
         snprintf(lane->message, sizeof lane->message, "%s", job->message);
     }
-    job->done(job);
+    finish(job);
 }
 
 static mx_status report(mx_lane *lane)
@@ -125,6 +151,13 @@ mx_status mx_lane_reap(mx_lane *lane)
             break;
     }
     return report(lane);
+}
+
+mx_status mx_lanes_reap(void)
+{
+    for (mx_lane *lane = lanes; lane; lane = lane->before)
+        MX_TRY(mx_lane_reap(lane));
+    return MX_OK;
 }
 
 mx_status mx_lane_submit(mx_job *job)
@@ -164,9 +197,7 @@ static void wait_for(mx_lane *lane, const mx_job *job)
             pthread_cond_wait(&lane->finished, &lane->lock);
         pthread_mutex_unlock(&lane->lock);
     }
-    lane->times.exposed_s += mx_clock() - before;
-    if (job->exposed_s)
-        *job->exposed_s += mx_clock() - before;
+    count_wait(job, before, mx_clock());
 }
 
 mx_status mx_job_wait(mx_job *job)
@@ -205,13 +236,11 @@ mx_status mx_lane_do(mx_job *job)
     }
     atomic_store(&job->state, MX_JOB_QUEUED);
     run(job, false);
-    lane->times.exposed_s += job->end_s - job->start_s;
-    lane->times.busy_s += job->end_s - job->start_s;
-    lane->times.jobs++;
+    count_wait(job, job->start_s, job->end_s);
     status = job->status;
     if (status != MX_OK)
         mx_fail(status, "%s", job->message);
-    job->done(job);
+    finish(job);
     return status;
 }
 

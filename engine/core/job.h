@@ -18,6 +18,23 @@
 typedef struct mx_job mx_job;
 typedef struct mx_lane mx_lane;
 
+/* What a job does, in words, for who observes. Texts are NULL (numbers 0) where they say nothing of it. */
+typedef struct mx_job_about {
+    const char *kind;  /* "all_gather" */
+    const char *over;  /* the mesh axes: "fsdp" */
+    const char *dtype; /* of what travels */
+    const char *where; /* the script's line: "train.lua:12" */
+    int64_t count;     /* elements of one part */
+    double bytes;      /* that this rank sends */
+    int tensors;       /* that travel together */
+} mx_job_about;
+
+/* A part of a simulated job: what it went on, and for how long. */
+typedef struct mx_job_part {
+    const char *track; /* "network in the slice"; NULL: no such part */
+    double seconds;
+} mx_job_part;
+
 enum { MX_JOB_HELD, MX_JOB_QUEUED, MX_JOB_FINISHED };
 
 struct mx_job {
@@ -27,10 +44,24 @@ struct mx_job {
     mx_job *next;
     atomic_int state; /* held: made, and not yet given to its lane, which waiting for it does */
     mx_status status;
-    char message[1024];    /* of a run that failed */
-    double start_s, end_s; /* of run, in seconds of mx_clock; in simulated time run sets both */
-    double *exposed_s;     /* where waiting for it is added up too; NULL: nowhere */
+    char message[1024];                          /* of a run that failed */
+    double start_s, end_s;                       /* of run, in seconds of mx_clock; in simulated time run sets both */
+    double *exposed_s;                           /* where waiting for it is added up too; NULL: nowhere */
+    mx_job_about (*describe)(const mx_job *job); /* script's thread, before done; NULL: the lane's name says enough */
+    mx_job_part part[2];                         /* simulated: one after the other, from start_s on */
 };
+
+/* Who observes jobs. Called on the script's thread; seconds of mx_clock. NULL: nobody. */
+typedef struct mx_job_hooks {
+    void (*ended)(const mx_job *job); /* before done */
+    /* The script's thread waited for the job, or ran it itself. */
+    void (*waited)(const mx_job *job, double start_s, double end_s);
+    /* Simulated: the chip moved through its memory what the job sends and receives. */
+    void (*copied)(const mx_job *job, double start_s, double end_s);
+} mx_job_hooks;
+extern mx_job_hooks mx_job_observer;
+
+const char *mx_lane_name(const mx_lane *lane);
 
 /* The thread starts with the first job. MX_ERR_MEMORY when there is no room for it. */
 mx_status mx_lane_new(const char *name, mx_lane **out);
@@ -46,6 +77,7 @@ mx_status mx_job_wait(mx_job *job);
 
 /* Ends the jobs that are finished, without waiting. mx_lane_drain waits for all that were given. */
 mx_status mx_lane_reap(mx_lane *lane);
+mx_status mx_lanes_reap(void); /* of all lanes */
 mx_status mx_lane_drain(mx_lane *lane);
 
 /* Waits until the values of t may be read (for_writing: changed, which is counted in its storage). MX_OK at once where

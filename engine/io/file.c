@@ -236,6 +236,20 @@ mx_status mx_file_write(const char *path, const void *data, size_t bytes)
     return status;
 }
 
+mx_status mx_file_check_writable(const char *path)
+{
+    struct stat about;
+    if (path[0] == '\0')
+        return mx_fail(MX_ERR_IO, "cannot write '': expected the name of a file");
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
+        return mx_fail(MX_ERR_IO, "cannot write '%s': it is %s, not a file", path,
+                       S_ISDIR(about.st_mode) ? "a folder" : "a pipe or device");
+    mx_draft draft;
+    MX_TRY(mx_draft_open(&draft, path));
+    mx_draft_discard(&draft);
+    return MX_OK;
+}
+
 /* ---- logs ---- */
 
 mx_status mx_log_open(mx_log *log, const char *path, bool append)

@@ -22,6 +22,10 @@ mx_status mx_file_read_at(int fd, const char *path, int64_t offset, void *to, in
 
 bool mx_file_exists(const char *path);
 
+/* MX_OK when a draft of `path` could be made and committed now; leaves nothing behind. For files that a run will write
+ * at its end. */
+mx_status mx_file_check_writable(const char *path);
+
 /* Makes a folder and those above it; one that is there already is no failure. */
 mx_status mx_file_make_folders(const char *path);
 

@@ -23,6 +23,7 @@ typedef struct batch {
     int n, room;
     mx_storage **kept; /* two per tensor: of in and of out */
     int64_t bytes;     /* of all parts that travel, as this rank sees them */
+    double bytes_sent; /* by this rank */
     double ready_s;    /* simulated: when the last of the inputs is there */
     bool async;
 } batch;
@@ -98,6 +99,19 @@ static mx_status run_batch(mx_job *job)
 }
 
 /* ---- on the script's thread ---- */
+
+static mx_job_about about_batch(const mx_job *job)
+{
+    const batch *b = (const batch *)job;
+    bool moves = b->x.kind != MX_BARRIER;
+    return (mx_job_about){.kind = kind_name(b->x.kind),
+                          .over = b->over,
+                          .dtype = moves ? mx_dtype_name(b->x.wire) : NULL,
+                          .where = b->tag.site[0] ? b->tag.site : NULL,
+                          .count = b->tag.count,
+                          .bytes = b->bytes_sent,
+                          .tensors = moves ? b->n : 0};
+}
 
 static void free_batch(batch *b)
 {
@@ -189,6 +203,7 @@ static mx_status add_tensor(batch *b, const mx_transfer *t)
     b->tag.count = b->x.in.count;
     b->x.out.past_caches |= t->out && !t->in_place && mx_bytes(t->out) > mx_cpu_l3_share_bytes();
     b->bytes += t->count * (int64_t)mx_dtype_bytes(t->wire);
+    b->bytes_sent += t->bytes_sent;
     return MX_OK;
 }
 
@@ -246,6 +261,7 @@ static mx_status new_batch(const mx_transfer *t, batch **out)
         return mx_fail(MX_ERR_MEMORY, "no memory for a collective");
     b->job.run = run_batch;
     b->job.done = end_batch;
+    b->job.describe = about_batch;
     b->job.lane = lane;
     b->x = (mx_exchange){
         .kind = t->kind, .wire = t->wire, .fold = t->fold, .scale = t->scale, .root = t->root, .in_place = t->in_place};

@@ -9,6 +9,28 @@
 
 mx_hooks mx_apply_hooks;
 
+enum { MAX_OBSERVERS = 4 };
+static mx_observer observers[MAX_OBSERVERS]; /* those that there are come first */
+
+static void tell_observers(const mx_call *call, double start_s, double end_s)
+{
+    for (int i = 0; i < MAX_OBSERVERS && observers[i]; i++)
+        observers[i](call, start_s, end_s);
+}
+
+void mx_apply_observe(mx_observer observer, bool on)
+{
+    int n = 0;
+    for (int i = 0; i < MAX_OBSERVERS && observers[i]; i++)
+        if (observers[i] != observer)
+            observers[n++] = observers[i];
+    if (on && n < MAX_OBSERVERS)
+        observers[n++] = observer;
+    for (int i = n; i < MAX_OBSERVERS; i++)
+        observers[i] = NULL;
+    mx_apply_hooks.timed = n > 0 ? tell_observers : NULL;
+}
+
 static mx_status run_on_host(mx_call *call) { return call->op->host(call); }
 
 mx_status (*mx_device_run)(mx_call *call) = run_on_host;

@@ -145,15 +145,20 @@ mx_status mx_apply(const mx_op *op, mx_tensor *const *in, int n_in, const void *
  */
 mx_status mx_apply_again(mx_call *call);
 
-/* What happens around a call. One observer each: the tape records, the profiler times. NULL: none. */
+/* What happens around a call. One for each; NULL: none. `timed` is set by mx_apply_observe. */
 typedef struct mx_hooks {
     bool (*recording)(void);
     mx_status (*record)(mx_call *call);                               /* after success, with outputs */
-    void (*timed)(const mx_call *call, double start_s, double end_s); /* seconds of mx_clock() */
+    void (*timed)(const mx_call *call, double start_s, double end_s); /* seconds of mx_clock(); tells the observers */
     mx_status (*prefetch)(const mx_call *call); /* start what a call, to be run again soon, waits for; NULL: no more */
     mx_status (*leaf_done)(mx_tensor *t);       /* backward has gathered all of a leaf's gradient */
 } mx_hooks;
 extern mx_hooks mx_apply_hooks;
+
+/* Tells `observer` of every call, after it has run, until it is no longer to be told. Several may observe; calling it
+ * twice is as calling it once. */
+typedef void (*mx_observer)(const mx_call *call, double start_s, double end_s); /* seconds of mx_clock() */
+void mx_apply_observe(mx_observer observer, bool on);
 
 /* A device runs calls. The host runs op->host; another device keeps the same interface. */
 extern mx_status (*mx_device_run)(mx_call *call);

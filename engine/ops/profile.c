@@ -54,10 +54,10 @@ static void timed(const mx_call *call, double start_s, double end_s)
 void mx_profile_start(void)
 {
     n_rows = 0;
-    mx_apply_hooks.timed = timed;
+    mx_apply_observe(timed, true);
 }
 
-void mx_profile_stop(void) { mx_apply_hooks.timed = NULL; }
+void mx_profile_stop(void) { mx_apply_observe(timed, false); }
 
 static int by_seconds(const void *a, const void *b)
 {

@@ -117,12 +117,15 @@ static mx_status run(mx_call *call)
 
 /* ---- collectives and transfers ---- */
 
-static void take_time(const mx_comm_load *load)
+static void take_time(const mx_comm_load *load, const mx_job *job)
 {
+    double start_s = mx_clock();
     bool reduces = load->kind == MX_ALL_REDUCE || load->kind == MX_REDUCE_SCATTER;
     double seconds = (reduces ? 3 : 1) * load->bytes / bandwidth();
     times.memory_s += seconds;
-    mx_clock_advance_to(mx_clock() + seconds);
+    mx_clock_advance_to(start_s + seconds);
+    if (mx_job_observer.copied)
+        mx_job_observer.copied(job, start_s, mx_clock());
 }
 
 /* Where the ranks along axes of the mesh lie, which mx_sim_check_mesh has let in; without a mesh: all ranks. */
@@ -140,7 +143,7 @@ static void collective(const mx_comm_load *load, mx_job *job)
     mx_route route = route_of(load->axes);
     mx_network_time t = mx_network_cost(&pod.network, &route, load->kind, load->bytes);
     if (load->async && !pod.chip.offloads_collectives)
-        take_time(load);
+        take_time(load, job);
     double start = fmax(mx_clock(), load->ready_s);
     for (int d = 0; d < MX_NETWORK_DIMS; d++)
         if (t.ici_s > 0 && route.size[d] > 1)
@@ -150,6 +153,11 @@ static void collective(const mx_comm_load *load, mx_job *job)
     job->start_s = start;
     job->end_s = start + t.ici_s + t.dcn_s;
     job->exposed_s = t.dcn_s > t.ici_s ? &times.dcn_s : &times.ici_s;
+    int n_parts = 0;
+    if (t.ici_s > 0)
+        job->part[n_parts++] = (mx_job_part){"network in the slice", t.ici_s};
+    if (t.dcn_s > 0)
+        job->part[n_parts++] = (mx_job_part){"network between slices", t.dcn_s};
     for (int d = 0; d < MX_NETWORK_DIMS; d++)
         if (t.ici_s > 0 && route.size[d] > 1)
             dim_free_s[d] = job->end_s;
@@ -166,6 +174,7 @@ void mx_sim_host_transfer(mx_job *job, double bytes, double ready_s)
     job->start_s = fmax(fmax(mx_clock(), ready_s), host_free_s);
     job->end_s = job->start_s + bytes / pod.chip.host_Bps;
     job->exposed_s = &times.host_s;
+    job->part[0] = (mx_job_part){"transfers to the host", job->end_s - job->start_s};
     host_free_s = job->end_s;
     times.host_busy_s += job->end_s - job->start_s;
 }

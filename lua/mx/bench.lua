@@ -43,7 +43,8 @@ end
 
 -- Which words the user may give: those of the benchmark, the mesh and communication. Other keys are the job's.
 local WORDS = {
-    "^bench_seconds$", "^era$", "^remat_policy$", "^metrics_file$", "^ici_fsdp_parallelism$", "^ici_tensor_parallelism$",
+    "^bench_seconds$", "^era$", "^remat_policy$", "^metrics_file$", "^trace_file$", "^report_file$",
+    "^skip_first_n_steps_for_profiler$", "^profiler_steps$", "^ici_fsdp_parallelism$", "^ici_tensor_parallelism$",
     "^async_", "_threshold_bytes$", "^prefetch_", "^debug_collectives$", "^collective_timeout_s$",
     "^offload_directory$",
 }
@@ -60,8 +61,8 @@ local function load_config(name, published, words)
         end
         if not known then
             util.refuse("'%s' on the command line: expected bench_seconds, era, remat_policy and the keys of memory, "
-                .. "metrics_file, ici_fsdp_parallelism, ici_tensor_parallelism, or a key of communication in "
-                .. "configs/base.yml", word)
+                .. "metrics_file, trace_file, report_file, skip_first_n_steps_for_profiler, profiler_steps, "
+                .. "ici_fsdp_parallelism, ici_tensor_parallelism, or a key of communication in configs/base.yml", word)
         end
         given[key], all[#all + 1] = true, word
     end
@@ -327,6 +328,23 @@ local function print_figures(published, cell, simulated, summary, era)
         ("%s TFLOP/s, measured (%s)"):format(number("%.4f", summary.peak_tflops), summary.flop_formula)))
 end
 
+-- The columns of a report beside this host's.
+local function beside(published, cell, simulated)
+    local peak = published.peak_tflops
+    local source = ("%d chips of %s"):format(cell.chips, published.hardware)
+    return {
+        {
+            title = "published", mfu = cell.mfu, tflops_per_device = cell.tflops, peak_tflops = peak,
+            peak_source = source, flop_formula = published.flop_formula,
+        },
+        {
+            title = "simulated", mfu = simulated.mfu, tflops_per_device = simulated.tflops, peak_tflops = peak,
+            peak_source = source, flop_formula = simulated.formula, step_time_s = simulated.step_s,
+            peak_memory_bytes = simulated.peak_memory_bytes,
+        },
+    }
+end
+
 --- Runs the benchmark of one published model. Collective.
 ---@param name string 16b, 32b, 64b or 128b
 ---@param words string[] bench_seconds (about how long it takes), era (b: today's model of that name), remat_policy,
@@ -361,7 +379,8 @@ function bench.run(name, words)
         flops = mx.flops.step(config.flop_formula, chip, params, plan.sequences, plan.length),
         tokens = plan.sequences * plan.length / job.tensor, -- the tokens of a group are shared by its chips
         params = params, formula = config.flop_formula, peak = peak, dtype = chip.dtype,
-        file = config.metrics_file, period = 1, warmup = 1,
+        file = config.metrics_file, period = 1, warmup = 1, config = config,
+        beside = beside(published, cell, simulated),
         extra = {
             bench = name, host = "this host", published_params = mx.models.count(shape), layers = plan.layers,
             sequences = plan.sequences, length = plan.length, remat_policy = chip.remat_policy, era = config.era,

@@ -17,6 +17,8 @@ local RULES = {
     flop_formula = {
         choices = { "maxtext-2023-06", "maxtext-2023-10", "maxtext-2023-11", "maxtext-2024-05", "maxtext-2025-07" },
     },
+    skip_first_n_steps_for_profiler = { min = 0 },
+    profiler_steps = { min = 1 },
     global_parameter_scale = { min = 1 },
     base_emb_dim = { min = 1 },
     base_num_query_heads = { min = 1 },
@@ -428,6 +430,11 @@ end
 
 -- Keys that the user set although nothing reads them. A model file may set them: it describes more than one run.
 local function check_used(values, chosen)
+    for _, key in ipairs({ "skip_first_n_steps_for_profiler", "profiler_steps" }) do
+        if chosen[key] and values.now.trace_file == "" and values.now.report_file == "" then
+            util.refuse("%s: %s has no effect without trace_file or report_file", values.where[key], key)
+        end
+    end
     for key in util.sorted_pairs(chosen) do
         local rule = ONLY_WITH[key]
         if rule and values.now[key] ~= values.standard[key] then

@@ -45,11 +45,14 @@ end
 ---@param o table steps, flops (model FLOPs of a step on this rank), tokens (of a step on this rank), params, formula,
 ---        peak (of metrics.measured_peak, or nil), dtype (that it was measured for), file ("": none), period (steps
 ---        between lines), quiet (print nothing), warmup (steps that the summary leaves out), extra (fields for the
----        summary)
+---        summary), config (whose trace_file and report_file are written; nil: neither), beside (columns of figures for
+---        the report, beside those of this run: mx.report.run)
 ---@return mx.Metrics
 function metrics.new(o)
     local say = o.quiet and nothing or metrics.say
-    local self = setmetatable({ o = o, say = say, times = {}, exposed = {}, started = mx.now() }, Metrics)
+    local self = setmetatable({ o = o, say = say, times = {}, exposed = {}, rows = {}, started = mx.now() }, Metrics)
+    self.profiler = o.config and mx.profiler.new(o.config, o.steps)
+    self.reports = self.profiler ~= nil and o.config.report_file ~= ""
     if o.file and o.file ~= "" and mx.rank() == 0 then
         self.log = util.attempt(mx.io.open_log, o.file)
     end
@@ -61,6 +64,9 @@ function metrics.new(o)
         say("peak unknown, so no MFU")
     end
     say("%s", mx.ranks() > 1 and HEADER_RANKS or HEADER)
+    if self.profiler then
+        self.profiler:ended(0)
+    end
     mx.comm_stats(true)
     self.mark = mx.now()
     return self
@@ -113,15 +119,21 @@ function Metrics:step(step, values)
                 tokens, values.loss, values.grad_norm, util.duration(left))
         end
     end
-    if self.log then
+    if self.log or self.reports then
         row.step, row.loss, row.grad_norm = step, values.loss, values.grad_norm
         row.learning_rate = values.learning_rate
+        self.rows[#self.rows + 1] = self.reports and row or nil
+    end
+    if self.log then
         self.log:line(mx.io.json_encode(row))
+    end
+    if self.profiler then
+        self.profiler:ended(step, self.mark)
     end
     self.mark = mx.now()
 end
 
---- The summary: medians over the steps after warm-up. Written to metrics_file and returned.
+--- The summary: medians over the steps after warm-up. Written to metrics_file and returned. Collective.
 ---@return table
 function Metrics:finish()
     local o, n = self.o, #self.times
@@ -157,6 +169,9 @@ function Metrics:finish()
     if self.log then
         self.log:line(mx.io.json_encode(summary))
         self.log:close()
+    end
+    if self.reports then
+        mx.report.write_run(o, self.rows, summary, self.profiler)
     end
     return summary
 end

@@ -199,12 +199,15 @@ local function summary_of(rows, published)
 end
 
 --- Simulates all cells of the published table and prints them beside the published figures. Not collective.
----@param words string[] refit=true, era=b, metrics_file=F
+---@param words string[] refit=true, era=b, metrics_file=F, report_file=F
 ---@return table summary
 function repro.run(words)
-    local o = mx.config.options(words, { refit = false, era = "a", metrics_file = "" })
+    local o = mx.config.options(words, { refit = false, era = "a", metrics_file = "", report_file = "" })
     if mx.ranks() > 1 then
         util.refuse("one process simulates all chips, but there are %d ranks: start mxlua without mpirun", mx.ranks())
+    end
+    if o.report_file ~= "" then
+        util.attempt(mx.io.check_writable, o.report_file)
     end
     local log = o.metrics_file ~= "" and util.attempt(mx.io.open_log, o.metrics_file) or nil
     local published, started, rows = repro.published("v5e"), mx.now(), {}
@@ -238,6 +241,12 @@ function repro.run(words)
     if log then
         log:line(mx.io.json_encode(summary))
         log:close()
+    end
+    if o.report_file ~= "" then
+        mx.report.write(o.report_file, mx.report.repro {
+            rows = rows, summary = summary, parts = PARTS, formula = published.flop_formula, fitted_to = fitted_to,
+            device = hardware.description,
+        })
     end
     return summary
 end

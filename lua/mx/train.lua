@@ -126,6 +126,7 @@ function train.start(config, model)
         file = config.metrics_file,
         period = config.log_period,
         extra = { model_name = config.model_name },
+        config = config,
     }
 end
 

@@ -1,0 +1,288 @@
+--- Charts as inline SVG: pure functions from numbers to text. Colours and fonts are classes of the page (mx.report).
+--
+-- A chart is 360 units wide, so that its text has its own size on a phone and grows with the chart elsewhere. A series
+-- is told by its mark as well as by its colour.
+
+local svg = {}
+
+local WIDTH, HEIGHT = 360, 230
+local LEFT, RIGHT, TOP, BOTTOM = 48, 10, 10, 38
+local CLASSES = 8 -- of colours: s1 ... s8
+
+-- ---- text and numbers ----
+
+-- Bytes that are no UTF-8, and control characters, become U+FFFD: neither belongs into a page.
+local function clean(text)
+    local out, at = {}, 1
+    while at <= #text do
+        local bad = select(2, utf8.len(text, at))
+        out[#out + 1] = text:sub(at, (bad or #text + 1) - 1)
+        out[#out + 1] = bad and "\u{FFFD}" or nil
+        at = (bad or #text) + 1
+    end
+    return (table.concat(out):gsub("[\0-\8\11\12\14-\31\127]", "\u{FFFD}"))
+end
+
+local ENTITIES = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;", ["'"] = "&#39;" }
+
+--- A text as HTML and SVG take it, in elements and in attributes.
+---@param text any
+---@return string
+function svg.escape(text)
+    return (clean(tostring(text)):gsub("[&<>\"']", ENTITIES))
+end
+
+local PREFIXES = {
+    { 1e15, "P" }, { 1e12, "T" }, { 1e9, "G" }, { 1e6, "M" }, { 1e3, "k" }, { 1, "" }, { 1e-3, "m" }, { 1e-6, "µ" },
+    { 1e-9, "n" },
+}
+
+--- A number in a few characters, with a prefix: 1.5e12 is "1.5T", and in "B/s" it is "1.5 TB/s".
+---@param n number
+---@param unit? string
+---@return string
+function svg.short(n, unit)
+    local number, letter = n == 0 and "0" or ("%.2g"):format(n), ""
+    for _, prefix in ipairs(PREFIXES) do
+        if math.abs(n) >= prefix[1] * 0.9995 then
+            number, letter = ("%.3g"):format(n / prefix[1]), prefix[2]
+            break
+        end
+    end
+    return number .. (unit and " " .. letter .. unit or letter)
+end
+
+--- At most `most` points: the means of neighbours. `pick` (math.max, say) takes one of their y instead.
+---@param points number[][] {x, y}, by x
+---@param most integer
+---@param pick? fun(a: number, b: number): number
+---@return number[][]
+function svg.thin(points, most, pick)
+    if #points <= most then
+        return points
+    end
+    local thin = {}
+    for i = 1, most do
+        local from, to = (i - 1) * #points // most + 1, i * #points // most
+        local x, y = 0, pick and points[from][2] or 0
+        for k = from, to do
+            x = x + points[k][1] / (to - from + 1)
+            y = pick and pick(y, points[k][2]) or y + points[k][2] / (to - from + 1)
+        end
+        thin[i] = { x, y }
+    end
+    return thin
+end
+
+-- ---- scales ----
+
+-- A round step of about a fifth of the span.
+local function round_step(span, whole)
+    local power = 10.0 ^ math.floor(math.log(span / 5, 10))
+    for _, factor in ipairs({ 1, 2, 2.5, 5, 10 }) do
+        if factor * power >= span / 5 * 0.999 then
+            return whole and math.max(1, math.floor(factor * power + 0.5)) or factor * power
+        end
+    end
+end
+
+-- The text of a tick: as many decimals as tell it from its neighbours.
+local function tick_text(step)
+    local decimals = math.max(0, -math.floor(math.log(step, 10) + 1e-9))
+    if step * 10 ^ decimals % 1 > 1e-6 then
+        decimals = decimals + 1
+    end
+    return function(v)
+        return (math.abs(v) >= 1e5 or decimals > 6) and svg.short(v) or ("%%.%df"):format(decimals):format(v)
+    end
+end
+
+-- The ends are round, but those of a tight axis: as they are.
+local function linear_scale(axis, low, high)
+    if high - low < 1e-9 * math.max(math.abs(high), 1e-30) then
+        local room = axis.whole and 1 or high ~= 0 and math.abs(high) * 0.1 or 1
+        low, high = low - room, high + room
+    end
+    local step, ticks = round_step(high - low, axis.whole), {}
+    local first, last = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+    if not axis.tight then
+        low, high = first, last
+    end
+    for i = 0, math.floor((last - first) / step + 0.5) do
+        local tick = first + i * step
+        if tick >= low - 1e-9 * step and tick <= high + 1e-9 * step then
+            ticks[#ticks + 1] = tick
+        end
+    end
+    return { ticks = ticks, text = tick_text(step), at = function(v) return (v - low) / (high - low) end }
+end
+
+local function log_scale(low, high, base)
+    local first = math.floor(math.log(low, base) + 1e-9)
+    local last = math.max(first + 1, math.ceil(math.log(high, base) - 1e-9))
+    local each, ticks = (last - first) // 8 + 1, {}
+    for power = first, last, each do
+        ticks[#ticks + 1] = base ^ power
+    end
+    local function at(v)
+        return (math.log(v, base) - first) / (last - first)
+    end
+    return { ticks = ticks, text = function(v) return svg.short(v) end, at = at }
+end
+
+-- The scale of an axis over all points; i is 1 for x and 2 for y.
+local function scale_of(axis, series, i)
+    local low, high = axis.min or math.huge, axis.max or -math.huge
+    for _, one in ipairs(series) do
+        for _, point in ipairs(one.points) do
+            low, high = math.min(low, point[i]), math.max(high, point[i])
+        end
+    end
+    if low > high then
+        low, high = 1, 2 -- there is nothing to show
+    end
+    return axis.log and log_scale(low, high, axis.log) or linear_scale(axis, low, high)
+end
+
+-- ---- parts ----
+
+-- Element and attributes of each mark of radius r.
+local MARKS = {
+    function(x, y, r) return "circle", ('cx="%.1f" cy="%.1f" r="%.1f"'):format(x, y, r) end,
+    function(x, y, r)
+        return "rect", ('x="%.1f" y="%.1f" width="%.1f" height="%.1f"'):format(x - r, y - r, 2 * r, 2 * r)
+    end,
+    function(x, y, r) return "path", ('d="M%.1f %.1fl%.1f %.1fh%.1fz"'):format(x, y - r, r, 2 * r, -2 * r) end,
+    function(x, y, r)
+        local d = 1.3 * r
+        return "path", ('d="M%.1f %.1fl%.1f %.1fl%.1f %.1fl%.1f %.1fz"'):format(x, y - d, d, d, -d, d, -d, -d)
+    end,
+}
+
+local function mark(i, x, y, r, title)
+    local element, attributes = MARKS[(i - 1) % #MARKS + 1](x, y, r)
+    local inside = title and "<title>" .. svg.escape(title) .. "</title>" or ""
+    return ("<%s %s>%s</%s>"):format(element, attributes, inside, element)
+end
+
+local function class_of(i)
+    return "s" .. (i - 1) % CLASSES + 1
+end
+
+local function open(height, label)
+    return ('<svg viewBox="0 0 %d %d" role="img" aria-label="%s">'):format(WIDTH, height, svg.escape(label))
+end
+
+local function label(x, y, anchor, text)
+    return ('<text x="%.1f" y="%.1f" text-anchor="%s">%s</text>'):format(x, y, anchor, svg.escape(text))
+end
+
+local function put_axes(out, o, x, y)
+    local right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    for _, tick in ipairs(y.ticks) do
+        local at = bottom - (bottom - TOP) * y.at(tick)
+        out[#out + 1] = ('<path class="grid" d="M%d %.1fH%d"/>'):format(LEFT, at, right)
+            .. label(LEFT - 5, at + 4, "end", y.text(tick))
+    end
+    for _, tick in ipairs(x.ticks) do
+        local at = LEFT + (right - LEFT) * x.at(tick)
+        out[#out + 1] = ('<path class="grid" d="M%.1f %dV%d"/>'):format(at, TOP, bottom)
+            .. label(at, bottom + 14, "middle", x.text(tick))
+    end
+    out[#out + 1] = ('<path class="axis" d="M%d %dV%dH%d"/>'):format(LEFT, TOP, bottom, right)
+    out[#out + 1] = label((LEFT + right) / 2, HEIGHT - 6, "middle", o.x.label)
+    out[#out + 1] = ('<text transform="translate(11 %d) rotate(-90)" text-anchor="middle">%s</text>'):format(
+        (TOP + bottom) // 2, svg.escape(o.y.label))
+end
+
+local function put_series(out, i, one, place)
+    local path = {}
+    for k, point in ipairs(one.points) do
+        path[k] = ("%s%.1f %.1f"):format(k == 1 and "M" or "L", place(point))
+    end
+    out[#out + 1] = ('<g class="%s">'):format(one.class or class_of(one.colour or i))
+    if one.line then
+        out[#out + 1] = ('<path class="line%s" d="%s"/>'):format(one.dashed and " dashed" or "", table.concat(path))
+    end
+    for _, point in ipairs(one.marks and one.points or {}) do
+        local px, py = place(point)
+        out[#out + 1] = mark(one.mark or i, px, py, one.radius or 3.5, point[3])
+    end
+    out[#out + 1] = "</g>"
+end
+
+--- Lines and marks over two axes.
+---@param o {title: string, x: table, y: table, series: table[]} an axis: label, log (base; nil: linear), min, max that
+---       it shows at least, whole (ticks at whole numbers only), tight (ends with the points). A series: name, points
+---       ({x, y, text that a pointer shows}), line, dashed, marks, mark, colour (1 to 8), class
+---@return string
+function svg.plot(o)
+    local x, y = scale_of(o.x, o.series, 1), scale_of(o.y, o.series, 2)
+    local out = { open(HEIGHT, o.title) }
+    put_axes(out, o, x, y)
+    local function place(point)
+        local across, up = WIDTH - RIGHT - LEFT, HEIGHT - BOTTOM - TOP
+        return LEFT + across * x.at(point[1]), TOP + up * (1 - y.at(point[2]))
+    end
+    for i, one in ipairs(o.series) do
+        put_series(out, i, one, place)
+    end
+    out[#out + 1] = "</svg>"
+    return table.concat(out, "\n")
+end
+
+--- What the colours and marks stand for: a list for below a chart.
+---@param series table[] as of svg.plot
+---@return string
+function svg.legend(series)
+    local out = { '<ul class="legend">' }
+    for i, one in ipairs(series) do
+        if one.name then
+            local shape = one.block and '<rect x="3" y="1" width="10" height="10"/>'
+                or (one.line and ('<path class="line%s" d="M0 6H16"/>'):format(one.dashed and " dashed" or "") or "")
+                .. (one.marks and mark(one.mark or i, 8, 6, 3.5) or "")
+            local class = one.class or class_of(one.colour or i)
+            out[#out + 1] = ('<li><svg class="swatch" viewBox="0 0 16 12" aria-hidden="true"><g class="%s">%s</g></svg>'
+                .. "%s</li>"):format(class, shape, svg.escape(one.name))
+        end
+    end
+    out[#out + 1] = "</ul>"
+    return table.concat(out, "\n")
+end
+
+local LABEL = 62 -- width of what precedes a bar
+
+local function put_bar(out, row, names, top, thickness, scale)
+    local at = LABEL
+    out[#out + 1] = label(LABEL - 5, top + thickness / 2 + 4, "end", row.label)
+    for i, value in ipairs(row.values) do
+        local width = value * scale
+        if width > 0.05 then
+            local title = svg.escape(("%s: %s %.1f %%"):format(row.label, names[i], value))
+            out[#out + 1] = ('<rect class="part %s" x="%.2f" y="%d" width="%.2f" height="%d"><title>%s</title></rect>')
+                :format(class_of(i), at, top, width, thickness, title)
+        end
+        at = at + width
+    end
+end
+
+--- Bars of parts that add up to about 100 %, one below the other.
+---@param o {title: string, names: string[], rows: {label: string, values: number[]}[]} values in per cent
+---@return string
+function svg.bars(o)
+    local thickness = #o.rows == 1 and 24 or 11
+    local height = #o.rows * (thickness + 4) + 24
+    local out, scale = { open(height, o.title) }, (WIDTH - RIGHT - LABEL) / 100
+    for tick = 0, 100, 25 do
+        local x = LABEL + tick * scale
+        out[#out + 1] = ('<path class="grid" d="M%.1f 0V%d"/>'):format(x, height - 18)
+            .. label(x, height - 4, tick == 100 and "end" or "middle", tick .. " %")
+    end
+    for i, row in ipairs(o.rows) do
+        put_bar(out, row, o.names, (i - 1) * (thickness + 4) + 2, thickness, scale)
+    end
+    out[#out + 1] = "</svg>"
+    return table.concat(out, "\n")
+end
+
+return svg

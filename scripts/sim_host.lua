@@ -1,5 +1,5 @@
--- The simulator against a machine that we have: some steps of a training run here, and the same step simulated with this
--- host's rates, which are measured first.
+-- The simulator against a machine that we have: some steps of a training run here, and the same step simulated with
+-- this host's rates, which are measured first.
 --
 --     build/mxlua scripts/sim_host.lua [config.yml] [key=value ...]
 --

@@ -3,8 +3,8 @@
 --     build/mxlua scripts/train.lua model_name=tiny dataset_type=text dataset_path=FILE steps=300
 --     mpirun -n 2 build/mxlua scripts/train.lua [config.yml] [key=value ...]
 --
--- trace_file=F and report_file=F.html show what the steps do. configs/base.yml explains every key. The loop below is the
--- whole of it: copy it and make it yours.
+-- trace_file=F and report_file=F.html show what the steps do. configs/base.yml explains every key. The loop below is
+-- the whole of it: copy it and make it yours.
 
 local mx = require "mx"
 

@@ -1,7 +1,7 @@
 --- What a training step would hold and take, before anything is allocated: one step on the simulated device.
----
---- The step is the one of scripts/train.lua, with the config's model, mesh and policy, so what it allocates is what a run
---- allocates.
+--
+-- The step is that of scripts/train.lua, with the config's model, mesh and policy, so what it allocates is what a run
+-- allocates.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -70,7 +70,7 @@ function plan.step(config)
     local mesh = mx.train.mesh(config)
     local model = mx.models.new(config, mesh)
     local optimizer = mx.optim.new(config, model.params, model.parallel)
-    local weights, states = bytes_of(model.params), 0
+    local weights = bytes_of(model.params)
     local batch, kept, start = batch_of(config), nil, nil
     for _ = 1, 2 do
         start = mx.now()
@@ -80,7 +80,7 @@ function plan.step(config)
             kept = kept_by_name(model.params)
         end)
     end
-    states = mx.memory().in_use - weights - 2 * batch.tokens:numel() * 4
+    local states = mx.memory().in_use - weights - 2 * batch.tokens:numel() * 4
     local gradients = 0
     for _, t in pairs(model.params) do
         gradients = gradients + t:numel() * 4
@@ -124,8 +124,8 @@ end
 
 -- ---- what it holds ----
 
---- What a chip holds at the peak of the step, the largest first: {name, bytes, count} each. "working memory" is what the
---- layer that is being computed takes beside: gathered weights, gradients on their way, values between operations.
+--- What a chip holds at the peak of the step, the largest first: {name, bytes, count} each. "working memory" is what
+--- the layer that is being computed takes beside: gathered weights, gradients on their way, values between operations.
 ---@param result table of plan.simulate
 ---@return table[]
 function plan.parts(result)

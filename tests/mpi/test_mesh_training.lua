@@ -211,7 +211,7 @@ for _, strategy in ipairs((RANKS == 2 or RANKS == 3) and { "ring", "all_gather" 
     end
 end
 
--- bf16 weights of layers that compute in f32 are widened, not the activations rounded, whether they are gathered or not.
+-- bf16 weights of layers that compute in f32 are widened, not the activations rounded, whether gathered or not.
 for _, mesh in ipairs(RANKS == 2 and { "data=2", "fsdp=2", "tensor=2", "context=2" } or {}) do
     TestSettings["test_bf16_weights_in_f32_layers_on_" .. mesh:gsub("[^%w]+", "_")] = function()
         local words = { "dtype=float32", "weight_dtype=bfloat16" }

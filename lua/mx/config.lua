@@ -431,7 +431,8 @@ end
 -- Keys that the user set although nothing reads them. A model file may set them: it describes more than one run.
 local function check_used(values, chosen)
     for _, key in ipairs({ "skip_first_n_steps_for_profiler", "profiler_steps" }) do
-        if chosen[key] and values.now.trace_file == "" and values.now.report_file == "" then
+        local changed = chosen[key] and values.now[key] ~= values.standard[key]
+        if changed and values.now.trace_file == "" and values.now.report_file == "" then
             util.refuse("%s: %s has no effect without trace_file or report_file", values.where[key], key)
         end
     end

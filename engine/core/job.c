@@ -259,7 +259,7 @@ mx_status mx_tensor_wait(const mx_tensor *t, bool for_writing)
 
 mx_status mx_tensor_wait_others(const mx_tensor *t, const mx_lane *own)
 {
-    mx_storage *storage = t->storage;
+    mx_storage *storage = t ? t->storage : NULL;
     if (storage && storage->writer && storage->writer->lane != own)
         MX_TRY(mx_job_wait(storage->writer));
     if (storage && storage->reader && storage->reader->lane != own)

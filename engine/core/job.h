@@ -85,7 +85,7 @@ mx_status mx_lane_drain(mx_lane *lane);
 mx_status mx_tensor_wait(const mx_tensor *t, bool for_writing);
 
 /* Waits for all jobs that have to do with the values of t, but for those of lane `own` (NULL: for these too), which
- * come before whatever that lane is given next. */
+ * come before whatever that lane is given next. Nothing to wait for where t is NULL. */
 mx_status mx_tensor_wait_others(const mx_tensor *t, const mx_lane *own);
 
 /* Seconds that the script's thread has spent in the lane's jobs, waiting for them or running them, since the last call

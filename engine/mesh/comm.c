@@ -291,10 +291,8 @@ mx_status mx_comm_run(const mx_transfer *t, bool async)
 {
     if (mx_mesh_size(t->axes) == 1)
         return copy_alone(t);
-    if (t->kind != MX_BARRIER) {
-        MX_TRY(mx_tensor_wait_others(t->in, lane));
-        MX_TRY(mx_tensor_wait_others(t->out, lane));
-    }
+    MX_TRY(mx_tensor_wait_others(t->in, lane));
+    MX_TRY(mx_tensor_wait_others(t->out, lane));
     bytes_sent += t->bytes_sent;
     int64_t most = mx_comm.combine_bytes[t->kind];
     int64_t bytes = t->count * (int64_t)mx_dtype_bytes(t->wire);

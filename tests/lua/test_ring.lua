@@ -50,9 +50,7 @@ function TestRingSimulated.test_split_permutes_are_hidden()
         local split, blocking = pass(16, TENSOR, backward), pass(16, TENSOR + 1, backward)
         lu.assertTrue(blocking.exposed > 1e-3, blocking.exposed)
         lu.assertTrue(split.exposed < blocking.exposed / 2, ("%g of %g s"):format(split.exposed, blocking.exposed))
-        lu.assertTrue(split.seconds < blocking.seconds)
-        -- The same work, but for what was waited for.
-        lu.assertAlmostEquals(split.seconds - split.exposed, blocking.seconds - blocking.exposed, 1e-9)
+        lu.assertTrue(split.seconds < blocking.seconds) -- although their copies take bandwidth from the computation
     end
 end
 

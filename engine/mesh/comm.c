@@ -291,7 +291,7 @@ mx_status mx_comm_run(const mx_transfer *t, bool async)
 {
     if (mx_mesh_size(t->axes) == 1)
         return copy_alone(t);
-    if (t->kind != MX_BARRIER) {
+    if (t->in) { /* a barrier, and bytes of the program's own, have no tensors */
         MX_TRY(mx_tensor_wait_others(t->in, lane));
         MX_TRY(mx_tensor_wait_others(t->out, lane));
     }

@@ -106,8 +106,9 @@ local function quantities(cfg, shape, plan, ici, dcn)
     q.sequences = q.tokens * q.length_share / cfg.max_target_length
     q.S, q.width = cfg.max_target_length, shape.dtype == "bf16" and 2 or 4
     q.ring = cfg.context_parallel_strategy == "ring"
-    q.attends_again = cfg.remat_policy ~= "none"
-        and not util.contains(remat.policies[cfg.remat_policy], "context")
+    local policy = remat.of(cfg)
+    local actions = type(policy) == "table" and policy or remat.policies[policy] or {}
+    q.attends_again = policy ~= "none" and (actions.context or "remat") == "remat"
     q.tensor, q.head_parts, q.stages = product(q.mlp, q.size), product(q.heads, q.size), product(q.stage, q.size)
     q.params = mx.models.count(shape) / (q.tensor * q.stages)
     q.layers = shape.layers / q.stages

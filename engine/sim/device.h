@@ -23,7 +23,7 @@ typedef struct mx_sim_chip {
     double host_Bps; /* to the memory of its host, one way */
     double launch_s; /* of each operation */
     bool fuses;
-    bool offloads_collectives; /* to cores of their own */
+    bool offloads_collectives;                                         /* to cores of their own */
     double matrix_efficiency, attention_efficiency, memory_efficiency; /* share of the peaks that is reached */
 } mx_sim_chip;
 

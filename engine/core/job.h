@@ -25,7 +25,7 @@ typedef struct mx_job_about {
     const char *dtype; /* of what travels */
     const char *where; /* the script's line: "train.lua:12" */
     int64_t count;     /* elements of one part */
-    double bytes;      /* that this rank sends */
+    double bytes;      /* that this rank sends, or moves to or from the host */
     int tensors;       /* that travel together */
 } mx_job_about;
 

@@ -203,6 +203,12 @@ static mx_status run(mx_job *job)
 
 /* ---- on the script's thread ---- */
 
+static mx_job_about about(const mx_job *job)
+{
+    const transfer *t = (const transfer *)job;
+    return (mx_job_about){.kind = t->writes ? "offload" : "fetch", .bytes = (double)t->bytes, .tensors = 1};
+}
+
 static void done(mx_job *job)
 {
     transfer *t = (transfer *)job;
@@ -226,6 +232,7 @@ static mx_status start(mx_tensor *t, copy *c, bool writes)
         return mx_fail(MX_ERR_MEMORY, "no memory for an offloaded tensor's description");
     x->job.run = run;
     x->job.done = done;
+    x->job.describe = about;
     x->job.lane = lane;
     x->writes = writes;
     x->storage = mx_storage_retain(t->storage);

@@ -28,7 +28,7 @@ typedef struct mx_event {
     double start_s, end_s;
     mx_work work;
     bool collective;     /* an operation of all ranks of an axis */
-    double flops, bytes; /* of an operation, its cost; of a job, the bytes that this rank sends */
+    double flops, bytes; /* of an operation, its cost; of a job, what this rank sends or moves to the host */
     int64_t count;       /* of a job: elements of one part */
     int tensors;
     int64_t memory_bytes; /* in use after an operation */

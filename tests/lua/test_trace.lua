@@ -119,15 +119,18 @@ local function check_simulated(events, times, seconds)
                 times.ici_s, off)
             lu.assertAlmostEquals(sum(list, function(e) return e.cat == "wait" and e.args.on:find("between") end),
                 times.dcn_s, off)
+            lu.assertAlmostEquals(sum(list, function(e) return e.cat == "wait" and e.args.on:find("host") end),
+                times.host_s, off)
         else
             assert_apart(list)
             local kind = track:gsub(" %(%d+%)$", "")
             busy[kind] = (busy[kind] or 0) + sum(list, is_job)
             for _, e in ipairs(list) do
-                lu.assertNotNil(e.event.args.line)
+                lu.assertEquals(e.event.args.line == nil, kind == "transfers to the host")
             end
         end
     end
+    lu.assertAlmostEquals(busy["transfers to the host"] or 0, times.host_busy_s, 1e-5)
     lu.assertAlmostEquals(busy["network in the slice"], times.ici_busy_s, 1e-5)
     lu.assertAlmostEquals(busy["network between slices"], times.dcn_busy_s, 1e-5)
     lu.assertTrue(times.ici_busy_s > 1e-3 and times.dcn_busy_s > 1e-3)
@@ -140,6 +143,13 @@ end
 -- Collectives of two axes go on side by side on different links of the torus.
 function TestTrace.test_simulated_networks_side_by_side()
     check_simulated(simulated(os.tmpname(), "ici_fsdp_parallelism=16", "ici_tensor_sequence_parallelism=16"))
+end
+
+function TestTrace.test_simulated_offloading()
+    local events, times, seconds = simulated(os.tmpname(), "remat_policy=custom", "decoder_layer_input=offload",
+        "context=offload")
+    lu.assertTrue(times.host_busy_s > 1e-3)
+    check_simulated(events, times, seconds)
 end
 
 function TestTrace.test_operations_of_a_script()

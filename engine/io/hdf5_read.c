@@ -455,8 +455,10 @@ static mx_status read_entry(const mx_h5 *file, const mx_h5_entry *entry, int64_t
     if (mx_count(to) == 0)
         return MX_OK;
     if (to->released || !mx_data(to))
-        return mx_fail(MX_ERR_STATE, "'%s': the tensor to fill with '%.200s' has no values: it was released, or is on a simulated device",
-                       file->path, entry->name);
+        return mx_fail(
+            MX_ERR_STATE,
+            "'%s': the tensor to fill with '%.200s' has no values: it was released, or is on a simulated device",
+            file->path, entry->name);
     MX_TRY(mx_tensor_wait(to, true));
     MX_TRY(open_dataset(file, entry, &d));
     d.r = mx_h5_rows_of(&entry->shape, (mx_dtype)entry->dtype);

@@ -138,7 +138,8 @@ mx_status mx_h5_put(mx_h5_writer *w, const char *name, const mx_tensor *t)
 {
     MX_TRY(check_name(w, name));
     if (t->released || !mx_data(t))
-        return mx_fail(MX_ERR_STATE, "'%s': tensor '%.200s' has no values to write: it was released, or is on a simulated device",
+        return mx_fail(MX_ERR_STATE,
+                       "'%s': tensor '%.200s' has no values to write: it was released, or is on a simulated device",
                        w->draft.path, name);
     MX_TRY(mx_tensor_wait(t, false));
     hid_t type = mx_h5_new_type(t->dtype), space = new_space(&t->shape);

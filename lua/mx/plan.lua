@@ -160,12 +160,15 @@ end
 --- Refuses a config whose step needs more memory than there is for a rank, before anything is allocated. Collective.
 ---@param config table
 function plan.check(config)
-    if mx.is_simulated() then
-        return -- memory is counted there as it is used
-    end
     local info, limit = mx.info(), mx.memory().limit
-    local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
-    local result = plan.simulate(config, mx.host.hardware(mx.ranks(), { measure = false }), 1)
+    local there, result = limit > 0 and limit or info.memory_bytes / info.node_ranks, nil
+    if mx.is_simulated() then
+        result = plan.simulate(config, config.hardware, config.slices)
+        there, limit = result.memory_bytes, 0
+        mx.sim.start(config.hardware, config.slices, mx.sim.settings(config)) -- anew, for the run
+    else
+        result = plan.simulate(config, mx.host.hardware(mx.ranks(), { measure = false }), 1)
+    end
     if result.peak_bytes > there then
         util.refuse("a step needs %s of memory on each rank, and there are %s%s: %s. Use a smaller "
             .. "per_device_batch_size or max_target_length, a remat_policy that keeps less, or more ranks",
@@ -241,7 +244,10 @@ end
 
 -- ---- the search ----
 
-local POLICIES = { "none", "minimal_with_context", "minimal", "save_dot_except_mlp", "save_qkv_proj", "full" }
+local POLICIES = {
+    "none", "minimal_with_context", "minimal", "save_dot_except_mlp", "save_qkv_proj", "qkv_proj_offloaded",
+    "minimal_offloaded", "full",
+}
 local BATCHES = { 1, 2, 4, 8, 16, 32 }
 
 -- Whether a mesh axis of this size can cut heads, mlp and vocabulary.

@@ -484,8 +484,8 @@ end
 --- The config of a run. Collective: rank 0 reads the files.
 ---@param words string[] the command line after the script: an optional config file, then key=value
 ---@param o? {options: table, stored: string, stored_name: string, simulate: boolean} options: further keys that
----       this script takes, with their standard values; stored: a whole config as config.dump wrote it, in place of a model file;
----       simulate = false: the script only looks the hardware up
+---       this script takes, with their standard values; stored: a whole config as config.dump wrote it, in place of a
+---       model file; simulate = false: the script only looks the hardware up
 ---@return table config
 function config.load(words, o)
     o = o or {}

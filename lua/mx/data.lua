@@ -19,6 +19,15 @@ Data.__index = Data
 
 local FILES = { text = true, bin = true, hdf5 = true } -- dataset_type: the format of a file of tokens
 
+--- Sequences in a batch of a rank: ranks that do not share out the batch have the same ones, as many times more.
+---@param config table
+---@param mesh? mx.Mesh
+---@return integer
+function data.sequences(config, mesh)
+    local shares = mesh and mesh.layout.ranks // mesh:size(mesh.rules.activation_batch) or 1
+    return config.per_device_batch_size * shares
+end
+
 --- The data that a config asks for. On a mesh the ranks that share out the batch read different sequences, the others
 --- the same; per_device_batch_size counts sequences for each rank of either kind. Not collective: each rank opens the
 --- file.
@@ -27,12 +36,12 @@ local FILES = { text = true, bin = true, hdf5 = true } -- dataset_type: the form
 ---@return mx.Data
 function data.open(config, mesh)
     local self = setmetatable({
-        config = config, batches = 0, part = mx.rank(), parts = mx.ranks(), sequences = config.per_device_batch_size,
+        config = config, batches = 0, part = mx.rank(), parts = mx.ranks(),
+        sequences = data.sequences(config, mesh),
     }, Data)
     if mesh then
         local axes = mesh.rules.activation_batch
         self.part, self.parts = mesh:index(axes), mesh:size(axes)
-        self.sequences = self.sequences * (mesh.layout.ranks // self.parts)
     end
     if FILES[config.dataset_type] then
         self.reader = util.attempt(mx.io.tokens_open, config.dataset_path, config.dataset_type)

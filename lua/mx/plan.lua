@@ -13,8 +13,8 @@ local NO_LIMIT = 2 ^ 60 -- bytes
 -- ---- one step ----
 
 -- A batch of zeros: no data is read.
-local function batch_of(config)
-    local sizes = { config.per_device_batch_size, config.max_target_length }
+local function batch_of(config, mesh)
+    local sizes = { mx.data.sequences(config, mesh), config.max_target_length }
     return { tokens = mx.zeros(sizes, "i32"):keep(), targets = mx.zeros(sizes, "i32"):keep() }
 end
 
@@ -71,7 +71,7 @@ function plan.step(config)
     local model = mx.models.new(config, mesh)
     local optimizer = mx.optim.new(config, model.params, model.parallel)
     local weights = bytes_of(model.params)
-    local batch, kept, start = batch_of(config), nil, nil
+    local batch, kept, start = batch_of(config, mesh), nil, nil
     for _ = 1, 2 do
         start = mx.now()
         mx.sim_times(true)
@@ -161,7 +161,8 @@ end
 ---@param config table
 function plan.check(config)
     local info, limit = mx.info(), mx.memory().limit
-    local there, result = limit > 0 and limit or info.memory_bytes / info.node_ranks, nil
+    local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
+    local result
     if mx.is_simulated() then
         result = plan.simulate(config, config.hardware, config.slices)
         there, limit = result.memory_bytes, 0

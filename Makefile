@@ -47,10 +47,11 @@ help:
 	@echo "make demo       install what is missing, build, run the 128B benchmark on two ranks"
 	@echo "make test       install what is missing, build, run all tests; ONLY=PATTERN runs a part of them"
 	@echo "make asan       the C and Lua tests again, under the address and undefined-behaviour sanitizers"
+	@echo "make tsan       tests of jobs and collectives under the thread sanitizer"
 	@echo "make lint       clang-format, clang-tidy and luacheck; only what has changed since the last time"
 	@echo "make format     let clang-format rewrite the C files"
 	@echo "make packages   install what is missing for all of these"
-	@echo "make clean      remove build and build-asan"
+	@echo "make clean      remove build, build-asan and build-tsan"
 	@echo
 	@echo "BUILD=DIR builds elsewhere, JOBS=N uses N processes, CFLAGS and LDFLAGS are added to ours,"
 	@echo "V=1 shows the commands."
@@ -113,6 +114,16 @@ asan:
 	LSAN_OPTIONS=suppressions=tests/lsan.supp:print_suppressions=0 TIME_FACTOR=10 SUITES="c lua" \
 	MPIRUN=$(MPIRUN) tests/run.sh build-asan $(ONLY)
 
+# Jobs on threads, and the communication thread. Only our own code is instrumented: what happens inside libgomp and the
+# MPI library is left out, and without address randomisation the sanitizer finds its memory.
+TSAN_TESTS = c/test_job|c/test_spill|mpi/test_collective_async on 2|mpi/test_offload on 2
+
+tsan:
+	@scripts/install_packages.sh build test
+	@$(MAKE) tests BUILD=build-tsan OPTIMIZE='-O1 -g' CFLAGS='-fsanitize=thread $(CFLAGS)' LDFLAGS='-fsanitize=thread'
+	OMP_NUM_THREADS=1 TSAN_OPTIONS='suppressions=$(CURDIR)/tests/tsan.supp halt_on_error=0 exitcode=66' \
+	TIME_FACTOR=10 MPIRUN=$(MPIRUN) setarch -R tests/run.sh build-tsan '$(or $(ONLY),$(TSAN_TESTS))'
+
 # ---- lint: a stamp for each file that passed; clang-tidy looks again when a header has changed ----
 
 C_FILES := $(sort $(shell find engine tests -name '*.c'))
@@ -148,8 +159,8 @@ format:
 	clang-format -i $(C_FILES) $(H_FILES)
 
 clean:
-	rm -rf $(BUILD) build-asan
+	rm -rf $(BUILD) build-asan build-tsan
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all help tests test demo packages asan lint lint-files format clean always
+.PHONY: all help tests test demo packages asan tsan lint lint-files format clean always
 .SECONDARY:

@@ -4,7 +4,7 @@ local mx = require "mx"
 
 local host = {}
 
-local SECONDS = 0.15 -- for each rate
+local SECONDS = 0.8 -- for each rate
 local NOMINAL = 1e12 -- where nobody asks for times
 
 -- Calls of fn a second: the best of several runs, so that what else goes on counts little.

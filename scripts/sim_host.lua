@@ -28,8 +28,9 @@ local measured = mx.util.quantile(times, 0.5)
 local again = mx.plan.simulate(config, "host-1", 1)
 print(("%s: %s parameters, %d x %d tokens, %s"):format(config.model_name, mx.util.thousands(simulated.params),
     config.per_device_batch_size, config.max_target_length, config.remat_policy))
-for when, h in mx.util.sorted_pairs({ before = simulated.hardware, after = again.hardware }) do
-    print(("rates %-6s: bf16 products %.4g GFLOP/s, attention %.4g GFLOP/s, memory %.3g GB/s"):format(when,
+for i, h in ipairs({ simulated.hardware, again.hardware }) do
+    print(("rates %s: bf16 products %.4g GFLOP/s, attention %.4g GFLOP/s, memory %.3g GB/s"):format(
+        i == 1 and "before" or "after ",
         h.peak_flops.bfloat16 * h.matrix_efficiency / 1e9, h.peak_flops.bfloat16 * h.attention_efficiency / 1e9,
         h.memory_Bps / 1e9))
 end

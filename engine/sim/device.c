@@ -72,7 +72,7 @@ static double fused_bytes(mx_call *call, const mx_cost *cost)
             written -= (double)mx_bytes(call->out[i]);
         }
     double extra = cost->bytes_read - named; /* less where parts of an input are read, such as rows of a table */
-    return fmax(0, moved + fmax(extra, -moved)) + fmax(0, written);
+    return fmax(0, moved + extra) + fmax(0, written);
 }
 
 static double plain_bytes(mx_call *call, const mx_cost *cost)

@@ -12,10 +12,11 @@ local NO_LIMIT = 2 ^ 60 -- bytes
 
 -- ---- one step ----
 
--- A batch of zeros: no data is read.
-local function batch_of(config, mesh)
+-- Batches of zeros in place of the config's data: nothing is read.
+local function blank_data(config, mesh)
     local sizes = { mx.data.sequences(config, mesh), config.max_target_length }
-    return { tokens = mx.zeros(sizes, "i32"):keep(), targets = mx.zeros(sizes, "i32"):keep() }
+    local batch = { tokens = mx.zeros(sizes, "i32"):keep(), targets = mx.zeros(sizes, "i32"):keep() }
+    return { next = function() return batch end, bytes = 2 * batch.tokens:numel() * 4 }
 end
 
 local function bytes_of(params)
@@ -46,23 +47,8 @@ local function kept_by_name(params)
     return by_name
 end
 
-local function run_step(config, model, batch, optimizer, observe)
-    local parallel, passes = model.parallel, config.gradient_accumulation_steps
-    for pass = 1, passes do
-        local step <close> = mx.step()
-        local part = parallel and parallel:batch_part(batch) or batch
-        if parallel then
-            parallel:add_gradients(model.params, pass == passes)
-        end
-        local loss = model:loss(part)
-        observe()
-        mx.backward(loss, (parallel and parallel.seed or 1) / passes)
-    end
-    mx.train.average(0)
-    optimizer:step()
-end
-
---- Simulates a step of a config on the pod that mx.sim.start has started. What does not fit raises.
+--- Simulates two steps of a config on the pod that mx.sim.start has started, and says what the second takes, which
+--- begins as all later ones do. What does not fit raises.
 ---@param config table
 ---@return table step_s, peak_bytes, weights, gradients, states (bytes), kept (name -> {bytes, count}), times (of
 ---        mx.sim_times), params
@@ -71,16 +57,17 @@ function plan.step(config)
     local model = mx.models.new(config, mesh)
     local optimizer = mx.optim.new(config, model.params, model.parallel)
     local weights = bytes_of(model.params)
-    local batch, kept, start = batch_of(config, mesh), nil, nil
+    local data, kept, start = blank_data(config, mesh), nil, nil
     for _ = 1, 2 do
         start = mx.now()
         mx.sim_times(true)
         mx.reset_peak()
-        run_step(config, model, batch, optimizer, function()
+        mx.train.gradients(model, data, config.gradient_accumulation_steps, function()
             kept = kept_by_name(model.params)
         end)
+        optimizer:step()
     end
-    local states = mx.memory().in_use - weights - 2 * batch.tokens:numel() * 4
+    local states = mx.memory().in_use - weights - data.bytes
     local gradients = 0
     for _, t in pairs(model.params) do
         gradients = gradients + t:numel() * 4

@@ -41,38 +41,20 @@ local function check_parameters(published, cell, era, count)
     end
 end
 
---- Simulates a step of a published job, the second one: the first fills nothing that the second finds, but is made all
---- the same. Not collective: each process simulates by itself.
+--- Simulates a step of a published job. Not collective: each process simulates by itself.
 ---@param published table of repro.published
 ---@param cell {model: string, slices: integer}
 ---@param o? {constants: table<string, number>, era: string} constants: in place of the hardware file's
----@return table step_s, mfu, tflops, peak_memory_bytes, formula, hardware, times (of mx.sim_times)
+---@return table step_s, mfu, tflops, peak_memory_bytes, formula, times (of mx.sim_times)
 function repro.simulate(published, cell, o)
     o = o or {}
     local config = mx.config.load(repro.words(published, cell, o.era), { simulate = false })
-    local hardware = mx.sim.start(config.hardware, config.slices, o.constants or {})
-    local mesh = mx.train.mesh(config)
-    local model = mx.models.new(config, mesh)
-    local params = mx.models.count(model.shape)
-    check_parameters(published, cell, o.era, params)
-    local data, optimizer = mx.data.open(config, mesh), mx.optim.new(config, model.params, model.parallel)
-    local start
-    for _ = 1, 2 do
-        start = mx.now()
-        mx.sim_times(true)
-        mx.reset_peak()
-        mx.train.gradients(model, data, config.gradient_accumulation_steps)
-        optimizer:step()
-    end
-    local seconds, times, memory = mx.now() - start, mx.sim_times(), mx.memory().peak
-    local peak = mx.sim.peak(model.shape.dtype)
-    mx.sim.stop()
-    local flops = mx.flops.step(config.flop_formula, model.shape, params,
-        config.per_device_batch_size * config.gradient_accumulation_steps, config.max_target_length)
+    check_parameters(published, cell, o.era, mx.models.count(mx.models.shape(config)))
+    local result = mx.plan.simulate(config, config.hardware, config.slices,
+        { constants = o.constants, limited = true })
     return {
-        step_s = seconds, tflops = flops / seconds / 1e12, formula = config.flop_formula, times = times,
-        mfu = mx.flops.mfu(flops / seconds, peak.value, config.flop_formula), peak_memory_bytes = memory,
-        hardware = hardware,
+        step_s = result.step_s, tflops = result.flops_per_s / 1e12, formula = result.formula, times = result.times,
+        mfu = result.mfu, peak_memory_bytes = result.peak_bytes,
     }
 end
 

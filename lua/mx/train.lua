@@ -67,8 +67,9 @@ end
 ---@param model mx.Decoder
 ---@param data mx.Data
 ---@param passes integer the config's gradient_accumulation_steps
+---@param observe? fun() called between a forward and its backward pass
 ---@return number loss
-function train.gradients(model, data, passes)
+function train.gradients(model, data, passes, observe)
     local total, parallel = 0, model.parallel
     for pass = 1, passes do
         local step <close> = mx.step()
@@ -78,6 +79,9 @@ function train.gradients(model, data, passes)
             parallel:add_gradients(model.params, pass == passes)
         end
         local loss = model:loss(batch)
+        if observe then
+            observe()
+        end
         mx.backward(loss, (parallel and parallel.seed or 1) / passes)
         total = total + loss:item() / passes
     end

@@ -3,8 +3,9 @@
 --     build/mxlua scripts/train.lua model_name=tiny dataset_type=text dataset_path=FILE steps=300
 --     mpirun -n 2 build/mxlua scripts/train.lua [config.yml] [key=value ...]
 --
--- trace_file=F and report_file=F.html show what the steps do. configs/base.yml explains every key. The loop below is
--- the whole of it: copy it and make it yours.
+-- With run_name=NAME everything lies in checkpoints/NAME, and the same command goes on where the run was cut off, on
+-- any number of ranks. trace_file=F and report_file=F.html show what the steps do. configs/base.yml explains every key.
+-- The loop below is the whole of it: copy it and make it yours.
 
 local mx = require "mx"
 
@@ -14,17 +15,11 @@ local mesh = mx.train.mesh(config)
 local model = mx.models.new(config, mesh)
 local data = mx.data.open(config, mesh)
 local optimizer = mx.optim.new(config, model.params, model.parallel)
-local metrics = mx.train.start(config, model)
+local run = mx.run.start(config, model, optimizer, data)
 
-for step = 1, config.steps do
+for step in run:steps() do
     local loss = mx.train.gradients(model, data, config.gradient_accumulation_steps)
-    local rate = optimizer:rate(step)
-    local grad_norm = optimizer:step()
-    mx.train.check_finite(step, loss, grad_norm, rate)
-    metrics:step(step, { loss = loss, grad_norm = grad_norm, learning_rate = rate })
+    run:ended(step, loss, run:update(step, loss))
 end
 
-metrics:finish()
-if config.enable_checkpointing then
-    mx.metrics.say("parameters saved in %s", mx.train.save(config, model))
-end
+run:finish()

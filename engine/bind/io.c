@@ -4,7 +4,9 @@
 
 #include "bind/bind.h"
 #include "bind/value.h"
+#include "io/checksum.h"
 #include "io/file.h"
+#include "io/folder.h"
 #include "io/json.h"
 #include "io/yaml.h"
 
@@ -131,6 +133,41 @@ static int append_line(lua_State *L)
     return 0;
 }
 
+/* ---- folders ---- */
+
+/* list(path) -> the names in a folder, sorted */
+static int list(lua_State *L)
+{
+    const char *path = luaL_checkstring(L, 1);
+    mx_value *names = mxl_push_value_box(L);
+    mxl_try(L, mx_folder_list(path, names));
+    mxl_push_value(L, names);
+    return 1;
+}
+
+/* move_folder(from, to): durably, in one step; never over something that is there */
+static int move_folder(lua_State *L)
+{
+    mxl_try(L, mx_folder_move(luaL_checkstring(L, 1), luaL_checkstring(L, 2)));
+    return 0;
+}
+
+/* remove_folder(path): with all that is in it */
+static int remove_folder(lua_State *L)
+{
+    mxl_try(L, mx_folder_remove(luaL_checkstring(L, 1)));
+    return 0;
+}
+
+/* crc32c(text) -> its CRC-32C as an integer */
+static int crc32c(lua_State *L)
+{
+    size_t bytes;
+    const char *data = luaL_checklstring(L, 1, &bytes);
+    lua_pushinteger(L, mx_crc32c(0, data, bytes));
+    return 1;
+}
+
 /* ---- logs: open_log(path, {append = false}) -> log; log:line(text); log:close() ---- */
 
 static int log_line(lua_State *L)
@@ -193,6 +230,10 @@ static const luaL_Reg functions[] = {
     {"mkdir_p", mkdir_p},
     {"append_line", append_line},
     {"open_log", open_log},
+    {"list", list},
+    {"move_folder", move_folder},
+    {"remove_folder", remove_folder},
+    {"crc32c", crc32c},
     {NULL, NULL},
 };
 
@@ -203,5 +244,6 @@ int mxl_open_io(lua_State *L)
     mxl_add_value_fields(L);
     mxl_add_hdf5_fields(L);
     mxl_add_tokens_fields(L);
+    mxl_add_checkpoint_fields(L);
     return 1;
 }

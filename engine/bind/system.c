@@ -14,6 +14,7 @@
 #include <cblas.h>
 #include <hdf5.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,6 +112,35 @@ static int read_line(lua_State *L)
     mxl_try(L, status);
     mxl_catch_interrupt(L);
     push_owned_text(L, shared, shared_bytes);
+    return 1;
+}
+
+/* ---- being asked to stop ---- */
+
+static volatile sig_atomic_t stop_signal;
+
+/* A second one, should nobody look, ends us as usual. */
+static void on_stop(int number)
+{
+    stop_signal = number;
+    signal(number, SIG_DFL);
+}
+
+/* mx.catch_stop(): from now on SIGTERM and SIGUSR1, by which schedulers warn, are kept for mx.stop_requested. */
+static int catch_stop(lua_State *L)
+{
+    (void)L;
+    struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+    return 0;
+}
+
+/* mx.stop_requested() -> "SIGTERM" or "SIGUSR1" when this rank has got one since mx.catch_stop, else nil. */
+static int stop_requested(lua_State *L)
+{
+    int number = stop_signal;
+    lua_pushstring(L, number == SIGTERM ? "SIGTERM" : number ? "SIGUSR1" : NULL);
     return 1;
 }
 
@@ -286,6 +316,7 @@ int mxl_open_system(lua_State *L)
 {
     static const luaL_Reg functions[] = {
         {"abort", abort_all},
+        {"catch_stop", catch_stop},
         {"info", info},
         {"peak", peak},
         {"isa", isa},
@@ -295,6 +326,7 @@ int mxl_open_system(lua_State *L)
         {"read_file", read_file},
         {"read_line", read_line},
         {"share_text", share_text},
+        {"stop_requested", stop_requested},
         {"threads", threads},
         {NULL, NULL},
     };

@@ -1,13 +1,25 @@
+#define _GNU_SOURCE
 #include "io/hdf5_internal.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-void mx_h5_start(void)
+static pthread_mutex_t library = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+
+bool mx_h5_take(void)
 {
+    pthread_mutex_lock(&library);
     H5open();
     H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+    return true;
+}
+
+void mx_h5_let_go(const bool *held)
+{
+    (void)held;
+    pthread_mutex_unlock(&library);
 }
 
 /* ---- errors ---- */

@@ -8,7 +8,8 @@
  * which every read verifies, also one of a few rows; HDF5 itself guards its headers. A dataset without them (made by
  * another tool) is read unverified. Attributes of the file are strings, integers and floats.
  *
- * The library is used serially: one rank writes a file; any number may read it. Not thread-safe. Not collective.
+ * The library is used serially: one rank writes a file; any number may read it. Different files may be in use by
+ * several threads, which wait for each other. Not collective.
  * Failures are MX_ERR_IO, in one line that names the file; HDF5's own words are folded in. */
 #ifndef MX_IO_HDF5_H
 #define MX_IO_HDF5_H

@@ -13,8 +13,12 @@ enum { MX_H5_BLOCK_BYTES = 4 << 20 };
 #define MX_H5_SUMS "crc32c"
 #define MX_H5_SUM_ROWS "crc32c_rows"
 
-/* To call before anything else: keeps HDF5 from printing its errors. */
-void mx_h5_start(void);
+/* One thread at a time is in the library, which is not made for more: the script's, or one that writes files beside it.
+ * A function holds it from
+ *     __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+ * to its end; one that does may call another that does. The first call keeps HDF5 from printing its errors. */
+bool mx_h5_take(void);
+void mx_h5_let_go(const bool *held);
 
 /* MX_ERR_IO: "'PATH': what (why)", where why is the innermost of HDF5's errors, on one line. */
 __attribute__((format(printf, 2, 3), cold)) mx_status mx_h5_fail(const char *path, const char *format, ...);

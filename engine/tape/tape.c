@@ -1,6 +1,7 @@
 #include "tape/tape.h"
 
 #include "core/offload.h"
+#include "ops/check.h"
 #include "ops/table.h"
 #include "tape/remat.h"
 
@@ -86,6 +87,7 @@ mx_status mx_tape_record(mx_call *call)
         return mx_fail(MX_ERR_MEMORY, "out of memory for the tape's records");
     node->call = *call;
     node->region = tape.region;
+    node->place = mx_place;
     for (int i = 0; i < call->n_in; i++)
         mx_retain(call->in[i]);
     for (int i = 0; i < call->n_out; i++) {
@@ -378,6 +380,7 @@ static mx_status walk_back(mx_node *node, int index)
     MX_TRY(mx_remat_fetch(&tape, index));
     MX_TRY(mx_remat_ensure(&tape, node, index));
     MX_TRY(mx_remat_prefetch(&tape, index));
+    mx_place = node->place;
     mx_vjp v = {.call = call, .out_grad = out_grad};
     for (int i = 0; i < call->n_in; i++) {
         mx_tensor *t = call->in[i];
@@ -444,6 +447,8 @@ mx_status mx_tape_backward(mx_tensor *loss, double seed)
         return mx_fail(MX_ERR_STATE, "backward was called inside mx.remat; call it after the layer has returned");
     bool recording = mx_tape_set_recording(false);
     mx_scope *scope = mx_scope_swap(NULL); /* gradients belong to their tensors, not to a scope */
+    const char *place = mx_place;
+    mx_place_backward = true;
     mx_status status = seed_loss(loss, seed);
     if (status == MX_OK) {
         while (status == MX_OK && tape.n_nodes > 0) {
@@ -457,6 +462,8 @@ mx_status mx_tape_backward(mx_tensor *loss, double seed)
         mx_tape_clear();
         tape.ahead_of = tape.fetched_for = -1;
     }
+    mx_place = place;
+    mx_place_backward = false;
     mx_scope_swap(scope);
     mx_tape_set_recording(recording);
     return status;

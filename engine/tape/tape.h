@@ -17,8 +17,9 @@
 #include <stdbool.h>
 
 typedef struct mx_node {
-    mx_call call; /* owns a reference to each input and output */
-    int region;   /* innermost region in which it was recorded, or -1 */
+    mx_call call;      /* owns a reference to each input and output */
+    int region;        /* innermost region in which it was recorded, or -1 */
+    const char *place; /* mx_place at that time */
 } mx_node;
 
 typedef struct mx_remat_policy {

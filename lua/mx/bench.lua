@@ -300,7 +300,10 @@ local function run_steps(config, model, shards, plan, report, mesh)
             return mx.train.average(value:item())
         end)
         local norm = update_shards(model, shards, step, config)
-        mx.train.check_finite(step, loss, norm, config.learning_rate)
+        if loss - loss ~= 0 or norm - norm ~= 0 then
+            util.refuse("step %d: the loss is %g and the gradient norm %g at a learning rate of %g", step, loss, norm,
+                config.learning_rate)
+        end
         report:step(step, { loss = loss, grad_norm = norm, learning_rate = config.learning_rate })
     end
     return report:finish()

@@ -17,6 +17,13 @@ local RULES = {
     flop_formula = {
         choices = { "maxtext-2023-06", "maxtext-2023-10", "maxtext-2023-11", "maxtext-2024-05", "maxtext-2025-07" },
     },
+    checkpoint_period = { min = 0 },
+    max_num_checkpoints_to_keep = { min = 0 },
+    checkpoint_keep_period = { min = 0 },
+    heartbeat_period_s = { min = 0 },
+    nonfinite_step = { choices = { "stop", "skip" } },
+    skip_step_interval = { min = 2 },
+    skip_step_scaling_factor = { min = 0 },
     skip_first_n_steps_for_profiler = { min = 0 },
     profiler_steps = { min = 1 },
     global_parameter_scale = { min = 1 },
@@ -108,6 +115,14 @@ local ONLY_WITH = {
     rope_max_timescale = { "use_rope", true },
     sliding_window_size = { "attention_type", "local_sliding" },
     normalize_embedding_logits = { "logits_via_embedding", true },
+    checkpoint_period = { "enable_checkpointing", true },
+    async_checkpointing = { "enable_checkpointing", true },
+    max_num_checkpoints_to_keep = { "enable_checkpointing", true },
+    checkpoint_keep_period = { "enable_checkpointing", true },
+    enable_tensorboard = { "enable_checkpointing", true },
+    heartbeat_period_s = { "enable_checkpointing", true },
+    skip_step_interval = { "skip_step_on_spikes", true },
+    skip_step_scaling_factor = { "skip_step_on_spikes", true },
     dataset_path = { "dataset_type", "text", "bin", "hdf5" },
     data_shuffle_seed = { "dataset_type", "random", "text", "bin", "hdf5" },
 }
@@ -425,6 +440,8 @@ local function check_together(values)
     end
     need(c.offload_directory == "" or remat.offloads(remat.of(c)), "offload_directory",
         "has no effect: remat_policy = %s offloads nothing", c.remat_policy)
+    need(c.load_full_state_path == "" or c.load_parameters_path == "", "load_parameters_path",
+        "load_full_state_path loads parameters, too: set one of them")
     need(c.learning_rate_schedule_steps ~= 0, "learning_rate_schedule_steps", "expected -1 or at least 1, got 0")
 end
 

@@ -6,9 +6,9 @@ local core = require "mx.core"
 local remat = require "mx.remat"
 
 local MODULES = {
-    "bench", "bench_published", "collectives", "config", "data", "fit", "flops", "generate", "host", "kernels", "mesh",
-    "metrics", "models", "nn", "optim", "parallel", "plan", "policies", "profiler", "report", "repro", "roofline",
-    "sim", "train", "util",
+    "bench", "bench_published", "checkpoint", "collectives", "config", "data", "fit", "flops", "generate", "guard",
+    "host", "kernels", "mesh", "metrics", "models", "nn", "optim", "parallel", "plan", "policies", "profiler",
+    "report", "repro", "roofline", "run", "sim", "tensorboard", "train", "util",
 }
 
 local mx = {}

@@ -26,13 +26,28 @@ function metrics.measured_peak(dtype)
     return mx.peak { kind = "fma", dtype = dtype, threads = mx.threads() }
 end
 
+local log -- where rank 0 writes what it says, too
+
 --- Prints a line on rank 0, at once.
 ---@param format string
 function metrics.say(format, ...)
     if mx.rank() == 0 then
-        io.write(format:format(...), "\n")
+        local text = format:format(...)
+        io.write(text, "\n")
         io.flush()
+        if log then
+            log:line(text)
+        end
     end
+end
+
+--- From now on what metrics.say prints goes into this log as well; nil: no more.
+---@param to? any of mx.io.open_log
+function metrics.log_to(to)
+    if log then
+        log:close()
+    end
+    log = to
 end
 
 local function nothing() end
@@ -43,7 +58,8 @@ end
 
 --- Starts reporting a run.
 ---@param o table steps, flops (model FLOPs of a step on this rank), tokens (of a step on this rank), params, formula,
----        peak (of metrics.measured_peak, or nil), dtype (that it was measured for), file ("": none), period (steps
+---        done (steps that an earlier run has taken; those count on), peak (of metrics.measured_peak, or nil), dtype
+---        (that it was measured for), file ("": none), run_file (another, which is added to), period (steps
 ---        between lines), quiet (print nothing), warmup (steps that the summary leaves out), extra (fields for the
 ---        summary), config (whose trace_file and report_file are written; nil: neither), beside (columns of figures for
 ---        the report, beside those of this run: mx.report.run)
@@ -51,10 +67,19 @@ end
 function metrics.new(o)
     local say = o.quiet and nothing or metrics.say
     local self = setmetatable({ o = o, say = say, times = {}, exposed = {}, rows = {}, started = mx.now() }, Metrics)
-    self.profiler = o.config and mx.profiler.new(o.config, o.steps)
+    self.done = o.done or 0
+    if o.config and o.steps > self.done then
+        self.profiler = mx.profiler.new(o.config, o.steps - self.done, self.done)
+    end
     self.reports = self.profiler ~= nil and o.config.report_file ~= ""
-    if o.file and o.file ~= "" and mx.rank() == 0 then
-        self.log = util.attempt(mx.io.open_log, o.file)
+    self.logs = {}
+    if mx.rank() == 0 then
+        if o.file and o.file ~= "" then
+            self.logs[1] = util.attempt(mx.io.open_log, o.file, { append = self.done > 0 })
+        end
+        if o.run_file then
+            self.logs[#self.logs + 1] = util.attempt(mx.io.open_log, o.run_file, { append = true })
+        end
     end
     say("each of %d rank%s: %s parameters; a step is %.4g TFLOP (%s)", mx.ranks(), mx.ranks() == 1 and "" or "s",
         util.thousands(o.params), o.flops / 1e12, o.formula)
@@ -65,7 +90,7 @@ function metrics.new(o)
     end
     say("%s", mx.ranks() > 1 and HEADER_RANKS or HEADER)
     if self.profiler then
-        self.profiler:ended(0)
+        self.profiler:ended(self.done)
     end
     mx.comm_stats(true)
     self.mark = mx.now()
@@ -94,9 +119,30 @@ function Metrics:rates(seconds)
     }
 end
 
+-- A row as a line of JSON in every log.
+function Metrics:write(row)
+    local text = #self.logs > 0 and mx.io.json_encode(row)
+    for _, file in ipairs(self.logs) do
+        file:line(text)
+    end
+end
+
+-- JSON knows neither NaN nor infinities.
+local function finite(x)
+    return x and x - x == 0 and x or nil
+end
+
+--- How many steps have been reported.
+---@return integer
+function Metrics:count()
+    return #self.times
+end
+
 --- Reports a step that has just ended; the next one starts.
 ---@param step integer
----@param values {loss: number, grad_norm: number, learning_rate: number}
+---@param values {loss: number, grad_norm: number?, learning_rate: number, skipped: string?, input_wait_s: number?}
+---        skipped:
+---       why the step changed nothing
 function Metrics:step(step, values)
     local now = mx.now()
     local seconds = now - self.mark
@@ -111,32 +157,34 @@ function Metrics:step(step, values)
         local left = util.quantile(self.times, 0.5) * (self.o.steps - step)
         local place, mfu_text = ("%d/%d"):format(step, self.o.steps), row.mfu and ("%.1f"):format(row.mfu) or "-"
         local tokens = per_second(row.tokens_per_s_per_device)
+        local norm = values.grad_norm or 0 / 0
         if mx.ranks() > 1 then
             self.say("%8s %7.4g %7.3g %7.4g %6s %8s %8.4f %9.4g %9s", place, seconds, communication.exposed_s,
-                row.tflops_per_device, mfu_text, tokens, values.loss, values.grad_norm, util.duration(left))
+                row.tflops_per_device, mfu_text, tokens, values.loss, norm, util.duration(left))
         else
             self.say("%9s %8.4g %8.4g  %6s %9s %8.4f %10.4g %10s", place, seconds, row.tflops_per_device, mfu_text,
-                tokens, values.loss, values.grad_norm, util.duration(left))
+                tokens, values.loss, norm, util.duration(left))
         end
     end
-    if self.log or self.reports then
-        row.step, row.loss, row.grad_norm = step, values.loss, values.grad_norm
-        row.learning_rate = values.learning_rate
-        self.rows[#self.rows + 1] = self.reports and row or nil
-    end
-    if self.log then
-        self.log:line(mx.io.json_encode(row))
-    end
+    row.step, row.loss, row.grad_norm = step, finite(values.loss), finite(values.grad_norm)
+    row.learning_rate, row.skipped, row.input_wait_s = values.learning_rate, values.skipped, values.input_wait_s
+    self.last = row
+    self.rows[#self.rows + 1] = self.reports and row or nil
+    self:write(row)
     if self.profiler then
         self.profiler:ended(step, self.mark)
     end
     self.mark = mx.now()
 end
 
---- The summary: medians over the steps after warm-up. Written to metrics_file and returned. Collective.
----@return table
+--- The summary: medians over the steps after warm-up. Written to metrics_file and returned; nil where there was no
+--- step. Collective.
+---@return table?
 function Metrics:finish()
     local o, n = self.o, #self.times
+    if n == 0 then
+        return nil
+    end
     local timed = table.move(self.times, math.min(o.warmup or WARMUP, n - 1) + 1, n, 1, {})
     local median = util.quantile(timed, 0.5)
     local summary = self:rates(median)
@@ -166,9 +214,9 @@ function Metrics:finish()
         per_second(summary.tokens_per_s_per_device))
     self.say("peak memory of a rank %s; whole run %s", util.bytes(summary.peak_memory_bytes),
         util.duration(mx.now() - self.started))
-    if self.log then
-        self.log:line(mx.io.json_encode(summary))
-        self.log:close()
+    self:write(summary)
+    for _, file in ipairs(self.logs) do
+        file:close()
     end
     if self.reports then
         mx.report.write_run(o, self.rows, summary, self.profiler)

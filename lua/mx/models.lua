@@ -323,19 +323,22 @@ end
 
 -- Layer i: x (B, S, E) -> (B, S, E).
 function Decoder:layer(i, x, run)
+    mx.place(("layer %d, attention"):format(i))
     local weights = self:layer_weights(i)
     local h = self:norm(weights, "norm", x)
     local entered = self:enter(h, "heads")
     if self.shape.parallel and self.parallel and self.shape.dropout == 0 and self.parallel:splits_alike() then
         -- Both products are sums over the same ranks: one of their sum costs half the traffic of two.
-        local sum = mx.name(self:attention(i, weights, entered, run), "out_proj")
-            + mx.name(self:mlp(weights, entered), "mlpwo")
+        local attended = mx.name(self:attention(i, weights, entered, run), "out_proj")
+        mx.place(("layer %d, MLP"):format(i))
+        local sum = attended + mx.name(self:mlp(weights, entered), "mlpwo")
         sum = self:leave(sum, "heads", weights["out.bias"])
         return x + (weights["wo.bias"] and sum + weights["wo.bias"] or sum)
     end
     local attended = self:attention(i, weights, entered, run)
     attended = mx.name(self:leave(attended, "heads", weights["out.bias"]), "out_proj")
     attended = self:dropout(attended, "attention" .. i, run)
+    mx.place(("layer %d, MLP"):format(i))
     if not self.shape.parallel then
         x = x + attended
         h = self:norm(weights, "mlp_norm", x)
@@ -380,6 +383,7 @@ end
 function Decoder:hidden(tokens, run)
     run = run or {}
     run.offset = run.offset or 0
+    mx.place("embedding")
     self:prefetch(0)
     local x = mx.remat(self.shape.remat, function()
         return self:embed(tokens, run)
@@ -390,6 +394,7 @@ function Decoder:hidden(tokens, run)
             return self:layer(i, mx.name(input, "decoder_layer_input"), run)
         end, x)
     end
+    mx.place("after the last layer")
     if self.parallel then
         x = self.parallel:before_loss(x)
     end
@@ -409,6 +414,7 @@ function Decoder:loss(batch)
     end
     local h = self:hidden(batch.tokens,
         { segments = batch.segments, positions = batch.positions, pass = self.passes })
+    mx.place("loss")
     return mx.remat("none", function()
         local weight = self:weight(shape.tied and "embedding.weight" or "unembedding.weight")
         return mx.cross_entropy(h, weight, targets, mask, {

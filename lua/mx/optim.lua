@@ -133,11 +133,23 @@ function Optimizer:rate(step)
     return type(rate) == "function" and rate(step) or rate
 end
 
+--- Forgets the gathered gradients. Not collective.
+function Optimizer:clear()
+    for _, t in util.sorted_pairs(self.params) do
+        local grad = t:grad()
+        if grad then
+            t:zero_grad()
+            grad:release() -- now, not when Lua collects the handle
+        end
+    end
+end
+
 --- One update from the gathered gradients, which it then clears. Parameters without a gradient stay as they are.
---- Clipping is folded into the update; a norm that is not finite changes nothing, for the caller to act on. Collective
---- on a mesh.
+--- Clipping is folded into the update; a norm that is not finite, or above `most`, changes nothing, for the caller to
+--- act on. Collective on a mesh.
+---@param most? number
 ---@return number norm of the gradients before clipping
-function Optimizer:step()
+function Optimizer:step(most)
     local step <close> = mx.step()
     local parallel, grads = self.parallel, {}
     for name, t in util.sorted_pairs(self.params) do
@@ -150,21 +162,19 @@ function Optimizer:step()
     if clip > 0 and norm > clip then
         scale = clip / norm
     end
-    local finite = norm - norm == 0
-    if finite then
+    local good = norm - norm == 0 and norm <= (most or math.huge)
+    if good then
         self.steps = self.steps + 1
     end
     for name, grad in util.sorted_pairs(grads) do
         local t = self.params[name]
-        if finite then
+        if good then
             local values = parallel and parallel:updated_values(name, t) or t
             UPDATES[self.kind](self, name, values, grad, self:rate(self.steps), scale)
         end
-        local all = t:grad()
-        t:zero_grad()
-        all:release() -- now, not when Lua collects the handle
     end
-    if parallel and finite then
+    self:clear()
+    if parallel and good then
         parallel:finish_update(self.params)
     end
     return norm

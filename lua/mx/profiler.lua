@@ -20,8 +20,9 @@ end
 --- nil when the config asks for neither a trace nor a report. What they could not be written to is refused now.
 ---@param config table
 ---@param steps integer that the run takes
+---@param done? integer steps before those, of an earlier run
 ---@return mx.Profiler?
-function profiler.new(config, steps)
+function profiler.new(config, steps, done)
     if config.trace_file == "" and config.report_file == "" then
         return nil
     end
@@ -35,7 +36,8 @@ function profiler.new(config, steps)
             .. "set it to %d, or take more steps", skip, steps, steps == 1 and "" or "s", steps - 1)
     end
     local last = math.min(steps, skip + config.profiler_steps)
-    return setmetatable({ config = config, first = skip + 1, last = last }, Profiler)
+    done = done or 0
+    return setmetatable({ config = config, first = done + skip + 1, last = done + last }, Profiler)
 end
 
 -- A trace that cannot be written is no reason to lose a run.
@@ -56,7 +58,7 @@ function Profiler:stop()
     end
 end
 
---- To be called after each step, and with step 0 before the first.
+--- To be called after each step, and before the first with the number before it.
 ---@param step integer that has ended
 ---@param start_s? number of mx.now() when it began
 function Profiler:ended(step, start_s)

@@ -1,4 +1,4 @@
---- What a training loop needs beside the model and the optimizer: the mesh, gradients, and stopping when it must.
+--- What a training loop needs beside the model and the optimizer: the mesh and gradients; run.lua keeps the rest.
 --
 -- A loop of your own that knows no mesh trains by data parallelism: train.share once, train.average_gradients each
 -- step.
@@ -88,52 +88,6 @@ function train.gradients(model, data, passes, observe)
     return train.average(total)
 end
 
---- Stops the run when training has gone wrong: no parameter has been changed by this step.
----@param step integer
----@param loss number
----@param grad_norm number
----@param rate number
-function train.check_finite(step, loss, grad_norm, rate)
-    if loss - loss ~= 0 or grad_norm - grad_norm ~= 0 then
-        util.refuse("step %d: the loss is %g and the gradient norm %g at a learning rate of %g; nothing was saved. "
-            .. "Try a lower learning_rate, a longer warm-up or gradient clipping", step, loss, grad_norm, rate)
-    end
-end
-
---- Starts a run: says what it is, loads parameters if asked to, makes its directory and stores the config there.
---- Collective.
----@param config table
----@param model mx.Decoder
----@return mx.Metrics
-function train.start(config, model)
-    if config.load_parameters_path ~= "" then
-        mx.nn.load(model.params, config.load_parameters_path, model.parallel)
-    end
-    if model.parallel then
-        mx.metrics.say("%s", model.parallel.mesh)
-    end
-    mx.metrics.say("%s", mx.config.dump(config, not config.log_config):gsub("\n$", ""))
-    if config.enable_checkpointing and mx.rank() == 0 then
-        util.attempt(mx.io.mkdir_p, train.directory(config))
-        util.attempt(mx.io.write_file_atomic, train.directory(config) .. "/config.yml", mx.config.dump(config))
-    end
-    local shape, params = model.shape, mx.models.count(model.shape)
-    local sequences = config.per_device_batch_size * config.gradient_accumulation_steps
-    return mx.metrics.new {
-        steps = config.steps,
-        flops = mx.flops.step(config.flop_formula, shape, params, sequences, config.max_target_length),
-        tokens = sequences * config.max_target_length,
-        params = params,
-        formula = config.flop_formula,
-        peak = mx.metrics.measured_peak(shape.dtype),
-        dtype = shape.dtype,
-        file = config.metrics_file,
-        period = config.log_period,
-        extra = { model_name = config.model_name },
-        config = config,
-    }
-end
-
 --- Where a run writes.
 ---@param config table
 ---@return string
@@ -142,34 +96,36 @@ function train.directory(config)
     return config.base_output_directory .. "/" .. name
 end
 
--- Whole parameters: on rank 0 all of them, elsewhere none. Collective.
-local function put_together(model)
-    if not model.parallel then
-        return model.params
-    end
-    local params = {}
-    for name, t in util.sorted_pairs(model.params) do
-        mx.scope(function()
-            local whole = model.parallel:whole(name, t:detach())
-            if mx.rank() == 0 then
-                params[name] = whole:wait():keep()
-            end
-        end)
-    end
-    return params
-end
-
---- Saves the parameters with their config, from rank 0; the file is there whole or not at all. Collective.
+--- Saves the parameters with their config, from rank 0; the file is there whole or not at all. On a mesh a tensor is
+--- put together at a time. Collective.
 ---@param config table
 ---@param model mx.Decoder
 ---@return string path
 function train.save(config, model)
-    local path = train.directory(config) .. "/parameters.h5"
-    local params = put_together(model)
-    if mx.rank() == 0 then
-        mx.nn.save(params, path, { config = mx.config.dump(config) })
+    local path, writer = train.directory(config) .. "/parameters.h5", nil
+    mx.checkpoint.together(function()
+        if mx.rank() == 0 then
+            mx.io.mkdir_p(train.directory(config))
+            writer = mx.io.h5_writer(path)
+        end
+    end)
+    local put, reason = true, nil -- a failure is told once all ranks are out of the collectives
+    for name, t in util.sorted_pairs(model.params) do
+        mx.scope(function()
+            local whole = model.parallel and model.parallel:whole(name, t:detach()):wait() or t
+            if writer and put then
+                put, reason = pcall(writer.put, writer, name, whole)
+            end
+        end)
     end
-    mx.barrier()
+    mx.checkpoint.together(function()
+        if not put then
+            error(reason, 0)
+        elseif writer then
+            writer:attributes { config = mx.config.dump(config) }
+            writer:commit()
+        end
+    end)
     return path
 end
 

@@ -1,0 +1,60 @@
+#include "ops/check.h"
+
+#include <math.h>
+
+const char *mx_place;
+bool mx_place_backward;
+
+static mx_finding finding;
+
+/* NaNs and infinities of a float tensor; *first is the first of either. */
+static void count_bad(const mx_tensor *t, int64_t *nans, int64_t *infinities, int64_t *first)
+{
+    int64_t n = mx_count(t);
+    const float *f32 = t->dtype == MX_F32 ? mx_data(t) : NULL;
+    const mx_bf16 *bf16 = mx_data(t);
+    *nans = *infinities = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float value = f32 ? f32[i] : mx_from_bf16(bf16[i]);
+        if (isfinite(value))
+            continue;
+        if (*nans + *infinities == 0)
+            *first = i;
+        *(isnan(value) ? nans : infinities) += 1;
+    }
+}
+
+/* An operation's second result may hold infinities by right: the log-sum-exp of a query that sees no key. */
+static void look(const mx_call *call, double start_s, double end_s)
+{
+    (void)start_s;
+    (void)end_s;
+    for (int i = 0; i < call->n_out && !finding.op; i++) {
+        const mx_tensor *t = call->out[i];
+        int64_t nans, infinities, first = 0;
+        if (!t || !t->storage || !mx_data(t) || !mx_dtype_is_float(t->dtype) || (call->op->flags & MX_OP_COLLECTIVE))
+            continue;
+        count_bad(t, &nans, &infinities, &first);
+        if (nans > 0 || (infinities > 0 && i == 0))
+            finding = (mx_finding){.op = call->op,
+                                   .place = mx_place,
+                                   .backward = mx_place_backward,
+                                   .dtype = t->dtype,
+                                   .shape = t->shape,
+                                   .nans = nans,
+                                   .infinities = infinities,
+                                   .first = first};
+    }
+}
+
+void mx_check_start(void)
+{
+    finding = (mx_finding){0};
+    mx_apply_observe(look, true);
+}
+
+mx_finding mx_check_stop(void)
+{
+    mx_apply_observe(look, false);
+    return finding;
+}

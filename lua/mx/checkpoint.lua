@@ -1,0 +1,595 @@
+--- Checkpoints: everything that a run needs to go on, loadable by any number of ranks on any mesh.
+--
+-- A checkpoint is a folder step_N: rank_R.h5 with what rank R wrote, and index.json, which says for every tensor by its
+-- global name its dtype, its shape and which elements lie in which file (engine/io/chunk.h: a box of the tensor, and a
+-- run of its elements), but nothing of a mesh. Ranks that hold the same values share out the writing. The folder is
+-- filled under the name step_N.tmp and renamed once every rank's file is on disk, so a folder step_N is whole.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local checkpoint = {}
+
+local FORMAT = 1
+local SHARED_BYTES = 1 << 20 -- ranks that hold the same values share out the writing from here on
+local PARAMETER = "parameters/"
+local MOMENT = "optimizer/%s/%s" -- moment, parameter
+
+-- ---- agreeing ----
+
+--- Calls fn on every rank; where it raises on any, all raise what the first of them says. Collective.
+---@param fn function
+---@return any ... what fn returned
+function checkpoint.together(fn, ...)
+    local results = table.pack(pcall(fn, ...))
+    local worst = mx.ranks() == 1 and (results[1] and 0 or 1) or mx.scope(function()
+        local value = results[1] and 0 or mx.ranks() - mx.rank()
+        return math.tointeger(mx.all_reduce_(mx.tensor(value), { op = "max" }):item() // 1)
+    end)
+    if worst == 0 then
+        return table.unpack(results, 2, results.n)
+    end
+    local reason = mx.share_text(not results[1] and tostring(results[2]) or nil, mx.ranks() - worst)
+    util.refuse("%s", (reason:gsub("^[^%s:]+:%d+: ", "")))
+end
+
+-- ---- what there is to store ----
+
+-- Which elements of the whole tensor this rank holds, and how many ranks hold the same ones.
+local function place_of(parallel, name, tensor, is_moment)
+    local place = { sizes = tensor:size(), offset = {}, extent = tensor:size(), first = 0, count = tensor:numel() }
+    if not parallel then
+        for d = 1, #place.sizes do
+            place.offset[d] = 0
+        end
+        place.replicas, place.replica = mx.ranks(), mx.rank()
+        return place
+    end
+    local entry, mesh, split = parallel.entries[name], parallel.mesh, {}
+    place.sizes, place.extent = entry.sizes, entry.stored
+    for d, dimension in ipairs(entry.spec) do
+        place.offset[d] = dimension.stored_block * entry.stored[d]
+        table.move(dimension.axes, 1, #dimension.axes, #split + 1, split)
+    end
+    if is_moment and entry.update then
+        place.first = entry.update.start - 1
+        split[#split + 1] = "data"
+    end
+    local same = {}
+    for _, axis in ipairs(mesh.layout.axes) do
+        if axis.size > 1 and not util.contains(split, axis.name) then
+            same[#same + 1] = axis.name
+        end
+    end
+    place.replicas, place.replica = mesh:size(same), mesh:index(same)
+    return place
+end
+
+-- All tensors of a run in the order of their names, each a place (above) with name and tensor. o.optimizer nil: the
+-- parameters alone.
+local function tensors_of(o)
+    local list = {}
+    local function add(stored_name, name, tensor, is_moment)
+        local place = place_of(o.parallel, name, tensor, is_moment)
+        place.name, place.tensor = stored_name, tensor
+        list[#list + 1] = place
+    end
+    for name, t in util.sorted_pairs(o.params) do
+        add(PARAMETER .. name, name, t, false)
+    end
+    for name, moments in util.sorted_pairs(o.optimizer and o.optimizer.state or {}) do
+        for moment, t in util.sorted_pairs(moments) do
+            add(MOMENT:format(moment, name), name, t, true)
+        end
+    end
+    return list
+end
+
+-- The run of a place's elements that this rank writes.
+local function share_of(place)
+    local bytes = place.count * (place.tensor:dtype() == "bf16" and 2 or 4)
+    if place.replicas == 1 then
+        return place.first, place.count
+    elseif bytes < SHARED_BYTES then
+        return place.first, place.replica == 0 and place.count or 0
+    end
+    local share = -(-place.count // place.replicas)
+    share = (share + 1023) // 1024 * 1024
+    local skip = math.min(place.count, place.replica * share)
+    return place.first + skip, math.min(share, place.count - skip)
+end
+
+-- What this rank writes: the values by name, and a line of the index for each.
+local function pieces_of(list, stage)
+    local values, chunks = {}, {}
+    for _, place in ipairs(list) do
+        local first, count = share_of(place)
+        if count > 0 then
+            values[place.name] = mx.scope(function()
+                local flat = place.tensor:detach():view(place.tensor:numel())
+                local run = mx.narrow(flat, { dim = 1, start = first - place.first + 1, length = count })
+                return stage and run:clone() or run
+            end):keep()
+            chunks[#chunks + 1] = {
+                name = place.name, dtype = place.tensor:dtype(), shape = mx.io.array(place.sizes), first = first,
+                offset = mx.io.array(place.offset), extent = mx.io.array(place.extent), count = count,
+            }
+        end
+    end
+    return values, chunks
+end
+
+--- The bytes of a copy of what this rank writes of a checkpoint. Not collective.
+---@param o table params, parallel, optimizer
+---@return integer
+function checkpoint.staged_bytes(o)
+    local bytes = 0
+    for _, place in ipairs(tensors_of(o)) do
+        local _, count = share_of(place)
+        bytes = bytes + count * (place.tensor:dtype() == "bf16" and 2 or 4)
+    end
+    return bytes
+end
+
+-- ---- the index ----
+
+-- The text ends in the checksum of what stands before it.
+local function seal(index)
+    local text = mx.io.json_encode(index)
+    return ('%s,"crc32c":"%08x"}\n'):format(text:sub(1, -2), mx.io.crc32c(text))
+end
+
+local function unseal(text, path)
+    local body, sum = text:match('^(.*),"crc32c":"(%x%x%x%x%x%x%x%x)"}\n$')
+    if not body or mx.io.crc32c(body .. "}") ~= tonumber(sum, 16) then
+        util.refuse("%s is damaged: its checksum is wrong", path)
+    end
+    local index = mx.io.json_decode(text, path)
+    if index.format ~= FORMAT then
+        util.refuse("%s is of format %s; this mxlua reads format %d", path, tostring(index.format), FORMAT)
+    end
+    return index
+end
+
+-- On rank 0 the tensors of the index, from what each rank writes; elsewhere nothing. Collective.
+local function gather_index(chunks)
+    local tensors = {}
+    for rank = 0, mx.ranks() - 1 do
+        local text = mx.share_text(mx.rank() == rank and mx.io.json_encode(mx.io.array(chunks)) or nil, rank)
+        for _, c in ipairs(mx.rank() == 0 and mx.io.json_decode(text) or {}) do
+            local entry = tensors[c.name] or { dtype = c.dtype, shape = mx.io.array(c.shape), chunks = {} }
+            entry.chunks[#entry.chunks + 1] = {
+                rank = rank, offset = mx.io.array(c.offset), extent = mx.io.array(c.extent), first = c.first,
+                count = c.count,
+            }
+            tensors[c.name] = entry
+        end
+    end
+    return tensors
+end
+
+--- What a checkpoint says about itself, checked. Collective.
+---@param path string the folder
+---@return table index: step, ranks, id, tensors, state, config, script, script_name, mxlua
+function checkpoint.index(path)
+    local file = path .. "/index.json"
+    local text, reason = mx.read_file(file)
+    if not text then
+        util.refuse("%s is no checkpoint: %s", path, reason)
+    end
+    return unseal(text, file)
+end
+
+--- The checkpoints in a folder that have got their name, the newest first. Not collective.
+---@param directory string
+---@return {step: integer, path: string}[]
+function checkpoint.list(directory)
+    local found = {}
+    for _, name in ipairs(mx.io.exists(directory) and util.attempt(mx.io.list, directory) or {}) do
+        local step = name:match("^step_(%d+)$")
+        if step then
+            found[#found + 1] = { step = tonumber(step), path = directory .. "/" .. name }
+        end
+    end
+    table.sort(found, function(a, b)
+        return a.step > b.step
+    end)
+    return found
+end
+
+-- ---- saving ----
+
+---@class mx.Saver
+---@field directory string
+---@field pending? table the checkpoint that is being written
+---@field saved? integer the step of the last one that is whole
+local Saver = {}
+Saver.__index = Saver
+
+--- Saves a run's checkpoints. Not collective.
+---@param o table directory; params, optimizer, parallel (of a model on a mesh) whose values are stored; keep (how many
+---       of the newest stay; 0: all), keep_period (every checkpoint of a multiple of so many steps stays, too; 0:
+---       none), async (write while training goes on, from a copy)
+---@return mx.Saver
+function checkpoint.saver(o)
+    return setmetatable({ o = o, directory = o.directory }, Saver)
+end
+
+--- Starts saving a step; an earlier one is finished first. Returns once the values may change again. Collective.
+---@param step integer
+---@param about table state (a plain table that comes back from checkpoint.load), config, script, script_name (texts)
+function Saver:save(step, about)
+    self:wait()
+    local o, path = self.o, ("%s/step_%d"):format(self.directory, step)
+    local temporary = path .. ".tmp"
+    checkpoint.together(function()
+        if mx.rank() == 0 then
+            if mx.io.exists(temporary) then
+                mx.io.remove_folder(temporary)
+            end
+            mx.io.mkdir_p(temporary)
+        end
+    end)
+    local id = mx.share_text(("%d-%x-%s"):format(step, os.time(), tostring({}):match("%x+$")))
+    local started, copied, writer, values, chunks = mx.now(), nil, nil, nil, nil
+    checkpoint.together(function()
+        values, chunks = pieces_of(tensors_of(o), o.async)
+        copied = mx.now() - started
+        writer = mx.io.writer(("%s/rank_%d.h5"):format(temporary, mx.rank()), values, { id = id, rank = mx.rank() })
+    end)
+    local index = {
+        format = FORMAT, step = step, ranks = mx.ranks(), id = id, tensors = gather_index(chunks), state = about.state,
+        config = about.config or "", script = about.script or "", script_name = about.script_name or "",
+        mxlua = mx.info().mxlua,
+    }
+    self.pending = {
+        step = step, path = path, temporary = temporary, writer = writer, index = index, values = values,
+    }
+    self.copy_s, self.started = copied, started
+    if not o.async then
+        self:wait()
+    end
+end
+
+-- Renames what is whole. A checkpoint of that step that is there already could not be loaded, or was gone back
+-- behind: it makes room, and stays.
+local function commit(self, p)
+    mx.io.write_file_atomic(p.temporary .. "/index.json", seal(p.index))
+    if mx.io.exists(p.path) then
+        local n = 1
+        while mx.io.exists(("%s.replaced-%d"):format(p.path, n)) do
+            n = n + 1
+        end
+        mx.io.move_folder(p.path, ("%s.replaced-%d"):format(p.path, n))
+    end
+    mx.io.move_folder(p.temporary, p.path)
+    self:clean(p.step)
+end
+
+--- Removes the checkpoints that need not be kept, oldest first, and what saves that were cut off before `step` left.
+---@param step integer
+function Saver:clean(step)
+    local keep, period = self.o.keep or 0, self.o.keep_period or 0
+    for i, found in ipairs(checkpoint.list(self.directory)) do
+        local stays = keep == 0 or i <= keep or period > 0 and found.step % period == 0
+        if not stays then
+            mx.io.move_folder(found.path, found.path .. ".tmp") -- what is removed halfway has no name to be loaded by
+            mx.io.remove_folder(found.path .. ".tmp")
+        end
+    end
+    for _, name in ipairs(mx.io.list(self.directory)) do
+        local cut_off = name:match("^step_(%d+)%.tmp$")
+        if cut_off and tonumber(cut_off) <= step then
+            mx.io.remove_folder(self.directory .. "/" .. name)
+        end
+    end
+end
+
+-- 0: this rank's file is being written; 1: it is there; 2: it failed.
+local function state_of(p)
+    if not p.writer:finished() then
+        return 0
+    end
+    p.failure = nil
+    local good, reason = pcall(p.writer.wait, p.writer)
+    p.failure = not good and reason or nil
+    return good and 1 or 2
+end
+
+-- The least and the greatest over the ranks.
+local function extremes(value)
+    if mx.ranks() == 1 then
+        return value, value
+    end
+    return mx.scope(function()
+        local both = mx.all_reduce_(mx.tensor({ value, -value }), { op = "max" }):totable()
+        return -both[2], both[1]
+    end)
+end
+
+-- Once every rank's file is there, or one has failed.
+local function finish(self, p)
+    self.pending = nil
+    local good, reason = pcall(checkpoint.together, function()
+        p.writer:wait()
+    end)
+    for _, t in pairs(p.values) do
+        t:release() -- now, not when Lua collects the handles
+    end
+    good, reason = pcall(checkpoint.together, function()
+        if not good then
+            error(reason, 0)
+        elseif mx.rank() == 0 then
+            commit(self, p)
+        end
+    end)
+    if not good then
+        util.refuse("the checkpoint of step %d was not saved: %s. Earlier ones in %s are as they were", p.step,
+            tostring(reason):gsub("^[^%s:]+:%d+: ", ""), self.directory)
+    end
+    self.saved, self.write_s = p.step, mx.now() - self.started
+end
+
+--- To be called after every step: finishes a save whose files are written, and raises on all ranks when one could not
+--- be. Does not wait. Collective while a save is under way.
+---@return integer? step of a checkpoint that has just become whole
+function Saver:poll()
+    local p = self.pending
+    if not p then
+        return nil
+    end
+    local least, most = extremes(state_of(p))
+    if least == 1 or most == 2 then
+        finish(self, p)
+        return p.step
+    end
+    return nil
+end
+
+--- Waits for a save that is under way. Collective.
+---@return integer? step of a checkpoint that has just become whole
+function Saver:wait()
+    local p = self.pending
+    if p then
+        finish(self, p)
+        return p.step
+    end
+    return nil
+end
+
+-- ---- loading ----
+
+local function text_of(shape)
+    return "(" .. table.concat(shape, ", ") .. ")"
+end
+
+-- What the index has for a tensor that is wanted; refuses another shape.
+local function stored(index, place, path)
+    local entry = index.tensors[place.name]
+    if not entry then
+        util.refuse("%s has no tensor '%s': it belongs to another model, or to another optimizer", path, place.name)
+    elseif table.concat(entry.shape, "x") ~= table.concat(place.sizes, "x") then
+        util.refuse("%s: '%s' has shape %s, that of this run %s", path, place.name, text_of(entry.shape),
+            text_of(place.sizes))
+    end
+    return entry
+end
+
+local function open_rank_file(index, path, rank)
+    local file = mx.io.h5_open(("%s/rank_%d.h5"):format(path, rank))
+    if file:attributes().id ~= index.id then
+        util.refuse("%s/rank_%d.h5 belongs to another checkpoint", path, rank)
+    end
+    return file
+end
+
+local function same_run(a, b)
+    return a.first == b.first and a.count == b.count and table.concat(a.offset, ",") == table.concat(b.offset, ",")
+        and table.concat(a.extent, ",") == table.concat(b.extent, ",")
+end
+
+-- Reads into `out` (flat, of the stored dtype) what a chunk of the file has of a place; returns how many elements.
+local function read_chunk(file, entry, place, chunk, out)
+    if same_run(place, chunk) then
+        file:read_into(place.name, out)
+        return place.count
+    end
+    return mx.scope(function()
+        local elements, from, to = mx.io.chunk_overlap(entry.shape, place, chunk)
+        if elements > 0 then
+            local values = file:read(place.name, { first = from - chunk.first + 1, rows = to - from })
+            mx.io.chunk_copy(entry.shape, place, out, chunk, values, from)
+        end
+        return elements
+    end)
+end
+
+-- Each file that has something for us is opened once, and what it has goes where it belongs.
+local function read_all(index, path, wanted)
+    for rank = 0, index.ranks - 1 do
+        local file
+        for _, place in ipairs(wanted) do
+            for _, chunk in ipairs(place.entry.chunks) do
+                if chunk.rank == rank and mx.io.chunk_overlap(place.entry.shape, place, chunk) > 0 then
+                    file = file or open_rank_file(index, path, rank)
+                    place.got = place.got + read_chunk(file, place.entry, place, chunk, place.out)
+                end
+            end
+        end
+        if file then
+            file:close()
+        end
+    end
+end
+
+local function load_here(index, path, o)
+    local wanted = tensors_of(o)
+    local known = {}
+    for _, place in ipairs(wanted) do
+        known[place.name] = true
+        place.entry, place.got = stored(index, place, path), 0
+        local flat = place.tensor:detach():view(place.tensor:numel()):keep()
+        place.flat = flat
+        place.out = place.entry.dtype == flat:dtype() and flat or mx.zeros({ place.count }, place.entry.dtype):keep()
+    end
+    for name in util.sorted_pairs(index.tensors) do
+        if not known[name] and (o.optimizer or name:sub(1, #PARAMETER) == PARAMETER) then
+            util.refuse("%s has a tensor '%s' that this run lacks: it belongs to another model, or to another "
+                .. "optimizer", path, name)
+        end
+    end
+    read_all(index, path, wanted)
+    for _, place in ipairs(wanted) do
+        if place.got ~= place.count then
+            util.refuse("%s has %d of the %d elements of '%s' that this rank needs", path, place.got, place.count,
+                place.name)
+        end
+        if place.out ~= place.flat then
+            mx.copy(place.flat, place.out)
+            place.out:release()
+        end
+    end
+end
+
+--- Fills parameters, and the optimizer's state unless that is nil, from a checkpoint that any number of ranks on any
+--- mesh has saved. Other dtypes are converted. Where a rank cannot read what it needs, all raise; values are then
+--- partly changed. Collective.
+---@param path string the folder step_N
+---@param o table params, optimizer, parallel (of a model on a mesh)
+---@return table index whose `state` is what was saved with it
+function checkpoint.load(path, o)
+    local index = checkpoint.index(path)
+    local saved = index.state.optimizer
+    if o.optimizer and saved and saved.kind ~= o.optimizer.kind then
+        util.refuse("%s was saved with opt_type=%s, this run has %s; load_parameters_path=%s takes the parameters "
+            .. "alone", path, saved.kind, o.optimizer.kind, path)
+    end
+    mx.no_grad(function()
+        checkpoint.together(mx.scope, function()
+            load_here(index, path, o)
+        end)
+    end)
+    if o.optimizer and saved then
+        o.optimizer.steps = saved.steps
+    end
+    return index
+end
+
+--- Loads the newest checkpoint of a folder that is intact, saying what is wrong with newer ones. nil when there is none
+--- at all; raises when there are some and none is intact. Nothing is deleted. Collective.
+---@param directory string
+---@param o table of checkpoint.load
+---@param say fun(format: string, ...) told of what is damaged
+---@return table? index, string? path
+function checkpoint.load_newest(directory, o, say)
+    local text = mx.share_text(mx.rank() == 0 and mx.io.json_encode(mx.io.array(checkpoint.list(directory))) or nil)
+    local found = mx.io.json_decode(text)
+    for _, one in ipairs(found) do
+        local good, index = pcall(checkpoint.load, one.path, o)
+        if good then
+            return index, one.path
+        end
+        say("%s cannot be used: %s", one.path, index)
+    end
+    if #found > 0 then
+        util.refuse("none of the %d checkpoint%s in %s can be used; nothing was changed there. run_name=OTHER starts a "
+            .. "new run", #found, #found == 1 and "" or "s", directory)
+    end
+    return nil
+end
+
+-- ---- without a run ----
+
+local function verify_tensor(index, path, files, name, entry)
+    local whole, covered = 1, 0
+    for _, size in ipairs(entry.shape) do
+        whole = whole * size
+    end
+    for _, chunk in ipairs(entry.chunks) do
+        files[chunk.rank] = files[chunk.rank] or open_rank_file(index, path, chunk.rank)
+        mx.scope(function()
+            local values = files[chunk.rank]:read(name)
+            if values:numel() ~= chunk.count then
+                util.refuse("%s/rank_%d.h5: '%s' has %d elements, the index says %d", path, chunk.rank, name,
+                    values:numel(), chunk.count)
+            end
+        end)
+        covered = covered + chunk.count
+    end
+    if covered ~= whole then
+        util.refuse("%s has %d of the %d elements of '%s'", path, covered, whole, name)
+    end
+    return whole
+end
+
+--- Reads all of a checkpoint and checks it: every checksum, and that no element is missing. Raises at the first damage.
+--- Collective, but one rank reads everything: for one rank.
+---@param path string
+---@param progress? fun(done: integer, of: integer) called after every tensor
+---@return table index, integer elements
+function checkpoint.verify(path, progress)
+    local index, files, elements, done = checkpoint.index(path), {}, 0, 0
+    local names = util.sorted_keys(index.tensors)
+    for _, name in ipairs(names) do
+        elements = elements + util.attempt(verify_tensor, index, path, files, name, index.tensors[name])
+        done = done + 1
+        if progress then
+            progress(done, #names)
+        end
+    end
+    for _, file in pairs(files) do
+        file:close()
+    end
+    return index, elements
+end
+
+-- A whole tensor.
+local function read_whole(index, path, name, entry)
+    local count, place = 1, { name = name, offset = {}, extent = entry.shape, first = 0 }
+    for d, size in ipairs(entry.shape) do
+        count, place.offset[d] = count * size, 0
+    end
+    place.count = count
+    local out, got = mx.zeros({ count }, entry.dtype), 0
+    for _, chunk in ipairs(entry.chunks) do
+        local file <close> = open_rank_file(index, path, chunk.rank)
+        got = got + read_chunk(file, entry, place, chunk, out)
+    end
+    if got ~= count then
+        util.refuse("%s has %d of the %d elements of '%s'", path, got, count, name)
+    end
+    return #entry.shape > 0 and out:view(table.unpack(entry.shape)) or out:view()
+end
+
+--- Puts the parts of a checkpoint together in one HDF5 file: the parameters under their own names as scripts/train.lua
+--- saves them, with `all` the optimizer's state beside them. One tensor is in memory at a time. For one rank.
+---@param path string
+---@param to string
+---@param o? {all: boolean, progress: fun(done: integer, of: integer)}
+---@return integer tensors
+function checkpoint.merge(path, to, o)
+    o = o or {}
+    local index = checkpoint.index(path)
+    local file <close> = util.attempt(mx.io.h5_writer, to)
+    local names, done = {}, 0
+    for _, name in ipairs(util.sorted_keys(index.tensors)) do
+        if o.all or name:sub(1, #PARAMETER) == PARAMETER then
+            names[#names + 1] = name
+        end
+    end
+    for _, name in ipairs(names) do
+        mx.scope(function()
+            local whole = util.attempt(read_whole, index, path, name, index.tensors[name])
+            file:put(name:sub(1, #PARAMETER) == PARAMETER and name:sub(#PARAMETER + 1) or name, whole)
+        end)
+        done = done + 1
+        if o.progress then
+            o.progress(done, #names)
+        end
+    end
+    file:attributes { config = index.config, step = index.step }
+    util.attempt(file.commit, file)
+    return #names
+end
+
+return checkpoint

@@ -1,0 +1,405 @@
+--- A training run: where it starts, what it leaves behind after each step, and how it ends.
+--
+--     local run = mx.run.start(config, model, optimizer, data)
+--     for step in run:steps() do
+--         local loss = mx.train.gradients(model, data, config.gradient_accumulation_steps)
+--         run:ended(step, loss, run:update(step, loss))
+--     end
+--     run:finish()
+--
+-- With enable_checkpointing, everything of a run lies in base_output_directory/run_name: config.yml, script.lua,
+-- log.txt, metrics.jsonl, heartbeat.json, tensorboard/, the checkpoints step_N, and at the end parameters.h5.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local run = {}
+
+local SIGNAL_EXIT = "asked to stop by %s" -- what the log says; the exit status is 0: nothing is lost
+
+---@class mx.Run
+---@field config table
+---@field step integer the last step that has ended
+---@field directory string
+local Run = {}
+Run.__index = Run
+
+local function say(format, ...)
+    mx.metrics.say("%s", format:format(...)) -- what is said may hold any character
+end
+
+-- ---- starting ----
+
+-- What differs between the config that a checkpoint was saved with and this one.
+local function changes(before, config)
+    local now, old, list = {}, {}, {}
+    for _, pair in ipairs({ { now, mx.config.dump(config) }, { old, before } }) do
+        for line in pair[2]:gmatch("[^\n]+") do
+            local key, value = line:match("^([%w_]+): (.*)$")
+            if key then
+                pair[1][key] = value
+            end
+        end
+    end
+    for key, value in util.sorted_pairs(now) do
+        if old[key] and old[key] ~= value then
+            list[#list + 1] = ("%s: %s, was %s"):format(key, value, old[key])
+        end
+    end
+    return list
+end
+
+local function restore(self, index, path, o)
+    local state = index.state
+    self.step = index.step
+    self.model.passes = state.passes
+    if o.data and state.data then
+        o.data:restore(state.data)
+    end
+    self.guard:restore(state.guard)
+    say("RESUMING %s after step %s from %s (saved by %d rank%s, now %d)", self.config.run_name ~= ""
+        and self.config.run_name or self.config.model_name, util.thousands(index.step), path, index.ranks,
+        index.ranks == 1 and "" or "s", mx.ranks())
+    for _, change in ipairs(changes(index.config, self.config)) do
+        say("    changed since then: %s", change)
+    end
+end
+
+-- The folder of one checkpoint, or of a run, whose newest is meant.
+local function load_path(self, path, what)
+    if path:match("step_%d+/?$") then
+        path = path:gsub("/$", "")
+        return mx.checkpoint.load(path, what), path
+    end
+    local index, from = mx.checkpoint.load_newest(path, what, say)
+    if not index then
+        mx.config.refuse(self.config, what.optimizer and "load_full_state_path" or "load_parameters_path",
+            "there is no checkpoint in '%s'", path)
+    end
+    return index, from
+end
+
+-- What is there of this run comes first, then what the config says to load.
+local function load(self, o)
+    local config = self.config
+    local whole = { params = self.model.params, optimizer = o.optimizer, parallel = self.model.parallel }
+    local exists = self.saves and mx.share_text(mx.rank() == 0 and #mx.checkpoint.list(self.directory) > 0 and "yes"
+        or nil)
+    if exists and config.run_name == "" then
+        util.refuse("%s has checkpoints of an earlier run: run_name=%s goes on with it, run_name=OTHER starts a new "
+            .. "one", self.directory, config.model_name)
+    elseif exists then
+        local index, path = mx.checkpoint.load_newest(self.directory, whole, say)
+        return restore(self, index, path, o)
+    elseif config.load_full_state_path ~= "" then
+        local index, path = load_path(self, config.load_full_state_path, whole)
+        return restore(self, index, path, o)
+    elseif config.load_parameters_path ~= "" then
+        run.load_parameters(config.load_parameters_path, self.model)
+        say("parameters from %s", config.load_parameters_path)
+    end
+end
+
+--- Fills a model's parameters from a file that scripts/train.lua saved, from a checkpoint (a folder step_N), or from
+--- the newest one of a run's folder. Collective.
+---@param path string
+---@param model mx.Decoder
+function run.load_parameters(path, model)
+    local what = { params = model.params, parallel = model.parallel }
+    local is_folder = mx.share_text(mx.rank() == 0 and mx.io.exists(path .. "/.") and "yes" or nil)
+    if not is_folder then
+        mx.checkpoint.together(mx.nn.load, model.params, path, model.parallel)
+    elseif path:match("step_%d+/?$") then
+        mx.checkpoint.load(path:gsub("/$", ""), what)
+    elseif not mx.checkpoint.load_newest(path, what, say) then
+        util.refuse("there is neither a checkpoint nor a file of parameters at '%s'", path)
+    end
+end
+
+-- What is written at the start and stays open.
+local function open_directory(self)
+    local directory = self.directory
+    mx.checkpoint.together(function()
+        if mx.rank() == 0 then
+            mx.io.mkdir_p(directory)
+            mx.io.write_file_atomic(directory .. "/config.yml", mx.config.dump(self.config))
+            mx.io.write_file_atomic(directory .. "/script.lua", self.script)
+            mx.metrics.log_to(mx.io.open_log(directory .. "/log.txt", { append = true }))
+            if self.config.enable_tensorboard then
+                self.events = mx.tensorboard.open(directory .. "/tensorboard", self.step)
+            end
+        end
+    end)
+end
+
+local function read_script()
+    local name = rawget(_G, "arg") and arg[0] or nil
+    return name and name ~= "-" and mx.read_file(name) or "", name or ""
+end
+
+local function new_metrics(self)
+    local config, model = self.config, self.model
+    local params = mx.models.count(model.shape)
+    local sequences = config.per_device_batch_size * config.gradient_accumulation_steps
+    return mx.metrics.new {
+        steps = config.steps,
+        done = self.step,
+        flops = mx.flops.step(config.flop_formula, model.shape, params, sequences, config.max_target_length),
+        tokens = sequences * config.max_target_length,
+        params = params,
+        formula = config.flop_formula,
+        peak = mx.metrics.measured_peak(model.shape.dtype),
+        dtype = model.shape.dtype,
+        file = config.metrics_file,
+        run_file = self.saves and self.directory .. "/metrics.jsonl" or nil,
+        period = config.log_period,
+        extra = { model_name = config.model_name },
+        config = config,
+    }
+end
+
+--- Starts a run, or goes on with one: loads what there is to load, says what the run is, and opens its folder. Where
+--- checkpoints of the run_name are there, the newest that is intact is loaded. Collective.
+---@param config table
+---@param model mx.Decoder
+---@param optimizer mx.Optimizer
+---@param data mx.Data
+---@return mx.Run
+function run.start(config, model, optimizer, data)
+    local self = setmetatable({
+        config = config, model = model, optimizer = optimizer, data = data, step = 0, guard = mx.guard.new(config),
+        directory = mx.train.directory(config), saves = config.enable_checkpointing and not mx.is_simulated(),
+    }, Run)
+    self.script, self.script_name = read_script()
+    if self.saves then
+        mx.catch_stop()
+        self.saver = mx.checkpoint.saver {
+            directory = self.directory, params = model.params, optimizer = optimizer, parallel = model.parallel,
+            keep = config.max_num_checkpoints_to_keep, keep_period = config.checkpoint_keep_period,
+            async = config.async_checkpointing,
+        }
+    end
+    load(self, { optimizer = optimizer, data = data })
+    if self.saves then
+        open_directory(self)
+    end
+    if model.parallel then
+        say("%s", model.parallel.mesh)
+    end
+    say("%s", (mx.config.dump(config, not config.log_config):gsub("\n$", "")))
+    if self.step >= config.steps then
+        say("step %d of %d is behind us: nothing is left to do; set steps higher to go on", self.step, config.steps)
+    end
+    self.metrics = new_metrics(self)
+    self:beat(true)
+    return self
+end
+
+-- ---- each step ----
+
+--- The numbers of the steps that are left, until one of the ranks is asked to stop. Collective.
+---@return fun(): integer?
+function Run:steps()
+    return function()
+        if self.step >= self.config.steps or self.stopped then
+            return nil
+        end
+        self.before, self.before_passes = self.data:state(), self.model.passes
+        return self.step + 1
+    end
+end
+
+-- Which tensor was the first that is no number.
+local function explain(self)
+    local after, passes = self.data:state(), self.model.passes
+    local text = mx.guard.explain(self.model.params, function()
+        self.data:restore(self.before)
+        self.model.passes = self.before_passes
+        mx.train.gradients(self.model, self.data, self.config.gradient_accumulation_steps)
+    end)
+    self.data:restore(after)
+    self.model.passes = passes
+    return text
+end
+
+local function last_saved(self)
+    local saved = self.saver and self.saver.saved
+    return saved and (" The last checkpoint is %s/step_%d."):format(self.directory, saved) or ""
+end
+
+local function not_a_number(self, step, reason)
+    local batch = self.data:describe() -- before the batch is run again
+    local first = explain(self)
+    if self.config.nonfinite_step == "stop" then
+        util.refuse("step %d: %s. %s. The batch: %s. This step has changed no parameter.%s Try a lower learning_rate, "
+            .. "a longer warm-up or gradient clipping; nonfinite_step=skip goes on without such steps", step, reason,
+            first, batch, last_saved(self))
+    end
+    say("step %d is skipped: %s. %s. The batch: %s", step, reason, first, batch)
+end
+
+--- Changes the parameters by the gradients of a step (mx.Optimizer.step), unless the loss or the gradients forbid it:
+--- then the step is skipped, or the run ends, as nonfinite_step and skip_step_on_spikes say. Collective.
+---@param step integer
+---@param loss number of all ranks
+---@return number? grad_norm nil where the loss alone was reason to skip the step
+function Run:update(step, loss)
+    local reason = self.guard:refuses(loss)
+    local norm
+    self.rate = self.optimizer:rate(self.optimizer.steps + 1)
+    if reason then
+        self.optimizer:clear()
+    else
+        local most = self.guard:largest_norm()
+        norm = self.optimizer:step(most)
+        if norm - norm ~= 0 then
+            reason = ("the loss is %g and the gradient norm %g at a learning rate of %g"):format(loss, norm, self.rate)
+        elseif norm > most then
+            reason = ("a gradient norm of %.4g is a spike: the last %d steps allow %.4g"):format(norm,
+                #self.guard.norms, most)
+        end
+    end
+    self.skipped = reason
+    if not reason then
+        self.guard:took(loss, norm)
+    elseif loss - loss ~= 0 or norm and norm - norm ~= 0 then
+        not_a_number(self, step, reason)
+    else
+        say("step %d is skipped: %s. The batch: %s", step, reason, self.data:describe())
+    end
+    if reason then
+        self.guard:skip(step)
+    end
+    return norm
+end
+
+-- Says on rank 0 that the run is alive: a file that is replaced, at most every heartbeat_period_s.
+function Run:beat(now)
+    local period, time = self.config.heartbeat_period_s, mx.now()
+    if not self.saves or period == 0 or mx.rank() > 0 or not now and time - self.beat_at < period then
+        return
+    end
+    self.beat_at = time
+    local path = self.directory .. "/heartbeat.json"
+    local file = io.open(path .. ".tmp", "w") -- not synced: it says what is, and need not survive
+    if file then
+        file:write(mx.io.json_encode { time = os.time(), step = self.step, steps = self.config.steps,
+            loss = self.loss and self.loss - self.loss == 0 and self.loss or nil, ranks = mx.ranks() }, "\n")
+        file:close()
+        os.rename(path .. ".tmp", path)
+    end
+end
+
+local function state_of(self)
+    return {
+        passes = self.model.passes, data = self.data:state(), guard = self.guard:state(),
+        optimizer = { kind = self.optimizer.kind, steps = self.optimizer.steps },
+    }
+end
+
+-- Starts a checkpoint of the step that has just ended.
+local function save(self)
+    self.saver:save(self.step, {
+        state = state_of(self), config = mx.config.dump(self.config), script = self.script,
+        script_name = self.script_name,
+    })
+end
+
+local function told(self, saved)
+    if saved then
+        say("checkpoint %s/step_%d: training stood still for %.3g s, it was on disk after %.3g s", self.directory,
+            saved, self.saver.copy_s, self.saver.write_s)
+    end
+end
+
+-- Whether any rank has been asked to stop, and by what.
+local function stop_requested(self)
+    local name = self.saves and mx.stop_requested()
+    if mx.ranks() == 1 or not self.saves then
+        return name
+    end
+    local asked = mx.scope(function()
+        return mx.all_reduce_(mx.tensor(name == "SIGTERM" and 2 or name and 1 or 0), { op = "max" }):item()
+    end)
+    return asked == 2 and "SIGTERM" or asked == 1 and "SIGUSR1" or nil
+end
+
+local function finite(x)
+    return x and x - x == 0 and x or nil
+end
+
+local function write_events(self, step, loss, norm)
+    if not self.events then
+        return
+    end
+    local row, values = self.metrics.last, {}
+    for _, pair in ipairs({
+        { "learning/loss", loss }, { "learning/grad_norm", norm }, { "learning/current_learning_rate", self.rate },
+        { "perf/step_time_seconds", row.step_time_s }, { "perf/per_device_tflops_per_sec", row.tflops_per_device },
+        { "perf/per_device_tokens_per_sec", row.tokens_per_s_per_device }, { "perf/mfu_percent", row.mfu },
+        { "perf/input_wait_seconds", row.input_wait_s },
+    }) do
+        values[#values + 1] = finite(pair[2]) and pair or nil
+    end
+    self.events:scalars(step, values)
+end
+
+--- Ends a step: reports it, saves a checkpoint where one is due, and looks whether the run is to stop. Collective.
+---@param step integer
+---@param loss number of all ranks
+---@param grad_norm? number
+function Run:ended(step, loss, grad_norm)
+    self.step, self.loss = step, loss
+    self.metrics:step(step, {
+        loss = loss, grad_norm = grad_norm, learning_rate = self.rate, skipped = self.skipped,
+        input_wait_s = self.data:waited(),
+    })
+    write_events(self, step, loss, grad_norm)
+    self:beat()
+    if not self.saves then
+        return
+    end
+    told(self, self.saver:poll())
+    local period, stop = self.config.checkpoint_period, stop_requested(self)
+    if stop then
+        say("step %d: " .. SIGNAL_EXIT .. "; saving, then ending", step, stop)
+    end
+    if stop or period > 0 and step % period == 0 then
+        told(self, self.saver:wait())
+        save(self)
+    end
+    if stop then
+        told(self, self.saver:wait())
+        self.stopped = stop
+    end
+end
+
+--- Ends a run: its last checkpoint is on disk, its summary printed, and where it has come to its last step its
+--- parameters are saved. Collective.
+---@return table summary of the metrics
+function Run:finish()
+    local config = self.config
+    if self.saves and not self.stopped then
+        told(self, self.saver:wait())
+        local named = config.run_name ~= "" and config.checkpoint_period > 0
+        if named and self.saver.saved ~= self.step and self.metrics:count() > 0 then
+            save(self)
+            told(self, self.saver:wait())
+        end
+    end
+    local summary = self.metrics:finish()
+    self:beat(true)
+    if self.events then
+        self.events:close()
+    end
+    if self.stopped then
+        say("stopped after step %d of %d; the same command with run_name=%s goes on", self.step, config.steps,
+            config.run_name ~= "" and config.run_name or config.model_name)
+    elseif self.saves then
+        say("parameters saved in %s", mx.train.save(config, self.model))
+    end
+    mx.metrics.log_to(nil)
+    return summary
+end
+
+return run

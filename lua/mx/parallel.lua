@@ -474,6 +474,7 @@ function Parallel:batch_part(batch)
     return {
         tokens = self:context_part(batch.tokens), targets = self:context_part(batch.targets),
         mask = batch.mask and self:context_part(batch.mask), positions = self:context_part(positions),
+        ids = batch.ids,
     }
 end
 

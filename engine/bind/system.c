@@ -4,6 +4,7 @@
 #include "bind/program.h"
 #include "core/cpu.h"
 #include "io/file.h"
+#include "io/hdf5.h"
 #include "kernels/peak.h"
 #include "mesh/mpi.h"
 #include "mesh/peers.h"
@@ -12,7 +13,6 @@
 #include "ops/op.h"
 
 #include <cblas.h>
-#include <hdf5.h>
 #include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
@@ -230,15 +230,6 @@ static bool blas_core_is_too_old(void)
     return mx_isa_best() >= MX_ISA_AVX2 && strcmp(openblas_get_corename(), "Prescott") == 0;
 }
 
-static const char *hdf5_version(void)
-{
-    static char version[32];
-    unsigned major = 0, minor = 0, release = 0;
-    H5get_libversion(&major, &minor, &release);
-    snprintf(version, sizeof version, "%u.%u.%u", major, minor, release);
-    return version;
-}
-
 void mxl_print_versions(FILE *file)
 {
     const char *pinned = getenv("OPENBLAS_CORETYPE");
@@ -256,7 +247,7 @@ void mxl_print_versions(FILE *file)
     if (mx_node_ranks() > 1)
         fprintf(file, "tensors    %s\n",
                 mx_peers_share() ? "shared by the ranks of this machine" : "not shared: collectives stage them");
-    fprintf(file, "HDF5       %s\n", hdf5_version());
+    fprintf(file, "HDF5       %s\n", mx_h5_version());
     fprintf(file, "libyaml    %s\n", yaml_get_version_string());
     fprintf(file, "jansson    %s\n", jansson_version_str());
     fprintf(file, "processor  %s\n", mx_cpu_model());
@@ -292,7 +283,7 @@ static int info(lua_State *L)
     set_text(L, "blas_threading", blas_threading());
     set_text(L, "mpi", mx_mpi_library());
     set_text(L, "mpi_threads", mx_mpi_thread_level());
-    set_text(L, "hdf5", hdf5_version());
+    set_text(L, "hdf5", mx_h5_version());
     set_text(L, "yaml", yaml_get_version_string());
     set_text(L, "json", jansson_version_str());
     set_text(L, "processor", mx_cpu_model());

@@ -22,6 +22,16 @@ void mx_h5_let_go(const bool *held)
     pthread_mutex_unlock(&library);
 }
 
+const char *mx_h5_version(void)
+{
+    static char version[32];
+    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    unsigned major = 0, minor = 0, release = 0;
+    H5get_libversion(&major, &minor, &release);
+    snprintf(version, sizeof version, "%u.%u.%u", major, minor, release);
+    return version;
+}
+
 /* ---- errors ---- */
 
 static herr_t take_first(unsigned n, const H5E_error2_t *error, void *text)

@@ -9,13 +9,16 @@
  * another tool) is read unverified. Attributes of the file are strings, integers and floats.
  *
  * The library is used serially: one rank writes a file; any number may read it. Different files may be in use by
- * several threads, which wait for each other. Not collective.
- * Failures are MX_ERR_IO, in one line that names the file; HDF5's own words are folded in. */
+ * several threads, which wait for each other: nothing else may call the library, however harmless it looks. Not
+ * collective. Failures are MX_ERR_IO, in one line that names the file; HDF5's own words are folded in. */
 #ifndef MX_IO_HDF5_H
 #define MX_IO_HDF5_H
 
 #include "core/tensor.h"
 #include "io/value.h"
+
+/* Of the library: "1.10.8". */
+const char *mx_h5_version(void);
 
 /* ---- writing: open, put, commit; the file appears whole at the commit or not at all ---- */
 

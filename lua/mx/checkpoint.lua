@@ -104,7 +104,7 @@ local function pieces_of(list, stage)
     local values, chunks = {}, {}
     for _, place in ipairs(list) do
         local first, count = share_of(place)
-        if count > 0 then
+        if count > 0 or place.count == 0 and place.replica == 0 then
             values[place.name] = mx.scope(function()
                 local flat = place.tensor:detach():view(place.tensor:numel())
                 local run = mx.narrow(flat, { dim = 1, start = first - place.first + 1, length = count })

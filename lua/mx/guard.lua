@@ -43,12 +43,19 @@ local function finite(x)
     return x - x == 0
 end
 
+--- A number for people: there is but one NaN.
+---@param x number
+---@return string
+function guard.text(x)
+    return x ~= x and "NaN" or ("%g"):format(x)
+end
+
 --- Whether a step may change the parameters, by its loss alone; else why not.
 ---@param loss number
 ---@return string? reason
 function Guard:refuses(loss)
     if not finite(loss) then
-        return ("the loss is %g"):format(loss)
+        return ("the loss is %s"):format(guard.text(loss))
     end
     local most = limit(self.losses, self.config)
     return loss > most and ("a loss of %.4f is a spike: the last %d steps allow %.4f"):format(loss, #self.losses, most)
@@ -107,7 +114,7 @@ end
 local function bad_parameter(params)
     for name, t in util.sorted_pairs(params) do
         if not finite(mx.scope(function()
-            return mx.sum_squares(t:detach()):item()
+            return (t:detach() * 0):sum():item() -- not the sum of squares, which may overflow
         end)) then
             return name
         end

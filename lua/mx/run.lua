@@ -231,6 +231,9 @@ local function not_a_number(self, step, reason)
     local batch = self.data:describe() -- before the batch is run again
     local first = explain(self)
     if self.config.nonfinite_step == "stop" then
+        if self.saver then
+            self.saver:wait()
+        end
         util.refuse("step %d: %s. %s. The batch: %s. This step has changed no parameter.%s Try a lower learning_rate, "
             .. "a longer warm-up or gradient clipping; nonfinite_step=skip goes on without such steps", step, reason,
             first, batch, last_saved(self))
@@ -253,7 +256,8 @@ function Run:update(step, loss)
         local most = self.guard:largest_norm()
         norm = self.optimizer:step(most)
         if norm - norm ~= 0 then
-            reason = ("the loss is %g and the gradient norm %g at a learning rate of %g"):format(loss, norm, self.rate)
+            reason = ("the loss is %g and the gradient norm %s at a learning rate of %g"):format(loss,
+                mx.guard.text(norm), self.rate)
         elseif norm > most then
             reason = ("a gradient norm of %.4g is a spike: the last %d steps allow %.4g"):format(norm,
                 #self.guard.norms, most)

@@ -1,0 +1,363 @@
+-- A run: what it leaves behind, steps that are no numbers, checkpoints that are kept, and those that do not fit.
+local mx = require "mx"
+local lu = require "luaunit"
+
+local folder
+
+local function config_of(...)
+    return mx.config.load { "model_name=tiny", "per_device_batch_size=2", "max_target_length=16", "log_period=1000",
+        "base_num_decoder_layers=2", "dataset_type=random", "base_output_directory=" .. folder, "steps=4",
+        "dtype=float32", ... }
+end
+
+-- What a run prints is not for the test's output.
+local function quietly(fn, ...)
+    local write, said = io.write, {}
+    io.write = function(...)
+        said[#said + 1] = table.concat({ ... })
+        return io.stdout
+    end
+    local results = table.pack(pcall(fn, ...))
+    io.write = write
+    mx.metrics.log_to(nil)
+    if not results[1] then
+        error(results[2], 0)
+    end
+    return table.concat(said), table.unpack(results, 2, results.n)
+end
+
+-- Runs a config to its end. `each(step, model, run)` is called before every step.
+local function train(config, each)
+    local result = {}
+    result.said = quietly(function()
+        local model = mx.models.new(config)
+        local data = mx.data.open(config)
+        local optimizer = mx.optim.new(config, model.params)
+        local run = mx.run.start(config, model, optimizer, data)
+        result.model, result.optimizer, result.run = model, optimizer, run
+        for step in run:steps() do
+            if each then
+                each(step, model, run)
+            end
+            local loss = mx.train.gradients(model, data, 1)
+            run:ended(step, loss, run:update(step, loss))
+        end
+        run:finish()
+    end)
+    return result
+end
+
+local function read(path)
+    local file = assert(io.open(path, "rb"))
+    local text = file:read("a")
+    file:close()
+    return text
+end
+
+local function lines(path)
+    local list = {}
+    for line in io.lines(path) do
+        list[#list + 1] = mx.io.json_decode(line)
+    end
+    return list
+end
+
+TestRun = {}
+
+function TestRun.setUp()
+    folder = os.tmpname()
+    os.remove(folder)
+    mx.io.mkdir_p(folder)
+end
+
+function TestRun.tearDown()
+    mx.io.remove_folder(folder)
+end
+
+function TestRun.test_what_a_run_leaves_behind()
+    local run = train(config_of("run_name=a", "checkpoint_period=2"))
+    local directory = folder .. "/a"
+    lu.assertEquals(mx.io.list(directory), { "config.yml", "heartbeat.json", "log.txt", "metrics.jsonl", "parameters.h5",
+        "script.lua", "step_2", "step_4", "tensorboard" })
+    local rows = lines(directory .. "/metrics.jsonl")
+    lu.assertEquals(#rows, 5)
+    lu.assertEquals(rows[4].step, 4)
+    lu.assertTrue(rows[5].summary)
+    lu.assertStrContains(read(directory .. "/log.txt"), "parameters saved in")
+    local beat = mx.io.json_decode(read(directory .. "/heartbeat.json"))
+    lu.assertEquals({ beat.step, beat.steps, beat.loss }, { 4, 4, rows[4].loss })
+    lu.assertStrContains(run.said, "checkpoint " .. directory .. "/step_2: training stood still for")
+    -- Nothing is written without checkpointing.
+    train(config_of("run_name=b", "enable_checkpointing=false"))
+    lu.assertFalse(mx.io.exists(folder .. "/b"))
+end
+
+-- TFRecord and protocol buffers, read by the letter of their definitions.
+local function read_events(path)
+    local text, at, list = read(path), 1, {}
+    local function masked(data)
+        local crc = mx.io.crc32c(data)
+        return ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff
+    end
+    while at <= #text do
+        local length, crc = ("<I8I4"):unpack(text, at)
+        lu.assertEquals(crc, masked(text:sub(at, at + 7)))
+        local data = text:sub(at + 12, at + 11 + length)
+        lu.assertEquals(("<I4"):unpack(text, at + 12 + length), masked(data))
+        list[#list + 1] = data
+        at = at + 16 + length
+    end
+    return list
+end
+
+local function fields(data)
+    local list, at = {}, 1
+    local function varint()
+        local value, shift = 0, 0
+        while true do
+            local byte = data:byte(at)
+            value, shift, at = value | (byte & 0x7f) << shift, shift + 7, at + 1
+            if byte < 0x80 then
+                return value
+            end
+        end
+    end
+    while at <= #data do
+        local key = varint()
+        local kind, value = key & 7, nil
+        if kind == 0 then
+            value = varint()
+        elseif kind == 1 then
+            value, at = ("<d"):unpack(data, at)
+        elseif kind == 5 then
+            value, at = ("<f"):unpack(data, at)
+        else
+            local length = varint()
+            value, at = data:sub(at, at + length - 1), at + length
+        end
+        list[#list + 1] = { key >> 3, value }
+    end
+    return list
+end
+
+function TestRun.test_tensorboard_events()
+    train(config_of("run_name=a", "checkpoint_period=2"))
+    local directory = folder .. "/a/tensorboard"
+    local files = mx.io.list(directory)
+    lu.assertEquals(#files, 1)
+    lu.assertStrMatches(files[1], "events%.out%.tfevents%.%d+%.mxlua%.0000")
+    local records = read_events(directory .. "/" .. files[1])
+    lu.assertEquals(#records, 1 + 4)
+    lu.assertEquals(fields(records[1])[3], { 3, "brain.Event:2" })
+    local rows, found = lines(folder .. "/a/metrics.jsonl"), {}
+    for step = 1, 4 do
+        local event = fields(records[1 + step])
+        lu.assertEquals(event[2], { 2, step })
+        for _, value in ipairs(fields(event[3][2])) do
+            local scalar = fields(value[2])
+            found[scalar[1][2]] = scalar[2][2]
+        end
+        lu.assertAlmostEquals(found["learning/loss"], rows[step].loss, 1e-6)
+        lu.assertAlmostEquals(found["learning/grad_norm"], rows[step].grad_norm, 1e-6)
+    end
+    lu.assertNotNil(found["perf/step_time_seconds"])
+    -- A run that goes on adds a file, which says that later steps of the first do not count.
+    train(config_of("run_name=a", "checkpoint_period=2", "steps=6"))
+    files = mx.io.list(directory)
+    lu.assertEquals(#files, 2)
+    records = read_events(directory .. "/" .. files[2])
+    lu.assertEquals(fields(records[2])[2], { 2, 5 })
+    lu.assertEquals(fields(fields(records[2])[3][2]), { { 1, 1 } }) -- SessionLog.status = START
+end
+
+function TestRun.test_only_what_is_to_be_kept_stays()
+    train(config_of("run_name=a", "checkpoint_period=1", "steps=7", "max_num_checkpoints_to_keep=2",
+        "checkpoint_keep_period=3"))
+    local left = {}
+    for _, found in ipairs(mx.checkpoint.list(folder .. "/a")) do
+        left[#left + 1] = found.step
+    end
+    lu.assertEquals(left, { 7, 6, 3 })
+end
+
+function TestRun.test_saving_at_once_and_from_a_copy_is_the_same()
+    train(config_of("run_name=a", "checkpoint_period=2"))
+    train(config_of("run_name=b", "checkpoint_period=2", "async_checkpointing=false"))
+    for _, step in ipairs { 2, 4 } do
+        local files = {}
+        for i, name in ipairs { "a", "b" } do
+            files[i] = mx.io.h5_read(("%s/%s/step_%d/rank_0.h5"):format(folder, name, step))
+        end
+        for name, t in pairs(files[1]) do
+            lu.assertEquals(t:totable(), files[2][name]:totable(), name)
+        end
+    end
+end
+
+-- ---- steps that are no numbers ----
+
+-- A NaN in a weight after step 2: what uses it first is named.
+local function poison(name)
+    return function(step, model)
+        if step == 3 then
+            mx.no_grad(function()
+                mx.fill(mx.narrow(model.params[name]:detach(), { dim = 1, start = 1, length = 1 }), { value = 0 / 0 })
+            end)
+        end
+    end
+end
+
+function TestRun.test_a_loss_that_is_no_number_ends_the_run_and_is_explained()
+    local good, message = pcall(train, config_of("run_name=a", "checkpoint_period=2"), poison("layer002.wo.weight"))
+    lu.assertFalse(good)
+    message = tostring(message)
+    lu.assertStrContains(message, "step 3: the loss is")
+    lu.assertStrContains(message, "parameter layer002.wo.weight is not finite")
+    lu.assertStrContains(message, "samples 4 to 5 of random")
+    lu.assertStrContains(message, "The last checkpoint is " .. folder .. "/a/step_2")
+end
+
+function TestRun.test_the_first_result_that_is_no_number_is_named()
+    local config = config_of()
+    local model = mx.models.new(config)
+    local data = mx.data.open(config)
+    mx.no_grad(function() -- finite weights whose product is not
+        mx.fill(model.params["layer002.wi_0.weight"]:detach(), { value = 1e38 })
+    end)
+    local text = mx.guard.explain(model.params, function()
+        mx.train.gradients(model, data, 1)
+    end)
+    lu.assertStrMatches(text, "layer 2, MLP: the result of matmul, f32 %(2, 16, 128%), has .*infinit.* of 4096 elements.*")
+    lu.assertNil(model.params["layer001.wo.weight"]:grad())
+
+    -- Backward repeats where forward was.
+    local found = mx.find_bad(function()
+        local step <close> = mx.step()
+        local x = mx.nn.parameter({}, "x", { 4 }, { value = 0 })
+        mx.place("the root")
+        local y = x:sqrt()
+        mx.place("the sum")
+        mx.backward(y:sum())
+    end)
+    mx.place(nil)
+    lu.assertEquals({ found.place, found.backward, found.infinities }, { "the root", true, 4 })
+    lu.assertNil(mx.find_bad(function()
+        return mx.randn { 3, 3 }
+    end))
+end
+
+function TestRun.test_bad_steps_can_be_skipped()
+    local before, after
+    local result = train(config_of("run_name=a", "nonfinite_step=skip", "steps=6"), function(step, model)
+        local weight = model.params["norm.weight"]:detach()
+        if step == 3 then
+            before = model.params["layer001.wo.weight"]:totable()
+            mx.fill(weight, { value = 0 / 0 })
+        elseif step == 4 then
+            after = model.params["layer001.wo.weight"]:totable()
+            mx.fill(weight, { value = 1 })
+        end
+    end)
+    lu.assertEquals(before, after)
+    lu.assertStrContains(result.said, "step 3 is skipped: the loss is")
+    lu.assertEquals(result.optimizer.steps, 5)
+    lu.assertNil(lines(folder .. "/a/metrics.jsonl")[3].loss)
+    lu.assertStrContains(lines(folder .. "/a/metrics.jsonl")[3].skipped, "the loss is")
+    -- A run that only skips comes to an end.
+    local good, message = pcall(train, config_of("run_name=b", "nonfinite_step=skip", "steps=40"), poison("norm.weight"))
+    lu.assertFalse(good)
+    lu.assertStrContains(tostring(message), "the last 10 steps were all skipped")
+end
+
+function TestRun.test_spikes()
+    local guard = mx.guard.new(config_of("skip_step_on_spikes=true", "skip_step_interval=20"))
+    for i = 1, 15 do
+        lu.assertNil(guard:refuses(1000)) -- too few steps to judge by
+        guard:took(i % 2 == 0 and 1 or 3, 1)
+    end
+    guard:took(1, 1)
+    -- Mean 2, deviation 1: up to 2 + 6.
+    lu.assertNil(guard:refuses(7.9))
+    lu.assertStrContains(guard:refuses(8.1), "a loss of 8.1000 is a spike: the last 16 steps allow 8.0000")
+    lu.assertEquals(guard:largest_norm(), 1)
+    local again = mx.guard.new(config_of("skip_step_on_spikes=true", "skip_step_interval=20"))
+    again:restore(mx.io.json_decode(mx.io.json_encode(guard:state())))
+    lu.assertEquals(again:refuses(8.1), guard:refuses(8.1))
+    lu.assertNil(mx.guard.new(config_of()):refuses(1e30))
+end
+
+function TestRun.test_a_gradient_spike_changes_nothing()
+    local params = {}
+    local w = mx.nn.parameter(params, "w", { 2 }, { value = 1 })
+    local optimizer = mx.optim.sgd(params, { learning_rate = 1 })
+    do
+        local step <close> = mx.step()
+        mx.backward((w * 3):sum())
+    end
+    lu.assertAlmostEquals(optimizer:step(4), math.sqrt(18), 1e-6)
+    lu.assertEquals(w:totable(), { 1, 1 })
+    lu.assertNil(w:grad())
+end
+
+-- ---- what does not fit ----
+
+function TestRun.test_loading_what_does_not_fit()
+    train(config_of("run_name=a", "checkpoint_period=2"))
+    local path = folder .. "/a/step_4"
+    local function refused(pattern, ...)
+        local words = { ... }
+        local good, message = pcall(function()
+            return train(config_of(table.unpack(words)))
+        end)
+        lu.assertFalse(good)
+        lu.assertStrContains(tostring(message), pattern)
+    end
+    refused("has shape (64, 128), that of this run (64, 64)", "load_full_state_path=" .. path, "base_mlp_dim=64")
+    refused("has no tensor 'parameters/layer003.", "load_full_state_path=" .. path, "base_num_decoder_layers=3")
+    refused("that this run lacks", "load_full_state_path=" .. path, "base_num_decoder_layers=1")
+    refused("was saved with opt_type=adamw, this run has sgd", "load_full_state_path=" .. path, "opt_type=sgd")
+    refused("its data_shuffle_seed is 0, that of this run 7", "load_full_state_path=" .. path, "data_shuffle_seed=7")
+    refused("is no checkpoint", "load_full_state_path=" .. folder .. "/step_9")
+    refused("there is no checkpoint in", "load_full_state_path=" .. folder)
+    refused("cannot open", "load_parameters_path=" .. folder .. "/nothing.h5")
+    refused("load_full_state_path loads parameters, too", "load_full_state_path=x", "load_parameters_path=y")
+end
+
+function TestRun.test_parameters_alone_come_from_checkpoints_too()
+    local first = train(config_of("run_name=a", "checkpoint_period=2"))
+    for _, path in ipairs { folder .. "/a/step_4", folder .. "/a/step_4/", folder .. "/a", folder .. "/a/parameters.h5" } do
+        local model = mx.models.new(config_of("opt_type=sgd"))
+        quietly(mx.run.load_parameters, path, model)
+        for name, t in pairs(model.params) do
+            lu.assertEquals(t:totable(), first.model.params[name]:totable())
+        end
+    end
+    -- In another dtype they are rounded, as a conversion would.
+    local half = mx.models.new(config_of("weight_dtype=bfloat16"))
+    quietly(mx.run.load_parameters, folder .. "/a/step_4", half)
+    lu.assertEquals(half.params["layer001.wo.weight"]:totable(),
+        first.model.params["layer001.wo.weight"]:detach():to("bf16"):totable())
+end
+
+function TestRun.test_names_and_texts_survive()
+    local about = { state = { note = "naïve \"quoted\"\n", n = 1 << 60, list = { 1.5, 0.1 } }, config = "a: 1\n" }
+    local params = {}
+    mx.nn.parameter(params, "odd name.with: signs", { 3 }, { std = 1 })
+    mx.nn.parameter(params, "scalar", {}, { value = 2 })
+    mx.nn.parameter(params, "empty", { 0, 4 }, { value = 2 })
+    local saver = mx.checkpoint.saver { directory = folder, params = params }
+    saver:save(1, about)
+    saver:wait()
+    local again = {}
+    for name, t in pairs(params) do
+        mx.nn.parameter(again, name, t:size(), { value = 0 })
+    end
+    local index = mx.checkpoint.load(folder .. "/step_1", { params = again })
+    lu.assertEquals(index.state, about.state)
+    lu.assertEquals(index.config, "a: 1\n")
+    for name, t in pairs(params) do
+        lu.assertEquals(again[name]:totable(), t:totable(), name)
+    end
+    local _, elements = mx.checkpoint.verify(folder .. "/step_1")
+    lu.assertEquals(elements, 4)
+end

@@ -1,4 +1,4 @@
-/* mx.io: texts, files and logs for scripts; io_hdf5.c and io_tokens.c add the rest. Each function only translates;
+/* mx.io: texts, files and logs for scripts; the files io_*.c add the rest. Each function only translates;
  * engine/io does the work. */
 #include "bind/io.h"
 
@@ -203,5 +203,7 @@ int mxl_open_io(lua_State *L)
     mxl_add_value_fields(L);
     mxl_add_hdf5_fields(L);
     mxl_add_tokens_fields(L);
+    mxl_add_feed_fields(L);
+    mxl_add_corpus_fields(L);
     return 1;
 }

@@ -205,5 +205,6 @@ int mxl_open_io(lua_State *L)
     mxl_add_tokens_fields(L);
     mxl_add_feed_fields(L);
     mxl_add_corpus_fields(L);
+    mxl_add_tokenizer_fields(L);
     return 1;
 }

@@ -2,6 +2,7 @@
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "bind/value.h"
+#include "io/checksum.h"
 #include "io/paths.h"
 #include "io/text.h"
 #include "io/token_part.h"
@@ -115,6 +116,15 @@ static int file_size(lua_State *L)
     lua_pushinteger(L, about.st_size);
     lua_pushinteger(L, about.st_mtime);
     return 2;
+}
+
+/* checksum(text) -> its CRC-32C */
+static int checksum(lua_State *L)
+{
+    size_t bytes;
+    const char *text = luaL_checklstring(L, 1, &bytes);
+    lua_pushinteger(L, mx_crc32c(0, text, bytes));
+    return 1;
 }
 
 /* ---- parts ---- */

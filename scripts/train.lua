@@ -21,7 +21,8 @@ for step = 1, config.steps do
     local rate = optimizer:rate(step)
     local grad_norm = optimizer:step()
     mx.train.check_finite(step, loss, grad_norm, rate)
-    metrics:step(step, { loss = loss, grad_norm = grad_norm, learning_rate = rate })
+    local wait_s = data:waited()
+    metrics:step(step, { loss = loss, grad_norm = grad_norm, learning_rate = rate, input_wait_s = wait_s })
 end
 
 metrics:finish()

@@ -261,10 +261,15 @@ static const luaL_Reg part_methods[] = {
     {"add", part_add}, {"copy", part_copy}, {"commit", part_commit}, {"abort", part_abort}, {NULL, NULL}};
 static const luaL_Reg part_meta[] = {{"__gc", part_abort}, {"__close", part_abort}, {NULL, NULL}};
 
-static const luaL_Reg functions[] = {{"text_open", text_open},           {"text_is_compressed", text_is_compressed},
-                                     {"file_list", file_list},           {"file_size", file_size},
-                                     {"token_part", part_new},           {"token_part_read", part_read},
-                                     {"token_parts_merge", parts_merge}, {NULL, NULL}};
+static const luaL_Reg functions[] = {{"text_open", text_open},
+                                     {"text_is_compressed", text_is_compressed},
+                                     {"file_list", file_list},
+                                     {"file_size", file_size},
+                                     {"checksum", checksum},
+                                     {"token_part", part_new},
+                                     {"token_part_read", part_read},
+                                     {"token_parts_merge", parts_merge},
+                                     {NULL, NULL}};
 
 void mxl_add_corpus_fields(lua_State *L)
 {

@@ -6,7 +6,8 @@
 --     build/mxlua scripts/checkpoint.lua merge checkpoints/RUN/step_N to=parameters.h5
 --     build/mxlua scripts/checkpoint.lua merge checkpoints/RUN to=all.h5 all=true    the newest; optimizer state, too
 --
--- merge puts what the ranks wrote together in one HDF5 file as scripts/train.lua saves parameters at its end. One process.
+-- merge puts what the ranks wrote together in one HDF5 file as scripts/train.lua saves parameters at its end. One
+-- process.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -77,7 +78,8 @@ local function verify()
         local good, index, elements = pcall(mx.checkpoint.verify, one.path, progress(one.path))
         if good then
             print(("%s: good: %d tensors, %s values, saved by %d rank%s"):format(one.path,
-                #util.sorted_keys(index.tensors), util.thousands(elements), index.ranks, index.ranks == 1 and "" or "s"))
+                #util.sorted_keys(index.tensors), util.thousands(elements), index.ranks,
+                index.ranks == 1 and "" or "s"))
         else
             bad = bad + 1
             print(("%s: DAMAGED: %s"):format(one.path, index))

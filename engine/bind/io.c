@@ -1,4 +1,4 @@
-/* mx.io: texts, files and logs for scripts; io_hdf5.c and io_tokens.c add the rest. Each function only translates;
+/* mx.io: texts, files and logs for scripts; the files io_*.c add the rest. Each function only translates;
  * engine/io does the work. */
 #include "bind/io.h"
 
@@ -245,5 +245,8 @@ int mxl_open_io(lua_State *L)
     mxl_add_hdf5_fields(L);
     mxl_add_tokens_fields(L);
     mxl_add_checkpoint_fields(L);
+    mxl_add_feed_fields(L);
+    mxl_add_corpus_fields(L);
+    mxl_add_tokenizer_fields(L);
     return 1;
 }

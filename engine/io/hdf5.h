@@ -67,4 +67,29 @@ mx_status mx_h5_read_into(mx_h5 *file, const char *name, int64_t first, int64_t 
  * that is outside i32. For token files. */
 mx_status mx_h5_read_integers(mx_h5 *file, const char *name, int64_t first, int64_t count, int32_t *to);
 
+/* ---- values that are written and read piece by piece (hdf5_stream.c) ---- */
+
+/* Integers, little-endian, in one run in the file. */
+typedef enum mx_h5_int { MX_H5_U16, MX_H5_U32, MX_H5_I64 } mx_h5_int;
+
+typedef struct mx_h5_stream mx_h5_stream;
+
+/* A new dataset of `count` >= 1 values, to be given from the first to the last. With `checked` its values have
+ * checksums of the caller's; else the seal vouches for them, and opening the file reads them all. */
+mx_status mx_h5_stream_new(mx_h5_writer *w, const char *name, mx_h5_int type, int64_t count, bool checked,
+                           mx_h5_stream **out);
+mx_status mx_h5_stream_put(mx_h5_stream *s, const void *values, int64_t count); /* MX_ERR_VALUE for too many */
+
+/* Frees the stream. MX_ERR_VALUE when values are missing. To be called before the writer is committed or aborted. */
+mx_status mx_h5_stream_close(mx_h5_stream *s);
+
+/* Where the values of a one-dimensional dataset lie in the file, if they are integers of 1, 2, 4 or 8 bytes,
+ * little-endian, in one run; else *offset is -1. That all of them lie in the file is checked. */
+typedef struct mx_h5_place {
+    int64_t offset, count;
+    int value_bytes;
+    bool is_signed;
+} mx_h5_place;
+mx_status mx_h5_locate(const mx_h5 *file, const char *name, int64_t file_bytes, mx_h5_place *place);
+
 #endif

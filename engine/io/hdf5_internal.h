@@ -1,8 +1,10 @@
-/* What hdf5_read.c and hdf5_write.c share; for these files only. */
+/* What the hdf5_*.c share; for these files only. */
 #ifndef MX_IO_HDF5_INTERNAL_H
 #define MX_IO_HDF5_INTERNAL_H
 
+#include "io/file.h"
 #include "io/hdf5.h"
+#include "io/seal.h"
 
 #define H5_USE_110_API /* the same calls whatever the library's version */
 #include <hdf5.h>
@@ -37,6 +39,31 @@ mx_h5_rows mx_h5_rows_of(const mx_shape *shape, mx_dtype dtype);
 
 /* Blocks of block_rows rows that cover them all. */
 int64_t mx_h5_blocks(const mx_h5_rows *r);
+
+/* ---- a file that is written ---- */
+
+struct mx_h5_writer {
+    mx_draft draft;
+    hid_t file;
+    int error;          /* errno of the first write that failed, which HDF5 is not told */
+    mx_extent *extents; /* of the values written, for the seal */
+    int64_t count, room;
+};
+
+/* What came of a step: HDF5's failure, or the system's. To be asked before HDF5 is called again, which forgets its
+ * reason. */
+__attribute__((format(printf, 3, 4))) mx_status mx_h5_outcome(const mx_h5_writer *w, herr_t result, const char *format,
+                                                              ...);
+
+/* A new contiguous dataset, and the groups above it. */
+mx_status mx_h5_new_dataset(const mx_h5_writer *w, const char *name, hid_t type, hid_t space, hid_t *out);
+
+/* Notes that the seal does not vouch for these values: they have checksums of their own. */
+mx_status mx_h5_add_extent(mx_h5_writer *w, hid_t dataset, int64_t bytes);
+
+/* ---- a file that is read ---- */
+
+hid_t mx_h5_id(const mx_h5 *file);
 
 /* Properties of opening and making files: no locks, since files appear by renaming and never change. */
 hid_t mx_h5_access(void);

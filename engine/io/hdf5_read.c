@@ -272,6 +272,8 @@ void mx_h5_close(mx_h5 *file)
     free(file);
 }
 
+hid_t mx_h5_id(const mx_h5 *file) { return file->file; }
+
 int64_t mx_h5_count(const mx_h5 *file) { return file->count; }
 
 const mx_h5_entry *mx_h5_entry_at(const mx_h5 *file, int64_t i) { return &file->entries[i]; }

@@ -1,27 +1,14 @@
 #include "core/job.h"
 #include "io/checksum.h"
-#include "io/file.h"
 #include "io/hdf5_driver.h"
 #include "io/hdf5_internal.h"
-#include "io/seal.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct mx_h5_writer {
-    mx_draft draft;
-    hid_t file;
-    int error;          /* errno of the first write that failed, which HDF5 is not told */
-    mx_extent *extents; /* of the values written, for the seal */
-    int64_t count, room;
-};
-
-/* What came of a step: HDF5's failure, or the system's. To be asked before HDF5 is called again, which forgets its
- * reason. */
-__attribute__((format(printf, 3, 4))) static mx_status outcome(const mx_h5_writer *w, herr_t result, const char *format,
-                                                               ...)
+mx_status mx_h5_outcome(const mx_h5_writer *w, herr_t result, const char *format, ...)
 {
     char what[300];
     if (w->error)
@@ -91,7 +78,7 @@ static hid_t new_space(const mx_shape *shape)
     return shape->n_dims ? H5Screate_simple(shape->n_dims, size, NULL) : H5Screate(H5S_SCALAR);
 }
 
-static mx_status new_dataset(const mx_h5_writer *w, const char *name, hid_t type, hid_t space, hid_t *out)
+mx_status mx_h5_new_dataset(const mx_h5_writer *w, const char *name, hid_t type, hid_t space, hid_t *out)
 {
     hid_t link = H5Pcreate(H5P_LINK_CREATE), create = H5Pcreate(H5P_DATASET_CREATE);
     H5Pset_create_intermediate_group(link, 1);
@@ -99,13 +86,13 @@ static mx_status new_dataset(const mx_h5_writer *w, const char *name, hid_t type
     H5Pset_fill_time(create, H5D_FILL_TIME_NEVER);
     H5Pset_obj_track_times(create, 0); /* the same values give the same bytes */
     *out = H5Dcreate2(w->file, name, type, space, link, create, H5P_DEFAULT);
-    mx_status status = outcome(w, *out < 0 ? -1 : 0, "cannot make tensor '%.200s'", name);
+    mx_status status = mx_h5_outcome(w, *out < 0 ? -1 : 0, "cannot make tensor '%.200s'", name);
     H5Pclose(link);
     H5Pclose(create);
     return status;
 }
 
-static mx_status add_extent(mx_h5_writer *w, hid_t dataset, int64_t bytes)
+mx_status mx_h5_add_extent(mx_h5_writer *w, hid_t dataset, int64_t bytes)
 {
     if (w->count == w->room) {
         int64_t room = w->room ? 2 * w->room : 64;
@@ -124,14 +111,14 @@ static mx_status put_values(mx_h5_writer *w, hid_t dataset, hid_t type, const ch
 {
     mx_h5_rows r = mx_h5_rows_of(&t->shape, t->dtype);
     herr_t written = H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, mx_data(t));
-    MX_TRY(outcome(w, written, "cannot write tensor '%.200s'", name));
-    MX_TRY(add_extent(w, dataset, mx_bytes(t)));
+    MX_TRY(mx_h5_outcome(w, written, "cannot write tensor '%.200s'", name));
+    MX_TRY(mx_h5_add_extent(w, dataset, mx_bytes(t)));
     uint32_t *sums = malloc((size_t)mx_h5_blocks(&r) * sizeof *sums);
     if (!sums)
         return mx_fail(MX_ERR_MEMORY, "'%s': out of memory for checksums", w->draft.path);
     herr_t result = put_sums(dataset, &r, mx_data(t), sums);
     free(sums);
-    return outcome(w, result, "cannot write the checksums of tensor '%.200s'", name);
+    return mx_h5_outcome(w, result, "cannot write the checksums of tensor '%.200s'", name);
 }
 
 mx_status mx_h5_put(mx_h5_writer *w, const char *name, const mx_tensor *t)
@@ -145,12 +132,12 @@ mx_status mx_h5_put(mx_h5_writer *w, const char *name, const mx_tensor *t)
     MX_TRY(mx_tensor_wait(t, false));
     hid_t type = mx_h5_new_type(t->dtype), space = new_space(&t->shape);
     hid_t dataset;
-    mx_status status = new_dataset(w, name, type, space, &dataset);
+    mx_status status = mx_h5_new_dataset(w, name, type, space, &dataset);
     if (status == MX_OK && mx_bytes(t) > 0)
         status = put_values(w, dataset, type, name, t);
     if (dataset >= 0) {
         herr_t closed = H5Dclose(dataset);
-        status = status == MX_OK ? outcome(w, closed, "cannot write tensor '%.200s'", name) : status;
+        status = status == MX_OK ? mx_h5_outcome(w, closed, "cannot write tensor '%.200s'", name) : status;
     }
     H5Sclose(space);
     H5Tclose(type);
@@ -187,7 +174,7 @@ static mx_status put_value(mx_h5_writer *w, const char *name, const mx_value *va
     else
         return mx_fail(MX_ERR_VALUE, "'%s': attribute '%.200s' is %s; expected a string or a number", w->draft.path,
                        name, mx_kind_name(value->kind));
-    return outcome(w, result, "cannot write attribute '%.200s'", name);
+    return mx_h5_outcome(w, result, "cannot write attribute '%.200s'", name);
 }
 
 mx_status mx_h5_put_attributes(mx_h5_writer *w, const mx_value *map)
@@ -223,7 +210,7 @@ mx_status mx_h5_create(const char *path, mx_h5_writer **out)
     w->file = -1;
     if (mx_h5_use_driver(access, &w->error) >= 0)
         w->file = H5Fcreate(w->draft.temporary, H5F_ACC_TRUNC, create, access);
-    status = outcome(w, w->file < 0 ? -1 : 0, "cannot be written");
+    status = mx_h5_outcome(w, w->file < 0 ? -1 : 0, "cannot be written");
     H5Pclose(access);
     H5Pclose(create);
     if (status != MX_OK) {
@@ -239,7 +226,7 @@ static mx_status close_file(mx_h5_writer *w)
     __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
     herr_t closed = H5Fclose(w->file);
     w->file = -1;
-    return outcome(w, closed, "cannot be written");
+    return mx_h5_outcome(w, closed, "cannot be written");
 }
 
 mx_status mx_h5_commit(mx_h5_writer *w)

@@ -1,5 +1,6 @@
 #include "io/tokens.h"
 
+#include "io/checksum.h"
 #include "io/file.h"
 #include "io/hdf5.h"
 
@@ -9,7 +10,7 @@
 #include <unistd.h>
 
 enum { HEADER_INTS = 256, HEADER_BYTES = 4 * HEADER_INTS, MAGIC = 20240520, VERSION = 1 };
-enum { PIECE = 16384, BATCH = 1 << 16 }; /* tokens read, and scanned, at once */
+enum { PIECE = 8192, BATCH = 1 << 16, PROBE = 4096 }; /* tokens read, scanned, and looked at of each end, at once */
 
 #define DATASET "tokens"
 
@@ -20,10 +21,13 @@ struct mx_tokens {
     char *path;
     format format;
     int64_t count;
-    int fd;         /* of bin and text; -1: none */
-    int64_t offset; /* of the first token, in bytes */
-    mx_h5 *file;    /* of hdf5 */
-    int32_t max;    /* once known */
+    int fd;          /* of values that lie in one run; -1: none */
+    int64_t offset;  /* of the first token, in bytes */
+    int value_bytes; /* of a token in that run */
+    bool is_signed;
+    mx_h5 *file;     /* of hdf5 in another layout: read by the library */
+    mx_store *store; /* of hdf5 with documents */
+    int32_t max;     /* once known */
     bool max_known;
 };
 
@@ -84,6 +88,28 @@ static mx_status open_bin(mx_tokens *t, int64_t bytes)
     return MX_OK;
 }
 
+/* Values in one run are read without the library; a store reads itself. */
+static mx_status find_values(mx_tokens *t)
+{
+    mx_h5_place place;
+    int64_t bytes;
+    MX_TRY(mx_store_open(t->path, t->file, &t->store));
+    if (t->store)
+        return MX_OK;
+    MX_TRY(mx_file_open(t->path, &t->fd, &bytes));
+    mx_status status = mx_h5_locate(t->file, DATASET, bytes, &place);
+    if (status != MX_OK)
+        return mx_context(status, "'%s'", t->path);
+    t->offset = place.offset;
+    t->value_bytes = place.value_bytes;
+    t->is_signed = place.is_signed;
+    if (place.offset < 0) {
+        close(t->fd);
+        t->fd = -1;
+    }
+    return MX_OK;
+}
+
 static mx_status open_hdf5(mx_tokens *t)
 {
     MX_TRY(mx_h5_open(t->path, &t->file));
@@ -95,6 +121,12 @@ static mx_status open_hdf5(mx_tokens *t)
         return mx_fail(MX_ERR_IO, "'%s': dataset '" DATASET "' is %s of %d dimensions; expected integers of one",
                        t->path, entry->type, entry->shape.n_dims);
     t->count = entry->shape.size[0];
+    MX_TRY(find_values(t));
+    if (t->store || t->fd >= 0) {
+        mx_h5_close(t->file);
+        t->file = NULL;
+        return MX_OK;
+    }
     int32_t last; /* can only be read when the values are there */
     return t->count > 0 ? mx_h5_read_integers(t->file, DATASET, t->count - 1, 1, &last) : MX_OK;
 }
@@ -108,6 +140,7 @@ static mx_status open_tokens(mx_tokens *t, const char *format_name)
     } else {
         MX_TRY(mx_file_open(t->path, &t->fd, &bytes));
         t->count = bytes;
+        t->value_bytes = t->format == BIN ? 2 : 1;
         if (t->format == BIN)
             MX_TRY(open_bin(t, bytes));
     }
@@ -142,6 +175,7 @@ void mx_tokens_close(mx_tokens *t)
     if (t->fd >= 0)
         close(t->fd);
     mx_h5_close(t->file);
+    mx_store_close(t->store);
     free(t->path);
     free(t);
 }
@@ -152,16 +186,39 @@ const char *mx_tokens_path(const mx_tokens *t) { return t->path; }
 
 const char *mx_tokens_format(const mx_tokens *t) { return format_names[t->format]; }
 
+const mx_store *mx_tokens_store(const mx_tokens *t) { return t->store; }
+
+bool mx_tokens_any_thread(const mx_tokens *t) { return t->store || t->fd >= 0; }
+
 /* ---- reading ---- */
 
-static void widen(const unsigned char *from, int64_t count, int64_t width, int32_t *to)
+static int64_t value_at(const mx_tokens *t, const unsigned char *from)
 {
-    if (width == 1)
+    uint64_t value = 0;
+    for (int b = 0; b < t->value_bytes; b++)
+        value |= (uint64_t)from[b] << 8 * b;
+    int unused = 64 - 8 * t->value_bytes;
+    return t->is_signed ? (int64_t)(value << unused) >> unused : (int64_t)value;
+}
+
+static mx_status widen(const mx_tokens *t, const unsigned char *from, int64_t first, int64_t count, int32_t *to)
+{
+    if (t->value_bytes == 1 && !t->is_signed) {
         for (int64_t i = 0; i < count; i++)
             to[i] = from[i];
-    else
+    } else if (t->value_bytes == 2 && !t->is_signed) {
         for (int64_t i = 0; i < count; i++)
             to[i] = from[2 * i] | from[2 * i + 1] << 8;
+    } else {
+        for (int64_t i = 0; i < count; i++) {
+            int64_t value = value_at(t, from + i * t->value_bytes);
+            if (value != (int32_t)value)
+                return mx_fail(MX_ERR_VALUE, "'%s': dataset '" DATASET "' holds %lld at position %lld, which is no i32",
+                               t->path, (long long)value, (long long)(first + i));
+            to[i] = (int32_t)value;
+        }
+    }
+    return MX_OK;
 }
 
 mx_status mx_tokens_read(mx_tokens *t, int64_t start, int64_t count, int32_t *to)
@@ -169,16 +226,31 @@ mx_status mx_tokens_read(mx_tokens *t, int64_t start, int64_t count, int32_t *to
     if (start < 0 || count < 0 || start > t->count || count > t->count - start)
         return mx_fail(MX_ERR_VALUE, "'%s': %lld tokens from position %lld on (counted from 0), and it has %lld",
                        t->path, (long long)count, (long long)start, (long long)t->count);
-    if (t->format == HDF5)
+    if (t->store)
+        return mx_store_read(t->store, start, count, to);
+    if (t->fd < 0)
         return mx_h5_read_integers(t->file, DATASET, start, count, to);
-    int64_t width = t->format == BIN ? 2 : 1;
-    unsigned char narrow[2 * PIECE];
+    unsigned char narrow[8 * PIECE];
     for (int64_t done = 0; done < count;) {
         int64_t part = count - done < PIECE ? count - done : PIECE;
-        MX_TRY(mx_file_read_at(t->fd, t->path, t->offset + (start + done) * width, narrow, part * width));
-        widen(narrow, part, width, to + done);
+        int64_t offset = t->offset + (start + done) * t->value_bytes;
+        MX_TRY(mx_file_read_at(t->fd, t->path, offset, narrow, part * t->value_bytes));
+        MX_TRY(widen(t, narrow, start + done, part, to + done));
         done += part;
     }
+    return MX_OK;
+}
+
+mx_status mx_tokens_fingerprint(mx_tokens *t, uint32_t *out)
+{
+    int32_t ends[2 * PROBE];
+    int64_t n = t->count < PROBE ? t->count : PROBE;
+    MX_TRY(mx_tokens_read(t, 0, n, ends));
+    MX_TRY(mx_tokens_read(t, t->count - n, n, ends + n));
+    *out = mx_crc32c(0, &t->count, sizeof t->count);
+    *out = mx_crc32c(*out, ends, 2 * (size_t)n * sizeof *ends);
+    if (t->store)
+        *out = mx_store_fingerprint(t->store, *out);
     return MX_OK;
 }
 

@@ -2,8 +2,8 @@
  *
  *   bin   uint16, little-endian; with a header of 256 int32 (magic 20240520, version 1, count) as llm.c writes it, or
  *         none, as nanoGPT does. Which one it is shows in the first bytes.
- *   hdf5  the dataset "tokens" of one dimension, integers of any width
- *   text  any file: each byte is a token
+ *   hdf5  the dataset "tokens" of one dimension, integers of any width; a token store (token_store.h) has documents,
+ * too text  any file: each byte is a token
  *
  * The file is checked when it is opened (MX_ERR_IO: size odd, header and size at odds, empty), and read at each call,
  * so memory does not grow with it. Not thread-safe. Not collective: each rank may open the same file. */
@@ -11,6 +11,7 @@
 #define MX_IO_TOKENS_H
 
 #include "core/tensor.h"
+#include "io/token_store.h"
 
 typedef struct mx_tokens mx_tokens;
 
@@ -21,6 +22,17 @@ void mx_tokens_close(mx_tokens *tokens); /* NULL is allowed */
 int64_t mx_tokens_count(const mx_tokens *tokens);
 const char *mx_tokens_path(const mx_tokens *tokens);
 const char *mx_tokens_format(const mx_tokens *tokens);
+
+/* What the file says of itself where it is a token store; NULL elsewhere. */
+const mx_store *mx_tokens_store(const mx_tokens *tokens);
+
+/* Whether another thread than the script's may read it (one thread at a time): what the HDF5 library must read, it may
+ * not. */
+bool mx_tokens_any_thread(const mx_tokens *tokens);
+
+/* A checksum of the number of tokens, the first and the last ones, and of a store all of them: other contents are told
+ * by it, but for changes in the middle of a file that is no store. */
+mx_status mx_tokens_fingerprint(mx_tokens *tokens, uint32_t *out);
 
 /* `count` tokens from position `start` on, the first being 0. MX_ERR_VALUE when they are not all in the file. */
 mx_status mx_tokens_read(mx_tokens *tokens, int64_t start, int64_t count, int32_t *to);

@@ -65,6 +65,8 @@ local RULES = {
     reuse_example_batch = { min = 0, max = 1 },
     per_device_batch_size = { min = 1 },
     max_target_length = { min = 1 },
+    num_epoch = { min = -1 },
+    prefetch_batches = { min = 0, max = 1000 },
     steps = { min = 1 },
     opt_type = { choices = { "adamw", "sgd" } },
     learning_rate = { min = 0 },
@@ -124,6 +126,11 @@ local ONLY_WITH = {
     skip_step_interval = { "skip_step_on_spikes", true },
     skip_step_scaling_factor = { "skip_step_on_spikes", true },
     dataset_path = { "dataset_type", "text", "bin", "hdf5" },
+    dataset_mix = { "dataset_type", "text", "bin", "hdf5" },
+    packing = { "dataset_type", "hdf5" },
+    enable_data_shuffling = { "dataset_type", "text", "bin", "hdf5" },
+    num_epoch = { "dataset_type", "text", "bin", "hdf5" },
+    prefetch_batches = { "dataset_type", "text", "bin", "hdf5" },
     data_shuffle_seed = { "dataset_type", "random", "text", "bin", "hdf5" },
 }
 for _, name in ipairs(remat.TENSORS) do
@@ -135,7 +142,7 @@ local function show(value)
     if type(value) == "table" then
         local items = {}
         for i, item in ipairs(value) do
-            items[i] = type(item) == "table" and show(item) or tostring(item)
+            items[i] = show(item)
         end
         return "[" .. table.concat(items, ", ") .. "]"
     elseif type(value) == "string" then
@@ -195,6 +202,24 @@ local function as_axis_rules(value)
     return is_list(value) and rules or nil
 end
 
+-- A list of [path, weight].
+local function as_mix(value)
+    local mix = {}
+    for i = 1, is_list(value) and #value or 0 do
+        local pair = value[i]
+        if not is_list(pair, 2) or type(pair[1]) ~= "string" or type(pair[2]) ~= "number" then
+            return nil
+        end
+        mix[i] = { pair[1], pair[2] }
+    end
+    return is_list(value) and mix or nil
+end
+
+-- Keys whose standard value does not say their type.
+local KINDS = {
+    dataset_mix = { what = "a list of [file, weight] such as [[a.h5, 0.7], [b.h5, 0.3]]", take = as_mix },
+}
+
 -- `value`, as YAML gave it, in the type of `standard`; nil when it has another type.
 local function as_type(value, standard)
     if math.type(standard) == "integer" then
@@ -212,8 +237,11 @@ local function as_type(value, standard)
 end
 
 -- The text after the "=" of a command-line word in the type of `standard`; nil when it has another type.
-local function parse(text, standard)
-    if type(standard) == "string" then
+local function parse(key, text, standard)
+    if KINDS[key] then
+        local read, value = pcall(mx.io.yaml_load, text, "")
+        return read and text:find("^%s*%[") and KINDS[key].take(value) or nil
+    elseif type(standard) == "string" then
         return text
     elseif type(standard) == "boolean" then
         return ({ ["true"] = true, ["false"] = false })[text:lower()]
@@ -303,7 +331,7 @@ end
 local function set(values, key, value, given, where)
     local standard = values.standard[key]
     if value == nil then
-        util.refuse("%s: %s: expected %s, got %s", where, key, kind_of(standard), given)
+        util.refuse("%s: %s: expected %s, got %s", where, key, KINDS[key] and KINDS[key].what or kind_of(standard), given)
     end
     values.where[key] = where
     if is_axis_rules(standard) then
@@ -346,7 +374,11 @@ local function apply_file(values, path, read, lines)
     for key, value in util.sorted_pairs(read) do
         local where = ("%s:%d"):format(path, lines[key] or 1)
         check_known(values, key, where)
-        set(values, key, as_type(value, values.standard[key]), show(value), where)
+        local taken = KINDS[key] and KINDS[key].take(value)
+        if not KINDS[key] then
+            taken = as_type(value, values.standard[key])
+        end
+        set(values, key, taken, show(value), where)
     end
 end
 
@@ -370,7 +402,7 @@ end
 local function apply_words(values, pairs_given)
     for _, pair in ipairs(pairs_given) do
         check_known(values, pair.key, pair.where)
-        set(values, pair.key, parse(pair.text, values.standard[pair.key]), ("'%s'"):format(pair.text), pair.where)
+        set(values, pair.key, parse(pair.key, pair.text, values.standard[pair.key]), ("'%s'"):format(pair.text), pair.where)
     end
 end
 
@@ -427,8 +459,9 @@ local function check_together(values)
     need((c.attention_type == "local_sliding") == (c.sliding_window_size > 0), "attention_type",
         "local_sliding and a sliding_window_size above 0 go together, got %s and %d", c.attention_type,
         c.sliding_window_size)
-    need(c.dataset_type == "synthetic" or c.dataset_type == "random" or c.dataset_path ~= "", "dataset_type",
-        "%s needs dataset_path", c.dataset_type)
+    need(c.dataset_type == "synthetic" or c.dataset_type == "random" or c.dataset_path ~= "" or #c.dataset_mix > 0,
+        "dataset_type", "%s needs dataset_path", c.dataset_type)
+    need(c.dataset_path == "" or #c.dataset_mix == 0, "dataset_mix", "and dataset_path do not go together: give one")
     need(c.dataset_type ~= "text" or c.vocab_size >= 256, "dataset_type",
         "text is read as bytes and needs vocab_size of at least 256, got %d", c.vocab_size)
     need(not c.sparse_core_collective_offload or c.hardware ~= "", "sparse_core_collective_offload",
@@ -455,7 +488,7 @@ local function check_used(values, chosen)
     end
     for key in util.sorted_pairs(chosen) do
         local rule = ONLY_WITH[key]
-        if rule and values.now[key] ~= values.standard[key] then
+        if rule and show(values.now[key]) ~= show(values.standard[key]) then
             local used = false
             for i = 2, #rule do
                 used = used or values.now[rule[1]] == rule[i]

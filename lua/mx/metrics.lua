@@ -6,6 +6,7 @@ local util = require "mx.util"
 local metrics = {}
 
 local WARMUP = 2 -- steps that the summary leaves out unless told otherwise, as long as one remains
+local NOTABLE_WAIT = 0.05 -- of a step: waiting for data is then told in its line
 local HEADER = "     step  seconds  TFLOP/s   MFU %  tokens/s     loss  grad norm  remaining"
 -- "exposed": the seconds in which a rank waited for communication, or did it itself.
 local HEADER_RANKS = "    step seconds exposed TFLOP/s  MFU % tokens/s     loss grad norm remaining"
@@ -51,6 +52,12 @@ function metrics.log_to(to)
 end
 
 local function nothing() end
+
+-- The end of a step's line when it waited for data: nothing where that is not worth a word.
+local function wait_text(wait_s, seconds)
+    local notable = wait_s and wait_s > NOTABLE_WAIT * seconds
+    return notable and ("  input wait %.3g s"):format(wait_s) or ""
+end
 
 local function per_second(rate)
     return rate < 100 and ("%.3g"):format(rate) or util.thousands(rate)
@@ -141,8 +148,7 @@ end
 --- Reports a step that has just ended; the next one starts.
 ---@param step integer
 ---@param values {loss: number, grad_norm: number?, learning_rate: number, skipped: string?, input_wait_s: number?}
----        skipped:
----       why the step changed nothing
+---        skipped: why the step changed nothing; input_wait_s: seconds that this rank waited for data; nil: not known
 function Metrics:step(step, values)
     local now = mx.now()
     local seconds = now - self.mark
@@ -157,13 +163,13 @@ function Metrics:step(step, values)
         local left = util.quantile(self.times, 0.5) * (self.o.steps - step)
         local place, mfu_text = ("%d/%d"):format(step, self.o.steps), row.mfu and ("%.1f"):format(row.mfu) or "-"
         local tokens = per_second(row.tokens_per_s_per_device)
-        local norm = values.grad_norm or 0 / 0
+        local norm, wait = values.grad_norm or 0 / 0, wait_text(values.input_wait_s, seconds)
         if mx.ranks() > 1 then
-            self.say("%8s %7.4g %7.3g %7.4g %6s %8s %8.4f %9.4g %9s", place, seconds, communication.exposed_s,
-                row.tflops_per_device, mfu_text, tokens, values.loss, norm, util.duration(left))
+            self.say("%8s %7.4g %7.3g %7.4g %6s %8s %8.4f %9.4g %9s%s", place, seconds, communication.exposed_s,
+                row.tflops_per_device, mfu_text, tokens, values.loss, norm, util.duration(left), wait)
         else
-            self.say("%9s %8.4g %8.4g  %6s %9s %8.4f %10.4g %10s", place, seconds, row.tflops_per_device, mfu_text,
-                tokens, values.loss, norm, util.duration(left))
+            self.say("%9s %8.4g %8.4g  %6s %9s %8.4f %10.4g %10s%s", place, seconds, row.tflops_per_device, mfu_text,
+                tokens, values.loss, norm, util.duration(left), wait)
         end
     end
     row.step, row.loss, row.grad_norm = step, finite(values.loss), finite(values.grad_norm)

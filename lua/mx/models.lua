@@ -292,7 +292,7 @@ function Decoder:attention(i, weights, h, run)
     }
     local context -- (B, S, H, D)
     if self.parallel and #self.parallel.context > 0 then
-        context = self.parallel:attention(q, k, v, options)
+        context = self.parallel:attention(q, k, v, run.segments, run.kv_segments, options)
     else
         if run.cache then
             local cache = run.cache[i]
@@ -378,7 +378,7 @@ end
 --- The last layer's output after the final norm: tokens (B, S) i32 -> (B, S, E). On a mesh S is this rank's part along
 --- context, and the result has those of its tokens for which it computes the loss.
 ---@param tokens any
----@param run? {segments: any, positions: any, cache: table, offset: integer, pass: integer}
+---@param run? {segments: any, kv_segments: any, positions: any, cache: table, offset: integer, pass: integer}
 ---@return any
 function Decoder:hidden(tokens, run)
     run = run or {}
@@ -403,7 +403,8 @@ end
 
 --- The mean cross-entropy of a batch in training: a scalar to give to mx.backward. On a mesh it is that of this rank's
 --- part of the tokens, of which batch has those along context; backward then wants the seed model.parallel.seed.
----@param batch table tokens and targets (B, S) i32; optional mask u8, segments and positions i32, (B, S) too
+---@param batch table tokens and targets (B, S) i32; optional mask u8, segments and positions i32, (B, S) too; with
+---       segments on a context axis kv_segments, those of the whole sequences
 ---@return any
 function Decoder:loss(batch)
     self.passes = self.passes + 1
@@ -412,8 +413,9 @@ function Decoder:loss(batch)
     if parallel then
         targets, mask = parallel:embedded_part(targets), mask and parallel:embedded_part(mask)
     end
-    local h = self:hidden(batch.tokens,
-        { segments = batch.segments, positions = batch.positions, pass = self.passes })
+    local h = self:hidden(batch.tokens, {
+        segments = batch.segments, kv_segments = batch.kv_segments, positions = batch.positions, pass = self.passes,
+    })
     mx.place("loss")
     return mx.remat("none", function()
         local weight = self:weight(shape.tied and "embedding.weight" or "unembedding.weight")

@@ -420,33 +420,35 @@ local function in_sequence(self, t)
 end
 
 -- Keys and values of the whole sequence come together on every rank.
-local function gathered_attention(self, q, k, v, options)
+local function gathered_attention(self, q, k, v, segments, kv_segments, options)
     local S, n, i = q:size(2), self.mesh:size(self.context), self.mesh:index(self.context)
     local gather = { axis = self.context, dim = 2, async = self.o.async_all_gather }
     k, v = mx.all_gather(k, gather), mx.all_gather(v, gather)
     mx.flush()
     k, v = in_sequence(self, k), in_sequence(self, v)
-    local function attend(part, offset)
+    local function attend(part, part_segments, offset)
         options.offset = offset
         options.kv_length = options.causal and offset + part:size(2) or 0
-        return mx.attention(part, k, v, options)
+        return mx.attention(part, k, v, part_segments, kv_segments, options)
     end
     if not self.zigzag then
-        return attend(q, i * S)
+        return attend(q, segments, i * S)
     end
-    local piece = S // 2
-    return mx.concat({
-        attend(mx.narrow(q, { dim = 2, start = 1, length = piece }), i * piece),
-        attend(mx.narrow(q, { dim = 2, start = piece + 1, length = piece }), (2 * n - 1 - i) * piece),
-    }, { dim = 2 })
+    local piece, parts = S // 2, {}
+    for half = 0, 1 do
+        local cut = { dim = 2, start = half * piece + 1, length = piece }
+        parts[half + 1] = attend(mx.narrow(q, cut), segments and mx.narrow(segments, cut),
+            (half == 0 and i or 2 * n - 1 - i) * piece)
+    end
+    return mx.concat(parts, { dim = 2 })
 end
 
 --- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
---- part. Collective.
+--- part; segments (B, S) of the part and kv_segments of the whole sequence, or nil. Collective.
 ---@return any (B, S, H, D)
-function Parallel:attention(q, k, v, options)
+function Parallel:attention(q, k, v, segments, kv_segments, options)
     if self.o.context_parallel_strategy == "all_gather" then
-        return gathered_attention(self, q, k, v, options)
+        return gathered_attention(self, q, k, v, segments, kv_segments, options)
     end
     options.axis, options.balanced = self.context, self.zigzag
     return mx.ring_attention(q, k, v, options)
@@ -460,22 +462,36 @@ function parallel.positions(B, S)
     return mx.zeros({ B, S }, "i32") + mx.arange { n = S, dtype = "i32" }:view(1, S)
 end
 
---- A batch of whole sequences as this rank computes with it: its part along context, with positions.
+--- A batch of whole sequences as this rank computes with it: its part along context, with positions; kv_segments are the
+--- segments of the whole sequences.
 ---@param batch {tokens: any, targets: any, mask: any, segments: any, positions: any}
 ---@return table
 function Parallel:batch_part(batch)
     if #self.context == 0 then
         return batch
     end
-    if batch.segments then
-        util.refuse("packed sequences (segments) are not computed with a context axis: use another axis")
+    if batch.segments and self.o.context_parallel_strategy == "ring" then
+        util.refuse("context_parallel_strategy = ring knows no segments: packed sequences want all_gather")
     end
     local positions = batch.positions or parallel.positions(batch.tokens:size(1), batch.tokens:size(2))
     return {
         tokens = self:context_part(batch.tokens), targets = self:context_part(batch.targets),
         mask = batch.mask and self:context_part(batch.mask), positions = self:context_part(positions),
+        segments = batch.segments and self:context_part(batch.segments), kv_segments = batch.segments,
         ids = batch.ids,
     }
+end
+
+--- What the loss of this rank's part of a batch counts for: 1 where all parts have as many targets that count, in
+--- proportion to them elsewhere. Collective.
+---@param mask any u8, as batch_part gave it: 0 where the target does not count
+---@return number
+function Parallel:weight(mask)
+    return mx.scope(function()
+        local own = self:embedded_part(mask):to("f32"):sum():item()
+        local mean = mx.all_reduce_(mx.tensor(own), { op = "mean" }):item()
+        return mean > 0 and own / mean or 1
+    end)
 end
 
 return parallel

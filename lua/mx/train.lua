@@ -63,7 +63,8 @@ function train.mesh(config)
     return mx.ranks() > 1 and mesh or nil
 end
 
---- Forward and backward passes of one step: the gradients of the mean loss over its batches and all ranks. Collective.
+--- Forward and backward passes of one step: the gradients of the mean loss over its batches, each of which is the mean
+--- over the targets that count on all ranks. Collective.
 ---@param model mx.Decoder
 ---@param data mx.Data
 ---@param passes integer the config's gradient_accumulation_steps
@@ -73,17 +74,18 @@ function train.gradients(model, data, passes, observe)
     local total, parallel = 0, model.parallel
     for pass = 1, passes do
         local step <close> = mx.step()
-        local batch = data:next()
+        local batch, weight = data:next(), 1
         if parallel then
             batch = parallel:batch_part(batch)
+            weight = batch.mask and parallel:weight(batch.mask) or 1
             parallel:add_gradients(model.params, pass == passes)
         end
         local loss = model:loss(batch)
         if observe then
             observe()
         end
-        mx.backward(loss, (parallel and parallel.seed or 1) / passes)
-        total = total + loss:item() / passes
+        mx.backward(loss, (parallel and parallel.seed or 1) * weight / passes)
+        total = total + loss:item() * weight / passes
     end
     return train.average(total)
 end

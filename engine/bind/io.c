@@ -1,5 +1,5 @@
-/* mx.io: texts, files and logs for scripts; io_hdf5.c and io_tokens.c add the rest. Each function only translates;
- * engine/io does the work. */
+/* mx.io: texts, files and logs for scripts; io_hdf5.c, io_tokens.c and io_weights.c add the rest. Each function only
+ * translates; engine/io does the work. */
 #include "bind/io.h"
 
 #include "bind/bind.h"
@@ -245,5 +245,6 @@ int mxl_open_io(lua_State *L)
     mxl_add_hdf5_fields(L);
     mxl_add_tokens_fields(L);
     mxl_add_checkpoint_fields(L);
+    mxl_add_weights_fields(L);
     return 1;
 }

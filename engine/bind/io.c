@@ -1,5 +1,7 @@
 /* mx.io: texts, files and logs for scripts; the files io_*.c add the rest. Each function only translates;
  * engine/io does the work. */
+/* mx.io: texts, files and logs for scripts; io_hdf5.c, io_tokens.c and io_weights.c add the rest. Each function only
+ * translates; engine/io does the work. */
 #include "bind/io.h"
 
 #include "bind/bind.h"
@@ -248,5 +250,6 @@ int mxl_open_io(lua_State *L)
     mxl_add_feed_fields(L);
     mxl_add_corpus_fields(L);
     mxl_add_tokenizer_fields(L);
+    mxl_add_weights_fields(L);
     return 1;
 }

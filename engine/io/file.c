@@ -135,6 +135,20 @@ static mx_status write_all(int fd, const char *path, const char *data, size_t by
     return MX_OK;
 }
 
+mx_status mx_file_write_at(int fd, const char *path, int64_t offset, const void *data, int64_t bytes)
+{
+    for (int64_t done = 0; done < bytes;) {
+        int64_t ask = bytes - done < 1 << 30 ? bytes - done : 1 << 30;
+        ssize_t written = pwrite(fd, (const char *)data + done, (size_t)ask, offset + done);
+        if (written < 0 && errno == EINTR)
+            continue;
+        if (written < 0)
+            return fail_system("write", path);
+        done += written;
+    }
+    return MX_OK;
+}
+
 static void forget_draft(mx_draft *draft)
 {
     free(draft->path);

@@ -20,6 +20,9 @@ mx_status mx_file_open(const char *path, int *fd, int64_t *bytes);
 /* Exactly `bytes` bytes from `offset` on. A file that ends before is an error that says what was there. */
 mx_status mx_file_read_at(int fd, const char *path, int64_t offset, void *to, int64_t bytes);
 
+/* Writes `bytes` bytes at `offset` of a file that is open for writing. */
+mx_status mx_file_write_at(int fd, const char *path, int64_t offset, const void *data, int64_t bytes);
+
 bool mx_file_exists(const char *path);
 
 /* MX_OK when a draft of `path` could be made and committed now; leaves nothing behind. For files that a run will write

@@ -40,6 +40,12 @@ local RULES = {
     normalization_layer = { choices = { "rmsnorm", "layernorm" } },
     normalization_layer_epsilon = { min = 0 },
     rope_max_timescale = { min = 1 },
+    rope_type = { choices = { "default", "llama3.1" } },
+    rope_factor = { min = 1 },
+    rope_low_freq_factor = { min = 0 },
+    rope_high_freq_factor = { min = 0 },
+    original_max_position_embeddings = { min = 1 },
+    max_position_embeddings = { min = 0 },
     trainable_position_size = { min = -1 },
     relative_bias_buckets = { min = 0 },
     attention_type = { choices = { "global", "local_sliding", "full" } },
@@ -115,6 +121,13 @@ local ONLY_WITH = {
     adam_weight_decay = { "opt_type", "adamw" },
     sgd_momentum = { "opt_type", "sgd" },
     rope_max_timescale = { "use_rope", true },
+    rope_type = { "use_rope", true },
+    rope_factor = { "rope_type", "llama3.1" },
+    rope_low_freq_factor = { "rope_type", "llama3.1" },
+    rope_high_freq_factor = { "rope_type", "llama3.1" },
+    original_max_position_embeddings = { "rope_type", "llama3.1" },
+    max_position_embeddings = { "use_rope", true },
+    attention_bias = { "use_bias", false },
     sliding_window_size = { "attention_type", "local_sliding" },
     normalize_embedding_logits = { "logits_via_embedding", true },
     checkpoint_period = { "enable_checkpointing", true },
@@ -406,18 +419,19 @@ local function apply_words(values, pairs_given)
     end
 end
 
--- The model's name, the last one wins: a command-line word, the config file, base.yml. And where it was given.
-local function find_model(values, file, file_path, lines, pairs_given)
-    local name, where = values.now.model_name, "configs/base.yml"
-    if file.model_name ~= nil then
-        name, where = tostring(file.model_name), ("%s:%d"):format(file_path, lines.model_name or 1)
+-- A text that is needed before the rest; the last one wins: a command-line word, the config file, base.yml. And where
+-- it was given.
+local function find_early(key, values, file, file_path, lines, pairs_given)
+    local text, where = values.now[key], "configs/base.yml"
+    if file[key] ~= nil then
+        text, where = tostring(file[key]), ("%s:%d"):format(file_path, lines[key] or 1)
     end
     for _, pair in ipairs(pairs_given) do
-        if pair.key == "model_name" then
-            name, where = pair.text, pair.where
+        if pair.key == key then
+            text, where = pair.text, pair.where
         end
     end
-    return name, where
+    return text, where
 end
 
 local MODELS = { "128b", "16b", "32b", "64b", "default", "gpt2-124m", "llama2-7b", "llama3-8b", "tiny" }
@@ -437,6 +451,17 @@ local function apply_model(values, name, where)
     apply_file(values, path, read, lines)
 end
 
+-- The model of the run: that of model_name, or where none is named that of the parameters to start from.
+local function choose_model(values, ...)
+    local name, where = find_early("model_name", values, ...)
+    local parameters = find_early("load_parameters_path", values, ...)
+    if name == "default" and parameters ~= "" then
+        apply_file(values, parameters, mx.weights.config(parameters), {})
+    else
+        apply_model(values, name, where)
+    end
+end
+
 local function where_or_base(values, key)
     return values.where[key] or "configs/base.yml"
 end
@@ -454,6 +479,8 @@ local function check_together(values)
     need(c.base_num_query_heads % c.base_num_kv_heads == 0, "base_num_kv_heads",
         "expected a divisor of base_num_query_heads = %d, got %d", c.base_num_query_heads, c.base_num_kv_heads)
     need(not c.use_rope or c.head_dim % 2 == 0, "head_dim", "use_rope needs an even one, got %d", c.head_dim)
+    need(c.rope_type == "default" or c.rope_high_freq_factor > c.rope_low_freq_factor, "rope_high_freq_factor",
+        "expected more than rope_low_freq_factor = %g, got %g", c.rope_low_freq_factor, c.rope_high_freq_factor)
     need(c.trainable_position_size < 0 or c.trainable_position_size >= c.max_target_length, "max_target_length",
         "%d tokens, but trainable_position_size = %d", c.max_target_length, c.trainable_position_size)
     need((c.attention_type == "local_sliding") == (c.sliding_window_size > 0), "attention_type",
@@ -557,7 +584,7 @@ function config.load(words, o)
     if o.stored then
         apply_file(values, o.stored_name, parse_yaml(o.stored, o.stored_name))
     else
-        apply_model(values, find_model(values, file, path, lines, pairs_given))
+        choose_model(values, file, path, lines, pairs_given)
     end
     apply_file(values, path, file, lines)
     apply_words(values, pairs_given)

@@ -51,6 +51,20 @@ function metrics.log_to(to)
     log = to
 end
 
+--- Says how far a long piece of work is, every two seconds: call it with what is done. On rank 0.
+---@param what string
+---@param total integer
+---@return fun(done: integer)
+function metrics.progress(what, total)
+    local last = mx.now()
+    return function(done)
+        if mx.now() - last >= 2 and done < total then
+            last = mx.now()
+            mx.metrics.say("%s: %d of %d (%.0f %%)", what, done, total, 100 * done / total)
+        end
+    end
+end
+
 local function nothing() end
 
 -- The end of a step's line when it waited for data: nothing where that is not worth a word.

@@ -42,7 +42,14 @@ function models.shape(c)
         norm = c.normalization_layer,
         norm_eps = c.normalization_layer_epsilon,
         bias = c.use_bias,
+        qkv_bias = c.use_bias or c.attention_bias,
+        qk_norm = c.use_qk_norm,
         rope = c.use_rope and c.rope_max_timescale or nil,
+        rope_scaling = c.use_rope and c.rope_type == "llama3.1" and {
+            scaling_factor = c.rope_factor, low_freq_factor = c.rope_low_freq_factor,
+            high_freq_factor = c.rope_high_freq_factor, original_length = c.original_max_position_embeddings,
+        } or nil,
+        max_length = c.max_position_embeddings > 0 and c.max_position_embeddings or c.max_target_length,
         positions = math.max(c.trainable_position_size, 0),
         buckets = c.relative_bias_buckets,
         causal = c.attention_type ~= "full",
@@ -76,18 +83,22 @@ local function list_layer(shape, add)
         end
     end
     -- `factor` scales the initial weights. A bias of what comes back to the residual stream is added there.
-    local function linear(name, n_in, n_out, factor)
+    local function linear(name, n_in, n_out, factor, bias)
         local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(n_in[1])
         add(name .. ".weight", { n_in, n_out }, std * (factor or 1), nil, "product")
-        if shape.bias then
+        if bias or shape.bias then
             add(name .. ".bias", { n_out == E and whole or n_out }, nil, 0, n_out == E and "sequence" or "product")
         end
     end
     local residual = shape.init_std > 0 and 1 / math.sqrt(2 * shape.layers) or 1
     norm("norm")
-    linear("query", E, H, 1 / (shape.attention_scale * math.sqrt(shape.head_dim))) -- what its scores are not divided by
-    linear("key", E, K)
-    linear("value", E, K)
+    local factor = 1 / (shape.attention_scale * math.sqrt(shape.head_dim)) -- what its scores are not divided by
+    linear("query", E, H, factor, shape.qkv_bias)
+    linear("key", E, K, nil, shape.qkv_bias)
+    linear("value", E, K, nil, shape.qkv_bias)
+    for _, name in ipairs(shape.qk_norm and { "query_norm", "key_norm" } or {}) do
+        add(name .. ".weight", { { shape.head_dim, "norm" } }, nil, 1, "heads")
+    end
     linear("out", H, E, residual)
     if not shape.parallel then
         norm("mlp_norm")
@@ -104,8 +115,8 @@ end
 
 --- All parameters of a model without making any, in the order of the forward pass. Each has its name, sizes, initial
 --- std or value, and for a mesh: the logical name of each dimension (false: it is never cut), the units that are not
---- cut inside (a head's columns), and where it is used: in a "product", on each token of the residual "sequence", or
---- on the "tokens" that are embedded and make the loss.
+--- cut inside (a head's columns), and where it is used: in a "product", on each of the "heads", on each token of the
+--- residual "sequence", or on the "tokens" that are embedded and make the loss.
 ---@param shape table of models.shape
 ---@return table[]
 function models.parameters(shape)
@@ -173,8 +184,9 @@ Decoder.__index = Decoder
 ---@param shape table of models.shape; or a config, for mx.models.new(config)
 ---@param mesh? mx.Mesh
 ---@param config? table where `shape` is no config, the one that says how to communicate and where to offload
+---@param blank? boolean leave the parameters 0: they will be loaded
 ---@return mx.Decoder
-function models.new(shape, mesh, config)
+function models.new(shape, mesh, config, blank)
     if rawget(shape, "emb") == nil then
         config, shape = shape, models.shape(shape)
     end
@@ -192,7 +204,7 @@ function models.new(shape, mesh, config)
     end
     for _, p in ipairs(list) do
         nn.parameter(self.params, p.name, p.sizes, {
-            std = p.std, value = p.value, seed = shape.seed, dtype = shape.weight_dtype,
+            std = not blank and p.std or nil, value = p.value, seed = shape.seed, dtype = shape.weight_dtype,
             store = self.parallel and function(whole)
                 return self.parallel:store(p.name, whole)
             end or nil,
@@ -270,6 +282,19 @@ function Decoder:dropout(x, place, run)
     return mx.dropout(x, { rate = self.shape.dropout, seed = seed })
 end
 
+-- RoPE of queries or keys, where the model has it: (B, S, heads, D).
+function Decoder:rotate(x, run)
+    local shape = self.shape
+    if not shape.rope then
+        return x
+    end
+    local rotation = { theta = shape.rope, offset = run.offset }
+    for key, value in util.sorted_pairs(shape.rope_scaling or {}) do
+        rotation[key] = value
+    end
+    return mx.rope(x, run.positions, rotation)
+end
+
 -- Attention with a layer's weights: h (B, S, E) -> (B, S, E), before the sum over a mesh. With a cache, keys and
 -- values of earlier tokens come from there.
 function Decoder:attention(i, weights, h, run)
@@ -282,11 +307,16 @@ function Decoder:attention(i, weights, h, run)
     local q = linear(weights, "query", h):view(B, S, heads, D) -- (B, S, H, D)
     local k = linear(weights, "key", h):view(B, S, kv_heads, D) -- (B, S, K, D)
     local v = linear(weights, "value", h):view(B, S, kv_heads, D) -- (B, S, K, D)
-    if shape.rope then
-        local rotation = { theta = shape.rope, offset = run.offset }
-        q, k = mx.rope(q, run.positions, rotation), mx.rope(k, run.positions, rotation)
+    if shape.qk_norm then -- the gradient of a norm reads its input: what is kept by name is that
+        q, k = mx.name(q, "query_proj"), mx.name(k, "key_proj")
+        q = mx.rmsnorm(q, weights["query_norm.weight"], { eps = shape.norm_eps })
+        k = mx.rmsnorm(k, weights["key_norm.weight"], { eps = shape.norm_eps })
     end
-    q, k, v = mx.name(q, "query_proj"), mx.name(k, "key_proj"), mx.name(v, "value_proj")
+    q, k = self:rotate(q, run), self:rotate(k, run)
+    if not shape.qk_norm then
+        q, k = mx.name(q, "query_proj"), mx.name(k, "key_proj")
+    end
+    v = mx.name(v, "value_proj")
     local options = {
         causal = shape.causal, window = shape.window, softcap = shape.attention_cap, scale = shape.attention_scale,
     }

@@ -109,6 +109,8 @@ local function entry_of(self, p)
         different = join(different, self.sequence)
     elseif p.use == "tokens" then
         different = join(different, self.token_axes)
+    elseif p.use == "heads" then -- alike on the ranks that share out the heads
+        different = join(different, self.products.heads)
     end
     entry.sum = without(different, split)
     return entry

@@ -95,16 +95,20 @@ local function load(self, o)
         local index, path = load_path(self, config.load_full_state_path, whole)
         return restore(self, index, path, o)
     elseif config.load_parameters_path ~= "" then
-        run.load_parameters(config.load_parameters_path, self.model)
+        run.load_parameters(config.load_parameters_path, self.model, config)
         say("parameters from %s", config.load_parameters_path)
     end
 end
 
---- Fills a model's parameters from a file that scripts/train.lua saved, from a checkpoint (a folder step_N), or from
---- the newest one of a run's folder. Collective.
+--- Fills a model's parameters from a file that scripts/train.lua saved, from a checkpoint (a folder step_N), from the
+--- newest one of a run's folder, or from weights of other programs (mx.weights). Collective.
 ---@param path string
 ---@param model mx.Decoder
-function run.load_parameters(path, model)
+---@param config? table the model's, to be compared with what weights of other programs say
+function run.load_parameters(path, model, config)
+    if mx.share_text(mx.rank() == 0 and mx.weights.is_foreign(path) and "yes" or nil) then
+        return mx.checkpoint.together(mx.weights.load, model, path, config)
+    end
     local what = { params = model.params, parallel = model.parallel }
     local is_folder = mx.share_text(mx.rank() == 0 and mx.io.exists(path .. "/.") and "yes" or nil)
     if not is_folder then

@@ -6,21 +6,25 @@
 --     build/mxlua scripts/checkpoint.lua merge checkpoints/RUN/step_N to=parameters.h5
 --     build/mxlua scripts/checkpoint.lua merge checkpoints/RUN to=all.h5 all=true    the newest; optimizer state, too
 --
--- merge puts what the ranks wrote together in one HDF5 file as scripts/train.lua saves parameters at its end. One
--- process.
+--     mpirun -n 2 build/mxlua scripts/checkpoint.lua measure FOLDER [size=1.0]
+--
+-- merge puts what the ranks wrote together in one HDF5 file as scripts/train.lua saves parameters at its end. measure
+-- saves a made-up state of `size` GiB a rank in FOLDER and compares: how long training would stand still with one copy
+-- of the same bytes in memory, and how long it takes to be on disk with a plain write of the same bytes. All but
+-- measure are for one process.
 
 local mx = require "mx"
 local util = require "mx.util"
 
-local VERBS = { "list", "verify", "merge" }
+local VERBS = { "list", "verify", "merge", "measure" }
 
 local verb, path = arg[1], arg[2]
 if not util.contains(VERBS, verb) or not path or path:find("=") then
-    util.refuse("usage: mxlua scripts/checkpoint.lua list|verify|merge FOLDER [to=FILE] [all=true]%s",
-        verb and not util.contains(VERBS, verb) and ("; got '%s'"):format(verb) or "")
+    util.refuse("usage: mxlua scripts/checkpoint.lua list|verify|merge|measure FOLDER [to=FILE] [all=true] "
+        .. "[size=GiB]%s", verb and not util.contains(VERBS, verb) and ("; got '%s'"):format(verb) or "")
 end
-local o = mx.config.options(table.move(arg, 3, #arg, 1, {}), { to = "", all = false })
-if mx.ranks() > 1 then
+local o = mx.config.options(table.move(arg, 3, #arg, 1, {}), { to = "", all = false, size = 1.0 })
+if mx.ranks() > 1 and verb ~= "measure" then
     util.refuse("scripts/checkpoint.lua is for one process, not for %d ranks", mx.ranks())
 end
 path = path:gsub("(.)/+$", "%1")
@@ -99,4 +103,92 @@ local function merge()
     print(("%s: %d tensors of %s%s"):format(o.to, tensors, from, o.all and ", optimizer state included" or ""))
 end
 
-({ list = list, verify = verify, merge = merge })[verb]()
+-- ---- measure ----
+
+-- What one optimizer holds: parameters, and two moments of the same sizes.
+local function made_up_state(bytes)
+    local params, rows = {}, bytes // (3 * 24 * 4 * 1024)
+    for i = 1, 24 do
+        params[("layer%03d.weight"):format(i)] = mx.randn({ shape = { rows, 1024 }, seed = i }):keep()
+    end
+    return params, mx.optim.adamw(params)
+end
+
+-- Seconds of a copy in memory that was written to before, of the same tensors in the same pieces.
+local function copy_seconds(params, optimizer)
+    local copies = {}
+    local function copy()
+        for name, t in util.sorted_pairs(params) do
+            local state = optimizer.state[name]
+            for i, from in ipairs({ t, state.m, state.v }) do
+                local key = name .. i
+                copies[key] = copies[key] or mx.zeros(from:size(), "f32"):keep()
+                mx.copy(copies[key], from)
+            end
+        end
+    end
+    copy()
+    mx.barrier()
+    local started = mx.now()
+    copy()
+    mx.barrier()
+    local seconds = mx.now() - started
+    for _, t in pairs(copies) do
+        t:release()
+    end
+    return seconds
+end
+
+-- Seconds of writing the same bytes with dd from a file that is in memory, each rank its own, synced.
+local function write_seconds(bytes)
+    local to, mib = ("%s/plain-%d"):format(path, mx.rank()), bytes // (1 << 20)
+    mx.barrier()
+    local started = mx.now()
+    local done = os.execute(("dd if=/dev/zero of='%s' bs=4M count=%d iflag=count_bytes conv=fsync 2>/dev/null"):format(
+        to:gsub("'", "'\\''"), mib << 20))
+    mx.barrier()
+    local seconds = mx.now() - started
+    os.remove(to)
+    if not done then
+        util.refuse("no %d MiB could be written to '%s'", mib, path)
+    end
+    return seconds
+end
+
+local function measure()
+    if o.size <= 0 then
+        util.refuse("size=%g: expected GiB for each rank, above 0", o.size)
+    end
+    mx.checkpoint.together(mx.io.mkdir_p, path)
+    local params, optimizer = made_up_state(math.floor(o.size * 2 ^ 30))
+    local what = { params = params, optimizer = optimizer, directory = path, async = true }
+    local bytes = mx.checkpoint.staged_bytes(what)
+    mx.metrics.say("%d rank%s, %s each; medians of three", mx.ranks(), mx.ranks() == 1 and "" or "s",
+        util.bytes(bytes))
+    local copies, stands, writes, plain = {}, {}, {}, {}
+    local saver = mx.checkpoint.saver(what)
+    for i = 0, 3 do -- the first takes the pool its memory, and does not count
+        copies[i], plain[i] = copy_seconds(params, optimizer), write_seconds(bytes)
+        saver:save(1, { state = mx.io.array {} })
+        saver:wait()
+        stands[i], writes[i] = saver.stood_still_s, saver.write_s - saver.stood_still_s
+        mx.checkpoint.together(function()
+            if mx.rank() == 0 then
+                mx.io.remove_folder(path .. "/step_1")
+            end
+        end)
+    end
+    local function rate(seconds)
+        return bytes * mx.ranks() / seconds / 1e9
+    end
+    local copy, stand = util.quantile(copies, 0.5), util.quantile(stands, 0.5)
+    local write, dd = util.quantile(writes, 0.5), util.quantile(plain, 0.5)
+    mx.metrics.say("one copy in memory        %8.3f s %8.2f GB/s", copy, rate(copy))
+    mx.metrics.say("training stands still     %8.3f s %8.2f GB/s  %.2f times the copy", stand, rate(stand),
+        stand / copy)
+    mx.metrics.say("plain write, synced (dd)  %8.3f s %8.2f GB/s", dd, rate(dd))
+    mx.metrics.say("checkpoint on disk        %8.3f s %8.2f GB/s  %.0f %% of the plain write", write, rate(write),
+        100 * dd / write)
+end
+
+({ list = list, verify = verify, merge = merge, measure = measure })[verb]()

@@ -203,6 +203,8 @@ end
 ---@field directory string
 ---@field pending? table the checkpoint that is being written
 ---@field saved? integer the step of the last one that is whole
+---@field stood_still_s? number seconds that the last call of save took
+---@field write_s? number seconds from the last such call until the checkpoint was on disk
 local Saver = {}
 Saver.__index = Saver
 
@@ -218,9 +220,12 @@ end
 --- Starts saving a step; an earlier one is finished first. Returns once the values may change again. Collective.
 ---@param step integer
 ---@param about table state (a plain table that comes back from checkpoint.load), config, script, script_name (texts)
-function Saver:save(step, about)
+---@param now? boolean write without a copy, and return when it is on disk
+---@return integer? step where it is on disk already
+function Saver:save(step, about, now)
+    local started = mx.now()
     self:wait()
-    local o, path = self.o, ("%s/step_%d"):format(self.directory, step)
+    local o, path, copies = self.o, ("%s/step_%d"):format(self.directory, step), self.o.async and not now
     local temporary = path .. ".tmp"
     checkpoint.together(function()
         if mx.rank() == 0 then
@@ -231,10 +236,9 @@ function Saver:save(step, about)
         end
     end)
     local id = mx.share_text(("%d-%x-%s"):format(step, os.time(), tostring({}):match("%x+$")))
-    local started, copied, writer, values, chunks = mx.now(), nil, nil, nil, nil
+    local writer, values, chunks
     checkpoint.together(function()
-        values, chunks = pieces_of(tensors_of(o), o.async)
-        copied = mx.now() - started
+        values, chunks = pieces_of(tensors_of(o), copies)
         writer = mx.io.writer(("%s/rank_%d.h5"):format(temporary, mx.rank()), values, { id = id, rank = mx.rank() })
     end)
     local index = {
@@ -245,10 +249,10 @@ function Saver:save(step, about)
     self.pending = {
         step = step, path = path, temporary = temporary, writer = writer, index = index, values = values,
     }
-    self.copy_s, self.started = copied, started
-    if not o.async then
-        self:wait()
-    end
+    self.started = started
+    local saved = not copies and self:wait() or nil
+    self.stood_still_s = mx.now() - started
+    return saved
 end
 
 -- Renames what is whole. A checkpoint of that step that is there already could not be loaded, or was gone back

@@ -50,8 +50,8 @@ end
 --- Simulates two steps of a config on the pod that mx.sim.start has started, and says what the second takes, which
 --- begins as all later ones do. What does not fit raises.
 ---@param config table
----@return table step_s, peak_bytes, weights, gradients, states (bytes), kept (name -> {bytes, count}), times (of
----        mx.sim_times), params
+---@return table step_s, peak_bytes, weights, gradients, states, staged (bytes; staged: a copy of what a rank writes of a
+---        checkpoint, which no step has), kept (name -> {bytes, count}), times (of mx.sim_times), params
 function plan.step(config)
     local mesh = mx.train.mesh(config)
     local model = mx.models.new(config, mesh)
@@ -76,6 +76,7 @@ function plan.step(config)
         step_s = mx.now() - start, peak_bytes = mx.memory().peak, times = mx.sim_times(), kept = kept,
         weights = weights, states = states, gradients = gradients, params = mx.models.count(model.shape),
         shape = model.shape,
+        staged = mx.checkpoint.staged_bytes { params = model.params, parallel = model.parallel, optimizer = optimizer },
     }
 end
 
@@ -157,7 +158,14 @@ function plan.check(config)
     else
         result = plan.simulate(config, mx.host.hardware(mx.ranks(), { measure = false }), 1)
     end
-    if result.peak_bytes > there then
+    -- A checkpoint is written from a copy while training goes on.
+    local copies = config.enable_checkpointing and config.async_checkpointing and config.checkpoint_period > 0
+        and config.checkpoint_period <= config.steps and not mx.is_simulated()
+    if copies and result.peak_bytes <= there and result.peak_bytes + result.staged > there then
+        util.refuse("a step needs %s of memory on each rank and the copy that a checkpoint is written from %s, and there "
+            .. "are %s%s: async_checkpointing=false needs no copy", util.bytes(result.peak_bytes),
+            util.bytes(result.staged), util.bytes(there), limit > 0 and " (--memory-limit)" or "")
+    elseif result.peak_bytes > there then
         util.refuse("a step needs %s of memory on each rank, and there are %s%s: %s. Use a smaller "
             .. "per_device_batch_size or max_target_length, a remat_policy that keeps less, or more ranks",
             util.bytes(result.peak_bytes), util.bytes(there), limit > 0 and " (--memory-limit)" or "",

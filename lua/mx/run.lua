@@ -306,17 +306,17 @@ local function state_of(self)
 end
 
 -- Starts a checkpoint of the step that has just ended.
-local function save(self)
-    self.saver:save(self.step, {
+local function save(self, now)
+    return self.saver:save(self.step, {
         state = state_of(self), config = mx.config.dump(self.config), script = self.script,
         script_name = self.script_name,
-    })
+    }, now)
 end
 
 local function told(self, saved)
     if saved then
         say("checkpoint %s/step_%d: training stood still for %.3g s, it was on disk after %.3g s", self.directory,
-            saved, self.saver.copy_s, self.saver.write_s)
+            saved, self.saver.stood_still_s, self.saver.write_s)
     end
 end
 
@@ -374,12 +374,9 @@ function Run:ended(step, loss, grad_norm)
     end
     if stop or period > 0 and step % period == 0 then
         told(self, self.saver:wait())
-        save(self)
+        told(self, save(self, stop ~= nil))
     end
-    if stop then
-        told(self, self.saver:wait())
-        self.stopped = stop
-    end
+    self.stopped = stop
 end
 
 --- Ends a run: its last checkpoint is on disk, its summary printed, and where it has come to its last step its
@@ -391,8 +388,7 @@ function Run:finish()
         told(self, self.saver:wait())
         local named = config.run_name ~= "" and config.checkpoint_period > 0
         if named and self.saver.saved ~= self.step and self.metrics:count() > 0 then
-            save(self)
-            told(self, self.saver:wait())
+            told(self, save(self, true))
         end
     end
     local summary = self.metrics:finish()

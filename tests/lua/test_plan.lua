@@ -62,6 +62,22 @@ function TestPlan.test_what_cannot_fit_is_refused_with_the_largest_parts()
     mx.plan.check(config())
 end
 
+function TestPlan.test_the_copy_for_a_checkpoint_counts()
+    local words = { "enable_checkpointing=true", "per_device_batch_size=1", "checkpoint_period=1", "steps=2" }
+    local result = mx.plan.simulate(config(table.unpack(words)), mx.host.hardware(1, { measure = false }), 1)
+    lu.assertEquals(result.staged, result.weights + result.states)
+    local limit = mx.memory().limit
+    mx.memory_limit(result.peak_bytes + result.staged - 1)
+    local ok, message = pcall(mx.plan.check, config(table.unpack(words)))
+    local fits = pcall(mx.plan.check, config("async_checkpointing=false", table.unpack(words)))
+    local never = pcall(mx.plan.check, config("enable_checkpointing=true", "per_device_batch_size=1", "checkpoint_period=3",
+        "steps=2"))
+    mx.memory_limit(limit)
+    lu.assertFalse(ok)
+    lu.assertStrContains(tostring(message), "async_checkpointing=false needs no copy")
+    lu.assertTrue(fits and never)
+end
+
 function TestPlan.test_more_memory_never_holds_less()
     local peaks = {}
     for i, policy in ipairs({ "full", "save_qkv_proj", "minimal", "minimal_with_context" }) do

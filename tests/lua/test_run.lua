@@ -319,7 +319,7 @@ function TestRun.test_loading_what_does_not_fit()
     refused("its data_shuffle_seed is 0, that of this run 7", "load_full_state_path=" .. path, "data_shuffle_seed=7")
     refused("is no checkpoint", "load_full_state_path=" .. folder .. "/step_9")
     refused("there is no checkpoint in", "load_full_state_path=" .. folder)
-    refused("cannot open", "load_parameters_path=" .. folder .. "/nothing.h5")
+    refused("there is no '", "load_parameters_path=" .. folder .. "/nothing.h5")
     refused("load_full_state_path loads parameters, too", "load_full_state_path=x", "load_parameters_path=y")
 end
 

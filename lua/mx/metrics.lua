@@ -124,7 +124,7 @@ function Metrics:step(step, values)
                 row.tflops_per_device, mfu_text, tokens, values.loss, values.grad_norm, util.duration(left), wait)
         else
             self.say("%9s %8.4g %8.4g  %6s %9s %8.4f %10.4g %10s%s", place, seconds, row.tflops_per_device, mfu_text,
-                tokens, values.loss, values.grad_norm, util.duration(left))
+                tokens, values.loss, values.grad_norm, util.duration(left), wait)
         end
     end
     if self.log or self.reports then

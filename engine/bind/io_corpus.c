@@ -9,6 +9,7 @@
 
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define TEXT_CLASS "mx.io.text"
 #define PART_CLASS "mx.io.token_part"
@@ -116,6 +117,13 @@ static int file_size(lua_State *L)
     lua_pushinteger(L, about.st_size);
     lua_pushinteger(L, about.st_mtime);
     return 2;
+}
+
+/* is_terminal() -> whether what is printed is shown by a terminal */
+static int is_terminal(lua_State *L)
+{
+    lua_pushboolean(L, isatty(STDOUT_FILENO));
+    return 1;
 }
 
 /* checksum(text) -> its CRC-32C */
@@ -261,15 +269,11 @@ static const luaL_Reg part_methods[] = {
     {"add", part_add}, {"copy", part_copy}, {"commit", part_commit}, {"abort", part_abort}, {NULL, NULL}};
 static const luaL_Reg part_meta[] = {{"__gc", part_abort}, {"__close", part_abort}, {NULL, NULL}};
 
-static const luaL_Reg functions[] = {{"text_open", text_open},
-                                     {"text_is_compressed", text_is_compressed},
-                                     {"file_list", file_list},
-                                     {"file_size", file_size},
-                                     {"checksum", checksum},
-                                     {"token_part", part_new},
-                                     {"token_part_read", part_read},
-                                     {"token_parts_merge", parts_merge},
-                                     {NULL, NULL}};
+static const luaL_Reg functions[] = {{"text_open", text_open},           {"text_is_compressed", text_is_compressed},
+                                     {"file_list", file_list},           {"file_size", file_size},
+                                     {"is_terminal", is_terminal},       {"checksum", checksum},
+                                     {"token_part", part_new},           {"token_part_read", part_read},
+                                     {"token_parts_merge", parts_merge}, {NULL, NULL}};
 
 void mxl_add_corpus_fields(lua_State *L)
 {

@@ -50,6 +50,29 @@ static int tokens_format(lua_State *L)
     return 1;
 }
 
+/* reader:store() -> {documents =, vocab_size =, bos =, eos =, tokenizer =, fingerprint =} of a token store; else nil */
+static int tokens_store(lua_State *L)
+{
+    const mx_store *store = mx_tokens_store(check_tokens(L));
+    if (!store) {
+        lua_pushnil(L);
+        return 1;
+    }
+    const mx_store_about *about = mx_store_get_about(store);
+    const char *const names[] = {"documents", "vocab_size", "bos", "eos"};
+    const int64_t values[] = {about->documents, about->vocab_size, about->bos, about->eos};
+    lua_newtable(L);
+    for (int i = 0; i < 4; i++) {
+        lua_pushinteger(L, values[i]);
+        lua_setfield(L, -2, names[i]);
+    }
+    lua_pushstring(L, about->tokenizer);
+    lua_setfield(L, -2, "tokenizer");
+    lua_pushstring(L, about->fingerprint);
+    lua_setfield(L, -2, "fingerprint");
+    return 1;
+}
+
 /* reader:max() -> the largest id; reads the whole file the first time */
 static int tokens_max(lua_State *L)
 {
@@ -104,9 +127,9 @@ static int tokens_rows(lua_State *L)
     return 1;
 }
 
-static const luaL_Reg methods[] = {{"count", tokens_count}, {"path", tokens_path}, {"format", tokens_format},
-                                   {"max", tokens_max},     {"read", tokens_read}, {"rows", tokens_rows},
-                                   {"close", tokens_close}, {NULL, NULL}};
+static const luaL_Reg methods[] = {{"count", tokens_count}, {"path", tokens_path},   {"format", tokens_format},
+                                   {"max", tokens_max},     {"store", tokens_store}, {"read", tokens_read},
+                                   {"rows", tokens_rows},   {"close", tokens_close}, {NULL, NULL}};
 static const luaL_Reg meta[] = {
     {"__gc", tokens_close}, {"__close", tokens_close}, {"__len", tokens_count}, {NULL, NULL}};
 static const luaL_Reg functions[] = {{"tokens_open", tokens_open}, {NULL, NULL}};

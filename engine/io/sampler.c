@@ -38,17 +38,18 @@ static void fill_turns(mx_sampler *s, int64_t *given)
 
 static mx_status make_turns(mx_sampler *s)
 {
+    double sum = 0;
     for (int i = 0; i < s->count; i++) {
-        if (s->weights[i] < 1 || s->weights[i] > MX_SAMPLER_PERIOD)
-            return mx_fail(MX_ERR_VALUE, "weight %lld of a source: expected 1 to %d", (long long)s->weights[i],
-                           MX_SAMPLER_PERIOD);
-        s->period += s->weights[i];
+        if (s->weights[i] < 1)
+            return mx_fail(MX_ERR_VALUE, "weight %lld of a source: expected 1 or more", (long long)s->weights[i]);
+        sum += (double)s->weights[i];
     }
-    if (s->period > MX_SAMPLER_PERIOD)
+    if (sum > MX_SAMPLER_PERIOD)
         return mx_fail(MX_ERR_VALUE,
-                       "the weights of the sources are too fine: in whole numbers their sum is %lld, "
-                       "expected at most %d",
-                       (long long)s->period, MX_SAMPLER_PERIOD);
+                       "the weights of the sources are too fine: in whole numbers their sum is %.0f, expected at most "
+                       "%d",
+                       sum, MX_SAMPLER_PERIOD);
+    s->period = (int64_t)sum;
     s->turns = malloc((size_t)s->period * sizeof *s->turns);
     int64_t *given = calloc((size_t)s->count, sizeof *given);
     if (s->turns && given)

@@ -344,7 +344,8 @@ end
 local function set(values, key, value, given, where)
     local standard = values.standard[key]
     if value == nil then
-        util.refuse("%s: %s: expected %s, got %s", where, key, KINDS[key] and KINDS[key].what or kind_of(standard), given)
+        local expected = KINDS[key] and KINDS[key].what or kind_of(standard)
+        util.refuse("%s: %s: expected %s, got %s", where, key, expected, given)
     end
     values.where[key] = where
     if is_axis_rules(standard) then
@@ -415,7 +416,8 @@ end
 local function apply_words(values, pairs_given)
     for _, pair in ipairs(pairs_given) do
         check_known(values, pair.key, pair.where)
-        set(values, pair.key, parse(pair.key, pair.text, values.standard[pair.key]), ("'%s'"):format(pair.text), pair.where)
+        local value = parse(pair.key, pair.text, values.standard[pair.key])
+        set(values, pair.key, value, ("'%s'"):format(pair.text), pair.where)
     end
 end
 

@@ -49,8 +49,8 @@ local function whole_weights(config)
         local weight = pair[2] * WEIGHT_UNIT
         local whole = math.floor(weight + 0.5)
         if whole < 1 or math.abs(weight - whole) > 1e-3 then
-            mx.config.refuse(config, "dataset_mix", "the weight of %s is %s; expected a number above 0 with at most six "
-                .. "decimal places", pair[1], pair[2])
+            mx.config.refuse(config, "dataset_mix", "the weight of %s is %s; expected a number above 0 with at most "
+                .. "six decimal places", pair[1], pair[2])
         end
         weights[i], divisor = whole, gcd(whole, divisor)
     end
@@ -83,7 +83,7 @@ local function open_feed(self)
         local key = #c.dataset_mix > 0 and "dataset_mix" or "dataset_path"
         mx.config.refuse(c, key, "%s", (tostring(feed):gsub("^[^%s:]+:%d+: ", "")))
     end
-    self.feed, self.sources = feed, feed:sources()
+    self.feed, self.sources = feed, util.attempt(feed.sources, feed)
     for i, source in ipairs(self.sources) do
         source.weight = sources[i].weight
     end

@@ -7,8 +7,8 @@ local remat = require "mx.remat"
 
 local MODULES = {
     "bench", "bench_published", "checkpoint", "collectives", "config", "data", "fit", "flops", "generate", "guard",
-    "host", "kernels", "mesh", "metrics", "models", "nn", "optim", "parallel", "plan", "policies", "profiler",
-    "report", "repro", "roofline", "run", "sim", "tensorboard", "tokenizer", "train", "util", "weights",
+    "host", "kernels", "mesh", "metrics", "models", "nn", "optim", "parallel", "plan", "policies", "prepare",
+    "profiler", "report", "repro", "roofline", "run", "sim", "tensorboard", "tokenizer", "train", "util", "weights",
 }
 
 local mx = {}

@@ -464,8 +464,8 @@ function parallel.positions(B, S)
     return mx.zeros({ B, S }, "i32") + mx.arange { n = S, dtype = "i32" }:view(1, S)
 end
 
---- A batch of whole sequences as this rank computes with it: its part along context, with positions; kv_segments are the
---- segments of the whole sequences.
+--- A batch of whole sequences as this rank computes with it: its part along context, with positions; kv_segments are
+--- the segments of the whole sequences.
 ---@param batch {tokens: any, targets: any, mask: any, segments: any, positions: any}
 ---@return table
 function Parallel:batch_part(batch)

@@ -1,0 +1,368 @@
+--- Preparing a corpus: texts, JSON lines and files of tokens become a token store (engine/io/token_store.h).
+--
+-- The input is cut in pieces, by its bytes and not by the ranks: whoever works on it, the result is the same. A piece
+-- becomes a part in the folder OUT.parts; a part is there whole or not at all, so that what was killed goes on with the
+-- first part that is missing. Rank 0 puts them together.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local prepare = {}
+
+--- The options of prepare.run, with their standard values. scripts/prepare.lua explains them.
+prepare.OPTIONS = {
+    input = {}, out = "", tokenizer = "bytes", format = "auto", field = "text", separator = "", document_token = -1,
+    vocab_size = 0, add_bos = false, add_eos = false, on_error = "stop", piece_mib = 64, max_document_mib = 256,
+}
+
+local FORMATS = { "auto", "text", "jsonl", "bin", "hdf5" }
+local EXTENSIONS = { jsonl = "jsonl", ndjson = "jsonl", json = "jsonl", bin = "bin", h5 = "hdf5", hdf5 = "hdf5" }
+local PERIOD_S = 1 -- between two looks at what the other ranks have done
+local MIB = 1 << 20
+
+-- ---- the plan: which pieces there are, the same for any number of ranks ----
+
+local function format_of(path, o)
+    if o.format ~= "auto" then
+        return o.format
+    end
+    local name = path:lower():gsub("%.gz$", ""):gsub("%.zst$", "")
+    return EXTENSIONS[name:match("%.(%w+)$") or ""] or "text"
+end
+
+-- Only lines can be found in the middle of a file.
+local function add_pieces(pieces, path, bytes, o)
+    local format = format_of(path, o)
+    local length = math.max(1, bytes)
+    if format == "jsonl" and not util.attempt(mx.io.text_is_compressed, path) then
+        length = o.piece_mib * MIB
+    end
+    for start = 0, math.max(bytes - 1, 0), length do
+        local stop = start + length < bytes and start + length or nil
+        pieces[#pieces + 1] = {
+            path = path, format = format, start = start, stop = stop, bytes = (stop or bytes) - start,
+        }
+    end
+end
+
+local function list_pieces(o)
+    local pieces, inputs, seen = {}, {}, {}
+    for _, pattern in ipairs(o.input) do
+        for _, path in ipairs(util.attempt(mx.io.file_list, pattern)) do
+            if not seen[path] then
+                local bytes, changed = mx.io.file_size(path)
+                seen[path] = true
+                inputs[#inputs + 1] = { path = path, bytes = bytes, changed = changed }
+                add_pieces(pieces, path, bytes, o)
+            end
+        end
+    end
+    return pieces, inputs
+end
+
+local function is_tokens(piece)
+    return piece.format == "bin" or piece.format == "hdf5"
+end
+
+-- What the tokens of a file are of, so far as it says so or they show it.
+local function origin_of(piece, o)
+    local reader <close> = util.attempt(mx.io.tokens_open, piece.path, piece.format)
+    local store = reader:store()
+    if store then
+        return store
+    end
+    local highest = o.vocab_size == 0 and util.attempt(reader.max, reader) or 0
+    return { vocab_size = highest + 1, bos = -1, eos = -1, tokenizer = "", fingerprint = "" }
+end
+
+-- What the tokens of the result are of: {vocab_size =, bos =, eos =, tokenizer =, fingerprint =}. Files that say by
+-- which tokenizer they were made must have the same one.
+local function origin(o, pieces, own)
+    local found, from = nil, nil
+    local size = 1
+    for _, piece in ipairs(pieces) do
+        local this = is_tokens(piece) and origin_of(piece, o) or own
+        size = math.max(size, this.vocab_size)
+        if this.fingerprint ~= "" then
+            if found and found.fingerprint ~= this.fingerprint then
+                util.refuse("%s was made by another tokenizer (%s) than %s (%s): prepare it again from its texts",
+                    piece.path, this.tokenizer, from, found.tokenizer)
+            end
+            found, from = found or this, from or piece.path
+        end
+    end
+    found = found or { bos = -1, eos = -1, tokenizer = "", fingerprint = "" }
+    if o.vocab_size > 0 and o.vocab_size < size then
+        util.refuse("vocab_size=%d: the tokenizer has %d ids", o.vocab_size, size)
+    end
+    return {
+        vocab_size = o.vocab_size > 0 and o.vocab_size or size, bos = found.bos, eos = found.eos,
+        tokenizer = found.tokenizer, fingerprint = found.fingerprint,
+    }
+end
+
+local function fingerprint(path)
+    if path == "" or path == "bytes" then
+        return "bytes"
+    end
+    local file = mx.io.exists(path .. "/tokenizer.json") and path .. "/tokenizer.json" or path
+    return ("crc32c:%08x"):format(mx.io.checksum(util.attempt(mx.io.read_file, file)))
+end
+
+local function check_options(o)
+    if #o.input == 0 then
+        util.refuse("input= is missing: files, folders or patterns, with commas between them")
+    elseif o.out == "" then
+        util.refuse("out=FILE.h5 is missing: the token store to write")
+    elseif not util.contains(FORMATS, o.format) then
+        util.refuse("format=%s: expected one of %s", o.format, table.concat(FORMATS, ", "))
+    elseif o.on_error ~= "stop" and o.on_error ~= "skip" then
+        util.refuse("on_error=%s: expected stop or skip", o.on_error)
+    elseif o.piece_mib < 1 or o.max_document_mib < 1 then
+        util.refuse("piece_mib, max_document_mib: expected at least 1")
+    elseif o.vocab_size < 0 or o.document_token < -1 then
+        util.refuse("vocab_size, document_token: expected a number that is not negative")
+    elseif mx.io.exists(o.out) then
+        util.refuse("%s is there already: remove it, or choose another out=", o.out)
+    end
+end
+
+local function check_special(o, tokenizer)
+    for _, which in ipairs({ "bos", "eos" }) do
+        if o["add_" .. which] and not tokenizer[which] then
+            util.refuse("add_%s=true: the tokenizer %s has no %s", which, o.tokenizer, which:upper())
+        end
+    end
+end
+
+-- All that the result depends on: what goes on must have begun with the same.
+local function make_plan(o, tokenizer)
+    local pieces, inputs = list_pieces(o)
+    local plan = { pieces = mx.io.array(pieces), inputs = mx.io.array(inputs) }
+    plan.origin = origin(o, pieces, {
+        vocab_size = tokenizer.vocab_size, bos = tokenizer.bos or -1, eos = tokenizer.eos or -1,
+        tokenizer = o.tokenizer, fingerprint = fingerprint(o.tokenizer),
+    })
+    for _, name in ipairs({ "field", "separator", "document_token", "add_bos", "add_eos", "on_error",
+        "max_document_mib" }) do
+        plan[name] = o[name]
+    end
+    return plan
+end
+
+-- Stores the plan in the folder of the parts; what is there already must be the same.
+local function settle_plan(plan, folder, out)
+    local path, text = folder .. "/plan.json", mx.io.json_encode(plan)
+    if mx.io.exists(path) then
+        if util.attempt(mx.io.read_file, path) ~= text then
+            util.refuse("%s has parts of another preparation (other input, or other options): remove that folder, or "
+                .. "choose another out= than %s", folder, out)
+        end
+        return
+    end
+    util.attempt(mx.io.mkdir_p, folder)
+    util.attempt(mx.io.check_writable, out)
+    util.attempt(mx.io.write_file_atomic, path, text)
+end
+
+-- ---- documents ----
+
+-- The line at a byte of the text, from 1; only for messages.
+local function line_at(path, offset)
+    local lines, text = 0, mx.io.text_open(path, { separator = "\n", limit = 1 << 40 })
+    while text:next() and text:offset() <= offset do
+        lines = lines + 1
+    end
+    return lines
+end
+
+-- The text in a JSON line; nil and what is wrong with it.
+local function field_of(line, field)
+    local read, object = pcall(mx.io.json_decode, line, "JSON")
+    if not read then
+        return nil, (tostring(object):gsub("^.-JSON:%d+:(%d+): ", "column %1: "))
+    elseif type(object) ~= "table" or type(object[field]) ~= "string" then
+        local keys = type(object) == "table" and #object == 0 and util.sorted_keys(object) or {}
+        return nil, ("no string '%s' in it (it has: %s)"):format(field, table.concat(keys, ", "))
+    end
+    return object[field]
+end
+
+-- The text of a piece of the input; nil for one that is to be left out, with what is wrong with it if anything is.
+local function text_of(piece, raw, o)
+    local text, wrong = raw, nil
+    if piece.format == "jsonl" then
+        if not raw:find("%S") then
+            return nil
+        end
+        text, wrong = field_of(raw, o.field)
+    end
+    if text then
+        local valid, at = utf8.len(text)
+        if not valid then
+            return nil, ("invalid UTF-8 at byte %d of the document"):format(at)
+        end
+    end
+    return text, wrong
+end
+
+-- Separators come from the command line, where a newline is hard to write.
+local function separator_of(piece, o)
+    if piece.format == "jsonl" then
+        return "\n"
+    end
+    return (o.separator:gsub("\\(.)", function(c)
+        return ({ n = "\n", t = "\t", ["\\"] = "\\" })[c] or "\\" .. c
+    end))
+end
+
+-- Writes the documents of a piece of text. Returns how many were left out.
+local function write_text(part, piece, o, tokenizer, progress)
+    local text <close> = util.attempt(mx.io.text_open, piece.path, {
+        start = piece.start, stop = piece.stop, separator = separator_of(piece, o), limit = o.max_document_mib * MIB,
+    })
+    local special = { bos = o.add_bos, eos = o.add_eos }
+    local skipped = 0
+    local function next_piece()
+        return util.attempt(text.next, text)
+    end
+    for raw in next_piece do
+        local document, wrong = text_of(piece, raw, o)
+        if wrong and o.on_error == "stop" then
+            util.refuse("%s:%d: %s; on_error=skip leaves such documents out", piece.path,
+                line_at(piece.path, text:offset()), wrong)
+        elseif wrong then
+            skipped = skipped + 1
+        elseif document and document ~= "" then
+            local tokens = util.attempt(tokenizer.encode, tokenizer, document, special)
+            util.attempt(part.add, part, tokens)
+            tokens:release()
+        end
+        progress(text:consumed() - piece.start)
+    end
+    return skipped
+end
+
+local function part_path(folder, i)
+    return ("%s/part-%06d"):format(folder, i)
+end
+
+local function make_part(path, piece, plan, o, tokenizer, progress)
+    local part <close> = util.attempt(mx.io.token_part, path, plan.origin.vocab_size > 65536 and 4 or 2)
+    local skipped = 0
+    if is_tokens(piece) then
+        util.attempt(part.copy, part, piece.path, piece.format, o.document_token)
+    else
+        skipped = write_text(part, piece, o, tokenizer, progress)
+    end
+    util.attempt(part.commit, part, skipped)
+end
+
+-- ---- progress ----
+
+---@class mx.PrepareProgress
+local Progress = {}
+Progress.__index = Progress
+
+-- Rank 0 tells how far all are: what it has done of its piece, and the parts that are there.
+local function new_progress(plan, folder)
+    local total = 0
+    for _, piece in ipairs(plan.pieces) do
+        total = total + piece.bytes
+    end
+    local self = setmetatable({
+        plan = plan, folder = folder, total = total, started = mx.now(), told = mx.now(), there = {}, done = 0,
+        terminal = mx.rank() == 0 and mx.io.is_terminal(),
+    }, Progress)
+    self:look()
+    self.before = self.done -- by an earlier run
+    return self
+end
+
+function Progress:look()
+    for i, piece in ipairs(self.plan.pieces) do
+        if not self.there[i] and mx.io.exists(part_path(self.folder, i)) then
+            self.there[i] = true
+            self.done = self.done + piece.bytes
+        end
+    end
+end
+
+-- `bytes` of the piece that is under way are done.
+function Progress:tell(bytes)
+    local now = mx.now()
+    if mx.rank() > 0 or now - self.told < (self.terminal and PERIOD_S or 10 * PERIOD_S) then
+        return
+    end
+    self.told = now
+    self:look()
+    local done = self.done + bytes
+    local rate = math.max(done - self.before, 0) / (now - self.started)
+    local share = self.total > 0 and done / self.total or 1
+    local bar = ("#"):rep(math.floor(share * 24 + 0.5))
+    io.write(self.terminal and "\r" or "", ("[%-24s] %5.1f %%  %s of %s  %s/s  %s left  "):format(bar, 100 * share,
+        util.bytes(done), util.bytes(self.total), util.bytes(rate),
+        rate > 0 and util.duration((self.total - done) / rate) or "?"), self.terminal and "" or "\n")
+    io.flush()
+    self.wrote = self.terminal
+end
+
+function Progress:finish()
+    if self.wrote then
+        io.write("\n")
+    end
+end
+
+-- ---- all of it ----
+
+local function merge(plan, folder, o)
+    local paths, skipped = {}, 0
+    for i in ipairs(plan.pieces) do
+        paths[i] = part_path(folder, i)
+        skipped = skipped + util.attempt(mx.io.token_part_read, paths[i]).skipped
+    end
+    local tokens, documents = util.attempt(mx.io.token_parts_merge, paths, o.out, plan.origin)
+    for _, path in ipairs(mx.io.file_list(folder)) do
+        os.remove(path)
+    end
+    os.remove(folder)
+    return { tokens = tokens, documents = documents, skipped = skipped, vocab_size = plan.origin.vocab_size }
+end
+
+--- Prepares a corpus; goes on where an earlier call with the same options was killed. Refuses input that cannot be
+--- read, with its file and line. Collective.
+---@param o table of prepare.OPTIONS
+---@return {tokens: integer, documents: integer, skipped: integer, vocab_size: integer, input_bytes: integer}? summary
+---        on rank 0; nil elsewhere
+function prepare.run(o)
+    o = util.options(o, prepare.OPTIONS, "mx.prepare.run")
+    local tokenizer, folder = mx.tokenizer.open(o.tokenizer), o.out .. ".parts"
+    if mx.rank() == 0 then
+        check_options(o)
+        check_special(o, tokenizer)
+        settle_plan(make_plan(o, tokenizer), folder, o.out)
+    end
+    mx.comm_options { timeout_s = 0 } -- ranks wait for the one with the longest text
+    local plan = mx.io.json_decode(assert(mx.read_file(folder .. "/plan.json")), "plan.json")
+    local progress = new_progress(plan, folder)
+    for i = mx.rank() + 1, #plan.pieces, mx.ranks() do
+        local path = part_path(folder, i)
+        if not mx.io.exists(path) then
+            make_part(path, plan.pieces[i], plan, o, tokenizer, function(bytes)
+                progress:tell(bytes)
+            end)
+        end
+        progress:tell(0)
+    end
+    mx.barrier()
+    progress:finish()
+    local summary = nil
+    if mx.rank() == 0 then
+        summary = merge(plan, folder, o)
+        summary.input_bytes = progress.total
+    end
+    mx.barrier()
+    return summary
+end
+
+return prepare

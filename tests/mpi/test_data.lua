@@ -1,0 +1,141 @@
+-- ranks: 1 2 3 4
+-- Data on several ranks: a run reads the same sequences on any number of ranks, and takes the same steps with them,
+-- packed ones on a context axis too.
+
+local lu = require "luaunit"
+local mx = require "mx"
+
+TestData = {}
+
+local SEQUENCES = 12 -- of the run in a step: the ranks share them out
+
+-- The same file for all ranks: rank 0 writes it.
+local function make_store()
+    local path = ("/tmp/mxlua-test-data-%d.h5"):format(mx.ranks())
+    if mx.rank() == 0 then
+        local part = mx.io.token_part(path .. ".part", 2)
+        for d = 1, 90 do
+            local tokens = {}
+            for i = 1, 1 + (d * 53) % 200 do
+                tokens[i] = (d * 31 + i * i) % 256
+            end
+            part:add(mx.tensor(tokens, "i32"))
+        end
+        part:commit()
+        mx.io.token_parts_merge({ path .. ".part" }, path,
+            { vocab_size = 256, tokenizer = "bytes", fingerprint = "bytes" })
+        os.remove(path .. ".part")
+    end
+    mx.barrier()
+    return path
+end
+
+local function remove(path)
+    mx.barrier()
+    if mx.rank() == 0 then
+        os.remove(path)
+    end
+end
+
+local function config_of(path, ...)
+    return mx.config.load({ "model_name=tiny", "dataset_type=hdf5", "dataset_path=" .. path, "dtype=float32",
+        "max_target_length=96", ... })
+end
+
+local FIELDS = { "tokens", "targets", "segments", "positions", "mask" }
+
+-- The batch of all ranks put together, with what one rank would read.
+function TestData.test_ranks_read_what_one_rank_would()
+    local path = make_store()
+    for _, packing in ipairs({ "packing=true", "packing=false" }) do
+        local config = config_of(path, packing, "per_device_batch_size=" .. SEQUENCES // mx.ranks())
+        local own = mx.data.open(config, mx.train.mesh(config))
+        local alone = mx.data.open(config_of(path, packing, "per_device_batch_size=" .. SEQUENCES),
+            mx.mesh.plan(config, 1, 0))
+        lu.assertEquals(alone.parts, 1)
+        for k = 1, 20 do -- several epochs
+            if k == 13 then -- and a state of one goes on on the other
+                local state = alone:state()
+                lu.assertEquals(own:state(), state)
+                own = mx.data.open(config, mx.train.mesh(config))
+                own:restore(state)
+            end
+            local step <close> = mx.step()
+            local mine, all = own:next(), alone:next()
+            for _, field in ipairs(FIELDS) do
+                local part = mine[field]
+                lu.assertEquals(part == nil, all[field] == nil)
+                if part then
+                    local n = SEQUENCES // mx.ranks()
+                    local expected = mx.narrow(all[field], { dim = 1, start = mx.rank() * n + 1, length = n })
+                    lu.assertEquals(part:totable(), expected:totable())
+                end
+            end
+        end
+    end
+    remove(path)
+end
+
+-- Losses and gradient norms of a few steps.
+local function train(config, mesh)
+    local model = mx.models.new(config, mesh)
+    local data, optimizer = mx.data.open(config, mesh), mx.optim.new(config, model.params, model.parallel)
+    local losses, norms = {}, {}
+    for i = 1, 4 do
+        losses[i] = mx.train.gradients(model, data, 1)
+        norms[i] = optimizer:step()
+    end
+    return losses, norms
+end
+
+-- Meshes share sums out differently: f32, as in tests/mpi/test_mesh_training.lua.
+local function same_steps(path, packing, ...)
+    local config = config_of(path, packing, "per_device_batch_size=" .. SEQUENCES // mx.ranks(), ...)
+    local losses, norms = train(config, mx.train.mesh(config))
+    -- One rank's steps, taken by each rank for itself.
+    local whole = config_of(path, packing, "per_device_batch_size=" .. SEQUENCES)
+    local model, data = mx.models.new(whole), mx.data.open(whole, mx.mesh.plan(whole, 1, 0))
+    local optimizer = mx.optim.new(whole, model.params)
+    for i = 1, #losses do
+        local step <close> = mx.step()
+        local loss = model:loss(data:next())
+        mx.backward(loss)
+        lu.assertAlmostEquals(losses[i], loss:item(), 2e-5)
+        lu.assertAlmostEquals(norms[i], optimizer:step(), 2e-4)
+    end
+end
+
+-- Ranks have different numbers of targets that count: the mean is over all of them.
+function TestData.test_masked_targets_weigh_the_same_on_any_rank()
+    local path = make_store()
+    for _, packing in ipairs({ "packing=true", "packing=false" }) do
+        same_steps(path, packing, "ici_data_parallelism=-1", "ici_fsdp_parallelism=1")
+    end
+    remove(path)
+end
+
+function TestData.test_packed_sequences_on_a_context_axis()
+    if mx.ranks() == 3 then
+        return -- three parts do not divide the weights
+    end
+    local path = make_store()
+    for _, balance in ipairs({ "true", "false" }) do
+        same_steps(path, "packing=true", "ici_context_parallelism=" .. mx.ranks(), "ici_fsdp_parallelism=1",
+            "context_parallel_load_balance=" .. balance)
+    end
+    same_steps(path, "packing=true", "ici_tensor_sequence_parallelism=" .. math.min(2, mx.ranks()))
+    remove(path)
+end
+
+function TestData.test_packed_sequences_on_a_ring_are_refused()
+    if mx.ranks() == 1 then
+        return
+    end
+    local path = make_store()
+    local config = config_of(path, "ici_context_parallelism=" .. mx.ranks(), "ici_fsdp_parallelism=1",
+        "context_parallel_strategy=ring")
+    local opened, message = pcall(mx.data.open, config, mx.train.mesh(config))
+    lu.assertFalse(opened)
+    lu.assertStrContains(tostring(message), "context_parallel_strategy: ring knows no documents")
+    remove(path)
+end

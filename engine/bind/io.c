@@ -1,5 +1,5 @@
-/* mx.io: texts, files and logs for scripts; io_hdf5.c and io_tokens.c add the rest. Each function only translates;
- * engine/io does the work. */
+/* mx.io: texts, files and logs for scripts; io_hdf5.c, io_tokens.c and io_tokenizer.c add the rest. Each function only
+ * translates; engine/io does the work. */
 #include "bind/io.h"
 
 #include "bind/bind.h"
@@ -203,5 +203,6 @@ int mxl_open_io(lua_State *L)
     mxl_add_value_fields(L);
     mxl_add_hdf5_fields(L);
     mxl_add_tokens_fields(L);
+    mxl_add_tokenizer_fields(L);
     return 1;
 }

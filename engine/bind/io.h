@@ -8,7 +8,8 @@
 /* A metatable of that name with the metamethods `meta`, and `methods` behind __index. */
 void mxl_new_class(lua_State *L, const char *name, const luaL_Reg *meta, const luaL_Reg *methods);
 
-void mxl_add_hdf5_fields(lua_State *L);   /* h5_write h5_writer h5_read h5_open h5_info */
-void mxl_add_tokens_fields(lua_State *L); /* tokens_open */
+void mxl_add_hdf5_fields(lua_State *L);      /* h5_write h5_writer h5_read h5_open h5_info */
+void mxl_add_tokens_fields(lua_State *L);    /* tokens_open */
+void mxl_add_tokenizer_fields(lua_State *L); /* tokenizer_open tokenizer_parse */
 
 #endif

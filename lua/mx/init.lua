@@ -8,7 +8,7 @@ local remat = require "mx.remat"
 local MODULES = {
     "bench", "bench_published", "collectives", "config", "data", "fit", "flops", "generate", "host", "kernels", "mesh",
     "metrics", "models", "nn", "optim", "parallel", "plan", "policies", "profiler", "report", "repro", "roofline",
-    "sim", "train", "util",
+    "sim", "tokenizer", "train", "util",
 }
 
 local mx = {}

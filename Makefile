@@ -10,7 +10,7 @@ endif
 VERSION = 0.1.0
 CC = $(firstword $(wildcard /usr/bin/ccache)) $(firstword $(wildcard /usr/bin/mpicc.mpich) mpicc)
 MPIRUN = $(firstword $(wildcard /usr/bin/mpirun.mpich) mpirun)
-PACKAGES = lua5.4 openblas yaml-0.1 hdf5-mpich jansson libpcre2-8 zlib libzstd
+PACKAGES = lua5.4 openblas yaml-0.1 hdf5-mpich jansson libpcre2-8 libutf8proc zlib libzstd
 WARNINGS = -Wall -Wextra -Werror -Wno-format-truncation -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
 OPTIMIZE ?= -O3 -g
 

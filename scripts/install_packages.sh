@@ -8,7 +8,8 @@
 set -eu
 
 packages_build="gcc libc6-dev make pkg-config lua5.4 liblua5.4-dev libopenblas-openmp-dev libyaml-dev mpich libmpich-dev
-libhdf5-mpich-dev libjansson-dev libpcre2-dev zlib1g-dev libzstd-dev"
+libhdf5-mpich-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev
+libzstd-dev"
 packages_test="lua-unit"
 packages_slurm="slurmctld slurmd slurm-client munge"
 packages_lint="clang-format clang-tidy libomp-14-dev lua-check"

@@ -1,7 +1,5 @@
-/* mx.io: texts, files and logs for scripts; the files io_*.c add the rest. Each function only translates;
- * engine/io does the work. */
-/* mx.io: texts, files and logs for scripts; io_hdf5.c, io_tokens.c and io_weights.c add the rest. Each function only
- * translates; engine/io does the work. */
+/* mx.io: texts, files and logs for scripts; the files io_*.c add the rest. Each function only translates; engine/io
+ * does the work. */
 #include "bind/io.h"
 
 #include "bind/bind.h"

@@ -26,7 +26,7 @@ static mx_status make_bytes(mx_tokenizer *t)
         MX_TRY(mx_pieces_set(&t->vocabulary, i, &byte, 1));
         MX_TRY(mx_pieces_set(&t->decoded, i, &byte, 1));
     }
-    return mx_pieces_index(&t->vocabulary, NULL);
+    return mx_pieces_index(&t->vocabulary);
 }
 
 static mx_status encode_bytes(const char *text, size_t bytes, mx_ids *ids)
@@ -42,10 +42,18 @@ static mx_status encode_bytes(const char *text, size_t bytes, mx_ids *ids)
 mx_status mx_tokenizer_parse(const char *json, size_t bytes, const char *name, mx_tokenizer **out)
 {
     mx_value root;
+    mx_tokenizer *t;
     *out = NULL;
     MX_TRY(mx_json_parse(json, bytes, name, &root));
+    mx_status status = new_tokenizer(&t);
+    if (status == MX_OK)
+        status = mx_tokenizer_read(t, &root, name);
     mx_value_free(&root);
-    return mx_fail(MX_ERR_VALUE, "%s: only the tokenizer \"bytes\" is there", name);
+    if (status == MX_OK)
+        *out = t;
+    else
+        mx_tokenizer_close(t);
+    return status;
 }
 
 mx_status mx_tokenizer_open(const char *path, mx_tokenizer **out)
@@ -75,6 +83,19 @@ void mx_tokenizer_close(mx_tokenizer *t)
         return;
     mx_pieces_free(&t->vocabulary);
     mx_pieces_free(&t->decoded);
+    mx_norms_free(&t->norms);
+    mx_added_set_free(&t->raw);
+    mx_added_set_free(&t->normalized);
+    for (int i = 0; i < t->n_steps; i++) {
+        mx_pattern_free(t->step[i].pattern);
+        mx_bytes_free(&t->step[i].buffer);
+    }
+    for (int i = 0; i < t->n_decoders; i++) {
+        free(t->decoder[i].pattern);
+        free(t->decoder[i].content);
+    }
+    mx_bpe_free(&t->bpe);
+    mx_bytes_free(&t->repaired);
     mx_bytes_free(&t->scratch);
     free(t);
 }
@@ -126,11 +147,44 @@ mx_status mx_tokenizer_set_eos(mx_tokenizer *t, int64_t id)
 
 /* ---- encoding ---- */
 
+/* What lies between two tokens found before normalizing. */
+static mx_status encode_stretch(mx_tokenizer *t, const char *text, size_t bytes, bool at_start, mx_ids *ids)
+{
+    if (bytes == 0)
+        return MX_OK;
+    MX_TRY(mx_normalize(&t->norms, &text, &bytes));
+    for (size_t done = 0; done < bytes;) {
+        size_t start, end;
+        int32_t id;
+        MX_TRY(mx_added_next(&t->normalized, text, bytes, done, &start, &end, &id));
+        MX_TRY(mx_split(t, 0, text + done, start - done, at_start && done == 0, ids));
+        if (id >= 0)
+            MX_TRY(mx_ids_put(ids, id));
+        done = end;
+    }
+    return MX_OK;
+}
+
+static mx_status encode_text(mx_tokenizer *t, const char *text, size_t bytes, mx_ids *ids)
+{
+    MX_TRY(mx_utf8_repair(&text, &bytes, &t->repaired));
+    for (size_t done = 0; done < bytes;) {
+        size_t start, end;
+        int32_t id;
+        MX_TRY(mx_added_next(&t->raw, text, bytes, done, &start, &end, &id));
+        MX_TRY(encode_stretch(t, text + done, start - done, done == 0, ids));
+        if (id >= 0)
+            MX_TRY(mx_ids_put(ids, id));
+        done = end;
+    }
+    return MX_OK;
+}
+
 static mx_status encode(mx_tokenizer *t, const char *text, size_t bytes, int flags, mx_ids *ids)
 {
     if (flags & MX_ENCODE_BOS && t->bos >= 0)
         MX_TRY(mx_ids_put(ids, t->bos));
-    MX_TRY(encode_bytes(text, bytes, ids));
+    MX_TRY(t->is_bytes ? encode_bytes(text, bytes, ids) : encode_text(t, text, bytes, ids));
     if (flags & MX_ENCODE_EOS && t->eos >= 0)
         MX_TRY(mx_ids_put(ids, t->eos));
     return MX_OK;

@@ -1,6 +1,6 @@
 /* What the files of the tokenizer share. tokenizer.h says what it does; here is how a text goes through:
  *
- *   tokenizer_encode.c     text -> added tokens and stretches between them (tokenizer_added.c)
+ *   tokenizer.c            text -> added tokens and stretches between them (tokenizer_added.c)
  *   tokenizer_normalize.c  a stretch -> its normal form
  *   tokenizer_split.c      -> words, by the steps of the pre-tokenizer (patterns: tokenizer_pattern.c)
  *   tokenizer_bpe.c        a word -> ids
@@ -50,8 +50,7 @@ typedef struct mx_pieces {
 /* Sets piece `id`, which must be a hole or beyond the count. */
 mx_status mx_pieces_set(mx_pieces *pieces, int64_t id, const char *text, size_t bytes);
 
-/* Builds the table of those pieces that `take` allows (NULL: all). */
-mx_status mx_pieces_index(mx_pieces *pieces, bool (*take)(const mx_piece *piece));
+mx_status mx_pieces_index(mx_pieces *pieces); /* builds the table; of equal texts the first is found */
 int32_t mx_pieces_find(const mx_pieces *pieces, const char *text, size_t bytes); /* -1: not there */
 void mx_pieces_free(mx_pieces *pieces);
 
@@ -66,14 +65,218 @@ static inline const char *mx_piece_text(const mx_pieces *pieces, const mx_piece 
 
 uint64_t mx_hash_bytes(const char *text, size_t bytes);
 
+/* ---- UTF-8 (tokenizer_utf8.c) ---- */
+
+/* The character that a text begins with, at least one byte: its code and length. What is no character gives -1 and the
+ * length of its longest part that could begin one, at least 1. */
+int32_t mx_utf8_read(const char *text, size_t bytes, int *length);
+int mx_utf8_write(int32_t code, char to[4]);
+bool mx_is_white_space(int32_t code); /* White_Space of Unicode */
+
+/* The text itself, or in `copy` the text with U+FFFD for what is no UTF-8. */
+mx_status mx_utf8_repair(const char **text, size_t *bytes, mx_bytes *copy);
+
+/* The letters that a byte-level tokenizer spells bytes with. */
+int32_t mx_byte_letter(int byte);
+int mx_letter_byte(int32_t code); /* -1: no such letter */
+
+/* Appends the bytes that letters stand for; with any other letter among them, the text as it is. */
+mx_status mx_letters_to_bytes(const char *text, size_t bytes, mx_bytes *to, bool *are_letters);
+
+/* ---- patterns: regular expressions in Oniguruma's syntax, as the reference reads them (tokenizer_pattern.c) ---- */
+
+typedef struct mx_pattern mx_pattern;
+
+/* literal: the text as it is. */
+mx_status mx_pattern_compile(const char *text, size_t bytes, bool literal, mx_pattern **out);
+void mx_pattern_free(mx_pattern *pattern); /* NULL is allowed */
+
+typedef struct mx_search { /* of a valid UTF-8 text; the rest zero at the start */
+    const char *text;
+    size_t bytes, at, last;
+    bool any;
+} mx_search;
+
+/* The next match, from search->at on; *found false at the end. */
+mx_status mx_pattern_next(mx_pattern *pattern, mx_search *search, size_t *start, size_t *end, bool *found);
+
+/* ---- normal forms (tokenizer_normalize.c) ---- */
+
+typedef enum mx_norm_kind {
+    MX_NORM_NFC,
+    MX_NORM_NFD,
+    MX_NORM_NFKC,
+    MX_NORM_NFKD,
+    MX_NORM_REPLACE,
+    MX_NORM_PREPEND
+} mx_norm_kind;
+
+typedef struct mx_norm {
+    mx_norm_kind kind;
+    mx_pattern *pattern; /* of Replace */
+    char *content;       /* of Replace and Prepend */
+    size_t bytes;
+} mx_norm;
+
+typedef struct mx_norms {
+    mx_norm *step;
+    int count;
+    uint8_t *inert; /* for NFC: a bit for each code that it neither changes nor joins to the one before; NULL: no NFC */
+    mx_bytes buffer[2];
+} mx_norms;
+
+/* Replaces *text by its normal form, which is in one of the buffers until the next call, or is *text itself. */
+mx_status mx_normalize(mx_norms *norms, const char **text, size_t *bytes);
+mx_status mx_norms_prepare(mx_norms *norms); /* once all steps are there */
+void mx_norms_free(mx_norms *norms);
+
+/* ---- added tokens (tokenizer_added.c) ---- */
+
+typedef struct mx_added {
+    char *content;
+    size_t bytes;
+    int32_t id;
+    int order;
+    bool special, normalized, lstrip, rstrip, single_word;
+} mx_added;
+
+typedef struct mx_added_set { /* sorted by content */
+    mx_added *token;
+    int count;
+    int first[257];   /* the tokens that begin with byte b: from first[b] to first[b + 1] */
+    mx_pattern *word; /* a character of a word; NULL: no token is single_word */
+} mx_added_set;
+
+/* Takes over the contents; of equal ones the first in order stays. */
+mx_status mx_added_set_make(mx_added_set *set, const mx_added *tokens, int count);
+void mx_added_set_free(mx_added_set *set);
+
+/* The next added token in a text, from `from` on: *id is -1 when there is none, and *start is then the end. */
+mx_status mx_added_next(mx_added_set *set, const char *text, size_t bytes, size_t from, size_t *start, size_t *end,
+                        int32_t *id);
+
+/* ---- the steps of the pre-tokenizer (tokenizer_split.c) ---- */
+
+typedef enum mx_behavior {
+    MX_ISOLATED,
+    MX_REMOVED,
+    MX_MERGED_WITH_PREVIOUS,
+    MX_MERGED_WITH_NEXT,
+    MX_CONTIGUOUS
+} mx_behavior;
+typedef enum mx_step_kind { MX_STEP_SPLIT, MX_STEP_PREFIX_SPACE, MX_STEP_METASPACE } mx_step_kind;
+typedef enum mx_prepend { MX_PREPEND_NEVER, MX_PREPEND_FIRST, MX_PREPEND_ALWAYS } mx_prepend;
+
+typedef struct mx_step {
+    mx_step_kind kind;
+    mx_pattern *pattern; /* of a split */
+    mx_behavior behavior;
+    bool invert;
+    mx_prepend prepend; /* of Metaspace */
+    char mark[4];       /* what it puts in place of a space */
+    int mark_bytes;
+    mx_bytes buffer;
+} mx_step;
+
+/* Cuts a text into words and appends their ids. at_start: the text is the start of what was given to encode. */
+mx_status mx_split(mx_tokenizer *tokenizer, int step, const char *text, size_t bytes, bool at_start, mx_ids *ids);
+
+/* ---- the model (tokenizer_bpe.c) ---- */
+
+typedef struct mx_pair_slot {
+    uint64_t pair; /* left << 32 | right */
+    int32_t rank;  /* -1: free */
+} mx_pair_slot;
+
+typedef struct mx_word_slot mx_word_slot;
+
+typedef struct mx_bpe {
+    mx_pair_slot *pair; /* a hash table of the merges */
+    size_t mask;
+    int32_t *result; /* what a merge gives, by rank */
+    int64_t n_merges;
+    bool byte_level, byte_fallback, fuse_unk, ignore_merges;
+    mx_pieces words; /* byte-level with ignore_merges: the vocabulary as bytes */
+    bool at_marks;   /* a text may be cut before each U+2581 that follows another character: no merge crosses that */
+    int32_t unk;     /* -1: what the vocabulary lacks is left out */
+    int32_t byte_id[256];                   /* byte-level: of each byte; else: of <0x00> ... <0xFF>; -1: none */
+    int32_t *char_id;                       /* not byte-level: of the first 65,536 characters */
+    mx_word_slot *cache;                    /* of short words */
+    int32_t *work, *next, *previous, *rank; /* for a long word */
+    uint64_t *heap;
+    size_t room; /* of these, in symbols */
+} mx_bpe;
+
+/* The merges in the order of their rank, as pairs of ids and what they give. */
+mx_status mx_bpe_set_merges(mx_bpe *bpe, const int32_t (*merges)[3], int64_t count);
+mx_status mx_bpe_prepare(mx_tokenizer *tokenizer); /* once vocabulary and merges are there */
+mx_status mx_bpe_encode(mx_tokenizer *tokenizer, const char *word, size_t bytes, mx_ids *ids);
+void mx_bpe_free(mx_bpe *bpe);
+
+/* ---- the decoder (tokenizer_decode.c) ---- */
+
+typedef enum mx_decoder_kind {
+    MX_DECODE_REPLACE,
+    MX_DECODE_BYTE_FALLBACK,
+    MX_DECODE_BYTE_LEVEL,
+    MX_DECODE_METASPACE,
+    MX_DECODE_STRIP,      /* of each token */
+    MX_DECODE_STRIP_START /* of the text */
+} mx_decoder_kind;
+
+typedef struct mx_decoder {
+    mx_decoder_kind kind;
+    char *pattern, *content; /* of Replace; the character of Metaspace and Strip is the pattern */
+    int start, stop;         /* of Strip */
+    bool prepended;          /* of Metaspace: the first token loses its marks */
+} mx_decoder;
+
+mx_status mx_decoder_prepare(mx_tokenizer *tokenizer); /* fills tokenizer->decoded */
+
 /* ---- the tokenizer ---- */
+
+enum { MX_STEPS = 16 }; /* at most, of each kind: a file is not believed to need more */
 
 struct mx_tokenizer {
     mx_pieces vocabulary; /* as the file spells them; flags say where they come from */
-    mx_pieces decoded;    /* what each gives when decoded, but for the start of a text */
+    mx_pieces decoded;    /* what each gives when decoded */
     int32_t bos, eos;
     bool is_bytes;
+    bool first_differs; /* the first token of a text is decoded otherwise */
+    bool spaced;        /* there is no decoder: a space stands between tokens */
+    bool fused;         /* by its decoders: what comes after them sees the whole text */
+    mx_norms norms;
+    mx_added_set raw, normalized; /* found before and after normalizing */
+    mx_step step[MX_STEPS];
+    int n_steps;
+    mx_bpe bpe;
+    mx_decoder decoder[MX_STEPS];
+    int n_decoders;
+    mx_bytes repaired;
     mx_bytes scratch; /* of mx_tokenizer_stream */
 };
+
+/* ---- reading tokenizer.json (tokenizer_read.c, tokenizer_read_steps.c) ---- */
+
+typedef struct mx_source {
+    const char *name, *part; /* for messages: the file, and the part of it that is being read */
+} mx_source;
+
+mx_status mx_tokenizer_read(mx_tokenizer *tokenizer, const mx_value *root, const char *name);
+mx_status mx_read_normalizer(mx_tokenizer *tokenizer, const mx_value *value, mx_source source);
+mx_status mx_read_pre_tokenizer(mx_tokenizer *tokenizer, const mx_value *value, mx_source source);
+mx_status mx_read_decoder(mx_tokenizer *tokenizer, const mx_value *value, mx_source source);
+
+/* A field that must be there, of this kind. */
+mx_status mx_field(mx_source source, const mx_value *map, const char *key, mx_kind kind, const mx_value **out);
+mx_status mx_field_bool(mx_source source, const mx_value *map, const char *key, bool standard, bool *out);
+
+/* The field "type" of a component; MX_ERR_VALUE when that is no map with one. */
+mx_status mx_field_type(mx_source source, const mx_value *map, const char **out);
+
+/* Calls read for each element of the field `key` of a Sequence. */
+typedef mx_status (*mx_read_part)(mx_tokenizer *tokenizer, const mx_value *value, mx_source source);
+mx_status mx_read_sequence(mx_tokenizer *tokenizer, const mx_value *map, const char *key, mx_source source,
+                           mx_read_part read);
 
 #endif

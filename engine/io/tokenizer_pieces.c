@@ -103,7 +103,7 @@ static int32_t *find_slot(const mx_pieces *p, const char *text, size_t bytes)
     }
 }
 
-mx_status mx_pieces_index(mx_pieces *p, bool (*take)(const mx_piece *piece))
+mx_status mx_pieces_index(mx_pieces *p)
 {
     size_t size = 16;
     while (size < 2 * (size_t)p->count)
@@ -116,7 +116,7 @@ mx_status mx_pieces_index(mx_pieces *p, bool (*take)(const mx_piece *piece))
     memset(p->slot, 0xff, size * sizeof *p->slot);
     for (int64_t id = 0; id < p->count; id++) {
         const mx_piece *piece = mx_pieces_get(p, id);
-        if (!piece || (take && !take(piece)))
+        if (!piece)
             continue;
         int32_t *slot = find_slot(p, mx_piece_text(p, piece), (size_t)piece->bytes);
         if (*slot < 0)

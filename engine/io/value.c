@@ -47,7 +47,7 @@ mx_status mx_value_set_string(mx_value *value, const char *text, size_t length)
 mx_status mx_value_append(mx_value *container, const char *key, mx_entry **out)
 {
     if (container->count == container->room) {
-        size_t room = container->room ? 2 * container->room : 8;
+        size_t room = container->room ? 2 * container->room : 2;
         mx_entry *entries = realloc(container->entries, room * sizeof *entries);
         if (!entries)
             return mx_fail(MX_ERR_MEMORY, "out of memory for %zu values", room);

@@ -6,8 +6,8 @@ local core = require "mx.core"
 local remat = require "mx.remat"
 
 local MODULES = {
-    "bench", "bench_published", "checkpoint", "collectives", "config", "data", "fit", "flops", "generate", "guard",
-    "host", "kernels", "mesh", "metrics", "models", "nn", "optim", "parallel", "plan", "policies", "profiler",
+    "bench", "bench_published", "checkpoint", "collectives", "config", "data", "evaluate", "fit", "flops", "generate",
+    "guard", "host", "kernels", "mesh", "metrics", "models", "nn", "optim", "parallel", "plan", "policies", "profiler",
     "report", "repro", "roofline", "run", "sim", "tensorboard", "train", "util", "weights",
 }
 

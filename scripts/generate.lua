@@ -2,7 +2,8 @@
 --
 --     build/mxlua scripts/generate.lua parameters=checkpoints/tiny/parameters.h5 prompt="Once upon a time"
 --
--- parameters   a file that scripts/train.lua saved; the model's config comes with it
+-- parameters   what scripts/train.lua saved, a folder of a Hugging Face model, or a .safetensors or .gguf file; the
+--              model's config comes with it
 -- prompt       text for a model of bytes (a vocabulary of 256), else token ids: prompt=15496,995
 -- tokens       how many to add
 -- temperature  logits are divided by it; 0 always takes the likeliest
@@ -17,16 +18,11 @@ local o = mx.config.options(arg, {
     parameters = "", prompt = "", tokens = 200, temperature = 0.8, top_k = 0, top_p = 1.0, seed = 0,
 })
 if o.parameters == "" then
-    util.refuse("parameters=FILE is missing: a parameters.h5 that scripts/train.lua saved")
+    util.refuse("parameters=PATH is missing: what scripts/train.lua saved, a folder of a Hugging Face model, or a "
+        .. ".gguf file")
 end
 
-local _, stored = util.attempt(mx.io.h5_info, o.parameters)
-if not stored.config then
-    util.refuse("%s has no config: it was not saved by scripts/train.lua", o.parameters)
-end
-local config = mx.config.load({}, { stored = stored.config, stored_name = o.parameters })
-local model = mx.models.new(config)
-mx.nn.load(model.params, o.parameters)
+local model, config = mx.weights.model(o.parameters, { mesh = false })
 local bytes = config.vocab_size == 256
 
 local prompt = bytes and { o.prompt:byte(1, -1) } or {}

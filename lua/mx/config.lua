@@ -91,6 +91,11 @@ local RULES = {
     -- Of scripts, beside base.yml.
     bench_seconds = { min = 1 },
     tokens = { min = 1 },
+    context_length = { min = 0 },
+    stride = { min = 0 },
+    batch = { min = 1 },
+    max_tokens = { min = 0 },
+    format = { choices = { "auto", "text", "bin", "hdf5" } },
     model = { choices = { "", "gpt2-124m", "llama2-7b", "llama3-8b", "16b", "32b", "128b" } },
     temperature = { min = 0 },
     top_k = { min = 0 },
@@ -457,7 +462,7 @@ end
 local function choose_model(values, ...)
     local name, where = find_early("model_name", values, ...)
     local parameters = find_early("load_parameters_path", values, ...)
-    if name == "default" and parameters ~= "" then
+    if name == "default" and parameters ~= "" and mx.io.exists(parameters) then
         apply_file(values, parameters, mx.weights.config(parameters), {})
     else
         apply_model(values, name, where)

@@ -54,13 +54,13 @@ end
 --- Says how far a long piece of work is, every two seconds: call it with what is done. On rank 0.
 ---@param what string
 ---@param total integer
----@return fun(done: integer)
+---@return fun(done: integer, more: string?)
 function metrics.progress(what, total)
     local last = mx.now()
-    return function(done)
+    return function(done, more)
         if mx.now() - last >= 2 and done < total then
             last = mx.now()
-            mx.metrics.say("%s: %d of %d (%.0f %%)", what, done, total, 100 * done / total)
+            metrics.say("%s: %d of %d (%.0f %%)%s", what, done, total, 100 * done / total, more and ", " .. more or "")
         end
     end
 end

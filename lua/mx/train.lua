@@ -102,12 +102,14 @@ end
 --- put together at a time. Collective.
 ---@param config table
 ---@param model mx.Decoder
+---@param path? string parameters.h5 in the run's directory when not given
 ---@return string path
-function train.save(config, model)
-    local path, writer = train.directory(config) .. "/parameters.h5", nil
+function train.save(config, model, path)
+    path = path or train.directory(config) .. "/parameters.h5"
+    local writer
     mx.checkpoint.together(function()
         if mx.rank() == 0 then
-            mx.io.mkdir_p(train.directory(config))
+            mx.io.mkdir_p(path:match("^(.+)/[^/]*$") or ".")
             writer = mx.io.h5_writer(path)
         end
     end)

@@ -118,8 +118,8 @@ local function kind_of(path)
         end
     end
     if not mx.io.exists(path) then
-        util.refuse("there is no '%s': expected a folder of a Hugging Face model, a .safetensors, .gguf or .h5 file, or "
-            .. "what scripts/train.lua saved", path)
+        util.refuse("there is no '%s': expected a folder of a Hugging Face model, a .safetensors, .gguf or .h5 file, "
+            .. "or what scripts/train.lua saved", path)
     elseif not mx.io.exists(path .. "/.") then
         return "h5"
     elseif mx.io.exists(path .. "/index.json") then
@@ -237,7 +237,8 @@ end
 ---@param options? table further keys and their standard values: those of a script
 ---@return table
 function weights.load_config(path, words, options)
-    local kind, keys = kind_of(path), nil
+    local kind = kind_of(path)
+    local keys
     if OURS[kind] then
         local text = stored_config(path, kind) or util.refuse("%s has no config: it was not saved by scripts/train.lua "
             .. "or scripts/convert.lua", path)
@@ -388,31 +389,65 @@ function weights.model(path, o)
     return model, config
 end
 
+--- The dtype that weights are stored in, as the key weight_dtype has it: bfloat16 where all matrices are. Not
+--- collective.
+---@param path string
+---@return string
+function weights.dtype(path)
+    local kind = kind_of(path)
+    if OURS[kind] then
+        return mx.io.yaml_load(stored_config(path, kind) or "", path).weight_dtype or "float32"
+    end
+    local source <close> = weights.open(path)
+    for _, entry in pairs(source.tensors) do
+        if #entry.shape == 2 and entry.dtype ~= "bf16" then
+            return "float32"
+        end
+    end
+    return "bfloat16"
+end
+
 -- ---- the tokenizer ----
 
---- The tokenizer that comes with weights: of a folder its tokenizer.json, of a GGUF file what its metadata say. nil
---- where there is none. Not collective.
+-- The metadata of a GGUF file.
+local function metadata_of(path)
+    local file <close> = util.attempt(mx.io.weights_open, path)
+    return file:metadata()
+end
+
+--- Where the tokenizer is that comes with weights of other programs: a folder, or a GGUF file that has one. nil: there
+--- is none. Not collective.
+---@param path string
+---@return string?
+function weights.tokenizer_of(path)
+    local kind = kind_of(path)
+    if OURS[kind] then
+        return nil
+    elseif kind == "gguf" then
+        return metadata_of(path)["tokenizer.ggml.model"] and path or nil
+    end
+    local folder = kind == "folder" and path or folder_of(path)
+    return mx.io.exists(join(folder, "tokenizer.json")) and (folder == "" and "." or folder) or nil
+end
+
+--- The tokenizer that comes with weights: of a folder its tokenizer.json, of a GGUF file what its metadata say, of
+--- parameters of ours that of tokenizer_path. nil where there is none. Not collective.
 ---@param path string
 ---@return mx.Tokenizer?
 function weights.tokenizer(path)
-    local kind = kind_of(path)
-    if kind == "gguf" then
-        local file <close> = util.attempt(mx.io.weights_open, path)
-        local metadata = file:metadata()
-        if not metadata["tokenizer.ggml.model"] then
-            return nil
-        end
-        local json, special = gguf.tokenizer({ path = path, metadata = metadata })
-        local tokenizer = mx.tokenizer.from_json(json, path)
-        tokenizer:set_special(special.bos, special.eos)
-        tokenizer.add_bos = special.add_bos and special.bos ~= nil or false
-        tokenizer.add_eos = special.add_eos and special.eos ~= nil or false
-        return tokenizer
-    elseif OURS[kind] then
-        return nil
+    local kind, at = kind_of(path), weights.tokenizer_of(path)
+    if OURS[kind] then
+        local stored = mx.io.yaml_load(stored_config(path, kind) or "", path).tokenizer_path
+        return stored and stored ~= "" and mx.tokenizer.open(stored) or nil
+    elseif not at or kind ~= "gguf" then
+        return at and mx.tokenizer.open(at)
     end
-    local folder = kind == "folder" and path or folder_of(path)
-    return mx.io.exists(join(folder, "tokenizer.json")) and mx.tokenizer.open(folder == "" and "." or folder) or nil
+    local json, special = gguf.tokenizer({ path = path, metadata = metadata_of(path) })
+    local tokenizer = mx.tokenizer.from_json(json, path)
+    tokenizer:set_special(special.bos, special.eos)
+    tokenizer.add_bos = special.add_bos and special.bos ~= nil or false
+    tokenizer.add_eos = special.add_eos and special.eos ~= nil or false
+    return tokenizer
 end
 
 --- mx.weights.save(model, folder, options): weights_save.lua says how.

@@ -404,6 +404,7 @@ end
 function families.write(shape, family, dtype)
     local values = family == "gpt2" and to_gpt2(shape) or to_llama(shape, family)
     values.architectures, values.model_type = { CLASSES[family] }, family
+    values.bos_token_id, values.eos_token_id = mx.io.null, mx.io.null -- unless a tokenizer says more
     values.vocab_size, values.tie_word_embeddings = shape.vocab, shape.tied
     values.torch_dtype = dtype == "bf16" and "bfloat16" or "float32"
     return values

@@ -121,7 +121,7 @@ end
 local function add_tokenizer(from, folder, values)
     local theirs = (from:find("%.gguf$") and write_tokenizer or copy_tokenizer)(from, folder)
     for _, key in ipairs({ "bos_token_id", "eos_token_id", "pad_token_id" }) do
-        values[key] = theirs[key]
+        values[key] = theirs[key] or values[key]
     end
 end
 
@@ -150,12 +150,14 @@ local function save(model, folder, o)
     local dtype = o.dtype ~= "" and o.dtype or shape.weight_dtype
     local layout = families.layout(family, shape)
     local values = families.write(shape, family, dtype)
-    if mx.rank() == 0 then
-        check_folder(folder)
-        if o.tokenizer ~= "" then
-            add_tokenizer(o.tokenizer, folder, values)
+    mx.checkpoint.together(function()
+        if mx.rank() == 0 then
+            check_folder(folder)
+            if o.tokenizer ~= "" then
+                add_tokenizer(o.tokenizer, folder, values)
+            end
         end
-    end
+    end)
     local shards = shards_of(layout, o.max_shard_size, dtype == "bf16" and 2 or 4)
     local function file_of(i)
         return #shards == 1 and "model.safetensors" or ("model-%05d-of-%05d.safetensors"):format(i, #shards)

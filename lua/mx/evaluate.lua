@@ -1,0 +1,145 @@
+--- Loss and perplexity of a model on a text or a file of tokens.
+--
+-- The tokens are read in windows of `context`, each `stride` further on than the last; a token is scored once, in the
+-- first window that has it. With stride = context the first tokens of a window are scored without what is before them;
+-- a smaller stride gives every token at least context - stride tokens to go by, for as many times the work.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local evaluate = {}
+
+--- The windows over n tokens. Each has the position of its first input (from 0), how many inputs it has, and how many
+--- of its targets, the last ones, are scored; target i of a window is the token one after input i. Every token but the
+--- first is scored once.
+---@param n integer
+---@param context integer inputs of a window
+---@param stride integer 1 to context
+---@return {start: integer, length: integer, scored: integer}[]
+function evaluate.windows(n, context, stride)
+    local list, done = {}, 0 -- the last position that has been scored
+    local length = math.min(context, n - 1)
+    while done < n - 1 do
+        local last = math.min(done == 0 and length or done + stride, n - 1)
+        list[#list + 1] = { start = last - length, length = length, scored = last - done }
+        done = last
+    end
+    return list
+end
+
+-- One window's inputs, targets and mask: (1, S) each.
+local function row_of(tokens, window)
+    local S = window.length
+    local all = mx.narrow(tokens, { dim = 1, start = window.start + 1, length = S + 1 })
+    local mask = mx.arange({ n = S }):ge(S - window.scored)
+    return mx.narrow(all, { dim = 1, start = 1, length = S }), mx.narrow(all, { dim = 1, start = 2, length = S }),
+        mask:to("u8")
+end
+
+-- Windows first to last as a batch of B; where there are fewer, the rest counts nothing.
+local function batch_of(tokens, windows, first, B)
+    local S = windows[1].length
+    local batch = {
+        tokens = mx.zeros({ B, S }, "i32"), targets = mx.zeros({ B, S }, "i32"), mask = mx.zeros({ B, S }, "u8"),
+    }
+    for b = 1, B do
+        local window = windows[first + b - 1]
+        if window then
+            local inputs, targets, mask = row_of(tokens, window)
+            mx.write_slice(batch.tokens, inputs:view(1, S), { dim = 1, start = b })
+            mx.write_slice(batch.targets, targets:view(1, S), { dim = 1, start = b })
+            mx.write_slice(batch.mask, mask:view(1, S), { dim = 1, start = b })
+        end
+    end
+    return batch
+end
+
+-- The sum of a batch's losses, and over how many tokens, on this rank.
+local function score(model, batch)
+    local parallel = model.parallel
+    batch = parallel and parallel:batch_part(batch) or batch
+    local mask = parallel and parallel:embedded_part(batch.mask) or batch.mask
+    local count = mx.sum(mask:to("f32")):item()
+    local loss = model:loss(batch):item()
+    return count > 0 and loss * count or 0.0, count
+end
+
+--- The mean loss of a model over tokens, each but the first scored once. The model must have neither dropout nor z_loss
+--- (mx.evaluate.plain). Ranks share out the windows. Collective.
+---@param model mx.Decoder
+---@param tokens any (n) i32
+---@param o {context: integer, stride: integer, batch: integer} batch: windows of each rank in one pass
+---@return number loss in nats a token
+function evaluate.loss(model, tokens, o)
+    local windows = evaluate.windows(tokens:size(1), o.context, o.stride)
+    local part, parts = 0, 1
+    if model.parallel then
+        local axes = model.parallel.mesh.rules.activation_batch
+        part, parts = model.parallel.mesh:index(axes), model.parallel.mesh:size(axes)
+    end
+    local sum, count = 0.0, 0.0
+    local progress = mx.metrics.progress("windows", #windows)
+    mx.no_grad(function()
+        for first = 1, #windows, o.batch * parts do
+            mx.scope(function()
+                local loss, n = score(model, batch_of(tokens, windows, first + part * o.batch, o.batch))
+                sum, count = sum + loss, count + n
+            end)
+            progress(first + o.batch * parts - 1, count > 0 and ("loss %.4f"):format(sum / count) or nil)
+        end
+    end)
+    if mx.ranks() > 1 then
+        local totals = mx.all_reduce_(mx.tensor({ sum, count })):totable()
+        sum, count = totals[1], totals[2]
+    end
+    return sum / count
+end
+
+--- Makes a shape of mx.models.shape one that is only evaluated: without dropout and z_loss.
+---@param shape table
+function evaluate.plain(shape)
+    shape.dropout, shape.z_loss = 0, 0
+end
+
+-- The tokens of a file that are already numbers, or bytes for a model of bytes.
+local function read_tokens(path, format)
+    local reader <close> = util.attempt(mx.io.tokens_open, path, format)
+    return util.attempt(reader.read, reader, 0, reader:count()), reader:format()
+end
+
+--- The tokens of a file: of a text by the model's tokenizer, or bytes; else as the file has them. Not collective.
+---@param path string
+---@param o {format: string, tokenizer: mx.Tokenizer?, vocab: integer, max_tokens: integer} format: auto, text, bin or
+---       hdf5; max_tokens: from the start of the file, 0: all
+---@return any (n) i32
+---@return integer? bytes of the text that are scored, where that is known
+function evaluate.tokens(path, o)
+    local is_text = o.format == "text" or o.format == "auto" and not path:find("%.bin$") and not path:find("%.h5$")
+        and not path:find("%.hdf5$")
+    local tokens
+    if is_text and o.tokenizer then
+        local text = util.attempt(mx.io.read_file, path)
+        tokens = o.tokenizer:encode(text, { bos = o.tokenizer.add_bos, eos = false })
+    else
+        if is_text and o.vocab ~= 256 then
+            util.refuse("%s is a text, and the model has no tokenizer (its vocabulary has %d entries): give "
+                .. "tokenizer=FOLDER or a file of tokens", path, o.vocab)
+        end
+        tokens = read_tokens(path, is_text and "text" or o.format)
+    end
+    if o.max_tokens > 0 and tokens:size(1) > o.max_tokens then
+        tokens = mx.narrow(tokens, { dim = 1, start = 1, length = o.max_tokens })
+    end
+    local n = tokens:size(1)
+    if n < 2 then
+        util.refuse("%s has %d token%s: at least two are needed, one to go by and one to score", path, n,
+            n == 1 and "" or "s")
+    elseif mx.max(tokens):item() >= o.vocab then
+        util.refuse("%s has the token id %d, outside the model's vocabulary of %d", path, mx.max(tokens):item(),
+            o.vocab)
+    end
+    local scored = mx.narrow(tokens, { dim = 1, start = 2, length = n - 1 })
+    return tokens, o.tokenizer and #o.tokenizer:decode(scored) or is_text and n - 1 or nil
+end
+
+return evaluate

@@ -1,0 +1,48 @@
+-- Weights from one form to another:
+--
+--     build/mxlua scripts/convert.lua from=checkpoints/run/parameters.h5 to=out_dir      # to Hugging Face
+--     build/mxlua scripts/convert.lua from=SmolLM2-135M to=smol.h5                       # from there
+--     build/mxlua scripts/convert.lua from=model.gguf to=out_dir max_shard_size=2GB
+--
+-- from            what scripts/train.lua saved, a folder of a Hugging Face model (Llama, Mistral, Qwen2, Qwen3, GPT-2),
+--                 its .safetensors or .index.json file, or a .gguf file
+-- to              FILE.h5, or a folder for config.json and model.safetensors; one that holds a model is refused
+-- dtype           float32 or bfloat16; empty: bfloat16 where all matrices are, else float32
+-- max_shard_size  a larger model is stored in several files: 500MB, 5GB; 0: one file
+-- tokenizer       a folder whose tokenizer files are put beside the model, or a .gguf file that has one; empty: that of
+--                 `from`, where it has one
+--
+-- Several ranks (mpirun -n N) hold a part of the weights each.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local o = mx.config.options(arg, { from = "", to = "", dtype = "", max_shard_size = "5GB", tokenizer = "" })
+local UNITS = { [""] = 1, B = 1, KB = 1e3, MB = 1e6, GB = 1e9, TB = 1e12, KIB = 2 ^ 10, MIB = 2 ^ 20, GIB = 2 ^ 30 }
+local DTYPES = { float32 = "f32", bfloat16 = "bf16" }
+
+local number, unit = o.max_shard_size:match("^([%d.]+)%s*(%a*)$")
+local shard_bytes = tonumber(number) and UNITS[unit:upper()] and math.floor(tonumber(number) * UNITS[unit:upper()])
+local to_h5 = o.to:find("%.h5$") or o.to:find("%.hdf5$")
+if o.from == "" or o.to == "" then
+    util.refuse("expected from=PATH and to=PATH: FILE.h5, or a folder of a Hugging Face model")
+elseif o.dtype ~= "" and not DTYPES[o.dtype] then
+    util.refuse("dtype=%s: expected float32 or bfloat16", o.dtype)
+elseif not shard_bytes then
+    util.refuse("max_shard_size=%s: expected a number with a unit, such as 500MB or 5GB", o.max_shard_size)
+elseif to_h5 and o.tokenizer ~= "" then
+    util.refuse("tokenizer=%s has no effect: %s holds parameters only", o.tokenizer, o.to)
+end
+
+local dtype = o.dtype ~= "" and o.dtype or mx.weights.dtype(o.from)
+local model, config = mx.weights.model(o.from, { words = { "weight_dtype=" .. dtype } })
+mx.metrics.say("%s: %s parameters, %s", o.from, util.thousands(mx.models.count(model.shape)), dtype)
+if to_h5 then
+    mx.train.save(config, model, o.to)
+    mx.metrics.say("saved as %s", o.to)
+else
+    local tokenizer = o.tokenizer ~= "" and o.tokenizer or mx.weights.tokenizer_of(o.from) or ""
+    local family = mx.weights.save(model, o.to, { max_shard_size = shard_bytes, tokenizer = tokenizer })
+    mx.metrics.say("saved as %s, a model of the family %s%s", o.to, family,
+        tokenizer ~= "" and ", with its tokenizer" or "")
+end

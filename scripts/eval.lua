@@ -1,0 +1,72 @@
+-- Loss and perplexity of a model on a text or a file of tokens, on one rank or several:
+--
+--     build/mxlua scripts/eval.lua parameters=SmolLM2-135M file=book.txt
+--     mpirun -n 2 build/mxlua scripts/eval.lua parameters=model.gguf file=val.bin context_length=1024 stride=512
+--
+-- parameters   what scripts/train.lua saved, a folder of a Hugging Face model, or a .safetensors or .gguf file; the
+--              model's config comes with it, and its tokenizer where it has one
+-- file         a text (read by the tokenizer; by a model of bytes as bytes), a .bin file of uint16 tokens, or tokens in
+--              HDF5
+-- format       auto (by the ending: .bin, .h5, else text), text, bin or hdf5
+-- tokenizer    a tokenizer.json or a folder with one, where the parameters bring none
+-- context_length
+--              tokens that a token can go by at most; 0: what the model was made for, but at most 2048
+-- stride       tokens between the starts of two windows; 0: context_length. Smaller: more to go by, more work
+-- batch        windows of each rank in one pass
+-- max_tokens   from the start of the file; 0: all
+-- metrics_file a JSON object with the figures is written there
+--
+-- Any key of configs/base.yml may follow: dtype=float32, say, or how the ranks form a mesh (by default each scores
+-- windows of its own and stores its part of the weights).
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local OPTIONS = {
+    parameters = "", file = "", format = "auto", tokenizer = "", context_length = 0, stride = 0, batch = 4,
+    max_tokens = 0,
+}
+local path
+for _, word in ipairs(arg) do
+    path = word:match("^parameters=(.+)$") or path
+end
+if not path then
+    util.refuse("parameters=PATH is missing: what scripts/train.lua saved, a folder of a Hugging Face model, or a "
+        .. ".gguf file")
+end
+local model, config = mx.weights.model(path, { words = arg, options = OPTIONS, change = mx.evaluate.plain })
+if config.file == "" then
+    util.refuse("file=PATH is missing: a text or a file of tokens")
+end
+
+local shape = model.shape
+local most = shape.positions > 0 and shape.positions or math.huge
+local context = config.context_length > 0 and config.context_length or math.min(most, math.max(shape.max_length, 1), 2048)
+local stride = config.stride > 0 and config.stride or context
+if context > most then
+    mx.config.refuse(config, "context_length", "%d tokens, but the model has %d positions", context, most)
+elseif stride > context then
+    mx.config.refuse(config, "stride", "%d leaves tokens out: at most context_length = %d", stride, context)
+end
+
+local started = mx.now()
+local tokenizer = config.tokenizer ~= "" and mx.tokenizer.open(config.tokenizer) or mx.weights.tokenizer(path)
+local tokens, bytes = mx.evaluate.tokens(config.file, {
+    format = config.format, tokenizer = tokenizer, vocab = shape.vocab, max_tokens = config.max_tokens,
+})
+local n = tokens:size(1) - 1
+mx.metrics.say("%s: %s tokens%s, context %d, stride %d", config.file, util.thousands(n + 1),
+    bytes and (" of %s bytes"):format(util.thousands(bytes)) or "", math.min(context, n), stride)
+local loss = mx.evaluate.loss(model, tokens, { context = context, stride = stride, batch = config.batch })
+local seconds = mx.now() - started
+local bits = bytes and bytes > 0 and loss * n / math.log(2) / bytes or nil
+
+mx.metrics.say("loss %.4f a token, perplexity %.3f%s", loss, math.exp(loss),
+    bits and (", %.4f bits a byte"):format(bits) or "")
+mx.metrics.say("%s tokens in %s: %s a second", util.thousands(n), util.duration(seconds), util.thousands(n / seconds))
+if config.metrics_file ~= "" and mx.rank() == 0 then
+    util.attempt(mx.io.write_file_atomic, config.metrics_file, mx.io.json_encode {
+        parameters = path, file = config.file, loss = loss, perplexity = math.exp(loss), bits_per_byte = bits,
+        tokens = n, bytes = bytes, context_length = context, stride = stride, seconds = seconds, ranks = mx.ranks(),
+    } .. "\n")
+end

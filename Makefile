@@ -48,10 +48,11 @@ help:
 	@echo "make test       install what is missing, build, run all tests; ONLY=PATTERN runs a part of them"
 	@echo "make asan       the C and Lua tests again, under the address and undefined-behaviour sanitizers"
 	@echo "make tsan       tests of jobs and collectives under the thread sanitizer"
+	@echo "make fuzz       libFuzzer over every reader of files; ONLY=PATTERN, FUZZ_SECONDS=60 each"
 	@echo "make lint       clang-format, clang-tidy and luacheck; only what has changed since the last time"
 	@echo "make format     let clang-format rewrite the C files"
 	@echo "make packages   install what is missing for all of these"
-	@echo "make clean      remove build, build-asan and build-tsan"
+	@echo "make clean      remove build, build-asan, build-tsan and build-fuzz"
 	@echo
 	@echo "BUILD=DIR builds elsewhere, JOBS=N uses N processes, CFLAGS and LDFLAGS are added to ours,"
 	@echo "V=1 shows the commands."
@@ -125,6 +126,27 @@ tsan:
 	UCX_MEM_EVENTS=no OMP_NUM_THREADS=1 TSAN_OPTIONS='suppressions=$(CURDIR)/tests/tsan.supp halt_on_error=0 exitcode=66' \
 	TIME_FACTOR=10 MPIRUN=$(MPIRUN) setarch -R tests/run.sh build-tsan '$(or $(ONLY),$(TSAN_TESTS))'
 
+# libFuzzer over what reads other people's bytes: each tests/fuzz/fuzz_NAME.c from its corpus, for FUZZ_SECONDS.
+# Executables and what they find lie in build-fuzz/; the corpus in the repository stays as it is.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS = $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
+# engine/io and engine/core are instrumented, the rest is that of the ordinary build.
+FUZZ_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -w
+FUZZ_CC = $(lastword $(CC)) -cc=clang -std=gnu17 -O1 -g $(FUZZ_FLAGS) $(DEFINES) $(INCLUDES)
+FUZZ_OBJECTS = $(patsubst %.c,build-fuzz/%.o,$(filter engine/io/% engine/core/%,$(ENGINE_SOURCES)))
+
+fuzz:
+	@scripts/install_packages.sh build fuzz
+	@$(MAKE) $(FUZZ_TARGETS:%=build-fuzz/fuzz_%)
+	@BUILD=build-fuzz SECONDS=$(FUZZ_SECONDS) tests/fuzz/run.sh '$(ONLY)' $(FUZZ_TARGETS)
+
+build-fuzz/%.o: %.c
+	@mkdir -p $(@D)
+	$(call quiet,compile)$(FUZZ_CC) -fsanitize=fuzzer-no-link -MMD -MP -c -o $@ $<
+
+build-fuzz/fuzz_%: build-fuzz/tests/fuzz/fuzz_%.o $(FUZZ_OBJECTS) $(BUILD)/libmxlua.a
+	$(call quiet,link)$(FUZZ_CC) -fsanitize=fuzzer -o $@ $^ $(PACKAGE_LIBS) -lgomp -lm -ldl
+
 # ---- lint: a stamp for each file that passed; clang-tidy looks again when a header has changed ----
 
 C_FILES := $(sort $(shell find engine tests -name '*.c'))
@@ -160,8 +182,8 @@ format:
 	clang-format -i $(C_FILES) $(H_FILES)
 
 clean:
-	rm -rf $(BUILD) build-asan build-tsan
+	rm -rf $(BUILD) build-asan build-tsan build-fuzz
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
-.PHONY: all help tests test demo packages asan tsan lint lint-files format clean always
+-include $(shell find $(BUILD) build-fuzz -name '*.d' 2>/dev/null)
+.PHONY: all help tests test demo packages asan tsan fuzz lint lint-files format clean always
 .SECONDARY:

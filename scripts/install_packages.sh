@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that mxlua is built, tested and checked with.
 #
-#   scripts/install_packages.sh [--check] build|test|slurm|lint ...
+#   scripts/install_packages.sh [--check] build|test|slurm|fuzz|lint ...
 #
 # What is there already costs no more than a look. Where we may not install, the exact command is printed and the
 # exit status is 1. --check never installs.
@@ -12,6 +12,7 @@ libhdf5-mpich-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev
 libzstd-dev"
 packages_test="lua-unit"
 packages_slurm="slurmctld slurmd slurm-client munge"
+packages_fuzz="clang libclang-rt-dev libomp-dev"
 packages_lint="clang-format clang-tidy libomp-14-dev lua-check"
 
 check=
@@ -31,9 +32,10 @@ for group in "$@"; do
     build) wanted="$wanted $packages_build" ;;
     test) wanted="$wanted $packages_test" ;;
     slurm) wanted="$wanted $packages_slurm" ;;
+    fuzz) wanted="$wanted $packages_fuzz" ;;
     lint) wanted="$wanted $packages_lint" ;;
     *)
-        echo "usage: $0 [--check] build|test|slurm|lint ..." >&2
+        echo "usage: $0 [--check] build|test|slurm|fuzz|lint ..." >&2
         exit 1
         ;;
     esac

@@ -69,9 +69,10 @@ static void sample(const char *path, const char *format, bool packing)
 static void read_part(const char *path)
 {
     mx_part_about about;
-    mx_store_about store = {.vocab_size = 70000, .tokenizer = "", .fingerprint = ""};
+    mx_store_about store = {.tokenizer = "", .fingerprint = ""};
     if (mx_part_read_about(path, &about) != MX_OK)
         return;
+    store.vocab_size = about.token_bytes == 2 ? 300 : 70000;
     (void)mx_parts_merge(&path, 1, "/dev/shm/mxlua-fuzz-merged.h5", &store);
     unlink("/dev/shm/mxlua-fuzz-merged.h5");
 }

@@ -57,8 +57,10 @@ static source_list *open_sources(lua_State *L)
     luaL_argcheck(L, count >= 1 && count <= 10000, 1, "expected 1 to 10000 sources");
     list->tokens = calloc((size_t)count, sizeof(mx_tokens *));
     list->weights = calloc((size_t)count, sizeof *list->weights);
-    if (!list->tokens || !list->weights)
+    if (!list->tokens || !list->weights) {
         luaL_error(L, "out of memory for %d sources", (int)count);
+        return NULL; /* not reached */
+    }
     for (int i = 0; i < (int)count; i++)
         open_source(L, list, i);
     lua_pop(L, 1);

@@ -114,8 +114,12 @@ static void test_separators(void)
 {
     static const struct {
         const char *text, *separator, *pieces[4];
-    } cases[] = {{"one##two##", "##", {"one", "two"}}, {"##one###", "##", {"", "one", "#"}}, {"all", "", {"all"}},
-                 {"", "\n", {NULL}},                   {"", "", {NULL}},                      {"\n", "\n", {""}}};
+    } cases[] = {{"one##two##", "##", {"one", "two"}},
+                 {"##one###", "##", {"", "one", "#"}},
+                 {"all", "", {"all"}},
+                 {"", "\n", {NULL}},
+                 {"", "", {NULL}},
+                 {"\n", "\n", {""}}};
     const char *path = temporary_path("s");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mx_text *t;

@@ -199,7 +199,7 @@ static void test_parts(void)
     size_t bytes;
     char *data = slurp(paths[2], &bytes);
     mx_store_about about = {0, 0, vocabulary, 1, 2, "", ""};
-    for (size_t at = 0; at < bytes; at += at > bytes - 80 ? 1 : 9973) {
+    for (size_t at = 0; at<bytes; at += at> bytes - 80 ? 1 : 9973) {
         data[at] = (char)(data[at] ^ 1);
         spill(paths[2], data, bytes);
         CHECK(mx_parts_merge(list, 3, out, &about) == MX_ERR_IO && strstr(mx_message(), paths[2]), "byte %d: %s",

@@ -184,7 +184,7 @@ static int unfinished(const char *text, size_t bytes)
         unsigned char c = (unsigned char)text[bytes - (size_t)back];
         if ((c & 0xc0) == 0x80)
             continue;
-        int length = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
+        int length = c > 0xf4 ? 1 : c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc2 ? 2 : 1;
         return length > back ? back : 0;
     }
     return 0;

@@ -178,6 +178,69 @@ function TestTokenizer.test_half_a_character()
     lu.assertEquals({ stream:put(0x80), stream:put(0xff), stream:put(65) }, { "\x80", "\xff", "A" })
 end
 
+-- ---- generating ----
+
+TestGenerateText = {}
+
+local OPTIONS = { tokens = 24, temperature = 1, top_k = 0, top_p = 1, seed = 3 }
+
+local function generated(model, prompt, tok, stop)
+    local parts, ids_made = {}, {}
+    mx.generate.text(model, prompt, tok, OPTIONS, stop, function(part)
+        parts[#parts + 1] = part
+    end)
+    mx.generate.continue(model, prompt, OPTIONS, function(id)
+        ids_made[#ids_made + 1] = id
+    end)
+    return parts, ids_made
+end
+
+function TestGenerateText.test_parts_are_what_the_ids_say()
+    for _, name in ipairs { "llama3", "llama2" } do
+        local step <close> = mx.step()
+        local tok = mx.tokenizer.open(GOLDEN .. "tokenizer_" .. name .. ".json")
+        local model = mx.models.new(mx.config.load { "model_name=tiny", "vocab_size=" .. tok.vocab_size })
+        local prompt = mx.generate.prompt("The lamp", tok, true)
+        lu.assertEquals(prompt[1], tok.bos)
+        local parts, made = generated(model, prompt, tok, nil)
+        local whole = table.move(made, 1, #made, #prompt + 1, table.move(prompt, 1, #prompt, 1, {}))
+        lu.assertEquals("The lamp" .. table.concat(parts), tok:decode(whole, { skip_special = true }))
+        local stopped = generated(model, prompt, tok, made[7])
+        local first = 1
+        while made[first] ~= made[7] do
+            first = first + 1
+        end
+        whole = table.move(made, 1, first - 1, #prompt + 1, table.move(prompt, 1, #prompt, 1, {}))
+        lu.assertEquals("The lamp" .. table.concat(stopped), tok:decode(whole, { skip_special = true }))
+    end
+end
+
+function TestGenerateText.test_prompts()
+    lu.assertEquals(mx.generate.prompt("15, 7", nil, true), { 15, 7 })
+    assert_says("expected token ids such as 15496,995 (the model has no tokenizer", mx.generate.prompt, "a", nil, true)
+    assert_says("prompt=ID,ID,... is missing", mx.generate.prompt, "", nil, true)
+    assert_says("prompt=TEXT is missing", mx.generate.prompt, "", mx.tokenizer.open "", true)
+end
+
+function TestGenerateText.test_which_tokenizer()
+    local path, step <close> = os.tmpname() .. ".h5", mx.step()
+    local function saved(words)
+        local config = mx.config.load(words)
+        mx.nn.save(mx.models.new(config).params, path, { config = mx.config.dump(config) })
+        return config
+    end
+    local file = GOLDEN .. "tokenizer_llama2.json"
+    local config = saved { "model_name=tiny", "vocab_size=1000", "tokenizer_path=" .. file }
+    lu.assertEquals(mx.generate.tokenizer(config, path, "").vocab_size, 1000)
+    assert_says("the tokenizer has 1,001 ids, and the model's vocabulary 1,000", mx.generate.tokenizer, config, path,
+        GOLDEN .. "tokenizer_gpt2.json")
+    config = saved { "model_name=tiny", "vocab_size=300" }
+    lu.assertNil(mx.generate.tokenizer(config, path, ""))
+    config = saved { "model_name=tiny", "vocab_size=256" }
+    lu.assertEquals(mx.generate.tokenizer(config, path, "").vocab_size, 256)
+    os.remove(path)
+end
+
 -- ---- folders ----
 
 TestTokenizerFolder = {}

@@ -4,7 +4,9 @@
 --
 -- parameters   what scripts/train.lua saved, a folder of a Hugging Face model, or a .safetensors or .gguf file; the
 --              model's config comes with it
--- prompt       text for a model of bytes (a vocabulary of 256), else token ids: prompt=15496,995
+-- prompt       text, where the model has a tokenizer or a vocabulary of bytes (256); else token ids: prompt=15496,995
+-- tokenizer    a tokenizer.json or a folder with one; empty: the one that comes with the parameters, or that the config
+--              stored with them names (tokenizer_path). Its EOS ends the text where the config has add_eos
 -- tokens       how many to add
 -- temperature  logits are divided by it; 0 always takes the likeliest
 -- top_k        draw from the k likeliest only; 0: from all
@@ -15,7 +17,7 @@ local mx = require "mx"
 local util = require "mx.util"
 
 local o = mx.config.options(arg, {
-    parameters = "", prompt = "", tokens = 200, temperature = 0.8, top_k = 0, top_p = 1.0, seed = 0,
+    parameters = "", prompt = "", tokenizer = "", tokens = 200, temperature = 0.8, top_k = 0, top_p = 1.0, seed = 0,
 })
 if o.parameters == "" then
     util.refuse("parameters=PATH is missing: what scripts/train.lua saved, a folder of a Hugging Face model, or a "
@@ -23,18 +25,9 @@ if o.parameters == "" then
 end
 
 local model, config = mx.weights.model(o.parameters, { mesh = false })
-local bytes = config.vocab_size == 256
-
-local prompt = bytes and { o.prompt:byte(1, -1) } or {}
-if not bytes then
-    for word in o.prompt:gmatch("[^,%s]+") do
-        prompt[#prompt + 1] = math.tointeger(tonumber(word))
-            or util.refuse("prompt: expected token ids such as 15496,995, got '%s'", word)
-    end
-end
-if #prompt == 0 then
-    util.refuse("prompt=%s is missing", bytes and "TEXT" or "ID,ID,...")
-end
+local tokenizer = mx.generate.tokenizer(config, o.parameters, o.tokenizer)
+local add_bos = config.add_bos and tokenizer and (tokenizer.add_bos or not mx.weights.is_foreign(o.parameters))
+local prompt = mx.generate.prompt(o.prompt, tokenizer, add_bos)
 local positions = model.shape.positions
 if positions > 0 and #prompt + o.tokens > positions then
     util.refuse("a prompt of %d tokens and tokens=%d pass the model's %d positions", #prompt, o.tokens, positions)
@@ -42,9 +35,16 @@ end
 
 if mx.rank() == 0 then
     io.write(o.prompt)
-    mx.generate.continue(model, prompt, o, function(id)
-        io.write(bytes and string.char(id) or "," .. id)
+    local function write(part)
+        io.write(part)
         io.flush()
-    end)
+    end
+    if tokenizer then
+        mx.generate.text(model, prompt, tokenizer, o, config.add_eos and tokenizer.eos or nil, write)
+    else
+        mx.generate.continue(model, prompt, o, function(id)
+            write("," .. id)
+        end)
+    end
     io.write("\n")
 end

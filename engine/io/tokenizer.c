@@ -82,6 +82,7 @@ void mx_tokenizer_close(mx_tokenizer *t)
     if (!t)
         return;
     mx_pieces_free(&t->vocabulary);
+    mx_pieces_free(&t->renamed);
     mx_pieces_free(&t->decoded);
     mx_norms_free(&t->norms);
     mx_added_set_free(&t->raw);

@@ -70,10 +70,12 @@ static mx_status run_decoder(const mx_decoder *d, bool first, mx_bytes *text, mx
 }
 
 /* Through all decoders, from one of two buffers to the other; the result is in buffer[0]. first: of a text. */
-static mx_status decode_piece(const mx_tokenizer *t, const mx_piece *piece, bool first, mx_bytes buffer[2])
+static mx_status decode_piece(const mx_tokenizer *t, int64_t id, bool first, mx_bytes buffer[2])
 {
+    const mx_pieces *pieces = mx_pieces_get(&t->renamed, id) ? &t->renamed : &t->vocabulary;
+    const mx_piece *piece = &pieces->piece[id];
     buffer[0].used = 0;
-    MX_TRY(mx_bytes_put(&buffer[0], mx_piece_text(&t->vocabulary, piece), (size_t)piece->bytes));
+    MX_TRY(mx_bytes_put(&buffer[0], mx_piece_text(pieces, piece), (size_t)piece->bytes));
     for (int i = 0; i < t->n_decoders; i++) {
         buffer[1].used = 0;
         MX_TRY(run_decoder(&t->decoder[i], first, &buffer[0], &buffer[1]));
@@ -87,10 +89,9 @@ static mx_status decode_piece(const mx_tokenizer *t, const mx_piece *piece, bool
 static mx_status fill_decoded(mx_tokenizer *t, mx_bytes buffer[2])
 {
     for (int64_t id = 0; id < t->vocabulary.count; id++) {
-        const mx_piece *piece = mx_pieces_get(&t->vocabulary, id);
-        if (!piece)
+        if (!mx_pieces_get(&t->vocabulary, id))
             continue;
-        MX_TRY(decode_piece(t, piece, false, buffer));
+        MX_TRY(decode_piece(t, id, false, buffer));
         MX_TRY(mx_pieces_set(&t->decoded, id, buffer[0].data, buffer[0].used));
     }
     return MX_OK;
@@ -112,7 +113,7 @@ mx_status mx_decoder_prepare(mx_tokenizer *t)
 static mx_status put_first(const mx_tokenizer *t, int64_t id, mx_bytes *to)
 {
     mx_bytes buffer[2] = {{0}, {0}};
-    mx_status status = decode_piece(t, &t->vocabulary.piece[id], true, buffer);
+    mx_status status = decode_piece(t, id, true, buffer);
     if (status == MX_OK)
         status = mx_bytes_put(to, buffer[0].data, buffer[0].used);
     mx_bytes_free(&buffer[0]);
@@ -184,7 +185,7 @@ static int unfinished(const char *text, size_t bytes)
         unsigned char c = (unsigned char)text[bytes - (size_t)back];
         if ((c & 0xc0) == 0x80)
             continue;
-        int length = c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc0 ? 2 : 1;
+        int length = c > 0xf4 ? 1 : c >= 0xf0 ? 4 : c >= 0xe0 ? 3 : c >= 0xc2 ? 2 : 1;
         return length > back ? back : 0;
     }
     return 0;
@@ -194,6 +195,7 @@ mx_status mx_tokenizer_stream(mx_tokenizer *t, mx_token_stream *stream, int64_t 
                               size_t *bytes)
 {
     t->scratch.used = 0;
+    MX_TRY(mx_bytes_reserve(&t->scratch, sizeof stream->held)); /* *text is an address even of nothing */
     MX_TRY(mx_bytes_put(&t->scratch, (const char *)stream->held, (size_t)stream->n_held));
     MX_TRY(put_token(t, stream, id, flags, &t->scratch));
     stream->n_held = unfinished(t->scratch.data, t->scratch.used);

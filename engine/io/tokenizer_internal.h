@@ -239,6 +239,7 @@ enum { MX_STEPS = 16 }; /* at most, of each kind: a file is not believed to need
 
 struct mx_tokenizer {
     mx_pieces vocabulary; /* as the file spells them; flags say where they come from */
+    mx_pieces renamed;    /* the added tokens that normalizing changes, normalized: what decoding starts from */
     mx_pieces decoded;    /* what each gives when decoded */
     int32_t bos, eos;
     bool is_bytes;

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATTERN_BYTES = 8192, STACK_BYTES = 8 << 20, MATCH_STEPS = 10000000 };
+enum { PATTERN_BYTES = 8192, STACK_BYTES = 8 << 20 };
+enum { MATCH_STEPS = 1000000, STEPS_PER_BYTE = 4 }; /* of one search at most */
 
 struct mx_pattern {
     pcre2_code *code;
@@ -148,7 +149,6 @@ static mx_status compile(const char *text, size_t bytes, bool literal, mx_patter
     p->stack = p->jit ? pcre2_jit_stack_create(32 << 10, STACK_BYTES, NULL) : NULL;
     if (!p->match || !p->context || (p->jit && !p->stack))
         return mx_fail(MX_ERR_MEMORY, "out of memory for a pattern");
-    pcre2_set_match_limit(p->context, MATCH_STEPS);
     if (p->jit)
         pcre2_jit_stack_assign(p->context, NULL, p->stack);
     return MX_OK;
@@ -202,6 +202,8 @@ static mx_status fail_match(int error)
 mx_status mx_pattern_next(mx_pattern *p, mx_search *s, size_t *start, size_t *end, bool *found)
 {
     *found = false;
+    size_t steps = MATCH_STEPS + STEPS_PER_BYTE * (s->bytes - s->at); /* some patterns look through all that is left */
+    pcre2_set_match_limit(p->context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
     while (s->at <= s->bytes) {
         PCRE2_SPTR text = (PCRE2_SPTR)s->text;
         int result = p->jit ? pcre2_jit_match(p->code, text, s->bytes, s->at, 0, p->match, p->context)

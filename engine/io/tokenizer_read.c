@@ -229,12 +229,16 @@ static mx_status read_added(mx_tokenizer *t, const mx_value *value, size_t token
     return MX_OK;
 }
 
-/* What is found in the text after normalizing is itself normalized. */
+/* What is found in the text after normalizing is itself normalized, and decoded so. */
 static mx_status normalize_content(mx_tokenizer *t, mx_added *token)
 {
     const char *text = token->content;
     size_t bytes = token->bytes;
     MX_TRY(mx_normalize(&t->norms, &text, &bytes));
+    if (bytes == token->bytes && memcmp(text, token->content, bytes) == 0)
+        return MX_OK;
+    if (!mx_pieces_get(&t->renamed, token->id))
+        MX_TRY(mx_pieces_set(&t->renamed, token->id, text, bytes));
     char *content = malloc(bytes + 1);
     if (!content)
         return mx_fail(MX_ERR_MEMORY, "out of memory for added tokens");

@@ -80,7 +80,7 @@ end
 ---@param model mx.Decoder
 ---@param prompt integer[] token ids, at least one
 ---@param o {tokens: integer, temperature: number, top_k: integer, top_p: number, seed: integer} tokens: how many to add
----@param emit fun(id: integer)
+---@param emit fun(id: integer): boolean? true: this was the last one
 function generate.continue(model, prompt, o, emit)
     local random = uniform(o.seed)
     mx.no_grad(function()
@@ -94,10 +94,72 @@ function generate.continue(model, prompt, o, emit)
                 return model:logits(last):view(model.shape.vocab):totable()
             end)
             local id = generate.sample(logits, o, random)
-            emit(id)
+            if emit(id) then
+                break
+            end
             input, offset = { id }, offset + #input
         end
     end)
+end
+
+--- The tokenizer of a model: the one that is named, else the one that comes with the parameters, else bytes where the
+--- vocabulary is these. nil: the model continues ids only. Not collective.
+---@param config table
+---@param parameters string the path that the parameters were read from
+---@param named string a path as mx.tokenizer.open takes it; empty: none
+---@return mx.Tokenizer?
+function generate.tokenizer(config, parameters, named)
+    local tokenizer = named ~= "" and mx.tokenizer.open(named) or mx.weights.tokenizer(parameters)
+        or config.vocab_size == 256 and mx.tokenizer.open("bytes") or nil
+    if tokenizer and tokenizer.vocab_size > config.vocab_size then
+        util.refuse("the tokenizer has %s ids, and the model's vocabulary %s: tokenizer=PATH names another",
+            util.thousands(tokenizer.vocab_size), util.thousands(config.vocab_size))
+    end
+    return tokenizer
+end
+
+--- The ids of a prompt.
+---@param text string
+---@param tokenizer? mx.Tokenizer without one the text is ids: "15496,995"
+---@param add_bos boolean begin with the tokenizer's BOS
+---@return integer[]
+function generate.prompt(text, tokenizer, add_bos)
+    local ids = {}
+    if tokenizer then
+        ids = tokenizer:encode(text, { bos = add_bos }):totable()
+    else
+        for word in text:gmatch("[^,%s]+") do
+            ids[#ids + 1] = math.tointeger(tonumber(word))
+                or util.refuse("prompt: expected token ids such as 15496,995 (the model has no tokenizer; tokenizer=PATH "
+                    .. "names one), got '%s'", word)
+        end
+    end
+    return #ids > 0 and ids or util.refuse("prompt=%s is missing", tokenizer and "TEXT" or "ID,ID,...")
+end
+
+--- The same as continue for a text: calls write(part) for each part of what follows the prompt, as soon as it is known;
+--- parts are whole characters. Special tokens are left out.
+---@param model mx.Decoder
+---@param prompt integer[] its ids
+---@param tokenizer mx.Tokenizer
+---@param o table as continue takes it
+---@param stop? integer an id that ends the text
+---@param write fun(part: string)
+function generate.text(model, prompt, tokenizer, o, stop, write)
+    local stream = tokenizer:stream { skip_special = true }
+    for _, id in ipairs(prompt) do -- what a token gives may depend on whether it is the first
+        stream:put(id)
+    end
+    generate.continue(model, prompt, o, function(id)
+        if id == stop then
+            return true
+        end
+        local part = stream:put(id)
+        if part ~= "" then
+            write(part)
+        end
+    end)
+    write(stream:finish())
 end
 
 return generate

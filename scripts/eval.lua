@@ -41,7 +41,7 @@ end
 
 local shape = model.shape
 local most = shape.positions > 0 and shape.positions or math.huge
-local context = config.context_length > 0 and config.context_length or math.min(most, math.max(shape.max_length, 1), 2048)
+local context = config.context_length > 0 and config.context_length or math.min(most, shape.max_length, 2048)
 local stride = config.stride > 0 and config.stride or context
 if context > most then
     mx.config.refuse(config, "context_length", "%d tokens, but the model has %d positions", context, most)

@@ -139,7 +139,7 @@ local function get(c, key, kind, standard)
         end
         return standard
     end
-    local right = type(value) == kind or kind == "integer" and math.tointeger(value) ~= nil
+    local right = type(value) == kind or kind == "integer" and type(value) == "number" and math.tointeger(value)
     if not right then
         util.refuse("%s: %s: expected %s, got %s", c.path, key, kind == "integer" and "a whole number" or "a " .. kind,
             tostring(value))

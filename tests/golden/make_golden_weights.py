@@ -2,14 +2,13 @@
 computes from them; the same as GGUF files; and one tensor of every GGUF type.
 
     weights/NAME/            config.json and model.safetensors [or shards with an index], and in expected.safetensors
-                             tokens (2, 20) i32 and logits (2, 20, V) f32
+                             tokens (2, 20) i32, logits (2, 20, V), loss (1) and grad.NAME of some parameters
     weights/NAME.gguf        with expected logits in weights/NAME.gguf.expected.safetensors
     weights/types.gguf       a tensor NAME of each type NAME, with its values in weights/types.expected.safetensors
 
 Weights are drawn, not trained; everything is computed in float32.
 """
 
-import json
 import os
 import shutil
 
@@ -59,6 +58,15 @@ def logits_of(model, seed):
         return {"tokens": tokens.int(), "logits": model(tokens).logits.float().contiguous()}
 
 
+def gradients_of(model, tokens):
+    """The loss of each token but the first by those before it, and its gradients: of vectors, and of a matrix of each
+    layer."""
+    loss = model(tokens.long(), labels=tokens.long()).loss
+    loss.backward()
+    wanted = {n: p for n, p in model.named_parameters() if p.dim() == 1 or "q_proj" in n or "c_attn" in n}
+    return {"loss": loss.detach().reshape(1)} | {"grad." + n: p.grad.clone().contiguous() for n, p in wanted.items()}
+
+
 def make_folder(name, config, dtype, shard, seed):
     folder = os.path.join(HERE, name)
     shutil.rmtree(folder, ignore_errors=True)
@@ -66,6 +74,7 @@ def make_folder(name, config, dtype, shard, seed):
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     draw(model, dtype, seed)
     expected = logits_of(model, seed + 1)
+    expected |= gradients_of(model, expected["tokens"])
     sizes = {"max_shard_size": shard} if shard else {}
     saved = model.to(dtype)
     saved.save_pretrained(folder, **sizes)

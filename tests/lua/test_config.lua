@@ -112,6 +112,10 @@ function TestConfig.test_keys_without_effect()
     refused({ "sgd_momentum=0.9" }, "sgd_momentum has no effect with opt_type = adamw")
     refused({ "dataset_path=x" }, "no effect with dataset_type = synthetic")
     refused({ "use_rope=false", "rope_max_timescale=500" }, "no effect with use_rope = false")
+    refused({ "use_bias=true", "attention_bias=true" }, "no effect with use_bias = true")
+    refused({ "rope_factor=4" }, "no effect with rope_type = default")
+    refused({ "rope_type=llama3" }, "did you mean llama3.1?")
+    refused({ "rope_type=llama3.1", "rope_high_freq_factor=1" }, "expected more than rope_low_freq_factor = 1, got 1")
     -- A model file describes more than one run: what it sets does not count.
     lu.assertFalse(mx.config.load({ "model_name=llama3-8b", "use_rope=false" }).use_rope)
 end

@@ -19,6 +19,19 @@ function TestModels.test_published_parameter_counts()
     end
 end
 
+-- Beside Llama's parameters: a scale of head_dim for the heads of queries and of keys in each layer, and biases.
+function TestModels.test_parameters_of_norms_and_biases_of_heads()
+    local s = shape_of("tiny")
+    local plain = mx.models.count(s)
+    local biases = s.layers * (s.heads + 2 * s.kv_heads) * s.head_dim
+    lu.assertEquals(mx.models.count(shape_of("tiny", "use_qk_norm=true")), plain + 2 * s.layers * s.head_dim)
+    lu.assertEquals(mx.models.count(shape_of("tiny", "attention_bias=true")), plain + biases)
+    lu.assertEquals(mx.models.count(shape_of("tiny", "use_bias=true")),
+        plain + biases + s.layers * (2 * s.emb + 2 * s.mlp))
+    lu.assertNil(shape_of("tiny").rope_scaling)
+    lu.assertEquals(shape_of("tiny", "rope_type=llama3.1", "rope_factor=32").rope_scaling.scaling_factor, 32.0)
+end
+
 function TestModels.test_global_parameter_scale()
     -- layers, emb, heads, mlp of the published models.
     local sizes = {

@@ -15,6 +15,11 @@ local SIZES = {
 }
 local HEADS = {
     tiny = { "base_num_query_heads=24", "base_num_kv_heads=12", "head_dim=4" }, -- two query heads share a key head
+    -- What Qwen's blocks have beside Llama's: norms of queries and keys, biases of these and of values.
+    qwen = {
+        "base_num_query_heads=24", "base_num_kv_heads=12", "head_dim=4", "use_qk_norm=true", "attention_bias=true",
+        "rope_type=llama3.1", "original_max_position_embeddings=16",
+    },
     ["tiny-gpt2"] = { "base_num_query_heads=12", "base_num_kv_heads=12", "head_dim=8" },
     ["tiny-parallel"] = { "base_num_query_heads=12", "base_num_kv_heads=12", "head_dim=8" },
 }
@@ -41,7 +46,7 @@ local MESHES = {
     [6] = { "fsdp=3 tensor=2", "data=2 fsdp=3", "context=3 tensor=2", "tensor_sequence=3 fsdp=2" },
     [8] = { "data=2 fsdp=2 tensor=2", "fsdp=2 context=2 tensor=2", "fsdp=4 tensor_sequence=2" },
 }
-local MODELS = RANKS <= 4 and { "tiny", "tiny-gpt2", "tiny-parallel" } or { "tiny" } -- 6 and 8 ranks wait for cores
+local MODELS = RANKS <= 4 and { "tiny", "qwen", "tiny-gpt2", "tiny-parallel" } or { "tiny" } -- 6 and 8 ranks wait for cores
 
 -- "fsdp=2 tensor=2" as words for a config; a whole key stays as it is. The axes that are not named have size 1.
 local function mesh_words(text)
@@ -55,7 +60,7 @@ end
 
 -- The words after the model's own are given one by one or in lists; the last one of a key holds.
 local function config_of(model, ...)
-    local words = { "model_name=" .. model }
+    local words = { "model_name=" .. (model == "qwen" and "tiny" or model) }
     for _, more in ipairs({ SIZES, HEADS[model], ... }) do
         local list = type(more) == "table" and more or { more }
         table.move(list, 1, #list, #words + 1, words)

@@ -1,0 +1,539 @@
+-- Weights of other programs: what the transformers and gguf packages wrote and computed (tests/golden/weights), and back.
+
+local lu = require "luaunit"
+local mx = require "mx"
+local families = require "mx.weights_families"
+local gguf = require "mx.weights_gguf"
+local util = require "mx.util"
+
+local GOLDEN = mx.root .. "tests/golden/weights/"
+local FAMILIES = { "gpt2", "llama2", "llama31", "mistral", "qwen2", "qwen3" }
+local F32 = { words = { "dtype=float32" } }
+
+local folder = os.tmpname()
+os.remove(folder)
+
+-- A name in a folder of our own.
+local function temporary(name)
+    mx.io.mkdir_p(folder)
+    return folder .. "/" .. name
+end
+
+local function remove_all()
+    os.execute("rm -rf '" .. folder .. "'")
+end
+
+local function read_all(path)
+    local file <close> = mx.io.weights_open(path)
+    local tensors = {}
+    for _, entry in ipairs(file:info()) do
+        tensors[entry.name] = file:read(entry.name)
+    end
+    return tensors
+end
+
+local function largest(t)
+    return mx.max(mx.abs(t)):item()
+end
+
+-- Differences are measured against the largest value.
+local function assert_close(found, expected, bound, what)
+    lu.assertEquals(found:size(), expected:size(), what)
+    local off = largest(found:to("f32") - expected:to("f32")) / largest(expected:to("f32"))
+    lu.assertTrue(off <= bound, ("%s is off by %g"):format(what, off))
+end
+
+local function says(expected, f, ...)
+    local ok, problem = pcall(f, ...)
+    lu.assertFalse(ok, expected)
+    lu.assertStrContains(tostring(problem), expected)
+    lu.assertNotStrContains(tostring(problem), "\n") -- one line
+end
+
+TestImport = {}
+
+-- Sums of 32 to 64 products in another order, in f32: some 2^-24 of the largest logit each, through two layers.
+function TestImport.test_logits_are_those_of_transformers()
+    for _, name in ipairs(FAMILIES) do
+        for _, path in ipairs({ name, name .. ".gguf" }) do
+            if mx.io.exists(GOLDEN .. path) then
+                local step <close> = mx.step()
+                local model = mx.weights.model(GOLDEN .. path, F32)
+                local expected = read_all(GOLDEN .. path .. (path == name and "/" or ".") .. "expected.safetensors")
+                local logits = mx.no_grad(function() return model:logits(model:hidden(expected.tokens)) end)
+                assert_close(logits, expected.logits, 5e-6, path)
+            end
+        end
+    end
+end
+
+-- The gradient of a stored tensor, put together as the tensor would be.
+local function gradient_of(model, entry)
+    local parts = {}
+    for i, name in ipairs(entry.parts) do
+        local grad = model.params[name]:grad()
+        parts[i] = entry.transposed and mx.transpose(grad) or grad
+    end
+    return #parts == 1 and parts[1] or mx.concat(parts, { dim = entry.dim })
+end
+
+function TestImport.test_gradients_are_those_of_transformers()
+    for _, name in ipairs(FAMILIES) do
+        local step <close> = mx.step()
+        local model, config = mx.weights.model(GOLDEN .. name, { words = { "dtype=float32", "remat_policy=minimal" } })
+        local expected, tested = read_all(GOLDEN .. name .. "/expected.safetensors"), 0
+        local S = expected.tokens:size(2) - 1
+        local loss = model:loss {
+            tokens = mx.narrow(expected.tokens, { dim = 2, start = 1, length = S }),
+            targets = mx.narrow(expected.tokens, { dim = 2, start = 2, length = S }),
+        }
+        mx.backward(loss)
+        lu.assertAlmostEquals(loss:item() / expected.loss:totable()[1], 1, 1e-6, name)
+        for _, entry in ipairs(families.layout(name == "llama2" and "llama" or name:gsub("31", ""), model.shape)) do
+            local wanted = expected["grad." .. entry.name]
+            if wanted then
+                assert_close(gradient_of(model, entry), wanted, 2e-5, name .. ": " .. entry.name)
+                tested = tested + 1
+            end
+        end
+        lu.assertTrue(tested >= 2 * config.base_num_decoder_layers + 3, name)
+    end
+end
+
+-- Token by token with a cache, as generating does, the logits are those of the whole sequence at once.
+function TestImport.test_a_cache_gives_the_same_logits()
+    for _, name in ipairs(FAMILIES) do
+        local step <close> = mx.step()
+        local model = mx.weights.model(GOLDEN .. name, F32)
+        local tokens = mx.narrow(read_all(GOLDEN .. name .. "/expected.safetensors").tokens,
+            { dim = 1, start = 1, length = 1 })
+        mx.no_grad(function()
+            local whole = model:logits(model:hidden(tokens)) -- (1, S, V)
+            local cache = model:new_cache(1, tokens:size(2))
+            for s = 1, tokens:size(2) do
+                local token = mx.narrow(tokens, { dim = 2, start = s, length = 1 })
+                local logits = model:logits(model:hidden(token, { cache = cache, offset = s - 1 }))
+                assert_close(logits, mx.narrow(whole, { dim = 2, start = s, length = 1 }), 5e-6, name .. " " .. s)
+            end
+        end)
+    end
+end
+
+function TestImport.test_config()
+    local keys = mx.weights.config(GOLDEN .. "llama31")
+    lu.assertEquals({ keys.base_emb_dim, keys.head_dim, keys.base_num_kv_heads, keys.vocab_size }, { 32, 16, 2, 96 })
+    lu.assertEquals({ keys.rope_type, keys.rope_factor, keys.original_max_position_embeddings }, { "llama3.1", 8.0, 32 })
+    lu.assertEquals(keys.rope_max_timescale, 500.0)
+    local from_gguf = mx.weights.config(GOLDEN .. "llama31.gguf")
+    lu.assertEquals(from_gguf, keys) -- RoPE's factors are worked out of a tensor there
+    lu.assertEquals(mx.weights.config(GOLDEN .. "mistral").sliding_window_size, 5)
+    lu.assertEquals(mx.weights.config(GOLDEN .. "qwen3.gguf"), mx.weights.config(GOLDEN .. "qwen3"))
+    lu.assertEquals(mx.weights.config(GOLDEN .. "gpt2.gguf"), mx.weights.config(GOLDEN .. "gpt2"))
+    keys = mx.weights.config(GOLDEN .. "qwen2")
+    lu.assertEquals({ keys.attention_bias, keys.use_bias, keys.logits_via_embedding }, { true, false, true })
+end
+
+function TestImport.test_config_as_older_versions_write_it()
+    local values = {
+        model_type = "llama", hidden_size = 64, num_attention_heads = 4, num_hidden_layers = 2, vocab_size = 100,
+        intermediate_size = 96, rope_theta = 5e5, rms_norm_eps = 1e-5, num_key_value_heads = mx.io.null,
+        rope_scaling = {
+            rope_type = "llama3", factor = 32.0, low_freq_factor = 1.0, high_freq_factor = 4.0,
+            original_max_position_embeddings = 8192,
+        },
+    }
+    local keys = families.read(values, "c")
+    lu.assertEquals({ keys.base_num_kv_heads, keys.head_dim, keys.rope_max_timescale }, { 4, 16, 5e5 })
+    lu.assertEquals({ keys.rope_type, keys.rope_factor, keys.logits_via_embedding }, { "llama3.1", 32.0, false })
+    values.rope_scaling = { type = "linear", factor = 2.0 }
+    says("RoPE of the type 'linear'", families.read, values, "c")
+    values.rope_scaling, values.attention_bias = nil, true
+    says("attention_bias = true and mlp_bias = false", families.read, values, "c")
+    values.mlp_bias = true
+    lu.assertTrue(families.read(values, "c").use_bias)
+    values.hidden_size = "64"
+    says("hidden_size: expected a whole number, got 64", families.read, values, "c")
+    values.hidden_size, values.hidden_act = 64, "gelu"
+    says("no activation 'gelu'", families.read, values, "c")
+    says("the model_type 'gemma' is none", families.read, { model_type = "gemma" }, "c")
+    values = {
+        model_type = "qwen2", hidden_size = 64, num_attention_heads = 4, num_hidden_layers = 4, vocab_size = 100,
+        intermediate_size = 96, use_sliding_window = true, sliding_window = 7, max_window_layers = 2,
+    }
+    says("2 of 4 layers have a sliding window", families.read, values, "c")
+    values.max_window_layers = 0
+    lu.assertEquals(families.read(values, "c").sliding_window_size, 7)
+    values.use_sliding_window = false
+    lu.assertEquals(families.read(values, "c").attention_type, "global")
+end
+
+function TestImport.test_types_of_gguf()
+    local expected = read_all(GOLDEN .. "types.expected.safetensors")
+    local file <close> = mx.io.weights_open(GOLDEN .. "types.gguf")
+    local tested = 0
+    for _, entry in ipairs(file:info()) do
+        local found = file:read(entry.name):to("f32"):view(512):totable()
+        for i, value in ipairs(expected[entry.name]:view(512):totable()) do
+            -- The package may round d q + m once or twice.
+            lu.assertTrue(found[i] == value or math.abs(found[i] - value) <= 1e-6 * (1 + math.abs(value)), entry.name)
+        end
+        lu.assertEquals(file:read(entry.name, { first = 2, rows = 1 }):size(), { 1, 256 })
+        tested = tested + 1
+    end
+    lu.assertEquals(tested, 12)
+    local m = file:metadata()
+    lu.assertEquals({ m["test.u64"], m["test.i8"], m["test.f64"], m["test.bool"], #m["test.array"] },
+        { 2 ^ 40 | 0, -3, 0.1, true, 3 })
+end
+
+TestExport = {}
+
+function TestExport.tearDown()
+    remove_all()
+end
+
+-- Every tensor of a saved folder is that of the golden one, bit for bit in the dtype of the golden file.
+local function assert_same_tensors(path, name)
+    local ours <close> = mx.weights.open(path)
+    local theirs <close> = mx.weights.open(GOLDEN .. name)
+    lu.assertEquals(util.sorted_keys(ours.tensors), util.sorted_keys(theirs.tensors))
+    for key in pairs(theirs.tensors) do
+        local a, b = ours:read(key), theirs:read(key)
+        lu.assertEquals(a:size(), b:size(), key)
+        lu.assertEquals(largest(a:to("f32") - b:to("f32")), 0.0, key)
+    end
+    lu.assertEquals(ours.keys, theirs.keys)
+end
+
+function TestExport.test_there_and_back()
+    for _, name in ipairs(FAMILIES) do
+        local model = mx.weights.model(GOLDEN .. name, { words = { "weight_dtype=" .. mx.weights.dtype(GOLDEN .. name) } })
+        local family = mx.weights.save(model, temporary(name))
+        lu.assertStrContains(name, family)
+        assert_same_tensors(temporary(name), name)
+        mx.weights.save(model, temporary(name .. "-shards"), { max_shard_size = 9000, dtype = "f32" })
+        assert_same_tensors(temporary(name .. "-shards"), name)
+        lu.assertFalse(mx.io.exists(temporary(name .. "-shards/model.safetensors")))
+    end
+end
+
+function TestExport.test_shards_are_as_large_as_asked()
+    local model = mx.weights.model(GOLDEN .. "qwen2")
+    mx.weights.save(model, temporary("q"), { max_shard_size = 20000, dtype = "bf16" })
+    local index = mx.io.json_decode(mx.io.read_file(temporary("q/model.safetensors.index.json")))
+    local bytes, files = 0, {}
+    for name, file in pairs(index.weight_map) do
+        files[file] = true
+        lu.assertNotNil(name)
+    end
+    for _, file in ipairs(util.sorted_keys(files)) do
+        local opened <close> = mx.io.weights_open(temporary("q/" .. file))
+        local here = 0
+        for _, entry in ipairs(opened:info()) do
+            here = here + entry.bytes
+        end
+        lu.assertTrue(here <= 20000)
+        lu.assertEquals(opened:metadata(), { format = "pt" })
+        bytes = bytes + here
+    end
+    lu.assertEquals(bytes, index.metadata.total_size)
+    lu.assertEquals(#util.sorted_keys(files), 3)
+end
+
+-- By way of parameters.h5 nothing changes.
+function TestExport.test_by_way_of_hdf5()
+    for _, name in ipairs({ "llama31", "gpt2" }) do
+        local model, config = mx.weights.model(GOLDEN .. name)
+        mx.train.save(config, model, temporary(name .. ".h5"))
+        local again = mx.weights.model(temporary(name .. ".h5"))
+        lu.assertEquals(again.shape.rope_scaling, model.shape.rope_scaling)
+        mx.weights.save(again, temporary(name), { dtype = "bf16" })
+        assert_same_tensors(temporary(name), name)
+    end
+end
+
+-- Models that were trained here: what they are exported as, and that it computes the same.
+function TestExport.test_models_of_ours()
+    for words, family in pairs({
+        ["model_name=tiny"] = "llama", ["model_name=tiny-gpt2"] = "gpt2", ["model_name=tiny use_bias=true"] = "llama",
+        ["model_name=tiny attention_bias=true logits_via_embedding=true"] = "qwen2",
+        ["model_name=tiny use_qk_norm=true head_dim=8"] = "qwen3",
+        ["model_name=tiny attention_type=local_sliding sliding_window_size=9"] = "mistral",
+        ["model_name=tiny attention_type=local_sliding sliding_window_size=9 attention_bias=true"] = "qwen2",
+        ["model_name=tiny mlp_activations=[gelu,linear]"] = "llama",
+        ["model_name=tiny-gpt2 logits_via_embedding=false mlp_activations=[relu]"] = "gpt2",
+    }) do
+        local step <close> = mx.step()
+        local list = { "dtype=float32" }
+        for word in words:gmatch("%S+") do
+            list[#list + 1] = word
+        end
+        local model = mx.models.new(mx.config.load(list))
+        lu.assertEquals(mx.weights.save(model, temporary("m")), family, words)
+        local again = mx.weights.model(temporary("m"), F32)
+        local tokens = mx.rand({ shape = { 2, 16 }, high = 256, seed = 3 }):to("i32")
+        mx.no_grad(function()
+            local a, b = model:logits(model:hidden(tokens)), again:logits(again:hidden(tokens))
+            lu.assertEquals(largest(a - b), 0.0, words)
+        end)
+        remove_all()
+    end
+end
+
+function TestExport.test_what_is_refused()
+    local function save(...)
+        return mx.weights.save(mx.models.new(mx.config.load { ... }), temporary("m"))
+    end
+    says("parallel_block = true", save, "model_name=tiny-parallel")
+    says("final_logits_soft_cap", save, "model_name=tiny", "final_logits_soft_cap=30.0")
+    says("use_qk_norm together with biases", save, "model_name=tiny", "use_qk_norm=true", "attention_bias=true")
+    says("neither those of Llama", save, "model_name=tiny", "normalization_layer=layernorm")
+    save("model_name=tiny")
+    says("holds a model already (config.json)", save, "model_name=tiny")
+    local model = mx.models.new(mx.config.load { "model_name=tiny" })
+    says("has none of tokenizer.json", mx.weights.save, model, temporary("n"), { tokenizer = GOLDEN })
+end
+
+TestLoading = {}
+
+function TestLoading.tearDown()
+    remove_all()
+end
+
+function TestLoading.test_train_takes_the_model_from_its_parameters()
+    local config = mx.config.load { "load_parameters_path=" .. GOLDEN .. "qwen3", "max_target_length=16" }
+    lu.assertEquals({ config.base_emb_dim, config.use_qk_norm, config.vocab_size }, { 32, true, 96 })
+    local model = mx.models.new(config)
+    mx.run.load_parameters(config.load_parameters_path, model, config)
+    local expected = read_all(GOLDEN .. "qwen3/model.safetensors")
+    lu.assertEquals(largest(model.params["embedding.weight"] - expected["model.embed_tokens.weight"]:to("f32")), 0.0)
+end
+
+function TestLoading.test_a_mismatch_names_both_values()
+    local path = GOLDEN .. "llama2"
+    local function load(...)
+        local config = mx.config.load { "load_parameters_path=" .. path, ... }
+        mx.weights.load(mx.models.new(config), path, config)
+    end
+    says("'rope_max_timescale=5000' on the command line: rope_max_timescale: 5000.0, but " .. path .. " has 10000.0",
+        load, "rope_max_timescale=5000")
+    says("base_emb_dim: 64, but", load, "model_name=tiny")
+    load("max_target_length=128")
+end
+
+-- A copy of a golden folder with another config.json.
+local function changed_folder(name, change)
+    local at = temporary("changed")
+    os.execute(("rm -rf '%s' && cp -r '%s' '%s' && chmod -R u+w '%s'"):format(at, GOLDEN .. name, at, at))
+    local values = mx.io.json_decode(mx.io.read_file(at .. "/config.json"))
+    change(values, at)
+    mx.io.write_file_atomic(at .. "/config.json", mx.io.json_encode(values))
+    return at
+end
+
+function TestLoading.test_tensors_that_do_not_fit()
+    local function load(name, change)
+        mx.weights.model(changed_folder(name, change))
+    end
+    says("the tensor 'model.embed_tokens.weight' is 96x32, the model's is 97x32", load, "llama2", function(values)
+        values.vocab_size = 97
+    end)
+    says("has no tensor 'model.layers.2.input_layernorm.weight'", load, "llama2", function(values)
+        values.num_hidden_layers = 3
+    end)
+    says("has a tensor 'model.layers.1.input_layernorm.weight' that the model lacks", load, "llama2", function(values)
+        values.num_hidden_layers = 1
+    end)
+    says("has no tensor 'model.layers.0.self_attn.q_norm.weight'", load, "qwen2", function(values)
+        values.model_type, values.head_dim = "qwen3", 8
+    end)
+    says("has neither model.safetensors nor model.safetensors.index.json", load, "llama2", function(_, at)
+        os.remove(at .. "/model.safetensors")
+    end)
+    says("cannot open", load, "qwen2", function(_, at)
+        os.remove(at .. "/model-00002-of-00003.safetensors")
+    end)
+    says("expected the name of a file beside it, got '../x'", load, "qwen2", function(_, at)
+        mx.io.write_file_atomic(at .. "/model.safetensors.index.json", '{"weight_map":{"a":"../x"}}')
+    end)
+    says("has no tensor 'a', which model.safetensors.index.json says it has", load, "qwen2", function(_, at)
+        mx.io.write_file_atomic(at .. "/model.safetensors.index.json",
+            '{"weight_map":{"a":"model-00001-of-00003.safetensors"}}')
+    end)
+    says("has no config.json: it is no folder", mx.weights.model, GOLDEN)
+    says("there is no '/nowhere'", mx.weights.model, "/nowhere")
+    says("is no GGUF file", load, "llama2", function(_, at)
+        os.rename(at .. "/model.safetensors", temporary("x.gguf"))
+        mx.weights.model(temporary("x.gguf"))
+    end)
+end
+
+-- Folders in which the base model was saved alone have names without its prefix, and masks among the weights.
+function TestLoading.test_names_without_prefix()
+    local at = changed_folder("gpt2", function(_, path)
+        local tensors, plan = read_all(path .. "/model.safetensors"), {}
+        tensors["transformer.h.0.attn.bias"] = mx.zeros { 1, 1, 8, 8 }
+        for name, t in util.sorted_pairs(tensors) do
+            plan[#plan + 1] = { name = name:gsub("^transformer%.", ""), dtype = t:dtype(), shape = t:size() }
+        end
+        local writer <close> = mx.io.safetensors_writer(path .. "/model.safetensors", plan)
+        for name, t in pairs(tensors) do
+            writer:put(name:gsub("^transformer%.", ""), t)
+        end
+        writer:commit()
+    end)
+    local a, b = mx.weights.model(at), mx.weights.model(GOLDEN .. "gpt2")
+    for name, t in pairs(a.params) do
+        lu.assertEquals(largest(t:detach() - b.params[name]:detach()), 0.0, name)
+    end
+end
+
+TestSafetensorsWriter = {}
+
+function TestSafetensorsWriter.tearDown()
+    remove_all()
+end
+
+function TestSafetensorsWriter.test_every_dtype_and_shape()
+    local tensors = {
+        f32 = mx.tensor { { 1.5, -2 }, { 3, 4 } }, bf16 = mx.tensor({ 1, 2, 3 }, "bf16"),
+        i32 = mx.tensor({ -7, 1 << 30 }, "i32"), u8 = mx.tensor({ 1, 255 }, "u8"), i8 = mx.tensor({ -128 }, "i8"),
+        scalar = mx.tensor(2.5), empty = mx.zeros { 0, 3 },
+    }
+    local plan = {}
+    for name, t in util.sorted_pairs(tensors) do
+        plan[#plan + 1] = { name = name, dtype = t:dtype(), shape = t:size() }
+    end
+    local writer = mx.io.safetensors_writer(temporary("t.safetensors"), plan)
+    for name, t in pairs(tensors) do
+        writer:put(name, t)
+    end
+    lu.assertFalse(mx.io.exists(temporary("t.safetensors")))
+    writer:commit()
+    for name, t in pairs(read_all(temporary("t.safetensors"))) do
+        lu.assertEquals({ t:dtype(), t:size(), t:totable() },
+            { tensors[name]:dtype(), tensors[name]:size(), tensors[name]:totable() }, name)
+        tensors[name] = nil
+    end
+    lu.assertNil(next(tensors))
+end
+
+function TestSafetensorsWriter.test_what_is_refused()
+    local path = temporary("t.safetensors")
+    local function writer()
+        return mx.io.safetensors_writer(path, { { name = "a", dtype = "f32", shape = { 2 } } })
+    end
+    says("'a' is given twice", mx.io.safetensors_writer, path,
+        { { name = "a", shape = { 1 } }, { name = "a", shape = { 2 } } })
+    local w = writer()
+    says("'b' was not planned", w.put, w, "b", mx.ones { 2 })
+    says("'a' is bf16, planned was f32", w.put, w, "a", mx.ones({ 2 }, "bf16"))
+    says("'a' is (3), planned was (2)", w.put, w, "a", mx.ones { 3 })
+    w:put("a", mx.ones { 2 })
+    says("'a' was put before", w.put, w, "a", mx.ones { 2 })
+    w:abort()
+    says("committed or aborted", w.commit, w)
+    w = writer()
+    says("'a' was not put", w.commit, w)
+    lu.assertFalse(mx.io.exists(path))
+end
+
+TestGgufTokenizer = {}
+
+local function metadata_of(path)
+    local file <close> = mx.io.weights_open(path)
+    return file:metadata()
+end
+
+function TestGgufTokenizer.test_byte_pairs()
+    local json, special = gguf.tokenizer({ path = "m", metadata = metadata_of(GOLDEN .. "qwen3.gguf") })
+    local t = mx.io.json_decode(json)
+    lu.assertEquals({ t.model.type, t.model.vocab.the, #t.model.merges, t.model.merges[1] }, { "BPE", 95, 2, "t h" })
+    lu.assertEquals({ t.pre_tokenizer.type, t.pre_tokenizer.use_regex }, { "ByteLevel", true })
+    lu.assertEquals({ #t.added_tokens, t.added_tokens[2].content, t.added_tokens[2].id }, { 3, "</s>", 1 })
+    lu.assertEquals({ special.bos, special.eos }, { 0, 1 })
+    local metadata = metadata_of(GOLDEN .. "qwen3.gguf")
+    metadata["tokenizer.ggml.pre"] = "llama-bpe"
+    t = mx.io.json_decode((gguf.tokenizer({ path = "m", metadata = metadata })))
+    lu.assertEquals({ t.model.ignore_merges, t.pre_tokenizer.pretokenizers[1].type }, { true, "Split" })
+    metadata["tokenizer.ggml.pre"] = "tekken"
+    says("cuts texts as 'tekken' does", gguf.tokenizer, { path = "m", metadata = metadata })
+    metadata["tokenizer.ggml.model"] = "bert"
+    says("the tokenizer 'bert' is not known", gguf.tokenizer, { path = "m", metadata = metadata })
+end
+
+-- The merges of a SentencePiece vocabulary: best score first, of one score the longer left half, then the right one.
+function TestGgufTokenizer.test_sentence_piece()
+    local json = gguf.tokenizer({ path = "m", metadata = {
+        ["tokenizer.ggml.model"] = "llama",
+        ["tokenizer.ggml.tokens"] = { "<unk>", "a", "b", "ab", "aba", "abab", "\u{2581}", "\u{2581}a" },
+        ["tokenizer.ggml.scores"] = { 0.0, -9.0, -9.0, -1.0, -3.0, -2.0, -9.0, -2.0 },
+        ["tokenizer.ggml.token_type"] = { 2, 1, 1, 1, 1, 1, 1, 1 }, ["tokenizer.ggml.unknown_token_id"] = 0,
+    } })
+    local t, merges = mx.io.json_decode(json), {}
+    for i, merge in ipairs(t.model.merges) do
+        merges[i] = merge[1] .. "+" .. merge[2]
+    end
+    lu.assertEquals(merges, { "a+b", "aba+b", "\u{2581}+a", "ab+ab", "ab+a" })
+    lu.assertEquals({ t.model.unk_token, t.model.byte_fallback, t.normalizer.normalizers[1].type },
+        { "<unk>", true, "Prepend" })
+end
+
+TestEvaluate = {}
+
+function TestEvaluate.test_each_token_is_scored_once()
+    for n = 2, 30 do
+        for context = 1, 12 do
+            for stride = 1, context do
+                local scored = {}
+                for _, w in ipairs(mx.evaluate.windows(n, context, stride)) do
+                    lu.assertEquals(w.length, math.min(context, n - 1))
+                    lu.assertTrue(w.start >= 0 and w.start + w.length <= n - 1)
+                    for i = w.length - w.scored + 1, w.length do
+                        local at = w.start + i
+                        lu.assertNil(scored[at])
+                        scored[at] = i
+                    end
+                end
+                for at = 1, n - 1 do -- and goes by as much as the stride promises
+                    lu.assertTrue(scored[at] and (scored[at] >= math.min(at, context - stride + 1)))
+                end
+            end
+        end
+    end
+end
+
+-- Against the logits of each token by itself.
+function TestEvaluate.test_loss()
+    local model = mx.weights.model(GOLDEN .. "llama31", { words = { "dtype=float32" }, change = mx.evaluate.plain })
+    local tokens = read_all(GOLDEN .. "llama31/expected.safetensors").tokens:view(40)
+    local list, context, stride = tokens:totable(), 8, 3
+    local sum = 0.0
+    mx.no_grad(function()
+        for _, w in ipairs(mx.evaluate.windows(40, context, stride)) do
+            local inputs = mx.narrow(tokens, { dim = 1, start = w.start + 1, length = w.length }):view(1, w.length)
+            local logits = model:logits(model:hidden(inputs)):view(w.length, 96):totable()
+            for i = w.length - w.scored + 1, w.length do
+                local z = 0.0
+                for _, logit in ipairs(logits[i]) do
+                    z = z + math.exp(logit)
+                end
+                sum = sum + math.log(z) - logits[i][list[w.start + i + 1] + 1]
+            end
+        end
+    end)
+    for batch = 1, 4 do
+        local loss = mx.evaluate.loss(model, tokens, { context = context, stride = stride, batch = batch })
+        lu.assertAlmostEquals(loss / (sum / 39), 1, 1e-6)
+    end
+end
+
+function TestEvaluate.test_what_is_refused()
+    local o = { format = "auto", vocab = 100, max_tokens = 0 }
+    says("the model has no tokenizer (its vocabulary has 100 entries)", mx.evaluate.tokens, mx.root .. "LICENSE", o)
+    o.vocab, o.max_tokens = 256, 1
+    says("has 1 token: at least two", mx.evaluate.tokens, mx.root .. "LICENSE", o)
+    o.max_tokens = 10
+    local tokens, bytes = mx.evaluate.tokens(mx.root .. "LICENSE", o)
+    lu.assertEquals({ tokens:size(1), bytes }, { 10, 9 })
+end

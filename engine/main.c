@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <lualib.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -309,6 +310,7 @@ int main(int argc, char **argv)
      */
     static char lines[BUFSIZ];
     setvbuf(stdout, lines, _IOLBF, sizeof lines);
+    signal(SIGUSR1, SIG_IGN); /* a scheduler's warning, for scripts that ask for it (mx.catch_stop); no reason to die */
     bool ok = run(argc, argv);
     mx_mpi_end();
     if (fflush(stdout) != 0 || ferror(stdout)) {

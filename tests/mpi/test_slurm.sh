@@ -342,6 +342,16 @@ has "the time limit is near"
 has "rank 0 went on"
 has "rank 1 went on"
 
+case="a run that is warned saves and ends well"
+# shellcheck disable=SC2086
+submit "$script" $tiny run_name=warned base_output_directory="$folder/saved" steps=1000000 checkpoint_period=0 enable_checkpointing=true log_period=1000000
+await 20 grep -qs " 1/1000000" "$folder/job.out"
+scancel --batch --signal=USR1 "$number"
+finish
+exits 0
+has "asked to stop by SIGUSR1; saving"
+has "the same command with run_name=warned goes on"
+
 # N runs of one rank each, where one run of N ranks was meant.
 case="ranks that do not find each other"
 export MXLUA_LAUNCH=none

@@ -16,7 +16,8 @@
 -- vocab_size        of the store; 0: the tokenizer's, or for files of tokens the highest id and one
 -- add_bos, add_eos  begin, end each document with the tokenizer's token
 -- on_error          a line that is no JSON or has no text, a document that is no UTF-8: stop, or skip and count
--- piece_mib         a jsonl file is shared out to the ranks in pieces of so many MiB (compressed ones are not)
+-- piece_mib         the ranks share out pieces of about so many MiB: small files together, and ranges of large jsonl
+--                   files; a large file of another kind is one piece, and so is a compressed one
 -- max_document_mib  a longer document is an error
 --
 -- The result is the same on any number of ranks. Documents without text are left out.

@@ -1,8 +1,8 @@
 --- Preparing a corpus: texts, JSON lines and files of tokens become a token store (engine/io/token_store.h).
 --
--- The input is cut in pieces, by its bytes and not by the ranks: whoever works on it, the result is the same. A piece
--- becomes a part in the folder OUT.parts; a part is there whole or not at all, so that what was killed goes on with the
--- first part that is missing. Rank 0 puts them together.
+-- The input is cut in pieces, by its bytes and not by the ranks: whoever works on it, the result is the same. A piece,
+-- which is a range of a file, a file, or several small ones, becomes a part in the folder OUT.parts; a part is there
+-- whole or not at all, so that what was killed goes on with the first part that is missing. Rank 0 puts them together.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -31,7 +31,7 @@ local function format_of(path, o)
 end
 
 -- Only lines can be found in the middle of a file.
-local function add_pieces(pieces, path, bytes, o)
+local function add_ranges(ranges, path, bytes, o)
     local format = format_of(path, o)
     local length = math.max(1, bytes)
     if format == "jsonl" and not util.attempt(mx.io.text_is_compressed, path) then
@@ -39,34 +39,49 @@ local function add_pieces(pieces, path, bytes, o)
     end
     for start = 0, math.max(bytes - 1, 0), length do
         local stop = start + length < bytes and start + length or nil
-        pieces[#pieces + 1] = {
+        ranges[#ranges + 1] = {
             path = path, format = format, start = start, stop = stop, bytes = (stop or bytes) - start,
         }
     end
 end
 
-local function list_pieces(o)
-    local pieces, inputs, seen = {}, {}, {}
+-- The ranges of files to read, in order, and the files.
+local function list_ranges(o)
+    local ranges, inputs, seen = {}, {}, {}
     for _, pattern in ipairs(o.input) do
         for _, path in ipairs(util.attempt(mx.io.file_list, pattern)) do
             if not seen[path] then
                 local bytes, changed = mx.io.file_size(path)
                 seen[path] = true
                 inputs[#inputs + 1] = { path = path, bytes = bytes, changed = changed }
-                add_pieces(pieces, path, bytes, o)
+                add_ranges(ranges, path, bytes, o)
             end
         end
     end
-    return pieces, inputs
+    return ranges, inputs
 end
 
-local function is_tokens(piece)
-    return piece.format == "bin" or piece.format == "hdf5"
+-- Ranges that lie one after the other share a piece as long as they are small together.
+local function group(ranges, o)
+    local pieces, last = {}, nil
+    for _, range in ipairs(ranges) do
+        if not last or last.bytes + range.bytes > o.piece_mib * MIB then
+            last = { bytes = 0, ranges = {} }
+            pieces[#pieces + 1] = last
+        end
+        last.bytes = last.bytes + range.bytes
+        last.ranges[#last.ranges + 1] = range
+    end
+    return pieces
+end
+
+local function is_tokens(range)
+    return range.format == "bin" or range.format == "hdf5"
 end
 
 -- What the tokens of a file are of, so far as it says so or they show it.
-local function origin_of(piece, o)
-    local reader <close> = util.attempt(mx.io.tokens_open, piece.path, piece.format)
+local function origin_of(range, o)
+    local reader <close> = util.attempt(mx.io.tokens_open, range.path, range.format)
     local store = reader:store()
     if store then
         return store
@@ -77,18 +92,18 @@ end
 
 -- What the tokens of the result are of: {vocab_size =, bos =, eos =, tokenizer =, fingerprint =}. Files that say by
 -- which tokenizer they were made must have the same one.
-local function origin(o, pieces, own)
+local function origin(o, ranges, own)
     local found, from = nil, nil
     local size = 1
-    for _, piece in ipairs(pieces) do
-        local this = is_tokens(piece) and origin_of(piece, o) or own
+    for _, range in ipairs(ranges) do
+        local this = is_tokens(range) and origin_of(range, o) or own
         size = math.max(size, this.vocab_size)
         if this.fingerprint ~= "" then
             if found and found.fingerprint ~= this.fingerprint then
                 util.refuse("%s was made by another tokenizer (%s) than %s (%s): prepare it again from its texts",
-                    piece.path, this.tokenizer, from, found.tokenizer)
+                    range.path, this.tokenizer, from, found.tokenizer)
             end
-            found, from = found or this, from or piece.path
+            found, from = found or this, from or range.path
         end
     end
     found = found or { bos = -1, eos = -1, tokenizer = "", fingerprint = "" }
@@ -137,9 +152,9 @@ end
 
 -- All that the result depends on: what goes on must have begun with the same.
 local function make_plan(o, tokenizer)
-    local pieces, inputs = list_pieces(o)
-    local plan = { pieces = mx.io.array(pieces), inputs = mx.io.array(inputs) }
-    plan.origin = origin(o, pieces, {
+    local ranges, inputs = list_ranges(o)
+    local plan = { pieces = mx.io.array(group(ranges, o)), inputs = mx.io.array(inputs) }
+    plan.origin = origin(o, ranges, {
         vocab_size = tokenizer.vocab_size, bos = tokenizer.bos or -1, eos = tokenizer.eos or -1,
         tokenizer = o.tokenizer, fingerprint = fingerprint(o.tokenizer),
     })
@@ -188,10 +203,10 @@ local function field_of(line, field)
     return object[field]
 end
 
--- The text of a piece of the input; nil for one that is to be left out, with what is wrong with it if anything is.
-local function text_of(piece, raw, o)
+-- The text of a document of the input; nil for one that is to be left out, with what is wrong with it if anything is.
+local function text_of(range, raw, o)
     local text, wrong = raw, nil
-    if piece.format == "jsonl" then
+    if range.format == "jsonl" then
         if not raw:find("%S") then
             return nil
         end
@@ -207,8 +222,8 @@ local function text_of(piece, raw, o)
 end
 
 -- Separators come from the command line, where a newline is hard to write.
-local function separator_of(piece, o)
-    if piece.format == "jsonl" then
+local function separator_of(range, o)
+    if range.format == "jsonl" then
         return "\n"
     end
     return (o.separator:gsub("\\(.)", function(c)
@@ -216,10 +231,10 @@ local function separator_of(piece, o)
     end))
 end
 
--- Writes the documents of a piece of text. Returns how many were left out.
-local function write_text(part, piece, o, tokenizer, progress)
-    local text <close> = util.attempt(mx.io.text_open, piece.path, {
-        start = piece.start, stop = piece.stop, separator = separator_of(piece, o), limit = o.max_document_mib * MIB,
+-- Writes the documents of a range of text. Returns how many were left out.
+local function write_text(part, range, o, tokenizer, progress)
+    local text <close> = util.attempt(mx.io.text_open, range.path, {
+        start = range.start, stop = range.stop, separator = separator_of(range, o), limit = o.max_document_mib * MIB,
     })
     local special = { bos = o.add_bos, eos = o.add_eos }
     local skipped = 0
@@ -227,10 +242,10 @@ local function write_text(part, piece, o, tokenizer, progress)
         return util.attempt(text.next, text)
     end
     for raw in next_piece do
-        local document, wrong = text_of(piece, raw, o)
+        local document, wrong = text_of(range, raw, o)
         if wrong and o.on_error == "stop" then
-            util.refuse("%s:%d: %s; on_error=skip leaves such documents out", piece.path,
-                line_at(piece.path, text:offset()), wrong)
+            util.refuse("%s:%d: %s; on_error=skip leaves such documents out", range.path,
+                line_at(range.path, text:offset()), wrong)
         elseif wrong then
             skipped = skipped + 1
         elseif document and document ~= "" then
@@ -238,7 +253,7 @@ local function write_text(part, piece, o, tokenizer, progress)
             util.attempt(part.add, part, tokens)
             tokens:release()
         end
-        progress(text:consumed() - piece.start)
+        progress(text:consumed() - range.start)
     end
     return skipped
 end
@@ -249,11 +264,16 @@ end
 
 local function make_part(path, piece, plan, o, tokenizer, progress)
     local part <close> = util.attempt(mx.io.token_part, path, plan.origin.vocab_size > 65536 and 4 or 2)
-    local skipped = 0
-    if is_tokens(piece) then
-        util.attempt(part.copy, part, piece.path, piece.format, o.document_token)
-    else
-        skipped = write_text(part, piece, o, tokenizer, progress)
+    local skipped, before = 0, 0
+    for _, range in ipairs(piece.ranges) do
+        if is_tokens(range) then
+            util.attempt(part.copy, part, range.path, range.format, o.document_token)
+        else
+            skipped = skipped + write_text(part, range, o, tokenizer, function(bytes)
+                progress:tell(before + bytes)
+            end)
+        end
+        before = before + range.bytes
     end
     util.attempt(part.commit, part, skipped)
 end
@@ -348,9 +368,7 @@ function prepare.run(o)
     for i = mx.rank() + 1, #plan.pieces, mx.ranks() do
         local path = part_path(folder, i)
         if not mx.io.exists(path) then
-            make_part(path, plan.pieces[i], plan, o, tokenizer, function(bytes)
-                progress:tell(bytes)
-            end)
+            make_part(path, plan.pieces[i], plan, o, tokenizer, progress)
         end
         progress:tell(0)
     end

@@ -142,6 +142,25 @@ function TestState.test_the_last_batch_is_described()
     lu.assertStrContains(packed:describe(), " epoch 0 documents 0, 1, 2, 3 and ")
 end
 
+-- A step's line has a word on waiting where it took more than a twentieth of the step; metrics_file always has it.
+function TestState.test_waiting_for_data_is_told_where_it_is_notable()
+    local path, lines = os.tmpname(), {}
+    local metrics = mx.metrics.new { steps = 2, flops = 1, tokens = 1, params = 1, formula = "none", file = path,
+        period = 1, quiet = true }
+    metrics.say = function(format, ...)
+        lines[#lines + 1] = format:format(...)
+    end
+    metrics.mark = mx.now() - 1 -- a step of a second
+    metrics:step(1, { loss = 1, grad_norm = 1, learning_rate = 1, input_wait_s = 0.5 })
+    metrics.mark = mx.now() - 1
+    metrics:step(2, { loss = 1, grad_norm = 1, learning_rate = 1, input_wait_s = 0.01 })
+    lu.assertStrContains(lines[1], "input wait 0.5 s")
+    lu.assertNotStrContains(lines[2], "input wait")
+    local file = mx.io.read_file(path)
+    lu.assertEquals(mx.io.json_decode(file:match("^[^\n]+")).input_wait_s, 0.5)
+    os.remove(path)
+end
+
 TestSamples = {}
 
 -- All windows of an epoch, as texts.

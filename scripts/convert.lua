@@ -19,15 +19,12 @@ local util = require "mx.util"
 
 local o = mx.config.options(arg, { from = "", to = "", dtype = "", max_shard_size = "5GB", tokenizer = "" })
 local UNITS = { [""] = 1, B = 1, KB = 1e3, MB = 1e6, GB = 1e9, TB = 1e12, KIB = 2 ^ 10, MIB = 2 ^ 20, GIB = 2 ^ 30 }
-local DTYPES = { float32 = "f32", bfloat16 = "bf16" }
 
 local number, unit = o.max_shard_size:match("^([%d.]+)%s*(%a*)$")
 local shard_bytes = tonumber(number) and UNITS[unit:upper()] and math.floor(tonumber(number) * UNITS[unit:upper()])
 local to_h5 = o.to:find("%.h5$") or o.to:find("%.hdf5$")
 if o.from == "" or o.to == "" then
     util.refuse("expected from=PATH and to=PATH: FILE.h5, or a folder of a Hugging Face model")
-elseif o.dtype ~= "" and not DTYPES[o.dtype] then
-    util.refuse("dtype=%s: expected float32 or bfloat16", o.dtype)
 elseif not shard_bytes then
     util.refuse("max_shard_size=%s: expected a number with a unit, such as 500MB or 5GB", o.max_shard_size)
 elseif to_h5 and o.tokenizer ~= "" then

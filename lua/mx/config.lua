@@ -463,7 +463,7 @@ local function choose_model(values, ...)
     local name, where = find_early("model_name", values, ...)
     local parameters = find_early("load_parameters_path", values, ...)
     if name == "default" and parameters ~= "" and mx.io.exists(parameters) then
-        apply_file(values, parameters, mx.weights.config(parameters), {})
+        apply_file(values, parameters, mx.weights.start_config(parameters), {})
     else
         apply_model(values, name, where)
     end

@@ -217,6 +217,10 @@ local function stored_config(path, kind)
     return attributes.config
 end
 
+local function stored_keys(path, kind)
+    return mx.io.yaml_load(stored_config(path, kind) or "", path)
+end
+
 --- The keys of configs/base.yml that describe the model of a file or folder: of any kind that mx.weights.load reads.
 --- Of parameters of ours that have no config, none. Not collective.
 ---@param path string
@@ -224,10 +228,20 @@ end
 function weights.config(path)
     local kind = kind_of(path)
     if OURS[kind] then
-        return model_keys(mx.io.yaml_load(stored_config(path, kind) or "", path), KEYS)
+        return model_keys(stored_keys(path, kind), KEYS)
     end
     local source <close> = weights.open(path)
     return source.keys
+end
+
+--- What a run that starts from a file or folder takes over where it says nothing else: the model, and tokenizer_path
+--- where there is a tokenizer.json. Not collective.
+---@param path string
+---@return table<string, any>
+function weights.start_config(path)
+    local keys, at = weights.config(path), weights.tokenizer_of(path)
+    keys.tokenizer_path = at ~= path and at or kind_of(path) == "folder" and at or nil
+    return keys
 end
 
 --- The config of the model of a file or folder, with words as on the command line on top of it: its own keys, and of
@@ -248,7 +262,7 @@ function weights.load_config(path, words, options)
             keys[key] = value
         end
     else
-        keys = weights.config(path)
+        keys = weights.start_config(path)
     end
     local text = mx.io.json_encode(keys, { indent = 1 }) -- JSON is YAML
     return mx.config.load(words or {}, { stored = text, stored_name = path, options = options })
@@ -385,7 +399,7 @@ function weights.model(path, o)
     local shape = mx.models.shape(config)
     o.change(shape)
     local model = mx.models.new(shape, o.mesh and mx.train.mesh(config) or nil, config, true)
-    weights.load(model, path, config)
+    mx.checkpoint.together(weights.load, model, path, config)
     return model, config
 end
 
@@ -396,7 +410,7 @@ end
 function weights.dtype(path)
     local kind = kind_of(path)
     if OURS[kind] then
-        return mx.io.yaml_load(stored_config(path, kind) or "", path).weight_dtype or "float32"
+        return stored_keys(path, kind).weight_dtype or "float32"
     end
     local source <close> = weights.open(path)
     for _, entry in pairs(source.tensors) do
@@ -415,31 +429,32 @@ local function metadata_of(path)
     return file:metadata()
 end
 
---- Where the tokenizer is that comes with weights of other programs: a folder, or a GGUF file that has one. nil: there
---- is none. Not collective.
+--- Where the tokenizer is that comes with weights: a folder (of parameters of ours the one that tokenizer_path names),
+--- or a GGUF file that has one. nil: there is none. Not collective.
 ---@param path string
 ---@return string?
 function weights.tokenizer_of(path)
     local kind = kind_of(path)
-    if OURS[kind] then
-        return nil
-    elseif kind == "gguf" then
+    if kind == "gguf" then
         return metadata_of(path)["tokenizer.ggml.model"] and path or nil
     end
     local folder = kind == "folder" and path or folder_of(path)
+    if OURS[kind] then
+        local stored = stored_keys(path, kind).tokenizer_path or ""
+        if stored == "" then
+            return nil
+        end
+        folder = stored:find("%.json$") and folder_of(stored) or stored
+    end
     return mx.io.exists(join(folder, "tokenizer.json")) and (folder == "" and "." or folder) or nil
 end
 
---- The tokenizer that comes with weights: of a folder its tokenizer.json, of a GGUF file what its metadata say, of
---- parameters of ours that of tokenizer_path. nil where there is none. Not collective.
+--- The tokenizer that comes with weights: that of mx.weights.tokenizer_of. Not collective.
 ---@param path string
 ---@return mx.Tokenizer?
 function weights.tokenizer(path)
     local kind, at = kind_of(path), weights.tokenizer_of(path)
-    if OURS[kind] then
-        local stored = mx.io.yaml_load(stored_config(path, kind) or "", path).tokenizer_path
-        return stored and stored ~= "" and mx.tokenizer.open(stored) or nil
-    elseif not at or kind ~= "gguf" then
+    if not at or kind ~= "gguf" then
         return at and mx.tokenizer.open(at)
     end
     local json, special = gguf.tokenizer({ path = path, metadata = metadata_of(path) })

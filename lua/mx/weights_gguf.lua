@@ -185,6 +185,7 @@ local CUTS = {
     ["llama-bpe"] = split("{1,3}"),
     qwen2 = split(""),
 }
+CUTS.llama3, CUTS["llama-v3"] = CUTS["llama-bpe"], CUTS["llama-bpe"]
 
 -- The special tokens: control tokens (3) and those that the user defined (4).
 local function added_tokens(g, tokens)
@@ -267,7 +268,7 @@ local function byte_pairs(g, vocab)
         pre_tokenizer = CUTS[cut], decoder = byte_level(true),
         model = {
             type = "BPE", dropout = mx.io.null, unk_token = mx.io.null, fuse_unk = false, byte_fallback = false,
-            ignore_merges = cut == "llama-bpe", vocab = vocab,
+            ignore_merges = CUTS[cut] == CUTS["llama-bpe"], vocab = vocab,
             merges = mx.io.array(get(g, "tokenizer.ggml.merges", "table")),
         },
     }
@@ -276,7 +277,9 @@ end
 --- A GGUF file's tokenizer as the text of a tokenizer.json. A file that does not say how its texts are cut
 --- (tokenizer.ggml.pre) gets GPT-2's way.
 ---@param g {path: string, metadata: table}
----@return string json, {bos: integer?, eos: integer?, add_bos: boolean?, add_eos: boolean?} its special ids
+---@return string json
+---@return {bos: integer?, eos: integer?, add_bos: boolean, add_eos: boolean} special ids, and which of them are put
+---        around a text
 function gguf.tokenizer(g)
     local kind, tokens = get(g, "tokenizer.ggml.model", "string"), get(g, "tokenizer.ggml.tokens", "table")
     local vocab = {}
@@ -290,10 +293,10 @@ function gguf.tokenizer(g)
     local t = kind == "gpt2" and byte_pairs(g, vocab) or sentence_piece(g, tokens, vocab)
     t.version, t.added_tokens = "1.0", added_tokens(g, tokens)
     t.truncation, t.padding, t.post_processor = mx.io.null, mx.io.null, mx.io.null
-    local metadata = g.metadata
     return util.attempt(mx.io.json_encode, t), {
-        bos = metadata["tokenizer.ggml.bos_token_id"], eos = metadata["tokenizer.ggml.eos_token_id"],
-        add_bos = metadata["tokenizer.ggml.add_bos_token"], add_eos = metadata["tokenizer.ggml.add_eos_token"],
+        bos = g.metadata["tokenizer.ggml.bos_token_id"], eos = g.metadata["tokenizer.ggml.eos_token_id"],
+        add_bos = get(g, "tokenizer.ggml.add_bos_token", "boolean", kind == "llama" or t.model.ignore_merges),
+        add_eos = get(g, "tokenizer.ggml.add_eos_token", "boolean", false),
     }
 end
 

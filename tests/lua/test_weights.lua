@@ -1,4 +1,5 @@
--- Weights of other programs: what the transformers and gguf packages wrote and computed (tests/golden/weights), and back.
+-- Weights of other programs: what the packages transformers and gguf wrote and computed (tests/golden/weights), and
+-- back.
 
 local lu = require "luaunit"
 local mx = require "mx"
@@ -122,7 +123,8 @@ end
 function TestImport.test_config()
     local keys = mx.weights.config(GOLDEN .. "llama31")
     lu.assertEquals({ keys.base_emb_dim, keys.head_dim, keys.base_num_kv_heads, keys.vocab_size }, { 32, 16, 2, 96 })
-    lu.assertEquals({ keys.rope_type, keys.rope_factor, keys.original_max_position_embeddings }, { "llama3.1", 8.0, 32 })
+    lu.assertEquals({ keys.rope_type, keys.rope_factor }, { "llama3.1", 8.0 })
+    lu.assertEquals(keys.original_max_position_embeddings, 32)
     lu.assertEquals(keys.rope_max_timescale, 500.0)
     local from_gguf = mx.weights.config(GOLDEN .. "llama31.gguf")
     lu.assertEquals(from_gguf, keys) -- RoPE's factors are worked out of a tensor there
@@ -207,7 +209,8 @@ end
 
 function TestExport.test_there_and_back()
     for _, name in ipairs(FAMILIES) do
-        local model = mx.weights.model(GOLDEN .. name, { words = { "weight_dtype=" .. mx.weights.dtype(GOLDEN .. name) } })
+        local words = { "weight_dtype=" .. mx.weights.dtype(GOLDEN .. name) }
+        local model = mx.weights.model(GOLDEN .. name, { words = words })
         local family = mx.weights.save(model, temporary(name))
         lu.assertStrContains(name, family)
         assert_same_tensors(temporary(name), name)
@@ -250,6 +253,32 @@ function TestExport.test_by_way_of_hdf5()
         mx.weights.save(again, temporary(name), { dtype = "bf16" })
         assert_same_tensors(temporary(name), name)
     end
+end
+
+-- A tokenizer's files come along, and what config.json beside them says of special tokens; from parameters.h5 by way of
+-- tokenizer_path.
+function TestExport.test_a_tokenizer_comes_along()
+    local from = temporary("from")
+    mx.weights.save(mx.weights.model(GOLDEN .. "llama2"), from)
+    mx.io.write_file_atomic(from .. "/tokenizer.json", "{}")
+    local values = mx.io.json_decode(mx.io.read_file(from .. "/config.json"))
+    lu.assertTrue(values.eos_token_id == mx.io.null)
+    values.eos_token_id = 7
+    mx.io.write_file_atomic(from .. "/config.json", mx.io.json_encode(values))
+    local model, config = mx.weights.model(from)
+    lu.assertEquals(config.tokenizer_path, from)
+    mx.train.save(config, model, temporary("m.h5"))
+    lu.assertEquals(mx.weights.tokenizer_of(temporary("m.h5")), from)
+    mx.weights.save(model, temporary("to"), { tokenizer = from })
+    lu.assertEquals(mx.io.read_file(temporary("to/tokenizer.json")), "{}")
+    lu.assertEquals(mx.io.json_decode(mx.io.read_file(temporary("to/config.json"))).eos_token_id, 7)
+    mx.weights.save(model, temporary("gguf"), { tokenizer = GOLDEN .. "qwen3.gguf" })
+    lu.assertEquals(mx.io.json_decode(mx.io.read_file(temporary("gguf/config.json"))).bos_token_id, 0)
+    lu.assertEquals(mx.io.json_decode(mx.io.read_file(temporary("gguf/tokenizer_config.json"))).eos_token, "</s>")
+    lu.assertEquals(mx.weights.tokenizer(temporary("gguf")):encode("the"):totable(), { 95 })
+    local tokenizer = mx.weights.tokenizer(GOLDEN .. "qwen3.gguf")
+    lu.assertEquals(tokenizer:encode("that"):totable(), { 94, 67, 86 })
+    lu.assertEquals({ tokenizer.bos, tokenizer.add_bos }, { 0, false })
 end
 
 -- Models that were trained here: what they are exported as, and that it computes the same.

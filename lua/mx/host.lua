@@ -4,19 +4,20 @@ local mx = require "mx"
 
 local host = {}
 
-local SECONDS = 0.8 -- for each rate
+local SECONDS = 0.12 -- for each rate of a sample
+local SAMPLES = 6 -- that the rates of this machine are taken from
 local NOMINAL = 1e12 -- where nobody asks for times
 
--- Calls of fn a second: the best of several runs, so that what else goes on counts little.
+-- Calls of fn a second: the median of several.
 local function rate(fn)
-    local best, started = math.huge, mx.now()
+    local times, started = {}, mx.now()
     fn()
     repeat
         local start = mx.now()
         fn()
-        best = math.min(best, mx.now() - start)
-    until mx.now() - started > SECONDS
-    return 1 / best
+        times[#times + 1] = mx.now() - start
+    until #times >= 3 and mx.now() - started > SECONDS
+    return 1 / mx.util.quantile(times, 0.5)
 end
 
 -- FLOP/s of a matrix product in the shapes of a layer.
@@ -69,12 +70,56 @@ local function launch_seconds()
     end)
 end
 
+---@class mx.HostRates
+---@field bf16 number FLOP/s of matrix products in bf16
+---@field f32 number in f32
+---@field attention number FLOP/s of attention in bf16
+---@field memory number B/s of operations that move values
+---@field launch_s number seconds of an operation that does next to nothing
+
+--- The rates of this machine now, with the threads that are set: half a second. On a machine that others share they change
+--- from one second to the next; who compares them with something else samples them beside it. Not collective.
+---@return mx.HostRates
+function host.sample()
+    return {
+        bf16 = product_rate("bf16"), f32 = product_rate("f32"), attention = attention_rate("bf16"),
+        memory = memory_rate("bf16", 2), launch_s = launch_seconds(),
+    }
+end
+
+--- Rates out of several samples: of each, that quantile.
+---@param samples mx.HostRates[]
+---@param p number 0.5: the usual; 1: the best
+---@return mx.HostRates
+function host.combine(samples, p)
+    local rates = {}
+    for _, name in ipairs({ "bf16", "f32", "attention", "memory", "launch_s" }) do
+        local values = {}
+        for i, sample in ipairs(samples) do
+            values[i] = sample[name]
+        end
+        rates[name] = mx.util.quantile(values, name == "launch_s" and 1 - p or p)
+    end
+    return rates
+end
+
+local function measure()
+    local samples = {}
+    for i = 1, SAMPLES do
+        samples[i] = host.sample()
+    end
+    -- The best: a process that has just begun is slower for a second or two.
+    return host.combine(samples, 1)
+end
+
 --- The hardware table of this machine with `ranks` ranks on it. Not collective.
 ---@param ranks integer
----@param o? {measure: boolean} measure = false: memory only, and peaks that mean nothing
+---@param o? {measure: boolean, rates: mx.HostRates} measure = false: memory only, and peaks that mean nothing; rates: what
+---       was measured before
 ---@return table as mx.sim.hardware gives it
 function host.hardware(ranks, o)
-    local info, measure = mx.info(), not o or o.measure ~= false
+    o = o or {}
+    local info = mx.info()
     local hardware = {
         name = "host", path = "measured on this machine", description = "this host", device = "rank",
         peak_flops = { bfloat16 = NOMINAL, float32 = NOMINAL }, matrix_unit_tile = 1,
@@ -82,7 +127,7 @@ function host.hardware(ranks, o)
         slices = { [ranks] = { ranks } }, switch_Bps = NOMINAL, dcn_Bps = NOMINAL, host_Bps = NOMINAL,
         hop_latency_s = 0, dcn_hop_latency_s = 0, fuses = false,
     }
-    if not measure then
+    if o.measure == false then
         return hardware
     end
     local threads = mx.threads()
@@ -92,19 +137,15 @@ function host.hardware(ranks, o)
         bfloat16 = mx.peak { kind = "fma", dtype = "bf16", threads = each }.value,
         float32 = mx.peak { kind = "fma", dtype = "f32", threads = each }.value,
     }
-    local attention = attention_rate("bf16")
-    hardware.memory_Bps, hardware.launch_s = memory_rate("bf16", 2), launch_seconds()
-    -- Last, and so that the better of two counts: a process that has just begun is slower for a second or two.
-    local f32 = product_rate("f32")
-    local bf16 = math.max(product_rate("bf16"), product_rate("bf16"))
-    hardware.peak_flops = peaks
-    hardware.matrix_efficiency = math.min(1, bf16 / peaks.bfloat16)
-    hardware.f32_products_flops = f32 / hardware.matrix_efficiency
-    hardware.attention_efficiency = math.min(1, attention / peaks.bfloat16)
+    local rates = o.rates or measure()
+    mx.threads(threads)
+    hardware.peak_flops, hardware.memory_Bps, hardware.launch_s = peaks, rates.memory, rates.launch_s
+    hardware.matrix_efficiency = math.min(1, rates.bf16 / peaks.bfloat16)
+    hardware.f32_products_flops = rates.f32 / hardware.matrix_efficiency
+    hardware.attention_efficiency = math.min(1, rates.attention / peaks.bfloat16)
     -- Ranks reach each other through the memory: each byte is written by one and read by another.
     hardware.switch_Bps, hardware.host_Bps = hardware.memory_Bps / 2, hardware.memory_Bps
     hardware.dcn_Bps = hardware.switch_Bps
-    mx.threads(threads)
     return hardware
 end
 

@@ -344,7 +344,8 @@ has "rank 1 went on"
 
 case="a run that is warned saves and ends well"
 # shellcheck disable=SC2086
-submit "$script" $tiny run_name=warned base_output_directory="$folder/saved" steps=1000000 checkpoint_period=0 enable_checkpointing=true log_period=1000000
+submit "$script" $tiny run_name=warned base_output_directory="$folder/saved" \
+    steps=1000000 checkpoint_period=0 enable_checkpointing=true log_period=1000000
 await 20 grep -qs " 1/1000000" "$folder/job.out"
 scancel --batch --signal=USR1 "$number"
 finish

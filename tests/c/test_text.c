@@ -131,7 +131,7 @@ static void test_separators(void)
         for (int k = 0; k < 4; k++) {
             const char *expected = cases[i].pieces[k];
             CHECK(mx_text_next(t, &piece, &bytes) == MX_OK && !piece == !expected, "case %d, piece %d", (int)i, k);
-            if (!expected)
+            if (!expected || !piece)
                 break;
             CHECK(bytes == strlen(expected) && memcmp(piece, expected, bytes) == 0, "case %d, piece %d", (int)i, k);
         }

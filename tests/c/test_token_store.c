@@ -138,7 +138,7 @@ static void test_damage(void)
     size_t bytes;
     vocabulary = 300;
     write_store(path);
-    char *good = slurp(path, &bytes), *bad = malloc(bytes);
+    char *good = slurp(path, &bytes), *bad = malloc(bytes + 1);
     int missed = 0, tried = 0;
     CHECK(reads_whole(path), "%s", mx_message());
     for (size_t at = 0; at < bytes; at += at < 4096 || at > bytes - 4096 ? 61 : 4999, tried++) {

@@ -1,6 +1,6 @@
--- The simulator against a machine that we have: some steps of a training run here, and the same step simulated with this
--- host's rates. The rates are sampled between the steps, since on a machine that is shared both change all the time; the
--- medians of both are compared.
+-- The simulator against a machine that we have: some steps of a training run here, and the same step simulated with
+-- this host's rates. The rates are sampled between the steps, since on a machine that is shared both change all the
+-- time; the medians of both are compared.
 --
 --     build/mxlua scripts/sim_host.lua [config.yml] [key=value ...]
 --

@@ -107,6 +107,7 @@ local RULES = {
     era = { choices = { "a", "b" } },
     link_gbps = { min = 0 },
     dcn_gbps = { min = 0 },
+    operations = { min = 0 },
 }
 for _, name in ipairs(remat.TENSORS) do
     RULES[name] = { choices = { "device", "offload", "remat" } }

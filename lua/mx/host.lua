@@ -77,8 +77,8 @@ end
 ---@field memory number B/s of operations that move values
 ---@field launch_s number seconds of an operation that does next to nothing
 
---- The rates of this machine now, with the threads that are set: half a second. On a machine that others share they change
---- from one second to the next; who compares them with something else samples them beside it. Not collective.
+--- The rates of this machine now, with the threads that are set: half a second. On a machine that others share they
+--- change from one second to the next; who compares them with something else samples them beside it. Not collective.
 ---@return mx.HostRates
 function host.sample()
     return {
@@ -114,7 +114,8 @@ end
 
 --- The hardware table of this machine with `ranks` ranks on it. Not collective.
 ---@param ranks integer
----@param o? {measure: boolean, rates: mx.HostRates} measure = false: memory only, and peaks that mean nothing; rates: what
+---@param o? {measure: boolean, rates: mx.HostRates} measure = false: memory only, and peaks that mean nothing; rates:
+---        what
 ---       was measured before
 ---@return table as mx.sim.hardware gives it
 function host.hardware(ranks, o)

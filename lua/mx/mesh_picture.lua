@@ -7,10 +7,11 @@ local WIDTH = 80 -- columns
 --- Text in lines of at most 80 columns.
 ---@param text string
 ---@return string[]
-function picture.wrap(text)
+function picture.wrap(text, width)
     local lines, line = {}, ""
+    width = width or WIDTH
     for word in text:gmatch("%S+") do
-        if line ~= "" and #line + 1 + #word > WIDTH then
+        if line ~= "" and #line + 1 + #word > width then
             lines[#lines + 1], line = line, word
         else
             line = line == "" and word or line .. " " .. word

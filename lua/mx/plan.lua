@@ -50,9 +50,10 @@ end
 --- Simulates two steps of a config on the pod that mx.sim.start has started, and says what the second takes, which
 --- begins as all later ones do. What does not fit raises.
 ---@param config table
----@return table step_s, peak_bytes, weights, gradients, states, staged (bytes; staged: a copy of what a rank writes of a
----        checkpoint, which no step has), kept (name -> {bytes, count}), times (of mx.sim_times), params
-function plan.step(config)
+---@param profile? boolean with the operations of the second
+---@return table step_s, peak_bytes, weights, gradients, states, staged (bytes; staged: a copy of what a rank writes of
+---        a checkpoint, which no step has), kept (name -> {bytes, count}), times (of mx.sim_times), params
+function plan.step(config, profile)
     local mesh = mx.train.mesh(config)
     local model = mx.models.new(config, mesh)
     local optimizer = mx.optim.new(config, model.params, model.parallel)
@@ -62,11 +63,13 @@ function plan.step(config)
         start = mx.now()
         mx.sim_times(true)
         mx.reset_peak()
+        mx.profile(profile or false)
         mx.train.gradients(model, data, config.gradient_accumulation_steps, function()
             kept = kept_by_name(model.params)
         end)
         optimizer:step()
     end
+    mx.profile(false)
     local states = mx.memory().in_use - weights - data.bytes
     local gradients = 0
     for _, t in pairs(model.params) do
@@ -75,7 +78,7 @@ function plan.step(config)
     return {
         step_s = mx.now() - start, peak_bytes = mx.memory().peak, times = mx.sim_times(), kept = kept,
         weights = weights, states = states, gradients = gradients, params = mx.models.count(model.shape),
-        shape = model.shape,
+        shape = model.shape, operations = profile and mx.profile_report() or nil,
         staged = mx.checkpoint.staged_bytes { params = model.params, parallel = model.parallel, optimizer = optimizer },
     }
 end
@@ -84,7 +87,7 @@ end
 ---@param config table
 ---@param hardware string|table such as "v5e-256", or a hardware table
 ---@param slices integer
----@param o? {constants: table<string, number>, limited: boolean}
+---@param o? {constants: table<string, number>, limited: boolean, profile: boolean}
 ---@return table of plan.step, with hardware, memory_bytes (of a chip), mfu and tokens_per_s (of a chip)
 function plan.simulate(config, hardware, slices, o)
     o = o or {}
@@ -95,7 +98,7 @@ function plan.simulate(config, hardware, slices, o)
     local memory_bytes = mx.sim.memory_bytes(hardware)
     constants.memory_bytes = o.limited and memory_bytes or NO_LIMIT
     local machine = mx.sim.start(hardware, slices, constants)
-    local ok, result = pcall(plan.step, config)
+    local ok, result = pcall(plan.step, config, o.profile)
     local peak = ok and mx.sim.peak(result.shape.dtype)
     mx.sim.stop()
     if not ok then
@@ -162,8 +165,8 @@ function plan.check(config)
     local copies = config.enable_checkpointing and config.async_checkpointing and config.checkpoint_period > 0
         and config.checkpoint_period <= config.steps and not mx.is_simulated()
     if copies and result.peak_bytes <= there and result.peak_bytes + result.staged > there then
-        util.refuse("a step needs %s of memory on each rank and the copy that a checkpoint is written from %s, and there "
-            .. "are %s%s: async_checkpointing=false needs no copy", util.bytes(result.peak_bytes),
+        util.refuse("a step needs %s of memory on each rank and the copy that a checkpoint is written from %s, and "
+            .. "there are %s%s: async_checkpointing=false needs no copy", util.bytes(result.peak_bytes),
             util.bytes(result.staged), util.bytes(there), limit > 0 and " (--memory-limit)" or "")
     elseif result.peak_bytes > there then
         util.refuse("a step needs %s of memory on each rank, and there are %s%s: %s. Use a smaller "

@@ -13,6 +13,8 @@
 --     output of the MLP, reduce-scattered (tensor)     2 B (M / tensor) E / (2 B E)  = M / tensor
 --     activations, sent to the next stage (stage)      6 B M E layers / (4 B E)      = 1.5 M layers of a stage
 --
+-- An operation is bound by computing when its FLOPs / bytes are above peak / memory bandwidth.
+--
 -- What crosses slices has been scattered inside them before, so that a chip sends less by the size of the axes inside.
 -- Which axis does what follows from logical_axis_rules.
 
@@ -29,8 +31,8 @@ local ROW = "%-15s %4s %3s %9s %7s %9s %7s %s"
 --- The peak and the links of a config's hardware (v5e when it names none), with what the user gave in place of them. A
 --- device is what a rank stands for: of v7x a die.
 ---@param cfg table config with the options of roofline.run
----@return {name: string, peak: number, ici: number, dcn: number} FLOP/s of bfloat16; B/s over one axis of the torus,
----        both directions together, or one way into a switch; B/s to other slices
+---@return {name: string, peak: number, ici: number, dcn: number, memory: number} FLOP/s of bfloat16; B/s over one axis
+---        of the torus, both directions together, or one way into a switch; B/s to other slices; B/s of the memory
 function roofline.machine(cfg)
     local hardware = mx.sim.hardware(cfg.hardware ~= "" and cfg.hardware or "v5e")
     local dies = (hardware.dies or 1) > 1 and " (dies)" or ""
@@ -41,6 +43,7 @@ function roofline.machine(cfg)
         ici = cfg.link_gbps > 0 and cfg.link_gbps * 1e9 or hardware.torus_dims > 0 and 2 * hardware.link_Bps
             or hardware.switch_Bps,
         dcn = cfg.dcn_gbps > 0 and cfg.dcn_gbps * 1e9 or hardware.dcn_Bps,
+        memory = hardware.memory_Bps,
     }
 end
 
@@ -291,6 +294,39 @@ local function advice(cfg, shape, plan, machine)
         util.thousands(least), shared, util.thousands(tokens), tokens < least and ", too few" or "")
 end
 
+-- ---- the operations ----
+
+--- The operations of a step on one device, by name and shapes of their inputs, those that take longest at the roofline
+--- first: {op, shapes, calls, flops, bytes (of all calls), intensity, needed, compute_bound, seconds}. The step is
+--- simulated, so the counts are those of the calls themselves; each stands alone, unfused.
+---@param cfg table config with the options of roofline.run
+---@param machine table of roofline.machine
+---@return table[] rows
+function roofline.operations(cfg, machine)
+    local name, ranks = cfg.hardware ~= "" and cfg.hardware or "v5e", roofline.ranks(cfg)
+    if not name:find("%-%d+$") then
+        local sizes = mx.mesh.plan(cfg, ranks).layout
+        name, ranks = ("%s-%d"):format(name, sizes.ranks // sizes.slices), sizes.slices
+    else
+        ranks = cfg.slices
+    end
+    local step, needed = mx.plan.simulate(cfg, name, ranks, { profile = true }), machine.peak / machine.memory
+    local rows = {}
+    for _, row in ipairs(step.operations) do
+        if row.bytes > 0 then -- a view moves nothing
+            rows[#rows + 1] = {
+                op = row.op, shapes = row.shapes, calls = row.calls, flops = row.flops, bytes = row.bytes,
+                intensity = row.flops / row.bytes, needed = needed, compute_bound = row.flops / row.bytes > needed,
+                seconds = math.max(row.flops / machine.peak, row.bytes / machine.memory),
+            }
+        end
+    end
+    table.sort(rows, function(a, b)
+        return a.seconds > b.seconds or a.seconds == b.seconds and a.op .. a.shapes < b.op .. b.shapes
+    end)
+    return rows
+end
+
 -- ---- the report ----
 
 -- What a mesh cannot divide is refused.
@@ -326,6 +362,27 @@ local function put_rows(rows, put)
             row.compute_bound and "compute-bound" or "communication-bound")
         put("    " .. row.what)
         last = row
+    end
+end
+
+local function put_operations(rows, shown_rows, put)
+    local all, shown = 0, 0
+    for _, row in ipairs(rows) do
+        all = all + row.seconds
+    end
+    for i = 1, math.min(shown_rows, #rows) do
+        local row = rows[i]
+        shown = shown + row.seconds
+        put_line(put, row.op:sub(1, 15), util.thousands(row.calls), "", short_bytes(row.bytes),
+            number(row.flops / 1e12), number(row.intensity), number(row.needed),
+            row.compute_bound and "compute-bound" or "memory-bound")
+        for _, line in ipairs(picture.wrap(row.shapes, 76)) do
+            put("    " .. line)
+        end
+    end
+    if #rows > shown_rows then
+        put(("and %d more (operations=%d shows all), %.1f %% of the time at the roofline"):format(#rows - shown_rows,
+            #rows, 100 * (1 - shown / all)))
     end
 end
 
@@ -365,6 +422,18 @@ function roofline.report(cfg)
     end
     put("")
     put_text(advice(cfg, shape, plan, machine))
+    if cfg.operations == 0 then
+        return lines
+    end
+    put("")
+    put(("what a device computes in a step, against its memory of %.4g GB/s:"):format(machine.memory / 1e9))
+    put_line(put, "operation", "calls", "", "bytes", "TFLOP", "intensity", "needed", "")
+    local good, found = pcall(roofline.operations, cfg, machine)
+    if good then
+        put_operations(found, cfg.operations, put)
+    else
+        put_text(("not shown: %s"):format(tostring(found)))
+    end
     return lines
 end
 
@@ -373,7 +442,7 @@ end
 function roofline.run(words)
     local cfg = mx.config.load(words, {
         simulate = false,
-        options = { ranks = -1, peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0 },
+        options = { ranks = -1, peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0, operations = 12 },
     })
     mx.metrics.say("%s", table.concat(roofline.report(cfg), "\n"))
 end

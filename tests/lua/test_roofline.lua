@@ -5,7 +5,7 @@ local mx = require "mx"
 
 TestMachine, TestIntensity, TestAdvice, TestReport = {}, {}, {}, {}
 
-local OPTIONS = { ranks = -1, peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0 }
+local OPTIONS = { ranks = -1, peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0, operations = 12 }
 
 -- A config from short words: "ici tensor 2" is ici_tensor_parallelism=2; others are as on the command line. For v5p
 -- unless another hardware is named.
@@ -35,6 +35,35 @@ local function rows(cfg, axis)
         found[#found + 1] = row.axis == axis and row or nil
     end
     return found
+end
+
+-- ---- operations ----
+
+TestOperations = {}
+
+-- One chip; M tokens, E in, N out: 2 M E N FLOPs on 2 (M E + M N) bytes of bf16 and 4 E N of master weights.
+function TestOperations.test_a_product_by_hand()
+    local cfg = model("hardware=v5e-1", "base_num_decoder_layers=2", "remat_policy=none")
+    local machine = mx.roofline.machine(cfg)
+    lu.assertEquals(machine.memory, 819e9)
+    local found, flops = nil, 0
+    for _, row in ipairs(mx.roofline.operations(cfg, machine)) do
+        flops = flops + row.flops
+        lu.assertAlmostEquals(row.needed, 197e12 / 819e9, 1e-9)
+        lu.assertEquals(row.compute_bound, row.intensity > row.needed)
+        lu.assertAlmostEquals(row.seconds, math.max(row.flops / 197e12, row.bytes / 819e9), 1e-12)
+        if row.op == "matmul" and row.shapes == "bf16 (1, 2048, 1024), f32 (1024, 10240)" then
+            found = row
+        end
+    end
+    local M, E, N = 2048, 1024, 10240
+    lu.assertEquals(found.calls, 4) -- two products of a gated MLP in each of two layers
+    lu.assertEquals(found.flops, 4 * 2 * M * E * N)
+    lu.assertEquals(found.bytes, 4 * (2 * (M * E + M * N) + 4 * E * N))
+    lu.assertTrue(found.compute_bound)
+    local shape = mx.models.shape(cfg)
+    local expected = mx.flops.step("maxtext-2025-07", shape, mx.models.count(shape), 1, 2048)
+    lu.assertAlmostEquals(flops / expected, 1, 0.02)
 end
 
 -- ---- the hardware ----

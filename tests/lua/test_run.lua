@@ -13,12 +13,12 @@ end
 -- What a run prints is not for the test's output.
 local function quietly(fn, ...)
     local write, said = io.write, {}
-    io.write = function(...)
+    io.write = function(...) -- luacheck: ignore 122
         said[#said + 1] = table.concat({ ... })
         return io.stdout
     end
     local results = table.pack(pcall(fn, ...))
-    io.write = write
+    io.write = write -- luacheck: ignore 122
     mx.metrics.log_to(nil)
     if not results[1] then
         error(results[2], 0)
@@ -77,8 +77,8 @@ end
 function TestRun.test_what_a_run_leaves_behind()
     local run = train(config_of("run_name=a", "checkpoint_period=2"))
     local directory = folder .. "/a"
-    lu.assertEquals(mx.io.list(directory), { "config.yml", "heartbeat.json", "log.txt", "metrics.jsonl", "parameters.h5",
-        "script.lua", "step_2", "step_4", "tensorboard" })
+    lu.assertEquals(mx.io.list(directory), { "config.yml", "heartbeat.json", "log.txt", "metrics.jsonl",
+        "parameters.h5", "script.lua", "step_2", "step_4", "tensorboard" })
     local rows = lines(directory .. "/metrics.jsonl")
     lu.assertEquals(#rows, 5)
     lu.assertEquals(rows[4].step, 4)
@@ -124,7 +124,7 @@ local function fields(data)
     end
     while at <= #data do
         local key = varint()
-        local kind, value = key & 7, nil
+        local kind, value = key & 7
         if kind == 0 then
             value = varint()
         elseif kind == 1 then
@@ -227,7 +227,8 @@ function TestRun.test_the_first_result_that_is_no_number_is_named()
     local text = mx.guard.explain(model.params, function()
         mx.train.gradients(model, data, 1)
     end)
-    lu.assertStrMatches(text, "layer 2, MLP: the result of matmul, f32 %(2, 16, 128%), has .*infinit.* of 4096 elements.*")
+    lu.assertStrMatches(text,
+        "layer 2, MLP: the result of matmul, f32 %(2, 16, 128%), has .*infinit.* of 4096 elements.*")
     lu.assertNil(model.params["layer001.wo.weight"]:grad())
 
     -- Backward repeats where forward was.
@@ -264,7 +265,8 @@ function TestRun.test_bad_steps_can_be_skipped()
     lu.assertNil(lines(folder .. "/a/metrics.jsonl")[3].loss)
     lu.assertStrContains(lines(folder .. "/a/metrics.jsonl")[3].skipped, "the loss is")
     -- A run that only skips comes to an end.
-    local good, message = pcall(train, config_of("run_name=b", "nonfinite_step=skip", "steps=40"), poison("norm.weight"))
+    local good, message = pcall(train, config_of("run_name=b", "nonfinite_step=skip", "steps=40"),
+        poison("norm.weight"))
     lu.assertFalse(good)
     lu.assertStrContains(tostring(message), "the last 10 steps were all skipped")
 end
@@ -325,7 +327,8 @@ end
 
 function TestRun.test_parameters_alone_come_from_checkpoints_too()
     local first = train(config_of("run_name=a", "checkpoint_period=2"))
-    for _, path in ipairs { folder .. "/a/step_4", folder .. "/a/step_4/", folder .. "/a", folder .. "/a/parameters.h5" } do
+    for _, name in ipairs { "/a/step_4", "/a/step_4/", "/a", "/a/parameters.h5" } do
+        local path = folder .. name
         local model = mx.models.new(config_of("opt_type=sgd"))
         quietly(mx.run.load_parameters, path, model)
         for name, t in pairs(model.params) do

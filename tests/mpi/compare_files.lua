@@ -1,4 +1,5 @@
--- compare_files.lua A B [C]: prints "equal" when two HDF5 files, or the checkpoints B and C beside A, hold the same bits.
+-- compare_files.lua A B [C]: prints "equal" when two HDF5 files, or the checkpoints B and C beside A, hold the same
+-- bits.
 local mx = require "mx"
 
 local function tensors(path)

@@ -70,8 +70,8 @@ function TestPlan.test_the_copy_for_a_checkpoint_counts()
     mx.memory_limit(result.peak_bytes + result.staged - 1)
     local ok, message = pcall(mx.plan.check, config(table.unpack(words)))
     local fits = pcall(mx.plan.check, config("async_checkpointing=false", table.unpack(words)))
-    local never = pcall(mx.plan.check, config("enable_checkpointing=true", "per_device_batch_size=1", "checkpoint_period=3",
-        "steps=2"))
+    local never = pcall(mx.plan.check, config("enable_checkpointing=true", "per_device_batch_size=1",
+        "checkpoint_period=3", "steps=2"))
     mx.memory_limit(limit)
     lu.assertFalse(ok)
     lu.assertStrContains(tostring(message), "async_checkpointing=false needs no copy")

@@ -331,8 +331,8 @@ function TestRun.test_parameters_alone_come_from_checkpoints_too()
         local path = folder .. name
         local model = mx.models.new(config_of("opt_type=sgd"))
         quietly(mx.run.load_parameters, path, model)
-        for name, t in pairs(model.params) do
-            lu.assertEquals(t:totable(), first.model.params[name]:totable())
+        for parameter, t in pairs(model.params) do
+            lu.assertEquals(t:totable(), first.model.params[parameter]:totable())
         end
     end
     -- In another dtype they are rounded, as a conversion would.

@@ -46,7 +46,8 @@ local MESHES = {
     [6] = { "fsdp=3 tensor=2", "data=2 fsdp=3", "context=3 tensor=2", "tensor_sequence=3 fsdp=2" },
     [8] = { "data=2 fsdp=2 tensor=2", "fsdp=2 context=2 tensor=2", "fsdp=4 tensor_sequence=2" },
 }
-local MODELS = RANKS <= 4 and { "tiny", "qwen", "tiny-gpt2", "tiny-parallel" } or { "tiny" } -- 6 and 8 ranks wait for cores
+-- 6 and 8 ranks wait for cores.
+local MODELS = RANKS <= 4 and { "tiny", "qwen", "tiny-gpt2", "tiny-parallel" } or { "tiny" }
 
 -- "fsdp=2 tensor=2" as words for a config; a whole key stays as it is. The axes that are not named have size 1.
 local function mesh_words(text)

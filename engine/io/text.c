@@ -233,7 +233,7 @@ static mx_status read_some(mx_text *t, char *to, size_t room, size_t *got)
 /* Makes room for a chunk behind what is there. */
 static mx_status make_room(mx_text *t)
 {
-    if (t->taken > 0) {
+    if (t->data && t->taken > 0) {
         memmove(t->data, t->data + t->taken, t->filled - t->taken);
         t->data_offset += (int64_t)t->taken;
         t->filled -= t->taken;

@@ -130,8 +130,8 @@ function generate.prompt(text, tokenizer, add_bos)
     else
         for word in text:gmatch("[^,%s]+") do
             ids[#ids + 1] = math.tointeger(tonumber(word))
-                or util.refuse("prompt: expected token ids such as 15496,995 (the model has no tokenizer; tokenizer=PATH "
-                    .. "names one), got '%s'", word)
+                or util.refuse("prompt: expected token ids such as 15496,995 (the model has no tokenizer; "
+                    .. "tokenizer=PATH names one), got '%s'", word)
         end
     end
     return #ids > 0 and ids or util.refuse("prompt=%s is missing", tokenizer and "TEXT" or "ID,ID,...")

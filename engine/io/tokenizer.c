@@ -89,15 +89,15 @@ void mx_tokenizer_close(mx_tokenizer *t)
     mx_added_set_free(&t->normalized);
     for (int i = 0; i < t->n_steps; i++) {
         mx_pattern_free(t->step[i].pattern);
-        mx_bytes_free(&t->step[i].buffer);
+        mx_buffer_free(&t->step[i].buffer);
     }
     for (int i = 0; i < t->n_decoders; i++) {
         free(t->decoder[i].pattern);
         free(t->decoder[i].content);
     }
     mx_bpe_free(&t->bpe);
-    mx_bytes_free(&t->repaired);
-    mx_bytes_free(&t->scratch);
+    mx_buffer_free(&t->repaired);
+    mx_buffer_free(&t->scratch);
     free(t);
 }
 

@@ -373,7 +373,7 @@ static mx_status prepare_characters(mx_tokenizer *t)
 /* For ignore_merges: the tokens that stand for bytes, as these. */
 static mx_status prepare_words(mx_tokenizer *t)
 {
-    mx_bytes word = {0};
+    mx_buffer word = {0};
     mx_status status = MX_OK;
     for (int64_t id = 0; id < t->vocabulary.count && status == MX_OK; id++) {
         const mx_piece *piece = mx_pieces_get(&t->vocabulary, id);
@@ -385,7 +385,7 @@ static mx_status prepare_words(mx_tokenizer *t)
         if (status == MX_OK && are_letters)
             status = mx_pieces_set(&t->bpe.words, id, word.data, word.used);
     }
-    mx_bytes_free(&word);
+    mx_buffer_free(&word);
     return status == MX_OK ? mx_pieces_index(&t->bpe.words) : status;
 }
 

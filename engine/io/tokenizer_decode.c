@@ -6,18 +6,18 @@
 
 /* ---- what one token gives ---- */
 
-static mx_status replace_all(const char *pattern, const char *content, mx_bytes *text, mx_bytes *to)
+static mx_status replace_all(const char *pattern, const char *content, mx_buffer *text, mx_buffer *to)
 {
     size_t length = strlen(pattern), done = 0;
     while (length > 0 && done < text->used) {
         const char *at = memmem(text->data + done, text->used - done, pattern, length);
         if (!at)
             break;
-        MX_TRY(mx_bytes_put(to, text->data + done, (size_t)(at - text->data) - done));
-        MX_TRY(mx_bytes_put(to, content, strlen(content)));
+        MX_TRY(mx_buffer_put(to, text->data + done, (size_t)(at - text->data) - done));
+        MX_TRY(mx_buffer_put(to, content, strlen(content)));
         done = (size_t)(at - text->data) + length;
     }
-    return mx_bytes_put(to, text->data + done, text->used - done);
+    return mx_buffer_put(to, text->data + done, text->used - done);
 }
 
 static int hex_digit(char c)
@@ -28,18 +28,18 @@ static int hex_digit(char c)
 }
 
 /* <0x41> -> A */
-static mx_status fallback_byte(const mx_bytes *text, mx_bytes *to)
+static mx_status fallback_byte(const mx_buffer *text, mx_buffer *to)
 {
     const char *s = text->data;
-    bool is_byte =
-        text->used == 6 && memcmp(s, "<0x", 3) == 0 && s[5] == '>' && hex_digit(s[3]) >= 0 && hex_digit(s[4]) >= 0;
-    if (!is_byte)
-        return mx_bytes_put(to, s, text->used);
-    char byte = (char)(hex_digit(s[3]) << 4 | hex_digit(s[4]));
-    return mx_bytes_put(to, &byte, 1);
+    bool framed = text->used == 6 && memcmp(s, "<0x", 3) == 0 && s[5] == '>';
+    int high = framed ? hex_digit(s[3]) : -1, low = framed ? hex_digit(s[4]) : -1;
+    if (high < 0 || low < 0)
+        return mx_buffer_put(to, s, text->used);
+    char byte = (char)(high << 4 | low);
+    return mx_buffer_put(to, &byte, 1);
 }
 
-static mx_status strip(const mx_decoder *d, mx_bytes *text, mx_bytes *to)
+static mx_status strip(const mx_decoder *d, mx_buffer *text, mx_buffer *to)
 {
     size_t start = 0, end = text->used, length = strlen(d->pattern);
     for (int i = 0; i < d->start && end - start >= length && memcmp(text->data + start, d->pattern, length) == 0; i++)
@@ -47,10 +47,10 @@ static mx_status strip(const mx_decoder *d, mx_bytes *text, mx_bytes *to)
     for (int i = 0; i < d->stop && end - start >= length && memcmp(text->data + end - length, d->pattern, length) == 0;
          i++)
         end -= length;
-    return mx_bytes_put(to, text->data + start, end - start);
+    return mx_buffer_put(to, text->data + start, end - start);
 }
 
-static mx_status run_decoder(const mx_decoder *d, bool first, mx_bytes *text, mx_bytes *to)
+static mx_status run_decoder(const mx_decoder *d, bool first, mx_buffer *text, mx_buffer *to)
 {
     bool are_letters;
     switch (d->kind) {
@@ -65,28 +65,28 @@ static mx_status run_decoder(const mx_decoder *d, bool first, mx_bytes *text, mx
     case MX_DECODE_STRIP:
         return strip(d, text, to);
     default:
-        return mx_bytes_put(to, text->data, text->used);
+        return mx_buffer_put(to, text->data, text->used);
     }
 }
 
 /* Through all decoders, from one of two buffers to the other; the result is in buffer[0]. first: of a text. */
-static mx_status decode_piece(const mx_tokenizer *t, int64_t id, bool first, mx_bytes buffer[2])
+static mx_status decode_piece(const mx_tokenizer *t, int64_t id, bool first, mx_buffer buffer[2])
 {
     const mx_pieces *pieces = mx_pieces_get(&t->renamed, id) ? &t->renamed : &t->vocabulary;
     const mx_piece *piece = &pieces->piece[id];
     buffer[0].used = 0;
-    MX_TRY(mx_bytes_put(&buffer[0], mx_piece_text(pieces, piece), (size_t)piece->bytes));
+    MX_TRY(mx_buffer_put(&buffer[0], mx_piece_text(pieces, piece), (size_t)piece->bytes));
     for (int i = 0; i < t->n_decoders; i++) {
         buffer[1].used = 0;
         MX_TRY(run_decoder(&t->decoder[i], first, &buffer[0], &buffer[1]));
-        mx_bytes swapped = buffer[0];
+        mx_buffer swapped = buffer[0];
         buffer[0] = buffer[1];
         buffer[1] = swapped;
     }
     return MX_OK;
 }
 
-static mx_status fill_decoded(mx_tokenizer *t, mx_bytes buffer[2])
+static mx_status fill_decoded(mx_tokenizer *t, mx_buffer buffer[2])
 {
     for (int64_t id = 0; id < t->vocabulary.count; id++) {
         if (!mx_pieces_get(&t->vocabulary, id))
@@ -101,28 +101,28 @@ mx_status mx_decoder_prepare(mx_tokenizer *t)
 {
     for (int i = 0; i < t->n_decoders; i++)
         t->first_differs = t->first_differs || (t->decoder[i].kind == MX_DECODE_METASPACE && t->decoder[i].prepended);
-    mx_bytes buffer[2] = {{0}, {0}};
+    mx_buffer buffer[2] = {{0}, {0}};
     mx_status status = fill_decoded(t, buffer);
-    mx_bytes_free(&buffer[0]);
-    mx_bytes_free(&buffer[1]);
+    mx_buffer_free(&buffer[0]);
+    mx_buffer_free(&buffer[1]);
     return status;
 }
 
 /* ---- the start of a text ---- */
 
-static mx_status put_first(const mx_tokenizer *t, int64_t id, mx_bytes *to)
+static mx_status put_first(const mx_tokenizer *t, int64_t id, mx_buffer *to)
 {
-    mx_bytes buffer[2] = {{0}, {0}};
+    mx_buffer buffer[2] = {{0}, {0}};
     mx_status status = decode_piece(t, id, true, buffer);
     if (status == MX_OK)
-        status = mx_bytes_put(to, buffer[0].data, buffer[0].used);
-    mx_bytes_free(&buffer[0]);
-    mx_bytes_free(&buffer[1]);
+        status = mx_buffer_put(to, buffer[0].data, buffer[0].used);
+    mx_buffer_free(&buffer[0]);
+    mx_buffer_free(&buffer[1]);
     return status;
 }
 
 /* Takes away what a Strip after Fuse removes from the start of the text; `from`: where the new part begins in it. */
-static void strip_start(const mx_tokenizer *t, mx_token_stream *stream, mx_bytes *text, size_t from)
+static void strip_start(const mx_tokenizer *t, mx_token_stream *stream, mx_buffer *text, size_t from)
 {
     const mx_decoder *d = t->n_decoders > 0 ? &t->decoder[t->n_decoders - 1] : NULL;
     if (!d || d->kind != MX_DECODE_STRIP_START || stream->begun)
@@ -138,7 +138,7 @@ static void strip_start(const mx_tokenizer *t, mx_token_stream *stream, mx_bytes
 }
 
 /* Appends what `id` adds to the text. */
-static mx_status put_token(const mx_tokenizer *t, mx_token_stream *stream, int64_t id, int flags, mx_bytes *to)
+static mx_status put_token(const mx_tokenizer *t, mx_token_stream *stream, int64_t id, int flags, mx_buffer *to)
 {
     if (id < 0)
         return mx_fail(MX_ERR_VALUE, "decode: token id %lld is negative; ids are 0 to %lld", (long long)id,
@@ -149,11 +149,11 @@ static mx_status put_token(const mx_tokenizer *t, mx_token_stream *stream, int64
     size_t from = to->used;
     bool first = stream->tokens++ == 0;
     if (t->spaced && !first)
-        MX_TRY(mx_bytes_put(to, " ", 1));
+        MX_TRY(mx_buffer_put(to, " ", 1));
     if (first && t->first_differs)
         MX_TRY(put_first(t, id, to));
     else
-        MX_TRY(mx_bytes_put(to, mx_piece_text(&t->decoded, piece), (size_t)piece->bytes));
+        MX_TRY(mx_buffer_put(to, mx_piece_text(&t->decoded, piece), (size_t)piece->bytes));
     strip_start(t, stream, to, from);
     return MX_OK;
 }
@@ -162,15 +162,15 @@ static mx_status put_token(const mx_tokenizer *t, mx_token_stream *stream, int64
 
 mx_status mx_tokenizer_decode(mx_tokenizer *t, const int32_t *ids, int64_t count, int flags, char **text, size_t *bytes)
 {
-    mx_bytes out = {0};
+    mx_buffer out = {0};
     mx_token_stream stream = {0};
     mx_status status = MX_OK;
     for (int64_t i = 0; i < count && status == MX_OK; i++)
         status = put_token(t, &stream, ids[i], flags, &out);
     if (status == MX_OK)
-        status = mx_bytes_put(&out, "", 1);
+        status = mx_buffer_put(&out, "", 1);
     if (status != MX_OK) {
-        mx_bytes_free(&out);
+        mx_buffer_free(&out);
         return status;
     }
     *text = out.data;
@@ -195,8 +195,8 @@ mx_status mx_tokenizer_stream(mx_tokenizer *t, mx_token_stream *stream, int64_t 
                               size_t *bytes)
 {
     t->scratch.used = 0;
-    MX_TRY(mx_bytes_reserve(&t->scratch, sizeof stream->held)); /* *text is an address even of nothing */
-    MX_TRY(mx_bytes_put(&t->scratch, (const char *)stream->held, (size_t)stream->n_held));
+    MX_TRY(mx_buffer_reserve(&t->scratch, sizeof stream->held)); /* *text is an address even of nothing */
+    MX_TRY(mx_buffer_put(&t->scratch, (const char *)stream->held, (size_t)stream->n_held));
     MX_TRY(put_token(t, stream, id, flags, &t->scratch));
     stream->n_held = unfinished(t->scratch.data, t->scratch.used);
     *bytes = t->scratch.used - (size_t)stream->n_held;

@@ -14,14 +14,14 @@
 
 /* ---- bytes that grow (tokenizer_pieces.c) ---- */
 
-typedef struct mx_bytes {
+typedef struct mx_buffer {
     char *data;
     size_t used, room;
-} mx_bytes;
+} mx_buffer;
 
-mx_status mx_bytes_reserve(mx_bytes *bytes, size_t more); /* room for so many more */
-mx_status mx_bytes_put(mx_bytes *bytes, const char *data, size_t count);
-void mx_bytes_free(mx_bytes *bytes);
+mx_status mx_buffer_reserve(mx_buffer *bytes, size_t more); /* room for so many more */
+mx_status mx_buffer_put(mx_buffer *bytes, const char *data, size_t count);
+void mx_buffer_free(mx_buffer *bytes);
 
 typedef struct mx_ids {
     int32_t *data;
@@ -40,7 +40,7 @@ typedef struct mx_piece {
 } mx_piece;
 
 typedef struct mx_pieces {
-    mx_bytes text;
+    mx_buffer text;
     mx_piece *piece;
     int64_t count, room;
     int32_t *slot; /* a hash table of ids; -1: free */
@@ -74,14 +74,14 @@ int mx_utf8_write(int32_t code, char to[4]);
 bool mx_is_white_space(int32_t code); /* White_Space of Unicode */
 
 /* The text itself, or in `copy` the text with U+FFFD for what is no UTF-8. */
-mx_status mx_utf8_repair(const char **text, size_t *bytes, mx_bytes *copy);
+mx_status mx_utf8_repair(const char **text, size_t *bytes, mx_buffer *copy);
 
 /* The letters that a byte-level tokenizer spells bytes with. */
 int32_t mx_byte_letter(int byte);
 int mx_letter_byte(int32_t code); /* -1: no such letter */
 
 /* Appends the bytes that letters stand for; with any other letter among them, the text as it is. */
-mx_status mx_letters_to_bytes(const char *text, size_t bytes, mx_bytes *to, bool *are_letters);
+mx_status mx_letters_to_bytes(const char *text, size_t bytes, mx_buffer *to, bool *are_letters);
 
 /* ---- patterns: regular expressions in Oniguruma's syntax, as the reference reads them (tokenizer_pattern.c) ---- */
 
@@ -122,7 +122,7 @@ typedef struct mx_norms {
     mx_norm *step;
     int count;
     uint8_t *inert; /* for NFC: a bit for each code that it neither changes nor joins to the one before; NULL: no NFC */
-    mx_bytes buffer[2];
+    mx_buffer buffer[2];
 } mx_norms;
 
 /* Replaces *text by its normal form, which is in one of the buffers until the next call, or is *text itself. */
@@ -175,7 +175,7 @@ typedef struct mx_step {
     mx_prepend prepend; /* of Metaspace */
     char mark[4];       /* what it puts in place of a space */
     int mark_bytes;
-    mx_bytes buffer;
+    mx_buffer buffer;
 } mx_step;
 
 /* Cuts a text into words and appends their ids. at_start: the text is the start of what was given to encode. */
@@ -253,8 +253,8 @@ struct mx_tokenizer {
     mx_bpe bpe;
     mx_decoder decoder[MX_STEPS];
     int n_decoders;
-    mx_bytes repaired;
-    mx_bytes scratch; /* of mx_tokenizer_stream */
+    mx_buffer repaired;
+    mx_buffer scratch; /* of mx_tokenizer_stream */
 };
 
 /* ---- reading tokenizer.json (tokenizer_read.c, tokenizer_read_steps.c) ---- */

@@ -8,7 +8,7 @@ enum { CODES = 0x30000 }; /* those beyond count as not inert */
 
 /* ---- normal forms of Unicode ---- */
 
-static mx_status put_form(mx_norm_kind kind, const char *text, size_t bytes, mx_bytes *to)
+static mx_status put_form(mx_norm_kind kind, const char *text, size_t bytes, mx_buffer *to)
 {
     static const int options[] = {
         [MX_NORM_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
@@ -22,7 +22,7 @@ static mx_status put_form(mx_norm_kind kind, const char *text, size_t bytes, mx_
     if (length < 0)
         return mx_fail(length == UTF8PROC_ERROR_NOMEM ? MX_ERR_MEMORY : MX_ERR_VALUE, "encode: normalizing: %s",
                        utf8proc_errmsg(length));
-    mx_status status = mx_bytes_put(to, (const char *)form, (size_t)length);
+    mx_status status = mx_buffer_put(to, (const char *)form, (size_t)length);
     free(form);
     return status;
 }
@@ -36,11 +36,11 @@ static void clear_bit(uint8_t *bits, int32_t code)
 static bool is_own_form(int32_t code)
 {
     char text[5] = "";
-    mx_bytes form = {0};
+    mx_buffer form = {0};
     int length = mx_utf8_write(code, text);
     bool same = put_form(MX_NORM_NFC, text, (size_t)length, &form) == MX_OK && form.used == (size_t)length &&
                 memcmp(form.data, text, form.used) == 0;
-    mx_bytes_free(&form);
+    mx_buffer_free(&form);
     return same;
 }
 
@@ -74,7 +74,7 @@ static bool is_inert(const mx_norms *n, int32_t code) { return code < CODES && n
 
 /* Only the stretches that NFC may change are given to the library: each from the inert code before it, which may take
  * part in a composition, to the next one. *changed false: there was none, and nothing was written. */
-static mx_status put_nfc(const mx_norms *n, const char *text, size_t bytes, mx_bytes *to, bool *changed)
+static mx_status put_nfc(const mx_norms *n, const char *text, size_t bytes, mx_buffer *to, bool *changed)
 {
     size_t written = 0, last = 0; /* last: where the latest inert code begins */
     *changed = false;
@@ -89,12 +89,12 @@ static mx_status put_nfc(const mx_norms *n, const char *text, size_t bytes, mx_b
         size_t end = i;
         while (end < bytes && !is_inert(n, mx_utf8_read(text + end, bytes - end, &length)))
             end += (size_t)length;
-        MX_TRY(mx_bytes_put(to, text + written, last - written));
+        MX_TRY(mx_buffer_put(to, text + written, last - written));
         MX_TRY(put_form(MX_NORM_NFC, text + last, end - last, to));
         *changed = true;
         written = last = i = end;
     }
-    return *changed ? mx_bytes_put(to, text + written, bytes - written) : MX_OK;
+    return *changed ? mx_buffer_put(to, text + written, bytes - written) : MX_OK;
 }
 
 static bool is_ascii(const char *text, size_t bytes)
@@ -107,7 +107,7 @@ static bool is_ascii(const char *text, size_t bytes)
 
 /* ---- steps ---- */
 
-static mx_status put_replaced(const mx_norm *step, const char *text, size_t bytes, mx_bytes *to)
+static mx_status put_replaced(const mx_norm *step, const char *text, size_t bytes, mx_buffer *to)
 {
     mx_search search = {.text = text, .bytes = bytes};
     size_t done = 0, start = 0, end = 0;
@@ -116,14 +116,14 @@ static mx_status put_replaced(const mx_norm *step, const char *text, size_t byte
         MX_TRY(mx_pattern_next(step->pattern, &search, &start, &end, &found));
         if (!found)
             break;
-        MX_TRY(mx_bytes_put(to, text + done, start - done));
-        MX_TRY(mx_bytes_put(to, step->content, step->bytes));
+        MX_TRY(mx_buffer_put(to, text + done, start - done));
+        MX_TRY(mx_buffer_put(to, step->content, step->bytes));
         done = end;
     }
-    return mx_bytes_put(to, text + done, bytes - done);
+    return mx_buffer_put(to, text + done, bytes - done);
 }
 
-static mx_status run_step(const mx_norms *n, const mx_norm *step, const char *text, size_t bytes, mx_bytes *to,
+static mx_status run_step(const mx_norms *n, const mx_norm *step, const char *text, size_t bytes, mx_buffer *to,
                           bool *changed)
 {
     *changed = true;
@@ -131,8 +131,8 @@ static mx_status run_step(const mx_norms *n, const mx_norm *step, const char *te
     case MX_NORM_REPLACE:
         return put_replaced(step, text, bytes, to);
     case MX_NORM_PREPEND:
-        MX_TRY(mx_bytes_put(to, step->content, bytes > 0 ? step->bytes : 0));
-        return mx_bytes_put(to, text, bytes);
+        MX_TRY(mx_buffer_put(to, step->content, bytes > 0 ? step->bytes : 0));
+        return mx_buffer_put(to, text, bytes);
     case MX_NORM_NFC:
         return put_nfc(n, text, bytes, to, changed);
     default:
@@ -173,6 +173,6 @@ void mx_norms_free(mx_norms *n)
     }
     free(n->step);
     free(n->inert);
-    mx_bytes_free(&n->buffer[0]);
-    mx_bytes_free(&n->buffer[1]);
+    mx_buffer_free(&n->buffer[0]);
+    mx_buffer_free(&n->buffer[1]);
 }

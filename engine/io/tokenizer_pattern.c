@@ -34,10 +34,10 @@ static const struct set {
 
 static mx_status refuse(const char *what) { return mx_fail(MX_ERR_VALUE, "a pattern with %s is not supported", what); }
 
-static mx_status put_text(mx_bytes *to, const char *text) { return mx_bytes_put(to, text, strlen(text)); }
+static mx_status put_text(mx_buffer *to, const char *text) { return mx_buffer_put(to, text, strlen(text)); }
 
 /* \s, \w, \h and their opposites; *done false for any other letter. */
-static mx_status put_set(mx_bytes *to, char letter, bool in_class, bool *done)
+static mx_status put_set(mx_buffer *to, char letter, bool in_class, bool *done)
 {
     *done = false;
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
@@ -56,7 +56,7 @@ static mx_status put_set(mx_bytes *to, char letter, bool in_class, bool *done)
 }
 
 /* An escape; `text` is behind the backslash, *used what was read of it. */
-static mx_status put_escape(mx_bytes *to, const char *text, size_t bytes, bool in_class, size_t *used)
+static mx_status put_escape(mx_buffer *to, const char *text, size_t bytes, bool in_class, size_t *used)
 {
     *used = 1;
     if (bytes == 0)
@@ -73,7 +73,7 @@ static mx_status put_escape(mx_bytes *to, const char *text, size_t bytes, bool i
             return refuse("\\u that is not followed by four hexadecimal digits");
         *used = 5;
         MX_TRY(put_text(to, "\\x{"));
-        MX_TRY(mx_bytes_put(to, text + 1, 4));
+        MX_TRY(mx_buffer_put(to, text + 1, 4));
         return put_text(to, "}");
     }
     if (isalnum((unsigned char)c) && !strchr(in_class ? "dDpPnrtfeaxb0" : "dDpPnrtfeaxAzZRX0", c)) {
@@ -85,8 +85,8 @@ static mx_status put_escape(mx_bytes *to, const char *text, size_t bytes, bool i
         const char *end = memchr(text, '}', bytes);
         *used = end ? (size_t)(end - text) + 1 : bytes;
     }
-    MX_TRY(mx_bytes_put(to, "\\", 1));
-    return mx_bytes_put(to, text, *used);
+    MX_TRY(mx_buffer_put(to, "\\", 1));
+    return mx_buffer_put(to, text, *used);
 }
 
 static mx_status check_group(const char *text, size_t bytes) /* `text` is behind the opening parenthesis */
@@ -98,7 +98,7 @@ static mx_status check_group(const char *text, size_t bytes) /* `text` is behind
     return MX_OK;
 }
 
-static mx_status translate(const char *text, size_t bytes, mx_bytes *to)
+static mx_status translate(const char *text, size_t bytes, mx_buffer *to)
 {
     bool in_class = false;
     for (size_t i = 0; i < bytes;) {
@@ -116,9 +116,9 @@ static mx_status translate(const char *text, size_t bytes, mx_bytes *to)
         if (!in_class && *at == '}' && left > 0 && *rest == '+')
             return refuse("a + after a repetition in braces");
         in_class = *at == '[' || (in_class && *at != ']');
-        MX_TRY(mx_bytes_put(to, at, 1));
+        MX_TRY(mx_buffer_put(to, at, 1));
         if (!in_class && *at == '{' && left > 0 && *rest == ',')
-            MX_TRY(mx_bytes_put(to, "0", 1));
+            MX_TRY(mx_buffer_put(to, "0", 1));
         i++;
     }
     return MX_OK;
@@ -164,13 +164,13 @@ mx_status mx_pattern_compile(const char *text, size_t bytes, bool literal, mx_pa
     mx_pattern *p = calloc(1, sizeof *p);
     if (!p)
         return mx_fail(MX_ERR_MEMORY, "out of memory for a pattern");
-    mx_bytes translated = {0};
-    mx_status status = literal ? mx_bytes_put(&translated, text, bytes) : translate(text, bytes, &translated);
+    mx_buffer translated = {0};
+    mx_status status = literal ? mx_buffer_put(&translated, text, bytes) : translate(text, bytes, &translated);
     if (status == MX_OK)
-        status = mx_bytes_put(&translated, "", 1);
+        status = mx_buffer_put(&translated, "", 1);
     if (status == MX_OK)
         status = compile(translated.data, translated.used - 1, literal, p);
-    mx_bytes_free(&translated);
+    mx_buffer_free(&translated);
     if (status != MX_OK) {
         mx_pattern_free(p);
         return status;

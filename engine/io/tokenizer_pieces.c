@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-mx_status mx_bytes_reserve(mx_bytes *b, size_t more)
+mx_status mx_buffer_reserve(mx_buffer *b, size_t more)
 {
     if (b->used + more <= b->room)
         return MX_OK;
@@ -16,19 +16,19 @@ mx_status mx_bytes_reserve(mx_bytes *b, size_t more)
     return MX_OK;
 }
 
-mx_status mx_bytes_put(mx_bytes *b, const char *data, size_t count)
+mx_status mx_buffer_put(mx_buffer *b, const char *data, size_t count)
 {
-    MX_TRY(mx_bytes_reserve(b, count));
+    MX_TRY(mx_buffer_reserve(b, count));
     if (count > 0)
         memcpy(b->data + b->used, data, count);
     b->used += count;
     return MX_OK;
 }
 
-void mx_bytes_free(mx_bytes *b)
+void mx_buffer_free(mx_buffer *b)
 {
     free(b->data);
-    *b = (mx_bytes){0};
+    *b = (mx_buffer){0};
 }
 
 mx_status mx_ids_reserve(mx_ids *ids, int64_t more)
@@ -66,7 +66,7 @@ mx_status mx_pieces_set(mx_pieces *p, int64_t id, const char *text, size_t bytes
     for (; p->count <= id; p->count++)
         p->piece[p->count] = (mx_piece){.bytes = -1};
     size_t offset = p->text.used;
-    MX_TRY(mx_bytes_put(&p->text, text, bytes));
+    MX_TRY(mx_buffer_put(&p->text, text, bytes));
     p->piece[id].offset = offset;
     p->piece[id].bytes = (int32_t)bytes;
     return MX_OK;
@@ -132,7 +132,7 @@ int32_t mx_pieces_find(const mx_pieces *p, const char *text, size_t bytes)
 
 void mx_pieces_free(mx_pieces *p)
 {
-    mx_bytes_free(&p->text);
+    mx_buffer_free(&p->text);
     free(p->piece);
     free(p->slot);
     *p = (mx_pieces){0};

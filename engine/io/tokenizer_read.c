@@ -108,7 +108,7 @@ static mx_status split_merge(mx_source s, size_t index, const mx_value *merge, c
     return MX_OK;
 }
 
-static mx_status read_merge(const mx_tokenizer *t, const mx_value *merge, size_t index, mx_source s, mx_bytes *joined,
+static mx_status read_merge(const mx_tokenizer *t, const mx_value *merge, size_t index, mx_source s, mx_buffer *joined,
                             int32_t out[3])
 {
     const char *text[2];
@@ -117,7 +117,7 @@ static mx_status read_merge(const mx_tokenizer *t, const mx_value *merge, size_t
     joined->used = 0;
     for (int i = 0; i < 2; i++) {
         out[i] = mx_pieces_find(&t->vocabulary, text[i], bytes[i]);
-        MX_TRY(mx_bytes_put(joined, text[i], bytes[i]));
+        MX_TRY(mx_buffer_put(joined, text[i], bytes[i]));
     }
     out[2] = mx_pieces_find(&t->vocabulary, joined->data, joined->used);
     for (int i = 0; i < 3; i++)
@@ -135,13 +135,13 @@ static mx_status read_merges(mx_tokenizer *t, const mx_value *merges, mx_source 
     int32_t(*list)[3] = malloc((merges->count + 1) * sizeof *list);
     if (!list)
         return mx_fail(MX_ERR_MEMORY, "out of memory for %zu merges", merges->count);
-    mx_bytes joined = {0};
+    mx_buffer joined = {0};
     mx_status status = MX_OK;
     for (size_t i = 0; i < merges->count && status == MX_OK; i++)
         status = read_merge(t, &merges->entries[i].value, i, s, &joined, list[i]);
     if (status == MX_OK)
         status = mx_bpe_set_merges(&t->bpe, (const int32_t(*)[3])list, (int64_t)merges->count);
-    mx_bytes_free(&joined);
+    mx_buffer_free(&joined);
     free(list);
     return status;
 }

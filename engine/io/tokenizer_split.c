@@ -109,8 +109,8 @@ static mx_status run_prefix_space(mx_tokenizer *t, int index, const char *text, 
     if (text[0] == ' ')
         return mx_split(t, index + 1, text, bytes, at_start, ids);
     step->buffer.used = 0;
-    MX_TRY(mx_bytes_put(&step->buffer, " ", 1));
-    MX_TRY(mx_bytes_put(&step->buffer, text, bytes));
+    MX_TRY(mx_buffer_put(&step->buffer, " ", 1));
+    MX_TRY(mx_buffer_put(&step->buffer, text, bytes));
     return mx_split(t, index + 1, step->buffer.data, step->buffer.used, at_start, ids);
 }
 
@@ -123,13 +123,13 @@ static mx_status run_metaspace(mx_tokenizer *t, int index, const char *text, siz
     bool wants_mark = step->prepend == MX_PREPEND_ALWAYS || (step->prepend == MX_PREPEND_FIRST && at_start);
     step->buffer.used = 0;
     if (wants_mark && !has_mark)
-        MX_TRY(mx_bytes_put(&step->buffer, step->mark, mark_bytes));
+        MX_TRY(mx_buffer_put(&step->buffer, step->mark, mark_bytes));
     for (size_t done = 0; done < bytes;) {
         const char *space = memchr(text + done, ' ', bytes - done);
         size_t end = space ? (size_t)(space - text) : bytes;
-        MX_TRY(mx_bytes_put(&step->buffer, text + done, end - done));
+        MX_TRY(mx_buffer_put(&step->buffer, text + done, end - done));
         if (space)
-            MX_TRY(mx_bytes_put(&step->buffer, step->mark, mark_bytes));
+            MX_TRY(mx_buffer_put(&step->buffer, step->mark, mark_bytes));
         done = end + 1;
     }
     return mx_split(t, index + 1, step->buffer.data, step->buffer.used, at_start, ids);

@@ -63,19 +63,19 @@ static size_t valid_bytes(const char *text, size_t bytes)
     return i;
 }
 
-mx_status mx_utf8_repair(const char **text, size_t *bytes, mx_bytes *copy)
+mx_status mx_utf8_repair(const char **text, size_t *bytes, mx_buffer *copy)
 {
     size_t good = valid_bytes(*text, *bytes);
     if (good == *bytes)
         return MX_OK;
     copy->used = 0;
     for (size_t i = 0; i < *bytes;) {
-        MX_TRY(mx_bytes_put(copy, *text + i, good));
+        MX_TRY(mx_buffer_put(copy, *text + i, good));
         i += good;
         if (i < *bytes) {
             int length;
             (void)mx_utf8_read(*text + i, *bytes - i, &length);
-            MX_TRY(mx_bytes_put(copy, "\xef\xbf\xbd", 3));
+            MX_TRY(mx_buffer_put(copy, "\xef\xbf\xbd", 3));
             i += (size_t)length;
         }
         good = valid_bytes(*text + i, *bytes - i);
@@ -112,7 +112,7 @@ int mx_letter_byte(int32_t code)
     return -1;
 }
 
-mx_status mx_letters_to_bytes(const char *text, size_t bytes, mx_bytes *to, bool *are_letters)
+mx_status mx_letters_to_bytes(const char *text, size_t bytes, mx_buffer *to, bool *are_letters)
 {
     size_t used = to->used;
     *are_letters = true;
@@ -121,11 +121,11 @@ mx_status mx_letters_to_bytes(const char *text, size_t bytes, mx_bytes *to, bool
         int byte = mx_letter_byte(mx_utf8_read(text + i, bytes - i, &length));
         char c = (char)byte;
         *are_letters = byte >= 0;
-        MX_TRY(mx_bytes_put(to, &c, 1));
+        MX_TRY(mx_buffer_put(to, &c, 1));
         i += (size_t)length;
     }
     if (*are_letters)
         return MX_OK;
     to->used = used;
-    return mx_bytes_put(to, text, bytes);
+    return mx_buffer_put(to, text, bytes);
 }

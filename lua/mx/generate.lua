@@ -102,14 +102,15 @@ function generate.continue(model, prompt, o, emit)
     end)
 end
 
---- The tokenizer of a model: the one that is named, else the one that comes with the parameters, else bytes where the
---- vocabulary is these. nil: the model continues ids only. Not collective.
+--- The tokenizer of a model: the one that is named, else that of tokenizer_path, else the one that comes with the
+--- parameters, else bytes where the vocabulary is these. nil: the model continues ids only. Not collective.
 ---@param config table
 ---@param parameters string the path that the parameters were read from
 ---@param named string a path as mx.tokenizer.open takes it; empty: none
 ---@return mx.Tokenizer?
 function generate.tokenizer(config, parameters, named)
-    local tokenizer = named ~= "" and mx.tokenizer.open(named) or mx.weights.tokenizer(parameters)
+    local path = named ~= "" and named or config.tokenizer_path
+    local tokenizer = path ~= "" and mx.tokenizer.open(path) or mx.weights.tokenizer(parameters)
         or config.vocab_size == 256 and mx.tokenizer.open("bytes") or nil
     if tokenizer and tokenizer.vocab_size > config.vocab_size then
         util.refuse("the tokenizer has %s ids, and the model's vocabulary %s: tokenizer=PATH names another",
@@ -130,8 +131,8 @@ function generate.prompt(text, tokenizer, add_bos)
     else
         for word in text:gmatch("[^,%s]+") do
             ids[#ids + 1] = math.tointeger(tonumber(word))
-                or util.refuse("prompt: expected token ids such as 15496,995 (the model has no tokenizer; tokenizer=PATH "
-                    .. "names one), got '%s'", word)
+                or util.refuse("prompt: expected token ids such as 15496,995 (the model has no tokenizer; "
+                    .. "tokenizer=PATH names one), got '%s'", word)
         end
     end
     return #ids > 0 and ids or util.refuse("prompt=%s is missing", tokenizer and "TEXT" or "ID,ID,...")

@@ -42,7 +42,8 @@ local function named_token(self, settings, key, path)
     if type(token) ~= "string" then
         return nil
     end
-    return self:id(token) or util.refuse("%s: %s is '%s', and tokenizer.json beside it has no such token", path, key, token)
+    return self:id(token)
+        or util.refuse("%s: %s is '%s', and tokenizer.json beside it has no such token", path, key, token)
 end
 
 -- What tokenizer_config.json says beside tokenizer.json.

@@ -268,7 +268,8 @@ function TestTokenizerFolder.test_tokenizer_config()
     local tok = with '{"bos_token": null, "eos_token": {"content": "<|im_end|>"}, "add_bos_token": true}'
     lu.assertEquals({ tok.bos or "none", tok.eos, tok.add_bos }, { "none", tok:id "<|im_end|>", false })
     lu.assertEquals(mx.tokenizer.open(folder .. "/tokenizer.json").eos, tok.eos)
-    tok = with '{"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "add_bos_token": true, "add_eos_token": false}'
+    tok = with('{"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "add_bos_token": true, '
+        .. '"add_eos_token": false}')
     lu.assertEquals({ tok.bos, tok.eos, tok.add_bos, tok.add_eos }, { 1000, 1000, true, false })
     assert_says("eos_token is '</s>', and tokenizer.json beside it has no such token", with, '{"eos_token": "</s>"}')
     assert_says("expected a JSON object", with, "3")

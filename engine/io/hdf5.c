@@ -25,7 +25,7 @@ void mx_h5_let_go(const bool *held)
 const char *mx_h5_version(void)
 {
     static char version[32];
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     unsigned major = 0, minor = 0, release = 0;
     H5get_libversion(&major, &minor, &release);
     snprintf(version, sizeof version, "%u.%u.%u", major, minor, release);

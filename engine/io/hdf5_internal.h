@@ -17,7 +17,7 @@ enum { MX_H5_BLOCK_BYTES = 4 << 20 };
 
 /* One thread at a time is in the library, which is not made for more: the script's, or one that writes files beside it.
  * A function holds it from
- *     __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+ *     __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
  * to its end; one that does may call another that does. The first call keeps HDF5 from printing its errors. */
 bool mx_h5_take(void);
 void mx_h5_let_go(const bool *held);

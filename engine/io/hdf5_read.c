@@ -235,7 +235,7 @@ static mx_status open_file(mx_h5 *file, const char *path)
 
 mx_status mx_h5_open(const char *path, mx_h5 **out)
 {
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     *out = NULL;
     mx_h5 *file = calloc(1, sizeof *file);
     if (file) {
@@ -257,7 +257,7 @@ mx_status mx_h5_open(const char *path, mx_h5 **out)
 
 void mx_h5_close(mx_h5 *file)
 {
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     if (!file)
         return;
     if (file->integers.entry)
@@ -474,7 +474,7 @@ static mx_status read_entry(const mx_h5 *file, const mx_h5_entry *entry, int64_t
 
 mx_status mx_h5_read_into(mx_h5 *file, const char *name, int64_t first, int64_t rows, mx_tensor *to)
 {
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     const mx_h5_entry *entry;
     mx_shape shape;
     MX_TRY(find_entry(file, name, &entry));
@@ -497,7 +497,7 @@ static mx_status check_entry(const mx_h5 *file, const mx_h5_entry *entry)
 
 mx_status mx_h5_read(mx_h5 *file, const char *name, int64_t first, int64_t rows, mx_tensor **out)
 {
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     const mx_h5_entry *entry;
     mx_shape shape;
     *out = NULL;
@@ -573,7 +573,7 @@ static mx_status open_integers(mx_h5 *file, const mx_h5_entry *entry)
 
 mx_status mx_h5_read_integers(mx_h5 *file, const char *name, int64_t first, int64_t count, int32_t *to)
 {
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     const mx_h5_entry *entry;
     MX_TRY(find_entry(file, name, &entry));
     if (entry->shape.n_dims != 1 || (entry->type[0] != 'i' && entry->type[0] != 'u'))

@@ -24,7 +24,7 @@ static void free_stream(mx_h5_stream *s)
 mx_status mx_h5_stream_new(mx_h5_writer *w, const char *name, mx_h5_int type, int64_t count, bool checked,
                            mx_h5_stream **out)
 {
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     *out = NULL;
     mx_h5_stream *s = calloc(1, sizeof *s);
     if (!s)
@@ -53,7 +53,7 @@ mx_status mx_h5_stream_new(mx_h5_writer *w, const char *name, mx_h5_int type, in
 
 mx_status mx_h5_stream_put(mx_h5_stream *s, const void *values, int64_t count)
 {
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     if (count < 0 || count > s->count - s->done)
         return mx_fail(MX_ERR_VALUE, "'%s': %lld values after the first %lld of a dataset of %lld", s->w->draft.path,
                        (long long)count, (long long)s->done, (long long)s->count);
@@ -72,7 +72,7 @@ mx_status mx_h5_stream_put(mx_h5_stream *s, const void *values, int64_t count)
 
 mx_status mx_h5_stream_close(mx_h5_stream *s)
 {
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     mx_status status = MX_OK;
     if (s->done != s->count)
         status = mx_fail(MX_ERR_VALUE, "'%s': %lld of %lld values of a dataset were given", s->w->draft.path,
@@ -103,7 +103,7 @@ static void examine(hid_t dataset, hid_t type, mx_h5_place *place)
 
 mx_status mx_h5_locate(const mx_h5 *file, const char *name, int64_t file_bytes, mx_h5_place *place)
 {
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     const mx_h5_entry *entry = mx_h5_find(file, name);
     *place = (mx_h5_place){.offset = -1};
     if (!entry || entry->shape.n_dims != 1)

@@ -123,7 +123,7 @@ static mx_status put_values(mx_h5_writer *w, hid_t dataset, hid_t type, const ch
 
 mx_status mx_h5_put(mx_h5_writer *w, const char *name, const mx_tensor *t)
 {
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     MX_TRY(check_name(w, name));
     if (t->released || !mx_data(t))
         return mx_fail(MX_ERR_STATE,
@@ -179,7 +179,7 @@ static mx_status put_value(mx_h5_writer *w, const char *name, const mx_value *va
 
 mx_status mx_h5_put_attributes(mx_h5_writer *w, const mx_value *map)
 {
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     const mx_entry **sorted;
     if (map->kind != MX_MAP)
         return mx_fail(MX_ERR_VALUE, "'%s': attributes are %s; expected a map", w->draft.path, mx_kind_name(map->kind));
@@ -195,7 +195,7 @@ mx_status mx_h5_put_attributes(mx_h5_writer *w, const mx_value *map)
 
 mx_status mx_h5_create(const char *path, mx_h5_writer **out)
 {
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     *out = NULL;
     mx_h5_writer *w = calloc(1, sizeof *w);
     if (!w)
@@ -223,7 +223,7 @@ mx_status mx_h5_create(const char *path, mx_h5_writer **out)
 
 static mx_status close_file(mx_h5_writer *w)
 {
-    __attribute__((cleanup(mx_h5_let_go))) bool held = mx_h5_take();
+    __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
     herr_t closed = H5Fclose(w->file);
     w->file = -1;
     return mx_h5_outcome(w, closed, "cannot be written");

@@ -210,8 +210,9 @@ static mx_status read_added(mx_tokenizer *t, const mx_value *value, size_t token
     MX_TRY(mx_field_bool(s, value, "single_word", false, &out->single_word));
     if (content->length == 0)
         return MX_OK; /* the reference ignores it */
-    out->id = (int32_t)id->integer;
-    const mx_piece *taken = mx_pieces_get(&t->vocabulary, id->integer);
+    int32_t known = mx_pieces_find(&t->vocabulary, content->text, content->length);
+    out->id = known >= 0 ? known : (int32_t)id->integer; /* as in the reference, the vocabulary's id counts */
+    const mx_piece *taken = mx_pieces_get(&t->vocabulary, out->id);
     if (!taken)
         MX_TRY(mx_pieces_set(&t->vocabulary, out->id, content->text, content->length));
     else if ((size_t)taken->bytes != content->length ||

@@ -170,6 +170,16 @@ function TestTokenizer.test_ids_pieces_and_tensors()
     assert_says("did you mean 'bos'", tok.encode, tok, "a", { boss = true })
 end
 
+-- An added token that the vocabulary has already keeps the id there, whatever the file says of it.
+function TestTokenizer.test_added_token_with_another_id()
+    local data = read "gpt2"
+    data.added_tokens[1] = { content = "er", id = 2000, special = true }
+    local tok = make(data)
+    lu.assertEquals(tok.vocab_size, 1000)
+    lu.assertEquals(ids(tok, "er"), { data.model.vocab.er })
+    lu.assertEquals(tok:decode({ data.model.vocab.er }, { skip_special = true }), "")
+end
+
 function TestTokenizer.test_half_a_character()
     local tok = mx.tokenizer.open ""
     local stream = tok:stream()

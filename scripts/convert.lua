@@ -9,8 +9,8 @@
 -- to              FILE.h5, or a folder for config.json and model.safetensors; one that holds a model is refused
 -- dtype           float32 or bfloat16; empty: bfloat16 where all matrices are, else float32
 -- max_shard_size  a larger model is stored in several files: 500MB, 5GB; 0: one file
--- tokenizer       a folder whose tokenizer files are put beside the model, or a .gguf file that has one; empty: that of
---                 `from`, where it has one
+-- tokenizer       a folder whose tokenizer files are put beside the model, a tokenizer.json, or a .gguf file that has
+--                 one; empty: that of `from`, where it has one
 --
 -- Several ranks (mpirun -n N) hold a part of the weights each.
 

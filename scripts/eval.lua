@@ -8,7 +8,8 @@
 -- file         a text (read by the tokenizer; by a model of bytes as bytes), a .bin file of uint16 tokens, or tokens in
 --              HDF5
 -- format       auto (by the ending: .bin, .h5, else text), text, bin or hdf5
--- tokenizer    a tokenizer.json or a folder with one, where the parameters bring none
+-- tokenizer    a tokenizer.json or a folder with one; empty: the one that comes with the parameters, or that the config
+--              stored with them names (tokenizer_path)
 -- context_length
 --              tokens that a token can go by at most; 0: what the model was made for, but at most 2048
 -- stride       tokens between the starts of two windows; 0: context_length. Smaller: more to go by, more work
@@ -50,9 +51,10 @@ elseif stride > context then
 end
 
 local started = mx.now()
-local tokenizer = config.tokenizer ~= "" and mx.tokenizer.open(config.tokenizer) or mx.weights.tokenizer(path)
+local tokenizer = mx.generate.tokenizer(config, path, config.tokenizer)
 local tokens, bytes = mx.evaluate.tokens(config.file, {
     format = config.format, tokenizer = tokenizer, vocab = shape.vocab, max_tokens = config.max_tokens,
+    bos = config.add_bos and tokenizer and (tokenizer.add_bos or not mx.weights.is_foreign(path)) or false,
 })
 local n = tokens:size(1) - 1
 mx.metrics.say("%s: %s tokens%s, context %d, stride %d", config.file, util.thousands(n + 1),

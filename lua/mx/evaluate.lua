@@ -101,16 +101,16 @@ function evaluate.plain(shape)
     shape.dropout, shape.z_loss = 0, 0
 end
 
--- The tokens of a file that are already numbers, or bytes for a model of bytes.
+-- The tokens of a file of tokens.
 local function read_tokens(path, format)
     local reader <close> = util.attempt(mx.io.tokens_open, path, format)
-    return util.attempt(reader.read, reader, 0, reader:count()), reader:format()
+    return util.attempt(reader.read, reader, 0, reader:count())
 end
 
---- The tokens of a file: of a text by the model's tokenizer, or bytes; else as the file has them. Not collective.
+--- The tokens of a file: of a text by a tokenizer, else as the file has them. Not collective.
 ---@param path string
----@param o {format: string, tokenizer: mx.Tokenizer?, vocab: integer, max_tokens: integer} format: auto, text, bin or
----       hdf5; max_tokens: from the start of the file, 0: all
+---@param o {format: string, tokenizer: mx.Tokenizer?, bos: boolean, vocab: integer, max_tokens: integer} format: auto,
+---       text, bin or hdf5; bos: put the tokenizer's BOS before a text; max_tokens: from the start of the file, 0: all
 ---@return any (n) i32
 ---@return integer? bytes of the text that are scored, where that is known
 function evaluate.tokens(path, o)
@@ -119,13 +119,12 @@ function evaluate.tokens(path, o)
     local tokens
     if is_text and o.tokenizer then
         local text = util.attempt(mx.io.read_file, path)
-        tokens = o.tokenizer:encode(text, { bos = o.tokenizer.add_bos, eos = false })
+        tokens = o.tokenizer:encode(text, { bos = o.bos })
+    elseif is_text then
+        util.refuse("%s is a text, and the model has no tokenizer (its vocabulary has %d entries): give "
+            .. "tokenizer=FOLDER or a file of tokens", path, o.vocab)
     else
-        if is_text and o.vocab ~= 256 then
-            util.refuse("%s is a text, and the model has no tokenizer (its vocabulary has %d entries): give "
-                .. "tokenizer=FOLDER or a file of tokens", path, o.vocab)
-        end
-        tokens = read_tokens(path, is_text and "text" or o.format)
+        tokens = read_tokens(path, o.format)
     end
     if o.max_tokens > 0 and tokens:size(1) > o.max_tokens then
         tokens = mx.narrow(tokens, { dim = 1, start = 1, length = o.max_tokens })
@@ -139,7 +138,7 @@ function evaluate.tokens(path, o)
             o.vocab)
     end
     local scored = mx.narrow(tokens, { dim = 1, start = 2, length = n - 1 })
-    return tokens, o.tokenizer and #o.tokenizer:decode(scored) or is_text and n - 1 or nil
+    return tokens, o.tokenizer and #o.tokenizer:decode(scored) or nil
 end
 
 return evaluate

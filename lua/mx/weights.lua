@@ -429,8 +429,8 @@ local function metadata_of(path)
     return file:metadata()
 end
 
---- Where the tokenizer is that comes with weights: a folder (of parameters of ours the one that tokenizer_path names),
---- or a GGUF file that has one. nil: there is none. Not collective.
+--- Where the tokenizer is that comes with weights: a folder, a GGUF file that has one, or what tokenizer_path names in
+--- the config that is stored with parameters of ours. nil: there is none. Not collective.
 ---@param path string
 ---@return string?
 function weights.tokenizer_of(path)
@@ -438,14 +438,11 @@ function weights.tokenizer_of(path)
     if kind == "gguf" then
         return metadata_of(path)["tokenizer.ggml.model"] and path or nil
     end
-    local folder = kind == "folder" and path or folder_of(path)
     if OURS[kind] then
         local stored = stored_keys(path, kind).tokenizer_path or ""
-        if stored == "" then
-            return nil
-        end
-        folder = stored:find("%.json$") and folder_of(stored) or stored
+        return stored ~= "" and mx.io.exists(stored) and stored or nil
     end
+    local folder = kind == "folder" and path or folder_of(path)
     return mx.io.exists(join(folder, "tokenizer.json")) and (folder == "" and "." or folder) or nil
 end
 

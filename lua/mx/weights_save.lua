@@ -101,6 +101,13 @@ end
 
 -- Copies the files of a folder's tokenizer; gives the config.json beside it.
 local function copy_tokenizer(from, folder)
+    local above, name_of_file = from:match("^(.-)/?([^/]*%.json)$")
+    if name_of_file == "tokenizer.json" then
+        from = above == "" and "." or above
+    elseif name_of_file then
+        util.attempt(mx.io.write_file_atomic, path_of(folder, "tokenizer.json"), util.attempt(mx.io.read_file, from))
+        return {}
+    end
     local found = 0
     for _, name in ipairs(TOKENIZER_FILES) do
         if mx.io.exists(path_of(from, name)) then
@@ -141,7 +148,7 @@ end
 ---@param folder string made when missing
 ---@param o? {dtype: string, max_shard_size: integer, tokenizer: string} dtype: "f32" or "bf16", the parameters' own
 ---       when not given; max_shard_size in bytes, 0: one file; tokenizer: a folder whose tokenizer files are copied
----       along, or a GGUF file whose tokenizer becomes such files
+---       along, a tokenizer.json by any name, or a GGUF file whose tokenizer becomes such files
 ---@return string family
 local function save(model, folder, o)
     o = util.options(o, { dtype = "", max_shard_size = 0, tokenizer = "" }, "mx.weights.save")

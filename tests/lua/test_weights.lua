@@ -272,6 +272,10 @@ function TestExport.test_a_tokenizer_comes_along()
     mx.weights.save(model, temporary("to"), { tokenizer = from })
     lu.assertEquals(mx.io.read_file(temporary("to/tokenizer.json")), "{}")
     lu.assertEquals(mx.io.json_decode(mx.io.read_file(temporary("to/config.json"))).eos_token_id, 7)
+    os.rename(from .. "/tokenizer.json", temporary("other.json"))
+    lu.assertNil(mx.weights.tokenizer_of(from))
+    mx.weights.save(model, temporary("single"), { tokenizer = temporary("other.json") })
+    lu.assertEquals(mx.io.read_file(temporary("single/tokenizer.json")), "{}")
     mx.weights.save(model, temporary("gguf"), { tokenizer = GOLDEN .. "qwen3.gguf" })
     lu.assertEquals(mx.io.json_decode(mx.io.read_file(temporary("gguf/config.json"))).bos_token_id, 0)
     lu.assertEquals(mx.io.json_decode(mx.io.read_file(temporary("gguf/tokenizer_config.json"))).eos_token, "</s>")
@@ -560,9 +564,11 @@ end
 function TestEvaluate.test_what_is_refused()
     local o = { format = "auto", vocab = 100, max_tokens = 0 }
     says("the model has no tokenizer (its vocabulary has 100 entries)", mx.evaluate.tokens, mx.root .. "LICENSE", o)
-    o.vocab, o.max_tokens = 256, 1
+    o.vocab, o.max_tokens, o.tokenizer = 256, 1, mx.tokenizer.open("bytes")
     says("has 1 token: at least two", mx.evaluate.tokens, mx.root .. "LICENSE", o)
     o.max_tokens = 10
     local tokens, bytes = mx.evaluate.tokens(mx.root .. "LICENSE", o)
     lu.assertEquals({ tokens:size(1), bytes }, { 10, 9 })
+    o.vocab = 10
+    says("the token id 32, outside the model's vocabulary of 10", mx.evaluate.tokens, mx.root .. "LICENSE", o)
 end

@@ -134,7 +134,7 @@ bool mx_sampler_any_thread(const mx_sampler *s)
 
 int mx_sampler_sources(const mx_sampler *s) { return s->count; }
 
-mx_tokens *mx_sampler_source(const mx_sampler *s, int i) { return s->sources[i].tokens; }
+mx_tokens *mx_sampler_source(const mx_sampler *sampler, int source) { return sampler->sources[source].tokens; }
 
 int64_t mx_sampler_epoch(const mx_sampler *s, int source) { return s->sources[source].samples; }
 
@@ -144,8 +144,8 @@ static int64_t place_of(const mx_sampler *s, int i, int64_t n)
     int64_t t = 0;
     while (s->turns[t].source != i || s->turns[t].before != n % s->weights[i])
         t++;
-    double start = (double)(n / s->weights[i]) * (double)s->period;
-    return start > 0x1p61 ? INT64_MAX : n / s->weights[i] * s->period + t;
+    const int64_t periods = n / s->weights[i];
+    return (double)periods * (double)s->period > 0x1p61 ? INT64_MAX : periods * s->period + t;
 }
 
 int64_t mx_sampler_until(const mx_sampler *s, int64_t epochs)

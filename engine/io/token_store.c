@@ -269,7 +269,7 @@ static mx_status locate_tokens(mx_store *s, const mx_h5 *file, int64_t bytes)
 
 static mx_status open_store(mx_store *s, const mx_h5 *file)
 {
-    int64_t bytes, blocks, starts;
+    int64_t bytes, blocks = 0, starts = 0;
     MX_TRY(mx_file_open(s->path, &s->fd, &bytes));
     MX_TRY(read_about(s, mx_h5_attributes(file)));
     MX_TRY(locate_tokens(s, file, bytes));

@@ -195,7 +195,6 @@ mx_status mx_tokenizer_stream(mx_tokenizer *t, mx_token_stream *stream, int64_t 
                               size_t *bytes)
 {
     t->scratch.used = 0;
-    MX_TRY(mx_buffer_reserve(&t->scratch, sizeof stream->held)); /* *text is an address even of nothing */
     MX_TRY(mx_buffer_put(&t->scratch, (const char *)stream->held, (size_t)stream->n_held));
     MX_TRY(put_token(t, stream, id, flags, &t->scratch));
     stream->n_held = unfinished(t->scratch.data, t->scratch.used);

@@ -19,7 +19,8 @@ typedef struct mx_buffer {
     size_t used, room;
 } mx_buffer;
 
-mx_status mx_buffer_reserve(mx_buffer *bytes, size_t more); /* room for so many more */
+/* Room for so many more bytes; `data` is an address then, also for none. */
+mx_status mx_buffer_reserve(mx_buffer *bytes, size_t more);
 mx_status mx_buffer_put(mx_buffer *bytes, const char *data, size_t count);
 void mx_buffer_free(mx_buffer *bytes);
 

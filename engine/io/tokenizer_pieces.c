@@ -5,7 +5,7 @@
 
 mx_status mx_buffer_reserve(mx_buffer *b, size_t more)
 {
-    if (b->used + more <= b->room)
+    if (b->data && b->used + more <= b->room)
         return MX_OK;
     size_t room = 2 * b->room > b->used + more ? 2 * b->room : b->used + more + 64;
     char *data = realloc(b->data, room);

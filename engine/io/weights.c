@@ -220,8 +220,8 @@ static mx_status check_rows(const mx_weights *w, const mx_stored_tensor *from, i
     *start = 0;
     int64_t all = from->shape.n_dims ? from->shape.size[0] : 0;
     if (first < 0 || first > all || rows < -1 || (rows > 0 && rows > all - first))
-        return mx_fail(MX_ERR_VALUE, "'%s': rows %lld to %lld of tensor '%s', which has %lld", w->path,
-                       (long long)first + 1, (long long)(first + rows), from->name, (long long)all);
+        return mx_fail(MX_ERR_VALUE, "'%s': %lld rows from row %lld on (counted from 0) of tensor '%s', which has %lld",
+                       w->path, (long long)rows, (long long)first, from->name, (long long)all);
     if (from->shape.n_dims == 0)
         return rows == -1 ? MX_OK
                           : mx_fail(MX_ERR_VALUE, "'%s': tensor '%s' is a scalar and has no rows", w->path, from->name);

@@ -5,13 +5,12 @@
 --     build/mxlua scripts/checkpoint.lua verify checkpoints/RUN/step_N   of one
 --     build/mxlua scripts/checkpoint.lua merge checkpoints/RUN/step_N to=parameters.h5
 --     build/mxlua scripts/checkpoint.lua merge checkpoints/RUN to=all.h5 all=true    the newest; optimizer state, too
---
 --     mpirun -n 2 build/mxlua scripts/checkpoint.lua measure FOLDER [size=1.0]
 --
 -- merge puts what the ranks wrote together in one HDF5 file as scripts/train.lua saves parameters at its end. measure
 -- saves a made-up state of `size` GiB, which all ranks hold and share out to write, in FOLDER and compares: how long
--- training would stand still with one copy of the same bytes in memory, and how long it takes to be on disk with a plain
--- write of the same bytes. All but measure are for one process.
+-- training would stand still with one copy of the same bytes in memory, and how long it takes to be on disk with a
+-- plain write of the same bytes. All but measure are for one process.
 
 local mx = require "mx"
 local util = require "mx.util"

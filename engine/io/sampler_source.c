@@ -92,8 +92,9 @@ static mx_status start_documents(mx_sample_source *s, const mx_sampler_options *
     const mx_store_about *about = mx_store_get_about(s->store);
     const char *path = mx_tokens_path(s->tokens);
     if (about->vocab_size > o->vocab_size)
-        return mx_fail(MX_ERR_VALUE, "'%s' was made for a vocabulary of %lld, and the model's is %lld", path,
-                       (long long)about->vocab_size, (long long)o->vocab_size);
+        return mx_fail(MX_ERR_VALUE,
+                       "'%s' was made for a vocabulary of %lld, and the model's is %lld: set vocab_size=%lld", path,
+                       (long long)about->vocab_size, (long long)o->vocab_size, (long long)about->vocab_size);
     s->documents = about->documents;
     s->index = malloc((size_t)((s->documents - 1) / MX_INDEX_STRIDE + 1) * sizeof *s->index);
     if (!s->index)

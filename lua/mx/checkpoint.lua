@@ -30,7 +30,7 @@ function checkpoint.together(fn, ...)
         return table.unpack(results, 2, results.n)
     end
     local reason = mx.share_text(not results[1] and tostring(results[2]) or nil, mx.ranks() - worst)
-    util.refuse("%s", (reason:gsub("^[^%s:]+:%d+: ", "")))
+    util.refuse("%s", (reason:gsub("^[^%s:]+%.lua:%d+: ", "")))
 end
 
 -- ---- what there is to store ----
@@ -329,7 +329,7 @@ local function finish(self, p)
     end)
     if not good then
         util.refuse("the checkpoint of step %d was not saved: %s. Earlier ones in %s are as they were", p.step,
-            tostring(reason):gsub("^[^%s:]+:%d+: ", ""), self.directory)
+            tostring(reason):gsub("^[^%s:]+%.lua:%d+: ", ""), self.directory)
     end
     self.saved, self.write_s = p.step, mx.now() - self.started
 end

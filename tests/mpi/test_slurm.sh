@@ -148,7 +148,8 @@ await 15 idle || skip "no idle nodes within 15 s; slurmctld:" \
 run() {
     timeout --foreground -k 2 $((10 * factor)) "$@" >"$folder/out" 2>&1
     status=$?
-    output=$(cat "$folder/out")
+    # srun says so when the nodes of the job before are not free yet.
+    output=$(grep -v '^srun: job [0-9]* \(queued\|has been allocated\)' "$folder/out")
 }
 
 ended() {

@@ -2,7 +2,6 @@
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "bind/value.h"
-#include "io/checksum.h"
 #include "io/paths.h"
 #include "io/text.h"
 #include "io/token_part.h"
@@ -123,15 +122,6 @@ static int file_size(lua_State *L)
 static int is_terminal(lua_State *L)
 {
     lua_pushboolean(L, isatty(STDOUT_FILENO));
-    return 1;
-}
-
-/* checksum(text) -> its CRC-32C */
-static int checksum(lua_State *L)
-{
-    size_t bytes;
-    const char *text = luaL_checklstring(L, 1, &bytes);
-    lua_pushinteger(L, mx_crc32c(0, text, bytes));
     return 1;
 }
 
@@ -269,11 +259,15 @@ static const luaL_Reg part_methods[] = {
     {"add", part_add}, {"copy", part_copy}, {"commit", part_commit}, {"abort", part_abort}, {NULL, NULL}};
 static const luaL_Reg part_meta[] = {{"__gc", part_abort}, {"__close", part_abort}, {NULL, NULL}};
 
-static const luaL_Reg functions[] = {{"text_open", text_open},           {"text_is_compressed", text_is_compressed},
-                                     {"file_list", file_list},           {"file_size", file_size},
-                                     {"is_terminal", is_terminal},       {"checksum", checksum},
-                                     {"token_part", part_new},           {"token_part_read", part_read},
-                                     {"token_parts_merge", parts_merge}, {NULL, NULL}};
+static const luaL_Reg functions[] = {{"text_open", text_open},
+                                     {"text_is_compressed", text_is_compressed},
+                                     {"file_list", file_list},
+                                     {"file_size", file_size},
+                                     {"is_terminal", is_terminal},
+                                     {"token_part", part_new},
+                                     {"token_part_read", part_read},
+                                     {"token_parts_merge", parts_merge},
+                                     {NULL, NULL}};
 
 void mxl_add_corpus_fields(lua_State *L)
 {

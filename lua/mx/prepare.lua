@@ -121,7 +121,7 @@ local function fingerprint(path)
         return "bytes"
     end
     local file = mx.io.exists(path .. "/tokenizer.json") and path .. "/tokenizer.json" or path
-    return ("crc32c:%08x"):format(mx.io.checksum(util.attempt(mx.io.read_file, file)))
+    return ("crc32c:%08x"):format(mx.io.crc32c(util.attempt(mx.io.read_file, file)))
 end
 
 local function check_options(o)

@@ -18,7 +18,7 @@ OPTIMIZE ?= -O3 -g
 PACKAGE_CFLAGS = $(eval PACKAGE_CFLAGS := $(shell pkg-config --cflags $(PACKAGES)))$(PACKAGE_CFLAGS)
 PACKAGE_LIBS = $(eval PACKAGE_LIBS := $(shell pkg-config --libs $(PACKAGES)))$(PACKAGE_LIBS)
 
-INCLUDES = -Iengine -Itests/c $(PACKAGE_CFLAGS)
+INCLUDES = -Iengine -Itests/c -Itests/fuzz $(PACKAGE_CFLAGS)
 DEFINES = -DMX_VERSION='"$(VERSION)"'
 CFLAGS_ALL = -std=gnu17 $(OPTIMIZE) -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off $(WARNINGS) \
 	$(DEFINES) $(INCLUDES) $(CFLAGS)

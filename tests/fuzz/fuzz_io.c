@@ -14,12 +14,12 @@
 #include "io/seal.h"
 #include "io/tokens.h"
 #include "io/yaml.h"
+#include "memory_file.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
@@ -50,16 +50,6 @@ static void read_tokens(const char *path, const char *format)
     mx_tokens_close(tokens);
 }
 
-/* A file in memory that has a path. */
-static int memory_file(const uint8_t *data, size_t bytes, char path[64])
-{
-    int fd = memfd_create("fuzz", 0);
-    if (fd < 0 || write(fd, data, bytes) != (ssize_t)bytes)
-        abort();
-    snprintf(path, 64, "/proc/self/fd/%d", fd);
-    return fd;
-}
-
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     mx_value value = {.kind = MX_NULL};
@@ -67,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (bytes == 0)
         return 0;
     const char *text = (const char *)data + 1;
-    int fd = memory_file(data + 1, bytes - 1, path);
+    int fd = memory_file("", data + 1, bytes - 1, path);
     switch (data[0] % 4) {
     case 0:
         if (mx_yaml_parse(text, bytes - 1, "fuzz", &value) == MX_OK)

@@ -2,24 +2,14 @@
  * it. */
 #define _GNU_SOURCE
 #include "io/weights.h"
+#include "memory_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
-/* A file in memory that has a path. */
-static int memory_file(const uint8_t *data, size_t bytes, char path[64])
-{
-    int fd = memfd_create("fuzz", 0);
-    if (fd < 0 || write(fd, data, bytes) != (ssize_t)bytes)
-        abort();
-    snprintf(path, 64, "/proc/self/fd/%d", fd);
-    return fd;
-}
 
 static void read_tensor(mx_weights *w, const mx_stored_tensor *from)
 {
@@ -39,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     mx_weights *w;
     if (bytes >= 4 && memcmp(data, "GGUF", 4) == 0)
         return 0; /* the other target's */
-    int fd = memory_file(data, bytes, path);
+    int fd = memory_file("", data, bytes, path);
     if (mx_weights_open(path, &w) == MX_OK) {
         for (int64_t i = 0; i < w->count; i++)
             read_tensor(w, &w->tensors[i]);

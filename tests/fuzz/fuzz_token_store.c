@@ -9,27 +9,17 @@
 #include "io/sampler.h"
 #include "io/text.h"
 #include "io/token_part.h"
+#include "memory_file.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 enum { LIMIT = 1 << 16, LENGTH = 5 };
-
-/* A file in memory that has a path. */
-static int memory_file(const uint8_t *data, size_t bytes, char path[64])
-{
-    int fd = memfd_create("fuzz", 0);
-    if (fd < 0 || write(fd, data, bytes) != (ssize_t)bytes)
-        abort();
-    snprintf(path, 64, "/proc/self/fd/%d", fd);
-    return fd;
-}
 
 static void read_text(const char *path, int64_t start, int64_t end, const char *separator)
 {
@@ -169,7 +159,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     char path[64];
     if (bytes < 2)
         return 0;
-    int fd = memory_file(data + 1, bytes - 1, path);
+    int fd = memory_file("", data + 1, bytes - 1, path);
     switch (data[0] % 4) {
     case 0:
         read_text(path, 0, -1, "\n");

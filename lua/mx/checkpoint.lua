@@ -12,8 +12,15 @@ local checkpoint = {}
 
 local FORMAT = 1
 local SHARED_BYTES = 1 << 20 -- ranks that hold the same values share out the writing from here on
-local PARAMETER = "parameters/"
+checkpoint.PARAMETER = "parameters/" -- before the name of a parameter
+
+local PARAMETER = checkpoint.PARAMETER
 local MOMENT = "optimizer/%s/%s" -- moment, parameter
+
+-- What was raised, without the script's line, which says nothing to the user.
+local function plain(reason)
+    return (tostring(reason):gsub("^[^%s:]+%.lua:%d+: ", ""))
+end
 
 -- ---- agreeing ----
 
@@ -30,7 +37,7 @@ function checkpoint.together(fn, ...)
         return table.unpack(results, 2, results.n)
     end
     local reason = mx.share_text(not results[1] and tostring(results[2]) or nil, mx.ranks() - worst)
-    util.refuse("%s", (reason:gsub("^[^%s:]+%.lua:%d+: ", "")))
+    util.refuse("%s", plain(reason))
 end
 
 -- ---- what there is to store ----
@@ -241,8 +248,9 @@ function Saver:save(step, about, now)
         values, chunks = pieces_of(tensors_of(o), copies)
         writer = mx.io.writer(("%s/rank_%d.h5"):format(temporary, mx.rank()), values, { id = id, rank = mx.rank() })
     end)
+    self.tensors = self.tensors or gather_index(chunks) -- the same for every checkpoint of a run
     local index = {
-        format = FORMAT, step = step, ranks = mx.ranks(), id = id, tensors = gather_index(chunks), state = about.state,
+        format = FORMAT, step = step, ranks = mx.ranks(), id = id, tensors = self.tensors, state = about.state,
         config = about.config or "", script = about.script or "", script_name = about.script_name or "",
         mxlua = mx.info().mxlua,
     }
@@ -267,24 +275,27 @@ local function commit(self, p)
         mx.io.move_folder(p.path, ("%s.replaced-%d"):format(p.path, n))
     end
     mx.io.move_folder(p.temporary, p.path)
-    self:clean(p.step)
+    local cleaned, reason = pcall(self.clean, self, p.step) -- the checkpoint is whole, whatever comes of this
+    if not cleaned then
+        io.stderr:write(("older checkpoints could not be removed: %s\n"):format(plain(reason)))
+    end
 end
 
---- Removes the checkpoints that need not be kept, oldest first, and what saves that were cut off before `step` left.
+--- Removes what saves up to `step` left that were cut off, and the checkpoints that need not be kept.
 ---@param step integer
 function Saver:clean(step)
     local keep, period = self.o.keep or 0, self.o.keep_period or 0
+    for _, name in ipairs(mx.io.list(self.directory)) do
+        local cut_off = name:match("^step_(%d+)%.tmp$")
+        if cut_off and tonumber(cut_off) <= step then
+            mx.io.remove_folder(self.directory .. "/" .. name)
+        end
+    end
     for i, found in ipairs(checkpoint.list(self.directory)) do
         local stays = keep == 0 or i <= keep or period > 0 and found.step % period == 0
         if not stays then
             mx.io.move_folder(found.path, found.path .. ".tmp") -- what is removed halfway has no name to be loaded by
             mx.io.remove_folder(found.path .. ".tmp")
-        end
-    end
-    for _, name in ipairs(mx.io.list(self.directory)) do
-        local cut_off = name:match("^step_(%d+)%.tmp$")
-        if cut_off and tonumber(cut_off) <= step then
-            mx.io.remove_folder(self.directory .. "/" .. name)
         end
     end
 end
@@ -329,7 +340,7 @@ local function finish(self, p)
     end)
     if not good then
         util.refuse("the checkpoint of step %d was not saved: %s. Earlier ones in %s are as they were", p.step,
-            tostring(reason):gsub("^[^%s:]+%.lua:%d+: ", ""), self.directory)
+            plain(reason), self.directory)
     end
     self.saved, self.write_s = p.step, mx.now() - self.started
 end
@@ -379,7 +390,12 @@ local function stored(index, place, path)
     return entry
 end
 
-local function open_rank_file(index, path, rank)
+--- Opens what a rank wrote of a checkpoint; refuses a file of another one. Not collective.
+---@param index table of checkpoint.index
+---@param path string the folder
+---@param rank integer
+---@return any of mx.io.h5_open
+function checkpoint.open_rank_file(index, path, rank)
     local file = mx.io.h5_open(("%s/rank_%d.h5"):format(path, rank))
     if file:attributes().id ~= index.id then
         util.refuse("%s/rank_%d.h5 belongs to another checkpoint", path, rank)
@@ -392,8 +408,14 @@ local function same_run(a, b)
         and table.concat(a.extent, ",") == table.concat(b.extent, ",")
 end
 
--- Reads into `out` (flat, of the stored dtype) what a chunk of the file has of a place; returns how many elements.
-local function read_chunk(file, entry, place, chunk, out)
+--- Reads into `out` (flat, of the stored dtype) what a chunk of the file has of a place. Not collective.
+---@param file any of checkpoint.open_rank_file
+---@param entry table the tensor's, in the index
+---@param place table name, offset, extent, first, count: the elements that are wanted
+---@param chunk table one of entry.chunks
+---@param out any
+---@return integer elements
+function checkpoint.read_chunk(file, entry, place, chunk, out)
     if same_run(place, chunk) then
         file:read_into(place.name, out)
         return place.count
@@ -415,8 +437,8 @@ local function read_all(index, path, wanted)
         for _, place in ipairs(wanted) do
             for _, chunk in ipairs(place.entry.chunks) do
                 if chunk.rank == rank and mx.io.chunk_overlap(place.entry.shape, place, chunk) > 0 then
-                    file = file or open_rank_file(index, path, rank)
-                    place.got = place.got + read_chunk(file, place.entry, place, chunk, place.out)
+                    file = file or checkpoint.open_rank_file(index, path, rank)
+                    place.got = place.got + checkpoint.read_chunk(file, place.entry, place, chunk, place.out)
                 end
             end
         end
@@ -502,98 +524,18 @@ function checkpoint.load_newest(directory, o, say)
     return nil
 end
 
--- ---- without a run ----
-
-local function verify_tensor(index, path, files, name, entry)
-    local whole, covered = 1, 0
-    for _, size in ipairs(entry.shape) do
-        whole = whole * size
-    end
-    for _, chunk in ipairs(entry.chunks) do
-        files[chunk.rank] = files[chunk.rank] or open_rank_file(index, path, chunk.rank)
-        mx.scope(function()
-            local values = files[chunk.rank]:read(name)
-            if values:numel() ~= chunk.count then
-                util.refuse("%s/rank_%d.h5: '%s' has %d elements, the index says %d", path, chunk.rank, name,
-                    values:numel(), chunk.count)
-            end
-        end)
-        covered = covered + chunk.count
-    end
-    if covered ~= whole then
-        util.refuse("%s has %d of the %d elements of '%s'", path, covered, whole, name)
-    end
-    return whole
-end
-
---- Reads all of a checkpoint and checks it: every checksum, and that no element is missing. Raises at the first damage.
---- Collective, but one rank reads everything: for one rank.
+--- Loads what a path means: the checkpoint that it is (a folder step_N), or the newest intact one of a run's folder.
+--- nil when there is none. Collective.
 ---@param path string
----@param progress? fun(done: integer, of: integer) called after every tensor
----@return table index, integer elements
-function checkpoint.verify(path, progress)
-    local index, files, elements, done = checkpoint.index(path), {}, 0, 0
-    local names = util.sorted_keys(index.tensors)
-    for _, name in ipairs(names) do
-        elements = elements + util.attempt(verify_tensor, index, path, files, name, index.tensors[name])
-        done = done + 1
-        if progress then
-            progress(done, #names)
-        end
+---@param o table of checkpoint.load
+---@param say fun(format: string, ...) told of what is damaged
+---@return table? index, string? path
+function checkpoint.load_path(path, o, say)
+    path = path:gsub("(.)/+$", "%1")
+    if path:match("step_%d+$") then
+        return checkpoint.load(path, o), path
     end
-    for _, file in pairs(files) do
-        file:close()
-    end
-    return index, elements
-end
-
--- A whole tensor.
-local function read_whole(index, path, name, entry)
-    local count, place = 1, { name = name, offset = {}, extent = entry.shape, first = 0 }
-    for d, size in ipairs(entry.shape) do
-        count, place.offset[d] = count * size, 0
-    end
-    place.count = count
-    local out, got = mx.zeros({ count }, entry.dtype), 0
-    for _, chunk in ipairs(entry.chunks) do
-        local file <close> = open_rank_file(index, path, chunk.rank)
-        got = got + read_chunk(file, entry, place, chunk, out)
-    end
-    if got ~= count then
-        util.refuse("%s has %d of the %d elements of '%s'", path, got, count, name)
-    end
-    return #entry.shape > 0 and out:view(table.unpack(entry.shape)) or out:view()
-end
-
---- Puts the parts of a checkpoint together in one HDF5 file: the parameters under their own names as scripts/train.lua
---- saves them, with `all` the optimizer's state beside them. One tensor is in memory at a time. For one rank.
----@param path string
----@param to string
----@param o? {all: boolean, progress: fun(done: integer, of: integer)}
----@return integer tensors
-function checkpoint.merge(path, to, o)
-    o = o or {}
-    local index = checkpoint.index(path)
-    local file <close> = util.attempt(mx.io.h5_writer, to)
-    local names, done = {}, 0
-    for _, name in ipairs(util.sorted_keys(index.tensors)) do
-        if o.all or name:sub(1, #PARAMETER) == PARAMETER then
-            names[#names + 1] = name
-        end
-    end
-    for _, name in ipairs(names) do
-        mx.scope(function()
-            local whole = util.attempt(read_whole, index, path, name, index.tensors[name])
-            file:put(name:sub(1, #PARAMETER) == PARAMETER and name:sub(#PARAMETER + 1) or name, whole)
-        end)
-        done = done + 1
-        if o.progress then
-            o.progress(done, #names)
-        end
-    end
-    file:attributes { config = index.config, step = index.step }
-    util.attempt(file.commit, file)
-    return #names
+    return checkpoint.load_newest(path, o, say)
 end
 
 return checkpoint

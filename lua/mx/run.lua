@@ -15,8 +15,6 @@ local util = require "mx.util"
 
 local run = {}
 
-local SIGNAL_EXIT = "asked to stop by %s" -- what the log says; the exit status is 0: nothing is lost
-
 ---@class mx.Run
 ---@field config table
 ---@field step integer the last step that has ended
@@ -65,20 +63,6 @@ local function restore(self, index, path, o)
     end
 end
 
--- The folder of one checkpoint, or of a run, whose newest is meant.
-local function load_path(self, path, what)
-    if path:match("step_%d+/?$") then
-        path = path:gsub("/$", "")
-        return mx.checkpoint.load(path, what), path
-    end
-    local index, from = mx.checkpoint.load_newest(path, what, say)
-    if not index then
-        mx.config.refuse(self.config, what.optimizer and "load_full_state_path" or "load_parameters_path",
-            "there is no checkpoint in '%s'", path)
-    end
-    return index, from
-end
-
 -- What is there of this run comes first, then what the config says to load.
 local function load(self, o)
     local config = self.config
@@ -92,7 +76,11 @@ local function load(self, o)
         local index, path = mx.checkpoint.load_newest(self.directory, whole, say)
         return restore(self, index, path, o)
     elseif config.load_full_state_path ~= "" then
-        local index, path = load_path(self, config.load_full_state_path, whole)
+        local index, path = mx.checkpoint.load_path(config.load_full_state_path, whole, say)
+        if not index then
+            mx.config.refuse(config, "load_full_state_path", "there is no checkpoint in '%s'",
+                config.load_full_state_path)
+        end
         return restore(self, index, path, o)
     elseif config.load_parameters_path ~= "" then
         run.load_parameters(config.load_parameters_path, self.model, config)
@@ -113,9 +101,7 @@ function run.load_parameters(path, model, config)
     local is_folder = mx.share_text(mx.rank() == 0 and mx.io.exists(path .. "/.") and "yes" or nil)
     if not is_folder then
         mx.checkpoint.together(mx.nn.load, model.params, path, model.parallel)
-    elseif path:match("step_%d+/?$") then
-        mx.checkpoint.load(path:gsub("/$", ""), what)
-    elseif not mx.checkpoint.load_newest(path, what, say) then
+    elseif not mx.checkpoint.load_path(path, what, say) then
         util.refuse("there is neither a checkpoint nor a file of parameters at '%s'", path)
     end
 end
@@ -370,7 +356,7 @@ function Run:ended(step, loss, grad_norm)
     told(self, self.saver:poll())
     local period, stop = self.config.checkpoint_period, stop_requested(self)
     if stop then
-        say("step %d: " .. SIGNAL_EXIT .. "; saving, then ending", step, stop)
+        say("step %d: asked to stop by %s; saving, then ending", step, stop)
     end
     if stop or period > 0 and step % period == 0 then
         told(self, self.saver:wait())

@@ -180,6 +180,20 @@ function TestRun.test_only_what_is_to_be_kept_stays()
     lu.assertEquals(left, { 7, 6, 3 })
 end
 
+-- A save of step 1 was cut off where a checkpoint of step 1 is, too: both go when step 2 is whole.
+function TestRun.test_what_was_cut_off_is_not_in_the_way()
+    local params = {}
+    mx.nn.parameter(params, "w", { 3 }, { value = 1 })
+    local saver = mx.checkpoint.saver { directory = folder, params = params, keep = 1 }
+    saver:save(1, { state = { n = 1 } })
+    saver:wait()
+    mx.io.mkdir_p(folder .. "/step_1.tmp")
+    mx.io.mkdir_p(folder .. "/step_7.tmp") -- of a later step: of a run that went further
+    saver:save(2, { state = { n = 2 } })
+    saver:wait()
+    lu.assertEquals(mx.io.list(folder), { "step_2", "step_7.tmp" })
+end
+
 function TestRun.test_saving_at_once_and_from_a_copy_is_the_same()
     train(config_of("run_name=a", "checkpoint_period=2"))
     train(config_of("run_name=b", "checkpoint_period=2", "async_checkpointing=false"))
@@ -361,6 +375,6 @@ function TestRun.test_names_and_texts_survive()
     for name, t in pairs(params) do
         lu.assertEquals(again[name]:totable(), t:totable(), name)
     end
-    local _, elements = mx.checkpoint.verify(folder .. "/step_1")
+    local _, elements = mx.checkpoint_files.verify(folder .. "/step_1")
     lu.assertEquals(elements, 4)
 end

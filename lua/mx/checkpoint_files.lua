@@ -1,0 +1,102 @@
+--- Checkpoints without the run that saved them: verifying all of one, and putting its parts together.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local checkpoint_files = {}
+
+local PARAMETER = mx.checkpoint.PARAMETER
+
+local function verify_tensor(index, path, files, name, entry)
+    local whole, covered = 1, 0
+    for _, size in ipairs(entry.shape) do
+        whole = whole * size
+    end
+    for _, chunk in ipairs(entry.chunks) do
+        files[chunk.rank] = files[chunk.rank] or mx.checkpoint.open_rank_file(index, path, chunk.rank)
+        mx.scope(function()
+            local values = files[chunk.rank]:read(name)
+            if values:numel() ~= chunk.count then
+                util.refuse("%s/rank_%d.h5: '%s' has %d elements, the index says %d", path, chunk.rank, name,
+                    values:numel(), chunk.count)
+            end
+        end)
+        covered = covered + chunk.count
+    end
+    if covered ~= whole then
+        util.refuse("%s has %d of the %d elements of '%s'", path, covered, whole, name)
+    end
+    return whole
+end
+
+--- Reads all of a checkpoint and checks it: every checksum, and that no element is missing. Raises at the first damage.
+--- Collective, but one rank reads everything: for one rank.
+---@param path string
+---@param progress? fun(done: integer, of: integer) called after every tensor
+---@return table index, integer elements
+function checkpoint_files.verify(path, progress)
+    local index, files, elements, done = mx.checkpoint.index(path), {}, 0, 0
+    local names = util.sorted_keys(index.tensors)
+    for _, name in ipairs(names) do
+        elements = elements + util.attempt(verify_tensor, index, path, files, name, index.tensors[name])
+        done = done + 1
+        if progress then
+            progress(done, #names)
+        end
+    end
+    for _, file in pairs(files) do
+        file:close()
+    end
+    return index, elements
+end
+
+-- A whole tensor.
+local function read_whole(index, path, name, entry)
+    local count, place = 1, { name = name, offset = {}, extent = entry.shape, first = 0 }
+    for d, size in ipairs(entry.shape) do
+        count, place.offset[d] = count * size, 0
+    end
+    place.count = count
+    local out, got = mx.zeros({ count }, entry.dtype), 0
+    for _, chunk in ipairs(entry.chunks) do
+        local file <close> = mx.checkpoint.open_rank_file(index, path, chunk.rank)
+        got = got + mx.checkpoint.read_chunk(file, entry, place, chunk, out)
+    end
+    if got ~= count then
+        util.refuse("%s has %d of the %d elements of '%s'", path, got, count, name)
+    end
+    return #entry.shape > 0 and out:view(table.unpack(entry.shape)) or out:view()
+end
+
+--- Puts the parts of a checkpoint together in one HDF5 file: the parameters under their own names as scripts/train.lua
+--- saves them, with `all` the optimizer's state beside them. One tensor is in memory at a time. For one rank.
+---@param path string
+---@param to string
+---@param o? {all: boolean, progress: fun(done: integer, of: integer)}
+---@return integer tensors
+function checkpoint_files.merge(path, to, o)
+    o = o or {}
+    local index = mx.checkpoint.index(path)
+    local file <close> = util.attempt(mx.io.h5_writer, to)
+    local names, done = {}, 0
+    for _, name in ipairs(util.sorted_keys(index.tensors)) do
+        if o.all or name:sub(1, #PARAMETER) == PARAMETER then
+            names[#names + 1] = name
+        end
+    end
+    for _, name in ipairs(names) do
+        mx.scope(function()
+            local whole = util.attempt(read_whole, index, path, name, index.tensors[name])
+            file:put(name:sub(1, #PARAMETER) == PARAMETER and name:sub(#PARAMETER + 1) or name, whole)
+        end)
+        done = done + 1
+        if o.progress then
+            o.progress(done, #names)
+        end
+    end
+    file:attributes { config = index.config, step = index.step }
+    util.attempt(file.commit, file)
+    return #names
+end
+
+return checkpoint_files

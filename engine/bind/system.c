@@ -322,5 +322,6 @@ int mxl_open_system(lua_State *L)
         {NULL, NULL},
     };
     luaL_newlib(L, functions);
+    set_text(L, "version", MX_VERSION);
     return 1;
 }

@@ -252,7 +252,7 @@ function Saver:save(step, about, now)
     local index = {
         format = FORMAT, step = step, ranks = mx.ranks(), id = id, tensors = self.tensors, state = about.state,
         config = about.config or "", script = about.script or "", script_name = about.script_name or "",
-        mxlua = mx.info().mxlua,
+        mxlua = mx.version, -- not mx.info(), which would wait for HDF5 and so for the writer
     }
     self.pending = {
         step = step, path = path, temporary = temporary, writer = writer, index = index, values = values,

@@ -121,7 +121,7 @@ return function()
     end
     if core.rank() == 0 then
         print(("mxlua %s, %d rank(s), %s. The module is mx; mx.ops() lists the operations, mx.help(NAME) tells of one; "
-            .. "end with Ctrl-D."):format(core.info().mxlua, core.ranks(), core.isa()))
+            .. "end with Ctrl-D."):format(core.version, core.ranks(), core.isa()))
     end
     for chunk in read_chunk do
         show(xpcall(chunk, handler))

@@ -17,13 +17,18 @@ static bool should_stream(const mx_norm *n, const void *out, int tensors)
     return row_bytes % 64 == 0 && (uintptr_t)out % 64 == 0 && mx_should_stream(tensors * n->rows * row_bytes);
 }
 
-/* f32 values for the row loops: the given ones, or made in `scratch`. */
-static const float *as_f32(const void *given, mx_dtype dtype, float otherwise, float *scratch, int64_t width)
+/* The `width` values as the row loops want them: the given ones, or made in `scratch`. NULL: `otherwise` for each. */
+static const float *row_values(const mx_norm_paths *path, const mx_norm *n, const void *given, mx_dtype dtype,
+                               float otherwise, float *scratch)
 {
-    if (given && dtype == MX_F32)
+    if (given && dtype == MX_F32 && n->dtype == MX_F32)
         return given;
-    for (int64_t i = 0; i < width; i++)
-        scratch[i] = given ? mx_from_bf16(((const mx_bf16 *)given)[i]) : otherwise;
+    for (int64_t i = 0; i < n->width; i++)
+        scratch[i] = !given            ? otherwise
+                     : dtype == MX_F32 ? ((const float *)given)[i]
+                                       : mx_from_bf16(((const mx_bf16 *)given)[i]);
+    if (n->dtype == MX_BF16)
+        path->arrange(scratch, n->width);
     return scratch;
 }
 
@@ -35,10 +40,10 @@ mx_status mx_norm_forward(const mx_norm *given)
     int64_t scratch_bytes = 2 * n.width * (int64_t)sizeof(float);
     void *scratch = NULL;
     MX_TRY(mx_pool_alloc(scratch_bytes, &scratch));
-    n.weight = as_f32(n.weight, n.weight_dtype, 1.0f, scratch, n.width);
-    n.bias = as_f32(n.bias, n.bias_dtype, 0.0f, (float *)scratch + n.width, n.width);
-    bool stream = should_stream(&n, n.y, 2);
     const mx_norm_paths *path = paths[mx_isa_current()];
+    n.weight = row_values(path, &n, n.weight, n.weight_dtype, 1.0f, scratch);
+    n.bias = row_values(path, &n, n.bias, n.bias_dtype, 0.0f, (float *)scratch + n.width);
+    bool stream = should_stream(&n, n.y, 2);
     int64_t rows_at_once = 1 + 16384 / n.width;
     int64_t pieces = (n.rows + rows_at_once - 1) / rows_at_once;
 #pragma omp parallel for schedule(static) if (n.rows * n.width > 32768)
@@ -83,9 +88,9 @@ mx_status mx_norm_backward(const mx_norm *given)
     void *scratch = NULL;
     MX_TRY(mx_pool_alloc(scratch_bytes, &scratch));
     float *partial = scratch;
-    n.weight = as_f32(n.weight, n.weight_dtype, 1.0f, partial + blocks * step, width);
-    bool stream = should_stream(&n, n.dx, 3);
     const mx_norm_paths *path = paths[mx_isa_current()];
+    n.weight = row_values(path, &n, n.weight, n.weight_dtype, 1.0f, partial + blocks * step);
+    bool stream = should_stream(&n, n.dx, 3);
 #pragma omp parallel for schedule(static) if (n.rows * width > 32768)
     for (int64_t b = 0; b < blocks; b++) {
         mx_norm block = n;
@@ -99,6 +104,10 @@ mx_status mx_norm_backward(const mx_norm *given)
         sum_blocks(n.dweight, partial, blocks, step, width);
     if (n.dbias)
         sum_blocks(n.dbias, partial + width, blocks, step, width);
+    if (n.dweight && n.dtype == MX_BF16)
+        path->arrange_back(n.dweight, width);
+    if (n.dbias && n.dtype == MX_BF16)
+        path->arrange_back(n.dbias, width);
     mx_pool_free(scratch, scratch_bytes);
     return MX_OK;
 }

@@ -32,10 +32,13 @@ mx_status mx_norm_forward(const mx_norm *n);
 mx_status mx_norm_backward(const mx_norm *n);
 
 /* The row loops for one instruction set. Here weight and bias are f32 and present; a block of rows adds its weight
- * gradients to n->dweight and n->dbias (if there is a bias gradient). Rows `first` to before `last`. */
+ * gradients to n->dweight and n->dbias (if there is a bias gradient). Rows `first` to before `last`. For rows of bf16
+ * each path has an order of its own for weight, bias and their gradients: arrange() brings `width` values there, and
+ * arrange_back() from there to where they belong. */
 typedef struct mx_norm_paths {
     void (*forward)(const mx_norm *n, int64_t first, int64_t last, bool stream);
     void (*backward)(const mx_norm *n, int64_t first, int64_t last, bool stream);
+    void (*arrange)(float *values, int64_t width), (*arrange_back)(float *values, int64_t width);
 } mx_norm_paths;
 extern const mx_norm_paths mx_norm_portable, mx_norm_avx2, mx_norm_avx512, mx_norm_avx512_bf16;
 

@@ -85,7 +85,7 @@ static void check_problem(const problem *p, const char *isa)
 
 static void test_sizes(const char *isa)
 {
-    static const int64_t widths[] = {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100, 256, 1000};
+    static const int64_t widths[] = {1, 2, 7, 8, 9, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 100, 256, 1000};
     static const int64_t rows[] = {0, 1, 2, 3, 5, 67, 130};
     for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
@@ -164,8 +164,27 @@ static void test_stream(const char *isa)
     free(ones), free(sums), free(rstd), free(mean);
 }
 
+/* A weight of NaN, whatever its bits, gives NaN, in bf16 too. */
+static void test_nan(const char *isa)
+{
+    enum { WIDTH = 80 };
+    float *weight = make_values(WIDTH, MX_F32, 1, 2);
+    mx_bf16 *x = make_values(WIDTH, MX_BF16, 1, 2), *y = make_values(WIDTH, MX_BF16, 0, 1);
+    const uint32_t bits[] = {0x7fffffff, 0xffffffff, 0x7f800001, 0x7fc08001};
+    for (size_t b = 0; b < sizeof bits / sizeof *bits; b++)
+        memcpy(weight + 25 * b, &bits[b], sizeof *bits);
+    for (int center = 0; center < 2; center++) {
+        mx_norm n = {.rows = 1, .width = WIDTH, .dtype = MX_BF16, .center = center, .weight = weight, .x = x, .y = y};
+        CHECK(mx_norm_forward(&n) == MX_OK, "%s", mx_message());
+        for (int i = 0; i < WIDTH; i++)
+            CHECK(isnan(mx_from_bf16(y[i])) == (i % 25 == 0), "%s: %g at %d", isa, mx_from_bf16(y[i]), i);
+    }
+    free(weight), free(x), free(y);
+}
+
 int main(void)
 {
+    for_each_isa(test_nan);
     for_each_isa(test_sizes);
     for_each_isa(test_offset);
     for_each_isa(test_threads);

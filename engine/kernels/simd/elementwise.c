@@ -285,8 +285,10 @@ static void to_f32(const mx_bf16 *x, float *y, int64_t n, bool stream)
     int64_t i = 0, head = stream ? to_boundary(y, false) : 0;
     for (; i < head && i < n; i++)
         y[i] = mx_from_bf16(x[i]);
-    for (; stream && i + VL <= n; i += VL)
+    for (; stream && i + VL <= n; i += VL) {
+        prefetch_ahead(x + i, 2 * VL);
         vf_stream(y + i, vf_load_bf16(x + i));
+    }
     for (; i + VL <= n; i += VL)
         vf_store(y + i, vf_load_bf16(x + i));
     for (; i < n; i++)
@@ -301,8 +303,10 @@ static void to_bf16(const float *x, mx_bf16 *y, int64_t n, bool stream)
     int64_t i = 0, head = stream ? to_boundary(y, true) : 0;
     for (; i < head && i < n; i++)
         y[i] = mx_to_bf16(x[i]);
-    for (; i + 2 * VL <= n; i += 2 * VL)
+    for (; i + 2 * VL <= n; i += 2 * VL) {
+        prefetch_ahead(x + i, 8 * VL);
         put_bits((char *)(y + i), stream, vf_pack_halves(vf_load(x + i), vf_load(x + i + VL)));
+    }
     for (; i < n; i++)
         y[i] = mx_to_bf16(x[i]);
     if (stream)
@@ -313,15 +317,21 @@ static void copy(const void *x, void *y, int64_t bytes, bool stream)
 {
     const char *from = x;
     char *to = y;
-    const int64_t vector = 4 * VL;
+    const int64_t vector = 4 * VL, unit = 4 * vector;
     int64_t first = (vector - (int64_t)((uintptr_t)y % (uintptr_t)vector)) % vector;
-    if (!stream || bytes < first) {
+    if (!stream || bytes < first + unit) {
         memmove(y, x, (size_t)bytes);
         return;
     }
-    int64_t last = first + (bytes - first) / vector * vector;
-    for (int64_t i = first; i < last; i += vector)
-        vf_stream((float *)(to + i), vf_load((const float *)(from + i)));
+    int64_t last = first + (bytes - first) / unit * unit;
+    for (int64_t i = first; i < last; i += unit) {
+        prefetch_ahead(from + i, 16 * VL);
+        vf v[4];
+        for (int u = 0; u < 4; u++)
+            v[u] = vf_load((const float *)(from + i + u * vector));
+        for (int u = 0; u < 4; u++)
+            vf_stream((float *)(to + i + u * vector), v[u]);
+    }
     _mm_sfence();
     memcpy(to, from, (size_t)first);
     memcpy(to + last, from + last, (size_t)(bytes - last));

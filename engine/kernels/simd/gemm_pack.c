@@ -40,25 +40,13 @@ INLINE __m128i load_bf16(const source *s, int64_t offset, int64_t n)
     return _mm_loadu_si128((const __m128i *)part);
 }
 
-/* Bits of x rounded to the nearest bf16, ties to even, in the upper half of each lane; the lower half is not cleared.
- */
-INLINE __m256i rounded_bits(__m256 x)
-{
-    __m256i bits = _mm256_castps_si256(x);
-    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-    __m256i up = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
-    __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-    return _mm256_blendv_epi8(up, quiet, is_nan);
-}
-
 INLINE __m256i load_single(const source *s, int64_t offset, int64_t n, word_kind kind)
 {
     if (s->dtype == MX_BF16)
         return _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_bf16(s, offset, n)), 16);
     __m256 x = load_f32(s, offset, n);
     return kind == KEEP ? _mm256_castps_si256(x)
-                        : _mm256_and_si256(rounded_bits(x), _mm256_set1_epi32((int)0xffff0000u));
+                        : _mm256_and_si256(round_to_upper_halves(x), _mm256_set1_epi32((int)0xffff0000u));
 }
 
 INLINE __m128i load_halves(const source *s, int64_t offset, int64_t n)
@@ -68,7 +56,7 @@ INLINE __m128i load_halves(const source *s, int64_t offset, int64_t n)
 #if defined(MX_SIMD_AVX512_BF16)
     return (__m128i)_mm256_cvtneps_pbh(load_f32(s, offset, n));
 #else
-    __m256i upper = _mm256_srli_epi32(rounded_bits(load_f32(s, offset, n)), 16);
+    __m256i upper = _mm256_srli_epi32(round_to_upper_halves(load_f32(s, offset, n)), 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(upper), _mm256_extracti128_si256(upper, 1));
 #endif
 }

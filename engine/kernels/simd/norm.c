@@ -3,6 +3,39 @@
 #include "kernels/simd/rows.h"
 
 #include <math.h>
+#include <string.h>
+
+enum { LINE = 32 }; /* values of bf16 in a cache line */
+
+/* Of rows of bf16 the whole cache lines are read in pairs of vectors; the values behind them, one by one. */
+ROW_INLINE int64_t paired(int64_t width, const bool half) { return half ? width / LINE * LINE : width; }
+
+/* Weights and sums of rows of bf16 lie as row_get() arranges these: in each 2 VL values the even places come first. A
+ * NaN becomes one that row_put() can store. */
+static void arrange(float *values, int64_t width)
+{
+    for (int64_t i = 0; i < paired(width, true); i += 2 * VL) {
+        float block[2 * VL];
+        for (int64_t j = 0; j < 2 * VL; j++)
+            block[j] = isnan(values[i + j]) ? NAN : values[i + j];
+        for (int64_t j = 0; j < VL; j++) {
+            values[i + j] = block[2 * j];
+            values[i + VL + j] = block[2 * j + 1];
+        }
+    }
+}
+
+static void arrange_back(float *values, int64_t width)
+{
+    for (int64_t i = 0; i < paired(width, true); i += 2 * VL) {
+        float block[2 * VL];
+        memcpy(block, values + i, sizeof block);
+        for (int64_t j = 0; j < VL; j++) {
+            values[i + 2 * j] = block[j];
+            values[i + 2 * j + 1] = block[VL + j];
+        }
+    }
+}
 
 ROW_INLINE vf row_term(vf sum, vf d, const bool squares)
 {
@@ -20,10 +53,11 @@ ROW_INLINE float row_sum(const void *x, int64_t width, float shift, const bool s
     for (; i + 4 * VL <= width; i += 4 * VL) {
         if (squares)
             row_prefetch(x, width + i / 2, 2 * VL, half);
-        for (int u = 0; u < 4; u++) {
-            vf d = row_load(x, i + u * VL, half) - s;
-            sum[u] = row_term(sum[u], d, squares);
-        }
+        vf v[4];
+        row_get(x, i, v, half);
+        row_get(x, i + 2 * VL, v + 2, half);
+        for (int u = 0; u < 4; u++)
+            sum[u] = row_term(sum[u], v[u] - s, squares);
     }
     for (; i < width; i += VL) {
         int64_t n = lanes_left(width, i);
@@ -34,31 +68,33 @@ ROW_INLINE float row_sum(const void *x, int64_t width, float shift, const bool s
 }
 
 /* y = (x - mean) rstd weight + bias. Not as x rstd - mean rstd: that cancels where |mean| is large. */
-ROW_INLINE void row_scale(const void *x, void *y, const float *weight, const float *bias, int64_t width, float mean,
-                          float rstd, const bool center, const bool half, const bool stream)
+ROW_INLINE vf normalised(vf x, vf weight, vf bias, vf mean, vf rstd, const bool center)
 {
-    vf a = vf_set1(rstd), m = vf_set1(mean);
-    int64_t i = 0;
-    for (; i + 2 * VL <= width; i += 2 * VL) {
+    if (center)
+        return vf_fma((x - mean) * rstd, weight, bias);
+    return x * rstd * weight;
+}
+
+ROW_INLINE void row_scale(const mx_norm *n, const void *x, void *y, float mean, float rstd, const bool center,
+                          const bool half, const bool stream)
+{
+    const float *weight = n->weight, *bias = n->bias;
+    vf a = vf_set1(rstd), m = vf_set1(mean), none = vf_zero();
+    int64_t i = 0, width = n->width;
+    for (const int64_t end = paired(width, half); i + 2 * VL <= end; i += 2 * VL) {
         row_prefetch(x, width + (width + i) / 2, VL, half);
-        vf u = row_load(x, i, half), v = row_load(x, i + VL, half);
-        if (center) {
-            u = vf_fma((u - m) * a, vf_load(weight + i), vf_load(bias + i));
-            v = vf_fma((v - m) * a, vf_load(weight + i + VL), vf_load(bias + i + VL));
-        } else {
-            u = u * a * vf_load(weight + i);
-            v = v * a * vf_load(weight + i + VL);
-        }
-        row_store2(y, i, u, v, half, stream);
+        vf v[2];
+        row_get(x, i, v, half);
+        for (int u = 0; u < 2; u++)
+            v[u] = normalised(v[u], vf_load(weight + i + u * VL), center ? vf_load(bias + i + u * VL) : none, m, a,
+                              center);
+        row_put(y, i, v, half, stream);
     }
     for (; i < width; i += VL) {
-        int64_t n = lanes_left(width, i);
-        vf u = row_load_part(x, i, n, half), w = vf_load_part(weight + i, n);
-        if (center)
-            u = vf_fma((u - m) * a, w, vf_load_part(bias + i, n));
-        else
-            u = u * a * w;
-        row_store_part(y, i, u, n, half);
+        int64_t part = lanes_left(width, i);
+        vf v = normalised(row_load_part(x, i, part, half), vf_load_part(weight + i, part),
+                          center ? vf_load_part(bias + i, part) : none, m, a, center);
+        row_store_part(y, i, v, part, half);
     }
 }
 
@@ -70,8 +106,7 @@ ROW_INLINE void forward_rows(const mx_norm *n, int64_t first, int64_t last, cons
         const void *x = row_of(n->x, r, n->width, half);
         float mean = center ? row_sum(x, n->width, 0.0f, false, half) / width : 0.0f;
         float rstd = 1.0f / sqrtf(row_sum(x, n->width, mean, true, half) / width + n->eps);
-        row_scale(x, row_of_out(n->y, r, n->width, half), n->weight, n->bias, n->width, mean, rstd, center, half,
-                  stream);
+        row_scale(n, x, row_of_out(n->y, r, n->width, half), mean, rstd, center, half, stream);
         if (n->rstd)
             n->rstd[r] = rstd;
         if (center && n->mean)
@@ -110,11 +145,14 @@ ROW_INLINE row_terms row_dot(const mx_norm *n, int64_t r, const int group, const
     vf mean = vf_set1(center ? n->mean[r] : 0.0f);
     vf dot[2] = {vf_zero(), vf_zero()}, sum[2] = {vf_zero(), vf_zero()}; /* of dy weight (x - mean), and of dy weight */
     int64_t i = 0;
-    for (; i + 2 * VL <= n->width; i += 2 * VL) {
+    for (const int64_t end = paired(n->width, half); i + 2 * VL <= end; i += 2 * VL) {
         row_prefetch(x, i + group * n->width, 2 * VL, half);
+        vf v[2], dv[2];
+        row_get(x, i, v, half);
+        row_get(dy, i, dv, half);
         for (int u = 0; u < 2; u++) {
-            vf d = row_load(dy, i + u * VL, half) * vf_load(weight + i + u * VL);
-            dot[u] = vf_fma(d, row_load(x, i + u * VL, half) - mean, dot[u]);
+            vf d = dv[u] * vf_load(weight + i + u * VL);
+            dot[u] = vf_fma(d, v[u] - mean, dot[u]);
             if (center)
                 sum[u] = sum[u] + d;
         }
@@ -155,7 +193,7 @@ ROW_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, con
     for (int g = 0; g < group; g++)
         terms[g] = row_dot(n, r + g, group, center, half);
     const float *weight = n->weight;
-    const int unit = half ? 64 / 2 / VL : 2; /* vectors: whole cache lines of a row, then of the next */
+    const int unit = half ? LINE / VL : 2; /* vectors: whole cache lines of a row, then of the next */
     int64_t i = 0;
     for (; i + unit * VL <= n->width; i += unit * VL) {
         vf dw[4], db[4];
@@ -167,11 +205,13 @@ ROW_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, con
             const void *x = row_of(n->x, r + g, n->width, half), *dy = row_of(n->dy, r + g, n->width, half);
             row_prefetch(dy, i + group * n->width, unit * VL, half);
             for (int u = 0; u < unit; u += 2) {
-                vf d[2];
-                for (int v = 0; v < 2; v++)
-                    d[v] = column_step(row_load(x, i + (u + v) * VL, half), row_load(dy, i + (u + v) * VL, half),
-                                       vf_load(weight + i + (u + v) * VL), &terms[g], center, &dw[u + v], &db[u + v]);
-                row_store2(row_of_out(n->dx, r + g, n->width, half), i + u * VL, d[0], d[1], half, stream);
+                vf v[2], d[2];
+                row_get(x, i + u * VL, v, half);
+                row_get(dy, i + u * VL, d, half);
+                for (int k = 0; k < 2; k++)
+                    d[k] = column_step(v[k], d[k], vf_load(weight + i + (u + k) * VL), &terms[g], center, &dw[u + k],
+                                       &db[u + k]);
+                row_put(row_of_out(n->dx, r + g, n->width, half), i + u * VL, d, half, stream);
             }
         }
         for (int u = 0; u < unit; u++) {
@@ -225,4 +265,4 @@ static void backward(const mx_norm *n, int64_t first, int64_t last, bool stream)
     _mm_sfence();
 }
 
-const mx_norm_paths MX_SIMD_NAME(mx_norm) = {forward, backward};
+const mx_norm_paths MX_SIMD_NAME(mx_norm) = {forward, backward, arrange, arrange_back};

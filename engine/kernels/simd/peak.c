@@ -49,6 +49,7 @@ double mx_peak_bf16_avx512_bf16(int64_t rounds, float *result)
 void MX_SIMD_NAME(mx_peak_copy_stream)(float *to, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 4 * VL) {
+        prefetch_ahead(from + i, 16 * VL);
         vf a = vf_load(from + i), b = vf_load(from + i + VL);
         vf c = vf_load(from + i + 2 * VL), d = vf_load(from + i + 3 * VL);
         vf_stream(to + i, a);

@@ -20,49 +20,102 @@ ROW_INLINE void turn(vf *x1, vf *x2, vf c, vf s)
     *x1 = y1;
 }
 
-ROW_INLINE void head_halves(const void *x, void *y, const float *angles, int64_t dim, vf sign, const bool half,
-                            const bool stream)
+/* Pairs from `i` on of a head whose components lie head_dim / 2 apart. */
+ROW_INLINE void pairs_apart(const void *x, void *y, const float *angles, int64_t pairs, int64_t i, vf sign,
+                            const bool half)
 {
-    int64_t pairs = dim / 2, i = 0;
-    const float *cosines = angles, *sines = angles + pairs;
-    for (; i + 2 * VL <= pairs; i += 2 * VL) {
-        vf a[2], b[2];
-        for (int u = 0; u < 2; u++) {
-            a[u] = row_load(x, i + u * VL, half);
-            b[u] = row_load(x, pairs + i + u * VL, half);
-            turn(&a[u], &b[u], vf_load(cosines + i + u * VL), vf_load(sines + i + u * VL) * sign);
-        }
-        row_store2(y, i, a[0], a[1], half, stream);
-        row_store2(y, pairs + i, b[0], b[1], half, stream);
-    }
     for (; i < pairs; i += VL) {
         int64_t n = lanes_left(pairs, i);
         vf a = row_load_part(x, i, n, half), b = row_load_part(x, pairs + i, n, half);
-        turn(&a, &b, vf_load_part(cosines + i, n), vf_load_part(sines + i, n) * sign);
+        turn(&a, &b, vf_load_part(angles + i, n), vf_load_part(angles + pairs + i, n) * sign);
         row_store_part(y, i, a, n, half);
         row_store_part(y, pairs + i, b, n, half);
     }
 }
 
-ROW_INLINE void head_interleaved(const void *x, void *y, const float *angles, int64_t dim, vf sign, const bool half,
-                                 const bool stream)
+/* Components from `i` on of a head whose pairs are neighbours. */
+ROW_INLINE void neighbours(const void *x, void *y, const float *angles, int64_t dim, int64_t i, vf sign,
+                           const bool half)
 {
     const float *cosines = angles, *sines = angles + dim;
-    int64_t i = 0;
-    for (; i + 2 * VL <= dim; i += 2 * VL) {
-        vf a[2];
-        for (int u = 0; u < 2; u++) {
-            vf v = row_load(x, i + u * VL, half);
-            vf s = vf_load(sines + i + u * VL) * sign;
-            a[u] = vf_fma(v, vf_load(cosines + i + u * VL), swap_pairs(v) * s);
-        }
-        row_store2(y, i, a[0], a[1], half, stream);
-    }
     for (; i < dim; i += VL) {
         int64_t n = lanes_left(dim, i);
         vf v = row_load_part(x, i, n, half), s = vf_load_part(sines + i, n) * sign;
         row_store_part(y, i, vf_fma(v, vf_load_part(cosines + i, n), swap_pairs(v) * s), n, half);
     }
+}
+
+/* Vectors of angles that are kept in registers for all heads of a token: a cache line of bf16 on either side. */
+enum { KEPT = 64 / 2 / VL };
+
+/* A token's heads, KEPT vectors of pairs at a time. */
+ROW_INLINE void token_apart(const mx_rope *r, const char *x, char *y, const float *angles, vf sign, const bool half,
+                            const bool stream)
+{
+    const int64_t pairs = r->frequencies.head_dim / 2, head_bytes = 2 * pairs * (half ? 2 : 4);
+    int64_t i = 0;
+    for (; i + KEPT * VL <= pairs; i += KEPT * VL) {
+        vf c[KEPT], s[KEPT];
+        for (int k = 0; k < KEPT; k += 2)
+            if (half) { /* arranged as row_get() arranges */
+                vf_split(vf_load(angles + i + k * VL), vf_load(angles + i + (k + 1) * VL), &c[k], &c[k + 1]);
+                const float *sines = angles + pairs + i + k * VL;
+                vf_split(vf_load(sines) * sign, vf_load(sines + VL) * sign, &s[k], &s[k + 1]);
+            } else {
+                for (int u = k; u < k + 2; u++) {
+                    c[u] = vf_load(angles + i + u * VL);
+                    s[u] = vf_load(angles + pairs + i + u * VL) * sign;
+                }
+            }
+        for (int64_t h = 0; h < r->heads; h++)
+            for (int k = 0; k < KEPT; k += 2) {
+                vf a[2], b[2];
+                row_get(x + h * head_bytes, i + k * VL, a, half);
+                row_get(x + h * head_bytes, pairs + i + k * VL, b, half);
+                for (int u = 0; u < 2; u++)
+                    turn(&a[u], &b[u], c[k + u], s[k + u]);
+                row_put(y + h * head_bytes, i + k * VL, a, half, stream);
+                row_put(y + h * head_bytes, pairs + i + k * VL, b, half, stream);
+            }
+    }
+    for (int64_t h = 0; h < r->heads && i < pairs; h++)
+        pairs_apart(x + h * head_bytes, y + h * head_bytes, angles, pairs, i, sign, half);
+}
+
+/* The same where pairs are neighbours: what row_get() parts of halves are the pairs' two components. Floats have
+ * theirs side by side. */
+ROW_INLINE void token_interleaved(const mx_rope *r, const char *x, char *y, const float *angles, vf sign,
+                                  const bool half, const bool stream)
+{
+    const int64_t dim = r->frequencies.head_dim, head_bytes = dim * (half ? 2 : 4);
+    const float *cosines = angles, *sines = angles + dim;
+    int64_t i = 0;
+    for (; i + KEPT * VL <= dim; i += KEPT * VL) {
+        vf c[KEPT], s[KEPT];
+        for (int k = 0; k < KEPT; k += 2) {
+            for (int u = k; u < k + 2; u++) {
+                c[u] = vf_load(cosines + i + u * VL);
+                s[u] = vf_load(sines + i + u * VL) * sign;
+            }
+            if (half) { /* each cosine is there twice; the first of two sines is negated */
+                vf_split(c[k], c[k + 1], &c[k], &c[k + 1]);
+                vf_split(s[k], s[k + 1], &s[k], &s[k + 1]);
+            }
+        }
+        for (int64_t h = 0; h < r->heads; h++)
+            for (int k = 0; k < KEPT; k += 2) {
+                vf v[2];
+                row_get(x + h * head_bytes, i + k * VL, v, half);
+                if (half)
+                    turn(&v[0], &v[1], c[k], s[k + 1]);
+                else
+                    for (int u = 0; u < 2; u++)
+                        v[u] = vf_fma(v[u], c[k + u], swap_pairs(v[u]) * s[k + u]);
+                row_put(y + h * head_bytes, i + k * VL, v, half, stream);
+            }
+    }
+    for (int64_t h = 0; h < r->heads && i < dim; h++)
+        neighbours(x + h * head_bytes, y + h * head_bytes, angles, dim, i, sign, half);
 }
 
 ROW_INLINE void tokens(const mx_rope_tokens *t, const bool interleaved, const bool half, const bool stream)
@@ -72,14 +125,12 @@ ROW_INLINE void tokens(const mx_rope_tokens *t, const bool interleaved, const bo
     vf sign = vf_set1(r->inverse ? -1.0f : 1.0f);
     for (int64_t token = t->first; token < t->last; token++) {
         const float *angles = t->angles + t->row[token] * (interleaved ? 2 * dim : dim);
-        for (int64_t h = token * r->heads; h < (token + 1) * r->heads; h++) {
-            const void *x = row_of(r->x, h, dim, half);
-            void *y = row_of_out(r->y, h, dim, half);
-            if (interleaved)
-                head_interleaved(x, y, angles, dim, sign, half, stream);
-            else
-                head_halves(x, y, angles, dim, sign, half, stream);
-        }
+        const void *x = row_of(r->x, token * r->heads, dim, half);
+        void *y = row_of_out(r->y, token * r->heads, dim, half);
+        if (interleaved)
+            token_interleaved(r, x, y, angles, sign, half, stream);
+        else
+            token_apart(r, x, y, angles, sign, half, stream);
     }
 }
 

@@ -39,41 +39,20 @@ ROW_INLINE void row_store_part(void *row, int64_t i, vf x, int64_t n, const bool
         vf_store_part((float *)row + i, x, n);
 }
 
-#if !MX_SIMD_512
-/* The bits of x rounded to bf16, in the lower half of each lane. */
-ROW_INLINE __m256i rounded_bits(vf x)
+/* 2 VL halves as one store: of a whole cache line with 512 bits, which streaming needs to be fast. */
+ROW_INLINE void row_store_bits(mx_bf16 *p, vi bits, const bool stream)
 {
-    vi bits = vf_bits(x);
-    vi odd = vi_and(vi_shr(bits, 16), vi_set1(1));
-    vi rounded = vi_add(bits, vi_add(odd, vi_set1(0x7fff)));
-    vf quiet = _mm256_or_ps(x, vi_float(vi_set1(0x400000)));
-    return vi_shr(vf_bits(vf_select(_mm256_cmp_ps(x, x, _CMP_UNORD_Q), quiet, vi_float(rounded))), 16);
-}
-#endif
-
-/* Two vectors of bf16 as one store: of a whole cache line with 512 bits, which streaming needs to be fast. */
-ROW_INLINE void row_store2_bf16(mx_bf16 *p, vf a, vf b, const bool stream)
-{
-#if MX_SIMD_512
-    __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(vf_to_halves(a)), vf_to_halves(b), 1);
     if (stream)
-        _mm512_stream_si512((__m512i *)p, both);
+        vi_stream(p, bits);
     else
-        _mm512_storeu_si512((__m512i *)p, both);
-#else
-    __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded_bits(a), rounded_bits(b)), 0xd8);
-    if (stream)
-        _mm256_stream_si256((__m256i *)p, both);
-    else
-        _mm256_storeu_si256((__m256i *)p, both);
-#endif
+        vi_store((int32_t *)p, bits);
 }
 
 /* Values i .. i + 2 VL. Streaming wants the address aligned to 64 bytes. */
 ROW_INLINE void row_store2(void *row, int64_t i, vf a, vf b, const bool half, const bool stream)
 {
     if (half) {
-        row_store2_bf16((mx_bf16 *)row + i, a, b, stream);
+        row_store_bits((mx_bf16 *)row + i, vf_pack_halves(a, b), stream);
     } else if (stream) {
         vf_stream((float *)row + i, a);
         vf_stream((float *)row + i + VL, b);
@@ -81,6 +60,28 @@ ROW_INLINE void row_store2(void *row, int64_t i, vf a, vf b, const bool half, co
         vf_store((float *)row + i, a);
         vf_store((float *)row + i + VL, b);
     }
+}
+
+/* Values i .. i + 2 VL: of halves the even places and then the odd ones, which is half the work of two loads in order;
+ * of floats as they lie. What is combined with them must be arranged alike. */
+ROW_INLINE void row_get(const void *row, int64_t i, vf v[2], const bool half)
+{
+    if (half) {
+        vf_split_halves((const mx_bf16 *)row + i, &v[0], &v[1]);
+    } else {
+        v[0] = vf_load((const float *)row + i);
+        v[1] = vf_load((const float *)row + i + VL);
+    }
+}
+
+/* Puts back what is arranged so. Of halves, a NaN's lower half is zero: it comes from halves, or from the arithmetic
+ * itself. Streaming wants the address aligned to 64 bytes. */
+ROW_INLINE void row_put(void *row, int64_t i, const vf v[2], const bool half, const bool stream)
+{
+    if (half)
+        row_store_bits((mx_bf16 *)row + i, vf_join_halves(v[0], v[1]), stream);
+    else
+        row_store2(row, i, v[0], v[1], false, stream);
 }
 
 /* Asks for the cache lines of `n` values from i on, of a row that comes later, so that reading it overlaps with the

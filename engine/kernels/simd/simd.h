@@ -21,6 +21,17 @@
 #error "compile with one MX_SIMD_... defined"
 #endif
 
+/* Eight floats rounded to bf16, ties to even, as the upper half of each lane; what stands in the lower half is not
+ * cleared. */
+static inline __m256i round_to_upper_halves(__m256 x)
+{
+    __m256i bits = _mm256_castps_si256(x);
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+    __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+    return _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+}
+
 #if MX_SIMD_512
 
 typedef __m512 vf;
@@ -133,6 +144,13 @@ static inline vi vf_join_halves(vf even, vf odd)
     return _mm512_mask_blend_epi16(0xaaaaaaaau, vi_shr(e, 16), o);
 #endif
 }
+static inline void vf_split(vf a, vf b, vf *even,
+                            vf *odd) /* the places of 2 VL neighbours as vf_split_halves has them */
+{
+    const vi places = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    *even = _mm512_permutex2var_ps(a, places, b);
+    *odd = _mm512_permutex2var_ps(a, _mm512_or_si512(places, vi_set1(1)), b);
+}
 static inline void vi_stream(void *p, vi x) { _mm512_stream_si512(p, x); } /* p aligned to 64 bytes */
 static inline vi vf_pack_halves(vf first, vf second)                       /* 2 VL halves in order, from any f32 */
 {
@@ -227,12 +245,7 @@ static inline vf vf_load_bf16_part(const mx_bf16 *p, int64_t n)
 }
 static inline __m128i vf_to_halves(vf x)
 {
-    vi bits = vf_bits(x);
-    vi odd = vi_and(vi_shr(bits, 16), vi_set1(1));
-    vi rounded = vi_shr(vi_add(bits, vi_add(odd, vi_set1(0x7fff))), 16);
-    vi quiet = _mm256_or_si256(vi_shr(bits, 16), vi_set1(0x40));
-    vi is_nan = vf_bits(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-    vi wide = _mm256_blendv_epi8(rounded, quiet, is_nan);
+    vi wide = vi_shr(round_to_upper_halves(x), 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
 }
 static inline __m128i vf_to_halves_quick(vf x) /* for the NaNs of arithmetic on bf16 inputs; see above */
@@ -266,10 +279,25 @@ static inline vi vf_join_halves(vf even, vf odd)
     o = vi_add(vi_add(o, half), vi_and(vi_shr(o, 16), one));
     return _mm256_blend_epi16(vi_shr(e, 16), o, 0xaa);
 }
+static inline void vf_split(vf a, vf b, vf *even, vf *odd) /* as above */
+{
+    __m256d e = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0x88)), o = _mm256_castps_pd(_mm256_shuffle_ps(a, b, 0xdd));
+    *even = _mm256_castpd_ps(_mm256_permute4x64_pd(e, 0xd8));
+    *odd = _mm256_castpd_ps(_mm256_permute4x64_pd(o, 0xd8));
+}
 static inline void vi_stream(void *p, vi x) { _mm256_stream_si256(p, x); } /* p aligned to 32 bytes */
 static inline vi vf_pack_halves(vf first, vf second)                       /* 2 VL halves in order, from any f32 */
 {
-    return _mm256_set_m128i(vf_to_halves(second), vf_to_halves(first));
+    vi a, b;
+    if (__builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(first, second, _CMP_UNORD_Q)), 0)) {
+        a = round_to_upper_halves(first);
+        b = round_to_upper_halves(second);
+    } else {
+        vi half = vi_set1(0x7fff), one = vi_set1(1);
+        a = vi_add(vi_add(vf_bits(first), half), vi_and(vi_shr(vf_bits(first), 16), one));
+        b = vi_add(vi_add(vf_bits(second), half), vi_and(vi_shr(vf_bits(second), 16), one));
+    }
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(vi_shr(a, 16), vi_shr(b, 16)), 0xd8);
 }
 static inline void vf_store_bf16(mx_bf16 *p, vf x) { _mm_storeu_si128((__m128i *)p, vf_to_halves(x)); }
 static inline void vf_store_bf16_part(mx_bf16 *p, vf x, int64_t n)
@@ -284,6 +312,16 @@ static inline void vf_stream_bf16(mx_bf16 *p, vf x) /* p aligned to 16 bytes */
 }
 
 #endif
+
+/* Loops over arrays that lie in memory ask for what they read PREFETCH_AHEAD bytes later, since the processor's own
+ * prefetching stops at each page. Behind the end of an array this does nothing. */
+enum { PREFETCH_AHEAD = 1024 };
+static inline __attribute__((always_inline)) void prefetch_ahead(const void *p, const int bytes)
+{
+#pragma GCC unroll 4
+    for (int b = 0; b < bytes; b += 64)
+        _mm_prefetch((const char *)p + PREFETCH_AHEAD + b, _MM_HINT_T0);
+}
 
 static inline vf vf_zero(void) { return vf_set1(0.0f); }
 

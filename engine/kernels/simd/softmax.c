@@ -4,29 +4,54 @@
 
 #include <math.h>
 
+/* e^x, x <= 0 or NaN. Where rows are halves, to a hundredth of their rounding: vf_exp_fast() keeps their NaNs. */
+ROW_INLINE vf row_exp(vf x, const bool half)
+{
+    return half ? vf_exp_fast(vf_max(vf_set1(-87.0f), x)) : vf_exp(x); /* in this order a NaN in x survives */
+}
+
 ROW_INLINE float row_max(const void *x, int64_t width, const bool half)
 {
-    vf low = vf_set1(-INFINITY), largest = low;
+    vf low = vf_set1(-INFINITY), largest[2] = {low, low};
     int64_t i = 0;
-    for (; i + VL <= width; i += VL)
-        largest = vf_max(largest, row_load(x, i, half));
-    if (i < width)
-        largest = vf_max(largest, vf_select(vm_first(width - i), row_load_part(x, i, width - i, half), low));
-    return vf_hmax(largest);
+    for (; i + 2 * VL <= width; i += 2 * VL) {
+        row_prefetch(x, width + i, 2 * VL, half);
+        vf v[2];
+        row_get(x, i, v, half);
+        for (int u = 0; u < 2; u++)
+            largest[u] = vf_max(largest[u], v[u]);
+    }
+    for (; i < width; i += VL) {
+        int64_t n = lanes_left(width, i);
+        largest[0] = vf_max(largest[0], vf_select(vm_first(n), row_load_part(x, i, n, half), low));
+    }
+    return vf_hmax(vf_max(largest[0], largest[1]));
 }
 
 ROW_INLINE float row_sum_exp(const void *x, int64_t width, float largest, const bool half)
 {
-    vf m = vf_set1(largest), sum[2] = {vf_zero(), vf_zero()};
+    vf m = vf_set1(largest), sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     int64_t i = 0;
-    for (; i + 2 * VL <= width; i += 2 * VL)
-        for (int u = 0; u < 2; u++)
-            sum[u] = sum[u] + vf_exp(row_load(x, i + u * VL, half) - m);
+    for (; i + 4 * VL <= width; i += 4 * VL) {
+        vf v[4];
+        row_get(x, i, v, half);
+        row_get(x, i + 2 * VL, v + 2, half);
+        for (int u = 0; u < 4; u++)
+            sum[u] = sum[u] + row_exp(v[u] - m, half);
+    }
     for (; i < width; i += VL) {
         int64_t n = lanes_left(width, i);
-        sum[0] = sum[0] + vf_select(vm_first(n), vf_exp(row_load_part(x, i, n, half) - m), vf_zero());
+        sum[0] = sum[0] + vf_select(vm_first(n), row_exp(row_load_part(x, i, n, half) - m, half), vf_zero());
     }
-    return vf_sum(sum[0] + sum[1]);
+    return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+/* d: x less the row's largest. */
+ROW_INLINE vf row_value(vf d, vf k, const bool log, const bool half)
+{
+    if (log)
+        return d - k;
+    return row_exp(d, half) * k;
 }
 
 ROW_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, const bool log, const bool half)
@@ -37,14 +62,19 @@ ROW_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, c
         float largest = row_max(x, s->width, half);
         float sum = row_sum_exp(x, s->width, largest, half);
         vf m = vf_set1(largest), k = vf_set1(log ? logf(sum) : 1.0f / sum);
-        for (int64_t i = 0; i < s->width; i += VL) {
+        int64_t i = 0;
+        for (; i + 4 * VL <= s->width; i += 4 * VL) {
+            vf v[4];
+            row_get(x, i, v, half);
+            row_get(x, i + 2 * VL, v + 2, half);
+            for (int u = 0; u < 4; u++)
+                v[u] = row_value(v[u] - m, k, log, half);
+            row_put(y, i, v, half, false);
+            row_put(y, i + 2 * VL, v + 2, half, false);
+        }
+        for (; i < s->width; i += VL) {
             int64_t n = lanes_left(s->width, i);
-            vf d = (n == VL ? row_load(x, i, half) : row_load_part(x, i, n, half)) - m;
-            d = log ? d - k : vf_exp(d) * k;
-            if (n == VL)
-                row_store(y, i, d, half);
-            else
-                row_store_part(y, i, d, n, half);
+            row_store_part(y, i, row_value(row_load_part(x, i, n, half) - m, k, log, half), n, half);
         }
     }
 }
@@ -73,7 +103,7 @@ ROW_INLINE void backward_rows(const mx_softmax *s, int64_t first, int64_t last, 
             int64_t n = lanes_left(s->width, i);
             vf a = n == VL ? row_load(y, i, half) : row_load_part(y, i, n, half);
             vf d = n == VL ? row_load(dy, i, half) : row_load_part(dy, i, n, half);
-            d = log ? d - vf_exp(a) * sum : a * (d - sum);
+            d = log ? d - row_exp(a, half) * sum : a * (d - sum);
             if (n == VL)
                 row_store(dx, i, d, half);
             else

@@ -112,8 +112,12 @@ MX_INLINE void sweep(step_fn *step, const kind *k, const pointers *given, int64_
             continue;
         if (part != 1)
             take_in(&r, given, &p, from, to - from, size);
-        for (int64_t i = part == 1 ? from : 0, end = part == 1 ? to : UNIT; i < end; i += UNIT)
+        for (int64_t i = part == 1 ? from : 0, end = part == 1 ? to : UNIT; i < end; i += UNIT) {
+            for (int a = 0; a < 3 && stream; a++)
+                if (given->in[a])
+                    prefetch_ahead(p.in[a] + i * size, k->half ? UNIT * 2 : UNIT * 4);
             step(k, &p, i, stream);
+        }
         if (part != 1)
             give_out(&r, given, from, to - from, size);
     }

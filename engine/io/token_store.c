@@ -117,8 +117,9 @@ mx_status mx_store_put_documents(mx_store_writer *w, const int64_t *lengths, int
     for (int64_t done = 0; done < count;) {
         int64_t part = count - done < BATCH ? count - done : BATCH;
         for (int64_t i = 0; i < part; i++) {
-            if (lengths[done + i] < 0)
-                return mx_fail(MX_ERR_VALUE, "'%s': a document of %lld tokens", w->path, (long long)lengths[done + i]);
+            if (lengths[done + i] < 0 || lengths[done + i] > w->about.tokens - w->next_start)
+                return mx_fail(MX_ERR_VALUE, "'%s': a document of %lld tokens where %lld are left", w->path,
+                               (long long)lengths[done + i], (long long)(w->about.tokens - w->next_start));
             w->next_start += lengths[done + i];
             starts[i] = w->next_start;
         }

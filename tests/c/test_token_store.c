@@ -104,6 +104,11 @@ static void test_incomplete(void)
     about.tokens = TOKENS;
     CHECK(mx_store_create(path, &about, &w) == MX_OK && put_all(w) == MX_OK, "%s", mx_message());
     mx_store_abort(w);
+    const int64_t forged[] = {TOKENS - 1, INT64_MAX};
+    CHECK(mx_store_create(path, &about, &w) == MX_OK && mx_store_put_documents(w, forged, 2) == MX_ERR_VALUE &&
+              strstr(mx_message(), "9223372036854775807 tokens where 1 are left"),
+          "%s", mx_message());
+    mx_store_abort(w);
     about.documents = 0;
     CHECK(mx_store_create(path, &about, &w) == MX_ERR_VALUE && !w, "no documents");
     CHECK(temporary_files() == 0, "%d files left", temporary_files());

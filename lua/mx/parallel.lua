@@ -484,16 +484,4 @@ function Parallel:batch_part(batch)
     }
 end
 
---- What the loss of this rank's part of a batch counts for: 1 where all parts have as many targets that count, in
---- proportion to them elsewhere. Collective.
----@param mask any u8, as batch_part gave it: 0 where the target does not count
----@return number
-function Parallel:weight(mask)
-    return mx.scope(function()
-        local own = self:embedded_part(mask):to("f32"):sum():item()
-        local mean = mx.all_reduce_(mx.tensor(own), { op = "mean" }):item()
-        return mean > 0 and own / mean or 1
-    end)
-end
-
 return parallel

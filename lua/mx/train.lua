@@ -63,29 +63,56 @@ function train.mesh(config)
     return mx.ranks() > 1 and mesh or nil
 end
 
---- Forward and backward passes of one step: the gradients of the mean loss over its batches, each of which is the mean
---- over the targets that count on all ranks. Collective.
+-- What the loss of each batch, a mean over its targets that count, counts for in the mean over all of them, whatever
+-- their batch and rank: 1 where all have as many. Collective.
+local function weights_of(batches, parallel)
+    local targets, sum = {}, 0
+    if not batches[1].mask then
+        for pass = 1, #batches do
+            targets[pass] = 1
+        end
+        return targets
+    end
+    return mx.scope(function()
+        for pass, batch in ipairs(batches) do
+            local mask = parallel and parallel:embedded_part(batch.mask) or batch.mask
+            targets[pass] = mask:to("f32"):sum():item()
+            sum = sum + targets[pass]
+        end
+        local mean = train.average(sum) / #batches
+        for pass, own in ipairs(targets) do
+            targets[pass] = mean > 0 and own / mean or 1
+        end
+        return targets
+    end)
+end
+
+--- Forward and backward passes of one step: the gradients of the mean loss over the targets that count in its batches,
+--- on all ranks. Collective.
 ---@param model mx.Decoder
 ---@param data mx.Data
 ---@param passes integer the config's gradient_accumulation_steps
 ---@param observe? fun() called between a forward and its backward pass
 ---@return number loss
 function train.gradients(model, data, passes, observe)
-    local total, parallel = 0, model.parallel
+    local whole <close> = mx.step()
+    local total, parallel, batches = 0, model.parallel, {}
     for pass = 1, passes do
+        local batch = data:next()
+        batches[pass] = parallel and parallel:batch_part(batch) or batch
+    end
+    local weights = weights_of(batches, parallel)
+    for pass, batch in ipairs(batches) do
         local step <close> = mx.step()
-        local batch, weight = data:next(), 1
         if parallel then
-            batch = parallel:batch_part(batch)
-            weight = batch.mask and parallel:weight(batch.mask) or 1
             parallel:add_gradients(model.params, pass == passes)
         end
-        local loss = model:loss(batch)
+        local loss, weight = model:loss(batch), weights[pass] / passes
         if observe then
             observe()
         end
-        mx.backward(loss, (parallel and parallel.seed or 1) * weight / passes)
-        total = total + loss:item() * weight / passes
+        mx.backward(loss, (parallel and parallel.seed or 1) * weight)
+        total = total + loss:item() * weight
     end
     return train.average(total)
 end

@@ -82,15 +82,16 @@ local function train(config, mesh)
     local data, optimizer = mx.data.open(config, mesh), mx.optim.new(config, model.params, model.parallel)
     local losses, norms = {}, {}
     for i = 1, 4 do
-        losses[i] = mx.train.gradients(model, data, 1)
+        losses[i] = mx.train.gradients(model, data, config.gradient_accumulation_steps)
         norms[i] = optimizer:step()
     end
     return losses, norms
 end
 
 -- Meshes share sums out differently: f32, as in tests/mpi/test_mesh_training.lua.
-local function same_steps(path, packing, ...)
-    local config = config_of(path, packing, "per_device_batch_size=" .. SEQUENCES // mx.ranks(), ...)
+local function same_steps(path, packing, passes, ...)
+    local config = config_of(path, packing, "per_device_batch_size=" .. SEQUENCES // mx.ranks() // passes,
+        "gradient_accumulation_steps=" .. passes, ...)
     local losses, norms = train(config, mx.train.mesh(config))
     -- One rank's steps, taken by each rank for itself.
     local whole = config_of(path, packing, "per_device_batch_size=" .. SEQUENCES)
@@ -105,11 +106,13 @@ local function same_steps(path, packing, ...)
     end
 end
 
--- Ranks have different numbers of targets that count: the mean is over all of them.
-function TestData.test_masked_targets_weigh_the_same_on_any_rank()
+-- Ranks and passes have different numbers of targets that count: the mean is over all of them.
+function TestData.test_masked_targets_weigh_the_same_on_any_rank_and_in_any_pass()
     local path = make_store()
     for _, packing in ipairs({ "packing=true", "packing=false" }) do
-        same_steps(path, packing, "ici_data_parallelism=-1", "ici_fsdp_parallelism=1")
+        for _, passes in ipairs({ 1, SEQUENCES // mx.ranks() }) do
+            same_steps(path, packing, passes, "ici_data_parallelism=-1", "ici_fsdp_parallelism=1")
+        end
     end
     remove(path)
 end
@@ -120,10 +123,10 @@ function TestData.test_packed_sequences_on_a_context_axis()
     end
     local path = make_store()
     for _, balance in ipairs({ "true", "false" }) do
-        same_steps(path, "packing=true", "ici_context_parallelism=" .. mx.ranks(), "ici_fsdp_parallelism=1",
+        same_steps(path, "packing=true", 1, "ici_context_parallelism=" .. mx.ranks(), "ici_fsdp_parallelism=1",
             "context_parallel_load_balance=" .. balance)
     end
-    same_steps(path, "packing=true", "ici_tensor_sequence_parallelism=" .. math.min(2, mx.ranks()))
+    same_steps(path, "packing=true", 1, "ici_tensor_sequence_parallelism=" .. math.min(2, mx.ranks()))
     remove(path)
 end
 

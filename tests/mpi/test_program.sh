@@ -142,6 +142,14 @@ is "2
 hello	hello.lua	x	x"
 run sh -c "echo 'print(2 + 3)' | '$mxlua' -"
 is 5
+case="waiting threads spin briefly, unless the user says otherwise"
+run "$mxlua" -e 'print(os.getenv "GOMP_SPINCOUNT")'
+is 1000
+run env OMP_WAIT_POLICY=active "$mxlua" -e 'print(os.getenv "GOMP_SPINCOUNT")'
+is nil
+run env GOMP_SPINCOUNT=7 "$mxlua" -e 'print(os.getenv "GOMP_SPINCOUNT")'
+is 7
+
 printf '#!/usr/bin/env mxlua\nerror("line two")\n' >shebang.lua
 run "$mxlua" shebang.lua
 exits 1

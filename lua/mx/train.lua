@@ -87,6 +87,21 @@ local function weights_of(batches, parallel)
     end)
 end
 
+-- Adds a batch's gradients, and returns its loss, both times `weight`. Collective.
+local function add_pass(model, batch, weight, is_last, observe)
+    local step <close> = mx.step()
+    local parallel = model.parallel
+    if parallel then
+        parallel:add_gradients(model.params, is_last)
+    end
+    local loss = model:loss(batch)
+    if observe then
+        observe()
+    end
+    mx.backward(loss, (parallel and parallel.seed or 1) * weight)
+    return loss:item() * weight
+end
+
 --- Forward and backward passes of one step: the gradients of the mean loss over the targets that count in its batches,
 --- on all ranks. Collective.
 ---@param model mx.Decoder
@@ -95,24 +110,14 @@ end
 ---@param observe? fun() called between a forward and its backward pass
 ---@return number loss
 function train.gradients(model, data, passes, observe)
-    local whole <close> = mx.step()
+    local step <close> = mx.step()
     local total, parallel, batches = 0, model.parallel, {}
     for pass = 1, passes do
         local batch = data:next()
         batches[pass] = parallel and parallel:batch_part(batch) or batch
     end
-    local weights = weights_of(batches, parallel)
-    for pass, batch in ipairs(batches) do
-        local step <close> = mx.step()
-        if parallel then
-            parallel:add_gradients(model.params, pass == passes)
-        end
-        local loss, weight = model:loss(batch), weights[pass] / passes
-        if observe then
-            observe()
-        end
-        mx.backward(loss, (parallel and parallel.seed or 1) * weight)
-        total = total + loss:item() * weight
+    for pass, weight in ipairs(weights_of(batches, parallel)) do
+        total = total + add_pass(model, batches[pass], weight / passes, pass == passes, observe)
     end
     return train.average(total)
 end

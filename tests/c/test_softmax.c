@@ -1,0 +1,128 @@
+/* Softmax and log-softmax, forward and backward, against double precision, on every instruction set. */
+#include "kernels/softmax.h"
+
+#include "buffers.h"
+#include "check.h"
+
+#include <string.h>
+
+typedef struct problem {
+    int64_t rows, width;
+    mx_dtype dtype;
+    bool log;
+    double spread; /* x lies in [-spread, spread) */
+} problem;
+
+/* How far off y may be where softmax has `want` and x lies `d` below its row's largest. In f32 d is rounded to 2^-24 of
+ * itself, which e^d shows as a relative error; the exponential adds a few units in the last place, and the sum, term by
+ * term, about the root of the width of them. For bf16
+ * exponentials are good to 3e-6, and so is their sum, of whose logarithm that is the absolute error. */
+static double forward_bound(const problem *p, double want, double d)
+{
+    double units = fabs(d) + 8 + sqrt((double)p->width);
+    double f32 = p->log ? (units + fabs(want)) * 0x1p-24 : fabs(want) * units * 0x1p-24 + 1e-37;
+    return p->dtype == MX_BF16 ? fabs(want) * (0x1p-8 + 1e-5) + (p->log ? 4e-6 : 0) + f32 : f32;
+}
+
+static void check_forward(const problem *p, const mx_softmax *s, const char *isa)
+{
+    for (int64_t r = 0; r < p->rows; r++) {
+        double largest = -INFINITY, sum = 0;
+        for (int64_t i = r * p->width; i < (r + 1) * p->width; i++)
+            largest = fmax(largest, get_value(s->x, i, p->dtype));
+        for (int64_t i = r * p->width; i < (r + 1) * p->width; i++)
+            sum += exp(get_value(s->x, i, p->dtype) - largest);
+        for (int64_t i = r * p->width; i < (r + 1) * p->width; i++) {
+            double d = get_value(s->x, i, p->dtype) - largest, got = get_value(s->y, i, p->dtype);
+            double want = p->log ? d - log(sum) : exp(d) / sum;
+            bool good = isinf(want) ? got == want : fabs(got - want) <= forward_bound(p, want, isinf(d) ? 0 : d);
+            CHECK(good, "%s: (%lld, %lld) %s log %d: %.9g at %lld, expected %.9g", isa, (long long)p->rows,
+                  (long long)p->width, mx_dtype_name(p->dtype), p->log, got, (long long)i, want);
+        }
+    }
+}
+
+static void check_backward(const problem *p, const mx_softmax *s, const char *isa)
+{
+    int64_t count = p->rows * p->width;
+    double *want = malloc((size_t)count * sizeof *want);
+    for (int64_t r = 0; r < p->rows; r++) {
+        double sum = 0;
+        for (int64_t i = r * p->width; i < (r + 1) * p->width; i++)
+            sum += get_value(s->dy, i, p->dtype) * (p->log ? 1 : get_value(s->y, i, p->dtype));
+        for (int64_t i = r * p->width; i < (r + 1) * p->width; i++) {
+            double y = get_value(s->y, i, p->dtype), dy = get_value(s->dy, i, p->dtype);
+            want[i] = p->log ? dy - exp(y) * sum : y * (dy - sum);
+        }
+    }
+    double worst = worst_error(s->dx, p->dtype, want, count);
+    CHECK(worst <= tolerance(p->dtype, 3e-6), "%s: (%lld, %lld) %s log %d: dx off by %g", isa, (long long)p->rows,
+          (long long)p->width, mx_dtype_name(p->dtype), p->log, worst);
+    free(want);
+}
+
+static void check_problem(const problem *p, const char *isa)
+{
+    int64_t count = p->rows * p->width;
+    size_t bytes = (size_t)count * mx_dtype_bytes(p->dtype);
+    void *x = make_values(count, p->dtype, -p->spread, p->spread), *y = make_values(count, p->dtype, 0, 1);
+    void *dy = make_values(count, p->dtype, -1, 1), *dx = make_values(count, p->dtype, 0, 1);
+    void *in_place = make_values(count, p->dtype, 0, 1);
+    if (p->width > 3)
+        set_value(x, 2, -INFINITY, p->dtype);
+    memcpy(in_place, x, bytes);
+    mx_softmax s = {.rows = p->rows, .width = p->width, .dtype = p->dtype, .log = p->log, .x = x, .y = y};
+    mx_softmax_forward(&s);
+    check_forward(p, &s, isa);
+    s.dy = dy, s.dx = dx;
+    mx_softmax_backward(&s);
+    check_backward(p, &s, isa);
+    CHECK(guard_intact(y, count, p->dtype) && guard_intact(dx, count, p->dtype), "%s: wrote behind a row of %lld", isa,
+          (long long)p->width);
+    s.x = s.y = in_place;
+    mx_softmax_forward(&s);
+    CHECK(memcmp(in_place, y, bytes) == 0, "%s: in place differs at width %lld", isa, (long long)p->width);
+    free(x), free(y), free(dy), free(dx), free(in_place);
+}
+
+static void test_sizes(const char *isa)
+{
+    static const int64_t widths[] = {1,  2,  3,  7,  8,   15,  16,  17,  31,  32,  33,  47,   48,  63,
+                                     64, 65, 79, 96, 127, 128, 129, 160, 255, 256, 257, 1000, 1031};
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+        for (int kind = 0; kind < 8; kind++) {
+            problem p = {5, widths[w], kind & 1 ? MX_BF16 : MX_F32, (kind & 2) != 0, kind & 4 ? 60 : 3};
+            check_problem(&p, isa);
+        }
+}
+
+/* A row that holds NaN, whatever its bits, is NaN throughout; so is one of only -inf. Its neighbour is not. */
+static void test_nan(const char *isa)
+{
+    enum { WIDTH = 77 };
+    for (int kind = 0; kind < 4; kind++)
+        for (int64_t at = 0; at <= WIDTH; at += 7) {
+            mx_dtype dtype = kind & 1 ? MX_BF16 : MX_F32;
+            void *x = make_values(2 * WIDTH, dtype, -1, 1), *y = make_values(2 * WIDTH, dtype, 0, 1);
+            for (int64_t i = 0; i < WIDTH && at == WIDTH; i++)
+                set_value(x, i, -INFINITY, dtype);
+            if (at < WIDTH && dtype == MX_BF16)
+                ((mx_bf16 *)x)[at] = at % 2 ? 0x7fff : 0xff81;
+            else if (at < WIDTH)
+                memcpy((float *)x + at, &(uint32_t){at % 2 ? 0x7fffffff : 0xff800001}, sizeof(float));
+            mx_softmax s = {.rows = 2, .width = WIDTH, .dtype = dtype, .log = (kind & 2) != 0, .x = x, .y = y};
+            mx_softmax_forward(&s);
+            int wrong = 0;
+            for (int64_t i = 0; i < WIDTH; i++)
+                wrong += !isnan(get_value(y, i, dtype)) || isnan(get_value(y, WIDTH + i, dtype));
+            CHECK(wrong == 0, "%s: NaN at %lld, kind %d: %d of %d are wrong", isa, (long long)at, kind, wrong, WIDTH);
+            free(x), free(y);
+        }
+}
+
+int main(void)
+{
+    for_each_isa(test_sizes);
+    for_each_isa(test_nan);
+    return check_done();
+}

@@ -113,7 +113,7 @@ asan:
 	@$(MAKE) tests BUILD=build-asan OPTIMIZE='-O1 -g' CFLAGS='$(SANITIZE) $(CFLAGS)' LDFLAGS='-fsanitize=address,undefined'
 	@ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	LSAN_OPTIONS=suppressions=tests/lsan.supp:print_suppressions=0 TIME_FACTOR=10 SUITES="c lua" \
-	MPIRUN=$(MPIRUN) tests/run.sh build-asan $(ONLY)
+	MPIRUN=$(MPIRUN) tests/run.sh build-asan '$(ONLY)'
 
 # Jobs on threads, and the communication thread. Only our own code is instrumented: what happens inside libgomp and the
 # MPI library is left out. Without address randomisation the sanitizer finds its memory; UCX must not catch what

@@ -301,11 +301,9 @@ static bool run(int argc, char **argv)
     return ok;
 }
 
-/* A thread that waits for others spins for milliseconds in libgomp, and where the cores are not ours alone, that is
- * time which the others miss: with another program on one of two cores, products on two threads ran at 22 GFLOP/s
- * instead of
- * 36. The first 50 microseconds are worth it. libgomp reads the number of spins when it is loaded, so this program is
- * begun once more. */
+/* A thread that waits for others spins for milliseconds in libgomp. Where the cores are not ours alone, that is time
+ * which the others miss: two threads beside another program were slower than one. The first 50 microseconds are worth
+ * it. libgomp reads the number of spins when it is loaded, so this program is begun once more. */
 static void spin_briefly(char **argv)
 {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))

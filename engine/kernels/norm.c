@@ -42,7 +42,8 @@ mx_status mx_norm_forward(const mx_norm *given)
     MX_TRY(mx_pool_alloc(scratch_bytes, &scratch));
     const mx_norm_paths *path = paths[mx_isa_current()];
     n.weight = row_values(path, &n, n.weight, n.weight_dtype, 1.0f, scratch);
-    n.bias = row_values(path, &n, n.bias, n.bias_dtype, 0.0f, (float *)scratch + n.width);
+    if (n.center)
+        n.bias = row_values(path, &n, n.bias, n.bias_dtype, 0.0f, (float *)scratch + n.width);
     bool stream = should_stream(&n, n.y, 2);
     int64_t rows_at_once = 1 + 16384 / n.width;
     int64_t pieces = (n.rows + rows_at_once - 1) / rows_at_once;

@@ -7,6 +7,7 @@
 #include "core/dtype.h"
 
 #include <immintrin.h>
+#include <stdbool.h>
 
 #if defined(MX_SIMD_AVX512_BF16)
 #define MX_SIMD_NAME(name) name##_avx512_bf16
@@ -102,29 +103,10 @@ static inline __m256i vf_to_halves(vf x)
     return _mm512_cvtepi32_epi16(_mm512_mask_blend_epi32(is_nan, rounded, quiet));
 #endif
 }
-/* The same for an x that is no NaN or a NaN whose lower half is zero, as arithmetic on bf16 inputs gives them: adding
- * half a unit does not carry such a NaN over into something else, so it needs no care. */
-static inline __m256i vf_to_halves_quick(vf x)
-{
-#if defined(MX_SIMD_AVX512_BF16)
-    return (__m256i)_mm512_cvtneps_pbh(x);
-#else
-    vi bits = vf_bits(x);
-    vi odd = vi_and(vi_shr(bits, 16), vi_set1(1));
-    return _mm512_cvtepi32_epi16(vi_shr(vi_add(vi_add(bits, vi_set1(0x7fff)), odd), 16));
-#endif
-}
-static inline void vf_store_bf16_quick(mx_bf16 *p, vf x) { _mm256_storeu_si256((__m256i *)p, vf_to_halves_quick(x)); }
-static inline void vf_store_bf16_quick_part(mx_bf16 *p, vf x, int64_t n)
-{
-    _mm256_mask_storeu_epi16(p, vm_first(n), vf_to_halves_quick(x));
-}
-static inline void vf_stream_bf16_quick(mx_bf16 *p, vf x) /* p aligned to 32 bytes */
-{
-    _mm256_stream_si256((__m256i *)p, vf_to_halves_quick(x));
-}
 /* Two vectors from 2 VL neighbours, the even places in one and the odd ones in the other: half the work of two loads
- * in order, and elementwise code does not mind. Stored again by vf_join_halves (for NaNs as above). */
+ * in order, and elementwise code does not mind. Stored again by vf_join_halves, whose NaNs must have a lower half of
+ * zero, as arithmetic on bf16 inputs gives them: half a unit more does not carry such a NaN over into something else.
+ */
 static inline void vf_split_halves(const mx_bf16 *p, vf *even, vf *odd)
 {
     vi both = vi_load((const int32_t *)p);
@@ -164,10 +146,6 @@ static inline void vf_store_bf16(mx_bf16 *p, vf x) { _mm256_storeu_si256((__m256
 static inline void vf_store_bf16_part(mx_bf16 *p, vf x, int64_t n)
 {
     _mm256_mask_storeu_epi16(p, vm_first(n), vf_to_halves(x));
-}
-static inline void vf_stream_bf16(mx_bf16 *p, vf x) /* p aligned to 32 bytes */
-{
-    _mm256_stream_si256((__m256i *)p, vf_to_halves(x));
 }
 
 #else /* AVX2 and FMA */
@@ -248,36 +226,19 @@ static inline __m128i vf_to_halves(vf x)
     vi wide = vi_shr(round_to_upper_halves(x), 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
 }
-static inline __m128i vf_to_halves_quick(vf x) /* for the NaNs of arithmetic on bf16 inputs; see above */
-{
-    vi bits = vf_bits(x);
-    vi odd = vi_and(vi_shr(bits, 16), vi_set1(1));
-    vi wide = vi_shr(vi_add(vi_add(bits, vi_set1(0x7fff)), odd), 16);
-    return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
-}
-static inline void vf_store_bf16_quick(mx_bf16 *p, vf x) { _mm_storeu_si128((__m128i *)p, vf_to_halves_quick(x)); }
-static inline void vf_store_bf16_quick_part(mx_bf16 *p, vf x, int64_t n)
-{
-    mx_bf16 full[8];
-    vf_store_bf16_quick(full, x);
-    memcpy(p, full, (size_t)n * sizeof *p);
-}
-static inline void vf_stream_bf16_quick(mx_bf16 *p, vf x) /* p aligned to 16 bytes */
-{
-    _mm_stream_si128((__m128i *)p, vf_to_halves_quick(x));
-}
 static inline void vf_split_halves(const mx_bf16 *p, vf *even, vf *odd) /* of 2 VL neighbours; see above */
 {
     vi both = vi_load((const int32_t *)p);
     *even = vi_float(vi_shl(both, 16));
     *odd = vi_float(vi_and(both, vi_set1((int32_t)0xffff0000)));
 }
+static inline vi round_numbers(vf x) /* round_to_upper_halves() where no NaN needs care */
+{
+    return vi_add(vi_add(vf_bits(x), vi_set1(0x7fff)), vi_and(vi_shr(vf_bits(x), 16), vi_set1(1)));
+}
 static inline vi vf_join_halves(vf even, vf odd)
 {
-    vi half = vi_set1(0x7fff), one = vi_set1(1), e = vf_bits(even), o = vf_bits(odd);
-    e = vi_add(vi_add(e, half), vi_and(vi_shr(e, 16), one));
-    o = vi_add(vi_add(o, half), vi_and(vi_shr(o, 16), one));
-    return _mm256_blend_epi16(vi_shr(e, 16), o, 0xaa);
+    return _mm256_blend_epi16(vi_shr(round_numbers(even), 16), round_numbers(odd), 0xaa);
 }
 static inline void vf_split(vf a, vf b, vf *even, vf *odd) /* as above */
 {
@@ -288,15 +249,9 @@ static inline void vf_split(vf a, vf b, vf *even, vf *odd) /* as above */
 static inline void vi_stream(void *p, vi x) { _mm256_stream_si256(p, x); } /* p aligned to 32 bytes */
 static inline vi vf_pack_halves(vf first, vf second)                       /* 2 VL halves in order, from any f32 */
 {
-    vi a, b;
-    if (__builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(first, second, _CMP_UNORD_Q)), 0)) {
-        a = round_to_upper_halves(first);
-        b = round_to_upper_halves(second);
-    } else {
-        vi half = vi_set1(0x7fff), one = vi_set1(1);
-        a = vi_add(vi_add(vf_bits(first), half), vi_and(vi_shr(vf_bits(first), 16), one));
-        b = vi_add(vi_add(vf_bits(second), half), vi_and(vi_shr(vf_bits(second), 16), one));
-    }
+    bool nan = _mm256_movemask_ps(_mm256_cmp_ps(first, second, _CMP_UNORD_Q)) != 0;
+    vi a = __builtin_expect(nan, 0) ? round_to_upper_halves(first) : round_numbers(first);
+    vi b = __builtin_expect(nan, 0) ? round_to_upper_halves(second) : round_numbers(second);
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(vi_shr(a, 16), vi_shr(b, 16)), 0xd8);
 }
 static inline void vf_store_bf16(mx_bf16 *p, vf x) { _mm_storeu_si128((__m128i *)p, vf_to_halves(x)); }
@@ -305,10 +260,6 @@ static inline void vf_store_bf16_part(mx_bf16 *p, vf x, int64_t n)
     mx_bf16 full[8];
     vf_store_bf16(full, x);
     memcpy(p, full, (size_t)n * sizeof *p);
-}
-static inline void vf_stream_bf16(mx_bf16 *p, vf x) /* p aligned to 16 bytes */
-{
-    _mm_stream_si128((__m128i *)p, vf_to_halves(x));
 }
 
 #endif

@@ -11,13 +11,11 @@ enum { SMALL_PRODUCT = 64 * 64 * 64 };
 /* Rows of an f32 product computed before they are rounded to a bf16 C: about 4 MiB of scratch. */
 enum { ROUNDED_AT_ONCE = 1 << 20 };
 
-const mx_micro *mx_micro_get(mx_isa isa, mx_dtype arithmetic)
+const mx_micro *mx_micro_get(mx_isa isa)
 {
-    static const mx_micro *const bf16[MX_ISAS] = {&mx_micro_bf16_portable, &mx_micro_bf16_avx2, &mx_micro_bf16_avx512,
-                                                  &mx_micro_bf16_avx512_bf16};
-    static const mx_micro *const f32[MX_ISAS] = {&mx_micro_f32_portable, &mx_micro_f32_avx2, &mx_micro_f32_avx512,
-                                                 &mx_micro_f32_avx512};
-    return arithmetic == MX_BF16 ? bf16[isa] : f32[isa];
+    static const mx_micro *const micros[MX_ISAS] = {&mx_micro_portable, &mx_micro_avx2, &mx_micro_avx512,
+                                                    &mx_micro_avx512_bf16};
+    return micros[isa];
 }
 
 /* C = 0 (+ bias), or C += bias: what remains of a product without k, and what sgemm then adds to. */
@@ -25,7 +23,7 @@ static void start_c(const mx_gemm *g)
 {
     if (g->accumulate && !g->bias)
         return;
-    const mx_micro *u = mx_micro_get(mx_isa_current(), MX_F32);
+    const mx_micro *u = mx_micro_get(mx_isa_current());
     static const float zeros[64];
     for (int64_t j = 0; j < g->n; j += 64)
         u->store(g->m, g->n - j < 64 ? g->n - j : 64, zeros, 0, g->bias ? g->bias + j : NULL,
@@ -53,7 +51,7 @@ static mx_status sgemm_rounded(const mx_gemm *g)
     if (!scratch)
         return mx_fail(MX_ERR_MEMORY, "matrix product: no memory for %lld bytes of f32 sums",
                        (long long)(rows * g->n * 4));
-    const mx_micro *u = mx_micro_get(mx_isa_current(), MX_F32);
+    const mx_micro *u = mx_micro_get(mx_isa_current());
     for (int64_t i = 0; i < g->m; i += rows) {
         mx_gemm some = *g;
         some.m = g->m - i < rows ? g->m - i : rows;
@@ -80,7 +78,7 @@ static mx_status run(const mx_gemm *g, int threads)
         bool small = (double)g->m * (double)g->n * (double)g->k < SMALL_PRODUCT;
         if (g->m <= MX_THIN_ROWS && mx_isa_current() != MX_ISA_PORTABLE)
             return mx_gemm_thin(g, small ? 1 : threads);
-        return mx_gemm_packed(g, mx_micro_get(mx_isa_current(), MX_BF16), small ? 1 : threads);
+        return mx_gemm_packed(g, small ? 1 : threads);
     }
     if (g->c.dtype == MX_BF16)
         return sgemm_rounded(g);

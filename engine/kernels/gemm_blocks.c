@@ -19,7 +19,7 @@ mx_gemm_blocks mx_gemm_blocks_of(mx_isa isa)
         return chosen;
     /* Measured: a block of k long enough that loading and storing the sums of a tile is nothing (512 words, and the
      * rate is flat from there on), half of the second-level cache for A, an eighth of the third for B. */
-    const mx_micro *u = mx_micro_get(isa, MX_BF16);
+    const mx_micro *u = mx_micro_get(isa);
     enum { K_WORDS = 512, BYTES_OF_K = K_WORDS * 4 };
     mx_gemm_blocks blocks;
     blocks.kc = K_WORDS * u->k_group;

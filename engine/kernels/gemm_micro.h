@@ -1,16 +1,15 @@
-/* The packed micro-kernels under mx_gemm_run, for kernels that build their own loops on them (attention, the loss).
+/* The packed micro-kernels under mx_gemm_run, one set per path.
  *
- * A product of small blocks takes three steps: pack A, pack B, multiply. Packing cuts an operand into panels of mr
- * rows of A (nr columns of B) and lays each panel out in the order in which the kernel reads it. The unit is a word
- * of 32 bits: one f32, or two bf16 neighbours in k, so `k_group` (1 or 2) elements of k share a word.
+ * Packing cuts an operand into panels of mr rows of A (nr columns of B) and lays each panel out in the order in which
+ * the kernel reads it. The unit is a word of 32 bits: one f32 that is a bf16, or two bf16 neighbours in k, the one of
+ * even p in the lower half; so `k_group` (1 or 2) elements of k share a word.
  *
  *     words of k           K = (k + k_group - 1) / k_group
  *     word of op(A)[i, p]  (i / mr) * mr * K + (p / k_group) * mr + i % mr
  *     word of op(B)[p, j]  (j / nr) * nr * K + (p / k_group) * nr + j % nr
  *
- * Within a word of two, the element of even p is the lower half. The last panel and the last word are filled up with
- * zeros; packing writes nothing beyond mx_micro_words(). Nothing here allocates, fails or starts threads; buffers are
- * the caller's and aligned to 64 bytes. */
+ * The last panel and the last word are filled up with zeros; packing writes nothing beyond them. Nothing here
+ * allocates, fails or starts threads; buffers are the caller's and aligned to 64 bytes. */
 #ifndef MX_KERNELS_GEMM_MICRO_H
 #define MX_KERNELS_GEMM_MICRO_H
 
@@ -29,20 +28,14 @@ typedef void mx_micro_pack(int64_t length, int64_t k, const void *src, mx_dtype 
                            void *packed);
 
 typedef struct mx_micro {
-    mx_isa isa;
-    mx_dtype
-        arithmetic; /* MX_BF16: operands are rounded to bf16 as they are packed; MX_F32: they are taken as they are */
     int mr, nr, k_group;
 
-    /* op(A) (m, k) and op(B) (k, n). Not trans: A is stored (m, k), B (k, n). trans: A is stored (k, m), B (n, k). */
+    /* op(A) (m, k) and op(B) (k, n), rounded to bf16. Not trans: A is stored (m, k), B (k, n). trans: A is stored
+     * (k, m), B (n, k). */
     mx_micro_pack *pack_a, *pack_b;
 
-    /* C (m, n), f32, row stride ldc, from packed operands: C = alpha A B, or C += alpha A B. Any m, n and k; meant for
-     * blocks whose packed A stays in the second-level cache. The sum over k is taken in order, in f32. */
-    void (*block)(int64_t m, int64_t n, int64_t k, const void *a, const void *b, float alpha, float *c, int64_t ldc,
-                  bool accumulate);
-
-    /* One full tile of mr x nr, from one panel of each; `k_words` words of k, 0 allowed. */
+    /* One full tile of mr x nr of C, f32, row stride ldc, from one panel of each operand of `k_words` words of k, 0
+     * allowed: C = alpha A B, or C += alpha A B. The sum over k is taken in order, in f32. */
     void (*kernel)(int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc, bool accumulate);
 
     /* C (m, n) of `dtype` = tile (+ bias) or C += tile (+ bias), rounded once. bias: n values or NULL. */
@@ -51,12 +44,6 @@ typedef struct mx_micro {
 } mx_micro;
 
 /* The micro-kernels of a path; `isa` is one that this processor has (normally mx_isa_current()). */
-const mx_micro *mx_micro_get(mx_isa isa, mx_dtype arithmetic);
-
-/* Words of 32 bits that `length` rows of A (block = mr) or columns of B (block = nr) of k elements take when packed. */
-static inline int64_t mx_micro_words(const mx_micro *u, int64_t length, int block, int64_t k)
-{
-    return (length + block - 1) / block * block * ((k + u->k_group - 1) / u->k_group);
-}
+const mx_micro *mx_micro_get(mx_isa isa);
 
 #endif

@@ -223,7 +223,7 @@ static void run_thread(const job *j, int thread, int threads)
 /* Sizes of the job, and the words of scratch that its three buffers take. */
 static job plan(const mx_gemm *g, const mx_micro *u, int threads, int64_t words[3])
 {
-    mx_gemm_blocks most = mx_gemm_blocks_of(u->isa);
+    mx_gemm_blocks most = mx_gemm_blocks_of(mx_isa_current());
     job j = {.g = g, .u = u, .super = g->m};
     /* Equal parts; the rest of a division would leave a sliver that is all overhead. */
     j.blocks.kc = even_part(g->k, most.kc, 8);
@@ -246,8 +246,9 @@ static job plan(const mx_gemm *g, const mx_micro *u, int threads, int64_t words[
     return j;
 }
 
-mx_status mx_gemm_packed(const mx_gemm *g, const mx_micro *u, int threads)
+mx_status mx_gemm_packed(const mx_gemm *g, int threads)
 {
+    const mx_micro *u = mx_micro_get(mx_isa_current());
     int64_t words[3];
     job j = plan(g, u, threads, words);
     int64_t bytes = (words[0] + words[1] + words[2]) * 4;

@@ -44,7 +44,7 @@ static void strip(const mx_gemm *g, const mx_micro *u, const float *a, int64_t c
 
 mx_status mx_gemm_thin(const mx_gemm *g, int threads)
 {
-    const mx_micro *u = mx_micro_get(mx_isa_current(), MX_BF16);
+    const mx_micro *u = mx_micro_get(mx_isa_current());
     float *a = mx_gemm_scratch(g->m * g->k * 4);
     if (!a)
         return mx_fail(MX_ERR_MEMORY, "matrix product: no memory for %lld bytes of rounded rows",

@@ -10,37 +10,23 @@ static float element(const void *data, mx_dtype dtype, int64_t at)
 
 static float rounded(float x) { return mx_from_bf16(mx_to_bf16(x)); }
 
-static void pack(int64_t length, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool along, bool round,
-                 int width, float *packed)
+static void pack(int64_t length, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool along, int width,
+                 float *packed)
 {
     for (int64_t first = 0; first < length; first += width)
         for (int64_t p = 0; p < k; p++)
-            for (int64_t i = first; i < first + width; i++) {
-                float x = i < length ? element(src, dtype, along ? i * stride + p : p * stride + i) : 0.0f;
-                *packed++ = round ? rounded(x) : x;
-            }
+            for (int64_t i = first; i < first + width; i++)
+                *packed++ = i < length ? rounded(element(src, dtype, along ? i * stride + p : p * stride + i)) : 0.0f;
 }
 
-static void pack_a_round(int64_t m, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans,
-                         void *packed)
+static void pack_a(int64_t m, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
 {
-    pack(m, k, src, dtype, stride, !trans, true, MR, packed);
+    pack(m, k, src, dtype, stride, !trans, MR, packed);
 }
 
-static void pack_b_round(int64_t n, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans,
-                         void *packed)
+static void pack_b(int64_t n, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
 {
-    pack(n, k, src, dtype, stride, trans, true, NR, packed);
-}
-
-static void pack_a_keep(int64_t m, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
-{
-    pack(m, k, src, dtype, stride, !trans, false, MR, packed);
-}
-
-static void pack_b_keep(int64_t n, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
-{
-    pack(n, k, src, dtype, stride, trans, false, NR, packed);
+    pack(n, k, src, dtype, stride, trans, NR, packed);
 }
 
 static void kernel(int64_t k_words, const void *packed_a, const void *packed_b, float alpha, float *c, int64_t ldc,
@@ -72,22 +58,7 @@ static void store(int64_t m, int64_t n, const float *tile, int64_t ld_tile, cons
         }
 }
 
-static void block(int64_t m, int64_t n, int64_t k, const void *packed_a, const void *packed_b, float alpha, float *c,
-                  int64_t ldc, bool accumulate)
-{
-    for (int64_t j = 0; j < n; j += NR)
-        for (int64_t i = 0; i < m; i += MR) {
-            float tile[MR * NR];
-            kernel(k, (const float *)packed_a + i * k, (const float *)packed_b + j * k, alpha, tile, NR, false);
-            store(m - i < MR ? m - i : MR, n - j < NR ? n - j : NR, tile, NR, NULL, c + i * ldc + j, MX_F32, ldc,
-                  accumulate);
-        }
-}
-
-const mx_micro mx_micro_bf16_portable = {MX_ISA_PORTABLE, MX_BF16,      MR,    NR,     1,
-                                         pack_a_round,    pack_b_round, block, kernel, store};
-const mx_micro mx_micro_f32_portable = {MX_ISA_PORTABLE, MX_F32,      MR,    NR,     1,
-                                        pack_a_keep,     pack_b_keep, block, kernel, store};
+const mx_micro mx_micro_portable = {MR, NR, 1, pack_a, pack_b, kernel, store};
 
 void mx_column_sums_portable(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums)
 {

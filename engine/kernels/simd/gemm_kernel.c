@@ -1,4 +1,5 @@
 /* The micro-kernels: a register block of mr x nr sums over packed panels. */
+#include "kernels/gemm_internal.h"
 #include "kernels/simd/gemm_simd.h"
 
 enum { MR = GEMM_MR, NR = GEMM_NR, NV = GEMM_NR / VL };
@@ -97,38 +98,10 @@ static void store(int64_t m, int64_t n, const float *tile, int64_t ld_tile, cons
     }
 }
 
-static void block(int64_t m, int64_t n, int64_t k, const void *packed_a, const void *packed_b, float alpha, float *c,
-                  int64_t ldc, bool accumulate);
-
 #if defined(MX_SIMD_AVX512_BF16)
-enum { K_GROUP = 2 };
-const mx_micro mx_micro_bf16_avx512_bf16 = {
-    MX_ISA_AVX512_BF16,          MX_BF16, MR,     NR,   K_GROUP, mx_pack_a_pairs_avx512_bf16,
-    mx_pack_b_pairs_avx512_bf16, block,   kernel, store};
+const mx_micro mx_micro_avx512_bf16 = {MR,     NR,   2, mx_pack_a_pairs_avx512_bf16, mx_pack_b_pairs_avx512_bf16,
+                                       kernel, store};
 #else
-enum { K_GROUP = 1 };
-#define ISA (MX_SIMD_512 ? MX_ISA_AVX512 : MX_ISA_AVX2)
-const mx_micro MX_SIMD_NAME(mx_micro_bf16) = {
-    ISA, MX_BF16, MR, NR, K_GROUP, MX_SIMD_NAME(mx_pack_a_round), MX_SIMD_NAME(mx_pack_b_round), block, kernel, store};
-const mx_micro MX_SIMD_NAME(mx_micro_f32) = {
-    ISA, MX_F32, MR, NR, K_GROUP, MX_SIMD_NAME(mx_pack_a_keep), MX_SIMD_NAME(mx_pack_b_keep), block, kernel, store};
+const mx_micro MX_SIMD_NAME(mx_micro) = {
+    MR, NR, 1, MX_SIMD_NAME(mx_pack_a_singles), MX_SIMD_NAME(mx_pack_b_singles), kernel, store};
 #endif
-
-static void block(int64_t m, int64_t n, int64_t k, const void *packed_a, const void *packed_b, float alpha, float *c,
-                  int64_t ldc, bool accumulate)
-{
-    int64_t k_words = (k + K_GROUP - 1) / K_GROUP;
-    for (int64_t j = 0; j < n; j += NR)
-        for (int64_t i = 0; i < m; i += MR) {
-            const uint32_t *a = (const uint32_t *)packed_a + i * k_words;
-            const uint32_t *b = (const uint32_t *)packed_b + j * k_words;
-            float *out = c + i * ldc + j;
-            if (m - i >= MR && n - j >= NR) {
-                kernel(k_words, a, b, alpha, out, ldc, accumulate);
-                continue;
-            }
-            _Alignas(64) float tile[MR * NR];
-            kernel(k_words, a, b, alpha, tile, NR, false);
-            store(m - i < MR ? m - i : MR, n - j < NR ? n - j : NR, tile, NR, NULL, out, MX_F32, ldc, accumulate);
-        }
-}

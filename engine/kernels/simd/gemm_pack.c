@@ -8,7 +8,7 @@
 #define INLINE static inline __attribute__((always_inline))
 
 /* What a word holds; constant in every caller, so that the choices below cost nothing at run time. */
-typedef enum { ROUND, KEEP, PAIRS } word_kind;
+typedef enum { SINGLES, PAIRS } word_kind;
 
 typedef struct source {
     const char *data;
@@ -40,13 +40,12 @@ INLINE __m128i load_bf16(const source *s, int64_t offset, int64_t n)
     return _mm_loadu_si128((const __m128i *)part);
 }
 
-INLINE __m256i load_single(const source *s, int64_t offset, int64_t n, word_kind kind)
+INLINE __m256i load_singles(const source *s, int64_t offset, int64_t n)
 {
     if (s->dtype == MX_BF16)
         return _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_bf16(s, offset, n)), 16);
-    __m256 x = load_f32(s, offset, n);
-    return kind == KEEP ? _mm256_castps_si256(x)
-                        : _mm256_and_si256(round_to_upper_halves(x), _mm256_set1_epi32((int)0xffff0000u));
+    __m256i rounded = round_to_upper_halves(load_f32(s, offset, n));
+    return _mm256_and_si256(rounded, _mm256_set1_epi32((int)0xffff0000u));
 }
 
 INLINE __m128i load_halves(const source *s, int64_t offset, int64_t n)
@@ -67,14 +66,14 @@ INLINE __m256i words_of_item(const source *s, int64_t item, int64_t p, int64_t n
     int64_t offset = item * s->stride + p;
     if (kind == PAIRS)
         return _mm256_set_m128i(load_halves(s, offset + 8, n - 8), load_halves(s, offset, n));
-    return load_single(s, offset, n, kind);
+    return load_singles(s, offset, n);
 }
 
 /* Word w of eight neighbouring items, n of which exist. */
 INLINE __m256i word_of_items(const source *s, int64_t item, int64_t w, int64_t n, word_kind kind)
 {
     if (kind != PAIRS)
-        return load_single(s, w * s->stride + item, n, kind);
+        return load_singles(s, w * s->stride + item, n);
     int64_t offset = 2 * w * s->stride + item;
     __m128i even = load_halves(s, offset, n);
     __m128i odd = load_halves(s, offset + s->stride, 2 * w + 1 < s->k ? n : 0);
@@ -191,9 +190,7 @@ INLINE void pack(const source *s, bool along, int width, void *packed, word_kind
         pack(&(source){src, dtype, stride, length, k}, along, width, packed, kind);                                    \
     }
 
-DEFINE_PACK(mx_pack_a_round, GEMM_MR, !trans, ROUND)
-DEFINE_PACK(mx_pack_b_round, GEMM_NR, trans, ROUND)
-DEFINE_PACK(mx_pack_a_keep, GEMM_MR, !trans, KEEP)
-DEFINE_PACK(mx_pack_b_keep, GEMM_NR, trans, KEEP)
+DEFINE_PACK(mx_pack_a_singles, GEMM_MR, !trans, SINGLES)
+DEFINE_PACK(mx_pack_b_singles, GEMM_NR, trans, SINGLES)
 DEFINE_PACK(mx_pack_a_pairs, 8, !trans, PAIRS)
 DEFINE_PACK(mx_pack_b_pairs, 48, trans, PAIRS)

@@ -8,10 +8,9 @@
 /* The register block: mr x (nr / VL) sums, nr / VL vectors of B and a broadcast of A fill the vector registers. */
 enum { GEMM_MR = MX_SIMD_512 ? 8 : 6, GEMM_NR = MX_SIMD_512 ? 48 : 16 };
 
-/* Packing for the kernels above: one f32 a word, rounded to bf16 ("round") or as it is ("keep"); two bf16 a word
- * ("pairs"), always in panels of 8 and 48, so that it is tested on every machine. */
-mx_micro_pack MX_SIMD_NAME(mx_pack_a_round), MX_SIMD_NAME(mx_pack_b_round);
-mx_micro_pack MX_SIMD_NAME(mx_pack_a_keep), MX_SIMD_NAME(mx_pack_b_keep);
+/* Packing for the kernels above: one element a word ("singles"), or two ("pairs"), the latter always in panels of 8
+ * and 48, so that it is tested on every machine. */
+mx_micro_pack MX_SIMD_NAME(mx_pack_a_singles), MX_SIMD_NAME(mx_pack_b_singles);
 mx_micro_pack MX_SIMD_NAME(mx_pack_a_pairs), MX_SIMD_NAME(mx_pack_b_pairs);
 
 #endif

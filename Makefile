@@ -29,6 +29,7 @@ SIMD_avx2 = -DMX_SIMD_AVX2 -mavx2 -mfma -mf16c
 SIMD_avx512 = -DMX_SIMD_AVX512 -mavx2 -mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
 SIMD_avx512_bf16 = -DMX_SIMD_AVX512_BF16 $(filter-out -DMX_SIMD_AVX512,$(SIMD_avx512)) -mavx512bf16
 ISAS = avx2 avx512 avx512_bf16
+AMX = $(SIMD_avx512_bf16) -mamx-tile -mamx-bf16
 
 ENGINE_SOURCES := $(filter-out engine/main.c engine/kernels/simd/%,$(shell find engine -name '*.c' | sort))
 SIMD_SOURCES := $(sort $(wildcard engine/kernels/simd/*.c))
@@ -77,6 +78,8 @@ $(BUILD)/.packages: scripts/install_packages.sh
 $(BUILD)/%.o: %.c | $(BUILD)/.packages
 	@mkdir -p $(@D)
 	$(call quiet,compile)$(CC) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
+
+$(BUILD)/engine/kernels/amx/%.o: CFLAGS_ALL += $(AMX)
 
 define simd_rule
 $(BUILD)/engine/kernels/simd/%.$(1).o: engine/kernels/simd/%.c | $(BUILD)/.packages
@@ -155,7 +158,7 @@ LUA_FILES := $(sort $(shell find lua scripts tests -name '*.lua' 2>/dev/null))
 LINT = $(BUILD)/lint
 TIDY_FLAGS = -std=gnu17 -O1 -fopenmp -D_GNU_SOURCE= $(DEFINES) $(INCLUDES) \
 	$(if $(filter engine/core/status.c engine/ops/apply.c,$<),,-include scripts/lint.h) \
-	$(if $(findstring kernels/simd/,$<),$(SIMD_avx512_bf16),-mavx2 -mfma)
+	$(if $(findstring kernels/amx/,$<),$(AMX),$(if $(findstring kernels/simd/,$<),$(SIMD_avx512_bf16),-mavx2 -mfma))
 
 lint:
 	@scripts/install_packages.sh build lint

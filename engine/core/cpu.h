@@ -6,18 +6,31 @@
 
 #include <stdint.h>
 
-/* Paths through the kernels, each a superset of the one before it. */
-typedef enum mx_isa { MX_ISA_PORTABLE, MX_ISA_AVX2, MX_ISA_AVX512, MX_ISA_AVX512_BF16, MX_ISAS } mx_isa;
+/* Paths through the kernels, each a superset of the one before it. The last is avx512_bf16 with matrix products in
+ * tiles; only products have code of their own for it. */
+typedef enum mx_isa {
+    MX_ISA_PORTABLE,
+    MX_ISA_AVX2,
+    MX_ISA_AVX512,
+    MX_ISA_AVX512_BF16,
+    MX_VECTOR_ISAS,
+    MX_ISA_AMX = MX_VECTOR_ISAS,
+    MX_ISAS
+} mx_isa;
 
 const char *mx_isa_name(mx_isa isa);
 
-/* The last path in the list that this processor runs, never changing. */
+/* The last path in the list that this processor runs and the system permits, never changing. */
 mx_isa mx_isa_best(void);
 
 /* The path in use: what mx_isa_use chose, or the fastest one (avx512 where avx512_bf16 is there but slower). */
 mx_isa mx_isa_current(void);
 
-/* Chooses a path by name ("portable", "avx2", "avx512", "avx512_bf16"). Fails when unknown or not in this processor. */
+/* The same for kernels on vectors: below MX_VECTOR_ISAS. */
+mx_isa mx_isa_vectors(void);
+
+/* Chooses a path by name ("portable", "avx2", "avx512", "avx512_bf16", "amx"). Fails when unknown or not in this
+ * processor. */
 mx_status mx_isa_use(const char *name);
 
 const char *mx_cpu_model(void);      /* as /proc/cpuinfo gives it */

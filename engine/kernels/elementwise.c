@@ -9,13 +9,13 @@ enum { BLOCK = 1024 };
 
 const mx_elementwise_paths *mx_elementwise_current(void)
 {
-    static const mx_elementwise_paths *const paths[MX_ISAS] = {
+    static const mx_elementwise_paths *const paths[MX_VECTOR_ISAS] = {
         [MX_ISA_PORTABLE] = &mx_elementwise_portable,
         [MX_ISA_AVX2] = &mx_elementwise_avx2,
         [MX_ISA_AVX512] = &mx_elementwise_avx512,
         [MX_ISA_AVX512_BF16] = &mx_elementwise_avx512_bf16,
     };
-    return paths[mx_isa_current()];
+    return paths[mx_isa_vectors()];
 }
 
 bool mx_should_stream(int64_t bytes) { return bytes > mx_cpu_l3_share_bytes(); }

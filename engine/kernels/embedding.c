@@ -5,10 +5,10 @@
 #include <omp.h>
 #include <string.h>
 
-static const mx_row_paths *const paths[MX_ISAS] = {&mx_rows_portable, &mx_rows_avx2, &mx_rows_avx512,
-                                                   &mx_rows_avx512_bf16};
+static const mx_row_paths *const paths[MX_VECTOR_ISAS] = {&mx_rows_portable, &mx_rows_avx2, &mx_rows_avx512,
+                                                          &mx_rows_avx512_bf16};
 
-const mx_row_paths *mx_rows_current(void) { return paths[mx_isa_current()]; }
+const mx_row_paths *mx_rows_current(void) { return paths[mx_isa_vectors()]; }
 
 int64_t mx_embedding_find_bad(const int32_t *ids, int64_t n, int64_t vocab)
 {

@@ -14,7 +14,7 @@ enum { ROUNDED_AT_ONCE = 1 << 20 };
 const mx_micro *mx_micro_get(mx_isa isa)
 {
     static const mx_micro *const micros[MX_ISAS] = {&mx_micro_portable, &mx_micro_avx2, &mx_micro_avx512,
-                                                    &mx_micro_avx512_bf16};
+                                                    &mx_micro_avx512_bf16, &mx_micro_amx};
     return micros[isa];
 }
 

@@ -17,14 +17,13 @@ mx_gemm_blocks mx_gemm_blocks_of(mx_isa isa)
 {
     if (chosen.mc > 0)
         return chosen;
-    /* Measured: a block of k long enough that loading and storing the sums of a tile is nothing (512 words, and the
-     * rate is flat from there on), half of the second-level cache for A, an eighth of the third for B. */
+    /* Measured: half of the second-level cache for A, an eighth of the third for B. */
     const mx_micro *u = mx_micro_get(isa);
-    enum { K_WORDS = 512, BYTES_OF_K = K_WORDS * 4 };
+    int64_t bytes_of_k = u->k_words * 4;
     mx_gemm_blocks blocks;
-    blocks.kc = K_WORDS * u->k_group;
-    blocks.mc = between(mx_cpu_l2_bytes() / 2 / BYTES_OF_K, 8 * u->mr, 512) / u->mr * u->mr;
-    blocks.nc = between(mx_cpu_l3_bytes() / 8 / BYTES_OF_K, 512, 4096) / u->nr * u->nr;
+    blocks.kc = u->k_words * u->k_group;
+    blocks.mc = between(mx_cpu_l2_bytes() / 2 / bytes_of_k, 8 * u->mr, 512) / u->mr * u->mr;
+    blocks.nc = between(mx_cpu_l3_bytes() / 8 / bytes_of_k, 512, 4096) / u->nr * u->nr;
     return blocks;
 }
 

@@ -5,7 +5,8 @@
 #include "kernels/gemm.h"
 #include "kernels/gemm_micro.h"
 
-extern const mx_micro mx_micro_portable, mx_micro_avx2, mx_micro_avx512, mx_micro_avx512_bf16;
+extern const mx_micro mx_micro_portable, mx_micro_avx2, mx_micro_avx512, mx_micro_avx512_bf16, mx_micro_amx;
+mx_micro_store mx_gemm_store_avx2, mx_gemm_store_avx512, mx_gemm_store_avx512_bf16;
 
 /* The product by packing and micro-kernels, m, n and k at least 1, on up to `threads` threads. */
 mx_status mx_gemm_packed(const mx_gemm *g, int threads);

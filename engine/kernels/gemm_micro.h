@@ -8,8 +8,12 @@
  *     word of op(A)[i, p]  (i / mr) * mr * K + (p / k_group) * mr + i % mr
  *     word of op(B)[p, j]  (j / nr) * nr * K + (p / k_group) * nr + j % nr
  *
- * The last panel and the last word are filled up with zeros; packing writes nothing beyond them. Nothing here
- * allocates, fails or starts threads; buffers are the caller's and aligned to 64 bytes. */
+ * Tiles (AMX) take `k_unit` = 16 words of k at a time, to which K is rounded up, and 16 items, rows of A or columns of
+ * B. A panel is a row of blocks, one for each 16 words of k; a block is its tiles of 16 lines of 16 words in turn, and
+ * a line is an item of A or a word of B.
+ *
+ * The last panel, the last word and the last unit are filled up with zeros; packing writes nothing beyond them. Nothing
+ * here allocates, fails or starts threads; buffers are the caller's and aligned to 64 bytes. */
 #ifndef MX_KERNELS_GEMM_MICRO_H
 #define MX_KERNELS_GEMM_MICRO_H
 
@@ -20,27 +24,33 @@
 #include <stdint.h>
 
 /* The largest register block of any path: room for a tile on the stack. */
-enum { MX_MICRO_MAX_MR = 8, MX_MICRO_MAX_NR = 48 };
+enum { MX_MICRO_MAX_TILE = 32 * 32 };
 
 /* Packs `length` rows of op(A) or columns of op(B), `k` elements each. The stored matrix is row-major, f32 or bf16,
  * with `stride` elements from one of its rows to the next; `trans` as in mx_matrix. */
 typedef void mx_micro_pack(int64_t length, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans,
                            void *packed);
 
+typedef void mx_micro_store(int64_t m, int64_t n, const float *tile, int64_t ld_tile, const float *bias, void *c,
+                            mx_dtype dtype, int64_t ldc, bool accumulate);
+
 typedef struct mx_micro {
-    int mr, nr, k_group;
+    int mr, nr, k_group, k_unit;
+    int k_words; /* words of k in a block that is packed at once */
+
+    /* What a thread calls before its first and after its last kernel; NULL: nothing. */
+    void (*begin)(void), (*end)(void);
 
     /* op(A) (m, k) and op(B) (k, n), rounded to bf16. Not trans: A is stored (m, k), B (k, n). trans: A is stored
      * (k, m), B (n, k). */
     mx_micro_pack *pack_a, *pack_b;
 
-    /* One full tile of mr x nr of C, f32, row stride ldc, from one panel of each operand of `k_words` words of k, 0
-     * allowed: C = alpha A B, or C += alpha A B. The sum over k is taken in order, in f32. */
+    /* One full tile of mr x nr of C, f32, row stride ldc, from one panel of each operand of `k_words` words of k, a
+     * multiple of k_unit, 0 allowed: C = alpha A B, or C += alpha A B. The sum over k is taken in f32. */
     void (*kernel)(int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc, bool accumulate);
 
     /* C (m, n) of `dtype` = tile (+ bias) or C += tile (+ bias), rounded once. bias: n values or NULL. */
-    void (*store)(int64_t m, int64_t n, const float *tile, int64_t ld_tile, const float *bias, void *c, mx_dtype dtype,
-                  int64_t ldc, bool accumulate);
+    mx_micro_store *store;
 } mx_micro;
 
 /* The micro-kernels of a path; `isa` is one that this processor has (normally mx_isa_current()). */

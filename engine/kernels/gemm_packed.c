@@ -44,6 +44,9 @@ static int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 static int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
+/* Words of k of a packed panel. */
+static int64_t words_of(const mx_micro *u, int64_t k) { return round_up(ceil_div(k, u->k_group), u->k_unit); }
+
 /* Part i of n of the numbers from r.begin up to r.end. */
 static range part(range r, int64_t i, int64_t n)
 {
@@ -147,7 +150,7 @@ static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint
         u->kernel(s->k_words, a, b, g->alpha, (float *)c, g->c.stride, accumulate);
         return;
     }
-    _Alignas(64) float sums[MX_MICRO_MAX_MR * MX_MICRO_MAX_NR];
+    _Alignas(64) float sums[MX_MICRO_MAX_TILE];
     u->kernel(s->k_words, a, b, g->alpha, sums, nr, false);
     u->store(m, n, sums, nr, bias, c, g->c.dtype, g->c.stride, accumulate);
 }
@@ -204,6 +207,8 @@ static void run_span(const job *j, const span *s, int thread, int threads)
 static void run_thread(const job *j, int thread, int threads)
 {
     const mx_gemm *g = j->g;
+    if (j->u->begin)
+        j->u->begin();
     for (int64_t row = 0; row < g->m; row += j->super)
         for (int64_t column = 0; column < g->n; column += j->blocks.nc)
             for (int64_t p = 0; p < g->k; p += j->blocks.kc) {
@@ -215,9 +220,11 @@ static void run_thread(const job *j, int thread, int threads)
                           .k = minimum(j->blocks.kc, g->k - p),
                           .first = p == 0,
                           .last = p + j->blocks.kc >= g->k};
-                s.k_words = ceil_div(s.k, j->u->k_group);
+                s.k_words = words_of(j->u, s.k);
                 run_span(j, &s, thread, threads);
             }
+    if (j->u->end)
+        j->u->end();
 }
 
 /* Sizes of the job, and the words of scratch that its three buffers take. */
@@ -226,7 +233,7 @@ static job plan(const mx_gemm *g, const mx_micro *u, int threads, int64_t words[
     mx_gemm_blocks most = mx_gemm_blocks_of(mx_isa_current());
     job j = {.g = g, .u = u, .super = g->m};
     /* Equal parts; the rest of a division would leave a sliver that is all overhead. */
-    j.blocks.kc = even_part(g->k, most.kc, 8);
+    j.blocks.kc = even_part(g->k, most.kc, u->k_unit > 1 ? u->k_unit * u->k_group : 8);
     j.blocks.nc = even_part(g->n, round_up(most.nc, u->nr), u->nr);
     j.blocks.mc = round_up(minimum(most.mc, g->m), u->mr);
     bool partial = g->c.dtype != MX_F32 && j.blocks.kc < g->k;
@@ -236,7 +243,7 @@ static job plan(const mx_gemm *g, const mx_micro *u, int threads, int64_t words[
         j.super = even_part(g->m, minimum(j.super, round_up(ceil_div(PARTIAL_SUMS, j.blocks.nc), u->mr)), u->mr);
     j.super_panels = ceil_div(j.super, u->mr);
 
-    int64_t words_of_k = ceil_div(j.blocks.kc, u->k_group), shared = j.super_panels * u->mr * words_of_k;
+    int64_t words_of_k = words_of(u, j.blocks.kc), shared = j.super_panels * u->mr * words_of_k;
     j.a_block = round_up(j.blocks.mc * words_of_k, 16);
     words[0] = round_up(j.blocks.nc * words_of_k, 16);
     words[1] = threads * j.a_block;

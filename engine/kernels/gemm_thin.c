@@ -10,13 +10,13 @@ enum { SUM_BLOCK = 128 }; /* rows added up before they join the sum of all: keep
 
 static void round_a(const mx_gemm *g, float *a)
 {
-    static mx_thin_round_part *const round[MX_ISAS] = {NULL, mx_thin_round_avx2, mx_thin_round_avx512,
-                                                       mx_thin_round_avx512_bf16};
+    static mx_thin_round_part *const round[MX_VECTOR_ISAS] = {NULL, mx_thin_round_avx2, mx_thin_round_avx512,
+                                                              mx_thin_round_avx512_bf16};
     size_t bytes = mx_dtype_bytes(g->a.dtype);
     for (int64_t i = 0; i < g->m; i++) {
         const char *row = (const char *)g->a.data + (size_t)i * (g->a.trans ? 1 : (size_t)g->a.stride) * bytes;
         if (!g->a.trans) {
-            round[mx_isa_current()](row, g->a.dtype, g->k, a + i * g->k);
+            round[mx_isa_vectors()](row, g->a.dtype, g->k, a + i * g->k);
             continue;
         }
         for (int64_t p = 0; p < g->k; p++) {
@@ -29,11 +29,11 @@ static void round_a(const mx_gemm *g, float *a)
 
 static void strip(const mx_gemm *g, const mx_micro *u, const float *a, int64_t column, int64_t width)
 {
-    static mx_thin_columns_part *const columns[MX_ISAS] = {NULL, mx_thin_columns_avx2, mx_thin_columns_avx512,
-                                                           mx_thin_columns_avx512_bf16};
+    static mx_thin_columns_part *const columns[MX_VECTOR_ISAS] = {NULL, mx_thin_columns_avx2, mx_thin_columns_avx512,
+                                                                  mx_thin_columns_avx512_bf16};
     _Alignas(64) float sums[SUMS];
     int64_t n = g->n - column < width ? g->n - column : width;
-    columns[mx_isa_current()](g, a, column, n, sums, width);
+    columns[mx_isa_vectors()](g, a, column, n, sums, width);
     if (g->alpha != 1.0f)
         for (int64_t i = 0; i < g->m; i++)
             for (int64_t j = 0; j < n; j++)
@@ -60,15 +60,15 @@ mx_status mx_gemm_thin(const mx_gemm *g, int threads)
 
 void mx_column_sum(int64_t rows, int64_t n, const void *x, mx_dtype dtype, float *sums)
 {
-    static mx_column_sums_part *const part[MX_ISAS] = {mx_column_sums_portable, mx_column_sums_avx2,
-                                                       mx_column_sums_avx512, mx_column_sums_avx512_bf16};
+    static mx_column_sums_part *const part[MX_VECTOR_ISAS] = {mx_column_sums_portable, mx_column_sums_avx2,
+                                                              mx_column_sums_avx512, mx_column_sums_avx512_bf16};
 #pragma omp parallel for if (!omp_in_parallel()) schedule(static)
     for (int64_t column = 0; column < n; column += STRIP) {
         _Alignas(64) float total[STRIP] = {0}, block[STRIP];
         int64_t width = n - column < STRIP ? n - column : STRIP;
         for (int64_t row = 0; row < rows; row += SUM_BLOCK) {
             memset(block, 0, sizeof block);
-            part[mx_isa_current()](rows - row < SUM_BLOCK ? rows - row : SUM_BLOCK, width,
+            part[mx_isa_vectors()](rows - row < SUM_BLOCK ? rows - row : SUM_BLOCK, width,
                                    (const char *)x + (size_t)(row * n + column) * mx_dtype_bytes(dtype), dtype, n,
                                    block);
             for (int64_t j = 0; j < width; j++)

@@ -42,7 +42,9 @@ static double portable_f32(int64_t rounds, float *result)
 static mx_peak_loop *loop_of(mx_isa isa, mx_dtype dtype)
 {
     static mx_peak_loop *const f32[MX_ISAS] = {portable_f32, mx_peak_f32_avx2, mx_peak_f32_avx512,
-                                               mx_peak_f32_avx512_bf16};
+                                               mx_peak_f32_avx512_bf16, mx_peak_f32_avx512_bf16};
+    if (dtype == MX_BF16 && isa == MX_ISA_AMX)
+        return mx_peak_bf16_amx;
     if (dtype == MX_BF16 && isa == MX_ISA_AVX512_BF16)
         return mx_peak_bf16_avx512_bf16;
     return dtype == MX_F32 || dtype == MX_BF16 ? f32[isa] : NULL;
@@ -51,10 +53,12 @@ static mx_peak_loop *loop_of(mx_isa isa, mx_dtype dtype)
 const char *mx_peak_instruction(mx_isa isa, mx_dtype dtype)
 {
     static const char *const f32[MX_ISAS] = {"MULPS + ADDPS, 128 bits", "VFMADD231PS, 256 bits",
-                                             "VFMADD231PS, 512 bits", "VFMADD231PS, 512 bits"};
+                                             "VFMADD231PS, 512 bits", "VFMADD231PS, 512 bits", "VFMADD231PS, 512 bits"};
     if (!loop_of(isa, dtype))
         return "none";
-    return dtype == MX_BF16 && isa == MX_ISA_AVX512_BF16 ? "VDPBF16PS, 512 bits" : f32[isa];
+    if (dtype == MX_BF16 && isa >= MX_ISA_AVX512_BF16)
+        return isa == MX_ISA_AMX ? "TDPBF16PS, tiles of 16 x 16" : "VDPBF16PS, 512 bits";
+    return f32[isa];
 }
 
 /* One run of all threads, each over the same number of rounds; the slowest ends it. */
@@ -115,8 +119,8 @@ static double copy_all(mx_peak_copy_loop *copy, float *to, const float *from, in
 
 mx_status mx_peak_copy(int threads, double seconds, double *bytes_per_s)
 {
-    static mx_peak_copy_loop *const streaming[MX_ISAS] = {copy_plain, mx_peak_copy_stream_avx2,
-                                                          mx_peak_copy_stream_avx512, mx_peak_copy_stream_avx512_bf16};
+    static mx_peak_copy_loop *const streaming[MX_VECTOR_ISAS] = {
+        copy_plain, mx_peak_copy_stream_avx2, mx_peak_copy_stream_avx512, mx_peak_copy_stream_avx512_bf16};
     enum { LEAST_RUNS = 6, PAGE = 2 << 20 };
     if (threads < 1)
         return mx_fail(MX_ERR_VALUE, "peak: %d threads; expected at least 1", threads);
@@ -135,7 +139,7 @@ mx_status mx_peak_copy(int threads, double seconds, double *bytes_per_s)
     *bytes_per_s = 0;
     double start = seconds_now();
     for (int run = 0; run < LEAST_RUNS || seconds_now() - start < seconds; run++) {
-        double rate = copy_all(run % 2 ? copy_plain : streaming[mx_isa_current()], to, from, n, threads);
+        double rate = copy_all(run % 2 ? copy_plain : streaming[mx_isa_vectors()], to, from, n, threads);
         if (rate > *bytes_per_s)
             *bytes_per_s = rate;
     }

@@ -8,7 +8,7 @@
 typedef double mx_peak_loop(int64_t rounds, float *result);
 
 mx_peak_loop mx_peak_f32_avx2, mx_peak_f32_avx512, mx_peak_f32_avx512_bf16;
-mx_peak_loop mx_peak_bf16_avx512_bf16;
+mx_peak_loop mx_peak_bf16_avx512_bf16, mx_peak_bf16_amx;
 
 /* n floats by streaming stores; n a multiple of 64, `to` aligned to 64 bytes. */
 typedef void mx_peak_copy_loop(float *to, const float *from, int64_t n);

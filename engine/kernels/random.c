@@ -4,13 +4,13 @@
 
 static const mx_random_paths *current(void)
 {
-    static const mx_random_paths *const paths[MX_ISAS] = {
+    static const mx_random_paths *const paths[MX_VECTOR_ISAS] = {
         [MX_ISA_PORTABLE] = &mx_random_portable,
         [MX_ISA_AVX2] = &mx_random_avx2,
         [MX_ISA_AVX512] = &mx_random_avx512,
         [MX_ISA_AVX512_BF16] = &mx_random_avx512_bf16,
     };
-    return paths[mx_isa_current()];
+    return paths[mx_isa_vectors()];
 }
 
 typedef enum kind { UNIFORM, NORMAL, DROP } kind;

@@ -13,13 +13,13 @@ enum {
 
 static const mx_reduce_paths *current(void)
 {
-    static const mx_reduce_paths *const paths[MX_ISAS] = {
+    static const mx_reduce_paths *const paths[MX_VECTOR_ISAS] = {
         [MX_ISA_PORTABLE] = &mx_reduce_portable,
         [MX_ISA_AVX2] = &mx_reduce_avx2,
         [MX_ISA_AVX512] = &mx_reduce_avx512,
         [MX_ISA_AVX512_BF16] = &mx_reduce_avx512_bf16,
     };
-    return paths[mx_isa_current()];
+    return paths[mx_isa_vectors()];
 }
 
 static mx_array at(mx_array v, int64_t i)

@@ -7,7 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-static mx_rope_path *const paths[MX_ISAS] = {mx_rope_portable, mx_rope_avx2, mx_rope_avx512, mx_rope_avx512_bf16};
+static mx_rope_path *const paths[MX_VECTOR_ISAS] = {mx_rope_portable, mx_rope_avx2, mx_rope_avx512,
+                                                    mx_rope_avx512_bf16};
 
 /* Tables of the positions 0 .. positions - 1, kept for the life of the program: a model uses one or two. */
 typedef struct angle_table {
@@ -104,7 +105,7 @@ static void rotate(const mx_rope *r, const float *angles, const int64_t *row)
     int64_t token_values = r->heads * r->frequencies.head_dim;
     bool stream = half_bytes % 64 == 0 && (uintptr_t)r->y % 64 == 0 && r->x != r->y &&
                   mx_should_stream(4 * r->tokens * r->heads * half_bytes);
-    mx_rope_path *path = paths[mx_isa_current()];
+    mx_rope_path *path = paths[mx_isa_vectors()];
     int64_t at_once = 1 + 8192 / (token_values + 1), pieces = (r->tokens + at_once - 1) / at_once;
 #pragma omp parallel for schedule(static) if (r->tokens * token_values > 16384)
     for (int64_t p = 0; p < pieces; p++) {

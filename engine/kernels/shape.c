@@ -121,9 +121,9 @@ static void permute_runs(char *to, const char *from, const layout *l, int64_t by
 /* The last dimension of the result is another than the source's: tiles of the two are transposed. */
 static void permute_tiles(char *to, const char *from, const layout *l, int64_t bytes)
 {
-    static mx_transpose_path *const paths[MX_ISAS] = {mx_transpose_portable, mx_transpose_avx2, mx_transpose_avx512,
-                                                      mx_transpose_avx512_bf16};
-    mx_transpose_path *path = paths[mx_isa_current()];
+    static mx_transpose_path *const paths[MX_VECTOR_ISAS] = {mx_transpose_portable, mx_transpose_avx2,
+                                                             mx_transpose_avx512, mx_transpose_avx512_bf16};
+    mx_transpose_path *path = paths[mx_isa_vectors()];
     int last = l->n_dims - 1, across = 0; /* contiguous in the result, contiguous in the source */
     while (l->from_stride[across] != 1)
         across++;

@@ -2,8 +2,8 @@
 
 #include "core/cpu.h"
 
-static const mx_softmax_paths *const paths[MX_ISAS] = {&mx_softmax_portable, &mx_softmax_avx2, &mx_softmax_avx512,
-                                                       &mx_softmax_avx512_bf16};
+static const mx_softmax_paths *const paths[MX_VECTOR_ISAS] = {&mx_softmax_portable, &mx_softmax_avx2,
+                                                              &mx_softmax_avx512, &mx_softmax_avx512_bf16};
 
 static void run(const mx_softmax *s, void (*path)(const mx_softmax *, int64_t, int64_t))
 {
@@ -18,6 +18,6 @@ static void run(const mx_softmax *s, void (*path)(const mx_softmax *, int64_t, i
     }
 }
 
-void mx_softmax_forward(const mx_softmax *s) { run(s, paths[mx_isa_current()]->forward); }
+void mx_softmax_forward(const mx_softmax *s) { run(s, paths[mx_isa_vectors()]->forward); }
 
-void mx_softmax_backward(const mx_softmax *s) { run(s, paths[mx_isa_current()]->backward); }
+void mx_softmax_backward(const mx_softmax *s) { run(s, paths[mx_isa_vectors()]->backward); }

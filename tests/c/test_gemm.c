@@ -270,39 +270,55 @@ static void test_batched(int64_t batch, int64_t b_step_matrices)
     free_product(&g);
 }
 
-/* The word of the layout in gemm_micro.h, taken apart. */
-static float packed_element(const uint32_t *packed, int64_t item, int64_t p, int block, int64_t k, int k_group)
+typedef struct layout { /* of gemm_micro.h */
+    int block, k_group, k_unit;
+} layout;
+
+static int64_t words_of(layout l, int64_t k)
 {
-    int64_t words = (k + k_group - 1) / k_group;
-    uint32_t word = packed[item / block * block * words + p / k_group * block + item % block];
-    if (k_group == 2)
+    int64_t words = (k + l.k_group - 1) / l.k_group;
+    return (words + l.k_unit - 1) / l.k_unit * l.k_unit;
+}
+
+/* The element of a packed operand, its word taken apart. */
+static float packed_element(const uint32_t *packed, layout l, bool a_side, int64_t item, int64_t p, int64_t k)
+{
+    int64_t w = p / l.k_group, at = item / l.block * l.block * words_of(l, k);
+    if (l.k_unit == 1)
+        at += w * l.block + item % l.block;
+    else /* in tiles */
+        at += w / 16 * 16 * l.block + item % l.block / 16 * 256 +
+              (a_side ? item % 16 * 16 + w % 16 : w % 16 * 16 + item % 16);
+    uint32_t word = packed[at];
+    if (l.k_group == 2)
         word = p % 2 ? word & 0xffff0000u : word << 16;
     float x;
     memcpy(&x, &word, sizeof x);
     return x;
 }
 
-static void check_packing(mx_micro_pack *pack, bool a_side, int block, int k_group, int64_t length, int64_t k,
-                          mx_dtype dtype, bool trans)
+static void check_packing(mx_micro_pack *pack, bool a_side, layout l, int64_t length, int64_t k, mx_dtype dtype,
+                          bool trans)
 {
     bool along = a_side != trans;
     mx_matrix x = along ? new_matrix(length, k, dtype, trans) : new_matrix(k, length, dtype, trans);
-    int64_t padded = (length + block - 1) / block * block, words = padded * ((k + k_group - 1) / k_group);
-    uint32_t *packed = malloc((size_t)(words + 8) * 4);
+    int64_t padded = (length + l.block - 1) / l.block * l.block, words = padded * words_of(l, k);
+    uint32_t *packed = aligned_alloc(64, (size_t)(words + 32) / 16 * 64);
     memset(packed, GUARD, (size_t)(words + 8) * 4);
     pack(length, k, x.data, dtype, x.stride, trans, packed);
     int wrong = 0;
     for (int64_t i = 0; i < padded; i++)
-        for (int64_t p = 0; p < (k + k_group - 1) / k_group * k_group; p++) {
+        for (int64_t p = 0; p < words_of(l, k) * l.k_group; p++) {
             float want = 0;
             if (i < length && p < k)
                 want = mx_from_bf16(mx_to_bf16(get(x.data, dtype, along ? i * x.stride + p : p * x.stride + i)));
-            wrong += packed_element(packed, i, p, block, k, k_group) != want;
+            wrong += packed_element(packed, l, a_side, i, p, k) != want;
         }
     for (int i = 0; i < 8 * 4; i++)
         wrong += ((unsigned char *)(packed + words))[i] != GUARD;
-    CHECK(wrong == 0, "packing %s of (%d, %d) %s%s, block %d, %d to a word: %d wrong", a_side ? "A" : "B", (int)length,
-          (int)k, mx_dtype_name(dtype), trans ? "'" : "", block, k_group, wrong);
+    CHECK(wrong == 0, "packing %s of (%d, %d) %s%s, block %d, %d to a word, %d words to a unit: %d wrong",
+          a_side ? "A" : "B", (int)length, (int)k, mx_dtype_name(dtype), trans ? "'" : "", l.block, l.k_group, l.k_unit,
+          wrong);
     free(packed);
     free(x.data);
 }
@@ -316,11 +332,11 @@ static void test_packing(mx_isa isa)
         int64_t length = 1 + random_below(120), k = 1 + random_below(60);
         mx_dtype dtype = i & 1 ? MX_BF16 : MX_F32;
         const mx_micro *u = mx_micro_get(isa);
-        check_packing(u->pack_a, true, u->mr, u->k_group, length, k, dtype, i & 2);
-        check_packing(u->pack_b, false, u->nr, u->k_group, length, k, dtype, i & 2);
+        check_packing(u->pack_a, true, (layout){u->mr, u->k_group, u->k_unit}, length, k, dtype, i & 2);
+        check_packing(u->pack_b, false, (layout){u->nr, u->k_group, u->k_unit}, length, k, dtype, i & 2);
         if (isa >= MX_ISA_AVX2) {
-            check_packing(mx_pack_a_pairs_avx2, true, 8, 2, length, k, dtype, i & 2);
-            check_packing(mx_pack_b_pairs_avx2, false, 48, 2, length, k, dtype, i & 2);
+            check_packing(mx_pack_a_pairs_avx2, true, (layout){8, 2, 1}, length, k, dtype, i & 2);
+            check_packing(mx_pack_b_pairs_avx2, false, (layout){48, 2, 1}, length, k, dtype, i & 2);
         }
     }
 }

@@ -143,7 +143,7 @@ end
 ---@return string[]
 function compare.isas()
     local best, found = mx.isa(), {}
-    for _, name in ipairs { "portable", "avx2", "avx512", "avx512_bf16" } do
+    for _, name in ipairs { "portable", "avx2", "avx512", "avx512_bf16", "amx" } do
         if pcall(mx.isa, name) then
             found[#found + 1] = name
         end

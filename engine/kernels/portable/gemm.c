@@ -58,7 +58,15 @@ static void store(int64_t m, int64_t n, const float *tile, int64_t ld_tile, cons
         }
 }
 
-const mx_micro mx_micro_portable = {MR, NR, 1, pack_a, pack_b, kernel, store};
+const mx_micro mx_micro_portable = {.mr = MR,
+                                    .nr = NR,
+                                    .k_group = 1,
+                                    .k_unit = 1,
+                                    .k_words = 512,
+                                    .pack_a = pack_a,
+                                    .pack_b = pack_b,
+                                    .kernel = kernel,
+                                    .store = store};
 
 void mx_column_sums_portable(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums)
 {

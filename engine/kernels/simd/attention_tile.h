@@ -1,4 +1,4 @@
-/* The building blocks of tiled attention: packing, the register-block product, e^x and transposition.
+/* The building blocks of tiled attention: packing, the register-block product and e^x.
  *
  * All products here are C (m, n) += A (m, k) B (k, n) with queries (rows) along n, in vectors. The general packed
  * micro-kernels (gemm_micro.h) are not used because the probabilities are an operand of three products just where
@@ -11,7 +11,7 @@
 #define MX_KERNELS_SIMD_ATTENTION_TILE_H
 
 #include "kernels/attention_paths.h"
-#include "kernels/simd/simd.h"
+#include "kernels/simd/transpose.h"
 
 #include <math.h>
 
@@ -123,57 +123,6 @@ INLINE vf tanh_of(vf x)
     p = vf_fma(p * z, x, x);
     vf far = vf_set1(1.0f) - vf_set1(2.0f) / (vf_exp(x + x) + vf_set1(1.0f));
     return vf_select(vf_gt(vf_set1(0.625f), vf_abs(x)), p, far);
-}
-
-/* r[i] lane j <-> r[j] lane i. */
-INLINE void transpose(vf r[VL])
-{
-    vf t[VL], u[VL];
-#if MX_SIMD_512
-#pragma GCC unroll 8
-    for (int i = 0; i < 16; i += 2) {
-        t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 16; i += 4) {
-        __m512d t0 = _mm512_castps_pd(t[i]), t1 = _mm512_castps_pd(t[i + 1]);
-        __m512d t2 = _mm512_castps_pd(t[i + 2]), t3 = _mm512_castps_pd(t[i + 3]);
-        u[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(t0, t2));
-        u[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(t0, t2));
-        u[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(t1, t3));
-        u[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(t1, t3));
-    }
-    /* The 128-bit lane L of u[4 i + c] holds column 4 L + c of rows 4 i to 4 i + 3. */
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        vf even01 = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x88), odd01 = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xdd);
-        vf even23 = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x88);
-        vf odd23 = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0xdd);
-        r[c] = _mm512_shuffle_f32x4(even01, even23, 0x88);
-        r[4 + c] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
-        r[8 + c] = _mm512_shuffle_f32x4(even01, even23, 0xdd);
-        r[12 + c] = _mm512_shuffle_f32x4(odd01, odd23, 0xdd);
-    }
-#else
-#pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    }
-#pragma GCC unroll 2
-    for (int i = 0; i < 8; i += 4) {
-        u[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-        u[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-        u[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        u[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; c++) {
-        r[c] = _mm256_permute2f128_ps(u[c], u[4 + c], 0x20);
-        r[4 + c] = _mm256_permute2f128_ps(u[c], u[4 + c], 0x31);
-    }
-#endif
 }
 
 /* ---- the register block ---- */

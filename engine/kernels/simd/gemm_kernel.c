@@ -82,8 +82,8 @@ static inline void store_c(void *c, mx_dtype dtype, int64_t at, int64_t n, vf x)
         vf_store_bf16_part((mx_bf16 *)c + at, x, n);
 }
 
-static void store(int64_t m, int64_t n, const float *tile, int64_t ld_tile, const float *bias, void *c, mx_dtype dtype,
-                  int64_t ldc, bool accumulate)
+void MX_SIMD_NAME(mx_gemm_store)(int64_t m, int64_t n, const float *tile, int64_t ld_tile, const float *bias, void *c,
+                                 mx_dtype dtype, int64_t ldc, bool accumulate)
 {
     for (int64_t j = 0; j < n; j += VL) {
         int64_t left = n - j;
@@ -98,10 +98,19 @@ static void store(int64_t m, int64_t n, const float *tile, int64_t ld_tile, cons
     }
 }
 
+/* 512 words of k: so many that loading and storing the sums of a tile is nothing; from there on the rate is flat. */
+const mx_micro MX_SIMD_NAME(mx_micro) = {.mr = MR,
+                                         .nr = NR,
+                                         .k_unit = 1,
+                                         .k_words = 512,
 #if defined(MX_SIMD_AVX512_BF16)
-const mx_micro mx_micro_avx512_bf16 = {MR,     NR,   2, mx_pack_a_pairs_avx512_bf16, mx_pack_b_pairs_avx512_bf16,
-                                       kernel, store};
+                                         .k_group = 2,
+                                         .pack_a = mx_pack_a_pairs_avx512_bf16,
+                                         .pack_b = mx_pack_b_pairs_avx512_bf16,
 #else
-const mx_micro MX_SIMD_NAME(mx_micro) = {
-    MR, NR, 1, MX_SIMD_NAME(mx_pack_a_singles), MX_SIMD_NAME(mx_pack_b_singles), kernel, store};
+                                         .k_group = 1,
+                                         .pack_a = MX_SIMD_NAME(mx_pack_a_singles),
+                                         .pack_b = MX_SIMD_NAME(mx_pack_b_singles),
 #endif
+                                         .kernel = kernel,
+                                         .store = MX_SIMD_NAME(mx_gemm_store)};

@@ -1,0 +1,176 @@
+/* The matrix product in the tile registers of AMX (Intel, Software Developer's Manual 1, chapter 18).
+ *
+ * The register block is 32 x 32: four tiles of sums, two of A and two of B. A panel, of 32 rows of A or columns of B,
+ * is a row of blocks of 16 words of k, and a block is the two tiles that are loaded together. */
+#include "kernels/amx/tiles.h"
+#include "kernels/gemm_internal.h"
+#include "kernels/simd/transpose.h"
+
+enum { MR = 32, NR = 32, BLOCK_WORDS = 2 * TILE_WORDS };
+
+/* ---- tiles ---- */
+
+typedef struct config { /* the operand of LDTILECFG */
+    uint8_t palette, start_line, reserved[14];
+    uint16_t line_bytes[16];
+    uint8_t lines[16];
+} config;
+
+void mx_amx_begin(void)
+{
+    static const _Alignas(64) config all = {
+        .palette = 1,
+        .line_bytes = {LINE_BYTES, LINE_BYTES, LINE_BYTES, LINE_BYTES, LINE_BYTES, LINE_BYTES, LINE_BYTES, LINE_BYTES},
+        .lines = {TILE_LINES, TILE_LINES, TILE_LINES, TILE_LINES, TILE_LINES, TILE_LINES, TILE_LINES, TILE_LINES}};
+    _tile_loadconfig(&all);
+}
+
+void mx_amx_end(void) { _tile_release(); }
+
+/* ---- packing ---- */
+
+/* 16 words along k from element `at` on, of which n exist; zeros beyond. */
+static inline vi words_along(const void *src, mx_dtype dtype, int64_t at, int64_t n)
+{
+    if (n <= 0)
+        return vi_set1(0);
+    if (dtype == MX_BF16)
+        return _mm512_maskz_loadu_epi16(n >= 2 * VL ? UINT32_MAX : (1u << n) - 1u, (const mx_bf16 *)src + at);
+    const float *p = (const float *)src + at;
+    return vf_pack_halves(vf_load_part(p, n < VL ? n : VL),
+                          n > VL ? vf_load_part(p + VL, n < 2 * VL ? n - VL : VL) : vf_zero());
+}
+
+/* A word of 16 neighbouring items, n of which exist: one element at `at`, the other, if any, `stride` later. */
+static inline vi words_across(const void *src, mx_dtype dtype, int64_t at, int64_t stride, int64_t n, bool pair)
+{
+    if (dtype == MX_BF16) {
+        const mx_bf16 *p = (const mx_bf16 *)src + at;
+        vi even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vm_first(n), p));
+        vi odd = pair ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vm_first(n), p + stride)) : vi_set1(0);
+        return vi_or(even, vi_shl(odd, 16));
+    }
+    const float *p = (const float *)src + at;
+    return vf_join_halves(vf_load_part(p, n), pair ? vf_load_part(p + stride, n) : vf_zero());
+}
+
+/* A tile's lines, `items` by 16 words of which `n` elements exist from element p of k on. `item_lines`: a line is an
+ * item, as A wants it; else a word. */
+static inline void pack_tile(bool along, bool item_lines, int64_t items, int64_t n, const void *src, mx_dtype dtype,
+                             int64_t stride, int64_t item, int64_t p, uint32_t *tile)
+{
+    vf line[TILE_LINES];
+    for (int i = 0; i < TILE_LINES; i++) {
+        vi words = vi_set1(0);
+        if (along && i < items)
+            words = words_along(src, dtype, (item + i) * stride + p, n);
+        else if (!along && items > 0 && 2 * i < n)
+            words =
+                words_across(src, dtype, (p + 2 * i) * stride + item, stride, items < VL ? items : VL, 2 * i + 1 < n);
+        line[i] = vi_float(words);
+    }
+    if (along != item_lines)
+        transpose(line);
+    for (int i = 0; i < TILE_LINES; i++)
+        vf_store((float *)tile + i * VL, line[i]);
+}
+
+static inline void pack(bool along, bool item_lines, int64_t length, int64_t k, const void *src, mx_dtype dtype,
+                        int64_t stride, uint32_t *tile)
+{
+    for (int64_t first = 0; first < length; first += 2 * TILE_LINES)
+        for (int64_t p = 0; p < k; p += 2 * TILE_LINES)
+            for (int64_t item = first; item < first + 2 * TILE_LINES; item += TILE_LINES, tile += TILE_WORDS)
+                pack_tile(along, item_lines, length - item, k - p, src, dtype, stride, item, p, tile);
+}
+
+static void pack_a(int64_t m, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
+{
+    pack(!trans, true, m, k, src, dtype, stride, packed);
+}
+
+static void pack_b(int64_t n, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
+{
+    pack(trans, false, n, k, src, dtype, stride, packed);
+}
+
+/* ---- the kernel ---- */
+
+/* Tiles 0 to 3 += A B. A passes by without pushing the panel of B, which every panel of A meets, out of the first-level
+ * cache. In each step two rows of the block of C below this one, most often the next, are asked for. */
+static void multiply(int64_t k_words, const uint32_t *a, const uint32_t *b, const float *c, int64_t ldc)
+{
+    const char *next = (const char *)c + MR * ldc * (int64_t)sizeof *c;
+    for (int64_t w = 0; w < k_words; w += TILE_LINES, a += BLOCK_WORDS, b += BLOCK_WORDS) {
+        for (int64_t row = w / 8; w < 8 * MR && row < w / 8 + 2; row++) {
+            _mm_prefetch(next + row * ldc * (int64_t)sizeof *c, _MM_HINT_T0);
+            _mm_prefetch(next + row * ldc * (int64_t)sizeof *c + LINE_BYTES, _MM_HINT_T0);
+        }
+        _tile_stream_loadd(4, a, LINE_BYTES);
+        _tile_loadd(6, b, LINE_BYTES);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(7, b + TILE_WORDS, LINE_BYTES);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_stream_loadd(5, a + TILE_WORDS, LINE_BYTES);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+static void zero_sums(void)
+{
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+}
+
+static void store_sums(float *c, int64_t ldc)
+{
+    int64_t bytes = ldc * (int64_t)sizeof *c;
+    _tile_stored(0, c, bytes);
+    _tile_stored(1, c + VL, bytes);
+    _tile_stored(2, c + TILE_LINES * ldc, bytes);
+    _tile_stored(3, c + TILE_LINES * ldc + VL, bytes);
+}
+
+static void kernel(int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc, bool accumulate)
+{
+    int64_t bytes = ldc * (int64_t)sizeof *c;
+    if (alpha == 1.0f && accumulate) {
+        _tile_loadd(0, c, bytes);
+        _tile_loadd(1, c + VL, bytes);
+        _tile_loadd(2, c + TILE_LINES * ldc, bytes);
+        _tile_loadd(3, c + TILE_LINES * ldc + VL, bytes);
+    } else
+        zero_sums();
+    multiply(k_words, a, b, c, ldc);
+    if (alpha == 1.0f) {
+        store_sums(c, ldc);
+        return;
+    }
+    _Alignas(64) float sums[MR * NR];
+    store_sums(sums, NR);
+    vf scale = vf_set1(alpha);
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < NR; j += VL) {
+            float *out = c + i * ldc + j;
+            vf x = scale * vf_load(sums + i * NR + j);
+            if (accumulate)
+                x = x + vf_load(out);
+            vf_store(out, x);
+        }
+}
+
+/* 256 words of k: a panel of B then takes two thirds of the first-level cache of the processors that have AMX. */
+const mx_micro mx_micro_amx = {.mr = MR,
+                               .nr = NR,
+                               .k_group = 2,
+                               .k_unit = TILE_LINES,
+                               .k_words = 256,
+                               .begin = mx_amx_begin,
+                               .end = mx_amx_end,
+                               .pack_a = pack_a,
+                               .pack_b = pack_b,
+                               .kernel = kernel,
+                               .store = mx_gemm_store_avx512_bf16};

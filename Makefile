@@ -29,12 +29,14 @@ SIMD_avx2 = -DMX_SIMD_AVX2 -mavx2 -mfma -mf16c
 SIMD_avx512 = -DMX_SIMD_AVX512 -mavx2 -mfma -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
 SIMD_avx512_bf16 = -DMX_SIMD_AVX512_BF16 $(filter-out -DMX_SIMD_AVX512,$(SIMD_avx512)) -mavx512bf16
 ISAS = avx2 avx512 avx512_bf16
-AMX = $(SIMD_avx512_bf16) -mamx-tile -mamx-bf16
+# What multiplies matrices, once more for tiles.
+SIMD_amx = -DMX_SIMD_AMX $(filter-out -DMX_SIMD_AVX512_BF16,$(SIMD_avx512_bf16)) -mamx-tile -mamx-bf16
+AMX_SOURCES := $(wildcard engine/kernels/amx/*.c) $(addprefix engine/kernels/simd/,attention.c attention_grad.c)
 
-ENGINE_SOURCES := $(filter-out engine/main.c engine/kernels/simd/%,$(shell find engine -name '*.c' | sort))
+ENGINE_SOURCES := $(filter-out engine/main.c engine/kernels/simd/% engine/kernels/amx/%,$(shell find engine -name '*.c' | sort))
 SIMD_SOURCES := $(sort $(wildcard engine/kernels/simd/*.c))
 OBJECTS := $(ENGINE_SOURCES:%.c=$(BUILD)/%.o) \
-	$(foreach isa,$(ISAS),$(SIMD_SOURCES:engine/kernels/simd/%.c=$(BUILD)/engine/kernels/simd/%.$(isa).o))
+	$(foreach isa,$(ISAS),$(SIMD_SOURCES:%.c=$(BUILD)/%.$(isa).o)) $(AMX_SOURCES:%.c=$(BUILD)/%.amx.o)
 
 # One short line for each file; V=1 shows the commands.
 ifneq ($(V),1)
@@ -79,14 +81,12 @@ $(BUILD)/%.o: %.c | $(BUILD)/.packages
 	@mkdir -p $(@D)
 	$(call quiet,compile)$(CC) $(CFLAGS_ALL) -MMD -MP -c -o $@ $<
 
-$(BUILD)/engine/kernels/amx/%.o: CFLAGS_ALL += $(AMX)
-
 define simd_rule
-$(BUILD)/engine/kernels/simd/%.$(1).o: engine/kernels/simd/%.c | $(BUILD)/.packages
+$(BUILD)/%.$(1).o: %.c | $(BUILD)/.packages
 	@mkdir -p $$(@D)
 	$$(call quiet,compile)$$(CC) $$(CFLAGS_ALL) $$(SIMD_$(1)) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach isa,$(ISAS),$(eval $(call simd_rule,$(isa))))
+$(foreach isa,$(ISAS) amx,$(eval $(call simd_rule,$(isa))))
 
 # C tests: each tests/c/test_*.c is a program that links the engine and prints "N passed, N failed" last.
 C_TESTS = $(patsubst tests/c/%.c,$(BUILD)/tests/%,$(wildcard tests/c/test_*.c))
@@ -158,7 +158,7 @@ LUA_FILES := $(sort $(shell find lua scripts tests -name '*.lua' 2>/dev/null))
 LINT = $(BUILD)/lint
 TIDY_FLAGS = -std=gnu17 -O1 -fopenmp -D_GNU_SOURCE= $(DEFINES) $(INCLUDES) \
 	$(if $(filter engine/core/status.c engine/ops/apply.c,$<),,-include scripts/lint.h) \
-	$(if $(findstring kernels/amx/,$<),$(AMX),$(if $(findstring kernels/simd/,$<),$(SIMD_avx512_bf16),-mavx2 -mfma))
+	$(if $(findstring kernels/amx/,$<),$(SIMD_amx),$(if $(findstring kernels/simd/,$<),$(SIMD_avx512_bf16),-mavx2 -mfma))
 
 lint:
 	@scripts/install_packages.sh build lint

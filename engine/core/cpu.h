@@ -6,8 +6,8 @@
 
 #include <stdint.h>
 
-/* Paths through the kernels, each a superset of the one before it. The last is avx512_bf16 with matrix products in
- * tiles; only products have code of their own for it. */
+/* Paths through the kernels, each a superset of the one before it. The last is avx512_bf16 with products in tiles;
+ * only matrix products and attention have code of their own for it. */
 typedef enum mx_isa {
     MX_ISA_PORTABLE,
     MX_ISA_AVX2,

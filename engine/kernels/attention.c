@@ -30,8 +30,7 @@ const mx_attention_path *mx_attention_path_get(int isa, mx_dtype dtype)
         [MX_ISA_AVX2] = {&mx_attention_f32_avx2, &mx_attention_bf16_avx2},
         [MX_ISA_AVX512] = {&mx_attention_f32_avx512, &mx_attention_bf16_avx512},
         [MX_ISA_AVX512_BF16] = {&mx_attention_f32_avx512_bf16, &mx_attention_bf16_avx512_bf16},
-        /* Where there are tiles, VDPBF16PS runs at half the rate of f32 FMA. */
-        [MX_ISA_AMX] = {&mx_attention_f32_avx512_bf16, &mx_attention_bf16_avx512},
+        [MX_ISA_AMX] = {&mx_attention_f32_avx512_bf16, &mx_attention_bf16_amx},
     };
     return paths[isa][dtype == MX_BF16];
 }

@@ -57,6 +57,7 @@ extern const mx_attention_path mx_attention_portable;
 extern const mx_attention_path mx_attention_f32_avx2, mx_attention_bf16_avx2;
 extern const mx_attention_path mx_attention_f32_avx512, mx_attention_bf16_avx512;
 extern const mx_attention_path mx_attention_f32_avx512_bf16, mx_attention_bf16_avx512_bf16;
+extern const mx_attention_path mx_attention_bf16_amx;
 
 /* The layout of the AVX512-BF16 path, its dot product of pairs done by two multiplications: so that its packing can be
  * tested on processors that lack the instruction. */

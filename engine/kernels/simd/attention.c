@@ -27,7 +27,7 @@ static int64_t forward_layout(int kind, const mx_attention_plan *p, forward *f, 
     int64_t float_bytes = sizeof(float);
     f->plan = p;
     f->width = p->a->head_dim;
-    f->words = words_of(kind, f->width);
+    f->words = words_of_width(kind, f->width);
     f->height = up_to(f->width, MR);
     f->block_words = words_of(kind, p->block_keys);
     f->packed = carve(&c, 64);
@@ -52,13 +52,10 @@ INLINE void pack_keys(int kind, forward *f, int64_t first_block, int64_t last_bl
     mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, f->head);
     for (int64_t b = first_block; b < last_block; b++) {
         int64_t start = b * p->block_keys, n = at_most(p->block_keys, p->keys - start);
-        float *to = f->v + b * f->block_words * f->height;
-        pack_across(kind, MR, &k, start, n, f->width, f->k + start * f->words);
-        pack_along(kind, MR, &v, start, n, f->width, f->block_words * MR, to);
+        pack_across(kind, SIDE_A, &k, start, n, f->width, f->k + start * f->words);
         /* The product runs over whole groups of MR keys; their probabilities are 0, but not times a NaN. */
-        int64_t used = words_of(kind, n), whole = words_of(kind, up_to(n, MR));
-        for (int64_t d = 0; used < whole && d < f->height; d += MR)
-            memset(to + d * f->block_words + used * MR, 0, (size_t)((whole - used) * MR) * sizeof(float));
+        pack_along(kind, SIDE_A, &v, start, n, up_to(n, MR), f->width, f->block_words,
+                   f->v + b * f->block_words * f->height);
     }
     f->packed[0] = f->head;
     f->packed[1] = first_block;
@@ -166,7 +163,7 @@ INLINE void forward_block(int kind, forward *f, int64_t row, int64_t end)
     const mx_attention_plan *p = f->plan;
     int64_t panels = (end - row + NR - 1) / NR, low = p->keys, high = 0;
     mx_attention_rows q = mx_attention_query_rows(p, p->a->q, p->a->dtype, f->head);
-    pack_across(kind, NR, &q, row, end - row, f->width, f->q);
+    pack_across(kind, SIDE_B, &q, row, end - row, f->width, f->q);
     for (int64_t i = 0; i < panels; i++) {
         panel_set(&f->panels[i], p, f->head, row + i * NR);
         low = at_most(low, f->panels[i].first_min);
@@ -190,17 +187,20 @@ INLINE void forward_rows(int kind, const mx_attention_plan *p, int64_t head, int
     int64_t low, high, unused;
     forward_layout(kind, p, &f, scratch);
     f.head = head;
+    products_begin();
     mx_attention_interval(p, first_row, &low, &unused);
     mx_attention_interval(p, last_row - 1, &unused, &high);
     pack_keys(kind, &f, low / p->block_keys, (high + p->block_keys) / p->block_keys);
     for (int64_t row = first_row; row < last_row; row += p->block_rows)
         forward_block(kind, &f, row, at_most(row + p->block_rows, last_row));
+    products_end();
 }
 
 /* ---- the tables ---- */
 
 static int64_t sum_width(int64_t width) { return up_to(width, VL); }
 
+#if !defined(MX_SIMD_AMX)
 static int64_t forward_bytes_f32(const mx_attention_plan *p)
 {
     forward f;
@@ -210,6 +210,20 @@ static void forward_f32(const mx_attention_plan *p, int64_t head, int64_t first_
 {
     forward_rows(WORD_F32, p, head, first_row, last_row, scratch);
 }
+
+const mx_attention_path MX_SIMD_NAME(mx_attention_f32) = {
+    .row_unit = NR,
+    .key_unit = KEY_UNIT,
+    .word_bytes = 4,
+    .sum_width = sum_width,
+    .forward_bytes = forward_bytes_f32,
+    .forward = forward_f32,
+    .backward_bytes = MX_SIMD_NAME(mx_attention_grad_bytes_f32),
+    .backward = MX_SIMD_NAME(mx_attention_grad_f32),
+    .store = MX_SIMD_NAME(mx_attention_grad_store),
+    .decode = MX_SIMD_NAME(mx_attention_decode_f32),
+};
+#endif
 
 static int64_t forward_bytes_bf16(const mx_attention_plan *p)
 {
@@ -221,22 +235,16 @@ static void forward_bf16(const mx_attention_plan *p, int64_t head, int64_t first
     forward_rows(WORD_BF16, p, head, first_row, last_row, scratch);
 }
 
-const mx_attention_path MX_SIMD_NAME(mx_attention_f32) = {
-    .row_unit = NR,
-    .key_unit = VL,
-    .word_bytes = 4,
-    .sum_width = sum_width,
-    .forward_bytes = forward_bytes_f32,
-    .forward = forward_f32,
-    .backward_bytes = MX_SIMD_NAME(mx_attention_grad_bytes_f32),
-    .backward = MX_SIMD_NAME(mx_attention_grad_f32),
-    .store = MX_SIMD_NAME(mx_attention_grad_store),
-    .decode = MX_SIMD_NAME(mx_attention_decode_f32),
-};
+#if defined(MX_SIMD_AMX) /* where there are tiles, VDPBF16PS has half the rate of f32 FMA */
+#define DECODE_BF16 mx_attention_decode_bf16_avx512
+attention_decode DECODE_BF16;
+#else
+#define DECODE_BF16 MX_SIMD_NAME(mx_attention_decode_bf16)
+#endif
 
 const mx_attention_path MX_SIMD_NAME(mx_attention_bf16) = {
     .row_unit = NR,
-    .key_unit = VL,
+    .key_unit = KEY_UNIT,
     .word_bytes = WORD_BF16 == WORD_PAIR ? 2 : 4,
     .sum_width = sum_width,
     .forward_bytes = forward_bytes_bf16,
@@ -244,7 +252,7 @@ const mx_attention_path MX_SIMD_NAME(mx_attention_bf16) = {
     .backward_bytes = MX_SIMD_NAME(mx_attention_grad_bytes_bf16),
     .backward = MX_SIMD_NAME(mx_attention_grad_bf16),
     .store = MX_SIMD_NAME(mx_attention_grad_store),
-    .decode = MX_SIMD_NAME(mx_attention_decode_bf16),
+    .decode = DECODE_BF16,
 };
 
 #if !defined(MX_SIMD_AVX512_BF16)
@@ -260,7 +268,7 @@ static void forward_pairs(const mx_attention_plan *p, int64_t head, int64_t firs
 
 const mx_attention_path MX_SIMD_NAME(mx_attention_pairs) = {
     .row_unit = NR,
-    .key_unit = VL,
+    .key_unit = KEY_UNIT,
     .word_bytes = 2,
     .sum_width = sum_width,
     .forward_bytes = forward_bytes_pairs,

@@ -40,7 +40,7 @@ static int64_t backward_layout(int kind, const mx_attention_plan *p, backward *f
     int64_t float_bytes = sizeof(float), rows = p->block_rows;
     f->plan = p;
     f->width = p->a->head_dim;
-    f->words = words_of(kind, f->width);
+    f->words = words_of_width(kind, f->width);
     f->height = up_to(f->width, MR);
     f->columns = up_to(f->width, VL);
     f->block_words = words_of(kind, p->block_keys);
@@ -78,13 +78,10 @@ INLINE void pack_keys(int kind, backward *f)
     mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, f->head);
     for (int64_t start = 0; start < p->keys; start += p->block_keys) {
         int64_t n = at_most(p->block_keys, p->keys - start);
-        float *to = f->k_along + start / p->block_keys * f->block_words * f->height;
-        pack_across(kind, MR, &k, start, n, f->width, f->k + start * f->words);
-        pack_across(kind, MR, &v, start, n, f->width, f->v + start * f->words);
-        pack_along(kind, MR, &k, start, n, f->width, f->block_words * MR, to);
-        int64_t used = words_of(kind, n), whole = words_of(kind, up_to(n, MR));
-        for (int64_t d = 0; used < whole && d < f->height; d += MR)
-            memset(to + d * f->block_words + used * MR, 0, (size_t)((whole - used) * MR) * sizeof(float));
+        pack_across(kind, SIDE_A, &k, start, n, f->width, f->k + start * f->words);
+        pack_across(kind, SIDE_A, &v, start, n, f->width, f->v + start * f->words);
+        pack_along(kind, SIDE_A, &k, start, n, up_to(n, MR), f->width, f->block_words,
+                   f->k_along + start / p->block_keys * f->block_words * f->height);
     }
     f->packed[0] = f->head;
 }
@@ -97,17 +94,12 @@ INLINE void load_rows(int kind, backward *f, int64_t row, int64_t n)
     mx_attention_rows q = mx_attention_query_rows(p, a->q, a->dtype, f->head);
     mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, f->head);
     mx_attention_rows dout = mx_attention_query_rows(p, a->dout, a->dtype, f->head);
-    int64_t lanes = up_to(n, NR), panel_words = f->row_words * NR;
+    int64_t lanes = up_to(n, NR);
     int plain = kind == WORD_F32 ? WORD_F32 : WORD_WIDE;
-    pack_across(kind, NR, &q, row, n, f->width, f->q);
-    pack_across(kind, NR, &dout, row, n, f->width, f->dout);
-    pack_along(kind, NR, &q, row, n, f->width, panel_words, f->q_along);
-    pack_along(kind, NR, &dout, row, n, f->width, panel_words, f->dout_along);
-    int64_t used = words_of(kind, n) * NR, whole = words_of(kind, lanes) * NR;
-    for (int64_t at = used; used < whole && at < up_to(f->width, NR) * f->row_words; at += panel_words) {
-        memset(f->q_along + at, 0, (size_t)(whole - used) * sizeof(float));
-        memset(f->dout_along + at, 0, (size_t)(whole - used) * sizeof(float));
-    }
+    pack_across(kind, SIDE_B, &q, row, n, f->width, f->q);
+    pack_across(kind, SIDE_B, &dout, row, n, f->width, f->dout);
+    pack_along(kind, SIDE_B, &q, row, n, lanes, f->width, f->row_words, f->q_along);
+    pack_along(kind, SIDE_B, &dout, row, n, lanes, f->width, f->row_words, f->dout_along);
     for (int64_t r = 0; r < lanes; r++) {
         f->lse[r] = INFINITY;
         f->delta[r] = 0;
@@ -290,8 +282,10 @@ INLINE void backward_chunk(int kind, const mx_attention_plan *p, int64_t head, i
     memset(dk, 0, bytes);
     memset(dv, 0, bytes);
     pack_keys(kind, &f);
+    products_begin();
     for (int64_t row = chunk * p->block_rows; row < p->rows; row += p->chunks * p->block_rows)
         backward_block(kind, &f, row);
+    products_end();
 }
 
 void MX_SIMD_NAME(mx_attention_grad_store)(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n,
@@ -305,6 +299,7 @@ void MX_SIMD_NAME(mx_attention_grad_store)(mx_dtype dtype, void *row, int64_t wi
     }
 }
 
+#if !defined(MX_SIMD_AMX)
 int64_t MX_SIMD_NAME(mx_attention_grad_bytes_f32)(const mx_attention_plan *p)
 {
     backward f;
@@ -315,6 +310,7 @@ void MX_SIMD_NAME(mx_attention_grad_f32)(const mx_attention_plan *p, int64_t hea
 {
     backward_chunk(WORD_F32, p, head, chunk, dk, dv, scratch);
 }
+#endif
 
 int64_t MX_SIMD_NAME(mx_attention_grad_bytes_bf16)(const mx_attention_plan *p)
 {

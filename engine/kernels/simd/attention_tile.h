@@ -28,17 +28,20 @@ enum word {
 #endif
 };
 
-enum {
-    MR = VL / 2, /* the register block: MR x NV vectors of C */
-    NV = 3,
-    NR = NV * VL,
-};
+/* The register block, MR x NV vectors of C; the words of k that it takes at a time; the items of A packed at a time. */
+#if defined(MX_SIMD_AMX)
+enum { MR = 32, NV = 2, K_UNIT = 16, KEY_UNIT = MR };
+#else
+enum { MR = VL / 2, NV = 3, K_UNIT = 1, KEY_UNIT = VL };
+#endif
+enum { NR = NV * VL };
 
 INLINE int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
 INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
 INLINE int64_t group_of(int kind) { return kind == WORD_PAIR ? 2 : 1; } /* values of k in a word */
 INLINE int64_t words_of(int kind, int64_t n) { return (n + group_of(kind) - 1) / group_of(kind); }
+INLINE int64_t words_of_width(int kind, int64_t n) { return up_to(words_of(kind, n), K_UNIT); } /* of head_dim */
 INLINE mx_dtype dtype_of(int kind) { return kind == WORD_F32 ? MX_F32 : MX_BF16; }
 
 /* ---- what simd.h lacks ---- */
@@ -127,6 +130,14 @@ INLINE vf tanh_of(vf x)
 
 /* ---- the register block ---- */
 
+#define NOINLINE static __attribute__((noinline, unused))
+#if defined(MX_SIMD_AMX)
+#include "kernels/amx/attention_products.h"
+#else
+/* Before the first product of a call and after the last. */
+INLINE void products_begin(void) {}
+INLINE void products_end(void) {}
+
 /* C (MR x nv vectors) = or += A B. Row i of A is at a + i * a_row, with a_step from one word of k to the next. */
 INLINE void tile(int kind, int nv, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
                  int64_t b_step, float *c, int64_t c_row, bool add)
@@ -158,7 +169,6 @@ INLINE void tile(int kind, int nv, int64_t k, const float *a, int64_t a_row, int
 }
 
 /* A in panels of MR: [k][MR]. */
-#define NOINLINE static __attribute__((noinline, unused))
 NOINLINE void tile_packed_f32(int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row,
                               bool add)
 {
@@ -208,6 +218,20 @@ INLINE tile_rows *tile_rows_of(int kind, int64_t nv)
     return nv == 3 ? tile_rows3_f32 : nv == 2 ? tile_rows2_f32 : tile_rows1_f32;
 }
 
+/* Packed A, in panels of MR items, [words][MR]: stores VL lines, each a word of VL items from `item` on, for the words
+ * from w on; what is beyond `items` items or n words is not there. */
+enum { LINES_ARE_ITEMS = false };
+INLINE void store_a(float *packed, int64_t words, int64_t item, int64_t items, int64_t w, int64_t n, const vf *line)
+{
+    float *lower = packed + item * words + w * MR, *upper = lower + words * MR;
+    for (int i = 0; i < VL && i < n; i++) {
+        store_lower(lower + i * MR, line[i]);
+        if (items > MR)
+            store_upper(upper + i * MR, line[i]);
+    }
+}
+#endif
+
 /* ---- packing ---- */
 
 /* VL words of a row from element `at` on; zeros beyond its `width` elements. */
@@ -243,29 +267,31 @@ INLINE halves load_halves(const void *row, int64_t at, int64_t width)
     return h;
 }
 
-/* Packs n rows whose elements run along k: panels of `panel` rows (MR or NR), [words of width][panel], filled with
- * zero rows up to a whole number of panels (pairs of panels of MR). */
-INLINE void pack_across(int kind, int panel, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
+typedef enum { SIDE_A, SIDE_B } side;
+
+/* Packs n rows whose elements run along k, as operand A or as B, in panels of NR rows, [words of width][NR]. Fills up
+ * with zero rows to a multiple of KEY_UNIT, of NR. */
+INLINE void pack_across(int kind, side to, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
                         float *packed)
 {
-    int64_t words = words_of(kind, width);
-    for (int64_t r = 0; r < up_to(n, panel == NR ? NR : VL); r += VL) {
+    int64_t words = words_of_width(kind, width);
+    for (int64_t r = 0; r < up_to(n, to == SIDE_B ? NR : KEY_UNIT); r += VL) {
         const void *row[VL];
         for (int i = 0; i < VL; i++)
             row[i] = r + i < n ? mx_attention_row(rows, dtype_of(kind), first + r + i) : NULL;
-        float *to = packed + r / panel * panel * words + r % panel;
         for (int64_t w = 0; w < words; w += VL) {
             vf x[VL];
             for (int i = 0; i < VL; i++)
                 x[i] = row[i] ? load_words(kind, row[i], w * group_of(kind), width) : vf_zero();
-            transpose(x);
+            if (to == SIDE_B || !LINES_ARE_ITEMS)
+                transpose(x);
+            if (to == SIDE_A) {
+                store_a(packed, words, r, VL, w, words - w, x);
+                continue;
+            }
+            float *panel = packed + r / NR * NR * words + r % NR;
             for (int i = 0; i < VL && w + i < words; i++)
-                if (panel == NR) {
-                    vf_store(to + (w + i) * NR, x[i]);
-                } else {
-                    store_lower(to + (w + i) * MR, x[i]);
-                    store_upper(to + (words + w + i) * MR, x[i]);
-                }
+                vf_store(panel + (w + i) * NR, x[i]);
         }
     }
 }
@@ -287,29 +313,38 @@ INLINE int64_t panel_start(int64_t vectors, int64_t i)
     return i <= wide ? NV * i : NV * wide + 2 * (i - wide);
 }
 
-/* Packs n rows that run along k themselves: their elements become panels of MR or (panel == NR, of which the last may
- * use less) NR columns, [words of rows][panel], `panel_words` from one panel to the next. Fills the last word with a
- * zero row. */
-INLINE void pack_along(int kind, int panel, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
-                       int64_t panel_words, float *packed)
+/* VL words from element d on of a row, or of two: pairs of neighbours in k. No row: zeros. */
+INLINE vf words_along(int kind, const void *row, const void *next, int64_t d, int64_t width)
 {
-    int64_t columns = up_to(width, panel == NR ? VL : MR);
-    for (int64_t r = 0; r < n; r += group_of(kind)) {
-        const void *row = mx_attention_row(rows, dtype_of(kind), first + r);
-        const void *next = kind == WORD_PAIR && r + 1 < n ? mx_attention_row(rows, MX_BF16, first + r + 1) : NULL;
-        float *to = packed + r / group_of(kind) * panel;
+    if (kind == WORD_PAIR)
+        return pair_words(load_halves(row, d, row ? width : 0), load_halves(next, d, next ? width : 0));
+    return row ? load_words(kind, row, d, width) : vf_zero();
+}
+
+/* Packs n rows that run along k themselves, and zero rows up to `filled`. Their elements become items of A or, in
+ * panels of NR of which the last may use less, of B; a panel holds `words` words of k. */
+INLINE void pack_along(int kind, side to, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t filled,
+                       int64_t width, int64_t words, float *packed)
+{
+    int64_t group = group_of(kind), used = words_of(kind, filled), columns = up_to(width, to == SIDE_B ? VL : MR);
+    for (int64_t w = 0; w < used; w += VL) {
+        const void *row[2 * VL];
+        for (int64_t i = 0; i < VL * group; i++)
+            row[i] = w * group + i < n ? mx_attention_row(rows, dtype_of(kind), first + w * group + i) : NULL;
         for (int64_t d = 0; d < columns; d += VL) {
-            vf x = kind == WORD_PAIR
-                       ? pair_words(load_halves(row, d, width), load_halves(next ? next : row, d, next ? width : 0))
-                       : load_words(kind, row, d, width);
-            if (panel == NR) {
-                int64_t i = panel_of(columns / VL, d / VL);
-                vf_store(to + i * panel_words + d - panel_start(columns / VL, i) * VL, x);
-            } else {
-                store_lower(to + d / MR * panel_words, x);
-                if (d + MR < columns)
-                    store_upper(to + (d / MR + 1) * panel_words, x);
+            vf x[VL];
+            for (int i = 0; i < VL; i++)
+                x[i] = words_along(kind, row[i * group], row[i * group + group - 1], d, width);
+            if (to == SIDE_A) {
+                if (LINES_ARE_ITEMS)
+                    transpose(x);
+                store_a(packed, words, d, columns - d, w, used - w, x);
+                continue;
             }
+            int64_t panel = panel_of(columns / VL, d / VL);
+            float *at = packed + panel * words * NR + d - panel_start(columns / VL, panel) * VL;
+            for (int i = 0; i < VL && w + i < used; i++)
+                vf_store(at + (w + i) * NR, x[i]);
         }
     }
 }

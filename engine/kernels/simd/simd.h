@@ -1,6 +1,7 @@
 /* One vocabulary for vector code: the files of this folder are written once and compiled once for each instruction
- * set, with MX_SIMD_AVX2, MX_SIMD_AVX512 or MX_SIMD_AVX512_BF16 defined (see the Makefile). A vf is a vector of VL
- * floats; GCC's operators + - * / work on it. bf16 is widened to f32 on load and rounded to nearest even on store. */
+ * set, with MX_SIMD_AVX2, MX_SIMD_AVX512 or MX_SIMD_AVX512_BF16 defined (see the Makefile); what multiplies matrices in
+ * tiles once more, with MX_SIMD_AMX. A vf is a vector of VL floats; GCC's operators + - * / work on it. bf16 is widened
+ * to f32 on load and rounded to nearest even on store. */
 #ifndef MX_KERNELS_SIMD_SIMD_H
 #define MX_KERNELS_SIMD_SIMD_H
 
@@ -9,7 +10,11 @@
 #include <immintrin.h>
 #include <stdbool.h>
 
-#if defined(MX_SIMD_AVX512_BF16)
+#if defined(MX_SIMD_AMX)
+#define MX_SIMD_NAME(name) name##_amx
+#define MX_SIMD_AVX512_BF16
+#define MX_SIMD_512 1
+#elif defined(MX_SIMD_AVX512_BF16)
 #define MX_SIMD_NAME(name) name##_avx512_bf16
 #define MX_SIMD_512 1
 #elif defined(MX_SIMD_AVX512)

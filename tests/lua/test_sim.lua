@@ -350,7 +350,8 @@ function TestPod.test_a_run_that_would_load_parameters()
         "hardware=v5e-8", "load_parameters_path=tests/golden/weights/llama2", "enable_checkpointing=false",
     })
     local model = mx.models.new(config, mx.train.mesh(config))
-    local data, optimizer = mx.data.open(config, model.parallel.mesh), mx.optim.new(config, model.params, model.parallel)
+    local data = mx.data.open(config, model.parallel.mesh)
+    local optimizer = mx.optim.new(config, model.params, model.parallel)
     mx.metrics.say = function(format, ...)
         said[#said + 1] = format:format(...)
     end

@@ -1,6 +1,6 @@
 -- What a training step holds and takes on hardware that need not be there:
 --
---     build/mxlua scripts/plan.lua model_name=llama2-7b hardware=v5e-64 [slices=2] [config.yml] [key=value ...]
+--     build/mxlua scripts/plan.lua [config.yml] model_name=llama2-7b hardware=v5e-64 [slices=2] [key=value ...]
 --     build/mxlua scripts/plan.lua model_name=llama2-7b hardware=v5e-64 search=true [candidates=200] [top=10]
 --
 -- The first prints the memory of a chip by what it is for, whether it fits, and the simulated step; the second tries

@@ -26,7 +26,7 @@ local mx = require "mx"
 local util = require "mx.util"
 
 local started = mx.now()
-local summary = mx.prepare.run(mx.config.options(arg, mx.prepare.OPTIONS))
+local summary = mx.prepare.run(mx.config.options(arg, mx.prepare.OPTIONS, {})) -- run checks their values
 if summary then
     local seconds = mx.now() - started
     mx.metrics.say("%s documents, %s tokens of a vocabulary of %s%s", util.thousands(summary.documents),

@@ -1,6 +1,6 @@
 -- Peak memory and step time of a model under every remat_policy:
 --
---     build/mxlua scripts/remat.lua model_name=gpt2-124m max_target_length=512 [config.yml] [key=value ...]
+--     build/mxlua scripts/remat.lua [config.yml] model_name=gpt2-124m max_target_length=512 [key=value ...]
 --     build/mxlua scripts/remat.lua model_name=tiny remat_policy=custom mlpwo=device context=offload
 --
 -- only          policies whose name contains this

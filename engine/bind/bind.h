@@ -1,7 +1,8 @@
 /* What the binding files share: the one place where a status becomes a Lua error and a tensor becomes a Lua value.
  *
- * Each file of this folder binds one engine module: mxl_open_NAME pushes a table of its functions, which main.c's
- * module `mx.core` merges. A binding never raises while it owns something: it releases first, then calls mxl_try. */
+ * Each file of this folder binds one engine module: mxl_open_NAME pushes a table of its functions, which bind.c
+ * merges into the module `mx.core`. A binding never raises while it owns something: it releases first, then calls
+ * mxl_try. */
 #ifndef MX_BIND_BIND_H
 #define MX_BIND_BIND_H
 

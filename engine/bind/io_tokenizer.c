@@ -138,6 +138,7 @@ static int32_t *check_ids(lua_State *L, int i, int64_t *count)
         mx_tensor *t = mxl_check_values(L, i, false);
         luaL_argcheck(L, t->dtype == MX_I32, i, "token ids must be i32");
         *count = mx_count(t);
+        luaL_argcheck(L, mx_data(t) || *count == 0, i, "these token ids have no values: the device is simulated");
         return mx_data(t);
     }
     luaL_argexpected(L, lua_istable(L, i), i, "an i32 tensor or a list of token ids");

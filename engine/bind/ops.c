@@ -126,6 +126,9 @@ static void check_attr_names(lua_State *L, const mx_op *op, int table)
 /* Random operations without a seed draw one from this stream, the same on every rank. */
 static int64_t stream_seed, stream_drawn;
 
+static bool is_seed(const mx_attr *attr) { return attr->kind == MX_ATTR_INT && strcmp(attr->name, "seed") == 0; }
+
+/* mx.manual_seed(n): begins the stream anew, from n. */
 static int manual_seed(lua_State *L)
 {
     stream_seed = luaL_checkinteger(L, 1);
@@ -154,7 +157,7 @@ void mxl_read_attrs(lua_State *L, const mx_op *op, int table, void *to)
         bool must_be_given = isnan(attr->standard);
         if (kind != LUA_TNIL) {
             set_attr(L, op, attr, block);
-        } else if (attr->kind == MX_ATTR_INT && strcmp(attr->name, "seed") == 0) {
+        } else if (is_seed(attr)) {
             *(int64_t *)(void *)(block + attr->offset) = stream_seed * 1000003 + ++stream_drawn;
         } else if (must_be_given) {
             mx_fail(MX_ERR_VALUE, "%s: attribute '%s' must be given: %s", op->name, attr->name, attr->doc);
@@ -302,7 +305,9 @@ static int help(lua_State *L)
     luaL_addvalue(&text);
     for (const mx_attr *attr = op->attrs; attr && attr->name; attr++) {
         char standard[32];
-        if (isnan(attr->standard) || attr->kind == MX_ATTR_SHAPE)
+        if (is_seed(attr))
+            snprintf(standard, sizeof standard, "optional");
+        else if (isnan(attr->standard) || attr->kind == MX_ATTR_SHAPE)
             snprintf(standard, sizeof standard, "required");
         else if (attr->kind == MX_ATTR_BOOL)
             snprintf(standard, sizeof standard, "%s", attr->standard != 0 ? "true" : "false");

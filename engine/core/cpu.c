@@ -66,8 +66,8 @@ mx_status mx_isa_use(const char *name)
         if (strcmp(name, isa_names[isa]) != 0)
             continue;
         if (isa > (int)mx_isa_best())
-            return mx_fail(MX_ERR_VALUE, "isa '%s' is not in this processor, whose best is '%s'", name,
-                           isa_names[mx_isa_best()]);
+            return mx_fail(MX_ERR_VALUE, "isa '%s' cannot be used: the best that this processor has%s is '%s'", name,
+                           isa == MX_ISA_AMX ? " and the system permits" : "", isa_names[mx_isa_best()]);
         chosen = isa;
         return MX_OK;
     }

@@ -29,8 +29,8 @@ mx_isa mx_isa_current(void);
 /* The same for kernels on vectors: below MX_VECTOR_ISAS. */
 mx_isa mx_isa_vectors(void);
 
-/* Chooses a path by name ("portable", "avx2", "avx512", "avx512_bf16", "amx"). Fails when unknown or not in this
- * processor. */
+/* Chooses a path by name ("portable", "avx2", "avx512", "avx512_bf16", "amx"). Fails when unknown or beyond
+ * mx_isa_best. */
 mx_status mx_isa_use(const char *name);
 
 const char *mx_cpu_model(void);      /* as /proc/cpuinfo gives it */

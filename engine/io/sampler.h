@@ -3,13 +3,14 @@
  * A run reads the samples 0, 1, 2, ... of its sources. A sample is a sequence of `length` tokens and the token that
  * follows each (its target). What a source's samples are depends on it:
  *
- *   windows   of a file without documents: token `length` i and what follows, for each i of its whole windows. The up
- * to `length` tokens behind the last whole window are not read. packed    of a store with documents: they are laid end
- * to end in the epoch's order and cut every `length` tokens, so each token is a target once, but for those that begin a
- * document, which mask leaves out, and up to `length` at the end of the epoch. segments number the documents of a
- * sequence from 1; positions start at 0 with each of them, and with the sequence. padded    of a store with documents:
- * a sequence has one document, longer ones make several sequences. What is left over is 0, with mask 0 and segment 0.
- * Documents of less than two tokens have no targets and are left out.
+ * - windows, of a file without documents: token `length` i and what follows, for each i of its whole windows. The up to
+ *   `length` tokens behind the last whole window are not read.
+ * - packed, of a store with documents: they are laid end to end in the epoch's order and cut every `length` tokens, so
+ *   each token is a target once, but for those that begin a document, which mask leaves out, and up to `length` at the
+ *   end of the epoch. segments number the documents of a sequence from 1; positions start at 0 with each of them, and
+ *   with the sequence.
+ * - padded, of a store with documents: a sequence has one document, longer ones make several sequences. What is left
+ *   over is 0, with mask 0 and segment 0. Documents of less than two tokens have no targets and are left out.
  *
  * Each epoch goes through all samples of a source once, in a new order: packed ones with the documents in a new order,
  * and the sequences then too. With several sources each sample comes from one of them, so that their shares are those

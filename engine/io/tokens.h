@@ -2,8 +2,8 @@
  *
  *   bin   uint16, little-endian; with a header of 256 int32 (magic 20240520, version 1, count) as llm.c writes it, or
  *         none, as nanoGPT does. Which one it is shows in the first bytes.
- *   hdf5  the dataset "tokens" of one dimension, integers of any width; a token store (token_store.h) has documents,
- * too text  any file: each byte is a token
+ *   hdf5  the dataset "tokens" of one dimension, integers of any width; a token store (token_store.h) has documents
+ *   text  any file: each byte is a token
  *
  * The file is checked when it is opened (MX_ERR_IO: size odd, header and size at odds, empty), and read at each call,
  * so memory does not grow with it. Not thread-safe. Not collective: each rank may open the same file. */

@@ -23,8 +23,10 @@ void mx_permute(void *to, const void *from, int n_dims, const int64_t *size, con
 void mx_scale_values(void *values, mx_dtype dtype, float factor, int64_t n);
 
 /* Of x, and of index and y of one shape, of as many dimensions, where `index` counts from 1 along dimension `dim`. In
- * two dimensions and dim = 0: gather:      y[j][i] = x[index[j][i] - 1][i] scatter_add: x[index[j][i] - 1][i] +=
- * y[j][i], in the order of j; x is f32, y f32 or bf16. */
+ * two dimensions and dim = 0:
+ *
+ *   gather       y[j][i] = x[index[j][i] - 1][i]
+ *   scatter_add  x[index[j][i] - 1][i] += y[j][i], in the order of j; x is f32, y f32 or bf16 */
 typedef struct mx_gather {
     int n_dims, dim;
     const int64_t *x_size, *index_size; /* index_size[d] <= x_size[d], but for dim */

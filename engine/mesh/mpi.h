@@ -27,16 +27,18 @@ _Noreturn void mx_mpi_abort(int exit_status);
 int mx_rank(void);
 int mx_ranks(void);
 
+/* A simulated pod: mx_ranks() is this many, of which each process is rank 0 by itself; 0: the ranks that there are. Not
+ * Collective. */
+void mx_ranks_simulate(int n);
+int mx_processes(void); /* ranks that there are; Not Collective */
+
 /* The machine that this rank is on, found at the start. Not Collective. With MXLUA_NODE_RANKS=N in the environment
  * every N ranks count as a machine of their own: it lets one machine try what goes between several. */
-/* A simulated pod: mx_ranks() is this many, of which each process is rank 0 by itself; 0: the ranks that there are. */
-void mx_ranks_simulate(int n);
-int mx_processes(void); /* ranks that there are */
-
 int mx_node_ranks(void);     /* how many ranks share it */
 int mx_node_cores(void);     /* logical cores that they may use, all together */
 bool mx_same_node(int rank); /* whether that rank is on it */
 
+/* Not Collective. */
 const char *mx_mpi_library(void);      /* "MPICH 4.0.2" */
 const char *mx_mpi_thread_level(void); /* "multiple", "serialized", "funneled" or "single" */
 

@@ -1,7 +1,7 @@
 /* Operations: everything that the engine computes is one.
  *
  * An operation is one constant mx_op in the file that holds all else about it. It says what its inputs and options
- * are called (so that Lua, --help and error messages need no second list), what its outputs look like, what it
+ * are called (so that Lua, mx.help and error messages need no second list), what its outputs look like, what it
  * costs, how the host computes it and what its gradient is, as further operations. mx_apply is the only way in. */
 #ifndef MX_OPS_OP_H
 #define MX_OPS_OP_H

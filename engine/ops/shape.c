@@ -283,10 +283,10 @@ static mx_status host_write_slice(mx_call *call)
     return MX_OK;
 }
 
-static const mx_attr into_attrs[] = {
-    {"dim", MX_ATTR_DIM, offsetof(range_attr, dim), NAN, NULL, "the dimension"},
-    {"start", MX_ATTR_INT, offsetof(range_attr, start), NAN, NULL, "where src begins in it, counted from 1"},
-    {0}};
+static const mx_attr into_attrs[] = {{"dim", MX_ATTR_DIM, offsetof(range_attr, dim), NAN, NULL, "the dimension"},
+                                     {"start", MX_ATTR_INT, offsetof(range_attr, start), NAN, NULL,
+                                      "where the second tensor begins in it, counted from 1"},
+                                     {0}};
 
 const mx_op mx_op_write_slice = {
     .name = "write_slice",

@@ -25,7 +25,6 @@ typedef struct mx_tape {
     int fetched_for;      /* the region for which mx_remat_fetch was done last */
 } mx_tape;
 
-mx_tape *mx_tape_get(void);
 mx_status mx_tape_record(mx_call *call); /* the hook of mx_apply */
 void mx_tape_unhold(mx_tensor *t);       /* one reader less, then mx_tape_settle */
 void mx_tape_settle(mx_tensor *t);       /* values that nothing reads go once released, and out where a copy is away */

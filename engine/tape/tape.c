@@ -9,8 +9,6 @@
 
 static mx_tape tape = {.recording = true, .region = -1, .ahead_of = -1, .fetched_for = -1};
 
-mx_tape *mx_tape_get(void) { return &tape; }
-
 bool mx_tape_set_recording(bool on)
 {
     bool before = tape.recording;
@@ -19,8 +17,6 @@ bool mx_tape_set_recording(bool on)
 }
 
 bool mx_tape_is_recording(void) { return tape.recording; }
-
-int mx_tape_length(void) { return tape.n_nodes; }
 
 void mx_tape_for_each_kept(void (*visit)(void *context, const mx_op *op, const mx_tensor *t), void *context)
 {

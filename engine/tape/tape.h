@@ -58,7 +58,6 @@ void mx_tape_set_prefetch(int regions);
 
 /* Forgets all records: what a step without backward leaves behind. */
 void mx_tape_clear(void);
-int mx_tape_length(void);
 
 /* Calls `visit` for each result on the tape that has values, in the order of the calls: what the forward pass keeps. */
 void mx_tape_for_each_kept(void (*visit)(void *context, const mx_op *op, const mx_tensor *t), void *context);

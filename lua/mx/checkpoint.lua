@@ -28,15 +28,15 @@ end
 ---@param fn function
 ---@return any ... what fn returned
 function checkpoint.together(fn, ...)
-    local results = table.pack(pcall(fn, ...))
-    local worst = mx.ranks() == 1 and (results[1] and 0 or 1) or mx.scope(function()
-        local value = results[1] and 0 or mx.ranks() - mx.rank()
+    local results, ranks = table.pack(pcall(fn, ...)), mx.is_simulated() and 1 or mx.ranks()
+    local worst = ranks == 1 and (results[1] and 0 or 1) or mx.scope(function()
+        local value = results[1] and 0 or ranks - mx.rank()
         return math.tointeger(mx.all_reduce_(mx.tensor(value), { op = "max" }):item() // 1)
     end)
     if worst == 0 then
         return table.unpack(results, 2, results.n)
     end
-    local reason = mx.share_text(not results[1] and tostring(results[2]) or nil, mx.ranks() - worst)
+    local reason = mx.share_text(not results[1] and tostring(results[2]) or nil, ranks - worst)
     util.refuse("%s", plain(reason))
 end
 

@@ -99,7 +99,7 @@ local function as_type(value, standard)
     if math.type(standard) == "integer" then
         return type(value) == "number" and math.tointeger(value) or nil
     elseif math.type(standard) == "float" then
-        return type(value) == "number" and value == value and value + 0.0 or nil
+        return type(value) == "number" and value - value == 0 and value + 0.0 or nil -- neither NaN nor infinite
     elseif is_axis_rules(standard) then
         return as_axis_rules(value)
     elseif type(standard) == "table" then
@@ -141,7 +141,8 @@ local function broken_rule(value, rule)
         end
         local near = type(value) == "string" and util.nearest(value, rule.choices)
         local hint = near and (" (did you mean %s?)"):format(near) or ""
-        return ("one of %s%s"):format(table.concat(rule.choices, ", "), hint)
+        local first = rule.choices[1] == "" and 2 or 1 -- "" stands for what is not given
+        return ("one of %s%s"):format(table.concat(rule.choices, ", ", first), hint)
     elseif rule.min and value < rule.min and value ~= rule.rest then
         return ("at least %s%s"):format(rule.min, rule.rest and (", or %s for what is left"):format(rule.rest) or "")
     elseif rule.max and value > rule.max then
@@ -212,7 +213,7 @@ local function set(values, key, value, given, where)
     if is_axis_rules(standard) then
         return set_axis_rules(values, key, value, where)
     end
-    local expected = broken_rule(value, config_rules.VALUES[key] or {})
+    local expected = broken_rule(value, values.rules[key] or {})
     if expected then
         util.refuse("%s: %s: expected %s, got %s", where, key, expected, given)
     end
@@ -221,9 +222,10 @@ end
 
 local function check_known(values, key, where)
     if values.standard[key] == nil then
-        local near = util.nearest(key, util.sorted_keys(values.standard))
-        util.refuse("%s: unknown key '%s'%s", where, key,
-            near and (", did you mean '%s'?"):format(near) or "; configs/base.yml lists them all")
+        local keys = util.sorted_keys(values.standard)
+        local near = util.nearest(key, keys)
+        util.refuse("%s: unknown key '%s'%s", where, key, near and (", did you mean '%s'?"):format(near)
+            or values.is_whole and "; configs/base.yml lists them all" or "; there are " .. table.concat(keys, ", "))
     end
 end
 
@@ -297,7 +299,9 @@ local function find_early(key, values, file, file_path, lines, pairs_given)
     return text, where
 end
 
-local MODELS = { "128b", "16b", "32b", "64b", "default", "gpt2-124m", "llama2-7b", "llama3-8b", "tiny" }
+local MODELS = {
+    "default", "tiny", "tiny-gpt2", "tiny-parallel", "gpt2-124m", "llama2-7b", "llama3-8b", "16b", "32b", "64b", "128b",
+}
 
 local function apply_model(values, name, where)
     if name == "default" then
@@ -308,7 +312,7 @@ local function apply_model(values, name, where)
     if not text then
         local near = util.nearest(name, MODELS)
         util.refuse("%s: no model '%s': there is no %s%s", where, name, path,
-            near and (", did you mean '%s'?"):format(near) or "")
+            near and (", did you mean '%s'?"):format(near) or "; there are " .. table.concat(MODELS, ", "))
     end
     local read, lines = parse_yaml(text, path)
     apply_file(values, path, read, lines)
@@ -346,7 +350,8 @@ local function check_together(values)
         "expected more than rope_low_freq_factor = %g, got %g", c.rope_low_freq_factor, c.rope_high_freq_factor)
     need(c.trainable_position_size < 0 or c.trainable_position_size >= c.max_target_length, "max_target_length",
         "%d tokens, but trainable_position_size = %d", c.max_target_length, c.trainable_position_size)
-    need((c.attention_type == "local_sliding") == (c.sliding_window_size > 0), "attention_type",
+    need((c.attention_type == "local_sliding") == (c.sliding_window_size > 0),
+        c.sliding_window_size > 0 and "sliding_window_size" or "attention_type",
         "local_sliding and a sliding_window_size above 0 go together, got %s and %d", c.attention_type,
         c.sliding_window_size)
     need(c.dataset_type == "synthetic" or c.dataset_type == "random" or c.dataset_path ~= "" or #c.dataset_mix > 0,
@@ -435,7 +440,9 @@ function config.load(words, o)
         base_path, path = path, nil
     end
     local base, _, order = read_yaml(base_path, "the base config")
-    local values = { standard = base, now = {}, where = {}, axis_rules = {} }
+    local values = {
+        standard = base, now = {}, where = {}, axis_rules = {}, rules = config_rules.VALUES, is_whole = true,
+    }
     for key, value in pairs(base) do
         values.now[key] = value
     end
@@ -468,13 +475,15 @@ end
 --- The options of a script that trains nothing: key=value words checked against its standard values. Not collective.
 ---@param words string[]
 ---@param options table<string, any>
+---@param rules? table<string, table> what values must be, in place of config_rules.VALUES: of a script whose options
+---       share names with keys that mean something else
 ---@return table
-function config.options(words, options)
+function config.options(words, options, rules)
     local path, pairs_given = split_words(words or {})
     if path then
         util.refuse("'%s' on the command line: expected key=value", path)
     end
-    local order, values = {}, { standard = {}, now = {}, where = {} }
+    local order, values = {}, { standard = {}, now = {}, where = {}, rules = rules or config_rules.VALUES }
     add_options(values, order, options)
     apply_words(values, pairs_given)
     return finish(values, order)

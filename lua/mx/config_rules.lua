@@ -100,6 +100,8 @@ rules.VALUES = {
     candidates = { min = 1 },
     top = { min = 1 },
     era = { choices = { "a", "b" } },
+    largest_mib = { min = 1 },
+    repeats = { min = 1 },
     link_gbps = { min = 0 },
     dcn_gbps = { min = 0 },
     operations = { min = 0 },

@@ -393,15 +393,11 @@ end
 ---@param cfg table config
 ---@return mx.Mesh
 function mesh.new(cfg)
-    local self = mesh.plan(cfg, mx.ranks(), mx.rank())
-    local define = rawget(mx, "mesh_define")
-    if define then
-        local list = {}
-        for i, axis in ipairs(self.layout.axes) do
-            list[i] = { name = axis.name, ici = axis.ici, dcn = axis.dcn }
-        end
-        util.attempt(define, list) -- a simulated pod may have other chips, or sides that the axes do not fit
+    local self, list = mesh.plan(cfg, mx.ranks(), mx.rank()), {}
+    for i, axis in ipairs(self.layout.axes) do
+        list[i] = { name = axis.name, ici = axis.ici, dcn = axis.dcn }
     end
+    util.attempt(mx.mesh_define, list) -- a simulated pod may have other chips, or sides that the axes do not fit
     return self
 end
 

@@ -299,7 +299,7 @@ local function try(words, options, candidate)
     return ok and result or nil, not ok and tostring(result) or nil
 end
 
--- The user's own words but for those that the search sets.
+-- The user's own words but for those of the search.
 local function kept_words(words)
     local kept = {}
     for _, word in ipairs(words) do

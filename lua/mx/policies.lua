@@ -148,7 +148,7 @@ function policies.run(words)
             log:line(mx.io.json_encode(row))
         end
         local left = (mx.now() - started) * (#names - 1)
-        if i == 1 and left > 2 then
+        if i == 1 and left > 2 and not mx.sim.now then
             say("... the others take about %s", util.duration(left))
         end
     end

@@ -63,9 +63,15 @@ local function restore(self, index, path, o)
     end
 end
 
--- What is there of this run comes first, then what the config says to load.
+-- What is there of this run comes first, then what the config says to load. Simulated parameters have no values.
 local function load(self, o)
     local config = self.config
+    if mx.is_simulated() then
+        if config.load_full_state_path ~= "" or config.load_parameters_path ~= "" then
+            say("nothing is loaded: on a simulated chip parameters have no values")
+        end
+        return
+    end
     local whole = { params = self.model.params, optimizer = o.optimizer, parallel = self.model.parallel }
     local exists = self.saves and mx.share_text(mx.rank() == 0 and #mx.checkpoint.list(self.directory) > 0 and "yes"
         or nil)

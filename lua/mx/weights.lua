@@ -396,6 +396,10 @@ end
 function weights.model(path, o)
     o = util.options(o, { words = {}, options = {}, change = function() end, mesh = true }, "mx.weights.model")
     local config = weights.load_config(path, o.words, o.options)
+    if mx.is_simulated() then
+        mx.config.refuse(config, "hardware", "a simulated chip has no values: there is nothing to do with those of %s",
+            path)
+    end
     local shape = mx.models.shape(config)
     o.change(shape)
     local model = mx.models.new(shape, o.mesh and mx.train.mesh(config) or nil, config, true)

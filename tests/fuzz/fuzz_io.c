@@ -1,9 +1,5 @@
 /* Fuzz target (libFuzzer) for everything that reads bytes of others: the first byte chooses the reader.
- *
- *   clang -g -O1 -fsanitize=fuzzer,address,undefined -Iengine $(pkg-config --cflags hdf5-mpich) tests/fuzz/fuzz_io.c \
- *       engine/io/(all).c engine/core/{status,tensor,pool,scope,cpu}.c $(pkg-config --libs hdf5-mpich yaml-0.1 jansson)
- * -lm
- *   ./a.out -max_total_time=120 -rss_limit_mb=512 -malloc_limit_mb=64 CORPUS
+ * `make fuzz` builds and runs it.
  *
  * HDF5 files are fuzzed as sealed ones only: the library itself does not survive damaged files (engine/io/README.md).
  */

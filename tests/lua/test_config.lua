@@ -96,6 +96,10 @@ function TestConfig.test_values_out_of_range()
     refused({ "dtype=float16" }, "one of bfloat16, float32")
     refused({ "mlp_activations=[linear]" }, "[silu, linear]")
     refused({ "learning_rate=nan" }, "expected a number")
+    refused({ "learning_rate=1e999" }, "expected a number, got '1e999'")
+    with_file("learning_rate: .inf\n", function(path)
+        refused({ path }, "expected a number, got inf")
+    end)
 end
 
 function TestConfig.test_combinations()
@@ -103,7 +107,8 @@ function TestConfig.test_combinations()
     refused({ "global_parameter_scale=6" }, "expected a power of two, got 6")
     refused({ "head_dim=63" }, "use_rope needs an even one")
     refused({ "model_name=gpt2-124m", "max_target_length=2048" }, "trainable_position_size = 1024")
-    refused({ "attention_type=local_sliding" }, "sliding_window_size")
+    refused({ "attention_type=local_sliding" }, "'attention_type=local_sliding' on the command line: attention_type: ")
+    refused({ "sliding_window_size=4" }, "'sliding_window_size=4' on the command line: sliding_window_size: ")
     refused({ "dataset_type=text" }, "needs dataset_path")
     refused({ "dataset_type=text", "dataset_path=x", "vocab_size=100" }, "at least 256, got 100")
 end
@@ -122,6 +127,8 @@ end
 
 function TestConfig.test_missing_files()
     refused({ "model_name=llama2-7B" }, "no model 'llama2-7B'", "did you mean 'llama2-7b'")
+    refused({ "model_name=tiny-gpt" }, "did you mean 'tiny-gpt2'")
+    refused({ "model_name=nothing-near" }, "there are default, tiny, tiny-gpt2")
     refused({ "no/such/file.yml" }, "no/such/file.yml")
     refused({ "steps=3", "file.yml" }, "'file.yml' on the command line: expected key=value")
 end
@@ -140,6 +147,11 @@ function TestConfig.test_script_options()
     local o = mx.config.options({ "only=matmul" }, { only = "", tokens = 2048 })
     lu.assertEquals({ o.only, o.tokens }, { "matmul", 2048 })
     lu.assertErrorMsgContains("did you mean 'tokens'", mx.config.options, { "token=3" }, { only = "", tokens = 2048 })
+    lu.assertErrorMsgContains("unknown key 'hardware'; there are only, tokens", mx.config.options, { "hardware=v5e-8" },
+        { only = "", tokens = 2048 })
+    lu.assertErrorMsgContains("at least 1", mx.config.options, { "tokens=0" }, { tokens = 2048 })
+    lu.assertEquals(mx.config.options({ "tokens=0" }, { tokens = 2048 }, {}).tokens, 0)
+    lu.assertErrorMsgContains("expected one of gpt2-124m, ", mx.config.options, { "model=64b" }, { model = "" })
 end
 
 function TestConfig.test_dump_reads_back_the_same()

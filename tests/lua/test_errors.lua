@@ -253,3 +253,11 @@ function TestErrors.test_failed_calls_leak_nothing()
     -- the fifty ids, of 4 bytes each, belong to the step
     lu.assertTrue(mx.memory().in_use - before <= 50 * 64)
 end
+
+function TestErrors.test_help_says_what_must_be_given()
+    for name, what in pairs({ shape = "required", seed = "optional", std = "1" }) do
+        lu.assertEquals(mx.help("randn"):match("\n    " .. name .. " +(%w+)"), what)
+    end
+    lu.assertErrorMsgContains("attribute 'shape' must be given", mx.randn, { std = 1 })
+    lu.assertEquals(mx.randn({ shape = { 2 } }):size(), { 2 })
+end

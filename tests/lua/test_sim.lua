@@ -332,6 +332,37 @@ function TestPod.test_again_begins_anew()
     lu.assertEquals(mx.ranks(), 16)
 end
 
+-- What reads or wants values says that there are none, and a failure there is told as on any device.
+function TestPod.test_what_needs_values()
+    local words = { "hardware=v5e-8" }
+    lu.assertErrorMsgContains("'hardware=v5e-8' on the command line: hardware: a simulated chip has no values",
+        mx.weights.model, "tests/golden/weights/llama2", { words = words })
+    lu.assertEquals(mx.ranks(), 8)
+    local tokenizer = mx.tokenizer.open("bytes")
+    lu.assertErrorMsgContains("have no values", tokenizer.decode, tokenizer, mx.zeros({ 3 }, "i32"))
+    lu.assertErrorMsgContains("went wrong", mx.checkpoint.together, error, "went wrong")
+    lu.assertEquals(mx.checkpoint.together(function() return 3 end), 3)
+end
+
+function TestPod.test_a_run_that_would_load_parameters()
+    local said, say = {}, mx.metrics.say
+    local config = mx.config.load({
+        "hardware=v5e-8", "load_parameters_path=tests/golden/weights/llama2", "enable_checkpointing=false",
+    })
+    local model = mx.models.new(config, mx.train.mesh(config))
+    local data = mx.data.open(config, model.parallel.mesh)
+    local optimizer = mx.optim.new(config, model.params, model.parallel)
+    mx.metrics.say = function(format, ...)
+        said[#said + 1] = format:format(...)
+    end
+    local started, run = pcall(mx.run.start, config, model, optimizer, data)
+    mx.metrics.say = say
+    lu.assertTrue(started, tostring(run))
+    lu.assertEquals(run.step, 0)
+    lu.assertStrContains(table.concat(said, "\n"), "nothing is loaded")
+    lu.assertEquals(config.base_emb_dim, mx.weights.config("tests/golden/weights/llama2").base_emb_dim)
+end
+
 function TestPod.test_the_host_is_itself_afterwards()
     local before = mx.tensor { { 1, 2 }, { 3, 4 } }
     train("v5e-4", 2)

@@ -104,6 +104,11 @@ check "skipping" prepare input="$folder/bad.jsonl" out="$folder/bad.h5" on_error
 says "skipping" "2 documents, 7 tokens of a vocabulary of 256, 2 skipped"
 check "no such field" refused input="$folder/plain/web.jsonl" out="$folder/field.h5" field=body
 says "no such field" "web.jsonl:1: no string 'body' in it (it has: id, text)"
+cp "$folder/bad.jsonl" "$folder/bad.lines"
+check "format" prepare input="$folder/bad.lines" out="$folder/lines.h5" format=jsonl on_error=skip vocab_size=0
+says "format" "2 documents, 7 tokens of a vocabulary of 256, 2 skipped"
+check "no such format" refused input="$folder/bad.lines" out="$folder/none.h5" format=json
+says "no such format" "format=json: expected one of auto, text, jsonl, bin, hdf5"
 printf 'good\n\377\n' >"$folder/latin.txt"
 check "no UTF-8" refused input="$folder/latin.txt" out="$folder/latin.h5"
 says "no UTF-8" "latin.txt:1: invalid UTF-8 at byte 6 of the document"

@@ -1,5 +1,6 @@
 /* mx.rank, mx.info and the like: the processes, the machine and the libraries, for scripts. */
 #define _GNU_SOURCE
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include "bind/bind.h"
 #include "bind/program.h"
 #include "core/cpu.h"
@@ -14,11 +15,15 @@
 
 #include <cblas.h>
 #include <jansson.h>
+#include <pcre2.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utf8proc.h>
 #include <yaml.h>
+#include <zlib.h>
+#include <zstd.h>
 
 /* ---- ranks ---- */
 
@@ -208,6 +213,15 @@ static int peak(lua_State *L)
     return 1;
 }
 
+static const char *pcre2_version(void)
+{
+    static char text[64]; /* pcre2_config asks for 24 or more */
+    if (!text[0] && pcre2_config(PCRE2_CONFIG_VERSION, text) < 0)
+        return "unknown";
+    text[strcspn(text, " ")] = 0; /* a date follows */
+    return text;
+}
+
 static const char *blas_threading(void)
 {
     static const char *const names[] = {"sequential", "pthread", "OpenMP"};
@@ -250,6 +264,10 @@ void mxl_print_versions(FILE *file)
     fprintf(file, "HDF5       %s\n", mx_h5_version());
     fprintf(file, "libyaml    %s\n", yaml_get_version_string());
     fprintf(file, "jansson    %s\n", jansson_version_str());
+    fprintf(file, "PCRE2      %s\n", pcre2_version());
+    fprintf(file, "utf8proc   %s\n", utf8proc_version());
+    fprintf(file, "zlib       %s\n", zlibVersion());
+    fprintf(file, "zstd       %s\n", ZSTD_versionString());
     fprintf(file, "processor  %s\n", mx_cpu_model());
     fprintf(file, "isa        %s (best here: %s)\n", mx_isa_name(mx_isa_current()), mx_isa_name(mx_isa_best()));
     fprintf(file, "cores      %d; threads of each rank: %d\n", mx_node_cores(), mx_threads());
@@ -286,6 +304,10 @@ static int info(lua_State *L)
     set_text(L, "hdf5", mx_h5_version());
     set_text(L, "yaml", yaml_get_version_string());
     set_text(L, "json", jansson_version_str());
+    set_text(L, "pcre2", pcre2_version());
+    set_text(L, "utf8proc", utf8proc_version());
+    set_text(L, "zlib", zlibVersion());
+    set_text(L, "zstd", ZSTD_versionString());
     set_text(L, "processor", mx_cpu_model());
     set_text(L, "isa", mx_isa_name(mx_isa_current()));
     set_text(L, "isa_best", mx_isa_name(mx_isa_best()));

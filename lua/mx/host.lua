@@ -124,7 +124,7 @@ function host.hardware(ranks, o)
     local hardware = {
         name = "host", path = "measured on this machine", description = "this host", device = "rank",
         peak_flops = { bfloat16 = NOMINAL, float32 = NOMINAL }, matrix_unit_tile = 1,
-        memory_bytes = info.memory_bytes / ranks, memory_Bps = NOMINAL, on_chip_memory_bytes = 0, torus_dims = 0,
+        memory_bytes = info.memory_bytes / ranks, memory_Bps = NOMINAL, torus_dims = 0,
         slices = { [ranks] = { ranks } }, switch_Bps = NOMINAL, dcn_Bps = NOMINAL, host_Bps = NOMINAL,
         hop_latency_s = 0, dcn_hop_latency_s = 0, fuses = false,
     }

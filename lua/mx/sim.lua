@@ -11,7 +11,7 @@ local sim = {}
 -- What a hardware file must say, and what it may say: field -> type.
 local FIELDS = {
     description = "string", device = "string", peak_flops = "table", matrix_unit_tile = "number",
-    memory_bytes = "number", memory_Bps = "number", on_chip_memory_bytes = "number", torus_dims = "number",
+    memory_bytes = "number", memory_Bps = "number", torus_dims = "number",
     slices = "table", dcn_Bps = "number", host_Bps = "number", hop_latency_s = "number", dcn_hop_latency_s = "number",
 }
 local OPTIONAL = {

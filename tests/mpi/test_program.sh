@@ -93,7 +93,7 @@ has "mpirun -n 2"
 if [ -z "$(echo "$output" | grep -E '.{81}')" ]; then check yes; else check no "lines above 80 columns"; fi
 run "$mxlua" -v
 exits 0
-for word in mxlua Lua OpenBLAS MPI "thread level" HDF5 libyaml jansson processor isa cores caches; do has "$word"; done
+for word in mxlua Lua OpenBLAS MPI "thread level" HDF5 libyaml jansson PCRE2 utf8proc zlib zstd processor isa cores caches; do has "$word"; done
 has_not pinned
 run env OPENBLAS_CORETYPE=Haswell "$mxlua" --version
 has "pinned by OPENBLAS_CORETYPE=Haswell"

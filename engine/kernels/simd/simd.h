@@ -104,9 +104,9 @@ static inline __m256i vf_to_halves(vf x)
 #endif
 }
 /* Two vectors from 2 VL neighbours, the even places in one and the odd ones in the other: half the work of two loads
- * in order, and elementwise code does not mind. Stored again by vf_join_halves, whose NaNs must have a lower half of
- * zero, as arithmetic on bf16 inputs gives them: half a unit more does not carry such a NaN over into something else.
- */
+ * in order, and elementwise code does not mind. Stored again by vf_join_halves: to the upper halves it adds 1 where the
+ * lower ones, less 1 if the upper one is even, are half a unit or more. Its NaNs must have a lower half of zero, as
+ * arithmetic on bf16 inputs gives them, so that they stay what they are. */
 static inline void vf_split_halves(const mx_bf16 *p, vf *even, vf *odd)
 {
     vi both = vi_load((const int32_t *)p);
@@ -120,10 +120,10 @@ static inline vi vf_join_halves(vf even, vf odd)
                                       20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, (vi)_mm512_cvtne2ps_pbh(odd, even));
 #else
-    vi half = vi_set1(0x7fff), one = vi_set1(1), e = vf_bits(even), o = vf_bits(odd);
-    e = vi_add(vi_add(e, half), vi_and(vi_shr(e, 16), one));
-    o = vi_add(vi_add(o, half), vi_and(vi_shr(o, 16), one));
-    return _mm512_mask_blend_epi16(0xaaaaaaaau, vi_shr(e, 16), o);
+    vi cut = _mm512_mask_blend_epi16(0xaaaaaaaau, vi_shr(vf_bits(even), 16), vf_bits(odd));
+    vi rest = _mm512_mask_blend_epi16(0xaaaaaaaau, vf_bits(even), vi_shl(vf_bits(odd), 16));
+    vi is_even = _mm512_andnot_si512(cut, _mm512_set1_epi16(1));
+    return _mm512_add_epi16(cut, _mm512_srli_epi16(_mm512_subs_epu16(rest, is_even), 15));
 #endif
 }
 static inline void vf_split(vf a, vf b, vf *even,
@@ -238,7 +238,10 @@ static inline vi round_numbers(vf x) /* round_to_upper_halves() where no NaN nee
 }
 static inline vi vf_join_halves(vf even, vf odd)
 {
-    return _mm256_blend_epi16(vi_shr(round_numbers(even), 16), round_numbers(odd), 0xaa);
+    vi cut = _mm256_blend_epi16(vi_shr(vf_bits(even), 16), vf_bits(odd), 0xaa);
+    vi rest = _mm256_blend_epi16(vf_bits(even), vi_shl(vf_bits(odd), 16), 0xaa);
+    vi is_even = _mm256_andnot_si256(cut, _mm256_set1_epi16(1));
+    return _mm256_add_epi16(cut, _mm256_srli_epi16(_mm256_subs_epu16(rest, is_even), 15));
 }
 static inline void vf_split(vf a, vf b, vf *even, vf *odd) /* as above */
 {

@@ -279,32 +279,38 @@ static inline __attribute__((always_inline)) void prefetch_ahead(const void *p, 
 
 static inline vf vf_zero(void) { return vf_set1(0.0f); }
 
-/* 1/x to a relative error of 3e-7, for |x| in [1e-37, 8e37]. A division of 16 lanes takes as long as 16 additions, one
- * of 8 lanes has a unit of its own. */
+/* 1/x to a relative error of 3e-7, for |x| in [1e-37, 8e37]: a division takes as long as many additions. */
 static inline vf vf_rcp(vf x)
 {
-#if MX_SIMD_512
     vf r = vf_rcp_estimate(x);
     return vf_fma(r, vf_fma(-x, r, vf_set1(1.0f)), r);
-#else
-    return vf_set1(1.0f) / x;
-#endif
 }
 
-/* e^x to a relative error of 3e-6, a hundredth of the rounding error of bf16, for x in [-87, 88]: the caller clamps.
- * The minimax polynomial of degree 4 on |r| <= ln(2)/2; 1.5 * 2^23 added to x / ln 2 leaves its integer in the low
+/* 2^x to a relative error of 3e-6, a hundredth of the rounding error of bf16, for x <= 127: 0, or 2^-126, below -126.
+ * NaN stays NaN. With AVX-512 any x will do, and large ones give infinity. The minimax polynomial of degree 4 of what
+ * the whole part leaves: r in [0, 1], or in [-1/2, 1/2], where 1.5 * 2^23 added to x leaves the whole part in the low
  * bits of the sum, which go straight to the exponent. */
-static inline vf vf_exp_fast(vf x)
+#define LOG2E 1.44269504f
+static inline vf vf_exp2_fast(vf x)
 {
+#if MX_SIMD_512
+    vf r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    static const float c[] = {1.35341685e-2f, 5.20114612e-2f, 2.41442754e-1f, 6.93003835e-1f, 1.00000259f};
+#else
     const vf magic = vf_set1(12582912.0f);
-    vf t = vf_fma(x, vf_set1(1.44269504f), magic);
-    vf r = vf_fma(t - magic, vf_set1(-0.693147181f), x);
-    vf p = vf_set1(4.1458543390e-2f);
-    p = vf_fma(p, r, vf_set1(1.6790932417e-1f));
-    p = vf_fma(p, r, vf_set1(5.0004363060e-1f));
-    p = vf_fma(p, r, vf_set1(9.9996340275e-1f));
-    p = vf_fma(p, r, vf_set1(9.9999928474e-1f));
+    x = vf_max(vf_set1(-126.0f), x);
+    vf t = x + magic, r = x - (t - magic);
+    static const float c[] = {9.57010230e-3f, 5.59178620e-2f, 2.40247448e-1f, 6.93121814e-1f, 9.99999261e-1f};
+#endif
+    vf p = vf_fma(vf_set1(c[0]), r, vf_set1(c[1]));
+    p = vf_fma(p, r, vf_set1(c[2]));
+    p = vf_fma(p, r, vf_set1(c[3]));
+    p = vf_fma(p, r, vf_set1(c[4]));
+#if MX_SIMD_512
+    return _mm512_scalef_ps(p, x);
+#else
     return vi_float(vi_add(vf_bits(p), vi_shl(vf_bits(t), 23)));
+#endif
 }
 
 /* e^x to 2 units in the last place, x clamped to [-87.3, 88.7]: 2^n e^r with |r| <= ln(2)/2, and e^r by its minimax

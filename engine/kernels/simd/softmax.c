@@ -4,10 +4,10 @@
 
 #include <math.h>
 
-/* e^x, x <= 0 or NaN. Where rows are halves, to a hundredth of their rounding: vf_exp_fast() keeps their NaNs. */
+/* e^x, x <= 0 or NaN. Where rows are halves, to a hundredth of their rounding. */
 ROW_INLINE vf row_exp(vf x, const bool half)
 {
-    return half ? vf_exp_fast(vf_max(vf_set1(-87.0f), x)) : vf_exp(x); /* in this order a NaN in x survives */
+    return half ? vf_exp2_fast(x * vf_set1(LOG2E)) : vf_exp(x);
 }
 
 ROW_INLINE float row_max(const void *x, int64_t width, const bool half)

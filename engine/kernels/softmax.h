@@ -21,10 +21,11 @@ void mx_softmax_forward(const mx_softmax *s);
 /* softmax: dx = y (dy - sum of y dy); log: dx = dy - e^y sum of dy. dx may be dy. */
 void mx_softmax_backward(const mx_softmax *s);
 
-/* The loops over rows `first` to before `last`, for one instruction set. */
+/* The loops over rows `first` to before `last`, for one instruction set. stream: write past the caches; rows start at
+ * cache lines. */
 typedef struct mx_softmax_paths {
-    void (*forward)(const mx_softmax *s, int64_t first, int64_t last);
-    void (*backward)(const mx_softmax *s, int64_t first, int64_t last);
+    void (*forward)(const mx_softmax *s, int64_t first, int64_t last, bool stream);
+    void (*backward)(const mx_softmax *s, int64_t first, int64_t last, bool stream);
 } mx_softmax_paths;
 extern const mx_softmax_paths mx_softmax_portable, mx_softmax_avx2, mx_softmax_avx512, mx_softmax_avx512_bf16;
 

@@ -4,8 +4,9 @@
 
 #include <math.h>
 
-static void forward(const mx_softmax *s, int64_t first, int64_t last)
+static void forward(const mx_softmax *s, int64_t first, int64_t last, bool stream)
 {
+    (void)stream;
     for (int64_t r = first; r < last; r++) {
         int64_t row = r * s->width;
         float largest = -INFINITY, sum = 0;
@@ -20,8 +21,9 @@ static void forward(const mx_softmax *s, int64_t first, int64_t last)
     }
 }
 
-static void backward(const mx_softmax *s, int64_t first, int64_t last)
+static void backward(const mx_softmax *s, int64_t first, int64_t last, bool stream)
 {
+    (void)stream;
     for (int64_t r = first; r < last; r++) {
         int64_t row = r * s->width;
         float sum = 0;

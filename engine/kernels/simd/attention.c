@@ -3,7 +3,6 @@
  * packed operand of the product with v. */
 #include "kernels/simd/attention_tile.h"
 
-#define LOG2E 1.44269504f
 #define LN2 0.693147181f
 
 typedef struct forward {

@@ -7,8 +7,6 @@
  * is the packed operand B of the sum over keys. So nothing is transposed but the inputs, once each. */
 #include "kernels/simd/attention_tile.h"
 
-#define LOG2E 1.44269504f
-
 typedef struct backward {
     const mx_attention_plan *plan;
     int64_t head;

@@ -5,8 +5,10 @@
 
 /* A step is a long chain of dependent instructions for each of its vectors; only when these are interleaved are the
  * units kept busy (1.6 times the rate of silu). The compiler does so if it orders them before registers are assigned.
- */
+ * Processors with AVX-512 look far enough ahead to do so themselves, and this way nothing is spilled. */
+#if !MX_SIMD_512
 #pragma GCC optimize("schedule-insns")
+#endif
 
 #include "kernels/simd/sweep.h"
 

@@ -132,8 +132,7 @@ static void forward(const mx_norm *n, int64_t first, int64_t last, bool stream)
     _mm_sfence();
 }
 
-/* What the second pass over a row needs, so that with normal = (x - mean) rstd
- * dx = dy weight rstd - normal dot - sum. */
+/* What the second pass over a row needs, so that dx = dy weight rstd - (x - mean) dot - sum. */
 typedef struct row_terms {
     float rstd, mean, dot, sum;
 } row_terms;
@@ -168,20 +167,22 @@ ROW_INLINE row_terms row_dot(const mx_norm *n, int64_t r, const int group, const
     float all_dot = vf_sum(dot[0] + dot[1]), all = center ? vf_sum(sum[0] + sum[1]) : 0.0f;
     return (row_terms){.rstd = rstd,
                        .mean = center ? n->mean[r] : 0.0f,
-                       .dot = rstd * rstd * all_dot / (float)n->width,
+                       .dot = rstd * (rstd * (rstd * all_dot / (float)n->width)),
                        .sum = rstd * all / (float)n->width};
 }
 
 /* One vector of one row: adds to the weight gradients and returns dx. */
 ROW_INLINE vf column_step(vf x, vf dy, vf weight, const row_terms *t, const bool center, vf *dweight, vf *dbias)
 {
-    vf rstd = vf_set1(t->rstd);
-    vf normal = (x - vf_set1(center ? t->mean : 0.0f)) * rstd;
-    *dweight = vf_fma(dy, normal, *dweight);
-    if (!center)
-        return vf_fma(dy * weight, rstd, normal * vf_set1(-t->dot));
+    vf scaled = dy * vf_set1(t->rstd), slope = vf_set1(-t->dot);
+    if (!center) {
+        *dweight = vf_fma(scaled, x, *dweight);
+        return vf_fma(scaled, weight, x * slope);
+    }
+    x = x - vf_set1(t->mean);
+    *dweight = vf_fma(scaled, x, *dweight);
     *dbias = *dbias + dy;
-    return vf_fma(dy * weight, rstd, vf_fma(normal, vf_set1(-t->dot), vf_set1(-t->sum)));
+    return vf_fma(scaled, weight, vf_fma(x, slope, vf_set1(-t->sum)));
 }
 
 /* `group` rows at a time, so that the weight gradients are read and written once for both. Not more: rows are often a

@@ -15,7 +15,7 @@ static inline vf swap_pairs(vf x)
 /* One vector of pairs: (x1, x2) turns by the angle with cosine c and sine s. */
 ROW_INLINE void turn(vf *x1, vf *x2, vf c, vf s)
 {
-    vf y1 = vf_fma(*x1, c, vf_zero() - *x2 * s);
+    vf y1 = vf_fma(*x1, c, -(*x2 * s));
     *x2 = vf_fma(*x2, c, *x1 * s);
     *x1 = y1;
 }

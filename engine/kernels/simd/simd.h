@@ -109,9 +109,9 @@ static inline __m256i vf_to_halves(vf x)
 #endif
 }
 /* Two vectors from 2 VL neighbours, the even places in one and the odd ones in the other: half the work of two loads
- * in order, and elementwise code does not mind. Stored again by vf_join_halves, whose NaNs must have a lower half of
- * zero, as arithmetic on bf16 inputs gives them: half a unit more does not carry such a NaN over into something else.
- */
+ * in order, and elementwise code does not mind. Stored again by vf_join_halves: to the upper halves it adds 1 where the
+ * lower ones, less 1 if the upper one is even, are half a unit or more. Its NaNs must have a lower half of zero, as
+ * arithmetic on bf16 inputs gives them, so that they stay what they are. */
 static inline void vf_split_halves(const mx_bf16 *p, vf *even, vf *odd)
 {
     vi both = vi_load((const int32_t *)p);
@@ -125,10 +125,10 @@ static inline vi vf_join_halves(vf even, vf odd)
                                       20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     return _mm512_permutexvar_epi16(order, (vi)_mm512_cvtne2ps_pbh(odd, even));
 #else
-    vi half = vi_set1(0x7fff), one = vi_set1(1), e = vf_bits(even), o = vf_bits(odd);
-    e = vi_add(vi_add(e, half), vi_and(vi_shr(e, 16), one));
-    o = vi_add(vi_add(o, half), vi_and(vi_shr(o, 16), one));
-    return _mm512_mask_blend_epi16(0xaaaaaaaau, vi_shr(e, 16), o);
+    vi cut = _mm512_mask_blend_epi16(0xaaaaaaaau, vi_shr(vf_bits(even), 16), vf_bits(odd));
+    vi rest = _mm512_mask_blend_epi16(0xaaaaaaaau, vf_bits(even), vi_shl(vf_bits(odd), 16));
+    vi is_even = _mm512_andnot_si512(cut, _mm512_set1_epi16(1));
+    return _mm512_add_epi16(cut, _mm512_srli_epi16(_mm512_subs_epu16(rest, is_even), 15));
 #endif
 }
 static inline void vf_split(vf a, vf b, vf *even,
@@ -243,7 +243,10 @@ static inline vi round_numbers(vf x) /* round_to_upper_halves() where no NaN nee
 }
 static inline vi vf_join_halves(vf even, vf odd)
 {
-    return _mm256_blend_epi16(vi_shr(round_numbers(even), 16), round_numbers(odd), 0xaa);
+    vi cut = _mm256_blend_epi16(vi_shr(vf_bits(even), 16), vf_bits(odd), 0xaa);
+    vi rest = _mm256_blend_epi16(vf_bits(even), vi_shl(vf_bits(odd), 16), 0xaa);
+    vi is_even = _mm256_andnot_si256(cut, _mm256_set1_epi16(1));
+    return _mm256_add_epi16(cut, _mm256_srli_epi16(_mm256_subs_epu16(rest, is_even), 15));
 }
 static inline void vf_split(vf a, vf b, vf *even, vf *odd) /* as above */
 {
@@ -281,32 +284,38 @@ static inline __attribute__((always_inline)) void prefetch_ahead(const void *p, 
 
 static inline vf vf_zero(void) { return vf_set1(0.0f); }
 
-/* 1/x to a relative error of 3e-7, for |x| in [1e-37, 8e37]. A division of 16 lanes takes as long as 16 additions, one
- * of 8 lanes has a unit of its own. */
+/* 1/x to a relative error of 3e-7, for |x| in [1e-37, 8e37]: a division takes as long as many additions. */
 static inline vf vf_rcp(vf x)
 {
-#if MX_SIMD_512
     vf r = vf_rcp_estimate(x);
     return vf_fma(r, vf_fma(-x, r, vf_set1(1.0f)), r);
-#else
-    return vf_set1(1.0f) / x;
-#endif
 }
 
-/* e^x to a relative error of 3e-6, a hundredth of the rounding error of bf16, for x in [-87, 88]: the caller clamps.
- * The minimax polynomial of degree 4 on |r| <= ln(2)/2; 1.5 * 2^23 added to x / ln 2 leaves its integer in the low
+/* 2^x to a relative error of 3e-6, a hundredth of the rounding error of bf16, for x <= 127: 0, or 2^-126, below -126.
+ * NaN stays NaN. With AVX-512 any x will do, and large ones give infinity. The minimax polynomial of degree 4 of what
+ * the whole part leaves: r in [0, 1], or in [-1/2, 1/2], where 1.5 * 2^23 added to x leaves the whole part in the low
  * bits of the sum, which go straight to the exponent. */
-static inline vf vf_exp_fast(vf x)
+#define LOG2E 1.44269504f
+static inline vf vf_exp2_fast(vf x)
 {
+#if MX_SIMD_512
+    vf r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+    static const float c[] = {1.35341685e-2f, 5.20114612e-2f, 2.41442754e-1f, 6.93003835e-1f, 1.00000259f};
+#else
     const vf magic = vf_set1(12582912.0f);
-    vf t = vf_fma(x, vf_set1(1.44269504f), magic);
-    vf r = vf_fma(t - magic, vf_set1(-0.693147181f), x);
-    vf p = vf_set1(4.1458543390e-2f);
-    p = vf_fma(p, r, vf_set1(1.6790932417e-1f));
-    p = vf_fma(p, r, vf_set1(5.0004363060e-1f));
-    p = vf_fma(p, r, vf_set1(9.9996340275e-1f));
-    p = vf_fma(p, r, vf_set1(9.9999928474e-1f));
+    x = vf_max(vf_set1(-126.0f), x);
+    vf t = x + magic, r = x - (t - magic);
+    static const float c[] = {9.57010230e-3f, 5.59178620e-2f, 2.40247448e-1f, 6.93121814e-1f, 9.99999261e-1f};
+#endif
+    vf p = vf_fma(vf_set1(c[0]), r, vf_set1(c[1]));
+    p = vf_fma(p, r, vf_set1(c[2]));
+    p = vf_fma(p, r, vf_set1(c[3]));
+    p = vf_fma(p, r, vf_set1(c[4]));
+#if MX_SIMD_512
+    return _mm512_scalef_ps(p, x);
+#else
     return vi_float(vi_add(vf_bits(p), vi_shl(vf_bits(t), 23)));
+#endif
 }
 
 /* e^x to 2 units in the last place, x clamped to [-87.3, 88.7]: 2^n e^r with |r| <= ln(2)/2, and e^r by its minimax

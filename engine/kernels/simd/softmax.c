@@ -4,128 +4,196 @@
 
 #include <math.h>
 
-/* e^x, x <= 0 or NaN. Where rows are halves, to a hundredth of their rounding: vf_exp_fast() keeps their NaNs. */
-ROW_INLINE vf row_exp(vf x, const bool half)
+/* A row's largest value, and the same as a power of 2, negated. */
+typedef struct row_terms {
+    vf largest, shift;
+} row_terms;
+
+/* e^(x - largest); where rows are halves, to a hundredth of their rounding. There the rounding of `shift` is in the sum
+ * as in each of its terms, and cancels, but not in the logarithm of the sum. */
+ROW_INLINE vf row_exp(vf x, const row_terms *t, const bool log, const bool half)
 {
-    return half ? vf_exp_fast(vf_max(vf_set1(-87.0f), x)) : vf_exp(x); /* in this order a NaN in x survives */
+    const vf log2_e = vf_set1(LOG2E);
+    if (!half)
+        return vf_exp(x - t->largest);
+    if (log)
+        return vf_exp2_fast((x - t->largest) * log2_e);
+    return vf_exp2_fast(vf_fma(x, log2_e, t->shift));
 }
 
 ROW_INLINE float row_max(const void *x, int64_t width, const bool half)
 {
-    vf low = vf_set1(-INFINITY), largest[2] = {low, low};
+    vf low = vf_set1(-INFINITY), largest[4] = {low, low, low, low};
     int64_t i = 0;
-    for (; i + 2 * VL <= width; i += 2 * VL) {
-        row_prefetch(x, width + i, 2 * VL, half);
-        vf v[2];
+    for (; i + 4 * VL <= width; i += 4 * VL) {
+        row_prefetch(x, width + i, 4 * VL, half);
+        vf v[4];
         row_get(x, i, v, half);
-        for (int u = 0; u < 2; u++)
+        row_get(x, i + 2 * VL, v + 2, half);
+        for (int u = 0; u < 4; u++)
             largest[u] = vf_max(largest[u], v[u]);
     }
     for (; i < width; i += VL) {
         int64_t n = lanes_left(width, i);
         largest[0] = vf_max(largest[0], vf_select(vm_first(n), row_load_part(x, i, n, half), low));
     }
-    return vf_hmax(vf_max(largest[0], largest[1]));
+    return vf_hmax(vf_max(vf_max(largest[0], largest[1]), vf_max(largest[2], largest[3])));
 }
 
-ROW_INLINE float row_sum_exp(const void *x, int64_t width, float largest, const bool half)
+/* Exponentials of a row's first values that are kept from the sum on; wider rows calculate the others twice. */
+enum { KEPT = 8192 };
+
+ROW_INLINE float row_sum_exp(const void *x, int64_t width, const row_terms *t, float *kept, const bool log,
+                             const bool half)
 {
-    vf m = vf_set1(largest), sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     int64_t i = 0;
     for (; i + 4 * VL <= width; i += 4 * VL) {
         vf v[4];
         row_get(x, i, v, half);
         row_get(x, i + 2 * VL, v + 2, half);
-        for (int u = 0; u < 4; u++)
-            sum[u] = sum[u] + row_exp(v[u] - m, half);
+        for (int u = 0; u < 4; u++) {
+            v[u] = row_exp(v[u], t, log, half);
+            sum[u] = sum[u] + v[u];
+            if (!log && i < KEPT)
+                vf_store(kept + i + u * VL, v[u]);
+        }
     }
     for (; i < width; i += VL) {
         int64_t n = lanes_left(width, i);
-        sum[0] = sum[0] + vf_select(vm_first(n), row_exp(row_load_part(x, i, n, half) - m, half), vf_zero());
+        sum[0] = sum[0] + vf_select(vm_first(n), row_exp(row_load_part(x, i, n, half), t, log, half), vf_zero());
     }
     return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-/* d: x less the row's largest. */
-ROW_INLINE vf row_value(vf d, vf k, const bool log, const bool half)
+ROW_INLINE vf row_value(vf x, const row_terms *t, vf k, const bool log, const bool half)
 {
     if (log)
-        return d - k;
-    return row_exp(d, half) * k;
+        return x - t->largest - k;
+    return row_exp(x, t, false, half) * k;
 }
 
-ROW_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, const bool log, const bool half)
+ROW_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, const bool log, const bool half,
+                             const bool stream)
 {
+    _Alignas(64) float kept[KEPT];
     for (int64_t r = first; r < last; r++) {
         const void *x = row_of(s->x, r, s->width, half);
         void *y = row_of_out(s->y, r, s->width, half);
         float largest = row_max(x, s->width, half);
-        float sum = row_sum_exp(x, s->width, largest, half);
-        vf m = vf_set1(largest), k = vf_set1(log ? logf(sum) : 1.0f / sum);
+        row_terms t = {vf_set1(largest), vf_set1(-LOG2E * largest)};
+        float sum = row_sum_exp(x, s->width, &t, kept, log, half);
+        vf k = vf_set1(log ? logf(sum) : 1.0f / sum);
         int64_t i = 0;
+        for (; i + 4 * VL <= s->width && i < KEPT && !log; i += 4 * VL) {
+            vf v[4];
+            for (int u = 0; u < 4; u++)
+                v[u] = vf_load(kept + i + u * VL) * k;
+            row_put(y, i, v, half, stream);
+            row_put(y, i + 2 * VL, v + 2, half, stream);
+        }
         for (; i + 4 * VL <= s->width; i += 4 * VL) {
             vf v[4];
             row_get(x, i, v, half);
             row_get(x, i + 2 * VL, v + 2, half);
             for (int u = 0; u < 4; u++)
-                v[u] = row_value(v[u] - m, k, log, half);
-            row_put(y, i, v, half, false);
-            row_put(y, i + 2 * VL, v + 2, half, false);
+                v[u] = row_value(v[u], &t, k, log, half);
+            row_put(y, i, v, half, stream);
+            row_put(y, i + 2 * VL, v + 2, half, stream);
         }
         for (; i < s->width; i += VL) {
             int64_t n = lanes_left(s->width, i);
-            row_store_part(y, i, row_value(row_load_part(x, i, n, half) - m, k, log, half), n, half);
+            row_store_part(y, i, row_value(row_load_part(x, i, n, half), &t, k, log, half), n, half);
         }
     }
+}
+
+ROW_INLINE vf gradient_term(vf sum, vf y, vf dy, const bool log)
+{
+    if (log)
+        return sum + dy;
+    return vf_fma(dy, y, sum);
 }
 
 ROW_INLINE float row_gradient_sum(const void *y, const void *dy, int64_t width, const bool log, const bool half)
 {
-    vf sum = vf_zero();
-    for (int64_t i = 0; i < width; i += VL) {
-        int64_t n = lanes_left(width, i);
-        vf d = n == VL ? row_load(dy, i, half) : row_load_part(dy, i, n, half);
-        if (log)
-            sum = sum + d;
-        else
-            sum = vf_fma(d, n == VL ? row_load(y, i, half) : row_load_part(y, i, n, half), sum);
+    vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    int64_t i = 0;
+    for (; i + 4 * VL <= width; i += 4 * VL) {
+        row_prefetch(dy, width + i, 4 * VL, half);
+        vf a[4], d[4];
+        for (int u = 0; u < 4; u += 2) {
+            row_get(y, i + u * VL, a + u, half);
+            row_get(dy, i + u * VL, d + u, half);
+        }
+        for (int u = 0; u < 4; u++)
+            sum[u] = gradient_term(sum[u], a[u], d[u], log);
     }
-    return vf_sum(sum);
+    for (; i < width; i += VL) {
+        int64_t n = lanes_left(width, i);
+        sum[0] = gradient_term(sum[0], row_load_part(y, i, n, half), row_load_part(dy, i, n, half), log);
+    }
+    return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-ROW_INLINE void backward_rows(const mx_softmax *s, int64_t first, int64_t last, const bool log, const bool half)
+ROW_INLINE vf gradient(vf y, vf dy, vf sum, const bool log, const bool half)
+{
+    if (!log)
+        return y * (dy - sum);
+    return dy - (half ? vf_exp2_fast(y * vf_set1(LOG2E)) : vf_exp(y)) * sum;
+}
+
+ROW_INLINE void backward_rows(const mx_softmax *s, int64_t first, int64_t last, const bool log, const bool half,
+                              const bool stream)
 {
     for (int64_t r = first; r < last; r++) {
         const void *y = row_of(s->y, r, s->width, half), *dy = row_of(s->dy, r, s->width, half);
         void *dx = row_of_out(s->dx, r, s->width, half);
         vf sum = vf_set1(row_gradient_sum(y, dy, s->width, log, half));
-        for (int64_t i = 0; i < s->width; i += VL) {
+        int64_t i = 0;
+        for (; i + 2 * VL <= s->width; i += 2 * VL) {
+            row_prefetch(y, s->width + i, 2 * VL, half);
+            vf a[2], d[2];
+            row_get(y, i, a, half);
+            row_get(dy, i, d, half);
+            for (int u = 0; u < 2; u++)
+                d[u] = gradient(a[u], d[u], sum, log, half);
+            row_put(dx, i, d, half, stream);
+        }
+        for (; i < s->width; i += VL) {
             int64_t n = lanes_left(s->width, i);
-            vf a = n == VL ? row_load(y, i, half) : row_load_part(y, i, n, half);
-            vf d = n == VL ? row_load(dy, i, half) : row_load_part(dy, i, n, half);
-            d = log ? d - row_exp(a, half) * sum : a * (d - sum);
-            if (n == VL)
-                row_store(dx, i, d, half);
-            else
-                row_store_part(dx, i, d, n, half);
+            vf d = gradient(row_load_part(y, i, n, half), row_load_part(dy, i, n, half), sum, log, half);
+            row_store_part(dx, i, d, n, half);
         }
     }
 }
 
-static void forward(const mx_softmax *s, int64_t first, int64_t last)
+ROW_INLINE void forward_as(const mx_softmax *s, int64_t first, int64_t last, const bool half, const bool stream)
 {
-    if (s->dtype == MX_BF16)
-        s->log ? forward_rows(s, first, last, true, true) : forward_rows(s, first, last, false, true);
-    else
-        s->log ? forward_rows(s, first, last, true, false) : forward_rows(s, first, last, false, false);
+    s->log ? forward_rows(s, first, last, true, half, stream) : forward_rows(s, first, last, false, half, stream);
 }
 
-static void backward(const mx_softmax *s, int64_t first, int64_t last)
+static void forward(const mx_softmax *s, int64_t first, int64_t last, bool stream)
 {
     if (s->dtype == MX_BF16)
-        s->log ? backward_rows(s, first, last, true, true) : backward_rows(s, first, last, false, true);
+        stream ? forward_as(s, first, last, true, true) : forward_as(s, first, last, true, false);
     else
-        s->log ? backward_rows(s, first, last, true, false) : backward_rows(s, first, last, false, false);
+        stream ? forward_as(s, first, last, false, true) : forward_as(s, first, last, false, false);
+    _mm_sfence();
+}
+
+ROW_INLINE void backward_as(const mx_softmax *s, int64_t first, int64_t last, const bool half, const bool stream)
+{
+    s->log ? backward_rows(s, first, last, true, half, stream) : backward_rows(s, first, last, false, half, stream);
+}
+
+static void backward(const mx_softmax *s, int64_t first, int64_t last, bool stream)
+{
+    if (s->dtype == MX_BF16)
+        stream ? backward_as(s, first, last, true, true) : backward_as(s, first, last, true, false);
+    else
+        stream ? backward_as(s, first, last, false, true) : backward_as(s, first, last, false, false);
+    _mm_sfence();
 }
 
 const mx_softmax_paths MX_SIMD_NAME(mx_softmax) = {forward, backward};

@@ -95,7 +95,7 @@ MX_INLINE void vf_sincos(vf x, vf *sine, vf *cosine)
     vf_turn(vf_to_vi(n), sine, cosine);
 }
 
-/* e^x for x in [-87, 87] to 2e-7: as vf_exp_fast with one degree more and ln 2 in two parts. */
+/* e^x for x in [-87, 87] to 2e-7: as vf_exp2_fast() without AVX-512, with one degree more and ln 2 in two parts. */
 MX_INLINE vf vf_exp_near(vf x)
 {
     const vf magic = vf_set1(12582912.0f);
@@ -111,93 +111,102 @@ MX_INLINE vf vf_exp_near(vf x)
     return vi_float(vi_add(vf_bits(p), vi_shl(vf_bits(t), 23)));
 }
 
+/* 1 / (1 + 2^x), x <= 125, for bf16. */
+MX_INLINE vf vf_logistic_fast(vf x) { return vf_rcp(vf_set1(1.0f) + vf_exp2_fast(x)); }
+
 /* 1 / (1 + e^-x) for x >= -80. A NaN in x may get lost here, not in the product with x that the callers take. */
 MX_INLINE vf vf_sigmoid_of(vf x, bool fast)
 {
-    vf minus = -vf_min(vf_set1(80.0f), x), one = vf_set1(1.0f);
+    const vf one = vf_set1(1.0f);
     if (fast)
-        return vf_rcp(one + vf_exp_fast(minus));
-    return one / (one + vf_exp_near(minus));
+        return vf_logistic_fast(x * vf_set1(-LOG2E));
+    return one / (one + vf_exp_near(-vf_min(vf_set1(80.0f), x)));
 }
 
-/* The normal distribution at x in [-13, inf): cumulative, and its density. With t = |x| and u = 1 / (1 + 0.3 t), the
- * tail beyond t is e^(-t^2/2) u P(u); P is the minimax polynomial of degree 7, of relative error 1.2e-7, on t <= 13.2.
- */
-MX_INLINE vf vf_normal(vf x, bool fast, vf *density)
+/* The tail of the normal distribution beyond t in [0, 13] as a part of e^(-t^2/2), which goes to *e. With
+ * u = 1 / (1 + k t) it is u P(u); P is the minimax polynomial on t <= 13: of degree 7, of relative error 1.2e-7 with
+ * k = 0.3, or if `rough` of degree 5, of 4e-6 with k = 0.308. */
+MX_INLINE vf vf_normal_tail(vf t, bool fast, bool rough, vf *e)
 {
-    vf t = vf_min(vf_set1(13.0f), vf_abs(x));
-    vf half = t * t * vf_set1(-0.5f);
-    vf e = fast ? vf_exp_fast(half) : vf_exp_near(half);
-    vf d = vf_fma(vf_set1(0.3f), t, vf_set1(1.0f));
-    vf u = vf_set1(1.0f) / d;
+    const vf one = vf_set1(1.0f);
+    vf d = vf_fma(vf_set1(rough ? 0.308f : 0.3f), t, one), u = one / d;
     if (fast)
         u = vf_rcp(d);
-    vf p = vf_set1(0.03608933836221695f);
-    p = vf_fma(p, u, vf_set1(-0.15893565118312836f));
-    p = vf_fma(p, u, vf_set1(0.20934945344924927f));
-    p = vf_fma(p, u, vf_set1(-0.0564526803791523f));
-    p = vf_fma(p, u, vf_set1(0.13003386557102203f));
-    p = vf_fma(p, u, vf_set1(0.09946471452713013f));
-    p = vf_fma(p, u, vf_set1(0.1208263635635376f));
-    p = vf_fma(p, u, vf_set1(0.1196245402097702f));
-    vf tail = e * (p * u);
-    *density = e * vf_set1(0.398942280f);
-    return vf_select(vf_gt(x, vf_zero()), vf_set1(1.0f) - tail, tail);
+    static const float coarse[] = {-0.0755324041f, 0.189909753f, 0.00695698783f,
+                                   0.136695094f,   0.118842496f, 0.123126167f};
+    static const float fine[] = {0.03608933836221695f, -0.15893565118312836f, 0.20934945344924927f,
+                                 -0.0564526803791523f, 0.13003386557102203f,  0.09946471452713013f,
+                                 0.1208263635635376f,  0.1196245402097702f};
+    const float *c = rough ? coarse : fine;
+    vf p = vf_set1(c[0]);
+    for (int i = 1; i <= (rough ? 5 : 7); i++)
+        p = vf_fma(p, u, vf_set1(c[i]));
+    *e = fast ? vf_exp2_fast(t * t * vf_set1(-0.5f * LOG2E)) : vf_exp_near(t * t * vf_set1(-0.5f));
+    return p * u;
 }
 
 /* gelu by tanh: x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2 = x sigmoid(x (K0 + K1 x^2)). */
 #define GELU_K0 1.59576912f
 #define GELU_K1 7.13548163e-2f
 
+/* That sigmoid, given x >= -9.5 and its square. */
+MX_INLINE vf vf_gelu_sigmoid(vf x, vf square, bool fast)
+{
+    if (fast)
+        return vf_logistic_fast(x * vf_fma(square, vf_set1(-LOG2E * GELU_K1), vf_set1(-LOG2E * GELU_K0)));
+    return vf_sigmoid_of(x * vf_fma(square, vf_set1(GELU_K1), vf_set1(GELU_K0)), false);
+}
+
 /* An activation at x. Where it tends to 0 on the left, x is cut off where the value is below 1e-26 in magnitude, so
  * that -inf gives (nearly) 0 and not NaN. */
 MX_INLINE vf vf_activation(mx_unary op, bool fast, vf x)
 {
-    vf density;
+    vf t, e, tail;
     switch (op) {
     case MX_SILU:
         x = vf_max(vf_set1(-80.0f), x);
         return x * vf_sigmoid_of(x, fast);
     case MX_GELU_TANH:
         x = vf_max(vf_set1(-9.5f), x);
-        return x * vf_sigmoid_of(x * vf_fma(x * x, vf_set1(GELU_K1), vf_set1(GELU_K0)), fast);
-    case MX_GELU_ERF:
-        x = vf_max(vf_set1(-13.0f), x);
-        return x * vf_normal(x, fast, &density);
+        return x * vf_gelu_sigmoid(x, x * x, fast);
+    case MX_GELU_ERF: /* x less x times the tail on the right, x times the tail on the left */
+        t = vf_min(vf_set1(13.0f), vf_abs(x));
+        tail = vf_normal_tail(t, fast, fast, &e);
+        return vf_fma(-t, e * tail, vf_max(vf_zero(), x));
     default: /* MX_RELU */
         return vf_max(vf_zero(), x);
     }
 }
 
-/* The activation and its derivative at x. Beyond +-80 (silu) and +-13 (gelu) the derivative is that at the limit. */
+/* The activation and its derivative at x. Beyond -80 and 20 (silu) and some 10 (gelu) the derivative is that at the
+ * limit. */
 MX_INLINE vf vf_activation_slope(mx_unary op, bool fast, vf x, vf *value)
 {
-    const vf one = vf_set1(1.0f);
-    vf s, c, density;
+    vf s, c, square, t, e, tail;
     switch (op) {
     case MX_SILU:
         x = vf_max(vf_set1(-80.0f), x);
-        c = vf_min(vf_set1(80.0f), x);
+        c = vf_min(vf_set1(20.0f), x);
         s = vf_sigmoid_of(c, fast);
         *value = x * s;
-        return vf_fma(c * s, one - s, s);
-    case MX_GELU_TANH: {
+        return vf_fma(vf_fma(-c, s, c), s, s);
+    case MX_GELU_TANH:
         x = vf_max(vf_set1(-9.5f), x);
-        c = vf_min(vf_set1(13.0f), x);
-        vf square = c * c;
-        s = vf_sigmoid_of(c * vf_fma(square, vf_set1(GELU_K1), vf_set1(GELU_K0)), fast);
+        c = vf_min(vf_set1(9.5f), x);
+        square = c * c;
+        s = vf_gelu_sigmoid(c, square, fast);
         *value = x * s;
-        vf inner = vf_fma(square, vf_set1(3.0f * GELU_K1), vf_set1(GELU_K0));
-        return vf_fma(c * s * (one - s), inner, s);
-    }
-    case MX_GELU_ERF:
-        x = vf_max(vf_set1(-13.0f), x);
-        s = vf_normal(x, fast, &density);
-        *value = x * s;
-        return vf_fma(vf_min(vf_set1(13.0f), x), density, s);
+        c = c * vf_fma(square, vf_set1(3.0f * GELU_K1), vf_set1(GELU_K0));
+        return vf_fma(vf_fma(-c, s, c), s, s);
+    case MX_GELU_ERF: /* tail less t times density on the left, 1 less that on the right; not rough, as it crosses 0 */
+        t = vf_min(vf_set1(13.0f), vf_abs(x));
+        tail = vf_normal_tail(t, fast, false, &e);
+        *value = vf_fma(-t, e * tail, vf_max(vf_zero(), x));
+        s = e * vf_fma(t, vf_set1(-0.398942280f), tail);
+        return vf_select(vf_gt(x, vf_zero()), vf_set1(1.0f) - s, s);
     default: /* MX_RELU */
         *value = vf_max(vf_zero(), x);
-        return vf_select(vf_is_nan(x), x, vf_select(vf_gt(x, vf_zero()), one, vf_zero()));
+        return vf_select(vf_is_nan(x), x, vf_select(vf_gt(x, vf_zero()), vf_set1(1.0f), vf_zero()));
     }
 }
 

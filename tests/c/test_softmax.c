@@ -149,10 +149,29 @@ static void test_nan(const char *isa)
         }
 }
 
+/* Values at the end of the range of numbers: the largest takes all. */
+static void test_huge(const char *isa)
+{
+    enum { WIDTH = 77 };
+    for (int dtype = MX_F32; dtype <= MX_BF16; dtype++)
+        for (int64_t at = 0; at < WIDTH; at += 19) {
+            void *x = make_values(WIDTH, dtype, -1, 1), *y = make_values(WIDTH, dtype, 0, 1);
+            set_value(x, at, 3e38f, dtype);
+            set_value(x, (at + 1) % WIDTH, -3e38f, dtype);
+            mx_softmax_forward(&(mx_softmax){.rows = 1, .width = WIDTH, .dtype = (mx_dtype)dtype, .x = x, .y = y});
+            int wrong = 0;
+            for (int64_t i = 0; i < WIDTH; i++)
+                wrong += fabs(get_value(y, i, dtype) - (i == at ? 1.0 : 0.0)) > 1e-30;
+            CHECK(wrong == 0, "%s: 3e38 at %lld of %s: %d wrong", isa, (long long)at, mx_dtype_name(dtype), wrong);
+            free(x), free(y);
+        }
+}
+
 int main(void)
 {
     for_each_isa(test_sizes);
     for_each_isa(test_stream);
+    for_each_isa(test_huge);
     for_each_isa(test_nan);
     return check_done();
 }

@@ -4,21 +4,12 @@
 
 #include <math.h>
 
-/* A row's largest value, and the same as a power of 2, negated. */
-typedef struct row_terms {
-    vf largest, shift;
-} row_terms;
-
-/* e^(x - largest); where rows are halves, to a hundredth of their rounding. There the rounding of `shift` is in the sum
- * as in each of its terms, and cancels, but not in the logarithm of the sum. */
-ROW_INLINE vf row_exp(vf x, const row_terms *t, const bool log, const bool half)
+/* e^d, d <= 0 or NaN; where rows are halves, to a hundredth of their rounding. */
+ROW_INLINE vf row_exp(vf d, const bool half)
 {
-    const vf log2_e = vf_set1(LOG2E);
-    if (!half)
-        return vf_exp(x - t->largest);
-    if (log)
-        return vf_exp2_fast((x - t->largest) * log2_e);
-    return vf_exp2_fast(vf_fma(x, log2_e, t->shift));
+    if (half)
+        return vf_exp2_fast(d * vf_set1(LOG2E));
+    return vf_exp(d);
 }
 
 ROW_INLINE float row_max(const void *x, int64_t width, const bool half)
@@ -43,8 +34,7 @@ ROW_INLINE float row_max(const void *x, int64_t width, const bool half)
 /* Exponentials of a row's first values that are kept from the sum on; wider rows calculate the others twice. */
 enum { KEPT = 8192 };
 
-ROW_INLINE float row_sum_exp(const void *x, int64_t width, const row_terms *t, float *kept, const bool log,
-                             const bool half)
+ROW_INLINE float row_sum_exp(const void *x, int64_t width, vf largest, float *kept, const bool log, const bool half)
 {
     vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     int64_t i = 0;
@@ -53,7 +43,7 @@ ROW_INLINE float row_sum_exp(const void *x, int64_t width, const row_terms *t, f
         row_get(x, i, v, half);
         row_get(x, i + 2 * VL, v + 2, half);
         for (int u = 0; u < 4; u++) {
-            v[u] = row_exp(v[u], t, log, half);
+            v[u] = row_exp(v[u] - largest, half);
             sum[u] = sum[u] + v[u];
             if (!log && i < KEPT)
                 vf_store(kept + i + u * VL, v[u]);
@@ -61,16 +51,16 @@ ROW_INLINE float row_sum_exp(const void *x, int64_t width, const row_terms *t, f
     }
     for (; i < width; i += VL) {
         int64_t n = lanes_left(width, i);
-        sum[0] = sum[0] + vf_select(vm_first(n), row_exp(row_load_part(x, i, n, half), t, log, half), vf_zero());
+        sum[0] = sum[0] + vf_select(vm_first(n), row_exp(row_load_part(x, i, n, half) - largest, half), vf_zero());
     }
     return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
-ROW_INLINE vf row_value(vf x, const row_terms *t, vf k, const bool log, const bool half)
+ROW_INLINE vf row_value(vf d, vf k, const bool log, const bool half)
 {
     if (log)
-        return x - t->largest - k;
-    return row_exp(x, t, false, half) * k;
+        return d - k;
+    return row_exp(d, half) * k;
 }
 
 ROW_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, const bool log, const bool half,
@@ -80,9 +70,8 @@ ROW_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, c
     for (int64_t r = first; r < last; r++) {
         const void *x = row_of(s->x, r, s->width, half);
         void *y = row_of_out(s->y, r, s->width, half);
-        float largest = row_max(x, s->width, half);
-        row_terms t = {vf_set1(largest), vf_set1(-LOG2E * largest)};
-        float sum = row_sum_exp(x, s->width, &t, kept, log, half);
+        vf largest = vf_set1(row_max(x, s->width, half));
+        float sum = row_sum_exp(x, s->width, largest, kept, log, half);
         vf k = vf_set1(log ? logf(sum) : 1.0f / sum);
         int64_t i = 0;
         for (; i + 4 * VL <= s->width && i < KEPT && !log; i += 4 * VL) {
@@ -97,13 +86,13 @@ ROW_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, c
             row_get(x, i, v, half);
             row_get(x, i + 2 * VL, v + 2, half);
             for (int u = 0; u < 4; u++)
-                v[u] = row_value(v[u], &t, k, log, half);
+                v[u] = row_value(v[u] - largest, k, log, half);
             row_put(y, i, v, half, stream);
             row_put(y, i + 2 * VL, v + 2, half, stream);
         }
         for (; i < s->width; i += VL) {
             int64_t n = lanes_left(s->width, i);
-            row_store_part(y, i, row_value(row_load_part(x, i, n, half), &t, k, log, half), n, half);
+            row_store_part(y, i, row_value(row_load_part(x, i, n, half) - largest, k, log, half), n, half);
         }
     }
 }

@@ -113,7 +113,13 @@ for bad in 0 -3 two 1e9; do
 done
 run "$mxlua" --isa mmx hello.lua
 exits 1
-has "unknown isa 'mmx'"
+has "unknown isa 'mmx'; expected portable, avx2, avx512, avx512_bf16 or amx"
+run "$mxlua" --isa amx -e 'print(mx.isa())' # here, or refused with what is here
+if [ "$status" -eq 0 ]; then
+    is amx
+else
+    has "isa 'amx' cannot be used: the best that this processor has and the system permits is '"
+fi
 run "$mxlua" --memory-limit lots hello.lua
 exits 1
 has "'lots' is no size"

@@ -19,19 +19,12 @@ INLINE void multiply_tiles(int nv, int64_t k, const float *a, int64_t a_line, in
 {
     const int64_t b_bytes = b_line * 4, a_bytes = a_line * 4, c_bytes = c_row * 4;
     float *lower = c + TILE_LINES * c_row;
-    if (add) {
+    sums_zero();
+    if (add && nv == 2) {
+        sums_load(c, c_bytes);
+    } else if (add) {
         _tile_loadd(0, c, c_bytes);
         _tile_loadd(1, lower, c_bytes);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-    }
-    if (add && nv == 2) {
-        _tile_loadd(2, c + VL, c_bytes);
-        _tile_loadd(3, lower + VL, c_bytes);
-    } else {
-        _tile_zero(2);
-        _tile_zero(3);
     }
     for (int64_t w = 0; w < k; w += TILE_LINES, a += a_step, b += TILE_LINES * b_line) {
         _tile_loadd(4, a, a_bytes);
@@ -45,12 +38,12 @@ INLINE void multiply_tiles(int nv, int64_t k, const float *a, int64_t a_line, in
             _tile_dpbf16ps(3, 5, 7);
         }
     }
+    if (nv == 2) {
+        sums_store(c, c_bytes);
+        return;
+    }
     _tile_stored(0, c, c_bytes);
     _tile_stored(1, lower, c_bytes);
-    if (nv == 2) {
-        _tile_stored(2, c + VL, c_bytes);
-        _tile_stored(3, lower + VL, c_bytes);
-    }
 }
 
 NOINLINE void tile_packed(int kind, int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row,

@@ -110,47 +110,27 @@ static void multiply(int64_t k_words, const uint32_t *a, const uint32_t *b, cons
         _tile_loadd(6, b, LINE_BYTES);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b + TILE_WORDS, LINE_BYTES);
-        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 4, 7);
         _tile_stream_loadd(5, a + TILE_WORDS, LINE_BYTES);
-        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(1, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
-}
-
-static void zero_sums(void)
-{
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
-}
-
-static void store_sums(float *c, int64_t ldc)
-{
-    int64_t bytes = ldc * (int64_t)sizeof *c;
-    _tile_stored(0, c, bytes);
-    _tile_stored(1, c + VL, bytes);
-    _tile_stored(2, c + TILE_LINES * ldc, bytes);
-    _tile_stored(3, c + TILE_LINES * ldc + VL, bytes);
 }
 
 static void kernel(int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc, bool accumulate)
 {
     int64_t bytes = ldc * (int64_t)sizeof *c;
-    if (alpha == 1.0f && accumulate) {
-        _tile_loadd(0, c, bytes);
-        _tile_loadd(1, c + VL, bytes);
-        _tile_loadd(2, c + TILE_LINES * ldc, bytes);
-        _tile_loadd(3, c + TILE_LINES * ldc + VL, bytes);
-    } else
-        zero_sums();
+    if (alpha == 1.0f && accumulate)
+        sums_load(c, bytes);
+    else
+        sums_zero();
     multiply(k_words, a, b, c, ldc);
     if (alpha == 1.0f) {
-        store_sums(c, ldc);
+        sums_store(c, bytes);
         return;
     }
     _Alignas(64) float sums[MR * NR];
-    store_sums(sums, NR);
+    sums_store(sums, NR * (int64_t)sizeof *sums);
     vf scale = vf_set1(alpha);
     for (int i = 0; i < MR; i++)
         for (int j = 0; j < NR; j += VL) {

@@ -2,16 +2,11 @@
 #include "kernels/amx/tiles.h"
 #include "kernels/peak_simd.h"
 
-#include <immintrin.h>
-
 double mx_peak_bf16_amx(int64_t rounds, float *result)
 {
     enum { SUMS = 6 };
     mx_amx_begin();
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    sums_zero();
     _tile_zero(4);
     _tile_zero(5);
     _tile_zero(6);

@@ -21,7 +21,7 @@ local o = mx.config.options(arg, { from = "", to = "", dtype = "", max_shard_siz
 local UNITS = { [""] = 1, B = 1, KB = 1e3, MB = 1e6, GB = 1e9, TB = 1e12, KIB = 2 ^ 10, MIB = 2 ^ 20, GIB = 2 ^ 30 }
 
 local number, unit = o.max_shard_size:match("^([%d.]+)%s*(%a*)$")
-local shard_bytes = tonumber(number) and UNITS[unit:upper()] and math.floor(tonumber(number) * UNITS[unit:upper()])
+local shard_bytes = tonumber(number) and UNITS[unit:upper()] and util.share(UNITS[unit:upper()], tonumber(number))
 local to_h5 = o.to:find("%.h5$") or o.to:find("%.hdf5$")
 if o.from == "" or o.to == "" then
     util.refuse("expected from=PATH and to=PATH: FILE.h5, or a folder of a Hugging Face model")

@@ -461,6 +461,7 @@ function config.load(words, o)
     merge_axis_rules(values)
     check_together(values)
     check_used(values, chosen_keys(file, pairs_given))
+    values.now.slices = mesh.slices(values.now)
     local loaded = finish(values, order)
     if loaded.hardware ~= "" and o.simulate ~= false then
         if mx.ranks() > 1 and not mx.is_simulated() then

@@ -102,6 +102,18 @@ local function fill_slices(cfg)
     return product, sizes
 end
 
+--- The slices that a config asks for: `slices`, or where that is 1 the product of the dcn_* sizes that are given. A
+--- product that contradicts `slices` is left for mesh.layout to refuse. Not collective.
+---@param cfg table config
+---@return integer
+function mesh.slices(cfg)
+    local product = 1
+    for _, name in ipairs(mesh.AXES) do
+        product = product * math.max(1, cfg[key_of("dcn", name)])
+    end
+    return cfg.slices == 1 and product or cfg.slices
+end
+
 local function refuse_ranks(slices, sizes, ranks)
     util.refuse("the mesh has %s (dcn_*_parallelism: %s), which do not divide %s: start %d (mpirun -n %d) or set "
         .. "slices and dcn_*_parallelism to a divisor of %d", counted(slices, "slice"), list_sizes(sizes),

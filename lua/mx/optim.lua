@@ -99,7 +99,7 @@ end
 ---@param o {peak: number, steps: integer, warmup_fraction: number, final_fraction: number}
 ---@return fun(step: integer): number
 function optim.cosine(o)
-    local warmup = math.floor(o.steps * o.warmup_fraction)
+    local warmup = util.share(o.steps, o.warmup_fraction)
     local final = o.peak * o.final_fraction
     return function(step)
         if step > o.steps then

@@ -159,7 +159,8 @@ function plan.check(config)
         there, limit = result.memory_bytes, 0
         mx.sim.start(config.hardware, config.slices, mx.sim.settings(config)) -- anew, for the run
     else
-        result = plan.simulate(config, mx.host.hardware(mx.ranks(), { measure = false }), 1)
+        local slices = mx.mesh.layout(config, mx.ranks()).slices
+        result = plan.simulate(config, mx.host.hardware(mx.ranks() // slices, { measure = false }), slices)
     end
     -- A checkpoint is written from a copy while training goes on.
     local copies = config.enable_checkpointing and config.async_checkpointing and config.checkpoint_period > 0

@@ -61,6 +61,17 @@ function util.quantile(values, p)
     return sorted[low] + (at - low) * (sorted[high] - sorted[low])
 end
 
+--- The whole part of a share of n. A product that differs from a whole number only by the rounding of binary fractions
+--- is that number: 0.29 of 100 is 29.
+---@param n integer
+---@param fraction number
+---@return integer
+function util.share(n, fraction)
+    local product = n * fraction
+    local nearest = math.floor(product + 0.5)
+    return math.abs(product - nearest) <= product * 2 ^ -51 and nearest or math.floor(product)
+end
+
 --- An integer with a comma between thousands.
 ---@param n number
 ---@return string

@@ -161,6 +161,17 @@ function TestLayout.test_two_cannot_take_what_is_left()
         mx.mesh.layout, config("dcn expert -1"), 8)
 end
 
+-- Without `slices` the dcn_* sizes say how many there are, simulated or not.
+function TestLayout.test_slices_follow_from_the_sizes_across_them()
+    lu.assertEquals(config().slices, 1)
+    lu.assertEquals(config("dcn data 2").slices, 2)
+    lu.assertEquals(config("dcn fsdp 2", "dcn tensor 3").slices, 6) -- dcn_data is -1: nothing is left for it
+    lu.assertEquals(config("slices=6", "dcn fsdp 2").slices, 6)
+    lu.assertEquals(sizes(8, "dcn fsdp 2"), "fsdp 8")
+    local c = mx.config.load({ "model_name=tiny", "hardware=v5e-8", "dcn_data_parallelism=2" }, { simulate = false })
+    lu.assertTrue(mx.plan.simulate(c, c.hardware, c.slices).step_s > 0)
+end
+
 function TestLayout.test_sizes_that_are_none()
     for _, axis in ipairs(mx.mesh.AXES) do
         for _, level in ipairs({ "ici", "dcn" }) do

@@ -30,6 +30,25 @@ function TestTrain.test_a_schedule_without_warm_up()
     lu.assertEquals(only_warmup(10), 2.0)
 end
 
+-- Decimal fractions of a whole number, worked out by hand: 0.29, 0.57 and 0.145 have no exact binary form.
+function TestTrain.test_the_warm_up_has_the_steps_that_the_decimal_fraction_says()
+    for _, case in ipairs({
+        { 100, 0.29, 29 }, { 100, 0.57, 57 }, { 200, 0.145, 29 }, { 1000, 0.001, 1 }, { 100, 0.299, 29 }, { 7, 0.5, 3 },
+        { 300, 0.99, 297 }, { 10, 0.05, 0 }, { 3, 1, 3 },
+    }) do
+        local steps, fraction, warmup = table.unpack(case)
+        local rate = mx.optim.cosine { peak = 1.0, steps = steps, warmup_fraction = fraction, final_fraction = 0 }
+        local what = ("%g of %d"):format(fraction, steps)
+        if warmup > 0 then
+            lu.assertEquals(rate(warmup), 1.0, what)
+            lu.assertAlmostEquals(rate(1), 1 / warmup, 1e-12, what)
+        end
+        if warmup < steps then
+            lu.assertTrue(rate(warmup + 1) < 1, what)
+        end
+    end
+end
+
 -- A parameter w = (3, 4) with gradient (3, 4): the loss is w.w / 2.
 local function quadratic()
     local w = mx.tensor({ 3, 4 }):keep():requires_grad()

@@ -31,7 +31,7 @@ local MESHES = {
         "data=2", "fsdp=2", "fsdp_transpose=2", "tensor=2", "tensor_sequence=2", "context=2", "expert=2",
         "context=2 context_parallel_load_balance=false", "data=2 shard_optimizer_over_data=true",
         "context=2 context_parallel_strategy=ring",
-        "context=2 context_parallel_strategy=ring context_parallel_load_balance=false",
+        "context=2 context_parallel_strategy=ring context_parallel_load_balance=false", "dcn_fsdp_parallelism=2",
     },
     [3] = {
         "data=3", "fsdp=3", "tensor=3", "context=3", "tensor_sequence=3", "context=3 context_parallel_strategy=ring",
@@ -339,7 +339,23 @@ for _, model in ipairs(SAVED_ON and { "tiny", "tiny-gpt2" } or {}) do
     end
 end
 
--- ---- what does not fit ----
+-- ---- what fits, and what does not ----
+
+-- What scripts/train.lua asks before it makes a model. The ranks of a run may be slices.
+for _, words in ipairs(({
+    [2] = { { "slices=2" }, { "dcn_data_parallelism=2" }, { "dcn_fsdp_parallelism=2" }, { "dcn_tensor_parallelism=2" } },
+    [4] = {
+        { "slices=2", "ici_tensor_parallelism=2" }, { "dcn_data_parallelism=2", "ici_context_parallelism=2" },
+        { "slices=4" }, { "dcn_fsdp_parallelism=2", "ici_fsdp_parallelism=2" },
+    },
+})[RANKS] or {}) do
+    TestSettings["test_the_plan_of_real_ranks_with_" .. table.concat(words, "_"):gsub("[^%w]+", "_")] = function()
+        local config = config_of("tiny", words)
+        mx.plan.check(config)
+        lu.assertFalse(mx.is_simulated())
+        lu.assertEquals(mx.train.mesh(config).layout.slices, tonumber(words[1]:match("=(%d+)$")))
+    end
+end
 
 -- The message has all the parts, and no memory was taken, not even for a while.
 local function assert_refused(parts, mesh, ...)

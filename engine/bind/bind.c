@@ -126,47 +126,93 @@ bool mxl_field_boolean(lua_State *L, int i, const char *name, bool standard)
     return value;
 }
 
-/* Edits (insert, delete, replace) that turn a into b; names longer than the table count as far away. */
+/* Edits (insert, delete, replace, swap two neighbours) that turn a into b; longer names count as far away. */
 static int edit_distance(const char *a, const char *b)
 {
     enum { LONGEST = 48 };
-    size_t n = strlen(a), m = strlen(b);
+    int n = (int)strlen(a), m = (int)strlen(b);
     if (n > LONGEST || m > LONGEST)
         return LONGEST;
-    int row[LONGEST + 1];
-    for (size_t j = 0; j <= m; j++)
-        row[j] = (int)j;
-    for (size_t i = 1; i <= n; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= m; j++) {
-            int replace = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            int other = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
-            row[j] = replace < other ? replace : other;
+    int rows[3][LONGEST + 1], *before = rows[0], *last = rows[1], *row = rows[2];
+    for (int j = 0; j <= m; j++)
+        last[j] = j;
+    for (int i = 1; i <= n; i++) {
+        row[0] = i;
+        for (int j = 1; j <= m; j++) {
+            int best = last[j - 1] + (a[i - 1] != b[j - 1]);
+            best = last[j] + 1 < best ? last[j] + 1 : best;
+            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
+            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            row[j] = swapped && before[j - 2] + 1 < best ? before[j - 2] + 1 : best;
         }
+        int *spare = before;
+        before = last;
+        last = row;
+        row = spare;
     }
-    return row[m];
+    return last[m];
+}
+
+/* What other libraries call what we have. */
+static const char *other_word(const char *given)
+{
+    static const char *const words[][2] = {{"T", "transpose"},  {"t", "transpose"},      {"shape", "size"},
+                                           {"ndim", "dim"},     {"axis", "dim"},         {"dims", "dim"},
+                                           {"squeeze", "view"}, {"unsqueeze", "view"},   {"type", "dtype"},
+                                           {"astype", "to"},    {"lr", "learning_rate"}, {"learning_rate", "lr"},
+                                           {"length", "n"},     {"tolist", "totable"},   {"numpy", "totable"}};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(words[i][0], given) == 0)
+            return words[i][1];
+    return given;
+}
+
+/* Keeps in *nearest the name that is nearest to `given`, at *best edits. */
+static void consider(const char *given, const char *name, const char **nearest, int *best)
+{
+    int distance = strcmp(other_word(given), name) == 0 ? 0 : edit_distance(given, name);
+    if (distance < *best || (distance == *best && *nearest && strcmp(name, *nearest) < 0)) {
+        *best = distance;
+        *nearest = name;
+    }
+}
+
+/* Names with more edits than this are no help. */
+static int most_edits(const char *given)
+{
+    int third = (int)strlen(given) / 3;
+    return third > 2 ? third : 2;
+}
+
+static _Noreturn void raise_unknown(lua_State *L, const char *what, const char *given, const char *nearest)
+{
+    push_where(L);
+    if (nearest)
+        lua_pushfstring(L, "%s '%s'; did you mean '%s'?", what, given, nearest);
+    else
+        lua_pushfstring(L, "%s '%s'", what, given);
+    lua_concat(L, 2);
+    lua_error(L);
+    abort(); /* not reached */
 }
 
 void mxl_unknown_name(lua_State *L, const char *given, const char *const *names, const char *what)
 {
     const char *nearest = NULL;
-    int best = 4; /* further away is no help */
-    for (; *names; names++) {
-        int distance = edit_distance(given, *names);
-        if (distance < best) {
-            best = distance;
-            nearest = *names;
-        }
-    }
-    push_where(L);
-    if (nearest)
-        lua_pushfstring(L, "%s has no option '%s'; did you mean '%s'?", what, given, nearest);
-    else
-        lua_pushfstring(L, "%s has no option '%s'", what, given);
-    lua_concat(L, 2);
-    lua_error(L);
+    int best = most_edits(given) + 1;
+    for (; *names; names++)
+        consider(given, *names, &nearest, &best);
+    raise_unknown(L, lua_pushfstring(L, "%s has no option", what), given, nearest);
+}
+
+void mxl_unknown_field(lua_State *L, const char *what, const char *given, int table)
+{
+    const char *nearest = NULL;
+    int best = most_edits(given) + 1;
+    for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1))
+        if (lua_type(L, -2) == LUA_TSTRING)
+            consider(given, lua_tostring(L, -2), &nearest, &best);
+    raise_unknown(L, what, given, nearest);
 }
 
 void mxl_check_fields(lua_State *L, int i, const char *const *names, const char *what)

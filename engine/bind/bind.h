@@ -50,6 +50,9 @@ void mxl_check_fields(lua_State *L, int i, const char *const *names, const char 
 /* Raises "WHAT has no option 'GIVEN'; did you mean ...?". */
 void mxl_unknown_name(lua_State *L, const char *given, const char *const *names, const char *what);
 
+/* Raises "WHAT 'GIVEN'; did you mean ...?" with the nearest key of the table at index `table`. */
+void mxl_unknown_field(lua_State *L, const char *what, const char *given, int table);
+
 int mxl_open_tensor(lua_State *L);
 int mxl_open_ops(lua_State *L);
 int mxl_open_tape(lua_State *L);

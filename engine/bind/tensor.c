@@ -96,7 +96,7 @@ double mxl_element(const mx_tensor *t, int64_t i)
     }
 }
 
-static void push_element(lua_State *L, const mx_tensor *t, int64_t i)
+void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i)
 {
     if (mx_dtype_is_float(t->dtype))
         lua_pushnumber(L, mxl_element(t, i));
@@ -189,14 +189,14 @@ static int tensor_item(lua_State *L)
     const mx_tensor *t = mxl_check_values(L, 1, false);
     if (mx_count(t) != 1)
         return luaL_error(L, "item: %s has more than one element; use t:get(i, ...) or t:totable()", mx_tensor_text(t));
-    push_element(L, t, 0);
+    mxl_push_element(L, t, 0);
     return 1;
 }
 
 static void push_nested(lua_State *L, const mx_tensor *t, int depth, int64_t *next)
 {
     if (depth == t->shape.n_dims) {
-        push_element(L, t, (*next)++);
+        mxl_push_element(L, t, (*next)++);
         return;
     }
     int64_t n = t->shape.size[depth];
@@ -246,7 +246,7 @@ static int tensor_is_pending(lua_State *L)
 static int tensor_get(lua_State *L)
 {
     const mx_tensor *t = mxl_check_values(L, 1, false);
-    push_element(L, t, element_at(L, t));
+    mxl_push_element(L, t, element_at(L, t));
     return 1;
 }
 
@@ -270,49 +270,6 @@ static int tensor_detach(lua_State *L)
     mx_tensor_alias(alias, t, 0);
     alias->name = t->name;
     mxl_push_tensor(L, alias);
-    return 1;
-}
-
-/* Row i as a view; for one dimension the element. */
-static int tensor_row(lua_State *L)
-{
-    mx_tensor *t = mxl_check_tensor(L, 1);
-    lua_Integer i = luaL_checkinteger(L, 2);
-    if (t->shape.n_dims == 0 || i < 1 || i > t->shape.size[0])
-        return luaL_error(L, "index %d is outside of %s, counted from 1", (int)i, mx_tensor_text(t));
-    if (t->shape.n_dims == 1) {
-        push_element(L, t, i - 1);
-        return 1;
-    }
-    lua_settop(L, 1);
-    luaL_getmetafield(L, 1, "methods");
-    lua_getfield(L, -1, "narrow");
-    lua_pushvalue(L, 1);
-    lua_createtable(L, 0, 3);
-    lua_pushinteger(L, 1);
-    lua_setfield(L, -2, "dim");
-    lua_pushinteger(L, i);
-    lua_setfield(L, -2, "start");
-    lua_pushinteger(L, 1);
-    lua_setfield(L, -2, "length");
-    lua_call(L, 2, 1);
-    lua_getfield(L, -2, "reshape");
-    lua_insert(L, -2);
-    lua_createtable(L, t->shape.n_dims - 1, 0);
-    for (int d = 1; d < t->shape.n_dims; d++) {
-        lua_pushinteger(L, t->shape.size[d]);
-        lua_rawseti(L, -2, d);
-    }
-    lua_call(L, 2, 1);
-    return 1;
-}
-
-static int tensor_index(lua_State *L)
-{
-    if (lua_isinteger(L, 2))
-        return tensor_row(L);
-    lua_pushvalue(L, 2);
-    lua_rawget(L, lua_upvalueindex(1));
     return 1;
 }
 
@@ -391,90 +348,7 @@ static int tensor_is_released(lua_State *L)
     return 1;
 }
 
-/* Operators: a number on either side becomes an affine map or a power, so that nothing is rounded on the way. */
-
-static void affine(lua_State *L, int tensor, double scale, double shift)
-{
-    const struct {
-        double scale, shift;
-    } attr = {scale, shift};
-    mx_tensor *t = mxl_check_tensor(L, tensor), *out = NULL;
-    mxl_try(L, mx_apply(&mx_op_affine, &t, 1, &attr, &out));
-    mxl_push_tensor(L, out);
-}
-
-static void power(lua_State *L, int tensor, double exponent)
-{
-    mx_tensor *t = mxl_check_tensor(L, tensor), *out = NULL;
-    mxl_try(L, mx_apply(&mx_op_pow, &t, 1, &exponent, &out));
-    mxl_push_tensor(L, out);
-}
-
-static void binary(lua_State *L, const mx_op *op)
-{
-    mx_tensor *in[2] = {mxl_check_tensor(L, 1), mxl_check_tensor(L, 2)}, *out = NULL;
-    mxl_try(L, mx_apply(op, in, 2, NULL, &out));
-    mxl_push_tensor(L, out);
-}
-
-static int tensor_add(lua_State *L)
-{
-    if (lua_isnumber(L, 1))
-        affine(L, 2, 1, lua_tonumber(L, 1));
-    else if (lua_isnumber(L, 2))
-        affine(L, 1, 1, lua_tonumber(L, 2));
-    else
-        binary(L, &mx_op_add);
-    return 1;
-}
-
-static int tensor_sub(lua_State *L)
-{
-    if (lua_isnumber(L, 1))
-        affine(L, 2, -1, lua_tonumber(L, 1));
-    else if (lua_isnumber(L, 2))
-        affine(L, 1, 1, -lua_tonumber(L, 2));
-    else
-        binary(L, &mx_op_sub);
-    return 1;
-}
-
-static int tensor_mul(lua_State *L)
-{
-    if (lua_isnumber(L, 1))
-        affine(L, 2, lua_tonumber(L, 1), 0);
-    else if (lua_isnumber(L, 2))
-        affine(L, 1, lua_tonumber(L, 2), 0);
-    else
-        binary(L, &mx_op_mul);
-    return 1;
-}
-
-static int tensor_div(lua_State *L)
-{
-    if (lua_isnumber(L, 1)) {
-        power(L, 2, -1);
-        lua_replace(L, 2);
-        affine(L, 2, lua_tonumber(L, 1), 0);
-    } else if (lua_isnumber(L, 2)) {
-        affine(L, 1, 1 / lua_tonumber(L, 2), 0);
-    } else {
-        binary(L, &mx_op_div);
-    }
-    return 1;
-}
-
-static int tensor_unm(lua_State *L)
-{
-    affine(L, 1, -1, 0);
-    return 1;
-}
-
-static int tensor_pow(lua_State *L)
-{
-    power(L, 1, luaL_checknumber(L, 2));
-    return 1;
-}
+/* Conversions. */
 
 static void cast(lua_State *L, mx_dtype dtype)
 {
@@ -529,18 +403,15 @@ int mxl_open_tensor(lua_State *L)
                                        {"release", tensor_release},
                                        {"is_released", tensor_is_released},
                                        {NULL, NULL}};
-    static const luaL_Reg metamethods[] = {{"__gc", tensor_gc},   {"__tostring", mxl_tensor_tostring},
-                                           {"__len", tensor_len}, {"__add", tensor_add},
-                                           {"__sub", tensor_sub}, {"__mul", tensor_mul},
-                                           {"__div", tensor_div}, {"__unm", tensor_unm},
-                                           {"__pow", tensor_pow}, {NULL, NULL}};
+    static const luaL_Reg metamethods[] = {
+        {"__gc", tensor_gc}, {"__tostring", mxl_tensor_tostring}, {"__len", tensor_len}, {NULL, NULL}};
     luaL_newmetatable(L, MXL_TENSOR);
     luaL_setfuncs(L, metamethods, 0);
+    luaL_setfuncs(L, mxl_tensor_operators, 0);
     luaL_newlib(L, methods);
     lua_pushvalue(L, -1);
     lua_setfield(L, -3, "methods");
-    lua_pushcclosure(L, tensor_index, 1);
-    lua_setfield(L, -2, "__index");
+    mxl_set_tensor_index(L);
     lua_pop(L, 1);
     return mxl_open_tensor_new(L);
 }

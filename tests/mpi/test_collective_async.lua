@@ -52,6 +52,17 @@ function TestAsync.test_combined_all_reduces_give_what_each_gives()
     lu.assertEquals(calls_of({ all_reduce_combine_bytes = 1 << 20 }, function() run(false) end), calls(6))
 end
 
+-- The script asks for elements at once, while the other threads are still adding.
+function TestAsync.test_an_element_waits_for_its_value()
+    local n = 1 << 21
+    for i = 1, 6 do
+        local step <close> = mx.step()
+        local y = mx.all_reduce(mx.full { shape = { n }, value = i }, { async = true })
+        mx.flush()
+        lu.assertEquals({ y[1], y[n] }, { i * ranks, i * ranks })
+    end
+end
+
 function TestAsync.test_combined_in_place()
     local v = new_values(ALL, "bf16", MOST // ranks)
     lu.assertEquals(calls_of({ all_reduce_combine_bytes = 1 << 20, reduce_scatter_combine_bytes = 1 << 20 }, function()

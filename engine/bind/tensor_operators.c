@@ -1,0 +1,119 @@
+/* Operators of tensors. */
+#include "bind/bind.h"
+#include "bind/tensor.h"
+#include "ops/table.h"
+
+/* A number on either side becomes an affine map or a power, so that nothing is rounded on the way. */
+
+static void affine(lua_State *L, int tensor, double scale, double shift)
+{
+    const struct {
+        double scale, shift;
+    } attr = {scale, shift};
+    mx_tensor *t = mxl_check_tensor(L, tensor), *out = NULL;
+    mxl_try(L, mx_apply(&mx_op_affine, &t, 1, &attr, &out));
+    mxl_push_tensor(L, out);
+}
+
+static void power(lua_State *L, int tensor, double exponent)
+{
+    mx_tensor *t = mxl_check_tensor(L, tensor), *out = NULL;
+    mxl_try(L, mx_apply(&mx_op_pow, &t, 1, &exponent, &out));
+    mxl_push_tensor(L, out);
+}
+
+static void binary(lua_State *L, const mx_op *op)
+{
+    mx_tensor *in[2] = {mxl_check_tensor(L, 1), mxl_check_tensor(L, 2)}, *out = NULL;
+    mxl_try(L, mx_apply(op, in, 2, NULL, &out));
+    mxl_push_tensor(L, out);
+}
+
+static int tensor_add(lua_State *L)
+{
+    if (lua_isnumber(L, 1))
+        affine(L, 2, 1, lua_tonumber(L, 1));
+    else if (lua_isnumber(L, 2))
+        affine(L, 1, 1, lua_tonumber(L, 2));
+    else
+        binary(L, &mx_op_add);
+    return 1;
+}
+
+static int tensor_sub(lua_State *L)
+{
+    if (lua_isnumber(L, 1))
+        affine(L, 2, -1, lua_tonumber(L, 1));
+    else if (lua_isnumber(L, 2))
+        affine(L, 1, 1, -lua_tonumber(L, 2));
+    else
+        binary(L, &mx_op_sub);
+    return 1;
+}
+
+static int tensor_mul(lua_State *L)
+{
+    if (lua_isnumber(L, 1))
+        affine(L, 2, lua_tonumber(L, 1), 0);
+    else if (lua_isnumber(L, 2))
+        affine(L, 1, lua_tonumber(L, 2), 0);
+    else
+        binary(L, &mx_op_mul);
+    return 1;
+}
+
+static int tensor_div(lua_State *L)
+{
+    if (lua_isnumber(L, 1)) {
+        power(L, 2, -1);
+        lua_replace(L, 2);
+        affine(L, 2, lua_tonumber(L, 1), 0);
+    } else if (lua_isnumber(L, 2)) {
+        affine(L, 1, 1 / lua_tonumber(L, 2), 0);
+    } else {
+        binary(L, &mx_op_div);
+    }
+    return 1;
+}
+
+static int tensor_unm(lua_State *L)
+{
+    affine(L, 1, -1, 0);
+    return 1;
+}
+
+static int tensor_pow(lua_State *L)
+{
+    power(L, 1, luaL_checknumber(L, 2));
+    return 1;
+}
+
+/* < and <= give a Lua boolean, as they must, so both sides are a number or a tensor of one element. */
+static double one_value(lua_State *L, int i)
+{
+    if (lua_type(L, i) == LUA_TNUMBER)
+        return lua_tonumber(L, i);
+    const mx_tensor *t = mxl_check_values(L, i, false);
+    if (mx_count(t) != 1)
+        luaL_error(L,
+                   "< and > compare tensors of one element, not %s; t:lt(x), t:le(x), t:gt(x) and t:ge(x) compare "
+                   "element by element",
+                   mx_tensor_text(t));
+    return mxl_element(t, 0);
+}
+
+static int tensor_lt(lua_State *L)
+{
+    lua_pushboolean(L, one_value(L, 1) < one_value(L, 2));
+    return 1;
+}
+
+static int tensor_le(lua_State *L)
+{
+    lua_pushboolean(L, one_value(L, 1) <= one_value(L, 2));
+    return 1;
+}
+
+const luaL_Reg mxl_tensor_operators[] = {{"__add", tensor_add}, {"__sub", tensor_sub}, {"__mul", tensor_mul},
+                                         {"__div", tensor_div}, {"__unm", tensor_unm}, {"__pow", tensor_pow},
+                                         {"__lt", tensor_lt},   {"__le", tensor_le},   {NULL, NULL}};

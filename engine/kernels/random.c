@@ -20,6 +20,8 @@ typedef struct job {
     mx_stream s;
     float a, b; /* low and width, mean and std, or (b) the scale of what is kept */
     int32_t threshold;
+    const int32_t *rows; /* which stream each row of `width` elements draws from, or NULL */
+    int64_t width;
     mx_array x, y;
     const mx_random_paths *paths;
     const mx_elementwise_paths *convert;
@@ -27,13 +29,12 @@ typedef struct job {
 
 static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
 
-/* One group of up to 64 elements, of which n exist. */
-static void run_group(const job *j, int64_t group, int64_t n)
+/* One group of up to 64 numbers of a stream, of which n are wanted, for the elements from `first` on. */
+static void run_group(const job *j, uint64_t offset, int64_t group, int64_t first, int64_t n)
 {
     uint32_t words[MX_RNG_GROUP];
     float x[MX_RNG_GROUP] = {0}, value[MX_RNG_GROUP];
-    int64_t first = group * MX_RNG_GROUP;
-    j->paths->words(j->s.seed, j->s.offset, (uint64_t)group, words);
+    j->paths->words(j->s.seed, offset, (uint64_t)group, words);
     if (j->kind == UNIFORM) {
         for (int i = 0; i < MX_RNG_GROUP; i++)
             value[i] = j->a + j->b * mx_rng_unit(words[i]);
@@ -54,28 +55,40 @@ static void run_group(const job *j, int64_t group, int64_t n)
         memcpy(at(j->y, first), value, (size_t)n * sizeof *value);
 }
 
+/* n elements in rows of j->width. */
 static void run(job *j, int64_t n)
 {
     j->paths = current();
     j->convert = mx_elementwise_current();
-    int64_t groups = (n + MX_RNG_GROUP - 1) / MX_RNG_GROUP;
+    int64_t width = j->width, of_row = (width + MX_RNG_GROUP - 1) / MX_RNG_GROUP;
+    int64_t groups = n > 0 ? n / width * of_row : 0;
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
-    for (int64_t g = 0; g < groups; g++)
-        run_group(j, g, n - g * MX_RNG_GROUP < MX_RNG_GROUP ? n - g * MX_RNG_GROUP : MX_RNG_GROUP);
+    for (int64_t g = 0; g < groups; g++) {
+        int64_t row = g / of_row, group = g % of_row, start = group * MX_RNG_GROUP;
+        uint64_t offset = j->s.offset + (uint64_t)(j->rows ? j->rows[row] : 0);
+        run_group(j, offset, group, row * width + start, width - start < MX_RNG_GROUP ? width - start : MX_RNG_GROUP);
+    }
 }
 
 void mx_random_uniform(mx_stream s, float low, float high, mx_array y, int64_t n)
 {
-    run(&(job){.kind = UNIFORM, .s = s, .a = low, .b = high - low, .y = y}, n);
+    run(&(job){.kind = UNIFORM, .s = s, .a = low, .b = high - low, .width = n, .y = y}, n);
 }
 
 void mx_random_normal(mx_stream s, float mean, float std, mx_array y, int64_t n)
 {
-    run(&(job){.kind = NORMAL, .s = s, .a = mean, .b = std, .y = y}, n);
+    run(&(job){.kind = NORMAL, .s = s, .a = mean, .b = std, .width = n, .y = y}, n);
 }
 
-void mx_dropout(mx_stream s, double rate, mx_array x, mx_array y, int64_t n)
+void mx_dropout(mx_stream s, double rate, const int32_t *rows, int64_t width, mx_array x, mx_array y, int64_t n)
 {
-    int32_t threshold = (int32_t)(rate * 0x1p24 + 0.5);
-    run(&(job){.kind = DROP, .s = s, .b = (float)(1.0 / (1.0 - rate)), .threshold = threshold, .x = x, .y = y}, n);
+    run(&(job){.kind = DROP,
+               .s = s,
+               .b = (float)(1.0 / (1.0 - rate)),
+               .threshold = (int32_t)(rate * 0x1p24 + 0.5),
+               .rows = rows,
+               .width = width,
+               .x = x,
+               .y = y},
+        n);
 }

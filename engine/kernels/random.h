@@ -15,8 +15,10 @@ void mx_random_uniform(mx_stream s, float low, float high, mx_array y, int64_t n
 /* y[i] = mean + std z, z standard normal; f32 or bf16. */
 void mx_random_normal(mx_stream s, float mean, float std, mx_array y, int64_t n);
 
-/* y[i] = x[i] / (1 - rate) with probability 1 - rate, else 0; 0 <= rate < 1. x and y f32 or bf16. y may be x. */
-void mx_dropout(mx_stream s, double rate, mx_array x, mx_array y, int64_t n);
+/* y[i] = x[i] / (1 - rate) with probability 1 - rate, else 0; 0 <= rate < 1. x and y f32 or bf16. y may be x.
+ * The n elements are rows of `width` (n where they are one row). Element j of row r draws number j of the stream
+ * (seed, offset + rows[r]): a row's mask depends on its number alone, whichever rows are beside it. NULL: all are 0. */
+void mx_dropout(mx_stream s, double rate, const int32_t *rows, int64_t width, mx_array x, mx_array y, int64_t n);
 
 /* For one instruction set, one group of elements: as mx_rng_words and mx_rng_normals; and y[i] = words[i] >> 8 at or
  * above `threshold` ? scale x[i] : 0. */

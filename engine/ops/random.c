@@ -168,10 +168,20 @@ const mx_op mx_op_arange = {
 
 /* ---- dropout: linear in x, so its gradient is itself, with the same mask ---- */
 
+static mx_tensor *rows_of(const mx_call *call) { return call->n_in > 1 ? call->in[1] : NULL; }
+
 static mx_status infer_dropout(mx_call *call)
 {
     const dropout_attr *attr = mx_call_attr(call);
     MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    if (rows_of(call)) {
+        mx_shape shape = call->in[0]->shape;
+        if (shape.n_dims == 0)
+            return mx_bad_shape(call, "x has no dimensions, and rows are numbered along all but the last");
+        shape.n_dims--;
+        MX_TRY(mx_want_dtype(call, 1, 1 << MX_I32));
+        MX_TRY(mx_want_shape(call, 1, &shape));
+    }
     if (!(attr->rate >= 0 && attr->rate < 1))
         return mx_bad_value(call, "rate = %g must be in [0, 1)", attr->rate);
     return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
@@ -182,22 +192,26 @@ static mx_cost cost_dropout(const mx_call *call) { return mx_cost_of(call, 20.0 
 static mx_status host_dropout(mx_call *call)
 {
     const dropout_attr *attr = mx_call_attr(call);
-    mx_dropout(stream_of(attr->seed, attr->offset), attr->rate, mx_array_of(call->in[0]), mx_array_of(call->out[0]),
-               mx_count(call->in[0]));
+    const mx_tensor *x = call->in[0], *rows = rows_of(call);
+    mx_dropout(stream_of(attr->seed, attr->offset), attr->rate, rows ? mx_data(rows) : NULL,
+               rows ? x->shape.size[x->shape.n_dims - 1] : mx_count(x), mx_array_of(x), mx_array_of(call->out[0]),
+               mx_count(x));
     return MX_OK;
 }
 
 static mx_status vjp_dropout(mx_vjp *v)
 {
-    mx_tensor *dx = NULL;
-    MX_TRY(mx_apply(&mx_op_dropout, v->out_grad, 1, mx_call_attr(v->call), &dx));
+    mx_tensor *dx = NULL, *in[] = {v->out_grad[0], rows_of(v->call)};
+    MX_TRY(mx_apply(&mx_op_dropout, in, 2, mx_call_attr(v->call), &dx));
     return mx_give_grad(v, 0, dx);
 }
 
 const mx_op mx_op_dropout = {
     .name = "dropout",
-    .doc = "x / (1 - rate) with probability 1 - rate, else 0; the mask depends on seed, offset and place alone",
-    .inputs = (const char *const[]){"x", NULL},
+    .doc = "x / (1 - rate) with probability 1 - rate, else 0; the mask depends on seed, offset and place alone, with "
+           "rows (i32, x's shape but the last dimension) on a row's number there in place of where the row is",
+    .inputs = (const char *const[]){"x", "rows?", NULL},
+    .reads_in = 1 << 1,
     .n_out = 1,
     .n_results = 1,
     .attrs = (const mx_attr[]){{"rate", MX_ATTR_FLOAT, offsetof(dropout_attr, rate), NAN, NULL, "share dropped"},

@@ -173,6 +173,8 @@ end
 ---@field params table<string, any> name -> tensor; on a mesh this rank's part of it
 ---@field layers table[] the names of a layer's parameters by their short names: layers[1]["query.weight"]
 ---@field passes integer training passes so far: dropout differs in each
+---@field part integer which part of a pass's sequences this rank has, from 0, as mx.Data has it
+---@field parts integer of how many
 ---@field parallel? mx.Parallel how it lies on a mesh
 ---@field prefetch_layers integer layers whose weights are gathered ahead
 local Decoder = {}
@@ -193,10 +195,13 @@ function models.new(shape, mesh, config, blank)
     if config and remat.offloads(shape.remat) then
         util.attempt(mx.offload_open, config.offload_directory)
     end
-    local self = setmetatable({ shape = shape, params = {}, layers = {}, passes = 0, prefetch_layers = 0 }, Decoder)
+    local self = setmetatable({
+        shape = shape, params = {}, layers = {}, passes = 0, part = mx.rank(), parts = mx.ranks(), prefetch_layers = 0,
+    }, Decoder)
     local list = models.parameters(shape)
     if mesh and mesh.layout.ranks > 1 then
         self.parallel = mx.parallel.new(mesh, shape, list, config)
+        self.part, self.parts = self.parallel:batch_place()
         self.prefetch_layers = config.prefetch_layers
     end
     for i = 1, shape.layers do
@@ -273,13 +278,30 @@ local function linear(layer, name, x)
     return mx.matmul(x, layer[name .. ".weight"], layer[name .. ".bias"])
 end
 
--- In training passes only (`run.pass`): its seed depends on the place, the pass and the rank.
-function Decoder:dropout(x, place, run)
-    if self.shape.dropout == 0 or not run.pass then
+-- In training passes only: x (B, S, E) of the tokens with these numbers (B, S). Which elements are dropped depends on
+-- the place in the model, the token's number in the whole run and the feature alone. So ranks that hold a token alike
+-- drop the same of it, and a step has the same masks on any mesh and in any number of passes.
+function Decoder:dropout(x, place, numbers, run)
+    if not numbers then
         return x
     end
-    local seed = util.seed(("dropout.%s.%d.%d"):format(place, run.pass, mx.rank()), self.shape.seed)
-    return mx.dropout(x, { rate = self.shape.dropout, seed = seed })
+    local seed = util.seed("dropout." .. place, self.shape.seed)
+    return mx.dropout(x, numbers, { rate = self.shape.dropout, seed = seed, offset = run.first_token })
+end
+
+-- Numbers the tokens of a training pass (`run.pass`, from 1) where something is dropped: first_token of the rank's
+-- batch in the whole run, and from there the tokens that it embeds and those of which it has the residual stream.
+function Decoder:number_tokens(tokens, run)
+    if self.shape.dropout == 0 or not run.pass then
+        return
+    end
+    local B, S, parallel = tokens:size(1), tokens:size(2), self.parallel
+    local length = parallel and parallel:whole_length(S) or S
+    run.first_token = ((run.pass - 1) * self.parts + self.part) * B * length
+    local numbers = mx.arange({ n = B * length, dtype = "i32" }):view(B, length)
+    numbers = parallel and parallel:context_part(numbers) or numbers
+    run.embedded_numbers = parallel and parallel:embedded_part(numbers) or numbers
+    run.numbers = parallel and parallel:sequence_part(numbers) or numbers
 end
 
 -- RoPE of queries or keys, where the model has it: (B, S, heads, D).
@@ -367,7 +389,7 @@ function Decoder:layer(i, x, run)
     end
     local attended = self:attention(i, weights, entered, run)
     attended = mx.name(self:leave(attended, "heads", weights["out.bias"]), "out_proj")
-    attended = self:dropout(attended, "attention" .. i, run)
+    attended = self:dropout(attended, "attention" .. i, run.numbers, run)
     mx.place(("layer %d, MLP"):format(i))
     if not self.shape.parallel then
         x = x + attended
@@ -375,7 +397,7 @@ function Decoder:layer(i, x, run)
     end
     entered = self.shape.parallel and entered or self:enter(h, "mlp")
     local y = mx.name(self:leave(self:mlp(weights, entered), "mlp", weights["wo.bias"]), "mlpwo")
-    y = self:dropout(y, "mlp" .. i, run)
+    y = self:dropout(y, "mlp" .. i, run.numbers, run)
     return self.shape.parallel and x + attended + y or x + y
 end
 
@@ -401,7 +423,7 @@ function Decoder:embed(tokens, run)
     if self.shape.positions > 0 then
         x = x + self:positions(run, positions, tokens:size(2))
     end
-    x = self:dropout(x, "embedding", run)
+    x = self:dropout(x, "embedding", run.embedded_numbers, run)
     return parallel and parallel:after_embedding(x) or x
 end
 
@@ -413,6 +435,7 @@ end
 function Decoder:hidden(tokens, run)
     run = run or {}
     run.offset = run.offset or 0
+    self:number_tokens(tokens, run)
     mx.place("embedding")
     self:prefetch(0)
     local x = mx.remat(self.shape.remat, function()

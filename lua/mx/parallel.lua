@@ -372,11 +372,31 @@ function Parallel:context_part(t)
     }, { dim = 2 })
 end
 
+--- The tokens of which this rank has the residual stream between the products, out of those of its context part.
+---@param t any (B, S)
+---@return any
+function Parallel:sequence_part(t)
+    return own_part(self, t, self.sequence)
+end
+
 --- The tokens that this rank embeds, out of those of its context part.
 ---@param t any (B, S)
 ---@return any
 function Parallel:embedded_part(t)
-    return own_part(self, own_part(self, t, self.sequence), without(self.token_axes, self.sequence))
+    return own_part(self, self:sequence_part(t), without(self.token_axes, self.sequence))
+end
+
+--- The tokens of a whole sequence.
+---@param S integer those of this rank's context part
+---@return integer
+function Parallel:whole_length(S)
+    return S * self.mesh:size(self.context)
+end
+
+--- Which part of the sequences this rank has, from 0, and of how many.
+---@return integer part, integer parts
+function Parallel:batch_place()
+    return self.mesh:index(self.batch), self.mesh:size(self.batch)
 end
 
 --- Embedded tokens become the input of the layers: those of all ranks that compute with them alike. Collective.

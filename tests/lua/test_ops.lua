@@ -499,6 +499,36 @@ function TestRandom.test_dropout()
     end)
 end
 
+function TestRandom.test_dropout_of_numbered_rows()
+    local step <close> = mx.step()
+    local x = mx.full({ 2, 3, 70 }, { value = 1 }):requires_grad()
+    local function rows_of(numbers)
+        local y = mx.dropout(x, numbers, { rate = 0.5, seed = 42 })
+        local rows = {}
+        for r = 1, 6 do
+            rows[r] = compare.flat(mx.narrow(y:view(6, 70), { dim = 1, start = r, length = 1 }))
+        end
+        return rows, y
+    end
+    local rows, y = rows_of(mx.tensor({ { 4, 0, 1 }, { 4, 9, 2 } }, "i32"))
+    lu.assertEquals(rows[1], rows[4], "one number, one mask")
+    for r = 2, 6 do
+        lu.assertTrue(r == 4 or table.concat(rows[r]) ~= table.concat(rows[1]))
+    end
+    local moved = rows_of(mx.tensor({ { 2, 9, 4 }, { 1, 0, 4 } }, "i32"))
+    for now, before in pairs({ [6] = 1, [3] = 1, [5] = 2, [4] = 3, [2] = 5, [1] = 6 }) do
+        lu.assertEquals(moved[now], rows[before])
+    end
+    -- The stream of a row is offset + its number.
+    local third = mx.dropout(mx.ones({ 70 }), { rate = 0.5, seed = 42, offset = 1 })
+    lu.assertEquals(compare.flat(third), rows[3])
+    mx.backward(y:sum())
+    lu.assertTrue(compare.identical(x:grad(), y:detach()), "x is 1, so its gradient is the mask of y")
+    lu.assertErrorMsgContains("rows", mx.dropout, x, mx.zeros({ 2, 4 }, "i32"), { rate = 0.5, seed = 1 })
+    lu.assertErrorMsgContains("rows", mx.dropout, x, mx.zeros({ 2, 3 }), { rate = 0.5, seed = 1 })
+    assert(step)
+end
+
 function TestRandom.test_dropout_of_nothing()
     local step <close> = mx.step()
     local x = mx.randn({ 3, 5 }, { seed = 2 })

@@ -99,7 +99,7 @@ local function train(config, mesh, steps)
     local model = mx.models.new(config, mesh)
     local data = mx.data.open(config, mesh)
     if not mesh then
-        data.part, data.parts = 0, 1
+        data.part, data.parts, model.part, model.parts = 0, 1, 0, 1
     end
     local optimizer = mx.optim.new(config, model.params, model.parallel)
     local run = { losses = {}, norms = {}, rates = {}, model = model }
@@ -174,6 +174,20 @@ for _, mesh in ipairs(MESHES[RANKS]) do
     end
 end
 
+-- What is dropped depends on the token and the feature alone. The parallel block drops at other places than the others.
+local DROPPED = { "dropout_rate=0.25", table.unpack(EXACT) }
+
+for _, mesh in ipairs(MESHES[RANKS]) do
+    for _, model in ipairs(RANKS <= 4 and { "tiny-gpt2", "tiny-parallel" } or { "tiny" }) do
+        TestMesh["test_dropout_of_" .. model .. "_on_" .. mesh:gsub("[^%w]+", "_")] = function()
+            local expected = reference(model, table.unpack(DROPPED))
+            assert_close(on_mesh(model, mesh, DROPPED), expected, 1e-5, mesh)
+            local whole = reference(model, table.unpack(EXACT)) -- nothing is dropped: far more than the bound away
+            lu.assertTrue(math.abs(expected.norms[1] / whole.norms[1] - 1) > 1e-3)
+        end
+    end
+end
+
 -- ---- other settings of the run ----
 
 TestSettings = {}
@@ -195,7 +209,7 @@ for _, mesh in ipairs(PASSES_ON or {}) do
     -- The two halves of a step are the sequences that one pass has, whichever rank reads which of them.
     TestSettings["test_two_passes_are_one_of_twice_the_sequences_on_" .. name] = function()
         local halves = { "gradient_accumulation_steps=2", "per_device_batch_size=" .. SEQUENCES // RANKS // 2 }
-        for _, words in ipairs({ EXACT, SGD }) do
+        for _, words in ipairs({ EXACT, SGD, DROPPED }) do
             local run = on_mesh("tiny-gpt2", mesh, table.move(words, 1, #words, 3, { table.unpack(halves) }))
             assert_close(run, reference("tiny-gpt2", table.unpack(words)), 1e-5, mesh)
         end
@@ -288,9 +302,9 @@ for _, mesh in ipairs(SAME_BITS_ON or {}) do
     end
 
     TestSettings["test_remat_policies_give_the_same_bits_on_" .. name] = function()
-        local none = on_mesh("tiny", mesh, { "remat_policy=none" }, 3)
+        local none = on_mesh("tiny", mesh, { "remat_policy=none", "dropout_rate=0.1" }, 3)
         for _, policy in ipairs({ "full", "save_qkv_proj", "minimal" }) do
-            local run = on_mesh("tiny", mesh, { "remat_policy=" .. policy }, 3)
+            local run = on_mesh("tiny", mesh, { "remat_policy=" .. policy, "dropout_rate=0.1" }, 3)
             lu.assertEquals(run.losses, none.losses, policy)
             assert_same_bits(run.params, none.params, policy)
         end
@@ -343,7 +357,9 @@ end
 
 -- What scripts/train.lua asks before it makes a model. The ranks of a run may be slices.
 for _, words in ipairs(({
-    [2] = { { "slices=2" }, { "dcn_data_parallelism=2" }, { "dcn_fsdp_parallelism=2" }, { "dcn_tensor_parallelism=2" } },
+    [2] = {
+        { "slices=2" }, { "dcn_data_parallelism=2" }, { "dcn_fsdp_parallelism=2" }, { "dcn_tensor_parallelism=2" },
+    },
     [4] = {
         { "slices=2", "ici_tensor_parallelism=2" }, { "dcn_data_parallelism=2", "ici_context_parallelism=2" },
         { "slices=4" }, { "dcn_fsdp_parallelism=2", "ici_fsdp_parallelism=2" },

@@ -3,6 +3,7 @@
 #include "bind/bind.h"
 #include "bind/program.h"
 #include "core/cpu.h"
+#include "core/limits.h"
 #include "core/pool.h"
 #include "mesh/mesh.h"
 #include "mesh/mpi.h"
@@ -301,20 +302,14 @@ static bool run(int argc, char **argv)
     return ok;
 }
 
-/* A thread that waits for others spins for milliseconds in libgomp. Where the cores are not ours alone, that is time
- * which the others miss: two threads beside another program were slower than one. The first 50 microseconds are worth
- * it. libgomp reads the number of spins when it is loaded, so this program is begun once more. */
-static void spin_briefly(char **argv)
-{
-    if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT"))
-        return;
-    setenv("GOMP_SPINCOUNT", "1000", 1);
-    execv("/proc/self/exe", argv); /* where there is no /proc, it goes on as it is */
-}
+/* Libraries fail in their constructors, so the first look at the system's limits comes before them. */
+__attribute__((section(".preinit_array"),
+               used)) static void (*const before_libraries)(int, char **, char **) = mx_limits_before_libraries;
 
 int main(int argc, char **argv)
 {
-    spin_briefly(argv);
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit (ulimit -f) fails with a message instead */
+    mx_limits_check();
     if (mx_mpi_start(&argc, &argv) != MX_OK) {
         fail();
         return EXIT_FAILURE;

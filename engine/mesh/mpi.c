@@ -2,6 +2,7 @@
 #include "mesh/mpi.h"
 
 #include "core/cpu.h"
+#include "core/limits.h"
 #include "mesh/board.h"
 #include "mesh/comm.h"
 #include "mesh/flag.h"
@@ -126,7 +127,13 @@ bool mx_same_node(int other) { return node_of && node_of[other] == node_of[rank]
 mx_status mx_mpi_start(int *argc, char ***argv)
 {
     mx_guardian_start();
+    /* Alone, without sockets and shared memory. Programs that we start may be launchers, so they are not told. */
+    bool alone = mx_limits_launched_ranks() == 0 && !getenv("UCX_TLS");
+    if (alone)
+        setenv("UCX_TLS", "self", 1);
     int code = MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &thread_level);
+    if (alone)
+        unsetenv("UCX_TLS");
     if (code != MPI_SUCCESS)
         return mx_fail(MX_ERR_MPI, "MPI_Init_thread failed with code %d", code);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

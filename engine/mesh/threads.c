@@ -1,6 +1,7 @@
 #include "mesh/threads.h"
 
 #include "core/cpu.h"
+#include "core/limits.h"
 #include "mesh/mpi.h"
 
 #include <cblas.h>
@@ -25,6 +26,7 @@ mx_status mx_threads_use(int threads)
 {
     if (threads < 1 || threads > MOST_THREADS)
         return mx_fail(MX_ERR_VALUE, "%d threads asked for; expected 1 to %d", threads, MOST_THREADS);
+    MX_TRY(mx_limits_check_threads(threads));
     omp_set_dynamic(0);
     omp_set_num_threads(threads);
     openblas_set_num_threads(threads);

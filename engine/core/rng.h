@@ -19,6 +19,17 @@ void mx_rng_words(uint64_t seed, uint64_t offset, uint64_t group, uint32_t words
 /* The word of one element. */
 uint32_t mx_rng_u32(uint64_t seed, uint64_t offset, uint64_t index);
 
+/* 32 bits of element `number` under a key, for a single use that a few operations must suffice for: the rounding of an
+ * update. The integer hash lowbias32 (Wellons, "Prospecting for Hash Functions", 2018) with a key before each product.
+ */
+static inline uint32_t mx_rng_hash(uint32_t key0, uint32_t key1, uint32_t number)
+{
+    uint32_t x = number + key0;
+    x = (x ^ x >> 16) * 0x7feb352du;
+    x = ((x ^ x >> 15) + key1) * 0x846ca68bu;
+    return x ^ x >> 16;
+}
+
 /* Uniform on [0, 1), of 24 bits. */
 static inline float mx_rng_unit(uint32_t word) { return (float)(int32_t)(word >> 8) * 0x1p-24f; }
 

@@ -4,6 +4,18 @@
 
 #include "kernels/elementwise.h"
 
+/* How a bf16 param takes its new value. To the nearest, ties to even; or, where `stochastic`, to one of its two
+ * neighbours, with the probabilities that make their mean the exact value: an update far smaller than the distance of
+ * two bf16 numbers is not lost, but made now and then. Which neighbour depends on `key` and the number of the element
+ * in the whole parameter alone, so that it is the same however a parameter is cut, on every path and on any number of
+ * threads. The array holds the elements from `first` on of a part of `width` columns, of a whole of `stride` columns
+ * in which the part begins at element `origin`. A part that is not cut along columns has width = stride. */
+typedef struct mx_rounding {
+    bool stochastic;
+    uint64_t key;
+    int64_t first, origin, width, stride;
+} mx_rounding;
+
 /* AdamW with decoupled decay and bias correction, as optax.adamw has it; all arithmetic in f32:
  *
  *   g = grad_scale grad        m = beta1 m + (1 - beta1) g        v = beta2 v + (1 - beta2) g^2
@@ -13,7 +25,8 @@
 typedef struct mx_adamw {
     mx_array param, grad; /* n values each, f32 or bf16 */
     float *m, *v;
-    mx_bf16 *copy; /* NULL, or receives the new param, rounded */
+    mx_bf16 *copy; /* NULL, or receives the new param, rounded to the nearest */
+    mx_rounding rounding;
     float lr, beta1, beta2, eps, eps_root, weight_decay, grad_scale;
     float correct1, correct2;
 } mx_adamw;
@@ -24,15 +37,23 @@ void mx_adamw_run(const mx_adamw *a, int64_t n);
 typedef struct mx_sgd {
     mx_array param, grad;
     float *state; /* u; NULL */
+    mx_rounding rounding;
     float lr, momentum, weight_decay, grad_scale;
     bool nesterov;
 } mx_sgd;
 void mx_sgd_run(const mx_sgd *s, int64_t n);
 
-/* The loops for one instruction set, on one thread: elements first to before last. */
+/* Elements that are rounded by consecutive numbers: element i by mx_rng_hash(key0, key1, i + shift). */
+typedef struct mx_rounding_run {
+    uint32_t key0, key1, shift;
+} mx_rounding_run;
+
+/* The loops for one instruction set, on one thread: elements first to before last. Without `run` a bf16 param is
+ * rounded to the nearest; with one all paths give the same bits: each step is an IEEE f32 operation (fma where the
+ * vector paths have it). */
 typedef struct mx_optimizer_paths {
-    void (*adamw)(const mx_adamw *a, int64_t first, int64_t last);
-    void (*sgd)(const mx_sgd *s, int64_t first, int64_t last);
+    void (*adamw)(const mx_adamw *a, const mx_rounding_run *run, int64_t first, int64_t last);
+    void (*sgd)(const mx_sgd *s, const mx_rounding_run *run, int64_t first, int64_t last);
 } mx_optimizer_paths;
 extern const mx_optimizer_paths mx_optimizer_portable, mx_optimizer_avx2, mx_optimizer_avx512, mx_optimizer_avx512_bf16;
 

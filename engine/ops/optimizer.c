@@ -5,14 +5,21 @@
 
 #include <math.h>
 
+/* As mx_rounding: a key that is negative rounds to the nearest, a width of 0 says that the parameter is whole. */
+typedef struct rounding_attr {
+    int64_t key, first, origin, width, stride;
+} rounding_attr;
+
 typedef struct adamw_attr {
     double lr, beta1, beta2, eps, eps_root, weight_decay, grad_scale;
     int64_t step;
+    rounding_attr rounding;
 } adamw_attr;
 
 typedef struct sgd_attr {
     double lr, momentum, weight_decay, grad_scale;
     bool nesterov;
+    rounding_attr rounding;
 } sgd_attr;
 
 typedef struct fill_attr {
@@ -20,6 +27,40 @@ typedef struct fill_attr {
 } fill_attr;
 
 static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
+
+/* ---- rounding of a bf16 param ---- */
+
+static const char key_doc[] =
+    "a bf16 param is rounded up or down by chance under this key, so that the mean is exact; -1: to the nearest";
+static const char first_doc[] = "where param begins in the part of a parameter that this rank stores";
+static const char origin_doc[] = "where that part begins in the whole parameter";
+static const char width_doc[] = "columns of that part; 0: it is not cut along columns";
+static const char stride_doc[] = "columns of the whole parameter";
+
+#define ROUND(type, name, standard)                                                                                    \
+    {                                                                                                                  \
+        "round_" #name, MX_ATTR_INT, offsetof(type, rounding.name), standard, NULL, name##_doc                         \
+    }
+
+static mx_status check_rounding(const mx_call *call, const rounding_attr *r)
+{
+    if (r->key >= 0 && (r->first < 0 || r->origin < 0 || r->width < 0 || r->stride < r->width))
+        return mx_bad_value(call,
+                            "round_first = %lld, round_origin = %lld, round_width = %lld and round_stride = %lld "
+                            "are no part of a parameter",
+                            (long long)r->first, (long long)r->origin, (long long)r->width, (long long)r->stride);
+    return MX_OK;
+}
+
+static mx_rounding rounding_of(const rounding_attr *r)
+{
+    return (mx_rounding){.stochastic = r->key >= 0,
+                         .key = (uint64_t)r->key,
+                         .first = r->first,
+                         .origin = r->origin,
+                         .width = r->width,
+                         .stride = r->width > 0 ? r->stride : 0};
+}
 
 /* ---- adamw ---- */
 
@@ -35,7 +76,7 @@ static mx_status infer_adamw(mx_call *call)
         return mx_bad_value(call, "beta1 = %g and beta2 = %g must be in [0, 1)", attr->beta1, attr->beta2);
     if (attr->step < 1)
         return mx_bad_value(call, "step = %lld must count from 1", (long long)attr->step);
-    return MX_OK;
+    return check_rounding(call, &attr->rounding);
 }
 
 static mx_cost cost_adamw(const mx_call *call)
@@ -58,6 +99,7 @@ static mx_status host_adamw(mx_call *call)
                   .m = mx_f32(call->in[2]),
                   .v = mx_f32(call->in[3]),
                   .copy = copy ? mx_data(copy) : NULL,
+                  .rounding = rounding_of(&attr->rounding),
                   .lr = (float)attr->lr,
                   .beta1 = (float)attr->beta1,
                   .beta2 = (float)attr->beta2,
@@ -87,6 +129,11 @@ const mx_op mx_op_adamw = {
                                 "which step this is, from 1: for the bias correction"},
                                {"grad_scale", MX_ATTR_FLOAT, offsetof(adamw_attr, grad_scale), 1, NULL,
                                 "factor of grad before all else, as for clipping"},
+                               ROUND(adamw_attr, key, -1),
+                               ROUND(adamw_attr, first, 0),
+                               ROUND(adamw_attr, origin, 0),
+                               ROUND(adamw_attr, width, 0),
+                               ROUND(adamw_attr, stride, 0),
                                {0}},
     .attr_bytes = sizeof(adamw_attr),
     .infer = infer_adamw,
@@ -106,7 +153,7 @@ static mx_status infer_sgd(mx_call *call)
     }
     if (attr->momentum != 0 && !input(call, 2))
         return mx_bad_value(call, "momentum = %g needs the tensor 'state' (f32, zeros at first)", attr->momentum);
-    return MX_OK;
+    return check_rounding(call, &attr->rounding);
 }
 
 static mx_cost cost_sgd(const mx_call *call)
@@ -125,6 +172,7 @@ static mx_status host_sgd(mx_call *call)
     mx_sgd s = {.param = mx_array_of(call->in[0]),
                 .grad = mx_array_of(call->in[1]),
                 .state = state ? mx_f32(state) : NULL,
+                .rounding = rounding_of(&attr->rounding),
                 .lr = (float)attr->lr,
                 .momentum = (float)attr->momentum,
                 .weight_decay = (float)attr->weight_decay,
@@ -146,6 +194,11 @@ const mx_op mx_op_sgd = {
                                 "this times param is added to grad"},
                                {"grad_scale", MX_ATTR_FLOAT, offsetof(sgd_attr, grad_scale), 1, NULL,
                                 "factor of grad before all else"},
+                               ROUND(sgd_attr, key, -1),
+                               ROUND(sgd_attr, first, 0),
+                               ROUND(sgd_attr, origin, 0),
+                               ROUND(sgd_attr, width, 0),
+                               ROUND(sgd_attr, stride, 0),
                                {0}},
     .attr_bytes = sizeof(sgd_attr),
     .infer = infer_sgd,

@@ -20,18 +20,31 @@ Optimizer.__index = Optimizer
 
 local UPDATES = {}
 
-function UPDATES.adamw(self, name, values, grad, lr, grad_scale)
-    local state, o = self.state[name], self.options
-    mx.adamw(values, grad, state.m, state.v, {
-        lr = lr, beta1 = o.beta1, beta2 = o.beta2, eps = o.eps, eps_root = o.eps_root, weight_decay = o.weight_decay,
-        step = self.steps, grad_scale = grad_scale,
-    })
+function UPDATES.adamw(self, name, values, grad, o)
+    local state, own = self.state[name], self.options
+    o.beta1, o.beta2, o.eps, o.eps_root, o.step = own.beta1, own.beta2, own.eps, own.eps_root, self.steps
+    mx.adamw(values, grad, state.m, state.v, o)
 end
 
-function UPDATES.sgd(self, name, values, grad, lr, grad_scale)
-    local state, o = self.state[name], self.options
-    mx.sgd(values, grad, state.momentum,
-        { lr = lr, momentum = o.momentum, weight_decay = o.weight_decay, grad_scale = grad_scale })
+function UPDATES.sgd(self, name, values, grad, o)
+    o.momentum = self.options.momentum
+    mx.sgd(values, grad, self.state[name].momentum, o)
+end
+
+-- What an update of a parameter takes, whatever the rule. Where the parameter is bf16, how its new values are rounded:
+-- up or down by chance, so that small updates are not lost. The chances depend on the seed, the parameter, the step and
+-- the element in the whole parameter alone.
+local function update_options(self, name, scale)
+    local o = { lr = self:rate(self.steps), weight_decay = self.options.weight_decay, grad_scale = scale }
+    if self.params[name]:dtype() == "bf16" then
+        o.round_key = util.seed(("rounding.%s.%d"):format(name, self.steps), self.options.seed)
+        local place = self.parallel and self.parallel:update_place(name)
+        if place then
+            o.round_first, o.round_origin, o.round_width, o.round_stride = place.first, place.origin, place.width,
+                place.stride
+        end
+    end
+    return o
 end
 
 local function new_optimizer(kind, params, options, moments)
@@ -52,22 +65,22 @@ end
 --- AdamW with decoupled weight decay and bias correction.
 ---@param params table<string, any>
 ---@param options? table learning_rate (number or function of the step), beta1, beta2, eps, eps_root, weight_decay, clip
----       (a norm), parallel (the mx.Parallel of a model on a mesh)
+---       (a norm), seed (of the rounding of bf16 parameters), parallel (the mx.Parallel of a model on a mesh)
 ---@return mx.Optimizer
 function optim.adamw(params, options)
     local standard = {
         learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, eps_root = 0, weight_decay = 0, clip = 0,
-        parallel = false,
+        seed = 0, parallel = false,
     }
     return new_optimizer("adamw", params, util.options(options, standard, "mx.optim.adamw"), { "m", "v" })
 end
 
 --- Gradient descent, with momentum when it is above 0.
 ---@param params table<string, any>
----@param options? table learning_rate (number or function of the step), momentum, weight_decay, clip, parallel
+---@param options? table learning_rate (number or function of the step), momentum, weight_decay, clip, seed, parallel
 ---@return mx.Optimizer
 function optim.sgd(params, options)
-    local standard = { learning_rate = 1e-2, momentum = 0, weight_decay = 0, clip = 0, parallel = false }
+    local standard = { learning_rate = 1e-2, momentum = 0, weight_decay = 0, clip = 0, seed = 0, parallel = false }
     local o = util.options(options, standard, "mx.optim.sgd")
     return new_optimizer("sgd", params, o, o.momentum > 0 and { "momentum" } or {})
 end
@@ -84,7 +97,10 @@ function optim.new(config, params, parallel)
         warmup_fraction = config.warmup_steps_fraction,
         final_fraction = config.cosine_learning_rate_final_fraction,
     }
-    local o = { learning_rate = rate, clip = config.gradient_clipping_threshold, parallel = parallel }
+    local o = {
+        learning_rate = rate, clip = config.gradient_clipping_threshold, seed = config.init_weights_seed,
+        parallel = parallel,
+    }
     if config.opt_type == "sgd" then
         o.momentum = config.sgd_momentum
         return optim.sgd(params, o)
@@ -170,7 +186,7 @@ function Optimizer:step(most)
         local t = self.params[name]
         if good then
             local values = parallel and parallel:updated_values(name, t) or t
-            UPDATES[self.kind](self, name, values, grad, self:rate(self.steps), scale)
+            UPDATES[self.kind](self, name, values, grad, update_options(self, name, scale))
         end
     end
     self:clear()

@@ -287,6 +287,21 @@ function Parallel:updated_values(name, t)
     return update and mx.narrow(t:detach():view(t:numel()), update) or t
 end
 
+--- Where the values that this rank updates lie in the whole parameter, as mx.adamw wants it to round them: `first` of
+--- what it stores, which begins at element `origin` and has `width` of the `stride` elements of a row.
+---@param name string
+---@return {first: integer, origin: integer, width: integer, stride: integer}
+function Parallel:update_place(name)
+    local entry = self.entries[name]
+    local n = #entry.sizes
+    local place = { first = entry.update and entry.update.start - 1 or 0, origin = 0 }
+    place.width, place.stride = entry.stored[n], entry.sizes[n]
+    for _, cut in ipairs(entry.cut) do
+        place.origin = place.origin + (cut.start - 1) * (cut.dim == n and 1 or entry.sizes[n])
+    end
+    return place
+end
+
 --- After the update: each rank gets what the others have updated. Collective where that is shared out.
 ---@param params table<string, any>
 function Parallel:finish_update(params)

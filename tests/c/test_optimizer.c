@@ -128,8 +128,173 @@ static void check_all(const char *isa)
         }
 }
 
+/* ---- stochastic rounding ---- */
+
+enum { KINDS = 4 }; /* AdamW, and SGD without a state, with momentum, looking ahead */
+
+/* One or more steps of n bf16 parameters from `param` on, with gradients g and the rounding r. */
+static void take_steps(int kind, mx_bf16 *param, float *grad, int64_t n, float lr, mx_rounding r, int steps)
+{
+    float *m = make_values(n, MX_F32, 0, 0), *v = make_values(n, MX_F32, 0, 0);
+    for (int step = 1; step <= steps; step++) {
+        mx_adamw a = {.param = {param, MX_BF16},
+                      .grad = {grad, MX_F32},
+                      .m = m,
+                      .v = v,
+                      .rounding = r,
+                      .lr = lr,
+                      .beta1 = 0.9f,
+                      .beta2 = 0.95f,
+                      .eps = 1e-8f,
+                      .weight_decay = 0.1f,
+                      .grad_scale = 1,
+                      .correct1 = (float)(1 / (1 - pow(0.9, step))),
+                      .correct2 = (float)(1 / (1 - pow(0.95, step)))};
+        mx_sgd s = {.param = {param, MX_BF16},
+                    .grad = {grad, MX_F32},
+                    .state = kind > 1 ? m : NULL,
+                    .rounding = r,
+                    .lr = lr,
+                    .momentum = kind > 1 ? 0.9f : 0,
+                    .weight_decay = 0.01f,
+                    .grad_scale = 1,
+                    .nesterov = kind == 3};
+        r.key = r.key * 31 + 1;
+        if (kind == 0)
+            mx_adamw_run(&a, n);
+        else
+            mx_sgd_run(&s, n);
+    }
+    free(m);
+    free(v);
+}
+
+/* Every path, and any number of threads, gives the bits of the portable one. */
+static mx_bf16 *expected_rounded[KINDS];
+
+static void check_rounded_bits(const char *isa)
+{
+    enum { N = 70003 };
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int threads = 1; threads <= 2; threads++) {
+            buffer_state = 77;
+            mx_bf16 *param = make_values(N, MX_BF16, -1, 1);
+            float *grad = make_values(N, MX_F32, -2, 2);
+            grad[5] = NAN;
+            omp_set_num_threads(threads);
+            take_steps(kind, param, grad, N, 1e-3f, (mx_rounding){.stochastic = true, .key = 99}, 3);
+            CHECK(isnan(mx_from_bf16(param[5])) && guard_intact(param, N, MX_BF16), "kind %d on %s", kind, isa);
+            if (!expected_rounded[kind])
+                expected_rounded[kind] = param;
+            CHECK(memcmp(expected_rounded[kind], param, N * sizeof *param) == 0,
+                  "kind %d, %d threads: other bits on %s", kind, threads, isa);
+            if (expected_rounded[kind] != param)
+                free(param);
+            free(grad);
+        }
+}
+
+/* 1 - 2^-11 lies at 1/8 of the way from 1 to the next smaller bf16 number, 1 - 2^-8; -1 + 2^-11 likewise. An update
+ * that has no effect, and one to a number that is there, are exact. Over steps the mean moves on as the exact one. */
+static void check_mean(const char *isa)
+{
+    enum { N = 1 << 16, STEPS_ON = 32 };
+    mx_bf16 *param = malloc(N * sizeof *param);
+    float *grad = malloc(N * sizeof *grad);
+    const mx_rounding r = {.stochastic = true, .key = 5};
+    for (int sign = -1; sign <= 1; sign += 2) {
+        for (int i = 0; i < N; i++) {
+            param[i] = mx_to_bf16((float)sign);
+            grad[i] = i < N / 2 ? (float)sign : 0.0f;
+        }
+        mx_sgd s = {.param = {param, MX_BF16}, .grad = {grad, MX_F32}, .lr = 0x1p-11f, .grad_scale = 1, .rounding = r};
+        mx_sgd_run(&s, N);
+        int moved = 0, wrong = 0, runs = 0;
+        for (int i = 0; i < N; i++) {
+            float x = mx_from_bf16(param[i]) * (float)sign;
+            moved += i < N / 2 && x == 1 - 0x1p-8f;
+            wrong += x != 1 && !(i < N / 2 && x == 1 - 0x1p-8f);
+            runs += i > 0 && i < N / 2 && param[i] != param[i - 1];
+        }
+        double share = moved / (N / 2.0), pairs = runs / (N / 2.0);
+        CHECK(wrong == 0 && fabs(share - 0.125) < 5 * sqrt(0.125 * 0.875 / (N / 2.0)), "%g moved, %d wrong on %s",
+              share, wrong, isa);
+        CHECK(fabs(pairs - 2 * 0.125 * 0.875) < 5 * sqrt(0.22 / (N / 2.0)), "neighbours depend: %g on %s", pairs, isa);
+    }
+    for (int i = 0; i < N; i++) {
+        param[i] = mx_to_bf16(1);
+        grad[i] = 1;
+    }
+    mx_sgd s = {.param = {param, MX_BF16}, .grad = {grad, MX_F32}, .lr = 0x1p-12f, .grad_scale = 1, .rounding = r};
+    for (int step = 0; step < STEPS_ON; step++) {
+        s.rounding.key = (uint64_t)step * 1000003;
+        mx_sgd_run(&s, N);
+    }
+    double sum = 0;
+    for (int i = 0; i < N; i++)
+        sum += (double)mx_from_bf16(param[i]);
+    /* Each step adds a variance of at most (2^-8 / 2)^2. */
+    double off = sum / N - (1 - STEPS_ON * 0x1p-12);
+    CHECK(fabs(off) < 5 * 0x1p-9 * sqrt(STEPS_ON / (double)N), "the mean is off by %g after %d steps on %s", off,
+          STEPS_ON, isa);
+    free(param);
+    free(grad);
+}
+
+/* A matrix of ROWS x COLUMNS whose parts are updated by themselves gets the bits that the whole gets. */
+static void check_parts(const char *isa)
+{
+    enum { ROWS = 37, COLUMNS = 90, N = ROWS * COLUMNS, FROM = 30, TO = 77, SKIP = 100 };
+    for (int kind = 0; kind < KINDS; kind++) {
+        buffer_state = 3;
+        mx_bf16 *whole = make_values(N, MX_BF16, -1, 1), part[N], rest[N];
+        float *grad = make_values(N, MX_F32, -2, 2), part_grad[N];
+        int64_t n = 0;
+        for (int row = 20; row < ROWS; row++) /* rows from 20 on, some columns */
+            for (int c = FROM; c < TO; c++) {
+                part[n] = whole[row * COLUMNS + c];
+                part_grad[n++] = grad[row * COLUMNS + c];
+            }
+        memcpy(rest, part, sizeof rest);
+        mx_rounding r = {.stochastic = true, .key = 8};
+        take_steps(kind, whole, grad, N, 1e-3f, r, 2);
+        r.origin = 20 * COLUMNS + FROM;
+        r.width = TO - FROM;
+        r.stride = COLUMNS;
+        take_steps(kind, part, part_grad, n, 1e-3f, r, 2);
+        r.first = SKIP; /* what one of several ranks updates */
+        take_steps(kind, rest + SKIP, part_grad + SKIP, n - SKIP, 1e-3f, r, 2);
+        int wrong = 0, wrong_rest = 0;
+        for (int64_t i = 0; i < n; i++) {
+            mx_bf16 want = whole[(20 + i / (TO - FROM)) * COLUMNS + FROM + i % (TO - FROM)];
+            wrong += part[i] != want;
+            wrong_rest += i >= SKIP && rest[i] != want;
+        }
+        CHECK(wrong == 0 && wrong_rest == 0, "kind %d: %d and %d differ on %s", kind, wrong, wrong_rest, isa);
+        free(whole);
+        free(grad);
+    }
+    /* Numbers of more than 32 bits: a run is cut where their upper half changes. */
+    mx_bf16 one[64], two[64];
+    float grad[64];
+    for (int i = 0; i < 64; i++) {
+        one[i] = two[i] = mx_to_bf16(1);
+        grad[i] = 1;
+    }
+    mx_rounding r = {.stochastic = true, .key = 8, .origin = ((int64_t)1 << 32) - 20};
+    take_steps(1, one, grad, 64, 1e-3f, r, 1);
+    r.origin += 30;
+    take_steps(1, two + 30, grad + 30, 34, 1e-3f, r, 1);
+    CHECK(memcmp(one + 30, two + 30, 34 * sizeof *one) == 0, "beyond 2^32 on %s", isa);
+}
+
 int main(void)
 {
     for_each_isa(check_all);
+    for_each_isa(check_rounded_bits);
+    for_each_isa(check_mean);
+    for_each_isa(check_parts);
+    for (int kind = 0; kind < KINDS; kind++)
+        free(expected_rounded[kind]);
     return check_done();
 }

@@ -201,6 +201,41 @@ function TestTrain.test_tiny_learns_a_text()
     lu.assertTrue(last < 2.5, "the loss is " .. last)
 end
 
+-- With a rate of 1e-4 an update is a small part of the distance of two bf16 numbers near most weights. Rounded to the
+-- nearest it is lost. Rounded by chance the weights go, in the mean, the way that f32 weights go, and learn as much.
+function TestTrain.test_small_updates_of_bf16_weights_are_not_lost()
+    for _, optimizer in ipairs({ { "learning_rate=1e-4" }, { "opt_type=sgd", "learning_rate=0.02" } }) do
+        local function run(dtype)
+            local words = { "weight_dtype=" .. dtype, "dtype=float32", "max_target_length=32", table.unpack(optimizer) }
+            local first, config = {}, config_of(table.unpack(words))
+            for name, t in pairs(mx.models.new(config).params) do
+                first[name] = t:detach():to("f32"):keep()
+            end
+            local model, loss = train(40, table.unpack(words))
+            local path = {}
+            for name, t in pairs(model.params) do
+                path[name] = (t:detach():to("f32") - first[name]):keep()
+            end
+            return path, loss
+        end
+        local exact, exact_loss = run("float32")
+        local path, loss = run("bfloat16")
+        local along, square, moved, all = 0, 0, 0, 0
+        for name, t in pairs(exact) do
+            along, square = along + (t * path[name]):sum():item(), square + (t * t):sum():item()
+            moved, all = moved + path[name]:ne(0):to("f32"):sum():item(), all + t:numel()
+        end
+        local what = optimizer[1]
+        lu.assertAlmostEquals(along / square, 1, 0.05, what .. ": how far along the way of f32 weights")
+        lu.assertTrue(moved / all > 0.5, ("%s: %g of the weights moved"):format(what, moved / all))
+        lu.assertAlmostEquals(loss / exact_loss, 1, 0.01, what)
+        local again = run("bfloat16")
+        for name, t in pairs(path) do
+            lu.assertEquals((again[name] - t):abs():max():item(), 0, name)
+        end
+    end
+end
+
 function TestTrain.test_policies_do_not_change_the_result()
     local _, none = train(3, "remat_policy=none")
     for _, policy in ipairs({ "full", "minimal", "save_qkv_proj" }) do

@@ -1,6 +1,9 @@
 #include "kernels/optimizer.h"
 
+#include "core/rng.h"
+
 #include <math.h>
+#include <string.h>
 
 static float load(mx_array x, int64_t i)
 {
@@ -15,33 +18,72 @@ static void store(mx_array y, int64_t i, float value)
         ((float *)y.data)[i] = value;
 }
 
-static void adamw(const mx_adamw *a, int64_t first, int64_t last)
+#define MX_INLINE static inline __attribute__((always_inline))
+
+MX_INLINE float mul_add(float a, float b, float c, bool fused) { return fused ? fmaf(a, b, c) : a * b + c; }
+
+/* The bf16 number above or below x that element i's bits choose: the bits that are cut off are the probability of the
+ * one that is larger in magnitude. */
+static float round_by(const mx_rounding_run *run, int64_t i, float x)
 {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (isnan(x))
+        return x;
+    bits = (bits + (mx_rng_hash(run->key0, run->key1, (uint32_t)i + run->shift) >> 16)) & 0xffff0000u;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+MX_INLINE void adamw_as(const mx_adamw *given, const mx_rounding_run *run, bool fused, int64_t first, int64_t last)
+{
+    const mx_adamw a = *given; /* so that stores cannot change it in the compiler's eyes */
     for (int64_t i = first; i < last; i++) {
-        float p = load(a->param, i), g = a->grad_scale * load(a->grad, i);
-        float m = a->beta1 * a->m[i] + (1.0f - a->beta1) * g;
-        float v = a->beta2 * a->v[i] + (1.0f - a->beta2) * g * g;
-        float step = m * a->correct1 / (sqrtf(v * a->correct2 + a->eps_root) + a->eps) + a->weight_decay * p;
-        p -= a->lr * step;
-        a->m[i] = m;
-        a->v[i] = v;
-        store(a->param, i, p);
-        if (a->copy)
-            a->copy[i] = mx_to_bf16(p);
+        float p = load(a.param, i), g = a.grad_scale * load(a.grad, i);
+        float m = mul_add(a.beta1, a.m[i], (1.0f - a.beta1) * g, fused);
+        float v = mul_add(a.beta2, a.v[i], (1.0f - a.beta2) * g * g, fused);
+        float root = sqrtf(mul_add(v, a.correct2, a.eps_root, fused)) + a.eps;
+        float step = mul_add(a.weight_decay, p, m * a.correct1 / root, fused);
+        p = fused ? fmaf(-a.lr, step, p) : p - a.lr * step;
+        p = fused ? round_by(run, i, p) : p;
+        a.m[i] = m;
+        a.v[i] = v;
+        store(a.param, i, p);
+        if (a.copy)
+            a.copy[i] = mx_to_bf16(p);
     }
 }
 
-static void sgd(const mx_sgd *s, int64_t first, int64_t last)
+static void adamw(const mx_adamw *a, const mx_rounding_run *run, int64_t first, int64_t last)
 {
+    if (run)
+        adamw_as(a, run, true, first, last);
+    else
+        adamw_as(a, run, false, first, last);
+}
+
+MX_INLINE void sgd_as(const mx_sgd *given, const mx_rounding_run *run, bool fused, int64_t first, int64_t last)
+{
+    const mx_sgd s = *given; /* so that stores cannot change it in the compiler's eyes */
     for (int64_t i = first; i < last; i++) {
-        float p = load(s->param, i), g = s->grad_scale * load(s->grad, i) + s->weight_decay * p;
-        if (s->state) {
-            float u = s->momentum * s->state[i] + g;
-            s->state[i] = u;
-            g = s->nesterov ? g + s->momentum * u : u;
+        float p = load(s.param, i);
+        float g = mul_add(s.weight_decay, p, s.grad_scale * load(s.grad, i), fused);
+        if (s.state) {
+            float u = mul_add(s.momentum, s.state[i], g, fused);
+            s.state[i] = u;
+            g = s.nesterov ? mul_add(s.momentum, u, g, fused) : u;
         }
-        store(s->param, i, p - s->lr * g);
+        p = fused ? fmaf(-s.lr, g, p) : p - s.lr * g;
+        store(s.param, i, fused ? round_by(run, i, p) : p);
     }
+}
+
+static void sgd(const mx_sgd *s, const mx_rounding_run *run, int64_t first, int64_t last)
+{
+    if (run)
+        sgd_as(s, run, true, first, last);
+    else
+        sgd_as(s, run, false, first, last);
 }
 
 const mx_optimizer_paths mx_optimizer_portable = {.adamw = adamw, .sgd = sgd};

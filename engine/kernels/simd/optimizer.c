@@ -23,10 +23,27 @@ MX_INLINE void put(void *p, bool half, int64_t i, int64_t lanes, vf x)
         vf_store_part((float *)p + i, x, lanes);
 }
 
-/* `a` is a copy of the caller's, so that stores cannot change it in the compiler's eyes. */
-MX_INLINE void adamw_step(const mx_adamw *a, bool param_half, bool grad_half, int64_t i, int64_t lanes)
+/* How param is stored. */
+typedef enum kind { F32, NEAREST, STOCHASTIC } kind;
+
+/* As round_by of portable/optimizer.c, for elements i to i + VL. */
+MX_INLINE vf round_by(const mx_rounding_run *run, int64_t i, vf x)
 {
-    vf p = get(a->param.data, param_half, i, lanes);
+    static const int32_t lanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    vi h = vi_add(vi_set1((int32_t)((uint32_t)i + run->shift + run->key0)), vi_load(lanes));
+    h = vi_mullo(vi_xor(h, vi_shr(h, 16)), vi_set1(0x7feb352d));
+    h = vi_add(vi_xor(h, vi_shr(h, 15)), vi_set1((int32_t)run->key1));
+    h = vi_mullo(h, vi_set1((int32_t)0x846ca68bu));
+    h = vi_shr(vi_xor(h, vi_shr(h, 16)), 16);
+    vi rounded = vi_and(vi_add(vf_bits(x), h), vi_set1((int32_t)0xffff0000u));
+    return vf_select(vf_is_nan(x), x, vi_float(rounded));
+}
+
+/* `a` and `run` are copies of the caller's, so that stores cannot change them in the compiler's eyes. */
+MX_INLINE void adamw_step(const mx_adamw *a, const mx_rounding_run *run, kind param, bool grad_half, int64_t i,
+                          int64_t lanes)
+{
+    vf p = get(a->param.data, param != F32, i, lanes);
     vf g = vf_set1(a->grad_scale) * get(a->grad.data, grad_half, i, lanes);
     vf m = vf_set1(1.0f - a->beta1) * g, v = vf_set1(1.0f - a->beta2) * g * g;
     m = vf_fma(vf_set1(a->beta1), get(a->m, false, i, lanes), m);
@@ -34,39 +51,53 @@ MX_INLINE void adamw_step(const mx_adamw *a, bool param_half, bool grad_half, in
     vf root = vf_sqrt(vf_fma(v, vf_set1(a->correct2), vf_set1(a->eps_root))) + vf_set1(a->eps);
     vf step = vf_fma(vf_set1(a->weight_decay), p, m * vf_set1(a->correct1) / root);
     p = vf_fma(vf_set1(-a->lr), step, p);
+    p = param == STOCHASTIC ? round_by(run, i, p) : p;
     put(a->m, false, i, lanes, m);
     put(a->v, false, i, lanes, v);
-    put(a->param.data, param_half, i, lanes, p);
+    put(a->param.data, param != F32, i, lanes, p);
     if (a->copy)
         put(a->copy, true, i, lanes, p);
 }
 
-MX_INLINE void adamw_as(const mx_adamw *given, bool param_half, bool grad_half, int64_t first, int64_t last)
+MX_INLINE void adamw_as(const mx_adamw *given, const mx_rounding_run *given_run, kind param, bool grad_half,
+                        int64_t first, int64_t last)
 {
     const mx_adamw a = *given;
+    const mx_rounding_run run = param == STOCHASTIC ? *given_run : (mx_rounding_run){0};
     int64_t i = first;
     for (; i + VL <= last; i += VL)
-        adamw_step(&a, param_half, grad_half, i, VL);
+        adamw_step(&a, &run, param, grad_half, i, VL);
     if (i < last)
-        adamw_step(&a, param_half, grad_half, i, last - i);
+        adamw_step(&a, &run, param, grad_half, i, last - i);
 }
 
-static void adamw(const mx_adamw *a, int64_t first, int64_t last)
+static kind kind_of(mx_array param, const mx_rounding_run *run)
 {
-    bool param_half = a->param.dtype == MX_BF16, grad_half = a->grad.dtype == MX_BF16;
-    if (param_half && grad_half)
-        adamw_as(a, true, true, first, last);
-    else if (param_half)
-        adamw_as(a, true, false, first, last);
+    return param.dtype != MX_BF16 ? F32 : run ? STOCHASTIC : NEAREST;
+}
+
+static void adamw(const mx_adamw *a, const mx_rounding_run *run, int64_t first, int64_t last)
+{
+    kind param = kind_of(a->param, run);
+    bool grad_half = a->grad.dtype == MX_BF16;
+    if (param == STOCHASTIC && grad_half)
+        adamw_as(a, run, STOCHASTIC, true, first, last);
+    else if (param == STOCHASTIC)
+        adamw_as(a, run, STOCHASTIC, false, first, last);
+    else if (param == NEAREST && grad_half)
+        adamw_as(a, run, NEAREST, true, first, last);
+    else if (param == NEAREST)
+        adamw_as(a, run, NEAREST, false, first, last);
     else if (grad_half)
-        adamw_as(a, false, true, first, last);
+        adamw_as(a, run, F32, true, first, last);
     else
-        adamw_as(a, false, false, first, last);
+        adamw_as(a, run, F32, false, first, last);
 }
 
-MX_INLINE void sgd_step(const mx_sgd *s, bool param_half, bool grad_half, int64_t i, int64_t lanes)
+MX_INLINE void sgd_step(const mx_sgd *s, const mx_rounding_run *run, kind param, bool grad_half, int64_t i,
+                        int64_t lanes)
 {
-    vf p = get(s->param.data, param_half, i, lanes), momentum = vf_set1(s->momentum);
+    vf p = get(s->param.data, param != F32, i, lanes), momentum = vf_set1(s->momentum);
     vf g = vf_set1(s->grad_scale) * get(s->grad.data, grad_half, i, lanes);
     g = vf_fma(vf_set1(s->weight_decay), p, g);
     if (s->state) {
@@ -74,30 +105,38 @@ MX_INLINE void sgd_step(const mx_sgd *s, bool param_half, bool grad_half, int64_
         put(s->state, false, i, lanes, u);
         g = s->nesterov ? vf_fma(momentum, u, g) : u;
     }
-    put(s->param.data, param_half, i, lanes, vf_fma(vf_set1(-s->lr), g, p));
+    p = vf_fma(vf_set1(-s->lr), g, p);
+    put(s->param.data, param != F32, i, lanes, param == STOCHASTIC ? round_by(run, i, p) : p);
 }
 
-MX_INLINE void sgd_as(const mx_sgd *given, bool param_half, bool grad_half, int64_t first, int64_t last)
+MX_INLINE void sgd_as(const mx_sgd *given, const mx_rounding_run *given_run, kind param, bool grad_half, int64_t first,
+                      int64_t last)
 {
     const mx_sgd s = *given;
+    const mx_rounding_run run = param == STOCHASTIC ? *given_run : (mx_rounding_run){0};
     int64_t i = first;
     for (; i + VL <= last; i += VL)
-        sgd_step(&s, param_half, grad_half, i, VL);
+        sgd_step(&s, &run, param, grad_half, i, VL);
     if (i < last)
-        sgd_step(&s, param_half, grad_half, i, last - i);
+        sgd_step(&s, &run, param, grad_half, i, last - i);
 }
 
-static void sgd(const mx_sgd *s, int64_t first, int64_t last)
+static void sgd(const mx_sgd *s, const mx_rounding_run *run, int64_t first, int64_t last)
 {
-    bool param_half = s->param.dtype == MX_BF16, grad_half = s->grad.dtype == MX_BF16;
-    if (param_half && grad_half)
-        sgd_as(s, true, true, first, last);
-    else if (param_half)
-        sgd_as(s, true, false, first, last);
+    kind param = kind_of(s->param, run);
+    bool grad_half = s->grad.dtype == MX_BF16;
+    if (param == STOCHASTIC && grad_half)
+        sgd_as(s, run, STOCHASTIC, true, first, last);
+    else if (param == STOCHASTIC)
+        sgd_as(s, run, STOCHASTIC, false, first, last);
+    else if (param == NEAREST && grad_half)
+        sgd_as(s, run, NEAREST, true, first, last);
+    else if (param == NEAREST)
+        sgd_as(s, run, NEAREST, false, first, last);
     else if (grad_half)
-        sgd_as(s, false, true, first, last);
+        sgd_as(s, run, F32, true, first, last);
     else
-        sgd_as(s, false, false, first, last);
+        sgd_as(s, run, F32, false, first, last);
 }
 
 const mx_optimizer_paths MX_SIMD_NAME(mx_optimizer) = {.adamw = adamw, .sgd = sgd};

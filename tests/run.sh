@@ -1,13 +1,14 @@
 #!/bin/sh
 # Runs the tests of a build: tests/run.sh [BUILD [PATTERN]]
 #
-# A suite is a program of tests/c, a file of tests/lua, or a file of tests/mpi at one of its rank counts (its first line
+# A suite is a program of tests/c, a file of tests/lua, a fuzzer of tests/fuzz written in Lua (as many calls as its first
+# line says: "-- short: calls=2000"), or a file of tests/mpi at one of its rank counts (its first line
 # says "-- ranks: 1 2 3"; a second one, "-- nodes: 2", has it run once more as if every 2 ranks were a machine of their
 # own, where there are more; a third one, "-- staged: 2 3", has it run once more at these counts with tensors that ranks
 # do not share). Each prints "N passed, N failed" last and runs in a process of its own under a time limit; a crash, a
 # time-out or a missing last line counts as one failure more. PATTERN (grep -E) chooses suites by name.
 #
-# From the environment: SUITES ("c lua mpi"), TIMEOUT (seconds for each suite), TIME_FACTOR (for slow builds), MPIRUN.
+# From the environment: SUITES ("c lua fuzz mpi"), TIMEOUT (seconds for each suite), TIME_FACTOR (for slow builds), MPIRUN.
 set -u
 
 build=${1:-build}
@@ -58,7 +59,7 @@ suite() {
 }
 
 wanted() {
-    case " ${SUITES:-c lua mpi} " in *" $1 "*) return 0 ;; esac
+    case " ${SUITES:-c lua fuzz mpi} " in *" $1 "*) return 0 ;; esac
     return 1
 }
 
@@ -72,6 +73,13 @@ fi
 if wanted lua; then
     for file in tests/lua/test_*.lua; do
         [ ! -e "$file" ] || suite "lua/$(basename "$file" .lua)" "$build/mxlua" tests/lua/run.lua "$file"
+    done
+fi
+
+if wanted fuzz; then
+    for file in tests/fuzz/fuzz_*.lua; do
+        # shellcheck disable=SC2046 # the words of one line
+        [ ! -e "$file" ] || suite "fuzz/$(basename "$file" .lua)" "$build/mxlua" "$file" $(sed -n '1s/^-- short: //p' "$file")
     done
 fi
 

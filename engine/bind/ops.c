@@ -10,8 +10,8 @@
 static const char *attr_kind_text(mx_attr_kind kind)
 {
     static const char *const texts[] = {
-        "true or false", "an integer", "a dimension",         "a number",
-        "a dtype",       "a string",   "a table of integers", "an axis of the mesh or a list of axes"};
+        "true or false",       "an integer, at most 2^53 in size",     "a dimension", "a number", "a dtype", "a string",
+        "a table of integers", "an axis of the mesh or a list of axes"};
     return texts[kind];
 }
 
@@ -40,6 +40,11 @@ static int choice_index(lua_State *L, const mx_op *op, const mx_attr *attr)
     return 0;
 }
 
+static bool is_seed(const mx_attr *attr) { return attr->kind == MX_ATTR_INT && strcmp(attr->name, "seed") == 0; }
+
+/* Integers that operations may add and subtract without overflow. */
+static bool is_small(int64_t value) { return value >= -(1LL << 53) && value <= 1LL << 53; }
+
 /* Stores the value on top of the stack. */
 static void set_attr(lua_State *L, const mx_op *op, const mx_attr *attr, char *block)
 {
@@ -52,10 +57,11 @@ static void set_attr(lua_State *L, const mx_op *op, const mx_attr *attr, char *b
         break;
     case MX_ATTR_INT:
         *(int64_t *)to = lua_tointegerx(L, -1, &good);
+        good = good && (is_seed(attr) || is_small(*(int64_t *)to));
         break;
     case MX_ATTR_DIM: {
         int64_t dim = lua_tointegerx(L, -1, &good);
-        good = good && dim != 0;
+        good = good && dim != 0 && is_small(dim);
         *(int64_t *)to = dim > 0 ? dim - 1 : dim;
         break;
     }
@@ -125,8 +131,6 @@ static void check_attr_names(lua_State *L, const mx_op *op, int table)
 
 /* Random operations without a seed draw one from this stream, the same on every rank. */
 static int64_t stream_seed, stream_drawn;
-
-static bool is_seed(const mx_attr *attr) { return attr->kind == MX_ATTR_INT && strcmp(attr->name, "seed") == 0; }
 
 /* mx.manual_seed(n): begins the stream anew, from n. */
 static int manual_seed(lua_State *L)

@@ -48,6 +48,14 @@ mx_status mx_out(mx_call *call, int i, mx_dtype dtype, const mx_shape *shape)
     return mx_tensor_new_empty(dtype, shape, &call->out[i]);
 }
 
+mx_status mx_out_float(mx_call *call, int i, int given, mx_dtype standard, const mx_shape *shape)
+{
+    mx_dtype dtype = given < 0 ? standard : (mx_dtype)given;
+    if (!mx_dtype_is_float(dtype))
+        return mx_bad_dtype(call, "the result can be f32 or bf16, not %s", mx_dtype_name(dtype));
+    return mx_out(call, i, dtype, shape);
+}
+
 bool mx_will_record(const mx_call *call)
 {
     if (!mx_apply_hooks.recording || !mx_apply_hooks.recording())

@@ -229,12 +229,8 @@ static mx_status attention_grad_infer(mx_call *call)
     mx_shape lse = {3, {q->shape.size[0], q->shape.size[2], q->shape.size[1]}};
     MX_TRY(mx_want_shape(call, LSE, &lse));
     int dtypes[] = {attr->dq_dtype, attr->dk_dtype, attr->dv_dtype};
-    for (int i = 0; i < 3; i++) {
-        mx_dtype dtype = dtypes[i] < 0 ? q->dtype : (mx_dtype)dtypes[i];
-        if (!mx_dtype_is_float(dtype))
-            return mx_bad_dtype(call, "gradients can be f32 or bf16, not %s", mx_dtype_name(dtype));
-        MX_TRY(mx_out(call, i, dtype, &call->in[i]->shape));
-    }
+    for (int i = 0; i < 3; i++)
+        MX_TRY(mx_out_float(call, i, dtypes[i], q->dtype, &call->in[i]->shape));
     return MX_OK;
 }
 

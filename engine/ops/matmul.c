@@ -86,10 +86,7 @@ static mx_status matmul_infer(mx_call *call)
     if (bias && (bias->shape.n_dims != 1 || bias->shape.size[0] != shape.size[shape.n_dims - 1]))
         return mx_bad_shape(call, "bias must have one dimension of %lld, the columns of the result",
                             (long long)shape.size[shape.n_dims - 1]);
-    mx_dtype dtype = attr->dtype < 0 ? a->dtype : (mx_dtype)attr->dtype;
-    if (!mx_dtype_is_float(dtype))
-        return mx_bad_dtype(call, "the result can be f32 or bf16, not %s", mx_dtype_name(dtype));
-    return mx_out(call, 0, dtype, &shape);
+    return mx_out_float(call, 0, attr->dtype, a->dtype, &shape);
 }
 
 static double flops_of(product p) { return 2.0 * (double)p.batch * (double)p.m * (double)p.n * (double)p.k; }
@@ -214,11 +211,8 @@ static mx_status column_sum_infer(mx_call *call)
     const mx_tensor *x = call->in[0];
     if (x->shape.n_dims < 1)
         return mx_bad_shape(call, "a scalar has no columns");
-    mx_dtype dtype = attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype;
-    if (!mx_dtype_is_float(dtype))
-        return mx_bad_dtype(call, "the result can be f32 or bf16, not %s", mx_dtype_name(dtype));
     mx_shape shape = {1, {columns_of(x)}};
-    return mx_out(call, 0, dtype, &shape);
+    return mx_out_float(call, 0, attr->dtype, MX_F32, &shape);
 }
 
 static mx_cost column_sum_cost(const mx_call *call) { return mx_cost_of(call, (double)mx_count(call->in[0])); }

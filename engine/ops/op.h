@@ -117,6 +117,9 @@ static inline const void *mx_call_attr(const mx_call *call) { return call->attr;
 /* Makes output i (without storage). */
 mx_status mx_out(mx_call *call, int i, mx_dtype dtype, const mx_shape *shape);
 
+/* The same for results that are f32 or bf16: `given` is the dtype that an attribute asks for, or -1 for `standard`. */
+mx_status mx_out_float(mx_call *call, int i, int given, mx_dtype standard, const mx_shape *shape);
+
 /* MX_ERR_SHAPE with "OP: " and the texts of the inputs appended, e.g. mx_bad_shape(call, "inner sizes differ"). */
 __attribute__((format(printf, 2, 3), cold)) mx_status mx_bad_shape(const mx_call *call, const char *format, ...);
 __attribute__((format(printf, 2, 3), cold)) mx_status mx_bad_dtype(const mx_call *call, const char *format, ...);

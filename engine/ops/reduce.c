@@ -147,7 +147,7 @@ static mx_status infer_spread(mx_call *call)
     if (mx_count(call->in[0]) != e.outer * e.inner)
         return mx_bad_shape(call, "dy must have %lld elements to be spread over %s", (long long)(e.outer * e.inner),
                             mx_shape_text(&attr->shape));
-    return mx_out(call, 0, attr->dtype < 0 ? call->in[0]->dtype : (mx_dtype)attr->dtype, &attr->shape);
+    return mx_out_float(call, 0, attr->dtype, call->in[0]->dtype, &attr->shape);
 }
 
 static mx_cost cost_per_output(const mx_call *call) { return mx_cost_of(call, (double)mx_count(call->out[0])); }
@@ -349,7 +349,7 @@ static mx_status infer_reduce_to(mx_call *call)
         fits = y->size[y->n_dims - d] == 1 || y->size[y->n_dims - d] == x->size[x->n_dims - d];
     if (!fits)
         return mx_bad_shape(call, "shape %s does not broadcast to x", mx_shape_text(y));
-    return mx_out(call, 0, attr->dtype < 0 ? call->in[0]->dtype : (mx_dtype)attr->dtype, y);
+    return mx_out_float(call, 0, attr->dtype, call->in[0]->dtype, y);
 }
 
 /* The last group that is to be summed, or -1; and x as (outer, n, inner) around it. */

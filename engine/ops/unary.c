@@ -180,8 +180,7 @@ static mx_status infer_grad(mx_call *call)
     MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
     MX_TRY(mx_want_dtype(call, 1, MX_FLOATS));
     MX_TRY(mx_want_shape(call, 1, &call->in[0]->shape));
-    mx_dtype dtype = attr->dtype < 0 ? call->in[1]->dtype : (mx_dtype)attr->dtype;
-    return mx_out(call, 0, dtype, &call->in[0]->shape);
+    return mx_out_float(call, 0, attr->dtype, call->in[1]->dtype, &call->in[0]->shape);
 }
 
 static mx_cost cost_grad(const mx_call *call)

@@ -1,11 +1,13 @@
 #!/bin/sh
-# Runs the fuzz targets: tests/fuzz/run.sh PATTERN TARGET... A target that finds something prints the input that does it,
-# and leaves it in $BUILD/found/. Environment: BUILD, SECONDS (for each target).
+# Runs the fuzz targets: tests/fuzz/run.sh PATTERN TARGET... A target is a libFuzzer executable, $BUILD/fuzz_TARGET, or a
+# script, tests/fuzz/fuzz_TARGET.lua. One that finds something prints the input that does it (a script: the words that
+# repeat it), and leaves it in $BUILD/found/. Environment: BUILD, MXLUA (runs the scripts), SECONDS (for each target).
 set -u
 
 pattern=${1:-.}
 shift
 build=${BUILD:-build-fuzz}
+seconds=${SECONDS:-60}
 failed=0
 
 # Sets cpu to the CPU seconds, user and system, of the shell's children so far. (A subshell would have no children.)
@@ -14,7 +16,20 @@ count_cpu() {
     cpu=$(tr 'ms' '  ' <"$build/times" | awk 'NR == 2 { printf "%d", $1 * 60 + $2 + $3 * 60 + $4 }')
 }
 
-mkdir -p "$build/found"
+run_target() {
+    "$build/fuzz_$1" -max_total_time="$seconds" -rss_limit_mb=1024 -malloc_limit_mb=256 -timeout=20 \
+        -print_final_stats=1 -artifact_prefix="$build/found/$1-" "$corpus" $(ls -d "tests/fuzz/corpus/$1" 2>/dev/null)
+}
+
+# Writes files in its working directory only, a scratch folder.
+run_script() {
+    seed=$(date +%s)
+    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 timeout -k 5 $((seconds + 60)) \
+        "${MXLUA:-build-asan/mxlua}" --memory-limit 2G "tests/fuzz/fuzz_$1.lua" seed="$seed" seconds="$seconds" \
+        scratch="$build/scratch" notes="$build/found/$1-notes" </dev/null
+}
+
+mkdir -p "$build/found" "$build/scratch"
 for name in "$@"; do
     echo "$name" | grep -Eq -- "${pattern:-.}" || continue
     corpus="$build/corpus/$name"
@@ -22,16 +37,17 @@ for name in "$@"; do
     printf '%-16s ' "$name"
     count_cpu
     cpu_before=$cpu
-    if "$build/fuzz_$name" -max_total_time="${SECONDS:-60}" -rss_limit_mb=1024 -malloc_limit_mb=256 -timeout=20 \
-        -print_final_stats=1 -artifact_prefix="$build/found/$name-" "$corpus" $(ls -d "tests/fuzz/corpus/$name" 2>/dev/null) \
-        >"$build/$name.log" 2>&1; then
+    run=run_target
+    [ ! -e "tests/fuzz/fuzz_$name.lua" ] || run=run_script
+    if $run "$name" >"$build/$name.log" 2>&1; then
         count_cpu
-        echo "$(sed -n 's/^stat::number_of_executed_units: *//p' "$build/$name.log") inputs in" \
-            "$((cpu - cpu_before)) CPU seconds, nothing found"
+        echo "$(sed -n 's/^stat::number_of_executed_units: *//p; s/^\([0-9]*\) passed, 0 failed$/\1/p' "$build/$name.log") inputs" \
+            "in $((cpu - cpu_before)) CPU seconds, nothing found"
     else
         failed=1
         echo "FOUND SOMETHING:"
         tail -n 40 "$build/$name.log"
+        cat "$build/found/$name-notes" 2>/dev/null
     fi
 done
 exit $failed

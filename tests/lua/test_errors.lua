@@ -238,6 +238,28 @@ function TestErrors.test_out_of_memory_in_backward()
     lu.assertEquals(x:grad():totable(), after_failure)
 end
 
+function TestErrors.test_gradients_are_floats()
+    local x = mx.ones { 4, 3 }
+    refused({ "reduce_to", "i8" }, function() return mx.reduce_to(x, { shape = { 1, 3 }, dtype = "i8" }) end)
+    refused({ "sum_grad", "u8" }, function() return mx.sum_grad(mx.ones {}, { shape = { 4, 3 }, dtype = "u8" }) end)
+    refused({ "unary_grad", "i32" }, function() return mx.unary_grad(x, x, { ["function"] = "exp", dtype = "i32" }) end)
+    refused({ "attention_grad", "i8" }, function()
+        local q, lse = mx.ones { 1, 2, 1, 4 }, mx.ones { 1, 1, 2 }
+        return mx.attention_grad(q, q, q, q, lse, q, { dk_dtype = "i8" })
+    end)
+end
+
+function TestErrors.test_huge_integers()
+    local x, q = mx.ones { 4, 3 }, mx.ones { 1, 2, 1, 4 }
+    for _, huge in ipairs { math.maxinteger, math.mininteger, (1 << 53) + 1 } do
+        refused({ "narrow", "2^53" }, function() return mx.narrow(x, { dim = 1, start = 1, length = huge }) end)
+        refused({ "sum", "dim" }, function() return mx.sum(x, { dim = huge }) end)
+        refused({ "attention", "window" }, function() return mx.attention(q, q, q, { window = huge }) end)
+    end
+    refused({ "sum", "4294967297" }, function() return mx.sum(x, { dim = (1 << 32) + 1 }) end)
+    lu.assertEquals(mx.rand({ shape = { 2 }, seed = math.maxinteger }):size(), { 2 })
+end
+
 --- After all those refusals nothing is left behind.
 function TestErrors.test_failed_calls_leak_nothing()
     local a, b = mx.zeros { 200, 300 }, mx.zeros { 400, 500 }

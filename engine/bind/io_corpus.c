@@ -2,6 +2,9 @@
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "bind/value.h"
+#include "io/file.h"
+#include "io/format.h"
+#include "io/json_line.h"
 #include "io/paths.h"
 #include "io/text.h"
 #include "io/token_part.h"
@@ -12,6 +15,8 @@
 
 #define TEXT_CLASS "mx.io.text"
 #define PART_CLASS "mx.io.token_part"
+
+static void free_list(void *list) { free(*(void **)list); }
 
 /* ---- texts ---- */
 
@@ -79,11 +84,49 @@ static int text_consumed(lua_State *L)
     return 1;
 }
 
-static int text_is_compressed(lua_State *L)
+/* text_head(path) -> the first bytes of the text, up to 64 KiB; whether the file is compressed */
+static int text_head(lua_State *L)
 {
+    static char head[1 << 16];
+    size_t bytes;
     bool compressed;
-    mxl_try(L, mx_text_is_compressed(luaL_checkstring(L, 1), &compressed));
+    mxl_try(L, mx_text_head(luaL_checkstring(L, 1), head, sizeof head, &bytes, &compressed));
+    lua_pushlstring(L, head, bytes);
     lua_pushboolean(L, compressed);
+    return 2;
+}
+
+/* format_of(head) -> what a file that starts with these bytes is ("a Parquet file"), what to do with it; nil: text */
+static int format_of(lua_State *L)
+{
+    size_t bytes;
+    const char *head = luaL_checklstring(L, 1, &bytes);
+    const mx_format *format = mx_format_of(head, bytes);
+    lua_pushstring(L, format ? format->name : NULL);
+    lua_pushstring(L, format ? format->advice : NULL);
+    return 2;
+}
+
+/* json_line_text(line, field) -> the text of the field in a line of JSON; nil for an empty line; nil and what is wrong
+ * with any other */
+static int json_line_text(lua_State *L)
+{
+    size_t bytes, text_bytes;
+    const char *line = luaL_checklstring(L, 1, &bytes), *field = luaL_checkstring(L, 2);
+    char **text = mxl_push_box(L, sizeof *text, free_list);
+    mx_status status = mx_json_line_text(line, bytes, field, text, &text_bytes);
+    if (status == MX_ERR_VALUE) {
+        lua_pushnil(L);
+        lua_pushstring(L, mx_message());
+        return 2;
+    }
+    mxl_try(L, status);
+    if (*text)
+        lua_pushlstring(L, *text, text_bytes);
+    else
+        lua_pushnil(L);
+    free(*text); /* now: Lua does not see how large it is */
+    *text = NULL;
     return 1;
 }
 
@@ -116,6 +159,15 @@ static int file_size(lua_State *L)
     lua_pushinteger(L, about.st_size);
     lua_pushinteger(L, about.st_mtime);
     return 2;
+}
+
+/* file_sum(path) -> a checksum of its size, its start and its end */
+static int file_sum(lua_State *L)
+{
+    uint32_t sum;
+    mxl_try(L, mx_file_sum(luaL_checkstring(L, 1), &sum));
+    lua_pushinteger(L, sum);
+    return 1;
 }
 
 /* is_terminal() -> whether what is printed is shown by a terminal */
@@ -159,15 +211,15 @@ static int part_add(lua_State *L)
     return 0;
 }
 
-/* part:copy(path, format, separator = -1): all tokens of a file */
+/* part:copy(path, format, separator = -1, vocab_size = 2^31): all tokens of a file; each must be below vocab_size */
 static int part_copy(lua_State *L)
 {
     mx_part_writer *part = *check_part(L);
-    lua_Integer separator = luaL_optinteger(L, 4, -1);
+    lua_Integer separator = luaL_optinteger(L, 4, -1), vocab_size = luaL_optinteger(L, 5, (lua_Integer)1 << 31);
     luaL_argcheck(L, separator >= -1 && separator <= INT32_MAX, 4, "expected a token id, or -1 for none");
     mx_tokens *from;
     mxl_try(L, mx_tokens_open(luaL_checkstring(L, 2), luaL_checkstring(L, 3), &from));
-    mx_status status = mx_part_copy(part, from, (int32_t)separator);
+    mx_status status = mx_part_copy(part, from, (int32_t)separator, vocab_size);
     mx_tokens_close(from);
     mxl_try(L, status);
     return 0;
@@ -217,8 +269,6 @@ static const char *text_field(lua_State *L, int table, const char *name)
     return lua_tostring(L, -1); /* stays on the stack */
 }
 
-static void free_list(void *list) { free(*(void **)list); }
-
 /* token_parts_merge({path, ...}, path, {vocab_size =, bos = -1, eos = -1, tokenizer =, fingerprint =}) -> tokens,
  * documents */
 static int parts_merge(lua_State *L)
@@ -259,15 +309,11 @@ static const luaL_Reg part_methods[] = {
     {"add", part_add}, {"copy", part_copy}, {"commit", part_commit}, {"abort", part_abort}, {NULL, NULL}};
 static const luaL_Reg part_meta[] = {{"__gc", part_abort}, {"__close", part_abort}, {NULL, NULL}};
 
-static const luaL_Reg functions[] = {{"text_open", text_open},
-                                     {"text_is_compressed", text_is_compressed},
-                                     {"file_list", file_list},
-                                     {"file_size", file_size},
-                                     {"is_terminal", is_terminal},
-                                     {"token_part", part_new},
-                                     {"token_part_read", part_read},
-                                     {"token_parts_merge", parts_merge},
-                                     {NULL, NULL}};
+static const luaL_Reg functions[] = {
+    {"text_open", text_open},       {"text_head", text_head},           {"format_of", format_of},
+    {"file_sum", file_sum},         {"json_line_text", json_line_text}, {"file_list", file_list},
+    {"file_size", file_size},       {"is_terminal", is_terminal},       {"token_part", part_new},
+    {"token_part_read", part_read}, {"token_parts_merge", parts_merge}, {NULL, NULL}};
 
 void mxl_add_corpus_fields(lua_State *L)
 {

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <utf8proc.h>
 #include <yaml.h>
 #include <zlib.h>
@@ -70,6 +71,16 @@ static int share_text(lua_State *L)
     mxl_set_site(L);
     mxl_try(L, mx_broadcast_text(text, (int64_t)bytes, (int)root, &shared, &shared_bytes));
     push_owned_text(L, shared, shared_bytes);
+    return 1;
+}
+
+/* mx.host_name() -> the name of the machine that this rank runs on */
+static int host_name(lua_State *L)
+{
+    char name[256] = "";
+    if (gethostname(name, sizeof name - 1) != 0)
+        return luaL_error(L, "the machine has no name");
+    lua_pushstring(L, name);
     return 1;
 }
 
@@ -330,6 +341,7 @@ int mxl_open_system(lua_State *L)
     static const luaL_Reg functions[] = {
         {"abort", abort_all},
         {"catch_stop", catch_stop},
+        {"host_name", host_name},
         {"info", info},
         {"peak", peak},
         {"isa", isa},

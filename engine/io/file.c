@@ -1,5 +1,7 @@
 #include "io/file.h"
 
+#include "io/checksum.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -84,6 +86,28 @@ mx_status mx_file_read(const char *path, int64_t limit, char **text, size_t *byt
                            : read_all(fd, path, size, text);
     close(fd);
     *bytes = (size_t)size;
+    return status;
+}
+
+static mx_status sum_of(int fd, const char *path, int64_t bytes, uint32_t *out)
+{
+    char end[1 << 16];
+    int64_t part = bytes < (int64_t)sizeof end ? bytes : (int64_t)sizeof end;
+    *out = mx_crc32c(0, &bytes, sizeof bytes);
+    MX_TRY(mx_file_read_at(fd, path, 0, end, part));
+    *out = mx_crc32c(*out, end, (size_t)part);
+    MX_TRY(mx_file_read_at(fd, path, bytes - part, end, part));
+    *out = mx_crc32c(*out, end, (size_t)part);
+    return MX_OK;
+}
+
+mx_status mx_file_sum(const char *path, uint32_t *out)
+{
+    int fd;
+    int64_t bytes;
+    MX_TRY(mx_file_open(path, &fd, &bytes));
+    mx_status status = sum_of(fd, path, bytes, out);
+    close(fd);
     return status;
 }
 

@@ -23,6 +23,9 @@ mx_status mx_file_read_at(int fd, const char *path, int64_t offset, void *to, in
 /* Writes `bytes` bytes at `offset` of a file that is open for writing. */
 mx_status mx_file_write_at(int fd, const char *path, int64_t offset, const void *data, int64_t bytes);
 
+/* A checksum of the size of a file, its first and its last 64 KiB: tells most files apart without reading them. */
+mx_status mx_file_sum(const char *path, uint32_t *out);
+
 bool mx_file_exists(const char *path);
 
 /* MX_OK when a draft of `path` could be made and committed now; leaves nothing behind. For files that a run will write

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <glob.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,16 +62,48 @@ static mx_status add_path(mx_paths *paths, const char *path, int depth)
     return append(paths, path);
 }
 
+/* The pattern with the letters of its longest folder that is there taken as they are, so that in "a [1]/b*" only the
+ * star stands for something. The caller frees it; NULL without memory. */
+static char *keep_folder(const char *pattern)
+{
+    struct stat about;
+    char *kept = malloc(2 * strlen(pattern) + 1), *folder = strdup(pattern), *to = kept, *slash = NULL;
+    while (kept && folder && (slash = strrchr(folder, '/'))) {
+        *slash = 0;
+        if (stat(folder, &about) == 0)
+            break;
+    }
+    for (const char *c = slash ? folder : ""; kept && *c; c++) {
+        if (strchr("*?[]\\", *c))
+            *to++ = '\\';
+        *to++ = *c;
+    }
+    if (kept && folder)
+        strcpy(to, slash ? pattern + (slash - folder) : pattern);
+    bool whole = kept && folder;
+    free(folder);
+    if (!whole)
+        free(kept);
+    return whole ? kept : NULL;
+}
+
 static mx_status add_matches(mx_paths *paths, const char *pattern)
 {
     glob_t found;
     struct stat about;
     if (stat(pattern, &about) == 0)
         return add_path(paths, pattern, 0);
-    int reason = errno, result = glob(pattern, 0, NULL, &found);
+    int reason = errno;
+    char *kept = keep_folder(pattern);
+    if (!kept)
+        return out_of_memory();
+    int result = glob(kept, 0, NULL, &found);
+    free(kept);
     if (result == GLOB_NOMATCH)
-        return strpbrk(pattern, "*?[") ? mx_fail(MX_ERR_IO, "no file matches '%s'", pattern)
-                                       : mx_fail(MX_ERR_IO, "cannot open '%s': %s", pattern, strerror(reason));
+        return strpbrk(pattern, "*?[")
+                   ? mx_fail(MX_ERR_IO, "no file matches '%s' (for such a character in a name write \\* \\? \\[)",
+                             pattern)
+                   : mx_fail(MX_ERR_IO, "cannot open '%s': %s", pattern, strerror(reason));
     if (result != 0)
         return mx_fail(MX_ERR_IO, "cannot list '%s'", pattern);
     mx_status status = MX_OK;

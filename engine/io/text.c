@@ -44,18 +44,6 @@ static mx_status tell_packing(int fd, const char *path, int64_t bytes, packing *
     return MX_OK;
 }
 
-mx_status mx_text_is_compressed(const char *path, bool *compressed)
-{
-    int fd;
-    int64_t bytes;
-    packing how = PLAIN;
-    MX_TRY(mx_file_open(path, &fd, &bytes));
-    mx_status status = tell_packing(fd, path, bytes, &how);
-    close(fd);
-    *compressed = how != PLAIN;
-    return status;
-}
-
 static mx_status out_of_memory(const mx_text *t) { return mx_fail(MX_ERR_MEMORY, "'%s': out of memory", t->path); }
 
 static mx_status start_unpacking(mx_text *t)
@@ -226,6 +214,22 @@ static mx_status read_some(mx_text *t, char *to, size_t room, size_t *got)
             return damaged(t, "end too early");
     }
     return MX_OK;
+}
+
+mx_status mx_text_head(const char *path, char *head, size_t room, size_t *bytes, bool *compressed)
+{
+    mx_text *t;
+    mx_status status = MX_OK;
+    *bytes = 0;
+    MX_TRY(mx_text_open(path, 0, -1, "", 0, room, &t));
+    *compressed = t->packing != PLAIN;
+    while (status == MX_OK && *bytes < room && !t->finished) {
+        size_t got = 0;
+        status = read_some(t, head + *bytes, room - *bytes, &got);
+        *bytes += got;
+    }
+    mx_text_close(t);
+    return status;
 }
 
 /* ---- pieces ---- */

@@ -31,7 +31,7 @@ int64_t mx_text_offset(const mx_text *text);
 /* Bytes of the file that have been read so far: for progress. */
 int64_t mx_text_consumed(const mx_text *text);
 
-/* Whether a file is compressed, by its first bytes. */
-mx_status mx_text_is_compressed(const char *path, bool *compressed);
+/* The first bytes of the (decompressed) text, at most `room` of them, and whether the file is compressed. */
+mx_status mx_text_head(const char *path, char *head, size_t room, size_t *bytes, bool *compressed);
 
 #endif

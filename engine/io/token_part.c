@@ -119,14 +119,26 @@ mx_status mx_part_add(mx_part_writer *w, const int32_t *tokens, int64_t count)
     return end_document(w, count);
 }
 
+static mx_status check_piece(const mx_tokens *from, const int32_t *tokens, int64_t start, int64_t count,
+                             int64_t vocab_size)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || tokens[i] >= vocab_size)
+            return mx_fail(MX_ERR_VALUE, "'%s' has the token id %d at position %lld, outside the vocabulary of %lld",
+                           mx_tokens_path(from), tokens[i], (long long)(start + i), (long long)vocab_size);
+    return MX_OK;
+}
+
 /* Tokens [start, end) of a file that end with a document, cut after each separator. */
-static mx_status copy_range(mx_part_writer *w, mx_tokens *from, int64_t start, int64_t end, int32_t separator)
+static mx_status copy_range(mx_part_writer *w, mx_tokens *from, int64_t start, int64_t end, int32_t separator,
+                            int64_t vocab_size)
 {
     int32_t piece[PIECE];
     int64_t length = 0;
     while (start < end) {
         int64_t part = end - start < PIECE ? end - start : PIECE;
         MX_TRY(mx_tokens_read(from, start, part, piece));
+        MX_TRY(check_piece(from, piece, start, part, vocab_size));
         MX_TRY(put_tokens(w, piece, part));
         for (int64_t i = 0; i < part; i++) {
             length++;
@@ -140,14 +152,14 @@ static mx_status copy_range(mx_part_writer *w, mx_tokens *from, int64_t start, i
     return length > 0 ? end_document(w, length) : MX_OK;
 }
 
-mx_status mx_part_copy(mx_part_writer *w, mx_tokens *from, int32_t separator)
+mx_status mx_part_copy(mx_part_writer *w, mx_tokens *from, int32_t separator, int64_t vocab_size)
 {
     const mx_store *store = mx_tokens_store(from);
     if (!store)
-        return copy_range(w, from, 0, mx_tokens_count(from), separator);
+        return copy_range(w, from, 0, mx_tokens_count(from), separator, vocab_size);
     int64_t documents = mx_store_get_about(store)->documents;
     for (int64_t d = 0; d < documents; d++)
-        MX_TRY(copy_range(w, from, mx_store_document(store, d), mx_store_document(store, d + 1), -1));
+        MX_TRY(copy_range(w, from, mx_store_document(store, d), mx_store_document(store, d + 1), -1, vocab_size));
     return MX_OK;
 }
 

@@ -15,8 +15,9 @@ mx_status mx_part_create(const char *path, int token_bytes, mx_part_writer **out
 /* A document: MX_ERR_VALUE for an id that does not fit into token_bytes. One of no tokens is left out. */
 mx_status mx_part_add(mx_part_writer *w, const int32_t *tokens, int64_t count);
 
-/* All tokens of a file, with its documents where it is a store. In another each `separator` (-1: none) ends one. */
-mx_status mx_part_copy(mx_part_writer *w, mx_tokens *from, int32_t separator);
+/* All tokens of a file, with its documents where it is a store. In another each `separator` (-1: none) ends one.
+ * MX_ERR_VALUE for a token that is not below vocab_size, with its position. */
+mx_status mx_part_copy(mx_part_writer *w, mx_tokens *from, int32_t separator, int64_t vocab_size);
 
 /* Frees the writer, whatever the outcome. `skipped`: documents that were left out, for the footer. */
 mx_status mx_part_commit(mx_part_writer *w, int64_t skipped);

@@ -2,6 +2,7 @@
 
 #include "io/checksum.h"
 #include "io/file.h"
+#include "io/format.h"
 #include "io/hdf5.h"
 
 #include <stdlib.h>
@@ -9,7 +10,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-enum { HEADER_INTS = 256, HEADER_BYTES = 4 * HEADER_INTS, MAGIC = 20240520, VERSION = 1 };
+enum { HEADER_BYTES = 1024, WIDTH_PROBE = 4096 };
 enum { PIECE = 8192, BATCH = 1 << 16, PROBE = 4096 }; /* tokens read, scanned, and looked at of each end, at once */
 
 #define DATASET "tokens"
@@ -49,42 +50,71 @@ static mx_status choose_format(const char *path, const char *name, format *out)
     return mx_fail(MX_ERR_VALUE, "'%s': unknown token format '%.40s'; expected bin, hdf5, text or auto", path, name);
 }
 
-static mx_status check_header(mx_tokens *t, const int32_t *header, int64_t bytes)
+/* The header of a token file of llm.c: magic, version, number of tokens. */
+static mx_status open_header(mx_tokens *t, const mx_format *told, int64_t bytes)
 {
-    if (header[1] != VERSION)
-        return mx_fail(MX_ERR_IO, "'%s': token file of version %d; only version %d (uint16) is read", t->path,
-                       header[1], VERSION);
-    int64_t expected = HEADER_BYTES + 2 * (int64_t)header[2];
+    int32_t header[3];
+    int version = told->kind == MX_FORMAT_TOKENS_U16 ? 1 : 7;
+    t->value_bytes = told->kind == MX_FORMAT_TOKENS_U16 ? 2 : 4;
+    if (bytes < HEADER_BYTES)
+        return mx_fail(MX_ERR_IO, "'%s' is truncated: its header has %d bytes, the file %lld", t->path, HEADER_BYTES,
+                       (long long)bytes);
+    MX_TRY(mx_file_read_at(t->fd, t->path, 0, header, sizeof header));
+    if (header[1] != version)
+        return mx_fail(MX_ERR_IO, "'%s' is %s of version %d; only version %d is read", t->path, told->name, header[1],
+                       version);
+    int64_t expected = HEADER_BYTES + t->value_bytes * (int64_t)header[2];
     if (header[2] < 0 || bytes != expected)
         return mx_fail(MX_ERR_IO,
-                       "'%s' is damaged or truncated: its header promises %d tokens, %lld bytes in all, and it "
-                       "has %lld bytes",
-                       t->path, header[2], (long long)expected, (long long)bytes);
+                       "'%s' is damaged or truncated: its header promises %d tokens of %d bytes, %lld bytes in all, "
+                       "and it has %lld bytes",
+                       t->path, header[2], t->value_bytes, (long long)expected, (long long)bytes);
     t->offset = HEADER_BYTES;
     t->count = header[2];
     return MX_OK;
 }
 
-/* Raw tokens that begin with the two halves of the magic (55432, 308) would be taken for a header: refused, not
- * misread, since version and size would not fit. */
-static mx_status open_bin(mx_tokens *t, int64_t bytes)
+/* Tokens of 4 bytes without a header look like tokens of 2 bytes of which every second one is next to 0. */
+static mx_status check_width(const mx_tokens *t, int64_t bytes)
 {
-    int32_t header[3] = {0};
-    if (bytes >= (int64_t)sizeof header[0])
-        MX_TRY(mx_file_read_at(t->fd, t->path, 0, header, sizeof header[0]));
-    if (header[0] == MAGIC) {
-        if (bytes < HEADER_BYTES)
-            return mx_fail(MX_ERR_IO, "'%s' is truncated: its header has %d bytes, the file %lld", t->path,
-                           HEADER_BYTES, (long long)bytes);
-        MX_TRY(mx_file_read_at(t->fd, t->path, 0, header, sizeof header));
-        return check_header(t, header, bytes);
+    uint16_t values[WIDTH_PROBE], low = 0, high = 0;
+    int64_t count = bytes / 2 < WIDTH_PROBE ? bytes / 2 : WIDTH_PROBE;
+    MX_TRY(mx_file_read_at(t->fd, t->path, 0, values, 2 * count));
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t *highest = i % 2 ? &high : &low;
+        *highest = values[i] > *highest ? values[i] : *highest;
     }
+    if (bytes % 4 != 0 || count < 256 || high > 7 || low < 64)
+        return MX_OK;
+    return mx_fail(MX_ERR_IO,
+                   "'%s' seems to hold uint32 tokens: of its first %d uint16 values every second one is at most %d. "
+                   "Without a header uint16 is read; for uint32 put the header of llm.c before the tokens: 256 int32, "
+                   "the first three 20240801, 7 and the number of tokens",
+                   t->path, (int)count, high);
+}
+
+static mx_status open_bin(mx_tokens *t, int64_t bytes, const mx_format *told)
+{
+    if (told && (told->kind == MX_FORMAT_TOKENS_U16 || told->kind == MX_FORMAT_TOKENS_U32))
+        return open_header(t, told, bytes);
+    if (told && told->kind != MX_FORMAT_UTF16) /* tokens may look like it */
+        return mx_format_refuse(t->path, told, "a file of tokens");
     if (bytes % 2 != 0)
         return mx_fail(MX_ERR_IO,
                        "'%s' has %lld bytes: a file of uint16 tokens has an even number (truncated, or another "
                        "format?)",
                        t->path, (long long)bytes);
+    t->value_bytes = 2;
     t->count = bytes / 2;
+    return check_width(t, bytes);
+}
+
+static mx_status open_text(mx_tokens *t, int64_t bytes, const mx_format *told)
+{
+    if (told)
+        return mx_format_refuse(t->path, told, "text");
+    t->value_bytes = 1;
+    t->count = bytes;
     return MX_OK;
 }
 
@@ -110,8 +140,23 @@ static mx_status find_values(mx_tokens *t)
     return MX_OK;
 }
 
+/* Another format is told by its name; what tells none, the library looks at. */
+static mx_status check_hdf5(const char *path)
+{
+    int fd;
+    int64_t bytes;
+    const mx_format *told;
+    MX_TRY(mx_file_open(path, &fd, &bytes));
+    mx_status status = mx_format_read(fd, path, bytes, &told);
+    if (status == MX_OK && told && told->kind != MX_FORMAT_HDF5)
+        status = mx_format_refuse(path, told, "an HDF5 file");
+    close(fd);
+    return status;
+}
+
 static mx_status open_hdf5(mx_tokens *t)
 {
+    MX_TRY(check_hdf5(t->path));
     MX_TRY(mx_h5_open(t->path, &t->file));
     const mx_h5_entry *entry = mx_h5_find(t->file, DATASET);
     if (!entry)
@@ -138,11 +183,10 @@ static mx_status open_tokens(mx_tokens *t, const char *format_name)
     if (t->format == HDF5) {
         MX_TRY(open_hdf5(t));
     } else {
+        const mx_format *told;
         MX_TRY(mx_file_open(t->path, &t->fd, &bytes));
-        t->count = bytes;
-        t->value_bytes = t->format == BIN ? 2 : 1;
-        if (t->format == BIN)
-            MX_TRY(open_bin(t, bytes));
+        MX_TRY(mx_format_read(t->fd, t->path, bytes, &told));
+        MX_TRY((t->format == BIN ? open_bin : open_text)(t, bytes, told));
     }
     return t->count > 0 ? MX_OK : mx_fail(MX_ERR_IO, "'%s' is empty: it holds no tokens", t->path);
 }
@@ -213,8 +257,8 @@ static mx_status widen(const mx_tokens *t, const unsigned char *from, int64_t fi
         for (int64_t i = 0; i < count; i++) {
             int64_t value = value_at(t, from + i * t->value_bytes);
             if (value != (int32_t)value)
-                return mx_fail(MX_ERR_VALUE, "'%s': dataset '" DATASET "' holds %lld at position %lld, which is no i32",
-                               t->path, (long long)value, (long long)(first + i));
+                return mx_fail(MX_ERR_VALUE, "'%s' holds %lld at position %lld, which is no i32", t->path,
+                               (long long)value, (long long)(first + i));
             to[i] = (int32_t)value;
         }
     }

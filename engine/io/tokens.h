@@ -1,12 +1,14 @@
 /* Token files: long sequences of token ids, read in pieces as i32.
  *
- *   bin   uint16, little-endian; with a header of 256 int32 (magic 20240520, version 1, count) as llm.c writes it, or
- *         none, as nanoGPT does. Which one it is shows in the first bytes.
+ *   bin   little-endian: uint16 without a header, as nanoGPT writes it, or what the header of llm.c says: 256 int32,
+ *         the first three magic 20240520, version 1 and the count (of uint16) or 20240801, 7 and the count (of uint32)
  *   hdf5  the dataset "tokens" of one dimension, integers of any width; a token store (token_store.h) has documents
  *   text  any file: each byte is a token
  *
- * The file is checked when it is opened (MX_ERR_IO: size odd, header and size at odds, empty), and read at each call,
- * so memory does not grow with it. Not thread-safe. Not collective: each rank may open the same file. */
+ * The file is checked when it is opened, and read at each call, so memory does not grow with it. MX_ERR_IO: it is of
+ * another format (told by its first bytes and named, format.h), its size is odd or not what its header says, it is
+ * empty, or it seems to hold uint32 tokens without a header. Not thread-safe. Not collective: each rank may open the
+ * same file. */
 #ifndef MX_IO_TOKENS_H
 #define MX_IO_TOKENS_H
 

@@ -110,6 +110,27 @@ local function as_type(value, standard)
     return nil
 end
 
+-- The items of a list on the command line. Commas separate them; quotes around an item are taken away and keep its
+-- commas. Spaces around an item do not count, but with `exact`, where they may belong to the name of a file.
+local function split_list(text, exact)
+    local list, at = {}, 1
+    text = text:match("^%[([^%[%]]*)%]$") or text
+    while at <= #text do
+        local quote, quoted, behind = text:match("^%s*(['\"])(.-)%1%s*()", at)
+        if quote and (behind > #text or text:sub(behind, behind) == ",") then
+            list[#list + 1] = quoted
+            at = behind + 1
+        else
+            local item, after = text:match("^([^,]*),?()", at)
+            if item:find("%S") then
+                list[#list + 1] = exact and item or item:match("^%s*(.-)%s*$")
+            end
+            at = after
+        end
+    end
+    return list
+end
+
 -- The text after the "=" of a command-line word in the type of `standard`; nil when it has another type.
 local function parse(key, text, standard)
     if KINDS[key] then
@@ -123,11 +144,7 @@ local function parse(key, text, standard)
         local read, value = pcall(mx.io.yaml_load, text, "")
         return read and text:find("^%s*%[") and as_axis_rules(value) or nil -- an empty text reads as an empty table
     elseif type(standard) == "table" then
-        local list = {}
-        for item in text:gsub("^%[(.*)%]$", "%1"):gmatch("[^,%s]+") do
-            list[#list + 1] = item:gsub("^['\"](.*)['\"]$", "%1")
-        end
-        return list
+        return split_list(text, key == "input")
     end
     return as_type(tonumber(text), standard)
 end

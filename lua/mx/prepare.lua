@@ -5,6 +5,7 @@
 -- whole or not at all, so that what was killed goes on with the first part that is missing. Rank 0 puts them together.
 
 local mx = require "mx"
+local inputs = require "mx.prepare_inputs"
 local util = require "mx.util"
 
 local prepare = {}
@@ -16,50 +17,12 @@ prepare.OPTIONS = {
 }
 
 local FORMATS = { "auto", "text", "jsonl", "bin", "hdf5" }
-local EXTENSIONS = { jsonl = "jsonl", ndjson = "jsonl", json = "jsonl", bin = "bin", h5 = "hdf5", hdf5 = "hdf5" }
+-- Options that a part depends on, beside the input and the tokenizer.
+local SETTINGS = { "field", "separator", "document_token", "add_bos", "add_eos", "on_error", "max_document_mib" }
 local PERIOD_S = 1 -- between two looks at what the other ranks have done
 local MIB = 1 << 20
 
 -- ---- the plan: which pieces there are, the same for any number of ranks ----
-
-local function format_of(path, o)
-    if o.format ~= "auto" then
-        return o.format
-    end
-    local name = path:lower():gsub("%.gz$", ""):gsub("%.zst$", "")
-    return EXTENSIONS[name:match("%.(%w+)$") or ""] or "text"
-end
-
--- Only lines can be found in the middle of a file.
-local function add_ranges(ranges, path, bytes, o)
-    local format = format_of(path, o)
-    local length = math.max(1, bytes)
-    if format == "jsonl" and not util.attempt(mx.io.text_is_compressed, path) then
-        length = o.piece_mib * MIB
-    end
-    for start = 0, math.max(bytes - 1, 0), length do
-        local stop = start + length < bytes and start + length or nil
-        ranges[#ranges + 1] = {
-            path = path, format = format, start = start, stop = stop, bytes = (stop or bytes) - start,
-        }
-    end
-end
-
--- The ranges of files to read, in order, and the files.
-local function list_ranges(o)
-    local ranges, inputs, seen = {}, {}, {}
-    for _, pattern in ipairs(o.input) do
-        for _, path in ipairs(util.attempt(mx.io.file_list, pattern)) do
-            if not seen[path] then
-                local bytes, changed = mx.io.file_size(path)
-                seen[path] = true
-                inputs[#inputs + 1] = { path = path, bytes = bytes, changed = changed }
-                add_ranges(ranges, path, bytes, o)
-            end
-        end
-    end
-    return ranges, inputs
-end
 
 -- Ranges that lie one after the other share a piece as long as they are small together.
 local function group(ranges, o)
@@ -138,7 +101,8 @@ local function check_options(o)
     elseif o.vocab_size < 0 or o.document_token < -1 then
         util.refuse("vocab_size, document_token: expected a number that is not negative")
     elseif mx.io.exists(o.out) then
-        util.refuse("%s is there already: remove it, or choose another out=", o.out)
+        util.refuse("%s is there already%s: remove it, or choose another out=", o.out, mx.io.exists(o.out .. ".parts")
+            and (" (%s.parts, which it was made from, is no longer needed)"):format(o.out) or "")
     end
 end
 
@@ -152,28 +116,81 @@ end
 
 -- All that the result depends on: what goes on must have begun with the same.
 local function make_plan(o, tokenizer)
-    local ranges, inputs = list_ranges(o)
-    local plan = { pieces = mx.io.array(group(ranges, o)), inputs = mx.io.array(inputs) }
+    local ranges, files = inputs.list(o)
+    local plan = { pieces = mx.io.array(group(ranges, o)), inputs = mx.io.array(files) }
     plan.origin = origin(o, ranges, {
         vocab_size = tokenizer.vocab_size, bos = tokenizer.bos or -1, eos = tokenizer.eos or -1,
         tokenizer = o.tokenizer, fingerprint = fingerprint(o.tokenizer),
     })
-    for _, name in ipairs({ "field", "separator", "document_token", "add_bos", "add_eos", "on_error",
-        "max_document_mib" }) do
+    for _, name in ipairs(SETTINGS) do
         plan[name] = o[name]
     end
     return plan
 end
 
--- Stores the plan in the folder of the parts; what is there already must be the same.
+-- What two plans differ in, in the words of the options.
+local function differences(a, b)
+    local list = {}
+    for _, name in ipairs(SETTINGS) do
+        if a[name] ~= b[name] then
+            list[#list + 1] = ("%s=%s, was %s"):format(name, tostring(b[name]), tostring(a[name]))
+        end
+    end
+    for key, what in util.sorted_pairs({ inputs = "other input", origin = "another tokenizer or vocabulary" }) do
+        if mx.io.json_encode(a[key]) ~= mx.io.json_encode(b[key]) then
+            list[#list + 1] = what
+        end
+    end
+    return #list > 0 and table.concat(list, "; ") or "other pieces"
+end
+
+-- Whether the parts of `stored` are what `plan` asks for: parts that were made have no document that on_error=skip
+-- would have left out, nor one that is longer than a larger limit.
+local function can_continue(stored, plan)
+    local grown = {}
+    for key, value in pairs(stored) do
+        grown[key] = value
+    end
+    if stored.on_error == "stop" then
+        grown.on_error = plan.on_error
+    end
+    if math.type(stored.max_document_mib) == "integer" then
+        grown.max_document_mib = math.max(stored.max_document_mib, plan.max_document_mib)
+    end
+    return mx.io.json_encode(grown) == mx.io.json_encode(plan)
+end
+
+-- The files that a preparation has left in the folder; refuses one that has others.
+local function own_files(folder)
+    local files = {}
+    for _, path in ipairs(util.attempt(mx.io.file_list, folder)) do
+        local name = path:sub(#folder + 2):gsub("%.tmp%-%d+%-%d+$", "")
+        if name ~= "plan.json" and not name:find("^part%-%d+$") then
+            util.refuse("%s is not of a preparation: move it away, or choose another out=", path)
+        end
+        files[#files + 1] = path
+    end
+    return files
+end
+
+-- Stores the plan in the folder of the parts. Where parts of another plan are there that cannot be continued, begins
+-- again without them.
 local function settle_plan(plan, folder, out)
     local path, text = folder .. "/plan.json", mx.io.json_encode(plan)
-    if mx.io.exists(path) then
-        if util.attempt(mx.io.read_file, path) ~= text then
-            util.refuse("%s has parts of another preparation (other input, or other options): remove that folder, or "
-                .. "choose another out= than %s", folder, out)
-        end
+    local there = mx.io.exists(path) and util.attempt(mx.io.read_file, path)
+    if there == text then
         return
+    end
+    if there then
+        local read, stored = pcall(mx.io.json_decode, there, path)
+        if not read or not can_continue(stored, plan) then
+            local files = own_files(folder)
+            mx.metrics.say("%s has parts that were made with %s: starting over", folder,
+                read and ("other options (%s)"):format(differences(stored, plan)) or "an unknown plan")
+            for _, file in ipairs(files) do
+                os.remove(file)
+            end
+        end
     end
     util.attempt(mx.io.mkdir_p, folder)
     util.attempt(mx.io.check_writable, out)
@@ -191,34 +208,15 @@ local function line_at(path, offset)
     return lines
 end
 
--- The text in a JSON line; nil and what is wrong with it.
-local function field_of(line, field)
-    local read, object = pcall(mx.io.json_decode, line, "JSON")
-    if not read then
-        return nil, (tostring(object):gsub("^.-JSON:%d+:(%d+): ", "column %1: "))
-    elseif type(object) ~= "table" or type(object[field]) ~= "string" then
-        local keys = type(object) == "table" and #object == 0 and util.sorted_keys(object) or {}
-        return nil, ("no string '%s' in it (it has: %s)"):format(field, table.concat(keys, ", "))
-    end
-    return object[field]
-end
-
 -- The text of a document of the input; nil for one that is to be left out, with what is wrong with it if anything is.
-local function text_of(range, raw, o)
-    local text, wrong = raw, nil
+local function text_of(range, raw, offset, o)
     if range.format == "jsonl" then
-        if not raw:find("%S") then
-            return nil
-        end
-        text, wrong = field_of(raw, o.field)
+        return mx.io.json_line_text(raw, o.field)
+    elseif offset == 0 and raw:sub(1, #inputs.MARK) == inputs.MARK then
+        raw = raw:sub(#inputs.MARK + 1)
     end
-    if text then
-        local valid, at = utf8.len(text)
-        if not valid then
-            return nil, ("invalid UTF-8 at byte %d of the document"):format(at)
-        end
-    end
-    return text, wrong
+    local valid, at = utf8.len(raw)
+    return valid and raw or nil, not valid and ("invalid UTF-8 at byte %d of the document"):format(at) or nil
 end
 
 -- Separators come from the command line, where a newline is hard to write.
@@ -239,10 +237,16 @@ local function write_text(part, range, o, tokenizer, progress)
     local special = { bos = o.add_bos, eos = o.add_eos }
     local skipped = 0
     local function next_piece()
-        return util.attempt(text.next, text)
+        local read, piece = pcall(text.next, text)
+        if not read then
+            local long = tostring(piece):find("has more than", 1, true)
+            local hint = long and "; max_document_mib allows longer ones" or ""
+            util.refuse("%s%s", piece, hint)
+        end
+        return piece
     end
     for raw in next_piece do
-        local document, wrong = text_of(range, raw, o)
+        local document, wrong = text_of(range, raw, text:offset(), o)
         if wrong and o.on_error == "stop" then
             util.refuse("%s:%d: %s; on_error=skip leaves such documents out", range.path,
                 line_at(range.path, text:offset()), wrong)
@@ -267,7 +271,8 @@ local function make_part(path, piece, plan, o, tokenizer, progress)
     local skipped, before = 0, 0
     for _, range in ipairs(piece.ranges) do
         if is_tokens(range) then
-            util.attempt(part.copy, part, range.path, range.format, o.document_token)
+            util.attempt(part.copy, part, range.path, range.format, o.document_token,
+                plan.origin.vocab_size)
         else
             skipped = skipped + write_text(part, range, o, tokenizer, function(bytes)
                 progress:tell(before + bytes)
@@ -335,6 +340,17 @@ end
 
 -- ---- all of it ----
 
+-- Whether this rank's pieces are of the same files as in the plan. Collective.
+local function check_inputs(plan, folder)
+    local wanted = {}
+    for i = mx.rank() + 1, #plan.pieces, mx.ranks() do
+        for _, range in ipairs(mx.io.exists(part_path(folder, i)) and {} or plan.pieces[i].ranges) do
+            wanted[range.path] = true
+        end
+    end
+    inputs.check_same(plan.inputs, wanted)
+end
+
 local function merge(plan, folder, o)
     local paths, skipped = {}, 0
     for i in ipairs(plan.pieces) do
@@ -365,6 +381,7 @@ function prepare.run(o)
     mx.comm_options { timeout_s = 0 } -- ranks wait for the one with the longest text
     local plan = mx.io.json_decode(assert(mx.read_file(folder .. "/plan.json")), "plan.json")
     local progress = new_progress(plan, folder)
+    check_inputs(plan, folder)
     for i = mx.rank() + 1, #plan.pieces, mx.ranks() do
         local path = part_path(folder, i)
         if not mx.io.exists(path) then

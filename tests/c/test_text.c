@@ -87,7 +87,11 @@ static void test_formats(void)
             write_zstd(path, kind == 4);
         check_range(path, 0, -1, &at, &pieces);
         CHECK(pieces == LINES && at == text_bytes + 1, "kind %d: %d pieces", kind, (int)pieces);
-        CHECK(mx_text_is_compressed(path, &compressed) == MX_OK && compressed == (kind > 0), "kind %d", kind);
+        char head[1000];
+        size_t bytes;
+        CHECK(mx_text_head(path, head, sizeof head, &bytes, &compressed) == MX_OK && compressed == (kind > 0) &&
+                  bytes == sizeof head && memcmp(head, text, bytes) == 0,
+              "kind %d", kind);
     }
     mx_text *t;
     CHECK(mx_text_open(path, 100, -1, "\n", 1, LIMIT, &t) == MX_ERR_VALUE && !t && strstr(mx_message(), "compressed"),

@@ -227,7 +227,8 @@ static void test_copy(void)
     spill(bin, tokens, sizeof tokens);
     for (int32_t separator = -1; separator <= 0; separator++) {
         CHECK(mx_tokens_open(bin, "bin", &from) == MX_OK, "%s", mx_message());
-        CHECK(mx_part_create(path, 2, &w) == MX_OK && mx_part_copy(w, from, separator) == MX_OK, "%s", mx_message());
+        CHECK(mx_part_create(path, 2, &w) == MX_OK && mx_part_copy(w, from, separator, 65536) == MX_OK, "%s",
+              mx_message());
         CHECK(mx_part_commit(w, 0) == MX_OK, "%s", mx_message());
         mx_tokens_close(from);
         CHECK(mx_part_read_about(path, &part) == MX_OK && part.tokens == 7, "%d", (int)part.tokens);
@@ -236,7 +237,7 @@ static void test_copy(void)
     mx_store_about about = {0, 0, 10, -1, 0, "", ""};
     CHECK(mx_parts_merge(&path, 1, store, &about) == MX_OK, "%s", mx_message());
     CHECK(mx_tokens_open(store, "hdf5", &from) == MX_OK, "%s", mx_message());
-    CHECK(mx_part_create(path, 2, &w) == MX_OK && mx_part_copy(w, from, -1) == MX_OK, "%s", mx_message());
+    CHECK(mx_part_create(path, 2, &w) == MX_OK && mx_part_copy(w, from, -1, 65536) == MX_OK, "%s", mx_message());
     CHECK(mx_part_commit(w, 0) == MX_OK && mx_part_read_about(path, &part) == MX_OK && part.documents == 4, "%s",
           mx_message());
     mx_tokens_close(from);

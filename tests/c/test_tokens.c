@@ -157,7 +157,7 @@ static void test_damage(void)
     expect_refused("cut.bin", "auto", data, HEADER - 1, "1023");
     expect_refused("cut.bin", "auto", data, 4, "truncated");
     expect_refused("cut.bin", "auto", data, HEADER + 2 * COUNT - 2,
-                   "promises 50000 tokens, 101024 bytes in all, and it has 101022");
+                   "promises 50000 tokens of 2 bytes, 101024 bytes in all, and it has 101022");
     expect_refused("long.bin", "auto", data, HEADER + 2 * COUNT - 1, "101023 bytes");
     words[2] = 0;
     expect_refused("none.bin", "auto", data, HEADER, "empty");
@@ -169,6 +169,122 @@ static void test_damage(void)
     expect_refused("version.bin", "auto", data, HEADER + 2 * COUNT, "version 2");
     expect_refused("text.h5", "hdf5", "some text", 9, "no HDF5 file");
     free(data);
+}
+
+/* Tokens of 4 bytes, which llm.c writes for Llama 3. */
+static void test_wide(void)
+{
+    const char *path = temporary_path("wide.bin");
+    size_t bytes = HEADER + 4 * COUNT;
+    int32_t *words = calloc(1, bytes), read[COUNT], max;
+    mx_tokens *t;
+    words[0] = 20240801;
+    words[1] = 7;
+    words[2] = COUNT;
+    for (int64_t i = 0; i < COUNT; i++)
+        words[HEADER / 4 + i] = (int32_t)(i * 7919 % 128256);
+    spill(path, words, bytes);
+    CHECK(mx_tokens_open(path, "auto", &t) == MX_OK && mx_tokens_count(t) == COUNT, "%s", mx_message());
+    CHECK(mx_tokens_read(t, 0, COUNT, read) == MX_OK && memcmp(read, words + HEADER / 4, sizeof read) == 0, "%s",
+          mx_message());
+    CHECK(mx_tokens_read(t, 30, 1, read) == MX_OK && read[0] == 30 * 7919 % 128256, "%s", mx_message());
+    CHECK(mx_tokens_max(t, &max) == MX_OK && max == 128255, "max %d", max);
+    mx_tokens_close(t);
+    expect_refused("cut.bin", "auto", words, bytes - 2, "promises 50000 tokens of 4 bytes, 201024 bytes in all");
+    expect_refused("raw.bin", "auto", words + HEADER / 4, 4 * COUNT, "seems to hold uint32 tokens");
+    words[0] = 20240520; /* of uint16: the size does not fit */
+    words[1] = 1;
+    expect_refused("narrow.bin", "auto", words, bytes, "promises 50000 tokens of 2 bytes, 101024 bytes in all");
+    words[0] = 20240801;
+    expect_refused("version.bin", "auto", words, bytes,
+                   "is a file of uint32 tokens of llm.c of version 1; only version 7");
+    words[1] = 7;
+    words[HEADER / 4 + 5] = -5; /* as uint32: above 2^31 */
+    spill(path, words, bytes);
+    CHECK(mx_tokens_open(path, "auto", &t) == MX_OK, "%s", mx_message());
+    CHECK(mx_tokens_max(t, &max) == MX_ERR_VALUE && strstr(mx_message(), "4294967291 at position 5"), "%s",
+          mx_message());
+    mx_tokens_close(t);
+    free(words);
+    unlink(path);
+}
+
+/* Files of another kind are told by name, whatever they were given as. */
+static void test_other_formats(void)
+{
+    static const struct {
+        int32_t magic;
+        const char *name;
+    } headers[] = {{20240522, "an evaluation file of llm.c"},
+                   {20240326, "a model of llm.c"},
+                   {20240803, "a Llama 3 model of llm.c"},
+                   {20240328, "a tokenizer of llm.c"},
+                   {20251231, "an unknown magic"},
+                   {(int32_t)0x88d83401, "a big-endian file of llm.c"},
+                   {(int32_t)0xa1d93401, "a big-endian file"}};
+    static const struct {
+        const char *start, *name;
+    } files[] = {{"PAR1\25\4", "a Parquet file"},
+                 {"\xfd\x37zXZ\0", "xz-compressed"},
+                 {"BZh91AY&SY\1", "bzip2-compressed"},
+                 {"PK\3\4\24", "a zip archive"},
+                 {"ARROW1\0\0", "an Arrow file"},
+                 {"\x1f\x8b\x08\4", "gzip-compressed"},
+                 {"\x28\xb5\x2f\xfd", "zstd-compressed"},
+                 {"\x93NUMPY\1", "a NumPy array"},
+                 {"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS"}};
+    int32_t data[512] = {0};
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        memset(data, 0, sizeof data);
+        data[0] = headers[i].magic;
+        data[1] = 1;
+        data[2] = 512;
+        for (int k = 256; k < 512; k++)
+            data[k] = 0x01010101 * (k % 100 + 1);
+        expect_refused("t.bin", "bin", data, sizeof data, headers[i].name);
+        expect_refused("t.bin", "text", data, sizeof data, headers[i].name);
+    }
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        memset(data, 1, sizeof data);
+        memcpy(data, files[i].start, strlen(files[i].start));
+        expect_refused("t.data", "bin", data, sizeof data, files[i].name);
+        expect_refused("t.data", "text", data, sizeof data, files[i].name);
+        expect_refused("t.data", "hdf5", data, sizeof data, files[i].name);
+    }
+    memset(data, 0, sizeof data);
+    memcpy((char *)data + 257, "ustar", 5);
+    expect_refused("t.data", "text", data, sizeof data, "a tar archive");
+    for (int k = 0; k < 512; k++)
+        data[k] = 'a' << 16 | 'b';
+    expect_refused("t.data", "text", data, sizeof data, "text in UTF-16");
+    data[0] = 0xfeff;
+    expect_refused("t.data", "text", data, sizeof data, "text in UTF-16");
+}
+
+/* Numbers and texts that only look a little like those. */
+static void test_lookalikes(void)
+{
+    static const char *const texts[] = {"PAR1 is a gene", "BZhh", "ORC and elf", "GGUF: a format", "{\"a\": 1}", "PK"};
+    const char *path = temporary_path("like.bin");
+    mx_tokens *t;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        spill(path, texts[i], strlen(texts[i]));
+        CHECK(mx_tokens_open(path, "text", &t) == MX_OK, "%s", mx_message());
+        mx_tokens_close(t);
+    }
+    uint16_t values[1024];
+    for (int i = 0; i < 1024; i++)
+        values[i] = (uint16_t)(i % 2 ? i % 50 : 20 + i % 40); /* the second half of a date; small numbers */
+    values[0] = 0xfeff;
+    values[1] = 308;
+    spill(path, values, sizeof values);
+    CHECK(mx_tokens_open(path, "bin", &t) == MX_OK && mx_tokens_count(t) == 1024, "%s", mx_message());
+    mx_tokens_close(t);
+    memset(values, 0, sizeof values);
+    spill(path, values, sizeof values);
+    CHECK(mx_tokens_open(path, "bin", &t) == MX_OK && mx_tokens_count(t) == 1024, "%s", mx_message());
+    mx_tokens_close(t);
+    unlink(path);
 }
 
 static void test_shrinking(void)
@@ -213,6 +329,9 @@ int main(void)
     test_hdf5();
     test_hdf5_values();
     test_damage();
+    test_wide();
+    test_other_formats();
+    test_lookalikes();
     test_shrinking();
     test_choosing();
     temporary_remove();

@@ -7,6 +7,7 @@
 #include "io/file.h"
 #include "io/hdf5.h"
 #include "io/json.h"
+#include "io/json_line.h"
 #include "io/seal.h"
 #include "io/tokens.h"
 #include "io/yaml.h"
@@ -46,6 +47,23 @@ static void read_tokens(const char *path, const char *format)
     mx_tokens_close(tokens);
 }
 
+/* The text of a line is never longer than the line, and is UTF-8: as a JSON string it is read again. */
+static void read_line(const char *line, size_t bytes)
+{
+    char *text;
+    size_t length;
+    if (mx_json_line_text(line, bytes, "text", &text, &length) != MX_OK || !text)
+        return;
+    mx_value value = {.kind = MX_NULL};
+    if (length > bytes || mx_value_set_string(&value, text, length) != MX_OK)
+        abort();
+    free(text);
+    if (mx_json_encode(&value, 0, &text, &length) != MX_OK)
+        abort();
+    free(text);
+    mx_value_free(&value);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     mx_value value = {.kind = MX_NULL};
@@ -54,7 +72,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         return 0;
     const char *text = (const char *)data + 1;
     int fd = memory_file("", data + 1, bytes - 1, path);
-    switch (data[0] % 4) {
+    switch (data[0] % 5) {
     case 0:
         if (mx_yaml_parse(text, bytes - 1, "fuzz", &value) == MX_OK)
             write_json(&value);
@@ -66,6 +84,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     case 2:
         read_tokens(path, "bin");
         read_tokens(path, "text");
+        break;
+    case 4:
+        read_line(text, bytes - 1);
         break;
     default:
         (void)mx_seal_check(fd, path, (int64_t)bytes - 1);

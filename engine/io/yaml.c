@@ -28,7 +28,34 @@ static mx_status fail_decoding(const reader *r)
         column = r->text[i] == '\n' ? 1 : column + 1;
         line += r->text[i] == '\n';
     }
-    return mx_fail(MX_ERR_VALUE, "%s:%zu:%zu: %s", r->name, line, column, r->parser.problem);
+    return mx_fail(MX_ERR_VALUE, "%s:%zu:%zu: %s: expected a text in UTF-8", r->name, line, column, r->parser.problem);
+}
+
+/* The byte that character `index` of a UTF-8 text begins with; 0 behind its end. */
+static char character(const reader *r, size_t index)
+{
+    for (size_t i = 0; i < r->bytes; i++)
+        if (((unsigned char)r->text[i] & 0xc0) != 0x80 && index-- == 0)
+            return r->text[i];
+    return 0;
+}
+
+/* What to do about a problem, where libyaml's words do not say it. */
+static const char *advice_on(const reader *r, const char *problem)
+{
+    const yaml_parser_t *p = &r->parser;
+    bool at_tab = character(r, p->problem_mark.index) == '\t';
+    if (strstr(problem, "tab character") || (at_tab && strstr(problem, "cannot start any token")))
+        return ": indent with spaces, not with a tab";
+    if (strstr(problem, "cannot start any token"))
+        return ": quote a value that begins with it";
+    if (strstr(problem, "mapping values are not allowed") || strstr(problem, "could not find expected ':'"))
+        return ": expected lines of the form 'key: value', indented alike; quote a value with ': ' in it";
+    if (strstr(problem, "expected ',' or"))
+        return ": close the bracket";
+    if (strstr(problem, "unexpected end of stream"))
+        return ": close the quotation mark";
+    return "";
 }
 
 static mx_status fail_parsing(const reader *r)
@@ -38,11 +65,12 @@ static mx_status fail_parsing(const reader *r)
         return mx_fail(MX_ERR_MEMORY, "%s: out of memory while reading YAML", r->name);
     if (p->error == YAML_READER_ERROR)
         return fail_decoding(r);
-    const char *problem = p->problem ? p->problem : "not valid YAML";
+    const char *problem = p->problem ? p->problem : "not valid YAML", *advice = advice_on(r, problem);
+    size_t line = p->problem_mark.line + 1, column = p->problem_mark.column + 1;
     if (!p->context)
-        return fail_at(r, p->problem_mark, problem);
-    return mx_fail(MX_ERR_VALUE, "%s:%zu:%zu: %s (%s that starts in line %zu)", r->name, p->problem_mark.line + 1,
-                   p->problem_mark.column + 1, problem, p->context, p->context_mark.line + 1);
+        return mx_fail(MX_ERR_VALUE, "%s:%zu:%zu: %s%s", r->name, line, column, problem, advice);
+    return mx_fail(MX_ERR_VALUE, "%s:%zu:%zu: %s (%s that starts in line %zu)%s", r->name, line, column, problem,
+                   p->context, p->context_mark.line + 1, advice);
 }
 
 static mx_status next_event(reader *r, yaml_event_t *event)
@@ -128,7 +156,7 @@ static mx_status set_number(const reader *r, yaml_mark_t mark, const char *text,
     } else if (looks_float(text)) {
         out->number = strtod(text, NULL);
         if (isinf(out->number))
-            return fail_at(r, mark, "a number too large for a 64-bit float (write .inf for infinity)");
+            return fail_at(r, mark, "a number too large for a 64-bit float");
         out->kind = MX_FLOAT;
     } else if (special_float(text, &out->number)) {
         out->kind = MX_FLOAT;
@@ -224,7 +252,7 @@ static mx_status check_duplicates(const reader *r, const mx_value *map)
     mx_status status = MX_OK;
     for (size_t i = 1; i < map->count && status == MX_OK; i++)
         if (strcmp(sorted[i - 1]->key, sorted[i]->key) == 0)
-            status = mx_fail(MX_ERR_VALUE, "%s:%d:%d: key '%.200s' is given twice: first in line %d", r->name,
+            status = mx_fail(MX_ERR_VALUE, "%s:%d:%d: key '%.200s' is given twice: first in line %d; keep one", r->name,
                              sorted[i]->line, sorted[i]->column, sorted[i]->key, sorted[i - 1]->line);
     free(sorted);
     return status;

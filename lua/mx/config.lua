@@ -7,167 +7,14 @@ local mx = require "mx"
 local mesh = require "mx.mesh"
 local remat = require "mx.remat"
 local config_rules = require "mx.config_rules"
+local config_values = require "mx.config_values"
 local util = require "mx.util"
 
 local config = {}
 
--- One value as YAML and as the command line take it.
-local function show(value)
-    if type(value) == "table" then
-        local items = {}
-        for i, item in ipairs(value) do
-            items[i] = show(item)
-        end
-        return "[" .. table.concat(items, ", ") .. "]"
-    elseif type(value) == "string" then
-        local plain = value:match("^[%a_/][%w_./-]*$") and value ~= "true" and value ~= "false"
-        return plain and value or ('"%s"'):format(value:gsub('[\\"]', "\\%0"))
-    end
-    return tostring(value)
-end
+local MOST_SHOWN = 200 -- bytes of a word, in a message
 
--- Whether a standard value is a list of [logical name, [mesh axes]] and not of plain strings.
-local function is_axis_rules(standard)
-    return type(standard) == "table" and type(standard[1]) == "table"
-end
-
-local function kind_of(standard)
-    if is_axis_rules(standard) then
-        return "a list of [logical name, [mesh axes]] such as " .. show({ standard[1] })
-    elseif type(standard) == "table" then
-        return "a list such as " .. show(standard)
-    elseif type(standard) == "boolean" then
-        return "true or false"
-    elseif type(standard) == "string" then
-        return "a string"
-    end
-    return math.type(standard) == "integer" and "a whole number" or "a number"
-end
-
--- Whether a value is a table with the keys 1 to `length` (any when absent) and no others.
-local function is_list(value, length)
-    local n = 0
-    for _ in pairs(type(value) == "table" and value or {}) do
-        n = n + 1
-    end
-    return type(value) == "table" and n == #value and n == (length or n)
-end
-
-local function as_strings(value)
-    for i = 1, is_list(value) and #value or 0 do
-        if type(value[i]) ~= "string" then
-            return nil
-        end
-    end
-    return is_list(value) and value or nil
-end
-
--- A rule may name a single axis without brackets.
-local function as_axis_rules(value)
-    local rules = {}
-    for i = 1, is_list(value) and #value or 0 do
-        local pair = value[i]
-        local axes = is_list(pair, 2) and as_strings(type(pair[2]) == "string" and { pair[2] } or pair[2])
-        if not axes or type(pair[1]) ~= "string" then
-            return nil
-        end
-        rules[i] = { pair[1], axes }
-    end
-    return is_list(value) and rules or nil
-end
-
--- A list of [path, weight].
-local function as_mix(value)
-    local mix = {}
-    for i = 1, is_list(value) and #value or 0 do
-        local pair = value[i]
-        if not is_list(pair, 2) or type(pair[1]) ~= "string" or type(pair[2]) ~= "number" then
-            return nil
-        end
-        mix[i] = { pair[1], pair[2] }
-    end
-    return is_list(value) and mix or nil
-end
-
--- Keys whose standard value does not say their type.
-local KINDS = {
-    dataset_mix = { what = "a list of [file, weight] such as [[a.h5, 0.7], [b.h5, 0.3]]", take = as_mix },
-}
-
--- `value`, as YAML gave it, in the type of `standard`; nil when it has another type.
-local function as_type(value, standard)
-    if math.type(standard) == "integer" then
-        return type(value) == "number" and math.tointeger(value) or nil
-    elseif math.type(standard) == "float" then
-        return type(value) == "number" and value - value == 0 and value + 0.0 or nil -- neither NaN nor infinite
-    elseif is_axis_rules(standard) then
-        return as_axis_rules(value)
-    elseif type(standard) == "table" then
-        return as_strings(value)
-    elseif type(value) == type(standard) then
-        return value
-    end
-    return nil
-end
-
--- The items of a list on the command line. Commas separate them; quotes around an item are taken away and keep its
--- commas. Spaces around an item do not count, but with `exact`, where they may belong to the name of a file.
-local function split_list(text, exact)
-    local list, at = {}, 1
-    text = text:match("^%[([^%[%]]*)%]$") or text
-    while at <= #text do
-        local quote, quoted, behind = text:match("^%s*(['\"])(.-)%1%s*()", at)
-        if quote and (behind > #text or text:sub(behind, behind) == ",") then
-            list[#list + 1] = quoted
-            at = behind + 1
-        else
-            local item, after = text:match("^([^,]*),?()", at)
-            if item:find("%S") then
-                list[#list + 1] = exact and item or item:match("^%s*(.-)%s*$")
-            end
-            at = after
-        end
-    end
-    return list
-end
-
--- The text after the "=" of a command-line word in the type of `standard`; nil when it has another type.
-local function parse(key, text, standard)
-    if KINDS[key] then
-        local read, value = pcall(mx.io.yaml_load, text, "")
-        return read and text:find("^%s*%[") and KINDS[key].take(value) or nil
-    elseif type(standard) == "string" then
-        return text
-    elseif type(standard) == "boolean" then
-        return ({ ["true"] = true, ["false"] = false })[text:lower()]
-    elseif is_axis_rules(standard) then
-        local read, value = pcall(mx.io.yaml_load, text, "")
-        return read and text:find("^%s*%[") and as_axis_rules(value) or nil -- an empty text reads as an empty table
-    elseif type(standard) == "table" then
-        return split_list(text, key == "input")
-    end
-    return as_type(tonumber(text), standard)
-end
-
-local function broken_rule(value, rule)
-    if rule.choices then
-        for _, choice in ipairs(rule.choices) do
-            if choice == (type(value) == "table" and show(value) or value) then
-                return nil
-            end
-        end
-        local near = type(value) == "string" and util.nearest(value, rule.choices)
-        local hint = near and (" (did you mean %s?)"):format(near) or ""
-        local first = rule.choices[1] == "" and 2 or 1 -- "" stands for what is not given
-        return ("one of %s%s"):format(table.concat(rule.choices, ", ", first), hint)
-    elseif rule.min and value < rule.min and value ~= rule.rest then
-        return ("at least %s%s"):format(rule.min, rule.rest and (", or %s for what is left"):format(rule.rest) or "")
-    elseif rule.max and value > rule.max then
-        return ("at most %s"):format(rule.max)
-    elseif rule.below and value >= rule.below then
-        return ("a number below %s"):format(rule.below)
-    end
-end
+local show, is_axis_rules = config_values.show, config_values.is_axis_rules
 
 -- Refuses a name that is not in a list.
 local function check_name(name, names, what, where)
@@ -223,14 +70,13 @@ end
 local function set(values, key, value, given, where)
     local standard = values.standard[key]
     if value == nil then
-        local expected = KINDS[key] and KINDS[key].what or kind_of(standard)
-        util.refuse("%s: %s: expected %s, got %s", where, key, expected, given)
+        util.refuse("%s: %s: expected %s, got %s", where, key, config_values.what(key, standard), given)
     end
     values.where[key] = where
     if is_axis_rules(standard) then
         return set_axis_rules(values, key, value, where)
     end
-    local expected = broken_rule(value, values.rules[key] or {})
+    local expected = config_values.broken_rule(value, values.rules[key] or {}, values.is_whole)
     if expected then
         util.refuse("%s: %s: expected %s, got %s", where, key, expected, given)
     end
@@ -246,9 +92,12 @@ local function check_known(values, key, where)
     end
 end
 
--- A config file -> its values, the line of each key, its keys in order.
-local function parse_yaml(text, path)
-    local read, lines, order = mx.io.yaml_load(text, path)
+--- The text of a config file. What is no YAML is refused with file, line and column. Not collective.
+---@param text string
+---@param path string for messages
+---@return table<string, any> values, table<string, integer> lines of the keys, string[] keys in order
+function config.parse(text, path)
+    local read, lines, order = util.attempt(mx.io.yaml_load, text, path)
     if type(read) ~= "table" or #read > 0 then
         util.refuse("%s: expected lines of the form 'key: value'", path)
     end
@@ -260,7 +109,7 @@ local function read_yaml(path, what)
     if not text then
         util.refuse("cannot read %s: %s", what, reason)
     end
-    return parse_yaml(text, path)
+    return config.parse(text, path)
 end
 
 -- Sets the keys of a config file; `read` and `lines` as parse_yaml gives them.
@@ -268,12 +117,14 @@ local function apply_file(values, path, read, lines)
     for key, value in util.sorted_pairs(read) do
         local where = ("%s:%d"):format(path, lines[key] or 1)
         check_known(values, key, where)
-        local taken = KINDS[key] and KINDS[key].take(value)
-        if not KINDS[key] then
-            taken = as_type(value, values.standard[key])
-        end
-        set(values, key, taken, show(value), where)
+        set(values, key, config_values.take(key, value, values.standard[key]), show(value), where)
     end
+end
+
+-- What the user typed, for a message of one line.
+local function shortened(text)
+    text = config_values.printable(text)
+    return #text <= MOST_SHOWN and text or text:sub(1, MOST_SHOWN) .. " ..."
 end
 
 -- Splits command-line words into an optional config file and key=value pairs.
@@ -281,13 +132,13 @@ local function split_words(words)
     local path, pairs_given = nil, {}
     for i, word in ipairs(words) do
         local key, text = word:match("^([%w_.-]+)=(.*)$")
+        local where = ("'%s' on the command line"):format(shortened(word))
         if key then
-            local where = ("'%s' on the command line"):format(word)
             pairs_given[#pairs_given + 1] = { key = key, text = text, where = where }
         elseif i == 1 then
             path = word
         else
-            util.refuse("'%s' on the command line: expected key=value", word)
+            util.refuse("%s: expected key=value", where)
         end
     end
     return path, pairs_given
@@ -296,8 +147,8 @@ end
 local function apply_words(values, pairs_given)
     for _, pair in ipairs(pairs_given) do
         check_known(values, pair.key, pair.where)
-        local value = parse(pair.key, pair.text, values.standard[pair.key])
-        set(values, pair.key, value, ("'%s'"):format(pair.text), pair.where)
+        local value = config_values.parse(pair.key, pair.text, values.standard[pair.key])
+        set(values, pair.key, value, ("'%s'"):format(shortened(pair.text)), pair.where)
     end
 end
 
@@ -331,7 +182,7 @@ local function apply_model(values, name, where)
         util.refuse("%s: no model '%s': there is no %s%s", where, name, path,
             near and (", did you mean '%s'?"):format(near) or "; there are " .. table.concat(MODELS, ", "))
     end
-    local read, lines = parse_yaml(text, path)
+    local read, lines = config.parse(text, path)
     apply_file(values, path, read, lines)
 end
 
@@ -469,7 +320,7 @@ function config.load(words, o)
         file, lines = read_yaml(path, "the config file")
     end
     if o.stored then
-        apply_file(values, o.stored_name, parse_yaml(o.stored, o.stored_name))
+        apply_file(values, o.stored_name, config.parse(o.stored, o.stored_name))
     else
         choose_model(values, file, path, lines, pairs_given)
     end
@@ -499,7 +350,7 @@ end
 function config.options(words, options, rules)
     local path, pairs_given = split_words(words or {})
     if path then
-        util.refuse("'%s' on the command line: expected key=value", path)
+        util.refuse("'%s' on the command line: expected key=value", shortened(path))
     end
     local order, values = {}, { standard = {}, now = {}, where = {}, rules = rules or config_rules.VALUES }
     add_options(values, order, options)

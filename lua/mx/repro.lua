@@ -11,7 +11,7 @@ local repro = {}
 function repro.published(name)
     local path = ("configs/published/%s.yml"):format(name)
     local text = mx.read_file(mx.root .. path) or util.refuse("cannot read %s", path)
-    return mx.io.yaml_load(text, path)
+    return (mx.config.parse(text, path))
 end
 
 --- The config of a published job, as words for mx.config.load.

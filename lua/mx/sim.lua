@@ -127,10 +127,7 @@ end
 ---@param path string for messages
 ---@return table
 function sim.parse(text, path)
-    local file = mx.io.yaml_load(text, path)
-    if type(file) ~= "table" then
-        util.refuse("%s: expected lines of the form 'key: value'", path)
-    end
+    local file = mx.config.parse(text, path)
     check(path, file)
     for constant, value in pairs(file.fitted or {}) do
         file[constant] = value

@@ -218,7 +218,7 @@ local function stored_config(path, kind)
 end
 
 local function stored_keys(path, kind)
-    return mx.io.yaml_load(stored_config(path, kind) or "", path)
+    return mx.config.parse(stored_config(path, kind) or "", path)
 end
 
 --- The keys of configs/base.yml that describe the model of a file or folder: of any kind that mx.weights.load reads.
@@ -256,7 +256,7 @@ function weights.load_config(path, words, options)
     if OURS[kind] then
         local text = stored_config(path, kind) or util.refuse("%s has no config: it was not saved by scripts/train.lua "
             .. "or scripts/convert.lua", path)
-        local stored = mx.io.yaml_load(text, path)
+        local stored = mx.config.parse(text, path)
         keys = model_keys(stored, KEYS)
         for key, value in pairs(model_keys(stored, USES)) do
             keys[key] = value

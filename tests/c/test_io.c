@@ -58,13 +58,18 @@ static const example yaml_errors[] = {
     {"? [a]\n: 1\n", "1:3: a key must be"},
     {"? {a: 1}\n: 1\n", "1:3: a key must be"},
     {"a: [1, 2\nb: 3\n", "2:2: did not find expected ',' or ']' (while parsing a flow sequence that starts in line 1)"},
-    {"a: b: c\n", "1:5: mapping values are not allowed"},
-    {"a:\n\tb: 1\n", "2:1: found character that cannot start any token"},
+    {"a: b: c\n",
+     "1:5: mapping values are not allowed in this context: expected lines of the form 'key: value', indented "
+     "alike; quote a value with ': ' in it"},
+    {"a:\n\tb: 1\n", "2:1: found character that cannot start any token (while scanning for the next token that starts "
+                     "in line 2): indent with spaces, not with a tab"},
+    {"\tsteps: 5\n", "1:1: found character that cannot start any token (while scanning for the next token that starts "
+                     "in line 1): indent with spaces, not with a tab"},
     {"a: 1\n b: 2\n", "2:3: "},
     {"a: \"x\n", "2:1: found unexpected end of stream"},
     {"a: 9223372036854775808\n", "1:4: an integer that does not fit 64 bits"},
     {"a: -0\nb: 1e400\n", "2:4: a number too large"},
-    {"a: 1\nb: \xff\n", "2:4: invalid leading UTF-8 octet"},
+    {"a: 1\nb: \xff\n", "2:4: invalid leading UTF-8 octet: expected a text in UTF-8"},
     {"a: \x01\n", "1:4: control characters are not allowed"},
     {"\"a\\0b\": 1\n", "1:1: a key must not contain a zero byte"},
     {"a: @b\n", "1:4: "},

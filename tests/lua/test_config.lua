@@ -21,6 +21,7 @@ end
 local function refused(words, ...)
     local loaded, message = pcall(mx.config.load, words)
     lu.assertFalse(loaded)
+    lu.assertEquals(getmetatable(message).__name, "mx.refusal") -- what is told without a traceback
     message = tostring(message)
     for _, part in ipairs({ ... }) do
         lu.assertStrContains(message, part)
@@ -100,6 +101,107 @@ function TestConfig.test_values_out_of_range()
     with_file("learning_rate: .inf\n", function(path)
         refused({ path }, "expected a number, got inf")
     end)
+end
+
+-- Files that are no config, each with where it goes wrong and what to do.
+function TestConfig.test_files_that_are_no_config()
+    for content, parts in pairs({
+        ["steps: 5\nsteps: 7\n"] = { ":2:1: key 'steps' is given twice: first in line 1; keep one" },
+        ["\tsteps: 5\n"] = { ":1:1: ", "indent with spaces, not with a tab" },
+        ["steps: 5\n\tlog_period: 3\n"] = { ":2:1: ", "indent with spaces, not with a tab" },
+        ["steps: 5\nrun_name: a: b\n"] = { ":2:12: ", "lines of the form 'key: value'", "quote a value" },
+        ["steps 5\nrun_name: a\n"] = { ":2:9: ", "lines of the form 'key: value'" },
+        ["run_name: [a\nsteps: 5\n"] = { ":2:6: ", "close the bracket" },
+        ["run_name: \"a\nsteps: 5\n"] = { "close the quotation mark" },
+        ["run_name: @a\n"] = { ":1:11: ", "quote a value that begins with it" },
+        ["a: &x 1\nb: *x\n"] = { ":1:4: ", "write the value out" },
+        ["steps: 1\n---\nsteps: 2\n"] = { ":2:1: a second document" },
+        ["steps: 1\nrun_name: \xff\n"] = { ":2:11: ", "expected a text in UTF-8" },
+        ["steps: 1\0\n"] = { ":1:9: ", "expected a text in UTF-8" },
+        ["steps: " .. ("["):rep(1000)] = { ":1:", "nested deeper" },
+        ["- steps\n- 5\n"] = { "expected lines of the form 'key: value'" },
+        ["steps\n"] = { "expected lines of the form 'key: value'" },
+        ["steps: {a: 1}\n"] = { ":1: steps: expected a whole number, got {a: 1}" },
+        ["steps: [1, 2]\n"] = { ":1: steps: expected a whole number, got [1, 2]" },
+        ["\nsteps:\n"] = { ":2: steps: expected a whole number, got null" },
+        ["mlp_activations: silu\n"] = { "expected a list such as [silu, linear], got silu" },
+        ["logical_axis_rules: {mlp: [tensor]}\n"] = { "expected a list of [logical name", "got {mlp: [tensor]}" },
+        ["run_name: |\n  a\n  b\n"] = { ":1: run_name: expected a text of one line in UTF-8, got \"a\\x0ab\\x0a\"" },
+        ["run_name: true\n"] = { "run_name: expected a string, got true" },
+    }) do
+        with_file(content, function(path)
+            refused({ path }, path, table.unpack(parts))
+        end)
+    end
+    refused({ mx.root .. "configs" }, "cannot read the config file", "it is a folder")
+end
+
+function TestConfig.test_texts_that_are_no_mistake()
+    for content, steps in pairs({
+        ["\xef\xbb\xbfsteps: 3\n"] = 3, [""] = 100, ["# nothing\n"] = 100, ["---\nsteps: 4\n...\n"] = 4,
+        ["steps: 5 # c\r\nrun_name: x\r\n"] = 5, ["{steps: 6}"] = 6,
+    }) do
+        with_file(content, function(path)
+            lu.assertEquals(mx.config.load({ path }).steps, steps)
+        end)
+    end
+end
+
+-- A word and a line of a file take the same numbers and truth values: those of YAML 1.2.
+function TestConfig.test_one_rule_for_numbers_and_truth_values()
+    local function each(key, text, fn)
+        fn({ ("%s=%s"):format(key, text) })
+        with_file(("%s: %s\n"):format(key, text), function(path)
+            fn({ path })
+        end)
+    end
+    for text, value in pairs({
+        ["12"] = 12, ["+12"] = 12, ["012"] = 12, ["0x10"] = 16, ["0o17"] = 15, ["1e3"] = 1000, ["5.0"] = 5, ["5."] = 5,
+    }) do
+        each("steps", text, function(words)
+            lu.assertEquals(mx.config.load(words).steps, value, text)
+        end)
+    end
+    for _, text in ipairs({
+        "1_000", "0x1p4", "1,000", "5.5", "1e400", "99999999999999999999", "0xffffffffffffffff", ".inf", ".nan", "nan",
+        "inf", "--5", "1e", "five", "~", "null", "true", "[5]", "0b11",
+    }) do
+        each("steps", text, function(words)
+            refused(words)
+        end)
+    end
+    refused({ "steps=" }, "expected a whole number, got ''")
+    refused({ "steps=5 6" }, "expected a whole number, got '5 6'")
+    for _, text in ipairs({ ".inf", "-.inf", ".nan", "1e400", "1e39", "-4e38", "0x1p3", "yes" }) do
+        each("learning_rate", text, function(words)
+            refused(words)
+        end)
+    end
+    refused({ "learning_rate=1e39" }, "expected a number of at most 3.4e+38 in magnitude")
+    for text, value in pairs({ ["true"] = true, True = true, FALSE = false, ["false"] = false }) do
+        each("use_qk_norm", text, function(words)
+            lu.assertEquals(mx.config.load(words).use_qk_norm, value)
+        end)
+    end
+    for _, text in ipairs({ "yes", "on", "1", "0", "tRuE", "null" }) do
+        each("use_qk_norm", text, function(words)
+            refused(words, "expected true or false")
+        end)
+    end
+end
+
+function TestConfig.test_words_that_no_file_could_hold()
+    refused({ "run_name=a\nb" },
+        "'run_name=a\\x0ab' on the command line: run_name: expected a text of one line in UTF-8")
+    refused({ "run_name=\xff" }, "expected a text of one line in UTF-8")
+    refused({ "steps=" .. ("9"):rep(100000) }, "expected a whole number")
+    lu.assertEquals(mx.config.load({ "steps=3", "steps=4" }).steps, 4) -- the last one
+    -- Strings that YAML takes for something else are written in quotation marks.
+    for _, name in ipairs({ "null", "True", "FALSE", "~", "5", "1e3", "a: b", "a\"b\\c" }) do
+        with_file(mx.config.dump(mx.config.load({ "run_name=" .. name })), function(path)
+            lu.assertEquals(mx.config.load({ path }).run_name, name)
+        end)
+    end
 end
 
 function TestConfig.test_combinations()

@@ -401,8 +401,9 @@ function TestRefusals.test_meshes()
     end
     lu.assertErrorMsgContains("ici_tensor_parallelism = 16 does not fit the torus: 16 are to be placed, where a "
         .. "dimension has 24 chips left", mesh, "hardware=v5p-6144", "ici_tensor_parallelism=16")
-    lu.assertErrorMsgContains("the mesh has 2 slices of 4 devices, and the simulated pod has 1 of 8", mesh,
-        "hardware=v5e-8", "dcn_data_parallelism=2")
+    mesh("hardware=v5e-8", "dcn_data_parallelism=2") -- two slices, as the sizes across them say
+    lu.assertErrorMsgContains("dcn_*_parallelism make 2 slices (data=2), but slices=3", mesh, "hardware=v5e-8",
+        "slices=3", "dcn_data_parallelism=2")
     lu.assertErrorMsgContains("ici_fsdp_parallelism=8", mesh, "hardware=v5e-8", "ici_fsdp_parallelism=3")
     mesh("hardware=h100-8", "ici_tensor_parallelism=2") -- a switch takes any
 end

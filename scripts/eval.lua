@@ -67,8 +67,10 @@ mx.metrics.say("loss %.4f a token, perplexity %.3f%s", loss, math.exp(loss),
     bits and (", %.4f bits a byte"):format(bits) or "")
 mx.metrics.say("%s tokens in %s: %s a second", util.thousands(n), util.duration(seconds), util.thousands(n / seconds))
 if config.metrics_file ~= "" and mx.rank() == 0 then
-    util.attempt(mx.io.write_file_atomic, config.metrics_file, mx.io.json_encode {
+    local file = mx.outputs.metrics(config.metrics_file)
+    file:row {
         parameters = path, file = config.file, loss = loss, perplexity = math.exp(loss), bits_per_byte = bits,
         tokens = n, bytes = bytes, context_length = context, stride = stride, seconds = seconds, ranks = mx.ranks(),
-    } .. "\n")
+    }
+    file:close()
 end

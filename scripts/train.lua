@@ -10,6 +10,7 @@
 local mx = require "mx"
 
 local config = mx.config.load(arg)
+mx.run.claim(config)
 mx.plan.check(config)
 local mesh = mx.train.mesh(config)
 local model = mx.models.new(config, mesh)

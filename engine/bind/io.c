@@ -8,6 +8,7 @@
 #include "io/file.h"
 #include "io/folder.h"
 #include "io/json.h"
+#include "io/log.h"
 #include "io/yaml.h"
 
 #include <stdlib.h>
@@ -87,13 +88,17 @@ static int read_file(lua_State *L)
     return 1;
 }
 
-/* write_file_atomic(path, text): the file is there whole, or as it was. */
+/* write_file_atomic(path, text, {sync = true}): the file is there whole, or as it was. sync = false: it need not
+ * survive a crash of the machine. */
 static int write_file_atomic(lua_State *L)
 {
+    static const char *const names[] = {"sync", NULL};
     size_t bytes;
     const char *path = luaL_checkstring(L, 1);
     const char *content = luaL_checklstring(L, 2, &bytes);
-    mxl_try(L, mx_file_write(path, content, bytes));
+    mxl_check_fields(L, 3, names, "write_file_atomic");
+    bool sync = mxl_field_boolean(L, 3, "sync", true);
+    mxl_try(L, sync ? mx_file_write(path, content, bytes) : mx_file_write_unsynced(path, content, bytes));
     return 0;
 }
 
@@ -114,6 +119,26 @@ static int mkdir_p(lua_State *L)
 {
     mxl_try(L, mx_file_make_folders(luaL_checkstring(L, 1)));
     return 0;
+}
+
+/* about(path) -> {kind =, is_link =, bytes =, identity =}: what a path names (io/file.h) */
+static void destroy_info(void *info) { free(((mx_file_info *)info)->identity); }
+
+static int about(lua_State *L)
+{
+    const char *path = luaL_checkstring(L, 1);
+    mx_file_info *info = mxl_push_box(L, sizeof *info, destroy_info);
+    mxl_try(L, mx_file_about(path, info));
+    lua_createtable(L, 0, 4);
+    lua_pushstring(L, info->kind);
+    lua_setfield(L, -2, "kind");
+    lua_pushboolean(L, info->is_link);
+    lua_setfield(L, -2, "is_link");
+    lua_pushinteger(L, info->bytes);
+    lua_setfield(L, -2, "bytes");
+    lua_pushstring(L, info->identity);
+    lua_setfield(L, -2, "identity");
+    return 1;
 }
 
 /* append_line(path, text): opens, appends, closes. */
@@ -152,6 +177,13 @@ static int move_folder(lua_State *L)
     return 0;
 }
 
+/* replace_folder(from, to, old): `from` becomes `to`, and what has that name `old` */
+static int replace_folder(lua_State *L)
+{
+    mxl_try(L, mx_folder_replace(luaL_checkstring(L, 1), luaL_checkstring(L, 2), luaL_checkstring(L, 3)));
+    return 0;
+}
+
 /* remove_folder(path): with all that is in it */
 static int remove_folder(lua_State *L)
 {
@@ -168,7 +200,7 @@ static int crc32c(lua_State *L)
     return 1;
 }
 
-/* ---- logs: open_log(path, {append = false}) -> log; log:line(text); log:close() ---- */
+/* ---- logs: open_log(path, {append = false, own = false}) -> log; log:line(text); log:bytes(data); log:close() ---- */
 
 static int log_line(lua_State *L)
 {
@@ -176,6 +208,15 @@ static int log_line(lua_State *L)
     size_t bytes;
     const char *line = luaL_checklstring(L, 2, &bytes);
     mxl_try(L, mx_log_line(log, line, bytes));
+    return 0;
+}
+
+static int log_bytes(lua_State *L)
+{
+    mx_log *log = luaL_checkudata(L, 1, LOG);
+    size_t bytes;
+    const char *data = luaL_checklstring(L, 2, &bytes);
+    mxl_try(L, mx_log_bytes(log, data, bytes));
     return 0;
 }
 
@@ -191,19 +232,20 @@ static int log_collect(lua_State *L)
     return 0;
 }
 
-static const luaL_Reg log_methods[] = {{"line", log_line}, {"close", log_close}, {NULL, NULL}};
+static const luaL_Reg log_methods[] = {{"line", log_line}, {"bytes", log_bytes}, {"close", log_close}, {NULL, NULL}};
 static const luaL_Reg log_meta[] = {{"__gc", log_collect}, {"__close", log_close}, {NULL, NULL}};
 
+/* own: a file in a folder of ours, appended to and never opened through a symbolic link */
 static int open_log(lua_State *L)
 {
-    static const char *const names[] = {"append", NULL};
+    static const char *const names[] = {"append", "own", NULL};
     const char *path = luaL_checkstring(L, 1);
     mxl_check_fields(L, 2, names, "open_log");
-    bool append = mxl_field_boolean(L, 2, "append", false);
+    bool append = mxl_field_boolean(L, 2, "append", false), own = mxl_field_boolean(L, 2, "own", false);
     mx_log *log = lua_newuserdatauv(L, sizeof *log, 0);
     *log = (mx_log){.fd = -1};
     luaL_setmetatable(L, LOG);
-    mxl_try(L, mx_log_open(log, path, append));
+    mxl_try(L, own ? mx_log_open_own(log, path) : mx_log_open(log, path, append));
     return 1;
 }
 
@@ -227,11 +269,13 @@ static const luaL_Reg functions[] = {
     {"write_file_atomic", write_file_atomic},
     {"check_writable", check_writable},
     {"exists", exists},
+    {"about", about},
     {"mkdir_p", mkdir_p},
     {"append_line", append_line},
     {"open_log", open_log},
     {"list", list},
     {"move_folder", move_folder},
+    {"replace_folder", replace_folder},
     {"remove_folder", remove_folder},
     {"crc32c", crc32c},
     {NULL, NULL},
@@ -245,6 +289,7 @@ int mxl_open_io(lua_State *L)
     mxl_add_hdf5_fields(L);
     mxl_add_tokens_fields(L);
     mxl_add_checkpoint_fields(L);
+    mxl_add_lock_fields(L);
     mxl_add_feed_fields(L);
     mxl_add_corpus_fields(L);
     mxl_add_tokenizer_fields(L);

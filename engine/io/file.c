@@ -1,14 +1,18 @@
+#define _GNU_SOURCE
 #include "io/file.h"
 
 #include "io/checksum.h"
+#include "io/process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 static mx_status fail_system(const char *doing, const char *path)
@@ -113,6 +117,43 @@ mx_status mx_file_sum(const char *path, uint32_t *out)
 
 bool mx_file_exists(const char *path) { return access(path, F_OK) == 0; }
 
+/* "DEVICE:INODE" of what is there, else "FOLDER'S REAL PATH/NAME". */
+static mx_status identify(const char *path, const struct stat *about, bool is_there, char **identity)
+{
+    *identity = NULL;
+    if (is_there) {
+        if (asprintf(identity, "%llu:%llu", (unsigned long long)about->st_dev, (unsigned long long)about->st_ino) < 0)
+            *identity = NULL;
+    } else {
+        const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+        char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup("."), real[PATH_MAX];
+        bool found = folder && realpath(folder, real);
+        if (asprintf(identity, "%s/%s", found ? real : folder ? folder : "", base) < 0)
+            *identity = NULL;
+        free(folder);
+    }
+    return *identity ? MX_OK : mx_fail(MX_ERR_MEMORY, "out of memory for a path");
+}
+
+mx_status mx_file_about(const char *path, mx_file_info *info)
+{
+    struct stat about = {0};
+    *info = (mx_file_info){.kind = "nothing", .is_link = lstat(path, &about) == 0 && S_ISLNK(about.st_mode)};
+    bool is_there = stat(path, &about) == 0;
+    if (is_there) {
+        info->kind = S_ISREG(about.st_mode)    ? "file"
+                     : S_ISDIR(about.st_mode)  ? "folder"
+                     : S_ISFIFO(about.st_mode) ? "pipe"
+                     : S_ISSOCK(about.st_mode) ? "socket"
+                     : S_ISBLK(about.st_mode)  ? "disk"
+                                               : "device";
+        info->bytes = about.st_size;
+    } else if (errno == EACCES || errno == ENAMETOOLONG || errno == ELOOP) {
+        return fail_system("examine", path);
+    }
+    return identify(path, &about, is_there, &info->identity);
+}
+
 /* ---- writing ---- */
 
 static mx_status make_folder(const char *path)
@@ -180,18 +221,49 @@ static void forget_draft(mx_draft *draft)
     *draft = (mx_draft){0};
 }
 
+/* Removes the drafts of `path` whose process was killed. What cannot be removed is in nobody's way. */
+static void remove_left_over(const char *path, const mx_process *me)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    DIR *names = folder ? opendir(folder) : NULL;
+    size_t length = strlen(base);
+    time_t now = time(NULL);
+    if (names)
+        for (const struct dirent *entry; (entry = readdir(names));) {
+            struct stat about;
+            const char *tag = entry->d_name + length + 5;
+            if (strncmp(entry->d_name, base, length) == 0 && strncmp(entry->d_name + length, ".tmp-", 5) == 0 &&
+                fstatat(dirfd(names), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(about.st_mode) &&
+                mx_process_tag_is_stale(tag, me, difftime(now, about.st_mtime)))
+                unlinkat(dirfd(names), entry->d_name, 0);
+        }
+    if (names)
+        closedir(names);
+    free(folder);
+}
+
 mx_status mx_draft_open(mx_draft *draft, const char *path)
 {
-    size_t room = strlen(path) + 48;
+    size_t room = strlen(path) + MX_PROCESS_TAG + 24;
     *draft = (mx_draft){.path = strdup(path), .temporary = malloc(room)};
     if (!draft->path || !draft->temporary) {
         forget_draft(draft);
         mx_fail(MX_ERR_MEMORY, "out of memory for a path");
         return MX_ERR_MEMORY;
     }
-    /* The process's number makes the name ours on this machine, O_EXCL among machines that share the folder. */
+    struct stat about;
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) { /* a rename would replace /dev/null, too */
+        forget_draft(draft);
+        return mx_fail(MX_ERR_IO, "cannot write '%s': it is %s, not a file", path,
+                       S_ISDIR(about.st_mode) ? "a folder" : "a pipe or device");
+    }
+    mx_process me = mx_process_self();
+    char tag[MX_PROCESS_TAG];
+    mx_process_tag(&me, tag);
+    remove_left_over(path, &me);
     for (int try = 0; try < 1000; try++) {
-        snprintf(draft->temporary, room, "%s.tmp-%ld-%d", path, (long)getpid(), try);
+        snprintf(draft->temporary, room, "%s.tmp-%s-%d", path, tag, try);
         int fd = open(draft->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd >= 0) {
             close(fd);
@@ -254,7 +326,7 @@ mx_status mx_draft_commit(mx_draft *draft)
 
 static mx_status write_draft(const mx_draft *draft, const void *data, size_t bytes)
 {
-    int fd = open(draft->temporary, O_WRONLY | O_CLOEXEC);
+    int fd = open(draft->temporary, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return fail_system("write", draft->path);
     mx_status status = write_all(fd, draft->path, data, bytes);
@@ -274,61 +346,26 @@ mx_status mx_file_write(const char *path, const void *data, size_t bytes)
     return status;
 }
 
+mx_status mx_file_write_unsynced(const char *path, const void *data, size_t bytes)
+{
+    mx_draft draft;
+    MX_TRY(mx_draft_open(&draft, path));
+    mx_status status = write_draft(&draft, data, bytes);
+    if (status == MX_OK && rename(draft.temporary, path) != 0)
+        status = fail_system("write", path);
+    if (status != MX_OK)
+        mx_draft_discard(&draft);
+    else
+        forget_draft(&draft);
+    return status;
+}
+
 mx_status mx_file_check_writable(const char *path)
 {
-    struct stat about;
     if (path[0] == '\0')
         return mx_fail(MX_ERR_IO, "cannot write '': expected the name of a file");
-    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode))
-        return mx_fail(MX_ERR_IO, "cannot write '%s': it is %s, not a file", path,
-                       S_ISDIR(about.st_mode) ? "a folder" : "a pipe or device");
     mx_draft draft;
     MX_TRY(mx_draft_open(&draft, path));
     mx_draft_discard(&draft);
     return MX_OK;
-}
-
-/* ---- logs ---- */
-
-mx_status mx_log_open(mx_log *log, const char *path, bool append)
-{
-    log->fd = -1;
-    log->path = strdup(path);
-    if (!log->path)
-        return mx_fail(MX_ERR_MEMORY, "out of memory for a path");
-    log->fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | (append ? O_APPEND : O_TRUNC | O_APPEND), 0666);
-    if (log->fd >= 0)
-        return MX_OK;
-    mx_status status = fail_system("write", path);
-    free(log->path);
-    log->path = NULL;
-    return status;
-}
-
-mx_status mx_log_line(mx_log *log, const char *text, size_t bytes)
-{
-    if (log->fd < 0)
-        return mx_fail(MX_ERR_STATE, "the log is closed");
-    struct iovec parts[2] = {{(void *)text, bytes}, {"\n", 1}};
-    ssize_t written;
-    do
-        written = writev(log->fd, parts, 2);
-    while (written < 0 && errno == EINTR);
-    if (written < 0)
-        return fail_system("write", log->path);
-    if ((size_t)written > bytes)
-        return MX_OK;
-    MX_TRY(write_all(log->fd, log->path, text + written, bytes - (size_t)written));
-    return write_all(log->fd, log->path, "\n", 1);
-}
-
-mx_status mx_log_close(mx_log *log)
-{
-    if (log->fd < 0)
-        return MX_OK;
-    mx_status status = close(log->fd) == 0 ? MX_OK : fail_system("write", log->path);
-    log->fd = -1;
-    free(log->path);
-    log->path = NULL;
-    return status;
 }

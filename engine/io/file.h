@@ -1,4 +1,4 @@
-/* Files: whole reads, writes that replace a file at once or not at all, lines appended to a log.
+/* Files: whole reads, and writes that replace a file at once or not at all. log.h adds lines to a file.
  *
  * Every failure is MX_ERR_IO and names the path and the system's reason. Not collective: on several ranks one writes.
  */
@@ -28,6 +28,16 @@ mx_status mx_file_sum(const char *path, uint32_t *out);
 
 bool mx_file_exists(const char *path);
 
+/* What a path names. */
+typedef struct mx_file_info {
+    const char *kind; /* "file", "folder", "pipe", "socket", "disk", "device" or "nothing" */
+    bool is_link;     /* the last part of the path is a symbolic link; the other fields are of what it leads to */
+    int64_t bytes;
+    char *identity; /* the same for two paths of one file, also of one that is not there yet; the caller frees it */
+} mx_file_info;
+
+mx_status mx_file_about(const char *path, mx_file_info *info);
+
 /* MX_OK when a draft of `path` could be made and committed now; leaves nothing behind. For files that a run will write
  * at its end. */
 mx_status mx_file_check_writable(const char *path);
@@ -36,7 +46,8 @@ mx_status mx_file_check_writable(const char *path);
 mx_status mx_file_make_folders(const char *path);
 
 /* A file that is being written: under a temporary name beside `path`, until mx_draft_commit makes it durable and gives
- * it its name in one step. Until then, and after mx_draft_discard, an older file at `path` is untouched. */
+ * it its name in one step. Until then, and after mx_draft_discard, an older file at `path` is untouched. The temporary
+ * name says which process made it, so the next draft of that path removes what a killed one has left. */
 typedef struct mx_draft {
     char *path, *temporary;
 } mx_draft;
@@ -48,14 +59,7 @@ void mx_draft_discard(mx_draft *draft);                     /* harmless after a 
 /* A draft of these bytes, committed. */
 mx_status mx_file_write(const char *path, const void *data, size_t bytes);
 
-/* A log: each line reaches the system in one write, so a run that is killed leaves whole lines. */
-typedef struct mx_log {
-    char *path;
-    int fd; /* -1: closed */
-} mx_log;
-
-mx_status mx_log_open(mx_log *log, const char *path, bool append);
-mx_status mx_log_line(mx_log *log, const char *text, size_t bytes); /* adds the newline */
-mx_status mx_log_close(mx_log *log);                                /* harmless when closed */
+/* The same, but the file may be lost when the machine crashes: for files that say how things stand now. */
+mx_status mx_file_write_unsynced(const char *path, const void *data, size_t bytes);
 
 #endif

@@ -80,6 +80,17 @@ mx_status mx_folder_move(const char *from, const char *to)
     return status;
 }
 
+mx_status mx_folder_replace(const char *from, const char *to, const char *old)
+{
+    MX_TRY(sync_folder(from));
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0)
+        return mx_folder_move(from, old);
+    if (errno != EINVAL && errno != ENOSYS)
+        return mx_fail(MX_ERR_IO, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));
+    MX_TRY(mx_folder_move(to, old)); /* a file system that cannot exchange two names */
+    return mx_folder_move(from, to);
+}
+
 static int remove_one(const char *path, const struct stat *about, int kind, struct FTW *place)
 {
     (void)about;

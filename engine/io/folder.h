@@ -14,6 +14,10 @@ mx_status mx_folder_list(const char *path, mx_value *names);
  * where something has that name. */
 mx_status mx_folder_move(const char *from, const char *to);
 
+/* The same where something has the name `to`: that gets the name `old`, beside it. Both happen at once where the file
+ * system can exchange names. */
+mx_status mx_folder_replace(const char *from, const char *to, const char *old);
+
 /* Removes a folder, the files in it and the folders below it; symbolic links are removed, not followed. */
 mx_status mx_folder_remove(const char *path);
 

@@ -220,7 +220,9 @@ static int by_start(const void *a, const void *b)
 static void put_all(writer *w, const mx_event *const *sorted)
 {
     char process[64];
-    fprintf(w->file, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"rank\":%d,\"time\":\"%s\"},\"traceEvents\":[",
+    fprintf(w->file,
+            "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"mxlua\",\"rank\":%d,\"time\":\"%s\"},"
+            "\"traceEvents\":[",
             w->rank, w->recording->simulated ? "simulated" : "measured");
     snprintf(process, sizeof process, "rank %d, %s time", w->rank, w->recording->simulated ? "simulated" : "measured");
     put_metadata(w, "process_name", 0, process);

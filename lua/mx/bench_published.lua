@@ -69,7 +69,7 @@ function bench_published.run(words)
     if mx.ranks() > 1 then
         util.refuse("one process simulates all GPUs, but there are %d ranks: start mxlua without mpirun", mx.ranks())
     end
-    local log = o.metrics_file ~= "" and util.attempt(mx.io.open_log, o.metrics_file) or nil
+    local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
     local published = mx.repro.published("h100")
     local cell = published.cells[1]
     local config = mx.config.load(mx.repro.words(published, cell), { simulate = false })
@@ -97,7 +97,7 @@ function bench_published.run(words)
         summary[part[1]] = result.times[part[1]]
     end
     if log then
-        log:line(mx.io.json_encode(summary))
+        log:row(summary)
         log:close()
     end
     return summary

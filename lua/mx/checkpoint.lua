@@ -6,11 +6,11 @@
 -- filled under the name step_N.tmp and renamed once every rank's file is on disk, so a folder step_N is whole.
 
 local mx = require "mx"
+local checkpoint_index = require "mx.checkpoint_index"
 local util = require "mx.util"
 
-local checkpoint = {}
+local checkpoint = { index = checkpoint_index.read, list = checkpoint_index.list }
 
-local FORMAT = 1
 local SHARED_BYTES = 1 << 20 -- ranks that hold the same values share out the writing from here on
 checkpoint.PARAMETER = "parameters/" -- before the name of a parameter
 
@@ -140,24 +140,6 @@ end
 
 -- ---- the index ----
 
--- The text ends in the checksum of what stands before it.
-local function seal(index)
-    local text = mx.io.json_encode(index)
-    return ('%s,"crc32c":"%08x"}\n'):format(text:sub(1, -2), mx.io.crc32c(text))
-end
-
-local function unseal(text, path)
-    local body, sum = text:match('^(.*),"crc32c":"(%x%x%x%x%x%x%x%x)"}\n$')
-    if not body or mx.io.crc32c(body .. "}") ~= tonumber(sum, 16) then
-        util.refuse("%s is damaged: its checksum is wrong", path)
-    end
-    local index = mx.io.json_decode(text, path)
-    if index.format ~= FORMAT then
-        util.refuse("%s is of format %s; this mxlua reads format %d", path, tostring(index.format), FORMAT)
-    end
-    return index
-end
-
 -- On rank 0 the tensors of the index, from what each rank writes; elsewhere nothing. Collective.
 local function gather_index(chunks)
     local tensors = {}
@@ -175,35 +157,6 @@ local function gather_index(chunks)
     return tensors
 end
 
---- What a checkpoint says about itself, checked. Collective.
----@param path string the folder
----@return table index: step, ranks, id, tensors, state, config, script, script_name, mxlua
-function checkpoint.index(path)
-    local file = path .. "/index.json"
-    local text, reason = mx.read_file(file)
-    if not text then
-        util.refuse("%s is no checkpoint: %s", path, reason)
-    end
-    return unseal(text, file)
-end
-
---- The checkpoints in a folder that have got their name, the newest first. Not collective.
----@param directory string
----@return {step: integer, path: string}[]
-function checkpoint.list(directory)
-    local found = {}
-    for _, name in ipairs(mx.io.exists(directory) and util.attempt(mx.io.list, directory) or {}) do
-        local step = name:match("^step_(%d+)$")
-        if step then
-            found[#found + 1] = { step = tonumber(step), path = directory .. "/" .. name }
-        end
-    end
-    table.sort(found, function(a, b)
-        return a.step > b.step
-    end)
-    return found
-end
-
 -- ---- saving ----
 
 ---@class mx.Saver
@@ -215,18 +168,36 @@ end
 local Saver = {}
 Saver.__index = Saver
 
---- Saves a run's checkpoints. Not collective.
----@param o table directory; params, optimizer, parallel (of a model on a mesh) whose values are stored; keep (how many
----       of the newest stay; 0: all), keep_period (every checkpoint of a multiple of so many steps stays, too; 0:
----       none), async (write while training goes on, from a copy)
+--- Saves a run's checkpoints: the parameters, what the optimizer has (moments and steps, by which its schedule goes),
+--- the random stream, and where model and data stand if they are given. From its first save on, no other process can
+--- save in that directory. Not collective.
+---@param o table directory; params, optimizer, parallel (of a model on a mesh) whose values are stored; model, data (an
+---       mx.Decoder, an mx.Data); lock (of the directory, where the caller has it); keep (how many of the newest stay;
+---       0: all), keep_period (every checkpoint of a multiple of so many steps stays, too; 0: none), async (write while
+---       training goes on, from a copy)
 ---@return mx.Saver
 function checkpoint.saver(o)
-    return setmetatable({ o = o, directory = o.directory }, Saver)
+    return setmetatable({ o = o, directory = o.directory, lock = o.lock }, Saver)
+end
+
+-- Where a run stands beside its tensors.
+local function standing(o)
+    return {
+        optimizer = o.optimizer and { kind = o.optimizer.kind, steps = o.optimizer.steps } or nil,
+        passes = o.model and o.model.passes or nil, data = o.data and o.data:state() or nil,
+    }
+end
+
+--- Where a run stands now, for a save later: its steps, its place in the data, its random stream. Not collective.
+---@return table
+function Saver:standing()
+    return standing(self.o)
 end
 
 --- Starts saving a step; an earlier one is finished first. Returns once the values may change again. Collective.
 ---@param step integer
----@param about table state (a plain table that comes back from checkpoint.load), config, script, script_name (texts)
+---@param about table state (a plain table that comes back from checkpoint.load), config, script, script_name (texts),
+---       guard, loss (of mx.run), standing (of Saver:standing; nil: as things stand now)
 ---@param now? boolean write without a copy, and return when it is on disk
 ---@return integer? step where it is on disk already
 function Saver:save(step, about, now)
@@ -236,7 +207,10 @@ function Saver:save(step, about, now)
     local temporary = path .. ".tmp"
     checkpoint.together(function()
         if mx.rank() == 0 then
-            if mx.io.exists(temporary) then
+            mx.io.mkdir_p(self.directory)
+            self.lock = self.lock or mx.run_folder.lock(self.directory)
+            local there = mx.io.about(temporary)
+            if there.is_link or there.kind ~= "nothing" then
                 mx.io.remove_folder(temporary)
             end
             mx.io.mkdir_p(temporary)
@@ -249,8 +223,10 @@ function Saver:save(step, about, now)
         writer = mx.io.writer(("%s/rank_%d.h5"):format(temporary, mx.rank()), values, { id = id, rank = mx.rank() })
     end)
     self.tensors = self.tensors or gather_index(chunks) -- the same for every checkpoint of a run
+    local stands = about.standing or standing(o)
     local index = {
-        format = FORMAT, step = step, ranks = mx.ranks(), id = id, tensors = self.tensors, state = about.state,
+        step = step, ranks = mx.ranks(), id = id, tensors = self.tensors, state = about.state, guard = about.guard,
+        loss = about.loss, optimizer = stands.optimizer, passes = stands.passes, data = stands.data,
         config = about.config or "", script = about.script or "", script_name = about.script_name or "",
         mxlua = mx.version, -- not mx.info(), which would wait for HDF5 and so for the writer
     }
@@ -266,22 +242,25 @@ end
 -- Renames what is whole. A checkpoint of that step that is there already could not be loaded, or was gone back
 -- behind: it makes room, and stays.
 local function commit(self, p)
-    mx.io.write_file_atomic(p.temporary .. "/index.json", seal(p.index))
+    self.lock:beat()
+    mx.io.write_file_atomic(p.temporary .. "/index.json", checkpoint_index.seal(p.index))
     if mx.io.exists(p.path) then
         local n = 1
         while mx.io.exists(("%s.replaced-%d"):format(p.path, n)) do
             n = n + 1
         end
-        mx.io.move_folder(p.path, ("%s.replaced-%d"):format(p.path, n))
+        mx.io.replace_folder(p.temporary, p.path, ("%s.replaced-%d"):format(p.path, n))
+    else
+        mx.io.move_folder(p.temporary, p.path)
     end
-    mx.io.move_folder(p.temporary, p.path)
     local cleaned, reason = pcall(self.clean, self, p.step) -- the checkpoint is whole, whatever comes of this
     if not cleaned then
         io.stderr:write(("older checkpoints could not be removed: %s\n"):format(plain(reason)))
     end
 end
 
---- Removes what saves up to `step` left that were cut off, and the checkpoints that need not be kept.
+--- Removes what saves up to `step` left that were cut off, and the checkpoints that need not be kept. Checkpoints of
+--- later steps were passed over when this run was resumed: they neither count nor go.
 ---@param step integer
 function Saver:clean(step)
     local keep, period = self.o.keep or 0, self.o.keep_period or 0
@@ -291,8 +270,10 @@ function Saver:clean(step)
             mx.io.remove_folder(self.directory .. "/" .. name)
         end
     end
-    for i, found in ipairs(checkpoint.list(self.directory)) do
-        local stays = keep == 0 or i <= keep or period > 0 and found.step % period == 0
+    local newer = 0
+    for _, found in ipairs(checkpoint.list(self.directory)) do
+        local stays = keep == 0 or found.step > step or newer < keep or period > 0 and found.step % period == 0
+        newer = newer + (found.step <= step and 1 or 0)
         if not stays then
             mx.io.move_folder(found.path, found.path .. ".tmp") -- what is removed halfway has no name to be loaded by
             mx.io.remove_folder(found.path .. ".tmp")
@@ -372,6 +353,18 @@ function Saver:wait()
     return nil
 end
 
+--- Waits for a save that is under way, and leaves the directory to other processes. The end of the program does the
+--- latter, too. Collective.
+---@return integer? step of a checkpoint that has just become whole
+function Saver:close()
+    local saved = self:wait()
+    if self.lock and not self.o.lock then
+        self.lock:release()
+        self.lock = nil
+    end
+    return saved
+end
+
 -- ---- loading ----
 
 local function text_of(shape)
@@ -432,18 +425,20 @@ end
 
 -- Each file that has something for us is opened once, and what it has goes where it belongs.
 local function read_all(index, path, wanted)
-    for rank = 0, index.ranks - 1 do
-        local file
-        for _, place in ipairs(wanted) do
-            for _, chunk in ipairs(place.entry.chunks) do
-                if chunk.rank == rank and mx.io.chunk_overlap(place.entry.shape, place, chunk) > 0 then
-                    file = file or checkpoint.open_rank_file(index, path, rank)
-                    place.got = place.got + checkpoint.read_chunk(file, place.entry, place, chunk, place.out)
-                end
+    local by_rank = {}
+    for _, place in ipairs(wanted) do
+        for _, chunk in ipairs(place.entry.chunks) do
+            if mx.io.chunk_overlap(place.entry.shape, place, chunk) > 0 then
+                by_rank[chunk.rank] = by_rank[chunk.rank] or {}
+                table.insert(by_rank[chunk.rank], { place = place, chunk = chunk })
             end
         end
-        if file then
-            file:close()
+    end
+    for rank, parts in util.sorted_pairs(by_rank) do
+        local file <close> = checkpoint.open_rank_file(index, path, rank)
+        for _, part in ipairs(parts) do
+            local place = part.place
+            place.got = place.got + checkpoint.read_chunk(file, place.entry, place, part.chunk, place.out)
         end
     end
 end
@@ -477,15 +472,10 @@ local function load_here(index, path, o)
     end
 end
 
---- Fills parameters, and the optimizer's state unless that is nil, from a checkpoint that any number of ranks on any
---- mesh has saved. Other dtypes are converted. Where a rank cannot read what it needs, all raise; values are then
---- partly changed. Collective.
----@param path string the folder step_N
----@param o table params, optimizer, parallel (of a model on a mesh)
----@return table index whose `state` is what was saved with it
-function checkpoint.load(path, o)
+-- The values of a checkpoint. Collective.
+local function load_values(path, o)
     local index = checkpoint.index(path)
-    local saved = index.state.optimizer
+    local saved = index.optimizer
     if o.optimizer and saved and saved.kind ~= o.optimizer.kind then
         util.refuse("%s was saved with opt_type=%s, this run has %s; load_parameters_path=%s takes the parameters "
             .. "alone", path, saved.kind, o.optimizer.kind, path)
@@ -495,10 +485,32 @@ function checkpoint.load(path, o)
             load_here(index, path, o)
         end)
     end)
-    if o.optimizer and saved then
-        o.optimizer.steps = saved.steps
+    return index
+end
+
+-- Goes on from where a checkpoint's run stood.
+local function stand(index, o)
+    if o.optimizer and index.optimizer then
+        o.optimizer.steps = index.optimizer.steps
+    end
+    if o.model and index.passes then
+        o.model.passes = index.passes
+    end
+    if o.data and index.data then
+        o.data:restore(index.data)
     end
     return index
+end
+
+--- Fills parameters, and the optimizer's state unless that is nil, from a checkpoint that any number of ranks on any
+--- mesh has saved. Other dtypes are converted. The optimizer's steps, and with them its schedule, are those of the
+--- checkpoint, and so is the random stream; so are the place in the data and the passes of the model, where these are
+--- given. Where a rank cannot read what it needs, all raise; values are then partly changed. Collective.
+---@param path string the folder step_N
+---@param o table params, optimizer, parallel (of a model on a mesh), model, data
+---@return table index whose `state` is what was saved with it
+function checkpoint.load(path, o)
+    return stand(load_values(path, o), o)
 end
 
 --- Loads the newest checkpoint of a folder that is intact, saying what is wrong with newer ones. nil when there is none
@@ -511,9 +523,9 @@ function checkpoint.load_newest(directory, o, say)
     local text = mx.share_text(mx.rank() == 0 and mx.io.json_encode(mx.io.array(checkpoint.list(directory))) or nil)
     local found = mx.io.json_decode(text)
     for _, one in ipairs(found) do
-        local good, index = pcall(checkpoint.load, one.path, o)
+        local good, index = pcall(load_values, one.path, o)
         if good then
-            return index, one.path
+            return stand(index, o), one.path
         end
         say("%s cannot be used: %s", one.path, index)
     end

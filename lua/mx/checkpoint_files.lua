@@ -8,10 +8,7 @@ local checkpoint_files = {}
 local PARAMETER = mx.checkpoint.PARAMETER
 
 local function verify_tensor(index, path, files, name, entry)
-    local whole, covered = 1, 0
-    for _, size in ipairs(entry.shape) do
-        whole = whole * size
-    end
+    local elements = 0
     for _, chunk in ipairs(entry.chunks) do
         files[chunk.rank] = files[chunk.rank] or mx.checkpoint.open_rank_file(index, path, chunk.rank)
         mx.scope(function()
@@ -19,17 +16,17 @@ local function verify_tensor(index, path, files, name, entry)
             if values:numel() ~= chunk.count then
                 util.refuse("%s/rank_%d.h5: '%s' has %d elements, the index says %d", path, chunk.rank, name,
                     values:numel(), chunk.count)
+            elseif values:dtype() ~= entry.dtype then
+                util.refuse("%s/rank_%d.h5: '%s' is %s, the index says %s", path, chunk.rank, name, values:dtype(),
+                    entry.dtype)
             end
         end)
-        covered = covered + chunk.count
+        elements = elements + chunk.count
     end
-    if covered ~= whole then
-        util.refuse("%s has %d of the %d elements of '%s'", path, covered, whole, name)
-    end
-    return whole
+    return elements
 end
 
---- Reads all of a checkpoint and checks it: every checksum, and that no element is missing. Raises at the first damage.
+--- Reads all of a checkpoint and checks it: its index, as loading does, and every checksum. Raises at the first damage.
 --- Collective, but one rank reads everything: for one rank.
 ---@param path string
 ---@param progress? fun(done: integer, of: integer) called after every tensor

@@ -83,7 +83,7 @@ function collectives.run(words)
     if mx.ranks() == 1 then
         util.refuse("one rank has nobody to exchange with: mpirun -n 2 build/mxlua scripts/collectives.lua")
     end
-    local log = o.metrics_file ~= "" and mx.rank() == 0 and util.attempt(mx.io.open_log, o.metrics_file)
+    local log = o.metrics_file ~= "" and mx.rank() == 0 and mx.outputs.metrics(o.metrics_file)
     local info, rows = mx.info(), {}
     say("%d ranks, %d on this machine; %s", mx.ranks(), info.node_ranks, info.mpi)
     say("%-18s %8s %10s %8s %8s %8s %8s %8s", "collective", "size", "us", "GB/s", "MPI", "of MPI", "copy", "of copy")
@@ -97,7 +97,7 @@ function collectives.run(words)
                 rate(row.seconds), rate(row.mpi_seconds), row.mpi_seconds / row.seconds, rate(row.copy_seconds),
                 100 * row.copy_seconds / row.seconds)
             if log then
-                log:line(mx.io.json_encode(row))
+                log:row(row)
             end
             bytes = bytes * 4
         end

@@ -341,7 +341,7 @@ local function report(case, threads, peak, log)
     }
     io.write(("%9.2f G%-6s %6.1f  %.1e\n"):format(row.rate / 1e9, row.unit, row.percent, row.residual))
     if log then
-        log:line(mx.io.json_encode(row))
+        log:row(row)
     end
     mx.trim()
 end
@@ -357,7 +357,7 @@ function kernels.run(words)
     if #cases == 0 then
         util.refuse("no kernel's name contains only=%s for model=%s", o.only, o.model)
     end
-    local log = o.metrics_file ~= "" and mx.io.open_log(o.metrics_file) or nil
+    local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
     local info = mx.info()
     print(("%s, %s, %d core%s; OpenBLAS %s"):format(info.processor, info.isa, info.cores,
         info.cores == 1 and "" or "s", info.blas_core))

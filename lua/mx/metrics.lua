@@ -36,8 +36,8 @@ function metrics.say(format, ...)
         local text = format:format(...)
         io.write(text, "\n")
         io.flush()
-        if log then
-            log:line(text)
+        if log and not mx.outputs.beside("log.txt cannot be written", log.line, log, text) then
+            log = nil
         end
     end
 end
@@ -96,10 +96,10 @@ function metrics.new(o)
     self.logs = {}
     if mx.rank() == 0 then
         if o.file and o.file ~= "" then
-            self.logs[1] = util.attempt(mx.io.open_log, o.file, { append = self.done > 0 })
+            self.logs[1] = mx.outputs.metrics(o.file, { append = self.done > 0 })
         end
         if o.run_file then
-            self.logs[#self.logs + 1] = util.attempt(mx.io.open_log, o.run_file, { append = true })
+            self.logs[#self.logs + 1] = mx.outputs.metrics(o.run_file, { own = true })
         end
     end
     say("each of %d rank%s: %s parameters; a step is %.4g TFLOP (%s)", mx.ranks(), mx.ranks() == 1 and "" or "s",
@@ -140,11 +140,13 @@ function Metrics:rates(seconds)
     }
 end
 
--- A row as a line of JSON in every log.
+-- A row as a line of JSON in every log. One that cannot be written, on a full disk for instance, is given up.
 function Metrics:write(row)
-    local text = #self.logs > 0 and mx.io.json_encode(row)
-    for _, file in ipairs(self.logs) do
-        file:line(text)
+    for i = #self.logs, 1, -1 do
+        local file = self.logs[i]
+        if not mx.outputs.beside("measurements cannot be written", file.row, file, row) then
+            table.remove(self.logs, i)
+        end
     end
 end
 
@@ -208,7 +210,7 @@ function Metrics:finish()
     local timed = table.move(self.times, math.min(o.warmup or WARMUP, n - 1) + 1, n, 1, {})
     local median = util.quantile(timed, 0.5)
     local summary = self:rates(median)
-    summary.summary = true
+    summary.summary, summary.step, summary.loss = true, self.last.step, self.last.loss
     summary.peak_tflops = o.peak and o.peak.value / 1e12 or nil
     summary.peak_source = o.peak and o.peak.source or nil
     summary.flop_formula = o.formula
@@ -236,7 +238,7 @@ function Metrics:finish()
         util.duration(mx.now() - self.started))
     self:write(summary)
     for _, file in ipairs(self.logs) do
-        file:close()
+        mx.outputs.beside("measurements cannot be written", file.close, file)
     end
     if self.reports then
         mx.report.write_run(o, self.rows, summary, self.profiler)

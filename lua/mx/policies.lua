@@ -126,7 +126,7 @@ function policies.run(words)
     local model = mx.models.new(config, mx.train.mesh(config))
     local data = mx.data.open(config, model.parallel and model.parallel.mesh)
     local optimizer = mx.optim.new(config, model.params, model.parallel)
-    local log = config.metrics_file ~= "" and mx.rank() == 0 and util.attempt(mx.io.open_log, config.metrics_file)
+    local log = config.metrics_file ~= "" and mx.rank() == 0 and mx.outputs.metrics(config.metrics_file)
     local rows, started = {}, mx.now()
     say("%s: %s parameters, %d layers; each of %d rank%s: %d x %d tokens, %s", config.model_name,
         util.thousands(mx.models.count(model.shape)), model.shape.layers, mx.ranks(), mx.ranks() == 1 and "" or "s",
@@ -145,7 +145,7 @@ function policies.run(words)
         end
         print_row(row, name, rows[1], remat.offloads(model.shape.remat))
         if log and row then
-            log:line(mx.io.json_encode(row))
+            log:row(row)
         end
         local left = (mx.now() - started) * (#names - 1)
         if i == 1 and left > 2 and not mx.sim.now then

@@ -84,6 +84,7 @@ end
 function page.document(title, parts)
     local head = {
         "<!DOCTYPE html>", '<html lang="en">', "<head>", '<meta charset="utf-8"/>',
+        '<meta name="generator" content="mxlua"/>',
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
         ("<title>%s</title>"):format(svg.escape(title)), "<style>", style(), "</style>", "</head>", "<body>", "<main>",
         ("<h1>%s</h1>"):format(svg.escape(title)),

@@ -189,9 +189,10 @@ function repro.run(words)
         util.refuse("one process simulates all chips, but there are %d ranks: start mxlua without mpirun", mx.ranks())
     end
     if o.report_file ~= "" then
+        mx.outputs.check(o.report_file, "report", "report_file")
         util.attempt(mx.io.check_writable, o.report_file)
     end
-    local log = o.metrics_file ~= "" and util.attempt(mx.io.open_log, o.metrics_file) or nil
+    local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
     local published, started, rows = repro.published("v5e"), mx.now(), {}
     local hardware = mx.sim.hardware(published.hardware:match("^(.-)%-"))
     mx.metrics.say("MFU in %% of %d TFLOP/s, %s", published.peak_tflops, published.flop_formula)
@@ -211,7 +212,7 @@ function repro.run(words)
         print_row(cell, result, fitted)
         rows[i] = row_of(cell, result, fitted)
         if log then
-            log:line(mx.io.json_encode(rows[i]))
+            log:row(rows[i])
         end
     end
     local summary = summary_of(rows, published)
@@ -221,7 +222,7 @@ function repro.run(words)
     print_constants(constants, fitted_to)
     mx.metrics.say("%d cells in %.1f s", #rows, mx.now() - started)
     if log then
-        log:line(mx.io.json_encode(summary))
+        log:row(summary)
         log:close()
     end
     if o.report_file ~= "" then

@@ -1,5 +1,7 @@
 --- A training run: where it starts, what it leaves behind after each step, and how it ends.
 --
+--     mx.run.claim(config)
+--     ... model, optimizer, data ...
 --     local run = mx.run.start(config, model, optimizer, data)
 --     for step in run:steps() do
 --         local loss = mx.train.gradients(model, data, config.gradient_accumulation_steps)
@@ -15,6 +17,8 @@ local util = require "mx.util"
 
 local run = {}
 
+run.claim = mx.run_folder.claim
+
 ---@class mx.Run
 ---@field config table
 ---@field step integer the last step that has ended
@@ -22,8 +26,19 @@ local run = {}
 local Run = {}
 Run.__index = Run
 
+local function finite(x)
+    return x and x - x == 0 and x or nil
+end
+
 local function say(format, ...)
     mx.metrics.say("%s", format:format(...)) -- what is said may hold any character
+end
+
+-- Says that the run is alive.
+local function beat(self, now)
+    if self.folder then
+        self.folder:beat({ step = self.step, steps = self.config.steps, loss = finite(self.loss) }, now)
+    end
 end
 
 -- ---- starting ----
@@ -47,14 +62,11 @@ local function changes(before, config)
     return list
 end
 
-local function restore(self, index, path, o)
-    local state = index.state
-    self.step = index.step
-    self.model.passes = state.passes
-    if o.data and state.data then
-        o.data:restore(state.data)
+local function restore(self, index, path)
+    self.step, self.loss = index.step, index.loss
+    if index.guard then
+        self.guard:restore(index.guard)
     end
-    self.guard:restore(state.guard)
     say("RESUMING %s after step %s from %s (saved by %d rank%s, now %d)", self.config.run_name ~= ""
         and self.config.run_name or self.config.model_name, util.thousands(index.step), path, index.ranks,
         index.ranks == 1 and "" or "s", mx.ranks())
@@ -66,13 +78,21 @@ end
 -- What is there of this run comes first, then what the config says to load. Simulated parameters have no values.
 local function load(self, o)
     local config = self.config
+    if not self.saves and not mx.is_simulated() and config.run_name ~= ""
+        and mx.share_text(mx.rank() == 0 and #mx.checkpoint.list(self.directory) > 0 and "yes" or nil) then
+        say("%s has checkpoints: with enable_checkpointing=false they are neither loaded nor replaced, and this run "
+            .. "starts at step 1", self.directory)
+    end
     if mx.is_simulated() then
         if config.load_full_state_path ~= "" or config.load_parameters_path ~= "" then
             say("nothing is loaded: on a simulated chip parameters have no values")
         end
         return
     end
-    local whole = { params = self.model.params, optimizer = o.optimizer, parallel = self.model.parallel }
+    local whole = {
+        params = self.model.params, optimizer = o.optimizer, parallel = self.model.parallel, model = self.model,
+        data = o.data,
+    }
     local exists = self.saves and mx.share_text(mx.rank() == 0 and #mx.checkpoint.list(self.directory) > 0 and "yes"
         or nil)
     if exists and config.run_name == "" then
@@ -80,14 +100,14 @@ local function load(self, o)
             .. "one", self.directory, config.model_name)
     elseif exists then
         local index, path = mx.checkpoint.load_newest(self.directory, whole, say)
-        return restore(self, index, path, o)
+        return restore(self, index, path)
     elseif config.load_full_state_path ~= "" then
         local index, path = mx.checkpoint.load_path(config.load_full_state_path, whole, say)
         if not index then
             mx.config.refuse(config, "load_full_state_path", "there is no checkpoint in '%s'",
                 config.load_full_state_path)
         end
-        return restore(self, index, path, o)
+        return restore(self, index, path)
     elseif config.load_parameters_path ~= "" then
         run.load_parameters(config.load_parameters_path, self.model, config)
         say("parameters from %s", config.load_parameters_path)
@@ -110,22 +130,6 @@ function run.load_parameters(path, model, config)
     elseif not mx.checkpoint.load_path(path, what, say) then
         util.refuse("there is neither a checkpoint nor a file of parameters at '%s'", path)
     end
-end
-
--- What is written at the start and stays open.
-local function open_directory(self)
-    local directory = self.directory
-    mx.checkpoint.together(function()
-        if mx.rank() == 0 then
-            mx.io.mkdir_p(directory)
-            mx.io.write_file_atomic(directory .. "/config.yml", mx.config.dump(self.config))
-            mx.io.write_file_atomic(directory .. "/script.lua", self.script)
-            mx.metrics.log_to(mx.io.open_log(directory .. "/log.txt", { append = true }))
-            if self.config.enable_tensorboard then
-                self.events = mx.tensorboard.open(directory .. "/tensorboard", self.step)
-            end
-        end
-    end)
 end
 
 local function read_script()
@@ -164,20 +168,22 @@ end
 function run.start(config, model, optimizer, data)
     local self = setmetatable({
         config = config, model = model, optimizer = optimizer, data = data, step = 0, guard = mx.guard.new(config),
-        directory = mx.train.directory(config), saves = config.enable_checkpointing and not mx.is_simulated(),
+        directory = mx.train.directory(config), folder = run.claim(config),
     }, Run)
+    self.saves = self.folder ~= nil
     self.script, self.script_name = read_script()
     if self.saves then
         mx.catch_stop()
         self.saver = mx.checkpoint.saver {
             directory = self.directory, params = model.params, optimizer = optimizer, parallel = model.parallel,
+            model = model, data = data, lock = self.folder.lock,
             keep = config.max_num_checkpoints_to_keep, keep_period = config.checkpoint_keep_period,
             async = config.async_checkpointing,
         }
     end
     load(self, { optimizer = optimizer, data = data })
     if self.saves then
-        open_directory(self)
+        self.folder:open(self.step, self.script)
     end
     if model.parallel then
         say("%s", model.parallel.mesh)
@@ -187,22 +193,61 @@ function run.start(config, model, optimizer, data)
         say("step %d of %d is behind us: nothing is left to do; set steps higher to go on", self.step, config.steps)
     end
     self.metrics = new_metrics(self)
-    self:beat(true)
+    beat(self, true)
     return self
 end
 
 -- ---- each step ----
 
---- The numbers of the steps that are left, until one of the ranks is asked to stop. Collective.
----@return fun(): integer?
+-- Starts a checkpoint of the step that has just ended.
+local function save(self, now, standing)
+    return self.saver:save(self.step, {
+        standing = standing, guard = self.guard:state(), loss = finite(self.loss),
+        config = mx.config.dump(self.config), script = self.script, script_name = self.script_name,
+    }, now)
+end
+
+local function told(self, saved)
+    if saved then
+        say("checkpoint %s/step_%d: training stood still for %.3g s, it was on disk after %.3g s", self.directory,
+            saved, self.saver.stood_still_s, self.saver.write_s)
+    end
+end
+
+-- An error ends the loop: what the steps so far have given is saved, unless the parameters have changed since the last
+-- one. On several ranks the others may be anywhere, so that only checkpoints that are there already remain.
+local function rescue(self)
+    if not self.saves or mx.ranks() > 1 or self.optimizer.steps ~= self.stands.optimizer.steps then
+        return
+    end
+    local good, reason = pcall(function()
+        told(self, self.saver:wait())
+        if self.saver.saved ~= self.step and self.metrics:count() > 0 then
+            told(self, save(self, true, self.stands))
+        end
+    end)
+    if not good then
+        say("step %d could not be saved: %s", self.step, reason)
+    end
+end
+
+--- The numbers of the steps that are left, until one of the ranks is asked to stop. Where the body of the loop raises,
+--- on one rank the steps before are saved first. Collective.
+---@return fun(): integer?, nil, nil, any
 function Run:steps()
-    return function()
+    local function next_step()
         if self.step >= self.config.steps or self.stopped then
             return nil
         end
         self.before, self.before_passes = self.data:state(), self.model.passes
+        self.stands = self.saver and self.saver:standing()
         return self.step + 1
     end
+    return next_step, nil, nil, setmetatable({}, { __close = function(_, reason)
+        if reason ~= nil and self.stands then
+            rescue(self)
+        end
+    end })
 end
 
 -- Which tensor was the first that is no number.
@@ -273,45 +318,6 @@ function Run:update(step, loss)
     return norm
 end
 
--- Says on rank 0 that the run is alive: a file that is replaced, at most every heartbeat_period_s.
-function Run:beat(now)
-    local period, time = self.config.heartbeat_period_s, mx.now()
-    if not self.saves or period == 0 or mx.rank() > 0 or not now and time - self.beat_at < period then
-        return
-    end
-    self.beat_at = time
-    local path = self.directory .. "/heartbeat.json"
-    local file = io.open(path .. ".tmp", "w") -- not synced: it says what is, and need not survive
-    if file then
-        file:write(mx.io.json_encode { time = os.time(), step = self.step, steps = self.config.steps,
-            loss = self.loss and self.loss - self.loss == 0 and self.loss or nil, ranks = mx.ranks() }, "\n")
-        file:close()
-        os.rename(path .. ".tmp", path)
-    end
-end
-
-local function state_of(self)
-    return {
-        passes = self.model.passes, data = self.data:state(), guard = self.guard:state(),
-        optimizer = { kind = self.optimizer.kind, steps = self.optimizer.steps },
-    }
-end
-
--- Starts a checkpoint of the step that has just ended.
-local function save(self, now)
-    return self.saver:save(self.step, {
-        state = state_of(self), config = mx.config.dump(self.config), script = self.script,
-        script_name = self.script_name,
-    }, now)
-end
-
-local function told(self, saved)
-    if saved then
-        say("checkpoint %s/step_%d: training stood still for %.3g s, it was on disk after %.3g s", self.directory,
-            saved, self.saver.stood_still_s, self.saver.write_s)
-    end
-end
-
 -- Whether any rank has been asked to stop, and by what.
 local function stop_requested(self)
     local name = self.saves and mx.stop_requested()
@@ -324,12 +330,8 @@ local function stop_requested(self)
     return asked == 2 and "SIGTERM" or asked == 1 and "SIGUSR1" or nil
 end
 
-local function finite(x)
-    return x and x - x == 0 and x or nil
-end
-
 local function write_events(self, step, loss, norm)
-    if not self.events then
+    if not (self.folder and self.folder.events) then
         return
     end
     local row, values = self.metrics.last, {}
@@ -341,7 +343,7 @@ local function write_events(self, step, loss, norm)
     }) do
         values[#values + 1] = finite(pair[2]) and pair or nil
     end
-    self.events:scalars(step, values)
+    self.folder:write_events(step, values)
 end
 
 --- Ends a step: reports it, saves a checkpoint where one is due, and looks whether the run is to stop. Collective.
@@ -355,7 +357,7 @@ function Run:ended(step, loss, grad_norm)
         input_wait_s = self.data:waited(),
     })
     write_events(self, step, loss, grad_norm)
-    self:beat()
+    beat(self)
     if not self.saves then
         return
     end
@@ -371,9 +373,17 @@ function Run:ended(step, loss, grad_norm)
     self.stopped = stop
 end
 
+-- The figures of a run that had nothing left to do: those of the process that took its last step, where it came to
+-- write them. Collective.
+local function ended_before(self)
+    local row = mx.rank() == 0 and self.saves and mx.outputs.last_summary(self.directory .. "/metrics.jsonl")
+    local text = mx.share_text(mx.rank() == 0 and row and row.step == self.step and mx.io.json_encode(row) or nil)
+    return text and mx.io.json_decode(text) or { summary = true, step = self.step, loss = finite(self.loss) }
+end
+
 --- Ends a run: its last checkpoint is on disk, its summary printed, and where it has come to its last step its
 --- parameters are saved. Collective.
----@return table summary of the metrics
+---@return table summary of the metrics, with the last step and its loss: also where an earlier process took that step
 function Run:finish()
     local config = self.config
     if self.saves and not self.stopped then
@@ -383,18 +393,17 @@ function Run:finish()
             told(self, save(self, true))
         end
     end
-    local summary = self.metrics:finish()
-    self:beat(true)
-    if self.events then
-        self.events:close()
-    end
+    local summary = self.metrics:finish() or ended_before(self)
+    beat(self, true)
     if self.stopped then
         say("stopped after step %d of %d; the same command with run_name=%s goes on", self.step, config.steps,
             config.run_name ~= "" and config.run_name or config.model_name)
     elseif self.saves then
         say("parameters saved in %s", mx.train.save(config, self.model))
     end
-    mx.metrics.log_to(nil)
+    if self.folder then
+        self.folder:release()
+    end
     return summary
 end
 

@@ -7,7 +7,11 @@
 
 local mx = require "mx"
 
+local util = require "mx.util"
+
 local tensorboard = {}
+
+local LATEST = 1 << 40 -- a time beyond is none
 
 -- ---- protocol buffers: a field's key is its number and wire type ----
 
@@ -68,13 +72,21 @@ EventFile.__index = EventFile
 ---@return mx.EventFile
 function tensorboard.open(directory, step)
     mx.io.mkdir_p(directory)
-    -- TensorBoard reads a folder's files in the order of their names.
+    if mx.io.about(directory).is_link then
+        util.refuse("'%s' is a symbolic link, and a run writes into its own folder only: remove the link", directory)
+    end
+    -- TensorBoard reads a folder's files in the order of their names, whatever the clock said meanwhile.
     local pattern, time, n = directory .. "/events.out.tfevents.%010d.mxlua.%04d", os.time(), 0
-    while mx.io.exists(pattern:format(time, n)) do
-        n = n + 1
+    for _, name in ipairs(mx.io.list(directory)) do
+        local its_time, its_n = name:match("^events%.out%.tfevents%.(%d+)%.mxlua%.(%d+)$")
+        its_time, its_n = math.tointeger(tonumber(its_time)), math.tointeger(tonumber(its_n))
+        if its_time and its_n and its_time >= time and its_time < LATEST then
+            time, n = its_time, (its_time > time and 0 or n)
+            n = math.max(n, its_n + 1)
+        end
     end
     local path = pattern:format(time, n)
-    local file = assert(io.open(path, "wb"))
+    local file = mx.io.open_log(path, { own = true })
     local self = setmetatable({ file = file, path = path }, EventFile)
     self:write(event(time, step, text(3, "brain.Event:2")))
     if step > 0 then
@@ -84,8 +96,7 @@ function tensorboard.open(directory, step)
 end
 
 function EventFile:write(data)
-    self.file:write(record(data))
-    self.file:flush()
+    self.file:bytes(record(data))
 end
 
 --- Adds the scalars of a step.

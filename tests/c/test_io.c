@@ -5,6 +5,7 @@
 #include "io/checksum.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "io/log.h"
 #include "io/yaml.h"
 
 #include <signal.h>

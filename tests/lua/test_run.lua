@@ -190,7 +190,7 @@ function TestRun.test_what_was_cut_off_is_not_in_the_way()
     mx.io.mkdir_p(folder .. "/step_1.tmp")
     mx.io.mkdir_p(folder .. "/step_7.tmp") -- of a later step: of a run that went further
     saver:save(2, { state = { n = 2 } })
-    saver:wait()
+    saver:close()
     lu.assertEquals(mx.io.list(folder), { "step_2", "step_7.tmp" })
 end
 

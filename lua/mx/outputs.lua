@@ -1,0 +1,211 @@
+--- Files that the user names for us to write: what may be replaced, and that each is a file of its own.
+--
+-- A file that is there already is replaced only if its content shows that mxlua wrote it, or if it is empty. A file of
+-- measurements may also be a pipe, /dev/stdout, /dev/stderr or another device that is no disk.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local outputs = {}
+
+local SUMMARY_BYTES = 65536 -- of a file's end, where a summary is looked for
+local BEGINNING = 4096 -- bytes that must show what a file is, unless its first line is longer
+
+-- ---- whose file is it ----
+
+local function first_line(path)
+    local file <close> = assert(io.open(path, "rb"))
+    return file:read("l") or ""
+end
+
+local function beginning(path)
+    local file <close> = assert(io.open(path, "rb"))
+    return file:read(BEGINNING) or ""
+end
+
+-- Measurements are objects, a line each; the first says who wrote it. Older ones had at least the time of a step.
+local function is_metrics(path)
+    local good, row = pcall(mx.io.json_decode, first_line(path))
+    return good and type(row) == "table" and (type(row.mxlua) == "string" or type(row.step_time_s) == "number")
+end
+
+local function is_parameters(path)
+    local file <close> = mx.io.h5_open(path)
+    local about = file:attributes()
+    return about.config ~= nil and about.id == nil -- that has a rank's part of a checkpoint
+end
+
+-- What a file that we wrote shows, by the kind of file.
+local KINDS = {
+    metrics = { what = "measurements of mxlua", is_ours = is_metrics, streams = true },
+    trace = {
+        what = "a trace of mxlua",
+        is_ours = function(path)
+            return beginning(path):find('^{"displayTimeUnit":"ms","otherData":{"program":"mxlua"') ~= nil
+        end,
+    },
+    report = {
+        what = "a report of mxlua",
+        is_ours = function(path)
+            return beginning(path):find('<meta name="generator" content="mxlua"/>', 1, true) ~= nil
+        end,
+    },
+    parameters = { what = "parameters that mxlua saved", is_ours = is_parameters },
+    config = {
+        what = "the config of a run",
+        is_ours = function(path)
+            return beginning(path):find("^run_name:[^\n]*\nbase_output_directory:") ~= nil
+        end,
+    },
+}
+
+--- Refuses a path that a file of this kind must not be written to. Not collective.
+---@param path string
+---@param kind string metrics, trace, report, parameters or config
+---@param name string how the user called it, for the message
+function outputs.check(path, kind, name)
+    local about, expected = util.attempt(mx.io.about, path), KINDS[kind]
+    if about.kind == "nothing" or about.kind == "file" and about.bytes == 0 then
+        return
+    elseif about.kind ~= "file" then
+        if not expected.streams or about.kind ~= "pipe" and about.kind ~= "device" then
+            util.refuse("%s=%s: it is a %s, not a file", name, path, about.kind)
+        end
+        return
+    end
+    local good, ours = pcall(expected.is_ours, path)
+    if not (good and ours) then
+        util.refuse("%s=%s: this file is there already and is not %s: remove it, or choose another name", name, path,
+            expected.what)
+    end
+end
+
+--- Refuses two names of one file. Not collective.
+---@param written {name: string, path: string}[] files to be written
+---@param read? {name: string, path: string}[] files that are read, or that others write
+function outputs.distinct(written, read)
+    local seen = {}
+    for _, one in ipairs(read or {}) do
+        seen[util.attempt(mx.io.about, one.path).identity] = one
+    end
+    for _, one in ipairs(written) do
+        local about = util.attempt(mx.io.about, one.path)
+        local other = about.kind ~= "device" and about.kind ~= "pipe" and seen[about.identity]
+        if other then
+            util.refuse("%s=%s: that is the file of %s, too; give each its own", one.name, one.path, other.name)
+        end
+        seen[about.identity] = one
+    end
+end
+
+-- ---- the files of a config ----
+
+local function add(list, name, path)
+    if path ~= "" then
+        list[#list + 1] = { name = name, path = path }
+    end
+end
+
+local function inputs_of(config)
+    local list = {}
+    for _, key in ipairs({ "dataset_path", "tokenizer_path", "load_full_state_path", "load_parameters_path" }) do
+        add(list, key, config[key])
+    end
+    for _, pair in ipairs(config.dataset_mix) do
+        add(list, "dataset_mix", pair[1])
+    end
+    local words = rawget(_G, "arg") or {}
+    add(list, "the script", words[0] or "")
+    add(list, "the config file", words[1] and not words[1]:find("=") and words[1] or "")
+    return list
+end
+
+--- Refuses metrics_file, trace_file and report_file that must not be written. Collective.
+---@param config table
+---@param own? {name: string, path: string}[] files that the run writes anyway
+function outputs.check_config(config, own)
+    mx.checkpoint.together(function()
+        if mx.rank() > 0 then
+            return
+        end
+        local list, others = {}, inputs_of(config)
+        table.move(own or {}, 1, #(own or {}), #others + 1, others)
+        add(list, "metrics_file", config.metrics_file)
+        add(list, "trace_file", config.trace_file)
+        add(list, "report_file", config.report_file)
+        for _, one in ipairs(list) do
+            outputs.check(one.path, one.name:match("^%a+"), one.name)
+        end
+        for rank = 1, config.trace_file ~= "" and not mx.is_simulated() and mx.ranks() - 1 or 0 do
+            add(list, "trace_file", ("%s.%d"):format(config.trace_file, rank))
+            outputs.check(list[#list].path, "trace", "trace_file")
+        end
+        outputs.distinct(list, others)
+    end)
+end
+
+-- ---- measurements ----
+
+---@class mx.MetricsFile
+local MetricsFile = {}
+MetricsFile.__index = MetricsFile
+
+--- Opens a file of measurements: a JSON object a line. Not collective: one rank writes.
+---@param path string
+---@param o? {append: boolean, own: boolean} append: to what an earlier part of the run has written; own: a file of the
+---       run's folder, which is added to
+---@return mx.MetricsFile
+function outputs.metrics(path, o)
+    o = o or {}
+    if not o.own then
+        outputs.check(path, "metrics", "metrics_file")
+    end
+    local log = util.attempt(mx.io.open_log, path, { append = o.append or false, own = o.own or false })
+    return setmetatable({ log = log, path = path }, MetricsFile)
+end
+
+--- Adds an object. Raises when it cannot be written.
+---@param row table
+function MetricsFile:row(row)
+    if not self.begun then
+        self.begun, row.mxlua = true, mx.version
+    end
+    util.attempt(self.log.line, self.log, mx.io.json_encode(row))
+end
+
+--- The last summary in a file of measurements; nil where it has none near its end.
+---@param path string
+---@return table?
+function outputs.last_summary(path)
+    local file <close> = io.open(path, "rb")
+    local last
+    if file then
+        file:seek("set", math.max(0, file:seek("end") - SUMMARY_BYTES))
+        for line in file:lines() do
+            local good, row = pcall(mx.io.json_decode, line)
+            last = good and type(row) == "table" and row.summary == true and row or last
+        end
+    end
+    return last
+end
+
+function MetricsFile:close()
+    util.attempt(self.log.close, self.log)
+end
+
+-- ---- what a run can do without ----
+
+--- Calls fn; a failure is told on stderr, and is no reason to end a run. Not collective.
+---@param what string what cannot be done then
+---@param fn function
+---@return boolean good
+function outputs.beside(what, fn, ...)
+    local good, reason = pcall(fn, ...)
+    if not good then
+        io.stderr:write(("mxlua: warning: %s; the run goes on without it: %s\n"):format(what,
+            (tostring(reason):gsub("^[^%s:]+:%d+: ", ""))))
+    end
+    return good
+end
+
+return outputs

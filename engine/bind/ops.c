@@ -1,6 +1,7 @@
 /* Every operation as a Lua function, made from its mx_op: mx.NAME(tensor, ..., {attribute = value}). */
 #include "bind/bind.h"
-#include "ops/table.h"
+#include "bind/tensor.h"
+#include "ops/pointwise.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -173,34 +174,83 @@ void mxl_read_attrs(lua_State *L, const mx_op *op, int table, void *to)
     }
 }
 
-/* A number among the tensors becomes a scalar tensor: f32, but for the first input, which sets the result's dtype. */
-static mx_tensor *scalar(lua_State *L, int i, mx_dtype dtype)
+/* The dtype in which a number among the n inputs meets the first tensor of them, but for a condition: its own where
+ * that is an integer or the number comes first and so sets the result's dtype; else f32. */
+static mx_dtype scalar_dtype(lua_State *L, const mx_op *op, int i, int n)
+{
+    int first = op->inputs[0] && strcmp(op->inputs[0], "cond") == 0 ? 2 : 1;
+    for (int k = first; k <= n; k++) {
+        const mx_tensor *t = mxl_test_tensor(L, k);
+        if (t)
+            return i == 1 || !mx_dtype_is_float(t->dtype) ? t->dtype : MX_F32;
+    }
+    return MX_F32;
+}
+
+static mx_tensor *scalar(lua_State *L, const mx_op *op, int i, mx_dtype dtype)
 {
     mx_tensor *t = NULL;
-    mx_shape none = {0};
-    mxl_try(L, mx_tensor_new(dtype, &none, &t));
-    float value = (float)lua_tonumber(L, i);
-    if (!mx_data(t)) /* a device without values */
-        ;
-    else if (dtype == MX_BF16)
-        *(mx_bf16 *)mx_data(t) = mx_to_bf16(value);
-    else if (dtype == MX_I32)
-        *(int32_t *)mx_data(t) = (int32_t)value;
-    else
-        *mx_f32(t) = value;
+    double value = lua_tonumber(L, i);
+    mxl_try(L, mx_want_number(op->name, "", dtype, value));
+    mxl_try(L, mx_tensor_new(dtype, &(mx_shape){0}, &t));
+    mxl_set_element(t, 0, value);
     mxl_push_tensor(L, t);
     lua_replace(L, i);
     return t;
 }
 
-static mx_dtype first_dtype(lua_State *L, int top)
+/* Comparing integers with a number is exact, whatever the number: the comparison becomes one with a value of the dtype,
+ * which it puts at stack index i, or with the lowest of them, than which none is less. */
+static const mx_op *compare_exactly(lua_State *L, const mx_op *op, int i, mx_dtype dtype)
 {
-    for (int i = 1; i <= top; i++) {
-        mx_tensor *t = mxl_test_tensor(L, i);
-        if (t && (mx_dtype_is_float(t->dtype) || t->dtype == MX_I32))
-            return t->dtype;
+    static const mx_op *const mirrored[][2] = {{&mx_op_eq, &mx_op_eq}, {&mx_op_ne, &mx_op_ne}, {&mx_op_lt, &mx_op_gt},
+                                               {&mx_op_le, &mx_op_ge}, {&mx_op_gt, &mx_op_lt}, {&mx_op_ge, &mx_op_le}};
+    double x = lua_tonumber(L, i), low = mx_dtype_lowest(dtype), high = mx_dtype_highest(dtype);
+    for (int k = 0; i == 1 && k < 6; k++) /* x < t is t > x */
+        if (mirrored[k][0] == op) {
+            op = mirrored[k][1];
+            break;
+        }
+    if (mx_dtype_holds(dtype, x))
+        return op;
+    bool below = x<low, above = x> high; /* NaN is neither, and only ne holds */
+    bool always = op == &mx_op_ne || (below && (op == &mx_op_gt || op == &mx_op_ge)) ||
+                  (above && (op == &mx_op_lt || op == &mx_op_le));
+    bool between = !isnan(x) && !below && !above && op != &mx_op_eq && op != &mx_op_ne;
+    lua_pushnumber(L, between ? ceil(x) : low);
+    lua_replace(L, i);
+    if (between) /* above the number is from its ceiling on */
+        return op == &mx_op_gt || op == &mx_op_ge ? &mx_op_ge : &mx_op_lt;
+    return always ? &mx_op_ge : &mx_op_lt;
+}
+
+static bool is_comparison(const mx_op *op)
+{
+    return op == &mx_op_eq || op == &mx_op_ne || op == &mx_op_lt || op == &mx_op_le || op == &mx_op_gt ||
+           op == &mx_op_ge;
+}
+
+/* The inputs of a call: tensors, or numbers, which become tensors. May replace the comparison *op by an equal one. */
+static void read_inputs(lua_State *L, const mx_op **op, int n, mx_tensor **in)
+{
+    for (int i = 1; i <= n; i++) {
+        if (lua_isnil(L, i))
+            continue;
+        if (lua_type(L, i) != LUA_TNUMBER) {
+            in[i - 1] = mxl_check_tensor(L, i);
+            continue;
+        }
+        mx_dtype dtype = scalar_dtype(L, *op, i, n);
+        bool exact = is_comparison(*op) && n == 2 && !mx_dtype_is_float(dtype);
+        if (exact)
+            *op = compare_exactly(L, *op, i, dtype);
+        in[i - 1] = scalar(L, *op, i, dtype);
+        if (exact && i == 1) { /* the comparison is mirrored */
+            in[0] = mxl_check_tensor(L, 2);
+            in[1] = mxl_check_tensor(L, 1);
+            return;
+        }
     }
-    return MX_F32;
 }
 
 /* Replaces a first argument that is a sequence of tensors by its entries. */
@@ -264,15 +314,7 @@ static int call_op(lua_State *L)
     mx_tensor *in[MX_MAX_INPUTS] = {NULL};
     if (n_in > MX_MAX_INPUTS)
         return luaL_error(L, "%s takes at most %d tensors, %d given", op->name, MX_MAX_INPUTS, n_in);
-    for (int i = 1; i <= n_in; i++) {
-        if (lua_isnil(L, i))
-            continue;
-        if (lua_type(L, i) == LUA_TNUMBER)
-            in[i - 1] =
-                scalar(L, i, i == 1 || !mx_dtype_is_float(first_dtype(L, n_in)) ? first_dtype(L, n_in) : MX_F32);
-        else
-            in[i - 1] = mxl_check_tensor(L, i);
-    }
+    read_inputs(L, &op, n_in, in);
     _Alignas(16) char attr[MX_ATTR_BYTES];
     mxl_read_attrs(L, op, table, attr);
     if (op->flags & MX_OP_COLLECTIVE)

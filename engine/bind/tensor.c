@@ -106,10 +106,8 @@ void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i)
 
 bool mxl_set_element(const mx_tensor *t, int64_t i, double value)
 {
-    static const double low[MX_DTYPES] = {[MX_I32] = -2147483648.0, [MX_U8] = 0, [MX_I8] = -128};
-    static const double high[MX_DTYPES] = {[MX_I32] = 2147483647.0, [MX_U8] = 255, [MX_I8] = 127};
     void *data = mx_data(t);
-    if (!mx_dtype_is_float(t->dtype) && !(value >= low[t->dtype] && value <= high[t->dtype] && value == floor(value)))
+    if (!mx_dtype_holds(t->dtype, value))
         return false;
     if (!data)
         return true;

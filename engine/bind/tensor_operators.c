@@ -1,11 +1,19 @@
 /* Operators of tensors. */
 #include "bind/bind.h"
 #include "bind/tensor.h"
-#include "ops/table.h"
+#include "ops/pointwise.h"
+
+/* The number at stack index `number`, which meets the tensor at `tensor`: an integer dtype must hold it. */
+static double operand(lua_State *L, const char *op, int tensor, int number)
+{
+    double value = lua_tonumber(L, number);
+    mxl_try(L, mx_want_number(op, "", mxl_check_tensor(L, tensor)->dtype, value));
+    return value;
+}
 
 /* A number on either side becomes an affine map or a power, so that nothing is rounded on the way. */
 
-static void affine(lua_State *L, int tensor, double scale, double shift)
+static int affine(lua_State *L, int tensor, double scale, double shift)
 {
     const struct {
         double scale, shift;
@@ -13,80 +21,91 @@ static void affine(lua_State *L, int tensor, double scale, double shift)
     mx_tensor *t = mxl_check_tensor(L, tensor), *out = NULL;
     mxl_try(L, mx_apply(&mx_op_affine, &t, 1, &attr, &out));
     mxl_push_tensor(L, out);
+    return 1;
 }
 
-static void power(lua_State *L, int tensor, double exponent)
+static int power(lua_State *L, int tensor, double exponent)
 {
     mx_tensor *t = mxl_check_tensor(L, tensor), *out = NULL;
     mxl_try(L, mx_apply(&mx_op_pow, &t, 1, &exponent, &out));
     mxl_push_tensor(L, out);
+    return 1;
 }
 
-static void binary(lua_State *L, const mx_op *op)
+static int binary(lua_State *L, const mx_op *op)
 {
     mx_tensor *in[2] = {mxl_check_tensor(L, 1), mxl_check_tensor(L, 2)}, *out = NULL;
     mxl_try(L, mx_apply(op, in, 2, NULL, &out));
     mxl_push_tensor(L, out);
+    return 1;
 }
 
 static int tensor_add(lua_State *L)
 {
     if (lua_isnumber(L, 1))
-        affine(L, 2, 1, lua_tonumber(L, 1));
-    else if (lua_isnumber(L, 2))
-        affine(L, 1, 1, lua_tonumber(L, 2));
-    else
-        binary(L, &mx_op_add);
-    return 1;
+        return affine(L, 2, 1, operand(L, "add", 2, 1));
+    if (lua_isnumber(L, 2))
+        return affine(L, 1, 1, operand(L, "add", 1, 2));
+    return binary(L, &mx_op_add);
 }
 
 static int tensor_sub(lua_State *L)
 {
     if (lua_isnumber(L, 1))
-        affine(L, 2, -1, lua_tonumber(L, 1));
-    else if (lua_isnumber(L, 2))
-        affine(L, 1, 1, -lua_tonumber(L, 2));
-    else
-        binary(L, &mx_op_sub);
-    return 1;
+        return affine(L, 2, -1, operand(L, "sub", 2, 1));
+    if (lua_isnumber(L, 2))
+        return affine(L, 1, 1, -operand(L, "sub", 1, 2));
+    return binary(L, &mx_op_sub);
 }
 
 static int tensor_mul(lua_State *L)
 {
     if (lua_isnumber(L, 1))
-        affine(L, 2, lua_tonumber(L, 1), 0);
-    else if (lua_isnumber(L, 2))
-        affine(L, 1, lua_tonumber(L, 2), 0);
-    else
-        binary(L, &mx_op_mul);
-    return 1;
+        return affine(L, 2, operand(L, "mul", 2, 1), 0);
+    if (lua_isnumber(L, 2))
+        return affine(L, 1, operand(L, "mul", 1, 2), 0);
+    return binary(L, &mx_op_mul);
+}
+
+/* The number among the two operands becomes a tensor of the other's dtype. */
+static void number_to_tensor(lua_State *L, const char *op)
+{
+    int number = lua_isnumber(L, 1) ? 1 : lua_isnumber(L, 2) ? 2 : 0;
+    if (!number)
+        return;
+    double value = operand(L, op, 3 - number, number);
+    mx_tensor *t = NULL;
+    mxl_try(L, mx_tensor_new(mxl_check_tensor(L, 3 - number)->dtype, &(mx_shape){0}, &t));
+    mxl_set_element(t, 0, value);
+    mxl_push_tensor(L, t);
+    lua_replace(L, number);
 }
 
 static int tensor_div(lua_State *L)
 {
-    if (lua_isnumber(L, 1)) {
+    int tensor = lua_isnumber(L, 1) ? 2 : 1;
+    bool integers = !mx_dtype_is_float(mxl_check_tensor(L, tensor)->dtype);
+    if (integers)
+        number_to_tensor(L, "div"); /* and the operation refuses */
+    else if (tensor == 2) {
         power(L, 2, -1);
         lua_replace(L, 2);
-        affine(L, 2, lua_tonumber(L, 1), 0);
+        return affine(L, 2, lua_tonumber(L, 1), 0);
     } else if (lua_isnumber(L, 2)) {
-        affine(L, 1, 1 / lua_tonumber(L, 2), 0);
-    } else {
-        binary(L, &mx_op_div);
+        return affine(L, 1, 1 / lua_tonumber(L, 2), 0);
     }
-    return 1;
+    return binary(L, &mx_op_div);
 }
 
-static int tensor_unm(lua_State *L)
+static int tensor_idiv(lua_State *L)
 {
-    affine(L, 1, -1, 0);
-    return 1;
+    number_to_tensor(L, "idiv");
+    return binary(L, &mx_op_idiv);
 }
 
-static int tensor_pow(lua_State *L)
-{
-    power(L, 1, luaL_checknumber(L, 2));
-    return 1;
-}
+static int tensor_unm(lua_State *L) { return affine(L, 1, -1, 0); }
+
+static int tensor_pow(lua_State *L) { return power(L, 1, luaL_checknumber(L, 2)); }
 
 /* < and <= give a Lua boolean, as they must, so both sides are a number or a tensor of one element. */
 static double one_value(lua_State *L, int i)
@@ -114,6 +133,6 @@ static int tensor_le(lua_State *L)
     return 1;
 }
 
-const luaL_Reg mxl_tensor_operators[] = {{"__add", tensor_add}, {"__sub", tensor_sub}, {"__mul", tensor_mul},
-                                         {"__div", tensor_div}, {"__unm", tensor_unm}, {"__pow", tensor_pow},
-                                         {"__lt", tensor_lt},   {"__le", tensor_le},   {NULL, NULL}};
+const luaL_Reg mxl_tensor_operators[] = {
+    {"__add", tensor_add}, {"__sub", tensor_sub}, {"__mul", tensor_mul}, {"__div", tensor_div}, {"__idiv", tensor_idiv},
+    {"__unm", tensor_unm}, {"__pow", tensor_pow}, {"__lt", tensor_lt},   {"__le", tensor_le},   {NULL, NULL}};

@@ -25,6 +25,31 @@ static inline const char *mx_dtype_name(mx_dtype dtype)
 
 static inline bool mx_dtype_is_float(mx_dtype dtype) { return dtype == MX_F32 || dtype == MX_BF16; }
 
+/* The least and the greatest value of an integer dtype. */
+static inline int32_t mx_dtype_lowest(mx_dtype dtype)
+{
+    return dtype == MX_U8 ? 0 : dtype == MX_I8 ? INT8_MIN : INT32_MIN;
+}
+static inline int32_t mx_dtype_highest(mx_dtype dtype)
+{
+    return dtype == MX_U8 ? UINT8_MAX : dtype == MX_I8 ? INT8_MAX : INT32_MAX;
+}
+
+/* Whether x is a value of the dtype: for integers a whole number in their range; floats round, and hold them all. */
+static inline bool mx_dtype_holds(mx_dtype dtype, double x)
+{
+    if (mx_dtype_is_float(dtype))
+        return true;
+    return x >= (double)mx_dtype_lowest(dtype) && x <= (double)mx_dtype_highest(dtype) && x == (double)(int64_t)x;
+}
+
+/* The value of an integer dtype that is nearest to x: all integer arithmetic saturates. */
+static inline int32_t mx_dtype_saturate(mx_dtype dtype, int64_t x)
+{
+    int64_t low = mx_dtype_lowest(dtype), high = mx_dtype_highest(dtype);
+    return (int32_t)(x < low ? low : x > high ? high : x);
+}
+
 /* "f32" and so on; false when the name is none of ours. */
 static inline bool mx_dtype_parse(const char *name, mx_dtype *dtype)
 {

@@ -140,34 +140,43 @@ static const float *as_f32(const walk *w, int k, int64_t from, int64_t n, float 
     return room;
 }
 
-/* ---- integers: plain loops, wrapping around ---- */
+/* ---- integers: plain loops in 64 bits, saturating where a result is stored ---- */
 
-static int32_t load_int(mx_array v, int64_t i)
+static int64_t load_int(mx_array v, int64_t i)
 {
     if (v.dtype == MX_I32)
         return ((const int32_t *)v.data)[i];
     return v.dtype == MX_U8 ? ((const uint8_t *)v.data)[i] : ((const int8_t *)v.data)[i];
 }
 
-static void store_int(mx_array v, int64_t i, int32_t x)
+static void store_int(mx_array v, int64_t i, int64_t x)
 {
+    int32_t value = mx_dtype_saturate(v.dtype, x);
     if (v.dtype == MX_I32)
-        ((int32_t *)v.data)[i] = x;
+        ((int32_t *)v.data)[i] = value;
     else
-        ((uint8_t *)v.data)[i] = (uint8_t)x;
+        ((uint8_t *)v.data)[i] = (uint8_t)value;
 }
 
-static int32_t int_pair(mx_binary op, int32_t a, int32_t b)
+int64_t mx_find_zero(mx_array x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (load_int(x, i) == 0)
+            return i;
+    return -1;
+}
+
+static int64_t int_pair(mx_binary op, int64_t a, int64_t b)
 {
     switch (op) {
     case MX_ADD:
-        return (int32_t)((uint32_t)a + (uint32_t)b);
+        return a + b;
     case MX_SUB:
-        return (int32_t)((uint32_t)a - (uint32_t)b);
+        return a - b;
     case MX_MUL:
-        return (int32_t)((uint32_t)a * (uint32_t)b);
-    case MX_DIV:
-        return b == 0 ? 0 : b == -1 ? (int32_t)(0u - (uint32_t)a) : a / b;
+        return a * b;
+    case MX_IDIV:
+        return a / b - (a % b != 0 && (a < 0) != (b < 0));
     case MX_MAXIMUM:
         return a > b ? a : b;
     default: /* MX_MINIMUM */
@@ -175,7 +184,7 @@ static int32_t int_pair(mx_binary op, int32_t a, int32_t b)
     }
 }
 
-static bool int_holds(mx_compare op, int32_t a, int32_t b)
+static bool int_holds(mx_compare op, int64_t a, int64_t b)
 {
     switch (op) {
     case MX_EQ:

@@ -7,15 +7,12 @@ enum { BLOCK = 1024 };
 
 static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
 
-static int32_t lowest(mx_dtype dtype) { return dtype == MX_U8 ? 0 : dtype == MX_I8 ? INT8_MIN : INT32_MIN; }
-
-static int32_t highest(mx_dtype dtype) { return dtype == MX_U8 ? UINT8_MAX : dtype == MX_I8 ? INT8_MAX : INT32_MAX; }
-
+/* Toward zero, to the nearest end of the range, and 0 for NaN: only then is the conversion defined. */
 static int32_t saturate(double x, mx_dtype dtype)
 {
     if (isnan(x))
         return 0;
-    double low = lowest(dtype), high = highest(dtype);
+    double low = mx_dtype_lowest(dtype), high = mx_dtype_highest(dtype);
     return (int32_t)(x < low ? low : x > high ? high : x);
 }
 
@@ -35,12 +32,11 @@ static void widen(mx_array x, int64_t first, int32_t *wide, int64_t n)
 static void narrow(const int32_t *wide, mx_array y, int64_t first, int64_t n)
 {
     void *p = at(y, first);
-    int32_t low = lowest(y.dtype), high = highest(y.dtype);
     if (y.dtype == MX_I32)
         memcpy(p, wide, (size_t)n * sizeof *wide);
     else
         for (int64_t i = 0; i < n; i++) /* the lower byte is the same for u8 and i8 */
-            ((uint8_t *)p)[i] = (uint8_t)(wide[i] < low ? low : wide[i] > high ? high : wide[i]);
+            ((uint8_t *)p)[i] = (uint8_t)mx_dtype_saturate(y.dtype, wide[i]);
 }
 
 /* One block by way of i32 or f32, whatever the dtypes. */

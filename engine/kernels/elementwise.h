@@ -60,7 +60,8 @@ void mx_gated_backward(mx_unary act, mx_array gate, mx_array up, mx_array dy, mx
  * saturates; i32 to bf16 goes by way of f32. */
 void mx_cast(mx_array x, mx_array y, int64_t n);
 
-/* y = trunc(scale x + shift) for integers of one dtype, computed in f64 and saturated. */
+/* y = scale x + shift for integers of one dtype; scale and shift are whole numbers within the range of i32. Saturates.
+ */
 void mx_affine_int(mx_array x, mx_array y, double scale, double shift, int64_t n);
 
 void mx_add_to(mx_array c, mx_array x, int64_t n);                /* c += x; f32 or bf16 each */
@@ -86,10 +87,12 @@ bool mx_broadcast_sizes(int n_in, const int *in_dims, const int64_t *const *in_s
 void mx_broadcast_plan(mx_broadcast *plan, int n_in, const int *in_dims, const int64_t *const *in_size, int n_dims,
                        const int64_t *size);
 
-typedef enum mx_binary { MX_ADD, MX_SUB, MX_MUL, MX_DIV, MX_MAXIMUM, MX_MINIMUM, MX_BINARIES } mx_binary;
+typedef enum mx_binary { MX_ADD, MX_SUB, MX_MUL, MX_DIV, MX_MAXIMUM, MX_MINIMUM, MX_IDIV, MX_BINARIES } mx_binary;
 
-/* y = a op b. Floats of either kind, or all three of one integer dtype: these wrap around, and division truncates
- * toward zero (x / 0 gives 0). The maximum and minimum of anything and NaN is NaN. */
+/* y = a op b. Floats of either kind, or all three of one integer dtype: these saturate. MX_DIV is for floats; MX_IDIV
+ * is for integers, rounds down, and b has no zero (mx_find_zero). The maximum and minimum of anything and NaN is NaN.
+ */
+int64_t mx_find_zero(mx_array x, int64_t n); /* the first zero of an array of integers, or -1 */
 void mx_binary_forward(mx_binary op, const mx_broadcast *plan, mx_array a, mx_array b, mx_array y);
 
 /* y = dy times the derivative of (a op b) by b (by_b) or by a, for MX_DIV by b, MX_MAXIMUM and MX_MINIMUM (half each

@@ -180,11 +180,17 @@ static int64_t fold_ints(mx_fold fold, mx_array x, mx_extent e, int64_t o, int64
     return all;
 }
 
-static void fold_all_ints(mx_fold fold, mx_array x, mx_extent e, double scale, mx_array y)
+static mx_status fold_all_ints(mx_fold fold, mx_array x, mx_extent e, double scale, mx_array y)
 {
-#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    int64_t lowest = 0, highest = 0;
+#pragma omp parallel for schedule(static) reduction(min                                                                \
+                                                    : lowest)                                                          \
+    reduction(max                                                                                                      \
+              : highest) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < e.outer * e.inner; i++) {
         int64_t all = fold_ints(fold, x, e, i / e.inner, i % e.inner);
+        lowest = all < lowest ? all : lowest;
+        highest = all > highest ? all : highest;
         if (mx_dtype_is_float(y.dtype))
             store(y, i, scale * (double)all);
         else if (y.dtype == MX_I32)
@@ -192,6 +198,10 @@ static void fold_all_ints(mx_fold fold, mx_array x, mx_extent e, double scale, m
         else
             ((uint8_t *)y.data)[i] = (uint8_t)all;
     }
+    if (y.dtype == MX_I32 && (lowest < INT32_MIN || highest > INT32_MAX))
+        return mx_fail(MX_ERR_VALUE, "a sum of %lld does not fit i32; sum t:to(\"f32\")",
+                       (long long)(highest > INT32_MAX ? highest : lowest));
+    return MX_OK;
 }
 
 /* ---- */
@@ -200,16 +210,14 @@ mx_status mx_reduce_sum(mx_array x, mx_extent e, double scale, mx_array y)
 {
     if (mx_dtype_is_float(x.dtype))
         return fold(MX_FOLD_SUM, x, e, scale, y);
-    fold_all_ints(MX_FOLD_SUM, x, e, scale, y);
-    return MX_OK;
+    return fold_all_ints(MX_FOLD_SUM, x, e, scale, y);
 }
 
 mx_status mx_reduce_max(mx_array x, mx_extent e, mx_array y)
 {
     if (mx_dtype_is_float(x.dtype))
         return fold(MX_FOLD_MAX, x, e, 1.0, y);
-    fold_all_ints(MX_FOLD_MAX, x, e, 1.0, y);
-    return MX_OK;
+    return fold_all_ints(MX_FOLD_MAX, x, e, 1.0, y);
 }
 
 mx_status mx_sum_squares(mx_array x, int64_t n, float *y)
@@ -253,25 +261,21 @@ void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index)
     }
 }
 
-/* Integers wrap around: unsigned arithmetic on the bits. */
-#define DEFINE_ACROSS(name, type, bits)                                                                                \
+#define DEFINE_ACROSS(name, type, dtype)                                                                               \
     static void name(mx_fold fold, int k, const void *const *from, int64_t n, type *y)                                 \
     {                                                                                                                  \
         for (int64_t i = 0; i < n; i++) {                                                                              \
-            type acc = ((const type *)from[0])[i];                                                                     \
+            int64_t acc = ((const type *)from[0])[i];                                                                  \
             for (int r = 1; r < k; r++) {                                                                              \
-                type x = ((const type *)from[r])[i];                                                                   \
-                if (fold == MX_FOLD_MAX)                                                                               \
-                    acc = x > acc ? x : acc;                                                                           \
-                else                                                                                                   \
-                    acc = (type)((bits)acc + (bits)x);                                                                 \
+                int64_t x = ((const type *)from[r])[i];                                                                \
+                acc = fold == MX_FOLD_SUM ? acc + x : x > acc ? x : acc;                                               \
             }                                                                                                          \
-            y[i] = acc;                                                                                                \
+            y[i] = (type)mx_dtype_saturate(dtype, acc);                                                                \
         }                                                                                                              \
     }
-DEFINE_ACROSS(across_i32, int32_t, uint32_t)
-DEFINE_ACROSS(across_u8, uint8_t, uint32_t)
-DEFINE_ACROSS(across_i8, int8_t, uint32_t)
+DEFINE_ACROSS(across_i32, int32_t, MX_I32)
+DEFINE_ACROSS(across_u8, uint8_t, MX_U8)
+DEFINE_ACROSS(across_i8, int8_t, MX_I8)
 
 void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
                       void *again, bool stream)

@@ -60,8 +60,8 @@ static mx_status give_reduced(mx_vjp *v, int i, mx_tensor *t)
 
 static mx_binary function_of(const mx_call *call)
 {
-    static const mx_op *const ops[MX_BINARIES] = {&mx_op_add, &mx_op_sub,     &mx_op_mul,
-                                                  &mx_op_div, &mx_op_maximum, &mx_op_minimum};
+    static const mx_op *const ops[MX_BINARIES] = {&mx_op_add,     &mx_op_sub,     &mx_op_mul, &mx_op_div,
+                                                  &mx_op_maximum, &mx_op_minimum, &mx_op_idiv};
     int f = 0;
     while (f + 1 < MX_BINARIES && ops[f] != call->op)
         f++;
@@ -76,6 +76,22 @@ static mx_status infer_binary(mx_call *call)
     return mx_out(call, 0, call->in[0]->dtype, &shape);
 }
 
+static mx_status infer_div(mx_call *call)
+{
+    for (int i = 0; i < 2; i++)
+        if (!mx_dtype_is_float(call->in[i]->dtype))
+            return mx_bad_dtype(call, "integers have no fractions: a // b rounds down, t:to(\"f32\") gives them");
+    return infer_binary(call);
+}
+
+static mx_status infer_idiv(mx_call *call)
+{
+    for (int i = 0; i < 2; i++)
+        if (mx_dtype_is_float(call->in[i]->dtype))
+            return mx_bad_dtype(call, "'%s' must be an integer; a / b divides floats", call->op->inputs[i]);
+    return infer_binary(call);
+}
+
 static mx_cost cost_one(const mx_call *call) { return mx_cost_of(call, (double)mx_count(call->out[0])); }
 
 static mx_status host_binary(mx_call *call)
@@ -84,6 +100,16 @@ static mx_status host_binary(mx_call *call)
     mx_binary_forward(function_of(call), &plan, mx_array_of(call->in[0]), mx_array_of(call->in[1]),
                       mx_array_of(call->out[0]));
     return MX_OK;
+}
+
+static mx_status host_idiv(mx_call *call)
+{
+    const mx_tensor *b = call->in[1];
+    char place[128];
+    int64_t zero = mx_find_zero(mx_array_of(b), mx_count(b));
+    if (zero >= 0)
+        return mx_bad_value(call, "division by zero, at %s of 'b'", mx_place_text(place, &b->shape, zero));
+    return host_binary(call);
 }
 
 static mx_status vjp_add(mx_vjp *v)
@@ -153,24 +179,37 @@ static mx_status vjp_extremum(mx_vjp *v)
 
 static const char *const ab_inputs[] = {"a", "b", NULL};
 
-#define BINARY(NAME, DOC, READS_IN, VJP)                                                                               \
+#define BINARY(NAME, DOC, READS_IN, INFER, VJP)                                                                        \
     const mx_op mx_op_##NAME = {.name = #NAME,                                                                         \
                                 .doc = DOC,                                                                            \
                                 .inputs = ab_inputs,                                                                   \
                                 .n_out = 1,                                                                            \
                                 .n_results = 1,                                                                        \
                                 .reads_in = READS_IN,                                                                  \
-                                .infer = infer_binary,                                                                 \
+                                .infer = INFER,                                                                        \
                                 .cost = cost_one,                                                                      \
                                 .host = host_binary,                                                                   \
                                 .vjp = VJP}
 
-BINARY(add, "a + b, broadcast; the result has a's dtype", 0, vjp_add);
-BINARY(sub, "a - b, broadcast; the result has a's dtype", 0, vjp_sub);
-BINARY(mul, "a b, element by element, broadcast; the result has a's dtype", 3, vjp_mul);
-BINARY(div, "a / b, broadcast; integers: toward zero, and 0 where b is 0; the result has a's dtype", 3, vjp_div);
-BINARY(maximum, "the larger of a and b, broadcast; NaN if either is; the result has a's dtype", 3, vjp_extremum);
-BINARY(minimum, "the smaller of a and b, broadcast; NaN if either is; the result has a's dtype", 3, vjp_extremum);
+BINARY(add, "a + b, broadcast; the result has a's dtype", 0, infer_binary, vjp_add);
+BINARY(sub, "a - b, broadcast; the result has a's dtype", 0, infer_binary, vjp_sub);
+BINARY(mul, "a b, element by element, broadcast; the result has a's dtype", 3, infer_binary, vjp_mul);
+BINARY(div, "a / b for floats, broadcast; the result has a's dtype", 3, infer_div, vjp_div);
+BINARY(maximum, "the larger of a and b, broadcast; NaN if either is; the result has a's dtype", 3, infer_binary,
+       vjp_extremum);
+BINARY(minimum, "the smaller of a and b, broadcast; NaN if either is; the result has a's dtype", 3, infer_binary,
+       vjp_extremum);
+
+const mx_op mx_op_idiv = {
+    .name = "idiv",
+    .doc = "a / b rounded down, for integers of one dtype, broadcast; refused where b is 0",
+    .inputs = ab_inputs,
+    .n_out = 1,
+    .n_results = 1,
+    .infer = infer_idiv,
+    .cost = cost_one,
+    .host = host_idiv,
+};
 
 static mx_status infer_grad(mx_call *call)
 {

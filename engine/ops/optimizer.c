@@ -210,8 +210,7 @@ const mx_op mx_op_sgd = {
 
 static mx_status infer_fill(mx_call *call)
 {
-    (void)call;
-    return MX_OK;
+    return mx_want_number("fill", "value", call->in[0]->dtype, ((const fill_attr *)mx_call_attr(call))->value);
 }
 
 static mx_cost cost_fill(const mx_call *call) { return (mx_cost){.bytes_written = (double)mx_bytes(call->in[0])}; }
@@ -249,7 +248,7 @@ static mx_status host_copy(mx_call *call)
 
 const mx_op mx_op_copy = {
     .name = "copy",
-    .doc = "dst = src in place, in dst's dtype, both of one shape",
+    .doc = "dst = src in place, in dst's dtype (as cast converts), both of one shape",
     .inputs = (const char *const[]){"dst", "src", NULL},
     .flags = MX_OP_MUTATES,
     .infer = infer_copy,

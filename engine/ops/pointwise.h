@@ -12,6 +12,18 @@ mx_cost mx_unary_cost(const mx_call *call);
 mx_status mx_unary_host(mx_call *call);
 mx_status mx_unary_vjp(mx_vjp *v); /* by unary_grad, from x, or from y where that is enough */
 
+/* MX_ERR_VALUE unless the dtype holds x (mx_dtype_holds): "full: value = 0.5 is no value of i32 ...". */
+static inline mx_status mx_want_number(const char *op, const char *what, mx_dtype dtype, double x)
+{
+    if (mx_dtype_holds(dtype, x))
+        return MX_OK;
+    return mx_fail(MX_ERR_VALUE,
+                   "%s: %s%s%.14g is no value of %s, which holds whole numbers from %d to %d; use t:to(\"f32\"), or a "
+                   "whole number",
+                   op, what, *what ? " = " : "", x, mx_dtype_name(dtype), mx_dtype_lowest(dtype),
+                   mx_dtype_highest(dtype));
+}
+
 /* Attributes of the activations. */
 typedef struct mx_gelu_attr {
     int approximate; /* 0: tanh, 1: none (the error function) */

@@ -106,7 +106,9 @@ static mx_cost cost_source(const mx_call *call) { return mx_cost_of(call, 0); }
 static mx_status infer_full(mx_call *call)
 {
     const mx_full_attr *attr = mx_call_attr(call);
-    return mx_out(call, 0, attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype, &attr->shape);
+    mx_dtype dtype = attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype;
+    MX_TRY(mx_want_number("full", "value", dtype, attr->value));
+    return mx_out(call, 0, dtype, &attr->shape);
 }
 
 static mx_status host_full(mx_call *call)
@@ -137,8 +139,13 @@ static mx_status infer_arange(mx_call *call)
     const arange_attr *attr = mx_call_attr(call);
     if (attr->n < 0)
         return mx_bad_value(call, "n = %lld must not be negative", (long long)attr->n);
-    return mx_out(call, 0, attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype,
-                  &(mx_shape){.n_dims = 1, .size = {attr->n}});
+    mx_dtype dtype = attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype;
+    MX_TRY(mx_want_number("arange", "start", dtype, attr->start));
+    if (attr->n > 1 && !mx_dtype_is_float(dtype)) { /* a whole step between two values leads to values only */
+        MX_TRY(mx_want_number("arange", "step", MX_I32, attr->step));
+        MX_TRY(mx_want_number("arange", "the last", dtype, attr->start + attr->step * (double)(attr->n - 1)));
+    }
+    return mx_out(call, 0, dtype, &(mx_shape){.n_dims = 1, .size = {attr->n}});
 }
 
 static mx_status host_arange(mx_call *call)

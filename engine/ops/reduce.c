@@ -95,7 +95,9 @@ static double scale_of(const mx_call *call)
 
 static mx_status host_sum(mx_call *call)
 {
-    return mx_reduce_sum(mx_array_of(call->in[0]), extent_of_input(call), scale_of(call), mx_array_of(call->out[0]));
+    mx_status status =
+        mx_reduce_sum(mx_array_of(call->in[0]), extent_of_input(call), scale_of(call), mx_array_of(call->out[0]));
+    return status == MX_OK ? MX_OK : mx_context(status, "%s of %s", call->op->name, mx_tensor_text(call->in[0]));
 }
 
 static mx_status vjp_sum(mx_vjp *v)
@@ -112,7 +114,7 @@ static mx_status vjp_sum(mx_vjp *v)
 
 const mx_op mx_op_sum = {
     .name = "sum",
-    .doc = "sum of x along dim, or of all of it; of integers as i32",
+    .doc = "sum of x along dim, or of all of it; of integers as i32, and refused where one does not fit",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,

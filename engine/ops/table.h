@@ -9,7 +9,7 @@
     /* matmul.c */ \
     X(matmul) X(matmul_acc) \
     /* elementwise.c */ \
-    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where) \
+    X(add) X(sub) X(mul) X(div) X(idiv) X(maximum) X(minimum) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where) \
     X(binary_grad) X(add_acc) \
     /* unary.c */ \
     X(affine) X(pow) X(exp) X(log) X(sqrt) X(rsqrt) X(abs) X(tanh) X(sigmoid) X(square) X(sin) X(cos) \

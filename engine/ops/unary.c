@@ -132,7 +132,15 @@ const mx_op mx_op_pow = {
 
 /* ---- affine ---- */
 
-static mx_status infer_affine(mx_call *call) { return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape); }
+/* Of integers, scale and shift are whole, so that nothing is rounded; within i32, so that nothing is inexact. */
+static mx_status infer_affine(mx_call *call)
+{
+    const affine_attr *attr = mx_call_attr(call);
+    mx_dtype dtype = call->in[0]->dtype == MX_U8 || call->in[0]->dtype == MX_I8 ? MX_I32 : call->in[0]->dtype;
+    MX_TRY(mx_want_number("affine", "scale", dtype, attr->scale));
+    MX_TRY(mx_want_number("affine", "shift", dtype, attr->shift));
+    return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
+}
 
 static mx_status host_affine(mx_call *call)
 {
@@ -158,7 +166,7 @@ static mx_status vjp_affine(mx_vjp *v)
 
 const mx_op mx_op_affine = {
     .name = "affine",
-    .doc = "scale x + shift, element by element; integers are rounded toward zero and saturate",
+    .doc = "scale x + shift, element by element; of integers both are whole numbers, and the result saturates",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,

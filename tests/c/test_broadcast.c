@@ -296,24 +296,29 @@ static void check_grad(const char *isa)
 
 static void test_integers(void)
 {
-    int32_t a[6] = {INT32_MAX, -7, 7, INT32_MIN, 5, 0}, b[6] = {1, 2, -2, -1, 0, 3}, y[6];
+    /* Results saturate; MX_DIV is for floats alone. */
+    int32_t a[6] = {INT32_MAX, -7, 7, INT32_MIN, 5, 0}, b[6] = {1, 2, -2, -1, 6, 3}, y[6];
     form in[2] = {{1, {6}}, {1, {6}}}, out;
     mx_broadcast plan;
     plan_for(&plan, 2, in, &out);
-    static const int32_t want[MX_BINARIES][6] = {{INT32_MIN, -5, 5, INT32_MAX, 5, 3},
-                                                 {INT32_MAX - 1, -9, 9, INT32_MIN + 1, 5, -3},
-                                                 {INT32_MAX, -14, -14, INT32_MIN, 0, 0},
-                                                 {INT32_MAX, -3, -3, INT32_MIN, 0, 0},
-                                                 {INT32_MAX, 2, 7, -1, 5, 3},
-                                                 {1, -7, -2, INT32_MIN, 0, 0}};
+    static const int32_t want[MX_BINARIES][6] = {
+        [MX_ADD] = {INT32_MAX, -5, 5, INT32_MIN, 11, 3},    [MX_SUB] = {INT32_MAX - 1, -9, 9, INT32_MIN + 1, -1, -3},
+        [MX_MUL] = {INT32_MAX, -14, -14, INT32_MAX, 30, 0}, [MX_IDIV] = {INT32_MAX, -4, -4, INT32_MAX, 0, 0},
+        [MX_MAXIMUM] = {INT32_MAX, 2, 7, -1, 6, 3},         [MX_MINIMUM] = {1, -7, -2, INT32_MIN, 5, 0},
+    };
     for (int op = 0; op < MX_BINARIES; op++) {
+        if (op == MX_DIV)
+            continue;
         mx_binary_forward((mx_binary)op, &plan, (mx_array){a, MX_I32}, (mx_array){b, MX_I32}, (mx_array){y, MX_I32});
         for (int i = 0; i < 6; i++)
             CHECK(y[i] == want[op][i], "op %d: %d and %d give %d", op, a[i], b[i], y[i]);
     }
     uint8_t p[6] = {255, 1, 2, 3, 0, 9}, q[6] = {1, 2, 2, 1, 0, 10}, r[6];
     mx_binary_forward(MX_ADD, &plan, (mx_array){p, MX_U8}, (mx_array){q, MX_U8}, (mx_array){r, MX_U8});
-    CHECK(r[0] == 0 && r[1] == 3 && r[5] == 19, "%d %d %d", r[0], r[1], r[5]);
+    CHECK(r[0] == 255 && r[1] == 3 && r[5] == 19, "%d %d %d", r[0], r[1], r[5]);
+    mx_binary_forward(MX_SUB, &plan, (mx_array){p, MX_U8}, (mx_array){q, MX_U8}, (mx_array){r, MX_U8});
+    CHECK(r[0] == 254 && r[1] == 0 && r[5] == 0, "%d %d %d", r[0], r[1], r[5]);
+    CHECK(mx_find_zero((mx_array){p, MX_U8}, 6) == 4 && mx_find_zero((mx_array){b, MX_I32}, 6) == -1, "zeros");
     mx_compare_forward(MX_GE, &plan, (mx_array){p, MX_U8}, (mx_array){q, MX_U8}, r);
     CHECK(r[0] == 1 && r[1] == 0 && r[2] == 1 && r[5] == 0, "%d %d %d %d", r[0], r[1], r[2], r[5]);
 }

@@ -149,6 +149,28 @@ static void test_integers(void)
     float mean;
     mx_reduce_sum((mx_array){u, MX_U8}, (mx_extent){1, 6, 1}, 1 / 6.0, (mx_array){&mean, MX_F32});
     CHECK(mean == 87, "%g", mean);
+    int32_t large[3] = {INT32_MAX, 1, -1};
+    mx_array sum = {y, MX_I32};
+    CHECK(mx_reduce_sum((mx_array){large, MX_I32}, (mx_extent){1, 3, 1}, 1, sum) == MX_OK && y[0] == INT32_MAX,
+          "only the whole sum counts: %d", y[0]);
+    CHECK(mx_reduce_sum((mx_array){large, MX_I32}, (mx_extent){1, 2, 1}, 1, sum) == MX_ERR_VALUE &&
+              strstr(mx_message(), "2147483648"),
+          "a sum that does not fit: %s", mx_message());
+}
+
+/* As the ranks of an all-reduce do: int64 sums that saturate. */
+static void test_integers_across(void)
+{
+    static const int32_t a[2] = {INT32_MAX, -5}, b[2] = {INT32_MAX, INT32_MIN}, c[2] = {-INT32_MAX, 5};
+    static const uint8_t p[2] = {200, 3}, q[2] = {100, 4};
+    int32_t y[2];
+    uint8_t r[2];
+    mx_reduce_across(MX_FOLD_SUM, 2, (const void *const[]){a, b}, MX_I32, 2, 1, (mx_array){y, MX_I32}, NULL, false);
+    CHECK(y[0] == INT32_MAX && y[1] == INT32_MIN, "%d %d", y[0], y[1]);
+    mx_reduce_across(MX_FOLD_SUM, 3, (const void *const[]){a, b, c}, MX_I32, 2, 1, (mx_array){y, MX_I32}, NULL, false);
+    CHECK(y[0] == INT32_MAX && y[1] == INT32_MIN, "what is between may be larger: %d %d", y[0], y[1]);
+    mx_reduce_across(MX_FOLD_SUM, 2, (const void *const[]){p, q}, MX_U8, 2, 1, (mx_array){r, MX_U8}, NULL, false);
+    CHECK(r[0] == 255 && r[1] == 7, "%d %d", r[0], r[1]);
 }
 
 static void check_all(const char *isa)
@@ -163,5 +185,6 @@ int main(void)
     for_each_isa(check_all);
     test_max_backward();
     test_integers();
+    test_integers_across();
     return check_done();
 }

@@ -103,3 +103,178 @@ function TestIndex.test_nothing_is_assigned()
     refused({ "t[name]", "mx.name" }, assign, t, "name", "x")
     lu.assertEquals(t:totable(), { 7, 8, 9 })
 end
+
+-- ---- integers ----
+
+TestIntegers = {}
+
+local RANGES = { u8 = { 0, 255 }, i8 = { -128, 127 }, i32 = { -2147483648, 2147483647 } }
+
+local function each_integer(fn)
+    for dtype, range in pairs(RANGES) do
+        fn(dtype, range[1], range[2])
+    end
+end
+
+function TestIntegers.test_numbers_that_the_dtype_lacks_are_refused()
+    each_integer(function(dtype, low, high)
+        local t, one, mask = mx.tensor({ 1, 2, 3 }, dtype), mx.tensor(1, dtype), mx.tensor({ 1, 0, 1 }, "u8")
+        for _, x in ipairs { 0.5, 1.5, low - 1, high + 1, low - 0.5, 1e30, -1e30, 1 / 0, -1 / 0, 0 / 0,
+            math.maxinteger } do
+            local function no(fn, ...)
+                refused({ "is no value of " .. dtype }, fn, ...)
+            end
+            no(function() return t + x end)
+            no(function() return x + t end)
+            no(function() return t - x end)
+            no(function() return x - t end)
+            no(function() return t * x end)
+            no(function() return x * t end)
+            no(function() return t // x end)
+            no(function() return x // t end)
+            no(mx.add, t, x)
+            no(mx.sub, x, t)
+            no(mx.mul, t, x)
+            no(mx.maximum, t, x)
+            no(mx.minimum, x, t)
+            no(mx.where, mask, t, x)
+            no(mx.where, mask, x, t)
+            no(mx.fill, t, { value = x })
+            no(mx.full, { shape = { 2 }, value = x, dtype = dtype })
+            no(mx.full, { 2 }, x, dtype)
+            no(mx.arange, { n = 2, start = x, dtype = dtype })
+            refused({ "does not fit " .. dtype }, t.set, t, 1, x)
+            refused({ "does not fit " .. dtype }, mx.tensor, { 1, x }, dtype)
+        end
+        lu.assertEquals(t:totable(), { 1, 2, 3 })
+        lu.assertEquals(one:item(), 1)
+        refused({ "step" }, mx.arange, { n = 3, step = 0.5, dtype = dtype })
+        refused({ "the last" }, mx.arange, { n = 3, start = high - 1, dtype = dtype })
+        refused({ "scale = 0.5" }, mx.affine, t, { scale = 0.5 })
+        refused({ "shift = 0.25" }, mx.affine, t, { shift = 0.25 })
+    end)
+end
+
+function TestIntegers.test_numbers_at_the_ends_of_the_range()
+    each_integer(function(dtype, low, high)
+        local zero = mx.zeros({ 1 }, dtype)
+        lu.assertEquals((zero + high):totable(), { high })
+        lu.assertEquals((zero + low):totable(), { low })
+        lu.assertEquals(mx.maximum(zero, high):totable(), { high })
+        lu.assertEquals(mx.minimum(low, zero):totable(), { low })
+        lu.assertEquals(mx.full({ 1 }, high, dtype):totable(), { high })
+        lu.assertEquals(mx.full({ 1 }, low, dtype):totable(), { low })
+        lu.assertEquals(mx.where(mx.tensor({ 1 }, "u8"), high, zero):totable(), { high })
+        lu.assertEquals(mx.fill(zero, { value = low }):totable(), { low })
+        lu.assertEquals(mx.arange { n = 2, start = high - 1, dtype = dtype }:totable(), { high - 1, high })
+    end)
+end
+
+function TestIntegers.test_all_arithmetic_saturates()
+    each_integer(function(dtype, low, high)
+        local t, last = mx.tensor({ low, high, 2, 3 }, dtype), high // 2 + 1
+        local function clip(a, b)
+            return math.max(low, math.min(high, a)), b and math.max(low, math.min(high, b))
+        end
+        for _, x in ipairs { 1, 2, 3, last, high } do
+            local want = { add = {}, sub = {}, from = {}, mul = {}, minus = {} }
+            for i, y in ipairs { low, high, 2, 3 } do
+                want.add[i], want.sub[i], want.mul[i], want.from[i], want.minus[i] =
+                    clip(y + x), clip(y - x), clip(y * x), clip(x - y), (clip(-y))
+            end
+            local with = mx.full({ 4 }, x, dtype)
+            for _, pair in ipairs {
+                { t + x, want.add }, { x + t, want.add }, { t + with, want.add }, { mx.add(t, x), want.add },
+                { t - x, want.sub }, { t - with, want.sub }, { mx.sub(t, x), want.sub },
+                { x - t, want.from }, { with - t, want.from }, { mx.sub(x, t), want.from },
+                { t * x, want.mul }, { x * t, want.mul }, { t * with, want.mul }, { mx.mul(x, t), want.mul },
+                { -t, want.minus },
+            } do
+                lu.assertEquals(pair[1]:totable(), pair[2])
+                lu.assertEquals(pair[1]:dtype(), dtype)
+            end
+        end
+    end)
+end
+
+function TestIntegers.test_division_rounds_down()
+    local t = mx.tensor({ -7, -6, 0, 6, 7 }, "i32")
+    lu.assertEquals((t // 2):totable(), { -4, -3, 0, 3, 3 })
+    lu.assertEquals((t // -2):totable(), { 3, 3, 0, -3, -4 })
+    lu.assertEquals((100 // mx.tensor({ 7, -7, 49 }, "i32")):totable(), { 14, -15, 2 })
+    lu.assertEquals((mx.tensor({ 147 }, "i32") // 49):totable(), { 3 })
+    lu.assertEquals((mx.tensor({ -2147483648 }, "i32") // -1):totable(), { 2147483647 }) -- saturates
+    lu.assertEquals(mx.idiv(mx.tensor({ 255, 9 }, "u8"), 2):totable(), { 127, 4 })
+    refused({ "division by zero", "[2]" }, function() return t // mx.tensor({ 1, 0, 1, 1, 1 }, "i32") end)
+    refused({ "division by zero" }, function() return t // 0 end)
+    refused({ "no fractions", "//" }, function() return t / 2 end)
+    refused({ "no fractions" }, function() return 1 / t end)
+    refused({ "no fractions" }, function() return t / t end)
+    refused({ "must be an integer" }, function() return mx.ones { 2 } // 2 end)
+end
+
+-- Each comparison with any number gives what Lua's own, exact comparison gives.
+function TestIntegers.test_comparisons_are_exact()
+    local compare = {
+        eq = function(a, b) return a == b end, ne = function(a, b) return a ~= b end,
+        lt = function(a, b) return a < b end, le = function(a, b) return a <= b end,
+        gt = function(a, b) return a > b end, ge = function(a, b) return a >= b end,
+    }
+    each_integer(function(dtype, low, high)
+        local values = { low, low + 1, 0, 1, 2, high - 1, high, dtype == "i32" and 16777217 or 5 }
+        local t = mx.tensor(values, dtype)
+        for _, x in ipairs { 0.5, 1, 1.5, -0.5, low, low - 1, low - 0.5, low + 0.5, high, high + 1, high - 0.5,
+            high + 0.5, 1e30, -1e30, 1 / 0, -1 / 0, 0 / 0, 16777216, 16777217, 16777216.5, math.maxinteger, math.mininteger } do
+            for name, holds in pairs(compare) do
+                local left, right = {}, {}
+                for i, value in ipairs(values) do
+                    left[i], right[i] = holds(value, x) and 1 or 0, holds(x, value) and 1 or 0
+                end
+                lu.assertEquals(mx[name](t, x):totable(), left, ("%s %s(t, %s)"):format(dtype, name, x))
+                lu.assertEquals(mx[name](x, t):totable(), right, ("%s %s(%s, t)"):format(dtype, name, x))
+                lu.assertEquals(t[name](t, x):dtype(), "u8")
+            end
+        end
+    end)
+end
+
+function TestIntegers.test_integers_never_pass_through_f32()
+    local n = 16777217
+    lu.assertEquals(mx.eq(mx.tensor({ n }, "i32"), n):item(), 1)
+    lu.assertEquals(mx.maximum(mx.tensor({ 0 }, "i32"), n):item(), n)
+    lu.assertEquals((mx.tensor({ 0 }, "i32") + n):item(), n)
+    lu.assertEquals(mx.where(mx.tensor({ 0 }, "u8"), mx.tensor({ 0 }, "i32"), n):item(), n)
+    lu.assertEquals(mx.full({ 1 }, n, "i32"):item(), n)
+end
+
+function TestIntegers.test_a_sum_that_does_not_fit_is_refused()
+    local t = mx.full { shape = { 70000 }, value = 100000, dtype = "i32" }
+    refused({ "sum", "7000000000", "i32", 'to("f32")' }, mx.sum, t)
+    refused({ "sum", "-7000000000" }, mx.sum, -t)
+    refused({ "sum" }, mx.sum, t:view(2, 35000), { dim = 2 })
+    lu.assertEquals(mx.mean(t):item(), 100000)
+    lu.assertEquals(mx.sum(mx.full { shape = { 70000 }, value = 255, dtype = "u8" }):item(), 70000 * 255)
+    lu.assertEquals(mx.sum(mx.tensor({ 2147483647, 5, -5 }, "i32")):item(), 2147483647)
+end
+
+-- Toward zero, saturated, NaN to 0: the same on every path.
+function TestIntegers.test_casts_out_of_range()
+    local before = mx.isa()
+    local x = { 0.5, -0.5, 1.9, -1.9, 127.5, 255.9, 256, -128.9, 300, -300, 2147483520, 2147483648, -2147483648, 3e9,
+        -3e9, 1e30, -1e30, 1 / 0, -1 / 0, 0 / 0 }
+    for _, isa in ipairs { "portable", "avx2", "avx512", "avx512_bf16" } do
+        if pcall(mx.isa, isa) then
+            each_integer(function(dtype, low, high)
+                local want = {}
+                for i, value in ipairs(x) do
+                    local whole = value ~= value and 0 or value < 0 and math.ceil(value) or math.floor(value)
+                    want[i] = math.tointeger(math.max(low, math.min(high, whole)))
+                end
+                lu.assertEquals(mx.tensor(x):to(dtype):totable(), want, isa)
+                lu.assertEquals(mx.copy(mx.zeros({ #x }, dtype), mx.tensor(x)):totable(), want, isa)
+            end)
+            lu.assertEquals(mx.tensor({ -1, 300 }, "i32"):to("u8"):totable(), { 0, 255 })
+        end
+    end
+    mx.isa(before)
+end

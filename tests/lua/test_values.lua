@@ -224,7 +224,8 @@ function TestIntegers.test_comparisons_are_exact()
         local values = { low, low + 1, 0, 1, 2, high - 1, high, dtype == "i32" and 16777217 or 5 }
         local t = mx.tensor(values, dtype)
         for _, x in ipairs { 0.5, 1, 1.5, -0.5, low, low - 1, low - 0.5, low + 0.5, high, high + 1, high - 0.5,
-            high + 0.5, 1e30, -1e30, 1 / 0, -1 / 0, 0 / 0, 16777216, 16777217, 16777216.5, math.maxinteger, math.mininteger } do
+            high + 0.5, 1e30, -1e30, 1 / 0, -1 / 0, 0 / 0, 16777216, 16777217, 16777216.5, math.maxinteger,
+            math.mininteger } do
             for name, holds in pairs(compare) do
                 local left, right = {}, {}
                 for i, value in ipairs(values) do

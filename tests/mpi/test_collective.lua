@@ -107,10 +107,13 @@ function TestAllReduce.test_order_of_ranks_makes_the_bits()
     assert_same(x, expected)
 end
 
-function TestAllReduce.test_u8_wraps_around()
-    local x = full({ 5 }, rank == 0 and 255 or 1, "u8")
+function TestAllReduce.test_integers_saturate()
+    local x = full({ 5 }, rank == 0 and 254 or 1, "u8")
     mx.all_reduce_(x)
-    lu.assertEquals(x:get(5), (255 + ranks - 1) % 256)
+    lu.assertEquals(x:get(5), math.min(255, 254 + ranks - 1))
+    local y = full({ 5 }, rank == 0 and 2147483646 or 1, "i32")
+    mx.all_reduce_(y)
+    lu.assertEquals(y:get(5), math.min(2147483647, 2147483646 + ranks - 1))
 end
 
 function TestAllReduce.test_ranks_that_differ_all_fail()

@@ -201,6 +201,29 @@ local function where_or_base(values, key)
     return values.where[key] or "configs/base.yml"
 end
 
+local MOST_SIZE, MOST_PARAMETERS = 2 ^ 31 - 1, 2 ^ 50
+
+-- Sizes that no machine has. What is multiplied here is multiplied in floats, which do not wrap.
+local function check_sizes(c, need)
+    local shape = {}
+    for name, value in pairs(mx.models.shape(c)) do
+        shape[name] = math.type(value) == "integer" and value + 0.0 or value
+    end
+    for _, width in ipairs({
+        { "base_emb_dim", shape.emb }, { "base_mlp_dim", shape.mlp },
+        { "base_num_query_heads", shape.heads * shape.head_dim, " (with head_dim)" },
+    }) do
+        need(width[2] <= MOST_SIZE, width[1], "the model would have weights of %.0f columns%s: expected at most %.0f",
+            width[2], width[3] or "", MOST_SIZE)
+    end
+    local params = mx.models.count(shape)
+    need(params <= MOST_PARAMETERS, "base_num_decoder_layers", "the model would have %.3g parameters in %.0f layers: "
+        .. "expected at most %.3g", params, shape.layers, MOST_PARAMETERS)
+    local tokens = c.per_device_batch_size * (c.max_target_length + 0.0)
+    need(tokens <= MOST_SIZE, "per_device_batch_size", "%d sequences of max_target_length = %d are %.3g tokens: "
+        .. "expected at most %.0f", c.per_device_batch_size, c.max_target_length, tokens, MOST_SIZE)
+end
+
 -- Combinations that cannot work, each with the key to change first.
 local function check_together(values)
     local c = values.now
@@ -210,6 +233,7 @@ local function check_together(values)
         end
     end
     local scale = c.global_parameter_scale
+    check_sizes(c, need)
     need(scale & (scale - 1) == 0, "global_parameter_scale", "expected a power of two, got %d", scale)
     need(c.base_num_query_heads % c.base_num_kv_heads == 0, "base_num_kv_heads",
         "expected a divisor of base_num_query_heads = %d, got %d", c.base_num_query_heads, c.base_num_kv_heads)

@@ -5,8 +5,13 @@ local remat = require "mx.remat"
 
 local rules = {}
 
+local MOST_DEVICES = 1000000 -- on an axis of a mesh
+local MOST_SIZE = (1 << 31) - 1 -- of a dimension, which ids and rows count in 32 bits
+local MOST_LENGTH = 1 << 24 -- keys that attention takes
+
 -- What must hold beside the type. Numbers: min, max, below (exclusive), or the one value `rest` below min, which stands
 -- for what is left. Lists: whole lists that are allowed.
+-- Where a number has no max, it is at most 2^53 in magnitude (lua/mx/config_values.lua).
 rules.VALUES = {
     log_period = { min = 1 },
     flop_formula = {
@@ -21,14 +26,14 @@ rules.VALUES = {
     skip_step_scaling_factor = { min = 0 },
     skip_first_n_steps_for_profiler = { min = 0 },
     profiler_steps = { min = 1 },
-    global_parameter_scale = { min = 1 },
-    base_emb_dim = { min = 1 },
-    base_num_query_heads = { min = 1 },
-    base_num_kv_heads = { min = 1 },
-    head_dim = { min = 1 },
-    base_mlp_dim = { min = 1 },
-    base_num_decoder_layers = { min = 1 },
-    vocab_size = { min = 1 },
+    global_parameter_scale = { min = 1, max = 1 << 40 },
+    base_emb_dim = { min = 1, max = MOST_SIZE },
+    base_num_query_heads = { min = 1, max = MOST_SIZE },
+    base_num_kv_heads = { min = 1, max = MOST_SIZE },
+    head_dim = { min = 1, max = MOST_SIZE },
+    base_mlp_dim = { min = 1, max = MOST_SIZE },
+    base_num_decoder_layers = { min = 1, max = MOST_SIZE },
+    vocab_size = { min = 1, max = MOST_SIZE },
     mlp_activations = {
         choices = { "[relu]", "[gelu]", "[silu]", "[relu, linear]", "[gelu, linear]", "[silu, linear]" },
     },
@@ -41,19 +46,21 @@ rules.VALUES = {
     rope_high_freq_factor = { min = 0 },
     original_max_position_embeddings = { min = 1 },
     max_position_embeddings = { min = 0 },
-    trainable_position_size = { min = -1 },
-    relative_bias_buckets = { min = 0 },
+    trainable_position_size = { min = -1, max = MOST_SIZE },
+    relative_bias_buckets = { min = 0, max = MOST_SIZE },
     attention_type = { choices = { "global", "local_sliding", "full" } },
     sliding_window_size = { min = 0 },
     attn_logits_soft_cap = { min = 0 },
     final_logits_soft_cap = { min = 0 },
     dropout_rate = { min = 0, below = 1 },
     init_std = { min = 0 },
+    init_weights_seed = { min = math.mininteger, max = math.maxinteger },
+    data_shuffle_seed = { min = math.mininteger, max = math.maxinteger },
     dtype = { choices = { "bfloat16", "float32" } },
     weight_dtype = { choices = { "bfloat16", "float32" } },
     grad_dtype = { choices = { "bfloat16", "float32" } },
     remat_policy = { choices = remat.CHOICES },
-    slices = { min = 1 },
+    slices = { min = 1, max = MOST_DEVICES },
     context_parallel_strategy = { choices = { "all_gather", "ring" } },
     collective_timeout_s = { min = 0 },
     all_gather_combine_threshold_bytes = { min = 0 },
@@ -64,8 +71,8 @@ rules.VALUES = {
     prefetch_memory_limit_bytes = { min = 0 },
     dataset_type = { choices = { "synthetic", "random", "text", "bin", "hdf5" } },
     reuse_example_batch = { min = 0, max = 1 },
-    per_device_batch_size = { min = 1 },
-    max_target_length = { min = 1 },
+    per_device_batch_size = { min = 1, max = MOST_SIZE },
+    max_target_length = { min = 1, max = MOST_LENGTH },
     num_epoch = { min = -1 },
     prefetch_batches = { min = 0, max = 1000 },
     steps = { min = 1 },
@@ -95,7 +102,7 @@ rules.VALUES = {
     temperature = { min = 0 },
     top_k = { min = 0 },
     top_p = { min = 0, max = 1 },
-    ranks = { min = 1, rest = -1 },
+    ranks = { min = 1, rest = -1, max = MOST_DEVICES },
     peak_tflops = { min = 0 },
     candidates = { min = 1 },
     top = { min = 1 },
@@ -111,8 +118,8 @@ for _, name in ipairs(remat.TENSORS) do
 end
 rules.VALUES.decoder_layer_input = { choices = { "device", "offload" } } -- what a layer is computed again from
 for _, axis in ipairs(mesh.AXES) do
-    rules.VALUES["ici_" .. axis .. "_parallelism"] = { min = 1, rest = -1 }
-    rules.VALUES["dcn_" .. axis .. "_parallelism"] = { min = 1, rest = -1 }
+    rules.VALUES["ici_" .. axis .. "_parallelism"] = { min = 1, rest = -1, max = MOST_DEVICES }
+    rules.VALUES["dcn_" .. axis .. "_parallelism"] = { min = 1, rest = -1, max = MOST_DEVICES }
 end
 
 -- A key that acts only where another has one of these values: setting it elsewhere is a mistake.

@@ -7,6 +7,7 @@ local util = require "mx.util"
 local values = {}
 
 local FLOAT32_MAX = 3.4028234663852886e38
+local INTEGER_MAX = 2 ^ 53 -- beyond it a file that keeps numbers as doubles would change them
 local NO_STRINGS = { ["true"] = true, ["false"] = true, null = true } -- what YAML takes for something else
 
 --- A text on one line: control characters as YAML writes them in quotation marks.
@@ -211,6 +212,8 @@ function values.broken_rule(value, rule, is_whole)
         return "a text of one line in UTF-8"
     elseif math.type(value) == "float" and math.abs(value) > FLOAT32_MAX then
         return ("a number of at most %.2g in magnitude"):format(FLOAT32_MAX)
+    elseif math.type(value) == "integer" and not rule.max and (value > INTEGER_MAX or value < -INTEGER_MAX) then
+        return ("a whole number of at most %.0f in magnitude"):format(INTEGER_MAX)
     end
     if rule.choices then
         for _, choice in ipairs(rule.choices) do

@@ -9,6 +9,8 @@ local util = require "mx.util"
 
 local mesh = {}
 
+local MOST_RANKS = 1 << 40 -- what a product of sizes is counted up to
+
 --- All axes in mesh order: neighbours on a late axis are neighbouring ranks.
 mesh.AXES = { "data", "stage", "fsdp", "fsdp_transpose", "context", "tensor", "tensor_sequence", "expert" }
 
@@ -44,7 +46,7 @@ local function read_level(cfg, level)
         elseif size < 1 then
             util.refuse("%s: expected at least 1, or -1 for what is left, got %d", key, size)
         else
-            sizes[name], product = size, product * size
+            sizes[name], product = size, math.min(product * size, MOST_RANKS)
         end
     end
     return sizes, product, open
@@ -109,7 +111,7 @@ end
 function mesh.slices(cfg)
     local product = 1
     for _, name in ipairs(mesh.AXES) do
-        product = product * math.max(1, cfg[key_of("dcn", name)])
+        product = math.min(product * math.max(1, cfg[key_of("dcn", name)]), MOST_RANKS)
     end
     return cfg.slices == 1 and product or cfg.slices
 end

@@ -3,6 +3,7 @@
 local picture = {}
 
 local WIDTH = 80 -- columns
+local MOST_GROUPED = 100000 -- ranks: of more, the groups along each axis are not listed
 
 --- Text in lines of at most 80 columns.
 ---@param text string
@@ -218,7 +219,9 @@ function picture.draw(self, rank_at)
         local across = axis.dcn == 1 and "" or axis.ici == 1 and " (across slices)"
             or (" (%d slices x %d)"):format(axis.dcn, axis.ici)
         put(format:format(axis.title, split_by(self, axis.name, WIDTH - margin - #across) .. across))
-        put(format:format("", show_groups(groups_along(self.layout, axis, rank_at), WIDTH - margin)))
+        if self.layout.ranks <= MOST_GROUPED then
+            put(format:format("", show_groups(groups_along(self.layout, axis, rank_at), WIDTH - margin)))
+        end
     end
     return table.concat(lines, "\n")
 end

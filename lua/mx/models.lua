@@ -153,12 +153,10 @@ function models.parameters(shape)
     return list
 end
 
---- The number of parameters of a model, without making any.
----@param shape table of models.shape
----@return integer
-function models.count(shape)
+-- The parameters of a model with so many layers.
+local function count_with(shape, layers)
     local n = 0
-    for _, parameter in ipairs(models.parameters(shape)) do
+    for _, parameter in ipairs(models.parameters(setmetatable({ layers = layers }, { __index = shape }))) do
         local size = 1
         for _, s in ipairs(parameter.sizes) do
             size = size * s
@@ -166,6 +164,14 @@ function models.count(shape)
         n = n + size
     end
     return n
+end
+
+--- The number of parameters of a model, without making any or going through its layers.
+---@param shape table of models.shape
+---@return integer
+function models.count(shape)
+    local rest = count_with(shape, 0)
+    return rest + shape.layers * (count_with(shape, 1) - rest)
 end
 
 ---@class mx.Decoder

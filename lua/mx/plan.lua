@@ -1,7 +1,8 @@
 --- What a training step would hold and take, before anything is allocated: one step on the simulated device.
 --
 -- The step is that of scripts/train.lua, with the config's model, mesh and policy, so what it allocates is what a run
--- allocates.
+-- allocates. Layers are alike, and so are the passes of a step: where there are more than anyone trains, a few are
+-- simulated, and what they differ by is added up. So a plan takes a second whatever a config says.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -10,13 +11,29 @@ local plan = {}
 
 local NO_LIMIT = 2 ^ 60 -- bytes
 
+-- How many are simulated one by one at most, and the two numbers that the rest is estimated from.
+local LAYERS = { most = 256, few = 32, more = 64 }
+local PASSES = { most = 16, few = 2, more = 3 }
+
 -- ---- one step ----
 
--- Batches of zeros in place of the config's data: nothing is read.
+-- Batches of zeros in place of the config's data: nothing is read. With reuse_example_batch one batch stays for good.
 local function blank_data(config, mesh)
     local sizes = { mx.data.sequences(config, mesh), config.max_target_length }
-    local batch = { tokens = mx.zeros(sizes, "i32"):keep(), targets = mx.zeros(sizes, "i32"):keep() }
-    return { next = function() return batch end, bytes = 2 * batch.tokens:numel() * 4 }
+    local data = { batch_bytes = 2 * 4 * sizes[1] * sizes[2], kept_bytes = 0 }
+    function data.next()
+        if data.example then
+            return data.example
+        end
+        local batch = { tokens = mx.zeros(sizes, "i32"), targets = mx.zeros(sizes, "i32") }
+        if config.reuse_example_batch == 1 then
+            batch.tokens:keep()
+            batch.targets:keep()
+            data.example, data.kept_bytes = batch, data.batch_bytes
+        end
+        return batch
+    end
+    return data
 end
 
 local function bytes_of(params)
@@ -47,15 +64,11 @@ local function kept_by_name(params)
     return by_name
 end
 
---- Simulates two steps of a config on the pod that mx.sim.start has started, and says what the second takes, which
---- begins as all later ones do. What does not fit raises.
----@param config table
----@param profile? boolean with the operations of the second
----@return table step_s, peak_bytes, weights, gradients, states, staged (bytes; staged: a copy of what a rank writes of
----        a checkpoint, which no step has), kept (name -> {bytes, count}), times (of mx.sim_times), params
-function plan.step(config, profile)
+-- Simulates two steps on the pod that mx.sim.start has started, and says what the second takes, which begins as all
+-- later ones do. What does not fit raises.
+local function simulate_step(config, shape, passes, profile)
     local mesh = mx.train.mesh(config)
-    local model = mx.models.new(config, mesh)
+    local model = mx.models.new(shape, mesh, config)
     local optimizer = mx.optim.new(config, model.params, model.parallel)
     local weights = bytes_of(model.params)
     local data, kept, start = blank_data(config, mesh), nil, nil
@@ -64,31 +77,75 @@ function plan.step(config, profile)
         mx.sim_times(true)
         mx.reset_peak()
         mx.profile(profile or false)
-        mx.train.gradients(model, data, config.gradient_accumulation_steps, function()
+        mx.train.gradients(model, data, passes, function()
             kept = kept_by_name(model.params)
         end)
         optimizer:step()
     end
     mx.profile(false)
-    local states = mx.memory().in_use - weights - data.bytes
+    local states = mx.memory().in_use - weights - data.kept_bytes
     local gradients = 0
     for _, t in pairs(model.params) do
         gradients = gradients + t:numel() * 4
     end
     return {
         step_s = mx.now() - start, peak_bytes = mx.memory().peak, times = mx.sim_times(), kept = kept,
-        weights = weights, states = states, gradients = gradients, params = mx.models.count(model.shape),
-        shape = model.shape, operations = profile and mx.profile_report() or nil,
+        weights = weights, states = states, gradients = gradients, batches = data.example and data.batch_bytes or passes * data.batch_bytes,
+        operations = profile and mx.profile_report() or nil,
         staged = mx.checkpoint.staged_bytes { params = model.params, parallel = model.parallel, optimizer = optimizer },
     }
 end
 
---- The same on a pod of its own, without a limit of memory unless it is asked for.
+-- The rows of a profile by what tells them apart; other tables as they are.
+local function keyed(t)
+    if not (t[1] and t[1].shapes) then
+        return t
+    end
+    local rows = {}
+    for _, row in ipairs(t) do
+        rows[("%s %s"):format(row.op, row.shapes)] = row
+    end
+    return rows
+end
+
+-- What a number, or each number of a table, comes to `further` times the way from `few` to `more`.
+local function extend(few, more, further)
+    if type(more) == "number" then
+        local value = few + (more - few) * further
+        return math.type(more) == "integer" and math.floor(value + 0.5) or value
+    elseif type(more) ~= "table" then
+        return more
+    end
+    local from, extended = keyed(few), {}
+    for key, value in pairs(keyed(more)) do
+        extended[key] = from[key] == nil and value or extend(from[key], value, further)
+    end
+    if keyed(more) ~= more then -- a list again
+        local list = {}
+        for _, row in util.sorted_pairs(extended) do
+            list[#list + 1] = row
+        end
+        return list
+    end
+    return extended
+end
+
+-- fn(n), of which n may be too many.
+local function estimate(n, limits, fn)
+    if n <= limits.most then
+        return fn(n)
+    end
+    return extend(fn(limits.few), fn(limits.more), (n - limits.few) / (limits.more - limits.few))
+end
+
+--- A step of a config on a pod of its own, without a limit of memory unless it is asked for.
 ---@param config table
 ---@param hardware string|table such as "v5e-256", or a hardware table
 ---@param slices integer
----@param o? {constants: table<string, number>, limited: boolean, profile: boolean}
----@return table of plan.step, with hardware, memory_bytes (of a chip), mfu and tokens_per_s (of a chip)
+---@param o? {constants: table<string, number>, limited: boolean, profile: boolean} profile: with its operations
+---@return table step_s, peak_bytes, weights, gradients, states, batches, staged (bytes; batches: of all passes; staged:
+---        a copy of what a rank writes of a checkpoint, which no step has), kept (name -> {bytes, count}), times (of
+---        mx.sim_times), params, shape, hardware, memory_bytes (of a chip), mfu and tokens_per_s (of a chip)
 function plan.simulate(config, hardware, slices, o)
     o = o or {}
     local constants = mx.sim.settings(config)
@@ -97,15 +154,30 @@ function plan.simulate(config, hardware, slices, o)
     end
     local memory_bytes = mx.sim.memory_bytes(hardware)
     constants.memory_bytes = o.limited and memory_bytes or NO_LIMIT
-    local machine = mx.sim.start(hardware, slices, constants)
-    local ok, result = pcall(plan.step, config, o.profile)
-    local peak = ok and mx.sim.peak(result.shape.dtype)
-    mx.sim.stop()
-    if not ok then
-        error(result, 0)
+    local shape, machine, peak = mx.models.shape(config), nil, nil
+    local function once(layers, passes)
+        local part = util.options({ layers = layers }, shape, "a model")
+        machine = mx.sim.start(hardware, slices, constants)
+        local ok, result = pcall(simulate_step, config, part, passes, o.profile)
+        peak = ok and mx.sim.peak(shape.dtype)
+        mx.sim.stop()
+        if not ok then
+            error(result, 0)
+        end
+        return result
     end
+    local result = estimate(shape.layers, LAYERS, function(layers)
+        return estimate(config.gradient_accumulation_steps, PASSES, function(passes)
+            return once(layers, passes)
+        end)
+    end)
+    if o.limited and result.peak_bytes > memory_bytes then
+        util.refuse("a step needs %s of memory on each chip, and there are %s", util.bytes(result.peak_bytes),
+            util.bytes(memory_bytes))
+    end
+    result.shape, result.params = shape, mx.models.count(shape)
     local sequences = config.per_device_batch_size * config.gradient_accumulation_steps
-    local flops = mx.flops.step(config.flop_formula, result.shape, result.params, sequences, config.max_target_length)
+    local flops = mx.flops.step(config.flop_formula, shape, result.params, sequences, config.max_target_length)
     result.hardware, result.memory_bytes, result.formula = machine, memory_bytes, config.flop_formula
     result.flops_per_s, result.peak_flops = flops / result.step_s, peak.value
     result.mfu = mx.flops.mfu(result.flops_per_s, peak.value, config.flop_formula)
@@ -124,8 +196,9 @@ function plan.parts(result)
         { name = "weights", bytes = result.weights },
         { name = "gradients", bytes = result.gradients },
         { name = "optimizer states", bytes = result.states },
+        { name = "batches", bytes = result.batches },
     }
-    local sum = result.weights + result.gradients + result.states
+    local sum = result.weights + result.gradients + result.states + result.batches
     for _, entry in util.sorted_pairs(result.kept) do
         parts[#parts + 1] = { name = "kept: " .. entry.name, bytes = entry.bytes, count = entry.count }
         sum = sum + entry.bytes
@@ -171,7 +244,8 @@ function plan.check(config)
             util.bytes(result.staged), util.bytes(there), limit > 0 and " (--memory-limit)" or "")
     elseif result.peak_bytes > there then
         util.refuse("a step needs %s of memory on each rank, and there are %s%s: %s. Use a smaller "
-            .. "per_device_batch_size or max_target_length, a remat_policy that keeps less, or more ranks",
+            .. "per_device_batch_size, max_target_length or gradient_accumulation_steps, a remat_policy that keeps "
+            .. "less, or more ranks",
             util.bytes(result.peak_bytes), util.bytes(there), limit > 0 and " (--memory-limit)" or "",
             largest_text(result, 5))
     end

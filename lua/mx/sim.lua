@@ -8,6 +8,8 @@ local util = require "mx.util"
 
 local sim = {}
 
+local MOST_HOST_RANKS = 1000000 -- of a simulated machine like this one
+
 -- What a hardware file must say, and what it may say: field -> type.
 local FIELDS = {
     description = "string", device = "string", peak_flops = "table", matrix_unit_tile = "number",
@@ -209,6 +211,9 @@ local function find(name)
     end
     local kind, chips = sim.split_name(name)
     if kind == "host" then
+        if chips and (chips < 1 or chips > MOST_HOST_RANKS) then
+            util.refuse("hardware=%s: expected 1 to %d ranks of this machine", name, MOST_HOST_RANKS)
+        end
         return mx.host.hardware(chips or 1), chips or 1
     end
     if not chips then

@@ -215,6 +215,24 @@ function TestConfig.test_combinations()
     refused({ "dataset_type=text", "dataset_path=x", "vocab_size=100" }, "at least 256, got 100")
 end
 
+function TestConfig.test_sizes_that_no_machine_has()
+    for word, part in pairs({
+        ["vocab_size=2147483648"] = "expected at most 2147483647",
+        ["max_target_length=16777217"] = "expected at most 16777216",
+        ["base_num_decoder_layers=9223372036854775807"] = "expected at most 2147483647",
+        ["head_dim=2147483646"] = "the model would have weights of 17179869168 columns (with head_dim)",
+        ["per_device_batch_size=2147483647"] = "sequences of max_target_length = 256 are 5.5e+11 tokens",
+        ["ici_tensor_parallelism=4611686018427387904"] = "expected at most 1000000",
+        ["steps=9223372036854775807"] = "expected a whole number of at most 9007199254740992",
+        ["log_period=9007199254740993"] = "expected a whole number of at most 9007199254740992",
+    }) do
+        refused({ word }, word:match("^[^=]+"), part)
+    end
+    refused({ "global_parameter_scale=1099511627776" }, "the model would have", "parameters in 49152 layers")
+    refused({ "base_emb_dim=2147483647", "base_mlp_dim=2147483647" }, "the model would have", "parameters")
+    lu.assertEquals(mx.config.load({ "init_weights_seed=9223372036854775807" }).init_weights_seed, math.maxinteger)
+end
+
 function TestConfig.test_keys_without_effect()
     refused({ "sgd_momentum=0.9" }, "sgd_momentum has no effect with opt_type = adamw")
     refused({ "dataset_path=x" }, "no effect with dataset_type = synthetic")

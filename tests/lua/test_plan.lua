@@ -36,6 +36,48 @@ function TestPlan.test_a_simulated_step_allocates_what_a_real_one_does()
     end
 end
 
+-- Layers and passes are alike: each adds what the one before it added. So what many of them take follows from two plans
+-- that go through them one by one.
+function TestPlan.test_many_layers_and_passes_are_added_up()
+    local function numbers(...)
+        local r = mx.plan.simulate(config("base_emb_dim=16", "base_mlp_dim=16", "max_target_length=8", "vocab_size=16",
+            "per_device_batch_size=1", ...), "v5e-1", 1, { profile = true })
+        local calls = 0
+        for _, row in ipairs(r.operations) do
+            calls = calls + row.calls
+        end
+        return {
+            r.peak_bytes, r.weights, r.gradients, r.states, r.batches, r.staged, r.kept.decoder_layer_input.bytes,
+            r.step_s, r.times.memory_s, r.params, calls,
+        }
+    end
+    for key, counts in pairs({
+        base_num_decoder_layers = { 30, 40, 300 }, gradient_accumulation_steps = { 6, 8, 50 },
+    }) do
+        local few, more = numbers(("%s=%d"):format(key, counts[1])), numbers(("%s=%d"):format(key, counts[2]))
+        for i, value in ipairs(numbers(("%s=%d"):format(key, counts[3]))) do
+            local expected = few[i] + (more[i] - few[i]) * (counts[3] - counts[1]) / (counts[2] - counts[1])
+            lu.assertAlmostEquals(value / expected, 1, 1e-6, ("%s, number %d"):format(key, i))
+        end
+    end
+end
+
+-- Nothing goes through what a user typed before the plan has judged it.
+function TestPlan.test_absurd_counts_are_refused_at_once()
+    for _, word in ipairs({
+        "base_num_decoder_layers=1000000007", "base_num_decoder_layers=1000000", "vocab_size=1000000007",
+        "gradient_accumulation_steps=4294967297", "gradient_accumulation_steps=9007199254740992",
+        "per_device_batch_size=100000007", "global_parameter_scale=1073741824", "max_target_length=16777216",
+    }) do
+        local started = mx.now()
+        local ok, message = pcall(mx.plan.check, config("max_target_length=16", "per_device_batch_size=1", word))
+        lu.assertFalse(ok, word)
+        lu.assertStrContains(tostring(message), "a step needs")
+        lu.assertTrue(mx.now() - started < 10, word) -- a second, and a busy machine
+    end
+    lu.assertFalse(mx.is_simulated())
+end
+
 function TestPlan.test_parts_add_up_to_the_peak()
     local result = mx.plan.simulate(config("remat_policy=minimal"), "v5e-1", 1)
     local sum, last = 0, math.huge

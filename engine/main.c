@@ -5,6 +5,8 @@
 #include "core/cpu.h"
 #include "core/limits.h"
 #include "core/pool.h"
+#include "core/stop.h"
+#include "mesh/guardian.h"
 #include "mesh/mesh.h"
 #include "mesh/mpi.h"
 #include "mesh/share.h"
@@ -16,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 static const char usage[] = "usage: mxlua [options] [script.lua [config.yml] [key=value ...]]\n"
@@ -308,7 +311,8 @@ __attribute__((section(".preinit_array"),
 
 int main(int argc, char **argv)
 {
-    signal(SIGXFSZ, SIG_IGN); /* a write beyond the limit (ulimit -f) fails with a message instead */
+    prctl(PR_SET_NAME, "mxlua"); /* started by way of /proc/self/exe, it is called "exe" */
+    mx_stop_start();
     mx_limits_check();
     if (mx_mpi_start(&argc, &argv) != MX_OK) {
         fail();
@@ -318,12 +322,16 @@ int main(int argc, char **argv)
      */
     static char lines[BUFSIZ];
     setvbuf(stdout, lines, _IOLBF, sizeof lines);
-    signal(SIGUSR1, SIG_IGN); /* a scheduler's warning, for scripts that ask for it (mx.catch_stop); no reason to die */
     bool ok = run(argc, argv);
     mx_mpi_end();
-    if (fflush(stdout) != 0 || ferror(stdout)) {
+    /* A run that has stopped as it was asked to has done its work, even if its terminal is gone. */
+    bool written = fflush(stdout) == 0 && !ferror(stdout);
+    if (!written && !mx_stop_requested()) {
         fprintf(stderr, "mxlua: rank %d: standard output could not be written\n", mx_rank());
         return EXIT_FAILURE;
     }
-    return ok ? EXIT_SUCCESS : EXIT_FAILURE;
+    int status = ok ? EXIT_SUCCESS : EXIT_FAILURE;
+    if (mx_guardian_launcher_is_gone()) /* MPI has not ended, and what it does at exit would wait for the launcher */
+        _exit(status);
+    return status;
 }

@@ -2,6 +2,8 @@
 #include "bind/program.h"
 
 #include "bind/bind.h"
+#include "core/stop.h"
+#include "mesh/guardian.h"
 #include "mesh/mpi.h"
 
 #include <errno.h>
@@ -94,6 +96,9 @@ static int exit_all(lua_State *L)
         mx_mpi_abort((status & 0xff) ? (int)(status & 0xff) : EXIT_FAILURE);
     lua_close(L);
     mx_mpi_end();
+    fflush(stdout);
+    if (mx_guardian_launcher_is_gone()) /* what MPI does at exit would wait for it */
+        _exit(EXIT_SUCCESS);
     exit(EXIT_SUCCESS);
 }
 
@@ -145,14 +150,19 @@ static void raise_interrupt(lua_State *L, lua_Debug *ar)
 /* In a signal handler, a hook is all that may be set. A second SIGINT, should Lua not come to its hook, ends us. */
 static void on_interrupt(int signal_number)
 {
-    signal(signal_number, SIG_DFL);
+    (void)signal_number;
+    mx_stop_end_on_interrupt();
     lua_sethook(interrupted_state, raise_interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKLINE | LUA_MASKCOUNT, 1);
 }
 
 void mxl_catch_interrupt(lua_State *L)
 {
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     interrupted_state = L;
-    signal(SIGINT, L ? on_interrupt : SIG_DFL);
+    if (L)
+        sigaction(SIGINT, &action, NULL);
+    else
+        mx_stop_end_on_interrupt();
 }
 
 /* ---- files and time ---- */

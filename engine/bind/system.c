@@ -4,6 +4,7 @@
 #include "bind/bind.h"
 #include "bind/program.h"
 #include "core/cpu.h"
+#include "core/stop.h"
 #include "io/file.h"
 #include "io/hdf5.h"
 #include "kernels/peak.h"
@@ -133,30 +134,28 @@ static int read_line(lua_State *L)
 
 /* ---- being asked to stop ---- */
 
-static volatile sig_atomic_t stop_signal;
-
-/* A second one, should nobody look, ends us as usual. */
-static void on_stop(int number)
-{
-    stop_signal = number;
-    signal(number, SIG_DFL);
-}
-
-/* mx.catch_stop(): from now on SIGTERM and SIGUSR1, by which schedulers warn, are kept for mx.stop_requested. */
+/* mx.catch_stop(): from now on SIGTERM, SIGINT (Ctrl-C), SIGHUP (a closed terminal, a lost launcher) and SIGUSR1 (a
+ * scheduler's warning) are kept for mx.stop_requested. A second SIGTERM or SIGINT ends the process at once. */
 static int catch_stop(lua_State *L)
 {
     (void)L;
-    struct sigaction action = {.sa_handler = on_stop, .sa_flags = SA_RESTART};
-    sigaction(SIGTERM, &action, NULL);
-    sigaction(SIGUSR1, &action, NULL);
+    mx_stop_catch(mx_rank() == 0);
     return 0;
 }
 
-/* mx.stop_requested() -> "SIGTERM" or "SIGUSR1" when this rank has got one since mx.catch_stop, else nil. */
+/* mx.stop_requested() -> "SIGTERM", "SIGINT", "SIGHUP" or "SIGUSR1" when this rank has got one since mx.catch_stop (the
+ * first of these of several), else nil. */
 static int stop_requested(lua_State *L)
 {
-    int number = stop_signal;
-    lua_pushstring(L, number == SIGTERM ? "SIGTERM" : number ? "SIGUSR1" : NULL);
+    static const struct {
+        int number;
+        const char *name;
+    } names[] = {{SIGTERM, "SIGTERM"}, {SIGINT, "SIGINT"}, {SIGHUP, "SIGHUP"}, {SIGUSR1, "SIGUSR1"}};
+    int number = mx_stop_requested();
+    lua_pushnil(L);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (number == names[i].number)
+            lua_pushstring(L, names[i].name);
     return 1;
 }
 

@@ -24,12 +24,14 @@ static const double FRESH_S = 0.3;
 static const double STUCK_S = 1;
 /* What a rank has sent before it ended may come after the news of its end; from other machines it comes later. */
 static const double GRACE_S = 0.2, FAR_GRACE_S = 0.5;
+static const double HURRY_S = 30;
 
 /* One rank's. Texts are written by one thread and read by the watchdogs while they may change: what is torn is only
  * printed, and each ends with a NUL that is never overwritten. */
 typedef struct entry {
     _Alignas(64) _Atomic int state; /* an mx_rank_state */
     int pid;
+    mx_guardian_address guardian;
     int world_rank;
     _Atomic int64_t begun, finished;         /* collectives */
     _Atomic double since;                    /* when the pending one began: CLOCK_MONOTONIC is one for the machine */
@@ -101,6 +103,21 @@ void mx_board_leave(mx_rank_state state)
     if (state == MX_RANK_ENDED)
         atomic_store(&entries[mine].ended_at, mx_now());
     atomic_store(&entries[mine].state, state);
+}
+
+bool mx_board_has_failed(void)
+{
+    for (int i = 0; i < n_entries; i++)
+        if (atomic_load(&entries[i].state) == MX_RANK_FAILED)
+            return true;
+    return false;
+}
+
+void mx_board_hurry(void)
+{
+    double limit = atomic_load(&timeout_s);
+    if (limit == 0 || limit > HURRY_S)
+        atomic_store(&timeout_s, HURRY_S);
 }
 
 /* ---- ranks of other machines ----
@@ -304,7 +321,7 @@ static void sleep_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000
 
 /* In one piece, so that what other ranks say does not come between the lines. For a dead process its guardian says it.
  */
-static void say(const char *headline, int dead_process)
+static void say(const char *headline, const mx_guardian_address *of_the_dead)
 {
     char *text = NULL;
     size_t bytes;
@@ -313,7 +330,7 @@ static void say(const char *headline, int dead_process)
         return;
     fprintf(file, "mxlua: %s\n", headline);
     mx_board_print(file);
-    if (fclose(file) == 0 && (dead_process == 0 || !mx_guardian_say(dead_process, text, bytes))) {
+    if (fclose(file) == 0 && (!of_the_dead || !mx_guardian_say(*of_the_dead, text, bytes))) {
         fflush(stdout);
         fwrite(text, 1, bytes, stderr);
     }
@@ -340,13 +357,13 @@ static void look_for_dead(const int *fds)
     for (int i = 0; i < n_entries; i++) {
         const entry *e = &entries[i];
         /* First the process, then its state: one that may exit says so before. */
-        if (i == mine || is_there(fds[i]) || atomic_load(&e->state) == MX_RANK_GONE)
+        if (i == mine || is_there(fds[i]) || atomic_load(&e->state) >= MX_RANK_GONE)
             continue;
         char line[160];
         snprintf(line, sizeof line, "rank %d (process %d) has died: killed, out of memory or crashed; ending the run",
                  e->world_rank, e->pid);
         if (am_first(fds))
-            say(line, e->pid);
+            say(line, &e->guardian);
         else
             sleep_ms(GIVE_WAY_MS);
         mx_mpi_abort(EXIT_FAILURE);
@@ -370,7 +387,7 @@ static void look_at_clock(void)
     snprintf(line, sizeof line, "a collective has not finished within collective_timeout_s = %g s; ending the run",
              limit);
     if (speaks)
-        say(line, 0);
+        say(line, NULL);
     if (!speaks || n_entries < mx_ranks()) /* those of other machines have as much to say, at the same time */
         sleep_ms(GIVE_WAY_MS);
     mx_mpi_abort(EXIT_FAILURE);
@@ -426,6 +443,7 @@ void mx_board_open(void *memory, int ranks, int me, int world_rank)
     entry *e = &entries[me];
     memset(e, 0, sizeof *e);
     e->pid = getpid();
+    e->guardian = mx_guardian_of_this_rank();
     e->world_rank = world_rank;
     atomic_store(&e->waits_for, -1);
 }

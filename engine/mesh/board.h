@@ -7,11 +7,13 @@
 
 #include "core/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
-/* Ended: its script has, and it joins no collective any more. Gone: all ranks have ended, and it may exit. */
-typedef enum mx_rank_state { MX_RANK_RUNS, MX_RANK_ENDED, MX_RANK_GONE } mx_rank_state;
+/* Ended: its script has, and it joins no collective any more. Gone: all ranks have ended, or a signal ends this one,
+ * and it may exit. Failed: it ends the run. */
+typedef enum mx_rank_state { MX_RANK_RUNS, MX_RANK_ENDED, MX_RANK_GONE, MX_RANK_FAILED } mx_rank_state;
 
 /* Opens it, in memory that the ranks of this machine share, and writes this rank's entry. mx_board_watch starts the
  * watchdog, when all have done so. */
@@ -24,7 +26,11 @@ void mx_board_begin(const char *text);
 void mx_board_finish(void);
 const char *mx_board_pending(void); /* the text of begin; "" when it is in none */
 
+/* These may be called in a signal handler. Failed: whether a rank of this machine ends the run. Hurry: the launcher is
+ * gone, and other ranks may be, too: from now on the watchdog waits half a minute at most for a collective. */
 void mx_board_leave(mx_rank_state state);
+bool mx_board_has_failed(void);
+void mx_board_hurry(void);
 
 /* To be called by a rank that waits for another one, every 50 ms or so, on the thread that calls MPI. MX_ERR_STATE when
  * the other one has ended: nobody must wait for it. MX_ERR_VALUE when both, or more of this machine in a circle, wait

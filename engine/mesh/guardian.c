@@ -1,132 +1,273 @@
 #define _GNU_SOURCE
 #include "mesh/guardian.h"
 
+#include "core/limits.h"
+#include "core/stop.h"
+#include "mesh/board.h"
+
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/types.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 128 << 10, HOLD_MS = 700 }; /* longer than a watchdog's two looks */
+enum { MOST_BYTES = 60 << 10 };                         /* of a pipe's 64 KiB */
+enum { HOLD_MS = 700, REST_MS = 20, PARENT_MS = 1000 }; /* the first is longer than a watchdog's two looks */
 
 typedef struct news {
     int rank, node_ranks;
     int dismissed;
 } news;
 
+/* ---- the guardian ---- */
+
+typedef struct guardian {
+    pid_t rank_process, launcher;
+    int signals, from_rank, from_others, connection; /* file descriptors; connection: the launcher's, -1: none */
+    bool asked_to_end, launcher_is_gone;
+    news last;
+} guardian;
+
+static int launcher_signal(void) { return SIGRTMIN + 4; }
+
+static void take_news(guardian *g)
+{
+    news n;
+    ssize_t bytes;
+    while ((bytes = recv(g->from_rank, &n, sizeof n, MSG_DONTWAIT)) == (ssize_t)sizeof n) {
+        int dismissed = g->last.dismissed;
+        g->last = n;
+        g->last.dismissed = dismissed || n.dismissed;
+    }
+    if (bytes == 0) { /* the rank's end is closed; what comes next is its end */
+        close(g->from_rank);
+        g->from_rank = -1;
+    }
+}
+
+/* What another rank has to say about the death of ours, in `text`. */
+static size_t hear_others(const guardian *g, char *text, size_t room)
+{
+    struct pollfd others = {.fd = g->from_others, .events = POLLIN};
+    size_t bytes = 0;
+    for (int wait_ms = HOLD_MS; bytes < room && poll(&others, 1, wait_ms) == 1; wait_ms = REST_MS) {
+        ssize_t got = read(g->from_others, text + bytes, room - bytes);
+        if (got <= 0)
+            break;
+        bytes += (size_t)got;
+    }
+    return bytes;
+}
+
+static void tell_death(const guardian *g, int status)
+{
+    static char text[MOST_BYTES];
+    size_t bytes = g->last.node_ranks > 1 ? hear_others(g, text, sizeof text) : 0;
+    const char *how = WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "it has left without a word";
+    if (bytes == 0 && g->last.rank >= 0)
+        bytes = (size_t)snprintf(text, sizeof text, "mxlua: rank %d (process %d) has died: %s; ending the run\n",
+                                 g->last.rank, (int)g->rank_process, how);
+    else if (bytes == 0 && WIFSIGNALED(status)) /* else a library has said why it does not start */
+        bytes = (size_t)snprintf(text, sizeof text, "mxlua: process %d has died while it started: %s; ending the run\n",
+                                 (int)g->rank_process, how);
+    if (write(STDERR_FILENO, text, bytes) < 0)
+        _exit(EXIT_FAILURE);
+}
+
+/* Ends as the rank did, if that has ended. */
+static void end_with_rank(guardian *g)
+{
+    int status;
+    if (waitpid(g->rank_process, &status, WNOHANG) != g->rank_process)
+        return;
+    if (g->from_rank >= 0)
+        take_news(g);
+    if (!g->last.dismissed && !g->asked_to_end && !g->launcher_is_gone)
+        tell_death(g, status);
+    _exit(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
+}
+
+static void take_signal(guardian *g)
+{
+    struct signalfd_siginfo about;
+    if (read(g->signals, &about, sizeof about) != (ssize_t)sizeof about)
+        return;
+    int number = (int)about.ssi_signo;
+    if (number == SIGCHLD) {
+        end_with_rank(g);
+        return;
+    }
+    if (number != SIGUSR1 && number != SIGUSR2 && number != SIGCONT)
+        g->asked_to_end = true;
+    kill(g->rank_process, number);
+}
+
+static void note_launcher(guardian *g)
+{
+    if (g->last.dismissed || g->launcher_is_gone) /* after MPI's end, it closes the connection itself */
+        return;
+    g->launcher_is_gone = true;
+    kill(g->rank_process, launcher_signal());
+}
+
+static _Noreturn void guard(guardian g, const sigset_t *taken)
+{
+    prctl(PR_SET_NAME, "mx-guardian");
+    const char *text = getenv("PMI_FD");
+    g.connection = text ? atoi(text) : -1;
+    g.signals = signalfd(-1, taken, SFD_CLOEXEC | SFD_NONBLOCK);
+    g.last.rank = -1;
+    for (;;) {
+        struct pollfd p[] = {{.fd = g.signals, .events = POLLIN},
+                             {.fd = g.from_rank, .events = POLLIN},
+                             {.fd = g.launcher_is_gone ? -1 : g.connection, .events = POLLRDHUP}};
+        /* Without a file descriptor for signals, too, it must notice the end of the rank. */
+        poll(p, 3, g.connection < 0 || g.signals < 0 ? PARENT_MS : -1);
+        if (p[1].revents)
+            take_news(&g);
+        if (p[2].revents)
+            note_launcher(&g);
+        if (g.connection < 0 && getppid() != g.launcher)
+            note_launcher(&g);
+        if (g.signals < 0)
+            end_with_rank(&g);
+        else if (p[0].revents)
+            take_signal(&g);
+    }
+}
+
+/* ---- the rank ---- */
+
 static int to_guardian = -1;
-static pid_t guardian;
+static pid_t guardian_process;
+static mx_guardian_address address;
+static volatile sig_atomic_t launcher_is_gone;
+static char farewell[96];
+static int farewell_bytes;
 
 static void send_news(news n)
 {
-    if (to_guardian >= 0 && write(to_guardian, &n, sizeof n) != (ssize_t)sizeof n)
+    if (to_guardian >= 0 && send(to_guardian, &n, sizeof n, MSG_NOSIGNAL) != (ssize_t)sizeof n)
         to_guardian = -1; /* it has gone: then so be it */
 }
 
-/* The socket on which the guardian of a process hears, a name without a file. */
-static socklen_t name_socket(struct sockaddr_un *name, int rank_process)
+void mx_guardian_dismiss(void)
 {
-    *name = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int bytes = snprintf(name->sun_path + 1, sizeof name->sun_path - 1, "mxlua-guardian-%d", rank_process);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)bytes);
+    send_news((news){.rank = -1, .dismissed = 1});
+    to_guardian = -1;
 }
 
-static int open_socket(int rank_process)
+/* A run that can save does so, as after a SIGHUP. But where the launcher kills us because another rank has failed, or
+ * after a Ctrl-C, there is nothing to wait for. */
+static void on_launcher_gone(int number)
 {
-    struct sockaddr_un name;
-    socklen_t bytes = name_socket(&name, rank_process);
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && bind(fd, (struct sockaddr *)&name, bytes) != 0) {
-        close(fd);
-        return -1;
+    int before = errno;
+    (void)number;
+    if (launcher_is_gone)
+        return;
+    launcher_is_gone = 1;
+    if (mx_stop_is_caught() && mx_stop_requested() != SIGINT && !mx_board_has_failed()) {
+        mx_stop_request(SIGHUP);
+        mx_board_hurry();
+        errno = before;
+        return;
     }
-    return fd;
+    mx_board_leave(MX_RANK_GONE);
+    if (getppid() == guardian_process && farewell_bytes > 0 &&
+        write(STDERR_FILENO, farewell, (size_t)farewell_bytes) < 0)
+        _exit(EXIT_FAILURE);
+    mx_guardian_dismiss();
+    _exit(EXIT_FAILURE);
 }
 
-bool mx_guardian_say(int rank_process, const char *text, size_t bytes)
+static void become_rank(const int *news_ends, const int *words, const sigset_t *signals_before)
 {
-    struct sockaddr_un name;
-    socklen_t name_bytes = name_socket(&name, rank_process);
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return false;
-    ssize_t sent = bytes <= MOST_BYTES
-                       ? sendto(fd, text, bytes, MSG_DONTWAIT | MSG_NOSIGNAL, (struct sockaddr *)&name, name_bytes)
-                       : -1;
-    close(fd);
-    return sent == (ssize_t)bytes;
-}
-
-static volatile sig_atomic_t interrupted;
-
-static void note_interrupt(int signal_number) { interrupted = signal_number; }
-
-/* Reads until the rank says goodbye, or the pipe ends because it is no more. */
-static _Noreturn void guard(int from_rank, int from_others, pid_t rank_process)
-{
-    static char text[MOST_BYTES];
-    news last = {.rank = -1};
-    prctl(PR_SET_NAME, "mx-guardian");
-    for (int s = 1; s < NSIG; s++)
-        if (s != SIGTERM)
-            signal(s, s == SIGINT ? note_interrupt : SIG_IGN); /* what a terminal sends to all is for the rank */
-    while (read(from_rank, &last, sizeof last) == (ssize_t)sizeof last)
-        if (last.dismissed)
-            _exit(0);
-    if (last.rank < 0) /* it was not yet one of us */
-        _exit(1);
-    struct pollfd others = {.fd = from_others, .events = POLLIN};
-    ssize_t bytes = -1;
-    if (last.node_ranks > 1 && poll(&others, 1, HOLD_MS) == 1)
-        bytes = read(from_others, text, sizeof text);
-    if (bytes <= 0)
-        bytes = snprintf(text, sizeof text,
-                         "mxlua: rank %d (process %d) has died: killed, out of memory or crashed; ending the run\n",
-                         last.rank, (int)rank_process);
-    if (!interrupted && write(STDERR_FILENO, text, (size_t)bytes) < 0) /* who interrupts us needs no news */
-        _exit(2);
-    _exit(1);
+    struct stat about;
+    struct sigaction action = {.sa_handler = on_launcher_gone, .sa_flags = SA_RESTART};
+    sigfillset(&action.sa_mask);
+    guardian_process = getppid();
+    setsid(); /* what a launcher sends to the group of what it has started reaches the guardian alone */
+    sigaction(launcher_signal(), &action, NULL);
+    prctl(PR_SET_PDEATHSIG, launcher_signal());
+    if (fstat(words[0], &about) == 0)
+        address = (mx_guardian_address){guardian_process, words[0], about.st_ino};
+    to_guardian = news_ends[1];
+    close(news_ends[0]);
+    close(words[0]);
+    close(words[1]);
+    atexit(mx_guardian_dismiss);
+    sigprocmask(SIG_SETMASK, signals_before, NULL);
 }
 
 void mx_guardian_start(void)
 {
-    int ends[2];
-    pid_t rank_process = getpid();
-    bool launched = getenv("PMI_FD") || getenv("PMI_RANK") || getenv("SLURM_PROCID");
-    if (!launched || pipe2(ends, O_CLOEXEC) != 0)
+    int news_ends[2], words[2];
+    if (mx_limits_launched_ranks() == 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, news_ends) != 0)
         return;
-    int from_others = open_socket(rank_process);
-    pid_t child = fork();
-    if (child == 0) {
-        close(ends[1]);
-        guard(ends[0], from_others, rank_process);
-    }
-    close(ends[0]);
-    if (from_others >= 0)
-        close(from_others);
-    if (child < 0) {
-        close(ends[1]);
+    if (pipe2(words, O_CLOEXEC) != 0) {
+        close(news_ends[0]);
+        close(news_ends[1]);
         return;
     }
-    guardian = child;
-    to_guardian = ends[1];
-    atexit(mx_guardian_dismiss);
+    static const int taken[] = {SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCONT};
+    sigset_t set, all, before;
+    sigemptyset(&set);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
+        sigaddset(&set, taken[i]);
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &before); /* none is lost between the fork and the first look */
+    guardian g = {.launcher = getppid(), .from_rank = news_ends[0], .from_others = words[0]};
+    pid_t self = getpid();
+    g.rank_process = fork();
+    if (g.rank_process > 0) {
+        close(news_ends[1]); /* the pipe's other end stays, so that it is never without a writer */
+        guard(g, &set);
+    }
+    if (g.rank_process == 0) {
+        become_rank(news_ends, words, &before);
+        if (getppid() != self) /* it died before we asked to be told */
+            raise(launcher_signal());
+        return;
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    for (int i = 0; i < 2; i++) {
+        close(news_ends[i]);
+        close(words[i]);
+    }
 }
 
-void mx_guardian_tell(int rank, int node_ranks) { send_news((news){.rank = rank, .node_ranks = node_ranks}); }
-
-void mx_guardian_dismiss(void)
+void mx_guardian_tell(int rank, int node_ranks)
 {
-    if (to_guardian < 0)
-        return;
-    signal(SIGPIPE, SIG_IGN);
-    send_news((news){.dismissed = 1});
-    to_guardian = -1;
-    waitpid(guardian, NULL, 0);
+    farewell_bytes =
+        snprintf(farewell, sizeof farewell, "mxlua: rank %d: its launcher has ended; ending the rank\n", rank);
+    send_news((news){.rank = rank, .node_ranks = node_ranks});
+}
+
+mx_guardian_address mx_guardian_of_this_rank(void) { return address; }
+
+bool mx_guardian_launcher_is_gone(void) { return launcher_is_gone; }
+
+bool mx_guardian_say(mx_guardian_address of, const char *text, size_t bytes)
+{
+    char path[64];
+    struct stat about;
+    snprintf(path, sizeof path, "/proc/%d/fd/%d", of.pid, of.fd);
+    int fd = of.pid > 0 ? open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    if (fd < 0)
+        return false;
+    /* A process of that number may be another one to us. */
+    bool found = fstat(fd, &about) == 0 && S_ISFIFO(about.st_mode) && about.st_ino == of.inode;
+    size_t most = bytes < MOST_BYTES ? bytes : MOST_BYTES;
+    bool said = found && write(fd, text, most) == (ssize_t)most;
+    close(fd);
+    return said;
 }

@@ -3,6 +3,7 @@
 
 #include "core/cpu.h"
 #include "core/limits.h"
+#include "core/stop.h"
 #include "mesh/board.h"
 #include "mesh/comm.h"
 #include "mesh/flag.h"
@@ -95,6 +96,13 @@ static void bind_to_share(const cpu_set_t *mine, const cpu_set_t *all, int place
     sched_setaffinity(0, sizeof own, &own); /* threads that are started later inherit it */
 }
 
+/* The other ranks are to see that it has not died. */
+static void leave_by_signal(void)
+{
+    mx_board_leave(MX_RANK_GONE);
+    mx_guardian_dismiss();
+}
+
 /* Ranks on this machine, and the union of the cores that they are allowed: mpirun may have bound each to its own. */
 static mx_status look_at_node(void)
 {
@@ -119,7 +127,10 @@ static mx_status look_at_node(void)
     MPI_Bcast(&lowest, 1, MPI_INT, 0, node);
     MX_TRY(
         mx_mpi_check(MPI_Allgather(&lowest, 1, MPI_INT, node_of, 1, MPI_INT, MPI_COMM_WORLD), "finding the machines"));
-    return ranks > 1 ? open_board(node, place) : MX_OK;
+    if (ranks > 1)
+        MX_TRY(open_board(node, place));
+    mx_stop_before_end(leave_by_signal);
+    return MX_OK;
 }
 
 bool mx_same_node(int other) { return node_of && node_of[other] == node_of[rank]; }
@@ -176,7 +187,8 @@ void mx_mpi_end(void)
     mx_board_leave(MX_RANK_ENDED);
     mx_board_await_all();
     mx_board_leave(MX_RANK_GONE);
-    if (started)
+    mx_guardian_dismiss();
+    if (started && !mx_guardian_launcher_is_gone()) /* it would wait for the launcher */
         MPI_Finalize();
 }
 
@@ -188,6 +200,9 @@ _Noreturn void mx_mpi_abort(int exit_status)
         mx_mpi_end();
         exit(exit_status);
     }
+    mx_board_leave(MX_RANK_FAILED);
+    if (mx_guardian_launcher_is_gone())
+        _exit(exit_status);
     /* mpirun reads our output and our abort from different pipes: let it have the former before the latter. */
     nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
     if (!freopen("/dev/null", "w", stderr)) /* MPI_Abort would add a line to ours that says nothing */

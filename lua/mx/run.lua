@@ -231,10 +231,32 @@ local function rescue(self)
     end
 end
 
+local STOPS = { "SIGUSR1", "SIGHUP", "SIGINT", "SIGTERM" } -- the strongest one last
+
+-- Whether any rank has been asked to stop, and by what. Collective.
+local function stop_requested(self)
+    local name = self.saves and mx.stop_requested()
+    if mx.ranks() == 1 or not self.saves then
+        return name
+    end
+    local mine = 0
+    for i, known in ipairs(STOPS) do
+        mine = name == known and i or mine
+    end
+    local asked = mx.scope(function()
+        return mx.all_reduce_(mx.tensor(mine), { op = "max" }):item()
+    end)
+    return STOPS[math.tointeger(asked)]
+end
+
 --- The numbers of the steps that are left, until one of the ranks is asked to stop. Where the body of the loop raises,
 --- on one rank the steps before are saved first. Collective.
 ---@return fun(): integer?, nil, nil, any
 function Run:steps()
+    self.stopped = stop_requested(self) -- while the run was being prepared
+    if self.stopped then
+        say("asked to stop by %s before step %d: there is nothing new to save", self.stopped, self.step + 1)
+    end
     local function next_step()
         if self.step >= self.config.steps or self.stopped then
             return nil
@@ -318,18 +340,6 @@ function Run:update(step, loss)
     return norm
 end
 
--- Whether any rank has been asked to stop, and by what.
-local function stop_requested(self)
-    local name = self.saves and mx.stop_requested()
-    if mx.ranks() == 1 or not self.saves then
-        return name
-    end
-    local asked = mx.scope(function()
-        return mx.all_reduce_(mx.tensor(name == "SIGTERM" and 2 or name and 1 or 0), { op = "max" }):item()
-    end)
-    return asked == 2 and "SIGTERM" or asked == 1 and "SIGUSR1" or nil
-end
-
 local function write_events(self, step, loss, norm)
     if not (self.folder and self.folder.events) then
         return
@@ -395,7 +405,7 @@ function Run:finish()
     end
     local summary = self.metrics:finish() or ended_before(self)
     beat(self, true)
-    if self.stopped then
+    if self.stopped and self.step < config.steps then
         say("stopped after step %d of %d; the same command with run_name=%s goes on", self.step, config.steps,
             config.run_name ~= "" and config.run_name or config.model_name)
     elseif self.saves then

@@ -134,10 +134,18 @@ static mx_status parse_options(options *o, int argc, char **argv)
 
 /* ---- running Lua ---- */
 
-/* A message that is a string gets a traceback; an object that can tell itself is its own whole message. */
+static bool script_is_shipped; /* the script that runs is one of ours */
+
+/* A message that is a string gets a traceback; an object that can tell itself is its own whole message. So is what the
+ * engine says while one of our own scripts runs: whoever started it has not written it, and what was wrong was given to
+ * it. A defect of our Lua still shows where it is. */
 static int message_handler(lua_State *L)
 {
     const char *message = lua_tostring(L, 1);
+    if (message && script_is_shipped && mxl_is_engine_error(L, 1)) {
+        lua_settop(L, 1);
+        return 1;
+    }
     if (!message) {
         if (luaL_callmeta(L, 1, "__tostring") && lua_type(L, -1) == LUA_TSTRING)
             return 1;
@@ -192,9 +200,11 @@ static bool run_text(lua_State *L, const char *text, size_t bytes, const char *c
 static bool run_script(lua_State *L, const options *o, int argc, char **argv)
 {
     lua_pushfstring(L, "@%s", o->script);
+    script_is_shipped = mxl_is_shipped_script(L, o->script);
     bool ok = run_text(L, o->text, (size_t)o->text_bytes, lua_tostring(L, -1), argc - o->script_index - 1,
                        argv + o->script_index + 1);
     lua_pop(L, 1);
+    script_is_shipped = false;
     return ok;
 }
 

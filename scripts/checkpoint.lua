@@ -26,7 +26,7 @@ local o = mx.config.options(table.move(arg, 3, #arg, 1, {}), { to = "", all = fa
 if mx.ranks() > 1 and verb ~= "measure" then
     util.refuse("scripts/checkpoint.lua is for one process, not for %d ranks", mx.ranks())
 end
-path = path:gsub("(.)/+$", "%1")
+path = mx.config_paths.path(path:gsub("(.)/+$", "%1"), "FOLDER")
 
 -- The checkpoints that a path means, the newest first.
 local function checkpoints()
@@ -154,8 +154,8 @@ local function write_seconds(bytes)
 end
 
 local function measure()
-    if o.size <= 0 then
-        util.refuse("size=%g: expected GiB for each rank, above 0", o.size)
+    if o.size <= 0 or o.size > 1e6 then
+        util.refuse("size=%g: expected GiB for each rank, above 0, at most 1e6", o.size)
     end
     mx.checkpoint.together(mx.io.mkdir_p, path)
     local params, optimizer = made_up_state(math.floor(o.size * 2 ^ 30))

@@ -31,6 +31,11 @@ elseif to_h5 and o.tokenizer ~= "" then
     util.refuse("tokenizer=%s has no effect: %s holds parameters only", o.tokenizer, o.to)
 end
 
+if to_h5 and mx.rank() == 0 then
+    mx.outputs.check(o.to, "parameters", "to")
+    mx.outputs.distinct({ { name = "to", path = o.to } }, { { name = "from", path = o.from } })
+end
+
 local dtype = o.dtype ~= "" and o.dtype or mx.weights.dtype(o.from)
 local model, config = mx.weights.model(o.from, { words = { "weight_dtype=" .. dtype } })
 mx.metrics.say("%s: %s parameters, %s", o.from, util.thousands(mx.models.count(model.shape)), dtype)

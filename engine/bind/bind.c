@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LAST_ERROR "mx.engine_error" /* in the registry: the message that mxl_try raised last */
+
 /* Pushes "file:line: " of the user's own line: the innermost Lua frame outside lua/mx, else the innermost of all. */
 static void push_where(lua_State *L)
 {
@@ -46,7 +48,17 @@ void mxl_try(lua_State *L, mx_status status)
     push_where(L);
     lua_pushstring(L, mx_message());
     lua_concat(L, 2);
+    lua_pushvalue(L, -1);
+    lua_setfield(L, LUA_REGISTRYINDEX, LAST_ERROR);
     lua_error(L);
+}
+
+bool mxl_is_engine_error(lua_State *L, int i)
+{
+    i = lua_absindex(L, i);
+    bool same = lua_getfield(L, LUA_REGISTRYINDEX, LAST_ERROR) == LUA_TSTRING && lua_rawequal(L, i, -1);
+    lua_pop(L, 1);
+    return same;
 }
 
 void mxl_check_shape(lua_State *L, int i, const char *what, mx_shape *shape)

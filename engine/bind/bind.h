@@ -16,6 +16,9 @@
 /* Raises mx_message() with the script's file and line when status is not MX_OK. */
 void mxl_try(lua_State *L, mx_status status);
 
+/* Whether the value at index i is the message that mxl_try raised last. */
+bool mxl_is_engine_error(lua_State *L, int i);
+
 /* The tensor at stack index i. Raises when it is none, or when it has been released (naming it). */
 mx_tensor *mxl_check_tensor(lua_State *L, int i);
 mx_tensor *mxl_test_tensor(lua_State *L, int i); /* NULL when it is no tensor */

@@ -13,16 +13,16 @@ static mx_lock *check_lock(lua_State *L)
     return *lock;
 }
 
-/* lock(path) -> lock, note: takes the lock at `path`, or raises who holds it. note: whose lock was taken over, "" for
- * nobody's. */
+/* lock(path, hint) -> lock, note: takes the lock at `path`, or raises who holds it; `hint`: what to do but wait. note:
+ * whose lock was taken over, "" for nobody's. */
 static int lock_take(lua_State *L)
 {
-    const char *path = luaL_checkstring(L, 1);
+    const char *path = luaL_checkstring(L, 1), *hint = luaL_optstring(L, 2, "write elsewhere");
     char note[MX_LOCK_TEXT];
     mx_lock **lock = lua_newuserdatauv(L, sizeof(mx_lock *), 0);
     *lock = NULL;
     luaL_setmetatable(L, LOCK);
-    mxl_try(L, mx_lock_take(path, lock, note));
+    mxl_try(L, mx_lock_take(path, hint, lock, note));
     lua_pushstring(L, note);
     return 2;
 }

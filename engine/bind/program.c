@@ -42,6 +42,18 @@ static int push_library_folder(lua_State *L)
     return 0;
 }
 
+bool mxl_is_shipped_script(lua_State *L, const char *script)
+{
+    char path[PATH_MAX];
+    if (!realpath(script, path) || !push_library_folder(L))
+        return false;
+    const char *library = lua_tostring(L, -1); /* ROOT/lua, and the scripts are in ROOT/scripts */
+    size_t root = (size_t)(strrchr(library, '/') - library) + 1;
+    bool shipped = strncmp(path, library, root) == 0 && strncmp(path + root, "scripts/", 8) == 0;
+    lua_pop(L, 1);
+    return shipped;
+}
+
 static void set_package_path(lua_State *L)
 {
     if (!push_library_folder(L))

@@ -5,6 +5,7 @@
 #include "core/status.h"
 
 #include <lua.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -12,6 +13,9 @@
  * lua/ beside the program the first place to look for modules, sets `arg`, replaces os.exit by one that ends all
  * ranks, and lets reading or assigning an undeclared global raise. */
 int mxl_open_program(lua_State *L);
+
+/* Whether the file `script` is one of the project's own scripts: in ROOT/scripts, beside the ROOT/lua of our modules. */
+bool mxl_is_shipped_script(lua_State *L, const char *script);
 
 /* The versions of everything, and what was found of the machine. */
 void mxl_print_versions(FILE *file);

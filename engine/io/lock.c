@@ -44,7 +44,7 @@ typedef struct holder {
 } holder;
 
 struct mx_lock {
-    char *path;
+    char *path, *hint;
     char id[ID_BYTES];
     pid_t pid;
     mx_lock *next;
@@ -230,7 +230,7 @@ static const char *time_text(int64_t seconds, char text[64])
     return text;
 }
 
-static mx_status refuse(const char *path, const holder *h)
+static mx_status refuse(const char *path, const char *hint, const holder *h)
 {
     char since[64], folder[PATH_MAX];
     snprintf(folder, sizeof folder, "%s", path);
@@ -239,18 +239,17 @@ static mx_status refuse(const char *path, const holder *h)
         *slash = '\0';
     time_text(h->since_s, since);
     if (h->state == ALIVE)
-        return mx_fail(MX_ERR_STATE,
-                       "%s is in use by process %lld on this host (%s) since %s; wait for its end, or take another "
-                       "run_name",
-                       folder, (long long)h->who.pid, h->who.host, since);
+        return mx_fail(MX_ERR_STATE, "%s is in use by process %lld on this host (%s) since %s; wait for its end, or %s",
+                       folder, (long long)h->who.pid, h->who.host, since, hint);
     return mx_fail(
         MX_ERR_STATE,
         "%s is in use by process %lld on host %s since %s, whose last sign of life came %.0f s ago; wait for "
-        "its end, or take another run_name. If that process is certainly gone, remove %s and start again",
-        folder, (long long)h->who.pid, h->who.host, since, h->silent_s > 0 ? h->silent_s : 0.0, path);
+        "its end, or %s. If that process is certainly gone, remove %s and start again",
+        folder, (long long)h->who.pid, h->who.host, since, h->silent_s > 0 ? h->silent_s : 0.0, hint, path);
 }
 
-static mx_status take(const char *path, const mx_process *me, int depth, char id[ID_BYTES], holder *stale);
+static mx_status take(const char *path, const char *hint, const mx_process *me, int depth, char id[ID_BYTES],
+                      holder *stale);
 
 static void remove_own(const char *path, const char *id)
 {
@@ -268,7 +267,7 @@ static mx_status break_lock(const char *path, const mx_process *me, int depth, c
     char *breaker = name_of(path, "break", stale->id);
     if (!breaker)
         return mx_fail(MX_ERR_MEMORY, "out of memory for a path");
-    mx_status status = depth < DEEPEST ? take(breaker, me, depth + 1, id, &beneath)
+    mx_status status = depth < DEEPEST ? take(breaker, "", me, depth + 1, id, &beneath)
                                        : mx_fail(MX_ERR_STATE, "'%s' is broken too often: remove it", path);
     if (status == MX_OK) {
         status = read_holder(path, me, 0, &h);
@@ -282,7 +281,8 @@ static mx_status break_lock(const char *path, const mx_process *me, int depth, c
     return status;
 }
 
-static mx_status take(const char *path, const mx_process *me, int depth, char id[ID_BYTES], holder *stale)
+static mx_status take(const char *path, const char *hint, const mx_process *me, int depth, char id[ID_BYTES],
+                      holder *stale)
 {
     for (int i = 0; i < TRIES; i++) {
         bool taken = false;
@@ -294,7 +294,7 @@ static mx_status take(const char *path, const mx_process *me, int depth, char id
             return MX_OK;
         MX_TRY(read_holder(path, me, now_s, &h));
         if (h.state == ALIVE || h.state == ELSEWHERE)
-            return refuse(path, &h);
+            return refuse(path, hint, &h);
         if (h.state == OURS || h.state == GONE || (h.state == UNREADABLE && h.silent_s > HALF_WRITTEN_S)) {
             MX_TRY(break_lock(path, me, depth, &h));
             *stale = h;
@@ -342,28 +342,40 @@ static void tell_stale(const char *path, const holder *stale, char note[MX_LOCK_
 
 /* ---- held locks ---- */
 
+static void discard(mx_lock *lock)
+{
+    if (!lock)
+        return;
+    free(lock->path);
+    free(lock->hint);
+    free(lock);
+}
+
 static void release_all(void)
 {
     while (held)
         mx_lock_release(held);
 }
 
-mx_status mx_lock_take(const char *path, mx_lock **out, char note[MX_LOCK_TEXT])
+mx_status mx_lock_take(const char *path, const char *hint, mx_lock **out, char note[MX_LOCK_TEXT])
 {
     static bool at_exit;
     *out = NULL;
     note[0] = '\0';
     mx_lock *lock = calloc(1, sizeof *lock);
-    if (!lock || !(lock->path = strdup(path))) {
-        free(lock);
+    if (lock) {
+        lock->path = strdup(path);
+        lock->hint = strdup(hint);
+    }
+    if (!lock || !lock->path || !lock->hint) {
+        discard(lock);
         return mx_fail(MX_ERR_MEMORY, "out of memory for a path");
     }
     mx_process me = mx_process_self();
     holder stale = {0};
-    mx_status status = take(path, &me, 0, lock->id, &stale);
+    mx_status status = take(path, hint, &me, 0, lock->id, &stale);
     if (status != MX_OK) {
-        free(lock->path);
-        free(lock);
+        discard(lock);
         return status;
     }
     remove_left_over(path, lock->id);
@@ -388,14 +400,14 @@ mx_status mx_lock_beat(mx_lock *lock)
     if (h.state == FREE) { /* removed by hand */
         holder stale;
         char id[ID_BYTES];
-        mx_status status = take(lock->path, &me, 0, id, &stale);
+        mx_status status = take(lock->path, lock->hint, &me, 0, id, &stale);
         if (status == MX_OK)
             memcpy(lock->id, id, sizeof id);
         return status == MX_ERR_STATE ? status : MX_OK;
     }
     if (strcmp(h.id, lock->id) != 0)
         return h.state == UNREADABLE ? mx_fail(MX_ERR_STATE, "%s was replaced by a file of another kind", lock->path)
-                                     : refuse(lock->path, &h);
+                                     : refuse(lock->path, lock->hint, &h);
     utimensat(AT_FDCWD, lock->path, NULL, AT_SYMLINK_NOFOLLOW);
     return MX_OK;
 }
@@ -411,6 +423,5 @@ void mx_lock_release(mx_lock *lock)
         }
     if (lock->pid == getpid()) /* not in a child of ours */
         remove_own(lock->path, lock->id);
-    free(lock->path);
-    free(lock);
+    discard(lock);
 }

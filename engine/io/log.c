@@ -25,8 +25,7 @@ static mx_status fail_system(const char *doing, const char *path)
  * its start. */
 static int own_stream(const char *path)
 {
-    static const char *const names[] = {"/dev/stdout", "/dev/stderr",     "/dev/fd/1",
-                                        "/dev/fd/2",   "/proc/self/fd/1", "/proc/self/fd/2"};
+    static const char *const names[] = {"/dev/stdout", "/dev/stderr", "/dev/fd/1", "/dev/fd/2"};
     for (int i = 0; i < (int)(sizeof names / sizeof *names); i++)
         if (strcmp(path, names[i]) == 0)
             return 1 + i % 2;

@@ -208,7 +208,7 @@ function Saver:save(step, about, now)
     checkpoint.together(function()
         if mx.rank() == 0 then
             mx.io.mkdir_p(self.directory)
-            self.lock = self.lock or mx.run_folder.lock(self.directory)
+            self.lock = self.lock or mx.run_folder.lock(self.directory, "save in another directory")
             local there = mx.io.about(temporary)
             if there.is_link or there.kind ~= "nothing" then
                 mx.io.remove_folder(temporary)

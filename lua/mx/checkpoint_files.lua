@@ -74,6 +74,7 @@ end
 function checkpoint_files.merge(path, to, o)
     o = o or {}
     local index = mx.checkpoint.index(path)
+    mx.outputs.check(to, "parameters", "to")
     local file <close> = util.attempt(mx.io.h5_writer, to)
     local names, done = {}, 0
     for _, name in ipairs(util.sorted_keys(index.tensors)) do

@@ -6,6 +6,7 @@
 local mx = require "mx"
 local mesh = require "mx.mesh"
 local remat = require "mx.remat"
+local config_paths = require "mx.config_paths"
 local config_rules = require "mx.config_rules"
 local config_values = require "mx.config_values"
 local util = require "mx.util"
@@ -80,7 +81,7 @@ local function set(values, key, value, given, where)
     if expected then
         util.refuse("%s: %s: expected %s, got %s", where, key, expected, given)
     end
-    values.now[key] = value
+    values.now[key] = config_paths.take(key, value, where)
 end
 
 local function check_known(values, key, where)
@@ -189,7 +190,8 @@ end
 -- The model of the run: that of model_name, or where none is named that of the parameters to start from.
 local function choose_model(values, ...)
     local name, where = find_early("model_name", values, ...)
-    local parameters = find_early("load_parameters_path", values, ...)
+    local parameters, given = find_early("load_parameters_path", values, ...)
+    parameters = config_paths.take("load_parameters_path", parameters, given)
     if name == "default" and parameters ~= "" and mx.io.exists(parameters) then
         apply_file(values, parameters, mx.weights.start_config(parameters), {})
     else
@@ -353,6 +355,9 @@ function config.load(words, o)
     merge_axis_rules(values)
     check_together(values)
     check_used(values, chosen_keys(file, pairs_given))
+    if values.now.base_output_directory == "" then
+        values.now.base_output_directory = values.standard.base_output_directory
+    end
     values.now.slices = mesh.slices(values.now)
     local loaded = finish(values, order)
     if loaded.hardware ~= "" and o.simulate ~= false then

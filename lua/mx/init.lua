@@ -6,10 +6,10 @@ local core = require "mx.core"
 local remat = require "mx.remat"
 
 local MODULES = {
-    "bench", "bench_published", "checkpoint", "checkpoint_files", "checkpoint_index", "collectives", "config", "data",
-    "evaluate", "fit", "flops", "generate", "guard", "host", "kernels", "mesh", "metrics", "models", "nn", "optim",
-    "outputs", "parallel", "plan", "policies", "prepare", "profiler", "report", "repro", "roofline", "run",
-    "run_folder", "sim", "tensorboard", "tokenizer", "train", "util", "weights",
+    "bench", "bench_published", "checkpoint", "checkpoint_files", "checkpoint_index", "collectives", "config",
+    "config_paths", "data", "evaluate", "fit", "flops", "generate", "guard", "host", "kernels", "mesh", "metrics",
+    "models", "nn", "optim", "outputs", "parallel", "plan", "policies", "prepare", "profiler", "report", "repro",
+    "roofline", "run", "run_folder", "sim", "tensorboard", "tokenizer", "train", "util", "weights",
 }
 
 local mx = {}

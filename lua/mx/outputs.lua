@@ -9,6 +9,7 @@ local util = require "mx.util"
 local outputs = {}
 
 local SUMMARY_BYTES = 65536 -- of a file's end, where a summary is looked for
+local STREAMS = { "/dev/stdout", "/dev/stderr", "/dev/fd/1", "/dev/fd/2" } -- as engine/io/log.c takes them
 local BEGINNING = 4096 -- bytes that must show what a file is, unless its first line is longer
 
 -- ---- whose file is it ----
@@ -65,7 +66,8 @@ local KINDS = {
 ---@param name string how the user called it, for the message
 function outputs.check(path, kind, name)
     local about, expected = util.attempt(mx.io.about, path), KINDS[kind]
-    if about.kind == "nothing" or about.kind == "file" and about.bytes == 0 then
+    local is_stream = expected.streams and util.contains(STREAMS, path)
+    if is_stream or about.kind == "nothing" or about.kind == "file" and about.bytes == 0 then
         return
     elseif about.kind ~= "file" then
         if not expected.streams or about.kind ~= "pipe" and about.kind ~= "device" then
@@ -75,7 +77,7 @@ function outputs.check(path, kind, name)
     end
     local good, ours = pcall(expected.is_ours, path)
     if not (good and ours) then
-        util.refuse("%s=%s: this file is there already and is not %s: remove it, or choose another name", name, path,
+        util.refuse("%s=%s: this file is there already and is not %s: choose another name, or remove it", name, path,
             expected.what)
     end
 end
@@ -113,6 +115,9 @@ local function inputs_of(config)
     end
     for _, pair in ipairs(config.dataset_mix) do
         add(list, "dataset_mix", pair[1])
+    end
+    if mx.io.about("/dev/stdout").kind == "file" and config.metrics_file ~= "/dev/stdout" then
+        add(list, "standard output", "/dev/stdout")
     end
     local words = rawget(_G, "arg") or {}
     add(list, "the script", words[0] or "")

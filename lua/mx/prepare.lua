@@ -164,11 +164,12 @@ end
 local function own_files(folder)
     local files = {}
     for _, path in ipairs(util.attempt(mx.io.file_list, folder)) do
-        local name = path:sub(#folder + 2):gsub("%.tmp%-%d+%-%d+$", "")
-        if name ~= "plan.json" and not name:find("^part%-%d+$") then
+        local name = path:sub(#folder + 2):gsub("%.tmp%-[%x-]+$", "")
+        local is_lock = name:find("^run%.lock") ~= nil
+        if not is_lock and name ~= "plan.json" and not name:find("^part%-%d+$") then
             util.refuse("%s is not of a preparation: move it away, or choose another out=", path)
         end
-        files[#files + 1] = path
+        files[#files + 1] = not is_lock and path or nil
     end
     return files
 end
@@ -192,7 +193,6 @@ local function settle_plan(plan, folder, out)
             end
         end
     end
-    util.attempt(mx.io.mkdir_p, folder)
     util.attempt(mx.io.check_writable, out)
     util.attempt(mx.io.write_file_atomic, path, text)
 end
@@ -358,10 +358,9 @@ local function merge(plan, folder, o)
         skipped = skipped + util.attempt(mx.io.token_part_read, paths[i]).skipped
     end
     local tokens, documents = util.attempt(mx.io.token_parts_merge, paths, o.out, plan.origin)
-    for _, path in ipairs(mx.io.file_list(folder)) do
+    for _, path in ipairs(own_files(folder)) do
         os.remove(path)
     end
-    os.remove(folder)
     return { tokens = tokens, documents = documents, skipped = skipped, vocab_size = plan.origin.vocab_size }
 end
 
@@ -372,10 +371,12 @@ end
 ---        on rank 0; nil elsewhere
 function prepare.run(o)
     o = util.options(o, prepare.OPTIONS, "mx.prepare.run")
-    local tokenizer, folder = mx.tokenizer.open(o.tokenizer), o.out .. ".parts"
+    local tokenizer, folder, lock = mx.tokenizer.open(o.tokenizer), o.out .. ".parts", nil
     if mx.rank() == 0 then
         check_options(o)
         check_special(o, tokenizer)
+        util.attempt(mx.io.mkdir_p, folder)
+        lock = util.attempt(mx.run_folder.lock, folder, "choose another out=")
         settle_plan(make_plan(o, tokenizer), folder, o.out)
     end
     mx.comm_options { timeout_s = 0 } -- ranks wait for the one with the longest text
@@ -395,6 +396,8 @@ function prepare.run(o)
     if mx.rank() == 0 then
         summary = merge(plan, folder, o)
         summary.input_bytes = progress.total
+        lock:release()
+        os.remove(folder)
     end
     mx.barrier()
     return summary

@@ -22,9 +22,10 @@ RunFolder.__index = RunFolder
 
 --- Takes the lock of a folder that is there; raises who has it. For one rank.
 ---@param path string
+---@param hint? string what to do but wait
 ---@return any of mx.io.lock
-function run_folder.lock(path)
-    local lock, note = mx.io.lock(path .. "/" .. LOCK)
+function run_folder.lock(path, hint)
+    local lock, note = mx.io.lock(path .. "/" .. LOCK, hint or "take another run_name")
     if note ~= "" then
         mx.metrics.say("%s: taken over", note)
     end

@@ -6,6 +6,7 @@ local gguf = require "mx.weights_gguf"
 local util = require "mx.util"
 
 local INDEX = "model.safetensors.index.json"
+local UNFINISHED = ".mxlua-unfinished.json"
 local TOKENIZER_FILES = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json",
@@ -132,18 +133,28 @@ local function add_tokenizer(from, folder, values)
     end
 end
 
-local function check_folder(folder)
+-- While a folder is being filled, a file in it lists what is ours there: whoever is interrupted leaves it, and the next
+-- save into the folder begins with removing those files.
+local function begin_folder(folder, names)
     util.attempt(mx.io.mkdir_p, folder)
-    for _, name in ipairs({ "config.json", "model.safetensors", INDEX }) do
+    local mark = path_of(folder, UNFINISHED)
+    local was = mx.io.exists(mark) and util.attempt(mx.io.json_decode, util.attempt(mx.io.read_file, mark), mark)
+    for _, name in ipairs(type(was) == "table" and was or {}) do
+        if type(name) == "string" and not name:find("/") then
+            os.remove(path_of(folder, name))
+        end
+    end
+    for _, name in ipairs(names) do
         if mx.io.exists(path_of(folder, name)) then
             util.refuse("%s holds a model already (%s): give another folder, or remove it first", folder, name)
         end
     end
+    util.attempt(mx.io.write_file_atomic, mark, mx.io.json_encode(mx.io.array(names)) .. "\n")
 end
 
 --- Saves a model as a Hugging Face folder, from rank 0: config.json, and model.safetensors or shards of it with their
---- index. config.json is written last: without it a folder is not whole. A folder that holds a model is refused, and so
---- is a model that is in none of the families. Collective.
+--- index. config.json is written last: without it a folder is not whole. A folder that has one of these files already
+--- is refused, unless an interrupted save left it; so is a model that is in none of the families. Collective.
 ---@param model mx.Decoder
 ---@param folder string made when missing
 ---@param o? {dtype: string, max_shard_size: integer, tokenizer: string} dtype: "f32" or "bf16", the parameters' own
@@ -157,18 +168,23 @@ local function save(model, folder, o)
     local dtype = o.dtype ~= "" and o.dtype or shape.weight_dtype
     local layout = families.layout(family, shape)
     local values = families.write(shape, family, dtype)
+    local shards = shards_of(layout, o.max_shard_size, dtype == "bf16" and 2 or 4)
+    local function file_of(i)
+        return #shards == 1 and "model.safetensors" or ("model-%05d-of-%05d.safetensors"):format(i, #shards)
+    end
     mx.checkpoint.together(function()
         if mx.rank() == 0 then
-            check_folder(folder)
+            local names = { "config.json", INDEX, "model.safetensors" }
+            for i = 1, #shards > 1 and #shards or 0 do
+                names[#names + 1] = file_of(i)
+            end
+            table.move(TOKENIZER_FILES, 1, o.tokenizer ~= "" and #TOKENIZER_FILES or 0, #names + 1, names)
+            begin_folder(folder, names)
             if o.tokenizer ~= "" then
                 add_tokenizer(o.tokenizer, folder, values)
             end
         end
     end)
-    local shards = shards_of(layout, o.max_shard_size, dtype == "bf16" and 2 or 4)
-    local function file_of(i)
-        return #shards == 1 and "model.safetensors" or ("model-%05d-of-%05d.safetensors"):format(i, #shards)
-    end
     local progress, done = mx.metrics.progress("tensors written", #layout), 0
     for i, shard in ipairs(shards) do
         write_shard(path_of(folder, file_of(i)), shard, model, dtype, function()
@@ -182,6 +198,7 @@ local function save(model, folder, o)
         end
         local text = mx.io.json_encode(values, { indent = 2 })
         util.attempt(mx.io.write_file_atomic, path_of(folder, "config.json"), text .. "\n")
+        os.remove(path_of(folder, UNFINISHED))
     end
     mx.barrier()
     return family

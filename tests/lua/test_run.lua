@@ -42,7 +42,7 @@ local function train(config, each)
             local loss = mx.train.gradients(model, data, 1)
             run:ended(step, loss, run:update(step, loss))
         end
-        run:finish()
+        result.summary = run:finish()
     end)
     return result
 end
@@ -222,6 +222,72 @@ function TestRun.test_a_continued_run_draws_what_an_undisturbed_one_does()
     for name, t in pairs(run_to("halves", 4)) do
         lu.assertEquals(t:totable(), whole[name]:totable(), name)
     end
+end
+
+-- ---- how a run ends ----
+
+-- A sweep that is killed between run:finish() and writing its row gets the same figures when it is started again.
+function TestRun.test_a_run_that_has_ended_gives_its_figures_again()
+    local words = { "run_name=a", "checkpoint_period=2" }
+    local first = train(config_of(table.unpack(words))).summary
+    local rows = lines(folder .. "/a/metrics.jsonl")
+    lu.assertEquals({ first.step, first.loss }, { 4, rows[4].loss })
+    local again = train(config_of(table.unpack(words))).summary
+    lu.assertEquals({ again.step, again.loss, again.step_time_s }, { 4, first.loss, first.step_time_s })
+    -- Killed between the last checkpoint and the summary: the loss is known from the checkpoint.
+    os.remove(folder .. "/a/metrics.jsonl")
+    again = train(config_of(table.unpack(words))).summary
+    lu.assertEquals({ again.step, again.loss }, { 4, first.loss })
+end
+
+-- What raises in the loop ends the run, but not before the steps so far are saved.
+function TestRun.test_an_error_in_the_loop_loses_no_step()
+    local function fail(at)
+        return function(step)
+            if step == at then
+                error("a bad token", 0)
+            end
+        end
+    end
+    local whole = train(config_of("run_name=whole", "dropout_rate=0.2", "steps=6")).model.params
+    local good, message = pcall(train, config_of("run_name=a", "dropout_rate=0.2", "steps=6"), fail(4))
+    lu.assertEquals({ good, message }, { false, "a bad token" })
+    lu.assertEquals(mx.checkpoint.list(folder .. "/a")[1].step, 3)
+    good = pcall(train, config_of("run_name=a", "dropout_rate=0.2", "steps=6"), fail(4)) -- nothing new to save
+    lu.assertFalse(good)
+    local result = train(config_of("run_name=a", "dropout_rate=0.2", "steps=6"))
+    lu.assertStrContains(result.said, "RESUMING a after step 3")
+    for name, t in pairs(result.model.params) do
+        lu.assertEquals(t:totable(), whole[name]:totable(), name)
+    end
+end
+
+-- An error after the parameters have changed: that state belongs to no step.
+function TestRun.test_half_a_step_is_not_saved()
+    local config = config_of("run_name=a")
+    local good = pcall(quietly, function()
+        local model = mx.models.new(config)
+        local data, optimizer = mx.data.open(config), mx.optim.new(config, model.params)
+        local run = mx.run.start(config, model, optimizer, data)
+        for step in run:steps() do
+            local loss = mx.train.gradients(model, data, 1)
+            local norm = run:update(step, loss)
+            if step == 3 then
+                error("too late", 0)
+            end
+            run:ended(step, loss, norm)
+        end
+    end)
+    lu.assertFalse(good)
+    lu.assertEquals(mx.checkpoint.list(folder .. "/a"), {})
+end
+
+function TestRun.test_checkpoints_are_left_alone_without_checkpointing()
+    train(config_of("run_name=a"))
+    local before = mx.io.list(folder .. "/a")
+    local result = train(config_of("run_name=a", "enable_checkpointing=false", "steps=2"))
+    lu.assertStrContains(result.said, "has checkpoints: with enable_checkpointing=false they are neither loaded nor")
+    lu.assertEquals(mx.io.list(folder .. "/a"), before)
 end
 
 -- ---- steps that are no numbers ----

@@ -311,6 +311,26 @@ exits 1
 has "ici_tensor_parallelism = 16 does not fit the torus: 16 are to be placed, where a dimension has 24 chips left"
 has_not traceback
 
+case="an error of the engine in one of our own scripts"
+root=$(dirname "$(dirname "$mxlua")")
+large='local mx = require "mx" mx.plan.run = function() mx.zeros { 1 << 60 } end'
+run "$mxlua" -e "$large" "$root/scripts/plan.lua"
+exits 1
+has "(command line):1: f32 (1152921504606846976): out of memory"
+has_not traceback
+case="the same in a script of one's own"
+cp "$root/scripts/plan.lua" own_plan.lua
+run "$mxlua" -e "$large" own_plan.lua
+exits 1
+has "own_plan.lua:10: "
+has "stack traceback"
+case="a defect of our Lua in one of our own scripts"
+for defect in 'nil + 1' 'require("mx").nothing' 'error("gone wrong")' '("x"):bad()'; do
+    run "$mxlua" -e "require('mx').plan.run = function() local x = $defect end" "$root/scripts/plan.lua"
+    exits 1
+    has "stack traceback"
+done
+
 case="away from the sources"
 mkdir -p "$folder/elsewhere"
 cd "$folder/elsewhere" || exit 1

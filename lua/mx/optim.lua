@@ -37,7 +37,8 @@ end
 local function update_options(self, name, scale)
     local o = { lr = self:rate(self.steps), weight_decay = self.options.weight_decay, grad_scale = scale }
     if self.params[name]:dtype() == "bf16" then
-        o.round_key = util.seed(("rounding.%s.%d"):format(name, self.steps), self.options.seed)
+        -- An option of an operation has 53 bits.
+        o.round_key = util.seed(("rounding.%s.%d"):format(name, self.steps), self.options.seed) >> 10
         local place = self.parallel and self.parallel:update_place(name)
         if place then
             o.round_first, o.round_origin, o.round_width, o.round_stride = place.first, place.origin, place.width,

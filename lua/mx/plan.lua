@@ -90,7 +90,8 @@ local function simulate_step(config, shape, passes, profile)
     end
     return {
         step_s = mx.now() - start, peak_bytes = mx.memory().peak, times = mx.sim_times(), kept = kept,
-        weights = weights, states = states, gradients = gradients, batches = data.example and data.batch_bytes or passes * data.batch_bytes,
+        weights = weights, states = states, gradients = gradients,
+        batches = data.batch_bytes * (data.example and 1 or passes),
         operations = profile and mx.profile_report() or nil,
         staged = mx.checkpoint.staged_bytes { params = model.params, parallel = model.parallel, optimizer = optimizer },
     }

@@ -6,7 +6,8 @@
 --              model's config comes with it
 -- prompt       text, where the model has a tokenizer or a vocabulary of bytes (256); else token ids: prompt=15496,995
 -- tokenizer    a tokenizer.json or a folder with one; empty: the one that comes with the parameters, or that the config
---              stored with them names (tokenizer_path). Its EOS ends the text where the config has add_eos
+--              stored with them names (tokenizer_path). Where the config has add_eos, its EOS ends the text, and so
+--              does every eos_token_id of config.json, generation_config.json or a GGUF file (its EOT and EOM, too)
 -- tokens       how many to add
 -- temperature  logits are divided by it; 0 always takes the likeliest
 -- top_k        draw from the k likeliest only; 0: from all
@@ -39,10 +40,14 @@ if mx.rank() == 0 then
         io.write(part)
         io.flush()
     end
+    local ends = mx.generate.ends(config, o.parameters, tokenizer)
     if tokenizer then
-        mx.generate.text(model, prompt, tokenizer, o, config.add_eos and tokenizer.eos or nil, write)
+        mx.generate.text(model, prompt, tokenizer, o, ends, write)
     else
         mx.generate.continue(model, prompt, o, function(id)
+            if ends[id] then
+                return true
+            end
             write("," .. id)
         end)
     end

@@ -9,7 +9,7 @@
 --                   Spaces belong to a name; a name with a comma is put in quotes: input='"a,b.jsonl",c.jsonl'
 -- out               the token store; an interrupted run is continued by the same command (OUT.parts has what is done),
 --                   also with on_error=skip or a larger max_document_mib. With other options it starts over
--- tokenizer         a tokenizer.json, a folder with one, or bytes
+-- tokenizer         a tokenizer.json, a folder with one, a GGUF file, or bytes
 -- format            text, jsonl (a JSON object on each line), bin (uint16 tokens of nanoGPT, uint16 or uint32 tokens of
 --                   llm.c), hdf5 (a token store, or a file with the data set "tokens"); auto: by the names, text where
 --                   they say nothing. A file of another format is refused by its first bytes, with its name

@@ -4,6 +4,7 @@
 #include "bind/value.h"
 #include "io/tokenizer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -109,6 +110,17 @@ static int token_piece(lua_State *L)
     return 1;
 }
 
+/* tokenizer:fingerprint() -> 8 hexadecimal digits: mx_tokenizer_fingerprint */
+static int fingerprint(lua_State *L)
+{
+    uint32_t sum;
+    char text[16];
+    mxl_try(L, mx_tokenizer_fingerprint(check_tokenizer(L, 1), &sum));
+    (void)snprintf(text, sizeof text, "%08x", sum);
+    lua_pushstring(L, text);
+    return 1;
+}
+
 /* tokenizer:encode(text, bos = false, eos = false) -> i32 tensor (n) */
 static int encode(lua_State *L)
 {
@@ -209,10 +221,19 @@ static int stream_finish(lua_State *L)
     return 1;
 }
 
-static const luaL_Reg methods[] = {{"vocab_size", vocab_size}, {"bos", get_bos},           {"eos", get_eos},
-                                   {"set_bos", set_bos},       {"set_eos", set_eos},       {"id", token_id},
-                                   {"piece", token_piece},     {"encode", encode},         {"decode", decode},
-                                   {"stream", new_stream},     {"close", tokenizer_close}, {NULL, NULL}};
+static const luaL_Reg methods[] = {{"vocab_size", vocab_size},
+                                   {"bos", get_bos},
+                                   {"eos", get_eos},
+                                   {"set_bos", set_bos},
+                                   {"set_eos", set_eos},
+                                   {"id", token_id},
+                                   {"piece", token_piece},
+                                   {"encode", encode},
+                                   {"decode", decode},
+                                   {"stream", new_stream},
+                                   {"close", tokenizer_close},
+                                   {"fingerprint", fingerprint},
+                                   {NULL, NULL}};
 static const luaL_Reg meta[] = {{"__gc", tokenizer_close}, {"__close", tokenizer_close}, {NULL, NULL}};
 static const luaL_Reg stream_methods[] = {{"put", stream_put}, {"finish", stream_finish}, {NULL, NULL}};
 static const luaL_Reg no_meta[] = {{NULL, NULL}};

@@ -3,9 +3,12 @@
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "bind/value.h"
+#include "io/file.h"
+#include "io/format.h"
 #include "io/safetensors.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #define FILE_CLASS "mx.io.weights_file"
 #define WRITER_CLASS "mx.io.safetensors_writer"
@@ -18,6 +21,26 @@ static mx_weights *check_file(lua_State *L)
     if (!*file)
         luaL_error(L, "the file is closed");
     return *file;
+}
+
+/* file_format(path) -> "gguf", "safetensors", "hdf5", "pickle", "zip", "git-lfs" by the first bytes; nil: anything
+ * else. Raises for what cannot be read. */
+static int file_format_of(lua_State *L)
+{
+    static const char *const names[] = {
+        [MX_FORMAT_HDF5] = "hdf5",     [MX_FORMAT_GGUF] = "gguf", [MX_FORMAT_SAFETENSORS] = "safetensors",
+        [MX_FORMAT_PICKLE] = "pickle", [MX_FORMAT_ZIP] = "zip",   [MX_FORMAT_POINTER] = "git-lfs",
+    };
+    const char *path = luaL_checkstring(L, 1);
+    const mx_format *format;
+    int fd;
+    int64_t bytes;
+    mxl_try(L, mx_file_open(path, &fd, &bytes));
+    mx_status status = mx_format_read(fd, path, bytes, &format);
+    close(fd);
+    mxl_try(L, status);
+    lua_pushstring(L, format ? names[format->kind] : NULL);
+    return 1;
 }
 
 static int weights_open(lua_State *L)
@@ -173,7 +196,8 @@ static const luaL_Reg writer_methods[] = {
     {"put", writer_put}, {"commit", writer_commit}, {"abort", writer_abort}, {NULL, NULL}};
 static const luaL_Reg writer_meta[] = {{"__gc", writer_abort}, {"__close", writer_abort}, {NULL, NULL}};
 
-static const luaL_Reg functions[] = {{"weights_open", weights_open}, {"safetensors_writer", writer_new}, {NULL, NULL}};
+static const luaL_Reg functions[] = {
+    {"weights_open", weights_open}, {"file_format", file_format_of}, {"safetensors_writer", writer_new}, {NULL, NULL}};
 
 void mxl_add_weights_fields(lua_State *L)
 {

@@ -39,7 +39,7 @@ static const signature signatures[] = {
     LETTERS("BZh", "bzip2-compressed", UNPACK("bzip2 -d")),
     SIGNATURE(0, "\x04\x22\x4d\x18", MX_FORMAT_OTHER, "lz4-compressed", UNPACK("lz4 -d")),
     SIGNATURE(0, "\xff\x06\x00\x00sNaPpY", MX_FORMAT_OTHER, "snappy-compressed", UNPACK("snzip -d")),
-    SIGNATURE(0, "PK\x03\x04", MX_FORMAT_OTHER, "a zip archive (or .npz, .pt, .docx, which are such)", UNPACK("unzip")),
+    SIGNATURE(0, "PK\x03\x04", MX_FORMAT_ZIP, "a zip archive (or .npz, .pt, .docx, which are such)", UNPACK("unzip")),
     SIGNATURE(0, "PK\x05\x06", MX_FORMAT_OTHER, "an empty zip archive", "give files with data"),
     SIGNATURE(0, "7z\xbc\xaf\x27\x1c", MX_FORMAT_OTHER, "a 7z archive", UNPACK("7z x")),
     SIGNATURE(0, "Rar!\x1a\x07", MX_FORMAT_OTHER, "a rar archive", UNPACK("unrar x")),
@@ -56,14 +56,14 @@ static const signature signatures[] = {
     SIGNATURE(0, "SQLite format 3", MX_FORMAT_OTHER, "an SQLite database", "export its texts as JSON lines first"),
     SIGNATURE(0, "\x93NUMPY", MX_FORMAT_OTHER, "a NumPy array",
               "write its values without the header first: numpy.load(FILE).astype('uint16').tofile(OUT)"),
-    SIGNATURE(0, "\x80\x02\x8a\x0al\xfc", MX_FORMAT_OTHER, "a file of PyTorch",
+    SIGNATURE(0, "\x80\x02\x8a\x0al\xfc", MX_FORMAT_PICKLE, "a file of PyTorch",
               "write its texts or tokens as they are first"),
     SIGNATURE(0, "MMIDIDX\0\0", MX_FORMAT_OTHER, "the index of a Megatron data set",
               "give the .bin file beside it, if its tokens are uint16"),
-    LETTERS("GGUF", "a GGUF file", WEIGHTS),
+    {0, 4, "GGUF", true, {MX_FORMAT_GGUF, "a GGUF file", WEIGHTS}},
     SIGNATURE(0, "%PDF-", MX_FORMAT_OTHER, "a PDF document", "extract its text first: pdftotext"),
-    SIGNATURE(0, "version https://git-lfs.github.com/spec/", MX_FORMAT_OTHER,
-              "a pointer of Git LFS and not the file itself", "fetch the file: git lfs pull"),
+    SIGNATURE(0, "version https://git-lfs.github.com/spec/", MX_FORMAT_POINTER, "a git-lfs pointer, not the file",
+              "run git lfs pull in its folder"),
     SIGNATURE(0, "\xff\xfe", MX_FORMAT_UTF16, "text in UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8"),
     SIGNATURE(0, "\xfe\xff", MX_FORMAT_UTF16, "text in UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8"),
 };
@@ -91,8 +91,8 @@ static const mx_format unknown_header = {MX_FORMAT_OTHER, "a file with a header 
                                          "token files have the magic 20240520 (uint16) or 20240801 (uint32)"};
 static const mx_format arrow_stream = {MX_FORMAT_OTHER, "an Arrow stream (of the package datasets)",
                                        JSON_LINES "datasets.Dataset.from_file(FILE).to_json(OUT)"};
-static const mx_format pickle = {MX_FORMAT_OTHER, "a pickle of Python", "write its texts or tokens as they are first"};
-static const mx_format safetensors = {MX_FORMAT_OTHER, "a safetensors file", WEIGHTS};
+static const mx_format pickle = {MX_FORMAT_PICKLE, "a pickle of Python", "write its texts or tokens as they are first"};
+static const mx_format safetensors = {MX_FORMAT_SAFETENSORS, "a safetensors file", WEIGHTS};
 static const mx_format utf16 = {MX_FORMAT_UTF16, "text in UTF-16",
                                 "convert it first: iconv -f UTF-16LE (or UTF-16BE) -t UTF-8"};
 
@@ -178,6 +178,14 @@ const mx_format *mx_format_of(const void *head, size_t bytes)
 mx_status mx_format_refuse(const char *path, const mx_format *format, const char *expected)
 {
     return mx_fail(MX_ERR_IO, "'%s' is %s, and %s is expected: %s", path, format->name, expected, format->advice);
+}
+
+mx_status mx_format_refuse_pointer(const char *path, const void *head, size_t bytes)
+{
+    const mx_format *format = mx_format_of(head, bytes < MX_FORMAT_BYTES ? bytes : MX_FORMAT_BYTES);
+    if (!format || format->kind != MX_FORMAT_POINTER)
+        return MX_OK;
+    return mx_fail(MX_ERR_IO, "'%s' is %s: %s", path, format->name, format->advice);
 }
 
 mx_status mx_format_read(int fd, const char *path, int64_t bytes, const mx_format **out)

@@ -1,5 +1,7 @@
 #include "io/json.h"
 
+#include "io/format.h"
+
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -66,6 +68,8 @@ static mx_status from_jansson(const json_t *json, const char *name, int depth, m
 mx_status mx_json_parse(const char *text, size_t bytes, const char *name, mx_value *out)
 {
     *out = (mx_value){.kind = MX_NULL};
+    if (bytes > 0 && text[0] == 'v') /* which no JSON begins with */
+        MX_TRY(mx_format_refuse_pointer(name, text, bytes));
     json_error_t error;
     json_t *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
     if (!json)

@@ -73,4 +73,9 @@ typedef struct mx_token_stream {
 mx_status mx_tokenizer_stream(mx_tokenizer *tokenizer, mx_token_stream *stream, int64_t id, int flags,
                               const char **text, size_t *bytes);
 
+/* A number that two tokenizers share when they give the same ids: that of their vocabularies, and of the ids of a text
+ * that has all their ordinary tokens. How a file spells them, its path, and settings that change no id have no part in
+ * it. It takes about as long as encoding the vocabulary. */
+mx_status mx_tokenizer_fingerprint(mx_tokenizer *tokenizer, uint32_t *out);
+
 #endif

@@ -32,7 +32,6 @@ static void drop_equal(mx_added_set *set)
 
 static mx_status check_and_compile(mx_added_set *set)
 {
-    static const char word[] = "\\A\\w|\\A[\\x{200c}\\x{200d}]";
     bool single_word = false;
     for (int i = 0; i < set->count; i++) {
         const mx_added *token = &set->token[i];
@@ -41,7 +40,7 @@ static mx_status check_and_compile(mx_added_set *set)
                            token->content, token->bytes, ADDED_BYTES);
         single_word = single_word || token->single_word;
     }
-    return single_word ? mx_pattern_compile(word, sizeof word - 1, false, &set->word) : MX_OK;
+    return single_word ? mx_pattern_of_set("single word", true, &set->word) : MX_OK;
 }
 
 mx_status mx_added_set_make(mx_added_set *set, const mx_added *tokens, int count)

@@ -5,7 +5,8 @@
  *   tokenizer_split.c      -> words, by the steps of the pre-tokenizer (patterns: tokenizer_pattern.c)
  *   tokenizer_bpe.c        a word -> ids
  *   tokenizer_decode.c     ids -> bytes
- *   tokenizer_read*.c      tokenizer.json -> all of these */
+ *   tokenizer_read*.c      tokenizer.json -> all of these
+ *   tokenizer_unicode.c    what the reference knows of Unicode and the libraries do not (generated) */
 #ifndef MX_IO_TOKENIZER_INTERNAL_H
 #define MX_IO_TOKENIZER_INTERNAL_H
 
@@ -84,18 +85,36 @@ int mx_letter_byte(int32_t code); /* -1: no such letter */
 /* Appends the bytes that letters stand for; with any other letter among them, the text as it is. */
 mx_status mx_letters_to_bytes(const char *text, size_t bytes, mx_buffer *to, bool *are_letters);
 
+/* ---- what the reference knows of Unicode (tokenizer_unicode.c, written by tests/golden/make_unicode.py) ---- */
+
+/* Sets of characters: the names of Unicode in small letters without spaces, and with other characters in the name those
+ * of parts of the reference: \w, "Digits", "Punctuation", "single word" (of added tokens). The content is what brackets
+ * of PCRE2 hold; "=NAME": that of NAME. */
+typedef struct mx_property {
+    const char *name, *content;
+} mx_property;
+extern const mx_property mx_properties[]; /* a NULL name ends them */
+
+/* Ranges of codes that the normalizers of the reference leave as they are: they came after its version of Unicode.
+ * Sorted;
+ * {-1, -1} ends them. */
+extern const int32_t mx_not_normalized[][2];
+
 /* ---- patterns: regular expressions in Oniguruma's syntax, as the reference reads them (tokenizer_pattern.c) ---- */
 
 typedef struct mx_pattern mx_pattern;
 
 /* literal: the text as it is. */
 mx_status mx_pattern_compile(const char *text, size_t bytes, bool literal, mx_pattern **out);
+
+/* A character of the set of that name in mx_properties: anywhere, or at the start of a text. */
+mx_status mx_pattern_of_set(const char *name, bool at_start, mx_pattern **out);
 void mx_pattern_free(mx_pattern *pattern); /* NULL is allowed */
 
 typedef struct mx_search { /* of a valid UTF-8 text; the rest zero at the start */
     const char *text;
     size_t bytes, at, last;
-    bool any;
+    bool any, chosen, plain;
 } mx_search;
 
 /* The next match, from search->at on; *found false at the end. */

@@ -8,7 +8,15 @@ enum { CODES = 0x30000 }; /* those beyond count as not inert */
 
 /* ---- normal forms of Unicode ---- */
 
-static mx_status put_form(mx_norm_kind kind, const char *text, size_t bytes, mx_buffer *to)
+static bool is_left_alone(int32_t code)
+{
+    const int32_t(*range)[2] = mx_not_normalized;
+    while ((*range)[0] >= 0 && (*range)[1] < code)
+        range++;
+    return (*range)[0] >= 0 && (*range)[0] <= code;
+}
+
+static mx_status put_library_form(mx_norm_kind kind, const char *text, size_t bytes, mx_buffer *to)
 {
     static const int options[] = {
         [MX_NORM_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
@@ -27,6 +35,24 @@ static mx_status put_form(mx_norm_kind kind, const char *text, size_t bytes, mx_
     return status;
 }
 
+/* Characters that the reference does not know stay, and nothing is joined to them or moved across them. */
+static mx_status put_form(mx_norm_kind kind, const char *text, size_t bytes, mx_buffer *to)
+{
+    size_t done = 0;
+    for (size_t i = 0; i < bytes;) {
+        int length = 1;
+        int32_t code = (unsigned char)text[i] < 0x80 ? text[i] : mx_utf8_read(text + i, bytes - i, &length);
+        if (is_left_alone(code)) {
+            if (i > done)
+                MX_TRY(put_library_form(kind, text + done, i - done, to));
+            done = i + (size_t)length;
+            MX_TRY(mx_buffer_put(to, text + i, (size_t)length));
+        }
+        i += (size_t)length;
+    }
+    return done < bytes ? put_library_form(kind, text + done, bytes - done, to) : MX_OK;
+}
+
 static void clear_bit(uint8_t *bits, int32_t code)
 {
     if (code < CODES)
@@ -39,7 +65,7 @@ static bool is_own_form(int32_t code)
     mx_buffer form = {0};
     int length = mx_utf8_write(code, text);
     bool same = put_form(MX_NORM_NFC, text, (size_t)length, &form) == MX_OK && form.used == (size_t)length &&
-                memcmp(form.data, text, form.used) == 0;
+                form.data && memcmp(form.data, text, form.used) == 0;
     mx_buffer_free(&form);
     return same;
 }

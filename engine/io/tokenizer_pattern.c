@@ -6,66 +6,196 @@
 
 #include <ctype.h>
 #include <pcre2.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { PATTERN_BYTES = 8192, STACK_BYTES = 8 << 20 };
 enum { MATCH_STEPS = 1000000, STEPS_PER_BYTE = 4 }; /* of one search at most */
 
-struct mx_pattern {
+enum { BLOCK_CODES = 64, BLOCKS = 0x110000 / BLOCK_CODES };
+
+typedef struct program {
     pcre2_code *code;
     pcre2_match_data *match;
     pcre2_match_context *context;
     pcre2_jit_stack *stack;
     bool jit;
+} program;
+
+/* PCRE2 is fast with its own sets, and slower with ranges beside them. So a pattern is compiled twice: for texts that
+ * have none of the characters that the reference knows otherwise than PCRE2, and for any text. */
+struct mx_pattern {
+    program plain, whole;        /* plain.code is NULL where both are the same */
+    uint64_t newer[BLOCKS / 64]; /* a bit for each block of codes with such a character */
 };
 
-/* ---- from Oniguruma's syntax to PCRE2's ---- */
+/* ---- sets of characters ---- */
 
-/* PCRE2's own \s has U+180E, which Unicode has taken out; its \w lacks marks and some letters. */
+/* PCRE2's own \s has U+180E, which Unicode has taken out. */
 #define SPACES "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define WORDS "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define HEX "0-9A-Fa-f"
 
-static const struct set {
-    char letter;
-    const char *content;
-} sets[] = {{'s', SPACES}, {'w', WORDS}, {'h', HEX}};
+enum { NAME_BYTES = 48 };
+
+typedef struct set {
+    size_t bytes;               /* of the content */
+    const char *content;        /* what brackets around the set hold in PCRE2 */
+    bool opposite;              /* the characters that are not in it */
+    char room[NAME_BYTES + 16]; /* of a content that is no constant */
+} set;
 
 static mx_status refuse(const char *what) { return mx_fail(MX_ERR_VALUE, "a pattern with %s is not supported", what); }
 
 static mx_status put_text(mx_buffer *to, const char *text) { return mx_buffer_put(to, text, strlen(text)); }
 
-/* \s, \w, \h and their opposites; *done false for any other letter. */
-static mx_status put_set(mx_buffer *to, char letter, bool in_class, bool *done)
+static const char *content_of(const char *name)
 {
-    *done = false;
-    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
-        if (tolower((unsigned char)letter) != sets[i].letter)
+    for (const mx_property *p = mx_properties; p->name; p++)
+        if (strcmp(p->name, name) == 0)
+            return p->content[0] == '=' ? content_of(p->content + 1) : p->content;
+    return NULL;
+}
+
+static bool compiles(const char *pattern)
+{
+    int error;
+    PCRE2_SIZE offset;
+    pcre2_code *code =
+        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset, NULL);
+    pcre2_code_free(code);
+    return code != NULL;
+}
+
+/* A property by its name, as Unicode compares names: without spaces, hyphens, underscores and case. PCRE2's own sets
+ * are those of its version of Unicode, and its \p{Han} has what is used with Han besides. */
+static mx_status find_property(const char *text, size_t bytes, set *out)
+{
+    static const struct {
+        const char *name, *opposite;
+    } rest[] = {{"cn", "assigned"}, {"unassigned", "assigned"}, {"c", "any but other"}, {"other", "any but other"}};
+    char name[NAME_BYTES];
+    size_t length = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        char c = text[i];
+        if (c == ' ' || c == '-' || c == '_')
             continue;
-        *done = true;
-        bool opposite = letter != sets[i].letter;
-        if (in_class && opposite)
-            return letter == 'S' ? put_text(to, "\\P{White_Space}") : refuse("\\W or \\H inside brackets");
-        if (!in_class)
-            MX_TRY(put_text(to, opposite ? "[^" : "["));
-        MX_TRY(put_text(to, sets[i].content));
-        return in_class ? MX_OK : put_text(to, "]");
+        if (!isalnum((unsigned char)c) || length + 1 == sizeof name)
+            return mx_fail(MX_ERR_VALUE, "a pattern with \\p{%.*s} is not supported", (int)bytes, text);
+        name[length++] = (char)tolower((unsigned char)c);
     }
+    name[length] = 0;
+    out->content = content_of(name);
+    for (size_t i = 0; i < sizeof rest / sizeof *rest && !out->content; i++)
+        if (strcmp(name, rest[i].name) == 0) {
+            out->content = content_of(rest[i].opposite);
+            out->opposite = !out->opposite;
+        }
+    if (out->content)
+        return MX_OK;
+    (void)snprintf(out->room, sizeof out->room, "\\p{sc:%s}", name);
+    if (!compiles(out->room))
+        (void)snprintf(out->room, sizeof out->room, "\\p{%s}", name);
+    out->content = out->room;
+    return compiles(out->room) ? MX_OK : mx_fail(MX_ERR_VALUE, "a pattern with \\p{%s} is not supported", name);
+}
+
+/* \p{L}, \p{^L}, \P{L}, \pL; `text` is behind the p. */
+static mx_status read_property(const char *text, size_t bytes, set *out, size_t *used)
+{
+    if (bytes > 0 && text[0] != '{') {
+        *used = 1;
+        return find_property(text, 1, out);
+    }
+    const char *end = memchr(text, '}', bytes);
+    if (!end)
+        return refuse("\\p that no name in braces follows");
+    *used = (size_t)(end - text) + 1;
+    size_t skip = *used > 2 && text[1] == '^' ? 2 : 1;
+    if (skip == 2)
+        out->opposite = !out->opposite;
+    return find_property(text + skip, *used - skip - 1, out);
+}
+
+/* A translation. */
+typedef struct target {
+    mx_buffer text;
+    bool whole;          /* sets with the ranges that PCRE2 does not know */
+    mx_pattern *pattern; /* these are noted there; NULL: nowhere */
+} target;
+
+/* Notes the ranges "\\x{A}-\\x{B}" of a content. */
+static void note_ranges(mx_pattern *p, const char *text)
+{
+    while (*text) {
+        unsigned long first = strtoul(text + 3, (char **)&text, 16), last = first;
+        text++;
+        if (*text == '-') {
+            last = strtoul(text + 4, (char **)&text, 16);
+            text++;
+        }
+        for (unsigned long block = first / BLOCK_CODES; block <= last / BLOCK_CODES; block++)
+            p->newer[block / 64] |= (uint64_t)1 << block % 64;
+    }
+}
+
+/* Contents are what PCRE2 knows and then ranges, or ranges alone. */
+static void measure(const target *to, set *s)
+{
+    const char *ranges = s->content[0] == '\\' && s->content[1] != 'x' ? strstr(s->content, "\\x{") : NULL;
+    if (s->content == (const char *)SPACES)
+        ranges = NULL;
+    s->bytes = ranges && !to->whole ? (size_t)(ranges - s->content) : strlen(s->content);
+    if (ranges && to->pattern)
+        note_ranges(to->pattern, ranges);
+}
+
+/* The set that an escape stands for; `text` is behind the backslash, *used what was read of it, 0: no set. */
+static mx_status find_set(const char *text, size_t bytes, set *out, size_t *used)
+{
+    *out = (set){.opposite = bytes > 0 && isupper((unsigned char)text[0])};
+    *used = 1;
+    switch (bytes > 0 ? tolower((unsigned char)text[0]) : 0) {
+    case 's':
+        out->content = SPACES;
+        return MX_OK;
+    case 'h':
+        out->content = HEX;
+        return MX_OK;
+    case 'd':
+        out->content = content_of("nd");
+        return MX_OK;
+    case 'w':
+        out->content = content_of("\\w");
+        return MX_OK;
+    case 'p': {
+        mx_status status = read_property(text + 1, bytes - 1, out, used);
+        *used += 1;
+        return status;
+    }
+    default:
+        *used = 0;
+        return MX_OK;
+    }
+}
+
+static mx_status read_set(const target *to, const char *text, size_t bytes, set *out, size_t *used)
+{
+    MX_TRY(find_set(text, bytes, out, used));
+    if (*used > 0)
+        measure(to, out);
     return MX_OK;
 }
 
-/* An escape; `text` is behind the backslash, *used what was read of it. */
+/* ---- from Oniguruma's syntax to PCRE2's ---- */
+
+/* An escape that is no set; `text` is behind the backslash, *used what was read of it. */
 static mx_status put_escape(mx_buffer *to, const char *text, size_t bytes, bool in_class, size_t *used)
 {
     *used = 1;
     if (bytes == 0)
         return refuse("a backslash at its end");
     char c = text[0];
-    bool done;
-    MX_TRY(put_set(to, c, in_class, &done));
-    if (done)
-        return MX_OK;
     if (c == 'v')
         return put_text(to, "\\x0b");
     if (c == 'u') {
@@ -76,17 +206,110 @@ static mx_status put_escape(mx_buffer *to, const char *text, size_t bytes, bool 
         MX_TRY(mx_buffer_put(to, text + 1, 4));
         return put_text(to, "}");
     }
-    if (isalnum((unsigned char)c) && !strchr(in_class ? "dDpPnrtfeaxb0" : "dDpPnrtfeaxAzZRX0", c)) {
+    if (isalnum((unsigned char)c) && !strchr(in_class ? "nrtfeaxb0" : "nrtfeaxAzZR0", c)) {
         char what[] = "the escape \\?";
         what[sizeof what - 2] = c;
         return refuse(what);
     }
-    if (bytes > 1 && strchr("pPx", c) && text[1] == '{') {
+    if (bytes > 1 && c == 'x' && text[1] == '{') {
         const char *end = memchr(text, '}', bytes);
         *used = end ? (size_t)(end - text) + 1 : bytes;
     }
     MX_TRY(mx_buffer_put(to, "\\", 1));
     return mx_buffer_put(to, text, *used);
+}
+
+static mx_status put_brackets(mx_buffer *to, bool opposite, const char *content, size_t bytes)
+{
+    MX_TRY(put_text(to, opposite ? "[^" : "["));
+    MX_TRY(mx_buffer_put(to, content, bytes));
+    return put_text(to, "]");
+}
+
+/* What stands in brackets. PCRE2 has no opposite of a set inside a set: such ones become alternatives beside the
+ * brackets, or in brackets with ^ conditions before them. */
+typedef struct class
+{
+    bool opposite, hyphen; /* hyphen: the last character is one that may make a range */
+    mx_buffer plain;       /* characters, ranges, sets */
+    mx_buffer others;      /* the contents of opposites, each with a zero byte behind it */
+} class;
+
+static mx_status add_set(class *c, const set *s)
+{
+    if (s->opposite) {
+        MX_TRY(mx_buffer_put(&c->others, s->content, s->bytes));
+        return mx_buffer_put(&c->others, "", 1);
+    }
+    if (c->hyphen) { /* a set is no end of a range */
+        c->plain.used--;
+        MX_TRY(put_text(&c->plain, "\\-"));
+    }
+    return mx_buffer_put(&c->plain, s->content, s->bytes);
+}
+
+/* The inside of brackets; `text` is behind the opening one, *used what was read with the closing one. */
+static mx_status read_class(const target *to, const char *text, size_t bytes, class *c, size_t *used)
+{
+    size_t i = bytes > 0 && text[0] == '^', first = i;
+    bool after_set = false;
+    c->opposite = i == 1;
+    while (i < bytes && (text[i] != ']' || i == first)) {
+        const char *rest = text + i + 1;
+        size_t left = bytes - i - 1, length = 0;
+        set s;
+        if (text[i] == '[' || (text[i] == '&' && left > 0 && *rest == '&'))
+            return refuse("brackets inside brackets, or && there");
+        if (text[i] == '\\')
+            MX_TRY(read_set(to, rest, left, &s, &length));
+        bool is_set = length > 0, hyphen = text[i] == '-';
+        if (is_set)
+            MX_TRY(add_set(c, &s));
+        else if (text[i] == '\\')
+            MX_TRY(put_escape(&c->plain, rest, left, true, &length));
+        else
+            MX_TRY(mx_buffer_put(&c->plain, hyphen && after_set ? "\\-" : text + i, hyphen && after_set ? 2 : 1));
+        c->hyphen = hyphen && !after_set;
+        after_set = is_set;
+        i += 1 + length;
+    }
+    if (i >= bytes)
+        return refuse("brackets that are not closed");
+    *used = i + 1;
+    return mx_buffer_put(&c->plain, "", 1);
+}
+
+static mx_status put_class(mx_buffer *to, const class *c)
+{
+    const char *plain = c->plain.data, *end = c->others.data + c->others.used;
+    if (c->others.used == 0)
+        return put_brackets(to, c->opposite, plain, strlen(plain));
+    MX_TRY(put_text(to, "(?:"));
+    if (plain[0]) {
+        MX_TRY(put_text(to, c->opposite ? "(?!" : ""));
+        MX_TRY(put_brackets(to, false, plain, strlen(plain)));
+        MX_TRY(put_text(to, c->opposite ? ")" : "|"));
+    }
+    for (const char *other = c->others.data; other < end;) {
+        const char *next = other + strlen(other) + 1;
+        bool condition = c->opposite && next < end;
+        MX_TRY(put_text(to, condition ? "(?=" : ""));
+        MX_TRY(put_brackets(to, !c->opposite, other, strlen(other)));
+        MX_TRY(put_text(to, condition ? ")" : next < end ? "|" : ""));
+        other = next;
+    }
+    return put_text(to, ")");
+}
+
+static mx_status translate_class(target *to, const char *text, size_t bytes, size_t *used)
+{
+    class c = {0};
+    mx_status status = read_class(to, text, bytes, &c, used);
+    if (status == MX_OK)
+        status = put_class(&to->text, &c);
+    mx_buffer_free(&c.plain);
+    mx_buffer_free(&c.others);
+    return status;
 }
 
 static mx_status check_group(const char *text, size_t bytes) /* `text` is behind the opening parenthesis */
@@ -98,35 +321,39 @@ static mx_status check_group(const char *text, size_t bytes) /* `text` is behind
     return MX_OK;
 }
 
-static mx_status translate(const char *text, size_t bytes, mx_buffer *to)
+static mx_status translate_escape(target *to, const char *text, size_t bytes, size_t *used)
 {
-    bool in_class = false;
+    set s;
+    MX_TRY(read_set(to, text, bytes, &s, used));
+    return *used > 0 ? put_brackets(&to->text, s.opposite, s.content, s.bytes)
+                     : put_escape(&to->text, text, bytes, false, used);
+}
+
+static mx_status translate(const char *text, size_t bytes, target *to)
+{
     for (size_t i = 0; i < bytes;) {
         const char *at = text + i, *rest = at + 1;
         size_t left = bytes - i - 1, used = 0;
-        if (*at == '\\') {
-            MX_TRY(put_escape(to, rest, left, in_class, &used));
-            i += 1 + used;
+        i++;
+        if (*at == '\\' || *at == '[') {
+            MX_TRY((*at == '[' ? translate_class : translate_escape)(to, rest, left, &used));
+            i += used;
             continue;
         }
-        if (in_class && (*at == '[' || (*at == '&' && left > 0 && *rest == '&')))
-            return refuse("brackets inside brackets, or && there");
-        if (!in_class && *at == '(')
+        if (*at == '(')
             MX_TRY(check_group(rest, left));
-        if (!in_class && *at == '}' && left > 0 && *rest == '+')
+        if (*at == '}' && left > 0 && *rest == '+')
             return refuse("a + after a repetition in braces");
-        in_class = *at == '[' || (in_class && *at != ']');
-        MX_TRY(mx_buffer_put(to, at, 1));
-        if (!in_class && *at == '{' && left > 0 && *rest == ',')
-            MX_TRY(mx_buffer_put(to, "0", 1));
-        i++;
+        MX_TRY(mx_buffer_put(&to->text, at, 1));
+        if (*at == '{' && left > 0 && *rest == ',')
+            MX_TRY(mx_buffer_put(&to->text, "0", 1));
     }
-    return MX_OK;
+    return mx_buffer_put(&to->text, "", 1);
 }
 
 /* ---- compiling ---- */
 
-static mx_status compile(const char *text, size_t bytes, bool literal, mx_pattern *p)
+static mx_status compile(const char *text, size_t bytes, bool literal, program *p)
 {
     uint32_t options = PCRE2_UTF | PCRE2_NO_UTF_CHECK;
     options |= literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
@@ -141,7 +368,8 @@ static mx_status compile(const char *text, size_t bytes, bool literal, mx_patter
     if (!p->code) {
         char message[128] = "";
         pcre2_get_error_message(error, (PCRE2_UCHAR *)message, sizeof message);
-        return mx_fail(MX_ERR_VALUE, "the pattern '%.200s' cannot be compiled: %s", text, message);
+        return mx_fail(MX_ERR_VALUE, "the pattern '%.*s' cannot be compiled: %s", bytes < 200 ? (int)bytes : 200, text,
+                       message);
     }
     p->jit = pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE) == 0;
     p->match = pcre2_match_data_create(1, NULL);
@@ -154,6 +382,58 @@ static mx_status compile(const char *text, size_t bytes, bool literal, mx_patter
     return MX_OK;
 }
 
+static void free_program(program *p)
+{
+    pcre2_jit_stack_free(p->stack);
+    pcre2_match_context_free(p->context);
+    pcre2_match_data_free(p->match);
+    pcre2_code_free(p->code);
+}
+
+void mx_pattern_free(mx_pattern *p)
+{
+    if (!p)
+        return;
+    free_program(&p->plain);
+    free_program(&p->whole);
+    free(p);
+}
+
+static mx_status new_pattern(mx_pattern **out)
+{
+    *out = calloc(1, sizeof **out);
+    return *out ? MX_OK : mx_fail(MX_ERR_MEMORY, "out of memory for a pattern");
+}
+
+static mx_status finish(mx_status status, mx_pattern **out)
+{
+    if (status != MX_OK) {
+        mx_pattern_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+/* Both programs from their texts, which end in a zero byte. */
+static mx_status compile_both(const char *plain, const char *whole, mx_pattern *p)
+{
+    MX_TRY(compile(whole, strlen(whole), false, &p->whole));
+    return strcmp(plain, whole) == 0 ? MX_OK : compile(plain, strlen(plain), false, &p->plain);
+}
+
+static mx_status compile_translated(const char *text, size_t bytes, mx_pattern *p)
+{
+    target plain = {0}, whole = {.whole = true, .pattern = p};
+    mx_status status = translate(text, bytes, &plain);
+    if (status == MX_OK)
+        status = translate(text, bytes, &whole);
+    if (status == MX_OK)
+        status = compile_both(plain.text.data, whole.text.data, p);
+    mx_buffer_free(&plain.text);
+    mx_buffer_free(&whole.text);
+    return status;
+}
+
 mx_status mx_pattern_compile(const char *text, size_t bytes, bool literal, mx_pattern **out)
 {
     *out = NULL;
@@ -161,33 +441,38 @@ mx_status mx_pattern_compile(const char *text, size_t bytes, bool literal, mx_pa
         return mx_fail(MX_ERR_VALUE, "a pattern of %zu bytes; at most %d are supported", bytes, PATTERN_BYTES);
     if (memchr(text, 0, bytes))
         return refuse("a zero byte");
-    mx_pattern *p = calloc(1, sizeof *p);
-    if (!p)
-        return mx_fail(MX_ERR_MEMORY, "out of memory for a pattern");
-    mx_buffer translated = {0};
-    mx_status status = literal ? mx_buffer_put(&translated, text, bytes) : translate(text, bytes, &translated);
-    if (status == MX_OK)
-        status = mx_buffer_put(&translated, "", 1);
-    if (status == MX_OK)
-        status = compile(translated.data, translated.used - 1, literal, p);
-    mx_buffer_free(&translated);
-    if (status != MX_OK) {
-        mx_pattern_free(p);
-        return status;
-    }
-    *out = p;
-    return MX_OK;
+    MX_TRY(new_pattern(out));
+    mx_status status = literal ? compile(text, bytes, true, &(*out)->whole) : compile_translated(text, bytes, *out);
+    return finish(status, out);
 }
 
-void mx_pattern_free(mx_pattern *p)
+/* A character of a set at the start of a text, or anywhere. */
+static mx_status compile_set(const char *name, bool at_start, mx_pattern *p)
 {
-    if (!p)
-        return;
-    pcre2_jit_stack_free(p->stack);
-    pcre2_match_context_free(p->context);
-    pcre2_match_data_free(p->match);
-    pcre2_code_free(p->code);
-    free(p);
+    target plain = {0}, whole = {.whole = true, .pattern = p};
+    set s = {.content = content_of(name)};
+    mx_status status = MX_OK;
+    for (int i = 0; i < 2 && status == MX_OK; i++) {
+        target *to = i == 0 ? &plain : &whole;
+        to->whole = to->whole || at_start; /* to look through a text for one character does not pay */
+        measure(to, &s);
+        status = put_text(&to->text, at_start ? "\\A" : "");
+        if (status == MX_OK)
+            status = put_brackets(&to->text, false, s.content, s.bytes);
+        if (status == MX_OK)
+            status = mx_buffer_put(&to->text, "", 1);
+    }
+    if (status == MX_OK)
+        status = compile_both(plain.text.data, whole.text.data, p);
+    mx_buffer_free(&plain.text);
+    mx_buffer_free(&whole.text);
+    return status;
+}
+
+mx_status mx_pattern_of_set(const char *name, bool at_start, mx_pattern **out)
+{
+    MX_TRY(new_pattern(out));
+    return finish(compile_set(name, at_start, *out), out);
 }
 
 /* ---- searching ---- */
@@ -199,8 +484,43 @@ static mx_status fail_match(int error)
     return mx_fail(MX_ERR_VALUE, "encode: a pattern of the tokenizer gives up on this text: %s", message);
 }
 
-mx_status mx_pattern_next(mx_pattern *p, mx_search *s, size_t *start, size_t *end, bool *found)
+/* Whether the text, valid UTF-8, has a character in a block with newer ones. A block is what the last byte leaves open.
+ */
+static bool has_newer(const mx_pattern *p, const char *text, size_t bytes)
 {
+    const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
+    while (at < end) {
+        uint64_t part;
+        if (end - at >= 8 && (memcpy(&part, at, 8), (part & 0x8080808080808080ULL) == 0)) {
+            at += 8;
+            continue;
+        }
+        unsigned block = 0;
+        if (at[0] < 0x80)
+            at++;
+        else if (at[0] < 0xe0) {
+            block = at[0] & 31u;
+            at += 2;
+        } else if (at[0] < 0xf0) {
+            block = (at[0] & 15u) << 6 | (at[1] & 63u);
+            at += 3;
+        } else {
+            block = (at[0] & 7u) << 12 | (at[1] & 63u) << 6 | (at[2] & 63u);
+            at += 4;
+        }
+        if (p->newer[block / 64] >> block % 64 & 1)
+            return true;
+    }
+    return false;
+}
+
+mx_status mx_pattern_next(mx_pattern *pattern, mx_search *s, size_t *start, size_t *end, bool *found)
+{
+    if (!s->chosen) {
+        s->chosen = true;
+        s->plain = pattern->plain.code && !has_newer(pattern, s->text, s->bytes);
+    }
+    program *p = s->plain ? &pattern->plain : &pattern->whole;
     *found = false;
     size_t steps = MATCH_STEPS + STEPS_PER_BYTE * (s->bytes - s->at); /* some patterns look through all that is left */
     pcre2_set_match_limit(p->context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);

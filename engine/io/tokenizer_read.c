@@ -221,6 +221,7 @@ static mx_status read_added(mx_tokenizer *t, const mx_value *value, size_t token
                        content->text, out->id, taken->bytes < 60 ? taken->bytes : 60,
                        mx_piece_text(&t->vocabulary, taken));
     mx_piece *piece = &t->vocabulary.piece[out->id];
+    piece->added = true;
     piece->special = piece->special || out->special;
     out->bytes = content->length;
     out->content = malloc(content->length + 1);

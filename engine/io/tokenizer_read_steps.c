@@ -99,7 +99,6 @@ mx_status mx_read_normalizer(mx_tokenizer *t, const mx_value *value, mx_source s
 /* ---- the pre-tokenizer ---- */
 
 static const char GPT2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-static const char PUNCTUATION[] = "[\\p{P}$+<=>^`|~]";
 
 /* NULL: there are too many. */
 static mx_step *new_step(mx_tokenizer *t, mx_step_kind kind)
@@ -111,13 +110,13 @@ static mx_step *new_step(mx_tokenizer *t, mx_step_kind kind)
     return step;
 }
 
-static mx_status new_split(mx_tokenizer *t, mx_source s, const char *pattern, mx_behavior behavior)
+static mx_status split_at_set(mx_tokenizer *t, mx_source s, const char *set, mx_behavior behavior)
 {
     mx_step *step = new_step(t, MX_STEP_SPLIT);
     if (!step)
         return too_many(s);
     step->behavior = behavior;
-    return mx_pattern_compile(pattern, strlen(pattern), false, &step->pattern);
+    return mx_pattern_of_set(set, false, &step->pattern);
 }
 
 static mx_status read_behavior(mx_source s, const mx_value *map, mx_behavior *out)
@@ -144,7 +143,12 @@ static mx_status read_byte_level(mx_tokenizer *t, const mx_value *map, mx_source
     t->bpe.byte_level = true;
     if (prefix && !new_step(t, MX_STEP_PREFIX_SPACE))
         return too_many(s);
-    return regex ? new_split(t, s, GPT2, MX_ISOLATED) : MX_OK;
+    if (!regex)
+        return MX_OK;
+    mx_step *step = new_step(t, MX_STEP_SPLIT);
+    if (!step)
+        return too_many(s);
+    return mx_pattern_compile(GPT2, strlen(GPT2), false, &step->pattern); /* behavior: MX_ISOLATED, which is 0 */
 }
 
 static mx_status read_split(mx_tokenizer *t, const mx_value *map, mx_source s)
@@ -161,7 +165,7 @@ static mx_status read_digits(mx_tokenizer *t, const mx_value *map, mx_source s)
 {
     bool individual;
     MX_TRY(mx_field_bool(s, map, "individual_digits", false, &individual));
-    return new_split(t, s, "\\p{N}", individual ? MX_ISOLATED : MX_CONTIGUOUS);
+    return split_at_set(t, s, "Digits", individual ? MX_ISOLATED : MX_CONTIGUOUS);
 }
 
 static mx_status read_punctuation(mx_tokenizer *t, const mx_value *map, mx_source s)
@@ -169,7 +173,7 @@ static mx_status read_punctuation(mx_tokenizer *t, const mx_value *map, mx_sourc
     mx_behavior behavior = MX_ISOLATED;
     if (mx_value_get(map, "behavior"))
         MX_TRY(read_behavior(s, map, &behavior));
-    return new_split(t, s, PUNCTUATION, behavior);
+    return split_at_set(t, s, "Punctuation", behavior);
 }
 
 /* Metaspace's character, and when it is put in front: prepend_scheme, in older files add_prefix_space. */

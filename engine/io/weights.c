@@ -1,6 +1,7 @@
 #include "io/weights.h"
 
 #include "io/file.h"
+#include "io/format.h"
 #include "io/gguf.h"
 #include "io/safetensors.h"
 
@@ -74,11 +75,12 @@ static mx_status new_weights(const char *path, mx_weights **out)
 
 static mx_status read_header(mx_weights *w)
 {
-    char magic[4] = "";
+    char head[64] = "";
     MX_TRY(mx_file_open(w->path, &w->fd, &w->bytes));
-    if (w->bytes >= 4)
-        MX_TRY(mx_file_read_at(w->fd, w->path, 0, magic, 4));
-    if (memcmp(magic, "GGUF", 4) == 0) {
+    int64_t bytes = w->bytes < (int64_t)sizeof head ? w->bytes : (int64_t)sizeof head;
+    MX_TRY(mx_file_read_at(w->fd, w->path, 0, head, bytes));
+    MX_TRY(mx_format_refuse_pointer(w->path, head, (size_t)bytes));
+    if (memcmp(head, "GGUF", 4) == 0) {
         w->format = "gguf";
         return mx_gguf_read_header(w);
     }

@@ -93,6 +93,73 @@ local function open_feed(self)
     self.documents = feed:has_documents()
 end
 
+-- What is known of the tokenizer of each source: {what =, fingerprint =}. A text is read as its bytes.
+local function source_tokenizers(self, own)
+    local list = {}
+    for i, source in ipairs(self.sources) do
+        local known = { what = source.path, fingerprint = source.tokenizer_fingerprint or "" }
+        if self.config.dataset_type == "text" then
+            known = { what = source.path .. ", which dataset_type=text reads as bytes", fingerprint = "bytes" }
+        elseif (source.tokenizer or "") ~= "" then
+            known.what = ("%s, made by %s"):format(source.path, source.tokenizer)
+        end
+        if own and own:matches(known.fingerprint) then -- older stores have the checksum of tokenizer.json
+            known.fingerprint = own:fingerprint()
+        end
+        list[i] = known
+    end
+    return list
+end
+
+-- What is known of the tokenizer of the parameters that a run starts from.
+local function add_parameters_tokenizers(list, path, tokenizer_path)
+    if path == "" or not mx.io.exists(path) then
+        return
+    end
+    local what, at = "load_parameters_path=" .. path, mx.weights.tokenizer_of(path)
+    list[#list + 1] = { what = what, fingerprint = mx.weights.tokenizer_fingerprint(path) }
+    if at and at ~= tokenizer_path then
+        list[#list + 1] = { what = what .. " with the tokenizer " .. at, fingerprint = mx.tokenizer.fingerprint_of(at) }
+    end
+end
+
+-- The tokenizer of the config; nil: the config names none.
+local function open_tokenizer(c)
+    if c.tokenizer_path == "" then
+        return nil
+    end
+    local opened, tokenizer = pcall(mx.tokenizer.open, c.tokenizer_path)
+    if not opened then
+        mx.config.refuse(c, "tokenizer_path", "%s", tostring(tokenizer))
+    elseif tokenizer.vocab_size > c.vocab_size then
+        mx.config.refuse(c, "tokenizer_path", "%s has %s ids, and vocab_size is %s", c.tokenizer_path,
+            util.thousands(tokenizer.vocab_size), util.thousands(c.vocab_size))
+    end
+    return tokenizer
+end
+
+-- The model, the parameters that it starts from and all data must be of one tokenizer, as far as they say which.
+local function check_tokenizers(self)
+    local c = self.config
+    local own = open_tokenizer(c)
+    local known = {}
+    if own then
+        self.tokenizer = mx.tokenizer.fingerprint_of(c.tokenizer_path)
+        known[1] = { what = "tokenizer_path=" .. c.tokenizer_path, fingerprint = self.tokenizer }
+    end
+    add_parameters_tokenizers(known, c.load_parameters_path, c.tokenizer_path)
+    local sources = source_tokenizers(self, own)
+    table.move(sources, 1, #sources, #known + 1, known)
+    local first = nil
+    for _, this in ipairs(known) do
+        if first then
+            mx.tokenizer.check_same(first, this,
+                "Prepare the texts (scripts/prepare.lua) with the tokenizer of the model")
+        end
+        first = first or this.fingerprint ~= "" and this or nil
+    end
+end
+
 -- Ranks on a ring have keys of others without their segments.
 local function check_ring(self, mesh)
     local c = self.config
@@ -136,6 +203,11 @@ function data.open(config, mesh)
     end
     if FILES[config.dataset_type] then
         open_feed(self)
+    end
+    if not mx.is_simulated() then
+        check_tokenizers(self)
+    end
+    if self.feed then
         check_ring(self, mesh)
         set_steps(self)
     end
@@ -229,7 +301,7 @@ local function fingerprint(self)
     local c = self.config
     local state = {
         format = STATE_FORMAT, dataset_type = c.dataset_type, data_shuffle_seed = c.data_shuffle_seed,
-        max_target_length = c.max_target_length,
+        max_target_length = c.max_target_length, tokenizer = self.tokenizer,
     }
     if not self.feed then
         state.vocab_size = c.vocab_size
@@ -268,6 +340,9 @@ local function check_state(state, expected)
         end
     end
     keys.samples, keys.epoch = nil, nil
+    if not state.tokenizer or not expected.tokenizer then -- of one of them it is not known
+        keys.tokenizer = nil
+    end
     for key in util.sorted_pairs(keys) do
         if not same(state[key], expected[key]) then
             util.refuse("the state of the data does not fit: its %s is %s, that of this run %s. Continue with the data "

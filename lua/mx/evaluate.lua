@@ -101,9 +101,15 @@ function evaluate.plain(shape)
     shape.dropout, shape.z_loss = 0, 0
 end
 
--- The tokens of a file of tokens.
-local function read_tokens(path, format)
+-- The tokens of a file of tokens. A store says by which tokenizer it was made.
+local function read_tokens(path, format, tokenizer)
     local reader <close> = util.attempt(mx.io.tokens_open, path, format)
+    local store = reader:store()
+    if store and tokenizer and tokenizer:matches(store.fingerprint) == false then
+        mx.tokenizer.check_same({ what = tokenizer.name .. ", the model's", fingerprint = tokenizer:fingerprint() },
+            { what = ("%s, made by %s"):format(path, store.tokenizer), fingerprint = store.fingerprint },
+            "Prepare the texts with the model's tokenizer")
+    end
     return util.attempt(reader.read, reader, 0, reader:count())
 end
 
@@ -124,7 +130,7 @@ function evaluate.tokens(path, o)
         util.refuse("%s is a text, and the model has no tokenizer (its vocabulary has %d entries): give "
             .. "tokenizer=FOLDER or a file of tokens", path, o.vocab)
     else
-        tokens = read_tokens(path, o.format)
+        tokens = read_tokens(path, o.format, o.tokenizer)
     end
     if o.max_tokens > 0 and tokens:size(1) > o.max_tokens then
         tokens = mx.narrow(tokens, { dim = 1, start = 1, length = o.max_tokens })

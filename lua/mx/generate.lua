@@ -102,8 +102,25 @@ function generate.continue(model, prompt, o, emit)
     end)
 end
 
+-- Refuses a tokenizer that differs from what is known of the model's.
+local function check_tokenizer(tokenizer, what, config, parameters)
+    local function check(known_as, fingerprint)
+        mx.tokenizer.check_same({ what = what, fingerprint = tokenizer:fingerprint() },
+            { what = known_as, fingerprint = fingerprint }, "Give the tokenizer that the model was trained with")
+    end
+    check("that of the parameters " .. parameters, mx.weights.tokenizer_fingerprint(parameters))
+    for _, path in ipairs { mx.weights.tokenizer_of(parameters) or "", config.tokenizer_path } do
+        local opened, other = pcall(mx.tokenizer.open, path) -- of one that cannot be read nothing is known
+        if path ~= "" and opened then
+            check(path == parameters and "that of the parameters" or ("%s, that of the parameters %s"):format(path,
+                parameters), other:fingerprint())
+        end
+    end
+end
+
 --- The tokenizer of a model: the one that is named, else that of tokenizer_path, else the one that comes with the
---- parameters, else bytes where the vocabulary is these. nil: the model continues ids only. Not collective.
+--- parameters, else bytes where the vocabulary is these. nil: the model continues ids only. Refuses another one than
+--- the model was trained with, as far as its files say that. Not collective.
 ---@param config table
 ---@param parameters string the path that the parameters were read from
 ---@param named string a path as mx.tokenizer.open takes it; empty: none
@@ -116,7 +133,28 @@ function generate.tokenizer(config, parameters, named)
         util.refuse("the tokenizer has %s ids, and the model's vocabulary %s: tokenizer=PATH names another",
             util.thousands(tokenizer.vocab_size), util.thousands(config.vocab_size))
     end
+    if tokenizer then
+        check_tokenizer(tokenizer, named ~= "" and "tokenizer=" .. named or path ~= "" and "tokenizer_path=" .. path
+            or tokenizer.name, config, parameters)
+    end
     return tokenizer
+end
+
+--- The ids that end a text: the tokenizer's, and those that the model's files name. As keys of a table; none where the
+--- config does not end documents (add_eos). Not collective.
+---@param config table
+---@param parameters string the path that the parameters were read from
+---@param tokenizer? mx.Tokenizer
+---@return table<integer, boolean>
+function generate.ends(config, parameters, tokenizer)
+    local ends = {}
+    local lists = { tokenizer and tokenizer.ends or {}, mx.weights.ends(parameters) }
+    for _, list in ipairs(config.add_eos and lists or {}) do
+        for _, id in ipairs(list) do
+            ends[id] = true
+        end
+    end
+    return ends
 end
 
 --- The ids of a prompt.
@@ -144,15 +182,15 @@ end
 ---@param prompt integer[] its ids
 ---@param tokenizer mx.Tokenizer
 ---@param o table as continue takes it
----@param stop? integer an id that ends the text
+---@param ends table<integer, boolean> ids that end the text, as keys
 ---@param write fun(part: string)
-function generate.text(model, prompt, tokenizer, o, stop, write)
+function generate.text(model, prompt, tokenizer, o, ends, write)
     local stream = tokenizer:stream { skip_special = true }
     for _, id in ipairs(prompt) do -- what a token gives may depend on whether it is the first
         stream:put(id)
     end
     generate.continue(model, prompt, o, function(id)
-        if id == stop then
+        if ends[id] then
             return true
         end
         local part = stream:put(id)

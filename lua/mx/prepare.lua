@@ -79,14 +79,6 @@ local function origin(o, ranges, own)
     }
 end
 
-local function fingerprint(path)
-    if path == "" or path == "bytes" then
-        return "bytes"
-    end
-    local file = mx.io.exists(path .. "/tokenizer.json") and path .. "/tokenizer.json" or path
-    return ("crc32c:%08x"):format(mx.io.crc32c(util.attempt(mx.io.read_file, file)))
-end
-
 local function check_options(o)
     if #o.input == 0 then
         util.refuse("input= is missing: files, folders or patterns, with commas between them")
@@ -120,7 +112,7 @@ local function make_plan(o, tokenizer)
     local plan = { pieces = mx.io.array(group(ranges, o)), inputs = mx.io.array(files) }
     plan.origin = origin(o, ranges, {
         vocab_size = tokenizer.vocab_size, bos = tokenizer.bos or -1, eos = tokenizer.eos or -1,
-        tokenizer = o.tokenizer, fingerprint = fingerprint(o.tokenizer),
+        tokenizer = o.tokenizer, fingerprint = tokenizer:fingerprint(),
     })
     for _, name in ipairs(SETTINGS) do
         plan[name] = o[name]

@@ -11,17 +11,29 @@ local tokenizer = {}
 ---@field vocab_size integer the highest id and one: what a model's vocab_size must be at least
 ---@field bos? integer what begins a document; nil: the tokenizer has none
 ---@field eos? integer what ends one; nil: the tokenizer has none
+---@field ends integer[] ids that end a generated text: eos, and what a model's files beside the tokenizer name
+---@field name string what it was opened as, for messages
 ---@field add_bos boolean whether the reference's encode puts BOS before a text by itself
 ---@field add_eos boolean whether it puts EOS after it
 ---@field core userdata the engine's tokenizer
 local Tokenizer = {}
 Tokenizer.__index = Tokenizer
 
-local function wrap(core)
+local function wrap(core, name)
     local bos, eos = core:bos(), core:eos()
     return setmetatable({
         core = core, vocab_size = core:vocab_size(), bos = bos, eos = eos, add_bos = bos ~= nil, add_eos = eos ~= nil,
+        ends = { eos }, name = name,
     }, Tokenizer)
+end
+
+-- Adds ids to those that end a text.
+local function add_ends(self, ids)
+    for _, id in ipairs(ids) do
+        if not util.contains(self.ends, id) then
+            table.insert(self.ends, id)
+        end
+    end
 end
 
 --- Says which ids begin and end a document, where another file than tokenizer.json knows.
@@ -31,29 +43,92 @@ function Tokenizer:set_special(bos, eos)
     self.core:set_bos(bos)
     self.core:set_eos(eos)
     self.bos, self.eos = bos, eos
+    add_ends(self, { eos })
 end
 
--- bos_token and eos_token of a tokenizer_config.json: a text, or a table with it as content.
-local function named_token(self, settings, key, path)
-    local token = settings[key]
-    if type(token) == "table" then
-        token = token.content
-    end
-    if type(token) ~= "string" then
+--- Names further ids that end a generated text: a chat model's end of a turn, say.
+---@param ids integer[]
+function Tokenizer:add_ends(ids)
+    add_ends(self, ids)
+end
+
+--- A text that two tokenizers share if they give the same ids: it depends on the vocabulary and on what encoding does,
+--- not on the file's path or spelling. Token stores and checkpoints keep it. "bytes" for the tokenizer of bytes.
+---@return string
+function Tokenizer:fingerprint()
+    self.sum = self.sum or (self.name == "bytes" and "bytes" or "ids:" .. self.core:fingerprint())
+    return self.sum
+end
+
+--- Whether a fingerprint is this tokenizer's. nil: that is not known.
+---@param fingerprint string of Tokenizer:fingerprint, or of an older token store (the checksum of tokenizer.json)
+---@return boolean?
+function Tokenizer:matches(fingerprint)
+    if fingerprint == "" then
         return nil
+    elseif fingerprint:find("^crc32c:") and self.file then
+        return fingerprint == ("crc32c:%08x"):format(mx.io.crc32c(util.attempt(mx.io.read_file, self.file)))
     end
-    return self:id(token)
-        or util.refuse("%s: %s is '%s', and tokenizer.json beside it has no such token", path, key, token)
+    return fingerprint == self:fingerprint()
+end
+
+-- The ids of bos_token or eos_token of a tokenizer_config.json: a text, a table with it as content, or a list of these.
+local function named_tokens(self, settings, key, path)
+    local value, ids = settings[key], {}
+    local list = type(value) == "table" and value.content == nil and value or { value }
+    for _, token in ipairs(list) do
+        token = type(token) == "table" and token.content or token
+        if type(token) == "string" then
+            ids[#ids + 1] = self:id(token)
+                or util.refuse("%s: %s is '%s', and tokenizer.json beside it has no such token", path, key, token)
+        end
+    end
+    return ids
+end
+
+-- A JSON object out of a file.
+local function read_object(path)
+    local object = util.attempt(mx.io.json_decode, util.attempt(mx.io.read_file, path), path)
+    return type(object) == "table" and object or util.refuse("%s: expected a JSON object", path)
+end
+
+--- Token ids that a field of a JSON object names: a number, or a list of them.
+---@param object table
+---@param key string
+---@param path string stands before messages
+---@return integer[]
+function tokenizer.ids(object, key, path)
+    local value, ids = object[key], {}
+    if value == nil or value == mx.io.null then
+        return ids
+    end
+    for i, id in ipairs(type(value) == "table" and value or { value }) do
+        ids[i] = math.type(id) == "integer" and id >= 0 and id
+            or util.refuse("%s: %s: expected a token id or a list of them, got %s", path, key, tostring(id))
+    end
+    return ids
+end
+
+--- The ids that end a text by config.json and generation_config.json (eos_token_id) of a folder. Not collective.
+---@param folder string ends in "/", or is empty
+---@return integer[]
+function tokenizer.ends_of(folder)
+    local ends = {}
+    for _, name in ipairs({ "config.json", "generation_config.json" }) do
+        if mx.io.exists(folder .. name) then
+            local ids = tokenizer.ids(read_object(folder .. name), "eos_token_id", folder .. name)
+            table.move(ids, 1, #ids, #ends + 1, ends)
+        end
+    end
+    return ends
 end
 
 -- What tokenizer_config.json says beside tokenizer.json.
 local function apply_settings(self, path)
-    local settings = util.attempt(mx.io.json_decode, util.attempt(mx.io.read_file, path), path)
-    if type(settings) ~= "table" then
-        util.refuse("%s: expected a JSON object", path)
-    end
-    local bos, eos = named_token(self, settings, "bos_token", path), named_token(self, settings, "eos_token", path)
-    self:set_special(bos or self.bos, eos or self.eos)
+    local settings = read_object(path)
+    local bos, eos = named_tokens(self, settings, "bos_token", path), named_tokens(self, settings, "eos_token", path)
+    self:set_special(bos[1] or self.bos, eos[1] or self.eos)
+    add_ends(self, eos)
     if type(settings.add_bos_token) == "boolean" then
         self.add_bos = settings.add_bos_token and self.bos ~= nil
     end
@@ -62,24 +137,92 @@ local function apply_settings(self, path)
     end
 end
 
+-- Names near a path that is not there: in the nearest folder above it that is.
+local function near(path)
+    local folder, name = path:gsub("/+$", ""):match("^(.*/)([^/]*)$")
+    folder, name = folder or "", name or path
+    if not mx.io.exists(folder == "" and "." or folder) then
+        return near(folder)
+    end
+    local names = {}
+    for _, entry in ipairs(util.attempt(mx.io.list, folder == "" and "." or folder)) do
+        local at = folder .. entry
+        if entry:find("%.json$") or entry:lower():find("%.gguf$") or mx.io.exists(at .. "/tokenizer.json") then
+            names[#names + 1] = entry
+        end
+    end
+    table.sort(names)
+    local best = util.nearest(name, names)
+    if best then
+        return (", did you mean '%s'?"):format(folder .. best)
+    end
+    local shown = table.concat(names, ", ", 1, math.min(#names, 8))
+    return #names > 0 and (" (%s has %s%s)"):format(folder == "" and "this folder" or folder, shown,
+        #names > 8 and ", ..." or "") or ""
+end
+
+-- The tokenizer.json of a path and the folder whose other files belong to it; the folder is nil where there is none.
+local function find_file(path)
+    if mx.io.exists(path .. "/tokenizer.json") then
+        local folder = path:gsub("(.)/+$", "%1") .. "/"
+        return folder .. "tokenizer.json", folder
+    elseif not mx.io.exists(path) then
+        util.refuse("there is no tokenizer '%s': expected a tokenizer.json, a folder with one, or a GGUF file%s",
+            path, near(path))
+    elseif mx.io.exists(path .. "/.") then
+        util.refuse("the folder '%s' has no tokenizer.json", path)
+    end
+    return path, path:match("^(.*/)tokenizer%.json$") or (path == "tokenizer.json" and "" or nil)
+end
+
 --- Opens a tokenizer. Raises one line for a file that is missing, malformed, or asks for what is not supported.
----@param path string a tokenizer.json or a folder with one (a tokenizer_config.json beside it is read for bos_token,
----       eos_token, add_bos_token and add_eos_token); "" or "bytes": each byte is a token
+---@param path string a tokenizer.json or a folder with one (tokenizer_config.json beside it is read for bos_token,
+---       eos_token, add_bos_token and add_eos_token, config.json and generation_config.json for eos_token_id), or a
+---       GGUF file; "" or "bytes": each byte is a token
 ---@return mx.Tokenizer
 function tokenizer.open(path)
     if path == "" or path == "bytes" then
-        return wrap(mx.io.tokenizer_open("bytes"))
+        return wrap(mx.io.tokenizer_open("bytes"), "bytes")
     end
-    local folder = path:match("^(.*/)tokenizer%.json$") or (path == "tokenizer.json" and "")
-    if not folder and mx.io.exists(path .. "/tokenizer.json") then
-        folder = path .. "/"
-        path = folder .. "tokenizer.json"
+    local file, folder = find_file(path)
+    if util.attempt(mx.io.file_format, file) == "gguf" then
+        return mx.weights.tokenizer(file)
     end
-    local self = wrap(util.attempt(mx.io.tokenizer_open, path))
+    local self = wrap(util.attempt(mx.io.tokenizer_open, file), path)
+    self.file = file
     if folder and mx.io.exists(folder .. "tokenizer_config.json") then
         apply_settings(self, folder .. "tokenizer_config.json")
     end
+    if folder then
+        add_ends(self, tokenizer.ends_of(folder))
+    end
     return self
+end
+
+local fingerprints = {} -- by path
+
+--- The fingerprint of the tokenizer at a path, as it was when this was asked first: at the end of a run the file may be
+--- gone. "": there is none, or it cannot be read. Not collective.
+---@param path string as open takes it; empty: none
+---@return string
+function tokenizer.fingerprint_of(path)
+    if path ~= "" and not fingerprints[path] then
+        local opened, found = pcall(tokenizer.open, path)
+        fingerprints[path] = opened and found:fingerprint() or ""
+    end
+    return path ~= "" and fingerprints[path] or ""
+end
+
+--- Refuses two tokenizers that differ. Where the fingerprint of one is not known ("" or nil), nothing is refused.
+---@param a {what: string, fingerprint: string?} what: the user's words for it, "tokenizer_path=gpt2"
+---@param b {what: string, fingerprint: string?}
+---@param advice string what to do
+function tokenizer.check_same(a, b, advice)
+    local one, other = a.fingerprint or "", b.fingerprint or ""
+    if one ~= "" and other ~= "" and one ~= other then
+        util.refuse("two tokenizers that give different ids: %s (%s) and %s (%s). %s", a.what, one, b.what, other,
+            advice)
+    end
 end
 
 --- A tokenizer from the text of a tokenizer.json. Raises as open does.
@@ -87,7 +230,7 @@ end
 ---@param name? string stands before messages
 ---@return mx.Tokenizer
 function tokenizer.from_json(text, name)
-    return wrap(util.attempt(mx.io.tokenizer_parse, text, name or "tokenizer.json"))
+    return wrap(util.attempt(mx.io.tokenizer_parse, text, name or "tokenizer.json"), name or "tokenizer.json")
 end
 
 --- The ids of a text of at most 2^30 bytes; added tokens such as <|endoftext|> are found inside it.

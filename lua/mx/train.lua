@@ -158,7 +158,10 @@ function train.save(config, model, path)
         if not put then
             error(reason, 0)
         elseif writer then
-            writer:attributes { config = mx.config.dump(config) }
+            local fingerprint = mx.tokenizer.fingerprint_of(config.tokenizer_path)
+            writer:attributes {
+                config = mx.config.dump(config), tokenizer_fingerprint = fingerprint ~= "" and fingerprint or nil,
+            }
             writer:commit()
         end
     end)

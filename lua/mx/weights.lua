@@ -10,11 +10,14 @@
 local mx = require "mx"
 local families = require "mx.weights_families"
 local gguf = require "mx.weights_gguf"
+local sources = require "mx.weights_source"
 local util = require "mx.util"
 
-local weights = {}
+local join, locate, OURS = sources.join, sources.locate, sources.OURS
 
-local INDEX = "model.safetensors.index.json"
+--- Opens weights: mx.weights_source says how.
+local weights = { open = sources.open }
+
 -- The keys that describe a model.
 local KEYS = util.sorted_keys(families.standard())
 table.move({
@@ -32,166 +35,11 @@ local USES = {
 -- Keys that a config may have otherwise than the file: how a model is used, not what it computes.
 local FREE = { max_position_embeddings = true, max_target_length = true }
 
--- ---- sources ----
-
----@class mx.WeightSource
----@field path string as it was given
----@field kind "gguf"|"safetensors"
----@field folder? string where config.json lies
----@field tensors table<string, table> by name: entries of file:info(), with their file
----@field files any[] of mx.io.weights_open
----@field keys table<string, any> the model in our keys
----@field names string a key of families.NAMES
-local Source = {}
-Source.__index = Source
-
-function Source:close()
-    for _, file in ipairs(self.files) do
-        file:close()
-    end
-    self.files = {}
-end
-
-Source.__close = Source.close
-
---- A tensor, or some of its rows.
-function Source:read(name, rows)
-    local file = self.tensors[name].file
-    return util.attempt(file.read, file, name, rows)
-end
-
-local function read_json(path)
-    return util.attempt(mx.io.json_decode, util.attempt(mx.io.read_file, path), path)
-end
-
-local function join(folder, name)
-    return folder == "" and name or folder .. "/" .. name
-end
-
--- Opens one file and enters its tensors; `only`: of an index, which of them it should have.
-local function add_file(self, path, only)
-    local file = util.attempt(mx.io.weights_open, path)
-    self.files[#self.files + 1] = file
-    for _, entry in ipairs(file:info()) do
-        entry.file = file
-        if not only or only[entry.name] then
-            self.tensors[entry.name] = entry
-        end
-    end
-    for name in util.sorted_pairs(only or {}) do
-        if not self.tensors[name] or self.tensors[name].file ~= file then
-            util.refuse("%s has no tensor '%s', which %s says it has", path, name, INDEX)
-        end
-    end
-    return file
-end
-
-local function add_shards(self, path)
-    local index = read_json(path)
-    local map = type(index) == "table" and index.weight_map
-    if type(map) ~= "table" then
-        util.refuse("%s: expected a map with weight_map in it", path)
-    end
-    local by_file = {}
-    for name, file in util.sorted_pairs(map) do
-        if type(file) ~= "string" or file:find("/") or file == "" then
-            util.refuse("%s: %s: expected the name of a file beside it, got '%s'", path, name, tostring(file))
-        end
-        by_file[file] = by_file[file] or {}
-        by_file[file][name] = true
-    end
-    for file, names in util.sorted_pairs(by_file) do
-        add_file(self, join(self.folder, file), names)
-    end
-end
-
-local function folder_of(path)
-    return path:match("^(.*)/[^/]*$") or (path:find("/") and "/" or "")
-end
-
--- What a path is: "gguf", "file" (safetensors), "index" or "folder" (of a Hugging Face model); of ours "h5",
--- "checkpoint" (a folder step_N) or "run" (a run's folder).
-local function kind_of(path)
-    for _, case in ipairs({ { "%.gguf$", "gguf" }, { "%.safetensors$", "file" }, { "%.index%.json$", "index" } }) do
-        if path:find(case[1]) then
-            return case[2]
-        end
-    end
-    if not mx.io.exists(path) then
-        util.refuse("there is no '%s': expected a folder of a Hugging Face model, a .safetensors, .gguf or .h5 file, "
-            .. "or what scripts/train.lua saved", path)
-    elseif not mx.io.exists(path .. "/.") then
-        return "h5"
-    elseif mx.io.exists(path .. "/index.json") then
-        return "checkpoint"
-    end
-    return mx.io.exists(path .. "/config.yml") and "run" or "folder"
-end
-
-local OURS = { h5 = true, checkpoint = true, run = true }
-
 --- Whether a path names weights of another program. Not collective.
 ---@param path string
 ---@return boolean
 function weights.is_foreign(path)
-    return not OURS[kind_of(path)]
-end
-
-local function open_folder(self, kind, path)
-    self.kind, self.folder = "safetensors", kind == "folder" and path:gsub("(.)/+$", "%1") or folder_of(path)
-    local config_path = join(self.folder, "config.json")
-    if not mx.io.exists(config_path) then
-        util.refuse("%s has no config.json%s", kind == "folder" and path or "the folder of " .. path,
-            kind == "folder" and ": it is no folder of a Hugging Face model" or "")
-    end
-    local single, index = join(self.folder, "model.safetensors"), join(self.folder, INDEX)
-    if kind == "file" then
-        add_file(self, path)
-    elseif kind == "index" then
-        add_shards(self, path)
-    elseif mx.io.exists(single) then
-        add_file(self, single)
-    elseif mx.io.exists(index) then
-        add_shards(self, index)
-    else
-        util.refuse("%s has neither model.safetensors nor %s%s", path, INDEX,
-            mx.io.exists(join(self.folder, "pytorch_model.bin")) and "; pytorch_model.bin is not read: save the model "
-            .. "with safe_serialization" or "")
-    end
-    self.config = read_json(config_path)
-    self.keys, self.names = families.read(self.config, config_path)
-end
-
---- Opens weights: a folder of a Hugging Face model, its .safetensors or .index.json file, or a .gguf file. Not
---- collective: each rank opens them.
----@param path string
----@return mx.WeightSource to be closed: local source <close> = ...
-function weights.open(path)
-    local self = setmetatable({ path = path, files = {}, tensors = {} }, Source)
-    local kind = kind_of(path)
-    if OURS[kind] then
-        util.refuse("%s holds parameters of ours: mx.weights.load and mx.weights.model read them", path)
-    end
-    local function open()
-        if kind == "gguf" then
-            self.file = add_file(self, path)
-            self.kind, self.metadata = "gguf", self.file:metadata()
-            if self.file:format() ~= "gguf" then
-                util.refuse("%s is no GGUF file", path)
-            end
-            local architecture
-            self.keys, architecture = gguf.keys(self)
-            self.names = "gguf." .. architecture
-        else
-            open_folder(self, kind, path)
-        end
-    end
-    local opened, problem = pcall(open)
-    if not opened then
-        self:close()
-        error(problem, 0)
-    end
-    return self
+    return not OURS[locate(path)]
 end
 
 -- ---- configs ----
@@ -210,7 +58,7 @@ local function stored_config(path, kind)
     if kind == "run" then
         return util.attempt(mx.io.read_file, path .. "/config.yml")
     elseif kind == "checkpoint" then
-        local index = read_json(path .. "/index.json")
+        local index = sources.read_json(path .. "/index.json")
         return type(index) == "table" and type(index.config) == "string" and index.config ~= "" and index.config or nil
     end
     local _, attributes = util.attempt(mx.io.h5_info, path)
@@ -226,7 +74,8 @@ end
 ---@param path string
 ---@return table<string, any>
 function weights.config(path)
-    local kind = kind_of(path)
+    local kind
+    kind, path = locate(path)
     if OURS[kind] then
         return model_keys(stored_keys(path, kind), KEYS)
     end
@@ -235,12 +84,12 @@ function weights.config(path)
 end
 
 --- What a run that starts from a file or folder takes over where it says nothing else: the model, and tokenizer_path
---- where there is a tokenizer.json. Not collective.
+--- where there is a tokenizer. Not collective.
 ---@param path string
 ---@return table<string, any>
 function weights.start_config(path)
-    local keys, at = weights.config(path), weights.tokenizer_of(path)
-    keys.tokenizer_path = at ~= path and at or kind_of(path) == "folder" and at or nil
+    local keys = weights.config(path)
+    keys.tokenizer_path = weights.tokenizer_of(path)
     return keys
 end
 
@@ -251,7 +100,8 @@ end
 ---@param options? table further keys and their standard values: those of a script
 ---@return table
 function weights.load_config(path, words, options)
-    local kind = kind_of(path)
+    local kind
+    kind, path = locate(path)
     local keys
     if OURS[kind] then
         local text = stored_config(path, kind) or util.refuse("%s has no config: it was not saved by scripts/train.lua "
@@ -412,7 +262,8 @@ end
 ---@param path string
 ---@return string
 function weights.dtype(path)
-    local kind = kind_of(path)
+    local kind
+    kind, path = locate(path)
     if OURS[kind] then
         return stored_keys(path, kind).weight_dtype or "float32"
     end
@@ -427,26 +278,21 @@ end
 
 -- ---- the tokenizer ----
 
--- The metadata of a GGUF file.
-local function metadata_of(path)
-    local file <close> = util.attempt(mx.io.weights_open, path)
-    return file:metadata()
-end
-
 --- Where the tokenizer is that comes with weights: a folder, a GGUF file that has one, or what tokenizer_path names in
 --- the config that is stored with parameters of ours. nil: there is none. Not collective.
 ---@param path string
 ---@return string?
 function weights.tokenizer_of(path)
-    local kind = kind_of(path)
+    local kind
+    kind, path = locate(path)
     if kind == "gguf" then
-        return metadata_of(path)["tokenizer.ggml.model"] and path or nil
+        return sources.gguf_metadata(path)["tokenizer.ggml.model"] and path or nil
     end
     if OURS[kind] then
         local stored = stored_keys(path, kind).tokenizer_path or ""
         return stored ~= "" and mx.io.exists(stored) and stored or nil
     end
-    local folder = kind == "folder" and path or folder_of(path)
+    local folder = kind == "folder" and path or sources.folder_of(path)
     return mx.io.exists(join(folder, "tokenizer.json")) and (folder == "" and "." or folder) or nil
 end
 
@@ -454,16 +300,50 @@ end
 ---@param path string
 ---@return mx.Tokenizer?
 function weights.tokenizer(path)
-    local kind, at = kind_of(path), weights.tokenizer_of(path)
+    local kind, at = locate(path), weights.tokenizer_of(path)
     if not at or kind ~= "gguf" then
         return at and mx.tokenizer.open(at)
     end
-    local json, special = gguf.tokenizer({ path = path, metadata = metadata_of(path) })
+    local json, special = gguf.tokenizer({ path = at, metadata = sources.gguf_metadata(at) })
     local tokenizer = mx.tokenizer.from_json(json, path)
     tokenizer:set_special(special.bos, special.eos)
+    tokenizer:add_ends(special.ends)
     tokenizer.add_bos = special.add_bos and special.bos ~= nil or false
     tokenizer.add_eos = special.add_eos and special.eos ~= nil or false
     return tokenizer
+end
+
+--- The ids that end a generated text by the model's own files: config.json, generation_config.json, or the keys of a
+--- GGUF file. Not collective.
+---@param path string
+---@return integer[]
+function weights.ends(path)
+    local kind
+    kind, path = locate(path)
+    if kind == "gguf" then
+        return gguf.ends({ path = path, metadata = sources.gguf_metadata(path) })
+    elseif OURS[kind] then
+        return {}
+    end
+    local folder = kind == "folder" and path or sources.folder_of(path)
+    return mx.tokenizer.ends_of(join(folder, ""))
+end
+
+--- The fingerprint of the tokenizer that parameters of ours were trained with; "": it is not stored. Not collective.
+---@param path string
+---@return string
+function weights.tokenizer_fingerprint(path)
+    local kind
+    kind, path = locate(path)
+    if kind == "h5" then
+        local _, attributes = util.attempt(mx.io.h5_info, path)
+        return attributes.tokenizer_fingerprint or ""
+    elseif kind ~= "checkpoint" then
+        return ""
+    end
+    local index = sources.read_json(path .. "/index.json")
+    local state = type(index) == "table" and type(index.state) == "table" and index.state.data
+    return type(state) == "table" and type(state.tokenizer) == "string" and state.tokenizer or ""
 end
 
 --- mx.weights.save(model, folder, options): weights_save.lua says how.

@@ -91,8 +91,9 @@ local function rope_keys(g, keys)
     elseif not g.tensors["rope_freqs.weight"] then
         return
     end
+    local file = g.tensors["rope_freqs.weight"].file
     local factors = mx.scope(function()
-        return util.attempt(g.file.read, g.file, "rope_freqs.weight"):totable()
+        return util.attempt(file.read, file, "rope_freqs.weight"):totable()
     end)
     local s = fit_factors(factors, keys.rope_max_timescale)
     if not same_factors(factors_of(s, keys.rope_max_timescale, #factors), factors) then
@@ -132,7 +133,7 @@ local function from_gpt2(g, keys)
 end
 
 --- Our keys of a GGUF file.
----@param g {path: string, metadata: table, tensors: table<string, table>, file: any}
+---@param g {path: string, metadata: table, tensors: table<string, table>} tensors: with the file of each
 ---@return table<string, any> keys, string architecture
 function gguf.keys(g)
     g.architecture = get(g, "general.architecture", "string")
@@ -162,30 +163,87 @@ end
 -- ---- the tokenizer ----
 
 local CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-local WORDS = "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}%s| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+local SPACES = "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+-- GPT-4's pattern, with how many digits are a word.
+local GPT4 = CONTRACTIONS .. "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|%s| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" .. SPACES
+-- The same with marks as letters.
+local GPT4_MARKS = CONTRACTIONS .. "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*"
+    .. SPACES
+-- GPT-4o's pattern: words end before a capital; with what may follow a word, and how many digits are one.
+local UPPER, LOWER = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]", "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+local GPT4O = "[^\\r\\n\\p{L}\\p{N}]?" .. UPPER .. "*" .. LOWER .. "+%s|[^\\r\\n\\p{L}\\p{N}]?" .. UPPER .. "+" .. LOWER
+    .. "*%s|%s| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" .. SPACES
+local DEEPSEEK = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    .. "| ?[\\p{P}\\p{S}]+[\\r\\n]*" .. SPACES
 
 local function byte_level(regex)
     return { type = "ByteLevel", add_prefix_space = false, trim_offsets = true, use_regex = regex }
 end
 
-local function split(digits)
-    local pattern = CONTRACTIONS .. WORDS:format(digits)
-    return { type = "Sequence", pretokenizers = {
-        { type = "Split", pattern = { Regex = pattern }, behavior = "Isolated", invert = false }, byte_level(false),
-    } }
+local function sequence(...)
+    return { type = "Sequence", pretokenizers = { ... } }
 end
 
--- How texts are cut before merging, by tokenizer.ggml.pre.
+-- Steps one after the other: patterns, whose matches are words, and others.
+local function split(...)
+    local steps = { ... }
+    for i, step in ipairs(steps) do
+        steps[i] = type(step) == "string"
+            and { type = "Split", pattern = { Regex = step }, behavior = "Isolated", invert = false } or step
+    end
+    steps[#steps + 1] = byte_level(false)
+    return sequence(table.unpack(steps))
+end
+
+local DIGITS = { type = "Digits", individual_digits = true }
+
+-- By tokenizer.ggml.pre: how texts are cut before merging (cut), whether they are normalized before (nfc), whether a
+-- word of the vocabulary is taken whole (whole), whether a text begins with BOS where the file does not say so (bos).
+-- Only what gives the ids of the model's own tokenizer.json is here.
 local CUTS = {
-    ["gpt-2"] = byte_level(true),
-    default = byte_level(true),
-    smollm = { type = "Sequence", pretokenizers = {
-        { type = "Digits", individual_digits = true }, byte_level(true),
-    } },
-    ["llama-bpe"] = split("{1,3}"),
-    qwen2 = split(""),
+    ["gpt-2"] = { cut = byte_level(true) },
+    mpt = { cut = byte_level(true), nfc = true },
+    smollm = { cut = sequence(DIGITS, byte_level(true)) },
+    ["command-r"] = { cut = sequence(DIGITS, byte_level(true)), nfc = true },
+    ["llama-bpe"] = { cut = split(GPT4:format("\\p{N}{1,3}")), whole = true, bos = true },
+    qwen2 = { cut = split(GPT4:format("\\p{N}")), nfc = true },
+    qwen35 = { cut = split(GPT4_MARKS), nfc = true },
+    ["gpt-4o"] = { cut = split(GPT4O:format(CONTRACTIONS .. "?", CONTRACTIONS .. "?", "\\p{N}{1,3}")) },
+    tekken = { cut = split(GPT4O:format("", "", "\\p{N}")), whole = true, bos = true },
+    ["deepseek-v3"] = {
+        cut = split("\\p{N}{1,3}", "[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+", DEEPSEEK),
+    },
+    ["deepseek-coder"] = {
+        cut = split("[\r\n]", "\\s?\\p{L}+", "\\s?\\p{P}+",
+            "[\u{4e00}-\u{9fa5}\u{800}-\u{4e00}\u{ac00}-\u{d7ff}]+", DIGITS),
+    },
 }
 CUTS.llama3, CUTS["llama-v3"] = CUTS["llama-bpe"], CUTS["llama-bpe"]
+CUTS["deepseek-r1-qwen"] = CUTS.qwen2
+CUTS.llama4 = CUTS["gpt-4o"]
+CUTS["phi-2"] = CUTS["gpt-2"]
+CUTS.olmo = CUTS.mpt
+CUTS.starcoder, CUTS.refact = CUTS.smollm, CUTS.smollm
+
+-- The cut of a file. An older file of GPT-2 need not say it.
+local function cut_of(g)
+    local name = get(g, "tokenizer.ggml.pre", "string", "default")
+    if name == "default" and g.metadata["general.architecture"] == "gpt2" then
+        name = "gpt-2"
+    elseif name == "default" then
+        util.refuse("%s does not say how its tokenizer cuts texts (tokenizer.ggml.pre is missing or 'default'): "
+            .. "convert the model again with a current llama.cpp, or name its tokenizer.json (tokenizer=, "
+            .. "tokenizer_path=)", g.path)
+    end
+    return CUTS[name] or util.refuse("%s: no tokenizer is known that cuts texts as '%s' does (tokenizer.ggml.pre); "
+        .. "there are %s. Name the model's tokenizer.json (tokenizer=, tokenizer_path=)", g.path, name,
+        table.concat(util.sorted_keys(CUTS), ", "))
+end
+
+-- Tokens that only fill up the vocabulary (5).
+local function is_unused(g, i)
+    return get(g, "tokenizer.ggml.token_type", "table", {})[i] == 5
+end
 
 -- The special tokens: control tokens (3) and those that the user defined (4).
 local function added_tokens(g, tokens)
@@ -258,44 +316,78 @@ local function sentence_piece(g, tokens, vocab)
 end
 
 local function byte_pairs(g, vocab)
-    local cut = get(g, "tokenizer.ggml.pre", "string", "default")
-    if not CUTS[cut] then
-        util.refuse("%s: no tokenizer is known that cuts texts as '%s' does (tokenizer.ggml.pre); there are %s", g.path,
-            cut, table.concat(util.sorted_keys(CUTS), ", "))
-    end
+    local cut = cut_of(g)
     return {
-        normalizer = cut == "qwen2" and { type = "NFC" } or mx.io.null,
-        pre_tokenizer = CUTS[cut], decoder = byte_level(true),
+        normalizer = cut.nfc and { type = "NFC" } or mx.io.null,
+        pre_tokenizer = cut.cut, decoder = byte_level(true),
         model = {
             type = "BPE", dropout = mx.io.null, unk_token = mx.io.null, fuse_unk = false, byte_fallback = false,
-            ignore_merges = CUTS[cut] == CUTS["llama-bpe"], vocab = vocab,
+            ignore_merges = cut.whole or false, vocab = vocab,
             merges = mx.io.array(get(g, "tokenizer.ggml.merges", "table")),
         },
-    }
+    }, cut.bos or false
+end
+
+-- The keys of ids that end a text, and the tokens that do where a file lacks the key.
+local ENDS = {
+    { "tokenizer.ggml.eos_token_id" },
+    { "tokenizer.ggml.eot_token_id", "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>" },
+    { "tokenizer.ggml.eom_token_id", "<|eom_id|>" },
+}
+
+--- The ids that end a generated text: EOS, and the ends of a turn (EOT) and of a message (EOM) of chat models.
+---@param g {path: string, metadata: table}
+---@return integer[]
+function gguf.ends(g)
+    local ends, kinds = {}, get(g, "tokenizer.ggml.token_type", "table", {})
+    local function add(id)
+        if not util.contains(ends, id) then
+            ends[#ends + 1] = id
+        end
+    end
+    for _, names in ipairs(ENDS) do
+        for _, id in ipairs(mx.tokenizer.ids(g.metadata, names[1], g.path)) do
+            add(id)
+        end
+        for i, token in ipairs(g.metadata[names[1]] == nil and get(g, "tokenizer.ggml.tokens", "table", {}) or {}) do
+            if kinds[i] == 3 and util.contains(names, token) then
+                add(i - 1)
+            end
+        end
+    end
+    return ends
 end
 
 --- A GGUF file's tokenizer as the text of a tokenizer.json. A file that does not say how its texts are cut
---- (tokenizer.ggml.pre) gets GPT-2's way.
+--- (tokenizer.ggml.pre), or names a cut that is not known here, is refused.
 ---@param g {path: string, metadata: table}
 ---@return string json
----@return {bos: integer?, eos: integer?, add_bos: boolean, add_eos: boolean} special ids, and which of them are put
----        around a text
+---@return {bos: integer?, eos: integer?, ends: integer[], add_bos: boolean, add_eos: boolean} special ids, and which of
+---        them are put around a text
 function gguf.tokenizer(g)
     local kind, tokens = get(g, "tokenizer.ggml.model", "string"), get(g, "tokenizer.ggml.tokens", "table")
     local vocab = {}
     for i, token in ipairs(tokens) do
-        vocab[token] = i - 1
+        if not is_unused(g, i) then
+            vocab[token] = i - 1
+        end
     end
     if kind ~= "gpt2" and kind ~= "llama" then
         util.refuse("%s: the tokenizer '%s' is not known here; there are gpt2 (byte-level BPE) and llama "
             .. "(SentencePiece)", g.path, kind)
     end
-    local t = kind == "gpt2" and byte_pairs(g, vocab) or sentence_piece(g, tokens, vocab)
+    local t, bos
+    if kind == "gpt2" then
+        t, bos = byte_pairs(g, vocab)
+    else
+        t, bos = sentence_piece(g, tokens, vocab), true
+    end
     t.version, t.added_tokens = "1.0", added_tokens(g, tokens)
     t.truncation, t.padding, t.post_processor = mx.io.null, mx.io.null, mx.io.null
     return util.attempt(mx.io.json_encode, t), {
-        bos = g.metadata["tokenizer.ggml.bos_token_id"], eos = g.metadata["tokenizer.ggml.eos_token_id"],
-        add_bos = get(g, "tokenizer.ggml.add_bos_token", "boolean", kind == "llama" or t.model.ignore_merges),
+        bos = mx.tokenizer.ids(g.metadata, "tokenizer.ggml.bos_token_id", g.path)[1],
+        eos = mx.tokenizer.ids(g.metadata, "tokenizer.ggml.eos_token_id", g.path)[1], ends = gguf.ends(g),
+        add_bos = get(g, "tokenizer.ggml.add_bos_token", "boolean", bos),
         add_eos = get(g, "tokenizer.ggml.add_eos_token", "boolean", false),
     }
 end

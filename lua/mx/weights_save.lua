@@ -3,6 +3,7 @@
 local mx = require "mx"
 local families = require "mx.weights_families"
 local gguf = require "mx.weights_gguf"
+local sources = require "mx.weights_source"
 local util = require "mx.util"
 
 local INDEX = "model.safetensors.index.json"
@@ -85,8 +86,7 @@ end
 
 -- What a GGUF file says of its tokenizer, as files; gives the ids of its special tokens.
 local function write_tokenizer(path, folder)
-    local file <close> = util.attempt(mx.io.weights_open, path)
-    local metadata = file:metadata()
+    local metadata = sources.gguf_metadata(path)
     local json, special = gguf.tokenizer({ path = path, metadata = metadata })
     local tokens = metadata["tokenizer.ggml.tokens"]
     local settings = {
@@ -97,7 +97,15 @@ local function write_tokenizer(path, folder)
     util.attempt(mx.io.write_file_atomic, path_of(folder, "tokenizer.json"), json)
     util.attempt(mx.io.write_file_atomic, path_of(folder, "tokenizer_config.json"),
         mx.io.json_encode(settings, { indent = 2 }) .. "\n")
-    return { bos_token_id = special.bos, eos_token_id = special.eos }
+    local ids = {
+        bos_token_id = special.bos, eos_token_id = #special.ends > 1 and mx.io.array(special.ends) or special.ends[1],
+        pad_token_id = mx.tokenizer.ids(metadata, "tokenizer.ggml.padding_token_id", path)[1],
+    }
+    if #special.ends > 1 then -- programs that generate look there first
+        util.attempt(mx.io.write_file_atomic, path_of(folder, "generation_config.json"),
+            mx.io.json_encode(ids, { indent = 2 }) .. "\n")
+    end
+    return ids
 end
 
 -- Copies the files of a folder's tokenizer; gives the config.json beside it.
@@ -127,7 +135,8 @@ end
 
 -- Puts a tokenizer's files beside the model, and the ids of its special tokens into config.json.
 local function add_tokenizer(from, folder, values)
-    local theirs = (from:find("%.gguf$") and write_tokenizer or copy_tokenizer)(from, folder)
+    local is_gguf = not mx.io.exists(from .. "/.") and util.attempt(mx.io.file_format, from) == "gguf"
+    local theirs = (is_gguf and write_tokenizer or copy_tokenizer)(from, folder)
     for _, key in ipairs({ "bos_token_id", "eos_token_id", "pad_token_id" }) do
         values[key] = theirs[key] or values[key]
     end

@@ -232,7 +232,7 @@ static void test_other_formats(void)
                  {"\x1f\x8b\x08\4", "gzip-compressed"},
                  {"\x28\xb5\x2f\xfd", "zstd-compressed"},
                  {"\x93NUMPY\1", "a NumPy array"},
-                 {"version https://git-lfs.github.com/spec/v1", "a pointer of Git LFS"}};
+                 {"version https://git-lfs.github.com/spec/v1", "a git-lfs pointer, not the file"}};
     int32_t data[512] = {0};
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
         memset(data, 0, sizeof data);

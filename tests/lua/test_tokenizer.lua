@@ -87,6 +87,32 @@ function TestGolden.test_files_and_variants()
     lu.assertTrue(#all.cases > 50)
 end
 
+-- Tokens with every mix of lstrip, rstrip, single_word, normalized and special, one inside the other, in random texts.
+function TestGolden.test_added_tokens()
+    local all, vocab = mx.io.json_decode(golden "added.json"), {}
+    for i, letter in ipairs(all.alphabet) do
+        vocab[letter] = i - 1
+    end
+    local tok = make { added_tokens = all.tokens, normalizer = all.normalizer, pre_tokenizer = all.pre_tokenizer,
+        model = { type = "BPE", vocab = vocab, merges = mx.io.array {} } }
+    for _, pair in ipairs(all.texts) do
+        lu.assertEquals(ids(tok, pair[1]), pair[2], ("%q"):format(pair[1]))
+    end
+    lu.assertTrue(#all.texts >= 400)
+end
+
+-- Spaces that a token with rstrip has taken are not a token of spaces as well.
+function TestGolden.test_spaces_are_read_once()
+    local vocab = { ["A"] = 0, ["\u{120}"] = 1 }
+    local tok = make { pre_tokenizer = { type = "ByteLevel", add_prefix_space = false },
+        model = { type = "BPE", vocab = vocab, merges = mx.io.array {} },
+        added_tokens = {
+            { id = 2, content = "<tool>", rstrip = true, lstrip = true, normalized = false, special = false },
+            { id = 3, content = "    ", normalized = false, special = false } } }
+    lu.assertEquals(ids(tok, "A <tool>      A"), { 0, 2, 0 })
+    lu.assertEquals(ids(tok, "A <tool>A      A"), { 0, 2, 0, 3, 1, 1, 0 })
+end
+
 function TestGolden.test_merges_in_the_older_spelling()
     local data, texts = read "llama3", mx.io.json_decode(golden "tokenizers.json").texts
     local newer = make(data)
@@ -194,9 +220,9 @@ TestGenerateText = {}
 
 local OPTIONS = { tokens = 24, temperature = 1, top_k = 0, top_p = 1, seed = 3 }
 
-local function generated(model, prompt, tok, stop)
+local function generated(model, prompt, tok, ends)
     local parts, ids_made = {}, {}
-    mx.generate.text(model, prompt, tok, OPTIONS, stop, function(part)
+    mx.generate.text(model, prompt, tok, OPTIONS, ends, function(part)
         parts[#parts + 1] = part
     end)
     mx.generate.continue(model, prompt, OPTIONS, function(id)
@@ -212,10 +238,10 @@ function TestGenerateText.test_parts_are_what_the_ids_say()
         local model = mx.models.new(mx.config.load { "model_name=tiny", "vocab_size=" .. tok.vocab_size })
         local prompt = mx.generate.prompt("The lamp", tok, true)
         lu.assertEquals(prompt[1], tok.bos)
-        local parts, made = generated(model, prompt, tok, nil)
+        local parts, made = generated(model, prompt, tok, {})
         local whole = table.move(made, 1, #made, #prompt + 1, table.move(prompt, 1, #prompt, 1, {}))
         lu.assertEquals("The lamp" .. table.concat(parts), tok:decode(whole, { skip_special = true }))
-        local stopped = generated(model, prompt, tok, made[7])
+        local stopped = generated(model, prompt, tok, { [made[7]] = true })
         local first = 1
         while made[first] ~= made[7] do
             first = first + 1

@@ -142,10 +142,10 @@ static void note_ranges(mx_pattern *p, const char *text)
 /* Contents are what PCRE2 knows and then ranges, or ranges alone. */
 static void measure(const target *to, set *s)
 {
-    const char *ranges = s->content[0] == '\\' && s->content[1] != 'x' ? strstr(s->content, "\\x{") : NULL;
-    if (s->content == (const char *)SPACES)
-        ranges = NULL;
-    s->bytes = ranges && !to->whole ? (size_t)(ranges - s->content) : strlen(s->content);
+    const char *content = s->content ? s->content : "";
+    bool has_property = content[0] == '\\' && (content[1] == 'p' || content[1] == 'P');
+    const char *ranges = has_property ? strstr(content, "\\x{") : NULL;
+    s->bytes = ranges && !to->whole ? (size_t)(ranges - content) : strlen(content);
     if (ranges && to->pattern)
         note_ranges(to->pattern, ranges);
 }

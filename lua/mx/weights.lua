@@ -84,12 +84,12 @@ function weights.config(path)
 end
 
 --- What a run that starts from a file or folder takes over where it says nothing else: the model, and tokenizer_path
---- where there is a tokenizer. Not collective.
+--- where there is a tokenizer.json. Not collective.
 ---@param path string
 ---@return table<string, any>
 function weights.start_config(path)
     local keys = weights.config(path)
-    keys.tokenizer_path = weights.tokenizer_of(path)
+    keys.tokenizer_path = locate(path) ~= "gguf" and weights.tokenizer_of(path) or nil
     return keys
 end
 

@@ -25,6 +25,51 @@ static void push_where(lua_State *L)
     luaL_where(L, 1);
 }
 
+/* ---- mx_site_ask ---- */
+
+lua_State *mxl_running;
+
+typedef struct source {
+    char text[LUA_IDSIZE]; /* as Lua shortens it */
+    const char *file;      /* the same, interned */
+    bool is_ours;          /* in lua/mx */
+} source;
+
+/* Calls mostly come from the same few files: the last ones are remembered. */
+static const source *find_source(const lua_Debug *frame)
+{
+    enum { KNOWN = 4 };
+    static source known[KNOWN];
+    static int next;
+    for (int i = 0; i < KNOWN; i++)
+        if (strcmp(known[i].text, frame->short_src) == 0)
+            return &known[i];
+    source *made = &known[next++ % KNOWN];
+    memcpy(made->text, frame->short_src, sizeof made->text);
+    made->file = mx_intern(made->text);
+    made->is_ours = strstr(frame->source, "lua/mx/") != NULL;
+    return made;
+}
+
+/* The user's own line, as push_where finds it. */
+static mx_site ask_for_site(void)
+{
+    mx_site innermost = {0};
+    lua_Debug frame;
+    for (int level = 1; mxl_running && lua_getstack(mxl_running, level, &frame); level++) {
+        lua_getinfo(mxl_running, "Sl", &frame);
+        if (frame.currentline <= 0)
+            continue;
+        const source *from = find_source(&frame);
+        mx_site site = {from->file, frame.currentline};
+        if (!from->is_ours)
+            return site;
+        if (!innermost.file)
+            innermost = site;
+    }
+    return innermost;
+}
+
 void mxl_set_site(lua_State *L)
 {
     if (mx_ranks() == 1)
@@ -259,6 +304,7 @@ int luaopen_mx_core(lua_State *L)
 {
     static int (*const parts[])(lua_State *) = {mxl_open_tensor, mxl_open_ops,    mxl_open_tape, mxl_open_mesh,
                                                 mxl_open_sim,    mxl_open_system, mxl_open_trace};
+    mx_site_ask = ask_for_site;
     lua_newtable(L);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         parts[i](L);

@@ -13,6 +13,10 @@
 
 #define MXL_TENSOR "mx.tensor" /* metatable name of a tensor's userdata */
 
+/* The Lua thread that runs: whoever takes a tensor from the stack sets it. It tells where the script is, for records of
+ * the tape and changes in place. */
+extern lua_State *mxl_running;
+
 /* Raises mx_message() with the script's file and line when status is not MX_OK. */
 void mxl_try(lua_State *L, mx_status status);
 

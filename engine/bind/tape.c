@@ -7,7 +7,7 @@
 #include "mesh/collective.h"
 #include "ops/check.h"
 #include "ops/profile.h"
-#include "tape/remat.h"
+#include "tape/record.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,7 @@
 
 typedef struct mxl_step {
     uint64_t scope; /* its id; 0 once closed */
+    uint64_t since; /* records on the tape when it was opened */
 } mxl_step;
 
 static int step_open(lua_State *L)
@@ -29,6 +30,7 @@ static int step_open(lua_State *L)
     mx_scope *scope = NULL;
     mxl_try(L, mx_scope_open(&scope));
     step->scope = scope->id;
+    step->since = mx_tape_count();
     return 1;
 }
 
@@ -40,7 +42,7 @@ static int step_close(lua_State *L)
     if (!scope)
         return 0;
     if (!scope->parent)
-        mx_tape_clear(); /* what no backward has walked is of no use any more */
+        mx_tape_forget_since(step->since); /* what no backward has walked is of no use any more */
     mxl_try(L, mx_scope_close(scope));
     return 0;
 }
@@ -172,10 +174,20 @@ static int name(lua_State *L)
     return 1;
 }
 
+/* mx.backward(loss, [scale = 1], [{retain = false}]): gradients of scale times the loss. retain: the records stay, to be
+ * walked again. Collective where collectives or mx.reduce_gradient are in it. */
 static int backward(lua_State *L)
 {
+    static const char *const fields[] = {"retain", NULL};
+    mx_tensor *loss = mxl_check_tensor(L, 1);
+    int options = lua_istable(L, 2) ? 2 : 3;
+    double scale = options == 2 ? 1.0 : luaL_optnumber(L, 2, 1.0);
+    if (!lua_isnoneornil(L, options))
+        luaL_checktype(L, options, LUA_TTABLE);
+    mxl_check_fields(L, options, fields, "mx.backward");
+    bool retain = mxl_field_boolean(L, options, "retain", false);
     mxl_set_site(L); /* of the collectives in it */
-    mxl_try(L, mx_tape_backward(mxl_check_tensor(L, 1), luaL_optnumber(L, 2, 1.0)));
+    mxl_try(L, mx_tape_backward(loss, scale, retain));
     return 0;
 }
 
@@ -284,7 +296,11 @@ static void add_kept(void *context, const mx_op *op, const mx_tensor *t)
 static int kept(lua_State *L)
 {
     lua_newtable(L);
+    bool collects = lua_gc(L, LUA_GCISRUNNING);
+    lua_gc(L, LUA_GCSTOP); /* a tensor that is collected may take its record off the tape */
     mx_tape_for_each_kept(add_kept, L);
+    if (collects)
+        lua_gc(L, LUA_GCRESTART);
     return 1;
 }
 
@@ -365,6 +381,7 @@ int mxl_open_tape(lua_State *L)
     lua_pop(L, 1);
     mx_apply_hooks.recording = mx_tape_is_recording;
     mx_apply_hooks.record = mx_tape_record;
+    mx_tensor_only_recorded = mx_tape_drop_unreferenced;
     mx_apply_hooks.prefetch = mx_collective_prefetch;
     mx_apply_hooks.leaf_done = mx_collective_leaf_done;
     luaL_newlib(L, functions);

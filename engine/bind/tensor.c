@@ -22,7 +22,11 @@ mx_tensor *mxl_test_tensor(lua_State *L, int i)
     return box ? box->t : NULL;
 }
 
-mx_tensor *mxl_any_tensor(lua_State *L, int i) { return ((mxl_box *)luaL_checkudata(L, i, MXL_TENSOR))->t; }
+mx_tensor *mxl_any_tensor(lua_State *L, int i)
+{
+    mxl_running = L;
+    return ((mxl_box *)luaL_checkudata(L, i, MXL_TENSOR))->t;
+}
 
 mx_tensor *mxl_check_tensor(lua_State *L, int i)
 {
@@ -255,6 +259,7 @@ static int tensor_set(lua_State *L)
     double value = luaL_checknumber(L, t->shape.n_dims + 2);
     if (!mxl_set_element(t, at, value))
         return luaL_error(L, "set: %f does not fit %s", value, mx_dtype_name(t->dtype));
+    t->storage->changed_by = "set";
     lua_settop(L, 1);
     return 1;
 }
@@ -301,7 +306,10 @@ static int tensor_view(lua_State *L)
 
 static int tensor_requires_grad(lua_State *L)
 {
-    mxl_try(L, mx_tape_require_grad(mxl_check_tensor(L, 1)));
+    bool on = lua_isnone(L, 2) || lua_toboolean(L, 2);
+    if (!lua_isnone(L, 2))
+        luaL_checktype(L, 2, LUA_TBOOLEAN);
+    mxl_try(L, mx_tape_require_grad(mxl_check_tensor(L, 1), on));
     lua_settop(L, 1);
     return 1;
 }

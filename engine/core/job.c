@@ -253,7 +253,8 @@ mx_status mx_tensor_wait(const mx_tensor *t, bool for_writing)
         MX_TRY(mx_job_wait(storage->writer));
     if (for_writing && storage->reader)
         MX_TRY(mx_job_wait(storage->reader));
-    storage->changes += for_writing;
+    if (for_writing)
+        mx_storage_change(storage, NULL);
     return MX_OK;
 }
 

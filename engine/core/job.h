@@ -80,7 +80,7 @@ mx_status mx_lane_reap(mx_lane *lane);
 mx_status mx_lanes_reap(void); /* of all lanes */
 mx_status mx_lane_drain(mx_lane *lane);
 
-/* Waits until the values of t may be read (for_writing: changed, which is counted in its storage). MX_OK at once where
+/* Waits until the values of t may be read (for_writing: changed, which mx_storage_change counts). MX_OK at once where
  * no job has to do with them. */
 mx_status mx_tensor_wait(const mx_tensor *t, bool for_writing);
 

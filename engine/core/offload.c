@@ -27,7 +27,10 @@ mx_status mx_tensor_fetch(mx_tensor *t)
 {
     if (t->storage || !t->away)
         return MX_OK;
+    uint64_t changes = t->away->changes;
     MX_TRY(mx_offload.fetch(t));
+    if (t->storage->changes < changes) /* a new storage, with the values that the old one had then */
+        t->storage->changes = changes;
     t->away->changes = t->storage->changes;
     return MX_OK;
 }

@@ -138,6 +138,21 @@ void mx_storage_release(mx_storage *storage)
     free(storage);
 }
 
+void mx_storage_change(mx_storage *storage, const char *by)
+{
+    storage->changes++;
+    storage->changed_by = by;
+    storage->changed_at = mx_site_now();
+}
+
+const char *mx_storage_change_text(const mx_storage *storage)
+{
+    char *text = text_buffer();
+    snprintf(text, TEXT_BYTES, "%s%s%s", storage->changed_by ? " by " : "",
+             storage->changed_by ? storage->changed_by : "", mx_site_text(storage->changed_at));
+    return text;
+}
+
 void mx_tensor_alias(mx_tensor *t, const mx_tensor *base, int64_t offset)
 {
     mx_storage *storage = base->storage;
@@ -163,12 +178,20 @@ void mx_tensor_drop(mx_tensor *t)
     t->away = NULL;
 }
 
+void (*mx_tensor_only_recorded)(mx_tensor *t);
+
 void mx_release(mx_tensor *t)
 {
-    if (!t || --t->refs > 0)
+    if (!t)
         return;
+    if (--t->refs > 0) {
+        if (t->refs == 1 && t->node && mx_tensor_only_recorded)
+            mx_tensor_only_recorded(t);
+        return;
+    }
     mx_tensor_drop(t);
     mx_release(t->grad);
+    mx_release(t->earlier);
     free(t);
 }
 

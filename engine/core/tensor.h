@@ -11,6 +11,7 @@
 #define MX_CORE_TENSOR_H
 
 #include "core/dtype.h"
+#include "core/site.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -26,15 +27,24 @@ typedef struct mx_shape {
 typedef struct mx_storage {
     int refs;
     int64_t bytes;
-    void *data;            /* NULL on a device that keeps no values */
-    int simulation;        /* there: the one that counts the memory (core/pool.h) */
-    uint64_t fusion;       /* there: the run of operations that made the values and has not written them; 0: written */
-    uint64_t changes;      /* how often the values have been changed in place */
+    void *data;             /* NULL on a device that keeps no values */
+    int simulation;         /* there: the one that counts the memory (core/pool.h) */
+    uint64_t fusion;        /* there: the run of operations that made the values and has not written them; 0: written */
+    uint64_t changes;       /* how often the values have been changed in place: see mx_storage_change */
+    const char *changed_by; /* what changed them last: an operation, or NULL */
+    mx_site changed_at;
     struct mx_job *writer; /* the last job that changes the values (core/job.h); NULL: none */
     struct mx_job *reader; /* the last job that reads them */
 } mx_storage;
 
 typedef struct mx_scope mx_scope;
+
+/* The recorded call that made a tensor, after the tape has forgotten it. */
+typedef struct mx_origin {
+    const char *op; /* its name; NULL: none */
+    mx_site site;
+    bool is_before; /* it made another tensor, from which this one was computed */
+} mx_origin;
 
 typedef struct mx_tensor {
     int refs;
@@ -46,14 +56,21 @@ typedef struct mx_tensor {
     const char *name;     /* interned, given by mx.name; NULL: none */
 
     /* The tape's part (tape/tape.h). */
-    bool requires_grad;     /* a leaf that collects a gradient, or computed from one */
-    bool released;          /* the scope that made it has closed: no longer the user's */
-    int held;               /* recorded calls that will read the values, and 1 more when a policy saved them */
-    int pending;            /* calls still to be run again that read the values; 0 outside rematerialisation */
-    uint32_t reduce_axes;   /* of a leaf: its gradient is added over these mesh axes when backward has it; 0: none */
-    bool saved;             /* a policy keeps the values: held counts one for it */
-    struct mx_node *node;   /* the recorded call that makes it; NULL: a leaf */
-    struct mx_tensor *grad; /* gradient gathered so far, of the same shape; owned */
+    bool requires_grad;        /* a leaf that collects a gradient, or computed from one */
+    bool released;             /* the scope that made it has closed: no longer the user's */
+    bool saved;                /* a policy keeps the values: held counts one for it */
+    bool dropped;              /* a policy dropped the values: backward computes them again when it needs them */
+    int held;                  /* recorded calls that may read the values, and 1 more when a policy saved them */
+    int needed;                /* of these, the calls that backward has still to walk; 0 outside backward */
+    int pending;               /* calls still to be run again that read the values; 0 outside rematerialisation */
+    uint32_t reduce_axes;      /* of a leaf: its gradient is added over these mesh axes when backward has it; 0: none.
+                                * Of a gradient: it has been added over these axes */
+    struct mx_node *node;      /* the recorded call that makes it; NULL: a leaf */
+    uint64_t made_changes;     /* with node: `changes` of its storage when the call had made it */
+    mx_origin gone;            /* it was made by a recorded call that is forgotten, or computed from such a tensor */
+    struct mx_tensor *grad;    /* gradient gathered so far, of the same shape; owned */
+    struct mx_tensor *earlier; /* inside backward, of a leaf: the gradient of backwards before this one, which has been
+                                * added over ranks already; owned */
 
     /* The scope's list of what it must release (core/scope.h). */
     mx_scope *scope;
@@ -90,6 +107,13 @@ void mx_tensor_alias(mx_tensor *t, const mx_tensor *base,
 void mx_tensor_drop(mx_tensor *t);         /* lets go of its values, wherever they are */
 void mx_tensor_drop_storage(mx_tensor *t); /* lets go of its storage only: a copy that is away stays */
 
+/* Counts a change of the values in place: backward finds out whether values that it reads have changed since a call was
+ * recorded. `by` names the operation, as a constant text; NULL: no name. */
+void mx_storage_change(mx_storage *storage, const char *by);
+
+/* " by fill at train.lua:12", for messages; same validity as mx_site_text. */
+const char *mx_storage_change_text(const mx_storage *storage);
+
 /* For a job, which must keep the values while tensors may let go of them. */
 mx_storage *mx_storage_retain(mx_storage *storage);
 void mx_storage_release(mx_storage *storage);
@@ -101,6 +125,9 @@ static inline mx_tensor *mx_retain(mx_tensor *t)
     return t;
 }
 void mx_release(mx_tensor *t); /* NULL is allowed */
+
+/* Called by mx_release when the recorded call that made t is the only one left that refers to it. */
+extern void (*mx_tensor_only_recorded)(mx_tensor *t);
 
 /* The values. The caller knows the dtype; NULL when the tensor has no storage. */
 static inline void *mx_data(const mx_tensor *t)

@@ -190,7 +190,9 @@ mx_status mx_collective_leaf_done(mx_tensor *t)
         t->grad = narrow;
     }
     const mx_collective_attr a = {.axis = t->reduce_axes, .async = mx_comm.async_all_reduce};
-    return mx_apply(&mx_op_all_reduce_, &t->grad, 1, &a, NULL);
+    MX_TRY(mx_apply(&mx_op_all_reduce_, &t->grad, 1, &a, NULL));
+    t->grad->reduce_axes = mx_mesh_size(a.axis) > 1 ? a.axis : 0;
+    return MX_OK;
 }
 
 void mx_collective_forget(void)

@@ -56,9 +56,11 @@ mx_status mx_out_float(mx_call *call, int i, int given, mx_dtype standard, const
     return mx_out(call, i, dtype, shape);
 }
 
+static bool is_recording(void) { return mx_apply_hooks.recording && mx_apply_hooks.recording(); }
+
 bool mx_will_record(const mx_call *call)
 {
-    if (!mx_apply_hooks.recording || !mx_apply_hooks.recording())
+    if (!is_recording())
         return false;
     for (int i = 0; i < call->n_in; i++)
         if (call->in[i] && call->in[i]->requires_grad)
@@ -148,30 +150,42 @@ static mx_status check_inputs(const mx_call *call)
     return MX_OK;
 }
 
-/* A value that backward will read must not change under it. (Backward itself turns recording off.) */
+static bool changes_input(const mx_call *call, int i)
+{
+    const mx_op *op = call->op;
+    return (op->flags & MX_OP_MUTATES) && ((op->changes_in ? op->changes_in : 1u) >> i & 1u);
+}
+
+/* A computed value that backward will read must not change under it. Backward itself turns recording off. Where this
+ * cannot be known here, of leaves, views and whatever is changed under mx.no_grad, backward finds it out. */
 static mx_status check_mutation(const mx_call *call)
 {
-    const mx_tensor *t = call->n_in > 0 ? call->in[0] : NULL;
-    bool recording = mx_apply_hooks.recording && mx_apply_hooks.recording();
-    if (!(call->op->flags & MX_OP_MUTATES) || !t || t->held == 0 || !recording)
+    if (!(call->op->flags & MX_OP_MUTATES) || !is_recording())
         return MX_OK;
-    return mx_fail(MX_ERR_STATE,
-                   "%s would change %s, which backward still reads; call mx.backward before, or compute what "
-                   "needs no gradient under mx.no_grad",
-                   call->op->name, mx_tensor_text(t));
+    for (int i = 0; i < call->n_in; i++) {
+        const mx_tensor *t = call->in[i];
+        if (t && t->node && t->held > 0 && changes_input(call, i))
+            return mx_fail(MX_ERR_STATE,
+                           "%s would change %s, which backward still reads; call mx.backward before, or change a copy "
+                           "(t:clone())",
+                           call->op->name, mx_tensor_text(t));
+    }
+    return MX_OK;
 }
 
 /* Jobs may still be writing what is read here, or reading what is changed. A view reads nothing. */
 static mx_status wait_for_values(const mx_call *call)
 {
-    bool mutates = call->op->flags & MX_OP_MUTATES;
+    bool waits = !(call->op->flags & (MX_OP_COLLECTIVE | MX_OP_VIEW));
     for (int i = 0; i < call->n_in; i++) {
-        if (!call->in[i])
-            continue;
-        if (!(call->op->flags & (MX_OP_COLLECTIVE | MX_OP_VIEW)))
-            MX_TRY(mx_tensor_wait(call->in[i], mutates));
-        else if (mutates && call->in[i]->storage)
-            call->in[i]->storage->changes++;
+        mx_tensor *t = call->in[i];
+        bool changes = t && changes_input(call, i);
+        if (t && waits)
+            MX_TRY(mx_tensor_wait(t, changes));
+        else if (changes && t->storage)
+            mx_storage_change(t->storage, NULL);
+        if (changes && t->storage)
+            t->storage->changed_by = call->op->name;
     }
     return MX_OK;
 }
@@ -191,14 +205,33 @@ static mx_status run(mx_call *call)
     return status;
 }
 
+/* What is computed from tensors whose records are forgotten, and from no others, is as they are: backward must not take
+ * it for a constant. */
+static mx_status record(mx_call *call)
+{
+    if ((call->op->flags & MX_OP_MUTATES) || !is_recording())
+        return MX_OK;
+    const mx_tensor *gone = NULL;
+    for (int i = 0; i < call->n_in; i++) {
+        const mx_tensor *t = call->in[i];
+        if (t && t->requires_grad)
+            return mx_apply_hooks.record(call);
+        if (t && t->gone.op)
+            gone = t;
+    }
+    for (int i = 0; gone && i < call->n_out; i++)
+        if (mx_dtype_is_float(call->out[i]->dtype))
+            call->out[i]->gone = (mx_origin){gone->gone.op, gone->gone.site, true};
+    return MX_OK;
+}
+
 static mx_status infer_run_record(mx_call *call)
 {
     MX_TRY(check_inputs(call));
     MX_TRY(check_mutation(call));
     MX_TRY(call->op->infer(call));
     MX_TRY(run(call));
-    bool record = !(call->op->flags & MX_OP_MUTATES) && mx_will_record(call);
-    return record ? mx_apply_hooks.record(call) : MX_OK;
+    return record(call);
 }
 
 mx_status mx_apply(const mx_op *op, mx_tensor *const *in, int n_in, const void *attr, mx_tensor **out)

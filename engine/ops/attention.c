@@ -320,6 +320,7 @@ const mx_op mx_op_attention_merge_ = {
         "the keys that gave out and out_lse",
     .inputs = (const char *const[]){"sums", "lse", "out", "out_lse", NULL},
     .flags = MX_OP_MUTATES,
+    .changes_in = 1 | 2,
     .infer = merge_infer,
     .cost = merge_cost,
     .host = merge_host,

@@ -98,7 +98,8 @@ static mx_status host_cross_entropy(mx_call *call)
 }
 
 /* The gradient by input i (0: h, 1: weight), made in the forward pass, times that of the loss. Nobody else has seen the
- * hidden output, so it is scaled in place and its storage moves to the tensor that is handed on. */
+ * hidden output, so it is scaled in place and its storage moves to the tensor that is handed on; unless the tape is
+ * retained. */
 static mx_status hand_on(mx_vjp *v, int i)
 {
     mx_tensor *made = v->call->out[1 + i], *dloss = v->out_grad[0], *grad = NULL;
@@ -107,6 +108,10 @@ static mx_status hand_on(mx_vjp *v, int i)
     if (!is_made(v->call, i))
         return mx_fail(MX_ERR_STATE, "cross_entropy: the gradient of input %d was not asked for in the forward pass",
                        i + 1);
+    if (v->retain) {
+        MX_TRY(mx_apply(&mx_op_mul, (mx_tensor *[]){made, dloss}, 2, NULL, &grad));
+        return mx_give_grad(v, i, grad);
+    }
     const float *factor = mx_f32(dloss);
     if (!factor || factor[0] != 1.0f)
         MX_TRY(mx_apply(&mx_op_cross_entropy_grad, (mx_tensor *[]){made, dloss}, 2, NULL, NULL));

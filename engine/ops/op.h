@@ -46,6 +46,7 @@ typedef struct mx_vjp {
     const mx_call *call;
     mx_tensor *const *out_grad;    /* one per output; NULL: nothing depends on that output */
     bool want[MX_MAX_INPUTS];      /* whether a gradient for the input is asked for */
+    bool retain;                   /* the tape stays: what the call has made must not be changed or dropped */
     mx_tensor *sum[MX_MAX_INPUTS]; /* gathered so far and safe to add into in place; else NULL */
     mx_tensor *grad[MX_MAX_INPUTS];
 } mx_vjp;
@@ -79,7 +80,7 @@ typedef struct mx_attr {
 } mx_attr;
 
 enum {
-    MX_OP_MUTATES = 1, /* changes its first input(s) in place; never recorded; has no vjp */
+    MX_OP_MUTATES = 1, /* changes inputs in place (`changes_in`); never recorded; has no vjp */
     MX_OP_VIEW = 2,   /* out[0] shares storage with in[0]: host sets it with mx_tensor_alias, apply allocates nothing */
     MX_OP_SOURCE = 4, /* no tensor input need be given */
     MX_OP_COLLECTIVE = 8,   /* all ranks of an axis must call it; waits by itself for values that are under way */
@@ -103,6 +104,8 @@ struct mx_op {
 
     /* Bit i set: the gradient reads the values of input (output) i. What no bit names, the tape does not keep. */
     uint32_t reads_in, reads_out;
+
+    uint32_t changes_in; /* MX_OP_MUTATES: bit i set: input i is changed in place; 0: the first only */
 
     mx_status (*infer)(mx_call *call);    /* checks inputs and attributes, makes outputs with mx_out */
     mx_cost (*cost)(const mx_call *call); /* called after infer; reads shapes and attributes only */

@@ -1,0 +1,197 @@
+/* Regions: what their policies keep, drop and offload. */
+#include "core/offload.h"
+#include "tape/record.h"
+
+#include <stdlib.h>
+
+static mx_tape *const tape = &mx_the_tape;
+
+void mx_region_release(mx_region *region)
+{
+    while (region && --region->refs == 0) {
+        mx_region *parent = region->parent;
+        free(region);
+        region = parent;
+    }
+}
+
+mx_region *mx_region_dropping(const mx_node *node)
+{
+    mx_region *region = node->region;
+    while (region && !region->drops)
+        region = region->parent;
+    return region;
+}
+
+mx_status mx_tape_region_open(const mx_remat_policy *policy, mx_scope **scope)
+{
+    mx_region *region = malloc(sizeof *region);
+    if (!region)
+        return mx_fail(MX_ERR_MEMORY, "out of memory for the tape's records");
+    mx_status status = mx_scope_open(scope);
+    if (status != MX_OK) {
+        free(region);
+        return status;
+    }
+    *region = (mx_region){.refs = 1,
+                          .parent = tape->region, /* takes over the reference of being the innermost */
+                          .first = tape->count,
+                          .last = UINT64_MAX,
+                          .scope = *scope,
+                          .policy = policy,
+                          .drops = !policy->keep_held || policy->regathers};
+    tape->region = region;
+    return MX_OK;
+}
+
+/* The innermost region is open no longer. */
+static void leave(void)
+{
+    mx_region *region = tape->region;
+    region->last = tape->count;
+    region->policy = NULL;
+    region->scope = NULL;
+    tape->region = region->parent;
+    if (tape->region)
+        tape->region->refs++; /* the one that it had by being open; `region` keeps its own */
+    mx_region_release(region);
+}
+
+void mx_tape_region_abandon(mx_scope *scope)
+{
+    bool found = false;
+    while (tape->region && !found) {
+        found = tape->region->scope == scope;
+        leave();
+    }
+    mx_scope_close(scope);
+}
+
+/* ---- policies ---- */
+
+static bool has_name(const mx_tensor *t, int n_names, const char *const *names)
+{
+    for (int i = 0; t->name && i < n_names; i++)
+        if (names[i] == t->name)
+            return true;
+    return false;
+}
+
+static bool policy_offloads(const mx_remat_policy *policy, const mx_tensor *t)
+{
+    return has_name(t, policy->n_offloaded, policy->offloaded);
+}
+
+static bool policy_saves(const mx_remat_policy *policy, const mx_tensor *t)
+{
+    return has_name(t, policy->n_kept, policy->kept) || policy_offloads(policy, t);
+}
+
+static bool is_among(const mx_tensor *t, mx_tensor *const *results, int n_results)
+{
+    for (int r = 0; r < n_results; r++)
+        if (results[r] == t)
+            return true;
+    return false;
+}
+
+static void save(mx_tensor *t)
+{
+    if (!t->saved)
+        t->held++;
+    t->saved = true;
+}
+
+/* Residuals share the fate of the first output: what saves attention's context saves its log-sum-exp, without which it
+ * would run again. */
+static const mx_tensor *who_decides(const mx_call *call, int i) { return call->out[i < call->op->n_results ? i : 0]; }
+
+/* Drops what the policy does not save of the outputs of one call. */
+static void apply_policy(const mx_region *region, const mx_call *call, mx_tensor *const *results, int n_results)
+{
+    for (int i = 0; i < call->n_out; i++) {
+        mx_tensor *t = call->out[i];
+        const mx_tensor *decides = who_decides(call, i);
+        bool is_result = is_among(decides, results, n_results);
+        if (t->saved)
+            continue;
+        if (t == decides && is_result)
+            continue; /* its scope gives it to the enclosing one */
+        if (is_result || policy_saves(region->policy, decides)) {
+            save(t);
+        } else if (t->scope == region->scope || t->released) {
+            t->released = t->dropped = true;
+            mx_tensor_drop(t);
+        }
+    }
+}
+
+/* Starts moving out what the policy offloads of the inputs of one call that were made before the region, and of its
+ * outputs. */
+static mx_status offload_of_call(const mx_region *region, const mx_call *call, mx_tensor *const *results, int n_results)
+{
+    const mx_remat_policy *policy = region->policy;
+    for (int i = 0; i < call->n_in; i++) {
+        mx_tensor *t = call->in[i];
+        bool from_before = t && t->node && t->node->number < region->first;
+        if (!from_before || !policy_offloads(policy, t) || is_among(t, results, n_results))
+            continue;
+        save(t);
+        MX_TRY(mx_tensor_offload(t));
+    }
+    for (int i = 0; i < call->n_out; i++) {
+        const mx_tensor *decides = who_decides(call, i);
+        if (call->out[i]->saved && policy_offloads(policy, decides) && !is_among(decides, results, n_results))
+            MX_TRY(mx_tensor_offload(call->out[i]));
+    }
+    return MX_OK;
+}
+
+static mx_node *first_of(const mx_region *region)
+{
+    mx_node *node = tape->last;
+    if (!node || node->number < region->first)
+        return NULL;
+    while (node->before && node->before->number >= region->first)
+        node = node->before;
+    return node;
+}
+
+/* What the region before offloaded must have left memory by now: no more than one region's is ever on its way. */
+static mx_status offload(const mx_region *region, mx_node *first, mx_tensor *const *results, int n_results)
+{
+    if (region->policy->keep_held || region->policy->n_offloaded == 0 || !first)
+        return MX_OK;
+    MX_TRY(mx_offload.settle(true));
+    tape->offloads = true;
+    for (const mx_node *node = first; node; node = node->after)
+        MX_TRY(offload_of_call(region, &node->call, results, n_results));
+    return MX_OK;
+}
+
+mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n_results)
+{
+    mx_region *region = tape->region;
+    if (!region || region->scope != scope)
+        return mx_fail(MX_ERR_STATE, "a scope was closed inside another that is still open");
+    mx_status status = MX_OK;
+    if (region->drops) {
+        mx_node *first = first_of(region);
+        for (const mx_node *node = first; node; node = node->after)
+            if (!region->policy->keep_held || (node->call.op->flags & MX_OP_REGATHER))
+                apply_policy(region, &node->call, results, n_results);
+        status = offload(region, first, results, n_results);
+    }
+    uint64_t since = region->first;
+    leave();
+    bool wanted = scope->parent != NULL; /* whether anything outside may still lead backward in here */
+    for (int r = 0; r < n_results; r++) {
+        wanted = wanted || results[r]->node;
+        if (results[r]->scope == scope)
+            mx_scope_escape(results[r]);
+    }
+    if (!wanted)
+        mx_tape_forget_since(since);
+    mx_status closed = mx_scope_close(scope);
+    return status != MX_OK ? status : closed;
+}

@@ -1,0 +1,528 @@
+--- Which records backward forgets, and what it makes of values that have lost their record or have been changed.
+
+local mx = require "mx"
+local lu = require "luaunit"
+
+local function in_use()
+    collectgarbage()
+    collectgarbage()
+    return mx.memory().in_use
+end
+
+local function leaf(values)
+    return mx.tensor(values):keep():requires_grad()
+end
+
+--- This line, as messages name it: "test_tape_records.lua:17".
+local function line(offset)
+    return ("test_tape_records.lua:%d"):format(debug.getinfo(2, "l").currentline + (offset or 0))
+end
+
+--- The message of what fn raises, which must contain all the texts.
+local function assert_raises(texts, fn, ...)
+    local ok, message = pcall(fn, ...)
+    lu.assertFalse(ok, "nothing was raised")
+    for _, text in ipairs(texts) do
+        lu.assertStrContains(message, text)
+    end
+end
+
+-- ---- backward forgets what it has walked, and no more ----
+
+TestRecords = {}
+
+function TestRecords.test_two_losses_over_one_intermediate()
+    local step <close> = mx.step()
+    local generator, discriminator = leaf { 2, 3 }, leaf { 5, 7 }
+    local fake = generator * 2
+    mx.backward((fake:detach() * discriminator):sum()) -- generator is not in this loss
+    lu.assertEquals(discriminator:grad():totable(), { 4, 6 })
+    lu.assertNil(generator:grad())
+    discriminator:zero_grad()
+    mx.backward((fake * discriminator):sum())
+    lu.assertEquals(generator:grad():totable(), { 10, 14 })
+    lu.assertEquals(discriminator:grad():totable(), { 4, 6 })
+    assert(step)
+end
+
+function TestRecords.test_a_loss_that_was_computed_before_another_ones_backward()
+    local step <close> = mx.step()
+    local a, b = leaf { 2, 3 }, leaf { 5, 7 }
+    local first, second = (a * a):sum(), (b * b * b):sum()
+    mx.backward(first)
+    mx.backward(second)
+    lu.assertEquals(a:grad():totable(), { 4, 6 })
+    lu.assertEquals(b:grad():totable(), { 75, 147 })
+    assert(step)
+end
+
+function TestRecords.test_a_walked_record_is_missed_by_a_later_loss()
+    local step <close> = mx.step()
+    local w1, w2, w3 = leaf { 2 }, leaf { 3 }, leaf { 5 }
+    local h = mx.name(w1 * 7, "trunk")
+    local made = line(-1)
+    local before = (h * w3):sum() -- recorded before the other loss is walked
+    mx.backward((h * w2):sum())
+    lu.assertEquals(w1:grad():item(), 21)
+    local after = (h * w3):sum()
+    local through_constants = (h * 2):sum() + w3 -- h * 2 needs no record of its own
+    for _, loss in ipairs { before, after, through_constants, (h * h):sum() } do
+        assert_raises({ "already", "affine", made, "retain = true", "detach" }, mx.backward, loss)
+    end
+    assert_raises({ "'trunk'" }, mx.backward, before)
+    assert_raises({ "computed from the result of affine" }, mx.backward, through_constants)
+    lu.assertEquals(w1:grad():item(), 21)
+    lu.assertNil(w3:grad())
+    mx.backward((h:detach() * w3):sum())
+    lu.assertEquals(w3:grad():item(), 14)
+    mx.backward((mx.no_grad(function() return h * 2 end) * w3):sum())
+    lu.assertEquals(w3:grad():item(), 14 + 28)
+    assert(step)
+end
+
+--- What is looked at after backward and leads to no loss raises nothing.
+function TestRecords.test_values_of_walked_records_may_be_read()
+    local step <close> = mx.step()
+    local w = leaf { 2, 3 }
+    local h = w * 7
+    mx.backward((h * h):sum())
+    lu.assertEquals((h * w):sum():item(), 14 * 2 + 21 * 3)
+    lu.assertEquals(h:argmax({ dim = 1 }):item(), 2)
+    assert(step)
+end
+
+function TestRecords.test_a_computed_tensor_is_no_leaf_after_backward_either()
+    local step <close> = mx.step()
+    local w = leaf { 2 }
+    local h = w * 7
+    mx.backward(h:sum())
+    assert_raises({ "detach" }, h.requires_grad, h)
+    assert(step)
+end
+
+-- ---- retain ----
+
+function TestRecords.test_retain_walks_a_loss_again()
+    local step <close> = mx.step()
+    local x = leaf { 1, 2, 3 }
+    local loss = (x * x * x):sum()
+    mx.backward(loss, { retain = true })
+    lu.assertEquals(x:grad():totable(), { 3, 12, 27 })
+    mx.backward(loss, 2, { retain = true })
+    lu.assertEquals(x:grad():totable(), { 9, 36, 81 })
+    mx.backward(loss)
+    lu.assertEquals(x:grad():totable(), { 12, 48, 108 })
+    assert_raises({ "already" }, mx.backward, loss)
+    assert(step)
+end
+
+function TestRecords.test_retain_for_a_trunk_of_two_losses()
+    local step <close> = mx.step()
+    local w, a, b = leaf { 2 }, leaf { 3 }, leaf { 5 }
+    local h = w * w
+    mx.backward((h * a):sum(), { retain = true })
+    mx.backward((h * b):sum())
+    lu.assertEquals(w:grad():item(), 4 * 3 + 4 * 5)
+    lu.assertEquals({ a:grad():item(), b:grad():item() }, { 4, 4 })
+    assert(step)
+end
+
+function TestRecords.test_the_options_of_backward()
+    local x = leaf { 1 }
+    assert_raises({ "retian", "retain" }, mx.backward, x * 2, { retian = true })
+    assert_raises({ "retain", "true or false" }, mx.backward, x * 2, { retain = 1 })
+    lu.assertError(mx.backward, x * 2, 1, true)
+end
+
+local LAYER_POLICIES = { "none", "full", "save_qkv_proj", "qkv_proj_offloaded" }
+
+-- Each number of `a` against `factor` times that of `b`, within `bound` times the largest of b.
+local function assert_times(a, factor, b, bound, what)
+    local largest = 0
+    for i = 1, #b do
+        largest = math.max(largest, math.abs(b[i]))
+    end
+    for i = 1, #b do
+        local off = math.abs(a[i] - factor * b[i])
+        if off ~= off or off > bound * largest then
+            lu.fail(("%s: element %d is %.9g, not %g times %.9g"):format(what, i, a[i], factor, b[i]))
+        end
+    end
+end
+
+--- Backward twice gives twice the gradients of once, the same bits under every policy, and memory does not grow with
+--- every further one: what was computed again goes again.
+function TestRecords.test_retain_with_policies()
+    local w1, w2 = mx.randn({ 64, 64 }, { seed = 1 }):keep(), mx.randn({ 64, 64 }, { seed = 2 }):keep()
+    w1:requires_grad()
+    w2:requires_grad()
+    local function run(policy, times)
+        local step <close> = mx.step()
+        local x = mx.randn({ 400, 64 }, { seed = 3 }):requires_grad()
+        local h = x
+        for _ = 1, 3 do
+            h = mx.remat(policy, function(t)
+                local q = mx.name(mx.matmul(t, w1) * 0.1, "query_proj")
+                return mx.matmul(mx.scope(function() return mx.tanh(q) * q end), w2) * 0.1 + t
+            end, h)
+        end
+        local loss = mx.cross_entropy(h:view(400, 64), w2, mx.zeros({ 400 }, "i32"))
+        local before = mx.memory().in_use
+        mx.reset_peak()
+        for i = 1, times do
+            mx.backward(loss, { retain = i < times })
+        end
+        local peak, found = mx.memory().peak - before, {}
+        for i, t in ipairs { x, w1, w2 } do
+            found[i] = t:grad():view(t:numel()):totable()
+            t:zero_grad()
+        end
+        assert(step)
+        return found, peak
+    end
+    local reference = run("none", 2)
+    for _, policy in ipairs(LAYER_POLICIES) do
+        local once, twice, four = run(policy, 1), run(policy, 2), run(policy, 4)
+        for t = 1, 3 do
+            assert_times(twice[t], 1, reference[t], 0, policy)
+            assert_times(twice[t], 2, once[t], 1e-6, policy) -- f32 sums of a few terms in another order
+            assert_times(four[t], 4, once[t], 1e-6, policy)
+        end
+        local _, peak_of_three = run(policy, 3)
+        local _, peak_of_six = run(policy, 6)
+        lu.assertEquals(peak_of_six, peak_of_three, policy)
+    end
+    w1:release()
+    w2:release()
+end
+
+--- After a backward that fails, the records of its loss are gone and gradients of before are as they were.
+function TestRecords.test_a_failed_backward_over_a_retained_tape()
+    local w = mx.randn({ 128, 128 }, { seed = 1 }):keep():requires_grad()
+    local step <close> = mx.step()
+    local loss = mx.sum(mx.remat("full", function(t)
+        for _ = 1, 4 do
+            t = mx.tanh(mx.matmul(t, t) * 0.01)
+        end
+        return t
+    end, w))
+    mx.backward(loss, { retain = true })
+    local once = w:grad():totable()
+    mx.trim()
+    mx.memory_limit(mx.memory().in_use + 100 * 1024)
+    local ok = pcall(mx.backward, loss, { retain = true })
+    mx.memory_limit(0)
+    lu.assertFalse(ok)
+    w:zero_grad()
+    mx.backward(loss)
+    lu.assertEquals(w:grad():totable(), once)
+    w:release()
+    assert(step)
+end
+
+-- ---- steps and scopes ----
+
+function TestRecords.test_what_opens_and_closes_scopes_forgets_no_earlier_record()
+    local params = {}
+    local other = mx.nn.parameter(params, "other", { 2 }, { value = 1 })
+    local optimizer = mx.optim.sgd(params, { learning_rate = 1 })
+    local x = mx.tensor { 1, 2 }
+    for what, run in pairs {
+        step = function() local step <close> = mx.step() assert(step) end,
+        scope = function() mx.scope(function() return 1 end) end,
+        logging = function(h) mx.scope(function() return h:mean():item() end) end,
+        parameter = function() mx.nn.parameter({}, "new", { 2 }) end,
+        optimizer = function() optimizer:step() end,
+        update = function()
+            mx.backward((other * 3):sum())
+            optimizer:step()
+        end,
+        model = function() mx.models.new(mx.config.load { "model_name=tiny" }) end,
+        no_grad = function(h) mx.no_grad(function() return mx.scope(function() return h * 2 end) end) end,
+        an_error = function() pcall(mx.scope, function() error("x") end) end,
+    } do
+        local w1, w2 = leaf { 3, 5 }, leaf { 7, 11 }
+        local h = w1 * x
+        run(h)
+        mx.backward((h * w2):sum())
+        lu.assertNotNil(w1:grad(), what)
+        lu.assertEquals(w1:grad():totable(), { 7, 22 }, what)
+        lu.assertEquals(w2:grad():totable(), { 3, 10 }, what)
+    end
+end
+
+function TestRecords.test_the_end_of_a_step_forgets_its_records()
+    local w = leaf { 3 }
+    local kept, scoped
+    do
+        local step <close> = mx.step()
+        kept = (w * 2):keep()
+        assert(step)
+    end
+    mx.scope(function()
+        scoped = (w * 4):keep()
+    end)
+    lu.assertEquals(kept:item(), 6)
+    for _, t in ipairs { kept, scoped } do
+        assert_raises({ "step has ended", "affine" }, mx.backward, t:sum())
+        assert_raises({ "step has ended" }, mx.backward, (t * w):sum())
+    end
+    mx.backward((kept:detach() * w):sum())
+    lu.assertEquals(w:grad():item(), 6)
+    kept:release()
+    scoped:release()
+end
+
+-- ---- records that nobody can reach ----
+
+function TestRecords.test_forward_passes_outside_of_steps_keep_no_memory()
+    local w = mx.randn({ 64, 64 }, { seed = 1 }):keep():requires_grad()
+    local before, most = in_use(), 0
+    local kept = {}
+    for i = 1, 4000 do
+        local h = mx.matmul(w, w)
+        local loss = mx.square(h - 1):mean()
+        if i == 2000 then
+            kept.loss = loss
+        end
+        if i % 100 == 0 then
+            most = math.max(most, mx.memory().in_use - before)
+        end
+    end
+    lu.assertTrue(most < 100e6, ("%.0f MB in use"):format(most / 1e6)) -- without a bound it is 200 MB
+    mx.backward(kept.loss) -- what is referred to can be walked all the same
+    lu.assertNotNil(w:grad())
+    w:zero_grad()
+    kept.loss = nil
+    lu.assertEquals(in_use(), before)
+    w:release()
+end
+
+function TestRecords.test_a_long_chain_that_nobody_refers_to()
+    local w = leaf { 2 }
+    local before = in_use()
+    local y = w
+    for _ = 1, 30000 do
+        y = y * w
+    end
+    lu.assertTrue(mx.memory().in_use > before)
+    y = nil
+    lu.assertNil(y)
+    lu.assertEquals(in_use(), before)
+    w:release()
+end
+
+-- ---- values that have been changed ----
+
+TestChanges = {}
+
+local CHANGES = {
+    fill = function(t) mx.fill(t, { value = 9 }) end,
+    copy = function(t) mx.copy(t, mx.zeros(t:size())) end,
+    set = function(t) t:set(1, 9) end,
+    add_acc = function(t) mx.add_acc(t, mx.ones(t:size())) end,
+    write_slice = function(t) mx.write_slice(t, mx.ones { 1 }, { dim = 1, start = 1 }) end,
+    sgd = function(t) mx.sgd(t, mx.ones(t:size()), nil, { lr = 1 }) end,
+    adamw = function(t) mx.adamw(mx.ones(t:size()), mx.ones(t:size()), t, mx.zeros(t:size()), { lr = 1, step = 1 }) end,
+    collective = function(t) mx.all_reduce_(t) end,
+}
+
+local WAYS = {
+    itself = function(t, change) change(t) end,
+    a_view = function(t, change) change(t:view(4, 1):view(4)) end,
+    a_row = function(t, change) change(mx.narrow(t, { dim = 1, start = 2, length = 2 })) end,
+    detached = function(t, change) change(t:detach()) end,
+    no_grad = function(t, change) mx.no_grad(change, t) end,
+}
+
+for name, change in pairs(CHANGES) do
+    TestChanges["test_a_value_that_backward_reads_is_changed_by_" .. name] = function()
+        for way, reach in pairs(WAYS) do
+            local step <close> = mx.step()
+            local w, a = leaf { 1, 1, 1, 1 }, mx.tensor { 1, 2, 3, 4 }
+            local loss = (a * w):sum()
+            local made = line(-1)
+            reach(a, change)
+            local ok, message = pcall(mx.backward, loss)
+            lu.assertFalse(ok, way)
+            lu.assertStrContains(message, "mul at ", false, way)
+            lu.assertStrContains(message, made, false, way)
+            lu.assertStrContains(message, "changed by " .. (name == "collective" and "all_reduce_" or name), false, way)
+            lu.assertStrContains(message, "test_tape_records.lua:", false, way)
+            lu.assertNil(w:grad(), way)
+            assert(step)
+        end
+    end
+end
+
+function TestChanges.test_the_base_of_a_view()
+    local step <close> = mx.step()
+    local w, a = leaf { 1, 1, 1, 1 }, mx.tensor { 1, 2, 3, 4 }
+    local loss = (a:view(2, 2) * w:view(2, 2)):sum()
+    mx.fill(a, { value = 9 })
+    assert_raises({ "changed by fill", line(-1) }, mx.backward, loss)
+    assert(step)
+end
+
+--- The input of a region is read only when the region runs again.
+function TestChanges.test_the_input_of_a_region()
+    for _, leaf_input in ipairs { true, false } do
+        local step <close> = mx.step()
+        local w = leaf { 1, 2, 3, 4 }
+        local h = leaf_input and mx.ones { 4 } or w * mx.ones { 4 }
+        local loss = mx.remat("full", function(t) return (t + w):square():sum() end, h)
+        mx.no_grad(mx.fill, h, { value = 100 })
+        assert_raises({ "add at ", "runs again", "changed by fill", line(-1) }, mx.backward, loss)
+        assert(step)
+    end
+end
+
+--- A change between a tensor's call and its use has no gradient.
+function TestChanges.test_a_computed_tensor_changed_before_its_use()
+    local step <close> = mx.step()
+    local w = leaf { 1, 2 }
+    local h = w * 3
+    mx.fill(h, { value = 0 })
+    local loss = (h + w):sum()
+    assert_raises({ "add", "changed in place by fill", "detach", line(-1) }, mx.backward, loss)
+    mx.backward((h:detach() + w):sum())
+    lu.assertEquals(w:grad():totable(), { 1, 1 })
+    assert(step)
+end
+
+function TestChanges.test_weights_changed_between_forward_and_backward()
+    local step <close> = mx.step()
+    local w = leaf { 1, 2 }
+    local loss = (w * w):sum()
+    mx.backward(loss, { retain = true })
+    mx.sgd(w, w:grad(), nil, { lr = 0.5 })
+    assert_raises({ "changed by sgd", line(-1) }, mx.backward, loss)
+    assert(step)
+end
+
+--- None of these changes what a backward still reads.
+function TestChanges.test_changes_that_are_allowed()
+    local step <close> = mx.step()
+    local w, x, buffer = leaf { 1, 2 }, mx.tensor { 3, 4 }, mx.zeros { 2 }
+    local norm = w:square():sum():item() -- a record that no loss leads to
+    for i = 1, 3 do
+        local h = x * w
+        mx.copy(buffer, h) -- reads h
+        mx.add_acc(buffer, x) -- reads x
+        mx.backward(h:sum())
+        lu.assertEquals(w:grad():totable(), { 3, 4 })
+        mx.sgd(w, w:grad(), nil, { lr = 1 })
+        w:zero_grad()
+        lu.assertEquals(buffer:totable(), { 3 * (1 - 3 * (i - 1)) + 3, 4 * (2 - 4 * (i - 1)) + 4 })
+        mx.fill(h, { value = 0 }) -- nobody reads it any more
+    end
+    local y = mx.exp(w * 0)
+    local unread = w * 5 -- the gradient of a product by a number reads nothing
+    local loss = (unread + y):sum()
+    mx.no_grad(mx.fill, unread, { value = 0 })
+    mx.backward(loss)
+    lu.assertEquals(w:grad():totable(), { 5, 5 })
+    assert(step and norm)
+end
+
+-- ---- gradients of leaves ----
+
+TestLeaves = {}
+
+--- Each leaf's gradient may be changed without changing another one's.
+function TestLeaves.test_a_gradient_is_its_leafs_own()
+    for what, case in pairs {
+        add = { function(a, b) return a + b end, 1, 1 },
+        sub = { function(a, b) return a - b end, 1, -1 },
+        add_of_views = { function(a, b) return a:view(2, 2) + b:view(2, 2) end, 1, 1 },
+        three = { function(a, b) return (a * 2 + b) end, 2, 1 },
+        concat = { function(a, b) return mx.concat { a, b } * 3 end, 3, 3 },
+        concat_last = { function(a, b) return mx.concat({ b, a }, { dim = -1 }) * 3 end, 3, 3 },
+        clones = { function(a, b) return a:clone() + b:clone() end, 1, 1 },
+        sum_of_sums = { function(a, b) return (a + b) + (b + a) end, 2, 2 },
+    } do
+        local step <close> = mx.step()
+        local a, b = leaf { 1, 2, 3, 4 }, leaf { 5, 6, 7, 8 }
+        mx.backward(case[1](a, b):sum())
+        local function all(value) return { value, value, value, value } end
+        lu.assertEquals(a:grad():totable(), all(case[2]), what)
+        lu.assertEquals(b:grad():totable(), all(case[3]), what)
+        mx.fill(a:grad(), { value = 50 })
+        lu.assertEquals(b:grad():totable(), all(case[3]), what)
+        mx.fill(b:grad(), { value = 60 })
+        lu.assertEquals(a:grad():totable(), all(50), what)
+        mx.backward(case[1](a, b):sum())
+        lu.assertEquals(a:grad():totable(), all(50 + case[2]), what)
+        lu.assertEquals(b:grad():totable(), all(60 + case[3]), what)
+        a:zero_grad()
+        lu.assertEquals(b:grad():totable(), all(60 + case[3]), what)
+        assert(step)
+    end
+end
+
+function TestLeaves.test_a_gradient_fills_its_memory()
+    local step <close> = mx.step()
+    local a, b = mx.zeros({ 4096 }):requires_grad(), mx.zeros({ 4096 }):requires_grad()
+    local loss = mx.concat({ a, b }):sum()
+    local before = mx.memory().in_use
+    mx.backward(loss)
+    lu.assertEquals(mx.memory().in_use - before, 2 * 4 * 4096)
+    a:zero_grad()
+    lu.assertEquals(mx.memory().in_use - before, 4 * 4096)
+    assert(step)
+end
+
+-- ---- leaves that collect no gradient any more ----
+
+function TestLeaves.test_requires_grad_false_freezes()
+    local step <close> = mx.step()
+    local a, b = leaf { 2 }, leaf { 3 }
+    mx.backward((a * b):sum())
+    a:requires_grad(false)
+    mx.backward((a * b):sum())
+    lu.assertEquals(a:grad():item(), 3) -- what it had stays
+    lu.assertEquals(b:grad():item(), 4)
+    local loss = (a * b):sum()
+    a:requires_grad()
+    mx.backward(loss) -- recorded while it was frozen
+    lu.assertEquals(a:grad():item(), 3)
+    mx.backward((a * b):sum())
+    lu.assertEquals(a:grad():item(), 6)
+    assert(step)
+end
+
+function TestLeaves.test_frozen_between_forward_and_backward()
+    local step <close> = mx.step()
+    local a, b = leaf { 2 }, leaf { 3 }
+    local loss = mx.remat("full", function() return (a * b * b):sum() end)
+    a:requires_grad(false)
+    mx.backward(loss)
+    lu.assertNil(a:grad())
+    lu.assertEquals(b:grad():item(), 12)
+    assert_raises({ "no tensor that requires a gradient" }, mx.backward, a:sum())
+    local last = b:sum()
+    b:requires_grad(false)
+    assert_raises({ "no tensor that still requires a gradient" }, mx.backward, last)
+    assert(step)
+end
+
+--- A leaf that is marked after a forward pass has no gradient of it, not a part of one.
+function TestLeaves.test_marked_after_the_forward_pass()
+    local step <close> = mx.step()
+    local w, x = leaf { 2 }, mx.tensor { 3 }
+    local loss = (x * w + x * 5):sum()
+    x:requires_grad()
+    mx.backward(loss)
+    lu.assertEquals(w:grad():item(), 3)
+    lu.assertNil(x:grad())
+    assert(step)
+end
+
+function TestLeaves.test_requires_grad_of_computed_tensors_and_of_no_boolean()
+    local step <close> = mx.step()
+    local w = leaf { 2 }
+    local h = w * 2
+    assert_raises({ "computed", "detach" }, h.requires_grad, h, false)
+    assert_raises({ "boolean" }, w.requires_grad, w, "no")
+    assert(step)
+end

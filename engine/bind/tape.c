@@ -174,8 +174,8 @@ static int name(lua_State *L)
     return 1;
 }
 
-/* mx.backward(loss, [scale = 1], [{retain = false}]): gradients of scale times the loss. retain: the records stay, to be
- * walked again. Collective where collectives or mx.reduce_gradient are in it. */
+/* mx.backward(loss, [scale = 1], [{retain = false}]): gradients of scale times the loss. retain: the records stay, to
+ * be walked again. Collective where collectives or mx.reduce_gradient are in it. */
 static int backward(lua_State *L)
 {
     static const char *const fields[] = {"retain", NULL};

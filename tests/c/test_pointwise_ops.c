@@ -1,7 +1,7 @@
 /* Elementwise and reducing operations through mx_apply and the tape: gradients of every way to broadcast small shapes,
  * where gradients are kept in f32, and what bad input is answered. */
 #include "ops/pointwise.h"
-#include "tape/remat.h"
+#include "tape/record.h"
 #include "tape/tape.h"
 
 #include "buffers.h"
@@ -54,10 +54,10 @@ static int64_t source_of(const mx_shape *y, const mx_shape *x, int64_t i)
 static void check_product(mx_shape a_shape, mx_shape b_shape)
 {
     mx_tensor *x[2] = {tensor(MX_F32, a_shape), tensor(MX_F32, b_shape)};
-    mx_tape_require_grad(x[0]);
-    mx_tape_require_grad(x[1]);
+    mx_tape_require_grad(x[0], true);
+    mx_tape_require_grad(x[1], true);
     mx_tensor *y = apply(&mx_op_mul, x[0], x[1], NULL), *loss = sum_of(y);
-    CHECK(mx_tape_backward(loss, 1) == MX_OK, "%s", mx_message());
+    CHECK(mx_tape_backward(loss, 1, false) == MX_OK, "%s", mx_message());
     for (int k = 0; k < 2; k++) {
         double *want = calloc((size_t)mx_count(x[k]) + 1, sizeof *want);
         for (int64_t i = 0; i < mx_count(y); i++)
@@ -94,11 +94,11 @@ static void test_broadcast_gradients(void)
 static void test_gradient_dtypes(void)
 {
     mx_tensor *w = tensor(MX_F32, (mx_shape){1, {33}}), *x = tensor(MX_BF16, (mx_shape){2, {4, 33}});
-    mx_tape_require_grad(w);
-    mx_tape_require_grad(x);
+    mx_tape_require_grad(w, true);
+    mx_tape_require_grad(x, true);
     mx_tensor *y = apply(&mx_op_mul, x, w, NULL), *z = apply(&mx_op_relu, y, NULL, NULL), *loss = sum_of(z);
     CHECK(y->dtype == MX_BF16 && z->dtype == MX_BF16, "%s", mx_tensor_text(z));
-    CHECK(mx_tape_backward(loss, 1) == MX_OK, "%s", mx_message());
+    CHECK(mx_tape_backward(loss, 1, false) == MX_OK, "%s", mx_message());
     CHECK(w->grad->dtype == MX_F32 && x->grad->dtype == MX_F32, "%s", mx_tensor_text(x->grad));
     for (int64_t i = 0; i < 33; i++) {
         double want = 0;

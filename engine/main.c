@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "bind/bind.h"
 #include "bind/program.h"
+#include "bind/step.h"
 #include "core/cpu.h"
 #include "core/limits.h"
 #include "core/pool.h"
@@ -286,6 +287,10 @@ static bool run_lua(const options *o, int argc, char **argv)
         mx_mpi_abort(EXIT_FAILURE);
     }
     bool ok = run_all(L, o, argc, argv);
+    if (ok && !o->interactive && mxl_push_open_step(L)) {
+        report_error(L);
+        ok = false;
+    }
     if (!ok && mx_processes() > 1)
         mx_mpi_abort(EXIT_FAILURE); /* the others may be waiting for us anywhere */
     lua_close(L);

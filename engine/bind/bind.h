@@ -63,6 +63,7 @@ void mxl_unknown_field(lua_State *L, const char *what, const char *given, int ta
 int mxl_open_tensor(lua_State *L);
 int mxl_open_ops(lua_State *L);
 int mxl_open_tape(lua_State *L);
+int mxl_open_step(lua_State *L);
 int mxl_open_mesh(lua_State *L);
 int mxl_open_sim(lua_State *L);
 int mxl_open_system(lua_State *L);

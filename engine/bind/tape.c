@@ -1,6 +1,8 @@
 /* Scopes, gradients, rematerialisation, offloading, memory and the profiler for Lua. */
 #include "tape/tape.h"
 #include "bind/bind.h"
+#include "bind/step.h"
+#include "bind/value.h"
 #include "core/pool.h"
 #include "core/scope.h"
 #include "core/spill.h"
@@ -12,55 +14,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STEP "mx.step"
 #define GUARD "mx.guard"
-
-/* mx.step(): a scope that ends with the Lua block that holds it: local step <close> = mx.step(). */
-
-typedef struct mxl_step {
-    uint64_t scope; /* its id; 0 once closed */
-    uint64_t since; /* records on the tape when it was opened */
-} mxl_step;
-
-static int step_open(lua_State *L)
-{
-    mxl_step *step = lua_newuserdatauv(L, sizeof *step, 0);
-    step->scope = 0;
-    luaL_setmetatable(L, STEP);
-    mx_scope *scope = NULL;
-    mxl_try(L, mx_scope_open(&scope));
-    step->scope = scope->id;
-    step->since = mx_tape_count();
-    return 1;
-}
-
-static int step_close(lua_State *L)
-{
-    mxl_step *step = luaL_checkudata(L, 1, STEP);
-    mx_scope *scope = step->scope ? mx_scope_find(step->scope) : NULL;
-    step->scope = 0;
-    if (!scope)
-        return 0;
-    if (!scope->parent)
-        mx_tape_forget_since(step->since); /* what no backward has walked is of no use any more */
-    mxl_try(L, mx_scope_close(scope));
-    return 0;
-}
 
 /* A guard is a to-be-closed value: when the guarded function raises, Lua closes it while it unwinds, and the error goes
  * on with its traceback whole, which a protected call would cut. */
 
 typedef struct mxl_guard {
-    mx_scope *scope; /* of an open region, or NULL */
-    bool recording;  /* what to go back to */
+    uint64_t scope; /* the id of that of an open region, or 0 */
+    bool recording; /* what to go back to */
 } mxl_guard;
 
 static int guard_close(lua_State *L)
 {
     mxl_guard *guard = luaL_checkudata(L, 1, GUARD);
-    if (guard->scope)
-        mx_tape_region_abandon(guard->scope);
-    guard->scope = NULL;
+    mx_scope *scope = guard->scope ? mx_scope_find(guard->scope) : NULL;
+    if (scope)
+        mx_tape_region_abandon(scope);
+    guard->scope = 0;
     mx_tape_set_recording(guard->recording);
     return 0;
 }
@@ -80,7 +50,9 @@ static mxl_guard *push_guard(lua_State *L, int function)
 static int run_region(lua_State *L, int function, const mx_remat_policy *policy)
 {
     mxl_guard *guard = push_guard(L, function);
-    mxl_try(L, mx_tape_region_open(policy, &guard->scope));
+    mx_scope *scope = NULL;
+    mxl_try(L, mx_tape_region_open(policy, &scope));
+    guard->scope = scope->id;
     lua_call(L, lua_gettop(L) - function - 1, LUA_MULTRET);
     int n_results = lua_gettop(L) - function;
     mx_tensor *results[MX_MAX_INPUTS];
@@ -92,8 +64,8 @@ static int run_region(lua_State *L, int function, const mx_remat_policy *policy)
         if (t)
             results[n_tensors++] = t;
     }
-    mx_scope *scope = guard->scope;
-    guard->scope = NULL;
+    mxl_check_inner_steps(L, scope);
+    guard->scope = 0;
     mxl_try(L, mx_tape_region_close(scope, results, n_tensors));
     return n_results;
 }
@@ -108,7 +80,21 @@ static int scope(lua_State *L)
 
 enum { MAX_NAMES = 64 };
 
-static int read_names(lua_State *L, int index, const char **names)
+/* The names of a policy, in a box that lets them go. */
+typedef struct mxl_names {
+    int n;
+    const char *names[2 * MAX_NAMES];
+} mxl_names;
+
+static void let_go_of_names(void *box)
+{
+    const mxl_names *names = box;
+    for (int i = 0; i < names->n; i++)
+        mx_text_let_go(names->names[i]);
+}
+
+/* Adds those of the list at stack index `index`; how many there are. */
+static int read_names(lua_State *L, int index, mxl_names *names)
 {
     luaL_checktype(L, index, LUA_TTABLE);
     int n = (int)luaL_len(L, index);
@@ -116,7 +102,8 @@ static int read_names(lua_State *L, int index, const char **names)
         luaL_error(L, "a policy names at most %d tensors, %d given", MAX_NAMES, n);
     for (int i = 0; i < n; i++) {
         lua_rawgeti(L, index, i + 1);
-        names[i] = mx_intern(luaL_checkstring(L, -1));
+        names->names[names->n] = mx_text_hold(luaL_checkstring(L, -1));
+        names->n++;
         lua_pop(L, 1);
     }
     return n;
@@ -125,15 +112,17 @@ static int read_names(lua_State *L, int index, const char **names)
 /* remat_region(kept or false, offloaded, fn, ...): lists of the tensors' names; false: keep all that backward reads. */
 static int remat_region(lua_State *L)
 {
-    const char *kept[MAX_NAMES], *offloaded[MAX_NAMES];
-    mx_remat_policy policy = {
-        .keep_held = !lua_toboolean(L, 1), .regathers = true, .kept = kept, .offloaded = offloaded};
+    mx_remat_policy policy = {.keep_held = !lua_toboolean(L, 1), .regathers = true};
     luaL_checktype(L, 3, LUA_TFUNCTION);
-    if (!policy.keep_held) {
-        policy.n_kept = read_names(L, 1, kept);
-        policy.n_offloaded = read_names(L, 2, offloaded);
-    }
-    return run_region(L, 3, &policy);
+    if (policy.keep_held)
+        return run_region(L, 3, &policy);
+    mxl_names *names = mxl_push_box(L, sizeof *names, let_go_of_names);
+    lua_insert(L, 3);
+    policy.n_kept = read_names(L, 1, names);
+    policy.n_offloaded = read_names(L, 2, names);
+    policy.kept = names->names;
+    policy.offloaded = names->names + policy.n_kept;
+    return run_region(L, 4, &policy);
 }
 
 /* mx.offload_open(directory): where offloaded values go; "": $TMPDIR, or /var/tmp. */
@@ -169,7 +158,7 @@ static int offload_stats(lua_State *L)
 /* mx.name(t, "query_proj") -> t */
 static int name(lua_State *L)
 {
-    mxl_check_tensor(L, 1)->name = mx_intern(luaL_checkstring(L, 2));
+    mx_tensor_set_name(mxl_check_tensor(L, 1), luaL_checkstring(L, 2));
     lua_settop(L, 1);
     return 1;
 }
@@ -186,6 +175,7 @@ static int backward(lua_State *L)
         luaL_checktype(L, options, LUA_TTABLE);
     mxl_check_fields(L, options, fields, "mx.backward");
     bool retain = mxl_field_boolean(L, options, "retain", false);
+    mxl_check_lost_steps(L);
     mxl_set_site(L); /* of the collectives in it */
     mxl_try(L, mx_tape_backward(loss, scale, retain));
     return 0;
@@ -309,7 +299,9 @@ static int kept(lua_State *L)
 /* mx.place(text or nil): where the script is, in its own words ("layer 3"), for mx.find_bad */
 static int place(lua_State *L)
 {
-    mx_place = lua_isnoneornil(L, 1) ? NULL : mx_intern(luaL_checkstring(L, 1));
+    const char *before = mx_place;
+    mx_place = lua_isnoneornil(L, 1) ? NULL : mx_text_hold(luaL_checkstring(L, 1));
+    mx_text_let_go(before);
     return 0;
 }
 
@@ -353,9 +345,7 @@ static int find_bad(lua_State *L)
 
 int mxl_open_tape(lua_State *L)
 {
-    static const luaL_Reg step_methods[] = {{"__close", step_close}, {"__gc", step_close}, {NULL, NULL}};
-    static const luaL_Reg functions[] = {{"step", step_open},
-                                         {"scope", scope},
+    static const luaL_Reg functions[] = {{"scope", scope},
                                          {"remat_region", remat_region},
                                          {"name", name},
                                          {"backward", backward},
@@ -375,9 +365,6 @@ int mxl_open_tape(lua_State *L)
     static const luaL_Reg guard_methods[] = {{"__close", guard_close}, {NULL, NULL}};
     luaL_newmetatable(L, GUARD);
     luaL_setfuncs(L, guard_methods, 0);
-    lua_pop(L, 1);
-    luaL_newmetatable(L, STEP);
-    luaL_setfuncs(L, step_methods, 0);
     lua_pop(L, 1);
     mx_apply_hooks.recording = mx_tape_is_recording;
     mx_apply_hooks.record = mx_tape_record;

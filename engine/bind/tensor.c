@@ -271,7 +271,7 @@ static int tensor_detach(lua_State *L)
     mx_tensor *alias = NULL;
     mxl_try(L, mx_tensor_new_empty(t->dtype, &t->shape, &alias));
     mx_tensor_alias(alias, t, 0);
-    alias->name = t->name;
+    mx_tensor_set_name(alias, t->name);
     mxl_push_tensor(L, alias);
     return 1;
 }

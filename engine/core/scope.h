@@ -10,6 +10,11 @@ struct mx_scope {
     uint64_t id; /* never used again: a handle that outlives its scope finds nothing */
     mx_scope *parent;
     mx_tensor *first; /* the tensors made in it, newest first; the scope owns one reference to each */
+
+    /* Of a step, for who owns it (bind/step.c). */
+    bool is_step, is_lost; /* lost: nobody can close it any more */
+    mx_site site;          /* the line that opened it */
+    uint64_t records;      /* on the tape at that time */
 };
 
 mx_scope *mx_scope_current(void);     /* the innermost open scope, or NULL */

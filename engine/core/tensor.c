@@ -192,20 +192,13 @@ void mx_release(mx_tensor *t)
     mx_tensor_drop(t);
     mx_release(t->grad);
     mx_release(t->earlier);
+    mx_text_let_go(t->name);
     free(t);
 }
 
-const char *mx_intern(const char *text)
+void mx_tensor_set_name(mx_tensor *t, const char *name)
 {
-    static char **known;
-    static int n_known;
-    for (int i = 0; i < n_known; i++)
-        if (strcmp(known[i], text) == 0)
-            return known[i];
-    char **grown = realloc(known, (size_t)(n_known + 1) * sizeof *known);
-    if (!grown)
-        return "(out of memory)";
-    known = grown;
-    known[n_known] = strdup(text);
-    return known[n_known] ? known[n_known++] : "(out of memory)";
+    const char *held = mx_text_hold(name);
+    mx_text_let_go(t->name);
+    t->name = held;
 }

@@ -11,6 +11,7 @@
 #define MX_CORE_TENSOR_H
 
 #include "core/dtype.h"
+#include "core/intern.h"
 #include "core/site.h"
 #include "core/status.h"
 
@@ -53,7 +54,7 @@ typedef struct mx_tensor {
     mx_storage *storage;  /* NULL: released by its scope, dropped by a policy, or away */
     int64_t offset;       /* of the first element in storage, in bytes */
     struct mx_away *away; /* a copy of the values outside of memory (core/offload.h); NULL: none */
-    const char *name;     /* interned, given by mx.name; NULL: none */
+    const char *name;     /* held (core/intern.h), given by mx.name; NULL: none */
 
     /* The tape's part (tape/tape.h). */
     bool requires_grad;        /* a leaf that collects a gradient, or computed from one */
@@ -136,7 +137,7 @@ static inline void *mx_data(const mx_tensor *t)
 }
 static inline float *mx_f32(const mx_tensor *t) { return mx_data(t); }
 
-/* A copy of `text` that lives for the whole run; equal texts give the same pointer. */
-const char *mx_intern(const char *text);
+/* Names it; NULL: no name. */
+void mx_tensor_set_name(mx_tensor *t, const char *name);
 
 #endif

@@ -37,7 +37,7 @@ static void look(const mx_call *call, double start_s, double end_s)
         count_bad(t, &nans, &infinities, &first);
         if (nans > 0 || (infinities > 0 && i == 0))
             finding = (mx_finding){.op = call->op,
-                                   .place = mx_place,
+                                   .place = mx_text_again(mx_place),
                                    .backward = mx_place_backward,
                                    .dtype = t->dtype,
                                    .shape = t->shape,
@@ -49,6 +49,7 @@ static void look(const mx_call *call, double start_s, double end_s)
 
 void mx_check_start(void)
 {
+    mx_text_let_go(finding.place);
     finding = (mx_finding){0};
     mx_apply_observe(look, true);
 }

@@ -18,11 +18,12 @@ typedef struct mx_finding {
     int64_t nans, infinities, first; /* in the result; the first bad element, from 0, in row-major order */
 } mx_finding;
 
-/* Where the script is, in words of its own ("layer 3"); interned, or NULL. Calls that are recorded remember it. */
+/* Where the script is, in words of its own ("layer 3"); held (core/intern.h), or NULL. Calls that are recorded remember
+ * it. */
 extern const char *mx_place;
 extern bool mx_place_backward;
 
 void mx_check_start(void);
-mx_finding mx_check_stop(void); /* the first finding since the start */
+mx_finding mx_check_stop(void); /* the first finding since the start; its texts are valid until the next start */
 
 #endif

@@ -204,7 +204,6 @@ static mx_status walk_back(mx_node *node, bool retain)
     MX_TRY(mx_remat_fetch(node));
     MX_TRY(mx_remat_ensure(node));
     MX_TRY(mx_remat_prefetch(node));
-    mx_place = node->place;
     mx_vjp v = {.call = call, .out_grad = out_grad, .retain = retain};
     for (int i = 0; i < call->n_in; i++) {
         mx_tensor *t = call->in[i];
@@ -337,6 +336,7 @@ static mx_status walk(mx_node *node, int n, bool retain)
         mx_node *before = node->before;
         if (node->walk == tape->walk) {
             n--;
+            mx_place = node->place;
             if (status == MX_OK)
                 status = walk_back(node, retain);
             if (status == MX_OK) {

@@ -57,13 +57,15 @@ static void leave(void)
     mx_region_release(region);
 }
 
+void mx_tape_regions_leave(const mx_scope *scope)
+{
+    while (tape->region && tape->region->scope->id >= scope->id)
+        leave();
+}
+
 void mx_tape_region_abandon(mx_scope *scope)
 {
-    bool found = false;
-    while (tape->region && !found) {
-        found = tape->region->scope == scope;
-        leave();
-    }
+    mx_tape_regions_leave(scope);
     mx_scope_close(scope);
 }
 

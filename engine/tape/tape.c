@@ -121,7 +121,7 @@ mx_status mx_tape_record(mx_call *call)
     node->region = tape->region;
     if (node->region)
         node->region->refs++;
-    node->place = mx_place;
+    node->place = mx_text_again(mx_place);
     node->site = mx_site_now();
     node->walk = 0;
     node->runs_again = node->dead = false;
@@ -184,6 +184,7 @@ void mx_tape_forget(mx_node *node)
     for (int i = 0; i < call->n_in; i++)
         mx_release(call->in[i]);
     mx_region_release(node->region);
+    mx_text_let_go(node->place);
     free_node(node);
 }
 

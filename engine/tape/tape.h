@@ -55,6 +55,9 @@ mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n
 /* Closes the scope after a failure inside it; what was recorded there can no longer be walked back. */
 void mx_tape_region_abandon(mx_scope *scope);
 
+/* The same for regions alone, when a scope is about to be closed from outside of them: those of `scope` and inside. */
+void mx_tape_regions_leave(const mx_scope *scope);
+
 /* Gradients of the scalar `loss` (scaled by `scale`) for every leaf that requires one. Forgets the records that the
  * loss depends on, unless they are to be retained: then the same loss, or another one over the same tensors, can be
  * walked again. Collective where it meets collectives or leaves with reduce_axes.

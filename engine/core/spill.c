@@ -279,8 +279,7 @@ mx_status mx_spill_fetch(mx_tensor *t)
 {
     copy *c = (copy *)t->away;
     if (c->write) {
-        t->storage = mx_storage_retain(c->write->storage);
-        t->offset = c->write->offset;
+        mx_tensor_share(t, c->write->storage, c->write->offset);
         return MX_OK;
     }
     MX_TRY(mx_tensor_allocate(t));

@@ -97,7 +97,7 @@ mx_status mx_tensor_allocate(mx_tensor *t)
     mx_storage *storage = calloc(1, sizeof *storage);
     if (!storage)
         return mx_fail(MX_ERR_MEMORY, "out of memory for a tensor's description");
-    storage->refs = 1;
+    storage->refs = storage->tensors = 1;
     storage->bytes = mx_bytes(t);
     mx_status status = alloc_values(storage->bytes, &storage->data);
     if (status != MX_OK) {
@@ -153,20 +153,28 @@ const char *mx_storage_change_text(const mx_storage *storage)
     return text;
 }
 
-void mx_tensor_alias(mx_tensor *t, const mx_tensor *base, int64_t offset)
+void mx_tensor_share(mx_tensor *t, mx_storage *storage, int64_t offset)
 {
-    mx_storage *storage = base->storage;
-    if (storage)
+    if (storage) {
         mx_storage_retain(storage);
+        storage->tensors++;
+    }
     mx_tensor_drop_storage(t);
     t->storage = storage;
-    t->offset = base->offset + offset;
+    t->offset = offset;
+}
+
+void mx_tensor_alias(mx_tensor *t, const mx_tensor *base, int64_t offset)
+{
+    mx_tensor_share(t, base->storage, base->offset + offset);
 }
 
 void mx_tensor_drop_storage(mx_tensor *t)
 {
-    if (t->storage)
-        mx_storage_release(t->storage);
+    if (!t->storage)
+        return;
+    t->storage->tensors--;
+    mx_storage_release(t->storage);
     t->storage = NULL;
 }
 

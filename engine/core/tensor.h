@@ -26,7 +26,8 @@ typedef struct mx_shape {
 } mx_shape;
 
 typedef struct mx_storage {
-    int refs;
+    int refs;    /* tensors, and jobs that use the values */
+    int tensors; /* of these, tensors */
     int64_t bytes;
     void *data;             /* NULL on a device that keeps no values */
     int simulation;         /* there: the one that counts the memory (core/pool.h) */
@@ -104,8 +105,9 @@ mx_status mx_tensor_new(mx_dtype dtype, const mx_shape *shape, mx_tensor **out);
 mx_status mx_tensor_new_empty(mx_dtype dtype, const mx_shape *shape, mx_tensor **out);
 mx_status mx_tensor_allocate(mx_tensor *t); /* gives it storage of its own; waits for offloads where it must */
 void mx_tensor_alias(mx_tensor *t, const mx_tensor *base,
-                     int64_t offset);      /* shares base's storage, `offset` bytes in */
-void mx_tensor_drop(mx_tensor *t);         /* lets go of its values, wherever they are */
+                     int64_t offset);                                    /* shares base's storage, `offset` bytes in */
+void mx_tensor_share(mx_tensor *t, mx_storage *storage, int64_t offset); /* the same, of a storage; NULL: of none */
+void mx_tensor_drop(mx_tensor *t);                                       /* lets go of its values, wherever they are */
 void mx_tensor_drop_storage(mx_tensor *t); /* lets go of its storage only: a copy that is away stays */
 
 /* Counts a change of the values in place: backward finds out whether values that it reads have changed since a call was

@@ -230,8 +230,8 @@ static mx_status walk_back(mx_node *node, bool retain)
  * adds it over ranks, then changes no other gradient. */
 static mx_status own_gradient(mx_tensor *t)
 {
-    const mx_tensor *g = t->grad;
-    if (!g->storage || (is_exclusive(g) && g->storage->bytes == mx_bytes(g)))
+    const mx_tensor *g = t->grad; /* a job that still writes it is nobody who shares it */
+    if (!g->storage || (g->refs == 1 && g->storage->tensors == 1 && g->storage->bytes == mx_bytes(g)))
         return MX_OK;
     mx_tensor *own = NULL;
     MX_TRY(mx_apply(&mx_op_cast, &t->grad, 1, &(int){g->dtype}, &own));

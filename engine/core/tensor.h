@@ -63,6 +63,7 @@ typedef struct mx_tensor {
     bool saved;                /* a policy keeps the values: held counts one for it */
     bool dropped;              /* a policy dropped the values: backward computes them again when it needs them */
     int held;                  /* recorded calls that may read the values, and 1 more when a policy saved them */
+    uint64_t holder;           /* with held: the number of the last call that came to hold them */
     int needed;                /* of these, the calls that backward has still to walk; 0 outside backward */
     int pending;               /* calls still to be run again that read the values; 0 outside rematerialisation */
     uint32_t reduce_axes;      /* of a leaf: its gradient is added over these mesh axes when backward has it; 0: none.

@@ -156,20 +156,18 @@ static bool changes_input(const mx_call *call, int i)
     return (op->flags & MX_OP_MUTATES) && ((op->changes_in ? op->changes_in : 1u) >> i & 1u);
 }
 
-/* A computed value that backward will read must not change under it. Backward itself turns recording off. Where this
- * cannot be known here, of leaves, views and whatever is changed under mx.no_grad, backward finds it out. */
+/* A value that backward will read must not change under it. Backward itself turns recording off. What cannot be known
+ * here (changes through views, under mx.no_grad, of what older records read) backward finds out. */
 static mx_status check_mutation(const mx_call *call)
 {
-    if (!(call->op->flags & MX_OP_MUTATES) || !is_recording())
+    if (!(call->op->flags & MX_OP_MUTATES) || !is_recording() || !mx_apply_hooks.may_read)
         return MX_OK;
-    for (int i = 0; i < call->n_in; i++) {
-        const mx_tensor *t = call->in[i];
-        if (t && t->node && t->held > 0 && changes_input(call, i))
+    for (int i = 0; i < call->n_in; i++)
+        if (call->in[i] && changes_input(call, i) && mx_apply_hooks.may_read(call->in[i]))
             return mx_fail(MX_ERR_STATE,
-                           "%s would change %s, which backward still reads; call mx.backward before, or change a copy "
-                           "(t:clone())",
-                           call->op->name, mx_tensor_text(t));
-    }
+                           "%s would change %s, which backward still reads; call mx.backward before, or compute what "
+                           "needs no gradient under mx.no_grad",
+                           call->op->name, mx_tensor_text(call->in[i]));
     return MX_OK;
 }
 

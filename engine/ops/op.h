@@ -154,7 +154,8 @@ mx_status mx_apply_again(mx_call *call);
 /* What happens around a call. One for each; NULL: none. `timed` is set by mx_apply_observe. */
 typedef struct mx_hooks {
     bool (*recording)(void);
-    mx_status (*record)(mx_call *call);                               /* after success, with outputs */
+    mx_status (*record)(mx_call *call);   /* after success, with outputs */
+    bool (*may_read)(const mx_tensor *t); /* a call recorded since the last backward reads the values in its gradient */
     void (*timed)(const mx_call *call, double start_s, double end_s); /* seconds of mx_clock(); tells the observers */
     mx_status (*prefetch)(const mx_call *call); /* start what a call, to be run again soon, waits for; NULL: no more */
     mx_status (*leaf_done)(mx_tensor *t);       /* backward has gathered all of a leaf's gradient */

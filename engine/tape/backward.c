@@ -388,6 +388,7 @@ mx_status mx_tape_backward(mx_tensor *loss, double scale, bool retain)
         status = walk(last, n, retain);
         tape->is_walking = false;
         tape->ahead_of = tape->fetched_for = NULL;
+        tape->walked = tape->count;
     }
     mx_site_unpin();
     mx_place = place;

@@ -36,6 +36,7 @@ typedef struct mx_tape {
     mx_region *region; /* the innermost open region, or NULL */
     mx_node *first, *last;
     uint64_t count;               /* calls recorded so far */
+    uint64_t walked;              /* as many at the last backward */
     bool offloads;                /* values of recorded calls may be away */
     bool is_walking;              /* inside backward */
     uint64_t walk;                /* the number of the current or last backward */
@@ -45,7 +46,10 @@ typedef struct mx_tape {
 } mx_tape;
 extern mx_tape mx_the_tape;
 
-mx_status mx_tape_record(mx_call *call);      /* the hook of mx_apply */
+/* The hooks of mx_apply. */
+mx_status mx_tape_record(mx_call *call);
+bool mx_tape_may_read(const mx_tensor *t);
+
 void mx_tape_forget(mx_node *node);           /* takes it off the tape: its vjp is done or will never be asked for */
 void mx_tape_drop_unreferenced(mx_tensor *t); /* the hook of mx_release */
 

@@ -41,7 +41,13 @@ void mx_node_for_each_held(const mx_node *node, void (*visit)(mx_tensor *t))
         visit(node->call.out[__builtin_ctz(left)]);
 }
 
-static void hold(mx_tensor *t) { t->held++; }
+static void hold(mx_tensor *t)
+{
+    t->held++;
+    t->holder = tape->count;
+}
+
+bool mx_tape_may_read(const mx_tensor *t) { return t->held > 0 && t->holder >= tape->walked; }
 
 void mx_tape_settle(mx_tensor *t)
 {

@@ -2,6 +2,7 @@
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "io/lock.h"
+#include "mesh/mpi.h"
 
 #define LOCK "mx.io.lock"
 
@@ -56,6 +57,7 @@ static const luaL_Reg meta[] = {{"__gc", lock_release}, {"__close", lock_release
 
 void mxl_add_lock_fields(lua_State *L)
 {
+    mx_mpi_before_abort(mx_lock_release_all);
     mxl_new_class(L, LOCK, meta, methods);
     lua_pushcfunction(L, lock_take);
     lua_setfield(L, -2, "lock");

@@ -351,7 +351,7 @@ static void discard(mx_lock *lock)
     free(lock);
 }
 
-static void release_all(void)
+void mx_lock_release_all(void)
 {
     while (held)
         mx_lock_release(held);
@@ -384,7 +384,7 @@ mx_status mx_lock_take(const char *path, const char *hint, mx_lock **out, char n
     lock->next = held;
     held = lock;
     if (!at_exit)
-        at_exit = atexit(release_all) == 0;
+        at_exit = atexit(mx_lock_release_all) == 0;
     *out = lock;
     return MX_OK;
 }

@@ -26,7 +26,8 @@ mx_status mx_lock_beat(mx_lock *lock);
 /* What stands in the file and tells this lock from every other one. */
 const char *mx_lock_id(const mx_lock *lock);
 
-/* Removes the file, unless it is another's by now, and frees the lock. The program's end does so for every lock. */
+/* Removes the file, unless it is another's by now, and frees the lock. exit() does so for every lock. */
 void mx_lock_release(mx_lock *lock);
+void mx_lock_release_all(void);
 
 #endif

@@ -192,8 +192,14 @@ void mx_mpi_end(void)
         MPI_Finalize();
 }
 
+static void (*abort_hook)(void);
+
+void mx_mpi_before_abort(void (*hook)(void)) { abort_hook = hook; }
+
 _Noreturn void mx_mpi_abort(int exit_status)
 {
+    if (abort_hook)
+        abort_hook();
     fflush(stdout);
     fflush(stderr);
     if (ranks == 1) {

@@ -23,6 +23,9 @@ void mx_mpi_end(void);
  * and stderr first. Not Collective. */
 _Noreturn void mx_mpi_abort(int exit_status);
 
+/* A function that mx_mpi_abort calls first, on the rank that aborts: atexit's are not called then. */
+void mx_mpi_before_abort(void (*hook)(void));
+
 /* Not Collective; 0 and 1 before mx_mpi_start. */
 int mx_rank(void);
 int mx_ranks(void);

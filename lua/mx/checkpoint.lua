@@ -180,11 +180,15 @@ function checkpoint.saver(o)
     return setmetatable({ o = o, directory = o.directory, lock = o.lock }, Saver)
 end
 
+-- The stream that random operations without a seed draw from; with a state, from now on.
+local random_state = rawget(mx, "random_state") or function() end
+
 -- Where a run stands beside its tensors.
 local function standing(o)
     return {
         optimizer = o.optimizer and { kind = o.optimizer.kind, steps = o.optimizer.steps } or nil,
         passes = o.model and o.model.passes or nil, data = o.data and o.data:state() or nil,
+        random = random_state(),
     }
 end
 
@@ -227,6 +231,7 @@ function Saver:save(step, about, now)
     local index = {
         step = step, ranks = mx.ranks(), id = id, tensors = self.tensors, state = about.state, guard = about.guard,
         loss = about.loss, optimizer = stands.optimizer, passes = stands.passes, data = stands.data,
+        random = stands.random,
         config = about.config or "", script = about.script or "", script_name = about.script_name or "",
         mxlua = mx.version, -- not mx.info(), which would wait for HDF5 and so for the writer
     }
@@ -499,6 +504,9 @@ local function stand(index, o)
     if o.data and index.data then
         o.data:restore(index.data)
     end
+    if index.random and o.optimizer then -- not where parameters alone are taken
+        random_state(index.random)
+    end
     return index
 end
 
@@ -517,9 +525,12 @@ end
 --- at all; raises when there are some and none is intact. Nothing is deleted. Collective.
 ---@param directory string
 ---@param o table of checkpoint.load
----@param say fun(format: string, ...) told of what is damaged
+---@param say? fun(format: string, ...) told of what is damaged; nil: it is printed
 ---@return table? index, string? path
 function checkpoint.load_newest(directory, o, say)
+    say = say or function(format, ...)
+        mx.metrics.say("%s", format:format(...))
+    end
     local text = mx.share_text(mx.rank() == 0 and mx.io.json_encode(mx.io.array(checkpoint.list(directory))) or nil)
     local found = mx.io.json_decode(text)
     for _, one in ipairs(found) do

@@ -145,6 +145,16 @@ local function check_state(path, index)
         end
         need_whole(path, "data.samples", math.tointeger(index.data.samples), 0, MOST_STEPS)
     end
+    if index.random ~= nil then
+        need_table(path, "random", index.random)
+        need_whole(path, "random.draws", index.random.draws, 0, MOST_STEPS)
+        need_whole(path, "random.seed", index.random.seed, math.mininteger, math.maxinteger)
+        for key in pairs(index.random) do
+            if key ~= "draws" and key ~= "seed" then
+                refuse(path, "random.%s: expected draws and seed only", show(key))
+            end
+        end
+    end
     if index.loss ~= nil and (type(index.loss) ~= "number" or index.loss - index.loss ~= 0) then
         refuse(path, "loss is %s, expected a finite number", show(index.loss))
     end

@@ -71,7 +71,7 @@ local function restore(self, index, path)
         and self.config.run_name or self.config.model_name, util.thousands(index.step), path, index.ranks,
         index.ranks == 1 and "" or "s", mx.ranks())
     for _, change in ipairs(changes(index.config, self.config)) do
-        say("    changed since then: %s", change)
+        say("    changed since then: %s", mx.config_values.printable(change))
     end
 end
 
@@ -294,6 +294,7 @@ local function not_a_number(self, step, reason)
     local batch = self.data:describe() -- before the batch is run again
     local first = explain(self)
     if self.config.nonfinite_step == "stop" then
+        self.stands = nil -- the parameters may be what is wrong: no checkpoint of them displaces an older one
         if self.saver then
             self.saver:wait()
         end
@@ -335,7 +336,10 @@ function Run:update(step, loss)
         say("step %d is skipped: %s. The batch: %s", step, reason, self.data:describe())
     end
     if reason then
+        local stands = self.stands
+        self.stands = nil
         self.guard:skip(step)
+        self.stands = stands
     end
     return norm
 end

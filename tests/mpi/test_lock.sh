@@ -108,6 +108,22 @@ kill -TERM $holder
 wait $holder
 holds "the lock is gone" [ ! -e checkpoints/a/run.lock ]
 
+case="ranks that end with an error"
+cat >fail.lua <<'LUA'
+local mx = require "mx"
+local gradients = mx.train.gradients
+mx.train.gradients = function(...)
+    if arg[0] then
+        error("gone wrong", 0)
+    end
+    return gradients(...)
+end
+LUA
+timeout -k 2 $((60 * factor)) "$mpirun" -n 2 "$mxlua" --threads 1 -e "$(cat fail.lua)" "$root/scripts/train.lua" $common \
+    run_name=d steps=3 >out 2>&1
+holds "no error" grep -q "gone wrong" out
+holds "the lock is gone" [ ! -e checkpoints/d/run.lock ]
+
 case="a lock of another host"
 sed 's/"boot":"[^"]*"/"boot":"other"/; s/"host":"[^"]*"/"host":"node7"/' changed >foreign
 cp foreign checkpoints/a/run.lock

@@ -13,9 +13,10 @@ enum { MX_LOCK_TEXT = 512 };
 typedef struct mx_lock mx_lock;
 
 /* Takes the lock at `path`, a file in a folder that is there. Does not wait: MX_ERR_STATE names the process that holds
- * it, its host and since when, and says what to do, `hint` being what may be done beside waiting. A holder that is certainly gone (a process of this machine that has
- * ended, or a machine that has been started again) is no obstacle: *note then says whose lock was taken over; else it
- * is empty. The lock of this very process is taken over without a word. */
+ * it, its host and since when, and says what to do, `hint` being what may be done beside waiting. A holder that is
+ * certainly gone (a process of this machine that has ended, or a machine that has been started again) is no obstacle:
+ * *note then says whose lock was taken over; else it is empty. The lock of this very process is taken over without a
+ * word. */
 mx_status mx_lock_take(const char *path, const char *hint, mx_lock **out, char note[MX_LOCK_TEXT]);
 
 /* Shows other machines that the holder is alive. MX_ERR_STATE when another process has the lock, which happens only

@@ -13,6 +13,7 @@ if mx.ranks() > 1 then
     mx.util.refuse("one rank is compared, but there are %d: start mxlua without mpirun", mx.ranks())
 end
 
+mx.plan.check(config)
 local model = mx.models.new(config)
 local data, optimizer = mx.data.open(config), mx.optim.new(config, model.params)
 local times, samples, shown = {}, {}, mx.now()

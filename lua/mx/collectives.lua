@@ -12,6 +12,7 @@ local util = require "mx.util"
 local collectives = {}
 
 local MOST_SECONDS = 0.4 -- for the repetitions of one row and column
+local COPIES = 8 -- of a tensor, at most: the script's, those of the collective and of MPI
 local say = mx.metrics.say
 
 -- The best of several runs, each as long as its slowest rank took. Before each, the tensors are written.
@@ -85,6 +86,11 @@ function collectives.run(words)
     end
     local log = o.metrics_file ~= "" and mx.rank() == 0 and mx.outputs.metrics(o.metrics_file)
     local info, rows = mx.info(), {}
+    local most = math.floor(info.memory_bytes / info.node_ranks / COPIES) >> 20
+    if o.largest_mib > most then
+        util.refuse("largest_mib=%d: %d ranks of this machine have memory for tensors of at most %d MiB", o.largest_mib,
+            info.node_ranks, most)
+    end
     say("%d ranks, %d on this machine; %s", mx.ranks(), info.node_ranks, info.mpi)
     say("%-18s %8s %10s %8s %8s %8s %8s %8s", "collective", "size", "us", "GB/s", "MPI", "of MPI", "copy", "of copy")
     for _, name in ipairs(NAMES) do

@@ -108,7 +108,7 @@ rules.VALUES = {
     top = { min = 1 },
     era = { choices = { "a", "b" } },
     largest_mib = { min = 1 },
-    repeats = { min = 1 },
+    repeats = { min = 1, max = 10000 },
     link_gbps = { min = 0 },
     dcn_gbps = { min = 0 },
     operations = { min = 0 },

@@ -77,15 +77,16 @@ function evaluate.loss(model, tokens, o)
         local axes = model.parallel.mesh.rules.activation_batch
         part, parts = model.parallel.mesh:index(axes), model.parallel.mesh:size(axes)
     end
+    local batch = math.min(o.batch, (#windows + parts - 1) // parts) -- rows without a window would be work for nothing
     local sum, count = 0.0, 0.0
     local progress = mx.metrics.progress("windows", #windows)
     mx.no_grad(function()
-        for first = 1, #windows, o.batch * parts do
+        for first = 1, #windows, batch * parts do
             mx.scope(function()
-                local loss, n = score(model, batch_of(tokens, windows, first + part * o.batch, o.batch))
+                local loss, n = score(model, batch_of(tokens, windows, first + part * batch, batch))
                 sum, count = sum + loss, count + n
             end)
-            progress(first + o.batch * parts - 1, count > 0 and ("loss %.4f"):format(sum / count) or nil)
+            progress(first + batch * parts - 1, count > 0 and ("loss %.4f"):format(sum / count) or nil)
         end
     end)
     if mx.ranks() > 1 then

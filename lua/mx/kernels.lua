@@ -12,6 +12,7 @@ local kernels = {}
 local MODELS = { "gpt2-124m", "llama2-7b", "llama3-8b", "16b", "32b", "128b" }
 local TENSOR = { ["128b"] = 16 } -- the published job's split: a chip has this part of heads, mlp and vocabulary
 local SECONDS = 0.4 -- that the calls of one kernel take at least
+local MOST_TOKENS = 1 << 20
 local STREAM_BYTES = 1 << 26 -- of a tensor that is to leave the caches
 
 -- ---- inputs ----
@@ -350,6 +351,9 @@ end
 ---@param words string[] only (part of a kernel's name), model (one of the shipped), tokens, metrics_file
 function kernels.run(words)
     local o = mx.config.options(words, { only = "", model = "", tokens = 2048, metrics_file = "" })
+    if o.tokens > MOST_TOKENS then
+        util.refuse("tokens=%d: expected at most %d rows of the matrix products", o.tokens, MOST_TOKENS)
+    end
     if mx.ranks() > 1 then
         util.refuse("kernels.lua measures one rank; start it without mpirun")
     end

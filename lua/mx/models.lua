@@ -186,6 +186,21 @@ end
 local Decoder = {}
 Decoder.__index = Decoder
 
+-- Refuses parameters that the ranks could not hold even if all of them shared them out, before any are listed.
+local function check_memory(shape)
+    if mx.is_simulated() then
+        return
+    end
+    local info, limit = mx.info(), mx.memory().limit
+    local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
+    local params = models.count(shape)
+    local bytes = params * (shape.weight_dtype == "bf16" and 2 or 4) / mx.ranks()
+    if bytes > there then
+        util.refuse("the model has %s parameters in %s layers, which need %s of memory on each rank: there are %s",
+            util.thousands(params), util.thousands(shape.layers), util.bytes(bytes), util.bytes(there))
+    end
+end
+
 --- A decoder with fresh parameters, the same on every rank; on a mesh this rank's parts of them. What does not divide
 --- by the mesh is refused before anything is allocated, and so is an offload_directory where no file can be made. Not
 --- collective.
@@ -198,6 +213,7 @@ function models.new(shape, mesh, config, blank)
     if rawget(shape, "emb") == nil then
         config, shape = shape, models.shape(shape)
     end
+    check_memory(shape)
     if config and remat.offloads(shape.remat) then
         util.attempt(mx.offload_open, config.offload_directory)
     end

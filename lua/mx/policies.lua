@@ -123,6 +123,7 @@ end
 function policies.run(words)
     local config, custom = load_config(words)
     local names = chosen(config, custom)
+    mx.plan.check(config)
     local model = mx.models.new(config, mx.train.mesh(config))
     local data = mx.data.open(config, model.parallel and model.parallel.mesh)
     local optimizer = mx.optim.new(config, model.params, model.parallel)

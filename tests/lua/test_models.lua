@@ -47,6 +47,19 @@ end
 
 -- Layers that compute in f32 do so with bf16 weights, too: as with f32 ones of the same values. The two gradients of a
 -- tied table may be added in another order, of which each sum may be off by a few of f32's 2^-24.
+-- Before they are listed: a list of a billion layers is never finished.
+function TestModels.test_parameters_that_no_rank_can_hold()
+    for _, words in ipairs({
+        { "base_num_decoder_layers=1000000007" }, { "vocab_size=2147483647", "base_emb_dim=1024" },
+    }) do
+        local c = mx.config.load({ "model_name=tiny", table.unpack(words) })
+        local ok, message = pcall(mx.models.new, c)
+        lu.assertFalse(ok)
+        lu.assertStrContains(tostring(message), "of memory on each rank")
+        lu.assertEquals(getmetatable(message).__name, "mx.refusal")
+    end
+end
+
 function TestModels.test_bf16_weights_in_f32_layers()
     for _, name in ipairs({ "tiny", "tiny-gpt2", "tiny-parallel" }) do
         local found = {}

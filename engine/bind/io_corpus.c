@@ -161,7 +161,7 @@ static int file_size(lua_State *L)
     return 2;
 }
 
-/* file_sum(path) -> a checksum of its size, its start and its end */
+/* file_sum(path) -> a checksum (io/file.h) */
 static int file_sum(lua_State *L)
 {
     uint32_t sum;

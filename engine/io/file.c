@@ -93,15 +93,22 @@ mx_status mx_file_read(const char *path, int64_t limit, char **text, size_t *byt
     return status;
 }
 
+enum { SUM_PLACES = 64, SUM_BYTES = 1 << 14 };
+
 static mx_status sum_of(int fd, const char *path, int64_t bytes, uint32_t *out)
 {
-    char end[1 << 16];
-    int64_t part = bytes < (int64_t)sizeof end ? bytes : (int64_t)sizeof end;
+    char piece[SUM_BYTES];
+    int64_t step = SUM_BYTES, last = bytes - SUM_BYTES;
+    bool whole = bytes <= (int64_t)SUM_PLACES * SUM_BYTES;
     *out = mx_crc32c(0, &bytes, sizeof bytes);
-    MX_TRY(mx_file_read_at(fd, path, 0, end, part));
-    *out = mx_crc32c(*out, end, (size_t)part);
-    MX_TRY(mx_file_read_at(fd, path, bytes - part, end, part));
-    *out = mx_crc32c(*out, end, (size_t)part);
+    for (int64_t i = 0; whole ? i * step < bytes : i < SUM_PLACES; i++) {
+        int64_t at = whole ? i * step : (int64_t)((double)last / (SUM_PLACES - 1) * (double)i);
+        int64_t part = bytes - at < SUM_BYTES ? bytes - at : SUM_BYTES;
+        if (!whole && i == SUM_PLACES - 1)
+            at = last;
+        MX_TRY(mx_file_read_at(fd, path, at, piece, part));
+        *out = mx_crc32c(*out, piece, (size_t)part);
+    }
     return MX_OK;
 }
 

@@ -23,7 +23,8 @@ mx_status mx_file_read_at(int fd, const char *path, int64_t offset, void *to, in
 /* Writes `bytes` bytes at `offset` of a file that is open for writing. */
 mx_status mx_file_write_at(int fd, const char *path, int64_t offset, const void *data, int64_t bytes);
 
-/* A checksum of the size of a file, its first and its last 64 KiB: tells most files apart without reading them. */
+/* A checksum of a file: of all of it up to 1 MiB, else of its size and 64 places of 16 KiB, the first and the last of
+ * them at its ends. */
 mx_status mx_file_sum(const char *path, uint32_t *out);
 
 bool mx_file_exists(const char *path);

@@ -102,7 +102,10 @@ static mx_status start_documents(mx_sample_source *s, const mx_sampler_options *
     s->shuffled = mx_permutation_new((uint64_t)s->documents, 0, false);
     if (!o->packing)
         s->samples = build_index(s, o);
-    return MX_OK;
+    for (int64_t d = 0; d < s->documents; d++)
+        if (length_of(s, d) > 1)
+            return MX_OK;
+    return mx_fail(MX_ERR_VALUE, "'%s' has no document of two tokens or more: nothing in it is a target", path);
 }
 
 mx_status mx_sample_source_start(mx_sample_source *s, const mx_sampler_options *o, int i)
@@ -114,8 +117,6 @@ mx_status mx_sample_source_start(mx_sample_source *s, const mx_sampler_options *
     s->samples = (tokens - 1) / o->length;
     if (s->store)
         MX_TRY(start_documents(s, o));
-    if (s->samples < 1 && s->store && !o->packing)
-        return mx_fail(MX_ERR_VALUE, "'%s' has no document of two tokens or more", mx_tokens_path(s->tokens));
     if (s->samples < 1)
         return mx_fail(MX_ERR_VALUE, "'%s' has %lld tokens; one sequence and its targets take %lld",
                        mx_tokens_path(s->tokens), (long long)tokens, (long long)o->length + 1);
@@ -136,8 +137,11 @@ static mx_status read(mx_sample_source *s, const mx_sampler_options *o, int64_t 
     MX_TRY(mx_tokens_read(s->tokens, start, count, to));
     for (int64_t i = 0; i < count; i++)
         if (to[i] < 0 || to[i] >= o->vocab_size)
-            return mx_fail(MX_ERR_VALUE, "'%s' has the token id %d at position %lld, outside the vocabulary of %lld",
-                           mx_tokens_path(s->tokens), to[i], (long long)(start + i), (long long)o->vocab_size);
+            return mx_fail(
+                MX_ERR_VALUE,
+                "'%s' has the token id %d at position %lld, outside the vocabulary of %lld: set vocab_size to "
+                "that of its tokenizer, or make the file again",
+                mx_tokens_path(s->tokens), to[i], (long long)(start + i), (long long)o->vocab_size);
     return MX_OK;
 }
 

@@ -79,10 +79,17 @@ local function open_feed(self)
         depth = c.reuse_example_batch == 1 and 0 or c.prefetch_batches, packing = c.packing,
         shuffle = c.enable_data_shuffling, seed = c.data_shuffle_seed, vocab_size = c.vocab_size,
     })
+    local key = #c.dataset_mix > 0 and "dataset_mix" or "dataset_path"
     if not opened then
-        local key = #c.dataset_mix > 0 and "dataset_mix" or "dataset_path"
         mx.config.refuse(c, key, "%s", (tostring(feed):gsub("^[^%s:]+:%d+: ", "")))
     end
+    local paths = {}
+    for i, source in ipairs(sources) do
+        paths[i] = source.path
+    end
+    mx.files.check_same(paths, function(...)
+        mx.config.refuse(c, key, ...)
+    end)
     self.feed, self.sources = feed, util.attempt(feed.sources, feed)
     for i, source in ipairs(self.sources) do
         source.weight = sources[i].weight
@@ -188,7 +195,8 @@ end
 
 --- The data that a config asks for. On a mesh the ranks that share out the batch read different sequences, the others
 --- the same; per_device_batch_size counts sequences for each rank of either kind. With num_epoch it sets config.steps
---- to what the epochs have, or leaves fewer. Not collective: each rank opens the files.
+--- to what the epochs have, or leaves fewer. Each rank opens the files, and they are refused unless they are the same
+--- for all. Collective.
 ---@param config table
 ---@param mesh? mx.Mesh without one every rank reads sequences of its own
 ---@return mx.Data

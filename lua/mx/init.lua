@@ -7,9 +7,10 @@ local remat = require "mx.remat"
 
 local MODULES = {
     "bench", "bench_published", "checkpoint", "checkpoint_files", "checkpoint_index", "collectives", "config",
-    "config_paths", "config_values", "data", "evaluate", "fit", "flops", "generate", "guard", "host", "kernels",
-    "mesh", "metrics", "models", "nn", "optim", "outputs", "parallel", "plan", "policies", "prepare", "profiler",
-    "report", "repro", "roofline", "run", "run_folder", "sim", "tensorboard", "tokenizer", "train", "util", "weights",
+    "config_paths", "config_values", "data", "evaluate", "files", "fit", "flops", "generate", "guard", "host",
+    "kernels", "mesh", "metrics", "models", "nn", "optim", "outputs", "parallel", "plan", "policies", "prepare",
+    "profiler", "report", "repro", "roofline", "run", "run_folder", "sim", "tensorboard", "tokenizer", "train",
+    "util", "weights",
 }
 
 local mx = {}

@@ -87,7 +87,9 @@ end
 ---@return mx.Metrics
 function metrics.new(o)
     local say = o.quiet and nothing or metrics.say
-    local self = setmetatable({ o = o, say = say, times = {}, exposed = {}, rows = {}, started = mx.now() }, Metrics)
+    local self = setmetatable({
+        o = o, say = say, times = {}, exposed = {}, rows = {}, reported = 0, started = mx.now(),
+    }, Metrics)
     self.done = o.done or 0
     if o.config and o.steps > self.done then
         self.profiler = mx.profiler.new(o.config, o.steps - self.done, self.done)
@@ -158,34 +160,40 @@ end
 --- How many steps have been reported.
 ---@return integer
 function Metrics:count()
-    return #self.times
+    return self.reported
 end
 
 --- Reports a step that has just ended; the next one starts.
 ---@param step integer
----@param values {loss: number, grad_norm: number?, learning_rate: number, skipped: string?, input_wait_s: number?}
----        skipped: why the step changed nothing; input_wait_s: seconds that this rank waited for data; nil: not known
+---@param values {loss: number?, grad_norm: number?, learning_rate: number, skipped: string?, input_wait_s: number?}
+---        loss nil: the step had no target; skipped: why the step changed nothing; input_wait_s: seconds that this
+---        rank waited for data; nil: not known
 function Metrics:step(step, values)
     local now = mx.now()
     local seconds = now - self.mark
-    self.times[#self.times + 1] = seconds
-    local row, communication = self:rates(seconds), mx.comm_stats(true)
+    -- A step without a target computes nothing: it has no rates, and no part in medians.
+    self.times[#self.times + 1] = values.loss and seconds or nil
+    self.reported = self.reported + 1
+    local row, communication = values.loss and self:rates(seconds) or { step_time_s = seconds }, mx.comm_stats(true)
     if mx.ranks() > 1 then
         row.exposed_communication_s, row.communication_s = communication.exposed_s, communication.busy_s
         row.bytes_sent = communication.bytes
-        self.exposed[#self.exposed + 1] = communication.exposed_s
+        self.exposed[#self.exposed + 1] = values.loss and communication.exposed_s or nil
     end
     if step % self.o.period == 0 or step == 1 or step == self.o.steps then
-        local left = util.quantile(self.times, 0.5) * (self.o.steps - step)
+        local time = #self.times > 0 and util.quantile(self.times, 0.5) or seconds
+        local left = util.duration(time * (self.o.steps - step))
         local place, mfu_text = ("%d/%d"):format(step, self.o.steps), row.mfu and ("%.1f"):format(row.mfu) or "-"
-        local tokens = per_second(row.tokens_per_s_per_device)
+        local rate = row.tflops_per_device and ("%.4g"):format(row.tflops_per_device) or "-"
+        local tokens = row.tokens_per_s_per_device and per_second(row.tokens_per_s_per_device) or "-"
         local norm, wait = values.grad_norm or 0 / 0, wait_text(values.input_wait_s, seconds)
+        local loss = values.loss and ("%.4f"):format(values.loss) or "none"
         if mx.ranks() > 1 then
-            self.say("%8s %7.4g %7.3g %7.4g %6s %8s %8.4f %9.4g %9s%s", place, seconds, communication.exposed_s,
-                row.tflops_per_device, mfu_text, tokens, values.loss, norm, util.duration(left), wait)
+            self.say("%8s %7.4g %7.3g %7s %6s %8s %8s %9.4g %9s%s", place, seconds, communication.exposed_s, rate,
+                mfu_text, tokens, loss, norm, left, wait)
         else
-            self.say("%9s %8.4g %8.4g  %6s %9s %8.4f %10.4g %10s%s", place, seconds, row.tflops_per_device, mfu_text,
-                tokens, values.loss, norm, util.duration(left), wait)
+            self.say("%9s %8.4g %8s  %6s %9s %8s %10.4g %10s%s", place, seconds, rate, mfu_text, tokens, loss, norm,
+                left, wait)
         end
     end
     row.step, row.loss, row.grad_norm = step, finite(values.loss), finite(values.grad_norm)

@@ -74,8 +74,8 @@ end
 
 local function curve(title, y, rows, field, caption)
     local points = {}
-    for i, row in ipairs(rows) do
-        points[i] = { row.step, row[field] * (y.factor or 1) }
+    for _, row in ipairs(rows) do -- a step may have no loss
+        points[#points + 1] = row[field] and { row.step, row[field] * (y.factor or 1) } or nil
     end
     local thin = svg.thin(points, MOST_POINTS)
     if thin ~= points then

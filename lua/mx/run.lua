@@ -215,9 +215,11 @@ local function told(self, saved)
 end
 
 -- An error ends the loop: what the steps so far have given is saved, unless the parameters have changed since the last
--- one. On several ranks the others may be anywhere, so that only checkpoints that are there already remain.
+-- one. On several ranks only data that cannot be read end the step on all of them (mx.train.gradients); after another
+-- error the others may be anywhere, so that only checkpoints that are there already remain.
 local function rescue(self)
-    if not self.saves or mx.ranks() > 1 or self.optimizer.steps ~= self.stands.optimizer.steps then
+    local together = mx.ranks() == 1 or self.data.failed
+    if not self.saves or not together or self.optimizer.steps ~= self.stands.optimizer.steps then
         return
     end
     local good, reason = pcall(function()
@@ -228,6 +230,10 @@ local function rescue(self)
     end)
     if not good then
         say("step %d could not be saved: %s", self.step, reason)
+    elseif self.data.failed then
+        say("the data of step %d cannot be read; once they can, the same command with run_name=%s continues after step "
+            .. "%d", self.step + 1, self.config.run_name ~= "" and self.config.run_name or self.config.model_name,
+            self.step)
     end
 end
 
@@ -250,7 +256,7 @@ local function stop_requested(self)
 end
 
 --- The numbers of the steps that are left, until one of the ranks is asked to stop. Where the body of the loop raises,
---- on one rank the steps before are saved first. Collective.
+--- on one rank the steps before are saved first, and on any number where data cannot be read. Collective.
 ---@return fun(): integer?, nil, nil, any
 function Run:steps()
     self.stopped = stop_requested(self) -- while the run was being prepared
@@ -308,10 +314,10 @@ end
 --- Changes the parameters by the gradients of a step (mx.Optimizer.step), unless the loss or the gradients forbid it:
 --- then the step is skipped, or the run ends, as nonfinite_step and skip_step_on_spikes say. Collective.
 ---@param step integer
----@param loss number of all ranks
+---@param loss number? of all ranks; nil: no target of the step counts
 ---@return number? grad_norm nil where the loss alone was reason to skip the step
 function Run:update(step, loss)
-    local reason = self.guard:refuses(loss)
+    local reason = loss and self.guard:refuses(loss) or not loss and "no token of it is a target" or nil
     local norm
     self.rate = self.optimizer:rate(self.optimizer.steps + 1)
     if reason then
@@ -330,7 +336,7 @@ function Run:update(step, loss)
     self.skipped = reason
     if not reason then
         self.guard:took(loss, norm)
-    elseif loss - loss ~= 0 or norm and norm - norm ~= 0 then
+    elseif loss and loss - loss ~= 0 or norm and norm - norm ~= 0 then
         not_a_number(self, step, reason)
     else
         say("step %d is skipped: %s. The batch: %s", step, reason, self.data:describe())
@@ -362,7 +368,7 @@ end
 
 --- Ends a step: reports it, saves a checkpoint where one is due, and looks whether the run is to stop. Collective.
 ---@param step integer
----@param loss number of all ranks
+---@param loss number? of all ranks; nil: no target of the step counted
 ---@param grad_norm? number
 function Run:ended(step, loss, grad_norm)
     self.step, self.loss = step, loss

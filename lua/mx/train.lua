@@ -63,8 +63,23 @@ function train.mesh(config)
     return mx.ranks() > 1 and mesh or nil
 end
 
+-- The batches of a step. Where a rank cannot read its own, all raise what it says, and data.failed is true. Collective.
+local function next_batches(data, passes)
+    local function read()
+        local batches = {}
+        for pass = 1, passes do
+            batches[pass] = data:next()
+        end
+        return batches
+    end
+    data.failed = true -- unless it comes to the end of this
+    local batches = mx.ranks() > 1 and not mx.is_simulated() and mx.checkpoint.together(read) or read()
+    data.failed = false
+    return batches
+end
+
 -- What the loss of each batch, a mean over its targets that count, counts for in the mean over all of them, whatever
--- their batch and rank: 1 where all have as many. Collective.
+-- their batch and rank: 1 where all have as many. nil where no target counts. Collective.
 local function weights_of(batches, parallel)
     local targets, sum = {}, 0
     if not batches[1].mask then
@@ -80,6 +95,9 @@ local function weights_of(batches, parallel)
             sum = sum + targets[pass]
         end
         local mean = train.average(sum) / #batches
+        if mean == 0 and not mx.is_simulated() then
+            return nil
+        end
         for pass, own in ipairs(targets) do
             targets[pass] = mean > 0 and own / mean or 1
         end
@@ -108,15 +126,18 @@ end
 ---@param data mx.Data
 ---@param passes integer the config's gradient_accumulation_steps
 ---@param observe? fun() called between a forward and its backward pass
----@return number loss
+---@return number? loss nil where no target of the step counts: then there are no gradients
 function train.gradients(model, data, passes, observe)
     local step <close> = mx.step()
-    local total, parallel, batches = 0, model.parallel, {}
-    for pass = 1, passes do
-        local batch = data:next()
+    local total, parallel, batches = 0, model.parallel, next_batches(data, passes)
+    for pass, batch in ipairs(batches) do
         batches[pass] = parallel and parallel:batch_part(batch) or batch
     end
-    for pass, weight in ipairs(weights_of(batches, parallel)) do
+    local weights = weights_of(batches, parallel)
+    if not weights then
+        return nil
+    end
+    for pass, weight in ipairs(weights) do
         total = total + add_pass(model, batches[pass], weight / passes, pass == passes, observe)
     end
     return train.average(total)

@@ -460,3 +460,69 @@ function TestRun.test_names_and_texts_survive()
     local _, elements = mx.checkpoint_files.verify(folder .. "/step_1")
     lu.assertEquals(elements, 4)
 end
+
+-- ---- data that a step cannot be taken with ----
+
+-- 20,000 tokens of uint16; the one at `bad_at` is outside the vocabulary of the model.
+local function write_tokens(path, bad_at)
+    local tokens = {}
+    for i = 1, 20000 do
+        tokens[i] = string.pack("<I2", i - 1 == bad_at and 300 or i * 7 % 250)
+    end
+    mx.io.write_file_atomic(path, table.concat(tokens))
+end
+
+-- A step reads 2 sequences of 128 tokens: token 9,000 comes first in step 36.
+function TestRun.test_a_token_outside_the_vocabulary_keeps_what_has_been_trained()
+    local path = folder .. "/late.bin"
+    local function config(...)
+        return config_of("dataset_type=bin", "dataset_path=" .. path, "vocab_size=256", "max_target_length=128",
+            "steps=38", "enable_data_shuffling=false", "base_num_decoder_layers=1", ...)
+    end
+    for _, ahead in ipairs({ "0", "2" }) do
+        write_tokens(path, 9000)
+        local good, message = pcall(train, config("run_name=a" .. ahead, "prefetch_batches=" .. ahead))
+        lu.assertFalse(good)
+        lu.assertStrContains(tostring(message), path .. "' has the token id 300 at position 9000, outside the "
+            .. "vocabulary of 256")
+        lu.assertEquals(mx.checkpoint.list(folder .. "/a" .. ahead)[1].step, 35)
+    end
+    write_tokens(path)
+    local again = train(config("run_name=a2"))
+    lu.assertStrContains(again.said, "after step 35")
+    local whole = train(config("run_name=b")) -- as if the token had never been wrong
+    for name, t in pairs(whole.model.params) do
+        lu.assertEquals(again.model.params[name]:totable(), t:totable())
+    end
+end
+
+-- The first document has targets for two steps; what follows are documents of one token.
+function TestRun.test_a_step_without_a_target_has_no_loss()
+    local path = folder .. "/short.h5"
+    local part = mx.io.token_part(path .. ".part", 2)
+    for d = 1, 200 do
+        part:add(mx.zeros({ d == 1 and 65 or 1 }, "i32"))
+    end
+    part:commit()
+    mx.io.token_parts_merge({ path .. ".part" }, path, { vocab_size = 256, tokenizer = "bytes", fingerprint = "bytes" })
+    local metrics, before = folder .. "/m.jsonl", nil
+    local result = train(config_of("dataset_type=hdf5", "dataset_path=" .. path, "enable_data_shuffling=false",
+        "run_name=a", "metrics_file=" .. metrics, "log_period=1"), function(step, model)
+        if step == 3 then
+            before = model.params["layer001.wo.weight"]:clone():totable()
+        end
+    end)
+    lu.assertStrContains(result.said, "step 3 is skipped: no token of it is a target. The batch: samples 4 to 5")
+    lu.assertNotStrContains(result.said, " 0.0000 ")
+    lu.assertStrMatches(result.said, ".* 4/4 [^\n]* none .*")
+    local rows = lines(metrics)
+    lu.assertTrue(rows[2].loss > 1 and rows[2].skipped == nil)
+    for step = 3, 4 do
+        lu.assertNil(rows[step].loss)
+        lu.assertNil(rows[step].grad_norm)
+        lu.assertEquals(rows[step].skipped, "no token of it is a target")
+    end
+    -- Weight decay has not been at work either.
+    lu.assertEquals(result.model.params["layer001.wo.weight"]:totable(), before)
+    lu.assertEquals(result.optimizer.steps, 2)
+end

@@ -142,3 +142,67 @@ function TestData.test_packed_sequences_on_a_ring_are_refused()
     lu.assertStrContains(tostring(message), "context_parallel_strategy: ring knows no documents")
     remove(path)
 end
+
+-- A file on each rank, of `text(rank)`; rank r opens "file-r".
+local function own_file(text)
+    local path = ("/tmp/mxlua-test-data-%d-%d.bin"):format(mx.ranks(), mx.rank())
+    mx.io.write_file_atomic(path, text(mx.rank()))
+    return path
+end
+
+-- All ranks are told, with both machines and what each of them has.
+function TestData.test_ranks_that_read_different_files_are_refused()
+    if mx.ranks() == 1 then
+        return
+    end
+    local last = mx.ranks() - 1
+    for _, words in ipairs({ { "dataset_type=text", "dataset_path=%s" }, { "dataset_type=bin", "dataset_path=%s" },
+        { "dataset_type=text", "dataset_mix=[[" .. mx.root .. "README.md, 1], [%s, 1]]" } }) do
+        for _, case in ipairs({
+            { "longer", function(r) return ("ab"):rep(r == last and 5001 or 5000) end, "10002 bytes" },
+            { "changed in the middle", function(r)
+                return ("ab"):rep(2000) .. (r == last and "cd" or "ab") .. ("ab"):rep(2999)
+            end, "10000 bytes, checksum" },
+            { "large, changed at the end", function(r)
+                return ("ab"):rep(2000000) .. (r == last and "cd" or "ab")
+            end, "4000002 bytes, checksum" },
+        }) do
+            local path = own_file(case[2])
+            local config = mx.config.load { "model_name=tiny", "vocab_size=65536", "max_target_length=96", words[1],
+                (words[2]:gsub("%%s", path)) }
+            local opened, message = pcall(mx.data.open, config, mx.train.mesh(config))
+            lu.assertFalse(opened, case[1])
+            lu.assertStrContains(tostring(message), "the ranks read different files")
+            lu.assertStrContains(tostring(message), ("%s (rank 0)"):format(mx.host_name()))
+            lu.assertStrContains(tostring(message), ("%s (rank %d)"):format(mx.host_name(), last))
+            lu.assertStrContains(tostring(message), case[3])
+            os.remove(path)
+        end
+    end
+    local path = own_file(function() return ("ab"):rep(5000) end) -- the same on all
+    local config = mx.config.load { "model_name=tiny", "vocab_size=65536", "max_target_length=96",
+        "dataset_type=bin", "dataset_path=" .. path }
+    mx.data.open(config, mx.train.mesh(config))
+    os.remove(path)
+end
+
+-- Where one rank cannot read its batch, all end the step together, and the steps before it can be saved.
+function TestData.test_a_rank_that_cannot_read_its_batch_ends_the_step_on_all()
+    local path = make_store()
+    local config = config_of(path, "per_device_batch_size=2", "ici_data_parallelism=-1", "ici_fsdp_parallelism=1")
+    local mesh = mx.train.mesh(config)
+    local model, data = mx.models.new(config, mesh), mx.data.open(config, mesh)
+    local next_batch = data.next
+    function data:next()
+        if mx.rank() == mx.ranks() - 1 then
+            mx.util.refuse("the disk is gone")
+        end
+        return next_batch(self)
+    end
+    local done, message = pcall(mx.train.gradients, model, data, 2)
+    lu.assertEquals({ done, tostring(message), data.failed }, { false, "the disk is gone", true })
+    data.next = nil
+    lu.assertTrue(mx.train.gradients(model, data, 2) > 1)
+    lu.assertFalse(data.failed)
+    remove(path)
+end

@@ -1,0 +1,42 @@
+--- Files that several ranks read: whether they are the same for all.
+
+local mx = require "mx"
+
+local files = {}
+
+local function describe(path)
+    local bytes = mx.io.file_size(path)
+    local summed, sum = pcall(mx.io.file_sum, path)
+    return { bytes = bytes or -1, sum = summed and sum or 0 }
+end
+
+local function show(file)
+    return file.bytes < 0 and "not there" or ("%d bytes, checksum %08x"):format(file.bytes, file.sum)
+end
+
+--- Refuses files that differ between the ranks: in size, or in a checksum of all of a small file and of many places of
+--- a large one. A file that is missing everywhere is not looked at. Collective: all ranks give as many paths.
+---@param paths string[]
+---@param refuse? fun(format: string, ...) mx.util.refuse when not given
+function files.check_same(paths, refuse)
+    if mx.ranks() == 1 or mx.is_simulated() or #paths == 0 then
+        return
+    end
+    local own = { host = mx.host_name(), files = {} }
+    for i, path in ipairs(paths) do
+        own.files[i] = describe(path)
+    end
+    local first = mx.io.json_decode(mx.share_text(mx.io.json_encode(own)))
+    mx.checkpoint.together(function()
+        for i, path in ipairs(paths) do
+            local mine, theirs = show(own.files[i]), show(first.files[i] or { bytes = -1 })
+            if mine ~= theirs then
+                (refuse or mx.util.refuse)("the ranks read different files '%s': %s on %s (rank 0), %s on %s "
+                    .. "(rank %d). All need the same: use a folder that all see, or copy the file to every machine",
+                    path, theirs, first.host, mine, own.host, mx.rank())
+            end
+        end
+    end)
+end
+
+return files

@@ -52,6 +52,7 @@ end
 
 local started = mx.now()
 local tokenizer = mx.generate.tokenizer(config, path, config.tokenizer)
+mx.files.check_same({ config.file })
 local tokens, bytes = mx.evaluate.tokens(config.file, {
     format = config.format, tokenizer = tokenizer, vocab = shape.vocab, max_tokens = config.max_tokens,
     bos = config.add_bos and tokenizer and (tokenizer.add_bos or not mx.weights.is_foreign(path)) or false,

@@ -126,6 +126,10 @@ function evaluate.tokens(path, o)
     local tokens
     if is_text and o.tokenizer then
         local text = util.attempt(mx.io.read_file, path)
+        local name, advice = mx.io.format_of(text)
+        if name then
+            util.refuse("'%s' is %s, and text is expected: %s", path, name, advice)
+        end
         tokens = o.tokenizer:encode(text, { bos = o.bos })
     elseif is_text then
         util.refuse("%s is a text, and the model has no tokenizer (its vocabulary has %d entries): give "

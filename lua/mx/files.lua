@@ -39,4 +39,23 @@ function files.check_same(paths, refuse)
     end)
 end
 
+-- Rank 0's list of the files that make up weights: one file, or those of a folder that say something of them.
+local function parts_of(path)
+    local list = {}
+    for _, name in ipairs(mx.io.exists(path .. "/.") and mx.io.list(path) or {}) do
+        if name:find("%.safetensors$") or name:find("%.json$") or name:find("%.h5$") then
+            list[#list + 1] = path .. "/" .. name
+        end
+    end
+    return #list > 0 and list or { path }
+end
+
+--- Refuses weights that differ between the ranks: a file, or the files of a folder. Collective.
+---@param path string
+function files.check_same_weights(path)
+    if mx.ranks() > 1 and not mx.is_simulated() then
+        files.check_same(mx.io.json_decode(mx.share_text(mx.rank() == 0 and mx.io.json_encode(parts_of(path)) or nil)))
+    end
+end
+
 return files

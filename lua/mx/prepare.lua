@@ -160,18 +160,18 @@ local function can_continue(stored, plan)
     return mx.io.json_encode(grown) == mx.io.json_encode(plan)
 end
 
--- The files that a preparation has left in the folder; refuses one that has others.
+-- The files that a preparation has left in the folder, and one that is not of them.
 local function own_files(folder)
-    local files = {}
+    local files, other = {}, nil
     for _, path in ipairs(util.attempt(mx.io.file_list, folder)) do
         local name = path:sub(#folder + 2):gsub("%.tmp%-[%x-]+$", "")
-        local is_lock = name:find("^run%.lock") ~= nil
-        if not is_lock and name ~= "plan.json" and not name:find("^part%-%d+$") then
-            util.refuse("%s is not of a preparation: move it away, or choose another out=", path)
+        if name == "plan.json" or name:find("^part%-%d+$") then
+            files[#files + 1] = path
+        elseif not name:find("^run%.lock") then
+            other = path
         end
-        files[#files + 1] = not is_lock and path or nil
     end
-    return files
+    return files, other
 end
 
 -- Stores the plan in the folder of the parts. Where parts of another plan are there that cannot be continued, begins
@@ -185,7 +185,10 @@ local function settle_plan(plan, folder, out)
     if there then
         local read, stored = pcall(mx.io.json_decode, there, path)
         if not read or not can_continue(stored, plan) then
-            local files = own_files(folder)
+            local files, other = own_files(folder)
+            if other then
+                util.refuse("%s is not of a preparation: move it away, or choose another out=", other)
+            end
             mx.metrics.say("%s has parts that were made with %s: starting over", folder,
                 read and ("other options (%s)"):format(differences(stored, plan)) or "an unknown plan")
             for _, file in ipairs(files) do
@@ -290,14 +293,14 @@ local Progress = {}
 Progress.__index = Progress
 
 -- Rank 0 tells how far all are: what it has done of its piece, and the parts that are there.
-local function new_progress(plan, folder)
+local function new_progress(plan, folder, lock)
     local total = 0
     for _, piece in ipairs(plan.pieces) do
         total = total + piece.bytes
     end
     local self = setmetatable({
-        plan = plan, folder = folder, total = total, started = mx.now(), told = mx.now(), there = {}, done = 0,
-        terminal = mx.rank() == 0 and mx.io.is_terminal(),
+        plan = plan, folder = folder, lock = lock, total = total, started = mx.now(), told = mx.now(), there = {},
+        done = 0, terminal = mx.rank() == 0 and mx.io.is_terminal(),
     }, Progress)
     self:look()
     self.before = self.done -- by an earlier run
@@ -320,6 +323,7 @@ function Progress:tell(bytes)
         return
     end
     self.told = now
+    util.attempt(self.lock.beat, self.lock)
     self:look()
     local done = self.done + bytes
     local rate = math.max(done - self.before, 0) / (now - self.started)
@@ -376,13 +380,14 @@ function prepare.run(o)
     if mx.rank() == 0 then
         check_options(o)
         check_special(o, tokenizer)
+        local plan = make_plan(o, tokenizer)
         util.attempt(mx.io.mkdir_p, folder)
         lock = util.attempt(mx.run_folder.lock, folder, "choose another out=")
-        settle_plan(make_plan(o, tokenizer), folder, o.out)
+        settle_plan(plan, folder, o.out)
     end
     mx.comm_options { timeout_s = 0 } -- ranks wait for the one with the longest text
     local plan = mx.io.json_decode(assert(mx.read_file(folder .. "/plan.json")), "plan.json")
-    local progress = new_progress(plan, folder)
+    local progress = new_progress(plan, folder, lock)
     check_inputs(plan, folder)
     for i = mx.rank() + 1, #plan.pieces, mx.ranks() do
         local path = part_path(folder, i)

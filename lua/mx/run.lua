@@ -120,6 +120,7 @@ end
 ---@param model mx.Decoder
 ---@param config? table the model's, to be compared with what weights of other programs say
 function run.load_parameters(path, model, config)
+    mx.files.check_same_weights(path)
     if mx.share_text(mx.rank() == 0 and mx.weights.is_foreign(path) and "yes" or nil) then
         return mx.checkpoint.together(mx.weights.load, model, path, config)
     end

@@ -245,6 +245,7 @@ end
 ---@return mx.Decoder model, table config
 function weights.model(path, o)
     o = util.options(o, { words = {}, options = {}, change = function() end, mesh = true }, "mx.weights.model")
+    mx.files.check_same_weights(path)
     local config = weights.load_config(path, o.words, o.options)
     if mx.is_simulated() then
         mx.config.refuse(config, "hardware", "a simulated chip has no values: there is nothing to do with those of %s",

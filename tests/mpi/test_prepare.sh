@@ -105,6 +105,23 @@ check "it makes the same" cmp "$folder/plain.h5" "$folder/killed.h5"
 check "a store that is there" refused input="$folder/plain" out="$folder/killed.h5"
 says "a store that is there" "is there already"
 
+# Two at once: the second is refused, until the first has ended.
+mkdir "$folder/held.h5.parts"
+mkfifo "$folder/wait"
+"$mxlua" -e "local mx = require 'mx'
+    Lock = mx.run_folder.lock('$folder/held.h5.parts') io.open('$folder/wait'):read()" &
+process=$!
+while kill -0 $process 2>/dev/null && [ ! -e "$folder/held.h5.parts/run.lock" ]; do
+    sleep 0.01
+done
+check "two at once" refused input="$folder/plain/text.txt" out="$folder/held.h5"
+says "two at once" "held.h5.parts is in use by process $process"
+says "two at once" "choose another out="
+echo >"$folder/wait"
+wait $process
+check "afterwards" prepare input="$folder/plain/text.txt" out="$folder/held.h5"
+check "nothing is left" test ! -e "$folder/held.h5.parts"
+
 # Bad input.
 printf '{"text": "one"}\n\n{"text": "two"\n{"id": 3}\n{"text": "four"}\n' >"$folder/bad.jsonl"
 check "bad JSON" refused input="$folder/bad.jsonl" out="$folder/bad.h5"

@@ -107,9 +107,13 @@ says "a store that is there" "is there already"
 
 # Two at once: the second is refused, until the first has ended.
 mkdir "$folder/held.h5.parts"
-mkfifo "$folder/wait"
 "$mxlua" -e "local mx = require 'mx'
-    Lock = mx.run_folder.lock('$folder/held.h5.parts') io.open('$folder/wait'):read()" &
+    local lock = mx.run_folder.lock('$folder/held.h5.parts')
+    for _ = 1, 1000 do
+        if mx.io.exists('$folder/go') then break end
+        os.execute('sleep 0.02')
+    end
+    lock:release()" &
 process=$!
 while kill -0 $process 2>/dev/null && [ ! -e "$folder/held.h5.parts/run.lock" ]; do
     sleep 0.01
@@ -117,7 +121,7 @@ done
 check "two at once" refused input="$folder/plain/text.txt" out="$folder/held.h5"
 says "two at once" "held.h5.parts is in use by process $process"
 says "two at once" "choose another out="
-echo >"$folder/wait"
+touch "$folder/go"
 wait $process
 check "afterwards" prepare input="$folder/plain/text.txt" out="$folder/held.h5"
 check "nothing is left" test ! -e "$folder/held.h5.parts"

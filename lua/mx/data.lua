@@ -149,6 +149,7 @@ end
 local function check_tokenizers(self)
     local c = self.config
     local own = open_tokenizer(c)
+    mx.files.check_same({ own and own.file })
     local known = {}
     if own then
         self.tokenizer = mx.tokenizer.fingerprint_of(c.tokenizer_path)

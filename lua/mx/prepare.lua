@@ -79,14 +79,6 @@ local function origin(o, ranges, own)
     }
 end
 
--- The file that decides which ids a tokenizer gives; nil: bytes do.
-local function tokenizer_file(path)
-    if path == "" or path == "bytes" then
-        return nil
-    end
-    return mx.io.exists(path .. "/tokenizer.json") and path .. "/tokenizer.json" or path
-end
-
 local function check_options(o)
     if #o.input == 0 then
         util.refuse("input= is missing: files, folders or patterns, with commas between them")
@@ -376,7 +368,7 @@ end
 function prepare.run(o)
     o = util.options(o, prepare.OPTIONS, "mx.prepare.run")
     local tokenizer, folder, lock = mx.tokenizer.open(o.tokenizer), o.out .. ".parts", nil
-    mx.files.check_same({ tokenizer_file(o.tokenizer) })
+    mx.files.check_same({ tokenizer.file })
     if mx.rank() == 0 then
         check_options(o)
         check_special(o, tokenizer)

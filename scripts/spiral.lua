@@ -23,7 +23,7 @@ for i = 1, 300 do
     mx.backward(loss)
     optimizer:step()
     if i % 50 == 0 then
-        local right = mx.argmax(mx.matmul(h, output, { trans_b = true }), { dim = 2 }):eq(targets + 1)
+        local right = mx.argmax(mx.matmul(h, output, { trans_b = true }), { dim = 2 }):eq(targets)
         print(("step %3d  loss %.4f  correct %5.1f %%"):format(i, loss:item(), 100 * right:to("f32"):mean():item()))
     end
 end

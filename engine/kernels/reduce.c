@@ -257,7 +257,7 @@ void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index)
                 best = i;
             }
         }
-        index[k] = (int32_t)(best + 1);
+        index[k] = (int32_t)best;
     }
 }
 

@@ -25,7 +25,7 @@ mx_status mx_reduce_max(mx_array x, mx_extent e, mx_array y);
  * and dx f32 or bf16. */
 void mx_reduce_max_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx_array dx);
 
-/* index (outer, inner) = the place of the largest, counted from 1; the first at a tie; the first NaN. n >= 1. */
+/* index (outer, inner) = the place of the largest, counted from 0; the first at a tie; the first NaN. n >= 1. */
 void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index);
 
 /* The sum of the squares of n values, f32 or bf16. */

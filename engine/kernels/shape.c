@@ -1,6 +1,7 @@
 #include "kernels/shape.h"
 
 #include "core/cpu.h"
+#include "core/pool.h"
 #include "kernels/embedding.h"
 
 #include <stdbool.h>
@@ -226,7 +227,7 @@ int64_t mx_gather_find_bad(const mx_gather *g)
 {
     int64_t count = product(g->index_size, 0, g->n_dims);
     for (int64_t i = 0; i < count; i++)
-        if (g->index[i] < 1 || g->index[i] > g->x_size[g->dim])
+        if (g->index[i] < 0 || g->index[i] >= g->x_size[g->dim])
             return i;
     return -1;
 }
@@ -239,7 +240,7 @@ void mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_by
         for (int64_t j = 0; j < l.n; j++) {
             int64_t row = (o * l.n + j) * l.inner, block = outer_offset(g, o);
             for (int64_t i = 0; i < l.inner; i++) {
-                int64_t from = block + (g->index[row + i] - 1) * l.step + inner_offset(g, &l, i);
+                int64_t from = block + g->index[row + i] * l.step + inner_offset(g, &l, i);
                 if (element_bytes == 4)
                     ((uint32_t *)y)[row + i] = ((const uint32_t *)x)[from];
                 else if (element_bytes == 2)
@@ -251,10 +252,14 @@ void mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_by
 }
 
 /* An element of x belongs to one (o, i), so one thread adds to it. */
-void mx_scatter_add_run(const mx_gather *g, float *x, const void *y, mx_dtype dtype)
+mx_status mx_scatter_add_run(const mx_gather *g, float *x, const void *y, mx_dtype dtype)
 {
     enum { BAND = 64 };
     lines l = lines_of(g);
+    int64_t count = product(g->x_size, 0, g->n_dims), bytes = count * (int64_t)sizeof(double);
+    double *sums;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&sums));
+    memset(sums, 0, (size_t)bytes);
     int64_t bands = (l.inner + BAND - 1) / BAND;
 #pragma omp parallel for collapse(2) schedule(static) if (l.outer * l.n * l.inner > 16384)
     for (int64_t o = 0; o < l.outer; o++)
@@ -263,9 +268,14 @@ void mx_scatter_add_run(const mx_gather *g, float *x, const void *y, mx_dtype dt
                 int64_t row = (o * l.n + j) * l.inner, block = outer_offset(g, o);
                 int64_t last = (b + 1) * BAND < l.inner ? (b + 1) * BAND : l.inner;
                 for (int64_t i = b * BAND; i < last; i++) {
-                    int64_t to = block + (g->index[row + i] - 1) * l.step + inner_offset(g, &l, i);
-                    x[to] +=
+                    int64_t to = block + g->index[row + i] * l.step + inner_offset(g, &l, i);
+                    sums[to] +=
                         dtype == MX_BF16 ? mx_from_bf16(((const mx_bf16 *)y)[row + i]) : ((const float *)y)[row + i];
                 }
             }
+#pragma omp parallel for schedule(static) if (count > 65536)
+    for (int64_t i = 0; i < count; i++)
+        x[i] = (float)(x[i] + sums[i]);
+    mx_pool_free(sums, bytes);
+    return MX_OK;
 }

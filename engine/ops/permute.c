@@ -189,8 +189,8 @@ static mx_status check_index(const mx_call *call, const mx_gather *g, const mx_t
     int64_t bad = mx_gather_find_bad(g);
     if (bad < 0 || !g->index)
         return MX_OK;
-    return mx_bad_value(call, "index %d at %s is outside 1 .. %lld", g->index[bad],
-                        mx_place_text(place, &index->shape, bad), (long long)g->x_size[g->dim]);
+    return mx_bad_value(call, "index %d at %s is outside 0 .. %lld (an index counts from 0)", g->index[bad],
+                        mx_place_text(place, &index->shape, bad), (long long)g->x_size[g->dim] - 1);
 }
 
 static mx_status host_gather(mx_call *call)
@@ -224,7 +224,7 @@ static const mx_attr gather_attrs[] = {
 
 const mx_op mx_op_gather = {
     .name = "gather",
-    .doc = "elements by number along a dimension: with dim = 2, y[i][j] = x[i][index[i][j]]; index i32, from 1",
+    .doc = "elements by number along a dimension: with dim = 2, y[i][j] = x[i][index[i][j]]; index i32, from 0",
     .inputs = (const char *const[]){"x", "index", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -261,8 +261,7 @@ static mx_status host_gather_grad(mx_call *call)
                    mx_data(index)};
     MX_TRY(check_index(call, &g, index));
     mx_zero_runs(mx_data(dx), 0, 1, mx_bytes(dx));
-    mx_scatter_add_run(&g, mx_f32(dx), mx_data(dy), dy->dtype);
-    return MX_OK;
+    return mx_scatter_add_run(&g, mx_f32(dx), mx_data(dy), dy->dtype);
 }
 
 static const mx_attr gather_grad_attrs[] = {

@@ -264,7 +264,7 @@ static mx_status host_argmax(mx_call *call)
 const mx_op mx_op_argmax = {
     .name = "argmax",
     .doc =
-        "place of the largest of x along dim (or in all of it, row-major), counted from 1, as i32; the first at a tie",
+        "place of the largest of x along dim (or in all of it, row-major), counted from 0, as i32; the first at a tie",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,

@@ -271,7 +271,7 @@ def reduce_cases():
     case("reduce_to.tall", [normal("rt", 131, 3)], lambda x: x.sum(0), {"shape": [3]}, grads=[])
     case("reduce_to.nothing", [normal("rt", 0, 3)], lambda x: x.sum(0), {"shape": [3]}, grads=[])
     x = np.round(2 * normal("argmax", 4, 33))  # with ties: the first one
-    first = lambda x, d: torch.from_numpy(np.argmax(x.numpy(), axis=d) + 1)
+    first = lambda x, d: torch.from_numpy(np.argmax(x.numpy(), axis=d))
     for d in (0, 1):
         case(f"argmax.dim{d + 1}", [x], lambda x, d=d: first(x, d), {"dim": d + 1}, grads=[])
     case("argmax.last", [normal("al", 2, 3, 5)], lambda x: first(x, -1), {"dim": -1}, grads=[])
@@ -448,9 +448,9 @@ def shape_cases():
     case("transpose.outer", [x], lambda x: x.transpose(0, 2), {"dim1": 1, "dim2": 3})
     case("transpose.large", [normal("tl", 33, 19)], lambda x: x.mT, {"dim1": 1, "dim2": 2})
     for d in range(2):
-        index = rng(f"gather{d}").integers(1, (5, 7)[d] + 1, (4, 6))
-        case(f"gather.dim{d + 1}", [normal("g", 5, 7), index], lambda x, i, d=d: x.gather(d, i - 1), {"dim": d + 1})
-    case("gather.last", [x, np.array([[[1], [4], [2]], [[3], [3], [1]]])], lambda x, i: x.gather(-1, i - 1), {"dim": -1})
+        index = rng(f"gather{d}").integers(0, (5, 7)[d], (4, 6))
+        case(f"gather.dim{d + 1}", [normal("g", 5, 7), index], lambda x, i, d=d: x.gather(d, i), {"dim": d + 1})
+    case("gather.last", [x, np.array([[[0], [3], [1]], [[2], [2], [0]]])], lambda x, i: x.gather(-1, i), {"dim": -1})
     for d in range(3):
         size = [2, 3, 4]
         size[d] -= 1

@@ -144,7 +144,7 @@ local function plain_cross_entropy(n, vocab, targets, mask, o)
             logits = mx.tanh(logits / o.softcap) * o.softcap
         end
         local log_p = mx.log_softmax(logits)
-        local index = (targets + 1):view(n, 1)
+        local index = targets:view(n, 1)
         local log_z = mx.gather(logits, index, { dim = 2 }) - mx.gather(log_p, index, { dim = 2 })
         local each = (log_z * log_z * (o.z_loss or 0) - mx.gather(log_p, index, { dim = 2 })):view(n)
         local keep = mask and mask:to("f32") or mx.ones { n }

@@ -38,7 +38,7 @@ local function series(start, n, period, value, ramp, dtype)
 end
 
 local function fail_at(what, got, want, differs)
-    local at = mx.argmax(differs:reshape({ differs:numel() })):item()
+    local at = mx.argmax(differs:reshape({ differs:numel() })):item() + 1
     local function show(t)
         return tostring(t:reshape({ t:numel() }):get(at))
     end

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -105,10 +106,13 @@ static void trim(void)
 
 static mx_status out_of_memory(const mx_pool_stats *s, int64_t bytes)
 {
+    char limit[64] = ", and the system has no more";
+    if (s->limit_bytes > 0)
+        snprintf(limit, sizeof limit, " of a limit of %.1f MiB", (double)s->limit_bytes / 1048576.0);
     return mx_fail(MX_ERR_MEMORY,
-                   "out of memory: %.1f MiB asked for, %.1f MiB in use of a limit of %.1f MiB; use a smaller batch, a "
-                   "shorter sequence or a remat_policy that keeps less",
-                   (double)bytes / 1048576.0, (double)s->in_use_bytes / 1048576.0, (double)s->limit_bytes / 1048576.0);
+                   "out of memory: %.1f MiB asked for, %.1f MiB in use%s; use a smaller batch, a shorter sequence or a "
+                   "remat_policy that keeps less",
+                   (double)bytes / 1048576.0, (double)s->in_use_bytes / 1048576.0, limit);
 }
 
 static bool fits_limit(const mx_pool_stats *s, int64_t bytes)

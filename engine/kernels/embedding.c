@@ -1,6 +1,7 @@
 #include "kernels/embedding.h"
 
 #include "core/cpu.h"
+#include "core/pool.h"
 
 #include <omp.h>
 #include <string.h>
@@ -41,28 +42,113 @@ void mx_embedding_gather(const mx_embedding *e)
     }
 }
 
+/* Ids that come up more than OFTEN times, and the sums of their rows. */
+enum { OFTEN = 256 };
+
+typedef struct often {
+    int64_t n, bytes;
+    int32_t *slot;  /* (vocab): which of the n an id is, or -1; NULL: no id comes up often */
+    int32_t *id;    /* (n) */
+    int32_t *added; /* (threads, n): rows in `run` */
+    float *run;     /* (n, width): of at most OFTEN tokens */
+    double *sum;    /* (n, width): of the full runs */
+} often;
+
+/* Finds them. The one block that *o needs is o->slot; NULL, without an error, where there are none. */
+static mx_status find_often(const mx_embedding_sum *e, int threads, often *o)
+{
+    *o = (often){0};
+    if (e->tokens <= OFTEN)
+        return MX_OK;
+    int64_t counts_bytes = e->vocab * (int64_t)sizeof(int32_t);
+    int32_t *counts;
+    MX_TRY(mx_pool_alloc(counts_bytes, (void **)&counts));
+    memset(counts, 0, (size_t)counts_bytes);
+    for (int64_t t = 0; t < e->tokens; t++)
+        o->n += counts[e->ids[t]] <= OFTEN && ++counts[e->ids[t]] > OFTEN;
+    mx_status status = MX_OK;
+    if (o->n > 0) {
+        int64_t rows = o->n * e->width;
+        o->bytes = rows * (int64_t)(sizeof *o->sum + sizeof *o->run) +
+                   (e->vocab + (1 + threads) * o->n) * (int64_t)sizeof(int32_t);
+        status = mx_pool_alloc(o->bytes, (void **)&o->sum);
+    }
+    if (status == MX_OK && o->n > 0) {
+        memset(o->sum, 0, (size_t)o->bytes);
+        o->run = (float *)(o->sum + o->n * e->width);
+        o->id = (int32_t *)(o->run + o->n * e->width);
+        o->added = o->id + o->n;
+        o->slot = o->added + threads * o->n;
+        int32_t n = 0;
+        for (int64_t id = 0; id < e->vocab; id++) {
+            o->slot[id] = counts[id] > OFTEN ? n : -1;
+            if (counts[id] > OFTEN)
+                o->id[n++] = (int32_t)id;
+        }
+    }
+    mx_pool_free(counts, counts_bytes);
+    return status;
+}
+
+/* Adds a run to its sum and begins it anew. */
+static void end_run(float *run, double *sum, int64_t n)
+{
+    for (int64_t j = 0; j < n; j++) {
+        sum[j] += run[j];
+        run[j] = 0;
+    }
+}
+
+/* The columns [first, last) of the rows of the ids that leave the remainder `group` when divided by `groups`. */
+static void add_columns(const mx_embedding_sum *e, const often *o, int32_t *added, int64_t groups, int64_t group,
+                        int64_t first, int64_t last)
+{
+    const mx_row_paths *path = mx_rows_current();
+    int64_t bytes = (int64_t)mx_dtype_bytes(e->dtype), n = last - first;
+    for (int64_t t = 0; t < e->tokens; t++) {
+        if (groups > 1 && e->ids[t] % groups != group)
+            continue;
+        int32_t slot = o->slot ? o->slot[e->ids[t]] : -1;
+        int64_t to = (slot < 0 ? e->ids[t] : slot) * e->width + first;
+        path->add((slot < 0 ? e->grad : o->run) + to, MX_F32, (const char *)e->dy + (t * e->width + first) * bytes,
+                  e->dtype, e->scale, n);
+        if (slot >= 0 && ++added[slot] == OFTEN) {
+            end_run(o->run + to, o->sum + to, n);
+            added[slot] = 0;
+        }
+    }
+    for (int64_t slot = 0; slot < o->n; slot++) {
+        if (groups > 1 && o->id[slot] % groups != group)
+            continue;
+        double *sum = o->sum + slot * e->width + first;
+        float *grad = e->grad + o->id[slot] * e->width + first;
+        end_run(o->run + slot * e->width + first, sum, n);
+        for (int64_t j = 0; j < n; j++)
+            grad[j] = (float)(grad[j] + sum[j]);
+    }
+}
+
 /* The elements of the gradient are dealt out by column and by id, never by token. */
-void mx_embedding_add(float *grad, const int32_t *ids, const void *dy, mx_dtype dtype, float scale, int64_t tokens,
-                      int64_t width)
+mx_status mx_embedding_add(const mx_embedding_sum *e)
 {
     enum { COLUMNS = 256 };
-    int64_t bytes = (int64_t)mx_dtype_bytes(dtype);
-    const mx_row_paths *path = mx_rows_current();
-#pragma omp parallel if (tokens * width > 32768)
+    often o;
+    MX_TRY(find_often(e, omp_get_max_threads(), &o));
+#pragma omp parallel if (e->tokens * e->width > 32768)
     {
         int64_t threads = omp_get_num_threads(), me = omp_get_thread_num();
-        int64_t slices = (width + COLUMNS - 1) / COLUMNS;
+        int64_t slices = (e->width + COLUMNS - 1) / COLUMNS;
         slices = slices < threads ? slices : threads;
         int64_t groups = slices > 0 ? threads / slices : 0; /* threads beyond slices * groups have nothing to do */
         if (groups > 0 && me < slices * groups) {
             int64_t slice = me % slices, group = me / slices;
-            int64_t units = (width + 15) / 16; /* slices begin at cache lines */
+            int64_t units = (e->width + 15) / 16; /* slices begin at cache lines */
             int64_t first = slice * units / slices * 16, last = (slice + 1) * units / slices * 16;
-            last = last < width ? last : width;
-            for (int64_t t = 0; t < tokens; t++)
-                if (groups == 1 || ids[t] % groups == group)
-                    path->add(grad + ids[t] * width + first, MX_F32, (const char *)dy + (t * width + first) * bytes,
-                              dtype, scale, last - first);
+            add_columns(e, &o, o.added ? o.added + me * o.n : NULL, groups, group, first,
+                        last < e->width ? last : e->width);
         }
     }
+    if (o.sum)
+        mx_pool_free(o.sum, o.bytes);
+    return MX_OK;
 }

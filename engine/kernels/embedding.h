@@ -3,6 +3,7 @@
 #define MX_KERNELS_EMBEDDING_H
 
 #include "core/dtype.h"
+#include "core/status.h"
 
 /* The first position in ids[0 .. n) that is not in [0, vocab); -1 when all are. */
 int64_t mx_embedding_find_bad(const int32_t *ids, int64_t n, int64_t vocab);
@@ -19,10 +20,18 @@ typedef struct mx_embedding {
 /* out[t] = scale table[ids[t]] */
 void mx_embedding_gather(const mx_embedding *e);
 
-/* grad[ids[t]] += scale dy[t], grad (vocab, width) f32. Each element is summed in the order of t by one thread, so the
- * bits do not depend on how many threads there are. */
-void mx_embedding_add(float *grad, const int32_t *ids, const void *dy, mx_dtype dtype, float scale, int64_t tokens,
-                      int64_t width);
+/* grad[ids[t]] += scale dy[t] for dy (tokens, width), f32 or bf16, and grad (vocab, width) f32. Each element is summed
+ * in the order of t by one thread, so the bits do not depend on how many threads there are. An id that comes up often
+ * is summed in f32 256 tokens at a time, and these sums in f64. MX_ERR_MEMORY when there is no room for them. */
+typedef struct mx_embedding_sum {
+    int64_t tokens, width, vocab;
+    const int32_t *ids; /* checked */
+    const void *dy;
+    mx_dtype dtype;
+    float scale;
+    float *grad;
+} mx_embedding_sum;
+mx_status mx_embedding_add(const mx_embedding_sum *e);
 
 /* Row primitives: to[i] = scale from[i], and to[i] += scale from[i] (rounded once), for i in [0, n). */
 typedef struct mx_row_paths {

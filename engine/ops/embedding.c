@@ -115,9 +115,16 @@ static mx_status want_gradient(const mx_call *call, int ids)
     return mx_want_shape(call, ids, &rows);
 }
 
-static void add_rows(float *grad, const mx_tensor *ids, const mx_tensor *dy, double scale)
+static mx_status add_rows(mx_tensor *grad, const mx_tensor *ids, const mx_tensor *dy, double scale)
 {
-    mx_embedding_add(grad, mx_data(ids), mx_data(dy), dy->dtype, (float)scale, mx_count(ids), mx_row_width(dy));
+    return mx_embedding_add(&(mx_embedding_sum){.tokens = mx_count(ids),
+                                                .width = mx_row_width(dy),
+                                                .vocab = grad->shape.size[0],
+                                                .ids = mx_data(ids),
+                                                .dy = mx_data(dy),
+                                                .dtype = dy->dtype,
+                                                .scale = (float)scale,
+                                                .grad = mx_f32(grad)});
 }
 
 static mx_status infer_embedding_acc(mx_call *call)
@@ -142,8 +149,7 @@ static mx_status host_embedding_acc(mx_call *call)
 {
     const embedding_grad_attr *attr = mx_call_attr(call);
     MX_TRY(check_ids(call, call->in[1], call->in[0]->shape.size[0]));
-    add_rows(mx_f32(call->in[0]), call->in[1], call->in[2], attr->scale);
-    return MX_OK;
+    return add_rows(call->in[0], call->in[1], call->in[2], attr->scale);
 }
 
 static const mx_attr acc_attrs[] = {
@@ -180,8 +186,7 @@ static mx_status host_embedding_grad(mx_call *call)
     const embedding_grad_attr *attr = mx_call_attr(call);
     MX_TRY(check_ids(call, call->in[0], attr->vocab));
     mx_zero_runs(mx_data(call->out[0]), 0, 1, mx_bytes(call->out[0]));
-    add_rows(mx_f32(call->out[0]), call->in[0], call->in[1], attr->scale);
-    return MX_OK;
+    return add_rows(call->out[0], call->in[0], call->in[1], attr->scale);
 }
 
 static const mx_attr grad_attrs[] = {

@@ -1,7 +1,6 @@
 /* Matrix products and their gradients, and the sum of columns that is the gradient of a bias. */
 #include "kernels/gemm.h"
-#include "ops/op.h"
-#include "ops/table.h"
+#include "ops/pointwise.h"
 
 #include <stdlib.h>
 
@@ -334,7 +333,10 @@ static mx_status shared_gradient(mx_vjp *v, int i, gradient g)
     int64_t batch = leading_count(v->out_grad[0]);
     for (int64_t item = 0; item < batch; item++)
         MX_TRY(add_view_product(g, item, MX_F32, &v->grad[i]));
-    return v->grad[i] ? cast_to(dtype, &v->grad[i]) : MX_OK;
+    if (batch == 0) /* a sum of nothing */
+        return mx_apply(&mx_op_full, NULL, 0, &(mx_full_attr){.shape = v->call->in[i]->shape, .dtype = (int)dtype},
+                        &v->grad[i]);
+    return cast_to(dtype, &v->grad[i]);
 }
 
 static mx_status operand_gradient(mx_vjp *v, int i)

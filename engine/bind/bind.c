@@ -106,6 +106,12 @@ bool mxl_is_engine_error(lua_State *L, int i)
     return same;
 }
 
+void mxl_hide_metatable(lua_State *L, const char *name)
+{
+    lua_pushstring(L, name);
+    lua_setfield(L, -2, "__metatable");
+}
+
 void mxl_check_shape(lua_State *L, int i, const char *what, mx_shape *shape)
 {
     i = lua_absindex(L, i);
@@ -121,6 +127,23 @@ void mxl_check_shape(lua_State *L, int i, const char *what, mx_shape *shape)
         if (!is_integer)
             luaL_error(L, "%s: entry %d is %s, expected an integer", what, d + 1, luaL_tolstring(L, -1, NULL));
         lua_pop(L, 1);
+    }
+}
+
+void mxl_check_list(lua_State *L, int i, const char *what)
+{
+    lua_Integer n = luaL_len(L, i);
+    i = lua_absindex(L, i);
+    for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
+        lua_Integer key = lua_isinteger(L, -2) ? lua_tointeger(L, -2) : 0;
+        if (key < 1 || key > n) {
+            push_where(L);
+            lua_pushfstring(L, "%s is a list, as in {2, 3}; the table given has a field '%s'", what,
+                            luaL_tolstring(L, -3, NULL));
+            lua_remove(L, -2);
+            lua_concat(L, 2);
+            lua_error(L);
+        }
     }
 }
 
@@ -302,8 +325,9 @@ static void merge(lua_State *L)
 
 int luaopen_mx_core(lua_State *L)
 {
-    static int (*const parts[])(lua_State *) = {mxl_open_tensor, mxl_open_ops, mxl_open_tape,   mxl_open_step,
-                                                mxl_open_mesh,   mxl_open_sim, mxl_open_system, mxl_open_trace};
+    static int (*const parts[])(lua_State *) = {mxl_open_tensor, mxl_open_ops,   mxl_open_tape,
+                                                mxl_open_step,   mxl_open_mesh,  mxl_open_sim,
+                                                mxl_open_system, mxl_open_trace, mxl_open_stream};
     mx_site_ask = ask_for_site;
     lua_newtable(L);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {

@@ -35,6 +35,8 @@ void mxl_push_tensor(lua_State *L, mx_tensor *t);
 
 /* A table of integers at index i as a shape; raises with `what` in the message. */
 void mxl_check_shape(lua_State *L, int i, const char *what, mx_shape *shape);
+/* Raises when the table at index i has other keys than 1 .. n: it stands for a shape, and would lose them. */
+void mxl_check_list(lua_State *L, int i, const char *what);
 mx_dtype mxl_check_dtype(lua_State *L, int i, mx_dtype standard); /* nil or none: `standard` */
 
 /* Mesh axes at index i: a name, a list of names, or nothing for all ranks (0). Raises for an unknown one. */
@@ -57,10 +59,18 @@ void mxl_check_fields(lua_State *L, int i, const char *const *names, const char 
 /* Raises "WHAT has no option 'GIVEN'; did you mean ...?". */
 void mxl_unknown_name(lua_State *L, const char *given, const char *const *names, const char *what);
 
+/* Hides the metatable at the top of the stack from scripts: getmetatable gives its name, so that no script calls what
+ * only the collector may. */
+void mxl_hide_metatable(lua_State *L, const char *name);
+
 /* Raises "WHAT 'GIVEN'; did you mean ...?" with the nearest key of the table at index `table`. */
 void mxl_unknown_field(lua_State *L, const char *what, const char *given, int table);
 
+/* The next seed of the stream of unseeded random numbers. */
+mx_seed mxl_draw_seed(void);
+
 int mxl_open_tensor(lua_State *L);
+int mxl_open_stream(lua_State *L);
 int mxl_open_ops(lua_State *L);
 int mxl_open_tape(lua_State *L);
 int mxl_open_step(lua_State *L);

@@ -10,9 +10,15 @@
 
 static const char *attr_kind_text(mx_attr_kind kind)
 {
-    static const char *const texts[] = {
-        "true or false",       "an integer, at most 2^53 in size",     "a dimension", "a number", "a dtype", "a string",
-        "a table of integers", "an axis of the mesh or a list of axes"};
+    static const char *const texts[] = {"true or false",
+                                        "an integer, at most 2^53 in size",
+                                        "a dimension",
+                                        "a number",
+                                        "a dtype",
+                                        "a string",
+                                        "a table of integers",
+                                        "an integer",
+                                        "an axis of the mesh or a list of axes"};
     return texts[kind];
 }
 
@@ -41,8 +47,6 @@ static int choice_index(lua_State *L, const mx_op *op, const mx_attr *attr)
     return 0;
 }
 
-static bool is_seed(const mx_attr *attr) { return attr->kind == MX_ATTR_INT && strcmp(attr->name, "seed") == 0; }
-
 /* Integers that operations may add and subtract without overflow. */
 static bool is_small(int64_t value) { return value >= -(1LL << 53) && value <= 1LL << 53; }
 
@@ -58,7 +62,10 @@ static void set_attr(lua_State *L, const mx_op *op, const mx_attr *attr, char *b
         break;
     case MX_ATTR_INT:
         *(int64_t *)to = lua_tointegerx(L, -1, &good);
-        good = good && (is_seed(attr) || is_small(*(int64_t *)to));
+        good = good && is_small(*(int64_t *)to);
+        break;
+    case MX_ATTR_SEED:
+        *(mx_seed *)to = (mx_seed){.key = lua_tointegerx(L, -1, &good)};
         break;
     case MX_ATTR_DIM: {
         int64_t dim = lua_tointegerx(L, -1, &good);
@@ -81,7 +88,7 @@ static void set_attr(lua_State *L, const mx_op *op, const mx_attr *attr, char *b
         break;
     case MX_ATTR_SHAPE:
         good = lua_istable(L, -1);
-        if (good)
+        if (good) /* a list among options: those have been checked */
             mxl_check_shape(L, -1, attr->name, to);
         break;
     case MX_ATTR_AXES:
@@ -115,30 +122,57 @@ static void set_standard(const mx_attr *attr, char *block)
     case MX_ATTR_SHAPE:
         *(mx_shape *)to = (mx_shape){0};
         break;
+    case MX_ATTR_SEED:
+        *(mx_seed *)to = mxl_draw_seed();
+        break;
     case MX_ATTR_AXES:
         *(uint32_t *)to = 0;
         break;
     }
 }
 
+/* The operation's one attribute that a list may stand for, or NULL. */
+static const mx_attr *listed(const mx_op *op)
+{
+    for (const mx_attr *attr = op->attrs; attr && attr->name; attr++)
+        if (attr->kind == MX_ATTR_SHAPE)
+            return attr;
+    return NULL;
+}
+
+/* "trans_a, trans_b, dtype" */
+static const char *push_attr_names(lua_State *L, const mx_op *op)
+{
+    lua_pushliteral(L, "");
+    for (const mx_attr *attr = op->attrs; attr && attr->name; attr++) {
+        lua_pushfstring(L, attr == op->attrs ? "%s" : ", %s", attr->name);
+        lua_concat(L, 2);
+    }
+    return lua_tostring(L, -1);
+}
+
+/* The keys of the table of options. What would go unread is refused. */
 static void check_attr_names(lua_State *L, const mx_op *op, int table)
 {
     const char *names[32] = {NULL};
     int n = 0;
-    for (const mx_attr *attr = op->attrs; attr && attr->name && n < 31; attr++)
+    bool offset = false, seed = true;
+    for (const mx_attr *attr = op->attrs; attr && attr->name && n < 31; attr++) {
         names[n++] = attr->name;
+        bool given = lua_getfield(L, table, attr->name) != LUA_TNIL;
+        lua_pop(L, 1);
+        if (attr->kind == MX_ATTR_SEED)
+            seed = given;
+        offset = offset || (given && strcmp(attr->name, "offset") == 0);
+        if (given && attr->kind == MX_ATTR_SHAPE && luaL_len(L, table) > 0)
+            mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: '%s' is given twice: by name, and as a list", op->name, attr->name));
+    }
     mxl_check_fields(L, table, names, op->name);
-}
-
-/* Random operations without a seed draw one from this stream, the same on every rank. */
-static int64_t stream_seed, stream_drawn;
-
-/* mx.manual_seed(n): begins the stream anew, from n. */
-static int manual_seed(lua_State *L)
-{
-    stream_seed = luaL_checkinteger(L, 1);
-    stream_drawn = 0;
-    return 0;
+    if (luaL_len(L, table) > 0 && !listed(op))
+        mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: options are given by name: %s", op->name,
+                           n ? push_attr_names(L, op) : "there are none"));
+    if (offset && !seed)
+        mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: 'offset' chooses a stream of a seed, and no seed is given", op->name));
 }
 
 /* `table` 0: no attributes were given. A plain sequence stands for the operation's one shape: t:reshape{2, 3}. */
@@ -156,15 +190,15 @@ void mxl_read_attrs(lua_State *L, const mx_op *op, int table, void *to)
             kind = LUA_TTABLE;
         } else if (table) {
             kind = lua_getfield(L, table, attr->name);
+            if (kind == LUA_TTABLE && attr->kind == MX_ATTR_SHAPE)
+                mxl_check_list(L, -1, attr->name);
         } else {
             lua_pushnil(L);
         }
         bool must_be_given = isnan(attr->standard);
         if (kind != LUA_TNIL) {
             set_attr(L, op, attr, block);
-        } else if (is_seed(attr)) {
-            *(int64_t *)(void *)(block + attr->offset) = stream_seed * 1000003 + ++stream_drawn;
-        } else if (must_be_given) {
+        } else if (must_be_given && attr->kind != MX_ATTR_SEED) {
             mx_fail(MX_ERR_VALUE, "%s: attribute '%s' must be given: %s", op->name, attr->name, attr->doc);
             mxl_try(L, MX_ERR_VALUE);
         } else {
@@ -213,7 +247,8 @@ static const mx_op *compare_exactly(lua_State *L, const mx_op *op, int i, mx_dty
         }
     if (mx_dtype_holds(dtype, x))
         return op;
-    bool below = x<low, above = x> high; /* NaN is neither, and only ne holds */
+    bool below = x < low; /* NaN is neither, and only ne holds */
+    bool above = x > high;
     bool always = op == &mx_op_ne || (below && (op == &mx_op_gt || op == &mx_op_ge)) ||
                   (above && (op == &mx_op_lt || op == &mx_op_le));
     bool between = !isnan(x) && !below && !above && op != &mx_op_eq && op != &mx_op_ne;
@@ -273,11 +308,14 @@ static void spread(lua_State *L)
 }
 
 /* For operations without inputs: mx.randn({2, 3}, {std = 0.1}) and mx.full({2, 3}, 7, "i32") become one table. */
-static void join_shape(lua_State *L)
+static void join_shape(lua_State *L, const mx_op *op)
 {
     int top = lua_gettop(L);
     if (top < 2 || !lua_istable(L, 1))
         return;
+    mxl_check_list(L, 1, "a shape");
+    if (top > 3 || (top == 3 && lua_istable(L, 2)))
+        mxl_try(L, mx_fail(MX_ERR_VALUE, "%s takes a shape and options, or a shape, a value and a dtype", op->name));
     lua_newtable(L);
     if (lua_istable(L, 2)) {
         for (lua_pushnil(L); lua_next(L, 2);) {
@@ -299,12 +337,34 @@ static void join_shape(lua_State *L)
     lua_settop(L, 1);
 }
 
+/* An option that is given without its name is no tensor, or one number too many. */
+static void check_input_kinds(lua_State *L, const mx_op *op, int n)
+{
+    int named = 0;
+    bool variadic = false;
+    for (; op->inputs[named]; named++)
+        variadic = variadic || strstr(op->inputs[named], "...");
+    for (int i = 1; i <= n; i++) {
+        int type = lua_type(L, i);
+        bool is_input = type == LUA_TNIL || type == LUA_TUSERDATA || (type == LUA_TNUMBER && (variadic || i <= named));
+        if (is_input)
+            continue;
+        const char *given = luaL_tolstring(L, i, NULL);
+        if (!op->attrs || !op->attrs->name)
+            mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: argument %d, %s, is no tensor", op->name, i, given));
+        mxl_try(L, mx_fail(MX_ERR_VALUE,
+                           "%s: argument %d, %s, is no tensor; options are given by name, as in {%s = %s}: %s",
+                           op->name, i, given, op->attrs->name,
+                           type == LUA_TNUMBER || type == LUA_TBOOLEAN ? given : "...", push_attr_names(L, op)));
+    }
+}
+
 static int call_op(lua_State *L)
 {
     const mx_op *op = lua_touserdata(L, lua_upvalueindex(1));
     spread(L);
     if (op->flags & MX_OP_SOURCE)
-        join_shape(L);
+        join_shape(L, op);
     int top = lua_gettop(L);
     while (top > 0 && lua_isnil(L, top)) /* options or last inputs that a wrapper was not given */
         top--;
@@ -314,6 +374,7 @@ static int call_op(lua_State *L)
     mx_tensor *in[MX_MAX_INPUTS] = {NULL};
     if (n_in > MX_MAX_INPUTS)
         return luaL_error(L, "%s takes at most %d tensors, %d given", op->name, MX_MAX_INPUTS, n_in);
+    check_input_kinds(L, op, n_in);
     read_inputs(L, &op, n_in, in);
     _Alignas(16) char attr[MX_ATTR_BYTES];
     mxl_read_attrs(L, op, table, attr);
@@ -330,13 +391,30 @@ static int call_op(lua_State *L)
     return op->n_results > 0 ? op->n_results : n_in > 0;
 }
 
-/* "matmul(a, b, bias?, {trans_a = false, ...})" and a line for each attribute. */
-static int help(lua_State *L)
+static const mx_op *check_op(lua_State *L)
 {
     const char *name = luaL_checkstring(L, 1);
     const mx_op *op = mx_op_find(name);
-    if (!op)
-        return luaL_error(L, "no operation is called '%s'; mx.ops() lists them", name);
+    if (op)
+        return op;
+    lua_createtable(L, 0, 128);
+    for (const mx_op *const *known = mx_ops; *known; known++) {
+        lua_pushboolean(L, 1);
+        lua_setfield(L, -2, (*known)->name);
+    }
+    mxl_unknown_field(L, "no operation is called", name, lua_gettop(L));
+    return NULL; /* not reached */
+}
+
+/* "matmul(a, b, bias?, {trans_a = false, ...})" and a line for each attribute. */
+static int help(lua_State *L)
+{
+    if (lua_isnoneornil(L, 1)) {
+        lua_pushliteral(L, "mx.help \"matmul\" explains an operation, mx.ops() lists them; lua/tensors.md and "
+                           "lua/README.md tell of tensors and modules\n");
+        return 1;
+    }
+    const mx_op *op = check_op(L);
     luaL_Buffer text;
     luaL_buffinit(L, &text);
     lua_pushfstring(L, "mx.%s(", op->name);
@@ -351,7 +429,7 @@ static int help(lua_State *L)
     luaL_addvalue(&text);
     for (const mx_attr *attr = op->attrs; attr && attr->name; attr++) {
         char standard[32];
-        if (is_seed(attr))
+        if (attr->kind == MX_ATTR_SEED)
             snprintf(standard, sizeof standard, "optional");
         else if (isnan(attr->standard) || attr->kind == MX_ATTR_SHAPE)
             snprintf(standard, sizeof standard, "required");
@@ -376,6 +454,29 @@ static int compare_names(const void *a, const void *b)
     return strcmp((*(const mx_op *const *)a)->name, (*(const mx_op *const *)b)->name);
 }
 
+/* The names in lines that fit a screen. */
+static int ops_to_string(lua_State *L)
+{
+    enum { COLUMNS = 100 };
+    luaL_Buffer text;
+    luaL_checktype(L, 1, LUA_TTABLE);
+    luaL_buffinit(L, &text);
+    size_t column = 0;
+    lua_Integer n = luaL_len(L, 1);
+    for (lua_Integer i = 1; i <= n; i++) {
+        size_t bytes;
+        lua_rawgeti(L, 1, i);
+        lua_tolstring(L, -1, &bytes);
+        if (column > 0)
+            luaL_addchar(&text, column + 1 + bytes > COLUMNS ? '\n' : ' ');
+        column = column > 0 && column + 1 + bytes <= COLUMNS ? column + 1 + bytes : bytes;
+        luaL_addvalue(&text);
+    }
+    luaL_pushresult(&text);
+    return 1;
+}
+
+/* ops() -> the names of all operations, sorted; print shows them. */
 static int list_ops(lua_State *L)
 {
     int n = 0;
@@ -389,15 +490,18 @@ static int list_ops(lua_State *L)
         lua_pushstring(L, sorted[i]->name);
         lua_rawseti(L, -2, i + 1);
     }
+    if (luaL_newmetatable(L, "mx.ops")) {
+        lua_pushcfunction(L, ops_to_string);
+        lua_setfield(L, -2, "__tostring");
+    }
+    lua_setmetatable(L, -2);
     return 1;
 }
 
 /* op_info(name) -> {inputs = {...}, results = n, differentiable = bool, mutates = bool} */
 static int op_info(lua_State *L)
 {
-    const mx_op *op = mx_op_find(luaL_checkstring(L, 1));
-    if (!op)
-        return luaL_error(L, "no operation is called '%s'; mx.ops() lists them", lua_tostring(L, 1));
+    const mx_op *op = check_op(L);
     lua_newtable(L);
     lua_newtable(L);
     for (int i = 0; op->inputs[i]; i++) {
@@ -416,8 +520,7 @@ static int op_info(lua_State *L)
 
 int mxl_open_ops(lua_State *L)
 {
-    static const luaL_Reg functions[] = {
-        {"ops", list_ops}, {"help", help}, {"op_info", op_info}, {"manual_seed", manual_seed}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"ops", list_ops}, {"help", help}, {"op_info", op_info}, {NULL, NULL}};
     luaL_newlib(L, functions);
     luaL_getmetatable(L, MXL_TENSOR);
     lua_getfield(L, -1, "methods");

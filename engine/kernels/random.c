@@ -2,6 +2,8 @@
 
 #include "core/cpu.h"
 
+#include <math.h>
+
 static const mx_random_paths *current(void)
 {
     static const mx_random_paths *const paths[MX_VECTOR_ISAS] = {
@@ -19,6 +21,7 @@ typedef struct job {
     kind kind;
     mx_stream s;
     float a, b; /* low and width, mean and std, or (b) the scale of what is kept */
+    float least, greatest;
     int32_t threshold;
     const int32_t *rows; /* which stream each row of `width` elements draws from, or NULL */
     int64_t width;
@@ -34,10 +37,12 @@ static void run_group(const job *j, uint64_t offset, int64_t group, int64_t firs
 {
     uint32_t words[MX_RNG_GROUP];
     float x[MX_RNG_GROUP] = {0}, value[MX_RNG_GROUP];
-    j->paths->words(j->s.seed, offset, (uint64_t)group, words);
+    j->paths->words(j->s.seed, offset, (uint64_t)group | (j->s.drawn ? 1ULL << 59 : 0), words);
     if (j->kind == UNIFORM) {
-        for (int i = 0; i < MX_RNG_GROUP; i++)
-            value[i] = j->a + j->b * mx_rng_unit(words[i]);
+        for (int i = 0; i < MX_RNG_GROUP; i++) {
+            float u = j->a + j->b * mx_rng_unit(words[i]);
+            value[i] = u < j->least ? j->least : u > j->greatest ? j->greatest : u;
+        }
     } else if (j->kind == NORMAL) {
         j->paths->normals(words, value);
         for (int i = 0; i < MX_RNG_GROUP; i++)
@@ -70,9 +75,47 @@ static void run(job *j, int64_t n)
     }
 }
 
-void mx_random_uniform(mx_stream s, float low, float high, mx_array y, int64_t n)
+/* The neighbour of x, a value of `dtype`. The bits of positive floats are in the order of the floats. */
+static float next_value(float x, float towards, mx_dtype dtype)
 {
-    run(&(job){.kind = UNIFORM, .s = s, .a = low, .b = high - low, .width = n, .y = y}, n);
+    if (dtype == MX_F32)
+        return nextafterf(x, towards);
+    mx_bf16 bits = mx_to_bf16(x);
+    if (x == 0)
+        return mx_from_bf16((mx_bf16)(towards > 0 ? 0x0001 : 0x8001));
+    bool grows = (x > 0) == (towards > x);
+    return mx_from_bf16((mx_bf16)(grows ? bits + 1 : bits - 1));
+}
+
+static float round_to(double x, mx_dtype dtype)
+{
+    return dtype == MX_F32 ? (float)x : mx_from_bf16(mx_to_bf16((float)x));
+}
+
+bool mx_uniform_range(double low, double high, mx_dtype dtype, float *least, float *greatest)
+{
+    if (!isfinite((float)low) || !isfinite((float)high) || !isfinite((float)high - (float)low) || !(low < high))
+        return false;
+    *least = round_to(low, dtype); /* to nearest: at most one step on the wrong side */
+    if (*least < low)
+        *least = next_value(*least, INFINITY, dtype);
+    *greatest = round_to(high, dtype);
+    if (*greatest >= high)
+        *greatest = next_value(*greatest, -INFINITY, dtype);
+    return *least <= *greatest;
+}
+
+void mx_random_uniform(mx_stream s, float least, float greatest, float low, float high, mx_array y, int64_t n)
+{
+    run(&(job){.kind = UNIFORM,
+               .s = s,
+               .a = low,
+               .b = high - low,
+               .least = least,
+               .greatest = greatest,
+               .width = n,
+               .y = y},
+        n);
 }
 
 void mx_random_normal(mx_stream s, float mean, float std, mx_array y, int64_t n)

@@ -7,10 +7,14 @@
 
 typedef struct mx_stream {
     uint64_t seed, offset;
+    bool drawn; /* numbers that no other seed and offset give: the generator's counter runs through its upper half */
 } mx_stream;
 
-/* y[i] = low + (high - low) u, u uniform on [0, 1); f32 or bf16 (where rounding may give `high`). */
-void mx_random_uniform(mx_stream s, float low, float high, mx_array y, int64_t n);
+/* The least and the greatest value of a float dtype in [low, high); false where there is none. */
+bool mx_uniform_range(double low, double high, mx_dtype dtype, float *least, float *greatest);
+
+/* y[i] = low + (high - low) u, u uniform on [0, 1), kept within [least, greatest], which are of y's dtype. */
+void mx_random_uniform(mx_stream s, float least, float greatest, float low, float high, mx_array y, int64_t n);
 
 /* y[i] = mean + std z, z standard normal; f32 or bf16. */
 void mx_random_normal(mx_stream s, float mean, float std, mx_array y, int64_t n);

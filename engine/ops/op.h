@@ -60,15 +60,22 @@ static inline mx_dtype mx_vjp_dtype(const mx_vjp *v, int i)
 
 typedef enum mx_attr_kind {
     MX_ATTR_BOOL,  /* bool */
-    MX_ATTR_INT,   /* int64_t */
+    MX_ATTR_INT,   /* int64_t, at most 2^53 in size */
     MX_ATTR_DIM,   /* int64_t, a dimension: 1-based in Lua (negative counts from the end: -1 is the last), 0-based here;
                       a negative one reaches infer as it is */
     MX_ATTR_FLOAT, /* double */
     MX_ATTR_DTYPE, /* int: an mx_dtype; -1 when not given */
     MX_ATTR_ENUM,  /* int: the index in `choices` */
     MX_ATTR_SHAPE, /* mx_shape: a table of integers in Lua */
+    MX_ATTR_SEED,  /* mx_seed: an integer; when not given, the next one of the stream of unseeded numbers */
     MX_ATTR_AXES,  /* uint32_t: axes of the mesh, a name or a list of names in Lua; 0 when not given: all ranks */
 } mx_attr_kind;
+
+/* The key of a random stream. One that was drawn gives numbers that no key of a script's gives. */
+typedef struct mx_seed {
+    int64_t key;
+    int64_t draw; /* the number of the draw, from 1; 0: the script gave the key */
+} mx_seed;
 
 typedef struct mx_attr {
     const char *name;

@@ -9,7 +9,8 @@ typedef struct random_attr {
     mx_shape shape;
     int dtype;
     double a, b; /* mean and std, or low and high */
-    int64_t seed, offset;
+    mx_seed seed;
+    int64_t offset;
 } random_attr;
 
 typedef struct arange_attr {
@@ -20,12 +21,18 @@ typedef struct arange_attr {
 
 typedef struct dropout_attr {
     double rate;
-    int64_t seed, offset;
+    mx_seed seed;
+    int64_t offset;
 } dropout_attr;
 
 static const char *const no_inputs[] = {NULL};
 
-static mx_stream stream_of(int64_t seed, int64_t offset) { return (mx_stream){(uint64_t)seed, (uint64_t)offset}; }
+/* Of a drawn key the draw takes the place of the offset, in the half of the generator that scripts cannot name. */
+static mx_stream stream_of(mx_seed seed, int64_t offset)
+{
+    bool drawn = seed.draw != 0;
+    return (mx_stream){(uint64_t)seed.key, (uint64_t)(drawn ? seed.draw : offset), drawn};
+}
 
 /* ---- randn and rand ---- */
 
@@ -36,6 +43,17 @@ static mx_status infer_random(mx_call *call)
     if (!mx_dtype_is_float(dtype))
         return mx_bad_dtype(call, "dtype %s: random numbers are f32 or bf16", mx_dtype_name(dtype));
     return mx_out(call, 0, dtype, &attr->shape);
+}
+
+static mx_status infer_rand(mx_call *call)
+{
+    const random_attr *attr = mx_call_attr(call);
+    float least, greatest;
+    mx_dtype dtype = attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype;
+    if (mx_dtype_is_float(dtype) && !mx_uniform_range(attr->a, attr->b, dtype, &least, &greatest))
+        return mx_bad_value(call, "no %s number is in [low, high) = [%.9g, %.9g)", mx_dtype_name(dtype), attr->a,
+                            attr->b);
+    return infer_random(call);
 }
 
 /* Ten rounds of the generator for four numbers, and an evaluation of log, sin and cos for two. */
@@ -52,8 +70,11 @@ static mx_status host_randn(mx_call *call)
 static mx_status host_rand(mx_call *call)
 {
     const random_attr *attr = mx_call_attr(call);
-    mx_random_uniform(stream_of(attr->seed, attr->offset), (float)attr->a, (float)attr->b, mx_array_of(call->out[0]),
-                      mx_count(call->out[0]));
+    const mx_tensor *y = call->out[0];
+    float least = 0, greatest = 0;
+    mx_uniform_range(attr->a, attr->b, y->dtype, &least, &greatest); /* checked by infer */
+    mx_random_uniform(stream_of(attr->seed, attr->offset), least, greatest, (float)attr->a, (float)attr->b,
+                      mx_array_of(y), mx_count(y));
     return MX_OK;
 }
 
@@ -68,8 +89,8 @@ const mx_op mx_op_randn = {
                                {"dtype", MX_ATTR_DTYPE, offsetof(random_attr, dtype), MX_F32, NULL, "f32 or bf16"},
                                {"mean", MX_ATTR_FLOAT, offsetof(random_attr, a), 0, NULL, "mean"},
                                {"std", MX_ATTR_FLOAT, offsetof(random_attr, b), 1, NULL, "standard deviation"},
-                               {"seed", MX_ATTR_INT, offsetof(random_attr, seed), NAN, NULL,
-                                "key of the generator; when not given, drawn from a stream (mx.manual_seed)"},
+                               {"seed", MX_ATTR_SEED, offsetof(random_attr, seed), NAN, NULL,
+                                "key of the generator; when not given, the next of mx.manual_seed's stream"},
                                {"offset", MX_ATTR_INT, offsetof(random_attr, offset), 0, NULL, "which of its streams"},
                                {0}},
     .attr_bytes = sizeof(random_attr),
@@ -89,12 +110,12 @@ const mx_op mx_op_rand = {
                                {"dtype", MX_ATTR_DTYPE, offsetof(random_attr, dtype), MX_F32, NULL, "f32 or bf16"},
                                {"low", MX_ATTR_FLOAT, offsetof(random_attr, a), 0, NULL, "the least"},
                                {"high", MX_ATTR_FLOAT, offsetof(random_attr, b), 1, NULL, "what is not reached"},
-                               {"seed", MX_ATTR_INT, offsetof(random_attr, seed), NAN, NULL,
-                                "key of the generator; when not given, drawn from a stream (mx.manual_seed)"},
+                               {"seed", MX_ATTR_SEED, offsetof(random_attr, seed), NAN, NULL,
+                                "key of the generator; when not given, the next of mx.manual_seed's stream"},
                                {"offset", MX_ATTR_INT, offsetof(random_attr, offset), 0, NULL, "which of its streams"},
                                {0}},
     .attr_bytes = sizeof(random_attr),
-    .infer = infer_random,
+    .infer = infer_rand,
     .cost = cost_random,
     .host = host_rand,
 };
@@ -222,8 +243,8 @@ const mx_op mx_op_dropout = {
     .n_out = 1,
     .n_results = 1,
     .attrs = (const mx_attr[]){{"rate", MX_ATTR_FLOAT, offsetof(dropout_attr, rate), NAN, NULL, "share dropped"},
-                               {"seed", MX_ATTR_INT, offsetof(dropout_attr, seed), NAN, NULL,
-                                "key of the generator; when not given, drawn from a stream (mx.manual_seed)"},
+                               {"seed", MX_ATTR_SEED, offsetof(dropout_attr, seed), NAN, NULL,
+                                "key of the generator; when not given, the next of mx.manual_seed's stream"},
                                {"offset", MX_ATTR_INT, offsetof(dropout_attr, offset), 0, NULL, "which of its streams"},
                                {0}},
     .attr_bytes = sizeof(dropout_attr),

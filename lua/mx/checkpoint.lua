@@ -180,15 +180,13 @@ function checkpoint.saver(o)
     return setmetatable({ o = o, directory = o.directory, lock = o.lock }, Saver)
 end
 
--- The stream that random operations without a seed draw from; with a state, from now on.
-local random_state = rawget(mx, "random_state") or function() end
 
 -- Where a run stands beside its tensors.
 local function standing(o)
     return {
         optimizer = o.optimizer and { kind = o.optimizer.kind, steps = o.optimizer.steps } or nil,
         passes = o.model and o.model.passes or nil, data = o.data and o.data:state() or nil,
-        random = random_state(),
+        random = mx.random_state(),
     }
 end
 
@@ -505,7 +503,7 @@ local function stand(index, o)
         o.data:restore(index.data)
     end
     if index.random and o.optimizer then -- not where parameters alone are taken
-        random_state(index.random)
+        mx.random_state(index.random)
     end
     return index
 end

@@ -269,6 +269,7 @@ function Run:steps()
             return nil
         end
         self.before, self.before_passes = self.data:state(), self.model.passes
+        self.before_random = mx.random_state()
         self.stands = self.saver and self.saver:standing()
         return self.step + 1
     end
@@ -281,14 +282,16 @@ end
 
 -- Which tensor was the first that is no number.
 local function explain(self)
-    local after, passes = self.data:state(), self.model.passes
+    local after, passes, random = self.data:state(), self.model.passes, mx.random_state()
     local text = mx.guard.explain(self.model.params, function()
         self.data:restore(self.before)
         self.model.passes = self.before_passes
+        mx.random_state(self.before_random)
         mx.train.gradients(self.model, self.data, self.config.gradient_accumulation_steps)
     end)
     self.data:restore(after)
     self.model.passes = passes
+    mx.random_state(random)
     return text
 end
 
@@ -326,7 +329,7 @@ function Run:update(step, loss)
     else
         local most = self.guard:largest_norm()
         norm = self.optimizer:step(most)
-        if norm - norm ~= 0 then
+        if norm - norm ~= 0 and not mx.is_simulated() then
             reason = ("the loss is %g and the gradient norm %s at a learning rate of %g"):format(loss,
                 mx.guard.text(norm), self.rate)
         elseif norm > most then

@@ -68,7 +68,7 @@ static void check_path(const char *isa)
         omp_set_num_threads(threads);
         memset(normal, 0, N * sizeof *normal);
         mx_random_normal(stream, 0.5f, 2.0f, (mx_array){normal, MX_F32}, N);
-        mx_random_uniform(stream, -2.0f, 3.0f, (mx_array){unit, MX_F32}, N);
+        mx_random_uniform(stream, -2.0f, 3.0f, -2.0f, 3.0f, (mx_array){unit, MX_F32}, N);
         CHECK(memcmp(normal, normal_want, N * sizeof *normal) == 0, "normals differ on %s, %d threads", isa, threads);
         CHECK(memcmp(unit, uniform_want, N * sizeof *unit) == 0, "uniforms differ on %s, %d threads", isa, threads);
     }
@@ -90,7 +90,7 @@ static void test_moments(void)
     enum { MANY = 1 << 20 };
     float *x = make_values(MANY, MX_F32, 0, 1);
     double sum = 0, square = 0, fourth = 0, largest = 0;
-    mx_random_normal((mx_stream){7, 8}, 0, 1, (mx_array){x, MX_F32}, MANY);
+    mx_random_normal((mx_stream){7, 8, false}, 0, 1, (mx_array){x, MX_F32}, MANY);
     for (int i = 0; i < MANY; i++) {
         sum += x[i];
         square += (double)x[i] * x[i];
@@ -107,7 +107,7 @@ static void test_moments(void)
     CHECK(fabs(lag / MANY) < 5 / 1024.0, "the two normals of a pair correlate: %g", lag / MANY);
 
     sum = square = 0;
-    mx_random_uniform((mx_stream){7, 9}, 0, 1, (mx_array){x, MX_F32}, MANY);
+    mx_random_uniform((mx_stream){7, 9, false}, 0, 1, 0, 1, (mx_array){x, MX_F32}, MANY);
     int outside = 0;
     for (int i = 0; i < MANY; i++) {
         sum += x[i];
@@ -176,6 +176,57 @@ static void check_dropout_rows(const char *isa)
     free(y);
 }
 
+/* [low, high) as it is stored: a value that would round to `high` is the greatest below it. */
+static void check_half_open(const char *isa)
+{
+    enum { MANY = 1 << 20 };
+    static const double ranges[][2] = {{1, 2}, {-2, -1}, {0, 1}, {1.001, 1.5}, {-1e-3, 1e30}, {16777215.5, 16777220}};
+    float *y = make_values(MANY, MX_F32, 0, 1);
+    for (int half = 0; half < 2; half++)
+        for (size_t r = 0; r < sizeof ranges / sizeof *ranges; r++) {
+            mx_dtype dtype = half ? MX_BF16 : MX_F32;
+            double low = ranges[r][0], high = ranges[r][1];
+            float least, greatest;
+            if (half && r == 5)
+                continue; /* bf16 has no number there */
+            CHECK(mx_uniform_range(low, high, dtype, &least, &greatest), "[%g, %g)", low, high);
+            mx_random_uniform(stream, least, greatest, (float)low, (float)high, (mx_array){y, dtype}, MANY);
+            int outside = 0;
+            for (int64_t i = 0; i < MANY; i++)
+                outside += !(get_value(y, i, dtype) >= low && get_value(y, i, dtype) < high);
+            CHECK(outside == 0, "%s: %d %s outside [%g, %g)", isa, outside, mx_dtype_name(dtype), low, high);
+        }
+    free(y);
+    float least, greatest;
+    CHECK(mx_uniform_range(1, 2, MX_F32, &least, &greatest) && least == 1 && greatest == 2 - 0x1p-23f, "%g", greatest);
+    CHECK(mx_uniform_range(1, 2, MX_BF16, &least, &greatest) && greatest == 2 - 0x1p-7f, "%g", greatest);
+    CHECK(mx_uniform_range(-2, -1, MX_BF16, &least, &greatest) && greatest == -1 - 0x1p-7f, "%g", greatest);
+    CHECK(mx_uniform_range(-1, 0, MX_BF16, &least, &greatest) && greatest < 0, "%g", greatest);
+    static const double none[][2] = {{1, 1}, {2, 1}, {NAN, 1}, {0, INFINITY}, {-3e38, 3e38}, {1.0001, 1.0002}};
+    for (size_t r = 0; r < sizeof none / sizeof *none; r++)
+        CHECK(!mx_uniform_range(none[r][0], none[r][1], MX_BF16, &least, &greatest), "[%g, %g)", none[r][0],
+              none[r][1]);
+}
+
+/* A drawn stream has no number in common with one of the same key and offset. */
+static void check_drawn(const char *isa)
+{
+    enum { MANY = 200 };
+    mx_stream given = {5, 1, false}, drawn = {5, 1, true};
+    float a[MANY], b[MANY];
+    mx_random_normal(given, 0, 1, (mx_array){a, MX_F32}, MANY);
+    mx_random_normal(drawn, 0, 1, (mx_array){b, MX_F32}, MANY);
+    int same = 0;
+    for (int i = 0; i < MANY; i++)
+        for (int j = 0; j < MANY; j++)
+            same += a[i] == b[j];
+    CHECK(same == 0, "%s: %d numbers alike", isa, same);
+    uint32_t words[MX_RNG_GROUP], block[4];
+    mx_philox(5, 1, 1ULL << 63, block); /* the first block of the upper half */
+    mx_rng_words(5, 1, 1ULL << 59, words);
+    CHECK(words[0] == block[0] && words[16] == block[1], "%s: the upper half of the counter", isa);
+}
+
 int main(void)
 {
     test_known_answers();
@@ -183,6 +234,8 @@ int main(void)
     make_expected(stream);
     for_each_isa(check_path);
     test_moments();
+    for_each_isa(check_half_open);
+    for_each_isa(check_drawn);
     for_each_isa(check_dropout);
     for_each_isa(check_dropout_rows);
     return check_done();

@@ -45,6 +45,27 @@ end
 
 -- ---- the saving alone ----
 
+-- Three unseeded masks of a loop of one's own; a resume goes on with the third, another seed's stream in between.
+function TestCheckpoint.test_unseeded_masks_go_on_after_a_resume()
+    local x = mx.ones { 64 }
+    local function mask() return mx.dropout(x, { rate = 0.5 }):totable() end
+    mx.manual_seed(11)
+    local first, second = mask(), mask()
+    save(new_run(2), 2)
+    local third = mask()
+    mx.manual_seed(3)
+    mask()
+    mx.checkpoint.load(folder .. "/step_2", new_run())
+    lu.assertEquals(mask(), third)
+    lu.assertNotEquals(third, first)
+    lu.assertNotEquals(third, second)
+    -- Parameters alone leave the stream as it is.
+    local state = mx.random_state()
+    mx.checkpoint.load(folder .. "/step_2", { params = new_run().params })
+    lu.assertEquals(mx.random_state(), state)
+    mx.manual_seed(0)
+end
+
 function TestCheckpoint.test_the_optimizer_goes_on_where_it_was()
     save(new_run(7), 7, { state = { mine = 1 } })
     local again = new_run()

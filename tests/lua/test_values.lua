@@ -279,3 +279,112 @@ function TestIntegers.test_casts_out_of_range()
     end
     mx.isa(before)
 end
+
+-- ---- random numbers without a seed ----
+
+TestUnseeded = {}
+
+function TestUnseeded.setUp()
+    TestUnseeded.state = mx.random_state()
+end
+
+function TestUnseeded.tearDown()
+    mx.random_state(TestUnseeded.state)
+end
+
+function TestUnseeded.test_no_seed_gives_these_numbers()
+    mx.manual_seed(0)
+    local seen = {}
+    for i = 1, 50 do
+        for _, value in ipairs(mx.randn({ 64 }):totable()) do
+            seen[value] = i
+        end
+    end
+    for seed = -60, 60 do
+        for offset = 0, 3 do
+            local same = 0
+            for _, value in ipairs(mx.randn({ 64 }, { seed = seed, offset = offset }):totable()) do
+                same = same + (seen[value] and 1 or 0)
+            end
+            lu.assertTrue(same < 8, ("seed %d, offset %d: %d of 64"):format(seed, offset, same)) -- chance: under 1
+        end
+    end
+end
+
+function TestUnseeded.test_the_stream_begins_anew_and_goes_on()
+    mx.manual_seed(7)
+    local a, b, c = mx.randn({ 5 }):totable(), mx.rand({ 5 }):totable(), mx.dropout(mx.ones { 50 }, { rate = 0.5 })
+    lu.assertNotEquals(a, mx.randn({ 5 }):totable())
+    mx.manual_seed(7)
+    lu.assertEquals(mx.randn({ 5 }):totable(), a)
+    local state = mx.random_state()
+    lu.assertEquals(mx.rand({ 5 }):totable(), b)
+    mx.random_state(state)
+    lu.assertEquals(mx.rand({ 5 }):totable(), b)
+    lu.assertEquals(mx.dropout(mx.ones { 50 }, { rate = 0.5 }):totable(), c:totable())
+    mx.manual_seed(8)
+    lu.assertNotEquals(mx.randn({ 5 }):totable(), a)
+    refused({ "'daws'", "'draws'" }, mx.random_state, { seed = 1, daws = 2 })
+end
+
+function TestUnseeded.test_the_gradient_has_the_mask()
+    local x = mx.ones({ 200 }):requires_grad()
+    local y = mx.dropout(x, { rate = 0.5 })
+    mx.backward(y:sum())
+    lu.assertEquals(x:grad():totable(), y:totable())
+end
+
+-- ---- sums, ranges and messages ----
+
+TestSmall = {}
+
+function TestSmall.test_rand_is_half_open()
+    for _, dtype in ipairs { "f32", "bf16" } do
+        local u = mx.rand { shape = { 1 << 20 }, low = 1, high = 2, seed = 3, dtype = dtype }
+        lu.assertTrue(mx.max(u):item() < 2 and -mx.max(-u):item() >= 1, dtype)
+    end
+    refused({ "low", "high" }, mx.rand, { 2, low = 1, high = 1 })
+    refused({ "low", "high" }, mx.rand, { 2, low = 2, high = 1 })
+end
+
+-- 2^19 rows that one id, or one index, gathers: each sum in order and in f32 is off by half a percent.
+function TestSmall.test_long_sums_of_gradients()
+    local n, x = 1 << 19, mx.tensor(0.1):item()
+    local table = mx.zeros({ 2, 1 }):requires_grad()
+    mx.backward((mx.embedding(table, mx.zeros({ n }, "i32")) * x):sum())
+    lu.assertAlmostEquals(table:grad():get(1, 1) / (n * x), 1, 1e-5)
+    local row = mx.zeros({ 1, 2 }):requires_grad()
+    mx.backward((mx.gather(row, mx.zeros({ 1, n }, "i32"), { dim = 2 }) * x):sum())
+    lu.assertAlmostEquals(row:grad():get(1, 1) / (n * x), 1, 1e-5)
+end
+
+function TestSmall.test_matmul_with_an_empty_batch_has_a_gradient_of_zeros()
+    for _, o in ipairs { {}, { trans_a = true }, { trans_b = true }, { trans_a = true, trans_b = true } } do
+        local a = mx.zeros(o.trans_a and { 0, 4, 3 } or { 0, 3, 4 })
+        local b = mx.ones(o.trans_b and { 2, 4 } or { 4, 2 }):requires_grad()
+        mx.backward(mx.matmul(a, b, o):sum())
+        lu.assertEquals(b:grad():totable(), mx.zeros(b:size()):totable())
+    end
+end
+
+function TestSmall.test_memory_that_the_system_lacks()
+    local ok, message = pcall(mx.zeros, { 1 << 50 })
+    lu.assertFalse(ok)
+    lu.assertStrContains(message, "the system has no more")
+    lu.assertNil(message:find("limit"))
+end
+
+-- ---- ids ----
+
+TestIds = {}
+
+function TestIds.test_ids_count_from_0()
+    local x = mx.tensor { { 5, 9, 7 }, { 8, 1, 2 } }
+    local largest = mx.argmax(x, { dim = 2 })
+    lu.assertEquals(largest:totable(), { 1, 0 })
+    lu.assertEquals(mx.gather(x, largest:view(2, 1), { dim = 2 }):totable(), { { 9 }, { 8 } })
+    lu.assertEquals(mx.argmax(x):item(), 1)
+    lu.assertEquals(mx.embedding(x, mx.argmax(x, { dim = 1 })):totable(), { { 8, 1, 2 }, { 5, 9, 7 }, { 5, 9, 7 } })
+    refused({ "3", "0 .. 2", "counts from 0" }, mx.gather, x, mx.tensor({ { 3 } }, "i32"), { dim = 2 })
+    refused({ "-1" }, mx.gather, x, mx.tensor({ { -1 } }, "i32"), { dim = 2 })
+end

@@ -1,0 +1,45 @@
+/* The stream that random operations draw from when a script gives no seed: the same on every rank, as long as all draw
+ * alike. Its numbers are none that a seed gives (kernels/random.h). */
+#include "bind/bind.h"
+
+static mx_seed stream; /* its key, and the number of draws so far */
+
+mx_seed mxl_draw_seed(void)
+{
+    stream.draw++;
+    return stream;
+}
+
+/* mx.manual_seed(n): begins the stream anew, from n. At the start of a program it is that of 0. */
+static int manual_seed(lua_State *L)
+{
+    stream = (mx_seed){.key = luaL_checkinteger(L, 1)};
+    return 0;
+}
+
+/* mx.random_state() -> {seed =, draws =}, a plain table; mx.random_state(state): goes on from there. Not collective. */
+static int random_state(lua_State *L)
+{
+    static const char *const names[] = {"seed", "draws", NULL};
+    if (!lua_isnoneornil(L, 1)) {
+        luaL_checktype(L, 1, LUA_TTABLE);
+        mxl_check_fields(L, 1, names, "random_state");
+        mx_seed state = {mxl_field_integer(L, 1, "seed", 0), mxl_field_integer(L, 1, "draws", -1)};
+        luaL_argcheck(L, state.draw >= 0, 1, "expected what mx.random_state() gives: {seed =, draws =}");
+        stream = state;
+        return 0;
+    }
+    lua_createtable(L, 0, 2);
+    lua_pushinteger(L, stream.key);
+    lua_setfield(L, -2, "seed");
+    lua_pushinteger(L, stream.draw);
+    lua_setfield(L, -2, "draws");
+    return 1;
+}
+
+int mxl_open_stream(lua_State *L)
+{
+    static const luaL_Reg functions[] = {{"manual_seed", manual_seed}, {"random_state", random_state}, {NULL, NULL}};
+    luaL_newlib(L, functions);
+    return 1;
+}

@@ -34,6 +34,7 @@ if positions > 0 and #prompt + o.tokens > positions then
     util.refuse("a prompt of %d tokens and tokens=%d pass the model's %d positions", #prompt, o.tokens, positions)
 end
 
+local draws = { tokens = o.tokens, temperature = o.temperature, top_k = o.top_k, top_p = o.top_p, seed = o.seed }
 if mx.rank() == 0 then
     io.write(o.prompt)
     local function write(part)
@@ -42,9 +43,9 @@ if mx.rank() == 0 then
     end
     local ends = mx.generate.ends(config, o.parameters, tokenizer)
     if tokenizer then
-        mx.generate.text(model, prompt, tokenizer, o, ends, write)
+        mx.generate.text(model, prompt, tokenizer, draws, ends, write)
     else
-        mx.generate.continue(model, prompt, o, function(id)
+        mx.generate.continue(model, prompt, draws, function(id)
             if ends[id] then
                 return true
             end

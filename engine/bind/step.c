@@ -148,6 +148,7 @@ int mxl_open_step(lua_State *L)
     static const luaL_Reg methods[] = {{"close", step_close}, {NULL, NULL}};
     static const luaL_Reg functions[] = {{"step", step_open}, {NULL, NULL}};
     luaL_newmetatable(L, STEP);
+    mxl_hide_metatable(L, STEP);
     luaL_setfuncs(L, metamethods, 0);
     luaL_newlib(L, methods);
     lua_setfield(L, -2, "__index");

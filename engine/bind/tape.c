@@ -364,6 +364,7 @@ int mxl_open_tape(lua_State *L)
                                          {NULL, NULL}};
     static const luaL_Reg guard_methods[] = {{"__close", guard_close}, {NULL, NULL}};
     luaL_newmetatable(L, GUARD);
+    mxl_hide_metatable(L, GUARD);
     luaL_setfuncs(L, guard_methods, 0);
     lua_pop(L, 1);
     mx_apply_hooks.recording = mx_tape_is_recording;

@@ -13,7 +13,7 @@
 #include <string.h>
 
 typedef struct mxl_box {
-    mx_tensor *t; /* NULL after t:release() */
+    mx_tensor *t; /* NULL once collected */
 } mxl_box;
 
 mx_tensor *mxl_test_tensor(lua_State *L, int i)
@@ -25,7 +25,10 @@ mx_tensor *mxl_test_tensor(lua_State *L, int i)
 mx_tensor *mxl_any_tensor(lua_State *L, int i)
 {
     mxl_running = L;
-    return ((mxl_box *)luaL_checkudata(L, i, MXL_TENSOR))->t;
+    mx_tensor *t = ((mxl_box *)luaL_checkudata(L, i, MXL_TENSOR))->t;
+    if (!t)
+        luaL_error(L, "this tensor is gone: its __gc was called");
+    return t;
 }
 
 mx_tensor *mxl_check_tensor(lua_State *L, int i)
@@ -79,13 +82,13 @@ static int tensor_gc(lua_State *L)
     return 0;
 }
 
-/* Elements as doubles; on a device without values all are 0, and setting one changes nothing. */
+/* Elements as doubles; on a device without values all are NaN, and setting one changes nothing. */
 
 double mxl_element(const mx_tensor *t, int64_t i)
 {
     const void *data = mx_data(t);
     if (!data)
-        return 0;
+        return NAN;
     switch (t->dtype) {
     case MX_F32:
         return (double)((const float *)data)[i];
@@ -102,10 +105,11 @@ double mxl_element(const mx_tensor *t, int64_t i)
 
 void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i)
 {
-    if (mx_dtype_is_float(t->dtype))
-        lua_pushnumber(L, mxl_element(t, i));
+    double value = mxl_element(t, i);
+    if (mx_dtype_is_float(t->dtype) || !mx_data(t))
+        lua_pushnumber(L, isnan(value) ? (double)NAN : value); /* without a sign, which print would show */
     else
-        lua_pushinteger(L, (lua_Integer)mxl_element(t, i));
+        lua_pushinteger(L, (lua_Integer)value);
 }
 
 bool mxl_set_element(const mx_tensor *t, int64_t i, double value)
@@ -412,6 +416,7 @@ int mxl_open_tensor(lua_State *L)
     static const luaL_Reg metamethods[] = {
         {"__gc", tensor_gc}, {"__tostring", mxl_tensor_tostring}, {"__len", tensor_len}, {NULL, NULL}};
     luaL_newmetatable(L, MXL_TENSOR);
+    mxl_hide_metatable(L, MXL_TENSOR);
     luaL_setfuncs(L, metamethods, 0);
     luaL_setfuncs(L, mxl_tensor_operators, 0);
     luaL_newlib(L, methods);

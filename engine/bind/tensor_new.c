@@ -25,7 +25,8 @@ static void fill_nested(lua_State *L, mx_tensor *t, int depth, int64_t *next)
         int is_number = 0;
         double value = lua_tonumberx(L, -1, &is_number);
         if (!is_number)
-            luaL_error(L, "mx.tensor: an entry is %s, expected a number", luaL_typename(L, -1));
+            luaL_error(L, "mx.tensor: an entry is %s, expected a number%s", luaL_typename(L, -1),
+                       mxl_test_tensor(L, -1) ? "; of a tensor, t:item() is the number" : "");
         if (!mxl_set_element(t, (*next)++, value))
             luaL_error(L, "mx.tensor: %f does not fit %s", value, mx_dtype_name(t->dtype));
         return;
@@ -40,12 +41,27 @@ static void fill_nested(lua_State *L, mx_tensor *t, int depth, int64_t *next)
     }
 }
 
+/* The dtype at index 2: by itself or as {dtype = ...}. Nothing may follow. */
+static mx_dtype check_dtype_argument(lua_State *L, const char *what)
+{
+    static const char *const names[] = {"dtype", NULL};
+    if (lua_gettop(L) > 2)
+        luaL_error(L, "%s takes two arguments, the second a dtype; %d given", what, lua_gettop(L));
+    if (!lua_istable(L, 2))
+        return mxl_check_dtype(L, 2, MX_F32);
+    mxl_check_fields(L, 2, names, what);
+    lua_getfield(L, 2, "dtype");
+    return mxl_check_dtype(L, -1, MX_F32);
+}
+
 /* mx.tensor(number or nested table, [dtype = "f32"]) */
 static int new_from_table(lua_State *L)
 {
-    mx_dtype dtype = mxl_check_dtype(L, 2, MX_F32);
+    mx_dtype dtype = check_dtype_argument(L, "mx.tensor");
     lua_settop(L, 1);
     luaL_argexpected(L, lua_istable(L, 1) || lua_isnumber(L, 1), 1, "a number or a nested table of numbers");
+    if (lua_istable(L, 1))
+        mxl_check_list(L, 1, "the values of mx.tensor(values, dtype)");
     mx_shape shape = {0};
     measure(L, &shape);
     mx_tensor *t = NULL;
@@ -58,11 +74,30 @@ static int new_from_table(lua_State *L)
     return 1;
 }
 
-static int new_filled(lua_State *L, double value)
+/* mx.zeros{2, 3}, mx.zeros({2, 3}, dtype), mx.zeros{shape = {2, 3}, dtype = dtype} */
+static void check_shape_and_dtype(lua_State *L, const char *what, mx_shape *shape, mx_dtype *dtype)
+{
+    static const char *const names[] = {"shape", "dtype", NULL};
+    if (!lua_istable(L, 1))
+        mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: expected a shape, as in %s{2, 3}, got %s", what, what,
+                           luaL_tolstring(L, 1, NULL)));
+    *dtype = check_dtype_argument(L, what);
+    mxl_check_fields(L, 1, names, what);
+    if (lua_getfield(L, 1, "dtype") != LUA_TNIL)
+        *dtype = mxl_check_dtype(L, -1, MX_F32);
+    bool is_list = lua_getfield(L, 1, "shape") == LUA_TNIL;
+    if (!is_list && luaL_len(L, 1) > 0)
+        mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: 'shape' is given twice: by name, and as a list", what));
+    if (!is_list && lua_istable(L, -1))
+        mxl_check_list(L, -1, "shape");
+    mxl_check_shape(L, is_list ? 1 : lua_gettop(L), "a shape, as in {2, 3}", shape);
+}
+
+static int new_filled(lua_State *L, const char *what, double value)
 {
     mx_shape shape = {0};
-    mxl_check_shape(L, 1, "a shape, as in {2, 3}", &shape);
-    mx_dtype dtype = mxl_check_dtype(L, 2, MX_F32);
+    mx_dtype dtype;
+    check_shape_and_dtype(L, what, &shape, &dtype);
     mx_tensor *t = NULL;
     mxl_try(L, mx_tensor_new(dtype, &shape, &t));
     mxl_push_tensor(L, t);
@@ -73,9 +108,9 @@ static int new_filled(lua_State *L, double value)
     return 1;
 }
 
-static int new_zeros(lua_State *L) { return new_filled(L, 0); }
+static int new_zeros(lua_State *L) { return new_filled(L, "mx.zeros", 0); }
 
-static int new_ones(lua_State *L) { return new_filled(L, 1); }
+static int new_ones(lua_State *L) { return new_filled(L, "mx.ones", 1); }
 
 int mxl_open_tensor_new(lua_State *L)
 {

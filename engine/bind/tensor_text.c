@@ -2,6 +2,7 @@
 #include "bind/tensor.h"
 #include "core/offload.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,10 +13,11 @@ enum { EDGE = 5, MATRIX_ROWS = 60 };
 static void add_value(luaL_Buffer *text, const mx_tensor *t, int64_t i)
 {
     char value[32];
+    double x = mxl_element(t, i);
     if (mx_dtype_is_float(t->dtype))
-        snprintf(value, sizeof value, "%11.4g", mxl_element(t, i));
+        snprintf(value, sizeof value, "%11.4g", isnan(x) ? (double)NAN : x); /* a NaN has no sign that counts */
     else
-        snprintf(value, sizeof value, "%6lld", (long long)mxl_element(t, i));
+        snprintf(value, sizeof value, "%6lld", (long long)x);
     luaL_addstring(text, value);
 }
 
@@ -37,7 +39,7 @@ int mxl_tensor_tostring(lua_State *L)
     mx_tensor *t = mxl_any_tensor(L, 1);
     if (!t->released)
         mxl_try(L, mx_tensor_fetch(t));
-    bool readable = !t->released && t->storage;
+    bool there = !t->released && t->storage, readable = there && (mx_data(t) || mx_count(t) == 0);
     if (readable)
         mxl_try(L, mx_tensor_wait(t, false));
     luaL_Buffer text;
@@ -71,8 +73,9 @@ int mxl_tensor_tostring(lua_State *L)
         size_t used = strlen(sizes);
         snprintf(sizes + used, sizeof sizes - used, d ? "x%lld" : " of size %lld", (long long)t->shape.size[d]);
     }
-    lua_pushfstring(L, "[%s%s%s%s%s%s]", readable ? "" : "released ", mx_dtype_name(t->dtype), " tensor",
-                    n_dims ? sizes : ", a scalar", t->name ? " " : "", t->name ? t->name : "");
+    lua_pushfstring(L, "[%s%s%s%s%s%s%s]", there ? "" : "released ", mx_dtype_name(t->dtype), " tensor",
+                    n_dims ? sizes : ", a scalar", t->name ? " " : "", t->name ? t->name : "",
+                    there && !readable ? ", simulated: without values" : "");
     luaL_addvalue(&text);
     luaL_pushresult(&text);
     return 1;

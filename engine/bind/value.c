@@ -30,6 +30,7 @@ void *mxl_push_box(lua_State *L, size_t bytes, void (*destroy)(void *))
     box *b = lua_newuserdatauv(L, sizeof *b + bytes, 0);
     memset(b, 0, sizeof *b + bytes);
     if (luaL_newmetatable(L, BOX)) {
+        mxl_hide_metatable(L, BOX);
         lua_pushcfunction(L, destroy_box);
         lua_setfield(L, -2, "__gc");
         lua_pushcfunction(L, destroy_box);
@@ -61,6 +62,7 @@ static void push_null(lua_State *L)
     lua_pop(L, 1);
     lua_newuserdatauv(L, 0, 0);
     luaL_newmetatable(L, "mx.io.null");
+    mxl_hide_metatable(L, "mx.io.null");
     lua_pushcfunction(L, null_to_string);
     lua_setfield(L, -2, "__tostring");
     lua_setmetatable(L, -2);

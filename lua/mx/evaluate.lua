@@ -71,6 +71,7 @@ end
 ---@param o {context: integer, stride: integer, batch: integer} batch: windows of each rank in one pass
 ---@return number loss in nats a token
 function evaluate.loss(model, tokens, o)
+    util.arguments(o, { "context", "stride", "batch" }, {}, "mx.evaluate.loss")
     local windows = evaluate.windows(tokens:size(1), o.context, o.stride)
     local part, parts = 0, 1
     if model.parallel then

@@ -52,6 +52,7 @@ end
 ---@param random fun(): number in [0, 1)
 ---@return integer id counted from 0
 function generate.sample(logits, o, random)
+    util.arguments(o, { "temperature", "top_k", "top_p" }, { "tokens", "seed" }, "mx.generate.sample")
     local best = argmax(logits)
     if o.temperature == 0 then
         return best - 1
@@ -82,6 +83,7 @@ end
 ---@param o {tokens: integer, temperature: number, top_k: integer, top_p: number, seed: integer} tokens: how many to add
 ---@param emit fun(id: integer): boolean? true: this was the last one
 function generate.continue(model, prompt, o, emit)
+    util.arguments(o, { "tokens", "temperature", "top_k", "top_p", "seed" }, {}, "mx.generate.continue")
     local random = uniform(o.seed)
     mx.no_grad(function()
         local step <close> = mx.step()

@@ -226,7 +226,7 @@ end
 ---@field names string[] the logical names in the order of the config
 ---@field shares_batch table<string, boolean> the axes that split batch or length of activations
 local Mesh = {}
-Mesh.__index = Mesh
+util.strict(Mesh, "a mesh", { "layout", "rank", "at", "rules", "names", "shares_batch" })
 
 --- The number of ranks along axes. Not collective.
 ---@param axes string|string[] a name or several

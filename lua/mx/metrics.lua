@@ -152,6 +152,11 @@ function Metrics:write(row)
     end
 end
 
+-- A number of a step's line: without a sign where it is no number, and a dash where tensors have no values.
+local function number_text(format, x)
+    return x == x and format:format(x) or mx.is_simulated() and "-" or "nan"
+end
+
 -- JSON knows neither NaN nor infinities.
 local function finite(x)
     return x and x - x == 0 and x or nil
@@ -186,13 +191,14 @@ function Metrics:step(step, values)
         local place, mfu_text = ("%d/%d"):format(step, self.o.steps), row.mfu and ("%.1f"):format(row.mfu) or "-"
         local rate = row.tflops_per_device and ("%.4g"):format(row.tflops_per_device) or "-"
         local tokens = row.tokens_per_s_per_device and per_second(row.tokens_per_s_per_device) or "-"
-        local norm, wait = values.grad_norm or 0 / 0, wait_text(values.input_wait_s, seconds)
-        local loss = values.loss and ("%.4f"):format(values.loss) or "none"
+        local wait = wait_text(values.input_wait_s, seconds)
+        local loss = values.loss and number_text("%.4f", values.loss) or "none"
+        local norm = number_text("%.4g", values.grad_norm or 0 / 0)
         if mx.ranks() > 1 then
-            self.say("%8s %7.4g %7.3g %7s %6s %8s %8s %9.4g %9s%s", place, seconds, communication.exposed_s, rate,
+            self.say("%8s %7.4g %7.3g %7s %6s %8s %8s %9s %9s%s", place, seconds, communication.exposed_s, rate,
                 mfu_text, tokens, loss, norm, left, wait)
         else
-            self.say("%9s %8.4g %8s  %6s %9s %8s %10.4g %10s%s", place, seconds, rate, mfu_text, tokens, loss, norm,
+            self.say("%9s %8.4g %8s  %6s %9s %8s %10s %10s%s", place, seconds, rate, mfu_text, tokens, loss, norm,
                 left, wait)
         end
     end

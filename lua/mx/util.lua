@@ -144,11 +144,20 @@ function util.distance(a, b)
     return previous[#b]
 end
 
+-- What other libraries call what we have.
+local OTHER_WORDS = {
+    lr = "learning_rate", betas = "beta1", wd = "weight_decay", axis = "dim", random_seed = "seed", epsilon = "eps",
+    max_norm = "clip", grad_clip = "clip",
+}
+
 --- The word of a list that is nearest to `word`, or nil when none is near.
 ---@param word string
 ---@param words string[]
 ---@return string?
 function util.nearest(word, words)
+    if util.contains(words, OTHER_WORDS[word]) then
+        return OTHER_WORDS[word]
+    end
     local best, best_distance = nil, math.max(2, #word // 3) + 1
     for _, candidate in ipairs(words) do
         local d = util.distance(word, candidate)
@@ -175,7 +184,70 @@ function util.refuse(format, ...)
     error(setmetatable({ message = format:format(...) }, Refusal))
 end
 
---- An option table completed by standard values; a key that has none is an error in the script.
+-- Raises, at `level`, that `what` lacks the key.
+local function unknown(what, key, names, level)
+    local near = util.nearest(tostring(key), names)
+    error(("%s '%s'%s"):format(what, tostring(key), near and (", did you mean '%s'?"):format(near) or ""), level + 1)
+end
+
+--- Makes a field that the objects of a class lack an error, with the nearest name, whether it is read or assigned.
+---@param class table its methods, which objects have as metatable
+---@param what string "an optimizer"
+---@param fields string[] all that objects may have; they may be nil
+---@param hints? table<string, string> other names that people try, and what to say to them
+function util.strict(class, what, fields, hints)
+    local known = {}
+    for _, name in ipairs(fields) do
+        known[name] = true
+    end
+    local function refuse(key)
+        local names = util.sorted_keys(class)
+        table.move(fields, 1, #fields, #names + 1, names)
+        if hints and hints[key] then
+            error(("%s has no field '%s'; %s"):format(what, tostring(key), hints[key]), 3)
+        end
+        unknown(what .. " has no field", key, names, 3)
+    end
+    function class.__index(_, key)
+        local value = class[key]
+        if value == nil and not known[key] then
+            refuse(key)
+        end
+        return value
+    end
+    function class.__newindex(self, key, value)
+        if not known[key] then
+            refuse(key)
+        end
+        rawset(self, key, value)
+    end
+end
+
+--- Checks a table of named arguments: an unknown one, or a missing one, is an error in the script.
+---@param given table
+---@param required string[]
+---@param optional string[]
+---@param what string whose arguments they are
+---@return table given
+function util.arguments(given, required, optional, what)
+    local names = table.move(optional, 1, #optional, #required + 1, { table.unpack(required) })
+    if type(given) ~= "table" then
+        error(("%s takes a table of %s"):format(what, table.concat(names, ", ")), 3)
+    end
+    for key in pairs(given) do
+        if not util.contains(names, key) then
+            unknown(what .. " has no option", key, names, 3)
+        end
+    end
+    for _, name in ipairs(required) do
+        if given[name] == nil then
+            error(("%s: '%s' is missing"):format(what, name), 3)
+        end
+    end
+    return given
+end
+
+--- An option table completed by standard values; a key that has none is an error in the script, now and later.
 ---@param given? table
 ---@param standard table
 ---@param what string whose options they are
@@ -185,15 +257,26 @@ function util.options(given, standard, what)
     for key, value in pairs(standard) do
         options[key] = value
     end
-    for key, value in pairs(given or {}) do
+    local function known(key, level)
         if standard[key] == nil then
-            local near = util.nearest(tostring(key), util.sorted_keys(standard))
-            local hint = near and (", did you mean '%s'?"):format(near) or ""
-            error(("%s has no option '%s'%s"):format(what, tostring(key), hint), 3)
+            unknown(what .. " has no option", key, util.sorted_keys(standard), level + 1)
         end
+    end
+    if given ~= nil and type(given) ~= "table" then
+        error(("%s takes its options as a table, such as { %s = ... }, not %s"):format(what,
+            util.sorted_keys(standard)[1], tostring(given)), 3)
+    end
+    for key, value in pairs(given or {}) do
+        known(key, 3)
         options[key] = value
     end
-    return options
+    return setmetatable(options, {
+        __index = function(_, key) known(key, 2) end,
+        __newindex = function(self, key, value)
+            known(key, 2)
+            rawset(self, key, value)
+        end,
+    })
 end
 
 --- fn(...), with what it raises told as a refusal: for files that the user named.

@@ -63,7 +63,7 @@ function random.like(shape, dtype, kind)
     return random.spec({ table.unpack(shape) }, dtype, kind)
 end
 
-local RANGE = { ids = { 0, 17 }, places = { 1, 18 }, mask = { 0, 2 } }
+local RANGE = { ids = { 0, 17 }, places = { 0, 18 }, mask = { 0, 2 } }
 
 local function values(shape, spec)
     local range = RANGE[spec.kind]

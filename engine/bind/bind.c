@@ -295,6 +295,24 @@ void mxl_unknown_field(lua_State *L, const char *what, const char *given, int ta
     raise_unknown(L, what, given, nearest);
 }
 
+/* Upvalues: the methods, and what the object is called. */
+static int index_methods(lua_State *L)
+{
+    lua_pushvalue(L, 2);
+    if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL)
+        return 1;
+    const char *what = lua_pushfstring(L, "%s has no method", lua_tostring(L, lua_upvalueindex(2)));
+    mxl_unknown_field(L, what, luaL_tolstring(L, 2, NULL), lua_upvalueindex(1));
+    return 0; /* not reached */
+}
+
+void mxl_set_methods(lua_State *L, const char *what)
+{
+    lua_pushstring(L, what);
+    lua_pushcclosure(L, index_methods, 2);
+    lua_setfield(L, -2, "__index");
+}
+
 void mxl_check_fields(lua_State *L, int i, const char *const *names, const char *what)
 {
     i = lua_absindex(L, i);

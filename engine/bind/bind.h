@@ -63,6 +63,10 @@ void mxl_unknown_name(lua_State *L, const char *given, const char *const *names,
  * only the collector may. */
 void mxl_hide_metatable(lua_State *L, const char *name);
 
+/* Takes the table of methods off the top of the stack: objects of the metatable below it have them, and a name that
+ * they lack is an error with the nearest one. `what`: "a step". */
+void mxl_set_methods(lua_State *L, const char *what);
+
 /* Raises "WHAT 'GIVEN'; did you mean ...?" with the nearest key of the table at index `table`. */
 void mxl_unknown_field(lua_State *L, const char *what, const char *given, int table);
 

@@ -251,17 +251,6 @@ static int open_log(lua_State *L)
 
 /* ---- the module ---- */
 
-/* Upvalues: the methods, and what the object is called. */
-static int index_class(lua_State *L)
-{
-    lua_pushvalue(L, 2);
-    if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL)
-        return 1;
-    const char *what = lua_pushfstring(L, "%s has no method", lua_tostring(L, lua_upvalueindex(2)));
-    mxl_unknown_field(L, what, luaL_tolstring(L, 2, NULL), lua_upvalueindex(1));
-    return 0; /* not reached */
-}
-
 void mxl_new_class(lua_State *L, const char *name, const luaL_Reg *meta, const luaL_Reg *methods)
 {
     luaL_newmetatable(L, name);
@@ -269,9 +258,7 @@ void mxl_new_class(lua_State *L, const char *name, const luaL_Reg *meta, const l
     luaL_setfuncs(L, meta, 0);
     lua_newtable(L);
     luaL_setfuncs(L, methods, 0);
-    lua_pushstring(L, name);
-    lua_pushcclosure(L, index_class, 2);
-    lua_setfield(L, -2, "__index");
+    mxl_set_methods(L, name);
     lua_pop(L, 1);
 }
 

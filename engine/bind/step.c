@@ -151,7 +151,7 @@ int mxl_open_step(lua_State *L)
     mxl_hide_metatable(L, STEP);
     luaL_setfuncs(L, metamethods, 0);
     luaL_newlib(L, methods);
-    lua_setfield(L, -2, "__index");
+    mxl_set_methods(L, "a step");
     lua_pop(L, 1);
     luaL_newlib(L, functions);
     return 1;

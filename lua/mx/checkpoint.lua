@@ -22,6 +22,13 @@ local function plain(reason)
     return (tostring(reason):gsub("^[^%s:]+%.lua:%d+: ", ""))
 end
 
+-- A saver and a load take the same table.
+local function check_options(o, required, what)
+    util.arguments(o, required, {
+        "directory", "params", "optimizer", "parallel", "model", "data", "keep", "keep_period", "async", "lock",
+    }, what)
+end
+
 -- ---- agreeing ----
 
 --- Calls fn on every rank; where it raises on any, all raise what the first of them says. Collective.
@@ -177,9 +184,9 @@ Saver.__index = Saver
 ---       training goes on, from a copy)
 ---@return mx.Saver
 function checkpoint.saver(o)
+    check_options(o, { "directory", "params" }, "mx.checkpoint.saver")
     return setmetatable({ o = o, directory = o.directory, lock = o.lock }, Saver)
 end
-
 
 -- Where a run stands beside its tensors.
 local function standing(o)
@@ -516,6 +523,7 @@ end
 ---@param o table params, optimizer, parallel (of a model on a mesh), model, data
 ---@return table index whose `state` is what was saved with it
 function checkpoint.load(path, o)
+    check_options(o, { "params" }, "mx.checkpoint.load")
     return stand(load_values(path, o), o)
 end
 

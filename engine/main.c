@@ -45,7 +45,10 @@ static const char usage[] = "usage: mxlua [options] [script.lua [config.yml] [ke
                             "\n"
                             "The first prints a tensor, the second trains a small model, the third lets two\n"
                             "ranks stand for two chips of a published job. README.md goes on from here.\n"
-                            "The exit status is 0 only on success; an error on any rank ends all of them.\n";
+                            "\n"
+                            "Exit status: 0 when the work is done, or saved after Ctrl-C, SIGTERM, SIGHUP or\n"
+                            "SIGUSR1; 1 after an error, on any rank; N after os.exit(N); 128 + N when signal\n"
+                            "N ended it. engine/PROCESS.md tells of signals and limits.\n";
 
 typedef struct options {
     const char *code, *isa, *script;

@@ -24,7 +24,7 @@ static const int64_t BLAS_BUFFER = 128 << 20; /* of each thread; OpenBLAS loops 
 static const int64_t START_BYTES = 64 << 20, LAUNCHED_BYTES = 64 << 20; /* the other libraries' and Lua's */
 static const int64_t RANK_SHM_BYTES = 6 << 20;                          /* UCX's queues of a rank in /dev/shm */
 static const int64_t RANK_FILE_BYTES = 8 << 20;                         /* the largest file there */
-enum { FILES_ALONE = 16, FILES_LAUNCHED = 48, FILES_PER_RANK = 4 };     /* descriptors */
+enum { FILES_ALONE = 16, FILES_LAUNCHED = 48, FILES_PER_RANK = 3 };     /* and one for each other rank */
 enum { START_THREADS = 5 }; /* UCX's, the watchdog, communication, a writer and a reader of data */
 enum { MOST_LISTED = 512 };
 
@@ -178,19 +178,35 @@ void mx_limits_before_libraries(int argc, char **argv, char **environment)
 
 /* ---- before MPI ---- */
 
-int mx_limits_launched_ranks(void)
+static int number_in(const char *name)
 {
-    const char *here = getenv("MPI_LOCALNRANKS"), *all = getenv("PMI_SIZE");
-    if (!getenv("PMI_FD") && !getenv("PMI_RANK") && !getenv("PMI_PORT"))
-        return 0;
-    int n = here ? atoi(here) : all ? atoi(all) : 1;
+    const char *text = getenv(name);
+    return text ? atoi(text) : 0; /* of Slurm's "2(x4)" the first number */
+}
+
+static int all_ranks(void)
+{
+    int n = number_in("PMI_SIZE");
     return n > 0 ? n : 1;
 }
+
+int mx_limits_launched_ranks(void)
+{
+    static const char *const names[] = {"MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"};
+    if (!getenv("PMI_FD") && !getenv("PMI_RANK") && !getenv("PMI_PORT"))
+        return 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (number_in(names[i]) > 0)
+            return number_in(names[i]) < all_ranks() ? number_in(names[i]) : all_ranks();
+    return all_ranks() < 2 ? 1 : 2; /* it is not known; two at least, or sharing would need nothing */
+}
+
+bool mx_limits_all_ranks_are_here(void) { return mx_limits_launched_ranks() == all_ranks(); }
 
 static mx_status check_files(int ranks)
 {
     struct rlimit r;
-    int wanted = ranks > 0 ? FILES_LAUNCHED + FILES_PER_RANK * ranks : FILES_ALONE, unused = 0;
+    int wanted = ranks > 0 ? FILES_LAUNCHED + FILES_PER_RANK * ranks + all_ranks() : FILES_ALONE, unused = 0;
     if (getrlimit(RLIMIT_NOFILE, &r) != 0)
         return MX_OK;
     if (r.rlim_cur < r.rlim_max) { /* the soft limit is ours to raise */

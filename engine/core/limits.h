@@ -18,6 +18,7 @@ void mx_limits_before_libraries(int argc, char **argv, char **environment);
 
 /* Ranks of this machine as far as the launcher tells; 0: no launcher has started us. */
 int mx_limits_launched_ranks(void);
+bool mx_limits_all_ranks_are_here(void); /* of a launched run */
 
 /* File descriptors, size of files, threads, and for launched ranks shared memory: what MPI's start needs. Ends the
  * process with one line that names the limit. To be called before MPI's start, while there is one thread. */

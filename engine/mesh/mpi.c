@@ -135,16 +135,28 @@ static mx_status look_at_node(void)
 
 bool mx_same_node(int other) { return node_of && node_of[other] == node_of[rank]; }
 
+/* UCX opens no more than it needs: alone, neither sockets nor shared memory; on one machine, no sockets, at which
+ * others could knock; and never the shared memory of System V, which it lets the user's group write. Programs that we
+ * start may be launchers, so they are not told. */
+static int start_mpi(int *argc, char ***argv)
+{
+    bool ours = !getenv("UCX_TLS");
+    if (ours)
+        setenv("UCX_TLS",
+               mx_limits_launched_ranks() == 0  ? "self"
+               : mx_limits_all_ranks_are_here() ? "^sysv,tcp"
+                                                : "^sysv",
+               1);
+    int code = MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &thread_level);
+    if (ours)
+        unsetenv("UCX_TLS");
+    return code;
+}
+
 mx_status mx_mpi_start(int *argc, char ***argv)
 {
     mx_guardian_start();
-    /* Alone, without sockets and shared memory. Programs that we start may be launchers, so they are not told. */
-    bool alone = mx_limits_launched_ranks() == 0 && !getenv("UCX_TLS");
-    if (alone)
-        setenv("UCX_TLS", "self", 1);
-    int code = MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &thread_level);
-    if (alone)
-        unsetenv("UCX_TLS");
+    int code = start_mpi(argc, argv);
     if (code != MPI_SUCCESS)
         return mx_fail(MX_ERR_MPI, "MPI_Init_thread failed with code %d", code);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

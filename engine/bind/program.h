@@ -14,7 +14,8 @@
  * ranks, and lets reading or assigning an undeclared global raise. */
 int mxl_open_program(lua_State *L);
 
-/* Whether the file `script` is one of the project's own scripts: in ROOT/scripts, beside the ROOT/lua of our modules. */
+/* Whether the file `script` is one of the project's own scripts: in ROOT/scripts, beside the ROOT/lua of our modules.
+ */
 bool mxl_is_shipped_script(lua_State *L, const char *script);
 
 /* The versions of everything, and what was found of the machine. */

@@ -375,7 +375,7 @@ end
 ---@param loss number? of all ranks; nil: no target of the step counted
 ---@param grad_norm? number
 function Run:ended(step, loss, grad_norm)
-    self.step, self.loss = step, loss
+    self.step, self.loss, self.stands = step, loss, nil
     self.metrics:step(step, {
         loss = loss, grad_norm = grad_norm, learning_rate = self.rate, skipped = self.skipped,
         input_wait_s = self.data:waited(),

@@ -282,6 +282,31 @@ function TestRun.test_half_a_step_is_not_saved()
     lu.assertEquals(mx.checkpoint.list(folder .. "/a"), {})
 end
 
+-- Killed between the two renames by which a step that is saved once more takes the place of the first.
+function TestRun.test_a_checkpoint_that_was_being_replaced_gets_its_name_back()
+    train(config_of("run_name=a"))
+    mx.io.move_folder(folder .. "/a/step_4", folder .. "/a/step_4.replaced-2")
+    mx.io.mkdir_p(folder .. "/a/step_4.replaced-1")
+    mx.io.mkdir_p(folder .. "/a/step_4.tmp")
+    local result = train(config_of("run_name=a", "steps=5"))
+    lu.assertStrContains(result.said, "RESUMING a after step 4 from " .. folder .. "/a/step_4 ")
+end
+
+-- A run may come from anyone, and so may the config that its checkpoints tell of.
+function TestRun.test_what_a_checkpoint_says_does_not_reach_the_terminal_as_it_is()
+    train(config_of("run_name=a"))
+    local path = folder .. "/a/step_4/index.json"
+    local index = mx.io.json_decode((read(path):gsub(',"crc32c":"%x+"}\n$', "}")))
+    index.config = index.config:gsub("learning_rate: [^\n]+", "learning_rate: \27]0;owned\7")
+    local text = mx.io.json_encode(index)
+    local file <close> = io.open(path, "wb")
+    file:write(('%s,"crc32c":"%08x"}\n'):format(text:sub(1, -2), mx.io.crc32c(text)))
+    file:flush()
+    local said = train(config_of("run_name=a", "steps=5")).said
+    lu.assertStrContains(said, "learning_rate: 0.003, was \\x1b]0;owned\\x07")
+    lu.assertNil(said:find("[\27\7]"))
+end
+
 function TestRun.test_checkpoints_are_left_alone_without_checkpointing()
     train(config_of("run_name=a"))
     local before = mx.io.list(folder .. "/a")

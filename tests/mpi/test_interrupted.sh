@@ -167,6 +167,23 @@ works
 has "warning: measurements cannot be written; the run goes on without it: cannot write '/dev/full': No space left"
 holds "it is said more than once" [ "$(grep -c warning out)" = 1 ]
 holds "no parameters" [ -e checkpoints/b/parameters.h5 ]
+case="a disk that is full: what a run notes beside its checkpoints"
+for name in log.txt metrics.jsonl; do
+    run "$scripts/train.lua" $tiny run_name=f steps=1
+    truncate -s 5M checkpoints/f/$name
+    on_small_disk 9000 "$scripts/train.lua" $tiny run_name=f steps=3
+    works
+    has "cannot be written; the run goes on without it: cannot write 'checkpoints/f/$name'"
+    holds "it is said more than once" [ "$(grep -c warning out)" = 1 ]
+    holds "not saved" [ -e checkpoints/f/step_3 ]
+    rm -r checkpoints/f
+done
+case="a disk that is full: trace and report"
+on_small_disk 9000 "$scripts/train.lua" $tiny run_name=g steps=3 base_num_decoder_layers=60 trace_file=trace.json \
+    report_file=report.html base_emb_dim=16 head_dim=4 base_mlp_dim=16 max_target_length=4 gradient_accumulation_steps=40
+works
+has "no trace was written, the run goes on"
+holds "half a trace" [ "$(ls trace.json* 2>/dev/null)" = "" ]
 case="a disk that is full: measurements that are all there is"
 run "$scripts/eval.lua" parameters=checkpoints/b file=corpus.txt context_length=16 max_tokens=50 metrics_file=/dev/full
 one_line "cannot write '/dev/full': No space left"

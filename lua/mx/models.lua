@@ -44,11 +44,11 @@ function models.shape(c)
         bias = c.use_bias,
         qkv_bias = c.use_bias or c.attention_bias,
         qk_norm = c.use_qk_norm,
-        rope = c.use_rope and c.rope_max_timescale or nil,
+        rope = c.use_rope and c.rope_max_timescale or false,
         rope_scaling = c.use_rope and c.rope_type == "llama3.1" and {
             scaling_factor = c.rope_factor, low_freq_factor = c.rope_low_freq_factor,
             high_freq_factor = c.rope_high_freq_factor, original_length = c.original_max_position_embeddings,
-        } or nil,
+        } or false,
         max_length = c.max_position_embeddings > 0 and c.max_position_embeddings or c.max_target_length,
         positions = math.max(c.trainable_position_size, 0),
         buckets = c.relative_bias_buckets,

@@ -28,7 +28,7 @@ function TestModels.test_parameters_of_norms_and_biases_of_heads()
     lu.assertEquals(mx.models.count(shape_of("tiny", "attention_bias=true")), plain + biases)
     lu.assertEquals(mx.models.count(shape_of("tiny", "use_bias=true")),
         plain + biases + s.layers * (2 * s.emb + 2 * s.mlp))
-    lu.assertNil(shape_of("tiny").rope_scaling)
+    lu.assertFalse(shape_of("tiny").rope_scaling)
     lu.assertEquals(shape_of("tiny", "rope_type=llama3.1", "rope_factor=32").rope_scaling.scaling_factor, 32.0)
 end
 

@@ -16,7 +16,8 @@ pattern=${2:-.}
 timeout=$((${TIMEOUT:-300} * ${TIME_FACTOR:-1}))
 mpirun=${MPIRUN:-mpirun}
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+scratch=$(mktemp -d)
+trap 'rm -rf "$log" "$scratch"' EXIT
 trap 'exit 130' INT TERM
 
 passed=0
@@ -33,7 +34,7 @@ suite() {
     timeout -k 5 "$timeout" "$@" >"$log" 2>&1 </dev/null
     status=$?
     tenths=$((($(date +%s%N) - start) / 100000000))
-    counts=$(grep -Eo '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
+    counts=$(grep -aEo '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
     good=${counts%% passed*}
     bad=${counts##*passed, }
     bad=${bad%% failed*}
@@ -52,9 +53,9 @@ suite() {
     failed=$((failed + ${bad:-0}))
     printf '%-44s %6d ok %4d failed %5d.%d s%s\n' "$name" "${good:-0}" "${bad:-0}" $((tenths / 10)) $((tenths % 10)) \
         "${reason:+  ($reason)}"
-    grep -E '^SKIP' "$log" | sed 's/^/    /'
+    grep -aE '^SKIP' "$log" | sed 's/^/    /'
     if [ "${bad:-0}" -ne 0 ]; then
-        grep -vE '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 40 | sed 's/^/    | /'
+        grep -avE '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 40 | sed 's/^/    | /'
     fi
 }
 
@@ -78,8 +79,9 @@ fi
 
 if wanted fuzz; then
     for file in tests/fuzz/fuzz_*.lua; do
-        # shellcheck disable=SC2046 # the words of one line
-        [ ! -e "$file" ] || suite "fuzz/$(basename "$file" .lua)" "$build/mxlua" "$file" $(sed -n '1s/^-- short: //p' "$file")
+        # In a folder of its own: it writes files.
+        [ ! -e "$file" ] || suite "fuzz/$(basename "$file" .lua)" env -C "$scratch" "$(realpath "$build/mxlua")" "$PWD/$file" \
+            "$(sed -n '1s/^-- short: //p' "$file")"
     done
 fi
 

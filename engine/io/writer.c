@@ -92,6 +92,8 @@ static void destroy(mx_writer *w)
 
 static mx_status copy_attributes(mx_value *to, const mx_value *from)
 {
+    if (from->kind != MX_MAP)
+        return mx_fail(MX_ERR_VALUE, "attributes are %s; expected a map", mx_kind_name(from->kind));
     to->kind = MX_MAP;
     for (size_t i = 0; i < from->count; i++) {
         mx_entry *entry;

@@ -138,16 +138,16 @@ end
 --- Replaces the file's contents by a line.
 function random.note(file, text)
     file:seek("set")
-    file:write(text, "\n", (" "):rep(math.max(0, 300 - #text)))
+    file:write(text:sub(1, 500), (" "):rep(500 - #text), "\n")
     file:flush()
 end
 
 --- name=value words of the command line, over the standard values; numbers where the standard is one. Every fuzzer
--- takes seed, seconds (0: no limit but its own), notes (a file) and scratch (a folder to write in).
+-- takes seed, seconds (0: no limit but its own) and notes (a file).
 function random.options(standard)
-    standard.seed, standard.seconds, standard.notes, standard.scratch = 1, 0, "", ""
+    standard.seed, standard.seconds, standard.notes = 1, 0, ""
     for _, word in ipairs(arg) do
-        local name, value = word:match("^(%w+)=(.*)$")
+        local name, value = word:match("^([%w_]+)=(.*)$")
         if standard[name] == nil then
             error(("unknown word '%s'"):format(word), 0)
         end

@@ -21,15 +21,22 @@ run_target() {
         -print_final_stats=1 -artifact_prefix="$build/found/$1-" "$corpus" $(ls -d "tests/fuzz/corpus/$1" 2>/dev/null)
 }
 
-# Writes files in its working directory only, a scratch folder.
+# Scripts may write any file, so that they run in a folder of their own, and as nobody where root runs them.
 run_script() {
-    seed=$(date +%s)
-    ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 timeout -k 5 $((seconds + 60)) \
-        "${MXLUA:-build-asan/mxlua}" --memory-limit 2G "tests/fuzz/fuzz_$1.lua" seed="$seed" seconds="$seconds" \
-        scratch="$build/scratch" notes="$build/found/$1-notes" </dev/null
+    (
+        script=$PWD/tests/fuzz/fuzz_$1.lua mxlua=$PWD/${MXLUA:-build-asan/mxlua} as=
+        [ "$(id -u)" -ne 0 ] || as="setpriv --reuid=nobody --regid=nogroup --clear-groups"
+        cd "$scratch" && TMPDIR=$scratch ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 \
+            timeout -k 5 $((seconds + 60)) $as \
+            "$mxlua" --memory-limit 2G "$script" seed="$(date +%s)" seconds="$seconds" notes="$1-notes" </dev/null
+    )
 }
 
-mkdir -p "$build/found" "$build/scratch"
+mkdir -p "$build/found"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+trap 'exit 130' INT TERM
+[ "$(id -u)" -ne 0 ] || chown nobody "$scratch"
 for name in "$@"; do
     echo "$name" | grep -Eq -- "${pattern:-.}" || continue
     corpus="$build/corpus/$name"
@@ -47,7 +54,7 @@ for name in "$@"; do
         failed=1
         echo "FOUND SOMETHING:"
         tail -n 40 "$build/$name.log"
-        cat "$build/found/$name-notes" 2>/dev/null
+        [ ! -e "$scratch/$name-notes" ] || tee "$build/found/$name-notes" <"$scratch/$name-notes"
     fi
 done
 exit $failed

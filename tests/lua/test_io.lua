@@ -218,6 +218,7 @@ function TestHdf5.test_a_failed_write_leaves_the_old_file()
         released = mx.zeros { 2 }
     end)
     lu.assertFalse(pcall(mx.io.h5_write, name, { a = mx.ones { 1 }, z = released }))
+    assert_says("expected a map", mx.io.writer, name, { w = mx.ones { 1 } }, { "a", "b" })
     lu.assertEquals(mx.io.h5_read(name, "w"):totable(), { 1 })
     do
         local writer <close> = mx.io.h5_writer(name)

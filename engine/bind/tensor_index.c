@@ -47,7 +47,7 @@ static int tensor_row(lua_State *L, lua_Integer i)
         return 0;
     if (i < 1 || i > rows)
         return luaL_error(L, "index %I is outside of %s, counted from 1", (LUAI_UACINT)i, mx_tensor_text(t));
-    if (t->shape.n_dims == 1 && !(t->requires_grad && mx_tape_is_recording())) {
+    if (t->shape.n_dims == 1 && !((t->requires_grad || t->gone.op) && mx_tape_is_recording())) {
         mxl_try(L, mx_tensor_wait(t, false));
         mxl_push_element(L, t, i - 1);
     } else {

@@ -331,6 +331,21 @@ for defect in 'nil + 1' 'require("mx").nothing' 'error("gone wrong")' '("x"):bad
     has "stack traceback"
 done
 
+case="a step that is never closed"
+script step.lua <<'END'
+local mx = require "mx"
+local step = mx.step()
+print(mx.ones({ 2 }):sum():item())
+END
+run "$mxlua" step.lua
+exits 1
+has 2.0
+has "the step that was opened at step.lua:2 was never closed"
+has_not traceback
+run "$mxlua" -e 'local step = mx.step() step:close() print(mx.ones({ 2 }):sum():item())'
+exits 0
+is 2.0
+
 case="away from the sources"
 mkdir -p "$folder/elsewhere"
 cd "$folder/elsewhere" || exit 1

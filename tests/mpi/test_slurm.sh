@@ -354,6 +354,37 @@ exits 0
 has "asked to stop by SIGUSR1; saving"
 has "the same command with run_name=warned goes on"
 
+# ours NAME: processes of that name which the cluster here has started.
+ours() {
+    for environment in $(grep -lszF "SLURM_CONF=$folder/" /proc/[0-9]*/environ); do
+        process=${environment%/environ}
+        if [ "$(cat "$process/comm" 2>/dev/null)" = "$1" ]; then
+            echo "${process#/proc/}"
+        fi
+    done
+}
+
+case="the job's slurmstepd is killed"
+cat >"$folder/forever.lua" <<'END'
+local mx = require "mx"
+mx.barrier()
+io.open(assert(os.getenv "WAIT_FOR"), "w"):close()
+while true do
+    mx.barrier()
+end
+END
+export WAIT_FOR="$folder/begun"
+srun --mpi=pmi2 -n 2 "$mxlua" --threads 1 "$folder/forever.lua" >"$folder/out" 2>&1 &
+step=$!
+await 10 test -e "$WAIT_FOR"
+guardian=$(ours mx-guardian | head -n 1)
+kill -9 "$(ps -o ppid= -p "$guardian")"
+all_gone() { [ -z "$(ours mx-guardian)$(ours mxlua)" ]; }
+status=0
+if await 10 all_gone; then check yes; else check no "ranks are left: $(ours mxlua)"; fi
+kill -9 $step 2>/dev/null
+wait $step 2>/dev/null
+
 # N runs of one rank each, where one run of N ranks was meant.
 case="ranks that do not find each other"
 export MXLUA_LAUNCH=none

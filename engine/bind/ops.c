@@ -350,8 +350,10 @@ static void check_input_kinds(lua_State *L, const mx_op *op, int n)
         if (is_input)
             continue;
         const char *given = luaL_tolstring(L, i, NULL);
-        if (!op->attrs || !op->attrs->name)
+        if (!op->attrs || !op->attrs->name) {
             mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: argument %d, %s, is no tensor", op->name, i, given));
+            continue; /* not reached */
+        }
         mxl_try(L, mx_fail(MX_ERR_VALUE,
                            "%s: argument %d, %s, is no tensor; options are given by name, as in {%s = %s}: %s",
                            op->name, i, given, op->attrs->name,

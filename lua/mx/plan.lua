@@ -157,7 +157,11 @@ function plan.simulate(config, hardware, slices, o)
     constants.memory_bytes = o.limited and memory_bytes or NO_LIMIT
     local shape, machine, peak = mx.models.shape(config), nil, nil
     local function once(layers, passes)
-        local part = util.options({ layers = layers }, shape, "a model")
+        local part = {}
+        for key, value in pairs(shape) do
+            part[key] = value
+        end
+        part.layers = layers
         machine = mx.sim.start(hardware, slices, constants)
         local ok, result = pcall(simulate_step, config, part, passes, o.profile)
         peak = ok and mx.sim.peak(shape.dtype)

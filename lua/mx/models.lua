@@ -473,7 +473,8 @@ function Decoder:hidden(tokens, run)
     if self.parallel then
         x = self.parallel:before_loss(x)
     end
-    return self:norm(self.params, "norm", x)
+    local last = { ["norm.weight"] = self:weight("norm.weight"), ["norm.bias"] = self:weight("norm.bias") }
+    return self:norm(last, "norm", x)
 end
 
 --- The mean cross-entropy of a batch in training: a scalar to give to mx.backward. On a mesh it is that of this rank's

@@ -62,6 +62,13 @@ local function check(self, shape)
             end
         end
     end
+    -- Activations are whole along emb: weights that are cut there are gathered, by ranks that have different tokens.
+    for _, name in ipairs({ "embed", "norm" }) do
+        for _, axis in ipairs(without(used(mesh, mesh.rules[name]), join(self.batch, self.context))) do
+            util.refuse("logical_axis_rules: %s is split over %s, which shares out neither the batch nor the sequence: "
+                .. "add it to activation_batch or activation_length, or take it from %s", name, axis, name)
+        end
+    end
     if #self.context > 0 and shape.window > 0 and self.zigzag then
         util.refuse("a sliding window does not go with context_parallel_load_balance=true; set it to false")
     end

@@ -440,6 +440,22 @@ if RANKS == 2 then
             "dcn_fsdp_parallelism=2 dcn_data_parallelism=1", "base_emb_dim=49")
     end
 
+    function TestSettings.test_rules_that_leave_weights_in_parts_are_refused()
+        assert_refused({ "logical_axis_rules: embed is split over tensor", "activation_batch or activation_length" },
+            "tensor=2", "logical_axis_rules=[[embed, [fsdp, tensor]]]")
+        assert_refused({ "logical_axis_rules: embed is split over expert" }, "expert=2",
+            "logical_axis_rules=[[activation_batch, [data, fsdp]]]")
+        assert_refused({ "logical_axis_rules: norm is split over tensor" }, "tensor=2",
+            "logical_axis_rules=[[norm, [tensor]]]")
+    end
+
+    function TestSettings.test_norms_may_be_stored_in_parts()
+        local words = { "logical_axis_rules=[[norm, [fsdp]]]", table.unpack(EXACT) }
+        for _, model in ipairs({ "tiny", "tiny-gpt2" }) do
+            assert_close(on_mesh(model, "fsdp=2", words), reference(model, table.unpack(EXACT)), 1e-5, "fsdp=2")
+        end
+    end
+
     function TestSettings.test_stages_are_refused()
         assert_refused({ "ici_stage_parallelism", "2 stages", "no model here is a pipeline" }, "stage=2")
     end

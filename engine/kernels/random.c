@@ -20,8 +20,8 @@ typedef enum kind { UNIFORM, NORMAL, DROP } kind;
 typedef struct job {
     kind kind;
     mx_stream s;
-    float a, b; /* low and width, mean and std, or (b) the scale of what is kept */
-    float least, greatest;
+    float a, b; /* least and width, mean and std, or (b) the scale of what is kept */
+    float greatest;
     int32_t threshold;
     const int32_t *rows; /* which stream each row of `width` elements draws from, or NULL */
     int64_t width;
@@ -39,9 +39,10 @@ static void run_group(const job *j, uint64_t offset, int64_t group, int64_t firs
     float x[MX_RNG_GROUP] = {0}, value[MX_RNG_GROUP];
     j->paths->words(j->s.seed, offset, (uint64_t)group | (j->s.drawn ? 1ULL << 59 : 0), words);
     if (j->kind == UNIFORM) {
+        float least = j->a, width = j->b, greatest = j->greatest;
         for (int i = 0; i < MX_RNG_GROUP; i++) {
-            float u = j->a + j->b * mx_rng_unit(words[i]);
-            value[i] = u < j->least ? j->least : u > j->greatest ? j->greatest : u;
+            float u = least + width * mx_rng_unit(words[i]);
+            value[i] = u > greatest ? greatest : u;
         }
     } else if (j->kind == NORMAL) {
         j->paths->normals(words, value);
@@ -105,17 +106,9 @@ bool mx_uniform_range(double low, double high, mx_dtype dtype, float *least, flo
     return *least <= *greatest;
 }
 
-void mx_random_uniform(mx_stream s, float least, float greatest, float low, float high, mx_array y, int64_t n)
+void mx_random_uniform(mx_stream s, float least, float greatest, float high, mx_array y, int64_t n)
 {
-    run(&(job){.kind = UNIFORM,
-               .s = s,
-               .a = low,
-               .b = high - low,
-               .least = least,
-               .greatest = greatest,
-               .width = n,
-               .y = y},
-        n);
+    run(&(job){.kind = UNIFORM, .s = s, .a = least, .b = high - least, .greatest = greatest, .width = n, .y = y}, n);
 }
 
 void mx_random_normal(mx_stream s, float mean, float std, mx_array y, int64_t n)

@@ -13,8 +13,8 @@ typedef struct mx_stream {
 /* The least and the greatest value of a float dtype in [low, high); false where there is none. */
 bool mx_uniform_range(double low, double high, mx_dtype dtype, float *least, float *greatest);
 
-/* y[i] = low + (high - low) u, u uniform on [0, 1), kept within [least, greatest], which are of y's dtype. */
-void mx_random_uniform(mx_stream s, float least, float greatest, float low, float high, mx_array y, int64_t n);
+/* y[i] = least + (high - least) u, u uniform on [0, 1), but at most `greatest`; least and greatest are of y's dtype. */
+void mx_random_uniform(mx_stream s, float least, float greatest, float high, mx_array y, int64_t n);
 
 /* y[i] = mean + std z, z standard normal; f32 or bf16. */
 void mx_random_normal(mx_stream s, float mean, float std, mx_array y, int64_t n);

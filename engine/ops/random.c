@@ -73,8 +73,8 @@ static mx_status host_rand(mx_call *call)
     const mx_tensor *y = call->out[0];
     float least = 0, greatest = 0;
     mx_uniform_range(attr->a, attr->b, y->dtype, &least, &greatest); /* checked by infer */
-    mx_random_uniform(stream_of(attr->seed, attr->offset), least, greatest, (float)attr->a, (float)attr->b,
-                      mx_array_of(y), mx_count(y));
+    mx_random_uniform(stream_of(attr->seed, attr->offset), least, greatest, (float)attr->b, mx_array_of(y),
+                      mx_count(y));
     return MX_OK;
 }
 

@@ -157,11 +157,18 @@ static bool changes_input(const mx_call *call, int i)
 }
 
 /* A value that backward will read must not change under it. Backward itself turns recording off. What cannot be known
- * here (changes through views, under mx.no_grad, of what older records read) backward finds out. */
+ * here (changes through views, under mx.no_grad, of what older records read) backward finds out. And what is written
+ * into another tensor must not need a gradient: a change in place is not recorded. */
 static mx_status check_mutation(const mx_call *call)
 {
     if (!(call->op->flags & MX_OP_MUTATES) || !is_recording() || !mx_apply_hooks.may_read)
         return MX_OK;
+    for (int i = 0; i < call->n_in; i++)
+        if (call->in[i] && !changes_input(call, i) && call->in[i]->requires_grad)
+            return mx_fail(MX_ERR_STATE,
+                           "%s would change %s by %s, whose gradient would be lost: changes in place are not recorded; "
+                           "use t:detach() or mx.no_grad where no gradient is wanted",
+                           call->op->name, mx_tensor_text(call->in[0]), mx_tensor_text(call->in[i]));
     for (int i = 0; i < call->n_in; i++)
         if (call->in[i] && changes_input(call, i) && mx_apply_hooks.may_read(call->in[i]))
             return mx_fail(MX_ERR_STATE,

@@ -19,21 +19,31 @@ static mx_status fail_gone(const mx_tensor *t, bool is_loss)
                    mx_site_text(t->gone.site));
 }
 
+/* How often the values of a computed tensor have been changed, wherever they are. */
+static uint64_t changes_of(const mx_tensor *t)
+{
+    if (t->storage)
+        return t->storage->changes;
+    return t->away ? t->away->changes : t->made_changes;
+}
+
+static const char *change_text(const mx_tensor *t) { return t->storage ? mx_storage_change_text(t->storage) : ""; }
+
 static mx_status fail_changed(const mx_node *node, const mx_tensor *t, const char *reads)
 {
     return mx_fail(
         MX_ERR_STATE,
         "backward: %s%s %s %s, which has been changed%s since; change a copy (t:clone()), or call mx.backward "
         "before",
-        node->call.op->name, mx_site_text(node->site), reads, mx_tensor_text(t), mx_storage_change_text(t->storage));
+        node->call.op->name, mx_site_text(node->site), reads, mx_tensor_text(t), change_text(t));
 }
 
 mx_status mx_node_check_input(const mx_node *node, int i, const char *reads)
 {
     const mx_tensor *t = node->call.in[i];
-    if (!t || !t->storage)
+    if (!t || (!t->storage && !t->away))
         return MX_OK;
-    bool same = t->node ? t->storage->changes == t->made_changes : (uint32_t)t->storage->changes == node->changes[i];
+    bool same = t->node ? changes_of(t) == t->made_changes : (uint32_t)changes_of(t) == node->changes[i];
     return same ? MX_OK : fail_changed(node, t, reads);
 }
 
@@ -45,7 +55,7 @@ static mx_status check_node(const mx_node *node)
         MX_TRY(mx_node_check_input(node, __builtin_ctz(left), "reads"));
     for (uint32_t left = node->holds_out; left; left &= left - 1) {
         const mx_tensor *t = call->out[__builtin_ctz(left)];
-        if (t->storage && t->storage->changes != t->made_changes)
+        if (changes_of(t) != t->made_changes)
             return fail_changed(node, t, "made and reads");
     }
     if (node->stale_in == 0)
@@ -55,8 +65,7 @@ static mx_status check_node(const mx_node *node)
         MX_ERR_STATE,
         "backward: %s%s used %s, which had been changed in place%s after it was computed; changes in place have "
         "no gradient: compute a new tensor, or use t:detach() where no gradient is wanted",
-        call->op->name, mx_site_text(node->site), mx_tensor_text(t),
-        t->storage ? mx_storage_change_text(t->storage) : "");
+        call->op->name, mx_site_text(node->site), mx_tensor_text(t), change_text(t));
 }
 
 /* A gradient that has been added over ranks, and one that has not, do not go together. */
@@ -364,6 +373,11 @@ static mx_status check_loss(const mx_tensor *loss)
     if (!loss->node)
         return mx_fail(MX_ERR_STATE, "backward: %s depends on no tensor that requires a gradient",
                        mx_tensor_text(loss));
+    if (changes_of(loss) != loss->made_changes)
+        return mx_fail(MX_ERR_STATE,
+                       "backward: the loss %s has been changed in place%s after it was computed; changes in place have "
+                       "no gradient: compute a new tensor",
+                       mx_tensor_text(loss), change_text(loss));
     if (mx_count(loss) != 1)
         return mx_fail(MX_ERR_SHAPE, "backward wants a loss of one element, not %s; use t:mean() or t:sum()",
                        mx_tensor_text(loss));

@@ -135,3 +135,16 @@ function TestOffload.test_the_table_of_policies()
     lu.assertErrorMsgContains("only=full chooses", run, { "remat_policy=full" })
     lu.assertErrorMsgContains("save_qkv_proj", run, { "only=nothing" })
 end
+
+function TestOffload.test_a_value_that_was_changed_before_it_was_offloaded()
+    local step <close> = mx.step()
+    local x = mx.tensor({ 1, 2, 3 }):requires_grad()
+    local y = mx.name(mx.sigmoid(x), "y")
+    local z = mx.remat({ y = "offload" }, function()
+        local sum = mx.tanh(x) - y
+        y:set(2, 0.75)
+        return sum
+    end)
+    lu.assertErrorMsgContains("sigmoid", mx.backward, mx.mean(z))
+    lu.assertNil(x:grad())
+end

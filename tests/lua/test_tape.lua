@@ -444,3 +444,34 @@ function TestGradients.test_what_backward_reads_cannot_be_changed()
     mx.backward(z)
     lu.assertEquals(x:grad():item(), 54.0)
 end
+
+--- A change in place is not recorded: where it would drop a gradient, it is refused, or backward fails.
+function TestGradients.test_what_is_written_into_another_tensor_needs_no_gradient()
+    local step <close> = mx.step()
+    local x, w, sum = mx.tensor({ 1, 2 }):requires_grad(), mx.ones({ 2 }):requires_grad(), mx.zeros { 2 }
+    local y = x * 3
+    for _, change in ipairs {
+        function(from) return mx.add_acc(sum, from) end,
+        function(from) return mx.copy(sum, from) end,
+        function(from) return mx.write_slice(sum, from, { dim = 1, start = 1 }) end,
+        function(from) return mx.sgd(sum, from, nil, { lr = 1 }) end,
+    } do
+        lu.assertErrorMsgContains("whose gradient would be lost", change, y)
+        lu.assertErrorMsgContains("whose gradient would be lost", change, x)
+        change(y:detach())
+        mx.no_grad(change, y)
+    end
+    mx.backward(mx.sum(y * w)) -- the refused changes have left no trace
+    lu.assertEquals(x:grad():totable(), { 3, 3 })
+    mx.copy(sum, y) -- its record is gone: a constant
+    lu.assertEquals(sum:totable(), { 3, 6 })
+end
+
+function TestGradients.test_a_loss_that_was_changed_in_place()
+    local step <close> = mx.step()
+    local x = mx.tensor({ 1, 2 }):requires_grad()
+    local loss = mx.sum(x * 3)
+    mx.no_grad(function() mx.fill(loss, { value = 5 }) end)
+    lu.assertErrorMsgContains("changed in place by fill", mx.backward, loss)
+    lu.assertNil(x:grad())
+end

@@ -1,0 +1,697 @@
+-- short: programs=400
+--- Random programs that record, change and walk back, compared with a plain reference (plain_autograd.lua).
+--
+--     mxlua [--threads N] tests/fuzz/fuzz_autograd.lua [seed=1] [programs=1000] [first=1] [seconds=S] [notes=FILE]
+--         [show=1] [keep_going=1]
+--
+-- A program is a random tree of statements: operations and views, in-place changes, mx.scope, mx.step, mx.no_grad,
+-- mx.remat under random policies, detach, release, leaves that are used many times, several losses and backwards. After
+-- every backward each leaf has the reference's gradient, or the call has raised an error that the rules below expect:
+--
+--   GONE      backward reaches a call that an earlier backward has walked (without `retain`).
+--   CHANGED   backward reaches a call one of whose tensors was changed in place since. Whether the gradient needs the
+--             value is the engine's to say; that the gradient is right or refused is checked.
+--   RELEASED  a region that must run again reads a tensor that has been released.
+--
+-- What changes a tensor in place is not recorded. So while recording is on, it must be refused, or found by backward,
+-- where it would drop a gradient: of its source, or of the computed tensor that it overwrites.
+
+package.path = arg[0]:gsub("[^/]+$", "?.lua;") .. package.path
+
+local mx = require "mx"
+local plain = require "plain_autograd"
+local random = require "random_tensors"
+
+local pick, chance = random.pick, random.chance
+
+local GONE = { "walked back already" }
+local CHANGED = { "changed", "would change", "in place" }
+local RELEASED = { "has been released", "is released" }
+
+local BOUND = 2e-3 -- of the largest element: f32 over some 30 operations, and differences with a step of 1e-4
+
+local SHAPES = { {}, { 1 }, { 3 }, { 4 }, { 2, 3 }, { 3, 2 }, { 3, 3 }, { 1, 3 }, { 2, 1 } }
+
+local p -- the program: {slots, leaves, nodes, log, depth, recording, regions, steps, released}
+
+local STOP = {} -- raised where an expected error has ended the program
+
+local function log(text, ...)
+    p.log[#p.log + 1] = ("    "):rep(p.depth) .. text:format(...)
+end
+
+local function fail(text, ...)
+    error(("FAILED: " .. text):format(...), 0)
+end
+
+local function matches(message, patterns)
+    for _, pattern in ipairs(patterns) do
+        if tostring(message):find(pattern, 1, true) then
+            return true
+        end
+    end
+    return false
+end
+
+-- ---- slots: a tensor, the memory that it shows, and what it is to the reference ----
+
+local function number()
+    p.number = p.number + 1
+    return p.number
+end
+
+local function add_slot(t, storage, at, shape, source)
+    local slot = { t = t, storage = storage, at = at, shape = shape, source = source, number = number() }
+    slot.name = "v" .. slot.number
+    p.slots[#p.slots + 1] = slot
+    return slot
+end
+
+local function values_of(slot)
+    return table.move(slot.storage.data, slot.at + 1, slot.at + plain.count(slot.shape), 1, {})
+end
+
+local function find_slots(wanted)
+    local found = {}
+    for _, slot in ipairs(p.slots) do
+        if wanted(slot) then
+            found[#found + 1] = slot
+        end
+    end
+    return found
+end
+
+local function pick_slot(wanted)
+    local found = find_slots(wanted or function() return true end)
+    if #found > 0 then -- late ones more often, so that graphs become deep
+        return found[math.max(math.random(#found), chance(2) and math.random(#found) or 1)]
+    end
+end
+
+local function same_shape(a, b)
+    return #a == #b and a[1] == b[1] and a[2] == b[2]
+end
+
+local function random_values(n)
+    local list = {}
+    for i = 1, n do
+        list[i] = math.random(-16, 16) / 8
+    end
+    return list
+end
+
+local function nested(values, shape)
+    if #shape == 0 then
+        return values[1]
+    elseif #shape == 1 then
+        return values
+    end
+    local rows = {}
+    for r = 1, shape[1] do
+        rows[r] = table.move(values, (r - 1) * shape[2] + 1, r * shape[2], 1, {})
+    end
+    return rows
+end
+
+local function new_constant(shape)
+    shape = shape or pick(SHAPES)
+    local values = random_values(plain.count(shape))
+    return add_slot(mx.tensor(nested(values, shape)), { data = values, changed_at = 0 }, 0, shape, false)
+end
+
+local function make_leaf(slot)
+    slot.t:requires_grad()
+    slot.source = { leaf = true, number = slot.number, t = slot.t }
+    p.leaves[#p.leaves + 1] = slot.source
+end
+
+-- ---- operations ----
+
+local OP_NAMES = {}
+for name in pairs(plain.ops) do
+    OP_NAMES[#OP_NAMES + 1] = name
+end
+table.sort(OP_NAMES)
+
+local function is_tame(values)
+    for _, x in ipairs(values) do
+        if x ~= x or math.abs(x) >= 30 then
+            return false
+        end
+    end
+    return true
+end
+
+-- The inputs for an operation, or nil where there are none.
+local function inputs_for(op)
+    local function fits_dims(slot)
+        return not op.n_dims or #slot.shape == op.n_dims
+    end
+    local a = pick_slot(fits_dims)
+    if not a or op.inputs == 1 then
+        return a and { a }
+    end
+    local b = pick_slot(function(slot)
+        if op.fits then
+            return fits_dims(slot) and op.fits(a.shape, slot.shape)
+        end
+        return same_shape(a.shape, slot.shape) or (#slot.shape == 0 and not op.same_shape)
+    end)
+    return b and { a, b }
+end
+
+local function apply(name, inputs)
+    local op = plain.ops[name]
+    local values, shapes, tensors, names, sources, storages = {}, {}, {}, {}, {}, {}
+    local records, changed = false, false
+    for i, slot in ipairs(inputs) do
+        values[i], shapes[i], tensors[i], names[i] = values_of(slot), slot.shape, slot.t, slot.name
+        sources[i] = p.recording and slot.source
+        storages[slot.storage] = true
+        records = records or sources[i]
+        -- A computed tensor, or a view, that was changed in place before it is used.
+        changed = changed or (slot.source and not slot.source.leaf and slot.storage.changed_at > slot.number)
+    end
+    local options = math.random(4)
+    local out, shape = op.run(values, shapes, options)
+    local divides_by_little = name == "div" and not is_tame(op.run({ { 3 }, values[2] }, shapes))
+    if plain.count(shape) == 0 or not is_tame(out) or divides_by_little then
+        return nil
+    end
+    log("local v%d = %s(%s)", p.number + 1, name, table.concat(names, ", "))
+    local ok, t = pcall(op.mx, tensors, options)
+    if not ok then
+        for _, source in ipairs(sources) do
+            if source and source.gone and matches(t, GONE) then
+                log("-- refused: %s", t)
+                return nil
+            end
+        end
+        fail("%s: %s", name, t)
+    elseif type(t) == "number" then
+        if records then
+            fail("%s gave a number, which has no gradient", name)
+        end
+        return nil
+    end
+    local base = inputs[1]
+    local slot = op.view and add_slot(t, base.storage, base.at + op.part(base.shape, options), shape, false)
+        or add_slot(t, { data = out, changed_at = 0 }, 0, shape, false)
+    if records then
+        storages[slot.storage] = true
+        slot.source = {
+            op = op, values = values, shapes = shapes, options = options, sources = sources, storages = storages,
+            number = slot.number, is_view = op.view, changed = changed,
+        }
+        p.nodes[#p.nodes + 1] = slot.source
+    end
+    return slot
+end
+
+local function check_values(slot)
+    local here, want = random.values(slot.t), values_of(slot)
+    local largest = 1
+    for _, x in ipairs(want) do
+        largest = math.max(largest, math.abs(x))
+    end
+    for i = 1, math.max(#here, #want) do
+        if math.abs(here[i] - want[i]) > BOUND * largest then
+            fail("%s: element %d is %.9g, and should be %.9g", slot.name, i, here[i], want[i])
+        end
+    end
+end
+
+-- Whether backward must and may fail, by the rules.
+local function judge(node)
+    local must, may = {}, {}
+    for _, n in ipairs(plain.reach(node)) do
+        must[#must + 1] = n.gone and "gone" or n.overwritten and "overwritten" or nil
+        if n.gone or n.may_be_gone then
+            table.move(GONE, 1, #GONE, #may + 1, may)
+        end
+        if n.overwritten or n.changed then
+            table.move(CHANGED, 1, #CHANGED, #may + 1, may)
+        end
+    end
+    if p.released then
+        table.move(RELEASED, 1, #RELEASED, #may + 1, may)
+    end
+    return must, may
+end
+
+-- Whether no record behind it is forgotten.
+local function is_live(node)
+    for _, n in ipairs(plain.reach(node)) do
+        if n.gone or n.may_be_gone then
+            return false
+        end
+    end
+    return true
+end
+
+-- ---- in-place changes ----
+
+local CHANGES = {
+    fill = function(dst) return function() return 0.5 end, function() return mx.fill(dst.t, { value = 0.5 }) end end,
+    set = function(dst)
+        local at = math.random(plain.count(dst.shape))
+        local columns = dst.shape[2] or 1
+        local index = ({ [0] = {}, { at }, { (at - 1) // columns + 1, (at - 1) % columns + 1 } })[#dst.shape]
+        index[#index + 1] = 0.75
+        return function(x, i) return i == at and 0.75 or x end, function() return dst.t:set(table.unpack(index)) end
+    end,
+    add_acc = function(dst, src)
+        return function(x, i) return x + src[i] end, function() return mx.add_acc(dst.t, src.t) end
+    end,
+    copy = function(dst, src)
+        return function(_, i) return src[i] end, function() return mx.copy(dst.t, src.t) end
+    end,
+    sgd = function(dst, src)
+        return function(x, i) return x - 0.25 * src[i] end,
+            function() return mx.sgd(dst.t, src.t, nil, { lr = 0.25 }) end
+    end,
+}
+local CHANGE_NAMES = { "add_acc", "copy", "fill", "set", "sgd" }
+
+-- The leaf or computed tensor whose memory a tensor shows; false for a constant.
+local function root_of(source)
+    while source and source.is_view do
+        source = source.sources[1]
+    end
+    return source
+end
+
+local function change()
+    local name = pick(CHANGE_NAMES)
+    local dst = pick_slot(function(slot) return #slot.shape > 0 or name ~= "set" end)
+    local src = dst and pick_slot(function(slot)
+        return slot.storage ~= dst.storage and same_shape(slot.shape, dst.shape)
+    end)
+    if not dst or (not src and name ~= "fill" and name ~= "set") then
+        return
+    end
+    local takes_source = name ~= "fill" and name ~= "set"
+    local from = takes_source and values_of(src) or {}
+    from.t = src and src.t
+    local f, run = CHANGES[name](dst, from)
+    local root = root_of(dst.source)
+    local drops_source = p.recording and takes_source and src.source and is_live(src.source)
+    local drops = drops_source or (p.recording and root and not root.leaf)
+    local touched = false
+    for _, node in ipairs(p.nodes) do
+        touched = touched or (node.storages[dst.storage] and not node.gone)
+    end
+    log("%s(%s%s)", name, dst.name, takes_source and ", " .. src.name or "")
+    local ok, message = pcall(run)
+    if not ok then
+        if not (touched or drops or (takes_source and src.source)) or not matches(message, CHANGED) then
+            fail("%s: %s", name, message)
+        end
+        log("-- refused: %s", message)
+        return
+    elseif drops_source then
+        fail("%s dropped the gradient of its source without a word", name)
+    end
+    for i, x in ipairs(values_of(dst)) do
+        dst.storage.data[dst.at + i] = f(x, i)
+    end
+    dst.storage.changed_at = number()
+    for _, node in ipairs(p.nodes) do
+        node.changed = node.changed or node.storages[dst.storage]
+    end
+    for _, slot in ipairs(p.slots) do
+        local owner = root_of(slot.source)
+        if drops and slot.storage == dst.storage and owner and not owner.leaf then
+            slot.source = { sources = { slot.source }, number = number(), overwritten = true }
+        end
+    end
+end
+
+-- ---- backward ----
+
+local function check_gradients()
+    for _, leaf in ipairs(p.leaves) do
+        local grad = not leaf.t:is_released() and leaf.t:grad()
+        local name = "v" .. leaf.number
+        if leaf.grad and not grad and not leaf.t:is_released() then
+            fail("%s has no gradient", name)
+        elseif grad and not leaf.grad then
+            fail("%s has a gradient, and nothing that was walked depends on it", name)
+        elseif grad then
+            local here, largest = random.values(grad), 1
+            for _, x in ipairs(leaf.grad) do
+                largest = math.max(largest, math.abs(x))
+            end
+            for i, want in ipairs(leaf.grad) do
+                local off = math.abs(here[i] - want)
+                if off ~= off or off > BOUND * largest then
+                    fail("the gradient of %s, element %d, is %.9g, and should be %.9g", name, i, here[i], want)
+                end
+            end
+        end
+    end
+    for _, taken in ipairs(p.taken) do
+        for i, x in ipairs(not taken.t:is_released() and random.values(taken.t) or {}) do
+            if x ~= taken.values[i] then
+                fail("a gradient that was taken before has changed")
+            end
+        end
+    end
+end
+
+local function backward(from)
+    local slot = from or pick_slot(function(s) return s.source end)
+    if not slot or p.regions > 0 then
+        return
+    end
+    if #slot.shape > 0 then
+        slot = apply(pick { "sum", "mean" }, { slot })
+    end
+    if not slot or not slot.source or slot.source.leaf then
+        return
+    end
+    local retain = p.can_retain and chance(3)
+    local must, may = judge(slot.source)
+    log("mx.backward(%s%s)", slot.name, retain and ", { retain = true }" or "")
+    local ok, message = pcall(mx.backward, slot.t, retain and { retain = true } or nil)
+    if not ok then
+        if not matches(message, may) then
+            fail("backward: %s", message)
+        end
+        log("-- refused: %s", message)
+        p.refusals = p.refusals + 1
+        error(STOP, 0)
+    elseif #must > 0 then
+        fail("backward gave gradients; it reached a call that was %s", must[1])
+    end
+    plain.backward(slot.source)
+    for _, n in ipairs(plain.reach(slot.source)) do
+        n.gone = n.gone or (not retain and not n.leaf)
+    end
+    check_gradients()
+    p.backwards = p.backwards + 1
+end
+
+-- ---- statements ----
+
+local run_block
+
+-- What the block made goes, but for its results and what was kept.
+local function leave(mark, results, released)
+    local kept = {}
+    for i = mark + 1, #p.slots do
+        local slot = p.slots[i]
+        local stays = slot.kept
+        for _, result in ipairs(results) do
+            stays = stays or result == slot
+        end
+        kept[#kept + 1] = stays and slot or nil
+        p.slots[i] = nil
+    end
+    p.released = p.released or released
+    table.move(kept, 1, #kept, mark + 1, p.slots)
+end
+
+local function forget_from(first)
+    for i = first, #p.nodes do
+        p.nodes[i].may_be_gone = true
+    end
+end
+
+local function scoped(text, enter)
+    log("%s", text)
+    p.depth = p.depth + 1
+    local mark, first, results = #p.slots, #p.nodes + 1, {}
+    enter(function()
+        run_block(math.random(2, 6))
+        local tensors = {}
+        for _ = 1, math.random(0, 2) do
+            local slot = p.slots[math.random(mark + 1, math.max(mark + 1, #p.slots))]
+            if slot then
+                results[#results + 1], tensors[#tensors + 1] = slot, slot.t
+            end
+        end
+        return table.unpack(tensors)
+    end)
+    p.depth = p.depth - 1
+    local names = {}
+    for i, slot in ipairs(results) do
+        names[i] = slot.name
+    end
+    log("end -> %s", table.concat(names, ", "))
+    leave(mark, results, true)
+    if p.scopes == 0 then
+        forget_from(first)
+    end
+end
+
+local function random_policy()
+    if chance(3) then
+        return pick { "none", "full" }, "'none' or 'full'"
+    end
+    local policy, words = {}, {}
+    for _, name in ipairs { "a", "b", "c" } do
+        policy[name] = pick { "device", "offload", "remat" }
+        words[#words + 1] = ("%s = %q"):format(name, policy[name])
+    end
+    return policy, "{ " .. table.concat(words, ", ") .. " }"
+end
+
+local STATEMENTS = {
+    operation = function()
+        local name = pick(OP_NAMES)
+        local inputs = inputs_for(plain.ops[name])
+        local slot = inputs and apply(name, inputs)
+        if slot and chance(3) then
+            local label = pick { "a", "b", "c" }
+            log("mx.name(%s, %q)", slot.name, label)
+            mx.name(slot.t, label)
+        end
+    end,
+    constant = function()
+        local slot = new_constant()
+        log("local %s = constant(%s)", slot.name, table.concat(slot.shape, ", "))
+    end,
+    leaf = function()
+        local slot = new_constant()
+        make_leaf(slot)
+        log("local %s = leaf(%s)", slot.name, table.concat(slot.shape, ", "))
+    end,
+    detach = function()
+        local slot = pick_slot()
+        local alias = add_slot(slot.t:detach(), slot.storage, slot.at, slot.shape, false)
+        log("local %s = %s:detach()", alias.name, slot.name)
+        if chance(3) then
+            make_leaf(alias)
+            log("%s:requires_grad()", alias.name)
+        end
+    end,
+    change = change,
+    backward = function() backward() end,
+    check = function() check_values(pick_slot()) end,
+    take = function()
+        local leaf = #p.leaves > 0 and pick(p.leaves)
+        local grad = leaf and not leaf.t:is_released() and leaf.t:grad()
+        if grad then
+            p.taken[#p.taken + 1] = { t = grad, values = random.values(grad) }
+        end
+    end,
+    fill_gradient = function()
+        local leaf = #p.leaves > 0 and pick(p.leaves)
+        local grad = leaf and not leaf.t:is_released() and leaf.t:grad()
+        if grad and p.regions == 0 then
+            log("mx.fill(v%d:grad(), { value = 5 })", leaf.number)
+            mx.fill(grad, { value = 5 })
+            for i in ipairs(leaf.grad) do
+                leaf.grad[i] = 5
+            end
+            p.taken = {}
+            check_gradients()
+        end
+    end,
+    zero_gradient = function()
+        local leaf = #p.leaves > 0 and pick(p.leaves)
+        if leaf and not leaf.t:is_released() then
+            log("v%d:zero_grad()", leaf.number)
+            leaf.t:zero_grad()
+            leaf.grad = nil
+        end
+    end,
+    release = function()
+        local slot, i = pick_slot(), nil
+        for k, s in ipairs(p.slots) do
+            i = s == slot and k or i
+        end
+        if #p.slots > 4 and not slot.is_input and i > p.mark then
+            log("%s:release()", slot.name)
+            slot.t:release()
+            table.remove(p.slots, i)
+            p.released = true
+        end
+    end,
+    keep = function()
+        local slot = pick_slot()
+        log("%s:keep()", slot.name)
+        slot.t:keep()
+        slot.kept = true
+        p.to_release[#p.to_release + 1] = slot.t
+    end,
+    scope = function()
+        p.scopes = p.scopes + 1
+        scoped("mx.scope(function()", function(f)
+            mx.scope(f)
+            p.scopes = p.scopes - 1
+        end)
+    end,
+    remat = function()
+        local policy, text = random_policy()
+        p.scopes, p.regions = p.scopes + 1, p.regions + 1
+        scoped(("mx.remat(%s, function()"):format(text), function(f)
+            mx.remat(policy, f)
+            p.scopes, p.regions = p.scopes - 1, p.regions - 1
+        end)
+    end,
+    no_grad = function()
+        local before = p.recording
+        scoped("mx.no_grad(function()", function(f)
+            p.recording = false
+            mx.scope(mx.no_grad, f)
+            p.recording = before
+        end)
+    end,
+    step = function()
+        if p.regions > 0 then
+            return
+        end
+        p.scopes = p.scopes + 1
+        scoped("do local step <close> = mx.step()", function(f)
+            local step <close> = mx.step()
+            f()
+            p.scopes = p.scopes - 1
+        end)
+        for i = #p.slots, 1, -1 do -- a step has no results
+            if p.slots[i].t:is_released() then
+                table.remove(p.slots, i)
+            end
+        end
+    end,
+}
+
+local WEIGHTS = {
+    { "operation", 50 }, { "constant", 3 }, { "leaf", 4 }, { "detach", 3 }, { "change", 6 }, { "backward", 8 },
+    { "check", 3 }, { "take", 2 }, { "fill_gradient", 2 }, { "zero_gradient", 2 }, { "release", 2 }, { "keep", 2 },
+    { "scope", 4 }, { "remat", 6 }, { "no_grad", 3 }, { "step", 3 },
+}
+local TOTAL = 0
+for _, entry in ipairs(WEIGHTS) do
+    TOTAL = TOTAL + entry[2]
+end
+
+local function random_statement()
+    local x = math.random(TOTAL)
+    for _, entry in ipairs(WEIGHTS) do
+        x = x - entry[2]
+        if x <= 0 then
+            return entry[1]
+        end
+    end
+end
+
+function run_block(n)
+    local mark = p.mark
+    p.mark = #p.slots
+    for _ = 1, n do
+        local name = random_statement()
+        local nests = name == "scope" or name == "remat" or name == "no_grad" or name == "step"
+        if not nests or p.depth < 3 then
+            STATEMENTS[name]()
+        end
+    end
+    p.mark = mark
+end
+
+local function run_program()
+    for _ = 1, 3 do
+        STATEMENTS.leaf()
+    end
+    STATEMENTS.constant()
+    run_block(math.random(5, 40))
+    for _ = 1, 2 do
+        backward(pick_slot(function(slot) return slot.source and not slot.source.leaf end))
+    end
+end
+
+-- ---- running ----
+
+local function can_retain()
+    local step <close> = mx.step()
+    local x = mx.ones({ 1 }):requires_grad()
+    return (pcall(mx.backward, mx.sum(x * x), { retain = true }))
+end
+
+local function new_program(retain)
+    p = {
+        slots = {}, leaves = {}, nodes = {}, log = {}, taken = {}, to_release = {}, depth = 0, number = 0, mark = 0,
+        recording = true, regions = 0, scopes = 0, backwards = 0, refusals = 0, can_retain = retain,
+    }
+end
+
+-- Message of a failure, or nil.
+local function run(outer_step)
+    local function within()
+        if outer_step then
+            p.scopes = 1
+            log("local step <close> = mx.step()")
+            local step <close> = mx.step()
+            run_program()
+        else
+            run_program()
+        end
+    end
+    local ok, message = xpcall(within, function(m)
+        return (m == STOP or tostring(m):find("^FAILED")) and m or debug.traceback(m)
+    end)
+    for _, t in ipairs(p.to_release) do
+        t:release()
+    end
+    for _, leaf in ipairs(p.leaves) do
+        leaf.t:zero_grad()
+    end
+    return not ok and message ~= STOP and message or nil
+end
+
+local function main()
+    local config = random.options { programs = 1000, first = 1, show = 0, keep_going = 0 }
+    local notes = config.notes ~= "" and assert(io.open(config.notes, "w")) or nil
+    local start, n, backwards, refusals, failures = mx.now(), config.first, 0, 0, 0
+    local retain = can_retain()
+    local function goes_on()
+        return config.seconds > 0 and mx.now() - start < config.seconds
+            or config.seconds == 0 and n < config.first + config.programs
+    end
+    while goes_on() do
+        math.randomseed(config.seed, n)
+        local words = ("seed=%d first=%d programs=1"):format(config.seed, n)
+        if notes then
+            random.note(notes, words)
+        end
+        collectgarbage()
+        new_program(retain)
+        local message = run(chance(2))
+        if message or config.show > 0 then
+            print(message and "FAIL" or "program", words)
+            print(table.concat(p.log, "\n"), message or "")
+        end
+        failures = failures + (message and 1 or 0)
+        backwards, refusals = backwards + p.backwards, refusals + p.refusals
+        n = n + 1
+        if message and config.keep_going == 0 then
+            break
+        end
+    end
+    print(("%d backwards, %d refused"):format(backwards, refusals))
+    print(("%d passed, %d failed"):format(n - config.first - failures, failures))
+    os.exit(failures == 0)
+end
+
+main()

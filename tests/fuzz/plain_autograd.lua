@@ -1,0 +1,267 @@
+--- A plain reference for gradients: operations on flat Lua tables of numbers, whose gradients are central differences
+-- in double precision. It knows no tape, scope or storage: an operation captures the values that it reads.
+
+local plain = {}
+
+--- An operation: `run(values, shapes, options)` gives the flat values and the shape of the result from those of the
+-- inputs; `mx(tensors, options)` does the same with the engine.
+plain.ops = {}
+
+local function count(shape)
+    local n = 1
+    for _, size in ipairs(shape) do
+        n = n * size
+    end
+    return n
+end
+plain.count = count
+
+local function unary(name, f, engine)
+    plain.ops[name] = {
+        inputs = 1,
+        run = function(values, shapes)
+            local out = {}
+            for i, x in ipairs(values[1]) do
+                out[i] = f(x)
+            end
+            return out, shapes[1]
+        end,
+        mx = function(t) return engine(t[1]) end,
+    }
+end
+
+local function binary(name, f, engine)
+    plain.ops[name] = {
+        inputs = 2,
+        run = function(values, shapes)
+            local a, b, out = values[1], values[2], {}
+            for i, x in ipairs(a) do
+                out[i] = f(x, #b == 1 and b[1] or b[i])
+            end
+            return out, shapes[1]
+        end,
+        mx = function(t) return engine(t[1], t[2]) end,
+    }
+end
+
+local function define(mx)
+    unary("scaled", function(x) return 1.5 * x + 0.25 end, function(t) return t * 1.5 + 0.25 end)
+    unary("neg", function(x) return -x end, function(t) return -t end)
+    unary("square", function(x) return x * x end, mx.square)
+    unary("exp", math.exp, mx.exp)
+    unary("sin", math.sin, mx.sin)
+    unary("sigmoid", function(x) return 1 / (1 + math.exp(-x)) end, mx.sigmoid)
+    unary("tanh", function(x) return 1 - 2 / (math.exp(2 * x) + 1) end, mx.tanh)
+    unary("clone", function(x) return x end, function(t) return t:clone() end)
+    binary("add", function(x, y) return x + y end, mx.add)
+    binary("sub", function(x, y) return x - y end, mx.sub)
+    binary("mul", function(x, y) return x * y end, mx.mul)
+    binary("div", function(x, y) return x / y end, mx.div)
+    binary("gated", function(x, y) return x / (1 + math.exp(-x)) * y end, mx.gated)
+    plain.ops.gated.same_shape = true
+
+    plain.ops.sum = {
+        inputs = 1,
+        run = function(values)
+            local sum = 0
+            for _, x in ipairs(values[1]) do
+                sum = sum + x
+            end
+            return { sum }, {}
+        end,
+        mx = function(t) return mx.sum(t[1]) end,
+    }
+    plain.ops.mean = {
+        inputs = 1,
+        run = function(values)
+            local sum = plain.ops.sum.run(values)
+            return { sum[1] / #values[1] }, {}
+        end,
+        mx = function(t) return mx.mean(t[1]) end,
+    }
+    plain.ops.sum_rows = {
+        inputs = 1, n_dims = 2,
+        run = function(values, shapes)
+            local rows, columns, out = shapes[1][1], shapes[1][2], {}
+            for c = 1, columns do
+                out[c] = 0
+                for r = 1, rows do
+                    out[c] = out[c] + values[1][(r - 1) * columns + c]
+                end
+            end
+            return out, { columns }
+        end,
+        mx = function(t) return mx.sum(t[1], { dim = 1 }) end,
+    }
+    plain.ops.softmax = {
+        inputs = 1, n_dims = 2,
+        run = function(values, shapes)
+            local columns, out = shapes[1][2], {}
+            for first = 0, #values[1] - 1, columns do
+                local sum = 0
+                for c = 1, columns do
+                    sum = sum + math.exp(values[1][first + c])
+                end
+                for c = 1, columns do
+                    out[first + c] = math.exp(values[1][first + c]) / sum
+                end
+            end
+            return out, shapes[1]
+        end,
+        mx = function(t) return mx.softmax(t[1]) end,
+    }
+    plain.ops.transpose = {
+        inputs = 1, n_dims = 2,
+        run = function(values, shapes)
+            local rows, columns, out = shapes[1][1], shapes[1][2], {}
+            for r = 1, rows do
+                for c = 1, columns do
+                    out[(c - 1) * rows + r] = values[1][(r - 1) * columns + c]
+                end
+            end
+            return out, { columns, rows }
+        end,
+        mx = function(t) return mx.transpose(t[1]) end,
+    }
+    plain.ops.matmul = {
+        inputs = 2, n_dims = 2,
+        fits = function(a, b) return a[2] == b[1] end,
+        run = function(values, shapes)
+            local m, k, n, out = shapes[1][1], shapes[1][2], shapes[2][2], {}
+            for i = 1, m do
+                for j = 1, n do
+                    local sum = 0
+                    for l = 1, k do
+                        sum = sum + values[1][(i - 1) * k + l] * values[2][(l - 1) * n + j]
+                    end
+                    out[(i - 1) * n + j] = sum
+                end
+            end
+            return out, { m, n }
+        end,
+        mx = function(t) return mx.matmul(t[1], t[2]) end,
+    }
+    plain.ops.concat = {
+        inputs = 2, n_dims = 2,
+        fits = function(a, b) return a[2] == b[2] end,
+        run = function(values, shapes)
+            local out = table.move(values[1], 1, #values[1], 1, {})
+            table.move(values[2], 1, #values[2], #out + 1, out)
+            return out, { shapes[1][1] + shapes[2][1], shapes[1][2] }
+        end,
+        mx = function(t) return mx.concat(t[1], t[2], { dim = 1 }) end,
+    }
+    plain.ops.embedding = { -- the last row, the first, the last
+        inputs = 1, n_dims = 2,
+        run = function(values, shapes)
+            local rows, columns, out = shapes[1][1], shapes[1][2], {}
+            for _, r in ipairs { rows - 1, 0, rows - 1 } do
+                table.move(values[1], r * columns + 1, (r + 1) * columns, #out + 1, out)
+            end
+            return out, { 3, columns }
+        end,
+        mx = function(t)
+            local last = t[1]:size()[1] - 1
+            return mx.embedding(t[1], mx.tensor({ last, 0, last }, "i32"))
+        end,
+    }
+    -- Views. `part` says which elements of the input they share, from where.
+    plain.ops.flat = {
+        inputs = 1, view = true,
+        run = function(values) return table.move(values[1], 1, #values[1], 1, {}), { #values[1] } end,
+        part = function() return 0 end,
+        mx = function(t) return t[1]:view(-1) end,
+    }
+    plain.ops.columns = {
+        inputs = 1, view = true,
+        run = function(values) return table.move(values[1], 1, #values[1], 1, {}), { #values[1], 1 } end,
+        part = function() return 0 end,
+        mx = function(t) return t[1]:view(-1, 1) end,
+    }
+    plain.ops.row = {
+        inputs = 1, n_dims = 2, view = true,
+        run = function(values, shapes, o)
+            local columns, r = shapes[1][2], (o - 1) % shapes[1][1]
+            return table.move(values[1], r * columns + 1, (r + 1) * columns, 1, {}), { columns }
+        end,
+        part = function(shape, o) return (o - 1) % shape[1] * shape[2] end,
+        mx = function(t, o) return t[1][(o - 1) % #t[1] + 1] end,
+    }
+    plain.ops.rows = { -- from the second on
+        inputs = 1, n_dims = 2, view = true,
+        run = function(values, shapes)
+            local columns = shapes[1][2]
+            return table.move(values[1], columns + 1, #values[1], 1, {}), { shapes[1][1] - 1, columns }
+        end,
+        part = function(shape) return shape[2] end,
+        mx = function(t) return mx.narrow(t[1], { dim = 1, start = 2, length = #t[1] - 1 }) end,
+    }
+end
+
+local H = 1e-5
+
+--- The gradient of `dy` times the result of an operation by each element of input `i`.
+function plain.gradient(op, values, shapes, options, dy, i)
+    local gradient, x = {}, table.move(values[i], 1, #values[i], 1, {})
+    local changed = table.move(values, 1, #values, 1, {})
+    changed[i] = x
+    for e = 1, #x do
+        local at, sum = x[e], 0
+        x[e] = at + H
+        local above = op.run(changed, shapes, options)
+        x[e] = at - H
+        local below = op.run(changed, shapes, options)
+        x[e] = at
+        for k = 1, #dy do
+            sum = sum + dy[k] * (above[k] - below[k])
+        end
+        gradient[e] = sum / (2 * H)
+    end
+    return gradient
+end
+
+--- The recorded calls that `node` depends on, itself first, the latest first. A node: {op, values, shapes, options,
+-- sources (node or leaf, or false for a constant, per input), number}. A leaf: {leaf = true, grad}.
+function plain.reach(node)
+    local seen, list, queue = { [node] = true }, {}, { node }
+    while #queue > 0 do
+        local n = table.remove(queue)
+        list[#list + 1] = n
+        for _, source in ipairs(n.sources or {}) do
+            if source and not seen[source] then
+                seen[source] = true
+                queue[#queue + 1] = source
+            end
+        end
+    end
+    table.sort(list, function(a, b) return a.number > b.number end)
+    return list
+end
+
+local function accumulate(into, gradient)
+    for e, g in ipairs(gradient) do
+        into[e] = (into[e] or 0) + g
+    end
+    return into
+end
+
+--- Adds the gradients of the scalar that `node` computed to the leaves.
+function plain.backward(node)
+    local gradients = { [node] = { 1 } }
+    for _, n in ipairs(plain.reach(node)) do
+        if n.leaf then
+            n.grad = accumulate(n.grad or {}, gradients[n])
+        else
+            for i, source in ipairs(n.sources) do
+                if source then
+                    local g = plain.gradient(n.op, n.values, n.shapes, n.options, gradients[n], i)
+                    gradients[source] = accumulate(gradients[source] or {}, g)
+                end
+            end
+        end
+    end
+end
+
+define(require "mx")
+
+return plain

@@ -35,6 +35,7 @@ if to_h5 and mx.rank() == 0 then
     mx.outputs.check(o.to, "parameters", "to")
     mx.outputs.distinct({ { name = "to", path = o.to } }, { { name = "from", path = o.from } })
 end
+mx.tokenizer.check(o.tokenizer)
 
 local dtype = o.dtype ~= "" and o.dtype or mx.weights.dtype(o.from)
 local model, config = mx.weights.model(o.from, { words = { "weight_dtype=" .. dtype } })
@@ -43,6 +44,10 @@ if to_h5 then
     mx.train.save(config, model, o.to)
     mx.metrics.say("saved as %s", o.to)
 else
+    local opened, named = pcall(mx.tokenizer.open, o.tokenizer) -- one that cannot be read here may be copied
+    if o.tokenizer ~= "" and opened then
+        mx.generate.check_tokenizer(named, "tokenizer=" .. o.tokenizer, config, o.from)
+    end
     local tokenizer = o.tokenizer ~= "" and o.tokenizer or mx.weights.tokenizer_of(o.from) or ""
     local family = mx.weights.save(model, o.to, { max_shard_size = shard_bytes, tokenizer = tokenizer })
     mx.metrics.say("saved as %s, a model of the family %s%s", o.to, family,

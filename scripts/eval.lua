@@ -30,6 +30,7 @@ local OPTIONS = {
 local path
 for _, word in ipairs(arg) do
     path = word:match("^parameters=(.+)$") or path
+    mx.tokenizer.check(word:match("^tokenizer=(.+)$") or "")
 end
 if not path then
     util.refuse("parameters=PATH is missing: what scripts/train.lua saved, a folder of a Hugging Face model, or a "

@@ -24,6 +24,7 @@ if o.parameters == "" then
     util.refuse("parameters=PATH is missing: what scripts/train.lua saved, a folder of a Hugging Face model, or a "
         .. ".gguf file")
 end
+mx.tokenizer.check(o.tokenizer)
 
 local model, config = mx.weights.model(o.parameters, { mesh = false })
 local tokenizer = mx.generate.tokenizer(config, o.parameters, o.tokenizer)

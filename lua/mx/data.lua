@@ -311,6 +311,7 @@ local function fingerprint(self)
     local state = {
         format = STATE_FORMAT, dataset_type = c.dataset_type, data_shuffle_seed = c.data_shuffle_seed,
         max_target_length = c.max_target_length, tokenizer = self.tokenizer,
+        tokenizer_path = self.tokenizer and c.tokenizer_path,
     }
     if not self.feed then
         state.vocab_size = c.vocab_size
@@ -348,10 +349,11 @@ local function check_state(state, expected)
             keys[key] = true
         end
     end
-    keys.samples, keys.epoch = nil, nil
-    if not state.tokenizer or not expected.tokenizer then -- of one of them it is not known
-        keys.tokenizer = nil
-    end
+    keys.samples, keys.epoch, keys.tokenizer, keys.tokenizer_path = nil, nil, nil, nil
+    mx.tokenizer.check_same(
+        { what = ("tokenizer_path=%s of the checkpoint"):format(state.tokenizer_path), fingerprint = state.tokenizer },
+        { what = ("tokenizer_path=%s now"):format(expected.tokenizer_path), fingerprint = expected.tokenizer },
+        "Continue with the tokenizer that the run was started with, or start a new run")
     for key in util.sorted_pairs(keys) do
         if not same(state[key], expected[key]) then
             util.refuse("the state of the data does not fit: its %s is %s, that of this run %s. Continue with the data "

@@ -104,13 +104,20 @@ function generate.continue(model, prompt, o, emit)
     end)
 end
 
--- Refuses a tokenizer that differs from what is known of the model's.
-local function check_tokenizer(tokenizer, what, config, parameters)
+--- Refuses a tokenizer that differs from what is known of the model's. Not collective.
+---@param tokenizer mx.Tokenizer
+---@param what string the user's words for it
+---@param config table the model's
+---@param parameters string the path that the parameters were read from
+function generate.check_tokenizer(tokenizer, what, config, parameters)
     local function check(known_as, fingerprint)
         mx.tokenizer.check_same({ what = what, fingerprint = tokenizer:fingerprint() },
             { what = known_as, fingerprint = fingerprint }, "Give the tokenizer that the model was trained with")
     end
-    check("that of the parameters " .. parameters, mx.weights.tokenizer_fingerprint(parameters))
+    local stored = mx.weights.tokenizer_fingerprint(parameters)
+    if stored ~= "" then -- the file that tokenizer_path names may have become another one since
+        return check("that of the parameters " .. parameters, stored)
+    end
     for _, path in ipairs { mx.weights.tokenizer_of(parameters) or "", config.tokenizer_path } do
         local opened, other = pcall(mx.tokenizer.open, path) -- of one that cannot be read nothing is known
         if path ~= "" and opened then
@@ -136,8 +143,8 @@ function generate.tokenizer(config, parameters, named)
             util.thousands(tokenizer.vocab_size), util.thousands(config.vocab_size))
     end
     if tokenizer then
-        check_tokenizer(tokenizer, named ~= "" and "tokenizer=" .. named or path ~= "" and "tokenizer_path=" .. path
-            or tokenizer.name, config, parameters)
+        local what = named ~= "" and "tokenizer=" .. named or path ~= "" and "tokenizer_path=" .. path
+        generate.check_tokenizer(tokenizer, what or tokenizer.name, config, parameters)
     end
     return tokenizer
 end

@@ -175,6 +175,15 @@ local function find_file(path)
     return path, path:match("^(.*/)tokenizer%.json$") or (path == "tokenizer.json" and "" or nil)
 end
 
+--- Refuses a path where no tokenizer is, and names what is near: for the start of a script, before a large model is
+--- read. Not collective.
+---@param path string as open takes it
+function tokenizer.check(path)
+    if path ~= "" and path ~= "bytes" then
+        find_file(path)
+    end
+end
+
 --- Opens a tokenizer. Raises one line for a file that is missing, malformed, or asks for what is not supported.
 ---@param path string a tokenizer.json or a folder with one (tokenizer_config.json beside it is read for bos_token,
 ---       eos_token, add_bos_token and add_eos_token, config.json and generation_config.json for eos_token_id), or a

@@ -336,14 +336,18 @@ end
 function weights.tokenizer_fingerprint(path)
     local kind
     kind, path = locate(path)
-    if kind == "h5" then
+    if kind == "run" then
+        local newest, file = mx.checkpoint.list(path)[1], join(path, "parameters.h5")
+        file = mx.io.exists(file) and file or newest and newest.path
+        return file and weights.tokenizer_fingerprint(file) or ""
+    elseif kind == "h5" then
         local _, attributes = util.attempt(mx.io.h5_info, path)
         return attributes.tokenizer_fingerprint or ""
     elseif kind ~= "checkpoint" then
         return ""
     end
     local index = sources.read_json(path .. "/index.json")
-    local state = type(index) == "table" and type(index.state) == "table" and index.state.data
+    local state = type(index) == "table" and (index.data or type(index.state) == "table" and index.state.data)
     return type(state) == "table" and type(state.tokenizer) == "string" and state.tokenizer or ""
 end
 

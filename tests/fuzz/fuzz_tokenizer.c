@@ -57,6 +57,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (text)
         use(tokenizer, text + 1, bytes - json_bytes - 1);
     use(tokenizer, sample, sizeof sample - 1);
+    uint32_t fingerprint, again;
+    if (mx_tokenizer_fingerprint(tokenizer, &fingerprint) == MX_OK &&
+        (mx_tokenizer_fingerprint(tokenizer, &again) != MX_OK || again != fingerprint))
+        abort();
     mx_tokenizer_close(tokenizer);
     return 0;
 }

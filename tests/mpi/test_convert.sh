@@ -46,6 +46,12 @@ for ranks in 1 2; do
     expect 0 "1,2,3,"  $ranks generate parameters=m$ranks.h5 prompt=1,2,3 tokens=4
 done
 expect 0 "tokens of" 1 eval parameters="$golden/llama2" file=text.txt tokenizer=tok1 context_length=8 </dev/null
+expect 1 "two tokenizers that give different ids: tokenizer=$golden/../tokenizer_gpt2.json" 1 convert from=tok1 to=y \
+    tokenizer="$golden/../tokenizer_gpt2.json"
+nowhere="there is no tokenizer 'tok0': expected a tokenizer.json, a folder with one, or a GGUF file"
+expect 1 "$nowhere" 1 convert from=tok1 to=y tokenizer=tok0
+expect 1 "$nowhere" 1 eval parameters=tok1 file=text.txt tokenizer=tok0
+expect 1 "$nowhere" 1 generate parameters=tok1 prompt=a tokenizer=tok0
 expect 1 "from=PATH and to=PATH" 1 convert from=x
 expect 1 "expected a number with a unit" 1 convert from=x to=y max_shard_size=5XB
 expect 1 "dtype: expected one of bfloat16, float32, got 'half'" 1 convert from=x to=y dtype=half

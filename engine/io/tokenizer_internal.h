@@ -88,8 +88,8 @@ mx_status mx_letters_to_bytes(const char *text, size_t bytes, mx_buffer *to, boo
 /* ---- what the reference knows of Unicode (tokenizer_unicode.c, written by tests/golden/make_unicode.py) ---- */
 
 /* Sets of characters: the names of Unicode in small letters without spaces, and with other characters in the name those
- * of parts of the reference: \w, "Digits", "Punctuation", "single word" (of added tokens). The content is what brackets
- * of PCRE2 hold; "=NAME": that of NAME. */
+ * of parts of the reference: \w, [\w], "Digits", "Punctuation", "single word" (of added tokens). The content is what
+ * brackets of PCRE2 hold; "=NAME": that of NAME. */
 typedef struct mx_property {
     const char *name, *content;
 } mx_property;

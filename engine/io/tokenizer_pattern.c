@@ -57,6 +57,13 @@ static const char *content_of(const char *name)
     return NULL;
 }
 
+/* The same for a name that is in the table. */
+static const char *known_content(const char *name)
+{
+    const char *content = content_of(name);
+    return content ? content : "";
+}
+
 static bool compiles(const char *pattern)
 {
     int error;
@@ -142,7 +149,7 @@ static void note_ranges(mx_pattern *p, const char *text)
 /* Contents are what PCRE2 knows and then ranges, or ranges alone. */
 static void measure(const target *to, set *s)
 {
-    const char *content = s->content ? s->content : "";
+    const char *content = s->content;
     bool has_property = content[0] == '\\' && (content[1] == 'p' || content[1] == 'P');
     const char *ranges = has_property ? strstr(content, "\\x{") : NULL;
     s->bytes = ranges && !to->whole ? (size_t)(ranges - content) : strlen(content);
@@ -151,7 +158,7 @@ static void measure(const target *to, set *s)
 }
 
 /* The set that an escape stands for; `text` is behind the backslash, *used what was read of it, 0: no set. */
-static mx_status find_set(const char *text, size_t bytes, set *out, size_t *used)
+static mx_status find_set(const char *text, size_t bytes, bool in_class, set *out, size_t *used)
 {
     *out = (set){.opposite = bytes > 0 && isupper((unsigned char)text[0])};
     *used = 1;
@@ -163,10 +170,10 @@ static mx_status find_set(const char *text, size_t bytes, set *out, size_t *used
         out->content = HEX;
         return MX_OK;
     case 'd':
-        out->content = content_of("nd");
+        out->content = known_content("nd");
         return MX_OK;
     case 'w':
-        out->content = content_of("\\w");
+        out->content = known_content(in_class ? "[\\w]" : "\\w"); /* these differ in Oniguruma */
         return MX_OK;
     case 'p': {
         mx_status status = read_property(text + 1, bytes - 1, out, used);
@@ -179,9 +186,9 @@ static mx_status find_set(const char *text, size_t bytes, set *out, size_t *used
     }
 }
 
-static mx_status read_set(const target *to, const char *text, size_t bytes, set *out, size_t *used)
+static mx_status read_set(const target *to, const char *text, size_t bytes, bool in_class, set *out, size_t *used)
 {
-    MX_TRY(find_set(text, bytes, out, used));
+    MX_TRY(find_set(text, bytes, in_class, out, used));
     if (*used > 0)
         measure(to, out);
     return MX_OK;
@@ -221,7 +228,7 @@ static mx_status put_escape(mx_buffer *to, const char *text, size_t bytes, bool 
 
 static mx_status put_brackets(mx_buffer *to, bool opposite, const char *content, size_t bytes)
 {
-    MX_TRY(put_text(to, opposite ? "[^" : "["));
+    MX_TRY(put_text(to, opposite ? "[^" : content[0] == '^' ? "[\\" : "["));
     MX_TRY(mx_buffer_put(to, content, bytes));
     return put_text(to, "]");
 }
@@ -261,7 +268,7 @@ static mx_status read_class(const target *to, const char *text, size_t bytes, cl
         if (text[i] == '[' || (text[i] == '&' && left > 0 && *rest == '&'))
             return refuse("brackets inside brackets, or && there");
         if (text[i] == '\\')
-            MX_TRY(read_set(to, rest, left, &s, &length));
+            MX_TRY(read_set(to, rest, left, true, &s, &length));
         bool is_set = length > 0, hyphen = text[i] == '-';
         if (is_set)
             MX_TRY(add_set(c, &s));
@@ -281,9 +288,10 @@ static mx_status read_class(const target *to, const char *text, size_t bytes, cl
 
 static mx_status put_class(mx_buffer *to, const class *c)
 {
-    const char *plain = c->plain.data, *end = c->others.data + c->others.used;
+    const char *plain = c->plain.data;
     if (c->others.used == 0)
         return put_brackets(to, c->opposite, plain, strlen(plain));
+    const char *end = c->others.data + c->others.used;
     MX_TRY(put_text(to, "(?:"));
     if (plain[0]) {
         MX_TRY(put_text(to, c->opposite ? "(?!" : ""));
@@ -324,7 +332,7 @@ static mx_status check_group(const char *text, size_t bytes) /* `text` is behind
 static mx_status translate_escape(target *to, const char *text, size_t bytes, size_t *used)
 {
     set s;
-    MX_TRY(read_set(to, text, bytes, &s, used));
+    MX_TRY(read_set(to, text, bytes, false, &s, used));
     return *used > 0 ? put_brackets(&to->text, s.opposite, s.content, s.bytes)
                      : put_escape(&to->text, text, bytes, false, used);
 }
@@ -450,7 +458,7 @@ mx_status mx_pattern_compile(const char *text, size_t bytes, bool literal, mx_pa
 static mx_status compile_set(const char *name, bool at_start, mx_pattern *p)
 {
     target plain = {0}, whole = {.whole = true, .pattern = p};
-    set s = {.content = content_of(name)};
+    set s = {.content = known_content(name)};
     mx_status status = MX_OK;
     for (int i = 0; i < 2 && status == MX_OK; i++) {
         target *to = i == 0 ? &plain : &whole;

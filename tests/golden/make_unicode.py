@@ -154,6 +154,7 @@ def properties(pcre2):
     letters = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
     known = pcre2.match("[%s]+" % letters)
     rows["\\w"] = content(letters, theirs("\\w+"), known)
+    rows["[\\w]"] = content(letters, theirs("[\\w]+"), known)  # which lacks digits of Latin-1 such as U+00B2
     rows["single word"] = content(letters, words(), known)
     rows["Digits"] = content("\\p{N}", alone(pre_tokenizers.Digits(individual_digits=True)), pcre2.match("\\p{N}+"))
     rows["Punctuation"] = content("", alone(pre_tokenizers.Punctuation("isolated")), set())

@@ -101,6 +101,26 @@ function TestGolden.test_added_tokens()
     lu.assertTrue(#all.texts >= 400)
 end
 
+-- Classes of characters, with opposites of sets inside and out.
+function TestGolden.test_classes()
+    local all, vocab = mx.io.json_decode(golden "classes.json"), {}
+    for i, letter in ipairs(all.alphabet) do
+        vocab[letter] = i - 1
+    end
+    for _, case in ipairs(all.cases) do
+        local pattern, behavior, invert, text, expected = table.unpack(case)
+        local tok = make {
+            model = { type = "BPE", vocab = vocab, merges = mx.io.array {} },
+            pre_tokenizer = { type = "Sequence", pretokenizers = {
+                { type = "Split", pattern = { Regex = pattern }, behavior = behavior, invert = invert },
+                { type = "ByteLevel", add_prefix_space = true, use_regex = false },
+            } },
+        }
+        lu.assertEquals(ids(tok, text), expected, pattern)
+    end
+    lu.assertEquals(#all.cases, 200)
+end
+
 -- Spaces that a token with rstrip has taken are not a token of spaces as well.
 function TestGolden.test_spaces_are_read_once()
     local vocab = { ["A"] = 0, ["\u{120}"] = 1 }

@@ -17,7 +17,8 @@ local tokenizer = {}
 ---@field add_eos boolean whether it puts EOS after it
 ---@field core userdata the engine's tokenizer
 local Tokenizer = {}
-util.strict(Tokenizer, "a tokenizer", { "vocab_size", "bos", "eos", "add_bos", "add_eos", "core", "ends", "file", "name" })
+util.strict(Tokenizer, "a tokenizer",
+    { "vocab_size", "bos", "eos", "add_bos", "add_eos", "core", "ends", "file", "name", "sum" })
 
 local function wrap(core, name)
     local bos, eos = core:bos(), core:eos()

@@ -370,7 +370,7 @@ int mxl_open_tape(lua_State *L)
     mx_apply_hooks.recording = mx_tape_is_recording;
     mx_apply_hooks.record = mx_tape_record;
     mx_apply_hooks.may_read = mx_tape_may_read;
-    mx_tensor_only_recorded = mx_tape_drop_unreferenced;
+    mx_tensor_left = mx_tape_drop_unreferenced;
     mx_apply_hooks.prefetch = mx_collective_prefetch;
     mx_apply_hooks.leaf_done = mx_collective_leaf_done;
     luaL_newlib(L, functions);

@@ -84,6 +84,8 @@ static void close_one(mx_scope *scope)
         t->released = true;
         if (t->held == 0)
             mx_tensor_drop(t);
+        if (t->node && mx_tensor_left)
+            mx_tensor_left(t);
         mx_scope_remove(t);
     }
     innermost = scope->parent;

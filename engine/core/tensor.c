@@ -186,15 +186,15 @@ void mx_tensor_drop(mx_tensor *t)
     t->away = NULL;
 }
 
-void (*mx_tensor_only_recorded)(mx_tensor *t);
+void (*mx_tensor_left)(mx_tensor *t);
 
 void mx_release(mx_tensor *t)
 {
     if (!t)
         return;
     if (--t->refs > 0) {
-        if (t->refs == 1 && t->node && mx_tensor_only_recorded)
-            mx_tensor_only_recorded(t);
+        if (t->refs == 1 && t->node && mx_tensor_left)
+            mx_tensor_left(t);
         return;
     }
     mx_tensor_drop(t);

@@ -68,6 +68,7 @@ typedef struct mx_tensor {
     int pending;               /* calls still to be run again that read the values; 0 outside rematerialisation */
     uint32_t reduce_axes;      /* of a leaf: its gradient is added over these mesh axes when backward has it; 0: none.
                                 * Of a gradient: it has been added over these axes */
+    int readers;               /* recorded calls that have it as an input, each time counted */
     struct mx_node *node;      /* the recorded call that makes it; NULL: a leaf */
     uint64_t made_changes;     /* with node: `changes` of its storage when the call had made it */
     mx_origin gone;            /* it was made by a recorded call that is forgotten, or computed from such a tensor */
@@ -130,8 +131,9 @@ static inline mx_tensor *mx_retain(mx_tensor *t)
 }
 void mx_release(mx_tensor *t); /* NULL is allowed */
 
-/* Called by mx_release when the recorded call that made t is the only one left that refers to it. */
-extern void (*mx_tensor_only_recorded)(mx_tensor *t);
+/* Called when a tensor that a recorded call made becomes useless to everybody else: the call's is the only reference
+ * that is left, or its scope releases it. */
+extern void (*mx_tensor_left)(mx_tensor *t);
 
 /* The values. The caller knows the dtype; NULL when the tensor has no storage. */
 static inline void *mx_data(const mx_tensor *t)

@@ -51,7 +51,7 @@ mx_status mx_tape_record(mx_call *call);
 bool mx_tape_may_read(const mx_tensor *t);
 
 void mx_tape_forget(mx_node *node);           /* takes it off the tape: its vjp is done or will never be asked for */
-void mx_tape_drop_unreferenced(mx_tensor *t); /* the hook of mx_release */
+void mx_tape_drop_unreferenced(mx_tensor *t); /* the hook of mx_release and scopes */
 
 /* Calls `visit` for each input and output whose values the record holds; once for each time. */
 void mx_node_for_each_held(const mx_node *node, void (*visit)(mx_tensor *t));

@@ -105,6 +105,7 @@ static void describe_inputs(mx_node *node)
         mx_tensor *t = mx_retain(call->in[i]);
         if (!t)
             continue;
+        t->readers++;
         uint64_t changes = t->storage ? t->storage->changes : 0;
         uint32_t bit = 1u << i;
         wants |= t->requires_grad ? bit : 0;
@@ -187,8 +188,15 @@ void mx_tape_forget(mx_node *node)
             mx_tensor_drop(t);
         mx_release(t);
     }
-    for (int i = 0; i < call->n_in; i++)
-        mx_release(call->in[i]);
+    for (int i = 0; i < call->n_in; i++) {
+        mx_tensor *t = call->in[i];
+        if (!t)
+            continue;
+        t->readers--;
+        if (t->node && t->released)
+            mx_tape_drop_unreferenced(t);
+        mx_release(t);
+    }
     mx_region_release(node->region);
     mx_text_let_go(node->place);
     free_node(node);
@@ -202,6 +210,9 @@ void mx_tape_forget_since(uint64_t since)
 
 void mx_tape_clear(void) { mx_tape_forget_since(0); }
 
+/* Whether a loss may still come to depend on it. Who refers to a released tensor can do nothing with it. */
+static bool is_useful(const mx_tensor *t) { return t->readers > 0 || (t->refs > 1 && !t->released); }
+
 /* Forgetting a record lets go of its inputs, whose own records may then be unreferenced: a list instead of recursion.
  * Backward walks the records and forgets them by itself. */
 void mx_tape_drop_unreferenced(mx_tensor *t)
@@ -212,7 +223,7 @@ void mx_tape_drop_unreferenced(mx_tensor *t)
     if (tape->is_walking || node->dead)
         return;
     for (int i = 0; i < node->call.n_out; i++)
-        if (node->call.out[i]->refs > 1)
+        if (is_useful(node->call.out[i]))
             return;
     node->dead = true;
     node->next_dead = dead;

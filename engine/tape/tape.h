@@ -6,7 +6,7 @@
  * A record is forgotten
  *   - when backward has walked it (those that its loss does not depend on stay),
  *   - when the outermost step or scope closes in which it was made,
- *   - when nobody refers to its results any more: no Lua value, no scope, no later record.
+ *   - when nobody can use its results any more: no Lua value, no scope, no later record.
  * What a forgotten record made is a value without a gradient (mx_tensor.gone). Backward fails when its loss depends on
  * one; mx.no_grad and t:detach() turn it into a constant.
  *

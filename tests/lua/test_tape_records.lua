@@ -314,6 +314,36 @@ function TestRecords.test_a_long_chain_that_nobody_refers_to()
     w:release()
 end
 
+--- A record whose results a scope has released goes with the scope, also while Lua has not collected the results.
+function TestRecords.test_an_inner_scope_takes_along_what_nobody_can_use()
+    local step <close> = mx.step()
+    local w = mx.randn({ 64, 64 }, { seed = 1 }):requires_grad()
+    local h = mx.tanh(w)
+    collectgarbage()
+    collectgarbage("stop")
+    local before = mx.memory().in_use
+    local scopes, results = 0, {}
+    for _ = 1, 20 do
+        mx.scope(function() return mx.exp(mx.exp(h)):sum():item() end)
+        mx.remat("full", function() return mx.exp(mx.exp(h)):sum():item() end)
+        do
+            local inner <close> = mx.step()
+            results[#results + 1] = mx.exp(mx.exp(h)):sum()
+            assert(inner)
+        end
+        scopes = scopes + 3
+    end
+    collectgarbage("restart")
+    lu.assertEquals(mx.memory().in_use, before)
+    lu.assertEquals(#mx.kept(), 1)
+    local kept = mx.scope(function() return mx.exp(h * 1) * 2 end)
+    lu.assertEquals(#mx.kept(), 3) -- tanh, exp, and the result
+    mx.backward((kept + h):sum())
+    local reference = mx.no_grad(function() return (mx.exp(h) * 2 + 1) * (1 - h * h) end)
+    lu.assertTrue(mx.max(mx.abs(w:grad() - reference)):item() < 1e-5)
+    assert(step and scopes == 60)
+end
+
 -- ---- values that have been changed ----
 
 TestChanges = {}

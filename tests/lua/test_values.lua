@@ -388,3 +388,24 @@ function TestIds.test_ids_count_from_0()
     refused({ "3", "0 .. 2", "counts from 0" }, mx.gather, x, mx.tensor({ { 3 } }, "i32"), { dim = 2 })
     refused({ "-1" }, mx.gather, x, mx.tensor({ { -1 } }, "i32"), { dim = 2 })
 end
+
+-- ---- a simulated pod ----
+
+TestSimulated = {}
+
+function TestSimulated.test_what_has_no_value_is_no_number()
+    mx.sim.start("v5e-1", 1)
+    local ok, message = pcall(function()
+        local step <close> = mx.step()
+        local x, ids = mx.ones { 2, 3 }, mx.zeros({ 4 }, "i32")
+        for _, value in ipairs {
+            x:sum():item(), x:get(1, 2), x:totable()[2][3], x[1][2], ids[1], ids:get(4), mx.max(ids):item(),
+        } do
+            lu.assertTrue(value ~= value, tostring(value))
+        end
+        lu.assertStrContains(tostring(x), "without values")
+        lu.assertFalse(x:sum() > 0 or x:sum() <= 0)
+    end)
+    mx.sim.stop()
+    lu.assertTrue(ok, message)
+end

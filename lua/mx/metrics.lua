@@ -91,6 +91,9 @@ function metrics.new(o)
         o = o, say = say, times = {}, exposed = {}, rows = {}, reported = 0, started = mx.now(),
     }, Metrics)
     self.done = o.done or 0
+    if o.config then
+        mx.outputs.check_config(o.config)
+    end
     if o.config and o.steps > self.done then
         self.profiler = mx.profiler.new(o.config, o.steps - self.done, self.done)
     end

@@ -71,7 +71,7 @@ function outputs.check(path, kind, name)
         return
     elseif about.kind ~= "file" then
         if not expected.streams or about.kind ~= "pipe" and about.kind ~= "device" then
-            util.refuse("%s=%s: it is a %s, not a file", name, path, about.kind)
+            util.refuse("%s: cannot write '%s': it is a %s, not a file", name, path, about.kind)
         end
         return
     end

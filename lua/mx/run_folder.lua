@@ -125,11 +125,12 @@ function run_folder.claim(config)
     local hidden = getmetatable(config)
     if not config.enable_checkpointing or mx.is_simulated() then
         return nil
-    elseif hidden.run_folder and not hidden.run_folder.released then
-        return hidden.run_folder
     end
-    local self = setmetatable({ path = mx.train.directory(config), config = config, beat_at = 0, locked_at = 0 },
-        RunFolder)
+    local path, before = mx.train.directory(config), hidden.run_folder
+    if before and before.path == path and not before.released then
+        return before
+    end
+    local self = setmetatable({ path = path, config = config, beat_at = 0, locked_at = 0 }, RunFolder)
     local others = {}
     for i, name in ipairs(FILES) do
         others[i] = { name = "the run's " .. name, path = self.path .. "/" .. name }

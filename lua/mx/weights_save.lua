@@ -143,9 +143,10 @@ local function add_tokenizer(from, folder, values)
 end
 
 -- While a folder is being filled, a file in it lists what is ours there: whoever is interrupted leaves it, and the next
--- save into the folder begins with removing those files.
+-- save into the folder begins with removing those files. Gives the folder's lock.
 local function begin_folder(folder, names)
     util.attempt(mx.io.mkdir_p, folder)
+    local lock = util.attempt(mx.run_folder.lock, folder, "choose another folder")
     local mark = path_of(folder, UNFINISHED)
     local was = mx.io.exists(mark) and util.attempt(mx.io.json_decode, util.attempt(mx.io.read_file, mark), mark)
     for _, name in ipairs(type(was) == "table" and was or {}) do
@@ -155,10 +156,12 @@ local function begin_folder(folder, names)
     end
     for _, name in ipairs(names) do
         if mx.io.exists(path_of(folder, name)) then
+            lock:release()
             util.refuse("%s holds a model already (%s): give another folder, or remove it first", folder, name)
         end
     end
     util.attempt(mx.io.write_file_atomic, mark, mx.io.json_encode(mx.io.array(names)) .. "\n")
+    return lock
 end
 
 --- Saves a model as a Hugging Face folder, from rank 0: config.json, and model.safetensors or shards of it with their
@@ -181,6 +184,7 @@ local function save(model, folder, o)
     local function file_of(i)
         return #shards == 1 and "model.safetensors" or ("model-%05d-of-%05d.safetensors"):format(i, #shards)
     end
+    local lock
     mx.checkpoint.together(function()
         if mx.rank() == 0 then
             local names = { "config.json", INDEX, "model.safetensors" }
@@ -188,7 +192,7 @@ local function save(model, folder, o)
                 names[#names + 1] = file_of(i)
             end
             table.move(TOKENIZER_FILES, 1, o.tokenizer ~= "" and #TOKENIZER_FILES or 0, #names + 1, names)
-            begin_folder(folder, names)
+            lock = begin_folder(folder, names)
             if o.tokenizer ~= "" then
                 add_tokenizer(o.tokenizer, folder, values)
             end
@@ -208,6 +212,7 @@ local function save(model, folder, o)
         local text = mx.io.json_encode(values, { indent = 2 })
         util.attempt(mx.io.write_file_atomic, path_of(folder, "config.json"), text .. "\n")
         os.remove(path_of(folder, UNFINISHED))
+        lock:release()
     end
     mx.barrier()
     return family

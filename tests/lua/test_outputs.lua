@@ -116,6 +116,10 @@ function TestOutputs.test_a_config_whose_outputs_are_wrong_is_refused_before_any
         "trace_file=" .. folder .. "/a/../a/parameters.h5")
     refused("that is the file of metrics_file, too", claim, "metrics_file=" .. folder .. "/x",
         "report_file=" .. folder .. "/x")
+    -- A run without a folder, on a simulated chip for instance, finds out when it opens its measurements.
+    local config = mx.config.load { "model_name=tiny", "enable_checkpointing=false", "trace_file=" .. text }
+    refused("is not a trace of mxlua", mx.metrics.new, { steps = 3, flops = 1, tokens = 1, params = 1, formula = "f",
+        file = "", period = 1, quiet = true, config = config })
     lu.assertEquals(read(text), "mine\n")
     lu.assertFalse(mx.io.exists(folder .. "/a/config.yml"))
 end

@@ -282,6 +282,18 @@ function TestRun.test_half_a_step_is_not_saved()
     lu.assertEquals(mx.checkpoint.list(folder .. "/a"), {})
 end
 
+-- A sweep over one config: each name has its own folder.
+function TestRun.test_one_config_under_several_names()
+    local config = config_of("run_name=a")
+    lu.assertErrorMsgContains("too early", train, config, function()
+        error("too early", 0)
+    end)
+    config.run_name = "b"
+    train(config)
+    lu.assertTrue(mx.io.exists(folder .. "/b/parameters.h5"))
+    lu.assertFalse(mx.io.exists(folder .. "/a/parameters.h5"))
+end
+
 -- Killed between the two renames by which a step that is saved once more takes the place of the first.
 function TestRun.test_a_checkpoint_that_was_being_replaced_gets_its_name_back()
     train(config_of("run_name=a"))

@@ -119,6 +119,22 @@ works
 only hf "config.json model.safetensors tokenizer.json tokenizer_config.json "
 run "$scripts/convert.lua" from="$golden/qwen3.gguf" to=hf
 one_line "hf holds a model already (config.json)"
+rm go 2>/dev/null
+mkfifo go
+"$mxlua" --threads 1 -e 'local new = mx.io.safetensors_writer
+    mx.io.safetensors_writer = function(...) print("begun") io.read() return new(...) end' \
+    "$scripts/convert.lua" from="$golden/qwen3.gguf" to=hf2 <go >first 2>&1 &
+exec 3>go
+for _ in $(seq 100); do
+    grep -q begun first && break
+    sleep 0.1
+done
+run "$scripts/convert.lua" from="$golden/qwen3.gguf" to=hf2
+one_line "hf2 is in use by process .*choose another folder"
+exec 3>&-
+wait
+only hf2 "config.json model.safetensors tokenizer.json tokenizer_config.json "
+rm go
 mkdir theirs
 echo mine >theirs/tokenizer.json
 run "$scripts/convert.lua" from="$golden/qwen3.gguf" to=theirs

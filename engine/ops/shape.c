@@ -21,7 +21,8 @@ static mx_status complete_shape(const mx_call *call, mx_shape *shape)
         if (shape->size[d] < -1)
             return mx_bad_shape(call, "shape %s has a negative size", mx_shape_text(shape));
         if (shape->size[d] >= 0) {
-            known *= shape->size[d];
+            if (__builtin_mul_overflow(known, shape->size[d], &known))
+                return mx_bad_shape(call, "shape %s has more elements than can be counted", mx_shape_text(shape));
             continue;
         }
         if (unknown >= 0)

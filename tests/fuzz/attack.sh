@@ -91,28 +91,31 @@ attack_files() {
     (
         cd "$work" && printf '{"text": "some words for a line"}\n%.0s' 1 2 3 4 5 6 7 8 9 >lines.jsonl &&
             cp "$golden/tokenizer_qwen2.json" tokenizer.json && cp "$root/configs/models/tiny.yml" tiny.yml &&
-            $as "$mxlua" "$root/scripts/prepare.lua" input=lines.jsonl out=store.h5 tokenizer_path=bytes &&
-            $as "$mxlua" "$root/scripts/prepare.lua" input=lines.jsonl out=tokens.bin tokenizer_path=bytes
+            $as "$mxlua" --threads 1 "$root/scripts/prepare.lua" input=lines.jsonl out=store.h5
         $as "$mxlua" --threads 1 "$root/scripts/train.lua" model_name=tiny max_target_length=16 steps=2 run_name=saved \
             base_output_directory=. checkpoint_period=1
     ) >"$scratch/log/good" 2>&1
+    if [ ! -e "$work/store.h5" ] || [ ! -e "$work/saved" ]; then
+        cat "$scratch/log/good"
+        exit 1
+    fi
     n=0
     while [ $n -lt "$count" ]; do
         n=$((n + 1))
         # shellcheck disable=SC2016 # run by `try`
         case $((n % 10)) in
-        0) good=$work/tokenizer.json forged=tokenizer.json use="generate.lua $tiny tokenizer_path=tokenizer.json prompt=hello tokens=2" ;;
+        0) good=$work/tokenizer.json forged=tokenizer.json use="prepare.lua input=l.jsonl out=o.h5 tokenizer=tokenizer.json" ;;
         1) good=$(find "$golden/weights/qwen3" -name '*.safetensors' | head -n 1) forged=m/model.safetensors use="generate.lua parameters=m prompt=a tokens=1" ;;
         2) good=$golden/weights/qwen3.gguf forged=m.gguf use="generate.lua parameters=m.gguf prompt=a tokens=1" ;;
         3) good=$work/store.h5 forged=s.h5 use="train.lua $tiny vocab_size=512 dataset_type=hdf5 dataset_path=s.h5" ;;
-        4) good=$work/lines.jsonl forged=l.jsonl use="prepare.lua input=l.jsonl out=o.h5 tokenizer_path=bytes" ;;
+        4) good=$work/lines.jsonl forged=l.jsonl use="prepare.lua input=l.jsonl out=o.h5" ;;
         5) good=$work/tiny.yml forged=c.yml use="train.lua c.yml max_target_length=16 steps=1 enable_checkpointing=false" ;;
         6) good=$(find "$work/saved" -name index.json | head -n 1) forged=saved/x/index.json use="checkpoint.lua verify saved" ;;
         7) good=$(find "$work/saved" -name '*.h5' -o -name 'rank*' -type f | head -n 1) forged=part use="checkpoint.lua verify saved" ;;
         8) good=$golden/weights/qwen3/config.json forged=m/config.json use="generate.lua parameters=m prompt=a tokens=1" ;;
         9) good=$golden/gpt2.h5 forged=p.h5 use="generate.lua $tiny parameters=p.h5 prompt=a tokens=1" ;;
         esac
-        make_place="mkdir -p m; cp -r '$work/saved' . 2>/dev/null; cp '$golden'/weights/qwen3/* m/;"
+        make_place="mkdir -p m; cp '$work/lines.jsonl' l.jsonl; cp -r '$work/saved' . 2>/dev/null; cp '$golden'/weights/qwen3/* m/;"
         [ "$forged" != saved/x/index.json ] || forged=saved${good#"$work/saved"}
         [ "$forged" != part ] || forged=saved${good#"$work/saved"}
         try "$make_place '$mxlua' '$root/tests/fuzz/attack_files.lua' '$good' '$forged' $((seed * 100000 + n));" \

@@ -320,7 +320,7 @@ local function spoil(call)
     elseif what == 2 and inputs[i] then
         inputs[i].dtype = pick(random.DTYPES)
     elseif what == 3 and inputs[i] and inputs[i].shape and #inputs[i].shape > 0 then
-        inputs[i].shape[math.random(#inputs[i].shape)] = pick { 0, 1, random.size() }
+        inputs[i].shape[math.random(#inputs[i].shape)] = pick { 0, 1, 2, 3 }
     elseif what == 4 then
         inputs[i] = { scalar = pick(WILD_SCALARS) }
     elseif what == 5 and #options_of(call.op) > 0 then

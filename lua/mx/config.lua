@@ -180,6 +180,7 @@ local function apply_model(values, name, where)
     local text = mx.read_file(path)
     if not text then
         local near = util.nearest(name, MODELS)
+        name, path = shortened(name), shortened(path)
         util.refuse("%s: no model '%s': there is no %s%s", where, name, path,
             near and (", did you mean '%s'?"):format(near) or "; there are " .. table.concat(MODELS, ", "))
     end

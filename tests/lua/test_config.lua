@@ -193,6 +193,7 @@ end
 function TestConfig.test_words_that_no_file_could_hold()
     refused({ "run_name=a\nb" },
         "'run_name=a\\x0ab' on the command line: run_name: expected a text of one line in UTF-8")
+    refused({ "model_name=a\nb" }, "no model 'a\\x0ab'")
     refused({ "run_name=\xff" }, "expected a text of one line in UTF-8")
     refused({ "steps=" .. ("9"):rep(100000) }, "expected a whole number")
     lu.assertEquals(mx.config.load({ "steps=3", "steps=4" }).steps, 4) -- the last one

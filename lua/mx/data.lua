@@ -74,15 +74,7 @@ end
 
 local function open_feed(self)
     local c, sources = self.config, list_sources(self.config)
-    local opened, feed = pcall(mx.io.feed, {
-        sources = sources, length = c.max_target_length, rows = self.sequences, stride = self.sequences * self.parts,
-        depth = c.reuse_example_batch == 1 and 0 or c.prefetch_batches, packing = c.packing,
-        shuffle = c.enable_data_shuffling, seed = c.data_shuffle_seed, vocab_size = c.vocab_size,
-    })
     local key = #c.dataset_mix > 0 and "dataset_mix" or "dataset_path"
-    if not opened then
-        mx.config.refuse(c, key, "%s", (tostring(feed):gsub("^[^%s:]+:%d+: ", "")))
-    end
     local paths = {}
     for i, source in ipairs(sources) do
         paths[i] = source.path
@@ -90,6 +82,14 @@ local function open_feed(self)
     mx.files.check_same(paths, function(...)
         mx.config.refuse(c, key, ...)
     end)
+    local opened, feed = pcall(mx.io.feed, {
+        sources = sources, length = c.max_target_length, rows = self.sequences, stride = self.sequences * self.parts,
+        depth = c.reuse_example_batch == 1 and 0 or c.prefetch_batches, packing = c.packing,
+        shuffle = c.enable_data_shuffling, seed = c.data_shuffle_seed, vocab_size = c.vocab_size,
+    })
+    if not opened then
+        mx.config.refuse(c, key, "%s", (tostring(feed):gsub("^[^%s:]+:%d+: ", "")))
+    end
     self.feed, self.sources = feed, util.attempt(feed.sources, feed)
     for i, source in ipairs(self.sources) do
         source.weight = sources[i].weight

@@ -348,10 +348,15 @@ local function check_inputs(plan, folder)
 end
 
 local function merge(plan, folder, o)
-    local paths, skipped = {}, 0
+    local paths, skipped, text_tokens = {}, 0, 0
     for i in ipairs(plan.pieces) do
         paths[i] = part_path(folder, i)
-        skipped = skipped + util.attempt(mx.io.token_part_read, paths[i]).skipped
+        local about = util.attempt(mx.io.token_part_read, paths[i])
+        skipped, text_tokens = skipped + about.skipped, text_tokens + about.tokens
+    end
+    if text_tokens == 0 then
+        util.refuse("no document of the input has text%s: there is nothing to write", skipped > 0
+            and (", %s were skipped"):format(util.thousands(skipped)) or "")
     end
     local tokens, documents = util.attempt(mx.io.token_parts_merge, paths, o.out, plan.origin)
     for _, path in ipairs(own_files(folder)) do

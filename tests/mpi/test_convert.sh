@@ -62,5 +62,31 @@ expect 1 "file=PATH is missing" 1 eval parameters=m1.h5
 expect 1 "leaves tokens out: at most context_length = 8" 1 eval parameters=m1.h5 file=x context_length=8 stride=9
 # shellcheck disable=SC2086
 expect 1 "base_mlp_dim: 128, but tok1 has 64" 2 train load_parameters_path=tok1 base_mlp_dim=128 $train
+
+# differ FILE: evaluation is refused where the ranks' copies of a file differ.
+differ() {
+    cp -r one two
+    printf ' ' >>"two/$1"
+    set -- "$1" "$mxlua" --threads 1 "$root/scripts/eval.lua" parameters=model file=text.txt context_length=8
+    file=$1
+    shift
+    timeout -k 2 "$limit" "$mpirun" -n 1 -wdir "$folder/one" "$@" : -n 1 -wdir "$folder/two" "$@" >out 2>&1
+    if [ $? -eq 1 ] && grep -qF -- "the ranks read different files '$file': $(stat -c %s "one/$file") bytes" out &&
+        grep -qF -- "$(hostname) (rank 1)" out; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL other copies of $file:"
+        cat out
+    fi
+    rm -r two
+}
+mkdir one
+cp -r tok1 one/model
+cp text.txt one/
+differ text.txt
+differ model/tokenizer.json
+differ model/config.json
+differ "model/$(cd one/model && ls ./*.safetensors | sed -n '1s,^./,,p')"
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -179,6 +179,15 @@ function TestData.test_ranks_that_read_different_files_are_refused()
             os.remove(path)
         end
     end
+    if mx.rank() < last then -- a file that one machine lacks
+        own_file(function() return "abab" end)
+    end
+    local absent = mx.config.load { "model_name=tiny", "dataset_type=text",
+        ("dataset_path=/tmp/mxlua-test-data-%d-%d.bin"):format(mx.ranks(), mx.rank()) }
+    local there, reason = pcall(mx.data.open, absent, mx.train.mesh(absent))
+    lu.assertFalse(there)
+    os.remove(absent.dataset_path)
+    lu.assertStrContains(tostring(reason), ("not there on %s (rank %d)"):format(mx.host_name(), last))
     local path = own_file(function() return ("ab"):rep(5000) end) -- the same on all
     local config = mx.config.load { "model_name=tiny", "vocab_size=65536", "max_target_length=96",
         "dataset_type=bin", "dataset_path=" .. path }

@@ -173,6 +173,10 @@ head -c 1000 "$folder/gz/web.jsonl.gz" >"$folder/cut.jsonl.gz"
 check "cut off" refused input="$folder/cut.jsonl.gz" out="$folder/cut.h5"
 says "cut off" "cut.jsonl.gz' is damaged or truncated"
 
+printf '\n{"text": ""}\n{"text": null}\n[]\n' >"$folder/none.jsonl"
+check "no text" refused input="$folder/none.jsonl" out="$folder/none.h5" on_error=skip
+says "no text" "no document of the input has text, 2 were skipped: there is nothing to write"
+
 # Names with spaces, brackets, commas, quotes, letters beyond ASCII.
 mkdir "$folder/a [1]"
 printf '{"text": "one"}\n' >"$folder/a [1]/sp ace [2].jsonl"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Random classes of characters as patterns of a pre-tokenizer, and the ids that the package `tokenizers` gives: classes.json.
+"""Random classes of characters as patterns of a pre-tokenizer, and the ids that the package `tokenizers` gives:
+classes.json.
 
     alphabet   the tokens, by id: a letter for each byte; a space stands before each word
     cases      [pattern, behavior, invert, text, [id, ...]]

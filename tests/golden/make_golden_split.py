@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""weights/llama31.gguf once more, in three parts (weights/llama31-0000N-of-00003.gguf), as the package gguf splits files.
+"""weights/llama31.gguf once more, in three parts (weights/llama31-0000N-of-00003.gguf), as the package gguf splits
+files.
 
     pip install gguf==0.19.0
 """

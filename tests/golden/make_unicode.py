@@ -2,8 +2,8 @@
 """What the package `tokenizers` knows of Unicode beyond the libraries of Debian 12, and the ids that it gives.
 
 Writes engine/io/tokenizer_unicode.c: the code points that PCRE2 10.42 (Unicode 14) must be given by their numbers, and
-those that the normalizers of `tokenizers` leave alone. The package has several versions of Unicode inside: Oniguruma's for
-patterns, those of Rust crates for the others. So nothing is taken from a table: each property is asked of the package
+those that the normalizers of `tokenizers` leave alone. The package has several versions of Unicode inside: Oniguruma's
+for patterns, those of Rust crates for the others. So nothing is taken from a table: each property is asked of the package
 itself, for every code point.
 
 Writes unicode.json:
@@ -11,8 +11,8 @@ Writes unicode.json:
     first, last   the code points that the sums cover, and how many of them each sum covers
     cases         {"name", "normalizer", "pre_tokenizer", "text", "sums": [CRC-32C, ...]}
 
-A sum is that of the ids (u16) of one text: `text` once for each code point in place of "@". The tokenizer has a token for
-each byte and puts a space before each word, so that the ids show where words begin.
+A sum is that of the ids (u16) of one text: `text` once for each code point in place of "@". The tokenizer has a token
+for each byte and puts a space before each word, so that the ids show where words begin.
 
     pip install tokenizers==0.23.3 unicodedata2==18.0.0
 """

@@ -42,27 +42,28 @@ out=$scratch/log/out
 bad=0
 runs=0
 
-# try LIMITS COMMAND: runs a shell command in an empty folder as the unprivileged user, and judges it. LIMITS are the words
-# of shell commands before it ("ulimit -n 20;").
+# try BEFORE COMMAND [killed]: runs a shell command in an empty folder as the unprivileged user, and judges it. BEFORE are
+# shell commands that prepare it ("ulimit -n 20;"). "killed": a signal may end it, or MPI's launcher fail.
 try() {
     runs=$((runs + 1))
     rm -rf "$scratch/in/run"
     mkdir "$scratch/in/run"
     [ -z "$as" ] || chown nobody "$scratch/in/run"
+    start=$(date +%s)
     # shellcheck disable=SC2086 # `as` is words
     (cd "$scratch/in/run" && env TMPDIR="$scratch/in/run" HOME="$scratch/in/run" OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0 \
         timeout -k 2 $((limit + 5)) $as sh -c "ulimit -t 60; ulimit -f 400000; ulimit -c 0; $1 $2" >"$out" 2>&1 </dev/null)
     status=$?
     reason=
-    if [ $status -eq 124 ] || [ $status -eq 137 ] && [ "${3:-}" != killed ]; then
+    if [ $(($(date +%s) - start)) -ge $((limit + 5)) ]; then
         reason="no end within $limit s"
     elif grep -Eq 'Sanitizer|runtime error: |Caught signal|Segmentation|stack smashing|free\(\)|corrupted' "$out"; then
         reason="crash"
-    elif [ $status -ge 128 ] && [ "${3:-}" != killed ]; then
+    elif [ $status -ge 128 ] && [ $status -lt 160 ] && [ "${3:-}" != killed ]; then
         reason="ended by signal $((status - 128))"
     elif grep -q 'stack traceback' "$out"; then
         reason="Lua traceback"
-    elif [ $status -ne 0 ] && ! [ -s "$out" ]; then
+    elif [ $status -ne 0 ] && ! [ -s "$out" ] && [ "${3:-}" != killed ]; then
         reason="status $status without a word"
     elif [ $status -eq 0 ] && grep -q '^mxlua: rank' "$out"; then
         reason="an error and status 0"
@@ -137,8 +138,8 @@ base_output_directory=. checkpoint_period=50"
         0) try "ulimit -v $((n * 10000 + 100000));" "$train" ;;
         1) try "ulimit -n $((n % 30 + 6));" "$train" ;;
         2) try "ulimit -f $((n % 7 * 50));" "$train" ;;
-        3) try "ulimit -v $((n * 20000 + 300000));" "$ranks" ;;
-        4) try "ulimit -n $((n % 30 + 10));" "$ranks" ;;
+        3) try "ulimit -v $((n * 20000 + 300000));" "$ranks" killed ;;
+        4) try "ulimit -n $((n % 30 + 10));" "$ranks" killed ;;
         5) try "" "$train metrics_file=/dev/full" ;;
         6) try "" "$train trace_file=/dev/full" ;;
         7) try "" "$train report_file=/dev/full" ;;
@@ -152,7 +153,7 @@ base_output_directory=. checkpoint_period=50"
         15) try "(sleep $wait; kill -INT \$\$) & exec" "$long" killed ;;
         16) try "(sleep $wait; kill -HUP \$\$) & exec" "$long" killed ;;
         17) try "(sleep $wait; kill -KILL \$\$) & exec" "$long" killed ;;
-        18) try "(sleep $wait; pkill -KILL -u \$(id -u) -n -f steps=100000) &" "$mpirun -n 2 $long" ;;
+        18) try "(sleep $wait; pkill -KILL -u \$(id -u) -n -f steps=100000) &" "$mpirun -n 2 $long" killed ;;
         19) try "ulimit -u 3;" "$train" killed ;;
         esac
     done

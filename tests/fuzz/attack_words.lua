@@ -52,7 +52,7 @@ end
 local SCRIPTS = {
     "train", "train", "train", "train", "train", "train", "train", "generate", "eval", "plan", "checkpoint",
     "convert", "prepare",
-    "remat", "sim_host",
+    "remat",
 }
 
 for _ = 1, count do
@@ -62,9 +62,10 @@ for _ = 1, count do
         for _, word in ipairs { "model_name=tiny", "max_target_length=16", "steps=2", "enable_checkpointing=false" } do
             words[#words + 1] = word
         end
-    elseif script == "remat" or script == "sim_host" then
-        words[#words + 1] = "model_name=tiny"
-        words[#words + 1] = "max_target_length=16"
+    elseif script == "remat" then
+        for _, word in ipairs { "model_name=tiny", "max_target_length=16", "repeats=1" } do
+            words[#words + 1] = word
+        end
     end
     for _ = 1, pick { 1, 1, 1, 2, 3, 6 } do
         words[#words + 1] = quote(random_word())

@@ -245,8 +245,8 @@ ended
 leaves_nothing
 saved
 for target in hydra_pmi_proxy mpirun; do
-    case="two ranks, nothing to save: SIGKILL to $target"
-    begin "$mpirun" -n 2 "$mxlua" --threads 1 busy.lua
+    case="two ranks of two hosts, nothing to save: SIGKILL to $target"
+    begin "$mpirun" -hosts localhost,127.0.0.1 -launcher fork -n 2 "$mxlua" --threads 1 busy.lua
     await 20 test -e started
     all=$(family $started)
     if [ $target = mpirun ]; then kill -KILL $started; else kill -KILL "$(member $target)"; fi

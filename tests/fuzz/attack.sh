@@ -137,7 +137,7 @@ base_output_directory=. checkpoint_period=50"
         case $((n % 20)) in
         0) try "ulimit -v $((n * 10000 + 100000));" "$train" ;;
         1) try "ulimit -n $((n % 30 + 6));" "$train" ;;
-        2) try "ulimit -f $((n % 7 * 50));" "$train" ;;
+        2) try "ulimit -f $((n % 7 * 50 + 8));" "$train" ;;
         3) try "ulimit -v $((n * 20000 + 300000));" "$ranks" killed ;;
         4) try "ulimit -n $((n % 30 + 10));" "$ranks" killed ;;
         5) try "" "$train metrics_file=/dev/full" ;;

@@ -206,8 +206,12 @@ local function run_program(note, show)
             end
         end
     end
-    for _, object in ipairs(objects) do
-        pcall(function() return tostring(object) end)
+    for i = #objects, 1, -1 do -- steps are closed in the opposite order of opening
+        local meta = debug.getmetatable(objects[i])
+        if type(meta) == "table" and rawget(meta, "__close") then
+            pcall(meta.__close, objects[i])
+        end
+        pcall(tostring, objects[i])
     end
     objects = {}
 end

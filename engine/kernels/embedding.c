@@ -112,7 +112,7 @@ static void add_columns(const mx_embedding_sum *e, const often *o, int32_t *adde
         int64_t to = (slot < 0 ? e->ids[t] : slot) * e->width + first;
         path->add((slot < 0 ? e->grad : o->run) + to, MX_F32, (const char *)e->dy + (t * e->width + first) * bytes,
                   e->dtype, e->scale, n);
-        if (slot >= 0 && ++added[slot] == OFTEN) {
+        if (added && slot >= 0 && ++added[slot] == OFTEN) {
             end_run(o->run + to, o->sum + to, n);
             added[slot] = 0;
         }

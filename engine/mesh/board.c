@@ -366,6 +366,7 @@ static void look_for_dead(const int *fds)
             say(line, &e->guardian);
         else
             sleep_ms(GIVE_WAY_MS);
+        mx_guardian_await_end(e->guardian);
         mx_mpi_abort(EXIT_FAILURE);
     }
 }

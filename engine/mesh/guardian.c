@@ -16,12 +16,18 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 60 << 10 };                         /* of a pipe's 64 KiB */
-enum { HOLD_MS = 700, REST_MS = 20, PARENT_MS = 1000 }; /* the first is longer than a watchdog's two looks */
+enum { MOST_BYTES = 60 << 10 }; /* of a pipe's 64 KiB */
+enum {
+    HOLD_MS = 700,
+    REST_MS = 20,
+    PARENT_MS = 1000,
+    AWAIT_MS = 2000
+}; /* the first is longer than a watchdog's two looks */
 
 typedef struct news {
     int rank, node_ranks;
@@ -270,4 +276,13 @@ bool mx_guardian_say(mx_guardian_address of, const char *text, size_t bytes)
     bool said = found && write(fd, text, most) == (ssize_t)most;
     close(fd);
     return said;
+}
+
+void mx_guardian_await_end(mx_guardian_address of)
+{
+    struct pollfd p = {.fd = of.pid > 0 ? (int)syscall(SYS_pidfd_open, of.pid, 0) : -1, .events = POLLIN};
+    if (p.fd < 0)
+        return;
+    poll(&p, 1, AWAIT_MS);
+    close(p.fd);
 }

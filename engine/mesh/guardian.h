@@ -37,6 +37,10 @@ mx_guardian_address mx_guardian_of_this_rank(void);
 /* Has the guardian of another rank of this machine, which has died, say this; false when there is none that could. */
 bool mx_guardian_say(mx_guardian_address of, const char *text, size_t bytes);
 
+/* Waits until the guardian of a dead rank has said what it had to and ended, 2 s at most: the launcher would kill it.
+ */
+void mx_guardian_await_end(mx_guardian_address of);
+
 /* The launcher is gone: there is nobody to talk MPI's start and end with. */
 bool mx_guardian_launcher_is_gone(void);
 

@@ -70,8 +70,8 @@ void mx_tape_unhold(mx_tensor *t)
 
 /* ---- records ---- */
 
-enum { MAX_SPARE = 1024 };
-static mx_node *spare; /* records to be used again, linked by `after` */
+enum { MAX_SPARE = 16384 }; /* at most 8 MiB */
+static mx_node *spare;      /* records to be used again, linked by `after` */
 static int n_spare;
 
 static mx_node *new_node(void)

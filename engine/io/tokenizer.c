@@ -154,11 +154,12 @@ static mx_status encode_stretch(mx_tokenizer *t, const char *text, size_t bytes,
     if (bytes == 0)
         return MX_OK;
     MX_TRY(mx_normalize(&t->norms, &text, &bytes));
-    for (size_t done = 0; done < bytes;) {
+    size_t done = 0, scan = 0;
+    for (int32_t id = 0; id >= 0;) {
         size_t start, end;
-        int32_t id;
-        MX_TRY(mx_added_next(&t->normalized, text, bytes, done, &start, &end, &id));
-        MX_TRY(mx_split(t, 0, text + done, start - done, at_start && done == 0, ids));
+        MX_TRY(mx_added_next(&t->normalized, text, bytes, done, &scan, &start, &end, &id));
+        if (start > done)
+            MX_TRY(mx_split(t, 0, text + done, start - done, at_start && done == 0, ids));
         if (id >= 0)
             MX_TRY(mx_ids_put(ids, id));
         done = end;
@@ -169,11 +170,12 @@ static mx_status encode_stretch(mx_tokenizer *t, const char *text, size_t bytes,
 static mx_status encode_text(mx_tokenizer *t, const char *text, size_t bytes, mx_ids *ids)
 {
     MX_TRY(mx_utf8_repair(&text, &bytes, &t->repaired));
-    for (size_t done = 0; done < bytes;) {
+    size_t done = 0, scan = 0;
+    for (int32_t id = 0; id >= 0;) {
         size_t start, end;
-        int32_t id;
-        MX_TRY(mx_added_next(&t->raw, text, bytes, done, &start, &end, &id));
-        MX_TRY(encode_stretch(t, text + done, start - done, done == 0, ids));
+        MX_TRY(mx_added_next(&t->raw, text, bytes, done, &scan, &start, &end, &id));
+        if (start > done)
+            MX_TRY(encode_stretch(t, text + done, start - done, done == 0, ids));
         if (id >= 0)
             MX_TRY(mx_ids_put(ids, id));
         done = end;

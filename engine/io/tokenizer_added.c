@@ -134,11 +134,11 @@ static void take_spaces(const mx_added *token, const char *text, size_t bytes, s
         *end += (size_t)length;
 }
 
-mx_status mx_added_next(mx_added_set *set, const char *text, size_t bytes, size_t from, size_t *start, size_t *end,
-                        int32_t *id)
+mx_status mx_added_next(mx_added_set *set, const char *text, size_t bytes, size_t from, size_t *scan, size_t *start,
+                        size_t *end, int32_t *id)
 {
     *id = -1;
-    for (size_t i = from; i < bytes && set->count > 0;) {
+    for (size_t i = *scan; i < bytes && set->count > 0;) {
         unsigned char byte = (unsigned char)text[i];
         const mx_added *token = NULL;
         if (set->first[byte] < set->first[byte + 1])
@@ -151,7 +151,7 @@ mx_status mx_added_next(mx_added_set *set, const char *text, size_t bytes, size_
             continue;
         }
         *start = i;
-        *end = i + token->bytes;
+        *end = *scan = i + token->bytes;
         *id = token->id;
         take_spaces(token, text, bytes, from, start, end);
         return MX_OK;

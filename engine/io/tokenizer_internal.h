@@ -171,9 +171,12 @@ typedef struct mx_added_set { /* sorted by content */
 mx_status mx_added_set_make(mx_added_set *set, const mx_added *tokens, int count);
 void mx_added_set_free(mx_added_set *set);
 
-/* The next added token in a text, from `from` on: *id is -1 when there is none, and *start is then the end. */
-mx_status mx_added_next(mx_added_set *set, const char *text, size_t bytes, size_t from, size_t *start, size_t *end,
-                        int32_t *id);
+/* The next added token in a text whose tokens before `from` are done: *id is -1 when there is none, and *start is then
+ * the end. *scan, 0 at first, is where the search goes on: behind the characters of the last token, but before the
+ * spaces that rstrip took. As in the reference these may be a token again: then *start lies before `from`, and *end
+ * may. */
+mx_status mx_added_next(mx_added_set *set, const char *text, size_t bytes, size_t from, size_t *scan, size_t *start,
+                        size_t *end, int32_t *id);
 
 /* ---- the steps of the pre-tokenizer (tokenizer_split.c) ---- */
 

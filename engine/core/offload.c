@@ -37,7 +37,7 @@ mx_status mx_tensor_fetch(mx_tensor *t)
 
 void mx_tensor_evict(mx_tensor *t)
 {
-    if (!t->away || !t->storage)
+    if (!t->away || !t->storage || t->storage->refs > 1) /* a change of a view changes t, too */
         return;
     if (t->away->changes == t->storage->changes) {
         mx_tensor_drop_storage(t);

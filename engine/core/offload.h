@@ -36,7 +36,8 @@ mx_status mx_tensor_offload(mx_tensor *t);
 /* Starts bringing the values back. Nothing to do where they are in memory, or not away. */
 mx_status mx_tensor_fetch(mx_tensor *t);
 
-/* Lets go of the storage where a copy is away; of the copy instead where the values have been changed since. */
+/* Lets go of the storage where a copy is away and no view shares it; of the copy instead where the values have been
+ * changed since. */
 void mx_tensor_evict(mx_tensor *t);
 
 #endif

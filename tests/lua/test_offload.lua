@@ -148,3 +148,15 @@ function TestOffload.test_a_value_that_was_changed_before_it_was_offloaded()
     lu.assertErrorMsgContains("sigmoid", mx.backward, mx.mean(z))
     lu.assertNil(x:grad())
 end
+
+--- Backward lets go of a fetched value. A view that was made meanwhile still shows the same memory.
+function TestOffload.test_a_view_of_a_fetched_value()
+    local step <close> = mx.step()
+    local x = mx.tensor({ { 1, 2 }, { 3, 4 } }):requires_grad()
+    local y = mx.name(mx.tanh(x), "y")
+    local z = mx.remat({ y = "offload" }, function() return mx.square(y) end)
+    local row = mx.no_grad(function() return y[1] end)
+    mx.backward(mx.sum(z))
+    mx.fill(row, { value = 5 })
+    lu.assertEquals(y[1]:totable(), { 5, 5 })
+end

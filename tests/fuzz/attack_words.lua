@@ -13,7 +13,8 @@ end
 
 local keys = {}
 for line in mx.read_file(mx.root .. "configs/base.yml"):gmatch("[^\n]+") do
-    keys[#keys + 1] = line:match("^([%w_]+):")
+    local key = line:match("^([%w_]+):")
+    keys[#keys + 1] = key ~= "steps" and key or nil -- a good line with many steps has no end
 end
 
 local VALUES = {

@@ -21,214 +21,18 @@ package.path = arg[0]:gsub("[^/]+$", "?.lua;") .. package.path
 local mx = require "mx"
 local plain = require "plain_autograd"
 local random = require "random_tensors"
+local program = require "autograd_program"
 
 local pick, chance = random.pick, random.chance
-
-local GONE = { "walked back already" }
-local CHANGED = { "changed", "would change", "in place" }
-local RELEASED = { "has been released", "is released" }
-
-local BOUND = 2e-3 -- of the largest element: f32 over some 30 operations, and differences with a step of 1e-4
-
-local SHAPES = { {}, { 1 }, { 3 }, { 4 }, { 2, 3 }, { 3, 2 }, { 3, 3 }, { 1, 3 }, { 2, 1 } }
-
-local p -- the program: {slots, leaves, nodes, log, depth, recording, regions, steps, released}
+local p = program.state
+local log, fail, matches, number = program.log, program.fail, program.matches, program.number
+local add_slot, pick_slot, values_of = program.add_slot, program.pick_slot, program.values_of
+local same_shape, new_constant, make_leaf = program.same_shape, program.new_constant, program.make_leaf
+local inputs_for, apply, check_values = program.inputs_for, program.apply, program.check_values
+local OP_NAMES, BOUND = program.OP_NAMES, program.BOUND
+local GONE, CHANGED, RELEASED = program.GONE, program.CHANGED, program.RELEASED
 
 local STOP = {} -- raised where an expected error has ended the program
-
-local function log(text, ...)
-    p.log[#p.log + 1] = ("    "):rep(p.depth) .. text:format(...)
-end
-
-local function fail(text, ...)
-    error(("FAILED: " .. text):format(...), 0)
-end
-
-local function matches(message, patterns)
-    for _, pattern in ipairs(patterns) do
-        if tostring(message):find(pattern, 1, true) then
-            return true
-        end
-    end
-    return false
-end
-
--- ---- slots: a tensor, the memory that it shows, and what it is to the reference ----
-
-local function number()
-    p.number = p.number + 1
-    return p.number
-end
-
-local function add_slot(t, storage, at, shape, source)
-    local slot = { t = t, storage = storage, at = at, shape = shape, source = source, number = number() }
-    slot.name = "v" .. slot.number
-    p.slots[#p.slots + 1] = slot
-    return slot
-end
-
-local function values_of(slot)
-    return table.move(slot.storage.data, slot.at + 1, slot.at + plain.count(slot.shape), 1, {})
-end
-
-local function find_slots(wanted)
-    local found = {}
-    for _, slot in ipairs(p.slots) do
-        if wanted(slot) then
-            found[#found + 1] = slot
-        end
-    end
-    return found
-end
-
-local function pick_slot(wanted)
-    local found = find_slots(wanted or function() return true end)
-    if #found > 0 then -- late ones more often, so that graphs become deep
-        return found[math.max(math.random(#found), chance(2) and math.random(#found) or 1)]
-    end
-end
-
-local function same_shape(a, b)
-    return #a == #b and a[1] == b[1] and a[2] == b[2]
-end
-
-local function random_values(n)
-    local list = {}
-    for i = 1, n do
-        list[i] = math.random(-16, 16) / 8
-    end
-    return list
-end
-
-local function nested(values, shape)
-    if #shape == 0 then
-        return values[1]
-    elseif #shape == 1 then
-        return values
-    end
-    local rows = {}
-    for r = 1, shape[1] do
-        rows[r] = table.move(values, (r - 1) * shape[2] + 1, r * shape[2], 1, {})
-    end
-    return rows
-end
-
-local function new_constant(shape)
-    shape = shape or pick(SHAPES)
-    local values = random_values(plain.count(shape))
-    return add_slot(mx.tensor(nested(values, shape)), { data = values, changed_at = 0 }, 0, shape, false)
-end
-
-local function make_leaf(slot)
-    slot.t:requires_grad()
-    slot.source = { leaf = true, number = slot.number, t = slot.t }
-    p.leaves[#p.leaves + 1] = slot.source
-end
-
--- ---- operations ----
-
-local OP_NAMES = {}
-for name in pairs(plain.ops) do
-    OP_NAMES[#OP_NAMES + 1] = name
-end
-table.sort(OP_NAMES)
-
-local function is_tame(values)
-    for _, x in ipairs(values) do
-        if x ~= x or math.abs(x) >= 30 then
-            return false
-        end
-    end
-    return true
-end
-
--- Whether dividing by these would make gradients that cancel out, beyond the accuracy of f32.
-local function has_little(values)
-    for _, x in ipairs(values) do
-        if math.abs(x) < 0.1 then
-            return true
-        end
-    end
-    return false
-end
-
--- The inputs for an operation, or nil where there are none.
-local function inputs_for(op)
-    local function fits_dims(slot)
-        return not op.n_dims or #slot.shape == op.n_dims
-    end
-    local a = pick_slot(fits_dims)
-    if not a or op.inputs == 1 then
-        return a and { a }
-    end
-    local b = pick_slot(function(slot)
-        if op.fits then
-            return fits_dims(slot) and op.fits(a.shape, slot.shape)
-        end
-        return same_shape(a.shape, slot.shape) or (#slot.shape == 0 and not op.same_shape)
-    end)
-    return b and { a, b }
-end
-
-local function apply(name, inputs)
-    local op = plain.ops[name]
-    local values, shapes, tensors, names, sources, storages = {}, {}, {}, {}, {}, {}
-    local records, changed = false, false
-    for i, slot in ipairs(inputs) do
-        values[i], shapes[i], tensors[i], names[i] = values_of(slot), slot.shape, slot.t, slot.name
-        sources[i] = p.recording and slot.source
-        storages[slot.storage] = true
-        records = records or sources[i]
-        -- A computed tensor, or a view, that was changed in place before it is used.
-        changed = changed or (slot.source and not slot.source.leaf and slot.storage.changed_at > slot.number)
-    end
-    local options = math.random(4)
-    local out, shape = op.run(values, shapes, options)
-    if plain.count(shape) == 0 or not is_tame(out) or (name == "div" and has_little(values[2])) then
-        return nil
-    end
-    log("local v%d = %s(%s)", p.number + 1, name, table.concat(names, ", "))
-    local ok, t = pcall(op.mx, tensors, options)
-    if not ok then
-        for _, source in ipairs(sources) do
-            if source and source.gone and matches(t, GONE) then
-                log("-- refused: %s", t)
-                return nil
-            end
-        end
-        fail("%s: %s", name, t)
-    elseif type(t) == "number" then
-        if records then
-            fail("%s gave a number, which has no gradient", name)
-        end
-        return nil
-    end
-    local base = inputs[1]
-    local slot = op.view and add_slot(t, base.storage, base.at + op.part(base.shape, options), shape, false)
-        or add_slot(t, { data = out, changed_at = 0 }, 0, shape, false)
-    if records then
-        storages[slot.storage] = true
-        slot.source = {
-            op = op, values = values, shapes = shapes, options = options, sources = sources, storages = storages,
-            number = slot.number, is_view = op.view, changed = changed,
-        }
-        p.nodes[#p.nodes + 1] = slot.source
-    end
-    return slot
-end
-
-local function check_values(slot)
-    local here, want = random.values(slot.t), values_of(slot)
-    local largest = 1
-    for _, x in ipairs(want) do
-        largest = math.max(largest, math.abs(x))
-    end
-    for i = 1, math.max(#here, #want) do
-        if math.abs(here[i] - want[i]) > BOUND * largest then
-            fail("%s: element %d is %.9g, and should be %.9g", slot.name, i, here[i], want[i])
-        end
-    end
-end
 
 -- Whether backward must and may fail, by the rules.
 local function judge(node)
@@ -379,7 +183,7 @@ local function backward(from)
     if not slot or not slot.source or slot.source.leaf then
         return
     end
-    local retain = p.can_retain and chance(3)
+    local retain = chance(3)
     local must, may = judge(slot.source)
     log("mx.backward(%s%s)", slot.name, retain and ", { retain = true }" or "")
     local ok, message = pcall(mx.backward, slot.t, retain and { retain = true } or nil)
@@ -632,19 +436,6 @@ end
 
 -- ---- running ----
 
-local function can_retain()
-    local step <close> = mx.step()
-    local x = mx.ones({ 1 }):requires_grad()
-    return (pcall(mx.backward, mx.sum(x * x), { retain = true }))
-end
-
-local function new_program(retain)
-    p = {
-        slots = {}, leaves = {}, nodes = {}, log = {}, taken = {}, to_release = {}, depth = 0, number = 0, mark = 0,
-        recording = true, regions = 0, scopes = 0, backwards = 0, refusals = 0, can_retain = retain,
-    }
-end
-
 -- Message of a failure, or nil.
 local function run(outer_step)
     local function within()
@@ -673,7 +464,6 @@ local function main()
     local config = random.options { programs = 1000, first = 1, show = 0, keep_going = 0 }
     local notes = config.notes ~= "" and assert(io.open(config.notes, "w")) or nil
     local start, n, backwards, refusals, failures = mx.now(), config.first, 0, 0, 0
-    local retain = can_retain()
     local function goes_on()
         return config.seconds > 0 and mx.now() - start < config.seconds
             or config.seconds == 0 and n < config.first + config.programs
@@ -685,7 +475,7 @@ local function main()
             random.note(notes, words)
         end
         collectgarbage()
-        new_program(retain)
+        program.start()
         local message = run(chance(2))
         if message or config.show > 0 then
             print(message and "FAIL" or "program", words)

@@ -17,7 +17,7 @@ static void add_value(luaL_Buffer *text, const mx_tensor *t, int64_t i)
     if (mx_dtype_is_float(t->dtype))
         snprintf(value, sizeof value, "%11.4g", isnan(x) ? (double)NAN : x); /* a NaN has no sign that counts */
     else
-        snprintf(value, sizeof value, "%6lld", (long long)x);
+        snprintf(value, sizeof value, " %5lld", (long long)x); /* a space, whatever the width */
     luaL_addstring(text, value);
 }
 

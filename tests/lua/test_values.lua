@@ -338,6 +338,12 @@ end
 
 TestSmall = {}
 
+-- Numbers as wide as their column stay apart.
+function TestSmall.test_printed_integers_are_apart()
+    local text = tostring(mx.tensor({ 7, 2147483647, -2147483648 }, "i32"))
+    lu.assertStrContains(text, "7 2147483647 -2147483648")
+end
+
 function TestSmall.test_rand_is_half_open()
     for _, dtype in ipairs { "f32", "bf16" } do
         local u = mx.rand { shape = { 1 << 20 }, low = 1, high = 2, seed = 3, dtype = dtype }

@@ -128,6 +128,8 @@ void mxl_check_shape(lua_State *L, int i, const char *what, mx_shape *shape)
             luaL_error(L, "%s: entry %d is %s, expected an integer", what, d + 1, luaL_tolstring(L, -1, NULL));
         lua_pop(L, 1);
     }
+    if (!mx_shape_is_countable(shape))
+        luaL_error(L, "%s: a tensor of shape %s is larger than any memory", what, mx_shape_text(shape));
 }
 
 void mxl_check_list(lua_State *L, int i, const char *what)

@@ -5,6 +5,7 @@
 #include "io/recorder.h"
 #include "mesh/mpi.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,12 +46,16 @@ static int trace_start(lua_State *L)
     return 0;
 }
 
+static const double MOST_SECONDS = 4e9; /* their nanoseconds, and the difference of two of them, fit 64 bits */
+
 /* mx.trace_span(name, start_s, end_s): names a part of the script's time (of mx.now()) in the trace, such as a step.
  * Spans do not cut across each other, nor across operations. */
 static int trace_span(lua_State *L)
 {
     const char *name = luaL_checkstring(L, 1);
     double start_s = luaL_checknumber(L, 2), end_s = luaL_checknumber(L, 3);
+    luaL_argcheck(L, fabs(start_s) < MOST_SECONDS, 2, "a time of mx.now() is expected");
+    luaL_argcheck(L, fabs(end_s) < MOST_SECONDS, 3, "a time of mx.now() is expected");
     luaL_argcheck(L, end_s >= start_s, 3, "the end must not be before the start");
     mx_recorder_span(name, start_s, end_s);
     return 0;

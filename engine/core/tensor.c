@@ -51,6 +51,14 @@ const char *mx_tensor_text(const mx_tensor *t)
     return text;
 }
 
+bool mx_shape_is_countable(const mx_shape *shape)
+{
+    double count = 1;
+    for (int d = 0; d < shape->n_dims; d++)
+        count *= shape->size[d] > 1 ? (double)shape->size[d] : 1;
+    return count <= 0x1p62;
+}
+
 static mx_status check_shape(mx_dtype dtype, const mx_shape *shape)
 {
     if (shape->n_dims < 0 || shape->n_dims > MX_MAX_DIMS)
@@ -61,7 +69,7 @@ static mx_status check_shape(mx_dtype dtype, const mx_shape *shape)
             return mx_fail(MX_ERR_SHAPE, "size of dimension %d of %s is negative", d + 1, mx_shape_text(shape));
         bytes *= (double)shape->size[d];
     }
-    if (bytes > 0x1p62)
+    if (bytes > 0x1p62 || !mx_shape_is_countable(shape))
         return mx_fail(MX_ERR_SHAPE, "a tensor of shape %s is larger than any memory", mx_shape_text(shape));
     return MX_OK;
 }

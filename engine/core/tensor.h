@@ -81,7 +81,8 @@ typedef struct mx_tensor {
     struct mx_tensor *scope_previous, *scope_next;
 } mx_tensor;
 
-/* Shapes. */
+/* Shapes. mx_shape_count is for countable ones: sizes other than 0 multiply to 2^62 at most. */
+bool mx_shape_is_countable(const mx_shape *shape);
 static inline int64_t mx_shape_count(const mx_shape *shape)
 {
     int64_t count = 1;

@@ -235,6 +235,9 @@ function TestTrace.test_what_is_refused()
     mx.sim.stop()
     mx.trace_stop() -- nothing is recorded any more: no error
     lu.assertErrorMsgContains("before the start", mx.trace_span, "step", 2, 1)
+    for _, time in ipairs { 1e300, -1e10, 1 / 0, 0 / 0 } do
+        lu.assertErrorMsgContains("a time of mx.now() is expected", mx.trace_span, "step", time, time)
+    end
 end
 
 function TestTrace.test_file_that_can_no_longer_be_written()

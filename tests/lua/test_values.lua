@@ -338,6 +338,19 @@ end
 
 TestSmall = {}
 
+-- 2^80 elements, also where a size of 0 makes them none.
+function TestSmall.test_shapes_that_cannot_be_counted()
+    local big = 1 << 40
+    for _, fn in ipairs {
+        function() return mx.zeros { big, big } end, function() return mx.zeros { big, big, 0 } end,
+        function() return mx.sum_grad(mx.ones { 1 }, { shape = { big, big }, dim = 1, dtype = "f32" }) end,
+        function() return mx.reshape(mx.ones { 2 }, { big, big }) end,
+    } do
+        refused({ "is larger than any memory" }, fn)
+    end
+    refused({ "more elements than can be counted" }, function() return mx.ones({ 2 }):view(big, big) end)
+end
+
 -- Numbers as wide as their column stay apart.
 function TestSmall.test_printed_integers_are_apart()
     local text = tostring(mx.tensor({ 7, 2147483647, -2147483648 }, "i32"))

@@ -345,10 +345,10 @@ function TestSmall.test_shapes_that_cannot_be_counted()
         function() return mx.zeros { big, big } end, function() return mx.zeros { big, big, 0 } end,
         function() return mx.sum_grad(mx.ones { 1 }, { shape = { big, big }, dim = 1, dtype = "f32" }) end,
         function() return mx.reshape(mx.ones { 2 }, { big, big }) end,
+        function() return mx.ones({ 2 }):view(big, big) end,
     } do
         refused({ "is larger than any memory" }, fn)
     end
-    refused({ "more elements than can be counted" }, function() return mx.ones({ 2 }):view(big, big) end)
 end
 
 -- Numbers as wide as their column stay apart.

@@ -37,8 +37,8 @@ function random.shape(n_dims)
         end
         count = count * math.max(1, shape[d])
     end
-    if n_dims > 0 and chance(150) then -- several threads, several blocks
-        shape[1] = math.max(1, 300000 // (count // math.max(1, shape[1])))
+    if n_dims > 0 and chance(150) then -- several threads, several blocks; an operation may append a dimension of 257
+        shape[1] = math.max(1, 70000 // (count // math.max(1, shape[1])))
     end
     return shape
 end

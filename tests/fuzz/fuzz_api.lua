@@ -231,6 +231,11 @@ local function main()
     while config.seconds > 0 and mx.now() - start < config.seconds
         or config.seconds == 0 and n < config.first + config.programs do
         math.randomseed(config.seed, n)
+        for _, name in ipairs { "a.h5", "tokenizer.json", "tiny.yml" } do -- a program may have made folders of these
+            if mx.io.about(name).kind == "folder" then
+                mx.io.remove_folder(name)
+            end
+        end
         mx.io.h5_write("a.h5", { a = mx.zeros { 3, 2 } }, {})
         mx.io.write_file_atomic("tokenizer.json", mx.read_file(ROOT .. "tests/golden/tokenizer_gpt2.json"))
         mx.io.write_file_atomic("tiny.yml", mx.read_file(ROOT .. "configs/models/tiny.yml"))

@@ -17,7 +17,8 @@ timeout=$((${TIMEOUT:-300} * ${TIME_FACTOR:-1}))
 mpirun=${MPIRUN:-mpirun}
 log=$(mktemp)
 scratch=$(mktemp -d)
-trap 'rm -rf "$log" "$scratch"' EXIT
+failures=$(mktemp)
+trap 'rm -rf "$log" "$scratch" "$failures"' EXIT
 trap 'exit 130' INT TERM
 
 passed=0
@@ -51,11 +52,15 @@ suite() {
     [ -z "$reason" ] || bad=$((${bad:-0} + 1))
     passed=$((passed + ${good:-0}))
     failed=$((failed + ${bad:-0}))
-    printf '%-44s %6d ok %4d failed %5d.%d s%s\n' "$name" "${good:-0}" "${bad:-0}" $((tenths / 10)) $((tenths % 10)) \
-        "${reason:+  ($reason)}"
+    line=$(printf '%-44s %6d ok %4d failed %5d.%d s%s' "$name" "${good:-0}" "${bad:-0}" $((tenths / 10)) $((tenths % 10)) \
+        "${reason:+  ($reason)}")
+    echo "$line"
     grep -aE '^SKIP' "$log" | sed 's/^/    /'
     if [ "${bad:-0}" -ne 0 ]; then
-        grep -avE '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 40 | sed 's/^/    | /'
+        {
+            echo "$line"
+            grep -avE '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 40 | sed 's/^/    | /'
+        } | tee -a "$failures" | tail -n +2
     fi
 }
 
@@ -110,6 +115,12 @@ fi
 if [ $((passed + failed)) -eq 0 ]; then
     echo "no test matches '$pattern'"
     failed=1
+fi
+# Once more at the end, where whoever sees only the last lines finds them.
+if [ -s "$failures" ]; then
+    echo
+    echo "What failed:"
+    cat "$failures"
 fi
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

@@ -138,10 +138,11 @@ tsan:
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS = $(patsubst tests/fuzz/fuzz_%.c,%,$(wildcard tests/fuzz/fuzz_*.c))
 FUZZ_SCRIPTS = $(patsubst tests/fuzz/fuzz_%.lua,%,$(wildcard tests/fuzz/fuzz_*.lua))
-# engine/io and engine/core are instrumented, the rest is that of the ordinary build.
+# FUZZ_FOLDERS of engine/ are instrumented, the rest is that of the ordinary build.
 FUZZ_FLAGS = -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer -w
 FUZZ_CC = $(lastword $(CC)) -cc=clang -std=gnu17 -O1 -g $(FUZZ_FLAGS) $(DEFINES) $(INCLUDES)
-FUZZ_OBJECTS = $(patsubst %.c,build-fuzz/%.o,$(filter engine/io/% engine/core/%,$(ENGINE_SOURCES)))
+FUZZ_FOLDERS = core io tokenizer data weights checkpoint
+FUZZ_OBJECTS = $(patsubst %.c,build-fuzz/%.o,$(filter $(FUZZ_FOLDERS:%=engine/%/%),$(ENGINE_SOURCES)))
 
 fuzz:
 	@scripts/install_packages.sh build fuzz

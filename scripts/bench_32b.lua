@@ -3,6 +3,6 @@
 --     mpirun -n 2 build/mxlua scripts/bench_32b.lua [bench_seconds=60] [era=b] [remat_policy=full] [metrics_file=F]
 --         [ici_fsdp_parallelism=N] [ici_tensor_parallelism=N]
 --
--- lua/mx/bench.lua says what is measured and what is cut.
+-- lua/mx/bench/init.lua says what is measured and what is cut.
 
 require("mx").bench.run("32b", arg)

@@ -3,6 +3,6 @@
 --     build/mxlua scripts/bench_llama2_7b.lua [metrics_file=F]
 --
 -- Vendors' figures alone (configs/hardware/h100.yml), nothing fitted, so the error is what these leave out.
--- configs/published/h100.yml has the row; lua/mx/bench_published.lua says what is compared.
+-- configs/published/h100.yml has the row; lua/mx/bench/published.lua says what is compared.
 
-require("mx").bench_published.run(arg)
+require("mx.bench.published").run(arg)

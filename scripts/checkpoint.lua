@@ -13,6 +13,7 @@
 -- plain write of the same bytes. All but measure are for one process.
 
 local mx = require "mx"
+local files = require "mx.checkpoint.files"
 local util = require "mx.util"
 
 local VERBS = { "list", "verify", "merge", "measure" }
@@ -26,7 +27,7 @@ local o = mx.config.options(table.move(arg, 3, #arg, 1, {}), { to = "", all = fa
 if mx.ranks() > 1 and verb ~= "measure" then
     util.refuse("scripts/checkpoint.lua is for one process, not for %d ranks", mx.ranks())
 end
-path = mx.config_paths.path(path:gsub("(.)/+$", "%1"), "FOLDER")
+path = require("mx.config.paths").path(path:gsub("(.)/+$", "%1"), "FOLDER")
 
 -- The checkpoints that a path means, the newest first.
 local function checkpoints()
@@ -78,7 +79,7 @@ end
 local function verify()
     local bad = 0
     for _, one in ipairs(checkpoints()) do
-        local good, index, elements = pcall(mx.checkpoint_files.verify, one.path, progress(one.path))
+        local good, index, elements = pcall(files.verify, one.path, progress(one.path))
         if good then
             print(("%s: good: %d tensors, %s values, saved by %d rank%s"):format(one.path,
                 #util.sorted_keys(index.tensors), util.thousands(elements), index.ranks,
@@ -98,7 +99,7 @@ local function merge()
         util.refuse("merge needs to=FILE: the HDF5 file to write")
     end
     local from = checkpoints()[1].path
-    local tensors = mx.checkpoint_files.merge(from, o.to, { all = o.all, progress = progress(o.to) })
+    local tensors = files.merge(from, o.to, { all = o.all, progress = progress(o.to) })
     print(("%s: %d tensors of %s%s"):format(o.to, tensors, from, o.all and ", optimizer state included" or ""))
 end
 

@@ -6,6 +6,6 @@
 -- largest_mib  the largest tensor, in MiB; sizes grow from 4 KiB by factors of four
 -- metrics_file one JSON object per line, collective and size
 --
--- lua/mx/collectives.lua says what each column is.
+-- lua/mx/bench/collectives.lua says what each column is.
 
 require("mx").collectives.run(arg)

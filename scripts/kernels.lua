@@ -7,6 +7,6 @@
 -- tokens       rows of the matrix products
 -- metrics_file one JSON object per line and kernel
 --
--- lua/mx/kernels.lua says what each column is.
+-- lua/mx/bench/kernels.lua says what each column is.
 
 require("mx").kernels.run(arg)

@@ -5,6 +5,6 @@
 --
 -- The first prints the memory of a chip by what it is for, whether it fits, and the simulated step; the second tries
 -- meshes, rematerialisation policies and batches and prints the fastest that fit. Keys are those of configs/base.yml,
--- hardware those of configs/hardware. lua/mx/plan.lua says how.
+-- hardware those of configs/hardware. lua/mx/sim/plan.lua says how.
 
 require("mx").plan.run(arg)

@@ -8,6 +8,6 @@
 -- remat_policy  custom: a row of its own for what the keys query_proj, key_proj ... say
 -- metrics_file  one JSON object per line and policy
 --
--- The other keys are those of configs/base.yml. lua/mx/policies.lua says what each column is.
+-- The other keys are those of configs/base.yml. lua/mx/bench/policies.lua says what each column is.
 
 require("mx").policies.run(arg)

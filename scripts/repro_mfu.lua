@@ -8,6 +8,6 @@
 -- metrics_file  a JSON object for each cell, and one with mean_abs_error and max_abs_error of the predictions
 -- report_file   a page with the table, charts of MFU and of where the step goes, and the constants
 --
--- configs/published/v5e.yml has the figures, configs/hardware/v5e.yml the machine, lua/mx/repro.lua the rest.
+-- configs/published/v5e.yml has the figures, configs/hardware/v5e.yml the machine, lua/mx/sim/repro.lua the rest.
 
 require("mx").repro.run(arg)

@@ -11,6 +11,6 @@
 -- operations   how many of a step's operations to show against the memory's bandwidth, those first that take longest at
 --              the roofline: 12 when not given, 0 for none
 --
--- The model's keys and those of the mesh are those of configs/base.yml. lua/mx/roofline.lua has the formulas.
+-- The model's keys and those of the mesh are those of configs/base.yml. lua/mx/sim/roofline.lua has the formulas.
 
 require("mx").roofline.run(arg)

@@ -1,9 +1,10 @@
-/* mx.io.writer and mx.io.chunk_*: what lua/mx/checkpoint.lua is made of (io/writer.h, io/chunk.h). */
+/* mx.io.writer and mx.io.chunk_*: what lua/mx/checkpoint/init.lua is made of (checkpoint/writer.h, checkpoint/chunk.h).
+ */
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "bind/value.h"
-#include "io/chunk.h"
-#include "io/writer.h"
+#include "checkpoint/chunk.h"
+#include "checkpoint/writer.h"
 
 #include <stdlib.h>
 #include <string.h>

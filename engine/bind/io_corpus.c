@@ -1,13 +1,13 @@
-/* mx.io for preparing a corpus: texts read as streams (io/text.h), parts and their merge (io/token_part.h). */
+/* mx.io for preparing a corpus: texts read as streams (data/text.h), parts and their merge (data/token_part.h). */
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "bind/value.h"
+#include "data/json_line.h"
+#include "data/text.h"
+#include "data/token_part.h"
 #include "io/file.h"
 #include "io/format.h"
-#include "io/json_line.h"
 #include "io/paths.h"
-#include "io/text.h"
-#include "io/token_part.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>

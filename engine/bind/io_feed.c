@@ -1,8 +1,9 @@
-/* mx.io.feed: batches of sequences out of token files, read ahead (io/feed.h, io/sampler.h). Samples count from 0. */
+/* mx.io.feed: batches of sequences out of token files, read ahead (data/feed.h, data/sampler.h). Samples count from 0.
+ */
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "bind/value.h"
-#include "io/feed.h"
+#include "data/feed.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,9 @@
-/* mx.io.tokenizer_open, tokenizer_parse: tokenizers (io/tokenizer.h). lua/mx/tokenizer.lua is what scripts use. */
+/* mx.io.tokenizer_open, tokenizer_parse: tokenizers (tokenizer/tokenizer.h). lua/mx/data/tokenizer.lua is what scripts
+ * use. */
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "bind/value.h"
-#include "io/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

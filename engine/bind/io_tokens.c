@@ -1,7 +1,7 @@
-/* mx.io.tokens_open: token files (io/tokens.h). Positions count from 0, as offsets into a file do. */
+/* mx.io.tokens_open: token files (data/tokens.h). Positions count from 0, as offsets into a file do. */
 #include "bind/bind.h"
 #include "bind/io.h"
-#include "io/tokens.h"
+#include "data/tokens.h"
 
 #define TOKENS_CLASS "mx.io.tokens"
 

@@ -1,11 +1,11 @@
-/* mx.io.weights_open and mx.io.safetensors_writer: weight files of other programs (io/weights.h, io/safetensors.h).
- * Rows count from 1 here, as in t[i]. */
+/* mx.io.weights_open and mx.io.safetensors_writer: weight files of other programs (weights/weights.h,
+ * weights/safetensors.h). Rows count from 1 here, as in t[i]. */
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "bind/value.h"
 #include "io/file.h"
 #include "io/format.h"
-#include "io/safetensors.h"
+#include "weights/safetensors.h"
 
 #include <stdlib.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-/* The simulated pod for Lua; lua/mx/sim.lua reads hardware files and calls these. */
+/* The simulated pod for Lua; lua/mx/sim/init.lua reads hardware files and calls these. */
 #include "bind/bind.h"
 #include "sim/device.h"
 

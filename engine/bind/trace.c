@@ -1,4 +1,4 @@
-/* Recording what a run does, for Lua; lua/mx/profiler.lua does so at the steps that a config asks for. */
+/* Recording what a run does, for Lua; lua/mx/run/profiler.lua does so at the steps that a config asks for. */
 #include "io/trace.h"
 #include "bind/bind.h"
 #include "io/file.h"

@@ -1,16 +1,26 @@
 --- The module `mx`: the engine's functions (mx.core, in C) and what is written in Lua on top of them.
 --
--- Lua modules load when first used: mx.config, mx.models, mx.train and the others of MODULES.
+-- Lua modules load when first used: mx.config, mx.models, mx.train and the others of FILES.
 
 local core = require "mx.core"
-local remat = require "mx.remat"
+local remat = require "mx.models.remat"
 
-local MODULES = {
-    "bench", "bench_published", "checkpoint", "checkpoint_files", "checkpoint_index", "collectives", "config",
-    "config_paths", "config_values", "data", "evaluate", "files", "fit", "flops", "generate", "guard", "host",
-    "kernels", "mesh", "metrics", "models", "nn", "optim", "outputs", "parallel", "plan", "policies", "prepare",
-    "profiler", "report", "repro", "roofline", "run", "run_folder", "sim", "tensorboard", "tokenizer", "train",
-    "util", "weights",
+-- Where mx.NAME is defined: lua/mx/FILE.lua, or lua/mx/FILE/init.lua for a folder.
+local FILES = {
+    bench = "bench", collectives = "bench/collectives", kernels = "bench/kernels", policies = "bench/policies",
+    checkpoint = "checkpoint",
+    config = "config",
+    data = "data", prepare = "data/prepare", tokenizer = "data/tokenizer",
+    models = "models", flops = "models/flops", generate = "models/generate",
+    nn = "nn",
+    parallel = "parallel", mesh = "parallel/mesh",
+    report = "report",
+    run = "run", evaluate = "run/evaluate", files = "run/files", guard = "run/guard", metrics = "run/metrics",
+    optim = "run/optim", outputs = "run/outputs", profiler = "run/profiler", tensorboard = "run/tensorboard",
+    train = "run/train",
+    sim = "sim", fit = "sim/fit", host = "sim/host", plan = "sim/plan", repro = "sim/repro", roofline = "sim/roofline",
+    util = "util",
+    weights = "weights",
 }
 
 local mx = {}
@@ -23,15 +33,10 @@ mx.root = debug.getinfo(1, "S").source:match("^@(.*)lua/mx/init%.lua$") or ""
 
 mx.remat = remat.run
 
-local lazy = {}
-for _, name in ipairs(MODULES) do
-    lazy[name] = true
-end
-
 return setmetatable(mx, {
     __index = function(self, name)
-        if lazy[name] then
-            local module = require("mx." .. name)
+        if FILES[name] then
+            local module = require("mx." .. FILES[name]:gsub("/", "."))
             rawset(self, name, module)
             return module
         end

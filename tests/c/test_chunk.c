@@ -1,6 +1,6 @@
 /* Chunks against counting element by element: random boxes and runs in tensors of up to three dimensions. */
 #include "check.h"
-#include "io/chunk.h"
+#include "checkpoint/chunk.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "check.h"
 #include "temporary.h"
 
-#include "io/gguf.h"
+#include "weights/gguf.h"
 
 #include <stdint.h>
 

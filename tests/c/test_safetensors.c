@@ -2,7 +2,7 @@
 #include "check.h"
 #include "temporary.h"
 
-#include "io/safetensors.h"
+#include "weights/safetensors.h"
 
 #include <stdint.h>
 

@@ -2,10 +2,10 @@
 #include "check.h"
 #include "temporary.h"
 
-#include "io/feed.h"
-#include "io/permutation.h"
-#include "io/sampler_source.h"
-#include "io/token_store.h"
+#include "data/feed.h"
+#include "data/permutation.h"
+#include "data/sampler_source.h"
+#include "data/token_store.h"
 
 /* ---- permutations ---- */
 

@@ -2,7 +2,7 @@
 #include "check.h"
 #include "temporary.h"
 
-#include "io/text.h"
+#include "data/text.h"
 
 #include <zlib.h>
 #include <zstd.h>

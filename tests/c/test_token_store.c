@@ -2,10 +2,10 @@
 #include "check.h"
 #include "temporary.h"
 
+#include "data/token_part.h"
+#include "data/token_store.h"
+#include "data/tokens.h"
 #include "io/hdf5.h"
-#include "io/token_part.h"
-#include "io/token_store.h"
-#include "io/tokens.h"
 
 enum { DOCUMENTS = 50, TOKENS = 100000 };
 

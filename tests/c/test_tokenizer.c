@@ -1,7 +1,7 @@
 /* Tokenizers on their C interface: a word's merges against a plain count, cuts and buffers, UTF-8, damaged files. What
  * the reference gives is checked in tests/lua/test_tokenizer.lua. */
 #include "check.h"
-#include "io/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 #include <string.h>
 

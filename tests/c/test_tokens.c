@@ -2,8 +2,8 @@
 #include "check.h"
 #include "temporary.h"
 
+#include "data/tokens.h"
 #include "io/hdf5.h"
-#include "io/tokens.h"
 
 #include <hdf5.h>
 

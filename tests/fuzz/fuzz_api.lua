@@ -27,7 +27,7 @@ local LEFT_OUT = {
 }
 
 local MODULES = {
-    "checkpoint", "checkpoint_files", "config", "data", "evaluate", "fit", "flops", "generate", "guard", "io", "mesh",
+    "checkpoint", "config", "data", "evaluate", "fit", "flops", "generate", "guard", "io", "mesh",
     "metrics", "models", "nn", "optim", "parallel", "profiler", "tensorboard", "tokenizer", "train", "util", "weights",
 }
 
@@ -226,6 +226,7 @@ local function main()
     for _, name in ipairs(MODULES) do
         collect("mx." .. name .. ".", mx[name])
     end
+    collect("checkpoint.files.", require "mx.checkpoint.files")
     local isa, start, n, calls = mx.isa(), mx.now(), config.first, 0
     local notes = config.notes ~= "" and assert(io.open(config.notes, "w")) or nil
     while config.seconds > 0 and mx.now() - start < config.seconds

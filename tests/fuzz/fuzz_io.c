@@ -4,12 +4,12 @@
  * HDF5 files are fuzzed as sealed ones only: the library itself does not survive damaged files (engine/io/README.md).
  */
 #define _GNU_SOURCE
+#include "data/json_line.h"
+#include "data/tokens.h"
 #include "io/file.h"
 #include "io/hdf5.h"
 #include "io/json.h"
-#include "io/json_line.h"
 #include "io/seal.h"
-#include "io/tokens.h"
 #include "io/yaml.h"
 #include "memory_file.h"
 

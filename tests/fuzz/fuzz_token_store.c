@@ -4,11 +4,11 @@
  * HDF5 files are made here, with contents from the input: the library itself does not survive damaged headers, and the
  * seal (fuzz_io.c) keeps those away from it. */
 #define _GNU_SOURCE
+#include "data/sampler.h"
+#include "data/text.h"
+#include "data/token_part.h"
 #include "io/checksum.h"
 #include "io/hdf5.h"
-#include "io/sampler.h"
-#include "io/text.h"
-#include "io/token_part.h"
 #include "memory_file.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* Fuzz target (libFuzzer) for tokenizers: a tokenizer.json, and after a zero byte a text for it. What is read encodes
  * the text, or says why not; what it gives decodes to the same bytes at once and id by id. */
-#include "io/tokenizer.h"
+#include "tokenizer/tokenizer.h"
 
 #include <stdint.h>
 #include <stdlib.h>

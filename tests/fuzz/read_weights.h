@@ -2,7 +2,7 @@
 #ifndef READ_WEIGHTS_H
 #define READ_WEIGHTS_H
 
-#include "io/weights.h"
+#include "weights/weights.h"
 
 #include <stdlib.h>
 

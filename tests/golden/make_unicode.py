@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What the package `tokenizers` knows of Unicode beyond the libraries of Debian 12, and the ids that it gives.
 
-Writes engine/io/tokenizer_unicode.c: the code points that PCRE2 10.42 (Unicode 14) must be given by their numbers, and
+Writes engine/tokenizer/unicode.c: the code points that PCRE2 10.42 (Unicode 14) must be given by their numbers, and
 those that the normalizers of `tokenizers` leave alone. The package has several versions of Unicode inside: Oniguruma's
 for patterns, those of Rust crates for the others. So nothing is taken from a table: each property is asked of the package
 itself, for every code point.
@@ -187,7 +187,7 @@ def left_alone():
 
 HEAD = """/* Written by tests/golden/make_unicode.py: do not edit. tokenizer_internal.h says what it is.
  * The reference: `tokenizers` %s. The base: PCRE2 of Unicode 14. */
-#include "io/tokenizer_internal.h"
+#include "tokenizer/internal.h"
 
 #include <stddef.h>
 
@@ -228,7 +228,7 @@ def table():
             line = "   "
         line += pair
     out += line + "\n    {-1, -1}};\n"
-    with open(os.path.join(FOLDER, "..", "..", "engine", "io", "tokenizer_unicode.c"), "w") as file:
+    with open(os.path.join(FOLDER, "..", "..", "engine", "tokenizer", "unicode.c"), "w") as file:
         file.write(out)
 
 

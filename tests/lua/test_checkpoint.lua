@@ -263,7 +263,7 @@ function TestCheckpoint.test_forged_indexes()
         write(path, good)
         forge(path, change)
         local what = ("forgery %d (%s)"):format(n, expected)
-        local ok, message = pcall(mx.checkpoint_files.verify, folder .. "/step_3")
+        local ok, message = pcall(require("mx.checkpoint.files").verify, folder .. "/step_3")
         lu.assertFalse(ok, what)
         lu.assertStrContains(tostring(message), expected, false, what)
         lu.assertNil(tostring(message):find("\n"), what)
@@ -274,11 +274,11 @@ function TestCheckpoint.test_forged_indexes()
         lu.assertEquals({ index.step, run.optimizer.steps }, { 2, 2 }, what)
         lu.assertStrContains(said, "step_3 cannot be used: ", false, what)
         lu.assertStrContains(said, expected, false, what)
-        lu.assertFalse(pcall(mx.checkpoint_files.merge, folder .. "/step_3", folder .. "/merged.h5"), what)
+        lu.assertFalse(pcall(require("mx.checkpoint.files").merge, folder .. "/step_3", folder .. "/merged.h5"), what)
     end
     lu.assertFalse(mx.io.exists(folder .. "/merged.h5"))
     write(path, good)
-    mx.checkpoint_files.verify(folder .. "/step_3")
+    require("mx.checkpoint.files").verify(folder .. "/step_3")
 end
 
 -- The index is that of two ranks' chunks in either order, so a good index of several boxes passes.

@@ -127,7 +127,7 @@ function TestOffload.test_the_table_of_policies()
     local said = mx.metrics.say
     local words = { "model_name=tiny", "dataset_type=random", "only=offloaded", "repeats=1" }
     package.loaded["mx.policies"], mx.metrics.say = nil, function() end
-    local run = require("mx.policies").run
+    local run = require("mx.bench.policies").run
     mx.metrics.say = said
     local rows = run(words)
     lu.assertEquals({ rows[1].policy, rows[2].policy, #rows }, { "qkv_proj_offloaded", "minimal_offloaded", 2 })

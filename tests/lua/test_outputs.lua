@@ -48,7 +48,7 @@ function TestOutputs.test_files_of_others_are_not_replaced()
     mx.nn.save(parameters, ours.parameters, { config = "run_name: a\n" })
     mx.trace_start(ours.trace)
     mx.trace_stop()
-    write("r", require("mx.report_page").document("title", {}))
+    write("r", require("mx.report.page").document("title", {}))
     local others = {
         write("text", "Dear diary,\n"), write("lines", '{"text": "a document"}\n'),
         write("html", "<!DOCTYPE html><p>hi"),

@@ -2,7 +2,7 @@
 
 local mx = require "mx"
 local lu = require "luaunit"
-local remat = require "mx.remat"
+local remat = require "mx.models.remat"
 local util = require "mx.util"
 
 local LAYERS = 6 -- so that what two layers have in memory is far from what all have

@@ -2,9 +2,9 @@
 
 local lu = require "luaunit"
 local mx = require "mx"
-local page = require "mx.report_page"
-local steps = require "mx.report_steps"
-local svg = require "mx.report_svg"
+local page = require "mx.report.page"
+local steps = require "mx.report.steps"
+local svg = require "mx.report.svg"
 
 TestReport = {}
 

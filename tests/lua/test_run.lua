@@ -494,7 +494,7 @@ function TestRun.test_names_and_texts_survive()
     for name, t in pairs(params) do
         lu.assertEquals(again[name]:totable(), t:totable(), name)
     end
-    local _, elements = mx.checkpoint_files.verify(folder .. "/step_1")
+    local _, elements = require("mx.checkpoint.files").verify(folder .. "/step_1")
     lu.assertEquals(elements, 4)
 end
 

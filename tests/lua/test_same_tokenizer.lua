@@ -272,7 +272,7 @@ end
 function TestEnds.test_keys_of_a_gguf_file()
     local g = { path = "m", metadata = { ["tokenizer.ggml.eos_token_id"] = 3, ["tokenizer.ggml.eot_token_id"] = 4,
         ["tokenizer.ggml.eom_token_id"] = 5 } }
-    local gguf = require "mx.weights_gguf"
+    local gguf = require "mx.weights.gguf"
     lu.assertEquals(gguf.ends(g), { 3, 4, 5 })
     g.metadata = { ["tokenizer.ggml.eos_token_id"] = 0,
         ["tokenizer.ggml.tokens"] = { "a", "<|eot_id|>", "<|eom_id|>", "<|im_end|>" },

@@ -281,7 +281,7 @@ function TestPod.test_links_that_are_faster_help()
 end
 
 function TestPod.test_remat_policies()
-    local remat = require "mx.remat"
+    local remat = require "mx.models.remat"
     local none = train("v5e-4", 1, nil, { "remat_policy=none", "base_num_decoder_layers=8" })
     local full = train("v5e-4", 1, nil, { "remat_policy=full", "base_num_decoder_layers=8" })
     for policy in pairs(remat.policies) do

@@ -3,8 +3,8 @@
 
 local lu = require "luaunit"
 local mx = require "mx"
-local families = require "mx.weights_families"
-local gguf = require "mx.weights_gguf"
+local families = require "mx.weights.families"
+local gguf = require "mx.weights.gguf"
 local util = require "mx.util"
 
 local GOLDEN = mx.root .. "tests/golden/weights/"

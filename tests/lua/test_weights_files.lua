@@ -116,7 +116,7 @@ TestGgufCuts = {}
 
 -- What the model's own tokenizer.json says, by the package that made it: tests/golden/unicode.json.
 function TestGgufCuts.test_patterns_are_those_of_the_reference()
-    local gguf, cases = require "mx.weights_gguf", {}
+    local gguf, cases = require "mx.weights.gguf", {}
     for _, case in ipairs(mx.io.json_decode(mx.io.read_file(mx.root .. "tests/golden/unicode.json")).cases) do
         cases[case.name] = case
     end

@@ -5,7 +5,7 @@ local mx = require "mx"
 local function tensors(path)
     if path:match("step_%d+$") then
         local to = os.tmpname()
-        mx.checkpoint_files.merge(path, to, { all = true })
+        require("mx.checkpoint.files").merge(path, to, { all = true })
         local all = mx.io.h5_read(to)
         os.remove(to)
         return all

@@ -4,7 +4,7 @@
 
 local lu = require "luaunit"
 local mx = require "mx"
-local remat = require "mx.remat"
+local remat = require "mx.models.remat"
 
 -- Losses and gradient norms of three steps.
 local function train(axis, model, ...)

@@ -1,0 +1,399 @@
+--- The published benchmark, one chip of it: a rank does a chip's arithmetic with that chip's matrix shapes.
+--
+-- The published job shards weights over 256 chips and gathers them layer by layer, so a chip computes with whole
+-- matrices (128B: with 1/16 of heads, mlp and vocabulary), and updates its own part of the parameters only. The ranks
+-- form a mesh of the same axes, as many of each as there are ranks for: they gather, scatter and add as the chips do,
+-- among themselves. What this machine cannot hold or finish in time is cut: layers and tokens, never a matrix. The
+-- banner says what was cut.
+
+local mx = require "mx"
+local remat = require "mx.models.remat"
+local util = require "mx.util"
+
+local bench = {}
+
+-- How the published job's mesh splits a model over the 256 chips of a slice.
+local JOBS = {
+    ["16b"] = { fsdp = 256, tensor = 1 },
+    ["32b"] = { fsdp = 256, tensor = 1 },
+    ["64b"] = { fsdp = 256, tensor = 1 },
+    ["128b"] = { fsdp = 16, tensor = 16 },
+}
+
+local MEMORY_SHARE = 0.8 -- of the machine's memory that all ranks on it may plan for
+local TIME_SHARE = 0.85 -- of bench_seconds that steps may take
+local MIN_STEPS, MAX_STEPS = 4, 30 -- the first is warm-up
+local MIN_LENGTH = 256 -- shorter sequences would starve the matrix products
+local STEP_EFFICIENCY = 0.85 -- of the measured rate of a matrix product, in a whole step
+
+local say = mx.metrics.say
+
+-- ---- what the published job looks like ----
+
+-- How many of the ranks lie along tensor, and how many along fsdp: as the job has both, or fsdp alone.
+local function default_mesh(job, ranks)
+    local tensor = 1
+    if job.tensor > 1 then
+        while ranks % tensor ~= 0 or tensor * tensor < ranks do
+            tensor = tensor + 1
+        end
+    end
+    return ranks // tensor, tensor
+end
+
+-- Which words the user may give: those of the benchmark, the mesh and communication. Other keys are the job's.
+local WORDS = {
+    "^bench_seconds$", "^era$", "^remat_policy$", "^metrics_file$", "^trace_file$", "^report_file$",
+    "^skip_first_n_steps_for_profiler$", "^profiler_steps$", "^ici_fsdp_parallelism$", "^ici_tensor_parallelism$",
+    "^async_", "_threshold_bytes$", "^prefetch_", "^debug_collectives$", "^collective_timeout_s$",
+    "^offload_directory$",
+}
+for _, name in ipairs(remat.TENSORS) do
+    WORDS[#WORDS + 1] = "^" .. name .. "$"
+end
+
+local function load_config(name, published, words)
+    local given, all = {}, { "model_name=" .. name }
+    for _, word in ipairs(words) do
+        local key, known = word:match("^([%w_]+)="), false
+        for _, pattern in ipairs(WORDS) do
+            known = known or (key and key:find(pattern)) and true
+        end
+        if not known then
+            util.refuse("'%s' on the command line: expected bench_seconds, era, remat_policy and the keys of memory, "
+                .. "metrics_file, trace_file, report_file, skip_first_n_steps_for_profiler, profiler_steps, "
+                .. "ici_fsdp_parallelism, ici_tensor_parallelism, or a key of communication in configs/base.yml", word)
+        end
+        given[key], all[#all + 1] = true, word
+    end
+    if not given.remat_policy then
+        all[#all + 1] = "remat_policy=full"
+    end
+    if not given.ici_fsdp_parallelism and not given.ici_tensor_parallelism then
+        local fsdp, tensor = default_mesh(JOBS[name], mx.ranks())
+        all[#all + 1] = "ici_fsdp_parallelism=" .. fsdp
+        all[#all + 1] = "ici_tensor_parallelism=" .. tensor
+    end
+    if util.contains(all, "era=b") then
+        for key, value in util.sorted_pairs(published.era_b.settings) do
+            all[#all + 1] = ("%s=%s"):format(key, value)
+        end
+    end
+    return mx.config.load(all, { options = { bench_seconds = 60.0, era = "a" } })
+end
+
+-- The ranks along an axis stand for so many of the chips along it.
+local function check_mesh(name, mesh)
+    for _, axis in ipairs({ "fsdp", "tensor" }) do
+        local ranks, chips = mesh:size(axis), JOBS[name][axis]
+        if chips % ranks ~= 0 then
+            util.refuse("ici_%s_parallelism: %d ranks along %s, where the %s job has %d: expected a divisor", axis,
+                ranks, axis, name, chips)
+        end
+    end
+end
+
+-- The model that `ranks` of such chips along tensor make together.
+local function ranks_shape(chip, tensor)
+    local shape = {}
+    for key, value in pairs(chip) do
+        shape[key] = value
+    end
+    for _, key in ipairs({ "heads", "kv_heads", "mlp", "vocab" }) do
+        shape[key] = chip[key] * tensor
+    end
+    return shape
+end
+
+--- The part of a model that one chip of its published job computes with.
+---@param name string 16b, 32b, 64b or 128b
+---@param shape table of mx.models.shape
+---@return table
+function bench.chip_shape(name, shape)
+    local chip, job = {}, JOBS[name]
+    for key, value in pairs(shape) do
+        chip[key] = value
+    end
+    for _, key in ipairs({ "heads", "kv_heads", "mlp", "vocab" }) do
+        chip[key] = shape[key] // job.tensor
+    end
+    chip.weight_dtype = "bf16" -- gathered weights travel and are used as bf16; the f32 ones are sharded
+    return chip
+end
+
+-- The published job on one slice.
+local function published_cell(name, published)
+    for _, cell in ipairs(published.cells) do
+        if cell.model == name and cell.slices == 1 then
+            return cell
+        end
+    end
+end
+
+-- ---- what fits ----
+
+-- Bytes that a rank must hold: weights and gradients, its part of the optimizer's state, activations.
+local function bytes_needed(chip, fsdp, layers, sequences, length)
+    local cut = setmetatable({ layers = layers }, { __index = chip })
+    local params, tokens = mx.models.count(cut), sequences * length
+    local states = params * (2 + 4) + params / fsdp * 12
+    local heads = (2 * chip.heads + 2 * chip.kv_heads) * chip.head_dim
+    local working = 2 * (6 * chip.emb + 3 * heads + 4 * chip.mlp) -- per token, of the layer that backward is in
+    local named = 2 * (3 * chip.emb + heads + 2 * chip.mlp)
+    local kept = chip.remat_policy == "full" and 2 * chip.emb or named
+    if chip.remat_policy:find("offloaded", 1, true) then -- two layers have at once what they offload
+        kept, working = 2 * chip.emb, working + 2 * named
+    end
+    return states + tokens * (layers * kept + working)
+end
+
+-- Seconds of a step at `rate` FLOP/s, with what is computed again.
+local function seconds_needed(chip, rate, layers, sequences, length)
+    local cut = setmetatable({ layers = layers }, { __index = chip })
+    local forward = mx.flops.layers_forward(cut, sequences, length)
+    local vocabulary = 6 * chip.emb * chip.vocab * sequences * length
+    return (forward * (chip.remat_policy == "none" and 3 or 4) + vocabulary) / (rate * STEP_EFFICIENCY)
+end
+
+--- The largest run within memory and time: the sequence length first, then layers, then sequences.
+---@param chip table the part of the model that one chip computes with
+---@param fsdp integer chips that share the optimizer's state
+---@param full {length: integer, sequences: integer} of the published job, for the chips that share these tokens
+---@param limits {memory: number, seconds: number, rate: number} bytes and FLOP/s of a rank, seconds of the run
+---@return {layers: integer, sequences: integer, length: integer, steps: integer, seconds: number, bytes: number}
+function bench.plan(chip, fsdp, full, limits)
+    local plan = { layers = 1, sequences = 1, length = full.length }
+    local function needs(layers, sequences)
+        return bytes_needed(chip, fsdp, layers, sequences, plan.length),
+            seconds_needed(chip, limits.rate, layers, sequences, plan.length)
+    end
+    local function fits(layers, sequences, steps)
+        local bytes, seconds = needs(layers, sequences)
+        return bytes <= limits.memory and seconds * steps <= limits.seconds
+    end
+    while plan.length > MIN_LENGTH and not fits(1, 1, MIN_STEPS) do
+        plan.length = plan.length // 2
+    end
+    while plan.layers < chip.layers and fits(plan.layers + 1, 1, MIN_STEPS + 2) do
+        plan.layers = plan.layers + 1
+    end
+    while plan.sequences < full.sequences and fits(plan.layers, plan.sequences + 1, MIN_STEPS + 2) do
+        plan.sequences = plan.sequences + 1
+    end
+    plan.bytes, plan.seconds = needs(plan.layers, plan.sequences)
+    plan.steps = math.floor(math.max(MIN_STEPS, math.min(MAX_STEPS, limits.seconds // plan.seconds)))
+    if plan.bytes > limits.memory then
+        util.refuse("one layer needs %.1f GiB and a rank may have %.1f GiB here: use fewer ranks", plan.bytes / 2 ^ 30,
+            limits.memory / 2 ^ 30)
+    end
+    return plan
+end
+
+-- FLOP/s of a layer's matrix product on this rank, all ranks being busy: the slowest of three.
+local function matmul_rate(chip)
+    local m, k, n = 512, chip.emb, math.min(chip.mlp, 4096)
+    mx.barrier()
+    return mx.scope(function()
+        local x, w = mx.ones({ m, k }, "bf16"), mx.ones({ k, n }, "bf16")
+        local slowest = 0
+        mx.matmul(x, w)
+        for _ = 1, 3 do
+            local start = mx.now()
+            mx.matmul(x, w):release()
+            slowest = math.max(slowest, mx.now() - start)
+        end
+        return 2 * m * n * k / slowest
+    end)
+end
+
+-- ---- the run ----
+
+-- AdamW on this chip's part of each parameter: f32 master values and moments of the first 1/fsdp of its elements, from
+-- which the bf16 weights are written in the same pass. (What the mesh has cut already counts.)
+local function new_shards(params, fsdp)
+    local shards = {}
+    for name, t in util.sorted_pairs(params) do
+        local length = (t:numel() + fsdp - 1) // fsdp
+        local weights = mx.narrow(t:detach():view(t:numel()), { dim = 1, start = 1, length = length }):keep()
+        shards[name] = {
+            length = length, weights = weights, master = mx.cast(weights, { dtype = "f32" }):keep(),
+            m = mx.zeros({ length }):keep(), v = mx.zeros({ length }):keep(),
+        }
+    end
+    return shards
+end
+
+-- Update number `count`; returns the norm of the parts of the gradients that all chips here update. Collective.
+local function update_shards(model, shards, count, config)
+    local step <close> = mx.step()
+    local params, grads = model.params, {}
+    for name, t in util.sorted_pairs(params) do
+        local grad = t:grad()
+        if grad then
+            grads[name] = mx.narrow(grad:view(grad:numel()), { dim = 1, start = 1, length = shards[name].length })
+        end
+    end
+    local norm = mx.optim.norm(grads, model.parallel)
+    for name, grad in util.sorted_pairs(grads) do
+        local shard = shards[name]
+        mx.adamw(shard.master, grad, shard.m, shard.v, shard.weights, {
+            lr = config.learning_rate, beta1 = config.adam_b1, beta2 = config.adam_b2, eps = config.adam_eps,
+            weight_decay = config.adam_weight_decay, step = count,
+            grad_scale = math.min(1, config.gradient_clipping_threshold / math.max(norm, 1e-30)),
+        })
+        local whole = params[name]:grad()
+        params[name]:zero_grad()
+        whole:release()
+    end
+    return norm
+end
+
+local function print_plan(name, params, shape, chip, plan, full, mesh)
+    local job = JOBS[name]
+    local part = job.tensor > 1 and ("1/%d of heads, mlp and vocabulary"):format(job.tensor) or "whole matrices"
+    local function cut(what, from, to)
+        return from == to and ("%s %d"):format(what, from) or ("%s %d instead of %d"):format(what, to, from)
+    end
+    local function share(layers)
+        local with = setmetatable({ layers = layers }, { __index = chip })
+        local vocabulary = 2 * chip.emb * chip.vocab * plan.length
+        return 100 * vocabulary / (vocabulary + mx.flops.layers_forward(with, 1, plan.length))
+    end
+    local ranks = mx.ranks()
+    say("  job        %s on v5e-256: fsdp=%d, tensor=%d; a rank stands for a chip", name, job.fsdp, job.tensor)
+    say("  checked    %s parameters, as in the job:", util.thousands(params))
+    say("             emb %d, %d heads of %d, mlp %d, %d layers, vocabulary %d", shape.emb, shape.heads, shape.head_dim,
+        shape.mlp, shape.layers, shape.vocab)
+    say("  this chip  %s;", part)
+    say("             all %d of emb, 1/%d of the optimizer", chip.emb, job.fsdp * job.tensor)
+    say("  cut        %s, %s,", cut("layers", chip.layers, plan.layers),
+        cut("sequences", full.sequences, plan.sequences))
+    say("             %s, %s", cut("sequence length", full.length, plan.length), cut("chips", 256, ranks))
+    if ranks == 1 then
+        say("  left out   traffic between chips: nothing is gathered, scattered or added")
+    else
+        say("  mesh       %s; traffic among these only", mesh:summary())
+    end
+    say("  so         the vocabulary is %.1f %% of the FLOPs, %.1f %% with all layers", share(plan.layers),
+        share(chip.layers))
+    say("  settings   remat_policy %s; bf16 weights and compute, f32 gradients", chip.remat_policy)
+    say("             and optimizer; random tokens")
+    say("  plan       %d steps of about %s; %.1f GiB and %d thread%s for each rank", plan.steps,
+        util.duration(plan.seconds), plan.bytes / 2 ^ 30, mx.threads(), mx.threads() == 1 and "" or "s")
+end
+
+local function run_steps(config, model, shards, plan, report, mesh)
+    local part = mesh:index(mesh.rules.activation_batch) -- ranks along tensor read the same sequences
+    local function random_tokens(seed)
+        local sizes = { plan.sequences, plan.length }
+        return mx.rand { shape = sizes, high = model.shape.vocab, seed = 2 * part + seed }:to("i32")
+    end
+    local parallel = model.parallel
+    if parallel then
+        parallel:add_gradients(model.params, true)
+    end
+    local batch = { tokens = random_tokens(0), targets = random_tokens(1) }
+    for step = 1, plan.steps do
+        local loss = mx.scope(function()
+            local value = model:loss(batch)
+            mx.backward(value, parallel and parallel.seed or 1)
+            return mx.train.average(value:item())
+        end)
+        local norm = update_shards(model, shards, step, config)
+        if loss - loss ~= 0 or norm - norm ~= 0 then
+            util.refuse("step %d: the loss is %g and the gradient norm %g at a learning rate of %g", step, loss, norm,
+                config.learning_rate)
+        end
+        report:step(step, { loss = loss, grad_norm = norm, learning_rate = config.learning_rate })
+    end
+    return report:finish()
+end
+
+-- The same plan on every rank: rank 0's.
+local function agree(plan)
+    return mx.io.json_decode(mx.share_text(mx.io.json_encode(plan)))
+end
+
+-- The three figures that there are, each by its name: none is comparable with another but as a share of its own peak.
+local function print_figures(published, cell, simulated, summary, era)
+    local row = "  %-10s %6s %9s  %s"
+    local function number(format, value)
+        return value and format:format(value) or "-"
+    end
+    say("%s", row:format("", "MFU %", "TFLOP/s", "of what, and how its FLOPs were counted"))
+    say("%s", row:format("published", number("%.2f", cell.mfu), number("%.1f", cell.tflops),
+        ("%s TFLOP/s, %d chips of %s (%s)"):format(published.peak_tflops, cell.chips, published.hardware,
+            published.flop_formula)))
+    say("%s", row:format("simulated", number("%.2f", simulated.mfu), number("%.1f", simulated.tflops),
+        ("%s TFLOP/s, the same%s (%s)"):format(published.peak_tflops, era == "b" and ", another model" or "",
+            simulated.formula)))
+    say("%s", row:format("this host", number("%.2f", summary.mfu), number("%.4f", summary.tflops_per_device),
+        ("%s TFLOP/s, measured (%s)"):format(number("%.4f", summary.peak_tflops), summary.flop_formula)))
+end
+
+-- The columns of a report beside this host's.
+local function beside(published, cell, simulated)
+    local peak = published.peak_tflops
+    local source = ("%d chips of %s"):format(cell.chips, published.hardware)
+    return {
+        {
+            title = "published", mfu = cell.mfu, tflops_per_device = cell.tflops, peak_tflops = peak,
+            peak_source = source, flop_formula = published.flop_formula,
+        },
+        {
+            title = "simulated", mfu = simulated.mfu, tflops_per_device = simulated.tflops, peak_tflops = peak,
+            peak_source = source, flop_formula = simulated.formula, step_time_s = simulated.step_s,
+            peak_memory_bytes = simulated.peak_memory_bytes,
+        },
+    }
+end
+
+--- Runs the benchmark of one published model. Collective.
+---@param name string 16b, 32b, 64b or 128b
+---@param words string[] bench_seconds (about how long it takes), era (b: today's model of that name), remat_policy,
+---       metrics_file, and keys of mesh and communication
+---@return table summary
+function bench.run(name, words)
+    local published = mx.repro.published("v5e")
+    local config, cell = load_config(name, published, words), published_cell(name, published)
+    local simulated = mx.repro.simulate(published, cell, { era = config.era }) -- checks the parameters, too
+    local mesh = mx.train.mesh(config) or mx.mesh.plan(config, 1)
+    check_mesh(name, mesh)
+    local job, shape = JOBS[name], mx.models.shape(config)
+    local chip = bench.chip_shape(name, shape)
+    say("bench_%s: this host at the work of one chip of the published job", name)
+    local peak = mx.metrics.measured_peak(chip.dtype)
+    local full = { length = config.max_target_length, sequences = config.per_device_batch_size * job.tensor }
+    local info = mx.info()
+    local plan = agree(bench.plan(chip, job.fsdp, full, {
+        memory = info.memory_bytes / info.node_ranks * MEMORY_SHARE,
+        seconds = config.bench_seconds * TIME_SHARE,
+        rate = matmul_rate(chip),
+    }))
+    print_plan(name, mx.models.count(shape), shape, chip, plan, full, mesh)
+
+    chip.layers = plan.layers
+    local params = mx.models.count(chip)
+    say("  setting up %s parameters ...", util.thousands(params))
+    local model = mx.models.new(ranks_shape(chip, mesh:size("tensor")), mesh, config)
+    local shards = new_shards(model.params, job.fsdp // mesh:size("fsdp"))
+    local report = mx.metrics.new {
+        steps = plan.steps,
+        flops = mx.flops.step(config.flop_formula, chip, params, plan.sequences, plan.length),
+        tokens = plan.sequences * plan.length / job.tensor, -- the tokens of a group are shared by its chips
+        params = params, formula = config.flop_formula, peak = peak, dtype = chip.dtype,
+        file = config.metrics_file, period = 1, warmup = 1, config = config,
+        beside = beside(published, cell, simulated),
+        extra = {
+            bench = name, host = "this host", published_params = mx.models.count(shape), layers = plan.layers,
+            sequences = plan.sequences, length = plan.length, remat_policy = chip.remat_policy, era = config.era,
+            fsdp = mesh:size("fsdp"), tensor = mesh:size("tensor"), published_mfu = cell.mfu,
+            simulated_mfu = simulated.mfu,
+        },
+    }
+    local summary = run_steps(config, model, shards, plan, report, mesh)
+    print_figures(published, cell, simulated, summary, config.era)
+    return summary
+end
+
+return bench

@@ -1,0 +1,426 @@
+--- Configuration: configs/base.yml <- configs/models/MODEL.yml <- a config file <- key=value words.
+--
+-- base.yml lists every key with its standard value, which also fixes the type. Whatever does not fit is refused here,
+-- in one line that names the place, what was expected and, for an unknown key, the nearest one.
+
+local mx = require "mx"
+local mesh = require "mx.parallel.mesh"
+local remat = require "mx.models.remat"
+local config_paths = require "mx.config.paths"
+local config_rules = require "mx.config.rules"
+local config_values = require "mx.config.values"
+local util = require "mx.util"
+
+local config = {}
+
+local MOST_SHOWN = 200 -- bytes of a word, in a message
+
+local show, is_axis_rules = config_values.show, config_values.is_axis_rules
+
+-- Refuses a name that is not in a list.
+local function check_name(name, names, what, where)
+    if util.contains(names, name) then
+        return
+    end
+    local near = util.nearest(name, names)
+    util.refuse("%s: unknown %s '%s'%s", where, what, name, near and (", did you mean '%s'?"):format(near)
+        or "; expected one of " .. table.concat(names, ", "))
+end
+
+-- Notes what the user's rules say of each logical name; merge_axis_rules puts them together.
+local function set_axis_rules(values, key, rules, where)
+    local names, seen = {}, {}
+    for i, rule in ipairs(values.standard[key]) do
+        names[i] = rule[1]
+    end
+    where = ("%s: %s"):format(where, key)
+    for _, rule in ipairs(rules) do
+        local name, axes = rule[1], {}
+        check_name(name, names, "logical name", where)
+        if seen[name] then
+            util.refuse("%s: '%s' has two rules", where, name)
+        end
+        for _, axis in ipairs(rule[2]) do
+            check_name(axis, mesh.AXES, ("mesh axis in the rule of '%s':"):format(name), where)
+            if axes[axis] then
+                util.refuse("%s: '%s' names the mesh axis '%s' twice", where, name, axis)
+            end
+            axes[axis] = true
+        end
+        seen[name] = true
+        values.axis_rules[name] = rule[2]
+    end
+end
+
+-- The rules of the run: the user's, and the standard ones of the logical names that the user's do not mention (none of
+-- these with override_logical_axis_rules).
+local function merge_axis_rules(values)
+    local override = values.now.override_logical_axis_rules
+    if override and not next(values.axis_rules) then
+        util.refuse("%s: override_logical_axis_rules: there are no logical_axis_rules to take instead",
+            values.where.override_logical_axis_rules)
+    end
+    local rules = {}
+    for i, rule in ipairs(values.standard.logical_axis_rules) do
+        rules[i] = { rule[1], values.axis_rules[rule[1]] or (override and {} or rule[2]) }
+    end
+    values.now.logical_axis_rules = rules
+end
+
+-- Sets one key of `values`. `given` is what the user wrote, `value` the same in the key's type or nil.
+local function set(values, key, value, given, where)
+    local standard = values.standard[key]
+    if value == nil then
+        util.refuse("%s: %s: expected %s, got %s", where, key, config_values.what(key, standard), given)
+    end
+    values.where[key] = where
+    if is_axis_rules(standard) then
+        return set_axis_rules(values, key, value, where)
+    end
+    local expected = config_values.broken_rule(value, values.rules[key] or {}, values.is_whole)
+    if expected then
+        util.refuse("%s: %s: expected %s, got %s", where, key, expected, given)
+    end
+    values.now[key] = config_paths.take(key, value, where)
+end
+
+local function check_known(values, key, where)
+    if values.standard[key] == nil then
+        local keys = util.sorted_keys(values.standard)
+        local near = util.nearest(key, keys)
+        util.refuse("%s: unknown key '%s'%s", where, key, near and (", did you mean '%s'?"):format(near)
+            or values.is_whole and "; configs/base.yml lists them all" or "; there are " .. table.concat(keys, ", "))
+    end
+end
+
+--- The text of a config file. What is no YAML is refused with file, line and column. Not collective.
+---@param text string
+---@param path string for messages
+---@return table<string, any> values, table<string, integer> lines of the keys, string[] keys in order
+function config.parse(text, path)
+    local read, lines, order = util.attempt(mx.io.yaml_load, text, path)
+    if type(read) ~= "table" or #read > 0 then
+        util.refuse("%s: expected lines of the form 'key: value'", path)
+    end
+    return read, lines, order
+end
+
+local function read_yaml(path, what)
+    local text, reason = mx.read_file(path)
+    if not text then
+        util.refuse("cannot read %s: %s", what, reason)
+    end
+    return config.parse(text, path)
+end
+
+-- Sets the keys of a config file; `read` and `lines` as parse_yaml gives them.
+local function apply_file(values, path, read, lines)
+    for key, value in util.sorted_pairs(read) do
+        local where = ("%s:%d"):format(path, lines[key] or 1)
+        check_known(values, key, where)
+        set(values, key, config_values.take(key, value, values.standard[key]), show(value), where)
+    end
+end
+
+-- What the user typed, for a message of one line.
+local function shortened(text)
+    text = config_values.printable(text)
+    return #text <= MOST_SHOWN and text or text:sub(1, MOST_SHOWN) .. " ..."
+end
+
+-- Splits command-line words into an optional config file and key=value pairs.
+local function split_words(words)
+    local path, pairs_given = nil, {}
+    for i, word in ipairs(words) do
+        local key, text = word:match("^([%w_.-]+)=(.*)$")
+        local where = ("'%s' on the command line"):format(shortened(word))
+        if key then
+            pairs_given[#pairs_given + 1] = { key = key, text = text, where = where }
+        elseif i == 1 then
+            path = word
+        else
+            util.refuse("%s: expected key=value", where)
+        end
+    end
+    return path, pairs_given
+end
+
+local function apply_words(values, pairs_given)
+    for _, pair in ipairs(pairs_given) do
+        check_known(values, pair.key, pair.where)
+        local value = config_values.parse(pair.key, pair.text, values.standard[pair.key])
+        set(values, pair.key, value, ("'%s'"):format(shortened(pair.text)), pair.where)
+    end
+end
+
+-- A text that is needed before the rest; the last one wins: a command-line word, the config file, base.yml. And where
+-- it was given.
+local function find_early(key, values, file, file_path, lines, pairs_given)
+    local text, where = values.now[key], "configs/base.yml"
+    if file[key] ~= nil then
+        text, where = tostring(file[key]), ("%s:%d"):format(file_path, lines[key] or 1)
+    end
+    for _, pair in ipairs(pairs_given) do
+        if pair.key == key then
+            text, where = pair.text, pair.where
+        end
+    end
+    return text, where
+end
+
+local MODELS = {
+    "default", "tiny", "tiny-gpt2", "tiny-parallel", "gpt2-124m", "llama2-7b", "llama3-8b", "16b", "32b", "64b", "128b",
+}
+
+local function apply_model(values, name, where)
+    if name == "default" then
+        return
+    end
+    local path = ("%sconfigs/models/%s.yml"):format(mx.root, name)
+    local text = mx.read_file(path)
+    if not text then
+        local near = util.nearest(name, MODELS)
+        name, path = shortened(name), shortened(path)
+        util.refuse("%s: no model '%s': there is no %s%s", where, name, path,
+            near and (", did you mean '%s'?"):format(near) or "; there are " .. table.concat(MODELS, ", "))
+    end
+    local read, lines = config.parse(text, path)
+    apply_file(values, path, read, lines)
+end
+
+-- The model of the run: that of model_name, or where none is named that of the parameters to start from.
+local function choose_model(values, ...)
+    local name, where = find_early("model_name", values, ...)
+    local parameters, given = find_early("load_parameters_path", values, ...)
+    parameters = config_paths.take("load_parameters_path", parameters, given)
+    if name == "default" and parameters ~= "" and mx.io.exists(parameters) then
+        apply_file(values, parameters, mx.weights.start_config(parameters), {})
+    else
+        apply_model(values, name, where)
+    end
+end
+
+local function where_or_base(values, key)
+    return values.where[key] or "configs/base.yml"
+end
+
+local MOST_SIZE, MOST_PARAMETERS = 2 ^ 31 - 1, 2 ^ 50
+
+-- Sizes that no machine has. What is multiplied here is multiplied in floats, which do not wrap.
+local function check_sizes(c, need)
+    local shape = {}
+    for name, value in pairs(mx.models.shape(c)) do
+        shape[name] = math.type(value) == "integer" and value + 0.0 or value
+    end
+    for _, width in ipairs({
+        { "base_emb_dim", shape.emb }, { "base_mlp_dim", shape.mlp },
+        { "base_num_query_heads", shape.heads * shape.head_dim, " (with head_dim)" },
+    }) do
+        need(width[2] <= MOST_SIZE, width[1], "the model would have weights of %.0f columns%s: expected at most %.0f",
+            width[2], width[3] or "", MOST_SIZE)
+    end
+    local params = mx.models.count(shape)
+    need(params <= MOST_PARAMETERS, "base_num_decoder_layers", "the model would have %.3g parameters in %.0f layers: "
+        .. "expected at most %.3g", params, shape.layers, MOST_PARAMETERS)
+    local tokens = c.per_device_batch_size * (c.max_target_length + 0.0)
+    need(tokens <= MOST_SIZE, "per_device_batch_size", "%d sequences of max_target_length = %d are %.3g tokens: "
+        .. "expected at most %.0f", c.per_device_batch_size, c.max_target_length, tokens, MOST_SIZE)
+end
+
+-- Combinations that cannot work, each with the key to change first.
+local function check_together(values)
+    local c = values.now
+    local function need(holds, key, format, ...)
+        if not holds then
+            util.refuse("%s: %s: " .. format, where_or_base(values, key), key, ...)
+        end
+    end
+    local scale = c.global_parameter_scale
+    check_sizes(c, need)
+    need(scale & (scale - 1) == 0, "global_parameter_scale", "expected a power of two, got %d", scale)
+    need(c.base_num_query_heads % c.base_num_kv_heads == 0, "base_num_kv_heads",
+        "expected a divisor of base_num_query_heads = %d, got %d", c.base_num_query_heads, c.base_num_kv_heads)
+    need(not c.use_rope or c.head_dim % 2 == 0, "head_dim", "use_rope needs an even one, got %d", c.head_dim)
+    need(c.rope_type == "default" or c.rope_high_freq_factor > c.rope_low_freq_factor, "rope_high_freq_factor",
+        "expected more than rope_low_freq_factor = %g, got %g", c.rope_low_freq_factor, c.rope_high_freq_factor)
+    need(c.trainable_position_size < 0 or c.trainable_position_size >= c.max_target_length, "max_target_length",
+        "%d tokens, but trainable_position_size = %d", c.max_target_length, c.trainable_position_size)
+    need((c.attention_type == "local_sliding") == (c.sliding_window_size > 0),
+        c.sliding_window_size > 0 and "sliding_window_size" or "attention_type",
+        "local_sliding and a sliding_window_size above 0 go together, got %s and %d", c.attention_type,
+        c.sliding_window_size)
+    need(c.dataset_type == "synthetic" or c.dataset_type == "random" or c.dataset_path ~= "" or #c.dataset_mix > 0,
+        "dataset_type", "%s needs dataset_path", c.dataset_type)
+    need(c.dataset_path == "" or #c.dataset_mix == 0, "dataset_mix", "and dataset_path do not go together: give one")
+    need(c.dataset_type ~= "text" or c.vocab_size >= 256, "dataset_type",
+        "text is read as bytes and needs vocab_size of at least 256, got %d", c.vocab_size)
+    need(not c.sparse_core_collective_offload or c.hardware ~= "", "sparse_core_collective_offload",
+        "is for simulated chips, and hardware is empty")
+    local tensors = remat.tensors(#c.mlp_activations == 2)
+    for _, name in ipairs(c.remat_policy == "custom" and remat.TENSORS or {}) do
+        need(c[name] == "remat" or util.contains(tensors, name), name, "a layer with mlp_activations = %s has no such "
+            .. "tensor; it has %s", show(c.mlp_activations), table.concat(tensors, ", "))
+    end
+    need(c.offload_directory == "" or remat.offloads(remat.of(c)), "offload_directory",
+        "has no effect: remat_policy = %s offloads nothing", c.remat_policy)
+    need(c.load_full_state_path == "" or c.load_parameters_path == "", "load_parameters_path",
+        "load_full_state_path loads parameters, too: set one of them")
+    need(c.learning_rate_schedule_steps ~= 0, "learning_rate_schedule_steps", "expected -1 or at least 1, got 0")
+end
+
+-- Keys that the user set although nothing reads them. A model file may set them: it describes more than one run.
+local function check_used(values, chosen)
+    for _, key in ipairs({ "skip_first_n_steps_for_profiler", "profiler_steps" }) do
+        local changed = chosen[key] and values.now[key] ~= values.standard[key]
+        if changed and values.now.trace_file == "" and values.now.report_file == "" then
+            util.refuse("%s: %s has no effect without trace_file or report_file", values.where[key], key)
+        end
+    end
+    for key in util.sorted_pairs(chosen) do
+        local rule = config_rules.ONLY_WITH[key]
+        if rule and show(values.now[key]) ~= show(values.standard[key]) then
+            local used = false
+            for i = 2, #rule do
+                used = used or values.now[rule[1]] == rule[i]
+            end
+            if not used then
+                util.refuse("%s: %s has no effect with %s = %s", values.where[key], key, rule[1],
+                    show(values.now[rule[1]]))
+            end
+        end
+    end
+end
+
+-- The finished table: reading a key that does not exist is an error, so that a script's misspelling is found.
+local function finish(values, order)
+    local hidden = { order = order, standard = values.standard, where = values.where }
+    hidden.__index = function(_, key)
+        error(("no config key '%s'"):format(tostring(key)), 2)
+    end
+    return setmetatable(values.now, hidden)
+end
+
+-- Adds a script's own options, name -> standard value, to what may be set.
+local function add_options(values, order, options)
+    for key, standard in util.sorted_pairs(options or {}) do
+        assert(values.standard[key] == nil, key)
+        values.standard[key], values.now[key] = standard, standard
+        order[#order + 1] = key
+    end
+end
+
+-- The keys that the user set, in the config file or by a word.
+local function chosen_keys(file, pairs_given)
+    local chosen = {}
+    for key in pairs(file) do
+        chosen[key] = true
+    end
+    for _, pair in ipairs(pairs_given) do
+        chosen[pair.key] = true
+    end
+    return chosen
+end
+
+--- The config of a run. Collective: rank 0 reads the files.
+---@param words string[] the command line after the script: an optional config file, then key=value
+---@param o? {options: table, stored: string, stored_name: string, simulate: boolean} options: further keys that
+---       this script takes, with their standard values; stored: a whole config as config.dump wrote it, in place of a
+---       model file; simulate = false: the script only looks the hardware up
+---@return table config
+function config.load(words, o)
+    o = o or {}
+    local path, pairs_given = split_words(words or {})
+    local base_path = mx.root .. "configs/base.yml"
+    if path and path:match("[^/]*$") == "base.yml" then
+        base_path, path = path, nil
+    end
+    local base, _, order = read_yaml(base_path, "the base config")
+    local values = {
+        standard = base, now = {}, where = {}, axis_rules = {}, rules = config_rules.VALUES, is_whole = true,
+    }
+    for key, value in pairs(base) do
+        values.now[key] = value
+    end
+    add_options(values, order, o.options)
+    local file, lines = {}, {}
+    if path then
+        file, lines = read_yaml(path, "the config file")
+    end
+    if o.stored then
+        apply_file(values, o.stored_name, config.parse(o.stored, o.stored_name))
+    else
+        choose_model(values, file, path, lines, pairs_given)
+    end
+    apply_file(values, path, file, lines)
+    apply_words(values, pairs_given)
+    merge_axis_rules(values)
+    check_together(values)
+    check_used(values, chosen_keys(file, pairs_given))
+    if values.now.base_output_directory == "" then
+        values.now.base_output_directory = values.standard.base_output_directory
+    end
+    values.now.slices = mesh.slices(values.now)
+    local loaded = finish(values, order)
+    if loaded.hardware ~= "" and o.simulate ~= false then
+        if mx.ranks() > 1 and not mx.is_simulated() then
+            config.refuse(loaded, "hardware", "one process simulates all chips of %s, but there are %d ranks: start "
+                .. "mxlua without mpirun", loaded.hardware, mx.ranks())
+        end
+        mx.sim.start(loaded.hardware, loaded.slices, mx.sim.settings(loaded))
+    end
+    return loaded
+end
+
+--- The options of a script that trains nothing: key=value words checked against its standard values. Not collective.
+---@param words string[]
+---@param options table<string, any>
+---@param rules? table<string, table> what values must be, in place of config_rules.VALUES: of a script whose options
+---       share names with keys that mean something else
+---@return table
+function config.options(words, options, rules)
+    local path, pairs_given = split_words(words or {})
+    if path then
+        util.refuse("'%s' on the command line: expected key=value", shortened(path))
+    end
+    local order, values = {}, { standard = {}, now = {}, where = {}, rules = rules or config_rules.VALUES }
+    add_options(values, order, options)
+    apply_words(values, pairs_given)
+    return finish(values, order)
+end
+
+-- Axis rules as YAML, a rule a line; changed_only leaves out what is as in `standard`.
+local function dump_axis_rules(key, rules, standard, changed_only)
+    local out = { key .. ":" }
+    for i, rule in ipairs(rules) do
+        if not changed_only or show(rule) ~= show(standard[i]) then
+            out[#out + 1] = "  - " .. show(rule)
+        end
+    end
+    return table.concat(out, "\n")
+end
+
+--- The config as YAML, a key a line in the order of base.yml.
+---@param c table
+---@param changed_only? boolean leave out what has its standard value
+---@return string
+function config.dump(c, changed_only)
+    local hidden, out = getmetatable(c), {}
+    for _, key in ipairs(hidden.order) do
+        local value, standard = c[key], hidden.standard[key]
+        if not changed_only or show(value) ~= show(standard) then
+            out[#out + 1] = is_axis_rules(standard) and dump_axis_rules(key, value, standard, changed_only)
+                or key .. ": " .. show(value)
+        end
+    end
+    return table.concat(out, "\n") .. "\n"
+end
+
+--- Refuses a value found only later (a file that is too short, say) with the place where the key was set.
+---@param c table
+---@param key string
+---@param format string
+function config.refuse(c, key, format, ...)
+    util.refuse("%s: %s: " .. format, getmetatable(c).where[key] or "configs/base.yml", key, ...)
+end
+
+return config

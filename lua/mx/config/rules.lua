@@ -1,0 +1,163 @@
+--- What the values of config keys must be beside their type, and which keys act only with others. No code but this.
+
+local mesh = require "mx.parallel.mesh"
+local remat = require "mx.models.remat"
+
+local rules = {}
+
+local MOST_DEVICES = 1000000 -- on an axis of a mesh
+local MOST_SIZE = (1 << 31) - 1 -- of a dimension, which ids and rows count in 32 bits
+local MOST_LENGTH = 1 << 24 -- keys that attention takes
+
+-- What must hold beside the type. Numbers: min, max, below (exclusive), or the one value `rest` below min, which stands
+-- for what is left. Lists: whole lists that are allowed.
+-- Where a number has no max, it is at most 2^53 in magnitude (lua/mx/config/values.lua).
+rules.VALUES = {
+    log_period = { min = 1 },
+    flop_formula = {
+        choices = { "maxtext-2023-06", "maxtext-2023-10", "maxtext-2023-11", "maxtext-2024-05", "maxtext-2025-07" },
+    },
+    checkpoint_period = { min = 0 },
+    max_num_checkpoints_to_keep = { min = 0 },
+    checkpoint_keep_period = { min = 0 },
+    heartbeat_period_s = { min = 0 },
+    nonfinite_step = { choices = { "stop", "skip" } },
+    skip_step_interval = { min = 2 },
+    skip_step_scaling_factor = { min = 0 },
+    skip_first_n_steps_for_profiler = { min = 0 },
+    profiler_steps = { min = 1 },
+    global_parameter_scale = { min = 1, max = 1 << 40 },
+    base_emb_dim = { min = 1, max = MOST_SIZE },
+    base_num_query_heads = { min = 1, max = MOST_SIZE },
+    base_num_kv_heads = { min = 1, max = MOST_SIZE },
+    head_dim = { min = 1, max = MOST_SIZE },
+    base_mlp_dim = { min = 1, max = MOST_SIZE },
+    base_num_decoder_layers = { min = 1, max = MOST_SIZE },
+    vocab_size = { min = 1, max = MOST_SIZE },
+    mlp_activations = {
+        choices = { "[relu]", "[gelu]", "[silu]", "[relu, linear]", "[gelu, linear]", "[silu, linear]" },
+    },
+    normalization_layer = { choices = { "rmsnorm", "layernorm" } },
+    normalization_layer_epsilon = { min = 0 },
+    rope_max_timescale = { min = 1 },
+    rope_type = { choices = { "default", "llama3.1" } },
+    rope_factor = { min = 1 },
+    rope_low_freq_factor = { min = 0 },
+    rope_high_freq_factor = { min = 0 },
+    original_max_position_embeddings = { min = 1 },
+    max_position_embeddings = { min = 0 },
+    trainable_position_size = { min = -1, max = MOST_SIZE },
+    relative_bias_buckets = { min = 0, max = MOST_SIZE },
+    attention_type = { choices = { "global", "local_sliding", "full" } },
+    sliding_window_size = { min = 0 },
+    attn_logits_soft_cap = { min = 0 },
+    final_logits_soft_cap = { min = 0 },
+    dropout_rate = { min = 0, below = 1 },
+    init_std = { min = 0 },
+    init_weights_seed = { min = math.mininteger, max = math.maxinteger },
+    data_shuffle_seed = { min = math.mininteger, max = math.maxinteger },
+    dtype = { choices = { "bfloat16", "float32" } },
+    weight_dtype = { choices = { "bfloat16", "float32" } },
+    grad_dtype = { choices = { "bfloat16", "float32" } },
+    remat_policy = { choices = remat.CHOICES },
+    slices = { min = 1, max = MOST_DEVICES },
+    context_parallel_strategy = { choices = { "all_gather", "ring" } },
+    collective_timeout_s = { min = 0 },
+    all_gather_combine_threshold_bytes = { min = 0 },
+    reduce_scatter_combine_threshold_bytes = { min = 0 },
+    all_reduce_combine_threshold_bytes = { min = 0 },
+    collective_permute_decomposer_threshold_bytes = { min = 0 },
+    prefetch_layers = { min = 0 },
+    prefetch_memory_limit_bytes = { min = 0 },
+    dataset_type = { choices = { "synthetic", "random", "text", "bin", "hdf5" } },
+    reuse_example_batch = { min = 0, max = 1 },
+    per_device_batch_size = { min = 1, max = MOST_SIZE },
+    max_target_length = { min = 1, max = MOST_LENGTH },
+    num_epoch = { min = -1 },
+    prefetch_batches = { min = 0, max = 1000 },
+    steps = { min = 1 },
+    opt_type = { choices = { "adamw", "sgd" } },
+    learning_rate = { min = 0 },
+    learning_rate_schedule_steps = { min = -1 },
+    warmup_steps_fraction = { min = 0, max = 1 },
+    cosine_learning_rate_final_fraction = { min = 0, max = 1 },
+    adam_b1 = { min = 0, below = 1 },
+    adam_b2 = { min = 0, below = 1 },
+    adam_eps = { min = 0 },
+    adam_eps_root = { min = 0 },
+    adam_weight_decay = { min = 0 },
+    sgd_momentum = { min = 0, below = 1 },
+    gradient_clipping_threshold = { min = 0 },
+    gradient_accumulation_steps = { min = 1 },
+    z_loss_multiplier = { min = 0 },
+    -- Of scripts, beside base.yml.
+    bench_seconds = { min = 1 },
+    tokens = { min = 1 },
+    context_length = { min = 0 },
+    stride = { min = 0 },
+    batch = { min = 1 },
+    max_tokens = { min = 0 },
+    format = { choices = { "auto", "text", "bin", "hdf5" } },
+    model = { choices = { "", "gpt2-124m", "llama2-7b", "llama3-8b", "16b", "32b", "128b" } },
+    temperature = { min = 0 },
+    top_k = { min = 0 },
+    top_p = { min = 0, max = 1 },
+    ranks = { min = 1, rest = -1, max = MOST_DEVICES },
+    peak_tflops = { min = 0 },
+    candidates = { min = 1 },
+    top = { min = 1 },
+    era = { choices = { "a", "b" } },
+    largest_mib = { min = 1 },
+    repeats = { min = 1, max = 10000 },
+    link_gbps = { min = 0 },
+    dcn_gbps = { min = 0 },
+    operations = { min = 0 },
+}
+for _, name in ipairs(remat.TENSORS) do
+    rules.VALUES[name] = { choices = { "device", "offload", "remat" } }
+end
+rules.VALUES.decoder_layer_input = { choices = { "device", "offload" } } -- what a layer is computed again from
+for _, axis in ipairs(mesh.AXES) do
+    rules.VALUES["ici_" .. axis .. "_parallelism"] = { min = 1, rest = -1, max = MOST_DEVICES }
+    rules.VALUES["dcn_" .. axis .. "_parallelism"] = { min = 1, rest = -1, max = MOST_DEVICES }
+end
+
+-- A key that acts only where another has one of these values: setting it elsewhere is a mistake.
+rules.ONLY_WITH = {
+    adam_b1 = { "opt_type", "adamw" },
+    adam_b2 = { "opt_type", "adamw" },
+    adam_eps = { "opt_type", "adamw" },
+    adam_eps_root = { "opt_type", "adamw" },
+    adam_weight_decay = { "opt_type", "adamw" },
+    sgd_momentum = { "opt_type", "sgd" },
+    rope_max_timescale = { "use_rope", true },
+    rope_type = { "use_rope", true },
+    rope_factor = { "rope_type", "llama3.1" },
+    rope_low_freq_factor = { "rope_type", "llama3.1" },
+    rope_high_freq_factor = { "rope_type", "llama3.1" },
+    original_max_position_embeddings = { "rope_type", "llama3.1" },
+    max_position_embeddings = { "use_rope", true },
+    attention_bias = { "use_bias", false },
+    sliding_window_size = { "attention_type", "local_sliding" },
+    normalize_embedding_logits = { "logits_via_embedding", true },
+    checkpoint_period = { "enable_checkpointing", true },
+    async_checkpointing = { "enable_checkpointing", true },
+    max_num_checkpoints_to_keep = { "enable_checkpointing", true },
+    checkpoint_keep_period = { "enable_checkpointing", true },
+    enable_tensorboard = { "enable_checkpointing", true },
+    heartbeat_period_s = { "enable_checkpointing", true },
+    skip_step_interval = { "skip_step_on_spikes", true },
+    skip_step_scaling_factor = { "skip_step_on_spikes", true },
+    dataset_path = { "dataset_type", "text", "bin", "hdf5" },
+    dataset_mix = { "dataset_type", "text", "bin", "hdf5" },
+    packing = { "dataset_type", "hdf5" },
+    enable_data_shuffling = { "dataset_type", "text", "bin", "hdf5" },
+    num_epoch = { "dataset_type", "text", "bin", "hdf5" },
+    prefetch_batches = { "dataset_type", "text", "bin", "hdf5" },
+    data_shuffle_seed = { "dataset_type", "random", "text", "bin", "hdf5" },
+}
+for _, name in ipairs(remat.TENSORS) do
+    rules.ONLY_WITH[name] = { "remat_policy", "custom" }
+end
+
+return rules

@@ -1,0 +1,410 @@
+--- Batches of sequences for training: synthetic or random tokens, or samples of files of tokens.
+--
+-- Which sequences a batch has depends on the seed and on their numbers in the whole run alone, so that ranks read
+-- different ones, the same run reads the same ones on any number of ranks, and a run goes on from a state at once. What
+-- the samples of a file are, and in which order they come, is the business of engine/data/sampler.h.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local data = {}
+
+---@class mx.Data
+---@field config table
+---@field samples integer of the whole run (all ranks together) handed out so far
+---@field part integer which part of the run's sequences this rank reads, from 0
+---@field parts integer of how many
+---@field sequences integer in a batch of this rank
+---@field feed? userdata of mx.io.feed: nil where no file is read
+---@field sources table[] of feed:sources(), with their weights
+---@field epoch_samples? integer samples of an epoch, where one file is read
+local Data = {}
+Data.__index = Data
+
+local STATE_FORMAT = 2
+local FILES = { text = true, bin = true, hdf5 = true } -- dataset_type: the format of a file of tokens
+local WEIGHT_UNIT = 1000000 -- weights are decimals of as many places
+local MOST_DESCRIBED = 8 -- sequences
+
+--- Sequences in a batch of a rank: ranks that do not share out the batch have the same ones, as many times more.
+---@param config table
+---@param mesh? mx.Mesh
+---@return integer
+function data.sequences(config, mesh)
+    local shares = mesh and mesh.layout.ranks // mesh:size(mesh.rules.activation_batch) or 1
+    return config.per_device_batch_size * shares
+end
+
+local function gcd(a, b)
+    while b ~= 0 do
+        a, b = b, a % b
+    end
+    return a
+end
+
+-- The weights of a mix as the smallest whole numbers of the same shares.
+local function whole_weights(config)
+    local weights, divisor = {}, 0
+    for i, pair in ipairs(config.dataset_mix) do
+        local weight = pair[2] * WEIGHT_UNIT
+        local whole = math.floor(weight + 0.5)
+        if whole < 1 or math.abs(weight - whole) > 1e-3 then
+            mx.config.refuse(config, "dataset_mix", "the weight of %s is %s; expected a number above 0 with at most "
+                .. "six decimal places", pair[1], pair[2])
+        end
+        weights[i], divisor = whole, gcd(whole, divisor)
+    end
+    for i in ipairs(weights) do
+        weights[i] = weights[i] // divisor
+    end
+    return weights
+end
+
+-- What to read: a list of {path =, format =, weight =}.
+local function list_sources(config)
+    if #config.dataset_mix == 0 then
+        return { { path = config.dataset_path, format = config.dataset_type, weight = 1 } }
+    end
+    local sources, weights = {}, whole_weights(config)
+    for i, pair in ipairs(config.dataset_mix) do
+        sources[i] = { path = pair[1], format = config.dataset_type, weight = weights[i] }
+    end
+    return sources
+end
+
+local function open_feed(self)
+    local c, sources = self.config, list_sources(self.config)
+    local key = #c.dataset_mix > 0 and "dataset_mix" or "dataset_path"
+    local paths = {}
+    for i, source in ipairs(sources) do
+        paths[i] = source.path
+    end
+    mx.files.check_same(paths, function(...)
+        mx.config.refuse(c, key, ...)
+    end)
+    local opened, feed = pcall(mx.io.feed, {
+        sources = sources, length = c.max_target_length, rows = self.sequences, stride = self.sequences * self.parts,
+        depth = c.reuse_example_batch == 1 and 0 or c.prefetch_batches, packing = c.packing,
+        shuffle = c.enable_data_shuffling, seed = c.data_shuffle_seed, vocab_size = c.vocab_size,
+    })
+    if not opened then
+        mx.config.refuse(c, key, "%s", (tostring(feed):gsub("^[^%s:]+:%d+: ", "")))
+    end
+    self.feed, self.sources = feed, util.attempt(feed.sources, feed)
+    for i, source in ipairs(self.sources) do
+        source.weight = sources[i].weight
+    end
+    if #self.sources == 1 then
+        self.epoch_samples = self.sources[1].samples
+    end
+    self.documents = feed:has_documents()
+end
+
+-- What is known of the tokenizer of each source: {what =, fingerprint =}. A text is read as its bytes.
+local function source_tokenizers(self, own)
+    local list = {}
+    for i, source in ipairs(self.sources) do
+        local known = { what = source.path, fingerprint = source.tokenizer_fingerprint or "" }
+        if self.config.dataset_type == "text" then
+            known = { what = source.path .. ", which dataset_type=text reads as bytes", fingerprint = "bytes" }
+        elseif (source.tokenizer or "") ~= "" then
+            known.what = ("%s, made by %s"):format(source.path, source.tokenizer)
+        end
+        if own and own:matches(known.fingerprint) then -- older stores have the checksum of tokenizer.json
+            known.fingerprint = own:fingerprint()
+        end
+        list[i] = known
+    end
+    return list
+end
+
+-- What is known of the tokenizer of the parameters that a run starts from.
+local function add_parameters_tokenizers(list, path, tokenizer_path)
+    if path == "" or not mx.io.exists(path) then
+        return
+    end
+    local what, at = "load_parameters_path=" .. path, mx.weights.tokenizer_of(path)
+    list[#list + 1] = { what = what, fingerprint = mx.weights.tokenizer_fingerprint(path) }
+    if at and at ~= tokenizer_path then
+        list[#list + 1] = { what = what .. " with the tokenizer " .. at, fingerprint = mx.tokenizer.fingerprint_of(at) }
+    end
+end
+
+-- The tokenizer of the config; nil: the config names none.
+local function open_tokenizer(c)
+    if c.tokenizer_path == "" then
+        return nil
+    end
+    local opened, tokenizer = pcall(mx.tokenizer.open, c.tokenizer_path)
+    if not opened then
+        mx.config.refuse(c, "tokenizer_path", "%s", tostring(tokenizer))
+    elseif tokenizer.vocab_size > c.vocab_size then
+        mx.config.refuse(c, "tokenizer_path", "%s has %s ids, and vocab_size is %s", c.tokenizer_path,
+            util.thousands(tokenizer.vocab_size), util.thousands(c.vocab_size))
+    end
+    return tokenizer
+end
+
+-- The model, the parameters that it starts from and all data must be of one tokenizer, as far as they say which.
+local function check_tokenizers(self)
+    local c = self.config
+    local own = open_tokenizer(c)
+    mx.files.check_same({ own and own.file })
+    local known = {}
+    if own then
+        self.tokenizer = mx.tokenizer.fingerprint_of(c.tokenizer_path)
+        known[1] = { what = "tokenizer_path=" .. c.tokenizer_path, fingerprint = self.tokenizer }
+    end
+    add_parameters_tokenizers(known, c.load_parameters_path, c.tokenizer_path)
+    local sources = source_tokenizers(self, own)
+    table.move(sources, 1, #sources, #known + 1, known)
+    local first = nil
+    for _, this in ipairs(known) do
+        if first then
+            mx.tokenizer.check_same(first, this,
+                "Prepare the texts (scripts/prepare.lua) with the tokenizer of the model")
+        end
+        first = first or this.fingerprint ~= "" and this or nil
+    end
+end
+
+-- Ranks on a ring have keys of others without their segments.
+local function check_ring(self, mesh)
+    local c = self.config
+    local ring = mesh and mesh:size(mesh.rules.activation_length) > 1 and c.context_parallel_strategy == "ring"
+    if ring and self.documents and (c.packing or c.attention_type == "full") then
+        mx.config.refuse(c, "context_parallel_strategy", "ring knows no documents, which packed sequences have several "
+            .. "of: choose context_parallel_strategy=all_gather, or packing=false")
+    end
+end
+
+-- With num_epoch the run ends when that many are read: never after config.steps steps, where the user chose these.
+local function set_steps(self)
+    local c = self.config
+    if c.num_epoch < 1 then
+        return
+    end
+    local samples = self.feed:samples_of(c.num_epoch)
+    local batch = self.parts * self.sequences * c.gradient_accumulation_steps
+    if samples < batch then
+        mx.config.refuse(c, "num_epoch", "%d of the data %s %d samples, and a step takes %d", c.num_epoch,
+            c.num_epoch == 1 and "is" or "are", samples, batch)
+    end
+    local chosen = getmetatable(c).where.steps ~= nil
+    c.steps = math.min(chosen and c.steps or math.maxinteger, samples // batch)
+end
+
+--- The data that a config asks for. On a mesh the ranks that share out the batch read different sequences, the others
+--- the same; per_device_batch_size counts sequences for each rank of either kind. With num_epoch it sets config.steps
+--- to what the epochs have, or leaves fewer. Each rank opens the files, and they are refused unless they are the same
+--- for all. Collective.
+---@param config table
+---@param mesh? mx.Mesh without one every rank reads sequences of its own
+---@return mx.Data
+function data.open(config, mesh)
+    local self = setmetatable({
+        config = config, samples = 0, part = mx.rank(), parts = mx.ranks(),
+        sequences = data.sequences(config, mesh), sources = {}, waited_s = 0,
+    }, Data)
+    if mesh then
+        local axes = mesh.rules.activation_batch
+        self.part, self.parts = mesh:index(axes), mesh:size(axes)
+    end
+    if FILES[config.dataset_type] then
+        open_feed(self)
+    end
+    if not mx.is_simulated() then
+        check_tokenizers(self)
+    end
+    if self.feed then
+        check_ring(self, mesh)
+        set_steps(self)
+    end
+    return self
+end
+
+-- Random tokens of B of the run's sequences, each from a stream of its own: whoever reads it gets the same.
+local function random_tokens(c, B, length, first)
+    local tokens = mx.zeros({ B, length }, "i32")
+    for b = 1, B do
+        local seed = util.seed("tokens", c.data_shuffle_seed)
+        local row = mx.rand { shape = { 1, length }, high = c.vocab_size, seed = seed, offset = first + b }:to("i32")
+        mx.write_slice(tokens, row, { dim = 1, start = b })
+    end
+    return tokens
+end
+
+local function made_batch(c, B, first)
+    local S = c.max_target_length
+    local tokens = c.dataset_type == "random" and random_tokens(c, B, S + 1, first) or mx.zeros({ B, S + 1 }, "i32")
+    return {
+        tokens = mx.narrow(tokens, { dim = 2, start = 1, length = S }),
+        targets = mx.narrow(tokens, { dim = 2, start = 2, length = S }),
+    }
+end
+
+-- Which of segments, positions and mask a model needs: padding behind a document is not seen where attention is causal.
+local function choose(c, batch)
+    if batch.mask and not c.packing then
+        batch.positions = nil
+        batch.segments = c.attention_type == "full" and batch.segments or nil
+    end
+    return batch
+end
+
+-- On a simulated device nothing has values: only shapes are needed.
+local function simulated_batch(self, B)
+    local sizes = { B, self.config.max_target_length }
+    local batch = { tokens = mx.zeros(sizes, "i32"), targets = mx.zeros(sizes, "i32") }
+    if self.documents then
+        batch.segments, batch.positions = mx.zeros(sizes, "i32"), mx.zeros(sizes, "i32")
+        batch.mask = mx.zeros(sizes, "u8")
+    end
+    return batch
+end
+
+local function read_batch(self, B, first)
+    if not self.feed then
+        local started = mx.now()
+        local batch = made_batch(self.config, B, first)
+        self.waited_s = self.waited_s + mx.now() - started
+        return batch
+    elseif mx.is_simulated() then
+        return choose(self.config, simulated_batch(self, B))
+    end
+    local batch = {}
+    batch.tokens, batch.targets, batch.segments, batch.positions, batch.mask =
+        util.attempt(self.feed.next, self.feed, first)
+    return choose(self.config, batch)
+end
+
+--- The next batch of this rank, or the first one again with reuse_example_batch. Not collective, but ranks that train
+--- together ask for the same number of batches.
+---@return {tokens: any, targets: any, segments: any, positions: any, mask: any, ids: integer[]} tokens and targets
+---        (B, S) i32, the targets one token further on. Where documents are packed also segments (i32: tokens of one
+---        document have the same), positions (i32, in the document) and mask (u8: 0 where the target does not count);
+---        where they are padded a mask, and segments unless attention is causal. ids: the numbers of its first and last
+---        sequence in the whole run, from 0
+function Data:next()
+    if self.example then
+        return self.example
+    end
+    local B = self.sequences
+    local first = self.samples + self.part * B
+    local batch = read_batch(self, B, first)
+    batch.ids = { first, first + B - 1 }
+    self.last = batch.ids
+    if self.config.reuse_example_batch == 1 then
+        for _, name in ipairs({ "tokens", "targets", "segments", "positions", "mask" }) do
+            batch[name] = batch[name] and batch[name]:keep()
+        end
+        self.example = batch
+    else
+        self.samples = self.samples + self.parts * B
+    end
+    return batch
+end
+
+-- What the samples depend on beside their number.
+local function fingerprint(self)
+    local c = self.config
+    local state = {
+        format = STATE_FORMAT, dataset_type = c.dataset_type, data_shuffle_seed = c.data_shuffle_seed,
+        max_target_length = c.max_target_length, tokenizer = self.tokenizer,
+        tokenizer_path = self.tokenizer and c.tokenizer_path,
+    }
+    if not self.feed then
+        state.vocab_size = c.vocab_size
+        return state
+    end
+    state.sources, state.packing = #self.sources, tostring(c.packing)
+    state.enable_data_shuffling = tostring(c.enable_data_shuffling)
+    for i, source in ipairs(self.sources) do
+        state["source_" .. i] = ("%d tokens in %d documents, checksum %08x, weight %d"):format(source.tokens,
+            source.documents or 0, source.fingerprint, source.weight)
+    end
+    return state
+end
+
+--- Where the data stands: what the next call of next() depends on. The same on every rank, and for any number of
+--- ranks that has handed out as many sequences; what has been read ahead is not counted. Not collective.
+---@return table of strings and numbers, which may go through JSON: samples handed out in the whole run, their epoch
+---        where one file is read, and what the samples depend on
+function Data:state()
+    local state = fingerprint(self)
+    state.samples = self.samples
+    state.epoch = self.epoch_samples and self.samples // self.epoch_samples
+    return state
+end
+
+-- Two values of a state: numbers may have become floats on their way through a file.
+local function same(a, b)
+    return a == b or (math.tointeger(a) ~= nil and math.tointeger(a) == math.tointeger(b))
+end
+
+local function check_state(state, expected)
+    local keys = {}
+    for _, side in ipairs({ expected, state }) do
+        for key in pairs(side) do
+            keys[key] = true
+        end
+    end
+    keys.samples, keys.epoch, keys.tokenizer, keys.tokenizer_path = nil, nil, nil, nil
+    mx.tokenizer.check_same(
+        { what = ("tokenizer_path=%s of the checkpoint"):format(state.tokenizer_path), fingerprint = state.tokenizer },
+        { what = ("tokenizer_path=%s now"):format(expected.tokenizer_path), fingerprint = expected.tokenizer },
+        "Continue with the tokenizer that the run was started with, or start a new run")
+    for key in util.sorted_pairs(keys) do
+        if not same(state[key], expected[key]) then
+            util.refuse("the state of the data does not fit: its %s is %s, that of this run %s. Continue with the data "
+                .. "that the run was started with, or start a new run", key, tostring(state[key]),
+                tostring(expected[key]))
+        end
+    end
+end
+
+--- Goes on from a state: the next batch is the one that would have come next then. Takes no time but for packed
+--- documents, where their lengths are gone through once. Refuses a state of other data, and names the difference. Not
+--- collective: give every rank the same state.
+---@param state table of Data:state
+function Data:restore(state)
+    check_state(state, fingerprint(self))
+    local samples = math.tointeger(state.samples)
+    if not samples or samples < 0 then
+        util.refuse("the state of the data is damaged: samples = %s", tostring(state.samples))
+    end
+    self.samples, self.example, self.last = samples, nil, nil
+end
+
+--- Which samples the last batch of this rank had, in one line: for messages about a step that went wrong.
+---@return string
+function Data:describe()
+    if not self.last then
+        return "no batch yet"
+    end
+    local first, last = self.last[1], self.last[2]
+    local text = ("samples %d to %d"):format(first, last)
+    if not self.feed or mx.is_simulated() then
+        return ("%s of %s"):format(text, self.config.dataset_type)
+    end
+    local rows = {}
+    for sample = first, math.min(last, first + MOST_DESCRIBED - 1) do
+        rows[#rows + 1] = self.feed:describe(sample)
+    end
+    local more = last - first + 1 - #rows
+    return ("%s: %s%s"):format(text, table.concat(rows, "; "), more > 0 and ("; and %d more"):format(more) or "")
+end
+
+--- Seconds that next() has waited for data since the last call of this: batches are read ahead, so that this is near 0
+--- unless the disk is slower than the steps.
+---@return number
+function Data:waited()
+    if self.feed then
+        return self.feed:waited()
+    end
+    local seconds = self.waited_s
+    self.waited_s = 0
+    return seconds
+end
+
+return data

@@ -1,0 +1,422 @@
+--- The device mesh: named axes over the ranks, and the axes that split each dimension of a tensor.
+--
+-- An axis has a part inside a slice (ici, fast links) and a part across slices (dcn, slow ones). Slices are outermost:
+-- rank = dcn index * ranks of a slice + ici index, both row-major over AXES; the coordinate on an axis is
+-- dcn coordinate * ici size + ici coordinate. `mx.mesh(config)` makes the mesh of this run.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local mesh = {}
+
+local MOST_RANKS = 1 << 40 -- what a product of sizes is counted up to
+
+--- All axes in mesh order: neighbours on a late axis are neighbouring ranks.
+mesh.AXES = { "data", "stage", "fsdp", "fsdp_transpose", "context", "tensor", "tensor_sequence", "expert" }
+
+-- The config key that a dimension's size comes from; activation_mlp and mlp share one.
+local SIZE_KEYS = {
+    batch = "per_device_batch_size", length = "max_target_length", norm_length = "max_target_length",
+    embed = "base_emb_dim", mlp = "base_mlp_dim", heads = "base_num_query_heads", kv_heads = "base_num_kv_heads",
+    vocab = "vocab_size", layers = "base_num_decoder_layers",
+}
+
+local function key_of(level, name)
+    return ("%s_%s_parallelism"):format(level, name)
+end
+
+local function counted(n, thing)
+    return ("%d %s%s"):format(n, thing, n == 1 and "" or "s")
+end
+
+-- ---- sizes of the axes ----
+
+-- The sizes of one level, ici or dcn, as the config gives them: name -> size, their product without the -1, and the
+-- axis that has the -1, if one has.
+local function read_level(cfg, level)
+    local sizes, product, open = {}, 1, nil
+    for _, name in ipairs(mesh.AXES) do
+        local key = key_of(level, name)
+        local size = cfg[key]
+        if size == -1 and open then
+            util.refuse("%s and %s are both -1, but only one can take what is left: give one of them a number, "
+                .. "say %s=1", key_of(level, open), key, key_of(level, open))
+        elseif size == -1 then
+            open = name
+        elseif size < 1 then
+            util.refuse("%s: expected at least 1, or -1 for what is left, got %d", key, size)
+        else
+            sizes[name], product = size, math.min(product * size, MOST_RANKS)
+        end
+    end
+    return sizes, product, open
+end
+
+-- "fsdp=3, tensor=2"
+local function list_sizes(sizes)
+    local out = {}
+    for _, name in ipairs(mesh.AXES) do
+        if (sizes[name] or 1) > 1 then
+            out[#out + 1] = ("%s=%d"):format(name, sizes[name])
+        end
+    end
+    return #out > 0 and table.concat(out, ", ") or "all 1"
+end
+
+-- A change of one key, as "key=value", that makes the product of a level `total`, or, where an axis takes what is left,
+-- a divisor of it; nil when no single one does.
+local function one_change(level, sizes, product, total, open)
+    for _, name in ipairs(mesh.AXES) do
+        local size = sizes[name] or 1
+        local others = product // size
+        if size > 1 and total % others == 0 then
+            local fitting = total // others
+            if open then
+                fitting = math.min(fitting, size)
+                while total // others % fitting ~= 0 do
+                    fitting = fitting - 1
+                end
+            end
+            return ("%s=%d"):format(key_of(level, name), fitting)
+        end
+    end
+    if total % product == 0 then
+        return key_of(level, "fsdp") .. "=-1"
+    end
+end
+
+-- The number of slices, and the sizes across them.
+local function fill_slices(cfg)
+    local sizes, product, open = read_level(cfg, "dcn")
+    local wanted = cfg.slices
+    if open and wanted % product == 0 then
+        sizes[open] = wanted // product
+        return wanted, sizes
+    elseif open then
+        util.refuse("dcn_*_parallelism make %s (%s) and %s=-1 takes what is left, but slices=%d is no multiple: "
+            .. "set slices=%d or %s", counted(product, "slice"), list_sizes(sizes), key_of("dcn", open), wanted,
+            (wanted + product - 1) // product * product,
+            one_change("dcn", sizes, product, wanted, open) or "smaller dcn sizes")
+    elseif wanted > 1 and wanted ~= product then
+        util.refuse("dcn_*_parallelism make %s (%s), but slices=%d: set slices=%d or %s=-1",
+            counted(product, "slice"), list_sizes(sizes), wanted, product, key_of("dcn", "data"))
+    end
+    return product, sizes
+end
+
+--- The slices that a config asks for: `slices`, or where that is 1 the product of the dcn_* sizes that are given. A
+--- product that contradicts `slices` is left for mesh.layout to refuse. Not collective.
+---@param cfg table config
+---@return integer
+function mesh.slices(cfg)
+    local product = 1
+    for _, name in ipairs(mesh.AXES) do
+        product = math.min(product * math.max(1, cfg[key_of("dcn", name)]), MOST_RANKS)
+    end
+    return cfg.slices == 1 and product or cfg.slices
+end
+
+local function refuse_ranks(slices, sizes, ranks)
+    util.refuse("the mesh has %s (dcn_*_parallelism: %s), which do not divide %s: start %d (mpirun -n %d) or set "
+        .. "slices and dcn_*_parallelism to a divisor of %d", counted(slices, "slice"), list_sizes(sizes),
+        counted(ranks, "rank"), (ranks // slices + 1) * slices, (ranks // slices + 1) * slices, ranks)
+end
+
+-- The sizes inside a slice of `total` ranks.
+local function fill_slice(cfg, slices, total)
+    local sizes, product, open = read_level(cfg, "ici")
+    if open and total % product == 0 then
+        sizes[open] = total // product
+        return sizes
+    elseif product == total then
+        return sizes
+    end
+    local there = slices == 1 and ("there are %s in 1 slice"):format(counted(total, "rank"))
+        or ("%d ranks in %d slices are %d a slice"):format(total * slices, slices, total)
+    local fitting = open and (total // product + 1) * product * slices or product * slices
+    local change = one_change("ici", sizes, product, total, open)
+    util.refuse("ici_*_parallelism make %s a slice (%s)%s, but %s: start %s (mpirun -n %d)%s",
+        counted(product, "device"), list_sizes(sizes),
+        open and (" and %s=-1 takes what is left"):format(key_of("ici", open)) or "", there, counted(fitting, "rank"),
+        fitting, change and " or set " .. change or "")
+end
+
+---@class mx.MeshLayout
+---@field axes {name: string, ici: integer, dcn: integer, size: integer}[] in mesh order
+---@field sizes table<string, integer> name -> size
+---@field ici table<string, integer> name -> size inside a slice
+---@field dcn table<string, integer> name -> size across slices
+---@field slices integer
+---@field ranks integer
+
+--- The axes of a config's mesh over any number of ranks, each -1 filled in. What does not fit is refused. Not
+--- collective.
+---@param cfg table config
+---@param ranks integer
+---@return mx.MeshLayout
+function mesh.layout(cfg, ranks)
+    local slices, dcn = fill_slices(cfg)
+    if ranks % slices ~= 0 then
+        refuse_ranks(slices, dcn, ranks)
+    end
+    local ici = fill_slice(cfg, slices, ranks // slices)
+    local layout = { axes = {}, sizes = {}, ici = ici, dcn = dcn, slices = slices, ranks = ranks }
+    for i, name in ipairs(mesh.AXES) do
+        local size = ici[name] * dcn[name]
+        layout.axes[i] = { name = name, ici = ici[name], dcn = dcn[name], size = size }
+        layout.sizes[name] = size
+    end
+    return layout
+end
+
+-- ---- ranks and coordinates ----
+
+--- Where a rank is: axis -> coordinate, from 0.
+---@param layout mx.MeshLayout
+---@param rank integer from 0
+---@return table<string, integer>
+function mesh.coordinates(layout, rank)
+    local per_slice = layout.ranks // layout.slices
+    local outer, inner = rank // per_slice, rank % per_slice
+    local at = {}
+    for i = #layout.axes, 1, -1 do
+        local axis = layout.axes[i]
+        at[axis.name] = outer % axis.dcn * axis.ici + inner % axis.ici
+        outer, inner = outer // axis.dcn, inner // axis.ici
+    end
+    return at
+end
+
+--- The rank at coordinates: the inverse of mesh.coordinates. An axis that is not given is at 0.
+---@param layout mx.MeshLayout
+---@param at table<string, integer>
+---@return integer
+function mesh.rank_at(layout, at)
+    local outer, inner = 0, 0
+    for _, axis in ipairs(layout.axes) do
+        local coordinate = at[axis.name] or 0
+        outer = outer * axis.dcn + coordinate // axis.ici
+        inner = inner * axis.ici + coordinate % axis.ici
+    end
+    return outer * (layout.ranks // layout.slices) + inner
+end
+
+-- Axes given by name or as a list of names, each once and in mesh order.
+local function in_order(layout, axes)
+    local wanted, list = {}, {}
+    for _, name in ipairs(type(axes) == "table" and axes or { axes }) do
+        if not layout.sizes[name] then
+            local near = util.nearest(tostring(name), mesh.AXES)
+            error(("no mesh axis '%s'%s"):format(tostring(name), near and (", did you mean '%s'?"):format(near)
+                or ": there are " .. table.concat(mesh.AXES, ", ")), 3)
+        end
+        wanted[name] = true
+    end
+    for _, name in ipairs(mesh.AXES) do
+        list[#list + 1] = wanted[name] and name or nil
+    end
+    return list
+end
+
+---@class mx.Mesh
+---@field layout mx.MeshLayout
+---@field rank integer this rank, from 0
+---@field at table<string, integer> axis -> this rank's coordinate, from 0
+---@field rules table<string, string[]> logical name -> mesh axes
+---@field names string[] the logical names in the order of the config
+---@field shares_batch table<string, boolean> the axes that split batch or length of activations
+local Mesh = {}
+util.strict(Mesh, "a mesh", { "layout", "rank", "at", "rules", "names", "shares_batch" })
+
+--- The number of ranks along axes. Not collective.
+---@param axes string|string[] a name or several
+---@return integer
+function Mesh:size(axes)
+    local size = 1
+    for _, name in ipairs(in_order(self.layout, axes)) do
+        size = size * self.layout.sizes[name]
+    end
+    return size
+end
+
+--- This rank's place, from 0, among the ranks of Mesh:ranks. Not collective.
+---@param axes string|string[]
+---@return integer
+function Mesh:index(axes)
+    local outer, inner, per_slice = 0, 0, 1
+    for _, name in ipairs(in_order(self.layout, axes)) do
+        local ici, dcn = self.layout.ici[name], self.layout.dcn[name]
+        outer = outer * dcn + self.at[name] // ici
+        inner = inner * ici + self.at[name] % ici
+        per_slice = per_slice * ici
+    end
+    return outer * per_slice + inner
+end
+
+-- The ranks, in order, with every coordinate along axes and those of `at` along the others.
+local function ranks_along(layout, axes, at)
+    local found = { setmetatable({}, { __index = at }) }
+    for _, name in ipairs(axes) do
+        local longer = {}
+        for _, place in ipairs(found) do
+            for coordinate = 0, layout.sizes[name] - 1 do
+                longer[#longer + 1] = setmetatable({ [name] = coordinate }, { __index = place })
+            end
+        end
+        found = longer
+    end
+    local ranks = {}
+    for i, place in ipairs(found) do
+        ranks[i] = mesh.rank_at(layout, place)
+    end
+    table.sort(ranks)
+    return ranks
+end
+
+--- The ranks that differ from this one along axes only, itself included, in the order of their numbers. Not collective.
+---@param axes string|string[]
+---@return integer[]
+function Mesh:ranks(axes)
+    return ranks_along(self.layout, in_order(self.layout, axes), self.at)
+end
+
+-- ---- which axes split a tensor ----
+
+---@class mx.DimensionSpec
+---@field axes string[] that split this dimension, larger than 1: `kept`, then `gathered`
+---@field parts integer product of their sizes
+---@field kept string[] the dimension stays split over these while computing
+---@field gathered string[] these also split activations: the parts of a weight are all-gathered over them before use
+---@field size integer elements of the whole dimension
+---@field stored integer elements that a rank stores
+---@field used integer elements that a rank computes with
+---@field stored_block integer which of the `parts` blocks of `stored` elements this rank has, from 0
+---@field used_block integer which block of `used` elements it computes with, from 0
+
+local function refuse_size(self, what, i, name, dimension)
+    local sizes, keys = {}, { SIZE_KEYS[(name:gsub("^activation_", ""))] }
+    for _, axis in ipairs(self.layout.axes) do
+        for _, split in ipairs(dimension.axes) do
+            if axis.name == split then
+                sizes[#sizes + 1] = ("%s=%d"):format(split, axis.size)
+                keys[#keys + 1] = axis.ici > 1 and key_of("ici", split) or nil
+                keys[#keys + 1] = axis.dcn > 1 and key_of("dcn", split) or nil
+            end
+        end
+    end
+    util.refuse("%s: dimension %d (%s) has %d elements, which %d parts (%s) do not divide: change %s", what, i, name,
+        dimension.size, dimension.parts, table.concat(sizes, ", "), table.concat(keys, " or "))
+end
+
+-- The axes of a logical name's rule.
+local function rule_of(self, name)
+    local rule = self.rules[name]
+    if not rule then
+        local near = util.nearest(tostring(name), util.sorted_keys(self.rules))
+        error(("no logical axis '%s'%s"):format(tostring(name), near and (", did you mean '%s'?"):format(near)
+            or "; configs/base.yml lists them in logical_axis_rules"), 3)
+    end
+    return rule
+end
+
+--- How a tensor is split: an entry for each dimension. An axis splits one dimension of a tensor, the first whose rule
+--- has it. The axes that are kept are outermost, so that what is gathered is one contiguous block of the dimension:
+--- stored_block = mesh:index(kept) * mesh:size(gathered) + mesh:index(gathered). A size that its parts do not divide is
+--- refused. Not collective.
+---@param names (string|false)[] the logical name of each dimension; false: never split
+---@param sizes integer[] of the whole tensor
+---@param what string the tensor's name, for messages
+---@return mx.DimensionSpec[]
+function Mesh:spec(names, sizes, what)
+    if #names ~= #sizes then
+        error(("%s: %d logical names for %d dimensions"):format(what, #names, #sizes), 2)
+    end
+    local spec, taken = {}, {}
+    for i, name in ipairs(names) do
+        local d = { parts = 1, kept = {}, gathered = {}, size = sizes[i] }
+        local is_activation = name and name:find("^activation_")
+        for _, axis in ipairs(name and rule_of(self, name) or {}) do
+            local size = self.layout.sizes[axis]
+            if size > 1 and not taken[axis] then
+                taken[axis] = true
+                local list = self.shares_batch[axis] and not is_activation and d.gathered or d.kept
+                list[#list + 1], d.parts = axis, d.parts * size
+            end
+        end
+        d.kept, d.gathered = in_order(self.layout, d.kept), in_order(self.layout, d.gathered)
+        d.axes = table.move(d.gathered, 1, #d.gathered, #d.kept + 1, table.move(d.kept, 1, #d.kept, 1, {}))
+        if d.size % d.parts ~= 0 then
+            refuse_size(self, what, i, name, d)
+        end
+        d.stored, d.used = d.size // d.parts, d.size // self:size(d.kept)
+        d.used_block = self:index(d.kept)
+        d.stored_block = d.used_block * self:size(d.gathered) + self:index(d.gathered)
+        spec[i] = d
+    end
+    return spec
+end
+
+-- ---- printing ----
+
+local function counted_ranks(layout)
+    return layout.slices == 1 and counted(layout.ranks, "rank")
+        or ("%d ranks, %d slices of %d"):format(layout.ranks, layout.slices, layout.ranks // layout.slices)
+end
+
+--- In words: "8 ranks: fsdp 4 x tensor 2".
+---@return string
+function Mesh:summary()
+    local sizes = {}
+    for _, axis in ipairs(self.layout.axes) do
+        sizes[#sizes + 1] = axis.size > 1 and ("%s %d"):format(axis.name, axis.size) or nil
+    end
+    return ("%s: %s"):format(counted_ranks(self.layout),
+        #sizes > 0 and table.concat(sizes, " x ") or "nothing is shared out")
+end
+
+--- A picture of who shares what, at most 80 columns wide.
+function Mesh:__tostring()
+    return require("mx.parallel.mesh_picture").draw(self, mesh.rank_at)
+end
+
+-- ---- making one ----
+
+--- A mesh over any number of ranks, as one of them sees it: for planning. It changes nothing. Not collective.
+---@param cfg table config
+---@param ranks integer
+---@param rank? integer from 0; 0 when absent
+---@return mx.Mesh
+function mesh.plan(cfg, ranks, rank)
+    local layout = mesh.layout(cfg, ranks)
+    local self = setmetatable({
+        layout = layout, rank = rank or 0, at = mesh.coordinates(layout, rank or 0), rules = {}, names = {},
+        shares_batch = {},
+    }, Mesh)
+    for i, rule in ipairs(cfg.logical_axis_rules) do
+        self.rules[rule[1]], self.names[i] = rule[2], rule[1]
+    end
+    for _, name in ipairs({ "activation_batch", "activation_length" }) do
+        for _, axis in ipairs(self.rules[name]) do
+            self.shares_batch[axis] = true
+        end
+    end
+    return self
+end
+
+--- The mesh of this run over all its ranks, which collectives with axes use from now on. Collective.
+---@param cfg table config
+---@return mx.Mesh
+function mesh.new(cfg)
+    local self, list = mesh.plan(cfg, mx.ranks(), mx.rank()), {}
+    for i, axis in ipairs(self.layout.axes) do
+        list[i] = { name = axis.name, ici = axis.ici, dcn = axis.dcn }
+    end
+    util.attempt(mx.mesh_define, list) -- a simulated pod may have other chips, or sides that the axes do not fit
+    return self
+end
+
+return setmetatable(mesh, {
+    __call = function(_, cfg)
+        return mesh.new(cfg)
+    end,
+})

@@ -1,0 +1,434 @@
+--- A training run: where it starts, what it leaves behind after each step, and how it ends.
+--
+--     mx.run.claim(config)
+--     ... model, optimizer, data ...
+--     local run = mx.run.start(config, model, optimizer, data)
+--     for step in run:steps() do
+--         local loss = mx.train.gradients(model, data, config.gradient_accumulation_steps)
+--         run:ended(step, loss, run:update(step, loss))
+--     end
+--     run:finish()
+--
+-- With enable_checkpointing, everything of a run lies in base_output_directory/run_name: config.yml, script.lua,
+-- log.txt, metrics.jsonl, heartbeat.json, tensorboard/, the checkpoints step_N, and at the end parameters.h5.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local run = {}
+
+run.claim = require("mx.run.folder").claim
+
+---@class mx.Run
+---@field config table
+---@field step integer the last step that has ended
+---@field directory string
+local Run = {}
+Run.__index = Run
+
+local function finite(x)
+    return x and x - x == 0 and x or nil
+end
+
+local function say(format, ...)
+    mx.metrics.say("%s", format:format(...)) -- what is said may hold any character
+end
+
+-- Says that the run is alive.
+local function beat(self, now)
+    if self.folder then
+        self.folder:beat({ step = self.step, steps = self.config.steps, loss = finite(self.loss) }, now)
+    end
+end
+
+-- ---- starting ----
+
+-- What differs between the config that a checkpoint was saved with and this one.
+local function changes(before, config)
+    local now, old, list = {}, {}, {}
+    for _, pair in ipairs({ { now, mx.config.dump(config) }, { old, before } }) do
+        for line in pair[2]:gmatch("[^\n]+") do
+            local key, value = line:match("^([%w_]+): (.*)$")
+            if key then
+                pair[1][key] = value
+            end
+        end
+    end
+    for key, value in util.sorted_pairs(now) do
+        if old[key] and old[key] ~= value then
+            list[#list + 1] = ("%s: %s, was %s"):format(key, value, old[key])
+        end
+    end
+    return list
+end
+
+local function restore(self, index, path)
+    self.step, self.loss = index.step, index.loss
+    if index.guard then
+        self.guard:restore(index.guard)
+    end
+    say("RESUMING %s after step %s from %s (saved by %d rank%s, now %d)", self.config.run_name ~= ""
+        and self.config.run_name or self.config.model_name, util.thousands(index.step), path, index.ranks,
+        index.ranks == 1 and "" or "s", mx.ranks())
+    for _, change in ipairs(changes(index.config, self.config)) do
+        say("    changed since then: %s", require("mx.config.values").printable(change))
+    end
+end
+
+-- What is there of this run comes first, then what the config says to load. Simulated parameters have no values.
+local function load(self, o)
+    local config = self.config
+    if not self.saves and not mx.is_simulated() and config.run_name ~= ""
+        and mx.share_text(mx.rank() == 0 and #mx.checkpoint.list(self.directory) > 0 and "yes" or nil) then
+        say("%s has checkpoints: with enable_checkpointing=false they are neither loaded nor replaced, and this run "
+            .. "starts at step 1", self.directory)
+    end
+    if mx.is_simulated() then
+        if config.load_full_state_path ~= "" or config.load_parameters_path ~= "" then
+            say("nothing is loaded: on a simulated chip parameters have no values")
+        end
+        return
+    end
+    local whole = {
+        params = self.model.params, optimizer = o.optimizer, parallel = self.model.parallel, model = self.model,
+        data = o.data,
+    }
+    local exists = self.saves and mx.share_text(mx.rank() == 0 and #mx.checkpoint.list(self.directory) > 0 and "yes"
+        or nil)
+    if exists and config.run_name == "" then
+        util.refuse("%s has checkpoints of an earlier run: run_name=%s goes on with it, run_name=OTHER starts a new "
+            .. "one", self.directory, config.model_name)
+    elseif exists then
+        local index, path = mx.checkpoint.load_newest(self.directory, whole, say)
+        return restore(self, index, path)
+    elseif config.load_full_state_path ~= "" then
+        local index, path = mx.checkpoint.load_path(config.load_full_state_path, whole, say)
+        if not index then
+            mx.config.refuse(config, "load_full_state_path", "there is no checkpoint in '%s'",
+                config.load_full_state_path)
+        end
+        return restore(self, index, path)
+    elseif config.load_parameters_path ~= "" then
+        run.load_parameters(config.load_parameters_path, self.model, config)
+        say("parameters from %s", config.load_parameters_path)
+    end
+end
+
+--- Fills a model's parameters from a file that scripts/train.lua saved, from a checkpoint (a folder step_N), from the
+--- newest one of a run's folder, or from weights of other programs (mx.weights). Collective.
+---@param path string
+---@param model mx.Decoder
+---@param config? table the model's, to be compared with what weights of other programs say
+function run.load_parameters(path, model, config)
+    mx.files.check_same_weights(path)
+    if mx.share_text(mx.rank() == 0 and mx.weights.is_foreign(path) and "yes" or nil) then
+        return mx.checkpoint.together(mx.weights.load, model, path, config)
+    end
+    local what = { params = model.params, parallel = model.parallel }
+    local is_folder = mx.share_text(mx.rank() == 0 and mx.io.exists(path .. "/.") and "yes" or nil)
+    if not is_folder then
+        mx.checkpoint.together(mx.nn.load, model.params, path, model.parallel)
+    elseif not mx.checkpoint.load_path(path, what, say) then
+        util.refuse("there is neither a checkpoint nor a file of parameters at '%s'", path)
+    end
+end
+
+local function read_script()
+    local name = rawget(_G, "arg") and arg[0] or nil
+    return name and name ~= "-" and mx.read_file(name) or "", name or ""
+end
+
+local function new_metrics(self)
+    local config, model = self.config, self.model
+    local params = mx.models.count(model.shape)
+    local sequences = config.per_device_batch_size * config.gradient_accumulation_steps
+    return mx.metrics.new {
+        steps = config.steps,
+        done = self.step,
+        flops = mx.flops.step(config.flop_formula, model.shape, params, sequences, config.max_target_length),
+        tokens = sequences * config.max_target_length,
+        params = params,
+        formula = config.flop_formula,
+        peak = mx.metrics.measured_peak(model.shape.dtype),
+        dtype = model.shape.dtype,
+        file = config.metrics_file,
+        run_file = self.saves and self.directory .. "/metrics.jsonl" or nil,
+        period = config.log_period,
+        extra = { model_name = config.model_name },
+        config = config,
+    }
+end
+
+--- Starts a run, or goes on with one: loads what there is to load, says what the run is, and opens its folder. Where
+--- checkpoints of the run_name are there, the newest that is intact is loaded. Collective.
+---@param config table
+---@param model mx.Decoder
+---@param optimizer mx.Optimizer
+---@param data mx.Data
+---@return mx.Run
+function run.start(config, model, optimizer, data)
+    local self = setmetatable({
+        config = config, model = model, optimizer = optimizer, data = data, step = 0, guard = mx.guard.new(config),
+        directory = mx.train.directory(config), folder = run.claim(config),
+    }, Run)
+    self.saves = self.folder ~= nil
+    self.script, self.script_name = read_script()
+    if self.saves then
+        mx.catch_stop()
+        self.saver = mx.checkpoint.saver {
+            directory = self.directory, params = model.params, optimizer = optimizer, parallel = model.parallel,
+            model = model, data = data, lock = self.folder.lock,
+            keep = config.max_num_checkpoints_to_keep, keep_period = config.checkpoint_keep_period,
+            async = config.async_checkpointing,
+        }
+    end
+    load(self, { optimizer = optimizer, data = data })
+    if self.saves then
+        self.folder:open(self.step, self.script)
+    end
+    if model.parallel then
+        say("%s", model.parallel.mesh)
+    end
+    say("%s", (mx.config.dump(config, not config.log_config):gsub("\n$", "")))
+    if self.step >= config.steps then
+        say("step %d of %d is behind us: nothing is left to do; set steps higher to go on", self.step, config.steps)
+    end
+    self.metrics = new_metrics(self)
+    beat(self, true)
+    return self
+end
+
+-- ---- each step ----
+
+-- Starts a checkpoint of the step that has just ended.
+local function save(self, now, standing)
+    return self.saver:save(self.step, {
+        standing = standing, guard = self.guard:state(), loss = finite(self.loss),
+        config = mx.config.dump(self.config), script = self.script, script_name = self.script_name,
+    }, now)
+end
+
+local function told(self, saved)
+    if saved then
+        say("checkpoint %s/step_%d: training stood still for %.3g s, it was on disk after %.3g s", self.directory,
+            saved, self.saver.stood_still_s, self.saver.write_s)
+    end
+end
+
+-- An error ends the loop: what the steps so far have given is saved, unless the parameters have changed since the last
+-- one. On several ranks only data that cannot be read end the step on all of them (mx.train.gradients); after another
+-- error the others may be anywhere, so that only checkpoints that are there already remain.
+local function rescue(self)
+    local together = mx.ranks() == 1 or self.data.failed
+    if not self.saves or not together or self.optimizer.steps ~= self.stands.optimizer.steps then
+        return
+    end
+    local good, reason = pcall(function()
+        told(self, self.saver:wait())
+        if self.saver.saved ~= self.step and self.metrics:count() > 0 then
+            told(self, save(self, true, self.stands))
+        end
+    end)
+    if not good then
+        say("step %d could not be saved: %s", self.step, reason)
+    elseif self.data.failed then
+        say("the data of step %d cannot be read; once they can, the same command with run_name=%s continues after step "
+            .. "%d", self.step + 1, self.config.run_name ~= "" and self.config.run_name or self.config.model_name,
+            self.step)
+    end
+end
+
+local STOPS = { "SIGUSR1", "SIGHUP", "SIGINT", "SIGTERM" } -- the strongest one last
+
+-- Whether any rank has been asked to stop, and by what. Collective.
+local function stop_requested(self)
+    local name = self.saves and mx.stop_requested()
+    if mx.ranks() == 1 or not self.saves then
+        return name
+    end
+    local mine = 0
+    for i, known in ipairs(STOPS) do
+        mine = name == known and i or mine
+    end
+    local asked = mx.scope(function()
+        return mx.all_reduce_(mx.tensor(mine), { op = "max" }):item()
+    end)
+    return STOPS[math.tointeger(asked)]
+end
+
+--- The numbers of the steps that are left, until one of the ranks is asked to stop. Where the body of the loop raises,
+--- on one rank the steps before are saved first, and on any number where data cannot be read. Collective.
+---@return fun(): integer?, nil, nil, any
+function Run:steps()
+    self.stopped = stop_requested(self) -- while the run was being prepared
+    if self.stopped then
+        say("asked to stop by %s before step %d: there is nothing new to save", self.stopped, self.step + 1)
+    end
+    local function next_step()
+        if self.step >= self.config.steps or self.stopped then
+            return nil
+        end
+        self.before, self.before_passes = self.data:state(), self.model.passes
+        self.before_random = mx.random_state()
+        self.stands = self.saver and self.saver:standing()
+        return self.step + 1
+    end
+    return next_step, nil, nil, setmetatable({}, { __close = function(_, reason)
+        if reason ~= nil and self.stands then
+            rescue(self)
+        end
+    end })
+end
+
+-- Which tensor was the first that is no number.
+local function explain(self)
+    local after, passes, random = self.data:state(), self.model.passes, mx.random_state()
+    local text = mx.guard.explain(self.model.params, function()
+        self.data:restore(self.before)
+        self.model.passes = self.before_passes
+        mx.random_state(self.before_random)
+        mx.train.gradients(self.model, self.data, self.config.gradient_accumulation_steps)
+    end)
+    self.data:restore(after)
+    self.model.passes = passes
+    mx.random_state(random)
+    return text
+end
+
+local function last_saved(self)
+    local saved = self.saver and self.saver.saved
+    return saved and (" The last checkpoint is %s/step_%d."):format(self.directory, saved) or ""
+end
+
+local function not_a_number(self, step, reason)
+    local batch = self.data:describe() -- before the batch is run again
+    local first = explain(self)
+    if self.config.nonfinite_step == "stop" then
+        self.stands = nil -- the parameters may be what is wrong: no checkpoint of them displaces an older one
+        if self.saver then
+            self.saver:wait()
+        end
+        util.refuse("step %d: %s. %s. The batch: %s. This step has changed no parameter.%s Try a lower learning_rate, "
+            .. "a longer warm-up or gradient clipping; nonfinite_step=skip goes on without such steps", step, reason,
+            first, batch, last_saved(self))
+    end
+    say("step %d is skipped: %s. %s. The batch: %s", step, reason, first, batch)
+end
+
+--- Changes the parameters by the gradients of a step (mx.Optimizer.step), unless the loss or the gradients forbid it:
+--- then the step is skipped, or the run ends, as nonfinite_step and skip_step_on_spikes say. Collective.
+---@param step integer
+---@param loss number? of all ranks; nil: no target of the step counts
+---@return number? grad_norm nil where the loss alone was reason to skip the step
+function Run:update(step, loss)
+    local reason = loss and self.guard:refuses(loss) or not loss and "no token of it is a target" or nil
+    local norm
+    self.rate = self.optimizer:rate(self.optimizer.steps + 1)
+    if reason then
+        self.optimizer:clear()
+    else
+        local most = self.guard:largest_norm()
+        norm = self.optimizer:step(most)
+        if norm - norm ~= 0 and not mx.is_simulated() then
+            reason = ("the loss is %g and the gradient norm %s at a learning rate of %g"):format(loss,
+                mx.guard.text(norm), self.rate)
+        elseif norm > most then
+            reason = ("a gradient norm of %.4g is a spike: the last %d steps allow %.4g"):format(norm,
+                #self.guard.norms, most)
+        end
+    end
+    self.skipped = reason
+    if not reason then
+        self.guard:took(loss, norm)
+    elseif loss and loss - loss ~= 0 or norm and norm - norm ~= 0 then
+        not_a_number(self, step, reason)
+    else
+        say("step %d is skipped: %s. The batch: %s", step, reason, self.data:describe())
+    end
+    if reason then
+        local stands = self.stands
+        self.stands = nil
+        self.guard:skip(step)
+        self.stands = stands
+    end
+    return norm
+end
+
+local function write_events(self, step, loss, norm)
+    if not (self.folder and self.folder.events) then
+        return
+    end
+    local row, values = self.metrics.last, {}
+    for _, pair in ipairs({
+        { "learning/loss", loss }, { "learning/grad_norm", norm }, { "learning/current_learning_rate", self.rate },
+        { "perf/step_time_seconds", row.step_time_s }, { "perf/per_device_tflops_per_sec", row.tflops_per_device },
+        { "perf/per_device_tokens_per_sec", row.tokens_per_s_per_device }, { "perf/mfu_percent", row.mfu },
+        { "perf/input_wait_seconds", row.input_wait_s },
+    }) do
+        values[#values + 1] = finite(pair[2]) and pair or nil
+    end
+    self.folder:write_events(step, values)
+end
+
+--- Ends a step: reports it, saves a checkpoint where one is due, and looks whether the run is to stop. Collective.
+---@param step integer
+---@param loss number? of all ranks; nil: no target of the step counted
+---@param grad_norm? number
+function Run:ended(step, loss, grad_norm)
+    self.step, self.loss, self.stands = step, loss, nil
+    self.metrics:step(step, {
+        loss = loss, grad_norm = grad_norm, learning_rate = self.rate, skipped = self.skipped,
+        input_wait_s = self.data:waited(),
+    })
+    write_events(self, step, loss, grad_norm)
+    beat(self)
+    if not self.saves then
+        return
+    end
+    told(self, self.saver:poll())
+    local period, stop = self.config.checkpoint_period, stop_requested(self)
+    if stop then
+        say("step %d: asked to stop by %s; saving, then ending", step, stop)
+    end
+    if stop or period > 0 and step % period == 0 then
+        told(self, self.saver:wait())
+        told(self, save(self, stop ~= nil))
+    end
+    self.stopped = stop
+end
+
+-- The figures of a run that had nothing left to do: those of the process that took its last step, where it came to
+-- write them. Collective.
+local function ended_before(self)
+    local row = mx.rank() == 0 and self.saves and mx.outputs.last_summary(self.directory .. "/metrics.jsonl")
+    local text = mx.share_text(mx.rank() == 0 and row and row.step == self.step and mx.io.json_encode(row) or nil)
+    return text and mx.io.json_decode(text) or { summary = true, step = self.step, loss = finite(self.loss) }
+end
+
+--- Ends a run: its last checkpoint is on disk, its summary printed, and where it has come to its last step its
+--- parameters are saved. Collective.
+---@return table summary of the metrics, with the last step and its loss: also where an earlier process took that step
+function Run:finish()
+    local config = self.config
+    if self.saves and not self.stopped then
+        told(self, self.saver:wait())
+        local named = config.run_name ~= "" and config.checkpoint_period > 0
+        if named and self.saver.saved ~= self.step and self.metrics:count() > 0 then
+            told(self, save(self, true))
+        end
+    end
+    local summary = self.metrics:finish() or ended_before(self)
+    beat(self, true)
+    if self.stopped and self.step < config.steps then
+        say("stopped after step %d of %d; the same command with run_name=%s goes on", self.step, config.steps,
+            config.run_name ~= "" and config.run_name or config.model_name)
+    elseif self.saves then
+        say("parameters saved in %s", mx.train.save(config, self.model))
+    end
+    if self.folder then
+        self.folder:release()
+    end
+    return summary
+end
+
+return run

@@ -1,0 +1,450 @@
+--- Which parallelism pays: the FLOPs that a device does for each byte it sends, against what the hardware needs.
+--
+-- A collective can hide behind the arithmetic that belongs to it when FLOPs / bytes (its arithmetic intensity) is above
+-- peak / link bandwidth, for which configs/hardware has the figures. The formulas are those of MaxText's guide to
+-- sharding. B tokens that a device computes on in a pass, E emb, M mlp, P parameters:
+--
+--     gradients, all-reduced (data)                    4 B P / (4 P)                 = B
+--     weights, gathered (fsdp, context, expert)        6 B P / (6 P)                 = B
+--     keys and values, gathered (context)              4 S S H D / context / (4 S K D) = S H / (K context), by the
+--                                                      share of S S that the mask leaves: half of it when causal
+--         the same around a ring: once more in the backward pass, where gradients are f32, and a third time where it
+--         computes attention again; a window ends the way early
+--     output of the MLP, reduce-scattered (tensor)     2 B (M / tensor) E / (2 B E)  = M / tensor
+--     activations, sent to the next stage (stage)      6 B M E layers / (4 B E)      = 1.5 M layers of a stage
+--
+-- An operation is bound by computing when its FLOPs / bytes are above peak / memory bandwidth.
+--
+-- What crosses slices has been scattered inside them before, so that a chip sends less by the size of the axes inside.
+-- Which axis does what follows from logical_axis_rules.
+
+local mx = require "mx"
+local picture = require "mx.parallel.mesh_picture"
+local remat = require "mx.models.remat"
+local util = require "mx.util"
+
+local roofline = {}
+
+local LEVELS = { "ici", "dcn" }
+local ROW = "%-15s %4s %3s %9s %7s %9s %7s %s"
+
+--- The peak and the links of a config's hardware (v5e when it names none), with what the user gave in place of them. A
+--- device is what a rank stands for: of v7x a die.
+---@param cfg table config with the options of roofline.run
+---@return {name: string, peak: number, ici: number, dcn: number, memory: number} FLOP/s of bfloat16; B/s over one axis
+---        of the torus, both directions together, or one way into a switch; B/s to other slices; B/s of the memory
+function roofline.machine(cfg)
+    local hardware = mx.sim.hardware(cfg.hardware ~= "" and cfg.hardware or "v5e")
+    local dies = (hardware.dies or 1) > 1 and " (dies)" or ""
+    local given = cfg.peak_tflops > 0 and cfg.link_gbps > 0
+    return {
+        name = given and "devices" or hardware.name .. dies,
+        peak = cfg.peak_tflops > 0 and cfg.peak_tflops * 1e12 or hardware.peak_flops.bfloat16,
+        ici = cfg.link_gbps > 0 and cfg.link_gbps * 1e9 or hardware.torus_dims > 0 and 2 * hardware.link_Bps
+            or hardware.switch_Bps,
+        dcn = cfg.dcn_gbps > 0 and cfg.dcn_gbps * 1e9 or hardware.dcn_Bps,
+        memory = hardware.memory_Bps,
+    }
+end
+
+--- The ranks of the planned mesh: as given, else all devices of the slices that `hardware` names, else those that run
+--- this.
+---@param cfg table config with the options of roofline.run
+---@return integer
+function roofline.ranks(cfg)
+    local counted = cfg.hardware:find("%-%d+$")
+    local all = counted and mx.sim.pod(cfg.hardware, cfg.slices).network.slice_chips * cfg.slices
+    if all and cfg.ranks > 0 and cfg.ranks ~= all then
+        util.refuse("ranks=%d: hardware=%s with slices=%d has %d devices; leave ranks out, or the number of chips",
+            cfg.ranks, cfg.hardware, cfg.slices, all)
+    end
+    return cfg.ranks > 0 and cfg.ranks or all or mx.ranks()
+end
+
+-- ---- what the formulas read ----
+
+local function product(axes, sizes)
+    local n = 1
+    for axis in pairs(axes) do
+        n = n * sizes[axis]
+    end
+    return n
+end
+
+-- The axes in the rules of logical names, as a set; those that split the batch too, or those that do not.
+local function axes_of(plan, names, shares_batch)
+    local axes = {}
+    for _, name in ipairs(names) do
+        for _, axis in ipairs(plan.rules[name]) do
+            axes[axis] = (plan.shares_batch[axis] or false) == shares_batch or nil
+        end
+    end
+    return axes
+end
+
+-- The part of the square of attention that the mask leaves.
+local function mask_share(shape, S)
+    local W = shape.window > 0 and math.min(shape.window, S) or S
+    return shape.causal and (S * W - W * W / 2) / (S * S) or 1
+end
+
+-- What one device computes and sends in a pass, when axis -> size is `ici` inside slices and `dcn` across them.
+local function quantities(cfg, shape, plan, ici, dcn)
+    local q = { ici = ici, dcn = dcn, size = {}, shape = shape, passes = cfg.gradient_accumulation_steps }
+    local ranks = 1
+    for _, axis in ipairs(mx.mesh.AXES) do
+        q.size[axis] = ici[axis] * dcn[axis]
+        ranks = ranks * q.size[axis]
+    end
+    q.gathers = axes_of(plan, { "embed", "mlp", "heads", "kv_heads", "vocab" }, true)
+    q.reduces = {}
+    for axis in pairs(plan.shares_batch) do
+        q.reduces[axis] = not q.gathers[axis] or nil
+    end
+    q.mlp, q.heads = axes_of(plan, { "mlp" }, false), axes_of(plan, { "heads" }, false)
+    q.stage, q.length = axes_of(plan, { "layers" }, false), axes_of(plan, { "activation_length" }, true)
+    q.share = ranks // product(plan.shares_batch, q.size) -- devices that have the same tokens
+    q.tokens = cfg.per_device_batch_size * cfg.max_target_length * q.share -- B
+    q.length_share = product(q.length, q.size)
+    q.sequences = q.tokens * q.length_share / cfg.max_target_length
+    q.S, q.width = cfg.max_target_length, shape.dtype == "bf16" and 2 or 4
+    q.ring = cfg.context_parallel_strategy == "ring"
+    local policy = remat.of(cfg)
+    local actions = type(policy) == "table" and policy or remat.policies[policy] -- "none" has none
+    q.attends_again = actions ~= nil and (actions.context or "remat") == "remat"
+    q.tensor, q.head_parts, q.stages = product(q.mlp, q.size), product(q.heads, q.size), product(q.stage, q.size)
+    q.params = mx.models.count(shape) / (q.tensor * q.stages)
+    q.layers = shape.layers / q.stages
+    return q
+end
+
+-- ---- the collectives ----
+
+-- How often keys and values travel along context in a step, in the dtype that layers compute in.
+local function key_trips(q)
+    if not q.ring then
+        return 3 -- gathered, gathered again, and their gradients scattered
+    end
+    local trips, hops, tokens = 2 + 4 / q.width + (q.attends_again and 1 or 0), q.length_share - 1, q.S / q.length_share
+    local seen = q.shape.window > 0 and (q.shape.window + tokens - 2) // tokens or hops
+    return hops > 0 and trips * math.min(seen, hops) / hops or trips
+end
+
+-- Each: the axes that it runs over, what it is, and FLOPs and bytes of a step, forward and backward, on a device. What
+-- a forward pass sends counts three times, as its FLOPs do. `inside`: what bytes that cross slices are divided by.
+local COLLECTIVES = {
+    {
+        axes = "reduces", what = "gradients: all-reduce, behind the backward pass",
+        flops = function(q) return 4 * q.tokens * q.params * q.passes end,
+        bytes = function(q) return 2 * q.width * q.params / product(q.gathers, q.size) end,
+        inside = function(q) return product(q.reduces, q.ici) end,
+    },
+    {
+        axes = "gathers", what = "weights: all-gather forward and backward; gradients: reduce-scatter",
+        flops = function(q) return 6 * q.tokens * q.params * q.passes end,
+        bytes = function(q) return 3 * q.width * q.params * q.passes end,
+        inside = function(q) return product(q.gathers, q.ici) end,
+    },
+    {
+        axes = "length",
+        what = function(q)
+            return q.ring and "keys and values: around the ring, behind attention; their gradients: too"
+                or "keys and values: all-gather; their gradients: reduce-scatter"
+        end,
+        flops = function(q)
+            local square = 4 * q.S * q.S * q.shape.heads * q.shape.head_dim * mask_share(q.shape, q.S)
+            return 3 * q.layers * q.sequences * square / q.length_share / q.head_parts * q.passes
+        end,
+        bytes = function(q)
+            local both = 2 * q.S * q.shape.kv_heads * q.shape.head_dim / q.head_parts
+            return key_trips(q) * q.layers * q.sequences * both * q.width * q.passes
+        end,
+        inside = function(q) return product(q.length, q.ici) end,
+    },
+    {
+        axes = "mlp", what = "output of the MLP: reduce-scatter, behind its last product",
+        flops = function(q)
+            return 3 * q.layers * 2 * q.tokens * q.shape.mlp / q.tensor * q.shape.emb * q.passes
+        end,
+        bytes = function(q) return 3 * q.layers * q.tokens * q.shape.emb * q.width * q.passes end,
+        inside = function(q) return product(q.mlp, q.ici) end,
+    },
+    {
+        axes = "heads", what = "output of attention: reduce-scatter, behind its last product",
+        flops = function(q)
+            local inputs = q.shape.heads * q.shape.head_dim / q.head_parts
+            return 3 * q.layers * 2 * q.tokens * inputs * q.shape.emb * q.passes
+        end,
+        bytes = function(q) return 3 * q.layers * q.tokens * q.shape.emb * q.width * q.passes end,
+        inside = function(q) return product(q.heads, q.ici) end,
+    },
+    {
+        axes = "stage", what = "activations to the next stage: two permutes, behind the MLPs of a stage",
+        flops = function(q)
+            local products = q.shape.gated and 6 or 4
+            return 3 * q.layers * products * q.tokens * q.shape.mlp / q.tensor * q.shape.emb * q.passes
+        end,
+        bytes = function(q) return 3 * 2 * q.tokens * q.shape.emb / q.tensor * q.width * q.passes end,
+        inside = function() return 1 end,
+    },
+}
+
+---@class mx.RooflineRow
+---@field axis string
+---@field size integer at this level
+---@field level string ici or dcn
+---@field what string
+---@field bytes number that a device sends in a step
+---@field flops number of a device and step that may hide them
+---@field intensity number FLOPs / bytes
+---@field needed number FLOPs / byte of the hardware
+---@field compute_bound boolean
+
+local function row_of(q, axis, level, collective, machine)
+    local what = type(collective.what) == "function" and collective.what(q) or collective.what
+    local flops = collective.flops(q)
+    local bytes = collective.bytes(q) / (level == "dcn" and collective.inside(q) or 1)
+    local needed = machine.peak / machine[level]
+    return bytes > 0 and {
+        axis = axis, size = q[level][axis], level = level, what = what, bytes = bytes, flops = flops,
+        intensity = flops / bytes, needed = needed, compute_bound = flops / bytes > needed,
+    } or nil
+end
+
+local function rows_of_axis(q, axis, machine, rows)
+    for _, level in ipairs(LEVELS) do
+        for _, collective in ipairs(q[level][axis] > 1 and COLLECTIVES or {}) do
+            if q[collective.axes][axis] then
+                rows[#rows + 1] = row_of(q, axis, level, collective, machine)
+            end
+        end
+    end
+end
+
+--- The collectives of a mesh, in mesh order; and what each axis of size 1 would add if it had 2.
+---@param cfg table config
+---@param plan mx.Mesh of mx.mesh.plan
+---@param machine table of roofline.machine
+---@return mx.RooflineRow[] used, mx.RooflineRow[] unused
+function roofline.rows(cfg, plan, machine)
+    local shape, used, unused = mx.models.shape(cfg), {}, {}
+    local ici, dcn = plan.layout.ici, plan.layout.dcn
+    local q = quantities(cfg, shape, plan, ici, dcn)
+    for _, axis in ipairs(mx.mesh.AXES) do
+        if q.size[axis] > 1 then
+            rows_of_axis(q, axis, machine, used)
+        else
+            local with_two = setmetatable({ [axis] = 2 }, { __index = ici })
+            rows_of_axis(quantities(cfg, shape, plan, with_two, dcn), axis, machine, unused)
+        end
+    end
+    return used, unused
+end
+
+-- ---- advice ----
+
+--- The largest number of parts of heads, mlp and vocabulary that keeps a product over `inputs` (mlp, or the width of
+--- all heads) compute-bound; 1 when none does.
+---@param shape table of mx.models.shape
+---@param inputs integer
+---@param needed number FLOPs / byte of the hardware
+---@return integer
+function roofline.tensor_limit(shape, inputs, needed)
+    for parts = shape.kv_heads, 2, -1 do
+        if inputs / parts > needed and shape.mlp % parts == 0 and shape.heads % parts == 0
+            and shape.kv_heads % parts == 0 and shape.vocab % parts == 0 then
+            return parts
+        end
+    end
+    return 1
+end
+
+--- The least tokens per device that make gathering weights compute-bound.
+---@param needed number FLOPs / byte of the hardware
+---@param share integer devices that have the same tokens
+---@param width integer bytes of a weight
+---@return integer
+function roofline.least_tokens(needed, share, width)
+    return math.floor(needed * width / 2 / share) + 1
+end
+
+local function tensor_advice(shape, needed)
+    local limit = roofline.tensor_limit(shape, shape.mlp, needed)
+    local attention = roofline.tensor_limit(shape, shape.heads * shape.head_dim, needed)
+    local mlp = util.thousands(shape.mlp)
+    if limit == 1 and shape.mlp / 2 > needed then
+        return ("No tensor axis divides all of %d heads, %d kv_heads, mlp %s and vocabulary %s."):format(shape.heads,
+            shape.kv_heads, mlp, util.thousands(shape.vocab))
+    elseif limit == 1 then
+        return ("No tensor axis stays compute-bound inside a slice: mlp %s / 2 is at most %s."):format(mlp,
+            util.thousands(needed))
+    end
+    return ("Inside a slice, tensor axes of up to %d together keep the MLP compute-bound (mlp %s / %d = %s); %s the "
+        .. "output of attention."):format(limit, mlp, limit, util.thousands(shape.mlp / limit),
+        attention > 1 and ("%d, also"):format(attention) or "none does that for")
+end
+
+local function advice(cfg, shape, plan, machine)
+    local needed = machine.peak / machine.ici
+    local share = plan.layout.ranks // plan:size(util.sorted_keys(plan.shares_batch))
+    local least = roofline.least_tokens(needed, share, shape.dtype == "bf16" and 2 or 4)
+    local tokens = cfg.per_device_batch_size * cfg.max_target_length
+    local shared = share > 1 and (" (%d devices share theirs)"):format(share) or ""
+    return ("%s fsdp needs at least %s tokens a device%s; here are %s%s."):format(tensor_advice(shape, needed),
+        util.thousands(least), shared, util.thousands(tokens), tokens < least and ", too few" or "")
+end
+
+-- ---- the operations ----
+
+--- The operations of a step on one device, by name and shapes of their inputs, those that take longest at the roofline
+--- first: {op, shapes, calls, flops, bytes (of all calls), intensity, needed, compute_bound, seconds}. The step is
+--- simulated, so the counts are those of the calls themselves; each stands alone, unfused.
+---@param cfg table config with the options of roofline.run
+---@param machine table of roofline.machine
+---@return table[] rows
+function roofline.operations(cfg, machine)
+    local name, ranks = cfg.hardware ~= "" and cfg.hardware or "v5e", roofline.ranks(cfg)
+    if not name:find("%-%d+$") then
+        local sizes = mx.mesh.plan(cfg, ranks).layout
+        name, ranks = ("%s-%d"):format(name, sizes.ranks // sizes.slices), sizes.slices
+    else
+        ranks = cfg.slices
+    end
+    local step, needed = mx.plan.simulate(cfg, name, ranks, { profile = true }), machine.peak / machine.memory
+    local rows = {}
+    for _, row in ipairs(step.operations) do
+        if row.bytes > 0 then -- a view moves nothing
+            rows[#rows + 1] = {
+                op = row.op, shapes = row.shapes, calls = row.calls, flops = row.flops, bytes = row.bytes,
+                intensity = row.flops / row.bytes, needed = needed, compute_bound = row.flops / row.bytes > needed,
+                seconds = math.max(row.flops / machine.peak, row.bytes / machine.memory),
+            }
+        end
+    end
+    table.sort(rows, function(a, b)
+        return a.seconds > b.seconds or a.seconds == b.seconds and a.op .. a.shapes < b.op .. b.shapes
+    end)
+    return rows
+end
+
+-- ---- the report ----
+
+-- What a mesh cannot divide is refused.
+local function check_sizes(cfg, shape, plan)
+    plan:spec({ "embed", "mlp" }, { shape.emb, shape.mlp }, "MLP")
+    plan:spec({ "embed", "heads" }, { shape.emb, shape.heads }, "attention")
+    plan:spec({ "embed", "kv_heads" }, { shape.emb, shape.kv_heads }, "attention")
+    plan:spec({ "vocab", "embed" }, { shape.vocab, shape.emb }, "embedding")
+    plan:spec({ "layers" }, { shape.layers }, "decoder")
+    plan:spec({ "activation_length" }, { cfg.max_target_length }, "tokens")
+end
+
+local function number(n)
+    return n < 10 and ("%.2g"):format(n) or util.thousands(n)
+end
+
+-- Bytes in at most nine columns.
+local function short_bytes(n)
+    local text = n < 2 ^ 20 and ("%.3g KiB"):format(n / 2 ^ 10) or util.bytes(n)
+    return #text <= 9 and text or ("%.0f GiB"):format(n / 2 ^ 30)
+end
+
+local function put_line(put, ...)
+    put((ROW:format(...):gsub(" +$", "")))
+end
+
+local function put_rows(rows, put)
+    local last
+    for _, row in ipairs(rows) do
+        local same = last and last.axis == row.axis and last.level == row.level
+        put_line(put, same and "" or row.axis, same and "" or tostring(row.size), same and "" or row.level:upper(),
+            short_bytes(row.bytes), number(row.flops / 1e12), number(row.intensity), number(row.needed),
+            row.compute_bound and "compute-bound" or "communication-bound")
+        put("    " .. row.what)
+        last = row
+    end
+end
+
+local function put_operations(rows, shown_rows, put)
+    local all, shown = 0, 0
+    for _, row in ipairs(rows) do
+        all = all + row.seconds
+    end
+    for i = 1, math.min(shown_rows, #rows) do
+        local row = rows[i]
+        shown = shown + row.seconds
+        put_line(put, row.op:sub(1, 15), util.thousands(row.calls), "", short_bytes(row.bytes),
+            number(row.flops / 1e12), number(row.intensity), number(row.needed),
+            row.compute_bound and "compute-bound" or "memory-bound")
+        for _, line in ipairs(picture.wrap(row.shapes, 76)) do
+            put("    " .. line)
+        end
+    end
+    if #rows > shown_rows then
+        put(("and %d more (operations=%d shows all), %.1f %% of the time at the roofline"):format(#rows - shown_rows,
+            #rows, 100 * (1 - shown / all)))
+    end
+end
+
+--- The report as lines of at most 80 columns.
+---@param cfg table config with the options of roofline.run
+---@return string[]
+function roofline.report(cfg)
+    local shape, machine = mx.models.shape(cfg), roofline.machine(cfg)
+    local plan = mx.mesh.plan(cfg, roofline.ranks(cfg))
+    check_sizes(cfg, shape, plan)
+    local lines = {}
+    local function put(text)
+        lines[#lines + 1] = text
+    end
+    local function put_text(text)
+        for _, line in ipairs(picture.wrap(text)) do
+            put(line)
+        end
+    end
+    put(("%s: %s parameters, %d x %s tokens a device"):format(cfg.model_name, util.thousands(mx.models.count(shape)),
+        cfg.per_device_batch_size, util.thousands(cfg.max_target_length)))
+    put_text(("%s: %s"):format(machine.name, plan:summary()))
+    put(("peak %.4g TFLOP/s, ICI %.4g GB/s, DCN %.4g GB/s"):format(machine.peak / 1e12, machine.ici / 1e9,
+        machine.dcn / 1e9))
+    put("")
+    put("what a device sends in a step, and the FLOPs that may hide it:")
+    put_line(put, "axis", "size", "", "bytes", "TFLOP", "intensity", "needed", "")
+    local used, unused = roofline.rows(cfg, plan, machine)
+    put_rows(used, put)
+    if #used == 0 then
+        put("nothing travels: no axis is larger than 1")
+    end
+    if #unused > 0 then
+        put("")
+        put("if an axis of size 1 had 2:")
+        put_rows(unused, put)
+    end
+    put("")
+    put_text(advice(cfg, shape, plan, machine))
+    if cfg.operations == 0 then
+        return lines
+    end
+    put("")
+    put(("what a device computes in a step, against its memory of %.4g GB/s:"):format(machine.memory / 1e9))
+    put_line(put, "operation", "calls", "", "bytes", "TFLOP", "intensity", "needed", "")
+    local good, found = pcall(roofline.operations, cfg, machine)
+    if good then
+        put_operations(found, cfg.operations, put)
+    else
+        put_text(("not shown: %s"):format(tostring(found)))
+    end
+    return lines
+end
+
+--- Prints the report for a model and a mesh. Rank 0 speaks.
+---@param words string[] the command line after the script
+function roofline.run(words)
+    local cfg = mx.config.load(words, {
+        simulate = false,
+        options = { ranks = -1, peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0, operations = 12 },
+    })
+    mx.metrics.say("%s", table.concat(roofline.report(cfg), "\n"))
+end
+
+return roofline

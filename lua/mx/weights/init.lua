@@ -1,0 +1,357 @@
+--- Weights of other programs: a Hugging Face folder, a safetensors file or a GGUF file as a model, and a model as a
+--- Hugging Face folder. Our own HDF5 files are read here too, so that a script takes any of them.
+--
+--     local model, config = mx.weights.model("SmolLM2-135M")      -- a folder, FILE.gguf, FILE.h5 ...
+--     mx.weights.save(model, "out")                               -- config.json, model.safetensors
+--
+-- Tensors are read and written one at a time: of a model on a mesh a rank never holds more than its parts and one whole
+-- tensor.
+
+local mx = require "mx"
+local families = require "mx.weights.families"
+local gguf = require "mx.weights.gguf"
+local sources = require "mx.weights.source"
+local util = require "mx.util"
+
+local join, locate, OURS = sources.join, sources.locate, sources.OURS
+
+--- Opens weights: source.lua says how.
+local weights = { open = sources.open }
+
+-- The keys that describe a model.
+local KEYS = util.sorted_keys(families.standard())
+table.move({
+    "base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "head_dim", "base_mlp_dim", "base_num_decoder_layers",
+    "vocab_size", "mlp_activations", "normalization_layer_epsilon", "rope_max_timescale", "rope_factor",
+    "rope_low_freq_factor", "rope_high_freq_factor", "original_max_position_embeddings", "max_position_embeddings",
+}, 1, 15, #KEYS + 1, KEYS)
+
+-- Keys that say how it was used: kept with parameters of ours.
+local USES = {
+    "model_name", "max_target_length", "dtype", "weight_dtype", "dropout_rate", "init_std", "tokenizer_path", "add_bos",
+    "add_eos",
+}
+
+-- Keys that a config may have otherwise than the file: how a model is used, not what it computes.
+local FREE = { max_position_embeddings = true, max_target_length = true }
+
+--- Whether a path names weights of another program. Not collective.
+---@param path string
+---@return boolean
+function weights.is_foreign(path)
+    return not OURS[locate(path)]
+end
+
+-- ---- configs ----
+
+-- The keys of a stored config that are in a list.
+local function model_keys(stored, list)
+    local keys = {}
+    for _, key in ipairs(list) do
+        keys[key] = stored[key]
+    end
+    return keys
+end
+
+-- The config that comes with parameters of ours, as YAML; nil: none.
+local function stored_config(path, kind)
+    if kind == "run" then
+        return util.attempt(mx.io.read_file, path .. "/config.yml")
+    elseif kind == "checkpoint" then
+        local index = sources.read_json(path .. "/index.json")
+        return type(index) == "table" and type(index.config) == "string" and index.config ~= "" and index.config or nil
+    end
+    local _, attributes = util.attempt(mx.io.h5_info, path)
+    return attributes.config
+end
+
+local function stored_keys(path, kind)
+    return mx.config.parse(stored_config(path, kind) or "", path)
+end
+
+--- The keys of configs/base.yml that describe the model of a file or folder: of any kind that mx.weights.load reads.
+--- Of parameters of ours that have no config, none. Not collective.
+---@param path string
+---@return table<string, any>
+function weights.config(path)
+    local kind
+    kind, path = locate(path)
+    if OURS[kind] then
+        return model_keys(stored_keys(path, kind), KEYS)
+    end
+    local source <close> = weights.open(path)
+    return source.keys
+end
+
+--- What a run that starts from a file or folder takes over where it says nothing else: the model, and tokenizer_path
+--- where there is a tokenizer.json. Not collective.
+---@param path string
+---@return table<string, any>
+function weights.start_config(path)
+    local keys = weights.config(path)
+    keys.tokenizer_path = locate(path) ~= "gguf" and weights.tokenizer_of(path) or nil
+    return keys
+end
+
+--- The config of the model of a file or folder, with words as on the command line on top of it: its own keys, and of
+--- parameters of ours also how they were computed with. Collective.
+---@param path string
+---@param words? string[]
+---@param options? table further keys and their standard values: those of a script
+---@return table
+function weights.load_config(path, words, options)
+    local kind
+    kind, path = locate(path)
+    local keys
+    if OURS[kind] then
+        local text = stored_config(path, kind) or util.refuse("%s has no config: it was not saved by scripts/train.lua "
+            .. "or scripts/convert.lua", path)
+        local stored = mx.config.parse(text, path)
+        keys = model_keys(stored, KEYS)
+        for key, value in pairs(model_keys(stored, USES)) do
+            keys[key] = value
+        end
+    else
+        keys = weights.start_config(path)
+    end
+    local text = mx.io.json_encode(keys, { indent = 1 }) -- JSON is YAML
+    return mx.config.load(words or {}, { stored = text, stored_name = path, options = options })
+end
+
+--- Refuses a config that describes another model than a file or folder, naming both values.
+---@param config table
+---@param path string
+---@param keys? table of weights.config, where that is known
+function weights.check(config, path, keys)
+    for key, value in util.sorted_pairs(keys or weights.config(path)) do
+        local ours = config[key]
+        local a = type(value) == "table" and table.concat(value, ", ") or value
+        local b = type(ours) == "table" and table.concat(ours, ", ") or ours
+        if a ~= b and not FREE[key] then
+            mx.config.refuse(config, key, "%s, but %s has %s", tostring(b), path, tostring(a))
+        end
+    end
+end
+
+-- ---- reading ----
+
+-- The entry of a source under its name, or under that without the prefix of the model around the base model.
+local function find(source, layout_entry)
+    local names = families.NAMES[source.names]
+    local name = layout_entry.name
+    if not source.tensors[name] and names.prefix and name:sub(1, #names.prefix) == names.prefix then
+        name = name:sub(#names.prefix + 1)
+    end
+    return source.tensors[name]
+end
+
+-- All tensors of a model must be there, with the right sizes, and no others.
+local function check_tensors(source, layout, shape)
+    local used = {}
+    for _, entry in ipairs(layout) do
+        local found = find(source, entry)
+        if not found then
+            util.refuse("%s has no tensor '%s'", source.path, entry.name)
+        end
+        local is, wanted = table.concat(found.shape, "x"), table.concat(entry.sizes, "x")
+        if is ~= wanted then
+            util.refuse("%s: the tensor '%s' is %s, the model's is %s", source.path, found.name, is, wanted)
+        elseif found.dtype ~= "f32" and found.dtype ~= "bf16" then
+            util.refuse("%s: the tensor '%s' is stored as %s, which is not read; convert the file to BF16 or Q8_0 "
+                .. "with the program that made it", source.path, found.name, found.type)
+        end
+        used[found.name] = true
+    end
+    for name in util.sorted_pairs(source.tensors) do
+        if not used[name] and not families.ignored(families.NAMES[source.names], name, shape.tied) then
+            util.refuse("%s has a tensor '%s' that the model lacks", source.path, name)
+        end
+    end
+end
+
+-- GGUF has the two components that RoPE turns as neighbours, we have them half a head apart.
+local function from_neighbours(t, heads)
+    local rows, columns = t:size(1), t:dim() == 2 and t:size(2) or 1
+    local pairs_of = mx.permute(t:view(heads, rows // heads // 2, 2, columns), { dims = { 1, 3, 2, 4 } })
+    return t:dim() == 2 and pairs_of:view(rows, columns) or pairs_of:view(rows)
+end
+
+-- The cut of a rank's part that is rows of the stored tensor, which then need not be read whole.
+local function row_cut(parallel, entry, head_rows)
+    if not parallel or #entry.parts > 1 then
+        return nil
+    end
+    for _, cut in ipairs(parallel.entries[entry.parts[1]].cut) do
+        local stored_dim = entry.transposed and 3 - cut.dim or cut.dim
+        if stored_dim == 1 and (not entry.heads or cut.length % head_rows == 0) then
+            return cut
+        end
+    end
+end
+
+-- One stored tensor into the parameters that it holds.
+local function load_entry(source, entry, model)
+    local found, parallel = find(source, entry), model.parallel
+    local head_rows = entry.heads and entry.sizes[1] // entry.heads
+    local cut = row_cut(parallel, entry, head_rows)
+    local t = source:read(found.name, cut and { first = cut.start, rows = cut.length } or {})
+    if entry.heads then
+        t = from_neighbours(t, t:size(1) // head_rows)
+    end
+    local start = 1
+    for i, name in ipairs(entry.parts) do
+        local part = t
+        if #entry.parts > 1 then
+            part = mx.narrow(t, { dim = entry.dim, start = start, length = entry.lengths[i] })
+            start = start + entry.lengths[i]
+        end
+        part = entry.transposed and mx.transpose(part) or part
+        for _, other in ipairs(parallel and parallel.entries[name].cut or {}) do
+            part = other ~= cut and mx.narrow(part, other) or part
+        end
+        mx.copy(model.params[name], part)
+    end
+end
+
+--- Fills a model's parameters from a file or folder; of a model on a mesh this rank's parts. What does not fit is
+--- refused before anything is changed. Collective for parameters of ours, else not.
+---@param model mx.Decoder
+---@param path string
+---@param config? table the model's, to be compared with what a file of another program says
+function weights.load(model, path, config)
+    if not weights.is_foreign(path) then
+        return mx.run.load_parameters(path, model)
+    end
+    local source <close> = weights.open(path)
+    if config then
+        weights.check(config, path, source.keys)
+    end
+    local layout = families.layout(source.names, model.shape)
+    check_tensors(source, layout, model.shape)
+    local progress = mx.metrics.progress("tensors read", #layout)
+    for i, entry in ipairs(layout) do
+        mx.scope(function()
+            load_entry(source, entry, model)
+        end)
+        progress(i)
+    end
+end
+
+--- The model of a file or folder, with its weights. Collective.
+---@param path string
+---@param o? {words: string[], options: table, change: fun(shape: table), mesh: boolean} words as on the command line,
+---       on top of the file's config; options: further keys and their standard values; change: what is to be different
+---       in the model, dropout say; mesh = false: every rank has the whole model
+---@return mx.Decoder model, table config
+function weights.model(path, o)
+    o = util.options(o, { words = {}, options = {}, change = function() end, mesh = true }, "mx.weights.model")
+    mx.files.check_same_weights(path)
+    local config = weights.load_config(path, o.words, o.options)
+    if mx.is_simulated() then
+        mx.config.refuse(config, "hardware", "a simulated chip has no values: there is nothing to do with those of %s",
+            path)
+    end
+    local shape = mx.models.shape(config)
+    o.change(shape)
+    local model = mx.models.new(shape, o.mesh and mx.train.mesh(config) or nil, config, true)
+    mx.checkpoint.together(weights.load, model, path, config)
+    return model, config
+end
+
+--- The dtype that weights are stored in, as the key weight_dtype has it: bfloat16 where all matrices are. Not
+--- collective.
+---@param path string
+---@return string
+function weights.dtype(path)
+    local kind
+    kind, path = locate(path)
+    if OURS[kind] then
+        return stored_keys(path, kind).weight_dtype or "float32"
+    end
+    local source <close> = weights.open(path)
+    for _, entry in pairs(source.tensors) do
+        if #entry.shape == 2 and entry.dtype ~= "bf16" then
+            return "float32"
+        end
+    end
+    return "bfloat16"
+end
+
+-- ---- the tokenizer ----
+
+--- Where the tokenizer is that comes with weights: a folder, a GGUF file that has one, or what tokenizer_path names in
+--- the config that is stored with parameters of ours. nil: there is none. Not collective.
+---@param path string
+---@return string?
+function weights.tokenizer_of(path)
+    local kind
+    kind, path = locate(path)
+    if kind == "gguf" then
+        return sources.gguf_metadata(path)["tokenizer.ggml.model"] and path or nil
+    end
+    if OURS[kind] then
+        local stored = stored_keys(path, kind).tokenizer_path or ""
+        return stored ~= "" and mx.io.exists(stored) and stored or nil
+    end
+    local folder = kind == "folder" and path or sources.folder_of(path)
+    return mx.io.exists(join(folder, "tokenizer.json")) and (folder == "" and "." or folder) or nil
+end
+
+--- The tokenizer that comes with weights: that of mx.weights.tokenizer_of. Not collective.
+---@param path string
+---@return mx.Tokenizer?
+function weights.tokenizer(path)
+    local kind, at = locate(path), weights.tokenizer_of(path)
+    if not at or kind ~= "gguf" then
+        return at and mx.tokenizer.open(at)
+    end
+    local json, special = gguf.tokenizer({ path = at, metadata = sources.gguf_metadata(at) })
+    local tokenizer = mx.tokenizer.from_json(json, path)
+    tokenizer:set_special(special.bos, special.eos)
+    tokenizer:add_ends(special.ends)
+    tokenizer.add_bos = special.add_bos and special.bos ~= nil or false
+    tokenizer.add_eos = special.add_eos and special.eos ~= nil or false
+    return tokenizer
+end
+
+--- The ids that end a generated text by the model's own files: config.json, generation_config.json, or the keys of a
+--- GGUF file. Not collective.
+---@param path string
+---@return integer[]
+function weights.ends(path)
+    local kind
+    kind, path = locate(path)
+    if kind == "gguf" then
+        return gguf.ends({ path = path, metadata = sources.gguf_metadata(path) })
+    elseif OURS[kind] then
+        return {}
+    end
+    local folder = kind == "folder" and path or sources.folder_of(path)
+    return mx.tokenizer.ends_of(join(folder, ""))
+end
+
+--- The fingerprint of the tokenizer that parameters of ours were trained with; "": it is not stored. Not collective.
+---@param path string
+---@return string
+function weights.tokenizer_fingerprint(path)
+    local kind
+    kind, path = locate(path)
+    if kind == "run" then
+        local newest, file = mx.checkpoint.list(path)[1], join(path, "parameters.h5")
+        file = mx.io.exists(file) and file or newest and newest.path
+        return file and weights.tokenizer_fingerprint(file) or ""
+    elseif kind == "h5" then
+        local _, attributes = util.attempt(mx.io.h5_info, path)
+        return attributes.tokenizer_fingerprint or ""
+    elseif kind ~= "checkpoint" then
+        return ""
+    end
+    local index = sources.read_json(path .. "/index.json")
+    local state = type(index) == "table" and (index.data or type(index.state) == "table" and index.state.data)
+    return type(state) == "table" and type(state.tokenizer) == "string" and state.tokenizer or ""
+end
+
+--- mx.weights.save(model, folder, options): weights_save.lua says how.
+weights.save = require "mx.weights.save"
+
+return weights

@@ -1,0 +1,221 @@
+--- Saving a model as a Hugging Face folder. See weights.lua.
+
+local mx = require "mx"
+local families = require "mx.weights.families"
+local gguf = require "mx.weights.gguf"
+local sources = require "mx.weights.source"
+local util = require "mx.util"
+
+local INDEX = "model.safetensors.index.json"
+local UNFINISHED = ".mxlua-unfinished.json"
+local TOKENIZER_FILES = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json",
+}
+
+local function path_of(folder, name)
+    return folder .. "/" .. name
+end
+
+-- Shares tensors out over files of at most `most` bytes each (0: one file; a tensor that is larger has a file of its
+-- own). Gives each file's list of entries.
+local function shards_of(layout, most, width)
+    local shards, bytes = { {} }, 0
+    for _, entry in ipairs(layout) do
+        local size = width
+        for _, n in ipairs(entry.sizes) do
+            size = size * n
+        end
+        entry.bytes = size
+        if most > 0 and bytes > 0 and bytes + size > most then
+            shards[#shards + 1], bytes = {}, 0
+        end
+        table.insert(shards[#shards], entry)
+        bytes = bytes + size
+    end
+    return shards
+end
+
+-- A stored tensor put together from our parameters: on rank 0, elsewhere nil. Collective on a mesh.
+local function assemble(model, entry, dtype)
+    local parts = {}
+    for i, name in ipairs(entry.parts) do
+        local t = model.params[name]:detach()
+        t = model.parallel and model.parallel:whole(name, t):wait() or t
+        parts[i] = entry.transposed and mx.transpose(t) or t
+    end
+    if mx.rank() ~= 0 then
+        return nil
+    end
+    local t = #parts == 1 and parts[1] or mx.concat(parts, { dim = entry.dim })
+    return t:to(dtype)
+end
+
+local function write_shard(path, shard, model, dtype, done)
+    local plan, writer = {}, nil
+    for i, entry in ipairs(shard) do
+        plan[i] = { name = entry.name, dtype = dtype, shape = entry.sizes }
+    end
+    if mx.rank() == 0 then
+        writer = util.attempt(mx.io.safetensors_writer, path, plan)
+    end
+    for _, entry in ipairs(shard) do
+        mx.scope(function()
+            local t = assemble(model, entry, dtype)
+            if writer then
+                util.attempt(writer.put, writer, entry.name, t)
+            end
+        end)
+        done()
+    end
+    if writer then
+        util.attempt(writer.commit, writer)
+    end
+end
+
+local function write_index(path, shards, file_of)
+    local map, total = {}, 0
+    for i, shard in ipairs(shards) do
+        for _, entry in ipairs(shard) do
+            map[entry.name], total = file_of(i), total + entry.bytes
+        end
+    end
+    local text = mx.io.json_encode({ metadata = { total_size = total }, weight_map = map }, { indent = 2 })
+    util.attempt(mx.io.write_file_atomic, path, text .. "\n")
+end
+
+-- What a GGUF file says of its tokenizer, as files; gives the ids of its special tokens.
+local function write_tokenizer(path, folder)
+    local metadata = sources.gguf_metadata(path)
+    local json, special = gguf.tokenizer({ path = path, metadata = metadata })
+    local tokens = metadata["tokenizer.ggml.tokens"]
+    local settings = {
+        tokenizer_class = "PreTrainedTokenizerFast", add_bos_token = special.add_bos, add_eos_token = special.add_eos,
+        bos_token = special.bos and tokens[special.bos + 1], eos_token = special.eos and tokens[special.eos + 1],
+        chat_template = metadata["tokenizer.chat_template"],
+    }
+    util.attempt(mx.io.write_file_atomic, path_of(folder, "tokenizer.json"), json)
+    util.attempt(mx.io.write_file_atomic, path_of(folder, "tokenizer_config.json"),
+        mx.io.json_encode(settings, { indent = 2 }) .. "\n")
+    local ids = {
+        bos_token_id = special.bos, eos_token_id = #special.ends > 1 and mx.io.array(special.ends) or special.ends[1],
+        pad_token_id = mx.tokenizer.ids(metadata, "tokenizer.ggml.padding_token_id", path)[1],
+    }
+    if #special.ends > 1 then -- programs that generate look there first
+        util.attempt(mx.io.write_file_atomic, path_of(folder, "generation_config.json"),
+            mx.io.json_encode(ids, { indent = 2 }) .. "\n")
+    end
+    return ids
+end
+
+-- Copies the files of a folder's tokenizer; gives the config.json beside it.
+local function copy_tokenizer(from, folder)
+    local above, name_of_file = from:match("^(.-)/?([^/]*%.json)$")
+    if name_of_file == "tokenizer.json" then
+        from = above == "" and "." or above
+    elseif name_of_file then
+        util.attempt(mx.io.write_file_atomic, path_of(folder, "tokenizer.json"), util.attempt(mx.io.read_file, from))
+        return {}
+    end
+    local found = 0
+    for _, name in ipairs(TOKENIZER_FILES) do
+        if mx.io.exists(path_of(from, name)) then
+            local text = util.attempt(mx.io.read_file, path_of(from, name))
+            util.attempt(mx.io.write_file_atomic, path_of(folder, name), text)
+            found = found + 1
+        end
+    end
+    if found == 0 then
+        util.refuse("tokenizer: %s has none of %s", from, table.concat(TOKENIZER_FILES, ", "))
+    end
+    local config = path_of(from, "config.json")
+    local values = mx.io.exists(config) and util.attempt(mx.io.json_decode, util.attempt(mx.io.read_file, config))
+    return type(values) == "table" and values or {}
+end
+
+-- Puts a tokenizer's files beside the model, and the ids of its special tokens into config.json.
+local function add_tokenizer(from, folder, values)
+    local is_gguf = not mx.io.exists(from .. "/.") and util.attempt(mx.io.file_format, from) == "gguf"
+    local theirs = (is_gguf and write_tokenizer or copy_tokenizer)(from, folder)
+    for _, key in ipairs({ "bos_token_id", "eos_token_id", "pad_token_id" }) do
+        values[key] = theirs[key] or values[key]
+    end
+end
+
+-- While a folder is being filled, a file in it lists what is ours there: whoever is interrupted leaves it, and the next
+-- save into the folder begins with removing those files. Gives the folder's lock.
+local function begin_folder(folder, names)
+    util.attempt(mx.io.mkdir_p, folder)
+    local lock = util.attempt(require("mx.run.folder").lock, folder, "choose another folder")
+    local mark = path_of(folder, UNFINISHED)
+    local was = mx.io.exists(mark) and util.attempt(mx.io.json_decode, util.attempt(mx.io.read_file, mark), mark)
+    for _, name in ipairs(type(was) == "table" and was or {}) do
+        if type(name) == "string" and not name:find("/") then
+            os.remove(path_of(folder, name))
+        end
+    end
+    for _, name in ipairs(names) do
+        if mx.io.exists(path_of(folder, name)) then
+            lock:release()
+            util.refuse("%s holds a model already (%s): give another folder, or remove it first", folder, name)
+        end
+    end
+    util.attempt(mx.io.write_file_atomic, mark, mx.io.json_encode(mx.io.array(names)) .. "\n")
+    return lock
+end
+
+--- Saves a model as a Hugging Face folder, from rank 0: config.json, and model.safetensors or shards of it with their
+--- index. config.json is written last: without it a folder is not whole. A folder that has one of these files already
+--- is refused, unless an interrupted save left it; so is a model that is in none of the families. Collective.
+---@param model mx.Decoder
+---@param folder string made when missing
+---@param o? {dtype: string, max_shard_size: integer, tokenizer: string} dtype: "f32" or "bf16", the parameters' own
+---       when not given; max_shard_size in bytes, 0: one file; tokenizer: a folder whose tokenizer files are copied
+---       along, a tokenizer.json by any name, or a GGUF file whose tokenizer becomes such files
+---@return string family
+local function save(model, folder, o)
+    o = util.options(o, { dtype = "", max_shard_size = 0, tokenizer = "" }, "mx.weights.save")
+    local shape = model.shape
+    local family = families.of(shape)
+    local dtype = o.dtype ~= "" and o.dtype or shape.weight_dtype
+    local layout = families.layout(family, shape)
+    local values = families.write(shape, family, dtype)
+    local shards = shards_of(layout, o.max_shard_size, dtype == "bf16" and 2 or 4)
+    local function file_of(i)
+        return #shards == 1 and "model.safetensors" or ("model-%05d-of-%05d.safetensors"):format(i, #shards)
+    end
+    local lock
+    mx.checkpoint.together(function()
+        if mx.rank() == 0 then
+            local names = { "config.json", INDEX, "model.safetensors" }
+            for i = 1, #shards > 1 and #shards or 0 do
+                names[#names + 1] = file_of(i)
+            end
+            table.move(TOKENIZER_FILES, 1, o.tokenizer ~= "" and #TOKENIZER_FILES or 0, #names + 1, names)
+            lock = begin_folder(folder, names)
+            if o.tokenizer ~= "" then
+                add_tokenizer(o.tokenizer, folder, values)
+            end
+        end
+    end)
+    local progress, done = mx.metrics.progress("tensors written", #layout), 0
+    for i, shard in ipairs(shards) do
+        write_shard(path_of(folder, file_of(i)), shard, model, dtype, function()
+            done = done + 1
+            progress(done)
+        end)
+    end
+    if mx.rank() == 0 then
+        if #shards > 1 then
+            write_index(path_of(folder, INDEX), shards, file_of)
+        end
+        local text = mx.io.json_encode(values, { indent = 2 })
+        util.attempt(mx.io.write_file_atomic, path_of(folder, "config.json"), text .. "\n")
+        os.remove(path_of(folder, UNFINISHED))
+        lock:release()
+    end
+    mx.barrier()
+    return family
+end
+
+return save

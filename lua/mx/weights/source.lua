@@ -1,0 +1,301 @@
+--- Weights of other programs as named tensors: a folder of a Hugging Face model, safetensors files, GGUF files; and
+--- what a path is at all. weights.lua makes models of them.
+
+local mx = require "mx"
+local families = require "mx.weights.families"
+local gguf = require "mx.weights.gguf"
+local util = require "mx.util"
+
+local sources = {}
+
+local INDEX = "model.safetensors.index.json"
+
+---@class mx.WeightSource
+---@field path string as it was given
+---@field kind "gguf"|"safetensors"
+---@field folder? string where config.json lies
+---@field tensors table<string, table> by name: entries of file:info(), with their file
+---@field files any[] of mx.io.weights_open
+---@field keys table<string, any> the model in our keys
+---@field names string a key of families.NAMES
+local Source = {}
+Source.__index = Source
+
+function Source:close()
+    for _, file in ipairs(self.files) do
+        file:close()
+    end
+    self.files = {}
+end
+
+Source.__close = Source.close
+
+--- A tensor, or some of its rows.
+function Source:read(name, rows)
+    local file = self.tensors[name].file
+    return util.attempt(file.read, file, name, rows)
+end
+
+local function read_json(path)
+    return util.attempt(mx.io.json_decode, util.attempt(mx.io.read_file, path), path)
+end
+
+local function join(folder, name)
+    return folder == "" and name or folder .. "/" .. name
+end
+
+-- Enters the tensors of an open file; `only`: of an index, which of them it should have.
+local function enter(self, file, path, only)
+    for _, entry in ipairs(file:info()) do
+        local other = self.tensors[entry.name]
+        if other and not only then
+            util.refuse("%s and another part both have a tensor '%s'", path, entry.name)
+        end
+        entry.file = file
+        if not only or only[entry.name] then
+            self.tensors[entry.name] = entry
+        end
+    end
+    for name in util.sorted_pairs(only or {}) do
+        if not self.tensors[name] or self.tensors[name].file ~= file then
+            util.refuse("%s has no tensor '%s', which %s says it has", path, name, INDEX)
+        end
+    end
+end
+
+local function open_file(self, path)
+    local file = util.attempt(mx.io.weights_open, path)
+    self.files[#self.files + 1] = file
+    return file
+end
+
+-- The parts of a GGUF file that is split: each is named PREFIX-00001-of-00003.gguf, and the first one has the metadata.
+-- Opens them all, whichever was given.
+local function add_gguf(self, path)
+    local file = open_file(self, path)
+    local metadata = file:metadata()
+    enter(self, file, path)
+    local count, number = metadata["split.count"] or 1, metadata["split.no"] or 0
+    if count == 1 then
+        return metadata
+    end
+    local prefix, shown, of, suffix = path:match("^(.*)%-(%d%d%d%d%d)%-of%-(%d%d%d%d%d)(%.[^./]*)$")
+    if math.type(count) ~= "integer" or math.type(number) ~= "integer" or count < 1 or count > 99999
+        or tonumber(of) ~= count or tonumber(shown) ~= number + 1 then
+        util.refuse("%s is part %s of %s of a split GGUF file, and its name does not say so: expected "
+            .. "NAME-%05d-of-%05d.gguf, beside the other parts", path, tostring(math.tointeger(number + 1)),
+            tostring(count), math.tointeger(number) and number + 1 or 1, math.tointeger(count) or 1)
+    end
+    for i = 1, count do
+        local part = ("%s-%05d-of-%s%s"):format(prefix, i, of, suffix)
+        if not mx.io.exists(part) then
+            util.refuse("%s is part %d of %d of a split GGUF file, and part %d is missing: there is no %s", path,
+                number + 1, count, i, part)
+        elseif i ~= number + 1 then
+            local other = open_file(self, part)
+            local theirs = other:metadata()
+            if theirs["split.count"] ~= count or theirs["split.no"] ~= i - 1 then
+                util.refuse("%s says that it is part %s of %s: it does not belong to %s", part,
+                    tostring((theirs["split.no"] or 0) + 1), tostring(theirs["split.count"] or 1), path)
+            end
+            enter(self, other, part)
+            metadata = i == 1 and theirs or metadata
+        end
+    end
+    local tensors = #util.sorted_keys(self.tensors)
+    if (metadata["split.tensors.count"] or tensors) ~= tensors then
+        util.refuse("%s: the %d parts of the split GGUF file have %d tensors, and the first says %s", path, count,
+            tensors, tostring(metadata["split.tensors.count"]))
+    end
+    return metadata
+end
+
+local function add_shards(self, path)
+    local index = read_json(path)
+    local map = type(index) == "table" and index.weight_map
+    if type(map) ~= "table" then
+        util.refuse("%s: expected a map with weight_map in it", path)
+    end
+    local by_file = {}
+    for name, file in util.sorted_pairs(map) do
+        if type(file) ~= "string" or file:find("/") or file == "" then
+            util.refuse("%s: %s: expected the name of a file beside it, got '%s'", path, name, tostring(file))
+        end
+        by_file[file] = by_file[file] or {}
+        by_file[file][name] = true
+    end
+    local missing = {}
+    for file in util.sorted_pairs(by_file) do
+        if not mx.io.exists(join(self.folder, file)) then
+            missing[#missing + 1] = file
+        end
+    end
+    if #missing > 0 then
+        util.refuse("%s names files that are not there: %s", path, table.concat(missing, ", "))
+    end
+    for file, names in util.sorted_pairs(by_file) do
+        local at = join(self.folder, file)
+        enter(self, open_file(self, at), at, names)
+    end
+end
+
+local function folder_of(path)
+    return path:match("^(.*)/[^/]*$") or (path:find("/") and "/" or "")
+end
+
+-- What is told of a file by its first bytes, and where these say nothing (a file that is cut off, say) by its name.
+local FORMATS = { gguf = "gguf", safetensors = "file", hdf5 = "h5" }
+local ENDINGS = { ["%.gguf$"] = "gguf", ["%.safetensors$"] = "file", ["%.h5$"] = "h5", ["%.hdf5$"] = "h5" }
+
+local function kind_of_file(path)
+    local format = util.attempt(mx.io.file_format, path)
+    if FORMATS[format] then
+        return FORMATS[format]
+    elseif format == "git-lfs" then
+        util.refuse("%s is a git-lfs pointer, not the file: run git lfs pull in its folder", path)
+    elseif format == "pickle" or format == "zip" then
+        util.refuse("%s is a pickled file (of PyTorch), which is not read: reading it may run code. Save the model "
+            .. "with safe_serialization=True (safetensors) and give that", path)
+    end
+    for ending, kind in util.sorted_pairs(ENDINGS) do
+        if path:lower():find(ending) then
+            return kind
+        end
+    end
+    util.refuse("%s has no weights: it begins like no safetensors, GGUF or HDF5 file", path)
+end
+
+-- The files of a folder whose names end so, whatever their case.
+local function files_in(folder, ending)
+    local found = {}
+    for _, name in ipairs(util.attempt(mx.io.list, folder == "" and "." or folder)) do
+        if name:lower():find(ending) then
+            found[#found + 1] = name
+        end
+    end
+    table.sort(found)
+    return found
+end
+
+local OURS = { h5 = true, checkpoint = true, run = true }
+
+-- The one GGUF file of a folder, or the first part of one that is split; nil: there is none.
+local function gguf_in(folder)
+    local found = {}
+    for _, name in ipairs(files_in(folder, "%.gguf$")) do
+        local part = name:match("%-(%d%d%d%d%d)%-of%-%d%d%d%d%d%.[^.]*$")
+        if not part or tonumber(part) == 1 then
+            found[#found + 1] = name
+        end
+    end
+    if #found > 1 then
+        util.refuse("%s has several models: give one of %s", folder, table.concat(found, ", "))
+    end
+    return found[1] and join(folder, found[1])
+end
+
+-- What a path is: "gguf", "file" (safetensors), "index" or "folder" (of a Hugging Face model); of ours "h5",
+-- "checkpoint" (a folder step_N) or "run" (a run's folder). Gives the path, too: that of the GGUF file where a folder
+-- has one.
+local function locate(path)
+    if not mx.io.exists(path) then
+        util.refuse("there is no '%s': expected a folder of a Hugging Face model, a .safetensors, .gguf or .h5 file, "
+            .. "or what scripts/train.lua saved", path)
+    elseif not mx.io.exists(path .. "/.") then
+        return path:find("%.index%.json$") and "index" or kind_of_file(path), path
+    elseif mx.io.exists(path .. "/index.json") then
+        return "checkpoint", path
+    elseif mx.io.exists(path .. "/config.yml") then
+        return "run", path
+    end
+    local file = not mx.io.exists(path .. "/config.json") and gguf_in(path:gsub("(.)/+$", "%1"))
+    return file and "gguf" or "folder", file or path
+end
+
+-- Nothing is guessed: an adapter, or half of a model, may lie beside it.
+local function refuse_folder(folder)
+    local others, pickles = files_in(folder, "%.safetensors$"), {}
+    local indices = files_in(folder, "%.safetensors%.index%.json$")
+    table.move(indices, 1, #indices, #others + 1, others)
+    for _, ending in ipairs({ "%.bin$", "%.pt$", "%.pth$", "%.ckpt$" }) do
+        local names = files_in(folder, ending)
+        table.move(names, 1, #names, #pickles + 1, pickles)
+    end
+    util.refuse("%s has neither model.safetensors nor %s%s", folder, INDEX,
+        #others > 0 and "; of what it has, give the model's file: " .. table.concat(others, ", ")
+        or #pickles > 0 and "; " .. pickles[1] .. " is not read: save the model with safe_serialization" or "")
+end
+
+-- `path`: the file that was given; nil: that of the folder. A shard stands for all that its index names.
+local function add_safetensors(self, path)
+    local index = join(self.folder, INDEX)
+    if not path then
+        path = join(self.folder, "model.safetensors")
+        path = mx.io.exists(path) and path or mx.io.exists(index) and index or refuse_folder(self.folder)
+    elseif path:find("%-%d+%-of%-%d+%.safetensors$") then
+        path = mx.io.exists(index) and index or path
+    end
+    if path:find("%.index%.json$") then
+        add_shards(self, path)
+    else
+        enter(self, open_file(self, path), path)
+    end
+end
+
+local function open_folder(self, kind, path)
+    self.kind, self.folder = "safetensors", kind == "folder" and path:gsub("(.)/+$", "%1") or folder_of(path)
+    local config_path = join(self.folder, "config.json")
+    if not mx.io.exists(config_path) then
+        util.refuse("%s has no config.json%s", kind == "folder" and path or "the folder of " .. path,
+            kind == "folder" and ": it is no folder of a Hugging Face model" or "")
+    end
+    if kind == "index" then
+        add_shards(self, path)
+    else
+        add_safetensors(self, kind == "file" and path or nil)
+    end
+    self.config = read_json(config_path)
+    self.keys, self.names = families.read(self.config, config_path)
+end
+
+--- Opens weights: a folder of a Hugging Face model, its .safetensors or .index.json file, or a .gguf file. Not
+--- collective: each rank opens them.
+---@param path string
+---@return mx.WeightSource to be closed: local source <close> = ...
+function sources.open(path)
+    local self = setmetatable({ path = path, files = {}, tensors = {} }, Source)
+    local kind
+    kind, path = locate(path)
+    if OURS[kind] then
+        util.refuse("%s holds parameters of ours: mx.weights.load and mx.weights.model read them", path)
+    end
+    local function open()
+        if kind == "gguf" then
+            self.kind, self.metadata = "gguf", add_gguf(self, path)
+            local architecture
+            self.keys, architecture = gguf.keys(self)
+            self.names = "gguf." .. architecture
+        else
+            open_folder(self, kind, path)
+        end
+    end
+    local opened, problem = pcall(open)
+    if not opened then
+        self:close()
+        error(problem, 0)
+    end
+    return self
+end
+
+--- The metadata of a GGUF file: of one that is split, that of its first part.
+---@param path string of any part
+---@return table<string, any>
+function sources.gguf_metadata(path)
+    local self <close> = setmetatable({ path = path, files = {}, tensors = {} }, Source)
+    return add_gguf(self, path)
+end
+
+sources.join, sources.locate, sources.OURS = join, locate, OURS
+sources.read_json, sources.folder_of = read_json, folder_of
+
+return sources

@@ -88,8 +88,11 @@ static void set_attr(lua_State *L, const mx_op *op, const mx_attr *attr, char *b
         break;
     case MX_ATTR_SHAPE:
         good = lua_istable(L, -1);
-        if (good) /* a list among options: those have been checked */
-            mxl_check_shape(L, -1, attr->name, to);
+        if (good) { /* a list among options: those have been checked */
+            lua_pushfstring(L, "%s: attribute '%s'", op->name, attr->name);
+            mxl_check_shape(L, -2, lua_tostring(L, -1), to);
+            lua_pop(L, 1);
+        }
         break;
     case MX_ATTR_AXES:
         good = lua_type(L, -1) == LUA_TSTRING || lua_istable(L, -1);

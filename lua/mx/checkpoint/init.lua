@@ -2,8 +2,8 @@
 --
 -- A checkpoint is a folder step_N: rank_R.h5 with what rank R wrote, and index.json, which says for every tensor by its
 -- global name its dtype, its shape and which elements each file holds (engine/checkpoint/chunk.h: a box of the tensor,
--- and a run of its elements), but nothing of a mesh. Ranks that hold the same values share out the writing. The folder is
--- filled under the name step_N.tmp and renamed once every rank's file is on disk, so a folder step_N is whole.
+-- and a run of its elements), but nothing of a mesh. Ranks that hold the same values share out the writing. The
+-- folder is named step_N.tmp while it is filled, and renamed once every rank's file is on disk: a step_N is whole.
 
 local mx = require "mx"
 local checkpoint_index = require "mx.checkpoint.index"

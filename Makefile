@@ -47,6 +47,8 @@ all: $(BUILD)/mxlua
 
 help:
 	@echo "make            build build/mxlua"
+	@echo "make install    copy the program, lua/, scripts/ and configs/ to PREFIX=/usr/local (below DESTDIR, for packagers)"
+	@echo "make uninstall  remove what make install has put there"
 	@echo "make demo       install what is missing, build, run the 128B benchmark on two ranks"
 	@echo "make test       install what is missing, build, run all tests; ONLY=PATTERN runs a part of them"
 	@echo "make asan       the C and Lua tests again, under the address and undefined-behaviour sanitizers"
@@ -106,6 +108,26 @@ demo:
 	@scripts/install_packages.sh build
 	@$(MAKE) all
 	$(MPIRUN) -n 2 $(BUILD)/mxlua scripts/bench_128b.lua
+
+# PREFIX/bin/mxlua, the rest in PREFIX/share/mxlua. A list of the files is kept there: uninstall removes these, and
+# folders that are empty then. install removes what an earlier version has put there first.
+PREFIX ?= /usr/local
+INSTALLED_FILES = README.md LICENSE engine/PROCESS.md $(shell find lua scripts configs -name '[!.]*.lua' -o \
+	-name '[!.]*.md' -o -name '[!.]*.yml' -o -name '[!.]*.sbatch' | sort)
+
+install: $(BUILD)/mxlua
+	@$(MAKE) uninstall
+	@set -e; prefix="$(DESTDIR)$(PREFIX)"; share=$$prefix/share/mxlua; \
+	install -D -m 755 $(BUILD)/mxlua "$$prefix/bin/mxlua"; \
+	for file in $(INSTALLED_FILES); do install -D -m 644 "$$file" "$$share/$$file"; done; \
+	printf '%s\n' bin/mxlua $(INSTALLED_FILES:%=share/mxlua/%) share/mxlua/installed.txt > "$$share/installed.txt"; \
+	echo "installed $$prefix/bin/mxlua and $$share"
+
+uninstall:
+	@set -e; cd "$(DESTDIR)$(PREFIX)/share/mxlua" 2>/dev/null && cd ../.. || exit 0; \
+	[ -f share/mxlua/installed.txt ] || exit 0; \
+	while IFS= read -r file; do rm -f "$$file"; done < share/mxlua/installed.txt; \
+	find share/mxlua -depth -type d -empty -delete; rmdir --ignore-fail-on-non-empty bin share
 
 packages:
 	@scripts/install_packages.sh build test lint
@@ -195,5 +217,5 @@ clean:
 	rm -rf $(BUILD) build-asan build-tsan build-fuzz
 
 -include $(shell find $(BUILD) build-fuzz -name '*.d' 2>/dev/null)
-.PHONY: all help tests test demo packages asan tsan fuzz lint lint-files format clean always
+.PHONY: all help install uninstall tests test demo packages asan tsan fuzz lint lint-files format clean always
 .SECONDARY:

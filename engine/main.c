@@ -46,6 +46,10 @@ static const char usage[] = "usage: mxlua [options] [script.lua [config.yml] [ke
                             "The first prints a tensor, the second trains a small model, the third lets two\n"
                             "ranks stand for two chips of a published job. README.md goes on from here.\n"
                             "\n"
+                            "A script or config file named scripts/... or configs/... that is missing below\n"
+                            "the current directory is taken from the folder that --version shows as \"files\".\n"
+                            "What runs write (checkpoints/) goes below the current directory.\n"
+                            "\n"
                             "Exit status: 0 when the work is done, or saved after Ctrl-C, SIGTERM, SIGHUP or\n"
                             "SIGUSR1; 1 after an error, on any rank; N after os.exit(N); 128 + N when signal\n"
                             "N ended it. engine/PROCESS.md tells of signals and limits.\n";
@@ -56,6 +60,7 @@ typedef struct options {
     int threads; /* 0: not given */
     int64_t memory_limit_bytes;
     int script_index; /* of the script in argv */
+    char *path;       /* where the script is */
     char *text;       /* of the script */
     int64_t text_bytes;
 } options;
@@ -203,8 +208,8 @@ static bool run_text(lua_State *L, const char *text, size_t bytes, const char *c
 
 static bool run_script(lua_State *L, const options *o, int argc, char **argv)
 {
-    lua_pushfstring(L, "@%s", o->script);
-    script_is_shipped = mxl_is_shipped_script(L, o->script);
+    lua_pushfstring(L, "@%s", o->path);
+    script_is_shipped = mxl_is_shipped_script(o->path);
     bool ok = run_text(L, o->text, (size_t)o->text_bytes, lua_tostring(L, -1), argc - o->script_index - 1,
                        argv + o->script_index + 1);
     lua_pop(L, 1);
@@ -266,19 +271,26 @@ static bool fail(void)
     return false;
 }
 
-/* The script's text as rank 0 reads it. Collective: all ranks agree that it cannot be read, and only rank 0 says so. */
+static void share_text(const char *mine, int64_t mine_bytes, char **text, int64_t *bytes)
+{
+    if (mx_broadcast_text(mine, mine_bytes, 0, text, bytes) == MX_OK)
+        return;
+    fprintf(stderr, "mxlua: rank %d: %s\n", mx_rank(), mx_message());
+    mx_mpi_abort(EXIT_FAILURE);
+}
+
+/* The script's path and text as rank 0 finds and reads it. Collective: all ranks agree that it cannot be read, and only
+ * rank 0 says so. */
 static bool read_script(options *o)
 {
-    char *mine = NULL;
-    int64_t mine_bytes = 0;
-    if (mx_rank() == 0 && mxl_read_file(o->script, &mine, &mine_bytes) != MX_OK)
+    char *mine = NULL, path[PATH_MAX];
+    int64_t mine_bytes = 0, path_bytes;
+    if (mx_rank() == 0 && (mxl_find_file(o->script, path) != MX_OK || mxl_read_file(path, &mine, &mine_bytes) != MX_OK))
         fail();
-    mx_status status = mx_broadcast_text(mine, mine_bytes, 0, &o->text, &o->text_bytes);
+    share_text(mine, mine_bytes, &o->text, &o->text_bytes);
+    if (o->text)
+        share_text(mine ? path : NULL, mine ? (int64_t)strlen(path) : 0, &o->path, &path_bytes);
     free(mine);
-    if (status != MX_OK) {
-        fprintf(stderr, "mxlua: rank %d: %s\n", mx_rank(), mx_message());
-        mx_mpi_abort(EXIT_FAILURE);
-    }
     return o->text != NULL;
 }
 
@@ -318,7 +330,10 @@ static bool run(int argc, char **argv)
         return true;
     if (o.script && !read_script(&o))
         return false;
+    if (o.script)
+        argv[o.script_index] = o.path;
     bool ok = run_lua(&o, argc, argv);
+    free(o.path);
     free(o.text);
     return ok;
 }

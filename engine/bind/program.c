@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,51 +20,69 @@
 
 /* The folder lua/ of our modules: beside the folder of the program (build/mxlua), or in it, or where it is installed.
  */
-static int push_library_folder(lua_State *L)
+static bool find_library(char folder[PATH_MAX])
 {
     static const char *const places[] = {"/../lua", "/lua", "/../share/mxlua/lua"};
-    char program[PATH_MAX];
+    char program[PATH_MAX], module[PATH_MAX + 32];
     ssize_t bytes = readlink("/proc/self/exe", program, sizeof program - 1);
     if (bytes <= 0)
-        return 0;
+        return false;
     program[bytes] = '\0';
     *strrchr(program, '/') = '\0';
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const char *module = lua_pushfstring(L, "%s%s/mx", program, places[i]);
-        char folder[PATH_MAX];
-        bool found = realpath(module, folder);
-        lua_pop(L, 1);
-        if (!found)
-            continue;
-        *strrchr(folder, '/') = '\0';
-        lua_pushstring(L, folder);
-        return 1;
+        snprintf(module, sizeof module, "%s%s/mx", program, places[i]);
+        if (realpath(module, folder)) {
+            *strrchr(folder, '/') = '\0';
+            return true;
+        }
     }
-    return 0;
+    return false;
 }
 
-bool mxl_is_shipped_script(lua_State *L, const char *script)
+bool mxl_find_root(char folder[PATH_MAX])
 {
-    char path[PATH_MAX];
-    if (!realpath(script, path) || !push_library_folder(L))
+    if (!find_library(folder))
         return false;
-    const char *library = lua_tostring(L, -1); /* ROOT/lua, and the scripts are in ROOT/scripts */
-    size_t root = (size_t)(strrchr(library, '/') - library) + 1;
-    bool shipped = strncmp(path, library, root) == 0 && strncmp(path + root, "scripts/", 8) == 0;
-    lua_pop(L, 1);
-    return shipped;
+    strrchr(folder, '/')[1] = '\0';
+    return true;
+}
+
+mx_status mxl_find_file(const char *path, char found[PATH_MAX])
+{
+    bool shipped = strncmp(path, "scripts/", 8) == 0 || strncmp(path, "configs/", 8) == 0;
+    char root[PATH_MAX];
+    struct stat about;
+    bool missing = stat(path, &about) != 0 && (errno == ENOENT || errno == ENOTDIR);
+    if (missing && shipped && mxl_find_root(root)) {
+        if (snprintf(found, PATH_MAX, "%s%s", root, path) < PATH_MAX && stat(found, &about) == 0)
+            return MX_OK;
+        return mx_fail(MX_ERR_IO, "there is no file '%s', neither below the current directory nor below %s", path,
+                       root);
+    }
+    if (snprintf(found, PATH_MAX, "%s", path) >= PATH_MAX)
+        return mx_fail(MX_ERR_IO, "cannot read '%s': %s", path, strerror(ENAMETOOLONG));
+    return MX_OK;
+}
+
+bool mxl_is_shipped_script(const char *script)
+{
+    char path[PATH_MAX], root[PATH_MAX];
+    if (!realpath(script, path) || !mxl_find_root(root))
+        return false;
+    size_t bytes = strlen(root);
+    return strncmp(path, root, bytes) == 0 && strncmp(path + bytes, "scripts/", 8) == 0;
 }
 
 static void set_package_path(lua_State *L)
 {
-    if (!push_library_folder(L))
+    char folder[PATH_MAX];
+    if (!find_library(folder))
         return;
-    const char *folder = lua_tostring(L, -1);
     lua_getglobal(L, "package");
     lua_getfield(L, -1, "path");
     lua_pushfstring(L, "%s/?.lua;%s/?/init.lua;%s", folder, folder, lua_tostring(L, -1));
     lua_setfield(L, -3, "path");
-    lua_pop(L, 3);
+    lua_pop(L, 2);
 }
 
 /* ---- globals ---- */

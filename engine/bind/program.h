@@ -4,6 +4,7 @@
 
 #include "core/status.h"
 
+#include <limits.h>
 #include <lua.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,9 +15,16 @@
  * ranks, and lets reading or assigning an undeclared global raise. */
 int mxl_open_program(lua_State *L);
 
-/* Whether the file `script` is one of the project's own scripts: in ROOT/scripts, beside the ROOT/lua of our modules.
- */
-bool mxl_is_shipped_script(lua_State *L, const char *script);
+/* The folder that lua/, scripts/ and configs/ are in, with a slash at its end: the sources of a build, or
+ * PREFIX/share/mxlua of an installed program. False where there is none. */
+bool mxl_find_root(char folder[PATH_MAX]);
+
+/* Where the file `path` of the command line is: there, or below the root where it is named scripts/... or configs/...
+ * and is missing below the current directory. MX_ERR_IO naming both places when it is in neither. */
+mx_status mxl_find_file(const char *path, char found[PATH_MAX]);
+
+/* Whether the file `script` is one of the project's own scripts. */
+bool mxl_is_shipped_script(const char *script);
 
 /* The versions of everything, and what was found of the machine. */
 void mxl_print_versions(FILE *file);

@@ -85,6 +85,36 @@ static int host_name(lua_State *L)
     return 1;
 }
 
+/* What rank 0 has found: pushes its text (NULL: nil), or nil and the message of its status. Frees `mine`. Collective.
+ */
+static int push_of_root(lua_State *L, mx_status status, char *mine, int64_t mine_bytes)
+{
+    char *text = NULL, *message = NULL;
+    int64_t text_bytes = 0, message_bytes = 0;
+    const char *reason = status == MX_OK ? NULL : mx_message();
+    status = mx_broadcast_text(reason, reason ? (int64_t)strlen(reason) : 0, 0, &message, &message_bytes);
+    if (status == MX_OK && !message)
+        status = mx_broadcast_text(mine, mine_bytes, 0, &text, &text_bytes);
+    free(mine);
+    mxl_try(L, status);
+    push_owned_text(L, text, text_bytes);
+    push_owned_text(L, message, message_bytes);
+    return 2;
+}
+
+/* mx.find_file(path) -> where rank 0 finds a file that the command line names (mxl_find_file); nil and a message where
+ * there is none. Collective. */
+static int find_file(lua_State *L)
+{
+    const char *path = luaL_checkstring(L, 1);
+    mxl_set_site(L);
+    char found[PATH_MAX] = "";
+    mx_status status = mx_rank() == 0 ? mxl_find_file(path, found) : MX_OK;
+    char *mine = strdup(found);
+    return push_of_root(L, mine ? status : mx_fail(MX_ERR_MEMORY, "no memory for a path"), mine,
+                        (int64_t)strlen(found));
+}
+
 /* mx.read_file(path) -> the text that rank 0 reads there, on every rank; nil and a message where it cannot.
  * Collective. */
 static int read_file(lua_State *L)
@@ -92,19 +122,9 @@ static int read_file(lua_State *L)
     const char *path = luaL_checkstring(L, 1);
     mxl_set_site(L);
     char *mine = NULL;
-    size_t mine_bytes = 0;
-    mx_status status = mx_rank() == 0 ? mx_file_read(path, 0, &mine, &mine_bytes) : MX_OK;
-    char *text = NULL, *message = NULL;
-    int64_t text_bytes = 0, message_bytes = 0;
-    const char *reason = status == MX_OK ? NULL : mx_message();
-    status = mx_broadcast_text(reason, reason ? (int64_t)strlen(reason) : 0, 0, &message, &message_bytes);
-    if (status == MX_OK && !message)
-        status = mx_broadcast_text(mine, (int64_t)mine_bytes, 0, &text, &text_bytes);
-    free(mine);
-    mxl_try(L, status);
-    push_owned_text(L, text, text_bytes);
-    push_owned_text(L, message, message_bytes);
-    return 2;
+    size_t bytes = 0;
+    mx_status status = mx_rank() == 0 ? mx_file_read(path, 0, &mine, &bytes) : MX_OK;
+    return push_of_root(L, status, mine, (int64_t)bytes);
 }
 
 /* mx.read_line(prompt) -> the next line of rank 0's standard input, nil at its end. Collective. */
@@ -258,6 +278,9 @@ void mxl_print_versions(FILE *file)
 {
     const char *pinned = getenv("OPENBLAS_CORETYPE");
     fprintf(file, "mxlua      %s (gcc %s)\n", MX_VERSION, __VERSION__);
+    char root[PATH_MAX];
+    if (mxl_find_root(root))
+        fprintf(file, "files      %s\n", root);
     fprintf(file, "Lua        %s\n", LUA_RELEASE + 4);
     fprintf(file, "OpenBLAS   %s, core %s (%s%s), %s threads\n", blas_version(), openblas_get_corename(),
             pinned ? "pinned by OPENBLAS_CORETYPE=" : "detected", pinned ? pinned : "", blas_threading());
@@ -347,6 +370,7 @@ int mxl_open_system(lua_State *L)
         {"now", now},
         {"rank", rank},
         {"ranks", ranks},
+        {"find_file", find_file},
         {"read_file", read_file},
         {"read_line", read_line},
         {"share_text", share_text},

@@ -28,7 +28,7 @@ for name, value in pairs(core) do
     mx[name] = value
 end
 
---- Where the project lies, with a slash at its end: configs/ is found below it.
+--- The folder of lua/, scripts/ and configs/, with a slash at its end: the sources, or where mxlua is installed.
 mx.root = debug.getinfo(1, "S").source:match("^@(.*)lua/mx/init%.lua$") or ""
 
 mx.remat = remat.run

@@ -322,7 +322,8 @@ local function chosen_keys(file, pairs_given)
 end
 
 --- The config of a run. Collective: rank 0 reads the files.
----@param words string[] the command line after the script: an optional config file, then key=value
+---@param words string[] the command line after the script: an optional config file, then key=value; a file
+---       configs/... that is missing below the current directory is that of mxlua itself (mx.root)
 ---@param o? {options: table, stored: string, stored_name: string, simulate: boolean} options: further keys that
 ---       this script takes, with their standard values; stored: a whole config as config.dump wrote it, in place of a
 ---       model file; simulate = false: the script only looks the hardware up
@@ -330,6 +331,10 @@ end
 function config.load(words, o)
     o = o or {}
     local path, pairs_given = split_words(words or {})
+    if path then
+        local found, reason = mx.find_file(path)
+        path = found or util.refuse("cannot read the config file: %s", reason)
+    end
     local base_path = mx.root .. "configs/base.yml"
     if path and path:match("[^/]*$") == "base.yml" then
         base_path, path = path, nil

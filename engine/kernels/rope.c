@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static mx_rope_path *const paths[MX_VECTOR_ISAS] = {mx_rope_portable, mx_rope_avx2, mx_rope_avx512,
                                                     mx_rope_avx512_bf16};
@@ -23,15 +24,20 @@ static int next_table;
 
 static bool same_frequencies(const mx_rope_frequencies *a, const mx_rope_frequencies *b)
 {
+    if (a->factor != b->factor || a->dims != b->dims || a->interleaved != b->interleaved || !a->table != !b->table)
+        return false;
+    if (a->table)
+        return memcmp(a->table, b->table, (size_t)a->dims * sizeof *a->table) == 0;
     return a->theta == b->theta && a->scaling_factor == b->scaling_factor && a->low_freq_factor == b->low_freq_factor &&
-           a->high_freq_factor == b->high_freq_factor && a->original_length == b->original_length &&
-           a->head_dim == b->head_dim && a->interleaved == b->interleaved;
+           a->high_freq_factor == b->high_freq_factor && a->original_length == b->original_length;
 }
 
 /* The smoothing of frequencies is that of the Llama 3.1 reference code (apply_scaling). */
 double mx_rope_frequency(const mx_rope_frequencies *f, int64_t i)
 {
-    double frequency = pow(f->theta, -2.0 * (double)i / (double)f->head_dim);
+    if (f->table)
+        return (double)f->table[i] + (double)f->table[f->dims / 2 + i];
+    double frequency = pow(f->theta, -2.0 * (double)i / (double)f->dims);
     if (f->scaling_factor == 1.0)
         return frequency;
     double turns = f->original_length * frequency / (2 * 3.14159265358979323846); /* over the original context */
@@ -43,18 +49,18 @@ double mx_rope_frequency(const mx_rope_frequencies *f, int64_t i)
     return (1 - smooth) * frequency / f->scaling_factor + smooth * frequency;
 }
 
-static int64_t row_floats(const mx_rope_frequencies *f) { return f->interleaved ? 2 * f->head_dim : f->head_dim; }
+static int64_t row_floats(const mx_rope_frequencies *f) { return f->interleaved ? 2 * f->dims : f->dims; }
 
 static void fill_row(const mx_rope_frequencies *f, double position, float *row)
 {
-    int64_t pairs = f->head_dim / 2;
+    int64_t pairs = f->dims / 2;
     for (int64_t i = 0; i < pairs; i++) {
         double angle = position * mx_rope_frequency(f, i);
-        float c = (float)cos(angle), s = (float)sin(angle);
+        float c = (float)(f->factor * cos(angle)), s = (float)(f->factor * sin(angle));
         if (f->interleaved) {
             row[2 * i] = row[2 * i + 1] = c;
-            row[f->head_dim + 2 * i] = -s;
-            row[f->head_dim + 2 * i + 1] = s;
+            row[f->dims + 2 * i] = -s;
+            row[f->dims + 2 * i + 1] = s;
         } else {
             row[i] = c;
             row[pairs + i] = s;
@@ -76,8 +82,8 @@ static mx_status find_table(const mx_rope_frequencies *f, int64_t positions, con
     int64_t reach = 64;
     while (reach < positions)
         reach *= 2;
-    int64_t floats = row_floats(f);
-    float *made = aligned_alloc(64, ((size_t)(reach * floats) * sizeof *made + 63) / 64 * 64);
+    int64_t floats = row_floats(f), own = f->table ? f->dims : 0;
+    float *made = aligned_alloc(64, ((size_t)(reach * floats + own) * sizeof *made + 63) / 64 * 64);
     if (!made)
         return mx_fail(MX_ERR_MEMORY, "rope: out of memory for the angles of %lld positions", (long long)reach);
 #pragma omp parallel for schedule(static)
@@ -87,8 +93,11 @@ static mx_status find_table(const mx_rope_frequencies *f, int64_t positions, con
         table = &tables[next_table];
         next_table = (next_table + 1) % TABLES;
     }
-    free(table->angles);
+    float *old = table->angles;
     *table = (angle_table){.frequencies = *f, .positions = reach, .angles = made};
+    if (own) /* behind the angles: the caller's does not last */
+        table->frequencies.table = memcpy(made + reach * floats, f->table, (size_t)own * sizeof *made);
+    free(old);
     *angles = made;
     return MX_OK;
 }
@@ -101,10 +110,10 @@ static int64_t position_of(const mx_rope *r, int64_t t)
 
 static void rotate(const mx_rope *r, const float *angles, const int64_t *row)
 {
-    int64_t half_bytes = r->frequencies.head_dim / 2 * (int64_t)mx_dtype_bytes(r->dtype);
-    int64_t token_values = r->heads * r->frequencies.head_dim;
-    bool stream = half_bytes % 64 == 0 && (uintptr_t)r->y % 64 == 0 && r->x != r->y &&
-                  mx_should_stream(4 * r->tokens * r->heads * half_bytes);
+    int64_t part_bytes = r->frequencies.dims / 2 * (int64_t)mx_dtype_bytes(r->dtype); /* one component of each pair */
+    int64_t head_bytes = r->head_dim * (int64_t)mx_dtype_bytes(r->dtype), token_values = r->heads * r->head_dim;
+    bool stream = part_bytes % 64 == 0 && head_bytes % 64 == 0 && (uintptr_t)r->y % 64 == 0 && r->x != r->y &&
+                  mx_should_stream(2 * r->tokens * r->heads * head_bytes);
     mx_rope_path *path = paths[mx_isa_vectors()];
     int64_t at_once = 1 + 8192 / (token_values + 1), pieces = (r->tokens + at_once - 1) / at_once;
 #pragma omp parallel for schedule(static) if (r->tokens * token_values > 16384)
@@ -121,7 +130,7 @@ static void rotate(const mx_rope *r, const float *angles, const int64_t *row)
 
 mx_status mx_rope_run(const mx_rope *r)
 {
-    if (r->tokens == 0 || r->heads == 0 || r->frequencies.head_dim == 0)
+    if (r->tokens == 0 || r->heads == 0 || r->head_dim == 0)
         return MX_OK;
     int64_t period = r->period < r->tokens ? r->period : r->tokens;
     int64_t lowest = position_of(r, 0), highest = lowest;

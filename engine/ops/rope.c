@@ -3,11 +3,44 @@
 
 #include "ops/rows.h"
 
+#include <math.h>
+
+#define STANDARD_THETA 10000.0
+
 typedef struct rope_attr {
-    double theta, scaling_factor, low_freq_factor, high_freq_factor;
-    int64_t original_length, offset;
+    double theta, scaling_factor, low_freq_factor, high_freq_factor, factor;
+    int64_t original_length, offset, dims;
     bool interleaved, inverse;
 } rope_attr;
+
+static int64_t head_dim_of(const mx_call *call) { return mx_row_width(call->in[0]); }
+
+/* The components of a head that turn: the first so many. */
+static int64_t dims_of(const mx_call *call)
+{
+    const rope_attr *attr = mx_call_attr(call);
+    return attr->dims == -1 ? head_dim_of(call) : attr->dims;
+}
+
+static const mx_tensor *frequencies_of(const mx_call *call) { return call->n_in > 2 ? call->in[2] : NULL; }
+
+/* A table of frequencies stands in place of theta and the scaling. */
+static mx_status check_frequencies(const mx_call *call)
+{
+    const mx_tensor *frequencies = frequencies_of(call);
+    const rope_attr *attr = mx_call_attr(call);
+    if (!frequencies)
+        return MX_OK;
+    mx_shape want = {2, {2, dims_of(call) / 2}};
+    MX_TRY(mx_want_dtype(call, 2, 1 << MX_F32));
+    MX_TRY(mx_want_shape(call, 2, &want));
+    if (attr->theta != STANDARD_THETA || attr->scaling_factor != 1)
+        return mx_bad_value(call,
+                            "theta and scaling_factor have no effect where frequencies are given; leave them out");
+    if (frequencies->requires_grad && mx_will_record(call))
+        return mx_bad_value(call, "frequencies get no gradient; pass frequencies:detach()");
+    return MX_OK;
+}
 
 static mx_status infer(mx_call *call)
 {
@@ -15,8 +48,13 @@ static mx_status infer(mx_call *call)
     const rope_attr *attr = mx_call_attr(call);
     MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
     int n = x->shape.n_dims;
-    if (n < 3 || x->shape.size[n - 1] % 2 != 0)
+    if (n < 3 || (attr->dims == -1 && x->shape.size[n - 1] % 2 != 0))
         return mx_bad_shape(call, "x must be (..., sequence, heads, head_dim) with an even head_dim");
+    if (attr->dims != -1 && (attr->dims < 2 || attr->dims % 2 != 0 || attr->dims > head_dim_of(call)))
+        return mx_bad_value(call, "dims = %lld must be even and from 2 to head_dim = %lld, or -1 for all of it",
+                            (long long)attr->dims, (long long)head_dim_of(call));
+    if (!isfinite(attr->factor))
+        return mx_bad_value(call, "factor = %g must be finite", attr->factor);
     if (!(attr->theta > 0) || !(attr->scaling_factor > 0) || attr->original_length <= 0)
         return mx_bad_value(call, "theta = %g, scaling_factor = %g and original_length = %lld must be positive",
                             attr->theta, attr->scaling_factor, (long long)attr->original_length);
@@ -30,29 +68,38 @@ static mx_status infer(mx_call *call)
         if (!mx_shape_equal(&positions->shape, &all) && !mx_shape_equal(&positions->shape, &one))
             return mx_bad_shape(call, "positions must be %s or %s", mx_shape_text(&all), mx_shape_text(&one));
     }
+    MX_TRY(check_frequencies(call));
     return mx_out(call, 0, x->dtype, &x->shape);
 }
 
-/* Two products and a sum for each component; making the angles is not counted. */
-static mx_cost cost(const mx_call *call) { return mx_cost_of(call, 3.0 * (double)mx_count(call->in[0])); }
+/* Two products and a sum for each component that turns; making the angles is not counted. */
+static mx_cost cost(const mx_call *call)
+{
+    double heads = (double)mx_row_count(call->in[0]);
+    return mx_cost_of(call, 3.0 * (heads * (double)dims_of(call)));
+}
 
 static mx_status host(mx_call *call)
 {
     const mx_tensor *x = call->in[0], *positions = call->n_in > 1 ? call->in[1] : NULL;
+    const mx_tensor *frequencies = frequencies_of(call);
     const rope_attr *attr = mx_call_attr(call);
     int n = x->shape.n_dims;
     if (mx_count(x) == 0)
         return MX_OK;
     return mx_rope_run(&(mx_rope){
-        .frequencies = {.theta = attr->theta,
+        .frequencies = {.table = frequencies ? mx_f32(frequencies) : NULL,
+                        .theta = attr->theta,
                         .scaling_factor = attr->scaling_factor,
                         .low_freq_factor = attr->low_freq_factor,
                         .high_freq_factor = attr->high_freq_factor,
                         .original_length = (double)attr->original_length,
-                        .head_dim = x->shape.size[n - 1],
+                        .factor = attr->factor,
+                        .dims = dims_of(call),
                         .interleaved = attr->interleaved},
         .tokens = mx_count(x) / (x->shape.size[n - 1] * x->shape.size[n - 2]),
         .heads = x->shape.size[n - 2],
+        .head_dim = x->shape.size[n - 1],
         .dtype = x->dtype,
         .inverse = attr->inverse,
         .x = mx_data(x),
@@ -70,17 +117,20 @@ static mx_status vjp(mx_vjp *v)
     attr.inverse = !attr.inverse;
     mx_tensor *dy = NULL, *dx = NULL;
     MX_TRY(mx_out_grad(v, 0, &dy));
-    mx_tensor *in[2] = {dy, call->n_in > 1 ? call->in[1] : NULL};
-    mx_status status = mx_apply(&mx_op_rope, in, 2, &attr, &dx);
+    mx_tensor *in[3] = {dy, call->n_in > 1 ? call->in[1] : NULL, call->n_in > 2 ? call->in[2] : NULL};
+    mx_status status = mx_apply(&mx_op_rope, in, 3, &attr, &dx);
     mx_release(dy);
     MX_TRY(status);
     return mx_give_grad(v, 0, dx);
 }
 
 static const mx_attr attrs[] = {
-    {"theta", MX_ATTR_FLOAT, offsetof(rope_attr, theta), 10000, NULL, "base of the wavelengths"},
+    {"theta", MX_ATTR_FLOAT, offsetof(rope_attr, theta), STANDARD_THETA, NULL, "base of the wavelengths"},
     {"interleaved", MX_ATTR_BOOL, offsetof(rope_attr, interleaved), 0, NULL,
-     "pairs are neighbours; otherwise head_dim / 2 apart"},
+     "pairs are neighbours; otherwise dims / 2 apart"},
+    {"dims", MX_ATTR_INT, offsetof(rope_attr, dims), -1, NULL,
+     "of each head the first so many components turn, the others stay; -1: all"},
+    {"factor", MX_ATTR_FLOAT, offsetof(rope_attr, factor), 1, NULL, "cosines and sines are multiplied by this"},
     {"offset", MX_ATTR_INT, offsetof(rope_attr, offset), 0, NULL, "added to every position (which count from 0)"},
     {"scaling_factor", MX_ATTR_FLOAT, offsetof(rope_attr, scaling_factor), 1, NULL,
      "stretches long wavelengths, as Llama 3.1 does"},
@@ -95,13 +145,15 @@ static const mx_attr attrs[] = {
 
 const mx_op mx_op_rope = {
     .name = "rope",
-    .doc = "rotary position embedding of x (B, S, H, D); positions i32 (B, S) or (S), otherwise 0 .. S - 1",
-    .inputs = (const char *const[]){"x", "positions?", NULL},
+    .doc = "rotary position embedding of x (B, S, H, D); positions i32 (B, S) or (S), otherwise 0 .. S - 1; "
+           "frequencies f32 (2, dims / 2), whose two rows are added in double: radians a position of each pair, in "
+           "place of those of theta",
+    .inputs = (const char *const[]){"x", "positions?", "frequencies?", NULL},
     .n_out = 1,
     .n_results = 1,
     .attrs = attrs,
     .attr_bytes = sizeof(rope_attr),
-    .reads_in = 1 << 1,
+    .reads_in = 1 << 1 | 1 << 2,
     .infer = infer,
     .cost = cost,
     .host = host,

@@ -330,12 +330,17 @@ def stretched(frequency, factor, low, high, length):
     return (1 - smooth) * frequency / factor + smooth * frequency
 
 
-def rope(x, positions, theta=10000.0, interleaved=False, stretch=None):
+def rope(x, positions, table=None, theta=10000.0, interleaved=False, stretch=None, dims=None, factor=1.0):
+    if dims:
+        turned = rope(x[..., :dims], positions, table, theta, interleaved, stretch, None, factor)
+        return torch.cat((turned, x[..., dims:]), -1)
     frequency = theta ** (-torch.arange(0, x.shape[-1], 2).double() / x.shape[-1])
     if stretch:
         frequency = stretched(frequency, *stretch)
+    if table is not None:
+        frequency = table.sum(0)
     a = positions.double()[..., None] * frequency  # (B, S, D/2) or (S, D/2)
-    cos, sin = torch.cos(a)[..., None, :], torch.sin(a)[..., None, :]
+    cos, sin = factor * torch.cos(a)[..., None, :], factor * torch.sin(a)[..., None, :]
     if interleaved:
         x1, x2 = x[..., 0::2], x[..., 1::2]
         return torch.stack((x1 * cos - x2 * sin, x2 * cos + x1 * sin), -1).flatten(-2)
@@ -359,6 +364,13 @@ def rope_cases():
     case("rope.stretched", [y], lambda x: rope(x, steps + 40, stretch=(8, 1, 4, 64)), dict(attrs, offset=40))
     case("rope.wide", [normal("ropew", 1, 3, 2, 34)], lambda x: rope(x, torch.arange(3)))
     case("rope.two", [normal("rope2", 1, 4, 1, 2)], lambda x: rope(x, torch.arange(4)))
+    case("rope.dims", [y], lambda x: rope(x, steps, dims=6), {"dims": 6})
+    options = {"dims": 10, "factor": 1.25, "interleaved": True}
+    case("rope.dims_interleaved", [y], lambda x: rope(x, steps, **options), options)
+    table = uniform("ropet", 2, 4, low=-1) * np.array([[1], [1e-8]])
+    case("rope.frequencies", [x, None, table], lambda x, p, t: rope(x, steps + 9000, t), {"offset": 9000}, grads=[1])
+    case("rope.frequencies_all", [y, np.array([[3, 9, 100, 0, 0]]), table[:, :3]],
+         lambda x, p, t: rope(x, p, t, dims=6, factor=0.5), {"dims": 6, "factor": 0.5}, grads=[1])
     case("rope.empty", [normal("rope0", 2, 0, 3, 8)], lambda x: rope(x, torch.arange(0)))
 
 

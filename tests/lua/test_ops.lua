@@ -228,7 +228,7 @@ local NO_BF16 = {
 }
 
 -- Which inputs stay f32: gradients' sums, and what the operation wants in f32.
-local STAYS_F32 = {}
+local STAYS_F32 = { rope = { 3 } }
 
 -- More than one rounding in the forward pass.
 local SEVERAL_ROUNDINGS = { attention = true, cross_entropy = true, log_softmax = true, matmul_acc = true }

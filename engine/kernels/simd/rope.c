@@ -20,7 +20,7 @@ ROW_INLINE void turn(vf *x1, vf *x2, vf c, vf s)
     *x1 = y1;
 }
 
-/* Pairs from `i` on of a head whose components lie head_dim / 2 apart. */
+/* Pairs from `i` on of a head whose components lie `pairs` apart. */
 ROW_INLINE void pairs_apart(const void *x, void *y, const float *angles, int64_t pairs, int64_t i, vf sign,
                             const bool half)
 {
@@ -52,7 +52,7 @@ enum { KEPT = 64 / 2 / VL };
 ROW_INLINE void token_apart(const mx_rope *r, const char *x, char *y, const float *angles, vf sign, const bool half,
                             const bool stream)
 {
-    const int64_t pairs = r->frequencies.head_dim / 2, head_bytes = 2 * pairs * (half ? 2 : 4);
+    const int64_t pairs = r->frequencies.dims / 2, head_bytes = r->head_dim * (half ? 2 : 4);
     int64_t i = 0;
     for (; i + KEPT * VL <= pairs; i += KEPT * VL) {
         vf c[KEPT], s[KEPT];
@@ -87,7 +87,7 @@ ROW_INLINE void token_apart(const mx_rope *r, const char *x, char *y, const floa
 ROW_INLINE void token_interleaved(const mx_rope *r, const char *x, char *y, const float *angles, vf sign,
                                   const bool half, const bool stream)
 {
-    const int64_t dim = r->frequencies.head_dim, head_bytes = dim * (half ? 2 : 4);
+    const int64_t dim = r->frequencies.dims, head_bytes = r->head_dim * (half ? 2 : 4);
     const float *cosines = angles, *sines = angles + dim;
     int64_t i = 0;
     for (; i + KEPT * VL <= dim; i += KEPT * VL) {
@@ -121,16 +121,20 @@ ROW_INLINE void token_interleaved(const mx_rope *r, const char *x, char *y, cons
 ROW_INLINE void tokens(const mx_rope_tokens *t, const bool interleaved, const bool half, const bool stream)
 {
     const mx_rope *r = t->rope;
-    int64_t dim = r->frequencies.head_dim;
+    int64_t dim = r->frequencies.dims;
     vf sign = vf_set1(r->inverse ? -1.0f : 1.0f);
     for (int64_t token = t->first; token < t->last; token++) {
         const float *angles = t->angles + t->row[token] * (interleaved ? 2 * dim : dim);
-        const void *x = row_of(r->x, token * r->heads, dim, half);
-        void *y = row_of_out(r->y, token * r->heads, dim, half);
+        const void *x = row_of(r->x, token * r->heads, r->head_dim, half);
+        void *y = row_of_out(r->y, token * r->heads, r->head_dim, half);
         if (interleaved)
             token_interleaved(r, x, y, angles, sign, half, stream);
         else
             token_apart(r, x, y, angles, sign, half, stream);
+        for (int64_t h = 0; h < r->heads && dim < r->head_dim && r->x != r->y; h++) {
+            int64_t rest = (h * r->head_dim + dim) * (half ? 2 : 4);
+            memcpy((char *)y + rest, (const char *)x + rest, (size_t)(r->head_dim - dim) * (half ? 2 : 4));
+        }
     }
 }
 

@@ -7,11 +7,12 @@
 #include "core/limits.h"
 #include "core/pool.h"
 #include "core/stop.h"
-#include "mesh/guardian.h"
+#include "mesh/comm.h"
 #include "mesh/mesh.h"
-#include "mesh/mpi.h"
 #include "mesh/share.h"
-#include "mesh/threads.h"
+#include "transport/guardian.h"
+#include "transport/mpi.h"
+#include "transport/threads.h"
 
 #include <errno.h>
 #include <lualib.h>
@@ -356,7 +357,7 @@ int main(int argc, char **argv)
     static char lines[BUFSIZ];
     setvbuf(stdout, lines, _IOLBF, sizeof lines);
     bool ok = run(argc, argv);
-    mx_mpi_end();
+    mx_comm_end();
     /* A run that has stopped as it was asked to has done its work, even if its terminal is gone. */
     bool written = fflush(stdout) == 0 && !ferror(stdout);
     if (!written && !mx_stop_requested()) {

@@ -1,7 +1,7 @@
 #include "bind/bind.h"
 
 #include "mesh/comm.h"
-#include "mesh/mpi.h"
+#include "transport/mpi.h"
 
 #include <lualib.h>
 #include <math.h>

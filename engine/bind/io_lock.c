@@ -2,7 +2,7 @@
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "io/lock.h"
-#include "mesh/mpi.h"
+#include "transport/mpi.h"
 
 #define LOCK "mx.io.lock"
 

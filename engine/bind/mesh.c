@@ -1,14 +1,14 @@
 /* The mesh and communication for Lua. */
 #include "mesh/mesh.h"
 #include "bind/bind.h"
-#include "mesh/board.h"
-#include "mesh/collective.h"
 #include "mesh/comm.h"
-#include "mesh/mpi.h"
+#include "mesh/gather.h"
 #include "mesh/reference.h"
 #include "mesh/share.h"
 #include "sim/device.h"
 #include "tape/tape.h"
+#include "transport/board.h"
+#include "transport/mpi.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,14 +37,13 @@ uint32_t mxl_check_axes(lua_State *L, int i)
     return axes;
 }
 
-/* mx.mesh_define{{name =, ici =, dcn =}, ...}: the mesh from now on. All ranks call it alike; not collective. */
-static int mesh_define(lua_State *L)
+/* The axes {{name =, ici =, dcn =}, ...} at stack index i; how many. */
+static int check_axis_list(lua_State *L, int i, mx_axis *axes)
 {
-    mx_axis axes[MX_MAX_AXES];
     int n = 0;
-    luaL_checktype(L, 1, LUA_TTABLE);
-    for (; lua_rawgeti(L, 1, n + 1) != LUA_TNIL; n++) {
-        luaL_argcheck(L, n < MX_MAX_AXES, 1, "too many axes");
+    luaL_checktype(L, i, LUA_TTABLE);
+    for (; lua_rawgeti(L, i, n + 1) != LUA_TNIL; n++) {
+        luaL_argcheck(L, n < MX_MAX_AXES, i, "too many axes");
         luaL_checktype(L, -1, LUA_TTABLE);
         lua_getfield(L, -1, "name");
         strncpy(axes[n].name, luaL_checkstring(L, -1), sizeof axes[n].name - 1);
@@ -54,6 +53,56 @@ static int mesh_define(lua_State *L)
         axes[n].dcn = (int)mxl_field_integer(L, -1, "dcn", 1);
         lua_pop(L, 1);
     }
+    lua_pop(L, 1);
+    return n;
+}
+
+static int check_layout(lua_State *L, mx_axis *axes)
+{
+    int n = check_axis_list(L, 1, axes);
+    for (int a = 0; a < n; a++)
+        luaL_argcheck(L, axes[a].ici > 0 && axes[a].dcn > 0, 1, "sizes of axes are at least 1");
+    return n;
+}
+
+/* mx.axes_coordinates(axes, rank) -> {name = coordinate}, from 0, in the layout of these axes (mesh/mesh.h). */
+static int axes_coordinates(lua_State *L)
+{
+    mx_axis axes[MX_MAX_AXES];
+    int coordinate[MX_MAX_AXES] = {0}, n = check_layout(L, axes);
+    lua_Integer rank = luaL_checkinteger(L, 2);
+    luaL_argcheck(L, rank >= 0, 2, "ranks count from 0");
+    mx_axes_coordinates(axes, n, rank, coordinate);
+    lua_createtable(L, 0, n);
+    for (int a = 0; a < n; a++) {
+        lua_pushinteger(L, coordinate[a]);
+        lua_setfield(L, -2, axes[a].name);
+    }
+    return 1;
+}
+
+/* mx.axes_rank(axes, {name = coordinate}) -> the rank there; a coordinate that is not given is 0. */
+static int axes_rank(lua_State *L)
+{
+    mx_axis axes[MX_MAX_AXES];
+    int coordinate[MX_MAX_AXES] = {0}, n = check_layout(L, axes);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    for (int a = 0; a < n; a++) {
+        lua_getfield(L, 2, axes[a].name);
+        lua_Integer c = luaL_optinteger(L, -1, 0);
+        luaL_argcheck(L, c >= 0 && c < (lua_Integer)axes[a].ici * axes[a].dcn, 2, "a coordinate is outside its axis");
+        coordinate[a] = (int)c;
+        lua_pop(L, 1);
+    }
+    lua_pushinteger(L, mx_axes_rank(axes, n, coordinate));
+    return 1;
+}
+
+/* mx.mesh_define{{name =, ici =, dcn =}, ...}: the mesh from now on. All ranks call it alike; not collective. */
+static int mesh_define(lua_State *L)
+{
+    mx_axis axes[MX_MAX_AXES];
+    int n = check_axis_list(L, 1, axes);
     mxl_try(L, mx_sim_check_mesh(axes, n));
     mxl_try(L, mx_comm_finish());
     mx_collective_forget();
@@ -201,6 +250,8 @@ static int mpi_reference(lua_State *L)
 int mxl_open_mesh(lua_State *L)
 {
     static const luaL_Reg functions[] = {{"mesh_define", mesh_define},
+                                         {"axes_coordinates", axes_coordinates},
+                                         {"axes_rank", axes_rank},
                                          {"axis_size", axis_size},
                                          {"axis_index", axis_index},
                                          {"axis_ranks", axis_ranks},

@@ -3,8 +3,9 @@
 
 #include "bind/bind.h"
 #include "core/stop.h"
-#include "mesh/guardian.h"
-#include "mesh/mpi.h"
+#include "mesh/comm.h"
+#include "transport/guardian.h"
+#include "transport/mpi.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -126,7 +127,7 @@ static int exit_all(lua_State *L)
     if (status != EXIT_SUCCESS) /* only eight bits of it arrive */
         mx_mpi_abort((status & 0xff) ? (int)(status & 0xff) : EXIT_FAILURE);
     lua_close(L);
-    mx_mpi_end();
+    mx_comm_end();
     fflush(stdout);
     if (mx_guardian_launcher_is_gone()) /* what MPI does at exit would wait for it */
         _exit(EXIT_SUCCESS);

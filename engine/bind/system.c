@@ -8,11 +8,11 @@
 #include "io/file.h"
 #include "io/hdf5.h"
 #include "kernels/peak.h"
-#include "mesh/mpi.h"
-#include "mesh/peers.h"
 #include "mesh/share.h"
-#include "mesh/threads.h"
 #include "ops/op.h"
+#include "transport/mpi.h"
+#include "transport/peers.h"
+#include "transport/threads.h"
 
 #include <cblas.h>
 #include <jansson.h>

@@ -6,7 +6,7 @@
 #include "core/pool.h"
 #include "core/scope.h"
 #include "core/spill.h"
-#include "mesh/collective.h"
+#include "mesh/gather.h"
 #include "ops/check.h"
 #include "ops/profile.h"
 #include "tape/record.h"

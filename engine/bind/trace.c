@@ -3,7 +3,7 @@
 #include "bind/bind.h"
 #include "io/file.h"
 #include "io/recorder.h"
-#include "mesh/mpi.h"
+#include "transport/mpi.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -87,12 +87,14 @@ mx_transfer mx_collective_transfer(const mx_call *call, mx_exchange_kind kind)
     mx_tensor *x = call->in[0], *y = call->n_out ? call->out[0] : x;
     bool reduces = kind == MX_ALL_REDUCE || kind == MX_REDUCE_SCATTER;
     mx_transfer t = {
-        .kind = kind,
+        .what = {.kind = kind,
+                 .wire = reduces ? x->dtype : y->dtype,
+                 .fold = reduces && a->op == MX_COLLECTIVE_MAX ? MX_FOLD_MAX : MX_FOLD_SUM,
+                 .scale = reduces && a->op == MX_COLLECTIVE_MEAN ? 1.0f / (float)mx_collective_size(call) : 1.0f,
+                 .root = (int)a->root,
+                 .shift = (int)a->shift,
+                 .in_place = call->n_out == 0},
         .axes = a->axis,
-        .wire = reduces ? x->dtype : y->dtype,
-        .fold = reduces && a->op == MX_COLLECTIVE_MAX ? MX_FOLD_MAX : MX_FOLD_SUM,
-        .scale = reduces && a->op == MX_COLLECTIVE_MEAN ? 1.0f / (float)mx_collective_size(call) : 1.0f,
-        .in_place = call->n_out == 0,
         .in = x,
         .out = y,
         .bytes_sent = mx_collective_cost(call, kind).bytes_sent,
@@ -110,10 +112,9 @@ mx_status mx_collective_scale(mx_tensor *x, double scale, mx_tensor **y)
     return mx_apply(&mx_op_affine, &x, 1, (const double[]){scale, 0}, y);
 }
 
-static mx_status run_whole(const mx_call *call, mx_exchange_kind kind, int root, bool async)
+static mx_status run_whole(const mx_call *call, mx_exchange_kind kind, bool async)
 {
     mx_transfer t = mx_collective_transfer(call, kind);
-    t.root = root;
     t.in_block = mx_block_whole(t.in);
     t.out_block = mx_block_whole(t.out);
     t.count = mx_count(t.in);
@@ -132,7 +133,7 @@ static mx_cost all_reduce_cost(const mx_call *call) { return mx_collective_cost(
 
 static mx_status all_reduce_host(mx_call *call)
 {
-    return run_whole(call, MX_ALL_REDUCE, 0, mx_collective_attrs(call)->async);
+    return run_whole(call, MX_ALL_REDUCE, mx_collective_attrs(call)->async);
 }
 
 static const char *const all_reduce_grads[] = {"same", "all_reduce", NULL};
@@ -251,7 +252,7 @@ static mx_status all_to_all_host(mx_call *call)
     mx_transfer t = mx_collective_transfer(call, MX_ALL_TO_ALL);
     int n = mx_collective_size(call);
     t.in_block = mx_block_split(t.in, (int)a->split, n);
-    t.out_block = t.in_place ? t.in_block : mx_block_split(t.out, (int)a->concat, n);
+    t.out_block = t.what.in_place ? t.in_block : mx_block_split(t.out, (int)a->concat, n);
     t.count = mx_count(t.in) / n;
     return mx_comm_run(&t, a->async);
 }
@@ -322,7 +323,7 @@ static mx_status permute_host(mx_call *call)
 {
     const mx_collective_attr *a = mx_collective_attrs(call);
     bool async = a->async || mx_bytes(call->in[0]) >= mx_comm.permute_decomposer_bytes;
-    return run_whole(call, MX_PERMUTE, (int)a->shift, async);
+    return run_whole(call, MX_PERMUTE, async);
 }
 
 static mx_status permute_vjp(mx_vjp *v)
@@ -385,7 +386,7 @@ static mx_cost broadcast_cost(const mx_call *call) { return mx_collective_cost(c
 static mx_status broadcast_host(mx_call *call)
 {
     const mx_collective_attr *a = mx_collective_attrs(call);
-    return run_whole(call, MX_BROADCAST, (int)a->root, a->async);
+    return run_whole(call, MX_BROADCAST, a->async);
 }
 
 static mx_status broadcast_vjp(mx_vjp *v)

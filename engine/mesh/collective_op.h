@@ -72,7 +72,7 @@ mx_status mx_collective_dtype(const mx_call *call, mx_dtype *dtype);
 /* After infer. In place the output is the input. */
 mx_cost mx_collective_cost(const mx_call *call, mx_exchange_kind kind);
 
-/* What to run, but for its blocks, count and root. */
+/* The transfer of a call; the caller adds its blocks and count. */
 mx_transfer mx_collective_transfer(const mx_call *call, mx_exchange_kind kind);
 
 /* For vjp: one operation on one tensor; x times a number. */

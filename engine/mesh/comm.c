@@ -2,12 +2,13 @@
 
 #include "core/cpu.h"
 #include "core/job.h"
-#include "mesh/board.h"
-#include "mesh/mpi.h"
+#include "transport/board.h"
+#include "transport/mpi.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 mx_comm_settings mx_comm = {.prefetch_bytes = 1 << 30, .permute_decomposer_bytes = INT64_MAX};
 
@@ -37,13 +38,6 @@ static double bytes_sent;
 
 void mx_comm_set_site(const char *where) { site = where; }
 
-static const char *kind_name(mx_exchange_kind kind)
-{
-    static const char *const names[MX_EXCHANGE_KINDS] = {
-        "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "broadcast", "barrier"};
-    return names[kind];
-}
-
 /* ---- on the communication thread ---- */
 
 static void write_text(batch *b)
@@ -51,11 +45,11 @@ static void write_text(batch *b)
     char more[32] = "";
     if (b->n > 1)
         snprintf(more, sizeof more, " in %d tensors", b->n);
-    if (b->x.kind == MX_BARRIER)
+    if (b->x.what.kind == MX_BARRIER)
         snprintf(b->tag.text, sizeof b->tag.text, "barrier over %s", b->over);
     else
-        snprintf(b->tag.text, sizeof b->tag.text, "%s of %lld %s%s over %s", kind_name(b->x.kind),
-                 (long long)b->tag.count, mx_dtype_name(b->x.wire), more, b->over);
+        snprintf(b->tag.text, sizeof b->tag.text, "%s of %lld %s%s over %s", mx_exchange_name(b->x.what.kind),
+                 (long long)b->tag.count, mx_dtype_name(b->x.what.wire), more, b->over);
 }
 
 static mx_status begin(const batch *b)
@@ -68,12 +62,12 @@ static mx_status begin(const batch *b)
 static void simulate(batch *b, const char *text)
 {
     double n = mx_mesh_size(b->axes);
-    bool parts = b->x.kind == MX_ALL_GATHER || b->x.kind == MX_REDUCE_SCATTER;
-    mx_comm_load load = {.kind = b->x.kind,
+    bool parts = b->x.what.kind == MX_ALL_GATHER || b->x.what.kind == MX_REDUCE_SCATTER;
+    mx_comm_load load = {.kind = b->x.what.kind,
                          .axes = b->axes,
-                         .bytes = (double)b->bytes * (parts                        ? n
-                                                      : b->x.kind == MX_ALL_TO_ALL ? n * n
-                                                                                   : 1),
+                         .bytes = (double)b->bytes * (parts                             ? n
+                                                      : b->x.what.kind == MX_ALL_TO_ALL ? n * n
+                                                                                        : 1),
                          .ready_s = b->ready_s,
                          .async = b->async,
                          .text = text};
@@ -103,10 +97,10 @@ static mx_status run_batch(mx_job *job)
 static mx_job_about about_batch(const mx_job *job)
 {
     const batch *b = (const batch *)job;
-    bool moves = b->x.kind != MX_BARRIER;
-    return (mx_job_about){.kind = kind_name(b->x.kind),
+    bool moves = b->x.what.kind != MX_BARRIER;
+    return (mx_job_about){.kind = mx_exchange_name(b->x.what.kind),
                           .over = b->over,
-                          .dtype = moves ? mx_dtype_name(b->x.wire) : NULL,
+                          .dtype = moves ? mx_dtype_name(b->x.what.wire) : NULL,
                           .where = b->tag.site[0] ? b->tag.site : NULL,
                           .count = b->tag.count,
                           .bytes = b->bytes_sent,
@@ -141,8 +135,7 @@ static void end_batch(mx_job *job)
 
 static void describe(batch *b, const mx_transfer *t)
 {
-    b->tag = (mx_tag){
-        .kind = (int)t->kind, .dtype = (int)t->wire, .reduction = (int)t->fold * 2 + (t->scale != 1), .root = t->root};
+    b->tag = (mx_tag){.what = t->what};
     snprintf(b->tag.site, sizeof b->tag.site, "%s", site);
 }
 
@@ -155,8 +148,8 @@ static mx_status find_group(batch *b)
         return mx_mesh_group(b->axes, &b->group);
     MX_TRY(mx_lane_drain(lane));
     char text[256];
-    snprintf(text, sizeof text, "the first %s over %s%s%s", kind_name(b->x.kind), b->over, b->tag.site[0] ? " at " : "",
-             b->tag.site);
+    snprintf(text, sizeof text, "the first %s over %s%s%s", mx_exchange_name(b->x.what.kind), b->over,
+             b->tag.site[0] ? " at " : "", b->tag.site);
     mx_board_begin(text);
     mx_status status = mx_mesh_group(b->axes, &b->group);
     mx_board_finish();
@@ -201,8 +194,8 @@ static mx_status add_tensor(batch *b, const mx_transfer *t)
     b->x.in.n = b->x.out.n = b->n;
     b->x.in.count = b->x.out.count = b->x.in.count + t->count;
     b->tag.count = b->x.in.count;
-    b->x.out.past_caches |= t->out && !t->in_place && mx_bytes(t->out) > mx_cpu_l3_share_bytes();
-    b->bytes += t->count * (int64_t)mx_dtype_bytes(t->wire);
+    b->x.out.past_caches |= t->out && !t->what.in_place && mx_bytes(t->out) > mx_cpu_l3_share_bytes();
+    b->bytes += t->count * (int64_t)mx_dtype_bytes(t->what.wire);
     b->bytes_sent += t->bytes_sent;
     return MX_OK;
 }
@@ -217,8 +210,7 @@ static bool depends(const batch *b, const mx_tensor *t)
 static bool can_join(const batch *b, const mx_transfer *t)
 {
     return b && atomic_load(&b->job.state) == MX_JOB_HELD && !depends(b, t->in) && !depends(b, t->out) &&
-           b->x.kind == t->kind && b->axes == t->axes && b->x.wire == t->wire && b->x.fold == t->fold &&
-           b->x.scale == t->scale && b->x.root == t->root && b->x.in_place == t->in_place &&
+           b->axes == t->axes && mx_collective_equal(&b->x.what, &t->what) && b->x.what.in_place == t->what.in_place &&
            b->x.in.blocks[0].dtype == t->in_block.dtype && b->x.out.blocks[0].dtype == t->out_block.dtype;
 }
 
@@ -237,10 +229,21 @@ mx_status mx_comm_finish(void)
     return lane ? mx_lane_drain(lane) : MX_OK;
 }
 
+void mx_comm_end(void)
+{
+    if (mx_comm_finish() != MX_OK) {
+        if (mx_rank() > 0) /* where all ranks fail alike, rank 0 says it alone */
+            nanosleep(&(struct timespec){.tv_nsec = 300 * 1000 * 1000}, NULL);
+        fprintf(stderr, "mxlua: rank %d: %s\n", mx_rank(), mx_message());
+        mx_mpi_abort(EXIT_FAILURE);
+    }
+    mx_mpi_end();
+}
+
 /* Alone in the group: what remains is a copy. A group of one has one part, which is all of the tensor. */
 static mx_status copy_alone(const mx_transfer *t)
 {
-    if (t->in_place || t->kind == MX_BARRIER || t->count == 0)
+    if (t->what.in_place || t->what.kind == MX_BARRIER || t->count == 0)
         return MX_OK;
     MX_TRY(mx_tensor_wait(t->in, false));
     if (mx_comm_simulated)
@@ -263,8 +266,7 @@ static mx_status new_batch(const mx_transfer *t, batch **out)
     b->job.done = end_batch;
     b->job.describe = about_batch;
     b->job.lane = lane;
-    b->x = (mx_exchange){
-        .kind = t->kind, .wire = t->wire, .fold = t->fold, .scale = t->scale, .root = t->root, .in_place = t->in_place};
+    b->x.what = t->what;
     b->axes = t->axes;
     b->strict = mx_comm.debug;
     snprintf(b->over, sizeof b->over, "%s", mx_mesh_text(t->axes));
@@ -283,7 +285,7 @@ static void mark(const batch *b, const mx_transfer *t)
     if (in != out)
         in->reader = (mx_job *)&b->job;
     out->writer = (mx_job *)&b->job;
-    if (t->in_place)
+    if (t->what.in_place)
         out->reader = NULL;
 }
 
@@ -294,8 +296,8 @@ mx_status mx_comm_run(const mx_transfer *t, bool async)
     MX_TRY(mx_tensor_wait_others(t->in, lane));
     MX_TRY(mx_tensor_wait_others(t->out, lane));
     bytes_sent += t->bytes_sent;
-    int64_t most = mx_comm.combine_bytes[t->kind];
-    int64_t bytes = t->count * (int64_t)mx_dtype_bytes(t->wire);
+    int64_t most = mx_comm.combine_bytes[t->what.kind];
+    int64_t bytes = t->count * (int64_t)mx_dtype_bytes(t->what.wire);
     if (async && can_join(open_batch, t) && open_batch->bytes + bytes <= most) {
         MX_TRY(add_tensor(open_batch, t));
         mark(open_batch, t);

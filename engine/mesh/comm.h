@@ -8,8 +8,8 @@
 #define MX_MESH_COMM_H
 
 #include "core/job.h"
-#include "mesh/exchange.h"
 #include "mesh/mesh.h"
+#include "transport/exchange.h"
 
 typedef struct mx_comm_settings {
     /* Of each kind: a batch of asynchronous ones is closed when it has as much; 0: at once. */
@@ -24,13 +24,8 @@ extern mx_comm_settings mx_comm;
 
 /* One tensor's part in a collective. The blocks' tensors are named for the sake of their values' lifetime. */
 typedef struct mx_transfer {
-    mx_exchange_kind kind;
+    mx_collective what;
     mx_axes axes;
-    mx_dtype wire;
-    mx_fold fold;
-    float scale;
-    int root;
-    bool in_place;
     mx_tensor *in, *out; /* the same tensor, or aliases of it, in place */
     mx_block in_block, out_block;
     int64_t count;     /* elements of one part */
@@ -56,6 +51,9 @@ mx_status mx_comm_run(const mx_transfer *transfer, bool async);
 /* Gives the open batch to the thread; waits for all that is under way. Not collective. */
 mx_status mx_comm_flush(void);
 mx_status mx_comm_finish(void);
+
+/* Finishes all collectives, whose failures then are failures of the run, and ends MPI (mx_mpi_end). Collective. */
+void mx_comm_end(void);
 
 /* Where in the script we are, "train.lua:12": for tags. The text must stay valid. */
 void mx_comm_set_site(const char *where);

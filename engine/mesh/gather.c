@@ -1,6 +1,6 @@
 /* Parts of tensors: shard, all_gather and reduce_scatter, and gathers that are started ahead of the call for them. See
  * collective.c for what the gradients are. */
-#include "mesh/collective.h"
+#include "mesh/gather.h"
 
 #include "core/scope.h"
 #include "mesh/collective_op.h"
@@ -115,7 +115,7 @@ static mx_status run_gather(mx_call *call, bool async)
     mx_transfer t = mx_collective_transfer(call, MX_ALL_GATHER);
     int n = mx_collective_size(call), dim = (int)mx_collective_attrs(call)->dim;
     t.out_block = mx_block_split(t.out, dim, n);
-    t.in_block = t.in_place ? t.out_block : mx_block_whole(t.in);
+    t.in_block = t.what.in_place ? t.out_block : mx_block_whole(t.in);
     t.count = mx_count(t.out) / n;
     return mx_comm_run(&t, async);
 }
@@ -290,7 +290,7 @@ static mx_status reduce_scatter_host(mx_call *call)
     mx_transfer t = mx_collective_transfer(call, MX_REDUCE_SCATTER);
     int n = mx_collective_size(call);
     t.in_block = mx_block_split(t.in, (int)mx_collective_attrs(call)->dim, n);
-    t.out_block = t.in_place ? t.in_block : mx_block_whole(t.out);
+    t.out_block = t.what.in_place ? t.in_block : mx_block_whole(t.out);
     t.count = mx_count(t.in) / n;
     return mx_comm_run(&t, mx_collective_attrs(call)->async);
 }

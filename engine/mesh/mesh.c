@@ -1,6 +1,6 @@
 #include "mesh/mesh.h"
 
-#include "mesh/mpi.h"
+#include "transport/mpi.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +9,30 @@
 static mx_axis axes_now[MX_MAX_AXES];
 static int n_axes;
 static mx_group *found[1 << MX_MAX_AXES]; /* groups of this mesh by their axes; NULL: not asked for yet */
+
+void mx_axes_coordinates(const mx_axis *axes, int n, int64_t rank, int *coordinate)
+{
+    int64_t slice_ranks = 1;
+    for (int a = 0; a < n; a++)
+        slice_ranks *= axes[a].ici;
+    int64_t slice = rank / slice_ranks, place = rank % slice_ranks;
+    for (int a = n - 1; a >= 0; a--) {
+        coordinate[a] = (int)(slice % axes[a].dcn) * axes[a].ici + (int)(place % axes[a].ici);
+        slice /= axes[a].dcn;
+        place /= axes[a].ici;
+    }
+}
+
+int64_t mx_axes_rank(const mx_axis *axes, int n, const int *coordinate)
+{
+    int64_t slice = 0, place = 0, slice_ranks = 1;
+    for (int a = 0; a < n; a++) {
+        slice = slice * axes[a].dcn + coordinate[a] / axes[a].ici;
+        place = place * axes[a].ici + coordinate[a] % axes[a].ici;
+        slice_ranks *= axes[a].ici;
+    }
+    return slice * slice_ranks + place;
+}
 
 mx_status mx_mesh_define(const mx_axis *axes, int n)
 {
@@ -67,33 +91,34 @@ const char *mx_mesh_text(mx_axes axes)
     return used ? text : "all ranks";
 }
 
-/* The coordinate of a rank on each axis. */
-static void coordinates(int rank, int *coordinate)
+/* The axes of a set by themselves, all of them for 0, and our coordinates on them: ranks that differ only on these have
+ * the same order as their places in a layout of these axes alone. */
+static int axes_of(mx_axes set, mx_axis *axes, int *which, int *mine)
 {
-    int slice_ranks = 1;
+    int all[MX_MAX_AXES] = {0}, n = 0;
+    mx_axes_coordinates(axes_now, n_axes, mx_rank(), all);
     for (int a = 0; a < n_axes; a++)
-        slice_ranks *= axes_now[a].ici;
-    int slice = rank / slice_ranks, place = rank % slice_ranks;
-    for (int a = n_axes - 1; a >= 0; a--) {
-        coordinate[a] = slice % axes_now[a].dcn * axes_now[a].ici + place % axes_now[a].ici;
-        slice /= axes_now[a].dcn;
-        place /= axes_now[a].ici;
-    }
+        if (set == 0 || (set >> a & 1u)) {
+            axes[n] = axes_now[a];
+            which[n] = a;
+            mine[n++] = all[a];
+        }
+    return n;
 }
 
-int mx_mesh_ranks(mx_axes axes, int *ranks)
+int mx_mesh_ranks(mx_axes set, int *ranks)
 {
-    int mine[MX_MAX_AXES] = {0}, theirs[MX_MAX_AXES] = {0}, n = 0;
-    coordinates(mx_rank(), mine);
-    for (int r = 0; r < mx_ranks(); r++) {
-        coordinates(r, theirs);
-        bool same = true;
-        for (int a = 0; axes && a < n_axes; a++)
-            same = same && (mine[a] == theirs[a] || (axes >> a & 1u));
-        if (same)
-            ranks[n++] = r;
+    mx_axis axes[MX_MAX_AXES];
+    int which[MX_MAX_AXES], theirs[MX_MAX_AXES], all[MX_MAX_AXES] = {0}, size = mx_mesh_size(set);
+    int n = axes_of(set, axes, which, theirs);
+    mx_axes_coordinates(axes_now, n_axes, mx_rank(), all);
+    for (int i = 0; i < size; i++) {
+        mx_axes_coordinates(axes, n, i, theirs);
+        for (int a = 0; a < n; a++)
+            all[which[a]] = theirs[a];
+        ranks[i] = n_axes > 0 ? (int)mx_axes_rank(axes_now, n_axes, all) : i;
     }
-    return n;
+    return size;
 }
 
 int mx_mesh_size(mx_axes axes)
@@ -105,18 +130,12 @@ int mx_mesh_size(mx_axes axes)
     return axes ? size : mx_ranks();
 }
 
-int mx_mesh_index(mx_axes axes)
+int mx_mesh_index(mx_axes set)
 {
-    int mine[MX_MAX_AXES] = {0}, theirs[MX_MAX_AXES] = {0}, index = 0;
-    coordinates(mx_rank(), mine);
-    for (int r = 0; r < mx_rank(); r++) {
-        coordinates(r, theirs);
-        bool same = true;
-        for (int a = 0; axes && a < n_axes; a++)
-            same = same && (mine[a] == theirs[a] || (axes >> a & 1u));
-        index += same;
-    }
-    return index;
+    mx_axis axes[MX_MAX_AXES];
+    int which[MX_MAX_AXES], mine[MX_MAX_AXES];
+    int n = axes_of(set, axes, which, mine);
+    return n_axes > 0 ? (int)mx_axes_rank(axes, n, mine) : mx_rank();
 }
 
 bool mx_mesh_has_group(mx_axes axes) { return found[axes] != NULL; }

@@ -7,7 +7,7 @@
 #ifndef MX_MESH_MESH_H
 #define MX_MESH_MESH_H
 
-#include "mesh/group.h"
+#include "transport/group.h"
 
 enum { MX_MAX_AXES = 12 };
 
@@ -15,6 +15,11 @@ typedef struct mx_axis {
     char name[32];
     int ici, dcn; /* how many places within a slice, and how many slices along it */
 } mx_axis;
+
+/* The layout of ranks on any axes, whether or not they are the mesh: the coordinate of a rank on each axis, from 0, and
+ * the inverse. These two functions define the layout; everything else asks them. Pure; not collective. */
+void mx_axes_coordinates(const mx_axis *axes, int n, int64_t rank, int *coordinate);
+int64_t mx_axes_rank(const mx_axis *axes, int n, const int *coordinate);
 
 /* Sets of axes are bit masks; 0 stands for all ranks. */
 typedef uint32_t mx_axes;

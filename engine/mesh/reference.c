@@ -1,7 +1,7 @@
 #include "mesh/reference.h"
 
 #include "mesh/comm.h"
-#include "mesh/mpi.h"
+#include "transport/mpi.h"
 
 #include <limits.h>
 

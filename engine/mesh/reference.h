@@ -2,7 +2,7 @@
 #ifndef MX_MESH_REFERENCE_H
 #define MX_MESH_REFERENCE_H
 
-#include "mesh/exchange.h"
+#include "transport/exchange.h"
 
 /* What `kind` (all_reduce, all_gather, reduce_scatter, all_to_all, permute or broadcast) does, by one MPI call on
  * `bytes` bytes of f32 (sums) in all: `in` has them for all_reduce, reduce_scatter, all_to_all, permute and broadcast,

@@ -1,25 +1,21 @@
 #include "mesh/share.h"
 
 #include "mesh/comm.h"
-#include "mesh/mpi.h"
+#include "transport/mpi.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 mx_status mx_barrier(mx_axes axes)
 {
-    const mx_transfer t = {.kind = MX_BARRIER, .axes = axes, .wire = MX_U8, .in_place = true, .scale = 1};
+    const mx_transfer t = {.what = {.kind = MX_BARRIER, .wire = MX_U8, .in_place = true, .scale = 1}, .axes = axes};
     return mx_comm_run(&t, false);
 }
 
 mx_status mx_broadcast_bytes(void *data, int64_t bytes, int root)
 {
     mx_block block = {.data = data, .dtype = MX_U8, .rows = 1, .row = bytes, .stride = bytes};
-    const mx_transfer t = {.kind = MX_BROADCAST,
-                           .wire = MX_U8,
-                           .in_place = true,
-                           .scale = 1,
-                           .root = root,
+    const mx_transfer t = {.what = {.kind = MX_BROADCAST, .wire = MX_U8, .in_place = true, .scale = 1, .root = root},
                            .in_block = block,
                            .out_block = block,
                            .count = bytes};

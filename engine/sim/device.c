@@ -2,10 +2,10 @@
 
 #include "core/pool.h"
 #include "core/spill.h"
-#include "mesh/collective.h"
 #include "mesh/comm.h"
-#include "mesh/mpi.h"
+#include "mesh/gather.h"
 #include "tape/tape.h"
+#include "transport/mpi.h"
 
 #include <math.h>
 #include <string.h>

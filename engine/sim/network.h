@@ -8,8 +8,8 @@
 #ifndef MX_SIM_NETWORK_H
 #define MX_SIM_NETWORK_H
 
-#include "mesh/exchange.h"
 #include "mesh/mesh.h"
+#include "transport/exchange.h"
 
 enum { MX_NETWORK_DIMS = 4 };
 

@@ -1,7 +1,7 @@
 /* Lanes: order, waiting, failures, and that a tensor knows the job that works on it. */
 #include "check.h"
 #include "core/job.h"
-#include "mesh/flag.h"
+#include "transport/flag.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -176,15 +176,7 @@ end
 ---@param rank integer from 0
 ---@return table<string, integer>
 function mesh.coordinates(layout, rank)
-    local per_slice = layout.ranks // layout.slices
-    local outer, inner = rank // per_slice, rank % per_slice
-    local at = {}
-    for i = #layout.axes, 1, -1 do
-        local axis = layout.axes[i]
-        at[axis.name] = outer % axis.dcn * axis.ici + inner % axis.ici
-        outer, inner = outer // axis.dcn, inner // axis.ici
-    end
-    return at
+    return mx.axes_coordinates(layout.axes, rank)
 end
 
 --- The rank at coordinates: the inverse of mesh.coordinates. An axis that is not given is at 0.
@@ -192,13 +184,7 @@ end
 ---@param at table<string, integer>
 ---@return integer
 function mesh.rank_at(layout, at)
-    local outer, inner = 0, 0
-    for _, axis in ipairs(layout.axes) do
-        local coordinate = at[axis.name] or 0
-        outer = outer * axis.dcn + coordinate // axis.ici
-        inner = inner * axis.ici + coordinate % axis.ici
-    end
-    return outer * (layout.ranks // layout.slices) + inner
+    return mx.axes_rank(layout.axes, at)
 end
 
 -- Axes given by name or as a list of names, each once and in mesh order.
@@ -214,6 +200,19 @@ local function in_order(layout, axes)
     end
     for _, name in ipairs(mesh.AXES) do
         list[#list + 1] = wanted[name] and name or nil
+    end
+    return list
+end
+
+-- The entries of layout.axes with these names, in mesh order. Ranks that differ only on these axes have the order of
+-- their places in a layout of these axes alone.
+local function axes_named(layout, names)
+    local wanted, list = {}, {}
+    for _, name in ipairs(in_order(layout, names)) do
+        wanted[name] = true
+    end
+    for _, axis in ipairs(layout.axes) do
+        list[#list + 1] = wanted[axis.name] and axis or nil
     end
     return list
 end
@@ -243,41 +242,19 @@ end
 ---@param axes string|string[]
 ---@return integer
 function Mesh:index(axes)
-    local outer, inner, per_slice = 0, 0, 1
-    for _, name in ipairs(in_order(self.layout, axes)) do
-        local ici, dcn = self.layout.ici[name], self.layout.dcn[name]
-        outer = outer * dcn + self.at[name] // ici
-        inner = inner * ici + self.at[name] % ici
-        per_slice = per_slice * ici
-    end
-    return outer * per_slice + inner
-end
-
--- The ranks, in order, with every coordinate along axes and those of `at` along the others.
-local function ranks_along(layout, axes, at)
-    local found = { setmetatable({}, { __index = at }) }
-    for _, name in ipairs(axes) do
-        local longer = {}
-        for _, place in ipairs(found) do
-            for coordinate = 0, layout.sizes[name] - 1 do
-                longer[#longer + 1] = setmetatable({ [name] = coordinate }, { __index = place })
-            end
-        end
-        found = longer
-    end
-    local ranks = {}
-    for i, place in ipairs(found) do
-        ranks[i] = mesh.rank_at(layout, place)
-    end
-    table.sort(ranks)
-    return ranks
+    return mx.axes_rank(axes_named(self.layout, axes), self.at)
 end
 
 --- The ranks that differ from this one along axes only, itself included, in the order of their numbers. Not collective.
 ---@param axes string|string[]
 ---@return integer[]
 function Mesh:ranks(axes)
-    return ranks_along(self.layout, in_order(self.layout, axes), self.at)
+    local ranks, part = {}, axes_named(self.layout, axes)
+    for i = 1, self:size(axes) do
+        local at = mx.axes_coordinates(part, i - 1)
+        ranks[i] = mesh.rank_at(self.layout, setmetatable(at, { __index = self.at }))
+    end
+    return ranks
 end
 
 -- ---- which axes split a tensor ----

@@ -1,9 +1,9 @@
 #define _GNU_SOURCE
-#include "mesh/board.h"
+#include "transport/board.h"
 
 #include "core/job.h"
-#include "mesh/guardian.h"
-#include "mesh/mpi.h"
+#include "transport/guardian.h"
+#include "transport/mpi.h"
 
 #include <mpi.h>
 #include <poll.h>

@@ -1,9 +1,9 @@
 #define _GNU_SOURCE
-#include "mesh/team.h"
+#include "transport/team.h"
 
 #include "core/job.h"
-#include "mesh/board.h"
-#include "mesh/mpi.h"
+#include "transport/board.h"
+#include "transport/mpi.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -177,8 +177,8 @@ mx_status mx_meet(const int *ranks, int n, int me)
 
 static bool same_tag(const mx_tag *a, const mx_tag *b, bool strict)
 {
-    return a->kind == b->kind && a->dtype == b->dtype && a->reduction == b->reduction && a->root == b->root &&
-           a->count == b->count && (!strict || strcmp(a->site, b->site) == 0);
+    return mx_collective_equal(&a->what, &b->what) && a->count == b->count &&
+           (!strict || strcmp(a->site, b->site) == 0);
 }
 
 static mx_status differ(const mx_team *team, int member, const mx_tag *theirs, const mx_tag *ours)

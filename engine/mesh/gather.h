@@ -1,6 +1,6 @@
 /* Gathers that are started ahead of the all_gather that asks for them. */
-#ifndef MX_MESH_COLLECTIVE_H
-#define MX_MESH_COLLECTIVE_H
+#ifndef MX_MESH_GATHER_H
+#define MX_MESH_GATHER_H
 
 #include "ops/op.h"
 

@@ -12,8 +12,8 @@
  *
  * Signals for the rank arrive at the guardian, which passes them on. Other ranks write to it through /proc/PID/fd,
  * which the system lets only processes of the same user open. */
-#ifndef MX_MESH_GUARDIAN_H
-#define MX_MESH_GUARDIAN_H
+#ifndef MX_TRANSPORT_GUARDIAN_H
+#define MX_TRANSPORT_GUARDIAN_H
 
 #include <stdbool.h>
 #include <stddef.h>

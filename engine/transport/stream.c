@@ -1,4 +1,4 @@
-#include "mesh/stream.h"
+#include "transport/stream.h"
 
 #include "kernels/elementwise.h"
 

@@ -3,10 +3,10 @@
  *
  * That takes one step where slots take two or three: every byte is read once and written once. It is done for each
  * tensor that lies in shared memory on all members, alike; what is left is for the slots. */
-#ifndef MX_MESH_DIRECT_H
-#define MX_MESH_DIRECT_H
+#ifndef MX_TRANSPORT_DIRECT_H
+#define MX_TRANSPORT_DIRECT_H
 
-#include "mesh/exchange.h"
+#include "transport/exchange.h"
 
 /* What remains of the streams of an exchange. */
 typedef struct mx_rest {

@@ -1,6 +1,6 @@
-#include "mesh/group.h"
+#include "transport/group.h"
 
-#include "mesh/mpi.h"
+#include "transport/mpi.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
 #define _GNU_SOURCE
-#include "mesh/peers.h"
+#include "transport/peers.h"
 
 #include "core/arena.h"
 #include "core/cpu.h"
-#include "mesh/mpi.h"
+#include "transport/mpi.h"
 
 #include <fcntl.h>
 #include <stdio.h>

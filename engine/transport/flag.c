@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "mesh/flag.h"
+#include "transport/flag.h"
 
 #include "core/job.h"
 

@@ -3,8 +3,8 @@
  * A collective moves parts of tensors: whole ones, or slices along any dimension. A block says where the elements of
  * one tensor's part lie, and a stream is several blocks in a row, so that tensors that travel together are one message.
  * Elements are counted, not bytes; on the way they may have another float dtype than in the tensor. */
-#ifndef MX_MESH_STREAM_H
-#define MX_MESH_STREAM_H
+#ifndef MX_TRANSPORT_STREAM_H
+#define MX_TRANSPORT_STREAM_H
 
 #include "core/tensor.h"
 

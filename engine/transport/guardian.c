@@ -1,9 +1,9 @@
 #define _GNU_SOURCE
-#include "mesh/guardian.h"
+#include "transport/guardian.h"
 
 #include "core/limits.h"
 #include "core/stop.h"
-#include "mesh/board.h"
+#include "transport/board.h"
 
 #include <errno.h>
 #include <fcntl.h>

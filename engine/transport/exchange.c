@@ -1,8 +1,8 @@
-#include "mesh/exchange.h"
+#include "transport/exchange.h"
 
 #include "core/pool.h"
-#include "mesh/direct.h"
-#include "mesh/mpi.h"
+#include "transport/direct.h"
+#include "transport/mpi.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -307,9 +307,9 @@ static mx_status relay(const job *j, int source, int give)
 static mx_status relay_kind(const job *j, const mx_exchange *x)
 {
     int n = j->team->n, me = j->team->me;
-    if (x->kind == MX_BROADCAST)
-        return relay(j, me == x->root ? -1 : x->root, me == x->root ? n : -1);
-    int shift = (x->root % n + n) % n;
+    if (x->what.kind == MX_BROADCAST)
+        return relay(j, me == x->what.root ? -1 : x->what.root, me == x->what.root ? n : -1);
+    int shift = (x->what.shift % n + n) % n;
     return shift == 0 ? relay(j, -1, -1) : relay(j, (me + n - shift) % n, (me + shift) % n);
 }
 
@@ -317,7 +317,7 @@ static mx_status relay_kind(const job *j, const mx_exchange *x)
 
 static mx_status run_on_team(job *j, const mx_exchange *x)
 {
-    switch (x->kind) {
+    switch (x->what.kind) {
     case MX_ALL_REDUCE:
         return reduce(j);
     case MX_ALL_GATHER:
@@ -340,13 +340,13 @@ static mx_status stage_on(mx_team *team, const int *parts, const mx_exchange *x,
     job j = {.team = team,
              .parts = parts,
              .wire = in->blocks[0].dtype,
-             .fold = x->fold,
+             .fold = x->what.fold,
              .scale = scale,
              .in = in,
              .out = out,
-             .in_place = x->in_place};
-    if (x->kind != MX_ALL_REDUCE && x->kind != MX_REDUCE_SCATTER)
-        j.wire = x->wire;
+             .in_place = x->what.in_place};
+    if (x->what.kind != MX_ALL_REDUCE && x->what.kind != MX_REDUCE_SCATTER)
+        j.wire = x->what.wire;
     j.size = (int64_t)mx_dtype_bytes(j.wire);
     j.from = calloc((size_t)team->n, sizeof(void *));
     mx_status status = mx_pool_alloc(3 * (int64_t)MX_SLOT_BYTES, &j.scratch); /* the second may hold f32 for bf16 */
@@ -417,34 +417,34 @@ static mx_status reduce_over_nodes(mx_group *g, const mx_exchange *x)
 {
     int n = g->node->n;
     int64_t share = (x->in.count + n - 1) / n;
-    mx_dtype sum = sum_dtype(x->wire);
+    mx_dtype sum = sum_dtype(x->what.wire);
     temporary whole = {0}, part = {0};
     mx_exchange step = *x;
-    step.in_place = false;
-    mx_status status = new_temporary(&whole, x->wire, share, n);
+    step.what.in_place = false;
+    mx_status status = new_temporary(&whole, x->what.wire, share, n);
     if (status == MX_OK)
         status = new_temporary(&part, sum, share, 1);
     if (status == MX_OK) {
         int64_t filled = x->in.count;
-        mx_stream_read(&x->in, 0, 0, filled, x->wire, whole.block.data);
-        memset(whole.block.data + filled * (int64_t)mx_dtype_bytes(x->wire), 0,
-               (size_t)((share * n - filled) * (int64_t)mx_dtype_bytes(x->wire)));
-        step.kind = MX_REDUCE_SCATTER;
+        mx_stream_read(&x->in, 0, 0, filled, x->what.wire, whole.block.data);
+        memset(whole.block.data + filled * (int64_t)mx_dtype_bytes(x->what.wire), 0,
+               (size_t)((share * n - filled) * (int64_t)mx_dtype_bytes(x->what.wire)));
+        step.what.kind = MX_REDUCE_SCATTER;
         status = exchange_on(g->node, NULL, &step, &whole.stream, &part.stream, 1);
     }
     if (status == MX_OK) {
-        step.kind = MX_ALL_REDUCE;
-        step.in_place = true;
-        status = exchange_on(g->across, NULL, &step, &part.stream, &part.stream, x->scale);
+        step.what.kind = MX_ALL_REDUCE;
+        step.what.in_place = true;
+        status = exchange_on(g->across, NULL, &step, &part.stream, &part.stream, x->what.scale);
     }
     if (status == MX_OK) {
-        step.kind = MX_ALL_GATHER;
-        step.in_place = false;
-        step.wire = x->wire;
+        step.what.kind = MX_ALL_GATHER;
+        step.what.in_place = false;
+        step.what.wire = x->what.wire;
         status = exchange_on(g->node, NULL, &step, &part.stream, &whole.stream, 1);
     }
     if (status == MX_OK)
-        mx_stream_write(&x->out, 0, 0, x->out.count, x->wire, whole.block.data);
+        mx_stream_write(&x->out, 0, 0, x->out.count, x->what.wire, whole.block.data);
     if (x->out.past_caches)
         mx_stream_fence();
     free_temporary(&whole);
@@ -458,11 +458,11 @@ static mx_status gather_over_nodes(mx_group *g, const mx_exchange *x)
     int machines = g->across->n, n = g->node->n;
     temporary column = {0};
     mx_exchange step = *x;
-    step.in_place = false;
-    MX_TRY(new_temporary(&column, x->wire, x->in.count, machines));
+    step.what.in_place = false;
+    MX_TRY(new_temporary(&column, x->what.wire, x->in.count, machines));
     mx_stream own = x->in;
     mx_block *moved = NULL;
-    if (x->in_place) { /* our part of the whole becomes a stream of its own */
+    if (x->what.in_place) { /* our part of the whole becomes a stream of its own */
         moved = calloc((size_t)x->in.n, sizeof *moved);
         for (int b = 0; moved && b < x->in.n; b++) {
             moved[b] = x->in.blocks[b];
@@ -470,8 +470,8 @@ static mx_status gather_over_nodes(mx_group *g, const mx_exchange *x)
         }
         own.blocks = moved;
     }
-    mx_status status = x->in_place && !moved ? mx_fail(MX_ERR_MEMORY, "no memory for an exchange")
-                                             : exchange_on(g->across, NULL, &step, &own, &column.stream, 1);
+    mx_status status = x->what.in_place && !moved ? mx_fail(MX_ERR_MEMORY, "no memory for an exchange")
+                                                  : exchange_on(g->across, NULL, &step, &own, &column.stream, 1);
     for (int v = 0; status == MX_OK && v < machines; v++) {
         mx_block part = cut(column.block, v * x->in.count, x->in.count);
         mx_stream in = {.blocks = &part, .n = 1, .count = x->in.count};
@@ -488,8 +488,8 @@ static mx_status scatter_over_nodes(mx_group *g, const mx_exchange *x)
     int machines = g->across->n, n = g->node->n;
     temporary column = {0};
     mx_exchange step = *x;
-    step.in_place = false;
-    mx_dtype sum = sum_dtype(x->wire);
+    step.what.in_place = false;
+    mx_dtype sum = sum_dtype(x->what.wire);
     MX_TRY(new_temporary(&column, sum, x->in.count, machines));
     mx_status status = MX_OK;
     for (int v = 0; status == MX_OK && v < machines; v++) {
@@ -501,9 +501,10 @@ static mx_status scatter_over_nodes(mx_group *g, const mx_exchange *x)
     if (status == MX_OK)
         status = new_temporary(&result, x->out.blocks[0].dtype, x->out.count, 1);
     if (status == MX_OK)
-        status = exchange_on(g->across, NULL, &step, &column.stream, &result.stream, x->scale);
+        status = exchange_on(g->across, NULL, &step, &column.stream, &result.stream, x->what.scale);
     if (status == MX_OK)
-        mx_stream_write(&x->out, x->in_place ? g->me : 0, 0, x->out.count, x->out.blocks[0].dtype, result.block.data);
+        mx_stream_write(&x->out, x->what.in_place ? g->me : 0, 0, x->out.count, x->out.blocks[0].dtype,
+                        result.block.data);
     if (x->out.past_caches)
         mx_stream_fence();
     free_temporary(&result);
@@ -513,13 +514,13 @@ static mx_status scatter_over_nodes(mx_group *g, const mx_exchange *x)
 
 mx_status mx_exchange_run(mx_group *g, const mx_exchange *x)
 {
-    if (x->kind == MX_BARRIER) /* within a machine, comparing tags was one */
+    if (x->what.kind == MX_BARRIER) /* within a machine, comparing tags was one */
         return g->flat ? mx_meet(g->ranks, g->n, g->me) : MX_OK;
-    if (g->across && x->kind == MX_ALL_REDUCE)
+    if (g->across && x->what.kind == MX_ALL_REDUCE)
         return reduce_over_nodes(g, x);
-    if (g->across && x->kind == MX_ALL_GATHER)
+    if (g->across && x->what.kind == MX_ALL_GATHER)
         return gather_over_nodes(g, x);
-    if (g->across && x->kind == MX_REDUCE_SCATTER)
+    if (g->across && x->what.kind == MX_REDUCE_SCATTER)
         return scatter_over_nodes(g, x);
-    return exchange_on(g->flat ? g->flat : g->node, NULL, x, &x->in, &x->out, x->scale);
+    return exchange_on(g->flat ? g->flat : g->node, NULL, x, &x->in, &x->out, x->what.scale);
 }

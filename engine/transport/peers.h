@@ -2,8 +2,8 @@
  *
  * Each rank's larger tensors lie in its arena (core/arena.h), which the others map. It is all or none: either every
  * rank of the machine maps those of all others, or no tensor lies in one, and collectives stage what they exchange. */
-#ifndef MX_MESH_PEERS_H
-#define MX_MESH_PEERS_H
+#ifndef MX_TRANSPORT_PEERS_H
+#define MX_TRANSPORT_PEERS_H
 
 #include "core/status.h"
 

@@ -1,6 +1,6 @@
 /* How many threads this rank computes with. OpenMP's pool is the only one: OpenBLAS shares it. */
-#ifndef MX_MESH_THREADS_H
-#define MX_MESH_THREADS_H
+#ifndef MX_TRANSPORT_THREADS_H
+#define MX_TRANSPORT_THREADS_H
 
 #include "core/status.h"
 

@@ -1,8 +1,8 @@
-#include "mesh/threads.h"
+#include "transport/threads.h"
 
 #include "core/cpu.h"
 #include "core/limits.h"
-#include "mesh/mpi.h"
+#include "transport/mpi.h"
 
 #include <cblas.h>
 #include <mpi.h>

@@ -2,8 +2,8 @@
  *
  * A counter only grows (and wraps around). Who waits spins for some microseconds, then sleeps in the kernel until the
  * counter changes: a rank that waits long costs the others no time on shared cores. */
-#ifndef MX_MESH_FLAG_H
-#define MX_MESH_FLAG_H
+#ifndef MX_TRANSPORT_FLAG_H
+#define MX_TRANSPORT_FLAG_H
 
 #include <stdatomic.h>
 #include <stdbool.h>

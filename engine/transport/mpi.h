@@ -2,8 +2,8 @@
  *
  * Works without mpirun too: the process is then rank 0 of 1. Only this folder calls MPI, and HDF5 for itself. Every
  * function says whether it is Collective (all ranks must call it, in the same order) or Not Collective. */
-#ifndef MX_MESH_MPI_H
-#define MX_MESH_MPI_H
+#ifndef MX_TRANSPORT_MPI_H
+#define MX_TRANSPORT_MPI_H
 
 #include "core/status.h"
 

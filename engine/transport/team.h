@@ -4,11 +4,12 @@
  * channel a rank opens a slot, fills it, gives the parts of it to the others and posts it; it takes what others gave,
  * and is done with the chunk when it needs none of that any more. Chunks are counted; all members go through the same
  * ones. A slot is used again two chunks later, so a rank may run ahead of the others by that much. */
-#ifndef MX_MESH_TEAM_H
-#define MX_MESH_TEAM_H
+#ifndef MX_TRANSPORT_TEAM_H
+#define MX_TRANSPORT_TEAM_H
 
 #include "core/status.h"
-#include "mesh/flag.h"
+#include "transport/collective.h"
+#include "transport/flag.h"
 
 #include <mpi.h>
 #include <stddef.h>
@@ -17,7 +18,7 @@ enum { MX_SLOT_BYTES = 128 << 10, MX_SLOTS = 2, MX_CHANNELS = 2, MX_NOTE_BYTES =
 
 /* What a rank is about to do, which must be the same on all members. Those of `text` are for messages alone. */
 typedef struct mx_tag {
-    int32_t kind, dtype, reduction, root;
+    mx_collective what;
     int64_t count;
     char site[112];
     char text[112];

@@ -3,10 +3,10 @@
  * The ranks of one machine form a team that shares memory. Between machines messages go: either between ranks of the
  * same place on each machine (each moves its part only), or, where machines have different numbers of ranks in the
  * group, between all. */
-#ifndef MX_MESH_GROUP_H
-#define MX_MESH_GROUP_H
+#ifndef MX_TRANSPORT_GROUP_H
+#define MX_TRANSPORT_GROUP_H
 
-#include "mesh/team.h"
+#include "transport/team.h"
 
 typedef struct mx_group {
     int n, me;           /* how many ranks, and which of them we are */

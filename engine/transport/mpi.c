@@ -1,14 +1,13 @@
 #define _GNU_SOURCE
-#include "mesh/mpi.h"
+#include "transport/mpi.h"
 
 #include "core/cpu.h"
 #include "core/limits.h"
 #include "core/stop.h"
-#include "mesh/board.h"
-#include "mesh/comm.h"
-#include "mesh/flag.h"
-#include "mesh/guardian.h"
-#include "mesh/peers.h"
+#include "transport/board.h"
+#include "transport/flag.h"
+#include "transport/guardian.h"
+#include "transport/peers.h"
 
 #include <mpi.h>
 #include <sched.h>
@@ -179,23 +178,10 @@ mx_status mx_mpi_start(int *argc, char ***argv)
     return look_at_node();
 }
 
-/* Asynchronous collectives that nobody has waited for: they begin at last, and their failures are failures of the run.
- * Where all ranks fail alike, rank 0 is to say it alone. */
-static void finish_collectives(void)
-{
-    if (mx_comm_finish() == MX_OK)
-        return;
-    if (rank > 0)
-        nanosleep(&(struct timespec){.tv_nsec = 300 * 1000 * 1000}, NULL);
-    fprintf(stderr, "mxlua: rank %d: %s\n", rank, mx_message());
-    mx_mpi_abort(EXIT_FAILURE);
-}
-
 void mx_mpi_end(void)
 {
     int started = 0;
     MPI_Initialized(&started);
-    finish_collectives();
     mx_board_leave(MX_RANK_ENDED);
     mx_board_await_all();
     mx_board_leave(MX_RANK_GONE);

@@ -2,8 +2,8 @@
  *
  * It is how a rank that waits learns that the other one has ended, and what the watchdog prints: for every rank the
  * last collective that it finished and the one that it is in. */
-#ifndef MX_MESH_BOARD_H
-#define MX_MESH_BOARD_H
+#ifndef MX_TRANSPORT_BOARD_H
+#define MX_TRANSPORT_BOARD_H
 
 #include "core/status.h"
 

@@ -1,9 +1,9 @@
-#include "mesh/direct.h"
+#include "transport/direct.h"
 
 #include "core/arena.h"
 #include "core/cpu.h"
 #include "core/pool.h"
-#include "mesh/peers.h"
+#include "transport/peers.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -83,9 +83,9 @@ static void copy(const job *j, int member, int in_part, int out_part)
 
 static void gather(const job *j)
 {
-    for (int step = j->x->in_place ? 1 : 0; step < j->team->n; step++) {
+    for (int step = j->x->what.in_place ? 1 : 0; step < j->team->n; step++) {
         int other = after(j, step);
-        copy(j, other, j->x->in_place ? part_of(j, other) : 0, part_of(j, other));
+        copy(j, other, j->x->what.in_place ? part_of(j, other) : 0, part_of(j, other));
     }
 }
 
@@ -97,9 +97,9 @@ static void all_to_all(const job *j)
 
 static void relay(const job *j)
 {
-    int n = j->team->n, me = j->team->me, shift = (j->x->root % n + n) % n;
-    int source = j->x->kind == MX_BROADCAST ? j->x->root : (me + n - shift) % n;
-    if (source != me || !j->x->in_place)
+    int n = j->team->n, me = j->team->me, shift = (j->x->what.shift % n + n) % n;
+    int source = j->x->what.kind == MX_BROADCAST ? j->x->what.root : (me + n - shift) % n;
+    if (source != me || !j->x->what.in_place)
         copy(j, source, 0, 0);
 }
 
@@ -117,7 +117,7 @@ static void fold_chunk(const job *j, int in_part, int out_part, int64_t at, int6
     void *first = mx_stream_find(own, out_part, at, n, dtype);
     void *second = n_to > 1 ? mx_stream_find(next, out_part, at, n, dtype) : NULL;
     void *result = first ? first : j->scratch + MX_SLOT_BYTES;
-    mx_reduce_across(j->x->fold, members, j->from, j->wire, n, j->scale, (mx_array){result, dtype}, second,
+    mx_reduce_across(j->x->what.fold, members, j->from, j->wire, n, j->scale, (mx_array){result, dtype}, second,
                      next->past_caches);
     if (!first)
         mx_stream_write(own, out_part, at, n, dtype, result);
@@ -138,12 +138,12 @@ static void reduce_scatter(const job *j)
 {
     int me = part_of(j, j->team->me);
     for (int64_t at = 0; at < j->count; at += j->chunk)
-        fold_chunk(j, me, j->x->in_place ? me : 0, at, least(j->chunk, j->count - at), 1);
+        fold_chunk(j, me, j->x->what.in_place ? me : 0, at, least(j->chunk, j->count - at), 1);
 }
 
 static void run_block(const job *j)
 {
-    switch (j->x->kind) {
+    switch (j->x->what.kind) {
     case MX_ALL_REDUCE:
         all_reduce(j);
         break;
@@ -186,7 +186,7 @@ static void write_note(note *own, const mx_stream *in, const mx_stream *out, boo
 }
 
 /* Who permutes in place writes where another one still reads. */
-static bool overwrites(const mx_exchange *x) { return x->kind == MX_ALL_TO_ALL || x->kind == MX_PERMUTE; }
+static bool overwrites(const mx_exchange *x) { return x->what.kind == MX_ALL_TO_ALL || x->what.kind == MX_PERMUTE; }
 
 /* Whether tensor b is shared by all members, and lies alike. All of them say the same. */
 static bool is_shared(const mx_team *team, const mx_exchange *x, const note *own, int b)
@@ -195,7 +195,7 @@ static bool is_shared(const mx_team *team, const mx_exchange *x, const note *own
         const note *theirs = mx_team_note(team, m);
         const place *p = &theirs->places[b];
         if (theirs->n != own->n || p->in < 0 || (theirs->in_place && overwrites(x)) ||
-            (x->kind == MX_ALL_REDUCE && p->out < 0) ||
+            (x->what.kind == MX_ALL_REDUCE && p->out < 0) ||
             memcmp(&p->in_layout, &own->places[b].in_layout, sizeof(layout)) != 0 ||
             memcmp(&p->out_layout, &own->places[b].out_layout, sizeof(layout)) != 0)
             return false;
@@ -216,7 +216,8 @@ static void find_block(job *j, const mx_stream *in, const mx_stream *out, int b)
         *to = out->blocks[b];
         if (m != team->me) {
             from->data = mx_peers_address(team->ranks[m], theirs->places[b].in);
-            to->data = j->x->kind == MX_ALL_REDUCE ? mx_peers_address(team->ranks[m], theirs->places[b].out) : NULL;
+            to->data =
+                j->x->what.kind == MX_ALL_REDUCE ? mx_peers_address(team->ranks[m], theirs->places[b].out) : NULL;
         }
         j->in[m] = (mx_stream){.blocks = from, .n = 1, .count = j->count};
         j->out[m] = (mx_stream){
@@ -275,7 +276,7 @@ static mx_status run_shared(job *j, const bool *shared, const mx_stream *in, con
 /* Whether a tensor may be shared at all: known from what all members have in common. */
 static bool is_worth(const job *j, const mx_stream *in)
 {
-    bool in_parts = j->x->kind == MX_REDUCE_SCATTER || j->x->kind == MX_ALL_TO_ALL;
+    bool in_parts = j->x->what.kind == MX_REDUCE_SCATTER || j->x->what.kind == MX_ALL_TO_ALL;
     int64_t bytes = in->count * (in_parts ? j->team->n : 1) * (int64_t)mx_dtype_bytes(j->wire);
     return mx_peers_share() && j->team->areas && bytes >= MX_ARENA_FROM && j->chunk >= ALIGN;
 }
@@ -283,8 +284,8 @@ static bool is_worth(const job *j, const mx_stream *in)
 mx_status mx_direct_run(mx_team *team, const int *parts, const mx_exchange *x, const mx_stream *in,
                         const mx_stream *out, float scale, mx_rest *rest)
 {
-    job j = {.team = team, .parts = parts, .x = x, .scale = scale, .wire = x->wire};
-    if (x->kind == MX_ALL_REDUCE || x->kind == MX_REDUCE_SCATTER)
+    job j = {.team = team, .parts = parts, .x = x, .scale = scale, .wire = x->what.wire};
+    if (x->what.kind == MX_ALL_REDUCE || x->what.kind == MX_REDUCE_SCATTER)
         j.wire = in->blocks[0].dtype;
     j.chunk = MX_SLOT_BYTES / (int64_t)mx_dtype_bytes(j.wire) / team->n / ALIGN * ALIGN;
     *rest = (mx_rest){.in = *in, .out = *out};
@@ -293,7 +294,7 @@ mx_status mx_direct_run(mx_team *team, const int *parts, const mx_exchange *x, c
     note own;
     bool shared[MOST_BLOCKS];
     int n_shared = 0;
-    write_note(&own, in, out, x->in_place);
+    write_note(&own, in, out, x->what.in_place);
     MX_TRY(mx_team_meet(team, &own, offsetof(note, places) + (size_t)own.n * sizeof(place)));
     for (int b = 0; b < own.n; b++)
         n_shared += shared[b] = is_shared(team, x, &own, b);

@@ -12,14 +12,6 @@ local util = require "mx.util"
 
 local bench = {}
 
--- How the published job's mesh splits a model over the 256 chips of a slice.
-local JOBS = {
-    ["16b"] = { fsdp = 256, tensor = 1 },
-    ["32b"] = { fsdp = 256, tensor = 1 },
-    ["64b"] = { fsdp = 256, tensor = 1 },
-    ["128b"] = { fsdp = 16, tensor = 16 },
-}
-
 local MEMORY_SHARE = 0.8 -- of the machine's memory that all ranks on it may plan for
 local TIME_SHARE = 0.85 -- of bench_seconds that steps may take
 local MIN_STEPS, MAX_STEPS = 4, 30 -- the first is warm-up
@@ -29,6 +21,26 @@ local STEP_EFFICIENCY = 0.85 -- of the measured rate of a matrix product, in a w
 local say = mx.metrics.say
 
 -- ---- what the published job looks like ----
+
+-- The published job on one slice.
+local function published_cell(name, published)
+    for _, cell in ipairs(published.cells) do
+        if cell.model == name and cell.slices == 1 then
+            return cell
+        end
+    end
+end
+
+--- How the published job's mesh splits a model over the chips of a slice. A chip has 1/tensor of heads, mlp and
+--- vocabulary, and updates 1/fsdp of the parameters that it has.
+---@param name string a model of configs/published/v5e.yml
+---@return {fsdp: integer, tensor: integer}
+function bench.job(name)
+    local published = mx.repro.published("v5e")
+    local mesh = published.meshes[name] or {}
+    local tensor = mesh.ici_tensor_sequence_parallelism or 1
+    return { tensor = tensor, fsdp = mesh.ici_fsdp_parallelism or published_cell(name, published).chips // tensor }
+end
 
 -- How many of the ranks lie along tensor, and how many along fsdp: as the job has both, or fsdp alone.
 local function default_mesh(job, ranks)
@@ -70,7 +82,7 @@ local function load_config(name, published, words)
         all[#all + 1] = "remat_policy=full"
     end
     if not given.ici_fsdp_parallelism and not given.ici_tensor_parallelism then
-        local fsdp, tensor = default_mesh(JOBS[name], mx.ranks())
+        local fsdp, tensor = default_mesh(bench.job(name), mx.ranks())
         all[#all + 1] = "ici_fsdp_parallelism=" .. fsdp
         all[#all + 1] = "ici_tensor_parallelism=" .. tensor
     end
@@ -85,7 +97,7 @@ end
 -- The ranks along an axis stand for so many of the chips along it.
 local function check_mesh(name, mesh)
     for _, axis in ipairs({ "fsdp", "tensor" }) do
-        local ranks, chips = mesh:size(axis), JOBS[name][axis]
+        local ranks, chips = mesh:size(axis), bench.job(name)[axis]
         if chips % ranks ~= 0 then
             util.refuse("ici_%s_parallelism: %d ranks along %s, where the %s job has %d: expected a divisor", axis,
                 ranks, axis, name, chips)
@@ -110,7 +122,7 @@ end
 ---@param shape table of mx.models.shape
 ---@return table
 function bench.chip_shape(name, shape)
-    local chip, job = {}, JOBS[name]
+    local chip, job = {}, bench.job(name)
     for key, value in pairs(shape) do
         chip[key] = value
     end
@@ -119,15 +131,6 @@ function bench.chip_shape(name, shape)
     end
     chip.weight_dtype = "bf16" -- gathered weights travel and are used as bf16; the f32 ones are sharded
     return chip
-end
-
--- The published job on one slice.
-local function published_cell(name, published)
-    for _, cell in ipairs(published.cells) do
-        if cell.model == name and cell.slices == 1 then
-            return cell
-        end
-    end
 end
 
 -- ---- what fits ----
@@ -249,7 +252,7 @@ local function update_shards(model, shards, count, config)
 end
 
 local function print_plan(name, params, shape, chip, plan, full, mesh)
-    local job = JOBS[name]
+    local job = bench.job(name)
     local part = job.tensor > 1 and ("1/%d of heads, mlp and vocabulary"):format(job.tensor) or "whole matrices"
     local function cut(what, from, to)
         return from == to and ("%s %d"):format(what, from) or ("%s %d instead of %d"):format(what, to, from)
@@ -359,7 +362,7 @@ function bench.run(name, words)
     local simulated = mx.repro.simulate(published, cell, { era = config.era }) -- checks the parameters, too
     local mesh = mx.train.mesh(config) or mx.mesh.plan(config, 1)
     check_mesh(name, mesh)
-    local job, shape = JOBS[name], mx.models.shape(config)
+    local job, shape = bench.job(name), mx.models.shape(config)
     local chip = bench.chip_shape(name, shape)
     say("bench_%s: this host at the work of one chip of the published job", name)
     local peak = mx.metrics.measured_peak(chip.dtype)

@@ -10,7 +10,6 @@ local util = require "mx.util"
 local kernels = {}
 
 local MODELS = { "gpt2-124m", "llama2-7b", "llama3-8b", "16b", "32b", "128b" }
-local TENSOR = { ["128b"] = 16 } -- the published job's split: a chip has this part of heads, mlp and vocabulary
 local SECONDS = 0.4 -- that the calls of one kernel take at least
 local MOST_TOKENS = 1 << 20
 local STREAM_BYTES = 1 << 26 -- of a tensor that is to leave the caches
@@ -231,7 +230,7 @@ end
 
 local function add_model(list, name, T)
     local shape = mx.models.shape(mx.config.load({ "model_name=" .. name }))
-    local part = TENSOR[name] or 1
+    local part = mx.repro.published("v5e").params[name] and mx.bench.job(name).tensor or 1
     local E, D, M = shape.emb, shape.head_dim, shape.mlp // part
     local H, K = shape.heads // part, shape.kv_heads // part
     add_matmul(list, T, E, H * D, "bf16")

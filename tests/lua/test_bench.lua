@@ -14,8 +14,11 @@ end
 
 function TestBench.test_a_chip_of_128b_has_a_sixteenth()
     local chip, shape = chip_of("128b")
-    lu.assertEquals({ chip.emb, chip.heads, chip.mlp, chip.vocab, chip.layers }, { 10240, 4, 4096, 2048, 64 })
-    lu.assertEquals({ shape.heads, shape.mlp, shape.vocab }, { 64, 65536, 32768 })
+    local function sizes(s)
+        return { s.emb, s.blocks[1].attention.heads, s.blocks[1].mlp.width, s.vocab, s.layers }
+    end
+    lu.assertEquals(sizes(chip), { 10240, 4, 4096, 2048, 64 })
+    lu.assertEquals(sizes(shape), { 10240, 64, 65536, 32768, 64 })
     -- All but the norms' scales is split.
     local norms = 65 * 10240
     lu.assertEquals(mx.models.count(shape) - norms, 16 * (mx.models.count(chip) - norms))

@@ -36,9 +36,11 @@ function TestFlops.test_llama2_7b()
 end
 
 function TestFlops.test_formulas_by_hand()
-    local shape = {
-        emb = 2, heads = 3, kv_heads = 1, head_dim = 5, mlp = 7, layers = 11, vocab = 13, gated = true, window = 0,
+    local block = {
+        attention = { kind = "attention", heads = 3, kv_heads = 1, head_dim = 5, window = 0, causal = true },
+        mlp = { kind = "mlp", width = 7, gated = true },
     }
+    local shape = { emb = 2, layers = 11, vocab = 13, blocks = { block } }
     local B, S, N = 2, 4, 1000
     lu.assertEquals(mx.flops.step("maxtext-2023-06", shape, N, B, S), 6 * N * 8.0)
     local attention = 12 * 11 * 3 * 5 * S * S * B
@@ -47,7 +49,7 @@ function TestFlops.test_formulas_by_hand()
     local products = 11 * (3 * 2 * 7 + 2 * (3 + 2) * 5 + 2 * 15) + 2 * 13
     lu.assertEquals(mx.flops.step("maxtext-2024-05", shape, N, B, S), 6.0 * products * 8 + attention)
     lu.assertEquals(mx.flops.step("maxtext-2025-07", shape, N, B, S), 6.0 * products * 8 + attention / 2)
-    shape.window = 2 -- a band of S W - W^2 / 2 = 6 of the square's 16
+    block.attention.window = 2 -- a band of S W - W^2 / 2 = 6 of the square's 16
     lu.assertEquals(mx.flops.step("maxtext-2025-07", shape, N, B, S), 6.0 * products * 8 + attention * 6 / 16)
 end
 

@@ -55,13 +55,14 @@ local function config_of(about)
     return mx.config.load(words)
 end
 
---- The decoder of a kind with the golden parameters. `change(shape)` may alter what models.shape made.
+--- The decoder of a kind with the golden parameters. `change(shape, block)` may alter what models.shape made: the
+--- block is that of all layers.
 local function decoder_of(kind, dtype, change)
     local data, about = golden(kind)
     local shape = mx.models.shape(config_of(about))
     shape.dtype, shape.remat = dtype, "none"
     if change then
-        change(shape)
+        change(shape, shape.blocks[1])
     end
     local decoder = mx.models.new(shape)
     for name, t in pairs(decoder.params) do
@@ -222,36 +223,36 @@ end
 -- The bounds must be able to fail: small faults, of the kind that a wrong option makes, exceed even those of bf16.
 local FAULTS = {
     parallel = {
-        attention_scale = function(shape)
-            shape.attention_scale = 0.9
+        attention_scale = function(_, block)
+            block.attention.scale = 0.9
         end,
-        causal = function(shape)
-            shape.causal = true
+        causal = function(_, block)
+            block.attention.causal = true
         end,
         logit_scale = function(shape)
             shape.logit_scale = shape.logit_scale * 1.05
         end,
     },
     llama = {
-        theta = function(shape)
-            shape.rope = 5000
+        theta = function(_, block)
+            block.attention.rope.theta = 5000
         end,
-        no_rope = function(shape)
-            shape.rope = nil
+        no_rope = function(_, block)
+            block.attention.rope = false
         end,
-        not_causal = function(shape)
-            shape.causal = false
+        not_causal = function(_, block)
+            block.attention.causal = false
         end,
     },
     gpt2 = {
-        activation = function(shape)
-            shape.activation = "relu"
+        activation = function(_, block)
+            block.mlp.activation = "relu"
         end,
-        not_causal = function(shape)
-            shape.causal = false
+        not_causal = function(_, block)
+            block.attention.causal = false
         end,
-        epsilon = function(shape)
-            shape.norm_eps = 1e-2
+        epsilon = function(shape, block)
+            shape.norm.eps, block.norm.eps = 1e-2, 1e-2
         end,
     },
 }

@@ -23,13 +23,15 @@ end
 function TestModels.test_parameters_of_norms_and_biases_of_heads()
     local s = shape_of("tiny")
     local plain = mx.models.count(s)
-    local biases = s.layers * (s.heads + 2 * s.kv_heads) * s.head_dim
-    lu.assertEquals(mx.models.count(shape_of("tiny", "use_qk_norm=true")), plain + 2 * s.layers * s.head_dim)
+    local heads, mlp = s.blocks[1].attention, s.blocks[1].mlp
+    local biases = s.layers * (heads.heads + 2 * heads.kv_heads) * heads.head_dim
+    lu.assertEquals(mx.models.count(shape_of("tiny", "use_qk_norm=true")), plain + 2 * s.layers * heads.head_dim)
     lu.assertEquals(mx.models.count(shape_of("tiny", "attention_bias=true")), plain + biases)
     lu.assertEquals(mx.models.count(shape_of("tiny", "use_bias=true")),
-        plain + biases + s.layers * (2 * s.emb + 2 * s.mlp))
-    lu.assertFalse(shape_of("tiny").rope_scaling)
-    lu.assertEquals(shape_of("tiny", "rope_type=llama3.1", "rope_factor=32").rope_scaling.scaling_factor, 32.0)
+        plain + biases + s.layers * (2 * s.emb + 2 * mlp.width))
+    lu.assertFalse(heads.rope.scaling)
+    local scaled = shape_of("tiny", "rope_type=llama3.1", "rope_factor=32").blocks[1].attention
+    lu.assertEquals(scaled.rope.scaling.scaling_factor, 32.0)
 end
 
 function TestModels.test_global_parameter_scale()
@@ -40,7 +42,7 @@ function TestModels.test_global_parameter_scale()
     }
     for model, expected in pairs(sizes) do
         local s = shape_of(model)
-        lu.assertEquals({ s.layers, s.emb, s.heads, s.mlp }, expected)
+        lu.assertEquals({ s.layers, s.emb, s.blocks[1].attention.heads, s.blocks[1].mlp.width }, expected)
     end
     lu.assertEquals(mx.models.count(shape_of("16b", "global_parameter_scale=1")), 1090566656)
 end

@@ -30,10 +30,12 @@ function TestRepro.test_operations_count_what_the_formula_says()
         local c = mx.config.load({ "model_name=" .. model })
         local shape = mx.models.shape(c)
         local tokens = batch * c.max_target_length
-        local attention = 4 * batch * c.max_target_length ^ 2 * shape.heads * shape.head_dim * shape.layers
-        local layer = 4 * shape.emb * shape.heads * shape.head_dim + 2 * shape.emb * shape.mlp
+        local heads, mlp = shape.blocks[1].attention, shape.blocks[1].mlp.width
+        local width = heads.heads * heads.head_dim
+        local attention = 4 * batch * c.max_target_length ^ 2 * width * shape.layers
+        local layer = 4 * shape.emb * width + 2 * shape.emb * mlp
         local products = 2 * tokens * layer * shape.layers
-        local last = 2 * tokens * shape.emb * (shape.heads * shape.head_dim + shape.mlp) * shape.layers
+        local last = 2 * tokens * shape.emb * (width + mlp) * shape.layers
         local vocabulary = 2 * tokens * shape.emb * shape.vocab
         local expected = 4 * products - last + 3 * vocabulary + (1 + 1 + 5 / 2) * attention
         lu.assertAlmostEquals(simulate(model, 1).times.flops / expected, 1, 1e-6)

@@ -291,12 +291,15 @@ end
 
 function TestAdvice.test_the_largest_tensor_axis()
     local shape = mx.models.shape(config("model_name=llama3-8b")) -- mlp 14,336, 8 kv_heads
-    lu.assertEquals(mx.roofline.tensor_limit(shape, shape.mlp, 2550), 4) -- 14,336 / 5.6
-    lu.assertEquals(mx.roofline.tensor_limit(shape, shape.mlp, 5100), 2)
-    lu.assertEquals(mx.roofline.tensor_limit(shape, shape.mlp, 12800), 1)
-    lu.assertEquals(mx.roofline.tensor_limit(shape, shape.mlp, 10), 8) -- no more than kv_heads
+    local function limit(needed)
+        return mx.roofline.tensor_limit(shape, shape.blocks[1].mlp.width, needed)
+    end
+    lu.assertEquals(limit(2550), 4) -- 14,336 / 5.6
+    lu.assertEquals(limit(5100), 2)
+    lu.assertEquals(limit(12800), 1)
+    lu.assertEquals(limit(10), 8) -- no more than kv_heads
     shape = mx.models.shape(config("model_name=128b"))
-    lu.assertEquals(mx.roofline.tensor_limit(shape, shape.mlp, 197e12 / 90e9), 16) -- as the published job has it
+    lu.assertEquals(limit(197e12 / 90e9), 16) -- as the published job has it
 end
 
 function TestAdvice.test_the_least_tokens_of_fsdp()

@@ -105,16 +105,21 @@ local function check_mesh(name, mesh)
     end
 end
 
+-- A model whose heads, MLPs and vocabulary are what fn makes of them.
+local function resized(shape, fn)
+    local other = mx.models.copy(shape)
+    other.vocab = fn(shape.vocab)
+    for _, block in ipairs(other.blocks) do
+        local attention, mlp = block.attention, block.mlp
+        attention.heads, attention.kv_heads = fn(attention.heads), fn(attention.kv_heads)
+        mlp.width = fn(mlp.width)
+    end
+    return other
+end
+
 -- The model that `ranks` of such chips along tensor make together.
 local function ranks_shape(chip, tensor)
-    local shape = {}
-    for key, value in pairs(chip) do
-        shape[key] = value
-    end
-    for _, key in ipairs({ "heads", "kv_heads", "mlp", "vocab" }) do
-        shape[key] = chip[key] * tensor
-    end
-    return shape
+    return resized(chip, function(n) return n * tensor end)
 end
 
 --- The part of a model that one chip of its published job computes with.
@@ -122,40 +127,44 @@ end
 ---@param shape table of mx.models.shape
 ---@return table
 function bench.chip_shape(name, shape)
-    local chip, job = {}, bench.job(name)
-    for key, value in pairs(shape) do
-        chip[key] = value
-    end
-    for _, key in ipairs({ "heads", "kv_heads", "mlp", "vocab" }) do
-        chip[key] = shape[key] // job.tensor
-    end
+    local job = bench.job(name)
+    local chip = resized(shape, function(n) return n // job.tensor end)
     chip.weight_dtype = "bf16" -- gathered weights travel and are used as bf16; the f32 ones are sharded
     return chip
 end
 
 -- ---- what fits ----
 
--- Bytes that a rank must hold: weights and gradients, its part of the optimizer's state, activations.
-local function bytes_needed(chip, fsdp, layers, sequences, length)
-    local cut = setmetatable({ layers = layers }, { __index = chip })
-    local params, tokens = mx.models.count(cut), sequences * length
-    local states = params * (2 + 4) + params / fsdp * 12
-    local heads = (2 * chip.heads + 2 * chip.kv_heads) * chip.head_dim
-    local working = 2 * (6 * chip.emb + 3 * heads + 4 * chip.mlp) -- per token, of the layer that backward is in
-    local named = 2 * (3 * chip.emb + heads + 2 * chip.mlp)
+-- Bytes per token of a layer: what it keeps, and what backward takes while it is in the layer.
+local function bytes_of_layer(chip, block)
+    local attention, mlp = block.attention, block.mlp
+    local heads = (2 * attention.heads + 2 * attention.kv_heads) * attention.head_dim
+    local working = 2 * (6 * chip.emb + 3 * heads + 4 * mlp.width)
+    local named = 2 * (3 * chip.emb + heads + 2 * mlp.width)
     local kept = chip.remat_policy == "full" and 2 * chip.emb or named
     if chip.remat_policy:find("offloaded", 1, true) then -- two layers have at once what they offload
         kept, working = 2 * chip.emb, working + 2 * named
     end
-    return states + tokens * (layers * kept + working)
+    return kept, working
+end
+
+-- Bytes that a rank must hold: weights and gradients, its part of the optimizer's state, activations.
+local function bytes_needed(cut, fsdp, sequences, length)
+    local params, tokens, most = mx.models.count(cut), sequences * length, 0
+    local states = params * (2 + 4) + params / fsdp * 12
+    local kept_by_all = mx.models.sum(cut, function(block)
+        local kept, working = bytes_of_layer(cut, block)
+        most = math.max(most, working)
+        return kept
+    end)
+    return states + tokens * (kept_by_all + most)
 end
 
 -- Seconds of a step at `rate` FLOP/s, with what is computed again.
-local function seconds_needed(chip, rate, layers, sequences, length)
-    local cut = setmetatable({ layers = layers }, { __index = chip })
+local function seconds_needed(cut, rate, sequences, length)
     local forward = mx.flops.layers_forward(cut, sequences, length)
-    local vocabulary = 6 * chip.emb * chip.vocab * sequences * length
-    return (forward * (chip.remat_policy == "none" and 3 or 4) + vocabulary) / (rate * STEP_EFFICIENCY)
+    local vocabulary = 6 * cut.emb * cut.vocab * sequences * length
+    return (forward * (cut.remat_policy == "none" and 3 or 4) + vocabulary) / (rate * STEP_EFFICIENCY)
 end
 
 --- The largest run within memory and time: the sequence length first, then layers, then sequences.
@@ -165,16 +174,18 @@ end
 ---@param limits {memory: number, seconds: number, rate: number} bytes and FLOP/s of a rank, seconds of the run
 ---@return {layers: integer, sequences: integer, length: integer, steps: integer, seconds: number, bytes: number}
 function bench.plan(chip, fsdp, full, limits)
-    local plan = { layers = 1, sequences = 1, length = full.length }
+    local least = #mx.models.kinds(chip)
+    local plan = { layers = least, sequences = 1, length = full.length }
     local function needs(layers, sequences)
-        return bytes_needed(chip, fsdp, layers, sequences, plan.length),
-            seconds_needed(chip, limits.rate, layers, sequences, plan.length)
+        local cut = mx.models.cut(chip, layers)
+        return bytes_needed(cut, fsdp, sequences, plan.length),
+            seconds_needed(cut, limits.rate, sequences, plan.length)
     end
     local function fits(layers, sequences, steps)
         local bytes, seconds = needs(layers, sequences)
         return bytes <= limits.memory and seconds * steps <= limits.seconds
     end
-    while plan.length > MIN_LENGTH and not fits(1, 1, MIN_STEPS) do
+    while plan.length > MIN_LENGTH and not fits(least, 1, MIN_STEPS) do
         plan.length = plan.length // 2
     end
     while plan.layers < chip.layers and fits(plan.layers + 1, 1, MIN_STEPS + 2) do
@@ -186,15 +197,16 @@ function bench.plan(chip, fsdp, full, limits)
     plan.bytes, plan.seconds = needs(plan.layers, plan.sequences)
     plan.steps = math.floor(math.max(MIN_STEPS, math.min(MAX_STEPS, limits.seconds // plan.seconds)))
     if plan.bytes > limits.memory then
-        util.refuse("one layer needs %.1f GiB and a rank may have %.1f GiB here: use fewer ranks", plan.bytes / 2 ^ 30,
-            limits.memory / 2 ^ 30)
+        local layers = least == 1 and "one layer" or ("a layer of each of %d kinds"):format(least)
+        util.refuse("%s needs %.1f GiB and a rank may have %.1f GiB here: use fewer ranks", layers,
+            plan.bytes / 2 ^ 30, limits.memory / 2 ^ 30)
     end
     return plan
 end
 
 -- FLOP/s of a layer's matrix product on this rank, all ranks being busy: the slowest of three.
 local function matmul_rate(chip)
-    local m, k, n = 512, chip.emb, math.min(chip.mlp, 4096)
+    local m, k, n = 512, chip.emb, math.min(chip.blocks[1].mlp.width, 4096)
     mx.barrier()
     return mx.scope(function()
         local x, w = mx.ones({ m, k }, "bf16"), mx.ones({ k, n }, "bf16")
@@ -258,15 +270,15 @@ local function print_plan(name, params, shape, chip, plan, full, mesh)
         return from == to and ("%s %d"):format(what, from) or ("%s %d instead of %d"):format(what, to, from)
     end
     local function share(layers)
-        local with = setmetatable({ layers = layers }, { __index = chip })
+        local with = mx.models.cut(chip, layers)
         local vocabulary = 2 * chip.emb * chip.vocab * plan.length
         return 100 * vocabulary / (vocabulary + mx.flops.layers_forward(with, 1, plan.length))
     end
-    local ranks = mx.ranks()
+    local ranks, attention, mlp = mx.ranks(), shape.blocks[1].attention, shape.blocks[1].mlp
     say("  job        %s on v5e-256: fsdp=%d, tensor=%d; a rank stands for a chip", name, job.fsdp, job.tensor)
     say("  checked    %s parameters, as in the job:", util.thousands(params))
-    say("             emb %d, %d heads of %d, mlp %d, %d layers, vocabulary %d", shape.emb, shape.heads, shape.head_dim,
-        shape.mlp, shape.layers, shape.vocab)
+    say("             emb %d, %d heads of %d, mlp %d, %d layers, vocabulary %d", shape.emb, attention.heads,
+        attention.head_dim, mlp.width, shape.layers, shape.vocab)
     say("  this chip  %s;", part)
     say("             all %d of emb, 1/%d of the optimizer", chip.emb, job.fsdp * job.tensor)
     say("  cut        %s, %s,", cut("layers", chip.layers, plan.layers),
@@ -375,7 +387,7 @@ function bench.run(name, words)
     }))
     print_plan(name, mx.models.count(shape), shape, chip, plan, full, mesh)
 
-    chip.layers = plan.layers
+    chip = mx.models.cut(chip, plan.layers)
     local params = mx.models.count(chip)
     say("  setting up %s parameters ...", util.thousands(params))
     local model = mx.models.new(ranks_shape(chip, mesh:size("tensor")), mesh, config)

@@ -206,33 +206,33 @@ local function add_vocabulary(list, T, E, V)
 end
 
 -- A norm or activation once per width.
-local function add_elementwise(list, shape)
-    local norm, eps = shape.norm, { eps = shape.norm_eps }
-    add_rows(list, norm, shape.emb, function(width)
-        local weight, bias = randn(7, { width }, "f32"), shape.bias and randn(8, { width }, "f32") or nil
+local function add_elementwise(list, emb, block)
+    local norm, eps = block.norm.kind, { eps = block.norm.eps }
+    local attention, mlp = block.attention, block.mlp
+    add_rows(list, norm, emb, function(width)
+        local weight, bias = randn(7, { width }, "f32"), block.norm.bias and randn(8, { width }, "f32") or nil
         if norm == "layernorm" then
             return function(x) return mx.layernorm(x, weight, bias, eps) end
         end
         return function(x) return mx.rmsnorm(x, weight, eps) end
     end, norm .. "_grad")
-    if shape.gated then
-        add_gated(list, shape.mlp)
+    if mlp.gated then
+        add_gated(list, mlp.width)
     else
-        add_rows(list, shape.activation, shape.mlp, function() return mx[shape.activation] end)
+        add_rows(list, mlp.activation, mlp.width, function() return mx[mlp.activation] end)
     end
-    if shape.rope then
-        local width = shape.heads * shape.head_dim
-        add_rows(list, "rope", width, function()
-            return function(x) return mx.rope(x:view(1, x:size(1), shape.heads, shape.head_dim)) end
+    if attention.rope then
+        local heads, D = attention.heads, attention.head_dim
+        add_rows(list, "rope", heads * D, function()
+            return function(x) return mx.rope(x:view(1, x:size(1), heads, D)) end
         end)
     end
 end
 
-local function add_model(list, name, T)
-    local shape = mx.models.shape(mx.config.load({ "model_name=" .. name }))
-    local part = mx.repro.published("v5e").params[name] and mx.bench.job(name).tensor or 1
-    local E, D, M = shape.emb, shape.head_dim, shape.mlp // part
-    local H, K = shape.heads // part, shape.kv_heads // part
+-- What a layer of this kind computes with 1 / `parts` of its heads and MLP.
+local function add_block(list, E, block, parts, T)
+    local attention, D, M = block.attention, block.attention.head_dim, block.mlp.width // parts
+    local H, K = attention.heads // parts, attention.kv_heads // parts
     add_matmul(list, T, E, H * D, "bf16")
     if K ~= H then
         add_matmul(list, T, E, K * D, "bf16")
@@ -240,9 +240,17 @@ local function add_model(list, name, T)
     add_matmul(list, T, H * D, E, "bf16")
     add_matmul(list, T, E, M, "bf16")
     add_matmul(list, T, M, E, "bf16")
-    add_attention(list, math.min(T, 2048), H, K, D, shape.causal)
-    add_elementwise(list, shape)
-    add_vocabulary(list, T, E, shape.vocab // part)
+    add_attention(list, math.min(T, 2048), H, K, D, attention.causal)
+    add_elementwise(list, E, block)
+end
+
+local function add_model(list, name, T)
+    local shape = mx.models.shape(mx.config.load({ "model_name=" .. name }))
+    local parts = mx.repro.published("v5e").params[name] and mx.bench.job(name).tensor or 1
+    for _, kind in ipairs(mx.models.kinds(shape)) do
+        add_block(list, shape.emb, kind.block, parts, T)
+    end
+    add_vocabulary(list, T, shape.emb, shape.vocab // parts)
 end
 
 -- All cases, each once although models share shapes.

@@ -206,15 +206,25 @@ end
 
 local MOST_SIZE, MOST_PARAMETERS = 2 ^ 31 - 1, 2 ^ 50
 
+-- A table with floats in place of its integers.
+local function in_floats(value)
+    if type(value) ~= "table" then
+        return math.type(value) == "integer" and value + 0.0 or value
+    end
+    local floats = {}
+    for key, entry in pairs(value) do
+        floats[key] = in_floats(entry)
+    end
+    return floats
+end
+
 -- Sizes that no machine has. What is multiplied here is multiplied in floats, which do not wrap.
 local function check_sizes(c, need)
-    local shape = {}
-    for name, value in pairs(mx.models.shape(c)) do
-        shape[name] = math.type(value) == "integer" and value + 0.0 or value
-    end
+    local shape = in_floats(mx.models.shape(c))
+    local block = shape.blocks[1]
     for _, width in ipairs({
-        { "base_emb_dim", shape.emb }, { "base_mlp_dim", shape.mlp },
-        { "base_num_query_heads", shape.heads * shape.head_dim, " (with head_dim)" },
+        { "base_emb_dim", shape.emb }, { "base_mlp_dim", block.mlp.width },
+        { "base_num_query_heads", block.attention.heads * block.attention.head_dim, " (with head_dim)" },
     }) do
         need(width[2] <= MOST_SIZE, width[1], "the model would have weights of %.0f columns%s: expected at most %.0f",
             width[2], width[3] or "", MOST_SIZE)
@@ -256,7 +266,7 @@ local function check_together(values)
         "text is read as bytes and needs vocab_size of at least 256, got %d", c.vocab_size)
     need(not c.sparse_core_collective_offload or c.hardware ~= "", "sparse_core_collective_offload",
         "is for simulated chips, and hardware is empty")
-    local tensors = remat.tensors(#c.mlp_activations == 2)
+    local tensors = mx.models.tensors(mx.models.shape(c))
     for _, name in ipairs(c.remat_policy == "custom" and remat.TENSORS or {}) do
         need(c[name] == "remat" or util.contains(tensors, name), name, "a layer with mlp_activations = %s has no such "
             .. "tensor; it has %s", show(c.mlp_activations), table.concat(tensors, ", "))

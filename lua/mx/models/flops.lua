@@ -1,30 +1,30 @@
 --- Model FLOPs of a training step, and the MFU that follows. Recomputed layers, norms and the optimizer do not count.
 --
 -- Published figures differ in how they count, so each formula has a name (when MaxText used it) and each MFU is printed
--- with it. "Shape" below is what mx.models.shape gives: emb, heads, kv_heads, head_dim, mlp, layers, vocab ...
+-- with it. "Shape" below is what mx.models.shape gives; what a layer costs, the files of its parts know.
 
+local mx = require "mx"
 local util = require "mx.util"
 
 local flops = {}
 
--- Forward FLOPs of attention scores and values in one layer, for one sequence of S tokens, without a mask.
-local function full_attention(shape, S)
-    return 4 * S * S * shape.heads * shape.head_dim
+-- What a part's flops() gives, summed over all layers; what it leaves out is 0.
+local function layers(shape, S)
+    local sums = { products = 0, full = 0, past = 0, seen = 0 }
+    for _, kind in ipairs(mx.models.kinds(shape)) do
+        for _, part in ipairs(mx.models.parts(kind.block)) do
+            for what, count in pairs(mx.models.part(part).flops(part, shape, S)) do
+                sums[what] = sums[what] + kind.count * count
+            end
+        end
+    end
+    return sums
 end
 
--- The same, where a query sees itself and what is before it: half of the square, or a band of it.
-local function masked_attention(shape, S)
-    local W = shape.window > 0 and math.min(shape.window, S) or S
-    return 4 * (S * W - W * W / 2) * shape.heads * shape.head_dim
-end
-
--- Forward FLOPs per token of all matrix products with weights.
-local function products(shape)
-    local E, D = shape.emb, shape.head_dim
-    local mlp = 2 * E * shape.mlp * (shape.gated and 3 or 2)
-    local qkv = 2 * E * (shape.heads + 2 * shape.kv_heads) * D
-    local out = 2 * E * shape.heads * D
-    return shape.layers * (mlp + qkv + out) + 2 * E * shape.vocab
+-- FLOPs of a forward pass for a sequence of S tokens with one of these counts of attention.
+local function forward(shape, S, attention)
+    local sums = layers(shape, S)
+    return S * (sums.products + 2 * shape.emb * shape.vocab) + sums[attention]
 end
 
 -- A formula gives the FLOPs of forward and backward (three times the forward) for B sequences of S tokens.
@@ -33,16 +33,16 @@ local FORMULAS = {
         return 6 * params * B * S
     end,
     ["maxtext-2023-10"] = function(shape, params, B, S)
-        return 6 * params * B * S + 3 * shape.layers * B * full_attention(shape, S)
+        return 6 * params * B * S + 3 * B * layers(shape, S).full
     end,
     ["maxtext-2023-11"] = function(shape, params, B, S)
-        return 6 * params * B * S + 3 * shape.layers * B * full_attention(shape, S) / 2
+        return 6 * params * B * S + 3 * B * layers(shape, S).full / 2
     end,
     ["maxtext-2024-05"] = function(shape, _, B, S)
-        return 3 * B * (S * products(shape) + shape.layers * full_attention(shape, S))
+        return 3 * B * forward(shape, S, "full")
     end,
     ["maxtext-2025-07"] = function(shape, _, B, S)
-        return 3 * B * (S * products(shape) + shape.layers * masked_attention(shape, S))
+        return 3 * B * forward(shape, S, "past")
     end,
 }
 
@@ -64,9 +64,8 @@ end
 ---@param length number
 ---@return number
 function flops.layers_forward(shape, sequences, length)
-    local attention = shape.causal and masked_attention(shape, length) or full_attention(shape, length)
-    local weights = products(shape) - 2 * shape.emb * shape.vocab
-    return sequences * (length * weights + shape.layers * attention)
+    local sums = layers(shape, length)
+    return sequences * (length * sums.products + sums.seen)
 end
 
 --- Model FLOP utilisation in per cent. Above 100 the count, the clock or the peak is wrong: an error.

@@ -1,178 +1,20 @@
---- One configurable decoder: the parallel block of the published v5e benchmark, Llama's and GPT-2's.
+--- The decoder: a table of tokens, layers, a norm and a table that makes logits. The shape says what each layer is made
+--- of (shape.lua); each kind of part is one file (attention.lua, mlp.lua).
 --
--- B sequences of S tokens; E emb; H heads and K heads of keys and values of D = head_dim; M mlp; V vocab. Weights are
--- (inputs, outputs), so that y = x W.
+-- B sequences of S tokens; E emb; V vocab. Weights are (inputs, outputs), so that y = x W.
 
 local mx = require "mx"
 local nn = require "mx.nn"
+local parameters = require "mx.models.parameters"
 local remat = require "mx.models.remat"
+local shapes = require "mx.models.shape"
 local util = require "mx.util"
 
-local models = {}
-
-local DTYPES = { bfloat16 = "bf16", float32 = "f32" }
-
--- floor(log2(scale)) split in threes: what a factor doubles. See global_parameter_scale in configs/base.yml.
-local function scale_factors(scale)
-    local log2 = 0
-    while scale >> (log2 + 1) > 0 do
-        log2 = log2 + 1
-    end
-    local whole, rest = log2 // 3, log2 % 3
-    local emb, heads = rest > 1 and whole + 1 or whole, rest > 0 and whole + 1 or whole
-    return { layers = 1 << whole, emb = 1 << emb, heads = 1 << heads }
-end
-
---- What a config says about the model, scaled: the only thing that the rest of this file reads.
----@param c table
----@return table
-function models.shape(c)
-    local factor = scale_factors(c.global_parameter_scale)
-    return {
-        emb = c.base_emb_dim * factor.emb,
-        heads = c.base_num_query_heads * factor.heads,
-        kv_heads = c.base_num_kv_heads * factor.heads,
-        head_dim = c.head_dim,
-        mlp = c.base_mlp_dim * factor.heads,
-        layers = c.base_num_decoder_layers * factor.layers,
-        vocab = c.vocab_size,
-        activation = c.mlp_activations[1],
-        gated = #c.mlp_activations == 2,
-        parallel = c.parallel_block,
-        norm = c.normalization_layer,
-        norm_eps = c.normalization_layer_epsilon,
-        bias = c.use_bias,
-        qkv_bias = c.use_bias or c.attention_bias,
-        qk_norm = c.use_qk_norm,
-        rope = c.use_rope and c.rope_max_timescale or false,
-        rope_scaling = c.use_rope and c.rope_type == "llama3.1" and {
-            scaling_factor = c.rope_factor, low_freq_factor = c.rope_low_freq_factor,
-            high_freq_factor = c.rope_high_freq_factor, original_length = c.original_max_position_embeddings,
-        } or false,
-        max_length = c.max_position_embeddings > 0 and c.max_position_embeddings or c.max_target_length,
-        positions = math.max(c.trainable_position_size, 0),
-        buckets = c.relative_bias_buckets,
-        causal = c.attention_type ~= "full",
-        window = c.sliding_window_size,
-        attention_scale = c.fold_attention_scale and 1 or c.head_dim ^ -0.5,
-        attention_cap = c.attn_logits_soft_cap,
-        logit_cap = c.final_logits_soft_cap,
-        tied = c.logits_via_embedding,
-        logit_scale = c.normalize_embedding_logits and 1 / math.sqrt(c.base_emb_dim * factor.emb) or 1,
-        z_loss = c.z_loss_multiplier,
-        dropout = c.dropout_rate,
-        init_std = c.init_std,
-        seed = c.init_weights_seed,
-        remat = remat.of(c),
-        remat_policy = c.remat_policy, -- its name
-        dtype = DTYPES[c.dtype],
-        weight_dtype = DTYPES[c.weight_dtype],
-    }
-end
-
--- The parameters of one layer, each as add(name, dimensions, std or nil, value, use): see models.parameters.
-local function list_layer(shape, add)
-    local E, M = { shape.emb, "embed" }, { shape.mlp, "mlp" }
-    local H = { shape.heads * shape.head_dim, "heads", shape.head_dim }
-    local K = { shape.kv_heads * shape.head_dim, "kv_heads", shape.head_dim }
-    local whole = { shape.emb, "norm" }
-    local function norm(name)
-        add(name .. ".weight", { whole }, nil, 1, "sequence")
-        if shape.norm == "layernorm" and shape.bias then
-            add(name .. ".bias", { whole }, nil, 0, "sequence")
-        end
-    end
-    -- `factor` scales the initial weights. A bias of what comes back to the residual stream is added there.
-    local function linear(name, n_in, n_out, factor, bias)
-        local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(n_in[1])
-        add(name .. ".weight", { n_in, n_out }, std * (factor or 1), nil, "product")
-        if bias or shape.bias then
-            add(name .. ".bias", { n_out == E and whole or n_out }, nil, 0, n_out == E and "sequence" or "product")
-        end
-    end
-    local residual = shape.init_std > 0 and 1 / math.sqrt(2 * shape.layers) or 1
-    norm("norm")
-    local factor = 1 / (shape.attention_scale * math.sqrt(shape.head_dim)) -- what its scores are not divided by
-    linear("query", E, H, factor, shape.qkv_bias)
-    linear("key", E, K, nil, shape.qkv_bias)
-    linear("value", E, K, nil, shape.qkv_bias)
-    for _, name in ipairs(shape.qk_norm and { "query_norm", "key_norm" } or {}) do
-        add(name .. ".weight", { { shape.head_dim, "norm" } }, nil, 1, "heads")
-    end
-    linear("out", H, E, residual)
-    if not shape.parallel then
-        norm("mlp_norm")
-    end
-    linear(shape.gated and "wi_0" or "wi", E, M)
-    if shape.gated then
-        linear("wi_1", E, M)
-    end
-    linear("wo", M, E, residual)
-    if shape.buckets > 0 then
-        add("relative_bias.weight", { { shape.buckets }, { shape.heads } }, nil, 0, "product")
-    end
-end
-
---- All parameters of a model without making any, in the order of the forward pass. Each has its name, sizes, initial
---- std or value, and for a mesh: the logical name of each dimension (false: it is never cut), the units that are not
---- cut inside (a head's columns), and where it is used: in a "product", on each of the "heads", on each token of the
---- residual "sequence", or on the "tokens" that are embedded and make the loss.
----@param shape table of models.shape
----@return table[]
-function models.parameters(shape)
-    local list = {}
-    local function add(name, dimensions, std, value, use)
-        local p = { name = name, sizes = {}, logical = {}, units = {}, std = std, value = value, use = use }
-        for d, dimension in ipairs(dimensions) do
-            p.sizes[d], p.logical[d], p.units[d] = dimension[1], dimension[2] or false, dimension[3] or 1
-        end
-        list[#list + 1] = p
-    end
-    local E, vocab = { shape.emb, "embed" }, { shape.vocab, "vocab" }
-    local norm = { { shape.emb, "norm" } }
-    -- A table that makes logits keeps them near 1: its rows are divided by sqrt(E), unless the logits are.
-    local table_std = shape.tied and shape.logit_scale == 1 and 1 / math.sqrt(shape.emb) or 1
-    local first_std = shape.init_std > 0 and shape.init_std or table_std
-    add("embedding.weight", { vocab, E }, first_std, nil, "tokens")
-    if shape.positions > 0 then
-        add("position.weight", { { shape.positions }, E }, first_std, nil, "tokens")
-    end
-    for i = 1, shape.layers do
-        list_layer(shape, function(name, ...)
-            add(("layer%03d.%s"):format(i, name), ...)
-        end)
-    end
-    add("norm.weight", norm, nil, 1, "tokens")
-    if shape.norm == "layernorm" and shape.bias then
-        add("norm.bias", norm, nil, 0, "tokens")
-    end
-    if not shape.tied then
-        local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(shape.emb)
-        add("unembedding.weight", { E, vocab }, std, nil, "tokens")
-    end
-    return list
-end
-
--- The parameters of a model with so many layers.
-local function count_with(shape, layers)
-    local n = 0
-    for _, parameter in ipairs(models.parameters(setmetatable({ layers = layers }, { __index = shape }))) do
-        local size = 1
-        for _, s in ipairs(parameter.sizes) do
-            size = size * s
-        end
-        n = n + size
-    end
-    return n
-end
-
---- The number of parameters of a model, without making any or going through its layers.
----@param shape table of models.shape
----@return integer
-function models.count(shape)
-    local rest = count_with(shape, 0)
-    return rest + shape.layers * (count_with(shape, 1) - rest)
-end
+local models = {
+    shape = shapes.of, block = shapes.block, kinds = shapes.kinds, part = shapes.part, parts = shapes.parts,
+    sum = shapes.sum, any = shapes.any, divides = shapes.divides, copy = shapes.copy, by_layer = shapes.by_layer,
+    cut = shapes.cut, tensors = shapes.tensors, parameters = parameters.list, count = parameters.count,
+}
 
 ---@class mx.Decoder
 ---@field shape table of models.shape
@@ -193,7 +35,7 @@ local function check_memory(shape)
     end
     local info, limit = mx.info(), mx.memory().limit
     local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
-    local params = models.count(shape)
+    local params = parameters.count(shape)
     local bytes = params * (shape.weight_dtype == "bf16" and 2 or 4) / mx.ranks()
     if bytes > there then
         util.refuse("the model has %s parameters in %s layers, which need %s of memory on each rank: there are %s",
@@ -211,7 +53,7 @@ end
 ---@return mx.Decoder
 function models.new(shape, mesh, config, blank)
     if rawget(shape, "emb") == nil then
-        config, shape = shape, models.shape(shape)
+        config, shape = shape, shapes.of(shape)
     end
     check_memory(shape)
     if config and remat.offloads(shape.remat) then
@@ -220,7 +62,7 @@ function models.new(shape, mesh, config, blank)
     local self = setmetatable({
         shape = shape, params = {}, layers = {}, passes = 0, part = mx.rank(), parts = mx.ranks(), prefetch_layers = 0,
     }, Decoder)
-    local list = models.parameters(shape)
+    local list = parameters.list(shape)
     if mesh and mesh.layout.ranks > 1 then
         self.parallel = mx.parallel.new(mesh, shape, list, config)
         self.part, self.parts = self.parallel:batch_place()
@@ -288,16 +130,12 @@ function Decoder:leave(y, kind, bias)
 end
 
 -- A norm over E by its weights in `from`: (B, S, E) -> (B, S, E).
-function Decoder:norm(from, name, x)
+local function normalize(norm, from, name, x)
     local weight, bias = from[name .. ".weight"], from[name .. ".bias"]
-    if self.shape.norm == "layernorm" then
-        return mx.layernorm(x, weight, bias, { eps = self.shape.norm_eps })
+    if norm.kind == "layernorm" then
+        return mx.layernorm(x, weight, bias, { eps = norm.eps })
     end
-    return mx.rmsnorm(x, weight, { eps = self.shape.norm_eps })
-end
-
-local function linear(layer, name, x)
-    return mx.matmul(x, layer[name .. ".weight"], layer[name .. ".bias"])
+    return mx.rmsnorm(x, weight, { eps = norm.eps })
 end
 
 -- In training passes only: x (B, S, E) of the tokens with these numbers (B, S). Which elements are dropped depends on
@@ -326,101 +164,39 @@ function Decoder:number_tokens(tokens, run)
     run.numbers = parallel and parallel:sequence_part(numbers) or numbers
 end
 
--- RoPE of queries or keys, where the model has it: (B, S, heads, D).
-function Decoder:rotate(x, run)
-    local shape = self.shape
-    if not shape.rope then
-        return x
-    end
-    local rotation = { theta = shape.rope, offset = run.offset }
-    for key, value in util.sorted_pairs(shape.rope_scaling or {}) do
-        rotation[key] = value
-    end
-    return mx.rope(x, run.positions, rotation)
-end
-
--- Attention with a layer's weights: h (B, S, E) -> (B, S, E), before the sum over a mesh. With a cache, keys and
--- values of earlier tokens come from there.
-function Decoder:attention(i, weights, h, run)
-    local shape = self.shape
-    local B, S, D = h:size(1), h:size(2), shape.head_dim
-    local heads, kv_heads = shape.heads, shape.kv_heads
-    if self.parallel then
-        heads, kv_heads = self.parallel:heads()
-    end
-    local q = linear(weights, "query", h):view(B, S, heads, D) -- (B, S, H, D)
-    local k = linear(weights, "key", h):view(B, S, kv_heads, D) -- (B, S, K, D)
-    local v = linear(weights, "value", h):view(B, S, kv_heads, D) -- (B, S, K, D)
-    if shape.qk_norm then -- the gradient of a norm reads its input: what is kept by name is that
-        q, k = mx.name(q, "query_proj"), mx.name(k, "key_proj")
-        q = mx.rmsnorm(q, weights["query_norm.weight"], { eps = shape.norm_eps })
-        k = mx.rmsnorm(k, weights["key_norm.weight"], { eps = shape.norm_eps })
-    end
-    q, k = self:rotate(q, run), self:rotate(k, run)
-    if not shape.qk_norm then
-        q, k = mx.name(q, "query_proj"), mx.name(k, "key_proj")
-    end
-    v = mx.name(v, "value_proj")
-    local options = {
-        causal = shape.causal, window = shape.window, softcap = shape.attention_cap, scale = shape.attention_scale,
-    }
-    local context -- (B, S, H, D)
-    if self.parallel and #self.parallel.context > 0 then
-        context = self.parallel:attention(q, k, v, run.segments, run.kv_segments, options)
-    else
-        if run.cache then
-            local cache = run.cache[i]
-            mx.write_slice(cache.key, k, { dim = 2, start = run.offset + 1 })
-            mx.write_slice(cache.value, v, { dim = 2, start = run.offset + 1 })
-            k, v = cache.key, cache.value -- (B, capacity, K, D)
-            options.offset, options.kv_length = run.offset, run.offset + S
-        end
-        context = mx.attention(q, k, v, run.segments, run.segments, options)
-    end
-    context = mx.name(context, "context")
-    return mx.matmul(context:view(B, S, heads * D), weights["out.weight"])
-end
-
--- The MLP with a layer's weights: h (B, S, E) -> (B, S, E), through (B, S, M), before the sum over a mesh.
-function Decoder:mlp(weights, h)
-    local activation = self.shape.activation
-    local inner
-    if self.shape.gated then
-        local gate = mx.name(linear(weights, "wi_0", h), "mlpwi_0")
-        local up = mx.name(linear(weights, "wi_1", h), "mlpwi_1")
-        inner = mx.gated(gate, up, { activation = activation })
-    else
-        inner = mx[activation](mx.name(linear(weights, "wi", h), "mlpwi"))
-    end
-    return mx.matmul(inner, weights["wo.weight"])
-end
-
 -- Layer i: x (B, S, E) -> (B, S, E).
 function Decoder:layer(i, x, run)
     mx.place(("layer %d, attention"):format(i))
-    local weights = self:layer_weights(i)
-    local h = self:norm(weights, "norm", x)
-    local entered = self:enter(h, "heads")
-    if self.shape.parallel and self.parallel and self.shape.dropout == 0 and self.parallel:splits_alike() then
-        -- Both products are sums over the same ranks: one of their sum costs half the traffic of two.
-        local attended = mx.name(self:attention(i, weights, entered, run), "out_proj")
-        mx.place(("layer %d, MLP"):format(i))
-        local sum = attended + mx.name(self:mlp(weights, entered), "mlpwo")
-        sum = self:leave(sum, "heads", weights["out.bias"])
-        return x + (weights["wo.bias"] and sum + weights["wo.bias"] or sum)
+    local block, weights = shapes.block(self.shape, i), self:layer_weights(i)
+    local attention, mlp = shapes.part(block.attention), shapes.part(block.mlp)
+    local function attend(h)
+        return attention.forward(self, i, block.attention, weights, h, run)
     end
-    local attended = self:attention(i, weights, entered, run)
-    attended = mx.name(self:leave(attended, "heads", weights["out.bias"]), "out_proj")
+    local function feed(h)
+        return mlp.forward(self, i, block.mlp, weights, h, run)
+    end
+    local out_bias, mlp_bias = weights[attention.output .. ".bias"], weights[mlp.output .. ".bias"]
+    local h = normalize(block.norm, weights, "norm", x)
+    local entered = self:enter(h, attention.products)
+    if block.parallel and self.parallel and self.shape.dropout == 0 and self.parallel:splits_alike() then
+        -- Both products are sums over the same ranks: one of their sum costs half the traffic of two.
+        local attended = mx.name(attend(entered), attention.saved)
+        mx.place(("layer %d, MLP"):format(i))
+        local sum = attended + mx.name(feed(entered), mlp.saved)
+        sum = self:leave(sum, attention.products, out_bias)
+        return x + (mlp_bias and sum + mlp_bias or sum)
+    end
+    local attended = mx.name(self:leave(attend(entered), attention.products, out_bias), attention.saved)
     attended = self:dropout(attended, "attention" .. i, run.numbers, run)
     mx.place(("layer %d, MLP"):format(i))
-    if not self.shape.parallel then
+    if not block.parallel then
         x = x + attended
-        h = self:norm(weights, "mlp_norm", x)
+        h = normalize(block.norm, weights, "mlp_norm", x)
     end
-    entered = self.shape.parallel and entered or self:enter(h, "mlp")
-    local y = mx.name(self:leave(self:mlp(weights, entered), "mlp", weights["wo.bias"]), "mlpwo")
+    entered = block.parallel and entered or self:enter(h, mlp.products)
+    local y = mx.name(self:leave(feed(entered), mlp.products, mlp_bias), mlp.saved)
     y = self:dropout(y, "mlp" .. i, run.numbers, run)
-    return self.shape.parallel and x + attended + y or x + y
+    return block.parallel and x + attended + y or x + y
 end
 
 -- Learned positions of the tokens: (S, E), or (B, S, E) where each token has its own.
@@ -474,7 +250,7 @@ function Decoder:hidden(tokens, run)
         x = self.parallel:before_loss(x)
     end
     local last = { ["norm.weight"] = self:weight("norm.weight"), ["norm.bias"] = self:weight("norm.bias") }
-    return self:norm(last, "norm", x)
+    return normalize(self.shape.norm, last, "norm", x)
 end
 
 --- The mean cross-entropy of a batch in training: a scalar to give to mx.backward. On a mesh it is that of this rank's
@@ -519,9 +295,10 @@ end
 ---@param capacity integer
 ---@return table[]
 function Decoder:new_cache(B, capacity)
-    local sizes, cache = { B, capacity, self.shape.kv_heads, self.shape.head_dim }, {}
+    local cache = {}
     for i = 1, self.shape.layers do
-        cache[i] = { key = mx.zeros(sizes, self.shape.dtype):keep(), value = mx.zeros(sizes, self.shape.dtype):keep() }
+        local part = shapes.block(self.shape, i).attention
+        cache[i] = shapes.part(part).new_cache(part, B, capacity, self.shape.dtype)
     end
     return cache
 end

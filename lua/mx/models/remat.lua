@@ -8,8 +8,9 @@ local core = require "mx.core"
 
 local remat = {}
 
---- The tensors of a layer: its input; queries, keys and values after RoPE; attention's output; its projection; the gate
---- and up of a gated MLP before the activation, or the one product of another; the MLP's output.
+--- The tensors that policies know: a layer's input; queries, keys and values after RoPE; attention's output; its
+--- projection; the gate and up of a gated MLP before the activation, or the one product of another; the MLP's output.
+--- Which of them a part has, its tensors() says.
 remat.TENSORS = {
     "decoder_layer_input", "query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi_0", "mlpwi_1", "mlpwi",
     "mlpwo",
@@ -74,18 +75,6 @@ function remat.offloads(policy)
         end
     end
     return false
-end
-
---- The tensors of remat.TENSORS that a layer has.
----@param gated boolean whether its MLP has a gate
----@return string[]
-function remat.tensors(gated)
-    local absent = gated and { mlpwi = true } or { mlpwi_0 = true, mlpwi_1 = true }
-    local names = {}
-    for _, name in ipairs(remat.TENSORS) do
-        names[#names + 1] = not absent[name] and name or nil
-    end
-    return names
 end
 
 -- The names that stay, and those that go away and come back, in sorted order.

@@ -69,7 +69,10 @@ local function check(self, shape)
                 .. "add it to activation_batch or activation_length, or take it from %s", name, axis, name)
         end
     end
-    if #self.context > 0 and shape.window > 0 and self.zigzag then
+    local windows = mx.models.any(shape, function(block)
+        return block.attention.window > 0
+    end)
+    if #self.context > 0 and windows and self.zigzag then
         util.refuse("a sliding window does not go with context_parallel_load_balance=true; set it to false")
     end
 end
@@ -157,7 +160,10 @@ function parallel.new(mesh, shape, parameters, o)
         vocab = without(used(mesh, rules.vocab), shares),
     }
     self.token_axes = join(self.sequence, self.products.vocab)
-    self.zigzag = #self.context > 0 and o.context_parallel_load_balance and shape.causal
+    local sees_later = mx.models.any(shape, function(block)
+        return not block.attention.causal
+    end)
+    self.zigzag = #self.context > 0 and o.context_parallel_load_balance and not sees_later
     check(self, shape)
     check_length(self, o.max_target_length)
     for _, p in ipairs(parameters) do
@@ -353,11 +359,12 @@ function Parallel:splits_alike()
     return #without(heads, mlp) == 0 and #without(mlp, heads) == 0
 end
 
---- The sizes of what a rank computes.
+--- The heads of an attention that a rank computes.
+---@param part table of a block
 ---@return integer heads, integer kv_heads
-function Parallel:heads()
+function Parallel:heads(part)
     local n = self.mesh:size(self.products.heads)
-    return self.shape.heads // n, self.shape.kv_heads // n
+    return part.heads // n, part.kv_heads // n
 end
 
 -- ---- tokens ----

@@ -1,8 +1,8 @@
 --- What a training step would hold and take, before anything is allocated: one step on the simulated device.
 --
 -- The step is that of scripts/train.lua, with the config's model, mesh and policy, so what it allocates is what a run
--- allocates. Layers are alike, and so are the passes of a step: where there are more than anyone trains, a few are
--- simulated, and what they differ by is added up. So a plan takes a second whatever a config says.
+-- allocates. Where there are more layers or passes than anyone trains, a few are simulated (of each kind of layer its
+-- share), and what they differ by is added up. So a plan takes a second whatever a config says.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -157,13 +157,8 @@ function plan.simulate(config, hardware, slices, o)
     constants.memory_bytes = o.limited and memory_bytes or NO_LIMIT
     local shape, machine, peak = mx.models.shape(config), nil, nil
     local function once(layers, passes)
-        local part = {}
-        for key, value in pairs(shape) do
-            part[key] = value
-        end
-        part.layers = layers
         machine = mx.sim.start(hardware, slices, constants)
-        local ok, result = pcall(simulate_step, config, part, passes, o.profile)
+        local ok, result = pcall(simulate_step, config, mx.models.cut(shape, layers), passes, o.profile)
         peak = ok and mx.sim.peak(shape.dtype)
         mx.sim.stop()
         if not ok then
@@ -329,12 +324,6 @@ local POLICIES = {
 }
 local BATCHES = { 1, 2, 4, 8, 16, 32 }
 
--- Whether a mesh axis of this size can cut heads, mlp and vocabulary.
-local function cuts(shape, tensor)
-    return shape.heads % tensor == 0 and shape.kv_heads % tensor == 0 and shape.mlp % tensor == 0
-        and shape.vocab % tensor == 0
-end
-
 --- The candidates: fsdp and tensor within a slice (data across slices), policies and batches, at most `most`; those
 --- first that are likelier to be good: less tensor, larger batches.
 ---@param config table
@@ -345,7 +334,7 @@ function plan.candidates(config, chips, most)
     local shape, list = mx.models.shape(config), {}
     local tensor = 1
     while tensor <= math.min(chips, 16) do
-        if chips % tensor == 0 and cuts(shape, tensor) and shape.emb % (chips // tensor) == 0 then
+        if chips % tensor == 0 and mx.models.divides(shape, tensor) and shape.emb % (chips // tensor) == 0 then
             for _, batch in ipairs(BATCHES) do
                 for _, policy in ipairs(POLICIES) do
                     if #list < most then

@@ -82,12 +82,6 @@ local function axes_of(plan, names, shares_batch)
     return axes
 end
 
--- The part of the square of attention that the mask leaves.
-local function mask_share(shape, S)
-    local W = shape.window > 0 and math.min(shape.window, S) or S
-    return shape.causal and (S * W - W * W / 2) / (S * S) or 1
-end
-
 -- What one device computes and sends in a pass, when axis -> size is `ici` inside slices and `dcn` across them.
 local function quantities(cfg, shape, plan, ici, dcn)
     local q = { ici = ici, dcn = dcn, size = {}, shape = shape, passes = cfg.gradient_accumulation_steps }
@@ -114,80 +108,66 @@ local function quantities(cfg, shape, plan, ici, dcn)
     q.attends_again = actions ~= nil and (actions.context or "remat") == "remat"
     q.tensor, q.head_parts, q.stages = product(q.mlp, q.size), product(q.heads, q.size), product(q.stage, q.size)
     q.params = mx.models.count(shape) / (q.tensor * q.stages)
-    q.layers = shape.layers / q.stages
     return q
 end
 
 -- ---- the collectives ----
 
--- How often keys and values travel along context in a step, in the dtype that layers compute in.
-local function key_trips(q)
-    if not q.ring then
-        return 3 -- gathered, gathered again, and their gradients scattered
-    end
-    local trips, hops, tokens = 2 + 4 / q.width + (q.attends_again and 1 or 0), q.length_share - 1, q.S / q.length_share
-    local seen = q.shape.window > 0 and (q.shape.window + tokens - 2) // tokens or hops
-    return hops > 0 and trips * math.min(seen, hops) / hops or trips
+-- The rows of a table of collectives that a device sends in a step: the axes that a row runs over (a field of the
+-- quantities), what it is, and its FLOPs and bytes, forward and backward. What a forward pass sends counts three times,
+-- as its FLOPs do.
+local function rows_of_weights(q)
+    local step = q.tokens * q.params * q.passes
+    return {
+        {
+            axes = "reduces", what = "gradients: all-reduce, behind the backward pass",
+            flops = 4 * step, bytes = 2 * q.width * q.params / product(q.gathers, q.size),
+        },
+        {
+            axes = "gathers", what = "weights: all-gather forward and backward; gradients: reduce-scatter",
+            flops = 6 * step, bytes = 3 * q.width * q.params * q.passes,
+        },
+    }
 end
 
--- Each: the axes that it runs over, what it is, and FLOPs and bytes of a step, forward and backward, on a device. What
--- a forward pass sends counts three times, as its FLOPs do. `inside`: what bytes that cross slices are divided by.
-local COLLECTIVES = {
-    {
-        axes = "reduces", what = "gradients: all-reduce, behind the backward pass",
-        flops = function(q) return 4 * q.tokens * q.params * q.passes end,
-        bytes = function(q) return 2 * q.width * q.params / product(q.gathers, q.size) end,
-        inside = function(q) return product(q.reduces, q.ici) end,
-    },
-    {
-        axes = "gathers", what = "weights: all-gather forward and backward; gradients: reduce-scatter",
-        flops = function(q) return 6 * q.tokens * q.params * q.passes end,
-        bytes = function(q) return 3 * q.width * q.params * q.passes end,
-        inside = function(q) return product(q.gathers, q.ici) end,
-    },
-    {
-        axes = "length",
-        what = function(q)
-            return q.ring and "keys and values: around the ring, behind attention; their gradients: too"
-                or "keys and values: all-gather; their gradients: reduce-scatter"
-        end,
-        flops = function(q)
-            local square = 4 * q.S * q.S * q.shape.heads * q.shape.head_dim * mask_share(q.shape, q.S)
-            return 3 * q.layers * q.sequences * square / q.length_share / q.head_parts * q.passes
-        end,
-        bytes = function(q)
-            local both = 2 * q.S * q.shape.kv_heads * q.shape.head_dim / q.head_parts
-            return key_trips(q) * q.layers * q.sequences * both * q.width * q.passes
-        end,
-        inside = function(q) return product(q.length, q.ici) end,
-    },
-    {
-        axes = "mlp", what = "output of the MLP: reduce-scatter, behind its last product",
-        flops = function(q)
-            return 3 * q.layers * 2 * q.tokens * q.shape.mlp / q.tensor * q.shape.emb * q.passes
-        end,
-        bytes = function(q) return 3 * q.layers * q.tokens * q.shape.emb * q.width * q.passes end,
-        inside = function(q) return product(q.mlp, q.ici) end,
-    },
-    {
-        axes = "heads", what = "output of attention: reduce-scatter, behind its last product",
-        flops = function(q)
-            local inputs = q.shape.heads * q.shape.head_dim / q.head_parts
-            return 3 * q.layers * 2 * q.tokens * inputs * q.shape.emb * q.passes
-        end,
-        bytes = function(q) return 3 * q.layers * q.tokens * q.shape.emb * q.width * q.passes end,
-        inside = function(q) return product(q.heads, q.ici) end,
-    },
-    {
+-- What the parts of all layers of a stage send: rows over the same axes are added up.
+local function rows_of_layers(q)
+    local rows, of = {}, {}
+    for i, axes in ipairs({ "length", "mlp", "heads" }) do
+        rows[i] = { axes = axes, flops = 0, bytes = 0 }
+        of[axes] = rows[i]
+    end
+    for _, kind in ipairs(mx.models.kinds(q.shape)) do
+        for _, part in ipairs(mx.models.parts(kind.block)) do
+            for _, row in ipairs(mx.models.part(part).rows(part, q)) do
+                local sum = of[row.axes]
+                sum.what, sum.flops = row.what, sum.flops + kind.count / q.stages * row.flops
+                sum.bytes = sum.bytes + kind.count / q.stages * row.bytes
+            end
+        end
+    end
+    return rows
+end
+
+local function row_of_stage(q)
+    local forward = mx.models.sum(q.shape, function(block)
+        return mx.models.part(block.mlp).flops(block.mlp, q.shape, q.S).products
+    end)
+    return {
         axes = "stage", what = "activations to the next stage: two permutes, behind the MLPs of a stage",
-        flops = function(q)
-            local products = q.shape.gated and 6 or 4
-            return 3 * q.layers * products * q.tokens * q.shape.mlp / q.tensor * q.shape.emb * q.passes
-        end,
-        bytes = function(q) return 3 * 2 * q.tokens * q.shape.emb / q.tensor * q.width * q.passes end,
-        inside = function() return 1 end,
-    },
-}
+        flops = 3 * forward / q.stages * q.tokens / q.tensor * q.passes,
+        bytes = 3 * 2 * q.tokens * q.shape.emb / q.tensor * q.width * q.passes,
+    }
+end
+
+local function collectives(q)
+    local rows = rows_of_weights(q)
+    for _, row in ipairs(rows_of_layers(q)) do
+        rows[#rows + 1] = row
+    end
+    rows[#rows + 1] = row_of_stage(q)
+    return rows
+end
 
 ---@class mx.RooflineRow
 ---@field axis string
@@ -200,20 +180,19 @@ local COLLECTIVES = {
 ---@field needed number FLOPs / byte of the hardware
 ---@field compute_bound boolean
 
+-- Activations to the next stage cross slices as they are; all else has been scattered inside a slice before.
 local function row_of(q, axis, level, collective, machine)
-    local what = type(collective.what) == "function" and collective.what(q) or collective.what
-    local flops = collective.flops(q)
-    local bytes = collective.bytes(q) / (level == "dcn" and collective.inside(q) or 1)
-    local needed = machine.peak / machine[level]
+    local inside = level == "dcn" and collective.axes ~= "stage" and product(q[collective.axes], q.ici) or 1
+    local flops, bytes, needed = collective.flops, collective.bytes / inside, machine.peak / machine[level]
     return bytes > 0 and {
-        axis = axis, size = q[level][axis], level = level, what = what, bytes = bytes, flops = flops,
+        axis = axis, size = q[level][axis], level = level, what = collective.what, bytes = bytes, flops = flops,
         intensity = flops / bytes, needed = needed, compute_bound = flops / bytes > needed,
     } or nil
 end
 
 local function rows_of_axis(q, axis, machine, rows)
     for _, level in ipairs(LEVELS) do
-        for _, collective in ipairs(q[level][axis] > 1 and COLLECTIVES or {}) do
+        for _, collective in ipairs(q[level][axis] > 1 and collectives(q) or {}) do
             if q[collective.axes][axis] then
                 rows[#rows + 1] = row_of(q, axis, level, collective, machine)
             end
@@ -243,6 +222,19 @@ end
 
 -- ---- advice ----
 
+-- The least over all layers of what fn(block) gives.
+local function least(shape, fn)
+    local found = math.huge
+    for _, kind in ipairs(mx.models.kinds(shape)) do
+        found = math.min(found, fn(kind.block))
+    end
+    return found
+end
+
+local function least_kv_heads(shape)
+    return least(shape, function(block) return block.attention.kv_heads end)
+end
+
 --- The largest number of parts of heads, mlp and vocabulary that keeps a product over `inputs` (mlp, or the width of
 --- all heads) compute-bound; 1 when none does.
 ---@param shape table of mx.models.shape
@@ -250,9 +242,8 @@ end
 ---@param needed number FLOPs / byte of the hardware
 ---@return integer
 function roofline.tensor_limit(shape, inputs, needed)
-    for parts = shape.kv_heads, 2, -1 do
-        if inputs / parts > needed and shape.mlp % parts == 0 and shape.heads % parts == 0
-            and shape.kv_heads % parts == 0 and shape.vocab % parts == 0 then
+    for parts = least_kv_heads(shape), 2, -1 do
+        if inputs / parts > needed and mx.models.divides(shape, parts) then
             return parts
         end
     end
@@ -269,29 +260,32 @@ function roofline.least_tokens(needed, share, width)
 end
 
 local function tensor_advice(shape, needed)
-    local limit = roofline.tensor_limit(shape, shape.mlp, needed)
-    local attention = roofline.tensor_limit(shape, shape.heads * shape.head_dim, needed)
-    local mlp = util.thousands(shape.mlp)
-    if limit == 1 and shape.mlp / 2 > needed then
-        return ("No tensor axis divides all of %d heads, %d kv_heads, mlp %s and vocabulary %s."):format(shape.heads,
-            shape.kv_heads, mlp, util.thousands(shape.vocab))
+    local width = least(shape, function(block) return block.mlp.width end)
+    local limit, mlp = roofline.tensor_limit(shape, width, needed), util.thousands(width)
+    local attention = roofline.tensor_limit(shape, least(shape, function(block)
+        return block.attention.heads * block.attention.head_dim
+    end), needed)
+    if limit == 1 and width / 2 > needed then
+        return ("No tensor axis divides all of %d heads, %d kv_heads, mlp %s and vocabulary %s."):format(
+            least(shape, function(block) return block.attention.heads end), least_kv_heads(shape), mlp,
+            util.thousands(shape.vocab))
     elseif limit == 1 then
         return ("No tensor axis stays compute-bound inside a slice: mlp %s / 2 is at most %s."):format(mlp,
             util.thousands(needed))
     end
     return ("Inside a slice, tensor axes of up to %d together keep the MLP compute-bound (mlp %s / %d = %s); %s the "
-        .. "output of attention."):format(limit, mlp, limit, util.thousands(shape.mlp / limit),
+        .. "output of attention."):format(limit, mlp, limit, util.thousands(width / limit),
         attention > 1 and ("%d, also"):format(attention) or "none does that for")
 end
 
 local function advice(cfg, shape, plan, machine)
     local needed = machine.peak / machine.ici
     local share = plan.layout.ranks // plan:size(util.sorted_keys(plan.shares_batch))
-    local least = roofline.least_tokens(needed, share, shape.dtype == "bf16" and 2 or 4)
+    local enough = roofline.least_tokens(needed, share, shape.dtype == "bf16" and 2 or 4)
     local tokens = cfg.per_device_batch_size * cfg.max_target_length
     local shared = share > 1 and (" (%d devices share theirs)"):format(share) or ""
     return ("%s fsdp needs at least %s tokens a device%s; here are %s%s."):format(tensor_advice(shape, needed),
-        util.thousands(least), shared, util.thousands(tokens), tokens < least and ", too few" or "")
+        util.thousands(enough), shared, util.thousands(tokens), tokens < enough and ", too few" or "")
 end
 
 -- ---- the operations ----
@@ -331,9 +325,12 @@ end
 
 -- What a mesh cannot divide is refused.
 local function check_sizes(cfg, shape, plan)
-    plan:spec({ "embed", "mlp" }, { shape.emb, shape.mlp }, "MLP")
-    plan:spec({ "embed", "heads" }, { shape.emb, shape.heads }, "attention")
-    plan:spec({ "embed", "kv_heads" }, { shape.emb, shape.kv_heads }, "attention")
+    for _, kind in ipairs(mx.models.kinds(shape)) do
+        local attention, mlp = kind.block.attention, kind.block.mlp
+        plan:spec({ "embed", "mlp" }, { shape.emb, mlp.width }, "MLP")
+        plan:spec({ "embed", "heads" }, { shape.emb, attention.heads }, "attention")
+        plan:spec({ "embed", "kv_heads" }, { shape.emb, attention.kv_heads }, "attention")
+    end
     plan:spec({ "vocab", "embed" }, { shape.vocab, shape.emb }, "embedding")
     plan:spec({ "layers" }, { shape.layers }, "decoder")
     plan:spec({ "activation_length" }, { cfg.max_target_length }, "tokens")

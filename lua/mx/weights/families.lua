@@ -118,9 +118,10 @@ function families.layout(kind, shape)
             entry = { name = name, sizes = sizes, parts = { p.name }, transposed = transposed and matrix }
             entry.dim = matrix and not transposed and 2 or 1 -- of the outputs
             entry.lengths = { sizes[entry.dim] }
-            local short = p.name:match("^layer%d+%.(%a+)%.")
+            local layer, short = p.name:match("^layer(%d+)%.(%a+)%.")
             if kind == "gguf.llama" and (short == "query" or short == "key") then
-                entry.heads = short == "query" and shape.heads or shape.kv_heads
+                local attention = mx.models.block(shape, tonumber(layer)).attention
+                entry.heads = short == "query" and attention.heads or attention.kv_heads
             end
             found[name], list[#list + 1] = entry, entry
         end
@@ -303,11 +304,14 @@ end
 
 -- Why a model is in none of the families; nil: nothing stands against it.
 local function obstacle(shape)
+    local block = shape.blocks[1]
+    local attention = block.attention
     for _, case in ipairs({
-        { shape.parallel, "parallel_block = true" }, { shape.buckets > 0, "relative_bias_buckets" },
-        { not shape.causal, "attention_type = full" }, { shape.attention_cap > 0, "attn_logits_soft_cap" },
+        { #mx.models.kinds(shape) > 1, "its layers differ" },
+        { block.parallel, "parallel_block = true" }, { attention.buckets > 0, "relative_bias_buckets" },
+        { not attention.causal, "attention_type = full" }, { attention.cap > 0, "attn_logits_soft_cap" },
         { shape.logit_cap > 0, "final_logits_soft_cap" }, { shape.logit_scale ~= 1, "normalize_embedding_logits" },
-        { shape.attention_scale ~= shape.head_dim ^ -0.5, "fold_attention_scale = true" },
+        { attention.scale ~= attention.head_dim ^ -0.5, "fold_attention_scale = true" },
     }) do
         if case[1] then
             return case[2]
@@ -319,11 +323,13 @@ end
 ---@param shape table of mx.models.shape
 ---@return string
 function families.of(shape)
-    local reason = obstacle(shape)
-    local gpt2 = shape.norm == "layernorm" and shape.bias and not shape.gated and not shape.rope and shape.positions > 0
-        and shape.heads == shape.kv_heads and shape.heads * shape.head_dim == shape.emb and not shape.qk_norm
-        and shape.window == 0
-    local llama = shape.norm == "rmsnorm" and shape.gated and shape.rope and shape.positions == 0
+    local reason, block = obstacle(shape), shape.blocks[1]
+    local attention, mlp, norm = block.attention, block.mlp, block.norm.kind
+    local window, bias = attention.window, mlp.bias -- of all linear layers; attention may have one alone
+    local gpt2 = norm == "layernorm" and bias and not mlp.gated and not attention.rope and shape.positions > 0
+        and attention.heads == attention.kv_heads and attention.heads * attention.head_dim == shape.emb
+        and not attention.qk_norm and window == 0
+    local llama = norm == "rmsnorm" and mlp.gated and attention.rope and shape.positions == 0
     if not reason and gpt2 then
         return "gpt2"
     elseif reason or not llama then
@@ -331,15 +337,15 @@ function families.of(shape)
             .. "MLP and biases are neither those of Llama, Mistral, Qwen2 or Qwen3 nor those of GPT-2")
     end
     local features = {}
-    features[#features + 1] = shape.qk_norm and "qwen3" or nil
-    features[#features + 1] = shape.qkv_bias and not shape.bias and "qwen2" or nil
-    features[#features + 1] = shape.bias and "llama" or nil
+    features[#features + 1] = attention.qk_norm and "qwen3" or nil
+    features[#features + 1] = attention.qkv_bias and not bias and "qwen2" or nil
+    features[#features + 1] = bias and "llama" or nil
     if #features > 1 then
         util.refuse("no family of Hugging Face models has use_qk_norm together with biases")
-    elseif shape.bias and shape.window > 0 then
+    elseif bias and window > 0 then
         util.refuse("no family of Hugging Face models has use_bias together with a sliding window")
     end
-    return features[1] or shape.window > 0 and "mistral" or "llama"
+    return features[1] or window > 0 and "mistral" or "llama"
 end
 
 local CLASSES = {
@@ -347,9 +353,9 @@ local CLASSES = {
     gpt2 = "GPT2LMHeadModel",
 }
 
-local function write_rope(values, shape)
-    local s = shape.rope_scaling
-    values.rope_theta = shape.rope
+local function write_rope(values, rope)
+    local s = rope.scaling
+    values.rope_theta = rope.theta
     values.rope_scaling = s and {
         rope_type = "llama3", factor = s.scaling_factor, low_freq_factor = s.low_freq_factor,
         high_freq_factor = s.high_freq_factor, original_max_position_embeddings = s.original_length,
@@ -359,40 +365,44 @@ local function write_rope(values, shape)
     for key, value in pairs(s and values.rope_scaling or {}) do
         values.rope_parameters[key] = value
     end
-    values.rope_parameters.rope_theta = shape.rope
+    values.rope_parameters.rope_theta = rope.theta
 end
 
-local function write_window(values, shape, family)
+local function write_window(values, window, layers, family)
     if family == "mistral" then
-        values.sliding_window = shape.window
+        values.sliding_window = window
     elseif family ~= "llama" then
-        values.use_sliding_window = shape.window > 0
-        values.sliding_window = shape.window > 0 and shape.window or mx.io.null
-        values.max_window_layers = shape.window > 0 and 0 or shape.layers
+        values.use_sliding_window = window > 0
+        values.sliding_window = window > 0 and window or mx.io.null
+        values.max_window_layers = window > 0 and 0 or layers
     end
 end
 
 local function to_llama(shape, family)
+    local block = shape.blocks[1]
+    local attention, mlp = block.attention, block.mlp
     local values = {
-        hidden_size = shape.emb, num_attention_heads = shape.heads, num_key_value_heads = shape.kv_heads,
-        head_dim = shape.head_dim, intermediate_size = shape.mlp, num_hidden_layers = shape.layers,
-        hidden_act = ACTIVATION_NAMES[shape.activation], rms_norm_eps = shape.norm_eps,
+        hidden_size = shape.emb, num_attention_heads = attention.heads, num_key_value_heads = attention.kv_heads,
+        head_dim = attention.head_dim, intermediate_size = mlp.width, num_hidden_layers = shape.layers,
+        hidden_act = ACTIVATION_NAMES[mlp.activation], rms_norm_eps = block.norm.eps,
         max_position_embeddings = shape.max_length, initializer_range = shape.init_std > 0 and shape.init_std or 0.02,
     }
     if family == "llama" then
-        values.attention_bias, values.mlp_bias = shape.bias, shape.bias
+        values.attention_bias, values.mlp_bias = mlp.bias, mlp.bias
     end
-    write_rope(values, shape)
-    write_window(values, shape, family)
+    write_rope(values, attention.rope)
+    write_window(values, attention.window, shape.layers, family)
     return values
 end
 
 local function to_gpt2(shape)
+    local block = shape.blocks[1]
+    local name = block.mlp.activation
     return {
-        n_embd = shape.emb, n_head = shape.heads, n_layer = shape.layers, n_positions = shape.positions,
-        n_inner = shape.mlp, layer_norm_epsilon = shape.norm_eps, attn_pdrop = 0.0, embd_pdrop = shape.dropout,
+        n_embd = shape.emb, n_head = block.attention.heads, n_layer = shape.layers, n_positions = shape.positions,
+        n_inner = block.mlp.width, layer_norm_epsilon = block.norm.eps, attn_pdrop = 0.0, embd_pdrop = shape.dropout,
         resid_pdrop = shape.dropout, initializer_range = shape.init_std > 0 and shape.init_std or 0.02,
-        activation_function = shape.activation == "gelu" and "gelu_new" or shape.activation,
+        activation_function = name == "gelu" and "gelu_new" or name,
     }
 end
 

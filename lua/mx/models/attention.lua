@@ -1,0 +1,192 @@
+--- Attention of H heads of queries to K heads of keys and values, each D wide: a part of a block.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local attention = {
+    products = "heads", -- which products of a mesh its are: see mx.Parallel:enter
+    output = "out", -- its last product, whose bias is added after the sum over a mesh
+    saved = "out_proj", -- the name of its result for a policy
+}
+
+--- The part of a config's layers.
+---@param c table
+---@param factor table what global_parameter_scale multiplies
+---@return table
+function attention.of(c, factor)
+    return {
+        kind = "attention",
+        heads = c.base_num_query_heads * factor.heads,
+        kv_heads = c.base_num_kv_heads * factor.heads,
+        head_dim = c.head_dim,
+        qkv_bias = c.use_bias or c.attention_bias,
+        out_bias = c.use_bias,
+        qk_norm = c.use_qk_norm and { kind = "rmsnorm", eps = c.normalization_layer_epsilon, bias = false },
+        rope = c.use_rope and {
+            theta = c.rope_max_timescale,
+            scaling = c.rope_type == "llama3.1" and {
+                scaling_factor = c.rope_factor, low_freq_factor = c.rope_low_freq_factor,
+                high_freq_factor = c.rope_high_freq_factor, original_length = c.original_max_position_embeddings,
+            },
+        },
+        causal = c.attention_type ~= "full",
+        window = c.sliding_window_size, -- keys that a query sees, itself among them; 0: all
+        scale = c.fold_attention_scale and 1 or c.head_dim ^ -0.5,
+        cap = c.attn_logits_soft_cap,
+        buckets = c.relative_bias_buckets,
+    }
+end
+
+--- Adds its parameters.
+---@param part table
+---@param list mx.ParameterList
+function attention.parameters(part, list)
+    local D = part.head_dim
+    local H, K = { part.heads * D, "heads", D }, { part.kv_heads * D, "kv_heads", D }
+    local factor = 1 / (part.scale * math.sqrt(D)) -- what its scores are not divided by
+    list:from_stream("query", H, { bias = part.qkv_bias, factor = factor })
+    list:from_stream("key", K, { bias = part.qkv_bias })
+    list:from_stream("value", K, { bias = part.qkv_bias })
+    if part.qk_norm then
+        list:norm("query_norm", D, part.qk_norm, "heads")
+        list:norm("key_norm", D, part.qk_norm, "heads")
+    end
+    list:to_stream("out", H, { bias = part.out_bias })
+    if part.buckets > 0 then
+        list:add("relative_bias.weight", { { part.buckets }, { part.heads } }, { value = 0, use = "product" })
+    end
+end
+
+-- RoPE of queries or keys, where the part has it: (B, S, heads, D).
+local function rotate(part, x, run)
+    if not part.rope then
+        return x
+    end
+    local rotation = { theta = part.rope.theta, offset = run.offset }
+    for key, value in util.sorted_pairs(part.rope.scaling or {}) do
+        rotation[key] = value
+    end
+    return mx.rope(x, run.positions, rotation)
+end
+
+--- Attention with a layer's weights: h (B, S, E) -> (B, S, E), before the sum over a mesh and the bias. With a cache,
+--- keys and values of earlier tokens come from there.
+---@param model mx.Decoder
+---@param i integer the layer
+---@param part table
+---@param weights table<string, any>
+---@param h any
+---@param run table of mx.Decoder:hidden
+---@return any
+function attention.forward(model, i, part, weights, h, run)
+    local B, S, D = h:size(1), h:size(2), part.head_dim
+    local heads, kv_heads = part.heads, part.kv_heads
+    if model.parallel then
+        heads, kv_heads = model.parallel:heads(part)
+    end
+    local function product(name, n)
+        return mx.matmul(h, weights[name .. ".weight"], weights[name .. ".bias"]):view(B, S, n, D)
+    end
+    local q = product("query", heads) -- (B, S, H, D)
+    local k, v = product("key", kv_heads), product("value", kv_heads) -- (B, S, K, D)
+    if part.qk_norm then -- the gradient of a norm reads its input: what is kept by name is that
+        q, k = mx.name(q, "query_proj"), mx.name(k, "key_proj")
+        q = mx.rmsnorm(q, weights["query_norm.weight"], { eps = part.qk_norm.eps })
+        k = mx.rmsnorm(k, weights["key_norm.weight"], { eps = part.qk_norm.eps })
+    end
+    q, k = rotate(part, q, run), rotate(part, k, run)
+    if not part.qk_norm then
+        q, k = mx.name(q, "query_proj"), mx.name(k, "key_proj")
+    end
+    v = mx.name(v, "value_proj")
+    local options = { causal = part.causal, window = part.window, softcap = part.cap, scale = part.scale }
+    local context -- (B, S, H, D)
+    if model.parallel and #model.parallel.context > 0 then
+        context = model.parallel:attention(q, k, v, run.segments, run.kv_segments, options)
+    else
+        if run.cache then
+            local cache = run.cache[i]
+            mx.write_slice(cache.key, k, { dim = 2, start = run.offset + 1 })
+            mx.write_slice(cache.value, v, { dim = 2, start = run.offset + 1 })
+            k, v = cache.key, cache.value -- (B, capacity, K, D)
+            options.offset, options.kv_length = run.offset, run.offset + S
+        end
+        context = mx.attention(q, k, v, run.segments, run.segments, options)
+    end
+    context = mx.name(context, "context")
+    return mx.matmul(context:view(B, S, heads * D), weights["out.weight"])
+end
+
+--- Room for the keys and values of `capacity` tokens of B sequences.
+---@param part table
+---@param B integer
+---@param capacity integer
+---@param dtype string
+---@return {key: any, value: any}
+function attention.new_cache(part, B, capacity, dtype)
+    local sizes = { B, capacity, part.kv_heads, part.head_dim }
+    return { key = mx.zeros(sizes, dtype):keep(), value = mx.zeros(sizes, dtype):keep() }
+end
+
+--- The names that a policy may keep.
+---@return string[]
+function attention.tensors(_)
+    return { "query_proj", "key_proj", "value_proj", "context", "out_proj" }
+end
+
+-- The part of the square of S queries and S keys that a query's past is: half of it, or a band of the window's width.
+local function past(part, S)
+    local W = part.window > 0 and math.min(part.window, S) or S
+    return S * W - W * W / 2
+end
+
+--- FLOPs of a forward pass: `products` with weights, per token; scores with values for a sequence of S tokens, of all
+--- keys (`full`), of those that are not after the query, in a window where it has one (`past`), and of those that this
+--- part's queries do see (`seen`).
+---@param part table
+---@param shape table
+---@param S integer
+---@return {products: number, full: number, past: number, seen: number}
+function attention.flops(part, shape, S)
+    local E, D, width = shape.emb, part.head_dim, part.heads * part.head_dim
+    local qkv, out = 2 * E * (part.heads + 2 * part.kv_heads) * D, 2 * E * width
+    local full, behind = 4 * S * S * part.heads * D, 4 * past(part, S) * part.heads * D
+    return { products = qkv + out, full = full, past = behind, seen = part.causal and behind or full }
+end
+
+-- How often keys and values travel along context in a step, in the dtype that layers compute in.
+local function key_trips(part, q)
+    if not q.ring then
+        return 3 -- gathered, gathered again, and their gradients scattered
+    end
+    local trips, hops, tokens = 2 + 4 / q.width + (q.attends_again and 1 or 0), q.length_share - 1, q.S / q.length_share
+    local seen = part.window > 0 and (part.window + tokens - 2) // tokens or hops
+    return hops > 0 and trips * math.min(seen, hops) / hops or trips
+end
+
+--- What it sends in a step and layer on a device, as roofline.lua has its rows.
+---@param part table
+---@param q table the quantities of mx.roofline
+---@return table[]
+function attention.rows(part, q)
+    local square = 4 * q.S * q.S * part.heads * part.head_dim
+    local share = part.causal and past(part, q.S) / (q.S * q.S) or 1
+    local both = 2 * q.S * part.kv_heads * part.head_dim / q.head_parts
+    local inputs = part.heads * part.head_dim / q.head_parts
+    return {
+        {
+            axes = "length",
+            what = q.ring and "keys and values: around the ring, behind attention; their gradients: too"
+                or "keys and values: all-gather; their gradients: reduce-scatter",
+            flops = 3 * q.sequences * square * share / q.length_share / q.head_parts * q.passes,
+            bytes = key_trips(part, q) * q.sequences * both * q.width * q.passes,
+        },
+        {
+            axes = "heads", what = "output of attention: reduce-scatter, behind its last product",
+            flops = 3 * 2 * q.tokens * inputs * q.shape.emb * q.passes,
+            bytes = 3 * q.tokens * q.shape.emb * q.width * q.passes,
+        },
+    }
+end
+
+return attention

@@ -1,0 +1,85 @@
+--- The MLP of a block: a product into M features, an activation, with a gate or without, and a product back.
+
+local mx = require "mx"
+
+local mlp = {
+    products = "mlp", -- which products of a mesh its are: see mx.Parallel:enter
+    output = "wo", -- its last product, whose bias is added after the sum over a mesh
+    saved = "mlpwo", -- the name of its result for a policy
+}
+
+--- The part of a config's layers.
+---@param c table
+---@param factor table what global_parameter_scale multiplies
+---@return table
+function mlp.of(c, factor)
+    return {
+        kind = "mlp",
+        width = c.base_mlp_dim * factor.heads,
+        activation = c.mlp_activations[1],
+        gated = #c.mlp_activations == 2,
+        bias = c.use_bias,
+    }
+end
+
+--- Adds its parameters.
+---@param part table
+---@param list mx.ParameterList
+function mlp.parameters(part, list)
+    local M = { part.width, "mlp" }
+    for _, name in ipairs(part.gated and { "wi_0", "wi_1" } or { "wi" }) do
+        list:from_stream(name, M, { bias = part.bias })
+    end
+    list:to_stream("wo", M, { bias = part.bias })
+end
+
+--- The MLP with a layer's weights: h (B, S, E) -> (B, S, E), through (B, S, M), before the sum over a mesh and the
+--- bias.
+---@param part table
+---@param weights table<string, any>
+---@param h any
+---@return any
+function mlp.forward(_, _, part, weights, h)
+    local function product(name, saved)
+        return mx.name(mx.matmul(h, weights[name .. ".weight"], weights[name .. ".bias"]), saved)
+    end
+    local inner
+    if part.gated then
+        local gate, up = product("wi_0", "mlpwi_0"), product("wi_1", "mlpwi_1")
+        inner = mx.gated(gate, up, { activation = part.activation })
+    else
+        inner = mx[part.activation](product("wi", "mlpwi"))
+    end
+    return mx.matmul(inner, weights["wo.weight"])
+end
+
+--- The names that a policy may keep.
+---@param part table
+---@return string[]
+function mlp.tensors(part)
+    return part.gated and { "mlpwi_0", "mlpwi_1", "mlpwo" } or { "mlpwi", "mlpwo" }
+end
+
+--- FLOPs of a forward pass: `products` with weights, per token.
+---@param part table
+---@param shape table
+---@return {products: number}
+function mlp.flops(part, shape)
+    return { products = 2 * shape.emb * part.width * (part.gated and 3 or 2) }
+end
+
+--- What it sends in a step and layer on a device, as roofline.lua has its rows.
+---@param part table
+---@param q table the quantities of mx.roofline
+---@return table[]
+function mlp.rows(part, q)
+    return {
+        {
+            axes = "mlp", what = "output of the MLP: reduce-scatter, behind its last product",
+            flops = 3 * 2 * q.tokens * part.width / q.tensor * q.shape.emb * q.passes,
+            bytes = 3 * q.tokens * q.shape.emb * q.width * q.passes,
+        },
+    }
+end
+
+return mlp

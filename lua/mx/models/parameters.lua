@@ -1,0 +1,148 @@
+--- The parameters of a model, listed without making any.
+--
+-- Each has its name, sizes, initial std or value, and for a mesh: the logical name of each dimension (false: it is
+-- never cut), the units that are not cut inside (a head's columns), and where it is used: in a "product", on each of
+-- the "heads", on each token of the residual "sequence", or on the "tokens" that are embedded and make the loss.
+
+local shapes = require "mx.models.shape"
+
+local parameters = {}
+
+---@class mx.ParameterList what a part adds its parameters to
+---@field shape table
+---@field prefix string before the names of a layer's parameters
+local List = {}
+List.__index = List
+
+local function new_list(shape)
+    return setmetatable({ shape = shape, prefix = "" }, List)
+end
+
+--- Adds a parameter.
+---@param name string
+---@param dimensions table[] each a size, its logical name or false, and the unit that is not cut (1 when not given)
+---@param o {std: number?, value: number?, use: string} initial values: normal with `std`, or all `value`
+function List:add(name, dimensions, o)
+    local p = {
+        name = self.prefix .. name, sizes = {}, logical = {}, units = {}, std = o.std, value = o.value, use = o.use,
+    }
+    for d, dimension in ipairs(dimensions) do
+        p.sizes[d], p.logical[d], p.units[d] = dimension[1], dimension[2] or false, dimension[3] or 1
+    end
+    self[#self + 1] = p
+end
+
+-- The weights of a product of so many inputs, and its bias.
+local function add_product(self, name, dimensions, factor, bias)
+    local shape, inputs = self.shape, dimensions[1][1]
+    local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(inputs)
+    self:add(name .. ".weight", dimensions, { std = std * factor, use = "product" })
+    if bias then
+        self:add(name .. ".bias", { bias }, { value = 0, use = bias[2] == "norm" and "sequence" or "product" })
+    end
+end
+
+--- A product that reads the residual stream: (emb, columns).
+---@param name string
+---@param columns table a dimension, as List:add takes it
+---@param o {bias: boolean, factor: number?} factor: of the initial weights
+function List:from_stream(name, columns, o)
+    add_product(self, name, { { self.shape.emb, "embed" }, columns }, o.factor or 1, o.bias and columns)
+end
+
+--- A product whose result is added to the residual stream: (rows, emb). Its bias is added there, after the sum over the
+--- ranks that share out the rows. With init_std its initial weights are the smaller the more layers add to the stream.
+---@param name string
+---@param rows table a dimension, as List:add takes it
+---@param o {bias: boolean}
+function List:to_stream(name, rows, o)
+    local shape = self.shape
+    local factor = shape.init_std > 0 and 1 / math.sqrt(2 * shape.layers) or 1
+    add_product(self, name, { rows, { shape.emb, "embed" } }, factor, o.bias and { shape.emb, "norm" })
+end
+
+--- A norm over `width` features.
+---@param name string
+---@param width integer
+---@param norm table of a shape or block
+---@param use string
+function List:norm(name, width, norm, use)
+    self:add(name .. ".weight", { { width, "norm" } }, { value = 1, use = use })
+    if norm.bias then
+        self:add(name .. ".bias", { { width, "norm" } }, { value = 0, use = use })
+    end
+end
+
+local function add_layer(list, block)
+    local emb = list.shape.emb
+    list:norm("norm", emb, block.norm, "sequence")
+    shapes.part(block.attention).parameters(block.attention, list)
+    if not block.parallel then
+        list:norm("mlp_norm", emb, block.norm, "sequence")
+    end
+    shapes.part(block.mlp).parameters(block.mlp, list)
+end
+
+local function add_tables(list)
+    local shape = list.shape
+    -- A table that makes logits keeps them near 1: its rows are divided by sqrt(E), unless the logits are.
+    local table_std = shape.tied and shape.logit_scale == 1 and 1 / math.sqrt(shape.emb) or 1
+    local o = { std = shape.init_std > 0 and shape.init_std or table_std, use = "tokens" }
+    list:add("embedding.weight", { { shape.vocab, "vocab" }, { shape.emb, "embed" } }, o)
+    if shape.positions > 0 then
+        list:add("position.weight", { { shape.positions }, { shape.emb, "embed" } }, o)
+    end
+end
+
+local function add_head(list)
+    local shape = list.shape
+    list:norm("norm", shape.emb, shape.norm, "tokens")
+    if not shape.tied then
+        local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(shape.emb)
+        local dimensions = { { shape.emb, "embed" }, { shape.vocab, "vocab" } }
+        list:add("unembedding.weight", dimensions, { std = std, use = "tokens" })
+    end
+end
+
+--- All parameters of a model in the order of the forward pass.
+---@param shape table of mx.models.shape
+---@return table[]
+function parameters.list(shape)
+    local list = new_list(shape)
+    add_tables(list)
+    for i = 1, shape.layers do
+        list.prefix = ("layer%03d."):format(i)
+        add_layer(list, shapes.block(shape, i))
+    end
+    list.prefix = ""
+    add_head(list)
+    return list
+end
+
+local function values_of(list)
+    local n = 0
+    for _, parameter in ipairs(list) do
+        local size = 1
+        for _, s in ipairs(parameter.sizes) do
+            size = size * s
+        end
+        n = n + size
+    end
+    return n
+end
+
+--- The number of parameters of a model, without going through its layers.
+---@param shape table of mx.models.shape
+---@return integer
+function parameters.count(shape)
+    local outside = new_list(shape)
+    add_tables(outside)
+    add_head(outside)
+    return values_of(outside) + shapes.sum(shape, function(block)
+        local layer = new_list(shape)
+        add_layer(layer, block)
+        return values_of(layer)
+    end)
+end
+
+return parameters

@@ -1,0 +1,265 @@
+--- What a model is, as data: sizes of the whole model, and the blocks that its layers are made of.
+--
+--     shape = { emb, vocab, layers, blocks, norm, ... }     norm: the one after the last layer
+--     block = { norm, attention, mlp, parallel }            parallel: MLP and attention read the same norm
+--
+-- Layer i is the block number (i - 1) % #blocks + 1: one block where all layers are alike, two where they alternate,
+-- as many as layers where each is its own. `norm` is {kind, eps, bias}. `attention` and `mlp` are the parts of a block:
+-- the field `kind` of a part names the file in this folder that knows it. README.md says what such a file has.
+
+local remat = require "mx.models.remat"
+local util = require "mx.util"
+
+local shapes = {}
+
+local DTYPES = { bfloat16 = "bf16", float32 = "f32" }
+
+-- The parts of a block in the order of the forward pass.
+local PARTS = { "attention", "mlp" }
+
+-- floor(log2(scale)) split in threes: what a factor doubles. See global_parameter_scale in configs/base.yml.
+local function scale_factors(scale)
+    local log2 = 0
+    while scale >> (log2 + 1) > 0 do
+        log2 = log2 + 1
+    end
+    local whole, rest = log2 // 3, log2 % 3
+    local emb, heads = rest > 1 and whole + 1 or whole, rest > 0 and whole + 1 or whole
+    return { layers = 1 << whole, emb = 1 << emb, heads = 1 << heads }
+end
+
+local function norm_of(c)
+    local kind = c.normalization_layer
+    return { kind = kind, eps = c.normalization_layer_epsilon, bias = kind == "layernorm" and c.use_bias }
+end
+
+-- The block of all layers of a config, and the kinds of its parts.
+local function block_of(c, factor)
+    return {
+        norm = norm_of(c),
+        attention = require("mx.models.attention").of(c, factor),
+        mlp = require("mx.models.mlp").of(c, factor),
+        parallel = c.parallel_block,
+    }
+end
+
+--- What a config says about the model, scaled: all that the model is made from.
+---@param c table
+---@return table
+function shapes.of(c)
+    local factor = scale_factors(c.global_parameter_scale)
+    local emb = c.base_emb_dim * factor.emb
+    return {
+        emb = emb,
+        vocab = c.vocab_size,
+        layers = c.base_num_decoder_layers * factor.layers,
+        blocks = { block_of(c, factor) },
+        norm = norm_of(c),
+        max_length = c.max_position_embeddings > 0 and c.max_position_embeddings or c.max_target_length,
+        positions = math.max(c.trainable_position_size, 0),
+        logit_cap = c.final_logits_soft_cap,
+        tied = c.logits_via_embedding,
+        logit_scale = c.normalize_embedding_logits and 1 / math.sqrt(emb) or 1,
+        z_loss = c.z_loss_multiplier,
+        dropout = c.dropout_rate,
+        init_std = c.init_std,
+        seed = c.init_weights_seed,
+        remat = remat.of(c),
+        remat_policy = c.remat_policy, -- its name
+        dtype = DTYPES[c.dtype],
+        weight_dtype = DTYPES[c.weight_dtype],
+    }
+end
+
+--- The block of layer i.
+---@param shape table
+---@param i integer
+---@return table
+function shapes.block(shape, i)
+    return shape.blocks[(i - 1) % #shape.blocks + 1]
+end
+
+--- The file of a part: its functions.
+---@param part table block.attention or block.mlp
+---@return table
+function shapes.part(part)
+    return require("mx.models." .. part.kind)
+end
+
+--- The parts of a block in the order of the forward pass.
+---@param block table
+---@return table[]
+function shapes.parts(block)
+    local parts = {}
+    for i, name in ipairs(PARTS) do
+        parts[i] = block[name]
+    end
+    return parts
+end
+
+-- A value as text that is the same for equal values only.
+local function text_of(value)
+    if type(value) ~= "table" then
+        return math.type(value) == "float" and ("%a"):format(value) or tostring(value)
+    end
+    local words = {}
+    for key, entry in util.sorted_pairs(value) do
+        words[#words + 1] = ("%s=%s"):format(key, text_of(entry))
+    end
+    return "{" .. table.concat(words, ",") .. "}"
+end
+
+--- The blocks that differ, in the order in which they first occur: {block, count, places} each; count: layers that have
+--- it; places: its numbers in shape.blocks.
+---@param shape table
+---@return {block: table, count: integer, places: integer[]}[]
+function shapes.kinds(shape)
+    local kinds, known, period = {}, {}, #shape.blocks
+    for place = 1, math.min(period, shape.layers) do
+        local text = text_of(shape.blocks[place])
+        local kind = known[text]
+        if not kind then
+            kind = { block = shape.blocks[place], count = 0, places = {} }
+            known[text], kinds[#kinds + 1] = kind, kind
+        end
+        kind.count = kind.count + (shape.layers - place) // period + 1
+        kind.places[#kind.places + 1] = place
+    end
+    return kinds
+end
+
+--- The sum over all layers of what fn(block) gives.
+---@param shape table
+---@param fn fun(block: table): number
+---@return number
+function shapes.sum(shape, fn)
+    local sum = 0
+    for _, kind in ipairs(shapes.kinds(shape)) do
+        sum = sum + kind.count * fn(kind.block)
+    end
+    return sum
+end
+
+--- Whether fn(block) holds for any layer.
+---@param shape table
+---@param fn fun(block: table): boolean
+---@return boolean
+function shapes.any(shape, fn)
+    for _, kind in ipairs(shapes.kinds(shape)) do
+        if fn(kind.block) then
+            return true
+        end
+    end
+    return false
+end
+
+--- Whether so many parts of heads, MLPs and vocabulary are alike.
+---@param shape table
+---@param n integer
+---@return boolean
+function shapes.divides(shape, n)
+    return shape.vocab % n == 0 and not shapes.any(shape, function(block)
+        return block.attention.heads % n ~= 0 or block.attention.kv_heads % n ~= 0 or block.mlp.width % n ~= 0
+    end)
+end
+
+local function copy(value)
+    if type(value) ~= "table" then
+        return value
+    end
+    local twin = {}
+    for key, entry in pairs(value) do
+        twin[key] = copy(entry)
+    end
+    return twin
+end
+
+--- A copy that shares nothing with the shape.
+---@param shape table
+---@return table
+function shapes.copy(shape)
+    return copy(shape)
+end
+
+--- The same model with a block for each layer, which can be changed alone.
+---@param shape table
+---@return table
+function shapes.by_layer(shape)
+    local twin = copy(shape)
+    for i = 1, shape.layers do
+        twin.blocks[i] = copy(shapes.block(shape, i))
+    end
+    return twin
+end
+
+-- How many of so many layers are of each kind: at least one; each further one is of the kind that its share of the
+-- whole model is furthest ahead of.
+local function shares(kinds, layers, all)
+    local counts = {}
+    for k in ipairs(kinds) do
+        counts[k] = 1
+    end
+    for _ = #kinds + 1, layers do
+        local next_one, most = 1, -math.huge
+        for k, kind in ipairs(kinds) do
+            local behind = kind.count * layers / all - counts[k]
+            if behind > most and counts[k] < kind.count then
+                next_one, most = k, behind
+            end
+        end
+        counts[next_one] = counts[next_one] + 1
+    end
+    return counts
+end
+
+--- The same model with fewer layers: of each kind of layer its share, at least one, in the order of the model.
+---@param shape table
+---@param layers integer at least as many as there are kinds
+---@return table
+function shapes.cut(shape, layers)
+    local kinds = shapes.kinds(shape)
+    if layers < #kinds then
+        error(("models.cut: %d layers for %d kinds of layers"):format(layers, #kinds), 2)
+    end
+    local twin = copy(shape)
+    twin.layers = layers
+    if #kinds == 1 or layers == shape.layers then
+        return twin
+    end
+    local chosen = {}
+    for k, n in ipairs(shares(kinds, layers, shape.layers)) do
+        local places = kinds[k].places
+        for i = 0, n - 1 do
+            local layer = i * kinds[k].count // n -- of this kind, from 0
+            chosen[#chosen + 1] = layer // #places * #shape.blocks + places[layer % #places + 1]
+        end
+    end
+    table.sort(chosen)
+    for i, layer in ipairs(chosen) do
+        twin.blocks[i] = copy(shapes.block(shape, layer))
+    end
+    for i = layers + 1, #shape.blocks do
+        twin.blocks[i] = nil
+    end
+    return twin
+end
+
+--- The tensors of remat.TENSORS that a layer has.
+---@param shape table
+---@return string[]
+function shapes.tensors(shape)
+    local present, names = { decoder_layer_input = true }, {}
+    for _, kind in ipairs(shapes.kinds(shape)) do
+        for _, part in ipairs(shapes.parts(kind.block)) do
+            for _, name in ipairs(shapes.part(part).tensors(part)) do
+                present[name] = true
+            end
+        end
+    end
+    for _, name in ipairs(remat.TENSORS) do
+        names[#names + 1] = present[name] and name or nil
+    end
+    return names
+end
+
+return shapes

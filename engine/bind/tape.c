@@ -3,6 +3,7 @@
 #include "bind/bind.h"
 #include "bind/step.h"
 #include "bind/value.h"
+#include "core/offload.h"
 #include "core/pool.h"
 #include "core/scope.h"
 #include "core/spill.h"
@@ -128,7 +129,7 @@ static int remat_region(lua_State *L)
 /* mx.offload_open(directory): where offloaded values go; "": $TMPDIR, or /var/tmp. */
 static int offload_open(lua_State *L)
 {
-    mxl_try(L, mx_spill_open(luaL_checkstring(L, 1)));
+    mxl_try(L, mx_device_current->open_ranges(mx_device_current, luaL_checkstring(L, 1)));
     return 0;
 }
 
@@ -136,11 +137,11 @@ static int offload_open(lua_State *L)
  * exposed_s (seconds that the script waited for the file), busy_s (seconds that it was written or read). */
 static int offload_stats(lua_State *L)
 {
-    mx_spill_stats stats = mx_spill_get_stats(lua_toboolean(L, 1));
+    mx_offload_stats stats = mx_offload_get_stats(lua_toboolean(L, 1));
     lua_createtable(L, 0, 7);
-    lua_pushstring(L, stats.directory);
+    lua_pushstring(L, mx_spill_directory());
     lua_setfield(L, -2, "directory");
-    lua_pushinteger(L, stats.file_bytes);
+    lua_pushinteger(L, mx_spill_file_bytes());
     lua_setfield(L, -2, "file_bytes");
     lua_pushinteger(L, stats.away_bytes);
     lua_setfield(L, -2, "away_bytes");
@@ -195,7 +196,7 @@ static int no_grad(lua_State *L)
 
 static int memory(lua_State *L)
 {
-    mx_pool_stats stats = mx_pool_get_stats();
+    mx_pool_stats stats = mx_device_current->memory(mx_device_current);
     lua_newtable(L);
     lua_pushinteger(L, stats.in_use_bytes);
     lua_setfield(L, -2, "in_use");
@@ -211,7 +212,7 @@ static int memory(lua_State *L)
 static int reset_peak(lua_State *L)
 {
     (void)L;
-    mx_pool_reset_peak();
+    mx_device_current->reset_peak(mx_device_current);
     return 0;
 }
 

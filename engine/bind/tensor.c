@@ -59,7 +59,7 @@ static void account(lua_State *L, const mx_tensor *t)
     if (t->scope)
         return;
     since_collection += mx_bytes(t);
-    int64_t in_use = mx_pool_get_stats().in_use_bytes;
+    int64_t in_use = mx_device_current->memory(mx_device_current).in_use_bytes;
     if (since_collection < (64 << 20) || since_collection < in_use / 2)
         return;
     since_collection = 0;

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE
 #include "core/job.h"
 
+#include "core/clock.h"
+
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -41,16 +43,45 @@ mx_status mx_lane_new(const char *name, mx_lane **out)
     return MX_OK;
 }
 
-static void run(mx_job *job, bool simulated)
+void mx_lane_free(mx_lane *lane)
 {
-    if (!simulated)
-        job->start_s = mx_now();
+    if (!lane)
+        return;
+    mx_lane **link = &lanes;
+    while (*link != lane)
+        link = &(*link)->before;
+    *link = lane->before;
+    pthread_mutex_destroy(&lane->lock);
+    pthread_cond_destroy(&lane->given);
+    pthread_cond_destroy(&lane->finished);
+    free(lane);
+}
+
+static void run(mx_job *job)
+{
     job->status = job->run(job);
-    if (!simulated)
-        job->end_s = mx_now();
     if (job->status != MX_OK)
         snprintf(job->message, sizeof job->message, "%s", mx_message());
 }
+
+static void run_timed(mx_job *job)
+{
+    job->start_s = mx_now();
+    run(job);
+    job->end_s = mx_now();
+}
+
+static void append(mx_lane *lane, mx_job *job)
+{
+    job->next = NULL;
+    if (lane->last)
+        lane->last->next = job;
+    else
+        lane->first = job;
+    lane->last = job;
+}
+
+/* ---- jobs on threads ---- */
 
 static void *serve(void *argument)
 {
@@ -61,7 +92,7 @@ static void *serve(void *argument)
             pthread_cond_wait(&lane->given, &lane->lock);
         mx_job *job = lane->next;
         pthread_mutex_unlock(&lane->lock);
-        run(job, false);
+        run_timed(job);
         pthread_mutex_lock(&lane->lock);
         lane->next = job->next;
         atomic_store(&job->state, MX_JOB_FINISHED);
@@ -87,10 +118,42 @@ static mx_status start(mx_lane *lane)
     return MX_OK;
 }
 
-static bool is_finished(const mx_job *job)
+mx_status mx_thread_submit(mx_job *job)
 {
-    return atomic_load(&job->state) == MX_JOB_FINISHED && (!mx_clock_is_simulated() || job->end_s <= mx_clock());
+    mx_lane *lane = job->lane;
+    MX_TRY(start(lane));
+    atomic_store(&job->state, MX_JOB_QUEUED);
+    pthread_mutex_lock(&lane->lock);
+    append(lane, job);
+    if (!lane->next)
+        lane->next = job;
+    pthread_cond_signal(&lane->given);
+    pthread_mutex_unlock(&lane->lock);
+    return MX_OK;
 }
+
+bool mx_thread_is_done(const mx_job *job) { return atomic_load(&job->state) == MX_JOB_FINISHED; }
+
+void mx_thread_wait(const mx_job *job)
+{
+    mx_lane *lane = job->lane;
+    pthread_mutex_lock(&lane->lock);
+    while (atomic_load(&job->state) != MX_JOB_FINISHED)
+        pthread_cond_wait(&lane->finished, &lane->lock);
+    pthread_mutex_unlock(&lane->lock);
+}
+
+mx_status mx_job_submit_here(mx_job *job)
+{
+    run(job);
+    atomic_store(&job->state, MX_JOB_FINISHED);
+    append(job->lane, job);
+    return MX_OK;
+}
+
+/* ---- on the script's thread ---- */
+
+static bool is_done(const mx_job *job) { return job->device->is_done(job); }
 
 /* Counts a job that has run, and lets it go. */
 static void finish(mx_job *job)
@@ -137,18 +200,18 @@ static mx_status report(mx_lane *lane)
     return status == MX_OK ? MX_OK : mx_fail(status, "%s", lane->message);
 }
 
-/* On a thread jobs finish in their order. In simulated time a later one may have ended before. */
+/* Jobs on a thread finish in their order. On other devices a later one may finish first. */
 mx_status mx_lane_reap(mx_lane *lane)
 {
     mx_job *before = NULL;
     for (mx_job *job = lane->first, *next; job; job = next) {
         next = job->next;
-        if (is_finished(job))
+        if (is_done(job))
             end_after(lane, before);
-        else if (mx_clock_is_simulated())
-            before = job;
-        else
+        else if (job->device->has_threads)
             break;
+        else
+            before = job;
     }
     return report(lane);
 }
@@ -162,42 +225,19 @@ mx_status mx_lanes_reap(void)
 
 mx_status mx_lane_submit(mx_job *job)
 {
-    mx_lane *lane = job->lane;
-    bool simulated = mx_clock_is_simulated();
-    if (!simulated)
-        MX_TRY(start(lane));
-    MX_TRY(mx_lane_reap(lane));
-    if (simulated)
-        run(job, true);
-    job->next = NULL;
-    atomic_store(&job->state, simulated ? MX_JOB_FINISHED : MX_JOB_QUEUED);
-    pthread_mutex_lock(&lane->lock);
-    if (lane->last)
-        lane->last->next = job;
-    else
-        lane->first = job;
-    lane->last = job;
-    if (!lane->next && !simulated)
-        lane->next = job;
-    pthread_cond_signal(&lane->given);
-    pthread_mutex_unlock(&lane->lock);
-    return MX_OK;
+    MX_TRY(mx_lane_reap(job->lane));
+    job->device = mx_device_current;
+    return job->device->submit(job);
 }
 
-static void wait_for(mx_lane *lane, const mx_job *job)
+static void wait_for(const mx_job *job)
 {
-    if (is_finished(job))
+    if (is_done(job))
         return;
-    double before = mx_clock();
-    if (mx_clock_is_simulated()) {
-        mx_clock_advance_to(job->end_s);
-    } else {
-        pthread_mutex_lock(&lane->lock);
-        while (atomic_load(&job->state) != MX_JOB_FINISHED)
-            pthread_cond_wait(&lane->finished, &lane->lock);
-        pthread_mutex_unlock(&lane->lock);
-    }
-    count_wait(job, before, mx_clock());
+    mx_device *device = job->device;
+    double before = device->now(device);
+    device->wait(job);
+    count_wait(job, before, device->now(device));
 }
 
 mx_status mx_job_wait(mx_job *job)
@@ -205,7 +245,7 @@ mx_status mx_job_wait(mx_job *job)
     mx_lane *lane = job->lane;
     if (atomic_load(&job->state) == MX_JOB_HELD)
         MX_TRY(mx_lane_submit(job));
-    wait_for(lane, job);
+    wait_for(job);
     return mx_lane_reap(lane);
 }
 
@@ -213,7 +253,7 @@ mx_status mx_lane_drain(mx_lane *lane)
 {
     mx_status status = MX_OK;
     while (lane->first) {
-        wait_for(lane, lane->first);
+        wait_for(lane->first);
         mx_status first = mx_lane_reap(lane);
         status = status == MX_OK ? first : status;
     }
@@ -228,14 +268,15 @@ mx_status mx_lane_do(mx_job *job)
         job->done(job);
         return status;
     }
-    if (lane->first || mx_clock_is_simulated()) {
+    if (lane->first || !mx_device_current->has_threads) {
         status = mx_lane_submit(job);
         if (status != MX_OK)
             job->done(job);
         return status == MX_OK ? mx_job_wait(job) : status;
     }
+    job->device = mx_device_current;
     atomic_store(&job->state, MX_JOB_QUEUED);
-    run(job, false);
+    run_timed(job);
     count_wait(job, job->start_s, job->end_s);
     status = job->status;
     if (status != MX_OK)

@@ -5,12 +5,13 @@
  * a script never sees half of a result. All functions here are called by the script's thread only; the lane's thread
  * calls nothing but the job's run.
  *
- * While time is simulated (core/clock.h) there are no threads: a job's run is called when the job is given to its lane,
- * and says when it starts and ends. The job is finished once the script's clock has come to its end. */
+ * The device decides how a job runs (core/device.h). On the host the lane's thread does. A simulated device has no
+ * threads: the job runs when it is given to its lane, its device sets when it starts and ends, and it is finished once
+ * the device's clock has reached its end. */
 #ifndef MX_CORE_JOB_H
 #define MX_CORE_JOB_H
 
-#include "core/clock.h"
+#include "core/device.h"
 #include "core/tensor.h"
 
 #include <stdatomic.h>
@@ -41,6 +42,7 @@ struct mx_job {
     mx_status (*run)(mx_job *job); /* on the lane's thread, or in mx_lane_do on the caller's */
     void (*done)(mx_job *job);     /* on the script's thread, once and last: lets go of all it held, and of the job */
     mx_lane *lane;
+    mx_device *device; /* current when the job was given to its lane: it runs the job */
     mx_job *next;
     atomic_int state; /* held: made, and not yet given to its lane, which waiting for it does */
     mx_status status;
@@ -63,8 +65,11 @@ extern mx_job_hooks mx_job_observer;
 
 const char *mx_lane_name(const mx_lane *lane);
 
-/* The thread starts with the first job. MX_ERR_MEMORY when there is no room for it. */
+/* On the host, the thread starts with the first job. MX_ERR_MEMORY when there is no room for it. */
 mx_status mx_lane_new(const char *name, mx_lane **out);
+
+/* Of a lane without a thread and without jobs. NULL is allowed. */
+void mx_lane_free(mx_lane *lane);
 
 /* Gives the job to its lane. A job that failed and that nobody waited for makes the next call here fail. */
 mx_status mx_lane_submit(mx_job *job);
@@ -95,5 +100,16 @@ typedef struct mx_lane_times {
     int64_t jobs;
 } mx_lane_times;
 mx_lane_times mx_lane_get_times(mx_lane *lane, bool reset);
+
+/* ---- for devices ---- */
+
+/* submit, is_done and wait of a device whose jobs run on the lanes' threads, in their order. MX_ERR_MEMORY when a
+ * thread cannot be started. */
+mx_status mx_thread_submit(mx_job *job);
+bool mx_thread_is_done(const mx_job *job);
+void mx_thread_wait(const mx_job *job);
+
+/* submit of a device that starts jobs itself: calls run, which the device gives a start and an end. */
+mx_status mx_job_submit_here(mx_job *job);
 
 #endif

@@ -4,7 +4,6 @@
 #include "core/arena.h"
 
 #include <pthread.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,9 +29,6 @@ enum {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static mx_block *bins[BINS];
 static mx_pool_stats stats;
-static int simulations; /* so far */
-static bool simulated;
-static mx_pool_stats simulated_stats;
 
 /* Blocks of bin b have at least 2^(b / STEPS) * (1 + (b % STEPS) / STEPS) bytes. */
 static int bin_of(int64_t bytes)
@@ -127,11 +123,11 @@ static void count(mx_pool_stats *s, int64_t bytes)
         s->peak_bytes = s->in_use_bytes;
 }
 
-static mx_status alloc_simulated(int64_t bytes)
+mx_status mx_pool_count(mx_pool_stats *s, int64_t bytes)
 {
-    if (!fits_limit(&simulated_stats, bytes))
-        return out_of_memory(&simulated_stats, bytes);
-    count(&simulated_stats, bytes);
+    if (!fits_limit(s, bytes))
+        return out_of_memory(s, bytes);
+    count(s, bytes);
     return MX_OK;
 }
 
@@ -164,17 +160,15 @@ mx_status mx_pool_alloc(int64_t bytes, void **data)
 {
     pthread_mutex_lock(&lock);
     *data = NULL;
-    mx_status status = simulated ? alloc_simulated(bytes) : alloc_locked(bytes, data);
+    mx_status status = alloc_locked(bytes, data);
     pthread_mutex_unlock(&lock);
     return status;
 }
 
 void mx_pool_free(void *data, int64_t bytes)
 {
-    if (!data) { /* NULL of a simulated device, or of nothing */
-        simulated_stats.in_use_bytes -= simulated ? bytes : 0;
+    if (!data)
         return;
-    }
     mx_block *block = (mx_block *)((char *)data - HEADER_BYTES);
     pthread_mutex_lock(&lock);
     stats.in_use_bytes -= bytes;
@@ -184,14 +178,10 @@ void mx_pool_free(void *data, int64_t bytes)
     pthread_mutex_unlock(&lock);
 }
 
-int mx_pool_simulation(void) { return simulated ? simulations : 0; }
-
 mx_pool_stats mx_pool_get_stats(void)
 {
     pthread_mutex_lock(&lock);
-    mx_pool_stats copy = simulated ? simulated_stats : stats;
-    if (simulated)
-        copy.reserved_bytes = copy.in_use_bytes;
+    mx_pool_stats copy = stats;
     pthread_mutex_unlock(&lock);
     return copy;
 }
@@ -199,8 +189,7 @@ mx_pool_stats mx_pool_get_stats(void)
 void mx_pool_reset_peak(void)
 {
     pthread_mutex_lock(&lock);
-    mx_pool_stats *s = simulated ? &simulated_stats : &stats;
-    s->peak_bytes = s->in_use_bytes;
+    stats.peak_bytes = stats.in_use_bytes;
     pthread_mutex_unlock(&lock);
 }
 
@@ -208,15 +197,6 @@ void mx_pool_set_limit(int64_t bytes)
 {
     pthread_mutex_lock(&lock);
     stats.limit_bytes = bytes;
-    pthread_mutex_unlock(&lock);
-}
-
-void mx_pool_simulate(bool on, int64_t limit_bytes)
-{
-    pthread_mutex_lock(&lock);
-    simulated = on;
-    simulations += on;
-    simulated_stats = (mx_pool_stats){.limit_bytes = limit_bytes};
     pthread_mutex_unlock(&lock);
 }
 

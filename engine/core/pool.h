@@ -1,4 +1,4 @@
-/* The memory pool: where all tensor memory of the host comes from, and where it is counted.
+/* The memory pool: where the host's tensors and the scratch memory of kernels come from, and where they are counted.
  *
  * Blocks are 64-byte aligned, from 2 MiB on of huge pages; where ranks share memory, those of 128 KiB and more lie in
  * the arena (core/arena.h). A freed block is kept and given out again to a request that fills at least seven eighths of
@@ -22,11 +22,9 @@ typedef struct mx_pool_stats {
 mx_status mx_pool_alloc(int64_t bytes, void **data);
 void mx_pool_free(void *data, int64_t bytes); /* `bytes` as asked for; NULL is allowed */
 
-/* While it is simulated (a device without values): memory is counted, against a limit of its own, and blocks are NULL.
- * `on` again begins anew with this limit. Blocks of an earlier simulation are not to be given back: each
- * has a number. */
-void mx_pool_simulate(bool on, int64_t limit_bytes);
-int mx_pool_simulation(void); /* the number of the one that is going on; 0: none */
+/* For devices that count memory in their own stats: counts a request of so many bytes. MX_ERR_MEMORY, with the sizes,
+ * when the limit has no room for it. */
+mx_status mx_pool_count(mx_pool_stats *stats, int64_t bytes);
 
 mx_pool_stats mx_pool_get_stats(void);
 void mx_pool_reset_peak(void);

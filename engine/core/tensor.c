@@ -1,7 +1,6 @@
 #include "core/tensor.h"
 
 #include "core/offload.h"
-#include "core/pool.h"
 #include "core/scope.h"
 
 #include <stdio.h>
@@ -92,12 +91,16 @@ mx_status mx_tensor_new_empty(mx_dtype dtype, const mx_shape *shape, mx_tensor *
 }
 
 /* Where there is no room, what is on its way out may leave some. */
-static mx_status alloc_values(int64_t bytes, void **data)
+static mx_status alloc_values(mx_storage *storage)
 {
-    if (mx_pool_alloc(bytes, data) == MX_OK)
-        return MX_OK;
-    MX_TRY(mx_offload.settle(true));
-    return mx_pool_alloc(bytes, data);
+    mx_device *device = mx_device_current;
+    mx_status status = device->alloc(device, storage->bytes, &storage->data);
+    if (status != MX_OK) {
+        MX_TRY(mx_offload_settle(true));
+        MX_TRY(device->alloc(device, storage->bytes, &storage->data));
+    }
+    storage->device = mx_device_retain(device);
+    return MX_OK;
 }
 
 mx_status mx_tensor_allocate(mx_tensor *t)
@@ -107,12 +110,11 @@ mx_status mx_tensor_allocate(mx_tensor *t)
         return mx_fail(MX_ERR_MEMORY, "out of memory for a tensor's description");
     storage->refs = storage->tensors = 1;
     storage->bytes = mx_bytes(t);
-    mx_status status = alloc_values(storage->bytes, &storage->data);
+    mx_status status = alloc_values(storage);
     if (status != MX_OK) {
         free(storage);
         return mx_context(status, "%s", mx_tensor_text(t));
     }
-    storage->simulation = mx_pool_simulation();
     mx_tensor_drop_storage(t);
     t->storage = storage;
     t->offset = 0;
@@ -141,9 +143,10 @@ void mx_storage_release(mx_storage *storage)
 {
     if (--storage->refs > 0)
         return;
-    if (storage->data || storage->simulation == mx_pool_simulation())
-        mx_pool_free(storage->data, storage->bytes);
+    mx_device *device = storage->device;
+    device->free(device, storage->data, storage->bytes);
     free(storage);
+    mx_device_release(device);
 }
 
 void mx_storage_change(mx_storage *storage, const char *by)
@@ -190,8 +193,57 @@ void mx_tensor_drop(mx_tensor *t)
 {
     mx_tensor_drop_storage(t);
     if (t->away)
-        mx_offload.forget(t->away);
+        mx_offload_forget(t->away);
     t->away = NULL;
+}
+
+mx_status mx_tensor_map(const mx_tensor *t, int64_t first, int64_t count, mx_map_mode mode, mx_map *map)
+{
+    *map = (mx_map){.mode = mode};
+    if (!mx_has_values(t) || count == 0)
+        return MX_OK;
+    int64_t size = (int64_t)mx_dtype_bytes(t->dtype);
+    map->device = t->storage->device;
+    map->address = (char *)mx_address(t) + first * size;
+    map->bytes = count * size;
+    return map->device->map(map->device, map->address, map->bytes, mode, &map->data);
+}
+
+void mx_tensor_unmap(mx_map *map)
+{
+    if (map->data)
+        map->device->unmap(map->device, map->address, map->bytes, map->mode, map->data);
+    map->data = NULL;
+}
+
+mx_status mx_tensor_read(const mx_tensor *t, int64_t first, int64_t count, void *to)
+{
+    mx_map map;
+    MX_TRY(mx_tensor_map(t, first, count, MX_MAP_READ, &map));
+    if (map.data)
+        memcpy(to, map.data, (size_t)count * mx_dtype_bytes(t->dtype));
+    mx_tensor_unmap(&map);
+    return MX_OK;
+}
+
+mx_status mx_tensor_write(const mx_tensor *t, int64_t first, int64_t count, const void *from)
+{
+    mx_map map;
+    MX_TRY(mx_tensor_map(t, first, count, MX_MAP_WRITE, &map));
+    if (map.data)
+        memcpy(map.data, from, (size_t)count * mx_dtype_bytes(t->dtype));
+    mx_tensor_unmap(&map);
+    return MX_OK;
+}
+
+mx_status mx_tensor_zero(const mx_tensor *t)
+{
+    mx_map map;
+    MX_TRY(mx_tensor_map(t, 0, mx_count(t), MX_MAP_WRITE, &map));
+    if (map.data)
+        memset(map.data, 0, (size_t)mx_bytes(t));
+    mx_tensor_unmap(&map);
+    return MX_OK;
 }
 
 void (*mx_tensor_left)(mx_tensor *t);

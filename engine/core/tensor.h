@@ -10,11 +10,13 @@
 #ifndef MX_CORE_TENSOR_H
 #define MX_CORE_TENSOR_H
 
+#include "core/device.h"
 #include "core/dtype.h"
 #include "core/intern.h"
 #include "core/site.h"
 #include "core/status.h"
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -29,10 +31,10 @@ typedef struct mx_storage {
     int refs;    /* tensors, and jobs that use the values */
     int tensors; /* of these, tensors */
     int64_t bytes;
-    void *data;             /* NULL on a device that keeps no values */
-    int simulation;         /* there: the one that counts the memory (core/pool.h) */
-    uint64_t fusion;        /* there: the run of operations that made the values and has not written them; 0: written */
-    uint64_t changes;       /* how often the values have been changed in place: see mx_storage_change */
+    mx_device *device;
+    void *data;       /* for the device only, which may have no values: then NULL */
+    uint64_t fusion;  /* simulated: the run of operations that made the values and has not written them; 0: written */
+    uint64_t changes; /* how often the values have been changed in place: see mx_storage_change */
     const char *changed_by; /* what changed them last: an operation, or NULL */
     mx_site changed_at;
     struct mx_job *writer; /* the last job that changes the values (core/job.h); NULL: none */
@@ -136,12 +138,36 @@ void mx_release(mx_tensor *t); /* NULL is allowed */
  * that is left, or its scope releases it. */
 extern void (*mx_tensor_left)(mx_tensor *t);
 
-/* The values. The caller knows the dtype; NULL when the tensor has no storage. */
-static inline void *mx_data(const mx_tensor *t)
+/* Whether there are values: the tensor has storage, on a device that keeps values. */
+static inline bool mx_has_values(const mx_tensor *t) { return t->storage && t->storage->device->has_values; }
+
+/* Where the device keeps the values. Only the device may look there. NULL without values. */
+static inline void *mx_address(const mx_tensor *t)
 {
-    return t->storage && t->storage->data ? (char *)t->storage->data + t->offset : NULL;
+    return mx_has_values(t) ? (char *)t->storage->data + t->offset : NULL;
 }
+
+/* The values, for what runs on a device with host memory: the host functions of operations and what they call. All
+ * others use mx_tensor_map and mx_tensor_read. The caller knows the dtype; NULL when the tensor has no storage. */
+static inline void *mx_data(const mx_tensor *t) { return mx_address(t); }
 static inline float *mx_f32(const mx_tensor *t) { return mx_data(t); }
+
+/* `count` values from the one with index `first` on, for the host until mx_tensor_unmap. `data` is NULL when there are
+ * none: count is 0, or the device has no values. The caller has waited for the values (mx_tensor_wait). Any thread. */
+typedef struct mx_map {
+    void *data;
+    mx_device *device;
+    void *address; /* of the values on the device */
+    int64_t bytes;
+    mx_map_mode mode;
+} mx_map;
+mx_status mx_tensor_map(const mx_tensor *t, int64_t first, int64_t count, mx_map_mode mode, mx_map *map);
+void mx_tensor_unmap(mx_map *map);
+
+/* The same as copies from or to host memory. Nothing is read or written on a device without values. */
+mx_status mx_tensor_read(const mx_tensor *t, int64_t first, int64_t count, void *to);
+mx_status mx_tensor_write(const mx_tensor *t, int64_t first, int64_t count, const void *from);
+mx_status mx_tensor_zero(const mx_tensor *t);
 
 /* Names it; NULL: no name. */
 void mx_tensor_set_name(mx_tensor *t, const char *name);

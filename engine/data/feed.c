@@ -1,5 +1,6 @@
 #include "data/feed.h"
 
+#include "core/clock.h"
 #include "core/job.h"
 
 #include <stddef.h>

@@ -1,8 +1,6 @@
 #include "io/recorder.h"
 
-#include "core/clock.h"
 #include "core/job.h"
-#include "core/pool.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +10,7 @@ static mx_recording recording;
 static mx_event *events;
 static int64_t room;
 static bool is_on, is_short_of_memory;
-static int simulation; /* the one in which it began; 0: none */
+static mx_device *device; /* that was current when it began */
 
 /* ---- texts ---- */
 
@@ -52,7 +50,7 @@ static bool grow(void)
 /* What began before the recording did is cut to the part inside it. */
 static void add(mx_event event)
 {
-    if (mx_pool_simulation() != simulation || event.end_s < recording.start_s)
+    if (mx_device_current != device || event.end_s < recording.start_s)
         return;
     if (!grow()) {
         is_short_of_memory = true;
@@ -76,7 +74,7 @@ static void on_call(const mx_call *call, double start_s, double end_s)
                    .collective = call->op->flags & MX_OP_COLLECTIVE,
                    .flops = cost.flops,
                    .bytes = cost.bytes_read + cost.bytes_written,
-                   .memory_bytes = mx_pool_get_stats().in_use_bytes});
+                   .memory_bytes = device->memory(device).in_use_bytes});
 }
 
 static mx_event event_of(const mx_job *job, mx_event_kind kind)
@@ -150,9 +148,11 @@ mx_status mx_recorder_start(void)
     room = 0;
     is_on = true;
     is_short_of_memory = false;
-    simulation = mx_pool_simulation();
+    if (device)
+        mx_device_release(device);
+    device = mx_device_retain(mx_device_current);
     recording = (mx_recording){
-        .start_s = mx_clock(), .simulated = mx_clock_is_simulated(), .memory_bytes = mx_pool_get_stats().in_use_bytes};
+        .start_s = mx_clock(), .simulated = !device->has_values, .memory_bytes = device->memory(device).in_use_bytes};
     mx_apply_observe(on_call, true);
     mx_job_observer = (mx_job_hooks){.ended = on_ended, .waited = on_waited, .copied = on_copied};
     return MX_OK;
@@ -179,7 +179,7 @@ mx_status mx_recorder_get(mx_recording *out)
     if (is_short_of_memory)
         return mx_fail(MX_ERR_MEMORY, "no memory to record more than %lld events; record fewer steps",
                        (long long)recording.n);
-    if (is_on && mx_pool_simulation() != simulation)
+    if (is_on && mx_device_current != device)
         return mx_fail(MX_ERR_STATE, "a simulation was started or stopped while a trace was recorded; start the trace "
                                      "after that");
     return MX_OK;

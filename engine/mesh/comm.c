@@ -12,35 +12,15 @@
 
 mx_comm_settings mx_comm = {.prefetch_bytes = 1 << 30, .permute_decomposer_bytes = INT64_MAX};
 
-/* One exchange of one or more tensors. */
-typedef struct batch {
-    mx_job job;
-    mx_group *group;
-    mx_exchange x;
-    mx_axes axes;
-    mx_tag tag;
-    bool strict;
-    char over[64]; /* the axes, for messages */
-    int n, room;
-    mx_storage **kept; /* two per tensor: of in and of out */
-    int64_t bytes;     /* of all parts that travel, as this rank sees them */
-    double bytes_sent; /* by this rank */
-    double ready_s;    /* simulated: when the last of the inputs is there */
-    bool async;
-} batch;
-
-void (*mx_comm_simulated)(const mx_comm_load *load, mx_job *job);
-
-static mx_lane *lane;
-static batch *open_batch;
 static const char *site = "";
-static double bytes_sent;
+
+static struct mx_comm_state *state(void) { return mx_device_current->comm; }
 
 void mx_comm_set_site(const char *where) { site = where; }
 
 /* ---- on the communication thread ---- */
 
-static void write_text(batch *b)
+static void write_text(mx_batch *b)
 {
     char more[32] = "";
     if (b->n > 1)
@@ -52,51 +32,17 @@ static void write_text(batch *b)
                  (long long)b->tag.count, mx_dtype_name(b->x.what.wire), more, b->over);
 }
 
-static mx_status begin(const batch *b)
-{
-    if (b->group->flat && b->strict) /* all machines together, so that all of them fail */
-        return mx_team_begin(b->group->flat, &b->tag, true);
-    return b->group->node ? mx_team_begin(b->group->node, &b->tag, b->strict) : MX_OK;
-}
-
-static void simulate(batch *b, const char *text)
-{
-    double n = mx_mesh_size(b->axes);
-    bool parts = b->x.what.kind == MX_ALL_GATHER || b->x.what.kind == MX_REDUCE_SCATTER;
-    mx_comm_load load = {.kind = b->x.what.kind,
-                         .axes = b->axes,
-                         .bytes = (double)b->bytes * (parts                             ? n
-                                                      : b->x.what.kind == MX_ALL_TO_ALL ? n * n
-                                                                                        : 1),
-                         .ready_s = b->ready_s,
-                         .async = b->async,
-                         .text = text};
-    mx_comm_simulated(&load, &b->job);
-}
-
 static mx_status run_batch(mx_job *job)
 {
-    batch *b = (batch *)job;
-    char text[256];
-    write_text(b);
-    snprintf(text, sizeof text, "%s%s%s", b->tag.text, b->tag.site[0] ? " at " : "", b->tag.site);
-    if (mx_comm_simulated) {
-        simulate(b, text);
-        return MX_OK;
-    }
-    mx_board_begin(text);
-    mx_status status = begin(b);
-    if (status == MX_OK)
-        status = mx_exchange_run(b->group, &b->x);
-    mx_board_finish();
-    return status;
+    write_text((mx_batch *)job);
+    return job->device->exchange(job);
 }
 
 /* ---- on the script's thread ---- */
 
 static mx_job_about about_batch(const mx_job *job)
 {
-    const batch *b = (const batch *)job;
+    const mx_batch *b = (const mx_batch *)job;
     bool moves = b->x.what.kind != MX_BARRIER;
     return (mx_job_about){.kind = mx_exchange_name(b->x.what.kind),
                           .over = b->over,
@@ -107,7 +53,7 @@ static mx_job_about about_batch(const mx_job *job)
                           .tensors = moves ? b->n : 0};
 }
 
-static void free_batch(batch *b)
+static void free_batch(mx_batch *b)
 {
     free(b->x.in.blocks);
     free(b->x.out.blocks);
@@ -117,9 +63,10 @@ static void free_batch(batch *b)
 
 static void end_batch(mx_job *job)
 {
-    batch *b = (batch *)job;
-    if (open_batch == b)
-        open_batch = NULL;
+    mx_batch *b = (mx_batch *)job;
+    struct mx_comm_state *its = job->device->comm;
+    if (its->open == b)
+        its->open = NULL;
     for (int i = 0; i < 2 * b->n; i++) {
         mx_storage *storage = b->kept[i];
         if (!storage)
@@ -133,30 +80,13 @@ static void end_batch(mx_job *job)
     free_batch(b);
 }
 
-static void describe(batch *b, const mx_transfer *t)
+static void describe(mx_batch *b, const mx_transfer *t)
 {
     b->tag = (mx_tag){.what = t->what};
     snprintf(b->tag.site, sizeof b->tag.site, "%s", site);
 }
 
-/* A new group is made by this thread, which may use MPI only while the other one does not. It is a collective too. */
-static mx_status find_group(batch *b)
-{
-    if (mx_comm_simulated)
-        return MX_OK;
-    if (mx_mesh_has_group(b->axes))
-        return mx_mesh_group(b->axes, &b->group);
-    MX_TRY(mx_lane_drain(lane));
-    char text[256];
-    snprintf(text, sizeof text, "the first %s over %s%s%s", mx_exchange_name(b->x.what.kind), b->over,
-             b->tag.site[0] ? " at " : "", b->tag.site);
-    mx_board_begin(text);
-    mx_status status = mx_mesh_group(b->axes, &b->group);
-    mx_board_finish();
-    return status;
-}
-
-static mx_status grow(batch *b)
+static mx_status grow(mx_batch *b)
 {
     if (b->n < b->room)
         return MX_OK;
@@ -173,15 +103,15 @@ static mx_status grow(batch *b)
     return MX_OK;
 }
 
-/* Jobs on a thread run in their order. Simulated ones of other axes run beside each other, unless they depend. */
-static void await(batch *b, const mx_tensor *t)
+/* Exchanges on a device without threads may run beside each other, but not before what they depend on. */
+static void await(mx_batch *b, const mx_tensor *t)
 {
     const mx_job *writer = t ? t->storage->writer : NULL;
-    if (mx_comm_simulated && writer && writer->end_s > b->ready_s)
+    if (writer && atomic_load(&writer->state) == MX_JOB_FINISHED && writer->end_s > b->ready_s)
         b->ready_s = writer->end_s;
 }
 
-static mx_status add_tensor(batch *b, const mx_transfer *t)
+static mx_status add_tensor(mx_batch *b, const mx_transfer *t)
 {
     MX_TRY(grow(b));
     await(b, t->in);
@@ -201,13 +131,13 @@ static mx_status add_tensor(batch *b, const mx_transfer *t)
 }
 
 /* The batch may join only what does not depend on it. */
-static bool depends(const batch *b, const mx_tensor *t)
+static bool depends(const mx_batch *b, const mx_tensor *t)
 {
     const mx_job *job = &b->job;
     return t->storage->writer == job || t->storage->reader == job;
 }
 
-static bool can_join(const batch *b, const mx_transfer *t)
+static bool can_join(const mx_batch *b, const mx_transfer *t)
 {
     return b && atomic_load(&b->job.state) == MX_JOB_HELD && !depends(b, t->in) && !depends(b, t->out) &&
            b->axes == t->axes && mx_collective_equal(&b->x.what, &t->what) && b->x.what.in_place == t->what.in_place &&
@@ -216,8 +146,8 @@ static bool can_join(const batch *b, const mx_transfer *t)
 
 mx_status mx_comm_flush(void)
 {
-    batch *b = open_batch;
-    open_batch = NULL;
+    mx_batch *b = state()->open;
+    state()->open = NULL;
     if (!b || atomic_load(&b->job.state) != MX_JOB_HELD) /* somebody has waited for it */
         return MX_OK;
     return mx_lane_submit(&b->job);
@@ -226,7 +156,7 @@ mx_status mx_comm_flush(void)
 mx_status mx_comm_finish(void)
 {
     MX_TRY(mx_comm_flush());
-    return lane ? mx_lane_drain(lane) : MX_OK;
+    return state()->lane ? mx_lane_drain(state()->lane) : MX_OK;
 }
 
 void mx_comm_end(void)
@@ -246,32 +176,28 @@ static mx_status copy_alone(const mx_transfer *t)
     if (t->what.in_place || t->what.kind == MX_BARRIER || t->count == 0)
         return MX_OK;
     MX_TRY(mx_tensor_wait(t->in, false));
-    if (mx_comm_simulated)
-        return MX_OK;
-    mx_block out_block = t->out_block;
-    const mx_stream out = {.blocks = &out_block, .n = 1, .count = t->count};
-    mx_stream_write(&out, 0, 0, t->count, t->in_block.dtype, t->in_block.data);
-    return MX_OK;
+    return mx_device_current->copy(mx_device_current, &t->in_block, &t->out_block, t->count);
 }
 
-static mx_status new_batch(const mx_transfer *t, batch **out)
+static mx_status new_batch(const mx_transfer *t, mx_batch **out)
 {
-    if (!lane)
-        MX_TRY(mx_lane_new("mx-comm", &lane));
-    batch *b = calloc(1, sizeof *b);
+    if (!state()->lane)
+        MX_TRY(mx_lane_new("mx-comm", &state()->lane));
+    mx_batch *b = calloc(1, sizeof *b);
     *out = b;
     if (!b)
         return mx_fail(MX_ERR_MEMORY, "no memory for a collective");
     b->job.run = run_batch;
     b->job.done = end_batch;
     b->job.describe = about_batch;
-    b->job.lane = lane;
+    b->job.lane = state()->lane;
+    b->job.device = mx_device_current;
     b->x.what = t->what;
     b->axes = t->axes;
     b->strict = mx_comm.debug;
     snprintf(b->over, sizeof b->over, "%s", mx_mesh_text(t->axes));
     describe(b, t);
-    mx_status status = find_group(b);
+    mx_status status = mx_device_current->join(&b->job);
     if (status == MX_OK)
         status = add_tensor(b, t);
     if (status != MX_OK)
@@ -279,7 +205,7 @@ static mx_status new_batch(const mx_transfer *t, batch **out)
     return status;
 }
 
-static void mark(const batch *b, const mx_transfer *t)
+static void mark(const mx_batch *b, const mx_transfer *t)
 {
     mx_storage *in = t->in->storage, *out = t->out->storage;
     if (in != out)
@@ -293,37 +219,39 @@ mx_status mx_comm_run(const mx_transfer *t, bool async)
 {
     if (mx_mesh_size(t->axes) == 1)
         return copy_alone(t);
-    MX_TRY(mx_tensor_wait_others(t->in, lane));
-    MX_TRY(mx_tensor_wait_others(t->out, lane));
-    bytes_sent += t->bytes_sent;
+    struct mx_comm_state *s = state();
+    MX_TRY(mx_tensor_wait_others(t->in, s->lane));
+    MX_TRY(mx_tensor_wait_others(t->out, s->lane));
+    s->bytes_sent += t->bytes_sent;
     int64_t most = mx_comm.combine_bytes[t->what.kind];
     int64_t bytes = t->count * (int64_t)mx_dtype_bytes(t->what.wire);
-    if (async && can_join(open_batch, t) && open_batch->bytes + bytes <= most) {
-        MX_TRY(add_tensor(open_batch, t));
-        mark(open_batch, t);
+    if (async && can_join(s->open, t) && s->open->bytes + bytes <= most) {
+        MX_TRY(add_tensor(s->open, t));
+        mark(s->open, t);
         return MX_OK;
     }
     MX_TRY(mx_comm_flush());
-    batch *b = NULL;
+    mx_batch *b = NULL;
     MX_TRY(new_batch(t, &b));
     b->async = async;
     if (!async)
         return mx_lane_do(&b->job);
     mark(b, t);
-    open_batch = b; /* held: made, and not yet given away */
+    s->open = b; /* held: made, and not yet given away */
     return bytes >= most ? mx_comm_flush() : MX_OK;
 }
 
 mx_comm_stats mx_comm_get_stats(bool reset)
 {
-    mx_comm_stats stats = {.bytes = bytes_sent};
-    if (lane) {
-        mx_lane_times times = mx_lane_get_times(lane, reset);
+    struct mx_comm_state *s = state();
+    mx_comm_stats stats = {.bytes = s->bytes_sent};
+    if (s->lane) {
+        mx_lane_times times = mx_lane_get_times(s->lane, reset);
         stats.exposed_s = times.exposed_s;
         stats.busy_s = times.busy_s;
         stats.calls = times.jobs;
     }
     if (reset)
-        bytes_sent = 0;
+        s->bytes_sent = 0;
     return stats;
 }

@@ -32,17 +32,29 @@ typedef struct mx_transfer {
     double bytes_sent; /* by this rank, for the statistics */
 } mx_transfer;
 
-/* A simulated device sets this: no values travel, but a batch of them gets its start and its end. `bytes` are of the
- * whole array in the dtype in which it travels: of all parts, for all_to_all of all ranks; for collective_permute of
- * one rank. It may not start before `ready_s`. */
-typedef struct mx_comm_load {
-    mx_exchange_kind kind;
+/* One exchange of one or more tensors: what a device's join and exchange get as their job (core/device.h). */
+typedef struct mx_batch {
+    mx_job job;
+    mx_exchange x;
     mx_axes axes;
-    double bytes, ready_s;
+    mx_group *group; /* for join to set, where the device has groups */
+    mx_tag tag;
+    bool strict; /* compare call sites, and over machines too */
     bool async;
-    const char *text; /* what and where, for a trace */
-} mx_comm_load;
-extern void (*mx_comm_simulated)(const mx_comm_load *load, mx_job *job);
+    char over[64]; /* the axes, for messages */
+    int n, room;
+    mx_storage **kept; /* two per tensor: of in and of out */
+    int64_t bytes;     /* of all parts that travel, as this rank sees them, in the dtype in which they travel */
+    double bytes_sent; /* by this rank */
+    double ready_s;    /* when earlier jobs have made all inputs, in the device's time; 0: at once */
+} mx_batch;
+
+/* What is kept for each device. */
+struct mx_comm_state {
+    mx_lane *lane;
+    mx_batch *open; /* NULL: none */
+    double bytes_sent;
+};
 
 /* Runs it; `async`: later, on the communication thread. Collective. MX_ERR_VALUE, on every rank of the group, when the
  * ranks come with different calls. */

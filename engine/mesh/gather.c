@@ -61,40 +61,27 @@ const mx_op mx_op_shard = {
 
 /* ---- all_gather ---- */
 
-/* A gather that was started ahead of the call for it. */
-typedef struct ahead {
-    mx_storage *in; /* kept, so that its address is not given away */
-    int64_t offset;
-    uint64_t changes; /* of the storage when it was started: values may have changed since */
-    mx_shape shape;
-    mx_collective_attr attr;
-    mx_tensor *out;
-} ahead;
-
-enum { MAX_AHEAD = 256 };
-static ahead started[MAX_AHEAD];
-static int n_started;
-static int64_t started_bytes;
+static struct mx_gather_state *state(void) { return mx_device_current->gathers; }
 
 static void forget_ahead(int i)
 {
-    started_bytes -= mx_bytes(started[i].out);
-    mx_storage_release(started[i].in);
-    mx_release(started[i].out);
-    memmove(&started[i], &started[i + 1], (size_t)(--n_started - i) * sizeof *started);
-}
-
-static bool same_gather(const mx_collective_attr *a, const mx_collective_attr *b)
-{
-    return a->axis == b->axis && a->dim == b->dim && a->dtype == b->dtype;
+    struct mx_gather_state *s = state();
+    struct mx_gather_ahead *found = &s->ahead[i];
+    s->bytes -= mx_bytes(found->out);
+    mx_storage_release(found->in);
+    mx_release(found->out);
+    memmove(found, found + 1, (size_t)(--s->n - i) * sizeof *found);
 }
 
 static int find_ahead(const mx_tensor *x, const mx_collective_attr *a)
 {
-    for (int i = 0; i < n_started; i++)
-        if (started[i].in == x->storage && started[i].offset == x->offset &&
-            mx_shape_equal(&started[i].shape, &x->shape) && same_gather(&started[i].attr, a))
+    const struct mx_gather_state *s = state();
+    for (int i = 0; i < s->n; i++) {
+        const struct mx_gather_ahead *g = &s->ahead[i];
+        if (g->in == x->storage && g->offset == x->offset && mx_shape_equal(&g->shape, &x->shape) &&
+            g->axis == a->axis && g->dim == a->dim && g->dtype == a->dtype)
             return i;
+    }
     return -1;
 }
 
@@ -123,8 +110,9 @@ static mx_status run_gather(mx_call *call, bool async)
 static mx_status all_gather_host(mx_call *call)
 {
     int i = find_ahead(call->in[0], mx_collective_attrs(call));
-    if (i >= 0 && started[i].changes == call->in[0]->storage->changes) {
-        mx_tensor_alias(call->out[0], started[i].out, 0);
+    const struct mx_gather_ahead *found = &state()->ahead[i < 0 ? 0 : i];
+    if (i >= 0 && found->changes == call->in[0]->storage->changes) {
+        mx_tensor_alias(call->out[0], found->out, 0);
         forget_ahead(i);
         return MX_OK;
     }
@@ -141,20 +129,21 @@ static mx_status gather_ahead(const mx_call *call)
     mx_call now = {.op = &mx_op_all_gather, .n_in = 1, .n_out = 1};
     now.in[0] = call->in[0];
     memcpy(now.attr, call->attr, sizeof(mx_collective_attr));
-    int n = mx_collective_size(call);
-    if (n == 1 || !x->storage || n_started == MAX_AHEAD)
+    struct mx_gather_state *s = state();
+    if (mx_collective_size(call) == 1 || !x->storage || s->n == MX_MAX_GATHERS_AHEAD)
         return MX_OK;
     mx_scope *scope = mx_scope_swap(NULL);
     mx_status status = all_gather_infer(&now);
     mx_scope_swap(scope);
     MX_TRY(status);
     int64_t bytes = mx_bytes(now.out[0]);
-    int found = find_ahead(x, mx_collective_attrs(&now));
-    if (found >= 0 && started[found].changes != x->storage->changes) {
+    const mx_collective_attr *a = mx_collective_attrs(&now);
+    int found = find_ahead(x, a);
+    if (found >= 0 && s->ahead[found].changes != x->storage->changes) {
         forget_ahead(found);
         found = -1;
     }
-    bool skip = found >= 0 || started_bytes + bytes > mx_comm.prefetch_bytes;
+    bool skip = found >= 0 || s->bytes + bytes > mx_comm.prefetch_bytes;
     status = skip ? MX_OK : mx_tensor_allocate(now.out[0]);
     if (!skip && status == MX_OK)
         status = run_gather(&now, true);
@@ -162,13 +151,15 @@ static mx_status gather_ahead(const mx_call *call)
         mx_release(now.out[0]);
         return status;
     }
-    started[n_started++] = (ahead){.in = mx_storage_retain(x->storage),
-                                   .offset = x->offset,
-                                   .changes = x->storage->changes,
-                                   .shape = x->shape,
-                                   .attr = *mx_collective_attrs(&now),
-                                   .out = now.out[0]};
-    started_bytes += bytes;
+    s->ahead[s->n++] = (struct mx_gather_ahead){.in = mx_storage_retain(x->storage),
+                                                .offset = x->offset,
+                                                .changes = x->storage->changes,
+                                                .shape = x->shape,
+                                                .axis = a->axis,
+                                                .dim = a->dim,
+                                                .dtype = a->dtype,
+                                                .out = now.out[0]};
+    s->bytes += bytes;
     return MX_OK;
 }
 
@@ -197,8 +188,8 @@ mx_status mx_collective_leaf_done(mx_tensor *t)
 
 void mx_collective_forget(void)
 {
-    while (n_started > 0)
-        forget_ahead(n_started - 1);
+    while (state()->n > 0)
+        forget_ahead(state()->n - 1);
 }
 
 static const char *const all_gather_grads[] = {"reduce_scatter", "slice", NULL};

@@ -6,9 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static mx_axis axes_now[MX_MAX_AXES];
-static int n_axes;
-static mx_group *found[1 << MX_MAX_AXES]; /* groups of this mesh by their axes; NULL: not asked for yet */
+static struct mx_mesh_state *mesh(void) { return mx_device_current->mesh; }
 
 void mx_axes_coordinates(const mx_axis *axes, int n, int64_t rank, int *coordinate)
 {
@@ -47,47 +45,47 @@ mx_status mx_mesh_define(const mx_axis *axes, int n)
     }
     if (product != mx_ranks())
         return mx_fail(MX_ERR_VALUE, "the mesh has %.0f devices, but there are %d ranks", product, mx_ranks());
-    memcpy(axes_now, axes, (size_t)n * sizeof *axes);
-    n_axes = n;
-    memset(found, 0, sizeof found);
+    memcpy(mesh()->axes, axes, (size_t)n * sizeof *axes);
+    mesh()->n = n;
+    memset(mesh()->found, 0, sizeof mesh()->found);
     return MX_OK;
 }
 
 void mx_mesh_forget(void)
 {
-    n_axes = 0;
-    memset(found, 0, sizeof found);
+    mesh()->n = 0;
+    memset(mesh()->found, 0, sizeof mesh()->found);
 }
 
 mx_status mx_mesh_find(const char *name, mx_axes *axis)
 {
     char known[MX_MAX_AXES * 34] = "";
-    for (int a = 0; a < n_axes; a++) {
-        if (strcmp(axes_now[a].name, name) == 0) {
+    for (int a = 0; a < mesh()->n; a++) {
+        if (strcmp(mesh()->axes[a].name, name) == 0) {
             *axis = 1u << a;
             return MX_OK;
         }
         size_t used = strlen(known);
-        snprintf(known + used, sizeof known - used, a ? ", %s" : "%s", axes_now[a].name);
+        snprintf(known + used, sizeof known - used, a ? ", %s" : "%s", mesh()->axes[a].name);
     }
-    if (n_axes == 0)
+    if (mesh()->n == 0)
         return mx_fail(MX_ERR_VALUE, "no mesh is set, so there is no axis '%s': call mx.mesh first", name);
     return mx_fail(MX_ERR_VALUE, "the mesh has no axis '%s'; there are: %s", name, known);
 }
 
 int mx_mesh_axes(const mx_axis **axes)
 {
-    *axes = axes_now;
-    return n_axes;
+    *axes = mesh()->axes;
+    return mesh()->n;
 }
 
 const char *mx_mesh_text(mx_axes axes)
 {
     static char text[MX_MAX_AXES * 33];
     size_t used = 0;
-    for (int a = 0; a < n_axes; a++)
+    for (int a = 0; a < mesh()->n; a++)
         if (axes >> a & 1u)
-            used += (size_t)snprintf(text + used, sizeof text - used, used ? "+%s" : "%s", axes_now[a].name);
+            used += (size_t)snprintf(text + used, sizeof text - used, used ? "+%s" : "%s", mesh()->axes[a].name);
     return used ? text : "all ranks";
 }
 
@@ -96,10 +94,10 @@ const char *mx_mesh_text(mx_axes axes)
 static int axes_of(mx_axes set, mx_axis *axes, int *which, int *mine)
 {
     int all[MX_MAX_AXES] = {0}, n = 0;
-    mx_axes_coordinates(axes_now, n_axes, mx_rank(), all);
-    for (int a = 0; a < n_axes; a++)
+    mx_axes_coordinates(mesh()->axes, mesh()->n, mx_rank(), all);
+    for (int a = 0; a < mesh()->n; a++)
         if (set == 0 || (set >> a & 1u)) {
-            axes[n] = axes_now[a];
+            axes[n] = mesh()->axes[a];
             which[n] = a;
             mine[n++] = all[a];
         }
@@ -111,12 +109,12 @@ int mx_mesh_ranks(mx_axes set, int *ranks)
     mx_axis axes[MX_MAX_AXES];
     int which[MX_MAX_AXES], theirs[MX_MAX_AXES], all[MX_MAX_AXES] = {0}, size = mx_mesh_size(set);
     int n = axes_of(set, axes, which, theirs);
-    mx_axes_coordinates(axes_now, n_axes, mx_rank(), all);
+    mx_axes_coordinates(mesh()->axes, mesh()->n, mx_rank(), all);
     for (int i = 0; i < size; i++) {
         mx_axes_coordinates(axes, n, i, theirs);
         for (int a = 0; a < n; a++)
             all[which[a]] = theirs[a];
-        ranks[i] = n_axes > 0 ? (int)mx_axes_rank(axes_now, n_axes, all) : i;
+        ranks[i] = mesh()->n > 0 ? (int)mx_axes_rank(mesh()->axes, mesh()->n, all) : i;
     }
     return size;
 }
@@ -124,9 +122,9 @@ int mx_mesh_ranks(mx_axes set, int *ranks)
 int mx_mesh_size(mx_axes axes)
 {
     int size = 1;
-    for (int a = 0; a < n_axes; a++)
+    for (int a = 0; a < mesh()->n; a++)
         if (axes >> a & 1u)
-            size *= axes_now[a].ici * axes_now[a].dcn;
+            size *= mesh()->axes[a].ici * mesh()->axes[a].dcn;
     return axes ? size : mx_ranks();
 }
 
@@ -135,14 +133,14 @@ int mx_mesh_index(mx_axes set)
     mx_axis axes[MX_MAX_AXES];
     int which[MX_MAX_AXES], mine[MX_MAX_AXES];
     int n = axes_of(set, axes, which, mine);
-    return n_axes > 0 ? (int)mx_axes_rank(axes, n, mine) : mx_rank();
+    return mesh()->n > 0 ? (int)mx_axes_rank(axes, n, mine) : mx_rank();
 }
 
-bool mx_mesh_has_group(mx_axes axes) { return found[axes] != NULL; }
+bool mx_mesh_has_group(mx_axes axes) { return mesh()->found[axes] != NULL; }
 
 mx_status mx_mesh_group(mx_axes axes, mx_group **out)
 {
-    *out = found[axes];
+    *out = mesh()->found[axes];
     if (*out)
         return MX_OK;
     int *ranks = malloc((size_t)mx_ranks() * sizeof *ranks);
@@ -152,6 +150,6 @@ mx_status mx_mesh_group(mx_axes axes, mx_group **out)
     mx_status status = mx_group_get(ranks, n, out);
     free(ranks);
     if (status == MX_OK)
-        found[axes] = *out;
+        mesh()->found[axes] = *out;
     return status;
 }

@@ -24,6 +24,13 @@ int64_t mx_axes_rank(const mx_axis *axes, int n, const int *coordinate);
 /* Sets of axes are bit masks; 0 stands for all ranks. */
 typedef uint32_t mx_axes;
 
+/* The mesh of a device, which the functions below ask for the current one. */
+struct mx_mesh_state {
+    mx_axis axes[MX_MAX_AXES];
+    int n;
+    mx_group *found[1 << MX_MAX_AXES]; /* its groups by their axes; NULL: not asked for yet */
+};
+
 /* The mesh from now on, the same on all ranks. MX_ERR_VALUE when the sizes do not multiply to the number of ranks. */
 mx_status mx_mesh_define(const mx_axis *axes, int n);
 

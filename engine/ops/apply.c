@@ -31,10 +31,6 @@ void mx_apply_observe(mx_observer observer, bool on)
     mx_apply_hooks.timed = n > 0 ? tell_observers : NULL;
 }
 
-static mx_status run_on_host(mx_call *call) { return call->op->host(call); }
-
-mx_status (*mx_device_run)(mx_call *call) = run_on_host;
-
 const mx_op *mx_op_find(const char *name)
 {
     for (const mx_op *const *op = mx_ops; *op; op++)
@@ -203,9 +199,9 @@ static mx_status run(mx_call *call)
             if (!call->out[i]->storage)
                 MX_TRY(mx_tensor_allocate(call->out[i]));
     if (!mx_apply_hooks.timed || (call->op->flags & MX_OP_COMPOSITE))
-        return mx_device_run(call);
+        return mx_device_current->run(mx_device_current, call);
     double start = mx_clock();
-    mx_status status = mx_device_run(call);
+    mx_status status = mx_device_current->run(mx_device_current, call);
     mx_apply_hooks.timed(call, start, mx_clock());
     return status;
 }

@@ -174,9 +174,6 @@ extern mx_hooks mx_apply_hooks;
 typedef void (*mx_observer)(const mx_call *call, double start_s, double end_s); /* seconds of mx_clock() */
 void mx_apply_observe(mx_observer observer, bool on);
 
-/* A device runs calls. The host runs op->host; another device keeps the same interface. */
-extern mx_status (*mx_device_run)(mx_call *call);
-
 /* All operations, NULL at the end, in the order of ops/table.c; and one by its name, or NULL. */
 extern const mx_op *const mx_ops[];
 const mx_op *mx_op_find(const char *name);

@@ -1,53 +1,62 @@
 #include "sim/device.h"
 
-#include "core/pool.h"
-#include "core/spill.h"
+#include "core/offload.h"
 #include "mesh/comm.h"
 #include "mesh/gather.h"
 #include "tape/tape.h"
 #include "transport/mpi.h"
 
 #include <math.h>
-#include <string.h>
+#include <stdlib.h>
 
-static mx_sim_pod pod;
-static bool is_on;
-static mx_status (*host_run)(mx_call *call);
-static mx_sim_times times;
-static uint64_t fusion; /* the run of fused operations that is going on */
+/* A simulated chip. Its device is the first member, so that the entries of the table find the rest. */
+struct mx_sim_context {
+    mx_device device;
+    mx_sim_pod pod;
+    mx_sim_times times;
+    mx_pool_stats memory;
+    double clock_s;                                              /* what the chip has computed */
+    double dim_free_s[MX_NETWORK_DIMS], dcn_free_s, host_free_s; /* when each link is free again */
+    uint64_t fusion;                                             /* the run of fused operations that is going on */
+    struct mx_offload_state offload;
+    struct mx_mesh_state mesh;
+    struct mx_comm_state comm;
+    struct mx_gather_state gathers;
+};
 
-/* When each is free again. */
-static double dim_free_s[MX_NETWORK_DIMS], dcn_free_s, host_free_s;
+static mx_sim_context *context_of(mx_device *device) { return (mx_sim_context *)device; }
+
+static void advance_to(mx_sim_context *c, double seconds) { c->clock_s = seconds > c->clock_s ? seconds : c->clock_s; }
 
 /* ---- operations ---- */
 
 static double tiles(double n, int tile) { return ceil(n / tile) * tile; }
 
-static double padded_flops(const mx_cost *cost)
+static double padded_flops(const mx_sim_context *c, const mx_cost *cost)
 {
-    int tile = pod.chip.tile;
+    int tile = c->pod.chip.tile;
     double real = cost->m * cost->n * cost->k;
     return real == 0 ? cost->flops
                      : cost->flops * tiles(cost->m, 8) * tiles(cost->n, tile) * tiles(cost->k, tile) / real;
 }
 
-static double peak_of(const mx_call *call)
+static double peak_of(const mx_sim_context *c, const mx_call *call)
 {
     mx_dtype dtype = MX_F32;
     for (int i = 0; i < call->n_in && i < 2; i++)
         if (call->in[i] && mx_dtype_is_float(call->in[i]->dtype))
             dtype = call->in[i]->dtype == MX_BF16 ? MX_BF16 : dtype;
-    double peak = pod.chip.peak_flops[dtype];
-    return peak > 0 ? peak : pod.chip.peak_flops[MX_F32];
+    double peak = c->pod.chip.peak_flops[dtype];
+    return peak > 0 ? peak : c->pod.chip.peak_flops[MX_F32];
 }
 
-static double bandwidth(void) { return pod.chip.memory_Bps * pod.chip.memory_efficiency; }
+static double bandwidth(const mx_sim_context *c) { return c->pod.chip.memory_Bps * c->pod.chip.memory_efficiency; }
 
 /* What must move of a value that is read: nothing when the fusion that is going on made it; else its bytes, and before
  * that those of writing it, if it has not been written. */
-static double read_bytes(mx_storage *storage, double bytes, bool fuses)
+static double read_bytes(const mx_sim_context *c, mx_storage *storage, double bytes, bool fuses)
 {
-    bool inside = fuses && storage->fusion == fusion;
+    bool inside = fuses && storage->fusion == c->fusion;
     if (inside || storage->fusion == 0)
         return inside ? 0 : bytes;
     storage->fusion = 0;
@@ -56,103 +65,153 @@ static double read_bytes(mx_storage *storage, double bytes, bool fuses)
 
 /* The bytes of an operation that a compiler fuses with its neighbours. Outputs are written when someone outside the
  * fusion reads them. */
-static double fused_bytes(mx_call *call, const mx_cost *cost)
+static double fused_bytes(const mx_sim_context *c, mx_call *call, const mx_cost *cost)
 {
     double named = 0, moved = 0;
     for (int i = 0; i < call->n_in; i++)
         if (call->in[i] && call->in[i]->storage) {
             double bytes = (double)mx_bytes(call->in[i]);
             named += bytes;
-            moved += read_bytes(call->in[i]->storage, bytes, true);
+            moved += read_bytes(c, call->in[i]->storage, bytes, true);
         }
     double written = cost->bytes_written;
     for (int i = 0; i < call->n_out; i++)
         if (call->out[i]->storage) {
-            call->out[i]->storage->fusion = fusion;
+            call->out[i]->storage->fusion = c->fusion;
             written -= (double)mx_bytes(call->out[i]);
         }
     double extra = cost->bytes_read - named; /* less where parts of an input are read, such as rows of a table */
     return fmax(0, moved + extra) + fmax(0, written);
 }
 
-static double plain_bytes(mx_call *call, const mx_cost *cost)
+static double plain_bytes(const mx_sim_context *c, mx_call *call, const mx_cost *cost)
 {
     double bytes = cost->bytes_read + cost->bytes_written;
     for (int i = 0; i < call->n_in; i++)
         if (call->in[i] && call->in[i]->storage) {
             double all = (double)mx_bytes(call->in[i]);
-            bytes += read_bytes(call->in[i]->storage, all, false) - all;
+            bytes += read_bytes(c, call->in[i]->storage, all, false) - all;
         }
     return bytes;
 }
 
-static void charge(mx_call *call)
+static void charge(mx_sim_context *c, mx_call *call)
 {
+    const mx_sim_chip *chip = &c->pod.chip;
     mx_cost cost = call->op->cost(call);
-    bool fuses = pod.chip.fuses && cost.work == MX_WORK_BYTES;
-    double moved = fuses ? fused_bytes(call, &cost) : plain_bytes(call, &cost);
-    double memory_s = moved / bandwidth(), arithmetic_s = 0;
+    bool fuses = chip->fuses && cost.work == MX_WORK_BYTES;
+    double moved = fuses ? fused_bytes(c, call, &cost) : plain_bytes(c, call, &cost);
+    double memory_s = moved / bandwidth(c), arithmetic_s = 0;
     if (!fuses)
-        fusion++;
+        c->fusion++;
     if (cost.work == MX_WORK_PRODUCT)
-        arithmetic_s = padded_flops(&cost) / (peak_of(call) * pod.chip.matrix_efficiency);
+        arithmetic_s = padded_flops(c, &cost) / (peak_of(c, call) * chip->matrix_efficiency);
     else if (cost.work == MX_WORK_ATTENTION)
-        arithmetic_s = cost.flops / (peak_of(call) * pod.chip.attention_efficiency);
+        arithmetic_s = cost.flops / (peak_of(c, call) * chip->attention_efficiency);
     bool by_memory = memory_s >= arithmetic_s;
-    double *part = by_memory ? &times.memory_s : cost.work == MX_WORK_PRODUCT ? &times.matrix_s : &times.attention_s;
+    mx_sim_times *times = &c->times;
+    double *part = by_memory ? &times->memory_s : cost.work == MX_WORK_PRODUCT ? &times->matrix_s : &times->attention_s;
     *part += fmax(memory_s, arithmetic_s);
-    times.memory_s += pod.chip.launch_s;
-    times.flops += cost.work == MX_WORK_BYTES ? 0 : cost.flops;
-    times.operations++;
-    mx_clock_advance_to(mx_clock() + fmax(memory_s, arithmetic_s) + pod.chip.launch_s);
+    times->memory_s += chip->launch_s;
+    times->flops += cost.work == MX_WORK_BYTES ? 0 : cost.flops;
+    times->operations++;
+    advance_to(c, c->clock_s + fmax(memory_s, arithmetic_s) + chip->launch_s);
 }
 
 /* Views and collectives run as on the host: they move no values themselves. */
-static mx_status run(mx_call *call)
+static mx_status run(mx_device *device, mx_call *call)
 {
     if (!(call->op->flags & MX_OP_COLLECTIVE))
-        charge(call);
+        charge(context_of(device), call);
     return call->op->flags & (MX_OP_COLLECTIVE | MX_OP_VIEW) ? call->op->host(call) : MX_OK;
 }
 
-/* ---- collectives and transfers ---- */
+/* ---- memory: counted, and not taken ---- */
 
-static void take_time(const mx_comm_load *load, const mx_job *job)
+static mx_status take_memory(mx_device *device, int64_t bytes, void **data)
 {
-    double start_s = mx_clock();
-    bool reduces = load->kind == MX_ALL_REDUCE || load->kind == MX_REDUCE_SCATTER;
-    double seconds = (reduces ? 3 : 1) * load->bytes / bandwidth();
-    times.memory_s += seconds;
-    mx_clock_advance_to(start_s + seconds);
+    *data = NULL;
+    return mx_pool_count(&context_of(device)->memory, bytes);
+}
+
+static void give_memory(mx_device *device, void *data, int64_t bytes)
+{
+    (void)data;
+    context_of(device)->memory.in_use_bytes -= bytes;
+}
+
+static mx_pool_stats memory(mx_device *device)
+{
+    mx_pool_stats stats = context_of(device)->memory;
+    stats.reserved_bytes = stats.in_use_bytes;
+    return stats;
+}
+
+static void reset_peak(mx_device *device)
+{
+    mx_pool_stats *stats = &context_of(device)->memory;
+    stats->peak_bytes = stats->in_use_bytes;
+}
+
+/* ---- collectives ---- */
+
+static mx_status join(mx_job *job)
+{
+    (void)job;
+    return MX_OK;
+}
+
+/* Of the whole array in the dtype in which it travels: of all parts, for all_to_all of all ranks; for
+ * collective_permute of one rank. */
+static double array_bytes(const mx_batch *b)
+{
+    double n = mx_mesh_size(b->axes);
+    mx_exchange_kind kind = b->x.what.kind;
+    bool parts = kind == MX_ALL_GATHER || kind == MX_REDUCE_SCATTER;
+    return (double)b->bytes * (parts ? n : kind == MX_ALL_TO_ALL ? n * n : 1);
+}
+
+static void take_time(mx_sim_context *c, const mx_batch *b, double bytes)
+{
+    double start_s = c->clock_s;
+    bool reduces = b->x.what.kind == MX_ALL_REDUCE || b->x.what.kind == MX_REDUCE_SCATTER;
+    double seconds = (reduces ? 3 : 1) * bytes / bandwidth(c);
+    c->times.memory_s += seconds;
+    advance_to(c, start_s + seconds);
     if (mx_job_observer.copied)
-        mx_job_observer.copied(job, start_s, mx_clock());
+        mx_job_observer.copied(&b->job, start_s, c->clock_s);
 }
 
 /* Where the ranks along axes of the mesh lie, which mx_sim_check_mesh has let in; without a mesh: all ranks. */
-static mx_route route_of(mx_axes wanted)
+static mx_route route_of(const mx_sim_context *c, mx_axes wanted)
 {
-    const mx_axis *axes, all = {"all", pod.network.slice_chips, pod.slices};
+    const mx_network *network = &c->pod.network;
+    const mx_axis *axes, all = {"all", network->slice_chips, c->pod.slices};
     int n = mx_mesh_axes(&axes);
     mx_route route;
-    (void)mx_network_route(&pod.network, n > 0 ? axes : &all, n > 0 ? n : 1, wanted, &route);
+    (void)mx_network_route(network, n > 0 ? axes : &all, n > 0 ? n : 1, wanted, &route);
     return route;
 }
 
-static void collective(const mx_comm_load *load, mx_job *job)
+static mx_status exchange(mx_job *job)
 {
-    mx_route route = route_of(load->axes);
-    mx_network_time t = mx_network_cost(&pod.network, &route, load->kind, load->bytes);
-    if (load->async && !pod.chip.offloads_collectives)
-        take_time(load, job);
-    double start = fmax(mx_clock(), load->ready_s);
+    const mx_batch *b = (const mx_batch *)job;
+    mx_sim_context *c = context_of(job->device);
+    mx_sim_times *times = &c->times;
+    double bytes = array_bytes(b);
+    mx_route route = route_of(c, b->axes);
+    mx_network_time t = mx_network_cost(&c->pod.network, &route, b->x.what.kind, bytes);
+    if (b->async && !c->pod.chip.offloads_collectives)
+        take_time(c, b, bytes);
+    double start = fmax(c->clock_s, b->ready_s);
     for (int d = 0; d < MX_NETWORK_DIMS; d++)
         if (t.ici_s > 0 && route.size[d] > 1)
-            start = fmax(start, dim_free_s[d]);
+            start = fmax(start, c->dim_free_s[d]);
     if (t.dcn_s > 0)
-        start = fmax(start, dcn_free_s);
+        start = fmax(start, c->dcn_free_s);
     job->start_s = start;
     job->end_s = start + t.ici_s + t.dcn_s;
-    job->exposed_s = t.dcn_s > t.ici_s ? &times.dcn_s : &times.ici_s;
+    job->exposed_s = t.dcn_s > t.ici_s ? &times->dcn_s : &times->ici_s;
     int n_parts = 0;
     if (t.ici_s > 0)
         job->part[n_parts++] = (mx_job_part){"network in the slice", t.ici_s};
@@ -160,56 +219,163 @@ static void collective(const mx_comm_load *load, mx_job *job)
         job->part[n_parts++] = (mx_job_part){"network between slices", t.dcn_s};
     for (int d = 0; d < MX_NETWORK_DIMS; d++)
         if (t.ici_s > 0 && route.size[d] > 1)
-            dim_free_s[d] = job->end_s;
-    dcn_free_s = t.dcn_s > 0 ? job->end_s : dcn_free_s;
-    times.ici_busy_s += t.ici_s;
-    times.dcn_busy_s += t.dcn_s;
-    times.ici_bytes += t.ici_s > 0 ? load->bytes : 0;
-    times.dcn_bytes += t.dcn_s > 0 ? load->bytes : 0;
-    times.collectives++;
+            c->dim_free_s[d] = job->end_s;
+    c->dcn_free_s = t.dcn_s > 0 ? job->end_s : c->dcn_free_s;
+    times->ici_busy_s += t.ici_s;
+    times->dcn_busy_s += t.dcn_s;
+    times->ici_bytes += t.ici_s > 0 ? bytes : 0;
+    times->dcn_bytes += t.dcn_s > 0 ? bytes : 0;
+    times->collectives++;
+    return MX_OK;
 }
 
-void mx_sim_host_transfer(mx_job *job, double bytes, double ready_s)
+static mx_status copy(mx_device *device, const mx_block *from, const mx_block *to, int64_t count)
 {
-    job->start_s = fmax(fmax(mx_clock(), ready_s), host_free_s);
-    job->end_s = job->start_s + bytes / pod.chip.host_Bps;
-    job->exposed_s = &times.host_s;
-    job->part[0] = (mx_job_part){"transfers to the host", job->end_s - job->start_s};
-    host_free_s = job->end_s;
-    times.host_busy_s += job->end_s - job->start_s;
+    (void)device, (void)from, (void)to, (void)count;
+    return MX_OK;
 }
 
-static void offload(mx_job *job, double bytes) { mx_sim_host_transfer(job, bytes, mx_clock()); }
+/* ---- jobs ---- */
 
-/* ---- start and stop ---- */
+static bool is_done(const mx_job *job) { return job->end_s <= context_of(job->device)->clock_s; }
 
-bool mx_sim_is_on(void) { return is_on; }
+static void wait_for(const mx_job *job) { advance_to(context_of(job->device), job->end_s); }
+
+static double now(mx_device *device) { return context_of(device)->clock_s; }
+
+/* ---- transfers to the host ---- */
+
+static mx_status open_ranges(mx_device *device, const char *directory)
+{
+    (void)device, (void)directory;
+    return MX_OK;
+}
+
+static mx_status take_range(mx_device *device, int64_t bytes, mx_range *range)
+{
+    (void)device;
+    *range = (mx_range){.bytes = bytes};
+    return MX_OK;
+}
+
+static void give_range(mx_device *device, mx_range range) { (void)device, (void)range; }
+
+static mx_status move(mx_job *job, void *data, mx_range range, int64_t bytes, bool out)
+{
+    (void)data, (void)range, (void)out;
+    mx_sim_context *c = context_of(job->device);
+    job->start_s = fmax(c->clock_s, c->host_free_s);
+    job->end_s = job->start_s + (double)bytes / c->pod.chip.host_Bps;
+    job->exposed_s = &c->times.host_s;
+    job->part[0] = (mx_job_part){"transfers to the host", job->end_s - job->start_s};
+    c->host_free_s = job->end_s;
+    c->times.host_busy_s += job->end_s - job->start_s;
+    return MX_OK;
+}
+
+/* ---- contexts ---- */
+
+static void destroy(mx_device *device)
+{
+    mx_lane_free(context_of(device)->offload.lane);
+    mx_lane_free(context_of(device)->comm.lane);
+    free(context_of(device));
+}
+
+static const mx_device table = {
+    .name = "simulated chip",
+    .refs = 1,
+    .destroy = destroy,
+    .run = run,
+    .alloc = take_memory,
+    .free = give_memory,
+    .memory = memory,
+    .reset_peak = reset_peak,
+    .submit = mx_job_submit_here,
+    .is_done = is_done,
+    .wait = wait_for,
+    .open_ranges = open_ranges,
+    .take_range = take_range,
+    .give_range = give_range,
+    .move = move,
+    .join = join,
+    .exchange = exchange,
+    .copy = copy,
+    .now = now,
+};
+
+mx_status mx_sim_context_new(const mx_sim_pod *pod, int rank, mx_sim_context **out)
+{
+    mx_sim_context *c = *out = calloc(1, sizeof *c);
+    if (!c)
+        return mx_fail(MX_ERR_MEMORY, "no memory for a simulated chip");
+    c->device = table;
+    c->device.rank = rank;
+    c->device.ranks = pod->network.slice_chips * pod->slices;
+    c->device.offload = &c->offload;
+    c->device.mesh = &c->mesh;
+    c->device.comm = &c->comm;
+    c->device.gathers = &c->gathers;
+    c->pod = *pod;
+    c->memory.limit_bytes = (int64_t)pod->chip.memory_bytes;
+    c->fusion = 1;
+    return MX_OK;
+}
+
+mx_device *mx_sim_context_device(mx_sim_context *c) { return &c->device; }
+
+void mx_sim_context_free(mx_sim_context *c)
+{
+    mx_device *before = mx_device_current;
+    mx_device_use(&c->device);
+    (void)mx_comm_finish(); /* simulated jobs do not fail */
+    mx_collective_forget();
+    if (c->offload.lane)
+        (void)mx_lane_drain(c->offload.lane);
+    mx_device_use(before);
+    mx_device_release(&c->device);
+}
+
+/* The context that is current; NULL: the device is not a simulated one. */
+static mx_sim_context *current(void) { return mx_device_current->run == run ? context_of(mx_device_current) : NULL; }
 
 mx_sim_times mx_sim_get_times(bool reset)
 {
-    mx_sim_times copy = times;
+    mx_sim_context *c = current();
+    if (!c)
+        return (mx_sim_times){0};
+    mx_sim_times copy = c->times;
     if (reset)
-        times = (mx_sim_times){0};
+        c->times = (mx_sim_times){0};
     return copy;
 }
 
 mx_status mx_sim_check_mesh(const mx_axis *axes, int n)
 {
-    if (!is_on)
+    const mx_sim_context *c = current();
+    if (!c)
         return MX_OK;
     int chips = 1, slices = 1;
     for (int a = 0; a < n; a++) {
         chips *= axes[a].ici;
         slices *= axes[a].dcn;
     }
-    if (chips != pod.network.slice_chips || slices != pod.slices)
+    const mx_network *network = &c->pod.network;
+    if (chips != network->slice_chips || slices != c->pod.slices)
         return mx_fail(MX_ERR_VALUE,
                        "the mesh has %d slices of %d devices, and the simulated pod has %d of %d: set slices, "
                        "dcn_*_parallelism and ici_*_parallelism to these",
-                       slices, chips, pod.slices, pod.network.slice_chips);
+                       slices, chips, c->pod.slices, network->slice_chips);
     mx_route route;
-    return mx_network_route(&pod.network, axes, n, 0, &route);
+    return mx_network_route(network, axes, n, 0, &route);
 }
+
+/* ---- the simulation that a script starts ---- */
+
+static mx_sim_context *started; /* NULL: none */
+static mx_device *machine;      /* that was current before it */
+
+bool mx_sim_is_on(void) { return started != NULL; }
 
 /* What is under way or kept belongs to the time before. */
 static mx_status forget(void)
@@ -221,36 +387,24 @@ static mx_status forget(void)
     return MX_OK;
 }
 
-mx_status mx_sim_start(const mx_sim_pod *new_pod)
+mx_status mx_sim_start(const mx_sim_pod *pod)
 {
+    mx_sim_context *c;
     MX_TRY(forget());
     mx_sim_stop();
-    pod = *new_pod;
-    times = (mx_sim_times){0};
-    memset(dim_free_s, 0, sizeof dim_free_s);
-    dcn_free_s = host_free_s = 0;
-    fusion = 1;
-    mx_clock_simulate(true);
-    mx_pool_simulate(true, (int64_t)pod.chip.memory_bytes);
-    mx_ranks_simulate(pod.network.slice_chips * pod.slices);
-    mx_comm_simulated = collective;
-    mx_spill_simulated = offload;
-    host_run = mx_device_run;
-    mx_device_run = run;
-    is_on = true;
+    MX_TRY(mx_sim_context_new(pod, 0, &c));
+    started = c;
+    machine = mx_device_current;
+    mx_device_use(&c->device);
     return MX_OK;
 }
 
 void mx_sim_stop(void)
 {
-    if (!is_on)
+    if (!started)
         return;
     (void)forget(); /* simulated collectives do not fail */
-    mx_comm_simulated = NULL;
-    mx_spill_simulated = NULL;
-    mx_device_run = host_run;
-    mx_ranks_simulate(0);
-    mx_pool_simulate(false, 0);
-    mx_clock_simulate(false);
-    is_on = false;
+    mx_device_use(machine);
+    mx_sim_context_free(started);
+    started = NULL;
 }

@@ -1,9 +1,9 @@
 /* The simulated device: one chip of a pod, whose tensors have shapes and no values.
  *
- * It takes the host's place behind mx_apply. An operation advances the script's clock (core/clock.h), which is what the
- * chip has computed; a collective or a transfer goes on beside it, on the links that it needs, and whoever needs its
- * result waits for it there. Operations, collectives, the tape and the script are those of a real run, so order,
- * overlap, combining and memory are too.
+ * An operation advances the device's clock, which is the time that the chip has computed. Collectives and transfers to
+ * the host run beside it, on the links that they need; code that needs their results advances the clock to their end.
+ * Operations, collectives, the tape and the script are those of a real run, so order, overlap, combining and memory are
+ * too.
  *
  * Times: a matrix product takes the larger of its FLOPs, padded to the tiles of the matrix unit, at the peak, and of
  * its bytes at the memory's bandwidth; attention likewise, with an efficiency of its own; everything else its bytes. On
@@ -33,18 +33,25 @@ typedef struct mx_sim_pod {
     int slices;
 } mx_sim_pod;
 
-/* From here on the pod is simulated: this process is rank 0 of all its chips, tensors that are made have no values, and
- * time and memory begin anew. Ends what is under way; the mesh is to be defined anew, and again after the stop. Each
- * process under mpirun simulates by itself. */
+/* A context is the device of one rank of a pod: its clock, links, memory and times. Several may exist, of one pod or of
+ * different ones; each goes on where it was when it is current again (mx_device_use). MX_ERR_MEMORY. */
+typedef struct mx_sim_context mx_sim_context;
+mx_status mx_sim_context_new(const mx_sim_pod *pod, int rank, mx_sim_context **out);
+mx_device *mx_sim_context_device(mx_sim_context *context);
+void mx_sim_context_free(mx_sim_context *context); /* which is not current; waits for what is in flight on it */
+
+/* From here on the pod is simulated: this process is rank 0 of all its chips, in a new context. Waits for what is in
+ * flight; the mesh is to be defined anew, and again after the stop. Each process under mpirun simulates by itself. */
 mx_status mx_sim_start(const mx_sim_pod *pod);
 void mx_sim_stop(void);
 bool mx_sim_is_on(void);
 
-/* Whether the pod can be this mesh: before it becomes that of the run. MX_ERR_VALUE, with both numbers, when it has
- * other slices or chips, or its axes do not fit the torus. MX_OK when nothing is simulated. */
+/* Whether the pod of the current context can be this mesh. MX_ERR_VALUE, with both numbers, when it has other slices or
+ * chips, or its axes do not fit the torus. MX_OK when nothing is simulated. */
 mx_status mx_sim_check_mesh(const mx_axis *axes, int n);
 
-/* Where the time of the chip went, since the start or the last reset: seconds that add up to those of the clock. */
+/* Where the time of the current context's chip went, since the start or the last reset: seconds that add up to those of
+ * the clock. All 0 when nothing is simulated. */
 typedef struct mx_sim_times {
     double matrix_s; /* matrix products, bound by the matrix unit */
     double attention_s;
@@ -57,8 +64,5 @@ typedef struct mx_sim_times {
     int64_t operations, collectives;
 } mx_sim_times;
 mx_sim_times mx_sim_get_times(bool reset);
-
-/* A transfer of `bytes` to the host's memory or back is given its start and its end: for jobs of a lane. */
-void mx_sim_host_transfer(mx_job *job, double bytes, double ready_s);
 
 #endif

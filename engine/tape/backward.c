@@ -209,7 +209,7 @@ static mx_status walk_back(mx_node *node, bool retain)
         return MX_OK;
     if (!call->op->vjp)
         return mx_fail(MX_ERR_STATE, "%s has no gradient; use t:detach() where none is wanted", call->op->name);
-    MX_TRY(mx_offload.settle(false));
+    MX_TRY(mx_offload_settle(false));
     MX_TRY(mx_remat_fetch(node));
     MX_TRY(mx_remat_ensure(node));
     MX_TRY(mx_remat_prefetch(node));

@@ -164,7 +164,7 @@ static mx_status offload(const mx_region *region, mx_node *first, mx_tensor *con
 {
     if (region->policy->keep_held || region->policy->n_offloaded == 0 || !first)
         return MX_OK;
-    MX_TRY(mx_offload.settle(true));
+    MX_TRY(mx_offload_settle(true));
     tape->offloads = true;
     for (const mx_node *node = first; node; node = node->after)
         MX_TRY(offload_of_call(region, &node->call, results, n_results));

@@ -120,7 +120,7 @@ static void describe_inputs(mx_node *node)
 
 mx_status mx_tape_record(mx_call *call)
 {
-    MX_TRY(mx_offload.settle(false));
+    MX_TRY(mx_offload_settle(false));
     mx_node *node = new_node();
     if (!node)
         return mx_fail(MX_ERR_MEMORY, "out of memory for the tape's records");

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "transport/board.h"
 
-#include "core/job.h"
+#include "core/clock.h"
 #include "transport/guardian.h"
 #include "transport/mpi.h"
 

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "transport/flag.h"
 
-#include "core/job.h"
+#include "core/clock.h"
 
 #include <errno.h>
 #include <linux/futex.h>

@@ -2,6 +2,7 @@
 #include "transport/mpi.h"
 
 #include "core/cpu.h"
+#include "core/device.h"
 #include "core/limits.h"
 #include "core/stop.h"
 #include "transport/board.h"
@@ -17,16 +18,14 @@
 #include <time.h>
 #include <unistd.h>
 
-static int rank, ranks = 1, simulated_ranks, node_ranks = 1, node_cores = 1, thread_level;
+static int rank, ranks = 1, node_ranks = 1, node_cores = 1, thread_level;
 static int *node_of; /* per rank: the lowest rank on its machine */
 
-int mx_rank(void) { return simulated_ranks ? 0 : rank; }
+int mx_rank(void) { return mx_device_current->rank; }
 
-int mx_ranks(void) { return simulated_ranks ? simulated_ranks : ranks; }
+int mx_ranks(void) { return mx_device_current->ranks; }
 
 int mx_processes(void) { return ranks; }
-
-void mx_ranks_simulate(int n) { simulated_ranks = n; }
 
 int mx_node_ranks(void) { return node_ranks; }
 
@@ -162,6 +161,8 @@ mx_status mx_mpi_start(int *argc, char ***argv)
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    mx_host.rank = rank;
+    mx_host.ranks = ranks;
     const char *foreign = getenv("OMPI_COMM_WORLD_SIZE");
     if (ranks == 1 && foreign && atoi(foreign) > 1)
         return mx_fail(MX_ERR_MPI, "started by Open MPI's mpirun, but built with %s: use its mpirun (mpirun.mpich)",

@@ -26,14 +26,11 @@ _Noreturn void mx_mpi_abort(int exit_status);
 /* A function that mx_mpi_abort calls first, on the rank that aborts: atexit's are not called then. */
 void mx_mpi_before_abort(void (*hook)(void));
 
-/* Not Collective; 0 and 1 before mx_mpi_start. */
+/* Of the current device. Not Collective; on the host 0 and 1 before mx_mpi_start. */
 int mx_rank(void);
 int mx_ranks(void);
 
-/* A simulated pod: mx_ranks() is this many, of which each process is rank 0 by itself; 0: the ranks that there are. Not
- * Collective. */
-void mx_ranks_simulate(int n);
-int mx_processes(void); /* ranks that there are; Not Collective */
+int mx_processes(void); /* ranks of this run, also while a pod is simulated; Not Collective */
 
 /* The machine that this rank is on, found at the start. Not Collective. With MXLUA_NODE_RANKS=N in the environment
  * every N ranks count as a machine of their own: it lets one machine try what goes between several. */

@@ -1,7 +1,7 @@
 /* Values that are away: they come back as they were, the file is used again, and failures say what happened. */
 #define _GNU_SOURCE
 #include "check.h"
-#include "core/job.h"
+#include "core/offload.h"
 #include "core/pool.h"
 #include "core/spill.h"
 #include "temporary.h"
@@ -34,7 +34,7 @@ static void test_out_and_back(void)
     int64_t before = mx_pool_get_stats().in_use_bytes;
     mx_tensor *t = new_tensor(100001, 3);
     CHECK(mx_tensor_offload(t) == MX_OK && !t->storage && t->away, "offloaded");
-    CHECK(mx_offload.settle(true) == MX_OK, "settled");
+    CHECK(mx_offload_settle(true) == MX_OK, "settled");
     CHECK(mx_pool_get_stats().in_use_bytes == before, "its memory is released");
     for (int round = 0; round < 3; round++) {
         CHECK(mx_tensor_fetch(t) == MX_OK && t->storage, "fetched");
@@ -43,7 +43,7 @@ static void test_out_and_back(void)
         CHECK(!t->storage && t->away, "evicted");
     }
     mx_release(t);
-    CHECK(mx_spill_get_stats(false).away_bytes == 0, "forgotten");
+    CHECK(mx_offload_get_stats(false).away_bytes == 0, "forgotten");
     CHECK(mx_pool_get_stats().in_use_bytes == before, "and released");
 }
 
@@ -55,7 +55,7 @@ static void test_at_once(void)
         CHECK(mx_tensor_offload(t) == MX_OK && mx_tensor_fetch(t) == MX_OK && has_values(t, round), "round %d", round);
         mx_release(t);
     }
-    CHECK(mx_offload.settle(true) == MX_OK, "settled");
+    CHECK(mx_offload_settle(true) == MX_OK, "settled");
 }
 
 /* Many tensors of many sizes, forgotten in another order: the file of the first round does for the others. */
@@ -74,8 +74,8 @@ static void test_the_file_is_used_again(void)
             CHECK(mx_tensor_fetch(all[i]) == MX_OK && has_values(all[i], i + round), "tensor %d of round %d", i, round);
             mx_release(all[i]);
         }
-        CHECK(mx_offload.settle(true) == MX_OK, "settled");
-        int64_t bytes = mx_spill_get_stats(false).file_bytes;
+        CHECK(mx_offload_settle(true) == MX_OK, "settled");
+        int64_t bytes = mx_spill_file_bytes();
         first = round == 0 ? bytes : first;
         CHECK(bytes == first, "round %d: the file has %lld bytes, not %lld", round, (long long)bytes, (long long)first);
     }
@@ -102,12 +102,12 @@ static void test_what_stays(void)
 
 static void test_directories(void)
 {
-    CHECK(mx_spill_open("/nowhere/at/all") == MX_ERR_IO, "a directory that is not there");
+    CHECK(mx_spill_open(&mx_host, "/nowhere/at/all") == MX_ERR_IO, "a directory that is not there");
     CHECK(strstr(mx_message(), "/nowhere/at/all") && strstr(mx_message(), "offload_directory"), "%s", mx_message());
-    CHECK(mx_spill_open("/proc") == MX_ERR_IO, "one that takes no files");
+    CHECK(mx_spill_open(&mx_host, "/proc") == MX_ERR_IO, "one that takes no files");
     mx_tensor *t = new_tensor(10, 0);
     CHECK(mx_tensor_offload(t) == MX_OK, "the old file is still there");
-    CHECK(mx_spill_open("/tmp") == MX_ERR_STATE, "and cannot move now");
+    CHECK(mx_spill_open(&mx_host, "/tmp") == MX_ERR_STATE, "and cannot move now");
     mx_release(t);
 }
 
@@ -122,15 +122,15 @@ static void limit_file(rlim_t bytes)
 
 static void test_a_full_disk(void)
 {
-    CHECK(mx_spill_open("/var/tmp") == MX_OK, "a new file");
+    CHECK(mx_spill_open(&mx_host, "/var/tmp") == MX_OK, "a new file");
     limit_file(100000);
     mx_tensor *t = new_tensor(100000, 0);
     CHECK(mx_tensor_offload(t) == MX_OK, "goes on its own");
-    CHECK(mx_offload.settle(true) == MX_ERR_IO, "cannot be written");
+    CHECK(mx_offload_settle(true) == MX_ERR_IO, "cannot be written");
     CHECK(strstr(mx_message(), "/var/tmp") && strstr(mx_message(), "File too large"), "%s", mx_message());
     limit_file(RLIM_INFINITY);
     mx_release(t);
-    CHECK(mx_offload.settle(true) == MX_OK, "told once");
+    CHECK(mx_offload_settle(true) == MX_OK, "told once");
 }
 
 /* The descriptor of the file without a name. */
@@ -149,9 +149,9 @@ static int find_file(void)
 
 static void test_a_short_read(void)
 {
-    CHECK(mx_spill_open(temporary_folder) == MX_OK, "a new file");
+    CHECK(mx_spill_open(&mx_host, temporary_folder) == MX_OK, "a new file");
     mx_tensor *t = new_tensor(100000, 0);
-    CHECK(mx_tensor_offload(t) == MX_OK && mx_offload.settle(true) == MX_OK, "offloaded");
+    CHECK(mx_tensor_offload(t) == MX_OK && mx_offload_settle(true) == MX_OK, "offloaded");
     CHECK(ftruncate(find_file(), 5000) == 0, "cut short");
     CHECK(mx_tensor_fetch(t) == MX_OK, "goes on its own");
     CHECK(mx_tensor_wait(t, false) == MX_ERR_IO, "a short read");
@@ -162,7 +162,7 @@ static void test_a_short_read(void)
 int main(void)
 {
     temporary_make();
-    CHECK(mx_spill_open(temporary_folder) == MX_OK, "open");
+    CHECK(mx_spill_open(&mx_host, temporary_folder) == MX_OK, "open");
     test_out_and_back();
     test_at_once();
     test_the_file_is_used_again();

@@ -375,7 +375,7 @@ mx_status mx_sim_check_mesh(const mx_axis *axes, int n)
 static mx_sim_context *started; /* NULL: none */
 static mx_device *machine;      /* that was current before it */
 
-bool mx_sim_is_on(void) { return started != NULL; }
+bool mx_sim_is_on(void) { return current() != NULL; }
 
 /* What is under way or kept belongs to the time before. */
 static mx_status forget(void)

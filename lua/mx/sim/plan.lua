@@ -143,7 +143,8 @@ end
 ---@param config table
 ---@param hardware string|table such as "v5e-256", or a hardware table
 ---@param slices integer
----@param o? {constants: table<string, number>, limited: boolean, profile: boolean} profile: with its operations
+---@param o? {constants: table<string, number>, limited: boolean, profile: boolean, shape: table} profile: with its
+---       operations; shape: the model, where it is not as the config says
 ---@return table step_s, peak_bytes, weights, gradients, states, batches, staged (bytes; batches: of all passes; staged:
 ---        a copy of what a rank writes of a checkpoint, which no step has), kept (name -> {bytes, count}), times (of
 ---        mx.sim_times), params, shape, hardware, memory_bytes (of a chip), mfu and tokens_per_s (of a chip)
@@ -155,7 +156,7 @@ function plan.simulate(config, hardware, slices, o)
     end
     local memory_bytes = mx.sim.memory_bytes(hardware)
     constants.memory_bytes = o.limited and memory_bytes or NO_LIMIT
-    local shape, machine, peak = mx.models.shape(config), nil, nil
+    local shape, machine, peak = o.shape or mx.models.shape(config), nil, nil
     local function once(layers, passes)
         machine = mx.sim.start(hardware, slices, constants)
         local ok, result = pcall(simulate_step, config, mx.models.cut(shape, layers), passes, o.profile)
@@ -223,17 +224,19 @@ end
 
 --- Refuses a config whose step needs more memory than there is for a rank, before anything is allocated. Collective.
 ---@param config table
-function plan.check(config)
+---@param shape? table the model, where it is not as the config says
+function plan.check(config, shape)
     local info, limit = mx.info(), mx.memory().limit
     local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
     local result
     if mx.is_simulated() then
-        result = plan.simulate(config, config.hardware, config.slices)
+        result = plan.simulate(config, config.hardware, config.slices, { shape = shape })
         there, limit = result.memory_bytes, 0
         mx.sim.start(config.hardware, config.slices, mx.sim.settings(config)) -- anew, for the run
     else
         local slices = mx.mesh.layout(config, mx.ranks()).slices
-        result = plan.simulate(config, mx.host.hardware(mx.ranks() // slices, { measure = false }), slices)
+        local hardware = mx.host.hardware(mx.ranks() // slices, { measure = false })
+        result = plan.simulate(config, hardware, slices, { shape = shape })
     end
     -- A checkpoint is written from a copy while training goes on.
     local copies = config.enable_checkpointing and config.async_checkpointing and config.checkpoint_period > 0

@@ -204,9 +204,11 @@ end
 ---@param cfg table config
 ---@param plan mx.Mesh of mx.mesh.plan
 ---@param machine table of roofline.machine
+---@param shape? table the model, where it is not as the config says
 ---@return mx.RooflineRow[] used, mx.RooflineRow[] unused
-function roofline.rows(cfg, plan, machine)
-    local shape, used, unused = mx.models.shape(cfg), {}, {}
+function roofline.rows(cfg, plan, machine, shape)
+    local used, unused = {}, {}
+    shape = shape or mx.models.shape(cfg)
     local ici, dcn = plan.layout.ici, plan.layout.dcn
     local q = quantities(cfg, shape, plan, ici, dcn)
     for _, axis in ipairs(mx.mesh.AXES) do

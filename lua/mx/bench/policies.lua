@@ -142,7 +142,9 @@ function policies.run(words)
         local row = try_measure(model, data, optimizer, config)
         if row then
             row.policy, rows[#rows + 1] = name, row
-            check_same(row, rows[1], name)
+            if not mx.sim.now then -- a simulated loss is NaN
+                check_same(row, rows[1], name)
+            end
         end
         print_row(row, name, rows[1], remat.offloads(model.shape.remat))
         if log and row then

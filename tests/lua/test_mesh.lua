@@ -9,7 +9,7 @@ TestLayout, TestCoordinates, TestSpec, TestRules, TestPicture = {}, {}, {}, {}, 
 local function config(...)
     local words = { ... }
     for i, word in ipairs(words) do
-        words[i] = word:gsub("^(%l+) ([%l_]+) (%-?%d+)$", "%1_%2_parallelism=%3")
+        words[i] = word:gsub("^(%l+) ([%w_]+) (%-?%d+)$", "%1_%2_parallelism=%3")
     end
     return mx.config.load(words)
 end

@@ -1,4 +1,5 @@
-/* The mxlua program: options, the start and end of MPI, one Lua state, and an exit status that tells the truth. */
+/* The mxlua program: reads the options, starts and ends MPI, runs Lua, and returns an exit status that shows whether
+ * the run succeeded. */
 #define _GNU_SOURCE
 #include "bind/bind.h"
 #include "bind/program.h"
@@ -25,44 +26,45 @@
 
 static const char usage[] = "usage: mxlua [options] [script.lua [config.yml] [key=value ...]]\n"
                             "\n"
-                            "Runs a Lua script that trains or measures transformer models. Under mpirun, each\n"
-                            "rank runs the same script and stands for one device.\n"
+                            "Runs a Lua script that trains or measures transformer models. Under mpirun, all\n"
+                            "ranks run the same script, and each rank is one device.\n"
                             "\n"
                             "  -e CODE              run CODE, before the script if there is one; mx is loaded\n"
-                            "  -i                   an interactive prompt, after the script if there is one\n"
-                            "  --threads N          threads of each rank; else OMP_NUM_THREADS; else cores\n"
-                            "                       of the machine divided by the ranks on it\n"
-                            "  --isa NAME           portable, avx2, avx512, avx512_bf16 or amx; else the\n"
-                            "                       fastest that this processor has\n"
-                            "  --memory-limit SIZE  the most tensor memory of each rank, such as 4G or 512M\n"
-                            "  -v, --version        versions of the libraries, and what the machine has\n"
-                            "  -h, --help           this text\n"
+                            "  -i                   start a prompt, after the script if there is one\n"
+                            "  --threads N          threads per rank. Default: OMP_NUM_THREADS, or else the\n"
+                            "                       machine's cores divided by the ranks on it\n"
+                            "  --isa NAME           instruction set: portable, avx2, avx512, avx512_bf16 or\n"
+                            "                       amx. Default: the fastest that the processor has\n"
+                            "  --memory-limit SIZE  limit of tensor memory per rank, such as 4G or 512M\n"
+                            "  -v, --version        print versions of the libraries, processor and caches\n"
+                            "  -h, --help           print this text\n"
                             "\n"
-                            "Three examples:\n"
+                            "Examples:\n"
                             "\n"
                             "  mxlua -e 'local a = mx.randn{2, 3}; print(a, a:sum())'\n"
                             "  mxlua scripts/train.lua configs/models/tiny.yml steps=200 learning_rate=1e-3\n"
                             "  mpirun -n 2 mxlua scripts/bench_128b.lua bench_seconds=20\n"
                             "\n"
-                            "The first prints a tensor, the second trains a small model, the third lets two\n"
-                            "ranks stand for two chips of a published job. README.md goes on from here.\n"
+                            "The first prints a tensor. The second trains a small model. The third measures a\n"
+                            "published job, with two ranks in place of two of its chips. README.md explains\n"
+                            "more.\n"
                             "\n"
-                            "A script or config file named scripts/... or configs/... that is missing below\n"
-                            "the current directory is taken from the folder that --version shows as \"files\".\n"
-                            "What runs write (checkpoints/) goes below the current directory.\n"
+                            "If a script or config file named scripts/... or configs/... is missing in the\n"
+                            "current directory, it is read from the folder that --version shows as \"files\".\n"
+                            "Runs write their files (checkpoints/) to the current directory.\n"
                             "\n"
-                            "Exit status: 0 when the work is done, or saved after Ctrl-C, SIGTERM, SIGHUP or\n"
-                            "SIGUSR1; 1 after an error, on any rank; N after os.exit(N); 128 + N when signal\n"
-                            "N ended it. engine/PROCESS.md tells of signals and limits.\n";
+                            "Exit status: 0 if the work is done, or was saved after Ctrl-C, SIGTERM, SIGHUP\n"
+                            "or SIGUSR1; 1 after an error on any rank; N after os.exit(N); 128 + N if signal\n"
+                            "N ended the run. engine/PROCESS.md explains signals and limits.\n";
 
 typedef struct options {
     const char *code, *isa, *script;
     bool interactive, help, version;
     int threads; /* 0: not given */
     int64_t memory_limit_bytes;
-    int script_index; /* of the script in argv */
-    char *path;       /* where the script is */
-    char *text;       /* of the script */
+    int script_index; /* index of the script in argv */
+    char *path;       /* file of the script */
+    char *text;       /* text of the script */
     int64_t text_bytes;
 } options;
 
@@ -79,7 +81,7 @@ static mx_status parse_size(const char *text, int64_t *bytes)
     for (const char *u = units; unit && u <= unit; u++)
         value *= 1024;
     if (end == text || errno || !(value >= 1 && value < 9e18) || (*end && (!unit || end[1])))
-        return mx_fail(MX_ERR_VALUE, "'%s' is no size; expected a number with K, M, G or T behind it, such as 4G",
+        return mx_fail(MX_ERR_VALUE, "'%s' is not a size; expected a number followed by K, M, G or T, such as 4G",
                        text);
     *bytes = (int64_t)value;
     return MX_OK;
@@ -90,12 +92,12 @@ static mx_status parse_threads(const char *text, int *threads)
     char *end;
     long value = strtol(text, &end, 10);
     if (end == text || *end || value < 1 || value > 1024)
-        return mx_fail(MX_ERR_VALUE, "--threads: '%s' is no number from 1 to 1024", text);
+        return mx_fail(MX_ERR_VALUE, "--threads: expected a number from 1 to 1024, got '%s'", text);
     *threads = (int)value;
     return MX_OK;
 }
 
-/* An option that takes the word after it. */
+/* Reads an option whose value is the next argument. */
 static mx_status parse_value(options *o, const char *name, const char *value)
 {
     if (!value)
@@ -144,11 +146,11 @@ static mx_status parse_options(options *o, int argc, char **argv)
 
 /* ---- running Lua ---- */
 
-static bool script_is_shipped; /* the script that runs is one of ours */
+static bool script_is_shipped; /* the running script is one of mxlua's own */
 
-/* A message that is a string gets a traceback; an object that can tell itself is its own whole message. So is what the
- * engine says while one of our own scripts runs: whoever started it has not written it, and what was wrong was given to
- * it. A defect of our Lua still shows where it is. */
+/* Adds a traceback to messages that are strings. Two kinds of messages stay without one: objects with __tostring, and
+ * errors of the engine while one of mxlua's own scripts runs. In the second case the user's input was wrong, and lines
+ * of a script that the user has not written would not help. Errors in mxlua's own Lua code still get a traceback. */
 static int message_handler(lua_State *L)
 {
     const char *message = lua_tostring(L, 1);
@@ -165,8 +167,8 @@ static int message_handler(lua_State *L)
     return 1;
 }
 
-/* Says on stderr what is on top of the stack. Where one mistake fails every rank, rank 0 is to say it alone: the
- * others hold back for as long as it takes rank 0 to end the run. */
+/* Prints the message on top of the stack to stderr. If one mistake fails every rank, rank 0 should print it alone, so
+ * the other ranks wait until rank 0 has had time to end the run. */
 static void report_error(lua_State *L)
 {
     if (mx_rank() > 0)
@@ -192,7 +194,7 @@ static bool call(lua_State *L, int n)
 
 static bool run_text(lua_State *L, const char *text, size_t bytes, const char *chunk_name, int n_args, char **args)
 {
-    if (bytes && text[0] == '#') { /* as in "#!/usr/bin/env mxlua"; the line end stays, for the line numbers */
+    if (bytes && text[0] == '#') { /* as in "#!/usr/bin/env mxlua"; the newline stays, so that line numbers are right */
         size_t skip = strcspn(text, "\n");
         text += skip;
         bytes -= skip;
@@ -245,7 +247,7 @@ static bool run_all(lua_State *L, const options *o, int argc, char **argv)
 
 /* ---- the program ---- */
 
-/* Every rank has the same options, so all of them fail or none. */
+/* Every rank has the same options, so either all ranks fail or none. */
 static mx_status prepare(const options *o)
 {
     if (o->isa)
@@ -261,7 +263,7 @@ static mx_status prepare(const options *o)
             "mxlua: warning: %d rank(s) of %d thread(s) share %d core(s) of this machine: it is oversubscribed, and "
             "times mean little\n",
             mx_node_ranks(), mx_threads(), mx_node_cores());
-    mx_group *all; /* made now: MPI would wait without end for a rank that goes astray before the first collective */
+    mx_group *all; /* made now: later, MPI would wait for ever for a rank that failed before the first collective */
     return mx_mesh_group(0, &all);
 }
 
@@ -280,8 +282,8 @@ static void share_text(const char *mine, int64_t mine_bytes, char **text, int64_
     mx_mpi_abort(EXIT_FAILURE);
 }
 
-/* The script's path and text as rank 0 finds and reads it. Collective: all ranks agree that it cannot be read, and only
- * rank 0 says so. */
+/* Rank 0 finds and reads the script and broadcasts its path and text. Collective. If it cannot be read, all ranks
+ * return false, and only rank 0 prints the message. */
 static bool read_script(options *o)
 {
     char *mine = NULL, path[PATH_MAX];
@@ -308,7 +310,7 @@ static bool run_lua(const options *o, int argc, char **argv)
         ok = false;
     }
     if (!ok && mx_processes() > 1)
-        mx_mpi_abort(EXIT_FAILURE); /* the others may be waiting for us anywhere */
+        mx_mpi_abort(EXIT_FAILURE); /* other ranks may be waiting for this one */
     lua_close(L);
     return ok;
 }
@@ -339,33 +341,33 @@ static bool run(int argc, char **argv)
     return ok;
 }
 
-/* Libraries fail in their constructors, so the first look at the system's limits comes before them. */
+/* Constructors of libraries fail if the system's limits are too low, so the first check of limits runs before them. */
 __attribute__((section(".preinit_array"),
                used)) static void (*const before_libraries)(int, char **, char **) = mx_limits_before_libraries;
 
 int main(int argc, char **argv)
 {
-    prctl(PR_SET_NAME, "mxlua"); /* started by way of /proc/self/exe, it is called "exe" */
+    prctl(PR_SET_NAME, "mxlua"); /* a process started as /proc/self/exe is called "exe" */
     mx_stop_start();
     mx_limits_check();
     if (mx_mpi_start(&argc, &argv) != MX_OK) {
         fail();
         return EXIT_FAILURE;
     }
-    /* Whole lines, at once, into log files and through mpirun. Only now, and with a buffer: MPI's start takes stdout's.
-     */
+    /* Line buffering, so that log files and mpirun get whole lines at once. It is set after MPI's start, which changes
+     * stdout's buffer. */
     static char lines[BUFSIZ];
     setvbuf(stdout, lines, _IOLBF, sizeof lines);
     bool ok = run(argc, argv);
     mx_comm_end();
-    /* A run that has stopped as it was asked to has done its work, even if its terminal is gone. */
+    /* A run that was asked to stop has succeeded even if its terminal is gone. */
     bool written = fflush(stdout) == 0 && !ferror(stdout);
     if (!written && !mx_stop_requested()) {
         fprintf(stderr, "mxlua: rank %d: standard output could not be written\n", mx_rank());
         return EXIT_FAILURE;
     }
     int status = ok ? EXIT_SUCCESS : EXIT_FAILURE;
-    if (mx_guardian_launcher_is_gone()) /* MPI has not ended, and what it does at exit would wait for the launcher */
+    if (mx_guardian_launcher_is_gone()) /* MPI has not ended, and its exit handlers would wait for the launcher */
         _exit(status);
     return status;
 }

@@ -1,8 +1,8 @@
--- The published 64B job on TPU v5e, one chip's work for each rank:
+-- Runs the published 64B job of TPU v5e with one chip's work per rank, cut to fit this machine:
 --
 --     mpirun -n 2 build/mxlua scripts/bench_64b.lua [bench_seconds=60] [era=b] [remat_policy=full] [metrics_file=F]
 --         [ici_fsdp_parallelism=N] [ici_tensor_parallelism=N]
 --
--- lua/mx/bench/init.lua says what is measured and what is cut.
+-- lua/mx/bench/init.lua explains what is measured and what is cut.
 
 require("mx").bench.run("64b", arg)

@@ -1,16 +1,19 @@
--- Looks at checkpoints, without the run that saved them:
+-- Lists, verifies, merges and measures checkpoints:
 --
---     build/mxlua scripts/checkpoint.lua list checkpoints/RUN            what is there, and whether it is whole
---     build/mxlua scripts/checkpoint.lua verify checkpoints/RUN          reads all of it and checks every checksum
---     build/mxlua scripts/checkpoint.lua verify checkpoints/RUN/step_N   of one
+--     build/mxlua scripts/checkpoint.lua list checkpoints/RUN            lists them, and whether each is complete
+--     build/mxlua scripts/checkpoint.lua verify checkpoints/RUN          reads all of them and checks every checksum
+--     build/mxlua scripts/checkpoint.lua verify checkpoints/RUN/step_N   the same for one
 --     build/mxlua scripts/checkpoint.lua merge checkpoints/RUN/step_N to=parameters.h5
---     build/mxlua scripts/checkpoint.lua merge checkpoints/RUN to=all.h5 all=true    the newest; optimizer state, too
+--     build/mxlua scripts/checkpoint.lua merge checkpoints/RUN to=all.h5 all=true    newest, with optimizer state
 --     mpirun -n 2 build/mxlua scripts/checkpoint.lua measure FOLDER [size=1.0]
 --
--- merge puts what the ranks wrote together in one HDF5 file as scripts/train.lua saves parameters at its end. measure
--- saves a made-up state of `size` GiB, which all ranks hold and share out to write, in FOLDER and compares: how long
--- training would stand still with one copy of the same bytes in memory, and how long it takes to be on disk with a
--- plain write of the same bytes. All but measure are for one process.
+-- merge joins the files of all ranks into one HDF5 file, in the form of the parameters.h5 that scripts/train.lua saves.
+--
+-- measure saves a test state of `size` GiB in FOLDER. Every rank holds the whole state and writes its share. It
+-- compares the time for which saving blocks training with the time of one copy in memory, and the time until the
+-- checkpoint is on disk with a plain write of the same bytes.
+--
+-- list, verify and merge run as one process.
 
 local mx = require "mx"
 local files = require "mx.checkpoint.files"
@@ -29,17 +32,17 @@ if mx.ranks() > 1 and verb ~= "measure" then
 end
 path = require("mx.config.paths").path(path:gsub("(.)/+$", "%1"), "FOLDER")
 
--- The checkpoints that a path means, the newest first.
+-- The checkpoints at a path, newest first: a folder step_N, or a folder of those.
 local function checkpoints()
     local step = path:match("step_(%d+)$")
     local found = step and { { step = tonumber(step), path = path } } or mx.checkpoint.list(path)
     if #found == 0 then
-        util.refuse("there is no checkpoint in '%s': expected folders step_N, or such a folder itself", path)
+        util.refuse("there is no checkpoint in '%s': expected folders step_N, or a folder step_N itself", path)
     end
     return found
 end
 
--- A line that says how far we are, replaced as we go; nothing in the first second, or where it goes into a file.
+-- A progress line on stderr that is replaced as work proceeds. The first second prints nothing.
 local function progress(what)
     local started, last = mx.now(), 0
     return function(done, of)
@@ -105,7 +108,7 @@ end
 
 -- ---- measure ----
 
--- What one optimizer holds: parameters, and two moments of the same sizes.
+-- A test state of about so many bytes: parameters, and an optimizer with two moments of the same sizes.
 local function made_up_state(bytes)
     local params, rows = {}, bytes // (3 * 24 * 4 * 1024)
     for i = 1, 24 do
@@ -114,8 +117,8 @@ local function made_up_state(bytes)
     return params, mx.optim.adamw(params)
 end
 
--- A function that returns the seconds of a copy of the same tensors in the same pieces, into memory that was written to
--- before.
+-- A function that copies the same tensors in the same pieces and returns the seconds it took. The target memory has
+-- been written to before.
 local function copier(params, optimizer)
     local copies = {}
     local function copy()
@@ -138,7 +141,7 @@ local function copier(params, optimizer)
     end
 end
 
--- Seconds of writing the same bytes with dd from a file that is in memory, each rank its own, synced.
+-- Seconds that dd takes to write the same number of bytes and sync them; each rank writes its own file.
 local function write_seconds(bytes)
     local to, mib = ("%s/plain-%d"):format(path, mx.rank()), bytes // (1 << 20)
     mx.barrier()
@@ -166,13 +169,13 @@ local function measure()
         util.bytes(bytes))
     local copies, stands, writes, plain = {}, {}, {}, {}
     local saver, copy_seconds = mx.checkpoint.saver(what), copier(params, optimizer)
-    for i = 0, 7 do -- the first takes the memory of its copy from the system
+    for i = 0, 7 do -- round 0 does not count: its copy gets fresh memory from the system
         plain[i] = write_seconds(bytes)
         copies[i] = i % 2 == 0 and copy_seconds() or nil
         saver:save(1, { state = mx.io.array {} })
         saver:wait()
         stands[i], writes[i] = saver.stood_still_s, saver.write_s - saver.stood_still_s
-        copies[i] = copies[i] or copy_seconds() -- in turn before and after, each time behind a write
+        copies[i] = copies[i] or copy_seconds() -- alternately before and after the save, each time after a write
         mx.checkpoint.together(function()
             if mx.rank() == 0 then
                 mx.io.remove_folder(path .. "/step_1")

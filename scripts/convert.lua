@@ -1,18 +1,18 @@
--- Weights from one form to another:
+-- Converts weights between parameters.h5, Hugging Face folders and GGUF (GGUF is read only):
 --
 --     build/mxlua scripts/convert.lua from=checkpoints/run/parameters.h5 to=out_dir      # to Hugging Face
---     build/mxlua scripts/convert.lua from=SmolLM2-135M to=smol.h5                       # from there
+--     build/mxlua scripts/convert.lua from=SmolLM2-135M to=smol.h5                       # from Hugging Face
 --     build/mxlua scripts/convert.lua from=model.gguf to=out_dir max_shard_size=2GB
 --
--- from            what scripts/train.lua saved, a folder of a Hugging Face model (Llama, Mistral, Qwen2, Qwen3, GPT-2),
---                 its .safetensors or .index.json file, or a .gguf file
--- to              FILE.h5, or a folder for config.json and model.safetensors; one that holds a model is refused
--- dtype           float32 or bfloat16; empty: bfloat16 where all matrices are, else float32
--- max_shard_size  a larger model is stored in several files: 500MB, 5GB; 0: one file
--- tokenizer       a folder whose tokenizer files are put beside the model, a tokenizer.json, or a .gguf file that has
---                 one; empty: that of `from`, where it has one
+-- from            a parameters.h5 or checkpoint of scripts/train.lua, the folder of a Hugging Face model (Llama,
+--                 Mistral, Qwen2, Qwen3, GPT-2), its .safetensors or .index.json file, or a .gguf file
+-- to              FILE.h5, or a folder for config.json and model.safetensors; a folder that holds a model is refused
+-- dtype           float32 or bfloat16; empty: bfloat16 if all matrices are bfloat16, otherwise float32
+-- max_shard_size  a larger model is split over several files: 500MB, 5GB; 0: always one file
+-- tokenizer       tokenizer to store with the model: a folder with tokenizer files, a tokenizer.json, or a .gguf file
+--                 with a tokenizer; empty: the one of `from`, if it has one
 --
--- Several ranks (mpirun -n N) hold a part of the weights each.
+-- With several ranks (mpirun -n N), each rank holds a part of the weights.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -44,7 +44,7 @@ if to_h5 then
     mx.train.save(config, model, o.to)
     mx.metrics.say("saved as %s", o.to)
 else
-    local opened, named = pcall(mx.tokenizer.open, o.tokenizer) -- one that cannot be read here may be copied
+    local opened, named = pcall(mx.tokenizer.open, o.tokenizer) -- it is copied even if mxlua cannot read it
     if o.tokenizer ~= "" and opened then
         mx.generate.check_tokenizer(named, "tokenizer=" .. o.tokenizer, config, o.from)
     end

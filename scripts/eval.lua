@@ -1,24 +1,25 @@
--- Loss and perplexity of a model on a text or a file of tokens, on one rank or several:
+-- Computes loss and perplexity of a model on a text or a file of tokens, on one rank or several:
 --
 --     build/mxlua scripts/eval.lua parameters=SmolLM2-135M file=book.txt
 --     mpirun -n 2 build/mxlua scripts/eval.lua parameters=model.gguf file=val.bin context_length=1024 stride=512
 --
--- parameters   what scripts/train.lua saved, a folder of a Hugging Face model, or a .safetensors or .gguf file; the
---              model's config comes with it, and its tokenizer where it has one
--- file         a text (read by the tokenizer; by a model of bytes as bytes), a .bin file of uint16 tokens, or tokens in
---              HDF5
--- format       auto (by the ending: .bin, .h5, else text), text, bin or hdf5
--- tokenizer    a tokenizer.json or a folder with one; empty: the one that comes with the parameters, or that the config
---              stored with them names (tokenizer_path)
+-- parameters   a parameters.h5 or checkpoint of scripts/train.lua, the folder of a Hugging Face model, or a
+--              .safetensors or .gguf file; the model's config, and its tokenizer if it has one, are read from there too
+-- file         a text (the tokenizer splits it; a model of bytes reads it as bytes), a .bin file of uint16 tokens, or
+--              tokens in HDF5
+-- format       text, bin, hdf5, or auto: by the file's ending, .bin or .h5, otherwise text
+-- tokenizer    a tokenizer.json or a folder with one; empty: the one stored with the parameters, or the one that their
+--              config names (tokenizer_path)
 -- context_length
---              tokens that a token can go by at most; 0: what the model was made for, but at most 2048
--- stride       tokens between the starts of two windows; 0: context_length. Smaller: more to go by, more work
--- batch        windows of each rank in one pass
--- max_tokens   from the start of the file; 0: all
--- metrics_file a JSON object with the figures is written there
+--              tokens in one window, at most; 0: the context length of the model, but at most 2048
+-- stride       tokens between the starts of two windows; 0: context_length. A smaller stride gives tokens more context
+--              and takes longer
+-- batch        windows per rank in one pass
+-- max_tokens   use only so many tokens from the start of the file; 0: all
+-- metrics_file file for a JSON object with the results
 --
--- Any key of configs/base.yml may follow: dtype=float32, say, or how the ranks form a mesh (by default each scores
--- windows of its own and stores its part of the weights).
+-- Any key of configs/base.yml may follow, for example dtype=float32 or the sizes of mesh axes. By default each rank
+-- evaluates its own windows and stores its part of the weights.
 
 local mx = require "mx"
 local util = require "mx.util"

@@ -2,17 +2,17 @@
 --
 --     build/mxlua scripts/generate.lua parameters=checkpoints/tiny/parameters.h5 prompt="Once upon a time"
 --
--- parameters   what scripts/train.lua saved, a folder of a Hugging Face model, or a .safetensors or .gguf file; the
---              model's config comes with it
--- prompt       text, where the model has a tokenizer or a vocabulary of bytes (256); else token ids: prompt=15496,995
--- tokenizer    a tokenizer.json or a folder with one; empty: the one that comes with the parameters, or that the config
---              stored with them names (tokenizer_path). Where the config has add_eos, its EOS ends the text, and so
---              does every eos_token_id of config.json, generation_config.json or a GGUF file (its EOT and EOM, too)
--- tokens       how many to add
--- temperature  logits are divided by it; 0 always takes the likeliest
--- top_k        draw from the k likeliest only; 0: from all
--- top_p        draw from the likeliest that together have this probability; 1: from all
--- seed         of the draws
+-- parameters   a parameters.h5 or checkpoint of scripts/train.lua, the folder of a Hugging Face model, or a
+--              .safetensors or .gguf file; the model's config is read from there too
+-- prompt       text, if the model has a tokenizer or a vocabulary of bytes (256); otherwise token ids: prompt=15496,995
+-- tokenizer    a tokenizer.json or a folder with one; empty: the one stored with the parameters, or the one that their
+--              config names (tokenizer_path). With add_eos in the config, generation stops at the tokenizer's EOS and
+--              at every eos_token_id of config.json, generation_config.json or a GGUF file (also at its EOT and EOM)
+-- tokens       number of tokens to generate, at most
+-- temperature  the logits are divided by it; 0 always takes the most likely token
+-- top_k        sample from the k most likely tokens; 0: from all
+-- top_p        sample from the most likely tokens that together have this probability; 1: from all
+-- seed         seed of the sampling
 
 local mx = require "mx"
 local util = require "mx.util"

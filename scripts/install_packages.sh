@@ -3,8 +3,8 @@
 #
 #   scripts/install_packages.sh [--check] build|test|slurm|fuzz|lint ...
 #
-# What is there already costs no more than a look. Where we may not install, the exact command is printed and the
-# exit status is 1. --check never installs.
+# Installed packages are skipped. If this user may not install packages, the script prints the exact command and exits
+# with status 1. --check never installs.
 set -eu
 
 packages_build="gcc libc6-dev make pkg-config lua5.4 liblua5.4-dev libopenblas-openmp-dev libyaml-dev mpich libmpich-dev
@@ -22,7 +22,7 @@ if [ "${1:-}" = --check ]; then
 fi
 
 if ! command -v dpkg-query >/dev/null; then
-    echo "mxlua: this is no Debian; see that these, or what they are called here, are installed:" $packages_build >&2
+    echo "mxlua: this is not Debian; install these packages, or their equivalents:" $packages_build >&2
     exit 0
 fi
 
@@ -62,7 +62,7 @@ install() {
 }
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-# The package lists may be absent (a fresh container) or stale (a version that has gone): fetch them, and try again.
+# The package lists may be missing (a fresh container) or out of date: fetch them, and try again.
 if ! install; then
     $sudo apt-get update -qq >>"$log" 2>&1 || true
     if ! install; then

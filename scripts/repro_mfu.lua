@@ -1,13 +1,14 @@
--- The published MFU of the 16B to 128B models on TPU v5e, beside what the simulated pod makes of the same jobs:
+-- Compares the published MFU of the 16B to 128B models on TPU v5e with the simulated MFU of the same jobs:
 --
 --     build/mxlua scripts/repro_mfu.lua [refit=true] [era=b] [metrics_file=F] [report_file=F.html]
 --
--- refit         fits the five constants anew (to the cells of 1 and 32 slices) instead of taking those of
+-- refit         fit the five constants again, to the cells of 1 and 32 slices, instead of using those of
 --               configs/hardware/v5e.yml
--- era           b: the models that scripts of these names train today, instead of those that were measured
--- metrics_file  a JSON object for each cell, and one with mean_abs_error and max_abs_error of the predictions
--- report_file   a page with the table, charts of MFU and of where the step goes, and the constants
+-- era           b: simulate the models that MaxText's scripts of the same names train today, not those measured
+-- metrics_file  file for a JSON object per cell, and one with mean_abs_error and max_abs_error of the predictions
+-- report_file   HTML page with the table, charts of MFU and of time by operation, and the constants
 --
--- configs/published/v5e.yml has the figures, configs/hardware/v5e.yml the machine, lua/mx/sim/repro.lua the rest.
+-- configs/published/v5e.yml holds the published figures, configs/hardware/v5e.yml describes the hardware, and
+-- lua/mx/sim/repro.lua explains the comparison.
 
 require("mx").repro.run(arg)

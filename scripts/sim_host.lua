@@ -1,10 +1,10 @@
--- The simulator against a machine that we have: some steps of a training run here, and the same step simulated with
--- this host's rates. The rates are sampled between the steps, since on a machine that is shared both change all the
--- time; the medians of both are compared.
+-- Checks the simulator against this machine: times some training steps, simulates the same step with this machine's
+-- measured rates, and compares the medians. The rates are sampled between the steps, because both change all the time
+-- on a shared machine.
 --
 --     build/mxlua scripts/sim_host.lua [config.yml] [key=value ...]
 --
--- Keys are those of configs/base.yml; steps is how many are timed after one of warm-up.
+-- Keys are those of configs/base.yml; steps is the number of timed steps, after one step of warm-up.
 
 local mx = require "mx"
 

@@ -17,7 +17,7 @@ local output = mx.nn.parameter(params, "output", { 2, 64 }, { std = 0.1 })
 local optimizer = mx.optim.adamw(params, { learning_rate = 5e-3 })
 
 for i = 1, 300 do
-    local step <close> = mx.step() -- what this step makes is released at its end
+    local step <close> = mx.step() -- tensors made in this step are released at its end
     local h = hidden2(hidden1(x):tanh()):tanh()
     local loss = mx.cross_entropy(h, output, targets)
     mx.backward(loss)

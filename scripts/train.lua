@@ -1,11 +1,11 @@
--- Trains a decoder on this machine, a rank for each device:
+-- Trains a decoder on this machine; each rank is one device:
 --
 --     build/mxlua scripts/train.lua model_name=tiny dataset_type=text dataset_path=FILE steps=300
 --     mpirun -n 2 build/mxlua scripts/train.lua [config.yml] [key=value ...]
 --
--- With run_name=NAME everything lies in checkpoints/NAME, and the same command goes on where the run was cut off, on
--- any number of ranks. trace_file=F and report_file=F.html show what the steps do. configs/base.yml explains every key.
--- The loop below is the whole of it: copy it and make it yours.
+-- With run_name=NAME, all files of the run are in checkpoints/NAME, and the same command resumes an interrupted run, on
+-- any number of ranks. trace_file=F and report_file=F.html show where the time goes. configs/base.yml explains every
+-- key. This is the whole training loop: copy it and change it.
 
 local mx = require "mx"
 

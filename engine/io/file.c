@@ -26,7 +26,7 @@ mx_status mx_file_open(const char *path, int *fd, int64_t *bytes)
 {
     *fd = -1;
     *bytes = 0;
-    /* Not blocking: opening a pipe that nobody writes would wait for ever. */
+    /* O_NONBLOCK: opening a pipe without a writer would block for ever. */
     int opened = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (opened < 0)
         return fail_system("open", path);
@@ -124,7 +124,7 @@ mx_status mx_file_sum(const char *path, uint32_t *out)
 
 bool mx_file_exists(const char *path) { return access(path, F_OK) == 0; }
 
-/* "DEVICE:INODE" of what is there, else "FOLDER'S REAL PATH/NAME". */
+/* "DEVICE:INODE" if the path exists, else "FOLDER'S REAL PATH/NAME". */
 static mx_status identify(const char *path, const struct stat *about, bool is_there, char **identity)
 {
     *identity = NULL;
@@ -228,7 +228,7 @@ static void forget_draft(mx_draft *draft)
     *draft = (mx_draft){0};
 }
 
-/* Removes the drafts of `path` whose process was killed. What cannot be removed is in nobody's way. */
+/* Removes drafts of `path` that killed processes have left. Drafts that cannot be removed do no harm. */
 static void remove_left_over(const char *path, const mx_process *me)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
@@ -260,7 +260,7 @@ mx_status mx_draft_open(mx_draft *draft, const char *path)
         return MX_ERR_MEMORY;
     }
     struct stat about;
-    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) { /* a rename would replace /dev/null, too */
+    if (stat(path, &about) == 0 && !S_ISREG(about.st_mode)) { /* a rename would replace even /dev/null */
         forget_draft(draft);
         return mx_fail(MX_ERR_IO, "cannot write '%s': it is %s, not a file", path,
                        S_ISDIR(about.st_mode) ? "a folder" : "a pipe or device");

@@ -60,7 +60,7 @@ static mx_status sync_folder(const char *path)
     return status;
 }
 
-/* RENAME_NOREPLACE: plain rename would replace an empty folder. Not every file system knows it. */
+/* RENAME_NOREPLACE, because a plain rename would replace an empty folder. Not every file system supports it. */
 mx_status mx_folder_move(const char *from, const char *to)
 {
     MX_TRY(sync_folder(from));
@@ -87,7 +87,7 @@ mx_status mx_folder_replace(const char *from, const char *to, const char *old)
         return mx_folder_move(from, old);
     if (errno != EINVAL && errno != ENOSYS)
         return mx_fail(MX_ERR_IO, "cannot rename '%s' to '%s': %s", from, to, strerror(errno));
-    MX_TRY(mx_folder_move(to, old)); /* a file system that cannot exchange two names */
+    MX_TRY(mx_folder_move(to, old)); /* the file system cannot exchange two names */
     return mx_folder_move(from, to);
 }
 

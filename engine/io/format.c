@@ -12,7 +12,7 @@
 typedef struct signature {
     size_t offset, bytes;
     const char *magic;
-    bool letters; /* a text may start with it: control characters must follow */
+    bool letters; /* a text may start with these bytes too, so control characters must follow */
     mx_format format;
 } signature;
 
@@ -68,7 +68,7 @@ static const signature signatures[] = {
     SIGNATURE(0, "\xfe\xff", MX_FORMAT_UTF16, "text in UTF-16", "convert it first: iconv -f UTF-16 -t UTF-8"),
 };
 
-/* Files that start with 256 int32, the first of them this magic (llm.c, dev/data/data_common.py and train_gpt2.py). */
+/* Files with a header of 256 int32 that starts with this magic (llm.c, dev/data/data_common.py and train_gpt2.py). */
 static const struct {
     int32_t magic;
     mx_format format;
@@ -130,7 +130,7 @@ static const mx_format *llmc_format(const unsigned char *head, size_t bytes)
             return &llmc[i].format;
         else if (__builtin_bswap32(magic) == (uint32_t)llmc[i].magic)
             return &swapped;
-    /* The magics are dates. A header is zero behind its first numbers; tokens are not. */
+    /* The magics are dates. Behind its first numbers a header is zero, unlike tokens. */
     uint32_t month = magic / 100 % 100, day = magic % 100;
     bool date = magic / 10000 >= 2024 && magic / 10000 < 2040 && month >= 1 && month <= 12 && day >= 1 && day <= 31;
     return date && bytes >= MX_FORMAT_BYTES && all_zero(head + 256, MX_FORMAT_BYTES - 256) ? &unknown_header : NULL;
@@ -145,7 +145,7 @@ static bool is_utf16(const unsigned char *head, size_t bytes)
     return pairs >= 4 && zeros[0] + zeros[1] == pairs && (zeros[0] == 0 || zeros[1] == 0);
 }
 
-/* Formats that more than a few fixed bytes tell. */
+/* Formats that need more than a comparison of fixed bytes. */
 static const mx_format *other_format(const unsigned char *head, size_t bytes)
 {
     if (bytes < 16)

@@ -41,7 +41,8 @@ static herr_t take_first(unsigned n, const H5E_error2_t *error, void *text)
     return 0;
 }
 
-/* HDF5's description of a failed system call is long and holds a newline; the system's reason is in quotes. */
+/* Keeps only the system's reason, which is in quotes: HDF5's description of a failed system call is long and contains a
+ * newline. */
 static void tidy(char *text)
 {
     static const char mark[] = "error message = '";
@@ -76,7 +77,7 @@ mx_status mx_h5_fail(const char *path, const char *format, ...)
 static hid_t new_bf16(void)
 {
     hid_t type = H5Tcopy(H5T_IEEE_F32LE);
-    /* Fields first: they must lie inside the precision, and the precision inside the size, at every step. */
+    /* Fields first: at every step the fields must fit the precision, and the precision the size. */
     if (H5Tset_fields(type, 15, 7, 8, 0, 7) < 0 || H5Tset_precision(type, 16) < 0 || H5Tset_size(type, 2) < 0 ||
         H5Tset_ebias(type, 127) < 0) {
         H5Tclose(type);
@@ -117,7 +118,7 @@ static int our_dtype(hid_t type, H5T_class_t class)
         return -1;
     if (H5Tequal(type, H5T_STD_I32LE) > 0)
         return MX_I32;
-    bool whole_byte = H5Tget_size(type) == 1 && H5Tget_precision(type) == 8; /* the byte order of one says nothing */
+    bool whole_byte = H5Tget_size(type) == 1 && H5Tget_precision(type) == 8; /* one byte has no byte order */
     return !whole_byte ? -1 : H5Tget_sign(type) == H5T_SGN_NONE ? MX_U8 : MX_I8;
 }
 
@@ -156,7 +157,7 @@ int64_t mx_h5_blocks(const mx_h5_rows *r)
 hid_t mx_h5_access(void)
 {
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
-    /* The format of HDF5 1.8: every tool reads it, and unlike the older one it has checksums on its headers. */
+    /* The format of HDF5 1.8: every tool reads it, and its headers have checksums, unlike those of the older format. */
     H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18);
     H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
     H5Pset_file_locking(access, 0, 1);

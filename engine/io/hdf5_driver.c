@@ -81,7 +81,7 @@ static haddr_t driver_get_eof(const H5FD_t *base, H5FD_mem_t type)
     return ((const driver_file *)base)->end_written;
 }
 
-/* Bytes that were not written yet, or could not be, read as zeros. */
+/* Bytes that were not or could not be written read as zeros. */
 static herr_t driver_read(H5FD_t *base, H5FD_mem_t type, hid_t transfer, haddr_t at, size_t bytes, void *to)
 {
     (void)type;
@@ -155,7 +155,7 @@ herr_t mx_h5_use_driver(hid_t access, int *error)
     hid_t id = H5FDregister(&driver);
     if (id < 0)
         return -1;
-    herr_t result = H5Pset_driver(access, id, &(driver_info){error}); /* keeps the driver for as long as it needs it */
+    herr_t result = H5Pset_driver(access, id, &(driver_info){error}); /* HDF5 keeps the driver as long as it needs it */
     H5FDunregister(id);
     return result;
 }

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A compressed dataset is at most this many times its stored bytes: what deflate can reach. A header that claims more
- * is forged, and we allocate nothing for it. */
+/* The highest compression ratio that deflate can reach. A header that claims a larger dataset is forged, and no memory
+ * is allocated for it. */
 enum { MOST_EXPANSION = 1100 };
 
 typedef struct dataset {
@@ -18,8 +18,8 @@ typedef struct dataset {
     const mx_h5_entry *entry;
     hid_t id, type, space;
     mx_h5_rows r;
-    int64_t value_bytes; /* of one element */
-    uint32_t *sums;      /* of blocks of r.block_rows rows; NULL: none are stored */
+    int64_t value_bytes; /* bytes of one element */
+    uint32_t *sums;      /* checksums of blocks of r.block_rows rows; NULL: none are stored */
 } dataset;
 
 struct mx_h5 {
@@ -29,7 +29,7 @@ struct mx_h5 {
     mx_h5_entry *entries;
     int64_t count, room;
     mx_value attributes;
-    dataset integers; /* the one that mx_h5_read_integers read last, still open; entry NULL: none */
+    dataset integers; /* the dataset that mx_h5_read_integers read last, still open; entry NULL: none */
 };
 
 static void close_dataset(dataset *d)
@@ -42,7 +42,7 @@ static void close_dataset(dataset *d)
 
 /* ---- listing ---- */
 
-/* The shape of a dataspace; n_dims -1 when no tensor can have it. */
+/* The shape of a dataspace; n_dims -1 if a tensor cannot have this shape. */
 static mx_shape shape_of(hid_t space)
 {
     mx_shape none = {.n_dims = -1}, shape = {0};
@@ -53,7 +53,7 @@ static mx_shape shape_of(hid_t space)
         return shape;
     if (class != H5S_SIMPLE || n_dims < 1 || n_dims > MX_MAX_DIMS || H5Sget_simple_extent_dims(space, size, NULL) < 0)
         return none;
-    /* The product of the sizes that are not 0 stays in range, so that no order of multiplying overflows. */
+    /* The product of all nonzero sizes must be in range, so that multiplying in any order cannot overflow. */
     double product = 1;
     shape.n_dims = n_dims;
     for (int d = 0; d < n_dims; d++) {
@@ -160,7 +160,7 @@ static herr_t read_fixed_string(const mx_h5 *file, hid_t attribute, hid_t type, 
     return result;
 }
 
-/* Leaves *out null for a kind that we do not read. */
+/* Leaves *out null for kinds that are not supported. */
 static herr_t read_attribute(const mx_h5 *file, hid_t attribute, hid_t type, mx_value *out)
 {
     switch (H5Tget_class(type)) {
@@ -217,7 +217,7 @@ static mx_status list_attributes(mx_h5 *file)
 static mx_status open_file(mx_h5 *file, const char *path)
 {
     int fd;
-    MX_TRY(mx_file_open(path, &fd, &file->file_bytes)); /* for the system's own words when it cannot be opened */
+    MX_TRY(mx_file_open(path, &fd, &file->file_bytes)); /* gives the system's own reason if the file cannot be opened */
     mx_status status = mx_seal_check(fd, path, file->file_bytes);
     close(fd);
     MX_TRY(status);
@@ -288,7 +288,8 @@ const mx_value *mx_h5_attributes(const mx_h5 *file) { return &file->attributes; 
 
 /* ---- reading ---- */
 
-/* That the values can be in the file at all: nothing is allocated for sizes that only a damaged header claims. */
+/* Checks that the values can be in the file at all, so that no memory is allocated for the sizes in a damaged header.
+ */
 static mx_status check_storage(const dataset *d)
 {
     /* In floating point: the product of forged sizes cannot overflow. */
@@ -365,7 +366,7 @@ static mx_status open_dataset(const mx_h5 *file, const mx_h5_entry *entry, datas
     return status;
 }
 
-/* Rows [first, first + rows), straight into `to`; no conversion, since the type in memory is the one in the file. */
+/* Reads rows [first, first + rows) into `to` without conversion, because memory and file have the same type. */
 static mx_status read_rows(const dataset *d, int64_t first, int64_t rows, void *to)
 {
     const mx_shape *shape = &d->entry->shape;
@@ -398,7 +399,7 @@ static mx_status verify(const dataset *d, int64_t block, int64_t rows, const voi
                    (long long)(block * d->r.block_rows + rows));
 }
 
-/* A block of which only some rows are wanted: read whole, to verify it, and copied from. */
+/* Reads some rows of a block: reads and verifies the whole block, then copies the rows. */
 static mx_status read_part(const dataset *d, int64_t block, int64_t rows, int64_t skip, int64_t take, void *to)
 {
     char *scratch = malloc((size_t)(rows * d->r.row_bytes));
@@ -433,7 +434,7 @@ static mx_status read_blocks(const dataset *d, int64_t first, int64_t rows, char
     return MX_OK;
 }
 
-/* The shape of the rows asked for; MX_ERR_VALUE outside the dataset. */
+/* The shape of the requested rows; MX_ERR_VALUE if they are outside the dataset. */
 static mx_status shape_of_rows(const mx_h5 *file, const mx_h5_entry *entry, int64_t first, int64_t *rows, mx_shape *out)
 {
     if (entry->dtype < 0)
@@ -486,7 +487,7 @@ mx_status mx_h5_read_into(mx_h5 *file, const char *name, int64_t first, int64_t 
     return read_entry(file, entry, first, rows, to);
 }
 
-/* Opens the dataset once for its checks before anything is allocated. */
+/* Opens the dataset once to check it before memory is allocated. */
 static mx_status check_entry(const mx_h5 *file, const mx_h5_entry *entry)
 {
     dataset d;
@@ -515,7 +516,7 @@ mx_status mx_h5_read(mx_h5 *file, const char *name, int64_t first, int64_t rows,
 
 /* ---- integers ---- */
 
-/* Values [first, first + count), converted by HDF5 to `type`. */
+/* Reads values [first, first + count), converted by HDF5 to `type`. */
 static mx_status read_as(const dataset *d, hid_t type, int64_t first, int64_t count, void *to)
 {
     hsize_t start = (hsize_t)first, length = (hsize_t)count;
@@ -539,7 +540,7 @@ static mx_status narrow(const dataset *d, const int64_t *wide, int64_t first, in
     return MX_OK;
 }
 
-/* By way of i64 where a value may lie outside i32: HDF5's own conversion would clip it and say nothing. */
+/* Reads i64 values and narrows them: HDF5's own conversion would silently clip values outside i32. */
 static mx_status read_wide(const dataset *d, int64_t first, int64_t count, int32_t *to)
 {
     enum { BATCH = 65536 };
@@ -557,7 +558,7 @@ static mx_status read_wide(const dataset *d, int64_t first, int64_t count, int32
     return status;
 }
 
-/* Opens the dataset, unless it is open since the last time. */
+/* Opens the dataset, unless it is still open from the last read. */
 static mx_status open_integers(mx_h5 *file, const mx_h5_entry *entry)
 {
     if (file->integers.entry == entry)

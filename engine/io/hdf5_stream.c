@@ -36,7 +36,7 @@ mx_status mx_h5_stream_new(mx_h5_writer *w, const char *name, mx_h5_int type, in
         free_stream(s);
         return status;
     }
-    /* The offset is known once something has been written: the first value is, again, by the first put. */
+    /* HDF5 assigns the offset at the first write, so write one value now; the first put overwrites it. */
     const int64_t zero = 0;
     int64_t value_bytes = (int64_t)H5Tget_size(s->type);
     status = mx_h5_stream_put(s, &zero, 1);
@@ -85,7 +85,7 @@ mx_status mx_h5_stream_close(mx_h5_stream *s)
     return status;
 }
 
-/* ---- where values lie ---- */
+/* ---- where values are ---- */
 
 static void examine(hid_t dataset, hid_t type, mx_h5_place *place)
 {

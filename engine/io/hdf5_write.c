@@ -84,7 +84,7 @@ mx_status mx_h5_new_dataset(const mx_h5_writer *w, const char *name, hid_t type,
     H5Pset_create_intermediate_group(link, 1);
     H5Pset_char_encoding(link, H5T_CSET_UTF8);
     H5Pset_fill_time(create, H5D_FILL_TIME_NEVER);
-    H5Pset_obj_track_times(create, 0); /* the same values give the same bytes */
+    H5Pset_obj_track_times(create, 0); /* so that equal values give equal bytes */
     *out = H5Dcreate2(w->file, name, type, space, link, create, H5P_DEFAULT);
     mx_status status = mx_h5_outcome(w, *out < 0 ? -1 : 0, "cannot make tensor '%.200s'", name);
     H5Pclose(link);
@@ -151,7 +151,8 @@ static herr_t put_string(hid_t file, const char *name, const mx_value *value)
     hid_t type = H5Tcopy(H5T_C_S1);
     H5Tset_cset(type, H5T_CSET_UTF8);
     H5Tset_strpad(type, H5T_STR_NULLPAD);
-    /* Of a fixed length, since strings of variable length lie where HDF5 has no checksum. Length 0 does not exist. */
+    /* Fixed length, because HDF5 stores strings of variable length without a checksum. The length must be at least 1.
+     */
     H5Tset_size(type, value->length ? value->length : 1);
     herr_t result = put_scalar_attribute(file, name, type, value->text);
     H5Tclose(type);
@@ -236,7 +237,7 @@ mx_status mx_h5_commit(mx_h5_writer *w)
         status = mx_seal_write(w->draft.temporary, w->draft.path, w->extents, w->count);
     if (status == MX_OK)
         status = mx_draft_commit(&w->draft);
-    mx_h5_abort(w); /* after a commit there is nothing left to discard */
+    mx_h5_abort(w); /* after a commit this only frees the writer */
     return status;
 }
 

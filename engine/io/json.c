@@ -27,7 +27,7 @@ static mx_status array_from_jansson(const json_t *json, const char *name, int de
 static mx_status map_from_jansson(const json_t *json, const char *name, int depth, mx_value *out)
 {
     out->kind = MX_MAP;
-    json_t *object = (json_t *)json; /* jansson's iterators take no const, and change nothing */
+    json_t *object = (json_t *)json; /* jansson's iterators do not take const, but change nothing */
     for (void *at = json_object_iter(object); at; at = json_object_iter_next(object, at)) {
         mx_entry *entry;
         MX_TRY(mx_value_append(out, json_object_iter_key(at), &entry));
@@ -68,7 +68,7 @@ static mx_status from_jansson(const json_t *json, const char *name, int depth, m
 mx_status mx_json_parse(const char *text, size_t bytes, const char *name, mx_value *out)
 {
     *out = (mx_value){.kind = MX_NULL};
-    if (bytes > 0 && text[0] == 'v') /* which no JSON begins with */
+    if (bytes > 0 && text[0] == 'v') /* a pointer file of git-lfs begins with it, JSON never does */
         MX_TRY(mx_format_refuse_pointer(name, text, bytes));
     json_error_t error;
     json_t *json = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
@@ -87,7 +87,7 @@ mx_status mx_json_parse(const char *text, size_t bytes, const char *name, mx_val
 typedef struct writer {
     char *text;
     size_t used, room;
-    bool failed; /* out of memory: told once, at the end */
+    bool failed; /* out of memory: reported once, at the end */
     int indent;
     const mx_entry *path[MX_VALUE_DEPTH]; /* the entries that lead to the value being written, for messages */
     size_t index[MX_VALUE_DEPTH];
@@ -117,7 +117,7 @@ static int put_from_jansson(const char *text, size_t bytes, void *w)
     return 0;
 }
 
-/* MX_ERR_VALUE with the path of the value being written: "loss.history[3]: ...". */
+/* Returns MX_ERR_VALUE with the path of the value being written: "loss.history[3]: ...". */
 static mx_status fail_here(const writer *w, const char *problem)
 {
     char path[512] = "";

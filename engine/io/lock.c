@@ -17,20 +17,20 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How a lock changes hands without flock: a lock that is stale is removed only by whoever holds the lock
- * "PATH.break-ID", ID being that of the stale one. IDs are never used twice, so a process that found a lock stale and
- * was then slow can do no harm: it holds the right to remove a lock that is there no more. The same holds one level
- * deeper for a breaker that is killed. */
+/* How a stale lock is taken over without flock: a process may remove a stale lock only while it holds the lock
+ * "PATH.break-ID", where ID is the id of the stale lock. Ids are never used twice. So a process that found a lock stale
+ * and was then slow does no harm: it may remove only a lock that no longer exists. If a process is killed while it
+ * holds "PATH.break-ID", that lock is broken in the same way, one level deeper. */
 
 enum {
     ID_BYTES = 33,
     MOST_BYTES = 4096, /* of a lock's file */
-    DEEPEST = 8,       /* of the locks by which locks are broken */
-    TRIES = 100,       /* at PAUSE_MS */
+    DEEPEST = 8,       /* levels of locks that break locks */
+    TRIES = 100,       /* PAUSE_MS apart */
     PAUSE_MS = 50,
-    HALF_WRITTEN_S = 3, /* a file without a meaning that is older belongs to a process that was killed */
-    REBOOT_S = 60,      /* a machine of our name that was seen within this time is another one, or still alive */
-    LEFT_OVER_S = 3600, /* files of takers that were killed */
+    HALF_WRITTEN_S = 3, /* an unreadable file older than this belongs to a killed process */
+    REBOOT_S = 60,      /* a holder on this host name, active within this time, is alive or on another machine */
+    LEFT_OVER_S = 3600, /* age at which files of killed processes are removed */
 };
 
 typedef enum state { FREE, OURS, ALIVE, GONE, ELSEWHERE, UNREADABLE } state;
@@ -39,8 +39,8 @@ typedef struct holder {
     state state;
     mx_process who;
     char id[ID_BYTES];
-    int64_t since_s; /* in seconds of the epoch */
-    double silent_s; /* since its last sign of life, by the file system's clock */
+    int64_t since_s; /* seconds since the epoch */
+    double silent_s; /* seconds since its last sign of life, by the file system's clock */
 } holder;
 
 struct mx_lock {
@@ -50,7 +50,7 @@ struct mx_lock {
     mx_lock *next;
 };
 
-static mx_lock *held; /* by this process */
+static mx_lock *held; /* the locks of this process */
 
 static mx_status fail_system(const char *doing, const char *path)
 {
@@ -118,7 +118,7 @@ static bool parse_holder(const char *text, size_t bytes, holder *h)
 
 static double seconds_of(const struct timespec *t) { return (double)t->tv_sec + 1e-9 * (double)t->tv_nsec; }
 
-/* Who holds the lock; `now_s` is the time by the file system's clock. */
+/* Reads the holder of the lock; `now_s` is the time by the file system's clock. */
 static mx_status read_holder(const char *path, const mx_process *me, double now_s, holder *h)
 {
     *h = (holder){.state = FREE};
@@ -173,7 +173,7 @@ static mx_status make_file(const char *path, const char *text, struct stat *abou
     return status;
 }
 
-/* Gives the file `draft` the name `path`, if that is free. A server may have done so and its answer been lost: then the
+/* Links the file `draft` to the name `path`, if that is free. If a file server has done so but its answer was lost, the
  * file has two names. */
 static mx_status link_file(const char *draft, const char *path, const char *text, bool *taken)
 {
@@ -186,7 +186,7 @@ static mx_status link_file(const char *draft, const char *path, const char *text
     }
     if (errno != EPERM && errno != ENOTSUP && errno != ENOSYS && errno != EMLINK)
         return fail_system("write", path);
-    mx_status status = make_file(path, text, &about); /* a file system without links */
+    mx_status status = make_file(path, text, &about); /* the file system has no links */
     *taken = status == MX_OK;
     return *taken || errno == EEXIST ? MX_OK : status;
 }
@@ -197,7 +197,7 @@ static char *name_of(const char *path, const char *middle, const char *id)
     return asprintf(&name, "%s.%s-%s", path, middle, id) < 0 ? NULL : name;
 }
 
-/* One attempt. *now_s: the time by the file system's clock. */
+/* Tries once to take the lock. *now_s: the time by the file system's clock. */
 static mx_status try_once(const char *path, const mx_process *me, const char *id, bool *taken, double *now_s)
 {
     char text[MOST_BYTES];
@@ -259,7 +259,7 @@ static void remove_own(const char *path, const char *id)
         unlink(path);
 }
 
-/* Removes the lock of `stale`, unless another process is doing that or has done it. */
+/* Removes the stale lock, unless another process is removing it or has done so. */
 static mx_status break_lock(const char *path, const mx_process *me, int depth, const holder *stale)
 {
     char id[ID_BYTES];
@@ -275,7 +275,7 @@ static mx_status break_lock(const char *path, const mx_process *me, int depth, c
             status = fail_system("remove", path);
         remove_own(breaker, id);
     } else if (status == MX_ERR_STATE && depth < DEEPEST) {
-        status = MX_OK; /* another process is at it: whoever comes first has the lock */
+        status = MX_OK; /* another process removes it; then the first process to try gets the lock */
     }
     free(breaker);
     return status;
@@ -305,7 +305,7 @@ static mx_status take(const char *path, const char *hint, const mx_process *me, 
     return mx_fail(MX_ERR_STATE, "'%s' cannot be taken: other processes take and leave it all the time", path);
 }
 
-/* Removes what takers that were killed have left. */
+/* Removes files that processes left when they were killed while taking the lock. */
 static void remove_left_over(const char *path, const char *id)
 {
     const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
@@ -421,7 +421,7 @@ void mx_lock_release(mx_lock *lock)
             *at = lock->next;
             break;
         }
-    if (lock->pid == getpid()) /* not in a child of ours */
+    if (lock->pid == getpid()) /* not in a child process */
         remove_own(lock->path, lock->id);
     discard(lock);
 }

@@ -21,8 +21,8 @@ static mx_status fail_system(const char *doing, const char *path)
 
 /* ---- opening ---- */
 
-/* Which of our own streams a path names; -1: none. Opened by name, a file behind it would be emptied, and written from
- * its start. */
+/* The number of this program's stream that a path names; -1: none. Opening /dev/stdout by name would empty a file
+ * behind it and write from its start. */
 static int own_stream(const char *path)
 {
     static const char *const names[] = {"/dev/stdout", "/dev/stderr", "/dev/fd/1", "/dev/fd/2"};
@@ -32,7 +32,8 @@ static int own_stream(const char *path)
     return -1;
 }
 
-/* Whoever is to read a pipe may need a moment to open it; without a reader an open would wait for ever. */
+/* Retries for a while, because the reader of a pipe may need time to open it. A blocking open would wait for ever if no
+ * reader came. */
 static int open_pipe(const char *path)
 {
     for (int i = 0; i < PIPE_TRIES; i++) {
@@ -116,7 +117,7 @@ mx_status mx_log_open_own(mx_log *log, const char *path)
 
 /* ---- lines ---- */
 
-/* Writes the parts; *done: the bytes that are written. */
+/* Writes the parts; *done is the number of bytes written. */
 static mx_status write_parts(const mx_log *log, struct iovec *parts, int n, size_t *done)
 {
     *done = 0;
@@ -144,7 +145,7 @@ static void take_back(const mx_log *log, size_t bytes)
         (void)!ftruncate(log->fd, about.st_size - (off_t)bytes);
 }
 
-/* A reader that has left a pipe is a failure to write, and no reason to die by SIGPIPE. */
+/* Writes with SIGPIPE blocked: if the reader of a pipe has left, that is an error and must not kill the process. */
 static mx_status put(const mx_log *log, struct iovec *parts, int n)
 {
     if (log->fd < 0)

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { DEPTH = 64 }; /* of folders: more is a link to a folder above */
+enum { DEPTH = 64 }; /* of folders; a deeper nesting is a link to a parent folder */
 
 static mx_status out_of_memory(void) { return mx_fail(MX_ERR_MEMORY, "out of memory for a list of files"); }
 
@@ -51,7 +51,7 @@ static mx_status add_folder(mx_paths *paths, const char *path, int depth)
     return status;
 }
 
-/* A file or folder that is there. */
+/* Adds an existing file, or the files of an existing folder. */
 static mx_status add_path(mx_paths *paths, const char *path, int depth)
 {
     struct stat about;
@@ -62,8 +62,8 @@ static mx_status add_path(mx_paths *paths, const char *path, int depth)
     return append(paths, path);
 }
 
-/* The pattern with the letters of its longest folder that is there taken as they are, so that in "a [1]/b*" only the
- * star stands for something. The caller frees it; NULL without memory. */
+/* The pattern with its longest existing folder escaped, so that in "a [1]/b*" only the star is special. The caller
+ * frees it; NULL if there is no memory. */
 static char *keep_folder(const char *pattern)
 {
     struct stat about;

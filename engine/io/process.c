@@ -14,7 +14,7 @@
 
 enum { IDLE_S = 3600 };
 
-/* The first line of a small file, "" where there is none. */
+/* Reads the first line of a small file, "" if there is none. */
 static void read_line(const char *path, char *line, size_t room)
 {
     line[0] = '\0';
@@ -26,13 +26,13 @@ static void read_line(const char *path, char *line, size_t room)
     line[strcspn(line, "\n")] = '\0';
 }
 
-/* The state letter (3rd field) and start (22nd) of a process as /proc has them; false where it says nothing. */
+/* Reads a process's state letter (3rd field) and start (22nd field) from /proc; false if they are not there. */
 static bool read_stat(int64_t pid, char *letter, int64_t *start)
 {
     char path[64], line[1024];
     snprintf(path, sizeof path, "/proc/%lld/stat", (long long)pid);
     read_line(path, line, sizeof line);
-    const char *field = strrchr(line, ')'); /* ends the 2nd field, the name, which may hold anything */
+    const char *field = strrchr(line, ')'); /* the end of the 2nd field, the name, which may contain any character */
     if (!field || field[1] != ' ')
         return false;
     field += 2;
@@ -83,7 +83,7 @@ bool mx_process_is_alive(const mx_process *p)
     int64_t start;
     if (p->pid < 1 || p->pid > INT_MAX)
         return false;
-    if (read_stat(p->pid, &letter, &start)) /* Z: it has ended, but nobody has asked how */
+    if (read_stat(p->pid, &letter, &start)) /* Z: it has ended, but its parent has not waited for it */
         return letter != 'Z' && letter != 'X' && (p->start == 0 || start == p->start);
     return kill((pid_t)p->pid, 0) == 0 || errno != ESRCH;
 }

@@ -47,7 +47,7 @@ static bool grow(void)
     return true;
 }
 
-/* What began before the recording did is cut to the part inside it. */
+/* Adds an event. If it began before the recording, only the part inside the recording is kept. */
 static void add(mx_event event)
 {
     if (mx_device_current != device || event.end_s < recording.start_s)
@@ -117,7 +117,7 @@ static void on_copied(const mx_job *job, double start_s, double end_s)
     add(event);
 }
 
-/* Of two parts, the wait is put down to the longer one. */
+/* If a job has two parts, the wait is attributed to the longer one. */
 static void on_waited(const mx_job *job, double start_s, double end_s)
 {
     mx_event event = event_of(job, MX_EVENT_WAIT);

@@ -11,12 +11,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The last bytes of a sealed file; `count` extents lie before them, and before those the HDF5 part. */
+/* The last bytes of a sealed file. Before them are `count` extents, and before these the HDF5 content. */
 typedef struct footer {
     int64_t hdf5_bytes;
     int64_t count;
-    uint32_t structure_crc; /* of the HDF5 part outside the extents */
-    uint32_t seal_crc;      /* of the extents and of this footer, with this field 0 */
+    uint32_t structure_crc; /* of the HDF5 content outside the extents */
+    uint32_t seal_crc;      /* of the extents and this footer, with this field 0 */
     char magic[8];
 } footer;
 
@@ -40,7 +40,7 @@ static mx_status crc_of_range(int fd, const char *name, int64_t start, int64_t e
     return MX_OK;
 }
 
-/* The extents are in order, do not overlap and lie in the HDF5 part. */
+/* Requires extents that are sorted, do not overlap and are inside the HDF5 content. */
 static mx_status crc_of_structure(int fd, const char *name, int64_t bytes, const mx_extent *extents, int64_t count,
                                   uint32_t *crc)
 {
@@ -107,15 +107,16 @@ static mx_status fail_damaged(const char *name)
                    "'%s' is damaged, or was changed by another tool: its structure does not match its checksum", name);
 }
 
-/* Whether a file without a seal goes on behind what its HDF5 superblock (version 2 or 3) says is its end: then it had
- * one. */
+/* Detects a lost seal: a file without a seal that continues behind the end named in its HDF5 superblock (version 2 or
+ * 3).
+ */
 static mx_status check_unsealed(int fd, const char *name, int64_t bytes)
 {
     static const char signature[8] = {'\x89', 'H', 'D', 'F', '\r', '\n', '\x1a', '\n'};
     unsigned char block[36];
     int64_t end;
     if (bytes < (int64_t)sizeof block)
-        return MX_OK; /* no HDF5 file: told when it is opened */
+        return MX_OK; /* not an HDF5 file: opening it reports that */
     MX_TRY(mx_file_read_at(fd, name, 0, block, sizeof block));
     memcpy(&end, block + 28, sizeof end);
     bool known = memcmp(block, signature, sizeof signature) == 0 && (block[8] == 2 || block[8] == 3) && block[9] == 8;

@@ -21,14 +21,14 @@ typedef struct writer {
     const mx_recording *recording;
     int rank;
     const char *separator; /* before the next event */
-    int64_t memory_bytes;  /* that the counter shows */
+    int64_t memory_bytes;  /* value of the counter */
     int n_tracks;
     track tracks[MAX_TRACKS];
 } writer;
 
 /* ---- JSON ---- */
 
-/* Bytes of the UTF-8 sequence that begins here; 0: none does. */
+/* The length of the UTF-8 sequence that begins here; 0 if it is invalid. */
 static int sequence_bytes(const unsigned char *s)
 {
     int n = s[0] < 0x80                   ? 1
@@ -80,7 +80,7 @@ static void put_number_field(writer *w, const char *key, const char *format, dou
 
 /* ---- events ---- */
 
-/* Whole nanoseconds from the start: ends and starts that are equal stay so. */
+/* Whole nanoseconds since the start, so that equal ends and starts stay equal. */
 static int64_t nanoseconds(const writer *w, double seconds)
 {
     return (int64_t)llround(1e9 * (seconds - w->recording->start_s));
@@ -126,7 +126,7 @@ static void put_track(writer *w, int tid, const char *name)
     end_event(w);
 }
 
-/* The number of the first track of that name that is free by then. A name that no track is left for shares the last. */
+/* The first track of this name that is free at the start. When all tracks are used, the last one is shared. */
 static int find_track(writer *w, const char *name, int64_t start_ns, int64_t end_ns)
 {
     int copies = 0, i = 0;
@@ -206,7 +206,7 @@ static void put_event(writer *w, const mx_event *e)
 
 /* ---- the file ---- */
 
-/* By their start; where that is the same, what encloses comes first. */
+/* Orders events by their start; with equal starts, an enclosing event comes first. */
 static int by_start(const void *a, const void *b)
 {
     const mx_event *x = *(const mx_event *const *)a, *y = *(const mx_event *const *)b;

@@ -75,7 +75,7 @@ const mx_value *mx_value_get(const mx_value *map, const char *key)
     return NULL;
 }
 
-/* Equal keys stay in the order in which they came, so that a duplicate is told from the first. */
+/* Equal keys stay in their order, so that the second one is reported as the duplicate. */
 static int by_key(const void *a, const void *b)
 {
     const mx_entry *x = *(const mx_entry *const *)a, *y = *(const mx_entry *const *)b;

@@ -20,7 +20,7 @@ static mx_status fail_at(const reader *r, yaml_mark_t mark, const char *problem)
     return MX_ERR_VALUE;
 }
 
-/* A byte that is no text: libyaml gives its offset only. */
+/* Reports a byte that is not valid text: libyaml gives only its offset. */
 static mx_status fail_decoding(const reader *r)
 {
     size_t line = 1, column = 1, end = r->parser.problem_offset < r->bytes ? r->parser.problem_offset : r->bytes;
@@ -31,7 +31,7 @@ static mx_status fail_decoding(const reader *r)
     return mx_fail(MX_ERR_VALUE, "%s:%zu:%zu: %s: expected a text in UTF-8", r->name, line, column, r->parser.problem);
 }
 
-/* The byte that character `index` of a UTF-8 text begins with; 0 behind its end. */
+/* The first byte of character `index` of a UTF-8 text; 0 behind its end. */
 static char character(const reader *r, size_t index)
 {
     for (size_t i = 0; i < r->bytes; i++)
@@ -40,7 +40,7 @@ static char character(const reader *r, size_t index)
     return 0;
 }
 
-/* What to do about a problem, where libyaml's words do not say it. */
+/* Advice on a problem, if libyaml's message gives none. */
 static const char *advice_on(const reader *r, const char *problem)
 {
     const yaml_parser_t *p = &r->parser;
@@ -86,7 +86,7 @@ static bool is_one_of(const char *text, const char *const *choices)
     return false;
 }
 
-/* Whether `text` is [-+]? digits, or 0o or 0x and digits of that base; *base and *digits say what to convert. */
+/* Whether `text` is [-+]? digits, or 0o or 0x and digits of that base; sets *base and *digits for the conversion. */
 static bool looks_integer(const char *text, int *base, const char **digits)
 {
     const char *p = text + (*text == '-' || *text == '+');
@@ -278,7 +278,7 @@ static mx_status read_map(reader *r, int depth, mx_value *out)
     }
 }
 
-/* Reads the node that `first` opens; `depth` containers are open around it. */
+/* Reads the node that the event `first` begins, inside `depth` open containers. */
 static mx_status read_node(reader *r, const yaml_event_t *first, int depth, mx_value *out)
 {
     MX_TRY(check_plain_node(r, first));
@@ -292,7 +292,7 @@ static mx_status read_node(reader *r, const yaml_event_t *first, int depth, mx_v
     return out->kind == MX_ARRAY ? read_array(r, depth + 1, out) : read_map(r, depth + 1, out);
 }
 
-/* Reads events up to the end of the stream: at most one document. */
+/* Reads events to the end of the stream; at most one document is allowed. */
 static mx_status read_stream(reader *r, mx_value *out)
 {
     int documents = 0;

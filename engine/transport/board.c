@@ -18,25 +18,25 @@
 
 enum { TEXT_BYTES = 240, LOOK_MS = 200, GIVE_WAY_MS = 300 };
 
-/* A rank that waits calls mx_board_check every 50 ms or so: when it has not for longer, it waits no more. */
+/* A waiting rank calls mx_board_check every 50 ms or so. One that has not called it for this long waits no longer. */
 static const double FRESH_S = 0.3;
-/* Ranks that have waited for each other for so long wait for ever. */
+/* Ranks that have waited for each other for this long are deadlocked. */
 static const double STUCK_S = 1;
-/* What a rank has sent before it ended may come after the news of its end; from other machines it comes later. */
+/* Data that a rank sent before it ended may arrive after the news of its end; from other nodes even later. */
 static const double GRACE_S = 0.2, FAR_GRACE_S = 0.5;
 static const double HURRY_S = 30;
 
-/* One rank's. Texts are written by one thread and read by the watchdogs while they may change: what is torn is only
- * printed, and each ends with a NUL that is never overwritten. */
+/* The entry of one rank. One thread writes the texts, and watchdogs read them at any time. A text that changes while it
+ * is read is only printed, and its last byte is always NUL. */
 typedef struct entry {
     _Alignas(64) _Atomic int state; /* an mx_rank_state */
     int pid;
     mx_guardian_address guardian;
     int world_rank;
-    _Atomic int64_t begun, finished;         /* collectives */
-    _Atomic double since;                    /* when the pending one began: CLOCK_MONOTONIC is one for the machine */
-    _Atomic int waits_for;                   /* a world rank, of which it needs something now; -1: none */
-    _Atomic double waits_since, waits_until; /* the first and the last time that it has said so */
+    _Atomic int64_t begun, finished; /* number of collectives */
+    _Atomic double since;            /* when the pending one began: CLOCK_MONOTONIC, which all processes share */
+    _Atomic int waits_for;           /* the world rank that it waits for now; -1: none */
+    _Atomic double waits_since, waits_until; /* the first and the last time that it reported this wait */
     _Atomic double ended_at;
     char pending[TEXT_BYTES], last[TEXT_BYTES];
 } entry;
@@ -51,7 +51,7 @@ void mx_board_set_timeout(double seconds) { atomic_store(&timeout_s, seconds); }
 
 double mx_board_timeout(void) { return atomic_load(&timeout_s); }
 
-/* Stores byte by byte, so that a reader on another thread meets no half-written word that the compiler made up. */
+/* Stores byte by byte, so that the compiler cannot use wider stores of which another thread would read a half. */
 static void put_text(char *to, const char *from)
 {
     size_t n = strnlen(from, TEXT_BYTES - 1);
@@ -120,25 +120,26 @@ void mx_board_hurry(void)
         atomic_store(&timeout_s, HURRY_S);
 }
 
-/* ---- ranks of other machines ----
+/* ---- ranks of other nodes ----
  *
- * The board does not reach them. A rank that waits for one of them asks it once, by an empty message, to be told of its
- * end. Nobody answers while the script runs; a rank that has ended waits for the others anyway, and answers then. */
+ * Other nodes do not share the board. A rank that waits for a rank of another node asks it once, by an empty message,
+ * to report its end. A rank does not answer while its script runs. When the script has ended, the rank waits for all
+ * other ranks anyway, and answers then. */
 
-enum { MEET_BYTES = 64 << 10 }; /* what mx_meet has under way, some dozens of small messages */
+enum { MEET_BYTES = 64 << 10 }; /* messages of mx_meet in flight: some dozens of small ones */
 enum { TAG_ASK = 1, TAG_ENDED = 2 };
 
 typedef struct far_rank {
     bool asked;
-    double ended_at; /* when we learnt of it; 0: not yet */
+    double ended_at; /* when this rank learnt of the end; 0: not yet */
 } far_rank;
 
-static MPI_Comm words = MPI_COMM_NULL; /* apart from all other messages */
+static MPI_Comm words = MPI_COMM_NULL; /* keeps these messages apart from all others */
 static far_rank *far_ranks;            /* per world rank */
 static int unanswered;
-static void *buffer; /* of MPI's */
+static void *buffer; /* for MPI's buffered sends */
 
-/* Buffered, so that it does not wait: the other rank may be far from calling MPI. */
+/* The send is buffered, so it does not wait: the other rank may not call MPI for a long time. */
 static void ask(int world_rank)
 {
     far_ranks[world_rank].asked = true;
@@ -146,7 +147,7 @@ static void ask(int world_rank)
         unanswered++;
 }
 
-/* Takes what has come: answers to us and, as we have `ended`, questions. */
+/* Receives the messages that have arrived: answers and, if this rank has `ended`, questions, which it answers. */
 static void take_words(bool ended)
 {
     for (;;) {
@@ -176,7 +177,7 @@ static double ended_elsewhere(int world_rank)
     return far_ranks[world_rank].ended_at;
 }
 
-/* The barrier is entered when our own questions are answered, so when all have come no message is left. */
+/* This rank enters the barrier when all its questions are answered. So no message is left when all ranks are there. */
 void mx_board_await_all(void)
 {
     MPI_Request barrier = MPI_REQUEST_NULL;
@@ -188,13 +189,13 @@ void mx_board_await_all(void)
         if (barrier != MPI_REQUEST_NULL && MPI_Test(&barrier, &all_here, MPI_STATUS_IGNORE) != MPI_SUCCESS)
             return;
         if (!all_here)
-            nanosleep(&(struct timespec){.tv_nsec = pause_us * 1000}, NULL); /* the others need the cores */
+            nanosleep(&(struct timespec){.tv_nsec = pause_us * 1000}, NULL); /* other ranks need the cores */
     }
 }
 
 mx_status mx_board_connect(void)
 {
-    int room = mx_ranks() * MPI_BSEND_OVERHEAD + MEET_BYTES; /* for a question to each */
+    int room = mx_ranks() * MPI_BSEND_OVERHEAD + MEET_BYTES; /* one question to each rank */
     buffer = malloc((size_t)room);
     far_ranks = calloc((size_t)mx_ranks(), sizeof *far_ranks);
     if (!far_ranks || !buffer || MPI_Buffer_attach(buffer, room) != MPI_SUCCESS)
@@ -227,7 +228,7 @@ static bool waits_now(const entry *e, double now)
     return is_pending(e) && atomic_load(&e->waits_for) >= 0 && now - atomic_load(&e->waits_until) < FRESH_S;
 }
 
-/* What a pending text says beside the line of the script, which may differ within one collective. */
+/* Compares pending texts without the script line, which may differ between ranks of one collective. */
 static bool same_collective(const char *a, const char *b)
 {
     const char *a_end = strstr(a, " at "), *b_end = strstr(b, " at ");
@@ -235,10 +236,10 @@ static bool same_collective(const char *a, const char *b)
     return a_bytes == b_bytes && memcmp(a, b, a_bytes) == 0;
 }
 
-/* Ranks of this machine that wait for each other in a circle, from us to us, and not all of them in the same
- * collective: none of them will ever go on. (Teams compare what their own members do; here they are in different
- * teams.) A rank that has been in another collective all the time has given nothing to the one who waits for it, so a
- * long wait is no mere slowness. */
+/* Finds a deadlock: ranks of this node, this one among them, that wait for each other in a circle, in more than one
+ * collective. (Members of one team compare their collectives themselves; these ranks are in different teams.) A rank
+ * that has been in another collective all the time has given nothing to the rank that waits for it, so the long wait is
+ * not just slowness. */
 static mx_status check_circle(double now)
 {
     char first[2][TEXT_BYTES];
@@ -319,8 +320,8 @@ void mx_board_print(FILE *file)
 
 static void sleep_ms(int ms) { nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL); }
 
-/* In one piece, so that what other ranks say does not come between the lines. For a dead process its guardian says it.
- */
+/* Prints everything in one write, so that lines of other ranks do not come between. For a dead process its guardian
+ * prints. */
 static void say(const char *headline, const mx_guardian_address *of_the_dead)
 {
     char *text = NULL;
@@ -343,7 +344,7 @@ static bool is_there(int fd)
     return fd < 0 || poll(&p, 1, 0) == 0;
 }
 
-/* Of the ranks that are there, the first one speaks; the others give way and only make sure that the run ends. */
+/* Only the first living rank reports. The others wait a little and then make sure that the run ends. */
 static bool am_first(const int *fds)
 {
     for (int i = 0; i < mine; i++)
@@ -356,7 +357,7 @@ static void look_for_dead(const int *fds)
 {
     for (int i = 0; i < n_entries; i++) {
         const entry *e = &entries[i];
-        /* First the process, then its state: one that may exit says so before. */
+        /* Look at the process first, then at its state: a rank sets its state before it exits. */
         if (i == mine || is_there(fds[i]) || atomic_load(&e->state) >= MX_RANK_GONE)
             continue;
         char line[160];
@@ -389,7 +390,7 @@ static void look_at_clock(void)
              limit);
     if (speaks)
         say(line, NULL);
-    if (!speaks || n_entries < mx_ranks()) /* those of other machines have as much to say, at the same time */
+    if (!speaks || n_entries < mx_ranks()) /* other nodes report at the same time */
         sleep_ms(GIVE_WAY_MS);
     mx_mpi_abort(EXIT_FAILURE);
 }
@@ -407,7 +408,7 @@ static void *watch(void *argument)
         look_for_dead(fds);
         look_at_clock();
         for (int i = 0; i < n_entries; i++)
-            if (polled[i].revents) /* one that has gone in order: no news any more */
+            if (polled[i].revents) /* it has ended normally: poll it no more */
                 polled[i].fd = -1;
     }
     return NULL;
@@ -419,7 +420,7 @@ mx_status mx_board_watch(void)
     if (!polled)
         return mx_fail(MX_ERR_MEMORY, "no memory for the watchdog");
     for (int i = 0; i < n_entries; i++) {
-        /* Without pidfds (Linux before 5.3) a death is left to mpirun. */
+        /* Without pidfds (Linux before 5.3) only mpirun notices a death. */
         polled[i].fd = i == mine ? -1 : (int)syscall(SYS_pidfd_open, entries[i].pid, 0);
         polled[i].events = POLLIN;
     }

@@ -1,7 +1,7 @@
-/* The board: what each rank of this machine is doing, in memory that they share.
+/* The board: a table in shared memory that shows what each rank of the node is doing.
  *
- * It is how a rank that waits learns that the other one has ended, and what the watchdog prints: for every rank the
- * last collective that it finished and the one that it is in. */
+ * A waiting rank learns from it that the rank it waits for has ended. The watchdog prints it: for every rank, the last
+ * collective that it finished and the one that it is in. */
 #ifndef MX_TRANSPORT_BOARD_H
 #define MX_TRANSPORT_BOARD_H
 
@@ -11,34 +11,36 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Ended: its script has, and it joins no collective any more. Gone: all ranks have ended, or a signal ends this one,
- * and it may exit. Failed: it ends the run. */
+/* Ended: the rank's script has ended, and the rank joins no more collectives. Gone: the rank may exit, because all
+ * ranks have ended or a signal ends this one. Failed: the rank ends the run with an error. */
 typedef enum mx_rank_state { MX_RANK_RUNS, MX_RANK_ENDED, MX_RANK_GONE, MX_RANK_FAILED } mx_rank_state;
 
-/* Opens it, in memory that the ranks of this machine share, and writes this rank's entry. mx_board_watch starts the
- * watchdog, when all have done so. */
+/* Opens the board in memory that the ranks of the node share, and writes this rank's entry. When all ranks have opened
+ * it, mx_board_watch starts the watchdog. */
 size_t mx_board_bytes(int ranks);
 void mx_board_open(void *memory, int ranks, int me, int world_rank);
 mx_status mx_board_watch(void);
 
-/* This rank is in the collective that `text` describes, on behalf of its lane; then no longer. */
+/* This rank begins (finishes) the collective that `text` describes. */
 void mx_board_begin(const char *text);
 void mx_board_finish(void);
-const char *mx_board_pending(void); /* the text of begin; "" when it is in none */
+const char *mx_board_pending(void); /* the text given to begin; "" when the rank is in no collective */
 
-/* These may be called in a signal handler. Failed: whether a rank of this machine ends the run. Hurry: the launcher is
- * gone, and other ranks may be, too: from now on the watchdog waits half a minute at most for a collective. */
+/* These may be called in a signal handler. has_failed: whether a rank of this node ends the run with an error. hurry:
+ * the launcher is gone, and other ranks may be gone too, so from now on the watchdog allows a collective at most half a
+ * minute. */
 void mx_board_leave(mx_rank_state state);
 bool mx_board_has_failed(void);
 void mx_board_hurry(void);
 
-/* To be called by a rank that waits for another one, every 50 ms or so, on the thread that calls MPI. MX_ERR_STATE when
- * the other one has ended: nobody must wait for it. MX_ERR_VALUE when both, or more of this machine in a circle, wait
- * for each other in different collectives. */
+/* A rank that waits for another rank calls this every 50 ms or so, on the thread that calls MPI. MX_ERR_STATE if the
+ * other rank has ended, so that waiting is pointless. MX_ERR_VALUE if the two ranks, or several ranks of this node in a
+ * circle, wait for each other in different collectives. */
 mx_status mx_board_check(int world_rank);
 
-/* Prepares for ranks of other machines, which mx_board_check asks by messages. Then, when this rank has ended, returns
- * when all have; meanwhile it answers those who ask. Both Collective, over all ranks. */
+/* connect prepares for ranks of other nodes, which mx_board_check asks by messages. await_all is called when this rank
+ * has ended; it returns when all ranks have ended and meanwhile answers ranks that ask. Both Collective over all ranks.
+ */
 mx_status mx_board_connect(void);
 void mx_board_await_all(void);
 

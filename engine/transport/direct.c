@@ -10,16 +10,16 @@
 
 enum {
     ALIGN = 64,        /* elements: shares start on cache lines whatever the dtype */
-    MANY = 1024,       /* neighbours that are worth a call of their own */
-    MOST_BLOCKS = 120, /* of one exchange that a note has room for */
+    MANY = 1024,       /* contiguous elements that are worth a call of their own */
+    MOST_BLOCKS = 120, /* blocks of one exchange that fit a note */
 };
 
-/* How a block's elements lie, but for where. */
+/* The layout of a block's elements, without its address. */
 typedef struct layout {
     int64_t dtype, rows, row, stride, part;
 } layout;
 
-/* What a member tells of one tensor; where: offsets in its arena, or -1. */
+/* What a member publishes about one tensor. Positions are offsets in its arena, or -1. */
 typedef struct place {
     int64_t in, out;
     layout in_layout, out_layout;
@@ -38,10 +38,10 @@ typedef struct job {
     const mx_exchange *x;
     float scale;
     mx_dtype wire;
-    int64_t count, chunk; /* elements: of one part; of what scratch memory has room for, per member */
-    mx_stream *in, *out;  /* per member, of a block each */
-    mx_block *blocks;     /* theirs: of in, then of out */
-    const void **from;    /* per member */
+    int64_t count, chunk; /* elements of one part; elements per member that fit the scratch memory */
+    mx_stream *in, *out;  /* for each member a stream of one block */
+    mx_block *blocks;     /* their blocks: those of in, then those of out */
+    const void **from;    /* for each member */
     char *scratch;
     int64_t scratch_bytes;
 } job;
@@ -54,7 +54,8 @@ static int after(const job *j, int step) { return (j->team->me + step) % j->team
 
 /* ---- copying ---- */
 
-/* How many elements from `at` on are one step: a run of neighbours when it is long, else what fits the scratch memory.
+/* The number of elements from `at` on to handle in one step: a long contiguous run, or else what fits the scratch
+ * memory.
  */
 static int64_t step_at(const job *j, const mx_block *b, int64_t at, int64_t end)
 {
@@ -71,7 +72,7 @@ static const void *elements(const job *j, const mx_stream *s, int part, int64_t 
     return scratch;
 }
 
-/* A part of what `member` brings to a part of our result. */
+/* Copies a part of the input of `member` to a part of this rank's output. */
 static void copy(const job *j, int member, int in_part, int out_part)
 {
     for (int64_t at = 0, n; at < j->count; at += n) {
@@ -105,7 +106,8 @@ static void relay(const job *j)
 
 /* ---- folding ---- */
 
-/* Elements at .. at + n of a part of all members, folded, into a part of the results of `n_to` members from us on. */
+/* Reduces elements at .. at + n of one part over all members, and writes them to one part of the outputs of `n_to`
+ * members, starting with this one. */
 static void fold_chunk(const job *j, int in_part, int out_part, int64_t at, int64_t n, int n_to)
 {
     int members = j->team->n;
@@ -125,7 +127,7 @@ static void fold_chunk(const job *j, int in_part, int out_part, int64_t at, int6
         mx_stream_write(&j->out[after(j, step)], out_part, at, n, dtype, result);
 }
 
-/* Each member folds a share of the whole, for all. */
+/* Each member reduces its share of the elements and writes it to all members. */
 static void all_reduce(const job *j)
 {
     int64_t lines = (j->count + ALIGN - 1) / ALIGN, n = j->team->n, me = j->team->me;
@@ -167,7 +169,7 @@ static layout layout_of(const mx_block *b) { return (layout){(int64_t)b->dtype, 
 
 static int64_t count_of(const mx_block *b) { return b->rows * b->row; }
 
-/* Over machines one block may stand for several of the other stream; these are staged. */
+/* Across nodes, one block of a stream may match several of the other stream; such exchanges go through slots. */
 static bool are_pairs(const mx_stream *in, const mx_stream *out)
 {
     bool pairs = in->n == out->n;
@@ -185,10 +187,10 @@ static void write_note(note *own, const mx_stream *in, const mx_stream *out, boo
                                  layout_of(&in->blocks[b]), layout_of(&out->blocks[b])};
 }
 
-/* Who permutes in place writes where another one still reads. */
+/* In place, these kinds would write where another member still reads. */
 static bool overwrites(const mx_exchange *x) { return x->what.kind == MX_ALL_TO_ALL || x->what.kind == MX_PERMUTE; }
 
-/* Whether tensor b is shared by all members, and lies alike. All of them say the same. */
+/* Whether tensor b is in shared memory on all members, with the same layout. All members get the same answer. */
 static bool is_shared(const mx_team *team, const mx_exchange *x, const note *own, int b)
 {
     for (int m = 0; m < team->n; m++) {
@@ -207,7 +209,7 @@ static void find_block(job *j, const mx_stream *in, const mx_stream *out, int b)
 {
     const mx_team *team = j->team;
     j->count = count_of(&in->blocks[b]);
-    /* What comes and what becomes of it do not both fit the caches: then writing goes past them. */
+    /* If input and output do not both fit the caches, writes bypass them. */
     int64_t out_bytes = out->blocks[b].rows * out->blocks[b].stride * (int64_t)mx_dtype_bytes(out->blocks[b].dtype);
     for (int m = 0; m < team->n; m++) {
         const note *theirs = mx_team_note(team, m);
@@ -247,7 +249,7 @@ static mx_status keep_rest(const bool *shared, const mx_stream *in, const mx_str
 static mx_status prepare(job *j)
 {
     size_t n = (size_t)j->team->n;
-    j->scratch_bytes = 3 * (int64_t)MX_SLOT_BYTES; /* a slot's worth of what comes, and as much in f32 for bf16 */
+    j->scratch_bytes = 3 * (int64_t)MX_SLOT_BYTES; /* one slot of input, and the same in f32 if it is bf16 */
     j->in = calloc(2 * n, sizeof(mx_stream));
     j->blocks = calloc(2 * n, sizeof(mx_block));
     j->from = calloc(n, sizeof(void *));
@@ -273,7 +275,7 @@ static mx_status run_shared(job *j, const bool *shared, const mx_stream *in, con
     return status == MX_OK ? mx_team_leave(j->team) : status;
 }
 
-/* Whether a tensor may be shared at all: known from what all members have in common. */
+/* Whether a tensor is large enough to be in an arena: decided from values that are equal on all members. */
 static bool is_worth(const job *j, const mx_stream *in)
 {
     bool in_parts = j->x->what.kind == MX_REDUCE_SCATTER || j->x->what.kind == MX_ALL_TO_ALL;

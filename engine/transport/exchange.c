@@ -8,23 +8,23 @@
 #include <string.h>
 
 enum {
-    FIRST = 0,  /* the channel of what everyone brings */
-    SECOND = 1, /* of what all_reduce gives back */
+    FIRST = 0,  /* the channel for every member's input */
+    SECOND = 1, /* the channel for the results of all_reduce */
     ALIGN = 64, /* elements: parts of a chunk start on cache lines whatever the dtype */
 };
 
-/* What a function below works on: `parts` says which part of a stream belongs to each member of the team. */
+/* The state of a running exchange. `parts` says which part of a stream belongs to each member of the team. */
 typedef struct job {
     mx_team *team;
     const int *parts;
     mx_dtype wire;
-    int64_t size; /* bytes of an element on the way */
+    int64_t size; /* bytes of an element on the wire */
     mx_fold fold;
     float scale;
     const mx_stream *in, *out;
     bool in_place;
-    void *scratch;     /* of MX_SLOT_BYTES, and another one for f32 */
-    const void **from; /* per member */
+    void *scratch;     /* MX_SLOT_BYTES, and more for f32 copies */
+    const void **from; /* for each member */
 } job;
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -74,14 +74,14 @@ static mx_status gather(const job *j)
     if (count > 0)
         MX_TRY(gather_fill(j, 0, least(chunk, count), in_part));
     for (int64_t at = 0; at < count; at += chunk) {
-        if (at + chunk < count) /* the next chunk is under way while we wait for this one */
+        if (at + chunk < count) /* the next chunk is in flight while this rank waits for this one */
             MX_TRY(gather_fill(j, at + chunk, least(chunk, count - at - chunk), in_part));
         MX_TRY(gather_empty(j, at, least(chunk, count - at)));
     }
     return MX_OK;
 }
 
-/* ---- reduce_scatter and all_to_all: a slot holds a piece for each member ---- */
+/* ---- reduce_scatter and all_to_all: a slot holds one piece for each member ---- */
 
 static int64_t piece_elements(const job *j)
 {
@@ -105,7 +105,7 @@ static mx_status scatter_fill(const job *j, int64_t first, int64_t n, int64_t pi
     return MX_OK;
 }
 
-/* Our own elements where they lie, or copied to the scratch memory. */
+/* This rank's own elements, where they are if they are contiguous, or else copied to the scratch memory. */
 static const void *own_elements(const job *j, const mx_stream *s, int part, int64_t first, int64_t n)
 {
     const void *found = mx_stream_find(s, part, first, n, j->wire);
@@ -115,7 +115,7 @@ static const void *own_elements(const job *j, const mx_stream *s, int part, int6
     return j->scratch;
 }
 
-/* Folds what the members brought, j->from, into elements first .. first + n of a part of a stream. */
+/* Reduces the members' elements (j->from) and writes them as elements first .. first + n of a part of a stream. */
 static void fold_into(const job *j, const mx_stream *out, int part, int64_t first, int64_t n)
 {
     mx_dtype dtype = out->blocks[0].dtype;
@@ -171,9 +171,9 @@ static mx_status scatter(const job *j, mx_status (*empty)(const job *, int64_t, 
     return MX_OK;
 }
 
-/* ---- all_reduce: a chunk is cut among the members, each folds its share and gives it back to all ---- */
+/* ---- all_reduce: each member reduces its share of a chunk and gives the result to all ---- */
 
-/* Share m of a chunk of n elements starts here. */
+/* Where share m of a chunk of n elements starts. */
 static int64_t share_start(const job *j, int64_t n, int m)
 {
     int64_t lines = (n + ALIGN - 1) / ALIGN;
@@ -240,8 +240,8 @@ static mx_status reduce_place(const job *j, int64_t first, int64_t n)
     return MX_OK;
 }
 
-/* Three stages a chunk, of which neighbours overlap: the next chunk is brought, this one folded, the last one placed.
- */
+/* A pipeline of three stages per chunk: while one chunk is reduced, the next one is sent and the previous one is
+ * written to the output. */
 static mx_status reduce(const job *j)
 {
     int64_t count = j->in->count, size = (int64_t)mx_dtype_bytes(j->out->blocks[0].dtype);
@@ -259,9 +259,9 @@ static mx_status reduce(const job *j)
     return count > 0 ? reduce_place(j, last, count - last) : MX_OK;
 }
 
-/* ---- permute and broadcast: each member has at most one to send to, or all the same ---- */
+/* ---- permute and broadcast: each member sends to at most one member, or the same to all ---- */
 
-/* Member `source` is whom we take from, or -1; `give`: whom we give to, n for all, or -1. */
+/* `source`: the member that this rank receives from, or -1. `give`: the member that it sends to, n for all, or -1. */
 static mx_status relay_fill(const job *j, int64_t first, int64_t n, int source, int give)
 {
     char *slot;
@@ -349,7 +349,8 @@ static mx_status stage_on(mx_team *team, const int *parts, const mx_exchange *x,
         j.wire = x->what.wire;
     j.size = (int64_t)mx_dtype_bytes(j.wire);
     j.from = calloc((size_t)team->n, sizeof(void *));
-    mx_status status = mx_pool_alloc(3 * (int64_t)MX_SLOT_BYTES, &j.scratch); /* the second may hold f32 for bf16 */
+    mx_status status =
+        mx_pool_alloc(3 * (int64_t)MX_SLOT_BYTES, &j.scratch); /* the second and third may hold f32 for bf16 */
     if (status == MX_OK && !j.from)
         status = mx_fail(MX_ERR_MEMORY, "no memory for an exchange between %d ranks", team->n);
     if (status == MX_OK)
@@ -363,7 +364,7 @@ static mx_status stage_on(mx_team *team, const int *parts, const mx_exchange *x,
     return status;
 }
 
-/* Runs an exchange on one team with the streams and parts given. */
+/* Runs an exchange on one team with these streams and parts. */
 static mx_status exchange_on(mx_team *team, const int *parts, const mx_exchange *x, const mx_stream *in,
                              const mx_stream *out, float scale)
 {
@@ -375,7 +376,8 @@ static mx_status exchange_on(mx_team *team, const int *parts, const mx_exchange 
     return status;
 }
 
-/* ---- over machines: within each, between those of one place, within each again ---- */
+/* ---- several nodes: within each node, then across nodes between ranks with the same local index, then within each
+ * node again ---- */
 
 /* `count` elements of scratch memory as a stream, in `parts` parts. */
 typedef struct temporary {
@@ -400,7 +402,7 @@ static void free_temporary(temporary *t)
         mx_pool_free(t->block.data, t->bytes);
 }
 
-/* Elements start .. start + count of one block. */
+/* Elements start .. start + count of one block, as a block. */
 static mx_block cut(mx_block b, int64_t start, int64_t count)
 {
     b.data += start * (int64_t)mx_dtype_bytes(b.dtype);
@@ -411,8 +413,8 @@ static mx_block cut(mx_block b, int64_t start, int64_t count)
 
 static mx_dtype sum_dtype(mx_dtype dtype) { return dtype == MX_BF16 ? MX_F32 : dtype; }
 
-/* The whole is folded within the machine, each member keeping a share of it; shares are folded over the machines; then
- * each machine puts its shares together. Shares are equal: the last one is filled up. */
+/* Reduce-scatter within the node, all-reduce of each share across nodes, then all-gather within the node. Shares have
+ * equal size; the last one is padded. */
 static mx_status reduce_over_nodes(mx_group *g, const mx_exchange *x)
 {
     int n = g->node->n;
@@ -452,7 +454,7 @@ static mx_status reduce_over_nodes(mx_group *g, const mx_exchange *x)
     return status;
 }
 
-/* Ours goes to the same place on all machines; then each machine shares what each of its members has got. */
+/* All-gather across nodes between ranks with the same local index; then all-gather within each node. */
 static mx_status gather_over_nodes(mx_group *g, const mx_exchange *x)
 {
     int machines = g->across->n, n = g->node->n;
@@ -462,7 +464,7 @@ static mx_status gather_over_nodes(mx_group *g, const mx_exchange *x)
     MX_TRY(new_temporary(&column, x->what.wire, x->in.count, machines));
     mx_stream own = x->in;
     mx_block *moved = NULL;
-    if (x->what.in_place) { /* our part of the whole becomes a stream of its own */
+    if (x->what.in_place) { /* this rank's part of the output becomes a stream of its own */
         moved = calloc((size_t)x->in.n, sizeof *moved);
         for (int b = 0; moved && b < x->in.n; b++) {
             moved[b] = x->in.blocks[b];
@@ -482,7 +484,7 @@ static mx_status gather_over_nodes(mx_group *g, const mx_exchange *x)
     return status;
 }
 
-/* Each machine folds what is meant for each place of each machine; then places of one kind exchange. */
+/* Each node reduces its ranks' data per destination; then ranks with the same local index exchange across nodes. */
 static mx_status scatter_over_nodes(mx_group *g, const mx_exchange *x)
 {
     int machines = g->across->n, n = g->node->n;
@@ -514,7 +516,7 @@ static mx_status scatter_over_nodes(mx_group *g, const mx_exchange *x)
 
 mx_status mx_exchange_run(mx_group *g, const mx_exchange *x)
 {
-    if (x->what.kind == MX_BARRIER) /* within a machine, comparing tags was one */
+    if (x->what.kind == MX_BARRIER) /* within a node, comparing the tags was a barrier */
         return g->flat ? mx_meet(g->ranks, g->n, g->me) : MX_OK;
     if (g->across && x->what.kind == MX_ALL_REDUCE)
         return reduce_over_nodes(g, x);

@@ -1,8 +1,8 @@
-/* The collectives themselves, on streams and a group: who sends what to whom.
+/* Carries out collectives on the streams of a group: which rank sends which elements to which rank.
  *
- * All run in chunks that stay in cache. Sums are taken in the order of the group's members (of one machine, then over
- * the machines in their order), in f32 for floats, so the same group gives the same bits, on every member. Unless in
- * place, `in` and `out` must not overlap. All are Collective among the group, on the thread that runs collectives. */
+ * All collectives run in chunks that fit the cache. Sums are taken in the order of the group's members, within a node
+ * and then over the nodes in their order, in f32 for floats. So the same group gives the same bits, on every member.
+ * `in` and `out` must not overlap, except in place. All are Collective among the group, on the communication thread. */
 #ifndef MX_TRANSPORT_EXCHANGE_H
 #define MX_TRANSPORT_EXCHANGE_H
 

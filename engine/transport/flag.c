@@ -9,15 +9,15 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAUSES = 64 }; /* between two looks at the clock */
+enum { PAUSES = 64 }; /* pause instructions between two looks at the clock */
 
-static double spin_s = 100e-6; /* more than waking up takes: else one sleep makes the other rank sleep, and so on */
+static double spin_s = 100e-6; /* longer than a wake-up takes, or else one rank's sleep would make the other sleep */
 
 void mx_flag_set_spin_us(double us) { spin_s = 1e-6 * us; }
 
 void mx_flag_set(mx_flag *f, uint32_t value)
 {
-    /* Sequentially consistent, as the sleeper's own two steps are: one of us sees the other. */
+    /* Sequentially consistent, like the sleeper's two steps: at least one of the two ranks sees the other's step. */
     atomic_store(&f->value, value);
     if (atomic_load(&f->sleepers))
         syscall(SYS_futex, &f->value, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);

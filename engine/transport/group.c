@@ -32,7 +32,7 @@ static mx_status split(MPI_Comm comm, int color, int key, MPI_Comm *out)
     return mx_mpi_check(MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN), "making a group of ranks");
 }
 
-/* Which members of the group the members of a team are. */
+/* For each member of a team, its index in the group. */
 static mx_status find_members(const mx_group *g, const mx_team *team, int **members)
 {
     *members = calloc((size_t)team->n, sizeof(int));
@@ -45,7 +45,7 @@ static mx_status find_members(const mx_group *g, const mx_team *team, int **memb
     return MX_OK;
 }
 
-/* The machines of all members: the lowest member on each names it. */
+/* The node of each member, named by the lowest member on it. */
 static mx_status find_nodes(mx_group *g, MPI_Comm comm, int *node_of)
 {
     int mine = -1;
@@ -59,7 +59,7 @@ static mx_status find_nodes(mx_group *g, MPI_Comm comm, int *node_of)
     return MX_OK;
 }
 
-/* Whether each machine has the same number of members; our place among those of ours, and how many they are. */
+/* Whether all nodes have the same number of members; also this rank's local index (`place`) and its node's size. */
 static bool are_even(const mx_group *g, const int *node_of, int *place, int *size)
 {
     bool even = true;
@@ -106,7 +106,7 @@ static mx_status make_teams(mx_group *g, MPI_Comm comm, const int *node_of)
         MX_TRY(find_members(g, g->node, &g->node_members));
     }
     if (g->nodes > 1 && even && size > 1) {
-        MX_TRY(split(comm, place, node_of[g->me], &part)); /* in the order of the machines, as the grid */
+        MX_TRY(split(comm, place, node_of[g->me], &part)); /* in the order of the nodes, as the grid */
         MX_TRY(mx_team_new(part, false, &g->across));
         MX_TRY(find_members(g, g->across, &g->across_members));
         MX_TRY(make_grid(g, node_of));
@@ -154,7 +154,7 @@ mx_status mx_group_get(const int *ranks, int n, mx_group **out)
     if (!g)
         return no_memory(n);
     mx_status status = make_group(g, ranks, n);
-    if (status != MX_OK) { /* what it had made of its parts ends with the run */
+    if (status != MX_OK) { /* teams made so far are not freed: the run ends */
         free(g);
         return status;
     }

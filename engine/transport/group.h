@@ -1,27 +1,27 @@
-/* Groups: the ranks that a collective runs over, and by which ways they reach each other.
+/* Groups: the ranks that a collective runs over, and how they reach each other.
  *
- * The ranks of one machine form a team that shares memory. Between machines messages go: either between ranks of the
- * same place on each machine (each moves its part only), or, where machines have different numbers of ranks in the
- * group, between all. */
+ * The group's ranks on one node form a team that shares memory. Nodes exchange messages. If all nodes have the same
+ * number of ranks in the group, ranks with the same local index exchange across nodes, each only its part. Otherwise
+ * all ranks of the group exchange messages with each other. */
 #ifndef MX_TRANSPORT_GROUP_H
 #define MX_TRANSPORT_GROUP_H
 
 #include "transport/team.h"
 
 typedef struct mx_group {
-    int n, me;           /* how many ranks, and which of them we are */
+    int n, me;           /* number of ranks, and the index of this one */
     int *ranks;          /* their world ranks, ascending */
-    int nodes;           /* machines that they are on */
-    mx_team *node;       /* those on our machine; NULL when we are alone there */
-    mx_team *across;     /* those of our place on each machine; NULL when there is one machine, or their sizes differ */
-    mx_team *flat;       /* all, by messages; NULL when not needed: one machine, or all of it through node and across */
-    int *node_members;   /* of `node`: which members of the group they are */
-    int *across_members; /* the same of `across` */
-    int *grid; /* member of the group on machine v (in the order of `across`) at place i: grid[v * node->n + i] */
+    int nodes;           /* number of nodes that they are on */
+    mx_team *node;       /* the group's ranks on this node; NULL when this rank is alone there */
+    mx_team *across;     /* ranks with this local index on each node; NULL for one node, or if node sizes differ */
+    mx_team *flat;       /* all ranks, by messages; NULL when node and across suffice */
+    int *node_members;   /* for each rank of `node`, its index in the group */
+    int *across_members; /* the same for `across` */
+    int *grid;           /* index in the group of local index i on node v (as ordered in `across`): v * node->n + i */
 } mx_group;
 
-/* The group of these world ranks (ascending, we among them): made once, then found again. Collective among them when it
- * is made, and no collective may be under way on this rank. */
+/* The group of these world ranks, which are ascending and include this rank. A group is created once and then looked
+ * up. Creating it is Collective among its ranks; no collective may be in flight on this rank then. */
 mx_status mx_group_get(const int *ranks, int n, mx_group **out);
 
 #endif

@@ -21,13 +21,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MOST_BYTES = 60 << 10 }; /* of a pipe's 64 KiB */
+enum { MOST_BYTES = 60 << 10 }; /* a pipe holds 64 KiB */
 enum {
     HOLD_MS = 700,
     REST_MS = 20,
     PARENT_MS = 1000,
     AWAIT_MS = 2000
-}; /* the first is longer than a watchdog's two looks */
+}; /* the first is longer than two periods of the watchdog */
 
 typedef struct news {
     int rank, node_ranks;
@@ -54,13 +54,13 @@ static void take_news(guardian *g)
         g->last = n;
         g->last.dismissed = dismissed || n.dismissed;
     }
-    if (bytes == 0) { /* the rank's end is closed; what comes next is its end */
+    if (bytes == 0) { /* the rank's side of the pipe is closed: the rank is about to end */
         close(g->from_rank);
         g->from_rank = -1;
     }
 }
 
-/* What another rank has to say about the death of ours, in `text`. */
+/* Reads into `text` what another rank reports about the death of this guardian's rank. */
 static size_t hear_others(const guardian *g, char *text, size_t room)
 {
     struct pollfd others = {.fd = g->from_others, .events = POLLIN};
@@ -78,18 +78,18 @@ static void tell_death(const guardian *g, int status)
 {
     static char text[MOST_BYTES];
     size_t bytes = g->last.node_ranks > 1 ? hear_others(g, text, sizeof text) : 0;
-    const char *how = WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "it has left without a word";
+    const char *how = WIFSIGNALED(status) ? strsignal(WTERMSIG(status)) : "it exited without a message";
     if (bytes == 0 && g->last.rank >= 0)
         bytes = (size_t)snprintf(text, sizeof text, "mxlua: rank %d (process %d) has died: %s; ending the run\n",
                                  g->last.rank, (int)g->rank_process, how);
-    else if (bytes == 0 && WIFSIGNALED(status)) /* else a library has said why it does not start */
+    else if (bytes == 0 && WIFSIGNALED(status)) /* otherwise a library has printed why it cannot start */
         bytes = (size_t)snprintf(text, sizeof text, "mxlua: process %d has died while it started: %s; ending the run\n",
                                  (int)g->rank_process, how);
     if (write(STDERR_FILENO, text, bytes) < 0)
         _exit(EXIT_FAILURE);
 }
 
-/* Ends as the rank did, if that has ended. */
+/* If the rank has ended, ends with the rank's exit status or signal. */
 static void end_with_rank(guardian *g)
 {
     int status;
@@ -119,7 +119,7 @@ static void take_signal(guardian *g)
 
 static void note_launcher(guardian *g)
 {
-    if (g->last.dismissed || g->launcher_is_gone) /* after MPI's end, it closes the connection itself */
+    if (g->last.dismissed || g->launcher_is_gone) /* after MPI's end, the launcher closes the connection itself */
         return;
     g->launcher_is_gone = true;
     kill(g->rank_process, launcher_signal());
@@ -136,7 +136,7 @@ static _Noreturn void guard(guardian g, const sigset_t *taken)
         struct pollfd p[] = {{.fd = g.signals, .events = POLLIN},
                              {.fd = g.from_rank, .events = POLLIN},
                              {.fd = g.launcher_is_gone ? -1 : g.connection, .events = POLLRDHUP}};
-        /* Without a file descriptor for signals, too, it must notice the end of the rank. */
+        /* Polls with a timeout to notice the end of the rank if there is no file descriptor for signals. */
         poll(p, 3, g.connection < 0 || g.signals < 0 ? PARENT_MS : -1);
         if (p[1].revents)
             take_news(&g);
@@ -163,7 +163,7 @@ static int farewell_bytes;
 static void send_news(news n)
 {
     if (to_guardian >= 0 && send(to_guardian, &n, sizeof n, MSG_NOSIGNAL) != (ssize_t)sizeof n)
-        to_guardian = -1; /* it has gone: then so be it */
+        to_guardian = -1; /* the guardian is gone: continue without it */
 }
 
 void mx_guardian_dismiss(void)
@@ -172,8 +172,8 @@ void mx_guardian_dismiss(void)
     to_guardian = -1;
 }
 
-/* A run that can save does so, as after a SIGHUP. But where the launcher kills us because another rank has failed, or
- * after a Ctrl-C, there is nothing to wait for. */
+/* A run that can save does so, as after a SIGHUP. If the launcher kills this rank because another rank has failed, or
+ * after a Ctrl-C, this rank ends at once. */
 static void on_launcher_gone(int number)
 {
     int before = errno;
@@ -201,7 +201,7 @@ static void become_rank(const int *news_ends, const int *words, const sigset_t *
     struct sigaction action = {.sa_handler = on_launcher_gone, .sa_flags = SA_RESTART};
     sigfillset(&action.sa_mask);
     guardian_process = getppid();
-    setsid(); /* what a launcher sends to the group of what it has started reaches the guardian alone */
+    setsid(); /* so that signals to the launcher's process group reach only the guardian */
     sigaction(launcher_signal(), &action, NULL);
     prctl(PR_SET_PDEATHSIG, launcher_signal());
     if (fstat(words[0], &about) == 0)
@@ -230,17 +230,17 @@ void mx_guardian_start(void)
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
         sigaddset(&set, taken[i]);
     sigfillset(&all);
-    sigprocmask(SIG_SETMASK, &all, &before); /* none is lost between the fork and the first look */
+    sigprocmask(SIG_SETMASK, &all, &before); /* no signal is lost between the fork and the first poll */
     guardian g = {.launcher = getppid(), .from_rank = news_ends[0], .from_others = words[0]};
     pid_t self = getpid();
     g.rank_process = fork();
     if (g.rank_process > 0) {
-        close(news_ends[1]); /* the pipe's other end stays, so that it is never without a writer */
+        close(news_ends[1]); /* the other end stays open, so that the pipe always has a writer */
         guard(g, &set);
     }
     if (g.rank_process == 0) {
         become_rank(news_ends, words, &before);
-        if (getppid() != self) /* it died before we asked to be told */
+        if (getppid() != self) /* the guardian died before this rank asked for the signal of its death */
             raise(launcher_signal());
         return;
     }
@@ -270,7 +270,7 @@ bool mx_guardian_say(mx_guardian_address of, const char *text, size_t bytes)
     int fd = of.pid > 0 ? open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC) : -1;
     if (fd < 0)
         return false;
-    /* A process of that number may be another one to us. */
+    /* The process with this id may be a different one by now. */
     bool found = fstat(fd, &about) == 0 && S_ISFIFO(about.st_mode) && about.st_ino == of.inode;
     size_t most = bytes < MOST_BYTES ? bytes : MOST_BYTES;
     bool said = found && write(fd, text, most) == (ssize_t)most;

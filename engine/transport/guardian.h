@@ -1,17 +1,18 @@
 /* The guardian: a small process between the launcher and a rank.
  *
- * The launcher (mpirun, srun) starts the guardian, which starts the rank, in a session of its own, and ends with the
- * rank's exit status. It is there for what the launcher does in the wrong moment:
+ * The launcher (mpirun, srun) starts the guardian. The guardian starts the rank in a session of its own and exits with
+ * the rank's exit status. It protects the rank from what the launcher does too early or not at all:
  *
- * - A rank has died. mpirun notices by its closed pipes, or as soon as another rank prints, and kills the others at
- *   once, before they can say which rank it was and what they were waiting for. The guardian holds the pipes open and
- *   says what the watchdog of another rank still could tell it, or what it knows.
- * - mpirun is gone: its terminal was closed, or it was killed. Then its proxies kill what they have started. That is
- *   the guardian; the rank learns of it by a signal, saves what it can, and ends.
- * - A proxy is gone. Then nothing ends the ranks; the guardian sees the proxy's connection close and tells its rank.
+ * - A rank has died. mpirun notices the closed pipes, or notices as soon as another rank prints, and kills the other
+ *   ranks at once, before they can report which rank died and what they were waiting for. So the guardian keeps the
+ * pipes open. It prints the report that another rank's watchdog has sent it, or else what it knows itself.
+ * - mpirun is gone: its terminal was closed, or it was killed. Then its proxies kill the processes that they started,
+ *   which are the guardians. The rank gets a signal, saves what it can, and ends.
+ * - A proxy is gone. Then nothing would end the ranks. The guardian sees the proxy's connection close and tells its
+ * rank.
  *
- * Signals for the rank arrive at the guardian, which passes them on. Other ranks write to it through /proc/PID/fd,
- * which the system lets only processes of the same user open. */
+ * The guardian passes signals on to the rank. Other ranks write to the guardian through /proc/PID/fd, which the system
+ * lets only processes of the same user open. */
 #ifndef MX_TRANSPORT_GUARDIAN_H
 #define MX_TRANSPORT_GUARDIAN_H
 
@@ -19,32 +20,33 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Where other ranks of the machine find a guardian: one end of a pipe. pid 0: there is none. */
+/* Where other ranks of the node reach a guardian: one end of a pipe. pid 0: there is no guardian. */
 typedef struct mx_guardian_address {
     int pid, fd;
     uint64_t inode;
 } mx_guardian_address;
 
-/* When a launcher has started us, this process becomes the guardian and the function returns in the rank, its child.
- * Before MPI and threads. */
+/* If a launcher started this process, the process becomes the guardian, and the function returns in its child, the
+ * rank. To be called before MPI starts and before there are threads. */
 void mx_guardian_start(void);
 
-/* Who we are, and whether other ranks of this machine will tell of our death. */
+/* Tells the guardian the rank and the number of ranks of the node: with more than one, another rank will report a death
+ * of this one. */
 void mx_guardian_tell(int rank, int node_ranks);
 
 mx_guardian_address mx_guardian_of_this_rank(void);
 
-/* Has the guardian of another rank of this machine, which has died, say this; false when there is none that could. */
+/* Lets the guardian of a dead rank of this node print this text; false if that guardian cannot be reached. */
 bool mx_guardian_say(mx_guardian_address of, const char *text, size_t bytes);
 
-/* Waits until the guardian of a dead rank has said what it had to and ended, 2 s at most: the launcher would kill it.
- */
+/* Waits until the guardian of a dead rank has printed its text and ended, at most 2 s. Without this wait the launcher
+ * would kill the guardian first. */
 void mx_guardian_await_end(mx_guardian_address of);
 
-/* The launcher is gone: there is nobody to talk MPI's start and end with. */
+/* Whether the launcher is gone, so that MPI_Init and MPI_Finalize have no partner. */
 bool mx_guardian_launcher_is_gone(void);
 
-/* We end in order: the guardian has nothing to say. May be called in a signal handler. */
+/* This rank ends normally, so the guardian prints nothing. May be called in a signal handler. */
 void mx_guardian_dismiss(void);
 
 #endif

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 static int rank, ranks = 1, node_ranks = 1, node_cores = 1, thread_level;
-static int *node_of; /* per rank: the lowest rank on its machine */
+static int *node_of; /* for each rank: the lowest rank on its node */
 
 int mx_rank(void) { return mx_device_current->rank; }
 
@@ -42,7 +42,7 @@ mx_status mx_mpi_check(int code, const char *what)
     return mx_fail(MX_ERR_MPI, "%s: %s", what, text);
 }
 
-/* Splits off the ranks of this machine, or of this one's part of it that counts as one. */
+/* A communicator of the ranks of this node: of the machine, or of MXLUA_NODE_RANKS ranks on it. */
 static mx_status split_node(MPI_Comm *node)
 {
     MPI_Comm machine;
@@ -59,7 +59,7 @@ static mx_status split_node(MPI_Comm *node)
     return mx_mpi_check(code, "finding the ranks of this machine");
 }
 
-/* The memory in which the ranks of this machine tell each other what they do. */
+/* Allocates the board in memory that the ranks of this node share. */
 static mx_status open_board(MPI_Comm node, int place)
 {
     MPI_Win window;
@@ -76,8 +76,8 @@ static mx_status open_board(MPI_Comm node, int place)
     return mx_board_watch();
 }
 
-/* Gives each rank of the machine its share of the cores, unless the launcher has bound the ranks already: the scheduler
- * would move ranks that wait for each other onto one core. MXLUA_BIND=0 in the environment leaves them alone. */
+/* Binds each rank of the node to its share of the cores, unless the launcher has already bound the ranks. Otherwise the
+ * scheduler would move ranks that wait for each other onto one core. MXLUA_BIND=0 in the environment turns this off. */
 static void bind_to_share(const cpu_set_t *mine, const cpu_set_t *all, int place)
 {
     const char *asked = getenv("MXLUA_BIND");
@@ -91,17 +91,17 @@ static void bind_to_share(const cpu_set_t *mine, const cpu_set_t *all, int place
             CPU_SET(core, &own);
             left--;
         }
-    sched_setaffinity(0, sizeof own, &own); /* threads that are started later inherit it */
+    sched_setaffinity(0, sizeof own, &own); /* threads that start later inherit it */
 }
 
-/* The other ranks are to see that it has not died. */
+/* Tells the other ranks that this one ends by a signal that it handles, and has not crashed. */
 static void leave_by_signal(void)
 {
     mx_board_leave(MX_RANK_GONE);
     mx_guardian_dismiss();
 }
 
-/* Ranks on this machine, and the union of the cores that they are allowed: mpirun may have bound each to its own. */
+/* The ranks on this node, and the union of the cores that they may use: mpirun may have bound each to its own. */
 static mx_status look_at_node(void)
 {
     MPI_Comm node;
@@ -133,9 +133,10 @@ static mx_status look_at_node(void)
 
 bool mx_same_node(int other) { return node_of && node_of[other] == node_of[rank]; }
 
-/* UCX opens no more than it needs: alone, neither sockets nor shared memory; on one machine, no sockets, at which
- * others could knock; and never the shared memory of System V, which it lets the user's group write. Programs that we
- * start may be launchers, so they are not told. */
+/* Restricts UCX to the transports that it needs. A single rank gets neither sockets nor shared memory. Ranks of one
+ * machine get no sockets, to which other users could connect. System V shared memory is never used, because UCX lets
+ * the user's group write it. The setting is removed from the environment afterwards, because programs that mxlua starts
+ * may be launchers. */
 static int start_mpi(int *argc, char ***argv)
 {
     bool ours = !getenv("UCX_TLS");
@@ -167,8 +168,9 @@ mx_status mx_mpi_start(int *argc, char ***argv)
     if (ranks == 1 && foreign && atoi(foreign) > 1)
         return mx_fail(MX_ERR_MPI, "started by Open MPI's mpirun, but built with %s: use its mpirun (mpirun.mpich)",
                        mx_mpi_library());
-    /* An srun that MPICH cannot talk to makes each task rank 0 of 1: N runs over the same files. A launcher that it can
-     * talk to sets PMI_SIZE, even for one rank. Slurm sets the step's tasks in srun's steps, not in a batch script. */
+    /* If srun does not support this MPI, each task becomes rank 0 of 1: N runs that write the same files. A launcher
+     * that supports it sets PMI_SIZE, even for one rank. Slurm sets SLURM_STEP_NUM_TASKS in srun's steps, but not in a
+     * batch script. */
     const char *tasks = getenv("SLURM_STEP_NUM_TASKS"), *job_tasks = getenv("SLURM_NTASKS");
     const char *task = getenv("SLURM_PROCID");
     if (ranks == 1 && !getenv("PMI_SIZE") && tasks && atoi(tasks) > 1 && job_tasks && strcmp(tasks, job_tasks) == 0)
@@ -187,7 +189,7 @@ void mx_mpi_end(void)
     mx_board_await_all();
     mx_board_leave(MX_RANK_GONE);
     mx_guardian_dismiss();
-    if (started && !mx_guardian_launcher_is_gone()) /* it would wait for the launcher */
+    if (started && !mx_guardian_launcher_is_gone()) /* without a launcher, MPI_Finalize would wait for it */
         MPI_Finalize();
 }
 
@@ -208,12 +210,13 @@ _Noreturn void mx_mpi_abort(int exit_status)
     mx_board_leave(MX_RANK_FAILED);
     if (mx_guardian_launcher_is_gone())
         _exit(exit_status);
-    /* mpirun reads our output and our abort from different pipes: let it have the former before the latter. */
+    /* mpirun reads the output and the abort from different pipes: give it time to read the output first. */
     nanosleep(&(struct timespec){.tv_nsec = 50 * 1000 * 1000}, NULL);
-    if (!freopen("/dev/null", "w", stderr)) /* MPI_Abort would add a line to ours that says nothing */
+    if (!freopen("/dev/null", "w", stderr)) /* MPI_Abort would add a meaningless line */
         fclose(stderr);
     mx_guardian_dismiss();
-    alarm(5); /* ends us, and mpirun the others, should MPI_Abort wait for a call that another thread is in */
+    alarm(
+        5); /* in case MPI_Abort waits for an MPI call of another thread: ends this rank, and then mpirun the others */
     MPI_Abort(MPI_COMM_WORLD, exit_status);
     _Exit(exit_status);
 }

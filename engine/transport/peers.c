@@ -13,21 +13,23 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How a rank's arena is found. The mark is in the file, too: a process of that number may be another one to us. */
+/* How other ranks find a rank's arena. The file contains the mark too, to recognise a different process with this id.
+ */
 typedef struct invitation {
     int64_t mark;
     int world_rank, pid, fd;
 } invitation;
 
-static const int64_t GRAIN = 2 << 20, MOST_ADDRESSES = (int64_t)32 << 40; /* of the 128 TiB that a process has */
+static const int64_t GRAIN = 2 << 20,
+                     MOST_ADDRESSES = (int64_t)32 << 40; /* of the 128 TiB that a process can address */
 
-static char **places; /* per world rank: its arena; NULL: tensors are not shared */
+static char **places; /* for each world rank, its arena; NULL: tensors are not shared */
 
 bool mx_peers_share(void) { return places != NULL; }
 
 void *mx_peers_address(int world_rank, int64_t offset) { return places[world_rank] + offset; }
 
-/* Twice the memory: free pieces between blocks are addresses only. */
+/* Twice the machine's memory: free space between blocks takes addresses but no memory. */
 static int64_t arena_bytes(int n)
 {
     int64_t bytes = 2 * mx_cpu_memory_bytes(), most = MOST_ADDRESSES / n;
@@ -59,7 +61,7 @@ static bool accept_from(const invitation *peer, int64_t bytes)
     return found && places[peer->world_rank];
 }
 
-/* Whether all ranks of the machine say yes. */
+/* Whether all ranks of the node say yes. Collective among them. */
 static mx_status all_agree(MPI_Comm node, bool yes, bool *all)
 {
     int mine = yes, least = 0;

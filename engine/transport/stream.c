@@ -30,7 +30,7 @@ mx_block mx_block_split(const mx_tensor *t, int dim, int parts)
     return block;
 }
 
-/* Sixteen bytes at a time, which every x86-64 has, fill a cache line as fast as wider stores do. */
+/* Stores 16 bytes at a time, which every x86-64 can. Wider stores would not fill a cache line faster. */
 static void copy_past_caches(void *to, const void *from, size_t bytes)
 {
     size_t head = (size_t)(-(uintptr_t)to) % 64;
@@ -72,7 +72,7 @@ static void convert(mx_dtype from_dtype, const void *from, mx_dtype to_dtype, vo
     }
 }
 
-/* A place in a stream. */
+/* A position in a stream. */
 typedef struct place {
     const mx_block *block;
     int64_t row, column;
@@ -96,7 +96,8 @@ static char *address(const place *p, int part)
     return b->data + (p->row * b->stride + part * b->part + p->column) * (int64_t)mx_dtype_bytes(b->dtype);
 }
 
-/* The neighbours from the place on, at most n; the place moves behind them. 0 where a block is empty. */
+/* The number of contiguous elements from the position on, at most n; moves the position behind them. 0 if a block is
+ * empty. */
 static int64_t next_run(place *p, int64_t n)
 {
     int64_t run = p->block->row - p->column;

@@ -10,24 +10,24 @@
 #include <string.h>
 #include <time.h>
 
-/* One member's shared memory. Only it writes there. */
+/* The shared memory of one member. Only that member writes to it. */
 struct mx_area {
     mx_flag begun, met, left, posted[MX_CHANNELS], done[MX_CHANNELS];
-    mx_tag tags[2]; /* of collectives with an odd and an even number: no member is two ahead of another */
+    mx_tag tags[2]; /* for collectives with odd and even numbers: no member is two ahead of another */
     _Alignas(4096) char slots[MX_CHANNELS][MX_SLOTS][MX_SLOT_BYTES];
-    char notes[2][MX_NOTE_BYTES]; /* as the tags: a member that meets for the second time has read those of the first */
+    char notes[2][MX_NOTE_BYTES]; /* likewise: a member that meets a second time has read the notes of the first */
 };
 
-/* Messages: our slots, what came from each member, and the requests for both. */
+/* Messages: this rank's slots, the data received from each member, and the requests for both. */
 struct mx_mail {
     char *slots[MX_CHANNELS][MX_SLOTS];
-    char **received[MX_CHANNELS][MX_SLOTS];      /* per member */
-    MPI_Request *sends[MX_CHANNELS][MX_SLOTS];   /* per member */
-    MPI_Request *expects[MX_CHANNELS][MX_SLOTS]; /* per member */
+    char **received[MX_CHANNELS][MX_SLOTS];      /* for each member */
+    MPI_Request *sends[MX_CHANNELS][MX_SLOTS];   /* for each member */
+    MPI_Request *expects[MX_CHANNELS][MX_SLOTS]; /* for each member */
 };
 
 enum { MEET = 2, TAG = 100 };
-static const double PATIENCE_S = 0.05; /* between two looks at whether the other rank is still there */
+static const double PATIENCE_S = 0.05; /* between two checks that the other rank still runs */
 
 /* ---- making one ---- */
 
@@ -48,7 +48,7 @@ static mx_status share_memory(mx_team *team)
                             "memory shared between ranks"));
     }
     MX_TRY(mx_mpi_check(MPI_Win_lock_all(MPI_MODE_NOCHECK, window), "memory shared between ranks"));
-    return mx_mpi_check(MPI_Barrier(team->comm), "memory shared between ranks"); /* all areas are cleared */
+    return mx_mpi_check(MPI_Barrier(team->comm), "memory shared between ranks"); /* after it, all areas are cleared */
 }
 
 static mx_status new_mail(mx_team *team)
@@ -97,13 +97,13 @@ static mx_status await_flag(const mx_team *team, mx_flag *flag, uint32_t value, 
 {
     while (!mx_flag_wait(flag, value, PATIENCE_S)) {
         mx_status status = mx_board_check(team->ranks[member]);
-        if (status != MX_OK && !mx_flag_reached(flag, value)) /* it may have posted, and then ended */
+        if (status != MX_OK && !mx_flag_reached(flag, value)) /* the other rank may have posted before it ended */
             return status;
     }
     return MX_OK;
 }
 
-/* Spins for a moment, then sleeps between the tests: the other rank may compute for long. */
+/* Spins briefly, then sleeps between the tests, because the other rank may compute for a long time. */
 static mx_status rest(double start, double *checked, int world_rank)
 {
     double now = mx_now();
@@ -130,7 +130,7 @@ static mx_status await_request(const mx_team *team, MPI_Request *request, int me
 /* ---- meeting ---- */
 
 typedef struct greeting {
-    uint64_t group; /* who is to meet */
+    uint64_t group; /* identifies the ranks that meet */
     char text[240];
 } greeting;
 
@@ -160,7 +160,8 @@ mx_status mx_meet(const int *ranks, int n, int me)
 {
     greeting ours = {.group = hash_ranks(ranks, n)}, theirs;
     snprintf(ours.text, sizeof ours.text, "%s", mx_board_pending());
-    for (int step = 1; step < n; step *= 2) { /* after each, what we send tells of twice as many that have come */
+    for (int step = 1; step < n;
+         step *= 2) { /* after each step, a message stands for twice as many ranks that have arrived */
         int to = ranks[(me + step) % n], from = ranks[(me + n - step) % n];
         MX_TRY(mx_mpi_check(MPI_Bsend(&ours, sizeof ours, MPI_BYTE, to, MEET, MPI_COMM_WORLD), "meeting"));
         MX_TRY(await_greeting(from, &theirs));
@@ -211,7 +212,7 @@ static mx_status compare_by_messages(const mx_team *team, const mx_tag *tag)
     mx_tag *all = malloc((size_t)team->n * sizeof *all);
     if (!all)
         return mx_fail(MX_ERR_MEMORY, "no memory for %d tags", team->n);
-    mx_status status = mx_meet(team->ranks, team->n, team->me); /* MPI would wait for one that has ended */
+    mx_status status = mx_meet(team->ranks, team->n, team->me); /* MPI's barrier would wait for a rank that has ended */
     if (status == MX_OK)
         status = mx_mpi_check(MPI_Allgather(tag, sizeof *tag, MPI_BYTE, all, sizeof *tag, MPI_BYTE, team->comm),
                               "comparing collectives");
@@ -231,7 +232,7 @@ mx_status mx_team_begin(mx_team *team, const mx_tag *tag, bool strict)
 
 /* ---- notes ---- */
 
-/* Sets our flag, and waits for those of all others. */
+/* Sets this rank's flag and waits for the flags of all others. */
 static mx_status gather_at(const mx_team *team, size_t flag, uint32_t number)
 {
     mx_flag_set((mx_flag *)((char *)team->areas[team->me] + flag), number);
@@ -257,7 +258,7 @@ mx_status mx_team_leave(mx_team *team) { return gather_at(team, offsetof(mx_area
 
 mx_status mx_team_open(mx_team *team, int channel, char **slot)
 {
-    uint32_t number = team->opened[channel]++; /* of the chunk, from 0 */
+    uint32_t number = team->opened[channel]++; /* number of the chunk, from 0 */
     if (team->areas) {
         for (int i = 0; i < team->n; i++) /* at first `done` is 0, and number + 1 - MX_SLOTS not above it */
             if (i != team->me)

@@ -122,7 +122,7 @@ else
 fi
 run "$mxlua" --memory-limit lots hello.lua
 exits 1
-has "'lots' is no size"
+has "'lots' is not a size"
 run "$mxlua" --threads 1 --isa portable -e 'print(mx.threads(), mx.isa())'
 exits 0
 is "1	portable"

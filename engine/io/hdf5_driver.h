@@ -1,7 +1,7 @@
-/* How HDF5 reaches a file that we write: a file driver that keeps the system's first error to itself.
+/* A file driver for HDF5 that hides write errors from the library and keeps the first one for the writer.
  *
- * HDF5 does not survive a failure while it closes a file (a full disk: it crashes when the program ends). So the
- * library is told that every write succeeds, and the writer asks for the error after each step. */
+ * HDF5 does not survive a failure while it closes a file: on a full disk it crashes when the program ends. So the
+ * driver tells the library that every write succeeds, and the writer checks for an error after each step. */
 #ifndef MX_IO_HDF5_DRIVER_H
 #define MX_IO_HDF5_DRIVER_H
 

@@ -1,6 +1,5 @@
-/* Logs: files that lines are added to. Each line reaches the system in one write, so a run that is killed leaves whole
- * lines; where a disk is full, a line that went in by half is taken back. Not collective: on several ranks one writes.
- */
+/* Logs: append lines to a file. Each line is one write, so a killed run leaves only whole lines. If a full disk takes
+ * only part of a line, that part is removed. Not collective: with several ranks, one of them writes. */
 #ifndef MX_IO_LOG_H
 #define MX_IO_LOG_H
 
@@ -13,11 +12,11 @@ typedef struct mx_log {
     int fd; /* -1: closed */
 } mx_log;
 
-/* A path that the user gave: a file, which is emptied unless `append`; a pipe, which somebody must read by now or soon;
- * a device that is no disk; /dev/stdout or /dev/stderr, which are this program's own. */
+/* Opens a path that the user has given: a file, which is emptied unless `append`; a pipe, which must have a reader now
+ * or soon; a device that is not a disk; or /dev/stdout or /dev/stderr, which mean this program's own. */
 mx_status mx_log_open(mx_log *log, const char *path, bool append);
 
-/* A file in a folder of ours, added to. It is never opened through a symbolic link. */
+/* Opens a file in a run's folder for appending. It is never opened through a symbolic link. */
 mx_status mx_log_open_own(mx_log *log, const char *path);
 
 mx_status mx_log_line(mx_log *log, const char *text, size_t bytes);  /* adds the newline */

@@ -134,7 +134,7 @@ static void set_standard(const mx_attr *attr, char *block)
     }
 }
 
-/* The operation's one attribute that a list may stand for, or NULL. */
+/* The operation's attribute that a list may stand for, its first shape, or NULL. */
 static const mx_attr *listed(const mx_op *op)
 {
     for (const mx_attr *attr = op->attrs; attr && attr->name; attr++)
@@ -167,7 +167,7 @@ static void check_attr_names(lua_State *L, const mx_op *op, int table)
         if (attr->kind == MX_ATTR_SEED)
             seed = given;
         offset = offset || (given && strcmp(attr->name, "offset") == 0);
-        if (given && attr->kind == MX_ATTR_SHAPE && luaL_len(L, table) > 0)
+        if (given && attr == listed(op) && luaL_len(L, table) > 0)
             mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: '%s' is given twice: by name, and as a list", op->name, attr->name));
     }
     mxl_check_fields(L, table, names, op->name);
@@ -178,7 +178,7 @@ static void check_attr_names(lua_State *L, const mx_op *op, int table)
         mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: 'offset' chooses a stream of a seed, and no seed is given", op->name));
 }
 
-/* `table` 0: no attributes were given. A plain sequence stands for the operation's one shape: t:reshape{2, 3}. */
+/* `table` 0: no attributes were given. A plain sequence stands for the operation's first shape: t:reshape{2, 3}. */
 void mxl_read_attrs(lua_State *L, const mx_op *op, int table, void *to)
 {
     char *block = to;
@@ -188,7 +188,7 @@ void mxl_read_attrs(lua_State *L, const mx_op *op, int table, void *to)
         check_attr_names(L, op, table);
     for (const mx_attr *attr = op->attrs; attr && attr->name; attr++) {
         int kind = LUA_TNIL;
-        if (is_sequence && attr->kind == MX_ATTR_SHAPE) {
+        if (is_sequence && attr == listed(op)) {
             lua_pushvalue(L, table);
             kind = LUA_TTABLE;
         } else if (table) {
@@ -436,13 +436,14 @@ static int help(lua_State *L)
         char standard[32];
         if (attr->kind == MX_ATTR_SEED)
             snprintf(standard, sizeof standard, "optional");
-        else if (isnan(attr->standard) || attr->kind == MX_ATTR_SHAPE)
+        else if (isnan(attr->standard))
             snprintf(standard, sizeof standard, "required");
         else if (attr->kind == MX_ATTR_BOOL)
             snprintf(standard, sizeof standard, "%s", attr->standard != 0 ? "true" : "false");
         else if (attr->kind == MX_ATTR_ENUM)
             snprintf(standard, sizeof standard, "%s", attr->choices[(int)attr->standard]);
-        else if (attr->kind == MX_ATTR_DTYPE || attr->kind == MX_ATTR_DIM || attr->kind == MX_ATTR_AXES)
+        else if (attr->kind == MX_ATTR_DTYPE || attr->kind == MX_ATTR_DIM || attr->kind == MX_ATTR_AXES ||
+                 attr->kind == MX_ATTR_SHAPE)
             snprintf(standard, sizeof standard, "optional");
         else
             snprintf(standard, sizeof standard, "%g", attr->standard);

@@ -19,6 +19,17 @@ void mx_random_uniform(mx_stream s, float least, float greatest, float high, mx_
 /* y[i] = mean + std z, z standard normal; f32 or bf16. */
 void mx_random_normal(mx_stream s, float mean, float std, mx_array y, int64_t n);
 
+/* A part of a row-major array: along each of at least one dimension, the `size` elements from `start` (from 0) on, of
+ * the `of` that there are. */
+enum { MX_PART_DIMS = 8 };
+typedef struct mx_part {
+    int n_dims;
+    int64_t size[MX_PART_DIMS], start[MX_PART_DIMS], of[MX_PART_DIMS];
+} mx_part;
+
+/* The elements that the part has of the array which mx_random_normal would make, to the same bits, as a dense array. */
+void mx_random_normal_part(mx_stream s, float mean, float std, const mx_part *part, mx_array y);
+
 /* y[i] = x[i] / (1 - rate) with probability 1 - rate, else 0; 0 <= rate < 1. x and y f32 or bf16. y may be x.
  * The n elements are rows of `width` (n where they are one row). Element j of row r draws number j of the stream
  * (seed, offset + rows[r]): a row's mask depends on its number alone, whichever rows are beside it. NULL: all are 0. */

@@ -9,7 +9,7 @@
 #include "core/job.h"
 #include "core/tensor.h"
 
-enum { MX_MAX_INPUTS = 16, MX_MAX_OUTPUTS = 4, MX_ATTR_BYTES = 128 };
+enum { MX_MAX_INPUTS = 16, MX_MAX_OUTPUTS = 4, MX_ATTR_BYTES = 256 };
 
 typedef struct mx_op mx_op;
 
@@ -81,7 +81,7 @@ typedef struct mx_attr {
     const char *name;
     mx_attr_kind kind;
     size_t offset;              /* in the operation's attribute struct */
-    double standard;            /* the value when not given; NAN: must be given */
+    double standard;            /* the value when not given (a shape has no dimensions then); NAN: must be given */
     const char *const *choices; /* of MX_ATTR_ENUM, NULL at the end */
     const char *doc;            /* one line */
 } mx_attr;

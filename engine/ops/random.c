@@ -11,6 +11,7 @@ typedef struct random_attr {
     double a, b; /* mean and std, or low and high */
     mx_seed seed;
     int64_t offset;
+    mx_shape of, start; /* of randn: the whole, and where the part begins, from 1; without dimensions: not given */
 } random_attr;
 
 typedef struct arange_attr {
@@ -45,6 +46,23 @@ static mx_status infer_random(mx_call *call)
     return mx_out(call, 0, dtype, &attr->shape);
 }
 
+static mx_status infer_randn(mx_call *call)
+{
+    const random_attr *attr = mx_call_attr(call);
+    const mx_shape *part = &attr->shape, *of = &attr->of, *start = &attr->start;
+    if (of->n_dims > 0 || start->n_dims > 0) {
+        if (of->n_dims != part->n_dims || start->n_dims != part->n_dims)
+            return mx_bad_shape(call, "shape, of and start have %d, %d and %d entries: expected one for each dimension",
+                                part->n_dims, of->n_dims, start->n_dims);
+        for (int d = 0; d < part->n_dims; d++)
+            if (start->size[d] < 1 || part->size[d] < 0 || start->size[d] - 1 > of->size[d] - part->size[d])
+                return mx_bad_shape(call,
+                                    "dimension %d: %lld elements from %lld on are not within the %lld of the whole",
+                                    d + 1, (long long)part->size[d], (long long)start->size[d], (long long)of->size[d]);
+    }
+    return infer_random(call);
+}
+
 static mx_status infer_rand(mx_call *call)
 {
     const random_attr *attr = mx_call_attr(call);
@@ -62,8 +80,20 @@ static mx_cost cost_random(const mx_call *call) { return mx_cost_of(call, 40.0 *
 static mx_status host_randn(mx_call *call)
 {
     const random_attr *attr = mx_call_attr(call);
-    mx_random_normal(stream_of(attr->seed, attr->offset), (float)attr->a, (float)attr->b, mx_array_of(call->out[0]),
-                     mx_count(call->out[0]));
+    const mx_tensor *y = call->out[0];
+    mx_stream stream = stream_of(attr->seed, attr->offset);
+    float mean = (float)attr->a, std = (float)attr->b;
+    if (attr->of.n_dims == 0) {
+        mx_random_normal(stream, mean, std, mx_array_of(y), mx_count(y));
+        return MX_OK;
+    }
+    mx_part part = {.n_dims = attr->of.n_dims};
+    for (int d = 0; d < part.n_dims; d++) {
+        part.size[d] = y->shape.size[d];
+        part.start[d] = attr->start.size[d] - 1;
+        part.of[d] = attr->of.size[d];
+    }
+    mx_random_normal_part(stream, mean, std, &part, mx_array_of(y));
     return MX_OK;
 }
 
@@ -80,7 +110,9 @@ static mx_status host_rand(mx_call *call)
 
 const mx_op mx_op_randn = {
     .name = "randn",
-    .doc = "normal random numbers; each depends on seed, offset and its place alone",
+    .doc = "normal random numbers; each depends on seed, offset and its place alone, with of and start on its place in "
+           "the "
+           "whole of which the result is a part",
     .inputs = no_inputs,
     .n_out = 1,
     .n_results = 1,
@@ -92,9 +124,12 @@ const mx_op mx_op_randn = {
                                {"seed", MX_ATTR_SEED, offsetof(random_attr, seed), NAN, NULL,
                                 "key of the generator; when not given, the next of mx.manual_seed's stream"},
                                {"offset", MX_ATTR_INT, offsetof(random_attr, offset), 0, NULL, "which of its streams"},
+                               {"of", MX_ATTR_SHAPE, offsetof(random_attr, of), 0, NULL, "sizes of the whole"},
+                               {"start", MX_ATTR_SHAPE, offsetof(random_attr, start), 0, NULL,
+                                "the part's first place in each dimension of the whole"},
                                {0}},
     .attr_bytes = sizeof(random_attr),
-    .infer = infer_random,
+    .infer = infer_randn,
     .cost = cost_random,
     .host = host_randn,
 };

@@ -10,30 +10,30 @@ local util = require "mx.util"
 
 local nn = {}
 
-local function nothing() end
+local NONE = {} -- no part: the whole
 
---- Makes a parameter and enters it in `params`. Its values depend on name, seed and shape alone.
+--- Makes a parameter and enters it in `params`. Its values depend on name, seed and shape alone: a part has those that
+--- the whole would have there, and the whole is not made.
 ---@param params table<string, any>
 ---@param name string
----@param shape integer[]
----@param options? table std (normal with it) or value (all of it), seed, dtype, store (a function that gets the whole
----       parameter and returns what is kept of it)
+---@param shape integer[] of the whole
+---@param options? table std (normal with it) or value (all of it), seed, dtype, part (of mx.Parallel:part: sizes and
+---       start of what this rank has of it)
 ---@return any tensor that collects a gradient
 function nn.parameter(params, name, shape, options)
-    local store = options and options.store
-    local o = util.options(options, { std = 0, value = 0, seed = 0, dtype = "f32", store = nothing }, "mx.nn.parameter")
+    local o = util.options(options, { std = 0, value = 0, seed = 0, dtype = "f32", part = NONE }, "mx.nn.parameter")
     if params[name] then
         error(("a parameter is already called '%s'"):format(name), 2)
     end
-    local t = mx.scope(function()
-        local whole
-        if o.std > 0 then
-            whole = mx.randn { shape = shape, std = o.std, seed = util.seed(name, o.seed), dtype = o.dtype }
-        else
-            whole = mx.full { shape = shape, value = o.value, dtype = o.dtype }
-        end
-        return store and store(whole) or whole
-    end)
+    local part, t = o.part
+    if o.std == 0 then
+        t = mx.full { shape = part.sizes or shape, value = o.value, dtype = o.dtype }
+    else
+        t = mx.randn {
+            shape = part.sizes or shape, of = part.sizes and shape, start = part.start, std = o.std,
+            seed = util.seed(name, o.seed), dtype = o.dtype,
+        }
+    end
     params[name] = mx.name(t:keep():requires_grad(), name)
     return t
 end
@@ -117,6 +117,24 @@ function nn.save(params, path, attributes)
     mx.io.h5_write(path, params, attributes or {})
 end
 
+-- Reads this rank's part of a parameter, a few rows at a time.
+local function load_part(file, name, t, part)
+    for first, length in util.pieces(part.sizes[1] or 1, part.of, 1) do
+        mx.scope(function()
+            if #part.of == 0 then
+                return mx.copy(t, util.attempt(file.read, file, name))
+            end
+            local values = util.attempt(file.read, file, name, { first = part.start[1] + first - 1, rows = length })
+            for d = 2, #part.of do
+                if part.sizes[d] < part.of[d] then
+                    values = mx.narrow(values, { dim = d, start = part.start[d], length = part.sizes[d] })
+                end
+            end
+            mx.copy(mx.narrow(t:detach(), { dim = 1, start = first, length = length }), values)
+        end)
+    end
+end
+
 --- Fills parameters from an HDF5 file that holds the same names and shapes. Not collective.
 ---@param params table
 ---@param path string
@@ -131,16 +149,14 @@ function nn.load(params, path, parallel)
         end
     end
     for name, t in util.sorted_pairs(params) do
-        local want = table.concat(parallel and parallel.entries[name].sizes or t:size(), "x")
+        local part = parallel and parallel:part(name) or { sizes = t:size(), start = { 1 }, of = t:size() }
+        local want = table.concat(part.of, "x")
         if not shapes[name] then
             util.refuse("%s has no parameter '%s': it belongs to another model", path, name)
         elseif shapes[name] ~= want then
             util.refuse("%s: '%s' is %s, the model's is %s", path, name, shapes[name], want)
         end
-        mx.scope(function()
-            local whole = util.attempt(file.read, file, name)
-            mx.copy(t, parallel and parallel:store(name, whole) or whole)
-        end)
+        load_part(file, name, t, part)
     end
 end
 

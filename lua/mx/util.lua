@@ -279,6 +279,32 @@ function util.options(given, standard, what)
     })
 end
 
+--- The most bytes of a large tensor that are read, put together or written at once.
+util.PIECE_BYTES = 64 << 20
+
+--- Goes through `count` rows of a tensor, a piece at a time: for first, rows in util.pieces(count, sizes, 1) do. A row
+--- is what the tensor has for one index along `dim`; values count as four bytes. A piece has at least one row. Where
+--- there are no rows, there is one empty piece.
+---@param count integer
+---@param sizes integer[] of the tensor
+---@param dim integer
+---@return fun(): integer?, integer?
+function util.pieces(count, sizes, dim)
+    local bytes, next_first = 4, 1
+    for d, size in ipairs(sizes) do
+        bytes = d == dim and bytes or bytes * math.max(size, 1)
+    end
+    local most = math.max(util.PIECE_BYTES // bytes, 1)
+    return function()
+        local first = next_first
+        if first > math.max(count, 1) then
+            return nil
+        end
+        next_first = first + most
+        return first, math.min(most, count - first + 1)
+    end
+end
+
 --- fn(...), with what it raises told as a refusal: for files that the user named.
 ---@param fn function
 ---@return any ...

@@ -84,6 +84,55 @@ static void check_path(const char *isa)
     free(unit);
 }
 
+/* A part is what one would cut out of the whole: the elements from `start` on, walked one by one. */
+static int count_wrong(const mx_part *part, const void *y, mx_dtype dtype)
+{
+    int64_t n = 1, wrong = 0;
+    for (int d = 0; d < part->n_dims; d++)
+        n *= part->size[d];
+    for (int64_t i = 0; i < n; i++) {
+        int64_t rest = i, at = 0, stride = 1;
+        for (int d = part->n_dims - 1; d >= 0; d--) {
+            at += (part->start[d] + rest % part->size[d]) * stride;
+            rest /= part->size[d];
+            stride *= part->of[d];
+        }
+        float want = dtype == MX_BF16 ? mx_from_bf16(mx_to_bf16(normal_want[at])) : normal_want[at];
+        wrong += (float)get_value(y, i, dtype) != want;
+    }
+    return (int)wrong;
+}
+
+/* Dimensions from 1 to 150 long, so that rows begin anywhere in a group, and are shorter and longer than one. */
+static void check_parts(const char *isa)
+{
+    mx_part large = {.n_dims = 2, .size = {300, 200}, .start = {7, 33}, .of = {310, 300}}; /* shared out by threads */
+    for (int i = 0; i < 400; i++) {
+        mx_part part = {.n_dims = 1 + i % 4};
+        int64_t n = 1;
+        for (int d = 0; d < part.n_dims; d++) {
+            uint32_t word = mx_rng_u32(11, (uint64_t)d, (uint64_t)i);
+            int64_t most = (int64_t[]){70000, 150, 40, 16}[part.n_dims - 1];
+            part.of[d] = 1 + word % most;
+            part.size[d] = word >> 30 == 0 ? part.of[d] : (int64_t)(word >> 8) % (part.of[d] + 1);
+            part.start[d] = (int64_t)(word >> 4) % (part.of[d] - part.size[d] + 1);
+            n *= part.size[d];
+        }
+        if (i >= 396) {
+            part = large;
+            n = 300 * 200;
+        }
+        mx_dtype dtype = i / 4 % 2 ? MX_BF16 : MX_F32;
+        void *y = make_values(n, dtype, 0, 1);
+        omp_set_num_threads(1 + i % 3);
+        mx_random_normal_part(stream, 0.5f, 2.0f, &part, (mx_array){y, dtype});
+        int wrong = count_wrong(&part, y, dtype);
+        CHECK(wrong == 0, "part %d: %d of %d %s values wrong on %s", i, wrong, (int)n, mx_dtype_name(dtype), isa);
+        CHECK(guard_intact(y, n, dtype), "part %d on %s", i, isa);
+        free(y);
+    }
+}
+
 /* The bounds are five standard errors. */
 static void test_moments(void)
 {
@@ -233,6 +282,7 @@ int main(void)
     test_element_mapping();
     make_expected(stream);
     for_each_isa(check_path);
+    for_each_isa(check_parts);
     test_moments();
     for_each_isa(check_half_open);
     for_each_isa(check_drawn);

@@ -279,13 +279,23 @@ local function choose()
     return { like(shape, "u8", "mask"), like(shape, dtype), like(shape, dtype) }
 end
 
+-- The whole, or a part of one.
+local function random_part()
+    local shape, of, start = random.shape(math.random(0, 3)), {}, {}
+    for d, size in ipairs(chance(2) and shape or {}) do
+        start[d] = pick { 1, 1, 2, 40, 64 }
+        of[d] = start[d] - 1 + size + pick { 0, 0, 1, 70 }
+    end
+    return {}, { shape = shape, of = of, start = start }
+end
+
 local RECIPES = {
     attention = attention, attention_grad = attention, attention_merge_ = attention, ring_attention = attention,
     layernorm = norm, layernorm_grad = norm, rmsnorm = norm, rmsnorm_grad = norm, matmul = product,
     matmul_acc = product, embedding = table_rows, embedding_acc = table_rows, embedding_grad = table_rows,
     cross_entropy = table_rows, narrow = along_dim, narrow_grad = along_dim, narrow_grad_acc = along_dim,
     write_slice = along_dim, gather = along_dim, gather_grad = along_dim, max_grad = reduced, sum_grad = reduced,
-    adamw = optimizer, sgd = optimizer, rope = rotary, where = choose,
+    adamw = optimizer, sgd = optimizer, randn = random_part, rope = rotary, where = choose,
     cross_entropy_grad = function()
         return { like(random.shape(2), "f32"), like({}, "f32") }
     end,

@@ -474,6 +474,37 @@ function TestRandom.test_values_are_placed()
     assert(step)
 end
 
+--- A part of the whole is what one would cut out of it, bit for bit; the C test has all paths.
+function TestRandom.test_parts_of_the_whole()
+    local step <close> = mx.step()
+    for _, dtype in ipairs { "f32", "bf16" } do
+        local o = { seed = 3, std = 0.1, mean = 1, dtype = dtype }
+        local whole = mx.randn({ 9, 33, 70 }, o)
+        for _, cut in ipairs {
+            { 1, 9, 1, 33, 1, 70 }, { 3, 4, 1, 33, 1, 70 }, { 1, 9, 5, 20, 1, 70 }, { 1, 9, 1, 33, 36, 35 },
+            { 2, 3, 30, 4, 70, 1 }, { 9, 1, 33, 1, 70, 1 }, { 2, 0, 1, 33, 1, 70 },
+        } do
+            o.of, o.start = { 9, 33, 70 }, { cut[1], cut[3], cut[5] }
+            local part, expected = mx.randn({ cut[2], cut[4], cut[6] }, o), whole
+            for d = 1, 3 do
+                expected = mx.narrow(expected, { dim = d, start = cut[2 * d - 1], length = cut[2 * d] })
+            end
+            lu.assertEquals(part:dtype(), dtype)
+            lu.assertEquals(compare.flat(part), compare.flat(expected), table.concat(cut, " "))
+        end
+        o.of, o.start = nil, nil
+    end
+    local function refused(text, shape, of, start)
+        lu.assertErrorMsgContains(text, mx.randn, shape, { seed = 1, of = of, start = start })
+    end
+    refused("shape, of and start have 2, 1 and 2 entries", { 2, 3 }, { 5 }, { 1, 1 })
+    refused("shape, of and start have 1, 1 and 0 entries", { 2 }, { 5 }, nil)
+    refused("dimension 2: 3 elements from 4 on are not within the 5 of the whole", { 2, 3 }, { 5, 5 }, { 1, 4 })
+    refused("dimension 1: 2 elements from 0 on are not within the 5 of the whole", { 2 }, { 5 }, { 0 })
+    lu.assertEquals(mx.randn({ seed = 1, of = { 5 }, start = { 4 }, 2 }):size(), { 2 })
+    assert(step)
+end
+
 function TestRandom.test_dropout()
     compare.on_each_isa(function(isa)
         for _, dtype in ipairs { "f32", "bf16" } do

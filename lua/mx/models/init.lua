@@ -74,9 +74,7 @@ function models.new(shape, mesh, config, blank)
     for _, p in ipairs(list) do
         nn.parameter(self.params, p.name, p.sizes, {
             std = not blank and p.std or nil, value = p.value, seed = shape.seed, dtype = shape.weight_dtype,
-            store = self.parallel and function(whole)
-                return self.parallel:store(p.name, whole)
-            end or nil,
+            part = self.parallel and self.parallel:part(p.name) or nil,
         })
         local layer, short = p.name:match("^layer(%d+)%.(.*)$")
         if layer then

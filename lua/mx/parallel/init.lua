@@ -10,6 +10,7 @@
 -- and gradients are sums.
 
 local mx = require "mx"
+local stored = require "mx.parallel.parts"
 local util = require "mx.util"
 
 local parallel = {}
@@ -96,15 +97,11 @@ local function entry_of(self, p)
         sizes[d] = size // p.units[d]
     end
     local spec = self.mesh:spec(p.logical, sizes, p.name)
-    local entry = { spec = spec, sizes = p.sizes, cut = {}, gathers = {}, stored = {}, copies = self.mesh.layout.ranks }
+    local entry = { spec = spec, sizes = p.sizes, gathers = {}, stored = {}, copies = self.mesh.layout.ranks }
     local split = {}
     for d, dim in ipairs(spec) do
         entry.stored[d] = dim.stored * p.units[d]
-        if dim.parts > 1 then
-            local length = entry.stored[d]
-            entry.cut[#entry.cut + 1] = { dim = d, start = dim.stored_block * length + 1, length = length }
-            entry.copies = entry.copies // dim.parts
-        end
+        entry.copies = entry.copies // dim.parts
         if #dim.gathered > 0 then
             entry.gathers[#entry.gathers + 1] = { dim = d, axis = dim.gathered }
         end
@@ -178,39 +175,8 @@ function parallel.new(mesh, shape, parameters, o)
     return self
 end
 
--- ---- what a rank stores ----
-
---- This rank's part of a whole parameter, of which it makes a copy where it is smaller.
----@param name string
----@param whole any tensor
----@return any
-function Parallel:store(name, whole)
-    local part = whole
-    for _, cut in ipairs(self.entries[name].cut) do
-        part = mx.narrow(part, cut)
-    end
-    return #self.entries[name].cut > 0 and part:clone() or whole
-end
-
---- A whole parameter, put together on every rank. Collective.
----@param name string
----@param t any this rank's part
----@return any
-function Parallel:whole(name, t)
-    local entry = self.entries[name]
-    local gathered = {}
-    for _, gather in ipairs(entry.gathers) do
-        t = mx.all_gather(t, gather)
-        gathered[gather.dim] = join(gathered[gather.dim] or {}, gather.axis)
-    end
-    for d, dim in ipairs(entry.spec) do
-        local left = without(dim.axes, gathered[d] or {})
-        if #left > 0 then
-            t = mx.all_gather(t, { dim = d, axis = left })
-        end
-    end
-    return t
-end
+-- What a rank stores: parts.lua.
+Parallel.part, Parallel.whole = stored.part, stored.whole
 
 -- ---- weights ----
 
@@ -305,12 +271,11 @@ end
 ---@param name string
 ---@return {first: integer, origin: integer, width: integer, stride: integer}
 function Parallel:update_place(name)
-    local entry = self.entries[name]
-    local n = #entry.sizes
-    local place = { first = entry.update and entry.update.start - 1 or 0, origin = 0 }
-    place.width, place.stride = entry.stored[n], entry.sizes[n]
-    for _, cut in ipairs(entry.cut) do
-        place.origin = place.origin + (cut.start - 1) * (cut.dim == n and 1 or entry.sizes[n])
+    local part, update = self:part(name), self.entries[name].update
+    local n = #part.of
+    local place = { first = update and update.start - 1 or 0, origin = 0, width = part.sizes[n], stride = part.of[n] }
+    for d, start in ipairs(part.start) do
+        place.origin = place.origin + (start - 1) * (d == n and 1 or part.of[n])
     end
     return place
 end

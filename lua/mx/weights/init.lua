@@ -176,12 +176,20 @@ local function from_neighbours(t, heads)
     return t:dim() == 2 and pairs_of:view(rows, columns) or pairs_of:view(rows)
 end
 
+-- What this rank has of a parameter, as mx.narrow wants it, for each dimension of which it has not all.
+local function cuts_of(parallel, name)
+    local part, cuts = parallel and parallel:part(name), {}
+    for d, size in ipairs(part and part.sizes or {}) do
+        if size < part.of[d] then
+            cuts[#cuts + 1] = { dim = d, start = part.start[d], length = size }
+        end
+    end
+    return cuts
+end
+
 -- The cut of a rank's part that is rows of the stored tensor, which then need not be read whole.
 local function row_cut(parallel, entry, head_rows)
-    if not parallel or #entry.parts > 1 then
-        return nil
-    end
-    for _, cut in ipairs(parallel.entries[entry.parts[1]].cut) do
+    for _, cut in ipairs(#entry.parts == 1 and cuts_of(parallel, entry.parts[1]) or {}) do
         local stored_dim = entry.transposed and 3 - cut.dim or cut.dim
         if stored_dim == 1 and (not entry.heads or cut.length % head_rows == 0) then
             return cut
@@ -206,8 +214,8 @@ local function load_entry(source, entry, model)
             start = start + entry.lengths[i]
         end
         part = entry.transposed and mx.transpose(part) or part
-        for _, other in ipairs(parallel and parallel.entries[name].cut or {}) do
-            part = other ~= cut and mx.narrow(part, other) or part
+        for _, other in ipairs(cuts_of(parallel, name)) do
+            part = not (cut and other.dim == cut.dim) and mx.narrow(part, other) or part
         end
         mx.copy(model.params[name], part)
     end

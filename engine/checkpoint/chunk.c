@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* The rows that two boxes share: their last dimension goes in one piece, the others are counted through. */
+/* Iterates over the rows that two boxes share. A row is a range of the last dimension. */
 typedef struct rows {
     int n_dims;
     int64_t low[MX_MAX_DIMS], size[MX_MAX_DIMS], at[MX_MAX_DIMS];
@@ -37,7 +37,7 @@ static void next_row(rows *r)
     }
 }
 
-/* Where the row starts in the chunk's box, in row-major order. */
+/* The row-major index in the chunk's box at which the row starts. */
 static int64_t place(const mx_chunk *chunk, const rows *r)
 {
     int64_t at = 0;
@@ -46,7 +46,7 @@ static int64_t place(const mx_chunk *chunk, const rows *r)
     return at;
 }
 
-/* The elements [*skip, *skip + length) of a row that both chunks' runs have; returns length. */
+/* Finds the elements [*skip, *skip + length) of a row that both chunks contain; returns length. */
 static int64_t clip(const mx_chunk *a, int64_t a_at, const mx_chunk *b, int64_t b_at, int64_t length, int64_t *skip)
 {
     int64_t low = 0, high = length;
@@ -71,7 +71,7 @@ bool mx_chunk_fits(const mx_chunk *chunk, const mx_shape *whole)
         if (chunk->offset[d] < 0 || chunk->extent[d] < 0 || chunk->offset[d] > whole->size[d] ||
             chunk->extent[d] > whole->size[d] - chunk->offset[d])
             return false;
-        count *= chunk->extent[d]; /* at most that of a tensor that there is */
+        count *= chunk->extent[d]; /* no overflow: at most the count of an existing tensor */
     }
     return chunk->first >= 0 && chunk->count >= 0 && chunk->first <= count && chunk->count <= count - chunk->first;
 }

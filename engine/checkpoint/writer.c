@@ -13,7 +13,7 @@ struct mx_writer {
     char **names;
     mx_tensor **tensors;
     mx_value attributes;
-    bool ended; /* the job is done with */
+    bool ended; /* the job is finished and has been waited for */
     mx_status status;
     char message[1024]; /* of a status other than MX_OK */
 };
@@ -40,7 +40,7 @@ static mx_status write_file(const mx_writer *w)
     return status;
 }
 
-/* The job itself never fails: the failure belongs to the writer, for whoever asks it. */
+/* The job itself never fails: the writer keeps the failure until it is asked. */
 static mx_status run(mx_job *job)
 {
     mx_writer *w = (mx_writer *)job;

@@ -7,14 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* One batch: handed out, under way, or free. */
+/* The memory of one batch: in use by the caller, in flight, or free. */
 typedef struct slot {
-    mx_job job; /* first: the lane gives it back */
+    mx_job job; /* must be first: the lane returns this pointer */
     mx_feed *feed;
     mx_samples samples;
-    void *memory; /* of all arrays */
+    void *memory; /* holds all arrays */
     int64_t first;
-    bool given, ended; /* to the lane, and by it */
+    bool given, ended; /* given to the lane; finished by it */
     mx_status status;
     char message[1024];
 } slot;
@@ -22,15 +22,16 @@ typedef struct slot {
 struct mx_feed {
     mx_sampler *sampler;
     int64_t rows, length, stride;
-    int count; /* of slots: one more than are read ahead */
+    int count; /* of slots: one more than are prefetched */
     slot *slots;
-    int head, ahead; /* slots head, head + 1, ... (around) are given: `ahead` of them */
+    int head, ahead; /* the `ahead` slots from head on (wrapping around) are given to the lane */
     double waited_s;
 };
 
-static mx_lane *lane; /* of all feeds */
+static mx_lane *lane; /* shared by all feeds */
 
-/* The thread's part. A failure stays in the slot: nobody else shall be told of it. */
+/* Reads a batch on the lane's thread. A failure stays in the slot, so that only the request for this batch returns it.
+ */
 static mx_status fill(mx_job *job)
 {
     slot *s = (slot *)job;
@@ -91,7 +92,7 @@ static slot *slot_at(mx_feed *feed, int i) { return &feed->slots[(feed->head + i
 
 static mx_status wait_for(slot *s) { return s->ended ? MX_OK : mx_job_wait(&s->job); }
 
-/* Waits for all that is under way. */
+/* Waits for all reads in flight. */
 static mx_status settle(mx_feed *feed)
 {
     mx_status status = MX_OK;
@@ -133,7 +134,7 @@ static mx_status give(mx_feed *feed, int64_t first)
     return MX_OK;
 }
 
-/* Reads the batch now. */
+/* Reads the batch on the calling thread. */
 static mx_status read_now(mx_feed *feed, int64_t first, const mx_samples **out)
 {
     slot *s = &feed->slots[0];
@@ -158,7 +159,7 @@ mx_status mx_feed_next(mx_feed *feed, int64_t first, const mx_samples **out)
     slot *s = slot_at(feed, 0);
     MX_TRY(wait_for(s));
     feed->waited_s += mx_now() - start;
-    /* The slot is out of the row of those that are under way, and free again when the next one is asked for. */
+    /* Removes the slot from those in flight. It is free again at the next request. */
     feed->head = (feed->head + 1) % feed->count;
     feed->ahead--;
     if (s->status != MX_OK)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The bytes between the quotes of a string, with its escapes. */
+/* The bytes between the quotes of a string, escapes included. */
 typedef struct span {
     const unsigned char *at;
     size_t bytes;
@@ -15,14 +15,14 @@ typedef struct span {
 typedef struct scanner {
     const unsigned char *start, *at, *end;
     const char *field;
-    char *open; /* '{' or '[' of each container that is open */
+    char *open; /* '{' or '[' of each open container */
     size_t depth, room;
-    span key;         /* of the top-level value that comes next */
-    bool found;       /* the field has been seen, last with: */
-    char found_kind;  /* the first byte of its value */
-    span found_text;  /* a string's */
+    span key;         /* key of the next top-level value */
+    bool found;       /* the field has been seen; the next two are of its last value */
+    char found_kind;  /* the first byte of the value */
+    span found_text;  /* the text, if it is a string */
     char keys[160];   /* the top-level keys, for a message */
-    size_t keys_used; /* may be more than there is room for: the rest is left out */
+    size_t keys_used; /* may exceed the room: the rest is left out */
 } scanner;
 
 static mx_status fail_at(const scanner *s, const unsigned char *at, const char *problem)
@@ -43,8 +43,8 @@ static bool next_is(const scanner *s, char c) { return s->at < s->end && *s->at 
 
 /* ---- characters ---- */
 
-/* Bytes of the UTF-8 character at `at`, 0 for none. The three bytes of half a surrogate pair are one, as json.loads has
- * it; a text that is taken out may have none. */
+/* The length of the UTF-8 character at `at`, 0 if it is invalid. The three bytes of half a surrogate pair count as a
+ * character, as in json.loads; the extracted text must not contain any. */
 static int character_bytes(const unsigned char *at, const unsigned char *end)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -65,7 +65,7 @@ static int hex_digit(unsigned char c)
     return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 'a' + 10 : -1;
 }
 
-/* The four hexadecimal digits at `at`; -1: there are not four. */
+/* The value of the four hexadecimal digits at `at`; -1 if there are not four. */
 static int32_t hex_code(const unsigned char *at, const unsigned char *end)
 {
     int32_t code = 0;
@@ -78,7 +78,7 @@ static int32_t hex_code(const unsigned char *at, const unsigned char *end)
     return code;
 }
 
-/* Takes a string whose quote has just been read. */
+/* Reads a string whose opening quote has just been read. */
 static mx_status take_string(scanner *s, span *out)
 {
     *out = (span){.at = s->at};
@@ -121,7 +121,7 @@ static char *put_code(char *to, uint32_t code)
     return to;
 }
 
-/* The character of the escape at *at, which is moved behind it; both halves of a surrogate pair are one. */
+/* Decodes the escape at *at and moves *at behind it; both halves of a surrogate pair are one character. */
 static uint32_t take_escape(const unsigned char **at, const unsigned char *end)
 {
     static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
@@ -141,7 +141,7 @@ static uint32_t take_escape(const unsigned char **at, const unsigned char *end)
     return code;
 }
 
-/* Writes a string without its escapes, which make it no longer. Returns its bytes. */
+/* Writes a string with its escapes decoded, which never makes it longer. Returns its length. */
 static size_t unescape(span from, char *to)
 {
     char *start = to;
@@ -177,7 +177,7 @@ static bool take_digits(scanner *s)
     return s->at > first;
 }
 
-/* A fraction or exponent that is not whole does not belong to the number: what follows it is wrong there. */
+/* Reads a number. It ends before an incomplete fraction or exponent, which is then reported as an error. */
 static bool take_number(scanner *s)
 {
     if (next_is(s, '-'))
@@ -256,7 +256,7 @@ static mx_status take_key(scanner *s)
     return MX_OK;
 }
 
-/* Notes a value of the object that the line is, if it is the field's. */
+/* Remembers a value of the top-level object if it belongs to the field. */
 static void note_value(scanner *s, const unsigned char *value, span text, char *scratch)
 {
     if (s->depth != 1 || !in_object(s) || !is_field(s, scratch))
@@ -266,7 +266,7 @@ static void note_value(scanner *s, const unsigned char *value, span text, char *
     s->found_text = text;
 }
 
-/* A value, or the start of a container: *opened. */
+/* Reads a value, or the start of a container; *opened says which. */
 static mx_status take_value(scanner *s, char *scratch, bool *opened)
 {
     span text = {0};
@@ -278,7 +278,7 @@ static mx_status take_value(scanner *s, char *scratch, bool *opened)
         s->at++;
         MX_TRY(open_container(s, *value));
         skip_spaces(s);
-        *opened = !next_is(s, *value == '{' ? '}' : ']'); /* else it ends at once */
+        *opened = !next_is(s, *value == '{' ? '}' : ']'); /* otherwise the container is empty */
         return *opened && *value == '{' ? take_key(s) : MX_OK;
     }
     if (next_is(s, '"')) {
@@ -291,7 +291,7 @@ static mx_status take_value(scanner *s, char *scratch, bool *opened)
     return MX_OK;
 }
 
-/* Goes on behind a value: closes containers, up to the next value. *more: there is one. */
+/* Continues behind a value: closes containers up to the next value. *more says whether there is one. */
 static mx_status go_on(scanner *s, bool *more)
 {
     *more = false;
@@ -315,7 +315,7 @@ static mx_status go_on(scanner *s, bool *more)
     return s->at == s->end ? MX_OK : fail_at(s, s->at, "something follows the JSON value");
 }
 
-/* `scratch` has room for any string of the line. */
+/* Scans the line; `scratch` has room for any string of it. */
 static mx_status scan(scanner *s, char *scratch)
 {
     bool more = true, opened;

@@ -1,5 +1,5 @@
-/* Pseudo-random orders of 0 to n - 1 that need no table: a Feistel network over the next power of four, whose results
- * outside the range are put through it again until they lie inside. */
+/* Pseudo-random permutations of 0 to n - 1 without a table: a Feistel network over the next power of four. Results
+ * outside the range go through the network again until they are inside. */
 #ifndef MX_DATA_PERMUTATION_H
 #define MX_DATA_PERMUTATION_H
 
@@ -14,10 +14,10 @@ typedef struct mx_permutation {
     uint64_t keys[MX_PERMUTATION_ROUNDS];
 } mx_permutation;
 
-/* An order of 0 to n - 1 (n up to 2^62) that depends on the seed alone; without `shuffle` the natural one. */
+/* A permutation of 0 to n - 1 (n up to 2^62) that depends only on the seed; without `shuffle`, the identity. */
 mx_permutation mx_permutation_new(uint64_t n, uint64_t seed, bool shuffle);
 
-/* Which number comes at place i, for i < n. A bijection; a few tens of nanoseconds. */
+/* The number at position i, for i < n. A bijection; takes a few tens of nanoseconds. */
 uint64_t mx_permutation_at(const mx_permutation *p, uint64_t i);
 
 /* The splitmix64 finaliser: spreads the bits of x. For seeds made from several numbers. */

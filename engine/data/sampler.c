@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The place of a sample in a period: which source it is of, and how many of it came before in the period. */
+/* One position of a period: its source, and the number of earlier samples of that source in the period. */
 typedef struct turn {
     int32_t source, before;
 } turn;
@@ -17,14 +17,14 @@ struct mx_sampler {
     mx_sample_source *sources;
     int64_t *weights;
     int count;
-    turn *turns; /* of a period */
+    turn *turns; /* the positions of a period */
     int64_t period;
     int32_t *row; /* length + 1 tokens */
 };
 
 /* ---- making ---- */
 
-/* Each turn goes to the source that is furthest behind its share. */
+/* Gives each position to the source that is furthest behind its share. */
 static void fill_turns(mx_sampler *s, int64_t *given)
 {
     for (int64_t t = 0; t < s->period; t++) {
@@ -114,7 +114,7 @@ void mx_sampler_free(mx_sampler *s)
     free(s);
 }
 
-/* ---- asking ---- */
+/* ---- queries ---- */
 
 bool mx_sampler_has_documents(const mx_sampler *s)
 {
@@ -138,7 +138,7 @@ mx_tokens *mx_sampler_source(const mx_sampler *sampler, int source) { return sam
 
 int64_t mx_sampler_epoch(const mx_sampler *s, int source) { return s->sources[source].samples; }
 
-/* Of source i the sample number n of all its epochs comes where the n / weight-th period has its turn. */
+/* The number in the run of sample n of source i, counted over all its epochs: the period is n / weight. */
 static int64_t place_of(const mx_sampler *s, int i, int64_t n)
 {
     int64_t t = 0;
@@ -159,7 +159,7 @@ int64_t mx_sampler_until(const mx_sampler *s, int64_t epochs)
     return least;
 }
 
-/* The source of a sample, and its number there among those of all epochs. */
+/* The source of a sample, and the sample's number there, counted over all epochs. */
 static mx_sample_source *source_of(const mx_sampler *s, int64_t sample, int64_t *number)
 {
     const turn *t = &s->turns[sample % s->period];

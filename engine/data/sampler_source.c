@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_DESCRIBED = 4 }; /* documents */
+enum { MOST_DESCRIBED = 4 }; /* documents in a description */
 
 /* ---- the documents in the epoch's order ---- */
 
@@ -18,7 +18,7 @@ static int64_t length_of(const mx_sample_source *s, int64_t document)
     return mx_store_document(s->store, document + 1) - mx_store_document(s->store, document);
 }
 
-/* What a document counts for in the index: its tokens when packed, its sequences when padded. */
+/* What the index counts for a document: its tokens if packed, its sequences if padded. */
 static int64_t measure(const mx_sample_source *s, const mx_sampler_options *o, int64_t document)
 {
     int64_t tokens = length_of(s, document);
@@ -36,16 +36,16 @@ static int64_t build_index(mx_sample_source *s, const mx_sampler_options *o)
     return sum;
 }
 
-/* A place in the order of the documents, and what of it comes before something. */
+/* A document in the order, and an offset in it. */
 typedef struct spot {
     int64_t place, document, into;
 } spot;
 
-/* Where the measure `at`, below the sum of all, lies. */
+/* Finds the document and the offset in it at the running sum `at`, which is below the total. */
 static spot find(const mx_sample_source *s, const mx_sampler_options *o, int64_t at)
 {
     int64_t low = 0, high = (s->documents - 1) / MX_INDEX_STRIDE;
-    while (low < high) { /* the last entry that is not above `at` */
+    while (low < high) { /* finds the last entry that is not above `at` */
         int64_t middle = (low + high + 1) / 2;
         if (s->index[middle] <= at)
             low = middle;
@@ -80,7 +80,7 @@ static void start_epoch(mx_sample_source *s, const mx_sampler_options *o, int64_
     s->epoch = epoch;
 }
 
-/* Which of an epoch's samples, in the order before the last shuffle, number `number` is. */
+/* The index of sample `number` in its epoch before the epoch's samples are shuffled. */
 static int64_t sample_of(mx_sample_source *s, const mx_sampler_options *o, int64_t number)
 {
     start_epoch(s, o, number / s->samples);
@@ -131,7 +131,7 @@ void mx_sample_source_stop(mx_sample_source *s)
 
 /* ---- samples ---- */
 
-/* Tokens [start, start + count) of the file. */
+/* Reads tokens [start, start + count) of the file and checks them. */
 static mx_status read(mx_sample_source *s, const mx_sampler_options *o, int64_t start, int64_t count, int32_t *to)
 {
     MX_TRY(mx_tokens_read(s->tokens, start, count, to));
@@ -145,7 +145,7 @@ static mx_status read(mx_sample_source *s, const mx_sampler_options *o, int64_t 
     return MX_OK;
 }
 
-/* Tokens and targets from `row`; all count, as one document. */
+/* Sets tokens and targets from `row`, as one document in which every target counts. */
 static void set_plain(const int32_t *row, int64_t count, const mx_samples *to)
 {
     memcpy(to->tokens, row, (size_t)count * sizeof *row);
@@ -173,7 +173,7 @@ static mx_status fill_padded(mx_sample_source *s, const mx_sampler_options *o, i
     return MX_OK;
 }
 
-/* Tokens [i, i + count) of the row are of one document; `first`: they begin it. */
+/* Sets segment, positions and mask of tokens [i, i + count), which are of one document; `first`: they begin it. */
 static void set_piece(const mx_samples *to, int64_t length, int64_t i, int64_t count, int32_t segment, bool first)
 {
     if (first && i > 0)

@@ -9,7 +9,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
-enum { CHUNK = 1 << 17 }; /* bytes read, and made room for, at once */
+enum { CHUNK = 1 << 17 }; /* bytes to read, and to make room for, at once */
 
 typedef enum packing { PLAIN, GZIP, ZSTD } packing;
 
@@ -18,19 +18,19 @@ struct mx_text {
     size_t separator_bytes, limit;
     int fd;
     packing packing;
-    int64_t at, end; /* of the file: what is read next, and its size */
+    int64_t at, end; /* next byte of the file, and its size */
     int64_t range_end;
-    unsigned char *in; /* CHUNK bytes of a compressed file: [in_at, in_end) are not yet used */
+    unsigned char *in; /* CHUNK bytes of a compressed file; [in_at, in_end) are not used yet */
     size_t in_at, in_end;
-    bool frame_open; /* compressed data have begun and not ended */
+    bool frame_open; /* inside a compressed frame */
     z_stream gzip;
     bool has_gzip;
     ZSTD_DStream *zstd;
-    char *data; /* [taken, filled) of the text, from data_offset on */
+    char *data; /* buffer of the text: [taken, filled) is not returned yet; starts at data_offset of the text */
     size_t taken, filled, room;
-    size_t scanned; /* no separator begins before */
+    size_t scanned; /* no separator begins before this */
     int64_t data_offset, piece_offset;
-    bool finished; /* nothing more comes from the file */
+    bool finished; /* the file has been read to its end */
 };
 
 /* ---- opening ---- */
@@ -61,8 +61,8 @@ static mx_status start_unpacking(mx_text *t)
     return t->zstd ? MX_OK : out_of_memory(t);
 }
 
-/* In the middle of a plain file the piece that is under way there belongs to the range before. Reading starts a
- * separator earlier, so that one that ends where the range begins is seen. */
+/* Moves to the first piece of a range. A piece that begins before the range belongs to the previous range. Reading
+ * starts one separator earlier, to see a separator that ends where the range begins. */
 static mx_status skip_to_range(mx_text *t, int64_t start)
 {
     const char *piece;
@@ -147,7 +147,7 @@ static mx_status read_plain(mx_text *t, char *to, size_t room, size_t *got)
     return MX_OK;
 }
 
-/* More compressed bytes, if all have been used. */
+/* Reads more compressed bytes if all have been used. */
 static mx_status refill(mx_text *t)
 {
     if (t->in_at < t->in_end)
@@ -195,7 +195,7 @@ static mx_status decompress_some(mx_text *t, char *to, size_t room, size_t *got)
     return MX_OK;
 }
 
-/* The next bytes of the text; none only when it is finished. */
+/* Reads the next bytes of the text; 0 bytes only at its end. */
 static mx_status read_some(mx_text *t, char *to, size_t room, size_t *got)
 {
     *got = 0;
@@ -234,7 +234,7 @@ mx_status mx_text_head(const char *path, char *head, size_t room, size_t *bytes,
 
 /* ---- pieces ---- */
 
-/* Makes room for a chunk behind what is there. */
+/* Makes room for a chunk behind the buffered text. */
 static mx_status make_room(mx_text *t)
 {
     if (t->data && t->taken > 0) {

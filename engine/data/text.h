@@ -1,5 +1,5 @@
-/* Texts that are read as a stream, in memory that does not grow with them: plain files, gzip and zstd, told by their
- * first bytes, cut in pieces at a separator.
+/* Reads texts as a stream in bounded memory and splits them at a separator: plain files, gzip and zstd, recognised by
+ * their first bytes.
  *
  * Failures are MX_ERR_IO (a file that cannot be read, or whose compressed data are damaged or end early), MX_ERR_VALUE
  * (a piece longer than the limit) and MX_ERR_MEMORY; messages name the file. Not collective. */
@@ -14,24 +14,24 @@
 
 typedef struct mx_text mx_text;
 
-/* Reads the pieces that begin at the bytes [start, end) of a plain file (end -1: all of them), where `separator` of
- * `bytes` bytes ends a piece; with none the whole text is one. A compressed file is read from its start to its end:
- * MX_ERR_VALUE for a range of it. A piece has at most `limit` bytes. */
+/* Reads the pieces that begin within the bytes [start, end) of a plain file; end -1: up to its end. A `separator` of
+ * `bytes` bytes ends a piece; with 0 bytes the whole text is one piece. A compressed file can only be read as a whole:
+ * MX_ERR_VALUE for a range. A piece has at most `limit` bytes. */
 mx_status mx_text_open(const char *path, int64_t start, int64_t end, const char *separator, size_t bytes, size_t limit,
                        mx_text **out);
 void mx_text_close(mx_text *text); /* NULL is allowed */
 
-/* The next piece, without its separator, valid until the next call; *piece is NULL at the end. An empty last piece does
- * not count. */
+/* The next piece without its separator, valid until the next call; *piece is NULL at the end. An empty last piece is
+ * left out. */
 mx_status mx_text_next(mx_text *text, const char **piece, size_t *bytes);
 
-/* Of the last piece: where it begins in the (decompressed) text, in bytes. */
+/* Where the last piece begins in the (decompressed) text, in bytes. */
 int64_t mx_text_offset(const mx_text *text);
 
-/* Bytes of the file that have been read so far: for progress. */
+/* Number of bytes of the file read so far, for progress. */
 int64_t mx_text_consumed(const mx_text *text);
 
-/* The first bytes of the (decompressed) text, at most `room` of them, and whether the file is compressed. */
+/* Reads the first bytes of the (decompressed) text, at most `room`, and whether the file is compressed. */
 mx_status mx_text_head(const char *path, char *head, size_t room, size_t *bytes, bool *compressed);
 
 #endif

@@ -14,7 +14,7 @@ enum { BUFFER = 1 << 18, PIECE = 1 << 16 };
 typedef struct footer {
     mx_part_about about;
     uint32_t values_crc; /* of tokens and lengths */
-    uint32_t footer_crc; /* of this, with this field 0 */
+    uint32_t footer_crc; /* of this footer, with this field 0 */
     char magic[8];
 } footer;
 
@@ -129,7 +129,7 @@ static mx_status check_piece(const mx_tokens *from, const int32_t *tokens, int64
     return MX_OK;
 }
 
-/* Tokens [start, end) of a file that end with a document, cut after each separator. */
+/* Copies tokens [start, end) of a file; each separator, and the end, ends a document. */
 static mx_status copy_range(mx_part_writer *w, mx_tokens *from, int64_t start, int64_t end, int32_t separator,
                             int64_t vocab_size)
 {
@@ -204,7 +204,7 @@ void mx_part_abort(mx_part_writer *w)
     free(w);
 }
 
-/* ---- putting together ---- */
+/* ---- merging ---- */
 
 static mx_status damaged(const char *path)
 {

@@ -20,9 +20,9 @@ struct mx_store_writer {
     mx_h5_stream *tokens, *documents;
     mx_store_about about;
     int token_bytes;
-    int64_t written, starts; /* tokens, and document starts */
+    int64_t written, starts; /* number of tokens and of document starts */
     int64_t next_start;
-    uint32_t *sums; /* one for each block */
+    uint32_t *sums; /* one checksum per block */
 };
 
 static mx_status put_attributes(mx_h5_writer *file, const mx_store_about *about)
@@ -151,14 +151,14 @@ static mx_status finish_writing(mx_store_writer *w)
                        (long long)w->next_start, (long long)w->about.tokens);
     MX_TRY(put_sums(w));
     mx_h5_writer *file = w->file;
-    w->file = NULL; /* commit frees it, whatever comes of it */
+    w->file = NULL; /* commit frees it, whatever the outcome */
     return mx_h5_commit(file);
 }
 
 mx_status mx_store_commit(mx_store_writer *w)
 {
     mx_status status = finish_writing(w);
-    mx_store_abort(w); /* after a commit there is nothing left to discard */
+    mx_store_abort(w); /* after a commit this only frees the writer */
     return status;
 }
 
@@ -184,9 +184,9 @@ struct mx_store {
     mx_store_about about;
     int token_bytes;
     int64_t offset;        /* of the tokens in the file */
-    int64_t *documents;    /* where they start, one more than there are */
-    uint32_t *sums;        /* of blocks */
-    unsigned char *proven; /* a bit for each block that has been verified */
+    int64_t *documents;    /* where each starts, and the number of tokens */
+    uint32_t *sums;        /* one checksum per block */
+    unsigned char *proven; /* one bit per block: it has been verified */
 };
 
 static int64_t integer_of(const mx_value *map, const char *name, int64_t standard)
@@ -219,7 +219,7 @@ static mx_status read_about(mx_store *s, const mx_value *map)
     return MX_OK;
 }
 
-/* All values of a dataset that the store's writer made, after its place has been checked against the file. */
+/* Reads all values of one of the store's datasets, after its position has been checked against the file. */
 static mx_status load(mx_store *s, const mx_h5 *file, int64_t bytes, const char *name, int value_bytes, int64_t *count,
                       void **out)
 {

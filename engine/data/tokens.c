@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 enum { HEADER_BYTES = 1024, WIDTH_PROBE = 4096 };
-enum { PIECE = 8192, BATCH = 1 << 16, PROBE = 4096 }; /* tokens read, scanned, and looked at of each end, at once */
+enum { PIECE = 8192, BATCH = 1 << 16, PROBE = 4096 }; /* tokens to convert, to scan, to sum at each end, at once */
 
 #define DATASET "tokens"
 
@@ -22,13 +22,13 @@ struct mx_tokens {
     char *path;
     format format;
     int64_t count;
-    int fd;          /* of values that lie in one run; -1: none */
+    int fd;          /* if the values are contiguous in the file; -1: they are not */
     int64_t offset;  /* of the first token, in bytes */
-    int value_bytes; /* of a token in that run */
+    int value_bytes; /* bytes of a token there */
     bool is_signed;
-    mx_h5 *file;     /* of hdf5 in another layout: read by the library */
-    mx_store *store; /* of hdf5 with documents */
-    int32_t max;     /* once known */
+    mx_h5 *file;     /* hdf5 with another layout: the library reads it */
+    mx_store *store; /* hdf5 with documents */
+    int32_t max;     /* the largest token, once known */
     bool max_known;
 };
 
@@ -50,7 +50,7 @@ static mx_status choose_format(const char *path, const char *name, format *out)
     return mx_fail(MX_ERR_VALUE, "'%s': unknown token format '%.40s'; expected bin, hdf5, text or auto", path, name);
 }
 
-/* The header of a token file of llm.c: magic, version, number of tokens. */
+/* Reads the header of a token file of llm.c: magic, version, number of tokens. */
 static mx_status open_header(mx_tokens *t, const mx_format *told, int64_t bytes)
 {
     int32_t header[3];
@@ -74,7 +74,7 @@ static mx_status open_header(mx_tokens *t, const mx_format *told, int64_t bytes)
     return MX_OK;
 }
 
-/* Tokens of 4 bytes without a header look like tokens of 2 bytes of which every second one is next to 0. */
+/* Detects 4-byte tokens without a header: read as 2-byte tokens, every second one is close to 0. */
 static mx_status check_width(const mx_tokens *t, int64_t bytes)
 {
     uint16_t values[WIDTH_PROBE], low = 0, high = 0;
@@ -97,7 +97,7 @@ static mx_status open_bin(mx_tokens *t, int64_t bytes, const mx_format *told)
 {
     if (told && (told->kind == MX_FORMAT_TOKENS_U16 || told->kind == MX_FORMAT_TOKENS_U32))
         return open_header(t, told, bytes);
-    if (told && told->kind != MX_FORMAT_UTF16) /* tokens may look like it */
+    if (told && told->kind != MX_FORMAT_UTF16) /* tokens may look like UTF-16 */
         return mx_format_refuse(t->path, told, "a file of tokens");
     if (bytes % 2 != 0)
         return mx_fail(MX_ERR_IO,
@@ -118,7 +118,7 @@ static mx_status open_text(mx_tokens *t, int64_t bytes, const mx_format *told)
     return MX_OK;
 }
 
-/* Values in one run are read without the library; a store reads itself. */
+/* Finds how to read the values: contiguous values without the library, a store by its own functions. */
 static mx_status find_values(mx_tokens *t)
 {
     mx_h5_place place;
@@ -140,7 +140,7 @@ static mx_status find_values(mx_tokens *t)
     return MX_OK;
 }
 
-/* Another format is told by its name; what tells none, the library looks at. */
+/* Refuses files of another known format by name; the HDF5 library checks all others. */
 static mx_status check_hdf5(const char *path)
 {
     int fd;
@@ -172,7 +172,7 @@ static mx_status open_hdf5(mx_tokens *t)
         t->file = NULL;
         return MX_OK;
     }
-    int32_t last; /* can only be read when the values are there */
+    int32_t last; /* reading it proves that the values are there */
     return t->count > 0 ? mx_h5_read_integers(t->file, DATASET, t->count - 1, 1, &last) : MX_OK;
 }
 

@@ -1,14 +1,14 @@
-/* Token files: long sequences of token ids, read in pieces as i32.
+/* Token files: read long sequences of token ids in pieces, as i32.
  *
- *   bin   little-endian: uint16 without a header, as nanoGPT writes it, or what the header of llm.c says: 256 int32,
- *         the first three magic 20240520, version 1 and the count (of uint16) or 20240801, 7 and the count (of uint32)
- *   hdf5  the dataset "tokens" of one dimension, integers of any width; a token store (token_store.h) has documents
- *   text  any file: each byte is a token
+ *   bin   little-endian; either uint16 without a header, as nanoGPT writes it, or with llm.c's header of 256 int32 that
+ *         begin with magic 20240520, version 1 and the count (uint16 tokens), or 20240801, 7 and the count (uint32
+ * tokens) hdf5  a one-dimensional dataset "tokens" of integers of any width; a token store (token_store.h) also has
+ * documents text  any file: each byte is a token
  *
- * The file is checked when it is opened, and read at each call, so memory does not grow with it. MX_ERR_IO: it is of
- * another format (told by its first bytes and named, format.h), its size is odd or not what its header says, it is
- * empty, or it seems to hold uint32 tokens without a header. Not thread-safe. Not collective: each rank may open the
- * same file. */
+ * The file is checked when it is opened and read at each call, so memory use does not depend on its size. MX_ERR_IO:
+ * the file has another format (recognised by its first bytes and named, format.h), its size is odd or contradicts its
+ * header, it is empty, or it seems to hold uint32 tokens without a header. Not thread-safe. Not collective: all ranks
+ * may open the same file. */
 #ifndef MX_DATA_TOKENS_H
 #define MX_DATA_TOKENS_H
 
@@ -25,22 +25,22 @@ int64_t mx_tokens_count(const mx_tokens *tokens);
 const char *mx_tokens_path(const mx_tokens *tokens);
 const char *mx_tokens_format(const mx_tokens *tokens);
 
-/* What the file says of itself where it is a token store; NULL elsewhere. */
+/* The token store, if the file is one; otherwise NULL. */
 const mx_store *mx_tokens_store(const mx_tokens *tokens);
 
-/* Whether another thread than the script's may read it (one thread at a time): what the HDF5 library must read, it may
- * not. */
+/* Whether other threads than the script's may read the file (one thread at a time). False if the HDF5 library must read
+ * it. */
 bool mx_tokens_any_thread(const mx_tokens *tokens);
 
-/* A checksum of the number of tokens, the first and the last ones, and of a store all of them: other contents are told
- * by it, but for changes in the middle of a file that is no store. */
+/* A checksum of the number of tokens and the first and last tokens; for a store, of all tokens. It detects other
+ * contents, except changes in the middle of a file that is not a store. */
 mx_status mx_tokens_fingerprint(mx_tokens *tokens, uint32_t *out);
 
-/* `count` tokens from position `start` on, the first being 0. MX_ERR_VALUE when they are not all in the file. */
+/* Reads `count` tokens from position `start` on, counted from 0. MX_ERR_VALUE if the file has fewer. */
 mx_status mx_tokens_read(mx_tokens *tokens, int64_t start, int64_t count, int32_t *to);
 
-/* The largest token id in the file, found by reading all of it once; -1 without tokens. MX_ERR_VALUE for a negative id.
- */
+/* The largest token id in the file, found by reading the whole file once; -1 without tokens. MX_ERR_VALUE for a
+ * negative id. */
 mx_status mx_tokens_max(mx_tokens *tokens, int32_t *max);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ADDED_BYTES = 512 }; /* of one token: each place of a text may be compared with as many */
+enum { ADDED_BYTES = 512 }; /* limit of one token: every position of a text may be compared with as many bytes */
 
 static int by_content(const void *a, const void *b)
 {
@@ -14,7 +14,7 @@ static int by_content(const void *a, const void *b)
     return x->bytes != y->bytes ? (x->bytes > y->bytes) - (x->bytes < y->bytes) : x->order - y->order;
 }
 
-/* Keeps the first of equal contents, and what is not empty. */
+/* Removes empty tokens, and all but the first of equal ones. */
 static void drop_equal(mx_added_set *set)
 {
     int kept = 0;
@@ -73,8 +73,8 @@ void mx_added_set_free(mx_added_set *set)
     *set = (mx_added_set){0};
 }
 
-/* The longest token that the text begins with; NULL: none. Tokens with the same beginning stand together: byte by byte
- * the range of those that still fit narrows. */
+/* The longest token that the text begins with; NULL: none. The tokens are sorted, so with each byte of the text the
+ * range of tokens that still match shrinks. */
 static const mx_added *longest_at(const mx_added_set *set, const char *text, size_t bytes)
 {
     unsigned char byte = (unsigned char)text[0];
@@ -101,7 +101,7 @@ static mx_status is_word(mx_added_set *set, const char *text, size_t bytes, bool
     return mx_pattern_next(set->word, &search, &start, &end, yes);
 }
 
-/* Where the last character of a text begins. */
+/* The start of a text's last character. */
 static size_t last_character(const char *text, size_t bytes)
 {
     do
@@ -110,7 +110,7 @@ static size_t last_character(const char *text, size_t bytes)
     return bytes;
 }
 
-/* Whether characters of a word stand beside text[start, end). */
+/* Whether a character of a word touches text[start, end) on either side. */
 static mx_status touches_word(mx_added_set *set, const char *text, size_t bytes, size_t start, size_t end, bool *yes)
 {
     *yes = false;

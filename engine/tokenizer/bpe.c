@@ -1,12 +1,12 @@
-/* Byte-pair encoding: of all neighbouring pairs in a word that have a merge, the one of lowest rank is merged first, of
- * equal ones the leftmost, until none is left. */
+/* Byte-pair encoding: repeatedly merges the adjacent pair of symbols whose merge has the lowest rank, the leftmost of
+ * equal ones, until no pair has a merge. */
 #include "tokenizer/internal.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHORT = 48 }; /* bytes of a word that is merged by looking through it */
+enum { SHORT = 48 }; /* words of at most so many bytes are merged by a linear search, longer ones with a heap */
 enum { CACHE_SLOTS = 1 << 16, CACHED_BYTES = 30, CACHED_IDS = 8 }; /* a slot is 64 bytes */
 enum { CHARS = 1 << 16, NO_MERGE = INT_MAX, MARK_BYTES = 3 };
 
@@ -54,7 +54,7 @@ mx_status mx_bpe_set_merges(mx_bpe *b, const int32_t (*merges)[3], int64_t count
     b->n_merges = count;
     for (int64_t i = 0; i < count; i++) {
         uint64_t pair = (uint64_t)(uint32_t)merges[i][0] << 32 | (uint32_t)merges[i][1];
-        *find_pair(b, pair) = (mx_pair_slot){pair, (int32_t)i}; /* of equal pairs the last one counts */
+        *find_pair(b, pair) = (mx_pair_slot){pair, (int32_t)i}; /* of equal pairs, the last one counts */
         b->result[i] = merges[i][2];
     }
     return MX_OK;
@@ -80,8 +80,9 @@ static bool fall_back(const mx_bpe *b, const char *text, size_t bytes, int32_t *
     return true;
 }
 
-/* The symbols that a word starts as, at most one a byte: characters, bytes where the vocabulary lacks them, or the
- * unknown token. That one waits for the next symbol that is known, as in the reference: bytes overtake it. */
+/* The initial symbols of a word, at most one per byte: characters; bytes of characters that the vocabulary lacks; or
+ * the unknown token. As in the reference, the unknown token is put only when the next symbol that is not such a byte
+ * comes, or at the end of the word. So bytes may come before it. */
 static int64_t symbols_of(const mx_tokenizer *t, const char *word, size_t bytes, int32_t *to)
 {
     const mx_bpe *b = &t->bpe;
@@ -183,8 +184,9 @@ static void merge_at(mx_bpe *b, size_t *heaped, int32_t at)
         set_rank(b, heaped, b->previous[at]);
 }
 
-/* The symbols in b->work as a list, the merges that they allow in a heap of (rank, place). An entry whose place has got
- * another rank since is out of date. Each merge takes one entry and adds two at most: 2 count entries are enough. */
+/* Merges with a linked list of the symbols in b->work and a heap of possible merges as (rank, position). An entry is
+ * out of date if its position has another rank by now. Each merge removes one entry and adds at most two, so 2 * count
+ * entries are enough. */
 static int64_t merge_long(mx_bpe *b, int64_t count)
 {
     size_t heaped = 0;
@@ -251,7 +253,7 @@ static mx_status encode_long(mx_tokenizer *t, const char *word, size_t bytes, mx
     return MX_OK;
 }
 
-/* A word of at most SHORT bytes that is not in the cache; *count ids. */
+/* Encodes a word of at most SHORT bytes that is not in the cache; returns the number of ids. */
 static int64_t encode_short(const mx_tokenizer *t, const char *word, size_t bytes, int32_t *to)
 {
     int32_t whole = find_whole(t, word, bytes);
@@ -313,9 +315,9 @@ mx_status mx_bpe_encode(mx_tokenizer *t, const char *word, size_t bytes, mx_ids 
     return MX_OK;
 }
 
-/* ---- once all is there ---- */
+/* ---- preparation ---- */
 
-/* Whether a mark follows another character in some merge's result. */
+/* Whether the result of any merge has a mark behind another character. */
 static bool crosses_mark(const mx_tokenizer *t)
 {
     for (int64_t i = 0; i < t->bpe.n_merges; i++) {
@@ -370,7 +372,7 @@ static mx_status prepare_characters(mx_tokenizer *t)
     return MX_OK;
 }
 
-/* For ignore_merges: the tokens that stand for bytes, as these. */
+/* For ignore_merges: the vocabulary with letters replaced by the bytes that they stand for. */
 static mx_status prepare_words(mx_tokenizer *t)
 {
     mx_buffer word = {0};

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what one token gives ---- */
+/* ---- one token ---- */
 
 static mx_status replace_all(const char *pattern, const char *content, mx_buffer *text, mx_buffer *to)
 {
@@ -69,7 +69,8 @@ static mx_status run_decoder(const mx_decoder *d, bool first, mx_buffer *text, m
     }
 }
 
-/* Through all decoders, from one of two buffers to the other; the result is in buffer[0]. first: of a text. */
+/* Runs a token through all decoders, from one buffer to the other; the result is in buffer[0]. first: the token is the
+ * first of a text. */
 static mx_status decode_piece(const mx_tokenizer *t, int64_t id, bool first, mx_buffer buffer[2])
 {
     const mx_pieces *pieces = mx_pieces_get(&t->renamed, id) ? &t->renamed : &t->vocabulary;
@@ -121,7 +122,7 @@ static mx_status put_first(const mx_tokenizer *t, int64_t id, mx_buffer *to)
     return status;
 }
 
-/* Takes away what a Strip after Fuse removes from the start of the text; `from`: where the new part begins in it. */
+/* Removes from the start of the text what a Strip after Fuse strips; the new part of the text begins at `from`. */
 static void strip_start(const mx_tokenizer *t, mx_token_stream *stream, mx_buffer *text, size_t from)
 {
     const mx_decoder *d = t->n_decoders > 0 ? &t->decoder[t->n_decoders - 1] : NULL;
@@ -137,7 +138,7 @@ static void strip_start(const mx_tokenizer *t, mx_token_stream *stream, mx_buffe
     text->used -= at - from;
 }
 
-/* Appends what `id` adds to the text. */
+/* Appends the text of `id`. */
 static mx_status put_token(const mx_tokenizer *t, mx_token_stream *stream, int64_t id, int flags, mx_buffer *to)
 {
     if (id < 0)
@@ -178,7 +179,7 @@ mx_status mx_tokenizer_decode(mx_tokenizer *t, const int32_t *ids, int64_t count
     return MX_OK;
 }
 
-/* Bytes at the end of a text that begin a character and do not end it: 0 to 3. */
+/* The number of bytes, 0 to 3, of an incomplete character at the end of a text. */
 static int unfinished(const char *text, size_t bytes)
 {
     for (int back = 1; back <= 3 && (size_t)back <= bytes; back++) {

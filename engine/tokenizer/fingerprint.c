@@ -5,7 +5,7 @@
 
 enum { CHUNK_BYTES = 1 << 20 }; /* of the text, at once */
 
-/* What patterns and normal forms differ on: contractions, digits, spaces, lines, marks and scripts. */
+/* A text on which patterns and normal forms differ: contractions, digits, spaces, newlines, marks and scripts. */
 static const char PROBE[] =
     "We'll, I'VE 1 22 333 4444 55555  three   spaces\tand\n\n lines \r\n  x_y a.b(c)/d camelCase "
     "e\xcc\x81 \xef\xac\x81 \xc2\xb2 \xe2\x85\xa7 \xe0\xa4\x95\xe0\xa5\x8d\xe0\xa4\xb7 "
@@ -21,7 +21,7 @@ static mx_status add_text(mx_tokenizer *t, const char *text, size_t bytes, uint3
     return MX_OK;
 }
 
-/* All tokens but the added ones, a space between them. */
+/* All tokens except the added ones, separated by spaces. */
 static mx_status add_pieces(mx_tokenizer *t, mx_buffer *text, uint32_t *crc)
 {
     for (int64_t id = 0; id < t->vocabulary.count; id++) {

@@ -1,4 +1,4 @@
-/* What the files of the tokenizer share. tokenizer.h says what it does; here is how a text goes through:
+/* Declarations that the tokenizer's files share. tokenizer.h is the public interface. A text is encoded in these steps:
  *
  *   tokenizer.c            text -> added tokens and stretches between them (added.c)
  *   normalize.c  a stretch -> its normal form
@@ -6,21 +6,23 @@
  *   bpe.c        a word -> ids
  *   decode.c     ids -> bytes
  *   tokenizer_read*.c      tokenizer.json -> all of these
- *   unicode.c    what the reference knows of Unicode and the libraries do not (generated) */
+ *   unicode.c    tables of Unicode as the reference has them and the libraries do not (generated)
+ *
+ * The reference is the Python package `tokenizers`. */
 #ifndef MX_TOKENIZER_INTERNAL_H
 #define MX_TOKENIZER_INTERNAL_H
 
 #include "io/value.h"
 #include "tokenizer/tokenizer.h"
 
-/* ---- bytes that grow (pieces.c) ---- */
+/* ---- growing buffers (pieces.c) ---- */
 
 typedef struct mx_buffer {
     char *data;
     size_t used, room;
 } mx_buffer;
 
-/* Room for so many more bytes; `data` is an address then, also for none. */
+/* Makes room for this many more bytes; `data` is never NULL afterwards, even for 0 bytes. */
 mx_status mx_buffer_reserve(mx_buffer *bytes, size_t more);
 mx_status mx_buffer_put(mx_buffer *bytes, const char *data, size_t count);
 void mx_buffer_free(mx_buffer *bytes);
@@ -33,7 +35,7 @@ typedef struct mx_ids {
 mx_status mx_ids_reserve(mx_ids *ids, int64_t more);
 mx_status mx_ids_put(mx_ids *ids, int32_t id);
 
-/* ---- pieces: byte strings numbered from 0, with holes, found by their text ---- */
+/* ---- pieces: byte strings with numbers from 0, looked up by text; numbers may be unused (holes) ---- */
 
 typedef struct mx_piece {
     size_t offset;
@@ -46,14 +48,14 @@ typedef struct mx_pieces {
     mx_piece *piece;
     int64_t count, room;
     int32_t *slot; /* a hash table of ids; -1: free */
-    size_t mask;   /* its size and -1; 0: not built */
+    size_t mask;   /* the table's size minus 1; 0: not built */
 } mx_pieces;
 
-/* Sets piece `id`, which must be a hole or beyond the count. */
+/* Sets piece `id`, which must be unused. */
 mx_status mx_pieces_set(mx_pieces *pieces, int64_t id, const char *text, size_t bytes);
 
 mx_status mx_pieces_index(mx_pieces *pieces); /* builds the table; of equal texts the first is found */
-int32_t mx_pieces_find(const mx_pieces *pieces, const char *text, size_t bytes); /* -1: not there */
+int32_t mx_pieces_find(const mx_pieces *pieces, const char *text, size_t bytes); /* -1: not found */
 void mx_pieces_free(mx_pieces *pieces);
 
 static inline const mx_piece *mx_pieces_get(const mx_pieces *pieces, int64_t id)
@@ -69,55 +71,54 @@ uint64_t mx_hash_bytes(const char *text, size_t bytes);
 
 /* ---- UTF-8 (utf8.c) ---- */
 
-/* The character that a text begins with, at least one byte: its code and length. What is no character gives -1 and the
- * length of its longest part that could begin one, at least 1. */
+/* Reads the first character of a text of at least one byte: returns its code and sets *length. For invalid UTF-8
+ * returns -1 and sets *length to the longest prefix that could begin a character, at least 1. */
 int32_t mx_utf8_read(const char *text, size_t bytes, int *length);
 int mx_utf8_write(int32_t code, char to[4]);
-bool mx_is_white_space(int32_t code); /* White_Space of Unicode */
+bool mx_is_white_space(int32_t code); /* Unicode's White_Space */
 
-/* The text itself, or in `copy` the text with U+FFFD for what is no UTF-8. */
+/* Replaces invalid UTF-8 by U+FFFD: *text becomes a text in `copy`, or stays if it is valid. */
 mx_status mx_utf8_repair(const char **text, size_t *bytes, mx_buffer *copy);
 
-/* The letters that a byte-level tokenizer spells bytes with. */
+/* The letter that stands for a byte in a byte-level tokenizer, and back. */
 int32_t mx_byte_letter(int byte);
 int mx_letter_byte(int32_t code); /* -1: no such letter */
 
-/* Appends the bytes that letters stand for; with any other letter among them, the text as it is. */
+/* Appends the bytes that the letters stand for. If the text contains any other character, appends the text itself. */
 mx_status mx_letters_to_bytes(const char *text, size_t bytes, mx_buffer *to, bool *are_letters);
 
-/* ---- what the reference knows of Unicode (unicode.c, written by tests/golden/make_unicode.py) ---- */
+/* ---- the reference's tables of Unicode (unicode.c, written by tests/golden/make_unicode.py) ---- */
 
-/* Sets of characters: the names of Unicode in small letters without spaces, and with other characters in the name those
- * of parts of the reference: \w, [\w], "Digits", "Punctuation", "single word" (of added tokens). The content is what
- * brackets of PCRE2 hold; "=NAME": that of NAME. */
+/* Sets of characters. Names are Unicode's, in lower case without spaces. Names with other characters are sets that
+ * parts of the reference use: \w, [\w], "Digits", "Punctuation", "single word" (of added tokens). `content` is the
+ * inside of a PCRE2 bracket expression; "=NAME" means the content of NAME. */
 typedef struct mx_property {
     const char *name, *content;
 } mx_property;
 extern const mx_property mx_properties[]; /* a NULL name ends them */
 
-/* Ranges of codes that the normalizers of the reference leave as they are: they came after its version of Unicode.
- * Sorted;
- * {-1, -1} ends them. */
+/* Ranges of codes that are newer than the reference's version of Unicode; its normalizers leave them unchanged. Sorted;
+ * ends with {-1, -1}. */
 extern const int32_t mx_not_normalized[][2];
 
-/* ---- patterns: regular expressions in Oniguruma's syntax, as the reference reads them (pattern.c) ---- */
+/* ---- patterns: regular expressions in Oniguruma's syntax, as in the reference (pattern.c) ---- */
 
 typedef struct mx_pattern mx_pattern;
 
-/* literal: the text as it is. */
+/* literal: matches the text itself. */
 mx_status mx_pattern_compile(const char *text, size_t bytes, bool literal, mx_pattern **out);
 
-/* A character of the set of that name in mx_properties: anywhere, or at the start of a text. */
+/* Matches one character of the set of that name in mx_properties: anywhere, or only at the start of a text. */
 mx_status mx_pattern_of_set(const char *name, bool at_start, mx_pattern **out);
 void mx_pattern_free(mx_pattern *pattern); /* NULL is allowed */
 
-typedef struct mx_search { /* of a valid UTF-8 text; the rest zero at the start */
+typedef struct mx_search { /* state of a search in a valid UTF-8 text; all other fields start as 0 */
     const char *text;
     size_t bytes, at, last;
     bool any, chosen, plain;
 } mx_search;
 
-/* The next match, from search->at on; *found false at the end. */
+/* Finds the next match from search->at on; *found is false at the end. */
 mx_status mx_pattern_next(mx_pattern *pattern, mx_search *search, size_t *start, size_t *end, bool *found);
 
 /* ---- normal forms (normalize.c) ---- */
@@ -133,21 +134,22 @@ typedef enum mx_norm_kind {
 
 typedef struct mx_norm {
     mx_norm_kind kind;
-    mx_pattern *pattern; /* of Replace */
-    char *content;       /* of Replace and Prepend */
+    mx_pattern *pattern; /* Replace */
+    char *content;       /* Replace and Prepend */
     size_t bytes;
 } mx_norm;
 
 typedef struct mx_norms {
     mx_norm *step;
     int count;
-    uint8_t *inert; /* for NFC: a bit for each code that it neither changes nor joins to the one before; NULL: no NFC */
+    uint8_t *inert; /* NFC: a bit for each code that NFC neither changes nor joins to the one before; NULL: no NFC */
     mx_buffer buffer[2];
 } mx_norms;
 
-/* Replaces *text by its normal form, which is in one of the buffers until the next call, or is *text itself. */
+/* Replaces *text by its normal form. The new text is in one of the buffers until the next call; an unchanged text stays
+ * where it is. */
 mx_status mx_normalize(mx_norms *norms, const char **text, size_t *bytes);
-mx_status mx_norms_prepare(mx_norms *norms); /* once all steps are there */
+mx_status mx_norms_prepare(mx_norms *norms); /* to be called when all steps are set */
 void mx_norms_free(mx_norms *norms);
 
 /* ---- added tokens (added.c) ---- */
@@ -163,18 +165,18 @@ typedef struct mx_added {
 typedef struct mx_added_set { /* sorted by content */
     mx_added *token;
     int count;
-    int first[257];   /* the tokens that begin with byte b: from first[b] to first[b + 1] */
-    mx_pattern *word; /* a character of a word; NULL: no token is single_word */
+    int first[257];   /* tokens [first[b], first[b + 1]) begin with byte b */
+    mx_pattern *word; /* matches a character of a word; NULL: no token is single_word */
 } mx_added_set;
 
-/* Takes over the contents; of equal ones the first in order stays. */
+/* Takes over the tokens' contents; of tokens with equal content, the first stays. */
 mx_status mx_added_set_make(mx_added_set *set, const mx_added *tokens, int count);
 void mx_added_set_free(mx_added_set *set);
 
-/* The next added token in a text whose tokens before `from` are done: *id is -1 when there is none, and *start is then
- * the end. *scan, 0 at first, is where the search goes on: behind the characters of the last token, but before the
- * spaces that rstrip took. As in the reference these may be a token again: then *start lies before `from`, and *end
- * may. */
+/* Finds the next added token in a text that is encoded up to `from`. If there is none, *id is -1 and *start is the end
+ * of the text. *scan, 0 at first, is where the search continues: behind the characters of the last token, but before
+ * the spaces that rstrip consumed. As in the reference, these spaces may be part of a token again: then *start is
+ * before `from`, and *end may be too. */
 mx_status mx_added_next(mx_added_set *set, const char *text, size_t bytes, size_t from, size_t *scan, size_t *start,
                         size_t *end, int32_t *id);
 
@@ -192,16 +194,16 @@ typedef enum mx_prepend { MX_PREPEND_NEVER, MX_PREPEND_FIRST, MX_PREPEND_ALWAYS 
 
 typedef struct mx_step {
     mx_step_kind kind;
-    mx_pattern *pattern; /* of a split */
+    mx_pattern *pattern; /* Split */
     mx_behavior behavior;
     bool invert;
-    mx_prepend prepend; /* of Metaspace */
-    char mark[4];       /* what it puts in place of a space */
+    mx_prepend prepend; /* Metaspace */
+    char mark[4];       /* Metaspace: replaces a space */
     int mark_bytes;
     mx_buffer buffer;
 } mx_step;
 
-/* Cuts a text into words and appends their ids. at_start: the text is the start of what was given to encode. */
+/* Splits a text into words and appends their ids. at_start: this is the start of the text to encode. */
 mx_status mx_split(mx_tokenizer *tokenizer, int step, const char *text, size_t bytes, bool at_start, mx_ids *ids);
 
 /* ---- the model (bpe.c) ---- */
@@ -216,23 +218,23 @@ typedef struct mx_word_slot mx_word_slot;
 typedef struct mx_bpe {
     mx_pair_slot *pair; /* a hash table of the merges */
     size_t mask;
-    int32_t *result; /* what a merge gives, by rank */
+    int32_t *result; /* for each rank, the id that the merge gives */
     int64_t n_merges;
     bool byte_level, byte_fallback, fuse_unk, ignore_merges;
-    mx_pieces words; /* byte-level with ignore_merges: the vocabulary as bytes */
-    bool at_marks;   /* a text may be cut before each U+2581 that follows another character: no merge crosses that */
-    int32_t unk;     /* -1: what the vocabulary lacks is left out */
-    int32_t byte_id[256];                   /* byte-level: of each byte; else: of <0x00> ... <0xFF>; -1: none */
-    int32_t *char_id;                       /* not byte-level: of the first 65,536 characters */
-    mx_word_slot *cache;                    /* of short words */
+    mx_pieces words;      /* byte-level with ignore_merges: the vocabulary as bytes */
+    bool at_marks;        /* no merge crosses a U+2581 that follows another character, so a text may be cut before it */
+    int32_t unk;          /* the unknown token; -1: characters that are not in the vocabulary are left out */
+    int32_t byte_id[256]; /* ids of bytes (byte-level) or of <0x00> ... <0xFF>; -1: none */
+    int32_t *char_id;     /* not byte-level: ids of the first 65,536 characters */
+    mx_word_slot *cache;  /* ids of short words */
     int32_t *work, *next, *previous, *rank; /* for a long word */
     uint64_t *heap;
-    size_t room; /* of these, in symbols */
+    size_t room; /* room in these arrays, in symbols */
 } mx_bpe;
 
-/* The merges in the order of their rank, as pairs of ids and what they give. */
+/* Sets the merges, in the order of their rank: two ids, and the id that they give. */
 mx_status mx_bpe_set_merges(mx_bpe *bpe, const int32_t (*merges)[3], int64_t count);
-mx_status mx_bpe_prepare(mx_tokenizer *tokenizer); /* once vocabulary and merges are there */
+mx_status mx_bpe_prepare(mx_tokenizer *tokenizer); /* to be called when vocabulary and merges are set */
 mx_status mx_bpe_encode(mx_tokenizer *tokenizer, const char *word, size_t bytes, mx_ids *ids);
 void mx_bpe_free(mx_bpe *bpe);
 
@@ -243,47 +245,47 @@ typedef enum mx_decoder_kind {
     MX_DECODE_BYTE_FALLBACK,
     MX_DECODE_BYTE_LEVEL,
     MX_DECODE_METASPACE,
-    MX_DECODE_STRIP,      /* of each token */
-    MX_DECODE_STRIP_START /* of the text */
+    MX_DECODE_STRIP,      /* strips each token */
+    MX_DECODE_STRIP_START /* strips the text */
 } mx_decoder_kind;
 
 typedef struct mx_decoder {
     mx_decoder_kind kind;
-    char *pattern, *content; /* of Replace; the character of Metaspace and Strip is the pattern */
-    int start, stop;         /* of Strip */
-    bool prepended;          /* of Metaspace: the first token loses its marks */
+    char *pattern, *content; /* Replace; `pattern` is also the character of Metaspace and Strip */
+    int start, stop;         /* Strip */
+    bool prepended;          /* Metaspace: the first token loses its marks */
 } mx_decoder;
 
 mx_status mx_decoder_prepare(mx_tokenizer *tokenizer); /* fills tokenizer->decoded */
 
 /* ---- the tokenizer ---- */
 
-enum { MX_STEPS = 16 }; /* at most, of each kind: a file is not believed to need more */
+enum { MX_STEPS = 16 }; /* largest number of steps of each kind */
 
 struct mx_tokenizer {
-    mx_pieces vocabulary; /* as the file spells them; flags say where they come from */
-    mx_pieces renamed;    /* the added tokens that normalizing changes, normalized: what decoding starts from */
-    mx_pieces decoded;    /* what each gives when decoded */
+    mx_pieces vocabulary; /* all tokens as the file spells them; flags say where they come from */
+    mx_pieces renamed;    /* normalized text of added tokens that normalization changes; decoding starts from it */
+    mx_pieces decoded;    /* decoded text of each token */
     int32_t bos, eos;
     bool is_bytes;
-    bool first_differs; /* the first token of a text is decoded otherwise */
-    bool spaced;        /* there is no decoder: a space stands between tokens */
-    bool fused;         /* by its decoders: what comes after them sees the whole text */
+    bool first_differs; /* the first token of a text is decoded differently */
+    bool spaced;        /* there is no decoder: tokens are separated by spaces */
+    bool fused;         /* a decoder joins the tokens, so later decoders see the whole text */
     mx_norms norms;
-    mx_added_set raw, normalized; /* found before and after normalizing */
+    mx_added_set raw, normalized; /* searched for before and after normalization */
     mx_step step[MX_STEPS];
     int n_steps;
     mx_bpe bpe;
     mx_decoder decoder[MX_STEPS];
     int n_decoders;
     mx_buffer repaired;
-    mx_buffer scratch; /* of mx_tokenizer_stream */
+    mx_buffer scratch; /* for mx_tokenizer_stream */
 };
 
 /* ---- reading tokenizer.json (read.c, read_steps.c) ---- */
 
 typedef struct mx_source {
-    const char *name, *part; /* for messages: the file, and the part of it that is being read */
+    const char *name, *part; /* for messages: the file, and the part that is being read */
 } mx_source;
 
 mx_status mx_tokenizer_read(mx_tokenizer *tokenizer, const mx_value *root, const char *name);
@@ -291,14 +293,14 @@ mx_status mx_read_normalizer(mx_tokenizer *tokenizer, const mx_value *value, mx_
 mx_status mx_read_pre_tokenizer(mx_tokenizer *tokenizer, const mx_value *value, mx_source source);
 mx_status mx_read_decoder(mx_tokenizer *tokenizer, const mx_value *value, mx_source source);
 
-/* A field that must be there, of this kind. */
+/* Reads a required field of this kind. */
 mx_status mx_field(mx_source source, const mx_value *map, const char *key, mx_kind kind, const mx_value **out);
 mx_status mx_field_bool(mx_source source, const mx_value *map, const char *key, bool standard, bool *out);
 
-/* The field "type" of a component; MX_ERR_VALUE when that is no map with one. */
+/* Reads the field "type" of a component; MX_ERR_VALUE if the component is not a map with this field. */
 mx_status mx_field_type(mx_source source, const mx_value *map, const char **out);
 
-/* Calls read for each element of the field `key` of a Sequence. */
+/* Calls `read` for each element in the field `key` of a Sequence. */
 typedef mx_status (*mx_read_part)(mx_tokenizer *tokenizer, const mx_value *value, mx_source source);
 mx_status mx_read_sequence(mx_tokenizer *tokenizer, const mx_value *map, const char *key, mx_source source,
                            mx_read_part read);

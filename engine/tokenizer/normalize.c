@@ -4,7 +4,7 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { CODES = 0x30000 }; /* those beyond count as not inert */
+enum { CODES = 0x30000 }; /* codes beyond this count as not inert */
 
 /* ---- normal forms of Unicode ---- */
 
@@ -35,7 +35,7 @@ static mx_status put_library_form(mx_norm_kind kind, const char *text, size_t by
     return status;
 }
 
-/* Characters that the reference does not know stay, and nothing is joined to them or moved across them. */
+/* Characters that the reference does not know stay unchanged; nothing is joined to them or moved across them. */
 static mx_status put_form(mx_norm_kind kind, const char *text, size_t bytes, mx_buffer *to)
 {
     size_t done = 0;
@@ -70,7 +70,8 @@ static bool is_own_form(int32_t code)
     return same;
 }
 
-/* A code is inert when NFC leaves it as it is, when it is a starter, and when no composition has it in second place. */
+/* Finds the inert codes: NFC does not change them, they are starters, and no composition has them as second character.
+ */
 static mx_status find_inert(mx_norms *n)
 {
     n->inert = malloc(CODES / 8);
@@ -98,11 +99,11 @@ static mx_status find_inert(mx_norms *n)
 
 static bool is_inert(const mx_norms *n, int32_t code) { return code < CODES && n->inert[code >> 3] >> (code & 7) & 1; }
 
-/* Only the stretches that NFC may change are given to the library: each from the inert code before it, which may take
- * part in a composition, to the next one. *changed false: there was none, and nothing was written. */
+/* Passes to the library only the parts that NFC may change: each from the inert code before it, which may take part in
+ * a composition, to the next inert code. *changed is false if there are none; then nothing is written. */
 static mx_status put_nfc(const mx_norms *n, const char *text, size_t bytes, mx_buffer *to, bool *changed)
 {
-    size_t written = 0, last = 0; /* last: where the latest inert code begins */
+    size_t written = 0, last = 0; /* last: the start of the latest inert code */
     *changed = false;
     for (size_t i = 0; i < bytes;) {
         int length = 1;
@@ -169,7 +170,7 @@ static mx_status run_step(const mx_norms *n, const mx_norm *step, const char *te
 
 mx_status mx_normalize(mx_norms *n, const char **text, size_t *bytes)
 {
-    int next = 0; /* the buffer that *text is not in */
+    int next = 0; /* the buffer that does not hold *text */
     for (int i = 0; i < n->count; i++) {
         bool changed;
         n->buffer[next].used = 0;

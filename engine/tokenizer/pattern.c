@@ -1,5 +1,5 @@
-/* Patterns run on PCRE2. The reference runs them on Oniguruma in Ruby's syntax: what the two read differently is
- * written anew here, or refused. */
+/* Runs patterns with PCRE2. The reference uses Oniguruma with Ruby's syntax; constructs that PCRE2 would read
+ * differently are translated or refused. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 
 #include "tokenizer/internal.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum { PATTERN_BYTES = 8192, STACK_BYTES = 8 << 20 };
-enum { MATCH_STEPS = 1000000, STEPS_PER_BYTE = 4 }; /* of one search at most */
+enum { MATCH_STEPS = 1000000, STEPS_PER_BYTE = 4 }; /* limits of one search */
 
 enum { BLOCK_CODES = 64, BLOCKS = 0x110000 / BLOCK_CODES };
 
@@ -23,16 +23,16 @@ typedef struct program {
     bool jit;
 } program;
 
-/* PCRE2 is fast with its own sets, and slower with ranges beside them. So a pattern is compiled twice: for texts that
- * have none of the characters that the reference knows otherwise than PCRE2, and for any text. */
+/* PCRE2 is fast with its own sets of characters, but slower with additional ranges. So a pattern is compiled twice: for
+ * texts without characters that the reference and PCRE2 classify differently, and for any text. */
 struct mx_pattern {
-    program plain, whole;        /* plain.code is NULL where both are the same */
-    uint64_t newer[BLOCKS / 64]; /* a bit for each block of codes with such a character */
+    program plain, whole;        /* plain.code is NULL if both are the same */
+    uint64_t newer[BLOCKS / 64]; /* a bit for each block of codes that has such a character */
 };
 
 /* ---- sets of characters ---- */
 
-/* PCRE2's own \s has U+180E, which Unicode has taken out. */
+/* Not PCRE2's own \s, which contains U+180E; Unicode has removed that. */
 #define SPACES "\\t-\\r \\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define HEX "0-9A-Fa-f"
 
@@ -40,9 +40,9 @@ enum { NAME_BYTES = 48 };
 
 typedef struct set {
     size_t bytes;               /* of the content */
-    const char *content;        /* what brackets around the set hold in PCRE2 */
-    bool opposite;              /* the characters that are not in it */
-    char room[NAME_BYTES + 16]; /* of a content that is no constant */
+    const char *content;        /* the inside of a PCRE2 bracket expression */
+    bool opposite;              /* the set is the complement */
+    char room[NAME_BYTES + 16]; /* memory for a content that is not a constant */
 } set;
 
 static mx_status refuse(const char *what) { return mx_fail(MX_ERR_VALUE, "a pattern with %s is not supported", what); }
@@ -57,7 +57,7 @@ static const char *content_of(const char *name)
     return NULL;
 }
 
-/* The same for a name that is in the table. */
+/* The content for a name that is in the table. */
 static const char *known_content(const char *name)
 {
     const char *content = content_of(name);
@@ -74,8 +74,9 @@ static bool compiles(const char *pattern)
     return code != NULL;
 }
 
-/* A property by its name, as Unicode compares names: without spaces, hyphens, underscores and case. PCRE2's own sets
- * are those of its version of Unicode, and its \p{Han} has what is used with Han besides. */
+/* Finds a property by its name. As in Unicode, spaces, hyphens, underscores and case do not matter. PCRE2's own sets
+ * would differ: they follow its version of Unicode, and its \p{Han} includes characters that are used together with
+ * Han. */
 static mx_status find_property(const char *text, size_t bytes, set *out)
 {
     static const struct {
@@ -107,7 +108,7 @@ static mx_status find_property(const char *text, size_t bytes, set *out)
     return compiles(out->room) ? MX_OK : mx_fail(MX_ERR_VALUE, "a pattern with \\p{%s} is not supported", name);
 }
 
-/* \p{L}, \p{^L}, \P{L}, \pL; `text` is behind the p. */
+/* Reads \p{L}, \p{^L}, \P{L} or \pL; `text` starts behind the p. */
 static mx_status read_property(const char *text, size_t bytes, set *out, size_t *used)
 {
     if (bytes > 0 && text[0] != '{') {
@@ -124,14 +125,14 @@ static mx_status read_property(const char *text, size_t bytes, set *out, size_t 
     return find_property(text + skip, *used - skip - 1, out);
 }
 
-/* A translation. */
+/* The target of a translation. */
 typedef struct target {
     mx_buffer text;
-    bool whole;          /* sets with the ranges that PCRE2 does not know */
-    mx_pattern *pattern; /* these are noted there; NULL: nowhere */
+    bool whole;          /* use sets with the ranges that PCRE2 does not know */
+    mx_pattern *pattern; /* its field `newer` gets these ranges; NULL: not needed */
 } target;
 
-/* Notes the ranges "\\x{A}-\\x{B}" of a content. */
+/* Marks the blocks of the ranges "\\x{A}-\\x{B}" of a content in p->newer. */
 static void note_ranges(mx_pattern *p, const char *text)
 {
     while (*text) {
@@ -146,7 +147,7 @@ static void note_ranges(mx_pattern *p, const char *text)
     }
 }
 
-/* Contents are what PCRE2 knows and then ranges, or ranges alone. */
+/* Sets the length of the content to use. A content is a set that PCRE2 knows, followed by ranges; or only ranges. */
 static void measure(const target *to, set *s)
 {
     const char *content = s->content;
@@ -157,7 +158,8 @@ static void measure(const target *to, set *s)
         note_ranges(to->pattern, ranges);
 }
 
-/* The set that an escape stands for; `text` is behind the backslash, *used what was read of it, 0: no set. */
+/* Finds the set that an escape stands for. `text` starts behind the backslash; *used is the length read, 0: not a set.
+ */
 static mx_status find_set(const char *text, size_t bytes, bool in_class, set *out, size_t *used)
 {
     *out = (set){.opposite = bytes > 0 && isupper((unsigned char)text[0])};
@@ -196,7 +198,7 @@ static mx_status read_set(const target *to, const char *text, size_t bytes, bool
 
 /* ---- from Oniguruma's syntax to PCRE2's ---- */
 
-/* An escape that is no set; `text` is behind the backslash, *used what was read of it. */
+/* Translates an escape that is not a set. `text` starts behind the backslash; *used is the length read. */
 static mx_status put_escape(mx_buffer *to, const char *text, size_t bytes, bool in_class, size_t *used)
 {
     *used = 1;
@@ -233,13 +235,13 @@ static mx_status put_brackets(mx_buffer *to, bool opposite, const char *content,
     return put_text(to, "]");
 }
 
-/* What stands in brackets. PCRE2 has no opposite of a set inside a set: such ones become alternatives beside the
- * brackets, or in brackets with ^ conditions before them. */
+/* The content of a bracket expression. PCRE2 has no complement of a set inside brackets. Such sets become alternatives
+ * to the brackets, or, for brackets with ^, conditions before them. */
 typedef struct class
 {
-    bool opposite, hyphen; /* hyphen: the last character is one that may make a range */
+    bool opposite, hyphen; /* hyphen: the last character may begin a range */
     mx_buffer plain;       /* characters, ranges, sets */
-    mx_buffer others;      /* the contents of opposites, each with a zero byte behind it */
+    mx_buffer others;      /* contents of complements, each followed by a zero byte */
 } class;
 
 static mx_status add_set(class *c, const set *s)
@@ -248,14 +250,16 @@ static mx_status add_set(class *c, const set *s)
         MX_TRY(mx_buffer_put(&c->others, s->content, s->bytes));
         return mx_buffer_put(&c->others, "", 1);
     }
-    if (c->hyphen) { /* a set is no end of a range */
+    if (c->hyphen) { /* a set cannot end a range */
         c->plain.used--;
         MX_TRY(put_text(&c->plain, "\\-"));
     }
     return mx_buffer_put(&c->plain, s->content, s->bytes);
 }
 
-/* The inside of brackets; `text` is behind the opening one, *used what was read with the closing one. */
+/* Reads the inside of brackets. `text` starts behind the opening bracket; *used is the length read, with the closing
+ * one.
+ */
 static mx_status read_class(const target *to, const char *text, size_t bytes, class *c, size_t *used)
 {
     size_t i = bytes > 0 && text[0] == '^', first = i;
@@ -320,7 +324,7 @@ static mx_status translate_class(target *to, const char *text, size_t bytes, siz
     return status;
 }
 
-static mx_status check_group(const char *text, size_t bytes) /* `text` is behind the opening parenthesis */
+static mx_status check_group(const char *text, size_t bytes) /* `text` starts behind the opening parenthesis */
 {
     if (bytes > 0 && text[0] == '*')
         return refuse("(*");
@@ -422,7 +426,7 @@ static mx_status finish(mx_status status, mx_pattern **out)
     return status;
 }
 
-/* Both programs from their texts, which end in a zero byte. */
+/* Compiles both programs from their texts, which end with a zero byte. */
 static mx_status compile_both(const char *plain, const char *whole, mx_pattern *p)
 {
     MX_TRY(compile(whole, strlen(whole), false, &p->whole));
@@ -454,7 +458,7 @@ mx_status mx_pattern_compile(const char *text, size_t bytes, bool literal, mx_pa
     return finish(status, out);
 }
 
-/* A character of a set at the start of a text, or anywhere. */
+/* Compiles a pattern for one character of a set, at the start of a text or anywhere. */
 static mx_status compile_set(const char *name, bool at_start, mx_pattern *p)
 {
     target plain = {0}, whole = {.whole = true, .pattern = p};
@@ -462,7 +466,8 @@ static mx_status compile_set(const char *name, bool at_start, mx_pattern *p)
     mx_status status = MX_OK;
     for (int i = 0; i < 2 && status == MX_OK; i++) {
         target *to = i == 0 ? &plain : &whole;
-        to->whole = to->whole || at_start; /* to look through a text for one character does not pay */
+        to->whole =
+            to->whole || at_start; /* checking the whole text first would cost more than it saves for one character */
         measure(to, &s);
         status = put_text(&to->text, at_start ? "\\A" : "");
         if (status == MX_OK)
@@ -492,8 +497,8 @@ static mx_status fail_match(int error)
     return mx_fail(MX_ERR_VALUE, "encode: a pattern of the tokenizer gives up on this text: %s", message);
 }
 
-/* Whether the text, valid UTF-8, has a character in a block with newer ones. A block is what the last byte leaves open.
- */
+/* Whether a valid UTF-8 text has a character in a block that is marked in p->newer. A block is the codes that differ
+ * only in their last UTF-8 byte. */
 static bool has_newer(const mx_pattern *p, const char *text, size_t bytes)
 {
     const unsigned char *at = (const unsigned char *)text, *end = at + bytes;
@@ -530,7 +535,8 @@ mx_status mx_pattern_next(mx_pattern *pattern, mx_search *s, size_t *start, size
     }
     program *p = s->plain ? &pattern->plain : &pattern->whole;
     *found = false;
-    size_t steps = MATCH_STEPS + STEPS_PER_BYTE * (s->bytes - s->at); /* some patterns look through all that is left */
+    size_t steps =
+        MATCH_STEPS + STEPS_PER_BYTE * (s->bytes - s->at); /* some patterns scan the whole rest of the text */
     pcre2_set_match_limit(p->context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
     while (s->at <= s->bytes) {
         PCRE2_SPTR text = (PCRE2_SPTR)s->text;

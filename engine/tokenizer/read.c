@@ -1,4 +1,4 @@
-/* tokenizer.json: the model, the added tokens, what stands before and after a text. */
+/* Reads tokenizer.json: the model, the added tokens, and the post-processor with BOS and EOS. */
 #include "tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -54,7 +54,7 @@ mx_status mx_read_sequence(mx_tokenizer *t, const mx_value *map, const char *key
 
 /* ---- the vocabulary ---- */
 
-/* Ids may leave holes, but not so many that a short file asks for much memory. */
+/* Checks an id. Ids may leave holes, but not so many that a short file needs much memory. */
 static mx_status check_id(mx_source s, const char *text, const mx_value *id, size_t tokens)
 {
     int64_t limit = 2 * (int64_t)tokens + 65536;
@@ -85,7 +85,7 @@ static mx_status read_vocabulary(mx_tokenizer *t, const mx_value *vocab, mx_sour
 
 /* ---- merges ---- */
 
-/* One merge, "a b" or ["a", "b"], as two texts. */
+/* Splits a merge, "a b" or ["a", "b"], into two texts. */
 static mx_status split_merge(mx_source s, size_t index, const mx_value *merge, const char *text[2], size_t bytes[2])
 {
     if (merge->kind == MX_ARRAY && merge->count == 2 && merge->entries[0].value.kind == MX_STRING &&
@@ -148,7 +148,7 @@ static mx_status read_merges(mx_tokenizer *t, const mx_value *merges, mx_source 
 
 /* ---- the model ---- */
 
-/* A field that changes the result and that nothing here carries out must be null, 0 or empty. */
+/* Refuses a field that would change the result but is not supported, unless it is null, 0 or empty. */
 static mx_status refuse_field(mx_source s, const mx_value *map, const char *key)
 {
     const mx_value *value = mx_value_get(map, key);
@@ -176,7 +176,7 @@ static mx_status read_model(mx_tokenizer *t, const mx_value *root, const char *n
     mx_source s = {name, "model"};
     const mx_value *model, *vocab, *merges, *type;
     MX_TRY(mx_field((mx_source){name, "tokenizer"}, root, "model", MX_MAP, &model));
-    if (mx_value_get(model, "type") || !mx_value_get(model, "merges")) { /* older files of BPE have none */
+    if (mx_value_get(model, "type") || !mx_value_get(model, "merges")) { /* older BPE files have no type */
         MX_TRY(mx_field(s, model, "type", MX_STRING, &type));
         if (strcmp(type->text, "BPE") != 0)
             return mx_fail(MX_ERR_VALUE, "%s: the model '%.60s' is not supported; only BPE is", name, type->text);
@@ -211,7 +211,7 @@ static mx_status read_added(mx_tokenizer *t, const mx_value *value, size_t token
     if (content->length == 0)
         return MX_OK; /* the reference ignores it */
     int32_t known = mx_pieces_find(&t->vocabulary, content->text, content->length);
-    out->id = known >= 0 ? known : (int32_t)id->integer; /* as in the reference, the vocabulary's id counts */
+    out->id = known >= 0 ? known : (int32_t)id->integer; /* as in the reference, the vocabulary's id wins */
     const mx_piece *taken = mx_pieces_get(&t->vocabulary, out->id);
     if (!taken)
         MX_TRY(mx_pieces_set(&t->vocabulary, out->id, content->text, content->length));
@@ -231,7 +231,7 @@ static mx_status read_added(mx_tokenizer *t, const mx_value *value, size_t token
     return MX_OK;
 }
 
-/* What is found in the text after normalizing is itself normalized, and decoded so. */
+/* A token that is searched for after normalization is normalized itself, and is decoded to its normalized text. */
 static mx_status normalize_content(mx_tokenizer *t, mx_added *token)
 {
     const char *text = token->content;
@@ -253,7 +253,8 @@ static mx_status normalize_content(mx_tokenizer *t, mx_added *token)
     return MX_OK;
 }
 
-/* The tokens that are searched for before normalizing, or after it. Special ones come first: of equal ones they win. */
+/* Makes the set of tokens that are searched for before, or after, normalization. Special tokens come first, so they win
+ * over equal ones. */
 static mx_status make_set(mx_added *tokens, int count, bool normalized, mx_added_set *set)
 {
     mx_added *chosen = malloc(((size_t)count + 1) * sizeof *chosen);
@@ -266,7 +267,7 @@ static mx_status make_set(mx_added *tokens, int count, bool normalized, mx_added
                 continue;
             chosen[n] = tokens[i];
             chosen[n].order = n;
-            tokens[i].content = NULL; /* the set's now */
+            tokens[i].content = NULL; /* now owned by the set */
             n++;
         }
     mx_status status = mx_added_set_make(set, chosen, n);
@@ -311,7 +312,7 @@ static mx_status read_added_tokens(mx_tokenizer *t, const mx_value *root, const 
 
 /* ---- the post-processor ---- */
 
-/* The one id of a special token of the template. */
+/* Reads the id of a special token of the template, which must have exactly one. */
 static mx_status template_id(mx_tokenizer *t, const mx_value *specials, const mx_value *token, mx_source s,
                              int32_t *out)
 {
@@ -360,7 +361,7 @@ static mx_status read_post_processor(mx_tokenizer *t, const mx_value *value, mx_
         return mx_read_sequence(t, value, "processors", s, read_post_processor);
     if (strcmp(type, "TemplateProcessing") == 0)
         return read_template(t, value, s);
-    if (strcmp(type, "ByteLevel") == 0) /* it changes offsets only */
+    if (strcmp(type, "ByteLevel") == 0) /* it changes only offsets, which are not used */
         return MX_OK;
     return mx_fail(MX_ERR_VALUE, "%s: %s: '%.60s' is not supported; what is: TemplateProcessing, ByteLevel, Sequence",
                    s.name, s.part, type);

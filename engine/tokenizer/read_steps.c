@@ -1,4 +1,4 @@
-/* tokenizer.json: the normalizer, the pre-tokenizer, the decoder. */
+/* Reads tokenizer.json: the normalizer, the pre-tokenizer, the decoder. */
 #include "tokenizer/internal.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ static mx_status too_many(mx_source s)
     return mx_fail(MX_ERR_VALUE, "%s: %s: more than %d steps are not supported", s.name, s.part, MX_STEPS);
 }
 
-/* A string without zero bytes, at least one byte and at most `limit`. */
+/* Reads a string of 1 to `limit` bytes, without zero bytes. */
 static mx_status field_text(mx_source s, const mx_value *map, const char *key, size_t limit, const mx_value **out)
 {
     MX_TRY(mx_field(s, map, key, MX_STRING, out));
@@ -100,7 +100,7 @@ mx_status mx_read_normalizer(mx_tokenizer *t, const mx_value *value, mx_source s
 
 static const char GPT2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* NULL: there are too many. */
+/* NULL if there are too many steps. */
 static mx_step *new_step(mx_tokenizer *t, mx_step_kind kind)
 {
     if (t->n_steps == MX_STEPS)
@@ -176,7 +176,7 @@ static mx_status read_punctuation(mx_tokenizer *t, const mx_value *map, mx_sourc
     return split_at_set(t, s, "Punctuation", behavior);
 }
 
-/* Metaspace's character, and when it is put in front: prepend_scheme, in older files add_prefix_space. */
+/* Reads Metaspace's character, and when it is prepended: prepend_scheme, or add_prefix_space in older files. */
 static mx_status read_mark(mx_source s, const mx_value *map, char mark[5], mx_prepend *prepend)
 {
     static const char *const names[] = {"never", "first", "always"};
@@ -280,7 +280,8 @@ static mx_status read_metaspace_decoder(mx_tokenizer *t, const mx_value *map, mx
     return copy_text(text, &d->pattern);
 }
 
-/* After Fuse it strips the whole text, whose end is not known while it streams. */
+/* Reads a Strip. After Fuse it strips the whole text; stripping the end is then refused, because the end is not known
+ * while the text is streamed. */
 static mx_status read_strip_decoder(mx_tokenizer *t, const mx_value *map, mx_source s)
 {
     mx_decoder *d = &t->decoder[t->n_decoders - 1];
@@ -311,8 +312,8 @@ static mx_status read_simple_decoder(mx_tokenizer *t, const char *type, mx_sourc
     return MX_OK;
 }
 
-/* What each token gives must not depend on its neighbours: after ByteFallback, ByteLevel and Fuse, which join tokens,
- * only what strips the start of the text may come. */
+/* Checks that the decoded text of a token does not depend on its neighbours: after ByteFallback, ByteLevel and Fuse,
+ * which join tokens, only a Strip of the start of the text may follow. */
 static mx_status check_order(mx_tokenizer *t, const char *type, mx_source s)
 {
     int last = t->n_decoders > 0 ? (int)t->decoder[t->n_decoders - 1].kind : -1;

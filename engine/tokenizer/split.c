@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* ---- splits: matches and what lies between them, joined and dropped as the behaviour says ---- */
+/* ---- splits: matches and the ranges between them, joined or dropped as the behaviour says ---- */
 
 typedef struct range {
     size_t start, end;
@@ -16,7 +16,7 @@ typedef struct cutter {
     const char *text;
     bool at_start;
     mx_ids *ids;
-    bool holds; /* `held` waits for what comes after it */
+    bool holds; /* `held` waits for the next range */
     bool last;  /* whether the range before was a match */
     range held;
 } cutter;
@@ -45,7 +45,7 @@ static mx_status hold(cutter *c, range r)
     return MX_OK;
 }
 
-/* A match waits for the range after it, and is joined to that if it is no match. */
+/* Holds a match back and joins it to the next range, unless that is a match too. */
 static mx_status merge_with_next(cutter *c, range r)
 {
     if (r.match)
@@ -114,7 +114,7 @@ static mx_status run_prefix_space(mx_tokenizer *t, int index, const char *text, 
     return mx_split(t, index + 1, step->buffer.data, step->buffer.used, at_start, ids);
 }
 
-/* Marks in place of spaces, and one in front. */
+/* Replaces spaces by marks, and prepends a mark. */
 static mx_status run_metaspace(mx_tokenizer *t, int index, const char *text, size_t bytes, bool at_start, mx_ids *ids)
 {
     mx_step *step = &t->step[index];

@@ -101,7 +101,7 @@ void mx_tokenizer_close(mx_tokenizer *t)
     free(t);
 }
 
-/* ---- what is known of it ---- */
+/* ---- properties ---- */
 
 int64_t mx_tokenizer_vocab_size(const mx_tokenizer *t) { return t->vocabulary.count; }
 
@@ -148,7 +148,7 @@ mx_status mx_tokenizer_set_eos(mx_tokenizer *t, int64_t id)
 
 /* ---- encoding ---- */
 
-/* What lies between two tokens found before normalizing. */
+/* Encodes the text between two tokens that were found before normalization. */
 static mx_status encode_stretch(mx_tokenizer *t, const char *text, size_t bytes, bool at_start, mx_ids *ids)
 {
     if (bytes == 0)

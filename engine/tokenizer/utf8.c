@@ -12,7 +12,7 @@ int32_t mx_utf8_read(const char *text, size_t bytes, int *length)
         return -1;
     int need = s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
     int32_t code = s[0] & (0x7f >> need);
-    /* The second byte's range shuts out overlong forms, surrogates and what is beyond U+10FFFF. */
+    /* The range of the second byte excludes overlong forms, surrogates and codes beyond U+10FFFF. */
     unsigned char low = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80;
     unsigned char high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
     for (int i = 1; i < need; i++) {
@@ -45,7 +45,7 @@ bool mx_is_white_space(int32_t c)
            c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-/* Where the text stops to be UTF-8; `bytes` when nowhere. */
+/* The length of the valid UTF-8 at the start of the text. */
 static size_t valid_bytes(const char *text, size_t bytes)
 {
     size_t i = 0;
@@ -93,7 +93,7 @@ int32_t mx_byte_letter(int byte)
 {
     if (is_own_letter(byte))
         return byte;
-    int before = 0; /* bytes below this one that are no letters of their own */
+    int before = 0; /* number of bytes below this one that do not stand for themselves */
     for (int b = 0; b < byte; b++)
         before += !is_own_letter(b);
     return 256 + before;

@@ -7,16 +7,16 @@
 
 enum { PIECE = 1 << 16, NAME_BYTES_MOST = 64, KEY_BYTES_MOST = 65535, DIMS_MOST = 4, NESTED_MOST = 8 };
 
-/* The numbers of the types of metadata. */
+/* The types of metadata, in the order of their numbers. */
 enum { U8, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64, TYPES };
-static const int type_bytes[TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8}; /* at least, of a string or an array */
+static const int type_bytes[TYPES] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8}; /* of a string or an array: at least */
 
-/* The header is read front to back, in pieces. */
+/* Reads the header from front to back, in pieces. */
 typedef struct reader {
     mx_weights *w;
     int64_t at;           /* next byte of the file */
-    int64_t start, held;  /* of the file: what `piece` has */
-    int64_t values;       /* of metadata so far */
+    int64_t start, held;  /* `piece` holds `held` bytes of the file, from `start` on */
+    int64_t values;       /* values of metadata so far */
     unsigned char *piece; /* PIECE bytes */
 } reader;
 
@@ -49,7 +49,7 @@ static mx_status get(reader *r, void *to, int64_t bytes)
     return MX_OK;
 }
 
-/* An unsigned integer of 1, 2, 4 or 8 bytes. */
+/* Reads an unsigned integer of 1, 2, 4 or 8 bytes. */
 static mx_status get_unsigned(reader *r, int bytes, uint64_t *x)
 {
     *x = 0;
@@ -58,7 +58,7 @@ static mx_status get_unsigned(reader *r, int bytes, uint64_t *x)
 
 static mx_status get_u32(reader *r, uint32_t *x) { return get(r, x, 4); }
 
-/* A string without zero bytes, for keys and names; the caller frees it. */
+/* Reads a string without zero bytes, for keys and names; the caller frees it. */
 static mx_status get_name(reader *r, int64_t most, const char *what, char **name)
 {
     uint64_t length;
@@ -146,7 +146,7 @@ static mx_status get_array(reader *r, int depth, mx_value *out)
     if (type >= TYPES || depth == NESTED_MOST)
         return mx_fail(MX_ERR_IO, "'%s': an array before byte %lld of the unknown type %u, or nested too deeply",
                        r->w->path, (long long)r->at, type);
-    /* An array takes memory of its own, as much as some values. */
+    /* An array itself takes about as much memory as 8 values. */
     r->values += count <= GGUF_ARRAY_MOST ? (int64_t)count + 8 : GGUF_VALUES_MOST + 1;
     if (r->values > GGUF_VALUES_MOST)
         return mx_fail(MX_ERR_IO,
@@ -235,7 +235,8 @@ static mx_status get_sizes(reader *r, const char *name, mx_shape *shape)
     return MX_OK;
 }
 
-/* Offsets count from the data, whose place is known after the last tensor. */
+/* Reads one entry of the list of tensors. Offsets are relative to the data, whose start is known after the last entry.
+ */
 static mx_status get_tensor(reader *r, int64_t alignment)
 {
     char *name;

@@ -1,5 +1,7 @@
-/* How GGUF stores values. A block of n values has one scale d, perhaps a minimum m, and a few bits for each: a value is
- * d q + m, or d (q - middle). In the K types a block of 256 has scales of its own for each 16 or 32 of its values. */
+/* Decodes GGUF's quantised types. A block of n values has a scale d, perhaps a minimum m, and a few bits q per value; a
+ * value is d q + m, or d (q - middle). In the K types, a block of 256 values has further scales for each 16 or 32 of
+ * them.
+ */
 #include "weights/gguf.h"
 
 #include <string.h>
@@ -41,7 +43,7 @@ static mx_status decode_q4_1(const unsigned char *b, int64_t values, void *to)
     return MX_OK;
 }
 
-/* The fifth bits of all 32 lie together, before the fours. */
+/* Five bits per value: the fifth bits of all 32 values come first, then the four low bits of each. */
 static void decode_fives(const unsigned char *fifth, const unsigned char *fours, float d, float m, float *y)
 {
     for (int i = 0; i < 16; i++) {
@@ -80,8 +82,8 @@ static mx_status decode_q8_0(const unsigned char *b, int64_t values, void *to)
 
 /* ---- blocks of 256 ---- */
 
-/* Scale and minimum of part j of 8, six bits each in twelve bytes: the last four parts have their upper two bits in the
- * upper bits of the first four. */
+/* Scale and minimum of part j of 8. They have six bits each, packed in twelve bytes: the upper two bits of the last
+ * four parts are in the upper bits of the first four parts. */
 static void part_scale(const unsigned char *s, int j, float *scale, float *minimum)
 {
     if (j < 4) {
@@ -93,7 +95,8 @@ static void part_scale(const unsigned char *s, int j, float *scale, float *minim
     }
 }
 
-/* Two parts of 32 share 32 bytes of fours; `fifth` (NULL: none) has bit j of part j in its 32 bytes. */
+/* Two parts of 32 values share 32 bytes with four bits per value; bit j of the 32 bytes in `fifth` (NULL: none) belongs
+ * to part j. */
 static void decode_parts(const unsigned char *b, const unsigned char *fours, const unsigned char *fifth, float *y)
 {
     float d = half_at(b), m = half_at(b + 2);
@@ -127,7 +130,8 @@ static mx_status decode_q5_k(const unsigned char *b, int64_t values, void *to)
     return MX_OK;
 }
 
-/* Two halves of 128: four groups of 32 take their low four bits from 64 bytes, their high two from 32. */
+/* Six bits per value, in two halves of 128 values: four groups of 32 values take their low four bits from 64 bytes and
+ * their high two bits from 32 bytes. */
 static void decode_sixes(const unsigned char *low, const unsigned char *high, const unsigned char *scales, float d,
                          float *y)
 {
@@ -160,7 +164,7 @@ static mx_status decode_q8_k(const unsigned char *b, int64_t values, void *to)
     return MX_OK;
 }
 
-/* ---- the types by number; those without a name do not exist any more ---- */
+/* ---- the types by number; GGUF has removed those without a name ---- */
 
 static const mx_stored_type types[] = {
     [0] = {"F32", 1, 4, MX_F32, NULL},

@@ -111,7 +111,7 @@ static mx_status read_entries(mx_weights *w, mx_value *header, int64_t start)
     return mx_weights_check_layout(w, start, true);
 }
 
-/* The header's text; the caller frees it. */
+/* Reads the header's text; the caller frees it. */
 static mx_status read_text(mx_weights *w, char **text, int64_t *length)
 {
     unsigned char count[8];

@@ -19,7 +19,7 @@ typedef struct planned {
 struct mx_safetensors_writer {
     mx_draft draft;
     int fd;
-    int64_t start; /* of the data in the file */
+    int64_t start; /* where the data start in the file */
     planned *tensors;
     int64_t count;
 };
@@ -39,7 +39,7 @@ void mx_safetensors_abort(mx_safetensors_writer *w)
     free(w);
 }
 
-/* The widest first, then by name: each tensor then lies at a multiple of its element's size. */
+/* Sorts the widest dtypes first, then by name, so that each tensor is aligned to the size of its elements. */
 static int by_width(const void *a, const void *b)
 {
     const planned *x = a, *y = b;
@@ -127,7 +127,7 @@ static mx_status describe(const mx_safetensors_writer *w, mx_value *header)
     return MX_OK;
 }
 
-/* Blanks after the header make the data start at a multiple of 8. */
+/* Pads the header with spaces, so that the data start at a multiple of 8. */
 static mx_status write_header(mx_safetensors_writer *w)
 {
     mx_value header = {.kind = MX_NULL};

@@ -56,7 +56,7 @@ mx_status mx_decode_i64(const unsigned char *from, int64_t values, void *to)
     return MX_OK;
 }
 
-/* ---- what is in a file ---- */
+/* ---- the list of tensors ---- */
 
 static mx_status new_weights(const char *path, mx_weights **out)
 {
@@ -124,7 +124,7 @@ const mx_stored_tensor *mx_weights_find(const mx_weights *w, const char *name)
     return NULL;
 }
 
-/* The bytes of a tensor, which must not be more than the file has. */
+/* The size of a tensor in bytes, which must not exceed the size of the file. */
 static mx_status measure(const mx_weights *w, const char *name, const mx_stored_type *type, const mx_shape *shape,
                          int64_t *bytes)
 {
@@ -214,7 +214,7 @@ mx_status mx_weights_check_layout(mx_weights *w, int64_t start, bool dense)
 
 /* ---- reading ---- */
 
-/* Checks a range of rows and gives the shape of what is read, and at which value it starts. */
+/* Checks a range of rows; returns the shape of the result and the index of its first value. */
 static mx_status check_rows(const mx_weights *w, const mx_stored_tensor *from, int64_t first, int64_t rows,
                             mx_shape *shape, int64_t *start)
 {
@@ -232,7 +232,7 @@ static mx_status check_rows(const mx_weights *w, const mx_stored_tensor *from, i
     return MX_OK;
 }
 
-/* `values` values from number `start` on into `to`, by way of `piece` where they are decoded. */
+/* Reads `values` values from index `start` on into `to`; values that must be decoded go through `piece`. */
 static mx_status read_values(mx_weights *w, const mx_stored_tensor *from, int64_t start, int64_t values,
                              unsigned char *piece, char *to)
 {

@@ -99,6 +99,18 @@ function TestModels.test_names_are_unique_and_in_order()
     end
 end
 
+function TestModels.test_without_a_mesh_there_are_the_same_methods()
+    local config = mx.config.load { "model_name=tiny", "ici_tensor_parallelism=2" }
+    local shape = mx.models.shape(config)
+    local on_mesh = mx.parallel.new(mx.mesh.plan(config, 2, 0), shape, mx.models.parameters(shape), config)
+    local model = mx.models.new(config)
+    for name in pairs(getmetatable(on_mesh)) do
+        lu.assertTrue(name == "__index" or type(model.parallel[name]) == "function", name)
+    end
+    lu.assertNil(model.parallel.mesh)
+    lu.assertEquals(model.parallel.seed, 1)
+end
+
 -- The hidden states of a model in f32; `run` as for Decoder:hidden, rows a table of token lists.
 local function hidden(model, rows, run)
     return model:hidden(mx.tensor(rows, "i32"), run)

@@ -87,7 +87,7 @@ function TestNames.test_fields_of_optimizers()
     refused({ "'lr'", "'learning_rate'" }, set, optimizer.options, "lr", 1)
     refused({ "'betta1'", "'beta1'" }, get, optimizer.options, "betta1")
     optimizer.options.learning_rate, optimizer.steps = 0.5, 3
-    lu.assertEquals({ optimizer:rate(1), optimizer.steps, optimizer.parallel }, { 0.5, 3, nil })
+    lu.assertEquals({ optimizer:rate(1), optimizer.steps, optimizer.parallel }, { 0.5, 3, mx.parallel.alone })
 end
 
 function TestNames.test_fields_of_other_objects()

@@ -77,7 +77,7 @@ end
 local function whole_parameters(model)
     local params = {}
     for name, t in util.sorted_pairs(model.params) do
-        params[name] = model.parallel and model.parallel:whole(name, t:detach()):wait():keep() or t
+        params[name] = model.parallel:whole(name, t:detach()):wait():keep()
     end
     return params
 end

@@ -13,7 +13,7 @@ local function train(axis, model, ...)
         "per_device_batch_size=2", "ici_fsdp_parallelism=1", ("ici_%s_parallelism=%d"):format(axis, mx.ranks()), ...
     }
     local net = mx.models.new(config, mx.train.mesh(config))
-    local data = mx.data.open(config, net.parallel and net.parallel.mesh)
+    local data = mx.data.open(config, net.parallel.mesh)
     local optimizer = mx.optim.new(config, net.params, net.parallel)
     local found, files = {}, {}
     for i = 1, 3 do

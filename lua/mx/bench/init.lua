@@ -304,14 +304,12 @@ local function run_steps(config, model, shards, plan, report, mesh)
         return mx.rand { shape = sizes, high = model.shape.vocab, seed = 2 * part + seed }:to("i32")
     end
     local parallel = model.parallel
-    if parallel then
-        parallel:add_gradients(model.params, true)
-    end
+    parallel:add_gradients(model.params, true)
     local batch = { tokens = random_tokens(0), targets = random_tokens(1) }
     for step = 1, plan.steps do
         local loss = mx.scope(function()
             local value = model:loss(batch)
-            mx.backward(value, parallel and parallel.seed or 1)
+            mx.backward(value, parallel.seed)
             return mx.train.average(value:item())
         end)
         local norm = update_shards(model, shards, step, config)

@@ -52,7 +52,7 @@ end
 -- Which elements of the whole tensor this rank holds, and how many ranks hold the same ones.
 local function place_of(parallel, name, tensor, is_moment)
     local place = { sizes = tensor:size(), offset = {}, extent = tensor:size(), first = 0, count = tensor:numel() }
-    if not parallel then
+    if not (parallel and parallel.mesh) then
         for d = 1, #place.sizes do
             place.offset[d] = 0
         end

@@ -80,10 +80,7 @@ end
 ---@return any
 function attention.forward(model, i, part, weights, h, run)
     local B, S, D = h:size(1), h:size(2), part.head_dim
-    local heads, kv_heads = part.heads, part.kv_heads
-    if model.parallel then
-        heads, kv_heads = model.parallel:heads(part)
-    end
+    local heads, kv_heads = model.parallel:heads(part)
     local function product(name, n)
         return mx.matmul(h, weights[name .. ".weight"], weights[name .. ".bias"]):view(B, S, n, D)
     end
@@ -100,19 +97,14 @@ function attention.forward(model, i, part, weights, h, run)
     end
     v = mx.name(v, "value_proj")
     local options = { causal = part.causal, window = part.window, softcap = part.cap, scale = part.scale }
-    local context -- (B, S, H, D)
-    if model.parallel and #model.parallel.context > 0 then
-        context = model.parallel:attention(q, k, v, run.segments, run.kv_segments, options)
-    else
-        if run.cache then
-            local cache = run.cache[i]
-            mx.write_slice(cache.key, k, { dim = 2, start = run.offset + 1 })
-            mx.write_slice(cache.value, v, { dim = 2, start = run.offset + 1 })
-            k, v = cache.key, cache.value -- (B, capacity, K, D)
-            options.offset, options.kv_length = run.offset, run.offset + S
-        end
-        context = mx.attention(q, k, v, run.segments, run.segments, options)
+    if run.cache then
+        local cache = run.cache[i]
+        mx.write_slice(cache.key, k, { dim = 2, start = run.offset + 1 })
+        mx.write_slice(cache.value, v, { dim = 2, start = run.offset + 1 })
+        k, v = cache.key, cache.value -- (B, capacity, K, D)
+        options.offset, options.kv_length = run.offset, run.offset + S
     end
+    local context = model.parallel:attention(q, k, v, run.segments, run.kv_segments, options) -- (B, S, H, D)
     context = mx.name(context, "context")
     return mx.matmul(context:view(B, S, heads * D), weights["out.weight"])
 end

@@ -23,8 +23,7 @@ local models = {
 ---@field passes integer training passes so far: dropout differs in each
 ---@field part integer which part of a pass's sequences this rank has, from 0, as mx.Data has it
 ---@field parts integer of how many
----@field parallel? mx.Parallel how it lies on a mesh
----@field prefetch_layers integer layers whose weights are gathered ahead
+---@field parallel mx.Parallel|mx.Alone how it lies on a mesh, or that there is none
 local Decoder = {}
 Decoder.__index = Decoder
 
@@ -60,21 +59,19 @@ function models.new(shape, mesh, config, blank)
         util.attempt(mx.offload_open, config.offload_directory)
     end
     local self = setmetatable({
-        shape = shape, params = {}, layers = {}, passes = 0, part = mx.rank(), parts = mx.ranks(), prefetch_layers = 0,
+        shape = shape, params = {}, layers = {}, passes = 0,
     }, Decoder)
     local list = parameters.list(shape)
-    if mesh and mesh.layout.ranks > 1 then
-        self.parallel = mx.parallel.new(mesh, shape, list, config)
-        self.part, self.parts = self.parallel:batch_place()
-        self.prefetch_layers = config.prefetch_layers
-    end
+    local split = mesh and mesh.layout.ranks > 1
+    self.parallel = split and mx.parallel.new(mesh, shape, list, config) or mx.parallel.alone
+    self.part, self.parts = self.parallel:batch_place()
     for i = 1, shape.layers do
         self.layers[i] = {}
     end
     for _, p in ipairs(list) do
         nn.parameter(self.params, p.name, p.sizes, {
             std = not blank and p.std or nil, value = p.value, seed = shape.seed, dtype = shape.weight_dtype,
-            part = self.parallel and self.parallel:part(p.name) or nil,
+            part = self.parallel:part(p.name),
         })
         local layer, short = p.name:match("^layer(%d+)%.(.*)$")
         if layer then
@@ -88,7 +85,7 @@ end
 -- bf16 one is widened first: a product of both dtypes would round the activations to bf16 (engine/kernels/gemm.h).
 function Decoder:weight(name)
     local t = self.params[name]
-    t = t and self.parallel and self.parallel:gather(name, t) or t
+    t = t and self.parallel:gather(name, t)
     return t and self.shape.dtype == "f32" and t:dtype() == "bf16" and t:to("f32") or t
 end
 
@@ -98,32 +95,24 @@ function Decoder:layer_weights(i)
     for short, name in util.sorted_pairs(self.layers[i]) do
         weights[short] = self:weight(name)
     end
-    if self.parallel then
-        mx.flush()
-    end
+    self.parallel:flush()
     return weights
 end
 
 -- Starts the gathers of the layers after layer i; with i = 0 of the first ones.
 function Decoder:prefetch(i)
-    for ahead = i + 1, math.min(i + self.prefetch_layers, self.shape.layers) do
-        if self.parallel then
-            local names = {}
-            for _, name in util.sorted_pairs(self.layers[ahead]) do
-                names[#names + 1] = name
-            end
-            self.parallel:prefetch(self.params, names)
+    for ahead = i + 1, math.min(i + self.parallel.prefetch_layers, self.shape.layers) do
+        local names = {}
+        for _, name in util.sorted_pairs(self.layers[ahead]) do
+            names[#names + 1] = name
         end
+        self.parallel:prefetch(self.params, names)
     end
 end
 
--- Around products that are split over a mesh.
-function Decoder:enter(h, kind)
-    return self.parallel and self.parallel:enter(h, kind) or h
-end
-
+-- The result of products that are split over a mesh, with the bias that is added once.
 function Decoder:leave(y, kind, bias)
-    y = self.parallel and self.parallel:leave(y, kind) or y
+    y = self.parallel:leave(y, kind)
     return bias and y + bias or y
 end
 
@@ -154,12 +143,11 @@ function Decoder:number_tokens(tokens, run)
         return
     end
     local B, S, parallel = tokens:size(1), tokens:size(2), self.parallel
-    local length = parallel and parallel:whole_length(S) or S
+    local length = parallel:whole_length(S)
     run.first_token = ((run.pass - 1) * self.parts + self.part) * B * length
     local numbers = mx.arange({ n = B * length, dtype = "i32" }):view(B, length)
-    numbers = parallel and parallel:context_part(numbers) or numbers
-    run.embedded_numbers = parallel and parallel:embedded_part(numbers) or numbers
-    run.numbers = parallel and parallel:sequence_part(numbers) or numbers
+    numbers = parallel:context_part(numbers)
+    run.embedded_numbers, run.numbers = parallel:embedded_part(numbers), parallel:sequence_part(numbers)
 end
 
 -- Layer i: x (B, S, E) -> (B, S, E).
@@ -175,8 +163,8 @@ function Decoder:layer(i, x, run)
     end
     local out_bias, mlp_bias = weights[attention.output .. ".bias"], weights[mlp.output .. ".bias"]
     local h = normalize(block.norm, weights, "norm", x)
-    local entered = self:enter(h, attention.products)
-    if block.parallel and self.parallel and self.shape.dropout == 0 and self.parallel:splits_alike() then
+    local entered = self.parallel:enter(h, attention.products)
+    if block.parallel and self.shape.dropout == 0 and self.parallel:splits_alike() then
         -- Both products are sums over the same ranks: one of their sum costs half the traffic of two.
         local attended = mx.name(attend(entered), attention.saved)
         mx.place(("layer %d, MLP"):format(i))
@@ -191,7 +179,7 @@ function Decoder:layer(i, x, run)
         x = x + attended
         h = normalize(block.norm, weights, "mlp_norm", x)
     end
-    entered = block.parallel and entered or self:enter(h, mlp.products)
+    entered = block.parallel and entered or self.parallel:enter(h, mlp.products)
     local y = mx.name(self:leave(feed(entered), mlp.products, mlp_bias), mlp.saved)
     y = self:dropout(y, "mlp" .. i, run.numbers, run)
     return block.parallel and x + attended + y or x + y
@@ -208,19 +196,14 @@ end
 
 -- Tokens (B, S) to the layers' input (B, S, E).
 function Decoder:embed(tokens, run)
-    local parallel, positions = self.parallel, run.positions
-    if parallel then
-        if not positions and #parallel.token_axes > 0 then -- each rank embeds its tokens alone
-            positions = mx.parallel.positions(tokens:size(1), tokens:size(2))
-        end
-        tokens, positions = parallel:embedded_part(tokens), positions and parallel:embedded_part(positions)
-    end
+    local positions
+    tokens, positions = self.parallel:embedded(tokens, run.positions)
     local x = mx.embedding(self:weight("embedding.weight"), tokens, { dtype = self.shape.dtype }) -- (B, S, E)
     if self.shape.positions > 0 then
         x = x + self:positions(run, positions, tokens:size(2))
     end
     x = self:dropout(x, "embedding", run.embedded_numbers, run)
-    return parallel and parallel:after_embedding(x) or x
+    return self.parallel:after_embedding(x)
 end
 
 --- The last layer's output after the final norm: tokens (B, S) i32 -> (B, S, E). On a mesh S is this rank's part along
@@ -244,9 +227,7 @@ function Decoder:hidden(tokens, run)
         end, x)
     end
     mx.place("after the last layer")
-    if self.parallel then
-        x = self.parallel:before_loss(x)
-    end
+    x = self.parallel:before_loss(x)
     local last = { ["norm.weight"] = self:weight("norm.weight"), ["norm.bias"] = self:weight("norm.bias") }
     return normalize(self.shape.norm, last, "norm", x)
 end
@@ -259,10 +240,7 @@ end
 function Decoder:loss(batch)
     self.passes = self.passes + 1
     local shape, parallel = self.shape, self.parallel
-    local targets, mask = batch.targets, batch.mask
-    if parallel then
-        targets, mask = parallel:embedded_part(targets), mask and parallel:embedded_part(mask)
-    end
+    local targets, mask = parallel:embedded_part(batch.targets), batch.mask and parallel:embedded_part(batch.mask)
     local h = self:hidden(batch.tokens, {
         segments = batch.segments, kv_segments = batch.kv_segments, positions = batch.positions, pass = self.passes,
     })

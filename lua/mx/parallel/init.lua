@@ -3,7 +3,8 @@
 -- Two kinds of axes. Those that share out the batch or the sequence (data, fsdp, fsdp_transpose, context, expert)
 -- compute with whole weights: what is stored in parts is gathered before use, and its gradient is scattered. The
 -- others (tensor, tensor_sequence) compute with parts of heads, mlp and vocabulary: products stay split, their sums
--- travel. Both follow from logical_axis_rules. A model asks four things: gather (weights), enter and leave (around a
+-- travel. Both follow from logical_axis_rules. Without a mesh a model has parallel.alone in place of a mx.Parallel
+-- (alone.lua), which has the same methods. A model asks four things: gather (weights), enter and leave (around a
 -- block of products), and tokens (which of them are ours).
 --
 -- Gradients are those of the mean loss over all tokens of the step: a rank's loss is seeded with its share (`seed`),
@@ -13,13 +14,14 @@ local mx = require "mx"
 local stored = require "mx.parallel.parts"
 local util = require "mx.util"
 
-local parallel = {}
+local parallel = { alone = require "mx.parallel.alone" }
 
 ---@class mx.Parallel
 ---@field mesh mx.Mesh
 ---@field entries table<string, table> parameter -> how it is stored, gathered and added
 ---@field parts integer ranks that have different tokens
 ---@field seed number 1 / parts
+---@field prefetch_layers integer layers whose weights are gathered ahead
 local Parallel = {}
 Parallel.__index = Parallel
 
@@ -171,7 +173,7 @@ function parallel.new(mesh, shape, parameters, o)
         self.entries[p.name] = entry
     end
     self.parts = mesh:size(join(shares, self.token_axes))
-    self.seed = 1 / self.parts
+    self.seed, self.prefetch_layers = 1 / self.parts, o.prefetch_layers
     return self
 end
 
@@ -197,6 +199,11 @@ function Parallel:gather(name, t)
         t = mx.all_gather(t, gather_options(self, gather, i == 1 and self.shape.dtype or nil))
     end
     return t
+end
+
+--- Lets the gathers that have been asked for begin. Collective.
+function Parallel.flush()
+    mx.flush()
 end
 
 --- Starts the gathers of parameters that are used soon. Collective.
@@ -380,6 +387,17 @@ function Parallel:embedded_part(t)
     return own_part(self, self:sequence_part(t), without(self.token_axes, self.sequence))
 end
 
+--- The tokens that this rank embeds, and their positions: nil where these are 0, 1, ...
+---@param tokens any (B, S)
+---@param positions any (B, S), or nil
+---@return any, any
+function Parallel:embedded(tokens, positions)
+    if not positions and #self.token_axes > 0 then -- each rank embeds its tokens alone
+        positions = parallel.positions(tokens:size(1), tokens:size(2))
+    end
+    return self:embedded_part(tokens), positions and self:embedded_part(positions)
+end
+
 --- The tokens of a whole sequence.
 ---@param S integer those of this rank's context part
 ---@return integer
@@ -460,10 +478,13 @@ local function gathered_attention(self, q, k, v, segments, kv_segments, options)
 end
 
 --- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
---- part; segments (B, S) of the part and kv_segments of the whole sequence, or nil. Collective.
+--- part; segments (B, S) of the part and kv_segments of the whole sequence, or nil. Without an axis that cuts sequences
+--- it is mx.attention, and takes its offset and kv_length. Collective.
 ---@return any (B, S, H, D)
 function Parallel:attention(q, k, v, segments, kv_segments, options)
-    if self.o.context_parallel_strategy == "all_gather" then
+    if #self.context == 0 then
+        return mx.attention(q, k, v, segments, segments, options)
+    elseif self.o.context_parallel_strategy == "all_gather" then
         return gathered_attention(self, q, k, v, segments, kv_segments, options)
     end
     options.axis, options.balanced = self.context, self.zigzag

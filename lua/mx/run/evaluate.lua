@@ -56,9 +56,8 @@ end
 
 -- The sum of a batch's losses, and over how many tokens, on this rank.
 local function score(model, batch)
-    local parallel = model.parallel
-    batch = parallel and parallel:batch_part(batch) or batch
-    local mask = parallel and parallel:embedded_part(batch.mask) or batch.mask
+    batch = model.parallel:batch_part(batch)
+    local mask = model.parallel:embedded_part(batch.mask)
     local count = mx.sum(mask:to("f32")):item()
     local loss = model:loss(batch):item()
     return count > 0 and loss * count or 0.0, count
@@ -73,11 +72,7 @@ end
 function evaluate.loss(model, tokens, o)
     util.arguments(o, { "context", "stride", "batch" }, {}, "mx.evaluate.loss")
     local windows = evaluate.windows(tokens:size(1), o.context, o.stride)
-    local part, parts = 0, 1
-    if model.parallel then
-        local axes = model.parallel.mesh.rules.activation_batch
-        part, parts = model.parallel.mesh:index(axes), model.parallel.mesh:size(axes)
-    end
+    local part, parts = model.parallel:batch_place()
     local batch = math.min(o.batch, (#windows + parts - 1) // parts) -- rows without a window would be work for nothing
     local sum, count = 0.0, 0.0
     local progress = mx.metrics.progress("windows", #windows)

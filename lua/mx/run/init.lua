@@ -186,7 +186,7 @@ function run.start(config, model, optimizer, data)
     if self.saves then
         self.folder:open(self.step, self.script)
     end
-    if model.parallel then
+    if model.parallel.mesh then
         say("%s", model.parallel.mesh)
     end
     say("%s", (mx.config.dump(config, not config.log_config):gsub("\n$", "")))

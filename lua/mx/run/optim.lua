@@ -14,7 +14,7 @@ local optim = {}
 ---@field options table what the update takes; learning_rate is a number or a function of the step
 ---@field state table<string, table> a parameter's moments
 ---@field steps integer updates so far
----@field parallel? mx.Parallel how the parameters lie on a mesh
+---@field parallel mx.Parallel|mx.Alone how the parameters lie on a mesh
 local Optimizer = {}
 local RATE = "its rate is optimizer.options.learning_rate, a number or a function of the step"
 util.strict(Optimizer, "an optimizer", { "kind", "params", "options", "state", "steps", "parallel" },
@@ -41,7 +41,7 @@ local function update_options(self, name, scale)
     if self.params[name]:dtype() == "bf16" then
         -- An option of an operation has 53 bits.
         o.round_key = util.seed(("rounding.%s.%d"):format(name, self.steps), self.options.seed) >> 10
-        local place = self.parallel and self.parallel:update_place(name)
+        local place = self.parallel:update_place(name)
         if place then
             o.round_first, o.round_origin, o.round_width, o.round_stride = place.first, place.origin, place.width,
                 place.stride
@@ -51,12 +51,12 @@ local function update_options(self, name, scale)
 end
 
 local function new_optimizer(kind, params, options, moments)
-    local parallel = options.parallel or nil
+    local parallel = options.parallel or mx.parallel.alone
     options.parallel = nil
     local self = setmetatable(
         { kind = kind, params = params, options = options, state = {}, steps = 0, parallel = parallel }, Optimizer)
     for name, t in util.sorted_pairs(params) do
-        local state, length = {}, parallel and parallel:updated(name)
+        local state, length = {}, parallel:updated(name)
         for _, moment in ipairs(moments) do
             state[moment] = mx.zeros(length and { length } or t:size(), "f32"):keep()
         end
@@ -137,12 +137,11 @@ end
 ---@param parallel? mx.Parallel of the model, on a mesh: elements that several ranks hold count once
 ---@return number
 function optim.norm(grads, parallel)
-    local squares, sum = {}, 0
+    local squares = {}
     for name, grad in util.sorted_pairs(grads) do
         squares[name] = mx.sum_squares(grad):item()
-        sum = sum + squares[name]
     end
-    return math.sqrt(parallel and parallel:sum_of_squares(squares) or sum)
+    return math.sqrt((parallel or mx.parallel.alone):sum_of_squares(squares))
 end
 
 --- The learning rate of a step, counted from 1.
@@ -175,7 +174,7 @@ function Optimizer:step(most)
     for name, t in util.sorted_pairs(self.params) do
         local grad = t:grad()
         if grad then
-            grads[name] = parallel and parallel:updated_gradient(name, grad) or grad
+            grads[name] = parallel:updated_gradient(name, grad)
         end
     end
     local norm, clip, scale = optim.norm(grads, parallel), self.options.clip, 1
@@ -189,12 +188,12 @@ function Optimizer:step(most)
     for name, grad in util.sorted_pairs(grads) do
         local t = self.params[name]
         if good then
-            local values = parallel and parallel:updated_values(name, t) or t
+            local values = parallel:updated_values(name, t)
             UPDATES[self.kind](self, name, values, grad, update_options(self, name, scale))
         end
     end
     self:clear()
-    if parallel and good then
+    if good then
         parallel:finish_update(self.params)
     end
     return norm

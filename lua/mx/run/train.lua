@@ -90,7 +90,7 @@ local function weights_of(batches, parallel)
     end
     return mx.scope(function()
         for pass, batch in ipairs(batches) do
-            local mask = parallel and parallel:embedded_part(batch.mask) or batch.mask
+            local mask = parallel:embedded_part(batch.mask)
             targets[pass] = mask:to("f32"):sum():item()
             sum = sum + targets[pass]
         end
@@ -108,15 +108,12 @@ end
 -- Adds a batch's gradients, and returns its loss, both times `weight`. Collective.
 local function add_pass(model, batch, weight, is_last, observe)
     local step <close> = mx.step()
-    local parallel = model.parallel
-    if parallel then
-        parallel:add_gradients(model.params, is_last)
-    end
+    model.parallel:add_gradients(model.params, is_last)
     local loss = model:loss(batch)
     if observe then
         observe()
     end
-    mx.backward(loss, (parallel and parallel.seed or 1) * weight)
+    mx.backward(loss, model.parallel.seed * weight)
     return loss:item() * weight
 end
 
@@ -131,7 +128,7 @@ function train.gradients(model, data, passes, observe)
     local step <close> = mx.step()
     local total, parallel, batches = 0, model.parallel, next_batches(data, passes)
     for pass, batch in ipairs(batches) do
-        batches[pass] = parallel and parallel:batch_part(batch) or batch
+        batches[pass] = parallel:batch_part(batch)
     end
     local weights = weights_of(batches, parallel)
     if not weights then
@@ -169,7 +166,7 @@ function train.save(config, model, path)
     local put, reason = true, nil -- a failure is told once all ranks are out of the collectives
     for name, t in util.sorted_pairs(model.params) do
         mx.scope(function()
-            local whole = model.parallel and model.parallel:whole(name, t:detach()):wait() or t
+            local whole = model.parallel:whole(name, t:detach()):wait()
             if writer and put then
                 put, reason = pcall(writer.put, writer, name, whole)
             end

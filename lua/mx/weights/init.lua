@@ -178,7 +178,7 @@ end
 
 -- What this rank has of a parameter, as mx.narrow wants it, for each dimension of which it has not all.
 local function cuts_of(parallel, name)
-    local part, cuts = parallel and parallel:part(name), {}
+    local part, cuts = parallel:part(name), {}
     for d, size in ipairs(part and part.sizes or {}) do
         if size < part.of[d] then
             cuts[#cuts + 1] = { dim = d, start = part.start[d], length = size }

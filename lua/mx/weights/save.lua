@@ -41,7 +41,7 @@ local function assemble(model, entry, dtype)
     local parts = {}
     for i, name in ipairs(entry.parts) do
         local t = model.params[name]:detach()
-        t = model.parallel and model.parallel:whole(name, t):wait() or t
+        t = model.parallel:whole(name, t):wait()
         parts[i] = entry.transposed and mx.transpose(t) or t
     end
     if mx.rank() ~= 0 then

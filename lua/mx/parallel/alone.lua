@@ -1,0 +1,78 @@
+--- A model without a mesh: the methods of mx.Parallel where each rank has the whole model. They send and cut nothing,
+--- so models, optimizers and training loops call them without asking whether there is a mesh.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+---@class mx.Alone
+---@field mesh nil
+---@field parts integer ranks that a mesh would have with different tokens
+---@field seed number of a backward pass
+---@field prefetch_layers integer
+local Alone = { parts = 1, seed = 1, prefetch_layers = 0 }
+Alone.__index = Alone
+
+local function nothing() end
+
+-- What comes first after the model's name or kind, as it is.
+local function second(_, _, value)
+    return value
+end
+
+local function first(_, value)
+    return value
+end
+
+-- ---- what a rank stores and updates: everything; nil says so ----
+
+Alone.part, Alone.updated, Alone.update_place = nothing, nothing, nothing
+Alone.whole, Alone.gather, Alone.updated_gradient, Alone.updated_values = second, second, second, second
+Alone.flush, Alone.prefetch, Alone.add_gradients, Alone.finish_update = nothing, nothing, nothing, nothing
+
+--- The sum of the squares of all gradients.
+---@param squares table<string, number>
+---@return number
+function Alone.sum_of_squares(_, squares)
+    local sum = 0
+    for _, value in util.sorted_pairs(squares) do
+        sum = sum + value
+    end
+    return sum
+end
+
+-- ---- around products ----
+
+Alone.enter, Alone.leave = first, first
+
+--- Whether one sum over the ranks does for the products of attention and MLP: there is none.
+---@return boolean
+function Alone.splits_alike(_)
+    return false
+end
+
+---@param part table of a block
+---@return integer heads, integer kv_heads
+function Alone.heads(_, part)
+    return part.heads, part.kv_heads
+end
+
+function Alone.attention(_, q, k, v, segments, _, options)
+    return mx.attention(q, k, v, segments, segments, options)
+end
+
+-- ---- tokens ----
+
+Alone.context_part, Alone.sequence_part, Alone.embedded_part = first, first, first
+Alone.after_embedding, Alone.before_loss, Alone.batch_part, Alone.whole_length = first, first, first, first
+
+function Alone.embedded(_, tokens, positions)
+    return tokens, positions
+end
+
+--- Which part of the sequences this rank has, from 0, and of how many: ranks without a mesh each read their own.
+---@return integer part, integer parts
+function Alone.batch_place(_)
+    return mx.rank(), mx.ranks()
+end
+
+return setmetatable({}, Alone)

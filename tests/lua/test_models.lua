@@ -99,6 +99,18 @@ function TestModels.test_names_are_unique_and_in_order()
     end
 end
 
+-- What lua/mx/models/README.md lists, of each kind of part.
+function TestModels.test_parts_have_the_same_functions()
+    local functions = { "of", "parameters", "forward", "flops", "rows", "tensors" }
+    for name, part in pairs(shape_of("tiny").blocks[1]) do
+        if name == "attention" or name == "mlp" then
+            for _, fn in ipairs(functions) do
+                lu.assertEquals(type(mx.models.part(part)[fn]), "function", part.kind .. "." .. fn)
+            end
+        end
+    end
+end
+
 function TestModels.test_without_a_mesh_there_are_the_same_methods()
     local config = mx.config.load { "model_name=tiny", "ici_tensor_parallelism=2" }
     local shape = mx.models.shape(config)

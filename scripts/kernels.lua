@@ -3,7 +3,7 @@
 --     build/mxlua scripts/kernels.lua [only=matmul] [model=32b] [tokens=2048] [metrics_file=F]
 --
 -- only         measure only kernels whose name contains this
--- model        use shapes of this model only: gpt2-124m, llama2-7b, llama3-8b, 16b, 32b or 128b (one chip's part)
+-- model        use shapes of this model only: one of configs/models (of a published job one chip's part)
 -- tokens       number of rows in the matrix products
 -- metrics_file file for one JSON object per line, for each kernel
 --

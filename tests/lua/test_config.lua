@@ -249,7 +249,7 @@ end
 function TestConfig.test_missing_files()
     refused({ "model_name=llama2-7B" }, "no model 'llama2-7B'", "did you mean 'llama2-7b'")
     refused({ "model_name=tiny-gpt" }, "did you mean 'tiny-gpt2'")
-    refused({ "model_name=nothing-near" }, "there are default, tiny, tiny-gpt2")
+    refused({ "model_name=nothing-near" }, "there are default, 128b, 16b, ", "tiny, tiny-gpt2, tiny-parallel")
     refused({ "no/such/file.yml" }, "no/such/file.yml")
     refused({ "steps=3", "file.yml" }, "'file.yml' on the command line: expected key=value")
 end
@@ -259,6 +259,17 @@ function TestConfig.test_reading_an_unknown_key()
     lu.assertErrorMsgContains("no config key 'stepz'", function()
         return c.stepz
     end)
+end
+
+-- A new file in configs/models is known at once: to messages, and to the table of kernels.
+function TestConfig.test_models_are_those_of_the_folder()
+    local names = mx.config.models()
+    for i, name in ipairs(names) do
+        lu.assertEquals(mx.config.load({ "model_name=" .. name }).model_name, name)
+        lu.assertTrue(i == 1 or names[i - 1] < name)
+    end
+    lu.assertTrue(#names >= 10)
+    lu.assertErrorMsgContains("no model 'tini'", mx.kernels.run, { "model=tini" })
 end
 
 function TestConfig.test_script_options()
@@ -272,7 +283,6 @@ function TestConfig.test_script_options()
         { only = "", tokens = 2048 })
     lu.assertErrorMsgContains("at least 1", mx.config.options, { "tokens=0" }, { tokens = 2048 })
     lu.assertEquals(mx.config.options({ "tokens=0" }, { tokens = 2048 }, {}).tokens, 0)
-    lu.assertErrorMsgContains("expected one of gpt2-124m, ", mx.config.options, { "model=64b" }, { model = "" })
 end
 
 function TestConfig.test_dump_reads_back_the_same()

@@ -9,7 +9,6 @@ local util = require "mx.util"
 
 local kernels = {}
 
-local MODELS = { "gpt2-124m", "llama2-7b", "llama3-8b", "16b", "32b", "128b" }
 local SECONDS = 0.4 -- that the calls of one kernel take at least
 local MOST_TOKENS = 1 << 20
 local STREAM_BYTES = 1 << 26 -- of a tensor that is to leave the caches
@@ -258,8 +257,8 @@ local function all_cases(o)
     local list = {}
     add_matmul(list, 2048, 2048, 2048, "bf16")
     add_matmul(list, 2048, 2048, 2048, "f32")
-    for _, name in ipairs(MODELS) do
-        if o.model == "" or o.model == name then
+    for _, name in ipairs(o.model ~= "" and { o.model } or mx.config.models()) do
+        if o.model == name or not name:find("^tiny") then -- the tiny ones are for tests
             add_model(list, name, o.tokens)
         end
     end

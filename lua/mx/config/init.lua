@@ -168,9 +168,16 @@ local function find_early(key, values, file, file_path, lines, pairs_given)
     return text, where
 end
 
-local MODELS = {
-    "default", "tiny", "tiny-gpt2", "tiny-parallel", "gpt2-124m", "llama2-7b", "llama3-8b", "16b", "32b", "64b", "128b",
-}
+--- The names of the models in configs/models, sorted. Not collective.
+---@return string[]
+function config.models()
+    local names = {}
+    for _, file in ipairs(util.attempt(mx.io.list, mx.root .. "configs/models")) do
+        names[#names + 1] = file:match("^(.+)%.yml$")
+    end
+    table.sort(names)
+    return names
+end
 
 local function apply_model(values, name, where)
     if name == "default" then
@@ -179,10 +186,11 @@ local function apply_model(values, name, where)
     local path = ("%sconfigs/models/%s.yml"):format(mx.root, name)
     local text = mx.read_file(path)
     if not text then
-        local near = util.nearest(name, MODELS)
+        local names = { "default", table.unpack(config.models()) }
+        local near = util.nearest(name, names)
         name, path = shortened(name), shortened(path)
         util.refuse("%s: no model '%s': there is no %s%s", where, name, path,
-            near and (", did you mean '%s'?"):format(near) or "; there are " .. table.concat(MODELS, ", "))
+            near and (", did you mean '%s'?"):format(near) or "; there are " .. table.concat(names, ", "))
     end
     local read, lines = config.parse(text, path)
     apply_file(values, path, read, lines)

@@ -98,7 +98,6 @@ rules.VALUES = {
     batch = { min = 1 },
     max_tokens = { min = 0 },
     format = { choices = { "auto", "text", "bin", "hdf5" } },
-    model = { choices = { "", "gpt2-124m", "llama2-7b", "llama3-8b", "16b", "32b", "128b" } },
     temperature = { min = 0 },
     top_k = { min = 0 },
     top_p = { min = 0, max = 1 },

@@ -10,6 +10,7 @@
 #include "core/stop.h"
 #include "mesh/comm.h"
 #include "mesh/mesh.h"
+#include "mesh/setup.h"
 #include "mesh/share.h"
 #include "transport/guardian.h"
 #include "transport/mpi.h"
@@ -350,6 +351,7 @@ int main(int argc, char **argv)
     prctl(PR_SET_NAME, "mxlua"); /* a process started as /proc/self/exe is called "exe" */
     mx_stop_start();
     mx_limits_check();
+    mx_engine_setup();
     if (mx_mpi_start(&argc, &argv) != MX_OK) {
         fail();
         return EXIT_FAILURE;

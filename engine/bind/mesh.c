@@ -203,7 +203,7 @@ static int comm_options(lua_State *L)
         mxl_field_integer(L, 1, "permute_decomposer_bytes", mx_comm.permute_decomposer_bytes);
     mx_comm.prefetch_bytes = mxl_field_integer(L, 1, "prefetch_bytes", mx_comm.prefetch_bytes);
     if (lua_getfield(L, 1, "prefetch_layers") != LUA_TNIL)
-        mx_tape_set_prefetch((int)luaL_checkinteger(L, -1));
+        mx_tape_set_prefetch(mx_tape_current(), (int)luaL_checkinteger(L, -1));
     lua_pop(L, 1);
     mx_comm.async_all_reduce = mxl_field_boolean(L, 1, "async_all_reduce", mx_comm.async_all_reduce);
     mx_comm.gradients_in_bf16 = mxl_field_boolean(L, 1, "gradients_in_bf16", mx_comm.gradients_in_bf16);

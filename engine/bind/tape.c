@@ -7,10 +7,8 @@
 #include "core/pool.h"
 #include "core/scope.h"
 #include "core/spill.h"
-#include "mesh/gather.h"
 #include "ops/check.h"
 #include "ops/profile.h"
-#include "tape/record.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -178,7 +176,8 @@ static int backward(lua_State *L)
     bool retain = mxl_field_boolean(L, options, "retain", false);
     mxl_check_lost_steps(L);
     mxl_set_site(L); /* of the collectives in it */
-    mxl_try(L, mx_tape_backward(loss, scale, retain));
+    const mx_root root = {.t = loss, .seed = scale};
+    mxl_try(L, mx_tape_backward(mx_tape_current(), &root, 1, retain));
     return 0;
 }
 
@@ -368,12 +367,6 @@ int mxl_open_tape(lua_State *L)
     mxl_hide_metatable(L, GUARD);
     luaL_setfuncs(L, guard_methods, 0);
     lua_pop(L, 1);
-    mx_apply_hooks.recording = mx_tape_is_recording;
-    mx_apply_hooks.record = mx_tape_record;
-    mx_apply_hooks.may_read = mx_tape_may_read;
-    mx_tensor_left = mx_tape_drop_unreferenced;
-    mx_apply_hooks.prefetch = mx_collective_prefetch;
-    mx_apply_hooks.leaf_done = mx_collective_leaf_done;
     luaL_newlib(L, functions);
     return 1;
 }

@@ -164,8 +164,6 @@ typedef struct mx_hooks {
     mx_status (*record)(mx_call *call);   /* after success, with outputs */
     bool (*may_read)(const mx_tensor *t); /* a call recorded since the last backward reads the values in its gradient */
     void (*timed)(const mx_call *call, double start_s, double end_s); /* seconds of mx_clock(); tells the observers */
-    mx_status (*prefetch)(const mx_call *call); /* start what a call, to be run again soon, waits for; NULL: no more */
-    mx_status (*leaf_done)(mx_tensor *t);       /* backward has gathered all of a leaf's gradient */
 } mx_hooks;
 extern mx_hooks mx_apply_hooks;
 

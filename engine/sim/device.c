@@ -380,7 +380,7 @@ bool mx_sim_is_on(void) { return current() != NULL; }
 /* What is under way or kept belongs to the time before. */
 static mx_status forget(void)
 {
-    mx_tape_clear();
+    mx_tape_forget_since(0);
     MX_TRY(mx_comm_finish());
     mx_collective_forget();
     mx_mesh_forget();

@@ -1,20 +1,32 @@
-/* Walking back: from a loss to the gradients of its leaves. */
+/* Walking back: from the roots' gradients to those of the leaves. */
 #include "core/offload.h"
 #include "ops/check.h"
 #include "ops/table.h"
 #include "tape/record.h"
 
-static mx_tape *const tape = &mx_the_tape;
+#include <stdio.h>
 
-/* ---- before the walk: what the loss depends on ---- */
+static mx_tapes *const tapes = &mx_all_tapes;
 
-static mx_status fail_gone(const mx_tensor *t, bool is_loss)
+/* One backward: the records of `tape` that the roots depend on, `n` of them, of which `last` is the newest. */
+typedef struct mx_pass {
+    mx_tape *tape;
+    const mx_root *roots;
+    int n_roots;
+    mx_node *last;
+    int n;
+    bool retain;
+} mx_pass;
+
+/* ---- before the walk: what the roots depend on ---- */
+
+static mx_status fail_gone(const char *root, bool is_root, const mx_tensor *t)
 {
     return mx_fail(MX_ERR_STATE,
-                   "backward: the loss %s %s, %s of %s%s, whose record is gone: it has been walked back already, or "
-                   "its step has ended; run the forward pass again, call the earlier mx.backward with {retain = true}, "
-                   "or use t:detach() where no gradient is wanted",
-                   is_loss ? "is" : "depends on", mx_tensor_text(t),
+                   "backward: %s %s %s, %s of %s%s, whose record is gone: it has been walked back already, or its step "
+                   "has ended, or its tape was cleared; run the forward pass again, call the earlier mx.backward with "
+                   "{retain = true}, or use t:detach() where no gradient is wanted",
+                   root, is_root ? "is" : "depends on", mx_tensor_text(t),
                    t->gone.is_before ? "computed from the result" : "the result", t->gone.op,
                    mx_site_text(t->gone.site));
 }
@@ -80,48 +92,63 @@ static mx_status check_leaf(const mx_tensor *t)
         mx_tensor_text(t));
 }
 
-/* Marks the records that the loss depends on, and counts them. Changes nothing else. */
-static mx_status reach(const mx_tensor *loss, int *n_reached)
+/* Checks the inputs of a record that is reached, and marks those that made them; how many it marked. */
+static mx_status reach_inputs(const mx_pass *pass, const mx_node *node, int *n_marked, bool *collects)
 {
-    uint64_t walk = ++tape->walk;
+    const mx_call *call = &node->call;
+    uint64_t walk = pass->tape->walk;
+    for (int i = 0; i < call->n_in; i++) {
+        const mx_tensor *t = call->in[i];
+        if (!t)
+            continue;
+        if (t->node && t->node->walk != walk) {
+            t->node->walk = walk;
+            ++*n_marked;
+        } else if (!t->node && t->gone.op) {
+            return fail_gone(pass->n_roots == 1 ? "the loss" : "a root", false, t);
+        } else if (!t->node && t->requires_grad && (node->wants >> i & 1u)) {
+            MX_TRY(check_leaf(t));
+            *collects = true;
+        }
+    }
+    return MX_OK;
+}
+
+/* Marks the records that the roots depend on, and counts them. Changes nothing else. */
+static mx_status reach(mx_pass *pass)
+{
+    uint64_t walk = ++pass->tape->walk;
     bool collects = false;
-    int open = 1;
-    loss->node->walk = walk;
-    *n_reached = 0;
-    for (mx_node *node = loss->node; open > 0; node = node->before) {
+    int marked = 0;
+    pass->last = NULL;
+    for (int i = 0; i < pass->n_roots; i++) {
+        mx_node *node = pass->roots[i].t->node;
+        marked += node->walk != walk;
+        node->walk = walk;
+        if (!pass->last || node->number > pass->last->number)
+            pass->last = node;
+    }
+    pass->n = 0;
+    for (mx_node *node = pass->last; pass->n < marked; node = node->before) {
         if (node->walk != walk)
             continue;
-        open--;
-        ++*n_reached;
-        const mx_call *call = &node->call;
-        for (int i = 0; i < call->n_in; i++) {
-            const mx_tensor *t = call->in[i];
-            if (!t)
-                continue;
-            if (t->node && t->node->walk != walk) {
-                t->node->walk = walk;
-                open++;
-            } else if (!t->node && t->gone.op) {
-                return fail_gone(t, false);
-            } else if (!t->node && t->requires_grad && (node->wants >> i & 1u)) {
-                MX_TRY(check_leaf(t));
-                collects = true;
-            }
-        }
+        pass->n++;
+        MX_TRY(reach_inputs(pass, node, &marked, &collects));
         MX_TRY(check_node(node));
     }
     if (!collects)
         return mx_fail(MX_ERR_STATE, "backward: %s depends on no tensor that still requires a gradient",
-                       mx_tensor_text(loss));
+                       mx_tensor_text(pass->roots[0].t));
     return MX_OK;
 }
 
 static void need(mx_tensor *t) { t->needed++; }
 
-static void need_values(mx_node *loss, int n)
+static void need_values(const mx_pass *pass)
 {
-    for (mx_node *node = loss; n > 0; node = node->before)
-        if (node->walk == tape->walk) {
+    int n = pass->n;
+    for (mx_node *node = pass->last; n > 0; node = node->before)
+        if (node->walk == pass->tape->walk) {
             mx_node_for_each_held(node, need);
             n--;
         }
@@ -249,12 +276,12 @@ static mx_status own_gradient(mx_tensor *t)
     return MX_OK;
 }
 
-static mx_status finish_leaf(mx_tensor *t)
+static mx_status finish_leaf(const mx_tape *tape, mx_tensor *t)
 {
     if (t->grad && t->grad->reduce_axes == 0) {
         MX_TRY(own_gradient(t));
-        if (mx_apply_hooks.leaf_done)
-            MX_TRY(mx_apply_hooks.leaf_done(t));
+        if (tape->hooks.leaf_done)
+            MX_TRY(tape->hooks.leaf_done(t));
     }
     mx_tensor *earlier = t->earlier;
     t->earlier = NULL;
@@ -280,26 +307,35 @@ static mx_status finish_leaves(const mx_node *node)
         for (int k = 0; k < i; k++)
             seen = seen || call->in[k] == t;
         if (t && !seen && !t->node && t->needed == 0 && (t->grad || t->earlier))
-            MX_TRY(finish_leaf(t));
+            MX_TRY(finish_leaf(node->tape, t));
     }
     return MX_OK;
 }
 
 /* ---- the walk ---- */
 
-static mx_status seed_loss(mx_tensor *loss, double scale)
+static mx_status new_seed(const mx_tensor *t, double seed, mx_tensor **out)
 {
-    mx_tensor *g = NULL;
-    MX_TRY(mx_tensor_new(loss->dtype, &loss->shape, &g));
-    if (!mx_data(g)) /* a device without values */
+    MX_TRY(mx_tensor_new(t->dtype, &t->shape, out));
+    if (!mx_data(*out)) /* a device without values */
         ;
-    else if (loss->dtype == MX_F32)
-        mx_f32(g)[0] = (float)scale;
+    else if (t->dtype == MX_F32)
+        mx_f32(*out)[0] = (float)seed;
     else
-        *(mx_bf16 *)mx_data(g) = mx_to_bf16((float)scale);
-    mx_release(loss->grad);
-    loss->grad = g;
+        *(mx_bf16 *)mx_data(*out) = mx_to_bf16((float)seed);
     return MX_OK;
+}
+
+static mx_status seed_root(const mx_root *root)
+{
+    mx_tensor *t = root->t, *g = NULL;
+    if (!root->grad)
+        MX_TRY(new_seed(t, root->seed, &g));
+    else if (root->grad->dtype != t->dtype)
+        MX_TRY(mx_apply(&mx_op_cast, (mx_tensor *[]){root->grad}, 1, &(int){t->dtype}, &g));
+    else
+        g = mx_retain(root->grad);
+    return add_to(&t->grad, g);
 }
 
 static void release_gradients(const mx_node *node)
@@ -338,72 +374,110 @@ static void let_go(const mx_node *node)
     }
 }
 
-static mx_status walk(mx_node *node, int n, bool retain)
+static mx_status walk(const mx_pass *pass)
 {
     mx_status status = MX_OK;
-    while (n > 0) {
-        mx_node *before = node->before;
-        if (node->walk == tape->walk) {
-            n--;
-            mx_place = node->place;
-            if (status == MX_OK)
-                status = walk_back(node, retain);
-            if (status == MX_OK) {
-                release_gradients(node);
-                mx_node_for_each_held(node, done_with);
-                status = finish_leaves(node);
-            }
-            if (status != MX_OK)
-                let_go(node);
-            if (!retain)
-                mx_tape_forget(node);
+    int n = pass->n;
+    for (mx_node *node = pass->last, *before; n > 0; node = before) {
+        before = node->before;
+        if (node->walk != pass->tape->walk)
+            continue;
+        n--;
+        mx_place = node->place;
+        if (status == MX_OK)
+            status = walk_back(node, pass->retain);
+        if (status == MX_OK) {
+            release_gradients(node);
+            mx_node_for_each_held(node, done_with);
+            status = finish_leaves(node);
         }
-        node = before;
+        if (status != MX_OK)
+            let_go(node);
+        if (!pass->retain)
+            mx_tape_forget(node);
     }
     return status;
 }
 
-static mx_status check_loss(const mx_tensor *loss)
+static mx_status seed_and_walk(const mx_pass *pass)
 {
-    for (const mx_region *region = tape->region; region; region = region->parent)
-        if (region->drops)
-            return mx_fail(MX_ERR_STATE, "backward was called inside mx.remat; call it after the layer has returned");
-    if (!loss->node && loss->gone.op)
-        return fail_gone(loss, true);
-    if (!loss->node)
-        return mx_fail(MX_ERR_STATE, "backward: %s depends on no tensor that requires a gradient",
-                       mx_tensor_text(loss));
-    if (changes_of(loss) != loss->made_changes)
-        return mx_fail(MX_ERR_STATE,
-                       "backward: the loss %s has been changed in place%s after it was computed; changes in place have "
-                       "no gradient: compute a new tensor",
-                       mx_tensor_text(loss), change_text(loss));
-    if (mx_count(loss) != 1)
-        return mx_fail(MX_ERR_SHAPE, "backward wants a loss of one element, not %s; use t:mean() or t:sum()",
-                       mx_tensor_text(loss));
+    mx_status status = MX_OK;
+    for (int i = 0; i < pass->n_roots && status == MX_OK; i++)
+        status = seed_root(&pass->roots[i]);
+    if (status != MX_OK) {
+        for (int i = 0; i < pass->n_roots; i++)
+            release_gradients(pass->roots[i].t->node);
+        return status;
+    }
+    tapes->walking = pass->tape;
+    need_values(pass);
+    status = walk(pass);
+    tapes->walking = NULL;
+    pass->tape->ahead_of = pass->tape->fetched_for = NULL;
+    tapes->walked = tapes->count;
+    return status;
+}
+
+static mx_status check_seed(const char *name, const mx_root *root)
+{
+    const mx_tensor *t = root->t, *g = root->grad;
+    if (!g && mx_count(t) != 1)
+        return mx_fail(MX_ERR_SHAPE,
+                       "backward wants a loss of one element, not %s; use t:mean() or t:sum(), or give its gradient",
+                       mx_tensor_text(t));
+    if (g && !mx_shape_equal(&g->shape, &t->shape))
+        return mx_fail(MX_ERR_SHAPE, "backward: the gradient of %s is %s, and must have the shape of %s", name,
+                       mx_tensor_text(g), mx_tensor_text(t));
+    if (g && !mx_dtype_is_float(g->dtype))
+        return mx_fail(MX_ERR_DTYPE, "backward: the gradient of %s must be f32 or bf16, not %s", name,
+                       mx_tensor_text(g));
     return MX_OK;
 }
 
-mx_status mx_tape_backward(mx_tensor *loss, double scale, bool retain)
+static mx_status check_root(const mx_tape *tape, const char *name, const mx_root *root)
 {
-    int n = 0;
-    MX_TRY(check_loss(loss));
-    MX_TRY(reach(loss, &n));
-    mx_node *last = loss->node;
+    const mx_tensor *t = root->t;
+    if (!t->node && t->gone.op)
+        return fail_gone(name, true, t);
+    if (!t->node || !t->requires_grad)
+        return mx_fail(MX_ERR_STATE, "backward: %s depends on no tensor that requires a gradient", mx_tensor_text(t));
+    if (t->node->tape != tape)
+        return mx_fail(MX_ERR_STATE,
+                       "backward of %s: %s is %s, computed on %s, by %s%s; call backward of the tape that computed it",
+                       mx_tape_text(tape), name, mx_tensor_text(t), mx_tape_text(t->node->tape), t->node->call.op->name,
+                       mx_site_text(t->node->site));
+    if (changes_of(t) != t->made_changes)
+        return mx_fail(MX_ERR_STATE,
+                       "backward: %s %s has been changed in place%s after it was computed; changes in place have no "
+                       "gradient: compute a new tensor",
+                       name, mx_tensor_text(t), change_text(t));
+    return check_seed(name, root);
+}
+
+static mx_status check_roots(const mx_pass *pass)
+{
+    for (const mx_region *region = pass->tape->region; region; region = region->parent)
+        if (region->drops)
+            return mx_fail(MX_ERR_STATE, "backward was called inside mx.remat; call it after the layer has returned");
+    for (int i = 0; i < pass->n_roots; i++) {
+        char name[32];
+        snprintf(name, sizeof name, pass->n_roots == 1 ? "the loss" : "root %d", i + 1);
+        MX_TRY(check_root(pass->tape, name, &pass->roots[i]));
+    }
+    return MX_OK;
+}
+
+mx_status mx_tape_backward(mx_tape *tape, const mx_root *roots, int n_roots, bool retain)
+{
+    mx_pass pass = {.tape = tape, .roots = roots, .n_roots = n_roots, .retain = retain};
+    MX_TRY(check_roots(&pass));
+    MX_TRY(reach(&pass));
     bool recording = mx_tape_set_recording(false);
     mx_scope *scope = mx_scope_swap(NULL); /* gradients belong to their tensors, not to a scope */
     const char *place = mx_place;
     mx_place_backward = true;
     mx_site_pin();
-    mx_status status = seed_loss(loss, scale);
-    if (status == MX_OK) {
-        tape->is_walking = true;
-        need_values(last, n);
-        status = walk(last, n, retain);
-        tape->is_walking = false;
-        tape->ahead_of = tape->fetched_for = NULL;
-        tape->walked = tape->count;
-    }
+    mx_status status = seed_and_walk(&pass);
     mx_site_unpin();
     mx_place = place;
     mx_place_backward = false;

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-static mx_tape *const tape = &mx_the_tape;
+static mx_tapes *const tapes = &mx_all_tapes;
 
 void mx_region_release(mx_region *region)
 {
@@ -33,24 +33,31 @@ mx_status mx_tape_region_open(const mx_remat_policy *policy, mx_scope **scope)
         free(region);
         return status;
     }
+    mx_tape *tape = tapes->current;
     *region = (mx_region){.refs = 1,
+                          .tape = tape,
                           .parent = tape->region, /* takes over the reference of being the innermost */
-                          .first = tape->count,
+                          .outer = tapes->region,
+                          .first = tapes->count,
                           .last = UINT64_MAX,
                           .scope = *scope,
                           .policy = policy,
                           .drops = !policy->keep_held || policy->regathers};
-    tape->region = region;
+    tape->region = tapes->region = region;
     return MX_OK;
 }
 
-/* The innermost region is open no longer. */
+/* The region that was opened last is open no longer. */
 static void leave(void)
 {
-    mx_region *region = tape->region;
-    region->last = tape->count;
+    mx_region *region = tapes->region;
+    mx_tape *tape = region->tape;
+    tapes->region = region->outer;
+    region->last = tapes->count;
     region->policy = NULL;
     region->scope = NULL;
+    region->outer = NULL;
+    region->tape = NULL;
     tape->region = region->parent;
     if (tape->region)
         tape->region->refs++; /* the one that it had by being open; `region` keeps its own */
@@ -59,7 +66,7 @@ static void leave(void)
 
 void mx_tape_regions_leave(const mx_scope *scope)
 {
-    while (tape->region && tape->region->scope->id >= scope->id)
+    while (tapes->region && tapes->region->scope->id >= scope->id)
         leave();
 }
 
@@ -151,7 +158,7 @@ static mx_status offload_of_call(const mx_region *region, const mx_call *call, m
 
 static mx_node *first_of(const mx_region *region)
 {
-    mx_node *node = tape->last;
+    mx_node *node = region->tape->last;
     if (!node || node->number < region->first)
         return NULL;
     while (node->before && node->before->number >= region->first)
@@ -165,7 +172,7 @@ static mx_status offload(const mx_region *region, mx_node *first, mx_tensor *con
     if (region->policy->keep_held || region->policy->n_offloaded == 0 || !first)
         return MX_OK;
     MX_TRY(mx_offload_settle(true));
-    tape->offloads = true;
+    region->tape->offloads = true;
     for (const mx_node *node = first; node; node = node->after)
         MX_TRY(offload_of_call(region, &node->call, results, n_results));
     return MX_OK;
@@ -173,7 +180,7 @@ static mx_status offload(const mx_region *region, mx_node *first, mx_tensor *con
 
 mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n_results)
 {
-    mx_region *region = tape->region;
+    mx_region *region = tapes->region;
     if (!region || region->scope != scope)
         return mx_fail(MX_ERR_STATE, "a scope was closed inside another that is still open");
     mx_status status = MX_OK;

@@ -2,8 +2,6 @@
 #include "core/offload.h"
 #include "tape/record.h"
 
-static const mx_tape *const tape = &mx_the_tape;
-
 /* Without values in memory; and without any, so that they must be computed again. */
 static bool is_out(const mx_tensor *t) { return t && !t->storage; }
 static bool is_missing(const mx_tensor *t) { return is_out(t) && !t->away; }
@@ -90,7 +88,7 @@ static mx_status restore(mx_tensor *t, uint64_t before)
     return MX_OK;
 }
 
-static bool is_walked(const mx_node *node) { return node->walk == tape->walk; }
+static bool is_walked(const mx_node *node) { return node->walk == node->tape->walk; }
 
 /* The last record that backward walks of the dropping region that it comes to after `region`, from `node` on; or NULL.
  */
@@ -101,12 +99,12 @@ static mx_node *find_previous(mx_node *node, const mx_region *region)
     return node;
 }
 
-static mx_status prefetch_call(const mx_call *call)
+static mx_status prefetch_call(const mx_tape *tape, const mx_call *call)
 {
     bool wanted = (call->op->flags & MX_OP_REGATHER) && is_missing(call->out[0]) && call->out[0]->needed > 0;
     for (int i = 0; i < call->n_in; i++)
         wanted = wanted && !is_missing(call->in[i]);
-    return wanted ? mx_apply_hooks.prefetch(call) : MX_OK;
+    return wanted ? tape->hooks.prefetch(call) : MX_OK;
 }
 
 static mx_node *first_of(mx_node *node, const mx_region *region)
@@ -118,18 +116,19 @@ static mx_node *first_of(mx_node *node, const mx_region *region)
 
 mx_status mx_remat_prefetch(mx_node *node)
 {
+    mx_tape *tape = node->tape;
     const mx_region *region = mx_region_dropping(node);
-    if (!mx_apply_hooks.prefetch || tape->prefetch_regions == 0 || !region || region == tape->ahead_of)
+    if (!tape->hooks.prefetch || tape->prefetch_regions == 0 || !region || region == tape->ahead_of)
         return MX_OK;
-    mx_the_tape.ahead_of = region;
+    tape->ahead_of = region;
     for (int ahead = 0; ahead < tape->prefetch_regions; ahead++) {
         node = find_previous(node, region);
         if (!node)
             break;
         region = mx_region_dropping(node);
         for (const mx_node *n = first_of(node, region); n && n->number < region->last; n = n->after)
-            MX_TRY(prefetch_call(&n->call));
-        MX_TRY(mx_apply_hooks.prefetch(NULL));
+            MX_TRY(prefetch_call(tape, &n->call));
+        MX_TRY(tape->hooks.prefetch(NULL));
     }
     return MX_OK;
 }
@@ -151,10 +150,11 @@ static mx_status fetch_region(const mx_node *node, const mx_region *region)
 
 mx_status mx_remat_fetch(mx_node *node)
 {
+    mx_tape *tape = node->tape;
     const mx_region *region = tape->offloads ? mx_region_dropping(node) : NULL;
     if (!region || region == tape->fetched_for)
         return MX_OK;
-    mx_the_tape.fetched_for = region;
+    tape->fetched_for = region;
     MX_TRY(fetch_region(node, region));
     mx_node *previous = find_previous(node, region);
     return previous ? fetch_region(previous, mx_region_dropping(previous)) : MX_OK;

@@ -1,35 +1,106 @@
-/* Recording and forgetting. */
+/* Tapes, recording and forgetting. */
 #include "tape/tape.h"
 
 #include "core/offload.h"
 #include "ops/check.h"
 #include "tape/record.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
-mx_tape mx_the_tape = {.recording = true};
-static mx_tape *const tape = &mx_the_tape;
+mx_tapes mx_all_tapes = {.current = &mx_all_tapes.default_tape, .recording = true};
+static mx_tapes *const tapes = &mx_all_tapes;
 
-bool mx_tape_set_recording(bool on)
+/* ---- tapes ---- */
+
+void mx_tape_install(const mx_tape_hooks *hooks)
 {
-    bool before = tape->recording;
-    tape->recording = on;
+    mx_apply_hooks.recording = mx_tape_is_recording;
+    mx_apply_hooks.record = mx_tape_record;
+    mx_apply_hooks.may_read = mx_tape_may_read;
+    mx_tensor_left = mx_tape_drop_unreferenced;
+    tapes->default_tape.hooks = *hooks;
+}
+
+mx_status mx_tape_new(mx_tape **out)
+{
+    mx_tape *tape = malloc(sizeof *tape);
+    if (!tape)
+        return mx_fail(MX_ERR_MEMORY, "out of memory for a tape");
+    mx_tape *first = &tapes->default_tape;
+    *tape = (mx_tape){.previous = first,
+                      .next = first->next,
+                      .site = mx_site_now(),
+                      .hooks = tapes->current->hooks,
+                      .prefetch_regions = tapes->current->prefetch_regions};
+    if (first->next)
+        first->next->previous = tape;
+    first->next = tape;
+    *out = tape;
+    return MX_OK;
+}
+
+mx_status mx_tape_free(mx_tape *tape)
+{
+    if (tape->entered > 0)
+        return mx_fail(MX_ERR_STATE, "%s cannot be closed while a function runs on it", mx_tape_text(tape));
+    mx_tape_clear(tape);
+    tape->previous->next = tape->next;
+    if (tape->next)
+        tape->next->previous = tape->previous;
+    free(tape);
+    return MX_OK;
+}
+
+const char *mx_tape_text(const mx_tape *tape)
+{
+    enum { TEXTS = 4 };
+    static _Thread_local char texts[TEXTS][160];
+    static _Thread_local int next;
+    if (tape == &tapes->default_tape)
+        return "the default tape";
+    char *text = texts[next = (next + 1) % TEXTS];
+    snprintf(text, sizeof texts[0], "the tape made%s", mx_site_text(tape->site));
+    return text;
+}
+
+mx_tape *mx_tape_current(void) { return tapes->current; }
+
+mx_tape *mx_tape_enter(mx_tape *tape)
+{
+    mx_tape *before = tapes->current;
+    tapes->current = tape;
+    tape->entered++;
     return before;
 }
 
-bool mx_tape_is_recording(void) { return tape->recording; }
+void mx_tape_leave(mx_tape *before)
+{
+    tapes->current->entered--;
+    tapes->current = before;
+}
+
+bool mx_tape_set_recording(bool on)
+{
+    bool before = tapes->recording;
+    tapes->recording = on;
+    return before;
+}
+
+bool mx_tape_is_recording(void) { return tapes->recording; }
 
 void mx_tape_for_each_kept(void (*visit)(void *context, const mx_op *op, const mx_tensor *t), void *context)
 {
-    for (const mx_node *node = tape->first; node; node = node->after)
-        for (int i = 0; i < node->call.n_out; i++)
-            if (node->call.out[i]->storage)
-                visit(context, node->call.op, node->call.out[i]);
+    for (const mx_tape *tape = &tapes->default_tape; tape; tape = tape->next)
+        for (const mx_node *node = tape->first; node; node = node->after)
+            for (int i = 0; i < node->call.n_out; i++)
+                if (node->call.out[i]->storage)
+                    visit(context, node->call.op, node->call.out[i]);
 }
 
-void mx_tape_set_prefetch(int regions) { tape->prefetch_regions = regions; }
+void mx_tape_set_prefetch(mx_tape *tape, int regions) { tape->prefetch_regions = regions; }
 
-uint64_t mx_tape_count(void) { return tape->count; }
+uint64_t mx_tape_count(void) { return tapes->count; }
 
 /* ---- values ---- */
 
@@ -44,10 +115,10 @@ void mx_node_for_each_held(const mx_node *node, void (*visit)(mx_tensor *t))
 static void hold(mx_tensor *t)
 {
     t->held++;
-    t->holder = tape->count;
+    t->holder = tapes->count;
 }
 
-bool mx_tape_may_read(const mx_tensor *t) { return t->held > 0 && t->holder >= tape->walked; }
+bool mx_tape_may_read(const mx_tensor *t) { return t->held > 0 && t->holder >= tapes->walked; }
 
 void mx_tape_settle(mx_tensor *t)
 {
@@ -55,7 +126,7 @@ void mx_tape_settle(mx_tensor *t)
         return;
     if (t->held == 0 && t->released)
         mx_tensor_drop(t);
-    else if (t->dropped && tape->is_walking)
+    else if (t->dropped && tapes->walking)
         mx_tensor_drop_storage(t);
     else
         mx_tensor_evict(t);
@@ -113,18 +184,40 @@ static void describe_inputs(mx_node *node)
         stale |= t->node && t->made_changes != changes ? bit : 0;
         node->changes[i] = (uint32_t)changes;
     }
-    node->wants = wants;
-    node->holds_in = holds;
-    node->stale_in = stale;
+    node->wants = (uint16_t)wants;
+    node->holds_in = (uint16_t)holds;
+    node->stale_in = (uint16_t)stale;
+}
+
+static __attribute__((cold)) mx_status fail_foreign(const mx_call *call, const mx_tape *tape, const mx_tensor *t)
+{
+    return mx_fail(MX_ERR_STATE,
+                   "%s%s is recorded on %s, but its input %s was computed on %s, by %s%s: its gradient would be lost; "
+                   "compute both on one tape, or use t:detach() where no gradient is wanted",
+                   call->op->name, mx_site_text(mx_site_now()), mx_tape_text(tape), mx_tensor_text(t),
+                   mx_tape_text(t->node->tape), t->node->call.op->name, mx_site_text(t->node->site));
+}
+
+static mx_status check_tape(const mx_call *call, const mx_tape *tape)
+{
+    for (int i = 0; i < call->n_in; i++) {
+        const mx_tensor *t = call->in[i];
+        if (t && t->node && t->node->tape != tape)
+            return fail_foreign(call, tape, t);
+    }
+    return MX_OK;
 }
 
 mx_status mx_tape_record(mx_call *call)
 {
+    mx_tape *tape = tapes->current;
+    MX_TRY(check_tape(call, tape));
     MX_TRY(mx_offload_settle(false));
     mx_node *node = new_node();
     if (!node)
         return mx_fail(MX_ERR_MEMORY, "out of memory for the tape's records");
     node->call = *call;
+    node->tape = tape;
     node->region = tape->region;
     if (node->region)
         node->region->refs++;
@@ -133,7 +226,7 @@ mx_status mx_tape_record(mx_call *call)
     node->walk = 0;
     node->runs_again = node->dead = false;
     describe_inputs(node);
-    node->holds_out = call->op->reads_out & ((1u << call->n_out) - 1);
+    node->holds_out = (uint16_t)(call->op->reads_out & ((1u << call->n_out) - 1));
     for (int i = 0; i < call->n_out; i++) {
         mx_tensor *t = mx_retain(call->out[i]);
         t->node = node;
@@ -141,7 +234,7 @@ mx_status mx_tape_record(mx_call *call)
         t->made_changes = t->storage ? t->storage->changes : 0;
     }
     mx_node_for_each_held(node, hold);
-    node->number = tape->count++;
+    node->number = tapes->count++;
     node->before = tape->last;
     node->after = NULL;
     if (tape->last)
@@ -154,6 +247,7 @@ mx_status mx_tape_record(mx_call *call)
 
 static void take_off(mx_node *node)
 {
+    mx_tape *tape = node->tape;
     if (node->before)
         node->before->after = node->after;
     else
@@ -202,13 +296,19 @@ void mx_tape_forget(mx_node *node)
     free_node(node);
 }
 
-void mx_tape_forget_since(uint64_t since)
+static void forget_since(mx_tape *tape, uint64_t since)
 {
     while (tape->last && tape->last->number >= since)
         mx_tape_forget(tape->last);
 }
 
-void mx_tape_clear(void) { mx_tape_forget_since(0); }
+void mx_tape_forget_since(uint64_t since)
+{
+    for (mx_tape *tape = &tapes->default_tape; tape; tape = tape->next)
+        forget_since(tape, since);
+}
+
+void mx_tape_clear(mx_tape *tape) { forget_since(tape, 0); }
 
 /* Whether a loss may still come to depend on it. Who refers to a released tensor can do nothing with it. */
 static bool is_useful(const mx_tensor *t) { return t->readers > 0 || (t->refs > 1 && !t->released); }
@@ -220,7 +320,7 @@ void mx_tape_drop_unreferenced(mx_tensor *t)
     static mx_node *dead; /* to be forgotten, linked by `next_dead` */
     static bool is_forgetting;
     mx_node *node = t->node;
-    if (tape->is_walking || node->dead)
+    if (node->tape == tapes->walking || node->dead)
         return;
     for (int i = 0; i < node->call.n_out; i++)
         if (is_useful(node->call.out[i]))

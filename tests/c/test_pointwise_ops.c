@@ -1,7 +1,7 @@
 /* Elementwise and reducing operations through mx_apply and the tape: gradients of every way to broadcast small shapes,
  * where gradients are kept in f32, and what bad input is answered. */
+#include "mesh/setup.h"
 #include "ops/pointwise.h"
-#include "tape/record.h"
 #include "tape/tape.h"
 
 #include "buffers.h"
@@ -57,7 +57,7 @@ static void check_product(mx_shape a_shape, mx_shape b_shape)
     mx_tape_require_grad(x[0], true);
     mx_tape_require_grad(x[1], true);
     mx_tensor *y = apply(&mx_op_mul, x[0], x[1], NULL), *loss = sum_of(y);
-    CHECK(mx_tape_backward(loss, 1, false) == MX_OK, "%s", mx_message());
+    CHECK(mx_tape_backward(mx_tape_current(), &(mx_root){.t = loss, .seed = 1}, 1, false) == MX_OK, "%s", mx_message());
     for (int k = 0; k < 2; k++) {
         double *want = calloc((size_t)mx_count(x[k]) + 1, sizeof *want);
         for (int64_t i = 0; i < mx_count(y); i++)
@@ -98,7 +98,7 @@ static void test_gradient_dtypes(void)
     mx_tape_require_grad(x, true);
     mx_tensor *y = apply(&mx_op_mul, x, w, NULL), *z = apply(&mx_op_relu, y, NULL, NULL), *loss = sum_of(z);
     CHECK(y->dtype == MX_BF16 && z->dtype == MX_BF16, "%s", mx_tensor_text(z));
-    CHECK(mx_tape_backward(loss, 1, false) == MX_OK, "%s", mx_message());
+    CHECK(mx_tape_backward(mx_tape_current(), &(mx_root){.t = loss, .seed = 1}, 1, false) == MX_OK, "%s", mx_message());
     CHECK(w->grad->dtype == MX_F32 && x->grad->dtype == MX_F32, "%s", mx_tensor_text(x->grad));
     for (int64_t i = 0; i < 33; i++) {
         double want = 0;
@@ -158,8 +158,7 @@ static void test_empty(void)
 
 int main(void)
 {
-    mx_apply_hooks.recording = mx_tape_is_recording;
-    mx_apply_hooks.record = mx_tape_record;
+    mx_engine_setup();
     test_broadcast_gradients();
     test_gradient_dtypes();
     test_refusals();

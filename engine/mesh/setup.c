@@ -1,0 +1,10 @@
+#include "mesh/setup.h"
+
+#include "mesh/gather.h"
+#include "tape/tape.h"
+
+void mx_engine_setup(void)
+{
+    const mx_tape_hooks hooks = {.prefetch = mx_collective_prefetch, .leaf_done = mx_collective_leaf_done};
+    mx_tape_install(&hooks);
+}

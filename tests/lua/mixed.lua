@@ -19,6 +19,7 @@ function mixed.shape(config)
         end
     end
     blocks[2].attention.rope.theta = 500.0
+    blocks[3].attention.rope = { frequencies = { 1, 0.5, 0.3, 0.2, 0.1, 0.05, 0.01, 0.001 } } -- of 16 components
     blocks[2].norm = { kind = "layernorm", eps = 1e-5, bias = true }
     local attention, mlp = blocks[4].attention, blocks[4].mlp
     blocks[4].parallel = true

@@ -66,7 +66,7 @@ end
 local function plain_rope(x, rope)
     local half = x:size(2) // 2
     local function angle(r, c)
-        return (r - 1) * rope.theta ^ (-(c - 1) / half)
+        return (r - 1) * (rope.frequencies and rope.frequencies[c] or rope.theta ^ (-(c - 1) / half))
     end
     local cos = filled(x:size(1), half, function(r, c) return math.cos(angle(r, c)) end)
     local sin = filled(x:size(1), half, function(r, c) return math.sin(angle(r, c)) end)
@@ -181,6 +181,7 @@ function TestBlocks.test_each_difference_counts()
     local model, batch = new_model(), new_batch()
     local reference = model:loss(batch):item()
     for what, change in pairs({
+        frequencies = function(blocks) blocks[3].attention.rope.frequencies[2] = 0.4 end,
         window = function(blocks) blocks[1].attention.window = 0 end,
         theta = function(blocks) blocks[2].attention.rope.theta = 10000.0 end,
         no_rope = function(blocks) blocks[2].attention.rope = false end,
@@ -210,6 +211,41 @@ function TestBlocks.test_policies_change_no_bit()
             lu.assertEquals(grad:totable(), expected[name]:totable(), policy .. " " .. name)
         end
     end
+end
+
+-- A list of frequencies is another way to say theta, scaled or for a part of a head; a formula of its own changes the
+-- model.
+function TestBlocks.test_frequencies()
+    local model, batch = new_model(), new_batch()
+    local function loss_with(rope)
+        model.shape.blocks[1].attention.rope = rope
+        return model:loss(batch):item()
+    end
+    local function frequencies(theta, dims)
+        local list = {}
+        for i = 1, dims // 2 do
+            list[i] = theta ^ (-2 * (i - 1) / dims)
+        end
+        return list
+    end
+    local whole = loss_with { theta = 10000.0 }
+    lu.assertAlmostEquals(loss_with { frequencies = frequencies(10000.0, 16) }, whole, 1e-6)
+    local half = loss_with { theta = 10000.0, dims = 8, factor = 1.5 }
+    lu.assertAlmostEquals(loss_with { frequencies = frequencies(10000.0, 8), dims = 8, factor = 1.5 }, half, 1e-6)
+    local neighbours = loss_with { theta = 10000.0, interleaved = true }
+    for _, pair in ipairs({ { whole, half }, { whole, neighbours }, { half, neighbours } }) do
+        lu.assertTrue(math.abs(pair[1] - pair[2]) > 1e-5)
+    end
+    local policies = {}
+    model.shape.blocks[1].attention.rope = { frequencies = frequencies(300.0, 16) }
+    for i, policy in ipairs({ "none", "full" }) do
+        model.shape.remat = policy
+        local _, grads = gradients(model.params, function() return model:loss(batch) end)
+        policies[i] = grads["layer001.query.weight"]:totable()
+    end
+    lu.assertEquals(policies[2], policies[1])
+    lu.assertErrorMsgContains("no field 'tehta'", loss_with, { tehta = 1 })
+    lu.assertErrorMsgContains("in place of", loss_with, { theta = 1, frequencies = frequencies(300.0, 16) })
 end
 
 -- Token by token from caches, each of its layer's size.

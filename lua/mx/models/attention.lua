@@ -1,7 +1,7 @@
 --- Attention of H heads of queries to K heads of keys and values, each D wide: a part of a block.
 
 local mx = require "mx"
-local util = require "mx.util"
+local rope = require "mx.models.rope"
 
 local attention = {
     products = "heads", -- which products of a mesh its are: see mx.Parallel:enter
@@ -57,18 +57,6 @@ function attention.parameters(part, list)
     end
 end
 
--- RoPE of queries or keys, where the part has it: (B, S, heads, D).
-local function rotate(part, x, run)
-    if not part.rope then
-        return x
-    end
-    local rotation = { theta = part.rope.theta, offset = run.offset }
-    for key, value in util.sorted_pairs(part.rope.scaling or {}) do
-        rotation[key] = value
-    end
-    return mx.rope(x, run.positions, rotation)
-end
-
 --- Attention with a layer's weights: h (B, S, E) -> (B, S, E), before the sum over a mesh and the bias. With a cache,
 --- keys and values of earlier tokens come from there.
 ---@param model mx.Decoder
@@ -91,7 +79,7 @@ function attention.forward(model, i, part, weights, h, run)
         q = mx.rmsnorm(q, weights["query_norm.weight"], { eps = part.qk_norm.eps })
         k = mx.rmsnorm(k, weights["key_norm.weight"], { eps = part.qk_norm.eps })
     end
-    q, k = rotate(part, q, run), rotate(part, k, run)
+    q, k = rope.rotate(part.rope, q, k, run)
     if not part.qk_norm then
         q, k = mx.name(q, "query_proj"), mx.name(k, "key_proj")
     end

@@ -329,7 +329,9 @@ function families.of(shape)
     local gpt2 = norm == "layernorm" and bias and not mlp.gated and not attention.rope and shape.positions > 0
         and attention.heads == attention.kv_heads and attention.heads * attention.head_dim == shape.emb
         and not attention.qk_norm and window == 0
-    local llama = norm == "rmsnorm" and mlp.gated and attention.rope and shape.positions == 0
+    local rope = attention.rope or {}
+    local plain_rope = rope.theta and not (rope.dims or rope.interleaved or rope.factor)
+    local llama = norm == "rmsnorm" and mlp.gated and plain_rope and shape.positions == 0
     if not reason and gpt2 then
         return "gpt2"
     elseif reason or not llama then

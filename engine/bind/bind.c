@@ -155,8 +155,11 @@ mx_dtype mxl_check_dtype(lua_State *L, int i, mx_dtype standard)
     if (lua_isnoneornil(L, i))
         return standard;
     const char *name = luaL_checkstring(L, i);
-    if (!mx_dtype_parse(name, &dtype))
-        luaL_error(L, "unknown dtype '%s'; expected f32, bf16, i32, u8 or i8", name);
+    if (!mx_dtype_parse(name, &dtype)) {
+        char names[MX_DTYPE_LIST_BYTES];
+        mx_dtype_list(NULL, names);
+        luaL_error(L, "unknown dtype '%s'; expected %s", name, names);
+    }
     return dtype;
 }
 

@@ -219,7 +219,7 @@ static mx_dtype scalar_dtype(lua_State *L, const mx_op *op, int i, int n)
     for (int k = first; k <= n; k++) {
         const mx_tensor *t = mxl_test_tensor(L, k);
         if (t)
-            return i == 1 || !mx_dtype_is_float(t->dtype) ? t->dtype : MX_F32;
+            return i == 1 || !mx_dtype_computes(t->dtype) ? t->dtype : MX_F32;
     }
     return MX_F32;
 }
@@ -242,7 +242,7 @@ static const mx_op *compare_exactly(lua_State *L, const mx_op *op, int i, mx_dty
 {
     static const mx_op *const mirrored[][2] = {{&mx_op_eq, &mx_op_eq}, {&mx_op_ne, &mx_op_ne}, {&mx_op_lt, &mx_op_gt},
                                                {&mx_op_le, &mx_op_ge}, {&mx_op_gt, &mx_op_lt}, {&mx_op_ge, &mx_op_le}};
-    double x = lua_tonumber(L, i), low = mx_dtype_lowest(dtype), high = mx_dtype_highest(dtype);
+    double x = lua_tonumber(L, i), low = mx_dtypes[dtype].lowest, high = mx_dtypes[dtype].highest;
     for (int k = 0; i == 1 && k < 6; k++) /* x < t is t > x */
         if (mirrored[k][0] == op) {
             op = mirrored[k][1];
@@ -279,7 +279,7 @@ static void read_inputs(lua_State *L, const mx_op **op, int n, mx_tensor **in)
             continue;
         }
         mx_dtype dtype = scalar_dtype(L, *op, i, n);
-        bool exact = is_comparison(*op) && n == 2 && !mx_dtype_is_float(dtype);
+        bool exact = is_comparison(*op) && n == 2 && mx_dtype_is_integer(dtype);
         if (exact)
             *op = compare_exactly(L, *op, i, dtype);
         in[i - 1] = scalar(L, *op, i, dtype);

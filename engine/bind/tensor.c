@@ -1,6 +1,7 @@
 /* The tensor as a Lua value: reading, computing, lifetimes. Operations become methods in ops.c. */
 #include "bind/tensor.h"
 #include "bind/bind.h"
+#include "core/element.h"
 #include "core/offload.h"
 #include "core/pool.h"
 #include "core/scope.h"
@@ -89,24 +90,13 @@ double mxl_element(const mx_tensor *t, int64_t i)
     const void *data = mx_data(t);
     if (!data)
         return NAN;
-    switch (t->dtype) {
-    case MX_F32:
-        return (double)((const float *)data)[i];
-    case MX_BF16:
-        return (double)mx_from_bf16(((const mx_bf16 *)data)[i]);
-    case MX_I32:
-        return (double)((const int32_t *)data)[i];
-    case MX_U8:
-        return (double)((const uint8_t *)data)[i];
-    default:
-        return (double)((const int8_t *)data)[i];
-    }
+    return mx_get_number(data, i, t->dtype);
 }
 
 void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i)
 {
     double value = mxl_element(t, i);
-    if (mx_dtype_is_float(t->dtype) || !mx_data(t))
+    if (!mx_dtype_is_integer(t->dtype) || !mx_data(t))
         lua_pushnumber(L, isnan(value) ? (double)NAN : value); /* without a sign, which print would show */
     else
         lua_pushinteger(L, (lua_Integer)value);
@@ -119,22 +109,7 @@ bool mxl_set_element(const mx_tensor *t, int64_t i, double value)
         return false;
     if (!data)
         return true;
-    switch (t->dtype) {
-    case MX_F32:
-        ((float *)data)[i] = (float)value;
-        break;
-    case MX_BF16:
-        ((mx_bf16 *)data)[i] = mx_to_bf16((float)value);
-        break;
-    case MX_I32:
-        ((int32_t *)data)[i] = (int32_t)value;
-        break;
-    case MX_U8:
-        ((uint8_t *)data)[i] = (uint8_t)value;
-        break;
-    default:
-        ((int8_t *)data)[i] = (int8_t)value;
-    }
+    mx_set_number(data, i, value, t->dtype);
     return true;
 }
 

@@ -84,7 +84,7 @@ static void number_to_tensor(lua_State *L, const char *op)
 static int tensor_div(lua_State *L)
 {
     int tensor = lua_isnumber(L, 1) ? 2 : 1;
-    bool integers = !mx_dtype_is_float(mxl_check_tensor(L, tensor)->dtype);
+    bool integers = mx_dtype_is_integer(mxl_check_tensor(L, tensor)->dtype);
     if (integers)
         number_to_tensor(L, "div"); /* and the operation refuses */
     else if (tensor == 2) {

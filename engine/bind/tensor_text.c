@@ -14,7 +14,7 @@ static void add_value(luaL_Buffer *text, const mx_tensor *t, int64_t i)
 {
     char value[32];
     double x = mxl_element(t, i);
-    if (mx_dtype_is_float(t->dtype))
+    if (mx_dtypes[t->dtype].is_float)
         snprintf(value, sizeof value, "%11.4g", isnan(x) ? (double)NAN : x); /* a NaN has no sign that counts */
     else
         snprintf(value, sizeof value, " %5lld", (long long)x); /* a space, whatever the width */
@@ -23,7 +23,7 @@ static void add_value(luaL_Buffer *text, const mx_tensor *t, int64_t i)
 
 static void add_row(luaL_Buffer *text, const mx_tensor *t, int64_t first, int64_t n)
 {
-    int64_t edge = mx_dtype_is_float(t->dtype) ? EDGE - 2 : EDGE;
+    int64_t edge = mx_dtypes[t->dtype].is_float ? EDGE - 2 : EDGE;
     for (int64_t i = 0; i < n; i++) {
         if (n > 2 * edge && i == edge) {
             luaL_addstring(text, "   ...");

@@ -1,4 +1,6 @@
-/* Element types, and the one definition of how f32 becomes bf16 and back. */
+/* Element types. One table, mx_dtypes, holds what the engine knows of each; code asks the table for a property, not
+ * which dtype it has. Below it, the only definition of how f32 becomes bf16 and back. README.md says how a dtype is
+ * added. */
 #ifndef MX_CORE_DTYPE_H
 #define MX_CORE_DTYPE_H
 
@@ -9,57 +11,120 @@
 
 typedef enum mx_dtype { MX_F32, MX_BF16, MX_I32, MX_U8, MX_I8, MX_DTYPES } mx_dtype;
 
-typedef uint16_t mx_bf16; /* the upper half of an IEEE binary32 */
+typedef struct mx_dtype_traits {
+    const char *name;        /* in Lua, in messages and in our own files */
+    const char *long_name;   /* in configs, hardware files and config.json */
+    const char *safetensors; /* in the header of a safetensors file */
+    int gguf;                /* number of the type in a GGUF file; -1: GGUF has none */
+    size_t bytes;
+    bool is_float;                    /* else an integer */
+    int exponent_bits, mantissa_bits; /* of a float: below the sign, from high to low; the exponent's bias is IEEE's */
+    int32_t lowest, highest;          /* of an integer */
+    bool computes;                    /* floating-point arithmetic, products and reductions take it */
+    bool may_have_gradient;
+    mx_dtype accumulates_in; /* sums of its values are kept in this dtype */
+} mx_dtype_traits;
 
-static inline size_t mx_dtype_bytes(mx_dtype dtype)
-{
-    static const size_t bytes[MX_DTYPES] = {4, 2, 4, 1, 1};
-    return bytes[dtype];
-}
+/* In the header, so that a property of a constant dtype is a constant in the kernels. */
+static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
+    [MX_F32] = {.name = "f32",
+                .long_name = "float32",
+                .safetensors = "F32",
+                .gguf = 0,
+                .bytes = 4,
+                .is_float = true,
+                .exponent_bits = 8,
+                .mantissa_bits = 23,
+                .computes = true,
+                .may_have_gradient = true,
+                .accumulates_in = MX_F32},
+    [MX_BF16] = {.name = "bf16",
+                 .long_name = "bfloat16",
+                 .safetensors = "BF16",
+                 .gguf = 30,
+                 .bytes = 2,
+                 .is_float = true,
+                 .exponent_bits = 8,
+                 .mantissa_bits = 7,
+                 .computes = true,
+                 .may_have_gradient = true,
+                 .accumulates_in = MX_F32},
+    [MX_I32] = {.name = "i32",
+                .long_name = "int32",
+                .safetensors = "I32",
+                .gguf = 26,
+                .bytes = 4,
+                .lowest = INT32_MIN,
+                .highest = INT32_MAX,
+                .accumulates_in = MX_I32},
+    [MX_U8] = {.name = "u8",
+               .long_name = "uint8",
+               .safetensors = "U8",
+               .gguf = -1,
+               .bytes = 1,
+               .lowest = 0,
+               .highest = UINT8_MAX,
+               .accumulates_in = MX_I32},
+    [MX_I8] = {.name = "i8",
+               .long_name = "int8",
+               .safetensors = "I8",
+               .gguf = 24,
+               .bytes = 1,
+               .lowest = INT8_MIN,
+               .highest = INT8_MAX,
+               .accumulates_in = MX_I32},
+};
 
-static inline const char *mx_dtype_name(mx_dtype dtype)
-{
-    static const char *const names[MX_DTYPES] = {"f32", "bf16", "i32", "u8", "i8"};
-    return names[dtype];
-}
+static inline size_t mx_dtype_bytes(mx_dtype dtype) { return mx_dtypes[dtype].bytes; }
+static inline const char *mx_dtype_name(mx_dtype dtype) { return mx_dtypes[dtype].name; }
+static inline bool mx_dtype_is_integer(mx_dtype dtype) { return !mx_dtypes[dtype].is_float; }
+static inline bool mx_dtype_computes(mx_dtype dtype) { return mx_dtypes[dtype].computes; }
+static inline bool mx_dtype_may_have_gradient(mx_dtype dtype) { return mx_dtypes[dtype].may_have_gradient; }
+static inline mx_dtype mx_dtype_accumulates_in(mx_dtype dtype) { return mx_dtypes[dtype].accumulates_in; }
 
-static inline bool mx_dtype_is_float(mx_dtype dtype) { return dtype == MX_F32 || dtype == MX_BF16; }
-
-/* The least and the greatest value of an integer dtype. */
-static inline int32_t mx_dtype_lowest(mx_dtype dtype)
+/* Integers have arithmetic of their own, which saturates; a dtype without either kind only stores values. */
+static inline bool mx_dtype_has_arithmetic(mx_dtype dtype)
 {
-    return dtype == MX_U8 ? 0 : dtype == MX_I8 ? INT8_MIN : INT32_MIN;
-}
-static inline int32_t mx_dtype_highest(mx_dtype dtype)
-{
-    return dtype == MX_U8 ? UINT8_MAX : dtype == MX_I8 ? INT8_MAX : INT32_MAX;
+    return mx_dtype_computes(dtype) || mx_dtype_is_integer(dtype);
 }
 
 /* Whether x is a value of the dtype: for integers a whole number in their range; floats round, and hold them all. */
 static inline bool mx_dtype_holds(mx_dtype dtype, double x)
 {
-    if (mx_dtype_is_float(dtype))
-        return true;
-    return x >= (double)mx_dtype_lowest(dtype) && x <= (double)mx_dtype_highest(dtype) && x == (double)(int64_t)x;
+    const mx_dtype_traits *t = &mx_dtypes[dtype];
+    return t->is_float || (x >= (double)t->lowest && x <= (double)t->highest && x == (double)(int64_t)x);
 }
 
 /* The value of an integer dtype that is nearest to x: all integer arithmetic saturates. */
 static inline int32_t mx_dtype_saturate(mx_dtype dtype, int64_t x)
 {
-    int64_t low = mx_dtype_lowest(dtype), high = mx_dtype_highest(dtype);
+    int64_t low = mx_dtypes[dtype].lowest, high = mx_dtypes[dtype].highest;
     return (int32_t)(x < low ? low : x > high ? high : x);
 }
 
-/* "f32" and so on; false when the name is none of ours. */
-static inline bool mx_dtype_parse(const char *name, mx_dtype *dtype)
+/* The dtype of that name, "f32" and so on; false when there is none. */
+bool mx_dtype_parse(const char *name, mx_dtype *dtype);
+
+/* "f32, bf16 or i32": the names of the dtypes for which `belongs` holds (NULL: of all). */
+enum { MX_DTYPE_LIST_BYTES = 96 };
+void mx_dtype_list(bool (*belongs)(mx_dtype), char text[MX_DTYPE_LIST_BYTES]);
+
+/* Ends the program: `function` was given a dtype that it does not know. Operations check what they are given, so this
+ * is a check that the engine lacks, and values read as another dtype would be wrong without a word. */
+_Noreturn void mx_dtype_unexpected(mx_dtype dtype, const char *function);
+
+/* Two dtypes compute; whether this one is bf16, and not f32. Ends the program for all others. */
+#define mx_is_bf16(dtype) mx_is_bf16_in(dtype, __func__)
+static inline bool mx_is_bf16_in(mx_dtype dtype, const char *function)
 {
-    for (int d = 0; d < MX_DTYPES; d++)
-        if (strcmp(name, mx_dtype_name((mx_dtype)d)) == 0) {
-            *dtype = (mx_dtype)d;
-            return true;
-        }
+    if (dtype == MX_BF16)
+        return true;
+    if (dtype != MX_F32)
+        mx_dtype_unexpected(dtype, function);
     return false;
 }
+
+typedef uint16_t mx_bf16; /* the upper half of an IEEE binary32 */
 
 static inline float mx_from_bf16(mx_bf16 h)
 {

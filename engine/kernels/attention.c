@@ -2,6 +2,7 @@
 #include "kernels/attention.h"
 
 #include "core/cpu.h"
+#include "core/element.h"
 #include "core/pool.h"
 #include "kernels/attention_paths.h"
 
@@ -32,7 +33,7 @@ const mx_attention_path *mx_attention_path_get(int isa, mx_dtype dtype)
         [MX_ISA_AVX512_BF16] = {&mx_attention_f32_avx512_bf16, &mx_attention_bf16_avx512_bf16},
         [MX_ISA_AMX] = {&mx_attention_f32_avx512_bf16, &mx_attention_bf16_amx},
     };
-    return paths[isa][dtype == MX_BF16];
+    return paths[isa][mx_is_bf16(dtype)];
 }
 
 /* Rows and keys of a tile so that `share` second-level caches hold what a tile touches, `per_row` and `per_key` bytes
@@ -97,10 +98,7 @@ static void join_parts(const mx_attention_plan *p, int64_t head, int64_t row, co
     void *to = (void *)mx_attention_row(&out, a->dtype, row);
     for (int64_t d = 0; d < a->head_dim; d++) {
         float x = sum == 0 ? 0.0f : sums[d] / sum;
-        if (a->dtype == MX_F32)
-            ((float *)to)[d] = x;
-        else
-            ((mx_bf16 *)to)[d] = mx_to_bf16(x);
+        mx_set_float(to, d, x, a->dtype);
     }
 }
 
@@ -181,8 +179,9 @@ static void merge_row(const void *part, mx_dtype dtype, float part_lse, int64_t 
     theirs /= both;
     const float *restrict f32 = part;
     const mx_bf16 *restrict bf16 = part;
+    bool is_bf16 = mx_is_bf16(dtype);
     for (int64_t d = 0; d < width; d++) {
-        float x = theirs * (dtype == MX_F32 ? f32[d] : mx_from_bf16(bf16[d]));
+        float x = theirs * (is_bf16 ? mx_from_bf16(bf16[d]) : f32[d]);
         sums[d] = empty ? x : mine * sums[d] + x;
     }
 }

@@ -1,4 +1,5 @@
 /* Arrays of different shapes: how they are walked together, and the functions of pairs that use the walk. */
+#include "core/element.h"
 #include "kernels/elementwise.h"
 
 enum { BLOCK = 1024 };
@@ -134,7 +135,7 @@ static void walk_all(walk *w)
 static const float *as_f32(const walk *w, int k, int64_t from, int64_t n, float *room)
 {
     const void *p = at(w->in[k], from);
-    if (w->in[k].dtype == MX_F32)
+    if (!mx_is_bf16(w->in[k].dtype))
         return p;
     w->paths->to_f32(p, room, w->step[k] ? n : 1, false);
     return room;
@@ -142,26 +143,10 @@ static const float *as_f32(const walk *w, int k, int64_t from, int64_t n, float 
 
 /* ---- integers: plain loops in 64 bits, saturating where a result is stored ---- */
 
-static int64_t load_int(mx_array v, int64_t i)
-{
-    if (v.dtype == MX_I32)
-        return ((const int32_t *)v.data)[i];
-    return v.dtype == MX_U8 ? ((const uint8_t *)v.data)[i] : ((const int8_t *)v.data)[i];
-}
-
-static void store_int(mx_array v, int64_t i, int64_t x)
-{
-    int32_t value = mx_dtype_saturate(v.dtype, x);
-    if (v.dtype == MX_I32)
-        ((int32_t *)v.data)[i] = value;
-    else
-        ((uint8_t *)v.data)[i] = (uint8_t)value;
-}
-
 int64_t mx_find_zero(mx_array x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        if (load_int(x, i) == 0)
+        if (mx_get_int(x.data, i, x.dtype) == 0)
             return i;
     return -1;
 }
@@ -204,17 +189,21 @@ static bool int_holds(mx_compare op, int64_t a, int64_t b)
 
 static void run_int_pair(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
-        store_int(w->out, to + i,
-                  int_pair((mx_binary)w->op, load_int(w->in[0], from[0] + i * w->step[0]),
-                           load_int(w->in[1], from[1] + i * w->step[1])));
+    mx_array a = w->in[0], b = w->in[1], y = w->out;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t x = int_pair((mx_binary)w->op, mx_get_int(a.data, from[0] + i * w->step[0], a.dtype),
+                             mx_get_int(b.data, from[1] + i * w->step[1], b.dtype));
+        mx_set_int(y.data, to + i, mx_dtype_saturate(y.dtype, x), y.dtype);
+    }
 }
 
 static void run_int_compare(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
+    mx_array a = w->in[0], b = w->in[1];
     for (int64_t i = 0; i < n; i++)
-        ((uint8_t *)w->out.data)[to + i] = int_holds((mx_compare)w->op, load_int(w->in[0], from[0] + i * w->step[0]),
-                                                     load_int(w->in[1], from[1] + i * w->step[1]));
+        ((uint8_t *)w->out.data)[to + i] =
+            int_holds((mx_compare)w->op, mx_get_int(a.data, from[0] + i * w->step[0], a.dtype),
+                      mx_get_int(b.data, from[1] + i * w->step[1], b.dtype));
 }
 
 /* ---- floats ---- */
@@ -233,9 +222,10 @@ static void run_pair_staged(const walk *w, const int64_t *from, int64_t to, int6
         int64_t m = n - i < BLOCK ? n - i : BLOCK;
         const float *a = as_f32(w, 0, from[0] + i * w->step[0], m, room_a);
         const float *b = as_f32(w, 1, from[1] + i * w->step[1], m, room_b);
-        float *y = w->out.dtype == MX_F32 ? at(w->out, to + i) : room_y;
+        bool bf16 = mx_is_bf16(w->out.dtype);
+        float *y = bf16 ? room_y : at(w->out, to + i);
         w->paths->binary((mx_binary)w->op, MX_F32, a, w->step[0], b, w->step[1], y, m, false);
-        if (w->out.dtype == MX_BF16)
+        if (bf16)
             w->paths->to_bf16(y, at(w->out, to + i), m, false);
     }
 }
@@ -248,9 +238,10 @@ static void run_pair_grad(const walk *w, const int64_t *from, int64_t to, int64_
         const float *in[3];
         for (int k = 0; k < 3; k++)
             in[k] = as_f32(w, k, from[k] + i * w->step[k], m, room[k]);
-        float *y = w->out.dtype == MX_F32 ? at(w->out, to + i) : room_y;
+        bool bf16 = mx_is_bf16(w->out.dtype);
+        float *y = bf16 ? room_y : at(w->out, to + i);
         w->paths->binary_grad((mx_binary)w->op, w->by_b, in[0], w->step[0], in[1], w->step[1], in[2], w->step[2], y, m);
-        if (w->out.dtype == MX_BF16)
+        if (bf16)
             w->paths->to_bf16(y, at(w->out, to + i), m, false);
     }
 }
@@ -269,7 +260,7 @@ static void run_compare(const walk *w, const int64_t *from, int64_t to, int64_t 
 void mx_binary_forward(mx_binary op, const mx_broadcast *plan, mx_array a, mx_array b, mx_array y)
 {
     walk w = {.plan = plan, .n_in = 2, .op = op, .in = {a, b}, .out = y, .run = run_pair_staged};
-    if (!mx_dtype_is_float(y.dtype))
+    if (mx_dtype_is_integer(y.dtype))
         w.run = run_int_pair;
     else if (a.dtype == y.dtype && b.dtype == y.dtype)
         w.run = run_pair;
@@ -286,7 +277,7 @@ void mx_binary_backward(mx_binary op, bool by_b, const mx_broadcast *plan, mx_ar
 void mx_compare_forward(mx_compare op, const mx_broadcast *plan, mx_array a, mx_array b, uint8_t *y)
 {
     walk w = {.plan = plan, .n_in = 2, .op = op, .in = {a, b}, .out = {y, MX_U8}, .run = run_compare};
-    if (!mx_dtype_is_float(a.dtype))
+    if (mx_dtype_is_integer(a.dtype))
         w.run = run_int_compare;
     walk_all(&w);
 }
@@ -318,10 +309,10 @@ static void run_where_mixed(const walk *w, const int64_t *from, int64_t to, int6
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t m = n - i < BLOCK ? n - i : BLOCK, used = w->step[2] ? m : 1;
         const void *b = at(w->in[2], from[2] + i * w->step[2]);
-        if (w->out.dtype == MX_F32)
-            w->paths->to_f32(b, room, used, false);
-        else
+        if (mx_is_bf16(w->out.dtype))
             w->paths->to_bf16(b, (mx_bf16 *)room, used, false);
+        else
+            w->paths->to_f32(b, room, used, false);
         choose(mx_dtype_bytes(w->out.dtype), at(w->in[0], from[0] + i * w->step[0]), w->step[0],
                at(w->in[1], from[1] + i * w->step[1]), w->step[1], room, w->step[2], at(w->out, to + i), m);
     }

@@ -1,42 +1,39 @@
 /* Casts, fill and arange: what elementwise.h offers for all dtypes. */
+#include "core/element.h"
 #include "kernels/elementwise.h"
-
-#include <math.h>
 
 enum { BLOCK = 1024 };
 
 static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
 
-/* Toward zero, to the nearest end of the range, and 0 for NaN: only then is the conversion defined. */
-static int32_t saturate(double x, mx_dtype dtype)
-{
-    if (isnan(x))
-        return 0;
-    double low = mx_dtype_lowest(dtype), high = mx_dtype_highest(dtype);
-    return (int32_t)(x < low ? low : x > high ? high : x);
-}
-
-static void widen(mx_array x, int64_t first, int32_t *wide, int64_t n)
+static void read_ints(mx_array x, int64_t first, int32_t *wide, int64_t n)
 {
     const void *p = at(x, first);
-    if (x.dtype == MX_I32)
-        memcpy(wide, p, (size_t)n * sizeof *wide);
-    else if (x.dtype == MX_U8)
-        for (int64_t i = 0; i < n; i++)
-            wide[i] = ((const uint8_t *)p)[i];
-    else
-        for (int64_t i = 0; i < n; i++)
-            wide[i] = ((const int8_t *)p)[i];
+    for (int64_t i = 0; i < n; i++)
+        wide[i] = mx_get_int(p, i, x.dtype);
 }
 
-static void narrow(const int32_t *wide, mx_array y, int64_t first, int64_t n)
+static void write_ints(const int32_t *wide, mx_array y, int64_t first, int64_t n)
 {
     void *p = at(y, first);
-    if (y.dtype == MX_I32)
-        memcpy(p, wide, (size_t)n * sizeof *wide);
+    for (int64_t i = 0; i < n; i++)
+        mx_set_int(p, i, mx_dtype_saturate(y.dtype, wide[i]), y.dtype);
+}
+
+static void read_floats(const mx_elementwise_paths *paths, mx_array x, int64_t first, float *real, int64_t n)
+{
+    if (mx_is_bf16(x.dtype))
+        paths->to_f32(at(x, first), real, n, false);
     else
-        for (int64_t i = 0; i < n; i++) /* the lower byte is the same for u8 and i8 */
-            ((uint8_t *)p)[i] = (uint8_t)mx_dtype_saturate(y.dtype, wide[i]);
+        memcpy(real, at(x, first), (size_t)n * sizeof *real);
+}
+
+static void write_floats(const mx_elementwise_paths *paths, const float *real, mx_array y, int64_t first, int64_t n)
+{
+    if (mx_is_bf16(y.dtype))
+        paths->to_bf16(real, at(y, first), n, false);
+    else
+        memcpy(at(y, first), real, (size_t)n * sizeof *real);
 }
 
 /* One block by way of i32 or f32, whatever the dtypes. */
@@ -44,24 +41,19 @@ static void cast_block(const mx_elementwise_paths *paths, mx_array x, mx_array y
 {
     float real[BLOCK];
     int32_t wide[BLOCK];
-    if (mx_dtype_is_float(x.dtype)) {
-        if (x.dtype == MX_BF16)
-            paths->to_f32(at(x, first), real, n, false);
-        else
-            memcpy(real, at(x, first), (size_t)n * sizeof *real);
-        for (int64_t i = 0; i < n; i++)
-            wide[i] = saturate(real[i], y.dtype);
-    } else {
-        widen(x, first, wide, n);
-        for (int64_t i = 0; i < n; i++)
-            real[i] = (float)wide[i];
-    }
-    if (y.dtype == MX_BF16)
-        paths->to_bf16(real, at(y, first), n, false);
-    else if (y.dtype == MX_F32)
-        memcpy(at(y, first), real, (size_t)n * sizeof *real);
+    bool from_ints = mx_dtype_is_integer(x.dtype), to_ints = mx_dtype_is_integer(y.dtype);
+    if (from_ints)
+        read_ints(x, first, wide, n);
     else
-        narrow(wide, y, first, n);
+        read_floats(paths, x, first, real, n);
+    for (int64_t i = 0; from_ints && !to_ints && i < n; i++)
+        real[i] = (float)wide[i];
+    for (int64_t i = 0; !from_ints && to_ints && i < n; i++)
+        wide[i] = mx_dtype_truncate(y.dtype, real[i]);
+    if (to_ints)
+        write_ints(wide, y, first, n);
+    else
+        write_floats(paths, real, y, first, n);
 }
 
 static void cast_chunk(const mx_elementwise_paths *paths, mx_array x, mx_array y, int64_t first, int64_t n, bool stream)
@@ -87,27 +79,15 @@ void mx_cast(mx_array x, mx_array y, int64_t n)
         cast_chunk(paths, x, y, first, first + MX_CHUNK < n ? MX_CHUNK : n - first, stream);
 }
 
-static void set(mx_array y, int64_t i, double value)
-{
-    if (y.dtype == MX_F32)
-        ((float *)y.data)[i] = (float)value;
-    else if (y.dtype == MX_BF16)
-        ((mx_bf16 *)y.data)[i] = mx_to_bf16((float)value);
-    else if (y.dtype == MX_I32)
-        ((int32_t *)y.data)[i] = saturate(value, MX_I32);
-    else
-        ((uint8_t *)y.data)[i] = (uint8_t)saturate(value, y.dtype);
-}
-
 void mx_affine_int(mx_array x, mx_array y, double scale, double shift, int64_t n)
 {
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
     for (int64_t first = 0; first < n; first += BLOCK) {
         int32_t wide[BLOCK];
         int64_t m = n - first < BLOCK ? n - first : BLOCK;
-        widen(x, first, wide, m);
+        read_ints(x, first, wide, m);
         for (int64_t i = 0; i < m; i++)
-            set(y, first + i, scale * wide[i] + shift);
+            mx_set_number(y.data, first + i, scale * wide[i] + shift, y.dtype);
     }
 }
 
@@ -131,7 +111,7 @@ static void fill_chunk(mx_array y, const void *element, int64_t first, int64_t l
 void mx_fill(mx_array y, double value, int64_t n)
 {
     uint32_t element = 0;
-    set((mx_array){&element, y.dtype}, 0, value);
+    mx_set_number(&element, 0, value, y.dtype);
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
     for (int64_t first = 0; first < n; first += 16 * MX_CHUNK) {
         int64_t last = first + 16 * MX_CHUNK < n ? first + 16 * MX_CHUNK : n;
@@ -145,5 +125,5 @@ void mx_fill(mx_array y, double value, int64_t n)
 void mx_arange(mx_array y, double start, double step, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        set(y, i, start + (double)i * step);
+        mx_set_number(y.data, i, start + (double)i * step, y.dtype);
 }

@@ -57,16 +57,16 @@ static void run_staged(const map *m, int n_in, int n_out, int64_t first, int64_t
         for (int k = 0; k < n_in; k++) {
             staged.in[k] = (mx_array){in[k], MX_F32};
             mx_array source = at(m->in[k], i);
-            if (source.dtype == MX_F32)
-                staged.in[k] = source;
-            else
+            if (mx_is_bf16(source.dtype))
                 m->paths->to_f32(source.data, in[k], n, false);
+            else
+                staged.in[k] = source;
         }
         for (int k = 0; k < n_out; k++)
-            staged.out[k] = m->out[k].dtype == MX_F32 ? at(m->out[k], i) : (mx_array){out[k], MX_F32};
+            staged.out[k] = mx_is_bf16(m->out[k].dtype) ? (mx_array){out[k], MX_F32} : at(m->out[k], i);
         staged.run(&staged, 0, n);
         for (int k = 0; k < n_out; k++)
-            if (m->out[k].dtype == MX_BF16)
+            if (mx_is_bf16(m->out[k].dtype))
                 m->paths->to_bf16(out[k], at(m->out[k], i).data, n, false);
     }
 }

@@ -74,13 +74,14 @@ static mx_status run(const mx_gemm *g, int threads)
         start_c(g);
         return MX_OK;
     }
-    if (g->a.dtype == MX_BF16 || g->b.dtype == MX_BF16) {
+    bool a_bf16 = mx_is_bf16(g->a.dtype), b_bf16 = mx_is_bf16(g->b.dtype), c_bf16 = mx_is_bf16(g->c.dtype);
+    if (a_bf16 || b_bf16) {
         bool small = (double)g->m * (double)g->n * (double)g->k < SMALL_PRODUCT;
         if (g->m <= MX_THIN_ROWS && mx_isa_current() != MX_ISA_PORTABLE)
             return mx_gemm_thin(g, small ? 1 : threads);
         return mx_gemm_packed(g, small ? 1 : threads);
     }
-    if (g->c.dtype == MX_BF16)
+    if (c_bf16)
         return sgemm_rounded(g);
     sgemm(g);
     return MX_OK;

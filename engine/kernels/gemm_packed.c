@@ -146,7 +146,7 @@ static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint
         return;
     }
     bool accumulate = g->accumulate || !s->first;
-    if (g->c.dtype == MX_F32 && m == mr && n == nr && !bias) {
+    if (!mx_is_bf16(g->c.dtype) && m == mr && n == nr && !bias) {
         u->kernel(s->k_words, a, b, g->alpha, (float *)c, g->c.stride, accumulate);
         return;
     }
@@ -236,7 +236,7 @@ static job plan(const mx_gemm *g, const mx_micro *u, int threads, int64_t words[
     j.blocks.kc = even_part(g->k, most.kc, u->k_unit > 1 ? u->k_unit * u->k_group : 8);
     j.blocks.nc = even_part(g->n, round_up(most.nc, u->nr), u->nr);
     j.blocks.mc = round_up(minimum(most.mc, g->m), u->mr);
-    bool partial = g->c.dtype != MX_F32 && j.blocks.kc < g->k;
+    bool partial = mx_is_bf16(g->c.dtype) && j.blocks.kc < g->k;
     if (threads > 1)
         j.super = even_part(g->m, round_up(SHARED_ROWS, u->mr), u->mr);
     if (partial)

@@ -1,4 +1,5 @@
 /* Products with few rows, and sums of columns: work is split by columns, so no sum is cut. */
+#include "core/element.h"
 #include "kernels/gemm_internal.h"
 
 #include <omp.h>
@@ -21,8 +22,7 @@ static void round_a(const mx_gemm *g, float *a)
         }
         for (int64_t p = 0; p < g->k; p++) {
             const char *from = row + (size_t)(p * g->a.stride) * bytes;
-            mx_bf16 x = g->a.dtype == MX_BF16 ? *(const mx_bf16 *)from : mx_to_bf16(*(const float *)from);
-            a[i * g->k + p] = mx_from_bf16(x);
+            a[i * g->k + p] = mx_from_bf16(mx_to_bf16(mx_get_float(from, 0, g->a.dtype)));
         }
     }
 }

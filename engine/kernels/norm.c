@@ -1,6 +1,7 @@
 #include "kernels/norm.h"
 
 #include "core/cpu.h"
+#include "core/element.h"
 #include "core/pool.h"
 #include "kernels/elementwise.h"
 
@@ -21,13 +22,11 @@ static bool should_stream(const mx_norm *n, const void *out, int tensors)
 static const float *row_values(const mx_norm_paths *path, const mx_norm *n, const void *given, mx_dtype dtype,
                                float otherwise, float *scratch)
 {
-    if (given && dtype == MX_F32 && n->dtype == MX_F32)
+    if (given && !mx_is_bf16(dtype) && !mx_is_bf16(n->dtype))
         return given;
     for (int64_t i = 0; i < n->width; i++)
-        scratch[i] = !given            ? otherwise
-                     : dtype == MX_F32 ? ((const float *)given)[i]
-                                       : mx_from_bf16(((const mx_bf16 *)given)[i]);
-    if (n->dtype == MX_BF16)
+        scratch[i] = given ? mx_get_float(given, i, dtype) : otherwise;
+    if (mx_is_bf16(n->dtype))
         path->arrange(scratch, n->width);
     return scratch;
 }
@@ -105,9 +104,9 @@ mx_status mx_norm_backward(const mx_norm *given)
         sum_blocks(n.dweight, partial, blocks, step, width);
     if (n.dbias)
         sum_blocks(n.dbias, partial + width, blocks, step, width);
-    if (n.dweight && n.dtype == MX_BF16)
+    if (n.dweight && mx_is_bf16(n.dtype))
         path->arrange_back(n.dweight, width);
-    if (n.dbias && n.dtype == MX_BF16)
+    if (n.dbias && mx_is_bf16(n.dtype))
         path->arrange_back(n.dbias, width);
     mx_pool_free(scratch, scratch_bytes);
     return MX_OK;

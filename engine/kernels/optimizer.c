@@ -34,7 +34,7 @@ static int64_t next_run(const mx_rounding *r, int64_t i, int64_t last, mx_roundi
     return i + (int64_t)n;
 }
 
-static bool is_stochastic(const mx_rounding *r, mx_array param) { return r->stochastic && param.dtype == MX_BF16; }
+static bool is_stochastic(const mx_rounding *r, mx_array param) { return r->stochastic && mx_is_bf16(param.dtype); }
 
 static void adamw_chunk(const mx_adamw *a, int64_t first, int64_t last)
 {

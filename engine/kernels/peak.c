@@ -43,11 +43,13 @@ static mx_peak_loop *loop_of(mx_isa isa, mx_dtype dtype)
 {
     static mx_peak_loop *const f32[MX_ISAS] = {portable_f32, mx_peak_f32_avx2, mx_peak_f32_avx512,
                                                mx_peak_f32_avx512_bf16, mx_peak_f32_avx512_bf16};
-    if (dtype == MX_BF16 && isa == MX_ISA_AMX)
+    if (!mx_dtype_computes(dtype))
+        return NULL;
+    if (mx_is_bf16(dtype) && isa == MX_ISA_AMX)
         return mx_peak_bf16_amx;
-    if (dtype == MX_BF16 && isa == MX_ISA_AVX512_BF16)
+    if (mx_is_bf16(dtype) && isa == MX_ISA_AVX512_BF16)
         return mx_peak_bf16_avx512_bf16;
-    return dtype == MX_F32 || dtype == MX_BF16 ? f32[isa] : NULL;
+    return f32[isa];
 }
 
 const char *mx_peak_instruction(mx_isa isa, mx_dtype dtype)
@@ -56,7 +58,7 @@ const char *mx_peak_instruction(mx_isa isa, mx_dtype dtype)
                                              "VFMADD231PS, 512 bits", "VFMADD231PS, 512 bits", "VFMADD231PS, 512 bits"};
     if (!loop_of(isa, dtype))
         return "none";
-    if (dtype == MX_BF16 && isa >= MX_ISA_AVX512_BF16)
+    if (mx_is_bf16(dtype) && isa >= MX_ISA_AVX512_BF16)
         return isa == MX_ISA_AMX ? "TDPBF16PS, tiles of 16 x 16" : "VDPBF16PS, 512 bits";
     return f32[isa];
 }

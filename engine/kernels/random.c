@@ -57,7 +57,7 @@ static void draw(const job *j, uint64_t offset, int64_t group, int64_t first, in
             value[i] = j->a + j->b * value[i];
     } else {
         float x[MX_RNG_GROUP] = {0};
-        if (j->x.dtype == MX_BF16)
+        if (mx_is_bf16(j->x.dtype))
             j->convert->to_f32(at(j->x, first), x, n, false);
         else
             memcpy(x, at(j->x, first), (size_t)n * sizeof *x);
@@ -90,7 +90,7 @@ static void run_group(const job *j, int64_t row, int64_t k, drawn *last)
     if (j->kind == DROP || j->rows || group != last->group)
         draw(j, j->s.offset + (uint64_t)(j->rows ? j->rows[row] : 0), group, first, n, last->value);
     last->group = group;
-    if (j->y.dtype == MX_BF16)
+    if (mx_is_bf16(j->y.dtype))
         j->convert->to_bf16(last->value + skip, at(j->y, first), n, false);
     else
         memcpy(at(j->y, first), last->value + skip, (size_t)n * sizeof *last->value);
@@ -114,7 +114,7 @@ static void run(job *j)
 /* The neighbour of x, a value of `dtype`. The bits of positive floats are in the order of the floats. */
 static float next_value(float x, float towards, mx_dtype dtype)
 {
-    if (dtype == MX_F32)
+    if (!mx_is_bf16(dtype))
         return nextafterf(x, towards);
     mx_bf16 bits = mx_to_bf16(x);
     if (x == 0)
@@ -125,7 +125,7 @@ static float next_value(float x, float towards, mx_dtype dtype)
 
 static float round_to(double x, mx_dtype dtype)
 {
-    return dtype == MX_F32 ? (float)x : mx_from_bf16(mx_to_bf16((float)x));
+    return mx_is_bf16(dtype) ? mx_from_bf16(mx_to_bf16((float)x)) : (float)x;
 }
 
 bool mx_uniform_range(double low, double high, mx_dtype dtype, float *least, float *greatest)

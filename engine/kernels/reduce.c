@@ -1,6 +1,7 @@
 #include "kernels/reduce.h"
 
 #include "core/cpu.h"
+#include "core/element.h"
 #include "core/pool.h"
 
 #include <math.h>
@@ -27,19 +28,6 @@ static mx_array at(mx_array v, int64_t i)
     return (mx_array){(char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype), v.dtype};
 }
 
-static float load(mx_array x, int64_t i)
-{
-    return x.dtype == MX_BF16 ? mx_from_bf16(((const mx_bf16 *)x.data)[i]) : ((const float *)x.data)[i];
-}
-
-static void store(mx_array y, int64_t i, double value)
-{
-    if (y.dtype == MX_F32)
-        ((float *)y.data)[i] = (float)value;
-    else
-        ((mx_bf16 *)y.data)[i] = mx_to_bf16((float)value);
-}
-
 static double identity(mx_fold fold) { return fold == MX_FOLD_MAX ? -INFINITY : 0.0; }
 
 static double join(mx_fold fold, double a, double b)
@@ -59,7 +47,7 @@ static mx_status fold_rows(mx_fold fold, mx_array x, mx_extent e, double scale, 
     float *partial = NULL;
     if (items == 0) {
         for (int64_t o = 0; o < e.outer; o++)
-            store(y, o, scale * identity(fold));
+            mx_set_number(y.data, o, scale * identity(fold), y.dtype);
         return MX_OK;
     }
     int64_t bytes = pieces == 1 ? 0 : items * (int64_t)sizeof *partial;
@@ -70,7 +58,7 @@ static mx_status fold_rows(mx_fold fold, mx_array x, mx_extent e, double scale, 
         int64_t o = i / pieces, first = i % pieces * PIECE, n = e.n - first < PIECE ? e.n - first : PIECE;
         float part = paths->row(fold, at(x, o * e.n + first), n);
         if (pieces == 1)
-            store(y, o, scale * part);
+            mx_set_number(y.data, o, scale * part, y.dtype);
         else
             partial[i] = part;
     }
@@ -80,7 +68,7 @@ static mx_status fold_rows(mx_fold fold, mx_array x, mx_extent e, double scale, 
         double all = identity(fold);
         for (int64_t p = 0; p < pieces; p++)
             all = join(fold, all, partial[o * pieces + p]);
-        store(y, o, scale * all);
+        mx_set_number(y.data, o, scale * all, y.dtype);
     }
     mx_pool_free(partial, bytes);
     return MX_OK;
@@ -110,7 +98,7 @@ static void fold_block(const columns *c, const mx_reduce_paths *paths, int64_t o
         memcpy(c->partial + (o * c->n_blocks + block) * c->e.inner + from, acc, (size_t)width * sizeof *acc);
     else
         for (int64_t j = 0; j < width; j++)
-            store(c->y, o * c->e.inner + from + j, c->scale * acc[j]);
+            mx_set_number(c->y.data, o * c->e.inner + from + j, c->scale * acc[j], c->y.dtype);
 }
 
 static void join_blocks(const columns *c, int64_t o, int64_t piece)
@@ -123,7 +111,7 @@ static void join_blocks(const columns *c, int64_t o, int64_t piece)
         for (int64_t j = 0; j < width; j++)
             acc[j] = join(c->fold, acc[j], c->partial[(o * c->n_blocks + b) * c->e.inner + from + j]);
     for (int64_t j = 0; j < width; j++)
-        store(c->y, o * c->e.inner + from + j, c->scale * acc[j]);
+        mx_set_number(c->y.data, o * c->e.inner + from + j, c->scale * acc[j], c->y.dtype);
 }
 
 static mx_status fold_columns(mx_fold fold, mx_array x, mx_extent e, double scale, mx_array y)
@@ -160,18 +148,11 @@ static mx_status fold(mx_fold kind, mx_array x, mx_extent e, double scale, mx_ar
 
 /* ---- integers ---- */
 
-static int64_t load_int(mx_array v, int64_t i)
-{
-    if (v.dtype == MX_I32)
-        return ((const int32_t *)v.data)[i];
-    return v.dtype == MX_U8 ? ((const uint8_t *)v.data)[i] : ((const int8_t *)v.data)[i];
-}
-
 static int64_t fold_ints(mx_fold fold, mx_array x, mx_extent e, int64_t o, int64_t j)
 {
     int64_t all = fold == MX_FOLD_MAX ? INT64_MIN : 0;
     for (int64_t i = 0; i < e.n; i++) {
-        int64_t one = load_int(x, (o * e.n + i) * e.inner + j);
+        int64_t one = mx_get_int(x.data, (o * e.n + i) * e.inner + j, x.dtype);
         if (fold == MX_FOLD_SUM)
             all += one;
         else if (one > all)
@@ -191,12 +172,10 @@ static mx_status fold_all_ints(mx_fold fold, mx_array x, mx_extent e, double sca
         int64_t all = fold_ints(fold, x, e, i / e.inner, i % e.inner);
         lowest = all < lowest ? all : lowest;
         highest = all > highest ? all : highest;
-        if (mx_dtype_is_float(y.dtype))
-            store(y, i, scale * (double)all);
-        else if (y.dtype == MX_I32)
-            ((int32_t *)y.data)[i] = (int32_t)(uint32_t)all;
+        if (mx_dtype_is_integer(y.dtype))
+            mx_set_int(y.data, i, (int32_t)(uint32_t)all, y.dtype);
         else
-            ((uint8_t *)y.data)[i] = (uint8_t)all;
+            mx_set_number(y.data, i, scale * (double)all, y.dtype);
     }
     if (y.dtype == MX_I32 && (lowest < INT32_MIN || highest > INT32_MAX))
         return mx_fail(MX_ERR_VALUE, "a sum of %lld does not fit i32; sum t:to(\"f32\")",
@@ -208,14 +187,14 @@ static mx_status fold_all_ints(mx_fold fold, mx_array x, mx_extent e, double sca
 
 mx_status mx_reduce_sum(mx_array x, mx_extent e, double scale, mx_array y)
 {
-    if (mx_dtype_is_float(x.dtype))
+    if (!mx_dtype_is_integer(x.dtype))
         return fold(MX_FOLD_SUM, x, e, scale, y);
     return fold_all_ints(MX_FOLD_SUM, x, e, scale, y);
 }
 
 mx_status mx_reduce_max(mx_array x, mx_extent e, mx_array y)
 {
-    if (mx_dtype_is_float(x.dtype))
+    if (!mx_dtype_is_integer(x.dtype))
         return fold(MX_FOLD_MAX, x, e, 1.0, y);
     return fold_all_ints(MX_FOLD_MAX, x, e, 1.0, y);
 }
@@ -231,17 +210,13 @@ void mx_reduce_max_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx
     for (int64_t k = 0; k < e.outer * e.inner; k++) {
         int64_t first = k / e.inner * e.n * e.inner + k % e.inner, ties = 0;
         for (int64_t i = 0; i < e.n; i++)
-            ties += load(x, first + i * e.inner) == load(y, k);
-        float share = load(dy, k) / (float)ties;
-        for (int64_t i = 0; i < e.n; i++)
-            store(dx, first + i * e.inner, load(x, first + i * e.inner) == load(y, k) ? share : 0.0f);
+            ties += mx_get_float(x.data, first + i * e.inner, x.dtype) == mx_get_float(y.data, k, y.dtype);
+        float share = mx_get_float(dy.data, k, dy.dtype) / (float)ties;
+        for (int64_t i = 0; i < e.n; i++) {
+            bool largest = mx_get_float(x.data, first + i * e.inner, x.dtype) == mx_get_float(y.data, k, y.dtype);
+            mx_set_float(dx.data, first + i * e.inner, largest ? share : 0.0f, dx.dtype);
+        }
     }
-}
-
-/* As a double every element of every dtype compares exactly. */
-static double load_any(mx_array x, int64_t i)
-{
-    return mx_dtype_is_float(x.dtype) ? load(x, i) : (double)load_int(x, i);
 }
 
 void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index)
@@ -249,9 +224,9 @@ void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index)
 #pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t k = 0; k < e.outer * e.inner; k++) {
         int64_t first = k / e.inner * e.n * e.inner + k % e.inner, best = 0;
-        double largest = load_any(x, first);
+        double largest = mx_get_number(x.data, first, x.dtype);
         for (int64_t i = 1; i < e.n && !isnan(largest); i++) {
-            double one = load_any(x, first + i * e.inner);
+            double one = mx_get_number(x.data, first + i * e.inner, x.dtype);
             if (one > largest || isnan(one)) {
                 largest = one;
                 best = i;
@@ -280,16 +255,23 @@ DEFINE_ACROSS(across_i8, int8_t, MX_I8)
 void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
                       void *again, bool stream)
 {
-    if (mx_dtype_is_float(dtype)) {
+    switch (dtype) {
+    case MX_F32:
+    case MX_BF16:
         current()->across(fold, k, from, dtype, n, scale, y, again, stream);
         return;
-    }
-    if (dtype == MX_I32)
+    case MX_I32:
         across_i32(fold, k, from, n, y.data);
-    else if (dtype == MX_U8)
+        break;
+    case MX_U8:
         across_u8(fold, k, from, n, y.data);
-    else
+        break;
+    case MX_I8:
         across_i8(fold, k, from, n, y.data);
+        break;
+    default:
+        mx_dtype_unexpected(dtype, __func__);
+    }
     if (again)
         memcpy(again, y.data, (size_t)n * mx_dtype_bytes(dtype));
 }

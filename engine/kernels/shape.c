@@ -1,6 +1,7 @@
 #include "kernels/shape.h"
 
 #include "core/cpu.h"
+#include "core/element.h"
 #include "core/pool.h"
 #include "kernels/embedding.h"
 
@@ -269,8 +270,7 @@ mx_status mx_scatter_add_run(const mx_gather *g, float *x, const void *y, mx_dty
                 int64_t last = (b + 1) * BAND < l.inner ? (b + 1) * BAND : l.inner;
                 for (int64_t i = b * BAND; i < last; i++) {
                     int64_t to = block + g->index[row + i] * l.step + inner_offset(g, &l, i);
-                    sums[to] +=
-                        dtype == MX_BF16 ? mx_from_bf16(((const mx_bf16 *)y)[row + i]) : ((const float *)y)[row + i];
+                    sums[to] += mx_get_float(y, row + i, dtype);
                 }
             }
 #pragma omp parallel for schedule(static) if (count > 65536)

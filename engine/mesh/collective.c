@@ -33,18 +33,18 @@ mx_status mx_collective_check_divides(const mx_call *call, int64_t dim)
 
 mx_status mx_collective_check_reduction(const mx_call *call)
 {
-    mx_dtype dtype = call->in[0]->dtype;
-    if (mx_collective_attrs(call)->op == MX_COLLECTIVE_MEAN && !mx_dtype_is_float(dtype))
+    MX_TRY(mx_want_arithmetic(call, 0));
+    if (mx_collective_attrs(call)->op == MX_COLLECTIVE_MEAN && mx_dtype_is_integer(call->in[0]->dtype))
         return mx_bad_dtype(call, "a mean of integers is not an integer: use op = \"sum\", or cast to f32");
     return MX_OK;
 }
 
-/* The result's dtype: floats may change into each other on the way. */
+/* The result's dtype: those that compute may change into each other on the way. */
 mx_status mx_collective_dtype(const mx_call *call, mx_dtype *dtype)
 {
     int given = mx_collective_attrs(call)->dtype;
     *dtype = given >= 0 ? (mx_dtype)given : call->in[0]->dtype;
-    if (*dtype == call->in[0]->dtype || (mx_dtype_is_float(*dtype) && mx_dtype_is_float(call->in[0]->dtype)))
+    if (*dtype == call->in[0]->dtype || (mx_dtype_computes(*dtype) && mx_dtype_computes(call->in[0]->dtype)))
         return MX_OK;
     return mx_bad_dtype(call, "the result can be %s only for a tensor of that dtype", mx_dtype_name(*dtype));
 }

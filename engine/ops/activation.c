@@ -66,7 +66,7 @@ static mx_unary activation_of(const mx_call *call)
 static mx_status infer_gated(mx_call *call)
 {
     for (int i = 0; i < call->n_in; i++) {
-        MX_TRY(mx_want_dtype(call, i, MX_FLOATS));
+        MX_TRY(mx_want_float(call, i));
         if (!mx_shape_equal(&call->in[i]->shape, &call->in[0]->shape))
             return mx_bad_shape(call, "all tensors must have one shape");
     }

@@ -47,8 +47,11 @@ mx_status mx_out(mx_call *call, int i, mx_dtype dtype, const mx_shape *shape)
 mx_status mx_out_float(mx_call *call, int i, int given, mx_dtype standard, const mx_shape *shape)
 {
     mx_dtype dtype = given < 0 ? standard : (mx_dtype)given;
-    if (!mx_dtype_is_float(dtype))
-        return mx_bad_dtype(call, "the result can be f32 or bf16, not %s", mx_dtype_name(dtype));
+    if (!mx_dtype_computes(dtype)) {
+        char names[MX_DTYPE_LIST_BYTES];
+        mx_dtype_list(mx_dtype_computes, names);
+        return mx_bad_dtype(call, "the result can be %s, not %s", names, mx_dtype_name(dtype));
+    }
     return mx_out(call, i, dtype, shape);
 }
 
@@ -93,19 +96,26 @@ DEFINE_BAD(mx_bad_shape, MX_ERR_SHAPE)
 DEFINE_BAD(mx_bad_dtype, MX_ERR_DTYPE)
 DEFINE_BAD(mx_bad_value, MX_ERR_VALUE)
 
-mx_status mx_want_dtype(const mx_call *call, int i, unsigned allowed)
+static mx_status want(const mx_call *call, int i, bool good, const char *names)
 {
-    const mx_tensor *t = call->in[i];
-    if (!t || (allowed >> t->dtype & 1u))
-        return MX_OK;
-    char names[64] = "";
-    for (int d = 0; d < MX_DTYPES; d++)
-        if (allowed >> d & 1u) {
-            size_t used = strlen(names);
-            snprintf(names + used, sizeof names - used, used ? " or %s" : "%s", mx_dtype_name((mx_dtype)d));
-        }
-    return mx_bad_dtype(call, "input %d ('%s') must be %s", i + 1, call->op->inputs[i], names);
+    return good ? MX_OK : mx_bad_dtype(call, "input %d ('%s') must be %s", i + 1, call->op->inputs[i], names);
 }
+
+static mx_status want_one_of(const mx_call *call, int i, bool (*belongs)(mx_dtype))
+{
+    char names[MX_DTYPE_LIST_BYTES];
+    mx_dtype_list(belongs, names);
+    return want(call, i, !call->in[i] || belongs(call->in[i]->dtype), names);
+}
+
+mx_status mx_want_dtype(const mx_call *call, int i, mx_dtype dtype)
+{
+    return want(call, i, !call->in[i] || call->in[i]->dtype == dtype, mx_dtype_name(dtype));
+}
+
+mx_status mx_want_float(const mx_call *call, int i) { return want_one_of(call, i, mx_dtype_computes); }
+
+mx_status mx_want_arithmetic(const mx_call *call, int i) { return want_one_of(call, i, mx_dtype_has_arithmetic); }
 
 mx_cost mx_cost_of(const mx_call *call, double flops)
 {
@@ -221,7 +231,7 @@ static mx_status record(mx_call *call)
             gone = t;
     }
     for (int i = 0; gone && i < call->n_out; i++)
-        if (mx_dtype_is_float(call->out[i]->dtype))
+        if (mx_dtype_may_have_gradient(call->out[i]->dtype))
             call->out[i]->gone = (mx_origin){gone->gone.op, gone->gone.site, true};
     return MX_OK;
 }

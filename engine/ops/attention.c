@@ -79,8 +79,8 @@ static mx_status check_segments(const mx_call *call, int segments)
         return mx_bad_value(call, "segments_q and segments_k must be given together");
     if (!of_q)
         return MX_OK;
-    MX_TRY(mx_want_dtype(call, segments, 1u << MX_I32));
-    MX_TRY(mx_want_dtype(call, segments + 1, 1u << MX_I32));
+    MX_TRY(mx_want_dtype(call, segments, MX_I32));
+    MX_TRY(mx_want_dtype(call, segments + 1, MX_I32));
     mx_shape queries = {2, {call->in[Q]->shape.size[0], call->in[Q]->shape.size[1]}};
     mx_shape keys = {2, {call->in[K]->shape.size[0], call->in[K]->shape.size[1]}};
     MX_TRY(mx_want_shape(call, segments, &queries));
@@ -91,7 +91,7 @@ mx_status mx_attention_check_tensors(const mx_call *call)
 {
     const mx_tensor *q = call->in[Q], *k = call->in[K], *v = call->in[V];
     for (int i = Q; i <= V; i++) {
-        MX_TRY(mx_want_dtype(call, i, MX_FLOATS));
+        MX_TRY(mx_want_float(call, i));
         if (call->in[i]->shape.n_dims != 4)
             return mx_bad_shape(call, "q must be (batch, queries, heads, head_dim), k and v (batch, keys, kv heads, "
                                       "head_dim)");
@@ -222,10 +222,10 @@ static mx_status attention_grad_infer(mx_call *call)
     MX_TRY(check_inputs(call, GRAD_Q_SEGMENTS));
     const mx_tensor *q = call->in[Q];
     for (int i = OUT; i <= DOUT; i += DOUT - OUT) {
-        MX_TRY(mx_want_dtype(call, i, 1u << q->dtype));
+        MX_TRY(mx_want_dtype(call, i, q->dtype));
         MX_TRY(mx_want_shape(call, i, &q->shape));
     }
-    MX_TRY(mx_want_dtype(call, LSE, 1u << MX_F32));
+    MX_TRY(mx_want_dtype(call, LSE, MX_F32));
     mx_shape lse = {3, {q->shape.size[0], q->shape.size[2], q->shape.size[1]}};
     MX_TRY(mx_want_shape(call, LSE, &lse));
     int dtypes[] = {attr->dq_dtype, attr->dk_dtype, attr->dv_dtype};
@@ -279,14 +279,14 @@ enum { SUMS, SUMS_LSE, PART, PART_LSE };
 
 static mx_status merge_infer(mx_call *call)
 {
-    MX_TRY(mx_want_dtype(call, SUMS, 1u << MX_F32));
-    MX_TRY(mx_want_dtype(call, PART, MX_FLOATS));
+    MX_TRY(mx_want_dtype(call, SUMS, MX_F32));
+    MX_TRY(mx_want_float(call, PART));
     if (call->in[SUMS]->shape.n_dims != 4)
         return mx_bad_shape(call, "sums must be (batch, queries, heads, head_dim)");
     const mx_shape *sums = &call->in[SUMS]->shape;
     MX_TRY(mx_want_shape(call, PART, sums));
     for (int i = SUMS_LSE; i <= PART_LSE; i += PART_LSE - SUMS_LSE) {
-        MX_TRY(mx_want_dtype(call, i, 1u << MX_F32));
+        MX_TRY(mx_want_dtype(call, i, MX_F32));
         MX_TRY(mx_want_shape(call, i, &(mx_shape){3, {sums->size[0], sums->size[2], sums->size[1]}}));
     }
     return MX_OK;

@@ -23,10 +23,10 @@ static mx_status host(mx_call *call)
     return MX_OK;
 }
 
-/* No gradient passes through integers. */
+/* No gradient passes through a dtype that has none. */
 static mx_status vjp(mx_vjp *v)
 {
-    if (!mx_dtype_is_float(v->call->in[0]->dtype) || !mx_dtype_is_float(v->call->out[0]->dtype))
+    if (!mx_dtype_may_have_gradient(v->call->in[0]->dtype) || !mx_dtype_may_have_gradient(v->call->out[0]->dtype))
         return MX_OK;
     return mx_give_grad(v, 0, mx_retain(v->out_grad[0]));
 }

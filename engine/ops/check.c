@@ -1,5 +1,7 @@
 #include "ops/check.h"
 
+#include "core/element.h"
+
 #include <math.h>
 
 const char *mx_place;
@@ -7,15 +9,14 @@ bool mx_place_backward;
 
 static mx_finding finding;
 
-/* NaNs and infinities of a float tensor; *first is the first of either. */
+/* NaNs and infinities of a tensor whose dtype computes; *first is the first of either. */
 static void count_bad(const mx_tensor *t, int64_t *nans, int64_t *infinities, int64_t *first)
 {
     int64_t n = mx_count(t);
-    const float *f32 = t->dtype == MX_F32 ? mx_data(t) : NULL;
-    const mx_bf16 *bf16 = mx_data(t);
+    const void *data = mx_data(t);
     *nans = *infinities = 0;
     for (int64_t i = 0; i < n; i++) {
-        float value = f32 ? f32[i] : mx_from_bf16(bf16[i]);
+        float value = mx_get_float(data, i, t->dtype);
         if (isfinite(value))
             continue;
         if (*nans + *infinities == 0)
@@ -32,7 +33,7 @@ static void look(const mx_call *call, double start_s, double end_s)
     for (int i = 0; i < call->n_out && !finding.op; i++) {
         const mx_tensor *t = call->out[i];
         int64_t nans, infinities, first = 0;
-        if (!t || !t->storage || !mx_data(t) || !mx_dtype_is_float(t->dtype) || (call->op->flags & MX_OP_COLLECTIVE))
+        if (!t || !t->storage || !mx_data(t) || !mx_dtype_computes(t->dtype) || (call->op->flags & MX_OP_COLLECTIVE))
             continue;
         count_bad(t, &nans, &infinities, &first);
         if (nans > 0 || (infinities > 0 && i == 0))

@@ -34,11 +34,13 @@ static mx_broadcast plan_of(const mx_call *call)
     return plan;
 }
 
-/* Inputs i and j are both floats, or of one dtype. */
+/* Inputs i and j both compute, or are integers of one dtype. */
 static mx_status want_alike(const mx_call *call, int i, int j)
 {
     mx_dtype a = call->in[i]->dtype, b = call->in[j]->dtype;
-    if (a == b || (mx_dtype_is_float(a) && mx_dtype_is_float(b)))
+    MX_TRY(mx_want_arithmetic(call, i));
+    MX_TRY(mx_want_arithmetic(call, j));
+    if (a == b || (mx_dtype_computes(a) && mx_dtype_computes(b)))
         return MX_OK;
     return mx_bad_dtype(call, "'%s' and '%s' must both be floats, or integers of one dtype; use t:to(dtype)",
                         call->op->inputs[i], call->op->inputs[j]);
@@ -79,7 +81,7 @@ static mx_status infer_binary(mx_call *call)
 static mx_status infer_div(mx_call *call)
 {
     for (int i = 0; i < 2; i++)
-        if (!mx_dtype_is_float(call->in[i]->dtype))
+        if (mx_dtype_is_integer(call->in[i]->dtype))
             return mx_bad_dtype(call, "integers have no fractions: a // b rounds down, t:to(\"f32\") gives them");
     return infer_binary(call);
 }
@@ -87,7 +89,7 @@ static mx_status infer_div(mx_call *call)
 static mx_status infer_idiv(mx_call *call)
 {
     for (int i = 0; i < 2; i++)
-        if (mx_dtype_is_float(call->in[i]->dtype))
+        if (!mx_dtype_is_integer(call->in[i]->dtype))
             return mx_bad_dtype(call, "'%s' must be an integer; a / b divides floats", call->op->inputs[i]);
     return infer_binary(call);
 }
@@ -215,7 +217,7 @@ static mx_status infer_grad(mx_call *call)
 {
     mx_shape shape;
     for (int i = 0; i < 3; i++)
-        MX_TRY(mx_want_dtype(call, i, MX_FLOATS));
+        MX_TRY(mx_want_float(call, i));
     MX_TRY(want_broadcast(call, &shape));
     return mx_out(call, 0, call->in[2]->dtype, &shape);
 }
@@ -292,7 +294,7 @@ COMPARE(ge, "1 where a >= b, else 0, as u8; broadcast");
 static mx_status infer_where(mx_call *call)
 {
     mx_shape shape;
-    MX_TRY(mx_want_dtype(call, 0, 1 << MX_U8));
+    MX_TRY(mx_want_dtype(call, 0, MX_U8));
     MX_TRY(want_alike(call, 1, 2));
     MX_TRY(want_broadcast(call, &shape));
     return mx_out(call, 0, call->in[1]->dtype, &shape);
@@ -311,7 +313,7 @@ static mx_status host_where(mx_call *call)
 /* dy where the choice fell on the input, 0 elsewhere. */
 static mx_status vjp_where(mx_vjp *v)
 {
-    if (!mx_dtype_is_float(v->call->out[0]->dtype))
+    if (!mx_dtype_may_have_gradient(v->call->out[0]->dtype))
         return MX_OK;
     mx_tensor *zero = NULL, *dy = v->out_grad[0], *cond = v->call->in[0];
     MX_TRY(mx_apply(&mx_op_full, NULL, 0, &(mx_full_attr){.dtype = dy->dtype, .value = 0}, &zero));
@@ -344,8 +346,8 @@ const mx_op mx_op_where = {
 
 static mx_status infer_acc(mx_call *call)
 {
-    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
-    MX_TRY(mx_want_dtype(call, 1, MX_FLOATS));
+    MX_TRY(mx_want_float(call, 0));
+    MX_TRY(mx_want_float(call, 1));
     return mx_want_shape(call, 1, &call->in[0]->shape);
 }
 

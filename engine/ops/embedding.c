@@ -32,13 +32,13 @@ static mx_status infer_embedding(mx_call *call)
 {
     const mx_tensor *table = call->in[0], *ids = call->in[1];
     const embedding_attr *attr = mx_call_attr(call);
-    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
-    MX_TRY(mx_want_dtype(call, 1, 1 << MX_I32));
+    MX_TRY(mx_want_float(call, 0));
+    MX_TRY(mx_want_dtype(call, 1, MX_I32));
     if (table->shape.n_dims != 2)
         return mx_bad_shape(call, "table must be (vocabulary, width)");
     if (ids->shape.n_dims >= MX_MAX_DIMS)
         return mx_bad_shape(call, "ids must have fewer than %d dimensions", MX_MAX_DIMS);
-    if (attr->dtype >= 0 && !mx_dtype_is_float((mx_dtype)attr->dtype))
+    if (attr->dtype >= 0 && !mx_dtype_computes((mx_dtype)attr->dtype))
         return mx_bad_dtype(call, "dtype = %s must be f32 or bf16", mx_dtype_name((mx_dtype)attr->dtype));
     mx_shape shape = ids->shape;
     shape.size[shape.n_dims++] = table->shape.size[1];
@@ -109,7 +109,7 @@ const mx_op mx_op_embedding = {
 static mx_status want_gradient(const mx_call *call, int ids)
 {
     const mx_tensor *dy = call->in[ids + 1];
-    MX_TRY(mx_want_dtype(call, ids, 1 << MX_I32));
+    MX_TRY(mx_want_dtype(call, ids, MX_I32));
     MX_TRY(mx_want_rows(call, ids + 1));
     mx_shape rows = mx_shape_of_rows(dy);
     return mx_want_shape(call, ids, &rows);
@@ -129,7 +129,7 @@ static mx_status add_rows(mx_tensor *grad, const mx_tensor *ids, const mx_tensor
 
 static mx_status infer_embedding_acc(mx_call *call)
 {
-    MX_TRY(mx_want_dtype(call, 0, 1 << MX_F32));
+    MX_TRY(mx_want_dtype(call, 0, MX_F32));
     MX_TRY(want_gradient(call, 1));
     const mx_shape *grad = &call->in[0]->shape;
     if (grad->n_dims != 2 || grad->size[1] != mx_row_width(call->in[2]))

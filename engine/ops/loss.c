@@ -33,10 +33,10 @@ static mx_status infer_cross_entropy(mx_call *call)
     const mx_tensor *h = call->in[0], *weight = call->in[1], *mask = mask_of(call);
     const loss_attr *attr = mx_call_attr(call);
     MX_TRY(mx_want_rows(call, 0));
-    MX_TRY(mx_want_dtype(call, 1, MX_FLOATS));
-    MX_TRY(mx_want_dtype(call, 2, 1 << MX_I32));
+    MX_TRY(mx_want_float(call, 1));
+    MX_TRY(mx_want_dtype(call, 2, MX_I32));
     if (mask)
-        MX_TRY(mx_want_dtype(call, 3, 1 << MX_U8));
+        MX_TRY(mx_want_dtype(call, 3, MX_U8));
     MX_TRY(want_attributes(call));
     if (weight->shape.n_dims != 2 || weight->shape.size[attr->trans ? 1 : 0] != mx_row_width(h))
         return mx_bad_shape(call, "weight must be %s with the width of h",
@@ -158,8 +158,8 @@ const mx_op mx_op_cross_entropy = {
 static mx_status infer_cross_entropy_grad(mx_call *call)
 {
     mx_shape scalar = {0};
-    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
-    MX_TRY(mx_want_dtype(call, 1, 1 << MX_F32));
+    MX_TRY(mx_want_float(call, 0));
+    MX_TRY(mx_want_dtype(call, 1, MX_F32));
     return mx_want_shape(call, 1, &scalar);
 }
 

@@ -74,7 +74,7 @@ static mx_status matmul_infer(mx_call *call)
     const matmul_attr *attr = mx_call_attr(call);
     const mx_tensor *a = call->in[0], *b = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL;
     for (int i = 0; i < call->n_in; i++)
-        MX_TRY(mx_want_dtype(call, i, MX_FLOATS));
+        MX_TRY(mx_want_float(call, i));
     MX_TRY(check_operands(call, 0, attr->trans_a, attr->trans_b));
     if (!leading_fit(a, b))
         return mx_bad_shape(call, "leading dimensions differ; b must have those of a, or two dimensions");
@@ -114,7 +114,7 @@ static mx_matrix matrix_of(const mx_tensor *t, bool trans)
 /* The bias as f32; *copy is to be freed. */
 static mx_status bias_of(const mx_tensor *bias, const float **values, float **copy)
 {
-    if (!bias || bias->dtype == MX_F32) {
+    if (!bias || !mx_is_bf16(bias->dtype)) {
         *values = bias ? mx_f32(bias) : NULL;
         return MX_OK;
     }
@@ -162,7 +162,7 @@ static mx_status matmul_acc_infer(mx_call *call)
 {
     const matmul_attr *attr = mx_call_attr(call);
     for (int i = 0; i < 3; i++)
-        MX_TRY(mx_want_dtype(call, i, MX_FLOATS));
+        MX_TRY(mx_want_float(call, i));
     const mx_tensor *c = call->in[0], *b = call->in[2];
     for (int i = 0; i < 3; i++)
         if (call->in[i]->shape.n_dims < 2)
@@ -206,7 +206,7 @@ typedef struct column_sum_attr {
 static mx_status column_sum_infer(mx_call *call)
 {
     const column_sum_attr *attr = mx_call_attr(call);
-    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    MX_TRY(mx_want_float(call, 0));
     const mx_tensor *x = call->in[0];
     if (x->shape.n_dims < 1)
         return mx_bad_shape(call, "a scalar has no columns");
@@ -222,7 +222,7 @@ static mx_status column_sum_host(mx_call *call)
     int64_t n = columns_of(x), rows = 1;
     for (int d = 0; d < x->shape.n_dims - 1; d++)
         rows *= x->shape.size[d];
-    if (out->dtype == MX_F32) {
+    if (!mx_is_bf16(out->dtype)) {
         mx_column_sum(rows, n, mx_data(x), x->dtype, mx_f32(out));
         return MX_OK;
     }

@@ -14,7 +14,7 @@ static mx_status want_norm_inputs(const mx_call *call, int weight)
     MX_TRY(mx_want_rows(call, 0));
     mx_shape vector = mx_vector(mx_row_width(call->in[0]));
     for (int i = weight; i < call->n_in; i++) {
-        MX_TRY(mx_want_dtype(call, i, MX_FLOATS));
+        MX_TRY(mx_want_float(call, i));
         MX_TRY(mx_want_shape(call, i, &vector));
     }
     return MX_OK;
@@ -112,10 +112,10 @@ static mx_status infer_norm_grad(mx_call *call, int n_statistics)
     MX_TRY(want_norm_inputs(call, weight));
     const mx_tensor *x = call->in[0];
     MX_TRY(mx_want_shape(call, 1, &x->shape));
-    MX_TRY(mx_want_dtype(call, 1, 1u << x->dtype));
+    MX_TRY(mx_want_dtype(call, 1, x->dtype));
     mx_shape per_row = mx_shape_of_rows(x);
     for (int i = 2; i < weight; i++) {
-        MX_TRY(mx_want_dtype(call, i, 1 << MX_F32));
+        MX_TRY(mx_want_dtype(call, i, MX_F32));
         MX_TRY(mx_want_shape(call, i, &per_row));
     }
     mx_shape vector = mx_vector(input(call, weight) ? mx_row_width(x) : 0);
@@ -241,7 +241,7 @@ static mx_status infer_softmax_grad(mx_call *call)
 {
     MX_TRY(mx_want_rows(call, 0));
     MX_TRY(mx_want_shape(call, 1, &call->in[0]->shape));
-    MX_TRY(mx_want_dtype(call, 1, 1u << call->in[0]->dtype));
+    MX_TRY(mx_want_dtype(call, 1, call->in[0]->dtype));
     return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
 }
 

@@ -55,7 +55,7 @@ typedef struct mx_vjp {
 static inline mx_dtype mx_vjp_dtype(const mx_vjp *v, int i)
 {
     const mx_tensor *t = v->call->in[i];
-    return t->node ? t->dtype : MX_F32;
+    return t->node ? t->dtype : mx_dtype_accumulates_in(t->dtype);
 }
 
 typedef enum mx_attr_kind {
@@ -127,7 +127,7 @@ static inline const void *mx_call_attr(const mx_call *call) { return call->attr;
 /* Makes output i (without storage). */
 mx_status mx_out(mx_call *call, int i, mx_dtype dtype, const mx_shape *shape);
 
-/* The same for results that are f32 or bf16: `given` is the dtype that an attribute asks for, or -1 for `standard`. */
+/* The same for results whose dtype computes: `given` is the dtype that an attribute asks for, or -1 for `standard`. */
 mx_status mx_out_float(mx_call *call, int i, int given, mx_dtype standard, const mx_shape *shape);
 
 /* MX_ERR_SHAPE with "OP: " and the texts of the inputs appended, e.g. mx_bad_shape(call, "inner sizes differ"). */
@@ -135,9 +135,11 @@ __attribute__((format(printf, 2, 3), cold)) mx_status mx_bad_shape(const mx_call
 __attribute__((format(printf, 2, 3), cold)) mx_status mx_bad_dtype(const mx_call *call, const char *format, ...);
 __attribute__((format(printf, 2, 3), cold)) mx_status mx_bad_value(const mx_call *call, const char *format, ...);
 
-/* Checks that input i has a dtype among `allowed`, a bit per mx_dtype. */
-mx_status mx_want_dtype(const mx_call *call, int i, unsigned allowed);
-enum { MX_FLOATS = 1 << MX_F32 | 1 << MX_BF16, MX_ANY = (1 << MX_DTYPES) - 1 };
+/* MX_ERR_DTYPE unless input i, where it is given, has the dtype; a dtype that computes (mx_dtype_computes); or one that
+ * has arithmetic (mx_dtype_has_arithmetic). Copies and views take every dtype and ask none of these. */
+mx_status mx_want_dtype(const mx_call *call, int i, mx_dtype dtype);
+mx_status mx_want_float(const mx_call *call, int i);
+mx_status mx_want_arithmetic(const mx_call *call, int i);
 
 /* Whether the call will be recorded on the tape: recording is on and an input requires a gradient. Lets an operation
  * prepare residuals only where a gradient may be asked for; it then makes them of size 0 otherwise. */

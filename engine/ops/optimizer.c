@@ -66,10 +66,10 @@ static mx_rounding rounding_of(const rounding_attr *r)
 
 static mx_status infer_adamw(mx_call *call)
 {
-    static const unsigned allowed[5] = {MX_FLOATS, MX_FLOATS, 1 << MX_F32, 1 << MX_F32, 1 << MX_BF16};
+    static const mx_dtype state[5] = {[2] = MX_F32, [3] = MX_F32, [4] = MX_BF16};
     const adamw_attr *attr = mx_call_attr(call);
     for (int i = 0; i < call->n_in && i < 5; i++) {
-        MX_TRY(mx_want_dtype(call, i, allowed[i]));
+        MX_TRY(i < 2 ? mx_want_float(call, i) : mx_want_dtype(call, i, state[i]));
         MX_TRY(mx_want_shape(call, i, &call->in[0]->shape));
     }
     if (!(attr->beta1 >= 0 && attr->beta1 < 1 && attr->beta2 >= 0 && attr->beta2 < 1))
@@ -147,9 +147,8 @@ const mx_op mx_op_adamw = {
 static mx_status infer_sgd(mx_call *call)
 {
     const sgd_attr *attr = mx_call_attr(call);
-    static const unsigned allowed[3] = {MX_FLOATS, MX_FLOATS, 1 << MX_F32};
     for (int i = 0; i < call->n_in && i < 3; i++) {
-        MX_TRY(mx_want_dtype(call, i, allowed[i]));
+        MX_TRY(i < 2 ? mx_want_float(call, i) : mx_want_dtype(call, i, MX_F32));
         MX_TRY(mx_want_shape(call, i, &call->in[0]->shape));
     }
     if (attr->momentum != 0 && !input(call, 2))

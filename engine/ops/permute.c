@@ -171,7 +171,7 @@ static mx_status infer_gather(mx_call *call)
 {
     const mx_tensor *x = call->in[0], *index = call->in[1];
     int dim = 0;
-    MX_TRY(mx_want_dtype(call, 1, 1 << MX_I32));
+    MX_TRY(mx_want_dtype(call, 1, MX_I32));
     MX_TRY(mx_want_dim(call, "dim", ((const gather_attr *)mx_call_attr(call))->dim, x->shape.n_dims, &dim));
     MX_TRY(want_index(call, &x->shape, index, dim));
     return mx_out(call, 0, x->dtype, &index->shape);
@@ -243,8 +243,8 @@ static mx_status infer_gather_grad(mx_call *call)
     const mx_tensor *index = call->in[0];
     const gather_grad_attr *attr = mx_call_attr(call);
     int dim = 0;
-    MX_TRY(mx_want_dtype(call, 0, 1 << MX_I32));
-    MX_TRY(mx_want_dtype(call, 1, MX_FLOATS));
+    MX_TRY(mx_want_dtype(call, 0, MX_I32));
+    MX_TRY(mx_want_float(call, 1));
     MX_TRY(mx_want_dim(call, "dim", attr->dim, attr->shape.n_dims, &dim));
     MX_TRY(want_index(call, &attr->shape, index, dim));
     MX_TRY(mx_want_shape(call, 1, &index->shape));

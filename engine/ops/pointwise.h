@@ -20,8 +20,8 @@ static inline mx_status mx_want_number(const char *op, const char *what, mx_dtyp
     return mx_fail(MX_ERR_VALUE,
                    "%s: %s%s%.14g is no value of %s, which holds whole numbers from %d to %d; use t:to(\"f32\"), or a "
                    "whole number",
-                   op, what, *what ? " = " : "", x, mx_dtype_name(dtype), mx_dtype_lowest(dtype),
-                   mx_dtype_highest(dtype));
+                   op, what, *what ? " = " : "", x, mx_dtype_name(dtype), mx_dtypes[dtype].lowest,
+                   mx_dtypes[dtype].highest);
 }
 
 /* Attributes of the activations. */

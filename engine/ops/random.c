@@ -41,7 +41,7 @@ static mx_status infer_random(mx_call *call)
 {
     const random_attr *attr = mx_call_attr(call);
     mx_dtype dtype = attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype;
-    if (!mx_dtype_is_float(dtype))
+    if (!mx_dtype_computes(dtype))
         return mx_bad_dtype(call, "dtype %s: random numbers are f32 or bf16", mx_dtype_name(dtype));
     return mx_out(call, 0, dtype, &attr->shape);
 }
@@ -68,7 +68,7 @@ static mx_status infer_rand(mx_call *call)
     const random_attr *attr = mx_call_attr(call);
     float least, greatest;
     mx_dtype dtype = attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype;
-    if (mx_dtype_is_float(dtype) && !mx_uniform_range(attr->a, attr->b, dtype, &least, &greatest))
+    if (mx_dtype_computes(dtype) && !mx_uniform_range(attr->a, attr->b, dtype, &least, &greatest))
         return mx_bad_value(call, "no %s number is in [low, high) = [%.9g, %.9g)", mx_dtype_name(dtype), attr->a,
                             attr->b);
     return infer_random(call);
@@ -197,7 +197,7 @@ static mx_status infer_arange(mx_call *call)
         return mx_bad_value(call, "n = %lld must not be negative", (long long)attr->n);
     mx_dtype dtype = attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype;
     MX_TRY(mx_want_number("arange", "start", dtype, attr->start));
-    if (attr->n > 1 && !mx_dtype_is_float(dtype)) { /* a whole step between two values leads to values only */
+    if (attr->n > 1 && mx_dtype_is_integer(dtype)) { /* a whole step between two values leads to values only */
         MX_TRY(mx_want_number("arange", "step", MX_I32, attr->step));
         MX_TRY(mx_want_number("arange", "the last", dtype, attr->start + attr->step * (double)(attr->n - 1)));
     }
@@ -236,13 +236,13 @@ static mx_tensor *rows_of(const mx_call *call) { return call->n_in > 1 ? call->i
 static mx_status infer_dropout(mx_call *call)
 {
     const dropout_attr *attr = mx_call_attr(call);
-    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    MX_TRY(mx_want_float(call, 0));
     if (rows_of(call)) {
         mx_shape shape = call->in[0]->shape;
         if (shape.n_dims == 0)
             return mx_bad_shape(call, "x has no dimensions, and rows are numbered along all but the last");
         shape.n_dims--;
-        MX_TRY(mx_want_dtype(call, 1, 1 << MX_I32));
+        MX_TRY(mx_want_dtype(call, 1, MX_I32));
         MX_TRY(mx_want_shape(call, 1, &shape));
     }
     if (!(attr->rate >= 0 && attr->rate < 1))

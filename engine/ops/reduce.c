@@ -58,6 +58,7 @@ static mx_status infer_reduced(mx_call *call, mx_dtype dtype, bool may_be_empty)
 {
     mx_extent e;
     const mx_shape *x = &call->in[0]->shape;
+    MX_TRY(mx_want_arithmetic(call, 0));
     MX_TRY(extent_of(call, x, ((const reduce_attr *)mx_call_attr(call))->dim, &e));
     if (e.n == 0 && !may_be_empty)
         return mx_bad_shape(call, "there is nothing to take the largest of");
@@ -79,13 +80,13 @@ static const char *const x_input[] = {"x", NULL};
 static mx_status infer_sum(mx_call *call)
 {
     mx_dtype dtype = call->in[0]->dtype;
-    return infer_reduced(call, mx_dtype_is_float(dtype) ? dtype : MX_I32, true);
+    return infer_reduced(call, mx_dtype_is_integer(dtype) ? mx_dtype_accumulates_in(dtype) : dtype, true);
 }
 
 static mx_status infer_mean(mx_call *call)
 {
     mx_dtype dtype = call->in[0]->dtype;
-    return infer_reduced(call, mx_dtype_is_float(dtype) ? dtype : MX_F32, true);
+    return infer_reduced(call, mx_dtype_is_integer(dtype) ? MX_F32 : dtype, true);
 }
 
 static double scale_of(const mx_call *call)
@@ -103,7 +104,7 @@ static mx_status host_sum(mx_call *call)
 static mx_status vjp_sum(mx_vjp *v)
 {
     const mx_tensor *x = v->call->in[0];
-    if (!mx_dtype_is_float(x->dtype))
+    if (!mx_dtype_may_have_gradient(x->dtype))
         return MX_OK;
     spread_attr attr = {.shape = x->shape,
                         .dim = ((const reduce_attr *)mx_call_attr(v->call))->dim,
@@ -144,7 +145,7 @@ static mx_status infer_spread(mx_call *call)
 {
     const spread_attr *attr = mx_call_attr(call);
     mx_extent e;
-    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    MX_TRY(mx_want_float(call, 0));
     MX_TRY(extent_of(call, &attr->shape, attr->dim, &e));
     if (mx_count(call->in[0]) != e.outer * e.inner)
         return mx_bad_shape(call, "dy must have %lld elements to be spread over %s", (long long)(e.outer * e.inner),
@@ -198,7 +199,7 @@ static mx_status host_max(mx_call *call)
 static mx_status vjp_max(mx_vjp *v)
 {
     const mx_call *call = v->call;
-    if (!mx_dtype_is_float(call->in[0]->dtype))
+    if (!mx_dtype_may_have_gradient(call->in[0]->dtype))
         return MX_OK;
     mx_tensor *dx = NULL, *in[3] = {call->in[0], call->out[0], v->out_grad[0]};
     MX_TRY(mx_apply(&mx_op_max_grad, in, 3, mx_call_attr(call), &dx));
@@ -226,7 +227,7 @@ static mx_status infer_max_grad(mx_call *call)
     mx_extent e;
     const reduce_attr *attr = mx_call_attr(call);
     for (int i = 0; i < 3; i++)
-        MX_TRY(mx_want_dtype(call, i, MX_FLOATS));
+        MX_TRY(mx_want_float(call, i));
     MX_TRY(extent_of(call, &call->in[0]->shape, attr->dim, &e));
     if (mx_count(call->in[1]) != e.outer * e.inner || mx_count(call->in[2]) != e.outer * e.inner)
         return mx_bad_shape(call, "y and dy must have %lld elements", (long long)(e.outer * e.inner));
@@ -279,7 +280,7 @@ const mx_op mx_op_argmax = {
 
 static mx_status infer_squares(mx_call *call)
 {
-    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    MX_TRY(mx_want_float(call, 0));
     return mx_out(call, 0, MX_F32, &(mx_shape){.n_dims = 0});
 }
 
@@ -345,7 +346,7 @@ static mx_status infer_reduce_to(mx_call *call)
 {
     const mx_reduce_to_attr *attr = mx_call_attr(call);
     const mx_shape *x = &call->in[0]->shape, *y = &attr->shape;
-    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    MX_TRY(mx_want_float(call, 0));
     bool fits = y->n_dims <= x->n_dims;
     for (int d = 1; fits && d <= y->n_dims; d++)
         fits = y->size[y->n_dims - d] == 1 || y->size[y->n_dims - d] == x->size[x->n_dims - d];

@@ -46,7 +46,7 @@ static mx_status infer(mx_call *call)
 {
     const mx_tensor *x = call->in[0], *positions = call->n_in > 1 ? call->in[1] : NULL;
     const rope_attr *attr = mx_call_attr(call);
-    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    MX_TRY(mx_want_float(call, 0));
     int n = x->shape.n_dims;
     if (n < 3 || (attr->dims == -1 && x->shape.size[n - 1] % 2 != 0))
         return mx_bad_shape(call, "x must be (..., sequence, heads, head_dim) with an even head_dim");
@@ -64,7 +64,7 @@ static mx_status infer(mx_call *call)
     if (positions) {
         mx_shape all = x->shape, one = mx_vector(x->shape.size[n - 3]);
         all.n_dims = n - 2;
-        MX_TRY(mx_want_dtype(call, 1, 1 << MX_I32));
+        MX_TRY(mx_want_dtype(call, 1, MX_I32));
         if (!mx_shape_equal(&positions->shape, &all) && !mx_shape_equal(&positions->shape, &one))
             return mx_bad_shape(call, "positions must be %s or %s", mx_shape_text(&all), mx_shape_text(&one));
     }

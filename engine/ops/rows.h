@@ -36,7 +36,7 @@ static inline const char *mx_input_name(const mx_call *call, int i, char *text)
 /* Input i has at least one dimension and is a float. */
 static inline mx_status mx_want_rows(const mx_call *call, int i)
 {
-    MX_TRY(mx_want_dtype(call, i, MX_FLOATS));
+    MX_TRY(mx_want_float(call, i));
     if (call->in[i]->shape.n_dims < 1)
         return mx_bad_shape(call, "'%s' must have at least one dimension", mx_input_name(call, i, (char[32]){0}));
     return MX_OK;

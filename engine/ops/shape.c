@@ -303,7 +303,7 @@ const mx_op mx_op_write_slice = {
 
 static mx_status infer_narrow_grad_acc(mx_call *call)
 {
-    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    MX_TRY(mx_want_float(call, 0));
     return infer_into(call);
 }
 

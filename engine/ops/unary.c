@@ -63,7 +63,7 @@ static double flops_of(mx_unary op)
 
 mx_status mx_unary_infer(mx_call *call)
 {
-    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
+    MX_TRY(mx_want_float(call, 0));
     return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
 }
 
@@ -136,7 +136,8 @@ const mx_op mx_op_pow = {
 static mx_status infer_affine(mx_call *call)
 {
     const affine_attr *attr = mx_call_attr(call);
-    mx_dtype dtype = call->in[0]->dtype == MX_U8 || call->in[0]->dtype == MX_I8 ? MX_I32 : call->in[0]->dtype;
+    mx_dtype dtype = mx_dtype_accumulates_in(call->in[0]->dtype);
+    MX_TRY(mx_want_arithmetic(call, 0));
     MX_TRY(mx_want_number("affine", "scale", dtype, attr->scale));
     MX_TRY(mx_want_number("affine", "shift", dtype, attr->shift));
     return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
@@ -146,7 +147,7 @@ static mx_status host_affine(mx_call *call)
 {
     const mx_tensor *x = call->in[0];
     const affine_attr *attr = mx_call_attr(call);
-    if (mx_dtype_is_float(x->dtype))
+    if (!mx_dtype_is_integer(x->dtype))
         return mx_unary_host(call);
     mx_affine_int(mx_array_of(x), mx_array_of(call->out[0]), attr->scale, attr->shift, mx_count(x));
     return MX_OK;
@@ -155,7 +156,7 @@ static mx_status host_affine(mx_call *call)
 static mx_status vjp_affine(mx_vjp *v)
 {
     affine_attr attr = {.scale = ((const affine_attr *)mx_call_attr(v->call))->scale};
-    if (!mx_dtype_is_float(v->call->in[0]->dtype))
+    if (!mx_dtype_may_have_gradient(v->call->in[0]->dtype))
         return MX_OK;
     if (attr.scale == 1)
         return mx_give_grad(v, 0, mx_retain(v->out_grad[0]));
@@ -185,8 +186,8 @@ const mx_op mx_op_affine = {
 static mx_status infer_grad(mx_call *call)
 {
     const grad_attr *attr = mx_call_attr(call);
-    MX_TRY(mx_want_dtype(call, 0, MX_FLOATS));
-    MX_TRY(mx_want_dtype(call, 1, MX_FLOATS));
+    MX_TRY(mx_want_float(call, 0));
+    MX_TRY(mx_want_float(call, 1));
     MX_TRY(mx_want_shape(call, 1, &call->in[0]->shape));
     return mx_out_float(call, 0, attr->dtype, call->in[1]->dtype, &call->in[0]->shape);
 }

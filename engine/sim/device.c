@@ -44,7 +44,7 @@ static double peak_of(const mx_sim_context *c, const mx_call *call)
 {
     mx_dtype dtype = MX_F32;
     for (int i = 0; i < call->n_in && i < 2; i++)
-        if (call->in[i] && mx_dtype_is_float(call->in[i]->dtype))
+        if (call->in[i] && mx_dtype_computes(call->in[i]->dtype))
             dtype = call->in[i]->dtype == MX_BF16 ? MX_BF16 : dtype;
     double peak = c->pod.chip.peak_flops[dtype];
     return peak > 0 ? peak : c->pod.chip.peak_flops[MX_F32];

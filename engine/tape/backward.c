@@ -1,4 +1,5 @@
 /* Walking back: from the roots' gradients to those of the leaves. */
+#include "core/element.h"
 #include "core/offload.h"
 #include "ops/check.h"
 #include "ops/table.h"
@@ -200,7 +201,7 @@ static mx_status gather(const mx_call *call, int i, mx_tensor *g)
         mx_release(g);
         return status;
     }
-    mx_dtype dtype = t->node ? t->dtype : MX_F32;
+    mx_dtype dtype = t->node ? t->dtype : mx_dtype_accumulates_in(t->dtype);
     if (!t->node && g->refs > 1) { /* also somebody else's: a leaf's gradient is its own, to release by itself */
         mx_tensor *own = NULL;
         mx_status status = mx_tensor_new_empty(g->dtype, &t->shape, &own);
@@ -319,10 +320,8 @@ static mx_status new_seed(const mx_tensor *t, double seed, mx_tensor **out)
     MX_TRY(mx_tensor_new(t->dtype, &t->shape, out));
     if (!mx_data(*out)) /* a device without values */
         ;
-    else if (t->dtype == MX_F32)
-        mx_f32(*out)[0] = (float)seed;
     else
-        *(mx_bf16 *)mx_data(*out) = mx_to_bf16((float)seed);
+        mx_set_number(mx_data(*out), 0, seed, t->dtype);
     return MX_OK;
 }
 
@@ -428,7 +427,7 @@ static mx_status check_seed(const char *name, const mx_root *root)
     if (g && !mx_shape_equal(&g->shape, &t->shape))
         return mx_fail(MX_ERR_SHAPE, "backward: the gradient of %s is %s, and must have the shape of %s", name,
                        mx_tensor_text(g), mx_tensor_text(t));
-    if (g && !mx_dtype_is_float(g->dtype))
+    if (g && !mx_dtype_computes(g->dtype))
         return mx_fail(MX_ERR_DTYPE, "backward: the gradient of %s must be f32 or bf16, not %s", name,
                        mx_tensor_text(g));
     return MX_OK;

@@ -230,7 +230,7 @@ mx_status mx_tape_record(mx_call *call)
     for (int i = 0; i < call->n_out; i++) {
         mx_tensor *t = mx_retain(call->out[i]);
         t->node = node;
-        t->requires_grad = mx_dtype_is_float(t->dtype);
+        t->requires_grad = mx_dtype_may_have_gradient(t->dtype);
         t->made_changes = t->storage ? t->storage->changes : 0;
     }
     mx_node_for_each_held(node, hold);
@@ -269,7 +269,7 @@ void mx_tape_forget(mx_node *node)
         mx_tensor *t = call->out[i];
         t->node = NULL;
         t->requires_grad = t->dropped = false;
-        if (mx_dtype_is_float(t->dtype))
+        if (mx_dtype_may_have_gradient(t->dtype))
             t->gone = (mx_origin){call->op->name, node->site, false};
         if (t->saved) {
             t->saved = false;
@@ -343,7 +343,7 @@ void mx_tape_drop_unreferenced(mx_tensor *t)
 
 mx_status mx_tape_require_grad(mx_tensor *t, bool on)
 {
-    if (!mx_dtype_is_float(t->dtype))
+    if (!mx_dtype_may_have_gradient(t->dtype))
         return mx_fail(MX_ERR_DTYPE, "only f32 and bf16 tensors have gradients, not %s", mx_tensor_text(t));
     if (t->node || t->gone.op)
         return mx_fail(MX_ERR_STATE, "%s is computed from others: its gradient is not kept; use t:detach() first",

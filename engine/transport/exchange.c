@@ -411,7 +411,11 @@ static mx_block cut(mx_block b, int64_t start, int64_t count)
     return b;
 }
 
-static mx_dtype sum_dtype(mx_dtype dtype) { return dtype == MX_BF16 ? MX_F32 : dtype; }
+/* Between nodes. Integers saturate at every step, in their own dtype. */
+static mx_dtype sum_dtype(mx_dtype dtype)
+{
+    return mx_dtype_is_integer(dtype) ? dtype : mx_dtype_accumulates_in(dtype);
+}
 
 /* Reduce-scatter within the node, all-reduce of each share across nodes, then all-gather within the node. Shares have
  * equal size; the last one is padded. */

@@ -34,7 +34,7 @@ static inline vi words_along(const void *src, mx_dtype dtype, int64_t at, int64_
 {
     if (n <= 0)
         return vi_set1(0);
-    if (dtype == MX_BF16)
+    if (mx_is_bf16(dtype))
         return _mm512_maskz_loadu_epi16(n >= 2 * VL ? UINT32_MAX : (1u << n) - 1u, (const mx_bf16 *)src + at);
     const float *p = (const float *)src + at;
     return vf_pack_halves(vf_load_part(p, n < VL ? n : VL),
@@ -44,7 +44,7 @@ static inline vi words_along(const void *src, mx_dtype dtype, int64_t at, int64_
 /* A word of 16 neighbouring items, n of which exist: one element at `at`, the other, if any, `stride` later. */
 static inline vi words_across(const void *src, mx_dtype dtype, int64_t at, int64_t stride, int64_t n, bool pair)
 {
-    if (dtype == MX_BF16) {
+    if (mx_is_bf16(dtype)) {
         const mx_bf16 *p = (const mx_bf16 *)src + at;
         vi even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vm_first(n), p));
         vi odd = pair ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vm_first(n), p + stride)) : vi_set1(0);

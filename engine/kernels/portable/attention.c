@@ -1,27 +1,15 @@
 /* Attention in plain C, one row (query) at a time: nothing is shared with the vector paths but the geometry. */
+#include "core/element.h"
 #include "kernels/attention_paths.h"
 
 #include <math.h>
 #include <string.h>
 
-static float value(const void *row, mx_dtype dtype, int64_t i)
-{
-    return dtype == MX_F32 ? ((const float *)row)[i] : mx_from_bf16(((const mx_bf16 *)row)[i]);
-}
-
-static void set_value(const void *row, mx_dtype dtype, int64_t i, float x)
-{
-    if (dtype == MX_F32)
-        ((float *)row)[i] = x;
-    else
-        ((mx_bf16 *)row)[i] = mx_to_bf16(x);
-}
-
 static float dot(const void *x, const void *y, mx_dtype dtype, int64_t width)
 {
     float sum = 0;
     for (int64_t d = 0; d < width; d++)
-        sum += value(x, dtype, d) * value(y, dtype, d);
+        sum += mx_get_float(x, d, dtype) * mx_get_float(y, d, dtype);
     return sum;
 }
 
@@ -80,11 +68,11 @@ static void forward(const mx_attention_plan *p, int64_t head, int64_t first_row,
             float e = expf(s[t] - most);
             sum += e;
             for (int64_t d = 0; d < a->head_dim; d++)
-                sums[d] += e * value(mx_attention_row(&v, a->dtype, t), a->dtype, d);
+                sums[d] += e * mx_get_float(mx_attention_row(&v, a->dtype, t), d, a->dtype);
         }
         a->lse[mx_attention_lse_at(p, head, row)] = sum == 0 ? -INFINITY : most + logf(sum);
         for (int64_t d = 0; d < a->head_dim; d++)
-            set_value(mx_attention_row(&out, a->dtype, row), a->dtype, d, sum == 0 ? 0 : sums[d] / sum);
+            mx_set_float((void *)mx_attention_row(&out, a->dtype, row), d, sum == 0 ? 0 : sums[d] / sum, a->dtype);
     }
 }
 
@@ -112,9 +100,9 @@ static void backward_row(const mx_attention_plan *p, int64_t head, int64_t row, 
         if (a->softcap > 0)
             ds *= 1 - (s[t] / a->softcap) * (s[t] / a->softcap);
         for (int64_t d = 0; d < width; d++) {
-            dq[d] += ds * value(k, a->dtype, d);
-            dk[t * width + d] += ds * value(q, a->dtype, d) / p->scale;
-            dv[t * width + d] += e * value(dout, a->dtype, d);
+            dq[d] += ds * mx_get_float(k, d, a->dtype);
+            dk[t * width + d] += ds * mx_get_float(q, d, a->dtype) / p->scale;
+            dv[t * width + d] += e * mx_get_float(dout, d, a->dtype);
         }
     }
 }
@@ -130,7 +118,7 @@ static void backward(const mx_attention_plan *p, int64_t head, int64_t chunk, fl
         for (int64_t row = block; row < block + p->block_rows && row < p->rows; row++) {
             backward_row(p, head, row, dk, dv, s, dq);
             for (int64_t d = 0; d < a->head_dim; d++)
-                set_value(mx_attention_row(&dqs, a->dq_dtype, row), a->dq_dtype, d, dq[d]);
+                mx_set_float((void *)mx_attention_row(&dqs, a->dq_dtype, row), d, dq[d], a->dq_dtype);
         }
 }
 
@@ -140,7 +128,7 @@ static void store(mx_dtype dtype, void *row, int64_t width, const float *sum, in
         float x = 0;
         for (int64_t i = 0; i < n; i++)
             x += sum[i * step + d];
-        set_value(row, dtype, d, x * scale);
+        mx_set_float(row, d, x * scale, dtype);
     }
 }
 

@@ -1,20 +1,9 @@
 /* The elementwise loops in plain C: the definition that the vector paths are tested against. */
 #include "kernels/elementwise.h"
 
+#include "core/element.h"
+
 #include <math.h>
-
-static float load(const void *p, mx_dtype dtype, int64_t i)
-{
-    return dtype == MX_BF16 ? mx_from_bf16(((const mx_bf16 *)p)[i]) : ((const float *)p)[i];
-}
-
-static void store(void *p, mx_dtype dtype, int64_t i, float x)
-{
-    if (dtype == MX_BF16)
-        ((mx_bf16 *)p)[i] = mx_to_bf16(x);
-    else
-        ((float *)p)[i] = x;
-}
 
 static float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
@@ -127,21 +116,21 @@ static void unary(mx_function f, mx_dtype dtype, const void *x, void *y, int64_t
 {
     (void)stream;
     for (int64_t i = 0; i < n; i++)
-        store(y, dtype, i, value(f, load(x, dtype, i)));
+        mx_set_float(y, i, value(f, mx_get_float(x, i, dtype)), dtype);
 }
 
 static void unary_grad(mx_function f, mx_dtype dtype, const void *v, const void *dy, void *dx, int64_t n, bool stream)
 {
     (void)stream;
     for (int64_t i = 0; i < n; i++)
-        store(dx, dtype, i, load(dy, dtype, i) * slope(f, load(v, dtype, i)));
+        mx_set_float(dx, i, mx_get_float(dy, i, dtype) * slope(f, mx_get_float(v, i, dtype)), dtype);
 }
 
 static void gated(mx_unary act, mx_dtype dtype, const void *gate, const void *up, void *y, int64_t n, bool stream)
 {
     (void)stream;
     for (int64_t i = 0; i < n; i++)
-        store(y, dtype, i, activation(act, load(gate, dtype, i)) * load(up, dtype, i));
+        mx_set_float(y, i, activation(act, mx_get_float(gate, i, dtype)) * mx_get_float(up, i, dtype), dtype);
 }
 
 static void gated_grad(mx_unary act, mx_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
@@ -149,9 +138,9 @@ static void gated_grad(mx_unary act, mx_dtype dtype, const void *gate, const voi
 {
     (void)stream;
     for (int64_t i = 0; i < n; i++) {
-        float g = load(gate, dtype, i), u = load(up, dtype, i), d = load(dy, dtype, i);
-        store(dgate, dtype, i, d * u * activation_slope(act, g));
-        store(dup, dtype, i, d * activation(act, g));
+        float g = mx_get_float(gate, i, dtype), u = mx_get_float(up, i, dtype), d = mx_get_float(dy, i, dtype);
+        mx_set_float(dgate, i, d * u * activation_slope(act, g), dtype);
+        mx_set_float(dup, i, d * activation(act, g), dtype);
     }
 }
 
@@ -178,7 +167,7 @@ static void copy(const void *x, void *y, int64_t bytes, bool stream)
 static void add_to(mx_array c, mx_array x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        store(c.data, c.dtype, i, load(c.data, c.dtype, i) + load(x.data, x.dtype, i));
+        mx_set_float(c.data, i, mx_get_float(c.data, i, c.dtype) + mx_get_float(x.data, i, x.dtype), c.dtype);
 }
 
 static float pair(mx_binary op, float a, float b)
@@ -204,7 +193,7 @@ static void binary(mx_binary op, mx_dtype dtype, const void *a, int a_step, cons
 {
     (void)stream;
     for (int64_t i = 0; i < n; i++)
-        store(y, dtype, i, pair(op, load(a, dtype, i * a_step), load(b, dtype, i * b_step)));
+        mx_set_float(y, i, pair(op, mx_get_float(a, i * a_step, dtype), mx_get_float(b, i * b_step, dtype)), dtype);
 }
 
 /* The derivative of (a op b) by one side. */

@@ -1,6 +1,6 @@
 #include "kernels/embedding.h"
 
-#include "kernels/portable/values.h"
+#include "core/element.h"
 
 static void convert(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n)
 {

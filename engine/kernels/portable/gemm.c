@@ -1,12 +1,8 @@
 /* Matrix products in plain C: the packed scheme for any processor, and the three loops that all else is tested by. */
+#include "core/element.h"
 #include "kernels/gemm_internal.h"
 
 enum { MR = 4, NR = 8 };
-
-static float element(const void *data, mx_dtype dtype, int64_t at)
-{
-    return dtype == MX_F32 ? ((const float *)data)[at] : mx_from_bf16(((const mx_bf16 *)data)[at]);
-}
 
 static float rounded(float x) { return mx_from_bf16(mx_to_bf16(x)); }
 
@@ -16,7 +12,8 @@ static void pack(int64_t length, int64_t k, const void *src, mx_dtype dtype, int
     for (int64_t first = 0; first < length; first += width)
         for (int64_t p = 0; p < k; p++)
             for (int64_t i = first; i < first + width; i++)
-                *packed++ = i < length ? rounded(element(src, dtype, along ? i * stride + p : p * stride + i)) : 0.0f;
+                *packed++ =
+                    i < length ? rounded(mx_get_float(src, along ? i * stride + p : p * stride + i, dtype)) : 0.0f;
 }
 
 static void pack_a(int64_t m, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
@@ -50,11 +47,8 @@ static void store(int64_t m, int64_t n, const float *tile, int64_t ld_tile, cons
         for (int64_t j = 0; j < n; j++) {
             float x = tile[i * ld_tile + j] + (bias ? bias[j] : 0.0f);
             if (accumulate)
-                x += element(c, dtype, i * ldc + j);
-            if (dtype == MX_F32)
-                ((float *)c)[i * ldc + j] = x;
-            else
-                ((mx_bf16 *)c)[i * ldc + j] = mx_to_bf16(x);
+                x += mx_get_float(c, i * ldc + j, dtype);
+            mx_set_float(c, i * ldc + j, x, dtype);
         }
 }
 
@@ -72,18 +66,18 @@ void mx_column_sums_portable(int64_t rows, int64_t n, const void *x, mx_dtype dt
 {
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < n; j++)
-            sums[j] += element(x, dtype, i * stride + j);
+            sums[j] += mx_get_float(x, i * stride + j, dtype);
 }
 
 void mx_gemm_reference(const mx_gemm *g)
 {
-    bool round = g->a.dtype == MX_BF16 || g->b.dtype == MX_BF16;
+    bool round = mx_is_bf16(g->a.dtype) || mx_is_bf16(g->b.dtype);
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
             float sum = 0.0f;
             for (int64_t p = 0; p < g->k; p++) {
-                float a = element(g->a.data, g->a.dtype, g->a.trans ? p * g->a.stride + i : i * g->a.stride + p);
-                float b = element(g->b.data, g->b.dtype, g->b.trans ? j * g->b.stride + p : p * g->b.stride + j);
+                float a = mx_get_float(g->a.data, g->a.trans ? p * g->a.stride + i : i * g->a.stride + p, g->a.dtype);
+                float b = mx_get_float(g->b.data, g->b.trans ? j * g->b.stride + p : p * g->b.stride + j, g->b.dtype);
                 sum += round ? rounded(a) * rounded(b) : a * b;
             }
             sum *= g->alpha;

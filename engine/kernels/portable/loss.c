@@ -1,6 +1,6 @@
 #include "kernels/loss.h"
 
-#include "kernels/portable/values.h"
+#include "core/element.h"
 
 #include <math.h>
 

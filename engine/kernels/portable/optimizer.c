@@ -1,22 +1,10 @@
 #include "kernels/optimizer.h"
 
+#include "core/element.h"
 #include "core/rng.h"
 
 #include <math.h>
 #include <string.h>
-
-static float load(mx_array x, int64_t i)
-{
-    return x.dtype == MX_BF16 ? mx_from_bf16(((const mx_bf16 *)x.data)[i]) : ((const float *)x.data)[i];
-}
-
-static void store(mx_array y, int64_t i, float value)
-{
-    if (y.dtype == MX_BF16)
-        ((mx_bf16 *)y.data)[i] = mx_to_bf16(value);
-    else
-        ((float *)y.data)[i] = value;
-}
 
 #define MX_INLINE static inline __attribute__((always_inline))
 
@@ -39,7 +27,8 @@ MX_INLINE void adamw_as(const mx_adamw *given, const mx_rounding_run *run, bool 
 {
     const mx_adamw a = *given; /* so that stores cannot change it in the compiler's eyes */
     for (int64_t i = first; i < last; i++) {
-        float p = load(a.param, i), g = a.grad_scale * load(a.grad, i);
+        float p = mx_get_float(a.param.data, i, a.param.dtype),
+              g = a.grad_scale * mx_get_float(a.grad.data, i, a.grad.dtype);
         float m = mul_add(a.beta1, a.m[i], (1.0f - a.beta1) * g, fused);
         float v = mul_add(a.beta2, a.v[i], (1.0f - a.beta2) * g * g, fused);
         float root = sqrtf(mul_add(v, a.correct2, a.eps_root, fused)) + a.eps;
@@ -48,7 +37,7 @@ MX_INLINE void adamw_as(const mx_adamw *given, const mx_rounding_run *run, bool 
         p = fused ? round_by(run, i, p) : p;
         a.m[i] = m;
         a.v[i] = v;
-        store(a.param, i, p);
+        mx_set_float(a.param.data, i, p, a.param.dtype);
         if (a.copy)
             a.copy[i] = mx_to_bf16(p);
     }
@@ -66,15 +55,15 @@ MX_INLINE void sgd_as(const mx_sgd *given, const mx_rounding_run *run, bool fuse
 {
     const mx_sgd s = *given; /* so that stores cannot change it in the compiler's eyes */
     for (int64_t i = first; i < last; i++) {
-        float p = load(s.param, i);
-        float g = mul_add(s.weight_decay, p, s.grad_scale * load(s.grad, i), fused);
+        float p = mx_get_float(s.param.data, i, s.param.dtype);
+        float g = mul_add(s.weight_decay, p, s.grad_scale * mx_get_float(s.grad.data, i, s.grad.dtype), fused);
         if (s.state) {
             float u = mul_add(s.momentum, s.state[i], g, fused);
             s.state[i] = u;
             g = s.nesterov ? mul_add(s.momentum, u, g, fused) : u;
         }
         p = fused ? fmaf(-s.lr, g, p) : p - s.lr * g;
-        store(s.param, i, fused ? round_by(run, i, p) : p);
+        mx_set_float(s.param.data, i, fused ? round_by(run, i, p) : p, s.param.dtype);
     }
 }
 

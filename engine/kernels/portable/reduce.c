@@ -1,13 +1,8 @@
 #include "kernels/reduce.h"
 
-#include "kernels/portable/values.h"
+#include "core/element.h"
 
 #include <math.h>
-
-static float load(mx_array x, int64_t i)
-{
-    return x.dtype == MX_BF16 ? mx_from_bf16(((const mx_bf16 *)x.data)[i]) : ((const float *)x.data)[i];
-}
 
 static float fold_in(mx_fold fold, float acc, float x)
 {
@@ -24,7 +19,7 @@ static float row(mx_fold fold, mx_array x, int64_t n)
     for (int l = 0; l < LANES; l++)
         acc[l] = first;
     for (int64_t i = 0; i < n; i++)
-        acc[i % LANES] = fold_in(fold, acc[i % LANES], load(x, i));
+        acc[i % LANES] = fold_in(fold, acc[i % LANES], mx_get_float(x.data, i, x.dtype));
     float all = first;
     for (int l = 0; l < LANES; l++)
         all = fold_in(fold == MX_FOLD_MAX ? fold : MX_FOLD_SUM, all, acc[l]);
@@ -35,7 +30,7 @@ static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride
 {
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < width; j++)
-            acc[j] = fold_in(fold, acc[j], load(x, i * stride + j));
+            acc[j] = fold_in(fold, acc[j], mx_get_float(x.data, i * stride + j, x.dtype));
 }
 
 static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,

@@ -1,6 +1,6 @@
 #include "kernels/rope.h"
 
-#include "kernels/portable/values.h"
+#include "core/element.h"
 
 #include <string.h>
 

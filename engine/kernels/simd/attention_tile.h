@@ -351,10 +351,10 @@ INLINE void pack_along(int kind, side to, const mx_attention_rows *rows, int64_t
 
 INLINE void store_values(mx_dtype dtype, void *row, int64_t at, vf x, int64_t n)
 {
-    if (dtype == MX_F32)
-        n >= VL ? vf_store((float *)row + at, x) : vf_store_part((float *)row + at, x, n);
-    else
+    if (mx_is_bf16(dtype))
         n >= VL ? vf_store_bf16((mx_bf16 *)row + at, x) : vf_store_bf16_part((mx_bf16 *)row + at, x, n);
+    else
+        n >= VL ? vf_store((float *)row + at, x) : vf_store_part((float *)row + at, x, n);
 }
 
 /* Writes n <= NR rows of `width` from a block with a row in each lane, [width][NR], each times its lane of `scale`. */

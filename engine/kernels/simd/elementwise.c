@@ -221,13 +221,13 @@ MX_INLINE void sweep_unary(step_fn *step, kind k, const pointers *p, int64_t n, 
 static void unary(mx_function f, mx_dtype dtype, const void *x, void *y, int64_t n, bool stream)
 {
     pointers p = {.in = {x}, .out = {y}};
-    sweep_unary(unary_step, (kind){.f = f, .half = dtype == MX_BF16}, &p, n, stream);
+    sweep_unary(unary_step, (kind){.f = f, .half = mx_is_bf16(dtype)}, &p, n, stream);
 }
 
 static void unary_grad(mx_function f, mx_dtype dtype, const void *v, const void *dy, void *dx, int64_t n, bool stream)
 {
     pointers p = {.in = {v, dy}, .out = {dx}};
-    sweep_unary(unary_grad_step, (kind){.f = f, .half = dtype == MX_BF16}, &p, n, stream);
+    sweep_unary(unary_grad_step, (kind){.f = f, .half = mx_is_bf16(dtype)}, &p, n, stream);
 }
 
 /* ---- gated pairs ---- */
@@ -267,13 +267,13 @@ MX_INLINE void gated_grad_step(const kind *k, const pointers *p, int64_t i, bool
 static void gated(mx_unary act, mx_dtype dtype, const void *gate, const void *up, void *y, int64_t n, bool stream)
 {
     pointers p = {.in = {gate, up}, .out = {y}};
-    sweep_activation(gated_step, (kind){.f.op = act, .half = dtype == MX_BF16}, &p, n, stream);
+    sweep_activation(gated_step, (kind){.f.op = act, .half = mx_is_bf16(dtype)}, &p, n, stream);
 }
 
 static void gated_grad(mx_unary act, mx_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
                        void *dup, int64_t n, bool stream)
 {
-    bool half = dtype == MX_BF16;
+    bool half = mx_is_bf16(dtype);
     pointers p = {.in = {gate, up, dy}, .out = {dgate, dup}};
     /* Only where the boundaries of both outputs coincide can both be streamed. */
     stream = stream && to_boundary(dgate, half) == to_boundary(dup, half);
@@ -370,14 +370,10 @@ MX_INLINE void add_to_as(void *c, bool c_half, const void *x, bool x_half, int64
 
 static void add_to(mx_array c, mx_array x, int64_t n)
 {
-    if (c.dtype == MX_F32 && x.dtype == MX_F32)
-        add_to_as(c.data, false, x.data, false, n);
-    else if (c.dtype == MX_F32)
-        add_to_as(c.data, false, x.data, true, n);
-    else if (x.dtype == MX_F32)
-        add_to_as(c.data, true, x.data, false, n);
+    if (mx_is_bf16(c.dtype))
+        mx_is_bf16(x.dtype) ? add_to_as(c.data, true, x.data, true, n) : add_to_as(c.data, true, x.data, false, n);
     else
-        add_to_as(c.data, true, x.data, true, n);
+        mx_is_bf16(x.dtype) ? add_to_as(c.data, false, x.data, true, n) : add_to_as(c.data, false, x.data, false, n);
 }
 
 /* ---- pairs ---- */
@@ -459,7 +455,7 @@ static void binary(mx_binary op, mx_dtype dtype, const void *a, int a_step, cons
 {
     if (n == 0)
         return;
-    bool half = dtype == MX_BF16;
+    bool half = mx_is_bf16(dtype);
     kind k = {.pair = op,
               .half = half,
               .step = {a_step, b_step},

@@ -29,10 +29,10 @@ ROW_INLINE void row(void *to, const void *from, float factor, int64_t n, const b
 ROW_INLINE void row_of_dtypes(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale,
                               int64_t n, const bool add)
 {
-    if (to_dtype == MX_BF16)
-        from_dtype == MX_BF16 ? row(to, from, scale, n, add, true, true) : row(to, from, scale, n, add, true, false);
+    if (mx_is_bf16(to_dtype))
+        mx_is_bf16(from_dtype) ? row(to, from, scale, n, add, true, true) : row(to, from, scale, n, add, true, false);
     else
-        from_dtype == MX_BF16 ? row(to, from, scale, n, add, false, true) : row(to, from, scale, n, add, false, false);
+        mx_is_bf16(from_dtype) ? row(to, from, scale, n, add, false, true) : row(to, from, scale, n, add, false, false);
 }
 
 static void convert(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n)

@@ -63,28 +63,25 @@ static void kernel(int64_t k_words, const void *packed_a, const void *packed_b, 
         }
 }
 
-static inline vf load_c(const void *c, mx_dtype dtype, int64_t at, int64_t n)
+static inline vf load_c(const void *c, bool bf16, int64_t at, int64_t n)
 {
-    if (dtype == MX_F32)
-        return n >= VL ? vf_load((const float *)c + at) : vf_load_part((const float *)c + at, n);
-    return n >= VL ? vf_load_bf16((const mx_bf16 *)c + at) : vf_load_bf16_part((const mx_bf16 *)c + at, n);
+    if (bf16)
+        return n >= VL ? vf_load_bf16((const mx_bf16 *)c + at) : vf_load_bf16_part((const mx_bf16 *)c + at, n);
+    return n >= VL ? vf_load((const float *)c + at) : vf_load_part((const float *)c + at, n);
 }
 
-static inline void store_c(void *c, mx_dtype dtype, int64_t at, int64_t n, vf x)
+static inline void store_c(void *c, bool bf16, int64_t at, int64_t n, vf x)
 {
-    if (dtype == MX_F32 && n >= VL)
-        vf_store((float *)c + at, x);
-    else if (dtype == MX_F32)
-        vf_store_part((float *)c + at, x, n);
-    else if (n >= VL)
-        vf_store_bf16((mx_bf16 *)c + at, x);
+    if (bf16)
+        n >= VL ? vf_store_bf16((mx_bf16 *)c + at, x) : vf_store_bf16_part((mx_bf16 *)c + at, x, n);
     else
-        vf_store_bf16_part((mx_bf16 *)c + at, x, n);
+        n >= VL ? vf_store((float *)c + at, x) : vf_store_part((float *)c + at, x, n);
 }
 
 void MX_SIMD_NAME(mx_gemm_store)(int64_t m, int64_t n, const float *tile, int64_t ld_tile, const float *bias, void *c,
                                  mx_dtype dtype, int64_t ldc, bool accumulate)
 {
+    bool bf16 = mx_is_bf16(dtype);
     for (int64_t j = 0; j < n; j += VL) {
         int64_t left = n - j;
         vf shift = !bias ? vf_zero() : left >= VL ? vf_load(bias + j) : vf_load_part(bias + j, left);
@@ -92,8 +89,8 @@ void MX_SIMD_NAME(mx_gemm_store)(int64_t m, int64_t n, const float *tile, int64_
             const float *from = tile + i * ld_tile + j;
             vf x = (left >= VL ? vf_load(from) : vf_load_part(from, left)) + shift;
             if (accumulate)
-                x = x + load_c(c, dtype, i * ldc + j, left);
-            store_c(c, dtype, i * ldc + j, left, x);
+                x = x + load_c(c, bf16, i * ldc + j, left);
+            store_c(c, bf16, i * ldc + j, left, x);
         }
     }
 }

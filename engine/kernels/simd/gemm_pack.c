@@ -42,7 +42,7 @@ INLINE __m128i load_bf16(const source *s, int64_t offset, int64_t n)
 
 INLINE __m256i load_singles(const source *s, int64_t offset, int64_t n)
 {
-    if (s->dtype == MX_BF16)
+    if (mx_is_bf16(s->dtype))
         return _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_bf16(s, offset, n)), 16);
     __m256i rounded = round_to_upper_halves(load_f32(s, offset, n));
     return _mm256_and_si256(rounded, _mm256_set1_epi32((int)0xffff0000u));
@@ -50,7 +50,7 @@ INLINE __m256i load_singles(const source *s, int64_t offset, int64_t n)
 
 INLINE __m128i load_halves(const source *s, int64_t offset, int64_t n)
 {
-    if (s->dtype == MX_BF16)
+    if (mx_is_bf16(s->dtype))
         return load_bf16(s, offset, n);
 #if defined(MX_SIMD_AVX512_BF16)
     return (__m128i)_mm256_cvtneps_pbh(load_f32(s, offset, n));
@@ -173,14 +173,10 @@ INLINE void pack(const source *s, bool along, int width, void *packed, word_kind
     source f32 = *s, bf16 = *s;
     f32.dtype = MX_F32;
     bf16.dtype = MX_BF16;
-    if (s->dtype == MX_F32 && along)
-        pack_along(&f32, width, packed, kind);
-    else if (s->dtype == MX_F32)
-        pack_across(&f32, width, packed, kind);
-    else if (along)
-        pack_along(&bf16, width, packed, kind);
+    if (mx_is_bf16(s->dtype))
+        along ? pack_along(&bf16, width, packed, kind) : pack_across(&bf16, width, packed, kind);
     else
-        pack_across(&bf16, width, packed, kind);
+        along ? pack_along(&f32, width, packed, kind) : pack_across(&f32, width, packed, kind);
 }
 
 #define DEFINE_PACK(name, width, along, kind)                                                                          \

@@ -12,16 +12,16 @@ INLINE vf rounded(vf x) { return vf_from_halves(vf_to_halves(x)); }
 
 INLINE vf load(const void *data, mx_dtype dtype, int64_t at, int64_t n)
 {
-    if (dtype == MX_F32)
-        return n >= VL ? vf_load((const float *)data + at) : vf_load_part((const float *)data + at, n);
-    return n >= VL ? vf_load_bf16((const mx_bf16 *)data + at) : vf_load_bf16_part((const mx_bf16 *)data + at, n);
+    if (mx_is_bf16(dtype))
+        return n >= VL ? vf_load_bf16((const mx_bf16 *)data + at) : vf_load_bf16_part((const mx_bf16 *)data + at, n);
+    return n >= VL ? vf_load((const float *)data + at) : vf_load_part((const float *)data + at, n);
 }
 
 /* As a bf16 operand. */
 INLINE vf load_operand(const void *data, mx_dtype dtype, int64_t at, int64_t n)
 {
     vf x = load(data, dtype, at, n);
-    return dtype == MX_F32 ? rounded(x) : x;
+    return mx_is_bf16(dtype) ? x : rounded(x);
 }
 
 void MX_SIMD_NAME(mx_thin_round)(const void *data, mx_dtype dtype, int64_t n, float *out)
@@ -120,14 +120,11 @@ INLINE void dots_of(const mx_gemm *g, const float *a, int64_t column, int64_t n,
 void MX_SIMD_NAME(mx_thin_columns)(const mx_gemm *g, const float *a, int64_t column, int64_t n, float *sums,
                                    int64_t ld_sums)
 {
-    if (g->b.trans && g->b.dtype == MX_F32)
-        dots_of(g, a, column, n, MX_F32, sums, ld_sums);
-    else if (g->b.trans)
-        dots_of(g, a, column, n, MX_BF16, sums, ld_sums);
-    else if (g->b.dtype == MX_F32)
-        columns_of(g, a, column, n, MX_F32, sums, ld_sums);
+    bool bf16 = mx_is_bf16(g->b.dtype);
+    if (g->b.trans)
+        bf16 ? dots_of(g, a, column, n, MX_BF16, sums, ld_sums) : dots_of(g, a, column, n, MX_F32, sums, ld_sums);
     else
-        columns_of(g, a, column, n, MX_BF16, sums, ld_sums);
+        bf16 ? columns_of(g, a, column, n, MX_BF16, sums, ld_sums) : columns_of(g, a, column, n, MX_F32, sums, ld_sums);
 }
 
 /* Sums of `rows` rows of x, columns 0 <= j < n, added to `sums`, which has room for whole vectors. */

@@ -83,7 +83,7 @@ ROW_INLINE void row_gradient(const mx_loss_row *row, const gradient_terms *t, co
 
 float MX_SIMD_NAME(mx_loss_row)(const mx_loss_row *row)
 {
-    bool cap = row->softcap > 0, half = row->dtype == MX_BF16;
+    bool cap = row->softcap > 0, half = mx_is_bf16(row->dtype);
     float largest = cap ? row_max(row, true) : row_max(row, false);
     float scale = cap ? 1.0f : row->logit_scale;
     float sum = row_sum_exp(row->logits, row->vocab, scale, largest);

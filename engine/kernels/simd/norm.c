@@ -116,7 +116,7 @@ ROW_INLINE void forward_rows(const mx_norm *n, int64_t first, int64_t last, cons
 
 static void forward(const mx_norm *n, int64_t first, int64_t last, bool stream)
 {
-    bool half = n->dtype == MX_BF16;
+    bool half = mx_is_bf16(n->dtype);
     if (n->center) {
         if (half)
             stream ? forward_rows(n, first, last, true, true, true) : forward_rows(n, first, last, true, true, false);
@@ -248,7 +248,7 @@ ROW_INLINE void backward_rows(const mx_norm *n, int64_t first, int64_t last, con
 
 static void backward(const mx_norm *n, int64_t first, int64_t last, bool stream)
 {
-    bool half = n->dtype == MX_BF16;
+    bool half = mx_is_bf16(n->dtype);
     if (n->center) {
         if (half)
             stream ? backward_rows(n, first, last, true, true, true) : backward_rows(n, first, last, true, true, false);

@@ -73,13 +73,13 @@ MX_INLINE void adamw_as(const mx_adamw *given, const mx_rounding_run *given_run,
 
 static kind kind_of(mx_array param, const mx_rounding_run *run)
 {
-    return param.dtype != MX_BF16 ? F32 : run ? STOCHASTIC : NEAREST;
+    return !mx_is_bf16(param.dtype) ? F32 : run ? STOCHASTIC : NEAREST;
 }
 
 static void adamw(const mx_adamw *a, const mx_rounding_run *run, int64_t first, int64_t last)
 {
     kind param = kind_of(a->param, run);
-    bool grad_half = a->grad.dtype == MX_BF16;
+    bool grad_half = mx_is_bf16(a->grad.dtype);
     if (param == STOCHASTIC && grad_half)
         adamw_as(a, run, STOCHASTIC, true, first, last);
     else if (param == STOCHASTIC)
@@ -124,7 +124,7 @@ MX_INLINE void sgd_as(const mx_sgd *given, const mx_rounding_run *given_run, kin
 static void sgd(const mx_sgd *s, const mx_rounding_run *run, int64_t first, int64_t last)
 {
     kind param = kind_of(s->param, run);
-    bool grad_half = s->grad.dtype == MX_BF16;
+    bool grad_half = mx_is_bf16(s->grad.dtype);
     if (param == STOCHASTIC && grad_half)
         sgd_as(s, run, STOCHASTIC, true, first, last);
     else if (param == STOCHASTIC)

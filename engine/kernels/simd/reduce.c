@@ -56,7 +56,7 @@ MX_INLINE float row_as(mx_fold fold, bool half, const void *x, int64_t n)
 
 static float row(mx_fold fold, mx_array x, int64_t n)
 {
-    bool half = x.dtype == MX_BF16;
+    bool half = mx_is_bf16(x.dtype);
     switch (fold) {
     case MX_FOLD_SUM:
         return half ? row_as(MX_FOLD_SUM, true, x.data, n) : row_as(MX_FOLD_SUM, false, x.data, n);
@@ -90,11 +90,11 @@ MX_INLINE void rows_as(mx_fold fold, bool half, float *acc, const void *x, int64
 
 static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width)
 {
-    if (fold == MX_FOLD_SUM && x.dtype == MX_BF16)
+    if (fold == MX_FOLD_SUM && mx_is_bf16(x.dtype))
         rows_as(MX_FOLD_SUM, true, acc, x.data, n, stride, width);
     else if (fold == MX_FOLD_SUM)
         rows_as(MX_FOLD_SUM, false, acc, x.data, n, stride, width);
-    else if (x.dtype == MX_BF16)
+    else if (mx_is_bf16(x.dtype))
         rows_as(MX_FOLD_MAX, true, acc, x.data, n, stride, width);
     else
         rows_as(MX_FOLD_MAX, false, acc, x.data, n, stride, width);
@@ -155,7 +155,7 @@ MX_INLINE void across_sum(int k, const void *const *from, bool half, int64_t n, 
 static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
                    void *again, bool stream)
 {
-    bool half = dtype == MX_BF16, half_y = y.dtype == MX_BF16;
+    bool half = mx_is_bf16(dtype), half_y = mx_is_bf16(y.dtype);
     const across_to to = {y.data, again, stream && again && (uintptr_t)again % 64 == 0};
     if (fold == MX_FOLD_MAX && half)
         across_as(MX_FOLD_MAX, k, from, true, n, scale, &to, half_y, false);

@@ -145,7 +145,7 @@ ROW_INLINE void tokens_of(const mx_rope_tokens *t, const bool interleaved, const
 
 void MX_SIMD_NAME(mx_rope)(const mx_rope_tokens *t)
 {
-    if (t->rope->dtype == MX_BF16)
+    if (mx_is_bf16(t->rope->dtype))
         t->rope->frequencies.interleaved ? tokens_of(t, true, true) : tokens_of(t, false, true);
     else
         t->rope->frequencies.interleaved ? tokens_of(t, true, false) : tokens_of(t, false, false);

@@ -164,7 +164,7 @@ ROW_INLINE void forward_as(const mx_softmax *s, int64_t first, int64_t last, con
 
 static void forward(const mx_softmax *s, int64_t first, int64_t last, bool stream)
 {
-    if (s->dtype == MX_BF16)
+    if (mx_is_bf16(s->dtype))
         stream ? forward_as(s, first, last, true, true) : forward_as(s, first, last, true, false);
     else
         stream ? forward_as(s, first, last, false, true) : forward_as(s, first, last, false, false);
@@ -178,7 +178,7 @@ ROW_INLINE void backward_as(const mx_softmax *s, int64_t first, int64_t last, co
 
 static void backward(const mx_softmax *s, int64_t first, int64_t last, bool stream)
 {
-    if (s->dtype == MX_BF16)
+    if (mx_is_bf16(s->dtype))
         stream ? backward_as(s, first, last, true, true) : backward_as(s, first, last, true, false);
     else
         stream ? backward_as(s, first, last, false, true) : backward_as(s, first, last, false, false);

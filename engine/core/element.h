@@ -1,0 +1,75 @@
+/* One element of an array, of any dtype: the i-th at `data`. Where speed counts, kernels/ has loops. A dtype that a
+ * function does not take ends the program (mx_dtype_unexpected). */
+#ifndef MX_CORE_ELEMENT_H
+#define MX_CORE_ELEMENT_H
+
+#include "core/dtype.h"
+
+#include <math.h>
+
+/* Of the dtypes that compute. */
+static inline float mx_get_float(const void *data, int64_t i, mx_dtype dtype)
+{
+    return mx_is_bf16(dtype) ? mx_from_bf16(((const mx_bf16 *)data)[i]) : ((const float *)data)[i];
+}
+
+static inline void mx_set_float(void *data, int64_t i, float x, mx_dtype dtype)
+{
+    if (mx_is_bf16(dtype))
+        ((mx_bf16 *)data)[i] = mx_to_bf16(x);
+    else
+        ((float *)data)[i] = x;
+}
+
+/* Of integers; x is a value of the dtype. */
+static inline int32_t mx_get_int(const void *data, int64_t i, mx_dtype dtype)
+{
+    switch (dtype) {
+    case MX_I32:
+        return ((const int32_t *)data)[i];
+    case MX_U8:
+        return ((const uint8_t *)data)[i];
+    case MX_I8:
+        return ((const int8_t *)data)[i];
+    default:
+        mx_dtype_unexpected(dtype, __func__);
+    }
+}
+
+static inline void mx_set_int(void *data, int64_t i, int32_t x, mx_dtype dtype)
+{
+    switch (dtype) {
+    case MX_I32:
+        ((int32_t *)data)[i] = x;
+        break;
+    case MX_U8:
+    case MX_I8: /* the lower byte is the same */
+        ((uint8_t *)data)[i] = (uint8_t)x;
+        break;
+    default:
+        mx_dtype_unexpected(dtype, __func__);
+    }
+}
+
+/* Toward zero, to the nearest end of the range, and 0 for NaN: only then is the conversion to an integer defined. */
+static inline int32_t mx_dtype_truncate(mx_dtype dtype, double x)
+{
+    double low = mx_dtypes[dtype].lowest, high = mx_dtypes[dtype].highest;
+    return isnan(x) ? 0 : (int32_t)(x < low ? low : x > high ? high : x);
+}
+
+/* Of any dtype. A double holds every value; what is written is rounded, or truncated to an integer. */
+static inline double mx_get_number(const void *data, int64_t i, mx_dtype dtype)
+{
+    return mx_dtype_is_integer(dtype) ? (double)mx_get_int(data, i, dtype) : (double)mx_get_float(data, i, dtype);
+}
+
+static inline void mx_set_number(void *data, int64_t i, double x, mx_dtype dtype)
+{
+    if (mx_dtype_is_integer(dtype))
+        mx_set_int(data, i, mx_dtype_truncate(dtype, x), dtype);
+    else
+        mx_set_float(data, i, (float)x, dtype);
+}
+
+#endif

@@ -67,10 +67,10 @@ static void push_tensor(lua_State *L, const mx_stored_tensor *t)
     lua_createtable(L, 0, 5);
     lua_pushstring(L, t->name);
     lua_setfield(L, -2, "name");
-    lua_pushstring(L, t->type->name);
+    lua_pushstring(L, t->type.name);
     lua_setfield(L, -2, "type");
-    if (t->type->dtype >= 0) {
-        lua_pushstring(L, mx_dtype_name((mx_dtype)t->type->dtype));
+    if (t->type.dtype >= 0) {
+        lua_pushstring(L, mx_dtype_name((mx_dtype)t->type.dtype));
         lua_setfield(L, -2, "dtype");
     }
     lua_pushinteger(L, t->bytes);

@@ -1,4 +1,4 @@
-/* Tensors out of Lua values: mx.tensor, mx.zeros and mx.ones. */
+/* Tensors out of Lua values: mx.tensor, mx.zeros and mx.ones; and what dtypes there are: mx.dtypes. */
 #include "bind/bind.h"
 #include "bind/tensor.h"
 
@@ -112,10 +112,36 @@ static int new_zeros(lua_State *L) { return new_filled(L, "mx.zeros", 0); }
 
 static int new_ones(lua_State *L) { return new_filled(L, "mx.ones", 1); }
 
+/* mx.dtypes: name -> {bytes =, long_name = "bfloat16", is_float =, computes =, may_have_gradient =, accumulates_in =}
+ */
+static void push_dtypes(lua_State *L)
+{
+    lua_createtable(L, 0, MX_DTYPES);
+    for (int d = 0; d < MX_DTYPES; d++) {
+        const mx_dtype_traits *t = &mx_dtypes[d];
+        lua_createtable(L, 0, 6);
+        lua_pushinteger(L, (lua_Integer)t->bytes);
+        lua_setfield(L, -2, "bytes");
+        lua_pushstring(L, t->long_name);
+        lua_setfield(L, -2, "long_name");
+        lua_pushboolean(L, t->is_float);
+        lua_setfield(L, -2, "is_float");
+        lua_pushboolean(L, t->computes);
+        lua_setfield(L, -2, "computes");
+        lua_pushboolean(L, t->may_have_gradient);
+        lua_setfield(L, -2, "may_have_gradient");
+        lua_pushstring(L, mx_dtype_name(t->accumulates_in));
+        lua_setfield(L, -2, "accumulates_in");
+        lua_setfield(L, -2, t->name);
+    }
+}
+
 int mxl_open_tensor_new(lua_State *L)
 {
     static const luaL_Reg functions[] = {
         {"tensor", new_from_table}, {"zeros", new_zeros}, {"ones", new_ones}, {NULL, NULL}};
     luaL_newlib(L, functions);
+    push_dtypes(L);
+    lua_setfield(L, -2, "dtypes");
     return 1;
 }

@@ -74,12 +74,24 @@ mx_status mx_h5_fail(const char *path, const char *format, ...)
 
 /* ---- types ---- */
 
-static hid_t new_bf16(void)
+/* Bits of the fields, from high to low: the sign, the exponent, the mantissa. */
+static hid_t new_float(const mx_dtype_traits *t)
 {
+    size_t bits = 8 * t->bytes, exponent = (size_t)t->exponent_bits, mantissa = (size_t)t->mantissa_bits;
     hid_t type = H5Tcopy(H5T_IEEE_F32LE);
     /* Fields first: at every step the fields must fit the precision, and the precision the size. */
-    if (H5Tset_fields(type, 15, 7, 8, 0, 7) < 0 || H5Tset_precision(type, 16) < 0 || H5Tset_size(type, 2) < 0 ||
-        H5Tset_ebias(type, 127) < 0) {
+    if (H5Tset_fields(type, bits - 1, mantissa, exponent, 0, mantissa) < 0 || H5Tset_precision(type, bits) < 0 ||
+        H5Tset_size(type, t->bytes) < 0 || H5Tset_ebias(type, ((size_t)1 << (exponent - 1)) - 1) < 0) {
+        H5Tclose(type);
+        return -1;
+    }
+    return type;
+}
+
+static hid_t new_integer(const mx_dtype_traits *t)
+{
+    hid_t type = H5Tcopy(t->lowest < 0 ? H5T_STD_I32LE : H5T_STD_U32LE);
+    if (H5Tset_size(type, t->bytes) < 0) {
         H5Tclose(type);
         return -1;
     }
@@ -88,38 +100,37 @@ static hid_t new_bf16(void)
 
 hid_t mx_h5_new_type(mx_dtype dtype)
 {
-    switch (dtype) {
-    case MX_F32:
-        return H5Tcopy(H5T_IEEE_F32LE);
-    case MX_BF16:
-        return new_bf16();
-    case MX_I32:
-        return H5Tcopy(H5T_STD_I32LE);
-    case MX_U8:
-        return H5Tcopy(H5T_STD_U8LE);
-    default:
-        return H5Tcopy(H5T_STD_I8LE);
-    }
+    const mx_dtype_traits *t = &mx_dtypes[dtype];
+    return t->is_float ? new_float(t) : new_integer(t);
 }
 
-static bool is_bf16(hid_t type)
+static bool is_float(hid_t type, const mx_dtype_traits *t)
 {
-    size_t sign, exponent, exponent_bits, mantissa, mantissa_bits;
-    return H5Tget_size(type) == 2 && H5Tget_precision(type) == 16 && H5Tget_order(type) == H5T_ORDER_LE &&
-           H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 && sign == 15 &&
-           exponent == 7 && exponent_bits == 8 && mantissa == 0 && mantissa_bits == 7 && H5Tget_ebias(type) == 127;
+    size_t sign, exponent, exponent_bits, mantissa, mantissa_bits, bits = 8 * t->bytes;
+    return H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 && sign == bits - 1 &&
+           exponent == (size_t)t->mantissa_bits && exponent_bits == (size_t)t->exponent_bits && mantissa == 0 &&
+           mantissa_bits == (size_t)t->mantissa_bits &&
+           H5Tget_ebias(type) == ((size_t)1 << (t->exponent_bits - 1)) - 1 && H5Tget_norm(type) == H5T_NORM_IMPLIED;
+}
+
+static bool is_integer(hid_t type, const mx_dtype_traits *t)
+{
+    return (H5Tget_sign(type) != H5T_SGN_NONE) == (t->lowest < 0);
 }
 
 static int our_dtype(hid_t type, H5T_class_t class)
 {
-    if (class == H5T_FLOAT)
-        return H5Tequal(type, H5T_IEEE_F32LE) > 0 ? MX_F32 : is_bf16(type) ? MX_BF16 : -1;
-    if (class != H5T_INTEGER)
+    size_t bytes = H5Tget_size(type);
+    bool ordered = bytes == 1 || H5Tget_order(type) == H5T_ORDER_LE; /* one byte has no byte order */
+    if ((class != H5T_FLOAT && class != H5T_INTEGER) || !ordered || H5Tget_precision(type) != 8 * bytes)
         return -1;
-    if (H5Tequal(type, H5T_STD_I32LE) > 0)
-        return MX_I32;
-    bool whole_byte = H5Tget_size(type) == 1 && H5Tget_precision(type) == 8; /* one byte has no byte order */
-    return !whole_byte ? -1 : H5Tget_sign(type) == H5T_SGN_NONE ? MX_U8 : MX_I8;
+    for (int d = 0; d < MX_DTYPES; d++) {
+        const mx_dtype_traits *t = &mx_dtypes[d];
+        if (t->bytes == bytes && t->is_float == (class == H5T_FLOAT) &&
+            (t->is_float ? is_float(type, t) : is_integer(type, t)))
+            return d;
+    }
+    return -1;
 }
 
 void mx_h5_describe_type(hid_t type, char text[16], int *dtype)

@@ -437,10 +437,12 @@ static mx_status read_blocks(const dataset *d, int64_t first, int64_t rows, char
 /* The shape of the requested rows; MX_ERR_VALUE if they are outside the dataset. */
 static mx_status shape_of_rows(const mx_h5 *file, const mx_h5_entry *entry, int64_t first, int64_t *rows, mx_shape *out)
 {
-    if (entry->dtype < 0)
-        return mx_fail(MX_ERR_DTYPE,
-                       "'%s': dataset '%.200s' is %s; a tensor is f32, bf16, i32, u8 or i8: convert the file",
-                       file->path, entry->name, entry->type);
+    if (entry->dtype < 0) {
+        char names[MX_DTYPE_LIST_BYTES];
+        mx_dtype_list(NULL, names);
+        return mx_fail(MX_ERR_DTYPE, "'%s': dataset '%.200s' is %s; a tensor is %s: convert the file", file->path,
+                       entry->name, entry->type, names);
+    }
     int64_t there = entry->shape.n_dims ? entry->shape.size[0] : 1;
     if (*rows < 0 && first <= there)
         *rows = there - first;

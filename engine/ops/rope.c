@@ -32,7 +32,7 @@ static mx_status check_frequencies(const mx_call *call)
     if (!frequencies)
         return MX_OK;
     mx_shape want = {2, {2, dims_of(call) / 2}};
-    MX_TRY(mx_want_dtype(call, 2, 1 << MX_F32));
+    MX_TRY(mx_want_dtype(call, 2, MX_F32));
     MX_TRY(mx_want_shape(call, 2, &want));
     if (attr->theta != STANDARD_THETA || attr->scaling_factor != 1)
         return mx_bad_value(call,

@@ -249,8 +249,8 @@ static mx_status get_tensor(reader *r, int64_t alignment)
         status = get_u32(r, &number);
     if (status == MX_OK)
         status = get_unsigned(r, 8, &offset);
-    const mx_stored_type *type = mx_gguf_type(number);
-    if (status == MX_OK && !type)
+    mx_stored_type type = {0};
+    if (status == MX_OK && !mx_gguf_type(number, &type))
         status = mx_fail(MX_ERR_IO, "'%s': tensor '%s' has the unknown type %u", r->w->path, name, number);
     if (status == MX_OK && (offset > (uint64_t)r->w->bytes || offset % (uint64_t)alignment != 0))
         status = mx_fail(MX_ERR_IO,
@@ -258,7 +258,7 @@ static mx_status get_tensor(reader *r, int64_t alignment)
                          "multiple of %lld",
                          r->w->path, name, (unsigned long long)offset, (long long)alignment);
     if (status == MX_OK)
-        status = mx_weights_add(r->w, name, type, &shape, (int64_t)offset);
+        status = mx_weights_add(r->w, name, &type, &shape, (int64_t)offset);
     free(name);
     return status;
 }

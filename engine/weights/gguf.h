@@ -16,7 +16,7 @@ mx_status mx_gguf_read_header(mx_weights *w);
 
 enum { GGUF_VALUES_MOST = 1 << 22, GGUF_ARRAY_MOST = 1 << 21 };
 
-/* The type with this number; NULL if there is none. */
-const mx_stored_type *mx_gguf_type(uint32_t number);
+/* The type with this number; false if there is none. */
+bool mx_gguf_type(uint32_t number, mx_stored_type *type);
 
 #endif

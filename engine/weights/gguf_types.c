@@ -167,7 +167,6 @@ static mx_status decode_q8_k(const unsigned char *b, int64_t values, void *to)
 /* ---- the types by number; GGUF has removed those without a name ---- */
 
 static const mx_stored_type types[] = {
-    [0] = {"F32", 1, 4, MX_F32, NULL},
     [1] = {"F16", 1, 2, MX_F32, mx_decode_f16},
     [2] = {"Q4_0", 32, 18, MX_F32, decode_q4_0},
     [3] = {"Q4_1", 32, 20, MX_F32, decode_q4_1},
@@ -189,16 +188,21 @@ static const mx_stored_type types[] = {
     [21] = {"IQ3_S", 256, 110, -1, NULL},
     [22] = {"IQ2_S", 256, 82, -1, NULL},
     [23] = {"IQ4_XS", 256, 136, -1, NULL},
-    [24] = {"I8", 1, 1, MX_I8, NULL},
     [25] = {"I16", 1, 2, -1, NULL},
-    [26] = {"I32", 1, 4, MX_I32, NULL},
     [27] = {"I64", 1, 8, MX_I32, mx_decode_i64},
     [28] = {"F64", 1, 8, MX_F32, mx_decode_f64},
     [29] = {"IQ1_M", 256, 56, -1, NULL},
-    [30] = {"BF16", 1, 2, MX_BF16, NULL},
 };
 
-const mx_stored_type *mx_gguf_type(uint32_t number)
+bool mx_gguf_type(uint32_t number, mx_stored_type *type)
 {
-    return number < sizeof types / sizeof *types && types[number].name ? &types[number] : NULL;
+    for (int d = 0; d < MX_DTYPES; d++)
+        if (mx_dtypes[d].gguf >= 0 && (uint32_t)mx_dtypes[d].gguf == number) {
+            *type = mx_stored_as_dtype((mx_dtype)d);
+            return true;
+        }
+    if (number >= sizeof types / sizeof *types || !types[number].name)
+        return false;
+    *type = types[number];
+    return true;
 }

@@ -9,15 +9,10 @@
 enum { HEADER_BYTES_MOST = 100000000 };
 
 static const mx_stored_type types[] = {
-    {"F32", 1, 4, MX_F32, NULL},
-    {"BF16", 1, 2, MX_BF16, NULL},
     {"F16", 1, 2, MX_F32, mx_decode_f16},
     {"F64", 1, 8, MX_F32, mx_decode_f64},
-    {"I32", 1, 4, MX_I32, NULL},
     {"I64", 1, 8, MX_I32, mx_decode_i64},
-    {"U8", 1, 1, MX_U8, NULL},
     {"BOOL", 1, 1, MX_U8, NULL},
-    {"I8", 1, 1, MX_I8, NULL},
     {"I16", 1, 2, -1, NULL},
     {"U16", 1, 2, -1, NULL},
     {"U32", 1, 4, -1, NULL},
@@ -28,12 +23,19 @@ static const mx_stored_type types[] = {
     {"F8_E8M0", 1, 1, -1, NULL},
 };
 
-static const mx_stored_type *find_type(const char *name)
+static bool find_type(const char *name, mx_stored_type *type)
 {
+    for (int d = 0; d < MX_DTYPES; d++)
+        if (strcmp(mx_dtypes[d].safetensors, name) == 0) {
+            *type = mx_stored_as_dtype((mx_dtype)d);
+            return true;
+        }
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (strcmp(types[i].name, name) == 0)
-            return &types[i];
-    return NULL;
+        if (strcmp(types[i].name, name) == 0) {
+            *type = types[i];
+            return true;
+        }
+    return false;
 }
 
 /* ---- reading ---- */
@@ -62,8 +64,8 @@ static mx_status read_entry(mx_weights *w, const mx_entry *entry, int64_t start)
     const mx_value *offsets = mx_value_get(&entry->value, "data_offsets");
     if (!type_name || type_name->kind != MX_STRING)
         return bad_entry(w, entry->key, "a map with dtype, shape and data_offsets");
-    const mx_stored_type *type = find_type(type_name->text);
-    if (!type)
+    mx_stored_type type;
+    if (!find_type(type_name->text, &type))
         return mx_fail(MX_ERR_IO, "'%s': tensor '%s' has the unknown dtype '%.32s'", w->path, entry->key,
                        type_name->text);
     mx_shape shape;
@@ -75,13 +77,13 @@ static mx_status read_entry(mx_weights *w, const mx_entry *entry, int64_t start)
     if (begin < 0 || end < begin || end > w->bytes - start)
         return mx_fail(MX_ERR_IO, "'%s': tensor '%s' lies at bytes %lld to %lld of the data, which has %lld", w->path,
                        entry->key, (long long)begin, (long long)end, (long long)(w->bytes - start));
-    MX_TRY(mx_weights_add(w, entry->key, type, &shape, start + begin));
+    MX_TRY(mx_weights_add(w, entry->key, &type, &shape, start + begin));
     const mx_stored_tensor *added = &w->tensors[w->count - 1];
     if (added->bytes != end - begin)
         return mx_fail(MX_ERR_IO,
                        "'%s': tensor '%s' is %s %s, which takes %lld bytes, and its data_offsets are %lld "
                        "apart",
-                       w->path, entry->key, type->name, mx_shape_text(&shape), (long long)added->bytes,
+                       w->path, entry->key, type.name, mx_shape_text(&shape), (long long)added->bytes,
                        (long long)(end - begin));
     return MX_OK;
 }

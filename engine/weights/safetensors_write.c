@@ -24,8 +24,6 @@ struct mx_safetensors_writer {
     int64_t count;
 };
 
-static const char *const type_names[MX_DTYPES] = {"F32", "BF16", "I32", "U8", "I8"};
-
 void mx_safetensors_abort(mx_safetensors_writer *w)
 {
     if (!w)
@@ -120,7 +118,7 @@ static mx_status describe(const mx_safetensors_writer *w, mx_value *header)
         const int64_t offsets[2] = {p->offset, p->offset + p->bytes};
         MX_TRY(mx_value_append(header, p->name, &entry));
         entry->value.kind = MX_MAP;
-        MX_TRY(append_string(&entry->value, "dtype", type_names[p->dtype]));
+        MX_TRY(append_string(&entry->value, "dtype", mx_dtypes[p->dtype].safetensors));
         MX_TRY(append_integers(&entry->value, "shape", p->shape.size, p->shape.n_dims));
         MX_TRY(append_integers(&entry->value, "data_offsets", offsets, 2));
     }

@@ -148,6 +148,14 @@ static mx_status measure(const mx_weights *w, const char *name, const mx_stored_
     return MX_OK;
 }
 
+mx_stored_type mx_stored_as_dtype(mx_dtype dtype)
+{
+    return (mx_stored_type){.name = mx_dtypes[dtype].safetensors,
+                            .block = 1,
+                            .block_bytes = (int64_t)mx_dtype_bytes(dtype),
+                            .dtype = (int)dtype};
+}
+
 mx_status mx_weights_add(mx_weights *w, const char *name, const mx_stored_type *type, const mx_shape *shape,
                          int64_t offset)
 {
@@ -165,7 +173,7 @@ mx_status mx_weights_add(mx_weights *w, const char *name, const mx_stored_type *
     if (!copy)
         return mx_fail(MX_ERR_MEMORY, "'%s': out of memory", w->path);
     w->tensors[w->count++] =
-        (mx_stored_tensor){.name = copy, .type = type, .shape = *shape, .offset = offset, .bytes = bytes};
+        (mx_stored_tensor){.name = copy, .type = *type, .shape = *shape, .offset = offset, .bytes = bytes};
     return MX_OK;
 }
 
@@ -236,7 +244,7 @@ static mx_status check_rows(const mx_weights *w, const mx_stored_tensor *from, i
 static mx_status read_values(mx_weights *w, const mx_stored_tensor *from, int64_t start, int64_t values,
                              unsigned char *piece, char *to)
 {
-    const mx_stored_type *type = from->type;
+    const mx_stored_type *type = &from->type;
     int64_t offset = from->offset + start / type->block * type->block_bytes;
     if (!type->decode)
         return mx_file_read_at(w->fd, w->path, offset, to, values / type->block * type->block_bytes);
@@ -261,15 +269,15 @@ mx_status mx_weights_read(mx_weights *w, const char *name, int64_t first, int64_
     const mx_stored_tensor *from = mx_weights_find(w, name);
     if (!from)
         return mx_fail(MX_ERR_IO, "'%s' has no tensor '%s' (it has %lld)", w->path, name, (long long)w->count);
-    if (from->type->dtype < 0)
+    if (from->type.dtype < 0)
         return mx_fail(MX_ERR_DTYPE, "'%s': tensor '%s' is stored as %s, which is not read", w->path, name,
-                       from->type->name);
+                       from->type.name);
     MX_TRY(check_rows(w, from, first, rows, &shape, &start));
     mx_tensor *t;
-    MX_TRY(mx_tensor_new((mx_dtype)from->type->dtype, &shape, &t));
-    unsigned char *piece = from->type->decode ? malloc(PIECE_BYTES) : NULL;
+    MX_TRY(mx_tensor_new((mx_dtype)from->type.dtype, &shape, &t));
+    unsigned char *piece = from->type.decode ? malloc(PIECE_BYTES) : NULL;
     mx_status status = MX_OK;
-    if (from->type->decode && !piece)
+    if (from->type.decode && !piece)
         status = mx_fail(MX_ERR_MEMORY, "'%s': out of memory to read", w->path);
     else if (mx_data(t))
         status = read_values(w, from, start, mx_count(t), piece, mx_data(t));

@@ -17,7 +17,8 @@
  */
 typedef mx_status mx_decode(const unsigned char *from, int64_t values, void *to);
 
-/* A type of values in a file. */
+/* A type of values in a file. Each dtype has one (mx_stored_as_dtype). A reader lists only the other types: those that
+ * it converts, and those that it knows but cannot read. */
 typedef struct mx_stored_type {
     const char *name;           /* the format's name: "BF16", "Q4_1" */
     int64_t block, block_bytes; /* number of values that are stored as one block, and the bytes of a block */
@@ -27,7 +28,7 @@ typedef struct mx_stored_type {
 
 typedef struct mx_stored_tensor {
     char *name;
-    const mx_stored_type *type;
+    mx_stored_type type;
     mx_shape shape; /* row-major */
     int64_t offset; /* in the file */
     int64_t bytes;
@@ -59,6 +60,9 @@ mx_status mx_weights_read(mx_weights *w, const char *name, int64_t first, int64_
 /* Appends a tensor at `offset` of the file; copies the name. Checks that the shape and the type give a valid size. */
 mx_status mx_weights_add(mx_weights *w, const char *name, const mx_stored_type *type, const mx_shape *shape,
                          int64_t offset);
+
+/* The type of values that are stored exactly as a tensor of this dtype holds them. */
+mx_stored_type mx_stored_as_dtype(mx_dtype dtype);
 
 /* MX_ERR_IO if two tensors share a name or a byte, or if one begins before `start` or ends after the file. With
  * `dense`, the tensors must fill the file from `start` to its end. Sorts the tensors by offset. */

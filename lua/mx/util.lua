@@ -1,5 +1,7 @@
 --- Small things that several modules need. No tensor in here.
 
+local core = require "mx.core"
+
 local util = {}
 
 --- The keys of a table in sorted order: for whatever reaches a collective, a file or a random stream.
@@ -22,6 +24,30 @@ function util.sorted_pairs(t)
         i = i + 1
         return keys[i], t[keys[i]]
     end
+end
+
+--- The dtypes that compute, as configs and hardware files call them.
+---@return string[]
+function util.float_names()
+    local names = {}
+    for _, dtype in util.sorted_pairs(core.dtypes) do
+        if dtype.computes then
+            names[#names + 1] = dtype.long_name
+        end
+    end
+    return names
+end
+
+--- The dtype that configs call `long_name`: "bf16" for "bfloat16".
+---@param long_name string
+---@return string
+function util.dtype(long_name)
+    for name, dtype in pairs(core.dtypes) do
+        if dtype.long_name == long_name then
+            return name
+        end
+    end
+    error(("no dtype is called '%s'"):format(long_name), 2)
 end
 
 --- A seed from a text and an integer (64-bit FNV-1a): the same on every rank, whatever order things are made in.

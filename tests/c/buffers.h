@@ -3,7 +3,7 @@
 #define MX_TESTS_BUFFERS_H
 
 #include "core/cpu.h"
-#include "core/dtype.h"
+#include "core/element.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -23,15 +23,12 @@ static inline double uniform(void)
 
 static inline double get_value(const void *data, int64_t i, mx_dtype dtype)
 {
-    return dtype == MX_BF16 ? (double)mx_from_bf16(((const mx_bf16 *)data)[i]) : (double)((const float *)data)[i];
+    return mx_get_float(data, i, dtype);
 }
 
 static inline void set_value(void *data, int64_t i, double x, mx_dtype dtype)
 {
-    if (dtype == MX_BF16)
-        ((mx_bf16 *)data)[i] = mx_to_bf16((float)x);
-    else
-        ((float *)data)[i] = (float)x;
+    mx_set_float(data, i, (float)x, dtype);
 }
 
 /* `count` values in [low, high), as exact as the dtype holds them; with a guard word behind them. */

@@ -305,7 +305,7 @@ static void check_extremes(const char *isa)
 
 static double int_value(const void *p, int64_t i, mx_dtype dtype)
 {
-    if (mx_dtype_is_float(dtype))
+    if (!mx_dtype_is_integer(dtype))
         return get_value(p, i, dtype);
     return dtype == MX_I32  ? ((const int32_t *)p)[i]
            : dtype == MX_U8 ? ((const uint8_t *)p)[i]

@@ -331,9 +331,11 @@ local function measure(case)
 end
 
 local function peak_for(case, threads, cache)
-    local dtype = case.dtype == "f32" and "f32" or "bf16"
-    local kind = case.unit == "FLOP/s" and "fma" or "copy"
-    local key = kind == "fma" and kind .. dtype or kind
+    local kind, dtype = "copy", nil
+    if case.unit == "FLOP/s" then
+        kind, dtype = "fma", case.dtype
+    end
+    local key = kind .. (dtype or "")
     cache[key] = cache[key] or mx.peak { kind = kind, dtype = dtype, threads = threads }
     return cache[key]
 end

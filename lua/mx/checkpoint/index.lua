@@ -15,7 +15,6 @@ local MOST_STEPS = 1 << 53 -- whole numbers up to here survive any JSON reader
 local MOST_RANKS = 1 << 20
 local MOST_DIMENSIONS = 6 -- as engine/core/tensor.h has it
 local MOST_INDEX_BYTES = 1 << 30
-local BYTES = { f32 = 4, bf16 = 2, i32 = 4, u8 = 1, i8 = 1 }
 
 local function refuse(path, format, ...)
     util.refuse("%s: " .. format, path, ...)
@@ -223,7 +222,7 @@ local function check_chunk(path, index, what, entry, chunk, used)
     local box = product(chunk.extent, math.maxinteger) or 0
     need_whole(path, what .. ".first", chunk.first, 0, box)
     need_whole(path, what .. ".count", chunk.count, 0, box - chunk.first)
-    local bytes = chunk.count * BYTES[entry.dtype]
+    local bytes = chunk.count * mx.dtypes[entry.dtype].bytes
     used[chunk.rank] = (used[chunk.rank] or 0) + bytes
     if bytes < 0 or used[chunk.rank] < 0 or used[chunk.rank] > index.bytes[chunk.rank] then
         refuse(path, "%s: rank_%d.h5 has %d bytes, too few for the values that it is said to have", what, chunk.rank,
@@ -234,9 +233,9 @@ end
 local function check_entry(path, index, name, entry, used)
     local what = ("'%s'"):format(name)
     need_table(path, what, entry)
-    if not BYTES[entry.dtype] then
+    if not mx.dtypes[entry.dtype] then
         refuse(path, "%s has the dtype %s, expected one of %s", what, show(entry.dtype),
-            table.concat(util.sorted_keys(BYTES), ", "))
+            table.concat(util.sorted_keys(mx.dtypes), ", "))
     end
     need_table(path, what .. ".shape", entry.shape)
     if #entry.shape > MOST_DIMENSIONS then

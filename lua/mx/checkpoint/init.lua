@@ -101,7 +101,7 @@ end
 
 -- The run of a place's elements that this rank writes.
 local function share_of(place)
-    local bytes = place.count * (place.tensor:dtype() == "bf16" and 2 or 4)
+    local bytes = place.count * mx.dtypes[place.tensor:dtype()].bytes
     if place.replicas == 1 then
         return place.first, place.count
     elseif bytes < SHARED_BYTES then
@@ -140,7 +140,7 @@ function checkpoint.staged_bytes(o)
     local bytes = 0
     for _, place in ipairs(tensors_of(o)) do
         local _, count = share_of(place)
-        bytes = bytes + count * (place.tensor:dtype() == "bf16" and 2 or 4)
+        bytes = bytes + count * mx.dtypes[place.tensor:dtype()].bytes
     end
     return bytes
 end

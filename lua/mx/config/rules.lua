@@ -2,6 +2,7 @@
 
 local mesh = require "mx.parallel.mesh"
 local remat = require "mx.models.remat"
+local util = require "mx.util"
 
 local rules = {}
 
@@ -56,9 +57,9 @@ rules.VALUES = {
     init_std = { min = 0 },
     init_weights_seed = { min = math.mininteger, max = math.maxinteger },
     data_shuffle_seed = { min = math.mininteger, max = math.maxinteger },
-    dtype = { choices = { "bfloat16", "float32" } },
-    weight_dtype = { choices = { "bfloat16", "float32" } },
-    grad_dtype = { choices = { "bfloat16", "float32" } },
+    dtype = { choices = util.float_names() },
+    weight_dtype = { choices = util.float_names() },
+    grad_dtype = { choices = util.float_names() },
     remat_policy = { choices = remat.CHOICES },
     slices = { min = 1, max = MOST_DEVICES },
     context_parallel_strategy = { choices = { "all_gather", "ring" } },

@@ -35,7 +35,7 @@ local function check_memory(shape)
     local info, limit = mx.info(), mx.memory().limit
     local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
     local params = parameters.count(shape)
-    local bytes = params * (shape.weight_dtype == "bf16" and 2 or 4) / mx.ranks()
+    local bytes = params * mx.dtypes[shape.weight_dtype].bytes / mx.ranks()
     if bytes > there then
         util.refuse("the model has %s parameters in %s layers, which need %s of memory on each rank: there are %s",
             util.thousands(params), util.thousands(shape.layers), util.bytes(bytes), util.bytes(there))

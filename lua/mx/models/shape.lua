@@ -12,7 +12,6 @@ local util = require "mx.util"
 
 local shapes = {}
 
-local DTYPES = { bfloat16 = "bf16", float32 = "f32" }
 
 -- The parts of a block in the order of the forward pass.
 local PARTS = { "attention", "mlp" }
@@ -66,8 +65,8 @@ function shapes.of(c)
         seed = c.init_weights_seed,
         remat = remat.of(c),
         remat_policy = c.remat_policy, -- its name
-        dtype = DTYPES[c.dtype],
-        weight_dtype = DTYPES[c.weight_dtype],
+        dtype = util.dtype(c.dtype),
+        weight_dtype = util.dtype(c.weight_dtype),
     }
 end
 

@@ -93,7 +93,7 @@ local function check_together(path, file)
     if (file.dies or 1) > 1 then
         check_above_zero(path, file, { "die_link_Bps" }, (", since dies is %g"):format(file.dies))
     end
-    for _, dtype in ipairs({ "bfloat16", "float32" }) do
+    for _, dtype in ipairs(util.float_names()) do
         local peak = file.peak_flops[dtype]
         if type(peak) ~= "number" or peak <= 0 or peak ~= peak then
             util.refuse("%s: peak_flops: '%s': expected a number above 0, got %s", path, dtype, tostring(peak))
@@ -293,7 +293,7 @@ end
 ---@return {value: number, source: string}
 function sim.peak(dtype)
     local h = sim.now
-    local name = dtype == "bf16" and "bfloat16" or "float32"
+    local name = mx.dtypes[dtype].long_name
     return { value = h.peak_flops[name], source = ("%s of %s (%s)"):format(name, h.description, h.path) }
 end
 

@@ -39,7 +39,7 @@ end
 local function bytes_of(params)
     local bytes = 0
     for _, t in pairs(params) do
-        bytes = bytes + t:numel() * (t:dtype() == "bf16" and 2 or 4)
+        bytes = bytes + t:bytes()
     end
     return bytes
 end

@@ -101,7 +101,7 @@ local function quantities(cfg, shape, plan, ici, dcn)
     q.tokens = cfg.per_device_batch_size * cfg.max_target_length * q.share -- B
     q.length_share = product(q.length, q.size)
     q.sequences = q.tokens * q.length_share / cfg.max_target_length
-    q.S, q.width = cfg.max_target_length, shape.dtype == "bf16" and 2 or 4
+    q.S, q.width = cfg.max_target_length, mx.dtypes[shape.dtype].bytes
     q.ring = cfg.context_parallel_strategy == "ring"
     local policy = remat.of(cfg)
     local actions = type(policy) == "table" and policy or remat.policies[policy] -- "none" has none
@@ -283,7 +283,7 @@ end
 local function advice(cfg, shape, plan, machine)
     local needed = machine.peak / machine.ici
     local share = plan.layout.ranks // plan:size(util.sorted_keys(plan.shares_batch))
-    local enough = roofline.least_tokens(needed, share, shape.dtype == "bf16" and 2 or 4)
+    local enough = roofline.least_tokens(needed, share, mx.dtypes[shape.dtype].bytes)
     local tokens = cfg.per_device_batch_size * cfg.max_target_length
     local shared = share > 1 and (" (%d devices share theirs)"):format(share) or ""
     return ("%s fsdp needs at least %s tokens a device%s; here are %s%s."):format(tensor_advice(shape, needed),

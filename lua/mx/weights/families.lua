@@ -418,7 +418,7 @@ function families.write(shape, family, dtype)
     values.architectures, values.model_type = { CLASSES[family] }, family
     values.bos_token_id, values.eos_token_id = mx.io.null, mx.io.null -- unless a tokenizer says more
     values.vocab_size, values.tie_word_embeddings = shape.vocab, shape.tied
-    values.torch_dtype = dtype == "bf16" and "bfloat16" or "float32"
+    values.torch_dtype = mx.dtypes[dtype].long_name
     return values
 end
 

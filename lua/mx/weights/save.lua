@@ -180,7 +180,7 @@ local function save(model, folder, o)
     local dtype = o.dtype ~= "" and o.dtype or shape.weight_dtype
     local layout = families.layout(family, shape)
     local values = families.write(shape, family, dtype)
-    local shards = shards_of(layout, o.max_shard_size, dtype == "bf16" and 2 or 4)
+    local shards = shards_of(layout, o.max_shard_size, mx.dtypes[dtype].bytes)
     local function file_of(i)
         return #shards == 1 and "model.safetensors" or ("model-%05d-of-%05d.safetensors"):format(i, #shards)
     end

@@ -198,9 +198,9 @@ static void check_compare(const char *isa)
 
 static void check_nan_extremes(const char *isa)
 {
-    for (int half = 0; half < 2; half++)
+    for (int bf16 = 0; bf16 < 2; bf16++)
         for (int op = MX_MAXIMUM; op <= MX_MINIMUM; op++) {
-            mx_dtype dtype = half ? MX_BF16 : MX_F32;
+            mx_dtype dtype = bf16 ? MX_BF16 : MX_F32;
             form in[2] = {{1, {20}}, {1, {20}}}, y;
             mx_broadcast plan;
             plan_for(&plan, 2, in, &y);

@@ -88,13 +88,13 @@ static void check_loss(const char *isa, mx_cross_entropy c, double amplitude, co
     CHECK(mx_cross_entropy_run(&c) == MX_OK, "%s", mx_message());
     c.loss = &loss, c.dh = dh, c.dweight = dweight;
     CHECK(mx_cross_entropy_run(&c) == MX_OK, "%s", mx_message());
-    bool half = c.h_dtype == MX_BF16;
+    bool bf16 = c.h_dtype == MX_BF16;
     /* bf16 also rounds an f32 weight: each logit is then off by about 2^-9 of its products' size. */
     double rounded = c.weight_dtype != c.h_dtype ? 0.02 * (1 + amplitude * (double)c.width) : 0;
     CHECK(fabs(loss - want) <= 1e-5 * (1 + fabs(want)) + rounded, "%s %s: loss %.8g, expected %.8g", isa, what, loss,
           want);
     CHECK(loss == alone, "%s %s: the loss depends on whether a gradient is made", isa, what);
-    double bound = rounded > 0 ? 0.1 : half ? 0.01 : 2e-4;
+    double bound = rounded > 0 ? 0.1 : bf16 ? 0.01 : 2e-4;
     double off_h = distance(dh, c.h_dtype, want_dh, n_h), off_w = distance(dweight, MX_F32, want_dw, n_w);
     CHECK(off_h <= bound && off_w <= bound, "%s %s: dh off by %g, dweight by %g", isa, what, off_h, off_w);
     CHECK(guard_intact(dh, n_h, c.h_dtype) && guard_intact(dweight, n_w, MX_F32), "%s %s: behind the end", isa, what);

@@ -73,12 +73,12 @@ static void check_path(const char *isa)
         CHECK(memcmp(unit, uniform_want, N * sizeof *unit) == 0, "uniforms differ on %s, %d threads", isa, threads);
     }
     for (int64_t n = 0; n <= 130; n += 13) {
-        mx_bf16 *half = make_values(n, MX_BF16, 0, 1);
-        mx_random_normal(stream, 0.5f, 2.0f, (mx_array){half, MX_BF16}, n);
+        mx_bf16 *bf16 = make_values(n, MX_BF16, 0, 1);
+        mx_random_normal(stream, 0.5f, 2.0f, (mx_array){bf16, MX_BF16}, n);
         for (int64_t i = 0; i < n; i++)
-            CHECK(half[i] == mx_to_bf16(normal_want[i]), "bf16 normal %d of %d on %s", (int)i, (int)n, isa);
-        CHECK(guard_intact(half, n, MX_BF16), "%d bf16 normals on %s", (int)n, isa);
-        free(half);
+            CHECK(bf16[i] == mx_to_bf16(normal_want[i]), "bf16 normal %d of %d on %s", (int)i, (int)n, isa);
+        CHECK(guard_intact(bf16, n, MX_BF16), "%d bf16 normals on %s", (int)n, isa);
+        free(bf16);
     }
     free(normal);
     free(unit);
@@ -173,8 +173,8 @@ static void check_dropout(const char *isa)
 {
     enum { MANY = 100003 };
     const double rate = 0.3;
-    for (int half = 0; half < 2; half++) {
-        mx_dtype dtype = half ? MX_BF16 : MX_F32;
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        mx_dtype dtype = bf16 ? MX_BF16 : MX_F32;
         void *x = make_values(MANY, dtype, 1, 2), *y = make_values(MANY, dtype, 0, 1), *again = malloc(MANY * 4);
         omp_set_num_threads(2);
         mx_dropout(stream, rate, NULL, MANY, (mx_array){x, dtype}, (mx_array){y, dtype}, MANY);
@@ -183,7 +183,7 @@ static void check_dropout(const char *isa)
             bool keep = mx_rng_unit(mx_rng_u32(stream.seed, stream.offset, (uint64_t)i)) >= rate;
             float want = keep ? (float)get_value(x, i, dtype) * (float)(1 / (1 - rate)) : 0.0f;
             kept += keep;
-            wrong += get_value(y, i, dtype) != (half ? mx_from_bf16(mx_to_bf16(want)) : want);
+            wrong += get_value(y, i, dtype) != (bf16 ? mx_from_bf16(mx_to_bf16(want)) : want);
         }
         CHECK(wrong == 0, "%d values wrong, %s on %s", wrong, mx_dtype_name(dtype), isa);
         CHECK(fabs(kept / (double)MANY - 0.7) < 5 * sqrt(0.21 / MANY), "kept %d", kept);
@@ -231,12 +231,12 @@ static void check_half_open(const char *isa)
     enum { MANY = 1 << 20 };
     static const double ranges[][2] = {{1, 2}, {-2, -1}, {0, 1}, {1.001, 1.5}, {-1e-3, 1e30}, {16777215.5, 16777220}};
     float *y = make_values(MANY, MX_F32, 0, 1);
-    for (int half = 0; half < 2; half++)
+    for (int bf16 = 0; bf16 < 2; bf16++)
         for (size_t r = 0; r < sizeof ranges / sizeof *ranges; r++) {
-            mx_dtype dtype = half ? MX_BF16 : MX_F32;
+            mx_dtype dtype = bf16 ? MX_BF16 : MX_F32;
             double low = ranges[r][0], high = ranges[r][1];
             float least, greatest;
-            if (half && r == 5)
+            if (bf16 && r == 5)
                 continue; /* bf16 has no number there */
             CHECK(mx_uniform_range(low, high, dtype, &least, &greatest), "[%g, %g)", low, high);
             mx_random_uniform(stream, least, greatest, (float)high, (mx_array){y, dtype}, MANY);

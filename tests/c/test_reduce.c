@@ -62,8 +62,8 @@ static void check_extents(const char *isa)
         {1, 70000, 3},  {300, 2, 17},  {1, 1000, 1024}, {70, 31, 31}, {1, 5, 0},
     };
     for (size_t k = 0; k < sizeof extents / sizeof *extents; k++)
-        for (int half = 0; half < 2; half++)
-            check_extent(extents[k], half ? MX_BF16 : MX_F32, isa);
+        for (int bf16 = 0; bf16 < 2; bf16++)
+            check_extent(extents[k], bf16 ? MX_BF16 : MX_F32, isa);
     for (int64_t n = 1; n <= 70; n++)
         check_extent((mx_extent){2, n, 1}, n & 1 ? MX_BF16 : MX_F32, isa);
 }
@@ -101,9 +101,9 @@ static void check_threads(const char *isa)
 static void check_nan(const char *isa)
 {
     enum { N = 100 };
-    for (int half = 0; half < 2; half++)
+    for (int bf16 = 0; bf16 < 2; bf16++)
         for (int64_t place = 0; place < N; place += 9) {
-            mx_dtype dtype = half ? MX_BF16 : MX_F32;
+            mx_dtype dtype = bf16 ? MX_BF16 : MX_F32;
             void *x = make_values(N, dtype, 0, 1), *y = make_values(N, dtype, 0, 1);
             int32_t index[N];
             set_value(x, place, NAN, dtype);

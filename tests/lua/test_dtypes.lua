@@ -3,6 +3,7 @@
 
 local mx = require "mx"
 local lu = require "luaunit"
+local util = require "mx.util"
 local compare = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "compare.lua")
 
 TestDtypes = {}
@@ -195,4 +196,63 @@ function TestDtypes.test_nan_and_infinity_survive()
         end
         assert(step)
     end)
+end
+
+function TestDtypes.test_properties()
+    local bf16, i8 = mx.dtypes.bf16, mx.dtypes.i8
+    lu.assertEquals(bf16, {
+        bytes = 2, long_name = "bfloat16", is_float = true, computes = true, may_have_gradient = true,
+        accumulates_in = "f32",
+    })
+    lu.assertEquals(i8, {
+        bytes = 1, long_name = "int8", is_float = false, computes = false, may_have_gradient = false,
+        accumulates_in = "i32",
+    })
+    for name, dtype in pairs(mx.dtypes) do
+        lu.assertEquals(mx.zeros({ 3 }, name):bytes(), 3 * dtype.bytes, name)
+        lu.assertEquals(util.dtype(dtype.long_name), name)
+        lu.assertEquals(pcall(mx.exp, mx.zeros({ 3 }, name)), dtype.computes, name)
+        local t = mx.zeros({ 3 }, name)
+        lu.assertEquals(pcall(t.requires_grad, t), dtype.may_have_gradient, name)
+    end
+    lu.assertEquals(util.float_names(), { "bfloat16", "float32" })
+    lu.assertErrorMsgContains("'float16'", util.dtype, "float16")
+    lu.assertErrorMsgContains("expected f32, bf16, i32, u8", mx.zeros, { 1 }, "f16")
+end
+
+-- What only moves values takes every dtype: views, copies, files.
+function TestDtypes.test_every_dtype_moves()
+    local folder = os.tmpname()
+    os.remove(folder)
+    mx.io.mkdir_p(folder)
+    local tensors, plan = {}, {}
+    for name in util.sorted_pairs(mx.dtypes) do
+        local t = mx.tensor({ { 0, 1, 2 }, { 3, 4, 96 } }, name)
+        lu.assertEquals(t:totable(), { { 0, 1, 2 }, { 3, 4, 96 } }, name)
+        lu.assertStrContains(tostring(t), "96")
+        lu.assertStrContains(tostring(t), ("[%s tensor of size 2x3]"):format(name))
+        lu.assertEquals(mx.transpose(t):totable(), { { 0, 3 }, { 1, 4 }, { 2, 96 } }, name)
+        lu.assertEquals(mx.concat(t, t, { dim = 2 }):narrow({ dim = 2, start = 3, length = 2 }):totable(),
+            { { 2, 0 }, { 96, 3 } }, name)
+        lu.assertEquals(t[2]:clone():view(3, 1):totable(), { { 3 }, { 4 }, { 96 } }, name)
+        lu.assertEquals(mx.full({ 2 }, 96, name):totable(), { 96, 96 }, name)
+        lu.assertEquals(mx.copy(mx.zeros { 2, 3 }, t):totable(), { { 0, 1, 2 }, { 3, 4, 96 } }, name)
+        lu.assertEquals(t:set(1, 1, 5):get(1, 1), 5, name)
+        tensors[name], plan[#plan + 1] = t, { name = name, dtype = name, shape = t:size() }
+    end
+    mx.io.h5_write(folder .. "/t.h5", tensors)
+    local writer = mx.io.safetensors_writer(folder .. "/t.safetensors", plan)
+    for name, t in pairs(tensors) do
+        writer:put(name, t)
+    end
+    writer:commit()
+    local read, file <close> = mx.io.h5_read(folder .. "/t.h5"), mx.io.weights_open(folder .. "/t.safetensors")
+    for name, t in pairs(tensors) do
+        for _, again in ipairs { read[name], file:read(name) } do
+            lu.assertEquals({ again:dtype(), again:totable() }, { name, t:totable() })
+        end
+    end
+    os.remove(folder .. "/t.h5")
+    os.remove(folder .. "/t.safetensors")
+    os.remove(folder)
 end

@@ -238,13 +238,13 @@ local function check_bf16(case, complain)
     local function is_rounded(i, t)
         return t:dtype() == "f32" and not contains(STAYS_F32[case.op], i)
     end
-    local function half(i, t)
+    local function bf16(i, t)
         return is_rounded(i, t) and t:to("bf16") or t
     end
     local function single(i, t)
         return is_rounded(i, t) and t:to("bf16"):to("f32") or t
     end
-    local wide, narrow = inputs_of(case, single), inputs_of(case, half)
+    local wide, narrow = inputs_of(case, single), inputs_of(case, bf16)
     local expected, actual = {}, {}
     if case.after then
         call(case, wide)

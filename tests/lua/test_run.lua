@@ -469,9 +469,9 @@ function TestRun.test_parameters_alone_come_from_checkpoints_too()
         end
     end
     -- In another dtype they are rounded, as a conversion would.
-    local half = mx.models.new(config_of("weight_dtype=bfloat16"))
-    quietly(mx.run.load_parameters, folder .. "/a/step_4", half)
-    lu.assertEquals(half.params["layer001.wo.weight"]:totable(),
+    local bf16 = mx.models.new(config_of("weight_dtype=bfloat16"))
+    quietly(mx.run.load_parameters, folder .. "/a/step_4", bf16)
+    lu.assertEquals(bf16.params["layer001.wo.weight"]:totable(),
         first.model.params["layer001.wo.weight"]:detach():to("bf16"):totable())
 end
 

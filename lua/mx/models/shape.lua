@@ -12,7 +12,6 @@ local util = require "mx.util"
 
 local shapes = {}
 
-
 -- The parts of a block in the order of the forward pass.
 local PARTS = { "attention", "mlp" }
 

@@ -1,11 +1,11 @@
---- The module `mx`: the engine's functions (mx.core, in C) and what is written in Lua on top of them.
+--- The module `mx`: the engine's functions (mx.core, in C) and the Lua modules on top of them.
 --
 -- Lua modules load when first used: mx.config, mx.models, mx.train and the others of FILES.
 
 local core = require "mx.core"
 local remat = require "mx.models.remat"
 
--- Where mx.NAME is defined: lua/mx/FILE.lua, or lua/mx/FILE/init.lua for a folder.
+-- mx.NAME -> FILE: it is defined in lua/mx/FILE.lua, or in lua/mx/FILE/init.lua for a folder.
 local FILES = {
     bench = "bench", collectives = "bench/collectives", kernels = "bench/kernels", policies = "bench/policies",
     checkpoint = "checkpoint",
@@ -28,7 +28,8 @@ for name, value in pairs(core) do
     mx[name] = value
 end
 
---- The folder of lua/, scripts/ and configs/, with a slash at its end: the sources, or where mxlua is installed.
+--- The folder of lua/, scripts/ and configs/, with a trailing slash: the sources, or the folder where mxlua is
+--- installed.
 mx.root = debug.getinfo(1, "S").source:match("^@(.*)lua/mx/init%.lua$") or ""
 
 mx.remat = remat.run

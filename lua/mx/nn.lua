@@ -1,5 +1,5 @@
---- Building blocks for models. Parameters live in a plain table, name -> tensor, that the caller owns: it is what the
---- optimizers step, what is saved, and what can be printed.
+--- Building blocks for models. The caller owns the parameters as a plain table, name -> tensor. Optimizers update that
+--- table, and it can be saved and printed.
 --
 --     local params = {}
 --     local hidden = mx.nn.linear(params, "hidden", 2, 32, { bias = true })
@@ -10,15 +10,14 @@ local util = require "mx.util"
 
 local nn = {}
 
-local NONE = {} -- no part: the whole
-
---- Makes a parameter and enters it in `params`. Its values depend on name, seed and shape alone: a part has those that
---- the whole would have there, and the whole is not made.
+local NONE = {} -- no part: the whole parameter
+--- Creates a parameter and adds it to `params`. Its values depend only on name, seed and shape. A part gets the values
+--- that the whole parameter would have there, and the whole is not created.
 ---@param params table<string, any>
 ---@param name string
----@param shape integer[] of the whole
----@param options? table std (normal with it) or value (all of it), seed, dtype, part (of mx.Parallel:part: sizes and
----       start of what this rank has of it)
+---@param shape integer[] of the whole parameter
+---@param options? table std (normally distributed) or value (constant), seed, dtype, part (of mx.Parallel:part: sizes
+---       and start of this rank's part)
 ---@return any tensor that collects a gradient
 function nn.parameter(params, name, shape, options)
     local o = util.options(options, { std = 0, value = 0, seed = 0, dtype = "f32", part = NONE }, "mx.nn.parameter")
@@ -43,7 +42,7 @@ end
 ---@param name string
 ---@param n_in integer
 ---@param n_out integer
----@param options? {bias: boolean, std: number, seed: integer} std: 1/sqrt(n_in) when not given
+---@param options? {bias: boolean, std: number, seed: integer} std: default 1/sqrt(n_in)
 ---@return fun(x: any): any
 function nn.linear(params, name, n_in, n_out, options)
     local o = util.options(options, { bias = false, std = 1 / math.sqrt(n_in), seed = 0 }, "mx.nn.linear")
@@ -87,7 +86,7 @@ end
 ---@param params table
 ---@param name string
 ---@param width integer
----@param options? {eps: number, bias: boolean} bias: true when not given
+---@param options? {eps: number, bias: boolean} bias: default true
 ---@return fun(x: any): any
 function nn.layernorm(params, name, width, options)
     local o = util.options(options, { eps = 1e-5, bias = true }, "mx.nn.layernorm")
@@ -109,7 +108,7 @@ function nn.count(params)
     return n
 end
 
---- Writes parameters to an HDF5 file, whole or not at all. Not collective: one rank calls it.
+--- Writes parameters to an HDF5 file: the complete file or none. Not collective: one rank calls it.
 ---@param params table
 ---@param path string
 ---@param attributes? table<string, any> stored with them
@@ -138,7 +137,7 @@ end
 --- Fills parameters from an HDF5 file that holds the same names and shapes. Not collective.
 ---@param params table
 ---@param path string
----@param parallel? mx.Parallel that says which part of each parameter is ours
+---@param parallel? mx.Parallel determines this rank's part of each parameter
 function nn.load(params, path, parallel)
     local file <close> = util.attempt(mx.io.h5_open, path)
     local shapes = {}

@@ -1,5 +1,5 @@
 -- The interactive prompt of `mxlua -i`: reads a statement or an expression of one or more lines, runs it on every rank,
--- prints what it yields on rank 0. An error is printed and the prompt goes on.
+-- and prints its values on rank 0. After an error it prints the message and continues.
 
 local core = require "mx.core"
 
@@ -10,7 +10,7 @@ local describe
 
 --- Keys in an order that is the same on every rank and in every run: the list part, then the rest by name.
 ---@param t table
----@return table keys of the part that is no list
+---@return table keys outside the list part
 local function other_keys(t)
     local keys = {}
     for key in pairs(t) do
@@ -23,7 +23,7 @@ local function other_keys(t)
 end
 
 ---@param t table
----@param depth integer how many tables we are inside of
+---@param depth integer number of enclosing tables
 ---@return string
 local function describe_table(t, depth)
     local parts = {}
@@ -42,7 +42,7 @@ local function describe_table(t, depth)
     return "{\n" .. indent .. table.concat(parts, ",\n" .. indent) .. "\n" .. ("  "):rep(depth) .. "}"
 end
 
---- A value as text: tables with their contents, tensors and all else as tostring gives them.
+--- A value as text: tables with their contents, all other values by tostring.
 ---@param value any
 ---@param depth integer
 ---@return string
@@ -91,7 +91,7 @@ local function compile(text)
     return load(text, "=prompt", "t")
 end
 
---- Reads lines until they make up a chunk, or cannot become one. An empty line ends an unfinished chunk.
+--- Reads lines until they form a chunk, or cannot become one. An empty line ends an unfinished chunk.
 ---@return function? chunk nil at the end of the input
 ---@return string? message
 local function read_chunk()
@@ -114,7 +114,7 @@ end
 
 --- Runs the prompt until the input ends.
 return function()
-    -- A prompt has no use for locals, which end with their line: here, globals may be made at will.
+    -- Locals end with their line, so at the prompt new globals are allowed.
     local strict = getmetatable(_G)
     if strict then
         strict.__newindex = nil

@@ -1,10 +1,10 @@
---- Small things that several modules need. No tensor in here.
+--- Small functions that several modules use. They do not work on tensors.
 
 local core = require "mx.core"
 
 local util = {}
 
---- The keys of a table in sorted order: for whatever reaches a collective, a file or a random stream.
+--- The keys of a table in sorted order, for everything that reaches a collective, a file or a random stream.
 ---@param t table<string, any>
 ---@return string[]
 function util.sorted_keys(t)
@@ -26,7 +26,7 @@ function util.sorted_pairs(t)
     end
 end
 
---- The dtypes that compute, as configs and hardware files call them.
+--- The dtypes of computation, by the names in configs and hardware files.
 ---@return string[]
 function util.float_names()
     local names = {}
@@ -38,7 +38,7 @@ function util.float_names()
     return names
 end
 
---- The dtype that configs call `long_name`: "bf16" for "bfloat16".
+--- The dtype with a long name of configs: "bf16" for "bfloat16".
 ---@param long_name string
 ---@return string
 function util.dtype(long_name)
@@ -50,7 +50,7 @@ function util.dtype(long_name)
     error(("no dtype is called '%s'"):format(long_name), 2)
 end
 
---- A seed from a text and an integer (64-bit FNV-1a): the same on every rank, whatever order things are made in.
+--- A seed from a text and an integer (64-bit FNV-1a): the same on every rank, independent of the order of calls.
 ---@param text string
 ---@param seed integer
 ---@return integer
@@ -71,7 +71,7 @@ function util.mix(x)
     return (x ~ (x >> 31)) & math.maxinteger
 end
 
---- The p-th quantile (0 to 1) of a list of numbers, between neighbours in proportion; NaN for none.
+--- The p-th quantile (0 to 1) of a list of numbers, with linear interpolation; NaN for an empty list.
 ---@param values number[]
 ---@param p number
 ---@return number
@@ -87,8 +87,8 @@ function util.quantile(values, p)
     return sorted[low] + (at - low) * (sorted[high] - sorted[low])
 end
 
---- The whole part of a share of n. A product that differs from a whole number only by the rounding of binary fractions
---- is that number: 0.29 of 100 is 29.
+--- A fraction of n, rounded down. If the product differs from an integer only by binary rounding, the result is that
+--- integer: 0.29 of 100 is 29.
 ---@param n integer
 ---@param fraction number
 ---@return integer
@@ -147,7 +147,7 @@ function util.contains(list, item)
     return false
 end
 
---- The edit distance between two words, a swap of neighbours counting as one.
+--- The edit distance between two words; swapping two neighbouring letters counts as one edit.
 ---@param a string
 ---@param b string
 ---@return integer
@@ -170,13 +170,13 @@ function util.distance(a, b)
     return previous[#b]
 end
 
--- What other libraries call what we have.
+-- Names in other libraries -> names here.
 local OTHER_WORDS = {
     lr = "learning_rate", betas = "beta1", wd = "weight_decay", axis = "dim", random_seed = "seed", epsilon = "eps",
     max_norm = "clip", grad_clip = "clip",
 }
 
---- The word of a list that is nearest to `word`, or nil when none is near.
+--- The word of a list that is nearest to `word`, or nil if none is near.
 ---@param word string
 ---@param words string[]
 ---@return string?
@@ -194,8 +194,8 @@ function util.nearest(word, words)
     return best
 end
 
--- What the user did wrong, told in one line: the program prints it without a traceback, since the fault lies in what
--- was given and not in the script.
+-- An error in the user's input. The program prints its message of one line without a traceback, because the input is
+-- wrong and not the script.
 local Refusal = {}
 Refusal.__index = Refusal
 Refusal.__name = "mx.refusal"
@@ -204,23 +204,23 @@ function Refusal:__tostring()
     return self.message
 end
 
---- Raises one line for the user.
+--- Raises an error with a message of one line for the user.
 ---@param format string
 function util.refuse(format, ...)
     error(setmetatable({ message = format:format(...) }, Refusal))
 end
 
--- Raises, at `level`, that `what` lacks the key.
+-- Raises an error at `level`: `what` does not have this key.
 local function unknown(what, key, names, level)
     local near = util.nearest(tostring(key), names)
     error(("%s '%s'%s"):format(what, tostring(key), near and (", did you mean '%s'?"):format(near) or ""), level + 1)
 end
 
---- Makes a field that the objects of a class lack an error, with the nearest name, whether it is read or assigned.
+--- Makes reading or assigning an unknown field of a class's objects an error that names the nearest field.
 ---@param class table its methods, which objects have as metatable
 ---@param what string "an optimizer"
----@param fields string[] all that objects may have; they may be nil
----@param hints? table<string, string> other names that people try, and what to say to them
+---@param fields string[] all fields that objects may have; they may be nil
+---@param hints? table<string, string> other names that people try, and the advice for each
 function util.strict(class, what, fields, hints)
     local known = {}
     for _, name in ipairs(fields) do
@@ -253,7 +253,7 @@ end
 ---@param given table
 ---@param required string[]
 ---@param optional string[]
----@param what string whose arguments they are
+---@param what string the function, for messages
 ---@return table given
 function util.arguments(given, required, optional, what)
     local names = table.move(optional, 1, #optional, #required + 1, { table.unpack(required) })
@@ -273,10 +273,10 @@ function util.arguments(given, required, optional, what)
     return given
 end
 
---- An option table completed by standard values; a key that has none is an error in the script, now and later.
+--- An option table completed with defaults. A key without a default is an error in the script, now and on later reads.
 ---@param given? table
 ---@param standard table
----@param what string whose options they are
+---@param what string the function, for messages
 ---@return table
 function util.options(given, standard, what)
     local options = {}
@@ -305,12 +305,12 @@ function util.options(given, standard, what)
     })
 end
 
---- The most bytes of a large tensor that are read, put together or written at once.
+--- The largest number of bytes of a large tensor that are read, assembled or written at once.
 util.PIECE_BYTES = 64 << 20
 
---- Goes through `count` rows of a tensor, a piece at a time: for first, rows in util.pieces(count, sizes, 1) do. A row
---- is what the tensor has for one index along `dim`; values count as four bytes. A piece has at least one row. Where
---- there are no rows, there is one empty piece.
+--- Iterates over `count` rows of a tensor in pieces: for first, rows in util.pieces(count, sizes, 1) do. A row is the
+--- part of the tensor at one index along `dim`; values count as four bytes. A piece has at least one row. Without rows
+--- there is one empty piece.
 ---@param count integer
 ---@param sizes integer[] of the tensor
 ---@param dim integer
@@ -331,13 +331,13 @@ function util.pieces(count, sizes, dim)
     end
 end
 
---- fn(...), with what it raises told as a refusal: for files that the user named.
+--- Calls fn(...) and turns its errors into refusals: for files that the user has named.
 ---@param fn function
 ---@return any ...
 function util.attempt(fn, ...)
     local results = table.pack(pcall(fn, ...))
     if not results[1] then
-        local message = tostring(results[2]):gsub("^[^%s:]+:%d+: ", "") -- the script's line says nothing to the user
+        local message = tostring(results[2]):gsub("^[^%s:]+:%d+: ", "") -- the script's line does not help the user
         util.refuse("%s", message)
     end
     return table.unpack(results, 2, results.n)

@@ -1,10 +1,10 @@
---- Rates of the collectives over all ranks, in f32.
+--- Measures the rates of the collectives over all ranks, in f32.
 --
--- A rate is the bytes of the whole tensor (what all_gather ends with, what the others start from) over the seconds of
--- the slowest rank, best of several. Before each of them every rank writes its tensors, as a computation would: so they
--- are in its own caches, as far as they fit, and not where the last repetition has left them. "copy" is what copying as
--- many bytes gives, all ranks at once: it reads and writes each byte once, which is the least that an all_reduce in
--- place must do, too. Each collective is checked before it is timed.
+-- A rate is the size of the whole tensor (the output of all_gather, the input of the others) divided by the seconds of
+-- the slowest rank, best of several repetitions. Before each repetition every rank writes its tensors, as a computation
+-- would, so they are in the rank's own caches as far as they fit. "copy" is the rate at which all ranks together copy
+-- as many bytes. Copying reads and writes each byte once, which is also the least that an all_reduce in place must do.
+-- Each collective is checked before it is timed.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -12,10 +12,10 @@ local util = require "mx.util"
 local collectives = {}
 
 local MOST_SECONDS = 0.4 -- for the repetitions of one row and column
-local COPIES = 8 -- of a tensor, at most: the script's, those of the collective and of MPI
+local COPIES = 8 -- largest number of copies of a tensor: the script's, the collective's and MPI's
 local say = mx.metrics.say
 
--- The best of several runs, each as long as its slowest rank took. Before each, the tensors are written.
+-- The shortest of several repetitions; each lasts as long as its slowest rank. The tensors are written before each.
 local function best(tensors, fn)
     local shortest, spent, runs = math.huge, 0, 0
     while runs < 3 or (spent < MOST_SECONDS and runs < 50) do
@@ -31,7 +31,7 @@ local function best(tensors, fn)
     return shortest
 end
 
--- name -> fn(x, part): what is timed; x is the whole tensor, part what a rank brings to all_gather.
+-- name -> fn(x, part), the timed call. x is the whole tensor, part a rank's input of all_gather.
 local CALLS = {
     all_reduce = function(x) mx.all_reduce_(x, { op = "mean" }) end,
     all_gather = function(_, part) mx.all_gather(part):release() end,
@@ -42,7 +42,7 @@ local CALLS = {
 }
 local NAMES = { "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "broadcast" }
 
--- Ones everywhere: each result is known.
+-- Checks a collective on tensors of ones, for which each result is known.
 local function check(name, x, part)
     local results = {
         all_reduce = { mx.all_reduce, x, 1, { op = "mean" } }, all_gather = { mx.all_gather, part, 1 },
@@ -94,7 +94,7 @@ function collectives.run(words)
     say("%d ranks, %d on this machine; %s", mx.ranks(), info.node_ranks, info.mpi)
     say("%-18s %8s %10s %8s %8s %8s %8s %8s", "collective", "size", "us", "GB/s", "MPI", "of MPI", "copy", "of copy")
     for _, name in ipairs(NAMES) do
-        local bytes = 4096 // (4 * mx.ranks()) * 4 * mx.ranks() -- what the ranks divide
+        local bytes = 4096 // (4 * mx.ranks()) * 4 * mx.ranks() -- divisible by the ranks
         while name:find(o.only, 1, true) and bytes <= o.largest_mib * 2 ^ 20 do
             local row = measure(name, bytes)
             rows[#rows + 1] = row

@@ -1,9 +1,10 @@
---- The published benchmark, one chip of it: a rank does a chip's arithmetic with that chip's matrix shapes.
+--- The published benchmark with one chip's work per rank: a rank does a chip's arithmetic with that chip's matrix
+--- shapes.
 --
--- The published job shards weights over 256 chips and gathers them layer by layer, so a chip computes with whole
--- matrices (128B: with 1/16 of heads, mlp and vocabulary), and updates its own part of the parameters only. The ranks
--- form a mesh of the same axes, as many of each as there are ranks for: they gather, scatter and add as the chips do,
--- among themselves. What this machine cannot hold or finish in time is cut: layers and tokens, never a matrix. The
+-- The published job shards weights over 256 chips and gathers them layer by layer. So a chip computes with whole
+-- matrices (128B: with 1/16 of heads, mlp and vocabulary) and updates only its own shard of the parameters. The ranks
+-- form a mesh with the same axes, as large as the number of ranks allows, and communicate among themselves as the chips
+-- do. If this machine cannot hold the job or finish it in time, layers and tokens are cut, but never a matrix. The
 -- banner says what was cut.
 
 local mx = require "mx"
@@ -12,15 +13,15 @@ local util = require "mx.util"
 
 local bench = {}
 
-local MEMORY_SHARE = 0.8 -- of the machine's memory that all ranks on it may plan for
-local TIME_SHARE = 0.85 -- of bench_seconds that steps may take
-local MIN_STEPS, MAX_STEPS = 4, 30 -- the first is warm-up
+local MEMORY_SHARE = 0.8 -- share of the machine's memory that all ranks on it may plan for
+local TIME_SHARE = 0.85 -- share of bench_seconds that steps may take
+local MIN_STEPS, MAX_STEPS = 4, 30 -- the first step is warm-up
 local MIN_LENGTH = 256 -- shorter sequences would starve the matrix products
-local STEP_EFFICIENCY = 0.85 -- of the measured rate of a matrix product, in a whole step
+local STEP_EFFICIENCY = 0.85 -- rate of a whole step, as a share of the measured rate of a matrix product
 
 local say = mx.metrics.say
 
--- ---- what the published job looks like ----
+-- ---- the published job ----
 
 -- The published job on one slice.
 local function published_cell(name, published)
@@ -42,7 +43,7 @@ function bench.job(name)
     return { tensor = tensor, fsdp = mesh.ici_fsdp_parallelism or published_cell(name, published).chips // tensor }
 end
 
--- How many of the ranks lie along tensor, and how many along fsdp: as the job has both, or fsdp alone.
+-- The number of ranks along tensor and along fsdp: both axes if the job has both, otherwise fsdp only.
 local function default_mesh(job, ranks)
     local tensor = 1
     if job.tensor > 1 then
@@ -53,7 +54,7 @@ local function default_mesh(job, ranks)
     return ranks // tensor, tensor
 end
 
--- Which words the user may give: those of the benchmark, the mesh and communication. Other keys are the job's.
+-- Keys that the user may set: those of the benchmark, the mesh and communication. The job determines all others.
 local WORDS = {
     "^bench_seconds$", "^era$", "^remat_policy$", "^metrics_file$", "^trace_file$", "^report_file$",
     "^skip_first_n_steps_for_profiler$", "^profiler_steps$", "^ici_fsdp_parallelism$", "^ici_tensor_parallelism$",
@@ -94,7 +95,7 @@ local function load_config(name, published, words)
     return mx.config.load(all, { options = { bench_seconds = 60.0, era = "a" } })
 end
 
--- The ranks along an axis stand for so many of the chips along it.
+-- Checks that the ranks along each axis divide the job's chips along it: a rank stands for several chips.
 local function check_mesh(name, mesh)
     for _, axis in ipairs({ "fsdp", "tensor" }) do
         local ranks, chips = mesh:size(axis), bench.job(name)[axis]
@@ -105,7 +106,7 @@ local function check_mesh(name, mesh)
     end
 end
 
--- A model whose heads, MLPs and vocabulary are what fn makes of them.
+-- A copy of the model with its heads, MLPs and vocabulary changed by fn.
 local function resized(shape, fn)
     local other = mx.models.copy(shape)
     other.vocab = fn(shape.vocab)
@@ -117,7 +118,7 @@ local function resized(shape, fn)
     return other
 end
 
--- The model that `ranks` of such chips along tensor make together.
+-- The model of several such chips along tensor together.
 local function ranks_shape(chip, tensor)
     return resized(chip, function(n) return n * tensor end)
 end
@@ -129,26 +130,26 @@ end
 function bench.chip_shape(name, shape)
     local job = bench.job(name)
     local chip = resized(shape, function(n) return n // job.tensor end)
-    chip.weight_dtype = "bf16" -- gathered weights travel and are used as bf16; the f32 ones are sharded
+    chip.weight_dtype = "bf16" -- weights are gathered and used in bf16; the f32 weights are sharded
     return chip
 end
 
 -- ---- what fits ----
 
--- Bytes per token of a layer: what it keeps, and what backward takes while it is in the layer.
+-- Bytes per token of a layer: what it keeps, and what its backward pass needs in addition.
 local function bytes_of_layer(chip, block)
     local attention, mlp = block.attention, block.mlp
     local heads = (2 * attention.heads + 2 * attention.kv_heads) * attention.head_dim
     local working = 2 * (6 * chip.emb + 3 * heads + 4 * mlp.width)
     local named = 2 * (3 * chip.emb + heads + 2 * mlp.width)
     local kept = chip.remat_policy == "full" and 2 * chip.emb or named
-    if chip.remat_policy:find("offloaded", 1, true) then -- two layers have at once what they offload
+    if chip.remat_policy:find("offloaded", 1, true) then -- two layers' offloaded tensors are in memory at once
         kept, working = 2 * chip.emb, working + 2 * named
     end
     return kept, working
 end
 
--- Bytes that a rank must hold: weights and gradients, its part of the optimizer's state, activations.
+-- Bytes that a rank needs: weights and gradients, its shard of the optimizer's state, activations.
 local function bytes_needed(cut, fsdp, sequences, length)
     local params, tokens, most = mx.models.count(cut), sequences * length, 0
     local states = params * (2 + 4) + params / fsdp * 12
@@ -167,7 +168,7 @@ local function seconds_needed(cut, rate, sequences, length)
     return (forward * (cut.remat_policy == "none" and 3 or 4) + vocabulary) / (rate * STEP_EFFICIENCY)
 end
 
---- The largest run within memory and time: the sequence length first, then layers, then sequences.
+--- The largest run that fits memory and time. Sequence length has priority, then layers, then sequences.
 ---@param chip table the part of the model that one chip computes with
 ---@param fsdp integer chips that share the optimizer's state
 ---@param full {length: integer, sequences: integer} of the published job, for the chips that share these tokens
@@ -204,7 +205,7 @@ function bench.plan(chip, fsdp, full, limits)
     return plan
 end
 
--- FLOP/s of a layer's matrix product on this rank, all ranks being busy: the slowest of three.
+-- FLOP/s of a layer's matrix product on this rank while all ranks are busy: the slowest of three.
 local function matmul_rate(chip)
     local m, k, n = 512, chip.emb, math.min(chip.blocks[1].mlp.width, 4096)
     mx.barrier()
@@ -223,8 +224,9 @@ end
 
 -- ---- the run ----
 
--- AdamW on this chip's part of each parameter: f32 master values and moments of the first 1/fsdp of its elements, from
--- which the bf16 weights are written in the same pass. (What the mesh has cut already counts.)
+-- AdamW on this chip's shard of each parameter: f32 master values and moments of the first 1/fsdp of its elements. The
+-- same pass writes the bf16 weights from them. `fsdp` is the job's, divided by the mesh's, which has already split
+-- them.
 local function new_shards(params, fsdp)
     local shards = {}
     for name, t in util.sorted_pairs(params) do
@@ -238,7 +240,7 @@ local function new_shards(params, fsdp)
     return shards
 end
 
--- Update number `count`; returns the norm of the parts of the gradients that all chips here update. Collective.
+-- Update number `count`; returns the norm of the shards of the gradients that these ranks update. Collective.
 local function update_shards(model, shards, count, config)
     local step <close> = mx.step()
     local params, grads = model.params, {}
@@ -322,12 +324,12 @@ local function run_steps(config, model, shards, plan, report, mesh)
     return report:finish()
 end
 
--- The same plan on every rank: rank 0's.
+-- Gives every rank the plan of rank 0. Collective.
 local function agree(plan)
     return mx.io.json_decode(mx.share_text(mx.io.json_encode(plan)))
 end
 
--- The three figures that there are, each by its name: none is comparable with another but as a share of its own peak.
+-- Prints the published, simulated and measured MFU. They can be compared only as shares of their own peaks.
 local function print_figures(published, cell, simulated, summary, era)
     local row = "  %-10s %6s %9s  %s"
     local function number(format, value)
@@ -393,7 +395,7 @@ function bench.run(name, words)
     local report = mx.metrics.new {
         steps = plan.steps,
         flops = mx.flops.step(config.flop_formula, chip, params, plan.sequences, plan.length),
-        tokens = plan.sequences * plan.length / job.tensor, -- the tokens of a group are shared by its chips
+        tokens = plan.sequences * plan.length / job.tensor, -- the chips of a group share its tokens
         params = params, formula = config.flop_formula, peak = peak, dtype = chip.dtype,
         file = config.metrics_file, period = 1, warmup = 1, config = config,
         beside = beside(published, cell, simulated),

@@ -1,17 +1,19 @@
---- The rate of every kernel over the shapes of the shipped models, against what this machine can do in the same run.
+--- Measures every kernel with the shapes of the shipped models, and compares it with the machine's peaks in the same
+--- run.
 --
--- Work and bytes are the operation's own cost, as the profiler reads it; seconds are the median of several calls. A
--- product or attention is set against the multiply-add peak, all else against the copy bandwidth. The residual is the
--- largest difference from the portable path, relative to the largest value, on a cut-down size of the same kernel.
+-- Work and bytes are the operation's cost, as the profiler reports it; seconds are the median of several calls. Matrix
+-- products and attention are compared with the multiply-add peak, all other kernels with the copy bandwidth. The
+-- residual is the largest difference from the portable path, relative to the largest value, on a smaller size of the
+-- same kernel.
 
 local mx = require "mx"
 local util = require "mx.util"
 
 local kernels = {}
 
-local SECONDS = 0.4 -- that the calls of one kernel take at least
+local SECONDS = 0.4 -- least time for the calls of one kernel
 local MOST_TOKENS = 1 << 20
-local STREAM_BYTES = 1 << 26 -- of a tensor that is to leave the caches
+local STREAM_BYTES = 1 << 26 -- size of a tensor that does not fit the caches
 
 -- ---- inputs ----
 
@@ -19,21 +21,22 @@ local function randn(seed, shape, dtype, std)
     return mx.randn { shape = shape, dtype = dtype or "bf16", std = std or 1, seed = seed }
 end
 
--- Rows of `width` bf16 values: enough to leave the caches, or few for a check.
+-- Number of rows of `width` bf16 values: more than fit the caches, or few for a check.
 local function rows_of(width, check)
     return check and 7 or math.max(1, STREAM_BYTES // (2 * width))
 end
 
 -- ---- cases ----
--- A case is {kernel, shape (text), dtype, unit, ops (rows of the profiler that count), make}. make(check) makes the
--- inputs and returns a function that runs the kernel once and returns its results. `check` is false for timing, "fast"
--- and "plain" for the cut-down size on the path to be checked and on the portable one.
+-- A case is {kernel, shape (text), dtype, unit, ops (rows of the profiler that count), make}. make(check) creates the
+-- inputs and returns a function that runs the kernel once and returns its results. `check` is false for timing. "fast"
+-- and "plain" mean the smaller size, on the path to check and on the portable path.
 
 local function sizes(...)
     return table.concat({ ... }, "x")
 end
 
--- a b with the transpositions in `o`. f32 products are OpenBLAS's on every path: their plain form is a sum of products.
+-- The product a b with the transpositions in `o`. Every path computes f32 products with OpenBLAS, so their plain form
+-- is a sum of products.
 local function product(a, b, o, plain)
     if not (plain and a:dtype() == "f32") then
         return mx.matmul(a, b, o)
@@ -92,7 +95,7 @@ local function add_attention(list, S, H, K, D, causal)
     end
 end
 
--- A kernel of one tensor of `width` bf16 columns, with its gradient when it has an operation of its own.
+-- Adds a kernel on one tensor of `width` bf16 columns, and its gradient if that is a separate operation.
 local function add_rows(list, kernel, width, forward, grad)
     local function make(check)
         local x, dy = randn(1, { rows_of(width, check), width }), randn(2, { rows_of(width, check), width })
@@ -204,7 +207,7 @@ local function add_vocabulary(list, T, E, V)
     }
 end
 
--- A norm or activation once per width.
+-- Adds norms and activations, once per width.
 local function add_elementwise(list, emb, block)
     local norm, eps = block.norm.kind, { eps = block.norm.eps }
     local attention, mlp = block.attention, block.mlp
@@ -228,7 +231,7 @@ local function add_elementwise(list, emb, block)
     end
 end
 
--- What a layer of this kind computes with 1 / `parts` of its heads and MLP.
+-- Adds the kernels of a layer of this kind with 1 / `parts` of its heads and MLP.
 local function add_block(list, E, block, parts, T)
     local attention, D, M = block.attention, block.attention.head_dim, block.mlp.width // parts
     local H, K = attention.heads // parts, attention.kv_heads // parts
@@ -252,7 +255,7 @@ local function add_model(list, name, T)
     add_vocabulary(list, T, shape.emb, shape.vocab // parts)
 end
 
--- All cases, each once although models share shapes.
+-- All cases; those that several models share are listed once.
 local function all_cases(o)
     local list = {}
     add_matmul(list, 2048, 2048, 2048, "bf16")
@@ -302,7 +305,7 @@ local function check(case)
     end)
 end
 
--- Seconds, FLOPs and bytes of one call, as the profiler tells.
+-- Seconds, FLOPs and bytes of one call, as the profiler reports them.
 local function profiled(case, run)
     local step <close> = mx.step()
     mx.profile(true)
@@ -317,12 +320,12 @@ local function profiled(case, run)
     return seconds, flops, bytes
 end
 
--- Median seconds of a call, and its work in the case's unit times a second.
+-- Median seconds of a call, and its rate in the case's unit.
 local function measure(case)
     local step <close> = mx.step()
     local run = case.make(false)
     local times, total = {}, 0
-    local _, flops, bytes = profiled(case, run) -- the first call pays for fresh memory
+    local _, flops, bytes = profiled(case, run) -- the first call is not timed: it gets fresh memory
     repeat
         times[#times + 1] = profiled(case, run)
         total = total + times[#times]
@@ -342,7 +345,7 @@ end
 
 local function report(case, threads, peak, log)
     io.write(("%-14s %-23s %-9s %2d "):format(case.kernel, case.shape, case.dtype, threads))
-    io.flush() -- so that one sees what is being waited for
+    io.flush() -- show the name of the case before the wait
     local seconds, work = measure(case)
     local row = {
         kernel = case.kernel, shape = case.shape, dtype = case.dtype, threads = threads, rate = work / seconds,
@@ -355,7 +358,7 @@ local function report(case, threads, peak, log)
     mx.trim()
 end
 
---- Prints the table; one rank alone.
+--- Prints the table. Only for one rank.
 ---@param words string[] only (part of a kernel's name), model (one of the shipped), tokens, metrics_file
 function kernels.run(words)
     local o = mx.config.options(words, { only = "", model = "", tokens = 2048, metrics_file = "" })

@@ -1,10 +1,11 @@
---- Every remat_policy on one model: what each needs of memory and time, in one table.
+--- Measures memory and time of a model under every remat_policy.
 --
--- A step is forward, backward and the optimizer's update, with a learning rate of 0 and one batch: under every policy
--- the loss and the gradient norm must be the same to the bit, which is checked. "peak" is the most tensor memory of a
--- rank in a step, "activations" that without what is there before the step (parameters, the optimizer's state).
--- "waited" are the seconds in which the script stood still for the file of offloaded tensors. The time is that of the
--- fastest step. With hardware=v5e-256 all that is the simulated chip's, which has no values to compare.
+-- A step is forward pass, backward pass and the optimizer's update, with a learning rate of 0 and always the same
+-- batch. Loss and gradient norm must be equal to the bit under every policy, which is checked. "peak" is the largest
+-- tensor memory of a rank during a step. "activations" is the peak without the memory in use before the step
+-- (parameters and optimizer state). "waited" is the time for which the script waited for the offload file. The time is
+-- that of the fastest step. With hardware=v5e-256 all figures are the simulated chip's, and there are no values to
+-- compare.
 
 local mx = require "mx"
 local remat = require "mx.models.remat"
@@ -38,14 +39,14 @@ local function load_config(words)
     if policy and policy ~= "custom" then
         util.refuse("'remat_policy=%s' on the command line: all are compared; only=%s chooses", policy, policy)
     end
-    -- One that offloads, so that offload_directory may be given.
+    -- A policy that offloads, so that offload_directory is accepted.
     all[#all + 1] = not policy and "remat_policy=minimal_offloaded" or nil
     all[#all + 1] = "learning_rate=0"
     all[#all + 1] = "reuse_example_batch=1"
     return mx.config.load(all, { options = { only = "", repeats = 3 } }), policy == "custom"
 end
 
--- One step under the model's present policy. Collective.
+-- Runs one step under the model's current policy. Collective.
 local function take_step(model, data, optimizer, passes)
     mx.barrier()
     collectgarbage()
@@ -76,7 +77,7 @@ local function measure(model, data, optimizer, config)
     return row
 end
 
--- The same; nil where the memory does not suffice. (Of several ranks the others would wait for the one that failed.)
+-- The same; nil if the memory does not suffice. Only with one rank: others would wait for the rank that failed.
 local function try_measure(model, ...)
     local ok, row = pcall(measure, model, ...)
     if not ok and not (is_alone() and tostring(row):find("out of memory", 1, true)) then
@@ -117,7 +118,7 @@ local function print_row(row, name, first, offloads)
         row.seconds / first.seconds, offloads and ("%.2g"):format(row.waited) or "-")
 end
 
---- Prints the table, and returns its rows: those of policies that fit. Collective.
+--- Prints the table and returns the rows of the policies that fit. Collective.
 ---@param words string[] of a config, and only, repeats, metrics_file
 ---@return table[]
 function policies.run(words)

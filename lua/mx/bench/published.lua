@@ -1,5 +1,5 @@
---- The published step of Llama 2 7B on eight H100, beside the simulated one. Nothing is fitted: the machine is what
---- configs/hardware/h100.yml says, vendors' figures alone.
+--- Compares the published step time of Llama 2 7B on eight H100 with the simulated one. Nothing is fitted:
+--- configs/hardware/h100.yml holds only the vendor's figures.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -13,7 +13,7 @@ local PARTS = {
     { "ici_s", "exposed communication in the node" },
 }
 
---- Model FLOPs of a device's step by each formula, and what rate and MFU the published time makes of them.
+--- Model FLOPs of a device's step by each formula, and the rate and MFU that follow from the published time.
 ---@param config table
 ---@param shape table of mx.models.shape
 ---@param seconds number of a step
@@ -21,7 +21,7 @@ local PARTS = {
 ---@return {formula: string, flops: number, tflops: number, mfu: number}[]
 function bench_published.rates(config, shape, seconds, peak)
     local rows = {}
-    -- Of the month of the measurement (attention half), and the two since.
+    -- The formula of the month of the measurement (half of attention), and the two later ones.
     for i, formula in ipairs({ "maxtext-2023-11", "maxtext-2024-05", "maxtext-2025-07" }) do
         local flops = mx.flops.step(formula, shape, mx.models.count(shape), config.per_device_batch_size,
             config.max_target_length)
@@ -31,7 +31,7 @@ function bench_published.rates(config, shape, seconds, peak)
     return rows
 end
 
--- Whether the row agrees with itself: the sequences of a step by its time, to the digits that are given.
+-- Checks that the published row is consistent: sequences of a step divided by its time, to the published digits.
 local function check_row(cell, config)
     local batch = config.per_device_batch_size * cell.chips
     local rate = batch / cell.step_time_s

@@ -1,7 +1,7 @@
 --- Configuration: configs/base.yml <- configs/models/MODEL.yml <- a config file <- key=value words.
 --
--- base.yml lists every key with its standard value, which also fixes the type. Whatever does not fit is refused here,
--- in one line that names the place, what was expected and, for an unknown key, the nearest one.
+-- base.yml lists every key with its default, which also determines the type. Invalid values are refused here, with a
+-- message of one line that names the place, what was expected and, for an unknown key, the nearest valid key.
 
 local mx = require "mx"
 local mesh = require "mx.parallel.mesh"
@@ -13,7 +13,7 @@ local util = require "mx.util"
 
 local config = {}
 
-local MOST_SHOWN = 200 -- bytes of a word, in a message
+local MOST_SHOWN = 200 -- bytes of a word that a message shows
 
 local show, is_axis_rules = config_values.show, config_values.is_axis_rules
 
@@ -27,7 +27,7 @@ local function check_name(name, names, what, where)
         or "; expected one of " .. table.concat(names, ", "))
 end
 
--- Notes what the user's rules say of each logical name; merge_axis_rules puts them together.
+-- Stores the user's rule of each logical name; merge_axis_rules merges them with the defaults.
 local function set_axis_rules(values, key, rules, where)
     local names, seen = {}, {}
     for i, rule in ipairs(values.standard[key]) do
@@ -52,8 +52,8 @@ local function set_axis_rules(values, key, rules, where)
     end
 end
 
--- The rules of the run: the user's, and the standard ones of the logical names that the user's do not mention (none of
--- these with override_logical_axis_rules).
+-- The rules of the run: the user's, and the default rules of all other logical names (none of the defaults with
+-- override_logical_axis_rules).
 local function merge_axis_rules(values)
     local override = values.now.override_logical_axis_rules
     if override and not next(values.axis_rules) then
@@ -67,7 +67,8 @@ local function merge_axis_rules(values)
     values.now.logical_axis_rules = rules
 end
 
--- Sets one key of `values`. `given` is what the user wrote, `value` the same in the key's type or nil.
+-- Sets one key of `values`. `given` is what the user wrote; `value` is the same in the key's type, or nil if it has
+-- another type.
 local function set(values, key, value, given, where)
     local standard = values.standard[key]
     if value == nil then
@@ -93,7 +94,7 @@ local function check_known(values, key, where)
     end
 end
 
---- The text of a config file. What is no YAML is refused with file, line and column. Not collective.
+--- Parses the text of a config file. Invalid YAML is refused with file, line and column. Not collective.
 ---@param text string
 ---@param path string for messages
 ---@return table<string, any> values, table<string, integer> lines of the keys, string[] keys in order
@@ -113,7 +114,7 @@ local function read_yaml(path, what)
     return config.parse(text, path)
 end
 
--- Sets the keys of a config file; `read` and `lines` as parse_yaml gives them.
+-- Sets the keys of a config file; `read` and `lines` are results of config.parse.
 local function apply_file(values, path, read, lines)
     for key, value in util.sorted_pairs(read) do
         local where = ("%s:%d"):format(path, lines[key] or 1)
@@ -122,7 +123,7 @@ local function apply_file(values, path, read, lines)
     end
 end
 
--- What the user typed, for a message of one line.
+-- A shortened form of what the user typed, for a message of one line.
 local function shortened(text)
     text = config_values.printable(text)
     return #text <= MOST_SHOWN and text or text:sub(1, MOST_SHOWN) .. " ..."
@@ -153,8 +154,8 @@ local function apply_words(values, pairs_given)
     end
 end
 
--- A text that is needed before the rest; the last one wins: a command-line word, the config file, base.yml. And where
--- it was given.
+-- The value of a key that is needed before the others, and where it was given. A command-line word wins over the config
+-- file, and that over base.yml.
 local function find_early(key, values, file, file_path, lines, pairs_given)
     local text, where = values.now[key], "configs/base.yml"
     if file[key] ~= nil then
@@ -196,7 +197,7 @@ local function apply_model(values, name, where)
     apply_file(values, path, read, lines)
 end
 
--- The model of the run: that of model_name, or where none is named that of the parameters to start from.
+-- The model of the run: that of model_name, or without one that of the parameters to start from.
 local function choose_model(values, ...)
     local name, where = find_early("model_name", values, ...)
     local parameters, given = find_early("load_parameters_path", values, ...)
@@ -214,7 +215,7 @@ end
 
 local MOST_SIZE, MOST_PARAMETERS = 2 ^ 31 - 1, 2 ^ 50
 
--- A table with floats in place of its integers.
+-- A copy of a table with its integers converted to floats.
 local function in_floats(value)
     if type(value) ~= "table" then
         return math.type(value) == "integer" and value + 0.0 or value
@@ -226,7 +227,7 @@ local function in_floats(value)
     return floats
 end
 
--- Sizes that no machine has. What is multiplied here is multiplied in floats, which do not wrap.
+-- Refuses sizes that no machine can hold. Products are computed in floats, which do not wrap around.
 local function check_sizes(c, need)
     local shape = in_floats(mx.models.shape(c))
     local block = shape.blocks[1]
@@ -245,7 +246,7 @@ local function check_sizes(c, need)
         .. "expected at most %.0f", c.per_device_batch_size, c.max_target_length, tokens, MOST_SIZE)
 end
 
--- Combinations that cannot work, each with the key to change first.
+-- Refuses combinations that cannot work. Each rule names first the key to change.
 local function check_together(values)
     local c = values.now
     local function need(holds, key, format, ...)
@@ -286,7 +287,7 @@ local function check_together(values)
     need(c.learning_rate_schedule_steps ~= 0, "learning_rate_schedule_steps", "expected -1 or at least 1, got 0")
 end
 
--- Keys that the user set although nothing reads them. A model file may set them: it describes more than one run.
+-- Refuses keys that the user has set but nothing reads. A model file may set them, because it serves many runs.
 local function check_used(values, chosen)
     for _, key in ipairs({ "skip_first_n_steps_for_profiler", "profiler_steps" }) do
         local changed = chosen[key] and values.now[key] ~= values.standard[key]
@@ -309,7 +310,7 @@ local function check_used(values, chosen)
     end
 end
 
--- The finished table: reading a key that does not exist is an error, so that a script's misspelling is found.
+-- The finished table. Reading a key that does not exist is an error, so that misspelled keys in scripts are found.
 local function finish(values, order)
     local hidden = { order = order, standard = values.standard, where = values.where }
     hidden.__index = function(_, key)
@@ -318,7 +319,7 @@ local function finish(values, order)
     return setmetatable(values.now, hidden)
 end
 
--- Adds a script's own options, name -> standard value, to what may be set.
+-- Adds a script's own options, name -> default, to the valid keys.
 local function add_options(values, order, options)
     for key, standard in util.sorted_pairs(options or {}) do
         assert(values.standard[key] == nil, key)
@@ -327,7 +328,7 @@ local function add_options(values, order, options)
     end
 end
 
--- The keys that the user set, in the config file or by a word.
+-- The keys that the user has set, in the config file or on the command line.
 local function chosen_keys(file, pairs_given)
     local chosen = {}
     for key in pairs(file) do
@@ -341,10 +342,10 @@ end
 
 --- The config of a run. Collective: rank 0 reads the files.
 ---@param words string[] the command line after the script: an optional config file, then key=value; a file
----       configs/... that is missing below the current directory is that of mxlua itself (mx.root)
----@param o? {options: table, stored: string, stored_name: string, simulate: boolean} options: further keys that
----       this script takes, with their standard values; stored: a whole config as config.dump wrote it, in place of a
----       model file; simulate = false: the script only looks the hardware up
+---       configs/... that is missing in the current directory is read from mxlua's own files (mx.root)
+---@param o? {options: table, stored: string, stored_name: string, simulate: boolean} options: further keys of this
+---       script, with their defaults; stored: a whole config as config.dump writes it, used instead of a model file;
+---       simulate = false: the script only looks up the hardware
 ---@return table config
 function config.load(words, o)
     o = o or {}
@@ -394,11 +395,11 @@ function config.load(words, o)
     return loaded
 end
 
---- The options of a script that trains nothing: key=value words checked against its standard values. Not collective.
+--- The options of a script without a config: key=value words, checked against the options' defaults. Not collective.
 ---@param words string[]
 ---@param options table<string, any>
----@param rules? table<string, table> what values must be, in place of config_rules.VALUES: of a script whose options
----       share names with keys that mean something else
+---@param rules? table<string, table> rules of values, used instead of those of rules.lua by a script whose options have
+---       the names of keys with another meaning
 ---@return table
 function config.options(words, options, rules)
     local path, pairs_given = split_words(words or {})
@@ -411,7 +412,7 @@ function config.options(words, options, rules)
     return finish(values, order)
 end
 
--- Axis rules as YAML, a rule a line; changed_only leaves out what is as in `standard`.
+-- Axis rules as YAML, one rule per line; changed_only leaves out rules that equal those in `standard`.
 local function dump_axis_rules(key, rules, standard, changed_only)
     local out = { key .. ":" }
     for i, rule in ipairs(rules) do
@@ -422,9 +423,9 @@ local function dump_axis_rules(key, rules, standard, changed_only)
     return table.concat(out, "\n")
 end
 
---- The config as YAML, a key a line in the order of base.yml.
+--- The config as YAML, one key per line, in the order of base.yml.
 ---@param c table
----@param changed_only? boolean leave out what has its standard value
+---@param changed_only? boolean leave out keys with their default
 ---@return string
 function config.dump(c, changed_only)
     local hidden, out = getmetatable(c), {}
@@ -438,7 +439,8 @@ function config.dump(c, changed_only)
     return table.concat(out, "\n") .. "\n"
 end
 
---- Refuses a value found only later (a file that is too short, say) with the place where the key was set.
+--- Refuses a value that turns out to be wrong later (for instance a file that is too short), and names the place where
+--- the key was set.
 ---@param c table
 ---@param key string
 ---@param format string

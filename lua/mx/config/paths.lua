@@ -1,4 +1,5 @@
---- Paths and names that a user gives: ~ is the home folder, as in a shell, and addresses of other stores are refused.
+--- Checks paths and names that a user gives: expands ~ to the home folder, as a shell does, and refuses addresses of
+--- remote stores.
 
 local util = require "mx.util"
 
@@ -12,7 +13,7 @@ local KEYS = {
     out = true, eval_dataset_path = true,
 }
 
---- A path as the system takes it. Refuses an address (gs://...), and a home folder that is not known.
+--- A path for the operating system. Refuses an address (gs://...), and an unknown home folder.
 ---@param path string
 ---@param where string for the message: where it was given, and the key
 ---@return string
@@ -36,7 +37,7 @@ function config_paths.path(path, where)
     return home .. rest
 end
 
--- A run's name is a folder in base_output_directory, perhaps in folders of its own.
+-- Checks a run's name: it is a folder in base_output_directory, possibly inside further folders.
 local function check_run_name(name, where)
     for part in (name .. "/"):gmatch("([^/]*)/") do
         if part == "" or part == "." or part == ".." or part:find("%c") then
@@ -46,7 +47,7 @@ local function check_run_name(name, where)
     end
 end
 
---- The value of a key, with its paths as the system takes them.
+--- The value of a key, with its paths converted for the operating system.
 ---@param key string
 ---@param value any
 ---@param where string where it was given

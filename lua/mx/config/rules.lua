@@ -1,4 +1,4 @@
---- What the values of config keys must be beside their type, and which keys act only with others. No code but this.
+--- Tables of rules: bounds and choices of config keys, and keys that have an effect only with others. No code.
 
 local mesh = require "mx.parallel.mesh"
 local remat = require "mx.models.remat"
@@ -7,12 +7,11 @@ local util = require "mx.util"
 local rules = {}
 
 local MOST_DEVICES = 1000000 -- on an axis of a mesh
-local MOST_SIZE = (1 << 31) - 1 -- of a dimension, which ids and rows count in 32 bits
-local MOST_LENGTH = 1 << 24 -- keys that attention takes
-
--- What must hold beside the type. Numbers: min, max, below (exclusive), or the one value `rest` below min, which stands
--- for what is left. Lists: whole lists that are allowed.
--- Where a number has no max, it is at most 2^53 in magnitude (lua/mx/config/values.lua).
+local MOST_SIZE = (1 << 31) - 1 -- of a dimension: ids and rows are counted in 32 bits
+local MOST_LENGTH = 1 << 24 -- keys in attention
+-- What must hold besides the type. Numbers: min, max, below (exclusive), or the single value `rest` below min, which
+-- means whatever is left. Lists: the allowed lists.
+-- A number without a max is at most 2^53 in magnitude (lua/mx/config/values.lua).
 rules.VALUES = {
     log_period = { min = 1 },
     flop_formula = {
@@ -91,7 +90,7 @@ rules.VALUES = {
     gradient_clipping_threshold = { min = 0 },
     gradient_accumulation_steps = { min = 1 },
     z_loss_multiplier = { min = 0 },
-    -- Of scripts, beside base.yml.
+    -- Options of scripts, which are not in base.yml.
     bench_seconds = { min = 1 },
     tokens = { min = 1 },
     context_length = { min = 0 },
@@ -116,13 +115,13 @@ rules.VALUES = {
 for _, name in ipairs(remat.TENSORS) do
     rules.VALUES[name] = { choices = { "device", "offload", "remat" } }
 end
-rules.VALUES.decoder_layer_input = { choices = { "device", "offload" } } -- what a layer is computed again from
+rules.VALUES.decoder_layer_input = { choices = { "device", "offload" } } -- the layer is computed again from it
 for _, axis in ipairs(mesh.AXES) do
     rules.VALUES["ici_" .. axis .. "_parallelism"] = { min = 1, rest = -1, max = MOST_DEVICES }
     rules.VALUES["dcn_" .. axis .. "_parallelism"] = { min = 1, rest = -1, max = MOST_DEVICES }
 end
 
--- A key that acts only where another has one of these values: setting it elsewhere is a mistake.
+-- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.
 rules.ONLY_WITH = {
     adam_b1 = { "opt_type", "adamw" },
     adam_b2 = { "opt_type", "adamw" },

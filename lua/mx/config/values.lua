@@ -1,5 +1,5 @@
---- The values of config keys: from YAML and from command-line words into the type that a key's standard value has, what
---- they must be beside it, and back into text. One rule for both: a word's text is read as YAML reads a scalar.
+--- Values of config keys: converts YAML and command-line words to the type of a key's default, checks bounds and
+--- choices, and converts values back to text. Command-line words are read like YAML scalars.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -7,10 +7,10 @@ local util = require "mx.util"
 local values = {}
 
 local FLOAT32_MAX = 3.4028234663852886e38
-local INTEGER_MAX = 2 ^ 53 -- beyond it a file that keeps numbers as doubles would change them
-local NO_STRINGS = { ["true"] = true, ["false"] = true, null = true } -- what YAML takes for something else
+local INTEGER_MAX = 2 ^ 53 -- a file that stores numbers as doubles would change larger integers
+local NO_STRINGS = { ["true"] = true, ["false"] = true, null = true } -- words that YAML does not read as strings
 
---- A text on one line: control characters as YAML writes them in quotation marks.
+--- A text on one line, with control characters escaped as in YAML's double quotes.
 ---@param text string
 ---@return string
 function values.printable(text)
@@ -19,7 +19,7 @@ function values.printable(text)
     end))
 end
 
---- One value as YAML and as the command line take it.
+--- One value as text for YAML and the command line.
 ---@param value any
 ---@return string
 function values.show(value)
@@ -42,7 +42,7 @@ function values.show(value)
     return tostring(value)
 end
 
---- Whether a standard value is a list of [logical name, [mesh axes]] and not of plain strings.
+--- Whether a default is a list of [logical name, [mesh axes]] and not of plain strings.
 ---@param standard any
 ---@return boolean
 function values.is_axis_rules(standard)
@@ -80,7 +80,7 @@ local function as_strings(value)
     return is_list(value) and value or nil
 end
 
--- A rule may name a single axis without brackets.
+-- Converts axis rules; a rule may name a single axis without brackets.
 local function as_axis_rules(value)
     local rules = {}
     for i = 1, is_list(value) and #value or 0 do
@@ -94,7 +94,7 @@ local function as_axis_rules(value)
     return is_list(value) and rules or nil
 end
 
--- A list of [path, weight].
+-- Converts a list of [path, weight].
 local function as_mix(value)
     local mix = {}
     for i = 1, is_list(value) and #value or 0 do
@@ -107,12 +107,12 @@ local function as_mix(value)
     return is_list(value) and mix or nil
 end
 
--- Keys whose standard value does not say their type.
+-- Keys whose default does not determine their type.
 local KINDS = {
     dataset_mix = { what = "a list of [file, weight] such as [[a.h5, 0.7], [b.h5, 0.3]]", take = as_mix },
 }
 
--- `value`, as YAML gave it, in the type of `standard`; nil when it has another type.
+-- Converts a value from YAML to the type of `standard`; nil if it has another type.
 local function as_type(value, standard)
     if math.type(standard) == "integer" then
         return type(value) == "number" and math.tointeger(value) or nil
@@ -128,7 +128,7 @@ local function as_type(value, standard)
     return nil
 end
 
---- What a key takes, in words.
+--- Describes the values that a key takes.
 ---@param key string
 ---@param standard any
 ---@return string
@@ -136,7 +136,7 @@ function values.what(key, standard)
     return KINDS[key] and KINDS[key].what or kind_of(standard)
 end
 
---- A value, as YAML gave it, in the type of a key's standard value; nil when it has another type.
+--- Converts a value from YAML to the type of a key's default; nil if it has another type.
 ---@param key string
 ---@param value any
 ---@param standard any
@@ -148,7 +148,7 @@ function values.take(key, value, standard)
     return as_type(value, standard)
 end
 
--- A text read as YAML; nil where it is none.
+-- Reads a text as YAML; nil if it is not valid YAML.
 local function read_yaml(text)
     local read, value = pcall(mx.io.yaml_load, text, "")
     if read then
@@ -156,8 +156,8 @@ local function read_yaml(text)
     end
 end
 
--- The items of a list on the command line. Commas separate them; quotes around an item are taken away and keep its
--- commas. Spaces around an item do not count, but with `exact`, where they may belong to the name of a file.
+-- The items of a list on the command line, separated by commas. Quotes around an item protect its commas and are
+-- removed. Spaces around an item are removed, unless `exact` is set: they may be part of a file's name.
 local function split_list(text, exact)
     local list, at = {}, 1
     text = text:match("^%[([^%[%]]*)%]$") or text
@@ -177,14 +177,14 @@ local function split_list(text, exact)
     return list
 end
 
---- The text after the "=" of a command-line word in the type of a key's standard value; nil when it has another type.
+--- Converts the text after the "=" of a command-line word to the type of a key's default; nil if it has another type.
 ---@param key string
 ---@param text string
 ---@param standard any
 ---@return any?
 function values.parse(key, text, standard)
     if KINDS[key] or values.is_axis_rules(standard) then
-        return text:find("^%s*%[") and values.take(key, read_yaml(text), standard) or nil -- an empty text is no list
+        return text:find("^%s*%[") and values.take(key, read_yaml(text), standard) or nil -- an empty text is not a list
     elseif type(standard) == "string" then
         return text
     elseif type(standard) == "table" then
@@ -197,15 +197,15 @@ function values.parse(key, text, standard)
     return as_type(scalar, standard)
 end
 
--- A text that every file of a run can hold.
+-- Whether every file of a run can store this text.
 local function is_plain(text)
     return not text:find("%c") and utf8.len(text) ~= nil
 end
 
---- What a value of the right type should be and is not, in words; nil where nothing is wrong.
+--- Describes the rule that a value of the right type breaks; nil if it breaks none.
 ---@param value any
 ---@param rule table of config_rules.VALUES
----@param is_whole boolean whether the value is kept with a run
+---@param is_whole boolean whether the value is stored with a run
 ---@return string?
 function values.broken_rule(value, rule, is_whole)
     if is_whole and type(value) == "string" and not is_plain(value) then
@@ -223,7 +223,7 @@ function values.broken_rule(value, rule, is_whole)
         end
         local near = type(value) == "string" and util.nearest(value, rule.choices)
         local hint = near and (" (did you mean %s?)"):format(near) or ""
-        local first = rule.choices[1] == "" and 2 or 1 -- "" stands for what is not given
+        local first = rule.choices[1] == "" and 2 or 1 -- "" means not given
         return ("one of %s%s"):format(table.concat(rule.choices, ", ", first), hint)
     elseif rule.min and value < rule.min and value ~= rule.rest then
         return ("at least %s%s"):format(rule.min, rule.rest and (", or %s for what is left"):format(rule.rest) or "")

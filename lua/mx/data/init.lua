@@ -1,8 +1,8 @@
 --- Batches of sequences for training: synthetic or random tokens, or samples of files of tokens.
 --
--- Which sequences a batch has depends on the seed and on their numbers in the whole run alone, so that ranks read
--- different ones, the same run reads the same ones on any number of ranks, and a run goes on from a state at once. What
--- the samples of a file are, and in which order they come, is the business of engine/data/sampler.h.
+-- The sequences of a run are numbered. Each depends only on the seed and its number, so different ranks read different
+-- sequences, a run reads the same sequences on any number of ranks, and resuming from a state takes no time.
+-- engine/data/sampler.h defines the samples of a file and their order.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -11,22 +11,22 @@ local data = {}
 
 ---@class mx.Data
 ---@field config table
----@field samples integer of the whole run (all ranks together) handed out so far
+---@field samples integer number of samples that all ranks together have read so far
 ---@field part integer which part of the run's sequences this rank reads, from 0
----@field parts integer of how many
----@field sequences integer in a batch of this rank
----@field feed? userdata of mx.io.feed: nil where no file is read
+---@field parts integer number of parts
+---@field sequences integer number of sequences in a batch of this rank
+---@field feed? userdata of mx.io.feed; nil if no file is read
 ---@field sources table[] of feed:sources(), with their weights
----@field epoch_samples? integer samples of an epoch, where one file is read
+---@field epoch_samples? integer samples in an epoch, if a single file is read
 local Data = {}
 Data.__index = Data
 
 local STATE_FORMAT = 2
 local FILES = { text = true, bin = true, hdf5 = true } -- dataset_type: the format of a file of tokens
-local WEIGHT_UNIT = 1000000 -- weights are decimals of as many places
-local MOST_DESCRIBED = 8 -- sequences
+local WEIGHT_UNIT = 1000000 -- weights have at most six decimals
+local MOST_DESCRIBED = 8 -- sequences in a description
 
---- Sequences in a batch of a rank: ranks that do not share out the batch have the same ones, as many times more.
+--- Number of sequences in a batch of a rank: per_device_batch_size times the ranks that work on the same sequences.
 ---@param config table
 ---@param mesh? mx.Mesh
 ---@return integer
@@ -42,7 +42,7 @@ local function gcd(a, b)
     return a
 end
 
--- The weights of a mix as the smallest whole numbers of the same shares.
+-- The weights of a mix as the smallest integers with the same ratios.
 local function whole_weights(config)
     local weights, divisor = {}, 0
     for i, pair in ipairs(config.dataset_mix) do
@@ -60,7 +60,7 @@ local function whole_weights(config)
     return weights
 end
 
--- What to read: a list of {path =, format =, weight =}.
+-- The files to read: a list of {path =, format =, weight =}.
 local function list_sources(config)
     if #config.dataset_mix == 0 then
         return { { path = config.dataset_path, format = config.dataset_type, weight = 1 } }
@@ -100,7 +100,7 @@ local function open_feed(self)
     self.documents = feed:has_documents()
 end
 
--- What is known of the tokenizer of each source: {what =, fingerprint =}. A text is read as its bytes.
+-- The known tokenizer of each source: {what =, fingerprint =}. A text is read as bytes.
 local function source_tokenizers(self, own)
     local list = {}
     for i, source in ipairs(self.sources) do
@@ -110,7 +110,7 @@ local function source_tokenizers(self, own)
         elseif (source.tokenizer or "") ~= "" then
             known.what = ("%s, made by %s"):format(source.path, source.tokenizer)
         end
-        if own and own:matches(known.fingerprint) then -- older stores have the checksum of tokenizer.json
+        if own and own:matches(known.fingerprint) then -- older stores hold a checksum of tokenizer.json
             known.fingerprint = own:fingerprint()
         end
         list[i] = known
@@ -118,7 +118,7 @@ local function source_tokenizers(self, own)
     return list
 end
 
--- What is known of the tokenizer of the parameters that a run starts from.
+-- Adds the known tokenizer of the parameters that a run starts from.
 local function add_parameters_tokenizers(list, path, tokenizer_path)
     if path == "" or not mx.io.exists(path) then
         return
@@ -130,7 +130,7 @@ local function add_parameters_tokenizers(list, path, tokenizer_path)
     end
 end
 
--- The tokenizer of the config; nil: the config names none.
+-- The tokenizer of the config; nil if the config names none.
 local function open_tokenizer(c)
     if c.tokenizer_path == "" then
         return nil
@@ -145,7 +145,7 @@ local function open_tokenizer(c)
     return tokenizer
 end
 
--- The model, the parameters that it starts from and all data must be of one tokenizer, as far as they say which.
+-- Checks that the model, the parameters that it starts from and all data use the same tokenizer, as far as it is known.
 local function check_tokenizers(self)
     local c = self.config
     local own = open_tokenizer(c)
@@ -168,7 +168,7 @@ local function check_tokenizers(self)
     end
 end
 
--- Ranks on a ring have keys of others without their segments.
+-- Refuses segments with a ring: ranks get other ranks' keys without their segments.
 local function check_ring(self, mesh)
     local c = self.config
     local ring = mesh and mesh:size(mesh.rules.activation_length) > 1 and c.context_parallel_strategy == "ring"
@@ -178,7 +178,8 @@ local function check_ring(self, mesh)
     end
 end
 
--- With num_epoch the run ends when that many are read: never after config.steps steps, where the user chose these.
+-- With num_epoch the run ends after that many epochs, or after config.steps steps if the user has set these and they
+-- come first.
 local function set_steps(self)
     local c = self.config
     if c.num_epoch < 1 then
@@ -194,10 +195,10 @@ local function set_steps(self)
     c.steps = math.min(chosen and c.steps or math.maxinteger, samples // batch)
 end
 
---- The data that a config asks for. On a mesh the ranks that share out the batch read different sequences, the others
---- the same; per_device_batch_size counts sequences for each rank of either kind. With num_epoch it sets config.steps
---- to what the epochs have, or leaves fewer. Each rank opens the files, and they are refused unless they are the same
---- for all. Collective.
+--- Opens the data that a config describes. On a mesh, ranks along axes that split the batch read different sequences;
+--- other ranks read the same ones. per_device_batch_size counts sequences per rank of either kind. With num_epoch,
+--- config.steps becomes the number of steps in these epochs, unless the user has chosen fewer. Each rank opens the
+--- files; they must be the same on all ranks. Collective.
 ---@param config table
 ---@param mesh? mx.Mesh without one every rank reads sequences of its own
 ---@return mx.Data
@@ -223,7 +224,7 @@ function data.open(config, mesh)
     return self
 end
 
--- Random tokens of B of the run's sequences, each from a stream of its own: whoever reads it gets the same.
+-- Random tokens of B sequences of the run. Each sequence has its own random stream, so every rank gets the same for it.
 local function random_tokens(c, B, length, first)
     local tokens = mx.zeros({ B, length }, "i32")
     for b = 1, B do
@@ -243,7 +244,8 @@ local function made_batch(c, B, first)
     }
 end
 
--- Which of segments, positions and mask a model needs: padding behind a document is not seen where attention is causal.
+-- Keeps the tensors that the model needs of segments, positions and mask. With causal attention, no token attends to
+-- the padding behind a document.
 local function choose(c, batch)
     if batch.mask and not c.packing then
         batch.positions = nil
@@ -252,7 +254,7 @@ local function choose(c, batch)
     return batch
 end
 
--- On a simulated device nothing has values: only shapes are needed.
+-- A batch on a simulated device: tensors with shapes but no values.
 local function simulated_batch(self, B)
     local sizes = { B, self.config.max_target_length }
     local batch = { tokens = mx.zeros(sizes, "i32"), targets = mx.zeros(sizes, "i32") }
@@ -279,12 +281,12 @@ local function read_batch(self, B, first)
 end
 
 --- The next batch of this rank, or the first one again with reuse_example_batch. Not collective, but ranks that train
---- together ask for the same number of batches.
+--- together must call it equally often.
 ---@return {tokens: any, targets: any, segments: any, positions: any, mask: any, ids: integer[]} tokens and targets
----        (B, S) i32, the targets one token further on. Where documents are packed also segments (i32: tokens of one
----        document have the same), positions (i32, in the document) and mask (u8: 0 where the target does not count);
----        where they are padded a mask, and segments unless attention is causal. ids: the numbers of its first and last
----        sequence in the whole run, from 0
+---        (B, S) i32, the targets one token further on. With packed documents also segments (i32, equal for tokens of
+---        one document), positions (i32, in the document) and mask (u8: 0 if the target does not count). With padded
+---        documents a mask, and segments unless attention is causal. ids: the numbers of the first and last sequence in
+---        the run, from 0
 function Data:next()
     if self.example then
         return self.example
@@ -305,7 +307,7 @@ function Data:next()
     return batch
 end
 
--- What the samples depend on beside their number.
+-- Everything that the samples depend on, besides their number.
 local function fingerprint(self)
     local c = self.config
     local state = {
@@ -326,10 +328,10 @@ local function fingerprint(self)
     return state
 end
 
---- Where the data stands: what the next call of next() depends on. The same on every rank, and for any number of
---- ranks that has handed out as many sequences; what has been read ahead is not counted. Not collective.
----@return table of strings and numbers, which may go through JSON: samples handed out in the whole run, their epoch
----        where one file is read, and what the samples depend on
+--- The position in the data, from which next() continues. It is the same on every rank and for any number of ranks that
+--- has read the same number of sequences; prefetched batches do not count. Not collective.
+---@return table of strings and numbers, which can be stored as JSON: samples read in the whole run, their epoch if a
+---        single file is read, and everything that the samples depend on
 function Data:state()
     local state = fingerprint(self)
     state.samples = self.samples
@@ -337,7 +339,7 @@ function Data:state()
     return state
 end
 
--- Two values of a state: numbers may have become floats on their way through a file.
+-- Compares two values of a state: integers may have become floats in a file.
 local function same(a, b)
     return a == b or (math.tointeger(a) ~= nil and math.tointeger(a) == math.tointeger(b))
 end
@@ -363,9 +365,9 @@ local function check_state(state, expected)
     end
 end
 
---- Goes on from a state: the next batch is the one that would have come next then. Takes no time but for packed
---- documents, where their lengths are gone through once. Refuses a state of other data, and names the difference. Not
---- collective: give every rank the same state.
+--- Resumes from a state: the next batch is the one that would have come next. Takes no time, except that packed
+--- documents need one pass over their lengths. Refuses a state of other data and names the difference. Not collective:
+--- give every rank the same state.
 ---@param state table of Data:state
 function Data:restore(state)
     check_state(state, fingerprint(self))
@@ -376,7 +378,7 @@ function Data:restore(state)
     self.samples, self.example, self.last = samples, nil, nil
 end
 
---- Which samples the last batch of this rank had, in one line: for messages about a step that went wrong.
+--- Describes the samples of this rank's last batch in one line, for messages about a failed step.
 ---@return string
 function Data:describe()
     if not self.last then
@@ -395,8 +397,8 @@ function Data:describe()
     return ("%s: %s%s"):format(text, table.concat(rows, "; "), more > 0 and ("; and %d more"):format(more) or "")
 end
 
---- Seconds that next() has waited for data since the last call of this: batches are read ahead, so that this is near 0
---- unless the disk is slower than the steps.
+--- Seconds that next() has waited for data since the last call of this function. Batches are prefetched, so this is
+--- near 0 unless the disk is slower than the steps.
 ---@return number
 function Data:waited()
     if self.feed then

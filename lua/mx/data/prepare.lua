@@ -1,8 +1,9 @@
---- Preparing a corpus: texts, JSON lines and files of tokens become a token store (engine/data/token_store.h).
+--- Prepares a corpus: converts texts, JSON lines and token files to a token store (engine/data/token_store.h).
 --
--- The input is cut in pieces, by its bytes and not by the ranks: whoever works on it, the result is the same. A piece,
--- which is a range of a file, a file, or several small ones, becomes a part in the folder OUT.parts; a part is there
--- whole or not at all, so that what was killed goes on with the first part that is missing. Rank 0 puts them together.
+-- The input is split into pieces by its size in bytes, not by the number of ranks, so any number of ranks gives the
+-- same result. A piece is a range of a file, a file, or several small files. Each piece becomes a part in the folder
+-- OUT.parts. A part is complete or missing, so an interrupted preparation resumes with the missing parts. Rank 0 merges
+-- the parts.
 
 local mx = require "mx"
 local inputs = require "mx.data.prepare_inputs"
@@ -10,21 +11,21 @@ local util = require "mx.util"
 
 local prepare = {}
 
---- The options of prepare.run, with their standard values. scripts/prepare.lua explains them.
+--- The options of prepare.run with their defaults. scripts/prepare.lua explains them.
 prepare.OPTIONS = {
     input = {}, out = "", tokenizer = "bytes", format = "auto", field = "text", separator = "", document_token = -1,
     vocab_size = 0, add_bos = false, add_eos = false, on_error = "stop", piece_mib = 64, max_document_mib = 256,
 }
 
 local FORMATS = { "auto", "text", "jsonl", "bin", "hdf5" }
--- Options that a part depends on, beside the input and the tokenizer.
+-- Options that a part depends on, besides the input and the tokenizer.
 local SETTINGS = { "field", "separator", "document_token", "add_bos", "add_eos", "on_error", "max_document_mib" }
-local PERIOD_S = 1 -- between two looks at what the other ranks have done
+local PERIOD_S = 1 -- between two checks of the other ranks' progress
 local MIB = 1 << 20
 
--- ---- the plan: which pieces there are, the same for any number of ranks ----
+-- ---- the plan: the list of pieces, the same for any number of ranks ----
 
--- Ranges that lie one after the other share a piece as long as they are small together.
+-- Groups consecutive small ranges into pieces.
 local function group(ranges, o)
     local pieces, last = {}, nil
     for _, range in ipairs(ranges) do
@@ -42,7 +43,7 @@ local function is_tokens(range)
     return range.format == "bin" or range.format == "hdf5"
 end
 
--- What the tokens of a file are of, so far as it says so or they show it.
+-- The vocabulary and tokenizer of a file's tokens, as far as the file names them or the tokens show them.
 local function origin_of(range, o)
     local reader <close> = util.attempt(mx.io.tokens_open, range.path, range.format)
     local store = reader:store()
@@ -53,8 +54,8 @@ local function origin_of(range, o)
     return { vocab_size = highest + 1, bos = -1, eos = -1, tokenizer = "", fingerprint = "" }
 end
 
--- What the tokens of the result are of: {vocab_size =, bos =, eos =, tokenizer =, fingerprint =}. Files that say by
--- which tokenizer they were made must have the same one.
+-- The vocabulary and tokenizer of the result: {vocab_size =, bos =, eos =, tokenizer =, fingerprint =}. Files that name
+-- their tokenizer must all have the same one.
 local function origin(o, ranges, own)
     local found, from = nil, nil
     local size = 1
@@ -106,7 +107,7 @@ local function check_special(o, tokenizer)
     end
 end
 
--- All that the result depends on: what goes on must have begun with the same.
+-- Everything that the result depends on. A preparation can be resumed only with the same plan.
 local function make_plan(o, tokenizer)
     local ranges, files = inputs.list(o)
     local plan = { pieces = mx.io.array(group(ranges, o)), inputs = mx.io.array(files) }
@@ -120,7 +121,7 @@ local function make_plan(o, tokenizer)
     return plan
 end
 
--- What two plans differ in, in the words of the options.
+-- The differences of two plans, named by the options.
 local function differences(a, b)
     local list = {}
     for _, name in ipairs(SETTINGS) do
@@ -136,8 +137,9 @@ local function differences(a, b)
     return #list > 0 and table.concat(list, "; ") or "other pieces"
 end
 
--- Whether the parts of `stored` are what `plan` asks for: parts that were made have no document that on_error=skip
--- would have left out, nor one that is longer than a larger limit.
+-- Whether the parts of the plan `stored` can be used for `plan`. They can if only on_error became skip or
+-- max_document_mib grew: a finished part has no document that on_error=skip would leave out or that a larger limit
+-- would change.
 local function can_continue(stored, plan)
     local grown = {}
     for key, value in pairs(stored) do
@@ -152,7 +154,7 @@ local function can_continue(stored, plan)
     return mx.io.json_encode(grown) == mx.io.json_encode(plan)
 end
 
--- The files that a preparation has left in the folder, and one that is not of them.
+-- The files of a preparation in the folder, and one other file, if there is any.
 local function own_files(folder)
     local files, other = {}, nil
     for _, path in ipairs(util.attempt(mx.io.file_list, folder)) do
@@ -166,8 +168,8 @@ local function own_files(folder)
     return files, other
 end
 
--- Stores the plan in the folder of the parts. Where parts of another plan are there that cannot be continued, begins
--- again without them.
+-- Stores the plan in the folder of the parts. If the folder has parts of a plan that cannot be continued, removes them
+-- and starts over.
 local function settle_plan(plan, folder, out)
     local path, text = folder .. "/plan.json", mx.io.json_encode(plan)
     local there = mx.io.exists(path) and util.attempt(mx.io.read_file, path)
@@ -194,7 +196,7 @@ end
 
 -- ---- documents ----
 
--- The line at a byte of the text, from 1; only for messages.
+-- The number of the line at a byte of the text, from 1; only for messages.
 local function line_at(path, offset)
     local lines, text = 0, mx.io.text_open(path, { separator = "\n", limit = 1 << 40 })
     while text:next() and text:offset() <= offset do
@@ -203,7 +205,7 @@ local function line_at(path, offset)
     return lines
 end
 
--- The text of a document of the input; nil for one that is to be left out, with what is wrong with it if anything is.
+-- The text of a document of the input; nil if it is left out, with the reason if the document is invalid.
 local function text_of(range, raw, offset, o)
     if range.format == "jsonl" then
         return mx.io.json_line_text(raw, o.field)
@@ -214,7 +216,7 @@ local function text_of(range, raw, offset, o)
     return valid and raw or nil, not valid and ("invalid UTF-8 at byte %d of the document"):format(at) or nil
 end
 
--- Separators come from the command line, where a newline is hard to write.
+-- Replaces \n and \t in the separator, because a newline is hard to type on the command line.
 local function separator_of(range, o)
     if range.format == "jsonl" then
         return "\n"
@@ -224,7 +226,7 @@ local function separator_of(range, o)
     end))
 end
 
--- Writes the documents of a range of text. Returns how many were left out.
+-- Writes the documents of a range of text. Returns the number of skipped documents.
 local function write_text(part, range, o, tokenizer, progress)
     local text <close> = util.attempt(mx.io.text_open, range.path, {
         start = range.start, stop = range.stop, separator = separator_of(range, o), limit = o.max_document_mib * MIB,
@@ -284,7 +286,7 @@ end
 local Progress = {}
 Progress.__index = Progress
 
--- Rank 0 tells how far all are: what it has done of its piece, and the parts that are there.
+-- Rank 0 shows the progress of all ranks: its own piece, and the finished parts.
 local function new_progress(plan, folder, lock)
     local total = 0
     for _, piece in ipairs(plan.pieces) do
@@ -308,7 +310,7 @@ function Progress:look()
     end
 end
 
--- `bytes` of the piece that is under way are done.
+-- Reports that `bytes` of the current piece are done.
 function Progress:tell(bytes)
     local now = mx.now()
     if mx.rank() > 0 or now - self.told < (self.terminal and PERIOD_S or 10 * PERIOD_S) then
@@ -336,7 +338,7 @@ end
 
 -- ---- all of it ----
 
--- Whether this rank's pieces are of the same files as in the plan. Collective.
+-- Checks that this rank sees the same files as the plan. Collective.
 local function check_inputs(plan, folder)
     local wanted = {}
     for i = mx.rank() + 1, #plan.pieces, mx.ranks() do
@@ -365,8 +367,8 @@ local function merge(plan, folder, o)
     return { tokens = tokens, documents = documents, skipped = skipped, vocab_size = plan.origin.vocab_size }
 end
 
---- Prepares a corpus; goes on where an earlier call with the same options was killed. Refuses input that cannot be
---- read, with its file and line. Collective.
+--- Prepares a corpus, or resumes an interrupted preparation with the same options. Invalid input raises an error with
+--- file and line. Collective.
 ---@param o table of prepare.OPTIONS
 ---@return {tokens: integer, documents: integer, skipped: integer, vocab_size: integer, input_bytes: integer}? summary
 ---        on rank 0; nil elsewhere
@@ -382,7 +384,7 @@ function prepare.run(o)
         lock = util.attempt(require("mx.run.folder").lock, folder, "choose another out=")
         settle_plan(plan, folder, o.out)
     end
-    mx.comm_options { timeout_s = 0 } -- ranks wait for the one with the longest text
+    mx.comm_options { timeout_s = 0 } -- no limit, because ranks wait for the one with the longest text
     local plan = mx.io.json_decode(assert(mx.read_file(folder .. "/plan.json")), "plan.json")
     local progress = new_progress(plan, folder, lock)
     check_inputs(plan, folder)

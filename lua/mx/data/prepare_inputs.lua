@@ -1,4 +1,4 @@
---- The input of a preparation: which files there are, and whether they are what they are read as.
+--- Finds the input files of a preparation and checks that they have the expected format.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -8,7 +8,7 @@ local inputs = {}
 local EXTENSIONS = { jsonl = "jsonl", ndjson = "jsonl", json = "jsonl", bin = "bin", h5 = "hdf5", hdf5 = "hdf5" }
 local MIB = 1 << 20
 local EXPECTED = { text = "text", jsonl = "a file of JSON lines" }
-inputs.MARK = "\xef\xbb\xbf" -- a byte-order mark, which some programs put before UTF-8
+inputs.MARK = "\xef\xbb\xbf" -- the byte-order mark that some programs write before UTF-8
 
 local function format_of(path, o)
     if o.format ~= "auto" then
@@ -18,8 +18,8 @@ local function format_of(path, o)
     return EXTENSIONS[name:match("%.(%w+)$") or ""] or "text"
 end
 
--- Whether the first line of a file is an object or another whole value, so that the file has lines; `start` is where
--- its first value begins.
+-- Whether the first line of a file is a complete JSON value, so that the file is JSON lines. `start` is where the first
+-- value begins.
 local function has_lines(head, start, field)
     local line, rest = head:match("^([^\n]*)\n(.*)$", start)
     if head:find("^{[ \t\r]*$", start) or (line and line:find("^{[ \t\r]*$")) then
@@ -31,7 +31,7 @@ local function has_lines(head, start, field)
     return wrong ~= nil and wrong:find("^an array") ~= nil and rest:find("%S") ~= nil
 end
 
--- Refuses a file of JSON that is one value or goes over several lines: no line of it could be read.
+-- Refuses a JSON file that is a single value or has values over several lines, because no line of it could be read.
 local function check_lines(path, head, field)
     local start = head:find("%S", head:sub(1, #inputs.MARK) == inputs.MARK and #inputs.MARK + 1 or 1)
     if start and not has_lines(head, start, field) then
@@ -41,7 +41,7 @@ local function check_lines(path, head, field)
     end
 end
 
--- Refuses what is not text by its first bytes. Returns whether it is compressed.
+-- Refuses a file that is not text by its first bytes. Returns whether it is compressed.
 local function check_text(path, format, field)
     local head, compressed = util.attempt(mx.io.text_head, path)
     local name, advice = mx.io.format_of(head)
@@ -54,7 +54,7 @@ local function check_text(path, format, field)
     return compressed
 end
 
--- Only lines can be found in the middle of a file.
+-- Adds a file to the ranges. Only jsonl files are split, because only line ends can be found in the middle of a file.
 local function add_ranges(ranges, path, bytes, o)
     local format = format_of(path, o)
     local length = math.max(1, bytes)
@@ -69,13 +69,13 @@ local function add_ranges(ranges, path, bytes, o)
     end
 end
 
--- Spaces around a comma do not count, unless they belong to the name of a file.
+-- The files of an item between commas. Spaces around it are removed, unless they are part of a file's name.
 local function files_of(item)
     local bare = item:match("^%s*(.-)%s*$")
     return util.attempt(mx.io.file_list, bare ~= item and not mx.io.exists(item) and bare or item)
 end
 
---- The ranges of files to read, in order, and the files.
+--- Lists the ranges of files to read, in order, and the files.
 ---@param o table of mx.prepare.OPTIONS
 ---@return {path: string, format: string, start: integer, stop: integer?, bytes: integer}[] ranges
 ---@return {path: string, bytes: integer, changed: integer, sum: integer}[] files
@@ -98,7 +98,7 @@ function inputs.list(o)
     return ranges, files
 end
 
---- Refuses files that are not the same here as where the plan was made, which was on rank 0. Collective.
+--- Refuses files that differ from those that rank 0 saw when it made the plan. Collective.
 ---@param files table of inputs.list
 ---@param wanted table<string, boolean> the paths that this rank reads
 function inputs.check_same(files, wanted)

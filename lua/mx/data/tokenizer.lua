@@ -1,4 +1,4 @@
---- Tokenizers: text to token ids and back, as a Hugging Face tokenizer.json says, or bytes as they are.
+--- Tokenizers: convert text to token ids and back, as described by a Hugging Face tokenizer.json, or byte by byte.
 --
 -- Ids count from 0. Nothing here is collective: each rank may open the same file.
 
@@ -8,13 +8,13 @@ local util = require "mx.util"
 local tokenizer = {}
 
 ---@class mx.Tokenizer
----@field vocab_size integer the highest id and one: what a model's vocab_size must be at least
----@field bos? integer what begins a document; nil: the tokenizer has none
----@field eos? integer what ends one; nil: the tokenizer has none
----@field ends integer[] ids that end a generated text: eos, and what a model's files beside the tokenizer name
----@field name string what it was opened as, for messages
----@field add_bos boolean whether the reference's encode puts BOS before a text by itself
----@field add_eos boolean whether it puts EOS after it
+---@field vocab_size integer the highest id plus one: the smallest vocab_size that a model may have
+---@field bos? integer the id that begins a document; nil: the tokenizer has none
+---@field eos? integer the id that ends a document; nil: the tokenizer has none
+---@field ends integer[] ids that end a generated text: eos, and those that the model's other files name
+---@field name string the path or name that it was opened with, for messages
+---@field add_bos boolean whether the reference's encode adds BOS by default
+---@field add_eos boolean whether the reference's encode adds EOS by default
 ---@field core userdata the engine's tokenizer
 local Tokenizer = {}
 util.strict(Tokenizer, "a tokenizer",
@@ -37,7 +37,7 @@ local function add_ends(self, ids)
     end
 end
 
---- Says which ids begin and end a document, where another file than tokenizer.json knows.
+--- Sets the ids that begin and end a document, if another file than tokenizer.json names them.
 ---@param bos? integer nil: none
 ---@param eos? integer nil: none
 function Tokenizer:set_special(bos, eos)
@@ -47,21 +47,21 @@ function Tokenizer:set_special(bos, eos)
     add_ends(self, { eos })
 end
 
---- Names further ids that end a generated text: a chat model's end of a turn, say.
+--- Adds ids that end a generated text, such as a chat model's end of a turn.
 ---@param ids integer[]
 function Tokenizer:add_ends(ids)
     add_ends(self, ids)
 end
 
---- A text that two tokenizers share if they give the same ids: it depends on the vocabulary and on what encoding does,
---- not on the file's path or spelling. Token stores and checkpoints keep it. "bytes" for the tokenizer of bytes.
+--- A string that is equal for tokenizers that give the same ids. It depends on the vocabulary and the encoding, but not
+--- on the file's path or spelling. Token stores and checkpoints store it. "bytes" for the tokenizer of bytes.
 ---@return string
 function Tokenizer:fingerprint()
     self.sum = self.sum or (self.name == "bytes" and "bytes" or "ids:" .. self.core:fingerprint())
     return self.sum
 end
 
---- Whether a fingerprint is this tokenizer's. nil: that is not known.
+--- Whether a fingerprint is this tokenizer's; nil if that is unknown.
 ---@param fingerprint string of Tokenizer:fingerprint, or of an older token store (the checksum of tokenizer.json)
 ---@return boolean?
 function Tokenizer:matches(fingerprint)
@@ -73,7 +73,8 @@ function Tokenizer:matches(fingerprint)
     return fingerprint == self:fingerprint()
 end
 
--- The ids of bos_token or eos_token of a tokenizer_config.json: a text, a table with it as content, or a list of these.
+-- The ids of bos_token or eos_token in a tokenizer_config.json: a string, a table with it as content, or a list of
+-- these.
 local function named_tokens(self, settings, key, path)
     local value, ids = settings[key], {}
     local list = type(value) == "table" and value.content == nil and value or { value }
@@ -87,7 +88,7 @@ local function named_tokens(self, settings, key, path)
     return ids
 end
 
--- A JSON object out of a file.
+-- Reads a JSON object from a file.
 local function read_object(path)
     local object = util.attempt(mx.io.json_decode, util.attempt(mx.io.read_file, path), path)
     return type(object) == "table" and object or util.refuse("%s: expected a JSON object", path)
@@ -96,7 +97,7 @@ end
 --- Token ids that a field of a JSON object names: a number, or a list of them.
 ---@param object table
 ---@param key string
----@param path string stands before messages
+---@param path string messages start with it
 ---@return integer[]
 function tokenizer.ids(object, key, path)
     local value, ids = object[key], {}
@@ -110,7 +111,8 @@ function tokenizer.ids(object, key, path)
     return ids
 end
 
---- The ids that end a text by config.json and generation_config.json (eos_token_id) of a folder. Not collective.
+--- The ids that end a text, as given by eos_token_id in config.json and generation_config.json of a folder. Not
+--- collective.
 ---@param folder string ends in "/", or is empty
 ---@return integer[]
 function tokenizer.ends_of(folder)
@@ -124,7 +126,7 @@ function tokenizer.ends_of(folder)
     return ends
 end
 
--- What tokenizer_config.json says beside tokenizer.json.
+-- Applies the settings of tokenizer_config.json.
 local function apply_settings(self, path)
     local settings = read_object(path)
     local bos, eos = named_tokens(self, settings, "bos_token", path), named_tokens(self, settings, "eos_token", path)
@@ -138,7 +140,7 @@ local function apply_settings(self, path)
     end
 end
 
--- Names near a path that is not there: in the nearest folder above it that is.
+-- Similar names for a missing path: those in its nearest existing parent folder.
 local function near(path)
     local folder, name = path:gsub("/+$", ""):match("^(.*/)([^/]*)$")
     folder, name = folder or "", name or path
@@ -162,7 +164,7 @@ local function near(path)
         #names > 8 and ", ..." or "") or ""
 end
 
--- The tokenizer.json of a path and the folder whose other files belong to it; the folder is nil where there is none.
+-- The tokenizer.json of a path, and the folder of its other files; the folder is nil if there is none.
 local function find_file(path)
     if mx.io.exists(path .. "/tokenizer.json") then
         local folder = path:gsub("(.)/+$", "%1") .. "/"
@@ -176,8 +178,8 @@ local function find_file(path)
     return path, path:match("^(.*/)tokenizer%.json$") or (path == "tokenizer.json" and "" or nil)
 end
 
---- Refuses a path where no tokenizer is, and names what is near: for the start of a script, before a large model is
---- read. Not collective.
+--- Refuses a path without a tokenizer and names similar files. For the start of a script, before a large model is read.
+--- Not collective.
 ---@param path string as open takes it
 function tokenizer.check(path)
     if path ~= "" and path ~= "bytes" then
@@ -185,10 +187,10 @@ function tokenizer.check(path)
     end
 end
 
---- Opens a tokenizer. Raises one line for a file that is missing, malformed, or asks for what is not supported.
----@param path string a tokenizer.json or a folder with one (tokenizer_config.json beside it is read for bos_token,
----       eos_token, add_bos_token and add_eos_token, config.json and generation_config.json for eos_token_id), or a
----       GGUF file; "" or "bytes": each byte is a token
+--- Opens a tokenizer. A missing, malformed or unsupported file raises an error of one line.
+---@param path string a tokenizer.json or a folder with one, or a GGUF file; "" or "bytes": each byte is a token. In the
+---       folder of a tokenizer.json, tokenizer_config.json is read for bos_token, eos_token, add_bos_token and
+---       add_eos_token, and config.json and generation_config.json for eos_token_id
 ---@return mx.Tokenizer
 function tokenizer.open(path)
     if path == "" or path == "bytes" then
@@ -211,8 +213,8 @@ end
 
 local fingerprints = {} -- by path
 
---- The fingerprint of the tokenizer at a path, as it was when this was asked first: at the end of a run the file may be
---- gone. "": there is none, or it cannot be read. Not collective.
+--- The fingerprint of the tokenizer at a path. The first answer is kept, because the file may be gone at the end of a
+--- run. "" if there is none or it cannot be read. Not collective.
 ---@param path string as open takes it; empty: none
 ---@return string
 function tokenizer.fingerprint_of(path)
@@ -223,7 +225,7 @@ function tokenizer.fingerprint_of(path)
     return path ~= "" and fingerprints[path] or ""
 end
 
---- Refuses two tokenizers that differ. Where the fingerprint of one is not known ("" or nil), nothing is refused.
+--- Refuses two tokenizers that differ. If the fingerprint of either is unknown ("" or nil), nothing is refused.
 ---@param a {what: string, fingerprint: string?} what: the user's words for it, "tokenizer_path=gpt2"
 ---@param b {what: string, fingerprint: string?}
 ---@param advice string what to do
@@ -237,48 +239,48 @@ end
 
 --- A tokenizer from the text of a tokenizer.json. Raises as open does.
 ---@param text string
----@param name? string stands before messages
+---@param name? string messages start with it
 ---@return mx.Tokenizer
 function tokenizer.from_json(text, name)
     return wrap(util.attempt(mx.io.tokenizer_parse, text, name or "tokenizer.json"), name or "tokenizer.json")
 end
 
---- The ids of a text of at most 2^30 bytes; added tokens such as <|endoftext|> are found inside it.
----@param text string bytes that are no UTF-8 are read as U+FFFD, but by the tokenizer "bytes"
----@param o? {bos: boolean, eos: boolean} put BOS before, EOS after, where the tokenizer has them; standard: false
+--- The ids of a text of at most 2^30 bytes; added tokens such as <|endoftext|> are recognised inside it.
+---@param text string invalid UTF-8 is read as U+FFFD, except by the tokenizer "bytes"
+---@param o? {bos: boolean, eos: boolean} add BOS before, EOS after, if the tokenizer has them; default: false
 ---@return any ids (n) i32
 function Tokenizer:encode(text, o)
     o = util.options(o, { bos = false, eos = false }, "encode")
     return self.core:encode(text, o.bos, o.eos)
 end
 
---- The text of ids. Bytes that are no UTF-8, such as the half of a character, stay as they are.
----@param ids any an i32 tensor or a list of ids; one without a token gives nothing, a negative one raises
----@param o? {skip_special: boolean} leave special tokens out; standard: false
+--- The text of ids. Invalid UTF-8, such as half of a character, stays unchanged.
+---@param ids any an i32 tensor or a list of ids; an id without a token gives nothing, a negative id raises an error
+---@param o? {skip_special: boolean} leave special tokens out; default: false
 ---@return string
 function Tokenizer:decode(ids, o)
     return self.core:decode(ids, util.options(o, { skip_special = false }, "decode").skip_special)
 end
 
 ---@class mx.TokenStream
----@field put fun(self: mx.TokenStream, id: integer): string the whole characters that this id completes, maybe none
----@field finish fun(self: mx.TokenStream): string the bytes of a character that did not come whole
+---@field put fun(self: mx.TokenStream, id: integer): string the whole characters that this id completes, possibly none
+---@field finish fun(self: mx.TokenStream): string the bytes of an incomplete character at the end
 
---- Decoding id by id: what `put` gives, one after the other, and `finish` at the end, is what decode gives.
+--- Decodes id by id. The results of `put`, followed by that of `finish`, together equal the result of decode.
 ---@param o? {skip_special: boolean} as decode
 ---@return mx.TokenStream
 function Tokenizer:stream(o)
     return self.core:stream(util.options(o, { skip_special = false }, "stream").skip_special)
 end
 
---- The id of a token by its text as the file spells it; nil: there is none.
+--- The id of a token by its text as the file spells it; nil if there is none.
 ---@param text string
 ---@return integer?
 function Tokenizer:id(text)
     return self.core:id(text)
 end
 
---- A token's text as the file spells it (a byte-level space is Ġ); nil: there is none.
+--- A token's text as the file spells it (a byte-level space is Ġ); nil if there is none.
 ---@param id integer
 ---@return string?
 function Tokenizer:piece(id)

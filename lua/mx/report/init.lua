@@ -1,7 +1,7 @@
---- Reports: one HTML page of a run (report_file of a script that reports steps) or of the published table.
+--- Reports: one HTML page of a run (report_file of scripts that report steps) or of the published table.
 --
--- The functions report.run and report.repro make the page's text from figures alone; the others gather and write.
--- Published, simulated and measured figures have a column each.
+-- report.run and report.repro are pure functions from figures to the page's text; the others gather figures and write
+-- files. Published, simulated and measured figures have separate columns.
 
 local mx = require "mx"
 local page = require "mx.report.page"
@@ -11,8 +11,8 @@ local util = require "mx.util"
 
 local report = {}
 
-local MOST_POINTS = 300 -- of a curve
-local MOST_ROWS = 40 -- of operations
+local MOST_POINTS = 300 -- points of a curve
+local MOST_ROWS = 40 -- rows of operations
 
 local function put(list, ...)
     for _, item in ipairs({ ... }) do
@@ -106,7 +106,7 @@ local function curves(d)
     return page.grid(figures)
 end
 
--- ---- a run: where a step goes ----
+-- ---- a run: the time of a step by part ----
 
 local function breakdown(d, a)
     local values, rows, legend = {}, {}, {}
@@ -168,7 +168,7 @@ local function memory_figure(a)
         svg.legend(series), "What tensors hold, as the pool counts it.")
 end
 
--- Operations that have arithmetic and took time: {FLOPs a byte, FLOP/s, text}.
+-- Operations with FLOPs and measured time: {FLOPs per byte, FLOP/s, text}.
 local function roofline_points(a)
     local by_family = {}
     for _, row in ipairs(a.operations) do
@@ -185,7 +185,7 @@ local function roofline_points(a)
     return by_family
 end
 
--- The lines of bandwidth and peak over the span of the points.
+-- The roofline (bandwidth and peak) over the span of the points.
 local function limits(d, low, high)
     local peak, bandwidth = d.peak.value, d.bandwidth.value
     local ridge = peak / bandwidth
@@ -241,10 +241,10 @@ local function operations_table(d, a)
 end
 
 --- The page of a run.
----@param d table title, summary, rows (as metrics_file has them), simulated (boolean), beside (columns of other
----       figures: title and fields of a summary), settings and all_settings (texts), machine (rows of two cells),
----       events (of mx.trace_events, or nil), first and last (steps that they are of), peak and bandwidth ({value,
----       source} in FLOP/s and B/s, or nil)
+---@param d table title, summary, rows (as in metrics_file), simulated (boolean), beside (columns of other figures:
+---       title and fields of a summary), settings and all_settings (texts), machine (rows of two cells), events (of
+---       mx.trace_events, or nil), first and last (the steps of the events), peak and bandwidth ({value, source} in
+---       FLOP/s and B/s, or nil)
 ---@return string HTML
 function report.run(d)
     local parts = {}
@@ -268,7 +268,7 @@ end
 
 -- ---- a run: gathering and writing ----
 
--- Collective: all ranks measure at once, as they compute.
+-- Measures the memory bandwidth. Collective: all ranks measure at once, as they compute at once.
 local function bandwidth()
     if mx.is_simulated() then
         local h = mx.sim.now
@@ -295,7 +295,7 @@ local function machine()
     return rows
 end
 
---- Writes a page; that it cannot be written is said, and no reason to lose a run.
+--- Writes a page. If that fails, warns and continues.
 ---@param path string
 ---@param html string
 function report.write(path, html)
@@ -309,7 +309,7 @@ end
 
 --- Writes the report of a run from rank 0. Collective.
 ---@param o table of mx.metrics.new
----@param rows table[] of each step
+---@param rows table[] one per step
 ---@param summary table
 ---@param profiler mx.Profiler
 function report.write_run(o, rows, summary, profiler)
@@ -353,7 +353,7 @@ local function cells_table(d)
     return page.table(head, rows, text)
 end
 
--- Published points and the simulated line of each model.
+-- A chart with the published points and the simulated line of each model.
 local function mfu_figure(d)
     local series, models = {}, {}
     for _, row in ipairs(d.rows) do
@@ -401,8 +401,8 @@ local function constants_table(d)
     return page.table({ "constant", "value", "plausible range", "what it is" }, rows, { [4] = true })
 end
 
---- The page of the published table beside the simulated one.
----@param d table rows (a cell each) and summary as metrics_file has them, parts ({field, short name, name} of a step's
+--- The page that compares the published table with the simulated one.
+---@param d table rows (one per cell) and summary as in metrics_file, parts ({field, short name, name} of a step's
 ---       seconds), formula (of the published figures), fitted_to (text), device (text)
 ---@return string HTML
 function report.repro(d)

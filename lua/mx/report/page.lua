@@ -1,12 +1,12 @@
---- The page of a report: one HTML file that needs nothing else, light or dark as the reader's system is.
+--- The page of a report: one self-contained HTML file, light or dark like the reader's system.
 --
--- It is written as XML too: every element is closed, every attribute quoted.
+-- It is also valid XML: every element is closed, and every attribute is quoted.
 
 local svg = require "mx.report.svg"
 
 local page = {}
 
---- Colours of the two themes: background, text, lesser text, lines, and the classes s1 ... s8 of the charts.
+--- Colours of the two themes: background, text, secondary text, lines, and the classes s1 ... s8 of the charts.
 page.THEMES = {
     light = {
         bg = "#ffffff", text = "#1b1f24", muted = "#525a64", line = "#8a929c", grid = "#e3e7eb", s1 = "#1f6fb2",
@@ -104,7 +104,7 @@ function page.heading(title)
     return "<h2>" .. svg.escape(title) .. "</h2>"
 end
 
---- A table; a cell that is false is a dash. Columns of text, beside the first, are in `text`: column -> true.
+--- A table; false becomes a dash. `text` lists the columns that hold text, besides the first: column -> true.
 ---@param head string[]
 ---@param rows any[][]
 ---@param text? table<integer, boolean>
@@ -131,7 +131,7 @@ function page.table(head, rows, text)
     return table.concat(out, "\n")
 end
 
---- A chart with its legend and what it says.
+--- A chart with its legend and caption.
 ---@param title string
 ---@param chart string SVG
 ---@param legend? string HTML
@@ -144,14 +144,14 @@ function page.figure(title, chart, legend, caption)
     }, "\n")
 end
 
---- Charts side by side where there is room.
+--- Charts side by side, if there is room.
 ---@param figures string[]
 ---@return string
 function page.grid(figures)
     return '<div class="grid">\n' .. table.concat(figures, "\n") .. "\n</div>"
 end
 
---- Text as it is, folded away when it has a title.
+--- Preformatted text; folded if it has a title.
 ---@param text string
 ---@param title? string
 ---@return string

@@ -1,4 +1,4 @@
---- What the recorded events of a run's steps say: where the time goes, the memory, and the operations' rates.
+--- Analyses the recorded events of a run's steps: time by part, memory, and rates of operations.
 
 local steps = {}
 
@@ -35,9 +35,9 @@ local function entry(sums, key, start)
     return sums[key]
 end
 
--- Waits inside an operation (a collective that blocks) are communication, not the operation's; a simulated chip's
--- copies for a collective are other operations. Events come in the order in which they ended: those inside an operation
--- come before it.
+-- Adds up operations. A wait inside an operation (a blocking collective) counts as communication; a simulated chip's
+-- copies for a collective count as other operations. Events are ordered by their end, so those inside an operation come
+-- before it.
 local function add_operations(events, seconds, rows)
     local waits, n = {}, 0
     for _, e in ipairs(events) do
@@ -62,7 +62,7 @@ local function add_operations(events, seconds, rows)
     end
 end
 
--- What waited for or went on, by track and name.
+-- Communication by track and name, with the time waited for it.
 local function communication(events, n_steps)
     local rows, list = {}, {}
     for _, e in ipairs(events) do
@@ -112,10 +112,10 @@ local function inside(spans, event)
     return event.kind == "job"
 end
 
---- Sums over the recorded steps, for one of them.
+--- Averages over the recorded steps: figures for one step.
 ---@param events table[] of mx.trace_events, with a span for each step
 ---@return {steps: integer, seconds: number, parts: table<string, number>, operations: table[], communication: table[],
----        memory: number[][]}? nil when there is no step
+---        memory: number[][]}? nil if there is no step
 function steps.analyse(events)
     local spans, of_steps = {}, {}
     for _, e in ipairs(events) do

@@ -1,17 +1,17 @@
 --- Charts as inline SVG: pure functions from numbers to text. Colours and fonts are classes of the page (mx.report).
 --
--- A chart is 360 units wide, so that its text has its own size on a phone and grows with the chart elsewhere. A series
--- is told by its mark as well as by its colour.
+-- A chart is 360 units wide, so its text has normal size on a phone and grows with the chart on larger screens. Series
+-- differ in their marks as well as in their colours.
 
 local svg = {}
 
 local WIDTH, HEIGHT = 360, 230
 local LEFT, RIGHT, TOP, BOTTOM = 48, 10, 10, 38
-local CLASSES = 8 -- of colours: s1 ... s8
+local CLASSES = 8 -- number of colours: s1 ... s8
 
 -- ---- text and numbers ----
 
--- Bytes that are no UTF-8, and control characters, become U+FFFD: neither belongs into a page.
+-- Replaces invalid UTF-8 and control characters by U+FFFD, because a page must not contain them.
 local function clean(text)
     local out, at = {}, 1
     while at <= #text do
@@ -25,7 +25,7 @@ end
 
 local ENTITIES = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;", ["'"] = "&#39;" }
 
---- A text as HTML and SVG take it, in elements and in attributes.
+--- A text escaped for elements and attributes of HTML and SVG.
 ---@param text any
 ---@return string
 function svg.escape(text)
@@ -37,7 +37,7 @@ local PREFIXES = {
     { 1e-9, "n" },
 }
 
---- A number in a few characters, with a prefix: 1.5e12 is "1.5T", and in "B/s" it is "1.5 TB/s".
+--- A short number with an SI prefix: 1.5e12 is "1.5T", and with the unit "B/s" it is "1.5 TB/s".
 ---@param n number
 ---@param unit? string
 ---@return string
@@ -52,7 +52,7 @@ function svg.short(n, unit)
     return number .. (unit and " " .. letter .. unit or letter)
 end
 
---- At most `most` points: the means of neighbours. `pick` (math.max, say) takes one of their y instead.
+--- Reduces to at most `most` points by averaging neighbours, or by selecting their y with `pick` (such as math.max).
 ---@param points number[][] {x, y}, by x
 ---@param most integer
 ---@param pick? fun(a: number, b: number): number
@@ -86,7 +86,7 @@ local function round_step(span, whole)
     end
 end
 
--- The text of a tick: as many decimals as tell it from its neighbours.
+-- A function for the text of ticks, with enough decimals to distinguish neighbours.
 local function tick_text(step)
     local decimals = math.max(0, -math.floor(math.log(step, 10) + 1e-9))
     if step * 10 ^ decimals % 1 > 1e-6 then
@@ -97,7 +97,7 @@ local function tick_text(step)
     end
 end
 
--- The ends are round, but those of a tight axis: as they are.
+-- A linear scale with round ends; a tight axis ends with its points.
 local function linear_scale(axis, low, high)
     if high - low < 1e-9 * math.max(math.abs(high), 1e-30) then
         local room = axis.whole and 1 or high ~= 0 and math.abs(high) * 0.1 or 1
@@ -139,14 +139,14 @@ local function scale_of(axis, series, i)
         end
     end
     if low > high then
-        low, high = 1, 2 -- there is nothing to show
+        low, high = 1, 2 -- there are no points
     end
     return axis.log and log_scale(low, high, axis.log) or linear_scale(axis, low, high)
 end
 
 -- ---- parts ----
 
--- Element and attributes of each mark of radius r.
+-- Element and attributes of each mark, with radius r.
 local MARKS = {
     function(x, y, r) return "circle", ('cx="%.1f" cy="%.1f" r="%.1f"'):format(x, y, r) end,
     function(x, y, r)
@@ -212,9 +212,9 @@ local function put_series(out, i, one, place)
 end
 
 --- Lines and marks over two axes.
----@param o {title: string, x: table, y: table, series: table[]} an axis: label, log (base; nil: linear), min, max that
----       it shows at least, whole (ticks at whole numbers only), tight (ends with the points). A series: name, points
----       ({x, y, text that a pointer shows}), line, dashed, marks, mark, colour (1 to 8), class
+---@param o {title: string, x: table, y: table, series: table[]} an axis: label, log (base; nil: linear), min and max
+---       that it must show, whole (ticks only at integers), tight (ends with the points). A series: name, points ({x,
+---       y, tooltip}), line, dashed, marks, mark, colour (1 to 8), class
 ---@return string
 function svg.plot(o)
     local x, y = scale_of(o.x, o.series, 1), scale_of(o.y, o.series, 2)
@@ -231,7 +231,7 @@ function svg.plot(o)
     return table.concat(out, "\n")
 end
 
---- What the colours and marks stand for: a list for below a chart.
+--- The legend of a chart, to be put below it.
 ---@param series table[] as of svg.plot
 ---@return string
 function svg.legend(series)
@@ -250,7 +250,7 @@ function svg.legend(series)
     return table.concat(out, "\n")
 end
 
-local LABEL = 62 -- width of what precedes a bar
+local LABEL = 62 -- width of the label before a bar
 
 local function put_bar(out, row, names, top, thickness, scale)
     local at = LABEL
@@ -266,7 +266,7 @@ local function put_bar(out, row, names, top, thickness, scale)
     end
 end
 
---- Bars of parts that add up to about 100 %, one below the other.
+--- Stacked bars of parts that add up to about 100 %, one below the other.
 ---@param o {title: string, names: string[], rows: {label: string, values: number[]}[]} values in per cent
 ---@return string
 function svg.bars(o)

@@ -1,19 +1,19 @@
 --- Loss and perplexity of a model on a text or a file of tokens.
 --
--- The tokens are read in windows of `context`, each `stride` further on than the last; a token is scored once, in the
--- first window that has it. With stride = context the first tokens of a window are scored without what is before them;
--- a smaller stride gives every token at least context - stride tokens to go by, for as many times the work.
+-- Tokens are read in windows of `context` tokens that start `stride` tokens apart. Each token is scored once, in the
+-- first window that contains it. With stride = context, the first tokens of a window have no context. With a smaller
+-- stride every token has at least context - stride tokens of context, but the work grows by context / stride.
 
 local mx = require "mx"
 local util = require "mx.util"
 
 local evaluate = {}
 
---- The windows over n tokens. Each has the position of its first input (from 0), how many inputs it has, and how many
---- of its targets, the last ones, are scored; target i of a window is the token one after input i. Every token but the
---- first is scored once.
+--- The windows over n tokens: the position of the first input (from 0), the number of inputs, and the number of scored
+--- targets, which are the last ones of the window. Target i is the token after input i. Every token except the first is
+--- scored once.
 ---@param n integer
----@param context integer inputs of a window
+---@param context integer number of inputs of a window
 ---@param stride integer 1 to context
 ---@return {start: integer, length: integer, scored: integer}[]
 function evaluate.windows(n, context, stride)
@@ -36,7 +36,7 @@ local function row_of(tokens, window)
         mask:to("u8")
 end
 
--- Windows first to last as a batch of B; where there are fewer, the rest counts nothing.
+-- Windows first to last as a batch of B. Missing windows are padding that does not count.
 local function batch_of(tokens, windows, first, B)
     local S = windows[1].length
     local batch = {
@@ -54,7 +54,7 @@ local function batch_of(tokens, windows, first, B)
     return batch
 end
 
--- The sum of a batch's losses, and over how many tokens, on this rank.
+-- The sum of a batch's losses and the number of scored tokens, on this rank.
 local function score(model, batch)
     batch = model.parallel:batch_part(batch)
     local mask = model.parallel:embedded_part(batch.mask)
@@ -63,17 +63,17 @@ local function score(model, batch)
     return count > 0 and loss * count or 0.0, count
 end
 
---- The mean loss of a model over tokens, each but the first scored once. The model must have neither dropout nor z_loss
---- (mx.evaluate.plain). Ranks share out the windows. Collective.
+--- The mean loss of a model over tokens; each token except the first is scored once. The model must have neither
+--- dropout nor z_loss (mx.evaluate.plain). Ranks divide the windows among them. Collective.
 ---@param model mx.Decoder
 ---@param tokens any (n) i32
 ---@param o {context: integer, stride: integer, batch: integer} batch: windows of each rank in one pass
----@return number loss in nats a token
+---@return number loss in nats per token
 function evaluate.loss(model, tokens, o)
     util.arguments(o, { "context", "stride", "batch" }, {}, "mx.evaluate.loss")
     local windows = evaluate.windows(tokens:size(1), o.context, o.stride)
     local part, parts = model.parallel:batch_place()
-    local batch = math.min(o.batch, (#windows + parts - 1) // parts) -- rows without a window would be work for nothing
+    local batch = math.min(o.batch, (#windows + parts - 1) // parts) -- avoids rows without a window
     local sum, count = 0.0, 0.0
     local progress = mx.metrics.progress("windows", #windows)
     mx.no_grad(function()
@@ -92,13 +92,13 @@ function evaluate.loss(model, tokens, o)
     return sum / count
 end
 
---- Makes a shape of mx.models.shape one that is only evaluated: without dropout and z_loss.
+--- Changes a shape of mx.models.shape for evaluation: no dropout and no z_loss.
 ---@param shape table
 function evaluate.plain(shape)
     shape.dropout, shape.z_loss = 0, 0
 end
 
--- The tokens of a file of tokens. A store says by which tokenizer it was made.
+-- Reads a token file. The tokenizer of a token store must match.
 local function read_tokens(path, format, tokenizer)
     local reader <close> = util.attempt(mx.io.tokens_open, path, format)
     local store = reader:store()
@@ -110,12 +110,12 @@ local function read_tokens(path, format, tokenizer)
     return util.attempt(reader.read, reader, 0, reader:count())
 end
 
---- The tokens of a file: of a text by a tokenizer, else as the file has them. Not collective.
+--- The tokens of a file: those of a token file, or a text encoded by a tokenizer. Not collective.
 ---@param path string
 ---@param o {format: string, tokenizer: mx.Tokenizer?, bos: boolean, vocab: integer, max_tokens: integer} format: auto,
----       text, bin or hdf5; bos: put the tokenizer's BOS before a text; max_tokens: from the start of the file, 0: all
+---       text, bin or hdf5; bos: add the tokenizer's BOS to a text; max_tokens: from the start of the file, 0: all
 ---@return any (n) i32
----@return integer? bytes of the text that are scored, where that is known
+---@return integer? number of scored bytes of the text, if known
 function evaluate.tokens(path, o)
     local is_text = o.format == "text" or o.format == "auto" and not path:find("%.bin$") and not path:find("%.h5$")
         and not path:find("%.hdf5$")

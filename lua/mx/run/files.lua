@@ -1,4 +1,4 @@
---- Files that several ranks read: whether they are the same for all.
+--- Checks that files which several ranks read are the same on all of them.
 
 local mx = require "mx"
 
@@ -14,10 +14,11 @@ local function show(file)
     return file.bytes < 0 and "not there" or ("%d bytes, checksum %08x"):format(file.bytes, file.sum)
 end
 
---- Refuses files that differ between the ranks: in size, or in a checksum of all of a small file and of many places of
---- a large one. A file that is missing everywhere is not looked at. Collective: all ranks give as many paths.
+--- Refuses files that differ between ranks in their size or checksum. The checksum covers a small file completely and a
+--- large file in samples. A file that is missing on all ranks is ignored. Collective: all ranks give equally many
+--- paths.
 ---@param paths string[]
----@param refuse? fun(format: string, ...) mx.util.refuse when not given
+---@param refuse? fun(format: string, ...) default: mx.util.refuse
 function files.check_same(paths, refuse)
     if mx.ranks() == 1 or mx.is_simulated() or #paths == 0 then
         return
@@ -39,7 +40,7 @@ function files.check_same(paths, refuse)
     end)
 end
 
--- Rank 0's list of the files that make up weights: one file, or those of a folder that say something of them.
+-- The files that make up weights, as rank 0 sees them: one file, or the relevant files of a folder.
 local function parts_of(path)
     local list = {}
     for _, name in ipairs(mx.io.exists(path .. "/.") and mx.io.list(path) or {}) do

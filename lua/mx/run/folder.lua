@@ -1,7 +1,8 @@
---- The folder of a run: one process at a time writes there, all ranks see it, and what lies in it beside checkpoints.
+--- The folder of a run: locks it for one process, checks that all ranks see it, and writes its files except
+--- checkpoints.
 --
--- Files of the folder are replaced by renaming or opened without following symbolic links, so that a folder from
--- somebody else cannot lead us elsewhere.
+-- Files in the folder are replaced by renaming, or opened without following symbolic links. So a folder that somebody
+-- else has prepared cannot redirect writes to other files.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -10,7 +11,7 @@ local run_folder = {}
 
 local LOCK = "run.lock"
 local FILES = { "config.yml", "script.lua", "log.txt", "metrics.jsonl", "heartbeat.json", "parameters.h5" }
-local BEAT_S = 10 -- at most so often the lock shows that its holder is alive
+local BEAT_S = 10 -- least time between two updates of the lock that show that its holder is alive
 local PATIENCE_S = 3 -- a shared file system may show a new file late
 
 ---@class mx.RunFolder
@@ -20,9 +21,9 @@ local PATIENCE_S = 3 -- a shared file system may show a new file late
 local RunFolder = {}
 RunFolder.__index = RunFolder
 
---- Takes the lock of a folder that is there; raises who has it. For one rank.
+--- Takes the lock of an existing folder, or raises an error that names the holder. For one rank.
 ---@param path string
----@param hint? string what to do but wait
+---@param hint? string what the user can do instead of waiting
 ---@return any of mx.io.lock
 function run_folder.lock(path, hint)
     local lock, note = mx.io.lock(path .. "/" .. LOCK, hint or "take another run_name")
@@ -32,7 +33,7 @@ function run_folder.lock(path, hint)
     return lock
 end
 
--- A folder with files of these names is a run's only if it has a run's config.
+-- Refuses a folder that has files with these names but no config of a run.
 local function check_owner(path)
     local config = path .. "/config.yml"
     if mx.io.exists(config) then
@@ -57,7 +58,7 @@ local function host_name()
     return name
 end
 
--- Whether this rank finds the lock with that id in the folder.
+-- Whether this rank sees the lock with that id in the folder.
 local function sees(path, id)
     local started = mx.now()
     repeat
@@ -70,7 +71,7 @@ local function sees(path, id)
     return false
 end
 
--- The ranks that do not see what rank 0 wrote, with their hosts; nil when all do. Collective.
+-- The ranks that do not see the lock of rank 0, with their hosts; nil if all see it. Collective.
 local function blind_ranks(path, id)
     local mine = sees(path, id)
     local missing = mx.scope(function()
@@ -102,7 +103,7 @@ local function check_shared(self)
     end
 end
 
--- A process was killed between two renames: the checkpoint that it was replacing gets its name back.
+-- If a process was killed between two renames, restores the name of the checkpoint that it was replacing.
 local function repair(path)
     local latest = {}
     for _, name in ipairs(mx.io.list(path)) do
@@ -116,9 +117,9 @@ local function repair(path)
     end
 end
 
---- Takes a run's folder, before anything is written there: refuses one that another process is writing in, that is not
---- a run's, or that some rank does not see. Called again for the same config, it gives the same. nil for a run that
---- writes none. Collective.
+--- Locks a run's folder before anything is written there. Refuses a folder that another process is writing to, that is
+--- not a run's, or that some rank does not see. Another call for the same config returns the same object. nil if the
+--- run does not write a folder. Collective.
 ---@param config table
 ---@return mx.RunFolder?
 function run_folder.claim(config)
@@ -149,9 +150,9 @@ function run_folder.claim(config)
     return self
 end
 
---- Writes the config and the script, and opens what a run adds to. Collective.
----@param step integer that the run goes on after
----@param script string its text
+--- Writes the config and the script, and opens the files to which the run appends. Collective.
+---@param step integer the last step before this process continues
+---@param script string text of the script
 function RunFolder:open(step, script)
     mx.checkpoint.together(function()
         if mx.rank() == 0 then
@@ -165,10 +166,9 @@ function RunFolder:open(step, script)
     end)
 end
 
---- Says on rank 0 that the run is alive: by heartbeat.json, replaced at most every heartbeat_period_s, and by the time
---- of the lock.
----@param row table what the file says; time and ranks are added
----@param now? boolean whatever the time
+--- Shows on rank 0 that the run is alive: updates the lock's time, and heartbeat.json at most every heartbeat_period_s.
+---@param row table content of the file; time and ranks are added
+---@param now? boolean update the file at once
 function RunFolder:beat(row, now)
     local period, time = self.config.heartbeat_period_s, mx.now()
     if mx.rank() > 0 or self.released then
@@ -187,7 +187,7 @@ function RunFolder:beat(row, now)
     end
 end
 
---- Adds the scalars of a step to TensorBoard's file. Not collective.
+--- Adds the scalars of a step to the TensorBoard file. Not collective.
 ---@param step integer
 ---@param values {[1]: string, [2]: number}[]
 function RunFolder:write_events(step, values)
@@ -197,7 +197,7 @@ function RunFolder:write_events(step, values)
     end
 end
 
---- Closes the files and leaves the folder to others. Harmless when called again. Not collective.
+--- Closes the files and unlocks the folder. May be called again. Not collective.
 function RunFolder:release()
     if self.events then
         self.events:close()

@@ -1,29 +1,29 @@
---- What watches a run: steps whose loss or gradients are no numbers or jump, and which tensor was the first to go
---- wrong.
+--- NaN and loss-spike detection: decides whether a step may change the parameters, and finds the first tensor that is
+--- not finite.
 
 local mx = require "mx"
 local util = require "mx.util"
 
 local guard = {}
 
-local ALL_BAD = 10 -- so many skipped steps in a row end a run
-local FEW = 16 -- steps before spikes are looked for: a mean of fewer says little
+local ALL_BAD = 10 -- this many skipped steps in a row end a run
+local FEW = 16 -- steps before spike detection starts: a mean of fewer means little
 
 ---@class mx.Guard
----@field losses number[] of the last steps that were taken
+---@field losses number[] of the last steps that were not skipped
 ---@field norms number[]
----@field skipped integer steps skipped in a row
+---@field skipped integer number of steps skipped in a row
 local Guard = {}
 Guard.__index = Guard
 
---- Not collective; all ranks give it the same losses, and it decides alike on all.
+--- Not collective. All ranks must give it the same losses, so it decides the same on all.
 ---@param config table nonfinite_step, skip_step_on_spikes, skip_step_interval, skip_step_scaling_factor
 ---@return mx.Guard
 function guard.new(config)
     return setmetatable({ config = config, losses = {}, norms = {}, skipped = 0 }, Guard)
 end
 
--- The most that a value may be, after those of the last steps.
+-- The limit of a value, from the values of the last steps.
 local function limit(values, config)
     if not config.skip_step_on_spikes or #values < math.min(FEW, config.skip_step_interval) then
         return math.huge
@@ -43,19 +43,19 @@ local function finite(x)
     return x - x == 0
 end
 
---- A number for people: there is but one NaN.
+--- A number as text; NaN has no sign.
 ---@param x number
 ---@return string
 function guard.text(x)
     return x ~= x and "NaN" or ("%g"):format(x)
 end
 
---- Whether a step may change the parameters, by its loss alone; else why not.
+--- The reason why a step must not change the parameters, judged by its loss; nil if it may.
 ---@param loss number
 ---@return string? reason
 function Guard:refuses(loss)
     if mx.is_simulated() then
-        return nil -- tensors have no values there
+        return nil -- simulated tensors have no values
     elseif not finite(loss) then
         return ("the loss is %s"):format(guard.text(loss))
     end
@@ -77,7 +77,7 @@ local function add(values, value, most)
     end
 end
 
---- Takes note of a step that changed the parameters.
+--- Records a step that changed the parameters.
 ---@param loss number
 ---@param norm number
 function Guard:took(loss, norm)
@@ -88,7 +88,7 @@ function Guard:took(loss, norm)
     end
 end
 
---- Takes note of a step that did not; raises when too many came in a row.
+--- Records a skipped step; raises an error after too many in a row.
 ---@param step integer
 function Guard:skip(step)
     self.skipped = self.skipped + 1
@@ -98,7 +98,7 @@ function Guard:skip(step)
     end
 end
 
---- For a checkpoint: a plain table.
+--- The state for a checkpoint: a plain table.
 ---@return table
 function Guard:state()
     return { losses = mx.io.array(self.losses), norms = mx.io.array(self.norms), skipped = self.skipped }
@@ -111,7 +111,7 @@ function Guard:restore(state)
     table.move(state.norms, 1, #state.norms, 1, self.norms)
 end
 
--- ---- the first tensor that went wrong ----
+-- ---- the first tensor that is not finite ----
 
 local function bad_parameter(params)
     for name, t in util.sorted_pairs(params) do
@@ -136,8 +136,8 @@ local function describe(found)
         table.concat(what, " and "), found.elements, found.first)
 end
 
---- Runs the passes of a step again, looking at every result, and says which is the first that is no number: on the
---- lowest rank that has one. The gradients are cleared. Collective.
+--- Runs the passes of a step again, checks every result, and describes the first that is not finite, on the lowest rank
+--- that has one. Clears the gradients. Collective.
 ---@param params table<string, any>
 ---@param again fun() runs the passes of the step once more
 ---@return string

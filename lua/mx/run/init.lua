@@ -1,4 +1,4 @@
---- A training run: where it starts, what it leaves behind after each step, and how it ends.
+--- A training run: starts or resumes it, reports and saves after each step, and ends it.
 --
 --     mx.run.claim(config)
 --     ... model, optimizer, data ...
@@ -9,8 +9,8 @@
 --     end
 --     run:finish()
 --
--- With enable_checkpointing, everything of a run lies in base_output_directory/run_name: config.yml, script.lua,
--- log.txt, metrics.jsonl, heartbeat.json, tensorboard/, the checkpoints step_N, and at the end parameters.h5.
+-- With enable_checkpointing, all files of a run are in base_output_directory/run_name: config.yml, script.lua, log.txt,
+-- metrics.jsonl, heartbeat.json, tensorboard/, the checkpoints step_N, and at the end parameters.h5.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -21,7 +21,7 @@ run.claim = require("mx.run.folder").claim
 
 ---@class mx.Run
 ---@field config table
----@field step integer the last step that has ended
+---@field step integer the last completed step
 ---@field directory string
 local Run = {}
 Run.__index = Run
@@ -31,10 +31,10 @@ local function finite(x)
 end
 
 local function say(format, ...)
-    mx.metrics.say("%s", format:format(...)) -- what is said may hold any character
+    mx.metrics.say("%s", format:format(...)) -- the text may contain any character
 end
 
--- Says that the run is alive.
+-- Shows that the run is alive.
 local function beat(self, now)
     if self.folder then
         self.folder:beat({ step = self.step, steps = self.config.steps, loss = finite(self.loss) }, now)
@@ -43,7 +43,7 @@ end
 
 -- ---- starting ----
 
--- What differs between the config that a checkpoint was saved with and this one.
+-- The differences between the config that a checkpoint was saved with and this one.
 local function changes(before, config)
     local now, old, list = {}, {}, {}
     for _, pair in ipairs({ { now, mx.config.dump(config) }, { old, before } }) do
@@ -75,7 +75,7 @@ local function restore(self, index, path)
     end
 end
 
--- What is there of this run comes first, then what the config says to load. Simulated parameters have no values.
+-- Loads a checkpoint of this run if there is one; otherwise what the config says. Simulated parameters have no values.
 local function load(self, o)
     local config = self.config
     if not self.saves and not mx.is_simulated() and config.run_name ~= ""
@@ -115,10 +115,10 @@ local function load(self, o)
 end
 
 --- Fills a model's parameters from a file that scripts/train.lua saved, from a checkpoint (a folder step_N), from the
---- newest one of a run's folder, or from weights of other programs (mx.weights). Collective.
+--- newest checkpoint in a run's folder, or from weights of other programs (mx.weights). Collective.
 ---@param path string
 ---@param model mx.Decoder
----@param config? table the model's, to be compared with what weights of other programs say
+---@param config? table the model's config, to be compared with that of other programs' weights
 function run.load_parameters(path, model, config)
     mx.files.check_same_weights(path)
     if mx.share_text(mx.rank() == 0 and mx.weights.is_foreign(path) and "yes" or nil) then
@@ -159,8 +159,8 @@ local function new_metrics(self)
     }
 end
 
---- Starts a run, or goes on with one: loads what there is to load, says what the run is, and opens its folder. Where
---- checkpoints of the run_name are there, the newest that is intact is loaded. Collective.
+--- Starts or resumes a run: loads parameters or a checkpoint, prints what the run is, and opens its folder. If run_name
+--- has checkpoints, the newest intact one is loaded. Collective.
 ---@param config table
 ---@param model mx.Decoder
 ---@param optimizer mx.Optimizer
@@ -200,7 +200,7 @@ end
 
 -- ---- each step ----
 
--- Starts a checkpoint of the step that has just ended.
+-- Starts a checkpoint of the last completed step.
 local function save(self, now, standing)
     return self.saver:save(self.step, {
         standing = standing, guard = self.guard:state(), loss = finite(self.loss),
@@ -215,9 +215,9 @@ local function told(self, saved)
     end
 end
 
--- An error ends the loop: what the steps so far have given is saved, unless the parameters have changed since the last
--- one. On several ranks only data that cannot be read end the step on all of them (mx.train.gradients); after another
--- error the others may be anywhere, so that only checkpoints that are there already remain.
+-- An error has ended the loop: saves the state after the last step, unless the parameters have changed since then. With
+-- several ranks this is possible only if data could not be read, because that ends the step on all ranks
+-- (mx.train.gradients). After another error the other ranks may be anywhere, so no checkpoint is saved.
 local function rescue(self)
     local together = mx.ranks() == 1 or self.data.failed
     if not self.saves or not together or self.optimizer.steps ~= self.stands.optimizer.steps then
@@ -238,9 +238,9 @@ local function rescue(self)
     end
 end
 
-local STOPS = { "SIGUSR1", "SIGHUP", "SIGINT", "SIGTERM" } -- the strongest one last
+local STOPS = { "SIGUSR1", "SIGHUP", "SIGINT", "SIGTERM" } -- weakest first
 
--- Whether any rank has been asked to stop, and by what. Collective.
+-- Whether any rank has been asked to stop, and by which signal. Collective.
 local function stop_requested(self)
     local name = self.saves and mx.stop_requested()
     if mx.ranks() == 1 or not self.saves then
@@ -256,11 +256,12 @@ local function stop_requested(self)
     return STOPS[math.tointeger(asked)]
 end
 
---- The numbers of the steps that are left, until one of the ranks is asked to stop. Where the body of the loop raises,
---- on one rank the steps before are saved first, and on any number where data cannot be read. Collective.
+--- Iterates over the numbers of the remaining steps, until any rank is asked to stop. If the body of the loop raises an
+--- error, the completed steps are saved first: always with one rank, and with several ranks if data cannot be read.
+--- Collective.
 ---@return fun(): integer?, nil, nil, any
 function Run:steps()
-    self.stopped = stop_requested(self) -- while the run was being prepared
+    self.stopped = stop_requested(self) -- asked to stop while the run was being prepared
     if self.stopped then
         say("asked to stop by %s before step %d: there is nothing new to save", self.stopped, self.step + 1)
     end
@@ -280,7 +281,7 @@ function Run:steps()
     end })
 end
 
--- Which tensor was the first that is no number.
+-- Describes the first tensor that is not finite.
 local function explain(self)
     local after, passes, random = self.data:state(), self.model.passes, mx.random_state()
     local text = mx.guard.explain(self.model.params, function()
@@ -301,10 +302,10 @@ local function last_saved(self)
 end
 
 local function not_a_number(self, step, reason)
-    local batch = self.data:describe() -- before the batch is run again
+    local batch = self.data:describe() -- before the batch runs again
     local first = explain(self)
     if self.config.nonfinite_step == "stop" then
-        self.stands = nil -- the parameters may be what is wrong: no checkpoint of them displaces an older one
+        self.stands = nil -- the parameters may be wrong: a checkpoint of them must not replace an older one
         if self.saver then
             self.saver:wait()
         end
@@ -315,11 +316,11 @@ local function not_a_number(self, step, reason)
     say("step %d is skipped: %s. %s. The batch: %s", step, reason, first, batch)
 end
 
---- Changes the parameters by the gradients of a step (mx.Optimizer.step), unless the loss or the gradients forbid it:
---- then the step is skipped, or the run ends, as nonfinite_step and skip_step_on_spikes say. Collective.
+--- Updates the parameters with the gradients of a step (mx.Optimizer.step). If loss or gradients are not finite or
+--- spike, skips the step or ends the run, according to nonfinite_step and skip_step_on_spikes. Collective.
 ---@param step integer
 ---@param loss number? of all ranks; nil: no target of the step counts
----@return number? grad_norm nil where the loss alone was reason to skip the step
+---@return number? grad_norm nil if the step was skipped because of its loss
 function Run:update(step, loss)
     local reason = loss and self.guard:refuses(loss) or not loss and "no token of it is a target" or nil
     local norm
@@ -370,7 +371,7 @@ local function write_events(self, step, loss, norm)
     self.folder:write_events(step, values)
 end
 
---- Ends a step: reports it, saves a checkpoint where one is due, and looks whether the run is to stop. Collective.
+--- Ends a step: reports it, saves a checkpoint if one is due, and checks whether the run should stop. Collective.
 ---@param step integer
 ---@param loss number? of all ranks; nil: no target of the step counted
 ---@param grad_norm? number
@@ -397,17 +398,17 @@ function Run:ended(step, loss, grad_norm)
     self.stopped = stop
 end
 
--- The figures of a run that had nothing left to do: those of the process that took its last step, where it came to
--- write them. Collective.
+-- The figures of a run without remaining steps: those written by the process that took the last step, if it wrote them.
+-- Collective.
 local function ended_before(self)
     local row = mx.rank() == 0 and self.saves and mx.outputs.last_summary(self.directory .. "/metrics.jsonl")
     local text = mx.share_text(mx.rank() == 0 and row and row.step == self.step and mx.io.json_encode(row) or nil)
     return text and mx.io.json_decode(text) or { summary = true, step = self.step, loss = finite(self.loss) }
 end
 
---- Ends a run: its last checkpoint is on disk, its summary printed, and where it has come to its last step its
---- parameters are saved. Collective.
----@return table summary of the metrics, with the last step and its loss: also where an earlier process took that step
+--- Ends a run: waits until its last checkpoint is on disk, prints the summary, and saves the parameters if the run has
+--- reached its last step. Collective.
+---@return table summary of the metrics, with the last step and its loss, even if an earlier process took that step
 function Run:finish()
     local config = self.config
     if self.saves and not self.stopped then

@@ -1,24 +1,24 @@
---- What a run reports: a progress line per step, JSON lines in metrics_file, and a summary. Rank 0 speaks.
+--- Reports a run: a progress line per step, JSON lines in metrics_file, and a summary. Rank 0 prints and writes.
 
 local mx = require "mx"
 local util = require "mx.util"
 
 local metrics = {}
 
-local WARMUP = 2 -- steps that the summary leaves out unless told otherwise, as long as one remains
-local NOTABLE_WAIT = 0.05 -- of a step: waiting for data is then told in its line
+local WARMUP = 2 -- default number of steps that the summary leaves out, if at least one remains
+local NOTABLE_WAIT = 0.05 -- share of a step above which waiting for data is shown in its line
 local HEADER = "     step  seconds  TFLOP/s   MFU %  tokens/s     loss  grad norm  remaining"
--- "exposed": the seconds in which a rank waited for communication, or did it itself.
+-- "exposed": seconds in which a rank waited for communication or ran it on the script's thread.
 local HEADER_RANKS = "    step seconds exposed TFLOP/s  MFU % tokens/s     loss grad norm remaining"
 
 ---@class mx.Metrics
 local Metrics = {}
 Metrics.__index = Metrics
 
---- The peak that an MFU is measured against: the multiply-add rate of this machine with the threads that each rank has,
---- measured now, on all ranks at once. Collective.
----@param dtype string that the model computes in
----@return {value: number, source: string}? nil when it is unknown
+--- The peak to which an MFU refers: the multiply-add rate of this machine with each rank's threads, measured now on all
+--- ranks at once. Collective.
+---@param dtype string dtype of the model's computation
+---@return {value: number, source: string}? nil if it is unknown
 function metrics.measured_peak(dtype)
     if mx.is_simulated() then
         return mx.sim.peak(dtype)
@@ -27,9 +27,9 @@ function metrics.measured_peak(dtype)
     return mx.peak { kind = "fma", dtype = dtype, threads = mx.threads() }
 end
 
-local log -- where rank 0 writes what it says, too
+local log -- a log to which rank 0 also writes what it prints
 
---- Prints a line on rank 0, at once.
+--- Prints a line on rank 0 without delay.
 ---@param format string
 function metrics.say(format, ...)
     if mx.rank() == 0 then
@@ -42,7 +42,7 @@ function metrics.say(format, ...)
     end
 end
 
---- From now on what metrics.say prints goes into this log as well; nil: no more.
+--- From now on metrics.say also writes to this log; nil ends that.
 ---@param to? any of mx.io.open_log
 function metrics.log_to(to)
     if log then
@@ -51,7 +51,7 @@ function metrics.log_to(to)
     log = to
 end
 
---- Says how far a long piece of work is, every two seconds: call it with what is done. On rank 0.
+--- Shows the progress of a long task every two seconds, on rank 0: call the result with the amount done.
 ---@param what string
 ---@param total integer
 ---@return fun(done: integer, more: string?)
@@ -67,7 +67,7 @@ end
 
 local function nothing() end
 
--- The end of a step's line when it waited for data: nothing where that is not worth a word.
+-- The end of a step's line if it waited for data; empty if the wait was short.
 local function wait_text(wait_s, seconds)
     local notable = wait_s and wait_s > NOTABLE_WAIT * seconds
     return notable and ("  input wait %.3g s"):format(wait_s) or ""
@@ -79,11 +79,11 @@ end
 
 --- Starts reporting a run.
 ---@param o table steps, flops (model FLOPs of a step on this rank), tokens (of a step on this rank), params, formula,
----        done (steps that an earlier run has taken; those count on), peak (of metrics.measured_peak, or nil), dtype
----        (that it was measured for), file ("": none), run_file (another, which is added to), period (steps
----        between lines), quiet (print nothing), warmup (steps that the summary leaves out), extra (fields for the
----        summary), config (whose trace_file and report_file are written; nil: neither), beside (columns of figures for
----        the report, beside those of this run: mx.report.run)
+---        done (number of steps before this process started; numbering continues), peak (of metrics.measured_peak, or
+---        nil), dtype (of that peak), file ("": none), run_file (a second file, appended to), period (steps between
+---        lines), quiet (print nothing), warmup (steps that the summary leaves out), extra (fields for the summary),
+---        config (its trace_file and report_file are written; nil: neither), beside (further columns of figures for the
+---        report: mx.report.run)
 ---@return mx.Metrics
 function metrics.new(o)
     local say = o.quiet and nothing or metrics.say
@@ -123,8 +123,8 @@ function metrics.new(o)
     return self
 end
 
--- MFU against the peak. A peak that was measured while something else had the machine may lie below the rate: it is
--- measured once more before that counts as an error.
+-- MFU relative to the peak. If the rate exceeds the peak, something else may have used the machine while the peak was
+-- measured, so the peak is measured once more before that counts as an error.
 local function mfu(o, rate)
     if o.peak and rate > o.peak.value then
         local again = mx.peak { kind = "fma", dtype = o.dtype, threads = mx.threads() }
@@ -145,7 +145,7 @@ function Metrics:rates(seconds)
     }
 end
 
--- A row as a line of JSON in every log. One that cannot be written, on a full disk for instance, is given up.
+-- Writes a row as a line of JSON to every log. A log that cannot be written, for instance on a full disk, is given up.
 function Metrics:write(row)
     for i = #self.logs, 1, -1 do
         local file = self.logs[i]
@@ -155,31 +155,31 @@ function Metrics:write(row)
     end
 end
 
--- A number of a step's line: without a sign where it is no number, and a dash where tensors have no values.
+-- A number in a step's line: NaN without a sign, and a dash if tensors have no values.
 local function number_text(format, x)
     return x == x and format:format(x) or mx.is_simulated() and "-" or "nan"
 end
 
--- JSON knows neither NaN nor infinities.
+-- nil for NaN and infinities, which JSON does not have.
 local function finite(x)
     return x and x - x == 0 and x or nil
 end
 
---- How many steps have been reported.
+--- Number of reported steps.
 ---@return integer
 function Metrics:count()
     return self.reported
 end
 
---- Reports a step that has just ended; the next one starts.
+--- Reports a step that has just ended; the next step starts now.
 ---@param step integer
 ---@param values {loss: number?, grad_norm: number?, learning_rate: number, skipped: string?, input_wait_s: number?}
 ---        loss nil: the step had no target; skipped: why the step changed nothing; input_wait_s: seconds that this
----        rank waited for data; nil: not known
+---        rank waited for data; nil: unknown
 function Metrics:step(step, values)
     local now = mx.now()
     local seconds = now - self.mark
-    -- A step without a target computes nothing: it has no rates, and no part in medians.
+    -- A step without a target computes nothing: it has no rates and does not count in medians.
     self.times[#self.times + 1] = values.loss and seconds or nil
     self.reported = self.reported + 1
     local row, communication = values.loss and self:rates(seconds) or { step_time_s = seconds }, mx.comm_stats(true)
@@ -216,8 +216,8 @@ function Metrics:step(step, values)
     self.mark = mx.now()
 end
 
---- The summary: medians over the steps after warm-up. Written to metrics_file and returned; nil where there was no
---- step. Collective.
+--- Ends the report: writes the summary, with medians over the steps after warm-up, to metrics_file and returns it; nil
+--- if there was no step. Collective.
 ---@return table?
 function Metrics:finish()
     local o, n = self.o, #self.times

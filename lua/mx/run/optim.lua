@@ -11,9 +11,9 @@ local optim = {}
 
 ---@class mx.Optimizer
 ---@field params table<string, any>
----@field options table what the update takes; learning_rate is a number or a function of the step
----@field state table<string, table> a parameter's moments
----@field steps integer updates so far
+---@field options table options of the update; learning_rate is a number or a function of the step
+---@field state table<string, table> the moments of each parameter
+---@field steps integer number of updates so far
 ---@field parallel mx.Parallel|mx.Alone how the parameters lie on a mesh
 local Optimizer = {}
 local RATE = "its rate is optimizer.options.learning_rate, a number or a function of the step"
@@ -33,13 +33,13 @@ function UPDATES.sgd(self, name, values, grad, o)
     mx.sgd(values, grad, self.state[name].momentum, o)
 end
 
--- What an update of a parameter takes, whatever the rule. Where the parameter is bf16, how its new values are rounded:
--- up or down by chance, so that small updates are not lost. The chances depend on the seed, the parameter, the step and
--- the element in the whole parameter alone.
+-- The options of a parameter's update that do not depend on the optimizer. New values of a bf16 parameter are rounded
+-- stochastically, so that small updates are not lost. The random numbers depend only on the seed, the parameter, the
+-- step and the element's index in the whole parameter.
 local function update_options(self, name, scale)
     local o = { lr = self:rate(self.steps), weight_decay = self.options.weight_decay, grad_scale = scale }
     if self.params[name]:dtype() == "bf16" then
-        -- An option of an operation has 53 bits.
+        -- An integer option of an operation has at most 53 bits.
         o.round_key = util.seed(("rounding.%s.%d"):format(name, self.steps), self.options.seed) >> 10
         local place = self.parallel:update_place(name)
         if place then
@@ -78,7 +78,7 @@ function optim.adamw(params, options)
     return new_optimizer("adamw", params, util.options(options, standard, "mx.optim.adamw"), { "m", "v" })
 end
 
---- Gradient descent, with momentum when it is above 0.
+--- Gradient descent, with momentum if that is above 0.
 ---@param params table<string, any>
 ---@param options? table learning_rate (number or function of the step), momentum, weight_decay, clip, seed, parallel
 ---@return mx.Optimizer
@@ -88,7 +88,7 @@ function optim.sgd(params, options)
     return new_optimizer("sgd", params, o, o.momentum > 0 and { "momentum" } or {})
 end
 
---- The optimizer that a config asks for.
+--- Creates the optimizer of a config.
 ---@param config table
 ---@param params table<string, any>
 ---@param parallel? mx.Parallel of the model, on a mesh
@@ -113,8 +113,8 @@ function optim.new(config, params, parallel)
     return optim.adamw(params, o)
 end
 
---- A schedule: linear from 0 to the peak, which the last warm-up step has, then a cosine down to final_fraction of it,
---- which the last step has. Steps count from 1; after the last one the rate is 0.
+--- A learning-rate schedule: linear from 0 to the peak at the last warm-up step, then a cosine down to final_fraction
+--- of the peak at the last step. Steps count from 1; after the last step the rate is 0.
 ---@param o {peak: number, steps: integer, warmup_fraction: number, final_fraction: number}
 ---@return fun(step: integer): number
 function optim.cosine(o)
@@ -132,7 +132,7 @@ function optim.cosine(o)
     end
 end
 
---- The norm of gradients together. Collective on a mesh.
+--- The global norm of gradients. Collective on a mesh.
 ---@param grads table<string, any> name of a parameter -> gradient
 ---@param parallel? mx.Parallel of the model, on a mesh: elements that several ranks hold count once
 ---@return number
@@ -152,7 +152,7 @@ function Optimizer:rate(step)
     return type(rate) == "function" and rate(step) or rate
 end
 
---- Forgets the gathered gradients. Not collective.
+--- Discards the accumulated gradients. Not collective.
 function Optimizer:clear()
     for _, t in util.sorted_pairs(self.params) do
         local grad = t:grad()
@@ -163,9 +163,9 @@ function Optimizer:clear()
     end
 end
 
---- One update from the gathered gradients, which it then clears. Parameters without a gradient stay as they are.
---- Clipping is folded into the update; a norm that is not finite, or above `most`, changes nothing, for the caller to
---- act on. Collective on a mesh.
+--- Updates the parameters with the accumulated gradients and clears these. Parameters without a gradient stay
+--- unchanged. Clipping is part of the update. If the norm is not finite or above `most`, nothing is changed and the
+--- caller must act. Collective on a mesh.
 ---@param most? number
 ---@return number norm of the gradients before clipping
 function Optimizer:step(most)

@@ -1,18 +1,17 @@
---- Files that the user names for us to write: what may be replaced, and that each is a file of its own.
+--- Output files that the user names: checks that they may be replaced and that no two are the same file.
 --
--- A file that is there already is replaced only if its content shows that mxlua wrote it, or if it is empty. A file of
--- measurements may also be a pipe, /dev/stdout, /dev/stderr or another device that is no disk.
+-- An existing file is replaced only if its content shows that mxlua wrote it, or if it is empty. A file of measurements
+-- may also be a pipe, /dev/stdout, /dev/stderr or another device that is not a disk.
 
 local mx = require "mx"
 local util = require "mx.util"
 
 local outputs = {}
 
-local SUMMARY_BYTES = 65536 -- of a file's end, where a summary is looked for
-local STREAMS = { "/dev/stdout", "/dev/stderr", "/dev/fd/1", "/dev/fd/2" } -- as engine/io/log.c takes them
+local SUMMARY_BYTES = 65536 -- bytes at the end of a file in which a summary is searched for
+local STREAMS = { "/dev/stdout", "/dev/stderr", "/dev/fd/1", "/dev/fd/2" } -- the same as in engine/io/log.c
 local BEGINNING = 4096 -- bytes that must show what a file is, unless its first line is longer
-
--- ---- whose file is it ----
+-- ---- recognising mxlua's files ----
 
 local function first_line(path)
     local file <close> = assert(io.open(path, "rb"))
@@ -24,7 +23,8 @@ local function beginning(path)
     return file:read(BEGINNING) or ""
 end
 
--- Measurements are objects, a line each; the first says who wrote it. Older ones had at least the time of a step.
+-- Whether a file holds measurements: one JSON object per line, and the first says that mxlua wrote it. Older files have
+-- at least the time of a step.
 local function is_metrics(path)
     local good, row = pcall(mx.io.json_decode, first_line(path))
     return good and type(row) == "table" and (type(row.mxlua) == "string" or type(row.step_time_s) == "number")
@@ -33,10 +33,10 @@ end
 local function is_parameters(path)
     local file <close> = mx.io.h5_open(path)
     local about = file:attributes()
-    return about.config ~= nil and about.id == nil -- that has a rank's part of a checkpoint
+    return about.config ~= nil and about.id == nil -- a rank's part of a checkpoint has an id
 end
 
--- What a file that we wrote shows, by the kind of file.
+-- Kind of file -> test whether mxlua wrote it.
 local KINDS = {
     metrics = { what = "measurements of mxlua", is_ours = is_metrics, streams = true },
     trace = {
@@ -63,7 +63,7 @@ local KINDS = {
 --- Refuses a path that a file of this kind must not be written to. Not collective.
 ---@param path string
 ---@param kind string metrics, trace, report, parameters or config
----@param name string how the user called it, for the message
+---@param name string the user's name for it, for messages
 function outputs.check(path, kind, name)
     local about, expected = util.attempt(mx.io.about, path), KINDS[kind]
     local is_stream = expected.streams and util.contains(STREAMS, path)
@@ -82,7 +82,7 @@ function outputs.check(path, kind, name)
     end
 end
 
---- Refuses two names of one file. Not collective.
+--- Refuses two names for the same file. Not collective.
 ---@param written {name: string, path: string}[] files to be written
 ---@param read? {name: string, path: string}[] files that are read, or that others write
 function outputs.distinct(written, read)
@@ -127,7 +127,7 @@ end
 
 --- Refuses metrics_file, trace_file and report_file that must not be written. Collective.
 ---@param config table
----@param own? {name: string, path: string}[] files that the run writes anyway
+---@param own? {name: string, path: string}[] files that the run writes in any case
 function outputs.check_config(config, own)
     mx.checkpoint.together(function()
         if mx.rank() > 0 then
@@ -155,10 +155,10 @@ end
 local MetricsFile = {}
 MetricsFile.__index = MetricsFile
 
---- Opens a file of measurements: a JSON object a line. Not collective: one rank writes.
+--- Opens a file of measurements: one JSON object per line. Not collective: one rank writes.
 ---@param path string
----@param o? {append: boolean, own: boolean} append: to what an earlier part of the run has written; own: a file of the
----       run's folder, which is added to
+---@param o? {append: boolean, own: boolean} append: keep what an earlier part of the run has written; own: a file in
+---       the run's folder, which is appended to
 ---@return mx.MetricsFile
 function outputs.metrics(path, o)
     o = o or {}
@@ -169,7 +169,7 @@ function outputs.metrics(path, o)
     return setmetatable({ log = log, path = path }, MetricsFile)
 end
 
---- Adds an object. Raises when it cannot be written.
+--- Adds an object. Raises an error if it cannot be written.
 ---@param row table
 function MetricsFile:row(row)
     if not self.begun then
@@ -178,7 +178,7 @@ function MetricsFile:row(row)
     util.attempt(self.log.line, self.log, mx.io.json_encode(row))
 end
 
---- The last summary in a file of measurements; nil where it has none near its end.
+--- The last summary in a file of measurements; nil if there is none near its end.
 ---@param path string
 ---@return table?
 function outputs.last_summary(path)
@@ -198,10 +198,10 @@ function MetricsFile:close()
     util.attempt(self.log.close, self.log)
 end
 
--- ---- what a run can do without ----
+-- ---- optional outputs ----
 
---- Calls fn; a failure is told on stderr, and is no reason to end a run. Not collective.
----@param what string what cannot be done then
+--- Calls fn. If it fails, warns on stderr and continues. Not collective.
+---@param what string what cannot be done, for the warning
 ---@param fn function
 ---@return boolean good
 function outputs.beside(what, fn, ...)

@@ -1,4 +1,4 @@
---- Which steps of a run are recorded: config keys to mx.trace_start and mx.trace_stop at the ends of steps.
+--- Records the steps of a run that the config selects, with mx.trace_start and mx.trace_stop between steps.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -6,7 +6,7 @@ local util = require "mx.util"
 local profiler = {}
 
 ---@class mx.Profiler
----@field events table[]? of mx.trace_events, once the steps that are recorded have ended; on rank 0, for a report
+---@field events table[]? of mx.trace_events, when the recorded steps have ended; on rank 0, for a report
 local Profiler = {}
 Profiler.__index = Profiler
 
@@ -17,10 +17,11 @@ local function check_path(config, key)
     end
 end
 
---- nil when the config asks for neither a trace nor a report. What they could not be written to is refused now.
+--- Creates a profiler; nil if the config has neither trace_file nor report_file. Paths that cannot be written are
+--- refused now.
 ---@param config table
----@param steps integer that the run takes
----@param done? integer steps before those, of an earlier run
+---@param steps integer number of steps of this process
+---@param done? integer number of earlier steps
 ---@return mx.Profiler?
 function profiler.new(config, steps, done)
     if config.trace_file == "" and config.report_file == "" then
@@ -40,7 +41,7 @@ function profiler.new(config, steps, done)
     return setmetatable({ config = config, first = done + skip + 1, last = done + last }, Profiler)
 end
 
--- A trace that cannot be written is no reason to lose a run.
+-- Stops recording and writes the trace. If that fails, warns and continues.
 function Profiler:stop()
     local file = self.config.trace_file
     if self.config.report_file ~= "" and mx.rank() == 0 then
@@ -58,9 +59,9 @@ function Profiler:stop()
     end
 end
 
---- To be called after each step, and before the first with the number before it.
----@param step integer that has ended
----@param start_s? number of mx.now() when it began
+--- To be called after each step, and before the first step with the number before it.
+---@param step integer the step that has ended
+---@param start_s? number mx.now() when it began
 function Profiler:ended(step, start_s)
     if step >= self.first and step <= self.last then
         mx.trace_span(("step %d"):format(step), start_s, mx.now())

@@ -1,4 +1,4 @@
---- Metrics as TensorBoard reads them: an event file of scalars.
+--- Writes metrics for TensorBoard: an event file of scalars.
 --
 -- The file is a sequence of TFRecords (u64 length, masked CRC-32C of it, data, masked CRC-32C of that), each an Event
 -- of TensorFlow's event.proto in protocol buffers' wire format. Formats:
@@ -11,7 +11,7 @@ local util = require "mx.util"
 
 local tensorboard = {}
 
-local LATEST = 1 << 40 -- a time beyond is none
+local LATEST = 1 << 40 -- a larger number is not a time
 
 -- ---- protocol buffers: a field's key is its number and wire type ----
 
@@ -65,8 +65,8 @@ end
 local EventFile = {}
 EventFile.__index = EventFile
 
---- Starts an event file in a folder, for a run that goes on after `step`: what an earlier file of the folder has of
---- later steps is then shown no more. Not collective: one rank writes.
+--- Starts an event file in a folder, for a run that continues after `step`. TensorBoard then hides later steps of
+--- earlier files in the folder. Not collective: one rank writes.
 ---@param directory string
 ---@param step integer 0 for a new run
 ---@return mx.EventFile
@@ -75,7 +75,8 @@ function tensorboard.open(directory, step)
     if mx.io.about(directory).is_link then
         util.refuse("'%s' is a symbolic link, and a run writes into its own folder only: remove the link", directory)
     end
-    -- TensorBoard reads a folder's files in the order of their names, whatever the clock said meanwhile.
+    -- TensorBoard reads the files of a folder in the order of their names, so names must increase even if the clock was
+    -- set back.
     local pattern, time, n = directory .. "/events.out.tfevents.%010d.mxlua.%04d", os.time(), 0
     for _, name in ipairs(mx.io.list(directory)) do
         local its_time, its_n = name:match("^events%.out%.tfevents%.(%d+)%.mxlua%.(%d+)$")

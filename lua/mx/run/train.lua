@@ -1,6 +1,6 @@
---- What a training loop needs beside the model and the optimizer: the mesh and gradients; run.lua keeps the rest.
+--- The parts of a training loop besides model and optimizer: the mesh and the gradients. init.lua has the rest.
 --
--- A loop of your own that knows no mesh trains by data parallelism: train.share once, train.average_gradients each
+-- Your own loop without a mesh can use data parallelism: call train.share once and train.average_gradients in each
 -- step.
 
 local mx = require "mx"
@@ -8,7 +8,7 @@ local util = require "mx.util"
 
 local train = {}
 
---- Makes the parameters what they are on rank 0. Collective.
+--- Broadcasts the parameters of rank 0. Collective.
 ---@param params table<string, any>
 function train.share(params)
     if mx.ranks() > 1 then
@@ -18,7 +18,8 @@ function train.share(params)
     end
 end
 
---- Replaces the gradients by their mean over the ranks. Collective: all ranks have gradients for the same parameters.
+--- Replaces the gradients by their mean over the ranks. Collective: all ranks must have gradients for the same
+--- parameters.
 ---@param params table<string, any>
 function train.average_gradients(params)
     if mx.ranks() > 1 then
@@ -63,7 +64,8 @@ function train.mesh(config)
     return mx.ranks() > 1 and mesh or nil
 end
 
--- The batches of a step. Where a rank cannot read its own, all raise what it says, and data.failed is true. Collective.
+-- The batches of a step. If a rank cannot read its own, all ranks raise its message, and data.failed is true.
+-- Collective.
 local function next_batches(data, passes)
     local function read()
         local batches = {}
@@ -72,14 +74,15 @@ local function next_batches(data, passes)
         end
         return batches
     end
-    data.failed = true -- unless it comes to the end of this
+    data.failed = true -- reset at the end of this function
     local batches = mx.ranks() > 1 and not mx.is_simulated() and mx.checkpoint.together(read) or read()
     data.failed = false
     return batches
 end
 
--- What the loss of each batch, a mean over its targets that count, counts for in the mean over all of them, whatever
--- their batch and rank: 1 where all have as many. nil where no target counts. Collective.
+-- The weights of the batches' losses. A batch's loss is the mean over its targets that count; its weight makes the sum
+-- the mean over the targets of all batches and ranks. 1 if all have equally many targets; nil if no target counts.
+-- Collective.
 local function weights_of(batches, parallel)
     local targets, sum = {}, 0
     if not batches[1].mask then
@@ -117,13 +120,13 @@ local function add_pass(model, batch, weight, is_last, observe)
     return loss:item() * weight
 end
 
---- Forward and backward passes of one step: the gradients of the mean loss over the targets that count in its batches,
---- on all ranks. Collective.
+--- Runs the forward and backward passes of one step. The gradients are those of the mean loss over all targets that
+--- count, in the batches of all ranks. Collective.
 ---@param model mx.Decoder
 ---@param data mx.Data
 ---@param passes integer the config's gradient_accumulation_steps
 ---@param observe? fun() called between a forward and its backward pass
----@return number? loss nil where no target of the step counts: then there are no gradients
+---@return number? loss nil if no target of the step counts; then there are no gradients
 function train.gradients(model, data, passes, observe)
     local step <close> = mx.step()
     local total, parallel, batches = 0, model.parallel, next_batches(data, passes)
@@ -140,7 +143,7 @@ function train.gradients(model, data, passes, observe)
     return train.average(total)
 end
 
---- Where a run writes.
+--- The folder of a run.
 ---@param config table
 ---@return string
 function train.directory(config)
@@ -148,11 +151,11 @@ function train.directory(config)
     return config.base_output_directory .. "/" .. name
 end
 
---- Saves the parameters with their config, from rank 0; the file is there whole or not at all. On a mesh a tensor is
---- put together at a time. Collective.
+--- Saves the parameters with their config, from rank 0: the complete file or none. On a mesh, tensors are gathered one
+--- at a time. Collective.
 ---@param config table
 ---@param model mx.Decoder
----@param path? string parameters.h5 in the run's directory when not given
+---@param path? string default: parameters.h5 in the run's folder
 ---@return string path
 function train.save(config, model, path)
     path = path or train.directory(config) .. "/parameters.h5"
@@ -163,7 +166,7 @@ function train.save(config, model, path)
             writer = mx.io.h5_writer(path)
         end
     end)
-    local put, reason = true, nil -- a failure is told once all ranks are out of the collectives
+    local put, reason = true, nil -- a failure is reported when all ranks have left the collectives
     for name, t in util.sorted_pairs(model.params) do
         mx.scope(function()
             local whole = model.parallel:whole(name, t:detach()):wait()

@@ -1,12 +1,12 @@
---- Constants fitted to measurements: Levenberg and Marquardt's method for a few positive constants within ranges.
+--- Fits a few positive constants to measurements, within ranges, with the Levenberg-Marquardt method.
 
 local util = require "mx.util"
 
 local fit = {}
 
 local ROUNDS, TRIES = 25, 6
-local ENOUGH = 0.9995 -- a round that leaves more than this of the sum of squares is the last
-local LARGEST_STEP = 0.5 -- of a constant's logarithm, in one round
+local ENOUGH = 0.9995 -- stop after a round that leaves more than this share of the sum of squares
+local LARGEST_STEP = 0.5 -- of a constant's logarithm in one round
 
 local function squares(r)
     local sum = 0
@@ -24,7 +24,7 @@ local function with(constants, changes)
     return all
 end
 
--- Solves a x = b for a symmetric positive definite a, by elimination.
+-- Solves a x = b by elimination; a is symmetric and positive definite.
 local function solve(a, b)
     local n, x = #b, {}
     for i = 1, n do
@@ -46,7 +46,7 @@ local function solve(a, b)
     return x
 end
 
--- name -> derivatives of the residuals by the constant's logarithm.
+-- name -> derivatives of the residuals with respect to the constant's logarithm.
 local function derivatives(residuals, names, constants, ranges, r)
     local columns = {}
     for _, name in ipairs(names) do
@@ -60,7 +60,7 @@ local function derivatives(residuals, names, constants, ranges, r)
     return columns
 end
 
--- name -> step of the logarithm, by the normal equations.
+-- name -> step of the logarithm, from the normal equations.
 local function step_of(names, columns, r, damping)
     local a, b, steps = {}, {}, {}
     for i, of_row in ipairs(names) do
@@ -82,8 +82,8 @@ local function step_of(names, columns, r, damping)
     return steps
 end
 
--- The constants moved by one step. One that would leave its range stays at the end of it, and the others take the step
--- without it.
+-- The constants after one step. A constant that would leave its range stays at its bound, and the step of the others is
+-- computed without it.
 local function moved(names, columns, r, constants, ranges, damping)
     local steps, free = step_of(names, columns, r, damping), {}
     for _, name in ipairs(names) do
@@ -105,7 +105,7 @@ local function moved(names, columns, r, constants, ranges, damping)
     return with(constants, changes)
 end
 
---- The constants at which the sum of the squared residuals is least.
+--- The constants that minimise the sum of the squared residuals.
 ---@param residuals fun(constants: table<string, number>): number[]
 ---@param start table<string, number> all above 0
 ---@param ranges table<string, number[]> name -> least and largest value

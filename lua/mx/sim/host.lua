@@ -1,14 +1,13 @@
---- This machine as a hardware file: peaks and rates are measured when they are asked for, with the threads of a rank.
+--- Describes this machine as a hardware table: measures its peaks and rates, with the threads of a rank.
 
 local mx = require "mx"
 
 local host = {}
 
 local SECONDS = 0.12 -- for each rate of a sample
-local SAMPLES = 6 -- that the rates of this machine are taken from
-local NOMINAL = 1e12 -- where nobody asks for times
-
--- Calls of fn a second: the median of several.
+local SAMPLES = 6 -- samples from which the rates of this machine are taken
+local NOMINAL = 1e12 -- rate to use if times do not matter
+-- Calls of fn per second: the median of several.
 local function rate(fn)
     local times, started = {}, mx.now()
     fn()
@@ -42,7 +41,7 @@ local function attention_rate(dtype)
     end)
 end
 
--- Bytes per second of operations that move values, by three of them: in a step they follow each other.
+-- Bytes per second of memory-bound operations, measured with a sequence of three, as in a step.
 local function memory_rate(dtype, width)
     local n = 4 << 20
     return mx.scope(function()
@@ -72,13 +71,13 @@ end
 
 ---@class mx.HostRates
 ---@field bf16 number FLOP/s of matrix products in bf16
----@field f32 number in f32
+---@field f32 number FLOP/s of matrix products in f32
 ---@field attention number FLOP/s of attention in bf16
----@field memory number B/s of operations that move values
----@field launch_s number seconds of an operation that does next to nothing
+---@field memory number B/s of memory-bound operations
+---@field launch_s number seconds of an operation that does almost nothing
 
---- The rates of this machine now, with the threads that are set: half a second. On a machine that others share they
---- change from one second to the next; who compares them with something else samples them beside it. Not collective.
+--- Measures the rates of this machine now, with the current number of threads; takes half a second. On a shared machine
+--- they change from one second to the next, so sample them next to the measurement that you compare. Not collective.
 ---@return mx.HostRates
 function host.sample()
     return {
@@ -87,9 +86,9 @@ function host.sample()
     }
 end
 
---- Rates out of several samples: of each, that quantile.
+--- Combines several samples: for each rate, this quantile.
 ---@param samples mx.HostRates[]
----@param p number 0.5: the usual; 1: the best
+---@param p number 0.5: the median; 1: the best
 ---@return mx.HostRates
 function host.combine(samples, p)
     local rates = {}
@@ -108,16 +107,15 @@ local function measure()
     for i = 1, SAMPLES do
         samples[i] = host.sample()
     end
-    -- The best: a process that has just begun is slower for a second or two.
+    -- The best, because a new process is slower for a second or two.
     return host.combine(samples, 1)
 end
 
 --- The hardware table of this machine with `ranks` ranks on it. Not collective.
 ---@param ranks integer
----@param o? {measure: boolean, rates: mx.HostRates} measure = false: memory only, and peaks that mean nothing; rates:
----        what
----       was measured before
----@return table as mx.sim.hardware gives it
+---@param o? {measure: boolean, rates: mx.HostRates} measure = false: only the memory is real, rates are nominal; rates:
+---       rates measured before
+---@return table as returned by mx.sim.hardware
 function host.hardware(ranks, o)
     o = o or {}
     local info = mx.info()
@@ -144,7 +142,7 @@ function host.hardware(ranks, o)
     hardware.matrix_efficiency = math.min(1, rates.bf16 / peaks.bfloat16)
     hardware.f32_products_flops = rates.f32 / hardware.matrix_efficiency
     hardware.attention_efficiency = math.min(1, rates.attention / peaks.bfloat16)
-    -- Ranks reach each other through the memory: each byte is written by one and read by another.
+    -- Ranks communicate through memory: one rank writes each byte and another reads it.
     hardware.switch_Bps, hardware.host_Bps = hardware.memory_Bps / 2, hardware.memory_Bps
     hardware.dcn_Bps = hardware.switch_Bps
     return hardware

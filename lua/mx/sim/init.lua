@@ -1,4 +1,4 @@
---- Hardware files, and the pod that is simulated with one.
+--- Reads hardware files and starts the simulation of a pod.
 --
 -- The simulated pod is a device of the engine (engine/sim): a script runs on it unchanged, as rank 0 of all its chips.
 -- Tensors have no values, a loss is 0, and mx.now() is the chip's time.
@@ -8,9 +8,8 @@ local util = require "mx.util"
 
 local sim = {}
 
-local MOST_HOST_RANKS = 1000000 -- of a simulated machine like this one
-
--- What a hardware file must say, and what it may say: field -> type.
+local MOST_HOST_RANKS = 1000000 -- on a simulated machine like this one
+-- Required and optional fields of a hardware file: field -> type.
 local FIELDS = {
     description = "string", device = "string", peak_flops = "table", matrix_unit_tile = "number",
     memory_bytes = "number", memory_Bps = "number", torus_dims = "number",
@@ -23,7 +22,7 @@ local OPTIONAL = {
     ici_efficiency = "number", dcn_efficiency = "number", sparse_core = "boolean",
 }
 
---- The constants that may be fitted: name -> plausible range, and what it stands for.
+--- The constants that may be fitted: name -> plausible range and meaning.
 sim.CONSTANTS = {
     matrix_efficiency = { 0.5, 0.97, "share of the peak that a large matrix product reaches" },
     attention_efficiency = { 0.1, 1, "share of the peak that flash attention reaches" },
@@ -65,7 +64,8 @@ local function check_fitted(path, fitted)
     end
 end
 
--- A slice: as many sides as the torus has dimensions, which multiply to its chips. Of a switch: the chips at it.
+-- Checks a slice. On a torus it has one side per dimension, and their product is the number of chips; on a switch it is
+-- the number of chips.
 local function check_slice(path, size, sides, dims)
     local chips = 1
     for _, side in ipairs(type(sides) == "table" and sides or {}) do
@@ -85,7 +85,7 @@ local function check_above_zero(path, file, names, why)
     end
 end
 
--- What a field needs of others.
+-- Checks fields that depend on each other.
 local function check_together(path, file)
     check_above_zero(path, file, { "memory_bytes", "memory_Bps", "dcn_Bps", "host_Bps", "matrix_unit_tile" }, "")
     check_above_zero(path, file, file.torus_dims > 0 and { "link_Bps" } or { "switch_Bps" },
@@ -124,7 +124,7 @@ function sim.split_name(name)
     return kind or name, math.tointeger(tonumber(count or ""))
 end
 
---- Checks what a hardware file says, and makes its fitted constants fields.
+--- Parses and checks a hardware file; its fitted constants replace the fields of the same names.
 ---@param text string
 ---@param path string for messages
 ---@return table
@@ -139,7 +139,7 @@ function sim.parse(text, path)
 end
 
 --- The contents of configs/hardware/NAME.yml.
----@param name string v5e, v5p, v6e, v7x or h100, and perhaps how many chips a slice has: v5e-256
+---@param name string v5e, v5p, v6e, v7x or h100, optionally with the number of chips in a slice: v5e-256
 ---@return table hardware, integer? chips
 function sim.hardware(name)
     local kind, chips = sim.split_name(name)
@@ -155,7 +155,7 @@ function sim.hardware(name)
     return hardware, chips
 end
 
--- The sides of a slice of so many chips.
+-- The sides of a slice with this many chips.
 local function sides_of(hardware, chips)
     local sides = hardware.slices[chips] or hardware.slices[tostring(chips)]
     if not sides then
@@ -170,7 +170,7 @@ local function sides_of(hardware, chips)
     return sides
 end
 
--- Whether a slice is made of whole cubes, whose sides are closed to rings.
+-- Whether a slice consists of whole cubes, so that its sides are closed to rings.
 local function is_whole(sides, cube)
     for _, size in ipairs(sides) do
         if not cube or size % cube ~= 0 then
@@ -180,7 +180,7 @@ local function is_whole(sides, cube)
     return true
 end
 
--- The dimensions of the torus, and whether each is closed to a ring; the dies of a chip are the innermost one.
+-- The dimensions of the torus, and whether each is closed to a ring. The dies of a chip are the innermost dimension.
 local function torus(hardware, sides)
     local dims, from = {}, hardware.wraps_from or math.huge
     local whole = is_whole(sides, hardware.wraps_multiple)
@@ -193,7 +193,7 @@ local function torus(hardware, sides)
     return dims
 end
 
---- The memory of one chip (of one rank, where it stands for a part of a chip).
+--- The memory of one chip, or of one rank if a rank is a part of a chip.
 ---@param name string|table with or without the number of chips; or a hardware table
 ---@return number bytes
 function sim.memory_bytes(name)
@@ -223,11 +223,11 @@ local function find(name)
     return sim.hardware(name)
 end
 
---- What mx.sim_start takes for a pod: "v5e-256" and 32 are 32 slices of 256 chips; "host-2" is this machine with two
---- ranks, measured now.
+--- The argument of mx.sim_start for a pod: "v5e-256" and 32 mean 32 slices of 256 chips; "host-2" means this machine
+--- with two ranks, measured now.
 ---@param name string|table or a hardware table that is one slice
 ---@param slices integer
----@param constants? table<string, number> in place of those of the hardware file
+---@param constants? table<string, number> used instead of those in the hardware file
 ---@return table pod, table hardware
 function sim.pod(name, slices, constants)
     local hardware, chips = find(name)
@@ -260,18 +260,18 @@ function sim.pod(name, slices, constants)
     }, hardware
 end
 
---- What a config says about the pod beside its hardware and slices.
+--- The settings of a config for the pod, besides hardware and slices.
 ---@param config table
 ---@return table<string, any> constants for sim.start
 function sim.settings(config)
     return { sparse_core_collective_offload = config.sparse_core_collective_offload or nil }
 end
 
---- From here on this process is rank 0 of a simulated pod. What was made before keeps its values, and is not to be
---- mixed with what is made from now on.
+--- Starts a simulation: from now on this process is rank 0 of a simulated pod. Existing tensors keep their values; do
+--- not mix them with tensors that are created later.
 ---@param name string such as "v5e-256"
----@param slices? integer 1 when not given
----@param constants? table<string, number> in place of those of the hardware file
+---@param slices? integer default: 1
+---@param constants? table<string, number> used instead of those in the hardware file
 ---@return table hardware
 function sim.start(name, slices, constants)
     local pod, hardware = sim.pod(name, slices or 1, constants)
@@ -282,13 +282,13 @@ function sim.start(name, slices, constants)
     return hardware
 end
 
---- Back to this machine.
+--- Ends the simulation.
 function sim.stop()
     mx.sim_stop()
     sim.now = nil
 end
 
---- The peak that an MFU on the simulated pod is measured against.
+--- The peak to which an MFU on the simulated pod refers.
 ---@param dtype string bf16 or f32
 ---@return {value: number, source: string}
 function sim.peak(dtype)

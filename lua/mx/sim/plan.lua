@@ -1,8 +1,8 @@
---- What a training step would hold and take, before anything is allocated: one step on the simulated device.
+--- Predicts memory and time of a training step before anything is allocated, by one step on the simulated device.
 --
--- The step is that of scripts/train.lua, with the config's model, mesh and policy, so what it allocates is what a run
--- allocates. Where there are more layers or passes than anyone trains, a few are simulated (of each kind of layer its
--- share), and what they differ by is added up. So a plan takes a second whatever a config says.
+-- The step is that of scripts/train.lua with the config's model, mesh and policy, so it allocates what a run allocates.
+-- For very many layers or passes, two smaller numbers are simulated (with each kind of layer in proportion), and the
+-- rest is extrapolated from their difference. So a plan takes about a second for any config.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -11,13 +11,13 @@ local plan = {}
 
 local NO_LIMIT = 2 ^ 60 -- bytes
 
--- How many are simulated one by one at most, and the two numbers that the rest is estimated from.
+-- Up to `most` are simulated exactly; larger numbers are extrapolated from the numbers `few` and `more`.
 local LAYERS = { most = 256, few = 32, more = 64 }
 local PASSES = { most = 16, few = 2, more = 3 }
 
 -- ---- one step ----
 
--- Batches of zeros in place of the config's data: nothing is read. With reuse_example_batch one batch stays for good.
+-- Batches of zeros instead of the config's data: nothing is read. With reuse_example_batch one batch stays allocated.
 local function blank_data(config, mesh)
     local sizes = { mx.data.sequences(config, mesh), config.max_target_length }
     local data = { batch_bytes = 2 * 4 * sizes[1] * sizes[2], kept_bytes = 0 }
@@ -44,7 +44,7 @@ local function bytes_of(params)
     return bytes
 end
 
--- name -> bytes and how many, of what the forward pass keeps for the backward pass.
+-- name -> bytes and number of tensors that the forward pass keeps for the backward pass.
 local function kept_by_name(params)
     local seen, by_name = {}, {}
     for _, row in ipairs(mx.kept()) do
@@ -64,8 +64,8 @@ local function kept_by_name(params)
     return by_name
 end
 
--- Simulates two steps on the pod that mx.sim.start has started, and says what the second takes, which begins as all
--- later ones do. What does not fit raises.
+-- Simulates two steps on the pod that mx.sim.start has started, and returns the figures of the second, which begins
+-- like all later steps. Raises an error if the step does not fit in memory.
 local function simulate_step(config, shape, passes, profile)
     local mesh = mx.train.mesh(config)
     local model = mx.models.new(shape, mesh, config)
@@ -97,7 +97,7 @@ local function simulate_step(config, shape, passes, profile)
     }
 end
 
--- The rows of a profile by what tells them apart; other tables as they are.
+-- The rows of a profile as a table by their identifying fields; other tables unchanged.
 local function keyed(t)
     if not (t[1] and t[1].shapes) then
         return t
@@ -109,7 +109,7 @@ local function keyed(t)
     return rows
 end
 
--- What a number, or each number of a table, comes to `further` times the way from `few` to `more`.
+-- Extrapolates a number, or each number of a table: few + further * (more - few).
 local function extend(few, more, further)
     if type(more) == "number" then
         local value = few + (more - few) * further
@@ -131,7 +131,7 @@ local function extend(few, more, further)
     return extended
 end
 
--- fn(n), of which n may be too many.
+-- fn(n), extrapolated if n is too large.
 local function estimate(n, limits, fn)
     if n <= limits.most then
         return fn(n)
@@ -139,12 +139,12 @@ local function estimate(n, limits, fn)
     return extend(fn(limits.few), fn(limits.more), (n - limits.few) / (limits.more - limits.few))
 end
 
---- A step of a config on a pod of its own, without a limit of memory unless it is asked for.
+--- Simulates a step of a config on a new pod, without a memory limit unless `limited` is set.
 ---@param config table
 ---@param hardware string|table such as "v5e-256", or a hardware table
 ---@param slices integer
 ---@param o? {constants: table<string, number>, limited: boolean, profile: boolean, shape: table} profile: with its
----       operations; shape: the model, where it is not as the config says
+---       operations; shape: the model, if it differs from the config's
 ---@return table step_s, peak_bytes, weights, gradients, states, batches, staged (bytes; batches: of all passes; staged:
 ---        a copy of what a rank writes of a checkpoint, which no step has), kept (name -> {bytes, count}), times (of
 ---        mx.sim_times), params, shape, hardware, memory_bytes (of a chip), mfu and tokens_per_s (of a chip)
@@ -186,10 +186,10 @@ function plan.simulate(config, hardware, slices, o)
     return result
 end
 
--- ---- what it holds ----
+-- ---- memory ----
 
---- What a chip holds at the peak of the step, the largest first: {name, bytes, count} each. "working memory" is what
---- the layer that is being computed takes beside: gathered weights, gradients on their way, values between operations.
+--- The memory of a chip at the peak of the step, by purpose, largest first: {name, bytes, count} each. "working memory"
+--- is what the current layer needs in addition: gathered weights, gradients in flight, values between operations.
 ---@param result table of plan.simulate
 ---@return table[]
 function plan.parts(result)
@@ -204,7 +204,7 @@ function plan.parts(result)
         parts[#parts + 1] = { name = "kept: " .. entry.name, bytes = entry.bytes, count = entry.count }
         sum = sum + entry.bytes
     end
-    -- Kept values shrink while gradients grow, so the sum of all may lie above the peak.
+    -- Kept values shrink while gradients grow, so the sum may exceed the peak.
     parts[#parts + 1] = { name = "working memory", bytes = math.max(0, result.peak_bytes - sum) }
     table.sort(parts, function(a, b)
         return a.bytes > b.bytes or a.bytes == b.bytes and a.name < b.name
@@ -222,9 +222,9 @@ local function largest_text(result, n)
     return table.concat(texts, ", ")
 end
 
---- Refuses a config whose step needs more memory than there is for a rank, before anything is allocated. Collective.
+--- Refuses a config whose step needs more memory than a rank has, before anything is allocated. Collective.
 ---@param config table
----@param shape? table the model, where it is not as the config says
+---@param shape? table the model, if it differs from the config's
 function plan.check(config, shape)
     local info, limit = mx.info(), mx.memory().limit
     local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
@@ -232,13 +232,13 @@ function plan.check(config, shape)
     if mx.is_simulated() then
         result = plan.simulate(config, config.hardware, config.slices, { shape = shape })
         there, limit = result.memory_bytes, 0
-        mx.sim.start(config.hardware, config.slices, mx.sim.settings(config)) -- anew, for the run
+        mx.sim.start(config.hardware, config.slices, mx.sim.settings(config)) -- again, for the run itself
     else
         local slices = mx.mesh.layout(config, mx.ranks()).slices
         local hardware = mx.host.hardware(mx.ranks() // slices, { measure = false })
         result = plan.simulate(config, hardware, slices, { shape = shape })
     end
-    -- A checkpoint is written from a copy while training goes on.
+    -- A checkpoint is written from a copy while training continues.
     local copies = config.enable_checkpointing and config.async_checkpointing and config.checkpoint_period > 0
         and config.checkpoint_period <= config.steps and not mx.is_simulated()
     if copies and result.peak_bytes <= there and result.peak_bytes + result.staged > there then
@@ -327,8 +327,8 @@ local POLICIES = {
 }
 local BATCHES = { 1, 2, 4, 8, 16, 32 }
 
---- The candidates: fsdp and tensor within a slice (data across slices), policies and batches, at most `most`; those
---- first that are likelier to be good: less tensor, larger batches.
+--- The candidates, at most `most`: fsdp and tensor within a slice (data across slices), policies and batch sizes. The
+--- more promising ones come first: less tensor, larger batches.
 ---@param config table
 ---@param chips integer of a slice
 ---@param most integer
@@ -360,7 +360,7 @@ local function words_of(candidate)
     }
 end
 
--- Simulates a candidate; nil where it does not fit in memory or on the torus.
+-- Simulates a candidate; nil if it does not fit in memory or on the torus.
 local function try(words, options, candidate)
     local all = table.move(words, 1, #words, 1, {})
     for _, word in ipairs(words_of(candidate)) do
@@ -371,7 +371,7 @@ local function try(words, options, candidate)
     return ok and result or nil, not ok and tostring(result) or nil
 end
 
--- The user's own words but for those of the search.
+-- The user's words without those that the search sets.
 local function kept_words(words)
     local kept = {}
     for _, word in ipairs(words) do
@@ -422,7 +422,7 @@ end
 
 --- Prints the plan of a config, or searches for a good one. Not collective: one process.
 ---@param words string[] the command line after the script
----@return table result of plan.simulate, or the candidates that fit, the best first
+---@return table result of plan.simulate, or the candidates that fit, best first
 function plan.run(words)
     local options = { search = false, candidates = 200, top = 10 }
     local config = mx.config.load(words, { options = options, simulate = false })

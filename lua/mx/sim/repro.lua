@@ -1,4 +1,4 @@
---- Published MFU figures, and what the simulated pod makes of the same jobs.
+--- Compares published MFU figures with simulations of the same jobs.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -14,10 +14,10 @@ function repro.published(name)
     return (mx.config.parse(text, path))
 end
 
---- The config of a published job, as words for mx.config.load.
+--- The config of a published job, as key=value words for mx.config.load.
 ---@param published table of repro.published
 ---@param cell {model: string, slices: integer}
----@param era? string "a" (as published) when not given, or "b"
+---@param era? string "a" (as published, the default) or "b"
 ---@return string[]
 function repro.words(published, cell, era)
     local words = {
@@ -44,7 +44,7 @@ end
 --- Simulates a step of a published job. Not collective: each process simulates by itself.
 ---@param published table of repro.published
 ---@param cell {model: string, slices: integer}
----@param o? {constants: table<string, number>, era: string} constants: in place of the hardware file's
+---@param o? {constants: table<string, number>, era: string} constants: used instead of the hardware file's
 ---@return table step_s, mfu, tflops, peak_memory_bytes, formula, times (of mx.sim_times)
 function repro.simulate(published, cell, o)
     o = o or {}
@@ -60,7 +60,7 @@ end
 
 -- ---- fitting ----
 
--- The cells that constants are fitted to: those of 1 slice and of the most; the others are predictions.
+-- Whether constants are fitted to a cell: to those of 1 slice and of the most slices. The others are predictions.
 local function is_fitted(published, cell)
     local most = 1
     for _, other in ipairs(published.cells) do
@@ -77,7 +77,7 @@ local function fitted_cells(published)
     return cells
 end
 
---- Fits the constants of mx.sim.CONSTANTS to the cells of 1 slice and of the most slices by least squares of the MFU.
+--- Fits the constants of mx.sim.CONSTANTS to the MFU in the cells of 1 slice and of the most slices, by least squares.
 ---@param published table of repro.published
 ---@param start table<string, number>
 ---@param progress fun(round: integer, rms: number, constants: table)
@@ -96,7 +96,7 @@ end
 
 -- ---- the table ----
 
--- Parts of a step as mx.sim_times names them, and what the table calls them.
+-- Parts of a step: the names in mx.sim_times, and those in the table.
 local PARTS = {
     { "matrix_s", "matrix", "matrix unit" },
     { "attention_s", "attn", "attention" },
@@ -105,7 +105,7 @@ local PARTS = {
     { "dcn_s", "DCN", "exposed communication between slices" },
 }
 
--- What a faster part would help most, the matrix unit aside: it is what the others are in the way of.
+-- The largest part of a step besides the matrix unit: speeding it up would help most.
 local function bound_by(result)
     local most, name = 0, nil
     for i = 2, #PARTS do
@@ -165,7 +165,7 @@ local function refit(published, hardware)
     end)
 end
 
--- The errors of the cells that nothing was fitted to.
+-- The errors of the predicted cells, to which nothing was fitted.
 local function summary_of(rows, published)
     local n, sum, largest, squares_sum = 0, 0, 0, 0
     for _, row in ipairs(rows) do
@@ -180,7 +180,7 @@ local function summary_of(rows, published)
     }
 end
 
---- Simulates all cells of the published table and prints them beside the published figures. Not collective.
+--- Simulates all cells of the published table and prints them next to the published figures. Not collective.
 ---@param words string[] refit=true, era=b, metrics_file=F, report_file=F
 ---@return table summary
 function repro.run(words)

@@ -1,22 +1,23 @@
---- Which parallelism pays: the FLOPs that a device does for each byte it sends, against what the hardware needs.
+--- Shows which parallelism suits a model: the FLOPs of a device for each byte that it sends, compared with the
+--- hardware.
 --
--- A collective can hide behind the arithmetic that belongs to it when FLOPs / bytes (its arithmetic intensity) is above
--- peak / link bandwidth, for which configs/hardware has the figures. The formulas are those of MaxText's guide to
--- sharding. B tokens that a device computes on in a pass, E emb, M mlp, P parameters:
+-- A collective can overlap completely with the computation that belongs to it if FLOPs / bytes (its arithmetic
+-- intensity) exceeds peak / link bandwidth. configs/hardware has these figures. The formulas are those of MaxText's
+-- sharding guide, for B tokens per device and pass, E emb, M mlp, P parameters:
 --
 --     gradients, all-reduced (data)                    4 B P / (4 P)                 = B
 --     weights, gathered (fsdp, context, expert)        6 B P / (6 P)                 = B
---     keys and values, gathered (context)              4 S S H D / context / (4 S K D) = S H / (K context), by the
---                                                      share of S S that the mask leaves: half of it when causal
---         the same around a ring: once more in the backward pass, where gradients are f32, and a third time where it
---         computes attention again; a window ends the way early
+--     keys and values, gathered (context)              4 S S H D / context / (4 S K D) = S H / (K context), times the
+--                                                      share of S S that the mask leaves: half for a causal one
+--         the same around a ring: once more in the backward pass, where gradients are f32, and a third time if the
+--         backward pass computes attention again; with a window, blocks travel only as far as it reaches
 --     output of the MLP, reduce-scattered (tensor)     2 B (M / tensor) E / (2 B E)  = M / tensor
 --     activations, sent to the next stage (stage)      6 B M E layers / (4 B E)      = 1.5 M layers of a stage
 --
--- An operation is bound by computing when its FLOPs / bytes are above peak / memory bandwidth.
+-- An operation is compute-bound if its FLOPs / bytes exceed peak / memory bandwidth.
 --
--- What crosses slices has been scattered inside them before, so that a chip sends less by the size of the axes inside.
--- Which axis does what follows from logical_axis_rules.
+-- Data that cross slices have been scattered inside the slices before, so a chip sends less, by the size of the axes
+-- inside. logical_axis_rules determine the role of each axis.
 
 local mx = require "mx"
 local picture = require "mx.parallel.mesh_picture"
@@ -28,8 +29,8 @@ local roofline = {}
 local LEVELS = { "ici", "dcn" }
 local ROW = "%-15s %4s %3s %9s %7s %9s %7s %s"
 
---- The peak and the links of a config's hardware (v5e when it names none), with what the user gave in place of them. A
---- device is what a rank stands for: of v7x a die.
+--- The peak and the link bandwidths of a config's hardware (v5e by default), or those that the user has given. A device
+--- is what a rank stands for: on v7x, a die.
 ---@param cfg table config with the options of roofline.run
 ---@return {name: string, peak: number, ici: number, dcn: number, memory: number} FLOP/s of bfloat16; B/s over one axis
 ---        of the torus, both directions together, or one way into a switch; B/s to other slices; B/s of the memory
@@ -47,8 +48,8 @@ function roofline.machine(cfg)
     }
 end
 
---- The ranks of the planned mesh: as given, else all devices of the slices that `hardware` names, else those that run
---- this.
+--- The number of ranks of the planned mesh: as given; otherwise all devices of the slices that `hardware` names;
+--- otherwise the ranks of this run.
 ---@param cfg table config with the options of roofline.run
 ---@return integer
 function roofline.ranks(cfg)
@@ -61,7 +62,7 @@ function roofline.ranks(cfg)
     return cfg.ranks > 0 and cfg.ranks or all or mx.ranks()
 end
 
--- ---- what the formulas read ----
+-- ---- the quantities in the formulas ----
 
 local function product(axes, sizes)
     local n = 1
@@ -71,7 +72,7 @@ local function product(axes, sizes)
     return n
 end
 
--- The axes in the rules of logical names, as a set; those that split the batch too, or those that do not.
+-- The axes in the rules of these logical names, as a set: only those that split the batch too, or only the others.
 local function axes_of(plan, names, shares_batch)
     local axes = {}
     for _, name in ipairs(names) do
@@ -82,7 +83,7 @@ local function axes_of(plan, names, shares_batch)
     return axes
 end
 
--- What one device computes and sends in a pass, when axis -> size is `ici` inside slices and `dcn` across them.
+-- What one device computes and sends in a pass. `ici` and `dcn` are axis -> size inside and across slices.
 local function quantities(cfg, shape, plan, ici, dcn)
     local q = { ici = ici, dcn = dcn, size = {}, shape = shape, passes = cfg.gradient_accumulation_steps }
     local ranks = 1
@@ -97,14 +98,14 @@ local function quantities(cfg, shape, plan, ici, dcn)
     end
     q.mlp, q.heads = axes_of(plan, { "mlp" }, false), axes_of(plan, { "heads" }, false)
     q.stage, q.length = axes_of(plan, { "layers" }, false), axes_of(plan, { "activation_length" }, true)
-    q.share = ranks // product(plan.shares_batch, q.size) -- devices that have the same tokens
+    q.share = ranks // product(plan.shares_batch, q.size) -- number of devices with the same tokens
     q.tokens = cfg.per_device_batch_size * cfg.max_target_length * q.share -- B
     q.length_share = product(q.length, q.size)
     q.sequences = q.tokens * q.length_share / cfg.max_target_length
     q.S, q.width = cfg.max_target_length, mx.dtypes[shape.dtype].bytes
     q.ring = cfg.context_parallel_strategy == "ring"
     local policy = remat.of(cfg)
-    local actions = type(policy) == "table" and policy or remat.policies[policy] -- "none" has none
+    local actions = type(policy) == "table" and policy or remat.policies[policy] -- nil for the policy "none"
     q.attends_again = actions ~= nil and (actions.context or "remat") == "remat"
     q.tensor, q.head_parts, q.stages = product(q.mlp, q.size), product(q.heads, q.size), product(q.stage, q.size)
     q.params = mx.models.count(shape) / (q.tensor * q.stages)
@@ -113,9 +114,8 @@ end
 
 -- ---- the collectives ----
 
--- The rows of a table of collectives that a device sends in a step: the axes that a row runs over (a field of the
--- quantities), what it is, and its FLOPs and bytes, forward and backward. What a forward pass sends counts three times,
--- as its FLOPs do.
+-- The collectives of the weights in a step, one row each: the axes that it runs over (a field of the quantities), its
+-- name, and its FLOPs and bytes, forward and backward. Bytes of a forward pass count three times, like its FLOPs.
 local function rows_of_weights(q)
     local step = q.tokens * q.params * q.passes
     return {
@@ -130,7 +130,7 @@ local function rows_of_weights(q)
     }
 end
 
--- What the parts of all layers of a stage send: rows over the same axes are added up.
+-- The collectives of all layers of a stage; rows over the same axes are summed.
 local function rows_of_layers(q)
     local rows, of = {}, {}
     for i, axes in ipairs({ "length", "mlp", "heads" }) do
@@ -171,16 +171,16 @@ end
 
 ---@class mx.RooflineRow
 ---@field axis string
----@field size integer at this level
+---@field size integer size of the axis at this level
 ---@field level string ici or dcn
 ---@field what string
----@field bytes number that a device sends in a step
----@field flops number of a device and step that may hide them
+---@field bytes number bytes that a device sends in a step
+---@field flops number FLOPs of a device in a step that may overlap with them
 ---@field intensity number FLOPs / bytes
----@field needed number FLOPs / byte of the hardware
+---@field needed number FLOPs / byte that the hardware needs
 ---@field compute_bound boolean
 
--- Activations to the next stage cross slices as they are; all else has been scattered inside a slice before.
+-- Activations to the next stage cross slices unchanged; all other data have been scattered inside a slice before.
 local function row_of(q, axis, level, collective, machine)
     local inside = level == "dcn" and collective.axes ~= "stage" and product(q[collective.axes], q.ici) or 1
     local flops, bytes, needed = collective.flops, collective.bytes / inside, machine.peak / machine[level]
@@ -200,11 +200,11 @@ local function rows_of_axis(q, axis, machine, rows)
     end
 end
 
---- The collectives of a mesh, in mesh order; and what each axis of size 1 would add if it had 2.
+--- The collectives of a mesh, in mesh order; and those that each axis of size 1 would add if it had size 2.
 ---@param cfg table config
 ---@param plan mx.Mesh of mx.mesh.plan
 ---@param machine table of roofline.machine
----@param shape? table the model, where it is not as the config says
+---@param shape? table the model, if it differs from the config's
 ---@return mx.RooflineRow[] used, mx.RooflineRow[] unused
 function roofline.rows(cfg, plan, machine, shape)
     local used, unused = {}, {}
@@ -224,7 +224,7 @@ end
 
 -- ---- advice ----
 
--- The least over all layers of what fn(block) gives.
+-- The least value of fn(block) over all layers.
 local function least(shape, fn)
     local found = math.huge
     for _, kind in ipairs(mx.models.kinds(shape)) do
@@ -237,8 +237,8 @@ local function least_kv_heads(shape)
     return least(shape, function(block) return block.attention.kv_heads end)
 end
 
---- The largest number of parts of heads, mlp and vocabulary that keeps a product over `inputs` (mlp, or the width of
---- all heads) compute-bound; 1 when none does.
+--- The largest number of parts into which heads, mlp and vocabulary can be split so that a product over `inputs` (mlp,
+--- or the width of all heads) stays compute-bound; 1 if there is none.
 ---@param shape table of mx.models.shape
 ---@param inputs integer
 ---@param needed number FLOPs / byte of the hardware
@@ -252,9 +252,9 @@ function roofline.tensor_limit(shape, inputs, needed)
     return 1
 end
 
---- The least tokens per device that make gathering weights compute-bound.
+--- The smallest number of tokens per device for which gathering weights is compute-bound.
 ---@param needed number FLOPs / byte of the hardware
----@param share integer devices that have the same tokens
+---@param share integer number of devices with the same tokens
 ---@param width integer bytes of a weight
 ---@return integer
 function roofline.least_tokens(needed, share, width)
@@ -292,9 +292,9 @@ end
 
 -- ---- the operations ----
 
---- The operations of a step on one device, by name and shapes of their inputs, those that take longest at the roofline
---- first: {op, shapes, calls, flops, bytes (of all calls), intensity, needed, compute_bound, seconds}. The step is
---- simulated, so the counts are those of the calls themselves; each stands alone, unfused.
+--- The operations of a step on one device, by name and shapes of their inputs, sorted by their time at the roofline,
+--- longest first: {op, shapes, calls, flops, bytes (of all calls), intensity, needed, compute_bound, seconds}. The
+--- counts come from a simulated step; operations are counted separately, without fusion.
 ---@param cfg table config with the options of roofline.run
 ---@param machine table of roofline.machine
 ---@return table[] rows
@@ -309,7 +309,7 @@ function roofline.operations(cfg, machine)
     local step, needed = mx.plan.simulate(cfg, name, ranks, { profile = true }), machine.peak / machine.memory
     local rows = {}
     for _, row in ipairs(step.operations) do
-        if row.bytes > 0 then -- a view moves nothing
+        if row.bytes > 0 then -- a view moves no bytes
             rows[#rows + 1] = {
                 op = row.op, shapes = row.shapes, calls = row.calls, flops = row.flops, bytes = row.bytes,
                 intensity = row.flops / row.bytes, needed = needed, compute_bound = row.flops / row.bytes > needed,
@@ -325,7 +325,7 @@ end
 
 -- ---- the report ----
 
--- What a mesh cannot divide is refused.
+-- Refuses sizes that the mesh cannot divide.
 local function check_sizes(cfg, shape, plan)
     for _, kind in ipairs(mx.models.kinds(shape)) do
         local attention, mlp = kind.block.attention, kind.block.mlp
@@ -436,7 +436,7 @@ function roofline.report(cfg)
     return lines
 end
 
---- Prints the report for a model and a mesh. Rank 0 speaks.
+--- Prints the report for a model and a mesh, on rank 0.
 ---@param words string[] the command line after the script
 function roofline.run(words)
     local cfg = mx.config.load(words, {

@@ -1,7 +1,8 @@
---- The model families whose weights we exchange: their config.json in our keys and back, and what their tensors are
---- called. See weights.lua.
+--- The supported model families of other programs: converts their config.json to mxlua's keys and back, and maps the
+--- names of their tensors. See init.lua.
 --
--- Our weights are (inputs, outputs). Those of PyTorch's Linear are (outputs, inputs), GPT-2's are as ours.
+-- mxlua's weights are (inputs, outputs). Those of PyTorch's Linear are (outputs, inputs); GPT-2's are (inputs,
+-- outputs).
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -11,7 +12,7 @@ local families = {}
 local ACTIVATIONS = { silu = "silu", swish = "silu", relu = "relu", gelu_pytorch_tanh = "gelu", gelu_new = "gelu" }
 local ACTIVATION_NAMES = { silu = "silu", relu = "relu", gelu = "gelu_pytorch_tanh" }
 
--- ---- names: of ours, without ".weight" and ".bias", those of others; a "T" behind a name: transposed ----
+-- ---- names: mxlua's, without ".weight" and ".bias" -> the family's; a "T" behind a name: transposed ----
 
 local LLAMA = {
     prefix = "model.", head = "lm_head",
@@ -51,7 +52,7 @@ local GGUF = {
     },
 }
 
--- GPT-2 keeps queries, keys and values in one matrix there too.
+-- In GGUF too, GPT-2 stores queries, keys and values in one matrix.
 local GGUF_GPT2 = { head = GGUF.head, whole = GGUF.whole, layer = GGUF.layer, short = {} }
 for short, name in pairs(GGUF.short) do
     GGUF_GPT2.short[short] = name
@@ -65,10 +66,10 @@ families.NAMES = {
     ["gguf.llama"] = GGUF, ["gguf.qwen2"] = GGUF, ["gguf.qwen3"] = GGUF, ["gguf.gpt2"] = GGUF_GPT2,
 }
 
--- What others store that follows from the rest.
+-- Tensors that follow from the config and need not be read.
 local IGNORED = { "%.rotary_emb%.inv_freq$", "%.attn%.bias$", "%.attn%.masked_bias$", "^rope_freqs%.weight$" }
 
---- Whether a tensor of that name holds nothing that a model needs.
+--- Whether a tensor of this name can be ignored.
 ---@param names table of families.NAMES
 ---@param name string
 ---@param tied boolean
@@ -82,7 +83,7 @@ function families.ignored(names, name, tied)
     return tied and name == names.head .. ".weight"
 end
 
--- The tensor of others that has a parameter of ours, and whether it is transposed.
+-- The family's name of a parameter, and whether the stored tensor is transposed.
 local function name_of(names, parameter)
     local layer, rest = parameter:match("^layer(%d+)%.(.*)$")
     local base, kind = (rest or parameter):match("^(.*)%.(%a+)$")
@@ -94,9 +95,9 @@ local function name_of(names, parameter)
     return (layer and names.layer:format(tonumber(layer) - 1) or "") .. name .. "." .. kind, transposed == "T"
 end
 
---- The tensors of a model as others store them, in the order of the forward pass. Each has its name, its sizes, the
---- names of our parameters that it is made of (one behind the other in its dimension `dim`, `lengths` of it each), and
---- whether it is transposed; `heads` where its rows are in GGUF's order for RoPE: in how many heads.
+--- The tensors of a model as the family stores them, in the order of the forward pass. Each entry has its name, its
+--- sizes, the parameters that it consists of (concatenated along dimension `dim`, with `lengths` each), and whether it
+--- is transposed. `heads` is set if its rows are in GGUF's order for RoPE, and is the number of heads.
 ---@param kind string a key of families.NAMES
 ---@param shape table of mx.models.shape
 ---@return table[]
@@ -129,9 +130,9 @@ function families.layout(kind, shape)
     return list
 end
 
--- ---- config.json -> our keys ----
+-- ---- config.json -> mxlua's keys ----
 
--- A value of a config.json: of that type, or the standard value where it is absent or null; without one it is refused.
+-- A value of a config.json. It must have this type; absent or null gives the default, or an error if there is none.
 local function get(c, key, kind, standard)
     local value = c.values[key]
     if value == nil or value == mx.io.null then
@@ -173,7 +174,7 @@ local function rope_keys(c, keys)
     end
 end
 
--- The sliding window of all layers, 0 for none. Where only some have one, the model is refused.
+-- The sliding window of all layers, 0 for none. A model in which only some layers have one is refused.
 local function window_of(c, family)
     local window, layers = get(c, "sliding_window", "integer", 0), get(c, "num_hidden_layers", "integer")
     if family == "llama" then
@@ -194,9 +195,9 @@ local function window_of(c, family)
     return sliding > 0 and window or 0
 end
 
-local KV_HEADS = { mistral = 8, qwen2 = 32, qwen3 = 32 } -- that the families have where config.json is silent
+local KV_HEADS = { mistral = 8, qwen2 = 32, qwen3 = 32 } -- the families' defaults, if config.json has none
 
--- Which linear layers have a bias.
+-- Sets the keys that say which linear layers have a bias.
 local function bias_keys(c, family, keys)
     local attention, mlp = get(c, "attention_bias", "boolean", false), get(c, "mlp_bias", "boolean", false)
     if family == "llama" and attention ~= mlp then
@@ -247,7 +248,7 @@ local function from_gpt2(c)
     return keys
 end
 
---- Every key that describes a model, for a Llama block; sizes are still to be set.
+--- Every key that describes a model, set for a Llama block; the caller sets the sizes.
 ---@return table<string, any>
 function families.standard()
     return {
@@ -274,7 +275,7 @@ function families.set_window(keys, window)
     keys.attention_type, keys.sliding_window_size = window > 0 and "local_sliding" or "global", window
 end
 
---- Sets how many tokens a model is for; fewer than the standard max_target_length set that, too.
+--- Sets the context length of a model; if it is below the default of max_target_length, sets that too.
 ---@param keys table
 ---@param length integer
 function families.set_length(keys, length)
@@ -286,7 +287,7 @@ function families.set_length(keys, length)
     keys.max_target_length = length > 0 and length < 256 and length or nil
 end
 
---- Our keys of a config.json.
+--- Converts a config.json to mxlua's keys.
 ---@param values any the decoded file
 ---@param path string for messages
 ---@return table<string, any> keys, string family
@@ -300,9 +301,9 @@ function families.read(values, path)
     return family == "gpt2" and from_gpt2(c) or from_llama(c, family), family
 end
 
--- ---- our shape -> config.json ----
+-- ---- mxlua's shape -> config.json ----
 
--- Why a model is in none of the families; nil: nothing stands against it.
+-- The reason why a model fits none of the families; nil if it fits one.
 local function obstacle(shape)
     local block = shape.blocks[1]
     local attention = block.attention
@@ -319,13 +320,13 @@ local function obstacle(shape)
     end
 end
 
---- The family that a model is exported as. One that fits none is refused, with the reason.
+--- The family that a model is exported as. A model that fits none is refused, with the reason.
 ---@param shape table of mx.models.shape
 ---@return string
 function families.of(shape)
     local reason, block = obstacle(shape), shape.blocks[1]
     local attention, mlp, norm = block.attention, block.mlp, block.norm.kind
-    local window, bias = attention.window, mlp.bias -- of all linear layers; attention may have one alone
+    local window, bias = attention.window, mlp.bias -- bias of all linear layers; attention may have one alone
     local gpt2 = norm == "layernorm" and bias and not mlp.gated and not attention.rope and shape.positions > 0
         and attention.heads == attention.kv_heads and attention.heads * attention.head_dim == shape.emb
         and not attention.qk_norm and window == 0
@@ -362,7 +363,7 @@ local function write_rope(values, rope)
         rope_type = "llama3", factor = s.scaling_factor, low_freq_factor = s.low_freq_factor,
         high_freq_factor = s.high_freq_factor, original_max_position_embeddings = s.original_length,
     } or mx.io.null
-    -- The same where newer versions of the library look for it.
+    -- Newer versions of the library read it from here.
     values.rope_parameters = { rope_type = "default" }
     for key, value in pairs(s and values.rope_scaling or {}) do
         values.rope_parameters[key] = value
@@ -408,7 +409,7 @@ local function to_gpt2(shape)
     }
 end
 
---- The config.json of a model, to be encoded.
+--- The content of the config.json of a model.
 ---@param shape table of mx.models.shape
 ---@param family string of families.of
 ---@param dtype string "f32" or "bf16", of the weights
@@ -416,7 +417,7 @@ end
 function families.write(shape, family, dtype)
     local values = family == "gpt2" and to_gpt2(shape) or to_llama(shape, family)
     values.architectures, values.model_type = { CLASSES[family] }, family
-    values.bos_token_id, values.eos_token_id = mx.io.null, mx.io.null -- unless a tokenizer says more
+    values.bos_token_id, values.eos_token_id = mx.io.null, mx.io.null -- unless a tokenizer sets them
     values.vocab_size, values.tie_word_embeddings = shape.vocab, shape.tied
     values.torch_dtype = mx.dtypes[dtype].long_name
     return values

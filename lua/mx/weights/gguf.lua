@@ -1,4 +1,4 @@
---- GGUF files: their metadata in our keys, and their tokenizer as the text of a tokenizer.json. See weights.lua.
+--- GGUF files: converts their metadata to mxlua's keys, and their tokenizer to a tokenizer.json. See init.lua.
 
 local mx = require "mx"
 local families = require "mx.weights.families"
@@ -8,7 +8,7 @@ local gguf = {}
 
 local ARCHITECTURES = { "gpt2", "llama", "qwen2", "qwen3" }
 
--- A value of the metadata: of that type, or the standard value where it is absent; without one it is refused.
+-- A value of the metadata. It must have this type; absent gives the default, or an error if there is none.
 local function get(g, key, kind, standard)
     local value = g.metadata[key]
     if value == nil then
@@ -24,17 +24,17 @@ local function get(g, key, kind, standard)
     return value
 end
 
--- A key of the architecture.
+-- The value of a key of the architecture.
 local function of(g, key, kind, standard)
     return get(g, g.architecture .. "." .. key, kind, standard)
 end
 
--- Numbers are f32 there: the decimal that was meant.
+-- The decimal number that was meant: GGUF stores numbers as f32.
 local function short(x)
     return tonumber(("%.6g"):format(x)) + 0.0
 end
 
--- ---- RoPE: Llama 3.1's stretching is stored as a factor for each pair of a head ----
+-- ---- RoPE: Llama 3.1's scaling is stored as a factor for each pair of a head ----
 
 local function factors_of(s, theta, pairs_count)
     local list = {}
@@ -56,8 +56,8 @@ local function same_factors(a, b)
     return #a == #b
 end
 
--- low_freq_factor and the others only appear in quotients: with low_freq_factor = 1, two pairs that are stretched in
--- part say the rest.
+-- Recovers the parameters of the scaling. Only ratios of low_freq_factor and the others matter, so set low_freq_factor
+-- = 1; two pairs that are scaled in part then determine the rest.
 local function fit_factors(factors, theta)
     local largest, between = 1, {}
     for _, f in ipairs(factors) do
@@ -132,7 +132,7 @@ local function from_gpt2(g, keys)
     keys.normalization_layer_epsilon = short(of(g, "attention.layer_norm_epsilon", "number", 1e-5))
 end
 
---- Our keys of a GGUF file.
+--- Converts the metadata of a GGUF file to mxlua's keys.
 ---@param g {path: string, metadata: table, tensors: table<string, table>} tensors: with the file of each
 ---@return table<string, any> keys, string architecture
 function gguf.keys(g)
@@ -164,12 +164,12 @@ end
 
 local CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 local SPACES = "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
--- GPT-4's pattern, with how many digits are a word.
+-- GPT-4's pattern; %s is the pattern for digits.
 local GPT4 = CONTRACTIONS .. "|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|%s| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*" .. SPACES
 -- The same with marks as letters.
 local GPT4_MARKS = CONTRACTIONS .. "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*"
     .. SPACES
--- GPT-4o's pattern: words end before a capital; with what may follow a word, and how many digits are one.
+-- GPT-4o's pattern: words end before a capital letter. It takes a suffix of words and a pattern for digits.
 local UPPER, LOWER = "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]", "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 local GPT4O = "[^\\r\\n\\p{L}\\p{N}]?" .. UPPER .. "*" .. LOWER .. "+%s|[^\\r\\n\\p{L}\\p{N}]?" .. UPPER .. "+" .. LOWER
     .. "*%s|%s| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*" .. SPACES
@@ -184,7 +184,7 @@ local function sequence(...)
     return { type = "Sequence", pretokenizers = { ... } }
 end
 
--- Steps one after the other: patterns, whose matches are words, and others.
+-- A sequence of steps: patterns, whose matches become words, and other steps.
 local function split(...)
     local steps = { ... }
     for i, step in ipairs(steps) do
@@ -197,9 +197,9 @@ end
 
 local DIGITS = { type = "Digits", individual_digits = true }
 
--- By tokenizer.ggml.pre: how texts are cut before merging (cut), whether they are normalized before (nfc), whether a
--- word of the vocabulary is taken whole (whole), whether a text begins with BOS where the file does not say so (bos).
--- Only what gives the ids of the model's own tokenizer.json is here.
+-- For each tokenizer.ggml.pre: how texts are split before merging (cut), whether they are normalized first (nfc),
+-- whether a word in the vocabulary is one token without merging (whole), and whether texts begin with BOS unless the
+-- file says otherwise (bos). The table contains only entries that give the ids of the model's own tokenizer.json.
 local CUTS = {
     ["gpt-2"] = { cut = byte_level(true) },
     mpt = { cut = byte_level(true), nfc = true },
@@ -225,7 +225,7 @@ CUTS["phi-2"] = CUTS["gpt-2"]
 CUTS.olmo = CUTS.mpt
 CUTS.starcoder, CUTS.refact = CUTS.smollm, CUTS.smollm
 
--- The cut of a file. An older file of GPT-2 need not say it.
+-- The cut of a file. Older GPT-2 files may omit it.
 local function cut_of(g)
     local name = get(g, "tokenizer.ggml.pre", "string", "default")
     if name == "default" and g.metadata["general.architecture"] == "gpt2" then
@@ -240,12 +240,12 @@ local function cut_of(g)
         table.concat(util.sorted_keys(CUTS), ", "))
 end
 
--- Tokens that only fill up the vocabulary (5).
+-- Whether a token only pads the vocabulary (type 5).
 local function is_unused(g, i)
     return get(g, "tokenizer.ggml.token_type", "table", {})[i] == 5
 end
 
--- The special tokens: control tokens (3) and those that the user defined (4).
+-- The special tokens: control tokens (type 3) and user-defined ones (type 4).
 local function added_tokens(g, tokens)
     local kinds, list = get(g, "tokenizer.ggml.token_type", "table", {}), {}
     for i, token in ipairs(tokens) do
@@ -259,7 +259,7 @@ local function added_tokens(g, tokens)
     return mx.io.array(list)
 end
 
--- The merges of a SentencePiece vocabulary: each token out of any two others, the best scores first.
+-- The merges of a SentencePiece vocabulary: each token from any two others, best scores first.
 local function merges_by_score(g, tokens, vocab)
     local scores, found = get(g, "tokenizer.ggml.scores", "table"), {}
     if #scores ~= #tokens then
@@ -328,7 +328,7 @@ local function byte_pairs(g, vocab)
     }, cut.bos or false
 end
 
--- The keys of ids that end a text, and the tokens that do where a file lacks the key.
+-- The keys with ids that end a text, and the tokens that are used if a file lacks the key.
 local ENDS = {
     { "tokenizer.ggml.eos_token_id" },
     { "tokenizer.ggml.eot_token_id", "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>" },
@@ -358,12 +358,12 @@ function gguf.ends(g)
     return ends
 end
 
---- A GGUF file's tokenizer as the text of a tokenizer.json. A file that does not say how its texts are cut
---- (tokenizer.ggml.pre), or names a cut that is not known here, is refused.
+--- Converts a GGUF file's tokenizer to the text of a tokenizer.json. A file that does not say how texts are split
+--- (tokenizer.ggml.pre), or names an unknown way, is refused.
 ---@param g {path: string, metadata: table}
 ---@return string json
----@return {bos: integer?, eos: integer?, ends: integer[], add_bos: boolean, add_eos: boolean} special ids, and which of
----        them are put around a text
+---@return {bos: integer?, eos: integer?, ends: integer[], add_bos: boolean, add_eos: boolean} special ids, and whether
+---        BOS and EOS are added to a text
 function gguf.tokenizer(g)
     local kind, tokens = get(g, "tokenizer.ggml.model", "string"), get(g, "tokenizer.ggml.tokens", "table")
     local vocab = {}

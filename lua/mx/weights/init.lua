@@ -1,11 +1,10 @@
---- Weights of other programs: a Hugging Face folder, a safetensors file or a GGUF file as a model, and a model as a
---- Hugging Face folder. Our own HDF5 files are read here too, so that a script takes any of them.
+--- Weights of other programs: reads a Hugging Face folder, a safetensors file or a GGUF file as a model, and writes a
+--- model as a Hugging Face folder. It also reads mxlua's own HDF5 files, so a script can take any of them.
 --
 --     local model, config = mx.weights.model("SmolLM2-135M")      -- a folder, FILE.gguf, FILE.h5 ...
 --     mx.weights.save(model, "out")                               -- config.json, model.safetensors
 --
--- Tensors are read and written one at a time: of a model on a mesh a rank never holds more than its parts and one whole
--- tensor.
+-- Tensors are read and written one at a time: besides its shards of the model, a rank holds at most one whole tensor.
 
 local mx = require "mx"
 local families = require "mx.weights.families"
@@ -15,7 +14,7 @@ local util = require "mx.util"
 
 local join, locate, OURS = sources.join, sources.locate, sources.OURS
 
---- Opens weights: source.lua says how.
+--- Opens weights: see source.lua.
 local weights = { open = sources.open }
 
 -- The keys that describe a model.
@@ -26,16 +25,16 @@ table.move({
     "rope_low_freq_factor", "rope_high_freq_factor", "original_max_position_embeddings", "max_position_embeddings",
 }, 1, 15, #KEYS + 1, KEYS)
 
--- Keys that say how it was used: kept with parameters of ours.
+-- Keys that say how the model was used: stored with mxlua's own parameters.
 local USES = {
     "model_name", "max_target_length", "dtype", "weight_dtype", "dropout_rate", "init_std", "tokenizer_path", "add_bos",
     "add_eos",
 }
 
--- Keys that a config may have otherwise than the file: how a model is used, not what it computes.
+-- Keys in which a config may differ from the file: they change how a model is used, not what it computes.
 local FREE = { max_position_embeddings = true, max_target_length = true }
 
---- Whether a path names weights of another program. Not collective.
+--- Whether a path holds weights of another program. Not collective.
 ---@param path string
 ---@return boolean
 function weights.is_foreign(path)
@@ -53,7 +52,7 @@ local function model_keys(stored, list)
     return keys
 end
 
--- The config that comes with parameters of ours, as YAML; nil: none.
+-- The config that is stored with mxlua's own parameters, as YAML; nil if there is none.
 local function stored_config(path, kind)
     if kind == "run" then
         return util.attempt(mx.io.read_file, path .. "/config.yml")
@@ -69,8 +68,8 @@ local function stored_keys(path, kind)
     return mx.config.parse(stored_config(path, kind) or "", path)
 end
 
---- The keys of configs/base.yml that describe the model of a file or folder: of any kind that mx.weights.load reads.
---- Of parameters of ours that have no config, none. Not collective.
+--- The keys of configs/base.yml that describe the model of a file or folder of any kind that mx.weights.load reads.
+--- Empty for mxlua's own parameters without a config. Not collective.
 ---@param path string
 ---@return table<string, any>
 function weights.config(path)
@@ -83,8 +82,8 @@ function weights.config(path)
     return source.keys
 end
 
---- What a run that starts from a file or folder takes over where it says nothing else: the model, and tokenizer_path
---- where there is a tokenizer.json. Not collective.
+--- The defaults of a run that starts from a file or folder: the keys of the model, and tokenizer_path if there is a
+--- tokenizer.json. Not collective.
 ---@param path string
 ---@return table<string, any>
 function weights.start_config(path)
@@ -93,11 +92,11 @@ function weights.start_config(path)
     return keys
 end
 
---- The config of the model of a file or folder, with words as on the command line on top of it: its own keys, and of
---- parameters of ours also how they were computed with. Collective.
+--- The config of the model of a file or folder, changed by key=value words as on the command line. For mxlua's own
+--- parameters it also includes the keys that say how the model was used. Collective.
 ---@param path string
 ---@param words? string[]
----@param options? table further keys and their standard values: those of a script
+---@param options? table further keys with their defaults: the options of a script
 ---@return table
 function weights.load_config(path, words, options)
     local kind
@@ -118,10 +117,10 @@ function weights.load_config(path, words, options)
     return mx.config.load(words or {}, { stored = text, stored_name = path, options = options })
 end
 
---- Refuses a config that describes another model than a file or folder, naming both values.
+--- Refuses a config that describes another model than a file or folder, and names both values.
 ---@param config table
 ---@param path string
----@param keys? table of weights.config, where that is known
+---@param keys? table of weights.config, if known
 function weights.check(config, path, keys)
     for key, value in util.sorted_pairs(keys or weights.config(path)) do
         local ours = config[key]
@@ -135,7 +134,7 @@ end
 
 -- ---- reading ----
 
--- The entry of a source under its name, or under that without the prefix of the model around the base model.
+-- The tensor of a source by its name, with or without the prefix that the model has around the base model.
 local function find(source, layout_entry)
     local names = families.NAMES[source.names]
     local name = layout_entry.name
@@ -145,7 +144,7 @@ local function find(source, layout_entry)
     return source.tensors[name]
 end
 
--- All tensors of a model must be there, with the right sizes, and no others.
+-- Checks that the source has all tensors of the model with the right sizes, and no others.
 local function check_tensors(source, layout, shape)
     local used = {}
     for _, entry in ipairs(layout) do
@@ -169,14 +168,15 @@ local function check_tensors(source, layout, shape)
     end
 end
 
--- GGUF has the two components that RoPE turns as neighbours, we have them half a head apart.
+-- Reorders rows from GGUF, where the two components that RoPE rotates are neighbours; in mxlua they are half a head
+-- apart.
 local function from_neighbours(t, heads)
     local rows, columns = t:size(1), t:dim() == 2 and t:size(2) or 1
     local pairs_of = mx.permute(t:view(heads, rows // heads // 2, 2, columns), { dims = { 1, 3, 2, 4 } })
     return t:dim() == 2 and pairs_of:view(rows, columns) or pairs_of:view(rows)
 end
 
--- What this rank has of a parameter, as mx.narrow wants it, for each dimension of which it has not all.
+-- This rank's shard of a parameter, as arguments of mx.narrow, for each dimension that is split.
 local function cuts_of(parallel, name)
     local part, cuts = parallel:part(name), {}
     for d, size in ipairs(part and part.sizes or {}) do
@@ -187,7 +187,7 @@ local function cuts_of(parallel, name)
     return cuts
 end
 
--- The cut of a rank's part that is rows of the stored tensor, which then need not be read whole.
+-- The rows of the stored tensor that a rank's shard needs, if the shard is a range of rows; then only these are read.
 local function row_cut(parallel, entry, head_rows)
     for _, cut in ipairs(#entry.parts == 1 and cuts_of(parallel, entry.parts[1]) or {}) do
         local stored_dim = entry.transposed and 3 - cut.dim or cut.dim
@@ -197,7 +197,7 @@ local function row_cut(parallel, entry, head_rows)
     end
 end
 
--- One stored tensor into the parameters that it holds.
+-- Copies one stored tensor to the parameters that it holds.
 local function load_entry(source, entry, model)
     local found, parallel = find(source, entry), model.parallel
     local head_rows = entry.heads and entry.sizes[1] // entry.heads
@@ -221,11 +221,11 @@ local function load_entry(source, entry, model)
     end
 end
 
---- Fills a model's parameters from a file or folder; of a model on a mesh this rank's parts. What does not fit is
---- refused before anything is changed. Collective for parameters of ours, else not.
+--- Fills a model's parameters from a file or folder; on a mesh, this rank's shards. Tensors that do not fit are refused
+--- before anything is changed. Collective for mxlua's own parameters, otherwise not.
 ---@param model mx.Decoder
 ---@param path string
----@param config? table the model's, to be compared with what a file of another program says
+---@param config? table the model's config, to be compared with that of another program's file
 function weights.load(model, path, config)
     if not weights.is_foreign(path) then
         return mx.run.load_parameters(path, model)
@@ -247,9 +247,9 @@ end
 
 --- The model of a file or folder, with its weights. Collective.
 ---@param path string
----@param o? {words: string[], options: table, change: fun(shape: table), mesh: boolean} words as on the command line,
----       on top of the file's config; options: further keys and their standard values; change: what is to be different
----       in the model, dropout say; mesh = false: every rank has the whole model
+---@param o? {words: string[], options: table, change: fun(shape: table), mesh: boolean} words: key=value words that
+---       change the file's config; options: further keys with their defaults; change: modifies the shape, for instance
+---       its dropout; mesh = false: every rank has the whole model
 ---@return mx.Decoder model, table config
 function weights.model(path, o)
     o = util.options(o, { words = {}, options = {}, change = function() end, mesh = true }, "mx.weights.model")
@@ -266,8 +266,8 @@ function weights.model(path, o)
     return model, config
 end
 
---- The dtype that weights are stored in, as the key weight_dtype has it: bfloat16 where all matrices are. Not
---- collective.
+--- The dtype in which weights are stored, as a value of the key weight_dtype: bfloat16 if all matrices are bfloat16.
+--- Not collective.
 ---@param path string
 ---@return string
 function weights.dtype(path)
@@ -287,8 +287,8 @@ end
 
 -- ---- the tokenizer ----
 
---- Where the tokenizer is that comes with weights: a folder, a GGUF file that has one, or what tokenizer_path names in
---- the config that is stored with parameters of ours. nil: there is none. Not collective.
+--- The path of the tokenizer that comes with weights: a folder, a GGUF file with a tokenizer, or the tokenizer_path in
+--- the config that is stored with mxlua's own parameters. nil if there is none. Not collective.
 ---@param path string
 ---@return string?
 function weights.tokenizer_of(path)
@@ -305,7 +305,7 @@ function weights.tokenizer_of(path)
     return mx.io.exists(join(folder, "tokenizer.json")) and (folder == "" and "." or folder) or nil
 end
 
---- The tokenizer that comes with weights: that of mx.weights.tokenizer_of. Not collective.
+--- The tokenizer that comes with weights, at the path of mx.weights.tokenizer_of. Not collective.
 ---@param path string
 ---@return mx.Tokenizer?
 function weights.tokenizer(path)
@@ -322,8 +322,8 @@ function weights.tokenizer(path)
     return tokenizer
 end
 
---- The ids that end a generated text by the model's own files: config.json, generation_config.json, or the keys of a
---- GGUF file. Not collective.
+--- The ids that end a generated text, as given by the model's files: config.json, generation_config.json, or the keys
+--- of a GGUF file. Not collective.
 ---@param path string
 ---@return integer[]
 function weights.ends(path)
@@ -338,7 +338,8 @@ function weights.ends(path)
     return mx.tokenizer.ends_of(join(folder, ""))
 end
 
---- The fingerprint of the tokenizer that parameters of ours were trained with; "": it is not stored. Not collective.
+--- The fingerprint of the tokenizer that mxlua's own parameters were trained with; "" if it is not stored. Not
+--- collective.
 ---@param path string
 ---@return string
 function weights.tokenizer_fingerprint(path)
@@ -359,7 +360,7 @@ function weights.tokenizer_fingerprint(path)
     return type(state) == "table" and type(state.tokenizer) == "string" and state.tokenizer or ""
 end
 
---- mx.weights.save(model, folder, options): weights_save.lua says how.
+--- mx.weights.save(model, folder, options): see save.lua.
 weights.save = require "mx.weights.save"
 
 return weights

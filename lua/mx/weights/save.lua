@@ -1,4 +1,4 @@
---- Saving a model as a Hugging Face folder. See weights.lua.
+--- Saves a model as a Hugging Face folder. See init.lua.
 
 local mx = require "mx"
 local families = require "mx.weights.families"
@@ -17,8 +17,8 @@ local function path_of(folder, name)
     return folder .. "/" .. name
 end
 
--- Shares tensors out over files of at most `most` bytes each (0: one file; a tensor that is larger has a file of its
--- own). Gives each file's list of entries.
+-- Distributes tensors over files of at most `most` bytes each (0: one file; a larger tensor gets its own file). Returns
+-- the list of entries of each file.
 local function shards_of(layout, most, width)
     local shards, bytes = { {} }, 0
     for _, entry in ipairs(layout) do
@@ -36,7 +36,7 @@ local function shards_of(layout, most, width)
     return shards
 end
 
--- A stored tensor put together from our parameters: on rank 0, elsewhere nil. Collective on a mesh.
+-- Assembles a stored tensor from the model's parameters on rank 0; nil on other ranks. Collective on a mesh.
 local function assemble(model, entry, dtype)
     local parts = {}
     for i, name in ipairs(entry.parts) do
@@ -84,7 +84,7 @@ local function write_index(path, shards, file_of)
     util.attempt(mx.io.write_file_atomic, path, text .. "\n")
 end
 
--- What a GGUF file says of its tokenizer, as files; gives the ids of its special tokens.
+-- Writes the tokenizer of a GGUF file as tokenizer files; returns the ids of its special tokens.
 local function write_tokenizer(path, folder)
     local metadata = sources.gguf_metadata(path)
     local json, special = gguf.tokenizer({ path = path, metadata = metadata })
@@ -101,14 +101,14 @@ local function write_tokenizer(path, folder)
         bos_token_id = special.bos, eos_token_id = #special.ends > 1 and mx.io.array(special.ends) or special.ends[1],
         pad_token_id = mx.tokenizer.ids(metadata, "tokenizer.ggml.padding_token_id", path)[1],
     }
-    if #special.ends > 1 then -- programs that generate look there first
+    if #special.ends > 1 then -- generating programs look there first
         util.attempt(mx.io.write_file_atomic, path_of(folder, "generation_config.json"),
             mx.io.json_encode(ids, { indent = 2 }) .. "\n")
     end
     return ids
 end
 
--- Copies the files of a folder's tokenizer; gives the config.json beside it.
+-- Copies the tokenizer files of a folder; returns the config.json of that folder.
 local function copy_tokenizer(from, folder)
     local above, name_of_file = from:match("^(.-)/?([^/]*%.json)$")
     if name_of_file == "tokenizer.json" then
@@ -133,7 +133,7 @@ local function copy_tokenizer(from, folder)
     return type(values) == "table" and values or {}
 end
 
--- Puts a tokenizer's files beside the model, and the ids of its special tokens into config.json.
+-- Stores a tokenizer's files with the model, and the ids of its special tokens in config.json.
 local function add_tokenizer(from, folder, values)
     local is_gguf = not mx.io.exists(from .. "/.") and util.attempt(mx.io.file_format, from) == "gguf"
     local theirs = (is_gguf and write_tokenizer or copy_tokenizer)(from, folder)
@@ -142,8 +142,8 @@ local function add_tokenizer(from, folder, values)
     end
 end
 
--- While a folder is being filled, a file in it lists what is ours there: whoever is interrupted leaves it, and the next
--- save into the folder begins with removing those files. Gives the folder's lock.
+-- Prepares a folder. While it is being filled, a file in it lists the files of this save. An interrupted save leaves
+-- that list, and the next save into the folder first removes the listed files. Returns the folder's lock.
 local function begin_folder(folder, names)
     util.attempt(mx.io.mkdir_p, folder)
     local lock = util.attempt(require("mx.run.folder").lock, folder, "choose another folder")
@@ -165,13 +165,13 @@ local function begin_folder(folder, names)
 end
 
 --- Saves a model as a Hugging Face folder, from rank 0: config.json, and model.safetensors or shards of it with their
---- index. config.json is written last: without it a folder is not whole. A folder that has one of these files already
---- is refused, unless an interrupted save left it; so is a model that is in none of the families. Collective.
+--- index. config.json is written last, so a folder without it is incomplete. A folder that already has one of these
+--- files is refused, unless an interrupted save left it. A model that fits none of the families is refused. Collective.
 ---@param model mx.Decoder
----@param folder string made when missing
----@param o? {dtype: string, max_shard_size: integer, tokenizer: string} dtype: "f32" or "bf16", the parameters' own
----       when not given; max_shard_size in bytes, 0: one file; tokenizer: a folder whose tokenizer files are copied
----       along, a tokenizer.json by any name, or a GGUF file whose tokenizer becomes such files
+---@param folder string created if missing
+---@param o? {dtype: string, max_shard_size: integer, tokenizer: string} dtype: "f32" or "bf16", by default that of the
+---       parameters; max_shard_size in bytes, 0: one file; tokenizer: a folder whose tokenizer files are copied, a
+---       tokenizer.json of any name, or a GGUF file whose tokenizer is converted to such files
 ---@return string family
 local function save(model, folder, o)
     o = util.options(o, { dtype = "", max_shard_size = 0, tokenizer = "" }, "mx.weights.save")

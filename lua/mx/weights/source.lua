@@ -1,5 +1,5 @@
---- Weights of other programs as named tensors: a folder of a Hugging Face model, safetensors files, GGUF files; and
---- what a path is at all. weights.lua makes models of them.
+--- Reads weights of other programs as named tensors: folders of Hugging Face models, safetensors files, GGUF files.
+--- Also finds out what a path is. init.lua makes models from them.
 
 local mx = require "mx"
 local families = require "mx.weights.families"
@@ -11,12 +11,12 @@ local sources = {}
 local INDEX = "model.safetensors.index.json"
 
 ---@class mx.WeightSource
----@field path string as it was given
+---@field path string as given by the user
 ---@field kind "gguf"|"safetensors"
----@field folder? string where config.json lies
+---@field folder? string the folder of config.json
 ---@field tensors table<string, table> by name: entries of file:info(), with their file
 ---@field files any[] of mx.io.weights_open
----@field keys table<string, any> the model in our keys
+---@field keys table<string, any> the model in mxlua's keys
 ---@field names string a key of families.NAMES
 local Source = {}
 Source.__index = Source
@@ -30,7 +30,7 @@ end
 
 Source.__close = Source.close
 
---- A tensor, or some of its rows.
+--- Reads a tensor, or some of its rows.
 function Source:read(name, rows)
     local file = self.tensors[name].file
     return util.attempt(file.read, file, name, rows)
@@ -44,7 +44,7 @@ local function join(folder, name)
     return folder == "" and name or folder .. "/" .. name
 end
 
--- Enters the tensors of an open file; `only`: of an index, which of them it should have.
+-- Adds the tensors of an open file; `only`: the tensors that an index expects in it.
 local function enter(self, file, path, only)
     for _, entry in ipairs(file:info()) do
         local other = self.tensors[entry.name]
@@ -69,8 +69,8 @@ local function open_file(self, path)
     return file
 end
 
--- The parts of a GGUF file that is split: each is named PREFIX-00001-of-00003.gguf, and the first one has the metadata.
--- Opens them all, whichever was given.
+-- Opens all parts of a split GGUF file, whichever part was given. Parts are named PREFIX-00001-of-00003.gguf; the first
+-- has the metadata.
 local function add_gguf(self, path)
     local file = open_file(self, path)
     local metadata = file:metadata()
@@ -143,7 +143,7 @@ local function folder_of(path)
     return path:match("^(.*)/[^/]*$") or (path:find("/") and "/" or "")
 end
 
--- What is told of a file by its first bytes, and where these say nothing (a file that is cut off, say) by its name.
+-- The kind of a file by its first bytes, or by its name if these are not known (for instance in a truncated file).
 local FORMATS = { gguf = "gguf", safetensors = "file", hdf5 = "h5" }
 local ENDINGS = { ["%.gguf$"] = "gguf", ["%.safetensors$"] = "file", ["%.h5$"] = "h5", ["%.hdf5$"] = "h5" }
 
@@ -165,7 +165,7 @@ local function kind_of_file(path)
     util.refuse("%s has no weights: it begins like no safetensors, GGUF or HDF5 file", path)
 end
 
--- The files of a folder whose names end so, whatever their case.
+-- The files of a folder whose names have this ending, in upper or lower case.
 local function files_in(folder, ending)
     local found = {}
     for _, name in ipairs(util.attempt(mx.io.list, folder == "" and "." or folder)) do
@@ -179,7 +179,7 @@ end
 
 local OURS = { h5 = true, checkpoint = true, run = true }
 
--- The one GGUF file of a folder, or the first part of one that is split; nil: there is none.
+-- The only GGUF file of a folder, or the first part of a split one; nil if there is none.
 local function gguf_in(folder)
     local found = {}
     for _, name in ipairs(files_in(folder, "%.gguf$")) do
@@ -194,9 +194,9 @@ local function gguf_in(folder)
     return found[1] and join(folder, found[1])
 end
 
--- What a path is: "gguf", "file" (safetensors), "index" or "folder" (of a Hugging Face model); of ours "h5",
--- "checkpoint" (a folder step_N) or "run" (a run's folder). Gives the path, too: that of the GGUF file where a folder
--- has one.
+-- The kind of a path: "gguf", "file" (safetensors), "index" or "folder" (of a Hugging Face model); or mxlua's own "h5",
+-- "checkpoint" (a folder step_N) or "run" (a run's folder). Also returns the path, which is that of the GGUF file if a
+-- folder has one.
 local function locate(path)
     if not mx.io.exists(path) then
         util.refuse("there is no '%s': expected a folder of a Hugging Face model, a .safetensors, .gguf or .h5 file, "
@@ -212,7 +212,8 @@ local function locate(path)
     return file and "gguf" or "folder", file or path
 end
 
--- Nothing is guessed: an adapter, or half of a model, may lie beside it.
+-- Refuses a folder without model.safetensors and index. Its other files are not guessed at: they may be an adapter, or
+-- half of a model.
 local function refuse_folder(folder)
     local others, pickles = files_in(folder, "%.safetensors$"), {}
     local indices = files_in(folder, "%.safetensors%.index%.json$")
@@ -226,7 +227,8 @@ local function refuse_folder(folder)
         or #pickles > 0 and "; " .. pickles[1] .. " is not read: save the model with safe_serialization" or "")
 end
 
--- `path`: the file that was given; nil: that of the folder. A shard stands for all that its index names.
+-- Adds safetensors files. `path`: the file that was given; nil: those of the folder. A shard stands for all shards in
+-- its index.
 local function add_safetensors(self, path)
     local index = join(self.folder, INDEX)
     if not path then
@@ -287,7 +289,7 @@ function sources.open(path)
     return self
 end
 
---- The metadata of a GGUF file: of one that is split, that of its first part.
+--- The metadata of a GGUF file; for a split file, that of its first part.
 ---@param path string of any part
 ---@return table<string, any>
 function sources.gguf_metadata(path)

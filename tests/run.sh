@@ -1,14 +1,17 @@
 #!/bin/sh
 # Runs the tests of a build: tests/run.sh [BUILD [PATTERN]]
 #
-# A suite is a program of tests/c, a file of tests/lua, a fuzzer of tests/fuzz written in Lua (as many calls as its first
-# line says: "-- short: calls=2000"), or a file of tests/mpi at one of its rank counts (its first line
-# says "-- ranks: 1 2 3"; a second one, "-- nodes: 2", has it run once more as if every 2 ranks were a machine of their
-# own, where there are more; a third one, "-- staged: 2 3", has it run once more at these counts with tensors that ranks
-# do not share). Each prints "N passed, N failed" last and runs in a process of its own under a time limit; a crash, a
-# time-out or a missing last line counts as one failure more. PATTERN (grep -E) chooses suites by name.
+# A suite is one of
+#   - a program of tests/c,
+#   - a file of tests/lua,
+#   - a fuzzer of tests/fuzz written in Lua; its first line gives the number of calls: "-- short: calls=2000",
+#   - a file of tests/mpi on one number of ranks. Its first line gives these numbers: "-- ranks: 1 2 3". With a second
+#     line "-- nodes: 2" it runs once more as if every 2 ranks were a node, on numbers above 2. With a third line
+#     "-- staged: 2 3" it runs once more on these numbers with tensors that ranks do not share.
+# Each suite runs in its own process under a time limit and prints "N passed, N failed" last. A crash, a time-out or a
+# missing last line counts as one more failure. PATTERN (grep -E) chooses suites by name.
 #
-# From the environment: SUITES ("c lua fuzz mpi"), TIMEOUT (seconds for each suite), TIME_FACTOR (for slow builds), MPIRUN.
+# Environment variables: SUITES ("c lua fuzz mpi"), TIMEOUT (seconds for each suite), TIME_FACTOR (for slow builds), MPIRUN.
 set -u
 
 build=${1:-build}

@@ -416,7 +416,7 @@ static int help(lua_State *L)
 {
     if (lua_isnoneornil(L, 1)) {
         lua_pushliteral(L, "mx.help \"matmul\" explains an operation, mx.ops() lists them; lua/tensors.md and "
-                           "lua/README.md tell of tensors and modules\n");
+                           "lua/README.md explain tensors and modules\n");
         return 1;
     }
     const mx_op *op = check_op(L);

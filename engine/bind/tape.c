@@ -1,26 +1,21 @@
-/* Scopes, gradients, rematerialisation, offloading, memory and the profiler for Lua. */
+/* Scopes, rematerialisation, tapes and backward for Lua. */
 #include "tape/tape.h"
 #include "bind/bind.h"
 #include "bind/step.h"
 #include "bind/value.h"
-#include "core/offload.h"
-#include "core/pool.h"
+#include "core/intern.h"
 #include "core/scope.h"
-#include "core/spill.h"
-#include "ops/check.h"
-#include "ops/profile.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 #define GUARD "mx.guard"
+#define TAPE "mx.tape"
 
 /* A guard is a to-be-closed value: when the guarded function raises, Lua closes it while it unwinds, and the error goes
  * on with its traceback whole, which a protected call would cut. */
 
 typedef struct mxl_guard {
-    uint64_t scope; /* the id of that of an open region, or 0 */
-    bool recording; /* what to go back to */
+    uint64_t scope;  /* the id of that of an open region, or 0 */
+    bool recording;  /* what to go back to */
+    mx_tape *before; /* the tape to go back to, where one was entered; or NULL */
 } mxl_guard;
 
 static int guard_close(lua_State *L)
@@ -31,6 +26,9 @@ static int guard_close(lua_State *L)
         mx_tape_region_abandon(scope);
     guard->scope = 0;
     mx_tape_set_recording(guard->recording);
+    if (guard->before)
+        mx_tape_leave(guard->before);
+    guard->before = NULL;
     return 0;
 }
 
@@ -124,61 +122,12 @@ static int remat_region(lua_State *L)
     return run_region(L, 4, &policy);
 }
 
-/* mx.offload_open(directory): where offloaded values go; "": $TMPDIR, or /var/tmp. */
-static int offload_open(lua_State *L)
-{
-    mxl_try(L, mx_device_current->open_ranges(mx_device_current, luaL_checkstring(L, 1)));
-    return 0;
-}
-
-/* mx.offload_stats([reset]) -> directory, file_bytes, away_bytes, and since the last reset: written_bytes, read_bytes,
- * exposed_s (seconds that the script waited for the file), busy_s (seconds that it was written or read). */
-static int offload_stats(lua_State *L)
-{
-    mx_offload_stats stats = mx_offload_get_stats(lua_toboolean(L, 1));
-    lua_createtable(L, 0, 7);
-    lua_pushstring(L, mx_spill_directory());
-    lua_setfield(L, -2, "directory");
-    lua_pushinteger(L, mx_spill_file_bytes());
-    lua_setfield(L, -2, "file_bytes");
-    lua_pushinteger(L, stats.away_bytes);
-    lua_setfield(L, -2, "away_bytes");
-    lua_pushinteger(L, stats.written_bytes);
-    lua_setfield(L, -2, "written_bytes");
-    lua_pushinteger(L, stats.read_bytes);
-    lua_setfield(L, -2, "read_bytes");
-    lua_pushnumber(L, stats.exposed_s);
-    lua_setfield(L, -2, "exposed_s");
-    lua_pushnumber(L, stats.busy_s);
-    lua_setfield(L, -2, "busy_s");
-    return 1;
-}
-
 /* mx.name(t, "query_proj") -> t */
 static int name(lua_State *L)
 {
     mx_tensor_set_name(mxl_check_tensor(L, 1), luaL_checkstring(L, 2));
     lua_settop(L, 1);
     return 1;
-}
-
-/* mx.backward(loss, [scale = 1], [{retain = false}]): gradients of scale times the loss. retain: the records stay, to
- * be walked again. Collective where collectives or mx.reduce_gradient are in it. */
-static int backward(lua_State *L)
-{
-    static const char *const fields[] = {"retain", NULL};
-    mx_tensor *loss = mxl_check_tensor(L, 1);
-    int options = lua_istable(L, 2) ? 2 : 3;
-    double scale = options == 2 ? 1.0 : luaL_optnumber(L, 2, 1.0);
-    if (!lua_isnoneornil(L, options))
-        luaL_checktype(L, options, LUA_TTABLE);
-    mxl_check_fields(L, options, fields, "mx.backward");
-    bool retain = mxl_field_boolean(L, options, "retain", false);
-    mxl_check_lost_steps(L);
-    mxl_set_site(L); /* of the collectives in it */
-    const mx_root root = {.t = loss, .seed = scale};
-    mxl_try(L, mx_tape_backward(mx_tape_current(), &root, 1, retain));
-    return 0;
 }
 
 /* mx.no_grad(fn, ...) -> what fn returns, with nothing recorded. */
@@ -191,181 +140,161 @@ static int no_grad(lua_State *L)
     return lua_gettop(L) - 1; /* the guard is closed on return and turns recording back */
 }
 
-/* Memory, in bytes. */
+/* ---- backward ---- */
 
-static int memory(lua_State *L)
+/* Reads the gradient at the top of the stack, and pops it. */
+static void read_gradient(lua_State *L, mx_root *root)
 {
-    mx_pool_stats stats = mx_device_current->memory(mx_device_current);
-    lua_newtable(L);
-    lua_pushinteger(L, stats.in_use_bytes);
-    lua_setfield(L, -2, "in_use");
-    lua_pushinteger(L, stats.peak_bytes);
-    lua_setfield(L, -2, "peak");
-    lua_pushinteger(L, stats.reserved_bytes);
-    lua_setfield(L, -2, "reserved");
-    lua_pushinteger(L, stats.limit_bytes);
-    lua_setfield(L, -2, "limit");
-    return 1;
-}
-
-static int reset_peak(lua_State *L)
-{
-    (void)L;
-    mx_device_current->reset_peak(mx_device_current);
-    return 0;
-}
-
-static int memory_limit(lua_State *L)
-{
-    lua_Integer bytes = luaL_checkinteger(L, 1);
-    luaL_argcheck(L, bytes >= 0, 1, "bytes, 0 for no limit");
-    mx_pool_set_limit(bytes);
-    return 0;
-}
-
-static int trim(lua_State *L)
-{
-    (void)L;
-    mx_pool_trim();
-    return 0;
-}
-
-/* mx.profile(true) starts, mx.profile(false) stops. */
-static int profile(lua_State *L)
-{
-    luaL_checktype(L, 1, LUA_TBOOLEAN);
-    if (lua_toboolean(L, 1))
-        mx_profile_start();
+    if (mxl_test_tensor(L, -1))
+        root->grad = mxl_check_tensor(L, -1);
+    else if (lua_type(L, -1) == LUA_TNUMBER)
+        root->seed = lua_tonumber(L, -1);
     else
-        mx_profile_stop();
-    return 0;
+        luaL_error(L, "backward: a root's gradient is a tensor, or a number where the root has one element; not %s",
+                   luaL_typename(L, -1));
+    lua_pop(L, 1);
 }
 
-/* mx.profile_report() -> rows {op, shapes, calls, seconds, flops, bytes}, the longest first. */
-static int profile_report(lua_State *L)
+/* Reads the list of roots at index `roots` and that of their gradients after it, if there is one. The roots are memory
+ * of Lua's, left on the stack. */
+static int read_lists(lua_State *L, int roots, bool has_gradients, mx_root **out)
 {
-    const mx_profile_row *rows = NULL;
-    int n = mx_profile_rows(&rows);
-    lua_createtable(L, n, 0);
-    for (int i = 0; i < n; i++) {
-        lua_createtable(L, 0, 6);
-        lua_pushstring(L, rows[i].op->name);
-        lua_setfield(L, -2, "op");
-        lua_pushstring(L, rows[i].shapes);
-        lua_setfield(L, -2, "shapes");
-        lua_pushinteger(L, rows[i].calls);
-        lua_setfield(L, -2, "calls");
-        lua_pushnumber(L, rows[i].seconds);
-        lua_setfield(L, -2, "seconds");
-        lua_pushnumber(L, rows[i].flops);
-        lua_setfield(L, -2, "flops");
-        lua_pushnumber(L, rows[i].bytes);
-        lua_setfield(L, -2, "bytes");
-        lua_rawseti(L, -2, i + 1);
+    int n = (int)luaL_len(L, roots);
+    luaL_argcheck(L, n > 0, roots, "an empty list of roots");
+    if (has_gradients) {
+        luaL_checktype(L, roots + 1, LUA_TTABLE);
+        int given = (int)luaL_len(L, roots + 1);
+        if (given != n)
+            return luaL_error(L, "backward: %d roots and %d gradients; give one for each, or none", n, given);
     }
-    return 1;
+    *out = lua_newuserdatauv(L, (size_t)n * sizeof **out, 0);
+    for (int i = 0; i < n; i++) {
+        lua_rawgeti(L, roots, i + 1);
+        if (!mxl_test_tensor(L, -1))
+            return luaL_error(L, "backward: root %d is no tensor but %s", i + 1, luaL_typename(L, -1));
+        (*out)[i] = (mx_root){.t = mxl_check_tensor(L, -1), .seed = 1};
+        lua_pop(L, 1);
+        if (has_gradients) {
+            lua_rawgeti(L, roots + 1, i + 1);
+            read_gradient(L, &(*out)[i]);
+        }
+    }
+    return n;
 }
 
-static void add_kept(void *context, const mx_op *op, const mx_tensor *t)
-{
-    lua_State *L = context;
-    lua_createtable(L, 0, 4);
-    lua_pushstring(L, t->name);
-    lua_setfield(L, -2, "name");
-    lua_pushstring(L, op->name);
-    lua_setfield(L, -2, "op");
-    lua_pushinteger(L, t->storage->bytes);
-    lua_setfield(L, -2, "bytes");
-    lua_pushlightuserdata(L, t->storage);
-    lua_setfield(L, -2, "storage");
-    lua_rawseti(L, -2, luaL_len(L, -2) + 1);
-}
+/* Options are told from a list of gradients by having no first entry. */
+static bool is_options(lua_State *L, int i) { return lua_istable(L, i) && lua_rawlen(L, i) == 0; }
 
-/* mx.kept() -> rows {name (nil: none), op, bytes, storage}: the results that the tape has recorded and that still have
- * values, in the order of the calls. Those with the same storage share its bytes. */
-static int kept(lua_State *L)
+/* roots, [gradients], [{retain = false}] from index `roots` on: a root or a list of roots; likewise for gradients. */
+static int backward_on(lua_State *L, mx_tape *tape, int roots)
 {
-    lua_newtable(L);
-    bool collects = lua_gc(L, LUA_GCISRUNNING);
-    lua_gc(L, LUA_GCSTOP); /* a tensor that is collected may take its record off the tape */
-    mx_tape_for_each_kept(add_kept, L);
-    if (collects)
-        lua_gc(L, LUA_GCRESTART);
-    return 1;
-}
-
-/* ---- where a value went wrong ---- */
-
-/* mx.place(text or nil): where the script is, in its own words ("layer 3"), for mx.find_bad */
-static int place(lua_State *L)
-{
-    const char *before = mx_place;
-    mx_place = lua_isnoneornil(L, 1) ? NULL : mx_text_hold(luaL_checkstring(L, 1));
-    mx_text_let_go(before);
+    static const char *const fields[] = {"retain", NULL};
+    mx_root one = {.seed = 1}, *list = &one;
+    int n = 1, options = is_options(L, roots + 1) ? roots + 1 : roots + 2;
+    bool has_gradients = options > roots + 1 && !lua_isnoneornil(L, roots + 1);
+    if (!lua_isnoneornil(L, options))
+        luaL_checktype(L, options, LUA_TTABLE);
+    mxl_check_fields(L, options, fields, "backward");
+    bool retain = mxl_field_boolean(L, options, "retain", false);
+    if (lua_istable(L, roots)) {
+        n = read_lists(L, roots, has_gradients, &list);
+    } else {
+        one.t = mxl_check_tensor(L, roots);
+        if (has_gradients) {
+            lua_pushvalue(L, roots + 1);
+            read_gradient(L, &one);
+        }
+    }
+    mxl_check_lost_steps(L);
+    mxl_set_site(L); /* of the collectives in it */
+    mxl_try(L, mx_tape_backward(tape, list, n, retain));
     return 0;
 }
 
-static void push_finding(lua_State *L, const mx_finding *f)
+/* mx.backward(loss or {losses}, [gradients], [{retain = false}]): adds the gradients of the losses to those of the
+ * leaves. A gradient is a number (1 when there is none), or a tensor of the loss's shape. retain: the records stay, to
+ * be walked again. Collective where collectives or mx.reduce_gradient are in it. */
+static int backward(lua_State *L) { return backward_on(L, mx_tape_current(), 1); }
+
+/* ---- tapes of the script's own ---- */
+
+typedef struct mxl_tape {
+    mx_tape *tape; /* NULL: closed */
+    mx_site made, closed;
+} mxl_tape;
+
+/* mx.tape() -> an empty tape: local tape <close> = mx.tape() */
+static int tape_new(lua_State *L)
 {
-    lua_createtable(L, 0, 8);
-    lua_pushstring(L, f->op->name);
-    lua_setfield(L, -2, "op");
-    lua_pushstring(L, f->place);
-    lua_setfield(L, -2, "place");
-    lua_pushboolean(L, f->backward);
-    lua_setfield(L, -2, "backward");
-    lua_pushfstring(L, "%s %s", mx_dtype_name(f->dtype), mx_shape_text(&f->shape));
-    lua_setfield(L, -2, "tensor");
-    lua_pushinteger(L, f->nans);
-    lua_setfield(L, -2, "nans");
-    lua_pushinteger(L, f->infinities);
-    lua_setfield(L, -2, "infinities");
-    lua_pushinteger(L, f->first + 1);
-    lua_setfield(L, -2, "first");
-    lua_pushinteger(L, mx_shape_count(&f->shape));
-    lua_setfield(L, -2, "elements");
+    mxl_running = L;
+    mxl_tape *tape = lua_newuserdatauv(L, sizeof *tape, 0);
+    *tape = (mxl_tape){.made = mx_site_now()};
+    luaL_setmetatable(L, TAPE);
+    mxl_try(L, mx_tape_new(&tape->tape));
+    return 1;
 }
 
-/* mx.find_bad(fn, ...) -> what was the first result of an operation inside fn with a NaN or an infinity in it, or nil:
- * {op, place (of mx.place), backward, tensor ("bf16 (2, 3)"), nans, infinities, first (element, from 1), elements}.
- * What fn raises ends the search and is not told. */
-static int find_bad(lua_State *L)
+static mx_tape *check_tape(lua_State *L)
 {
-    luaL_checktype(L, 1, LUA_TFUNCTION);
-    mx_check_start();
-    int code = lua_pcall(L, lua_gettop(L) - 1, 0, 0);
-    mx_finding finding = mx_check_stop();
-    if (code == LUA_ERRMEM)
-        return lua_error(L);
-    if (!finding.op)
+    const mxl_tape *tape = luaL_checkudata(L, 1, TAPE);
+    if (!tape->tape)
+        mxl_try(L, mx_fail(MX_ERR_STATE, "the tape made%s has been closed%s; make another one with mx.tape()",
+                           mx_site_text(tape->made), mx_site_text(tape->closed)));
+    return tape->tape;
+}
+
+/* tape:run(fn, ...) -> what fn returns; operations inside are recorded on the tape. */
+static int tape_run(lua_State *L)
+{
+    mx_tape *tape = check_tape(L);
+    luaL_checktype(L, 2, LUA_TFUNCTION);
+    mxl_guard *guard = push_guard(L, 2);
+    guard->before = mx_tape_enter(tape);
+    lua_call(L, lua_gettop(L) - 3, LUA_MULTRET);
+    return lua_gettop(L) - 2; /* the guard is closed on return and leaves the tape */
+}
+
+/* tape:backward(roots, [gradients], [{retain = false}]): as mx.backward, for roots that the tape has recorded. */
+static int tape_backward(lua_State *L) { return backward_on(L, check_tape(L), 2); }
+
+/* tape:clear(): forgets all records. */
+static int tape_clear(lua_State *L)
+{
+    mx_tape_clear(check_tape(L));
+    return 0;
+}
+
+/* tape:close(): forgets all records, for good; closing twice is harmless. */
+static int tape_close(lua_State *L)
+{
+    mxl_tape *tape = luaL_checkudata(L, 1, TAPE);
+    if (!tape->tape)
         return 0;
-    push_finding(L, &finding);
-    return 1;
+    mxl_try(L, mx_tape_free(tape->tape));
+    tape->tape = NULL;
+    mxl_running = L;
+    tape->closed = mx_site_now();
+    return 0;
 }
 
 int mxl_open_tape(lua_State *L)
 {
-    static const luaL_Reg functions[] = {{"scope", scope},
-                                         {"remat_region", remat_region},
-                                         {"name", name},
-                                         {"backward", backward},
-                                         {"no_grad", no_grad},
-                                         {"memory", memory},
-                                         {"reset_peak", reset_peak},
-                                         {"memory_limit", memory_limit},
-                                         {"trim", trim},
-                                         {"kept", kept},
-                                         {"place", place},
-                                         {"find_bad", find_bad},
-                                         {"offload_open", offload_open},
-                                         {"offload_stats", offload_stats},
-                                         {"profile", profile},
-                                         {"profile_report", profile_report},
+    static const luaL_Reg functions[] = {{"scope", scope},     {"remat_region", remat_region}, {"name", name},
+                                         {"no_grad", no_grad}, {"backward", backward},         {"tape", tape_new},
                                          {NULL, NULL}};
     static const luaL_Reg guard_methods[] = {{"__close", guard_close}, {NULL, NULL}};
+    static const luaL_Reg tape_metamethods[] = {{"__close", tape_close}, {"__gc", tape_close}, {NULL, NULL}};
+    static const luaL_Reg tape_methods[] = {
+        {"run", tape_run}, {"backward", tape_backward}, {"clear", tape_clear}, {"close", tape_close}, {NULL, NULL}};
     luaL_newmetatable(L, GUARD);
     mxl_hide_metatable(L, GUARD);
     luaL_setfuncs(L, guard_methods, 0);
+    lua_pop(L, 1);
+    luaL_newmetatable(L, TAPE);
+    mxl_hide_metatable(L, TAPE);
+    luaL_setfuncs(L, tape_metamethods, 0);
+    luaL_newlib(L, tape_methods);
+    mxl_set_methods(L, "a tape");
     lua_pop(L, 1);
     luaL_newlib(L, functions);
     return 1;

@@ -9,7 +9,9 @@
 #define FILE_CLASS "mx.io.h5_file"
 #define WRITER_CLASS "mx.io.h5_writer"
 
-/* ---- writing: w = h5_writer(path); w:put(name, t); w:attributes{...}; w:commit() ---- */
+/* ---- writing: w = h5_writer(path); w:put(name, t); w:attributes{...}; w:commit() ----
+ *
+ * w:put(name, t, sizes): t has the next rows of a tensor of these sizes. */
 
 static mx_h5_writer **check_writer(lua_State *L)
 {
@@ -37,7 +39,11 @@ static int writer_new(lua_State *L)
 static int writer_put(lua_State *L)
 {
     mx_h5_writer **w = check_writer(L);
-    mxl_try(L, mx_h5_put(*w, luaL_checkstring(L, 2), mxl_check_tensor(L, 3)));
+    const mx_tensor *t = mxl_check_tensor(L, 3);
+    mx_shape shape = t->shape;
+    if (!lua_isnoneornil(L, 4))
+        mxl_check_shape(L, 4, "the sizes of the whole", &shape);
+    mxl_try(L, mx_h5_put_rows(*w, luaL_checkstring(L, 2), &shape, t));
     return 0;
 }
 

@@ -28,6 +28,11 @@ typedef struct mx_h5_writer mx_h5_writer;
 mx_status mx_h5_create(const char *path, mx_h5_writer **out);
 mx_status mx_h5_put(mx_h5_writer *w, const char *name, const mx_tensor *t);
 
+/* The next rows (of dimension 0) of a tensor of this shape, from the first call for a name to the last. The file gets
+ * the bytes that mx_h5_put of the whole would give it. Until a tensor has all of its rows, another one and the commit
+ * are MX_ERR_STATE. MX_ERR_SHAPE for rows that do not fit. */
+mx_status mx_h5_put_rows(mx_h5_writer *w, const char *name, const mx_shape *shape, const mx_tensor *t);
+
 /* `map` holds strings (without zero bytes), integers and floats by name; MX_ERR_VALUE for another kind. */
 mx_status mx_h5_put_attributes(mx_h5_writer *w, const mx_value *map);
 

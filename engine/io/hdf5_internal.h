@@ -42,12 +42,24 @@ int64_t mx_h5_blocks(const mx_h5_rows *r);
 
 /* ---- a file that is written ---- */
 
+/* A tensor of which not all rows have been written. */
+typedef struct mx_h5_growing {
+    char *name; /* NULL: there is none */
+    mx_dtype dtype;
+    mx_shape shape;
+    mx_h5_rows rows;
+    hid_t dataset, type, space;
+    int64_t done;   /* rows written */
+    uint32_t *sums; /* of its blocks, so far */
+} mx_h5_growing;
+
 struct mx_h5_writer {
     mx_draft draft;
     hid_t file;
     int error;          /* errno of the first write that failed; hidden from HDF5 */
     mx_extent *extents; /* where the values are in the file, for the seal */
     int64_t count, room;
+    mx_h5_growing growing;
 };
 
 /* The outcome of a step: HDF5's error or the system's. To be called before the next call of HDF5, which would forget

@@ -56,20 +56,6 @@ static herr_t put_scalar_attribute(hid_t object, const char *name, hid_t type, c
     return result;
 }
 
-static herr_t put_sums(hid_t dataset, const mx_h5_rows *r, const char *data, uint32_t *sums)
-{
-    hsize_t blocks = (hsize_t)mx_h5_blocks(r);
-    for (hsize_t b = 0; b < blocks; b++) {
-        int64_t first = (int64_t)b * r->block_rows;
-        int64_t rows = r->rows - first < r->block_rows ? r->rows - first : r->block_rows;
-        sums[b] = mx_crc32c(0, data + first * r->row_bytes, (size_t)(rows * r->row_bytes));
-    }
-    hid_t space = H5Screate_simple(1, &blocks, NULL);
-    herr_t result = put_attribute(dataset, MX_H5_SUMS, H5T_STD_U32LE, space, sums);
-    H5Sclose(space);
-    return result < 0 ? result : put_scalar_attribute(dataset, MX_H5_SUM_ROWS, H5T_STD_I64LE, &r->block_rows);
-}
-
 static hid_t new_space(const mx_shape *shape)
 {
     hsize_t size[MX_MAX_DIMS];
@@ -107,41 +93,142 @@ mx_status mx_h5_add_extent(mx_h5_writer *w, hid_t dataset, int64_t bytes)
     return MX_OK;
 }
 
-static mx_status put_values(mx_h5_writer *w, hid_t dataset, hid_t type, const char *name, const mx_tensor *t)
+/* ---- tensors, some rows at a time ---- */
+
+static void drop_growing(mx_h5_writer *w)
 {
-    mx_h5_rows r = mx_h5_rows_of(&t->shape, t->dtype);
-    herr_t written = H5Dwrite(dataset, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, mx_data(t));
-    MX_TRY(mx_h5_outcome(w, written, "cannot write tensor '%.200s'", name));
-    MX_TRY(mx_h5_add_extent(w, dataset, mx_bytes(t)));
-    uint32_t *sums = malloc((size_t)mx_h5_blocks(&r) * sizeof *sums);
-    if (!sums)
-        return mx_fail(MX_ERR_MEMORY, "'%s': out of memory for checksums", w->draft.path);
-    herr_t result = put_sums(dataset, &r, mx_data(t), sums);
-    free(sums);
-    return mx_h5_outcome(w, result, "cannot write the checksums of tensor '%.200s'", name);
+    mx_h5_growing *g = &w->growing;
+    if (g->dataset > 0)
+        H5Dclose(g->dataset);
+    if (g->space > 0)
+        H5Sclose(g->space);
+    if (g->type > 0)
+        H5Tclose(g->type);
+    free(g->sums);
+    free(g->name);
+    *g = (mx_h5_growing){0};
 }
 
-mx_status mx_h5_put(mx_h5_writer *w, const char *name, const mx_tensor *t)
+static mx_status begin_tensor(mx_h5_writer *w, const char *name, mx_dtype dtype, const mx_shape *shape)
+{
+    mx_h5_growing *g = &w->growing;
+    MX_TRY(check_name(w, name));
+    *g = (mx_h5_growing){.name = strdup(name),
+                         .dtype = dtype,
+                         .shape = *shape,
+                         .rows = mx_h5_rows_of(shape, dtype),
+                         .type = mx_h5_new_type(dtype),
+                         .space = new_space(shape)};
+    g->sums = calloc((size_t)mx_h5_blocks(&g->rows) + 1, sizeof *g->sums);
+    if (!g->name || !g->sums)
+        return mx_fail(MX_ERR_MEMORY, "'%s': out of memory for checksums", w->draft.path);
+    return mx_h5_new_dataset(w, name, g->type, g->space, &g->dataset);
+}
+
+static mx_status check_rows(const mx_h5_writer *w, const char *name, const mx_tensor *t, const mx_shape *shape)
+{
+    const mx_h5_growing *g = &w->growing;
+    bool fits = t->shape.n_dims == shape->n_dims;
+    for (int d = 1; d < shape->n_dims && fits; d++)
+        fits = t->shape.size[d] == shape->size[d];
+    if (!fits)
+        return mx_fail(MX_ERR_SHAPE, "'%s': rows of shape %s do not fit the tensor '%.200s' of shape %s", w->draft.path,
+                       mx_shape_text(&t->shape), name, mx_shape_text(shape));
+    if (!g->name)
+        return MX_OK;
+    if (strcmp(g->name, name) != 0 || g->dtype != t->dtype || !mx_shape_equal(&g->shape, shape))
+        return mx_fail(MX_ERR_STATE, "'%s': %lld of the %lld rows of the tensor '%.200s' (%s %s) are missing",
+                       w->draft.path, (long long)(g->rows.rows - g->done), (long long)g->rows.rows, g->name,
+                       mx_dtype_name(g->dtype), mx_shape_text(&g->shape));
+    return MX_OK;
+}
+
+/* The sums of the blocks that `count` rows at `data` go on with. */
+static void add_sums(mx_h5_growing *g, const char *data, int64_t count)
+{
+    const mx_h5_rows *r = &g->rows;
+    int64_t row = g->done, end = g->done + count;
+    while (row < end) {
+        int64_t block = row / r->block_rows, next = (block + 1) * r->block_rows;
+        size_t bytes = (size_t)(((next < end ? next : end) - row) * r->row_bytes);
+        g->sums[block] = mx_crc32c(g->sums[block], data, bytes);
+        data += bytes;
+        row = next;
+    }
+}
+
+static herr_t write_rows(const mx_h5_growing *g, const mx_tensor *t, int64_t count)
+{
+    if (count == g->rows.rows)
+        return H5Dwrite(g->dataset, g->type, H5S_ALL, H5S_ALL, H5P_DEFAULT, mx_data(t));
+    hsize_t start[MX_MAX_DIMS] = {(hsize_t)g->done}, length[MX_MAX_DIMS];
+    for (int d = 0; d < t->shape.n_dims; d++)
+        length[d] = (hsize_t)t->shape.size[d];
+    hid_t memory = new_space(&t->shape);
+    herr_t result = H5Sselect_hyperslab(g->space, H5S_SELECT_SET, start, NULL, length, NULL);
+    if (result >= 0)
+        result = H5Dwrite(g->dataset, g->type, memory, g->space, H5P_DEFAULT, mx_data(t));
+    H5Sclose(memory);
+    return result;
+}
+
+static mx_status add_rows(mx_h5_writer *w, const mx_tensor *t)
+{
+    mx_h5_growing *g = &w->growing;
+    int64_t count = t->shape.n_dims ? t->shape.size[0] : 1;
+    if (count > g->rows.rows - g->done)
+        return mx_fail(MX_ERR_SHAPE, "'%s': %lld rows after the first %lld of the %lld of tensor '%.200s'",
+                       w->draft.path, (long long)count, (long long)g->done, (long long)g->rows.rows, g->name);
+    if (mx_bytes(t) > 0) {
+        MX_TRY(mx_h5_outcome(w, write_rows(g, t, count), "cannot write tensor '%.200s'", g->name));
+        if (g->done == 0)
+            MX_TRY(mx_h5_add_extent(w, g->dataset, g->rows.rows * g->rows.row_bytes));
+        add_sums(g, mx_data(t), count);
+    }
+    g->done += count;
+    return MX_OK;
+}
+
+static mx_status finish_tensor(mx_h5_writer *w)
+{
+    mx_h5_growing *g = &w->growing;
+    hsize_t blocks = (hsize_t)mx_h5_blocks(&g->rows);
+    if (blocks > 0) {
+        hid_t space = H5Screate_simple(1, &blocks, NULL);
+        herr_t result = put_attribute(g->dataset, MX_H5_SUMS, H5T_STD_U32LE, space, g->sums);
+        H5Sclose(space);
+        if (result >= 0)
+            result = put_scalar_attribute(g->dataset, MX_H5_SUM_ROWS, H5T_STD_I64LE, &g->rows.block_rows);
+        MX_TRY(mx_h5_outcome(w, result, "cannot write the checksums of tensor '%.200s'", g->name));
+    }
+    herr_t closed = H5Dclose(g->dataset);
+    g->dataset = -1;
+    return mx_h5_outcome(w, closed, "cannot write tensor '%.200s'", g->name);
+}
+
+mx_status mx_h5_put_rows(mx_h5_writer *w, const char *name, const mx_shape *shape, const mx_tensor *t)
 {
     __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
-    MX_TRY(check_name(w, name));
     if (t->released || !mx_data(t))
         return mx_fail(MX_ERR_STATE,
                        "'%s': tensor '%.200s' has no values to write: it was released, or is on a simulated device",
                        w->draft.path, name);
+    MX_TRY(check_rows(w, name, t, shape));
     MX_TRY(mx_tensor_wait(t, false));
-    hid_t type = mx_h5_new_type(t->dtype), space = new_space(&t->shape);
-    hid_t dataset;
-    mx_status status = mx_h5_new_dataset(w, name, type, space, &dataset);
-    if (status == MX_OK && mx_bytes(t) > 0)
-        status = put_values(w, dataset, type, name, t);
-    if (dataset >= 0) {
-        herr_t closed = H5Dclose(dataset);
-        status = status == MX_OK ? mx_h5_outcome(w, closed, "cannot write tensor '%.200s'", name) : status;
-    }
-    H5Sclose(space);
-    H5Tclose(type);
+    mx_status status = w->growing.name ? MX_OK : begin_tensor(w, name, t->dtype, shape);
+    if (status == MX_OK)
+        status = add_rows(w, t);
+    bool whole = w->growing.done == w->growing.rows.rows;
+    if (status == MX_OK && whole)
+        status = finish_tensor(w);
+    if (status != MX_OK || whole)
+        drop_growing(w);
     return status;
+}
+
+mx_status mx_h5_put(mx_h5_writer *w, const char *name, const mx_tensor *t)
+{
+    return mx_h5_put_rows(w, name, &t->shape, t);
 }
 
 /* ---- attributes ---- */
@@ -232,7 +319,13 @@ static mx_status close_file(mx_h5_writer *w)
 
 mx_status mx_h5_commit(mx_h5_writer *w)
 {
-    mx_status status = close_file(w);
+    const mx_h5_growing *g = &w->growing;
+    mx_status status = MX_OK;
+    if (g->name)
+        status = mx_fail(MX_ERR_STATE, "'%s': %lld of the %lld rows of the tensor '%.200s' are missing", w->draft.path,
+                         (long long)(g->rows.rows - g->done), (long long)g->rows.rows, g->name);
+    else
+        status = close_file(w);
     if (status == MX_OK)
         status = mx_seal_write(w->draft.temporary, w->draft.path, w->extents, w->count);
     if (status == MX_OK)
@@ -245,8 +338,11 @@ void mx_h5_abort(mx_h5_writer *w)
 {
     if (!w)
         return;
-    if (w->file >= 0)
+    if (w->file >= 0) {
+        __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
+        drop_growing(w);
         (void)close_file(w);
+    }
     mx_draft_discard(&w->draft);
     free(w->extents);
     free(w);

@@ -2,8 +2,8 @@
  * tensor after the other.
  *
  * Reading goes through weights.h. A writer first gets the plan (names, dtypes, shapes) and then the tensors in any
- * order, so only one tensor need be in memory. The complete file appears at the commit, or no file. f32, bf16, i32, u8
- * and i8 are stored unchanged. Not collective: one rank writes. */
+ * order, each as a whole or some rows at a time. The complete file appears at the commit, or no file. f32, bf16, i32,
+ * u8 and i8 are stored unchanged. Not collective: one rank writes. */
 #ifndef MX_WEIGHTS_SAFETENSORS_H
 #define MX_WEIGHTS_SAFETENSORS_H
 
@@ -26,11 +26,11 @@ typedef struct mx_safetensors_writer mx_safetensors_writer;
 mx_status mx_safetensors_create(const char *path, const mx_planned_tensor *plan, int64_t count,
                                 mx_safetensors_writer **out);
 
-/* Writes the values of a planned tensor. MX_ERR_VALUE for a name that is not planned or was put before, MX_ERR_DTYPE or
- * MX_ERR_SHAPE if dtype or shape differ from the plan. */
+/* Writes a planned tensor, or its next rows (of dimension 0), from the first to the last. MX_ERR_VALUE for a name that
+ * is not planned or has all of its rows, MX_ERR_DTYPE or MX_ERR_SHAPE if dtype or shape do not fit the plan. */
 mx_status mx_safetensors_put(mx_safetensors_writer *w, const char *name, const mx_tensor *t);
 
-/* MX_ERR_STATE if a planned tensor was not put. Frees the writer, whatever the outcome. */
+/* MX_ERR_STATE if rows of a planned tensor were not put. Frees the writer, whatever the outcome. */
 mx_status mx_safetensors_commit(mx_safetensors_writer *w);
 void mx_safetensors_abort(mx_safetensors_writer *w); /* frees the writer and leaves no file; NULL is allowed */
 

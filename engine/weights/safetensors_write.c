@@ -13,6 +13,7 @@ typedef struct planned {
     mx_dtype dtype;
     mx_shape shape;
     int64_t offset, bytes; /* in the data */
+    int64_t rows, done;    /* done: those put */
     bool put;
 } planned;
 
@@ -77,6 +78,7 @@ static mx_status take_plan(mx_safetensors_writer *w, const mx_planned_tensor *pl
         if (!p->name)
             return mx_fail(MX_ERR_MEMORY, "out of memory for a name");
         w->count++;
+        p->rows = p->shape.n_dims ? p->shape.size[0] : 1;
         p->bytes = mx_shape_count(&p->shape) * (int64_t)mx_dtype_bytes(p->dtype);
     }
     MX_TRY(check_names(w));
@@ -170,35 +172,49 @@ mx_status mx_safetensors_create(const char *path, const mx_planned_tensor *plan,
     return MX_OK;
 }
 
+/* Whether t can be the next rows of a planned tensor. */
+static mx_status check_rows(const mx_safetensors_writer *w, const planned *p, const mx_tensor *t)
+{
+    bool fits = t->shape.n_dims == p->shape.n_dims;
+    for (int d = 0; d < p->shape.n_dims && fits; d++)
+        fits = d > 0 ? t->shape.size[d] == p->shape.size[d] : t->shape.size[d] <= p->rows - p->done;
+    if (fits)
+        return MX_OK;
+    return mx_fail(MX_ERR_SHAPE, "'%s': the tensor '%s' is %s, planned was %s, of which %lld rows are there",
+                   w->draft.path, p->name, mx_shape_text(&t->shape), mx_shape_text(&p->shape), (long long)p->done);
+}
+
 mx_status mx_safetensors_put(mx_safetensors_writer *w, const char *name, const mx_tensor *t)
 {
     planned *p = NULL;
     for (int64_t i = 0; i < w->count && !p; i++)
         if (strcmp(w->tensors[i].name, name) == 0)
             p = &w->tensors[i];
-    if (!p || p->put)
+    if (!p || (p->put && p->done == p->rows))
         return mx_fail(MX_ERR_VALUE, "'%s': the tensor '%s' was %s", w->draft.path, name,
                        p ? "put before" : "not planned");
     if (t->dtype != p->dtype)
         return mx_fail(MX_ERR_DTYPE, "'%s': the tensor '%s' is %s, planned was %s", w->draft.path, name,
                        mx_dtype_name(t->dtype), mx_dtype_name(p->dtype));
-    if (!mx_shape_equal(&t->shape, &p->shape))
-        return mx_fail(MX_ERR_SHAPE, "'%s': the tensor '%s' is %s, planned was %s", w->draft.path, name,
-                       mx_shape_text(&t->shape), mx_shape_text(&p->shape));
-    if (p->bytes > 0 && !mx_data(t))
+    MX_TRY(check_rows(w, p, t));
+    int64_t bytes = mx_bytes(t), skip = p->done > 0 ? p->bytes / p->rows * p->done : 0;
+    if (bytes > 0 && !mx_data(t))
         return mx_fail(MX_ERR_STATE, "'%s': the tensor '%s' has no values to write", w->draft.path, name);
-    MX_TRY(mx_file_write_at(w->fd, w->draft.path, w->start + p->offset, mx_data(t), p->bytes));
+    MX_TRY(mx_file_write_at(w->fd, w->draft.path, w->start + p->offset + skip, mx_data(t), bytes));
     p->put = true;
+    p->done += t->shape.n_dims ? t->shape.size[0] : 1;
     return MX_OK;
 }
 
 mx_status mx_safetensors_commit(mx_safetensors_writer *w)
 {
     mx_status status = MX_OK;
-    for (int64_t i = 0; i < w->count && status == MX_OK; i++)
-        if (!w->tensors[i].put)
-            status =
-                mx_fail(MX_ERR_STATE, "'%s': the planned tensor '%s' was not put", w->draft.path, w->tensors[i].name);
+    for (int64_t i = 0; i < w->count && status == MX_OK; i++) {
+        const planned *p = &w->tensors[i];
+        if (!p->put || p->done < p->rows)
+            status = mx_fail(MX_ERR_STATE, "'%s': the planned tensor '%s' was not put (%lld of its %lld rows were)",
+                             w->draft.path, p->name, (long long)p->done, (long long)p->rows);
+    }
     if (status == MX_OK) {
         int closed = close(w->fd);
         w->fd = -1;

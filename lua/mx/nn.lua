@@ -148,7 +148,7 @@ function nn.load(params, path, parallel)
         end
     end
     for name, t in util.sorted_pairs(params) do
-        local part = parallel and parallel:part(name) or { sizes = t:size(), start = { 1 }, of = t:size() }
+        local part = (parallel or mx.parallel.alone):part(name, t:size())
         local want = table.concat(part.of, "x")
         if not shapes[name] then
             util.refuse("%s has no parameter '%s': it belongs to another model", path, name)

@@ -99,6 +99,70 @@ static mx_status write_kinds(const char *path)
     return status;
 }
 
+/* Rows of a tensor, some at a time, give the file the bytes of the whole; a file with rows missing does not appear. */
+static void test_rows_one_after_the_other(void)
+{
+    static const struct {
+        mx_dtype dtype;
+        int n_dims;
+        int64_t size[3];
+    } tensors[] = {{MX_F32, 2, {1000, 37}},  {MX_BF16, 3, {9, 5, 3}},   {MX_F32, 1, {3}},    {MX_F32, 0, {0}},
+                   {MX_U8, 2, {20, 300000}}, {MX_F32, 2, {2, 1100000}}, {MX_I32, 2, {0, 5}}, {MX_I8, 2, {5, 0}}};
+    enum { TENSORS = sizeof tensors / sizeof *tensors };
+    const char *whole_path = temporary_path("whole.h5"), *rows_path = temporary_path("rows.h5");
+    mx_h5_writer *whole, *rows;
+    CHECK(mx_h5_create(whole_path, &whole) == MX_OK, "%s", mx_message());
+    CHECK(mx_h5_create(rows_path, &rows) == MX_OK, "%s", mx_message());
+    for (int k = 0; k < TENSORS; k++) {
+        mx_tensor *t = make(tensors[k].dtype, tensors[k].n_dims, tensors[k].size);
+        char name[16];
+        snprintf(name, sizeof name, "t%d", k);
+        CHECK(mx_h5_put(whole, name, t) == MX_OK, "%s", mx_message());
+        int64_t n = t->shape.n_dims ? t->shape.size[0] : 1, row_bytes = n ? mx_bytes(t) / n : 0;
+        for (int64_t done = 0, step = 1; step == 1 || done < n; step += 3) {
+            mx_shape shape = t->shape;
+            int64_t count = step < n - done ? step : n - done;
+            shape.size[0] = count;
+            mx_tensor *part = make(t->dtype, shape.n_dims, shape.size);
+            memcpy(mx_data(part), (char *)mx_data(t) + done * row_bytes, (size_t)mx_bytes(part));
+            CHECK(mx_h5_put_rows(rows, name, &t->shape, part) == MX_OK, "%s", mx_message());
+            mx_release(part);
+            done += count;
+        }
+        mx_release(t);
+    }
+    CHECK(mx_h5_commit(whole) == MX_OK && mx_h5_commit(rows) == MX_OK, "%s", mx_message());
+    size_t whole_bytes, rows_bytes;
+    char *a = slurp(whole_path, &whole_bytes), *b = slurp(rows_path, &rows_bytes);
+    CHECK(whole_bytes == rows_bytes && memcmp(a, b, whole_bytes) == 0, "%zu and %zu bytes, or others", whole_bytes,
+          rows_bytes);
+    free(a);
+    free(b);
+    unlink(whole_path);
+    unlink(rows_path);
+}
+
+static void test_missing_rows(void)
+{
+    const char *path = temporary_path("rows.h5");
+    mx_h5_writer *w;
+    mx_shape shape = {.n_dims = 2, .size = {5, 3}}, other = {.n_dims = 2, .size = {5, 4}};
+    mx_tensor *two = make(MX_F32, 2, (int64_t[]){2, 3}), *four = make(MX_F32, 2, (int64_t[]){4, 3});
+    CHECK(mx_h5_create(path, &w) == MX_OK && mx_h5_put_rows(w, "a", &shape, two) == MX_OK, "%s", mx_message());
+    CHECK(mx_h5_put_rows(w, "a", &other, two) == MX_ERR_SHAPE, "rows of other lengths");
+    CHECK(mx_h5_put_rows(w, "b", &shape, two) == MX_ERR_STATE && strstr(mx_message(), "3 of the 5 rows"), "%s",
+          mx_message());
+    CHECK(mx_h5_commit(w) == MX_ERR_STATE && strstr(mx_message(), "3 of the 5 rows of the tensor 'a'"), "%s",
+          mx_message());
+    CHECK(temporary_files() == 0, "a file that is not whole");
+    CHECK(mx_h5_create(path, &w) == MX_OK && mx_h5_put_rows(w, "a", &shape, four) == MX_OK, "%s", mx_message());
+    CHECK(mx_h5_put_rows(w, "a", &shape, two) == MX_ERR_SHAPE, "more rows than there are");
+    mx_h5_abort(w);
+    CHECK(temporary_files() == 0, "an aborted file");
+    mx_release(two);
+    mx_release(four);
+}
+
 static bool attributes_intact(const mx_value *map)
 {
     const mx_value *config = mx_value_get(map, "config"), *empty = mx_value_get(map, "empty");
@@ -470,6 +534,8 @@ static void test_foreign_files(void)
 int main(void)
 {
     temporary_make();
+    test_rows_one_after_the_other();
+    test_missing_rows();
     test_round_trip();
     test_bf16_is_a_number();
     test_rows();

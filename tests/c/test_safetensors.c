@@ -201,6 +201,53 @@ static void test_writing(void)
     CHECK(mx_safetensors_create(path, &own, 1, &writer) == MX_ERR_VALUE && temporary_files() == 0, "%s", mx_message());
 }
 
+/* Puts `rows` rows that are full of one byte. */
+static mx_status put_rows(mx_safetensors_writer *writer, const mx_planned_tensor *planned, int64_t rows, char byte)
+{
+    mx_shape shape = planned->shape;
+    mx_tensor *t;
+    shape.size[0] = rows;
+    if (mx_tensor_new(planned->dtype, &shape, &t) != MX_OK)
+        return MX_ERR_MEMORY;
+    memset(mx_data(t), byte, (size_t)mx_bytes(t));
+    mx_status status = mx_safetensors_put(writer, planned->name, t);
+    mx_release(t);
+    return status;
+}
+
+/* Rows of a planned tensor, some at a time, and in between those of another. */
+static void test_writing_rows(void)
+{
+    const char *path = temporary_path("rows.safetensors");
+    mx_safetensors_writer *writer;
+    mx_weights *w;
+    mx_tensor *t;
+    const mx_planned_tensor plan[] = {{"a", MX_F32, {.n_dims = 2, .size = {5, 2}}},
+                                      {"b", MX_U8, {.n_dims = 1, .size = {3}}}};
+    CHECK(mx_safetensors_create(path, plan, 2, &writer) == MX_OK, "%s", mx_message());
+    CHECK(put_rows(writer, &plan[0], 2, 'a') == MX_OK && put_rows(writer, &plan[1], 1, 'b') == MX_OK, "%s",
+          mx_message());
+    CHECK(put_rows(writer, &plan[0], 4, 'x') == MX_ERR_SHAPE && strstr(mx_message(), "of which 2 rows are there"), "%s",
+          mx_message());
+    CHECK(put_rows(writer, &plan[0], 3, 'c') == MX_OK && put_rows(writer, &plan[1], 2, 'd') == MX_OK, "%s",
+          mx_message());
+    CHECK(put_rows(writer, &plan[0], 1, 'x') == MX_ERR_VALUE, "a row too many");
+    CHECK(mx_safetensors_commit(writer) == MX_OK, "%s", mx_message());
+    CHECK(mx_weights_open(path, &w) == MX_OK, "%s", mx_message());
+    CHECK(mx_weights_read(w, "a", 0, -1, &t) == MX_OK &&
+              memcmp(mx_data(t), "aaaaaaaaaaaaaaaacccccccccccccccccccccccc", 40) == 0,
+          "other values than were put");
+    mx_release(t);
+    CHECK(mx_weights_read(w, "b", 0, -1, &t) == MX_OK && memcmp(mx_data(t), "bdd", 3) == 0, "%s", mx_message());
+    mx_release(t);
+    mx_weights_close(w);
+    unlink(path);
+    CHECK(mx_safetensors_create(path, plan, 1, &writer) == MX_OK && put_rows(writer, &plan[0], 4, 'a') == MX_OK, "%s",
+          mx_message());
+    CHECK(mx_safetensors_commit(writer) == MX_ERR_STATE && strstr(mx_message(), "4 of its 5 rows"), "%s", mx_message());
+    CHECK(temporary_files() == 0, "a file that is not whole");
+}
+
 int main(void)
 {
     temporary_make();
@@ -211,6 +258,7 @@ int main(void)
     test_rows();
     unlink(temporary_path("t.safetensors"));
     test_writing();
+    test_writing_rows();
     temporary_remove();
     return check_done();
 }

@@ -47,26 +47,28 @@ function checkpoint_files.verify(path, progress)
     return index, elements
 end
 
--- A whole tensor.
-local function read_whole(index, path, name, entry)
-    local count, place = 1, { name = name, offset = {}, extent = entry.shape, first = 0 }
+-- Rows of a whole tensor, from `start` on; of a scalar, start and rows are 1.
+local function read_rows(index, path, name, entry, start, rows)
+    local place = { name = name, offset = {}, extent = {}, first = 0, count = 1 }
     for d, size in ipairs(entry.shape) do
-        count, place.offset[d] = count * size, 0
+        place.offset[d], place.extent[d] = d == 1 and start - 1 or 0, d == 1 and rows or size
+        place.count = place.count * place.extent[d]
     end
-    place.count = count
-    local out, got = mx.zeros({ count }, entry.dtype), 0
+    local out, got = mx.zeros({ place.count }, entry.dtype), 0
     for _, chunk in ipairs(entry.chunks) do
-        local file <close> = mx.checkpoint.open_rank_file(index, path, chunk.rank)
-        got = got + mx.checkpoint.read_chunk(file, entry, place, chunk, out)
+        if mx.io.chunk_overlap(entry.shape, place, chunk) > 0 then
+            local file <close> = mx.checkpoint.open_rank_file(index, path, chunk.rank)
+            got = got + mx.checkpoint.read_chunk(file, entry, place, chunk, out)
+        end
     end
-    if got ~= count then
-        util.refuse("%s has %d of the %d elements of '%s'", path, got, count, name)
+    if got ~= place.count then
+        util.refuse("%s has %d of %d elements of '%s'", path, got, place.count, name)
     end
-    return #entry.shape > 0 and out:view(table.unpack(entry.shape)) or out:view()
+    return #entry.shape > 0 and out:view(table.unpack(place.extent)) or out:view()
 end
 
 --- Puts the parts of a checkpoint together in one HDF5 file: the parameters under their own names as scripts/train.lua
---- saves them, with `all` the optimizer's state beside them. One tensor is in memory at a time. For one rank.
+--- saves them, with `all` the optimizer's state beside them. A piece of a tensor is in memory at a time. For one rank.
 ---@param path string
 ---@param to string
 ---@param o? {all: boolean, progress: fun(done: integer, of: integer)}
@@ -83,10 +85,15 @@ function checkpoint_files.merge(path, to, o)
         end
     end
     for _, name in ipairs(names) do
-        mx.scope(function()
-            local whole = util.attempt(read_whole, index, path, name, index.tensors[name])
-            file:put(name:sub(1, #PARAMETER) == PARAMETER and name:sub(#PARAMETER + 1) or name, whole)
-        end)
+        local entry, stored_name = index.tensors[name], name
+        if name:sub(1, #PARAMETER) == PARAMETER then
+            stored_name = name:sub(#PARAMETER + 1)
+        end
+        for start, rows in util.pieces(entry.shape[1] or 1, entry.shape, 1) do
+            mx.scope(function()
+                file:put(stored_name, util.attempt(read_rows, index, path, name, entry, start, rows), entry.shape)
+            end)
+        end
         done = done + 1
         if o.progress then
             o.progress(done, #names)

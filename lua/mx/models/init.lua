@@ -71,7 +71,7 @@ function models.new(shape, mesh, config, blank)
     for _, p in ipairs(list) do
         nn.parameter(self.params, p.name, p.sizes, {
             std = not blank and p.std or nil, value = p.value, seed = shape.seed, dtype = shape.weight_dtype,
-            part = self.parallel:part(p.name),
+            part = self.parallel:part(p.name, p.sizes),
         })
         local layer, short = p.name:match("^layer(%d+)%.(.*)$")
         if layer then

@@ -2,6 +2,7 @@
 --- so models, optimizers and training loops call them without asking whether there is a mesh.
 
 local mx = require "mx"
+local stored = require "mx.parallel.parts"
 local util = require "mx.util"
 
 ---@class mx.Alone
@@ -9,7 +10,7 @@ local util = require "mx.util"
 ---@field parts integer ranks that a mesh would have with different tokens
 ---@field seed number of a backward pass
 ---@field prefetch_layers integer
-local Alone = { parts = 1, seed = 1, prefetch_layers = 0 }
+local Alone = { entries = {}, parts = 1, seed = 1, prefetch_layers = 0 }
 Alone.__index = Alone
 
 local function nothing() end
@@ -23,10 +24,11 @@ local function first(_, value)
     return value
 end
 
--- ---- what a rank stores and updates: everything; nil says so ----
+-- ---- what a rank stores and updates: everything ----
 
-Alone.part, Alone.updated, Alone.update_place = nothing, nothing, nothing
-Alone.whole, Alone.gather, Alone.updated_gradient, Alone.updated_values = second, second, second, second
+Alone.part, Alone.whole, Alone.piece = stored.part, stored.whole, stored.piece -- without entries: all of each tensor
+Alone.updated, Alone.update_place = nothing, nothing -- nil: all of it
+Alone.gather, Alone.updated_gradient, Alone.updated_values = second, second, second
 Alone.flush, Alone.prefetch, Alone.add_gradients, Alone.finish_update = nothing, nothing, nothing, nothing
 
 --- The sum of the squares of all gradients.

@@ -178,7 +178,7 @@ function parallel.new(mesh, shape, parameters, o)
 end
 
 -- What a rank stores: parts.lua.
-Parallel.part, Parallel.whole = stored.part, stored.whole
+Parallel.part, Parallel.whole, Parallel.piece = stored.part, stored.whole, stored.piece
 
 -- ---- weights ----
 
@@ -427,18 +427,6 @@ function Parallel:before_loss(x)
     return #rest > 0 and mx.shard(x, { axis = rest, dim = 2 }) or x
 end
 
--- Any number of tensors put together along dimension 2: mx.concat takes sixteen at a time.
-local function concat(list)
-    while #list > 1 do
-        local joined = {}
-        for i = 1, #list, 16 do
-            joined[#joined + 1] = mx.concat({ table.unpack(list, i, math.min(i + 15, #list)) }, { dim = 2 })
-        end
-        list = joined
-    end
-    return list[1]
-end
-
 -- Pieces that came in the order of the ranks, in the order of the sequence.
 local function in_sequence(self, t)
     local n = self.mesh:size(self.context)
@@ -450,7 +438,7 @@ local function in_sequence(self, t)
         pieces[r + 1] = mx.narrow(t, { dim = 2, start = 2 * r * piece + 1, length = piece })
         pieces[2 * n - r] = mx.narrow(t, { dim = 2, start = (2 * r + 1) * piece + 1, length = piece })
     end
-    return concat(pieces)
+    return stored.concat(pieces, 2)
 end
 
 -- Keys and values of the whole sequence come together on every rank.

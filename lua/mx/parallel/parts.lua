@@ -1,5 +1,5 @@
 --- Which part of each tensor of a model a rank stores, and whole tensors put together from the parts: methods of
---- mx.Parallel. A tensor that has no entry there lies whole on every rank.
+--- mx.Parallel and of mx.Alone. A tensor without an entry lies whole on every rank.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -17,41 +17,101 @@ local function without(a, b)
     return list
 end
 
---- The part of a parameter that this rank stores: its sizes, where it starts in each dimension of the whole, and the
+--- The part of a tensor that this rank stores: its sizes, where it starts in each dimension of the whole, and the
 --- whole's sizes. Not collective.
 ---@param name string
+---@param sizes? integer[] of a tensor without an entry
 ---@return {sizes: integer[], start: integer[], of: integer[]}
-function parts:part(name)
+function parts:part(name, sizes)
     local entry = self.entries[name]
-    local part = { sizes = entry.stored, start = {}, of = entry.sizes }
-    for d, dimension in ipairs(entry.spec) do
-        part.start[d] = dimension.stored_block * entry.stored[d] + 1
+    local part = { sizes = entry and entry.stored or sizes, start = {} }
+    part.of = entry and entry.sizes or part.sizes
+    for d, size in ipairs(part.sizes) do
+        part.start[d] = entry and entry.spec[d].stored_block * size + 1 or 1
     end
     return part
 end
 
--- The parts along all dimensions, put together on every rank: first those that are gathered for computing.
-local function gather(entry, t)
+-- The parts along all dimensions but `except`, put together on every rank: first those that are gathered for computing.
+local function gather(entry, t, except)
     local gathered = {}
     for _, one in ipairs(entry.gathers) do
-        t = mx.all_gather(t, one)
+        if one.dim ~= except then
+            t = mx.all_gather(t, one)
+        end
         gathered[one.dim] = table.move(one.axis, 1, #one.axis, #(gathered[one.dim] or {}) + 1, gathered[one.dim] or {})
     end
     for d, dimension in ipairs(entry.spec) do
         local left = without(dimension.axes, gathered[d] or {})
-        if #left > 0 then
+        if #left > 0 and d ~= except then
             t = mx.all_gather(t, { dim = d, axis = left })
         end
     end
     return t
 end
 
---- A whole parameter, put together on every rank. Collective.
+--- A whole tensor, put together on every rank. Collective.
 ---@param name string
 ---@param t any this rank's part
 ---@return any
 function parts:whole(name, t)
-    return gather(self.entries[name], t)
+    local entry = self.entries[name]
+    return entry and gather(entry, t) or t
+end
+
+-- Of one block of a dimension, the elements `range` (start and length there): on every rank, by those that have it.
+local function from_block(mesh, entry, t, block, range)
+    local dimension = entry.spec[range.dim]
+    local sizes, n = t:size(), mesh:size(dimension.gathered)
+    sizes[range.dim] = range.length
+    local piece = block == dimension.stored_block and mx.narrow(t, range):clone() or mx.zeros(sizes, t:dtype())
+    if #dimension.gathered > 0 then
+        mx.broadcast_(piece, { axis = dimension.gathered, root = block % n })
+    end
+    if #dimension.kept > 0 then
+        mx.broadcast_(piece, { axis = dimension.kept, root = block // n })
+    end
+    return piece
+end
+
+--- The elements of a whole tensor from `start` of a dimension on, put together on every rank. Only they need memory.
+--- Collective.
+---@param name string
+---@param t any this rank's part
+---@param range {dim: integer, start: integer, length: integer}
+---@return any
+function parts:piece(name, t, range)
+    local entry, blocks = self.entries[name], {}
+    local of = entry and entry.sizes or t:size()
+    if #of == 0 or range.length == of[range.dim] then
+        return self:whole(name, t):wait()
+    elseif not entry then
+        return mx.narrow(t, range)
+    end
+    local size, start, stop = entry.stored[range.dim], range.start, range.start + range.length
+    while start < stop do
+        local block = (start - 1) // size
+        local length = math.min(stop, (block + 1) * size + 1) - start
+        local own = { dim = range.dim, start = start - block * size, length = length }
+        blocks[#blocks + 1] = from_block(self.mesh, entry, t, block, own)
+        start = start + length
+    end
+    return gather(entry, parts.concat(blocks, range.dim), range.dim):wait()
+end
+
+--- Any number of tensors put together along a dimension: mx.concat takes sixteen at a time.
+---@param list any[]
+---@param dim integer
+---@return any
+function parts.concat(list, dim)
+    while #list > 1 do
+        local joined = {}
+        for i = 1, #list, 16 do
+            joined[#joined + 1] = mx.concat({ table.unpack(list, i, math.min(i + 15, #list)) }, { dim = dim })
+        end
+        list = joined
+    end
+    return list[1]
 end
 
 return parts

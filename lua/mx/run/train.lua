@@ -151,8 +151,8 @@ function train.directory(config)
     return config.base_output_directory .. "/" .. name
 end
 
---- Saves the parameters with their config, from rank 0: the complete file or none. On a mesh, tensors are gathered one
---- at a time. Collective.
+--- Saves the parameters with their config, from rank 0: the complete file or none. Large tensors are gathered and
+--- written in pieces. Collective.
 ---@param config table
 ---@param model mx.Decoder
 ---@param path? string default: parameters.h5 in the run's folder
@@ -168,12 +168,15 @@ function train.save(config, model, path)
     end)
     local put, reason = true, nil -- a failure is reported when all ranks have left the collectives
     for name, t in util.sorted_pairs(model.params) do
-        mx.scope(function()
-            local whole = model.parallel:whole(name, t:detach()):wait()
-            if writer and put then
-                put, reason = pcall(writer.put, writer, name, whole)
-            end
-        end)
+        local sizes = model.parallel:part(name, t:size()).of
+        for start, length in util.pieces(sizes[1] or 1, sizes, 1) do
+            mx.scope(function()
+                local piece = model.parallel:piece(name, t:detach(), { dim = 1, start = start, length = length })
+                if writer and put then
+                    put, reason = pcall(writer.put, writer, name, piece, sizes)
+                end
+            end)
+        end
     end
     mx.checkpoint.together(function()
         if not put then

@@ -177,9 +177,9 @@ local function from_neighbours(t, heads)
 end
 
 -- This rank's shard of a parameter, as arguments of mx.narrow, for each dimension that is split.
-local function cuts_of(parallel, name)
-    local part, cuts = parallel:part(name), {}
-    for d, size in ipairs(part and part.sizes or {}) do
+local function cuts_of(model, name)
+    local part, cuts = model.parallel:part(name, model.params[name]:size()), {}
+    for d, size in ipairs(part.sizes) do
         if size < part.of[d] then
             cuts[#cuts + 1] = { dim = d, start = part.start[d], length = size }
         end
@@ -188,8 +188,8 @@ local function cuts_of(parallel, name)
 end
 
 -- The rows of the stored tensor that a rank's shard needs, if the shard is a range of rows; then only these are read.
-local function row_cut(parallel, entry, head_rows)
-    for _, cut in ipairs(#entry.parts == 1 and cuts_of(parallel, entry.parts[1]) or {}) do
+local function row_cut(model, entry, head_rows)
+    for _, cut in ipairs(#entry.parts == 1 and cuts_of(model, entry.parts[1]) or {}) do
         local stored_dim = entry.transposed and 3 - cut.dim or cut.dim
         if stored_dim == 1 and (not entry.heads or cut.length % head_rows == 0) then
             return cut
@@ -199,9 +199,9 @@ end
 
 -- Copies one stored tensor to the parameters that it holds.
 local function load_entry(source, entry, model)
-    local found, parallel = find(source, entry), model.parallel
+    local found = find(source, entry)
     local head_rows = entry.heads and entry.sizes[1] // entry.heads
-    local cut = row_cut(parallel, entry, head_rows)
+    local cut = row_cut(model, entry, head_rows)
     local t = source:read(found.name, cut and { first = cut.start, rows = cut.length } or {})
     if entry.heads then
         t = from_neighbours(t, t:size(1) // head_rows)
@@ -214,7 +214,7 @@ local function load_entry(source, entry, model)
             start = start + entry.lengths[i]
         end
         part = entry.transposed and mx.transpose(part) or part
-        for _, other in ipairs(cuts_of(parallel, name)) do
+        for _, other in ipairs(cuts_of(model, name)) do
             part = not (cut and other.dim == cut.dim) and mx.narrow(part, other) or part
         end
         mx.copy(model.params[name], part)

@@ -36,19 +36,34 @@ local function shards_of(layout, most, width)
     return shards
 end
 
--- Assembles a stored tensor from the model's parameters on rank 0; nil on other ranks. Collective on a mesh.
-local function assemble(model, entry, dtype)
-    local parts = {}
+-- Groups the parameters of a stored tensor: a group's parameters are its columns, the groups follow each other as rows.
+local function groups_of(entry)
+    local groups = {}
     for i, name in ipairs(entry.parts) do
-        local t = model.params[name]:detach()
-        t = model.parallel:whole(name, t):wait()
-        parts[i] = entry.transposed and mx.transpose(t) or t
+        local group = entry.dim == 1 and i or 1
+        groups[group] = groups[group] or { rows = entry.dim == 1 and entry.lengths[i] or entry.sizes[1] }
+        table.insert(groups[group], name)
     end
-    if mx.rank() ~= 0 then
-        return nil
+    return groups
+end
+
+-- Assembles a stored tensor from the model's parameters, some rows at a time, and passes them to `put` in order. Only
+-- rank 0 has `put`; other ranks pass nil. Collective on a mesh.
+local function each_piece(model, entry, put)
+    for _, group in ipairs(groups_of(entry)) do
+        for start, length in util.pieces(group.rows, entry.sizes, 1) do
+            mx.scope(function()
+                local range, pieces = { dim = entry.transposed and 2 or 1, start = start, length = length }, {}
+                for i, name in ipairs(group) do
+                    pieces[i] = model.parallel:piece(name, model.params[name]:detach(), range)
+                end
+                if put then
+                    local piece = #pieces == 1 and pieces[1] or mx.concat(pieces, { dim = 2 })
+                    put(entry.transposed and mx.transpose(piece) or piece)
+                end
+            end)
+        end
     end
-    local t = #parts == 1 and parts[1] or mx.concat(parts, { dim = entry.dim })
-    return t:to(dtype)
 end
 
 local function write_shard(path, shard, model, dtype, done)
@@ -60,11 +75,8 @@ local function write_shard(path, shard, model, dtype, done)
         writer = util.attempt(mx.io.safetensors_writer, path, plan)
     end
     for _, entry in ipairs(shard) do
-        mx.scope(function()
-            local t = assemble(model, entry, dtype)
-            if writer then
-                util.attempt(writer.put, writer, entry.name, t)
-            end
+        each_piece(model, entry, writer and function(piece)
+            util.attempt(writer.put, writer, entry.name, piece:to(dtype))
         end)
         done()
     end

@@ -163,6 +163,9 @@ function TestIntensity.test_fsdp()
     lu.assertAlmostEquals(split.bytes, 6 * params / 4, 1)
     lu.assertAlmostEquals(row("dtype=float32").intensity, 2048 / 2, 1e-6)
     lu.assertAlmostEquals(row("gradient_accumulation_steps=3").bytes, 3 * row().bytes, 1) -- gathered in each pass
+    local once = "gradient_accumulation_fsdp_ag_once=true"
+    lu.assertAlmostEquals(row("gradient_accumulation_steps=3", once).bytes, 4 * params, 1)
+    lu.assertAlmostEquals(row(once).bytes, row().bytes, 1) -- a single pass gathers as it always does
 end
 
 function TestIntensity.test_axes_that_gather_weights_are_alike()

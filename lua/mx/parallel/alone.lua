@@ -30,6 +30,7 @@ Alone.part, Alone.whole, Alone.piece = stored.part, stored.whole, stored.piece -
 Alone.updated, Alone.update_place = nothing, nothing -- nil: all of it
 Alone.gather, Alone.updated_gradient, Alone.updated_values = second, second, second
 Alone.flush, Alone.prefetch, Alone.add_gradients, Alone.finish_update = nothing, nothing, nothing, nothing
+Alone.gather_once = nothing
 
 --- The sum of the squares of all gradients.
 ---@param squares table<string, number>

@@ -12,6 +12,7 @@
 
 local mx = require "mx"
 local stored = require "mx.parallel.parts"
+local gathered = require "mx.parallel.gathered"
 local util = require "mx.util"
 
 local parallel = { alone = require "mx.parallel.alone" }
@@ -21,6 +22,7 @@ local parallel = { alone = require "mx.parallel.alone" }
 ---@field entries table<string, table> parameter -> how it is stored, gathered and added
 ---@field parts integer ranks that have different tokens
 ---@field seed number 1 / parts
+---@field gathered? mx.Gathered weights that are gathered once for all passes of a step, during the passes
 ---@field prefetch_layers integer layers whose weights are gathered ahead
 local Parallel = {}
 Parallel.__index = Parallel
@@ -144,7 +146,7 @@ end
 ---@param shape table of mx.models.shape
 ---@param parameters table[] of mx.models.parameters
 ---@param o table of a config: context_parallel_load_balance, context_parallel_strategy,
----       async_all_gather, async_reduce_scatter, shard_optimizer_over_data
+---       async_all_gather, async_reduce_scatter, gradient_accumulation_fsdp_ag_once, shard_optimizer_over_data
 ---@return mx.Parallel
 function parallel.new(mesh, shape, parameters, o)
     local rules = mesh.rules
@@ -189,16 +191,34 @@ local function gather_options(self, gather, dtype)
     }
 end
 
+--- Whether a parameter is gathered before use.
+---@param name string
+---@return boolean
+function Parallel:is_gathered(name)
+    return #self.entries[name].gathers > 0
+end
+
 --- A parameter as this rank computes with it: gathered in the dtype that the model computes in, or as it is stored.
---- Collective where it is gathered.
+--- Collective where it is gathered now, and not once for all passes of the step.
 ---@param name string
 ---@param t any
 ---@return any
 function Parallel:gather(name, t)
+    local leaf = self.gathered and self.gathered.leaves[name]
+    if leaf then
+        return leaf
+    end
     for i, gather in ipairs(self.entries[name].gathers) do
         t = mx.all_gather(t, gather_options(self, gather, i == 1 and self.shape.dtype or nil))
     end
     return t
+end
+
+--- Where the config wants it: gathers all weights once, for several passes. Collective.
+---@param params table<string, any>
+---@return mx.Gathered? to be closed
+function Parallel:gather_once(params)
+    return self.o.gradient_accumulation_fsdp_ag_once and gathered.new(self, params) or nil
 end
 
 --- Lets the gathers that have been asked for begin. Collective.
@@ -210,6 +230,9 @@ end
 ---@param params table<string, any>
 ---@param names string[]
 function Parallel:prefetch(params, names)
+    if self.gathered then
+        return
+    end
     for _, name in ipairs(names) do
         local first = self.entries[name].gathers[1]
         if first then

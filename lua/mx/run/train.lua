@@ -137,8 +137,12 @@ function train.gradients(model, data, passes, observe)
     if not weights then
         return nil
     end
+    local gathered <close> = passes > 1 and parallel:gather_once(model.params) or nil
     for pass, weight in ipairs(weights) do
         total = total + add_pass(model, batches[pass], weight / passes, pass == passes, observe)
+    end
+    if gathered then
+        gathered:scatter()
     end
     return train.average(total)
 end

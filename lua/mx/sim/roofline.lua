@@ -92,6 +92,7 @@ local function quantities(cfg, shape, plan, ici, dcn)
         ranks = ranks * q.size[axis]
     end
     q.gathers = axes_of(plan, { "embed", "mlp", "heads", "kv_heads", "vocab" }, true)
+    q.gathers_once = cfg.gradient_accumulation_fsdp_ag_once and q.passes > 1
     q.reduces = {}
     for axis in pairs(plan.shares_batch) do
         q.reduces[axis] = not q.gathers[axis] or nil
@@ -118,6 +119,7 @@ end
 -- name, and its FLOPs and bytes, forward and backward. Bytes of a forward pass count three times, like its FLOPs.
 local function rows_of_weights(q)
     local step = q.tokens * q.params * q.passes
+    local collectives = q.gathers_once and 2 or 3 * q.passes -- once: an all-gather and a reduce-scatter
     return {
         {
             axes = "reduces", what = "gradients: all-reduce, behind the backward pass",
@@ -125,7 +127,7 @@ local function rows_of_weights(q)
         },
         {
             axes = "gathers", what = "weights: all-gather forward and backward; gradients: reduce-scatter",
-            flops = 6 * step, bytes = 3 * q.width * q.params * q.passes,
+            flops = 6 * step, bytes = collectives * q.width * q.params,
         },
     }
 end

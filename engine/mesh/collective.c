@@ -1,9 +1,9 @@
-/* The collective operations: their shapes, costs and gradients. How values travel is in comm.h and exchange.h.
+/* The collective operations: their shapes, costs and gradients. comm.h and exchange.h move the values.
  *
- * Gradients. What all ranks of an axis hold alike has, on each of them, the gradient of the one loss; what they hold of
- * their own, the gradient of their own copy. So a sum that all use alike hands its gradient on as it is (all_reduce
- * with grad = "same"), a value that each uses in its own way needs the sum of its gradients (fan_out, all_gather), and
- * the gradients of moved parts move back. */
+ * Gradients. If all ranks of an axis hold the same value, each rank's gradient is that of the one loss; if they hold
+ * different values, it is the gradient of the rank's own value. Three rules follow. A sum that all ranks use alike
+ * passes its gradient on unchanged (all_reduce with grad = "same"). A value that the ranks use differently needs the
+ * sum of their gradients (fan_out, all_gather). Gradients of moved parts move back. */
 #include "mesh/collective_op.h"
 
 #include <string.h>
@@ -39,7 +39,7 @@ mx_status mx_collective_check_reduction(const mx_call *call)
     return MX_OK;
 }
 
-/* The result's dtype: those that compute may change into each other on the way. */
+/* The result's dtype: dtypes of computation may be converted to each other. */
 mx_status mx_collective_dtype(const mx_call *call, mx_dtype *dtype)
 {
     int given = mx_collective_attrs(call)->dtype;
@@ -155,7 +155,7 @@ static const mx_attr all_reduce_attrs[] = {
     MX_COLLECTIVE_AXIS,
     MX_COLLECTIVE_OP,
     {"grad", MX_ATTR_ENUM, offsetof(mx_collective_attr, grad), 0, all_reduce_grads,
-     "same: all use the result alike; all_reduce: each in its own way, so gradients are added too"},
+     "same: all ranks use the result alike; all_reduce: they use it differently, so gradients are summed too"},
     MX_COLLECTIVE_ASYNC,
     {0},
 };
@@ -163,7 +163,7 @@ static const mx_attr all_reduce_inplace_attrs[] = {MX_COLLECTIVE_AXIS, MX_COLLEC
 
 const mx_op mx_op_all_reduce = {
     .name = "all_reduce",
-    .doc = "the sum, mean or maximum of x over the ranks of an axis, the same bits everywhere. Collective",
+    .doc = "the sum, mean or maximum of x over the ranks of an axis; all ranks get the same bits. Collective",
     .inputs = mx_collective_inputs,
     .n_out = 1,
     .n_results = 1,
@@ -214,8 +214,8 @@ static const mx_attr fan_out_attrs[] = {MX_COLLECTIVE_AXIS, {0}};
 
 const mx_op mx_op_fan_out = {
     .name = "fan_out",
-    .doc = "x as it is, for ranks that hold it alike and use it in different ways: gradients are added. Collective "
-           "backward",
+    .doc = "x unchanged, for ranks that hold the same x but use it differently: backward sums their gradients. "
+           "Backward is Collective",
     .inputs = mx_collective_inputs,
     .n_out = 1,
     .n_results = 1,
@@ -266,23 +266,23 @@ static mx_status all_to_all_vjp(mx_vjp *v)
 
 static const mx_attr all_to_all_attrs[] = {
     MX_COLLECTIVE_AXIS,
-    {"split", MX_ATTR_DIM, offsetof(mx_collective_attr, split), 0, NULL, "dimension that is cut among the ranks"},
+    {"split", MX_ATTR_DIM, offsetof(mx_collective_attr, split), 0, NULL, "dimension that is split over the ranks"},
     {"concat", MX_ATTR_DIM, offsetof(mx_collective_attr, concat), 0, NULL,
-     "dimension along which what comes is put together"},
+     "dimension along which the received parts are concatenated"},
     MX_COLLECTIVE_ASYNC,
     {0},
 };
 static const mx_attr all_to_all_inplace_attrs[] = {
     MX_COLLECTIVE_AXIS,
-    {"dim", MX_ATTR_DIM, offsetof(mx_collective_attr, split), 0, NULL, "dimension that is cut among the ranks"},
+    {"dim", MX_ATTR_DIM, offsetof(mx_collective_attr, split), 0, NULL, "dimension that is split over the ranks"},
     MX_COLLECTIVE_ASYNC,
     {0},
 };
 
 const mx_op mx_op_all_to_all = {
     .name = "all_to_all",
-    .doc = "x is cut along `split`, part i goes to rank i of the axis, and what comes is put together along `concat`. "
-           "Collective",
+    .doc = "splits x along `split`, sends part i to rank i of the axis, and concatenates the received parts along "
+           "`concat`. Collective",
     .inputs = mx_collective_inputs,
     .n_out = 1,
     .n_results = 1,
@@ -297,7 +297,7 @@ const mx_op mx_op_all_to_all = {
 
 const mx_op mx_op_all_to_all_ = {
     .name = "all_to_all_",
-    .doc = "part i of x, cut along dim, is swapped with rank i's part for us. Collective",
+    .doc = "all_to_all in place: part i of x along dim is replaced by the part that rank i sends. Collective",
     .inputs = mx_collective_inputs,
     .flags = MX_OP_MUTATES | MX_OP_COLLECTIVE,
     .attrs = all_to_all_inplace_attrs,
@@ -318,7 +318,7 @@ static mx_status permute_infer(mx_call *call)
 
 static mx_cost permute_cost(const mx_call *call) { return mx_collective_cost(call, MX_PERMUTE); }
 
-/* A large one is split into its start, which is this call, and its end, where somebody needs the values. */
+/* A large permute is split into its start, which is this call, and its end, when the values are needed. */
 static mx_status permute_host(mx_call *call)
 {
     const mx_collective_attr *a = mx_collective_attrs(call);
@@ -336,15 +336,16 @@ static mx_status permute_vjp(mx_vjp *v)
 static const mx_attr permute_attrs[] = {
     MX_COLLECTIVE_AXIS,
     {"shift", MX_ATTR_INT, offsetof(mx_collective_attr, shift), 1, NULL,
-     "places around the ring of ranks; negative: the other way"},
+     "positions around the ring of ranks; negative: the other way"},
     {"async", MX_ATTR_BOOL, offsetof(mx_collective_attr, async), 0, NULL,
-     "return at once; who needs the values waits (t:wait()). So do all from permute_decomposer_bytes on"},
+     "return at once; use of the values waits (t:wait()). Always on for permute_decomposer_bytes or more"},
     {0},
 };
 
 const mx_op mx_op_collective_permute = {
     .name = "collective_permute",
-    .doc = "x goes `shift` ranks further along the axis, around the ring; the result is what came. Collective",
+    .doc = "sends x to the rank `shift` positions further around the ring of the axis; the result is the x received. "
+           "Collective",
     .inputs = mx_collective_inputs,
     .n_out = 1,
     .n_results = 1,
@@ -410,14 +411,14 @@ static mx_status broadcast_vjp(mx_vjp *v)
 static const mx_attr broadcast_attrs[] = {
     MX_COLLECTIVE_AXIS,
     {"root", MX_ATTR_INT, offsetof(mx_collective_attr, root), 0, NULL,
-     "the rank of the axis whose values all get, from 0"},
+     "index along the axis of the rank whose values all ranks get, from 0"},
     MX_COLLECTIVE_ASYNC,
     {0},
 };
 
 const mx_op mx_op_broadcast = {
     .name = "broadcast",
-    .doc = "x of the root, on all ranks of the axis; gradients are added on the root. Collective",
+    .doc = "the root's x, on all ranks of the axis; backward sums the gradients on the root. Collective",
     .inputs = mx_collective_inputs,
     .n_out = 1,
     .n_results = 1,
@@ -432,7 +433,7 @@ const mx_op mx_op_broadcast = {
 
 const mx_op mx_op_broadcast_ = {
     .name = "broadcast_",
-    .doc = "x becomes what it is on the root. Collective",
+    .doc = "broadcast in place: x becomes the root's x. Collective",
     .inputs = mx_collective_inputs,
     .flags = MX_OP_MUTATES | MX_OP_COLLECTIVE,
     .attrs = broadcast_attrs,

@@ -1,5 +1,5 @@
-/* What the collective operations share: collective.c sums and moves whole tensors, gather.c puts parts together and
- * takes them apart. For these files only. */
+/* Declarations that the collective operations share: collective.c reduces and moves whole tensors, gather.c splits and
+ * gathers them. Only for these files. */
 #ifndef MX_MESH_COLLECTIVE_OP_H
 #define MX_MESH_COLLECTIVE_OP_H
 
@@ -12,12 +12,12 @@ typedef enum mx_collective_reduction {
     MX_COLLECTIVE_MAX
 } mx_collective_reduction;
 
-/* One struct for all: an operation reads the fields that its attributes name. */
+/* One struct for all operations; each reads the fields that its attributes name. */
 typedef struct mx_collective_attr {
     mx_axes axis;
     int op;    /* an mx_collective_reduction */
-    int grad;  /* how the gradient comes back: see the operation */
-    int dtype; /* of the result; -1: as x */
+    int grad;  /* how to compute the gradient: see the operation */
+    int dtype; /* of the result; -1: that of x */
     int64_t dim, split, concat;
     int64_t root, shift;
     bool async, async_grad;
@@ -29,53 +29,53 @@ extern const char *const mx_collective_reductions[]; /* "sum", "mean", "max" */
 #define MX_COLLECTIVE_AXIS                                                                                             \
     {                                                                                                                  \
         "axis", MX_ATTR_AXES, offsetof(mx_collective_attr, axis), 0, NULL,                                             \
-            "mesh axis or list of axes; all ranks when not given"                                                      \
+            "mesh axis or list of axes; default: all ranks"                                                            \
     }
 #define MX_COLLECTIVE_ASYNC                                                                                            \
     {                                                                                                                  \
         "async", MX_ATTR_BOOL, offsetof(mx_collective_attr, async), 0, NULL,                                           \
-            "return at once; who needs the values waits (t:wait())"                                                    \
+            "return at once; use of the values waits (t:wait())"                                                       \
     }
 #define MX_COLLECTIVE_OP                                                                                               \
     {                                                                                                                  \
         "op", MX_ATTR_ENUM, offsetof(mx_collective_attr, op), MX_COLLECTIVE_SUM, mx_collective_reductions,             \
-            "how the ranks' values become one"                                                                         \
+            "reduction over the ranks"                                                                                 \
     }
 #define MX_COLLECTIVE_DIM                                                                                              \
     {                                                                                                                  \
-        "dim", MX_ATTR_DIM, offsetof(mx_collective_attr, dim), 0, NULL, "dimension that is cut among the ranks"        \
+        "dim", MX_ATTR_DIM, offsetof(mx_collective_attr, dim), 0, NULL, "dimension that is split over the ranks"       \
     }
 #define MX_COLLECTIVE_DTYPE                                                                                            \
     {                                                                                                                  \
         "dtype", MX_ATTR_DTYPE, offsetof(mx_collective_attr, dtype), -1, NULL,                                         \
-            "of the result, f32 or bf16; x's when not given"                                                           \
+            "dtype of the result, f32 or bf16; default: that of x"                                                     \
     }
 
 static inline const mx_collective_attr *mx_collective_attrs(const mx_call *call) { return mx_call_attr(call); }
 
-/* For infer, to put a dimension counted from the end, or a shift, in its standard form. */
+/* For infer, which normalises a dimension counted from the end, or a shift. */
 static inline mx_collective_attr *mx_collective_writable(mx_call *call)
 {
     return (mx_collective_attr *)(void *)call->attr;
 }
 
-/* Ranks of the group. */
+/* Number of ranks in the group. */
 static inline int mx_collective_size(const mx_call *call) { return mx_mesh_size(mx_collective_attrs(call)->axis); }
 
-/* Checks: a dimension (which becomes 0-based), that the group's ranks divide it, that there is such a reduction of x's
- * dtype, and the result's dtype: floats may change into each other on the way. */
+/* Checks of infer: the dimension (which becomes 0-based); that the number of ranks divides it; that the reduction
+ * exists for x's dtype; and the result's dtype, where floats may be converted to each other. */
 mx_status mx_collective_check_dim(const mx_call *call, int64_t *dim, const char *name);
 mx_status mx_collective_check_divides(const mx_call *call, int64_t dim);
 mx_status mx_collective_check_reduction(const mx_call *call);
 mx_status mx_collective_dtype(const mx_call *call, mx_dtype *dtype);
 
-/* After infer. In place the output is the input. */
+/* The cost of a call after infer. In place, the output is the input. */
 mx_cost mx_collective_cost(const mx_call *call, mx_exchange_kind kind);
 
-/* The transfer of a call; the caller adds its blocks and count. */
+/* The transfer of a call; the caller sets its blocks and count. */
 mx_transfer mx_collective_transfer(const mx_call *call, mx_exchange_kind kind);
 
-/* For vjp: one operation on one tensor; x times a number. */
+/* For vjp: apply an operation to one tensor; multiply x by a number. */
 mx_status mx_collective_apply(const mx_op *op, mx_tensor *x, const mx_collective_attr *a, mx_tensor **y);
 mx_status mx_collective_scale(mx_tensor *x, double scale, mx_tensor **y);
 

@@ -103,7 +103,7 @@ static mx_status grow(mx_batch *b)
     return MX_OK;
 }
 
-/* Exchanges on a device without threads may run beside each other, but not before what they depend on. */
+/* On a device without threads, exchanges may overlap, but not begin before the jobs that they depend on. */
 static void await(mx_batch *b, const mx_tensor *t)
 {
     const mx_job *writer = t ? t->storage->writer : NULL;
@@ -130,7 +130,7 @@ static mx_status add_tensor(mx_batch *b, const mx_transfer *t)
     return MX_OK;
 }
 
-/* The batch may join only what does not depend on it. */
+/* Whether a tensor depends on the bucket; such a tensor must not join it. */
 static bool depends(const mx_batch *b, const mx_tensor *t)
 {
     const mx_job *job = &b->job;
@@ -148,7 +148,7 @@ mx_status mx_comm_flush(void)
 {
     mx_batch *b = state()->open;
     state()->open = NULL;
-    if (!b || atomic_load(&b->job.state) != MX_JOB_HELD) /* somebody has waited for it */
+    if (!b || atomic_load(&b->job.state) != MX_JOB_HELD) /* a wait for one of its values has started it */
         return MX_OK;
     return mx_lane_submit(&b->job);
 }
@@ -162,7 +162,7 @@ mx_status mx_comm_finish(void)
 void mx_comm_end(void)
 {
     if (mx_comm_finish() != MX_OK) {
-        if (mx_rank() > 0) /* where all ranks fail alike, rank 0 says it alone */
+        if (mx_rank() > 0) /* if all ranks fail alike, only rank 0 prints the message */
             nanosleep(&(struct timespec){.tv_nsec = 300 * 1000 * 1000}, NULL);
         fprintf(stderr, "mxlua: rank %d: %s\n", mx_rank(), mx_message());
         mx_mpi_abort(EXIT_FAILURE);
@@ -170,7 +170,7 @@ void mx_comm_end(void)
     mx_mpi_end();
 }
 
-/* Alone in the group: what remains is a copy. A group of one has one part, which is all of the tensor. */
+/* A group of one rank: the collective is a copy. There is one part, the whole tensor. */
 static mx_status copy_alone(const mx_transfer *t)
 {
     if (t->what.in_place || t->what.kind == MX_BARRIER || t->count == 0)
@@ -237,7 +237,7 @@ mx_status mx_comm_run(const mx_transfer *t, bool async)
     if (!async)
         return mx_lane_do(&b->job);
     mark(b, t);
-    s->open = b; /* held: made, and not yet given away */
+    s->open = b; /* its job is held: not yet given to the thread */
     return bytes >= most ? mx_comm_flush() : MX_OK;
 }
 

@@ -1,9 +1,9 @@
-/* Communication: collectives as jobs of one thread, which owns MPI.
+/* Communication: runs collectives as jobs of the communication thread, the only thread that calls MPI meanwhile.
  *
- * Asynchronous ones go on beside the script and are combined: those of one kind that follow each other wait in an open
- * batch until it is large enough, something else comes, or a value of it is needed. All that depends on the program
- * alone, so that every rank combines alike. A blocking one is run at once by the script's own thread when nothing is
- * under way. */
+ * Asynchronous collectives run in the background, overlapped with the script, and are combined in buckets: consecutive
+ * collectives with equal descriptors wait in an open bucket (mx_batch) until it is large enough, another collective
+ * comes, or one of its values is needed. This depends only on the program, so all ranks form the same buckets. The
+ * script's own thread runs a blocking collective at once if nothing is in flight. */
 #ifndef MX_MESH_COMM_H
 #define MX_MESH_COMM_H
 
@@ -12,17 +12,17 @@
 #include "transport/exchange.h"
 
 typedef struct mx_comm_settings {
-    /* Of each kind: a batch of asynchronous ones is closed when it has as much; 0: at once. */
+    /* For each kind: a bucket of asynchronous collectives is closed when it has this many bytes; 0: at once. */
     int64_t combine_bytes[MX_EXCHANGE_KINDS];
-    int64_t prefetch_bytes;           /* gathered ahead and not yet used, at most */
-    int64_t permute_decomposer_bytes; /* permutes from here on are asynchronous, whether they ask for it or not */
-    bool async_all_reduce;            /* of gradients, while backward goes on */
-    bool gradients_in_bf16;           /* they travel and stay as bf16 (summed in f32); else as they are, f32 */
-    bool debug;                       /* compare call sites, and over machines too, before each collective */
+    int64_t prefetch_bytes;           /* limit of gathers that are prefetched and not yet used */
+    int64_t permute_decomposer_bytes; /* permutes of at least this size are always asynchronous */
+    bool async_all_reduce;            /* all-reduce gradients while backward continues */
+    bool gradients_in_bf16;           /* all-reduced gradients travel and stay as bf16 (summed in f32); else as f32 */
+    bool debug;                       /* before each collective compare call sites, and compare across nodes too */
 } mx_comm_settings;
 extern mx_comm_settings mx_comm;
 
-/* One tensor's part in a collective. The blocks' tensors are named for the sake of their values' lifetime. */
+/* One tensor's part in a collective. `in` and `out` keep the values of the blocks alive. */
 typedef struct mx_transfer {
     mx_collective what;
     mx_axes axes;
@@ -32,49 +32,50 @@ typedef struct mx_transfer {
     double bytes_sent; /* by this rank, for the statistics */
 } mx_transfer;
 
-/* One exchange of one or more tensors: what a device's join and exchange get as their job (core/device.h). */
+/* A bucket: one exchange of one or more tensors. It is the job of a device's join and exchange (core/device.h). */
 typedef struct mx_batch {
     mx_job job;
     mx_exchange x;
     mx_axes axes;
-    mx_group *group; /* for join to set, where the device has groups */
+    mx_group *group; /* set by join, if the device has groups */
     mx_tag tag;
-    bool strict; /* compare call sites, and over machines too */
+    bool strict; /* compare call sites, and compare across nodes too */
     bool async;
     char over[64]; /* the axes, for messages */
     int n, room;
-    mx_storage **kept; /* two per tensor: of in and of out */
-    int64_t bytes;     /* of all parts that travel, as this rank sees them, in the dtype in which they travel */
+    mx_storage **kept; /* two per tensor: those of in and out */
+    int64_t bytes;     /* size of all parts that this rank sends, in the dtype on the wire */
     double bytes_sent; /* by this rank */
-    double ready_s;    /* when earlier jobs have made all inputs, in the device's time; 0: at once */
+    double ready_s;    /* when earlier jobs have computed all inputs, in the device's time; 0: at once */
 } mx_batch;
 
-/* What is kept for each device. */
+/* The state of communication for each device. */
 struct mx_comm_state {
     mx_lane *lane;
-    mx_batch *open; /* NULL: none */
+    mx_batch *open; /* the open bucket; NULL: none */
     double bytes_sent;
 };
 
-/* Runs it; `async`: later, on the communication thread. Collective. MX_ERR_VALUE, on every rank of the group, when the
- * ranks come with different calls. */
+/* Runs a collective; `async`: later, on the communication thread. Collective. MX_ERR_VALUE, on every rank of the group,
+ * if the ranks call different collectives. */
 mx_status mx_comm_run(const mx_transfer *transfer, bool async);
 
-/* Gives the open batch to the thread; waits for all that is under way. Not collective. */
+/* flush: closes the open bucket and gives it to the communication thread. finish: also waits for all collectives in
+ * flight. Not collective. */
 mx_status mx_comm_flush(void);
 mx_status mx_comm_finish(void);
 
-/* Finishes all collectives, whose failures then are failures of the run, and ends MPI (mx_mpi_end). Collective. */
+/* Finishes all collectives and ends MPI (mx_mpi_end). A failed collective ends the run with an error. Collective. */
 void mx_comm_end(void);
 
-/* Where in the script we are, "train.lua:12": for tags. The text must stay valid. */
+/* Sets the current script line, "train.lua:12", for tags. The text must stay valid. */
 void mx_comm_set_site(const char *where);
 
 typedef struct mx_comm_stats {
-    double exposed_s; /* the script's thread waited for communication, or did it itself */
-    double busy_s;    /* collectives ran, on either thread */
-    int64_t calls;    /* exchanges: what was combined counts once */
-    double bytes;     /* that this rank sent */
+    double exposed_s; /* time in which the script's thread waited for communication or ran it itself */
+    double busy_s;    /* time in which collectives ran, on either thread */
+    int64_t calls;    /* number of exchanges: a bucket counts once */
+    double bytes;     /* sent by this rank */
 } mx_comm_stats;
 mx_comm_stats mx_comm_get_stats(bool reset);
 

@@ -1,5 +1,4 @@
-/* Parts of tensors: shard, all_gather and reduce_scatter, and gathers that are started ahead of the call for them. See
- * collective.c for what the gradients are. */
+/* The operations shard, all_gather and reduce_scatter, and prefetched gathers. collective.c explains the gradients. */
 #include "mesh/gather.h"
 
 #include "core/scope.h"
@@ -46,8 +45,8 @@ static const mx_attr shard_attrs[] = {MX_COLLECTIVE_AXIS, MX_COLLECTIVE_DIM, {0}
 
 const mx_op mx_op_shard = {
     .name = "shard",
-    .doc = "this rank's part, cut along dim, of an x that all hold alike; its gradient is put together. Collective "
-           "backward",
+    .doc = "this rank's shard along dim of an x that is the same on all ranks; backward gathers the gradient. Backward "
+           "is Collective",
     .inputs = mx_collective_inputs,
     .n_out = 1,
     .n_results = 1,
@@ -122,7 +121,7 @@ static mx_status all_gather_host(mx_call *call)
     return run_gather(call, mx_collective_attrs(call)->async);
 }
 
-/* Starts the gather that `call` is about to make, within mx_comm.prefetch_bytes of such results. */
+/* Starts the gather of `call`, if the prefetched results stay within mx_comm.prefetch_bytes. */
 static mx_status gather_ahead(const mx_call *call)
 {
     const mx_tensor *x = call->in[0];
@@ -217,16 +216,16 @@ static const mx_attr all_gather_attrs[] = {
     MX_COLLECTIVE_DIM,
     MX_COLLECTIVE_DTYPE,
     {"grad", MX_ATTR_ENUM, offsetof(mx_collective_attr, grad), 0, all_gather_grads,
-     "reduce_scatter: each rank uses the result in its own way; slice: all alike"},
+     "reduce_scatter: ranks use the result differently; slice: all use it alike"},
     MX_COLLECTIVE_ASYNC,
     {"async_grad", MX_ATTR_BOOL, offsetof(mx_collective_attr, async_grad), 0, NULL,
-     "the same for the gradient's reduce_scatter"},
+     "async for the gradient's reduce_scatter"},
     {0},
 };
 
 const mx_op mx_op_all_gather = {
     .name = "all_gather",
-    .doc = "the parts x of all ranks put together along dim, in the order of the ranks. Collective",
+    .doc = "concatenates the x of all ranks along dim, in the order of the ranks. Collective",
     .inputs = mx_collective_inputs,
     .n_out = 1,
     .n_results = 1,
@@ -252,7 +251,7 @@ static const mx_attr all_gather_inplace_attrs[] = {MX_COLLECTIVE_AXIS, MX_COLLEC
 
 const mx_op mx_op_all_gather_ = {
     .name = "all_gather_",
-    .doc = "each rank's own part of x, cut along dim, goes to all others. Collective",
+    .doc = "all_gather in place: each rank's own part of x along dim is copied to all other ranks. Collective",
     .inputs = mx_collective_inputs,
     .flags = MX_OP_MUTATES | MX_OP_COLLECTIVE,
     .attrs = all_gather_inplace_attrs,
@@ -308,7 +307,7 @@ static const mx_attr reduce_scatter_inplace_attrs[] = {
 
 const mx_op mx_op_reduce_scatter = {
     .name = "reduce_scatter",
-    .doc = "this rank's part, cut along dim, of the sum, mean or maximum of x over the ranks. Collective",
+    .doc = "this rank's shard along dim of the sum, mean or maximum of x over the ranks. Collective",
     .inputs = mx_collective_inputs,
     .n_out = 1,
     .n_results = 1,
@@ -323,7 +322,7 @@ const mx_op mx_op_reduce_scatter = {
 
 const mx_op mx_op_reduce_scatter_ = {
     .name = "reduce_scatter_",
-    .doc = "reduce_scatter in place: this rank's part of x becomes the result, the rest stays. Collective",
+    .doc = "reduce_scatter in place: this rank's part of x becomes the result, the rest of x stays. Collective",
     .inputs = mx_collective_inputs,
     .flags = MX_OP_MUTATES | MX_OP_COLLECTIVE,
     .attrs = reduce_scatter_inplace_attrs,

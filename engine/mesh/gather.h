@@ -1,4 +1,4 @@
-/* Gathers that are started ahead of the all_gather that asks for them. */
+/* Prefetch: starts gathers before the all_gather calls that need them. */
 #ifndef MX_MESH_GATHER_H
 #define MX_MESH_GATHER_H
 
@@ -7,31 +7,31 @@
 
 enum { MX_MAX_GATHERS_AHEAD = 256 };
 
-/* The gathers of a device that were started ahead of the calls for them. */
+/* The prefetched gathers of a device. */
 struct mx_gather_state {
     int n;
-    int64_t bytes; /* of their results */
+    int64_t bytes; /* size of their results */
     struct mx_gather_ahead {
-        mx_storage *in; /* kept, so that its address is not given away */
+        mx_storage *in; /* retained, so that its address is not used again */
         int64_t offset;
-        uint64_t changes; /* of the storage when it was started: values may have changed since */
+        uint64_t changes; /* the storage's counter of changes at the start: values may have changed since */
         mx_shape shape;
         mx_axes axis;
         int64_t dim;
-        int dtype; /* of the result, an mx_dtype; -1: as x */
+        int dtype; /* of the result, an mx_dtype; -1: that of x */
         mx_tensor *out;
     } ahead[MX_MAX_GATHERS_AHEAD];
 };
 
-/* Starts what `call`, an all_gather that is to come with these inputs and attributes, will wait for; within
- * mx_comm.prefetch_bytes, beyond which it does nothing. Other calls are ignored. NULL: there are no more for now, so
- * that those which wait to be combined begin. Collective. */
+/* Prefetches the result of `call`, an all_gather that will come with these inputs and attributes. Does nothing beyond
+ * mx_comm.prefetch_bytes, or for other operations. NULL means that no more prefetches come for now, so that the open
+ * bucket begins. Collective. */
 mx_status mx_collective_prefetch(const mx_call *call);
 
-/* Adds the gradient of a leaf over its reduce_axes, if it has some, beside what goes on. Collective. */
+/* All-reduces the gradient of a leaf over its reduce_axes, if it has some, in the background. Collective. */
 mx_status mx_collective_leaf_done(mx_tensor *t);
 
-/* Lets go of what was gathered and not asked for. */
+/* Discards prefetched gathers that were not used. */
 void mx_collective_forget(void);
 
 #endif

@@ -89,8 +89,8 @@ const char *mx_mesh_text(mx_axes axes)
     return used ? text : "all ranks";
 }
 
-/* The axes of a set by themselves, all of them for 0, and our coordinates on them: ranks that differ only on these have
- * the same order as their places in a layout of these axes alone. */
+/* The axes of a set (all axes for 0) and this rank's coordinates on them. Ranks that differ only on these axes have the
+ * same order as in a layout of these axes alone. */
 static int axes_of(mx_axes set, mx_axis *axes, int *which, int *mine)
 {
     int all[MX_MAX_AXES] = {0}, n = 0;

@@ -12,7 +12,7 @@ mx_status mx_reference_run(mx_exchange_kind kind, const float *in, float *out, i
     if (all > INT_MAX || part * n != all)
         return mx_fail(MX_ERR_VALUE, "%lld bytes are not measured: the %d ranks must divide the elements, at most %d",
                        (long long)bytes, n, INT_MAX);
-    MX_TRY(mx_comm_finish()); /* MPI is ours only while nothing is under way */
+    MX_TRY(mx_comm_finish()); /* this thread may call MPI only while nothing is in flight */
     MPI_Comm world = MPI_COMM_WORLD;
     switch (kind) {
     case MX_ALL_REDUCE:

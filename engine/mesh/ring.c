@@ -1,13 +1,14 @@
-/* Ring attention: each rank of an axis has a part of the sequence. It keeps its queries; keys and values go around the
- * ranks, a hop at a time, and the next block is on its way while attention to the current one is computed.
+/* Ring attention: each rank of an axis holds a part of the sequence. It keeps its queries. Keys and values pass around
+ * the ring of ranks, one hop at a time, and the next block is in flight while attention to the current block is
+ * computed.
  *
- * Forward: what the queries get from each block is merged by its log-sum-exp (attention_merge_), which leaves what
- * attention to the whole sequence gives. Backward needs no more than q, k, v and that result: with the log-sum-exp of
- * all keys each block's probabilities are known by themselves. Keys and values go around once more; the gradients of a
- * block follow it a step behind, each rank adds its share, and the last one sends them home.
+ * Forward: the results for the blocks are merged by their log-sum-exp (attention_merge_), which gives attention to the
+ * whole sequence. Backward needs only q, k, v and that result: with the log-sum-exp over all keys, the probabilities of
+ * each block can be computed separately. Keys and values pass around once more. The gradients of a block follow one hop
+ * behind, each rank adds its share, and the last rank sends them back to the block's owner.
  *
- * A rank has at most two blocks beside its own: the one it computes with and the one that comes. The hops are the same
- * on all ranks, whatever part of them the mask leaves to compute. */
+ * A rank holds at most two blocks besides its own: the current one and the next one. All ranks make the same hops, even
+ * if the mask leaves them nothing to compute. */
 #include "core/scope.h"
 #include "mesh/collective_op.h"
 #include "ops/attention.h"
@@ -27,13 +28,13 @@ enum { DQ, DK, DV, GRADIENTS };
 typedef struct ring {
     const mx_call *call;
     const ring_attr *attr;
-    int64_t tokens;     /* of each rank */
-    int index, hops;    /* our place; how far a block goes */
-    mx_tensor *k, *v;   /* of the block that is being computed with */
-    mx_tensor *next[2]; /* keys and values of the one that comes */
+    int64_t tokens;     /* tokens per rank */
+    int index, hops;    /* this rank's index in the ring; number of hops of a block */
+    mx_tensor *k, *v;   /* the current block */
+    mx_tensor *next[2]; /* keys and values of the next block, in flight */
 } ring;
 
-/* How far the keys of a rank must go to meet all queries that see them. */
+/* The number of hops that keys need to reach all queries that attend to them. */
 static int hops_of(const ring_attr *attr, int64_t tokens)
 {
     int64_t last = mx_mesh_size(attr->axis) - 1;
@@ -48,16 +49,17 @@ static mx_attention_attr options_of(const ring_attr *attr)
         .causal = attr->causal, .window = attr->window, .softcap = attr->softcap, .scale = attr->scale};
 }
 
-/* The options of attention between our queries and the keys of the rank `hop` places, at least one, before us; false:
- * the mask leaves nothing. */
+/* The options of attention between this rank's queries and the keys of the rank `hop` >= 1 positions before it; false
+ * if the mask excludes everything. */
 static bool mask_at(const ring *r, int hop, mx_attention_attr *a)
 {
-    bool earlier = hop <= r->index; /* not one from the end of the ring */
+    bool earlier = hop <= r->index; /* the block has not wrapped around the ring */
     *a = options_of(r->attr);
     if (!a->causal)
         return true;
-    if (r->attr
-            ->balanced) { /* of two pieces each, it is either one of the keys' or one of the queries' that sees all */
+    /* Two chunks per rank: all queries attend to the first chunk of the keys, or the second chunk of queries to all
+     * keys. */
+    if (r->attr->balanced) {
         a->causal = false;
         a->kv_length = earlier ? r->tokens / 2 : 0;
         a->first_query = earlier ? 0 : r->tokens / 2;
@@ -75,7 +77,7 @@ static void release(mx_tensor **list, int n)
     }
 }
 
-/* ---- the way around ---- */
+/* ---- hops ---- */
 
 static mx_status permute(const ring *r, mx_tensor *x, int shift, mx_tensor **y)
 {
@@ -99,7 +101,7 @@ static mx_status ring_start(ring *r, const mx_call *call)
     return r->hops > 0 ? send_block(r) : MX_OK;
 }
 
-/* Waits for the block of this hop, which goes on at once unless it has met all who see it. */
+/* Waits for the block of this hop, and forwards the block, unless this is its last hop. */
 static mx_status ring_turn(ring *r, int hop)
 {
     for (int i = 0; i < 2; i++)
@@ -147,21 +149,21 @@ static mx_status ring_infer(mx_call *call)
     return mx_out(call, LSE, MX_F32, &(mx_shape){3, {q->size[0], q->size[2], q->size[1]}});
 }
 
-/* Its parts are counted by themselves. */
+/* Zero: the operations inside are counted separately. */
 static mx_cost ring_cost(const mx_call *call)
 {
     (void)call;
     return (mx_cost){0};
 }
 
-/* What the queries get from the current block: out and lse. */
+/* Attention of the queries to the current block: out and lse. */
 static mx_status attend(const ring *r, const mx_attention_attr *a, mx_tensor *part[2])
 {
     mx_tensor *in[] = {r->call->in[Q], r->k, r->v};
     return mx_apply(&mx_op_attention, in, 3, a, part);
 }
 
-/* Adds the block of this hop to `all`: out, in f32, and lse. */
+/* Merges attention to the block of this hop into `all`: out in f32, and lse. */
 static mx_status add_block(const ring *r, int hop, mx_tensor *const all[2])
 {
     mx_attention_attr a;
@@ -194,7 +196,7 @@ static mx_status ring_host(mx_call *call)
     ring r;
     mx_tensor *all[2] = {NULL, NULL};
     bool recording = mx_tape_set_recording(false);
-    mx_scope *scope = mx_scope_swap(NULL); /* the script's is not to hold what is made on the way */
+    mx_scope *scope = mx_scope_swap(NULL); /* the script's scope must not hold intermediate tensors */
     mx_status status = ring_start(&r, call);
     if (status == MX_OK)
         status = forward_blocks(&r, all);
@@ -217,15 +219,15 @@ static mx_status add_to(mx_tensor *sum, mx_tensor *x)
     return mx_apply(&mx_op_add_acc, in, 2, NULL, NULL);
 }
 
-/* All f32. Of keys and values: what we add for the current block is in `share`, what others have added before it comes
- * to us in `coming`. */
+/* All f32. For keys and values: `share` holds this rank's contribution to the current block, and `coming` receives the
+ * contributions of the ranks before it. */
 typedef struct gradients {
     mx_tensor *dout;
-    mx_tensor *own[GRADIENTS]; /* dq, and dk and dv of our own block */
+    mx_tensor *own[GRADIENTS]; /* dq, and dk and dv of this rank's own block */
     mx_tensor *share[2], *coming[2];
 } gradients;
 
-/* What our queries give to the current block, and it to them: dq, dk and dv. */
+/* The gradients between this rank's queries and the current block: dq, dk and dv. */
 static mx_status differentiate(const ring *r, const mx_attention_attr *options, const gradients *g,
                                mx_tensor *part[GRADIENTS])
 {
@@ -248,7 +250,7 @@ static mx_status add_share(const ring *r, int hop, gradients *g)
     return status;
 }
 
-/* *share += what comes; takes it over where there is no share. */
+/* *share += *coming; without a share, takes over *coming. */
 static mx_status take_in(mx_tensor **share, mx_tensor **coming)
 {
     mx_status status = MX_OK;
@@ -268,7 +270,8 @@ static mx_status zeros(const mx_tensor *like, mx_tensor **out)
     return mx_apply(&mx_op_fill, out, 1, &(double){0}, NULL);
 }
 
-/* The gradients of the current block go on to the rank to which it goes; after its last hop home. */
+/* Sends the gradients of the current block to the rank that gets the block; after the last hop, to the block's owner.
+ */
 static mx_status pass_on(const ring *r, int hop, gradients *g)
 {
     for (int i = 0; i < 2; i++) {
@@ -320,22 +323,24 @@ static mx_status ring_vjp(mx_vjp *v)
 }
 
 static const mx_attr ring_attrs[] = {
-    {"axis", MX_ATTR_AXES, offsetof(ring_attr, axis), 0, NULL, "mesh axis or list of axes; all ranks when not given"},
-    {"causal", MX_ATTR_BOOL, offsetof(ring_attr, causal), 0, NULL, "a query attends to no later position"},
+    {"axis", MX_ATTR_AXES, offsetof(ring_attr, axis), 0, NULL, "mesh axis or list of axes; default: all ranks"},
+    {"causal", MX_ATTR_BOOL, offsetof(ring_attr, causal), 0, NULL,
+     "queries attend only to their own and earlier positions"},
     {"balanced", MX_ATTR_BOOL, offsetof(ring_attr, balanced), 0, NULL,
-     "of 2 n pieces of the sequence rank i has i and 2 n - 1 - i, from 0; else i of n"},
+     "rank i has chunks i and 2 n - 1 - i of 2 n, from 0; otherwise chunk i of n"},
     {"window", MX_ATTR_INT, offsetof(ring_attr, window), 0, NULL,
-     "attends to positions less than this far back; 0: to any"},
+     "attend to positions less than this far back; 0: no limit"},
     {"softcap", MX_ATTR_FLOAT, offsetof(ring_attr, softcap), 0, NULL,
-     "scores s become softcap * tanh(s / softcap); 0: they stay"},
-    {"scale", MX_ATTR_FLOAT, offsetof(ring_attr, scale), 0, NULL, "of the scores; 0: 1 / sqrt(head_dim)"},
+     "scores s become softcap * tanh(s / softcap); 0: no cap"},
+    {"scale", MX_ATTR_FLOAT, offsetof(ring_attr, scale), 0, NULL, "factor of the scores; 0: 1 / sqrt(head_dim)"},
     {0},
 };
 
 const mx_op mx_op_ring_attention = {
     .name = "ring_attention",
-    .doc = "attention of a sequence cut over an axis: q (B, S, H, D), k v (B, S, K, D) of this rank's tokens -> "
-           "(B, S, H, D). Keys and values go around the ranks beside the computation. Collective",
+    .doc =
+        "attention over a sequence that is split over an axis: q (B, S, H, D), k v (B, S, K, D) of this rank's tokens "
+        "-> (B, S, H, D). The ranks pass keys and values around a ring, overlapped with computation. Collective",
     .inputs = (const char *const[]){"q", "k", "v", NULL},
     .n_out = 2, /* out; lse (B, H, S) f32 */
     .n_results = 1,

@@ -10,7 +10,7 @@ static const char *const x_input[] = {"x", NULL};
 
 const mx_op mx_op_relu = {
     .name = "relu",
-    .doc = "max(x, 0), element by element; gradient 0 at 0",
+    .doc = "max(x, 0), elementwise; gradient 0 at 0",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
@@ -23,7 +23,7 @@ const mx_op mx_op_relu = {
 
 const mx_op mx_op_silu = {
     .name = "silu",
-    .doc = "x sigmoid(x), element by element",
+    .doc = "x sigmoid(x), elementwise",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
@@ -36,12 +36,12 @@ const mx_op mx_op_silu = {
 
 const mx_op mx_op_gelu = {
     .name = "gelu",
-    .doc = "x times the normal distribution at x, element by element",
+    .doc = "x times the cumulative normal distribution at x, elementwise",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
     .attrs = (const mx_attr[]){{"approximate", MX_ATTR_ENUM, offsetof(mx_gelu_attr, approximate), 0, mx_gelu_choices,
-                                "'tanh' as GPT-2 does, or 'none': by the error function"},
+                                "'tanh', as in GPT-2, or 'none': exact, by the error function"},
                                {0}},
     .attr_bytes = sizeof(mx_gelu_attr),
     .reads_in = 1,
@@ -103,14 +103,15 @@ static mx_status vjp_gated(mx_vjp *v)
     return status != MX_OK ? status : other;
 }
 
-static const mx_attr gated_attrs[] = {
-    {"activation", MX_ATTR_ENUM, offsetof(gated_attr, activation), 0, activations, "of gate: silu, gelu or relu"},
-    {"approximate", MX_ATTR_ENUM, offsetof(gated_attr, approximate), 0, mx_gelu_choices, "of gelu: tanh or none"},
-    {0}};
+static const mx_attr gated_attrs[] = {{"activation", MX_ATTR_ENUM, offsetof(gated_attr, activation), 0, activations,
+                                       "activation of gate: silu, gelu or relu"},
+                                      {"approximate", MX_ATTR_ENUM, offsetof(gated_attr, approximate), 0,
+                                       mx_gelu_choices, "approximation of gelu: tanh or none"},
+                                      {0}};
 
 const mx_op mx_op_gated = {
     .name = "gated",
-    .doc = "activation(gate) * up in one pass; gate and up of one shape",
+    .doc = "activation(gate) * up in one pass; gate and up have the same shape",
     .inputs = (const char *const[]){"gate", "up", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -125,7 +126,7 @@ const mx_op mx_op_gated = {
 
 const mx_op mx_op_gated_grad = {
     .name = "gated_grad",
-    .doc = "the gradients of gated by gate and by up, in one pass",
+    .doc = "the gradients of gated with respect to gate and up, in one pass",
     .inputs = (const char *const[]){"gate", "up", "dy", NULL},
     .n_out = 2,
     .n_results = 2,

@@ -177,12 +177,14 @@ static mx_status attention_vjp(mx_vjp *v)
 }
 
 #define ATTENTION_ATTRS                                                                                                \
-    {"causal", MX_ATTR_BOOL, offsetof(mx_attention_attr, causal), 0, NULL, "a query attends to no later position"},    \
+    {"causal", MX_ATTR_BOOL, offsetof(mx_attention_attr, causal),                                                      \
+     0,        NULL,         "queries attend only to their own and earlier positions"},                                \
         {"window", MX_ATTR_INT, offsetof(mx_attention_attr, window),                                                   \
-         0,        NULL,        "attends to positions less than this far away; 0: to any"},                            \
+         0,        NULL,        "attend to positions less than this far away; 0: no limit"},                           \
         {"softcap", MX_ATTR_FLOAT, offsetof(mx_attention_attr, softcap),                                               \
-         0,         NULL,          "scores s become softcap * tanh(s / softcap); 0: they stay"},                       \
-        {"scale", MX_ATTR_FLOAT, offsetof(mx_attention_attr, scale), 0, NULL, "of the scores; 0: 1 / sqrt(head_dim)"}, \
+         0,         NULL,          "scores s become softcap * tanh(s / softcap); 0: no cap"},                          \
+        {"scale", MX_ATTR_FLOAT, offsetof(mx_attention_attr, scale),                                                   \
+         0,       NULL,          "factor of the scores; 0: 1 / sqrt(head_dim)"},                                       \
         {"offset", MX_ATTR_INT, offsetof(mx_attention_attr, offset),                                                   \
          0,        NULL,        "position of the first query (key j is at position j)"},                               \
         {"first_query",                                                                                                \
@@ -190,17 +192,17 @@ static mx_status attention_vjp(mx_vjp *v)
          offsetof(mx_attention_attr, first_query),                                                                     \
          0,                                                                                                            \
          NULL,                                                                                                         \
-         "those before attend to nothing"},                                                                            \
+         "queries before this one have no keys"},                                                                      \
     {                                                                                                                  \
-        "kv_length", MX_ATTR_INT, offsetof(mx_attention_attr, kv_length), 0, NULL, "how many keys count; 0: all"       \
+        "kv_length", MX_ATTR_INT, offsetof(mx_attention_attr, kv_length), 0, NULL, "number of keys that count; 0: all" \
     }
 
 static const mx_attr attention_attrs[] = {ATTENTION_ATTRS, {0}};
 
 const mx_op mx_op_attention = {
     .name = "attention",
-    .doc = "softmax(q k^T scale) v by tiles: q (B, S, H, D), k v (B, T, K, D) -> (B, S, H, D); H a multiple of K. "
-           "Attends where segments_q (B, S) and segments_k (B, T) are equal. A query that attends to nothing gives 0",
+    .doc = "softmax(q k^T scale) v by tiles: q (B, S, H, D), k v (B, T, K, D) -> (B, S, H, D); H is a multiple of K. "
+           "Queries attend to keys with equal segments_q (B, S) and segments_k (B, T). A query without keys gives 0",
     .inputs = (const char *const[]){"q", "k", "v", "segments_q?", "segments_k?", NULL},
     .n_out = 2, /* out; lse (B, H, S) f32 */
     .n_results = 1,
@@ -254,9 +256,12 @@ static mx_status attention_grad_host(mx_call *call)
 
 static const mx_attr mx_attention_grad_attrs[] = {
     ATTENTION_ATTRS,
-    {"dq_dtype", MX_ATTR_DTYPE, offsetof(mx_attention_grad_attr, dq_dtype), -1, NULL, "of dq; that of q"},
-    {"dk_dtype", MX_ATTR_DTYPE, offsetof(mx_attention_grad_attr, dk_dtype), -1, NULL, "of dk; that of q"},
-    {"dv_dtype", MX_ATTR_DTYPE, offsetof(mx_attention_grad_attr, dv_dtype), -1, NULL, "of dv; that of q"},
+    {"dq_dtype", MX_ATTR_DTYPE, offsetof(mx_attention_grad_attr, dq_dtype), -1, NULL,
+     "dtype of dq; default: that of q"},
+    {"dk_dtype", MX_ATTR_DTYPE, offsetof(mx_attention_grad_attr, dk_dtype), -1, NULL,
+     "dtype of dk; default: that of q"},
+    {"dv_dtype", MX_ATTR_DTYPE, offsetof(mx_attention_grad_attr, dv_dtype), -1, NULL,
+     "dtype of dv; default: that of q"},
     {0},
 };
 
@@ -315,9 +320,8 @@ static mx_status merge_host(mx_call *call)
 
 const mx_op mx_op_attention_merge_ = {
     .name = "attention_merge_",
-    .doc =
-        "what attention gave for some keys (sums f32 (B, S, H, D), lse (B, H, S)) becomes what it gives for those and "
-        "the keys that gave out and out_lse",
+    .doc = "merges attention results over two sets of keys in place: sums f32 (B, S, H, D) and lse (B, H, S) become "
+           "the result over their keys and those of out and out_lse",
     .inputs = (const char *const[]){"sums", "lse", "out", "out_lse", NULL},
     .flags = MX_OP_MUTATES,
     .changes_in = 1 | 2,

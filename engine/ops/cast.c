@@ -37,7 +37,8 @@ const mx_op mx_op_cast = {
     .inputs = (const char *const[]){"x", NULL},
     .n_out = 1,
     .n_results = 1,
-    .attrs = (const mx_attr[]){{"dtype", MX_ATTR_DTYPE, offsetof(cast_attr, dtype), NAN, NULL, "of the result"}, {0}},
+    .attrs =
+        (const mx_attr[]){{"dtype", MX_ATTR_DTYPE, offsetof(cast_attr, dtype), NAN, NULL, "dtype of the result"}, {0}},
     .attr_bytes = sizeof(cast_attr),
     .infer = infer,
     .cost = cost,

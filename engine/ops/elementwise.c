@@ -204,7 +204,7 @@ BINARY(minimum, "the smaller of a and b, broadcast; NaN if either is; the result
 
 const mx_op mx_op_idiv = {
     .name = "idiv",
-    .doc = "a / b rounded down, for integers of one dtype, broadcast; refused where b is 0",
+    .doc = "a / b rounded down, for integers of the same dtype, broadcast; an error if any b is 0",
     .inputs = ab_inputs,
     .n_out = 1,
     .n_results = 1,
@@ -237,13 +237,15 @@ static const char *const function_names[] = {"add", "sub", "mul", "div", "maximu
 
 const mx_op mx_op_binary_grad = {
     .name = "binary_grad",
-    .doc = "dy times the derivative of div by b, or of maximum or minimum; before any sum over broadcast dimensions",
+    .doc = "dy times the derivative of div with respect to b, or of maximum or minimum; not yet summed over broadcast "
+           "dimensions",
     .inputs = (const char *const[]){"a", "b", "dy", NULL},
     .n_out = 1,
     .n_results = 1,
     .attrs = (const mx_attr[]){{"function", MX_ATTR_ENUM, offsetof(grad_attr, function), MX_DIV, function_names,
                                 "div, maximum or minimum"},
-                               {"by_b", MX_ATTR_BOOL, offsetof(grad_attr, by_b), 1, NULL, "by b; otherwise by a"},
+                               {"by_b", MX_ATTR_BOOL, offsetof(grad_attr, by_b), 1, NULL,
+                                "derivative with respect to b; otherwise a"},
                                {0}},
     .attr_bytes = sizeof(grad_attr),
     .infer = infer_grad,
@@ -331,7 +333,7 @@ static mx_status vjp_where(mx_vjp *v)
 
 const mx_op mx_op_where = {
     .name = "where",
-    .doc = "a where cond (u8) is not 0, else b; broadcast; the result has a's dtype",
+    .doc = "a if cond (u8) is not 0, else b; broadcast; the result has a's dtype",
     .inputs = (const char *const[]){"cond", "a", "b", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -366,7 +368,7 @@ static mx_status host_acc(mx_call *call)
 
 const mx_op mx_op_add_acc = {
     .name = "add_acc",
-    .doc = "c += x in place, both of one shape",
+    .doc = "c += x in place; both have the same shape",
     .inputs = (const char *const[]){"c", "x", NULL},
     .flags = MX_OP_MUTATES,
     .infer = infer_acc,

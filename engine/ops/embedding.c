@@ -84,13 +84,14 @@ static mx_status vjp_embedding(mx_vjp *v)
 }
 
 static const mx_attr embedding_attrs[] = {
-    {"dtype", MX_ATTR_DTYPE, offsetof(embedding_attr, dtype), -1, NULL, "of the result; the table's when not given"},
-    {"scale", MX_ATTR_FLOAT, offsetof(embedding_attr, scale), 1, NULL, "multiplies the rows"},
+    {"dtype", MX_ATTR_DTYPE, offsetof(embedding_attr, dtype), -1, NULL,
+     "dtype of the result; default: that of the table"},
+    {"scale", MX_ATTR_FLOAT, offsetof(embedding_attr, scale), 1, NULL, "factor of the rows"},
     {0}};
 
 const mx_op mx_op_embedding = {
     .name = "embedding",
-    .doc = "rows of a table by number: table (V, E), ids i32 (...) of 0 .. V - 1 -> (..., E)",
+    .doc = "looks up rows of a table: table (V, E), ids i32 (...) of 0 .. V - 1 -> (..., E)",
     .inputs = (const char *const[]){"table", "ids", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -153,12 +154,12 @@ static mx_status host_embedding_acc(mx_call *call)
 }
 
 static const mx_attr acc_attrs[] = {
-    {"scale", MX_ATTR_FLOAT, offsetof(embedding_grad_attr, scale), 1, NULL, "multiplies dy"}, {0}};
+    {"scale", MX_ATTR_FLOAT, offsetof(embedding_grad_attr, scale), 1, NULL, "factor of dy"}, {0}};
 
 const mx_op mx_op_embedding_acc = {
     .name = "embedding_acc",
-    .doc = "grad[ids] += scale * dy in place: grad f32 (V, E), ids i32 (...), dy (..., E); the same bits on any number "
-           "of threads",
+    .doc = "grad[ids] += scale * dy in place: grad f32 (V, E), ids i32 (...), dy (..., E); the same bits for any "
+           "number of threads",
     .inputs = (const char *const[]){"grad", "ids", "dy", NULL},
     .flags = MX_OP_MUTATES,
     .attrs = acc_attrs,
@@ -190,13 +191,13 @@ static mx_status host_embedding_grad(mx_call *call)
 }
 
 static const mx_attr grad_attrs[] = {
-    {"vocab", MX_ATTR_INT, offsetof(embedding_grad_attr, vocab), NAN, NULL, "rows of the table"},
-    {"scale", MX_ATTR_FLOAT, offsetof(embedding_grad_attr, scale), 1, NULL, "multiplies dy"},
+    {"vocab", MX_ATTR_INT, offsetof(embedding_grad_attr, vocab), NAN, NULL, "number of rows of the table"},
+    {"scale", MX_ATTR_FLOAT, offsetof(embedding_grad_attr, scale), 1, NULL, "factor of dy"},
     {0}};
 
 const mx_op mx_op_embedding_grad = {
     .name = "embedding_grad",
-    .doc = "gradient of embedding by the table: f32 (V, E), zero but for the rows of ids",
+    .doc = "gradient of embedding with respect to the table: f32 (V, E), zero except in the rows of ids",
     .inputs = (const char *const[]){"ids", "dy", NULL},
     .n_out = 1,
     .n_results = 1,

@@ -130,10 +130,11 @@ static mx_status vjp_cross_entropy(mx_vjp *v)
 static const mx_attr attrs[] = {
     {"z_loss", MX_ATTR_FLOAT, offsetof(loss_attr, z_loss), 0, NULL, "adds z_loss * log(sum of e^logits)^2"},
     {"softcap", MX_ATTR_FLOAT, offsetof(loss_attr, softcap), 0, NULL, "logits become softcap * tanh(logits / softcap)"},
-    {"logit_scale", MX_ATTR_FLOAT, offsetof(loss_attr, logit_scale), 1, NULL, "multiplies the logits, before the cap"},
-    {"trans", MX_ATTR_BOOL, offsetof(loss_attr, trans), 1, NULL, "weight is (V, E), as an embedding; else (E, V)"},
+    {"logit_scale", MX_ATTR_FLOAT, offsetof(loss_attr, logit_scale), 1, NULL, "factor of the logits, before the cap"},
+    {"trans", MX_ATTR_BOOL, offsetof(loss_attr, trans), 1, NULL,
+     "weight is (V, E), like an embedding; otherwise (E, V)"},
     {"normalizer", MX_ATTR_FLOAT, offsetof(loss_attr, normalizer), 0, NULL,
-     "divides the sum over tokens; 0: how many the mask counts"},
+     "the sum over tokens is divided by it; 0: the number of tokens that count"},
     {0}};
 
 const mx_op mx_op_cross_entropy = {
@@ -178,7 +179,8 @@ static mx_status host_cross_entropy_grad(mx_call *call)
 
 const mx_op mx_op_cross_entropy_grad = {
     .name = "cross_entropy_grad",
-    .doc = "grad *= dloss in place: a gradient that cross_entropy kept, times that of the loss (a scalar)",
+    .doc =
+        "grad *= dloss in place: multiplies a gradient that cross_entropy kept by the gradient of the loss (a scalar)",
     .inputs = (const char *const[]){"grad", "dloss", NULL},
     .flags = MX_OP_MUTATES,
     .infer = infer_cross_entropy_grad,

@@ -237,13 +237,14 @@ static mx_status column_sum_host(mx_call *call)
 }
 
 static const mx_attr column_sum_attrs[] = {
-    {"dtype", MX_ATTR_DTYPE, offsetof(column_sum_attr, dtype), -1, NULL, "of the result, f32 or bf16; f32"},
+    {"dtype", MX_ATTR_DTYPE, offsetof(column_sum_attr, dtype), -1, NULL,
+     "dtype of the result, f32 (the default) or bf16"},
     {0},
 };
 
 static const mx_op column_sum = {
     .name = "column_sum",
-    .doc = "sums of x (..., n) over all but its last dimension -> (n)",
+    .doc = "sum of x (..., n) over all dimensions except the last -> (n)",
     .inputs = (const char *const[]){"x", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -370,14 +371,15 @@ static mx_status matmul_vjp(mx_vjp *v)
 static const mx_attr matmul_attrs[] = {
     {"trans_a", MX_ATTR_BOOL, offsetof(matmul_attr, trans_a), 0, NULL, "a is stored (..., k, m)"},
     {"trans_b", MX_ATTR_BOOL, offsetof(matmul_attr, trans_b), 0, NULL, "b is stored (..., n, k)"},
-    {"dtype", MX_ATTR_DTYPE, offsetof(matmul_attr, dtype), -1, NULL, "of the result, f32 or bf16; that of a"},
+    {"dtype", MX_ATTR_DTYPE, offsetof(matmul_attr, dtype), -1, NULL,
+     "dtype of the result, f32 or bf16; default: that of a"},
     {0},
 };
 
 const mx_op mx_op_matmul = {
     .name = "matmul",
-    .doc = "a (..., m, k) times b, (k, n) or with the leading dimensions of a, plus bias (n) -> (..., m, n); bf16 "
-           "arithmetic unless a and b are f32",
+    .doc = "a (..., m, k) times b, which is (k, n) or has the leading dimensions of a, plus bias (n) -> (..., m, n); "
+           "bf16 arithmetic unless a and b are f32",
     .inputs = (const char *const[]){"a", "b", "bias?", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -398,7 +400,7 @@ static const mx_attr matmul_acc_attrs[] = {
 
 const mx_op mx_op_matmul_acc = {
     .name = "matmul_acc",
-    .doc = "c (m, n) += a (m, k) times b (k, n) in place; leading dimensions of each count as rows",
+    .doc = "c (m, n) += a (m, k) times b (k, n) in place; leading dimensions count as rows",
     .inputs = (const char *const[]){"c", "a", "b", NULL},
     .flags = MX_OP_MUTATES,
     .attrs = matmul_acc_attrs,

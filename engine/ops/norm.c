@@ -139,7 +139,7 @@ static mx_status host_rmsnorm_grad(mx_call *call)
 
 const mx_op mx_op_rmsnorm_grad = {
     .name = "rmsnorm_grad",
-    .doc = "gradients of rmsnorm by x and weight, in one pass; rstd (...) as rmsnorm kept it",
+    .doc = "gradients of rmsnorm with respect to x and weight, in one pass; rstd (...) as rmsnorm kept it",
     .inputs = (const char *const[]){"x", "dy", "rstd", "weight?", NULL},
     .n_out = 2,
     .n_results = 2,
@@ -220,7 +220,8 @@ static mx_status host_layernorm_grad(mx_call *call)
 
 const mx_op mx_op_layernorm_grad = {
     .name = "layernorm_grad",
-    .doc = "gradients of layernorm by x, weight and bias, in one pass; mean and rstd (...) as layernorm kept them",
+    .doc = "gradients of layernorm with respect to x, weight and bias, in one pass; mean and rstd (...) as layernorm "
+           "kept them",
     .inputs = (const char *const[]){"x", "dy", "mean", "rstd", "weight", NULL},
     .n_out = 3,
     .n_results = 3,
@@ -310,7 +311,7 @@ const mx_op mx_op_softmax = {
 
 const mx_op mx_op_softmax_grad = {
     .name = "softmax_grad",
-    .doc = "gradient of y = softmax(x) by x: y (dy - sum of y dy)",
+    .doc = "gradient of y = softmax(x) with respect to x: y (dy - sum of y dy)",
     .inputs = (const char *const[]){"y", "dy", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -334,7 +335,7 @@ const mx_op mx_op_log_softmax = {
 
 const mx_op mx_op_log_softmax_grad = {
     .name = "log_softmax_grad",
-    .doc = "gradient of y = log_softmax(x) by x: dy - e^y sum of dy",
+    .doc = "gradient of y = log_softmax(x) with respect to x: dy - e^y sum of dy",
     .inputs = (const char *const[]){"y", "dy", NULL},
     .n_out = 1,
     .n_results = 1,

@@ -80,7 +80,7 @@ static const mx_attr permute_attrs[] = {
 
 const mx_op mx_op_permute = {
     .name = "permute",
-    .doc = "dimensions in another order: dimension d of the result is dimension dims[d] of x",
+    .doc = "reorders dimensions: dimension d of the result is dimension dims[d] of x",
     .inputs = (const char *const[]){"x", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -131,13 +131,13 @@ static mx_status vjp_transpose(mx_vjp *v)
 }
 
 static const mx_attr transpose_attrs[] = {
-    {"dim1", MX_ATTR_DIM, offsetof(transpose_attr, dim1), -2, NULL, "one dimension; the last but one when not given"},
-    {"dim2", MX_ATTR_DIM, offsetof(transpose_attr, dim2), -1, NULL, "the other; the last when not given"},
+    {"dim1", MX_ATTR_DIM, offsetof(transpose_attr, dim1), -2, NULL, "the first dimension; default: the last but one"},
+    {"dim2", MX_ATTR_DIM, offsetof(transpose_attr, dim2), -1, NULL, "the second dimension; default: the last"},
     {0}};
 
 const mx_op mx_op_transpose = {
     .name = "transpose",
-    .doc = "two dimensions change places (a copy)",
+    .doc = "swaps two dimensions (makes a copy)",
     .inputs = (const char *const[]){"x", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -220,11 +220,11 @@ static mx_status vjp_gather(mx_vjp *v)
 }
 
 static const mx_attr gather_attrs[] = {
-    {"dim", MX_ATTR_DIM, offsetof(gather_attr, dim), NAN, NULL, "the dimension that the index counts along"}, {0}};
+    {"dim", MX_ATTR_DIM, offsetof(gather_attr, dim), NAN, NULL, "dimension along which the index counts"}, {0}};
 
 const mx_op mx_op_gather = {
     .name = "gather",
-    .doc = "elements by number along a dimension: with dim = 2, y[i][j] = x[i][index[i][j]]; index i32, from 0",
+    .doc = "selects elements along a dimension by index: with dim = 2, y[i][j] = x[i][index[i][j]]; index i32, from 0",
     .inputs = (const char *const[]){"x", "index", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -265,13 +265,13 @@ static mx_status host_gather_grad(mx_call *call)
 }
 
 static const mx_attr gather_grad_attrs[] = {
-    {"dim", MX_ATTR_DIM, offsetof(gather_grad_attr, dim), NAN, NULL, "the dimension that the index counts along"},
-    {"shape", MX_ATTR_SHAPE, offsetof(gather_grad_attr, shape), NAN, NULL, "of the result"},
+    {"dim", MX_ATTR_DIM, offsetof(gather_grad_attr, dim), NAN, NULL, "dimension along which the index counts"},
+    {"shape", MX_ATTR_SHAPE, offsetof(gather_grad_attr, shape), NAN, NULL, "shape of the result"},
     {0}};
 
 const mx_op mx_op_gather_grad = {
     .name = "gather_grad",
-    .doc = "gradient of gather: f32 of the given shape, dy added where the index says",
+    .doc = "gradient of gather: f32 of the given shape, with dy added at the indices",
     .inputs = (const char *const[]){"index", "dy", NULL},
     .n_out = 1,
     .n_results = 1,

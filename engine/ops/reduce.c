@@ -69,8 +69,8 @@ static mx_status infer_reduced(mx_call *call, mx_dtype dtype, bool may_be_empty)
 static mx_cost cost_per_input(const mx_call *call) { return mx_cost_of(call, (double)mx_count(call->in[0])); }
 
 static const mx_attr reduce_attrs[] = {
-    {"dim", MX_ATTR_DIM, offsetof(reduce_attr, dim), ALL_DIMS, NULL, "the dimension to reduce; all if not given"},
-    {"keepdim", MX_ATTR_BOOL, offsetof(reduce_attr, keepdim), 0, NULL, "leave a 1 in its place"},
+    {"dim", MX_ATTR_DIM, offsetof(reduce_attr, dim), ALL_DIMS, NULL, "dimension to reduce; default: all"},
+    {"keepdim", MX_ATTR_BOOL, offsetof(reduce_attr, keepdim), 0, NULL, "keep the dimension with size 1"},
     {0}};
 
 static const char *const x_input[] = {"x", NULL};
@@ -115,7 +115,7 @@ static mx_status vjp_sum(mx_vjp *v)
 
 const mx_op mx_op_sum = {
     .name = "sum",
-    .doc = "sum of x along dim, or of all of it; of integers as i32, and refused where one does not fit",
+    .doc = "sum of x along dim, or of all elements; sums of integers are i32, and an error if one does not fit",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
@@ -129,7 +129,7 @@ const mx_op mx_op_sum = {
 
 const mx_op mx_op_mean = {
     .name = "mean",
-    .doc = "mean of x along dim, or of all of it; of integers as f32",
+    .doc = "mean of x along dim, or of all elements; means of integers are f32",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
@@ -175,11 +175,12 @@ const mx_op mx_op_sum_grad = {
     .inputs = (const char *const[]){"dy", NULL},
     .n_out = 1,
     .n_results = 1,
-    .attrs = (const mx_attr[]){{"shape", MX_ATTR_SHAPE, offsetof(spread_attr, shape), NAN, NULL, "of the result"},
+    .attrs = (const mx_attr[]){{"shape", MX_ATTR_SHAPE, offsetof(spread_attr, shape), NAN, NULL, "shape of the result"},
                                {"dim", MX_ATTR_DIM, offsetof(spread_attr, dim), ALL_DIMS, NULL,
-                                "the dimension that dy lacks; all if not given"},
-                               {"scale", MX_ATTR_FLOAT, offsetof(spread_attr, scale), 1, NULL, "factor"},
-                               {"dtype", MX_ATTR_DTYPE, offsetof(spread_attr, dtype), -1, NULL, "dy's if not given"},
+                                "dimension that dy lacks; default: all"},
+                               {"scale", MX_ATTR_FLOAT, offsetof(spread_attr, scale), 1, NULL, "factor of dy"},
+                               {"dtype", MX_ATTR_DTYPE, offsetof(spread_attr, dtype), -1, NULL,
+                                "dtype of the result; default: that of dy"},
                                {0}},
     .attr_bytes = sizeof(spread_attr),
     .infer = infer_spread,
@@ -208,7 +209,7 @@ static mx_status vjp_max(mx_vjp *v)
 
 const mx_op mx_op_max = {
     .name = "max",
-    .doc = "largest of x along dim, or of all of it; NaN where there is one",
+    .doc = "maximum of x along dim, or of all elements; NaN if there is a NaN",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
@@ -243,7 +244,8 @@ static mx_status host_max_grad(mx_call *call)
 
 const mx_op mx_op_max_grad = {
     .name = "max_grad",
-    .doc = "dy at the largest elements of x along dim, shared equally at ties, 0 elsewhere; y = max(x)",
+    .doc =
+        "gradient of y = max(x): dy at the largest elements of x along dim, divided equally between ties, 0 elsewhere",
     .inputs = (const char *const[]){"x", "y", "dy", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -264,8 +266,7 @@ static mx_status host_argmax(mx_call *call)
 
 const mx_op mx_op_argmax = {
     .name = "argmax",
-    .doc =
-        "place of the largest of x along dim (or in all of it, row-major), counted from 0, as i32; the first at a tie",
+    .doc = "index of the maximum of x along dim (or of all elements, row-major), from 0, as i32; the first of ties",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
@@ -304,7 +305,7 @@ static mx_status vjp_squares(mx_vjp *v)
 
 const mx_op mx_op_sum_squares = {
     .name = "sum_squares",
-    .doc = "the sum of the squares of all of x, as an f32 scalar",
+    .doc = "sum of the squares of all elements of x, an f32 scalar",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
@@ -399,14 +400,15 @@ static mx_status host_reduce_to(mx_call *call)
 
 const mx_op mx_op_reduce_to = {
     .name = "reduce_to",
-    .doc = "x summed over the dimensions along which `shape` would be broadcast to x's: the gradient of broadcasting",
+    .doc = "sum of x over the dimensions in which `shape` is broadcast to x's shape: the gradient of broadcasting",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
-    .attrs =
-        (const mx_attr[]){{"shape", MX_ATTR_SHAPE, offsetof(mx_reduce_to_attr, shape), NAN, NULL, "of the result"},
-                          {"dtype", MX_ATTR_DTYPE, offsetof(mx_reduce_to_attr, dtype), -1, NULL, "x's if not given"},
-                          {0}},
+    .attrs = (const mx_attr[]){{"shape", MX_ATTR_SHAPE, offsetof(mx_reduce_to_attr, shape), NAN, NULL,
+                                "shape of the result"},
+                               {"dtype", MX_ATTR_DTYPE, offsetof(mx_reduce_to_attr, dtype), -1, NULL,
+                                "dtype of the result; default: that of x"},
+                               {0}},
     .attr_bytes = sizeof(mx_reduce_to_attr),
     .infer = infer_reduce_to,
     .cost = cost_per_input,

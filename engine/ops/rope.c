@@ -127,27 +127,27 @@ static mx_status vjp(mx_vjp *v)
 static const mx_attr attrs[] = {
     {"theta", MX_ATTR_FLOAT, offsetof(rope_attr, theta), STANDARD_THETA, NULL, "base of the wavelengths"},
     {"interleaved", MX_ATTR_BOOL, offsetof(rope_attr, interleaved), 0, NULL,
-     "pairs are neighbours; otherwise dims / 2 apart"},
+     "the components of a pair are neighbours; otherwise dims / 2 apart"},
     {"dims", MX_ATTR_INT, offsetof(rope_attr, dims), -1, NULL,
-     "of each head the first so many components turn, the others stay; -1: all"},
-    {"factor", MX_ATTR_FLOAT, offsetof(rope_attr, factor), 1, NULL, "cosines and sines are multiplied by this"},
-    {"offset", MX_ATTR_INT, offsetof(rope_attr, offset), 0, NULL, "added to every position (which count from 0)"},
+     "rotate only the first so many components of each head; -1: all"},
+    {"factor", MX_ATTR_FLOAT, offsetof(rope_attr, factor), 1, NULL, "factor of cosines and sines"},
+    {"offset", MX_ATTR_INT, offsetof(rope_attr, offset), 0, NULL, "added to every position; positions count from 0"},
     {"scaling_factor", MX_ATTR_FLOAT, offsetof(rope_attr, scaling_factor), 1, NULL,
-     "stretches long wavelengths, as Llama 3.1 does"},
+     "factor of long wavelengths, as in Llama 3.1"},
     {"low_freq_factor", MX_ATTR_FLOAT, offsetof(rope_attr, low_freq_factor), 1, NULL,
-     "wavelengths above original_length / this are stretched in full"},
+     "wavelengths above original_length / this get the full factor"},
     {"high_freq_factor", MX_ATTR_FLOAT, offsetof(rope_attr, high_freq_factor), 4, NULL,
-     "wavelengths below original_length / this stay"},
+     "wavelengths below original_length / this stay unchanged"},
     {"original_length", MX_ATTR_INT, offsetof(rope_attr, original_length), 8192, NULL,
-     "sequence length before stretching"},
-    {"inverse", MX_ATTR_BOOL, offsetof(rope_attr, inverse), 0, NULL, "turns back: the gradient"},
+     "sequence length before scaling"},
+    {"inverse", MX_ATTR_BOOL, offsetof(rope_attr, inverse), 0, NULL, "rotate in the opposite direction: the gradient"},
     {0}};
 
 const mx_op mx_op_rope = {
     .name = "rope",
-    .doc = "rotary position embedding of x (B, S, H, D); positions i32 (B, S) or (S), otherwise 0 .. S - 1; "
-           "frequencies f32 (2, dims / 2), whose two rows are added in double: radians a position of each pair, in "
-           "place of those of theta",
+    .doc = "rotary position embedding of x (B, S, H, D); positions i32 (B, S) or (S), default 0 .. S - 1; frequencies "
+           "f32 (2, dims / 2) replace those of theta: the sum of the two rows, in double, is the angle of each pair "
+           "per position, in radians",
     .inputs = (const char *const[]){"x", "positions?", "frequencies?", NULL},
     .n_out = 1,
     .n_results = 1,

@@ -64,8 +64,9 @@ static mx_status vjp_reshape(mx_vjp *v)
     return mx_give_grad(v, 0, dx);
 }
 
-static const mx_attr reshape_attrs[] = {
-    {"shape", MX_ATTR_SHAPE, offsetof(reshape_attr, shape), NAN, NULL, "sizes; one may be -1: what is left"}, {0}};
+static const mx_attr reshape_attrs[] = {{"shape", MX_ATTR_SHAPE, offsetof(reshape_attr, shape), NAN, NULL,
+                                         "sizes; one may be -1: computed from the others"},
+                                        {0}};
 
 const mx_op mx_op_reshape = {
     .name = "reshape",
@@ -184,13 +185,13 @@ static mx_status vjp_narrow(mx_vjp *v)
 
 static const mx_attr range_attrs[] = {
     {"dim", MX_ATTR_DIM, offsetof(range_attr, dim), NAN, NULL, "the dimension"},
-    {"start", MX_ATTR_INT, offsetof(range_attr, start), NAN, NULL, "the first element, counted from 1"},
-    {"length", MX_ATTR_INT, offsetof(range_attr, length), NAN, NULL, "how many"},
+    {"start", MX_ATTR_INT, offsetof(range_attr, start), NAN, NULL, "first element, from 1"},
+    {"length", MX_ATTR_INT, offsetof(range_attr, length), NAN, NULL, "number of elements"},
     {0}};
 
 const mx_op mx_op_narrow = {
     .name = "narrow",
-    .doc = "`length` elements of a dimension, from `start` on; shares memory where that is the first dimension",
+    .doc = "`length` elements along a dimension, from `start` on; shares memory if it is the first dimension",
     .inputs = (const char *const[]){"x", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -234,13 +235,13 @@ static mx_status host_narrow_grad(mx_call *call)
 
 static const mx_attr narrow_grad_attrs[] = {
     {"dim", MX_ATTR_DIM, offsetof(narrow_grad_attr, dim), NAN, NULL, "the dimension"},
-    {"start", MX_ATTR_INT, offsetof(narrow_grad_attr, start), NAN, NULL, "where dy begins, counted from 1"},
-    {"size", MX_ATTR_INT, offsetof(narrow_grad_attr, size), NAN, NULL, "of the dimension in the result"},
+    {"start", MX_ATTR_INT, offsetof(narrow_grad_attr, start), NAN, NULL, "where dy begins, from 1"},
+    {"size", MX_ATTR_INT, offsetof(narrow_grad_attr, size), NAN, NULL, "size of the dimension in the result"},
     {0}};
 
 const mx_op mx_op_narrow_grad = {
     .name = "narrow_grad",
-    .doc = "dy with zeros before and behind it in one dimension",
+    .doc = "dy with zeros before and after it along a dimension",
     .inputs = (const char *const[]){"dy", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -284,14 +285,14 @@ static mx_status host_write_slice(mx_call *call)
     return MX_OK;
 }
 
-static const mx_attr into_attrs[] = {{"dim", MX_ATTR_DIM, offsetof(range_attr, dim), NAN, NULL, "the dimension"},
-                                     {"start", MX_ATTR_INT, offsetof(range_attr, start), NAN, NULL,
-                                      "where the second tensor begins in it, counted from 1"},
-                                     {0}};
+static const mx_attr into_attrs[] = {
+    {"dim", MX_ATTR_DIM, offsetof(range_attr, dim), NAN, NULL, "the dimension"},
+    {"start", MX_ATTR_INT, offsetof(range_attr, start), NAN, NULL, "where the second tensor begins in it, from 1"},
+    {0}};
 
 const mx_op mx_op_write_slice = {
     .name = "write_slice",
-    .doc = "copies src into dst in place, from `start` of a dimension on; the other sizes are the same",
+    .doc = "copies src into dst in place, from `start` along a dimension; all other sizes must be equal",
     .inputs = (const char *const[]){"dst", "src", NULL},
     .flags = MX_OP_MUTATES,
     .attrs = into_attrs,
@@ -329,7 +330,7 @@ static mx_status host_narrow_grad_acc(mx_call *call)
 
 const mx_op mx_op_narrow_grad_acc = {
     .name = "narrow_grad_acc",
-    .doc = "adds dy to grad in place, from `start` of a dimension on",
+    .doc = "adds dy to grad in place, from `start` along a dimension",
     .inputs = (const char *const[]){"grad", "dy", NULL},
     .flags = MX_OP_MUTATES,
     .attrs = into_attrs,
@@ -399,12 +400,12 @@ static mx_status vjp_concat(mx_vjp *v)
 }
 
 static const mx_attr concat_attrs[] = {
-    {"dim", MX_ATTR_DIM, offsetof(concat_attr, dim), 0, NULL, "the dimension that grows; the first when not given"},
+    {"dim", MX_ATTR_DIM, offsetof(concat_attr, dim), 0, NULL, "dimension to concatenate along; default: the first"},
     {0}};
 
 const mx_op mx_op_concat = {
     .name = "concat",
-    .doc = "tensors one behind the other in a dimension; their other sizes are the same",
+    .doc = "concatenates tensors along a dimension; all other sizes must be equal",
     .inputs = (const char *const[]){"tensors...", NULL},
     .n_out = 1,
     .n_results = 1,

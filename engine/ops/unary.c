@@ -117,7 +117,7 @@ UNARY(cos, "cosine, element by element", 1, 0);
 
 const mx_op mx_op_pow = {
     .name = "pow",
-    .doc = "x^exponent, element by element",
+    .doc = "x^exponent, elementwise",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
@@ -167,12 +167,12 @@ static mx_status vjp_affine(mx_vjp *v)
 
 const mx_op mx_op_affine = {
     .name = "affine",
-    .doc = "scale x + shift, element by element; of integers both are whole numbers, and the result saturates",
+    .doc = "scale x + shift, elementwise; for integers both must be integers, and the result saturates",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
     .attrs = (const mx_attr[]){{"scale", MX_ATTR_FLOAT, offsetof(affine_attr, scale), 1, NULL, "factor of x"},
-                               {"shift", MX_ATTR_FLOAT, offsetof(affine_attr, shift), 0, NULL, "added to it"},
+                               {"shift", MX_ATTR_FLOAT, offsetof(affine_attr, shift), 0, NULL, "added to scale x"},
                                {0}},
     .attr_bytes = sizeof(affine_attr),
     .infer = infer_affine,
@@ -219,12 +219,12 @@ const mx_op mx_op_unary_grad = {
     .inputs = (const char *const[]){"value", "dy", NULL},
     .n_out = 1,
     .n_results = 1,
-    .attrs =
-        (const mx_attr[]){{"function", MX_ATTR_ENUM, offsetof(grad_attr, function), NAN, function_names, "f"},
-                          {"dtype", MX_ATTR_DTYPE, offsetof(grad_attr, dtype), -1, NULL, "of dx; dy's if not given"},
-                          {"p0", MX_ATTR_FLOAT, offsetof(grad_attr, p0), 1, NULL, "scale, or exponent"},
-                          {"p1", MX_ATTR_FLOAT, offsetof(grad_attr, p1), 0, NULL, "shift"},
-                          {0}},
+    .attrs = (const mx_attr[]){{"function", MX_ATTR_ENUM, offsetof(grad_attr, function), NAN, function_names, "f"},
+                               {"dtype", MX_ATTR_DTYPE, offsetof(grad_attr, dtype), -1, NULL,
+                                "dtype of dx; default: that of dy"},
+                               {"p0", MX_ATTR_FLOAT, offsetof(grad_attr, p0), 1, NULL, "scale, or exponent"},
+                               {"p1", MX_ATTR_FLOAT, offsetof(grad_attr, p1), 0, NULL, "shift"},
+                               {0}},
     .attr_bytes = sizeof(grad_attr),
     .infer = infer_grad,
     .cost = cost_grad,

@@ -11,6 +11,7 @@ local program = {}
 
 program.GONE = { "walked back already" }
 program.CHANGED = { "changed", "would change", "in place" }
+program.FOREIGN = { "was computed on", "backward of the tape that computed it" }
 program.RELEASED = { "has been released", "is released" }
 
 program.BOUND = 2e-3 -- of the largest element: f32 over some 30 operations, and differences with a step of 1e-4
@@ -29,6 +30,7 @@ function program.start()
     p.slots, p.leaves, p.nodes, p.log, p.taken, p.to_release = {}, {}, {}, {}, {}, {}
     p.depth, p.number, p.mark, p.regions, p.scopes, p.backwards, p.refusals = 0, 0, 0, 0, 0, 0, 0
     p.recording = true
+    p.tapes, p.tape = { mx.tape(), mx.tape() }, 0 -- the current one: 0 is the default tape
 end
 
 function program.log(text, ...)
@@ -64,6 +66,37 @@ end
 
 function program.values_of(slot)
     return table.move(slot.storage.data, slot.at + 1, slot.at + plain.count(slot.shape), 1, {})
+end
+
+--- What computed a source, under the changes in place since.
+function program.made_by(source)
+    while source and source.overwritten do
+        source = source.sources[1]
+    end
+    return source
+end
+
+--- Whether no record behind it is forgotten.
+function program.is_live(node)
+    for _, n in ipairs(plain.reach({ node })) do
+        if n.gone or n.may_be_gone then
+            return false
+        end
+    end
+    return true
+end
+
+-- Whether an operation on these sources must, and may, be refused since another tape has recorded one of them.
+local function is_foreign(sources)
+    local must, may = false, false
+    for _, source in ipairs(sources) do
+        local made = program.made_by(source)
+        if made and not made.leaf and made.tape ~= p.tape then
+            may = true
+            must = must or program.is_live(made)
+        end
+    end
+    return must, may
 end
 
 local function find_slots(wanted)
@@ -183,7 +216,14 @@ function program.apply(name, inputs)
         return nil
     end
     program.log("local v%d = %s(%s)", p.number + 1, name, table.concat(names, ", "))
+    local must_refuse, may_refuse = is_foreign(sources)
     local ok, t = pcall(op.mx, tensors, options)
+    if not ok and may_refuse and program.matches(t, program.FOREIGN) then
+        program.log("-- refused: %s", t)
+        return nil
+    elseif ok and must_refuse then
+        program.fail("%s was recorded on another tape than its input", name)
+    end
     if not ok then
         for _, source in ipairs(sources) do
             if source and source.gone and program.matches(t, program.GONE) then
@@ -205,7 +245,7 @@ function program.apply(name, inputs)
         storages[slot.storage] = true
         slot.source = {
             op = op, values = values, shapes = shapes, options = options, sources = sources, storages = storages,
-            number = slot.number, is_view = op.view, changed = changed,
+            number = slot.number, is_view = op.view, changed = changed, tape = p.tape,
         }
         p.nodes[#p.nodes + 1] = slot.source
     end

@@ -5,12 +5,14 @@
 --         [show=1] [keep_going=1]
 --
 -- A program is a random tree of statements: operations and views, in-place changes, mx.scope, mx.step, mx.no_grad,
--- mx.remat under random policies, detach, release, leaves that are used many times, several losses and backwards. After
+-- mx.remat under random policies, detach, release, leaves that are used many times, two tapes beside the default one,
+-- several losses and backwards, from one root or two, with gradients. After
 -- every backward each leaf has the reference's gradient, or the call has raised an error that the rules below expect:
 --
 --   GONE      backward reaches a call that an earlier backward has walked (without `retain`).
 --   CHANGED   backward reaches a call one of whose tensors was changed in place since. Whether the gradient needs the
 --             value is the engine's to say; that the gradient is right or refused is checked.
+--   FOREIGN   a call is recorded on another tape than the one that recorded its input, or backward begins on another.
 --   RELEASED  a region that must run again reads a tensor that has been released.
 --
 -- What changes a tensor in place is not recorded. So while recording is on, it must be refused, or found by backward,
@@ -30,14 +32,21 @@ local add_slot, pick_slot, values_of = program.add_slot, program.pick_slot, prog
 local same_shape, new_constant, make_leaf = program.same_shape, program.new_constant, program.make_leaf
 local inputs_for, apply, check_values = program.inputs_for, program.apply, program.check_values
 local OP_NAMES, BOUND = program.OP_NAMES, program.BOUND
-local GONE, CHANGED, RELEASED = program.GONE, program.CHANGED, program.RELEASED
+local GONE, CHANGED, FOREIGN, RELEASED = program.GONE, program.CHANGED, program.FOREIGN, program.RELEASED
+local made_by, is_live = program.made_by, program.is_live
 
 local STOP = {} -- raised where an expected error has ended the program
 
 -- Whether backward must and may fail, by the rules.
-local function judge(node)
+local function judge(nodes, on)
     local must, may = {}, {}
-    for _, n in ipairs(plain.reach(node)) do
+    for _, node in ipairs(nodes) do
+        if made_by(node).tape ~= on then
+            must[#must + 1] = "foreign"
+            table.move(FOREIGN, 1, #FOREIGN, #may + 1, may)
+        end
+    end
+    for _, n in ipairs(plain.reach(nodes)) do
         must[#must + 1] = n.gone and "gone" or n.overwritten and "overwritten" or nil
         if n.gone or n.may_be_gone then
             table.move(GONE, 1, #GONE, #may + 1, may)
@@ -50,16 +59,6 @@ local function judge(node)
         table.move(RELEASED, 1, #RELEASED, #may + 1, may)
     end
     return must, may
-end
-
--- Whether no record behind it is forgotten.
-local function is_live(node)
-    for _, n in ipairs(plain.reach(node)) do
-        if n.gone or n.may_be_gone then
-            return false
-        end
-    end
-    return true
 end
 
 -- ---- in-place changes ----
@@ -172,21 +171,42 @@ local function check_gradients()
     end
 end
 
-local function backward(from)
-    local slot = from or pick_slot(function(s) return s.source end)
-    if not slot or p.regions > 0 then
-        return
-    end
-    if #slot.shape > 0 then
+-- A slot as a root: the slot, its gradient for the engine, and as a list. Scalars may go without; others may be summed.
+local function make_root(slot, on)
+    if #slot.shape > 0 and on == p.tape and chance(2) then
         slot = apply(pick { "sum", "mean" }, { slot })
     end
     if not slot or not slot.source or slot.source.leaf then
-        return
+        return nil
+    elseif #slot.shape == 0 then
+        local seed = pick { 1, 0.5 }
+        return { slot = slot, given = seed, list = { seed }, text = tostring(seed) }
     end
-    local retain = chance(3)
-    local must, may = judge(slot.source)
-    log("mx.backward(%s%s)", slot.name, retain and ", { retain = true }" or "")
-    local ok, message = pcall(mx.backward, slot.t, retain and { retain = true } or nil)
+    local dy = new_constant(slot.shape)
+    log("local %s = constant(%s)", dy.name, table.concat(dy.shape, ", "))
+    return { slot = slot, given = dy.t, list = values_of(dy), text = dy.name }
+end
+
+-- One root or two of one tape.
+local function make_roots(slot, on)
+    local roots = { make_root(slot, on) }
+    local other = roots[1] and chance(3) and pick_slot(function(s)
+        return s.source and not s.source.leaf and made_by(s.source).tape == on
+    end)
+    roots[#roots + 1] = other and make_root(other, on) or nil
+    return roots
+end
+
+local function run_backward(on, roots, retain)
+    local nodes, tensors, given, lists, words = {}, {}, {}, {}, {}
+    for i, root in ipairs(roots) do
+        nodes[i], tensors[i], given[i], lists[i] = root.slot.source, root.slot.t, root.given, root.list
+        words[i] = root.slot.name .. " by " .. root.text
+    end
+    local must, may = judge(nodes, on)
+    log("backward of tape %d: %s%s", on, table.concat(words, ", "), retain and ", retained" or "")
+    local f = on == p.tape and mx.backward or function(...) p.tapes[on]:backward(...) end
+    local ok, message = pcall(f, tensors, given, retain and { retain = true } or nil)
     if not ok then
         if not matches(message, may) then
             fail("backward: %s", message)
@@ -197,12 +217,24 @@ local function backward(from)
     elseif #must > 0 then
         fail("backward gave gradients; it reached a call that was %s", must[1])
     end
-    plain.backward(slot.source)
-    for _, n in ipairs(plain.reach(slot.source)) do
+    plain.backward(nodes, lists)
+    for _, n in ipairs(plain.reach(nodes)) do
         n.gone = n.gone or (not retain and not n.leaf)
     end
     check_gradients()
     p.backwards = p.backwards + 1
+end
+
+local function backward(from)
+    local slot = from or pick_slot(function(s) return s.source end)
+    if not slot or p.regions > 0 or slot.source.leaf then
+        return
+    end
+    local on = chance(16) and math.random(0, 2) or made_by(slot.source).tape
+    local roots = (on ~= 0 or p.tape == 0) and make_roots(slot, on) or {}
+    if #roots > 0 then
+        run_backward(on, roots, chance(3))
+    end
 end
 
 -- ---- statements ----
@@ -372,6 +404,26 @@ local STATEMENTS = {
             p.recording = before
         end)
     end,
+    tape = function()
+        local before, i = p.tape, math.random(2)
+        log("tape%d:run(function()", i)
+        p.depth = p.depth + 1
+        p.tapes[i]:run(function()
+            p.tape = i
+            run_block(math.random(2, 6))
+            p.tape = before
+        end)
+        p.depth = p.depth - 1
+        log("end")
+    end,
+    clear = function()
+        local i = math.random(2)
+        log("tape%d:clear()", i)
+        p.tapes[i]:clear()
+        for _, node in ipairs(p.nodes) do
+            node.gone = node.gone or node.tape == i
+        end
+    end,
     step = function()
         if p.regions > 0 then
             return
@@ -393,7 +445,7 @@ local STATEMENTS = {
 local WEIGHTS = {
     { "operation", 50 }, { "constant", 3 }, { "leaf", 4 }, { "detach", 3 }, { "change", 6 }, { "backward", 8 },
     { "check", 3 }, { "take", 2 }, { "fill_gradient", 2 }, { "zero_gradient", 2 }, { "release", 2 }, { "keep", 2 },
-    { "scope", 4 }, { "remat", 6 }, { "no_grad", 3 }, { "step", 3 },
+    { "scope", 4 }, { "remat", 6 }, { "no_grad", 3 }, { "step", 3 }, { "tape", 8 }, { "clear", 1 },
 }
 local TOTAL = 0
 for _, entry in ipairs(WEIGHTS) do
@@ -415,7 +467,7 @@ function run_block(n)
     p.mark = #p.slots
     for _ = 1, n do
         local name = random_statement()
-        local nests = name == "scope" or name == "remat" or name == "no_grad" or name == "step"
+        local nests = name == "scope" or name == "remat" or name == "no_grad" or name == "step" or name == "tape"
         if not nests or p.depth < 3 then
             STATEMENTS[name]()
         end
@@ -456,6 +508,9 @@ local function run(outer_step)
     end
     for _, leaf in ipairs(p.leaves) do
         leaf.t:zero_grad()
+    end
+    for _, tape in ipairs(p.tapes) do
+        tape:close()
     end
     return not ok and message ~= STOP and message or nil
 end

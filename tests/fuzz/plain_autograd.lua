@@ -220,10 +220,14 @@ function plain.gradient(op, values, shapes, options, dy, i)
     return gradient
 end
 
---- The recorded calls that `node` depends on, itself first, the latest first. A node: {op, values, shapes, options,
+--- The recorded calls that `nodes` depend on, these among them, the latest first. A node: {op, values, shapes, options,
 -- sources (node or leaf, or false for a constant, per input), number}. A leaf: {leaf = true, grad}.
-function plain.reach(node)
-    local seen, list, queue = { [node] = true }, {}, { node }
+function plain.reach(nodes)
+    local seen, list, queue = {}, {}, {}
+    for _, node in ipairs(nodes) do
+        queue[#queue + 1] = not seen[node] and node or nil
+        seen[node] = true
+    end
     while #queue > 0 do
         local n = table.remove(queue)
         list[#list + 1] = n
@@ -245,10 +249,13 @@ local function accumulate(into, gradient)
     return into
 end
 
---- Adds the gradients of the scalar that `node` computed to the leaves.
-function plain.backward(node)
-    local gradients = { [node] = { 1 } }
-    for _, n in ipairs(plain.reach(node)) do
+--- Adds the gradients of the nodes, given those of what they computed, to the leaves.
+function plain.backward(nodes, given)
+    local gradients = {}
+    for i, node in ipairs(nodes) do
+        gradients[node] = accumulate(gradients[node] or {}, given[i])
+    end
+    for _, n in ipairs(plain.reach(nodes)) do
         if n.leaf then
             n.grad = accumulate(n.grad or {}, gradients[n])
         else

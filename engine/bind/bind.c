@@ -11,7 +11,9 @@
 
 #define LAST_ERROR "mx.engine_error" /* in the registry: the message that mxl_try raised last */
 
-/* Pushes "file:line: " of the user's own line: the innermost Lua frame outside lua/mx, else the innermost of all. */
+/* Pushes "file:line: " of the user's line: the innermost Lua frame outside lua/mx, or the innermost frame if all are
+ * inside.
+ */
 static void push_where(lua_State *L)
 {
     lua_Debug frame;
@@ -30,12 +32,12 @@ static void push_where(lua_State *L)
 lua_State *mxl_running;
 
 typedef struct source {
-    char text[LUA_IDSIZE]; /* as Lua shortens it */
+    char text[LUA_IDSIZE]; /* name as shortened by Lua */
     const char *file;      /* the same, interned */
     bool is_ours;          /* in lua/mx */
 } source;
 
-/* Calls mostly come from the same few files: the last ones are remembered. */
+/* A cache of source files: calls mostly come from the same few files. */
 static const source *find_source(const lua_Debug *frame)
 {
     enum { KNOWN = 4 };
@@ -51,7 +53,7 @@ static const source *find_source(const lua_Debug *frame)
     return made;
 }
 
-/* The user's own line, as push_where finds it. */
+/* The user's line, as found by push_where. */
 static mx_site ask_for_site(void)
 {
     mx_site innermost = {0};
@@ -78,7 +80,7 @@ void mxl_set_site(lua_State *L)
     size_t bytes;
     const char *where = lua_tolstring(L, -1, &bytes);
     char site[112];
-    if (bytes >= 2 && bytes < sizeof site) { /* without the ": " at its end */
+    if (bytes >= 2 && bytes < sizeof site) { /* without the trailing ": " */
         memcpy(site, where, bytes - 2);
         site[bytes - 2] = '\0';
         mx_comm_set_site(mx_intern(site));
@@ -211,7 +213,8 @@ bool mxl_field_boolean(lua_State *L, int i, const char *name, bool standard)
     return value;
 }
 
-/* Edits (insert, delete, replace, swap two neighbours) that turn a into b; longer names count as far away. */
+/* The number of edits (insert, delete, replace, swap two neighbours) that turn a into b; long names count as far away.
+ */
 static int edit_distance(const char *a, const char *b)
 {
     enum { LONGEST = 48 };
@@ -238,7 +241,7 @@ static int edit_distance(const char *a, const char *b)
     return last[m];
 }
 
-/* What other libraries call what we have. */
+/* The name here for a name in other libraries. */
 static const char *other_word(const char *given)
 {
     static const char *const words[][2] = {{"T", "transpose"},  {"t", "transpose"},      {"shape", "size"},
@@ -262,7 +265,7 @@ static void consider(const char *given, const char *name, const char **nearest, 
     }
 }
 
-/* Names with more edits than this are no help. */
+/* Names with more edits than this are not suggested. */
 static int most_edits(const char *given)
 {
     int third = (int)strlen(given) / 3;
@@ -300,7 +303,7 @@ void mxl_unknown_field(lua_State *L, const char *what, const char *given, int ta
     raise_unknown(L, what, given, nearest);
 }
 
-/* Upvalues: the methods, and what the object is called. */
+/* Upvalues: the methods, and the name of the object's kind. */
 static int index_methods(lua_State *L)
 {
     lua_pushvalue(L, 2);

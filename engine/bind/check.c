@@ -3,7 +3,7 @@
 #include "bind/bind.h"
 #include "core/intern.h"
 
-/* mx.place(text or nil): where the script is, in its own words ("layer 3"), for mx.find_bad */
+/* mx.place(text or nil): names the current part of the script ("layer 3") for mx.find_bad */
 static int place(lua_State *L)
 {
     const char *before = mx_place;
@@ -33,9 +33,9 @@ static void push_finding(lua_State *L, const mx_finding *f)
     lua_setfield(L, -2, "elements");
 }
 
-/* mx.find_bad(fn, ...) -> what was the first result of an operation inside fn with a NaN or an infinity in it, or nil:
- * {op, place (of mx.place), backward, tensor ("bf16 (2, 3)"), nans, infinities, first (element, from 1), elements}.
- * What fn raises ends the search and is not told. */
+/* mx.find_bad(fn, ...) -> the first result of an operation inside fn that contains a NaN or an infinity, or nil: {op,
+ * place (of mx.place), backward, tensor ("bf16 (2, 3)"), nans, infinities, first (element, from 1), elements}. An error
+ * in fn ends the search and is ignored. */
 static int find_bad(lua_State *L)
 {
     luaL_checktype(L, 1, LUA_TFUNCTION);

@@ -1,5 +1,5 @@
-/* mx.io: texts, files and logs for scripts; the files io_*.c add the rest. Each function only translates; engine/io
- * does the work. */
+/* mx.io: texts, files and logs for scripts; the files io_*.c add the rest. The functions only convert arguments and
+ * results; engine/io does the work. */
 #include "bind/io.h"
 
 #include "bind/bind.h"
@@ -25,7 +25,7 @@ static void destroy_text(void *t) { free(((text *)t)->data); }
 
 /* ---- YAML and JSON ---- */
 
-/* yaml_load(text, name?) -> value, lines, keys: `lines` maps the keys of the outermost map to their line, `keys` has
+/* yaml_load(text, name?) -> value, lines, keys: `lines` maps the keys of the outermost map to their lines, `keys` lists
  * them in order. A text without content gives an empty table. */
 static int yaml_load(lua_State *L)
 {
@@ -88,8 +88,8 @@ static int read_file(lua_State *L)
     return 1;
 }
 
-/* write_file_atomic(path, text, {sync = true}): the file is there whole, or as it was. sync = false: it need not
- * survive a crash of the machine. */
+/* write_file_atomic(path, text, {sync = true}): writes the complete file or leaves it unchanged. sync = false: the file
+ * may be lost in a crash of the machine. */
 static int write_file_atomic(lua_State *L)
 {
     static const char *const names[] = {"sync", NULL};
@@ -102,7 +102,7 @@ static int write_file_atomic(lua_State *L)
     return 0;
 }
 
-/* check_writable(path): raises when write_file_atomic could not write it now; leaves nothing behind. */
+/* check_writable(path): raises an error if write_file_atomic could not write it now; leaves nothing behind. */
 static int check_writable(lua_State *L)
 {
     mxl_try(L, mx_file_check_writable(luaL_checkstring(L, 1)));
@@ -121,7 +121,7 @@ static int mkdir_p(lua_State *L)
     return 0;
 }
 
-/* about(path) -> {kind =, is_link =, bytes =, identity =}: what a path names (io/file.h) */
+/* about(path) -> {kind =, is_link =, bytes =, identity =}: what a path refers to (io/file.h) */
 static void destroy_info(void *info) { free(((mx_file_info *)info)->identity); }
 
 static int about(lua_State *L)
@@ -170,21 +170,21 @@ static int list(lua_State *L)
     return 1;
 }
 
-/* move_folder(from, to): durably, in one step; never over something that is there */
+/* move_folder(from, to): durable and in one step; an error if `to` exists */
 static int move_folder(lua_State *L)
 {
     mxl_try(L, mx_folder_move(luaL_checkstring(L, 1), luaL_checkstring(L, 2)));
     return 0;
 }
 
-/* replace_folder(from, to, old): `from` becomes `to`, and what has that name `old` */
+/* replace_folder(from, to, old): renames `to` to `old` and `from` to `to` */
 static int replace_folder(lua_State *L)
 {
     mxl_try(L, mx_folder_replace(luaL_checkstring(L, 1), luaL_checkstring(L, 2), luaL_checkstring(L, 3)));
     return 0;
 }
 
-/* remove_folder(path): with all that is in it */
+/* remove_folder(path): removes a folder with everything in it */
 static int remove_folder(lua_State *L)
 {
     mxl_try(L, mx_folder_remove(luaL_checkstring(L, 1)));
@@ -235,7 +235,7 @@ static int log_collect(lua_State *L)
 static const luaL_Reg log_methods[] = {{"line", log_line}, {"bytes", log_bytes}, {"close", log_close}, {NULL, NULL}};
 static const luaL_Reg log_meta[] = {{"__gc", log_collect}, {"__close", log_close}, {NULL, NULL}};
 
-/* own: a file in a folder of ours, appended to and never opened through a symbolic link */
+/* own: a file in a run's folder, appended to and never opened through a symbolic link */
 static int open_log(lua_State *L)
 {
     static const char *const names[] = {"append", "own", NULL};

@@ -1,11 +1,12 @@
-/* The parts of mx.io: io.c makes the table, the others add their functions to the table on top. */
+/* The parts of mx.io: io.c creates the table, and the other files add their functions to the table on top of the stack.
+ */
 #ifndef MX_BIND_IO_H
 #define MX_BIND_IO_H
 
 #include <lauxlib.h>
 #include <lua.h>
 
-/* A metatable of that name with the metamethods `meta`, and `methods` behind __index. */
+/* Creates a metatable of that name with the metamethods `meta`, and `methods` as __index. */
 void mxl_new_class(lua_State *L, const char *name, const luaL_Reg *meta, const luaL_Reg *methods);
 
 void mxl_add_hdf5_fields(lua_State *L);       /* h5_write h5_writer h5_read h5_open h5_info */

@@ -1,5 +1,4 @@
-/* mx.io.writer and mx.io.chunk_*: what lua/mx/checkpoint/init.lua is made of (checkpoint/writer.h, checkpoint/chunk.h).
- */
+/* mx.io.writer and mx.io.chunk_*, which lua/mx/checkpoint/init.lua uses (checkpoint/writer.h, checkpoint/chunk.h). */
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "bind/value.h"
@@ -21,7 +20,7 @@ static mx_writer *check_writer(lua_State *L)
     return *w;
 }
 
-/* The tensors of the table at index 2 by name, in *map whose values stay null. */
+/* Reads the names of the tensors in the table at index 2 into *map; its values stay null. */
 static void check_tensors(lua_State *L, mx_value *map)
 {
     map->kind = MX_MAP;
@@ -57,7 +56,7 @@ static int writer_new(lua_State *L)
     attributes->kind = MX_MAP;
     if (!lua_isnil(L, 3)) {
         luaL_checktype(L, 3, LUA_TTABLE);
-        if (lua_next(L, (lua_pushnil(L), 3))) { /* an empty table would be taken for an array */
+        if (lua_next(L, (lua_pushnil(L), 3))) { /* an empty table would be read as an array */
             lua_pop(L, 2);
             mxl_check_value(L, 3, attributes);
         }
@@ -102,7 +101,7 @@ static int writer_free(lua_State *L)
     return 0;
 }
 
-/* ---- chunks: tables {offset = {...}, extent = {...}, first =, count =}, all counted from 0 as the files do ---- */
+/* ---- chunks: tables {offset = {...}, extent = {...}, first =, count =}, all counted from 0 as in the files ---- */
 
 static void check_sizes(lua_State *L, int i, const char *name, int64_t *sizes, int *n_dims)
 {
@@ -146,7 +145,7 @@ static mx_chunk check_chunk(lua_State *L, int i, const mx_shape *whole)
     return chunk;
 }
 
-/* chunk_overlap(shape, want, have) -> elements of both, and the run of `have` with them: its start, its end */
+/* chunk_overlap(shape, want, have) -> number of common elements, and the start and end of their range in `have` */
 static int chunk_overlap(lua_State *L)
 {
     mx_shape whole;
@@ -159,7 +158,8 @@ static int chunk_overlap(lua_State *L)
     return 3;
 }
 
-/* chunk_copy(shape, want, out, have, values, start): out has the elements of want, values those of have from `start` on
+/* chunk_copy(shape, want, out, have, values, start): out holds the elements of want, values those of have from `start`
+ * on
  */
 static int chunk_copy(lua_State *L)
 {
@@ -174,7 +174,7 @@ static int chunk_copy(lua_State *L)
     int64_t elements = mx_chunk_overlap(&want, &have, &from, &to);
     if (elements > 0 && (mx_count(out) < want.count || from < start || to - start > mx_count(values)))
         return luaL_error(L, "chunk_copy: the tensors are smaller than the chunks");
-    if (mx_data(out) && mx_data(values)) /* a simulated device has none */
+    if (mx_data(out) && mx_data(values)) /* a simulated device has no values */
         mx_chunk_copy(&want, mx_data(out), &have, start, mx_data(values), mx_dtype_bytes(out->dtype));
     lua_pushinteger(L, elements);
     return 1;

@@ -1,4 +1,4 @@
-/* mx.io for preparing a corpus: texts read as streams (data/text.h), parts and their merge (data/token_part.h). */
+/* mx.io for preparing a corpus: reads texts as streams (data/text.h), writes and merges parts (data/token_part.h). */
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "bind/value.h"
@@ -96,7 +96,7 @@ static int text_head(lua_State *L)
     return 2;
 }
 
-/* format_of(head) -> what a file that starts with these bytes is ("a Parquet file"), what to do with it; nil: text */
+/* format_of(head) -> the format of a file that starts with these bytes ("a Parquet file"), and advice; nil: text */
 static int format_of(lua_State *L)
 {
     size_t bytes;
@@ -107,8 +107,8 @@ static int format_of(lua_State *L)
     return 2;
 }
 
-/* json_line_text(line, field) -> the text of the field in a line of JSON; nil for an empty line; nil and what is wrong
- * with any other */
+/* json_line_text(line, field) -> the text of the field in a line of JSON; nil for an empty line; nil and a message for
+ * an invalid line */
 static int json_line_text(lua_State *L)
 {
     size_t bytes, text_bytes;
@@ -125,7 +125,7 @@ static int json_line_text(lua_State *L)
         lua_pushlstring(L, *text, text_bytes);
     else
         lua_pushnil(L);
-    free(*text); /* now: Lua does not see how large it is */
+    free(*text); /* at once: Lua's collector does not know its size */
     *text = NULL;
     return 1;
 }
@@ -134,7 +134,7 @@ static int json_line_text(lua_State *L)
 
 static void free_paths(void *paths) { mx_paths_free(paths); }
 
-/* file_list(pattern) -> the files that it stands for, sorted */
+/* file_list(pattern) -> the matching files, sorted */
 static int file_list(lua_State *L)
 {
     const char *pattern = luaL_checkstring(L, 1);
@@ -148,7 +148,7 @@ static int file_list(lua_State *L)
     return 1;
 }
 
-/* file_size(path) -> bytes, time of the last change in seconds; nil when it is not there */
+/* file_size(path) -> bytes, time of the last change in seconds; nil if it does not exist */
 static int file_size(lua_State *L)
 {
     struct stat about;
@@ -170,7 +170,7 @@ static int file_sum(lua_State *L)
     return 1;
 }
 
-/* is_terminal() -> whether what is printed is shown by a terminal */
+/* is_terminal() -> whether stdout is a terminal */
 static int is_terminal(lua_State *L)
 {
     lua_pushboolean(L, isatty(STDOUT_FILENO));
@@ -230,7 +230,7 @@ static int part_commit(lua_State *L)
 {
     mx_part_writer **part = check_part(L), *writer = *part;
     lua_Integer skipped = luaL_optinteger(L, 2, 0);
-    *part = NULL; /* commit frees it, whatever comes of it */
+    *part = NULL; /* commit frees it, whatever the outcome */
     mxl_try(L, mx_part_commit(writer, skipped));
     return 0;
 }

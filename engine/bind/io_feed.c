@@ -1,5 +1,4 @@
-/* mx.io.feed: batches of sequences out of token files, read ahead (data/feed.h, data/sampler.h). Samples count from 0.
- */
+/* mx.io.feed: prefetches batches of sequences from token files (data/feed.h, data/sampler.h). Samples count from 0. */
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "bind/value.h"
@@ -15,7 +14,7 @@ typedef struct feed_box {
     int64_t rows, length;
 } feed_box;
 
-/* Sources on their way to the sampler. */
+/* Opened sources, before the sampler takes them over. */
 typedef struct source_list {
     mx_tokens **tokens;
     int64_t *weights;
@@ -49,7 +48,7 @@ static void open_source(lua_State *L, source_list *list, int i)
     lua_settop(L, top);
 }
 
-/* Opens the field `sources` of the table at 1; the list lies in a box. */
+/* Opens the field `sources` of the table at index 1; the list is in a box. */
 static source_list *open_sources(lua_State *L)
 {
     source_list *list = mxl_push_box(L, sizeof *list, free_sources);
@@ -113,7 +112,8 @@ static int feed_close(lua_State *L)
     return 0;
 }
 
-/* A (rows, length) tensor with these values. The batch stays valid while Lua collects: nothing else asks the feed. */
+/* Pushes a (rows, length) tensor with these values. The batch stays valid during a garbage collection, because nothing
+ * else uses the feed. */
 static void push_copy(lua_State *L, const feed_box *box, mx_dtype dtype, const void *values)
 {
     mx_tensor *t;
@@ -188,7 +188,7 @@ static int feed_sources(lua_State *L)
     return 1;
 }
 
-/* feed:samples_of(epochs) -> samples of the run until the first source has been read so often */
+/* feed:samples_of(epochs) -> samples of the run until a first source has been read that often */
 static int feed_samples_of(lua_State *L)
 {
     lua_Integer epochs = luaL_checkinteger(L, 2);
@@ -211,7 +211,7 @@ static int feed_documents(lua_State *L)
     return 1;
 }
 
-/* feed:waited() -> seconds that next waited since the last call of this */
+/* feed:waited() -> seconds that next has waited since the last call of this function */
 static int feed_waited(lua_State *L)
 {
     lua_pushnumber(L, mx_feed_waited(check_feed(L)->feed));

@@ -66,7 +66,7 @@ static int writer_attributes(lua_State *L)
 static void commit(lua_State *L, mx_h5_writer **w)
 {
     mx_h5_writer *writer = *w;
-    *w = NULL; /* commit frees it, whatever comes of it */
+    *w = NULL; /* commit frees it, whatever the outcome */
     mxl_try(L, mx_h5_commit(writer));
 }
 
@@ -86,7 +86,7 @@ static int writer_abort(lua_State *L)
 
 static void free_names(void *names) { free(*(void **)names); }
 
-/* h5_write(path, {name = tensor}, attributes?): the whole file at once, in the order of the names. */
+/* h5_write(path, {name = tensor}, attributes?): writes the whole file, in the order of the names. */
 static int h5_write(lua_State *L)
 {
     const char *path = luaL_checkstring(L, 1);
@@ -150,7 +150,8 @@ static int h5_open(lua_State *L)
     return 1;
 }
 
-/* {name =, dtype =, shape = {...}, bytes =, checked =}; of a dataset that no tensor can hold, shape and bytes are nil.
+/* Pushes {name =, dtype =, shape = {...}, bytes =, checked =}; shape and bytes are nil if a tensor cannot hold the
+ * dataset.
  */
 static void push_entry(lua_State *L, const mx_h5_entry *entry)
 {
@@ -199,7 +200,7 @@ static int file_attributes(lua_State *L)
 
 static const char *const row_options[] = {"first", "rows", NULL};
 
-/* {first = 1, rows = all that follow} at stack index i; *first counts from 0. */
+/* Reads {first = 1, rows = all that follow} at stack index i; *first counts from 0. */
 static void check_rows(lua_State *L, int i, int64_t *first, int64_t *rows)
 {
     mxl_check_fields(L, i, row_options, "reading rows");

@@ -1,4 +1,4 @@
-/* mx.io.lock: one process at a time in a folder (io/lock.h). */
+/* mx.io.lock: lets one process at a time write in a folder (io/lock.h). */
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "io/lock.h"
@@ -14,8 +14,8 @@ static mx_lock *check_lock(lua_State *L)
     return *lock;
 }
 
-/* lock(path, hint) -> lock, note: takes the lock at `path`, or raises who holds it; `hint`: what to do but wait. note:
- * whose lock was taken over, "" for nobody's. */
+/* lock(path, hint) -> lock, note: takes the lock at `path`, or raises an error that names its holder. hint: what the
+ * user can do instead of waiting. note: whose lock was taken over, or "". */
 static int lock_take(lua_State *L)
 {
     const char *path = luaL_checkstring(L, 1), *hint = luaL_optstring(L, 2, "write elsewhere");
@@ -28,21 +28,21 @@ static int lock_take(lua_State *L)
     return 2;
 }
 
-/* lock:beat(): a sign of life for other machines; raises when another process has the lock */
+/* lock:beat(): shows other machines that the holder is alive; raises an error if another process has the lock */
 static int lock_beat(lua_State *L)
 {
     mxl_try(L, mx_lock_beat(check_lock(L)));
     return 0;
 }
 
-/* lock:id() -> what tells it from every other lock, a part of the file's text */
+/* lock:id() -> the unique id of the lock, a part of the file's text */
 static int lock_id(lua_State *L)
 {
     lua_pushstring(L, mx_lock_id(check_lock(L)));
     return 1;
 }
 
-/* lock:release(); harmless when called again */
+/* lock:release(); may be called again */
 static int lock_release(lua_State *L)
 {
     mx_lock **lock = luaL_checkudata(L, 1, LOCK);

@@ -1,5 +1,4 @@
-/* mx.io.tokenizer_open, tokenizer_parse: tokenizers (tokenizer/tokenizer.h). lua/mx/data/tokenizer.lua is what scripts
- * use. */
+/* mx.io.tokenizer_open, tokenizer_parse: tokenizers (tokenizer/tokenizer.h). Scripts use lua/mx/data/tokenizer.lua. */
 #include "bind/bind.h"
 #include "bind/io.h"
 #include "bind/value.h"
@@ -143,7 +142,7 @@ static int encode(lua_State *L)
     return 1;
 }
 
-/* The ids at index i, an i32 tensor or a list of integers, in a box. */
+/* Reads the ids at index i, an i32 tensor or a list of integers, into a box. */
 static int32_t *check_ids(lua_State *L, int i, int64_t *count)
 {
     memory *ids = mxl_push_box(L, sizeof *ids, destroy_memory);
@@ -213,7 +212,7 @@ static int stream_put(lua_State *L)
     return 1;
 }
 
-/* What a character that never came whole has left; the stream starts again. */
+/* Returns the bytes of an incomplete character and resets the stream. */
 static int stream_finish(lua_State *L)
 {
     stream *s = luaL_checkudata(L, 1, STREAM_CLASS);

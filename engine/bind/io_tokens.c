@@ -88,7 +88,7 @@ static int tokens_read(lua_State *L)
     mx_tokens *tokens = check_tokens(L);
     int64_t start = luaL_checkinteger(L, 2), count = luaL_checkinteger(L, 3);
     mx_tensor *t;
-    /* Not more than the file has is ever asked of memory. */
+    /* Never allocates more than the file has. */
     mx_shape shape = {.n_dims = 1, .size = {count >= 0 && count <= mx_tokens_count(tokens) ? count : 0}};
     mxl_try(L, mx_tensor_new(MX_I32, &shape, &t));
     mx_status status = mx_data(t) ? mx_tokens_read(tokens, start, count, mx_data(t)) : MX_OK;

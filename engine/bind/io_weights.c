@@ -24,7 +24,7 @@ static mx_weights *check_file(lua_State *L)
 }
 
 /* file_format(path) -> "gguf", "safetensors", "hdf5", "pickle", "zip", "git-lfs" by the first bytes; nil: anything
- * else. Raises for what cannot be read. */
+ * else. Raises an error if the file cannot be read. */
 static int file_format_of(lua_State *L)
 {
     static const char *const names[] = {
@@ -61,7 +61,8 @@ static int file_close(lua_State *L)
     return 0;
 }
 
-/* {name =, type = "BF16", dtype = "bf16", shape = {...}, bytes =}; dtype is that of a read, nil where it is none. */
+/* Pushes {name =, type = "BF16", dtype = "bf16", shape = {...}, bytes =}; dtype is that of a read, nil if the type is
+ * not supported. */
 static void push_tensor(lua_State *L, const mx_stored_tensor *t)
 {
     lua_createtable(L, 0, 5);
@@ -132,7 +133,7 @@ static mx_safetensors_writer **check_writer(lua_State *L)
     return w;
 }
 
-/* The table at the top of the stack; the name stays owned by Lua, which the list keeps alive. */
+/* Reads the table at the top of the stack; the name stays Lua's, and the list keeps it alive. */
 static void check_planned(lua_State *L, mx_planned_tensor *planned)
 {
     int i = lua_gettop(L);
@@ -175,7 +176,7 @@ static int writer_put(lua_State *L)
 static int writer_commit(lua_State *L)
 {
     mx_safetensors_writer **w = check_writer(L), *writer = *w;
-    *w = NULL; /* commit frees it, whatever comes of it */
+    *w = NULL; /* commit frees it, whatever the outcome */
     mxl_try(L, mx_safetensors_commit(writer));
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Memory in use, its limit, and what the tapes keep, for Lua. All in bytes. */
+/* Memory in use, its limit, and the values that the tapes keep, for Lua. All in bytes. */
 #include "bind/bind.h"
 #include "core/device.h"
 #include "core/pool.h"
@@ -57,12 +57,12 @@ static void add_kept(void *context, const mx_op *op, const mx_tensor *t)
 }
 
 /* mx.kept() -> rows {name (nil: none), op, bytes, storage}: the results that the tape has recorded and that still have
- * values, in the order of the calls. Those with the same storage share its bytes. */
+ * values, in the order of the calls. Results with the same storage share its bytes. */
 static int kept(lua_State *L)
 {
     lua_newtable(L);
     bool collects = lua_gc(L, LUA_GCISRUNNING);
-    lua_gc(L, LUA_GCSTOP); /* a tensor that is collected may take its record off the tape */
+    lua_gc(L, LUA_GCSTOP); /* collecting a tensor may remove its record from the tape */
     mx_tape_for_each_kept(add_kept, L);
     if (collects)
         lua_gc(L, LUA_GCRESTART);

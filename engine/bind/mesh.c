@@ -37,7 +37,7 @@ uint32_t mxl_check_axes(lua_State *L, int i)
     return axes;
 }
 
-/* The axes {{name =, ici =, dcn =}, ...} at stack index i; how many. */
+/* Reads the axes {{name =, ici =, dcn =}, ...} at stack index i; returns their number. */
 static int check_axis_list(lua_State *L, int i, mx_axis *axes)
 {
     int n = 0;
@@ -81,7 +81,7 @@ static int axes_coordinates(lua_State *L)
     return 1;
 }
 
-/* mx.axes_rank(axes, {name = coordinate}) -> the rank there; a coordinate that is not given is 0. */
+/* mx.axes_rank(axes, {name = coordinate}) -> the rank there; a missing coordinate is 0. */
 static int axes_rank(lua_State *L)
 {
     mx_axis axes[MX_MAX_AXES];
@@ -98,7 +98,8 @@ static int axes_rank(lua_State *L)
     return 1;
 }
 
-/* mx.mesh_define{{name =, ici =, dcn =}, ...}: the mesh from now on. All ranks call it alike; not collective. */
+/* mx.mesh_define{{name =, ici =, dcn =}, ...}: sets the mesh. All ranks must call it with the same axes; not
+ * collective. */
 static int mesh_define(lua_State *L)
 {
     mx_axis axes[MX_MAX_AXES];
@@ -110,21 +111,22 @@ static int mesh_define(lua_State *L)
     return 0;
 }
 
-/* mx.axis_size(axes) -> how many ranks share everything with us but their places along these axes. */
+/* mx.axis_size(axes) -> number of ranks that differ from this one only in their coordinates on these axes, with itself.
+ */
 static int axis_size(lua_State *L)
 {
     lua_pushinteger(L, mx_mesh_size(mxl_check_axes(L, 1)));
     return 1;
 }
 
-/* mx.axis_index(axes) -> which of them this rank is, from 0. */
+/* mx.axis_index(axes) -> index of this rank among them, from 0. */
 static int axis_index(lua_State *L)
 {
     lua_pushinteger(L, mx_mesh_index(mxl_check_axes(L, 1)));
     return 1;
 }
 
-/* mx.axis_ranks(axes) -> who they are, from rank 0 on. */
+/* mx.axis_ranks(axes) -> their ranks, in ascending order. */
 static int axis_ranks(lua_State *L)
 {
     mx_axes axes = mxl_check_axes(L, 1);
@@ -138,7 +140,7 @@ static int axis_ranks(lua_State *L)
     return 1;
 }
 
-/* mx.barrier([axes]): returns when all ranks (along the axes) have come. Collective. */
+/* mx.barrier([axes]): waits for all ranks (along the axes). Collective. */
 static int barrier(lua_State *L)
 {
     mx_axes axes = mxl_check_axes(L, 1);
@@ -147,8 +149,8 @@ static int barrier(lua_State *L)
     return 0;
 }
 
-/* mx.prefetch(x, {axis, dim, dtype}): starts the all_gather of x with these options, which a later call will find done,
- * if x has not been changed. Collective. */
+/* mx.prefetch(x, {axis, dim, dtype}): starts the all_gather of x with these options. A later call of all_gather uses
+ * its result, unless x has changed. Collective. */
 static int prefetch(lua_State *L)
 {
     mx_call call = {.op = mx_op_find("all_gather"), .n_in = 1, .n_out = 1};
@@ -159,8 +161,8 @@ static int prefetch(lua_State *L)
     return 0;
 }
 
-/* mx.reduce_gradient(t, axes or nil) -> t: from now on backward adds the gradient of the leaf t over these axes as soon
- * as it has all of it, beside what goes on (nil: no longer). Not collective; backward then is. */
+/* mx.reduce_gradient(t, axes or nil) -> t: from now on backward all-reduces the gradient of the leaf t over these axes
+ * in the background, as soon as it is complete (nil: no longer). Not collective, but backward then is. */
 static int reduce_gradient(lua_State *L)
 {
     mx_tensor *t = mxl_check_tensor(L, 1);
@@ -170,7 +172,7 @@ static int reduce_gradient(lua_State *L)
     return 1;
 }
 
-/* mx.flush(): lets asynchronous collectives begin that wait for others to be combined with. */
+/* mx.flush(): starts asynchronous collectives that wait in an open bucket. */
 static int flush(lua_State *L)
 {
     mxl_try(L, mx_comm_flush());
@@ -179,7 +181,7 @@ static int flush(lua_State *L)
 
 /* mx.comm_options{all_gather_combine_bytes =, reduce_scatter_combine_bytes =, all_reduce_combine_bytes =,
  * permute_decomposer_bytes =, prefetch_bytes =, prefetch_layers =, async_all_reduce =, gradients_in_bf16 =, debug =,
- * timeout_s =}: what is not given stays. All ranks alike; not collective. */
+ * timeout_s =}: missing options stay unchanged. All ranks must call it alike; not collective. */
 static int comm_options(lua_State *L)
 {
     static const char *const fields[] = {"all_gather_combine_bytes",
@@ -213,7 +215,7 @@ static int comm_options(lua_State *L)
 }
 
 /* mx.comm_stats([reset = false]) -> {exposed_s, busy_s, calls, bytes} since the last reset: seconds that the script
- * waited for communication, that communication took, exchanges, and bytes that this rank sent. */
+ * waited for communication, seconds that communication took, number of exchanges, and bytes that this rank sent. */
 static int comm_stats(lua_State *L)
 {
     mx_comm_stats stats = mx_comm_get_stats(lua_toboolean(L, 1));
@@ -229,8 +231,8 @@ static int comm_stats(lua_State *L)
     return 1;
 }
 
-/* mx.mpi_reference(kind, in, out, bytes): the MPI library's own call, to measure ours against (mesh/reference.h); f32
- * tensors. Collective. */
+/* mx.mpi_reference(kind, in, out, bytes): calls the MPI library's own collective, for comparison (mesh/reference.h);
+ * f32 tensors. Collective. */
 static int mpi_reference(lua_State *L)
 {
     static const char *const kinds[] = {

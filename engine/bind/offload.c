@@ -4,15 +4,16 @@
 #include "core/device.h"
 #include "core/spill.h"
 
-/* mx.offload_open(directory): where offloaded values go; "": $TMPDIR, or /var/tmp. */
+/* mx.offload_open(directory): sets the directory for offloaded values; "": $TMPDIR, or /var/tmp. */
 static int offload_open(lua_State *L)
 {
     mxl_try(L, mx_device_current->open_ranges(mx_device_current, luaL_checkstring(L, 1)));
     return 0;
 }
 
-/* mx.offload_stats([reset]) -> directory, file_bytes, away_bytes, and since the last reset: written_bytes, read_bytes,
- * exposed_s (seconds that the script waited for the file), busy_s (seconds that it was written or read). */
+/* mx.offload_stats([reset]) -> directory, file_bytes, away_bytes (offloaded now), and since the last reset:
+ * written_bytes, read_bytes, exposed_s (seconds that the script waited for the file), busy_s (seconds of writing or
+ * reading). */
 static int offload_stats(lua_State *L)
 {
     mx_offload_stats stats = mx_offload_get_stats(lua_toboolean(L, 1));

@@ -1,4 +1,4 @@
-/* Every operation as a Lua function, made from its mx_op: mx.NAME(tensor, ..., {attribute = value}). */
+/* Makes every operation a Lua function from its mx_op: mx.NAME(tensor, ..., {attribute = value}). */
 #include "bind/bind.h"
 #include "bind/tensor.h"
 #include "ops/pointwise.h"
@@ -88,7 +88,7 @@ static void set_attr(lua_State *L, const mx_op *op, const mx_attr *attr, char *b
         break;
     case MX_ATTR_SHAPE:
         good = lua_istable(L, -1);
-        if (good) { /* a list among options: those have been checked */
+        if (good) { /* a list inside a table of options, which has been checked */
             lua_pushfstring(L, "%s: attribute '%s'", op->name, attr->name);
             mxl_check_shape(L, -2, lua_tostring(L, -1), to);
             lua_pop(L, 1);
@@ -134,7 +134,7 @@ static void set_standard(const mx_attr *attr, char *block)
     }
 }
 
-/* The operation's attribute that a list may stand for, its first shape, or NULL. */
+/* The operation's attribute for which a plain list may be given: its first shape, or NULL. */
 static const mx_attr *listed(const mx_op *op)
 {
     for (const mx_attr *attr = op->attrs; attr && attr->name; attr++)
@@ -154,7 +154,7 @@ static const char *push_attr_names(lua_State *L, const mx_op *op)
     return lua_tostring(L, -1);
 }
 
-/* The keys of the table of options. What would go unread is refused. */
+/* Checks the keys of the table of options. Keys that would be ignored are refused. */
 static void check_attr_names(lua_State *L, const mx_op *op, int table)
 {
     const char *names[32] = {NULL};
@@ -178,7 +178,7 @@ static void check_attr_names(lua_State *L, const mx_op *op, int table)
         mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: 'offset' chooses a stream of a seed, and no seed is given", op->name));
 }
 
-/* `table` 0: no attributes were given. A plain sequence stands for the operation's first shape: t:reshape{2, 3}. */
+/* `table` 0: no attributes were given. A plain sequence is the operation's first shape: t:reshape{2, 3}. */
 void mxl_read_attrs(lua_State *L, const mx_op *op, int table, void *to)
 {
     char *block = to;
@@ -211,8 +211,8 @@ void mxl_read_attrs(lua_State *L, const mx_op *op, int table, void *to)
     }
 }
 
-/* The dtype in which a number among the n inputs meets the first tensor of them, but for a condition: its own where
- * that is an integer or the number comes first and so sets the result's dtype; else f32. */
+/* The dtype of a number among the n inputs. It is that of the first tensor (other than a condition) if that is an
+ * integer, or if the number comes first and so determines the result's dtype; otherwise f32. */
 static mx_dtype scalar_dtype(lua_State *L, const mx_op *op, int i, int n)
 {
     int first = op->inputs[0] && strcmp(op->inputs[0], "cond") == 0 ? 2 : 1;
@@ -236,8 +236,9 @@ static mx_tensor *scalar(lua_State *L, const mx_op *op, int i, mx_dtype dtype)
     return t;
 }
 
-/* Comparing integers with a number is exact, whatever the number: the comparison becomes one with a value of the dtype,
- * which it puts at stack index i, or with the lowest of them, than which none is less. */
+/* Makes comparisons of integers with any number exact: replaces the comparison by an equivalent one with a value of the
+ * integer dtype, which it puts at stack index i; if there is none, by one with the lowest value, which is never less.
+ */
 static const mx_op *compare_exactly(lua_State *L, const mx_op *op, int i, mx_dtype dtype)
 {
     static const mx_op *const mirrored[][2] = {{&mx_op_eq, &mx_op_eq}, {&mx_op_ne, &mx_op_ne}, {&mx_op_lt, &mx_op_gt},
@@ -250,14 +251,14 @@ static const mx_op *compare_exactly(lua_State *L, const mx_op *op, int i, mx_dty
         }
     if (mx_dtype_holds(dtype, x))
         return op;
-    bool below = x < low; /* NaN is neither, and only ne holds */
+    bool below = x < low; /* false for NaN, for which only ne holds */
     bool above = x > high;
     bool always = op == &mx_op_ne || (below && (op == &mx_op_gt || op == &mx_op_ge)) ||
                   (above && (op == &mx_op_lt || op == &mx_op_le));
     bool between = !isnan(x) && !below && !above && op != &mx_op_eq && op != &mx_op_ne;
     lua_pushnumber(L, between ? ceil(x) : low);
     lua_replace(L, i);
-    if (between) /* above the number is from its ceiling on */
+    if (between) /* greater than the number means at least its ceiling */
         return op == &mx_op_gt || op == &mx_op_ge ? &mx_op_ge : &mx_op_lt;
     return always ? &mx_op_ge : &mx_op_lt;
 }
@@ -268,7 +269,9 @@ static bool is_comparison(const mx_op *op)
            op == &mx_op_ge;
 }
 
-/* The inputs of a call: tensors, or numbers, which become tensors. May replace the comparison *op by an equal one. */
+/* Reads the inputs of a call: tensors, or numbers, which become tensors. May replace a comparison *op by an equivalent
+ * one.
+ */
 static void read_inputs(lua_State *L, const mx_op **op, int n, mx_tensor **in)
 {
     for (int i = 1; i <= n; i++) {
@@ -340,7 +343,7 @@ static void join_shape(lua_State *L, const mx_op *op)
     lua_settop(L, 1);
 }
 
-/* An option that is given without its name is no tensor, or one number too many. */
+/* Refuses options without a name: values that are not tensors, or one number too many. */
 static void check_input_kinds(lua_State *L, const mx_op *op, int n)
 {
     int named = 0;
@@ -371,7 +374,8 @@ static int call_op(lua_State *L)
     if (op->flags & MX_OP_SOURCE)
         join_shape(L, op);
     int top = lua_gettop(L);
-    while (top > 0 && lua_isnil(L, top)) /* options or last inputs that a wrapper was not given */
+    while (top > 0 &&
+           lua_isnil(L, top)) /* trailing nils: options or inputs that a wrapper function passes on but did not get */
         top--;
     lua_settop(L, top);
     int table = top > 0 && lua_istable(L, top) ? top : 0;
@@ -391,7 +395,7 @@ static int call_op(lua_State *L)
         mx_release(out[i]);
     for (int i = 0; i < op->n_results; i++)
         mxl_push_tensor(L, out[i]);
-    if (op->n_results == 0 && n_in > 0) /* what changes its first input gives it back, so that calls chain */
+    if (op->n_results == 0 && n_in > 0) /* in-place operations return their first input, so that calls can be chained */
         lua_pushvalue(L, 1);
     return op->n_results > 0 ? op->n_results : n_in > 0;
 }
@@ -460,7 +464,7 @@ static int compare_names(const void *a, const void *b)
     return strcmp((*(const mx_op *const *)a)->name, (*(const mx_op *const *)b)->name);
 }
 
-/* The names in lines that fit a screen. */
+/* The names, in lines that fit a screen. */
 static int ops_to_string(lua_State *L)
 {
     enum { COLUMNS = 100 };
@@ -482,7 +486,7 @@ static int ops_to_string(lua_State *L)
     return 1;
 }
 
-/* ops() -> the names of all operations, sorted; print shows them. */
+/* ops() -> the names of all operations, sorted; can be printed. */
 static int list_ops(lua_State *L)
 {
     int n = 0;
@@ -539,7 +543,7 @@ int mxl_open_ops(lua_State *L)
             lua_pop(L, 1);
             lua_setfield(L, -2, (*op)->name);
         } else {
-            lua_pop(L, 2); /* a method of tensor.c of the same name is the better one */
+            lua_pop(L, 2); /* tensor.c has a method of the same name, which takes precedence */
         }
     }
     lua_pop(L, 2);

@@ -19,7 +19,8 @@
 
 /* ---- modules ---- */
 
-/* The folder lua/ of our modules: beside the folder of the program (build/mxlua), or in it, or where it is installed.
+/* Finds the folder lua/ of mxlua's modules: next to the program's folder (build/mxlua), inside it, or where it is
+ * installed.
  */
 static bool find_library(char folder[PATH_MAX])
 {
@@ -118,18 +119,18 @@ static void make_globals_strict(lua_State *L)
 
 /* ---- the end ---- */
 
-/* os.exit([status]): success needs all ranks to come to their end; anything else ends them all now. */
+/* os.exit([status]): success waits until all ranks end; any other status ends all ranks now. */
 static int exit_all(lua_State *L)
 {
     lua_Integer status = lua_isnoneornil(L, 1) ? EXIT_SUCCESS
                          : lua_isboolean(L, 1) ? (lua_toboolean(L, 1) ? EXIT_SUCCESS : EXIT_FAILURE)
                                                : luaL_checkinteger(L, 1);
-    if (status != EXIT_SUCCESS) /* only eight bits of it arrive */
+    if (status != EXIT_SUCCESS) /* only eight bits of it are kept */
         mx_mpi_abort((status & 0xff) ? (int)(status & 0xff) : EXIT_FAILURE);
     lua_close(L);
     mx_comm_end();
     fflush(stdout);
-    if (mx_guardian_launcher_is_gone()) /* what MPI does at exit would wait for it */
+    if (mx_guardian_launcher_is_gone()) /* MPI's exit handlers would wait for the launcher */
         _exit(EXIT_SUCCESS);
     exit(EXIT_SUCCESS);
 }
@@ -142,7 +143,7 @@ static void replace_exit(lua_State *L)
     lua_pop(L, 1);
 }
 
-/* As lua does: arg[0] is the script, what follows it counts from 1, what precedes it is negative. */
+/* As in lua: arg[0] is the script; arguments after it count from 1, those before it are negative. */
 static void set_arguments(lua_State *L, char **argv, int script_index)
 {
     lua_newtable(L);
@@ -158,7 +159,7 @@ int mxl_open_program(lua_State *L)
     int script_index = (int)lua_tointeger(L, 1);
     char **argv = lua_touserdata(L, 2);
     luaL_openlibs(L);
-    lua_warning(L, "@on", 0); /* an error in a finaliser is worth a word */
+    lua_warning(L, "@on", 0); /* show errors in finalisers */
     set_package_path(L);
     luaL_requiref(L, "mx.core", luaopen_mx_core, 0);
     lua_pop(L, 1);
@@ -179,7 +180,7 @@ static void raise_interrupt(lua_State *L, lua_Debug *ar)
     luaL_error(L, "interrupted");
 }
 
-/* In a signal handler, a hook is all that may be set. A second SIGINT, should Lua not come to its hook, ends us. */
+/* A signal handler may only set a hook. If Lua does not reach the hook, a second SIGINT ends the process. */
 static void on_interrupt(int signal_number)
 {
     (void)signal_number;

@@ -36,7 +36,7 @@ static void read_chip(lua_State *L, int i, mx_sim_chip *chip)
     chip->peak_flops[MX_F32] = positive(L, i, "f32_flops");
 }
 
-/* network.dims: {{size =, wraps =, link_Bps =}, ...}; none: a switch. */
+/* Reads network.dims: {{size =, wraps =, link_Bps =}, ...}; none: a switch. */
 static void read_network(lua_State *L, int i, mx_network *network)
 {
     *network = (mx_network){.hop_s = mxl_field_number(L, i, "hop_s", 0),
@@ -84,7 +84,7 @@ static int sim_start(lua_State *L)
     return 0;
 }
 
-/* mx.sim_stop(): back to this machine. Tensors that were made without values stay without. */
+/* mx.sim_stop(): returns to this machine. Tensors that were created without values stay without. */
 static int sim_stop(lua_State *L)
 {
     (void)L;
@@ -92,14 +92,14 @@ static int sim_stop(lua_State *L)
     return 0;
 }
 
-/* mx.is_simulated() -> whether tensors have no values and time is a simulated chip's. */
+/* mx.is_simulated() -> whether a chip is simulated: tensors have no values, and time is that of the chip. */
 static int is_simulated(lua_State *L)
 {
     lua_pushboolean(L, mx_sim_is_on());
     return 1;
 }
 
-/* mx.sim_times([reset = false]) -> table: where the seconds of the chip went since the last reset (sim/device.h). */
+/* mx.sim_times([reset = false]) -> table: the chip's seconds since the last reset, by purpose (sim/device.h). */
 static int sim_times(lua_State *L)
 {
     mx_sim_times t = mx_sim_get_times(lua_toboolean(L, 1));

@@ -9,7 +9,7 @@ typedef struct mxl_step {
     uint64_t scope; /* its id; 0 once closed */
 } mxl_step;
 
-/* "train.lua:12", pushed */
+/* Pushes "train.lua:12". */
 static const char *push_site(lua_State *L, mx_site site)
 {
     return site.file ? lua_pushfstring(L, "%s:%d", site.file, site.line) : lua_pushstring(L, "an unknown line");
@@ -26,7 +26,7 @@ static const char *push_unclosed(lua_State *L, const mx_scope *scope)
 static void close_scope(mx_scope *scope)
 {
     if (!scope->parent)
-        mx_tape_forget_since(scope->records); /* what no backward has walked is of no use any more */
+        mx_tape_forget_since(scope->records); /* records that no backward has used are not needed any more */
     mx_tape_regions_leave(scope);
     (void)mx_scope_close(scope); /* it is open */
 }
@@ -39,7 +39,7 @@ static mx_scope *find_lost(void)
     return scope;
 }
 
-/* A lost step is closed as soon as none is open inside it, so that a script that catches the error can go on. */
+/* Closes a lost step as soon as no step is open inside it, so that a script that catches the error can continue. */
 void mxl_check_lost_steps(lua_State *L)
 {
     mx_scope *lost = find_lost();
@@ -74,8 +74,8 @@ bool mxl_push_open_step(lua_State *L)
     return step != NULL;
 }
 
-/* A step of the same line that is still open was either forgotten by the loop around it, or is that of a caller. Lua
- * knows: the first one it can collect. So can it what a long chain of open steps is made of. */
+/* If a step of the same line is still open, either the loop around it forgot to close it, or it belongs to a caller.
+ * Lua's collector can tell: it collects a forgotten step. The same holds for a long chain of open steps. */
 static void collect_lost_steps(lua_State *L, mx_site site)
 {
     enum { DEEP = 32 };
@@ -107,8 +107,8 @@ static int step_open(lua_State *L)
     return 1;
 }
 
-/* As a __close metamethod it has a second argument, the error that is on its way or nil; an error of its own would hide
- * that one. step:close() closes early; closing twice is harmless. */
+/* Called as a __close metamethod, it gets a second argument: the current error or nil. An error raised here would hide
+ * that one. step:close() closes early; closing twice is allowed. */
 static int step_close(lua_State *L)
 {
     mxl_step *step = luaL_checkudata(L, 1, STEP);
@@ -132,7 +132,7 @@ static int step_close(lua_State *L)
     return 0;
 }
 
-/* Nothing is closed here: Lua collects at any time, and others may be at work in the scope. */
+/* Closes nothing: Lua may collect at any time, even while the scope is in use. */
 static int step_collect(lua_State *L)
 {
     const mxl_step *step = luaL_checkudata(L, 1, STEP);

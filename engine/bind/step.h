@@ -1,4 +1,4 @@
-/* Steps that were opened and not closed. */
+/* Detects steps that were opened and not closed. */
 #ifndef MX_BIND_STEP_H
 #define MX_BIND_STEP_H
 
@@ -6,13 +6,13 @@
 
 #include <lua.h>
 
-/* Raises when Lua has collected a step that nobody had closed, naming the line that opened it. */
+/* Raises an error if Lua has collected a step that was not closed, and names the line that opened it. */
 void mxl_check_lost_steps(lua_State *L);
 
-/* Raises when a step is open inside `scope`, which is about to be closed. */
+/* Raises an error if a step is open inside `scope`, which is about to be closed. */
 void mxl_check_inner_steps(lua_State *L, const mx_scope *scope);
 
-/* At the program's end: pushes a message about the outermost open step, if there is one. */
+/* At the end of the program: pushes a message about the outermost open step, if there is one, and returns true. */
 bool mxl_push_open_step(lua_State *L);
 
 #endif

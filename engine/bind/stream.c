@@ -1,8 +1,8 @@
-/* The stream that random operations draw from when a script gives no seed: the same on every rank, as long as all draw
- * alike. Its numbers are none that a seed gives (kernels/random.h). */
+/* The stream of seeds for random operations without a seed. It is the same on every rank, as long as all ranks draw
+ * alike. Its numbers differ from those of any given seed (kernels/random.h). */
 #include "bind/bind.h"
 
-static mx_seed stream; /* its key, and the number of draws so far */
+static mx_seed stream; /* the key, and the number of draws so far */
 
 mx_seed mxl_draw_seed(void)
 {
@@ -10,14 +10,15 @@ mx_seed mxl_draw_seed(void)
     return stream;
 }
 
-/* mx.manual_seed(n): begins the stream anew, from n. At the start of a program it is that of 0. */
+/* mx.manual_seed(n): restarts the stream with seed n. A program starts with seed 0. */
 static int manual_seed(lua_State *L)
 {
     stream = (mx_seed){.key = luaL_checkinteger(L, 1)};
     return 0;
 }
 
-/* mx.random_state() -> {seed =, draws =}, a plain table; mx.random_state(state): goes on from there. Not collective. */
+/* mx.random_state() -> {seed =, draws =}, a plain table; mx.random_state(state) continues from there. Not collective.
+ */
 static int random_state(lua_State *L)
 {
     static const char *const names[] = {"seed", "draws", NULL};

@@ -1,4 +1,4 @@
-/* mx.rank, mx.info and the like: the processes, the machine and the libraries, for scripts. */
+/* mx.rank, mx.info and so on: ranks, the machine and the libraries, for scripts. */
 #define _GNU_SOURCE
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "bind/bind.h"
@@ -49,8 +49,8 @@ static int abort_all(lua_State *L)
     mx_mpi_abort(EXIT_FAILURE);
 }
 
-/* Pushes a text that came from malloc, or nil for NULL, and frees it. (Should Lua have no memory for it, we leak it and
- * the run ends.) */
+/* Pushes a text allocated by malloc, or nil for NULL, and frees it. (If Lua is out of memory, the text leaks and the
+ * run ends.) */
 static void push_owned_text(lua_State *L, char *text, int64_t bytes)
 {
     if (text)
@@ -60,7 +60,7 @@ static void push_owned_text(lua_State *L, char *text, int64_t bytes)
     free(text);
 }
 
-/* mx.share_text(text or nil [, root = 0]) -> what it is on the root. Collective. */
+/* mx.share_text(text or nil [, root = 0]) -> the root's text. Collective. */
 static int share_text(lua_State *L)
 {
     size_t bytes = 0;
@@ -85,8 +85,7 @@ static int host_name(lua_State *L)
     return 1;
 }
 
-/* What rank 0 has found: pushes its text (NULL: nil), or nil and the message of its status. Frees `mine`. Collective.
- */
+/* Pushes rank 0's text (nil for NULL), or nil and the message of rank 0's status. Frees `mine`. Collective. */
 static int push_of_root(lua_State *L, mx_status status, char *mine, int64_t mine_bytes)
 {
     char *text = NULL, *message = NULL;
@@ -102,8 +101,8 @@ static int push_of_root(lua_State *L, mx_status status, char *mine, int64_t mine
     return 2;
 }
 
-/* mx.find_file(path) -> where rank 0 finds a file that the command line names (mxl_find_file); nil and a message where
- * there is none. Collective. */
+/* mx.find_file(path) -> where rank 0 finds a file of the command line (mxl_find_file); nil and a message if it is
+ * missing. Collective. */
 static int find_file(lua_State *L)
 {
     const char *path = luaL_checkstring(L, 1);
@@ -115,8 +114,7 @@ static int find_file(lua_State *L)
                         (int64_t)strlen(found));
 }
 
-/* mx.read_file(path) -> the text that rank 0 reads there, on every rank; nil and a message where it cannot.
- * Collective. */
+/* mx.read_file(path) -> the text that rank 0 reads there, on every rank; nil and a message if it cannot. Collective. */
 static int read_file(lua_State *L)
 {
     const char *path = luaL_checkstring(L, 1);
@@ -137,7 +135,7 @@ static int read_line(lua_State *L)
     ssize_t bytes = -1;
     int64_t shared_bytes;
     if (mx_rank() == 0) {
-        mxl_catch_interrupt(NULL); /* at the prompt, it ends us as usual */
+        mxl_catch_interrupt(NULL); /* while waiting for input, Ctrl-C ends the process */
         fputs(prompt, stdout);
         fflush(stdout);
         bytes = getline(&line, &room, stdin);
@@ -152,10 +150,10 @@ static int read_line(lua_State *L)
     return 1;
 }
 
-/* ---- being asked to stop ---- */
+/* ---- requests to stop ---- */
 
 /* mx.catch_stop(): from now on SIGTERM, SIGINT (Ctrl-C), SIGHUP (a closed terminal, a lost launcher) and SIGUSR1 (a
- * scheduler's warning) are kept for mx.stop_requested. A second SIGTERM or SIGINT ends the process at once. */
+ * scheduler's warning) are only recorded for mx.stop_requested. A second SIGTERM or SIGINT ends the process at once. */
 static int catch_stop(lua_State *L)
 {
     (void)L;
@@ -163,8 +161,8 @@ static int catch_stop(lua_State *L)
     return 0;
 }
 
-/* mx.stop_requested() -> "SIGTERM", "SIGINT", "SIGHUP" or "SIGUSR1" when this rank has got one since mx.catch_stop (the
- * first of these of several), else nil. */
+/* mx.stop_requested() -> "SIGTERM", "SIGINT", "SIGHUP" or "SIGUSR1" if this rank has received it since mx.catch_stop
+ * (of several, the first in this list); otherwise nil. */
 static int stop_requested(lua_State *L)
 {
     static const struct {
@@ -181,14 +179,14 @@ static int stop_requested(lua_State *L)
 
 /* ---- the machine ---- */
 
-/* mx.now() -> seconds of a clock that only goes forward: of simulated time while a device is simulated. */
+/* mx.now() -> seconds of a monotonic clock; simulated time while a device is simulated. */
 static int now(lua_State *L)
 {
     lua_pushnumber(L, mx_clock());
     return 1;
 }
 
-/* mx.threads([n]) -> the number of threads, after setting it. */
+/* mx.threads([n]) -> the number of threads; sets it first if n is given. */
 static int threads(lua_State *L)
 {
     if (!lua_isnoneornil(L, 1)) {
@@ -199,7 +197,7 @@ static int threads(lua_State *L)
     return 1;
 }
 
-/* mx.isa([name]) -> the name of the instruction set in use, after setting it. */
+/* mx.isa([name]) -> the name of the instruction set in use; sets it first if a name is given. */
 static int isa(lua_State *L)
 {
     if (!lua_isnoneornil(L, 1))
@@ -209,8 +207,8 @@ static int isa(lua_State *L)
 }
 
 /* mx.peak{kind = "fma" or "copy" [, dtype = "bf16"] [, threads] [, seconds = 0.5]}
- * -> {value, unit, source}: a peak of this machine, measured now, for the instruction set in use. Not collective; the
- * other ranks should measure, or rest, at the same time. */
+ * -> {value, unit, source}: a peak of this machine, measured now with the instruction set in use. Not collective; other
+ * ranks should measure, or be idle, at the same time. */
 static int peak(lua_State *L)
 {
     static const char *const fields[] = {"kind", "dtype", "threads", "seconds", NULL};
@@ -259,7 +257,7 @@ static const char *blas_threading(void)
     return kind >= 0 && kind < 3 ? names[kind] : "unknown";
 }
 
-/* "0.3.21" out of "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH ..." */
+/* Extracts "0.3.21" from "OpenBLAS 0.3.21 NO_LAPACKE DYNAMIC_ARCH ..." */
 static const char *blas_version(void)
 {
     static char version[32];
@@ -268,7 +266,7 @@ static const char *blas_version(void)
     return version;
 }
 
-/* An OpenBLAS that is older than the processor falls back to a core without AVX. */
+/* Whether OpenBLAS is older than the processor, and so falls back to a core type without AVX. */
 static bool blas_core_is_too_old(void)
 {
     return mx_isa_best() >= MX_ISA_AVX2 && strcmp(openblas_get_corename(), "Prescott") == 0;
@@ -321,7 +319,7 @@ static void set_integer(lua_State *L, const char *key, int64_t value)
     lua_setfield(L, -2, key);
 }
 
-/* mx.info() -> a table of what `mxlua -v` prints. blas_core_pinned is nil when OPENBLAS_CORETYPE is not set. */
+/* mx.info() -> a table of what `mxlua -v` prints. blas_core_pinned is nil if OPENBLAS_CORETYPE is not set. */
 static int info(lua_State *L)
 {
     lua_newtable(L);

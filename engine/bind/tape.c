@@ -1,4 +1,4 @@
-/* Scopes, rematerialisation, tapes and backward for Lua. */
+/* Scopes, rematerialisation, tapes and backward passes for Lua. */
 #include "tape/tape.h"
 #include "bind/bind.h"
 #include "bind/step.h"
@@ -9,13 +9,13 @@
 #define GUARD "mx.guard"
 #define TAPE "mx.tape"
 
-/* A guard is a to-be-closed value: when the guarded function raises, Lua closes it while it unwinds, and the error goes
- * on with its traceback whole, which a protected call would cut. */
+/* A guard is a to-be-closed value. If the guarded function raises an error, Lua closes the guard while it unwinds. The
+ * error keeps its whole traceback, which a protected call would cut. */
 
 typedef struct mxl_guard {
-    uint64_t scope;  /* the id of that of an open region, or 0 */
-    bool recording;  /* what to go back to */
-    mx_tape *before; /* the tape to go back to, where one was entered; or NULL */
+    uint64_t scope;  /* the id of an open region's scope, or 0 */
+    bool recording;  /* the state to restore */
+    mx_tape *before; /* the tape to restore, if one was entered; or NULL */
 } mxl_guard;
 
 static int guard_close(lua_State *L)
@@ -32,7 +32,7 @@ static int guard_close(lua_State *L)
     return 0;
 }
 
-/* Puts a guard below the function at stack index `function`, which moves up by one. */
+/* Inserts a guard below the function at stack index `function`, which moves up by one. */
 static mxl_guard *push_guard(lua_State *L, int function)
 {
     mxl_guard *guard = lua_newuserdatauv(L, sizeof *guard, 0);
@@ -67,7 +67,8 @@ static int run_region(lua_State *L, int function, const mx_remat_policy *policy)
     return n_results;
 }
 
-/* mx.scope(fn, ...) -> what fn returns: all else that it made is released, but for what backward will read. */
+/* mx.scope(fn, ...) -> the results of fn. All other tensors made in fn are released, except those that backward will
+ * read. */
 static int scope(lua_State *L)
 {
     static const mx_remat_policy keep_held = {.keep_held = true};
@@ -77,7 +78,7 @@ static int scope(lua_State *L)
 
 enum { MAX_NAMES = 64 };
 
-/* The names of a policy, in a box that lets them go. */
+/* The names of a policy, in a box. */
 typedef struct mxl_names {
     int n;
     const char *names[2 * MAX_NAMES];
@@ -90,7 +91,7 @@ static void let_go_of_names(void *box)
         mx_text_let_go(names->names[i]);
 }
 
-/* Adds those of the list at stack index `index`; how many there are. */
+/* Adds the names in the list at stack index `index`; returns their number. */
 static int read_names(lua_State *L, int index, mxl_names *names)
 {
     luaL_checktype(L, index, LUA_TTABLE);
@@ -106,7 +107,8 @@ static int read_names(lua_State *L, int index, mxl_names *names)
     return n;
 }
 
-/* remat_region(kept or false, offloaded, fn, ...): lists of the tensors' names; false: keep all that backward reads. */
+/* remat_region(kept or false, offloaded, fn, ...): lists of tensor names; false: keep everything that backward reads.
+ */
 static int remat_region(lua_State *L)
 {
     mx_remat_policy policy = {.keep_held = !lua_toboolean(L, 1), .regathers = true};
@@ -130,14 +132,14 @@ static int name(lua_State *L)
     return 1;
 }
 
-/* mx.no_grad(fn, ...) -> what fn returns, with nothing recorded. */
+/* mx.no_grad(fn, ...) -> the results of fn; nothing is recorded. */
 static int no_grad(lua_State *L)
 {
     luaL_checktype(L, 1, LUA_TFUNCTION);
     push_guard(L, 1);
     mx_tape_set_recording(false);
     lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
-    return lua_gettop(L) - 1; /* the guard is closed on return and turns recording back */
+    return lua_gettop(L) - 1; /* on return the guard is closed and restores the recording state */
 }
 
 /* ---- backward ---- */
@@ -155,8 +157,8 @@ static void read_gradient(lua_State *L, mx_root *root)
     lua_pop(L, 1);
 }
 
-/* Reads the list of roots at index `roots` and that of their gradients after it, if there is one. The roots are memory
- * of Lua's, left on the stack. */
+/* Reads the list of roots at index `roots` and, if there is one, the list of their gradients after it. The array of
+ * roots is Lua's memory and stays on the stack. */
 static int read_lists(lua_State *L, int roots, bool has_gradients, mx_root **out)
 {
     int n = (int)luaL_len(L, roots);
@@ -182,10 +184,11 @@ static int read_lists(lua_State *L, int roots, bool has_gradients, mx_root **out
     return n;
 }
 
-/* Options are told from a list of gradients by having no first entry. */
+/* Whether a table holds options: unlike a list of gradients, it has no first entry. */
 static bool is_options(lua_State *L, int i) { return lua_istable(L, i) && lua_rawlen(L, i) == 0; }
 
-/* roots, [gradients], [{retain = false}] from index `roots` on: a root or a list of roots; likewise for gradients. */
+/* Reads roots, [gradients], [{retain = false}] from index `roots` on: a root or a list of roots; likewise for
+ * gradients. */
 static int backward_on(lua_State *L, mx_tape *tape, int roots)
 {
     static const char *const fields[] = {"retain", NULL};
@@ -206,17 +209,17 @@ static int backward_on(lua_State *L, mx_tape *tape, int roots)
         }
     }
     mxl_check_lost_steps(L);
-    mxl_set_site(L); /* of the collectives in it */
+    mxl_set_site(L); /* for the collectives in it */
     mxl_try(L, mx_tape_backward(tape, list, n, retain));
     return 0;
 }
 
 /* mx.backward(loss or {losses}, [gradients], [{retain = false}]): adds the gradients of the losses to those of the
- * leaves. A gradient is a number (1 when there is none), or a tensor of the loss's shape. retain: the records stay, to
- * be walked again. Collective where collectives or mx.reduce_gradient are in it. */
+ * leaves. A gradient is a number (default: 1), or a tensor of the loss's shape. retain: keep the records for another
+ * backward pass. Collective if the passes contain collectives or mx.reduce_gradient. */
 static int backward(lua_State *L) { return backward_on(L, mx_tape_current(), 1); }
 
-/* ---- tapes of the script's own ---- */
+/* ---- tapes of scripts ---- */
 
 typedef struct mxl_tape {
     mx_tape *tape; /* NULL: closed */
@@ -243,7 +246,7 @@ static mx_tape *check_tape(lua_State *L)
     return tape->tape;
 }
 
-/* tape:run(fn, ...) -> what fn returns; operations inside are recorded on the tape. */
+/* tape:run(fn, ...) -> the results of fn; operations inside are recorded on the tape. */
 static int tape_run(lua_State *L)
 {
     mx_tape *tape = check_tape(L);
@@ -251,7 +254,7 @@ static int tape_run(lua_State *L)
     mxl_guard *guard = push_guard(L, 2);
     guard->before = mx_tape_enter(tape);
     lua_call(L, lua_gettop(L) - 3, LUA_MULTRET);
-    return lua_gettop(L) - 2; /* the guard is closed on return and leaves the tape */
+    return lua_gettop(L) - 2; /* on return the guard is closed and leaves the tape */
 }
 
 /* tape:backward(roots, [gradients], [{retain = false}]): as mx.backward, for roots that the tape has recorded. */
@@ -264,7 +267,7 @@ static int tape_clear(lua_State *L)
     return 0;
 }
 
-/* tape:close(): forgets all records, for good; closing twice is harmless. */
+/* tape:close(): frees the tape and its records; may be called twice. */
 static int tape_close(lua_State *L)
 {
     mxl_tape *tape = luaL_checkudata(L, 1, TAPE);

@@ -52,8 +52,8 @@ mx_tensor *mxl_check_values(lua_State *L, int i, bool for_writing)
     return t;
 }
 
-/* Outside scopes only the collector frees, and it does not see tensor memory: count what is made, and run it when that
- * comes to as much as half of what is in use (and 64 MiB at least). */
+/* Outside scopes only Lua's collector frees tensors, but it does not see tensor memory. So this counts the bytes of new
+ * tensors, and runs the collector when they reach half of the memory in use (at least 64 MiB). */
 static void account(lua_State *L, const mx_tensor *t)
 {
     static int64_t since_collection;
@@ -83,7 +83,7 @@ static int tensor_gc(lua_State *L)
     return 0;
 }
 
-/* Elements as doubles; on a device without values all are NaN, and setting one changes nothing. */
+/* Elements as doubles. On a device without values, all are NaN, and setting one has no effect. */
 
 double mxl_element(const mx_tensor *t, int64_t i)
 {
@@ -97,7 +97,7 @@ void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i)
 {
     double value = mxl_element(t, i);
     if (!mx_dtype_is_integer(t->dtype) || !mx_data(t))
-        lua_pushnumber(L, isnan(value) ? (double)NAN : value); /* without a sign, which print would show */
+        lua_pushnumber(L, isnan(value) ? (double)NAN : value); /* print would show the sign of a NaN */
     else
         lua_pushinteger(L, (lua_Integer)value);
 }
@@ -195,7 +195,7 @@ static int tensor_totable(lua_State *L)
     return 1;
 }
 
-/* Element number of the 1-based indices at stack positions 2 ... */
+/* The element number for the 1-based indices at stack positions 2 ... */
 static int64_t element_at(lua_State *L, const mx_tensor *t)
 {
     int64_t at = 0;
@@ -209,7 +209,7 @@ static int64_t element_at(lua_State *L, const mx_tensor *t)
     return at;
 }
 
-/* t:wait() -> t, when nothing is under way that changes its values. */
+/* t:wait() -> t, after jobs in flight that change its values. */
 static int tensor_wait(lua_State *L)
 {
     mxl_check_values(L, 1, false);
@@ -217,7 +217,7 @@ static int tensor_wait(lua_State *L)
     return 1;
 }
 
-/* t:is_pending() -> whether an asynchronous operation has still to write its values. */
+/* t:is_pending() -> whether an asynchronous operation has not yet written its values. */
 static int tensor_is_pending(lua_State *L)
 {
     lua_pushboolean(L, mxl_check_tensor(L, 1)->storage->writer != NULL);
@@ -345,7 +345,7 @@ static void cast(lua_State *L, mx_dtype dtype)
     mxl_push_tensor(L, out);
 }
 
-/* t:to(dtype): t itself when it has that dtype. */
+/* t:to(dtype): t itself if it has that dtype. */
 static int tensor_to(lua_State *L)
 {
     const mx_tensor *t = mxl_check_tensor(L, 1);

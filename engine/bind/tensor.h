@@ -1,5 +1,5 @@
-/* What the files that bind tensors share: tensor.c reads, tensor_index.c looks up t[i] and t.name, tensor_operators.c
- * computes, tensor_new.c makes, tensor_text.c prints. */
+/* Functions that the files of tensor bindings share: tensor.c reads values, tensor_index.c looks up t[i] and t.name,
+ * tensor_operators.c has the operators, tensor_new.c creates tensors, tensor_text.c prints them. */
 #ifndef MX_BIND_TENSOR_H
 #define MX_BIND_TENSOR_H
 
@@ -8,28 +8,29 @@
 #include <lauxlib.h>
 #include <lua.h>
 
-/* The tensor at stack index i even when released: for its shape, name and gradient. Raises when it is none. */
+/* The tensor at stack index i, even if released: for its shape, name and gradient. Raises an error if it is not a
+ * tensor. */
 mx_tensor *mxl_any_tensor(lua_State *L, int i);
 
 /* Element number i, in row-major order, of a tensor with values. */
 double mxl_element(const mx_tensor *t, int64_t i);
 
-/* Pushes it: a float of a float tensor, an integer of an integer one. */
+/* Pushes the element: a float from a float tensor, an integer from an integer tensor. */
 void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i);
 
-/* Sets it; false when the value does not fit an integer dtype. */
+/* Sets the element; false if the value does not fit an integer dtype. */
 bool mxl_set_element(const mx_tensor *t, int64_t i, double value);
 
-/* Metamethods: + - * / ^ and the order of tensors of one element. */
+/* Metamethods: + - * / ^ and comparisons of tensors with one element. */
 extern const luaL_Reg mxl_tensor_operators[];
 
-/* Sets __index and __newindex of the metatable at -2; takes the table of methods at -1 off the stack. */
+/* Sets __index and __newindex of the metatable at -2; pops the table of methods at -1. */
 void mxl_set_tensor_index(lua_State *L);
 
-/* Pushes the table of functions that make tensors. */
+/* Pushes the table of functions that create tensors. */
 int mxl_open_tensor_new(lua_State *L);
 
-/* tostring(t): its values, cut to fit a screen, and "[f32 tensor of size 2x3]". */
+/* tostring(t): its values, shortened to fit a screen, and "[f32 tensor of size 2x3]". */
 int mxl_tensor_tostring(lua_State *L);
 
 #endif

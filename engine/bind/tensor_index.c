@@ -25,7 +25,7 @@ static void push_row(lua_State *L, mx_tensor *t, int64_t i)
     mxl_push_tensor(L, row);
 }
 
-/* Whether the function that asked for the element is the iterator of ipairs, which upvalue 2 holds. */
+/* Whether the caller is the iterator of ipairs, which is upvalue 2. */
 static bool asked_by_ipairs(lua_State *L)
 {
     lua_Debug frame;
@@ -37,8 +37,8 @@ static bool asked_by_ipairs(lua_State *L)
     return same;
 }
 
-/* t[i]: row i as a view. Of one dimension: the element, as a tensor of no dimensions where its gradient would be
- * recorded, else as a number. */
+/* t[i]: row i as a view. For a tensor of one dimension: the element, as a tensor without dimensions if gradients are
+ * recorded for it, otherwise as a number. */
 static int tensor_row(lua_State *L, lua_Integer i)
 {
     mx_tensor *t = mxl_check_tensor(L, 1);

@@ -1,4 +1,4 @@
-/* Tensors out of Lua values: mx.tensor, mx.zeros and mx.ones; and what dtypes there are: mx.dtypes. */
+/* Creates tensors from Lua values: mx.tensor, mx.zeros and mx.ones; and lists the dtypes: mx.dtypes. */
 #include "bind/bind.h"
 #include "bind/tensor.h"
 
@@ -41,7 +41,7 @@ static void fill_nested(lua_State *L, mx_tensor *t, int depth, int64_t *next)
     }
 }
 
-/* The dtype at index 2: by itself or as {dtype = ...}. Nothing may follow. */
+/* The dtype at index 2: a name or {dtype = ...}. No further argument is allowed. */
 static mx_dtype check_dtype_argument(lua_State *L, const char *what)
 {
     static const char *const names[] = {"dtype", NULL};

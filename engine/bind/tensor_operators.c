@@ -3,7 +3,8 @@
 #include "bind/tensor.h"
 #include "ops/pointwise.h"
 
-/* The number at stack index `number`, which meets the tensor at `tensor`: an integer dtype must hold it. */
+/* The number at stack index `number`, the other operand being the tensor at `tensor`: an integer dtype must be able to
+ * hold it. */
 static double operand(lua_State *L, const char *op, int tensor, int number)
 {
     double value = lua_tonumber(L, number);
@@ -11,7 +12,7 @@ static double operand(lua_State *L, const char *op, int tensor, int number)
     return value;
 }
 
-/* A number on either side becomes an affine map or a power, so that nothing is rounded on the way. */
+/* With a number on either side, the operator becomes an affine map or a power, so that the number is not rounded. */
 
 static int affine(lua_State *L, int tensor, double scale, double shift)
 {
@@ -67,7 +68,7 @@ static int tensor_mul(lua_State *L)
     return binary(L, &mx_op_mul);
 }
 
-/* The number among the two operands becomes a tensor of the other's dtype. */
+/* Converts the operand that is a number to a tensor of the other operand's dtype. */
 static void number_to_tensor(lua_State *L, const char *op)
 {
     int number = lua_isnumber(L, 1) ? 1 : lua_isnumber(L, 2) ? 2 : 0;
@@ -86,7 +87,7 @@ static int tensor_div(lua_State *L)
     int tensor = lua_isnumber(L, 1) ? 2 : 1;
     bool integers = mx_dtype_is_integer(mxl_check_tensor(L, tensor)->dtype);
     if (integers)
-        number_to_tensor(L, "div"); /* and the operation refuses */
+        number_to_tensor(L, "div"); /* the operation then raises the error */
     else if (tensor == 2) {
         power(L, 2, -1);
         lua_replace(L, 2);
@@ -107,7 +108,7 @@ static int tensor_unm(lua_State *L) { return affine(L, 1, -1, 0); }
 
 static int tensor_pow(lua_State *L) { return power(L, 1, luaL_checknumber(L, 2)); }
 
-/* < and <= give a Lua boolean, as they must, so both sides are a number or a tensor of one element. */
+/* < and <= must return a Lua boolean, so both sides are numbers or tensors of one element. */
 static double one_value(lua_State *L, int i)
 {
     if (lua_type(L, i) == LUA_TNUMBER)

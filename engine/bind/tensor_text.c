@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Printing: at most EDGE entries from either end of a dimension. */
+/* Prints tensors: at most EDGE entries from either end of a dimension. */
 
 enum { EDGE = 5, MATRIX_ROWS = 60 };
 
@@ -15,9 +15,9 @@ static void add_value(luaL_Buffer *text, const mx_tensor *t, int64_t i)
     char value[32];
     double x = mxl_element(t, i);
     if (mx_dtypes[t->dtype].is_float)
-        snprintf(value, sizeof value, "%11.4g", isnan(x) ? (double)NAN : x); /* a NaN has no sign that counts */
+        snprintf(value, sizeof value, "%11.4g", isnan(x) ? (double)NAN : x); /* without the sign of a NaN */
     else
-        snprintf(value, sizeof value, " %5lld", (long long)x); /* a space, whatever the width */
+        snprintf(value, sizeof value, " %5lld", (long long)x); /* always with a space */
     luaL_addstring(text, value);
 }
 

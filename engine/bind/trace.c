@@ -1,4 +1,4 @@
-/* Recording what a run does, for Lua; lua/mx/run/profiler.lua does so at the steps that a config asks for. */
+/* Recordings and traces for Lua; lua/mx/run/profiler.lua records the steps that a config selects. */
 #include "io/trace.h"
 #include "bind/bind.h"
 #include "io/file.h"
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char *trace_path; /* NULL: none is to be written */
+static char *trace_path; /* NULL: no trace is written */
 
 /* The path of this rank: rank r above 0 adds .r */
 static mx_status set_path(const char *path)
@@ -28,9 +28,9 @@ static mx_status set_path(const char *path)
     return status;
 }
 
-/* mx.trace_start([path]): records every operation and collective from here on, to be written to `path` by
- * mx.trace_stop; rank r above 0 writes path.r. Raises when the file cannot be written, or a trace is recorded already.
- * Not collective. */
+/* mx.trace_start([path]): starts to record every operation and collective; mx.trace_stop writes them to `path`, and to
+ * path.r on rank r above 0. Raises an error if the file cannot be written, or if a recording is running. Not
+ * collective. */
 static int trace_start(lua_State *L)
 {
     const char *path = luaL_optstring(L, 1, NULL);
@@ -46,10 +46,10 @@ static int trace_start(lua_State *L)
     return 0;
 }
 
-static const double MOST_SECONDS = 4e9; /* their nanoseconds, and the difference of two of them, fit 64 bits */
+static const double MOST_SECONDS = 4e9; /* in nanoseconds, these and their differences fit 64 bits */
 
 /* mx.trace_span(name, start_s, end_s): names a part of the script's time (of mx.now()) in the trace, such as a step.
- * Spans do not cut across each other, nor across operations. */
+ * Spans must not overlap each other or operations partially. */
 static int trace_span(lua_State *L)
 {
     const char *name = luaL_checkstring(L, 1);
@@ -61,8 +61,8 @@ static int trace_span(lua_State *L)
     return 0;
 }
 
-/* mx.trace_stop(): ends the recording and writes the file, if there is one to write. Raises when it cannot; nothing is
- * recorded any more then, either. Without a recording it does nothing. */
+/* mx.trace_stop(): ends the recording and writes the file, if trace_start got a path. Raises an error if it cannot be
+ * written; the recording has ended then too. Does nothing without a recording. */
 static int trace_stop(lua_State *L)
 {
     if (!mx_recorder_is_on())
@@ -118,8 +118,8 @@ static void push_event(lua_State *L, const mx_event *e, double from_s)
     set_number(L, "tensors", e->tensors);
 }
 
-/* mx.trace_events() -> list of what has been recorded since the last start, in the order in which it ended
- * (io/recorder.h says what the fields mean); seconds of it. Times are seconds from its start. Each event has kind
+/* mx.trace_events() -> list of the events since the last start, in the order of their ends (io/recorder.h explains the
+ * fields), and the seconds that it covers. Times are seconds from its start. Each event has kind
  * ("span", "operation", "copy", "wait" or "job"), name, start_s and end_s; all but spans bytes; operations also work
  * ("bytes", "product", "attention" or "collective"), inputs, outputs, flops and memory_bytes; copies, waits and jobs
  * track, over, dtype, where, count and tensors. */

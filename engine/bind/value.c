@@ -123,10 +123,10 @@ void mxl_push_value(lua_State *L, const mx_value *value)
 
 /* ---- from Lua ---- */
 
-/* The way from the value being read up to the root, for messages. */
+/* The path from the value being read up to the root, for messages. */
 typedef struct place {
     const struct place *up;
-    const char *key; /* NULL: `index` counts */
+    const char *key; /* NULL: `index` is used */
     lua_Integer index;
     int depth;
 } place;
@@ -150,7 +150,7 @@ static _Noreturn void refuse(lua_State *L, const place *at, const char *problem)
     abort(); /* not reached */
 }
 
-/* Whether the keys are 1..n and nothing else. */
+/* Whether the keys are exactly 1..n. */
 static bool is_sequence(lua_State *L, int i)
 {
     lua_Integer length = (lua_Integer)lua_rawlen(L, i), count = 0;
@@ -258,7 +258,7 @@ static void read_value(lua_State *L, int i, const place *at, mx_value *out)
 
 void mxl_check_value(lua_State *L, int i, mx_value *out) { read_value(L, lua_absindex(L, i), &(place){0}, out); }
 
-/* array(t): marks t, so that it is written as an array even when empty. */
+/* array(t): marks t, so that it is written as an array even if it is empty. */
 static int mark_array(lua_State *L)
 {
     luaL_checktype(L, 1, LUA_TTABLE);

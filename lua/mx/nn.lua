@@ -10,19 +10,14 @@ local util = require "mx.util"
 
 local nn = {}
 
-local NONE = {} -- no part: the whole parameter
---- Creates a parameter and adds it to `params`. Its values depend only on name, seed and shape. A part gets the values
---- that the whole parameter would have there, and the whole is not created.
----@param params table<string, any>
----@param name string
----@param shape integer[] of the whole parameter
----@param options? table std (normally distributed) or value (constant), seed, dtype, part (of mx.Parallel:part: sizes
----       and start of this rank's part)
----@return any tensor that collects a gradient
-function nn.parameter(params, name, shape, options)
-    local o = util.options(options, { std = 0, value = 0, seed = 0, dtype = "f32", part = NONE }, "mx.nn.parameter")
-    if params[name] then
-        error(("a parameter is already called '%s'"):format(name), 2)
+local NONE = {} -- no part: the whole tensor
+
+-- Creates a tensor, or this rank's part of one, and adds it to a table.
+local function create(list, kind, name, shape, options)
+    local what = "mx.nn." .. kind
+    local o = util.options(options, { std = 0, value = 0, seed = 0, dtype = "f32", part = NONE }, what)
+    if list[name] then
+        error(("a %s is already called '%s'"):format(kind, name), 3)
     end
     local part, t = o.part
     if o.std == 0 then
@@ -33,8 +28,33 @@ function nn.parameter(params, name, shape, options)
             seed = util.seed(name, o.seed), dtype = o.dtype,
         }
     end
-    params[name] = mx.name(t:keep():requires_grad(), name)
+    list[name] = mx.name(t:keep(), name)
     return t
+end
+
+--- Creates a parameter and adds it to `params`. Its values depend only on name, seed and shape. A part gets the values
+--- that the whole parameter would have there, and the whole is not created.
+---@param params table<string, any>
+---@param name string
+---@param shape integer[] of the whole parameter
+---@param options? table std (normally distributed) or value (constant), seed, dtype, part (of mx.Parallel:part: sizes
+---       and start of this rank's part)
+---@return any tensor that collects a gradient
+function nn.parameter(params, name, shape, options)
+    return create(params, "parameter", name, shape, options):requires_grad()
+end
+
+--- Creates a buffer and adds it to `buffers`: state of a model that training changes without a gradient, such as a
+--- running mean. Optimizers ignore it. Checkpoints save and restore it (option `buffers` of mx.checkpoint.saver and
+--- mx.checkpoint.load; field `buffers` of a model). A checkpoint has one copy of each buffer, so all ranks must change
+--- it in the same way, with values that are the same on all ranks, such as all-reduced ones.
+---@param buffers table<string, any>
+---@param name string
+---@param shape integer[]
+---@param options? table those of mx.nn.parameter
+---@return any tensor without a gradient, to be changed in place
+function nn.buffer(buffers, name, shape, options)
+    return create(buffers, "buffer", name, shape, options)
 end
 
 --- y = x W + b: (..., n_in) -> (..., n_out), W being (n_in, n_out).
@@ -116,7 +136,7 @@ function nn.save(params, path, attributes)
     mx.io.h5_write(path, params, attributes or {})
 end
 
--- Reads this rank's part of a parameter, a few rows at a time.
+-- Reads this rank's part of a tensor, a few rows at a time.
 local function load_part(file, name, t, part)
     for first, length in util.pieces(part.sizes[1] or 1, part.of, 1) do
         mx.scope(function()
@@ -134,28 +154,35 @@ local function load_part(file, name, t, part)
     end
 end
 
---- Fills parameters from an HDF5 file that holds the same names and shapes. Not collective.
+--- Fills parameters, and buffers if given, from an HDF5 file that holds the same names and shapes. Not collective.
 ---@param params table
 ---@param path string
----@param parallel? mx.Parallel determines this rank's part of each parameter
-function nn.load(params, path, parallel)
+---@param parallel? mx.Parallel determines this rank's part of each tensor
+---@param buffers? table the file has them under buffers/
+function nn.load(params, path, parallel, buffers)
     local file <close> = util.attempt(mx.io.h5_open, path)
-    local shapes = {}
+    local wanted, shapes = {}, {}
+    for name, t in pairs(params) do
+        wanted[name] = { name = name, tensor = t }
+    end
+    for name, t in pairs(buffers or {}) do
+        wanted[mx.checkpoint.BUFFER .. name] = { name = name, tensor = t }
+    end
     for _, entry in ipairs(file:info()) do
         shapes[entry.name] = table.concat(entry.shape or {}, "x")
-        if not params[entry.name] then
+        if not wanted[entry.name] then
             util.refuse("%s has a parameter '%s' that the model lacks", path, entry.name)
         end
     end
-    for name, t in util.sorted_pairs(params) do
-        local part = (parallel or mx.parallel.alone):part(name, t:size())
+    for stored_name, one in util.sorted_pairs(wanted) do
+        local part = (parallel or mx.parallel.alone):part(one.name, one.tensor:size())
         local want = table.concat(part.of, "x")
-        if not shapes[name] then
-            util.refuse("%s has no parameter '%s': it belongs to another model", path, name)
-        elseif shapes[name] ~= want then
-            util.refuse("%s: '%s' is %s, the model's is %s", path, name, shapes[name], want)
+        if not shapes[stored_name] then
+            util.refuse("%s has no parameter '%s': it belongs to another model", path, stored_name)
+        elseif shapes[stored_name] ~= want then
+            util.refuse("%s: '%s' is %s, the model's is %s", path, stored_name, shapes[stored_name], want)
         end
-        load_part(file, name, t, part)
+        load_part(file, stored_name, one.tensor, part)
     end
 end
 

@@ -43,6 +43,65 @@ local function save(run, step, about)
     saver:close()
 end
 
+-- ---- buffers ----
+
+-- A run with buffers of known values: one with dimensions, and a number.
+local function run_with_buffers(value, shape)
+    local run = new_run(2)
+    run.buffers = {}
+    mx.nn.buffer(run.buffers, "mean", shape or { 2, 3 }, { value = value })
+    mx.nn.buffer(run.buffers, "count", {}, { value = value, dtype = "i32" })
+    return run
+end
+
+function TestCheckpoint.test_buffers_are_saved_and_restored()
+    local run = run_with_buffers(7)
+    local optimized = mx.util.sorted_keys(run.optimizer.state)
+    lu.assertEquals(optimized, { "a", "b" })
+    mx.scope(function()
+        local loss = (run.params.a:sum() * run.buffers.mean:sum()):sum()
+        mx.backward(loss)
+        lu.assertNil(run.buffers.mean:grad())
+    end)
+    save(run, 3)
+    local other = run_with_buffers(0)
+    local index = mx.checkpoint.load(folder .. "/step_3", other)
+    lu.assertEquals(other.buffers.mean:totable(), { { 7, 7, 7 }, { 7, 7, 7 } })
+    lu.assertEquals({ other.buffers.count:item(), other.buffers.count:dtype() }, { 7, "i32" })
+    lu.assertEquals(index.tensors["buffers/mean"].shape, { 2, 3 })
+    local alone = run_with_buffers(0) -- the optimizer's state may stay behind, buffers belong to the model
+    alone.optimizer = nil
+    mx.checkpoint.load(folder .. "/step_3", alone)
+    lu.assertEquals(alone.buffers.count:item(), 7)
+end
+
+function TestCheckpoint.test_buffers_of_another_model()
+    local function refused(text, run)
+        lu.assertErrorMsgContains(text, mx.checkpoint.load, folder .. "/step_3", run)
+    end
+    save(run_with_buffers(7), 3)
+    refused("'buffers/mean' has shape (2, 3), that of this run (3, 2)", run_with_buffers(0, { 3, 2 }))
+    refused("has a tensor 'buffers/count' that this run lacks", new_run())
+    local more = run_with_buffers(0)
+    mx.nn.buffer(more.buffers, "more", { 1 })
+    refused("has no tensor 'buffers/more'", more)
+    lu.assertErrorMsgContains("a buffer is already called 'more'", mx.nn.buffer, more.buffers, "more", { 1 })
+end
+
+-- In a merged checkpoint, as in the file that scripts/train.lua saves, buffers are beside the parameters.
+function TestCheckpoint.test_buffers_in_a_file_of_parameters()
+    save(run_with_buffers(7), 3)
+    local path = folder .. "/merged.h5"
+    require("mx.checkpoint.files").merge(folder .. "/step_3", path)
+    local run = run_with_buffers(0)
+    mx.nn.load(run.params, path, nil, run.buffers)
+    lu.assertEquals({ run.buffers.count:item(), run.params.b:totable()[1] }, { 7, 2 })
+    lu.assertErrorMsgContains("'buffers/count' that the model lacks", mx.nn.load, run.params, path)
+    run = run_with_buffers(0, { 3, 2 })
+    lu.assertErrorMsgContains("'buffers/mean' is 2x3, the model's is 3x2", mx.nn.load, run.params, path, nil,
+        run.buffers)
+end
+
 -- ---- the saving alone ----
 
 -- Three unseeded masks of a loop of one's own; a resume goes on with the third, another seed's stream in between.
@@ -196,6 +255,7 @@ local FORGERIES = {
     { "must be names", function(i) i.tensors["parameters/../../a"] = i.tensors[A] end },
     { "must be names", function(i) i.tensors["parameters/"] = i.tensors[A] end },
     { "must be names", function(i) i.tensors["parameters//a"] = i.tensors[A] end },
+    { "must be names", function(i) i.tensors["buffers/../a"] = i.tensors[A] end },
     { "is 5, expected a list", function(i) i.tensors[A] = 5 end },
     { "the dtype 'f99'", function(i) i.tensors[A].dtype = "f99" end },
     { "the dtype nil", function(i) i.tensors[A].dtype = nil end },

@@ -64,11 +64,12 @@ local function read_rows(index, path, name, entry, start, rows)
     if got ~= place.count then
         util.refuse("%s has %d of %d elements of '%s'", path, got, place.count, name)
     end
-    return #entry.shape > 0 and out:view(table.unpack(place.extent)) or out:view()
+    return mx.reshape(out, { shape = place.extent })
 end
 
---- Puts the parts of a checkpoint together in one HDF5 file: the parameters under their own names as scripts/train.lua
---- saves them, with `all` the optimizer's state beside them. A piece of a tensor is in memory at a time. For one rank.
+--- Puts the parts of a checkpoint together in one HDF5 file: the parameters under their own names and the buffers under
+--- buffers/, as scripts/train.lua saves them, with `all` the optimizer's state beside them. A piece of a tensor is in
+--- memory at a time. For one rank.
 ---@param path string
 ---@param to string
 ---@param o? {all: boolean, progress: fun(done: integer, of: integer)}
@@ -80,7 +81,7 @@ function checkpoint_files.merge(path, to, o)
     local file <close> = util.attempt(mx.io.h5_writer, to)
     local names, done = {}, 0
     for _, name in ipairs(util.sorted_keys(index.tensors)) do
-        if o.all or name:sub(1, #PARAMETER) == PARAMETER then
+        if o.all or not name:find("^optimizer/") then
             names[#names + 1] = name
         end
     end

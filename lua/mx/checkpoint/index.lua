@@ -162,9 +162,9 @@ end
 -- ---- tensors ----
 
 local function check_name(path, name)
-    local rest = name:match("^parameters/(.*)$") or name:match("^optimizer/(.*)$")
+    local rest = name:match("^parameters/(.*)$") or name:match("^buffers/(.*)$") or name:match("^optimizer/(.*)$")
     if not rest or #name > 4096 then
-        refuse(path, "tensor %s: expected a name that starts with parameters/ or optimizer/", show(name))
+        refuse(path, "tensor %s: expected a name that starts with parameters/, buffers/ or optimizer/", show(name))
     end
     for part in (rest .. "/"):gmatch("([^/]*)/") do
         if part == "" or part == "." or part == ".." then

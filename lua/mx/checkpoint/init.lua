@@ -13,8 +13,9 @@ local checkpoint = { index = checkpoint_index.read, list = checkpoint_index.list
 
 local SHARED_BYTES = 1 << 20 -- ranks that hold the same values share out the writing from here on
 checkpoint.PARAMETER = "parameters/" -- before the name of a parameter
+checkpoint.BUFFER = "buffers/" -- before the name of a buffer
 
-local PARAMETER = checkpoint.PARAMETER
+local PARAMETER, BUFFER = checkpoint.PARAMETER, checkpoint.BUFFER
 local MOMENT = "optimizer/%s/%s" -- moment, parameter
 
 -- What was raised, without the script's line, which says nothing to the user.
@@ -25,7 +26,8 @@ end
 -- A saver and a load take the same table.
 local function check_options(o, required, what)
     util.arguments(o, required, {
-        "directory", "params", "optimizer", "parallel", "model", "data", "keep", "keep_period", "async", "lock",
+        "directory", "params", "buffers", "optimizer", "parallel", "model", "data", "keep", "keep_period", "async",
+        "lock",
     }, what)
 end
 
@@ -49,47 +51,19 @@ end
 
 -- ---- what there is to store ----
 
--- Which elements of the whole tensor this rank holds, and how many ranks hold the same ones.
-local function place_of(parallel, name, tensor, is_moment)
-    local place = { sizes = tensor:size(), offset = {}, extent = tensor:size(), first = 0, count = tensor:numel() }
-    if not (parallel and parallel.mesh) then
-        for d = 1, #place.sizes do
-            place.offset[d] = 0
-        end
-        place.replicas, place.replica = mx.ranks(), mx.rank()
-        return place
-    end
-    local entry, mesh, split = parallel.entries[name], parallel.mesh, {}
-    place.sizes, place.extent = entry.sizes, entry.stored
-    for d, dimension in ipairs(entry.spec) do
-        place.offset[d] = dimension.stored_block * entry.stored[d]
-        table.move(dimension.axes, 1, #dimension.axes, #split + 1, split)
-    end
-    if is_moment and entry.update then
-        place.first = entry.update.start - 1
-        split[#split + 1] = "data"
-    end
-    local same = {}
-    for _, axis in ipairs(mesh.layout.axes) do
-        if axis.size > 1 and not util.contains(split, axis.name) then
-            same[#same + 1] = axis.name
-        end
-    end
-    place.replicas, place.replica = mesh:size(same), mesh:index(same)
-    return place
-end
-
--- All tensors of a run in the order of their names, each a place (above) with name and tensor. o.optimizer nil: the
--- parameters alone.
+-- All tensors of a run, each a place (mx.Parallel:place) with name and tensor. o.optimizer nil: only the model's.
 local function tensors_of(o)
-    local list = {}
+    local list, parallel = {}, o.parallel or mx.parallel.alone
     local function add(stored_name, name, tensor, is_moment)
-        local place = place_of(o.parallel, name, tensor, is_moment)
+        local place = parallel:place(name, tensor, is_moment)
         place.name, place.tensor = stored_name, tensor
         list[#list + 1] = place
     end
     for name, t in util.sorted_pairs(o.params) do
         add(PARAMETER .. name, name, t, false)
+    end
+    for name, t in util.sorted_pairs(o.buffers or {}) do
+        add(BUFFER .. name, name, t, false)
     end
     for name, moments in util.sorted_pairs(o.optimizer and o.optimizer.state or {}) do
         for moment, t in util.sorted_pairs(moments) do
@@ -134,7 +108,7 @@ local function pieces_of(list, stage)
 end
 
 --- The bytes of a copy of what this rank writes of a checkpoint. Not collective.
----@param o table params, parallel, optimizer
+---@param o table params, buffers, parallel, optimizer
 ---@return integer
 function checkpoint.staged_bytes(o)
     local bytes = 0
@@ -175,13 +149,13 @@ end
 local Saver = {}
 Saver.__index = Saver
 
---- Saves a run's checkpoints: the parameters, what the optimizer has (moments and steps, by which its schedule goes),
---- the random stream, and where model and data stand if they are given. From its first save on, no other process can
---- save in that directory. Not collective.
----@param o table directory; params, optimizer, parallel (of a model on a mesh) whose values are stored; model, data (an
----       mx.Decoder, an mx.Data); lock (of the directory, where the caller has it); keep (how many of the newest stay;
----       0: all), keep_period (every checkpoint of a multiple of so many steps stays, too; 0: none), async (write while
----       training goes on, from a copy)
+--- Saves a run's checkpoints: the parameters, the buffers (mx.nn.buffer), what the optimizer has (moments and steps, by
+--- which its schedule goes), the random stream, and where model and data stand if they are given. From its first save
+--- on, no other process can save in that directory. Not collective.
+---@param o table directory; params, buffers, optimizer, parallel (of a model on a mesh) whose values are stored; model,
+---       data (an mx.Decoder, an mx.Data); lock (of the directory, where the caller has it); keep (how many of the
+---       newest stay; 0: all), keep_period (every checkpoint of a multiple of so many steps stays, too; 0: none), async
+---       (write while training goes on, from a copy)
 ---@return mx.Saver
 function checkpoint.saver(o)
     check_options(o, { "directory", "params" }, "mx.checkpoint.saver")
@@ -464,7 +438,7 @@ local function load_here(index, path, o)
         place.out = place.entry.dtype == flat:dtype() and flat or mx.zeros({ place.count }, place.entry.dtype):keep()
     end
     for name in util.sorted_pairs(index.tensors) do
-        if not known[name] and (o.optimizer or name:sub(1, #PARAMETER) == PARAMETER) then
+        if not known[name] and (o.optimizer or not name:find("^optimizer/")) then
             util.refuse("%s has a tensor '%s' that this run lacks: it belongs to another model, or to another "
                 .. "optimizer", path, name)
         end
@@ -515,12 +489,12 @@ local function stand(index, o)
     return index
 end
 
---- Fills parameters, and the optimizer's state unless that is nil, from a checkpoint that any number of ranks on any
---- mesh has saved. Other dtypes are converted. The optimizer's steps, and with them its schedule, are those of the
---- checkpoint, and so is the random stream; so are the place in the data and the passes of the model, where these are
---- given. Where a rank cannot read what it needs, all raise; values are then partly changed. Collective.
+--- Fills parameters, buffers, and the optimizer's state unless that is nil, from a checkpoint that any number of ranks
+--- on any mesh has saved. Other dtypes are converted. The optimizer's steps, and with them its schedule, are those of
+--- the checkpoint, and so is the random stream; so are the place in the data and the passes of the model, where these
+--- are given. Where a rank cannot read what it needs, all raise; values are then partly changed. Collective.
 ---@param path string the folder step_N
----@param o table params, optimizer, parallel (of a model on a mesh), model, data
+---@param o table params, buffers, optimizer, parallel (of a model on a mesh), model, data
 ---@return table index whose `state` is what was saved with it
 function checkpoint.load(path, o)
     check_options(o, { "params" }, "mx.checkpoint.load")

@@ -19,6 +19,7 @@ local models = {
 ---@class mx.Decoder
 ---@field shape table of models.shape
 ---@field params table<string, any> name -> tensor; on a mesh this rank's part of it
+---@field buffers table<string, any> name -> tensor: state without a gradient (mx.nn.buffer)
 ---@field layers table[] the names of a layer's parameters by their short names: layers[1]["query.weight"]
 ---@field passes integer training passes so far: dropout differs in each
 ---@field part integer which part of a pass's sequences this rank has, from 0, as mx.Data has it
@@ -59,7 +60,7 @@ function models.new(shape, mesh, config, blank)
         util.attempt(mx.offload_open, config.offload_directory)
     end
     local self = setmetatable({
-        shape = shape, params = {}, layers = {}, passes = 0,
+        shape = shape, params = {}, buffers = {}, layers = {}, passes = 0,
     }, Decoder)
     local list = parameters.list(shape)
     local split = mesh and mesh.layout.ranks > 1

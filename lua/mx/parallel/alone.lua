@@ -26,7 +26,8 @@ end
 
 -- ---- what a rank stores and updates: everything ----
 
-Alone.part, Alone.whole, Alone.piece = stored.part, stored.whole, stored.piece -- without entries: all of each tensor
+Alone.part, Alone.place = stored.part, stored.place -- without entries: all of each tensor
+Alone.whole, Alone.piece = stored.whole, stored.piece
 Alone.updated, Alone.update_place = nothing, nothing -- nil: all of it
 Alone.gather, Alone.updated_gradient, Alone.updated_values = second, second, second
 Alone.flush, Alone.prefetch, Alone.add_gradients, Alone.finish_update = nothing, nothing, nothing, nothing

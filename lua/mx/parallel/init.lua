@@ -180,7 +180,8 @@ function parallel.new(mesh, shape, parameters, o)
 end
 
 -- What a rank stores: parts.lua.
-Parallel.part, Parallel.whole, Parallel.piece = stored.part, stored.whole, stored.piece
+Parallel.part, Parallel.place = stored.part, stored.place
+Parallel.whole, Parallel.piece = stored.whole, stored.piece
 
 -- ---- weights ----
 

@@ -32,6 +32,40 @@ function parts:part(name, sizes)
     return part
 end
 
+--- The elements of a whole tensor that this rank stores, as a checkpoint lists them: a box of the tensor (offset and
+--- extent in each dimension) and a run of the box's elements (first and count). `replicas` ranks store the same
+--- elements; this rank is number `replica` of them. Offset, first and replica count from 0. Not collective.
+---@param name string of a parameter or a buffer
+---@param t any what the rank stores: the tensor itself, or a moment of it
+---@param is_moment? boolean ranks along data may share out the moments of a parameter
+---@return {sizes: integer[], offset: integer[], extent: integer[], first: integer, count: integer, replicas: integer,
+---         replica: integer}
+function parts:place(name, t, is_moment)
+    local part, entry, split, same = self:part(name, t:size()), self.entries[name], {}, {}
+    local place = { sizes = part.of, offset = {}, extent = part.sizes, first = 0, count = t:numel() }
+    for d, start in ipairs(part.start) do
+        place.offset[d] = start - 1
+    end
+    if not self.mesh then
+        place.replicas, place.replica = mx.ranks(), mx.rank()
+        return place
+    end
+    for _, dimension in ipairs(entry and entry.spec or {}) do
+        table.move(dimension.axes, 1, #dimension.axes, #split + 1, split)
+    end
+    if is_moment and entry and entry.update then
+        place.first = entry.update.start - 1
+        split[#split + 1] = "data"
+    end
+    for _, axis in ipairs(self.mesh.layout.axes) do
+        if axis.size > 1 and not util.contains(split, axis.name) then
+            same[#same + 1] = axis.name
+        end
+    end
+    place.replicas, place.replica = self.mesh:size(same), self.mesh:index(same)
+    return place
+end
+
 -- The parts along all dimensions but `except`, put together on every rank: first those that are gathered for computing.
 local function gather(entry, t, except)
     local gathered = {}

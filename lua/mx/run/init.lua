@@ -90,8 +90,8 @@ local function load(self, o)
         return
     end
     local whole = {
-        params = self.model.params, optimizer = o.optimizer, parallel = self.model.parallel, model = self.model,
-        data = o.data,
+        params = self.model.params, buffers = self.model.buffers, optimizer = o.optimizer,
+        parallel = self.model.parallel, model = self.model, data = o.data,
     }
     local exists = self.saves and mx.share_text(mx.rank() == 0 and #mx.checkpoint.list(self.directory) > 0 and "yes"
         or nil)
@@ -124,10 +124,10 @@ function run.load_parameters(path, model, config)
     if mx.share_text(mx.rank() == 0 and mx.weights.is_foreign(path) and "yes" or nil) then
         return mx.checkpoint.together(mx.weights.load, model, path, config)
     end
-    local what = { params = model.params, parallel = model.parallel }
+    local what = { params = model.params, buffers = model.buffers, parallel = model.parallel }
     local is_folder = mx.share_text(mx.rank() == 0 and mx.io.exists(path .. "/.") and "yes" or nil)
     if not is_folder then
-        mx.checkpoint.together(mx.nn.load, model.params, path, model.parallel)
+        mx.checkpoint.together(mx.nn.load, model.params, path, model.parallel, model.buffers)
     elseif not mx.checkpoint.load_path(path, what, say) then
         util.refuse("there is neither a checkpoint nor a file of parameters at '%s'", path)
     end
@@ -176,8 +176,8 @@ function run.start(config, model, optimizer, data)
     if self.saves then
         mx.catch_stop()
         self.saver = mx.checkpoint.saver {
-            directory = self.directory, params = model.params, optimizer = optimizer, parallel = model.parallel,
-            model = model, data = data, lock = self.folder.lock,
+            directory = self.directory, params = model.params, buffers = model.buffers, optimizer = optimizer,
+            parallel = model.parallel, model = model, data = data, lock = self.folder.lock,
             keep = config.max_num_checkpoints_to_keep, keep_period = config.checkpoint_keep_period,
             async = config.async_checkpointing,
         }

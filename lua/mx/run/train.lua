@@ -155,7 +155,21 @@ function train.directory(config)
     return config.base_output_directory .. "/" .. name
 end
 
---- Saves the parameters with their config, from rank 0: the complete file or none. Large tensors are gathered and
+-- Gathers tensors of a model in pieces, and passes to `put` the name that a tensor has in a file, the piece, and the
+-- sizes of the whole tensor. Collective.
+local function each_piece(model, tensors, prefix, put)
+    for name, t in util.sorted_pairs(tensors) do
+        local sizes = model.parallel:part(name, t:size()).of
+        for start, length in util.pieces(sizes[1] or 1, sizes, 1) do
+            mx.scope(function()
+                local range = { dim = 1, start = start, length = length }
+                put(prefix .. name, model.parallel:piece(name, t:detach(), range), sizes)
+            end)
+        end
+    end
+end
+
+--- Saves parameters and buffers with the config, from rank 0: the complete file or none. Large tensors are gathered and
 --- written in pieces. Collective.
 ---@param config table
 ---@param model mx.Decoder
@@ -171,17 +185,13 @@ function train.save(config, model, path)
         end
     end)
     local put, reason = true, nil -- a failure is reported when all ranks have left the collectives
-    for name, t in util.sorted_pairs(model.params) do
-        local sizes = model.parallel:part(name, t:size()).of
-        for start, length in util.pieces(sizes[1] or 1, sizes, 1) do
-            mx.scope(function()
-                local piece = model.parallel:piece(name, t:detach(), { dim = 1, start = start, length = length })
-                if writer and put then
-                    put, reason = pcall(writer.put, writer, name, piece, sizes)
-                end
-            end)
+    local function put_piece(...)
+        if writer and put then
+            put, reason = pcall(writer.put, writer, ...)
         end
     end
+    each_piece(model, model.params, "", put_piece)
+    each_piece(model, model.buffers or {}, mx.checkpoint.BUFFER, put_piece)
     mx.checkpoint.together(function()
         if not put then
             error(reason, 0)

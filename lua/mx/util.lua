@@ -147,6 +147,20 @@ function util.contains(list, item)
     return false
 end
 
+--- The items of list a that are not in list b.
+---@param a any[]
+---@param b any[]
+---@return any[]
+function util.without(a, b)
+    local list = {}
+    for _, item in ipairs(a) do
+        if not util.contains(b, item) then
+            list[#list + 1] = item
+        end
+    end
+    return list
+end
+
 --- The edit distance between two words; swapping two neighbouring letters counts as one edit.
 ---@param a string
 ---@param b string

@@ -29,6 +29,7 @@ end
 Alone.part, Alone.place = stored.part, stored.place -- without entries: all of each tensor
 Alone.whole, Alone.piece = stored.whole, stored.piece
 Alone.updated, Alone.update_place = nothing, nothing -- nil: all of it
+Alone.is_gathered = nothing -- nil: no
 Alone.gather, Alone.updated_gradient, Alone.updated_values = second, second, second
 Alone.flush, Alone.prefetch, Alone.add_gradients, Alone.finish_update = nothing, nothing, nothing, nothing
 Alone.gather_once = nothing

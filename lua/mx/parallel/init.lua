@@ -38,19 +38,8 @@ local function used(mesh, axes)
     return list
 end
 
--- What is in a and not in b.
-local function without(a, b)
-    local list = {}
-    for _, item in ipairs(a) do
-        if not util.contains(b, item) then
-            list[#list + 1] = item
-        end
-    end
-    return list
-end
-
 local function join(a, b)
-    return table.move(without(b, a), 1, #b, #a + 1, table.move(a, 1, #a, 1, {}))
+    return table.move(util.without(b, a), 1, #b, #a + 1, table.move(a, 1, #a, 1, {}))
 end
 
 local function check(self, shape)
@@ -69,7 +58,7 @@ local function check(self, shape)
     end
     -- Activations are whole along emb: weights that are cut there are gathered, by ranks that have different tokens.
     for _, name in ipairs({ "embed", "norm" }) do
-        for _, axis in ipairs(without(used(mesh, mesh.rules[name]), join(self.batch, self.context))) do
+        for _, axis in ipairs(util.without(used(mesh, mesh.rules[name]), join(self.batch, self.context))) do
             util.refuse("logical_axis_rules: %s is split over %s, which shares out neither the batch nor the sequence: "
                 .. "add it to activation_batch or activation_length, or take it from %s", name, axis, name)
         end
@@ -123,7 +112,7 @@ local function entry_of(self, p)
     elseif p.use == "heads" then -- alike on the ranks that share out the heads
         different = join(different, self.products.heads)
     end
-    entry.sum = without(different, split)
+    entry.sum = util.without(different, split)
     return entry
 end
 
@@ -137,7 +126,7 @@ local function share_update(self, entry)
         return
     end
     entry.update = { length = count // n, start = self.mesh:index("data") * (count // n) + 1, dim = 1 }
-    entry.sum = without(entry.sum, { "data" })
+    entry.sum = util.without(entry.sum, { "data" })
     entry.copies = entry.copies // n
 end
 
@@ -156,9 +145,9 @@ function parallel.new(mesh, shape, parameters, o)
     self.sequence = used(mesh, rules.activation_norm_length)
     local shares = join(self.batch, self.context)
     self.products = {
-        heads = without(used(mesh, rules.heads), shares),
-        mlp = without(used(mesh, rules.mlp), shares),
-        vocab = without(used(mesh, rules.vocab), shares),
+        heads = util.without(used(mesh, rules.heads), shares),
+        mlp = util.without(used(mesh, rules.mlp), shares),
+        vocab = util.without(used(mesh, rules.vocab), shares),
     }
     self.token_axes = join(self.sequence, self.products.vocab)
     local sees_later = mx.models.any(shape, function(block)
@@ -329,7 +318,7 @@ end
 ---@param kind "heads"|"mlp"
 ---@return any
 function Parallel:enter(h, kind)
-    local alike = without(self.products[kind], self.sequence)
+    local alike = util.without(self.products[kind], self.sequence)
     if #self.sequence > 0 then
         h = mx.all_gather(h, { axis = self.sequence, dim = 2 })
     end
@@ -341,7 +330,7 @@ end
 ---@param kind "heads"|"mlp"
 ---@return any
 function Parallel:leave(y, kind)
-    local alike = without(self.products[kind], self.sequence)
+    local alike = util.without(self.products[kind], self.sequence)
     if #alike > 0 then
         y = mx.all_reduce(y, { axis = alike })
     end
@@ -352,7 +341,7 @@ end
 ---@return boolean
 function Parallel:splits_alike()
     local heads, mlp = self.products.heads, self.products.mlp
-    return #without(heads, mlp) == 0 and #without(mlp, heads) == 0
+    return #util.without(heads, mlp) == 0 and #util.without(mlp, heads) == 0
 end
 
 --- The heads of an attention that a rank computes.
@@ -408,7 +397,7 @@ end
 ---@param t any (B, S)
 ---@return any
 function Parallel:embedded_part(t)
-    return own_part(self, self:sequence_part(t), without(self.token_axes, self.sequence))
+    return own_part(self, self:sequence_part(t), util.without(self.token_axes, self.sequence))
 end
 
 --- The tokens that this rank embeds, and their positions: nil where these are 0, 1, ...
@@ -439,7 +428,7 @@ end
 ---@param x any (B, S', E)
 ---@return any
 function Parallel:after_embedding(x)
-    local rest = without(self.token_axes, self.sequence)
+    local rest = util.without(self.token_axes, self.sequence)
     return #rest > 0 and mx.all_gather(x, { axis = rest, dim = 2, grad = "slice" }) or x
 end
 
@@ -447,7 +436,7 @@ end
 ---@param x any (B, S, E)
 ---@return any
 function Parallel:before_loss(x)
-    local rest = without(self.token_axes, self.sequence)
+    local rest = util.without(self.token_axes, self.sequence)
     return #rest > 0 and mx.shard(x, { axis = rest, dim = 2 }) or x
 end
 

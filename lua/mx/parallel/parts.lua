@@ -6,17 +6,6 @@ local util = require "mx.util"
 
 local parts = {}
 
--- What is in a and not in b.
-local function without(a, b)
-    local list = {}
-    for _, item in ipairs(a) do
-        if not util.contains(b, item) then
-            list[#list + 1] = item
-        end
-    end
-    return list
-end
-
 --- The part of a tensor that this rank stores: its sizes, where it starts in each dimension of the whole, and the
 --- whole's sizes. Not collective.
 ---@param name string
@@ -76,7 +65,7 @@ local function gather(entry, t, except)
         gathered[one.dim] = table.move(one.axis, 1, #one.axis, #(gathered[one.dim] or {}) + 1, gathered[one.dim] or {})
     end
     for d, dimension in ipairs(entry.spec) do
-        local left = without(dimension.axes, gathered[d] or {})
+        local left = util.without(dimension.axes, gathered[d] or {})
         if #left > 0 and d ~= except then
             t = mx.all_gather(t, { dim = d, axis = left })
         end

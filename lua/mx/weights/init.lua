@@ -4,7 +4,8 @@
 --     local model, config = mx.weights.model("SmolLM2-135M")      -- a folder, FILE.gguf, FILE.h5 ...
 --     mx.weights.save(model, "out")                               -- config.json, model.safetensors
 --
--- Tensors are read and written one at a time: besides its shards of the model, a rank holds at most one whole tensor.
+-- Tensors are read one at a time and written in pieces: besides its shards of the model, a rank holds at most one whole
+-- tensor while loading, and a few pieces of one while saving (util.PIECE_BYTES).
 
 local mx = require "mx"
 local families = require "mx.weights.families"

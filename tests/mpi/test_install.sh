@@ -66,7 +66,7 @@ everything "$prefix" >before
 run "$mxlua" --version
 expect 0 "files      $share/"
 run "$mxlua" --help
-expect 0 'taken from the folder that --version shows as "files"'
+expect 0 'the folder that --version shows as "files"'
 
 train="scripts/train.lua configs/models/tiny.yml dataset_type=random steps=1 max_target_length=16 per_device_batch_size=1"
 # shellcheck disable=SC2086

@@ -52,6 +52,7 @@ help:
 	@echo "make demo       install what is missing, build, run the 128B benchmark on two ranks"
 	@echo "make test       install what is missing, build, run all tests; ONLY=PATTERN runs a part of them"
 	@echo "make asan       the C and Lua tests again, under the address and undefined-behaviour sanitizers"
+	@echo "make guarded    Lua and MPI tests on a host whose tensor memory only the device can touch"
 	@echo "make tsan       tests of jobs and collectives under the thread sanitizer"
 	@echo "make fuzz       libFuzzer over every reader of files, and random calls, graphs and arguments of the Lua"
 	@echo "                interface under the sanitizers; ONLY=PATTERN, FUZZ_SECONDS=60 each"
@@ -143,6 +144,12 @@ asan:
 	LSAN_OPTIONS=suppressions=tests/lsan.supp:print_suppressions=0 TIME_FACTOR=10 SUITES="c lua fuzz" \
 	MPIRUN=$(MPIRUN) tests/run.sh build-asan '$(ONLY)'
 
+# A host on which only the device can touch tensor memory (engine/host/README.md).
+guarded:
+	@scripts/install_packages.sh build test
+	@$(MAKE) tests
+	@MXLUA_GUARD=1 SUITES="lua mpi" MPIRUN=$(MPIRUN) tests/run.sh $(BUILD) '$(ONLY)'
+
 # Jobs on threads, and the communication thread. Only our own code is instrumented: what happens inside libgomp and the
 # MPI library is left out. Without address randomisation the sanitizer finds its memory; UCX must not catch what
 # threads do at their end.
@@ -217,5 +224,5 @@ clean:
 	rm -rf $(BUILD) build-asan build-tsan build-fuzz
 
 -include $(shell find $(BUILD) build-fuzz -name '*.d' 2>/dev/null)
-.PHONY: all help install uninstall tests test demo packages asan tsan fuzz lint lint-files format clean always
+.PHONY: all help install uninstall tests test demo packages asan guarded tsan fuzz lint lint-files format clean always
 .SECONDARY:

@@ -8,6 +8,7 @@
 #include "core/limits.h"
 #include "core/pool.h"
 #include "core/stop.h"
+#include "host/guarded.h"
 #include "mesh/comm.h"
 #include "mesh/mesh.h"
 #include "mesh/setup.h"
@@ -251,6 +252,9 @@ static bool run_all(lua_State *L, const options *o, int argc, char **argv)
 /* Every rank has the same options, so either all ranks fail or none. */
 static mx_status prepare(const options *o)
 {
+    const char *guard = getenv("MXLUA_GUARD");
+    if (guard && strcmp(guard, "1") == 0)
+        mx_guarded_use();
     if (o->isa)
         MX_TRY(mx_isa_use(o->isa));
     if (o->memory_limit_bytes)

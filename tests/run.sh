@@ -8,6 +8,8 @@
 #   - a file of tests/mpi on one number of ranks. Its first line gives these numbers: "-- ranks: 1 2 3". With a second
 #     line "-- nodes: 2" it runs once more as if every 2 ranks were a node, on numbers above 2. With a third line
 #     "-- staged: 2 3" it runs once more on these numbers with tensors that ranks do not share.
+# A file of tests/lua with a line "-- guarded", and one of tests/mpi with "-- guarded: 2", runs once more (on this number
+# of ranks) on a host whose tensor memory only the device can touch.
 # Each suite runs in its own process under a time limit and prints "N passed, N failed" last. A crash, a time-out or a
 # missing last line counts as one more failure. PATTERN (grep -E) chooses suites by name.
 #
@@ -81,7 +83,11 @@ fi
 
 if wanted lua; then
     for file in tests/lua/test_*.lua; do
-        [ ! -e "$file" ] || suite "lua/$(basename "$file" .lua)" "$build/mxlua" tests/lua/run.lua "$file"
+        [ -e "$file" ] || continue
+        suite "lua/$(basename "$file" .lua)" "$build/mxlua" tests/lua/run.lua "$file"
+        if grep -q '^-- guarded$' "$file"; then
+            suite "lua/$(basename "$file" .lua), guarded" env MXLUA_GUARD=1 "$build/mxlua" tests/lua/run.lua "$file"
+        fi
     done
 fi
 
@@ -107,6 +113,10 @@ if wanted mpi; then
         done
         for ranks in $(sed -n '3s/^-- staged: //p' "$file"); do
             suite "mpi/$(basename "$file" .lua) on $ranks, staged" env MXLUA_SHARE=0 \
+                "$mpirun" -n "$ranks" "$build/mxlua" --threads 1 tests/lua/run.lua "$file"
+        done
+        for ranks in $(sed -n 's/^-- guarded: //p' "$file"); do
+            suite "mpi/$(basename "$file" .lua) on $ranks, guarded" env MXLUA_GUARD=1 \
                 "$mpirun" -n "$ranks" "$build/mxlua" --threads 1 tests/lua/run.lua "$file"
         done
     done

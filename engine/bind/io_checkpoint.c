@@ -174,8 +174,14 @@ static int chunk_copy(lua_State *L)
     int64_t elements = mx_chunk_overlap(&want, &have, &from, &to);
     if (elements > 0 && (mx_count(out) < want.count || from < start || to - start > mx_count(values)))
         return luaL_error(L, "chunk_copy: the tensors are smaller than the chunks");
-    if (mx_data(out) && mx_data(values)) /* a simulated device has no values */
-        mx_chunk_copy(&want, mx_data(out), &have, start, mx_data(values), mx_dtype_bytes(out->dtype));
+    mx_map target = {0}, held;
+    mxl_try(L, mx_tensor_map(values, 0, mx_count(values), MX_MAP_READ, &held));
+    mx_status status = mx_tensor_map(out, 0, mx_count(out), MX_MAP_UPDATE, &target);
+    if (target.data && held.data) /* a simulated device has no values */
+        mx_chunk_copy(&want, target.data, &have, start, held.data, mx_dtype_bytes(out->dtype));
+    mx_tensor_unmap(&target);
+    mx_tensor_unmap(&held);
+    mxl_try(L, status);
     lua_pushinteger(L, elements);
     return 1;
 }

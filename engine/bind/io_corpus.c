@@ -205,9 +205,13 @@ static int part_add(lua_State *L)
 {
     mx_part_writer *part = *check_part(L);
     mx_tensor *t = mxl_check_values(L, 2, false);
-    luaL_argcheck(L, t->dtype == MX_I32 && t->shape.n_dims == 1 && (mx_data(t) || mx_count(t) == 0), 2,
+    luaL_argcheck(L, t->dtype == MX_I32 && t->shape.n_dims == 1 && (mx_has_values(t) || mx_count(t) == 0), 2,
                   "expected an i32 tensor of one dimension");
-    mxl_try(L, mx_part_add(part, mx_data(t), mx_count(t)));
+    mx_map tokens;
+    mxl_try(L, mx_tensor_map(t, 0, mx_count(t), MX_MAP_READ, &tokens));
+    mx_status status = mx_part_add(part, tokens.data, mx_count(t));
+    mx_tensor_unmap(&tokens);
+    mxl_try(L, status);
     return 0;
 }
 

@@ -119,9 +119,8 @@ static void push_copy(lua_State *L, const feed_box *box, mx_dtype dtype, const v
     mx_tensor *t;
     mx_shape shape = {.n_dims = 2, .size = {box->rows, box->length}};
     mxl_try(L, mx_tensor_new(dtype, &shape, &t));
-    if (mx_data(t))
-        memcpy(mx_data(t), values, (size_t)mx_bytes(t));
     mxl_push_tensor(L, t);
+    mxl_try(L, mx_tensor_write(t, 0, mx_count(t), values));
 }
 
 /* feed:next(first) -> tokens, targets (rows, length) i32; with documents also segments, positions (i32), mask (u8) */

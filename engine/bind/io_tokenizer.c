@@ -134,11 +134,12 @@ static int encode(lua_State *L)
     mxl_try(L, mx_tokenizer_encode(tokenizer, text, bytes, flags, &ids, &count));
     mx_shape shape = {.n_dims = 1, .size = {count}};
     mx_status status = mx_tensor_new(MX_I32, &shape, &t);
-    if (status == MX_OK && mx_data(t) && count > 0)
-        memcpy(mx_data(t), ids, (size_t)count * sizeof *ids);
+    if (status == MX_OK) {
+        status = mx_tensor_write(t, 0, count, ids);
+        mxl_push_tensor(L, t);
+    }
     free(ids);
     mxl_try(L, status);
-    mxl_push_tensor(L, t);
     return 1;
 }
 
@@ -150,8 +151,11 @@ static int32_t *check_ids(lua_State *L, int i, int64_t *count)
         mx_tensor *t = mxl_check_values(L, i, false);
         luaL_argcheck(L, t->dtype == MX_I32, i, "token ids must be i32");
         *count = mx_count(t);
-        luaL_argcheck(L, mx_data(t) || *count == 0, i, "these token ids have no values: the device is simulated");
-        return mx_data(t);
+        luaL_argcheck(L, mx_has_values(t) || *count == 0, i, "these token ids have no values: the device is simulated");
+        ids->data = malloc((size_t)(*count + 1) * sizeof(int32_t));
+        luaL_argcheck(L, ids->data, i, "out of memory for the token ids");
+        mxl_try(L, mx_tensor_read(t, 0, *count, ids->data));
+        return ids->data;
     }
     luaL_argexpected(L, lua_istable(L, i), i, "an i32 tensor or a list of token ids");
     *count = (int64_t)lua_rawlen(L, i);

@@ -91,11 +91,12 @@ static int tokens_read(lua_State *L)
     /* Never allocates more than the file has. */
     mx_shape shape = {.n_dims = 1, .size = {count >= 0 && count <= mx_tokens_count(tokens) ? count : 0}};
     mxl_try(L, mx_tensor_new(MX_I32, &shape, &t));
-    mx_status status = mx_data(t) ? mx_tokens_read(tokens, start, count, mx_data(t)) : MX_OK;
-    if (status != MX_OK)
-        mx_release(t);
-    mxl_try(L, status);
     mxl_push_tensor(L, t);
+    mx_map values;
+    mxl_try(L, mx_tensor_map(t, 0, mx_count(t), MX_MAP_WRITE, &values));
+    mx_status status = mx_has_values(t) ? mx_tokens_read(tokens, start, count, values.data) : MX_OK;
+    mx_tensor_unmap(&values);
+    mxl_try(L, status);
     return 1;
 }
 
@@ -114,16 +115,18 @@ static int tokens_rows(lua_State *L)
     mx_tensor *t;
     mx_shape shape = {.n_dims = 2, .size = {rows, count}};
     mxl_try(L, mx_tensor_new(MX_I32, &shape, &t));
+    mxl_push_tensor(L, t);
+    mx_map values;
+    mxl_try(L, mx_tensor_map(t, 0, mx_count(t), MX_MAP_WRITE, &values));
     mx_status status = MX_OK;
-    for (int64_t r = 0; r < rows && status == MX_OK && mx_data(t); r++) {
+    for (int64_t r = 0; r < rows && status == MX_OK && mx_has_values(t); r++) {
+        int32_t *row = values.data;
         lua_rawgeti(L, 2, r + 1);
-        status = mx_tokens_read(tokens, lua_tointeger(L, -1), count, (int32_t *)mx_data(t) + r * count);
+        status = mx_tokens_read(tokens, lua_tointeger(L, -1), count, row ? row + r * count : NULL);
         lua_pop(L, 1);
     }
-    if (status != MX_OK)
-        mx_release(t);
+    mx_tensor_unmap(&values);
     mxl_try(L, status);
-    mxl_push_tensor(L, t);
     return 1;
 }
 

@@ -245,7 +245,14 @@ static int mpi_reference(lua_State *L)
     luaL_argcheck(L, bytes >= 0 && mx_bytes(in) >= (in_whole ? bytes : bytes / mx_ranks()), 4,
                   "more bytes than `in` has");
     luaL_argcheck(L, mx_bytes(out) >= (out_whole ? bytes : bytes / mx_ranks()), 4, "more bytes than `out` has");
-    mxl_try(L, mx_reference_run((mx_exchange_kind)kind, mx_f32(in), mx_f32(out), bytes));
+    mx_map from, to = {0};
+    mxl_try(L, mx_tensor_map(in, 0, mx_count(in), MX_MAP_READ, &from));
+    mx_status status = mx_tensor_map(out, 0, mx_count(out), MX_MAP_UPDATE, &to);
+    if (status == MX_OK)
+        status = mx_reference_run((mx_exchange_kind)kind, from.data, to.data, bytes);
+    mx_tensor_unmap(&to);
+    mx_tensor_unmap(&from);
+    mxl_try(L, status);
     return 0;
 }
 

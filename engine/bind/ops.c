@@ -230,7 +230,7 @@ static mx_tensor *scalar(lua_State *L, const mx_op *op, int i, mx_dtype dtype)
     double value = lua_tonumber(L, i);
     mxl_try(L, mx_want_number(op->name, "", dtype, value));
     mxl_try(L, mx_tensor_new(dtype, &(mx_shape){0}, &t));
-    mxl_set_element(t, 0, value);
+    mxl_set_element(L, t, 0, value);
     mxl_push_tensor(L, t);
     lua_replace(L, i);
     return t;

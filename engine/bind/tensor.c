@@ -85,31 +85,32 @@ static int tensor_gc(lua_State *L)
 
 /* Elements as doubles. On a device without values, all are NaN, and setting one has no effect. */
 
-double mxl_element(const mx_tensor *t, int64_t i)
+double mxl_element(lua_State *L, const mx_tensor *t, int64_t i)
 {
-    const void *data = mx_data(t);
-    if (!data)
+    _Alignas(8) char value[8];
+    if (!mx_has_values(t))
         return NAN;
-    return mx_get_number(data, i, t->dtype);
+    mxl_try(L, mx_tensor_read(t, i, 1, value));
+    return mx_get_number(value, 0, t->dtype);
 }
 
-void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i)
+static void push_number(lua_State *L, const mx_tensor *t, double value)
 {
-    double value = mxl_element(t, i);
-    if (!mx_dtype_is_integer(t->dtype) || !mx_data(t))
+    if (!mx_dtype_is_integer(t->dtype) || !mx_has_values(t))
         lua_pushnumber(L, isnan(value) ? (double)NAN : value); /* print would show the sign of a NaN */
     else
         lua_pushinteger(L, (lua_Integer)value);
 }
 
-bool mxl_set_element(const mx_tensor *t, int64_t i, double value)
+void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i) { push_number(L, t, mxl_element(L, t, i)); }
+
+bool mxl_set_element(lua_State *L, const mx_tensor *t, int64_t i, double number)
 {
-    void *data = mx_data(t);
-    if (!mx_dtype_holds(t->dtype, value))
+    _Alignas(8) char value[8];
+    if (!mx_dtype_holds(t->dtype, number))
         return false;
-    if (!data)
-        return true;
-    mx_set_number(data, i, value, t->dtype);
+    mx_set_number(value, 0, number, t->dtype);
+    mxl_try(L, mx_tensor_write(t, i, 1, value));
     return true;
 }
 
@@ -174,16 +175,16 @@ static int tensor_item(lua_State *L)
     return 1;
 }
 
-static void push_nested(lua_State *L, const mx_tensor *t, int depth, int64_t *next)
+static void push_nested(lua_State *L, const mx_tensor *t, const void *values, int depth, int64_t *next)
 {
     if (depth == t->shape.n_dims) {
-        mxl_push_element(L, t, (*next)++);
+        push_number(L, t, mx_has_values(t) ? mx_get_number(values, (*next)++, t->dtype) : NAN);
         return;
     }
     int64_t n = t->shape.size[depth];
     lua_createtable(L, (int)n, 0);
     for (int64_t i = 1; i <= n; i++) {
-        push_nested(L, t, depth + 1, next);
+        push_nested(L, t, values, depth + 1, next);
         lua_rawseti(L, -2, i);
     }
 }
@@ -191,7 +192,10 @@ static void push_nested(lua_State *L, const mx_tensor *t, int depth, int64_t *ne
 static int tensor_totable(lua_State *L)
 {
     int64_t next = 0;
-    push_nested(L, mxl_check_values(L, 1, false), 0, &next);
+    const mx_tensor *t = mxl_check_values(L, 1, false);
+    void *values = lua_newuserdatauv(L, mx_has_values(t) ? (size_t)mx_bytes(t) : 0, 0);
+    mxl_try(L, mx_tensor_read(t, 0, mx_count(t), values));
+    push_nested(L, t, values, 0, &next);
     return 1;
 }
 
@@ -236,7 +240,7 @@ static int tensor_set(lua_State *L)
     const mx_tensor *t = mxl_check_values(L, 1, true);
     int64_t at = element_at(L, t);
     double value = luaL_checknumber(L, t->shape.n_dims + 2);
-    if (!mxl_set_element(t, at, value))
+    if (!mxl_set_element(L, t, at, value))
         return luaL_error(L, "set: %f does not fit %s", value, mx_dtype_name(t->dtype));
     t->storage->changed_by = "set";
     lua_settop(L, 1);

@@ -12,14 +12,14 @@
  * tensor. */
 mx_tensor *mxl_any_tensor(lua_State *L, int i);
 
-/* Element number i, in row-major order, of a tensor with values. */
-double mxl_element(const mx_tensor *t, int64_t i);
+/* Element number i, in row-major order; NaN on a device without values. */
+double mxl_element(lua_State *L, const mx_tensor *t, int64_t i);
 
 /* Pushes the element: a float from a float tensor, an integer from an integer tensor. */
 void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i);
 
 /* Sets the element; false if the value does not fit an integer dtype. */
-bool mxl_set_element(const mx_tensor *t, int64_t i, double value);
+bool mxl_set_element(lua_State *L, const mx_tensor *t, int64_t i, double value);
 
 /* Metamethods: + - * / ^ and comparisons of tensors with one element. */
 extern const luaL_Reg mxl_tensor_operators[];

@@ -1,6 +1,7 @@
 /* Creates tensors from Lua values: mx.tensor, mx.zeros and mx.ones; and lists the dtypes: mx.dtypes. */
 #include "bind/bind.h"
 #include "bind/tensor.h"
+#include "core/element.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,8 @@ static void measure(lua_State *L, mx_shape *shape)
     lua_settop(L, top);
 }
 
-static void fill_nested(lua_State *L, mx_tensor *t, int depth, int64_t *next)
+/* `values` are those of t. */
+static void fill_nested(lua_State *L, const mx_tensor *t, void *values, int depth, int64_t *next)
 {
     if (depth == t->shape.n_dims) {
         int is_number = 0;
@@ -27,8 +29,9 @@ static void fill_nested(lua_State *L, mx_tensor *t, int depth, int64_t *next)
         if (!is_number)
             luaL_error(L, "mx.tensor: an entry is %s, expected a number%s", luaL_typename(L, -1),
                        mxl_test_tensor(L, -1) ? "; of a tensor, t:item() is the number" : "");
-        if (!mxl_set_element(t, (*next)++, value))
+        if (!mx_dtype_holds(t->dtype, value))
             luaL_error(L, "mx.tensor: %f does not fit %s", value, mx_dtype_name(t->dtype));
+        mx_set_number(values, (*next)++, value, t->dtype);
         return;
     }
     int64_t n = t->shape.size[depth];
@@ -36,7 +39,7 @@ static void fill_nested(lua_State *L, mx_tensor *t, int depth, int64_t *next)
         luaL_error(L, "mx.tensor: rows differ in length: expected %d entries at level %d", (int)n, depth + 1);
     for (int64_t i = 1; i <= n; i++) {
         lua_rawgeti(L, -1, i);
-        fill_nested(L, t, depth + 1, next);
+        fill_nested(L, t, values, depth + 1, next);
         lua_pop(L, 1);
     }
 }
@@ -67,10 +70,12 @@ static int new_from_table(lua_State *L)
     mx_tensor *t = NULL;
     mxl_try(L, mx_tensor_new(dtype, &shape, &t));
     mxl_push_tensor(L, t);
+    void *values = lua_newuserdatauv(L, (size_t)mx_bytes(t), 0);
     lua_pushvalue(L, 1);
     int64_t next = 0;
-    fill_nested(L, t, 0, &next);
-    lua_pop(L, 1);
+    fill_nested(L, t, values, 0, &next);
+    mxl_try(L, mx_tensor_write(t, 0, mx_count(t), values));
+    lua_pop(L, 2);
     return 1;
 }
 
@@ -101,10 +106,7 @@ static int new_filled(lua_State *L, const char *what, double value)
     mx_tensor *t = NULL;
     mxl_try(L, mx_tensor_new(dtype, &shape, &t));
     mxl_push_tensor(L, t);
-    if (value == 0 && mx_data(t))
-        memset(mx_data(t), 0, (size_t)mx_bytes(t));
-    for (int64_t i = 0; value != 0 && mx_data(t) && i < mx_count(t); i++)
-        mxl_set_element(t, i, value);
+    mxl_try(L, mx_tensor_fill(t, value));
     return 1;
 }
 

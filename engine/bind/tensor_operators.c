@@ -77,7 +77,7 @@ static void number_to_tensor(lua_State *L, const char *op)
     double value = operand(L, op, 3 - number, number);
     mx_tensor *t = NULL;
     mxl_try(L, mx_tensor_new(mxl_check_tensor(L, 3 - number)->dtype, &(mx_shape){0}, &t));
-    mxl_set_element(t, 0, value);
+    mxl_set_element(L, t, 0, value);
     mxl_push_tensor(L, t);
     lua_replace(L, number);
 }
@@ -119,7 +119,7 @@ static double one_value(lua_State *L, int i)
                    "< and > compare tensors of one element, not %s; t:lt(x), t:le(x), t:gt(x) and t:ge(x) compare "
                    "element by element",
                    mx_tensor_text(t));
-    return mxl_element(t, 0);
+    return mxl_element(L, t, 0);
 }
 
 static int tensor_lt(lua_State *L)

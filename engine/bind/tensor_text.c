@@ -13,7 +13,7 @@ enum { EDGE = 5, MATRIX_ROWS = 60 };
 static void add_value(luaL_Buffer *text, const mx_tensor *t, int64_t i)
 {
     char value[32];
-    double x = mxl_element(t, i);
+    double x = mxl_element(text->L, t, i);
     if (mx_dtypes[t->dtype].is_float)
         snprintf(value, sizeof value, "%11.4g", isnan(x) ? (double)NAN : x); /* without the sign of a NaN */
     else
@@ -39,7 +39,7 @@ int mxl_tensor_tostring(lua_State *L)
     mx_tensor *t = mxl_any_tensor(L, 1);
     if (!t->released)
         mxl_try(L, mx_tensor_fetch(t));
-    bool there = !t->released && t->storage, readable = there && (mx_data(t) || mx_count(t) == 0);
+    bool there = !t->released && t->storage, readable = there && (mx_has_values(t) || mx_count(t) == 0);
     if (readable)
         mxl_try(L, mx_tensor_wait(t, false));
     luaL_Buffer text;

@@ -124,7 +124,7 @@ static mx_status check_tensors(const mx_writer *w)
 {
     for (int64_t i = 0; i < w->count; i++) {
         MX_TRY(mx_tensor_wait(w->tensors[i], false));
-        if (w->tensors[i]->released || !mx_data(w->tensors[i]))
+        if (w->tensors[i]->released || !mx_has_values(w->tensors[i]))
             return mx_fail(MX_ERR_STATE,
                            "'%s': tensor '%.200s' has no values to write: it was released, or is on a simulated device",
                            w->path, w->names[i]);

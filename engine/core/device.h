@@ -19,7 +19,8 @@ typedef struct mx_device mx_device;
 
 typedef enum mx_map_mode {
     MX_MAP_READ,
-    MX_MAP_WRITE, /* all mapped values are overwritten; what they were need not be there */
+    MX_MAP_WRITE,  /* all mapped values are written; the host need not find what they were */
+    MX_MAP_UPDATE, /* some are */
 } mx_map_mode;
 
 /* Where a device keeps an offloaded copy. */
@@ -30,7 +31,8 @@ typedef struct mx_range {
 struct mx_device {
     const char *name;
     bool has_values;  /* false: tensors have shapes only, time is simulated, and map and unmap are NULL */
-    bool host_memory; /* op->host may dereference the values (mx_data) */
+    bool host_memory; /* the host may dereference the values (mx_data) */
+    int64_t guard;    /* the address of values is so much higher than that of the host: 0, but in tests */
     bool has_threads; /* jobs run on the lanes' threads, in order */
     int rank, ranks;
     int refs;                           /* one for the maker, one for each storage and each offloaded copy */

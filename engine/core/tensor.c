@@ -1,5 +1,6 @@
 #include "core/tensor.h"
 
+#include "core/element.h"
 #include "core/offload.h"
 #include "core/scope.h"
 
@@ -200,7 +201,7 @@ void mx_tensor_drop(mx_tensor *t)
 mx_status mx_tensor_map(const mx_tensor *t, int64_t first, int64_t count, mx_map_mode mode, mx_map *map)
 {
     *map = (mx_map){.mode = mode};
-    if (!mx_has_values(t) || count == 0)
+    if (!mx_has_values(t))
         return MX_OK;
     int64_t size = (int64_t)mx_dtype_bytes(t->dtype);
     map->device = t->storage->device;
@@ -236,12 +237,15 @@ mx_status mx_tensor_write(const mx_tensor *t, int64_t first, int64_t count, cons
     return MX_OK;
 }
 
-mx_status mx_tensor_zero(const mx_tensor *t)
+mx_status mx_tensor_fill(const mx_tensor *t, double value)
 {
     mx_map map;
     MX_TRY(mx_tensor_map(t, 0, mx_count(t), MX_MAP_WRITE, &map));
-    if (map.data)
+    if (map.data && value == 0)
         memset(map.data, 0, (size_t)mx_bytes(t));
+    else if (map.data)
+        for (int64_t i = 0; i < mx_count(t); i++)
+            mx_set_number(map.data, i, value, t->dtype);
     mx_tensor_unmap(&map);
     return MX_OK;
 }

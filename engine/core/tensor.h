@@ -149,11 +149,15 @@ static inline void *mx_address(const mx_tensor *t)
 
 /* The values, for what runs on a device with host memory: the host functions of operations and what they call. All
  * others use mx_tensor_map and mx_tensor_read. The caller knows the dtype; NULL when the tensor has no storage. */
-static inline void *mx_data(const mx_tensor *t) { return mx_address(t); }
+static inline void *mx_data(const mx_tensor *t)
+{
+    assert(!t->storage || t->storage->device->host_memory);
+    return t->storage ? (char *)mx_address(t) - t->storage->device->guard : NULL;
+}
 static inline float *mx_f32(const mx_tensor *t) { return mx_data(t); }
 
-/* `count` values from the one with index `first` on, for the host until mx_tensor_unmap. `data` is NULL when there are
- * none: count is 0, or the device has no values. The caller has waited for the values (mx_tensor_wait). Any thread. */
+/* `count` values from the one with index `first` on, for the host until mx_tensor_unmap. `data` is NULL on a device
+ * without values. The caller has waited for the values (mx_tensor_wait). Any thread. */
 typedef struct mx_map {
     void *data;
     mx_device *device;
@@ -167,7 +171,7 @@ void mx_tensor_unmap(mx_map *map);
 /* The same as copies from or to host memory. Nothing is read or written on a device without values. */
 mx_status mx_tensor_read(const mx_tensor *t, int64_t first, int64_t count, void *to);
 mx_status mx_tensor_write(const mx_tensor *t, int64_t first, int64_t count, const void *from);
-mx_status mx_tensor_zero(const mx_tensor *t);
+mx_status mx_tensor_fill(const mx_tensor *t, double value); /* every element */
 
 /* Names it; NULL: no name. */
 void mx_tensor_set_name(mx_tensor *t, const char *name);

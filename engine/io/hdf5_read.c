@@ -460,17 +460,21 @@ static mx_status read_entry(const mx_h5 *file, const mx_h5_entry *entry, int64_t
     dataset d;
     if (mx_count(to) == 0)
         return MX_OK;
-    if (to->released || !mx_data(to))
+    if (to->released || !mx_has_values(to))
         return mx_fail(
             MX_ERR_STATE,
             "'%s': the tensor to fill with '%.200s' has no values: it was released, or is on a simulated device",
             file->path, entry->name);
     MX_TRY(mx_tensor_wait(to, true));
     MX_TRY(open_dataset(file, entry, &d));
+    mx_map values = {0};
     d.r = mx_h5_rows_of(&entry->shape, (mx_dtype)entry->dtype);
     mx_status status = entry->checked ? read_sums(&d) : MX_OK;
     if (status == MX_OK)
-        status = read_blocks(&d, first, rows, mx_data(to));
+        status = mx_tensor_map(to, 0, mx_count(to), MX_MAP_WRITE, &values);
+    if (status == MX_OK)
+        status = read_blocks(&d, first, rows, values.data);
+    mx_tensor_unmap(&values);
     close_dataset(&d);
     return status;
 }

@@ -157,17 +157,17 @@ static void add_sums(mx_h5_growing *g, const char *data, int64_t count)
     }
 }
 
-static herr_t write_rows(const mx_h5_growing *g, const mx_tensor *t, int64_t count)
+static herr_t write_rows(const mx_h5_growing *g, const mx_tensor *t, int64_t count, const void *values)
 {
     if (count == g->rows.rows)
-        return H5Dwrite(g->dataset, g->type, H5S_ALL, H5S_ALL, H5P_DEFAULT, mx_data(t));
+        return H5Dwrite(g->dataset, g->type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values);
     hsize_t start[MX_MAX_DIMS] = {(hsize_t)g->done}, length[MX_MAX_DIMS];
     for (int d = 0; d < t->shape.n_dims; d++)
         length[d] = (hsize_t)t->shape.size[d];
     hid_t memory = new_space(&t->shape);
     herr_t result = H5Sselect_hyperslab(g->space, H5S_SELECT_SET, start, NULL, length, NULL);
     if (result >= 0)
-        result = H5Dwrite(g->dataset, g->type, memory, g->space, H5P_DEFAULT, mx_data(t));
+        result = H5Dwrite(g->dataset, g->type, memory, g->space, H5P_DEFAULT, values);
     H5Sclose(memory);
     return result;
 }
@@ -180,10 +180,15 @@ static mx_status add_rows(mx_h5_writer *w, const mx_tensor *t)
         return mx_fail(MX_ERR_SHAPE, "'%s': %lld rows after the first %lld of the %lld of tensor '%.200s'",
                        w->draft.path, (long long)count, (long long)g->done, (long long)g->rows.rows, g->name);
     if (mx_bytes(t) > 0) {
-        MX_TRY(mx_h5_outcome(w, write_rows(g, t, count), "cannot write tensor '%.200s'", g->name));
+        mx_map values;
+        MX_TRY(mx_tensor_map(t, 0, mx_count(t), MX_MAP_READ, &values));
+        herr_t written = write_rows(g, t, count, values.data);
+        if (written >= 0)
+            add_sums(g, values.data, count);
+        mx_tensor_unmap(&values);
+        MX_TRY(mx_h5_outcome(w, written, "cannot write tensor '%.200s'", g->name));
         if (g->done == 0)
             MX_TRY(mx_h5_add_extent(w, g->dataset, g->rows.rows * g->rows.row_bytes));
-        add_sums(g, mx_data(t), count);
     }
     g->done += count;
     return MX_OK;
@@ -209,7 +214,7 @@ static mx_status finish_tensor(mx_h5_writer *w)
 mx_status mx_h5_put_rows(mx_h5_writer *w, const char *name, const mx_shape *shape, const mx_tensor *t)
 {
     __attribute__((cleanup(mx_h5_let_go), unused)) bool held = mx_h5_take();
-    if (t->released || !mx_data(t))
+    if (t->released || !mx_has_values(t))
         return mx_fail(MX_ERR_STATE,
                        "'%s': tensor '%.200s' has no values to write: it was released, or is on a simulated device",
                        w->draft.path, name);

@@ -403,9 +403,7 @@ static mx_status broadcast_vjp(mx_vjp *v)
     mx_dtype dtype = sum->dtype;
     mx_release(sum);
     MX_TRY(mx_tensor_new(dtype, &v->call->in[0]->shape, &v->grad[0]));
-    if (mx_data(v->grad[0]))
-        memset(mx_data(v->grad[0]), 0, (size_t)mx_bytes(v->grad[0]));
-    return MX_OK;
+    return mx_tensor_fill(v->grad[0], 0);
 }
 
 static const mx_attr broadcast_attrs[] = {

@@ -28,9 +28,10 @@ static mx_status shard_host(mx_call *call)
     const mx_collective_attr *a = mx_collective_attrs(call);
     mx_block from = mx_block_split(call->in[0], (int)a->dim, mx_collective_size(call)),
              to = mx_block_whole(call->out[0]);
+    from.data = mx_data(call->in[0]);
     mx_stream in = {.blocks = &from, .n = 1, .count = to.row};
     if (to.row > 0)
-        mx_stream_read(&in, mx_mesh_index(a->axis), 0, to.row, to.dtype, to.data);
+        mx_stream_read(&in, mx_mesh_index(a->axis), 0, to.row, to.dtype, mx_data(call->out[0]));
     return MX_OK;
 }
 

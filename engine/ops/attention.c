@@ -11,29 +11,34 @@ enum { OUT = 3, LSE, DOUT, GRAD_Q_SEGMENTS, GRAD_K_SEGMENTS }; /* inputs of its 
 
 static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
 
-/* Sizes and options for the kernel; the values too, where there are any. `segments`: the input that holds those of q.
- */
-static mx_attention attention_of(const mx_call *call, int segments)
+/* Sizes and options for the kernel. */
+static mx_attention sizes_of(const mx_call *call)
 {
     const mx_attention_attr *attr = mx_call_attr(call);
     const mx_tensor *q = call->in[Q], *k = call->in[K];
-    mx_attention a = {.batch = q->shape.size[0],
-                      .queries = q->shape.size[1],
-                      .keys = k->shape.size[1],
-                      .n_heads = q->shape.size[2],
-                      .n_kv_heads = k->shape.size[2],
-                      .head_dim = q->shape.size[3],
-                      .dtype = q->dtype,
-                      .causal = attr->causal,
-                      .window = attr->window,
-                      .offset = attr->offset,
-                      .first_query = attr->first_query,
-                      .kv_length = attr->kv_length,
-                      .softcap = (float)attr->softcap,
-                      .scale = (float)attr->scale,
-                      .q = mx_data(q),
-                      .k = mx_data(k),
-                      .v = mx_data(call->in[V])};
+    return (mx_attention){.batch = q->shape.size[0],
+                          .queries = q->shape.size[1],
+                          .keys = k->shape.size[1],
+                          .n_heads = q->shape.size[2],
+                          .n_kv_heads = k->shape.size[2],
+                          .head_dim = q->shape.size[3],
+                          .dtype = q->dtype,
+                          .causal = attr->causal,
+                          .window = attr->window,
+                          .offset = attr->offset,
+                          .first_query = attr->first_query,
+                          .kv_length = attr->kv_length,
+                          .softcap = (float)attr->softcap,
+                          .scale = (float)attr->scale};
+}
+
+/* With the values. `segments`: the input that holds those of q. */
+static mx_attention attention_of(const mx_call *call, int segments)
+{
+    mx_attention a = sizes_of(call);
+    a.q = mx_data(call->in[Q]);
+    a.k = mx_data(call->in[K]);
+    a.v = mx_data(call->in[V]);
     if (input(call, segments)) {
         a.q_segments = mx_data(input(call, segments));
         a.k_segments = mx_data(input(call, segments + 1));
@@ -130,9 +135,9 @@ static mx_status attention_infer(mx_call *call)
 
 /* `products` of the size of q k^T, counted over the pairs of query and key that the positions allow. Of k and v, what
  * lies behind kv_length is not read. */
-static mx_cost cost_of(const mx_call *call, int segments, double products)
+static mx_cost cost_of(const mx_call *call, double products)
 {
-    mx_attention a = attention_of(call, segments);
+    mx_attention a = sizes_of(call);
     double pairs = (double)a.batch * (double)a.n_heads * mx_attention_pairs(&a);
     mx_cost cost = mx_cost_of(call, products * 2.0 * pairs * (double)a.head_dim);
     cost.work = MX_WORK_ATTENTION;
@@ -142,7 +147,7 @@ static mx_cost cost_of(const mx_call *call, int segments, double products)
     return cost;
 }
 
-static mx_cost attention_cost(const mx_call *call) { return cost_of(call, Q_SEGMENTS, 2); }
+static mx_cost attention_cost(const mx_call *call) { return cost_of(call, 2); }
 
 static mx_status attention_host(mx_call *call)
 {
@@ -237,7 +242,7 @@ static mx_status attention_grad_infer(mx_call *call)
 }
 
 /* Scores are computed again: five products to the two of the forward pass. */
-static mx_cost attention_grad_cost(const mx_call *call) { return cost_of(call, GRAD_Q_SEGMENTS, 5); }
+static mx_cost attention_grad_cost(const mx_call *call) { return cost_of(call, 5); }
 
 static mx_status attention_grad_host(mx_call *call)
 {

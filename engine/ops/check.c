@@ -12,17 +12,19 @@ static mx_finding finding;
 /* NaNs and infinities of a tensor whose dtype computes; *first is the first of either. */
 static void count_bad(const mx_tensor *t, int64_t *nans, int64_t *infinities, int64_t *first)
 {
-    int64_t n = mx_count(t);
-    const void *data = mx_data(t);
+    mx_map values;
     *nans = *infinities = 0;
-    for (int64_t i = 0; i < n; i++) {
-        float value = mx_get_float(data, i, t->dtype);
+    if (mx_tensor_map(t, 0, mx_count(t), MX_MAP_READ, &values) != MX_OK)
+        return;
+    for (int64_t i = 0; i < mx_count(t); i++) {
+        float value = mx_get_float(values.data, i, t->dtype);
         if (isfinite(value))
             continue;
         if (*nans + *infinities == 0)
             *first = i;
         *(isnan(value) ? nans : infinities) += 1;
     }
+    mx_tensor_unmap(&values);
 }
 
 /* An operation's second result may hold infinities by right: the log-sum-exp of a query that sees no key. */
@@ -33,7 +35,7 @@ static void look(const mx_call *call, double start_s, double end_s)
     for (int i = 0; i < call->n_out && !finding.op; i++) {
         const mx_tensor *t = call->out[i];
         int64_t nans, infinities, first = 0;
-        if (!t || !t->storage || !mx_data(t) || !mx_dtype_computes(t->dtype) || (call->op->flags & MX_OP_COLLECTIVE))
+        if (!t || !mx_has_values(t) || !mx_dtype_computes(t->dtype) || (call->op->flags & MX_OP_COLLECTIVE))
             continue;
         count_bad(t, &nans, &infinities, &first);
         if (nans > 0 || (infinities > 0 && i == 0))

@@ -105,7 +105,7 @@ static range range_of(const mx_tensor *t, int dim, int64_t start, int64_t length
 
 static void copy_range(mx_tensor *to, range a, const mx_tensor *from, range b)
 {
-    if (!mx_data(from)) /* a device without values, on which views run as here */
+    if (!mx_has_values(from)) /* on a device without values, views run as here */
         return;
     mx_copy_runs((char *)mx_data(to) + a.first_byte, a.step_bytes, (char *)mx_data(from) + b.first_byte, b.step_bytes,
                  a.runs, a.run_bytes);

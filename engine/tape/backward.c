@@ -1,5 +1,4 @@
 /* Walking back: from the roots' gradients to those of the leaves. */
-#include "core/element.h"
 #include "core/offload.h"
 #include "ops/check.h"
 #include "ops/table.h"
@@ -318,11 +317,7 @@ static mx_status finish_leaves(const mx_node *node)
 static mx_status new_seed(const mx_tensor *t, double seed, mx_tensor **out)
 {
     MX_TRY(mx_tensor_new(t->dtype, &t->shape, out));
-    if (!mx_data(*out)) /* a device without values */
-        ;
-    else
-        mx_set_number(mx_data(*out), 0, seed, t->dtype);
-    return MX_OK;
+    return mx_tensor_fill(*out, seed);
 }
 
 static mx_status seed_root(const mx_root *root)

@@ -10,7 +10,7 @@ enum { CAST_BLOCK = 16 << 10 }; /* few enough for mx_cast to stay on one thread 
 mx_block mx_block_whole(const mx_tensor *t)
 {
     int64_t count = mx_count(t);
-    return (mx_block){.data = mx_data(t), .dtype = t->dtype, .rows = 1, .row = count, .stride = count};
+    return (mx_block){.data = mx_address(t), .dtype = t->dtype, .rows = 1, .row = count, .stride = count};
 }
 
 mx_block mx_block_split(const mx_tensor *t, int dim, int parts)
@@ -21,7 +21,8 @@ mx_block mx_block_split(const mx_tensor *t, int dim, int parts)
     for (int d = dim + 1; d < t->shape.n_dims; d++)
         inner *= t->shape.size[d];
     int64_t whole = t->shape.size[dim] * inner, row = whole / parts;
-    mx_block block = {.data = mx_data(t), .dtype = t->dtype, .rows = outer, .row = row, .stride = whole, .part = row};
+    mx_block block = {
+        .data = mx_address(t), .dtype = t->dtype, .rows = outer, .row = row, .stride = whole, .part = row};
     if (parts == 1) {
         block.row *= outer;
         block.stride = block.row;

@@ -10,7 +10,7 @@
 
 /* `rows` runs of `row` contiguous elements, `stride` elements apart; part p starts p * `part` elements after `data`. */
 typedef struct mx_block {
-    char *data;
+    char *data; /* on the device; the functions below want host memory */
     mx_dtype dtype;
     int64_t rows, row, stride, part;
 } mx_block;

@@ -198,9 +198,13 @@ mx_status mx_safetensors_put(mx_safetensors_writer *w, const char *name, const m
                        mx_dtype_name(t->dtype), mx_dtype_name(p->dtype));
     MX_TRY(check_rows(w, p, t));
     int64_t bytes = mx_bytes(t), skip = p->done > 0 ? p->bytes / p->rows * p->done : 0;
-    if (bytes > 0 && !mx_data(t))
+    if (bytes > 0 && !mx_has_values(t))
         return mx_fail(MX_ERR_STATE, "'%s': the tensor '%s' has no values to write", w->draft.path, name);
-    MX_TRY(mx_file_write_at(w->fd, w->draft.path, w->start + p->offset + skip, mx_data(t), bytes));
+    mx_map values;
+    MX_TRY(mx_tensor_map(t, 0, mx_count(t), MX_MAP_READ, &values));
+    mx_status status = mx_file_write_at(w->fd, w->draft.path, w->start + p->offset + skip, values.data, bytes);
+    mx_tensor_unmap(&values);
+    MX_TRY(status);
     p->put = true;
     p->done += t->shape.n_dims ? t->shape.size[0] : 1;
     return MX_OK;

@@ -276,11 +276,12 @@ mx_status mx_weights_read(mx_weights *w, const char *name, int64_t first, int64_
     mx_tensor *t;
     MX_TRY(mx_tensor_new((mx_dtype)from->type.dtype, &shape, &t));
     unsigned char *piece = from->type.decode ? malloc(PIECE_BYTES) : NULL;
-    mx_status status = MX_OK;
-    if (from->type.decode && !piece)
-        status = mx_fail(MX_ERR_MEMORY, "'%s': out of memory to read", w->path);
-    else if (mx_data(t))
-        status = read_values(w, from, start, mx_count(t), piece, mx_data(t));
+    mx_map values = {0};
+    mx_status status = from->type.decode && !piece ? mx_fail(MX_ERR_MEMORY, "'%s': out of memory to read", w->path)
+                                                   : mx_tensor_map(t, 0, mx_count(t), MX_MAP_WRITE, &values);
+    if (values.data)
+        status = read_values(w, from, start, mx_count(t), piece, values.data);
+    mx_tensor_unmap(&values);
     free(piece);
     if (status != MX_OK) {
         mx_release(t);

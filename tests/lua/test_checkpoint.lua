@@ -1,5 +1,6 @@
 -- Checkpoints by themselves: what is loaded beside tensors, what a save must not remove, and indexes that somebody has
 -- written with a good seal and senseless values.
+-- guarded
 local mx = require "mx"
 local lu = require "luaunit"
 

@@ -1,4 +1,5 @@
 -- Data: which sequences batches have, packed documents, mixes of files, and going on where a run stopped.
+-- guarded
 
 local lu = require "luaunit"
 local mx = require "mx"

@@ -4,6 +4,7 @@
 -- expected tensor. Distance of gradients and parameters in bf16: the root mean square of the differences over that of
 -- the expected tensor. Both are taken relative to the root mean square over all gradients (or parameters) where that is
 -- larger, since a gradient may be zero in exact arithmetic (the keys' bias in GPT-2).
+-- guarded
 
 local mx = require "mx"
 local lu = require "luaunit"

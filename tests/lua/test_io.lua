@@ -1,4 +1,5 @@
 --- mx.io as scripts use it: YAML and JSON to tables and back, files, tensors in HDF5, token files.
+-- guarded
 
 local mx = require "mx"
 local lu = require "luaunit"

@@ -1,4 +1,5 @@
 --- Offloading: values that come back, changes, nesting, simulated chips, and the table of all policies.
+-- guarded
 
 local mx = require "mx"
 local lu = require "luaunit"

@@ -1,4 +1,5 @@
 --- Scopes and gradients: what is released when, and what backward sees.
+-- guarded
 
 local mx = require "mx"
 local lu = require "luaunit"

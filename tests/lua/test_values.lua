@@ -1,4 +1,5 @@
 --- Values of tensors: how a script reads and sets them, what integers do, and which numbers are refused.
+-- guarded
 
 local mx = require "mx"
 local lu = require "luaunit"

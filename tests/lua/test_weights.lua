@@ -1,5 +1,6 @@
 -- Weights of other programs: what the packages transformers and gguf wrote and computed (tests/golden/weights), and
 -- back.
+-- guarded
 
 local lu = require "luaunit"
 local mx = require "mx"

@@ -1,5 +1,6 @@
 -- ranks: 1 2 3 4
 -- all_reduce and broadcast against values worked out by hand, and that all ranks hold the same bits.
+-- guarded: 2
 
 local mx = require "mx"
 local lu = require "luaunit"

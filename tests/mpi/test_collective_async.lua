@@ -3,6 +3,7 @@
 -- staged: 2 4
 -- Collectives that go on beside the script: combined, gathered ahead, released under way; and the bits and the errors
 -- of all collectives.
+-- guarded: 2
 
 local mx = require "mx"
 local lu = require "luaunit"

@@ -2,6 +2,7 @@
 -- nodes: 2
 -- Ring attention: against attention to the whole sequence on one rank, against finite differences, its bits, its
 -- memory, and what its permutes leave to be waited for.
+-- guarded: 2
 
 local mx = require "mx"
 local lu = require "luaunit"

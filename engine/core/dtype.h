@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef enum mx_dtype { MX_F32, MX_BF16, MX_I32, MX_U8, MX_I8, MX_DTYPES } mx_dtype;
+typedef enum mx_dtype { MX_F32, MX_BF16, MX_I32, MX_U8, MX_I8, MX_E4M3, MX_E5M2, MX_DTYPES } mx_dtype;
 
 typedef struct mx_dtype_traits {
     const char *name;        /* in Lua, in messages and in our own files */
@@ -73,6 +73,24 @@ static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
                .lowest = INT8_MIN,
                .highest = INT8_MAX,
                .accumulates_in = MX_I32},
+    [MX_E4M3] = {.name = "e4m3",
+                 .long_name = "float8_e4m3fn",
+                 .safetensors = "F8_E4M3",
+                 .gguf = -1,
+                 .bytes = 1,
+                 .is_float = true,
+                 .exponent_bits = 4,
+                 .mantissa_bits = 3,
+                 .accumulates_in = MX_F32},
+    [MX_E5M2] = {.name = "e5m2",
+                 .long_name = "float8_e5m2",
+                 .safetensors = "F8_E5M2",
+                 .gguf = -1,
+                 .bytes = 1,
+                 .is_float = true,
+                 .exponent_bits = 5,
+                 .mantissa_bits = 2,
+                 .accumulates_in = MX_F32},
 };
 
 static inline size_t mx_dtype_bytes(mx_dtype dtype) { return mx_dtypes[dtype].bytes; }

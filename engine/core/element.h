@@ -4,6 +4,7 @@
 #define MX_CORE_ELEMENT_H
 
 #include "core/dtype.h"
+#include "core/float8.h"
 
 #include <math.h>
 
@@ -61,12 +62,20 @@ static inline int32_t mx_dtype_truncate(mx_dtype dtype, double x)
 /* Of any dtype. A double holds every value; what is written is rounded, or truncated to an integer. */
 static inline double mx_get_number(const void *data, int64_t i, mx_dtype dtype)
 {
+    if (dtype == MX_E4M3)
+        return mx_from_e4m3(((const mx_e4m3 *)data)[i]);
+    if (dtype == MX_E5M2)
+        return mx_from_e5m2(((const mx_e5m2 *)data)[i]);
     return mx_dtype_is_integer(dtype) ? (double)mx_get_int(data, i, dtype) : (double)mx_get_float(data, i, dtype);
 }
 
 static inline void mx_set_number(void *data, int64_t i, double x, mx_dtype dtype)
 {
-    if (mx_dtype_is_integer(dtype))
+    if (dtype == MX_E4M3)
+        ((mx_e4m3 *)data)[i] = mx_to_e4m3((float)x);
+    else if (dtype == MX_E5M2)
+        ((mx_e5m2 *)data)[i] = mx_to_e5m2((float)x);
+    else if (mx_dtype_is_integer(dtype))
         mx_set_int(data, i, mx_dtype_truncate(dtype, x), dtype);
     else
         mx_set_float(data, i, (float)x, dtype);

@@ -22,18 +22,32 @@ static void write_ints(const int32_t *wide, mx_array y, int64_t first, int64_t n
 
 static void read_floats(const mx_elementwise_paths *paths, mx_array x, int64_t first, float *real, int64_t n)
 {
-    if (mx_is_bf16(x.dtype))
-        paths->to_f32(at(x, first), real, n, false);
+    const void *p = at(x, first);
+    if (x.dtype == MX_E4M3)
+        for (int64_t i = 0; i < n; i++)
+            real[i] = mx_from_e4m3(((const mx_e4m3 *)p)[i]);
+    else if (x.dtype == MX_E5M2)
+        for (int64_t i = 0; i < n; i++)
+            real[i] = mx_from_e5m2(((const mx_e5m2 *)p)[i]);
+    else if (mx_is_bf16(x.dtype))
+        paths->to_f32(p, real, n, false);
     else
-        memcpy(real, at(x, first), (size_t)n * sizeof *real);
+        memcpy(real, p, (size_t)n * sizeof *real);
 }
 
 static void write_floats(const mx_elementwise_paths *paths, const float *real, mx_array y, int64_t first, int64_t n)
 {
-    if (mx_is_bf16(y.dtype))
-        paths->to_bf16(real, at(y, first), n, false);
+    void *p = at(y, first);
+    if (y.dtype == MX_E4M3)
+        for (int64_t i = 0; i < n; i++)
+            ((mx_e4m3 *)p)[i] = mx_to_e4m3(real[i]);
+    else if (y.dtype == MX_E5M2)
+        for (int64_t i = 0; i < n; i++)
+            ((mx_e5m2 *)p)[i] = mx_to_e5m2(real[i]);
+    else if (mx_is_bf16(y.dtype))
+        paths->to_bf16(real, p, n, false);
     else
-        memcpy(at(y, first), real, (size_t)n * sizeof *real);
+        memcpy(p, real, (size_t)n * sizeof *real);
 }
 
 /* One block by way of i32 or f32, whatever the dtypes. */

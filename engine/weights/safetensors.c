@@ -18,8 +18,6 @@ static const mx_stored_type types[] = {
     {"U32", 1, 4, -1, NULL},
     {"U64", 1, 8, -1, NULL},
     {"C64", 1, 8, -1, NULL},
-    {"F8_E4M3", 1, 1, -1, NULL},
-    {"F8_E5M2", 1, 1, -1, NULL},
     {"F8_E8M0", 1, 1, -1, NULL},
 };
 

@@ -256,3 +256,38 @@ function TestDtypes.test_every_dtype_moves()
     os.remove(folder .. "/t.safetensors")
     os.remove(folder)
 end
+
+-- Storage dtypes: no gradient passes through the conversion, and whatever computes refuses them by name.
+function TestDtypes.test_eight_bit_floats_only_store()
+    lu.assertEquals(mx.tensor({ 464, -448, 0.0175, 2 ^ -10 }):to("e4m3"):totable(), { 448, -448, 0.017578125, 0 })
+    lu.assertEquals(mx.tensor({ 61439, 61440, -1e9, 2 ^ -16 }):to("e5m2"):totable(),
+        { 57344, math.huge, -math.huge, 2 ^ -16 })
+    local nan = mx.tensor(466):to("bf16"):to("e4m3"):item()
+    lu.assertTrue(nan ~= nan)
+    lu.assertEquals(mx.tensor({ 1000, -7 }, "i32"):to("e5m2"):to("i32"):totable(), { 1024, -7 })
+    for _, name in ipairs { "e4m3", "e5m2" } do
+        local x, ids = mx.ones({ 4, 4 }, name), mx.zeros({ 2 }, "i32")
+        for what, fn in pairs {
+            add = function() return x + x end, affine = function() return x * 2 end, neg = function() return -x end,
+            div = function() return x / x end, idiv = function() return x // x end, pow = function() return x ^ 2 end,
+            maximum = function() return mx.maximum(x, 0) end, eq = function() return x:eq(1) end,
+            where = function() return mx.where(mx.ones({ 4, 4 }, "u8"), x, x) end,
+            exp = function() return mx.exp(x) end,
+            sum = function() return mx.sum(x) end, mean = function() return mx.mean(x) end,
+            max = function() return mx.max(x) end, argmax = function() return mx.argmax(x) end,
+            sum_squares = function() return mx.sum_squares(x) end, matmul = function() return mx.matmul(x, x) end,
+            result = function() return mx.matmul(mx.ones { 4, 4 }, mx.ones { 4, 4 }, nil, { dtype = name }) end,
+            softmax = function() return mx.softmax(x) end, embedding = function() return mx.embedding(x, ids) end,
+            randn = function() return mx.randn({ 2 }, { dtype = name }) end, add_acc = function() mx.add_acc(x, x) end,
+            sgd = function() mx.sgd(x, mx.ones { 4, 4 }, nil, { lr = 1 }) end,
+            all_reduce = function() return mx.all_reduce(x) end, requires_grad = function() x:requires_grad() end,
+        } do
+            local ok, message = pcall(fn)
+            lu.assertFalse(ok, what)
+            lu.assertStrContains(tostring(message), name, false, what)
+        end
+        local w = mx.ones({ 2 }):requires_grad()
+        local through = w:to(name):to("f32")
+        lu.assertErrorMsgContains("requires a gradient", function() mx.backward(mx.sum(through)) end)
+    end
+end

@@ -5,6 +5,7 @@
 #include "core/element.h"
 #include "core/pool.h"
 #include "kernels/attention_paths.h"
+#include "kernels/inline.h"
 
 #include <math.h>
 #include <omp.h>
@@ -17,10 +18,6 @@ enum {
     MERGE_PARALLEL_FROM = 1 << 16, /* elements */
     SUM_BYTES = 1 << 28,           /* what the sums of the chunks may take together */
 };
-
-static int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 static int threads_here(void) { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
@@ -48,8 +45,8 @@ static void choose_blocks(mx_attention_plan *p, const mx_attention_path *path, i
         side += 8;
     int64_t rows = (int64_t)side / path->row_unit * path->row_unit, keys = (int64_t)side / 16 * 16;
     rows = rows < path->row_unit ? path->row_unit : rows;
-    p->block_rows = at_most(rows, up_to(p->rows, path->row_unit));
-    p->block_keys = up_to(keys < 32 ? 32 : keys, path->key_unit);
+    p->block_rows = mx_min(rows, mx_round_up(p->rows, path->row_unit));
+    p->block_keys = mx_round_up(keys < 32 ? 32 : keys, path->key_unit);
 }
 
 static mx_attention_plan plan_of(const mx_attention *a)
@@ -57,7 +54,7 @@ static mx_attention_plan plan_of(const mx_attention *a)
     mx_attention_plan p = {.a = a, .chunks = 1};
     p.group = a->n_kv_heads > 0 ? a->n_heads / a->n_kv_heads : 1;
     p.rows = a->queries * p.group;
-    p.keys = a->kv_length > 0 ? at_most(a->kv_length, a->keys) : a->keys;
+    p.keys = a->kv_length > 0 ? mx_min(a->kv_length, a->keys) : a->keys;
     p.scale = a->scale > 0 ? a->scale : 1.0f / sqrtf((float)a->head_dim);
     return p;
 }
@@ -120,7 +117,7 @@ static mx_status decode(const mx_attention_path *path, const mx_attention_plan *
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int64_t i = 0; i < a->batch * parts; i++) {
         int64_t first = low + i % parts * MX_ATTENTION_DECODE_KEYS;
-        path->decode(p, i / parts, first, at_most(first + MX_ATTENTION_DECODE_KEYS, high + 1), all + i * part,
+        path->decode(p, i / parts, first, mx_min(first + MX_ATTENTION_DECODE_KEYS, high + 1), all + i * part,
                      scratch + omp_get_thread_num() * own);
     }
     for (int64_t i = 0; i < a->batch * rows; i++)
@@ -143,9 +140,9 @@ mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attent
     /* Every row is its own sum, so the split over threads may be by their number. */
     int threads = threads_here();
     int64_t heads = a->batch * a->n_kv_heads, blocks = (p.rows + p.block_rows - 1) / p.block_rows;
-    int64_t pieces = at_most(blocks, (4 * threads + heads - 1) / heads);
+    int64_t pieces = mx_min(blocks, (4 * threads + heads - 1) / heads);
     pieces = threads == 1 ? 1 : pieces;
-    int64_t bytes = up_to(path->forward_bytes(&p), 4096);
+    int64_t bytes = mx_round_up(path->forward_bytes(&p), 4096);
     char *scratch;
     MX_TRY(scratch_new(threads, bytes, &scratch));
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
@@ -153,7 +150,7 @@ mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attent
         /* The last piece first: with a causal mask it is the longest, and packs the keys of all others. */
         int64_t piece = pieces - 1 - i % pieces;
         int64_t first = blocks * piece / pieces * p.block_rows, last = blocks * (piece + 1) / pieces * p.block_rows;
-        path->forward(&p, i / pieces, first, at_most(last, p.rows), scratch + omp_get_thread_num() * bytes);
+        path->forward(&p, i / pieces, first, mx_min(last, p.rows), scratch + omp_get_thread_num() * bytes);
     }
     mx_pool_free(scratch, threads * bytes);
     return MX_OK;
@@ -225,8 +222,8 @@ static int64_t choose_chunks(const mx_attention_plan *p, int64_t heads, int64_t 
     if (heads >= CHUNKED_HEADS)
         return 1;
     int64_t blocks = (p->rows + p->block_rows - 1) / p->block_rows;
-    int64_t chunks = at_most((CHUNKED_HEADS + heads - 1) / heads, blocks / CHUNK_BLOCKS);
-    chunks = at_most(chunks, SUM_BYTES / (heads * bytes_per_chunk + 1));
+    int64_t chunks = mx_min((CHUNKED_HEADS + heads - 1) / heads, blocks / CHUNK_BLOCKS);
+    chunks = mx_min(chunks, SUM_BYTES / (heads * bytes_per_chunk + 1));
     return chunks < 2 ? 1 : chunks / 2 * 2;
 }
 
@@ -239,13 +236,13 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
     choose_blocks(&p, path, width * (4 * word + 4), width * (3 * word + 8), 8, 2);
     if (p.rows == 0)
         p.block_rows = path->row_unit;
-    int64_t sum_floats = up_to(p.keys, p.block_keys) * path->sum_width(width);
-    sum_floats = up_to(sum_floats, 16);
+    int64_t sum_floats = mx_round_up(p.keys, p.block_keys) * path->sum_width(width);
+    sum_floats = mx_round_up(sum_floats, 16);
     int64_t sum_bytes = 2 * sum_floats * (int64_t)sizeof(float);
     p.chunks = choose_chunks(&p, heads, sum_bytes);
 
     int threads = threads_here();
-    int64_t bytes = up_to(path->backward_bytes(&p), 4096), n_sums = p.chunks == 1 ? threads : heads * p.chunks;
+    int64_t bytes = mx_round_up(path->backward_bytes(&p), 4096), n_sums = p.chunks == 1 ? threads : heads * p.chunks;
     char *scratch;
     void *sums;
     MX_TRY(scratch_new(threads, bytes, &scratch));
@@ -270,7 +267,7 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
             for (int64_t i = 0; i < heads * pieces; i++) {
                 const float *sum = (float *)((char *)sums + i / pieces * p.chunks * sum_bytes);
                 int64_t first = i % pieces * 64;
-                store_keys(path, &p, i / pieces, first, at_most(first + 64, a->keys), sum, sum_floats);
+                store_keys(path, &p, i / pieces, first, mx_min(first + 64, a->keys), sum, sum_floats);
             }
         }
     }

@@ -10,6 +10,7 @@
  * sum over k in blocks of kc whatever the grid, so its bits do not depend on the number of threads. */
 #define _GNU_SOURCE
 #include "kernels/gemm_internal.h"
+#include "kernels/inline.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -40,12 +41,8 @@ typedef struct range {
     int64_t begin, end;
 } range;
 
-static int64_t minimum(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
-
 /* Words of k of a packed panel. */
-static int64_t words_of(const mx_micro *u, int64_t k) { return round_up(ceil_div(k, u->k_group), u->k_unit); }
+static int64_t words_of(const mx_micro *u, int64_t k) { return mx_round_up(mx_ceil_div(k, u->k_group), u->k_unit); }
 
 /* Part i of n of the numbers from r.begin up to r.end. */
 static range part(range r, int64_t i, int64_t n)
@@ -57,7 +54,7 @@ static range part(range r, int64_t i, int64_t n)
 /* Length of the equal parts into which `length` is cut so that none passes `most`, rounded up to `unit`. */
 static int64_t even_part(int64_t length, int64_t most, int64_t unit)
 {
-    return round_up(ceil_div(length, ceil_div(length, most)), unit);
+    return mx_round_up(mx_ceil_div(length, mx_ceil_div(length, most)), unit);
 }
 
 static char *at(const mx_matrix *x, int64_t row, int64_t column)
@@ -80,8 +77,8 @@ static int grid_rows(const job *j, int threads)
         if (threads % rows)
             continue;
         int columns = threads / rows;
-        double m = (double)round_up(ceil_div(minimum(j->g->m, j->super), rows), j->u->mr);
-        double n = (double)round_up(ceil_div(minimum(j->g->n, j->blocks.nc), columns), j->u->nr);
+        double m = (double)mx_round_up(mx_ceil_div(mx_min(j->g->m, j->super), rows), j->u->mr);
+        double n = (double)mx_round_up(mx_ceil_div(mx_min(j->g->n, j->blocks.nc), columns), j->u->nr);
         double cost = m * n + 16.0 * (m + n);
         if (rows == 1 || cost < 0.95 * best_cost) {
             best = rows;
@@ -94,7 +91,7 @@ static int grid_rows(const job *j, int threads)
 static void pack_b(const job *j, const span *s, range panels)
 {
     const mx_gemm *g = j->g;
-    int64_t first = panels.begin * j->u->nr, n = minimum(panels.end * j->u->nr, s->columns) - first;
+    int64_t first = panels.begin * j->u->nr, n = mx_min(panels.end * j->u->nr, s->columns) - first;
     if (n > 0)
         j->u->pack_b(n, s->k, at_op(&g->b, s->p, s->column + first), g->b.dtype, g->b.stride, g->b.trans,
                      j->b + first * s->k_words);
@@ -104,7 +101,7 @@ static void pack_b(const job *j, const span *s, range panels)
 static void pack_a(const job *j, const span *s, range panels, int64_t origin, uint32_t *packed)
 {
     const mx_gemm *g = j->g;
-    int64_t first = panels.begin * j->u->mr, m = minimum(panels.end * j->u->mr, s->rows) - first;
+    int64_t first = panels.begin * j->u->mr, m = mx_min(panels.end * j->u->mr, s->rows) - first;
     if (m > 0)
         j->u->pack_a(m, s->k, at_op(&g->a, s->row + first, s->p), g->a.dtype, g->a.stride, g->a.trans,
                      packed + (first - origin * j->u->mr) * s->k_words);
@@ -116,7 +113,7 @@ static void prefetch_b(const job *j, const span *s, int64_t jp, int64_t i, int64
 {
     enum { LINE = 64 };
     const mx_matrix *b = &j->g->b;
-    int64_t first = jp * j->u->nr, columns = minimum(j->u->nr, s->columns - first);
+    int64_t first = jp * j->u->nr, columns = mx_min(j->u->nr, s->columns - first);
     range rows = part((range){0, b->trans ? columns : s->k}, i, n);
     int64_t bytes = (b->trans ? s->k : columns) * (int64_t)mx_dtype_bytes(b->dtype);
     int64_t step = b->stride * (int64_t)mx_dtype_bytes(b->dtype);
@@ -135,7 +132,7 @@ static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint
     const mx_micro *u = j->u;
     int mr = u->mr, nr = u->nr;
     int64_t i = ip * mr, n_at = jp * nr;
-    int64_t m = minimum(mr, s->rows - i), n = minimum(nr, s->columns - n_at);
+    int64_t m = mx_min(mr, s->rows - i), n = mx_min(nr, s->columns - n_at);
     char *c = at(&g->c, s->row + i, s->column + n_at);
     const float *bias = g->bias && s->last ? g->bias + s->column + n_at : NULL;
     if (j->partial) {
@@ -183,7 +180,7 @@ static void wait_for_all(int threads)
 static void run_span(const job *j, const span *s, int thread, int threads)
 {
     const mx_micro *u = j->u;
-    range row_panels = {0, ceil_div(s->rows, u->mr)}, column_panels = {0, ceil_div(s->columns, u->nr)};
+    range row_panels = {0, mx_ceil_div(s->rows, u->mr)}, column_panels = {0, mx_ceil_div(s->columns, u->nr)};
     int grid_m = grid_rows(j, threads), grid_n = threads / grid_m;
     bool share_a = grid_n > 1, share_b = grid_m > 1;
     if (share_a)
@@ -193,7 +190,7 @@ static void run_span(const job *j, const span *s, int thread, int threads)
     wait_for_all(threads);
 
     range columns = part(column_panels, thread % grid_n, grid_n), mine = part(row_panels, thread / grid_n, grid_m);
-    int64_t chunks = ceil_div(mine.end - mine.begin, j->blocks.mc / u->mr);
+    int64_t chunks = mx_ceil_div(mine.end - mine.begin, j->blocks.mc / u->mr);
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
         range rows = part(mine, chunk, chunks);
         uint32_t *a = share_a ? j->a + rows.begin * u->mr * s->k_words : j->a + thread * j->a_block;
@@ -213,11 +210,11 @@ static void run_thread(const job *j, int thread, int threads)
         for (int64_t column = 0; column < g->n; column += j->blocks.nc)
             for (int64_t p = 0; p < g->k; p += j->blocks.kc) {
                 span s = {.row = row,
-                          .rows = minimum(j->super, g->m - row),
+                          .rows = mx_min(j->super, g->m - row),
                           .column = column,
-                          .columns = minimum(j->blocks.nc, g->n - column),
+                          .columns = mx_min(j->blocks.nc, g->n - column),
                           .p = p,
-                          .k = minimum(j->blocks.kc, g->k - p),
+                          .k = mx_min(j->blocks.kc, g->k - p),
                           .first = p == 0,
                           .last = p + j->blocks.kc >= g->k};
                 s.k_words = words_of(j->u, s.k);
@@ -234,21 +231,21 @@ static job plan(const mx_gemm *g, const mx_micro *u, int threads, int64_t words[
     job j = {.g = g, .u = u, .super = g->m};
     /* Equal parts; the rest of a division would leave a sliver that is all overhead. */
     j.blocks.kc = even_part(g->k, most.kc, u->k_unit > 1 ? u->k_unit * u->k_group : 8);
-    j.blocks.nc = even_part(g->n, round_up(most.nc, u->nr), u->nr);
-    j.blocks.mc = round_up(minimum(most.mc, g->m), u->mr);
+    j.blocks.nc = even_part(g->n, mx_round_up(most.nc, u->nr), u->nr);
+    j.blocks.mc = mx_round_up(mx_min(most.mc, g->m), u->mr);
     bool partial = mx_is_bf16(g->c.dtype) && j.blocks.kc < g->k;
     if (threads > 1)
-        j.super = even_part(g->m, round_up(SHARED_ROWS, u->mr), u->mr);
+        j.super = even_part(g->m, mx_round_up(SHARED_ROWS, u->mr), u->mr);
     if (partial)
-        j.super = even_part(g->m, minimum(j.super, round_up(ceil_div(PARTIAL_SUMS, j.blocks.nc), u->mr)), u->mr);
-    j.super_panels = ceil_div(j.super, u->mr);
+        j.super = even_part(g->m, mx_min(j.super, mx_round_up(mx_ceil_div(PARTIAL_SUMS, j.blocks.nc), u->mr)), u->mr);
+    j.super_panels = mx_ceil_div(j.super, u->mr);
 
     int64_t words_of_k = words_of(u, j.blocks.kc), shared = j.super_panels * u->mr * words_of_k;
-    j.a_block = round_up(j.blocks.mc * words_of_k, 16);
-    words[0] = round_up(j.blocks.nc * words_of_k, 16);
+    j.a_block = mx_round_up(j.blocks.mc * words_of_k, 16);
+    words[0] = mx_round_up(j.blocks.nc * words_of_k, 16);
     words[1] = threads * j.a_block;
     if (threads > 1 && words[1] < shared)
-        words[1] = round_up(shared, 16);
+        words[1] = mx_round_up(shared, 16);
     words[2] = partial ? j.super_panels * u->mr * j.blocks.nc : 0;
     return j;
 }

@@ -8,14 +8,14 @@
 
 #include "kernels/amx/tiles.h"
 
-INLINE void products_begin(void) { mx_amx_begin(); }
-INLINE void products_end(void) { mx_amx_end(); }
+MX_INLINE void products_begin(void) { mx_amx_begin(); }
+MX_INLINE void products_end(void) { mx_amx_end(); }
 
 /* C (MR x nv vectors) = or += A B. From one line of A to the next are `a_line` words, from its upper tile to the lower
  * one `a_lower`, from 16 words of k to the next `a_step`. Never inlined: the compiler does not know that loading a tile
  * reads memory. */
-INLINE void multiply_tiles(int nv, int64_t k, const float *a, int64_t a_line, int64_t a_lower, int64_t a_step,
-                           const float *b, int64_t b_line, float *c, int64_t c_row, bool add)
+MX_INLINE void multiply_tiles(int nv, int64_t k, const float *a, int64_t a_line, int64_t a_lower, int64_t a_step,
+                              const float *b, int64_t b_line, float *c, int64_t c_row, bool add)
 {
     const int64_t b_bytes = b_line * 4, a_bytes = a_line * 4, c_bytes = c_row * 4;
     float *lower = c + TILE_LINES * c_row;
@@ -62,7 +62,7 @@ NOINLINE void tile_rows2(int64_t k, const float *a, int64_t a_row, const float *
 {
     multiply_tiles(2, k, a, a_row, TILE_LINES * a_row, TILE_LINES, b, NR, c, c_row, true);
 }
-INLINE tile_rows *tile_rows_of(int kind, int64_t nv)
+MX_INLINE tile_rows *tile_rows_of(int kind, int64_t nv)
 {
     (void)kind;
     return nv == 2 ? tile_rows2 : tile_rows1;
@@ -70,7 +70,7 @@ INLINE tile_rows *tile_rows_of(int kind, int64_t nv)
 
 /* Stores VL lines, each VL words of an item; the item, and so its panel, is always there. */
 enum { LINES_ARE_ITEMS = true };
-INLINE void store_a(float *packed, int64_t words, int64_t item, int64_t items, int64_t w, int64_t n, const vf *line)
+MX_INLINE void store_a(float *packed, int64_t words, int64_t item, int64_t items, int64_t w, int64_t n, const vf *line)
 {
     (void)items;
     (void)n;

@@ -37,8 +37,8 @@ static inline vi words_along(const void *src, mx_dtype dtype, int64_t at, int64_
     if (mx_is_bf16(dtype))
         return _mm512_maskz_loadu_epi16(n >= 2 * VL ? UINT32_MAX : (1u << n) - 1u, (const mx_bf16 *)src + at);
     const float *p = (const float *)src + at;
-    return vf_pack_halves(vf_load_part(p, n < VL ? n : VL),
-                          n > VL ? vf_load_part(p + VL, n < 2 * VL ? n - VL : VL) : vf_zero());
+    return vf_pack_bf16(vf_load_part(p, n < VL ? n : VL),
+                        n > VL ? vf_load_part(p + VL, n < 2 * VL ? n - VL : VL) : vf_zero());
 }
 
 /* A word of 16 neighbouring items, n of which exist: one element at `at`, the other, if any, `stride` later. */
@@ -51,7 +51,7 @@ static inline vi words_across(const void *src, mx_dtype dtype, int64_t at, int64
         return vi_or(even, vi_shl(odd, 16));
     }
     const float *p = (const float *)src + at;
-    return vf_join_halves(vf_load_part(p, n), pair ? vf_load_part(p + stride, n) : vf_zero());
+    return vf_join_bf16(vf_load_part(p, n), pair ? vf_load_part(p + stride, n) : vf_zero());
 }
 
 /* A tile's lines, `items` by 16 words of which `n` elements exist from element p of k on. `item_lines`: a line is an

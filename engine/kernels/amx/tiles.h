@@ -4,6 +4,8 @@
 #ifndef MX_KERNELS_AMX_TILES_H
 #define MX_KERNELS_AMX_TILES_H
 
+#include "kernels/inline.h"
+
 #include <immintrin.h>
 #include <stdint.h>
 
@@ -16,15 +18,14 @@ void mx_amx_end(void);
 
 /* The sums of a block of C, 32 rows of `bytes` bytes: tiles 0 and 1 left, upper and lower, and 2 and 3 right of them.
  */
-#define SUMS_INLINE static inline __attribute__((always_inline))
-SUMS_INLINE void sums_zero(void)
+MX_INLINE void sums_zero(void)
 {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
 }
-SUMS_INLINE void sums_load(const float *c, int64_t bytes)
+MX_INLINE void sums_load(const float *c, int64_t bytes)
 {
     const char *lower = (const char *)c + TILE_LINES * bytes;
     _tile_loadd(0, c, bytes);
@@ -32,7 +33,7 @@ SUMS_INLINE void sums_load(const float *c, int64_t bytes)
     _tile_loadd(2, (const char *)c + LINE_BYTES, bytes);
     _tile_loadd(3, lower + LINE_BYTES, bytes);
 }
-SUMS_INLINE void sums_store(float *c, int64_t bytes)
+MX_INLINE void sums_store(float *c, int64_t bytes)
 {
     char *lower = (char *)c + TILE_LINES * bytes;
     _tile_stored(0, c, bytes);

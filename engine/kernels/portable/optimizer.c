@@ -2,11 +2,11 @@
 
 #include "core/element.h"
 #include "core/rng.h"
+#include "kernels/inline.h"
 
 #include <math.h>
 #include <string.h>
 
-#define MX_INLINE static inline __attribute__((always_inline))
 
 MX_INLINE float mul_add(float a, float b, float c, bool fused) { return fused ? fmaf(a, b, c) : a * b + c; }
 

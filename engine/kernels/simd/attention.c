@@ -22,12 +22,12 @@ typedef struct forward {
 static int64_t forward_layout(int kind, const mx_attention_plan *p, forward *f, void *scratch)
 {
     carver c = {scratch, 0};
-    int64_t panels = p->block_rows / NR, keys = up_to(p->keys, p->block_keys);
+    int64_t panels = p->block_rows / NR, keys = mx_round_up(p->keys, p->block_keys);
     int64_t float_bytes = sizeof(float);
     f->plan = p;
     f->width = p->a->head_dim;
     f->words = words_of_width(kind, f->width);
-    f->height = up_to(f->width, MR);
+    f->height = mx_round_up(f->width, MR);
     f->block_words = words_of(kind, p->block_keys);
     f->packed = carve(&c, 64);
     f->k = carve(&c, keys * f->words * float_bytes);
@@ -42,7 +42,7 @@ static int64_t forward_layout(int kind, const mx_attention_plan *p, forward *f, 
     return c.used;
 }
 
-INLINE void pack_keys(int kind, forward *f, int64_t first_block, int64_t last_block)
+MX_INLINE void pack_keys(int kind, forward *f, int64_t first_block, int64_t last_block)
 {
     const mx_attention_plan *p = f->plan;
     if (f->packed[0] == f->head && f->packed[1] <= first_block && last_block <= f->packed[2])
@@ -50,10 +50,10 @@ INLINE void pack_keys(int kind, forward *f, int64_t first_block, int64_t last_bl
     mx_attention_rows k = mx_attention_key_rows(p, p->a->k, p->a->dtype, f->head);
     mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, f->head);
     for (int64_t b = first_block; b < last_block; b++) {
-        int64_t start = b * p->block_keys, n = at_most(p->block_keys, p->keys - start);
+        int64_t start = b * p->block_keys, n = mx_min(p->block_keys, p->keys - start);
         pack_across(kind, SIDE_A, &k, start, n, f->width, f->k + start * f->words);
         /* The product runs over whole groups of MR keys; their probabilities are 0, but not times a NaN. */
-        pack_along(kind, SIDE_A, &v, start, n, up_to(n, MR), f->width, f->block_words,
+        pack_along(kind, SIDE_A, &v, start, n, mx_round_up(n, MR), f->width, f->block_words,
                    f->v + b * f->block_words * f->height);
     }
     f->packed[0] = f->head;
@@ -63,20 +63,20 @@ INLINE void pack_keys(int kind, forward *f, int64_t first_block, int64_t last_bl
 
 /* The probabilities 2^(c s - top) of n keys, packed for the product with v; *sum is multiplied by `keep` and gets
  * their sum. */
-INLINE void exponentiate(int kind, int64_t n, const float *s, float c, const vf *top, const vf *keep, float *p,
-                         float *sum)
+MX_INLINE void exponentiate(int kind, int64_t n, const float *s, float c, const vf *top, const vf *keep, float *p,
+                            float *sum)
 {
     for (int j = 0; j < NV; j++) {
         vf even = vf_zero(), odd = vf_zero(), shift = vf_zero() - top[j];
         const float *from = s + j * VL;
         float *to = p + j * VL;
         for (int64_t t = 0; t < n; t += 2, from += 2 * NR) {
-            vf a = exp2_of(kind, vf_fma(vf_load(from), vf_set1(c), shift));
-            vf b = exp2_of(kind, vf_fma(vf_load(from + NR), vf_set1(c), shift));
+            vf a = vf_exp2_whole(kind != WORD_F32, vf_fma(vf_load(from), vf_set1(c), shift));
+            vf b = vf_exp2_whole(kind != WORD_F32, vf_fma(vf_load(from + NR), vf_set1(c), shift));
             even = even + a;
             odd = odd + b;
             if (kind == WORD_PAIR) {
-                vf_store(to, pair_words(vf_to_halves(a), vf_to_halves(b)));
+                vf_store(to, pair_words(vf_to_bf16(a), vf_to_bf16(b)));
                 to += NR;
             } else {
                 vf_store(to, a);
@@ -89,8 +89,8 @@ INLINE void exponentiate(int kind, int64_t n, const float *s, float c, const vf 
 }
 
 /* Takes the maximum over n keys into top (times c), and scales what was summed under the old one. */
-INLINE void raise_top(int kind, int64_t n, const float *s, float c, float *top, vf *safe, vf *keep, float *out,
-                      int64_t height)
+MX_INLINE void raise_top(int kind, int64_t n, const float *s, float c, float *top, vf *safe, vf *keep, float *out,
+                         int64_t height)
 {
     bool raised = false;
     for (int j = 0; j < NV; j++) {
@@ -103,7 +103,7 @@ INLINE void raise_top(int kind, int64_t n, const float *s, float c, float *top, 
         vf_store(top + j * VL, most);
         /* A lane that has seen no key yet: its scores are -inf, and their difference to -inf would be a NaN. */
         safe[j] = vf_select(vf_gt(most, vf_set1(-INFINITY)), most, vf_zero());
-        keep[j] = exp2_of(kind, old - safe[j]);
+        keep[j] = vf_exp2_whole(kind != WORD_F32, old - safe[j]);
         raised = raised || vm_any(vf_gt(most, old));
     }
     for (int64_t d = 0; raised && d < height; d++)
@@ -111,14 +111,14 @@ INLINE void raise_top(int kind, int64_t n, const float *s, float c, float *top, 
             vf_store(out + d * NR + j * VL, vf_load(out + d * NR + j * VL) * keep[j]);
 }
 
-INLINE void attend_block(int kind, forward *f, int64_t i, int64_t block)
+MX_INLINE void attend_block(int kind, forward *f, int64_t i, int64_t block)
 {
     const mx_attention_plan *p = f->plan;
     const mx_attention *a = p->a;
     const int32_t *segments = a->k_segments ? a->k_segments + f->head / a->n_kv_heads * a->keys : NULL;
     int64_t start = block * p->block_keys, from, to;
     bool mixed;
-    if (!panel_range(&f->panels[i], segments, start, at_most(start + p->block_keys, p->keys), &from, &to, &mixed))
+    if (!panel_range(&f->panels[i], segments, start, mx_min(start + p->block_keys, p->keys), &from, &to, &mixed))
         return;
     const float *q = f->q + i * f->words * NR;
     float *out = f->out + i * f->height * NR;
@@ -141,10 +141,10 @@ INLINE void attend_block(int kind, forward *f, int64_t i, int64_t block)
         tile_packed(kind, words_of(kind, n), v + d * f->block_words, f->p, NR, out + d * NR, NR, true);
 }
 
-INLINE void finish_panel(int kind, forward *f, int64_t i, int64_t row)
+MX_INLINE void finish_panel(int kind, forward *f, int64_t i, int64_t row)
 {
     const mx_attention_plan *p = f->plan;
-    int64_t n = at_most(NR, p->rows - row);
+    int64_t n = mx_min(NR, p->rows - row);
     float inverse[NR];
     for (int64_t r = 0; r < NR; r++) {
         float sum = f->sum[i * NR + r];
@@ -157,7 +157,7 @@ INLINE void finish_panel(int kind, forward *f, int64_t i, int64_t row)
     store_across(dtype_of(kind), &out, row, n, f->width, f->out + i * f->height * NR, inverse);
 }
 
-INLINE void forward_block(int kind, forward *f, int64_t row, int64_t end)
+MX_INLINE void forward_block(int kind, forward *f, int64_t row, int64_t end)
 {
     const mx_attention_plan *p = f->plan;
     int64_t panels = (end - row + NR - 1) / NR, low = p->keys, high = 0;
@@ -165,8 +165,8 @@ INLINE void forward_block(int kind, forward *f, int64_t row, int64_t end)
     pack_across(kind, SIDE_B, &q, row, end - row, f->width, f->q);
     for (int64_t i = 0; i < panels; i++) {
         panel_set(&f->panels[i], p, f->head, row + i * NR);
-        low = at_most(low, f->panels[i].first_min);
-        high = at_least(high, f->panels[i].last_max + 1);
+        low = mx_min(low, f->panels[i].first_min);
+        high = mx_max(high, f->panels[i].last_max + 1);
     }
     memset(f->out, 0, (size_t)(panels * f->height * NR) * sizeof(float));
     memset(f->sum, 0, (size_t)(panels * NR) * sizeof(float));
@@ -179,8 +179,8 @@ INLINE void forward_block(int kind, forward *f, int64_t row, int64_t end)
         finish_panel(kind, f, i, row + i * NR);
 }
 
-INLINE void forward_rows(int kind, const mx_attention_plan *p, int64_t head, int64_t first_row, int64_t last_row,
-                         void *scratch)
+MX_INLINE void forward_rows(int kind, const mx_attention_plan *p, int64_t head, int64_t first_row, int64_t last_row,
+                            void *scratch)
 {
     forward f;
     int64_t low, high, unused;
@@ -191,13 +191,13 @@ INLINE void forward_rows(int kind, const mx_attention_plan *p, int64_t head, int
     mx_attention_interval(p, last_row - 1, &unused, &high);
     pack_keys(kind, &f, low / p->block_keys, (high + p->block_keys) / p->block_keys);
     for (int64_t row = first_row; row < last_row; row += p->block_rows)
-        forward_block(kind, &f, row, at_most(row + p->block_rows, last_row));
+        forward_block(kind, &f, row, mx_min(row + p->block_rows, last_row));
     products_end();
 }
 
 /* ---- the tables ---- */
 
-static int64_t sum_width(int64_t width) { return up_to(width, VL); }
+static int64_t sum_width(int64_t width) { return mx_round_up(width, VL); }
 
 #if !defined(MX_SIMD_AMX)
 static int64_t forward_bytes_f32(const mx_attention_plan *p)

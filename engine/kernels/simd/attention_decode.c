@@ -16,7 +16,7 @@ typedef struct decoder {
 } decoder;
 
 /* Asks for what lies some keys behind a row; there may be nothing there, which does no harm. */
-INLINE void fetch_ahead(const char *row, int64_t bytes)
+MX_INLINE void fetch_ahead(const char *row, int64_t bytes)
 {
     for (int64_t at = AHEAD_BYTES; at < AHEAD_BYTES + bytes; at += 64)
         __builtin_prefetch((const void *)((uintptr_t)row + (uintptr_t)at));
@@ -24,7 +24,7 @@ INLINE void fetch_ahead(const char *row, int64_t bytes)
 
 /* 2 VL values of a row as f32, zeros beyond its width. bf16 comes apart cheapest into even and odd elements; q and the
  * sums of v keep that order, until `reorder`. */
-INLINE void load_two(int kind, const void *row, int64_t at, int64_t width, vf x[2])
+MX_INLINE void load_two(int kind, const void *row, int64_t at, int64_t width, vf x[2])
 {
     if (kind == WORD_F32) {
         x[0] = load_words(WORD_F32, row, at, width);
@@ -49,7 +49,7 @@ static void reorder(float *x, int64_t width)
 }
 
 /* s[r][t] = q_r k_t for `count` (1 or 4) rows. */
-INLINE void dot(int kind, int count, const float *q, int64_t q_row, const void *key, int64_t width, float *s)
+MX_INLINE void dot(int kind, int count, const float *q, int64_t q_row, const void *key, int64_t width, float *s)
 {
     vf even[4], odd[4];
     for (int r = 0; r < count; r++)
@@ -67,7 +67,7 @@ INLINE void dot(int kind, int count, const float *q, int64_t q_row, const void *
         s[r * BLOCK] = vf_sum(even[r] + odd[r]);
 }
 
-INLINE void score_block(int kind, const decoder *f, int64_t start, int64_t n)
+MX_INLINE void score_block(int kind, const decoder *f, int64_t start, int64_t n)
 {
     const mx_attention *a = f->plan->a;
     int64_t rows = f->plan->rows, bytes = f->width * (int64_t)mx_dtype_bytes(dtype_of(kind));
@@ -95,7 +95,7 @@ static void finish_scores(const decoder *f, int64_t r, int64_t start, int64_t n,
     int64_t first, last;
     mx_attention_interval(p, r, &first, &last);
     for (int64_t t = 0; a->softcap > 0 && t < BLOCK; t += VL)
-        vf_store(s + t, tanh_of(vf_load(s + t) * vf_set1(p->scale / a->softcap)) * vf_set1(a->softcap));
+        vf_store(s + t, vf_tanh_cap(vf_load(s + t) * vf_set1(p->scale / a->softcap)) * vf_set1(a->softcap));
     if (n == BLOCK && start >= first && start + n - 1 <= last && !segments)
         return;
     for (int64_t t = 0; t < BLOCK; t++)
@@ -104,7 +104,7 @@ static void finish_scores(const decoder *f, int64_t r, int64_t start, int64_t n,
 }
 
 /* s becomes the probabilities relative to the largest score so far; what `part` sums is scaled to it. */
-INLINE void exponentiate(int kind, float c, float *s, float *part, int64_t width)
+MX_INLINE void exponentiate(int kind, float c, float *s, float *part, int64_t width)
 {
     vf most = vf_set1(-INFINITY);
     for (int64_t t = 0; t < BLOCK; t += VL)
@@ -113,21 +113,21 @@ INLINE void exponentiate(int kind, float c, float *s, float *part, int64_t width
     top = old > top ? old : top;
     vf shift = vf_set1(top == -INFINITY ? 0.0f : -top), sum = vf_zero();
     for (int64_t t = 0; t < BLOCK; t += VL) {
-        vf x = exp2_of(kind, vf_fma(vf_load(s + t), vf_set1(c), shift));
+        vf x = vf_exp2_whole(kind != WORD_F32, vf_fma(vf_load(s + t), vf_set1(c), shift));
         vf_store(s + t, x);
         sum = sum + x;
     }
     float keep[VL];
-    vf_store(keep, exp2_of(WORD_F32, vf_set1(old) + shift));
+    vf_store(keep, vf_exp2_whole(false, vf_set1(old) + shift));
     part[0] = top;
     part[1] = part[1] * keep[0] + vf_sum(sum);
-    for (int64_t d = 0; top > old && d < up_to(width, 2 * VL); d += VL)
+    for (int64_t d = 0; top > old && d < mx_round_up(width, 2 * VL); d += VL)
         vf_store(part + 16 + d, vf_load(part + 16 + d) * vf_set1(keep[0]));
 }
 
 /* Adds the probabilities of 4 keys times v to all rows of a head. */
-INLINE void add_values(int kind, const char *const v[4], int64_t width, int64_t rows, const float *s, float *part,
-                       int64_t floats)
+MX_INLINE void add_values(int kind, const char *const v[4], int64_t width, int64_t rows, const float *s, float *part,
+                          int64_t floats)
 {
     for (int64_t d = 0; d < width; d += 2 * VL) {
         vf x[4][2];
@@ -149,7 +149,7 @@ INLINE void add_values(int kind, const char *const v[4], int64_t width, int64_t 
     }
 }
 
-INLINE void value_block(int kind, const decoder *f, int64_t start, int64_t n)
+MX_INLINE void value_block(int kind, const decoder *f, int64_t start, int64_t n)
 {
     const mx_attention *a = f->plan->a;
     int64_t rows = f->plan->rows, bytes = f->width * (int64_t)mx_dtype_bytes(dtype_of(kind));
@@ -159,7 +159,7 @@ INLINE void value_block(int kind, const decoder *f, int64_t start, int64_t n)
         for (int64_t head = 0; head < a->n_kv_heads; head++) {
             const char *v[4]; /* beyond n the probability is 0 */
             for (int i = 0; i < 4; i++) {
-                v[i] = value + at_most(t + i, n - 1) * step + head * bytes;
+                v[i] = value + mx_min(t + i, n - 1) * step + head * bytes;
                 fetch_ahead(v[i], bytes);
             }
             add_values(kind, v, f->width, rows, f->s + head * rows * BLOCK + t, f->part + head * rows * f->floats,
@@ -167,7 +167,7 @@ INLINE void value_block(int kind, const decoder *f, int64_t start, int64_t n)
         }
 }
 
-INLINE void load_queries(int kind, const decoder *f)
+MX_INLINE void load_queries(int kind, const decoder *f)
 {
     const mx_attention_plan *p = f->plan;
     for (int64_t head = 0; head < p->a->n_kv_heads; head++) {
@@ -184,8 +184,8 @@ INLINE void load_queries(int kind, const decoder *f)
     }
 }
 
-INLINE void decode(int kind, const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last, float *part,
-                   float *scratch)
+MX_INLINE void decode(int kind, const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last, float *part,
+                      float *scratch)
 {
     const mx_attention *a = p->a;
     int64_t rows = a->n_kv_heads * p->rows, floats = mx_attention_part_floats(a->head_dim);
@@ -196,7 +196,7 @@ INLINE void decode(int kind, const mx_attention_plan *p, int64_t batch, int64_t 
         part[r * floats] = -INFINITY;
     load_queries(kind, &f);
     for (int64_t start = first; start < last; start += BLOCK) {
-        int64_t n = at_most(BLOCK, last - start);
+        int64_t n = mx_min(BLOCK, last - start);
         score_block(kind, &f, start, n);
         for (int64_t r = 0; r < rows; r++) {
             finish_scores(&f, r % p->rows, start, n, f.s + r * BLOCK);

@@ -34,13 +34,13 @@ typedef struct backward {
 static int64_t backward_layout(int kind, const mx_attention_plan *p, backward *f, void *scratch)
 {
     carver c = {scratch, 0};
-    int64_t panels = p->block_rows / NR, keys = up_to(p->keys, p->block_keys);
+    int64_t panels = p->block_rows / NR, keys = mx_round_up(p->keys, p->block_keys);
     int64_t float_bytes = sizeof(float), rows = p->block_rows;
     f->plan = p;
     f->width = p->a->head_dim;
     f->words = words_of_width(kind, f->width);
-    f->height = up_to(f->width, MR);
-    f->columns = up_to(f->width, VL);
+    f->height = mx_round_up(f->width, MR);
+    f->columns = mx_round_up(f->width, VL);
     f->block_words = words_of(kind, p->block_keys);
     f->row_words = words_of(kind, rows);
     f->packed = carve(&c, 64);
@@ -49,8 +49,8 @@ static int64_t backward_layout(int kind, const mx_attention_plan *p, backward *f
     f->k_along = carve(&c, words_of(kind, keys) * f->height * float_bytes);
     f->q = carve(&c, rows * f->words * float_bytes);
     f->dout = carve(&c, rows * f->words * float_bytes);
-    f->q_along = carve(&c, f->row_words * up_to(f->width, NR) * float_bytes);
-    f->dout_along = carve(&c, f->row_words * up_to(f->width, NR) * float_bytes);
+    f->q_along = carve(&c, f->row_words * mx_round_up(f->width, NR) * float_bytes);
+    f->dout_along = carve(&c, f->row_words * mx_round_up(f->width, NR) * float_bytes);
     f->dq = carve(&c, panels * f->height * NR * float_bytes);
     f->lse = carve(&c, rows * float_bytes);
     f->delta = carve(&c, rows * float_bytes);
@@ -67,7 +67,7 @@ static int64_t backward_layout(int kind, const mx_attention_plan *p, backward *f
     return c.used;
 }
 
-INLINE void pack_keys(int kind, backward *f)
+MX_INLINE void pack_keys(int kind, backward *f)
 {
     const mx_attention_plan *p = f->plan;
     if (f->packed[0] == f->head)
@@ -75,24 +75,24 @@ INLINE void pack_keys(int kind, backward *f)
     mx_attention_rows k = mx_attention_key_rows(p, p->a->k, p->a->dtype, f->head);
     mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, f->head);
     for (int64_t start = 0; start < p->keys; start += p->block_keys) {
-        int64_t n = at_most(p->block_keys, p->keys - start);
+        int64_t n = mx_min(p->block_keys, p->keys - start);
         pack_across(kind, SIDE_A, &k, start, n, f->width, f->k + start * f->words);
         pack_across(kind, SIDE_A, &v, start, n, f->width, f->v + start * f->words);
-        pack_along(kind, SIDE_A, &k, start, n, up_to(n, MR), f->width, f->block_words,
+        pack_along(kind, SIDE_A, &k, start, n, mx_round_up(n, MR), f->width, f->block_words,
                    f->k_along + start / p->block_keys * f->block_words * f->height);
     }
     f->packed[0] = f->head;
 }
 
 /* Packs a block of rows and prepares lse and delta. Lanes without a row get lse = inf, hence P = 0. */
-INLINE void load_rows(int kind, backward *f, int64_t row, int64_t n)
+MX_INLINE void load_rows(int kind, backward *f, int64_t row, int64_t n)
 {
     const mx_attention_plan *p = f->plan;
     const mx_attention *a = p->a;
     mx_attention_rows q = mx_attention_query_rows(p, a->q, a->dtype, f->head);
     mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, f->head);
     mx_attention_rows dout = mx_attention_query_rows(p, a->dout, a->dtype, f->head);
-    int64_t lanes = up_to(n, NR);
+    int64_t lanes = mx_round_up(n, NR);
     int plain = kind == WORD_F32 ? WORD_F32 : WORD_WIDE;
     pack_across(kind, SIDE_B, &q, row, n, f->width, f->q);
     pack_across(kind, SIDE_B, &dout, row, n, f->width, f->dout);
@@ -114,9 +114,9 @@ INLINE void load_rows(int kind, backward *f, int64_t row, int64_t n)
 }
 
 /* dS of VL rows at one key from its score and dP; *s becomes P. `cap` is 0 or the soft cap that s went through. */
-INLINE vf score_gradient(int kind, vf *s, vf dp, float c, float cap, vf lse, vf delta)
+MX_INLINE vf score_gradient(int kind, vf *s, vf dp, float c, float cap, vf lse, vf delta)
 {
-    vf x = *s, p = exp2_of(kind, vf_fma(x, vf_set1(c), vf_zero() - lse));
+    vf x = *s, p = vf_exp2_whole(kind != WORD_F32, vf_fma(x, vf_set1(c), vf_zero() - lse));
     vf ds = p * (dp - delta);
     if (cap > 0) {
         vf t = vf_max(vf_set1(-cap), x) * vf_set1(1.0f / cap); /* a masked score is -inf */
@@ -127,7 +127,7 @@ INLINE vf score_gradient(int kind, vf *s, vf dp, float c, float cap, vf lse, vf 
 }
 
 /* P and dS of panel i for n keys from key `at` of the block on, from the scores s and from dp. */
-INLINE void differentiate(int kind, backward *f, int64_t i, int64_t at, int64_t n, float c)
+MX_INLINE void differentiate(int kind, backward *f, int64_t i, int64_t at, int64_t n, float c)
 {
     float cap = f->plan->a->softcap;
     for (int j = 0; j < NV; j++) {
@@ -140,11 +140,11 @@ INLINE void differentiate(int kind, backward *f, int64_t i, int64_t at, int64_t 
             vf ds1 = score_gradient(kind, &p1, vf_load(dp + f->s_row), c, cap, lse, delta);
             if (kind == WORD_PAIR) {
                 int64_t to = (at + t) * f->p_row + (i * NR + j * VL) / 2;
-                halves h0 = vf_to_halves(ds0), h1 = vf_to_halves(ds1);
-                store_halves(f->p + to, vf_to_halves(p0));
-                store_halves(f->p + to + f->p_row, vf_to_halves(p1));
-                store_halves(f->ds + to, h0);
-                store_halves(f->ds + to + f->p_row, h1);
+                bf16_lanes h0 = vf_to_bf16(ds0), h1 = vf_to_bf16(ds1);
+                store_bf16(f->p + to, vf_to_bf16(p0));
+                store_bf16(f->p + to + f->p_row, vf_to_bf16(p1));
+                store_bf16(f->ds + to, h0);
+                store_bf16(f->ds + to + f->p_row, h1);
                 vf_store(f->ds_pairs + (at + t) / 2 * NR + j * VL, pair_words(h0, h1));
             } else {
                 vf_store(s, p0);
@@ -157,7 +157,7 @@ INLINE void differentiate(int kind, backward *f, int64_t i, int64_t at, int64_t 
 }
 
 /* P, dS and dQ of panel i and a block of keys. */
-INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t block)
+MX_INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t block)
 {
     const mx_attention_plan *p = f->plan;
     const mx_attention *a = p->a;
@@ -165,7 +165,7 @@ INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t block)
     int64_t start = block * p->block_keys, from, to;
     bool mixed;
     f->live[i] = (struct range){0, 0};
-    if (!panel_range(&f->panels[i], segments, start, at_most(start + p->block_keys, p->keys), &from, &to, &mixed))
+    if (!panel_range(&f->panels[i], segments, start, mx_min(start + p->block_keys, p->keys), &from, &to, &mixed))
         return;
     f->live[i] = (struct range){from - start, to - start};
     int64_t at = from - start, n = to - from;
@@ -198,13 +198,13 @@ static void live_panels(const backward *f, int64_t panels, int64_t at, int64_t *
     *last = 0;
     for (int64_t i = 0; i < panels; i++)
         if (f->live[i].from <= at && at < f->live[i].to) {
-            *first = at_most(*first, i);
+            *first = mx_min(*first, i);
             *last = i + 1;
         }
 }
 
 /* Segments may leave panels without these keys between others that have them: their P and dS are 0. */
-INLINE void clear_gaps(int kind, backward *f, int64_t panels, int64_t n)
+MX_INLINE void clear_gaps(int kind, backward *f, int64_t panels, int64_t n)
 {
     size_t bytes = (size_t)words_of(kind, NR) * sizeof(float);
     for (int64_t at = 0; at < n; at += MR) {
@@ -221,13 +221,13 @@ INLINE void clear_gaps(int kind, backward *f, int64_t panels, int64_t n)
 }
 
 /* sums += A B for the n keys of the block from `start` on: dV += P dO, or dK += dS Q. */
-INLINE void add_key_gradient(int kind, const backward *f, int64_t panels, int64_t start, int64_t n, const float *a,
-                             const float *b, float *sums)
+MX_INLINE void add_key_gradient(int kind, const backward *f, int64_t panels, int64_t start, int64_t n, const float *a,
+                                const float *b, float *sums)
 {
     int64_t vectors = f->columns / VL;
     for (int64_t i = 0; panel_start(vectors, i) < vectors; i++, b += f->row_words * NR) {
         int64_t d = panel_start(vectors, i) * VL;
-        tile_rows *multiply = tile_rows_of(kind, at_most(panel_start(vectors, i + 1), vectors) - d / VL);
+        tile_rows *multiply = tile_rows_of(kind, mx_min(panel_start(vectors, i + 1), vectors) - d / VL);
         for (int64_t t = 0; t < n; t += MR) {
             int64_t first, last;
             live_panels(f, panels, t, &first, &last);
@@ -239,22 +239,22 @@ INLINE void add_key_gradient(int kind, const backward *f, int64_t panels, int64_
     }
 }
 
-INLINE void backward_block(int kind, backward *f, int64_t row)
+MX_INLINE void backward_block(int kind, backward *f, int64_t row)
 {
     const mx_attention_plan *p = f->plan;
-    int64_t n = at_most(p->block_rows, p->rows - row), panels = (n + NR - 1) / NR, low = p->keys, high = 0;
+    int64_t n = mx_min(p->block_rows, p->rows - row), panels = (n + NR - 1) / NR, low = p->keys, high = 0;
     load_rows(kind, f, row, n);
     for (int64_t i = 0; i < panels; i++) {
         panel_set(&f->panels[i], p, f->head, row + i * NR);
-        low = at_most(low, f->panels[i].first_min);
-        high = at_least(high, f->panels[i].last_max + 1);
+        low = mx_min(low, f->panels[i].first_min);
+        high = mx_max(high, f->panels[i].last_max + 1);
     }
     memset(f->dq, 0, (size_t)(panels * f->height * NR) * sizeof(float));
     for (int64_t b = low / p->block_keys; b * p->block_keys < high; b++) {
         int64_t start = b * p->block_keys;
         for (int64_t i = 0; i < panels; i++)
             differentiate_panel(kind, f, i, b);
-        int64_t keys = at_most(p->block_keys, p->keys - start);
+        int64_t keys = mx_min(p->block_keys, p->keys - start);
         clear_gaps(kind, f, panels, keys);
         add_key_gradient(kind, f, panels, start, keys, f->p, f->dout_along, f->dv_sum);
         add_key_gradient(kind, f, panels, start, keys, f->ds, f->q_along, f->dk_sum);
@@ -264,19 +264,19 @@ INLINE void backward_block(int kind, backward *f, int64_t row)
         scale[i] = p->scale;
     mx_attention_rows dq = mx_attention_query_rows(p, p->a->dq, p->a->dq_dtype, f->head);
     for (int64_t i = 0; i < panels; i++)
-        store_across(p->a->dq_dtype, &dq, row + i * NR, at_most(NR, n - i * NR), f->width, f->dq + i * f->height * NR,
+        store_across(p->a->dq_dtype, &dq, row + i * NR, mx_min(NR, n - i * NR), f->width, f->dq + i * f->height * NR,
                      scale);
 }
 
-INLINE void backward_chunk(int kind, const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv,
-                           void *scratch)
+MX_INLINE void backward_chunk(int kind, const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv,
+                              void *scratch)
 {
     backward f;
     backward_layout(kind, p, &f, scratch);
     f.head = head;
     f.dk_sum = dk;
     f.dv_sum = dv;
-    size_t bytes = (size_t)(up_to(p->keys, p->block_keys) * f.columns) * sizeof(float);
+    size_t bytes = (size_t)(mx_round_up(p->keys, p->block_keys) * f.columns) * sizeof(float);
     memset(dk, 0, bytes);
     memset(dv, 0, bytes);
     pack_keys(kind, &f);

@@ -1,4 +1,4 @@
-/* The building blocks of tiled attention: packing, the register-block product and e^x.
+/* The building blocks of tiled attention: packing and the register-block product.
  *
  * All products here are C (m, n) += A (m, k) B (k, n) with queries (rows) along n, in vectors. The general packed
  * micro-kernels (gemm_micro.h) are not used because the probabilities are an operand of three products just where
@@ -12,10 +12,9 @@
 
 #include "kernels/attention_paths.h"
 #include "kernels/simd/transpose.h"
+#include "kernels/simd/vmath.h"
 
 #include <math.h>
-
-#define INLINE static inline __attribute__((always_inline))
 
 enum word {
     WORD_F32,
@@ -36,52 +35,46 @@ enum { MR = VL / 2, NV = 3, K_UNIT = 1, KEY_UNIT = VL };
 #endif
 enum { NR = NV * VL };
 
-INLINE int64_t up_to(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
-INLINE int64_t at_most(int64_t a, int64_t b) { return a < b ? a : b; }
-INLINE int64_t at_least(int64_t a, int64_t b) { return a > b ? a : b; }
-INLINE int64_t group_of(int kind) { return kind == WORD_PAIR ? 2 : 1; } /* values of k in a word */
-INLINE int64_t words_of(int kind, int64_t n) { return (n + group_of(kind) - 1) / group_of(kind); }
-INLINE int64_t words_of_width(int kind, int64_t n) { return up_to(words_of(kind, n), K_UNIT); } /* of head_dim */
-INLINE mx_dtype dtype_of(int kind) { return kind == WORD_F32 ? MX_F32 : MX_BF16; }
+MX_INLINE int64_t group_of(int kind) { return kind == WORD_PAIR ? 2 : 1; } /* values of k in a word */
+MX_INLINE int64_t words_of(int kind, int64_t n) { return (n + group_of(kind) - 1) / group_of(kind); }
+MX_INLINE int64_t words_of_width(int kind, int64_t n)
+{
+    return mx_round_up(words_of(kind, n), K_UNIT);
+} /* of head_dim */
+MX_INLINE mx_dtype dtype_of(int kind) { return kind == WORD_F32 ? MX_F32 : MX_BF16; }
 
 /* ---- what simd.h lacks ---- */
 
 #if MX_SIMD_512
-typedef __m256i halves; /* VL bf16 */
-INLINE vm vi_equal(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
-INLINE vm vm_and(vm a, vm b) { return (vm)(a & b); }
-INLINE bool vm_any(vm m) { return m != 0; }
-INLINE void store_lower(float *p, vf x) { _mm256_storeu_ps(p, _mm512_castps512_ps256(x)); }
-INLINE void store_upper(float *p, vf x) { _mm256_storeu_ps(p, _mm512_extractf32x8_ps(x, 1)); }
-INLINE void store_halves(void *p, halves h) { _mm256_storeu_si256((__m256i *)p, h); }
-INLINE vf pair_words(halves even, halves odd)
+typedef __m256i bf16_lanes; /* VL bf16 */
+MX_INLINE vm vi_equal(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
+MX_INLINE vm vm_and(vm a, vm b) { return (vm)(a & b); }
+MX_INLINE bool vm_any(vm m) { return m != 0; }
+MX_INLINE void store_lower(float *p, vf x) { _mm256_storeu_ps(p, _mm512_castps512_ps256(x)); }
+MX_INLINE void store_upper(float *p, vf x) { _mm256_storeu_ps(p, _mm512_extractf32x8_ps(x, 1)); }
+MX_INLINE void store_bf16(void *p, bf16_lanes h) { _mm256_storeu_si256((__m256i *)p, h); }
+MX_INLINE vf pair_words(bf16_lanes even, bf16_lanes odd)
 {
     vi low = _mm512_cvtepu16_epi32(even), high = _mm512_slli_epi32(_mm512_cvtepu16_epi32(odd), 16);
     return vi_float(_mm512_or_si512(low, high));
 }
-enum { LEAST_POWER = -200 };
-/* p 2^n, n whole; exactly 0 for n = LEAST_POWER. */
-INLINE vf scale_by_power(vf p, vf n) { return _mm512_scalef_ps(p, n); }
 #else
-typedef __m128i halves;
-INLINE vm vi_equal(vi a, vi b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)); }
-INLINE vm vm_and(vm a, vm b) { return _mm256_and_ps(a, b); }
-INLINE bool vm_any(vm m) { return _mm256_movemask_ps(m) != 0; }
-INLINE void store_lower(float *p, vf x) { _mm_storeu_ps(p, _mm256_castps256_ps128(x)); }
-INLINE void store_upper(float *p, vf x) { _mm_storeu_ps(p, _mm256_extractf128_ps(x, 1)); }
-INLINE void store_halves(void *p, halves h) { _mm_storeu_si128((__m128i *)p, h); }
-INLINE vf pair_words(halves even, halves odd)
+typedef __m128i bf16_lanes;
+MX_INLINE vm vi_equal(vi a, vi b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)); }
+MX_INLINE vm vm_and(vm a, vm b) { return _mm256_and_ps(a, b); }
+MX_INLINE bool vm_any(vm m) { return _mm256_movemask_ps(m) != 0; }
+MX_INLINE void store_lower(float *p, vf x) { _mm_storeu_ps(p, _mm256_castps256_ps128(x)); }
+MX_INLINE void store_upper(float *p, vf x) { _mm_storeu_ps(p, _mm256_extractf128_ps(x, 1)); }
+MX_INLINE void store_bf16(void *p, bf16_lanes h) { _mm_storeu_si128((__m128i *)p, h); }
+MX_INLINE vf pair_words(bf16_lanes even, bf16_lanes odd)
 {
     vi low = _mm256_cvtepu16_epi32(even), high = _mm256_slli_epi32(_mm256_cvtepu16_epi32(odd), 16);
     return vi_float(_mm256_or_si256(low, high));
 }
-enum { LEAST_POWER = -127 };
-/* p 2^n, n whole in [-127, 127]; exactly 0 for n = LEAST_POWER, whose exponent field is that of zero. */
-INLINE vf scale_by_power(vf p, vf n) { return p * vi_float(vi_shl(vi_add(vf_to_vi(n), vi_set1(127)), 23)); }
 #endif
 
 /* acc + a b for one word of A, given in all lanes, and a vector of words of B. */
-INLINE vf multiply_add(int kind, vf a, vf b, vf acc)
+MX_INLINE vf multiply_add(int kind, vf a, vf b, vf acc)
 {
     if (kind != WORD_PAIR)
         return vf_fma(a, b, acc);
@@ -94,40 +87,6 @@ INLINE vf multiply_add(int kind, vf a, vf b, vf acc)
 #endif
 }
 
-/* 2^x for x <= 0 or little above, exactly 0 for -inf and below LEAST_POWER; a NaN stays one. x = n + r, |r| <= 1/2, and
- * 2^r by its minimax polynomial: of degree 5 (relative error 1e-7), or of degree 4 (3e-6) where bf16 is to follow. */
-INLINE vf exp2_of(int kind, vf x)
-{
-    x = vf_max(vf_set1(LEAST_POWER), x); /* in this order a NaN survives */
-    vf n = vf_round(x), r = x - n, p;
-    if (kind == WORD_F32) {
-        p = vf_fma(vf_set1(1.32647272e-3f), r, vf_set1(9.67151264e-3f));
-        p = vf_fma(p, r, vf_set1(5.550733743e-2f));
-        p = vf_fma(p, r, vf_set1(2.402224209e-1f));
-        p = vf_fma(p, r, vf_set1(6.931469776e-1f));
-        p = vf_fma(p, r, vf_set1(1.0f));
-    } else {
-        p = vf_fma(vf_set1(9.570101909e-3f), r, vf_set1(5.591786032e-2f));
-        p = vf_fma(p, r, vf_set1(2.402474483e-1f));
-        p = vf_fma(p, r, vf_set1(6.931218147e-1f));
-        p = vf_fma(p, r, vf_set1(9.999992614e-1f));
-    }
-    return scale_by_power(p, n);
-}
-
-/* tanh to a relative 2e-7: the polynomial of Cephes tanhf (Moshier, netlib) where 1 - 2 / (e^2x + 1) would cancel. */
-INLINE vf tanh_of(vf x)
-{
-    vf z = x * x, p = vf_set1(-5.70498872745e-3f);
-    p = vf_fma(p, z, vf_set1(2.06390887954e-2f));
-    p = vf_fma(p, z, vf_set1(-5.37397155531e-2f));
-    p = vf_fma(p, z, vf_set1(1.33314422036e-1f));
-    p = vf_fma(p, z, vf_set1(-3.33332819422e-1f));
-    p = vf_fma(p * z, x, x);
-    vf far = vf_set1(1.0f) - vf_set1(2.0f) / (vf_exp(x + x) + vf_set1(1.0f));
-    return vf_select(vf_gt(vf_set1(0.625f), vf_abs(x)), p, far);
-}
-
 /* ---- the register block ---- */
 
 #define NOINLINE static __attribute__((noinline, unused))
@@ -135,12 +94,12 @@ INLINE vf tanh_of(vf x)
 #include "kernels/amx/attention_products.h"
 #else
 /* Before the first product of a call and after the last. */
-INLINE void products_begin(void) {}
-INLINE void products_end(void) {}
+MX_INLINE void products_begin(void) {}
+MX_INLINE void products_end(void) {}
 
 /* C (MR x nv vectors) = or += A B. Row i of A is at a + i * a_row, with a_step from one word of k to the next. */
-INLINE void tile(int kind, int nv, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
-                 int64_t b_step, float *c, int64_t c_row, bool add)
+MX_INLINE void tile(int kind, int nv, int64_t k, const float *a, int64_t a_row, int64_t a_step, const float *b,
+                    int64_t b_step, float *c, int64_t c_row, bool add)
 {
     vf acc[MR][NV];
 #pragma GCC unroll 8
@@ -179,8 +138,8 @@ NOINLINE void tile_packed_pair(int64_t k, const float *a, const float *b, int64_
 {
     tile(WORD_PAIR, NV, k, a, 1, MR, b, b_step, c, c_row, add);
 }
-INLINE void tile_packed(int kind, int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row,
-                        bool add)
+MX_INLINE void tile_packed(int kind, int64_t k, const float *a, const float *b, int64_t b_step, float *c, int64_t c_row,
+                           bool add)
 {
     (kind == WORD_PAIR ? tile_packed_pair : tile_packed_f32)(k, a, b, b_step, c, c_row, add);
 }
@@ -211,7 +170,7 @@ NOINLINE void tile_rows3_pair(int64_t k, const float *a, int64_t a_row, const fl
 {
     tile(WORD_PAIR, 3, k, a, a_row, 1, b, NR, c, c_row, true);
 }
-INLINE tile_rows *tile_rows_of(int kind, int64_t nv)
+MX_INLINE tile_rows *tile_rows_of(int kind, int64_t nv)
 {
     if (kind == WORD_PAIR)
         return nv == 3 ? tile_rows3_pair : nv == 2 ? tile_rows2_pair : tile_rows1_pair;
@@ -221,7 +180,7 @@ INLINE tile_rows *tile_rows_of(int kind, int64_t nv)
 /* Packed A, in panels of MR items, [words][MR]: stores VL lines, each a word of VL items from `item` on, for the words
  * from w on; what is beyond `items` items or n words is not there. */
 enum { LINES_ARE_ITEMS = false };
-INLINE void store_a(float *packed, int64_t words, int64_t item, int64_t items, int64_t w, int64_t n, const vf *line)
+MX_INLINE void store_a(float *packed, int64_t words, int64_t item, int64_t items, int64_t w, int64_t n, const vf *line)
 {
     float *lower = packed + item * words + w * MR, *upper = lower + words * MR;
     for (int i = 0; i < VL && i < n; i++) {
@@ -235,7 +194,7 @@ INLINE void store_a(float *packed, int64_t words, int64_t item, int64_t items, i
 /* ---- packing ---- */
 
 /* VL words of a row from element `at` on; zeros beyond its `width` elements. */
-INLINE vf load_words(int kind, const void *row, int64_t at, int64_t width)
+MX_INLINE vf load_words(int kind, const void *row, int64_t at, int64_t width)
 {
     int64_t n = width - at;
     if (n <= 0)
@@ -252,11 +211,11 @@ INLINE vf load_words(int kind, const void *row, int64_t at, int64_t width)
     return vf_load((const float *)(const void *)part);
 }
 
-/* VL halves of a row from element `at` on; zeros beyond its width. */
-INLINE halves load_halves(const void *row, int64_t at, int64_t width)
+/* VL values of a row of bf16 from element `at` on; zeros beyond its width. */
+MX_INLINE bf16_lanes load_bf16(const void *row, int64_t at, int64_t width)
 {
     mx_bf16 part[VL] = {0};
-    halves h;
+    bf16_lanes h;
     if (width - at >= VL)
         memcpy(&h, (const mx_bf16 *)row + at, sizeof h);
     else {
@@ -271,11 +230,11 @@ typedef enum { SIDE_A, SIDE_B } side;
 
 /* Packs n rows whose elements run along k, as operand A or as B, in panels of NR rows, [words of width][NR]. Fills up
  * with zero rows to a multiple of KEY_UNIT, of NR. */
-INLINE void pack_across(int kind, side to, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
-                        float *packed)
+MX_INLINE void pack_across(int kind, side to, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
+                           float *packed)
 {
     int64_t words = words_of_width(kind, width);
-    for (int64_t r = 0; r < up_to(n, to == SIDE_B ? NR : KEY_UNIT); r += VL) {
+    for (int64_t r = 0; r < mx_round_up(n, to == SIDE_B ? NR : KEY_UNIT); r += VL) {
         const void *row[VL];
         for (int i = 0; i < VL; i++)
             row[i] = r + i < n ? mx_attention_row(rows, dtype_of(kind), first + r + i) : NULL;
@@ -298,35 +257,35 @@ INLINE void pack_across(int kind, side to, const mx_attention_rows *rows, int64_
 
 /* Vectors of head_dim are cut into panels of 3, where needed of 2 at the end: a single one would keep too few sums in
  * flight. The panel of vector v, and the first vector of a panel. */
-INLINE int64_t wide_panels(int64_t vectors)
+MX_INLINE int64_t wide_panels(int64_t vectors)
 {
     return vectors % NV == 1 && vectors > 1 ? vectors / NV - 1 : vectors / NV;
 }
-INLINE int64_t panel_of(int64_t vectors, int64_t v)
+MX_INLINE int64_t panel_of(int64_t vectors, int64_t v)
 {
     int64_t wide = wide_panels(vectors);
     return v < NV * wide ? v / NV : wide + (v - NV * wide) / 2;
 }
-INLINE int64_t panel_start(int64_t vectors, int64_t i)
+MX_INLINE int64_t panel_start(int64_t vectors, int64_t i)
 {
     int64_t wide = wide_panels(vectors);
     return i <= wide ? NV * i : NV * wide + 2 * (i - wide);
 }
 
 /* VL words from element d on of a row, or of two: pairs of neighbours in k. No row: zeros. */
-INLINE vf words_along(int kind, const void *row, const void *next, int64_t d, int64_t width)
+MX_INLINE vf words_along(int kind, const void *row, const void *next, int64_t d, int64_t width)
 {
     if (kind == WORD_PAIR)
-        return pair_words(load_halves(row, d, row ? width : 0), load_halves(next, d, next ? width : 0));
+        return pair_words(load_bf16(row, d, row ? width : 0), load_bf16(next, d, next ? width : 0));
     return row ? load_words(kind, row, d, width) : vf_zero();
 }
 
 /* Packs n rows that run along k themselves, and zero rows up to `filled`. Their elements become items of A or, in
  * panels of NR of which the last may use less, of B; a panel holds `words` words of k. */
-INLINE void pack_along(int kind, side to, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t filled,
-                       int64_t width, int64_t words, float *packed)
+MX_INLINE void pack_along(int kind, side to, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t filled,
+                          int64_t width, int64_t words, float *packed)
 {
-    int64_t group = group_of(kind), used = words_of(kind, filled), columns = up_to(width, to == SIDE_B ? VL : MR);
+    int64_t group = group_of(kind), used = words_of(kind, filled), columns = mx_round_up(width, to == SIDE_B ? VL : MR);
     for (int64_t w = 0; w < used; w += VL) {
         const void *row[2 * VL];
         for (int64_t i = 0; i < VL * group; i++)
@@ -349,7 +308,7 @@ INLINE void pack_along(int kind, side to, const mx_attention_rows *rows, int64_t
     }
 }
 
-INLINE void store_values(mx_dtype dtype, void *row, int64_t at, vf x, int64_t n)
+MX_INLINE void store_values(mx_dtype dtype, void *row, int64_t at, vf x, int64_t n)
 {
     if (mx_is_bf16(dtype))
         n >= VL ? vf_store_bf16((mx_bf16 *)row + at, x) : vf_store_bf16_part((mx_bf16 *)row + at, x, n);
@@ -358,8 +317,8 @@ INLINE void store_values(mx_dtype dtype, void *row, int64_t at, vf x, int64_t n)
 }
 
 /* Writes n <= NR rows of `width` from a block with a row in each lane, [width][NR], each times its lane of `scale`. */
-INLINE void store_across(mx_dtype dtype, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
-                         const float *block, const float *scale)
+MX_INLINE void store_across(mx_dtype dtype, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
+                            const float *block, const float *scale)
 {
     for (int64_t r = 0; r < n; r += VL)
         for (int64_t d = 0; d < width; d += VL) {
@@ -387,13 +346,13 @@ typedef struct panel {
 static inline void panel_set(panel *w, const mx_attention_plan *p, int64_t head, int64_t row)
 {
     const mx_attention *a = p->a;
-    int64_t end = at_most(row + NR, p->rows) - 1;
+    int64_t end = mx_min(row + NR, p->rows) - 1;
     mx_attention_interval(p, row, &w->first_min, &w->last_min);
     mx_attention_interval(p, end, &w->first_max, &w->last_max);
     w->segment_min = INT32_MAX;
     w->segment_max = INT32_MIN;
     for (int i = 0; i < NR; i++) {
-        int64_t r = at_most(row + i, end), first, last;
+        int64_t r = mx_min(row + i, end), first, last;
         mx_attention_interval(p, r, &first, &last);
         w->first[i] = (float)first;
         w->last[i] = (float)last;
@@ -409,12 +368,12 @@ static inline void panel_set(panel *w, const mx_attention_plan *p, int64_t head,
 static inline bool panel_range(const panel *w, const int32_t *segments, int64_t start, int64_t end, int64_t *from,
                                int64_t *to, bool *mixed)
 {
-    int64_t low = at_least(start, w->first_min), high = at_most(end, w->last_max + 1);
+    int64_t low = mx_max(start, w->first_min), high = mx_min(end, w->last_max + 1);
     *mixed = false;
     if (low >= high)
         return false;
     *from = low / MR * MR;
-    *to = up_to(high, MR);
+    *to = mx_round_up(high, MR);
     if (!segments)
         return true;
     int32_t least = INT32_MAX, most = INT32_MIN;
@@ -449,7 +408,7 @@ static inline void cap_scores(float scale, float cap, int64_t rows, float *s, in
 {
     for (int64_t t = 0; t < rows; t++, s += ld)
         for (int i = 0; i < NR; i += VL)
-            vf_store(s + i, tanh_of(vf_load(s + i) * vf_set1(scale / cap)) * vf_set1(cap));
+            vf_store(s + i, vf_tanh_cap(vf_load(s + i) * vf_set1(scale / cap)) * vf_set1(cap));
 }
 
 /* Hands out parts of a scratch buffer; with base NULL it only counts. */
@@ -461,7 +420,7 @@ typedef struct carver {
 static inline void *carve(carver *c, int64_t bytes)
 {
     char *at = c->base ? c->base + c->used : NULL;
-    c->used += up_to(bytes, 64);
+    c->used += mx_round_up(bytes, 64);
     return at;
 }
 

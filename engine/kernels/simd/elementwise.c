@@ -58,7 +58,7 @@ static __attribute__((noinline)) vf sine_or_cosine(vf x, bool cosine)
     return cosine ? c : s;
 }
 
-MX_INLINE vf value_of(mx_function f, bool half, vf x)
+MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
 {
     switch (f.op) {
     case MX_EXP:
@@ -74,7 +74,7 @@ MX_INLINE vf value_of(mx_function f, bool half, vf x)
     case MX_TANH:
         return vf_tanh_whole(x);
     case MX_SIGMOID:
-        return half ? vf_sigmoid_of(vf_max(vf_set1(-80.0f), x), true) : vf_sigmoid(x); /* the latter keeps any NaN */
+        return bf16 ? vf_sigmoid_of(vf_max(vf_set1(-80.0f), x), true) : vf_sigmoid(x); /* the latter keeps any NaN */
     case MX_SQUARE:
         return x * x;
     case MX_SIN:
@@ -86,7 +86,7 @@ MX_INLINE vf value_of(mx_function f, bool half, vf x)
     case MX_POW:
         return power(x, f.p0);
     default:
-        return vf_activation(f.op, half, x);
+        return vf_activation(f.op, bf16, x);
     }
 }
 
@@ -97,7 +97,7 @@ MX_INLINE vf sign_of(vf x)
     return vf_select(vf_is_nan(x), x, sign);
 }
 
-MX_INLINE vf slope_of(mx_function f, bool half, vf v)
+MX_INLINE vf slope_of(mx_function f, bool bf16, vf v)
 {
     const vf one = vf_set1(1.0f);
     vf value;
@@ -127,44 +127,44 @@ MX_INLINE vf slope_of(mx_function f, bool half, vf v)
     case MX_POW:
         return vf_set1(f.p0) * power(v, f.p0 - 1.0f);
     default:
-        return vf_activation_slope(f.op, half, v, &value);
+        return vf_activation_slope(f.op, bf16, v, &value);
     }
 }
 
 MX_INLINE void unary_step(const kind *k, const pointers *p, int64_t i, bool stream)
 {
     vf x[VECTORS];
-    get(p->in[0], k->half, i, x);
+    get(p->in[0], k->bf16, i, x);
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++)
-        x[u] = value_of(k->f, k->half, x[u]);
-    put(p->out[0], k->half, i, stream, x);
+        x[u] = value_of(k->f, k->bf16, x[u]);
+    put(p->out[0], k->bf16, i, stream, x);
 }
 
 /* What the long chains do not need is read behind them: registers are few. */
 MX_INLINE void unary_grad_step(const kind *k, const pointers *p, int64_t i, bool stream)
 {
     vf v[VECTORS], dy[VECTORS];
-    get(p->in[0], k->half, i, v);
+    get(p->in[0], k->bf16, i, v);
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++)
-        v[u] = slope_of(k->f, k->half, v[u]);
-    get(p->in[1], k->half, i, dy);
+        v[u] = slope_of(k->f, k->bf16, v[u]);
+    get(p->in[1], k->bf16, i, dy);
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++)
         v[u] *= dy[u];
-    put(p->out[0], k->half, i, stream, v);
+    put(p->out[0], k->bf16, i, stream, v);
 }
 
 /* The assignments make constants of what is known in each branch. */
 MX_INLINE void sweep_op(step_fn *step, mx_unary op, kind k, const pointers *p, int64_t n, bool stream)
 {
     k.f.op = op;
-    if (k.half) {
-        k.half = true;
+    if (k.bf16) {
+        k.bf16 = true;
         sweep(step, &k, p, n, stream);
     } else {
-        k.half = false;
+        k.bf16 = false;
         sweep(step, &k, p, n, stream);
     }
 }
@@ -221,13 +221,13 @@ MX_INLINE void sweep_unary(step_fn *step, kind k, const pointers *p, int64_t n, 
 static void unary(mx_function f, mx_dtype dtype, const void *x, void *y, int64_t n, bool stream)
 {
     pointers p = {.in = {x}, .out = {y}};
-    sweep_unary(unary_step, (kind){.f = f, .half = mx_is_bf16(dtype)}, &p, n, stream);
+    sweep_unary(unary_step, (kind){.f = f, .bf16 = mx_is_bf16(dtype)}, &p, n, stream);
 }
 
 static void unary_grad(mx_function f, mx_dtype dtype, const void *v, const void *dy, void *dx, int64_t n, bool stream)
 {
     pointers p = {.in = {v, dy}, .out = {dx}};
-    sweep_unary(unary_grad_step, (kind){.f = f, .half = mx_is_bf16(dtype)}, &p, n, stream);
+    sweep_unary(unary_grad_step, (kind){.f = f, .bf16 = mx_is_bf16(dtype)}, &p, n, stream);
 }
 
 /* ---- gated pairs ---- */
@@ -235,49 +235,49 @@ static void unary_grad(mx_function f, mx_dtype dtype, const void *v, const void 
 MX_INLINE void gated_step(const kind *k, const pointers *p, int64_t i, bool stream)
 {
     vf gate[VECTORS], up[VECTORS];
-    get(p->in[0], k->half, i, gate);
+    get(p->in[0], k->bf16, i, gate);
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++)
-        gate[u] = vf_activation(k->f.op, k->half, gate[u]);
-    get(p->in[1], k->half, i, up);
+        gate[u] = vf_activation(k->f.op, k->bf16, gate[u]);
+    get(p->in[1], k->bf16, i, up);
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++)
         gate[u] *= up[u];
-    put(p->out[0], k->half, i, stream, gate);
+    put(p->out[0], k->bf16, i, stream, gate);
 }
 
 MX_INLINE void gated_grad_step(const kind *k, const pointers *p, int64_t i, bool stream)
 {
     vf gate[VECTORS], value[VECTORS], up[VECTORS], dy[VECTORS];
-    get(p->in[0], k->half, i, gate);
+    get(p->in[0], k->bf16, i, gate);
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++)
-        gate[u] = vf_activation_slope(k->f.op, k->half, gate[u], &value[u]);
-    get(p->in[1], k->half, i, up);
-    get(p->in[2], k->half, i, dy);
+        gate[u] = vf_activation_slope(k->f.op, k->bf16, gate[u], &value[u]);
+    get(p->in[1], k->bf16, i, up);
+    get(p->in[2], k->bf16, i, dy);
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++) {
         gate[u] *= dy[u] * up[u];
         value[u] *= dy[u];
     }
-    put(p->out[0], k->half, i, stream, gate);
-    put(p->out[1], k->half, i, stream, value);
+    put(p->out[0], k->bf16, i, stream, gate);
+    put(p->out[1], k->bf16, i, stream, value);
 }
 
 static void gated(mx_unary act, mx_dtype dtype, const void *gate, const void *up, void *y, int64_t n, bool stream)
 {
     pointers p = {.in = {gate, up}, .out = {y}};
-    sweep_activation(gated_step, (kind){.f.op = act, .half = mx_is_bf16(dtype)}, &p, n, stream);
+    sweep_activation(gated_step, (kind){.f.op = act, .bf16 = mx_is_bf16(dtype)}, &p, n, stream);
 }
 
 static void gated_grad(mx_unary act, mx_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
                        void *dup, int64_t n, bool stream)
 {
-    bool half = mx_is_bf16(dtype);
+    bool bf16 = mx_is_bf16(dtype);
     pointers p = {.in = {gate, up, dy}, .out = {dgate, dup}};
     /* Only where the boundaries of both outputs coincide can both be streamed. */
-    stream = stream && to_boundary(dgate, half) == to_boundary(dup, half);
-    sweep_activation(gated_grad_step, (kind){.f.op = act, .half = half}, &p, n, stream);
+    stream = stream && to_boundary(dgate, bf16) == to_boundary(dup, bf16);
+    sweep_activation(gated_grad_step, (kind){.f.op = act, .bf16 = bf16}, &p, n, stream);
 }
 
 /* ---- casts and sums ---- */
@@ -307,7 +307,7 @@ static void to_bf16(const float *x, mx_bf16 *y, int64_t n, bool stream)
         y[i] = mx_to_bf16(x[i]);
     for (; i + 2 * VL <= n; i += 2 * VL) {
         prefetch_ahead(x + i, 8 * VL);
-        put_bits((char *)(y + i), stream, vf_pack_halves(vf_load(x + i), vf_load(x + i + VL)));
+        put_bits((char *)(y + i), stream, vf_pack_bf16(vf_load(x + i), vf_load(x + i + VL)));
     }
     for (; i < n; i++)
         y[i] = mx_to_bf16(x[i]);
@@ -339,29 +339,29 @@ static void copy(const void *x, void *y, int64_t bytes, bool stream)
     memcpy(to + last, from + last, (size_t)(bytes - last));
 }
 
-MX_INLINE vf load(const void *p, bool half, int64_t i)
+MX_INLINE vf load(const void *p, bool bf16, int64_t i)
 {
-    return half ? vf_load_bf16((const mx_bf16 *)p + i) : vf_load((const float *)p + i);
+    return bf16 ? vf_load_bf16((const mx_bf16 *)p + i) : vf_load((const float *)p + i);
 }
 
-MX_INLINE float load_one(const void *p, bool half, int64_t i)
+MX_INLINE float load_one(const void *p, bool bf16, int64_t i)
 {
-    return half ? mx_from_bf16(((const mx_bf16 *)p)[i]) : ((const float *)p)[i];
+    return bf16 ? mx_from_bf16(((const mx_bf16 *)p)[i]) : ((const float *)p)[i];
 }
 
-MX_INLINE void add_to_as(void *c, bool c_half, const void *x, bool x_half, int64_t n)
+MX_INLINE void add_to_as(void *c, bool c_bf16, const void *x, bool x_bf16, int64_t n)
 {
     int64_t i = 0;
     for (; i + VL <= n; i += VL) {
-        vf sum = load(c, c_half, i) + load(x, x_half, i);
-        if (c_half)
+        vf sum = load(c, c_bf16, i) + load(x, x_bf16, i);
+        if (c_bf16)
             vf_store_bf16((mx_bf16 *)c + i, sum); /* x may be an f32 with any NaN */
         else
             vf_store((float *)c + i, sum);
     }
     for (; i < n; i++) {
-        float sum = load_one(c, c_half, i) + load_one(x, x_half, i);
-        if (c_half)
+        float sum = load_one(c, c_bf16, i) + load_one(x, x_bf16, i);
+        if (c_bf16)
             ((mx_bf16 *)c)[i] = mx_to_bf16(sum);
         else
             ((float *)c)[i] = sum;
@@ -399,7 +399,7 @@ MX_INLINE vf pair_of(mx_binary op, vf a, vf b)
 MX_INLINE void get_or_value(const kind *k, int which, const char *p, int64_t i, vf v[VECTORS])
 {
     if (k->step[which])
-        get(p, k->half, i, v);
+        get(p, k->bf16, i, v);
     else
         for (int u = 0; u < VECTORS; u++)
             v[u] = k->value[which];
@@ -413,7 +413,7 @@ MX_INLINE void binary_step(const kind *k, const pointers *p, int64_t i, bool str
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++)
         a[u] = pair_of(k->pair, a[u], b[u]);
-    put(p->out[0], k->half, i, stream, a);
+    put(p->out[0], k->bf16, i, stream, a);
 }
 
 MX_INLINE void sweep_pair(mx_binary op, kind k, const pointers *p, int64_t n, bool stream)
@@ -455,17 +455,17 @@ static void binary(mx_binary op, mx_dtype dtype, const void *a, int a_step, cons
 {
     if (n == 0)
         return;
-    bool half = mx_is_bf16(dtype);
+    bool bf16 = mx_is_bf16(dtype);
     kind k = {.pair = op,
-              .half = half,
+              .bf16 = bf16,
               .step = {a_step, b_step},
-              .value = {vf_set1(load_one(a, half, 0)), vf_set1(load_one(b, half, 0))}};
+              .value = {vf_set1(load_one(a, bf16, 0)), vf_set1(load_one(b, bf16, 0))}};
     pointers p = {.in = {a_step ? a : NULL, b_step ? b : NULL}, .out = {y}};
-    if (half) {
-        k.half = true;
+    if (bf16) {
+        k.bf16 = true;
         sweep_binary(k, &p, n, stream);
     } else {
-        k.half = false;
+        k.bf16 = false;
         sweep_binary(k, &p, n, stream);
     }
 }

@@ -2,32 +2,32 @@
 
 #include "kernels/simd/rows.h"
 
-ROW_INLINE vf combine(vf to, vf from, vf scale, const bool add)
+MX_INLINE vf combine(vf to, vf from, vf scale, const bool add)
 {
     if (add)
         return vf_fma(from, scale, to);
     return from * scale;
 }
 
-ROW_INLINE void row(void *to, const void *from, float factor, int64_t n, const bool add, const bool to_half,
-                    const bool from_half)
+MX_INLINE void row(void *to, const void *from, float factor, int64_t n, const bool add, const bool to_bf16,
+                   const bool from_bf16)
 {
     vf scale = vf_set1(factor), old = vf_zero();
     int64_t i = 0;
     for (; i + VL <= n; i += VL) {
         if (add)
-            old = row_load(to, i, to_half);
-        row_store(to, i, combine(old, row_load(from, i, from_half), scale, add), to_half);
+            old = row_load(to, i, to_bf16);
+        row_store(to, i, combine(old, row_load(from, i, from_bf16), scale, add), to_bf16);
     }
     if (i < n) {
         if (add)
-            old = row_load_part(to, i, n - i, to_half);
-        row_store_part(to, i, combine(old, row_load_part(from, i, n - i, from_half), scale, add), n - i, to_half);
+            old = row_load_part(to, i, n - i, to_bf16);
+        row_store_part(to, i, combine(old, row_load_part(from, i, n - i, from_bf16), scale, add), n - i, to_bf16);
     }
 }
 
-ROW_INLINE void row_of_dtypes(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale,
-                              int64_t n, const bool add)
+MX_INLINE void row_of_dtypes(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n,
+                             const bool add)
 {
     if (mx_is_bf16(to_dtype))
         mx_is_bf16(from_dtype) ? row(to, from, scale, n, add, true, true) : row(to, from, scale, n, add, true, false);

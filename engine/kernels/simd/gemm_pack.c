@@ -5,8 +5,6 @@
  * contiguous and a vector of them is copied. All of it is 256 bits wide for every path: packing waits for memory. */
 #include "kernels/simd/gemm_simd.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* What a word holds; constant in every caller, so that the choices below cost nothing at run time. */
 typedef enum { SINGLES, PAIRS } word_kind;
 
@@ -17,19 +15,19 @@ typedef struct source {
     int64_t length, k; /* items, elements of k */
 } source;
 
-INLINE __m256i first_lanes(int64_t n)
+MX_INLINE __m256i first_lanes(int64_t n)
 {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
 /* The first n (at most 8; 0 or less: none) elements from `offset` on, then zeros. */
-INLINE __m256 load_f32(const source *s, int64_t offset, int64_t n)
+MX_INLINE __m256 load_f32(const source *s, int64_t offset, int64_t n)
 {
     const float *p = (const float *)s->data + offset;
     return n >= 8 ? _mm256_loadu_ps(p) : n > 0 ? _mm256_maskload_ps(p, first_lanes(n)) : _mm256_setzero_ps();
 }
 
-INLINE __m128i load_bf16(const source *s, int64_t offset, int64_t n)
+MX_INLINE __m128i load_bf16(const source *s, int64_t offset, int64_t n)
 {
     const mx_bf16 *p = (const mx_bf16 *)s->data + offset;
     if (n >= 8)
@@ -40,7 +38,7 @@ INLINE __m128i load_bf16(const source *s, int64_t offset, int64_t n)
     return _mm_loadu_si128((const __m128i *)part);
 }
 
-INLINE __m256i load_singles(const source *s, int64_t offset, int64_t n)
+MX_INLINE __m256i load_singles(const source *s, int64_t offset, int64_t n)
 {
     if (mx_is_bf16(s->dtype))
         return _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_bf16(s, offset, n)), 16);
@@ -48,7 +46,7 @@ INLINE __m256i load_singles(const source *s, int64_t offset, int64_t n)
     return _mm256_and_si256(rounded, _mm256_set1_epi32((int)0xffff0000u));
 }
 
-INLINE __m128i load_halves(const source *s, int64_t offset, int64_t n)
+MX_INLINE __m128i load_rounded(const source *s, int64_t offset, int64_t n)
 {
     if (mx_is_bf16(s->dtype))
         return load_bf16(s, offset, n);
@@ -61,26 +59,26 @@ INLINE __m128i load_halves(const source *s, int64_t offset, int64_t n)
 }
 
 /* Eight words of one item, from element p of k on, n of whose elements exist. */
-INLINE __m256i words_of_item(const source *s, int64_t item, int64_t p, int64_t n, word_kind kind)
+MX_INLINE __m256i words_of_item(const source *s, int64_t item, int64_t p, int64_t n, word_kind kind)
 {
     int64_t offset = item * s->stride + p;
     if (kind == PAIRS)
-        return _mm256_set_m128i(load_halves(s, offset + 8, n - 8), load_halves(s, offset, n));
+        return _mm256_set_m128i(load_rounded(s, offset + 8, n - 8), load_rounded(s, offset, n));
     return load_singles(s, offset, n);
 }
 
 /* Word w of eight neighbouring items, n of which exist. */
-INLINE __m256i word_of_items(const source *s, int64_t item, int64_t w, int64_t n, word_kind kind)
+MX_INLINE __m256i word_of_items(const source *s, int64_t item, int64_t w, int64_t n, word_kind kind)
 {
     if (kind != PAIRS)
         return load_singles(s, w * s->stride + item, n);
     int64_t offset = 2 * w * s->stride + item;
-    __m128i even = load_halves(s, offset, n);
-    __m128i odd = load_halves(s, offset + s->stride, 2 * w + 1 < s->k ? n : 0);
+    __m128i even = load_rounded(s, offset, n);
+    __m128i odd = load_rounded(s, offset + s->stride, 2 * w + 1 < s->k ? n : 0);
     return _mm256_set_m128i(_mm_unpackhi_epi16(even, odd), _mm_unpacklo_epi16(even, odd));
 }
 
-INLINE void transpose(__m256i row[8])
+MX_INLINE void transpose(__m256i row[8])
 {
     __m256 t[8], u[8];
     for (int i = 0; i < 8; i += 2) {
@@ -100,7 +98,7 @@ INLINE void transpose(__m256i row[8])
 }
 
 /* The first 6 or 8 of eight words: a panel of 6 must not write into its neighbour, which another thread may own. */
-INLINE void store_words(uint32_t *out, __m256i x, int width)
+MX_INLINE void store_words(uint32_t *out, __m256i x, int width)
 {
     if (width == 8) {
         _mm256_storeu_si256((__m256i *)out, x);
@@ -110,11 +108,9 @@ INLINE void store_words(uint32_t *out, __m256i x, int width)
     _mm_storel_epi64((__m128i *)(out + 4), _mm256_extracti128_si256(x, 1));
 }
 
-INLINE int64_t at_most(int64_t x, int64_t limit) { return x < limit ? x : limit; }
-
 /* Items contiguous in k. `valid` of the `width` (6 or 8) items of this column of the panel exist. */
-INLINE void transpose_items(const source *s, int64_t item, int64_t valid, int width, int panel_width, uint32_t *out,
-                            word_kind kind)
+MX_INLINE void transpose_items(const source *s, int64_t item, int64_t valid, int width, int panel_width, uint32_t *out,
+                               word_kind kind)
 {
     int64_t per_word = kind == PAIRS ? 2 : 1, words = (s->k + per_word - 1) / per_word;
     for (int64_t w = 0; w < words; w += 8) {
@@ -127,7 +123,7 @@ INLINE void transpose_items(const source *s, int64_t item, int64_t valid, int wi
             for (int r = 0; r < 8; r++)
                 row[r] = r < valid ? words_of_item(s, item + r, p, n, kind) : _mm256_setzero_si256();
         transpose(row);
-        int64_t count = at_most(8, words - w);
+        int64_t count = mx_min(8, words - w);
         if (count == 8)
             for (int t = 0; t < 8; t++)
                 store_words(out + (w + t) * panel_width, row[t], width);
@@ -137,20 +133,20 @@ INLINE void transpose_items(const source *s, int64_t item, int64_t valid, int wi
     }
 }
 
-INLINE void pack_along(const source *s, int width, uint32_t *out, word_kind kind)
+MX_INLINE void pack_along(const source *s, int width, uint32_t *out, word_kind kind)
 {
     int64_t words = kind == PAIRS ? (s->k + 1) / 2 : s->k;
     for (int64_t item = 0; item < s->length; item += width)
         for (int r = 0; r < width; r += 8) {
             int part = width - r < 8 ? width - r : 8;
-            int64_t valid = at_most(s->length - item - r, part);
+            int64_t valid = mx_min(s->length - item - r, part);
             transpose_items(s, item + r, valid, part, width, out + item * words + r, kind);
         }
 }
 
 /* Neighbouring items contiguous. Eight words of k at a time, so that the cache lines read are used up panel by panel
  * and few pages are open at once. */
-INLINE void pack_across(const source *s, int width, uint32_t *out, word_kind kind)
+MX_INLINE void pack_across(const source *s, int width, uint32_t *out, word_kind kind)
 {
     int64_t words = kind == PAIRS ? (s->k + 1) / 2 : s->k;
     int64_t whole =
@@ -158,7 +154,7 @@ INLINE void pack_across(const source *s, int width, uint32_t *out, word_kind kin
     for (int64_t first = 0; first < words; first += 8)
         for (int64_t item = 0; item < s->length; item += width) {
             uint32_t *panel = out + item * words;
-            for (int64_t w = first; w < at_most(first + 8, words); w++)
+            for (int64_t w = first; w < mx_min(first + 8, words); w++)
                 for (int r = 0; r < width; r += 8) {
                     int64_t n = item <= whole ? 8 : s->length - item - r;
                     int part = width - r < 8 ? width - r : 8;
@@ -168,7 +164,7 @@ INLINE void pack_across(const source *s, int width, uint32_t *out, word_kind kin
 }
 
 /* Each dtype and direction as its own loop. */
-INLINE void pack(const source *s, bool along, int width, void *packed, word_kind kind)
+MX_INLINE void pack(const source *s, bool along, int width, void *packed, word_kind kind)
 {
     source f32 = *s, bf16 = *s;
     f32.dtype = MX_F32;

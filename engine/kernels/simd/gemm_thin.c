@@ -4,13 +4,11 @@
 #include "kernels/gemm_internal.h"
 #include "kernels/simd/simd.h"
 
-#define INLINE static inline __attribute__((always_inline))
-
 enum { STEP = 8 }; /* elements of k between two visits to the sums */
 
-INLINE vf rounded(vf x) { return vf_from_halves(vf_to_halves(x)); }
+MX_INLINE vf rounded(vf x) { return vf_from_bf16(vf_to_bf16(x)); }
 
-INLINE vf load(const void *data, mx_dtype dtype, int64_t at, int64_t n)
+MX_INLINE vf load(const void *data, mx_dtype dtype, int64_t at, int64_t n)
 {
     if (mx_is_bf16(dtype))
         return n >= VL ? vf_load_bf16((const mx_bf16 *)data + at) : vf_load_bf16_part((const mx_bf16 *)data + at, n);
@@ -18,7 +16,7 @@ INLINE vf load(const void *data, mx_dtype dtype, int64_t at, int64_t n)
 }
 
 /* As a bf16 operand. */
-INLINE vf load_operand(const void *data, mx_dtype dtype, int64_t at, int64_t n)
+MX_INLINE vf load_operand(const void *data, mx_dtype dtype, int64_t at, int64_t n)
 {
     vf x = load(data, dtype, at, n);
     return mx_is_bf16(dtype) ? x : rounded(x);
@@ -36,8 +34,8 @@ void MX_SIMD_NAME(mx_thin_round)(const void *data, mx_dtype dtype, int64_t n, fl
 }
 
 /* B as stored, (k, n): sums (m, n) += a (m, steps) times `steps` rows of B. */
-INLINE void add_rows(int64_t m, int64_t n, int steps, const float *a, int64_t lda, const void *b, mx_dtype dtype,
-                     int64_t offset, int64_t ldb, float *sums, int64_t ld_sums)
+MX_INLINE void add_rows(int64_t m, int64_t n, int steps, const float *a, int64_t lda, const void *b, mx_dtype dtype,
+                        int64_t offset, int64_t ldb, float *sums, int64_t ld_sums)
 {
     for (int64_t j = 0; j < n; j += VL) {
         int64_t left = n - j;
@@ -56,8 +54,8 @@ INLINE void add_rows(int64_t m, int64_t n, int steps, const float *a, int64_t ld
     }
 }
 
-INLINE void columns_of(const mx_gemm *g, const float *a, int64_t column, int64_t n, mx_dtype dtype, float *sums,
-                       int64_t ld_sums)
+MX_INLINE void columns_of(const mx_gemm *g, const float *a, int64_t column, int64_t n, mx_dtype dtype, float *sums,
+                          int64_t ld_sums)
 {
     int64_t p = 0;
     for (int64_t i = 0; i < g->m; i++)
@@ -70,8 +68,8 @@ INLINE void columns_of(const mx_gemm *g, const float *a, int64_t column, int64_t
 }
 
 /* B transposed, (n, k): `rows` rows of A against `columns` rows of B, vectors along k. */
-INLINE void dot_products(int rows, int columns, int64_t k, const float *a, const void *b, mx_dtype dtype,
-                         int64_t offset, int64_t ldb, float *sums, int64_t ld_sums)
+MX_INLINE void dot_products(int rows, int columns, int64_t k, const float *a, const void *b, mx_dtype dtype,
+                            int64_t offset, int64_t ldb, float *sums, int64_t ld_sums)
 {
     vf sum[4][4];
     for (int i = 0; i < rows; i++)
@@ -93,8 +91,8 @@ INLINE void dot_products(int rows, int columns, int64_t k, const float *a, const
 }
 
 /* Two rows of A against four of B, so that the sums of the narrowest path stay in registers. */
-INLINE void dots_of(const mx_gemm *g, const float *a, int64_t column, int64_t n, mx_dtype dtype, float *sums,
-                    int64_t ld_sums)
+MX_INLINE void dots_of(const mx_gemm *g, const float *a, int64_t column, int64_t n, mx_dtype dtype, float *sums,
+                       int64_t ld_sums)
 {
     for (int64_t j = 0; j < n;) {
         int columns = n - j >= 4 ? 4 : 1;

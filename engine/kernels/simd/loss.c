@@ -6,7 +6,7 @@
 
 /* The largest logit. With a soft cap the row becomes capped logits; otherwise it stays products, whose scale the later
  * passes apply. */
-ROW_INLINE float row_max(const mx_loss_row *row, const bool cap)
+MX_INLINE float row_max(const mx_loss_row *row, const bool cap)
 {
     vf scale = vf_set1(row->logit_scale), limit = vf_set1(row->softcap);
     vf per_limit = vf_set1(cap ? row->logit_scale / row->softcap : 0.0f);
@@ -37,7 +37,7 @@ ROW_INLINE float row_max(const mx_loss_row *row, const bool cap)
     return vf_hmax(vf_max(largest[0], largest[1]));
 }
 
-ROW_INLINE float row_sum_exp(const float *x, int64_t vocab, float factor, float largest)
+MX_INLINE float row_sum_exp(const float *x, int64_t vocab, float factor, float largest)
 {
     vf scale = vf_set1(factor), shift = vf_set1(-largest), sum[2] = {vf_zero(), vf_zero()};
     int64_t i = 0;
@@ -58,7 +58,7 @@ typedef struct gradient_terms {
     vf per_limit;    /* 1 / softcap */
 } gradient_terms;
 
-ROW_INLINE vf gradient(vf x, const gradient_terms *t, const bool cap)
+MX_INLINE vf gradient(vf x, const gradient_terms *t, const bool cap)
 {
     vf d = vf_exp(vf_fma(x, t->scale, t->shift)) * t->factor;
     if (!cap)
@@ -68,22 +68,22 @@ ROW_INLINE vf gradient(vf x, const gradient_terms *t, const bool cap)
 }
 
 /* In place for either dtype: what is stored lies at or before what was loaded. */
-ROW_INLINE void row_gradient(const mx_loss_row *row, const gradient_terms *t, const bool cap, const bool half)
+MX_INLINE void row_gradient(const mx_loss_row *row, const gradient_terms *t, const bool cap, const bool bf16)
 {
     int64_t i = 0;
     for (; i + 2 * VL <= row->vocab; i += 2 * VL) {
         vf a = gradient(vf_load(row->logits + i), t, cap), b = gradient(vf_load(row->logits + i + VL), t, cap);
-        row_store2(row->dlogits, i, a, b, half, false);
+        row_store2(row->dlogits, i, a, b, bf16, false);
     }
     for (; i < row->vocab; i += VL) {
         int64_t n = lanes_left(row->vocab, i);
-        row_store_part(row->dlogits, i, gradient(vf_load_part(row->logits + i, n), t, cap), n, half);
+        row_store_part(row->dlogits, i, gradient(vf_load_part(row->logits + i, n), t, cap), n, bf16);
     }
 }
 
 float MX_SIMD_NAME(mx_loss_row)(const mx_loss_row *row)
 {
-    bool cap = row->softcap > 0, half = mx_is_bf16(row->dtype);
+    bool cap = row->softcap > 0, bf16 = mx_is_bf16(row->dtype);
     float largest = cap ? row_max(row, true) : row_max(row, false);
     float scale = cap ? 1.0f : row->logit_scale;
     float sum = row_sum_exp(row->logits, row->vocab, scale, largest);
@@ -98,13 +98,13 @@ float MX_SIMD_NAME(mx_loss_row)(const mx_loss_row *row)
                         .factor = vf_set1(probability * outer),
                         .per_limit = vf_set1(cap ? 1 / row->softcap : 0.0f)};
     if (cap)
-        half ? row_gradient(row, &t, true, true) : row_gradient(row, &t, true, false);
+        bf16 ? row_gradient(row, &t, true, true) : row_gradient(row, &t, true, false);
     else
-        half ? row_gradient(row, &t, false, true) : row_gradient(row, &t, false, false);
+        bf16 ? row_gradient(row, &t, false, true) : row_gradient(row, &t, false, false);
 
     float bent = cap ? target / row->softcap : 0.0f;
     float d = (expf(target - largest) * probability - 1) * (1 - bent * bent) * outer;
-    if (half)
+    if (bf16)
         ((mx_bf16 *)row->dlogits)[row->target] = mx_to_bf16(d);
     else
         ((float *)row->dlogits)[row->target] = d;

@@ -8,7 +8,7 @@
 enum { LINE = 32 }; /* values of bf16 in a cache line */
 
 /* Of rows of bf16 the whole cache lines are read in pairs of vectors; the values behind them, one by one. */
-ROW_INLINE int64_t paired(int64_t width, const bool half) { return half ? width / LINE * LINE : width; }
+MX_INLINE int64_t paired(int64_t width, const bool bf16) { return bf16 ? width / LINE * LINE : width; }
 
 /* Weights and sums of rows of bf16 lie as row_get() arranges these: in each 2 VL values the even places come first. A
  * NaN becomes one that row_put() can store. */
@@ -37,7 +37,7 @@ static void arrange_back(float *values, int64_t width)
     }
 }
 
-ROW_INLINE vf row_term(vf sum, vf d, const bool squares)
+MX_INLINE vf row_term(vf sum, vf d, const bool squares)
 {
     if (squares)
         return vf_fma(d, d, sum);
@@ -46,67 +46,67 @@ ROW_INLINE vf row_term(vf sum, vf d, const bool squares)
 
 /* Sum of (x - shift), or of its squares, over a row. Four sums hide the latency of addition. The last pass that sums
  * asks for the first half of the next row, the pass that writes for the second. */
-ROW_INLINE float row_sum(const void *x, int64_t width, float shift, const bool squares, const bool half)
+MX_INLINE float row_sum(const void *x, int64_t width, float shift, const bool squares, const bool bf16)
 {
     vf s = vf_set1(shift), sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     int64_t i = 0;
     for (; i + 4 * VL <= width; i += 4 * VL) {
         if (squares)
-            row_prefetch(x, width + i / 2, 2 * VL, half);
+            row_prefetch(x, width + i / 2, 2 * VL, bf16);
         vf v[4];
-        row_get(x, i, v, half);
-        row_get(x, i + 2 * VL, v + 2, half);
+        row_get(x, i, v, bf16);
+        row_get(x, i + 2 * VL, v + 2, bf16);
         for (int u = 0; u < 4; u++)
             sum[u] = row_term(sum[u], v[u] - s, squares);
     }
     for (; i < width; i += VL) {
         int64_t n = lanes_left(width, i);
-        vf d = vf_select(vm_first(n), row_load_part(x, i, n, half) - s, vf_zero());
+        vf d = vf_select(vm_first(n), row_load_part(x, i, n, bf16) - s, vf_zero());
         sum[0] = row_term(sum[0], d, squares);
     }
     return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
 /* y = (x - mean) rstd weight + bias. Not as x rstd - mean rstd: that cancels where |mean| is large. */
-ROW_INLINE vf normalised(vf x, vf weight, vf bias, vf mean, vf rstd, const bool center)
+MX_INLINE vf normalised(vf x, vf weight, vf bias, vf mean, vf rstd, const bool center)
 {
     if (center)
         return vf_fma((x - mean) * rstd, weight, bias);
     return x * rstd * weight;
 }
 
-ROW_INLINE void row_scale(const mx_norm *n, const void *x, void *y, float mean, float rstd, const bool center,
-                          const bool half, const bool stream)
+MX_INLINE void row_scale(const mx_norm *n, const void *x, void *y, float mean, float rstd, const bool center,
+                         const bool bf16, const bool stream)
 {
     const float *weight = n->weight, *bias = n->bias;
     vf a = vf_set1(rstd), m = vf_set1(mean), none = vf_zero();
     int64_t i = 0, width = n->width;
-    for (const int64_t end = paired(width, half); i + 2 * VL <= end; i += 2 * VL) {
-        row_prefetch(x, width + (width + i) / 2, VL, half);
+    for (const int64_t end = paired(width, bf16); i + 2 * VL <= end; i += 2 * VL) {
+        row_prefetch(x, width + (width + i) / 2, VL, bf16);
         vf v[2];
-        row_get(x, i, v, half);
+        row_get(x, i, v, bf16);
         for (int u = 0; u < 2; u++)
             v[u] = normalised(v[u], vf_load(weight + i + u * VL), center ? vf_load(bias + i + u * VL) : none, m, a,
                               center);
-        row_put(y, i, v, half, stream);
+        row_put(y, i, v, bf16, stream);
     }
     for (; i < width; i += VL) {
         int64_t part = lanes_left(width, i);
-        vf v = normalised(row_load_part(x, i, part, half), vf_load_part(weight + i, part),
+        vf v = normalised(row_load_part(x, i, part, bf16), vf_load_part(weight + i, part),
                           center ? vf_load_part(bias + i, part) : none, m, a, center);
-        row_store_part(y, i, v, part, half);
+        row_store_part(y, i, v, part, bf16);
     }
 }
 
-ROW_INLINE void forward_rows(const mx_norm *n, int64_t first, int64_t last, const bool center, const bool half,
-                             const bool stream)
+MX_INLINE void forward_rows(const mx_norm *n, int64_t first, int64_t last, const bool center, const bool bf16,
+                            const bool stream)
 {
     float width = (float)n->width;
     for (int64_t r = first; r < last; r++) {
-        const void *x = row_of(n->x, r, n->width, half);
-        float mean = center ? row_sum(x, n->width, 0.0f, false, half) / width : 0.0f;
-        float rstd = 1.0f / sqrtf(row_sum(x, n->width, mean, true, half) / width + n->eps);
-        row_scale(n, x, row_of_out(n->y, r, n->width, half), mean, rstd, center, half, stream);
+        const void *x = row_of(n->x, r, n->width, bf16);
+        float mean = center ? row_sum(x, n->width, 0.0f, false, bf16) / width : 0.0f;
+        float rstd = 1.0f / sqrtf(row_sum(x, n->width, mean, true, bf16) / width + n->eps);
+        row_scale(n, x, row_of_out(n->y, r, n->width, bf16), mean, rstd, center, bf16, stream);
         if (n->rstd)
             n->rstd[r] = rstd;
         if (center && n->mean)
@@ -116,14 +116,14 @@ ROW_INLINE void forward_rows(const mx_norm *n, int64_t first, int64_t last, cons
 
 static void forward(const mx_norm *n, int64_t first, int64_t last, bool stream)
 {
-    bool half = mx_is_bf16(n->dtype);
+    bool bf16 = mx_is_bf16(n->dtype);
     if (n->center) {
-        if (half)
+        if (bf16)
             stream ? forward_rows(n, first, last, true, true, true) : forward_rows(n, first, last, true, true, false);
         else
             stream ? forward_rows(n, first, last, true, false, true) : forward_rows(n, first, last, true, false, false);
     } else {
-        if (half)
+        if (bf16)
             stream ? forward_rows(n, first, last, false, true, true) : forward_rows(n, first, last, false, true, false);
         else
             stream ? forward_rows(n, first, last, false, false, true)
@@ -137,18 +137,18 @@ typedef struct row_terms {
     float rstd, mean, dot, sum;
 } row_terms;
 
-ROW_INLINE row_terms row_dot(const mx_norm *n, int64_t r, const int group, const bool center, const bool half)
+MX_INLINE row_terms row_dot(const mx_norm *n, int64_t r, const int group, const bool center, const bool bf16)
 {
-    const void *x = row_of(n->x, r, n->width, half), *dy = row_of(n->dy, r, n->width, half);
+    const void *x = row_of(n->x, r, n->width, bf16), *dy = row_of(n->dy, r, n->width, bf16);
     const float *weight = n->weight;
     vf mean = vf_set1(center ? n->mean[r] : 0.0f);
     vf dot[2] = {vf_zero(), vf_zero()}, sum[2] = {vf_zero(), vf_zero()}; /* of dy weight (x - mean), and of dy weight */
     int64_t i = 0;
-    for (const int64_t end = paired(n->width, half); i + 2 * VL <= end; i += 2 * VL) {
-        row_prefetch(x, i + group * n->width, 2 * VL, half);
+    for (const int64_t end = paired(n->width, bf16); i + 2 * VL <= end; i += 2 * VL) {
+        row_prefetch(x, i + group * n->width, 2 * VL, bf16);
         vf v[2], dv[2];
-        row_get(x, i, v, half);
-        row_get(dy, i, dv, half);
+        row_get(x, i, v, bf16);
+        row_get(dy, i, dv, bf16);
         for (int u = 0; u < 2; u++) {
             vf d = dv[u] * vf_load(weight + i + u * VL);
             dot[u] = vf_fma(d, v[u] - mean, dot[u]);
@@ -158,8 +158,8 @@ ROW_INLINE row_terms row_dot(const mx_norm *n, int64_t r, const int group, const
     }
     for (; i < n->width; i += VL) {
         int64_t part = lanes_left(n->width, i);
-        vf d = row_load_part(dy, i, part, half) * vf_load_part(weight + i, part);
-        dot[0] = vf_fma(d, row_load_part(x, i, part, half) - mean, dot[0]); /* d is 0 behind the end */
+        vf d = row_load_part(dy, i, part, bf16) * vf_load_part(weight + i, part);
+        dot[0] = vf_fma(d, row_load_part(x, i, part, bf16) - mean, dot[0]); /* d is 0 behind the end */
         if (center)
             sum[0] = sum[0] + d;
     }
@@ -172,7 +172,7 @@ ROW_INLINE row_terms row_dot(const mx_norm *n, int64_t r, const int group, const
 }
 
 /* One vector of one row: adds to the weight gradients and returns dx. */
-ROW_INLINE vf column_step(vf x, vf dy, vf weight, const row_terms *t, const bool center, vf *dweight, vf *dbias)
+MX_INLINE vf column_step(vf x, vf dy, vf weight, const row_terms *t, const bool center, vf *dweight, vf *dbias)
 {
     vf scaled = dy * vf_set1(t->rstd), slope = vf_set1(-t->dot);
     if (!center) {
@@ -187,14 +187,14 @@ ROW_INLINE vf column_step(vf x, vf dy, vf weight, const row_terms *t, const bool
 
 /* `group` rows at a time, so that the weight gradients are read and written once for both. Not more: rows are often a
  * multiple of 4 KiB apart, and the lines of four would push one another out of the first-level cache. */
-ROW_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, const bool center, const bool half,
-                               const bool stream)
+MX_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, const bool center, const bool bf16,
+                              const bool stream)
 {
     row_terms terms[2];
     for (int g = 0; g < group; g++)
-        terms[g] = row_dot(n, r + g, group, center, half);
+        terms[g] = row_dot(n, r + g, group, center, bf16);
     const float *weight = n->weight;
-    const int unit = half ? LINE / VL : 2; /* vectors: whole cache lines of a row, then of the next */
+    const int unit = bf16 ? LINE / VL : 2; /* vectors: whole cache lines of a row, then of the next */
     int64_t i = 0;
     for (; i + unit * VL <= n->width; i += unit * VL) {
         vf dw[4], db[4];
@@ -203,16 +203,16 @@ ROW_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, con
             db[u] = vf_zero();
         }
         for (int g = 0; g < group; g++) {
-            const void *x = row_of(n->x, r + g, n->width, half), *dy = row_of(n->dy, r + g, n->width, half);
-            row_prefetch(dy, i + group * n->width, unit * VL, half);
+            const void *x = row_of(n->x, r + g, n->width, bf16), *dy = row_of(n->dy, r + g, n->width, bf16);
+            row_prefetch(dy, i + group * n->width, unit * VL, bf16);
             for (int u = 0; u < unit; u += 2) {
                 vf v[2], d[2];
-                row_get(x, i + u * VL, v, half);
-                row_get(dy, i + u * VL, d, half);
+                row_get(x, i + u * VL, v, bf16);
+                row_get(dy, i + u * VL, d, bf16);
                 for (int k = 0; k < 2; k++)
                     d[k] = column_step(v[k], d[k], vf_load(weight + i + (u + k) * VL), &terms[g], center, &dw[u + k],
                                        &db[u + k]);
-                row_put(row_of_out(n->dx, r + g, n->width, half), i + u * VL, d, half, stream);
+                row_put(row_of_out(n->dx, r + g, n->width, bf16), i + u * VL, d, bf16, stream);
             }
         }
         for (int u = 0; u < unit; u++) {
@@ -225,10 +225,10 @@ ROW_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, con
         int64_t part = lanes_left(n->width, i);
         vf w = vf_load_part(weight + i, part), dw = vf_load_part(n->dweight + i, part), db = vf_zero();
         for (int g = 0; g < group; g++) {
-            vf x = row_load_part(row_of(n->x, r + g, n->width, half), i, part, half);
-            vf dy = row_load_part(row_of(n->dy, r + g, n->width, half), i, part, half);
+            vf x = row_load_part(row_of(n->x, r + g, n->width, bf16), i, part, bf16);
+            vf dy = row_load_part(row_of(n->dy, r + g, n->width, bf16), i, part, bf16);
             vf d = column_step(x, dy, w, &terms[g], center, &dw, &db);
-            row_store_part(row_of_out(n->dx, r + g, n->width, half), i, d, part, half);
+            row_store_part(row_of_out(n->dx, r + g, n->width, bf16), i, d, part, bf16);
         }
         vf_store_part(n->dweight + i, dw, part);
         if (center && n->dbias)
@@ -236,27 +236,27 @@ ROW_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, con
     }
 }
 
-ROW_INLINE void backward_rows(const mx_norm *n, int64_t first, int64_t last, const bool center, const bool half,
-                              const bool stream)
+MX_INLINE void backward_rows(const mx_norm *n, int64_t first, int64_t last, const bool center, const bool bf16,
+                             const bool stream)
 {
     int64_t r = first;
     for (; r + 2 <= last; r += 2)
-        backward_group(n, r, 2, center, half, stream);
+        backward_group(n, r, 2, center, bf16, stream);
     for (; r < last; r++)
-        backward_group(n, r, 1, center, half, stream);
+        backward_group(n, r, 1, center, bf16, stream);
 }
 
 static void backward(const mx_norm *n, int64_t first, int64_t last, bool stream)
 {
-    bool half = mx_is_bf16(n->dtype);
+    bool bf16 = mx_is_bf16(n->dtype);
     if (n->center) {
-        if (half)
+        if (bf16)
             stream ? backward_rows(n, first, last, true, true, true) : backward_rows(n, first, last, true, true, false);
         else
             stream ? backward_rows(n, first, last, true, false, true)
                    : backward_rows(n, first, last, true, false, false);
     } else {
-        if (half)
+        if (bf16)
             stream ? backward_rows(n, first, last, false, true, true)
                    : backward_rows(n, first, last, false, true, false);
         else

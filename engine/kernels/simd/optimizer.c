@@ -2,20 +2,18 @@
 
 #include "kernels/simd/simd.h"
 
-#define MX_INLINE static inline __attribute__((always_inline))
-
-MX_INLINE vf get(const void *p, bool half, int64_t i, int64_t lanes)
+MX_INLINE vf get(const void *p, bool bf16, int64_t i, int64_t lanes)
 {
-    if (half)
+    if (bf16)
         return lanes == VL ? vf_load_bf16((const mx_bf16 *)p + i) : vf_load_bf16_part((const mx_bf16 *)p + i, lanes);
     return lanes == VL ? vf_load((const float *)p + i) : vf_load_part((const float *)p + i, lanes);
 }
 
-MX_INLINE void put(void *p, bool half, int64_t i, int64_t lanes, vf x)
+MX_INLINE void put(void *p, bool bf16, int64_t i, int64_t lanes, vf x)
 {
-    if (half && lanes == VL)
+    if (bf16 && lanes == VL)
         vf_store_bf16((mx_bf16 *)p + i, x);
-    else if (half)
+    else if (bf16)
         vf_store_bf16_part((mx_bf16 *)p + i, x, lanes);
     else if (lanes == VL)
         vf_store((float *)p + i, x);
@@ -40,11 +38,11 @@ MX_INLINE vf round_by(const mx_rounding_run *run, int64_t i, vf x)
 }
 
 /* `a` and `run` are copies of the caller's, so that stores cannot change them in the compiler's eyes. */
-MX_INLINE void adamw_step(const mx_adamw *a, const mx_rounding_run *run, kind param, bool grad_half, int64_t i,
+MX_INLINE void adamw_step(const mx_adamw *a, const mx_rounding_run *run, kind param, bool grad_bf16, int64_t i,
                           int64_t lanes)
 {
     vf p = get(a->param.data, param != F32, i, lanes);
-    vf g = vf_set1(a->grad_scale) * get(a->grad.data, grad_half, i, lanes);
+    vf g = vf_set1(a->grad_scale) * get(a->grad.data, grad_bf16, i, lanes);
     vf m = vf_set1(1.0f - a->beta1) * g, v = vf_set1(1.0f - a->beta2) * g * g;
     m = vf_fma(vf_set1(a->beta1), get(a->m, false, i, lanes), m);
     v = vf_fma(vf_set1(a->beta2), get(a->v, false, i, lanes), v);
@@ -59,16 +57,16 @@ MX_INLINE void adamw_step(const mx_adamw *a, const mx_rounding_run *run, kind pa
         put(a->copy, true, i, lanes, p);
 }
 
-MX_INLINE void adamw_as(const mx_adamw *given, const mx_rounding_run *given_run, kind param, bool grad_half,
+MX_INLINE void adamw_as(const mx_adamw *given, const mx_rounding_run *given_run, kind param, bool grad_bf16,
                         int64_t first, int64_t last)
 {
     const mx_adamw a = *given;
     const mx_rounding_run run = param == STOCHASTIC ? *given_run : (mx_rounding_run){0};
     int64_t i = first;
     for (; i + VL <= last; i += VL)
-        adamw_step(&a, &run, param, grad_half, i, VL);
+        adamw_step(&a, &run, param, grad_bf16, i, VL);
     if (i < last)
-        adamw_step(&a, &run, param, grad_half, i, last - i);
+        adamw_step(&a, &run, param, grad_bf16, i, last - i);
 }
 
 static kind kind_of(mx_array param, const mx_rounding_run *run)
@@ -79,26 +77,26 @@ static kind kind_of(mx_array param, const mx_rounding_run *run)
 static void adamw(const mx_adamw *a, const mx_rounding_run *run, int64_t first, int64_t last)
 {
     kind param = kind_of(a->param, run);
-    bool grad_half = mx_is_bf16(a->grad.dtype);
-    if (param == STOCHASTIC && grad_half)
+    bool grad_bf16 = mx_is_bf16(a->grad.dtype);
+    if (param == STOCHASTIC && grad_bf16)
         adamw_as(a, run, STOCHASTIC, true, first, last);
     else if (param == STOCHASTIC)
         adamw_as(a, run, STOCHASTIC, false, first, last);
-    else if (param == NEAREST && grad_half)
+    else if (param == NEAREST && grad_bf16)
         adamw_as(a, run, NEAREST, true, first, last);
     else if (param == NEAREST)
         adamw_as(a, run, NEAREST, false, first, last);
-    else if (grad_half)
+    else if (grad_bf16)
         adamw_as(a, run, F32, true, first, last);
     else
         adamw_as(a, run, F32, false, first, last);
 }
 
-MX_INLINE void sgd_step(const mx_sgd *s, const mx_rounding_run *run, kind param, bool grad_half, int64_t i,
+MX_INLINE void sgd_step(const mx_sgd *s, const mx_rounding_run *run, kind param, bool grad_bf16, int64_t i,
                         int64_t lanes)
 {
     vf p = get(s->param.data, param != F32, i, lanes), momentum = vf_set1(s->momentum);
-    vf g = vf_set1(s->grad_scale) * get(s->grad.data, grad_half, i, lanes);
+    vf g = vf_set1(s->grad_scale) * get(s->grad.data, grad_bf16, i, lanes);
     g = vf_fma(vf_set1(s->weight_decay), p, g);
     if (s->state) {
         vf u = vf_fma(momentum, get(s->state, false, i, lanes), g);
@@ -109,31 +107,31 @@ MX_INLINE void sgd_step(const mx_sgd *s, const mx_rounding_run *run, kind param,
     put(s->param.data, param != F32, i, lanes, param == STOCHASTIC ? round_by(run, i, p) : p);
 }
 
-MX_INLINE void sgd_as(const mx_sgd *given, const mx_rounding_run *given_run, kind param, bool grad_half, int64_t first,
+MX_INLINE void sgd_as(const mx_sgd *given, const mx_rounding_run *given_run, kind param, bool grad_bf16, int64_t first,
                       int64_t last)
 {
     const mx_sgd s = *given;
     const mx_rounding_run run = param == STOCHASTIC ? *given_run : (mx_rounding_run){0};
     int64_t i = first;
     for (; i + VL <= last; i += VL)
-        sgd_step(&s, &run, param, grad_half, i, VL);
+        sgd_step(&s, &run, param, grad_bf16, i, VL);
     if (i < last)
-        sgd_step(&s, &run, param, grad_half, i, last - i);
+        sgd_step(&s, &run, param, grad_bf16, i, last - i);
 }
 
 static void sgd(const mx_sgd *s, const mx_rounding_run *run, int64_t first, int64_t last)
 {
     kind param = kind_of(s->param, run);
-    bool grad_half = mx_is_bf16(s->grad.dtype);
-    if (param == STOCHASTIC && grad_half)
+    bool grad_bf16 = mx_is_bf16(s->grad.dtype);
+    if (param == STOCHASTIC && grad_bf16)
         sgd_as(s, run, STOCHASTIC, true, first, last);
     else if (param == STOCHASTIC)
         sgd_as(s, run, STOCHASTIC, false, first, last);
-    else if (param == NEAREST && grad_half)
+    else if (param == NEAREST && grad_bf16)
         sgd_as(s, run, NEAREST, true, first, last);
     else if (param == NEAREST)
         sgd_as(s, run, NEAREST, false, first, last);
-    else if (grad_half)
+    else if (grad_bf16)
         sgd_as(s, run, F32, true, first, last);
     else
         sgd_as(s, run, F32, false, first, last);

@@ -1,4 +1,4 @@
-/* Rows of f32 or bf16 in the words of simd.h. `half` (bf16) and `stream` (past the caches) are constants wherever these
+/* Rows of f32 or bf16 in the words of simd.h. `bf16` (bf16) and `stream` (past the caches) are constants wherever these
  * are called, so each caller is compiled once for each combination and no branch is left. */
 #ifndef MX_KERNELS_SIMD_ROWS_H
 #define MX_KERNELS_SIMD_ROWS_H
@@ -7,40 +7,38 @@
 
 #include <stdbool.h>
 
-#define ROW_INLINE static inline __attribute__((always_inline))
-
-ROW_INLINE vf row_load(const void *row, int64_t i, const bool half)
+MX_INLINE vf row_load(const void *row, int64_t i, const bool bf16)
 {
-    return half ? vf_load_bf16((const mx_bf16 *)row + i) : vf_load((const float *)row + i);
+    return bf16 ? vf_load_bf16((const mx_bf16 *)row + i) : vf_load((const float *)row + i);
 }
 
 /* The first n values from i on, and zeros. */
-ROW_INLINE vf row_load_part(const void *row, int64_t i, int64_t n, const bool half)
+MX_INLINE vf row_load_part(const void *row, int64_t i, int64_t n, const bool bf16)
 {
-    return half ? vf_load_bf16_part((const mx_bf16 *)row + i, n) : vf_load_part((const float *)row + i, n);
+    return bf16 ? vf_load_bf16_part((const mx_bf16 *)row + i, n) : vf_load_part((const float *)row + i, n);
 }
 
 /* How many of the VL lanes at i lie in a row of `width`, i < width. */
-ROW_INLINE int64_t lanes_left(int64_t width, int64_t i) { return width - i < VL ? width - i : VL; }
+MX_INLINE int64_t lanes_left(int64_t width, int64_t i) { return width - i < VL ? width - i : VL; }
 
-ROW_INLINE void row_store(void *row, int64_t i, vf x, const bool half)
+MX_INLINE void row_store(void *row, int64_t i, vf x, const bool bf16)
 {
-    if (half)
+    if (bf16)
         vf_store_bf16((mx_bf16 *)row + i, x);
     else
         vf_store((float *)row + i, x);
 }
 
-ROW_INLINE void row_store_part(void *row, int64_t i, vf x, int64_t n, const bool half)
+MX_INLINE void row_store_part(void *row, int64_t i, vf x, int64_t n, const bool bf16)
 {
-    if (half)
+    if (bf16)
         vf_store_bf16_part((mx_bf16 *)row + i, x, n);
     else
         vf_store_part((float *)row + i, x, n);
 }
 
-/* 2 VL halves as one store: of a whole cache line with 512 bits, which streaming needs to be fast. */
-ROW_INLINE void row_store_bits(mx_bf16 *p, vi bits, const bool stream)
+/* 2 VL values of bf16 as one store: of a whole cache line with 512 bits, which streaming needs to be fast. */
+MX_INLINE void row_store_bits(mx_bf16 *p, vi bits, const bool stream)
 {
     if (stream)
         vi_stream(p, bits);
@@ -49,10 +47,10 @@ ROW_INLINE void row_store_bits(mx_bf16 *p, vi bits, const bool stream)
 }
 
 /* Values i .. i + 2 VL. Streaming wants the address aligned to 64 bytes. */
-ROW_INLINE void row_store2(void *row, int64_t i, vf a, vf b, const bool half, const bool stream)
+MX_INLINE void row_store2(void *row, int64_t i, vf a, vf b, const bool bf16, const bool stream)
 {
-    if (half) {
-        row_store_bits((mx_bf16 *)row + i, vf_pack_halves(a, b), stream);
+    if (bf16) {
+        row_store_bits((mx_bf16 *)row + i, vf_pack_bf16(a, b), stream);
     } else if (stream) {
         vf_stream((float *)row + i, a);
         vf_stream((float *)row + i + VL, b);
@@ -62,46 +60,46 @@ ROW_INLINE void row_store2(void *row, int64_t i, vf a, vf b, const bool half, co
     }
 }
 
-/* Values i .. i + 2 VL: of halves the even places and then the odd ones, which is half the work of two loads in order;
+/* Values i .. i + 2 VL: of bf16 the even places and then the odd ones, which is half the work of two loads in order;
  * of floats as they lie. What is combined with them must be arranged alike. */
-ROW_INLINE void row_get(const void *row, int64_t i, vf v[2], const bool half)
+MX_INLINE void row_get(const void *row, int64_t i, vf v[2], const bool bf16)
 {
-    if (half) {
-        vf_split_halves((const mx_bf16 *)row + i, &v[0], &v[1]);
+    if (bf16) {
+        vf_split_bf16((const mx_bf16 *)row + i, &v[0], &v[1]);
     } else {
         v[0] = vf_load((const float *)row + i);
         v[1] = vf_load((const float *)row + i + VL);
     }
 }
 
-/* Puts back what is arranged so. Of halves, a NaN's lower half is zero: it comes from halves, or from the arithmetic
+/* Puts back what is arranged so. Of bf16, a NaN's lower 16 bits are zero: it comes from bf16, or from the arithmetic
  * itself. Streaming wants the address aligned to 64 bytes. */
-ROW_INLINE void row_put(void *row, int64_t i, const vf v[2], const bool half, const bool stream)
+MX_INLINE void row_put(void *row, int64_t i, const vf v[2], const bool bf16, const bool stream)
 {
-    if (half)
-        row_store_bits((mx_bf16 *)row + i, vf_join_halves(v[0], v[1]), stream);
+    if (bf16)
+        row_store_bits((mx_bf16 *)row + i, vf_join_bf16(v[0], v[1]), stream);
     else
         row_store2(row, i, v[0], v[1], false, stream);
 }
 
 /* Asks for the cache lines of `n` values from i on, of a row that comes later, so that reading it overlaps with the
  * arithmetic on this one. Behind the end of the memory it does nothing. */
-ROW_INLINE void row_prefetch(const void *row, int64_t i, const int n, const bool half)
+MX_INLINE void row_prefetch(const void *row, int64_t i, const int n, const bool bf16)
 {
-    const char *p = (const char *)row + i * (half ? 2 : 4);
-    for (int b = 0; b < n * (half ? 2 : 4); b += 64)
+    const char *p = (const char *)row + i * (bf16 ? 2 : 4);
+    for (int b = 0; b < n * (bf16 ? 2 : 4); b += 64)
         _mm_prefetch(p + b, _MM_HINT_T0);
 }
 
 /* Row r of a matrix of `width` columns. */
-ROW_INLINE const void *row_of(const void *matrix, int64_t r, int64_t width, const bool half)
+MX_INLINE const void *row_of(const void *matrix, int64_t r, int64_t width, const bool bf16)
 {
-    return (const char *)matrix + r * width * (half ? 2 : 4);
+    return (const char *)matrix + r * width * (bf16 ? 2 : 4);
 }
 
-ROW_INLINE void *row_of_out(void *matrix, int64_t r, int64_t width, const bool half)
+MX_INLINE void *row_of_out(void *matrix, int64_t r, int64_t width, const bool bf16)
 {
-    return (char *)matrix + r * width * (half ? 2 : 4);
+    return (char *)matrix + r * width * (bf16 ? 2 : 4);
 }
 
 #endif

@@ -5,7 +5,7 @@
 /* Blocks of 8 x 8, interleaved in three steps: elements 1, 2 and 4 apart change places. The same code serves every
  * instruction set: the work is all loads and stores. */
 
-ROW_INLINE void block_of_2(uint16_t *to, int64_t to_stride, const uint16_t *from, int64_t from_stride)
+MX_INLINE void block_of_2(uint16_t *to, int64_t to_stride, const uint16_t *from, int64_t from_stride)
 {
     __m128i a[8], b[8];
     for (int r = 0; r < 8; r++)
@@ -26,7 +26,7 @@ ROW_INLINE void block_of_2(uint16_t *to, int64_t to_stride, const uint16_t *from
         _mm_storeu_si128((__m128i *)(to + c * to_stride), b[c]);
 }
 
-ROW_INLINE void block_of_4(float *to, int64_t to_stride, const float *from, int64_t from_stride)
+MX_INLINE void block_of_4(float *to, int64_t to_stride, const float *from, int64_t from_stride)
 {
     __m256 a[8], b[8];
     /* Row r beside row r + 4: then each half of a vector is a 4 x 4 problem of its own. */

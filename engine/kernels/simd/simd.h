@@ -6,6 +6,7 @@
 #define MX_KERNELS_SIMD_SIMD_H
 
 #include "core/dtype.h"
+#include "kernels/inline.h"
 
 #include <immintrin.h>
 #include <stdbool.h>
@@ -89,13 +90,13 @@ static inline vi vi_mulhi_u32(vi a, vi b) /* the upper halves of the unsigned pr
 static inline vm vf_is_nan(vf a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q); }
 static inline vf vf_rcp_estimate(vf a) { return _mm512_rcp14_ps(a); } /* relative error below 2^-14 */
 
-static inline vf vf_from_halves(__m256i h) { return vi_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
-static inline vf vf_load_bf16(const mx_bf16 *p) { return vf_from_halves(_mm256_loadu_si256((const __m256i *)p)); }
+static inline vf vf_from_bf16(__m256i h) { return vi_float(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
+static inline vf vf_load_bf16(const mx_bf16 *p) { return vf_from_bf16(_mm256_loadu_si256((const __m256i *)p)); }
 static inline vf vf_load_bf16_part(const mx_bf16 *p, int64_t n)
 {
-    return vf_from_halves(_mm256_maskz_loadu_epi16(vm_first(n), p));
+    return vf_from_bf16(_mm256_maskz_loadu_epi16(vm_first(n), p));
 }
-static inline __m256i vf_to_halves(vf x)
+static inline __m256i vf_to_bf16(vf x)
 {
 #if defined(MX_SIMD_AVX512_BF16)
     return (__m256i)_mm512_cvtneps_pbh(x);
@@ -109,16 +110,16 @@ static inline __m256i vf_to_halves(vf x)
 #endif
 }
 /* Two vectors from 2 VL neighbours, the even places in one and the odd ones in the other: half the work of two loads
- * in order, and elementwise code does not mind. Stored again by vf_join_halves: to the upper halves it adds 1 where the
+ * in order, and elementwise code does not mind. Stored again by vf_join_bf16: to the upper halves it adds 1 where the
  * lower ones, less 1 if the upper one is even, are half a unit or more. Its NaNs must have a lower half of zero, as
  * arithmetic on bf16 inputs gives them, so that they stay what they are. */
-static inline void vf_split_halves(const mx_bf16 *p, vf *even, vf *odd)
+static inline void vf_split_bf16(const mx_bf16 *p, vf *even, vf *odd)
 {
     vi both = vi_load((const int32_t *)p);
     *even = vi_float(vi_shl(both, 16));
     *odd = vi_float(vi_and(both, vi_set1((int32_t)0xffff0000)));
 }
-static inline vi vf_join_halves(vf even, vf odd)
+static inline vi vf_join_bf16(vf even, vf odd)
 {
 #if defined(MX_SIMD_AVX512_BF16)
     const vi order = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5,
@@ -131,26 +132,25 @@ static inline vi vf_join_halves(vf even, vf odd)
     return _mm512_add_epi16(cut, _mm512_srli_epi16(_mm512_subs_epu16(rest, is_even), 15));
 #endif
 }
-static inline void vf_split(vf a, vf b, vf *even,
-                            vf *odd) /* the places of 2 VL neighbours as vf_split_halves has them */
+static inline void vf_split(vf a, vf b, vf *even, vf *odd) /* the places of 2 VL neighbours as vf_split_bf16 has them */
 {
     const vi places = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
     *even = _mm512_permutex2var_ps(a, places, b);
     *odd = _mm512_permutex2var_ps(a, _mm512_or_si512(places, vi_set1(1)), b);
 }
 static inline void vi_stream(void *p, vi x) { _mm512_stream_si512(p, x); } /* p aligned to 64 bytes */
-static inline vi vf_pack_halves(vf first, vf second)                       /* 2 VL halves in order, from any f32 */
+static inline vi vf_pack_bf16(vf first, vf second)                         /* 2 VL bf16 in order, from any f32 */
 {
 #if defined(MX_SIMD_AVX512_BF16)
     return (vi)_mm512_cvtne2ps_pbh(second, first);
 #else
-    return _mm512_inserti64x4(_mm512_castsi256_si512(vf_to_halves(first)), vf_to_halves(second), 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(vf_to_bf16(first)), vf_to_bf16(second), 1);
 #endif
 }
-static inline void vf_store_bf16(mx_bf16 *p, vf x) { _mm256_storeu_si256((__m256i *)p, vf_to_halves(x)); }
+static inline void vf_store_bf16(mx_bf16 *p, vf x) { _mm256_storeu_si256((__m256i *)p, vf_to_bf16(x)); }
 static inline void vf_store_bf16_part(mx_bf16 *p, vf x, int64_t n)
 {
-    _mm256_mask_storeu_epi16(p, vm_first(n), vf_to_halves(x));
+    _mm256_mask_storeu_epi16(p, vm_first(n), vf_to_bf16(x));
 }
 
 #else /* AVX2 and FMA */
@@ -218,20 +218,20 @@ static inline vi vi_mulhi_u32(vi a, vi b) /* the upper halves of the unsigned pr
 static inline vm vf_is_nan(vf a) { return _mm256_cmp_ps(a, a, _CMP_UNORD_Q); }
 static inline vf vf_rcp_estimate(vf a) { return _mm256_rcp_ps(a); } /* relative error below 1.5 * 2^-12 */
 
-static inline vf vf_from_halves(__m128i h) { return vi_float(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
-static inline vf vf_load_bf16(const mx_bf16 *p) { return vf_from_halves(_mm_loadu_si128((const __m128i *)p)); }
+static inline vf vf_from_bf16(__m128i h) { return vi_float(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
+static inline vf vf_load_bf16(const mx_bf16 *p) { return vf_from_bf16(_mm_loadu_si128((const __m128i *)p)); }
 static inline vf vf_load_bf16_part(const mx_bf16 *p, int64_t n)
 {
     mx_bf16 full[8] = {0};
     memcpy(full, p, (size_t)n * sizeof *p);
     return vf_load_bf16(full);
 }
-static inline __m128i vf_to_halves(vf x)
+static inline __m128i vf_to_bf16(vf x)
 {
     vi wide = vi_shr(round_to_upper_halves(x), 16);
     return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
 }
-static inline void vf_split_halves(const mx_bf16 *p, vf *even, vf *odd) /* of 2 VL neighbours; see above */
+static inline void vf_split_bf16(const mx_bf16 *p, vf *even, vf *odd) /* of 2 VL neighbours; see above */
 {
     vi both = vi_load((const int32_t *)p);
     *even = vi_float(vi_shl(both, 16));
@@ -241,7 +241,7 @@ static inline vi round_numbers(vf x) /* round_to_upper_halves() where no NaN nee
 {
     return vi_add(vi_add(vf_bits(x), vi_set1(0x7fff)), vi_and(vi_shr(vf_bits(x), 16), vi_set1(1)));
 }
-static inline vi vf_join_halves(vf even, vf odd)
+static inline vi vf_join_bf16(vf even, vf odd)
 {
     vi cut = _mm256_blend_epi16(vi_shr(vf_bits(even), 16), vf_bits(odd), 0xaa);
     vi rest = _mm256_blend_epi16(vf_bits(even), vi_shl(vf_bits(odd), 16), 0xaa);
@@ -255,14 +255,14 @@ static inline void vf_split(vf a, vf b, vf *even, vf *odd) /* as above */
     *odd = _mm256_castpd_ps(_mm256_permute4x64_pd(o, 0xd8));
 }
 static inline void vi_stream(void *p, vi x) { _mm256_stream_si256(p, x); } /* p aligned to 32 bytes */
-static inline vi vf_pack_halves(vf first, vf second)                       /* 2 VL halves in order, from any f32 */
+static inline vi vf_pack_bf16(vf first, vf second)                         /* 2 VL bf16 in order, from any f32 */
 {
     bool nan = _mm256_movemask_ps(_mm256_cmp_ps(first, second, _CMP_UNORD_Q)) != 0;
     vi a = __builtin_expect(nan, 0) ? round_to_upper_halves(first) : round_numbers(first);
     vi b = __builtin_expect(nan, 0) ? round_to_upper_halves(second) : round_numbers(second);
     return _mm256_permute4x64_epi64(_mm256_packus_epi32(vi_shr(a, 16), vi_shr(b, 16)), 0xd8);
 }
-static inline void vf_store_bf16(mx_bf16 *p, vf x) { _mm_storeu_si128((__m128i *)p, vf_to_halves(x)); }
+static inline void vf_store_bf16(mx_bf16 *p, vf x) { _mm_storeu_si128((__m128i *)p, vf_to_bf16(x)); }
 static inline void vf_store_bf16_part(mx_bf16 *p, vf x, int64_t n)
 {
     mx_bf16 full[8];
@@ -275,7 +275,7 @@ static inline void vf_store_bf16_part(mx_bf16 *p, vf x, int64_t n)
 /* Loops over arrays that lie in memory ask for what they read PREFETCH_AHEAD bytes later, since the processor's own
  * prefetching stops at each page. Behind the end of an array this does nothing. */
 enum { PREFETCH_AHEAD = 1024 };
-static inline __attribute__((always_inline)) void prefetch_ahead(const void *p, const int bytes)
+MX_INLINE void prefetch_ahead(const void *p, const int bytes)
 {
 #pragma GCC unroll 4
     for (int b = 0; b < bytes; b += 64)

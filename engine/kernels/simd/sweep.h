@@ -9,7 +9,7 @@
 typedef struct kind {
     mx_function f;
     mx_binary pair;
-    bool half;   /* all arrays are bf16 */
+    bool bf16;   /* all arrays are bf16 */
     int step[2]; /* of the first two inputs: 0 for one value used throughout (binary alone reads it) */
     vf value[2]; /* that value */
 } kind;
@@ -19,18 +19,18 @@ typedef struct pointers {
     char *out[2];
 } pointers;
 
-/* Vectors in a step. Where halves are read, two of them hold the even and the odd places of 2 VL neighbours. */
+/* Vectors in a step. Where bf16 is read, two of them hold the even and the odd places of 2 VL neighbours. */
 enum { VECTORS = 4, UNIT = VECTORS * VL };
 
 /* Elements i to before i + UNIT. */
 typedef void step_fn(const kind *k, const pointers *p, int64_t i, bool stream);
 
-MX_INLINE void get(const char *p, bool half, int64_t i, vf v[VECTORS])
+MX_INLINE void get(const char *p, bool bf16, int64_t i, vf v[VECTORS])
 {
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u += 2) {
-        if (half) {
-            vf_split_halves((const mx_bf16 *)p + i + u * VL, &v[u], &v[u + 1]);
+        if (bf16) {
+            vf_split_bf16((const mx_bf16 *)p + i + u * VL, &v[u], &v[u + 1]);
         } else {
             v[u] = vf_load((const float *)p + i + u * VL);
             v[u + 1] = vf_load((const float *)p + i + (u + 1) * VL);
@@ -46,14 +46,14 @@ MX_INLINE void put_bits(char *p, bool stream, vi bits)
         vi_store((int32_t *)p, bits);
 }
 
-/* Halves are only stored here where all inputs are halves, so that NaNs are as vf_join_halves needs them. */
-MX_INLINE void put(char *p, bool half, int64_t i, bool stream, const vf v[VECTORS])
+/* bf16 is only stored here where all inputs are bf16, so that NaNs are as vf_join_bf16 needs them. */
+MX_INLINE void put(char *p, bool bf16, int64_t i, bool stream, const vf v[VECTORS])
 {
-    char *to = p + i * (half ? 2 : 4);
+    char *to = p + i * (bf16 ? 2 : 4);
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u += 2) {
-        if (half) {
-            put_bits(to + 2 * u * VL, stream, vf_join_halves(v[u], v[u + 1]));
+        if (bf16) {
+            put_bits(to + 2 * u * VL, stream, vf_join_bf16(v[u], v[u + 1]));
         } else {
             put_bits(to + 4 * u * VL, stream, vf_bits(v[u]));
             put_bits(to + 4 * (u + 1) * VL, stream, vf_bits(v[u + 1]));
@@ -62,9 +62,9 @@ MX_INLINE void put(char *p, bool half, int64_t i, bool stream, const vf v[VECTOR
 }
 
 /* Elements from p to the next address that a vector may be streamed to. */
-MX_INLINE int64_t to_boundary(const void *p, bool half)
+MX_INLINE int64_t to_boundary(const void *p, bool bf16)
 {
-    uintptr_t size = half ? 2 : 4, vector = VL * 4;
+    uintptr_t size = bf16 ? 2 : 4, vector = VL * 4;
     return (int64_t)((vector - (uintptr_t)p % vector) % vector / size);
 }
 
@@ -98,8 +98,8 @@ static __attribute__((noinline)) void give_out(const room *r, const pointers *gi
  * these three parts so that the step is compiled once. */
 MX_INLINE void sweep(step_fn *step, const kind *k, const pointers *given, int64_t n, bool stream)
 {
-    const int64_t size = k->half ? 2 : 4;
-    int64_t first = stream ? to_boundary(given->out[0], k->half) : 0;
+    const int64_t size = k->bf16 ? 2 : 4;
+    int64_t first = stream ? to_boundary(given->out[0], k->bf16) : 0;
     if (first > n)
         first = n;
     const int64_t last = first + (n - first) / UNIT * UNIT;
@@ -115,7 +115,7 @@ MX_INLINE void sweep(step_fn *step, const kind *k, const pointers *given, int64_
         for (int64_t i = part == 1 ? from : 0, end = part == 1 ? to : UNIT; i < end; i += UNIT) {
             for (int a = 0; a < 3 && stream; a++)
                 if (given->in[a])
-                    prefetch_ahead(p.in[a] + i * size, k->half ? UNIT * 2 : UNIT * 4);
+                    prefetch_ahead(p.in[a] + i * size, k->bf16 ? UNIT * 2 : UNIT * 4);
             step(k, &p, i, stream);
         }
         if (part != 1)

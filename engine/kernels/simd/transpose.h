@@ -5,7 +5,7 @@
 #include "kernels/simd/simd.h"
 
 /* r[i] lane j <-> r[j] lane i. */
-static inline __attribute__((always_inline)) void transpose(vf r[VL])
+MX_INLINE void transpose(vf r[VL])
 {
     vf t[VL], u[VL];
 #if MX_SIMD_512

@@ -8,14 +8,43 @@
 
 #include <math.h>
 
-#define MX_INLINE static inline __attribute__((always_inline))
-
 /* e^x: vf_exp with what lies outside its range: 0 below, inf above. */
 MX_INLINE vf vf_exp_whole(vf x)
 {
     vf y = vf_exp(x);
     y = vf_select(vf_gt(x, vf_set1(88.7228394f)), vf_set1(INFINITY), y);
     return vf_select(vf_gt(vf_set1(-87.3365479f), x), vf_zero(), y);
+}
+
+/* p 2^n, n whole, at most 127 without AVX-512; exactly 0 for n = VF_LEAST_POWER. */
+#if MX_SIMD_512
+enum { VF_LEAST_POWER = -200 };
+MX_INLINE vf vf_scale_by_power(vf p, vf n) { return _mm512_scalef_ps(p, n); }
+#else
+enum { VF_LEAST_POWER = -127 }; /* its exponent field is that of zero */
+MX_INLINE vf vf_scale_by_power(vf p, vf n) { return p * vi_float(vi_shl(vi_add(vf_to_vi(n), vi_set1(127)), 23)); }
+#endif
+
+/* 2^x for x <= 0 or little above, exactly 0 for -inf and below VF_LEAST_POWER: attention needs that zero of a masked
+ * score, which vf_exp2_fast() does not give on every path. x = n + r, |r| <= 1/2, and 2^r by its minimax polynomial: of
+ * degree 5 (relative error 1e-7), or of degree 4 (3e-6) where `fast`. */
+MX_INLINE vf vf_exp2_whole(bool fast, vf x)
+{
+    x = vf_max(vf_set1(VF_LEAST_POWER), x); /* in this order a NaN survives */
+    vf n = vf_round(x), r = x - n, p;
+    if (fast) {
+        p = vf_fma(vf_set1(9.570101909e-3f), r, vf_set1(5.591786032e-2f));
+        p = vf_fma(p, r, vf_set1(2.402474483e-1f));
+        p = vf_fma(p, r, vf_set1(6.931218147e-1f));
+        p = vf_fma(p, r, vf_set1(9.999992614e-1f));
+    } else {
+        p = vf_fma(vf_set1(1.32647272e-3f), r, vf_set1(9.67151264e-3f));
+        p = vf_fma(p, r, vf_set1(5.550733743e-2f));
+        p = vf_fma(p, r, vf_set1(2.402224209e-1f));
+        p = vf_fma(p, r, vf_set1(6.931469776e-1f));
+        p = vf_fma(p, r, vf_set1(1.0f));
+    }
+    return vf_scale_by_power(p, n);
 }
 
 /* ln x of a normal positive x: exponent and a mantissa in [sqrt(1/2), sqrt(2)). The steps are those of core/rng.c, to
@@ -45,20 +74,34 @@ MX_INLINE vf vf_log(vf x)
     return vf_select(vf_is_nan(x), x, y);
 }
 
-/* tanh x with a small relative error everywhere: a polynomial below 0.625 (Cephes tanhf), exponentials above. */
-MX_INLINE vf vf_tanh_whole(vf x)
+/* tanh x below VF_TANH_SMALL in magnitude, where 1 - 2 / (e^2x + 1) would cancel. Coefficients: Cephes tanhf (Moshier,
+ * netlib). */
+#define VF_TANH_SMALL 0.625f
+MX_INLINE vf vf_tanh_small(vf x)
 {
     vf z = x * x, p = vf_set1(-5.70498872745e-3f);
     p = vf_fma(p, z, vf_set1(2.06390887954e-2f));
     p = vf_fma(p, z, vf_set1(-5.37397155531e-2f));
     p = vf_fma(p, z, vf_set1(1.33314422036e-1f));
     p = vf_fma(p, z, vf_set1(-3.33332819422e-1f));
-    vf small = vf_fma(p * z, x, x);
+    return vf_fma(p * z, x, x);
+}
+
+/* tanh x to a relative 2e-7, for attention's soft cap: three operations less than vf_tanh_whole(), from which it
+ * differs in the last places of a negative x. */
+MX_INLINE vf vf_tanh_cap(vf x)
+{
+    return vf_select(vf_gt(vf_set1(VF_TANH_SMALL), vf_abs(x)), vf_tanh_small(x), vf_tanh(x));
+}
+
+/* tanh x with a small relative error everywhere, and odd: tanh -x is -tanh x to the bit. */
+MX_INLINE vf vf_tanh_whole(vf x)
+{
     vf one = vf_set1(1.0f), size = vf_min(vf_set1(20.0f), vf_abs(x));
     vf large = one - vf_set1(2.0f) / (vf_exp(size + size) + one);
     vi sign = vi_and(vf_bits(x), vi_set1((int32_t)0x80000000));
     large = vi_float(vi_or(vf_bits(large), sign));
-    return vf_select(vf_gt(vf_set1(0.625f), vf_abs(x)), small, large);
+    return vf_select(vf_gt(vf_set1(VF_TANH_SMALL), vf_abs(x)), vf_tanh_small(x), large);
 }
 
 /* The polynomials of sine and cosine within pi/4 of 0 (Cephes sinf, cosf), in the steps of core/rng.c. */

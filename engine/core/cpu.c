@@ -54,12 +54,6 @@ mx_isa mx_isa_best(void) { return best; }
 
 mx_isa mx_isa_current(void) { return chosen < 0 ? fastest : (mx_isa)chosen; }
 
-mx_isa mx_isa_vectors(void)
-{
-    mx_isa isa = mx_isa_current();
-    return isa == MX_ISA_AMX ? MX_ISA_AVX512_BF16 : isa;
-}
-
 mx_status mx_isa_use(const char *name)
 {
     for (int isa = 0; isa < MX_ISAS; isa++) {

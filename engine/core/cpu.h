@@ -6,15 +6,13 @@
 
 #include <stdint.h>
 
-/* Paths through the kernels, each a superset of the one before it. The last is avx512_bf16 with products in tiles;
- * only matrix products and attention have code of their own for it. */
+/* Paths through the kernels, each a superset of the one before it. The last is avx512_bf16 with products in tiles. */
 typedef enum mx_isa {
     MX_ISA_PORTABLE,
     MX_ISA_AVX2,
     MX_ISA_AVX512,
     MX_ISA_AVX512_BF16,
-    MX_VECTOR_ISAS,
-    MX_ISA_AMX = MX_VECTOR_ISAS,
+    MX_ISA_AMX,
     MX_ISAS
 } mx_isa;
 
@@ -25,9 +23,6 @@ mx_isa mx_isa_best(void);
 
 /* The path in use: what mx_isa_use chose, or the fastest one (avx512 where avx512_bf16 is there but slower). */
 mx_isa mx_isa_current(void);
-
-/* The same for kernels on vectors: below MX_VECTOR_ISAS. */
-mx_isa mx_isa_vectors(void);
 
 /* Chooses a path by name ("portable", "avx2", "avx512", "avx512_bf16", "amx"). Fails when unknown or beyond
  * mx_isa_best. */

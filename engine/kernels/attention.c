@@ -1,10 +1,10 @@
 /* The driver of attention: checks, block sizes, the split over threads, scratch memory. */
 #include "kernels/attention.h"
 
-#include "core/cpu.h"
 #include "core/element.h"
 #include "core/pool.h"
 #include "kernels/attention_paths.h"
+#include "kernels/context.h"
 #include "kernels/inline.h"
 
 #include <math.h>
@@ -21,16 +21,10 @@ enum {
 
 static int threads_here(void) { return omp_in_parallel() ? 1 : omp_get_max_threads(); }
 
-const mx_attention_path *mx_attention_path_get(int isa, mx_dtype dtype)
+static const mx_attention_path *path_of(const mx_attention *a)
 {
-    static const mx_attention_path *const paths[MX_ISAS][2] = {
-        [MX_ISA_PORTABLE] = {&mx_attention_portable, &mx_attention_portable},
-        [MX_ISA_AVX2] = {&mx_attention_f32_avx2, &mx_attention_bf16_avx2},
-        [MX_ISA_AVX512] = {&mx_attention_f32_avx512, &mx_attention_bf16_avx512},
-        [MX_ISA_AVX512_BF16] = {&mx_attention_f32_avx512_bf16, &mx_attention_bf16_avx512_bf16},
-        [MX_ISA_AMX] = {&mx_attention_f32_avx512_bf16, &mx_attention_bf16_amx},
-    };
-    return paths[isa][mx_is_bf16(dtype)];
+    const mx_kernels *kernels = mx_kernels_current();
+    return mx_is_bf16(a->dtype) ? kernels->attention_bf16 : kernels->attention_f32;
 }
 
 /* Rows and keys of a tile so that `share` second-level caches hold what a tile touches, `per_row` and `per_key` bytes
@@ -156,10 +150,7 @@ mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attent
     return MX_OK;
 }
 
-mx_status mx_attention_forward(const mx_attention *a)
-{
-    return mx_attention_forward_by(mx_attention_path_get(mx_isa_current(), a->dtype), a);
-}
+mx_status mx_attention_forward(const mx_attention *a) { return mx_attention_forward_by(path_of(a), a); }
 
 /* ---- merging ---- */
 
@@ -276,10 +267,7 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
     return MX_OK;
 }
 
-mx_status mx_attention_backward(const mx_attention *a)
-{
-    return mx_attention_backward_by(mx_attention_path_get(mx_isa_current(), a->dtype), a);
-}
+mx_status mx_attention_backward(const mx_attention *a) { return mx_attention_backward_by(path_of(a), a); }
 
 double mx_attention_pairs(const mx_attention *a)
 {

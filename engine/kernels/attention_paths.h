@@ -48,16 +48,11 @@ typedef struct mx_attention_path {
     void (*decode)(const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last, float *part, float *scratch);
 } mx_attention_path;
 
-/* Chosen by the instruction set, and used directly by the tests. */
-const mx_attention_path *mx_attention_path_get(int isa, mx_dtype dtype);
+/* The driver with a given path, for tests. */
 mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attention *a);
 mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_attention *a);
 
-extern const mx_attention_path mx_attention_portable;
-extern const mx_attention_path mx_attention_f32_avx2, mx_attention_bf16_avx2;
-extern const mx_attention_path mx_attention_f32_avx512, mx_attention_bf16_avx512;
-extern const mx_attention_path mx_attention_f32_avx512_bf16, mx_attention_bf16_avx512_bf16;
-extern const mx_attention_path mx_attention_bf16_amx;
+extern const mx_attention_path mx_attention_portable; /* of either dtype */
 
 /* The layout of the AVX512-BF16 path, its dot product of pairs done by two multiplications: so that its packing can be
  * tested on processors that lack the instruction. */

@@ -2,6 +2,8 @@
 #include "core/element.h"
 #include "kernels/elementwise.h"
 
+#include "kernels/context.h"
+
 enum { BLOCK = 1024 };
 
 bool mx_broadcast_sizes(int n_in, const int *in_dims, const int64_t *const *in_size, int *n_dims, int64_t *size)
@@ -124,7 +126,7 @@ static void walk_all(walk *w)
         bytes += w->step[k] ? count * (int64_t)mx_dtype_bytes(w->in[k].dtype) : 0;
         in_place = in_place || w->in[k].data == w->out.data;
     }
-    w->paths = mx_elementwise_current();
+    w->paths = mx_kernels_current()->elementwise;
     w->stream = !in_place && inner >= BLOCK && mx_should_stream(bytes);
 #pragma omp parallel for schedule(static) if (count >= MX_PARALLEL_FROM)
     for (int64_t first = 0; first < count; first += MX_CHUNK)

@@ -2,6 +2,9 @@
 #include "core/element.h"
 #include "kernels/elementwise.h"
 
+
+#include "kernels/context.h"
+
 enum { BLOCK = 1024 };
 
 static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
@@ -85,7 +88,7 @@ static void cast_chunk(const mx_elementwise_paths *paths, mx_array x, mx_array y
 
 void mx_cast(mx_array x, mx_array y, int64_t n)
 {
-    const mx_elementwise_paths *paths = mx_elementwise_current();
+    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
     bool stream =
         x.data != y.data && mx_should_stream(n * (int64_t)(mx_dtype_bytes(x.dtype) + mx_dtype_bytes(y.dtype)));
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)

@@ -1,22 +1,11 @@
 #include "kernels/elementwise.h"
 
-#include "core/cpu.h"
+#include "kernels/context.h"
 
 #include <math.h>
 
 /* Elements converted to f32 at a time where dtypes are mixed: three such blocks stay in the first-level cache. */
 enum { BLOCK = 1024 };
-
-const mx_elementwise_paths *mx_elementwise_current(void)
-{
-    static const mx_elementwise_paths *const paths[MX_VECTOR_ISAS] = {
-        [MX_ISA_PORTABLE] = &mx_elementwise_portable,
-        [MX_ISA_AVX2] = &mx_elementwise_avx2,
-        [MX_ISA_AVX512] = &mx_elementwise_avx512,
-        [MX_ISA_AVX512_BF16] = &mx_elementwise_avx512_bf16,
-    };
-    return paths[mx_isa_vectors()];
-}
 
 bool mx_should_stream(int64_t bytes) { return bytes > mx_cpu_l3_share_bytes(); }
 
@@ -82,7 +71,7 @@ static void run_map(map *m, int n_in, int n_out, int64_t n)
     bool in_place = false;
     for (int k = 0; k < n_in; k++)
         in_place = in_place || m->in[k].data == m->out[0].data || m->in[k].data == m->out[1].data;
-    m->paths = mx_elementwise_current();
+    m->paths = mx_kernels_current()->elementwise;
     m->stream = !in_place && mx_should_stream(bytes);
     bool direct = one_dtype(m, n_in, n_out);
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
@@ -146,7 +135,7 @@ void mx_gated_backward(mx_unary act, mx_array gate, mx_array up, mx_array dy, mx
 
 void mx_add_to(mx_array c, mx_array x, int64_t n)
 {
-    map m = {.paths = mx_elementwise_current(), .in = {x}, .out = {c}};
+    map m = {.paths = mx_kernels_current()->elementwise, .in = {x}, .out = {c}};
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
     for (int64_t first = 0; first < n; first += MX_CHUNK)
         run_add_to(&m, first, first + MX_CHUNK < n ? first + MX_CHUNK : n);

@@ -130,9 +130,6 @@ typedef struct mx_elementwise_paths {
                         const float *dy, int dy_step, float *y, int64_t n);
     void (*compare)(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n);
 } mx_elementwise_paths;
-extern const mx_elementwise_paths mx_elementwise_portable, mx_elementwise_avx2, mx_elementwise_avx512,
-    mx_elementwise_avx512_bf16;
-const mx_elementwise_paths *mx_elementwise_current(void);
 
 /* Whether a call that moves `bytes` in all should write past the caches: it is larger than the last of them. */
 bool mx_should_stream(int64_t bytes);

@@ -1,15 +1,10 @@
 #include "kernels/embedding.h"
 
-#include "core/cpu.h"
 #include "core/pool.h"
+#include "kernels/context.h"
 
 #include <omp.h>
 #include <string.h>
-
-static const mx_row_paths *const paths[MX_VECTOR_ISAS] = {&mx_rows_portable, &mx_rows_avx2, &mx_rows_avx512,
-                                                          &mx_rows_avx512_bf16};
-
-const mx_row_paths *mx_rows_current(void) { return paths[mx_isa_vectors()]; }
 
 int64_t mx_embedding_find_bad(const int32_t *ids, int64_t n, int64_t vocab)
 {
@@ -30,7 +25,7 @@ void mx_embedding_gather(const mx_embedding *e)
     int64_t table_row = e->width * (int64_t)mx_dtype_bytes(e->table_dtype);
     int64_t out_row = e->width * (int64_t)mx_dtype_bytes(e->out_dtype);
     bool plain = e->table_dtype == e->out_dtype && e->scale == 1.0f;
-    const mx_row_paths *path = mx_rows_current();
+    const mx_row_paths *path = mx_kernels_current()->rows;
 #pragma omp parallel for schedule(static) if (e->tokens * e->width > 32768)
     for (int64_t t = 0; t < e->tokens; t++) {
         const char *from = (const char *)e->table + e->ids[t] * table_row;
@@ -103,7 +98,7 @@ static void end_run(float *run, double *sum, int64_t n)
 static void add_columns(const mx_embedding_sum *e, const often *o, int32_t *added, int64_t groups, int64_t group,
                         int64_t first, int64_t last)
 {
-    const mx_row_paths *path = mx_rows_current();
+    const mx_row_paths *path = mx_kernels_current()->rows;
     int64_t bytes = (int64_t)mx_dtype_bytes(e->dtype), n = last - first;
     for (int64_t t = 0; t < e->tokens; t++) {
         if (groups > 1 && e->ids[t] % groups != group)

@@ -38,7 +38,5 @@ typedef struct mx_row_paths {
     void (*convert)(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n);
     void (*add)(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n);
 } mx_row_paths;
-extern const mx_row_paths mx_rows_portable, mx_rows_avx2, mx_rows_avx512, mx_rows_avx512_bf16;
-const mx_row_paths *mx_rows_current(void);
 
 #endif

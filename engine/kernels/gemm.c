@@ -1,5 +1,7 @@
 /* Matrix products: which path a product takes. */
 #include "kernels/gemm.h"
+
+#include "kernels/context.h"
 #include "kernels/gemm_internal.h"
 
 #include <cblas.h>
@@ -11,19 +13,12 @@ enum { SMALL_PRODUCT = 64 * 64 * 64 };
 /* Rows of an f32 product computed before they are rounded to a bf16 C: about 4 MiB of scratch. */
 enum { ROUNDED_AT_ONCE = 1 << 20 };
 
-const mx_micro *mx_micro_get(mx_isa isa)
-{
-    static const mx_micro *const micros[MX_ISAS] = {&mx_micro_portable, &mx_micro_avx2, &mx_micro_avx512,
-                                                    &mx_micro_avx512_bf16, &mx_micro_amx};
-    return micros[isa];
-}
-
 /* C = 0 (+ bias), or C += bias: what remains of a product without k, and what sgemm then adds to. */
 static void start_c(const mx_gemm *g)
 {
     if (g->accumulate && !g->bias)
         return;
-    const mx_micro *u = mx_micro_get(mx_isa_current());
+    const mx_micro *u = mx_kernels_current()->micro;
     static const float zeros[64];
     for (int64_t j = 0; j < g->n; j += 64)
         u->store(g->m, g->n - j < 64 ? g->n - j : 64, zeros, 0, g->bias ? g->bias + j : NULL,
@@ -51,7 +46,7 @@ static mx_status sgemm_rounded(const mx_gemm *g)
     if (!scratch)
         return mx_fail(MX_ERR_MEMORY, "matrix product: no memory for %lld bytes of f32 sums",
                        (long long)(rows * g->n * 4));
-    const mx_micro *u = mx_micro_get(mx_isa_current());
+    const mx_micro *u = mx_kernels_current()->micro;
     for (int64_t i = 0; i < g->m; i += rows) {
         mx_gemm some = *g;
         some.m = g->m - i < rows ? g->m - i : rows;
@@ -77,7 +72,7 @@ static mx_status run(const mx_gemm *g, int threads)
     bool a_bf16 = mx_is_bf16(g->a.dtype), b_bf16 = mx_is_bf16(g->b.dtype), c_bf16 = mx_is_bf16(g->c.dtype);
     if (a_bf16 || b_bf16) {
         bool small = (double)g->m * (double)g->n * (double)g->k < SMALL_PRODUCT;
-        if (g->m <= MX_THIN_ROWS && mx_isa_current() != MX_ISA_PORTABLE)
+        if (g->m <= MX_THIN_ROWS && mx_kernels_current()->thin)
             return mx_gemm_thin(g, small ? 1 : threads);
         return mx_gemm_packed(g, small ? 1 : threads);
     }

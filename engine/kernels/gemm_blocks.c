@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "kernels/gemm_internal.h"
 
+#include "kernels/context.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +20,7 @@ mx_gemm_blocks mx_gemm_blocks_of(mx_isa isa)
     if (chosen.mc > 0)
         return chosen;
     /* Measured: half of the second-level cache for A, an eighth of the third for B. */
-    const mx_micro *u = mx_micro_get(isa);
+    const mx_micro *u = mx_kernels_of(isa)->micro;
     int64_t bytes_of_k = u->k_words * 4;
     mx_gemm_blocks blocks;
     blocks.kc = u->k_words * u->k_group;

@@ -5,7 +5,7 @@
 #include "kernels/gemm.h"
 #include "kernels/gemm_micro.h"
 
-extern const mx_micro mx_micro_portable, mx_micro_avx2, mx_micro_avx512, mx_micro_avx512_bf16, mx_micro_amx;
+/* The store of each vector path; that of tiles is the last. */
 mx_micro_store mx_gemm_store_avx2, mx_gemm_store_avx512, mx_gemm_store_avx512_bf16;
 
 /* The product by packing and micro-kernels, m, n and k at least 1, on up to `threads` threads. */
@@ -15,15 +15,15 @@ mx_status mx_gemm_packed(const mx_gemm *g, int threads);
 enum { MX_THIN_ROWS = 8 };
 mx_status mx_gemm_thin(const mx_gemm *g, int threads);
 
-/* Its parts, one set per path. op(A) arrives as f32 (m, k), rounded. `sums` (m, n) of the columns from `column` on are
- * written for whole vectors: ld_sums is a multiple of 16. */
-typedef void mx_thin_round_part(const void *data, mx_dtype dtype, int64_t n, float *out);
-typedef void mx_thin_columns_part(const mx_gemm *g, const float *a, int64_t column, int64_t n, float *sums,
-                                  int64_t ld_sums);
-typedef void mx_column_sums_part(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums);
-mx_thin_round_part mx_thin_round_avx2, mx_thin_round_avx512, mx_thin_round_avx512_bf16;
-mx_thin_columns_part mx_thin_columns_avx2, mx_thin_columns_avx512, mx_thin_columns_avx512_bf16;
-mx_column_sums_part mx_column_sums_portable, mx_column_sums_avx2, mx_column_sums_avx512, mx_column_sums_avx512_bf16;
+/* Its parts. round() makes n values of op(A) f32, rounded to bf16. columns() takes op(A) (m, k) so and writes `sums`
+ * (m, n) of the columns from `column` on, for whole vectors: ld_sums is a multiple of 16. */
+typedef struct mx_thin_paths {
+    void (*round)(const void *data, mx_dtype dtype, int64_t n, float *out);
+    void (*columns)(const mx_gemm *g, const float *a, int64_t column, int64_t n, float *sums, int64_t ld_sums);
+} mx_thin_paths;
+
+/* sums[j] += the sum over i < rows of x[i * stride + j], j < n. */
+typedef void mx_column_sums_path(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums);
 
 /* `bytes` of scratch of the calling thread, aligned to 64 bytes and valid until its next call; NULL when there is none.
  * It grows as needed, is kept between calls and freed at exit. */

@@ -53,7 +53,4 @@ typedef struct mx_micro {
     mx_micro_store *store;
 } mx_micro;
 
-/* The micro-kernels of a path; `isa` is one that this processor has (normally mx_isa_current()). */
-const mx_micro *mx_micro_get(mx_isa isa);
-
 #endif

@@ -10,6 +10,8 @@
  * sum over k in blocks of kc whatever the grid, so its bits do not depend on the number of threads. */
 #define _GNU_SOURCE
 #include "kernels/gemm_internal.h"
+
+#include "kernels/context.h"
 #include "kernels/inline.h"
 
 #include <omp.h>
@@ -252,7 +254,7 @@ static job plan(const mx_gemm *g, const mx_micro *u, int threads, int64_t words[
 
 mx_status mx_gemm_packed(const mx_gemm *g, int threads)
 {
-    const mx_micro *u = mx_micro_get(mx_isa_current());
+    const mx_micro *u = mx_kernels_current()->micro;
     int64_t words[3];
     job j = plan(g, u, threads, words);
     int64_t bytes = (words[0] + words[1] + words[2]) * 4;

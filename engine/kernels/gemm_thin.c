@@ -2,6 +2,8 @@
 #include "core/element.h"
 #include "kernels/gemm_internal.h"
 
+#include "kernels/context.h"
+
 #include <omp.h>
 #include <string.h>
 
@@ -11,13 +13,12 @@ enum { SUM_BLOCK = 128 }; /* rows added up before they join the sum of all: keep
 
 static void round_a(const mx_gemm *g, float *a)
 {
-    static mx_thin_round_part *const round[MX_VECTOR_ISAS] = {NULL, mx_thin_round_avx2, mx_thin_round_avx512,
-                                                              mx_thin_round_avx512_bf16};
+    const mx_thin_paths *path = mx_kernels_current()->thin;
     size_t bytes = mx_dtype_bytes(g->a.dtype);
     for (int64_t i = 0; i < g->m; i++) {
         const char *row = (const char *)g->a.data + (size_t)i * (g->a.trans ? 1 : (size_t)g->a.stride) * bytes;
         if (!g->a.trans) {
-            round[mx_isa_vectors()](row, g->a.dtype, g->k, a + i * g->k);
+            path->round(row, g->a.dtype, g->k, a + i * g->k);
             continue;
         }
         for (int64_t p = 0; p < g->k; p++) {
@@ -29,11 +30,9 @@ static void round_a(const mx_gemm *g, float *a)
 
 static void strip(const mx_gemm *g, const mx_micro *u, const float *a, int64_t column, int64_t width)
 {
-    static mx_thin_columns_part *const columns[MX_VECTOR_ISAS] = {NULL, mx_thin_columns_avx2, mx_thin_columns_avx512,
-                                                                  mx_thin_columns_avx512_bf16};
     _Alignas(64) float sums[SUMS];
     int64_t n = g->n - column < width ? g->n - column : width;
-    columns[mx_isa_vectors()](g, a, column, n, sums, width);
+    mx_kernels_current()->thin->columns(g, a, column, n, sums, width);
     if (g->alpha != 1.0f)
         for (int64_t i = 0; i < g->m; i++)
             for (int64_t j = 0; j < n; j++)
@@ -44,7 +43,7 @@ static void strip(const mx_gemm *g, const mx_micro *u, const float *a, int64_t c
 
 mx_status mx_gemm_thin(const mx_gemm *g, int threads)
 {
-    const mx_micro *u = mx_micro_get(mx_isa_current());
+    const mx_micro *u = mx_kernels_current()->micro;
     float *a = mx_gemm_scratch(g->m * g->k * 4);
     if (!a)
         return mx_fail(MX_ERR_MEMORY, "matrix product: no memory for %lld bytes of rounded rows",
@@ -60,17 +59,15 @@ mx_status mx_gemm_thin(const mx_gemm *g, int threads)
 
 void mx_column_sum(int64_t rows, int64_t n, const void *x, mx_dtype dtype, float *sums)
 {
-    static mx_column_sums_part *const part[MX_VECTOR_ISAS] = {mx_column_sums_portable, mx_column_sums_avx2,
-                                                              mx_column_sums_avx512, mx_column_sums_avx512_bf16};
+    mx_column_sums_path *path = mx_kernels_current()->column_sums;
 #pragma omp parallel for if (!omp_in_parallel()) schedule(static)
     for (int64_t column = 0; column < n; column += STRIP) {
         _Alignas(64) float total[STRIP] = {0}, block[STRIP];
         int64_t width = n - column < STRIP ? n - column : STRIP;
         for (int64_t row = 0; row < rows; row += SUM_BLOCK) {
             memset(block, 0, sizeof block);
-            part[mx_isa_vectors()](rows - row < SUM_BLOCK ? rows - row : SUM_BLOCK, width,
-                                   (const char *)x + (size_t)(row * n + column) * mx_dtype_bytes(dtype), dtype, n,
-                                   block);
+            path(rows - row < SUM_BLOCK ? rows - row : SUM_BLOCK, width,
+                 (const char *)x + (size_t)(row * n + column) * mx_dtype_bytes(dtype), dtype, n, block);
             for (int64_t j = 0; j < width; j++)
                 total[j] += block[j];
         }

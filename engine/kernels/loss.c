@@ -1,13 +1,10 @@
 #include "kernels/loss.h"
 
-#include "core/cpu.h"
 #include "core/pool.h"
+#include "kernels/context.h"
 #include "kernels/gemm.h"
 
 #include <string.h>
-
-static mx_loss_row_path *const paths[MX_VECTOR_ISAS] = {mx_loss_row_portable, mx_loss_row_avx2, mx_loss_row_avx512,
-                                                        mx_loss_row_avx512_bf16};
 
 static bool counts(const mx_cross_entropy *c, int64_t token) { return !c->mask || c->mask[token] != 0; }
 
@@ -67,7 +64,7 @@ static mx_status make_logits(const mx_cross_entropy *c, const chunk *k)
 
 static void rows_of_chunk(const mx_cross_entropy *c, const chunk *k, bool gradient)
 {
-    mx_loss_row_path *path = paths[mx_isa_vectors()];
+    mx_loss_row_path *path = mx_kernels_current()->loss_row;
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < k->rows; r++) {
         float *logits = k->logits + r * k->stride;

@@ -52,6 +52,5 @@ typedef struct mx_loss_row {
     float factor;
 } mx_loss_row;
 typedef float mx_loss_row_path(const mx_loss_row *row);
-mx_loss_row_path mx_loss_row_portable, mx_loss_row_avx2, mx_loss_row_avx512, mx_loss_row_avx512_bf16;
 
 #endif

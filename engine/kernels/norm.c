@@ -1,14 +1,11 @@
 #include "kernels/norm.h"
 
-#include "core/cpu.h"
 #include "core/element.h"
 #include "core/pool.h"
+#include "kernels/context.h"
 #include "kernels/elementwise.h"
 
 #include <string.h>
-
-static const mx_norm_paths *const paths[MX_VECTOR_ISAS] = {&mx_norm_portable, &mx_norm_avx2, &mx_norm_avx512,
-                                                           &mx_norm_avx512_bf16};
 
 /* Past the caches only where the `tensors` that are read and written could not stay in them, and rows start at cache
  * lines. */
@@ -39,7 +36,7 @@ mx_status mx_norm_forward(const mx_norm *given)
     int64_t scratch_bytes = 2 * n.width * (int64_t)sizeof(float);
     void *scratch = NULL;
     MX_TRY(mx_pool_alloc(scratch_bytes, &scratch));
-    const mx_norm_paths *path = paths[mx_isa_vectors()];
+    const mx_norm_paths *path = mx_kernels_current()->norm;
     n.weight = row_values(path, &n, n.weight, n.weight_dtype, 1.0f, scratch);
     if (n.center)
         n.bias = row_values(path, &n, n.bias, n.bias_dtype, 0.0f, (float *)scratch + n.width);
@@ -88,7 +85,7 @@ mx_status mx_norm_backward(const mx_norm *given)
     void *scratch = NULL;
     MX_TRY(mx_pool_alloc(scratch_bytes, &scratch));
     float *partial = scratch;
-    const mx_norm_paths *path = paths[mx_isa_vectors()];
+    const mx_norm_paths *path = mx_kernels_current()->norm;
     n.weight = row_values(path, &n, n.weight, n.weight_dtype, 1.0f, partial + blocks * step);
     bool stream = should_stream(&n, n.dx, 3);
 #pragma omp parallel for schedule(static) if (n.rows * width > 32768)

@@ -40,6 +40,5 @@ typedef struct mx_norm_paths {
     void (*backward)(const mx_norm *n, int64_t first, int64_t last, bool stream);
     void (*arrange)(float *values, int64_t width), (*arrange_back)(float *values, int64_t width);
 } mx_norm_paths;
-extern const mx_norm_paths mx_norm_portable, mx_norm_avx2, mx_norm_avx512, mx_norm_avx512_bf16;
 
 #endif

@@ -1,13 +1,6 @@
 #include "kernels/optimizer.h"
 
-#include "core/cpu.h"
-
-static const mx_optimizer_paths *const paths[MX_VECTOR_ISAS] = {
-    [MX_ISA_PORTABLE] = &mx_optimizer_portable,
-    [MX_ISA_AVX2] = &mx_optimizer_avx2,
-    [MX_ISA_AVX512] = &mx_optimizer_avx512,
-    [MX_ISA_AVX512_BF16] = &mx_optimizer_avx512_bf16,
-};
+#include "kernels/context.h"
 
 /* The splitmix64 finaliser. */
 static uint64_t mix(uint64_t x)
@@ -38,7 +31,7 @@ static bool is_stochastic(const mx_rounding *r, mx_array param) { return r->stoc
 
 static void adamw_chunk(const mx_adamw *a, int64_t first, int64_t last)
 {
-    const mx_optimizer_paths *path = paths[mx_isa_vectors()];
+    const mx_optimizer_paths *path = mx_kernels_current()->optimizer;
     if (!is_stochastic(&a->rounding, a->param)) {
         path->adamw(a, NULL, first, last);
         return;
@@ -52,7 +45,7 @@ static void adamw_chunk(const mx_adamw *a, int64_t first, int64_t last)
 
 static void sgd_chunk(const mx_sgd *s, int64_t first, int64_t last)
 {
-    const mx_optimizer_paths *path = paths[mx_isa_vectors()];
+    const mx_optimizer_paths *path = mx_kernels_current()->optimizer;
     if (!is_stochastic(&s->rounding, s->param)) {
         path->sgd(s, NULL, first, last);
         return;

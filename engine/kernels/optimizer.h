@@ -55,6 +55,5 @@ typedef struct mx_optimizer_paths {
     void (*adamw)(const mx_adamw *a, const mx_rounding_run *run, int64_t first, int64_t last);
     void (*sgd)(const mx_sgd *s, const mx_rounding_run *run, int64_t first, int64_t last);
 } mx_optimizer_paths;
-extern const mx_optimizer_paths mx_optimizer_portable, mx_optimizer_avx2, mx_optimizer_avx512, mx_optimizer_avx512_bf16;
 
 #endif

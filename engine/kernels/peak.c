@@ -2,7 +2,8 @@
  * interrupted says nothing about the machine. */
 #define _GNU_SOURCE
 #include "kernels/peak.h"
-#include "kernels/peak_simd.h"
+
+#include "kernels/context.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -17,60 +18,27 @@ static double seconds_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Multiply and add of four, which every processor of this family has. */
-static double portable_f32(int64_t rounds, float *result)
+/* NULL: no kernel multiplies the dtype. */
+static const mx_peak_path *path_of(mx_isa isa, mx_dtype dtype)
 {
-    typedef float four __attribute__((vector_size(16)));
-    enum { SUMS = 12 };
-    four sum[SUMS], a = {1, 1, 1, 1}, b = {1e-9f, 1e-9f, 1e-9f, 1e-9f};
-#pragma GCC unroll 12
-    for (int i = 0; i < SUMS; i++)
-        sum[i] = (four){(float)i};
-    for (int64_t r = 0; r < rounds; r++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < SUMS; i++)
-            sum[i] = sum[i] * a + b;
-        __asm__ volatile("" : "+x"(a), "+x"(b));
-    }
-#pragma GCC unroll 12
-    for (int i = 1; i < SUMS; i++)
-        sum[0] += sum[i];
-    *result = sum[0][0] + sum[0][1];
-    return 2.0 * 4 * SUMS * (double)rounds;
-}
-
-static mx_peak_loop *loop_of(mx_isa isa, mx_dtype dtype)
-{
-    static mx_peak_loop *const f32[MX_ISAS] = {portable_f32, mx_peak_f32_avx2, mx_peak_f32_avx512,
-                                               mx_peak_f32_avx512_bf16, mx_peak_f32_avx512_bf16};
-    if (!mx_dtype_computes(dtype))
-        return NULL;
-    if (mx_is_bf16(dtype) && isa == MX_ISA_AMX)
-        return mx_peak_bf16_amx;
-    if (mx_is_bf16(dtype) && isa == MX_ISA_AVX512_BF16)
-        return mx_peak_bf16_avx512_bf16;
-    return f32[isa];
+    const mx_kernels *kernels = mx_kernels_of(isa);
+    return !mx_dtype_computes(dtype) ? NULL : mx_is_bf16(dtype) ? kernels->peak_bf16 : kernels->peak_f32;
 }
 
 const char *mx_peak_instruction(mx_isa isa, mx_dtype dtype)
 {
-    static const char *const f32[MX_ISAS] = {"MULPS + ADDPS, 128 bits", "VFMADD231PS, 256 bits",
-                                             "VFMADD231PS, 512 bits", "VFMADD231PS, 512 bits", "VFMADD231PS, 512 bits"};
-    if (!loop_of(isa, dtype))
-        return "none";
-    if (mx_is_bf16(dtype) && isa >= MX_ISA_AVX512_BF16)
-        return isa == MX_ISA_AMX ? "TDPBF16PS, tiles of 16 x 16" : "VDPBF16PS, 512 bits";
-    return f32[isa];
+    const mx_peak_path *path = path_of(isa, dtype);
+    return path ? path->instruction : "none";
 }
 
 /* One run of all threads, each over the same number of rounds; the slowest ends it. */
-static double run_all(mx_peak_loop *loop, int threads, int64_t rounds)
+static double run_all(const mx_peak_path *path, int threads, int64_t rounds)
 {
     double operations = 0, start = seconds_now();
 #pragma omp parallel num_threads(threads) reduction(+ : operations)
     {
         float result;
-        operations += loop(rounds, &result);
+        operations += path->loop(rounds, &result);
         __asm__ volatile("" ::"x"(result));
     }
     return operations / (seconds_now() - start);
@@ -82,21 +50,21 @@ mx_status mx_peak_fma(mx_isa isa, mx_dtype dtype, int threads, double seconds, d
     if (isa > mx_isa_best())
         return mx_fail(MX_ERR_VALUE, "peak: isa '%s' is not in this processor, whose best is '%s'", mx_isa_name(isa),
                        mx_isa_name(mx_isa_best()));
-    mx_peak_loop *loop = loop_of(isa, dtype);
-    if (!loop)
+    const mx_peak_path *path = path_of(isa, dtype);
+    if (!path)
         return mx_fail(MX_ERR_DTYPE, "peak: no product kernel multiplies %s; expected f32 or bf16",
                        mx_dtype_name(dtype));
     if (threads < 1)
         return mx_fail(MX_ERR_VALUE, "peak: %d threads; expected at least 1", threads);
     float result;
-    double start = seconds_now(), operations = loop(FIRST_ROUNDS, &result);
+    double start = seconds_now(), operations = path->loop(FIRST_ROUNDS, &result);
     double rounds_per_s = FIRST_ROUNDS / (seconds_now() - start);
     int64_t rounds = (int64_t)(rounds_per_s * seconds / RUNS) + 1;
     *flops_per_s = operations / FIRST_ROUNDS * rounds_per_s;
     if (threads > 1)
         *flops_per_s = 0;
     for (int i = 0; i < RUNS; i++) {
-        double rate = run_all(loop, threads, rounds);
+        double rate = run_all(path, threads, rounds);
         if (rate > *flops_per_s)
             *flops_per_s = rate;
     }
@@ -105,9 +73,7 @@ mx_status mx_peak_fma(mx_isa isa, mx_dtype dtype, int threads, double seconds, d
 
 /* ---- copy ---- */
 
-static void copy_plain(float *to, const float *from, int64_t n) { memcpy(to, from, (size_t)n * sizeof *to); }
-
-static double copy_all(mx_peak_copy_loop *copy, float *to, const float *from, int64_t n, int threads)
+static double copy_all(mx_peak_copy_path *copy, float *to, const float *from, int64_t n, int threads)
 {
     double start = seconds_now();
 #pragma omp parallel num_threads(threads)
@@ -121,8 +87,6 @@ static double copy_all(mx_peak_copy_loop *copy, float *to, const float *from, in
 
 mx_status mx_peak_copy(int threads, double seconds, double *bytes_per_s)
 {
-    static mx_peak_copy_loop *const streaming[MX_VECTOR_ISAS] = {
-        copy_plain, mx_peak_copy_stream_avx2, mx_peak_copy_stream_avx512, mx_peak_copy_stream_avx512_bf16};
     enum { LEAST_RUNS = 6, PAGE = 2 << 20 };
     if (threads < 1)
         return mx_fail(MX_ERR_VALUE, "peak: %d threads; expected at least 1", threads);
@@ -141,7 +105,7 @@ mx_status mx_peak_copy(int threads, double seconds, double *bytes_per_s)
     *bytes_per_s = 0;
     double start = seconds_now();
     for (int run = 0; run < LEAST_RUNS || seconds_now() - start < seconds; run++) {
-        double rate = copy_all(run % 2 ? copy_plain : streaming[mx_isa_vectors()], to, from, n, threads);
+        double rate = copy_all(run % 2 ? mx_peak_copy_portable : mx_kernels_current()->peak_copy, to, from, n, threads);
         if (rate > *bytes_per_s)
             *bytes_per_s = rate;
     }

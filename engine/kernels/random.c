@@ -1,19 +1,8 @@
 #include "kernels/random.h"
 
-#include "core/cpu.h"
+#include "kernels/context.h"
 
 #include <math.h>
-
-static const mx_random_paths *current(void)
-{
-    static const mx_random_paths *const paths[MX_VECTOR_ISAS] = {
-        [MX_ISA_PORTABLE] = &mx_random_portable,
-        [MX_ISA_AVX2] = &mx_random_avx2,
-        [MX_ISA_AVX512] = &mx_random_avx512,
-        [MX_ISA_AVX512_BF16] = &mx_random_avx512_bf16,
-    };
-    return paths[mx_isa_vectors()];
-}
 
 typedef enum kind { UNIFORM, NORMAL, DROP } kind;
 
@@ -98,8 +87,8 @@ static void run_group(const job *j, int64_t row, int64_t k, drawn *last)
 
 static void run(job *j)
 {
-    j->paths = current();
-    j->convert = mx_elementwise_current();
+    j->paths = mx_kernels_current()->random;
+    j->convert = mx_kernels_current()->elementwise;
     int64_t n = j->rows_n * j->width, shift = j->part ? MX_RNG_GROUP - 1 : 0; /* the most that a row begins late */
     int64_t of_row = (j->width + shift + MX_RNG_GROUP - 1) / MX_RNG_GROUP, groups = n > 0 ? j->rows_n * of_row : 0;
 #pragma omp parallel if (n >= MX_PARALLEL_FROM)

@@ -42,6 +42,5 @@ typedef struct mx_random_paths {
     void (*normals)(const uint32_t words[MX_RNG_GROUP], float normals[MX_RNG_GROUP]);
     void (*drop)(const uint32_t words[MX_RNG_GROUP], int32_t threshold, float scale, const float *x, float *y);
 } mx_random_paths;
-extern const mx_random_paths mx_random_portable, mx_random_avx2, mx_random_avx512, mx_random_avx512_bf16;
 
 #endif

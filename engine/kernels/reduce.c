@@ -1,8 +1,8 @@
 #include "kernels/reduce.h"
 
-#include "core/cpu.h"
 #include "core/element.h"
 #include "core/pool.h"
+#include "kernels/context.h"
 
 #include <math.h>
 #include <string.h>
@@ -11,17 +11,6 @@ enum {
     WIDTH = 1024, /* columns summed at a time: their f32 sums stay in the first-level cache */
     PIECE = MX_CHUNK,
 };
-
-static const mx_reduce_paths *current(void)
-{
-    static const mx_reduce_paths *const paths[MX_VECTOR_ISAS] = {
-        [MX_ISA_PORTABLE] = &mx_reduce_portable,
-        [MX_ISA_AVX2] = &mx_reduce_avx2,
-        [MX_ISA_AVX512] = &mx_reduce_avx512,
-        [MX_ISA_AVX512_BF16] = &mx_reduce_avx512_bf16,
-    };
-    return paths[mx_isa_vectors()];
-}
 
 static mx_array at(mx_array v, int64_t i)
 {
@@ -42,7 +31,7 @@ static double join(mx_fold fold, double a, double b)
 /* Each row in pieces of PIECE; partial (outer, pieces). */
 static mx_status fold_rows(mx_fold fold, mx_array x, mx_extent e, double scale, mx_array y)
 {
-    const mx_reduce_paths *paths = current();
+    const mx_reduce_paths *paths = mx_kernels_current()->reduce;
     int64_t pieces = (e.n + PIECE - 1) / PIECE, items = e.outer * pieces;
     float *partial = NULL;
     if (items == 0) {
@@ -117,7 +106,7 @@ static void join_blocks(const columns *c, int64_t o, int64_t piece)
 static mx_status fold_columns(mx_fold fold, mx_array x, mx_extent e, double scale, mx_array y)
 {
     columns c = {.fold = fold, .x = x, .y = y, .e = e, .scale = scale};
-    const mx_reduce_paths *paths = current();
+    const mx_reduce_paths *paths = mx_kernels_current()->reduce;
     c.width = e.inner < WIDTH ? e.inner : WIDTH;
     c.n_widths = c.width ? (e.inner + c.width - 1) / c.width : 0;
     /* Blocks of at least 64 Ki elements and 64 rows: partial sums are then a small part of x. */
@@ -258,7 +247,7 @@ void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dty
     switch (dtype) {
     case MX_F32:
     case MX_BF16:
-        current()->across(fold, k, from, dtype, n, scale, y, again, stream);
+        mx_kernels_current()->reduce->across(fold, k, from, dtype, n, scale, y, again, stream);
         return;
     case MX_I32:
         across_i32(fold, k, from, n, y.data);

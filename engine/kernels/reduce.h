@@ -53,6 +53,5 @@ typedef struct mx_reduce_paths {
     void (*across)(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
                    void *again, bool stream);
 } mx_reduce_paths;
-extern const mx_reduce_paths mx_reduce_portable, mx_reduce_avx2, mx_reduce_avx512, mx_reduce_avx512_bf16;
 
 #endif

@@ -1,15 +1,12 @@
 #include "kernels/rope.h"
 
-#include "core/cpu.h"
 #include "core/pool.h"
+#include "kernels/context.h"
 #include "kernels/elementwise.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static mx_rope_path *const paths[MX_VECTOR_ISAS] = {mx_rope_portable, mx_rope_avx2, mx_rope_avx512,
-                                                    mx_rope_avx512_bf16};
 
 /* Tables of the positions 0 .. positions - 1, kept for the life of the program: a model uses one or two. */
 typedef struct angle_table {
@@ -114,7 +111,7 @@ static void rotate(const mx_rope *r, const float *angles, const int64_t *row)
     int64_t head_bytes = r->head_dim * (int64_t)mx_dtype_bytes(r->dtype), token_values = r->heads * r->head_dim;
     bool stream = part_bytes % 64 == 0 && head_bytes % 64 == 0 && (uintptr_t)r->y % 64 == 0 && r->x != r->y &&
                   mx_should_stream(2 * r->tokens * r->heads * head_bytes);
-    mx_rope_path *path = paths[mx_isa_vectors()];
+    mx_rope_path *path = mx_kernels_current()->rope;
     int64_t at_once = 1 + 8192 / (token_values + 1), pieces = (r->tokens + at_once - 1) / at_once;
 #pragma omp parallel for schedule(static) if (r->tokens * token_values > 16384)
     for (int64_t p = 0; p < pieces; p++) {

@@ -57,6 +57,5 @@ typedef struct mx_rope_tokens {
     bool stream;
 } mx_rope_tokens;
 typedef void mx_rope_path(const mx_rope_tokens *t);
-mx_rope_path mx_rope_portable, mx_rope_avx2, mx_rope_avx512, mx_rope_avx512_bf16;
 
 #endif

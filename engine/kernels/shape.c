@@ -1,8 +1,8 @@
 #include "kernels/shape.h"
 
-#include "core/cpu.h"
 #include "core/element.h"
 #include "core/pool.h"
+#include "kernels/context.h"
 #include "kernels/embedding.h"
 
 #include <stdbool.h>
@@ -37,7 +37,7 @@ void mx_add_runs(void *to, int64_t to_step, const void *from, int64_t from_step,
 {
     enum { PIECE = 16384 };
     int64_t pieces = (n + PIECE - 1) / PIECE, bytes = (int64_t)mx_dtype_bytes(dtype);
-    const mx_row_paths *path = mx_rows_current();
+    const mx_row_paths *path = mx_kernels_current()->rows;
 #pragma omp parallel for collapse(2) schedule(static) if (runs * n > PIECE)
     for (int64_t r = 0; r < runs; r++)
         for (int64_t p = 0; p < pieces; p++) {
@@ -123,9 +123,7 @@ static void permute_runs(char *to, const char *from, const layout *l, int64_t by
 /* The last dimension of the result is another than the source's: tiles of the two are transposed. */
 static void permute_tiles(char *to, const char *from, const layout *l, int64_t bytes)
 {
-    static mx_transpose_path *const paths[MX_VECTOR_ISAS] = {mx_transpose_portable, mx_transpose_avx2,
-                                                             mx_transpose_avx512, mx_transpose_avx512_bf16};
-    mx_transpose_path *path = paths[mx_isa_vectors()];
+    mx_transpose_path *path = mx_kernels_current()->transpose;
     int last = l->n_dims - 1, across = 0; /* contiguous in the result, contiguous in the source */
     while (l->from_stride[across] != 1)
         across++;
@@ -164,7 +162,7 @@ void mx_permute(void *to, const void *from, int n_dims, const int64_t *size, con
 void mx_scale_values(void *values, mx_dtype dtype, float factor, int64_t n)
 {
     enum { PIECE = 16384 };
-    const mx_row_paths *path = mx_rows_current();
+    const mx_row_paths *path = mx_kernels_current()->rows;
     int64_t bytes = (int64_t)mx_dtype_bytes(dtype);
 #pragma omp parallel for schedule(static) if (n > PIECE)
     for (int64_t first = 0; first < n; first += PIECE) {

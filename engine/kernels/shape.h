@@ -43,6 +43,5 @@ mx_status mx_scatter_add_run(const mx_gather *g, float *x, const void *y, mx_dty
 enum { MX_TILE = 64 };
 typedef void mx_transpose_path(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t rows,
                                int64_t columns, size_t element_bytes);
-mx_transpose_path mx_transpose_portable, mx_transpose_avx2, mx_transpose_avx512, mx_transpose_avx512_bf16;
 
 #endif

@@ -1,10 +1,7 @@
 #include "kernels/softmax.h"
 
-#include "core/cpu.h"
+#include "kernels/context.h"
 #include "kernels/elementwise.h"
-
-static const mx_softmax_paths *const paths[MX_VECTOR_ISAS] = {&mx_softmax_portable, &mx_softmax_avx2,
-                                                              &mx_softmax_avx512, &mx_softmax_avx512_bf16};
 
 /* Rows to `out` from the tensors it is made of; past the caches where these could not keep them. */
 static void run(const mx_softmax *s, const void *out, const void *const in[2],
@@ -26,10 +23,10 @@ static void run(const mx_softmax *s, const void *out, const void *const in[2],
 
 void mx_softmax_forward(const mx_softmax *s)
 {
-    run(s, s->y, (const void *[2]){s->x}, paths[mx_isa_vectors()]->forward);
+    run(s, s->y, (const void *[2]){s->x}, mx_kernels_current()->softmax->forward);
 }
 
 void mx_softmax_backward(const mx_softmax *s)
 {
-    run(s, s->dx, (const void *[2]){s->y, s->dy}, paths[mx_isa_vectors()]->backward);
+    run(s, s->dx, (const void *[2]){s->y, s->dy}, mx_kernels_current()->softmax->backward);
 }

@@ -27,6 +27,5 @@ typedef struct mx_softmax_paths {
     void (*forward)(const mx_softmax *s, int64_t first, int64_t last, bool stream);
     void (*backward)(const mx_softmax *s, int64_t first, int64_t last, bool stream);
 } mx_softmax_paths;
-extern const mx_softmax_paths mx_softmax_portable, mx_softmax_avx2, mx_softmax_avx512, mx_softmax_avx512_bf16;
 
 #endif

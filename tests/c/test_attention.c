@@ -7,7 +7,7 @@
 #include "check.h"
 #include "core/cpu.h"
 #include "core/pool.h"
-#include "kernels/attention_paths.h"
+#include "kernels/context.h"
 
 #include <omp.h>
 #include <string.h>
@@ -297,13 +297,19 @@ typedef struct named_path {
     const mx_attention_path *path;
 } named_path;
 
+static const mx_attention_path *path_of(mx_isa isa, mx_dtype dtype)
+{
+    const mx_kernels *kernels = mx_kernels_of(isa);
+    return dtype == MX_BF16 ? kernels->attention_bf16 : kernels->attention_f32;
+}
+
 /* The paths of this processor for a dtype, NULL at the end. */
 static const named_path *paths_of(mx_dtype dtype)
 {
     static named_path paths[MX_ISAS + 3];
     int n = 0;
     for (int isa = 0; isa <= (int)mx_isa_best(); isa++)
-        paths[n++] = (named_path){mx_isa_name((mx_isa)isa), mx_attention_path_get(isa, dtype)};
+        paths[n++] = (named_path){mx_isa_name((mx_isa)isa), path_of((mx_isa)isa, dtype)};
     if (dtype == MX_BF16 && mx_isa_best() >= MX_ISA_AVX2)
         paths[n++] = (named_path){"pairs avx2", &mx_attention_pairs_avx2};
     if (dtype == MX_BF16 && mx_isa_best() >= MX_ISA_AVX512)
@@ -553,7 +559,7 @@ static void test_memory(void)
     problem p = problem_new(&a, 0);
     mx_pool_reset_peak();
     int64_t before = mx_pool_get_stats().in_use_bytes;
-    result r = run(mx_attention_path_get(mx_isa_best(), MX_F32), &p, MX_F32);
+    result r = run(path_of(mx_isa_best(), MX_F32), &p, MX_F32);
     mx_pool_stats stats = mx_pool_get_stats();
     CHECK(stats.peak_bytes - before < a.queries * a.keys, "scratch of %ld bytes", stats.peak_bytes - before);
     CHECK(stats.in_use_bytes == before, "%ld bytes leaked", stats.in_use_bytes - before);

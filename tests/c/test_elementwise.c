@@ -1,6 +1,6 @@
 /* Functions of one array and gated pairs, against formulas in double precision and finite differences of them, on
  * every instruction set; casts and fills. */
-#include "kernels/elementwise.h"
+#include "kernels/context.h"
 
 #include "buffers.h"
 #include "check.h"
@@ -201,7 +201,7 @@ static void check_gated(const char *isa)
 static void check_streams(const char *isa)
 {
     enum { N = 1003 };
-    const mx_elementwise_paths *p = mx_elementwise_current();
+    const mx_elementwise_paths *p = mx_kernels_current()->elementwise;
     for (int k = 0; k < 2 * 17; k++) {
         mx_dtype dtype = k & 1 ? MX_BF16 : MX_F32;
         int64_t bytes = (int64_t)mx_dtype_bytes(dtype), shift = k / 2 * bytes;

@@ -2,7 +2,7 @@
 #include "check.h"
 #include "core/cpu.h"
 #include "kernels/gemm.h"
-#include "kernels/gemm_micro.h"
+#include "kernels/context.h"
 
 #include <omp.h>
 #include <string.h>
@@ -331,7 +331,7 @@ static void test_packing(mx_isa isa)
     for (int i = 0; i < 200; i++) {
         int64_t length = 1 + random_below(120), k = 1 + random_below(60);
         mx_dtype dtype = i & 1 ? MX_BF16 : MX_F32;
-        const mx_micro *u = mx_micro_get(isa);
+        const mx_micro *u = mx_kernels_of(isa)->micro;
         check_packing(u->pack_a, true, (layout){u->mr, u->k_group, u->k_unit}, length, k, dtype, i & 2);
         check_packing(u->pack_b, false, (layout){u->nr, u->k_group, u->k_unit}, length, k, dtype, i & 2);
         if (isa >= MX_ISA_AVX2) {

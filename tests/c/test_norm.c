@@ -1,5 +1,5 @@
 /* RMSNorm, LayerNorm and their gradients against double precision, on every instruction set. */
-#include "kernels/norm.h"
+#include "kernels/context.h"
 
 #include "buffers.h"
 #include "check.h"
@@ -140,9 +140,7 @@ static void test_threads(const char *isa)
 static void test_stream(const char *isa)
 {
     enum { ROWS = 6, WIDTH = 160 };
-    static const mx_norm_paths *const paths[MX_VECTOR_ISAS] = {&mx_norm_portable, &mx_norm_avx2, &mx_norm_avx512,
-                                                               &mx_norm_avx512_bf16};
-    const mx_norm_paths *path = paths[mx_isa_vectors()];
+    const mx_norm_paths *path = mx_kernels_current()->norm;
     float *ones = make_values(WIDTH, MX_F32, 1, 1), *sums = make_values(2 * WIDTH, MX_F32, 0, 0);
     float *rstd = make_values(ROWS, MX_F32, 1, 2), *mean = make_values(ROWS, MX_F32, 0, 1);
     for (int kind = 0; kind < 4; kind++) {

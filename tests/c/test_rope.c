@@ -1,5 +1,5 @@
 /* Rotary embedding against double precision, on every instruction set. */
-#include "kernels/rope.h"
+#include "kernels/context.h"
 
 #include "buffers.h"
 #include "check.h"
@@ -93,8 +93,7 @@ static void test_sizes(const char *isa)
 /* The row loop with stores that pass the caches gives the same bits. */
 static void test_stream(const char *isa)
 {
-    static mx_rope_path *const paths[MX_VECTOR_ISAS] = {mx_rope_portable, mx_rope_avx2, mx_rope_avx512,
-                                                        mx_rope_avx512_bf16};
+    mx_rope_path *path = mx_kernels_current()->rope;
     enum { COUNT = 3 * 2 * 128 };
     static const int64_t row[3] = {0, 1, 2};
     float *angles = make_values(3 * 256, MX_F32, -1, 1);
@@ -105,10 +104,10 @@ static void test_stream(const char *isa)
         mx_rope r = {.frequencies = {.dims = 128, .interleaved = kind & 2}, .tokens = 3, .heads = 2, .head_dim = 128};
         r.dtype = dtype, r.x = x, r.y = a;
         mx_rope_tokens t = {.rope = &r, .angles = angles, .row = row, .first = 0, .last = 3};
-        paths[mx_isa_vectors()](&t);
+        path(&t);
         r.y = b;
         t.stream = true;
-        paths[mx_isa_vectors()](&t);
+        path(&t);
         CHECK(memcmp(a, b, COUNT * mx_dtype_bytes(dtype)) == 0, "%s: streamed stores differ, kind %d", isa, kind);
         free(x), free(a), free(b);
     }

@@ -1,5 +1,5 @@
 /* Softmax and log-softmax, forward and backward, against double precision, on every instruction set. */
-#include "kernels/softmax.h"
+#include "kernels/context.h"
 
 #include "buffers.h"
 #include "check.h"
@@ -104,9 +104,7 @@ static void test_sizes(const char *isa)
 static void test_stream(const char *isa)
 {
     enum { ROWS = 3, WIDTH = 160 };
-    static const mx_softmax_paths *const paths[MX_VECTOR_ISAS] = {&mx_softmax_portable, &mx_softmax_avx2,
-                                                                  &mx_softmax_avx512, &mx_softmax_avx512_bf16};
-    const mx_softmax_paths *path = paths[mx_isa_vectors()];
+    const mx_softmax_paths *path = mx_kernels_current()->softmax;
     for (int kind = 0; kind < 4; kind++) {
         mx_dtype dtype = kind & 1 ? MX_BF16 : MX_F32;
         int64_t count = (int64_t)ROWS * WIDTH;

@@ -3,7 +3,7 @@
  * The register block is 32 x 32: four tiles of sums, two of A and two of B. A panel, of 32 rows of A or columns of B,
  * is a row of blocks of 16 words of k, and a block is the two tiles that are loaded together. */
 #include "kernels/amx/tiles.h"
-#include "kernels/gemm_internal.h"
+#include "kernels/context.h"
 #include "kernels/simd/transpose.h"
 
 enum { MR = 32, NR = 32, BLOCK_WORDS = 2 * TILE_WORDS };

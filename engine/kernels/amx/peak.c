@@ -1,8 +1,8 @@
 /* The peak of the tile registers. Six tiles of sums: a product takes 16 cycles and its sums are ready after 52. */
 #include "kernels/amx/tiles.h"
-#include "kernels/peak_simd.h"
+#include "kernels/context.h"
 
-double mx_peak_bf16_amx(int64_t rounds, float *result)
+static double bf16(int64_t rounds, float *result)
 {
     enum { SUMS = 6 };
     mx_amx_begin();
@@ -25,3 +25,5 @@ double mx_peak_bf16_amx(int64_t rounds, float *result)
     *result = sums[0];
     return 2.0 * 16 * 16 * 32 * SUMS * (double)rounds;
 }
+
+const mx_peak_path mx_peak_bf16_amx = {"TDPBF16PS, tiles of 16 x 16", bf16};

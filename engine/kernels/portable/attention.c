@@ -1,6 +1,6 @@
 /* Attention in plain C, one row (query) at a time: nothing is shared with the vector paths but the geometry. */
 #include "core/element.h"
-#include "kernels/attention_paths.h"
+#include "kernels/context.h"
 
 #include <math.h>
 #include <string.h>

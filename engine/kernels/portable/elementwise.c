@@ -1,5 +1,5 @@
 /* The elementwise loops in plain C: the definition that the vector paths are tested against. */
-#include "kernels/elementwise.h"
+#include "kernels/context.h"
 
 #include "core/element.h"
 

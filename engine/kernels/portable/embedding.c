@@ -1,4 +1,4 @@
-#include "kernels/embedding.h"
+#include "kernels/context.h"
 
 #include "core/element.h"
 

@@ -1,6 +1,6 @@
 /* Matrix products in plain C: the packed scheme for any processor, and the three loops that all else is tested by. */
 #include "core/element.h"
-#include "kernels/gemm_internal.h"
+#include "kernels/context.h"
 
 enum { MR = 4, NR = 8 };
 

@@ -1,4 +1,4 @@
-#include "kernels/norm.h"
+#include "kernels/context.h"
 
 #include "core/element.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/optimizer.h"
+#include "kernels/context.h"
 
 #include "core/element.h"
 #include "core/rng.h"

@@ -1,4 +1,4 @@
-#include "kernels/random.h"
+#include "kernels/context.h"
 
 static void drop(const uint32_t words[MX_RNG_GROUP], int32_t threshold, float scale, const float *x, float *y)
 {

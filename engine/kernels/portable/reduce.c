@@ -1,4 +1,4 @@
-#include "kernels/reduce.h"
+#include "kernels/context.h"
 
 #include "core/element.h"
 

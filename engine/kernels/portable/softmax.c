@@ -1,4 +1,4 @@
-#include "kernels/softmax.h"
+#include "kernels/context.h"
 
 #include "core/element.h"
 

@@ -1,6 +1,7 @@
 /* Attention forward by tiles. Scores are computed transposed, keys down and rows (queries) across in the lanes of the
  * vectors: maximum, sum and scaling then need no step across lanes, and a tile of probabilities is, as it stands, the
  * packed operand of the product with v. */
+#include "kernels/context.h"
 #include "kernels/simd/attention_tile.h"
 
 #define LN2 0.693147181f

@@ -1,5 +1,5 @@
 /* The elementwise loops in vectors. */
-#include "kernels/elementwise.h"
+#include "kernels/context.h"
 #include "kernels/simd/simd.h"
 #include "kernels/simd/vmath.h"
 

@@ -1,7 +1,7 @@
 /* Products with few rows, as when a model generates a token: each element of B is used a handful of times, so that
  * packing it would cost more than it saves. B is read once, in place, at the rate of memory; products are f32. Also the
  * sum of columns, which is the same walk with A all ones. */
-#include "kernels/gemm_internal.h"
+#include "kernels/context.h"
 #include "kernels/simd/simd.h"
 
 enum { STEP = 8 }; /* elements of k between two visits to the sums */
@@ -22,7 +22,7 @@ MX_INLINE vf load_operand(const void *data, mx_dtype dtype, int64_t at, int64_t 
     return mx_is_bf16(dtype) ? x : rounded(x);
 }
 
-void MX_SIMD_NAME(mx_thin_round)(const void *data, mx_dtype dtype, int64_t n, float *out)
+static void round_row(const void *data, mx_dtype dtype, int64_t n, float *out)
 {
     for (int64_t i = 0; i < n; i += VL) {
         vf x = load_operand(data, dtype, i, n - i);
@@ -115,8 +115,7 @@ MX_INLINE void dots_of(const mx_gemm *g, const float *a, int64_t column, int64_t
     }
 }
 
-void MX_SIMD_NAME(mx_thin_columns)(const mx_gemm *g, const float *a, int64_t column, int64_t n, float *sums,
-                                   int64_t ld_sums)
+static void columns(const mx_gemm *g, const float *a, int64_t column, int64_t n, float *sums, int64_t ld_sums)
 {
     bool bf16 = mx_is_bf16(g->b.dtype);
     if (g->b.trans)
@@ -126,6 +125,8 @@ void MX_SIMD_NAME(mx_thin_columns)(const mx_gemm *g, const float *a, int64_t col
 }
 
 /* Sums of `rows` rows of x, columns 0 <= j < n, added to `sums`, which has room for whole vectors. */
+const mx_thin_paths MX_SIMD_NAME(mx_thin) = {.round = round_row, .columns = columns};
+
 void MX_SIMD_NAME(mx_column_sums)(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums)
 {
     for (int64_t i = 0; i < rows; i++)

@@ -1,4 +1,4 @@
-#include "kernels/optimizer.h"
+#include "kernels/context.h"
 
 #include "kernels/simd/simd.h"
 

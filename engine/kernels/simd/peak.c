@@ -1,11 +1,11 @@
 /* Loops for the peaks of this instruction set. The sums are as many as in the register block of the product kernels:
  * enough to hide the latency of any multiply-add unit. */
-#include "kernels/peak_simd.h"
+#include "kernels/context.h"
 #include "kernels/simd/simd.h"
 
 enum { SUMS = MX_SIMD_512 ? 24 : 12 };
 
-double MX_SIMD_NAME(mx_peak_f32)(int64_t rounds, float *result)
+static double f32(int64_t rounds, float *result)
 {
     vf sum[SUMS], a = vf_set1(1.0f), b = vf_set1(1e-9f);
 #pragma GCC unroll 24
@@ -24,8 +24,10 @@ double MX_SIMD_NAME(mx_peak_f32)(int64_t rounds, float *result)
     return 2.0 * VL * SUMS * (double)rounds;
 }
 
+const mx_peak_path MX_SIMD_NAME(mx_peak_f32) = {MX_SIMD_512 ? "VFMADD231PS, 512 bits" : "VFMADD231PS, 256 bits", f32};
+
 #if defined(MX_SIMD_AVX512_BF16)
-double mx_peak_bf16_avx512_bf16(int64_t rounds, float *result)
+static double bf16(int64_t rounds, float *result)
 {
     vf sum[SUMS];
     __m512bh a = (__m512bh)vi_set1(0x3f803f80), b = (__m512bh)vi_set1(0x2f802f80);
@@ -44,9 +46,10 @@ double mx_peak_bf16_avx512_bf16(int64_t rounds, float *result)
     *result = vf_sum(sum[0]);
     return 4.0 * VL * SUMS * (double)rounds;
 }
+const mx_peak_path MX_SIMD_NAME(mx_peak_bf16) = {"VDPBF16PS, 512 bits", bf16};
 #endif
 
-void MX_SIMD_NAME(mx_peak_copy_stream)(float *to, const float *from, int64_t n)
+void MX_SIMD_NAME(mx_peak_copy)(float *to, const float *from, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 4 * VL) {
         prefetch_ahead(from + i, 16 * VL);

@@ -1,5 +1,5 @@
 /* The functions of core/rng.c on vectors, step by step the same. */
-#include "kernels/random.h"
+#include "kernels/context.h"
 
 #include "kernels/simd/vmath.h"
 

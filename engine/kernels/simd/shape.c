@@ -1,4 +1,4 @@
-#include "kernels/shape.h"
+#include "kernels/context.h"
 
 #include "kernels/simd/rows.h"
 

@@ -1,0 +1,22 @@
+/* The portable path: plain C for any processor, every kernel that there must be. */
+#include "kernels/context.h"
+
+const mx_kernels mx_kernels_portable = {
+    .elementwise = &mx_elementwise_portable,
+    .random = &mx_random_portable,
+    .reduce = &mx_reduce_portable,
+    .norm = &mx_norm_portable,
+    .softmax = &mx_softmax_portable,
+    .rope = mx_rope_portable,
+    .rows = &mx_rows_portable,
+    .transpose = mx_transpose_portable,
+    .loss_row = mx_loss_row_portable,
+    .optimizer = &mx_optimizer_portable,
+    .micro = &mx_micro_portable,
+    .column_sums = mx_column_sums_portable,
+    .attention_f32 = &mx_attention_portable, /* takes either dtype */
+    .attention_bf16 = &mx_attention_portable,
+    .peak_f32 = &mx_peak_f32_portable,
+    .peak_bf16 = &mx_peak_f32_portable,
+    .peak_copy = mx_peak_copy_portable,
+};

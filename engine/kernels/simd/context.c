@@ -1,0 +1,29 @@
+/* The paths of vector code: avx2, avx512 and avx512_bf16. */
+#include "kernels/context.h"
+
+#include "kernels/simd/simd.h"
+
+const mx_kernels MX_SIMD_NAME(mx_kernels) = {
+    .elementwise = &MX_SIMD_NAME(mx_elementwise),
+    .random = &MX_SIMD_NAME(mx_random),
+    .reduce = &MX_SIMD_NAME(mx_reduce),
+    .norm = &MX_SIMD_NAME(mx_norm),
+    .softmax = &MX_SIMD_NAME(mx_softmax),
+    .rope = MX_SIMD_NAME(mx_rope),
+    .rows = &MX_SIMD_NAME(mx_rows),
+    .transpose = MX_SIMD_NAME(mx_transpose),
+    .loss_row = MX_SIMD_NAME(mx_loss_row),
+    .optimizer = &MX_SIMD_NAME(mx_optimizer),
+    .micro = &MX_SIMD_NAME(mx_micro),
+    .thin = &MX_SIMD_NAME(mx_thin),
+    .column_sums = MX_SIMD_NAME(mx_column_sums),
+    .attention_f32 = &MX_SIMD_NAME(mx_attention_f32),
+    .attention_bf16 = &MX_SIMD_NAME(mx_attention_bf16),
+    .peak_f32 = &MX_SIMD_NAME(mx_peak_f32),
+#if defined(MX_SIMD_AVX512_BF16)
+    .peak_bf16 = &MX_SIMD_NAME(mx_peak_bf16),
+#else
+    .peak_bf16 = &MX_SIMD_NAME(mx_peak_f32), /* bf16 is multiplied as f32 */
+#endif
+    .peak_copy = MX_SIMD_NAME(mx_peak_copy),
+};

@@ -1,4 +1,4 @@
---- Checkpoints without the run that saved them: verifying all of one, and putting its parts together.
+--- Works on checkpoints without the run that saved them: verifies them and merges their parts.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -26,8 +26,8 @@ local function verify_tensor(index, path, files, name, entry)
     return elements
 end
 
---- Reads all of a checkpoint and checks it: its index, as loading does, and every checksum. Raises at the first damage.
---- Collective, but one rank reads everything: for one rank.
+--- Reads a whole checkpoint and checks it: its index, as loading does, and every checksum. Raises an error at the first
+--- damage. Collective, but one rank reads everything: for one rank.
 ---@param path string
 ---@param progress? fun(done: integer, of: integer) called after every tensor
 ---@return table index, integer elements
@@ -47,7 +47,7 @@ function checkpoint_files.verify(path, progress)
     return index, elements
 end
 
--- Rows of a whole tensor, from `start` on; of a scalar, start and rows are 1.
+-- Reads rows of a whole tensor, from `start` on; for a scalar, start and rows are 1.
 local function read_rows(index, path, name, entry, start, rows)
     local place = { name = name, offset = {}, extent = {}, first = 0, count = 1 }
     for d, size in ipairs(entry.shape) do

@@ -1,8 +1,8 @@
---- The index of a checkpoint: index.json, which says what lies in which file, and whether what it says can be true.
+--- The index of a checkpoint: index.json, which says which file holds which values; and checks that it can be true.
 --
--- A checkpoint may come from anyone. Its seal proves that the index is as somebody wrote it, not that it makes sense.
--- So whatever reads a checkpoint reads the index here: each value is held against its type, its range and the sizes of
--- the files, before anything is allocated or looped over.
+-- A checkpoint may come from anyone. Its seal proves that the index is unchanged, but not that it makes sense. So all
+-- code that reads a checkpoint reads the index here. Each value is checked for its type, its range and the sizes of the
+-- files, before anything is allocated or looped over.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -11,9 +11,9 @@ local checkpoint_index = {}
 
 local FORMAT = 2 -- 1 kept optimizer, passes, data and guard in `state`
 local OURS = { "optimizer", "passes", "data", "guard" }
-local MOST_STEPS = 1 << 53 -- whole numbers up to here survive any JSON reader
+local MOST_STEPS = 1 << 53 -- any JSON reader keeps integers up to here exact
 local MOST_RANKS = 1 << 20
-local MOST_DIMENSIONS = 6 -- as engine/core/tensor.h has it
+local MOST_DIMENSIONS = 6 -- MX_MAX_DIMS of engine/core/tensor.h
 local MOST_INDEX_BYTES = 1 << 30
 
 local function refuse(path, format, ...)
@@ -22,7 +22,7 @@ end
 
 -- ---- the seal ----
 
---- The text of an index; it ends in the checksum of what stands before it.
+--- The text of an index; it ends with the checksum of the text before it.
 ---@param index table
 ---@return string
 function checkpoint_index.seal(index)
@@ -49,7 +49,7 @@ local function is_whole(value, least, most)
     return math.type(value) == "integer" and value >= least and value <= most
 end
 
--- For messages: a value of any kind, in a few characters.
+-- A short text of any value, for messages.
 local function show(value)
     if type(value) == "table" then
         return value == mx.io.null and "null" or "a list or an object"
@@ -77,7 +77,7 @@ local function need_table(path, what, value)
     end
 end
 
--- A list of `length` whole numbers, of which none is negative.
+-- Checks a list of `length` integers that are not negative.
 local function need_sizes(path, what, list, length)
     need_table(path, what, list)
     local n = 0
@@ -92,7 +92,7 @@ local function need_sizes(path, what, list, length)
     end
 end
 
--- The product of sizes; nil where it passes `most`.
+-- The product of sizes; nil if it exceeds `most`.
 local function product(sizes, most)
     local count = 1
     for _, size in ipairs(sizes) do
@@ -177,7 +177,7 @@ local function text_of(list)
     return table.concat(list, ",")
 end
 
--- Chunks lie in boxes. Boxes of a tensor come from a grid, so along each dimension any two are the same or apart.
+-- Checks the boxes of a tensor's chunks. They form a grid, so along each dimension any two are equal or disjoint.
 local function check_grid(path, name, boxes, n_dims)
     for d = 1, n_dims do
         table.sort(boxes, function(a, b)
@@ -196,7 +196,7 @@ local function check_grid(path, name, boxes, n_dims)
     end
 end
 
--- Of one box: the runs of its elements.
+-- Checks the chunks of one box: their ranges of elements.
 local function check_runs(path, name, chunks)
     table.sort(chunks, function(a, b)
         return a.first < b.first
@@ -271,7 +271,7 @@ end
 
 -- ---- reading ----
 
--- The sizes of the files rank_R.h5 in a folder, by R as a text.
+-- The sizes of the files rank_R.h5 in a folder, by R as a string.
 local function sizes_of(folder)
     local bytes = {}
     for _, name in ipairs(util.attempt(mx.io.list, folder)) do
@@ -315,10 +315,10 @@ local function check(index, path, folder, sizes)
     end
 end
 
---- What a checkpoint says about itself, checked. Raises what is wrong. Collective: rank 0 reads.
+--- Reads and checks the index of a checkpoint. Raises an error that says what is wrong. Collective: rank 0 reads.
 ---@param folder string
 ---@return table index: step, ranks, id, tensors, state, config, script, script_name, mxlua; optimizer, passes, data,
----        guard, random and loss where they were saved; bytes of each rank's file
+---        guard, random and loss if they were saved; bytes of each rank's file
 function checkpoint_index.read(folder)
     local path = folder .. "/index.json"
     local about = mx.rank() == 0 and select(2, pcall(mx.io.about, path))
@@ -351,7 +351,7 @@ function checkpoint_index.read(folder)
     return index
 end
 
---- The checkpoints in a folder that have got their name, the newest first. Not collective.
+--- The complete checkpoints in a folder, newest first. Not collective.
 ---@param directory string
 ---@return {step: integer, path: string}[]
 function checkpoint_index.list(directory)

@@ -1,9 +1,10 @@
---- Checkpoints: everything that a run needs to go on, loadable by any number of ranks on any mesh.
+--- Checkpoints: save everything that a run needs to resume, and load it with any number of ranks on any mesh.
 --
--- A checkpoint is a folder step_N: rank_R.h5 with what rank R wrote, and index.json, which says for every tensor by its
--- global name its dtype, its shape and which elements each file holds (engine/checkpoint/chunk.h: a box of the tensor,
--- and a run of its elements), but nothing of a mesh. Ranks that hold the same values share out the writing. The
--- folder is named step_N.tmp while it is filled, and renamed once every rank's file is on disk: a step_N is whole.
+-- A checkpoint is a folder step_N with a file rank_R.h5 for each rank R, and index.json. The index lists every tensor
+-- by its global name, with its dtype, its shape and the elements that each file holds (engine/checkpoint/chunk.h: a box
+-- of the tensor, and a range of its elements), but nothing about a mesh. Ranks that hold the same values divide the
+-- writing. The folder is named step_N.tmp while it is written, and renamed when every rank's file is on disk, so a
+-- step_N is complete.
 
 local mx = require "mx"
 local checkpoint_index = require "mx.checkpoint.index"
@@ -11,19 +12,19 @@ local util = require "mx.util"
 
 local checkpoint = { index = checkpoint_index.read, list = checkpoint_index.list }
 
-local SHARED_BYTES = 1 << 20 -- ranks that hold the same values share out the writing from here on
-checkpoint.PARAMETER = "parameters/" -- before the name of a parameter
+local SHARED_BYTES = 1 << 20 -- ranks that hold the same values divide the writing from this size on
+checkpoint.PARAMETER = "parameters/" -- prefix of a parameter's name
 checkpoint.BUFFER = "buffers/" -- before the name of a buffer
 
 local PARAMETER, BUFFER = checkpoint.PARAMETER, checkpoint.BUFFER
 local MOMENT = "optimizer/%s/%s" -- moment, parameter
 
--- What was raised, without the script's line, which says nothing to the user.
+-- An error's message without the script's line, which does not help the user.
 local function plain(reason)
     return (tostring(reason):gsub("^[^%s:]+%.lua:%d+: ", ""))
 end
 
--- A saver and a load take the same table.
+-- Checks the options, which are the same for a saver and for loading.
 local function check_options(o, required, what)
     util.arguments(o, required, {
         "directory", "params", "buffers", "optimizer", "parallel", "model", "data", "keep", "keep_period", "async",
@@ -31,11 +32,12 @@ local function check_options(o, required, what)
     }, what)
 end
 
--- ---- agreeing ----
+-- ---- agreement between ranks ----
 
---- Calls fn on every rank; where it raises on any, all raise what the first of them says. Collective.
+--- Calls fn on every rank. If it raises an error on any rank, all ranks raise the message of the lowest such rank.
+--- Collective.
 ---@param fn function
----@return any ... what fn returned
+---@return any ... results of fn
 function checkpoint.together(fn, ...)
     local results, ranks = table.pack(pcall(fn, ...)), mx.is_simulated() and 1 or mx.ranks()
     local worst = ranks == 1 and (results[1] and 0 or 1) or mx.scope(function()
@@ -49,7 +51,7 @@ function checkpoint.together(fn, ...)
     util.refuse("%s", plain(reason))
 end
 
--- ---- what there is to store ----
+-- ---- what is stored ----
 
 -- All tensors of a run, each a place (mx.Parallel:place) with name and tensor. o.optimizer nil: only the model's.
 local function tensors_of(o)
@@ -73,7 +75,7 @@ local function tensors_of(o)
     return list
 end
 
--- The run of a place's elements that this rank writes.
+-- The range of a place's elements that this rank writes.
 local function share_of(place)
     local bytes = place.count * mx.dtypes[place.tensor:dtype()].bytes
     if place.replicas == 1 then
@@ -87,7 +89,7 @@ local function share_of(place)
     return place.first + skip, math.min(share, place.count - skip)
 end
 
--- What this rank writes: the values by name, and a line of the index for each.
+-- What this rank writes: the values by name, and an entry of the index for each.
 local function pieces_of(list, stage)
     local values, chunks = {}, {}
     for _, place in ipairs(list) do
@@ -107,7 +109,7 @@ local function pieces_of(list, stage)
     return values, chunks
 end
 
---- The bytes of a copy of what this rank writes of a checkpoint. Not collective.
+--- The size of a copy of the values that this rank writes to a checkpoint. Not collective.
 ---@param o table params, buffers, parallel, optimizer
 ---@return integer
 function checkpoint.staged_bytes(o)
@@ -121,7 +123,7 @@ end
 
 -- ---- the index ----
 
--- On rank 0 the tensors of the index, from what each rank writes; elsewhere nothing. Collective.
+-- Gathers the index entries of all ranks on rank 0; nothing on other ranks. Collective.
 local function gather_index(chunks)
     local tensors = {}
     for rank = 0, mx.ranks() - 1 do
@@ -143,7 +145,7 @@ end
 ---@class mx.Saver
 ---@field directory string
 ---@field pending? table the checkpoint that is being written
----@field saved? integer the step of the last one that is whole
+---@field saved? integer the step of the last complete checkpoint
 ---@field stood_still_s? number seconds that the last call of save took
 ---@field write_s? number seconds from the last such call until the checkpoint was on disk
 local Saver = {}
@@ -162,7 +164,7 @@ function checkpoint.saver(o)
     return setmetatable({ o = o, directory = o.directory, lock = o.lock }, Saver)
 end
 
--- Where a run stands beside its tensors.
+-- The state of a run besides its tensors.
 local function standing(o)
     return {
         optimizer = o.optimizer and { kind = o.optimizer.kind, steps = o.optimizer.steps } or nil,
@@ -171,18 +173,19 @@ local function standing(o)
     }
 end
 
---- Where a run stands now, for a save later: its steps, its place in the data, its random stream. Not collective.
+--- The current state of a run, for a later save: its steps, its position in the data, its random stream. Not
+--- collective.
 ---@return table
 function Saver:standing()
     return standing(self.o)
 end
 
---- Starts saving a step; an earlier one is finished first. Returns once the values may change again. Collective.
+--- Starts saving a step; finishes an earlier save first. Returns when the values may change again. Collective.
 ---@param step integer
 ---@param about table state (a plain table that comes back from checkpoint.load), config, script, script_name (texts),
 ---       guard, loss (of mx.run), standing (of Saver:standing; nil: as things stand now)
 ---@param now? boolean write without a copy, and return when it is on disk
----@return integer? step where it is on disk already
+---@return integer? step if it is already on disk
 function Saver:save(step, about, now)
     local started = mx.now()
     self:wait()
@@ -212,7 +215,7 @@ function Saver:save(step, about, now)
         loss = about.loss, optimizer = stands.optimizer, passes = stands.passes, data = stands.data,
         random = stands.random,
         config = about.config or "", script = about.script or "", script_name = about.script_name or "",
-        mxlua = mx.version, -- not mx.info(), which would wait for HDF5 and so for the writer
+        mxlua = mx.version, -- not mx.info(), which would wait for HDF5 and therefore for the writer
     }
     self.pending = {
         step = step, path = path, temporary = temporary, writer = writer, index = index, values = values,
@@ -223,8 +226,8 @@ function Saver:save(step, about, now)
     return saved
 end
 
--- Renames what is whole. A checkpoint of that step that is there already could not be loaded, or was gone back
--- behind: it makes room, and stays.
+-- Renames a complete checkpoint to its final name. If the step already has one, that could not be loaded, or the run
+-- resumed from an earlier step; it is renamed and kept.
 local function commit(self, p)
     self.lock:beat()
     mx.io.write_file_atomic(p.temporary .. "/index.json", checkpoint_index.seal(p.index))
@@ -237,14 +240,14 @@ local function commit(self, p)
     else
         mx.io.move_folder(p.temporary, p.path)
     end
-    local cleaned, reason = pcall(self.clean, self, p.step) -- the checkpoint is whole, whatever comes of this
+    local cleaned, reason = pcall(self.clean, self, p.step) -- the checkpoint is complete even if this fails
     if not cleaned then
         io.stderr:write(("older checkpoints could not be removed: %s\n"):format(plain(reason)))
     end
 end
 
---- Removes what saves up to `step` left that were cut off, and the checkpoints that need not be kept. Checkpoints of
---- later steps were passed over when this run was resumed: they neither count nor go.
+--- Removes the remains of interrupted saves up to `step`, and checkpoints over the limit. Checkpoints of later steps
+--- were skipped when this run resumed: they neither count nor are deleted.
 ---@param step integer
 function Saver:clean(step)
     local keep, period = self.o.keep or 0, self.o.keep_period or 0
@@ -259,13 +262,13 @@ function Saver:clean(step)
         local stays = keep == 0 or found.step > step or newer < keep or period > 0 and found.step % period == 0
         newer = newer + (found.step <= step and 1 or 0)
         if not stays then
-            mx.io.move_folder(found.path, found.path .. ".tmp") -- what is removed halfway has no name to be loaded by
+            mx.io.move_folder(found.path, found.path .. ".tmp") -- so that a partly removed checkpoint cannot be loaded
             mx.io.remove_folder(found.path .. ".tmp")
         end
     end
 end
 
--- 0: this rank's file is being written; 1: it is there; 2: it failed.
+-- 0: this rank's file is being written; 1: it is complete; 2: it failed.
 local function state_of(p)
     if not p.writer:finished() then
         return 0
@@ -276,7 +279,7 @@ local function state_of(p)
     return good and 1 or 2
 end
 
--- The least and the greatest over the ranks.
+-- The minimum and maximum over the ranks.
 local function extremes(value)
     if mx.ranks() == 1 then
         return value, value
@@ -287,14 +290,14 @@ local function extremes(value)
     end)
 end
 
--- Once every rank's file is there, or one has failed.
+-- Ends a save when every rank's file is complete, or one has failed.
 local function finish(self, p)
     self.pending = nil
     local good, reason = pcall(checkpoint.together, function()
         p.writer:wait()
     end)
     for _, t in pairs(p.values) do
-        t:release() -- now, not when Lua collects the handles
+        t:release() -- now, before Lua collects the handles
     end
     good, reason = pcall(checkpoint.together, function()
         if not good then
@@ -310,9 +313,9 @@ local function finish(self, p)
     self.saved, self.write_s = p.step, mx.now() - self.started
 end
 
---- To be called after every step: finishes a save whose files are written, and raises on all ranks when one could not
---- be. Does not wait. Collective while a save is under way.
----@return integer? step of a checkpoint that has just become whole
+--- To be called after every step: finishes a save whose files are written, and raises an error on all ranks if a file
+--- could not be written. Does not wait. Collective while a save is in flight.
+---@return integer? step of a checkpoint that has just been completed
 function Saver:poll()
     local p = self.pending
     if not p then
@@ -326,8 +329,8 @@ function Saver:poll()
     return nil
 end
 
---- Waits for a save that is under way. Collective.
----@return integer? step of a checkpoint that has just become whole
+--- Waits for a save in flight. Collective.
+---@return integer? step of a checkpoint that has just been completed
 function Saver:wait()
     local p = self.pending
     if p then
@@ -337,9 +340,8 @@ function Saver:wait()
     return nil
 end
 
---- Waits for a save that is under way, and leaves the directory to other processes. The end of the program does the
---- latter, too. Collective.
----@return integer? step of a checkpoint that has just become whole
+--- Waits for a save in flight, and unlocks the directory, as the end of the program does too. Collective.
+---@return integer? step of a checkpoint that has just been completed
 function Saver:close()
     local saved = self:wait()
     if self.lock and not self.o.lock then
@@ -355,7 +357,7 @@ local function text_of(shape)
     return "(" .. table.concat(shape, ", ") .. ")"
 end
 
--- What the index has for a tensor that is wanted; refuses another shape.
+-- The entry of a wanted tensor in the index; refuses another shape.
 local function stored(index, place, path)
     local entry = index.tensors[place.name]
     if not entry then
@@ -367,7 +369,7 @@ local function stored(index, place, path)
     return entry
 end
 
---- Opens what a rank wrote of a checkpoint; refuses a file of another one. Not collective.
+--- Opens a rank's file of a checkpoint; refuses a file of another checkpoint. Not collective.
 ---@param index table of checkpoint.index
 ---@param path string the folder
 ---@param rank integer
@@ -385,10 +387,10 @@ local function same_run(a, b)
         and table.concat(a.extent, ",") == table.concat(b.extent, ",")
 end
 
---- Reads into `out` (flat, of the stored dtype) what a chunk of the file has of a place. Not collective.
+--- Reads the elements of a place that a chunk of the file holds into `out` (flat, of the stored dtype). Not collective.
 ---@param file any of checkpoint.open_rank_file
 ---@param entry table the tensor's, in the index
----@param place table name, offset, extent, first, count: the elements that are wanted
+---@param place table name, offset, extent, first, count: the wanted elements
 ---@param chunk table one of entry.chunks
 ---@param out any
 ---@return integer elements
@@ -407,7 +409,7 @@ function checkpoint.read_chunk(file, entry, place, chunk, out)
     end)
 end
 
--- Each file that has something for us is opened once, and what it has goes where it belongs.
+-- Opens each file that holds wanted values once, and reads these values into their tensors.
 local function read_all(index, path, wanted)
     local by_rank = {}
     for _, place in ipairs(wanted) do
@@ -456,7 +458,7 @@ local function load_here(index, path, o)
     end
 end
 
--- The values of a checkpoint. Collective.
+-- Loads the values of a checkpoint. Collective.
 local function load_values(path, o)
     local index = checkpoint.index(path)
     local saved = index.optimizer
@@ -472,7 +474,7 @@ local function load_values(path, o)
     return index
 end
 
--- Goes on from where a checkpoint's run stood.
+-- Restores the state of a checkpoint's run.
 local function stand(index, o)
     if o.optimizer and index.optimizer then
         o.optimizer.steps = index.optimizer.steps
@@ -483,7 +485,7 @@ local function stand(index, o)
     if o.data and index.data then
         o.data:restore(index.data)
     end
-    if index.random and o.optimizer then -- not where parameters alone are taken
+    if index.random and o.optimizer then -- not if only parameters are loaded
         mx.random_state(index.random)
     end
     return index
@@ -501,11 +503,11 @@ function checkpoint.load(path, o)
     return stand(load_values(path, o), o)
 end
 
---- Loads the newest checkpoint of a folder that is intact, saying what is wrong with newer ones. nil when there is none
---- at all; raises when there are some and none is intact. Nothing is deleted. Collective.
+--- Loads the newest intact checkpoint of a folder, and reports what is wrong with newer ones. nil if there is no
+--- checkpoint; an error if there are some but none is intact. Nothing is deleted. Collective.
 ---@param directory string
 ---@param o table of checkpoint.load
----@param say? fun(format: string, ...) told of what is damaged; nil: it is printed
+---@param say? fun(format: string, ...) receives the reports; nil: they are printed
 ---@return table? index, string? path
 function checkpoint.load_newest(directory, o, say)
     say = say or function(format, ...)
@@ -527,11 +529,11 @@ function checkpoint.load_newest(directory, o, say)
     return nil
 end
 
---- Loads what a path means: the checkpoint that it is (a folder step_N), or the newest intact one of a run's folder.
---- nil when there is none. Collective.
+--- Loads the checkpoint at a path (a folder step_N), or the newest intact one of a run's folder. nil if there is none.
+--- Collective.
 ---@param path string
 ---@param o table of checkpoint.load
----@param say fun(format: string, ...) told of what is damaged
+---@param say fun(format: string, ...) receives reports of damage
 ---@return table? index, string? path
 function checkpoint.load_path(path, o, say)
     path = path:gsub("(.)/+$", "%1")

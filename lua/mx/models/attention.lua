@@ -4,14 +4,14 @@ local mx = require "mx"
 local rope = require "mx.models.rope"
 
 local attention = {
-    products = "heads", -- which products of a mesh its are: see mx.Parallel:enter
+    products = "heads", -- the kind of its products on a mesh: see mx.Parallel:enter
     output = "out", -- its last product, whose bias is added after the sum over a mesh
     saved = "out_proj", -- the name of its result for a policy
 }
 
---- The part of a config's layers.
+--- The attention of a config's layers, as a part of a block.
 ---@param c table
----@param factor table what global_parameter_scale multiplies
+---@param factor table factors that follow from global_parameter_scale
 ---@return table
 function attention.of(c, factor)
     return {
@@ -30,7 +30,7 @@ function attention.of(c, factor)
             },
         },
         causal = c.attention_type ~= "full",
-        window = c.sliding_window_size, -- keys that a query sees, itself among them; 0: all
+        window = c.sliding_window_size, -- keys that a query attends to, its own included; 0: all
         scale = c.fold_attention_scale and 1 or c.head_dim ^ -0.5,
         cap = c.attn_logits_soft_cap,
         buckets = c.relative_bias_buckets,
@@ -43,7 +43,7 @@ end
 function attention.parameters(part, list)
     local D = part.head_dim
     local H, K = { part.heads * D, "heads", D }, { part.kv_heads * D, "kv_heads", D }
-    local factor = 1 / (part.scale * math.sqrt(D)) -- what its scores are not divided by
+    local factor = 1 / (part.scale * math.sqrt(D)) -- the factor of scores that the initial weights replace
     list:from_stream("query", H, { bias = part.qkv_bias, factor = factor })
     list:from_stream("key", K, { bias = part.qkv_bias })
     list:from_stream("value", K, { bias = part.qkv_bias })
@@ -58,7 +58,7 @@ function attention.parameters(part, list)
 end
 
 --- Attention with a layer's weights: h (B, S, E) -> (B, S, E), before the sum over a mesh and the bias. With a cache,
---- keys and values of earlier tokens come from there.
+--- it also uses the cached keys and values of earlier tokens.
 ---@param model mx.Decoder
 ---@param i integer the layer
 ---@param part table
@@ -74,7 +74,7 @@ function attention.forward(model, i, part, weights, h, run)
     end
     local q = product("query", heads) -- (B, S, H, D)
     local k, v = product("key", kv_heads), product("value", kv_heads) -- (B, S, K, D)
-    if part.qk_norm then -- the gradient of a norm reads its input: what is kept by name is that
+    if part.qk_norm then -- the gradient of a norm reads its input, so the input gets the name for policies
         q, k = mx.name(q, "query_proj"), mx.name(k, "key_proj")
         q = mx.rmsnorm(q, weights["query_norm.weight"], { eps = part.qk_norm.eps })
         k = mx.rmsnorm(k, weights["key_norm.weight"], { eps = part.qk_norm.eps })
@@ -114,15 +114,15 @@ function attention.tensors(_)
     return { "query_proj", "key_proj", "value_proj", "context", "out_proj" }
 end
 
--- The part of the square of S queries and S keys that a query's past is: half of it, or a band of the window's width.
+-- The share of all S x S pairs of query and key in which the key is not later: half, or a band of the window's width.
 local function past(part, S)
     local W = part.window > 0 and math.min(part.window, S) or S
     return S * W - W * W / 2
 end
 
---- FLOPs of a forward pass: `products` with weights, per token; scores with values for a sequence of S tokens, of all
---- keys (`full`), of those that are not after the query, in a window where it has one (`past`), and of those that this
---- part's queries do see (`seen`).
+--- FLOPs of a forward pass. `products`: products with weights, per token. The others: scores and values for a sequence
+--- of S tokens, over all keys (`full`), over keys that are not later than the query and inside its window (`past`), and
+--- over the keys that this part's queries attend to (`seen`).
 ---@param part table
 ---@param shape table
 ---@param S integer
@@ -134,7 +134,7 @@ function attention.flops(part, shape, S)
     return { products = qkv + out, full = full, past = behind, seen = part.causal and behind or full }
 end
 
--- How often keys and values travel along context in a step, in the dtype that layers compute in.
+-- How often keys and values are sent along context in a step, in the dtype of the layers' computation.
 local function key_trips(part, q)
     if not q.ring then
         return 3 -- gathered, gathered again, and their gradients scattered
@@ -144,7 +144,7 @@ local function key_trips(part, q)
     return hops > 0 and trips * math.min(seen, hops) / hops or trips
 end
 
---- What it sends in a step and layer on a device, as roofline.lua has its rows.
+--- The collectives of a device in a step and layer, as rows of roofline.lua.
 ---@param part table
 ---@param q table the quantities of mx.roofline
 ---@return table[]

@@ -1,14 +1,14 @@
 --- Model FLOPs of a training step, and the MFU that follows. Recomputed layers, norms and the optimizer do not count.
 --
--- Published figures differ in how they count, so each formula has a name (when MaxText used it) and each MFU is printed
--- with it. "Shape" below is what mx.models.shape gives; what a layer costs, the files of its parts know.
+-- Published figures count differently. So each formula is named by the time when MaxText used it, and each MFU is
+-- printed with the name. "Shape" below is a result of mx.models.shape; the files of a layer's parts count its FLOPs.
 
 local mx = require "mx"
 local util = require "mx.util"
 
 local flops = {}
 
--- What a part's flops() gives, summed over all layers; what it leaves out is 0.
+-- The results of the parts' flops(), summed over all layers; missing fields count as 0.
 local function layers(shape, S)
     local sums = { products = 0, full = 0, past = 0, seen = 0 }
     for _, kind in ipairs(mx.models.kinds(shape)) do
@@ -21,7 +21,7 @@ local function layers(shape, S)
     return sums
 end
 
--- FLOPs of a forward pass for a sequence of S tokens with one of these counts of attention.
+-- FLOPs of a forward pass for a sequence of S tokens, with the given count of attention.
 local function forward(shape, S, attention)
     local sums = layers(shape, S)
     return S * (sums.products + 2 * shape.emb * shape.vocab) + sums[attention]
@@ -49,7 +49,7 @@ local FORMULAS = {
 --- FLOPs of one training step on `sequences` sequences of `length` tokens.
 ---@param formula string a value of the config key flop_formula
 ---@param shape table of mx.models.shape
----@param params number of parameters, a tied table once
+---@param params number of parameters; a tied table counts once
 ---@param sequences number
 ---@param length number
 ---@return number
@@ -58,7 +58,7 @@ function flops.step(formula, shape, params, sequences, length)
     return count(shape, params, sequences, length) + 0.0
 end
 
---- FLOPs that the forward pass of the layers costs once more under a policy that keeps layer inputs only.
+--- FLOPs of the layers' forward pass, which a policy that keeps only layer inputs runs again.
 ---@param shape table
 ---@param sequences number
 ---@param length number
@@ -68,7 +68,7 @@ function flops.layers_forward(shape, sequences, length)
     return sequences * (length * sums.products + sums.seen)
 end
 
---- Model FLOP utilisation in per cent. Above 100 the count, the clock or the peak is wrong: an error.
+--- Model FLOP utilisation in per cent. Above 100 it raises an error, because the count, the clock or the peak is wrong.
 ---@param flops_per_second number
 ---@param peak number in FLOP/s
 ---@param formula string

@@ -1,11 +1,11 @@
---- Continuing a sequence of tokens with a trained model.
+--- Generation: continues a sequence of tokens with a trained model.
 
 local mx = require "mx"
 local util = require "mx.util"
 
 local generate = {}
 
--- A stream of numbers in [0, 1) that depends on the seed alone.
+-- A stream of random numbers in [0, 1) that depends only on the seed.
 local function uniform(seed)
     local count = 0
     return function()
@@ -24,7 +24,7 @@ local function argmax(values)
     return best
 end
 
--- The entries that top-k and top-p leave, the likeliest first, as a list of indices.
+-- The indices of the entries that top-k and top-p leave, most likely first.
 local function candidates(weights, total, top_k, top_p)
     local order = {}
     for i = 1, #weights do
@@ -48,7 +48,7 @@ end
 
 --- Draws one token id from logits.
 ---@param logits number[] one for each entry of the vocabulary
----@param o {temperature: number, top_k: integer, top_p: number} temperature 0: the likeliest
+---@param o {temperature: number, top_k: integer, top_p: number} temperature 0: the most likely token
 ---@param random fun(): number in [0, 1)
 ---@return integer id counted from 0
 function generate.sample(logits, o, random)
@@ -76,8 +76,8 @@ function generate.sample(logits, o, random)
     return kept[#kept] - 1
 end
 
---- Continues `prompt` and calls emit(id) for each new token as it comes. Keys and values of earlier tokens are kept, so
---- a token costs one pass over the weights.
+--- Continues `prompt` and calls emit(id) for each new token. Keys and values of earlier tokens are cached, so each
+--- token costs one pass over the weights.
 ---@param model mx.Decoder
 ---@param prompt integer[] token ids, at least one
 ---@param o {tokens: integer, temperature: number, top_k: integer, top_p: number, seed: integer} tokens: how many to add
@@ -104,7 +104,7 @@ function generate.continue(model, prompt, o, emit)
     end)
 end
 
---- Refuses a tokenizer that differs from what is known of the model's. Not collective.
+--- Refuses a tokenizer that differs from the model's, as far as that is known. Not collective.
 ---@param tokenizer mx.Tokenizer
 ---@param what string the user's words for it
 ---@param config table the model's
@@ -115,11 +115,11 @@ function generate.check_tokenizer(tokenizer, what, config, parameters)
             { what = known_as, fingerprint = fingerprint }, "Give the tokenizer that the model was trained with")
     end
     local stored = mx.weights.tokenizer_fingerprint(parameters)
-    if stored ~= "" then -- the file that tokenizer_path names may have become another one since
+    if stored ~= "" then -- the file at tokenizer_path may have changed since
         return check("that of the parameters " .. parameters, stored)
     end
     for _, path in ipairs { mx.weights.tokenizer_of(parameters) or "", config.tokenizer_path } do
-        local opened, other = pcall(mx.tokenizer.open, path) -- of one that cannot be read nothing is known
+        local opened, other = pcall(mx.tokenizer.open, path) -- if it cannot be read, nothing is known about it
         if path ~= "" and opened then
             check(path == parameters and "that of the parameters" or ("%s, that of the parameters %s"):format(path,
                 parameters), other:fingerprint())
@@ -127,12 +127,12 @@ function generate.check_tokenizer(tokenizer, what, config, parameters)
     end
 end
 
---- The tokenizer of a model: the one that is named, else that of tokenizer_path, else the one that comes with the
---- parameters, else bytes where the vocabulary is these. nil: the model continues ids only. Refuses another one than
---- the model was trained with, as far as its files say that. Not collective.
+--- The tokenizer of a model: the named one; otherwise that of tokenizer_path; otherwise the one that comes with the
+--- parameters; otherwise bytes, if the vocabulary is that of bytes. nil: the model can only continue ids. Refuses a
+--- tokenizer that the model was not trained with, as far as its files tell. Not collective.
 ---@param config table
 ---@param parameters string the path that the parameters were read from
----@param named string a path as mx.tokenizer.open takes it; empty: none
+---@param named string a path for mx.tokenizer.open; empty: none
 ---@return mx.Tokenizer?
 function generate.tokenizer(config, parameters, named)
     local path = named ~= "" and named or config.tokenizer_path
@@ -149,8 +149,8 @@ function generate.tokenizer(config, parameters, named)
     return tokenizer
 end
 
---- The ids that end a text: the tokenizer's, and those that the model's files name. As keys of a table; none where the
---- config does not end documents (add_eos). Not collective.
+--- The ids that end a text, as keys of a table: those of the tokenizer and those that the model's files name. None if
+--- add_eos is false in the config. Not collective.
 ---@param config table
 ---@param parameters string the path that the parameters were read from
 ---@param tokenizer? mx.Tokenizer
@@ -185,17 +185,17 @@ function generate.prompt(text, tokenizer, add_bos)
     return #ids > 0 and ids or util.refuse("prompt=%s is missing", tokenizer and "TEXT" or "ID,ID,...")
 end
 
---- The same as continue for a text: calls write(part) for each part of what follows the prompt, as soon as it is known;
---- parts are whole characters. Special tokens are left out.
+--- The same as continue, for text: calls write(part) for each new part of the text as soon as it is known. Parts
+--- consist of whole characters. Special tokens are left out.
 ---@param model mx.Decoder
 ---@param prompt integer[] its ids
 ---@param tokenizer mx.Tokenizer
----@param o table as continue takes it
+---@param o table options of continue
 ---@param ends table<integer, boolean> ids that end the text, as keys
 ---@param write fun(part: string)
 function generate.text(model, prompt, tokenizer, o, ends, write)
     local stream = tokenizer:stream { skip_special = true }
-    for _, id in ipairs(prompt) do -- what a token gives may depend on whether it is the first
+    for _, id in ipairs(prompt) do -- the first token of a text may be decoded differently
         stream:put(id)
     end
     generate.continue(model, prompt, o, function(id)

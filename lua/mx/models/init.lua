@@ -1,5 +1,5 @@
---- The decoder: a table of tokens, layers, a norm and a table that makes logits. The shape says what each layer is made
---- of (shape.lua); each kind of part is one file (attention.lua, mlp.lua).
+--- The decoder: embedding, layers, a final norm and the product that gives logits. The shape describes the layers
+--- (shape.lua); each kind of part of a layer has its own file (attention.lua, mlp.lua).
 --
 -- B sequences of S tokens; E emb; V vocab. Weights are (inputs, outputs), so that y = x W.
 
@@ -18,17 +18,17 @@ local models = {
 
 ---@class mx.Decoder
 ---@field shape table of models.shape
----@field params table<string, any> name -> tensor; on a mesh this rank's part of it
+---@field params table<string, any> name -> tensor; on a mesh this rank's shard
 ---@field buffers table<string, any> name -> tensor: state without a gradient (mx.nn.buffer)
 ---@field layers table[] the names of a layer's parameters by their short names: layers[1]["query.weight"]
----@field passes integer training passes so far: dropout differs in each
----@field part integer which part of a pass's sequences this rank has, from 0, as mx.Data has it
----@field parts integer of how many
----@field parallel mx.Parallel|mx.Alone how it lies on a mesh, or that there is none
+---@field passes integer number of training passes so far: dropout differs in each
+---@field part integer which part of a pass's sequences this rank has, from 0, as in mx.Data
+---@field parts integer number of parts
+---@field parallel mx.Parallel|mx.Alone how the model is split over a mesh; mx.Alone without a mesh
 local Decoder = {}
 Decoder.__index = Decoder
 
--- Refuses parameters that the ranks could not hold even if all of them shared them out, before any are listed.
+-- Refuses a model that all ranks together could not hold, before its parameters are listed.
 local function check_memory(shape)
     if mx.is_simulated() then
         return
@@ -43,12 +43,12 @@ local function check_memory(shape)
     end
 end
 
---- A decoder with fresh parameters, the same on every rank; on a mesh this rank's parts of them. What does not divide
---- by the mesh is refused before anything is allocated, and so is an offload_directory where no file can be made. Not
---- collective.
+--- Creates a decoder with initial parameters, the same on every rank; on a mesh, with this rank's shards of them. Sizes
+--- that the mesh does not divide are refused before anything is allocated, and so is an offload_directory in which no
+--- file can be created. Not collective.
 ---@param shape table of models.shape; or a config, for mx.models.new(config)
 ---@param mesh? mx.Mesh
----@param config? table where `shape` is no config, the one that says how to communicate and where to offload
+---@param config? table settings of communication and offloading, if `shape` is not a config
 ---@param blank? boolean leave the parameters 0: they will be loaded
 ---@return mx.Decoder
 function models.new(shape, mesh, config, blank)
@@ -82,8 +82,8 @@ function models.new(shape, mesh, config, blank)
     return self
 end
 
--- A parameter as it is computed with, by its full name; nil where the model has none. Where layers compute in f32, a
--- bf16 one is widened first: a product of both dtypes would round the activations to bf16 (engine/kernels/gemm.h).
+-- A parameter for computation, by its full name; nil if the model does not have it. If layers compute in f32, a bf16
+-- parameter is converted first: a product of both dtypes would round the activations to bf16 (engine/kernels/gemm.h).
 function Decoder:weight(name)
     local t = self.params[name]
     t = t and self.parallel:gather(name, t)
@@ -100,7 +100,7 @@ function Decoder:layer_weights(i)
     return weights
 end
 
--- Starts the gathers of the layers after layer i; with i = 0 of the first ones.
+-- Prefetches the weights of the layers after layer i; with i = 0, of the first layers.
 function Decoder:prefetch(i)
     for ahead = i + 1, math.min(i + self.parallel.prefetch_layers, self.shape.layers) do
         local names = {}
@@ -111,7 +111,7 @@ function Decoder:prefetch(i)
     end
 end
 
--- The result of products that are split over a mesh, with the bias that is added once.
+-- The result of products that are split over a mesh; the bias is added once.
 function Decoder:leave(y, kind, bias)
     y = self.parallel:leave(y, kind)
     return bias and y + bias or y
@@ -126,9 +126,9 @@ local function normalize(norm, from, name, x)
     return mx.rmsnorm(x, weight, { eps = norm.eps })
 end
 
--- In training passes only: x (B, S, E) of the tokens with these numbers (B, S). Which elements are dropped depends on
--- the place in the model, the token's number in the whole run and the feature alone. So ranks that hold a token alike
--- drop the same of it, and a step has the same masks on any mesh and in any number of passes.
+-- Dropout in training passes: x (B, S, E) of the tokens with these numbers (B, S). The choice of dropped elements
+-- depends only on the place in the model, the token's number in the run and the feature. So ranks that hold the same
+-- token drop the same elements, and a step has the same masks on any mesh and with any number of passes.
 function Decoder:dropout(x, place, numbers, run)
     if not numbers then
         return x
@@ -137,8 +137,9 @@ function Decoder:dropout(x, place, numbers, run)
     return mx.dropout(x, numbers, { rate = self.shape.dropout, seed = seed, offset = run.first_token })
 end
 
--- Numbers the tokens of a training pass (`run.pass`, from 1) where something is dropped: first_token of the rank's
--- batch in the whole run, and from there the tokens that it embeds and those of which it has the residual stream.
+-- With dropout, numbers the tokens of a training pass (`run.pass`, from 1): first_token is the number of the first
+-- token of this rank's batch in the run. From it follow the numbers of the tokens that the rank embeds, and of those in
+-- its residual stream.
 function Decoder:number_tokens(tokens, run)
     if self.shape.dropout == 0 or not run.pass then
         return
@@ -166,7 +167,7 @@ function Decoder:layer(i, x, run)
     local h = normalize(block.norm, weights, "norm", x)
     local entered = self.parallel:enter(h, attention.products)
     if block.parallel and self.shape.dropout == 0 and self.parallel:splits_alike() then
-        -- Both products are sums over the same ranks: one of their sum costs half the traffic of two.
+        -- Both products are summed over the same ranks, so summing them together halves the traffic.
         local attended = mx.name(attend(entered), attention.saved)
         mx.place(("layer %d, MLP"):format(i))
         local sum = attended + mx.name(feed(entered), mlp.saved)
@@ -186,7 +187,7 @@ function Decoder:layer(i, x, run)
     return block.parallel and x + attended + y or x + y
 end
 
--- Learned positions of the tokens: (S, E), or (B, S, E) where each token has its own.
+-- Learned position embeddings of the tokens: (S, E), or (B, S, E) if each token has its own position.
 function Decoder:positions(run, positions, S)
     local weight = self:weight("position.weight")
     if positions then
@@ -207,8 +208,8 @@ function Decoder:embed(tokens, run)
     return self.parallel:after_embedding(x)
 end
 
---- The last layer's output after the final norm: tokens (B, S) i32 -> (B, S, E). On a mesh S is this rank's part along
---- context, and the result has those of its tokens for which it computes the loss.
+--- The last layer's output after the final norm: tokens (B, S) i32 -> (B, S, E). On a mesh, S is this rank's part along
+--- context, and the result has only the tokens for which the rank computes the loss.
 ---@param tokens any
 ---@param run? {segments: any, kv_segments: any, positions: any, cache: table, offset: integer, pass: integer}
 ---@return any
@@ -233,8 +234,8 @@ function Decoder:hidden(tokens, run)
     return normalize(self.shape.norm, last, "norm", x)
 end
 
---- The mean cross-entropy of a batch in training: a scalar to give to mx.backward. On a mesh it is that of this rank's
---- part of the tokens, of which batch has those along context; backward then wants the seed model.parallel.seed.
+--- The mean cross-entropy of a training batch: a scalar for mx.backward. On a mesh, it is the mean over this rank's
+--- tokens, and batch holds the rank's part along context; backward then needs the seed model.parallel.seed.
 ---@param batch table tokens and targets (B, S) i32; optional mask u8, segments and positions i32, (B, S) too; with
 ---       segments on a context axis kv_segments, those of the whole sequences
 ---@return any
@@ -254,7 +255,7 @@ function Decoder:loss(batch)
     end)
 end
 
---- Logits of hidden states: h (..., E) -> (..., V) f32. For generating; training never holds them.
+--- Logits of hidden states: h (..., E) -> (..., V) f32. For generation; training never keeps all logits.
 ---@param h any of Decoder:hidden
 ---@return any
 function Decoder:logits(h)
@@ -267,7 +268,7 @@ function Decoder:logits(h)
     return logits
 end
 
---- Room for the keys and values of `capacity` tokens in every layer: for Decoder:hidden's run.cache.
+--- A cache for the keys and values of `capacity` tokens in every layer: run.cache of Decoder:hidden.
 ---@param B integer sequences
 ---@param capacity integer
 ---@return table[]

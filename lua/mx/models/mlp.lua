@@ -3,14 +3,14 @@
 local mx = require "mx"
 
 local mlp = {
-    products = "mlp", -- which products of a mesh its are: see mx.Parallel:enter
+    products = "mlp", -- the kind of its products on a mesh: see mx.Parallel:enter
     output = "wo", -- its last product, whose bias is added after the sum over a mesh
     saved = "mlpwo", -- the name of its result for a policy
 }
 
---- The part of a config's layers.
+--- The MLP of a config's layers, as a part of a block.
 ---@param c table
----@param factor table what global_parameter_scale multiplies
+---@param factor table factors that follow from global_parameter_scale
 ---@return table
 function mlp.of(c, factor)
     return {
@@ -60,7 +60,7 @@ function mlp.tensors(part)
     return part.gated and { "mlpwi_0", "mlpwi_1", "mlpwo" } or { "mlpwi", "mlpwo" }
 end
 
---- FLOPs of a forward pass: `products` with weights, per token.
+--- FLOPs of a forward pass. `products`: products with weights, per token.
 ---@param part table
 ---@param shape table
 ---@return {products: number}
@@ -68,7 +68,7 @@ function mlp.flops(part, shape)
     return { products = 2 * shape.emb * part.width * (part.gated and 3 or 2) }
 end
 
---- What it sends in a step and layer on a device, as roofline.lua has its rows.
+--- The collectives of a device in a step and layer, as rows of roofline.lua.
 ---@param part table
 ---@param q table the quantities of mx.roofline
 ---@return table[]

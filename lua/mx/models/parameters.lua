@@ -1,8 +1,8 @@
---- The parameters of a model, listed without making any.
+--- Lists the parameters of a model without creating them.
 --
--- Each has its name, sizes, initial std or value, and for a mesh: the logical name of each dimension (false: it is
--- never cut), the units that are not cut inside (a head's columns), and where it is used: in a "product", on each of
--- the "heads", on each token of the residual "sequence", or on the "tokens" that are embedded and make the loss.
+-- Each has its name, sizes, initial std or value, and for a mesh: the logical name of each dimension (false: never
+-- split), the size of units that are not split (a head's columns), and where it is used: in a "product", on each of the
+-- "heads", on each token of the residual "sequence", or on the "tokens" that are embedded and enter the loss.
 
 local shapes = require "mx.models.shape"
 
@@ -20,7 +20,7 @@ end
 
 --- Adds a parameter.
 ---@param name string
----@param dimensions table[] each a size, its logical name or false, and the unit that is not cut (1 when not given)
+---@param dimensions table[] each a size, its logical name or false, and the unit that is not split (default: 1)
 ---@param o {std: number?, value: number?, use: string} initial values: normal with `std`, or all `value`
 function List:add(name, dimensions, o)
     local p = {
@@ -44,16 +44,16 @@ end
 
 --- A product that reads the residual stream: (emb, columns).
 ---@param name string
----@param columns table a dimension, as List:add takes it
+---@param columns table a dimension for List:add
 ---@param o {bias: boolean, factor: number?} factor: of the initial weights
 function List:from_stream(name, columns, o)
     add_product(self, name, { { self.shape.emb, "embed" }, columns }, o.factor or 1, o.bias and columns)
 end
 
---- A product whose result is added to the residual stream: (rows, emb). Its bias is added there, after the sum over the
---- ranks that share out the rows. With init_std its initial weights are the smaller the more layers add to the stream.
+--- A product whose result is added to the residual stream: (rows, emb). Its bias is added after the sum over the ranks
+--- along which the rows are split. With init_std, its initial weights are smaller the more layers add to the stream.
 ---@param name string
----@param rows table a dimension, as List:add takes it
+---@param rows table a dimension for List:add
 ---@param o {bias: boolean}
 function List:to_stream(name, rows, o)
     local shape = self.shape
@@ -85,7 +85,8 @@ end
 
 local function add_tables(list)
     local shape = list.shape
-    -- A table that makes logits keeps them near 1: its rows are divided by sqrt(E), unless the logits are.
+    -- A table that also gives the logits should keep them near 1: its rows are divided by sqrt(E), unless the logits
+    -- are.
     local table_std = shape.tied and shape.logit_scale == 1 and 1 / math.sqrt(shape.emb) or 1
     local o = { std = shape.init_std > 0 and shape.init_std or table_std, use = "tokens" }
     list:add("embedding.weight", { { shape.vocab, "vocab" }, { shape.emb, "embed" } }, o)
@@ -131,7 +132,7 @@ local function values_of(list)
     return n
 end
 
---- The number of parameters of a model, without going through its layers.
+--- The number of parameters of a model, without listing all layers.
 ---@param shape table of mx.models.shape
 ---@return integer
 function parameters.count(shape)

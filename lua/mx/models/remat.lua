@@ -1,16 +1,16 @@
---- Rematerialisation policies: what becomes of the named tensors of a layer until the backward pass reads them.
+--- Rematerialisation policies: decide how the named tensors of a layer are kept for the backward pass.
 --
--- "device" keeps a tensor in memory, "offload" moves its values to a file and fetches them ahead of use, "remat" drops
--- them: they are computed again, as is all that has no name. A layer's input is always kept or offloaded. The named
--- policies and the keys of `custom` are MaxText's.
+-- "device" keeps a tensor in memory. "offload" moves its values to a file and fetches them ahead of use. "remat" drops
+-- them, and they are computed again, like all tensors without a name. A layer's input is always kept or offloaded. The
+-- named policies and the keys of `custom` are MaxText's.
 
 local core = require "mx.core"
 
 local remat = {}
 
---- The tensors that policies know: a layer's input; queries, keys and values after RoPE; attention's output; its
---- projection; the gate and up of a gated MLP before the activation, or the one product of another; the MLP's output.
---- Which of them a part has, its tensors() says.
+--- The tensors that policies can name: a layer's input; queries, keys and values after RoPE; attention's output; its
+--- projection; the gate and up products of a gated MLP before the activation, or the single product of a plain MLP; the
+--- MLP's output. A part's tensors() lists those that it has.
 remat.TENSORS = {
     "decoder_layer_input", "query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi_0", "mlpwi_1", "mlpwi",
     "mlpwo",
@@ -30,7 +30,7 @@ local function all(action, ...)
     return actions
 end
 
---- Policy -> tensor -> action; what is not named is computed again.
+--- Policy -> tensor -> action; other tensors are computed again.
 remat.policies = {
     minimal_with_context = all("device", QKV, { "context", "out_proj", "mlpwo" }, MLP_IN),
     minimal = all("device", QKV, { "out_proj", "mlpwo" }, MLP_IN),
@@ -44,7 +44,7 @@ remat.policies = {
     full = {},
 }
 
---- What a config's remat_policy may be, from most memory and least work to the opposite.
+--- The values of the config key remat_policy, from most memory and least work to least memory and most work.
 remat.CHOICES = {
     "none", "minimal_with_context", "minimal", "save_dot_with_context_except_mlp", "save_dot_except_mlpwi",
     "save_dot_except_mlp", "save_qkv_proj", "qkv_proj_offloaded", "custom", "minimal_offloaded", "save_out_proj",
@@ -77,7 +77,7 @@ function remat.offloads(policy)
     return false
 end
 
--- The names that stay, and those that go away and come back, in sorted order.
+-- The names of tensors to keep and of tensors to offload, sorted.
 local function split(actions)
     local lists = { device = {}, offload = {}, remat = {} }
     for name, action in pairs(actions) do
@@ -91,7 +91,8 @@ local function split(actions)
     return lists.device, lists.offload
 end
 
---- Runs fn(...) and returns its results; inside, the backward pass keeps only what the policy says.
+--- Runs fn(...) and returns its results. Of the tensors inside, only those that the policy names are kept for the
+--- backward pass.
 ---@param policy string|table<string, "device"|"offload"|"remat"> a name of remat.policies, "none" (keep all), or name
 ---       -> action for names that fn gives with mx.name
 ---@param fn function

@@ -1,11 +1,11 @@
---- Rotary position embedding as the field `rope` of an attention says it:
+--- Rotary position embedding, as described by the field `rope` of an attention:
 ---
----     { theta, scaling }          wavelengths by a base, stretched as Llama 3.1 does where `scaling` is a table
----     { frequencies }             radians by which each pair of components turns from one position to the next
+---     { theta, scaling }          wavelengths from a base; scaled as in Llama 3.1 if `scaling` is a table
+---     { frequencies }             the angle of each pair of components per position, in radians
 ---
---- and with either: dims (only so many components of a head turn; all when not given), interleaved (pairs are
---- neighbours), factor (multiplies cosines and sines). Frequencies are for formulas that no key of a config has. Those
---- that follow from theta would change the last bit of one element in a million, so configs give theta.
+--- With either: dims (rotate only so many components of a head; default: all), interleaved (the components of a pair
+--- are neighbours), factor (of cosines and sines). Frequencies are for formulas that no config key describes.
+--- Frequencies computed from theta would change the last bit of one element in a million, so configs give theta.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -18,7 +18,7 @@ local function rounded_to_f32(x)
     return (string.unpack("f", string.pack("f", x)))
 end
 
--- Frequencies as the operation wants them: (2, pairs), two f32 that add up to each.
+-- The tensor of frequencies for the operation: (2, pairs), two f32 whose sum is each frequency.
 local function table_of(frequencies)
     local high, low = {}, {}
     for i, frequency in ipairs(frequencies) do
@@ -28,7 +28,7 @@ local function table_of(frequencies)
     return mx.tensor({ high, low }, "f32")
 end
 
---- Queries and keys turned by their positions: (B, S, heads, D) each.
+--- Rotates queries and keys by their positions: (B, S, heads, D) each.
 ---@param o table|false of an attention; false: none
 ---@param q any
 ---@param k any

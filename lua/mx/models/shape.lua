@@ -1,11 +1,11 @@
---- What a model is, as data: sizes of the whole model, and the blocks that its layers are made of.
+--- The description of a model as data: sizes of the whole model, and the blocks of its layers.
 --
 --     shape = { emb, vocab, layers, blocks, norm, ... }     norm: the one after the last layer
 --     block = { norm, attention, mlp, parallel }            parallel: MLP and attention read the same norm
 --
--- Layer i is the block number (i - 1) % #blocks + 1: one block where all layers are alike, two where they alternate,
--- as many as layers where each is its own. `norm` is {kind, eps, bias}. `attention` and `mlp` are the parts of a block:
--- the field `kind` of a part names the file in this folder that knows it. README.md says what such a file has.
+-- Layer i is block number (i - 1) % #blocks + 1. There is one block if all layers are alike, two if they alternate, and
+-- as many as layers if each is different. `norm` is {kind, eps, bias}. `attention` and `mlp` are the parts of a block;
+-- the field `kind` of a part names its file in this folder. README.md describes such a file.
 
 local remat = require "mx.models.remat"
 local util = require "mx.util"
@@ -15,7 +15,7 @@ local shapes = {}
 -- The parts of a block in the order of the forward pass.
 local PARTS = { "attention", "mlp" }
 
--- floor(log2(scale)) split in threes: what a factor doubles. See global_parameter_scale in configs/base.yml.
+-- The factors of sizes for global_parameter_scale (see configs/base.yml): splits floor(log2(scale)) in threes.
 local function scale_factors(scale)
     local log2 = 0
     while scale >> (log2 + 1) > 0 do
@@ -41,7 +41,7 @@ local function block_of(c, factor)
     }
 end
 
---- What a config says about the model, scaled: all that the model is made from.
+--- The shape of a config's model, with global_parameter_scale applied: everything that the model is built from.
 ---@param c table
 ---@return table
 function shapes.of(c)
@@ -95,7 +95,7 @@ function shapes.parts(block)
     return parts
 end
 
--- A value as text that is the same for equal values only.
+-- A value as text; only equal values have the same text.
 local function text_of(value)
     if type(value) ~= "table" then
         return math.type(value) == "float" and ("%a"):format(value) or tostring(value)
@@ -107,8 +107,8 @@ local function text_of(value)
     return "{" .. table.concat(words, ",") .. "}"
 end
 
---- The blocks that differ, in the order in which they first occur: {block, count, places} each; count: layers that have
---- it; places: its numbers in shape.blocks.
+--- The different blocks, in the order of their first occurrence: {block, count, places} each. count: number of layers
+--- with it; places: its numbers in shape.blocks.
 ---@param shape table
 ---@return {block: table, count: integer, places: integer[]}[]
 function shapes.kinds(shape)
@@ -126,7 +126,7 @@ function shapes.kinds(shape)
     return kinds
 end
 
---- The sum over all layers of what fn(block) gives.
+--- The sum of fn(block) over all layers.
 ---@param shape table
 ---@param fn fun(block: table): number
 ---@return number
@@ -151,7 +151,7 @@ function shapes.any(shape, fn)
     return false
 end
 
---- Whether so many parts of heads, MLPs and vocabulary are alike.
+--- Whether n divides heads, MLPs and vocabulary into equal parts.
 ---@param shape table
 ---@param n integer
 ---@return boolean
@@ -179,7 +179,7 @@ function shapes.copy(shape)
     return copy(shape)
 end
 
---- The same model with a block for each layer, which can be changed alone.
+--- The same model with a separate block for each layer, which can be changed alone.
 ---@param shape table
 ---@return table
 function shapes.by_layer(shape)
@@ -190,8 +190,8 @@ function shapes.by_layer(shape)
     return twin
 end
 
--- How many of so many layers are of each kind: at least one; each further one is of the kind that its share of the
--- whole model is furthest ahead of.
+-- The number of layers of each kind among `layers`: at least one of each; each further layer is of the kind that is
+-- furthest below its share of the whole model.
 local function shares(kinds, layers, all)
     local counts = {}
     for k in ipairs(kinds) do
@@ -210,7 +210,7 @@ local function shares(kinds, layers, all)
     return counts
 end
 
---- The same model with fewer layers: of each kind of layer its share, at least one, in the order of the model.
+--- The same model with fewer layers: each kind of layer keeps its share, at least one, in the order of the model.
 ---@param shape table
 ---@param layers integer at least as many as there are kinds
 ---@return table

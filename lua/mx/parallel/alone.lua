@@ -1,5 +1,5 @@
---- A model without a mesh: the methods of mx.Parallel where each rank has the whole model. They send and cut nothing,
---- so models, optimizers and training loops call them without asking whether there is a mesh.
+--- A model without a mesh: the methods of mx.Parallel for ranks that each have the whole model. They send and split
+--- nothing, so models, optimizers and training loops can call them without checking whether there is a mesh.
 
 local mx = require "mx"
 local stored = require "mx.parallel.parts"
@@ -24,7 +24,7 @@ local function first(_, value)
     return value
 end
 
--- ---- what a rank stores and updates: everything ----
+-- ---- stored and updated parts: everything ----
 
 Alone.part, Alone.place = stored.part, stored.place -- without entries: all of each tensor
 Alone.whole, Alone.piece = stored.whole, stored.piece
@@ -49,7 +49,7 @@ end
 
 Alone.enter, Alone.leave = first, first
 
---- Whether one sum over the ranks does for the products of attention and MLP: there is none.
+--- Whether the products of attention and MLP can be summed together: there is no sum over ranks.
 ---@return boolean
 function Alone.splits_alike(_)
     return false
@@ -74,7 +74,7 @@ function Alone.embedded(_, tokens, positions)
     return tokens, positions
 end
 
---- Which part of the sequences this rank has, from 0, and of how many: ranks without a mesh each read their own.
+--- This rank's part of the sequences, from 0, and the number of parts: without a mesh each rank reads its own.
 ---@return integer part, integer parts
 function Alone.batch_place(_)
     return mx.rank(), mx.ranks()

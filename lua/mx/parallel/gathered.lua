@@ -1,15 +1,15 @@
 --- Weights that are gathered once for all passes of a step: gradient_accumulation_fsdp_ag_once.
 --
--- The gathers are recorded on a tape of their own. The passes see the gathered weights as leaves, whose f32 gradients
--- add up over the passes. At the end that tape is walked back once: each sum is converted to the dtype in which the
--- weight was gathered, and scattered.
+-- The gathers are recorded on a separate tape. The passes see the gathered weights as leaves and accumulate their
+-- gradients in f32. At the end there is one backward pass on that tape: each accumulated gradient is converted to the
+-- dtype in which the weight was gathered, and reduce-scattered.
 
 local mx = require "mx"
 local util = require "mx.util"
 
 ---@class mx.Gathered
----@field parallel mx.Parallel whose method gather gives the passes these weights
----@field tape any on which the gathers are recorded
+---@field parallel mx.Parallel its method gather returns these weights to the passes
+---@field tape any the tape of the gathers
 ---@field weights table<string, any> parameter -> gathered, on that tape
 ---@field leaves table<string, any> parameter -> the same values as a leaf
 local Gathered = {}
@@ -36,7 +36,7 @@ function gathered.new(parallel, params)
     return self
 end
 
---- Scatters the gradients of all passes, which are released. Collective.
+--- Reduce-scatters the gradients of all passes and releases them. Collective.
 function Gathered:scatter()
     for name, leaf in util.sorted_pairs(self.leaves) do
         local sum = leaf:grad()

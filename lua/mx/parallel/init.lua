@@ -1,14 +1,14 @@
---- A model on a mesh: which part of each parameter a rank stores, and the collectives between its layers.
+--- A model on a mesh: the shard of each parameter that a rank stores, and the collectives between the layers.
 --
--- Two kinds of axes. Those that share out the batch or the sequence (data, fsdp, fsdp_transpose, context, expert)
--- compute with whole weights: what is stored in parts is gathered before use, and its gradient is scattered. The
--- others (tensor, tensor_sequence) compute with parts of heads, mlp and vocabulary: products stay split, their sums
--- travel. Both follow from logical_axis_rules. Without a mesh a model has parallel.alone in place of a mx.Parallel
--- (alone.lua), which has the same methods. A model asks four things: gather (weights), enter and leave (around a
--- block of products), and tokens (which of them are ours).
+-- There are two kinds of axes. Axes that split the batch or the sequence (data, fsdp, fsdp_transpose, context, expert)
+-- compute with whole weights: sharded weights are gathered before use, and their gradients are reduce-scattered. The
+-- other axes (tensor, tensor_sequence) compute with parts of heads, mlp and vocabulary: products stay split, and their
+-- sums are all-reduced. Both follow from logical_axis_rules. Without a mesh, a model has parallel.alone (alone.lua)
+-- instead of a mx.Parallel, with the same methods. A model uses four groups of methods: gather (weights), enter and
+-- leave (around products), and those that select this rank's tokens.
 --
--- Gradients are those of the mean loss over all tokens of the step: a rank's loss is seeded with its share (`seed`),
--- and gradients are sums.
+-- Gradients are those of the mean loss over all tokens of the step: each rank's loss has its share (`seed`) as
+-- gradient, and gradients are summed.
 
 local mx = require "mx"
 local stored = require "mx.parallel.parts"
@@ -19,15 +19,15 @@ local parallel = { alone = require "mx.parallel.alone" }
 
 ---@class mx.Parallel
 ---@field mesh mx.Mesh
----@field entries table<string, table> parameter -> how it is stored, gathered and added
----@field parts integer ranks that have different tokens
+---@field entries table<string, table> parameter -> how it is stored, gathered and reduced
+---@field parts integer number of ranks with different tokens
 ---@field seed number 1 / parts
 ---@field gathered? mx.Gathered weights that are gathered once for all passes of a step, during the passes
----@field prefetch_layers integer layers whose weights are gathered ahead
+---@field prefetch_layers integer number of layers whose weights are prefetched
 local Parallel = {}
 Parallel.__index = Parallel
 
--- Which of the axes are larger than 1.
+-- The axes that are larger than 1.
 local function used(mesh, axes)
     local list = {}
     for _, axis in ipairs(axes) do
@@ -56,7 +56,8 @@ local function check(self, shape)
             end
         end
     end
-    -- Activations are whole along emb: weights that are cut there are gathered, by ranks that have different tokens.
+    -- Activations are not split along emb, so weights that are split there must be gathered, over ranks with different
+    -- tokens.
     for _, name in ipairs({ "embed", "norm" }) do
         for _, axis in ipairs(util.without(used(mesh, mesh.rules[name]), join(self.batch, self.context))) do
             util.refuse("logical_axis_rules: %s is split over %s, which shares out neither the batch nor the sequence: "
@@ -71,7 +72,8 @@ local function check(self, shape)
     end
 end
 
--- A sequence is cut along context first, in two pieces for each rank with load balance, then along the other axes.
+-- Checks the length of sequences. A sequence is split along context first (with load balance into two chunks per rank),
+-- then along the other axes.
 local function check_length(self, S)
     local n, m = self.mesh:size(self.context), self.mesh:size(self.token_axes)
     if S % (self.zigzag and 2 * n or n) ~= 0 then
@@ -83,7 +85,8 @@ local function check_length(self, S)
     end
 end
 
--- How a parameter is stored, gathered and added. A dimension is cut in whole units: heads, not columns.
+-- How a parameter is stored, gathered and reduced. A dimension is split between units: between heads, not inside a
+-- head.
 local function entry_of(self, p)
     local sizes = {}
     for d, size in ipairs(p.sizes) do
@@ -98,25 +101,26 @@ local function entry_of(self, p)
         if #dim.gathered > 0 then
             entry.gathers[#entry.gathers + 1] = { dim = d, axis = dim.gathered }
         end
-        if p.logical[d] == "vocab" and #dim.kept > 0 then -- tables are used whole: tokens are shared out instead
+        if p.logical[d] == "vocab" and #dim.kept > 0 then -- tables are used whole; tokens are split instead
             entry.gathers[#entry.gathers + 1] = { dim = d, axis = dim.kept }
         end
         split = join(split, dim.axes)
     end
-    -- Where the parameter is used, ranks along these axes have different tokens; what is gathered is added by that.
+    -- Ranks along these axes use the parameter on different tokens. For gathered axes, the gradient's scatter sums over
+    -- them.
     local different = join(self.batch, self.context)
     if p.use == "sequence" then
         different = join(different, self.sequence)
     elseif p.use == "tokens" then
         different = join(different, self.token_axes)
-    elseif p.use == "heads" then -- alike on the ranks that share out the heads
+    elseif p.use == "heads" then -- the same on all ranks along which heads are split
         different = join(different, self.products.heads)
     end
     entry.sum = util.without(different, split)
     return entry
 end
 
--- Ranks along data that hold a parameter alike may share out its update: each takes an equal run of the elements.
+-- Ranks along data that hold the same parameter may divide its update: each updates an equal range of the elements.
 local function share_update(self, entry)
     local n, count = self.mesh:size("data"), 1
     for _, size in ipairs(entry.stored) do
@@ -130,7 +134,8 @@ local function share_update(self, entry)
     entry.copies = entry.copies // n
 end
 
---- How a model lies on a mesh. What does not divide is refused, before anything is allocated. Not collective.
+--- Plans how a model is split over a mesh. Sizes that do not divide are refused before anything is allocated. Not
+--- collective.
 ---@param mesh mx.Mesh
 ---@param shape table of mx.models.shape
 ---@param parameters table[] of mx.models.parameters
@@ -168,7 +173,7 @@ function parallel.new(mesh, shape, parameters, o)
     return self
 end
 
--- What a rank stores: parts.lua.
+-- The stored parts: see parts.lua.
 Parallel.part, Parallel.place = stored.part, stored.place
 Parallel.whole, Parallel.piece = stored.whole, stored.piece
 
@@ -188,8 +193,8 @@ function Parallel:is_gathered(name)
     return #self.entries[name].gathers > 0
 end
 
---- A parameter as this rank computes with it: gathered in the dtype that the model computes in, or as it is stored.
---- Collective where it is gathered now, and not once for all passes of the step.
+--- A parameter for this rank's computation: gathered in the model's dtype of computation, or as it is stored.
+--- Collective if it is gathered now, and not once for all passes of the step.
 ---@param name string
 ---@param t any
 ---@return any
@@ -204,19 +209,19 @@ function Parallel:gather(name, t)
     return t
 end
 
---- Where the config wants it: gathers all weights once, for several passes. Collective.
+--- If the config says so, gathers all weights once for several passes. Collective.
 ---@param params table<string, any>
 ---@return mx.Gathered? to be closed
 function Parallel:gather_once(params)
     return self.o.gradient_accumulation_fsdp_ag_once and gathered.new(self, params) or nil
 end
 
---- Lets the gathers that have been asked for begin. Collective.
+--- Starts the requested gathers. Collective.
 function Parallel.flush()
     mx.flush()
 end
 
---- Starts the gathers of parameters that are used soon. Collective.
+--- Prefetches parameters: starts their gathers. Collective.
 ---@param params table<string, any>
 ---@param names string[]
 function Parallel:prefetch(params, names)
@@ -232,8 +237,8 @@ function Parallel:prefetch(params, names)
     mx.flush()
 end
 
---- Whether the next backward pass is to add gradients over the ranks that hold a parameter alike (those that are
---- gathered are added in any case). Not collective; backward then is.
+--- Sets whether the next backward pass all-reduces gradients over the ranks that hold the same parameter. (Gradients of
+--- gathered parameters are always reduced.) Not collective, but backward then is.
 ---@param params table<string, any>
 ---@param on boolean
 function Parallel:add_gradients(params, on)
@@ -246,7 +251,7 @@ function Parallel:add_gradients(params, on)
 end
 
 --- The sum of the squares of all gradients, each element of the whole model counted once. Collective.
----@param squares table<string, number> parameter -> that of this rank's part
+---@param squares table<string, number> parameter -> sum of squares of this rank's part
 ---@return number
 function Parallel:sum_of_squares(squares)
     local sum = 0
@@ -258,7 +263,7 @@ end
 
 -- ---- the optimizer ----
 
---- How many elements of a parameter this rank updates, when the ranks along data share that out; else nil.
+--- The number of elements of a parameter that this rank updates, if ranks along data divide the update; otherwise nil.
 ---@param name string
 ---@return integer?
 function Parallel:updated(name)
@@ -266,9 +271,9 @@ function Parallel:updated(name)
     return update and update.length
 end
 
---- The gradient of the elements that this rank updates. Collective where that is shared out.
+--- The gradient of the elements that this rank updates. Collective if the update is divided.
 ---@param name string
----@param grad any of all that it stores
+---@param grad any gradient of everything that the rank stores
 ---@return any
 function Parallel:updated_gradient(name, grad)
     if not self.entries[name].update then
@@ -286,8 +291,9 @@ function Parallel:updated_values(name, t)
     return update and mx.narrow(t:detach():view(t:numel()), update) or t
 end
 
---- Where the values that this rank updates lie in the whole parameter, as mx.adamw wants it to round them: `first` of
---- what it stores, which begins at element `origin` and has `width` of the `stride` elements of a row.
+--- The position in the whole parameter of the values that this rank updates, for the rounding of mx.adamw: they begin
+--- at element `first` of what the rank stores, which begins at element `origin` and has `width` of the `stride`
+--- elements of a row.
 ---@param name string
 ---@return {first: integer, origin: integer, width: integer, stride: integer}
 function Parallel:update_place(name)
@@ -300,7 +306,7 @@ function Parallel:update_place(name)
     return place
 end
 
---- After the update: each rank gets what the others have updated. Collective where that is shared out.
+--- After the update: each rank gets the elements that the others have updated. Collective if the update is divided.
 ---@param params table<string, any>
 function Parallel:finish_update(params)
     for name, t in util.sorted_pairs(params) do
@@ -313,7 +319,7 @@ end
 
 -- ---- around products ----
 
---- Before products whose columns are split: h (B, S, E), where the sequence is split too all of it. Collective.
+--- Before products whose columns are split: h (B, S, E); gathers the sequence if it is split too. Collective.
 ---@param h any
 ---@param kind "heads"|"mlp"
 ---@return any
@@ -325,7 +331,7 @@ function Parallel:enter(h, kind)
     return #alike > 0 and mx.fan_out(h, { axis = alike }) or h
 end
 
---- After products whose rows are split: the sum of what the ranks have. Collective.
+--- After products whose rows are split: the sum over the ranks. Collective.
 ---@param y any (B, S, E)
 ---@param kind "heads"|"mlp"
 ---@return any
@@ -354,7 +360,7 @@ end
 
 -- ---- tokens ----
 
--- Our part along dimension 2 of a tensor that all ranks of the axes hold alike and that has no gradient.
+-- This rank's part along dimension 2 of a tensor that is the same on all ranks of the axes and has no gradient.
 local function own_part(self, t, axes)
     local n = self.mesh:size(axes)
     if n == 1 then
@@ -368,7 +374,7 @@ local function own_part(self, t, axes)
     return mx.narrow(t, { dim = 2, start = self.mesh:index(axes) * (S // n) + 1, length = S // n })
 end
 
---- Our tokens along context: (B, S) -> (B, S / context). With load balance an early and a late piece.
+--- This rank's tokens along context: (B, S) -> (B, S / context). With load balance, an early and a late chunk.
 ---@param t any
 ---@return any
 function Parallel:context_part(t)
@@ -386,45 +392,46 @@ function Parallel:context_part(t)
     }, { dim = 2 })
 end
 
---- The tokens of which this rank has the residual stream between the products, out of those of its context part.
+--- Of the tokens in this rank's context part, those whose residual stream it holds between the products.
 ---@param t any (B, S)
 ---@return any
 function Parallel:sequence_part(t)
     return own_part(self, t, self.sequence)
 end
 
---- The tokens that this rank embeds, out of those of its context part.
+--- Of the tokens in this rank's context part, those that it embeds.
 ---@param t any (B, S)
 ---@return any
 function Parallel:embedded_part(t)
     return own_part(self, self:sequence_part(t), util.without(self.token_axes, self.sequence))
 end
 
---- The tokens that this rank embeds, and their positions: nil where these are 0, 1, ...
+--- The tokens that this rank embeds, and their positions: nil if these are 0, 1, ...
 ---@param tokens any (B, S)
 ---@param positions any (B, S), or nil
 ---@return any, any
 function Parallel:embedded(tokens, positions)
-    if not positions and #self.token_axes > 0 then -- each rank embeds its tokens alone
+    if not positions and #self.token_axes > 0 then -- each rank embeds only its own tokens
         positions = parallel.positions(tokens:size(1), tokens:size(2))
     end
     return self:embedded_part(tokens), positions and self:embedded_part(positions)
 end
 
---- The tokens of a whole sequence.
----@param S integer those of this rank's context part
+--- The number of tokens of a whole sequence.
+---@param S integer number of tokens in this rank's context part
 ---@return integer
 function Parallel:whole_length(S)
     return S * self.mesh:size(self.context)
 end
 
---- Which part of the sequences this rank has, from 0, and of how many.
+--- This rank's part of the sequences, from 0, and the number of parts.
 ---@return integer part, integer parts
 function Parallel:batch_place()
     return self.mesh:index(self.batch), self.mesh:size(self.batch)
 end
 
---- Embedded tokens become the input of the layers: those of all ranks that compute with them alike. Collective.
+--- Turns embedded tokens into the input of the layers: gathers those of all ranks that compute on the same tokens.
+--- Collective.
 ---@param x any (B, S', E)
 ---@return any
 function Parallel:after_embedding(x)
@@ -432,7 +439,7 @@ function Parallel:after_embedding(x)
     return #rest > 0 and mx.all_gather(x, { axis = rest, dim = 2, grad = "slice" }) or x
 end
 
---- The other way: the part of the layers' output of which this rank computes the loss. Collective backward.
+--- The opposite: the part of the layers' output for which this rank computes the loss. Backward is Collective.
 ---@param x any (B, S, E)
 ---@return any
 function Parallel:before_loss(x)
@@ -440,7 +447,7 @@ function Parallel:before_loss(x)
     return #rest > 0 and mx.shard(x, { axis = rest, dim = 2 }) or x
 end
 
--- Pieces that came in the order of the ranks, in the order of the sequence.
+-- Reorders chunks from the order of the ranks to the order of the sequence.
 local function in_sequence(self, t)
     local n = self.mesh:size(self.context)
     if not self.zigzag then
@@ -454,7 +461,7 @@ local function in_sequence(self, t)
     return stored.concat(pieces, 2)
 end
 
--- Keys and values of the whole sequence come together on every rank.
+-- Attention with the keys and values of the whole sequence gathered on every rank.
 local function gathered_attention(self, q, k, v, segments, kv_segments, options)
     local S, n, i = q:size(2), self.mesh:size(self.context), self.mesh:index(self.context)
     local gather = { axis = self.context, dim = 2, async = self.o.async_all_gather }
@@ -479,8 +486,8 @@ local function gathered_attention(self, q, k, v, segments, kv_segments, options)
 end
 
 --- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
---- part; segments (B, S) of the part and kv_segments of the whole sequence, or nil. Without an axis that cuts sequences
---- it is mx.attention, and takes its offset and kv_length. Collective.
+--- part; segments (B, S) of the part and kv_segments of the whole sequence, or nil. Without an axis that splits
+--- sequences it is mx.attention, and accepts offset and kv_length. Collective.
 ---@return any (B, S, H, D)
 function Parallel:attention(q, k, v, segments, kv_segments, options)
     if #self.context == 0 then
@@ -500,8 +507,8 @@ function parallel.positions(B, S)
     return mx.zeros({ B, S }, "i32") + mx.arange { n = S, dtype = "i32" }:view(1, S)
 end
 
---- A batch of whole sequences as this rank computes with it: its part along context, with positions; kv_segments are
---- the segments of the whole sequences.
+--- This rank's part along context of a batch of whole sequences, with positions; kv_segments are the segments of the
+--- whole sequences.
 ---@param batch {tokens: any, targets: any, mask: any, segments: any, positions: any}
 ---@return table
 function Parallel:batch_part(batch)

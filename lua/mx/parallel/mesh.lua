@@ -1,20 +1,19 @@
 --- The device mesh: named axes over the ranks, and the axes that split each dimension of a tensor.
 --
--- An axis has a part inside a slice (ici, fast links) and a part across slices (dcn, slow ones). Slices are outermost:
+-- An axis has a size inside a slice (ici, fast links) and a size across slices (dcn, slow links). Slices are outermost:
 -- rank = dcn index * ranks of a slice + ici index, both row-major over AXES; the coordinate on an axis is
--- dcn coordinate * ici size + ici coordinate. `mx.mesh(config)` makes the mesh of this run.
+-- dcn coordinate * ici size + ici coordinate. `mx.mesh(config)` creates the mesh of this run.
 
 local mx = require "mx"
 local util = require "mx.util"
 
 local mesh = {}
 
-local MOST_RANKS = 1 << 40 -- what a product of sizes is counted up to
-
---- All axes in mesh order: neighbours on a late axis are neighbouring ranks.
+local MOST_RANKS = 1 << 40 -- limit of a product of sizes
+--- All axes in mesh order: neighbours on a later axis are closer ranks.
 mesh.AXES = { "data", "stage", "fsdp", "fsdp_transpose", "context", "tensor", "tensor_sequence", "expert" }
 
--- The config key that a dimension's size comes from; activation_mlp and mlp share one.
+-- Logical name -> the config key of the dimension's size; activation_mlp and mlp have the same.
 local SIZE_KEYS = {
     batch = "per_device_batch_size", length = "max_target_length", norm_length = "max_target_length",
     embed = "base_emb_dim", mlp = "base_mlp_dim", heads = "base_num_query_heads", kv_heads = "base_num_kv_heads",
@@ -31,8 +30,8 @@ end
 
 -- ---- sizes of the axes ----
 
--- The sizes of one level, ici or dcn, as the config gives them: name -> size, their product without the -1, and the
--- axis that has the -1, if one has.
+-- The sizes of one level, ici or dcn, in the config: name -> size; their product without the -1; and the axis with the
+-- -1, if there is one.
 local function read_level(cfg, level)
     local sizes, product, open = {}, 1, nil
     for _, name in ipairs(mesh.AXES) do
@@ -63,8 +62,8 @@ local function list_sizes(sizes)
     return #out > 0 and table.concat(out, ", ") or "all 1"
 end
 
--- A change of one key, as "key=value", that makes the product of a level `total`, or, where an axis takes what is left,
--- a divisor of it; nil when no single one does.
+-- A change of a single key, as "key=value", that makes the product of a level equal to `total`, or a divisor of it if
+-- an axis has -1; nil if there is none.
 local function one_change(level, sizes, product, total, open)
     for _, name in ipairs(mesh.AXES) do
         local size = sizes[name] or 1
@@ -104,8 +103,8 @@ local function fill_slices(cfg)
     return product, sizes
 end
 
---- The slices that a config asks for: `slices`, or where that is 1 the product of the dcn_* sizes that are given. A
---- product that contradicts `slices` is left for mesh.layout to refuse. Not collective.
+--- The number of slices of a config: `slices`, or the product of the given dcn_* sizes if that is 1. mesh.layout
+--- refuses a product that contradicts `slices`. Not collective.
 ---@param cfg table config
 ---@return integer
 function mesh.slices(cfg)
@@ -149,7 +148,7 @@ end
 ---@field slices integer
 ---@field ranks integer
 
---- The axes of a config's mesh over any number of ranks, each -1 filled in. What does not fit is refused. Not
+--- The axes of a config's mesh over any number of ranks, with each -1 replaced. Sizes that do not fit are refused. Not
 --- collective.
 ---@param cfg table config
 ---@param ranks integer
@@ -171,7 +170,7 @@ end
 
 -- ---- ranks and coordinates ----
 
---- Where a rank is: axis -> coordinate, from 0.
+--- The coordinates of a rank: axis -> coordinate, from 0.
 ---@param layout mx.MeshLayout
 ---@param rank integer from 0
 ---@return table<string, integer>
@@ -179,7 +178,7 @@ function mesh.coordinates(layout, rank)
     return mx.axes_coordinates(layout.axes, rank)
 end
 
---- The rank at coordinates: the inverse of mesh.coordinates. An axis that is not given is at 0.
+--- The rank at coordinates: the inverse of mesh.coordinates. A missing axis counts as 0.
 ---@param layout mx.MeshLayout
 ---@param at table<string, integer>
 ---@return integer
@@ -187,7 +186,7 @@ function mesh.rank_at(layout, at)
     return mx.axes_rank(layout.axes, at)
 end
 
--- Axes given by name or as a list of names, each once and in mesh order.
+-- Axes from a name or a list of names, without repetitions and in mesh order.
 local function in_order(layout, axes)
     local wanted, list = {}, {}
     for _, name in ipairs(type(axes) == "table" and axes or { axes }) do
@@ -204,8 +203,8 @@ local function in_order(layout, axes)
     return list
 end
 
--- The entries of layout.axes with these names, in mesh order. Ranks that differ only on these axes have the order of
--- their places in a layout of these axes alone.
+-- The entries of layout.axes with these names, in mesh order. Ranks that differ only on these axes have the same order
+-- as in a layout of these axes alone.
 local function axes_named(layout, names)
     local wanted, list = {}, {}
     for _, name in ipairs(in_order(layout, names)) do
@@ -238,14 +237,14 @@ function Mesh:size(axes)
     return size
 end
 
---- This rank's place, from 0, among the ranks of Mesh:ranks. Not collective.
+--- This rank's index, from 0, among the ranks of Mesh:ranks. Not collective.
 ---@param axes string|string[]
 ---@return integer
 function Mesh:index(axes)
     return mx.axes_rank(axes_named(self.layout, axes), self.at)
 end
 
---- The ranks that differ from this one along axes only, itself included, in the order of their numbers. Not collective.
+--- The ranks that differ from this one only along these axes, itself included, in ascending order. Not collective.
 ---@param axes string|string[]
 ---@return integer[]
 function Mesh:ranks(axes)
@@ -260,13 +259,13 @@ end
 -- ---- which axes split a tensor ----
 
 ---@class mx.DimensionSpec
----@field axes string[] that split this dimension, larger than 1: `kept`, then `gathered`
+---@field axes string[] axes larger than 1 that split this dimension: `kept`, then `gathered`
 ---@field parts integer product of their sizes
----@field kept string[] the dimension stays split over these while computing
+---@field kept string[] the dimension stays split over these during computation
 ---@field gathered string[] these also split activations: the parts of a weight are all-gathered over them before use
----@field size integer elements of the whole dimension
----@field stored integer elements that a rank stores
----@field used integer elements that a rank computes with
+---@field size integer number of elements of the whole dimension
+---@field stored integer number of elements that a rank stores
+---@field used integer number of elements that a rank computes with
 ---@field stored_block integer which of the `parts` blocks of `stored` elements this rank has, from 0
 ---@field used_block integer which block of `used` elements it computes with, from 0
 
@@ -296,10 +295,10 @@ local function rule_of(self, name)
     return rule
 end
 
---- How a tensor is split: an entry for each dimension. An axis splits one dimension of a tensor, the first whose rule
---- has it. The axes that are kept are outermost, so that what is gathered is one contiguous block of the dimension:
---- stored_block = mesh:index(kept) * mesh:size(gathered) + mesh:index(gathered). A size that its parts do not divide is
---- refused. Not collective.
+--- How a tensor is split: one entry per dimension. An axis splits only one dimension of a tensor: the first whose rule
+--- contains it. Kept axes are outermost, so that a gather gives one contiguous block of the dimension:
+--- stored_block = mesh:index(kept) * mesh:size(gathered) + mesh:index(gathered). A size that is not divisible by its
+--- parts is refused. Not collective.
 ---@param names (string|false)[] the logical name of each dimension; false: never split
 ---@param sizes integer[] of the whole tensor
 ---@param what string the tensor's name, for messages
@@ -351,17 +350,17 @@ function Mesh:summary()
         #sizes > 0 and table.concat(sizes, " x ") or "nothing is shared out")
 end
 
---- A picture of who shares what, at most 80 columns wide.
+--- A picture of the ranks and their groups, at most 80 columns wide.
 function Mesh:__tostring()
     return require("mx.parallel.mesh_picture").draw(self, mesh.rank_at)
 end
 
--- ---- making one ----
+-- ---- creating a mesh ----
 
---- A mesh over any number of ranks, as one of them sees it: for planning. It changes nothing. Not collective.
+--- A mesh over any number of ranks, as seen by one of them: for planning. It has no side effects. Not collective.
 ---@param cfg table config
 ---@param ranks integer
----@param rank? integer from 0; 0 when absent
+---@param rank? integer from 0; default: 0
 ---@return mx.Mesh
 function mesh.plan(cfg, ranks, rank)
     local layout = mesh.layout(cfg, ranks)
@@ -380,7 +379,7 @@ function mesh.plan(cfg, ranks, rank)
     return self
 end
 
---- The mesh of this run over all its ranks, which collectives with axes use from now on. Collective.
+--- Creates the mesh of this run over all its ranks. From now on, collectives with axes use it. Collective.
 ---@param cfg table config
 ---@return mx.Mesh
 function mesh.new(cfg)

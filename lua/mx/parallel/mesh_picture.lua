@@ -1,9 +1,10 @@
---- The picture of a mesh: a grid of the ranks, then for each axis what it splits and the groups of ranks along it.
+--- Draws a mesh: a grid of the ranks, then for each axis the dimensions that it splits and the groups of ranks along
+--- it.
 
 local picture = {}
 
 local WIDTH = 80 -- columns
-local MOST_GROUPED = 100000 -- ranks: of more, the groups along each axis are not listed
+local MOST_GROUPED = 100000 -- with more ranks, the groups along each axis are not listed
 
 --- Text in lines of at most 80 columns.
 ---@param text string
@@ -22,7 +23,7 @@ function picture.wrap(text, width)
     return lines
 end
 
--- "0 1 2 3", or "0 1 .. 15" when there are more than `most`.
+-- "0 1 2 3", or "0 1 .. 15" if there are more than `most`.
 local function show_ranks(ranks, most)
     if #ranks > most then
         return ("%d %d .. %d"):format(ranks[1], ranks[2], ranks[#ranks])
@@ -30,7 +31,7 @@ local function show_ranks(ranks, most)
     return table.concat(ranks, " ")
 end
 
--- Groups of ranks in a line of `width` columns, with what does not fit left out.
+-- Groups of ranks in a line of `width` columns; groups that do not fit are left out.
 local function show_groups(groups, width)
     local line
     for _, most in ipairs({ math.huge, 3 }) do
@@ -42,7 +43,7 @@ local function show_groups(groups, width)
             out[#out + 1] = shown < #groups and "..." or nil
             out[#out + 1] = show_ranks(groups[#groups], most)
             line = table.concat(out, " | ")
-            -- Some shortened groups tell more than two or three whole ones.
+            -- Several shortened groups say more than two or three complete ones.
             if #line <= width and (shown > 3 or shown == #groups or most == 3) then
                 return line
             end
@@ -75,7 +76,7 @@ local function groups_along(layout, axis, rank_at)
     return groups
 end
 
--- What an axis splits, by the rules, in a line of `width` columns: "batch, embed".
+-- The dimensions that an axis splits by the rules, in a line of `width` columns: "batch, embed".
 local function split_by(self, axis, width)
     local found, seen = {}, {}
     for _, name in ipairs(self.names) do
@@ -90,7 +91,7 @@ local function split_by(self, axis, width)
     return #text <= width and text or text:sub(1, width - 3) .. "..."
 end
 
--- 0 to n - 1; with `shown` below n only so many: the first, false for what is left out, and the last.
+-- 0 to n - 1; if `shown` is below n, only the first ones, false for those left out, and the last.
 local function elide(n, shown)
     local out = {}
     for i = 0, math.min(n, shown) - 1 do
@@ -107,7 +108,7 @@ local function elide_to(n, places)
     return elide(n, n <= places and n or places - 1)
 end
 
--- What the grid shows: the largest axes, three at most, as columns, rows and blocks side by side; and the others.
+-- The axes of the grid: the largest ones, at most three, as columns, rows and blocks side by side; and all others.
 local function axes_of_grid(used)
     local by_size = table.move(used, 1, #used, 1, {})
     table.sort(by_size, function(a, b)
@@ -120,14 +121,14 @@ local function axes_of_grid(used)
     table.sort(chosen, function(a, b) return a.order < b.order end)
     local columns, rows, blocks = chosen[#chosen], chosen[#chosen - 1], chosen[#chosen - 2]
     if blocks and rows.size < blocks.size and rows.size <= 4 then
-        rows, blocks = blocks, rows -- few blocks fit beside each other
+        rows, blocks = blocks, rows -- few blocks fit side by side
     end
     return columns, rows, blocks, rest
 end
 
 local GAP = 4 -- columns between blocks
 
--- The coordinates that are shown of columns and blocks, and the width of a block.
+-- The coordinates of the columns and blocks to show, and the width of a block.
 local function fit_grid(columns, blocks, room, cell)
     local share = blocks and (room - (blocks.size > 2 and GAP + 3 or 0)) // 2 or room
     local column_list = elide_to(columns.size, math.max(3, (share - GAP) // cell))
@@ -147,7 +148,7 @@ local function draw_grid(layout, used, rank_at, put)
     local digits = math.max(#tostring(rows.size - 1), #row_list < rows.size and 2 or 1)
     local margin = 2 + #rows.name + 2 + digits
     local column_list, block_list, width = fit_grid(columns, blocks, WIDTH - margin, cell)
-    -- `head`, then what `fill` gives for each block, and a narrow gap where blocks are left out.
+    -- `head`, then the result of `fill` for each block, with a narrow gap for blocks that are left out.
     local function line(head, fill)
         local parts = { head .. (" "):rep(margin - #head) }
         for _, block in ipairs(block_list) do

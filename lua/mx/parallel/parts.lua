@@ -1,13 +1,13 @@
---- Which part of each tensor of a model a rank stores, and whole tensors put together from the parts: methods of
---- mx.Parallel and of mx.Alone. A tensor without an entry lies whole on every rank.
+--- The part of each tensor of a model that a rank stores, and gathering of whole tensors: methods of mx.Parallel and
+--- mx.Alone. Every rank has the whole of a tensor without an entry.
 
 local mx = require "mx"
 local util = require "mx.util"
 
 local parts = {}
 
---- The part of a tensor that this rank stores: its sizes, where it starts in each dimension of the whole, and the
---- whole's sizes. Not collective.
+--- The part of a tensor that this rank stores: its sizes, its start in each dimension of the whole tensor, and the
+--- sizes of the whole tensor. Not collective.
 ---@param name string
 ---@param sizes? integer[] of a tensor without an entry
 ---@return {sizes: integer[], start: integer[], of: integer[]}
@@ -55,7 +55,8 @@ function parts:place(name, t, is_moment)
     return place
 end
 
--- The parts along all dimensions but `except`, put together on every rank: first those that are gathered for computing.
+-- Gathers the parts along all dimensions except `except` on every rank: first over the axes that are gathered for
+-- computation.
 local function gather(entry, t, except)
     local gathered = {}
     for _, one in ipairs(entry.gathers) do
@@ -73,7 +74,7 @@ local function gather(entry, t, except)
     return t
 end
 
---- A whole tensor, put together on every rank. Collective.
+--- Gathers a whole tensor on every rank. Collective.
 ---@param name string
 ---@param t any this rank's part
 ---@return any
@@ -82,7 +83,7 @@ function parts:whole(name, t)
     return entry and gather(entry, t) or t
 end
 
--- Of one block of a dimension, the elements `range` (start and length there): on every rank, by those that have it.
+-- Broadcasts the elements `range` (start and length) of one block of a dimension from the ranks that have it.
 local function from_block(mesh, entry, t, block, range)
     local dimension = entry.spec[range.dim]
     local sizes, n = t:size(), mesh:size(dimension.gathered)
@@ -97,7 +98,7 @@ local function from_block(mesh, entry, t, block, range)
     return piece
 end
 
---- The elements of a whole tensor from `start` of a dimension on, put together on every rank. Only they need memory.
+--- Gathers a range of a whole tensor, from `start` of a dimension on, on every rank. Only the range needs memory.
 --- Collective.
 ---@param name string
 ---@param t any this rank's part
@@ -122,7 +123,7 @@ function parts:piece(name, t, range)
     return gather(entry, parts.concat(blocks, range.dim), range.dim):wait()
 end
 
---- Any number of tensors put together along a dimension: mx.concat takes sixteen at a time.
+--- Concatenates any number of tensors along a dimension; mx.concat takes at most sixteen.
 ---@param list any[]
 ---@param dim integer
 ---@return any

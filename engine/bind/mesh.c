@@ -235,8 +235,9 @@ static int comm_stats(lua_State *L)
  * f32 tensors. Collective. */
 static int mpi_reference(lua_State *L)
 {
-    static const char *const kinds[] = {
-        "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "broadcast", NULL};
+    const char *kinds[MX_BARRIER + 1] = {NULL}; /* a barrier moves no tensor */
+    for (int k = 0; k < MX_BARRIER; k++)
+        kinds[k] = mx_exchange_name((mx_exchange_kind)k);
     int kind = luaL_checkoption(L, 1, NULL, kinds);
     const mx_tensor *in = mxl_check_values(L, 2, false), *out = mxl_check_values(L, 3, true);
     lua_Integer bytes = luaL_checkinteger(L, 4);

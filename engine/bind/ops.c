@@ -10,15 +10,17 @@
 
 static const char *attr_kind_text(mx_attr_kind kind)
 {
-    static const char *const texts[] = {"true or false",
-                                        "an integer, at most 2^53 in size",
-                                        "a dimension",
-                                        "a number",
-                                        "a dtype",
-                                        "a string",
-                                        "a table of integers",
-                                        "an integer",
-                                        "an axis of the mesh or a list of axes"};
+    static const char *const texts[] = {
+        [MX_ATTR_BOOL] = "true or false",
+        [MX_ATTR_INT] = "an integer, at most 2^53 in size",
+        [MX_ATTR_DIM] = "a dimension",
+        [MX_ATTR_FLOAT] = "a number",
+        [MX_ATTR_DTYPE] = "a dtype",
+        [MX_ATTR_ENUM] = "a string",
+        [MX_ATTR_SHAPE] = "a table of integers",
+        [MX_ATTR_SEED] = "an integer",
+        [MX_ATTR_AXES] = "an axis of the mesh or a list of axes",
+    };
     return texts[kind];
 }
 
@@ -390,7 +392,7 @@ static int call_op(lua_State *L)
     if (op->flags & MX_OP_COLLECTIVE)
         mxl_set_site(L);
     mx_tensor *out[MX_MAX_OUTPUTS] = {NULL};
-    mxl_try(L, mx_apply(op, in, n_in, attr, out));
+    mxl_try(L, mx_apply(op, in, n_in, (mx_attrs){attr, op->attr_bytes}, out));
     for (int i = op->n_results; i < op->n_out; i++)
         mx_release(out[i]);
     for (int i = 0; i < op->n_results; i++)

@@ -5,6 +5,7 @@
 #include "core/offload.h"
 #include "core/pool.h"
 #include "core/scope.h"
+#include "ops/compose.h"
 #include "ops/table.h"
 #include "tape/tape.h"
 
@@ -342,10 +343,7 @@ static int tensor_is_released(lua_State *L)
 static void cast(lua_State *L, mx_dtype dtype)
 {
     mx_tensor *t = mxl_check_tensor(L, 1), *out = NULL;
-    const struct {
-        int dtype;
-    } attr = {(int)dtype};
-    mxl_try(L, mx_apply(&mx_op_cast, &t, 1, &attr, &out));
+    mxl_try(L, mx_apply_cast(t, dtype, &out));
     mxl_push_tensor(L, out);
 }
 

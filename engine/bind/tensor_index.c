@@ -1,7 +1,7 @@
 /* t[i] and t.name: rows, elements and methods of a tensor. */
 #include "bind/bind.h"
 #include "bind/tensor.h"
-#include "ops/table.h"
+#include "ops/compose.h"
 #include "tape/tape.h"
 
 #include <stdlib.h>
@@ -11,15 +11,12 @@
 /* Row i, counted from 0, as a view with one dimension less. */
 static void push_row(lua_State *L, mx_tensor *t, int64_t i)
 {
-    const struct {
-        int64_t dim, start, length;
-    } range = {0, i + 1, 1};
     mx_shape shape = {.n_dims = t->shape.n_dims - 1};
     for (int d = 0; d < shape.n_dims; d++)
         shape.size[d] = t->shape.size[d + 1];
     mx_tensor *narrowed = NULL, *row = NULL;
-    mxl_try(L, mx_apply(&mx_op_narrow, &t, 1, &range, &narrowed));
-    mx_status status = mx_apply(&mx_op_reshape, &narrowed, 1, &shape, &row);
+    mxl_try(L, mx_apply_narrow(t, 0, i, 1, &narrowed));
+    mx_status status = mx_apply_reshape(narrowed, &shape, &row);
     mx_release(narrowed);
     mxl_try(L, status);
     mxl_push_tensor(L, row);

@@ -16,11 +16,8 @@ static double operand(lua_State *L, const char *op, int tensor, int number)
 
 static int affine(lua_State *L, int tensor, double scale, double shift)
 {
-    const struct {
-        double scale, shift;
-    } attr = {scale, shift};
     mx_tensor *t = mxl_check_tensor(L, tensor), *out = NULL;
-    mxl_try(L, mx_apply(&mx_op_affine, &t, 1, &attr, &out));
+    mxl_try(L, mx_apply_affine(t, scale, shift, &out));
     mxl_push_tensor(L, out);
     return 1;
 }
@@ -28,7 +25,7 @@ static int affine(lua_State *L, int tensor, double scale, double shift)
 static int power(lua_State *L, int tensor, double exponent)
 {
     mx_tensor *t = mxl_check_tensor(L, tensor), *out = NULL;
-    mxl_try(L, mx_apply(&mx_op_pow, &t, 1, &exponent, &out));
+    mxl_try(L, mx_apply_pow(t, exponent, &out));
     mxl_push_tensor(L, out);
     return 1;
 }
@@ -36,7 +33,7 @@ static int power(lua_State *L, int tensor, double exponent)
 static int binary(lua_State *L, const mx_op *op)
 {
     mx_tensor *in[2] = {mxl_check_tensor(L, 1), mxl_check_tensor(L, 2)}, *out = NULL;
-    mxl_try(L, mx_apply(op, in, 2, NULL, &out));
+    mxl_try(L, mx_apply(op, in, 2, MX_NO_ATTRS, &out));
     mxl_push_tensor(L, out);
     return 1;
 }

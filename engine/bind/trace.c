@@ -92,10 +92,8 @@ static void set_number(lua_State *L, const char *key, double value)
 
 static void push_event(lua_State *L, const mx_event *e, double from_s)
 {
-    static const char *const kinds[] = {"span", "operation", "copy", "wait", "job"};
-    static const char *const works[] = {"bytes", "product", "attention"};
     lua_createtable(L, 0, 12);
-    set_text(L, "kind", kinds[e->kind]);
+    set_text(L, "kind", mx_event_kind_name(e->kind));
     set_text(L, "name", e->name);
     set_number(L, "start_s", e->start_s - from_s);
     set_number(L, "end_s", e->end_s - from_s);
@@ -103,7 +101,7 @@ static void push_event(lua_State *L, const mx_event *e, double from_s)
         return;
     set_number(L, "bytes", e->bytes);
     if (e->kind == MX_EVENT_OPERATION) {
-        set_text(L, "work", e->collective ? "collective" : works[e->work]);
+        set_text(L, "work", e->collective ? "collective" : mx_work_name(e->work));
         set_text(L, "inputs", e->inputs);
         set_text(L, "outputs", e->outputs);
         set_number(L, "flops", e->flops);

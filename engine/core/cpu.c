@@ -11,7 +11,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const char *const isa_names[MX_ISAS] = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
+static const char *const isa_names[MX_ISAS] = {
+    [MX_ISA_PORTABLE] = "portable",       [MX_ISA_AVX2] = "avx2", [MX_ISA_AVX512] = "avx512",
+    [MX_ISA_AVX512_BF16] = "avx512_bf16", [MX_ISA_AMX] = "amx",
+};
 
 static int chosen = -1;
 

@@ -13,7 +13,7 @@ typedef enum mx_isa {
     MX_ISA_AVX512,
     MX_ISA_AVX512_BF16,
     MX_ISA_AMX,
-    MX_ISAS
+    MX_ISAS,
 } mx_isa;
 
 const char *mx_isa_name(mx_isa isa);

@@ -18,6 +18,16 @@ typedef enum mx_event_kind {
     MX_EVENT_JOB,       /* a job, or one of the two parts of a simulated job; not on the script's thread */
 } mx_event_kind;
 
+static inline const char *mx_event_kind_name(mx_event_kind kind)
+{
+    static const char *const names[] = {
+        [MX_EVENT_SPAN] = "span", [MX_EVENT_OPERATION] = "operation",
+        [MX_EVENT_COPY] = "copy", [MX_EVENT_WAIT] = "wait",
+        [MX_EVENT_JOB] = "job",
+    };
+    return names[kind];
+}
+
 /* Texts are interned; NULL if absent. The texts of copies and waits are those of the job. */
 typedef struct mx_event {
     mx_event_kind kind;

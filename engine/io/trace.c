@@ -184,14 +184,13 @@ static void put_memory(writer *w, const mx_event *e)
 
 static void put_event(writer *w, const mx_event *e)
 {
-    static const char *const categories[] = {"span", "operation", "copy", "wait", "job"};
-    static const char *const prefixes[] = {"", "", "copy: ", "wait: ", ""};
+    const char *prefix = e->kind == MX_EVENT_COPY ? "copy: " : e->kind == MX_EVENT_WAIT ? "wait: " : "";
     int64_t start_ns = nanoseconds(w, e->start_s), end_ns = nanoseconds(w, e->end_s);
     int tid = e->kind == MX_EVENT_JOB ? find_track(w, e->track, start_ns, end_ns) : SCRIPT_TRACK;
     char name[128];
-    snprintf(name, sizeof name, "%s%s", prefixes[e->kind], e->name);
+    snprintf(name, sizeof name, "%s%s", prefix, e->name);
     begin_event(w, "X", name, tid);
-    fprintf(w->file, ",\"cat\":\"%s\"", categories[e->kind]);
+    fprintf(w->file, ",\"cat\":\"%s\"", mx_event_kind_name(e->kind));
     put_time(w->file, "ts", start_ns);
     put_time(w->file, "dur", end_ns - start_ns);
     begin_arguments(w);

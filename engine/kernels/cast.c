@@ -1,8 +1,7 @@
 /* Casts, fill and arange: what elementwise.h offers for all dtypes. */
-#include "core/element.h"
 #include "kernels/elementwise.h"
 
-
+#include "core/element.h"
 #include "kernels/context.h"
 
 enum { BLOCK = 1024 };

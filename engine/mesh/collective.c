@@ -104,13 +104,10 @@ mx_transfer mx_collective_transfer(const mx_call *call, mx_exchange_kind kind)
 
 mx_status mx_collective_apply(const mx_op *op, mx_tensor *x, const mx_collective_attr *a, mx_tensor **y)
 {
-    return mx_apply(op, &x, 1, a, y);
+    return mx_apply(op, &x, 1, MX_ATTRS(*a), y);
 }
 
-mx_status mx_collective_scale(mx_tensor *x, double scale, mx_tensor **y)
-{
-    return mx_apply(&mx_op_affine, &x, 1, (const double[]){scale, 0}, y);
-}
+mx_status mx_collective_scale(mx_tensor *x, double scale, mx_tensor **y) { return mx_apply_affine(x, scale, 0, y); }
 
 static mx_status run_whole(const mx_call *call, mx_exchange_kind kind, bool async)
 {

@@ -176,12 +176,12 @@ mx_status mx_collective_leaf_done(mx_tensor *t)
         return MX_OK;
     if (mx_comm.gradients_in_bf16 && t->grad->dtype != MX_BF16) {
         mx_tensor *narrow = NULL;
-        MX_TRY(mx_apply(&mx_op_cast, &t->grad, 1, &(int){MX_BF16}, &narrow));
+        MX_TRY(mx_apply_cast(t->grad, MX_BF16, &narrow));
         mx_release(t->grad);
         t->grad = narrow;
     }
     const mx_collective_attr a = {.axis = t->reduce_axes, .async = mx_comm.async_all_reduce};
-    MX_TRY(mx_apply(&mx_op_all_reduce_, &t->grad, 1, &a, NULL));
+    MX_TRY(mx_apply(&mx_op_all_reduce_, &t->grad, 1, MX_ATTRS(a), NULL));
     t->grad->reduce_axes = mx_mesh_size(a.axis) > 1 ? a.axis : 0;
     return MX_OK;
 }

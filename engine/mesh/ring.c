@@ -160,7 +160,7 @@ static mx_cost ring_cost(const mx_call *call)
 static mx_status attend(const ring *r, const mx_attention_attr *a, mx_tensor *part[2])
 {
     mx_tensor *in[] = {r->call->in[Q], r->k, r->v};
-    return mx_apply(&mx_op_attention, in, 3, a, part);
+    return mx_apply(&mx_op_attention, in, 3, MX_ATTRS(*a), part);
 }
 
 /* Merges attention to the block of this hop into `all`: out in f32, and lse. */
@@ -172,7 +172,7 @@ static mx_status add_block(const ring *r, int hop, mx_tensor *const all[2])
         return MX_OK;
     MX_TRY(attend(r, &a, part));
     mx_tensor *in[] = {all[OUT], all[LSE], part[OUT], part[LSE]};
-    mx_status status = mx_apply(&mx_op_attention_merge_, in, 4, NULL, NULL);
+    mx_status status = mx_apply(&mx_op_attention_merge_, in, 4, MX_NO_ATTRS, NULL);
     release(part, 2);
     return status;
 }
@@ -216,7 +216,7 @@ static mx_status ring_host(mx_call *call)
 static mx_status add_to(mx_tensor *sum, mx_tensor *x)
 {
     mx_tensor *in[] = {sum, x};
-    return mx_apply(&mx_op_add_acc, in, 2, NULL, NULL);
+    return mx_apply(&mx_op_add_acc, in, 2, MX_NO_ATTRS, NULL);
 }
 
 /* All f32. For keys and values: `share` holds this rank's contribution to the current block, and `coming` receives the
@@ -233,7 +233,7 @@ static mx_status differentiate(const ring *r, const mx_attention_attr *options, 
 {
     const mx_attention_grad_attr a = {*options, MX_F32, MX_F32, MX_F32};
     mx_tensor *in[] = {r->call->in[Q], r->k, r->v, r->call->out[OUT], r->call->out[LSE], g->dout};
-    return mx_apply(&mx_op_attention_grad, in, 6, &a, part);
+    return mx_apply(&mx_op_attention_grad, in, 6, MX_ATTRS(a), part);
 }
 
 static mx_status add_share(const ring *r, int hop, gradients *g)
@@ -267,7 +267,7 @@ static mx_status take_in(mx_tensor **share, mx_tensor **coming)
 static mx_status zeros(const mx_tensor *like, mx_tensor **out)
 {
     MX_TRY(mx_tensor_new(MX_F32, &like->shape, out));
-    return mx_apply(&mx_op_fill, out, 1, &(double){0}, NULL);
+    return mx_apply_fill(*out, 0);
 }
 
 /* Sends the gradients of the current block to the rank that gets the block; after the last hop, to the block's owner.

@@ -98,7 +98,7 @@ static mx_status vjp_gated(mx_vjp *v)
 {
     const mx_call *call = v->call;
     mx_tensor *in[3] = {call->in[0], call->in[1], v->out_grad[0]}, *out[2] = {NULL, NULL};
-    MX_TRY(mx_apply(&mx_op_gated_grad, in, 3, mx_call_attr(call), out));
+    MX_TRY(mx_apply(&mx_op_gated_grad, in, 3, mx_call_attrs(call), out));
     mx_status status = mx_give_grad(v, 0, out[0]), other = mx_give_grad(v, 1, out[1]);
     return status != MX_OK ? status : other;
 }

@@ -245,15 +245,18 @@ static mx_status infer_run_record(mx_call *call)
     return record(call);
 }
 
-mx_status mx_apply(const mx_op *op, mx_tensor *const *in, int n_in, const void *attr, mx_tensor **out)
+mx_status mx_apply(const mx_op *op, mx_tensor *const *in, int n_in, mx_attrs attrs, mx_tensor **out)
 {
     mx_call call = {.op = op, .n_in = n_in, .n_out = op->n_out};
     if (n_in > MX_MAX_INPUTS)
         return mx_fail(MX_ERR_VALUE, "%s takes at most %d tensors, %d given", op->name, MX_MAX_INPUTS, n_in);
     for (int i = 0; i < n_in; i++)
         call.in[i] = in[i];
-    if (op->attr_bytes)
-        memcpy(call.attr, attr, op->attr_bytes);
+    if (attrs.bytes != op->attr_bytes)
+        return mx_fail(MX_ERR_STATE, "%s was given attributes of %zu bytes; its struct has %zu", op->name, attrs.bytes,
+                       op->attr_bytes);
+    if (attrs.bytes > 0)
+        memcpy(call.attr, attrs.data, attrs.bytes);
     mx_status status = infer_run_record(&call);
     for (int i = 0; i < op->n_out; i++) {
         if (status != MX_OK && call.out[i]) {

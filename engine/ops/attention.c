@@ -174,7 +174,7 @@ static mx_status attention_vjp(mx_vjp *v)
                        dout,
                        input(call, Q_SEGMENTS),
                        input(call, K_SEGMENTS)};
-    mx_status status = mx_apply(&mx_op_attention_grad, in, 8, &attr, grads);
+    mx_status status = mx_apply(&mx_op_attention_grad, in, 8, MX_ATTRS(attr), grads);
     mx_release(dout);
     for (int i = 0; i < 3 && status == MX_OK; i++)
         status = mx_give_grad(v, i, grads[i]);

@@ -45,3 +45,9 @@ const mx_op mx_op_cast = {
     .host = host,
     .vjp = vjp,
 };
+
+mx_status mx_apply_cast(mx_tensor *x, mx_dtype dtype, mx_tensor **y)
+{
+    const cast_attr attr = {(int)dtype};
+    return mx_apply(&mx_op_cast, &x, 1, MX_ATTRS(attr), y);
+}

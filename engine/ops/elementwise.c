@@ -53,7 +53,7 @@ static mx_status give_reduced(mx_vjp *v, int i, mx_tensor *t)
     if (mx_shape_equal(&x->shape, &t->shape))
         return mx_give_grad(v, i, t);
     mx_reduce_to_attr attr = {.shape = x->shape, .dtype = mx_vjp_dtype(v, i)};
-    mx_status status = mx_apply(&mx_op_reduce_to, &t, 1, &attr, &v->grad[i]);
+    mx_status status = mx_apply(&mx_op_reduce_to, &t, 1, MX_ATTRS(attr), &v->grad[i]);
     mx_release(t);
     return status;
 }
@@ -62,8 +62,10 @@ static mx_status give_reduced(mx_vjp *v, int i, mx_tensor *t)
 
 static mx_binary function_of(const mx_call *call)
 {
-    static const mx_op *const ops[MX_BINARIES] = {&mx_op_add,     &mx_op_sub,     &mx_op_mul, &mx_op_div,
-                                                  &mx_op_maximum, &mx_op_minimum, &mx_op_idiv};
+    static const mx_op *const ops[MX_BINARIES] = {
+        [MX_ADD] = &mx_op_add,         [MX_SUB] = &mx_op_sub,         [MX_MUL] = &mx_op_mul,   [MX_DIV] = &mx_op_div,
+        [MX_MAXIMUM] = &mx_op_maximum, [MX_MINIMUM] = &mx_op_minimum, [MX_IDIV] = &mx_op_idiv,
+    };
     int f = 0;
     while (f + 1 < MX_BINARIES && ops[f] != call->op)
         f++;
@@ -135,8 +137,7 @@ static mx_status vjp_sub(mx_vjp *v)
     }
     if (!v->want[1])
         return MX_OK;
-    const double minus[2] = {-1, 0}; /* scale, shift */
-    MX_TRY(mx_apply(&mx_op_affine, v->out_grad, 1, minus, &negative));
+    MX_TRY(mx_apply_affine(v->out_grad[0], -1, 0, &negative));
     return give_reduced(v, 1, negative);
 }
 
@@ -146,7 +147,7 @@ static mx_status vjp_mul(mx_vjp *v)
         if (!v->want[i])
             continue;
         mx_tensor *product = NULL;
-        MX_TRY(mx_apply(&mx_op_mul, (mx_tensor *[]){v->out_grad[0], v->call->in[1 - i]}, 2, NULL, &product));
+        MX_TRY(mx_apply(&mx_op_mul, (mx_tensor *[]){v->out_grad[0], v->call->in[1 - i]}, 2, MX_NO_ATTRS, &product));
         MX_TRY(give_reduced(v, i, product));
     }
     return MX_OK;
@@ -156,12 +157,13 @@ static mx_status vjp_div(mx_vjp *v)
 {
     mx_tensor *in[3] = {v->call->in[0], v->call->in[1], v->out_grad[0]}, *part = NULL;
     if (v->want[0]) {
-        MX_TRY(mx_apply(&mx_op_div, (mx_tensor *[]){in[2], in[1]}, 2, NULL, &part));
+        MX_TRY(mx_apply(&mx_op_div, (mx_tensor *[]){in[2], in[1]}, 2, MX_NO_ATTRS, &part));
         MX_TRY(give_reduced(v, 0, part));
     }
     if (!v->want[1])
         return MX_OK;
-    MX_TRY(mx_apply(&mx_op_binary_grad, in, 3, &(grad_attr){MX_DIV, true}, &part));
+    const grad_attr attr = {MX_DIV, true};
+    MX_TRY(mx_apply(&mx_op_binary_grad, in, 3, MX_ATTRS(attr), &part));
     return give_reduced(v, 1, part);
 }
 
@@ -173,7 +175,7 @@ static mx_status vjp_extremum(mx_vjp *v)
             continue;
         mx_tensor *part = NULL;
         grad_attr attr = {.function = function_of(v->call), .by_b = i == 1};
-        MX_TRY(mx_apply(&mx_op_binary_grad, in, 3, &attr, &part));
+        MX_TRY(mx_apply(&mx_op_binary_grad, in, 3, MX_ATTRS(attr), &part));
         MX_TRY(give_reduced(v, i, part));
     }
     return MX_OK;
@@ -233,7 +235,10 @@ static mx_status host_grad(mx_call *call)
     return MX_OK;
 }
 
-static const char *const function_names[] = {"add", "sub", "mul", "div", "maximum", "minimum", NULL};
+static const char *const function_names[] = {
+    [MX_ADD] = "add",         [MX_SUB] = "sub",         [MX_MUL] = "mul",        [MX_DIV] = "div",
+    [MX_MAXIMUM] = "maximum", [MX_MINIMUM] = "minimum", [MX_MINIMUM + 1] = NULL,
+};
 
 const mx_op mx_op_binary_grad = {
     .name = "binary_grad",
@@ -265,7 +270,10 @@ static mx_status infer_compare(mx_call *call)
 
 static mx_status host_compare(mx_call *call)
 {
-    static const mx_op *const ops[MX_COMPARES] = {&mx_op_eq, &mx_op_ne, &mx_op_lt, &mx_op_le, &mx_op_gt, &mx_op_ge};
+    static const mx_op *const ops[MX_COMPARES] = {
+        [MX_EQ] = &mx_op_eq, [MX_NE] = &mx_op_ne, [MX_LT] = &mx_op_lt,
+        [MX_LE] = &mx_op_le, [MX_GT] = &mx_op_gt, [MX_GE] = &mx_op_ge,
+    };
     int f = 0;
     while (f + 1 < MX_COMPARES && ops[f] != call->op)
         f++;
@@ -318,12 +326,12 @@ static mx_status vjp_where(mx_vjp *v)
     if (!mx_dtype_may_have_gradient(v->call->out[0]->dtype))
         return MX_OK;
     mx_tensor *zero = NULL, *dy = v->out_grad[0], *cond = v->call->in[0];
-    MX_TRY(mx_apply(&mx_op_full, NULL, 0, &(mx_full_attr){.dtype = dy->dtype, .value = 0}, &zero));
+    MX_TRY(mx_apply_full(&(mx_shape){0}, dy->dtype, 0, &zero));
     mx_status status = MX_OK;
     for (int i = 1; i < 3 && status == MX_OK; i++) {
         mx_tensor *part = NULL, *in[3] = {cond, i == 1 ? dy : zero, i == 1 ? zero : dy};
         if (v->want[i])
-            status = mx_apply(&mx_op_where, in, 3, NULL, &part);
+            status = mx_apply(&mx_op_where, in, 3, MX_NO_ATTRS, &part);
         if (part)
             status = give_reduced(v, i, part);
     }

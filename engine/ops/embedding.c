@@ -78,8 +78,8 @@ static mx_status vjp_embedding(mx_vjp *v)
     if (!v->want[0])
         return MX_OK;
     if (v->sum[0] && v->sum[0]->dtype == MX_F32)
-        return mx_apply(&mx_op_embedding_acc, (mx_tensor *[]){v->sum[0], ids, dy}, 3, &attr, NULL);
-    MX_TRY(mx_apply(&mx_op_embedding_grad, (mx_tensor *[]){ids, dy}, 2, &attr, &grad));
+        return mx_apply(&mx_op_embedding_acc, (mx_tensor *[]){v->sum[0], ids, dy}, 3, MX_ATTRS(attr), NULL);
+    MX_TRY(mx_apply(&mx_op_embedding_grad, (mx_tensor *[]){ids, dy}, 2, MX_ATTRS(attr), &grad));
     return mx_give_grad(v, 0, grad);
 }
 

@@ -109,13 +109,13 @@ static mx_status hand_on(mx_vjp *v, int i)
         return mx_fail(MX_ERR_STATE, "cross_entropy: the gradient of input %d was not asked for in the forward pass",
                        i + 1);
     if (v->retain) {
-        MX_TRY(mx_apply(&mx_op_mul, (mx_tensor *[]){made, dloss}, 2, NULL, &grad));
+        MX_TRY(mx_apply(&mx_op_mul, (mx_tensor *[]){made, dloss}, 2, MX_NO_ATTRS, &grad));
         return mx_give_grad(v, i, grad);
     }
     float factor = 0; /* a device without values leaves it */
     MX_TRY(mx_tensor_read(dloss, 0, 1, &factor));
     if (factor != 1.0f)
-        MX_TRY(mx_apply(&mx_op_cross_entropy_grad, (mx_tensor *[]){made, dloss}, 2, NULL, NULL));
+        MX_TRY(mx_apply(&mx_op_cross_entropy_grad, (mx_tensor *[]){made, dloss}, 2, MX_NO_ATTRS, NULL));
     MX_TRY(mx_tensor_new_empty(made->dtype, &made->shape, &grad));
     mx_tensor_alias(grad, made, 0);
     mx_tensor_drop(made);

@@ -242,7 +242,7 @@ static const mx_attr column_sum_attrs[] = {
     {0},
 };
 
-static const mx_op column_sum = {
+const mx_op mx_op_column_sum = {
     .name = "column_sum",
     .doc = "sum of x (..., n) over all dimensions except the last -> (n)",
     .inputs = (const char *const[]){"x", NULL},
@@ -278,10 +278,10 @@ static mx_status add_product(gradient g, mx_dtype dtype, mx_tensor **sum)
     matmul_attr attr = {g.trans_first, g.trans_second, (int)dtype};
     if (*sum) {
         mx_tensor *in[3] = {*sum, g.first, g.second};
-        return mx_apply(&mx_op_matmul_acc, in, 3, &attr, NULL);
+        return mx_apply(&mx_op_matmul_acc, in, 3, MX_ATTRS(attr), NULL);
     }
     mx_tensor *in[2] = {g.first, g.second};
-    return mx_apply(&mx_op_matmul, in, 2, &attr, sum);
+    return mx_apply(&mx_op_matmul, in, 2, MX_ATTRS(attr), sum);
 }
 
 /* A view of two dimensions: product `item` of a batch, or (item < 0) all with the leading dimensions in the rows. */
@@ -307,20 +307,6 @@ static mx_status add_view_product(gradient g, int64_t item, mx_dtype dtype, mx_t
     return status;
 }
 
-static mx_status cast_to(mx_dtype dtype, mx_tensor **t)
-{
-    if ((*t)->dtype == dtype)
-        return MX_OK;
-    struct {
-        int dtype;
-    } attr = {(int)dtype};
-    mx_tensor *cast = NULL;
-    mx_status status = mx_apply(&mx_op_cast, t, 1, &attr, &cast);
-    mx_release(*t);
-    *t = cast;
-    return status;
-}
-
 /* The operand was shared by a batch: its gradient is the sum over it. Where the batch is the leading dimension of the
  * rows that the product sums over, that is one product; otherwise one for each item, added up in f32. */
 static mx_status shared_gradient(mx_vjp *v, int i, gradient g)
@@ -335,9 +321,8 @@ static mx_status shared_gradient(mx_vjp *v, int i, gradient g)
     for (int64_t item = 0; item < batch; item++)
         MX_TRY(add_view_product(g, item, MX_F32, &v->grad[i]));
     if (batch == 0) /* a sum of nothing */
-        return mx_apply(&mx_op_full, NULL, 0, &(mx_full_attr){.shape = v->call->in[i]->shape, .dtype = (int)dtype},
-                        &v->grad[i]);
-    return cast_to(dtype, &v->grad[i]);
+        return mx_apply_full(&v->call->in[i]->shape, dtype, 0, &v->grad[i]);
+    return mx_grad_cast(&v->grad[i], dtype);
 }
 
 static mx_status operand_gradient(mx_vjp *v, int i)
@@ -360,10 +345,8 @@ static mx_status matmul_vjp(mx_vjp *v)
             MX_TRY(operand_gradient(v, i));
     if (!v->want[2])
         return MX_OK;
-    struct {
-        int dtype;
-    } attr = {(int)mx_vjp_dtype(v, 2)};
-    return mx_apply(&column_sum, &v->out_grad[0], 1, &attr, &v->grad[2]);
+    const column_sum_attr attr = {(int)mx_vjp_dtype(v, 2)};
+    return mx_apply(&mx_op_column_sum, &v->out_grad[0], 1, MX_ATTRS(attr), &v->grad[2]);
 }
 
 /* ---- the tables ---- */

@@ -79,7 +79,7 @@ static mx_status vjp_rmsnorm(mx_vjp *v)
     MX_TRY(mx_out_grad(v, 0, &dy));
     mx_tensor *weight = call->n_in > 1 ? call->in[1] : NULL;
     mx_tensor *in[] = {call->in[0], dy, call->out[1], weight};
-    mx_status status = mx_apply(&mx_op_rmsnorm_grad, in, weight ? 4 : 3, NULL, out);
+    mx_status status = mx_apply(&mx_op_rmsnorm_grad, in, weight ? 4 : 3, MX_NO_ATTRS, out);
     mx_release(dy);
     MX_TRY(status);
     status = mx_give_grad(v, 0, out[0]);
@@ -170,7 +170,7 @@ static mx_status vjp_layernorm(mx_vjp *v)
     mx_tensor *dy = NULL, *out[3] = {NULL, NULL, NULL};
     MX_TRY(mx_out_grad(v, 0, &dy));
     mx_tensor *in[] = {call->in[0], dy, call->out[1], call->out[2], call->in[1]};
-    mx_status status = mx_apply(&mx_op_layernorm_grad, in, 5, NULL, out);
+    mx_status status = mx_apply(&mx_op_layernorm_grad, in, 5, MX_NO_ATTRS, out);
     mx_release(dy);
     MX_TRY(status);
     status = mx_give_grad(v, 0, out[0]);
@@ -283,7 +283,7 @@ static mx_status vjp_by(mx_vjp *v, const mx_op *grad)
 {
     mx_tensor *dy = NULL, *dx = NULL;
     MX_TRY(mx_out_grad(v, 0, &dy));
-    mx_status status = mx_apply(grad, (mx_tensor *[]){v->call->out[0], dy}, 2, NULL, &dx);
+    mx_status status = mx_apply(grad, (mx_tensor *[]){v->call->out[0], dy}, 2, MX_NO_ATTRS, &dx);
     mx_release(dy);
     MX_TRY(status);
     return mx_give_grad(v, 0, dx);

@@ -30,6 +30,16 @@ typedef enum mx_work {
     MX_WORK_ATTENTION,
 } mx_work;
 
+static inline const char *mx_work_name(mx_work work)
+{
+    static const char *const names[] = {
+        [MX_WORK_BYTES] = "bytes",
+        [MX_WORK_PRODUCT] = "product",
+        [MX_WORK_ATTENTION] = "attention",
+    };
+    return names[work];
+}
+
 /* What one call must do at the least, whatever the implementation: the roofline's numbers. */
 typedef struct mx_cost {
     mx_work work;
@@ -122,6 +132,17 @@ struct mx_op {
 
 static inline const void *mx_call_attr(const mx_call *call) { return call->attr; }
 
+/* The attributes that a call is given: the operation's own struct and its size, which mx_apply checks. */
+typedef struct mx_attrs {
+    const void *data;
+    size_t bytes;
+} mx_attrs;
+#define MX_ATTRS(attr) ((mx_attrs){&(attr), sizeof(attr)})
+#define MX_NO_ATTRS ((mx_attrs){NULL, 0})
+
+/* Those of a call, for another of the same operation or of one with the same struct. */
+static inline mx_attrs mx_call_attrs(const mx_call *call) { return (mx_attrs){call->attr, call->op->attr_bytes}; }
+
 /* ---- for infer ---- */
 
 /* Makes output i (without storage). */
@@ -152,9 +173,10 @@ mx_cost mx_cost_of(const mx_call *call, double flops);
 
 /* ---- applying ---- */
 
-/* Applies `op`. `attr` points to op->attr_bytes bytes. out[0 .. op->n_out) receive tensors with one reference for the
- * caller each; on failure none. Not collective (but for operations whose doc says so). */
-mx_status mx_apply(const mx_op *op, mx_tensor *const *in, int n_in, const void *attr, mx_tensor **out);
+/* Applies `op`. out[0 .. op->n_out) receive tensors with one reference for the caller each; on failure none. Not
+ * collective (but for operations whose doc says so). MX_ERR_STATE when `attrs` is not the operation's struct by its
+ * size. ops/compose.h has the operations that others are often composed of as C functions. */
+mx_status mx_apply(const mx_op *op, mx_tensor *const *in, int n_in, mx_attrs attrs, mx_tensor **out);
 
 /* Runs a call again whose outputs have lost their values: rematerialisation. Allocates the outputs that lack storage.
  */

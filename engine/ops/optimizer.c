@@ -259,3 +259,9 @@ const mx_op mx_op_copy = {
     .cost = cost_copy,
     .host = host_copy,
 };
+
+mx_status mx_apply_fill(mx_tensor *x, double value)
+{
+    const fill_attr attr = {value};
+    return mx_apply(&mx_op_fill, &x, 1, MX_ATTRS(attr), NULL);
+}

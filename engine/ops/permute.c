@@ -71,7 +71,7 @@ static mx_status vjp_permute(mx_vjp *v)
     for (int d = 0; d < inverse.dims.n_dims; d++)
         inverse.dims.size[order[d]] = d + 1;
     mx_tensor *dx = NULL;
-    MX_TRY(mx_apply(&mx_op_permute, &v->out_grad[0], 1, &inverse, &dx));
+    MX_TRY(mx_apply(&mx_op_permute, &v->out_grad[0], 1, MX_ATTRS(inverse), &dx));
     return mx_give_grad(v, 0, dx);
 }
 
@@ -126,7 +126,7 @@ static mx_status host_transpose(mx_call *call)
 static mx_status vjp_transpose(mx_vjp *v)
 {
     mx_tensor *dx = NULL;
-    MX_TRY(mx_apply(&mx_op_transpose, &v->out_grad[0], 1, mx_call_attr(v->call), &dx));
+    MX_TRY(mx_apply(&mx_op_transpose, &v->out_grad[0], 1, mx_call_attrs(v->call), &dx));
     return mx_give_grad(v, 0, dx);
 }
 
@@ -215,7 +215,7 @@ static mx_status vjp_gather(mx_vjp *v)
     mx_tensor *dx = NULL;
     if (!v->want[0])
         return MX_OK;
-    MX_TRY(mx_apply(&mx_op_gather_grad, (mx_tensor *[]){v->call->in[1], v->out_grad[0]}, 2, &attr, &dx));
+    MX_TRY(mx_apply(&mx_op_gather_grad, (mx_tensor *[]){v->call->in[1], v->out_grad[0]}, 2, MX_ATTRS(attr), &dx));
     return mx_give_grad(v, 0, dx);
 }
 

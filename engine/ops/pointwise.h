@@ -30,16 +30,10 @@ typedef struct mx_gelu_attr {
 } mx_gelu_attr;
 extern const char *const mx_gelu_choices[];
 
-/* Attributes of operations that the gradients of others use. */
+/* Attributes of reduce_to. */
 typedef struct mx_reduce_to_attr {
     mx_shape shape; /* broadcasts to the shape of x */
     int dtype;      /* of the result; -1: x's */
 } mx_reduce_to_attr;
-
-typedef struct mx_full_attr {
-    mx_shape shape;
-    int dtype;
-    double value;
-} mx_full_attr;
 
 #endif

@@ -160,9 +160,15 @@ const mx_op mx_op_rand = {
 
 static mx_cost cost_source(const mx_call *call) { return mx_cost_of(call, 0); }
 
+typedef struct full_attr {
+    mx_shape shape;
+    int dtype;
+    double value;
+} full_attr;
+
 static mx_status infer_full(mx_call *call)
 {
-    const mx_full_attr *attr = mx_call_attr(call);
+    const full_attr *attr = mx_call_attr(call);
     mx_dtype dtype = attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype;
     MX_TRY(mx_want_number("full", "value", dtype, attr->value));
     return mx_out(call, 0, dtype, &attr->shape);
@@ -170,7 +176,7 @@ static mx_status infer_full(mx_call *call)
 
 static mx_status host_full(mx_call *call)
 {
-    mx_fill(mx_array_of(call->out[0]), ((const mx_full_attr *)mx_call_attr(call))->value, mx_count(call->out[0]));
+    mx_fill(mx_array_of(call->out[0]), ((const full_attr *)mx_call_attr(call))->value, mx_count(call->out[0]));
     return MX_OK;
 }
 
@@ -182,11 +188,11 @@ const mx_op mx_op_full = {
     .n_results = 1,
     .flags = MX_OP_SOURCE,
     .attrs =
-        (const mx_attr[]){{"shape", MX_ATTR_SHAPE, offsetof(mx_full_attr, shape), NAN, NULL, "shape of the result"},
-                          {"dtype", MX_ATTR_DTYPE, offsetof(mx_full_attr, dtype), MX_F32, NULL, "dtype of the result"},
-                          {"value", MX_ATTR_FLOAT, offsetof(mx_full_attr, value), 0, NULL, "value of every element"},
+        (const mx_attr[]){{"shape", MX_ATTR_SHAPE, offsetof(full_attr, shape), NAN, NULL, "shape of the result"},
+                          {"dtype", MX_ATTR_DTYPE, offsetof(full_attr, dtype), MX_F32, NULL, "dtype of the result"},
+                          {"value", MX_ATTR_FLOAT, offsetof(full_attr, value), 0, NULL, "value of every element"},
                           {0}},
-    .attr_bytes = sizeof(mx_full_attr),
+    .attr_bytes = sizeof(full_attr),
     .infer = infer_full,
     .cost = cost_source,
     .host = host_full,
@@ -269,7 +275,7 @@ static mx_status host_dropout(mx_call *call)
 static mx_status vjp_dropout(mx_vjp *v)
 {
     mx_tensor *dx = NULL, *in[] = {v->out_grad[0], rows_of(v->call)};
-    MX_TRY(mx_apply(&mx_op_dropout, in, 2, mx_call_attr(v->call), &dx));
+    MX_TRY(mx_apply(&mx_op_dropout, in, 2, mx_call_attrs(v->call), &dx));
     return mx_give_grad(v, 0, dx);
 }
 
@@ -293,3 +299,9 @@ const mx_op mx_op_dropout = {
     .host = host_dropout,
     .vjp = vjp_dropout,
 };
+
+mx_status mx_apply_full(const mx_shape *shape, mx_dtype dtype, double value, mx_tensor **y)
+{
+    const full_attr attr = {*shape, (int)dtype, value};
+    return mx_apply(&mx_op_full, NULL, 0, MX_ATTRS(attr), y);
+}

@@ -110,7 +110,7 @@ static mx_status vjp_sum(mx_vjp *v)
                         .dim = ((const reduce_attr *)mx_call_attr(v->call))->dim,
                         .scale = scale_of(v->call),
                         .dtype = mx_vjp_dtype(v, 0)};
-    return mx_apply(&mx_op_sum_grad, v->out_grad, 1, &attr, &v->grad[0]);
+    return mx_apply(&mx_op_sum_grad, v->out_grad, 1, MX_ATTRS(attr), &v->grad[0]);
 }
 
 const mx_op mx_op_sum = {
@@ -203,7 +203,7 @@ static mx_status vjp_max(mx_vjp *v)
     if (!mx_dtype_may_have_gradient(call->in[0]->dtype))
         return MX_OK;
     mx_tensor *dx = NULL, *in[3] = {call->in[0], call->out[0], v->out_grad[0]};
-    MX_TRY(mx_apply(&mx_op_max_grad, in, 3, mx_call_attr(call), &dx));
+    MX_TRY(mx_apply(&mx_op_max_grad, in, 3, mx_call_attrs(call), &dx));
     return mx_give_grad(v, 0, dx);
 }
 
@@ -296,8 +296,8 @@ static mx_status host_squares(mx_call *call)
 static mx_status vjp_squares(mx_vjp *v)
 {
     mx_tensor *twice = NULL, *dx = NULL;
-    MX_TRY(mx_apply(&mx_op_affine, v->out_grad, 1, (const double[]){2, 0}, &twice));
-    mx_status status = mx_apply(&mx_op_mul, (mx_tensor *[]){v->call->in[0], twice}, 2, NULL, &dx);
+    MX_TRY(mx_apply_affine(v->out_grad[0], 2, 0, &twice));
+    mx_status status = mx_apply(&mx_op_mul, (mx_tensor *[]){v->call->in[0], twice}, 2, MX_NO_ATTRS, &dx);
     mx_release(twice);
     MX_TRY(status);
     return mx_give_grad(v, 0, dx);

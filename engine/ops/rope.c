@@ -118,7 +118,7 @@ static mx_status vjp(mx_vjp *v)
     mx_tensor *dy = NULL, *dx = NULL;
     MX_TRY(mx_out_grad(v, 0, &dy));
     mx_tensor *in[3] = {dy, call->n_in > 1 ? call->in[1] : NULL, call->n_in > 2 ? call->in[2] : NULL};
-    mx_status status = mx_apply(&mx_op_rope, in, 3, &attr, &dx);
+    mx_status status = mx_apply(&mx_op_rope, in, 3, MX_ATTRS(attr), &dx);
     mx_release(dy);
     MX_TRY(status);
     return mx_give_grad(v, 0, dx);

@@ -3,6 +3,7 @@
 #ifndef MX_OPS_ROWS_H
 #define MX_OPS_ROWS_H
 
+#include "ops/compose.h"
 #include "ops/table.h"
 
 #include <stdio.h>
@@ -98,8 +99,7 @@ static inline mx_status mx_grad_cast(mx_tensor **t, mx_dtype dtype)
     if ((*t)->dtype == dtype)
         return MX_OK;
     mx_tensor *cast = NULL;
-    int attr = dtype;
-    mx_status status = mx_apply(&mx_op_cast, t, 1, &attr, &cast);
+    mx_status status = mx_apply_cast(*t, dtype, &cast);
     mx_release(*t);
     *t = cast;
     return status;

@@ -58,9 +58,8 @@ static mx_status host_reshape(mx_call *call)
 
 static mx_status vjp_reshape(mx_vjp *v)
 {
-    reshape_attr attr = {v->call->in[0]->shape};
     mx_tensor *dx = NULL;
-    MX_TRY(mx_apply(&mx_op_reshape, &v->out_grad[0], 1, &attr, &dx));
+    MX_TRY(mx_apply_reshape(v->out_grad[0], &v->call->in[0]->shape, &dx));
     return mx_give_grad(v, 0, dx);
 }
 
@@ -177,9 +176,9 @@ static mx_status vjp_narrow(mx_vjp *v)
     if (!v->want[0])
         return MX_OK;
     if (v->sum[0] && v->sum[0]->dtype == dy->dtype)
-        return mx_apply(&mx_op_narrow_grad_acc, (mx_tensor *[]){v->sum[0], dy}, 2, attr, NULL);
+        return mx_apply(&mx_op_narrow_grad_acc, (mx_tensor *[]){v->sum[0], dy}, 2, mx_call_attrs(v->call), NULL);
     narrow_grad_attr grad = {.dim = dim, .start = attr->start, .size = x->shape.size[dim]};
-    MX_TRY(mx_apply(&mx_op_narrow_grad, &dy, 1, &grad, &dx));
+    MX_TRY(mx_apply(&mx_op_narrow_grad, &dy, 1, MX_ATTRS(grad), &dx));
     return mx_give_grad(v, 0, dx);
 }
 
@@ -386,15 +385,16 @@ static mx_status host_concat(mx_call *call)
 
 static mx_status vjp_concat(mx_vjp *v)
 {
-    range_attr attr = {.dim = concat_dim(v->call), .start = 1};
+    int dim = concat_dim(v->call);
+    int64_t first = 0;
     for (int i = 0; i < v->call->n_in; i++) {
         mx_tensor *part = NULL;
-        attr.length = v->call->in[i]->shape.size[attr.dim];
+        int64_t length = v->call->in[i]->shape.size[dim];
         if (v->want[i]) {
-            MX_TRY(mx_apply(&mx_op_narrow, &v->out_grad[0], 1, &attr, &part));
+            MX_TRY(mx_apply_narrow(v->out_grad[0], dim, first, length, &part));
             MX_TRY(mx_give_grad(v, i, part));
         }
-        attr.start += attr.length;
+        first += length;
     }
     return MX_OK;
 }
@@ -416,3 +416,15 @@ const mx_op mx_op_concat = {
     .host = host_concat,
     .vjp = vjp_concat,
 };
+
+mx_status mx_apply_reshape(mx_tensor *x, const mx_shape *shape, mx_tensor **y)
+{
+    const reshape_attr attr = {*shape};
+    return mx_apply(&mx_op_reshape, &x, 1, MX_ATTRS(attr), y);
+}
+
+mx_status mx_apply_narrow(mx_tensor *x, int dim, int64_t first, int64_t length, mx_tensor **y)
+{
+    const range_attr attr = {.dim = dim, .start = first + 1, .length = length};
+    return mx_apply(&mx_op_narrow, &x, 1, MX_ATTRS(attr), y);
+}

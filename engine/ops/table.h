@@ -7,7 +7,7 @@
 /* clang-format off */
 #define MX_OPS(X) \
     /* matmul.c */ \
-    X(matmul) X(matmul_acc) \
+    X(matmul) X(matmul_acc) X(column_sum) \
     /* elementwise.c */ \
     X(add) X(sub) X(mul) X(div) X(idiv) X(maximum) X(minimum) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where) \
     X(binary_grad) X(add_acc) \

@@ -84,7 +84,7 @@ mx_status mx_unary_vjp(mx_vjp *v)
     mx_function f = function_of(v->call);
     grad_attr attr = {.function = f.op, .dtype = mx_vjp_dtype(v, 0), .p0 = f.p0, .p1 = f.p1};
     mx_tensor *value = mx_unary_reads_output(f.op) ? v->call->out[0] : v->call->in[0];
-    return mx_apply(&mx_op_unary_grad, (mx_tensor *[]){value, v->out_grad[0]}, 2, &attr, &v->grad[0]);
+    return mx_apply(&mx_op_unary_grad, (mx_tensor *[]){value, v->out_grad[0]}, 2, MX_ATTRS(attr), &v->grad[0]);
 }
 
 static const char *const x_input[] = {"x", NULL};
@@ -155,13 +155,13 @@ static mx_status host_affine(mx_call *call)
 
 static mx_status vjp_affine(mx_vjp *v)
 {
-    affine_attr attr = {.scale = ((const affine_attr *)mx_call_attr(v->call))->scale};
+    double scale = ((const affine_attr *)mx_call_attr(v->call))->scale;
     if (!mx_dtype_may_have_gradient(v->call->in[0]->dtype))
         return MX_OK;
-    if (attr.scale == 1)
+    if (scale == 1)
         return mx_give_grad(v, 0, mx_retain(v->out_grad[0]));
     mx_tensor *dx = NULL;
-    MX_TRY(mx_apply(&mx_op_affine, v->out_grad, 1, &attr, &dx));
+    MX_TRY(mx_apply_affine(v->out_grad[0], scale, 0, &dx));
     return mx_give_grad(v, 0, dx);
 }
 
@@ -208,10 +208,12 @@ static mx_status host_grad(mx_call *call)
     return MX_OK;
 }
 
-/* In the order of mx_unary. */
-static const char *const function_names[] = {"exp",     "log",    "sqrt",      "rsqrt", "abs",    "tanh",
-                                             "sigmoid", "square", "sin",       "cos",   "affine", "pow",
-                                             "relu",    "gelu",   "gelu_none", "silu",  NULL};
+static const char *const function_names[MX_UNARIES + 1] = {
+    [MX_EXP] = "exp",   [MX_LOG] = "log",        [MX_SQRT] = "sqrt",          [MX_RSQRT] = "rsqrt",
+    [MX_ABS] = "abs",   [MX_TANH] = "tanh",      [MX_SIGMOID] = "sigmoid",    [MX_SQUARE] = "square",
+    [MX_SIN] = "sin",   [MX_COS] = "cos",        [MX_AFFINE] = "affine",      [MX_POW] = "pow",
+    [MX_RELU] = "relu", [MX_GELU_TANH] = "gelu", [MX_GELU_ERF] = "gelu_none", [MX_SILU] = "silu",
+};
 
 const mx_op mx_op_unary_grad = {
     .name = "unary_grad",
@@ -230,3 +232,15 @@ const mx_op mx_op_unary_grad = {
     .cost = cost_grad,
     .host = host_grad,
 };
+
+mx_status mx_apply_affine(mx_tensor *x, double scale, double shift, mx_tensor **y)
+{
+    const affine_attr attr = {scale, shift};
+    return mx_apply(&mx_op_affine, &x, 1, MX_ATTRS(attr), y);
+}
+
+mx_status mx_apply_pow(mx_tensor *x, double exponent, mx_tensor **y)
+{
+    const pow_attr attr = {exponent};
+    return mx_apply(&mx_op_pow, &x, 1, MX_ATTRS(attr), y);
+}

@@ -1,7 +1,7 @@
 /* Walking back: from the roots' gradients to those of the leaves. */
 #include "core/offload.h"
 #include "ops/check.h"
-#include "ops/table.h"
+#include "ops/rows.h"
 #include "tape/record.h"
 
 #include <stdio.h>
@@ -168,10 +168,10 @@ static mx_status add_to(mx_tensor **target, mx_tensor *g)
     }
     mx_tensor *in[2] = {*target, g};
     if (is_exclusive(*target)) {
-        status = mx_apply(&mx_op_add_acc, in, 2, NULL, NULL);
+        status = mx_apply(&mx_op_add_acc, in, 2, MX_NO_ATTRS, NULL);
     } else {
         mx_tensor *sum = NULL;
-        status = mx_apply(&mx_op_add, in, 2, NULL, &sum);
+        status = mx_apply(&mx_op_add, in, 2, MX_NO_ATTRS, &sum);
         if (status == MX_OK) {
             mx_release(*target);
             *target = sum;
@@ -210,16 +210,8 @@ static mx_status gather(const mx_call *call, int i, mx_tensor *g)
         MX_TRY(status);
         g = own;
     }
-    if (g->dtype != dtype && !t->node) {
-        mx_tensor *cast = NULL;
-        const struct {
-            int dtype;
-        } attr = {dtype};
-        mx_status status = mx_apply(&mx_op_cast, &g, 1, &attr, &cast);
-        mx_release(g);
-        MX_TRY(status);
-        g = cast;
-    }
+    if (!t->node)
+        MX_TRY(mx_grad_cast(&g, dtype));
     return add_to(&t->grad, g);
 }
 
@@ -270,7 +262,7 @@ static mx_status own_gradient(mx_tensor *t)
     if (!g->storage || (g->refs == 1 && g->storage->tensors == 1 && g->storage->bytes == mx_bytes(g)))
         return MX_OK;
     mx_tensor *own = NULL;
-    MX_TRY(mx_apply(&mx_op_cast, &t->grad, 1, &(int){g->dtype}, &own));
+    MX_TRY(mx_apply_cast(t->grad, g->dtype, &own));
     mx_release(t->grad);
     t->grad = own;
     return MX_OK;
@@ -326,7 +318,7 @@ static mx_status seed_root(const mx_root *root)
     if (!root->grad)
         MX_TRY(new_seed(t, root->seed, &g));
     else if (root->grad->dtype != t->dtype)
-        MX_TRY(mx_apply(&mx_op_cast, (mx_tensor *[]){root->grad}, 1, &(int){t->dtype}, &g));
+        MX_TRY(mx_apply_cast(root->grad, t->dtype, &g));
     else
         g = mx_retain(root->grad);
     return add_to(&t->grad, g);

@@ -1,8 +1,8 @@
 /* Matrix products: every path of this processor against the three plain loops, and those against sums in double. */
 #include "check.h"
 #include "core/cpu.h"
-#include "kernels/gemm.h"
 #include "kernels/context.h"
+#include "kernels/gemm.h"
 
 #include <omp.h>
 #include <string.h>

@@ -20,7 +20,7 @@ static mx_tensor *new_tensor(int64_t n, double value)
 static void test_values(void)
 {
     mx_tensor *a = new_tensor(1000, 3), *b = new_tensor(1000, 4), *c = NULL;
-    CHECK(mx_apply(&mx_op_mul, (mx_tensor *[]){a, b}, 2, NULL, &c) == MX_OK, "%s", mx_message());
+    CHECK(mx_apply(&mx_op_mul, (mx_tensor *[]){a, b}, 2, MX_NO_ATTRS, &c) == MX_OK, "%s", mx_message());
     float values[2] = {0}, changed = 7;
     CHECK(mx_tensor_read(c, 998, 2, values) == MX_OK && values[0] == 12 && values[1] == 12, "%g", (double)values[0]);
     CHECK(mx_tensor_write(c, 999, 1, &changed) == MX_OK, "%s", mx_message());

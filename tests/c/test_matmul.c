@@ -143,7 +143,7 @@ static void test_form(int bits)
         else
             ((mx_bf16 *)mx_data(bias))[j] = mx_to_bf16((float)j * 0.125f);
     mx_tensor *in[3] = {a, b, bias};
-    CHECK(mx_apply(&mx_op_matmul, in, 3, &attr, &c) == MX_OK, "%s", mx_message());
+    CHECK(mx_apply(&mx_op_matmul, in, 3, MX_ATTRS(attr), &c) == MX_OK, "%s", mx_message());
     int64_t batch = many_a || many_b ? BATCH : 1;
     check_forward(a, b, c, bias, attr, batch);
     mx_call call = {.op = &mx_op_matmul, .n_in = 3, .n_out = 1, .in = {a, b, bias}, .out = {c}};
@@ -162,13 +162,19 @@ static void expect_failure(mx_tensor *a, mx_tensor *b, mx_tensor *bias, attribut
                            const char *text)
 {
     mx_tensor *in[3] = {a, b, bias}, *out = NULL;
-    mx_status status = mx_apply(&mx_op_matmul, in, bias ? 3 : 2, &attr, &out);
+    mx_status status = mx_apply(&mx_op_matmul, in, bias ? 3 : 2, MX_ATTRS(attr), &out);
     CHECK(status == code && strstr(mx_message(), text), "status %d, message '%s', expected '%s'", status, mx_message(),
           text);
 }
 
 static void test_failures(void)
 {
+    mx_tensor *x = new_tensor(MX_F32, false, M, K), *y = NULL;
+    const int64_t foreign[3] = {0};
+    mx_status status = mx_apply(&mx_op_cast, &x, 1, MX_ATTRS(foreign), &y);
+    CHECK(status == MX_ERR_STATE && strstr(mx_message(), "cast was given attributes of 24 bytes"), "status %d: %s",
+          status, mx_message());
+    mx_release(x);
     mx_tensor *a = new_tensor(MX_F32, false, M, K), *b = new_tensor(MX_F32, false, N, K);
     mx_tensor *many = new_tensor(MX_F32, true, K, N), *other = NULL;
     mx_shape shape = {3, {5, M, K}};

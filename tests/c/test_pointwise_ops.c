@@ -27,7 +27,7 @@ static mx_tensor *tensor(mx_dtype dtype, mx_shape shape)
 static mx_tensor *apply(const mx_op *op, mx_tensor *a, mx_tensor *b, const void *attr)
 {
     mx_tensor *out = NULL, *in[2] = {a, b};
-    mx_status status = mx_apply(op, in, b ? 2 : 1, attr, &out);
+    mx_status status = mx_apply(op, in, b ? 2 : 1, (mx_attrs){attr, op->attr_bytes}, &out);
     CHECK(status == MX_OK, "%s: %s", op->name, mx_message());
     return out;
 }
@@ -114,7 +114,7 @@ static void test_gradient_dtypes(void)
 static void check_refused(const mx_op *op, mx_tensor **in, int n_in, const void *attr, mx_status code, const char *text)
 {
     mx_tensor *out[MX_MAX_OUTPUTS] = {NULL};
-    mx_status status = mx_apply(op, in, n_in, attr, out);
+    mx_status status = mx_apply(op, in, n_in, (mx_attrs){attr, op->attr_bytes}, out);
     CHECK(status == code && strstr(mx_message(), op->name) && strstr(mx_message(), text), "%s gave %d: %s", op->name,
           status, status == MX_OK ? "accepted" : mx_message());
 }

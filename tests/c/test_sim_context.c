@@ -59,7 +59,7 @@ static mx_sim_pod pod(int side, int slices, bool offloads_collectives)
 
 static void apply(const mx_op *op, mx_tensor *a, mx_tensor *b, const void *attr, mx_tensor **out)
 {
-    mx_status status = mx_apply(op, (mx_tensor *[]){a, b}, b ? 2 : 1, attr, out);
+    mx_status status = mx_apply(op, (mx_tensor *[]){a, b}, b ? 2 : 1, (mx_attrs){attr, op->attr_bytes}, out);
     CHECK(status == MX_OK, "%s: %s", op->name, mx_message());
 }
 

@@ -108,6 +108,12 @@ def matmul_cases():
     one("no_inner", (3, 0), (0, 4))
     one("no_inner_bias", (3, 0), (0, 4), bias=4)
 
+    def columns(x):
+        return x.flatten(0, -2).sum(0) if x.dim() > 1 else x
+
+    for name, shape in (("vector", (7,)), ("matrix", (5, 7)), ("batch", (2, 3, 17)), ("tall", (300, 3)), ("empty", (0, 4))):
+        case("column_sum." + name, [normal("columns" + name, *shape)], columns, grads=[])
+
     def accumulate(name, c, a, b, trans_a=False, trans_b=False):
         def f(c, a, b):
             a2 = a.flatten(0, -2)

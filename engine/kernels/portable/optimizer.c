@@ -7,7 +7,6 @@
 #include <math.h>
 #include <string.h>
 
-
 MX_INLINE float mul_add(float a, float b, float c, bool fused) { return fused ? fmaf(a, b, c) : a * b + c; }
 
 /* The bf16 number above or below x that element i's bits choose: the bits that are cut off are the probability of the

@@ -1,0 +1,17 @@
+/* Operations that others are composed of, as C functions: each is mx_apply() with the attributes of the operation of
+ * that name, and is recorded, timed and charged as a call from Lua is. *y gets one reference for the caller; on failure
+ * it is NULL. */
+#ifndef MX_OPS_COMPOSE_H
+#define MX_OPS_COMPOSE_H
+
+#include "ops/op.h"
+
+mx_status mx_apply_cast(mx_tensor *x, mx_dtype dtype, mx_tensor **y);
+mx_status mx_apply_affine(mx_tensor *x, double scale, double shift, mx_tensor **y); /* scale x + shift */
+mx_status mx_apply_pow(mx_tensor *x, double exponent, mx_tensor **y);
+mx_status mx_apply_full(const mx_shape *shape, mx_dtype dtype, double value, mx_tensor **y);
+mx_status mx_apply_fill(mx_tensor *x, double value);                                            /* in place */
+mx_status mx_apply_reshape(mx_tensor *x, const mx_shape *shape, mx_tensor **y);                 /* a view */
+mx_status mx_apply_narrow(mx_tensor *x, int dim, int64_t first, int64_t length, mx_tensor **y); /* from 0; a view */
+
+#endif

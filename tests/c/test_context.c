@@ -1,0 +1,24 @@
+/* Every path has every kernel: its own, or that of the path below it. Nothing is run, so this covers the paths that
+ * this processor lacks. */
+#include "kernels/context.h"
+
+#include "check.h"
+
+#include <string.h>
+
+int main(void)
+{
+    for (int isa = 0; isa < MX_ISAS; isa++) {
+        const mx_kernels *k = mx_kernels_of((mx_isa)isa);
+        bool thin_may_lack = isa == MX_ISA_PORTABLE;
+#define CHECK_IS_THERE(type, name)                                                                                     \
+    CHECK(k->name || (thin_may_lack && strcmp(#name, "thin") == 0), "%s has no %s", mx_isa_name((mx_isa)isa), #name);
+        MX_KERNELS(CHECK_IS_THERE)
+    }
+    const mx_kernels *amx = mx_kernels_of(MX_ISA_AMX), *below = mx_kernels_of(MX_ISA_AVX512_BF16);
+    CHECK(amx->softmax == below->softmax && amx->rope == below->rope, "amx does not inherit");
+    CHECK(amx->attention_f32 == below->attention_f32 && amx->peak_f32 == below->peak_f32, "amx does not inherit f32");
+    CHECK(amx->micro != below->micro && amx->attention_bf16 != below->attention_bf16, "amx has no products of its own");
+    CHECK(mx_kernels_current() == mx_kernels_of(mx_isa_current()), "another path than the one in use");
+    return check_done();
+}

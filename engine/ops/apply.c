@@ -96,21 +96,25 @@ DEFINE_BAD(mx_bad_shape, MX_ERR_SHAPE)
 DEFINE_BAD(mx_bad_dtype, MX_ERR_DTYPE)
 DEFINE_BAD(mx_bad_value, MX_ERR_VALUE)
 
-static mx_status want(const mx_call *call, int i, bool good, const char *names)
+static mx_status bad_input(const mx_call *call, int i, const char *names)
 {
-    return good ? MX_OK : mx_bad_dtype(call, "input %d ('%s') must be %s", i + 1, call->op->inputs[i], names);
+    return mx_bad_dtype(call, "input %d ('%s') must be %s", i + 1, call->op->inputs[i], names);
 }
 
+/* The names are put together only for the message: every call of an operation comes here. */
 static mx_status want_one_of(const mx_call *call, int i, bool (*belongs)(mx_dtype))
 {
+    if (!call->in[i] || belongs(call->in[i]->dtype))
+        return MX_OK;
     char names[MX_DTYPE_LIST_BYTES];
     mx_dtype_list(belongs, names);
-    return want(call, i, !call->in[i] || belongs(call->in[i]->dtype), names);
+    return bad_input(call, i, names);
 }
 
 mx_status mx_want_dtype(const mx_call *call, int i, mx_dtype dtype)
 {
-    return want(call, i, !call->in[i] || call->in[i]->dtype == dtype, mx_dtype_name(dtype));
+    bool good = !call->in[i] || call->in[i]->dtype == dtype;
+    return good ? MX_OK : bad_input(call, i, mx_dtype_name(dtype));
 }
 
 mx_status mx_want_float(const mx_call *call, int i) { return want_one_of(call, i, mx_dtype_computes); }

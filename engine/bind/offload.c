@@ -1,4 +1,4 @@
-/* Where offloaded values go, for Lua. */
+/* The directory of offloaded values and statistics of offloading, for Lua. */
 #include "core/offload.h"
 #include "bind/bind.h"
 #include "core/device.h"

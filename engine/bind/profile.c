@@ -13,7 +13,7 @@ static int profile(lua_State *L)
     return 0;
 }
 
-/* mx.profile_report() -> rows {op, shapes, calls, seconds, flops, bytes}, the longest first. */
+/* mx.profile_report() -> rows {op, shapes, calls, seconds, flops, bytes}, longest time first. */
 static int profile_report(lua_State *L)
 {
     const mx_profile_row *rows = NULL;

@@ -13,7 +13,7 @@
 
 enum { PAGE = 4 << 10, HUGE_PAGE = 2 << 20 };
 
-/* Free neighbours. The list ascends, and no two ranges touch. */
+/* A free range. The list is sorted, and no two ranges are adjacent. */
 typedef struct range {
     int64_t start, bytes;
     struct range *next;
@@ -27,12 +27,12 @@ static range *free_ranges;
 
 static int64_t round_up(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
 
-/* Huge pages for the part of a block that whole ones cover. */
+/* Gets huge pages for the part of a block that whole huge pages cover. */
 static bool populate(char *block, int64_t bytes)
 {
     int64_t huge = bytes / HUGE_PAGE * HUGE_PAGE;
     for (int64_t i = 0; i < huge; i += HUGE_PAGE)
-        ((volatile char *)block)[i] = 0; /* one that is all empty is not made */
+        ((volatile char *)block)[i] = 0; /* a completely empty huge page would not be created */
     return huge == 0 || madvise(block, (size_t)huge, MADV_COLLAPSE) == 0;
 }
 
@@ -57,11 +57,11 @@ void *mx_arena_map(int fd, int64_t bytes)
         munmap(reserved, (size_t)(aligned - reserved));
     munmap(aligned + bytes, room - (size_t)(aligned - reserved) - (size_t)bytes);
     madvise(place, (size_t)bytes, MADV_HUGEPAGE);
-    madvise(place, (size_t)bytes, MADV_DONTDUMP); /* a core dump would fill the holes */
+    madvise(place, (size_t)bytes, MADV_DONTDUMP); /* a core dump would write the empty parts too */
     return place;
 }
 
-/* Passing a limit on the size of files would end the process. */
+/* Checks the limit of file sizes, because exceeding it would end the process. */
 static bool may_be_as_large(int64_t bytes)
 {
     struct rlimit limit;
@@ -103,7 +103,7 @@ void mx_arena_close(void)
     file = -1;
 }
 
-/* Cuts bytes from `start` on out of a range that has them. False: no memory for what is left on both sides. */
+/* Removes `bytes` from `start` on from the range that contains them. False: no memory to split the range in two. */
 static bool cut(range **link, int64_t start, int64_t bytes)
 {
     range *r = *link;
@@ -137,7 +137,7 @@ void *mx_arena_take(int64_t bytes)
             continue;
         if (!cut(link, start, bytes))
             return NULL;
-        populate(base + start, bytes); /* refused: small pages, which are slower, not wrong */
+        populate(base + start, bytes); /* on failure: small pages, which are slower but correct */
         return base + start;
     }
     return NULL;
@@ -167,7 +167,7 @@ void mx_arena_give_back(void *block, int64_t bytes)
         after->bytes += bytes;
     } else {
         range *r = malloc(sizeof *r);
-        if (!r) /* its addresses are lost, not its memory */
+        if (!r) /* its addresses are lost, but not its memory */
             return;
         *r = (range){start, bytes, after};
         *link = r;

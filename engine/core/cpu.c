@@ -27,8 +27,8 @@ static bool processor_has_amx(void)
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_BF16) && (d & AMX_TILE);
 }
 
-/* Tiles must be asked for (Linux 5.16 and later; Documentation/arch/x86/xstate.rst). What is granted is for the process
- * and all its threads. */
+/* Requests permission to use tiles (Linux 5.16 and later; Documentation/arch/x86/xstate.rst). It is granted to the
+ * process and all its threads. */
 static bool system_grants_amx(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
@@ -37,7 +37,7 @@ static bool system_grants_amx(void)
 
 static mx_isa best, fastest;
 
-/* Once: kernels ask at every call, and under a hypervisor CPUID takes microseconds. */
+/* Runs once, because kernels ask at every call, and under a hypervisor CPUID takes microseconds. */
 __attribute__((constructor)) static void look_at_processor(void)
 {
     __builtin_cpu_init();
@@ -49,7 +49,7 @@ __attribute__((constructor)) static void look_at_processor(void)
         best = MX_ISA_AMX;
     else
         best = avx512_bf16 ? MX_ISA_AVX512_BF16 : avx512 ? MX_ISA_AVX512 : avx2 ? MX_ISA_AVX2 : MX_ISA_PORTABLE;
-    /* Measured: where there are tiles, VDPBF16PS runs at half the rate of f32 FMA. */
+    /* Measured: on processors with tiles, VDPBF16PS has half the rate of f32 FMA. */
     fastest = amx && best != MX_ISA_AMX ? MX_ISA_AVX512 : best;
 }
 
@@ -102,7 +102,7 @@ int64_t mx_cpu_l2_bytes(void)
     return bytes > 0 ? bytes : 512 * 1024;
 }
 
-/* The kernel's figure is of what this core reaches; sysconf's may be the sum over all parts of the package. */
+/* The Linux kernel gives the cache that this core can use; sysconf may give the sum over all parts of the package. */
 static int64_t read_l3_bytes(void)
 {
     FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
@@ -129,7 +129,7 @@ int64_t mx_cpu_l3_bytes(void)
 int64_t mx_cpu_l3_share_bytes(void)
 {
     static int64_t bytes;
-    if (bytes == 0) { /* once: sysconf opens a file to count the cores, and every elementwise kernel asks */
+    if (bytes == 0) { /* once: every elementwise kernel asks, and sysconf opens a file to count the cores */
         long cores = sysconf(_SC_NPROCESSORS_ONLN);
         bytes = mx_cpu_l3_bytes() / (cores > 0 ? cores : 1);
     }
@@ -141,5 +141,5 @@ int64_t mx_cpu_memory_bytes(void) { return (int64_t)sysconf(_SC_PHYS_PAGES) * (i
 void mx_cpu_flush_denormals(void)
 {
 #pragma omp parallel
-    _mm_setcsr(_mm_getcsr() | 0x8040u); /* FTZ and DAZ of MXCSR, which each thread has of its own */
+    _mm_setcsr(_mm_getcsr() | 0x8040u); /* FTZ and DAZ in MXCSR, a register of each thread */
 }

@@ -14,7 +14,7 @@ typedef struct entry {
 
 #define FOREVER UINT32_MAX
 
-static entry **buckets; /* a power of 2 of them, at least as many as texts */
+static entry **buckets; /* a power of 2, at least the number of texts */
 static int n_buckets, n_texts;
 static const char no_memory[] = "(out of memory)";
 
@@ -29,7 +29,7 @@ static uint64_t hash_of(const char *text)
 
 static entry **bucket_of(uint64_t hash) { return &buckets[(hash ^ hash >> 32) & (uint64_t)(n_buckets - 1)]; }
 
-/* Where there is no memory for more buckets, the ones that there are have to do. */
+/* Without memory for more buckets, the table keeps the present ones. */
 static void grow(void)
 {
     entry **before = buckets;
@@ -56,7 +56,7 @@ static entry *find(const char *text, uint64_t hash)
     return e;
 }
 
-/* The text's entry, a new one with no references if need be; NULL: no memory. */
+/* The text's entry, created without references if missing; NULL: no memory. */
 static entry *find_or_add(const char *text)
 {
     uint64_t hash = hash_of(text);

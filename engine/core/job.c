@@ -9,22 +9,22 @@
 #include <stdlib.h>
 
 struct mx_lane {
-    char name[16]; /* of the thread, as tools show it */
+    char name[16]; /* name of the thread in system tools */
     pthread_t thread;
     bool has_thread;
     pthread_mutex_t lock;
     pthread_cond_t given, finished;
-    mx_job *first, *last; /* given and not yet ended by the script's thread, oldest first */
+    mx_job *first, *last; /* submitted and not yet ended by the script's thread, oldest first */
     mx_job *next;         /* the first of them that has not run; NULL: none */
-    mx_status failed;     /* of a job that was ended without anybody waiting for it */
+    mx_status failed;     /* failure of a job that ended without being waited for */
     char message[1024];
     mx_lane_times times;
-    mx_lane *before; /* made before this one; lanes live as long as the process */
+    mx_lane *before; /* the lane created before this one; lanes live as long as the process */
 };
 
 mx_job_hooks mx_job_observer;
 
-static mx_lane *lanes; /* the last one made */
+static mx_lane *lanes; /* the last lane created */
 
 const char *mx_lane_name(const mx_lane *lane) { return lane->name; }
 
@@ -101,7 +101,7 @@ static void *serve(void *argument)
     return NULL;
 }
 
-/* Signals are for the script's thread: an interrupt must reach Lua. */
+/* Starts the thread with signals blocked: the script's thread must get them, so that an interrupt reaches Lua. */
 static mx_status start(mx_lane *lane)
 {
     if (lane->has_thread)
@@ -155,7 +155,7 @@ mx_status mx_job_submit_here(mx_job *job)
 
 static bool is_done(const mx_job *job) { return job->device->is_done(job); }
 
-/* Counts a job that has run, and lets it go. */
+/* Counts a job that has run, and releases it. */
 static void finish(mx_job *job)
 {
     job->lane->times.busy_s += job->end_s - job->start_s;
@@ -174,7 +174,7 @@ static void count_wait(const mx_job *job, double start_s, double end_s)
         mx_job_observer.waited(job, start_s, end_s);
 }
 
-/* Takes the job after `before` (NULL: the oldest) off the list and lets it go. */
+/* Removes the job after `before` (NULL: the oldest) from the list and releases it. */
 static void end_after(mx_lane *lane, mx_job *before)
 {
     pthread_mutex_lock(&lane->lock);
@@ -200,7 +200,7 @@ static mx_status report(mx_lane *lane)
     return status == MX_OK ? MX_OK : mx_fail(status, "%s", lane->message);
 }
 
-/* Jobs on a thread finish in their order. On other devices a later one may finish first. */
+/* Jobs on a thread finish in order. On other devices a later job may finish first. */
 mx_status mx_lane_reap(mx_lane *lane)
 {
     mx_job *before = NULL;

@@ -20,15 +20,15 @@
 
 /* Measured on Debian 12 (OpenBLAS 0.3.21, MPICH 4.0.2, UCX 1.13.1) with strace and bisection, 2026-11-29. */
 static const int64_t MIB = 1 << 20;
-static const int64_t BLAS_BUFFER = 128 << 20; /* of each thread; OpenBLAS loops for ever where it gets none */
-static const int64_t START_BYTES = 64 << 20, LAUNCHED_BYTES = 64 << 20; /* the other libraries' and Lua's */
-static const int64_t RANK_SHM_BYTES = 6 << 20;                          /* UCX's queues of a rank in /dev/shm */
+static const int64_t BLAS_BUFFER = 128 << 20; /* per thread; without it OpenBLAS loops for ever */
+static const int64_t START_BYTES = 64 << 20, LAUNCHED_BYTES = 64 << 20; /* for the other libraries and Lua */
+static const int64_t RANK_SHM_BYTES = 6 << 20;                          /* UCX's queues in /dev/shm, per rank */
 static const int64_t RANK_FILE_BYTES = 8 << 20;                         /* the largest file there */
-enum { FILES_ALONE = 16, FILES_LAUNCHED = 48, FILES_PER_RANK = 3 };     /* and one for each other rank */
-enum { START_THREADS = 5 }; /* UCX's, the watchdog, communication, a writer and a reader of data */
+enum { FILES_ALONE = 16, FILES_LAUNCHED = 48, FILES_PER_RANK = 3 };     /* plus one for each other rank */
+enum { START_THREADS = 5 }; /* UCX, the watchdog, communication, a writer, a reader of data */
 enum { MOST_LISTED = 512 };
 
-static int blas_threads = 1; /* that have their buffers */
+static int blas_threads = 1; /* number of threads that have their buffers */
 
 /* ---- before the libraries ---- */
 
@@ -41,8 +41,8 @@ static const char *find(char **environment, const char *name)
     return NULL;
 }
 
-/* The ranks of a machine have one parent. Of those that meet the same limit at the start, the first one to get a name
- * that only one can have speaks, and keeps it for a moment. */
+/* Whether this rank prints the message: if several ranks of a machine fail on the same limit, only one should. They
+ * have the same parent, so the first one to bind a name derived from it prints, and keeps the name briefly. */
 static bool speaks_for_all(void)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -61,8 +61,9 @@ static _Noreturn void refuse(bool launched, const char *message)
     _exit(EXIT_FAILURE);
 }
 
-/* A library's first file would get the number of a closed one, and what is printed would go into it. A number that is
- * opened the wrong way round fails as a closed one does. */
+/* Opens /dev/null for closed standard streams. Otherwise a library's first file would get such a number, and output
+ * would be written into it. Each is opened for the opposite direction, so that using it still fails like a closed one.
+ */
 static void fill_closed(void)
 {
     for (int fd = 0; fd <= STDERR_FILENO; fd++)
@@ -71,7 +72,7 @@ static void fill_closed(void)
                 return;
 }
 
-/* The sizes of this process in bytes: addresses, and what counts as data. */
+/* The sizes of this process in bytes: address space and data. */
 static void read_sizes(int64_t *addresses, int64_t *data)
 {
     char text[128] = "";
@@ -88,7 +89,7 @@ static void read_sizes(int64_t *addresses, int64_t *data)
     *data = data_pages * sysconf(_SC_PAGESIZE);
 }
 
-/* Whether a soft limit is lower than that, and what it is. */
+/* Whether a soft limit is below `bytes`; *value is the limit. */
 static bool is_below(int limit, int64_t bytes, int64_t *value)
 {
     struct rlimit r;
@@ -98,7 +99,7 @@ static bool is_below(int limit, int64_t bytes, int64_t *value)
     return true;
 }
 
-/* Whether that much more memory can be had; else a message for `what` that names what refuses it. */
+/* Whether so much more memory can be allocated; if not, writes a message for `what` that names the limit. */
 static bool memory_is_there(int64_t bytes, const char *what, char *message, size_t room)
 {
     void *trial = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -126,7 +127,7 @@ static bool memory_is_there(int64_t bytes, const char *what, char *message, size
     return false;
 }
 
-/* As OpenBLAS counts the threads that it makes ready when it is loaded. */
+/* The number of threads that OpenBLAS prepares when it is loaded. */
 static int threads_of(const char *asked)
 {
     cpu_set_t cores;
@@ -136,10 +137,10 @@ static int threads_of(const char *asked)
     return wanted > 0 && wanted < n ? wanted : n;
 }
 
-/* Without its debug mode, in which UCX collects messages after a SIGHUP; and where it fails, without the addresses of
- * its functions. A thread that waits for others spins for milliseconds in libgomp. Where the cores are not ours alone,
- * that is time which the others miss: two threads beside another program were slower than one. The first 50
- * microseconds are worth it. */
+/* Sets environment variables of libraries. UCX: no debug mode, in which it collects messages after a SIGHUP, and no
+ * addresses of functions in its errors. libgomp: waiting threads spin only for 50 microseconds instead of milliseconds.
+ * If other programs use the cores too, longer spinning takes their time: two threads next to another program were
+ * slower than one. */
 static void set_environment(char **argv, char **environment)
 {
     static char names[][32] = {"UCX_DEBUG_SIGNO", "UCX_HANDLE_ERRORS", "GOMP_SPINCOUNT"};
@@ -157,7 +158,7 @@ static void set_environment(char **argv, char **environment)
         if (!find(environment, names[i]) && !(names[i][0] == 'G' && has_policy))
             larger[n + added++] = words[i];
     if (added > 0)
-        execve("/proc/self/exe", argv, larger); /* where there is no /proc, it goes on as it is */
+        execve("/proc/self/exe", argv, larger); /* without /proc, continue with the present environment */
     munmap(larger, bytes);
 }
 
@@ -181,7 +182,7 @@ void mx_limits_before_libraries(int argc, char **argv, char **environment)
 static int number_in(const char *name)
 {
     const char *text = getenv(name);
-    return text ? atoi(text) : 0; /* of Slurm's "2(x4)" the first number */
+    return text ? atoi(text) : 0; /* the first number of Slurm's "2(x4)" */
 }
 
 static int all_ranks(void)
@@ -198,7 +199,7 @@ int mx_limits_launched_ranks(void)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (number_in(names[i]) > 0)
             return number_in(names[i]) < all_ranks() ? number_in(names[i]) : all_ranks();
-    return all_ranks() < 2 ? 1 : 2; /* it is not known; two at least, or sharing would need nothing */
+    return all_ranks() < 2 ? 1 : 2; /* unknown; at least two, because a single rank needs no shared memory */
 }
 
 bool mx_limits_all_ranks_are_here(void) { return mx_limits_launched_ranks() == all_ranks(); }
@@ -209,7 +210,7 @@ static mx_status check_files(int ranks)
     int wanted = ranks > 0 ? FILES_LAUNCHED + FILES_PER_RANK * ranks + all_ranks() : FILES_ALONE, unused = 0;
     if (getrlimit(RLIMIT_NOFILE, &r) != 0)
         return MX_OK;
-    if (r.rlim_cur < r.rlim_max) { /* the soft limit is ours to raise */
+    if (r.rlim_cur < r.rlim_max) { /* a process may raise its soft limit */
         rlim_t before = r.rlim_cur;
         r.rlim_cur = r.rlim_max;
         if (setrlimit(RLIMIT_NOFILE, &r) != 0)
@@ -257,7 +258,7 @@ static void *wait_for_gate(void *gate)
     return NULL;
 }
 
-/* Starts so many threads, all at once, and lets them end: how many there were. */
+/* Starts this many threads at the same time and lets them end; returns the number that started. */
 static int try_threads(int wanted)
 {
     pthread_t *threads = calloc((size_t)wanted, sizeof *threads);
@@ -269,7 +270,8 @@ static int try_threads(int wanted)
     pthread_mutex_lock(&gate);
     while (n < wanted && pthread_create(&threads[n], NULL, wait_for_gate, &gate) == 0)
         n++;
-    if (is_below(RLIMIT_NPROC, 1024, &limit)) /* so that ranks which share a low limit see each other's */
+    if (is_below(RLIMIT_NPROC, 1024,
+                 &limit)) /* wait, so that ranks that share a low limit count each other's threads */
         nanosleep(&(struct timespec){.tv_nsec = 20 * 1000 * 1000}, NULL);
     pthread_mutex_unlock(&gate);
     for (int i = 0; i < n; i++)

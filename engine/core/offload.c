@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* A copy that is made or read. */
+/* A job that writes or reads a copy. */
 typedef struct mx_offload_transfer {
     mx_job job;
     bool out;
@@ -10,7 +10,7 @@ typedef struct mx_offload_transfer {
     int64_t offset; /* of the values in storage */
     int64_t bytes;
     mx_range range;
-    mx_away *copy; /* of out: what it makes; NULL once that is forgotten */
+    mx_away *copy; /* the copy that it writes; NULL when that is released */
 } transfer;
 
 static mx_status run(mx_job *job)
@@ -42,7 +42,7 @@ static void done(mx_job *job)
     free(t);
 }
 
-/* Queues the transfer of t's values to or from the copy's range. */
+/* Submits the transfer of t's values to or from the copy's range. */
 static mx_status start(mx_tensor *t, mx_away *c, bool out)
 {
     struct mx_offload_state *state = c->device->offload;
@@ -135,7 +135,7 @@ mx_status mx_tensor_fetch(mx_tensor *t)
     if (t->storage || !t->away)
         return MX_OK;
     MX_TRY(copy_back(t));
-    if (t->storage->changes < t->away->changes) /* a new storage, with the values that the old one had then */
+    if (t->storage->changes < t->away->changes) /* a new storage has the values that the old one had at the copy */
         t->storage->changes = t->away->changes;
     t->away->changes = t->storage->changes;
     return MX_OK;
@@ -143,7 +143,7 @@ mx_status mx_tensor_fetch(mx_tensor *t)
 
 void mx_tensor_evict(mx_tensor *t)
 {
-    if (!t->away || !t->storage || t->storage->refs > 1) /* a change of a view changes t, too */
+    if (!t->away || !t->storage || t->storage->refs > 1) /* a change of a view would change t too */
         return;
     if (t->away->changes == t->storage->changes) {
         mx_tensor_drop_storage(t);
@@ -153,7 +153,7 @@ void mx_tensor_evict(mx_tensor *t)
     t->away = NULL;
 }
 
-/* A later write to the range comes after all that is still to be read from it: the lane keeps the order. */
+/* The range may be used again at once: the lane keeps the order, so a later write comes after pending reads. */
 void mx_offload_forget(mx_away *c)
 {
     mx_device *device = c->device;

@@ -10,9 +10,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* A block starts with a header of one cache line; what follows is the caller's. Where other ranks map this one's arena,
- * all but small blocks lie in it. Else small blocks come from malloc, large ones are mappings of their own. So trimming
- * gives them back to the system. */
+/* A block starts with a header of one cache line; the rest is the caller's. If other ranks map this rank's arena, all
+ * except small blocks are in it. Otherwise small blocks come from malloc, and large ones are separate mappings, so that
+ * trimming returns them to the system. */
 typedef struct mx_block {
     int64_t bytes; /* usable, after the header */
     struct mx_block *next;
@@ -74,7 +74,7 @@ static void system_free(mx_block *block)
         free(block);
 }
 
-/* A kept block of which the request fills at least seven eighths. */
+/* Takes a kept block of which the request fills at least seven eighths. */
 static mx_block *take_kept(int64_t bytes)
 {
     int last = bin_of(bytes + bytes / 7);

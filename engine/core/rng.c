@@ -38,7 +38,7 @@ uint32_t mx_rng_u32(uint64_t seed, uint64_t offset, uint64_t index)
     return block[index % MX_RNG_GROUP / 16];
 }
 
-/* ln x for a normal x in (0, 1]. Coefficients: Cephes logf (Moshier, netlib). */
+/* ln x for x in (0, 1] that is not denormal. Coefficients: Cephes logf (Moshier, netlib). */
 static float log_unit(float x)
 {
     uint32_t bits;

@@ -15,15 +15,15 @@ enum { RANGE_UNIT = 4096 };
 
 static int file = -1;
 static char *folder;
-static int64_t end; /* of the file's last range */
+static int64_t end; /* end of the file's last range */
 static mx_range *free_ranges;
-static int n_free, free_capacity; /* in the order of their starts, no two adjacent */
+static int n_free, free_capacity; /* sorted by their starts, no two adjacent */
 
 static double mebibytes(int64_t bytes) { return (double)bytes / 1048576.0; }
 
 /* ---- ranges ---- */
 
-/* The lowest range that is long enough. */
+/* Takes the lowest free range that is long enough. */
 static mx_range take_range(int64_t bytes)
 {
     int64_t size = (bytes + RANGE_UNIT - 1) / RANGE_UNIT * RANGE_UNIT;
@@ -43,7 +43,7 @@ static mx_range take_range(int64_t bytes)
     return taken;
 }
 
-/* Where there is no memory to remember it by, the range is lost to this run. */
+/* Without memory to remember it, the range cannot be used again in this run. */
 void mx_spill_give_range(mx_device *device, mx_range given)
 {
     (void)device;
@@ -83,7 +83,7 @@ static const char *standard_folder(void)
     return given && given[0] ? given : "/var/tmp";
 }
 
-/* Not every file system knows files without a name. */
+/* For file systems that do not support files without a name. */
 static int open_named(const char *directory)
 {
     char path[4096];

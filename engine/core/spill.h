@@ -1,16 +1,16 @@
-/* Where the host keeps offloaded copies: a file without a name, one for each process.
+/* The host's storage for offloaded copies: one unnamed file per process.
  *
- * The file is opened in a directory and has no name there (or loses it at once), so that it is gone after any end of
- * the process. Ranges of copies that are forgotten are used again: a step that offloads what the step before did needs
- * no longer file. The first four functions are entries of the host's mx_device. Not collective. */
+ * The file has no name in its directory (or loses it at once), so it disappears however the process ends. Ranges of
+ * released copies are used again, so the file does not grow if each step offloads the same. The first four functions
+ * are entries of the host's mx_device. Not collective. */
 #ifndef MX_CORE_SPILL_H
 #define MX_CORE_SPILL_H
 
 #include "core/job.h"
 
-/* Opens the file in `directory`; NULL or empty: in $TMPDIR, or /var/tmp where that is not set. Without this call the
- * first tensor that is offloaded opens it there. MX_ERR_IO when no file can be made there, MX_ERR_STATE when it is to
- * move to another directory while copies are in it. */
+/* Opens the file in `directory`; NULL or empty: in $TMPDIR, or in /var/tmp if that is not set. Without this call, the
+ * first offload opens it there. MX_ERR_IO if the file cannot be created; MX_ERR_STATE if the directory would change
+ * while the file contains copies. */
 mx_status mx_spill_open(mx_device *device, const char *directory);
 
 mx_status mx_spill_take_range(mx_device *device, int64_t bytes, mx_range *range);
@@ -18,6 +18,6 @@ void mx_spill_give_range(mx_device *device, mx_range range);
 mx_status mx_spill_move(mx_job *job, void *data, mx_range range, int64_t bytes, bool out);
 
 const char *mx_spill_directory(void); /* "": no file yet */
-int64_t mx_spill_file_bytes(void);    /* as the system says */
+int64_t mx_spill_file_bytes(void);    /* size of the file */
 
 #endif

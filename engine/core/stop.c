@@ -8,15 +8,15 @@
 #include <time.h>
 #include <unistd.h>
 
-/* From the strongest one on. */
+/* Strongest first. */
 static const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 enum { KINDS = sizeof numbers / sizeof *numbers };
 
-/* Launchers send a signal to a process and once more to its group: what follows so soon is the same request. */
+/* Launchers send a signal to a process and again to its group: signals this close together are the same request. */
 static const int64_t SAME_MS = 300;
 
 static volatile sig_atomic_t came[KINDS], ignored[KINDS], is_caught, says_so;
-static int64_t first_ms[KINDS]; /* written by the handler alone, with all of them blocked */
+static int64_t first_ms[KINDS]; /* written only by the handler, with all signals blocked */
 static void (*before_end)(void);
 
 static int kind_of(int number)
@@ -34,7 +34,7 @@ static int64_t now_ms(void)
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-/* As the signal would have without a handler, when this one returns. */
+/* Ends the process as the signal would without a handler, when the handler returns. */
 static void end_now(int number)
 {
     if (before_end)

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Texts for messages rotate through these, so that one message can name several tensors. */
+/* Texts for messages use these buffers in turn, so that one message can name several tensors. */
 enum { TEXTS = 8, TEXT_BYTES = 256 };
 static _Thread_local char texts[TEXTS][TEXT_BYTES];
 static _Thread_local int next_text;
@@ -91,7 +91,7 @@ mx_status mx_tensor_new_empty(mx_dtype dtype, const mx_shape *shape, mx_tensor *
     return MX_OK;
 }
 
-/* Where there is no room, what is on its way out may leave some. */
+/* If allocation fails, waits for pending offloads and retries. */
 static mx_status alloc_values(mx_storage *storage)
 {
     mx_device *device = mx_device_current;

@@ -56,7 +56,7 @@ static void unmap(mx_device *device, void *data, int64_t bytes, mx_map_mode mode
     (void)device, (void)data, (void)bytes, (void)mode, (void)host;
 }
 
-/* A new group is made by the script's thread, which may use MPI only while the lane's does not. */
+/* The script's thread creates new groups. It may use MPI only while the lane's thread does not. */
 static mx_status join(mx_job *job)
 {
     mx_batch *b = (mx_batch *)job;
@@ -74,7 +74,7 @@ static mx_status join(mx_job *job)
 
 static mx_status begin(const mx_batch *b)
 {
-    if (b->group->flat && b->strict) /* all machines together, so that all of them fail */
+    if (b->group->flat && b->strict) /* over all nodes, so that all of them fail */
         return mx_team_begin(b->group->flat, &b->tag, true);
     return b->group->node ? mx_team_begin(b->group->node, &b->tag, b->strict) : MX_OK;
 }
@@ -113,7 +113,7 @@ mx_device mx_host = {
     .host_memory = true,
     .has_threads = true,
     .ranks = 1,
-    .refs = 1, /* and never less */
+    .refs = 1, /* never destroyed */
     .run = run,
     .alloc = take_memory,
     .free = give_memory,

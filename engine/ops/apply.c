@@ -10,7 +10,7 @@
 mx_hooks mx_apply_hooks;
 
 enum { MAX_OBSERVERS = 4 };
-static mx_observer observers[MAX_OBSERVERS]; /* those that there are come first */
+static mx_observer observers[MAX_OBSERVERS]; /* unused entries are last */
 
 static void tell_observers(const mx_call *call, double start_s, double end_s)
 {
@@ -133,8 +133,8 @@ mx_cost mx_cost_of(const mx_call *call, double flops)
     return cost;
 }
 
-/* The inputs must be there and have values, or get them back. How many there may be follows from the operation's names
- * for them. */
+/* Checks the inputs, and fetches or recomputes missing values. Their number follows from the operation's input names.
+ */
 static mx_status check_inputs(const mx_call *call)
 {
     const mx_op *op = call->op;
@@ -166,9 +166,9 @@ static bool changes_input(const mx_call *call, int i)
     return (op->flags & MX_OP_MUTATES) && ((op->changes_in ? op->changes_in : 1u) >> i & 1u);
 }
 
-/* A value that backward will read must not change under it. Backward itself turns recording off. What cannot be known
- * here (changes through views, under mx.no_grad, of what older records read) backward finds out. And what is written
- * into another tensor must not need a gradient: a change in place is not recorded. */
+/* Refuses in-place changes of values that backward will read. (Backward itself turns recording off. It detects changes
+ * that cannot be detected here: through views, under mx.no_grad, or of values that older records read.) Also refuses to
+ * write a tensor that needs a gradient into another one, because in-place changes are not recorded. */
 static mx_status check_mutation(const mx_call *call)
 {
     if (!(call->op->flags & MX_OP_MUTATES) || !is_recording() || !mx_apply_hooks.may_read)
@@ -188,7 +188,7 @@ static mx_status check_mutation(const mx_call *call)
     return MX_OK;
 }
 
-/* Jobs may still be writing what is read here, or reading what is changed. A view reads nothing. */
+/* Waits for jobs that still write the values to be read, or read the values to be changed. A view reads nothing. */
 static mx_status wait_for_values(const mx_call *call)
 {
     bool waits = !(call->op->flags & (MX_OP_COLLECTIVE | MX_OP_VIEW));
@@ -220,8 +220,8 @@ static mx_status run(mx_call *call)
     return status;
 }
 
-/* What is computed from tensors whose records are forgotten, and from no others, is as they are: backward must not take
- * it for a constant. */
+/* Records a call. If no input requires a gradient, but the record of some input's call is forgotten, the outputs are
+ * marked like that input, so that backward does not treat them as constants. */
 static mx_status record(mx_call *call)
 {
     if ((call->op->flags & MX_OP_MUTATES) || !is_recording())

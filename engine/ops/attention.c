@@ -133,8 +133,8 @@ static mx_status attention_infer(mx_call *call)
     return mx_out(call, 1, MX_F32, &(mx_shape){3, {q->size[0], q->size[2], q->size[1]}});
 }
 
-/* `products` of the size of q k^T, counted over the pairs of query and key that the positions allow. Of k and v, what
- * lies behind kv_length is not read. */
+/* The cost of `products` products of the size of q k^T, counted over the pairs of query and key that the positions
+ * allow. k and v are not read behind kv_length. */
 static mx_cost cost_of(const mx_call *call, double products)
 {
     mx_attention a = sizes_of(call);
@@ -241,7 +241,7 @@ static mx_status attention_grad_infer(mx_call *call)
     return MX_OK;
 }
 
-/* Scores are computed again: five products to the two of the forward pass. */
+/* Scores are computed again: five products, where the forward pass has two. */
 static mx_cost attention_grad_cost(const mx_call *call) { return cost_of(call, 5); }
 
 static mx_status attention_grad_host(mx_call *call)

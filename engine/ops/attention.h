@@ -5,7 +5,7 @@
 
 #include "ops/op.h"
 
-/* Of mx_op_attention and mx_op_attention_grad; what each means is in kernels/attention.h. */
+/* For mx_op_attention and mx_op_attention_grad; kernels/attention.h explains the fields. */
 typedef struct mx_attention_attr {
     bool causal;
     int64_t window, offset, first_query, kv_length;
@@ -17,10 +17,10 @@ typedef struct mx_attention_grad_attr {
     int dq_dtype, dk_dtype, dv_dtype;
 } mx_attention_grad_attr;
 
-/* MX_ERR_SHAPE, MX_ERR_DTYPE: q, k and v do not go together. */
+/* MX_ERR_SHAPE, MX_ERR_DTYPE: q, k and v do not match. */
 mx_status mx_attention_check_tensors(const mx_call *call);
 
-/* MX_ERR_VALUE: window, softcap or scale is out of range; MX_ERR_SHAPE: there are more keys than attention takes. */
+/* MX_ERR_VALUE: window, softcap or scale is out of range. MX_ERR_SHAPE: there are more keys than attention supports. */
 mx_status mx_attention_check_scores(const mx_call *call, const mx_attention_attr *attr);
 
 #endif

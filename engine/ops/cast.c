@@ -23,7 +23,7 @@ static mx_status host(mx_call *call)
     return MX_OK;
 }
 
-/* No gradient passes through a dtype that has none. */
+/* Dtypes that cannot have a gradient stop the gradient. */
 static mx_status vjp(mx_vjp *v)
 {
     if (!mx_dtype_may_have_gradient(v->call->in[0]->dtype) || !mx_dtype_may_have_gradient(v->call->out[0]->dtype))

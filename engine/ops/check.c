@@ -9,7 +9,7 @@ bool mx_place_backward;
 
 static mx_finding finding;
 
-/* NaNs and infinities of a tensor whose dtype computes; *first is the first of either. */
+/* Counts NaNs and infinities of a tensor with a dtype of computation; *first is the index of the first of either. */
 static void count_bad(const mx_tensor *t, int64_t *nans, int64_t *infinities, int64_t *first)
 {
     mx_map values;
@@ -27,7 +27,8 @@ static void count_bad(const mx_tensor *t, int64_t *nans, int64_t *infinities, in
     mx_tensor_unmap(&values);
 }
 
-/* An operation's second result may hold infinities by right: the log-sum-exp of a query that sees no key. */
+/* Checks the results of a call. Infinities count only in the first result: others may hold valid ones, such as the
+ * log-sum-exp of a query without keys. */
 static void look(const mx_call *call, double start_s, double end_s)
 {
     (void)start_s;

@@ -1,8 +1,8 @@
-/* Looking for the first value that is no number: every result of every operation is looked through, for finding out
- * where a loss went wrong. It costs a pass over each result; nothing where it is off.
+/* Finds the first NaN or infinity, to explain a loss that is not finite: checks the result of every operation. It costs
+ * a pass over each result while it is on, and nothing while it is off.
  *
- * Only results count: a script says where it is (mx_place), and backward repeats that for the gradients of what was
- * computed there. Results of collectives are not looked at, since they may be on their way; who reads them is. Script's
+ * A script names its current part with mx_place, and backward restores that name for the gradients of what was computed
+ * there. Results of collectives are not checked, because they may be in flight; operations that read them are. Script's
  * thread only; not collective. */
 #ifndef MX_OPS_CHECK_H
 #define MX_OPS_CHECK_H
@@ -15,11 +15,10 @@ typedef struct mx_finding {
     bool backward;
     mx_dtype dtype;
     mx_shape shape;
-    int64_t nans, infinities, first; /* in the result; the first bad element, from 0, in row-major order */
+    int64_t nans, infinities, first; /* counts in the result; index of the first bad element, from 0, row-major */
 } mx_finding;
 
-/* Where the script is, in words of its own ("layer 3"); held (core/intern.h), or NULL. Calls that are recorded remember
- * it. */
+/* The script's name for its current part ("layer 3"); held (core/intern.h), or NULL. Recorded calls store it. */
 extern const char *mx_place;
 extern bool mx_place_backward;
 

@@ -1,5 +1,5 @@
-/* Functions of two and three tensors that broadcast against each other as in numpy: sizes are aligned at the last
- * dimension, and a size of 1 stands for all. */
+/* Functions of two and three tensors, broadcast as in numpy: sizes are aligned at the last dimension, and a size of 1
+ * is repeated. */
 #include "ops/pointwise.h"
 
 typedef struct grad_attr {
@@ -34,7 +34,7 @@ static mx_broadcast plan_of(const mx_call *call)
     return plan;
 }
 
-/* Inputs i and j both compute, or are integers of one dtype. */
+/* Checks that inputs i and j both have dtypes of computation, or are integers of the same dtype. */
 static mx_status want_alike(const mx_call *call, int i, int j)
 {
     mx_dtype a = call->in[i]->dtype, b = call->in[j]->dtype;
@@ -46,7 +46,8 @@ static mx_status want_alike(const mx_call *call, int i, int j)
                         call->op->inputs[i], call->op->inputs[j]);
 }
 
-/* t (taken over), of the output's shape, becomes the gradient by input i: summed where the input was broadcast. */
+/* Makes t, which has the output's shape and is taken over, the gradient of input i: sums it over broadcast dimensions.
+ */
 static mx_status give_reduced(mx_vjp *v, int i, mx_tensor *t)
 {
     const mx_tensor *x = v->call->in[i];
@@ -320,7 +321,7 @@ static mx_status host_where(mx_call *call)
     return MX_OK;
 }
 
-/* dy where the choice fell on the input, 0 elsewhere. */
+/* The gradient of each input: dy where the input was chosen, 0 elsewhere. */
 static mx_status vjp_where(mx_vjp *v)
 {
     if (!mx_dtype_may_have_gradient(v->call->out[0]->dtype))

@@ -1,4 +1,4 @@
-/* Embedding: rows of a table by number, and the addition into the table's gradient. */
+/* Embedding: looks up rows of a table, and adds to the table's gradient. */
 #include "kernels/embedding.h"
 
 #include "kernels/shape.h"
@@ -13,10 +13,10 @@ typedef struct embedding_attr {
 
 typedef struct embedding_grad_attr {
     double scale;
-    int64_t vocab; /* of embedding_grad only */
+    int64_t vocab; /* only for embedding_grad */
 } embedding_grad_attr;
 
-/* Ids are looked at before anything is written. */
+/* Checks all ids before anything is written. */
 static mx_status check_ids(const mx_call *call, const mx_tensor *ids, int64_t vocab)
 {
     char place[128];
@@ -45,7 +45,7 @@ static mx_status infer_embedding(mx_call *call)
     return mx_out(call, 0, attr->dtype < 0 ? table->dtype : (mx_dtype)attr->dtype, &shape);
 }
 
-/* Only the rows that are asked for are read. */
+/* Only the requested rows are read. */
 static mx_cost cost_embedding(const mx_call *call)
 {
     double values = (double)mx_count(call->out[0]);
@@ -106,7 +106,7 @@ const mx_op mx_op_embedding = {
 
 /* ---- gradients ---- */
 
-/* Inputs `ids` and `ids + 1` are the ids and the gradient of their rows. */
+/* Checks inputs `ids` and `ids + 1`: the ids and the gradient of their rows. */
 static mx_status want_gradient(const mx_call *call, int ids)
 {
     const mx_tensor *dy = call->in[ids + 1];

@@ -1,7 +1,7 @@
 /* Unembedding and cross-entropy in one operation.
  *
- * Where a gradient will be asked for, the forward pass makes it too, as hidden outputs: the logits of a chunk of tokens
- * exist only then, and making them again would cost a third more. The gradient pass hands these tensors on. */
+ * If a gradient will be needed, the forward pass computes it too, as hidden outputs: the logits of a chunk of tokens
+ * exist only then, and computing them again would cost a third more. The backward pass hands these tensors on. */
 #include "kernels/loss.h"
 
 #include "kernels/shape.h"
@@ -51,7 +51,7 @@ static mx_status infer_cross_entropy(mx_call *call)
     return mx_out(call, 2, MX_F32, record && weight->requires_grad ? &weight->shape : &none);
 }
 
-/* Of a hidden gradient: it was made if it has the shape of its input. */
+/* Whether a hidden gradient was computed: it then has the shape of its input. */
 static bool is_made(const mx_call *call, int i)
 {
     return mx_shape_equal(&call->out[1 + i]->shape, &call->in[i]->shape);
@@ -97,8 +97,8 @@ static mx_status host_cross_entropy(mx_call *call)
     return mx_cross_entropy_run(&c);
 }
 
-/* The gradient by input i (0: h, 1: weight), made in the forward pass, times that of the loss. Nobody else has seen the
- * hidden output, so it is scaled in place and its storage moves to the tensor that is handed on; unless the tape is
+/* The gradient of input i (0: h, 1: weight), computed in the forward pass, times the gradient of the loss. Nothing else
+ * uses the hidden output, so it is scaled in place and its storage moves to the returned tensor, unless the tape is
  * retained. */
 static mx_status hand_on(mx_vjp *v, int i)
 {
@@ -155,7 +155,7 @@ const mx_op mx_op_cross_entropy = {
     .vjp = vjp_cross_entropy,
 };
 
-/* ---- the gradient of the loss, where it is not 1 ---- */
+/* ---- a gradient of the loss other than 1 ---- */
 
 static mx_status infer_cross_entropy_grad(mx_call *call)
 {

@@ -1,4 +1,4 @@
-/* Matrix products and their gradients, and the sum of columns that is the gradient of a bias. */
+/* Matrix products and their gradients, and column sums, which are the gradient of a bias. */
 #include "kernels/gemm.h"
 #include "ops/pointwise.h"
 
@@ -9,7 +9,7 @@ typedef struct matmul_attr {
     int dtype; /* of the result; -1: that of a */
 } matmul_attr;
 
-/* What a call comes down to: `batch` products of m x k by k x n; x_step elements from one operand to the next. */
+/* A call as `batch` products of m x k by k x n; operands of consecutive products are x_step elements apart. */
 typedef struct product {
     int64_t m, n, k, batch, a_step, b_step;
 } product;
@@ -41,7 +41,7 @@ static product product_of(const mx_tensor *a, const mx_tensor *b, bool trans_a, 
     return p;
 }
 
-/* Same leading dimensions, or one of the two has none. */
+/* Whether a and b have the same leading dimensions, or one of them has none. */
 static bool leading_fit(const mx_tensor *a, const mx_tensor *b)
 {
     if (a->shape.n_dims == 2 || b->shape.n_dims == 2)
@@ -111,7 +111,7 @@ static mx_matrix matrix_of(const mx_tensor *t, bool trans)
     return (mx_matrix){mx_data(t), t->dtype, columns_of(t), trans};
 }
 
-/* The bias as f32; *copy is to be freed. */
+/* The bias as f32; the caller frees *copy. */
 static mx_status bias_of(const mx_tensor *bias, const float **values, float **copy)
 {
     if (!bias || !mx_is_bf16(bias->dtype)) {
@@ -257,7 +257,7 @@ const mx_op mx_op_column_sum = {
 
 /* ---- gradients ---- */
 
-/* The gradient of an operand is a product again: op(first) op(second), of the operand's stored shape. */
+/* The gradient of an operand is a product too: op(first) op(second), with the operand's stored shape. */
 typedef struct gradient {
     mx_tensor *first, *second;
     bool trans_first, trans_second;
@@ -272,7 +272,7 @@ static gradient gradient_of(const mx_vjp *v, int i)
     return attr->trans_b ? (gradient){dc, a, true, attr->trans_a} : (gradient){a, dc, !attr->trans_a, false};
 }
 
-/* *sum += the product, or *sum = a new one of `dtype`. */
+/* Adds the product to *sum, or sets *sum to a new product of `dtype`. */
 static mx_status add_product(gradient g, mx_dtype dtype, mx_tensor **sum)
 {
     matmul_attr attr = {g.trans_first, g.trans_second, (int)dtype};
@@ -307,8 +307,8 @@ static mx_status add_view_product(gradient g, int64_t item, mx_dtype dtype, mx_t
     return status;
 }
 
-/* The operand was shared by a batch: its gradient is the sum over it. Where the batch is the leading dimension of the
- * rows that the product sums over, that is one product; otherwise one for each item, added up in f32. */
+/* The gradient of an operand that a batch shared: the sum over the batch. If the batch is the leading dimension of the
+ * rows over which the product sums, this is one product; otherwise it is one product per item, accumulated in f32. */
 static mx_status shared_gradient(mx_vjp *v, int i, gradient g)
 {
     mx_dtype dtype = mx_vjp_dtype(v, i);
@@ -320,7 +320,7 @@ static mx_status shared_gradient(mx_vjp *v, int i, gradient g)
     int64_t batch = leading_count(v->out_grad[0]);
     for (int64_t item = 0; item < batch; item++)
         MX_TRY(add_view_product(g, item, MX_F32, &v->grad[i]));
-    if (batch == 0) /* a sum of nothing */
+    if (batch == 0) /* an empty sum */
         return mx_apply_full(&v->call->in[i]->shape, dtype, 0, &v->grad[i]);
     return mx_grad_cast(&v->grad[i], dtype);
 }
@@ -331,7 +331,7 @@ static mx_status operand_gradient(mx_vjp *v, int i)
     bool shared = v->call->in[i]->shape.n_dims == 2 && v->out_grad[0]->shape.n_dims > 2;
     if (shared)
         return shared_gradient(v, i, g);
-    /* matmul_acc folds: right where only the first operand has leading dimensions, and as rows of the result. */
+    /* matmul_acc folds leading dimensions: correct if only the first operand has some, as rows of the result. */
     bool folds = g.second->shape.n_dims == 2 && (g.first->shape.n_dims == 2 || !g.trans_first);
     if (folds && v->sum[i])
         return add_product(g, v->sum[i]->dtype, &v->sum[i]);

@@ -8,7 +8,7 @@ typedef struct norm_attr {
     double eps;
 } norm_attr;
 
-/* x has rows; the input `weight` and what follows it are vectors of a row's length. */
+/* Checks that x has rows, and that the input `weight` and those after it are vectors of a row's length. */
 static mx_status want_norm_inputs(const mx_call *call, int weight)
 {
     MX_TRY(mx_want_rows(call, 0));
@@ -20,7 +20,7 @@ static mx_status want_norm_inputs(const mx_call *call, int weight)
     return MX_OK;
 }
 
-/* y, and the statistics of each row where a gradient will want them. */
+/* Makes y, and the statistics of each row if a gradient will need them. */
 static mx_status infer_norm(mx_call *call)
 {
     const norm_attr *attr = mx_call_attr(call);
@@ -49,7 +49,7 @@ static mx_norm norm_of(const mx_call *call, int weight)
 
 static float *statistics(const mx_tensor *t, int64_t rows)
 {
-    return mx_count(t) == rows ? mx_f32(t) : NULL; /* not asked for: a vector of size 0 */
+    return mx_count(t) == rows ? mx_f32(t) : NULL; /* not needed: a vector of size 0 */
 }
 
 static mx_cost cost_norm(const mx_call *call) { return mx_cost_of(call, 5.0 * (double)mx_count(call->in[0])); }
@@ -105,7 +105,7 @@ const mx_op mx_op_rmsnorm = {
     .vjp = vjp_rmsnorm,
 };
 
-/* The gradients' outputs: dx as x, and f32 vectors, of size 0 where there is no weight. */
+/* Makes the outputs of the gradient: dx like x, and f32 vectors, of size 0 if there is no weight. */
 static mx_status infer_norm_grad(mx_call *call, int n_statistics)
 {
     int weight = 2 + n_statistics;
@@ -293,7 +293,7 @@ static mx_status vjp_softmax(mx_vjp *v) { return vjp_by(v, &mx_op_softmax_grad);
 
 static mx_status vjp_log_softmax(mx_vjp *v) { return vjp_by(v, &mx_op_log_softmax_grad); }
 
-/* Exponentials count as one operation: difference, exponential, sum, product. */
+/* Four operations per element: difference, exponential, sum, product. */
 static mx_cost cost_softmax(const mx_call *call) { return mx_cost_of(call, 4.0 * (double)mx_count(call->in[0])); }
 
 const mx_op mx_op_softmax = {

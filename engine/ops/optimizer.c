@@ -1,11 +1,11 @@
-/* Parameter updates, fill and copy: what changes a tensor in place. */
+/* Operations that change a tensor in place: parameter updates, fill and copy. */
 #include "kernels/optimizer.h"
 
 #include "ops/pointwise.h"
 
 #include <math.h>
 
-/* As mx_rounding: a key that is negative rounds to the nearest, a width of 0 says that the parameter is whole. */
+/* As mx_rounding: a negative key rounds to nearest; a width of 0 means that the parameter is not split. */
 typedef struct rounding_attr {
     int64_t key, first, origin, width, stride;
 } rounding_attr;

@@ -1,4 +1,4 @@
-/* Values in another order: permute, transpose, gather; and their gradients. */
+/* Operations that reorder values: permute, transpose, gather; and their gradients. */
 #include "kernels/shape.h"
 
 #include "ops/rows.h"
@@ -155,7 +155,7 @@ typedef struct gather_attr {
     int64_t dim;
 } gather_attr;
 
-/* index is like x, and no longer than x in any dimension but `dim`. */
+/* Checks that index has x's number of dimensions, and is not longer than x in any dimension except `dim`. */
 static mx_status want_index(const mx_call *call, const mx_shape *x, const mx_tensor *index, int dim)
 {
     bool good = index->shape.n_dims == x->n_dims;
@@ -237,7 +237,7 @@ const mx_op mx_op_gather = {
     .vjp = vjp_gather,
 };
 
-/* f32 whatever dy is: several elements may meet in one. */
+/* Always f32, because several elements may be added to one. */
 static mx_status infer_gather_grad(mx_call *call)
 {
     const mx_tensor *index = call->in[0];

@@ -1,4 +1,5 @@
-/* What the elementwise operations share. Those of one tensor, y = f(x), are named in a table of unary.c. */
+/* Functions and attributes that the elementwise operations share. A table in unary.c lists those of one tensor, y =
+ * f(x). */
 #ifndef MX_OPS_POINTWISE_H
 #define MX_OPS_POINTWISE_H
 
@@ -10,9 +11,9 @@ static inline mx_array mx_array_of(const mx_tensor *t) { return (mx_array){mx_da
 mx_status mx_unary_infer(mx_call *call); /* y has the shape and dtype of x, a float */
 mx_cost mx_unary_cost(const mx_call *call);
 mx_status mx_unary_host(mx_call *call);
-mx_status mx_unary_vjp(mx_vjp *v); /* by unary_grad, from x, or from y where that is enough */
+mx_status mx_unary_vjp(mx_vjp *v); /* by unary_grad, from x, or from y if that suffices */
 
-/* MX_ERR_VALUE unless the dtype holds x (mx_dtype_holds): "full: value = 0.5 is no value of i32 ...". */
+/* MX_ERR_VALUE unless the dtype can hold x (mx_dtype_holds): "full: value = 0.5 is no value of i32 ...". */
 static inline mx_status mx_want_number(const char *op, const char *what, mx_dtype dtype, double x)
 {
     if (mx_dtype_holds(dtype, x))
@@ -33,7 +34,7 @@ extern const char *const mx_gelu_choices[];
 /* Attributes of reduce_to. */
 typedef struct mx_reduce_to_attr {
     mx_shape shape; /* broadcasts to the shape of x */
-    int dtype;      /* of the result; -1: x's */
+    int dtype;      /* of the result; -1: that of x */
 } mx_reduce_to_attr;
 
 #endif

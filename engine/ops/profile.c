@@ -43,7 +43,7 @@ static void timed(const mx_call *call, double start_s, double end_s)
 {
     mx_profile_row *row = find_row(call);
     if (!row)
-        return; /* no memory for a row: the profile is short of it, the run goes on */
+        return; /* no memory for a row: the profile lacks it, and the run continues */
     mx_cost cost = call->op->cost(call);
     row->calls++;
     row->seconds += end_s - start_s;

@@ -1,4 +1,4 @@
-/* The profiler: seconds, FLOPs and bytes of every operation, by name and shapes, from the calls' own costs. */
+/* The profiler: sums seconds, FLOPs and bytes of all calls of operations, by name and shapes. */
 #ifndef MX_OPS_PROFILE_H
 #define MX_OPS_PROFILE_H
 
@@ -12,11 +12,11 @@ typedef struct mx_profile_row {
     double flops, bytes; /* sums of the costs */
 } mx_profile_row;
 
-/* Starts from nothing, or stops. Timing costs two clock reads a call. */
+/* Starts a new profile, or stops. Timing costs two clock reads per call. */
 void mx_profile_start(void);
 void mx_profile_stop(void);
 
-/* Rows since the last start, the longest first. Valid until the next start. */
+/* The rows since the last start, longest time first. Valid until the next start. */
 int mx_profile_rows(const mx_profile_row **out);
 
 #endif

@@ -1,4 +1,4 @@
-/* Tensors made from nothing: random numbers, constants, sequences; and dropout. */
+/* Operations without tensor inputs: random numbers, constants, sequences; and dropout. */
 #include "kernels/random.h"
 
 #include "ops/pointwise.h"
@@ -11,7 +11,8 @@ typedef struct random_attr {
     double a, b; /* mean and std, or low and high */
     mx_seed seed;
     int64_t offset;
-    mx_shape of, start; /* of randn: the whole, and where the part begins, from 1; without dimensions: not given */
+    mx_shape of,
+        start; /* randn: shape of the whole tensor, and where the part begins, from 1; no dimensions: not given */
 } random_attr;
 
 typedef struct arange_attr {
@@ -28,7 +29,7 @@ typedef struct dropout_attr {
 
 static const char *const no_inputs[] = {NULL};
 
-/* Of a drawn key the draw takes the place of the offset, in the half of the generator that scripts cannot name. */
+/* With a drawn key, the draw is used as the offset, in the half of the generator's range that scripts cannot select. */
 static mx_stream stream_of(mx_seed seed, int64_t offset)
 {
     bool drawn = seed.draw != 0;
@@ -205,7 +206,7 @@ static mx_status infer_arange(mx_call *call)
         return mx_bad_value(call, "n = %lld must not be negative", (long long)attr->n);
     mx_dtype dtype = attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype;
     MX_TRY(mx_want_number("arange", "start", dtype, attr->start));
-    if (attr->n > 1 && mx_dtype_is_integer(dtype)) { /* a whole step between two values leads to values only */
+    if (attr->n > 1 && mx_dtype_is_integer(dtype)) { /* with an integer step, all numbers between are integers */
         MX_TRY(mx_want_number("arange", "step", MX_I32, attr->step));
         MX_TRY(mx_want_number("arange", "the last", dtype, attr->start + attr->step * (double)(attr->n - 1)));
     }
@@ -239,7 +240,7 @@ const mx_op mx_op_arange = {
     .host = host_arange,
 };
 
-/* ---- dropout: linear in x, so its gradient is itself, with the same mask ---- */
+/* ---- dropout: linear in x, so its gradient is dropout with the same mask ---- */
 
 static mx_tensor *rows_of(const mx_call *call) { return call->n_in > 1 ? call->in[1] : NULL; }
 

@@ -1,4 +1,4 @@
-/* Sums, means and maxima along a dimension or over everything, and the sums that undo broadcasting. */
+/* Sums, means and maxima along a dimension or over all elements, and the sums that undo broadcasting. */
 #include "kernels/reduce.h"
 
 #include "core/pool.h"
@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-enum { ALL_DIMS = -128 }; /* the value of `dim` when it is not given */
+enum { ALL_DIMS = -128 }; /* the default of `dim` */
 
 typedef struct reduce_attr {
     int64_t dim;
@@ -20,7 +20,7 @@ typedef struct spread_attr {
     int dtype;
 } spread_attr;
 
-/* ---- what they share ---- */
+/* ---- shared functions ---- */
 
 /* The shape of x as (outer, n, inner) around `dim`. */
 static mx_status extent_of(const mx_call *call, const mx_shape *shape, int64_t given, mx_extent *e)
@@ -316,9 +316,9 @@ const mx_op mx_op_sum_squares = {
     .vjp = vjp_squares,
 };
 
-/* ---- reduce_to: what undoes broadcasting ---- */
+/* ---- reduce_to: undoes broadcasting ---- */
 
-/* x as alternating groups of dimensions, kept and summed; at most MX_MAX_DIMS + 1 of them, sizes of 1 dropped. */
+/* The dimensions of x as alternating groups, kept and summed; at most MX_MAX_DIMS + 1 groups, without sizes of 1. */
 typedef struct groups {
     int n;
     int64_t size[MX_MAX_DIMS + 1];
@@ -356,7 +356,7 @@ static mx_status infer_reduce_to(mx_call *call)
     return mx_out_float(call, 0, attr->dtype, call->in[0]->dtype, y);
 }
 
-/* The last group that is to be summed, or -1; and x as (outer, n, inner) around it. */
+/* The last group to sum, or -1; and x as (outer, n, inner) around it. */
 static int last_summed(const groups *g, mx_extent *e)
 {
     int last = g->n - 1;
@@ -368,7 +368,7 @@ static int last_summed(const groups *g, mx_extent *e)
     return last;
 }
 
-/* One pass for each summed group, the last first; between passes the sums are f32. */
+/* One pass per summed group, starting with the last; between passes the sums are f32. */
 static mx_status reduce_groups(groups g, mx_array x, mx_array y)
 {
     mx_extent e, next;

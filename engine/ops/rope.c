@@ -1,4 +1,4 @@
-/* Rotary position embedding. Its gradient is the rotation back: the same operation with `inverse`. */
+/* Rotary position embedding. Its gradient is the opposite rotation: the same operation with `inverse`. */
 #include "kernels/rope.h"
 
 #include "ops/rows.h"
@@ -15,7 +15,7 @@ typedef struct rope_attr {
 
 static int64_t head_dim_of(const mx_call *call) { return mx_row_width(call->in[0]); }
 
-/* The components of a head that turn: the first so many. */
+/* The number of components of a head that are rotated: the first ones. */
 static int64_t dims_of(const mx_call *call)
 {
     const rope_attr *attr = mx_call_attr(call);
@@ -24,7 +24,7 @@ static int64_t dims_of(const mx_call *call)
 
 static const mx_tensor *frequencies_of(const mx_call *call) { return call->n_in > 2 ? call->in[2] : NULL; }
 
-/* A table of frequencies stands in place of theta and the scaling. */
+/* Checks the table of frequencies, which replaces theta and the scaling. */
 static mx_status check_frequencies(const mx_call *call)
 {
     const mx_tensor *frequencies = frequencies_of(call);
@@ -72,7 +72,7 @@ static mx_status infer(mx_call *call)
     return mx_out(call, 0, x->dtype, &x->shape);
 }
 
-/* Two products and a sum for each component that turns; making the angles is not counted. */
+/* Two products and a sum per rotated component; computing the angles is not counted. */
 static mx_cost cost(const mx_call *call)
 {
     double heads = (double)mx_row_count(call->in[0]);

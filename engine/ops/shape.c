@@ -12,7 +12,7 @@ typedef struct reshape_attr {
     mx_shape shape;
 } reshape_attr;
 
-/* Replaces the one -1 by what the number of elements asks for. */
+/* Replaces the -1 by the size that follows from the number of elements. */
 static mx_status complete_shape(const mx_call *call, mx_shape *shape)
 {
     int64_t count = mx_count(call->in[0]), known = 1;
@@ -88,7 +88,9 @@ typedef struct range_attr {
     int64_t dim, start, length; /* start counts from 1 */
 } range_attr;
 
-/* A range of `dim` of a tensor as runs: `runs` of `run_bytes`, `step_bytes` apart, the first at `first_byte`. */
+/* A range of `dim` of a tensor as contiguous runs: `runs` of `run_bytes` each, `step_bytes` apart, the first at
+ * `first_byte`.
+ */
 typedef struct range {
     int64_t runs, run_bytes, step_bytes, first_byte;
 } range;
@@ -136,7 +138,7 @@ static mx_status infer_narrow(mx_call *call)
     return mx_out(call, 0, call->in[0]->dtype, &shape);
 }
 
-/* A range is dense, and shares memory, where nothing but ones comes before its dimension. */
+/* Whether the range is dense and can share memory: all sizes before its dimension are 1. */
 static bool is_view(const mx_call *call)
 {
     return mx_outer_size(&call->in[0]->shape, range_dim(call, call->in[0]->shape.n_dims)) == 1;
@@ -158,7 +160,7 @@ static mx_status host_narrow(mx_call *call)
         mx_tensor_alias(y, x, from.first_byte);
         return MX_OK;
     }
-    MX_TRY(mx_tensor_wait(x, false)); /* apply does not, for a view */
+    MX_TRY(mx_tensor_wait(x, false)); /* mx_apply does not wait for views */
     MX_TRY(mx_tensor_allocate(y));
     copy_range(y, range_of(y, dim, 1, attr->length), x, from);
     return MX_OK;
@@ -251,7 +253,7 @@ const mx_op mx_op_narrow_grad = {
     .host = host_narrow_grad,
 };
 
-/* Input 1 fits into input 0 from `start` of the dimension on. */
+/* Checks that input 1 fits into input 0 from `start` along the dimension. */
 static mx_status infer_into(mx_call *call)
 {
     const mx_tensor *to = call->in[0], *from = call->in[1];

@@ -1,4 +1,6 @@
-/* The list of operations. Each is defined in the file of its family; what is not listed here does not exist. */
+/* The list of all operations. Each is defined in the file of its family. An operation that is not listed here cannot be
+ * used.
+ */
 #ifndef MX_OPS_TABLE_H
 #define MX_OPS_TABLE_H
 

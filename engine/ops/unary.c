@@ -1,4 +1,4 @@
-/* Functions of one tensor, element by element, and their gradient. */
+/* Elementwise functions of one tensor, and their gradient. */
 #include "ops/pointwise.h"
 
 #include <math.h>
@@ -132,7 +132,8 @@ const mx_op mx_op_pow = {
 
 /* ---- affine ---- */
 
-/* Of integers, scale and shift are whole, so that nothing is rounded; within i32, so that nothing is inexact. */
+/* For integers, scale and shift must be integers, so that nothing is rounded, and fit i32, so that results are exact.
+ */
 static mx_status infer_affine(mx_call *call)
 {
     const affine_attr *attr = mx_call_attr(call);

@@ -9,15 +9,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* A simulated chip. Its device is the first member, so that the entries of the table find the rest. */
+/* A simulated chip. The device is the first member, so that its functions can find the rest. */
 struct mx_sim_context {
     mx_device device;
     mx_sim_pod pod;
     mx_sim_times times;
     mx_pool_stats memory;
-    double clock_s;                                              /* what the chip has computed */
+    double clock_s;                                              /* the time up to which the chip has computed */
     double dim_free_s[MX_NETWORK_DIMS], dcn_free_s, host_free_s; /* when each link is free again */
-    uint64_t fusion;                                             /* the run of fused operations that is going on */
+    uint64_t fusion;                                             /* number of the current fusion */
     struct mx_offload_state offload;
     struct mx_mesh_state mesh;
     struct mx_comm_state comm;
@@ -52,8 +52,8 @@ static double peak_of(const mx_sim_context *c, const mx_call *call)
 
 static double bandwidth(const mx_sim_context *c) { return c->pod.chip.memory_Bps * c->pod.chip.memory_efficiency; }
 
-/* What must move of a value that is read: nothing when the fusion that is going on made it; else its bytes, and before
- * that those of writing it, if it has not been written. */
+/* The memory traffic of reading a value: 0 if the current fusion computed it; otherwise its bytes, plus the bytes of
+ * writing it if it has not been written yet. */
 static double read_bytes(const mx_sim_context *c, mx_storage *storage, double bytes, bool fuses)
 {
     bool inside = fuses && storage->fusion == c->fusion;
@@ -63,8 +63,8 @@ static double read_bytes(const mx_sim_context *c, mx_storage *storage, double by
     return 2 * bytes;
 }
 
-/* The bytes of an operation that a compiler fuses with its neighbours. Outputs are written when someone outside the
- * fusion reads them. */
+/* The memory traffic of an operation that a compiler fuses with its neighbours. Outputs are written when something
+ * outside the fusion reads them. */
 static double fused_bytes(const mx_sim_context *c, mx_call *call, const mx_cost *cost)
 {
     double named = 0, moved = 0;
@@ -80,7 +80,7 @@ static double fused_bytes(const mx_sim_context *c, mx_call *call, const mx_cost 
             call->out[i]->storage->fusion = c->fusion;
             written -= (double)mx_bytes(call->out[i]);
         }
-    double extra = cost->bytes_read - named; /* less where parts of an input are read, such as rows of a table */
+    double extra = cost->bytes_read - named; /* negative if only parts of an input are read, such as rows of a table */
     return fmax(0, moved + extra) + fmax(0, written);
 }
 
@@ -126,7 +126,7 @@ static mx_status run(mx_device *device, mx_call *call)
     return call->op->flags & (MX_OP_COLLECTIVE | MX_OP_VIEW) ? call->op->host(call) : MX_OK;
 }
 
-/* ---- memory: counted, and not taken ---- */
+/* ---- memory: counted but not allocated ---- */
 
 static mx_status take_memory(mx_device *device, int64_t bytes, void **data)
 {
@@ -161,8 +161,8 @@ static mx_status join(mx_job *job)
     return MX_OK;
 }
 
-/* Of the whole array in the dtype in which it travels: of all parts, for all_to_all of all ranks; for
- * collective_permute of one rank. */
+/* The size of the whole array in the dtype on the wire: of all parts; for all_to_all, of all ranks; for
+ * collective_permute, of one rank. */
 static double array_bytes(const mx_batch *b)
 {
     double n = mx_mesh_size(b->axes);
@@ -182,7 +182,7 @@ static void take_time(mx_sim_context *c, const mx_batch *b, double bytes)
         mx_job_observer.copied(&b->job, start_s, c->clock_s);
 }
 
-/* Where the ranks along axes of the mesh lie, which mx_sim_check_mesh has let in; without a mesh: all ranks. */
+/* The route of the ranks along axes of the mesh, which mx_sim_check_mesh has accepted; without a mesh: of all ranks. */
 static mx_route route_of(const mx_sim_context *c, mx_axes wanted)
 {
     const mx_network *network = &c->pod.network;
@@ -336,7 +336,7 @@ void mx_sim_context_free(mx_sim_context *c)
     mx_device_release(&c->device);
 }
 
-/* The context that is current; NULL: the device is not a simulated one. */
+/* The current context; NULL if the current device is not simulated. */
 static mx_sim_context *current(void) { return mx_device_current->run == run ? context_of(mx_device_current) : NULL; }
 
 mx_sim_times mx_sim_get_times(bool reset)
@@ -373,11 +373,11 @@ mx_status mx_sim_check_mesh(const mx_axis *axes, int n)
 /* ---- the simulation that a script starts ---- */
 
 static mx_sim_context *started; /* NULL: none */
-static mx_device *machine;      /* that was current before it */
+static mx_device *machine;      /* the device that was current before it */
 
 bool mx_sim_is_on(void) { return current() != NULL; }
 
-/* What is under way or kept belongs to the time before. */
+/* Ends what belongs to the previous device: records, collectives in flight, prefetched gathers and the mesh. */
 static mx_status forget(void)
 {
     mx_tape_forget_since(0);

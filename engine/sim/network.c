@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-/* ---- where ranks lie ---- */
+/* ---- positions of ranks ---- */
 
 static mx_status place_axis(const mx_network *network, const mx_axis *axis, bool wanted, int *d, int *stride,
                             mx_route *route)
@@ -56,17 +56,17 @@ static bool is_ring(const mx_network *network, const mx_route *route, int d)
     return network->dim[d].wraps && route->size[d] > 2 && route->size[d] * route->stride[d] == network->dim[d].size;
 }
 
-/* Bandwidth into a chip along dimension d. Ranks that lie `stride` apart share their links with as many other groups.
- */
+/* The bandwidth into a chip along dimension d. If the group's ranks are `stride` apart, they share their links with as
+ * many other groups. */
 static double dim_bandwidth(const mx_network *network, const mx_route *route, int d)
 {
     double link_Bps = network->ici_efficiency * network->dim[d].link_Bps / route->stride[d];
     return is_ring(network, route, d) ? 2 * link_Bps : link_Bps;
 }
 
-/* Seconds of bringing a block of chips what it lacks of V bytes, over the links that lead into it along `dims`, a bit
- * for each dimension; the block spans the others. 0: there are no chips along `dims`. (A ring is V / W, as it is
- * published, without the part that is there already.) */
+/* The seconds in which a block of chips receives its missing part of V bytes, over the links that lead into it along
+ * `dims` (a bit for each dimension); the block spans the other dimensions. 0: there are no chips along `dims`. (For a
+ * ring this is V / W, as published, which does not subtract the part that is already there.) */
 static double block_gather(const mx_network *network, const mx_route *route, unsigned dims, double bytes)
 {
     double in_Bps = 0, block_chips = 1, blocks = 1;
@@ -84,8 +84,8 @@ static double block_gather(const mx_network *network, const mx_route *route, uns
     return blocks > 1 ? lacks / (in_Bps * block_chips) : 0;
 }
 
-/* Seconds of gathering V bytes: as long as the block takes that is worst off. Mostly that is a single chip; but the two
- * dies of one, with a fast link between them, wait for what the links of both bring in. */
+/* The seconds of gathering V bytes: those of the slowest block. Usually that is a single chip; but the two dies of a
+ * chip, with a fast link between them, wait for the data from the links of both. */
 static double torus_gather(const mx_network *network, const mx_route *route, double bytes)
 {
     double hops = 0, slowest_s = 0;
@@ -139,8 +139,8 @@ static double switch_cost(const mx_network *network, const mx_route *route, mx_e
 
 /* ---- between slices ---- */
 
-/* What crosses has been scattered inside, or is gathered inside afterwards: a chip exchanges 1 / inside of the whole
- * with its counterparts, in a ring of the slices. */
+/* Data that cross slices are scattered inside the slices before, or gathered inside afterwards. So a chip exchanges 1 /
+ * inside of the whole with its counterparts, in a ring of the slices. */
 static double dcn_cost(const mx_network *network, const mx_route *route, mx_exchange_kind kind, double bytes)
 {
     double m = route->slices, own = bytes / route->inside, chip_Bps = network->dcn_efficiency * network->dcn_Bps;
@@ -162,7 +162,7 @@ static double dcn_cost(const mx_network *network, const mx_route *route, mx_exch
 mx_network_time mx_network_cost(const mx_network *network, const mx_route *route, mx_exchange_kind kind, double bytes)
 {
     mx_network_time t = {0, 0};
-    bool crosses = kind == MX_PERMUTE && route->slices > 1; /* a step is as slow as its slowest link */
+    bool crosses = kind == MX_PERMUTE && route->slices > 1; /* the slowest link determines the time of a step */
     if (route->inside > 1 && !crosses)
         t.ici_s =
             network->n_dims > 0 ? torus_cost(network, route, kind, bytes) : switch_cost(network, route, kind, bytes);

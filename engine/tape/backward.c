@@ -1,4 +1,4 @@
-/* Walking back: from the roots' gradients to those of the leaves. */
+/* Backward: computes the gradients of the leaves from those of the roots. */
 #include "core/offload.h"
 #include "ops/check.h"
 #include "ops/rows.h"
@@ -8,7 +8,7 @@
 
 static mx_tapes *const tapes = &mx_all_tapes;
 
-/* One backward: the records of `tape` that the roots depend on, `n` of them, of which `last` is the newest. */
+/* One backward: the `n` records of `tape` that the roots depend on; `last` is the newest. */
 typedef struct mx_pass {
     mx_tape *tape;
     const mx_root *roots;
@@ -18,7 +18,7 @@ typedef struct mx_pass {
     bool retain;
 } mx_pass;
 
-/* ---- before the walk: what the roots depend on ---- */
+/* ---- before the walk: find the records that the roots depend on ---- */
 
 static mx_status fail_gone(const char *root, bool is_root, const mx_tensor *t)
 {
@@ -31,7 +31,7 @@ static mx_status fail_gone(const char *root, bool is_root, const mx_tensor *t)
                    mx_site_text(t->gone.site));
 }
 
-/* How often the values of a computed tensor have been changed, wherever they are. */
+/* The number of in-place changes of a computed tensor, in memory or offloaded. */
 static uint64_t changes_of(const mx_tensor *t)
 {
     if (t->storage)
@@ -59,7 +59,8 @@ mx_status mx_node_check_input(const mx_node *node, int i, const char *reads)
     return same ? MX_OK : fail_changed(node, t, reads);
 }
 
-/* The values that the vjp reads are those of the call, and its inputs have the records that they came from. */
+/* Checks that the values that the vjp reads have not changed since the call, and that the records of its inputs exist.
+ */
 static mx_status check_node(const mx_node *node)
 {
     const mx_call *call = &node->call;
@@ -80,7 +81,7 @@ static mx_status check_node(const mx_node *node)
         call->op->name, mx_site_text(node->site), mx_tensor_text(t), change_text(t));
 }
 
-/* A gradient that has been added over ranks, and one that has not, do not go together. */
+/* Refuses to add a gradient that is not all-reduced to one that is. */
 static mx_status check_leaf(const mx_tensor *t)
 {
     if (!t->grad || t->grad->reduce_axes == 0 || t->reduce_axes != 0)
@@ -92,7 +93,7 @@ static mx_status check_leaf(const mx_tensor *t)
         mx_tensor_text(t));
 }
 
-/* Checks the inputs of a record that is reached, and marks those that made them; how many it marked. */
+/* Checks the inputs of a reached record and marks the records that computed them; returns the number marked. */
 static mx_status reach_inputs(const mx_pass *pass, const mx_node *node, int *n_marked, bool *collects)
 {
     const mx_call *call = &node->call;
@@ -181,7 +182,7 @@ static mx_status add_to(mx_tensor **target, mx_tensor *g)
     return status;
 }
 
-/* What earlier backwards have gathered and added over ranks waits until this one is added, too. */
+/* Sets aside the gradient of earlier backward passes, which is already all-reduced, until this pass's is too. */
 static void set_earlier_aside(mx_tensor *t)
 {
     if (t->node || !t->grad || t->grad->reduce_axes == 0)
@@ -190,7 +191,7 @@ static void set_earlier_aside(mx_tensor *t)
     t->grad = NULL;
 }
 
-/* A leaf's gradient is f32 and of the leaf's shape, whatever the vjp made. */
+/* Adds a gradient from a vjp. A leaf's gradient is always f32 and has the leaf's shape. */
 static mx_status gather(const mx_call *call, int i, mx_tensor *g)
 {
     mx_tensor *t = call->in[i];
@@ -201,7 +202,7 @@ static mx_status gather(const mx_call *call, int i, mx_tensor *g)
         return status;
     }
     mx_dtype dtype = t->node ? t->dtype : mx_dtype_accumulates_in(t->dtype);
-    if (!t->node && g->refs > 1) { /* also somebody else's: a leaf's gradient is its own, to release by itself */
+    if (!t->node && g->refs > 1) { /* shared: a leaf needs its own gradient, which can be released separately */
         mx_tensor *own = NULL;
         mx_status status = mx_tensor_new_empty(g->dtype, &t->shape, &own);
         if (status == MX_OK)
@@ -254,11 +255,11 @@ static mx_status walk_back(mx_node *node, bool retain)
     return status == MX_OK ? MX_OK : mx_context(status, "gradient of %s", call->op->name);
 }
 
-/* Gives the leaf's gradient storage of its own, and no more than it fills, where others share it: who changes it, or
- * adds it over ranks, then changes no other gradient. */
+/* If others share the storage of a leaf's gradient, or it is larger than needed, gives the gradient its own storage. So
+ * changing or all-reducing it changes no other gradient. */
 static mx_status own_gradient(mx_tensor *t)
 {
-    const mx_tensor *g = t->grad; /* a job that still writes it is nobody who shares it */
+    const mx_tensor *g = t->grad; /* a job that still writes it does not count as sharing */
     if (!g->storage || (g->refs == 1 && g->storage->tensors == 1 && g->storage->bytes == mx_bytes(g)))
         return MX_OK;
     mx_tensor *own = NULL;
@@ -289,7 +290,7 @@ static mx_status finish_leaf(const mx_tape *tape, mx_tensor *t)
     return status;
 }
 
-/* The leaves that no call still to be walked back reads: each call holds its leaves. */
+/* Finishes the leaves that no remaining call reads; each call holds its leaves. */
 static mx_status finish_leaves(const mx_node *node)
 {
     const mx_call *call = &node->call;
@@ -338,7 +339,7 @@ static void done_with(mx_tensor *t)
         mx_tape_settle(t);
 }
 
-/* After a failure: nothing of this walk may be left in tensors that live on. */
+/* After a failure: removes the state of this walk from tensors that live on. */
 static void let_go(const mx_node *node)
 {
     const mx_call *call = &node->call;

@@ -1,4 +1,4 @@
-/* Regions: what their policies keep, drop and offload. */
+/* Regions: apply the policies that keep, drop and offload values. */
 #include "core/offload.h"
 #include "tape/record.h"
 
@@ -36,7 +36,7 @@ mx_status mx_tape_region_open(const mx_remat_policy *policy, mx_scope **scope)
     mx_tape *tape = tapes->current;
     *region = (mx_region){.refs = 1,
                           .tape = tape,
-                          .parent = tape->region, /* takes over the reference of being the innermost */
+                          .parent = tape->region, /* takes over the tape's reference to its innermost region */
                           .outer = tapes->region,
                           .first = tapes->count,
                           .last = UINT64_MAX,
@@ -47,7 +47,7 @@ mx_status mx_tape_region_open(const mx_remat_policy *policy, mx_scope **scope)
     return MX_OK;
 }
 
-/* The region that was opened last is open no longer. */
+/* Leaves the region that was opened last. */
 static void leave(void)
 {
     mx_region *region = tapes->region;
@@ -60,7 +60,7 @@ static void leave(void)
     region->tape = NULL;
     tape->region = region->parent;
     if (tape->region)
-        tape->region->refs++; /* the one that it had by being open; `region` keeps its own */
+        tape->region->refs++; /* the tape's reference to its innermost region; `region` keeps its own */
     mx_region_release(region);
 }
 
@@ -111,11 +111,11 @@ static void save(mx_tensor *t)
     t->saved = true;
 }
 
-/* Residuals share the fate of the first output: what saves attention's context saves its log-sum-exp, without which it
- * would run again. */
+/* The output whose name decides about output i. Residuals follow the first output: a policy that saves attention's
+ * context also saves its log-sum-exp, because otherwise attention would run again. */
 static const mx_tensor *who_decides(const mx_call *call, int i) { return call->out[i < call->op->n_results ? i : 0]; }
 
-/* Drops what the policy does not save of the outputs of one call. */
+/* Drops the outputs of one call that the policy does not save. */
 static void apply_policy(const mx_region *region, const mx_call *call, mx_tensor *const *results, int n_results)
 {
     for (int i = 0; i < call->n_out; i++) {
@@ -125,7 +125,7 @@ static void apply_policy(const mx_region *region, const mx_call *call, mx_tensor
         if (t->saved)
             continue;
         if (t == decides && is_result)
-            continue; /* its scope gives it to the enclosing one */
+            continue; /* it moves to the enclosing scope */
         if (is_result || policy_saves(region->policy, decides)) {
             save(t);
         } else if (t->scope == region->scope || t->released) {
@@ -135,8 +135,7 @@ static void apply_policy(const mx_region *region, const mx_call *call, mx_tensor
     }
 }
 
-/* Starts moving out what the policy offloads of the inputs of one call that were made before the region, and of its
- * outputs. */
+/* Starts offloading the tensors of one call that the policy names: its outputs, and inputs made before the region. */
 static mx_status offload_of_call(const mx_region *region, const mx_call *call, mx_tensor *const *results, int n_results)
 {
     const mx_remat_policy *policy = region->policy;
@@ -166,7 +165,8 @@ static mx_node *first_of(const mx_region *region)
     return node;
 }
 
-/* What the region before offloaded must have left memory by now: no more than one region's is ever on its way. */
+/* Offloads the values of a region. First waits for those of the previous region, so that offloads of only one region
+ * are in flight. */
 static mx_status offload(const mx_region *region, mx_node *first, mx_tensor *const *results, int n_results)
 {
     if (region->policy->keep_held || region->policy->n_offloaded == 0 || !first)
@@ -193,7 +193,7 @@ mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n
     }
     uint64_t since = region->first;
     leave();
-    bool wanted = scope->parent != NULL; /* whether anything outside may still lead backward in here */
+    bool wanted = scope->parent != NULL; /* whether backward may still enter this region from outside */
     for (int r = 0; r < n_results; r++) {
         wanted = wanted || results[r]->node;
         if (results[r]->scope == scope)

@@ -1,8 +1,9 @@
-/* Rematerialisation: values that a policy dropped or offloaded come back when backward needs them. */
+/* Rematerialisation: restores values that a policy dropped or offloaded, when backward needs them. */
 #include "core/offload.h"
 #include "tape/record.h"
 
-/* Without values in memory; and without any, so that they must be computed again. */
+/* is_out: the values are not in memory. is_missing: there is no offloaded copy either, so they must be computed again.
+ */
 static bool is_out(const mx_tensor *t) { return t && !t->storage; }
 static bool is_missing(const mx_tensor *t) { return is_out(t) && !t->away; }
 
@@ -17,7 +18,7 @@ static bool must_run(const mx_call *call)
     return false;
 }
 
-/* Notes whether the call must run again, and that it then reads each of its values that is not in memory. */
+/* Marks whether the call must run again; if so, it counts as a reader of its inputs that are not in memory. */
 static void mark(mx_node *node)
 {
     const mx_call *call = &node->call;
@@ -27,7 +28,7 @@ static void mark(mx_node *node)
             call->in[i]->pending++;
 }
 
-/* One reader of what had to be computed again is done with it. */
+/* One reader of a recomputed tensor has finished. */
 static void done_with(mx_tensor *t)
 {
     if (t && t->pending > 0 && --t->pending == 0)
@@ -39,7 +40,7 @@ static mx_status run_again(mx_node *node, uint64_t first)
     mx_call *call = &node->call;
     for (int i = 0; i < call->n_in; i++) {
         if (is_out(call->in[i]))
-            MX_TRY(restore(call->in[i], first)); /* away, or made in a region before this one */
+            MX_TRY(restore(call->in[i], first)); /* offloaded, or computed in an earlier region */
         MX_TRY(mx_node_check_input(node, i, "runs again on"));
     }
     MX_TRY(mx_apply_again(call));
@@ -52,8 +53,8 @@ static mx_status run_again(mx_node *node, uint64_t first)
     return MX_OK;
 }
 
-/* Runs again what must of the records numbered first to limit - 1, of which `inside` is one: from the last to the first
- * it is marked which must, then they run in their order. */
+/* Runs the calls again that are needed of the records numbered first to limit - 1, of which `inside` is one: first
+ * marks the needed ones from last to first, then runs them in their order. */
 static mx_status run_range(mx_node *inside, uint64_t first, uint64_t limit)
 {
     mx_node *node = inside;
@@ -68,7 +69,8 @@ static mx_status run_range(mx_node *inside, uint64_t first, uint64_t limit)
     return MX_OK;
 }
 
-/* Fetches t, or computes it, of records numbered below `before`, again together with all that its region still owes. */
+/* Restores t, using records numbered below `before`: fetches it, or computes it again together with all other missing
+ * values of its region. */
 static mx_status restore(mx_tensor *t, uint64_t before)
 {
     if (t->away)
@@ -90,8 +92,8 @@ static mx_status restore(mx_tensor *t, uint64_t before)
 
 static bool is_walked(const mx_node *node) { return node->walk == node->tape->walk; }
 
-/* The last record that backward walks of the dropping region that it comes to after `region`, from `node` on; or NULL.
- */
+/* Finds, from `node` on, the next dropping region that backward visits after `region`; returns the first of its records
+ * that backward visits, or NULL. */
 static mx_node *find_previous(mx_node *node, const mx_region *region)
 {
     while (node && (node->number >= region->first || !is_walked(node) || !mx_region_dropping(node)))
@@ -133,7 +135,7 @@ mx_status mx_remat_prefetch(mx_node *node)
     return MX_OK;
 }
 
-/* Starts fetching what is away of the values that the region's records up to `node` read or made. */
+/* Prefetches the offloaded values that the region's records up to `node` read or made. */
 static mx_status fetch_region(const mx_node *node, const mx_region *region)
 {
     for (; node && node->number >= region->first; node = node->before) {

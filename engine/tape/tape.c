@@ -142,7 +142,7 @@ void mx_tape_unhold(mx_tensor *t)
 /* ---- records ---- */
 
 enum { MAX_SPARE = 16384 }; /* at most 8 MiB */
-static mx_node *spare;      /* records to be used again, linked by `after` */
+static mx_node *spare;      /* free records for reuse, linked by `after` */
 static int n_spare;
 
 static mx_node *new_node(void)
@@ -166,8 +166,8 @@ static void free_node(mx_node *node)
     n_spare++;
 }
 
-/* Which inputs' and outputs' values the vjp will read. A leaf counts whatever the operation says: it cannot be computed
- * again, and running the call again reads it. */
+/* Determines which inputs' and outputs' values are held for the vjp. Leaves are always held: they cannot be computed
+ * again, and running the call again reads them. */
 static void describe_inputs(mx_node *node)
 {
     const mx_call *call = &node->call;
@@ -277,7 +277,7 @@ void mx_tape_forget(mx_node *node)
         }
         mx_release(t->grad);
         t->grad = NULL;
-        /* Later calls that read this output without holding it can no longer be walked back either. */
+        /* Backward is no longer possible through later calls that read this output without holding it. */
         if (t->released && t->held == 0)
             mx_tensor_drop(t);
         mx_release(t);
@@ -310,14 +310,14 @@ void mx_tape_forget_since(uint64_t since)
 
 void mx_tape_clear(mx_tape *tape) { forget_since(tape, 0); }
 
-/* Whether a loss may still come to depend on it. Who refers to a released tensor can do nothing with it. */
+/* Whether a loss may still depend on it. References to a released tensor do not count: they cannot be used. */
 static bool is_useful(const mx_tensor *t) { return t->readers > 0 || (t->refs > 1 && !t->released); }
 
-/* Forgetting a record lets go of its inputs, whose own records may then be unreferenced: a list instead of recursion.
- * Backward walks the records and forgets them by itself. */
+/* Forgets the record of an unreachable tensor. That releases the record's inputs, whose own records may then be
+ * unreachable too; a list replaces the recursion. Backward forgets the records that it visits itself. */
 void mx_tape_drop_unreferenced(mx_tensor *t)
 {
-    static mx_node *dead; /* to be forgotten, linked by `next_dead` */
+    static mx_node *dead; /* records to forget, linked by `next_dead` */
     static bool is_forgetting;
     mx_node *node = t->node;
     if (node->tape == tapes->walking || node->dead)
@@ -356,7 +356,7 @@ void mx_tape_zero_grad(mx_tensor *t)
 {
     if (!t->grad)
         return;
-    t->grad->released = true; /* a handle to it must not keep the memory until it is collected */
+    t->grad->released = true; /* a Lua handle to it must not keep the memory until it is collected */
     if (t->grad->held == 0)
         mx_tensor_drop(t->grad);
     mx_release(t->grad);

@@ -56,8 +56,8 @@ static void add_kept(void *context, const mx_op *op, const mx_tensor *t)
     lua_rawseti(L, -2, luaL_len(L, -2) + 1);
 }
 
-/* mx.kept() -> rows {name (nil: none), op, bytes, storage}: the results that the tape has recorded and that still have
- * values, in the order of the calls. Results with the same storage share its bytes. */
+/* mx.kept() -> rows {name (nil: none), op, bytes, storage}: the recorded results that still have values, tape by tape
+ * in the order of the calls. Those with the same storage share its bytes. */
 static int kept(lua_State *L)
 {
     lua_newtable(L);

@@ -245,25 +245,24 @@ mx_status mx_tape_record(mx_call *call)
     return MX_OK;
 }
 
-static void take_off(mx_node *node)
+static void take_off(mx_tape *tape, mx_node *node)
 {
-    mx_tape *tape = node->tape;
     if (node->before)
         node->before->after = node->after;
     else
         tape->first = node->after;
-    if (node->after)
-        node->after->before = node->before;
-    else
+    if (tape->last == node)
         tape->last = node->before;
+    else
+        node->after->before = node->before;
     if (!tape->first && !tape->region)
         tape->offloads = false;
 }
 
-void mx_tape_forget(mx_node *node)
+static void forget(mx_tape *tape, mx_node *node)
 {
     const mx_call *call = &node->call;
-    take_off(node);
+    take_off(tape, node);
     mx_node_for_each_held(node, mx_tape_unhold);
     for (int i = 0; i < call->n_out; i++) {
         mx_tensor *t = call->out[i];
@@ -296,10 +295,12 @@ void mx_tape_forget(mx_node *node)
     free_node(node);
 }
 
+void mx_tape_forget(mx_node *node) { forget(node->tape, node); }
+
 static void forget_since(mx_tape *tape, uint64_t since)
 {
     while (tape->last && tape->last->number >= since)
-        mx_tape_forget(tape->last);
+        forget(tape, tape->last);
 }
 
 void mx_tape_forget_since(uint64_t since)

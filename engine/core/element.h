@@ -25,37 +25,29 @@ static inline void mx_set_float(void *data, int64_t i, float x, mx_dtype dtype)
 /* Of integers; x is a value of the dtype. */
 static inline int32_t mx_get_int(const void *data, int64_t i, mx_dtype dtype)
 {
-    switch (dtype) {
-    case MX_I32:
+    if (dtype == MX_I32)
         return ((const int32_t *)data)[i];
-    case MX_U8:
+    if (dtype == MX_U8)
         return ((const uint8_t *)data)[i];
-    case MX_I8:
+    if (dtype == MX_I8)
         return ((const int8_t *)data)[i];
-    default:
-        mx_dtype_unexpected(dtype, __func__);
-    }
+    mx_dtype_unexpected(dtype, __func__);
 }
 
 static inline void mx_set_int(void *data, int64_t i, int32_t x, mx_dtype dtype)
 {
-    switch (dtype) {
-    case MX_I32:
+    if (dtype == MX_I32)
         ((int32_t *)data)[i] = x;
-        break;
-    case MX_U8:
-    case MX_I8: /* the lower byte is the same */
+    else if (dtype == MX_U8 || dtype == MX_I8) /* the lower byte is the same */
         ((uint8_t *)data)[i] = (uint8_t)x;
-        break;
-    default:
+    else
         mx_dtype_unexpected(dtype, __func__);
-    }
 }
 
-/* Toward zero, to the nearest end of the range, and 0 for NaN: only then is the conversion to an integer defined. */
-static inline int32_t mx_dtype_truncate(mx_dtype dtype, double x)
+/* Toward zero, to the nearest end of the range [low, high], and 0 for NaN: only then is the conversion to an integer
+ * defined. */
+static inline int32_t mx_dtype_truncate(double x, double low, double high)
 {
-    double low = mx_dtypes[dtype].lowest, high = mx_dtypes[dtype].highest;
     return isnan(x) ? 0 : (int32_t)(x < low ? low : x > high ? high : x);
 }
 
@@ -76,7 +68,7 @@ static inline void mx_set_number(void *data, int64_t i, double x, mx_dtype dtype
     else if (dtype == MX_E5M2)
         ((mx_e5m2 *)data)[i] = mx_to_e5m2((float)x);
     else if (mx_dtype_is_integer(dtype))
-        mx_set_int(data, i, mx_dtype_truncate(dtype, x), dtype);
+        mx_set_int(data, i, mx_dtype_truncate(x, mx_dtypes[dtype].lowest, mx_dtypes[dtype].highest), dtype);
     else
         mx_set_float(data, i, (float)x, dtype);
 }

@@ -192,10 +192,11 @@ static bool int_holds(mx_compare op, int64_t a, int64_t b)
 static void run_int_pair(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
     mx_array a = w->in[0], b = w->in[1], y = w->out;
+    int64_t low = mx_dtypes[y.dtype].lowest, high = mx_dtypes[y.dtype].highest;
     for (int64_t i = 0; i < n; i++) {
         int64_t x = int_pair((mx_binary)w->op, mx_get_int(a.data, from[0] + i * w->step[0], a.dtype),
                              mx_get_int(b.data, from[1] + i * w->step[1], b.dtype));
-        mx_set_int(y.data, to + i, mx_dtype_saturate(y.dtype, x), y.dtype);
+        mx_set_int(y.data, to + i, (int32_t)(x < low ? low : x > high ? high : x), y.dtype);
     }
 }
 

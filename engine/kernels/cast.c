@@ -11,15 +11,22 @@ static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx
 static void read_ints(mx_array x, int64_t first, int32_t *wide, int64_t n)
 {
     const void *p = at(x, first);
-    for (int64_t i = 0; i < n; i++)
-        wide[i] = mx_get_int(p, i, x.dtype);
+    if (x.dtype == MX_I32)
+        memcpy(wide, p, (size_t)n * sizeof *wide);
+    else
+        for (int64_t i = 0; i < n; i++)
+            wide[i] = mx_get_int(p, i, x.dtype);
 }
 
 static void write_ints(const int32_t *wide, mx_array y, int64_t first, int64_t n)
 {
     void *p = at(y, first);
-    for (int64_t i = 0; i < n; i++)
-        mx_set_int(p, i, mx_dtype_saturate(y.dtype, wide[i]), y.dtype);
+    int32_t low = mx_dtypes[y.dtype].lowest, high = mx_dtypes[y.dtype].highest;
+    if (y.dtype == MX_I32)
+        memcpy(p, wide, (size_t)n * sizeof *wide);
+    else
+        for (int64_t i = 0; i < n; i++)
+            mx_set_int(p, i, wide[i] < low ? low : wide[i] > high ? high : wide[i], y.dtype);
 }
 
 static void read_floats(const mx_elementwise_paths *paths, mx_array x, int64_t first, float *real, int64_t n)
@@ -64,8 +71,9 @@ static void cast_block(const mx_elementwise_paths *paths, mx_array x, mx_array y
         read_floats(paths, x, first, real, n);
     for (int64_t i = 0; from_ints && !to_ints && i < n; i++)
         real[i] = (float)wide[i];
+    double low = mx_dtypes[y.dtype].lowest, high = mx_dtypes[y.dtype].highest;
     for (int64_t i = 0; !from_ints && to_ints && i < n; i++)
-        wide[i] = mx_dtype_truncate(y.dtype, real[i]);
+        wide[i] = mx_dtype_truncate(real[i], low, high);
     if (to_ints)
         write_ints(wide, y, first, n);
     else

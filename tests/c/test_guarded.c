@@ -5,7 +5,6 @@
 #include "host/guarded.h"
 #include "ops/table.h"
 
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,8 +36,8 @@ static void test_values(void)
     mx_release(c);
 }
 
-/* The signal that ends a child process which reads a value; 0: none. */
-static int end_of_reading(const mx_tensor *t, bool by_data)
+/* Whether a child process survives reading a value. Sanitizers make an exit status of the signal. */
+static bool can_read(const mx_tensor *t, bool by_data)
 {
     fflush(stdout);
     pid_t child = fork();
@@ -50,22 +49,21 @@ static int end_of_reading(const mx_tensor *t, bool by_data)
     }
     int status = 0;
     CHECK(child > 0 && waitpid(child, &status, 0) == child, "a child process");
-    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    return WIFEXITED(status) && WEXITSTATUS(status) == EXIT_SUCCESS;
 }
 
 static void test_guard(void)
 {
     mx_tensor *t = new_tensor(1, 1);
-    CHECK(end_of_reading(t, false) == SIGSEGV, "the address is not one of the host");
-    CHECK(end_of_reading(t, true) == SIGABRT, "mx_data is for host functions");
+    CHECK(!can_read(t, false), "the address is not one of the host");
+    CHECK(!can_read(t, true), "mx_data is for host functions");
     mx_release(t);
 }
 
 int main(void)
 {
     mx_tensor *before = NULL;
-    CHECK(mx_tensor_new(MX_F32, &(mx_shape){0}, &before) == MX_OK && end_of_reading(before, false) == 0 &&
-              end_of_reading(before, true) == 0,
+    CHECK(mx_tensor_new(MX_F32, &(mx_shape){0}, &before) == MX_OK && can_read(before, false) && can_read(before, true),
           "the host's values are in reach");
     mx_guarded_use();
     mx_release(before);

@@ -154,14 +154,14 @@ void mx_tensor_evict(mx_tensor *t)
 }
 
 /* The range may be used again at once: the lane keeps the order, so a later write comes after pending reads. */
-void mx_offload_forget(mx_away *c)
+void mx_offload_forget(mx_away *copy)
 {
-    mx_device *device = c->device;
-    if (c->write)
-        c->write->copy = NULL;
-    device->offload->away_bytes -= c->range.bytes;
-    device->give_range(device, c->range);
-    free(c);
+    mx_device *device = copy->device;
+    if (copy->write)
+        copy->write->copy = NULL;
+    device->offload->away_bytes -= copy->range.bytes;
+    device->give_range(device, copy->range);
+    free(copy);
     mx_device_release(device);
 }
 

@@ -38,7 +38,7 @@ mx_status mx_tensor_fetch(mx_tensor *t);
 void mx_tensor_evict(mx_tensor *t);
 
 /* The copy is no longer needed. */
-void mx_offload_forget(mx_away *away);
+void mx_offload_forget(mx_away *copy);
 
 /* Lets go of the memory of what has been copied; with `wait`, of everything that was offloaded, after waiting for it.
  * A failed copy that nobody waited for is reported by the next call here. */

@@ -14,7 +14,7 @@
 mx_status mx_spill_open(mx_device *device, const char *directory);
 
 mx_status mx_spill_take_range(mx_device *device, int64_t bytes, mx_range *range);
-void mx_spill_give_range(mx_device *device, mx_range range);
+void mx_spill_give_range(mx_device *device, mx_range given);
 mx_status mx_spill_move(mx_job *job, void *data, mx_range range, int64_t bytes, bool out);
 
 const char *mx_spill_directory(void); /* "": no file yet */

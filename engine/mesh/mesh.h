@@ -48,8 +48,8 @@ const char *mx_mesh_text(mx_axes axes); /* "fsdp+tensor", "all ranks"; valid unt
 /* This rank's group along the axes: its number of ranks, the index of this rank in it, and its world ranks (`ranks` has
  * room for mx_ranks() of them). */
 int mx_mesh_size(mx_axes axes);
-int mx_mesh_index(mx_axes axes);
-int mx_mesh_ranks(mx_axes axes, int *ranks);
+int mx_mesh_index(mx_axes set);
+int mx_mesh_ranks(mx_axes set, int *ranks);
 
 /* The group along the axes. Collective among its ranks at the first call, when has_group is still false. */
 bool mx_mesh_has_group(mx_axes axes);

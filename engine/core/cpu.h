@@ -1,4 +1,4 @@
-/* The processor: which instruction sets it has, how many cores this rank may use, how large its caches are. */
+/* The processor: its instruction sets, the number of cores that this rank may use, and the sizes of its caches. */
 #ifndef MX_CORE_CPU_H
 #define MX_CORE_CPU_H
 
@@ -18,24 +18,25 @@ typedef enum mx_isa {
 
 const char *mx_isa_name(mx_isa isa);
 
-/* The last path in the list that this processor runs and the system permits, never changing. */
+/* The last path in the list that the processor supports and the system permits; never changes. */
 mx_isa mx_isa_best(void);
 
-/* The path in use: what mx_isa_use chose, or the fastest one (avx512 where avx512_bf16 is there but slower). */
+/* The path in use: the one chosen by mx_isa_use, or the fastest one (avx512 if avx512_bf16 exists but is slower). */
 mx_isa mx_isa_current(void);
 
-/* Chooses a path by name ("portable", "avx2", "avx512", "avx512_bf16", "amx"). Fails when unknown or beyond
+/* Chooses a path by name ("portable", "avx2", "avx512", "avx512_bf16", "amx"). Fails if it is unknown or beyond
  * mx_isa_best. */
 mx_status mx_isa_use(const char *name);
 
-const char *mx_cpu_model(void);      /* as /proc/cpuinfo gives it */
+const char *mx_cpu_model(void);      /* from /proc/cpuinfo */
 int mx_cpu_cores(void);              /* logical cores that this process may run on */
-int64_t mx_cpu_l2_bytes(void);       /* per core; 512 KiB when unknown */
-int64_t mx_cpu_l3_bytes(void);       /* shared; 16 MiB when unknown */
-int64_t mx_cpu_l3_share_bytes(void); /* mx_cpu_l3_bytes over the machine's cores: what one can count on */
+int64_t mx_cpu_l2_bytes(void);       /* per core; 512 KiB if unknown */
+int64_t mx_cpu_l3_bytes(void);       /* shared; 16 MiB if unknown */
+int64_t mx_cpu_l3_share_bytes(void); /* mx_cpu_l3_bytes divided by the machine's cores: the share of one core */
 int64_t mx_cpu_memory_bytes(void);   /* physical memory of the machine */
 
-/* Sets the calling thread and the OpenMP pool to flush denormals: they slow arithmetic by a factor of up to 100. */
+/* Lets the calling thread and the OpenMP pool flush denormals to zero: they slow arithmetic down by a factor of up to
+ * 100. */
 void mx_cpu_flush_denormals(void);
 
 #endif

@@ -1,11 +1,11 @@
-/* Devices: what holds the values of tensors and runs operations.
+/* Devices: a device holds the values of tensors and runs operations.
  *
  * A device is a table of functions. engine/host fills one for this machine, engine/sim one for each simulated chip; all
- * other code asks the current device. A rank is one device, so the device also says which rank this is, and it keeps
- * what belongs to a rank: its mesh, its queues, its statistics.
+ * other code calls the current device. A rank is one device, so the device also knows its rank, and it owns the rank's
+ * state: its mesh, its queues, its statistics.
  *
- * Tensors stay on the device that made them. Functions are called by the script's thread, except those marked "any
- * thread". Those that take a job find its device in the job. */
+ * Tensors stay on the device that created them. The script's thread calls these functions, except those marked "any
+ * thread". Functions that take a job find the device in the job. */
 #ifndef MX_CORE_DEVICE_H
 #define MX_CORE_DEVICE_H
 
@@ -35,43 +35,43 @@ struct mx_device {
     int64_t guard;    /* the address of values is so much higher than that of the host: 0, but in tests */
     bool has_threads; /* jobs run on the lanes' threads, in order */
     int rank, ranks;
-    int refs;                           /* one for the maker, one for each storage and each offloaded copy */
+    int refs;                           /* one for the creator, one for each storage and each offloaded copy */
     void (*destroy)(mx_device *device); /* after the last reference */
 
     /* Runs a call whose outputs have storage. */
     mx_status (*run)(mx_device *device, struct mx_call *call);
 
-    /* Memory of tensors. A block of 0 bytes is valid. MX_ERR_MEMORY names the sizes. */
+    /* Allocates and frees memory of tensors. A block of 0 bytes is valid. MX_ERR_MEMORY names the sizes. */
     mx_status (*alloc)(mx_device *device, int64_t bytes, void **data);
-    void (*free)(mx_device *device, void *data, int64_t bytes); /* bytes as asked for */
+    void (*free)(mx_device *device, void *data, int64_t bytes); /* bytes as in alloc */
     mx_pool_stats (*memory)(mx_device *device);
     void (*reset_peak)(mx_device *device);
 
-    /* Lets the host read or write values until unmap: the values themselves, or a copy. Any thread. */
+    /* Lets the host read or write values until unmap: either the values themselves or a copy. Any thread. */
     mx_status (*map)(mx_device *device, void *data, int64_t bytes, mx_map_mode mode, void **host);
     void (*unmap)(mx_device *device, void *data, int64_t bytes, mx_map_mode mode, void *host);
 
-    /* Jobs (core/job.h). submit starts a job, after the jobs before it on its lane. */
+    /* Jobs (core/job.h). submit queues a job behind the earlier jobs of its lane. */
     mx_status (*submit)(struct mx_job *job);
     bool (*is_done)(const struct mx_job *job);
     void (*wait)(const struct mx_job *job);
 
-    /* Offloaded copies (core/offload.h). open_ranges chooses the directory of those that lie in files. */
+    /* Offloaded copies (core/offload.h). open_ranges sets the directory, if the copies are in files. */
     mx_status (*open_ranges)(mx_device *device, const char *directory);
     mx_status (*take_range)(mx_device *device, int64_t bytes, mx_range *range);
     void (*give_range)(mx_device *device, mx_range range);
     /* Copies `bytes` of values to the range, or back. In a job, any thread. */
     mx_status (*move)(struct mx_job *job, void *data, mx_range range, int64_t bytes, bool out);
 
-    /* Collectives (mesh/comm.h). The job is an mx_batch. join runs on the script's thread, before the first transfer is
-     * added, and is Collective among the ranks; exchange runs in the job. copy is the exchange of a rank alone. */
+    /* Collectives (mesh/comm.h). The job is an mx_batch. join runs on the script's thread before the first transfer is
+     * added, and is Collective among the ranks; exchange runs in the job. copy is the exchange of a single rank. */
     mx_status (*join)(struct mx_job *job);
     mx_status (*exchange)(struct mx_job *job);
     mx_status (*copy)(mx_device *device, const struct mx_block *from, const struct mx_block *to, int64_t count);
 
-    double (*now)(mx_device *device); /* seconds of its clock, which only goes forward */
+    double (*now)(mx_device *device); /* seconds of its clock, which is monotonic */
 
-    /* What the modules keep for the device. */
+    /* The modules' state for the device. */
     struct mx_offload_state *offload; /* core/offload.h */
     struct mx_mesh_state *mesh;       /* mesh/mesh.h */
     struct mx_comm_state *comm;       /* mesh/comm.h */
@@ -80,9 +80,9 @@ struct mx_device {
 
 extern mx_device mx_host; /* engine/host */
 
-extern mx_device *mx_device_current; /* at the start the host */
+extern mx_device *mx_device_current; /* initially the host */
 
-/* Makes the device current. What is in flight on the other one stays there until that is current again. */
+/* Makes the device current. Jobs in flight on the previous device stay there until it is current again. */
 void mx_device_use(mx_device *device);
 
 static inline mx_device *mx_device_retain(mx_device *device)
@@ -92,7 +92,7 @@ static inline mx_device *mx_device_retain(mx_device *device)
 }
 void mx_device_release(mx_device *device);
 
-/* Seconds of the current device's clock: the time that the script sees. */
+/* The time that the script sees: seconds of the current device's clock. */
 static inline double mx_clock(void) { return mx_device_current->now(mx_device_current); }
 
 #endif

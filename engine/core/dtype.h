@@ -1,6 +1,6 @@
-/* Element types. One table, mx_dtypes, holds what the engine knows of each; code asks the table for a property, not
- * which dtype it has. Below it, the only definition of how f32 becomes bf16 and back. README.md says how a dtype is
- * added. */
+/* Element types. The table mx_dtypes holds the properties of each dtype; code asks for a property instead of comparing
+ * dtypes. Below the table are the only definitions of the conversions between f32 and bf16. README.md explains how to
+ * add a dtype. */
 #ifndef MX_CORE_DTYPE_H
 #define MX_CORE_DTYPE_H
 
@@ -12,20 +12,20 @@
 typedef enum mx_dtype { MX_F32, MX_BF16, MX_I32, MX_U8, MX_I8, MX_E4M3, MX_E5M2, MX_DTYPES } mx_dtype;
 
 typedef struct mx_dtype_traits {
-    const char *name;        /* in Lua, in messages and in our own files */
+    const char *name;        /* in Lua, in messages and in mxlua's own files */
     const char *long_name;   /* in configs, hardware files and config.json */
     const char *safetensors; /* in the header of a safetensors file */
     int gguf;                /* number of the type in a GGUF file; -1: GGUF has none */
     size_t bytes;
-    bool is_float;                    /* else an integer */
-    int exponent_bits, mantissa_bits; /* of a float: below the sign, from high to low; the exponent's bias is IEEE's */
-    int32_t lowest, highest;          /* of an integer */
-    bool computes;                    /* floating-point arithmetic, products and reductions take it */
+    bool is_float;                    /* otherwise an integer */
+    int exponent_bits, mantissa_bits; /* floats: below the sign, from high to low; the exponent's bias is IEEE's */
+    int32_t lowest, highest;          /* integers: the range */
+    bool computes;                    /* floating-point arithmetic, products and reductions accept it */
     bool may_have_gradient;
-    mx_dtype accumulates_in; /* sums of its values are kept in this dtype */
+    mx_dtype accumulates_in; /* sums of its values are accumulated in this dtype */
 } mx_dtype_traits;
 
-/* In the header, so that a property of a constant dtype is a constant in the kernels. */
+/* The table is in the header, so that a property of a constant dtype is a constant in the kernels. */
 static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
     [MX_F32] = {.name = "f32",
                 .long_name = "float32",
@@ -100,38 +100,39 @@ static inline bool mx_dtype_computes(mx_dtype dtype) { return mx_dtypes[dtype].c
 static inline bool mx_dtype_may_have_gradient(mx_dtype dtype) { return mx_dtypes[dtype].may_have_gradient; }
 static inline mx_dtype mx_dtype_accumulates_in(mx_dtype dtype) { return mx_dtypes[dtype].accumulates_in; }
 
-/* Integers have arithmetic of their own, which saturates; a dtype without either kind only stores values. */
+/* Whether there is arithmetic for the dtype. Integers have separate arithmetic, which saturates. Dtypes without
+ * arithmetic only store values. */
 static inline bool mx_dtype_has_arithmetic(mx_dtype dtype)
 {
     return mx_dtype_computes(dtype) || mx_dtype_is_integer(dtype);
 }
 
-/* Whether x is a value of the dtype: for integers a whole number in their range; floats round, and hold them all. */
+/* Whether the dtype can hold x: integers hold whole numbers in their range; floats round, so they hold any number. */
 static inline bool mx_dtype_holds(mx_dtype dtype, double x)
 {
     const mx_dtype_traits *t = &mx_dtypes[dtype];
     return t->is_float || (x >= (double)t->lowest && x <= (double)t->highest && x == (double)(int64_t)x);
 }
 
-/* The value of an integer dtype that is nearest to x: all integer arithmetic saturates. */
+/* The value of an integer dtype nearest to x. All integer arithmetic saturates. */
 static inline int32_t mx_dtype_saturate(mx_dtype dtype, int64_t x)
 {
     int64_t low = mx_dtypes[dtype].lowest, high = mx_dtypes[dtype].highest;
     return (int32_t)(x < low ? low : x > high ? high : x);
 }
 
-/* The dtype of that name, "f32" and so on; false when there is none. */
+/* Finds the dtype with that name, "f32" and so on; false if there is none. */
 bool mx_dtype_parse(const char *name, mx_dtype *dtype);
 
-/* "f32, bf16 or i32": the names of the dtypes for which `belongs` holds (NULL: of all). */
+/* Lists the names of the dtypes for which `belongs` holds (NULL: of all): "f32, bf16 or i32". */
 enum { MX_DTYPE_LIST_BYTES = 96 };
 void mx_dtype_list(bool (*belongs)(mx_dtype), char text[MX_DTYPE_LIST_BYTES]);
 
-/* Ends the program: `function` was given a dtype that it does not know. Operations check what they are given, so this
- * is a check that the engine lacks, and values read as another dtype would be wrong without a word. */
+/* Ends the program: `function` was given a dtype that it does not support. Operations check their inputs, so this means
+ * a missing check in the engine; continuing would silently give wrong values. */
 _Noreturn void mx_dtype_unexpected(mx_dtype dtype, const char *function);
 
-/* Two dtypes compute; whether this one is bf16, and not f32. Ends the program for all others. */
+/* Whether a dtype of computation is bf16 and not f32. Ends the program for all other dtypes. */
 #define mx_is_bf16(dtype) mx_is_bf16_in(dtype, __func__)
 static inline bool mx_is_bf16_in(mx_dtype dtype, const char *function)
 {
@@ -152,7 +153,7 @@ static inline float mx_from_bf16(mx_bf16 h)
     return x;
 }
 
-/* Round to nearest, ties to even; a NaN stays a (quiet) NaN. */
+/* Rounds to nearest, ties to even; a NaN stays a (quiet) NaN. */
 static inline mx_bf16 mx_to_bf16(float x)
 {
     uint32_t bits;

@@ -1,5 +1,5 @@
-/* One element of an array, of any dtype: the i-th at `data`. Where speed counts, kernels/ has loops. A dtype that a
- * function does not take ends the program (mx_dtype_unexpected). */
+/* Reads and writes single elements of an array of any dtype: element i at `data`. For speed, use the loops in kernels/.
+ * A dtype that a function does not support ends the program (mx_dtype_unexpected). */
 #ifndef MX_CORE_ELEMENT_H
 #define MX_CORE_ELEMENT_H
 
@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* Of the dtypes that compute. */
+/* For dtypes of computation. */
 static inline float mx_get_float(const void *data, int64_t i, mx_dtype dtype)
 {
     return mx_is_bf16(dtype) ? mx_from_bf16(((const mx_bf16 *)data)[i]) : ((const float *)data)[i];
@@ -22,7 +22,7 @@ static inline void mx_set_float(void *data, int64_t i, float x, mx_dtype dtype)
         ((float *)data)[i] = x;
 }
 
-/* Of integers; x is a value of the dtype. */
+/* For integers; the dtype must hold x. */
 static inline int32_t mx_get_int(const void *data, int64_t i, mx_dtype dtype)
 {
     if (dtype == MX_I32)
@@ -51,7 +51,7 @@ static inline int32_t mx_dtype_truncate(double x, double low, double high)
     return isnan(x) ? 0 : (int32_t)(x < low ? low : x > high ? high : x);
 }
 
-/* Of any dtype. A double holds every value; what is written is rounded, or truncated to an integer. */
+/* For any dtype. A double holds every value; a written value is rounded, or truncated to an integer. */
 static inline double mx_get_number(const void *data, int64_t i, mx_dtype dtype)
 {
     if (dtype == MX_E4M3)

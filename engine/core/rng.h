@@ -1,8 +1,8 @@
-/* Random numbers without state: each is a function of (seed, offset, index) alone.
+/* Random numbers without state: each depends only on (seed, offset, index).
  *
  * The generator is Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11). `seed` is its
- * key; `offset` names the stream (a call, a step), `index` the element. So a value depends neither on threads nor on
- * the instruction set nor on what was drawn before, and a dropout mask can be made again in backward. */
+ * key; `offset` is the stream (a call, a step), `index` the element. So a value does not depend on threads, the
+ * instruction set or earlier draws, and backward can compute a dropout mask again. */
 #ifndef MX_CORE_RNG_H
 #define MX_CORE_RNG_H
 
@@ -11,7 +11,7 @@
 /* One block of the generator: four words for the counter (block, offset) under the key `seed`. */
 void mx_philox(uint64_t seed, uint64_t offset, uint64_t block, uint32_t word[4]);
 
-/* Elements go by groups of 64, made from 16 blocks, so that vectors of up to 16 lanes store what they compute:
+/* Elements are made in groups of 64 from 16 blocks, so that vectors of up to 16 lanes can store their results directly:
  * element 64 g + 16 w + j is word w of block 16 g + j. */
 enum { MX_RNG_GROUP = 64 };
 void mx_rng_words(uint64_t seed, uint64_t offset, uint64_t group, uint32_t words[MX_RNG_GROUP]);
@@ -19,9 +19,8 @@ void mx_rng_words(uint64_t seed, uint64_t offset, uint64_t group, uint32_t words
 /* The word of one element. */
 uint32_t mx_rng_u32(uint64_t seed, uint64_t offset, uint64_t index);
 
-/* 32 bits of element `number` under a key, for a single use that a few operations must suffice for: the rounding of an
- * update. The integer hash lowbias32 (Wellons, "Prospecting for Hash Functions", 2018) with a key before each product.
- */
+/* 32 random bits of element `number` under a key, from few operations: only for the rounding of updates. The integer
+ * hash lowbias32 (Wellons, "Prospecting for Hash Functions", 2018) with a key before each product. */
 static inline uint32_t mx_rng_hash(uint32_t key0, uint32_t key1, uint32_t number)
 {
     uint32_t x = number + key0;
@@ -30,12 +29,12 @@ static inline uint32_t mx_rng_hash(uint32_t key0, uint32_t key1, uint32_t number
     return x ^ x >> 16;
 }
 
-/* Uniform on [0, 1), of 24 bits. */
+/* Uniform on [0, 1), with 24 bits. */
 static inline float mx_rng_unit(uint32_t word) { return (float)(int32_t)(word >> 8) * 0x1p-24f; }
 
-/* Standard normals of a group of words, by Box-Muller: words w and w + 1 (w = 0, 2) of a block make the elements of
- * the same places. At most 6.7 in magnitude. Each step is an IEEE f32 operation (fma where written so), in the order
- * in which the vector paths take them: all give the same bits. */
+/* Standard normals from a group of words, by Box-Muller: words w and w + 1 (w = 0, 2) of a block give the elements at
+ * the same positions. Their magnitude is at most 6.7. Each step is an IEEE f32 operation (fma where written so), in the
+ * order of the vector paths, so all paths give the same bits. */
 void mx_rng_normals(const uint32_t words[MX_RNG_GROUP], float normals[MX_RNG_GROUP]);
 
 #endif

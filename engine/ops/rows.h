@@ -1,5 +1,5 @@
-/* What the operations on rows and shapes share: the view of a tensor as rows, dimensions counted from the end, and
- * gradients in the dtype that is asked for. */
+/* Functions that operations on rows and shapes share: a tensor as rows, dimensions counted from the end, and gradients
+ * in the requested dtype. */
 #ifndef MX_OPS_ROWS_H
 #define MX_OPS_ROWS_H
 
@@ -8,7 +8,7 @@
 
 #include <stdio.h>
 
-/* Size of the last dimension, and how many such rows there are. */
+/* The size of the last dimension, and the number of such rows. */
 static inline int64_t mx_row_width(const mx_tensor *t) { return t->shape.size[t->shape.n_dims - 1]; }
 static inline int64_t mx_row_count(const mx_tensor *t)
 {
@@ -27,14 +27,14 @@ static inline mx_shape mx_shape_of_rows(const mx_tensor *t)
 
 static inline mx_shape mx_vector(int64_t n) { return (mx_shape){.n_dims = 1, .size = {n}}; }
 
-/* The name of input i without the marks for "may be left out" and "one or more". */
+/* The name of input i without the marks for "optional" and "one or more". */
 static inline const char *mx_input_name(const mx_call *call, int i, char *text)
 {
     snprintf(text, 32, "%.*s", (int)strcspn(call->op->inputs[i], "?."), call->op->inputs[i]);
     return text;
 }
 
-/* Input i has at least one dimension and is a float. */
+/* Checks that input i has at least one dimension and a dtype of computation. */
 static inline mx_status mx_want_rows(const mx_call *call, int i)
 {
     MX_TRY(mx_want_float(call, i));
@@ -43,7 +43,7 @@ static inline mx_status mx_want_rows(const mx_call *call, int i)
     return MX_OK;
 }
 
-/* Input i, if given, has the shape `want`. */
+/* Checks that input i, if given, has the shape `want`. */
 static inline mx_status mx_want_shape(const mx_call *call, int i, const mx_shape *want)
 {
     if (!call->in[i] || mx_shape_equal(&call->in[i]->shape, want))
@@ -78,7 +78,7 @@ static inline int64_t mx_inner_size(const mx_shape *shape, int dim)
     return n;
 }
 
-/* "[2, 7]": the place of element `i`, counted from 1, for messages. `text` has room for 128. */
+/* "[2, 7]": the indices of element `i`, from 1, for messages. `text` has room for 128 bytes. */
 static inline const char *mx_place_text(char *text, const mx_shape *shape, int64_t i)
 {
     int64_t at[MX_MAX_DIMS];
@@ -93,7 +93,7 @@ static inline const char *mx_place_text(char *text, const mx_shape *shape, int64
     return text;
 }
 
-/* Makes *t of `dtype`, by a cast if need be; takes over the reference and gives one back. */
+/* Converts *t to `dtype` if necessary; takes over the reference and returns one. */
 static inline mx_status mx_grad_cast(mx_tensor **t, mx_dtype dtype)
 {
     if ((*t)->dtype == dtype)
@@ -105,14 +105,14 @@ static inline mx_status mx_grad_cast(mx_tensor **t, mx_dtype dtype)
     return status;
 }
 
-/* The gradient by output i, in the output's dtype, with one reference for the caller. */
+/* The gradient of output i, in the output's dtype, with one reference for the caller. */
 static inline mx_status mx_out_grad(const mx_vjp *v, int i, mx_tensor **grad)
 {
     *grad = mx_retain(v->out_grad[i]);
     return mx_grad_cast(grad, v->call->out[i]->dtype);
 }
 
-/* Hands tensor t (taken over) on as the gradient by input i, or lets it go where none is wanted. */
+/* Sets the gradient of input i to t, which is taken over; releases t if the gradient is not wanted. */
 static inline mx_status mx_give_grad(mx_vjp *v, int i, mx_tensor *t)
 {
     if (!v->want[i]) {

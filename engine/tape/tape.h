@@ -1,26 +1,27 @@
-/* Tapes: they record calls, walk them back, and compute again what a policy dropped.
+/* Tapes: record calls, compute gradients by walking the records backwards, and rematerialise dropped values.
  *
- * A call is recorded on the current tape when recording is on and an input requires a gradient. At the start the
- * default tape is the current one. The record keeps the tensors, and holds (counts in mx_tensor.held) the values that
- * the operation's vjp reads, and no others. A tensor that one tape computed cannot be an input of a call that another
- * tape records (MX_ERR_STATE); leaves belong to no tape.
+ * A call is recorded on the current tape if recording is on and an input requires a gradient. Initially the default
+ * tape is current. The record keeps the tensors. It holds (counts in mx_tensor.held) only the values that the
+ * operation's vjp reads. A tensor that was computed on one tape cannot be an input of a call that another tape records
+ * (MX_ERR_STATE). Leaves belong to no tape.
  *
  * A record is forgotten
- *   - when backward has walked it (those that its roots do not depend on stay),
+ *   - when backward has visited it (records that the roots do not depend on stay),
  *   - when its tape is cleared or freed,
  *   - when the outermost step or scope closes in which it was made,
- *   - when nobody can use its results any more: no Lua value, no scope, no later record.
- * What a forgotten record made is a value without a gradient (mx_tensor.gone). Backward fails when a root depends on
- * one; mx.no_grad and t:detach() turn it into a constant.
+ *   - when its results are unreachable: no Lua value, scope or later record refers to them.
+ * The result of a forgotten record is a value without a gradient (mx_tensor.gone). Backward fails if a root depends on
+ * it; mx.no_grad and t:detach() turn it into a constant.
  *
- * Values that backward reads must be those that the calls saw: storages count their changes in place, records remember
- * the counts, and backward fails where they differ.
+ * Backward must read the same values as the calls did. Storages count their in-place changes, records store the counts,
+ * and backward fails if they differ.
  *
- * A region is the run of calls made inside mx.remat(policy, fn) (or mx.scope(fn): the policy that keeps all that is
- * held). At its end the policy decides, by name, which values stay and which are offloaded; the rest lose their
- * storage. An input that was made before the region and has a name may be offloaded too, but never dropped. Backward,
- * on reaching the first call of a region that lacks a value, runs the region's recorded calls again: only those on
- * which a needed value depends, in their first order, freeing on the way what no vjp reads. */
+ * A region is the sequence of calls made inside mx.remat(policy, fn), or mx.scope(fn), whose policy keeps everything
+ * that is held. When the region closes, its policy decides by name which values stay and which are offloaded; all
+ * others lose their storage. A named input that was made before the region may be offloaded too, but is never dropped.
+ * When backward reaches the first call of a region that lacks a value, it runs the region's recorded calls again: only
+ * those on which a needed value depends, in their original order, and releases values that no vjp reads as it proceeds.
+ */
 #ifndef MX_TAPE_TAPE_H
 #define MX_TAPE_TAPE_H
 
@@ -30,92 +31,94 @@
 #include <stdbool.h>
 
 typedef struct mx_remat_policy {
-    bool keep_held; /* everything that a vjp reads stays ("none"); else only what the names say */
-    bool regathers; /* with keep_held: but for the results of operations marked MX_OP_REGATHER */
+    bool keep_held; /* everything that a vjp reads stays ("none"); otherwise only the named tensors */
+    bool regathers; /* with keep_held: except the results of operations marked MX_OP_REGATHER */
     int n_kept, n_offloaded;
     const char *const *kept;      /* names of the tensors that stay in memory */
-    const char *const *offloaded; /* of those that go away and come back (core/offload.h) */
+    const char *const *offloaded; /* names of the tensors that are offloaded (core/offload.h) */
 } mx_remat_policy;
 
 typedef struct mx_tape mx_tape;
 
-/* What a tape calls during backward; NULL: nothing. */
+/* Hooks that a tape calls during backward; NULL: none. */
 typedef struct mx_tape_hooks {
-    mx_status (*prefetch)(const mx_call *call); /* start what a call, to be run again soon, waits for; NULL: no more */
-    mx_status (*leaf_done)(mx_tensor *t);       /* backward has gathered all of a leaf's gradient */
+    mx_status (*prefetch)(const mx_call *call); /* prefetch for a call that will run again soon; NULL: no more calls */
+    mx_status (*leaf_done)(mx_tensor *t);       /* a leaf's gradient is complete */
 } mx_tape_hooks;
 
-/* Has mx_apply record calls, and gives the default tape its hooks. Before the first operation. */
+/* Makes mx_apply record calls, and sets the hooks of the default tape. To be called before the first operation. */
 void mx_tape_install(const mx_tape_hooks *hooks);
 
-/* An empty tape with the hooks and the prefetch of the current one. MX_ERR_MEMORY. */
+/* Creates an empty tape with the hooks and the prefetch setting of the current tape. MX_ERR_MEMORY. */
 mx_status mx_tape_new(mx_tape **out);
 
-/* Forgets its records, too. MX_ERR_STATE, before anything is done, while it is entered. The default tape stays. */
+/* Frees the tape and its records; the default tape stays. MX_ERR_STATE, without any effect, while the tape is entered.
+ */
 mx_status mx_tape_free(mx_tape *tape);
 
 mx_tape *mx_tape_current(void);
 
-/* Makes it the current tape until mx_tape_leave, which takes what this returned: the current tape before. */
+/* Makes it the current tape until mx_tape_leave. Returns the previous tape, the argument of mx_tape_leave. */
 mx_tape *mx_tape_enter(mx_tape *tape);
 void mx_tape_leave(mx_tape *before);
 
-/* "the tape of train.lua:12", the line that made it, or "the default tape"; valid as long as mx_site_text. */
+/* "the tape of train.lua:12", the line that created it, or "the default tape"; valid as long as mx_site_text. */
 const char *mx_tape_text(const mx_tape *tape);
 
-/* Recording, of all tapes. On at the start. Returns what it was before. */
+/* Turns recording on all tapes on or off; initially on. Returns the previous state. */
 bool mx_tape_set_recording(bool on);
 bool mx_tape_is_recording(void);
 
-/* Marks a leaf as collecting a gradient from the calls that are recorded from now on (f32, gathered in t->grad over
- * backwards until mx_tape_zero_grad), or as collecting none, from what is already recorded neither; the gradient
- * gathered so far stays. MX_ERR_STATE for a tensor that is computed from others. */
+/* on: the leaf accumulates a gradient from all calls that are recorded from now on, in f32 in t->grad, over backward
+ * passes until mx_tape_zero_grad. Off: it accumulates none, not even from calls already recorded; the present gradient
+ * stays. MX_ERR_STATE for a tensor that was computed from others. */
 mx_status mx_tape_require_grad(mx_tensor *t, bool on);
 
-/* Forgets the gradient and releases its memory, whoever else refers to it. */
+/* Discards the gradient and releases its memory, even if something else refers to it. */
 void mx_tape_zero_grad(mx_tensor *t);
 
-/* Opens a region on the current tape, and its scope. The policy's names must stay valid until the region is closed. */
+/* Opens a region on the current tape, and its scope. The policy's names must stay valid until the region closes. */
 mx_status mx_tape_region_open(const mx_remat_policy *policy, mx_scope **scope);
 
-/* Closes both. `results` leave the scope, for the enclosing one, with their values. */
+/* Closes both. `results` move to the enclosing scope and keep their values. */
 mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n_results);
 
-/* Closes the scope after a failure inside it; what was recorded there can no longer be walked back. */
+/* Closes the scope after a failure inside it. Backward is no longer possible through calls recorded there. */
 void mx_tape_region_abandon(mx_scope *scope);
 
-/* The same for regions alone, when a scope is about to be closed from outside of them: those of `scope` and inside. */
+/* The same only for regions, if their scope is about to be closed from outside: those of `scope` and the scopes inside.
+ */
 void mx_tape_regions_leave(const mx_scope *scope);
 
-/* Where backward begins: a tensor and its gradient. */
+/* A root, where backward begins: a tensor and its gradient. */
 typedef struct mx_root {
     mx_tensor *t;
     mx_tensor *grad; /* f32 or bf16, of t's shape; NULL: t has one element, whose gradient is `seed` */
     double seed;
 } mx_root;
 
-/* Adds the gradients of all roots to every leaf that requires one. Forgets the records that the roots depend on, unless
- * they are to be retained: then the same roots, or others over the same tensors, can be walked again. A root may be
- * given twice, and may depend on another one. Collective where it meets collectives or leaves with reduce_axes.
- * MX_ERR_STATE, before anything is done, when a root was not recorded on `tape`, when the roots depend on no such leaf,
- * or on a forgotten record, or on values that have been changed. A failure later on forgets the records all the same.
+/* Computes the gradients of all roots and adds them to those of the leaves. Forgets the records that the roots depend
+ * on; with `retain` keeps them, for another backward from the same roots or others over the same tensors. A root may be
+ * given twice, and may depend on another root. Collective if it meets collectives or leaves with reduce_axes.
+ * MX_ERR_STATE, without any effect, if a root was not recorded on `tape`, or if the roots depend on no leaf that
+ * requires a gradient, on a forgotten record, or on values that have changed. A later failure also forgets the records.
  */
 mx_status mx_tape_backward(mx_tape *tape, const mx_root *roots, int n_roots, bool retain);
 
-/* How many regions ahead of the one that backward is in have their MX_OP_REGATHER calls started
- * (mx_tape_hooks.prefetch).
- */
+/* Sets the number of regions ahead of backward's current region whose MX_OP_REGATHER calls are prefetched
+ * (mx_tape_hooks.prefetch). */
 void mx_tape_set_prefetch(mx_tape *tape, int regions);
 
 /* Forgets all records of the tape. */
 void mx_tape_clear(mx_tape *tape);
 
-/* The number of calls recorded so far, on all tapes; forgets the records made since it was `since`, on all tapes. */
+/* The number of calls recorded so far on all tapes. forget_since forgets the records made since that number was
+ * `since`. */
 uint64_t mx_tape_count(void);
 void mx_tape_forget_since(uint64_t since);
 
-/* Calls `visit` for each result on the tapes that has values, tape by tape in the order of the calls: what the forward
- * pass keeps. `visit` must not let go of tensors. */
+/* Calls `visit` for each result on the tapes that has values, tape by tape in the order of the calls: the values that
+ * the forward pass keeps. `visit` must not release tensors. */
 void mx_tape_for_each_kept(void (*visit)(void *context, const mx_op *op, const mx_tensor *t), void *context);
 
 #endif

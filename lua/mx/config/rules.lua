@@ -9,6 +9,7 @@ local rules = {}
 local MOST_DEVICES = 1000000 -- on an axis of a mesh
 local MOST_SIZE = (1 << 31) - 1 -- of a dimension: ids and rows are counted in 32 bits
 local MOST_LENGTH = 1 << 24 -- keys in attention
+
 -- What must hold besides the type. Numbers: min, max, below (exclusive), or the single value `rest` below min, which
 -- means whatever is left. Lists: the allowed lists.
 -- A number without a max is at most 2^53 in magnitude (lua/mx/config/values.lua).

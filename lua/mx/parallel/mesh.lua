@@ -10,6 +10,7 @@ local util = require "mx.util"
 local mesh = {}
 
 local MOST_RANKS = 1 << 40 -- limit of a product of sizes
+
 --- All axes in mesh order: neighbours on a later axis are closer ranks.
 mesh.AXES = { "data", "stage", "fsdp", "fsdp_transpose", "context", "tensor", "tensor_sequence", "expert" }
 

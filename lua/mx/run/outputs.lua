@@ -11,6 +11,7 @@ local outputs = {}
 local SUMMARY_BYTES = 65536 -- bytes at the end of a file in which a summary is searched for
 local STREAMS = { "/dev/stdout", "/dev/stderr", "/dev/fd/1", "/dev/fd/2" } -- the same as in engine/io/log.c
 local BEGINNING = 4096 -- bytes that must show what a file is, unless its first line is longer
+
 -- ---- recognising mxlua's files ----
 
 local function first_line(path)

@@ -7,6 +7,7 @@ local host = {}
 local SECONDS = 0.12 -- for each rate of a sample
 local SAMPLES = 6 -- samples from which the rates of this machine are taken
 local NOMINAL = 1e12 -- rate to use if times do not matter
+
 -- Calls of fn per second: the median of several.
 local function rate(fn)
     local times, started = {}, mx.now()

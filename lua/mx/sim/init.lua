@@ -9,6 +9,7 @@ local util = require "mx.util"
 local sim = {}
 
 local MOST_HOST_RANKS = 1000000 -- on a simulated machine like this one
+
 -- Required and optional fields of a hardware file: field -> type.
 local FIELDS = {
     description = "string", device = "string", peak_flops = "table", matrix_unit_tile = "number",

@@ -184,7 +184,7 @@ static void check_attr_names(lua_State *L, const mx_op *op, int table)
 void mxl_read_attrs(lua_State *L, const mx_op *op, int table, void *to)
 {
     char *block = to;
-    memset(block, 0, MX_ATTR_BYTES);
+    memset(block, 0, op->attr_bytes);
     bool is_sequence = table && luaL_len(L, table) > 0;
     if (table)
         check_attr_names(L, op, table);

@@ -251,9 +251,13 @@ static mx_status infer_run_record(mx_call *call)
 
 mx_status mx_apply(const mx_op *op, mx_tensor *const *in, int n_in, mx_attrs attrs, mx_tensor **out)
 {
-    mx_call call = {.op = op, .n_in = n_in, .n_out = op->n_out};
     if (n_in > MX_MAX_INPUTS)
         return mx_fail(MX_ERR_VALUE, "%s takes at most %d tensors, %d given", op->name, MX_MAX_INPUTS, n_in);
+    mx_call call; /* attributes that the operation does not have stay undefined: clearing them takes time */
+    memset(&call, 0, offsetof(mx_call, attr));
+    call.op = op;
+    call.n_in = n_in;
+    call.n_out = op->n_out;
     for (int i = 0; i < n_in; i++)
         call.in[i] = in[i];
     if (attrs.bytes != op->attr_bytes)

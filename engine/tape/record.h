@@ -15,9 +15,9 @@ typedef struct mx_region {
     const mx_remat_policy *policy; /* while open */
 } mx_region;
 
-/* One recorded call. There are very many: 16 bytes more made recording small operations a quarter slower. */
+/* One recorded call. There are very many, and recording small operations takes as long as touching their memory: so the
+ * call is last, with its attributes at its end, of which only those of its operation are copied. */
 typedef struct mx_node {
-    mx_call call;                   /* owns a reference to each input and output */
     struct mx_node *before, *after; /* its neighbours on the tape */
     uint64_t number;                /* increases from record to record, over all tapes */
     uint64_t walk;                  /* number of the last backward of the tape that reached it */
@@ -32,6 +32,7 @@ typedef struct mx_node {
     bool dead;                    /* nothing refers to its results: about to be forgotten */
     struct mx_node *next_dead;
     uint32_t changes[MX_MAX_INPUTS]; /* for leaf inputs: `changes` of their storages at that time */
+    mx_call call;                    /* owns a reference to each input and output */
 } mx_node;
 _Static_assert(MX_MAX_INPUTS <= 16, "a bit for each input");
 

@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 mx_tapes mx_all_tapes = {.current = &mx_all_tapes.default_tape, .recording = true};
 static mx_tapes *const tapes = &mx_all_tapes;
@@ -216,7 +217,7 @@ mx_status mx_tape_record(mx_call *call)
     mx_node *node = new_node();
     if (!node)
         return mx_fail(MX_ERR_MEMORY, "out of memory for the tape's records");
-    node->call = *call;
+    memcpy(&node->call, call, offsetof(mx_call, attr) + call->op->attr_bytes);
     node->tape = tape;
     node->region = tape->region;
     if (node->region)

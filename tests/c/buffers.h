@@ -21,10 +21,7 @@ static inline double uniform(void)
     return (double)((buffer_state * 0x2545F4914F6CDD1Dull) >> 11) * 0x1p-53;
 }
 
-static inline double get_value(const void *data, int64_t i, mx_dtype dtype)
-{
-    return mx_get_float(data, i, dtype);
-}
+static inline double get_value(const void *data, int64_t i, mx_dtype dtype) { return mx_get_float(data, i, dtype); }
 
 static inline void set_value(void *data, int64_t i, double x, mx_dtype dtype)
 {

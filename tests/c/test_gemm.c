@@ -82,7 +82,7 @@ static void free_product(mx_gemm *g)
 static mx_gemm with_own_c(const mx_gemm *g)
 {
     mx_gemm copy = *g;
-    copy.c.data = malloc(bytes_of(&g->c, g->m));
+    copy.c.data = malloc(bytes_of(&g->c, g->m) + 1); /* an empty product is one, too */
     memcpy(copy.c.data, g->c.data, bytes_of(&g->c, g->m));
     return copy;
 }

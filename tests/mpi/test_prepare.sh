@@ -108,7 +108,7 @@ says "a store that is there" "is there already"
 # Two at once: the second is refused, until the first has ended.
 mkdir "$folder/held.h5.parts"
 "$mxlua" -e "local mx = require 'mx'
-    local lock = require("mx.run.folder").lock('$folder/held.h5.parts')
+    local lock = require('mx.run.folder').lock('$folder/held.h5.parts')
     for _ = 1, 1000 do
         if mx.io.exists('$folder/go') then break end
         os.execute('sleep 0.02')

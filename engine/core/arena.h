@@ -15,7 +15,7 @@
 enum { MX_ARENA_FROM = 128 << 10 }; /* size of the smallest block that the pool takes from it */
 
 /* Creates the arena of at most `bytes` (a multiple of 2 MiB; only taken blocks use memory) and returns its file in *fd.
- * False if the system has no such memory, or no huge pages for it, without which computing would be slower. Not
+ * False if the system has no such memory, or has no huge pages for it: small pages would make computing slower. Not
  * thread-safe; to be called once. */
 bool mx_arena_open(int64_t bytes, int *fd);
 

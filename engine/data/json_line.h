@@ -11,8 +11,8 @@
 #include <stddef.h>
 
 /* The text of the key `field`: *text_bytes bytes of valid UTF-8. *text is NULL for a line of spaces only. The caller
- * frees *text. MX_ERR_VALUE if the line is not JSON ("column 3: ..."), not an object, or has no such text; the message
- * says which. */
+ * frees *text. MX_ERR_VALUE if the line is not JSON ("column 3: ..."), not an object, or has no text under that key;
+ * the message says which. */
 mx_status mx_json_line_text(const char *line, size_t bytes, const char *field, char **text, size_t *text_bytes);
 
 #endif

@@ -143,7 +143,7 @@ static mx_status check_rows(const mx_h5_writer *w, const char *name, const mx_te
     return MX_OK;
 }
 
-/* The sums of the blocks that `count` rows at `data` go on with. */
+/* Adds the next `count` rows, at `data`, to the checksums of their blocks. */
 static void add_sums(mx_h5_growing *g, const char *data, int64_t count)
 {
     const mx_h5_rows *r = &g->rows;

@@ -19,8 +19,8 @@ void mx_random_uniform(mx_stream s, float least, float greatest, float high, mx_
 /* y[i] = mean + std z, z standard normal; f32 or bf16. */
 void mx_random_normal(mx_stream s, float mean, float std, mx_array y, int64_t n);
 
-/* A part of a row-major array: along each of at least one dimension, the `size` elements from `start` (from 0) on, of
- * the `of` that there are. */
+/* A part of a row-major array: along each of at least one dimension, `size` of the `of` elements, from number
+ * `start` (counted from 0) on. */
 enum { MX_PART_DIMS = 8 };
 typedef struct mx_part {
     int n_dims;

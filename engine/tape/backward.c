@@ -310,7 +310,10 @@ static mx_status finish_leaves(const mx_node *node)
 static mx_status new_seed(const mx_tensor *t, double seed, mx_tensor **out)
 {
     MX_TRY(mx_tensor_new(t->dtype, &t->shape, out));
-    return mx_tensor_fill(*out, seed);
+    mx_status status = mx_tensor_fill(*out, seed);
+    if (status != MX_OK)
+        mx_release(*out);
+    return status;
 }
 
 static mx_status seed_root(const mx_root *root)

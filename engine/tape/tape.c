@@ -142,7 +142,7 @@ void mx_tape_unhold(mx_tensor *t)
 
 /* ---- records ---- */
 
-enum { MAX_SPARE = 16384 }; /* at most 8 MiB */
+enum { MAX_SPARE = 16384 }; /* at most 10 MiB */
 static mx_node *spare;      /* free records for reuse, linked by `after` */
 static int n_spare;
 

@@ -30,7 +30,7 @@ static void test_table(void)
                   "%s and %s share a name", t->name, mx_dtypes[other].name);
     }
     mx_dtype none;
-    CHECK(!mx_dtype_parse("f16", &none) && !mx_dtype_parse("", &none), "names that there are not");
+    CHECK(!mx_dtype_parse("f16", &none) && !mx_dtype_parse("", &none), "unknown names are refused");
 }
 
 static void test_list(void)

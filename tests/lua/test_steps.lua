@@ -2,24 +2,9 @@
 
 local mx = require "mx"
 local lu = require "luaunit"
+local checks = require "checks"
 
-local function in_use()
-    collectgarbage()
-    collectgarbage()
-    return mx.memory().in_use
-end
-
-local function line(offset)
-    return ("test_steps.lua:%d"):format(debug.getinfo(2, "l").currentline + (offset or 0))
-end
-
-local function assert_raises(texts, fn, ...)
-    local ok, message = pcall(fn, ...)
-    lu.assertFalse(ok, "nothing was raised")
-    for _, text in ipairs(texts) do
-        lu.assertStrContains(message, text)
-    end
-end
+local in_use, line, assert_raises = checks.in_use, checks.line, checks.assert_raises
 
 --- Whether a gradient comes out right: the tape and the scopes are in order.
 local function assert_works()

@@ -3,12 +3,9 @@
 
 local mx = require "mx"
 local lu = require "luaunit"
+local checks = require "checks"
 
-local function in_use()
-    collectgarbage()
-    collectgarbage()
-    return mx.memory().in_use
-end
+local in_use = checks.in_use
 
 -- ---- scopes ----
 

@@ -2,29 +2,12 @@
 
 local mx = require "mx"
 local lu = require "luaunit"
+local checks = require "checks"
 
-local function in_use()
-    collectgarbage()
-    collectgarbage()
-    return mx.memory().in_use
-end
+local in_use, line, assert_raises = checks.in_use, checks.line, checks.assert_raises
 
 local function leaf(values)
     return mx.tensor(values):keep():requires_grad()
-end
-
---- This line, as messages name it: "test_tape_records.lua:17".
-local function line(offset)
-    return ("test_tape_records.lua:%d"):format(debug.getinfo(2, "l").currentline + (offset or 0))
-end
-
---- The message of what fn raises, which must contain all the texts.
-local function assert_raises(texts, fn, ...)
-    local ok, message = pcall(fn, ...)
-    lu.assertFalse(ok, "nothing was raised")
-    for _, text in ipairs(texts) do
-        lu.assertStrContains(message, text)
-    end
 end
 
 -- ---- backward forgets what it has walked, and no more ----

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Buffers of a model go on with a run, on any number of ranks and any mesh. test_buffers.sh MXLUA [MPIRUN]
+# A resumed run restores the buffers of its model, on any number of ranks and any mesh. test_buffers.sh MXLUA [MPIRUN]
 set -u
 
 mxlua=$(realpath "$1")

@@ -157,7 +157,7 @@ Saver.__index = Saver
 ---@param o table directory; params, buffers, optimizer, parallel (of a model on a mesh) whose values are stored; model,
 ---       data (an mx.Decoder, an mx.Data); lock (of the directory, where the caller has it); keep (how many of the
 ---       newest stay; 0: all), keep_period (every checkpoint of a multiple of so many steps stays, too; 0: none), async
----       (write while training goes on, from a copy)
+---       (write a copy in the background)
 ---@return mx.Saver
 function checkpoint.saver(o)
     check_options(o, { "directory", "params" }, "mx.checkpoint.saver")

@@ -31,32 +31,56 @@ function TestBench.test_a_chip_of_the_others_has_whole_matrices()
     end
 end
 
+-- What steps need on a machine with one rank and nominal rates.
+local function needs_of(name)
+    local config = mx.config.load({ "model_name=" .. name, "remat_policy=full" })
+    local chip = chip_of(name)
+    return mx.bench.needs(config, chip, mx.bench.job(name), mx.host.hardware(1, { measure = false })), chip
+end
+
+-- A machine on which a layer takes a second for each sequence of 1,024 tokens, and 1 GiB.
+local function plain_needs(layers, sequences, length)
+    return layers * GIB + sequences * length, layers * sequences * length / 1024
+end
+
+local FULL = { length = 2048, sequences = 4, layers = 32, least_layers = 1 }
+
+local function planned(needs, memory, seconds)
+    local plan = mx.bench.plan(needs, FULL, { memory = memory, seconds = seconds })
+    return { plan.length, plan.layers, plan.sequences, plan.steps }
+end
+
 function TestBench.test_nothing_is_cut_on_a_large_and_fast_machine()
-    local plan = mx.bench.plan((chip_of("32b")), 256, { length = 2048, sequences = 4 },
-        { memory = 1e15, seconds = 60, rate = 1e18 })
-    lu.assertEquals({ plan.length, plan.layers, plan.sequences, plan.steps }, { 2048, 32, 4, 30 })
+    lu.assertEquals(planned(plain_needs, 1e15, 1e9), { 2048, 32, 4, 30 })
 end
 
-function TestBench.test_a_slow_machine_cuts_tokens_before_it_breaks_the_promise_of_time()
-    local full = { length = 2048, sequences = 16 }
-    local limits = { memory = 8 * GIB, seconds = 51, rate = 0.4e12 }
-    local plan = mx.bench.plan((chip_of("128b")), 16, full, limits)
-    lu.assertTrue(plan.length >= 1024)
-    lu.assertTrue(plan.steps >= 4 and plan.steps * plan.seconds <= 51)
-    limits.rate = 1e9 -- hopeless: the shortest sequence, all the same
-    lu.assertEquals(mx.bench.plan((chip_of("128b")), 16, full, limits).length, 256)
+function TestBench.test_time_cuts_sequences_then_layers_then_tokens()
+    -- 6 steps of 2 s for each layer and sequence; 4 steps if nothing less is possible.
+    lu.assertEquals(planned(plain_needs, 1e15, 6 * 2 * 32 * 3), { 2048, 32, 3, 6 })
+    lu.assertEquals(planned(plain_needs, 1e15, 6 * 2 * 5), { 2048, 5, 1, 6 })
+    lu.assertEquals(planned(plain_needs, 1e15, 4 * 2), { 2048, 1, 1, 4 })
+    lu.assertEquals(planned(plain_needs, 1e15, 4 * 2 - 1), { 1024, 1, 1, 7 })
+    lu.assertEquals(planned(plain_needs, 1e15, 0.01), { 256, 1, 1, 4 }) -- hopeless: the shortest sequence, all the same
 end
 
-function TestBench.test_memory()
-    -- A layer of 32B: 1.007e9 weights, with the vocabulary 1.34e9, at 6 bytes each, is 7.5 GiB.
-    local full = { length = 2048, sequences = 4 }
-    local plan = mx.bench.plan((chip_of("32b")), 256, full, { memory = 9 * GIB, seconds = 1e9, rate = 1e12 })
-    lu.assertEquals(plan.layers, 1)
-    lu.assertTrue(plan.bytes > 7.5 * GIB and plan.bytes <= 9 * GIB)
-    local small = { memory = 4 * GIB, seconds = 60, rate = 1 }
-    local planned, message = pcall(mx.bench.plan, (chip_of("32b")), 256, full, small)
-    lu.assertFalse(planned)
-    lu.assertStrContains(tostring(message), "use fewer ranks")
+function TestBench.test_memory_cuts_layers()
+    lu.assertEquals(planned(plain_needs, 7.5 * GIB, 1e9), { 2048, 7, 4, 30 })
+    lu.assertErrorMsgContains("use fewer ranks", planned, plain_needs, 0.5 * GIB, 1e9)
+end
+
+function TestBench.test_what_a_step_needs()
+    local needs, chip = needs_of("32b")
+    local one, seconds = needs(1, 1, 2048)
+    local two, longer = needs(2, 1, 2048)
+    -- A layer's bf16 weights and f32 gradients are kept to the end of the step.
+    local layer = mx.models.count(mx.models.cut(chip, 2)) - mx.models.count(mx.models.cut(chip, 1))
+    lu.assertTrue(two - one >= 6 * layer and two - one < 6.2 * layer, ("%g bytes a weight"):format((two - one) / layer))
+    lu.assertTrue(one > 6 * mx.models.count(mx.models.cut(chip, 1)))
+    -- With full remat a layer's products are computed four times, at a nominal 1 TFLOP/s.
+    local flops = 4 * (mx.flops.layers_forward(mx.models.cut(chip, 2), 1, 2048)
+        - mx.flops.layers_forward(mx.models.cut(chip, 1), 1, 2048)) / 1e12
+    lu.assertTrue(longer - seconds > 0.9 * flops and longer - seconds < 1.2 * flops, ("%g s, products %g s"):format(
+        longer - seconds, flops))
 end
 
 function TestBench.test_ranks_that_stand_for_no_chips_are_refused()

@@ -17,7 +17,7 @@ local MEMORY_SHARE = 0.8 -- share of the machine's memory that all ranks on it m
 local TIME_SHARE = 0.85 -- share of bench_seconds that steps may take
 local MIN_STEPS, MAX_STEPS = 4, 30 -- the first step is warm-up
 local MIN_LENGTH = 256 -- shorter sequences would starve the matrix products
-local STEP_EFFICIENCY = 0.85 -- rate of a whole step, as a share of the measured rate of a matrix product
+local NO_LIMIT = 2 ^ 60 -- bytes
 
 local say = mx.metrics.say
 
@@ -134,95 +134,7 @@ function bench.chip_shape(name, shape)
     return chip
 end
 
--- ---- what fits ----
-
--- Bytes per token of a layer: what it keeps, and what its backward pass needs in addition.
-local function bytes_of_layer(chip, block)
-    local attention, mlp = block.attention, block.mlp
-    local heads = (2 * attention.heads + 2 * attention.kv_heads) * attention.head_dim
-    local working = 2 * (6 * chip.emb + 3 * heads + 4 * mlp.width)
-    local named = 2 * (3 * chip.emb + heads + 2 * mlp.width)
-    local kept = chip.remat_policy == "full" and 2 * chip.emb or named
-    if chip.remat_policy:find("offloaded", 1, true) then -- two layers' offloaded tensors are in memory at once
-        kept, working = 2 * chip.emb, working + 2 * named
-    end
-    return kept, working
-end
-
--- Bytes that a rank needs: weights and gradients, its shard of the optimizer's state, activations.
-local function bytes_needed(cut, fsdp, sequences, length)
-    local params, tokens, most = mx.models.count(cut), sequences * length, 0
-    local states = params * (2 + 4) + params / fsdp * 12
-    local kept_by_all = mx.models.sum(cut, function(block)
-        local kept, working = bytes_of_layer(cut, block)
-        most = math.max(most, working)
-        return kept
-    end)
-    return states + tokens * (kept_by_all + most)
-end
-
--- Seconds of a step at `rate` FLOP/s, with what is computed again.
-local function seconds_needed(cut, rate, sequences, length)
-    local forward = mx.flops.layers_forward(cut, sequences, length)
-    local vocabulary = 6 * cut.emb * cut.vocab * sequences * length
-    return (forward * (cut.remat_policy == "none" and 3 or 4) + vocabulary) / (rate * STEP_EFFICIENCY)
-end
-
---- The largest run that fits memory and time. Sequence length has priority, then layers, then sequences.
----@param chip table the part of the model that one chip computes with
----@param fsdp integer chips that share the optimizer's state
----@param full {length: integer, sequences: integer} of the published job, for the chips that share these tokens
----@param limits {memory: number, seconds: number, rate: number} bytes and FLOP/s of a rank, seconds of the run
----@return {layers: integer, sequences: integer, length: integer, steps: integer, seconds: number, bytes: number}
-function bench.plan(chip, fsdp, full, limits)
-    local least = #mx.models.kinds(chip)
-    local plan = { layers = least, sequences = 1, length = full.length }
-    local function needs(layers, sequences)
-        local cut = mx.models.cut(chip, layers)
-        return bytes_needed(cut, fsdp, sequences, plan.length),
-            seconds_needed(cut, limits.rate, sequences, plan.length)
-    end
-    local function fits(layers, sequences, steps)
-        local bytes, seconds = needs(layers, sequences)
-        return bytes <= limits.memory and seconds * steps <= limits.seconds
-    end
-    while plan.length > MIN_LENGTH and not fits(least, 1, MIN_STEPS) do
-        plan.length = plan.length // 2
-    end
-    while plan.layers < chip.layers and fits(plan.layers + 1, 1, MIN_STEPS + 2) do
-        plan.layers = plan.layers + 1
-    end
-    while plan.sequences < full.sequences and fits(plan.layers, plan.sequences + 1, MIN_STEPS + 2) do
-        plan.sequences = plan.sequences + 1
-    end
-    plan.bytes, plan.seconds = needs(plan.layers, plan.sequences)
-    plan.steps = math.floor(math.max(MIN_STEPS, math.min(MAX_STEPS, limits.seconds // plan.seconds)))
-    if plan.bytes > limits.memory then
-        local layers = least == 1 and "one layer" or ("a layer of each of %d kinds"):format(least)
-        util.refuse("%s needs %.1f GiB and a rank may have %.1f GiB here: use fewer ranks", layers,
-            plan.bytes / 2 ^ 30, limits.memory / 2 ^ 30)
-    end
-    return plan
-end
-
--- FLOP/s of a layer's matrix product on this rank while all ranks are busy: the slowest of three.
-local function matmul_rate(chip)
-    local m, k, n = 512, chip.emb, math.min(chip.blocks[1].mlp.width, 4096)
-    mx.barrier()
-    return mx.scope(function()
-        local x, w = mx.ones({ m, k }, "bf16"), mx.ones({ k, n }, "bf16")
-        local slowest = 0
-        mx.matmul(x, w)
-        for _ = 1, 3 do
-            local start = mx.now()
-            mx.matmul(x, w):release()
-            slowest = math.max(slowest, mx.now() - start)
-        end
-        return 2 * m * n * k / slowest
-    end)
-end
-
--- ---- the run ----
+-- ---- the step ----
 
 -- AdamW on this chip's shard of each parameter: f32 master values and moments of the first 1/fsdp of its elements. The
 -- same pass writes the bf16 weights from them. `fsdp` is the job's, divided by the mesh's, which has already split
@@ -265,6 +177,112 @@ local function update_shards(model, shards, count, config)
     return norm
 end
 
+-- The mesh of this process, real or simulated. Collective.
+local function new_mesh(config)
+    return mx.train.mesh(config) or mx.mesh.plan(config, 1)
+end
+
+-- The model and its shards, for the chips that a rank and its neighbours along tensor stand for.
+local function set_up(config, chip, job, mesh)
+    local model = mx.models.new(ranks_shape(chip, mesh:size("tensor")), mesh, config)
+    model.parallel:add_gradients(model.params, true)
+    return model, new_shards(model.params, job.fsdp // mesh:size("fsdp"))
+end
+
+-- The batch of a rank, the same in all steps. Ranks along tensor read the same sequences.
+local function random_batch(mesh, vocab, sequences, length)
+    local part = mesh:index(mesh.rules.activation_batch)
+    local function random_tokens(seed)
+        return mx.rand { shape = { sequences, length }, high = vocab, seed = 2 * part + seed }:to("i32")
+    end
+    return { tokens = random_tokens(0), targets = random_tokens(1) }
+end
+
+-- One step; returns loss and gradient norm. Collective.
+local function step_of(model, shards, batch, count, config)
+    local loss = mx.scope(function()
+        local value = model:loss(batch)
+        mx.backward(value, model.parallel.seed)
+        return mx.train.average(value:item())
+    end)
+    return loss, update_shards(model, shards, count, config)
+end
+
+-- ---- what fits ----
+
+--- What a step of the benchmark needs on a rank, by simulating it on this machine.
+---@param config table
+---@param chip table the part of the model that one chip computes with
+---@param job {fsdp: integer, tensor: integer}
+---@param hardware table of mx.host.hardware: this machine with as many ranks
+---@return fun(layers: integer, sequences: integer, length: integer): number, number bytes and seconds
+function bench.needs(config, chip, job, hardware)
+    local function simulate(layers, sequences, length)
+        local mesh = new_mesh(config)
+        local model, shards = set_up(config, mx.models.cut(chip, layers), job, mesh)
+        local batch = random_batch(mesh, model.shape.vocab, sequences, length)
+        local start
+        for count = 1, 2 do -- the second is like all later ones
+            start = mx.now()
+            step_of(model, shards, batch, count, config)
+        end
+        return mx.memory().peak, mx.now() - start
+    end
+    return function(...)
+        mx.sim.start(hardware, 1, { memory_bytes = NO_LIMIT })
+        mx.reset_peak()
+        local ok, bytes, seconds = pcall(simulate, ...)
+        mx.sim.stop()
+        if not ok then
+            error(bytes, 0)
+        end
+        return bytes, seconds
+    end
+end
+
+-- The largest n from `least` to `most` for which fits(n), or `least`. What a step needs grows with n.
+local function largest_that(fits, least, most)
+    while least < most do
+        local middle = (least + most + 1) // 2
+        if fits(middle) then
+            least = middle
+        else
+            most = middle - 1
+        end
+    end
+    return least
+end
+
+--- The largest run that fits memory and time. Sequence length has priority, then layers, then sequences.
+---@param needs fun(layers: integer, sequences: integer, length: integer): number, number bytes and seconds of a step
+---@param full {layers: integer, least_layers: integer, length: integer, sequences: integer} of the published job, for
+---       the chips that share these tokens; least_layers: one of each kind
+---@param limits {memory: number, seconds: number} bytes of a rank, seconds of the run
+---@return {layers: integer, sequences: integer, length: integer, steps: integer, seconds: number, bytes: number}
+function bench.plan(needs, full, limits)
+    local least = full.least_layers
+    local plan = { length = full.length }
+    local function fits(layers, sequences, steps)
+        local bytes, seconds = needs(layers, sequences, plan.length)
+        return bytes <= limits.memory and seconds * steps <= limits.seconds
+    end
+    while plan.length > MIN_LENGTH and not fits(least, 1, MIN_STEPS) do
+        plan.length = plan.length // 2
+    end
+    plan.layers = largest_that(function(n) return fits(n, 1, MIN_STEPS + 2) end, least, full.layers)
+    plan.sequences = largest_that(function(n) return fits(plan.layers, n, MIN_STEPS + 2) end, 1, full.sequences)
+    plan.bytes, plan.seconds = needs(plan.layers, plan.sequences, plan.length)
+    plan.steps = math.floor(math.max(MIN_STEPS, math.min(MAX_STEPS, limits.seconds // plan.seconds)))
+    if plan.bytes > limits.memory then
+        local layers = least == 1 and "one layer" or ("a layer of each of %d kinds"):format(least)
+        util.refuse("%s needs %.1f GiB and a rank may have %.1f GiB here: use fewer ranks", layers,
+            plan.bytes / 2 ^ 30, limits.memory / 2 ^ 30)
+    end
+    return plan
+end
+
+-- ---- the run ----
+
 local function print_plan(name, params, shape, chip, plan, full, mesh)
     local job = bench.job(name)
     local part = job.tensor > 1 and ("1/%d of heads, mlp and vocabulary"):format(job.tensor) or "whole matrices"
@@ -300,21 +318,9 @@ local function print_plan(name, params, shape, chip, plan, full, mesh)
 end
 
 local function run_steps(config, model, shards, plan, report, mesh)
-    local part = mesh:index(mesh.rules.activation_batch) -- ranks along tensor read the same sequences
-    local function random_tokens(seed)
-        local sizes = { plan.sequences, plan.length }
-        return mx.rand { shape = sizes, high = model.shape.vocab, seed = 2 * part + seed }:to("i32")
-    end
-    local parallel = model.parallel
-    parallel:add_gradients(model.params, true)
-    local batch = { tokens = random_tokens(0), targets = random_tokens(1) }
+    local batch = random_batch(mesh, model.shape.vocab, plan.sequences, plan.length)
     for step = 1, plan.steps do
-        local loss = mx.scope(function()
-            local value = model:loss(batch)
-            mx.backward(value, parallel.seed)
-            return mx.train.average(value:item())
-        end)
-        local norm = update_shards(model, shards, step, config)
+        local loss, norm = step_of(model, shards, batch, step, config)
         if loss - loss ~= 0 or norm - norm ~= 0 then
             util.refuse("step %d: the loss is %g and the gradient norm %g at a learning rate of %g", step, loss, norm,
                 config.learning_rate)
@@ -372,26 +378,29 @@ function bench.run(name, words)
     local published = mx.repro.published("v5e")
     local config, cell = load_config(name, published, words), published_cell(name, published)
     local simulated = mx.repro.simulate(published, cell, { era = config.era }) -- checks the parameters, too
-    local mesh = mx.train.mesh(config) or mx.mesh.plan(config, 1)
-    check_mesh(name, mesh)
+    check_mesh(name, mx.mesh.plan(config, mx.ranks()))
     local job, shape = bench.job(name), mx.models.shape(config)
     local chip = bench.chip_shape(name, shape)
     say("bench_%s: this host at the work of one chip of the published job", name)
     local peak = mx.metrics.measured_peak(chip.dtype)
-    local full = { length = config.max_target_length, sequences = config.per_device_batch_size * job.tensor }
     local info = mx.info()
-    local plan = agree(bench.plan(chip, job.fsdp, full, {
+    mx.barrier() -- so that all ranks are busy while each measures its rates
+    local hardware = mx.host.hardware(mx.ranks())
+    local full = {
+        length = config.max_target_length, sequences = config.per_device_batch_size * job.tensor, layers = chip.layers,
+        least_layers = #mx.models.kinds(chip),
+    }
+    local plan = agree(bench.plan(bench.needs(config, chip, job, hardware), full, {
         memory = info.memory_bytes / info.node_ranks * MEMORY_SHARE,
         seconds = config.bench_seconds * TIME_SHARE,
-        rate = matmul_rate(chip),
     }))
+    local mesh = new_mesh(config)
     print_plan(name, mx.models.count(shape), shape, chip, plan, full, mesh)
 
     chip = mx.models.cut(chip, plan.layers)
     local params = mx.models.count(chip)
     say("  setting up %s parameters ...", util.thousands(params))
-    local model = mx.models.new(ranks_shape(chip, mesh:size("tensor")), mesh, config)
-    local shards = new_shards(model.params, job.fsdp // mesh:size("fsdp"))
+    local model, shards = set_up(config, chip, job, mesh)
     local report = mx.metrics.new {
         steps = plan.steps,
         flops = mx.flops.step(config.flop_formula, chip, params, plan.sequences, plan.length),

@@ -91,7 +91,7 @@ function TestConfig.test_wrong_types()
 end
 
 function TestConfig.test_values_out_of_range()
-    refused({ "steps=0" }, "expected at least 1, got '0'")
+    refused({ "steps=0" }, "expected at least 1, or -1 for learning_rate_schedule_steps, got '0'")
     refused({ "dropout_rate=1" }, "expected a number below 1")
     refused({ "remat_policy=minimal_with_contex" }, "one of none, ", "did you mean minimal_with_context?")
     refused({ "dtype=float16" }, "one of bfloat16, float32")

@@ -208,11 +208,12 @@ function TestRun.test_saving_at_once_and_from_a_copy_is_the_same()
     end
 end
 
--- What is random in a step depends on its number, so that a run that is continued takes the same steps.
+-- What is random in a step, and its rate, depend on its number, so that a run that is continued takes the same steps.
 function TestRun.test_a_continued_run_draws_what_an_undisturbed_one_does()
     local words = {
         "weight_dtype=bfloat16", "dropout_rate=0.2", "checkpoint_period=2", "learning_rate_schedule_steps=4",
         "gradient_accumulation_steps=2", "learning_rate=1e-4",
+        "lr_schedule_type=wsd", "wsd_decay_steps_fraction=0.75",
     }
     local function run_to(name, steps)
         return train(config_of("run_name=" .. name, "steps=" .. steps, table.unpack(words))).model.params

@@ -1,4 +1,4 @@
--- Training: schedules, clipping, data, the loop, saving and loading, generating.
+-- Training: clipping, data, the loop, saving and loading, generating.
 
 local lu = require "luaunit"
 local mx = require "mx"
@@ -9,44 +9,6 @@ local TEXT = mx.root .. "configs/base.yml" -- some prose that is always there
 
 local function config_of(...)
     return mx.config.load({ "model_name=tiny", ... })
-end
-
-function TestTrain.test_the_peak_comes_at_the_end_of_the_warm_up()
-    local rate = mx.optim.cosine { peak = 2.0, steps = 100, warmup_fraction = 0.1, final_fraction = 0.1 }
-    lu.assertAlmostEquals(rate(1), 0.2, 1e-12)
-    lu.assertAlmostEquals(rate(9), 1.8, 1e-12)
-    lu.assertEquals(rate(10), 2.0)
-    lu.assertTrue(rate(11) < 2.0)
-    lu.assertAlmostEquals(rate(55), (2.0 + 0.2) / 2, 1e-12) -- half way down
-    lu.assertAlmostEquals(rate(100), 0.2, 1e-12)
-    lu.assertEquals(rate(101), 0.0)
-end
-
-function TestTrain.test_a_schedule_without_warm_up()
-    local rate = mx.optim.cosine { peak = 2.0, steps = 10, warmup_fraction = 0, final_fraction = 0 }
-    lu.assertTrue(rate(1) > 1.9 and rate(1) < 2.0)
-    lu.assertAlmostEquals(rate(10), 0, 1e-12)
-    local only_warmup = mx.optim.cosine { peak = 2.0, steps = 10, warmup_fraction = 1, final_fraction = 0 }
-    lu.assertEquals(only_warmup(10), 2.0)
-end
-
--- Decimal fractions of a whole number, worked out by hand: 0.29, 0.57 and 0.145 have no exact binary form.
-function TestTrain.test_the_warm_up_has_the_steps_that_the_decimal_fraction_says()
-    for _, case in ipairs({
-        { 100, 0.29, 29 }, { 100, 0.57, 57 }, { 200, 0.145, 29 }, { 1000, 0.001, 1 }, { 100, 0.299, 29 }, { 7, 0.5, 3 },
-        { 300, 0.99, 297 }, { 10, 0.05, 0 }, { 3, 1, 3 },
-    }) do
-        local steps, fraction, warmup = table.unpack(case)
-        local rate = mx.optim.cosine { peak = 1.0, steps = steps, warmup_fraction = fraction, final_fraction = 0 }
-        local what = ("%g of %d"):format(fraction, steps)
-        if warmup > 0 then
-            lu.assertEquals(rate(warmup), 1.0, what)
-            lu.assertAlmostEquals(rate(1), 1 / warmup, 1e-12, what)
-        end
-        if warmup < steps then
-            lu.assertTrue(rate(warmup + 1) < 1, what)
-        end
-    end
 end
 
 -- A parameter w = (3, 4) with gradient (3, 4): the loss is w.w / 2.
@@ -197,7 +159,7 @@ function TestTrain.test_tiny_learns_a_text()
     -- A byte costs log(256) = 5.5 at first, about 3.1 knowing only how frequent each is, below 2.5 with its context.
     local _, first = train(1)
     lu.assertAlmostEquals(first, math.log(256), 0.6)
-    local _, last = train(150)
+    local _, last = train(170)
     lu.assertTrue(last < 2.5, "the loss is " .. last)
 end
 

@@ -284,7 +284,11 @@ local function check_together(values)
         "has no effect: remat_policy = %s offloads nothing", c.remat_policy)
     need(c.load_full_state_path == "" or c.load_parameters_path == "", "load_parameters_path",
         "load_full_state_path loads parameters, too: set one of them")
-    need(c.learning_rate_schedule_steps ~= 0, "learning_rate_schedule_steps", "expected -1 or at least 1, got 0")
+    need(c.steps > 0 or c.learning_rate_schedule_steps > 0, "steps", "-1 takes the value of "
+        .. "learning_rate_schedule_steps, which is -1 too: set one of them")
+    need(c.lr_schedule_type ~= "wsd" or c.warmup_steps_fraction + c.wsd_decay_steps_fraction <= 1 + 1e-9,
+        "wsd_decay_steps_fraction", "and warmup_steps_fraction are shares of one schedule, but %g and %g exceed 1 "
+        .. "together", c.wsd_decay_steps_fraction, c.warmup_steps_fraction)
 end
 
 -- Refuses keys that the user has set but nothing reads. A model file may set them, because it serves many runs.
@@ -384,6 +388,9 @@ function config.load(words, o)
         values.now.base_output_directory = values.standard.base_output_directory
     end
     values.now.slices = mesh.slices(values.now)
+    if values.now.steps < 0 then
+        values.now.steps = values.now.learning_rate_schedule_steps
+    end
     local loaded = finish(values, order)
     if loaded.hardware ~= "" and o.simulate ~= false then
         if mx.ranks() > 1 and not mx.is_simulated() then

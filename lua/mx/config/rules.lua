@@ -2,6 +2,7 @@
 
 local mesh = require "mx.parallel.mesh"
 local remat = require "mx.models.remat"
+local schedule = require "mx.run.schedule"
 local util = require "mx.util"
 
 local rules = {}
@@ -11,7 +12,7 @@ local MOST_SIZE = (1 << 31) - 1 -- of a dimension: ids and rows are counted in 3
 local MOST_LENGTH = 1 << 24 -- keys in attention
 
 -- What must hold besides the type. Numbers: min, max, below (exclusive), or the single value `rest` below min, which
--- means whatever is left. Lists: the allowed lists.
+-- means `rest_means`, or whatever is left. Lists: the allowed lists.
 -- A number without a max is at most 2^53 in magnitude (lua/mx/config/values.lua).
 rules.VALUES = {
     log_period = { min = 1 },
@@ -76,12 +77,15 @@ rules.VALUES = {
     max_target_length = { min = 1, max = MOST_LENGTH },
     num_epoch = { min = -1 },
     prefetch_batches = { min = 0, max = 1000 },
-    steps = { min = 1 },
+    steps = { min = 1, rest = -1, rest_means = "learning_rate_schedule_steps" },
     opt_type = { choices = { "adamw", "sgd" } },
     learning_rate = { min = 0 },
-    learning_rate_schedule_steps = { min = -1 },
+    learning_rate_schedule_steps = { min = 1, rest = -1, rest_means = "steps" },
     warmup_steps_fraction = { min = 0, max = 1 },
-    cosine_learning_rate_final_fraction = { min = 0, max = 1 },
+    lr_schedule_type = { choices = schedule.TYPES },
+    learning_rate_final_fraction = { min = 0, max = 1 },
+    wsd_decay_steps_fraction = { min = 0, max = 1 },
+    wsd_decay_style = { choices = schedule.STYLES },
     adam_b1 = { min = 0, below = 1 },
     adam_b2 = { min = 0, below = 1 },
     adam_eps = { min = 0 },
@@ -130,6 +134,9 @@ rules.ONLY_WITH = {
     adam_eps_root = { "opt_type", "adamw" },
     adam_weight_decay = { "opt_type", "adamw" },
     sgd_momentum = { "opt_type", "sgd" },
+    learning_rate_final_fraction = { "lr_schedule_type", "cosine", "wsd" },
+    wsd_decay_steps_fraction = { "lr_schedule_type", "wsd" },
+    wsd_decay_style = { "lr_schedule_type", "wsd" },
     rope_max_timescale = { "use_rope", true },
     rope_type = { "use_rope", true },
     rope_factor = { "rope_type", "llama3.1" },

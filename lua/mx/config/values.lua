@@ -226,7 +226,8 @@ function values.broken_rule(value, rule, is_whole)
         local first = rule.choices[1] == "" and 2 or 1 -- "" means not given
         return ("one of %s%s"):format(table.concat(rule.choices, ", ", first), hint)
     elseif rule.min and value < rule.min and value ~= rule.rest then
-        return ("at least %s%s"):format(rule.min, rule.rest and (", or %s for what is left"):format(rule.rest) or "")
+        return ("at least %s%s"):format(rule.min, rule.rest
+            and (", or %s for %s"):format(rule.rest, rule.rest_means or "what is left") or "")
     elseif rule.max and value > rule.max then
         return ("at most %s"):format(rule.max)
     elseif rule.below and value >= rule.below then

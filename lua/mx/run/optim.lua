@@ -5,9 +5,12 @@
 --     local grad_norm = optimizer:step()
 
 local mx = require "mx"
+local schedule = require "mx.run.schedule"
 local util = require "mx.util"
 
 local optim = {}
+
+optim.schedule = schedule.new
 
 ---@class mx.Optimizer
 ---@field params table<string, any>
@@ -94,14 +97,8 @@ end
 ---@param parallel? mx.Parallel of the model, on a mesh
 ---@return mx.Optimizer
 function optim.new(config, params, parallel)
-    local rate = optim.cosine {
-        peak = config.learning_rate,
-        steps = config.learning_rate_schedule_steps > 0 and config.learning_rate_schedule_steps or config.steps,
-        warmup_fraction = config.warmup_steps_fraction,
-        final_fraction = config.cosine_learning_rate_final_fraction,
-    }
     local o = {
-        learning_rate = rate, clip = config.gradient_clipping_threshold, seed = config.init_weights_seed,
+        learning_rate = schedule.of(config), clip = config.gradient_clipping_threshold, seed = config.init_weights_seed,
         parallel = parallel,
     }
     if config.opt_type == "sgd" then
@@ -111,25 +108,6 @@ function optim.new(config, params, parallel)
     o.beta1, o.beta2, o.eps, o.eps_root = config.adam_b1, config.adam_b2, config.adam_eps, config.adam_eps_root
     o.weight_decay = config.adam_weight_decay
     return optim.adamw(params, o)
-end
-
---- A learning-rate schedule: linear from 0 to the peak at the last warm-up step, then a cosine down to final_fraction
---- of the peak at the last step. Steps count from 1; after the last step the rate is 0.
----@param o {peak: number, steps: integer, warmup_fraction: number, final_fraction: number}
----@return fun(step: integer): number
-function optim.cosine(o)
-    util.arguments(o, { "peak", "steps", "warmup_fraction", "final_fraction" }, {}, "mx.optim.cosine")
-    local warmup = util.share(o.steps, o.warmup_fraction)
-    local final = o.peak * o.final_fraction
-    return function(step)
-        if step > o.steps then
-            return 0.0
-        elseif step <= warmup then
-            return o.peak * step / warmup
-        end
-        local progress = (step - warmup) / (o.steps - warmup)
-        return final + (o.peak - final) * (1 + math.cos(math.pi * progress)) / 2
-    end
 end
 
 --- The global norm of gradients. Collective on a mesh.

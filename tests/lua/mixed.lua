@@ -20,12 +20,14 @@ function mixed.shape(config)
     end
     blocks[2].attention.rope.theta = 500.0
     blocks[3].attention.rope = { frequencies = { 1, 0.5, 0.3, 0.2, 0.1, 0.05, 0.01, 0.001 } } -- of 16 components
-    blocks[2].norm = { kind = "layernorm", eps = 1e-5, bias = true }
+    blocks[2].norm = { kind = "layernorm", eps = 1e-5, bias = true, offset = 1 }
+    blocks[2].norms = { attention = "both", mlp = "after" }
     local attention, mlp = blocks[4].attention, blocks[4].mlp
     blocks[4].parallel = true
     attention.rope, attention.kv_heads, attention.head_dim, attention.scale = false, 4, 8, 0.5
     attention.cap, attention.qkv_bias = 3.0, true
-    attention.qk_norm = { kind = "rmsnorm", eps = 1e-5, bias = false }
+    attention.qk_norm = { kind = "rmsnorm", eps = 1e-5, bias = false, offset = 0, whole = false }
+    blocks[3].attention.qk_norm = { kind = "rmsnorm", eps = 1e-4, bias = false, offset = 1, whole = true }
     mlp.activation, mlp.bias = "relu", true
     return shape
 end

@@ -51,6 +51,7 @@ end
 -- A norm of each row: (n, width) -> (n, width).
 local function plain_norm(x, norm, weight, bias)
     local width = x:size(2)
+    weight = weight + norm.offset
     if norm.kind == "layernorm" then
         x = x - row_sums(x) / width
     end
@@ -77,11 +78,13 @@ end
 -- The heads of a product with weights, each (S, D), turned and normed as the part says.
 local function plain_heads(h, part, n, weights, name)
     local x, heads = mx.matmul(h, weights[name .. ".weight"]), {}
+    local norm = name ~= "value" and part.qk_norm
     x = weights[name .. ".bias"] and x + weights[name .. ".bias"] or x
+    x = norm and norm.whole and plain_norm(x, norm, weights[name .. "_norm.weight"]) or x
     for i = 1, n do
         local head = columns(x, (i - 1) * part.head_dim + 1, part.head_dim)
         if name ~= "value" then
-            head = part.qk_norm and plain_norm(head, part.qk_norm, weights[name .. "_norm.weight"]) or head
+            head = norm and not norm.whole and plain_norm(head, norm, weights[name .. "_norm.weight"]) or head
             head = part.rope and plain_rope(head, part.rope) or head
         end
         heads[i] = head
@@ -123,14 +126,18 @@ local function plain_mlp(h, part, weights)
 end
 
 local function plain_layer(x, block, weights)
-    local h = plain_norm(x, block.norm, weights["norm.weight"], weights["norm.bias"])
+    local function norm(y, name, where, place)
+        return (where == place or where == "both")
+            and plain_norm(y, block.norm, weights[name .. ".weight"], weights[name .. ".bias"]) or y
+    end
+    local h = norm(x, "norm", block.norms.attention, "before")
     local attended = plain_attention(h, block.attention, weights)
     if block.parallel then
         return x + attended + plain_mlp(h, block.mlp, weights)
     end
-    x = x + attended
-    h = plain_norm(x, block.norm, weights["mlp_norm.weight"], weights["mlp_norm.bias"])
-    return x + plain_mlp(h, block.mlp, weights)
+    x = x + norm(attended, "post_norm", block.norms.attention, "after")
+    h = norm(x, "mlp_norm", block.norms.mlp, "before")
+    return x + norm(plain_mlp(h, block.mlp, weights), "mlp_post_norm", block.norms.mlp, "after")
 end
 
 -- The mean cross-entropy of a batch of one sequence.
@@ -187,6 +194,10 @@ function TestBlocks.test_each_difference_counts()
         no_rope = function(blocks) blocks[2].attention.rope = false end,
         norm = function(blocks) blocks[2].norm.kind = "rmsnorm" end,
         activation = function(blocks) blocks[3].mlp.activation = "silu" end,
+        before = function(blocks) blocks[2].norms.attention = "after" end,
+        after = function(blocks) blocks[2].norms.attention = "before" end,
+        offset = function(blocks) blocks[2].norm.offset = 0 end,
+        whole = function(blocks) blocks[3].attention.qk_norm = false end,
         cap = function(blocks) blocks[4].attention.cap = 0 end,
         order = function(blocks) blocks[4].parallel = false end,
     }) do
@@ -276,7 +287,10 @@ function TestBlocks.test_parameters()
     lu.assertEquals(mx.models.count(model.shape), n)
     lu.assertEquals(model.params["layer001.wi.weight"]:size(), { 64, 96 })
     lu.assertEquals(model.params["layer002.wi_1.weight"]:size(), { 64, 128 })
-    lu.assertNotNil(model.params["layer002.mlp_norm.bias"])
+    lu.assertNotNil(model.params["layer002.post_norm.bias"])
+    lu.assertNotNil(model.params["layer002.mlp_post_norm.weight"])
+    lu.assertNil(model.params["layer002.mlp_norm.weight"])
+    lu.assertEquals(model.params["layer003.key_norm.weight"]:size(), { 32 })
     lu.assertNil(model.params["layer004.mlp_norm.weight"])
 end
 
@@ -375,7 +389,7 @@ function TestBlocks.test_a_simulated_step()
     for _, row in ipairs(result.operations) do
         calls = calls + (row.op == "layernorm" and row.calls or 0)
     end
-    lu.assertEquals(calls, 4) -- the two of layer 2, computed again by backward
+    lu.assertEquals(calls, 6) -- the three of layer 2, computed again by backward
     -- Where there are too many layers, some of each kind stand for all.
     local few, many = plan(windows(120, 4, 4, 0)), plan(windows(360, 4, 4, 0))
     lu.assertAlmostEquals(many.weights / (many.params * 4), 1, 1e-9)

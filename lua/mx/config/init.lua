@@ -5,6 +5,7 @@
 
 local mx = require "mx"
 local mesh = require "mx.parallel.mesh"
+local blocks = require "mx.models.blocks"
 local remat = require "mx.models.remat"
 local config_paths = require "mx.config.paths"
 local config_rules = require "mx.config.rules"
@@ -246,6 +247,40 @@ local function check_sizes(c, need)
         .. "expected at most %.0f", c.per_device_batch_size, c.max_target_length, tokens, MOST_SIZE)
 end
 
+-- Keys that decoder_block sets, unless they are set.
+local function apply_block(values)
+    local name, where = values.now.decoder_block, where_or_base(values, "decoder_block")
+    if blocks.MISSING[name] then
+        util.refuse("%s: decoder_block: %s needs %s, which this engine does not have; there are %s", where, name,
+            blocks.MISSING[name], table.concat(util.sorted_keys(blocks.KINDS), ", "))
+    end
+    for key, value in util.sorted_pairs(blocks.KINDS[name].keys or {}) do
+        if not values.where[key] then
+            values.now[key], values.where[key] = value, where
+        end
+    end
+end
+
+-- Refuses what does not go with the layers of decoder_block.
+local function check_block(c, need)
+    local kind, name = blocks.KINDS[c.decoder_block], c.decoder_block
+    local windows = kind.layers ~= nil or c.attention_type == "local_sliding"
+    need(not kind.layers or c.attention_type == "global", "attention_type",
+        "expected global, because decoder_block = %s has local and global layers in turn, got %s", name,
+        c.attention_type)
+    need(not windows or c.sliding_window_size > 0, kind.layers and "decoder_block" or "attention_type",
+        "local layers need a sliding_window_size above 0, got %d", c.sliding_window_size)
+    need(windows or c.sliding_window_size == 0, "sliding_window_size",
+        "has no effect without local layers: set attention_type = local_sliding, or a decoder_block that has some")
+    need(windows or c.local_rope_max_timescale <= 0, "local_rope_max_timescale", "has no effect without local layers")
+    for _, key in ipairs({ "use_post_attn_norm", "use_post_ffw_norm" }) do
+        need(not c[key] or not c.parallel_block, key, "does not go with parallel_block = true, whose only norm comes "
+            .. "before attention and MLP")
+        need(c[key] or kind.norm_before ~= false, key, "expected true, because decoder_block = %s has no other norms",
+            name)
+    end
+end
+
 -- Refuses combinations that cannot work. Each rule names first the key to change.
 local function check_together(values)
     local c = values.now
@@ -254,6 +289,7 @@ local function check_together(values)
             util.refuse("%s: %s: " .. format, where_or_base(values, key), key, ...)
         end
     end
+    check_block(c, need)
     local scale = c.global_parameter_scale
     check_sizes(c, need)
     need(scale & (scale - 1) == 0, "global_parameter_scale", "expected a power of two, got %d", scale)
@@ -264,10 +300,6 @@ local function check_together(values)
         "expected more than rope_low_freq_factor = %g, got %g", c.rope_low_freq_factor, c.rope_high_freq_factor)
     need(c.trainable_position_size < 0 or c.trainable_position_size >= c.max_target_length, "max_target_length",
         "%d tokens, but trainable_position_size = %d", c.max_target_length, c.trainable_position_size)
-    need((c.attention_type == "local_sliding") == (c.sliding_window_size > 0),
-        c.sliding_window_size > 0 and "sliding_window_size" or "attention_type",
-        "local_sliding and a sliding_window_size above 0 go together, got %s and %d", c.attention_type,
-        c.sliding_window_size)
     need(c.dataset_type == "synthetic" or c.dataset_type == "random" or c.dataset_path ~= "" or #c.dataset_mix > 0,
         "dataset_type", "%s needs dataset_path", c.dataset_type)
     need(c.dataset_path == "" or #c.dataset_mix == 0, "dataset_mix", "and dataset_path do not go together: give one")
@@ -381,6 +413,7 @@ function config.load(words, o)
     end
     apply_file(values, path, file, lines)
     apply_words(values, pairs_given)
+    apply_block(values)
     merge_axis_rules(values)
     check_together(values)
     check_used(values, chosen_keys(file, pairs_given))

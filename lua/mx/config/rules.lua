@@ -1,5 +1,6 @@
 --- Tables of rules: bounds and choices of config keys, and keys that have an effect only with others. No code.
 
+local blocks = require "mx.models.blocks"
 local mesh = require "mx.parallel.mesh"
 local remat = require "mx.models.remat"
 local schedule = require "mx.run.schedule"
@@ -36,12 +37,15 @@ rules.VALUES = {
     base_mlp_dim = { min = 1, max = MOST_SIZE },
     base_num_decoder_layers = { min = 1, max = MOST_SIZE },
     vocab_size = { min = 1, max = MOST_SIZE },
+    decoder_block = { choices = blocks.NAMES },
     mlp_activations = {
         choices = { "[relu]", "[gelu]", "[silu]", "[relu, linear]", "[gelu, linear]", "[silu, linear]" },
     },
     normalization_layer = { choices = { "rmsnorm", "layernorm" } },
     normalization_layer_epsilon = { min = 0 },
     rope_max_timescale = { min = 1 },
+    local_rope_max_timescale = { min = 1, rest = -1 },
+    query_pre_attn_scalar = { min = 0 },
     rope_type = { choices = { "default", "llama3.1" } },
     rope_factor = { min = 1 },
     rope_low_freq_factor = { min = 0 },
@@ -138,6 +142,7 @@ rules.ONLY_WITH = {
     wsd_decay_steps_fraction = { "lr_schedule_type", "wsd" },
     wsd_decay_style = { "lr_schedule_type", "wsd" },
     rope_max_timescale = { "use_rope", true },
+    local_rope_max_timescale = { "use_rope", true },
     rope_type = { "use_rope", true },
     rope_factor = { "rope_type", "llama3.1" },
     rope_low_freq_factor = { "rope_type", "llama3.1" },
@@ -145,7 +150,6 @@ rules.ONLY_WITH = {
     original_max_position_embeddings = { "rope_type", "llama3.1" },
     max_position_embeddings = { "use_rope", true },
     attention_bias = { "use_bias", false },
-    sliding_window_size = { "attention_type", "local_sliding" },
     normalize_embedding_logits = { "logits_via_embedding", true },
     checkpoint_period = { "enable_checkpointing", true },
     async_checkpointing = { "enable_checkpointing", true },

@@ -1,6 +1,8 @@
 --- Attention of H heads of queries to K heads of keys and values, each D wide: a part of a block.
 
+local blocks = require "mx.models.blocks"
 local mx = require "mx"
+local parameters = require "mx.models.parameters"
 local rope = require "mx.models.rope"
 
 local attention = {
@@ -9,11 +11,34 @@ local attention = {
     saved = "out_proj", -- the name of its result for a policy
 }
 
+-- RoPE of a config's layers: local ones may have a base of their own.
+local function rope_of(c, reach)
+    return c.use_rope and {
+        theta = reach == "local" and c.local_rope_max_timescale > 0 and c.local_rope_max_timescale
+            or c.rope_max_timescale,
+        scaling = c.rope_type == "llama3.1" and {
+            scaling_factor = c.rope_factor, low_freq_factor = c.rope_low_freq_factor,
+            high_freq_factor = c.rope_high_freq_factor, original_length = c.original_max_position_embeddings,
+        },
+    }
+end
+
+-- The norm of queries and keys; `whole`: over all heads together instead of each.
+local function qk_norm_of(c)
+    local kind = blocks.KINDS[c.decoder_block]
+    return c.use_qk_norm and {
+        kind = "rmsnorm", eps = c.normalization_layer_epsilon, bias = false, offset = kind.norm_offset or 0,
+        whole = kind.qk_norm_whole or false,
+    }
+end
+
 --- The attention of a config's layers, as a part of a block.
 ---@param c table
 ---@param factor table factors that follow from global_parameter_scale
+---@param reach "local"|"global" local: with the sliding window
 ---@return table
-function attention.of(c, factor)
+function attention.of(c, factor, reach)
+    local scale = (c.query_pre_attn_scalar > 0 and c.query_pre_attn_scalar or c.head_dim) ^ -0.5
     return {
         kind = "attention",
         heads = c.base_num_query_heads * factor.heads,
@@ -21,17 +46,12 @@ function attention.of(c, factor)
         head_dim = c.head_dim,
         qkv_bias = c.use_bias or c.attention_bias,
         out_bias = c.use_bias,
-        qk_norm = c.use_qk_norm and { kind = "rmsnorm", eps = c.normalization_layer_epsilon, bias = false },
-        rope = c.use_rope and {
-            theta = c.rope_max_timescale,
-            scaling = c.rope_type == "llama3.1" and {
-                scaling_factor = c.rope_factor, low_freq_factor = c.rope_low_freq_factor,
-                high_freq_factor = c.rope_high_freq_factor, original_length = c.original_max_position_embeddings,
-            },
-        },
+        qk_norm = qk_norm_of(c),
+        rope = rope_of(c, reach),
         causal = c.attention_type ~= "full",
-        window = c.sliding_window_size, -- keys that a query attends to, its own included; 0: all
-        scale = c.fold_attention_scale and 1 or c.head_dim ^ -0.5,
+        window = reach == "local" and c.sliding_window_size or 0, -- keys of a query, its own included; 0: all
+        scale = c.fold_attention_scale and 1 or scale,
+        query_factor = c.fold_attention_scale and scale or 1, -- of the initial query weights
         cap = c.attn_logits_soft_cap,
         buckets = c.relative_bias_buckets,
     }
@@ -43,11 +63,13 @@ end
 function attention.parameters(part, list)
     local D = part.head_dim
     local H, K = { part.heads * D, "heads", D }, { part.kv_heads * D, "kv_heads", D }
-    local factor = 1 / (part.scale * math.sqrt(D)) -- the factor of scores that the initial weights replace
-    list:from_stream("query", H, { bias = part.qkv_bias, factor = factor })
+    list:from_stream("query", H, { bias = part.qkv_bias, factor = part.query_factor })
     list:from_stream("key", K, { bias = part.qkv_bias })
     list:from_stream("value", K, { bias = part.qkv_bias })
-    if part.qk_norm then
+    if part.qk_norm and part.qk_norm.whole then
+        list:norm("query_norm", H[1], part.qk_norm, "product", "heads", D)
+        list:norm("key_norm", K[1], part.qk_norm, "product", "kv_heads", D)
+    elseif part.qk_norm then
         list:norm("query_norm", D, part.qk_norm, "heads")
         list:norm("key_norm", D, part.qk_norm, "heads")
     end
@@ -55,6 +77,23 @@ function attention.parameters(part, list)
     if part.buckets > 0 then
         list:add("relative_bias.weight", { { part.buckets }, { part.heads } }, { value = 0, use = "product" })
     end
+end
+
+-- The norm of queries or keys: (B, S, heads, D) -> the same.
+local function normalize(model, norm, weight, x, all_heads)
+    weight = parameters.norm_weight(norm, weight)
+    if not norm.whole then
+        return mx.rmsnorm(x, weight, { eps = norm.eps })
+    end
+    local B, S, heads, D = x:size(1), x:size(2), x:size(3), x:size(4)
+    local flat = x:view(B, S, heads * D)
+    if heads == all_heads then
+        return mx.rmsnorm(flat, weight, { eps = norm.eps }):view(B, S, heads, D)
+    end
+    local wide = flat:to("f32")
+    local squares = model.parallel:sum_heads(mx.sum(wide * wide, { dim = 3, keepdim = true })) -- (B, S, 1)
+    local y = wide * mx.rsqrt(squares / (all_heads * D) + norm.eps) * weight
+    return y:to(x:dtype()):view(B, S, heads, D)
 end
 
 --- Attention with a layer's weights: h (B, S, E) -> (B, S, E), before the sum over a mesh and the bias. With a cache,
@@ -76,8 +115,8 @@ function attention.forward(model, i, part, weights, h, run)
     local k, v = product("key", kv_heads), product("value", kv_heads) -- (B, S, K, D)
     if part.qk_norm then -- the gradient of a norm reads its input, so the input gets the name for policies
         q, k = mx.name(q, "query_proj"), mx.name(k, "key_proj")
-        q = mx.rmsnorm(q, weights["query_norm.weight"], { eps = part.qk_norm.eps })
-        k = mx.rmsnorm(k, weights["key_norm.weight"], { eps = part.qk_norm.eps })
+        q = normalize(model, part.qk_norm, weights["query_norm.weight"], q, part.heads)
+        k = normalize(model, part.qk_norm, weights["key_norm.weight"], k, part.kv_heads)
     end
     q, k = rope.rotate(part.rope, q, k, run)
     if not part.qk_norm then

@@ -13,7 +13,8 @@ local util = require "mx.util"
 local models = {
     shape = shapes.of, block = shapes.block, kinds = shapes.kinds, part = shapes.part, parts = shapes.parts,
     sum = shapes.sum, any = shapes.any, divides = shapes.divides, copy = shapes.copy, by_layer = shapes.by_layer,
-    cut = shapes.cut, tensors = shapes.tensors, parameters = parameters.list, count = parameters.count,
+    cut = shapes.cut, tensors = shapes.tensors, has_norm = shapes.has_norm,
+    parameters = parameters.list, count = parameters.count,
 }
 
 ---@class mx.Decoder
@@ -119,7 +120,7 @@ end
 
 -- A norm over E by its weights in `from`: (B, S, E) -> (B, S, E).
 local function normalize(norm, from, name, x)
-    local weight, bias = from[name .. ".weight"], from[name .. ".bias"]
+    local weight, bias = parameters.norm_weight(norm, from[name .. ".weight"]), from[name .. ".bias"]
     if norm.kind == "layernorm" then
         return mx.layernorm(x, weight, bias, { eps = norm.eps })
     end
@@ -163,8 +164,11 @@ function Decoder:layer(i, x, run)
     local function feed(h)
         return mlp.forward(self, i, block.mlp, weights, h, run)
     end
+    local function norm(name, part, place, y)
+        return shapes.has_norm(block, part, place) and normalize(block.norm, weights, name, y) or y
+    end
     local out_bias, mlp_bias = weights[attention.output .. ".bias"], weights[mlp.output .. ".bias"]
-    local h = normalize(block.norm, weights, "norm", x)
+    local h = norm("norm", "attention", "before", x)
     local entered = self.parallel:enter(h, attention.products)
     if block.parallel and self.shape.dropout == 0 and self.parallel:splits_alike() then
         -- Both products are summed over the same ranks, so summing them together halves the traffic.
@@ -175,14 +179,16 @@ function Decoder:layer(i, x, run)
         return x + (mlp_bias and sum + mlp_bias or sum)
     end
     local attended = mx.name(self:leave(attend(entered), attention.products, out_bias), attention.saved)
+    attended = norm("post_norm", "attention", "after", attended)
     attended = self:dropout(attended, "attention" .. i, run.numbers, run)
     mx.place(("layer %d, MLP"):format(i))
     if not block.parallel then
         x = x + attended
-        h = normalize(block.norm, weights, "mlp_norm", x)
+        h = norm("mlp_norm", "mlp", "before", x)
     end
     entered = block.parallel and entered or self.parallel:enter(h, mlp.products)
     local y = mx.name(self:leave(feed(entered), mlp.products, mlp_bias), mlp.saved)
+    y = norm("mlp_post_norm", "mlp", "after", y)
     y = self:dropout(y, "mlp" .. i, run.numbers, run)
     return block.parallel and x + attended + y or x + y
 end

@@ -66,21 +66,38 @@ end
 ---@param width integer
 ---@param norm table of a shape or block
 ---@param use string
-function List:norm(name, width, norm, use)
-    self:add(name .. ".weight", { { width, "norm" } }, { value = 1, use = use })
+---@param logical? string|false the logical name of the features (default: norm)
+---@param unit? integer features that are not split
+function List:norm(name, width, norm, use, logical, unit)
+    local features = { width, logical or "norm", unit }
+    self:add(name .. ".weight", { features }, { value = 1 - norm.offset, use = use })
     if norm.bias then
-        self:add(name .. ".bias", { { width, "norm" } }, { value = 0, use = use })
+        self:add(name .. ".bias", { features }, { value = 0, use = use })
     end
 end
 
+--- The factors of a norm's features: its weight and the offset. A bf16 weight of 0 + 1 would lose bits: the sum is f32.
+---@param norm table of a shape, block or attention
+---@param weight any
+---@return any
+function parameters.norm_weight(norm, weight)
+    return norm.offset == 0 and weight or weight:to("f32") + norm.offset
+end
+
 local function add_layer(list, block)
-    local emb = list.shape.emb
-    list:norm("norm", emb, block.norm, "sequence")
+    local function add_norm(name, part, place)
+        if shapes.has_norm(block, part, place) then
+            list:norm(name, list.shape.emb, block.norm, "sequence")
+        end
+    end
+    add_norm("norm", "attention", "before")
     shapes.part(block.attention).parameters(block.attention, list)
+    add_norm("post_norm", "attention", "after")
     if not block.parallel then
-        list:norm("mlp_norm", emb, block.norm, "sequence")
+        add_norm("mlp_norm", "mlp", "before")
     end
     shapes.part(block.mlp).parameters(block.mlp, list)
+    add_norm("mlp_post_norm", "mlp", "after")
 end
 
 local function add_tables(list)

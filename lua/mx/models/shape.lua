@@ -1,12 +1,15 @@
 --- The description of a model as data: sizes of the whole model, and the blocks of its layers.
 --
 --     shape = { emb, vocab, layers, blocks, norm, ... }     norm: the one after the last layer
---     block = { norm, attention, mlp, parallel }            parallel: MLP and attention read the same norm
+--     block = { norm, norms, attention, mlp, parallel }     parallel: MLP and attention read the same norm
 --
 -- Layer i is block number (i - 1) % #blocks + 1. There is one block if all layers are alike, two if they alternate, and
--- as many as layers if each is different. `norm` is {kind, eps, bias}. `attention` and `mlp` are the parts of a block;
--- the field `kind` of a part names its file in this folder. README.md describes such a file.
+-- as many as layers if each is different. `norm` is {kind, eps, bias, offset}; `offset` is added to its weights, which
+-- begin at 1 - offset. `norms` says where a block has norms: {attention, mlp}, each "before" the part, "after" it (then
+-- it norms the part's result before that is added to the residual stream), or "both". `attention` and `mlp` are the
+-- parts of a block; the field `kind` of a part names its file in this folder. README.md describes such a file.
 
+local blocks = require "mx.models.blocks"
 local remat = require "mx.models.remat"
 local util = require "mx.util"
 
@@ -28,17 +31,33 @@ end
 
 local function norm_of(c)
     local kind = c.normalization_layer
-    return { kind = kind, eps = c.normalization_layer_epsilon, bias = kind == "layernorm" and c.use_bias }
+    return {
+        kind = kind, eps = c.normalization_layer_epsilon, bias = kind == "layernorm" and c.use_bias,
+        offset = blocks.KINDS[c.decoder_block].norm_offset or 0,
+    }
 end
 
--- The block of all layers of a config, and the kinds of its parts.
-local function block_of(c, factor)
-    return {
-        norm = norm_of(c),
-        attention = require("mx.models.attention").of(c, factor),
-        mlp = require("mx.models.mlp").of(c, factor),
-        parallel = c.parallel_block,
-    }
+-- Where a part has norms.
+local function norm_places(before, after)
+    return before and after and "both" or after and "after" or "before"
+end
+
+-- The blocks of a config's layers, in turn.
+local function blocks_of(c, factor)
+    local kind, list = blocks.KINDS[c.decoder_block], {}
+    local before = kind.norm_before ~= false
+    for i, reach in ipairs(kind.layers or { c.attention_type == "local_sliding" and "local" or "global" }) do
+        list[i] = {
+            norm = norm_of(c),
+            norms = {
+                attention = norm_places(before, c.use_post_attn_norm), mlp = norm_places(before, c.use_post_ffw_norm),
+            },
+            attention = require("mx.models.attention").of(c, factor, reach),
+            mlp = require("mx.models.mlp").of(c, factor),
+            parallel = c.parallel_block,
+        }
+    end
+    return list
 end
 
 --- The shape of a config's model, with global_parameter_scale applied: everything that the model is built from.
@@ -50,8 +69,8 @@ function shapes.of(c)
     return {
         emb = emb,
         vocab = c.vocab_size,
-        layers = c.base_num_decoder_layers * factor.layers,
-        blocks = { block_of(c, factor) },
+        layers = c.base_num_decoder_layers * factor.layers * (blocks.KINDS[c.decoder_block].layers_each or 1),
+        blocks = blocks_of(c, factor),
         norm = norm_of(c),
         max_length = c.max_position_embeddings > 0 and c.max_position_embeddings or c.max_target_length,
         positions = math.max(c.trainable_position_size, 0),
@@ -93,6 +112,15 @@ function shapes.parts(block)
         parts[i] = block[name]
     end
     return parts
+end
+
+--- Whether a block has a norm at a place of a part.
+---@param block table
+---@param part "attention"|"mlp"
+---@param place "before"|"after"
+---@return boolean
+function shapes.has_norm(block, part, place)
+    return block.norms[part] == place or block.norms[part] == "both"
 end
 
 -- A value as text; only equal values have the same text.

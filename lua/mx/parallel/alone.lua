@@ -47,7 +47,7 @@ end
 
 -- ---- around products ----
 
-Alone.enter, Alone.leave = first, first
+Alone.enter, Alone.leave, Alone.sum_heads = first, first, first
 
 --- Whether the products of attention and MLP can be summed together: there is no sum over ranks.
 ---@return boolean

@@ -358,6 +358,14 @@ function Parallel:heads(part)
     return part.heads // n, part.kv_heads // n
 end
 
+--- The sum over the ranks that have the other heads of the same tokens, for use in each rank's own heads. Collective.
+---@param x any
+---@return any
+function Parallel:sum_heads(x)
+    local axes = self.products.heads
+    return mx.fan_out(mx.all_reduce(x, { axis = axes }), { axis = axes })
+end
+
 -- ---- tokens ----
 
 -- This rank's part along dimension 2 of a tensor that is the same on all ranks of the axes and has no gradient.

@@ -252,7 +252,9 @@ end
 ---@return table<string, any>
 function families.standard()
     return {
-        global_parameter_scale = 1, parallel_block = false, normalization_layer = "rmsnorm", use_bias = false,
+        global_parameter_scale = 1, decoder_block = "llama2", parallel_block = false, use_post_attn_norm = false,
+        use_post_ffw_norm = false, query_pre_attn_scalar = 0.0, local_rope_max_timescale = -1.0,
+        normalization_layer = "rmsnorm", use_bias = false,
         attention_bias = false, use_qk_norm = false, use_rope = true, rope_type = "default",
         trainable_position_size = -1, relative_bias_buckets = 0, attention_type = "global", sliding_window_size = 0,
         fold_attention_scale = false, attn_logits_soft_cap = 0.0, final_logits_soft_cap = 0.0,
@@ -312,7 +314,10 @@ local function obstacle(shape)
         { block.parallel, "parallel_block = true" }, { attention.buckets > 0, "relative_bias_buckets" },
         { not attention.causal, "attention_type = full" }, { attention.cap > 0, "attn_logits_soft_cap" },
         { shape.logit_cap > 0, "final_logits_soft_cap" }, { shape.logit_scale ~= 1, "normalize_embedding_logits" },
-        { attention.scale ~= attention.head_dim ^ -0.5, "fold_attention_scale = true" },
+        { attention.scale ~= attention.head_dim ^ -0.5, "fold_attention_scale = true or query_pre_attn_scalar" },
+        { block.norm.offset ~= 0, "norms that scale by 1 + their weights" },
+        { block.norms.attention ~= "before" or block.norms.mlp ~= "before", "norms after attention or MLP" },
+        { attention.qk_norm and attention.qk_norm.whole, "a norm over all heads of queries and keys" },
     }) do
         if case[1] then
             return case[2]

@@ -1,0 +1,57 @@
+--- The blocks that the config key decoder_block can name, as data: what their layers have.
+--
+-- `keys` are values of config keys that hold unless the model's file, the config file or the command line sets the key.
+-- `layers` lists the reach of attention in the layers in turn: "local" with the sliding window, "global" without.
+-- `layers_each` is how many layers base_num_decoder_layers counts as one. `norm_offset` is added to norm weights.
+-- `norm_before = false` leaves out the norms before attention and MLP. `qk_norm_whole` norms queries and keys over all
+-- heads together.
+
+local blocks = {}
+
+local GEMMA = { "local", "local", "local", "local", "local", "global" }
+local OLMO = { "local", "local", "local", "global" }
+
+blocks.KINDS = {
+    default = { keys = { parallel_block = true } },
+    llama2 = {},
+    mistral = {},
+    qwen2 = {},
+    qwen3 = {},
+    gpt3 = { keys = { normalization_layer = "layernorm", use_bias = true, use_rope = false }, norm_offset = 1 },
+    gemma = { norm_offset = 1 },
+    gemma2 = { layers = { "local", "global" }, layers_each = 2, norm_offset = 1 },
+    gemma3 = { layers = GEMMA, keys = { use_qk_norm = true }, norm_offset = 1 },
+    olmo3 = {
+        layers = OLMO, keys = { use_post_attn_norm = true, use_post_ffw_norm = true }, norm_before = false,
+        qk_norm_whole = true,
+    },
+}
+
+--- MaxText's other blocks, and what they need that layers here cannot have.
+blocks.MISSING = {
+    deepseek = "experts and latent attention",
+    deepseek4 = "experts, compressed attention and several residual streams",
+    envy = "experts",
+    gemma4 = "heads that differ between local and global layers, and experts",
+    gemma4_small = "embeddings for each layer, and keys and values shared between layers",
+    gpt_oss = "experts and attention sinks",
+    llama4 = "experts and chunked attention",
+    mixtral = "experts",
+    qwen3_5 = "experts and the gated delta rule",
+    qwen3_custom_moe = "experts",
+    qwen3_moe = "experts",
+    qwen3_next = "experts and the gated delta rule",
+    simple = "layers without attention",
+    simple_mlp = "layers without attention",
+}
+
+--- The values of decoder_block that are known, sorted.
+blocks.NAMES = {}
+for _, list in ipairs({ blocks.KINDS, blocks.MISSING }) do
+    for name in pairs(list) do
+        table.insert(blocks.NAMES, name)
+    end
+end
+table.sort(blocks.NAMES)
+
+return blocks

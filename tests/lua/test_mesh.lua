@@ -351,8 +351,9 @@ function TestSpec.test_an_axis_splits_one_dimension()
 end
 
 function TestSpec.test_activations_are_kept_split()
-    local m = plan(16, "ici fsdp 2", "ici context 2", "ici tensor 2", "ici data 2")
-    local spec = m:spec({ "activation_batch", "activation_length", "activation_mlp" }, { 8, 6, 4 }, "h")
+    local m = plan(16, "ici fsdp 2", "ici context 2", "ici tensor 2", "ici data 2",
+        "logical_axis_rules=[[activation_embed,tensor]]")
+    local spec = m:spec({ "activation_batch", "activation_length", "activation_embed" }, { 8, 6, 4 }, "h")
     lu.assertEquals({ spec[1].kept, spec[1].gathered, spec[1].used }, { { "data", "fsdp" }, {}, 2 })
     lu.assertEquals({ spec[2].kept, spec[2].used, spec[3].kept, spec[3].used }, { { "context" }, 3, { "tensor" }, 2 })
 end
@@ -409,7 +410,7 @@ end
 function TestRules.test_the_standard_ones()
     local rules = plan(1).rules
     lu.assertEquals(rules.activation_batch, { "data", "fsdp", "fsdp_transpose", "expert" })
-    lu.assertEquals(rules.embed, { "fsdp", "context", "expert" })
+    lu.assertEquals(rules.embed, { "fsdp", "fsdp_transpose", "context", "expert" })
     lu.assertEquals(rules.mlp, { "fsdp_transpose", "tensor", "tensor_sequence" })
     lu.assertEquals(rules.norm, {})
     lu.assertEquals(rules.layers, { "stage" })
@@ -418,7 +419,7 @@ end
 function TestRules.test_words_merge()
     local rules = plan(1, "logical_axis_rules=[[mlp,[tensor]],[norm,fsdp],[heads,[]]]").rules
     lu.assertEquals({ rules.mlp, rules.norm, rules.heads }, { { "tensor" }, { "fsdp" }, {} })
-    lu.assertEquals(rules.embed, { "fsdp", "context", "expert" })
+    lu.assertEquals(rules.embed, { "fsdp", "fsdp_transpose", "context", "expert" })
     lu.assertEquals(plan(1, "logical_axis_rules=[]").rules.mlp, plan(1).rules.mlp)
 end
 
@@ -455,10 +456,10 @@ function TestRules.test_mistakes()
     end
     with("[[mpl,[tensor]]]", "unknown logical name 'mpl', did you mean 'mlp'?")
     with("[[quxzyplugh,[tensor]]]", "unknown logical name 'quxzyplugh'; expected one of activation_batch, ")
+    with("[[activation_embd,[tensor]]]", "unknown logical name 'activation_embd', did you mean 'activation_embed'?")
     with("[[mlp,[tensr]]]", "unknown mesh axis in the rule of 'mlp': 'tensr', did you mean 'tensor'?")
     with("[[mlp,[quxzyplugh]]]", "'quxzyplugh'; expected one of data, stage, ")
     with("[[mlp,[tensor,tensor]]]", "'mlp' names the mesh axis 'tensor' twice")
-    with("[[mlp,[tensor]],[mlp,[]]]", "'mlp' has two rules")
     for _, text in ipairs({ "[[mlp,[tensor]", "[mlp,[tensor]]", "mlp", "", "[[mlp]]", "[[mlp,[tensor],[fsdp]]]",
         "[[mlp,[2]]]", "[[3,[tensor]]]", "{mlp: [tensor]}", "[[mlp, null]]" }) do
         with(text, "expected a list of [logical name, [mesh axes]] such as [[activation_batch, [data, fsdp",
@@ -472,6 +473,61 @@ function TestRules.test_mistakes()
     end)
 end
 
+-- Worked by hand from the semantics of Flax's logical_to_mesh_axes: the first rule, in the order of the list, whose
+-- axes no other dimension of the tensor has.
+function TestRules.test_a_second_rule_is_a_fallback()
+    local m = plan(8, "ici fsdp_transpose 4", "ici fsdp 2")
+    local function axes(...)
+        local found = {}
+        for i, d in ipairs(m:spec({ ... }, { 64, 64 }, "w")) do
+            found[i] = table.concat(d.axes, " ")
+        end
+        return found
+    end
+    lu.assertEquals(axes("embed", "mlp"), { "fsdp", "fsdp_transpose" }) -- mlp comes first: the second rule of embed
+    lu.assertEquals(axes("embed", false), { "fsdp fsdp_transpose", "" })
+    lu.assertEquals(axes("heads", "embed_attn"), { "", "fsdp fsdp_transpose" })
+    lu.assertEquals(axes("vocab", "embed_vocab"), { "", "fsdp fsdp_transpose" })
+    -- A rule of one's own comes last: embed's first rule applies, and mlp's does not.
+    m = plan(8, "ici fsdp_transpose 4", "ici fsdp 2", "logical_axis_rules=[[mlp,[fsdp_transpose]]]")
+    lu.assertEquals(axes("embed", "mlp"), { "fsdp fsdp_transpose", "" })
+    -- A rule applies with all its axes or not at all; axes of size 1 count.
+    m = plan(8, "logical_axis_rules=[[mlp,[fsdp]],[embed,[fsdp,data]],[embed,[data]]]", "ici fsdp 4", "ici data 2",
+        "override_logical_axis_rules=true")
+    lu.assertEquals(axes("embed", "mlp"), { "data", "fsdp" })
+    m = plan(8, "logical_axis_rules=[[mlp,[data,tensor]],[embed,[fsdp,tensor]]]", "ici fsdp 4", "ici data 2",
+        "override_logical_axis_rules=true")
+    lu.assertEquals(axes("embed", "mlp"), { "", "data" })
+    lu.assertEquals(#plan(1, "logical_axis_rules=[[embed,[fsdp]],[embed,[]]]").list,
+        #plan(1).list) -- both replace both
+end
+
+function TestRules.test_maxtexts_names_and_axes()
+    -- Without a counterpart, and with axes whose size is always 1.
+    local m = plan(2, "logical_axis_rules=[[exp,expert],[q_lora,[fsdp,sequence]],[mlp,[fsdp_transpose,tensor,"
+        .. "tensor_sequence,autoregressive]],[embed,[fsdp,sequence,tensor_transpose,context,expert]]]")
+    lu.assertEquals(m:spec({ "embed", "mlp" }, { 8, 8 }, "w")[1].axes, { "fsdp" })
+    -- A name that is split as another is: alike or not at all.
+    plan(2, "ici tensor 2", "logical_axis_rules=[[q_heads,[tensor,tensor_sequence,autoregressive]]]")
+    plan(2, "ici fsdp_transpose 2", "ici fsdp 1", "logical_axis_rules=[[activation_mlp,[tensor,tensor_sequence]]]")
+    refused({ "activation_mlp is split over []", "as mlp is, over [tensor]" }, plan, 2, "ici tensor 2",
+        "logical_axis_rules=[[activation_mlp,[]]]")
+    refused({ "q_heads is split over [fsdp]", "as heads is, over []" }, plan, 2, "logical_axis_rules=[[q_heads,fsdp]]")
+    refused({ "kv (the features of a head) is split over [fsdp]", "give it []" }, plan, 2,
+        "logical_axis_rules=[[kv,[fsdp,tensor]]]")
+    plan(2, "ici tensor 2", "logical_axis_rules=[[kv,[fsdp]]]")
+end
+
+function TestRules.test_every_name_of_its_own_has_a_standard_rule()
+    local found = {}
+    for _, rule in ipairs(config().logical_axis_rules) do
+        found[rule[1]] = true
+    end
+    for name in pairs(require("mx.parallel.names").OWN) do
+        lu.assertTrue(found[name], name)
+    end
+end
+
 function TestRules.test_a_list_of_words_is_still_one()
     with_file("mlp_activations: {silu: linear}\n", function(path)
         refused({ "expected a list such as [silu, linear]" }, mx.config.load, { path })
@@ -480,7 +536,7 @@ end
 
 function TestRules.test_a_dump_reads_back_the_same()
     for _, words in ipairs({
-        {}, { "logical_axis_rules=[[mlp,[tensor]],[norm,[]]]" },
+        {}, { "logical_axis_rules=[[mlp,[tensor]],[norm,[]]]" }, { "logical_axis_rules=[[mlp,[tensor]],[mlp,[]]]" },
         { "logical_axis_rules=[[mlp,[tensor]]]", "override_logical_axis_rules=true" },
     }) do
         local c = mx.config.load(words)
@@ -508,7 +564,8 @@ end
 
 function TestPicture.test_one_and_two_ranks()
     lu.assertEquals(picture(1), "mesh of 1 rank: nothing is shared out")
-    lu.assertEquals(picture(2), "mesh of 2 ranks: fsdp 2\n  fsdp 2  batch, embed\n          0 1")
+    lu.assertEquals(picture(2),
+        "mesh of 2 ranks: fsdp 2\n  fsdp 2  batch, embed_vocab, embed_attn, embed\n          0 1")
 end
 
 function TestPicture.test_eight_ranks()
@@ -522,9 +579,9 @@ mesh of 8 ranks: fsdp 4 x tensor 2
         2      4  5
         3      6  7
 
-  fsdp 4    batch, embed
+  fsdp 4    batch, embed_vocab, embed_attn, embed
             0 2 4 6 | 1 3 5 7
-  tensor 2  heads, kv_heads, mlp, vocab
+  tensor 2  vocab, heads, kv_heads, mlp
             0 1 | 2 3 | 4 5 | 6 7]])
 end
 

@@ -285,7 +285,7 @@ end
 
 function TestIntensity.test_rules_of_the_user()
     -- Without fsdp in the rule of emb, weights are whole on all of its ranks: their gradients are all-reduced.
-    local row = rows(model("ranks=8", "logical_axis_rules=[[embed,[]]]"), "fsdp")[1]
+    local row = rows(model("ranks=8", "logical_axis_rules=[[embed,[]],[embed_attn,[]],[embed_vocab,[]]]"), "fsdp")[1]
     lu.assertStrContains(row.what, "gradients: all-reduce")
     lu.assertAlmostEquals(row.intensity, 2048, 1e-6)
 end

@@ -447,16 +447,18 @@ if RANKS == 2 then
     function TestSettings.test_rules_that_leave_weights_in_parts_are_refused()
         assert_refused({ "logical_axis_rules: embed is split over tensor", "activation_batch or activation_length" },
             "tensor=2", "logical_axis_rules=[[embed, [fsdp, tensor]]]")
-        assert_refused({ "logical_axis_rules: embed is split over expert" }, "expert=2",
+        assert_refused({ "logical_axis_rules: embed_vocab is split over expert" }, "expert=2",
             "logical_axis_rules=[[activation_batch, [data, fsdp]]]")
-        assert_refused({ "logical_axis_rules: norm is split over tensor" }, "tensor=2",
-            "logical_axis_rules=[[norm, [tensor]]]")
+        assert_refused({ "heads is split over [tensor], kv_heads over []" }, "tensor=2",
+            "logical_axis_rules=[[kv_heads, []]]")
     end
 
     function TestSettings.test_norms_may_be_stored_in_parts()
-        local words = { "logical_axis_rules=[[norm, [fsdp]]]", table.unpack(EXACT) }
-        for _, model in ipairs({ "tiny", "tiny-gpt2" }) do
-            assert_close(on_mesh(model, "fsdp=2", words), reference(model, table.unpack(EXACT)), 1e-5, "fsdp=2")
+        for _, axis in ipairs({ "fsdp", "tensor", "tensor_sequence" }) do
+            local words = { ("logical_axis_rules=[[norm, %s]]"):format(axis), table.unpack(EXACT) }
+            for _, model in ipairs({ "tiny", "tiny-gpt2" }) do
+                assert_close(on_mesh(model, axis .. "=2", words), reference(model, table.unpack(EXACT)), 1e-5, axis)
+            end
         end
     end
 

@@ -10,6 +10,7 @@ local remat = require "mx.models.remat"
 local config_paths = require "mx.config.paths"
 local config_rules = require "mx.config.rules"
 local config_values = require "mx.config.values"
+local logical_names = require "mx.parallel.names"
 local util = require "mx.util"
 
 local config = {}
@@ -28,44 +29,47 @@ local function check_name(name, names, what, where)
         or "; expected one of " .. table.concat(names, ", "))
 end
 
--- Stores the user's rule of each logical name; merge_axis_rules merges them with the defaults.
-local function set_axis_rules(values, key, rules, where)
-    local names, seen = {}, {}
-    for i, rule in ipairs(values.standard[key]) do
-        names[i] = rule[1]
+-- The rules of `list` that have none of these names, then those of `rules`.
+local function replace_rules(list, rules)
+    local merged, given = {}, {}
+    for _, rule in ipairs(rules) do
+        given[rule[1]] = true
     end
+    for _, rule in ipairs(list) do
+        merged[#merged + 1] = not given[rule[1]] and rule or nil
+    end
+    return table.move(rules, 1, #rules, #merged + 1, merged)
+end
+
+-- Stores the user's rules, which replace all earlier rules of the same logical names; merge_axis_rules merges them with
+-- the defaults.
+local function set_axis_rules(values, key, rules, where)
+    local known = table.move(mesh.OTHER_AXES, 1, #mesh.OTHER_AXES, #mesh.AXES + 1, { table.unpack(mesh.AXES) })
     where = ("%s: %s"):format(where, key)
     for _, rule in ipairs(rules) do
         local name, axes = rule[1], {}
-        check_name(name, names, "logical name", where)
-        if seen[name] then
-            util.refuse("%s: '%s' has two rules", where, name)
-        end
+        check_name(name, logical_names.ALL, "logical name", where)
         for _, axis in ipairs(rule[2]) do
-            check_name(axis, mesh.AXES, ("mesh axis in the rule of '%s':"):format(name), where)
+            check_name(axis, known, ("mesh axis in the rule of '%s':"):format(name), where)
             if axes[axis] then
                 util.refuse("%s: '%s' names the mesh axis '%s' twice", where, name, axis)
             end
             axes[axis] = true
         end
-        seen[name] = true
-        values.axis_rules[name] = rule[2]
     end
+    values.axis_rules = replace_rules(values.axis_rules, rules)
 end
 
--- The rules of the run: the user's, and the default rules of all other logical names (none of the defaults with
+-- The rules of the run: the user's, after the default rules of all other logical names (none of the defaults with
 -- override_logical_axis_rules).
 local function merge_axis_rules(values)
     local override = values.now.override_logical_axis_rules
-    if override and not next(values.axis_rules) then
+    if override and #values.axis_rules == 0 then
         util.refuse("%s: override_logical_axis_rules: there are no logical_axis_rules to take instead",
             values.where.override_logical_axis_rules)
     end
-    local rules = {}
-    for i, rule in ipairs(values.standard.logical_axis_rules) do
-        rules[i] = { rule[1], values.axis_rules[rule[1]] or (override and {} or rule[2]) }
-    end
-    values.now.logical_axis_rules = rules
+    values.now.logical_axis_rules = replace_rules(override and {} or values.standard.logical_axis_rules,
+        values.axis_rules)
 end
 
 -- Sets one key of `values`. `given` is what the user wrote; `value` is the same in the key's type, or nil if it has
@@ -452,11 +456,20 @@ function config.options(words, options, rules)
     return finish(values, order)
 end
 
--- Axis rules as YAML, one rule per line; changed_only leaves out rules that equal those in `standard`.
+-- All rules of a name as text.
+local function rules_of(rules, name)
+    local found = {}
+    for _, rule in ipairs(rules) do
+        found[#found + 1] = rule[1] == name and show(rule) or nil
+    end
+    return table.concat(found, " ")
+end
+
+-- Axis rules as YAML, one rule per line; changed_only leaves out the names whose rules are those in `standard`.
 local function dump_axis_rules(key, rules, standard, changed_only)
     local out = { key .. ":" }
-    for i, rule in ipairs(rules) do
-        if not changed_only or show(rule) ~= show(standard[i]) then
+    for _, rule in ipairs(rules) do
+        if not changed_only or rules_of(rules, rule[1]) ~= rules_of(standard, rule[1]) then
             out[#out + 1] = "  - " .. show(rule)
         end
     end

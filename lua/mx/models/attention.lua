@@ -63,17 +63,17 @@ end
 function attention.parameters(part, list)
     local D = part.head_dim
     local H, K = { part.heads * D, "heads", D }, { part.kv_heads * D, "kv_heads", D }
-    list:from_stream("query", H, { bias = part.qkv_bias, factor = part.query_factor })
-    list:from_stream("key", K, { bias = part.qkv_bias })
-    list:from_stream("value", K, { bias = part.qkv_bias })
+    list:from_stream("query", H, { bias = part.qkv_bias, factor = part.query_factor, embed = "embed_attn" })
+    list:from_stream("key", K, { bias = part.qkv_bias, embed = "embed_attn" })
+    list:from_stream("value", K, { bias = part.qkv_bias, embed = "embed_attn" })
     if part.qk_norm and part.qk_norm.whole then
         list:norm("query_norm", H[1], part.qk_norm, "product", "heads", D)
         list:norm("key_norm", K[1], part.qk_norm, "product", "kv_heads", D)
     elseif part.qk_norm then
-        list:norm("query_norm", D, part.qk_norm, "heads")
-        list:norm("key_norm", D, part.qk_norm, "heads")
+        list:norm("query_norm", D, part.qk_norm, "heads", false)
+        list:norm("key_norm", D, part.qk_norm, "heads", false)
     end
-    list:to_stream("out", H, { bias = part.out_bias })
+    list:to_stream("out", H, { bias = part.out_bias, embed = "embed_attn" })
     if part.buckets > 0 then
         list:add("relative_bias.weight", { { part.buckets }, { part.heads } }, { value = 0, use = "product" })
     end

@@ -45,20 +45,21 @@ end
 --- A product that reads the residual stream: (emb, columns).
 ---@param name string
 ---@param columns table a dimension for List:add
----@param o {bias: boolean, factor: number?} factor: of the initial weights
+---@param o {bias: boolean, factor: number?, embed: string?} factor: of the initial weights; embed: the logical name of
+---       emb (default: "embed")
 function List:from_stream(name, columns, o)
-    add_product(self, name, { { self.shape.emb, "embed" }, columns }, o.factor or 1, o.bias and columns)
+    add_product(self, name, { { self.shape.emb, o.embed or "embed" }, columns }, o.factor or 1, o.bias and columns)
 end
 
 --- A product whose result is added to the residual stream: (rows, emb). Its bias is added after the sum over the ranks
 --- along which the rows are split. With init_std, its initial weights are smaller the more layers add to the stream.
 ---@param name string
 ---@param rows table a dimension for List:add
----@param o {bias: boolean}
+---@param o {bias: boolean, embed: string?} embed: as in from_stream
 function List:to_stream(name, rows, o)
     local shape = self.shape
     local factor = shape.init_std > 0 and 1 / math.sqrt(2 * shape.layers) or 1
-    add_product(self, name, { rows, { shape.emb, "embed" } }, factor, o.bias and { shape.emb, "norm" })
+    add_product(self, name, { rows, { shape.emb, o.embed or "embed" } }, factor, o.bias and { shape.emb, "norm" })
 end
 
 --- A norm over `width` features.
@@ -66,10 +67,10 @@ end
 ---@param width integer
 ---@param norm table of a shape or block
 ---@param use string
----@param logical? string|false the logical name of the features (default: norm)
+---@param logical? string|false the logical name of the features (default: norm); false: never split
 ---@param unit? integer features that are not split
 function List:norm(name, width, norm, use, logical, unit)
-    local features = { width, logical or "norm", unit }
+    local features = { width, logical == nil and "norm" or logical, unit }
     self:add(name .. ".weight", { features }, { value = 1 - norm.offset, use = use })
     if norm.bias then
         self:add(name .. ".bias", { features }, { value = 0, use = use })
@@ -106,9 +107,9 @@ local function add_tables(list)
     -- are.
     local table_std = shape.tied and shape.logit_scale == 1 and 1 / math.sqrt(shape.emb) or 1
     local o = { std = shape.init_std > 0 and shape.init_std or table_std, use = "tokens" }
-    list:add("embedding.weight", { { shape.vocab, "vocab" }, { shape.emb, "embed" } }, o)
+    list:add("embedding.weight", { { shape.vocab, "vocab" }, { shape.emb, "embed_vocab" } }, o)
     if shape.positions > 0 then
-        list:add("position.weight", { { shape.positions }, { shape.emb, "embed" } }, o)
+        list:add("position.weight", { { shape.positions }, { shape.emb, "embed_vocab" } }, o)
     end
 end
 
@@ -117,7 +118,7 @@ local function add_head(list)
     list:norm("norm", shape.emb, shape.norm, "tokens")
     if not shape.tied then
         local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(shape.emb)
-        local dimensions = { { shape.emb, "embed" }, { shape.vocab, "vocab" } }
+        local dimensions = { { shape.emb, "embed_vocab" }, { shape.vocab, "vocab" } }
         list:add("unembedding.weight", dimensions, { std = std, use = "tokens" })
     end
 end

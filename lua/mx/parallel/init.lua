@@ -20,6 +20,12 @@ local parallel = { alone = require "mx.parallel.alone" }
 ---@class mx.Parallel
 ---@field mesh mx.Mesh
 ---@field entries table<string, table> parameter -> how it is stored, gathered and reduced
+---@field batch string[] axes larger than 1 that split the batch
+---@field context string[] those that split sequences
+---@field shares string[] both
+---@field sequence string[] those that split the tokens of the residual stream too
+---@field products table<string, string[]> those that split products: heads, kv_heads, mlp; and vocab
+---@field token_axes string[] those that split the tokens of the embedding and the loss, besides `shares`
 ---@field parts integer number of ranks with different tokens
 ---@field seed number 1 / parts
 ---@field gathered? mx.Gathered weights that are gathered once for all passes of a step, during the passes
@@ -31,7 +37,7 @@ Parallel.__index = Parallel
 local function used(mesh, axes)
     local list = {}
     for _, axis in ipairs(axes) do
-        if mesh:size(axis) > 1 then
+        if (mesh.layout.sizes[axis] or 1) > 1 then
             list[#list + 1] = axis
         end
     end
@@ -40,6 +46,10 @@ end
 
 local function join(a, b)
     return table.move(util.without(b, a), 1, #b, #a + 1, table.move(a, 1, #a, 1, {}))
+end
+
+local function same_axes(a, b)
+    return #util.without(a, b) == 0 and #util.without(b, a) == 0
 end
 
 local function check(self, shape)
@@ -56,12 +66,16 @@ local function check(self, shape)
             end
         end
     end
-    -- Activations are not split along emb, so weights that are split there must be gathered, over ranks with different
+    if not same_axes(self.products.heads, self.products.kv_heads) then
+        util.refuse("logical_axis_rules: heads is split over [%s], kv_heads over [%s]: give both the same axes",
+            table.concat(self.products.heads, ", "), table.concat(self.products.kv_heads, ", "))
+    end
+    -- Products read whole rows of emb, so weights that are split there must be gathered, over ranks with different
     -- tokens.
-    for _, name in ipairs({ "embed", "norm" }) do
-        for _, axis in ipairs(util.without(used(mesh, mesh.rules[name]), join(self.batch, self.context))) do
+    for _, rule in ipairs(mesh.list) do
+        for _, axis in ipairs(rule[1]:find("^embed") and util.without(used(mesh, rule[2]), self.shares) or {}) do
             util.refuse("logical_axis_rules: %s is split over %s, which shares out neither the batch nor the sequence: "
-                .. "add it to activation_batch or activation_length, or take it from %s", name, axis, name)
+                .. "add it to activation_batch or activation_length, or take it from %s", rule[1], axis, rule[1])
         end
     end
     local windows = mx.models.any(shape, function(block)
@@ -85,8 +99,32 @@ local function check_length(self, S)
     end
 end
 
+-- The axes whose ranks use the parameter on different tokens or for different heads, so that its gradient is a sum over
+-- them.
+local function different_uses(self, p)
+    local more = { sequence = self.sequence, tokens = self.token_axes, heads = self.products.heads, product = {} }
+    return join(self.shares, more[p.use])
+end
+
+-- The gathers of dimension d before use. Those over axes of `different` scatter the gradient's sum. Ranks along other
+-- axes use the whole dimension alike, so each has the whole gradient.
+local function add_gathers(entry, p, d, different)
+    local dim, gathers = entry.spec[d], entry.gathers
+    if #dim.gathered > 0 then
+        gathers[#gathers + 1] = { dim = d, axis = dim.gathered }
+    end
+    if p.logical[d] == "vocab" and #dim.kept > 0 then -- tables are used whole; tokens are split instead
+        gathers[#gathers + 1] = { dim = d, axis = dim.kept }
+    elseif p.logical[d] == "norm" then
+        for i = #dim.kept, 1, -1 do -- the innermost axis first: each gather gives one block of the dimension
+            local grad = not util.contains(different, dim.kept[i]) and "slice" or nil
+            gathers[#gathers + 1] = { dim = d, axis = { dim.kept[i] }, grad = grad }
+        end
+    end
+end
+
 -- How a parameter is stored, gathered and reduced. A dimension is split between units: between heads, not inside a
--- head.
+-- head. Norms compute in f32, so their parameters are gathered as they are stored.
 local function entry_of(self, p)
     local sizes = {}
     for d, size in ipairs(p.sizes) do
@@ -94,27 +132,13 @@ local function entry_of(self, p)
     end
     local spec = self.mesh:spec(p.logical, sizes, p.name)
     local entry = { spec = spec, sizes = p.sizes, gathers = {}, stored = {}, copies = self.mesh.layout.ranks }
-    local split = {}
+    local split, different = {}, different_uses(self, p)
+    entry.dtype = p.logical[1] ~= "norm" and self.shape.dtype or nil
     for d, dim in ipairs(spec) do
         entry.stored[d] = dim.stored * p.units[d]
         entry.copies = entry.copies // dim.parts
-        if #dim.gathered > 0 then
-            entry.gathers[#entry.gathers + 1] = { dim = d, axis = dim.gathered }
-        end
-        if p.logical[d] == "vocab" and #dim.kept > 0 then -- tables are used whole; tokens are split instead
-            entry.gathers[#entry.gathers + 1] = { dim = d, axis = dim.kept }
-        end
+        add_gathers(entry, p, d, different)
         split = join(split, dim.axes)
-    end
-    -- Ranks along these axes use the parameter on different tokens. For gathered axes, the gradient's scatter sums over
-    -- them.
-    local different = join(self.batch, self.context)
-    if p.use == "sequence" then
-        different = join(different, self.sequence)
-    elseif p.use == "tokens" then
-        different = join(different, self.token_axes)
-    elseif p.use == "heads" then -- the same on all ranks along which heads are split
-        different = join(different, self.products.heads)
     end
     entry.sum = util.without(different, split)
     return entry
@@ -147,13 +171,12 @@ function parallel.new(mesh, shape, parameters, o)
     local self = setmetatable({ mesh = mesh, entries = {}, o = o, shape = shape }, Parallel)
     self.batch = used(mesh, rules.activation_batch)
     self.context = used(mesh, rules.activation_length)
-    self.sequence = used(mesh, rules.activation_norm_length)
-    local shares = join(self.batch, self.context)
-    self.products = {
-        heads = util.without(used(mesh, rules.heads), shares),
-        mlp = util.without(used(mesh, rules.mlp), shares),
-        vocab = util.without(used(mesh, rules.vocab), shares),
-    }
+    self.sequence = util.without(used(mesh, rules.activation_norm_length), self.context)
+    self.shares = join(self.batch, self.context)
+    self.products = {}
+    for kind, embed in pairs({ heads = "embed_attn", kv_heads = "embed_attn", mlp = "embed", vocab = "embed_vocab" }) do
+        self.products[kind] = util.without(used(mesh, mesh:axes({ embed, kind })[2]), self.shares)
+    end
     self.token_axes = join(self.sequence, self.products.vocab)
     local sees_later = mx.models.any(shape, function(block)
         return not block.attention.causal
@@ -168,7 +191,7 @@ function parallel.new(mesh, shape, parameters, o)
         end
         self.entries[p.name] = entry
     end
-    self.parts = mesh:size(join(shares, self.token_axes))
+    self.parts = mesh:size(join(self.shares, self.token_axes))
     self.seed, self.prefetch_layers = 1 / self.parts, o.prefetch_layers
     return self
 end
@@ -181,7 +204,7 @@ Parallel.whole, Parallel.piece = stored.whole, stored.piece
 
 local function gather_options(self, gather, dtype)
     return {
-        axis = gather.axis, dim = gather.dim, dtype = dtype, async = self.o.async_all_gather,
+        axis = gather.axis, dim = gather.dim, dtype = dtype, grad = gather.grad, async = self.o.async_all_gather,
         async_grad = self.o.async_reduce_scatter,
     }
 end
@@ -203,8 +226,9 @@ function Parallel:gather(name, t)
     if leaf then
         return leaf
     end
-    for i, gather in ipairs(self.entries[name].gathers) do
-        t = mx.all_gather(t, gather_options(self, gather, i == 1 and self.shape.dtype or nil))
+    local entry = self.entries[name]
+    for i, gather in ipairs(entry.gathers) do
+        t = mx.all_gather(t, gather_options(self, gather, i == 1 and entry.dtype or nil))
     end
     return t
 end
@@ -229,9 +253,9 @@ function Parallel:prefetch(params, names)
         return
     end
     for _, name in ipairs(names) do
-        local first = self.entries[name].gathers[1]
-        if first then
-            mx.prefetch(params[name], gather_options(self, first, self.shape.dtype))
+        local entry = self.entries[name]
+        if #entry.gathers > 0 then
+            mx.prefetch(params[name], gather_options(self, entry.gathers[1], entry.dtype))
         end
     end
     mx.flush()
@@ -346,8 +370,7 @@ end
 --- Whether the products of heads and mlp are split over the same axes.
 ---@return boolean
 function Parallel:splits_alike()
-    local heads, mlp = self.products.heads, self.products.mlp
-    return #util.without(heads, mlp) == 0 and #util.without(mlp, heads) == 0
+    return same_axes(self.products.heads, self.products.mlp)
 end
 
 --- The heads of an attention that a rank computes.

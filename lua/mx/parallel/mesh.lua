@@ -5,6 +5,7 @@
 -- dcn coordinate * ici size + ici coordinate. `mx.mesh(config)` creates the mesh of this run.
 
 local mx = require "mx"
+local logical_names = require "mx.parallel.names"
 local util = require "mx.util"
 
 local mesh = {}
@@ -14,11 +15,17 @@ local MOST_RANKS = 1 << 40 -- limit of a product of sizes
 --- All axes in mesh order: neighbours on a later axis are closer ranks.
 mesh.AXES = { "data", "stage", "fsdp", "fsdp_transpose", "context", "tensor", "tensor_sequence", "expert" }
 
+--- MaxText's other axes. Rules may name them; their size here is always 1.
+mesh.OTHER_AXES = {
+    "diloco", "sequence", "context_usp_ulysses", "context_autoregressive", "tensor_transpose", "autoregressive",
+}
+
 -- Logical name -> the config key of the dimension's size; activation_mlp and mlp have the same.
 local SIZE_KEYS = {
     batch = "per_device_batch_size", length = "max_target_length", norm_length = "max_target_length",
-    embed = "base_emb_dim", mlp = "base_mlp_dim", heads = "base_num_query_heads", kv_heads = "base_num_kv_heads",
-    vocab = "vocab_size", layers = "base_num_decoder_layers",
+    embed = "base_emb_dim", embed_attn = "base_emb_dim", embed_vocab = "base_emb_dim", norm = "base_emb_dim",
+    mlp = "base_mlp_dim", heads = "base_num_query_heads", kv_heads = "base_num_kv_heads", vocab = "vocab_size",
+    layers = "base_num_decoder_layers",
 }
 
 local function key_of(level, name)
@@ -221,11 +228,11 @@ end
 ---@field layout mx.MeshLayout
 ---@field rank integer this rank, from 0
 ---@field at table<string, integer> axis -> this rank's coordinate, from 0
----@field rules table<string, string[]> logical name -> mesh axes
----@field names string[] the logical names in the order of the config
+---@field rules table<string, string[]> logical name -> the axes of its first rule
+---@field list table[] all rules in their order: {logical name, axes}
 ---@field shares_batch table<string, boolean> the axes that split batch or length of activations
 local Mesh = {}
-util.strict(Mesh, "a mesh", { "layout", "rank", "at", "rules", "names", "shares_batch" })
+util.strict(Mesh, "a mesh", { "layout", "rank", "at", "rules", "list", "shares_batch" })
 
 --- The number of ranks along axes. Not collective.
 ---@param axes string|string[] a name or several
@@ -285,37 +292,64 @@ local function refuse_size(self, what, i, name, dimension)
         dimension.size, dimension.parts, table.concat(sizes, ", "), table.concat(keys, " or "))
 end
 
--- The axes of a logical name's rule.
-local function rule_of(self, name)
-    local rule = self.rules[name]
-    if not rule then
-        local near = util.nearest(tostring(name), util.sorted_keys(self.rules))
+local function check_name(name)
+    if name and not logical_names.OWN[name] then
+        local near = util.nearest(tostring(name), util.sorted_keys(logical_names.OWN))
         error(("no logical axis '%s'%s"):format(tostring(name), near and (", did you mean '%s'?"):format(near)
-            or "; configs/base.yml lists them in logical_axis_rules"), 3)
+            or "; lua/mx/parallel/names.lua lists them"), 3)
     end
-    return rule
 end
 
---- How a tensor is split: one entry per dimension. An axis splits only one dimension of a tensor: the first whose rule
---- contains it. Kept axes are outermost, so that a gather gives one contiguous block of the dimension:
---- stored_block = mesh:index(kept) * mesh:size(gathered) + mesh:index(gathered). A size that is not divisible by its
---- parts is refused. Not collective.
----@param names (string|false)[] the logical name of each dimension; false: never split
+local function are_free(axes, taken)
+    for _, axis in ipairs(axes) do
+        if taken[axis] then
+            return false
+        end
+    end
+    return true
+end
+
+--- The axes of each dimension of a tensor by the rules, as Flax chooses them: the rules are tried in their order. A
+--- rule applies to the dimension of its name if no earlier rule has, and if it shares no axis with the rules that apply
+--- to other dimensions. So a second rule of a name is a fallback. Not collective.
+---@param logical (string|false)[] the logical name of each dimension; false: never split
+---@return string[][] for each dimension; axes of size 1 included
+function Mesh:axes(logical)
+    local axes, place, taken = {}, {}, {}
+    for i = #logical, 1, -1 do
+        check_name(logical[i])
+        axes[i], place[logical[i]] = {}, i
+    end
+    for _, rule in ipairs(self.list) do
+        local i = place[rule[1]]
+        if i and are_free(rule[2], taken) then
+            axes[i], place[rule[1]] = rule[2], nil
+            for _, axis in ipairs(rule[2]) do
+                taken[axis] = true
+            end
+        end
+    end
+    return axes
+end
+
+--- How a tensor is split: one entry per dimension, over the axes of Mesh:axes. Kept axes are outermost, so that a
+--- gather gives one contiguous block of the dimension: stored_block = mesh:index(kept) * mesh:size(gathered) +
+--- mesh:index(gathered). A size that is not divisible by its parts is refused. Not collective.
+---@param logical (string|false)[] the logical name of each dimension; false: never split
 ---@param sizes integer[] of the whole tensor
 ---@param what string the tensor's name, for messages
 ---@return mx.DimensionSpec[]
-function Mesh:spec(names, sizes, what)
-    if #names ~= #sizes then
-        error(("%s: %d logical names for %d dimensions"):format(what, #names, #sizes), 2)
+function Mesh:spec(logical, sizes, what)
+    if #logical ~= #sizes then
+        error(("%s: %d logical names for %d dimensions"):format(what, #logical, #sizes), 2)
     end
-    local spec, taken = {}, {}
-    for i, name in ipairs(names) do
+    local spec, axes = {}, self:axes(logical)
+    for i, name in ipairs(logical) do
         local d = { parts = 1, kept = {}, gathered = {}, size = sizes[i] }
         local is_activation = name and name:find("^activation_")
-        for _, axis in ipairs(name and rule_of(self, name) or {}) do
-            local size = self.layout.sizes[axis]
-            if size > 1 and not taken[axis] then
-                taken[axis] = true
+        for _, axis in ipairs(axes[i]) do
+            local size = self.layout.sizes[axis] or 1
+            if size > 1 then
                 local list = self.shares_batch[axis] and not is_activation and d.gathered or d.kept
                 list[#list + 1], d.parts = axis, d.parts * size
             end
@@ -358,6 +392,15 @@ end
 
 -- ---- creating a mesh ----
 
+-- Those of the axes that a mesh has.
+local function known_axes(axes)
+    local list = {}
+    for _, axis in ipairs(axes) do
+        list[#list + 1] = util.contains(mesh.AXES, axis) and axis or nil
+    end
+    return list
+end
+
 --- A mesh over any number of ranks, as seen by one of them: for planning. It has no side effects. Not collective.
 ---@param cfg table config
 ---@param ranks integer
@@ -366,17 +409,21 @@ end
 function mesh.plan(cfg, ranks, rank)
     local layout = mesh.layout(cfg, ranks)
     local self = setmetatable({
-        layout = layout, rank = rank or 0, at = mesh.coordinates(layout, rank or 0), rules = {}, names = {},
-        shares_batch = {},
+        layout = layout, rank = rank or 0, at = mesh.coordinates(layout, rank or 0), rules = {},
+        list = cfg.logical_axis_rules, shares_batch = {},
     }, Mesh)
-    for i, rule in ipairs(cfg.logical_axis_rules) do
-        self.rules[rule[1]], self.names[i] = rule[2], rule[1]
+    for name in pairs(logical_names.OWN) do
+        self.rules[name] = {}
+    end
+    for i = #self.list, 1, -1 do
+        self.rules[self.list[i][1]] = known_axes(self.list[i][2])
     end
     for _, name in ipairs({ "activation_batch", "activation_length" }) do
         for _, axis in ipairs(self.rules[name]) do
             self.shares_batch[axis] = true
         end
     end
+    logical_names.check(self.rules, layout.sizes, self.shares_batch)
     return self
 end
 

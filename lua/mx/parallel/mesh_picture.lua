@@ -1,6 +1,9 @@
 --- Draws a mesh: a grid of the ranks, then for each axis the dimensions that it splits and the groups of ranks along
 --- it.
 
+local names = require "mx.parallel.names"
+local util = require "mx.util"
+
 local picture = {}
 
 local WIDTH = 80 -- columns
@@ -79,12 +82,10 @@ end
 -- The dimensions that an axis splits by the rules, in a line of `width` columns: "batch, embed".
 local function split_by(self, axis, width)
     local found, seen = {}, {}
-    for _, name in ipairs(self.names) do
-        local short = name:gsub("^activation_", "")
-        for _, a in ipairs(self.rules[name]) do
-            if a == axis and not seen[short] then
-                found[#found + 1], seen[short] = short, true
-            end
+    for _, rule in ipairs(self.list) do
+        local name, short = rule[1], rule[1]:gsub("^activation_", "")
+        if names.OWN[name] and not seen[short] and util.contains(self.rules[name], axis) then
+            found[#found + 1], seen[short] = short, true
         end
     end
     local text = #found > 0 and table.concat(found, ", ") or "nothing: no rule names it"

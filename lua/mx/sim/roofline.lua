@@ -91,7 +91,7 @@ local function quantities(cfg, shape, plan, ici, dcn)
         q.size[axis] = ici[axis] * dcn[axis]
         ranks = ranks * q.size[axis]
     end
-    q.gathers = axes_of(plan, { "embed", "mlp", "heads", "kv_heads", "vocab" }, true)
+    q.gathers = axes_of(plan, { "embed", "embed_attn", "embed_vocab", "mlp", "heads", "kv_heads", "vocab" }, true)
     q.gathers_once = cfg.gradient_accumulation_fsdp_ag_once and q.passes > 1
     q.reduces = {}
     for axis in pairs(plan.shares_batch) do
@@ -332,10 +332,10 @@ local function check_sizes(cfg, shape, plan)
     for _, kind in ipairs(mx.models.kinds(shape)) do
         local attention, mlp = kind.block.attention, kind.block.mlp
         plan:spec({ "embed", "mlp" }, { shape.emb, mlp.width }, "MLP")
-        plan:spec({ "embed", "heads" }, { shape.emb, attention.heads }, "attention")
-        plan:spec({ "embed", "kv_heads" }, { shape.emb, attention.kv_heads }, "attention")
+        plan:spec({ "embed_attn", "heads" }, { shape.emb, attention.heads }, "attention")
+        plan:spec({ "embed_attn", "kv_heads" }, { shape.emb, attention.kv_heads }, "attention")
     end
-    plan:spec({ "vocab", "embed" }, { shape.vocab, shape.emb }, "embedding")
+    plan:spec({ "vocab", "embed_vocab" }, { shape.vocab, shape.emb }, "embedding")
     plan:spec({ "layers" }, { shape.layers }, "decoder")
     plan:spec({ "activation_length" }, { cfg.max_target_length }, "tokens")
 end

@@ -1,9 +1,9 @@
--- Measures every kernel with the shapes of the shipped models, as a share of this machine's measured peak:
+-- Measures every kernel with the shapes of a model, as a share of this machine's measured peak:
 --
 --     build/mxlua scripts/kernels.lua [only=matmul] [model=32b] [tokens=2048] [metrics_file=F]
 --
 -- only         measure only kernels whose name contains this
--- model        use shapes of this model only: one of configs/models (of a published job one chip's part)
+-- model        one of configs/models; default: llama2-7b. Of a published job, one chip's part
 -- tokens       number of rows in the matrix products
 -- metrics_file file for one JSON object per line, for each kernel
 --

@@ -256,7 +256,7 @@ function TestBlocks.test_frequencies()
     end
     lu.assertEquals(policies[2], policies[1])
     lu.assertErrorMsgContains("no field 'tehta'", loss_with, { tehta = 1 })
-    lu.assertErrorMsgContains("in place of", loss_with, { theta = 1, frequencies = frequencies(300.0, 16) })
+    lu.assertErrorMsgContains("which they replace", loss_with, { theta = 1, frequencies = frequencies(300.0, 16) })
 end
 
 -- Token by token from caches, each of its layer's size.

@@ -208,7 +208,7 @@ end
 function TestConfig.test_combinations()
     refused({ "base_num_kv_heads=3" }, "expected a divisor of base_num_query_heads = 8, got 3")
     refused({ "global_parameter_scale=6" }, "expected a power of two, got 6")
-    refused({ "head_dim=63" }, "use_rope needs an even one")
+    refused({ "head_dim=63" }, "63 components of head_dim = 63 are not an even number")
     refused({ "model_name=gpt2-124m", "max_target_length=2048" }, "trainable_position_size = 1024")
     refused({ "attention_type=local_sliding" }, "'attention_type=local_sliding' on the command line: attention_type: ")
     refused({ "sliding_window_size=4" }, "'sliding_window_size=4' on the command line: sliding_window_size: ")
@@ -249,7 +249,13 @@ function TestConfig.test_keys_without_effect()
     refused({ "use_bias=true", "attention_bias=true" }, "no effect with use_bias = true")
     refused({ "rope_factor=4" }, "no effect with rope_type = default")
     refused({ "rope_type=llama3" }, "did you mean llama3.1?")
-    refused({ "rope_type=llama3.1", "rope_high_freq_factor=1" }, "expected more than rope_low_freq_factor = 1, got 1")
+    refused({ "rope_type=llama3.1", "llama_rope_high_freq_factor=1" },
+        "expected more than llama_rope_low_freq_factor = 1, got 1")
+    refused({ "rope_interleave=false" }, "no effect with rope_type = default")
+    refused({ "rope_type=yarn", "rope_linear_scaling_factor=2" }, "no effect with rope_type = yarn")
+    refused({ "rope_type=yarn", "beta_fast=0.5" }, "beta_fast: expected at least beta_slow = 1")
+    refused({ "head_dim=16", "partial_rotary_factor=0.2" },
+        "partial_rotary_factor: use_rope rotates pairs, and 3 components of head_dim = 16 are not an even number")
     -- A model file describes more than one run: what it sets does not count.
     lu.assertFalse(mx.config.load({ "model_name=llama3-8b", "use_rope=false" }).use_rope)
 end

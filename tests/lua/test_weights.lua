@@ -124,8 +124,8 @@ end
 function TestImport.test_config()
     local keys = mx.weights.config(GOLDEN .. "llama31")
     lu.assertEquals({ keys.base_emb_dim, keys.head_dim, keys.base_num_kv_heads, keys.vocab_size }, { 32, 16, 2, 96 })
-    lu.assertEquals({ keys.rope_type, keys.rope_factor }, { "llama3.1", 8.0 })
-    lu.assertEquals(keys.original_max_position_embeddings, 32)
+    lu.assertEquals({ keys.rope_type, keys.llama_rope_factor }, { "llama3.1", 8.0 })
+    lu.assertEquals(keys.llama_rope_original_length, 32)
     lu.assertEquals(keys.rope_max_timescale, 500.0)
     local from_gguf = mx.weights.config(GOLDEN .. "llama31.gguf")
     lu.assertEquals(from_gguf, keys) -- RoPE's factors are worked out of a tensor there
@@ -147,9 +147,9 @@ function TestImport.test_config_as_older_versions_write_it()
     }
     local keys = families.read(values, "c")
     lu.assertEquals({ keys.base_num_kv_heads, keys.head_dim, keys.rope_max_timescale }, { 4, 16, 5e5 })
-    lu.assertEquals({ keys.rope_type, keys.rope_factor, keys.logits_via_embedding }, { "llama3.1", 32.0, false })
-    values.rope_scaling = { type = "linear", factor = 2.0 }
-    says("RoPE of the type 'linear'", families.read, values, "c")
+    lu.assertEquals({ keys.rope_type, keys.llama_rope_factor, keys.logits_via_embedding }, { "llama3.1", 32.0, false })
+    values.rope_scaling = { type = "dynamic", factor = 2.0 }
+    says("RoPE of the type 'dynamic'", families.read, values, "c")
     values.rope_scaling, values.attention_bias = nil, true
     says("attention_bias = true and mlp_bias = false", families.read, values, "c")
     values.mlp_bias = true

@@ -18,7 +18,7 @@ local HEADS = {
     -- What Qwen's blocks have beside Llama's: norms of queries and keys, biases of these and of values.
     qwen = {
         "base_num_query_heads=24", "base_num_kv_heads=12", "head_dim=4", "use_qk_norm=true", "attention_bias=true",
-        "rope_type=llama3.1", "original_max_position_embeddings=16",
+        "rope_type=llama3.1", "llama_rope_original_length=16",
     },
     ["tiny-gpt2"] = { "base_num_query_heads=12", "base_num_kv_heads=12", "head_dim=8" },
     -- Not its relu: where rounding puts a value on the other side of the kink, a gradient changes by far more than the

@@ -1,4 +1,4 @@
---- Measures every kernel with the shapes of the shipped models, and compares it with the machine's peaks in the same
+--- Measures every kernel with the shapes of a model, and compares it with the machine's peaks in the same
 --- run.
 --
 -- Work and bytes are the operation's cost, as the profiler reports it; seconds are the median of several calls. Matrix
@@ -255,16 +255,12 @@ local function add_model(list, name, T)
     add_vocabulary(list, T, shape.emb, shape.vocab // parts)
 end
 
--- All cases; those that several models share are listed once.
+-- All cases; those that occur twice are listed once.
 local function all_cases(o)
     local list = {}
     add_matmul(list, 2048, 2048, 2048, "bf16")
     add_matmul(list, 2048, 2048, 2048, "f32")
-    for _, name in ipairs(o.model ~= "" and { o.model } or mx.config.models()) do
-        if o.model == name or not name:find("^tiny") then -- the tiny ones are for tests
-            add_model(list, name, o.tokens)
-        end
-    end
+    add_model(list, o.model, o.tokens)
     add_rows(list, "softmax", 4096, function() return mx.softmax end)
     add_streams(list)
     local seen, kept = {}, {}
@@ -359,9 +355,9 @@ local function report(case, threads, peak, log)
 end
 
 --- Prints the table. Only for one rank.
----@param words string[] only (part of a kernel's name), model (one of the shipped), tokens, metrics_file
+---@param words string[] only (part of a kernel's name), model (one of configs/models), tokens, metrics_file
 function kernels.run(words)
-    local o = mx.config.options(words, { only = "", model = "", tokens = 2048, metrics_file = "" })
+    local o = mx.config.options(words, { only = "", model = "llama2-7b", tokens = 2048, metrics_file = "" })
     if o.tokens > MOST_TOKENS then
         util.refuse("tokens=%d: expected at most %d rows of the matrix products", o.tokens, MOST_TOKENS)
     end

@@ -285,6 +285,19 @@ local function check_block(c, need)
     end
 end
 
+local function check_rope(c, need)
+    local dims = math.floor(c.head_dim * c.partial_rotary_factor)
+    need(not c.use_rope or dims % 2 == 0 and dims > 0, c.partial_rotary_factor == 1 and "head_dim"
+        or "partial_rotary_factor", "use_rope rotates pairs, and %d components of head_dim = %d are not an even number",
+        dims, c.head_dim)
+    need(c.rope_type ~= "llama3.1" or c.llama_rope_high_freq_factor > c.llama_rope_low_freq_factor,
+        "llama_rope_high_freq_factor", "expected more than llama_rope_low_freq_factor = %g, got %g",
+        c.llama_rope_low_freq_factor, c.llama_rope_high_freq_factor)
+    need(c.rope_type ~= "yarn" or c.beta_fast >= c.beta_slow and c.beta_slow > 0, "beta_fast",
+        "expected at least beta_slow = %g, and both above 0, got %g", c.beta_slow, c.beta_fast)
+    need(c.rope_type ~= "yarn" or c.rope_max_timescale > 1, "rope_max_timescale", "yarn needs more than 1")
+end
+
 -- Refuses combinations that cannot work. Each rule names first the key to change.
 local function check_together(values)
     local c = values.now
@@ -299,9 +312,7 @@ local function check_together(values)
     need(scale & (scale - 1) == 0, "global_parameter_scale", "expected a power of two, got %d", scale)
     need(c.base_num_query_heads % c.base_num_kv_heads == 0, "base_num_kv_heads",
         "expected a divisor of base_num_query_heads = %d, got %d", c.base_num_query_heads, c.base_num_kv_heads)
-    need(not c.use_rope or c.head_dim % 2 == 0, "head_dim", "use_rope needs an even one, got %d", c.head_dim)
-    need(c.rope_type == "default" or c.rope_high_freq_factor > c.rope_low_freq_factor, "rope_high_freq_factor",
-        "expected more than rope_low_freq_factor = %g, got %g", c.rope_low_freq_factor, c.rope_high_freq_factor)
+    check_rope(c, need)
     need(c.trainable_position_size < 0 or c.trainable_position_size >= c.max_target_length, "max_target_length",
         "%d tokens, but trainable_position_size = %d", c.max_target_length, c.trainable_position_size)
     need(c.dataset_type == "synthetic" or c.dataset_type == "random" or c.dataset_path ~= "" or #c.dataset_mix > 0,

@@ -11,18 +11,6 @@ local attention = {
     saved = "out_proj", -- the name of its result for a policy
 }
 
--- RoPE of a config's layers: local ones may have a base of their own.
-local function rope_of(c, reach)
-    return c.use_rope and {
-        theta = reach == "local" and c.local_rope_max_timescale > 0 and c.local_rope_max_timescale
-            or c.rope_max_timescale,
-        scaling = c.rope_type == "llama3.1" and {
-            scaling_factor = c.rope_factor, low_freq_factor = c.rope_low_freq_factor,
-            high_freq_factor = c.rope_high_freq_factor, original_length = c.original_max_position_embeddings,
-        },
-    }
-end
-
 -- The norm of queries and keys; `whole`: over all heads together instead of each.
 local function qk_norm_of(c)
     local kind = blocks.KINDS[c.decoder_block]
@@ -47,7 +35,7 @@ function attention.of(c, factor, reach)
         qkv_bias = c.use_bias or c.attention_bias,
         out_bias = c.use_bias,
         qk_norm = qk_norm_of(c),
-        rope = rope_of(c, reach),
+        rope = rope.of(c, reach),
         causal = c.attention_type ~= "full",
         window = reach == "local" and c.sliding_window_size or 0, -- keys of a query, its own included; 0: all
         scale = c.fold_attention_scale and 1 or scale,

@@ -4,7 +4,7 @@
 -- `layers` lists the reach of attention in the layers in turn: "local" with the sliding window, "global" without.
 -- `layers_each` is how many layers base_num_decoder_layers counts as one. `norm_offset` is added to norm weights.
 -- `norm_before = false` leaves out the norms before attention and MLP. `qk_norm_whole` norms queries and keys over all
--- heads together.
+-- heads together. `local_rope_unscaled`: rope_linear_scaling_factor and rope_type concern global layers only.
 
 local blocks = {}
 
@@ -20,10 +20,10 @@ blocks.KINDS = {
     gpt3 = { keys = { normalization_layer = "layernorm", use_bias = true, use_rope = false }, norm_offset = 1 },
     gemma = { norm_offset = 1 },
     gemma2 = { layers = { "local", "global" }, layers_each = 2, norm_offset = 1 },
-    gemma3 = { layers = GEMMA, keys = { use_qk_norm = true }, norm_offset = 1 },
+    gemma3 = { layers = GEMMA, keys = { use_qk_norm = true }, norm_offset = 1, local_rope_unscaled = true },
     olmo3 = {
         layers = OLMO, keys = { use_post_attn_norm = true, use_post_ffw_norm = true }, norm_before = false,
-        qk_norm_whole = true,
+        qk_norm_whole = true, local_rope_unscaled = true,
     },
 }
 

@@ -5,6 +5,7 @@
 -- outputs).
 
 local mx = require "mx"
+local ropes = require "mx.models.rope"
 local util = require "mx.util"
 
 local families = {}
@@ -155,6 +156,47 @@ local function activation(c, key, standard)
         table.concat(util.sorted_keys(ACTIVATIONS), ", "))
 end
 
+-- What a rope_parameters of YaRN multiplies cosines and sines by.
+local function yarn_attention_factor(scaling, factor)
+    local one, all = get(scaling, "mscale", "number", 0), get(scaling, "mscale_all_dim", "number", 0)
+    local function grown(mscale)
+        return 1 + mscale * (ropes.yarn_attention_factor(factor) - 1)
+    end
+    local default = one ~= 0 and all ~= 0 and grown(one) / grown(all) or ropes.yarn_attention_factor(factor)
+    return get(scaling, "attention_factor", "number", default)
+end
+
+-- Each rope_type but default: sets its keys.
+local ROPE_KEYS = {}
+
+function ROPE_KEYS.linear(scaling, keys)
+    keys.rope_linear_scaling_factor = get(scaling, "factor", "number") + 0.0
+end
+
+function ROPE_KEYS.llama3(scaling, keys)
+    keys.rope_type = "llama3.1"
+    keys.llama_rope_factor = get(scaling, "factor", "number") + 0.0
+    keys.llama_rope_low_freq_factor = get(scaling, "low_freq_factor", "number") + 0.0
+    keys.llama_rope_high_freq_factor = get(scaling, "high_freq_factor", "number") + 0.0
+    keys.llama_rope_original_length = get(scaling, "original_max_position_embeddings", "integer")
+end
+
+function ROPE_KEYS.yarn(scaling, keys, c)
+    local factor = get(scaling, "factor", "number") + 0.0
+    keys.rope_type, keys.rope_factor, keys.rope_interleave = "yarn", factor, false
+    keys.original_max_position_embeddings = get(scaling, "original_max_position_embeddings", "integer",
+        get(c, "max_position_embeddings", "integer"))
+    keys.beta_fast = get(scaling, "beta_fast", "number", 32) + 0.0
+    keys.beta_slow = get(scaling, "beta_slow", "number", 1) + 0.0
+    keys.rope_truncate = get(scaling, "truncate", "boolean", true)
+    local found, scaled = yarn_attention_factor(scaling, factor), ropes.yarn_attention_factor(factor)
+    keys.rope_attention_scaling = math.abs(found - 1) > 1e-6
+    if keys.rope_attention_scaling and math.abs(found - scaled) > 1e-6 then
+        util.refuse("%s: an attention_factor of %g for YaRN with factor = %g: here it is 1 or 0.1 ln(factor) + 1 = %g",
+            c.path, found, factor, scaled)
+    end
+end
+
 local function rope_keys(c, keys)
     local parameters = { path = c.path, values = get(c, "rope_parameters", "table", {}) }
     local scaling = { path = c.path, values = get(c, "rope_scaling", "table", parameters.values) }
@@ -162,15 +204,12 @@ local function rope_keys(c, keys)
     keys.rope_max_timescale = get(parameters, "rope_theta", "number", get(c, "rope_theta", "number", 10000.0)) + 0.0
     local part = get(parameters, "partial_rotary_factor", "number", get(c, "partial_rotary_factor", "number", 1.0))
     if part ~= 1 then
-        util.refuse("%s: partial_rotary_factor = %g: heads are rotated whole here", c.path, part)
-    elseif kind == "llama3" then
-        keys.rope_type = "llama3.1"
-        keys.rope_factor = get(scaling, "factor", "number") + 0.0
-        keys.rope_low_freq_factor = get(scaling, "low_freq_factor", "number") + 0.0
-        keys.rope_high_freq_factor = get(scaling, "high_freq_factor", "number") + 0.0
-        keys.original_max_position_embeddings = get(scaling, "original_max_position_embeddings", "integer")
+        util.refuse("%s: partial_rotary_factor = %g: heads of this family are rotated whole", c.path, part)
+    elseif ROPE_KEYS[kind] then
+        ROPE_KEYS[kind](scaling, keys, c)
     elseif kind ~= "default" and get(scaling, "factor", "number", 0) ~= 1 then
-        util.refuse("%s: RoPE of the type '%s' is not computed here; there are default and llama3", c.path, kind)
+        util.refuse("%s: RoPE of the type '%s' is not computed here; there are default, %s", c.path, kind,
+            table.concat(util.sorted_keys(ROPE_KEYS), ", "))
     end
 end
 
@@ -254,8 +293,9 @@ function families.standard()
     return {
         global_parameter_scale = 1, decoder_block = "llama2", parallel_block = false, use_post_attn_norm = false,
         use_post_ffw_norm = false, query_pre_attn_scalar = 0.0, local_rope_max_timescale = -1.0,
-        normalization_layer = "rmsnorm", use_bias = false,
-        attention_bias = false, use_qk_norm = false, use_rope = true, rope_type = "default",
+        normalization_layer = "rmsnorm", use_bias = false, attention_bias = false, use_qk_norm = false,
+        use_rope = true, rope_type = "default", rope_min_timescale = 1.0, rope_linear_scaling_factor = 1.0,
+        partial_rotary_factor = 1.0,
         trainable_position_size = -1, relative_bias_buckets = 0, attention_type = "global", sliding_window_size = 0,
         fold_attention_scale = false, attn_logits_soft_cap = 0.0, final_logits_soft_cap = 0.0,
         logits_via_embedding = false, normalize_embedding_logits = false,
@@ -336,7 +376,7 @@ function families.of(shape)
         and attention.heads == attention.kv_heads and attention.heads * attention.head_dim == shape.emb
         and not attention.qk_norm and window == 0
     local rope = attention.rope or {}
-    local plain_rope = rope.theta and not (rope.dims or rope.interleaved or rope.factor)
+    local plain_rope = rope.theta and not (rope.dims or rope.interleaved or rope.shortest)
     local llama = norm == "rmsnorm" and mlp.gated and plain_rope and shape.positions == 0
     if not reason and gpt2 then
         return "gpt2"
@@ -361,19 +401,31 @@ local CLASSES = {
     gpt2 = "GPT2LMHeadModel",
 }
 
-local function write_rope(values, rope)
+-- rope_parameters of config.json for a kind of scaling.
+local function rope_parameters(rope)
     local s = rope.scaling
-    values.rope_theta = rope.theta
-    values.rope_scaling = s and {
-        rope_type = "llama3", factor = s.scaling_factor, low_freq_factor = s.low_freq_factor,
-        high_freq_factor = s.high_freq_factor, original_max_position_embeddings = s.original_length,
-    } or mx.io.null
-    -- Newer versions of the library read it from here.
-    values.rope_parameters = { rope_type = "default" }
-    for key, value in pairs(s and values.rope_scaling or {}) do
-        values.rope_parameters[key] = value
+    if not s then
+        return { rope_type = "default", rope_theta = rope.theta }
+    elseif s.kind == "linear" then
+        return { rope_type = "linear", rope_theta = rope.theta, factor = s.factor }
+    elseif s.kind == "llama3.1" then
+        return {
+            rope_type = "llama3", rope_theta = rope.theta, factor = s.factor, low_freq_factor = s.low_freq_factor,
+            high_freq_factor = s.high_freq_factor, original_max_position_embeddings = s.original_length,
+        }
     end
-    values.rope_parameters.rope_theta = rope.theta
+    return {
+        rope_type = "yarn", rope_theta = rope.theta, factor = s.factor, beta_fast = s.beta_fast,
+        beta_slow = s.beta_slow, truncate = s.truncate, original_max_position_embeddings = s.original_length,
+        attention_factor = rope.factor or 1.0,
+    }
+end
+
+local function write_rope(values, rope)
+    values.rope_parameters = rope_parameters(rope)
+    -- Older versions of the library read it from here.
+    values.rope_theta = rope.theta
+    values.rope_scaling = rope.scaling and rope_parameters(rope) or mx.io.null
 end
 
 local function write_window(values, window, layers, family)

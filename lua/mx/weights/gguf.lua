@@ -100,8 +100,8 @@ local function rope_keys(g, keys)
         util.refuse("%s: the factors of 'rope_freqs.weight' are not those of Llama 3.1's RoPE", g.path)
     end
     if s.factor > 1 then
-        keys.rope_type, keys.rope_factor, keys.rope_low_freq_factor = "llama3.1", s.factor, s.low
-        keys.rope_high_freq_factor, keys.original_max_position_embeddings = s.high, s.original
+        keys.rope_type, keys.llama_rope_factor, keys.llama_rope_low_freq_factor = "llama3.1", s.factor, s.low
+        keys.llama_rope_high_freq_factor, keys.llama_rope_original_length = s.high, s.original
     end
 end
 

@@ -20,11 +20,15 @@ local weights = { open = sources.open }
 
 -- The keys that describe a model.
 local KEYS = util.sorted_keys(families.standard())
-table.move({
+for _, key in ipairs({
     "base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "head_dim", "base_mlp_dim", "base_num_decoder_layers",
-    "vocab_size", "mlp_activations", "normalization_layer_epsilon", "rope_max_timescale", "rope_factor",
-    "rope_low_freq_factor", "rope_high_freq_factor", "original_max_position_embeddings", "max_position_embeddings",
-}, 1, 15, #KEYS + 1, KEYS)
+    "vocab_size", "mlp_activations", "normalization_layer_epsilon", "rope_max_timescale", "llama_rope_factor",
+    "llama_rope_low_freq_factor", "llama_rope_high_freq_factor", "llama_rope_original_length", "rope_factor",
+    "original_max_position_embeddings", "beta_fast", "beta_slow", "rope_truncate", "rope_attention_scaling",
+    "rope_interleave", "max_position_embeddings",
+}) do
+    KEYS[#KEYS + 1] = key
+end
 
 -- Keys that say how the model was used: stored with mxlua's own parameters.
 local USES = {

@@ -1,6 +1,6 @@
 -- Predicts the memory and time of a training step on hardware that you do not have:
 --
---     build/mxlua scripts/plan.lua [config.yml] model_name=llama2-7b hardware=v5e-64 [slices=2] [key=value ...]
+--     build/mxlua scripts/plan.lua [config.yml] model_name=llama2-7b hardware=v5e-64 [num_slices=2] [key=value ...]
 --     build/mxlua scripts/plan.lua model_name=llama2-7b hardware=v5e-64 search=true [candidates=200] [top=10]
 --
 -- The first command prints the memory of a chip by purpose, whether it fits, and the simulated step. The second tries

@@ -9,7 +9,9 @@ TestLayout, TestCoordinates, TestSpec, TestRules, TestPicture = {}, {}, {}, {}, 
 local function config(...)
     local words = { ... }
     for i, word in ipairs(words) do
-        words[i] = word:gsub("^(%l+) ([%w_]+) (%-?%d+)$", "%1_%2_parallelism=%3")
+        words[i] = word:gsub("^(%l+) ([%w_]+) (%-?%d+)$", function(level, axis, size)
+            return mx.mesh.key(level, axis) .. "=" .. size
+        end)
     end
     return mx.config.load(words)
 end
@@ -66,7 +68,7 @@ function TestLayout.test_any_axis_may_take_what_is_left()
     for _, axis in ipairs(mx.mesh.AXES) do
         local words = { "ici fsdp 1", ("ici %s -1"):format(axis) }
         lu.assertEquals(sizes(6, table.unpack(words)), axis .. " 6")
-        local over_slices = { "dcn data 1", ("dcn %s -1"):format(axis), "slices=3", "ici fsdp 2" }
+        local over_slices = { "dcn data 1", ("dcn %s -1"):format(axis), "num_slices=3", "ici fsdp 2" }
         local layout = mx.mesh.layout(config(table.unpack(over_slices)), 6)
         lu.assertEquals({ layout.dcn[axis], layout.ici.fsdp, layout.slices }, { 3, 2, 3 })
     end
@@ -78,10 +80,10 @@ function TestLayout.test_sizes_given_in_full()
 end
 
 function TestLayout.test_slices()
-    lu.assertEquals(sizes(16, "slices=2", "ici tensor 2"), "data 2 fsdp 4 tensor 2")
+    lu.assertEquals(sizes(16, "num_slices=2", "ici tensor 2"), "data 2 fsdp 4 tensor 2")
     lu.assertEquals(sizes(16, "dcn data 2", "ici tensor 2"), "data 2 fsdp 4 tensor 2") -- their product says it
-    lu.assertEquals(sizes(24, "slices=6", "dcn stage 2"), "data 3 stage 2 fsdp 4")
-    local layout = mx.mesh.layout(config("slices=2", "dcn data 1", "dcn fsdp 2"), 16)
+    lu.assertEquals(sizes(24, "num_slices=6", "dcn stage 2"), "data 3 stage 2 fsdp 4")
+    local layout = mx.mesh.layout(config("num_slices=2", "dcn data 1", "dcn fsdp 2"), 16)
     lu.assertEquals({ layout.slices, layout.ranks, layout.sizes.fsdp }, { 2, 16, 16 })
     lu.assertEquals(layout.axes[3], { name = "fsdp", ici = 8, dcn = 2, size = 16 })
 end
@@ -101,7 +103,7 @@ function TestLayout.test_a_product_that_does_not_match()
         "start 6 ranks (mpirun -n 6) or set ici_fsdp_parallelism=4",
     }, mx.mesh.layout, config("ici fsdp 3", "ici tensor 2"), 8)
     refused({ "make 6 devices", "16 ranks in 2 slices are 8 a slice", "start 12 ranks (mpirun -n 12)" },
-        mx.mesh.layout, config("ici fsdp 3", "ici tensor 2", "slices=2"), 16)
+        mx.mesh.layout, config("ici fsdp 3", "ici tensor 2", "num_slices=2"), 16)
     refused({ "make 1 device a slice (all 1)", "there are 5 ranks", "set ici_fsdp_parallelism=-1" },
         mx.mesh.layout, config("ici fsdp 1"), 5)
     refused({ "make 8 devices a slice (fsdp=4, tensor=2), but there are 7 ranks in 1 slice: start 8 ranks" },
@@ -143,15 +145,15 @@ function TestLayout.test_the_proposed_change_is_accepted()
 end
 
 function TestLayout.test_slices_that_do_not_match()
-    refused({ "dcn_*_parallelism make 4 slices (data=4), but slices=2: set slices=4" },
-        mx.mesh.layout, config("dcn data 4", "slices=2"), 8)
+    refused({ "dcn_*_parallelism make 4 slices (data=4), but num_slices=2: set num_slices=4" },
+        mx.mesh.layout, config("dcn data 4", "num_slices=2"), 8)
     refused({
-        "dcn_*_parallelism make 2 slices (fsdp=2) and dcn_data_parallelism=-1 takes what is left", "slices=3",
-        "set slices=4 or dcn_fsdp_parallelism=1",
-    }, mx.mesh.layout, config("dcn fsdp 2", "slices=3"), 12)
+        "dcn_*_parallelism make 2 slices (fsdp=2) and dcn_data_parallelism=-1 takes what is left", "num_slices=3",
+        "set num_slices=4 or dcn_fsdp_parallelism=1",
+    }, mx.mesh.layout, config("dcn fsdp 2", "num_slices=3"), 12)
     refused({ "3 slices", "(dcn_*_parallelism: data=3)", "8 ranks", "mpirun -n 9" },
-        mx.mesh.layout, config("slices=3"), 8)
-    refused({ "4 slices", "2 ranks", "mpirun -n 4" }, mx.mesh.layout, config("slices=4"), 2)
+        mx.mesh.layout, config("num_slices=3"), 8)
+    refused({ "4 slices", "2 ranks", "mpirun -n 4" }, mx.mesh.layout, config("num_slices=4"), 2)
 end
 
 function TestLayout.test_two_cannot_take_what_is_left()
@@ -161,21 +163,21 @@ function TestLayout.test_two_cannot_take_what_is_left()
         mx.mesh.layout, config("dcn expert -1"), 8)
 end
 
--- Without `slices` the dcn_* sizes say how many there are, simulated or not.
+-- Without num_slices the dcn_* sizes say how many there are, simulated or not.
 function TestLayout.test_slices_follow_from_the_sizes_across_them()
-    lu.assertEquals(config().slices, 1)
-    lu.assertEquals(config("dcn data 2").slices, 2)
-    lu.assertEquals(config("dcn fsdp 2", "dcn tensor 3").slices, 6) -- dcn_data is -1: nothing is left for it
-    lu.assertEquals(config("slices=6", "dcn fsdp 2").slices, 6)
+    lu.assertEquals(config().num_slices, 1)
+    lu.assertEquals(config("dcn data 2").num_slices, 2)
+    lu.assertEquals(config("dcn fsdp 2", "dcn tensor 3").num_slices, 6) -- dcn_data is -1: nothing is left for it
+    lu.assertEquals(config("num_slices=6", "dcn fsdp 2").num_slices, 6)
     lu.assertEquals(sizes(8, "dcn fsdp 2"), "fsdp 8")
     local c = mx.config.load({ "model_name=tiny", "hardware=v5e-8", "dcn_data_parallelism=2" }, { simulate = false })
-    lu.assertTrue(mx.plan.simulate(c, c.hardware, c.slices).step_s > 0)
+    lu.assertTrue(mx.plan.simulate(c, c.hardware, c.num_slices).step_s > 0)
 end
 
 function TestLayout.test_sizes_that_are_none()
     for _, axis in ipairs(mx.mesh.AXES) do
         for _, level in ipairs({ "ici", "dcn" }) do
-            local key = ("%s_%s_parallelism"):format(level, axis)
+            local key = mx.mesh.key(level, axis)
             for _, size in ipairs({ "0", "-2" }) do
                 refused({ key, "expected at least 1, or -1 for what is left", size }, mx.config.load,
                     { key .. "=" .. size })
@@ -185,7 +187,7 @@ function TestLayout.test_sizes_that_are_none()
     local changed = config()
     changed.ici_tensor_parallelism = 0 -- by the script, after loading
     refused({ "ici_tensor_parallelism", "at least 1", "got 0" }, mx.mesh.layout, changed, 8)
-    refused({ "slices", "at least 1" }, mx.config.load, { "slices=0" })
+    refused({ "slices", "at least 1" }, mx.config.load, { "num_slices=0" })
 end
 
 function TestLayout.test_misspelt_keys()
@@ -217,11 +219,11 @@ local function by_counting(layout)
 end
 
 local MESHES = {
-    { 1 }, { 2 }, { 8, "ici tensor 2" }, { 16, "ici tensor 2", "slices=2" },
+    { 1 }, { 2 }, { 8, "ici tensor 2" }, { 16, "ici tensor 2", "num_slices=2" },
     { 12, "ici fsdp 2", "ici context 3", "ici tensor 2" },
     { 24, "dcn fsdp 2", "dcn data 3", "ici data 2", "ici fsdp 2" },
-    { 32, "dcn fsdp 2", "slices=2", "ici tensor 2", "ici tensor_sequence 2" },
-    { 96, "dcn stage 2", "slices=6", "ici fsdp_transpose 2", "ici expert 2", "ici tensor 4" },
+    { 32, "dcn fsdp 2", "num_slices=2", "ici tensor 2", "ici tensor_sequence 2" },
+    { 96, "dcn stage 2", "num_slices=6", "ici fsdp_transpose 2", "ici expert 2", "ici tensor 4" },
     { 64, "dcn data 2", "dcn tensor 2", "ici data 2", "ici tensor 2", "ici fsdp 2", "ici expert 2" },
 }
 
@@ -246,10 +248,10 @@ end
 
 function TestCoordinates.test_by_hand()
     -- 2 slices of fsdp 4 x tensor 2: rank 13 is in slice 1, the place 5 of which is fsdp 2, tensor 1.
-    local at = mx.mesh.coordinates(mx.mesh.layout(config("ici tensor 2", "slices=2"), 16), 13)
+    local at = mx.mesh.coordinates(mx.mesh.layout(config("ici tensor 2", "num_slices=2"), 16), 13)
     lu.assertEquals({ at.data, at.fsdp, at.tensor, at.stage }, { 1, 2, 1, 0 })
     -- fsdp over 2 slices of 4: the coordinate goes on in the second slice.
-    local layout = mx.mesh.layout(config("dcn fsdp 2", "slices=2"), 8)
+    local layout = mx.mesh.layout(config("dcn fsdp 2", "num_slices=2"), 8)
     lu.assertEquals(mx.mesh.coordinates(layout, 6).fsdp, 6)
 end
 
@@ -281,7 +283,7 @@ function TestCoordinates.test_groups_of_any_axes()
 end
 
 function TestCoordinates.test_groups_by_hand()
-    local m = mx.mesh.plan(config("ici tensor 2", "slices=2"), 16, 13)
+    local m = mx.mesh.plan(config("ici tensor 2", "num_slices=2"), 16, 13)
     lu.assertEquals(m:ranks("data"), { 5, 13 })
     lu.assertEquals(m:ranks("fsdp"), { 9, 11, 13, 15 })
     lu.assertEquals(m:ranks({ "tensor", "data" }), { 4, 5, 12, 13 }) -- in whatever order they are named
@@ -391,7 +393,7 @@ function TestSpec.test_a_size_that_parts_do_not_divide()
         "layer000.wi.weight: dimension 2 (mlp) has 90 elements, which 4 parts (tensor=4) do not divide",
         "change base_mlp_dim or ici_tensor_parallelism",
     }, m.spec, m, { "embed", "mlp" }, { 64, 90 }, "layer000.wi.weight")
-    m = plan(24, "dcn fsdp 2", "slices=2", "ici context 3")
+    m = plan(24, "dcn fsdp 2", "num_slices=2", "ici context 3")
     refused({
         "w: dimension 1 (embed) has 64 elements, which 24 parts (fsdp=8, context=3) do not divide",
         "change base_emb_dim or ici_fsdp_parallelism or dcn_fsdp_parallelism or ici_context_parallelism",
@@ -586,12 +588,12 @@ mesh of 8 ranks: fsdp 4 x tensor 2
 end
 
 function TestPicture.test_two_slices()
-    local text = picture(16, "ici tensor 2", "slices=2")
+    local text = picture(16, "ici tensor 2", "num_slices=2")
     lu.assertStrContains(text, "mesh of 16 ranks, 2 slices of 8: data 2 x fsdp 4 x tensor 2")
     lu.assertStrContains(text, "data 0      data 1")
     lu.assertStrContains(text, "        2       4   5      12  13")
     lu.assertStrContains(text, "  data 2    batch (across slices)\n            0 8 | 1 9 | 2 10")
-    lu.assertStrContains(picture(32, "dcn fsdp 2", "slices=2", "ici tensor 2"), "(2 slices x 8)")
+    lu.assertStrContains(picture(32, "dcn fsdp 2", "num_slices=2", "ici tensor 2"), "(2 slices x 8)")
 end
 
 function TestPicture.test_many_ranks_are_elided()
@@ -619,7 +621,7 @@ function TestPicture.test_width_and_numbers_of_many_meshes()
             end
         end
     end
-    picture(8192, "slices=32", "ici tensor 16")
+    picture(8192, "num_slices=32", "ici tensor 16")
     picture(8960, "ici tensor_sequence 7", "ici fsdp_transpose 4")
 end
 

@@ -12,7 +12,9 @@ local OPTIONS = { ranks = -1, peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0
 local function config(...)
     local words = { "hardware=v5p", ... }
     for i, word in ipairs(words) do
-        words[i] = word:gsub("^(%l+) ([%l_]+) (%-?%d+)$", "%1_%2_parallelism=%3")
+        words[i] = word:gsub("^(%l+) ([%l_]+) (%-?%d+)$", function(level, axis, size)
+            return mx.mesh.key(level, axis) .. "=" .. size
+        end)
     end
     return mx.config.load(words, { simulate = false, options = OPTIONS })
 end
@@ -108,12 +110,12 @@ function TestMachine.test_ranks_of_the_hardware()
         return mx.roofline.ranks(config(...))
     end
     lu.assertEquals(ranks("hardware=v5e-256"), 256)
-    lu.assertEquals(ranks("hardware=v5e-256", "slices=4"), 1024)
+    lu.assertEquals(ranks("hardware=v5e-256", "num_slices=4"), 1024)
     lu.assertEquals(ranks("hardware=v7x-64"), 128) -- two dies a chip
     lu.assertEquals(ranks("hardware=v5e-256", "ranks=256"), 256)
     lu.assertEquals(ranks("hardware=v5e", "ranks=48"), 48)
     lu.assertEquals(ranks("hardware=v5e"), 1)
-    lu.assertErrorMsgContains("ranks=64: hardware=v5e-256 with slices=1 has 256 devices", ranks, "hardware=v5e-256",
+    lu.assertErrorMsgContains("ranks=64: hardware=v5e-256 with num_slices=1 has 256 devices", ranks, "hardware=v5e-256",
         "ranks=64")
     lu.assertErrorMsgContains("v5e-100: TPU v5e has slices of 1, 4, 8", ranks, "hardware=v5e-100")
 end
@@ -190,7 +192,7 @@ end
 function TestIntensity.test_data_across_slices()
     for _, words in ipairs({ {}, { "ici tensor 16" }, { "ici tensor 4", "ici context 2" }, { "ici data 4" },
         { "ici data 256", "ici fsdp 1" } }) do
-        local found = rows(model("ranks=512", "slices=2", table.unpack(words)), "data")
+        local found = rows(model("ranks=512", "num_slices=2", table.unpack(words)), "data")
         local row = found[#found]
         lu.assertEquals({ row.level, row.size }, { "dcn", 2 })
         lu.assertAlmostEquals(row.intensity, 256 * 2048, 1e-3)
@@ -199,7 +201,7 @@ function TestIntensity.test_data_across_slices()
 end
 
 function TestIntensity.test_fsdp_across_slices()
-    local found = rows(model("ranks=64", "slices=4", "dcn fsdp 4", "ici tensor 2"), "fsdp")
+    local found = rows(model("ranks=64", "num_slices=4", "dcn fsdp 4", "ici tensor 2"), "fsdp")
     lu.assertEquals({ found[1].level, found[1].size, found[2].level, found[2].size }, { "ici", 8, "dcn", 4 })
     lu.assertAlmostEquals(found[1].intensity, 2 * 2048, 1e-6)
     lu.assertAlmostEquals(found[2].intensity, 16 * 2048, 1e-6)
@@ -254,7 +256,7 @@ function TestIntensity.test_stage()
     lu.assertAlmostEquals(row(2048, "ici stage 4", "ici fsdp 4").intensity, 4 * 1.5 * 2048, 1e-6)
     lu.assertFalse(row(1700, "ici stage 16").compute_bound)
     lu.assertTrue(row(1701, "ici stage 16").compute_bound)
-    local over = { "dcn stage 16", "slices=16" }
+    local over = { "dcn stage 16", "num_slices=16" }
     lu.assertFalse(row(48960, table.unpack(over)).compute_bound)
     lu.assertTrue(row(48961, table.unpack(over)).compute_bound)
 end
@@ -336,7 +338,7 @@ end
 function TestReport.test_its_width()
     report()
     report("ranks=8", "model_name=tiny")
-    report("model_name=128b", "hardware=v7x", "ranks=262144", "slices=1024", "ici tensor 16",
+    report("model_name=128b", "hardware=v7x", "ranks=262144", "num_slices=1024", "ici tensor 16",
         "per_device_batch_size=64")
     report("model_name=16b", "ranks=256", "ici data 2", "ici stage 2", "ici fsdp_transpose 2", "ici context 2",
         "ici tensor 2", "ici tensor_sequence 2", "ici expert 2")

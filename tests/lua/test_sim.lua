@@ -243,9 +243,9 @@ local SMALL = {
 
 -- Two steps of a small model on a pod. -> seconds of the second, its times, the memory before, at most and after it.
 local function train(hardware, slices, more, words)
-    local all = { "hardware=" .. hardware, "slices=" .. slices, table.unpack(SMALL) }
+    local all = { "hardware=" .. hardware, "num_slices=" .. slices, table.unpack(SMALL) }
     local config = mx.config.load(table.move(words or {}, 1, #(words or {}), #all + 1, all), { simulate = false })
-    mx.sim.start(config.hardware, config.slices, constants(more))
+    mx.sim.start(config.hardware, config.num_slices, constants(more))
     local mesh = mx.train.mesh(config)
     local model = mx.models.new(config, mesh)
     local data, optimizer = mx.data.open(config, mesh), mx.optim.new(config, model.params, model.parallel)
@@ -298,7 +298,7 @@ end
 
 function TestPod.test_collectives_are_counted()
     mx.sim.start("v5e-8", 2, constants())
-    mx.train.mesh(mx.config.load({ "slices=2", "ici_fsdp_parallelism=4", "ici_tensor_parallelism=2" },
+    mx.train.mesh(mx.config.load({ "num_slices=2", "ici_fsdp_parallelism=4", "ici_tensor_parallelism=2" },
         { simulate = false }))
     mx.sim_times(true)
     local x = mx.zeros({ 1000, 256 })
@@ -328,7 +328,7 @@ function TestPod.test_again_begins_anew()
     lu.assertEquals({ second.before, second.memory.peak }, { first.before, first.memory.peak })
     mx.sim.start("v5e-1")
     lu.assertEquals({ mx.now(), mx.memory().in_use, mx.ranks() }, { 0, 0, 1 })
-    mx.config.load({ "hardware=v5e-8", "slices=2" }) -- a script that loads its config does the same
+    mx.config.load({ "hardware=v5e-8", "num_slices=2" }) -- a script that loads its config does the same
     lu.assertEquals(mx.ranks(), 16)
 end
 
@@ -392,7 +392,7 @@ function TestRefusals.test_names()
         lu.assertErrorMsgContains(case[2], mx.config.load, { "hardware=" .. case[1] })
         lu.assertFalse(mx.is_simulated())
     end
-    lu.assertErrorMsgContains("slices: expected at least 1", mx.config.load, { "hardware=v5e-8", "slices=0" })
+    lu.assertErrorMsgContains("slices: expected at least 1", mx.config.load, { "hardware=v5e-8", "num_slices=0" })
 end
 
 function TestRefusals.test_meshes()
@@ -402,8 +402,8 @@ function TestRefusals.test_meshes()
     lu.assertErrorMsgContains("ici_tensor_parallelism = 16 does not fit the torus: 16 are to be placed, where a "
         .. "dimension has 24 chips left", mesh, "hardware=v5p-6144", "ici_tensor_parallelism=16")
     mesh("hardware=v5e-8", "dcn_data_parallelism=2") -- two slices, as the sizes across them say
-    lu.assertErrorMsgContains("dcn_*_parallelism make 2 slices (data=2), but slices=3", mesh, "hardware=v5e-8",
-        "slices=3", "dcn_data_parallelism=2")
+    lu.assertErrorMsgContains("dcn_*_parallelism make 2 slices (data=2), but num_slices=3", mesh, "hardware=v5e-8",
+        "num_slices=3", "dcn_data_parallelism=2")
     lu.assertErrorMsgContains("ici_fsdp_parallelism=8", mesh, "hardware=v5e-8", "ici_fsdp_parallelism=3")
     mesh("hardware=h100-8", "ici_tensor_parallelism=2") -- a switch takes any
 end

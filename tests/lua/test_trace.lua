@@ -47,7 +47,7 @@ end
 
 -- Three steps on a simulated pod with a trace of the second; its events, and the chip's own count of that step.
 local function simulated(path, ...)
-    local config = mx.config.load { "model_name=16b", "hardware=v5e-256", "slices=2", "steps=3",
+    local config = mx.config.load { "model_name=16b", "hardware=v5e-256", "num_slices=2", "steps=3",
         "base_num_decoder_layers=2", "trace_file=" .. path, ... }
     local mesh = mx.train.mesh(config)
     local model = mx.models.new(config, mesh)

@@ -57,7 +57,7 @@ local MODELS = RANKS <= 4 and { "tiny", "qwen", "tiny-gpt2", "tiny-parallel" } o
 local function mesh_words(text)
     local words = { "ici_fsdp_parallelism=1" }
     for key, value in text:gmatch("([%w_]+)=([%w_]+)") do
-        local word = (util.contains(mx.mesh.AXES, key) and "ici_%s_parallelism=%s" or "%s=%s"):format(key, value)
+        local word = ("%s=%s"):format(util.contains(mx.mesh.AXES, key) and mx.mesh.key("ici", key) or key, value)
         words[key == "fsdp" and 1 or #words + 1] = word
     end
     return words
@@ -385,11 +385,11 @@ end
 -- What scripts/train.lua asks before it makes a model. The ranks of a run may be slices.
 for _, words in ipairs(({
     [2] = {
-        { "slices=2" }, { "dcn_data_parallelism=2" }, { "dcn_fsdp_parallelism=2" }, { "dcn_tensor_parallelism=2" },
+        { "num_slices=2" }, { "dcn_data_parallelism=2" }, { "dcn_fsdp_parallelism=2" }, { "dcn_tensor_parallelism=2" },
     },
     [4] = {
-        { "slices=2", "ici_tensor_parallelism=2" }, { "dcn_data_parallelism=2", "ici_context_parallelism=2" },
-        { "slices=4" }, { "dcn_fsdp_parallelism=2", "ici_fsdp_parallelism=2" },
+        { "num_slices=2", "ici_tensor_parallelism=2" }, { "dcn_data_parallelism=2", "ici_context_parallelism=2" },
+        { "num_slices=4" }, { "dcn_fsdp_parallelism=2", "ici_fsdp_parallelism=2" },
     },
 })[RANKS] or {}) do
     TestSettings["test_the_plan_of_real_ranks_with_" .. table.concat(words, "_"):gsub("[^%w]+", "_")] = function()
@@ -463,7 +463,7 @@ if RANKS == 2 then
     end
 
     function TestSettings.test_stages_are_refused()
-        assert_refused({ "ici_stage_parallelism", "2 stages", "no model here is a pipeline" }, "stage=2")
+        assert_refused({ "ici_pipeline_parallelism", "2 stages", "no model here is a pipeline" }, "stage=2")
     end
 
     function TestSettings.test_a_mesh_of_other_ranks_is_refused()

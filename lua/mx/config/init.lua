@@ -435,7 +435,7 @@ function config.load(words, o)
     if values.now.base_output_directory == "" then
         values.now.base_output_directory = values.standard.base_output_directory
     end
-    values.now.slices = mesh.slices(values.now)
+    values.now.num_slices = mesh.slices(values.now)
     if values.now.steps < 0 then
         values.now.steps = values.now.learning_rate_schedule_steps
     end
@@ -445,7 +445,7 @@ function config.load(words, o)
             config.refuse(loaded, "hardware", "one process simulates all chips of %s, but there are %d ranks: start "
                 .. "mxlua without mpirun", loaded.hardware, mx.ranks())
         end
-        mx.sim.start(loaded.hardware, loaded.slices, mx.sim.settings(loaded))
+        mx.sim.start(loaded.hardware, loaded.num_slices, mx.sim.settings(loaded))
     end
     return loaded
 end

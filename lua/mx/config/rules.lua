@@ -73,7 +73,7 @@ rules.VALUES = {
     weight_dtype = { choices = util.float_names() },
     grad_dtype = { choices = util.float_names() },
     remat_policy = { choices = remat.CHOICES },
-    slices = { min = 1, max = MOST_DEVICES },
+    num_slices = { min = 1, max = MOST_DEVICES },
     context_parallel_strategy = { choices = { "all_gather", "ring" } },
     collective_timeout_s = { min = 0 },
     all_gather_combine_threshold_bytes = { min = 0 },
@@ -133,8 +133,8 @@ for _, name in ipairs(remat.TENSORS) do
 end
 rules.VALUES.decoder_layer_input = { choices = { "device", "offload" } } -- the layer is computed again from it
 for _, axis in ipairs(mesh.AXES) do
-    rules.VALUES["ici_" .. axis .. "_parallelism"] = { min = 1, rest = -1, max = MOST_DEVICES }
-    rules.VALUES["dcn_" .. axis .. "_parallelism"] = { min = 1, rest = -1, max = MOST_DEVICES }
+    rules.VALUES[mesh.key("ici", axis)] = { min = 1, rest = -1, max = MOST_DEVICES }
+    rules.VALUES[mesh.key("dcn", axis)] = { min = 1, rest = -1, max = MOST_DEVICES }
 end
 
 -- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.

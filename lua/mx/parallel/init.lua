@@ -55,8 +55,8 @@ end
 local function check(self, shape)
     local mesh = self.mesh
     if mesh:size("stage") > 1 then
-        util.refuse("ici_stage_parallelism, dcn_stage_parallelism: %d stages, but no model here is a pipeline; only "
-            .. "collectives can use that axis", mesh:size("stage"))
+        util.refuse("ici_pipeline_parallelism, dcn_pipeline_parallelism: %d stages, but no model here is a pipeline; "
+            .. "only collectives can use the axis stage", mesh:size("stage"))
     end
     for _, kind in ipairs({ "heads", "mlp" }) do
         local split = self.products[kind]

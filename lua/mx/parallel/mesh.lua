@@ -28,8 +28,13 @@ local SIZE_KEYS = {
     layers = "base_num_decoder_layers",
 }
 
-local function key_of(level, name)
-    return ("%s_%s_parallelism"):format(level, name)
+--- The config key of an axis's size inside a slice ("ici") or across slices ("dcn"). The axis stage has
+--- ici_pipeline_parallelism and dcn_pipeline_parallelism, as in MaxText.
+---@param level string
+---@param name string an axis
+---@return string
+function mesh.key(level, name)
+    return ("%s_%s_parallelism"):format(level, name == "stage" and "pipeline" or name)
 end
 
 local function counted(n, thing)
@@ -43,11 +48,11 @@ end
 local function read_level(cfg, level)
     local sizes, product, open = {}, 1, nil
     for _, name in ipairs(mesh.AXES) do
-        local key = key_of(level, name)
+        local key = mesh.key(level, name)
         local size = cfg[key]
         if size == -1 and open then
             util.refuse("%s and %s are both -1, but only one can take what is left: give one of them a number, "
-                .. "say %s=1", key_of(level, open), key, key_of(level, open))
+                .. "say %s=1", mesh.key(level, open), key, mesh.key(level, open))
         elseif size == -1 then
             open = name
         elseif size < 1 then
@@ -84,48 +89,48 @@ local function one_change(level, sizes, product, total, open)
                     fitting = fitting - 1
                 end
             end
-            return ("%s=%d"):format(key_of(level, name), fitting)
+            return ("%s=%d"):format(mesh.key(level, name), fitting)
         end
     end
     if total % product == 0 then
-        return key_of(level, "fsdp") .. "=-1"
+        return mesh.key(level, "fsdp") .. "=-1"
     end
 end
 
 -- The number of slices, and the sizes across them.
 local function fill_slices(cfg)
     local sizes, product, open = read_level(cfg, "dcn")
-    local wanted = cfg.slices
+    local wanted = cfg.num_slices
     if open and wanted % product == 0 then
         sizes[open] = wanted // product
         return wanted, sizes
     elseif open then
-        util.refuse("dcn_*_parallelism make %s (%s) and %s=-1 takes what is left, but slices=%d is no multiple: "
-            .. "set slices=%d or %s", counted(product, "slice"), list_sizes(sizes), key_of("dcn", open), wanted,
+        util.refuse("dcn_*_parallelism make %s (%s) and %s=-1 takes what is left, but num_slices=%d is no multiple: "
+            .. "set num_slices=%d or %s", counted(product, "slice"), list_sizes(sizes), mesh.key("dcn", open), wanted,
             (wanted + product - 1) // product * product,
             one_change("dcn", sizes, product, wanted, open) or "smaller dcn sizes")
     elseif wanted > 1 and wanted ~= product then
-        util.refuse("dcn_*_parallelism make %s (%s), but slices=%d: set slices=%d or %s=-1",
-            counted(product, "slice"), list_sizes(sizes), wanted, product, key_of("dcn", "data"))
+        util.refuse("dcn_*_parallelism make %s (%s), but num_slices=%d: set num_slices=%d or %s=-1",
+            counted(product, "slice"), list_sizes(sizes), wanted, product, mesh.key("dcn", "data"))
     end
     return product, sizes
 end
 
---- The number of slices of a config: `slices`, or the product of the given dcn_* sizes if that is 1. mesh.layout
---- refuses a product that contradicts `slices`. Not collective.
+--- The number of slices of a config: `num_slices`, or the product of the given dcn_* sizes if that is 1. mesh.layout
+--- refuses a product that contradicts `num_slices`. Not collective.
 ---@param cfg table config
 ---@return integer
 function mesh.slices(cfg)
     local product = 1
     for _, name in ipairs(mesh.AXES) do
-        product = math.min(product * math.max(1, cfg[key_of("dcn", name)]), MOST_RANKS)
+        product = math.min(product * math.max(1, cfg[mesh.key("dcn", name)]), MOST_RANKS)
     end
-    return cfg.slices == 1 and product or cfg.slices
+    return cfg.num_slices == 1 and product or cfg.num_slices
 end
 
 local function refuse_ranks(slices, sizes, ranks)
     util.refuse("the mesh has %s (dcn_*_parallelism: %s), which do not divide %s: start %d (mpirun -n %d) or set "
-        .. "slices and dcn_*_parallelism to a divisor of %d", counted(slices, "slice"), list_sizes(sizes),
+        .. "num_slices and dcn_*_parallelism to a divisor of %d", counted(slices, "slice"), list_sizes(sizes),
         counted(ranks, "rank"), (ranks // slices + 1) * slices, (ranks // slices + 1) * slices, ranks)
 end
 
@@ -144,7 +149,7 @@ local function fill_slice(cfg, slices, total)
     local change = one_change("ici", sizes, product, total, open)
     util.refuse("ici_*_parallelism make %s a slice (%s)%s, but %s: start %s (mpirun -n %d)%s",
         counted(product, "device"), list_sizes(sizes),
-        open and (" and %s=-1 takes what is left"):format(key_of("ici", open)) or "", there, counted(fitting, "rank"),
+        open and (" and %s=-1 takes what is left"):format(mesh.key("ici", open)) or "", there, counted(fitting, "rank"),
         fitting, change and " or set " .. change or "")
 end
 
@@ -283,8 +288,8 @@ local function refuse_size(self, what, i, name, dimension)
         for _, split in ipairs(dimension.axes) do
             if axis.name == split then
                 sizes[#sizes + 1] = ("%s=%d"):format(split, axis.size)
-                keys[#keys + 1] = axis.ici > 1 and key_of("ici", split) or nil
-                keys[#keys + 1] = axis.dcn > 1 and key_of("dcn", split) or nil
+                keys[#keys + 1] = axis.ici > 1 and mesh.key("ici", split) or nil
+                keys[#keys + 1] = axis.dcn > 1 and mesh.key("dcn", split) or nil
             end
         end
     end

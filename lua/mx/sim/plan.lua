@@ -230,9 +230,9 @@ function plan.check(config, shape)
     local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
     local result
     if mx.is_simulated() then
-        result = plan.simulate(config, config.hardware, config.slices, { shape = shape })
+        result = plan.simulate(config, config.hardware, config.num_slices, { shape = shape })
         there, limit = result.memory_bytes, 0
-        mx.sim.start(config.hardware, config.slices, mx.sim.settings(config)) -- again, for the run itself
+        mx.sim.start(config.hardware, config.num_slices, mx.sim.settings(config)) -- again, for the run itself
     else
         local slices = mx.mesh.layout(config, mx.ranks()).slices
         local hardware = mx.host.hardware(mx.ranks() // slices, { measure = false })
@@ -302,10 +302,10 @@ local function print_constants(hardware)
 end
 
 local function report(config)
-    local result = plan.simulate(config, config.hardware, config.slices)
+    local result = plan.simulate(config, config.hardware, config.num_slices)
     say("%s: %s parameters, %d x %d tokens a chip, %s", config.model_name, util.thousands(result.params),
         config.per_device_batch_size, config.max_target_length, config.remat_policy)
-    say("%d x %s: %s", config.slices, config.hardware, result.hardware.description)
+    say("%d x %s: %s", config.num_slices, config.hardware, result.hardware.description)
     say("")
     say("what a chip holds")
     local fits = print_parts(result)
@@ -367,7 +367,7 @@ local function try(words, options, candidate)
         all[#all + 1] = word
     end
     local config = mx.config.load(all, { options = options, simulate = false })
-    local ok, result = pcall(plan.simulate, config, config.hardware, config.slices, { limited = true })
+    local ok, result = pcall(plan.simulate, config, config.hardware, config.num_slices, { limited = true })
     return ok and result or nil, not ok and tostring(result) or nil
 end
 
@@ -386,7 +386,7 @@ local function search(words, config, options)
     local _, chips = mx.sim.split_name(config.hardware)
     local candidates = plan.candidates(config, chips, config.candidates)
     local found, reason, started = {}, nil, mx.now()
-    say("%s on %d x %s: %d candidates ...", config.model_name, config.slices, config.hardware, #candidates)
+    say("%s on %d x %s: %d candidates ...", config.model_name, config.num_slices, config.hardware, #candidates)
     local told = started
     for i, candidate in ipairs(candidates) do
         local result, why = try(words, options, candidate)

@@ -21,7 +21,7 @@ end
 ---@return string[]
 function repro.words(published, cell, era)
     local words = {
-        "model_name=" .. cell.model, "hardware=" .. published.hardware, "slices=" .. cell.slices,
+        "model_name=" .. cell.model, "hardware=" .. published.hardware, "num_slices=" .. cell.slices,
         "enable_checkpointing=false",
     }
     local era_settings = era == "b" and published.era_b.settings or {}
@@ -50,7 +50,7 @@ function repro.simulate(published, cell, o)
     o = o or {}
     local config = mx.config.load(repro.words(published, cell, o.era), { simulate = false })
     check_parameters(published, cell, o.era, mx.models.count(mx.models.shape(config)))
-    local result = mx.plan.simulate(config, config.hardware, config.slices,
+    local result = mx.plan.simulate(config, config.hardware, config.num_slices,
         { constants = o.constants, limited = true })
     return {
         step_s = result.step_s, tflops = result.flops_per_s / 1e12, formula = result.formula, times = result.times,

@@ -54,10 +54,10 @@ end
 ---@return integer
 function roofline.ranks(cfg)
     local counted = cfg.hardware:find("%-%d+$")
-    local all = counted and mx.sim.pod(cfg.hardware, cfg.slices).network.slice_chips * cfg.slices
+    local all = counted and mx.sim.pod(cfg.hardware, cfg.num_slices).network.slice_chips * cfg.num_slices
     if all and cfg.ranks > 0 and cfg.ranks ~= all then
-        util.refuse("ranks=%d: hardware=%s with slices=%d has %d devices; leave ranks out, or the number of chips",
-            cfg.ranks, cfg.hardware, cfg.slices, all)
+        util.refuse("ranks=%d: hardware=%s with num_slices=%d has %d devices; leave ranks out, or the number of chips",
+            cfg.ranks, cfg.hardware, cfg.num_slices, all)
     end
     return cfg.ranks > 0 and cfg.ranks or all or mx.ranks()
 end
@@ -306,7 +306,7 @@ function roofline.operations(cfg, machine)
         local sizes = mx.mesh.plan(cfg, ranks).layout
         name, ranks = ("%s-%d"):format(name, sizes.ranks // sizes.slices), sizes.slices
     else
-        ranks = cfg.slices
+        ranks = cfg.num_slices
     end
     local step, needed = mx.plan.simulate(cfg, name, ranks, { profile = true }), machine.peak / machine.memory
     local rows = {}

@@ -31,7 +31,7 @@ end
 
 local rates, measured = mx.host.combine(samples, 0.5), mx.util.quantile(times, 0.5)
 local simulated = mx.plan.simulate(config, mx.host.hardware(1, { rates = rates }), 1)
-print(("%s: %s parameters, %d x %d tokens, %s"):format(config.model_name, mx.util.thousands(simulated.params),
+print(("%s: %s parameters, %s x %d tokens, %s"):format(config.model_name, mx.util.thousands(simulated.params),
     config.per_device_batch_size, config.max_target_length, config.remat_policy))
 print(("rates: bf16 products %.4g GFLOP/s, attention %.4g GFLOP/s, memory %.3g GB/s"):format(rates.bf16 / 1e9,
     rates.attention / 1e9, rates.memory / 1e9))

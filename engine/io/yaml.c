@@ -142,10 +142,31 @@ static bool special_float(const char *text, double *number)
     return true;
 }
 
+enum { LONGEST_NUMBER = 64 };
+
+/* The decimal number 1_000 without its underscores, in `buffer`; `text` itself if an underscore is not between two
+ * digits, or the text is no such number. */
+static const char *without_underscores(const char *text, char buffer[LONGEST_NUMBER])
+{
+    size_t n = 0;
+    for (const char *p = text; *p; p++) {
+        bool separates = *p == '_' && p > text && isdigit((unsigned char)p[-1]) && isdigit((unsigned char)p[1]);
+        if ((*p == '_' && !separates) || !strchr("0123456789_+-.eE", *p) || n + 1 == LONGEST_NUMBER)
+            return text;
+        if (!separates)
+            buffer[n++] = *p;
+    }
+    buffer[n] = 0;
+    return buffer;
+}
+
 static mx_status set_number(const reader *r, yaml_mark_t mark, const char *text, mx_value *out, bool *done)
 {
     int base;
     const char *digits;
+    char buffer[LONGEST_NUMBER];
+    if (strchr(text, '_'))
+        text = without_underscores(text, buffer);
     *done = true;
     errno = 0;
     if (looks_integer(text, &base, &digits)) {

@@ -65,6 +65,29 @@ function TestConfig.test_words_take_the_key_s_type()
     lu.assertEquals(mx.config.load({ "mlp_activations=gelu,linear" }).mlp_activations, { "gelu", "linear" })
 end
 
+-- A fraction of a sequence a rank needs ranks that work together on one.
+function TestConfig.test_fractions_of_a_sequence()
+    local c = mx.config.load({ "per_device_batch_size=0.5", "max_target_length=16", "ici_context_parallelism=2" })
+    lu.assertEquals(c.per_device_batch_size, 0.5)
+    lu.assertEquals(mx.data.sequences(c, mx.mesh.plan(c, 8)), 1)
+    c = mx.config.load({ "per_device_batch_size=2.25", "max_target_length=16", "ici_tensor_parallelism=4" })
+    lu.assertEquals(mx.data.sequences(c, mx.mesh.plan(c, 8)), 9)
+    lu.assertErrorMsgContains("'per_device_batch_size=2.25' on the command line: per_device_batch_size: 2 ranks work "
+        .. "together on the same sequences, so that they have 4.5 of them: expected a whole number", function()
+        local two = mx.config.load({ "per_device_batch_size=2.25", "ici_tensor_parallelism=2" })
+        mx.data.sequences(two, mx.mesh.plan(two, 8))
+    end)
+    for _, text in ipairs({ "0", "-0.5", "half", "[1]", ".nan", "" }) do
+        refused({ "per_device_batch_size=" .. text }, "per_device_batch_size: expected")
+    end
+    with_file("per_device_batch_size: 0.5\n", function(path)
+        lu.assertErrorMsgContains(path .. ":1: per_device_batch_size: 1 rank works on the same sequences", function()
+            mx.data.open(mx.config.load({ path }))
+        end)
+        lu.assertEquals(mx.config.dump(mx.config.load({ path }), true), "per_device_batch_size: 0.5\n")
+    end)
+end
+
 function TestConfig.test_unknown_keys()
     refused({ "stepss=3" }, "'stepss=3' on the command line", "unknown key 'stepss'", "did you mean 'steps'")
     refused({ "learning_rat=3" }, "did you mean 'learning_rate'")
@@ -157,19 +180,23 @@ function TestConfig.test_one_rule_for_numbers_and_truth_values()
     end
     for text, value in pairs({
         ["12"] = 12, ["+12"] = 12, ["012"] = 12, ["0x10"] = 16, ["0o17"] = 15, ["1e3"] = 1000, ["5.0"] = 5, ["5."] = 5,
+        ["1_000"] = 1000, ["150_001"] = 150001, ["1_2_3"] = 123,
     }) do
         each("steps", text, function(words)
             lu.assertEquals(mx.config.load(words).steps, value, text)
         end)
     end
     for _, text in ipairs({
-        "1_000", "0x1p4", "1,000", "5.5", "1e400", "99999999999999999999", "0xffffffffffffffff", ".inf", ".nan", "nan",
-        "inf", "--5", "1e", "five", "~", "null", "true", "[5]", "0b11",
+        "1__000", "1_", "_1", "1_000.5", "0x1_0", "0x1p4", "1,000", "5.5", "1e400", "99999999999999999999",
+        "0xffffffffffffffff", ".inf", ".nan", "nan", "inf", "--5", "1e", "five", "~", "null", "true", "[5]", "0b11",
     }) do
         each("steps", text, function(words)
             refused(words)
         end)
     end
+    each("learning_rate", "1_000.5", function(words)
+        lu.assertEquals(mx.config.load(words).learning_rate, 1000.5)
+    end)
     refused({ "steps=" }, "expected a whole number, got ''")
     refused({ "steps=5 6" }, "expected a whole number, got '5 6'")
     for _, text in ipairs({ ".inf", "-.inf", ".nan", "1e400", "1e39", "-4e38", "0x1p3", "yes" }) do

@@ -462,6 +462,14 @@ if RANKS == 2 then
         end
     end
 
+    -- Half a sequence for each rank: the two ranks share it.
+    function TestSettings.test_two_ranks_share_one_sequence()
+        for _, mesh in ipairs({ "context=2", "tensor=2" }) do
+            assert_close(on_mesh("tiny", mesh, { "per_device_batch_size=0.5", table.unpack(EXACT) }),
+                reference("tiny", "per_device_batch_size=1", table.unpack(EXACT)), 1e-5, mesh)
+        end
+    end
+
     function TestSettings.test_stages_are_refused()
         assert_refused({ "ici_pipeline_parallelism", "2 stages", "no model here is a pipeline" }, "stage=2")
     end

@@ -130,7 +130,7 @@ function policies.run(words)
     local optimizer = mx.optim.new(config, model.params, model.parallel)
     local log = config.metrics_file ~= "" and mx.rank() == 0 and mx.outputs.metrics(config.metrics_file)
     local rows, started = {}, mx.now()
-    say("%s: %s parameters, %d layers; each of %d rank%s: %d x %d tokens, %s", config.model_name,
+    say("%s: %s parameters, %d layers; each of %d rank%s: %s x %d tokens, %s", config.model_name,
         util.thousands(mx.models.count(model.shape)), model.shape.layers, mx.ranks(), mx.ranks() == 1 and "" or "s",
         config.per_device_batch_size, config.max_target_length, config.dtype)
     say("%-32s %11s %11s %7s %6s %7s", "remat_policy", "peak", "activations", "step s", "times", "waited")

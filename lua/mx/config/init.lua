@@ -247,7 +247,7 @@ local function check_sizes(c, need)
     need(params <= MOST_PARAMETERS, "base_num_decoder_layers", "the model would have %.3g parameters in %.0f layers: "
         .. "expected at most %.3g", params, shape.layers, MOST_PARAMETERS)
     local tokens = c.per_device_batch_size * (c.max_target_length + 0.0)
-    need(tokens <= MOST_SIZE, "per_device_batch_size", "%d sequences of max_target_length = %d are %.3g tokens: "
+    need(tokens <= MOST_SIZE, "per_device_batch_size", "%s sequences of max_target_length = %d are %.3g tokens: "
         .. "expected at most %.0f", c.per_device_batch_size, c.max_target_length, tokens, MOST_SIZE)
 end
 

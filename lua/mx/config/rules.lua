@@ -84,7 +84,7 @@ rules.VALUES = {
     prefetch_memory_limit_bytes = { min = 0 },
     dataset_type = { choices = { "synthetic", "random", "text", "bin", "hdf5" } },
     reuse_example_batch = { min = 0, max = 1 },
-    per_device_batch_size = { min = 1, max = MOST_SIZE },
+    per_device_batch_size = { min = 1 / MOST_DEVICES, max = MOST_SIZE },
     max_target_length = { min = 1, max = MOST_LENGTH },
     num_epoch = { min = -1 },
     prefetch_batches = { min = 0, max = 1000 },

@@ -107,8 +107,14 @@ local function as_mix(value)
     return is_list(value) and mix or nil
 end
 
+-- A number of sequences: an integer where it is whole.
+local function as_sequences(value)
+    return type(value) == "number" and (math.tointeger(value) or value - value == 0 and value) or nil
+end
+
 -- Keys whose default does not determine their type.
 local KINDS = {
+    per_device_batch_size = { what = "a number such as 2 or 0.5", take = as_sequences },
     dataset_mix = { what = "a list of [file, weight] such as [[a.h5, 0.7], [b.h5, 0.3]]", take = as_mix },
 }
 
@@ -183,7 +189,7 @@ end
 ---@param standard any
 ---@return any?
 function values.parse(key, text, standard)
-    if KINDS[key] or values.is_axis_rules(standard) then
+    if type(standard) == "table" and (KINDS[key] or values.is_axis_rules(standard)) then
         return text:find("^%s*%[") and values.take(key, read_yaml(text), standard) or nil -- an empty text is not a list
     elseif type(standard) == "string" then
         return text
@@ -191,10 +197,10 @@ function values.parse(key, text, standard)
         return split_list(text, key == "input")
     end
     local scalar
-    if text:find("^[%w.+-]+$") then
+    if text:find("^[%w_.+-]+$") then
         scalar = read_yaml(text)
     end
-    return as_type(scalar, standard)
+    return values.take(key, scalar, standard)
 end
 
 -- Whether every file of a run can store this text.

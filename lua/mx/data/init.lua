@@ -27,12 +27,21 @@ local WEIGHT_UNIT = 1000000 -- weights have at most six decimals
 local MOST_DESCRIBED = 8 -- sequences in a description
 
 --- Number of sequences in a batch of a rank: per_device_batch_size times the ranks that work on the same sequences.
+--- Refuses a product that is not whole.
 ---@param config table
 ---@param mesh? mx.Mesh
 ---@return integer
 function data.sequences(config, mesh)
     local shares = mesh and mesh.layout.ranks // mesh:size(mesh.rules.activation_batch) or 1
-    return config.per_device_batch_size * shares
+    local product = config.per_device_batch_size * shares
+    local whole = math.floor(product + 0.5)
+    if whole < 1 or math.abs(product - whole) > 1e-6 then
+        mx.config.refuse(config, "per_device_batch_size", "%d %s on the same sequences, so that they have %g "
+            .. "of them: expected a whole number, as with ici_context_parallelism or ici_tensor_parallelism of %d",
+            shares, shares == 1 and "rank works" or "ranks work together", product,
+            math.ceil(1 / config.per_device_batch_size))
+    end
+    return whole
 end
 
 local function gcd(a, b)

@@ -303,7 +303,7 @@ end
 
 local function report(config)
     local result = plan.simulate(config, config.hardware, config.num_slices)
-    say("%s: %s parameters, %d x %d tokens a chip, %s", config.model_name, util.thousands(result.params),
+    say("%s: %s parameters, %s x %d tokens a chip, %s", config.model_name, util.thousands(result.params),
         config.per_device_batch_size, config.max_target_length, config.remat_policy)
     say("%d x %s: %s", config.num_slices, config.hardware, result.hardware.description)
     say("")

@@ -394,6 +394,7 @@ function roofline.report(cfg)
     local shape, machine = mx.models.shape(cfg), roofline.machine(cfg)
     local plan = mx.mesh.plan(cfg, roofline.ranks(cfg))
     check_sizes(cfg, shape, plan)
+    mx.data.sequences(cfg, plan) -- refuses a batch that is not whole
     local lines = {}
     local function put(text)
         lines[#lines + 1] = text
@@ -403,7 +404,7 @@ function roofline.report(cfg)
             put(line)
         end
     end
-    put(("%s: %s parameters, %d x %s tokens a device"):format(cfg.model_name, util.thousands(mx.models.count(shape)),
+    put(("%s: %s parameters, %s x %s tokens a device"):format(cfg.model_name, util.thousands(mx.models.count(shape)),
         cfg.per_device_batch_size, util.thousands(cfg.max_target_length)))
     put_text(("%s: %s"):format(machine.name, plan:summary()))
     put(("peak %.4g TFLOP/s, ICI %.4g GB/s, DCN %.4g GB/s"):format(machine.peak / 1e12, machine.ici / 1e9,

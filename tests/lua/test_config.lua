@@ -242,7 +242,11 @@ function TestConfig.test_combinations()
     refused({ "local_rope_max_timescale=100" }, "local_rope_max_timescale: has no effect without local layers")
     refused({ "parallel_block=true", "use_post_ffw_norm=true" }, "use_post_ffw_norm: does not go with parallel_block")
     refused({ "decoder_block=gemma2" }, "decoder_block: local layers need a sliding_window_size above 0, got 0")
-    refused({ "decoder_block=gemma3", "sliding_window_size=4", "attention_type=full" }, "local and global layers in")
+    refused({ "decoder_block=gemma3", "sliding_window_size=4", "attention_type=full" },
+        "attention_type: expected global, because decoder_block = gemma3 says which layers are local and")
+    refused({ "layer_types=[local,globe]" }, "layer_types: expected a list of local and global, got [local, globe]")
+    refused({ "layer_types=[local]" }, "layer_types: local layers need a sliding_window_size above 0, got 0")
+    refused({ "layer_types=[global]", "sliding_window_size=4" }, "sliding_window_size: has no effect without local")
     refused({ "decoder_block=olmo3", "sliding_window_size=4", "use_post_attn_norm=false" },
         "use_post_attn_norm: expected true, because decoder_block = olmo3 has no other norms")
     refused({ "decoder_block=mixtral" }, "decoder_block: mixtral needs experts, which this engine does not have")

@@ -33,6 +33,9 @@ function TestFamilies.test_local_and_global_layers()
     lu.assertEquals(by_layer(pairs_of, window), { 7, 0, 7, 0, 7, 0 })
     lu.assertEquals(by_layer(config_of("mistral", "attention_type=local_sliding", "sliding_window_size=7"), window),
         { 7, 7 })
+    lu.assertEquals(by_layer(config_of("gemma3", "layer_types=[local,global,global]", table.unpack(words)), window),
+        { 7, 0, 0, 7, 0, 0, 7, 0 })
+    lu.assertEquals(by_layer(config_of("olmo3", "layer_types=[global]"), window), { 0, 0 })
 end
 
 function TestFamilies.test_two_bases_of_rope()

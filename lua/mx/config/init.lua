@@ -268,14 +268,19 @@ end
 -- Refuses what does not go with the layers of decoder_block.
 local function check_block(c, need)
     local kind, name = blocks.KINDS[c.decoder_block], c.decoder_block
-    local windows = kind.layers ~= nil or c.attention_type == "local_sliding"
-    need(not kind.layers or c.attention_type == "global", "attention_type",
-        "expected global, because decoder_block = %s has local and global layers in turn, got %s", name,
-        c.attention_type)
-    need(not windows or c.sliding_window_size > 0, kind.layers and "decoder_block" or "attention_type",
+    for _, reach in ipairs(c.layer_types) do
+        need(reach == "local" or reach == "global", "layer_types", "expected a list of local and global, got %s",
+            show(c.layer_types))
+    end
+    local turns = #c.layer_types > 0 and "layer_types" or kind.layers and "decoder_block"
+    local windows = util.contains(blocks.reaches(c), "local")
+    need(not turns or c.attention_type == "global", "attention_type",
+        "expected global, because %s = %s says which layers are local and global, got %s", turns,
+        turns and show(c[turns]), c.attention_type)
+    need(not windows or c.sliding_window_size > 0, turns or "attention_type",
         "local layers need a sliding_window_size above 0, got %d", c.sliding_window_size)
-    need(windows or c.sliding_window_size == 0, "sliding_window_size",
-        "has no effect without local layers: set attention_type = local_sliding, or a decoder_block that has some")
+    need(windows or c.sliding_window_size == 0, "sliding_window_size", "has no effect without local layers: set "
+        .. "attention_type = local_sliding, layer_types, or a decoder_block that has some")
     need(windows or c.local_rope_max_timescale <= 0, "local_rope_max_timescale", "has no effect without local layers")
     for _, key in ipairs({ "use_post_attn_norm", "use_post_ffw_norm" }) do
         need(not c[key] or not c.parallel_block, key, "does not go with parallel_block = true, whose only norm comes "

@@ -53,7 +53,7 @@ local function kind_of(standard)
     if values.is_axis_rules(standard) then
         return "a list of [logical name, [mesh axes]] such as " .. values.show({ standard[1] })
     elseif type(standard) == "table" then
-        return "a list such as " .. values.show(standard)
+        return #standard == 0 and "a list" or "a list such as " .. values.show(standard)
     elseif type(standard) == "boolean" then
         return "true or false"
     elseif type(standard) == "string" then

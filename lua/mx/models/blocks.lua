@@ -27,6 +27,16 @@ blocks.KINDS = {
     },
 }
 
+--- The reach of attention in the layers of a config in turn, "local" or "global".
+---@param c table
+---@return string[]
+function blocks.reaches(c)
+    if #c.layer_types > 0 then
+        return c.layer_types
+    end
+    return blocks.KINDS[c.decoder_block].layers or { c.attention_type == "local_sliding" and "local" or "global" }
+end
+
 --- MaxText's other blocks, and what they need that layers here cannot have.
 blocks.MISSING = {
     deepseek = "experts and latent attention",

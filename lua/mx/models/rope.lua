@@ -8,8 +8,8 @@
 ---     linear    { factor }: all wavelengths are `factor` times as long
 ---     llama3.1  { factor, low_freq_factor, high_freq_factor, original_length }: those above original_length /
 ---               low_freq_factor are `factor` times as long, those below original_length / high_freq_factor stay
----     yarn      { factor, original_length, beta_fast, beta_slow, truncate }: those that turn less than beta_slow times
----               in original_length tokens are `factor` times as long, those with more than beta_fast turns stay
+---     yarn      { factor, original_length, beta_fast, beta_slow, truncate }: in original_length tokens, those that turn
+---               less than beta_slow times are `factor` times as long, those that turn more than beta_fast times stay
 ---
 --- and the wavelengths between are blended. Further fields: shortest (2 pi shortest instead of 2 pi is the shortest
 --- wavelength), dims (rotate only so many components of a head; default: all), interleaved (the components of a pair are

@@ -46,7 +46,7 @@ end
 local function blocks_of(c, factor)
     local kind, list = blocks.KINDS[c.decoder_block], {}
     local before = kind.norm_before ~= false
-    for i, reach in ipairs(kind.layers or { c.attention_type == "local_sliding" and "local" or "global" }) do
+    for i, reach in ipairs(blocks.reaches(c)) do
         list[i] = {
             norm = norm_of(c),
             norms = {

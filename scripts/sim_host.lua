@@ -2,7 +2,7 @@
 -- measured rates, and compares the medians. The rates are sampled between the steps, because both change all the time
 -- on a shared machine.
 --
---     build/mxlua scripts/sim_host.lua [config.yml] [key=value ...]
+--     build/mxlua scripts/sim_host.lua model_name=gpt2-124m max_target_length=256 per_device_batch_size=2 steps=5
 --
 -- Keys are those of configs/base.yml; steps is the number of timed steps, after one step of warm-up.
 

@@ -10,6 +10,7 @@
 local mx = require "mx"
 
 local config = mx.config.load(arg)
+mx.run.check_subject(config, arg)
 mx.run.claim(config)
 mx.plan.check(config)
 local mesh = mx.train.mesh(config)

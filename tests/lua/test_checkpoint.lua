@@ -141,7 +141,8 @@ end
 
 function TestCheckpoint.test_data_and_model_go_on_where_they_were()
     local config = mx.config.load { "model_name=tiny", "per_device_batch_size=2", "max_target_length=16",
-        "base_num_decoder_layers=1", "dataset_type=random", "dropout_rate=0.1", "enable_checkpointing=false" }
+        "base_num_decoder_layers=1", "dropout_rate=0.1", "dataset_type=text", "dataset_path=" .. mx.root .. "LICENSE",
+        "enable_checkpointing=false" }
     local function parts()
         local model = mx.models.new(config)
         return { model = model, params = model.params, data = mx.data.open(config), directory = folder }

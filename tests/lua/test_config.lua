@@ -37,6 +37,38 @@ function TestConfig.test_base_values()
     lu.assertEquals(c.mlp_activations, { "silu", "linear" })
 end
 
+-- MaxText 0.2.5's base.yml, for the keys whose meaning is the same.
+function TestConfig.test_defaults_are_those_of_maxtext()
+    local c = mx.config.load({})
+    for key, value in pairs({
+        base_emb_dim = 2048, base_num_query_heads = 16, base_num_kv_heads = 16, head_dim = 128, base_mlp_dim = 7168,
+        base_num_decoder_layers = 16, vocab_size = 32000, normalize_embedding_logits = true, steps = 150001,
+        per_device_batch_size = 12, max_target_length = 2048, learning_rate = 3e-5, warmup_steps_fraction = 0.1,
+        adam_b1 = 0.9, adam_b2 = 0.95, adam_eps = 1e-8, adam_weight_decay = 0.1, gradient_clipping_threshold = 1.0,
+        logits_via_embedding = false, dtype = "bfloat16", weight_dtype = "float32", remat_policy = "full",
+        dataset_type = "synthetic",
+    }) do
+        lu.assertEquals(c[key], value, key)
+    end
+end
+
+-- Counted by hand: L layers of (2 Q + 2 KV) E D weights of attention, 3 E M of the MLP and 2 E of norms; the last norm,
+-- and two tables of V E. MaxText prints 1.104 billion for its defaults.
+function TestConfig.test_global_parameter_scale_gives_maxtext_s_models()
+    for scale, sizes in pairs({
+        [1] = { L = 16, E = 2048, H = 16, M = 7168 }, [2] = { L = 16, E = 2048, H = 32, M = 14336 },
+        [16] = { L = 32, E = 4096, H = 64, M = 28672 }, [128] = { L = 64, E = 8192, H = 128, M = 57344 },
+    }) do
+        local E = sizes.E
+        local layer = 4 * sizes.H * 128 * E + 3 * E * sizes.M + 2 * E
+        local c = mx.config.load({ "global_parameter_scale=" .. scale })
+        lu.assertEquals(mx.models.count(mx.models.shape(c)), sizes.L * layer + E + 2 * 32000 * E, scale)
+    end
+    lu.assertEquals(mx.models.count(mx.models.shape(mx.config.load({}))), 1104218112)
+    local count = mx.models.count(mx.models.shape(mx.config.load({ "global_parameter_scale=128" })))
+    lu.assertEquals(count, 125079396352) -- "125 B"
+end
+
 function TestConfig.test_the_last_one_wins()
     with_file("model_name: tiny\nsteps: 7\nbase_mlp_dim: 96\nlearning_rate: 0.5\n", function(path)
         local c = mx.config.load({ path, "steps=9" })
@@ -161,7 +193,7 @@ end
 
 function TestConfig.test_texts_that_are_no_mistake()
     for content, steps in pairs({
-        ["\xef\xbb\xbfsteps: 3\n"] = 3, [""] = 100, ["# nothing\n"] = 100, ["---\nsteps: 4\n...\n"] = 4,
+        ["\xef\xbb\xbfsteps: 3\n"] = 3, [""] = 150001, ["# nothing\n"] = 150001, ["---\nsteps: 4\n...\n"] = 4,
         ["steps: 5 # c\r\nrun_name: x\r\n"] = 5, ["{steps: 6}"] = 6,
     }) do
         with_file(content, function(path)
@@ -233,7 +265,7 @@ function TestConfig.test_words_that_no_file_could_hold()
 end
 
 function TestConfig.test_combinations()
-    refused({ "base_num_kv_heads=3" }, "expected a divisor of base_num_query_heads = 8, got 3")
+    refused({ "base_num_kv_heads=3" }, "expected a divisor of base_num_query_heads = 16, got 3")
     refused({ "global_parameter_scale=6" }, "expected a power of two, got 6")
     refused({ "head_dim=63" }, "63 components of head_dim = 63 are not an even number")
     refused({ "model_name=gpt2-124m", "max_target_length=2048" }, "trainable_position_size = 1024")
@@ -260,15 +292,15 @@ function TestConfig.test_sizes_that_no_machine_has()
         ["vocab_size=2147483648"] = "expected at most 2147483647",
         ["max_target_length=16777217"] = "expected at most 16777216",
         ["base_num_decoder_layers=9223372036854775807"] = "expected at most 2147483647",
-        ["head_dim=2147483646"] = "the model would have weights of 17179869168 columns (with head_dim)",
-        ["per_device_batch_size=2147483647"] = "sequences of max_target_length = 256 are 5.5e+11 tokens",
+        ["head_dim=2147483646"] = "the model would have weights of 34359738336 columns (with head_dim)",
+        ["per_device_batch_size=2147483647"] = "sequences of max_target_length = 2048 are 4.4e+12 tokens",
         ["ici_tensor_parallelism=4611686018427387904"] = "expected at most 1000000",
         ["steps=9223372036854775807"] = "expected a whole number of at most 9007199254740992",
         ["log_period=9007199254740993"] = "expected a whole number of at most 9007199254740992",
     }) do
         refused({ word }, word:match("^[^=]+"), part)
     end
-    refused({ "global_parameter_scale=1099511627776" }, "the model would have", "parameters in 49152 layers")
+    refused({ "global_parameter_scale=1099511627776" }, "the model would have", "parameters in 131072 layers")
     refused({ "base_emb_dim=2147483647", "base_mlp_dim=2147483647" }, "the model would have", "parameters")
     lu.assertEquals(mx.config.load({ "init_weights_seed=9223372036854775807" }).init_weights_seed, math.maxinteger)
 end

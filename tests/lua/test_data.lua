@@ -38,10 +38,9 @@ TestState = {}
 
 local KINDS = {
     { "dataset_type=synthetic" },
-    { "dataset_type=random" },
     { "dataset_type=text", "dataset_path=" .. TEXT },
     { "dataset_type=text", "dataset_path=" .. TEXT, "prefetch_batches=0" },
-    { "dataset_type=random", "reuse_example_batch=1" },
+    { "reuse_example_batch=1" },
     { "dataset_type=hdf5", "dataset_path=" .. STORE, "reuse_example_batch=1" },
     { "dataset_type=hdf5", "dataset_path=" .. STORE, "max_target_length=300", "per_device_batch_size=8" },
     { "dataset_type=hdf5", "dataset_path=" .. STORE, "packing=false" },
@@ -78,20 +77,19 @@ function TestState.test_a_restored_state_goes_on_at_every_position()
 end
 
 function TestState.test_a_state_of_other_data_is_refused()
-    local state = mx.data.open(config_of("dataset_type=random")):state()
+    local state = mx.data.open(config_of()):state()
     local function refused(expected, ...)
         local data = mx.data.open(config_of(...))
         local restored, message = pcall(data.restore, data, state)
         lu.assertFalse(restored)
         lu.assertStrContains(tostring(message), expected)
     end
-    refused("its data_shuffle_seed is 0, that of this run 1", "dataset_type=random", "data_shuffle_seed=1")
-    refused("its dataset_type is random, that of this run synthetic", "dataset_type=synthetic")
-    refused("its dataset_type is random, that of this run text", "dataset_type=text", "dataset_path=" .. TEXT)
+    refused("its data_shuffle_seed is 0, that of this run 1", "data_shuffle_seed=1")
+    refused("its dataset_type is synthetic, that of this run text", "dataset_type=text", "dataset_path=" .. TEXT)
     state.samples = -1
-    refused("samples = -1", "dataset_type=random")
+    refused("samples = -1")
     state.samples, state.format = 0, 99
-    refused("its format is 99", "dataset_type=random")
+    refused("its format is 99")
 
     state = mx.data.open(config_of("dataset_type=hdf5", "dataset_path=" .. STORE)):state()
     local other = make_store(os.tmpname(), { 100, 200, 300 })
@@ -120,11 +118,11 @@ function TestState.test_reading_ahead_does_not_count()
 end
 
 function TestState.test_the_last_batch_is_described()
-    local data = mx.data.open(config_of("dataset_type=random"))
+    local data = mx.data.open(config_of())
     lu.assertEquals(data:describe(), "no batch yet")
     data:next()
     data:next()
-    lu.assertEquals(data:describe(), "samples 3 to 5 of random")
+    lu.assertEquals(data:describe(), "samples 3 to 5 of synthetic")
     lu.assertTrue(data:waited() >= 0)
     lu.assertEquals(data:waited(), 0)
 

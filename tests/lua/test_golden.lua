@@ -45,7 +45,7 @@ local function golden(kind)
 end
 
 local function config_of(about)
-    local words = { "dtype=float32", "init_weights_seed=1" }
+    local words = { "dtype=float32", "init_weights_seed=1", "normalize_embedding_logits=false" } -- true wins
     for key, value in pairs(about.config) do
         if type(value) == "table" then
             value = "[" .. table.concat(value, ", ") .. "]"

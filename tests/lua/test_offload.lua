@@ -134,7 +134,7 @@ end
 
 function TestOffload.test_the_table_of_policies()
     local run = table_of_policies
-    local words = { "model_name=tiny", "dataset_type=random", "only=offloaded", "repeats=1" }
+    local words = { "model_name=tiny", "only=offloaded", "repeats=1" }
     local rows = run(words)
     lu.assertEquals({ rows[1].policy, rows[2].policy, #rows }, { "qkv_proj_offloaded", "minimal_offloaded", 2 })
     lu.assertTrue(rows[1].peak > rows[1].activations and rows[1].activations > 0 and rows[1].seconds > 0)

@@ -10,7 +10,7 @@ local LAYERS = 6 -- so that what two layers have in memory is far from what all 
 -- A model of 6 layers and its data, with further words.
 local function new_run(model, ...)
     local config = mx.config.load {
-        "model_name=" .. model, "dataset_type=random", "base_num_decoder_layers=" .. LAYERS, ...
+        "model_name=" .. model, "base_num_decoder_layers=" .. LAYERS, ...
     }
     return mx.models.new(config), mx.data.open(config)
 end

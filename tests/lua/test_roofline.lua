@@ -325,7 +325,8 @@ local function report(...)
 end
 
 function TestReport.test_llama()
-    local text = report("model_name=llama3-8b", "ranks=64", "ici tensor 4")
+    local text = report("model_name=llama3-8b", "ranks=64", "ici tensor 4", "per_device_batch_size=1",
+        "max_target_length=8192")
     lu.assertStrContains(text, "v5p: 64 ranks: fsdp 16 x tensor 4")
     lu.assertStrContains(text, "fsdp              16 ICI 11.22 GiB     395    32,768   2,550 compute-bound")
     lu.assertStrContains(text, "tensor             4 ICI 24.00 GiB      92     3,584   2,550 compute-bound")
@@ -348,10 +349,11 @@ function TestReport.test_advice_in_words()
     local function flat(...)
         return (report(...):gsub("\n", " "))
     end
-    lu.assertStrContains(flat("ranks=8"), "No tensor axis stays compute-bound inside a slice: mlp 1,408 / 2 is at most "
+    local text = flat("ranks=8", "base_mlp_dim=1408", "per_device_batch_size=1")
+    lu.assertStrContains(text, "No tensor axis stays compute-bound inside a slice: mlp 1,408 / 2 is at most "
         .. "2,550. fsdp needs at least 2,551 tokens a device; here are 2,048, too few.")
     lu.assertStrContains(flat("base_num_kv_heads=1", "base_mlp_dim=16384"),
-        "No tensor axis divides all of 8 heads, 1 kv_heads")
+        "No tensor axis divides all of 16 heads, 1 kv_heads")
     lu.assertStrContains(flat("ranks=1"), "nothing travels")
 end
 

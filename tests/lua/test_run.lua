@@ -6,7 +6,7 @@ local folder
 
 local function config_of(...)
     return mx.config.load { "model_name=tiny", "per_device_batch_size=2", "max_target_length=16", "log_period=1000",
-        "base_num_decoder_layers=2", "dataset_type=random", "base_output_directory=" .. folder, "steps=4",
+        "base_num_decoder_layers=2", "base_output_directory=" .. folder, "steps=4",
         "dtype=float32", ... }
 end
 
@@ -347,7 +347,7 @@ function TestRun.test_a_loss_that_is_no_number_ends_the_run_and_is_explained()
     message = tostring(message)
     lu.assertStrContains(message, "step 3: the loss is")
     lu.assertStrContains(message, "parameter layer002.wo.weight is not finite")
-    lu.assertStrContains(message, "samples 4 to 5 of random")
+    lu.assertStrContains(message, "samples 4 to 5 of synthetic")
     lu.assertStrContains(message, "The last checkpoint is " .. folder .. "/a/step_2")
 end
 

@@ -182,10 +182,10 @@ function TestDataTokenizer.test_a_resumed_run_whose_tokenizer_changed()
     local state = data_of(LLAMA3):state()
     data_of(LLAMA3):restore(state)
     data_of(""):restore(state)
-    open({ "tokenizer_path=" .. LLAMA3, "dataset_type=random" })
-    local random = open({ "tokenizer_path=" .. LLAMA3, "dataset_type=random" }):state()
+    open({ "tokenizer_path=" .. LLAMA3 })
+    local random = open({ "tokenizer_path=" .. LLAMA3 }):state()
     says({ "tokenizer_path=" .. LLAMA3 .. " of the checkpoint", "tokenizer_path=" .. QWEN2 .. " now" }, function()
-        open({ "tokenizer_path=" .. QWEN2, "dataset_type=random" }):restore(random)
+        open({ "tokenizer_path=" .. QWEN2 }):restore(random)
     end)
 end
 

@@ -59,27 +59,53 @@ function TestTrain.test_gradients_that_are_not_finite_change_nothing()
     lu.assertEquals(optimizer.steps, 0)
 end
 
-function TestTrain.test_synthetic_and_random_data()
-    local batch = mx.data.open(config_of()):next()
-    lu.assertEquals(batch.tokens:size(), { 8, 64 })
-    lu.assertEquals(batch.tokens:dtype(), "i32")
-    lu.assertEquals(mx.max(batch.targets):item(), 0)
-
-    local data = mx.data.open(config_of("dataset_type=random"))
+function TestTrain.test_synthetic_data_are_one_random_batch()
+    local data = mx.data.open(config_of("max_target_length=2048"))
     local first, second = data:next(), data:next()
+    lu.assertEquals(first.tokens:size(), { 8, 2048 })
+    lu.assertEquals(first.tokens:dtype(), "i32")
     lu.assertEquals(first.targets[1]:totable()[1], first.tokens[1]:totable()[2])
-    lu.assertNotEquals(first.tokens:totable(), second.tokens:totable())
-    local again = mx.data.open(config_of("dataset_type=random")):next()
-    lu.assertEquals(first.tokens:totable(), again.tokens:totable())
+    lu.assertEquals(first.tokens:totable(), second.tokens:totable())
+    lu.assertEquals({ first.ids, second.ids }, { { 0, 7 }, { 8, 15 } })
+    local counts, rows = {}, first.tokens:totable()
+    for _, row in ipairs(rows) do
+        for _, token in ipairs(row) do
+            counts[token] = (counts[token] or 0) + 1
+        end
+    end
+    -- Each of the 256 ids comes 64 times on average; six standard deviations of a Poisson count are 48.
+    for token = 0, 255 do
+        lu.assertTrue(math.abs((counts[token] or 0) - 64) < 48, token)
+    end
+    lu.assertNotEquals(rows[1], rows[2])
+    local other = mx.data.open(config_of("max_target_length=2048", "data_shuffle_seed=1")):next()
+    lu.assertNotEquals(other.tokens:totable(), rows)
+end
 
-    local repeated = mx.data.open(config_of("dataset_type=random", "reuse_example_batch=1"))
-    lu.assertEquals(repeated:next().tokens:totable(), repeated:next().tokens:totable())
+-- The passes of a step have the sequences that one larger batch has.
+function TestTrain.test_synthetic_passes_are_parts_of_one_batch()
+    local whole = mx.data.open(config_of()):next().tokens:totable()
+    local data = mx.data.open(config_of("per_device_batch_size=2", "gradient_accumulation_steps=4"))
+    local rows = {}
+    for _ = 1, 4 do
+        table.move(data:next().tokens:totable(), 1, 2, #rows + 1, rows)
+    end
+    lu.assertEquals(rows, whole)
+    lu.assertEquals(data:next().tokens:totable(), { whole[1], whole[2] })
+end
+
+-- Initial logits are normal with variance 1, so the mean loss is log(256) + 1 / 2. Its standard deviation over 512
+-- targets is 1 / sqrt(512), with some more for the random weights.
+function TestTrain.test_the_loss_of_synthetic_data_begins_near_the_logarithm_of_the_vocabulary()
+    local config = config_of("dtype=float32")
+    local model, data = mx.models.new(config), mx.data.open(config)
+    lu.assertAlmostEquals(mx.train.gradients(model, data, 1), math.log(256) + 0.5, 0.25)
 end
 
 -- A mesh that shares out the batch reads the same sequences, whatever its size, in every batch.
-function TestTrain.test_parts_of_random_data_are_those_of_the_whole()
+function TestTrain.test_parts_of_synthetic_data_are_those_of_the_whole()
     local function batches(mesh, sequences)
-        local data = mx.data.open(config_of("dataset_type=random", "per_device_batch_size=" .. sequences), mesh)
+        local data = mx.data.open(config_of("per_device_batch_size=" .. sequences), mesh)
         return { data:next().tokens, data:next().tokens }
     end
     local whole, mesh_config = batches(nil, 4), config_of("ici_fsdp_parallelism=2")
@@ -90,7 +116,7 @@ function TestTrain.test_parts_of_random_data_are_those_of_the_whole()
             lu.assertEquals(own[i]:totable(), expected:totable())
         end
     end
-    lu.assertNotEquals(whole[1]:totable(), whole[2]:totable())
+    lu.assertEquals(whole[1]:totable(), whole[2]:totable())
 end
 
 function TestTrain.test_windows_of_a_text()

@@ -290,7 +290,7 @@ end
 function TestExport.test_models_of_ours()
     for words, family in pairs({
         ["model_name=tiny"] = "llama", ["model_name=tiny-gpt2"] = "gpt2", ["model_name=tiny use_bias=true"] = "llama",
-        ["model_name=tiny attention_bias=true logits_via_embedding=true"] = "qwen2",
+        ["model_name=tiny attention_bias=true logits_via_embedding=true normalize_embedding_logits=false"] = "qwen2",
         ["model_name=tiny use_qk_norm=true head_dim=8"] = "qwen3",
         ["model_name=tiny attention_type=local_sliding sliding_window_size=9"] = "mistral",
         ["model_name=tiny attention_type=local_sliding sliding_window_size=9 attention_bias=true"] = "qwen2",

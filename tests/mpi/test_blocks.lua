@@ -11,7 +11,7 @@ local SEQUENCES, S = 4, 32
 
 local function config_of(...)
     return mx.config.load {
-        "model_name=tiny", "base_num_decoder_layers=4", "base_num_kv_heads=4", "dtype=float32", "dataset_type=random",
+        "model_name=tiny", "base_num_decoder_layers=4", "base_num_kv_heads=4", "dtype=float32",
         "max_target_length=" .. S, "context_parallel_load_balance=false", ...
     }
 end

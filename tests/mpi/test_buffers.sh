@@ -69,7 +69,7 @@ expect() {
     fi
 }
 
-run="run.lua model_name=tiny dataset_type=random max_target_length=16 per_device_batch_size=4 run_name=r
+run="run.lua model_name=tiny max_target_length=16 per_device_batch_size=4 run_name=r
 checkpoint_period=1"
 # shellcheck disable=SC2086
 {

@@ -30,7 +30,7 @@ expect() {
     fi
 }
 
-train="dataset_type=random steps=2 max_target_length=16 per_device_batch_size=2 base_output_directory=runs"
+train="steps=2 max_target_length=16 per_device_batch_size=2 base_output_directory=runs"
 
 echo "it was the best of times" >text.txt
 for ranks in 1 2; do

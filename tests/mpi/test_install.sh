@@ -68,7 +68,7 @@ expect 0 "files      $share/"
 run "$mxlua" --help
 expect 0 'the folder that --version shows as "files"'
 
-train="scripts/train.lua configs/models/tiny.yml dataset_type=random steps=1 max_target_length=16 per_device_batch_size=1"
+train="scripts/train.lua configs/models/tiny.yml steps=1 max_target_length=16 per_device_batch_size=1"
 # shellcheck disable=SC2086
 run "$mxlua" --threads 1 $train run_name=one
 expect 0 "parameters saved in checkpoints/"

@@ -8,7 +8,7 @@ local mx = require "mx"
 -- Losses and gradient norms of three steps.
 local function train(axis, model, ...)
     local config = mx.config.load {
-        "model_name=" .. model, "dataset_type=random", "base_num_decoder_layers=3", "base_num_query_heads=6",
+        "model_name=" .. model, "base_num_decoder_layers=3", "base_num_query_heads=6",
         "base_num_kv_heads=6", "base_emb_dim=96", "base_mlp_dim=192", "vocab_size=288", "max_target_length=48",
         "per_device_batch_size=2", "ici_fsdp_parallelism=1", ("ici_%s_parallelism=%d"):format(axis, mx.ranks()), ...
     }

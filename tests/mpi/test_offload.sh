@@ -54,7 +54,7 @@ on() {
     ranks=$1
     directory=$2
     shift 2
-    run "$mpirun" -n "$ranks" "$mxlua" --threads 1 "$@" "$train" model_name=tiny dataset_type=random steps=5 \
+    run "$mpirun" -n "$ranks" "$mxlua" --threads 1 "$@" "$train" model_name=tiny steps=5 \
         enable_checkpointing=false remat_policy=minimal_offloaded offload_directory="$directory"
 }
 

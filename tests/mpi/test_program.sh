@@ -318,6 +318,23 @@ run "$mxlua" -e "$large" "$root/scripts/plan.lua"
 exits 1
 has "(command line):1: f32 (1152921504606846976): out of memory"
 has_not traceback
+case="train.lua without words about what to train"
+for words in "" "steps=3 run_name=a"; do
+    run "$mxlua" "$root/scripts/train.lua" $words
+    exits 2
+    has "model_name=tiny dataset_type=synthetic"
+    has "dataset_type=text dataset_path="
+    has "hardware=v5e-256"
+done
+on 2 "$root/scripts/train.lua"
+exits 2
+has "model_name=tiny dataset_type=synthetic"
+if [ -e checkpoints ]; then check no "a run has begun"; else check yes; fi
+for words in "model_name=tiny steps=1" "$root/configs/models/tiny.yml steps=1" "dataset_type=synthetic base_emb_dim=16
+    base_num_decoder_layers=1 base_mlp_dim=16 per_device_batch_size=1 max_target_length=4 steps=1"; do
+    run "$mxlua" "$root/scripts/train.lua" $words enable_checkpointing=false
+    exits 0
+done
 case="the same in a script of one's own"
 cp "$root/scripts/plan.lua" own_plan.lua
 run "$mxlua" -e "$large" own_plan.lua

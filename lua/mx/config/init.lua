@@ -320,7 +320,7 @@ local function check_together(values)
     check_rope(c, need)
     need(c.trainable_position_size < 0 or c.trainable_position_size >= c.max_target_length, "max_target_length",
         "%d tokens, but trainable_position_size = %d", c.max_target_length, c.trainable_position_size)
-    need(c.dataset_type == "synthetic" or c.dataset_type == "random" or c.dataset_path ~= "" or #c.dataset_mix > 0,
+    need(c.dataset_type == "synthetic" or c.dataset_path ~= "" or #c.dataset_mix > 0,
         "dataset_type", "%s needs dataset_path", c.dataset_type)
     need(c.dataset_path == "" or #c.dataset_mix == 0, "dataset_mix", "and dataset_path do not go together: give one")
     need(c.dataset_type ~= "text" or c.vocab_size >= 256, "dataset_type",

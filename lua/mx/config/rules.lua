@@ -82,7 +82,7 @@ rules.VALUES = {
     collective_permute_decomposer_threshold_bytes = { min = 0 },
     prefetch_layers = { min = 0 },
     prefetch_memory_limit_bytes = { min = 0 },
-    dataset_type = { choices = { "synthetic", "random", "text", "bin", "hdf5" } },
+    dataset_type = { choices = { "synthetic", "text", "bin", "hdf5" } },
     reuse_example_batch = { min = 0, max = 1 },
     per_device_batch_size = { min = 1 / MOST_DEVICES, max = MOST_SIZE },
     max_target_length = { min = 1, max = MOST_LENGTH },
@@ -167,7 +167,6 @@ rules.ONLY_WITH = {
     rope_attention_scaling = { "rope_type", "yarn" },
     max_position_embeddings = { "use_rope", true },
     attention_bias = { "use_bias", false },
-    normalize_embedding_logits = { "logits_via_embedding", true },
     checkpoint_period = { "enable_checkpointing", true },
     async_checkpointing = { "enable_checkpointing", true },
     max_num_checkpoints_to_keep = { "enable_checkpointing", true },
@@ -182,7 +181,6 @@ rules.ONLY_WITH = {
     enable_data_shuffling = { "dataset_type", "text", "bin", "hdf5" },
     num_epoch = { "dataset_type", "text", "bin", "hdf5" },
     prefetch_batches = { "dataset_type", "text", "bin", "hdf5" },
-    data_shuffle_seed = { "dataset_type", "random", "text", "bin", "hdf5" },
 }
 for _, name in ipairs(remat.TENSORS) do
     rules.ONLY_WITH[name] = { "remat_policy", "custom" }

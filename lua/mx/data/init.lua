@@ -1,4 +1,4 @@
---- Batches of sequences for training: synthetic or random tokens, or samples of files of tokens.
+--- Batches of sequences for training: synthetic tokens, or samples of files of tokens.
 --
 -- The sequences of a run are numbered. Each depends only on the seed and its number, so different ranks read different
 -- sequences, a run reads the same sequences on any number of ranks, and resuming from a state takes no time.
@@ -233,20 +233,17 @@ function data.open(config, mesh)
     return self
 end
 
--- Random tokens of B sequences of the run. Each sequence has its own random stream, so every rank gets the same for it.
-local function random_tokens(c, B, length, first)
-    local tokens = mx.zeros({ B, length }, "i32")
-    for b = 1, B do
-        local seed = util.seed("tokens", c.data_shuffle_seed)
-        local row = mx.rand { shape = { 1, length }, high = c.vocab_size, seed = seed, offset = first + b }:to("i32")
+-- B sequences of random tokens. Every step has the same sequences, as in MaxText. Each has its own random stream, so it
+-- is the same on every mesh. Simulated tokens have no values.
+local function synthetic_batch(self, B, first)
+    local c, S = self.config, self.config.max_target_length
+    local tokens = mx.zeros({ B, S + 1 }, "i32")
+    local seed, step = util.seed("tokens", c.data_shuffle_seed), self.parts * B * c.gradient_accumulation_steps
+    for b = 1, mx.is_simulated() and 0 or B do
+        local number = (first + b - 1) % step
+        local row = mx.rand({ 1, S + 1 }, { high = c.vocab_size, seed = seed, offset = number }):to("i32")
         mx.write_slice(tokens, row, { dim = 1, start = b })
     end
-    return tokens
-end
-
-local function made_batch(c, B, first)
-    local S = c.max_target_length
-    local tokens = c.dataset_type == "random" and random_tokens(c, B, S + 1, first) or mx.zeros({ B, S + 1 }, "i32")
     return {
         tokens = mx.narrow(tokens, { dim = 2, start = 1, length = S }),
         targets = mx.narrow(tokens, { dim = 2, start = 2, length = S }),
@@ -277,7 +274,7 @@ end
 local function read_batch(self, B, first)
     if not self.feed then
         local started = mx.now()
-        local batch = made_batch(self.config, B, first)
+        local batch = synthetic_batch(self, B, first)
         self.waited_s = self.waited_s + mx.now() - started
         return batch
     elseif mx.is_simulated() then

@@ -76,7 +76,7 @@ function shapes.of(c)
         positions = math.max(c.trainable_position_size, 0),
         logit_cap = c.final_logits_soft_cap,
         tied = c.logits_via_embedding,
-        logit_scale = c.normalize_embedding_logits and 1 / math.sqrt(emb) or 1,
+        logit_scale = c.logits_via_embedding and c.normalize_embedding_logits and 1 / math.sqrt(emb) or 1,
         z_loss = c.z_loss_multiplier,
         dropout = c.dropout_rate,
         init_std = c.init_std,

@@ -19,6 +19,40 @@ local run = {}
 
 run.claim = require("mx.run.folder").claim
 
+-- Patterns of the keys that say what to train: a model, data, a size or a machine.
+local SUBJECT = {
+    "^model_name$", "^load_", "^global_parameter_scale$", "^base_num_", "^base_%l+_dim$", "^head_dim$", "^vocab_size$",
+    "^dataset_", "^max_target_length$", "^per_device_batch_size$", "^hardware$",
+}
+local FIRST_STEPS = [[
+Say what to train, for instance:
+    mxlua scripts/train.lua model_name=tiny dataset_type=synthetic          # a tiny model on random tokens
+    mxlua scripts/train.lua model_name=tiny dataset_type=text dataset_path=FILE      # the same on a text of yours
+    mxlua scripts/train.lua model_name=16b hardware=v5e-256 steps=3         # a simulated TPU pod
+configs/base.yml explains every key. dataset_type=synthetic alone trains its model of 1.1 billion parameters.]]
+
+--- Ends the program with status 2 and lines to type, unless the words name a config file, a model, data, a size or a
+--- machine: without this check, scripts/train.lua alone would train the default model. Collective.
+---@param config table
+---@param words string[] of the command line
+function run.check_subject(config, words)
+    if words[1] and not words[1]:find("=", 1, true) then
+        return
+    end
+    for key in pairs(getmetatable(config).where) do
+        for _, pattern in ipairs(SUBJECT) do
+            if key:find(pattern) then
+                return
+            end
+        end
+    end
+    if mx.rank() == 0 then
+        io.stderr:write(FIRST_STEPS, "\n")
+    end
+    mx.barrier()
+    os.exit(2)
+end
+
 ---@class mx.Run
 ---@field config table
 ---@field step integer the last completed step

@@ -326,7 +326,7 @@ function families.set_length(keys, length)
     else
         keys.trainable_position_size = length
     end
-    keys.max_target_length = length > 0 and length < 256 and length or nil
+    keys.max_target_length = length > 0 and length < 2048 and length or nil
 end
 
 --- Converts a config.json to mxlua's keys.

@@ -38,15 +38,16 @@ FAMILIES = {
 }
 
 
-def draw(model, dtype, seed):
-    """Values that matter everywhere: norms near 1, biases that are not 0, and all of them exact in the file's dtype."""
+def draw(model, dtype, seed, norm=1.0, table=1.0):
+    """Values that matter everywhere: weights of norms near `norm`, tables of deviation `table`, biases that are not 0,
+    and all of them exact in the file's dtype."""
     generator = torch.Generator().manual_seed(seed)
     for name, p in sorted(model.named_parameters()):
         noise = torch.randn(p.shape, generator=generator)
         if p.dim() == 1:
-            value = 1 + 0.2 * noise if name.endswith("weight") else 0.3 * noise
+            value = norm + 0.2 * noise if name.endswith("weight") else 0.3 * noise
         else:
-            value = noise * (1.0 if "emb" in name or "wte" in name else 0.25)
+            value = noise * (table if "emb" in name or "wte" in name else 0.25)
         with torch.no_grad():
             p.copy_(value.to(dtype).float())
 

@@ -287,6 +287,35 @@ for family in pairs(MODELS) do
     end
 end
 
+-- GPT-3's block is that of GPT-2 but for its norms, whose weights are 1 less.
+function TestFamilies.test_gpt3_is_gpt2_with_other_norms()
+    local step <close> = mx.step()
+    local golden, attributes = mx.io.h5_read(here .. "../golden/gpt2.h5")
+    local words = {
+        "dtype=float32", "decoder_block=gpt3", "fold_attention_scale=false", "normalize_embedding_logits=false",
+    }
+    for key, value in pairs(mx.io.json_decode(attributes.about).config) do
+        local left_out = key == "normalization_layer" or key == "use_bias" or key == "use_rope"
+        value = type(value) == "table" and "[" .. table.concat(value, ", ") .. "]" or value
+        words[#words + 1] = not left_out and ("%s=%s"):format(key, value) or nil
+    end
+    local model, norms = mx.models.new(mx.config.load(words)), 0
+    mx.no_grad(function()
+        for name, t in pairs(model.params) do
+            local is_norm = name:find("norm.weight", 1, true)
+            norms = norms + (is_norm and 1 or 0)
+            mx.copy(t, golden["params." .. name] - (is_norm and 1 or 0))
+        end
+    end)
+    lu.assertEquals(norms, 2 * model.shape.layers + 1)
+    assert_close(mx.no_grad(function() return model:logits(model:hidden(golden.tokens[1])) end), golden.logits, "gpt3")
+    mx.backward(model:loss { tokens = golden.tokens[1], targets = golden.targets[1], mask = golden.mask[1] })
+    for name, t in pairs(model.params) do
+        local off = mx.no_grad(function() return mx.max(mx.abs(t:grad() - golden["grads." .. name])):item() end)
+        lu.assertTrue(off < 1e-5, ("%s is off by %g"):format(name, off))
+    end
+end
+
 -- Each thing that a family's layers have of their own counts.
 for family, changes in pairs({
     gemma = { offset = function(shape) shape.blocks[1].norm.offset = 0 end },

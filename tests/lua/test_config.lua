@@ -281,7 +281,7 @@ function TestConfig.test_combinations()
     refused({ "layer_types=[global]", "sliding_window_size=4" }, "sliding_window_size: has no effect without local")
     refused({ "decoder_block=olmo3", "sliding_window_size=4", "use_post_attn_norm=false" },
         "use_post_attn_norm: expected true, because decoder_block = olmo3 has no other norms")
-    refused({ "decoder_block=mixtral" }, "decoder_block: mixtral needs experts, which this engine does not have")
+    refused({ "decoder_block=mixtral" }, "(mixtral needs experts, which this engine does not have), got 'mixtral'")
     refused({ "decoder_block=gema2" }, "did you mean gemma2?")
     refused({ "dataset_type=text" }, "needs dataset_path")
     refused({ "dataset_type=text", "dataset_path=x", "vocab_size=100" }, "at least 256, got 100")

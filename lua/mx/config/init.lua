@@ -253,12 +253,8 @@ end
 
 -- Keys that decoder_block sets, unless they are set.
 local function apply_block(values)
-    local name, where = values.now.decoder_block, where_or_base(values, "decoder_block")
-    if blocks.MISSING[name] then
-        util.refuse("%s: decoder_block: %s needs %s, which this engine does not have; there are %s", where, name,
-            blocks.MISSING[name], table.concat(util.sorted_keys(blocks.KINDS), ", "))
-    end
-    for key, value in util.sorted_pairs(blocks.KINDS[name].keys or {}) do
+    local where = where_or_base(values, "decoder_block")
+    for key, value in util.sorted_pairs(blocks.KINDS[values.now.decoder_block].keys or {}) do
         if not values.where[key] then
             values.now[key], values.where[key] = value, where
         end

@@ -37,7 +37,7 @@ rules.VALUES = {
     base_mlp_dim = { min = 1, max = MOST_SIZE },
     base_num_decoder_layers = { min = 1, max = MOST_SIZE },
     vocab_size = { min = 1, max = MOST_SIZE },
-    decoder_block = { choices = blocks.NAMES },
+    decoder_block = { choices = util.sorted_keys(blocks.KINDS), missing = blocks.MISSING },
     mlp_activations = {
         choices = { "[relu]", "[gelu]", "[silu]", "[relu, linear]", "[gelu, linear]", "[silu, linear]" },
     },

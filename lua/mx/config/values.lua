@@ -228,7 +228,9 @@ function values.broken_rule(value, rule, is_whole)
             end
         end
         local near = type(value) == "string" and util.nearest(value, rule.choices)
-        local hint = near and (" (did you mean %s?)"):format(near) or ""
+        local missing = rule.missing and rule.missing[value]
+        local hint = missing and (" (%s needs %s, which this engine does not have)"):format(value, missing)
+            or near and (" (did you mean %s?)"):format(near) or ""
         local first = rule.choices[1] == "" and 2 or 1 -- "" means not given
         return ("one of %s%s"):format(table.concat(rule.choices, ", ", first), hint)
     elseif rule.min and value < rule.min and value ~= rule.rest then

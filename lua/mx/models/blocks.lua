@@ -55,13 +55,4 @@ blocks.MISSING = {
     simple_mlp = "layers without attention",
 }
 
---- The values of decoder_block that are known, sorted.
-blocks.NAMES = {}
-for _, list in ipairs({ blocks.KINDS, blocks.MISSING }) do
-    for name in pairs(list) do
-        table.insert(blocks.NAMES, name)
-    end
-end
-table.sort(blocks.NAMES)
-
 return blocks

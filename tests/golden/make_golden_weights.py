@@ -11,12 +11,14 @@ Weights are drawn, not trained; everything is computed in float32.
 
 import os
 import shutil
+import sys
 
 import gguf
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import GPT2Config, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import (GPT2Config, LlamaConfig, MinistralConfig, MistralConfig, Olmo2Config, Qwen2Config,
+                          Qwen3Config)
 from transformers import AutoModelForCausalLM
 
 HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "weights")
@@ -27,6 +29,11 @@ COMMON = dict(vocab_size=VOCAB, hidden_size=EMB, intermediate_size=MLP, num_hidd
 LLAMA31 = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
            "original_max_position_embeddings": 32}
 
+LINEAR = {"rope_type": "linear", "rope_theta": 500.0, "factor": 4.0}
+YARN = {"rope_type": "yarn", "rope_theta": 10.0, "factor": 4.0, "original_max_position_embeddings": 16,
+        "beta_fast": 8.0, "beta_slow": 1.0, "truncate": False}
+MIXED = {**COMMON, "num_hidden_layers": 3, "sliding_window": 5}
+
 FAMILIES = {
     # name: config, dtype of the file, bytes of a shard
     "llama2": (LlamaConfig(**{**COMMON, "num_key_value_heads": HEADS}), torch.float32, None),
@@ -35,6 +42,12 @@ FAMILIES = {
     "qwen2": (Qwen2Config(**COMMON, tie_word_embeddings=True), torch.bfloat16, 20000),
     "qwen3": (Qwen3Config(**COMMON, head_dim=16), torch.bfloat16, None),
     "gpt2": (GPT2Config(vocab_size=VOCAB, n_embd=EMB, n_layer=2, n_head=HEADS, n_positions=32), torch.bfloat16, None),
+    "linear": (LlamaConfig(**COMMON, rope_parameters=LINEAR), torch.bfloat16, None),
+    "ministral": (MinistralConfig(**MIXED, head_dim=8, layer_types=["sliding_attention"] + 2 * ["full_attention"]),
+                  torch.bfloat16, None),
+    "qwen3_yarn": (Qwen3Config(**MIXED, head_dim=16, use_sliding_window=True, max_window_layers=1, rope_parameters=YARN),
+                   torch.bfloat16, None),
+    "olmo2": (Olmo2Config(**COMMON), torch.bfloat16, None),
 }
 
 
@@ -243,10 +256,14 @@ def make_types():
               os.path.join(HERE, "types.expected.safetensors"))
 
 
-def main():
+def main(names):
+    """With names: only these folders."""
     os.makedirs(HERE, exist_ok=True)
     for seed, (name, (config, dtype, shard)) in enumerate(FAMILIES.items()):
-        make_folder(name, config, dtype, shard, 10 * seed)
+        if not names or name in names:
+            make_folder(name, config, dtype, shard, 10 * seed)
+    if names:
+        return
     make_gguf("llama31", FAMILIES["llama31"][0], [Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.F16], 100)
     make_gguf("qwen3", FAMILIES["qwen3"][0], [Q.BF16], 110)
     make_gguf("gpt2", FAMILIES["gpt2"][0], [Q.Q8_0], 120)
@@ -254,4 +271,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -97,7 +97,7 @@ function TestFamilies.test_exports_that_would_say_less()
         [{ "llama2", "query_pre_attn_scalar=25" }] = "query_pre_attn_scalar",
     }) do
         local shape = mx.models.shape(config_of(table.unpack(words)))
-        lu.assertErrorMsgContains(reason, require("mx.weights.families").of, shape)
+        lu.assertErrorMsgContains(reason, require("mx.weights.config_write").family, shape)
     end
 end
 

@@ -11,12 +11,11 @@ local blocks = {}
 local GEMMA = { "local", "local", "local", "local", "local", "global" }
 local OLMO = { "local", "local", "local", "global" }
 
+local PLAIN = {} -- nothing but what the keys say
+
 blocks.KINDS = {
     default = { keys = { parallel_block = true } },
-    llama2 = {},
-    mistral = {},
-    qwen2 = {},
-    qwen3 = {},
+    llama2 = PLAIN, mistral = PLAIN, qwen2 = PLAIN, qwen3 = PLAIN,
     gpt3 = { keys = { normalization_layer = "layernorm", use_bias = true, use_rope = false }, norm_offset = 1 },
     gemma = { norm_offset = 1 },
     gemma2 = { layers = { "local", "global" }, layers_each = 2, norm_offset = 1 },

@@ -6,14 +6,15 @@
 --- scaling.kind is one of
 ---
 ---     linear    { factor }: all wavelengths are `factor` times as long
----     llama3.1  { factor, low_freq_factor, high_freq_factor, original_length }: those above original_length /
----               low_freq_factor are `factor` times as long, those below original_length / high_freq_factor stay
----     yarn      { factor, original_length, beta_fast, beta_slow, truncate }: in original_length tokens, those that turn
----               less than beta_slow times are `factor` times as long, those that turn more than beta_fast times stay
+---     llama3.1  { factor, original_length, low_freq_factor, high_freq_factor }: as with yarn, but the limits are
+---               low_freq_factor and high_freq_factor turns, and the blend is linear in the turns
+---     yarn      { factor, original_length, beta_slow, beta_fast, truncate }: pairs that turn less than beta_slow times
+---               in original_length tokens get wavelengths `factor` times as long, those that turn more than beta_fast
+---               times keep theirs, and those between are blended, linearly in the number of the pair
 ---
---- and the wavelengths between are blended. Further fields: shortest (2 pi shortest instead of 2 pi is the shortest
---- wavelength), dims (rotate only so many components of a head; default: all), interleaved (the components of a pair are
---- neighbours; default: they are dims / 2 apart), factor (of cosines and sines).
+--- Further fields: shortest (the shortest wavelength is 2 pi shortest; default: 2 pi), dims (rotate only the first so
+--- many components of a head; default: all), interleaved (the components of a pair are neighbours; default: they are
+--- dims / 2 apart), factor (of cosines and sines).
 
 local blocks = require "mx.models.blocks"
 local mx = require "mx"

@@ -1,7 +1,7 @@
 --- GGUF files: converts their metadata to mxlua's keys, and their tokenizer to a tokenizer.json. See init.lua.
 
 local mx = require "mx"
-local families = require "mx.weights.families"
+local config_read = require "mx.weights.config_read"
 local util = require "mx.util"
 
 local gguf = {}
@@ -122,7 +122,7 @@ local function from_llama(g, keys)
     keys.attention_bias = not keys.use_bias and g.tensors["blk.0.attn_q.bias"] ~= nil
     keys.use_qk_norm = g.tensors["blk.0.attn_q_norm.weight"] ~= nil
     rope_keys(g, keys)
-    families.set_window(keys, of(g, "attention.sliding_window", "integer", 0))
+    config_read.set_reaches(keys, { "local" }, of(g, "attention.sliding_window", "integer", 0))
 end
 
 local function from_gpt2(g, keys)
@@ -145,7 +145,7 @@ function gguf.keys(g)
     if not table_of or #table_of.shape ~= 2 then
         util.refuse("%s has no table of tokens 'token_embd.weight'", g.path)
     end
-    local keys = gpt2 and families.gpt2_keys() or families.standard()
+    local keys = gpt2 and config_read.gpt2_keys() or config_read.standard()
     keys.vocab_size, keys.base_emb_dim = table_of.shape[1], of(g, "embedding_length", "integer")
     keys.base_num_decoder_layers = of(g, "block_count", "integer")
     keys.base_num_query_heads = of(g, "attention.head_count", "integer")
@@ -156,7 +156,7 @@ function gguf.keys(g)
     else
         from_llama(g, keys)
     end
-    families.set_length(keys, of(g, "context_length", "integer", 0))
+    config_read.set_length(keys, of(g, "context_length", "integer", 0))
     return keys, g.architecture
 end
 

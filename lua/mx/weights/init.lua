@@ -8,6 +8,8 @@
 -- tensor while loading, and a few pieces of one while saving (util.PIECE_BYTES).
 
 local mx = require "mx"
+local blocks = require "mx.models.blocks"
+local config_read = require "mx.weights.config_read"
 local families = require "mx.weights.families"
 local gguf = require "mx.weights.gguf"
 local sources = require "mx.weights.source"
@@ -19,7 +21,7 @@ local join, locate, OURS = sources.join, sources.locate, sources.OURS
 local weights = { open = sources.open }
 
 -- The keys that describe a model.
-local KEYS = util.sorted_keys(families.standard())
+local KEYS = util.sorted_keys(config_read.standard())
 for _, key in ipairs({
     "base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "head_dim", "base_mlp_dim", "base_num_decoder_layers",
     "vocab_size", "mlp_activations", "normalization_layer_epsilon", "rope_max_timescale", "llama_rope_factor",
@@ -131,7 +133,8 @@ function weights.check(config, path, keys)
         local ours = config[key]
         local a = type(value) == "table" and table.concat(value, ", ") or value
         local b = type(ours) == "table" and table.concat(ours, ", ") or ours
-        if a ~= b and not FREE[key] then
+        local same = a == b or key == "decoder_block" and blocks.KINDS[a] == blocks.KINDS[b]
+        if not same and not FREE[key] then
             mx.config.refuse(config, key, "%s, but %s has %s", tostring(b), path, tostring(a))
         end
     end
@@ -219,6 +222,7 @@ local function load_entry(source, entry, model)
             start = start + entry.lengths[i]
         end
         part = entry.transposed and mx.transpose(part) or part
+        part = entry.factor and part:to("f32") * entry.factor or part
         for _, other in ipairs(cuts_of(model, name)) do
             part = not (cut and other.dim == cut.dim) and mx.narrow(part, other) or part
         end

@@ -1,6 +1,7 @@
 --- Saves a model as a Hugging Face folder. See init.lua.
 
 local mx = require "mx"
+local config_write = require "mx.weights.config_write"
 local families = require "mx.weights.families"
 local gguf = require "mx.weights.gguf"
 local sources = require "mx.weights.source"
@@ -59,6 +60,7 @@ local function each_piece(model, entry, put)
                 end
                 if put then
                     local piece = #pieces == 1 and pieces[1] or mx.concat(pieces, { dim = 2 })
+                    piece = entry.factor and piece:to("f32") / entry.factor or piece
                     put(entry.transposed and mx.transpose(piece) or piece)
                 end
             end)
@@ -188,10 +190,10 @@ end
 local function save(model, folder, o)
     o = util.options(o, { dtype = "", max_shard_size = 0, tokenizer = "" }, "mx.weights.save")
     local shape = model.shape
-    local family = families.of(shape)
+    local family = config_write.family(shape)
     local dtype = o.dtype ~= "" and o.dtype or shape.weight_dtype
     local layout = families.layout(family, shape)
-    local values = families.write(shape, family, dtype)
+    local values = config_write.values(shape, family, dtype)
     local shards = shards_of(layout, o.max_shard_size, mx.dtypes[dtype].bytes)
     local function file_of(i)
         return #shards == 1 and "model.safetensors" or ("model-%05d-of-%05d.safetensors"):format(i, #shards)

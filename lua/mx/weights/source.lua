@@ -2,7 +2,7 @@
 --- Also finds out what a path is. init.lua makes models from them.
 
 local mx = require "mx"
-local families = require "mx.weights.families"
+local config_read = require "mx.weights.config_read"
 local gguf = require "mx.weights.gguf"
 local util = require "mx.util"
 
@@ -257,7 +257,7 @@ local function open_folder(self, kind, path)
         add_safetensors(self, kind == "file" and path or nil)
     end
     self.config = read_json(config_path)
-    self.keys, self.names = families.read(self.config, config_path)
+    self.keys, self.names = config_read.read(self.config, config_path)
 end
 
 --- Opens weights: a folder of a Hugging Face model, its .safetensors or .index.json file, or a .gguf file. Not

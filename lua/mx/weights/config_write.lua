@@ -1,0 +1,300 @@
+--- Writes the config.json of a Hugging Face model: chooses the family that has the features of a shape. See init.lua.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local config_write = {}
+
+local ACTIVATION_NAMES = { silu = "silu", relu = "relu", gelu = "gelu_pytorch_tanh" }
+
+local CLASSES = {
+    llama = "LlamaForCausalLM", mistral = "MistralForCausalLM", ministral = "MinistralForCausalLM",
+    qwen2 = "Qwen2ForCausalLM", qwen3 = "Qwen3ForCausalLM", gemma = "GemmaForCausalLM", gemma2 = "Gemma2ForCausalLM",
+    gemma3_text = "Gemma3ForCausalLM", olmo2 = "Olmo2ForCausalLM", olmo3 = "Olmo3ForCausalLM", gpt2 = "GPT2LMHeadModel",
+}
+
+-- ---- the family of a model ----
+
+-- The different values of fn(block) among the layers.
+local function different(shape, fn)
+    local list, values = {}, {}
+    for i = 1, shape.layers do
+        list[i] = { fn(mx.models.block(shape, i)) }
+    end
+    for i, kind in ipairs(mx.models.kinds({ layers = shape.layers, blocks = list })) do
+        values[i] = kind.block[1]
+    end
+    return values
+end
+
+local function window_of(block)
+    return block.attention.window
+end
+
+local function has_windows(shape)
+    return mx.models.any(shape, function(block) return window_of(block) > 0 end)
+end
+
+-- A block without what may differ between the layers of a family.
+local function without_reach(block)
+    local twin = mx.models.copy(block)
+    twin.attention.window, twin.attention.rope = 0, false
+    return twin
+end
+
+-- The RoPE of the layers with this reach; nil if there is no such layer. More than one is refused.
+local function rope_of(shape, is_local)
+    local found = {}
+    for _, block in ipairs(shape.blocks) do
+        if is_local == nil or (window_of(block) > 0) == is_local then
+            found[#found + 1] = block
+        end
+    end
+    local kinds = different({ layers = #found, blocks = found }, function(block) return block.attention.rope end)
+    if #kinds > 1 then
+        util.refuse("no family of Hugging Face models has this one's features: its layers have several kinds of RoPE")
+    end
+    return kinds[1]
+end
+
+-- What no family has.
+local function obstacle(shape)
+    local block = shape.blocks[1]
+    local attention = block.attention
+    local windows = {}
+    for _, window in ipairs(different(shape, window_of)) do
+        windows[#windows + 1] = window > 0 and window or nil
+    end
+    for _, case in ipairs({
+        { #different(shape, without_reach) > 1, "its layers differ in more than windows and RoPE" },
+        { #windows > 1, "sliding windows of several sizes" },
+        { block.parallel, "parallel_block = true" }, { attention.buckets > 0, "relative_bias_buckets" },
+        { not attention.causal, "attention_type = full" },
+        { attention.query_factor ~= 1, "fold_attention_scale = true" },
+        { block.norms.attention ~= block.norms.mlp, "norms after only one of attention and MLP" },
+    }) do
+        if case[1] then
+            return case[2]
+        end
+    end
+end
+
+-- Each style of block: fn(shape, block, attention) -> the family, or nil and what it does not have.
+local STYLES = {}
+
+-- The first reason that holds.
+local function first(cases)
+    for _, case in ipairs(cases) do
+        if case[1] then
+            return case[2]
+        end
+    end
+end
+
+-- What of the usual block a model lacks: gated MLP, RMSNorm, RoPE.
+local function unusual(shape, block, attention)
+    local usual = block.norm.kind == "rmsnorm" and block.mlp.gated and attention.rope and shape.positions == 0
+    return not usual and "its norms, positions, MLP and biases are neither those of GPT-2 nor those of another family"
+end
+
+function STYLES.gpt2(shape, block, attention)
+    local reason = first({
+        { attention.cap > 0, "attn_logits_soft_cap" }, { shape.logit_cap > 0, "final_logits_soft_cap" },
+        { shape.logit_scale ~= 1, "normalize_embedding_logits" },
+        { attention.scale ~= attention.head_dim ^ -0.5, "query_pre_attn_scalar" },
+        { block.norm.offset ~= 0, "layernorms that scale by 1 + their weights" },
+        { block.norms.attention ~= "before", "norms after attention or MLP" },
+    })
+    return not reason and "gpt2" or nil, reason
+end
+
+function STYLES.gemma(shape, block, attention)
+    local after, qk_norm = block.norms.attention ~= "before", attention.qk_norm
+    local reason = unusual(shape, block, attention) or first({
+        { not shape.tied or shape.logit_scale == 1,
+            "norms that scale by 1 + their weights, without logits_via_embedding and normalize_embedding_logits" },
+        { attention.qkv_bias or block.mlp.bias, "norms that scale by 1 + their weights, together with biases" },
+        { after and block.norms.attention ~= "both", "norms that scale by 1 + their weights, only after the parts" },
+        { qk_norm and (qk_norm.whole or qk_norm.offset ~= 1), "a norm over all heads of queries and keys" },
+        { qk_norm and not after, "use_qk_norm with norms that scale by 1 + their weights before the parts alone" },
+        { qk_norm and attention.cap > 0, "use_qk_norm together with attn_logits_soft_cap" },
+        { not after and (attention.cap > 0 or shape.logit_cap > 0), "soft caps without norms after the parts" },
+        { not after and attention.scale ~= attention.head_dim ^ -0.5, "query_pre_attn_scalar without norms after" },
+        { not after and has_windows(shape), "sliding windows without norms after the parts" },
+    })
+    return not reason and (qk_norm and "gemma3_text" or after and "gemma2" or "gemma") or nil, reason
+end
+
+function STYLES.olmo(shape, block, attention)
+    local reason = unusual(shape, block, attention) or first({
+        { not (attention.qk_norm and attention.qk_norm.whole), "norms after attention and MLP, without a norm over all "
+            .. "heads of queries and keys" },
+        { attention.qkv_bias or block.mlp.bias, "norms after attention and MLP, together with biases" },
+        { attention.cap > 0, "attn_logits_soft_cap" }, { shape.logit_cap > 0, "final_logits_soft_cap" },
+        { shape.logit_scale ~= 1, "normalize_embedding_logits" },
+        { attention.scale ~= attention.head_dim ^ -0.5, "query_pre_attn_scalar" },
+    })
+    return not reason and (has_windows(shape) and "olmo3" or "olmo2") or nil, reason
+end
+
+function STYLES.llama(shape, block, attention)
+    local bias, windows = block.mlp.bias, different(shape, window_of)
+    local reason = unusual(shape, block, attention) or first({
+        { attention.cap > 0, "attn_logits_soft_cap" }, { shape.logit_cap > 0, "final_logits_soft_cap" },
+        { shape.logit_scale ~= 1, "normalize_embedding_logits" },
+        { attention.scale ~= attention.head_dim ^ -0.5, "query_pre_attn_scalar" },
+        { block.norms.attention ~= "before", "norms before and after attention or MLP, of plain weights" },
+        { attention.qk_norm and attention.qk_norm.whole, "a norm over all heads of queries and keys" },
+        { attention.qk_norm and attention.qkv_bias, "use_qk_norm together with biases" },
+        { bias and has_windows(shape), "use_bias together with a sliding window" },
+    })
+    local plain = #windows > 1 and "ministral" or windows[1] > 0 and "mistral" or "llama"
+    local family = attention.qk_norm and "qwen3" or attention.qkv_bias and not bias and "qwen2" or plain
+    return not reason and family or nil, reason
+end
+
+local function style_of(shape, block, attention)
+    local gpt2 = block.norm.kind == "layernorm" and block.mlp.bias and not block.mlp.gated and not attention.rope
+        and shape.positions > 0 and attention.heads == attention.kv_heads
+        and attention.heads * attention.head_dim == shape.emb and not attention.qk_norm and attention.window == 0
+    return gpt2 and "gpt2" or block.norm.kind == "rmsnorm" and block.norm.offset == 1 and "gemma"
+        or block.norms.attention == "after" and "olmo" or "llama"
+end
+
+local TWO_ROPES = { gemma3_text = true, olmo3 = true }
+
+--- The family that a model is exported as. A model that fits none is refused, with the reason.
+---@param shape table of mx.models.shape
+---@return string
+function config_write.family(shape)
+    local block = shape.blocks[1]
+    local family, reason = nil, obstacle(shape)
+    if not reason then
+        family, reason = STYLES[style_of(shape, block, block.attention)](shape, block, block.attention)
+    end
+    for _, rope in ipairs(reason and {} or { rope_of(shape, TWO_ROPES[family] and false), rope_of(shape, true) }) do
+        reason = rope and (not rope.theta or rope.dims or rope.interleaved or rope.shortest)
+            and "RoPE of other frequencies, of a part of a head or of neighbours" or reason
+    end
+    if reason then
+        util.refuse("no family of Hugging Face models has this one's features: %s", reason)
+    end
+    return family
+end
+
+-- ---- the content ----
+
+-- rope_parameters for a RoPE.
+local function rope_parameters(rope)
+    local s = rope.scaling
+    if not s then
+        return { rope_type = "default", rope_theta = rope.theta }
+    elseif s.kind == "linear" then
+        return { rope_type = "linear", rope_theta = rope.theta, factor = s.factor }
+    elseif s.kind == "llama3.1" then
+        return {
+            rope_type = "llama3", rope_theta = rope.theta, factor = s.factor, low_freq_factor = s.low_freq_factor,
+            high_freq_factor = s.high_freq_factor, original_max_position_embeddings = s.original_length,
+        }
+    end
+    return {
+        rope_type = "yarn", rope_theta = rope.theta, factor = s.factor, beta_fast = s.beta_fast,
+        beta_slow = s.beta_slow, truncate = s.truncate, original_max_position_embeddings = s.original_length,
+        attention_factor = rope.factor or 1.0,
+    }
+end
+
+-- Newer versions of the library read rope_parameters, older ones the other keys.
+local function write_rope(values, shape, family)
+    local near = rope_of(shape, true)
+    local far = TWO_ROPES[family] and rope_of(shape, false) or near or rope_of(shape)
+    values.rope_parameters = rope_parameters(far)
+    values.rope_theta = far.theta
+    values.rope_scaling = far.scaling and rope_parameters(far) or mx.io.null
+    if TWO_ROPES[family] then
+        near = near or far
+        values.rope_parameters = { full_attention = rope_parameters(far), sliding_attention = rope_parameters(near) }
+        values.rope_local_base_freq = near.theta
+    end
+end
+
+local function write_windows(values, shape, family)
+    local kinds, window = {}, 0
+    for i = 1, shape.layers do
+        local size = window_of(mx.models.block(shape, i))
+        kinds[i], window = size > 0 and "sliding_attention" or "full_attention", math.max(window, size)
+    end
+    if family == "llama" or family == "gemma" or family == "olmo2" then
+        return
+    elseif family == "qwen2" or family == "qwen3" then
+        values.use_sliding_window = window > 0
+        values.max_window_layers = window > 0 and 0 or shape.layers
+    end
+    values.sliding_window = window > 0 and window or mx.io.null
+    if family ~= "mistral" then
+        values.layer_types = mx.io.array(kinds)
+    end
+end
+
+local function write_gemma(values, shape, family)
+    local attention = shape.blocks[1].attention
+    values.hidden_activation = values.hidden_act
+    if family == "gemma" then
+        return
+    end
+    local scalar = attention.scale ^ -2
+    values.query_pre_attn_scalar = math.floor(scalar + 0.5)
+    if math.abs(scalar - values.query_pre_attn_scalar) > 1e-6 * scalar then
+        util.refuse("no family of Hugging Face models has this one's features: query_pre_attn_scalar = %g, which is no "
+            .. "whole number", scalar)
+    end
+    values.attn_logit_softcapping = attention.cap > 0 and attention.cap or mx.io.null
+    values.final_logit_softcapping = shape.logit_cap > 0 and shape.logit_cap or mx.io.null
+end
+
+local function to_llama(shape, family)
+    local block = shape.blocks[1]
+    local attention, mlp = block.attention, block.mlp
+    local values = {
+        hidden_size = shape.emb, num_attention_heads = attention.heads, num_key_value_heads = attention.kv_heads,
+        head_dim = attention.head_dim, intermediate_size = mlp.width, num_hidden_layers = shape.layers,
+        hidden_act = ACTIVATION_NAMES[mlp.activation], rms_norm_eps = block.norm.eps,
+        max_position_embeddings = shape.max_length, initializer_range = shape.init_std > 0 and shape.init_std or 0.02,
+    }
+    if family == "llama" then
+        values.attention_bias, values.mlp_bias = mlp.bias, mlp.bias
+    end
+    write_rope(values, shape, family)
+    write_windows(values, shape, family)
+    if family:find("^gemma") then
+        write_gemma(values, shape, family)
+    end
+    return values
+end
+
+local function to_gpt2(shape)
+    local block = shape.blocks[1]
+    local name = block.mlp.activation
+    return {
+        n_embd = shape.emb, n_head = block.attention.heads, n_layer = shape.layers, n_positions = shape.positions,
+        n_inner = block.mlp.width, layer_norm_epsilon = block.norm.eps, attn_pdrop = 0.0, embd_pdrop = shape.dropout,
+        resid_pdrop = shape.dropout, initializer_range = shape.init_std > 0 and shape.init_std or 0.02,
+        activation_function = name == "gelu" and "gelu_new" or name,
+    }
+end
+
+--- The content of the config.json of a model.
+---@param shape table of mx.models.shape
+---@param family string of config_write.family
+---@param dtype string "f32" or "bf16", of the weights
+---@return table
+function config_write.values(shape, family, dtype)
+    local values = family == "gpt2" and to_gpt2(shape) or to_llama(shape, family)
+    values.architectures, values.model_type = { CLASSES[family] }, family
+    values.bos_token_id, values.eos_token_id = mx.io.null, mx.io.null -- unless a tokenizer sets them
+    values.vocab_size, values.tie_word_embeddings = shape.vocab, shape.tied
+    values.torch_dtype = mx.dtypes[dtype].long_name
+    return values
+end
+
+return config_write

@@ -1,0 +1,256 @@
+"""Twenty training steps of MaxText itself, for tests/lua/test_maxtext_golden.lua.
+
+    JAX_PLATFORMS=cpu python make_golden_maxtext.py FOLDER
+
+FOLDER holds an unpacked MaxText 0.2.5 (its folder `maxtext`). Needs Python 3.12, jax 0.12.0, flax 0.12.12, optax, h5py
+and what MaxText imports to train; modules for clouds, data pipelines and other models are replaced by empty ones below.
+
+A case is a list of key=value words. Both programs read `words`; MaxText alone reads `theirs` (its names for what mxlua
+says otherwise), and mxlua alone `ours`. maxtext.h5 holds for each case
+
+    CASE.tokens, .targets, .segments, .positions   (20, B, S) i32; segment 0 is padding
+    CASE.mask                                      (20, B, S) u8: which targets count
+    CASE.params.NAME, CASE.final.NAME              parameters before and after, under mxlua's names, as (in, out)
+    CASE.losses, .norms, .rates                    (20) f32; norms of gradients before clipping
+
+and in the attribute `about` the words as JSON. A case with `like` starts from the parameters and batches of another
+case, and stores neither.
+"""
+
+import functools
+import importlib.abc
+import importlib.machinery
+import json
+import pathlib
+import sys
+import types
+import zlib
+
+import h5py
+import numpy as np
+
+STEPS, SEQUENCES, LENGTH, VOCAB = 20, 2, 16, 44
+
+SIZES = [
+    "base_emb_dim=24", "base_num_query_heads=4", "base_num_kv_heads=2", "head_dim=6", "base_mlp_dim=32",
+    "base_num_decoder_layers=2", f"vocab_size={VOCAB}", f"per_device_batch_size={SEQUENCES}",
+    f"max_target_length={LENGTH}", f"steps={STEPS}", "learning_rate=0.003", "enable_checkpointing=false",
+]
+THEIRS = [
+    "run_name=golden", "scan_layers=false", "attention=dot_product", "dataset_type=synthetic", "hardware=cpu",
+    "enable_dropout=false", "skip_jax_distributed_system=true", "enable_tensorboard=false",
+]
+
+CASES = {
+    # Llama 2: grouped queries; the scale of attention is in the initial query weights.
+    "llama": {
+        "words": ["dtype=float32", "normalize_embedding_logits=false"],
+        "ours": ["fold_attention_scale=true"],
+    },
+    # The same in bf16, with f32 weights.
+    "llama_bf16": {
+        "like": "llama",
+        "words": ["dtype=bfloat16", "normalize_embedding_logits=false"],
+        "ours": ["fold_attention_scale=true"],
+    },
+    # Qwen 3: norms of queries and keys; packed documents and padding, z-loss, WSD, norms do not decay.
+    "qwen": {
+        "packed": True,
+        "words": [
+            "dtype=float32", "use_qk_norm=true", "normalization_layer_epsilon=1e-6", "z_loss_multiplier=0.001",
+            "lr_schedule_type=wsd", "wsd_decay_steps_fraction=0.4", "adamw_mask=[norm]", "adam_weight_decay=0.5",
+            "normalize_embedding_logits=false",
+        ],
+        "theirs": ["decoder_block=qwen3"],
+    },
+    # A table that gives the logits, too; the first moments in bf16.
+    "tied": {
+        "words": [
+            "dtype=float32", "logits_via_embedding=true", "normalize_embedding_logits=true", "mu_dtype=bfloat16",
+            "adam_b2=0.99", "adam_eps_root=1e-12",
+        ],
+        "theirs": ["logits_dot_in_fp32=true"],
+        "ours": ["fold_attention_scale=true"],
+    },
+    # A soft cap of the scores; only the MLPs are trained; the schedule ends before the run.
+    "frozen": {
+        "words": [
+            "dtype=float32", "attn_logits_soft_cap=2.0", "trainable_parameters_mask=[wi_,wo]",
+            "gradient_clipping_threshold=0.0", "learning_rate_schedule_steps=15", "warmup_steps_fraction=0.2",
+            "learning_rate_final_fraction=0.25", "wsd_decay_style=cosine", "lr_schedule_type=wsd",
+            "wsd_decay_steps_fraction=0.5", "normalize_embedding_logits=false",
+        ],
+        "ours": ["fold_attention_scale=true"],
+    },
+}
+
+# ---- modules that training on a CPU does not use ----
+
+ABSENT = {
+    "PIL", "google", "google_cloud_mldiagnostics", "grain", "librosa", "ml_goodput_measurement", "mlperf_logging",
+    "sentencepiece", "tensorflow", "tiktoken", "tokamax", "tokenizers", "transformers",
+}
+
+
+class Empty(types.ModuleType):
+    """A module that has every name: classes for capitalised ones, empty modules otherwise."""
+
+    __path__ = []
+    __version__ = "9.0"
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name[0].isupper():
+            base = Exception if name.endswith("Error") else object
+            value = type(name, (base,), {"__init__": lambda self, *_, **__: None})
+        else:
+            value = Empty(f"{self.__name__}.{name}")
+        setattr(self, name, value)
+        return value
+
+    def __call__(self, *args, **_):
+        return args[0] if len(args) == 1 and callable(args[0]) else self
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ABSENT:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return Empty(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+# ---- batches ----
+
+
+def batches(name, packed):
+    """STEPS batches: whole sequences, or two documents and padding in each sequence."""
+    rng = np.random.Generator(np.random.PCG64(zlib.crc32(name.encode())))
+    shape = (STEPS, SEQUENCES, LENGTH)
+    ids = rng.integers(0, VOCAB, (STEPS, SEQUENCES, LENGTH + 1))
+    segments = np.ones(shape, np.int32)
+    positions = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), shape).copy()
+    if packed:
+        for index in np.ndindex(STEPS, SEQUENCES):
+            cut, end = rng.integers(3, 8), rng.integers(11, LENGTH + 1)
+            segments[index][cut:end], segments[index][end:] = 2, 0
+            positions[index][cut:end] = np.arange(end - cut)
+            positions[index][end:] = 0
+    return {
+        "tokens": ids[:, :, :-1].astype(np.int32), "targets": ids[:, :, 1:].astype(np.int32), "segments": segments,
+        "positions": positions, "mask": (segments > 0).astype(np.uint8),
+    }
+
+
+def batch_of(data, step):
+    from_ours = {"inputs": "tokens", "targets": "targets"}
+    for side in ("inputs", "targets"):
+        from_ours |= {f"{side}_position": "positions", f"{side}_segmentation": "segments"}
+    return {theirs: np.asarray(data[ours][step]) for theirs, ours in from_ours.items()}
+
+
+# ---- parameters ----
+
+PARTS = {
+    "self_attention/query/kernel": "query.weight", "self_attention/key/kernel": "key.weight",
+    "self_attention/value/kernel": "value.weight", "self_attention/out/kernel": "out.weight",
+    "self_attention/query_norm/scale": "query_norm.weight", "self_attention/key_norm/scale": "key_norm.weight",
+    "pre_self_attention_layer_norm/scale": "norm.weight", "post_self_attention_layer_norm/scale": "mlp_norm.weight",
+    "mlp/wi_0/kernel": "wi_0.weight", "mlp/wi_1/kernel": "wi_1.weight", "mlp/wo/kernel": "wo.weight",
+}
+WHOLE = {
+    "token_embedder/embedding": "embedding.weight", "decoder/decoder_norm/scale": "norm.weight",
+    "decoder/logits_dense/kernel": "unembedding.weight",
+}
+
+
+def our_name(path):
+    if path in WHOLE:
+        return WHOLE[path]
+    _, layer, part = path.split("/", 2)
+    return f"layer{int(layer.removeprefix('layers_')) + 1:03d}.{PARTS[part]}"
+
+
+def as_matrix(name, a):
+    """Heads and their features are one dimension here."""
+    if a.ndim == 3:
+        return a.reshape(-1, a.shape[-1]) if name.endswith("out.weight") else a.reshape(a.shape[0], -1)
+    return a
+
+
+def parameters(jax, state):
+    found = {}
+    for path, value in jax.tree_util.tree_leaves_with_path(state):
+        name = our_name(jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value"))
+        found[name] = as_matrix(name, np.asarray(value, np.float32))
+    return found
+
+
+# ---- the run ----
+
+
+def run(folder, case, data, start):
+    """Trains for STEPS steps from the parameters of MaxText's initial state `start` (None: its own)."""
+    import jax
+    from flax import nnx
+    from flax.core.spmd import logical_axis_rules
+    from maxtext.common import train_state_nnx
+    from maxtext.configs import pyconfig
+    from maxtext.trainers.pre_train import train
+    from maxtext.utils import maxtext_utils, model_creation_utils, train_utils
+
+    words = SIZES + THEIRS + case["words"] + case.get("theirs", [])
+    config = pyconfig.initialize(["train", str(folder / "maxtext/configs/base.yml"), *words])
+    mesh = maxtext_utils.get_mesh_from_config(config)
+    with jax.set_mesh(mesh), logical_axis_rules(config.logical_axis_rules):
+        create, abstract = model_creation_utils.create_nnx_abstract_model(config, mesh)
+        schedule, optimizer = train_utils.create_training_optimizer(config, abstract, mesh=mesh)
+        model = create()
+        if start is not None:
+            nnx.update(model, start)
+        start = nnx.state(model, nnx.Param)
+        first = parameters(jax, start)
+        state = train_state_nnx.TrainStateNNX(model, nnx.Optimizer(model, optimizer, wrt=nnx.Param))
+        graph, state = nnx.split(state)
+        step = jax.jit(functools.partial(train.train_step, graph, config, None, None))
+        losses, norms, rates = [], [], []
+        for i in range(STEPS):
+            rates.append(float(schedule(i)))
+            state, metrics = step(state, batch_of(data, i))
+            losses.append(float(metrics["scalar"]["learning/loss"]))
+            norms.append(float(metrics["scalar"]["learning/raw_grad_norm"]))
+        last = parameters(jax, nnx.state(nnx.merge(graph, state).model, nnx.Param))
+    return start, first, last, {"losses": losses, "norms": norms, "rates": rates}
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1]).resolve()
+    sys.path.insert(0, str(folder))
+    sys.meta_path.append(Finder())
+    path = pathlib.Path(__file__).with_name("maxtext.h5")
+    about, known = {}, {}
+    with h5py.File(path, "w") as file:
+        for name, case in CASES.items():
+            like = case.get("like")
+            data, start = known[like] if like else (batches(name, case.get("packed", False)), None)
+            start, first, last, figures = run(folder, case, data, start)
+            known[name] = data, start
+            arrays = {key: np.asarray(value, np.float32) for key, value in figures.items()}
+            if not like:
+                arrays |= data
+                arrays |= {f"params.{key}": value for key, value in first.items()}
+                arrays |= {f"final.{key}": value for key, value in last.items()}
+            for key, value in arrays.items():
+                file.create_dataset(f"{name}.{key}", data=value, track_times=False)
+            about[name] = {"words": SIZES + case["words"] + case.get("ours", []), "from": like or name}
+            print(name, figures["losses"][0], figures["losses"][-1])
+        file.attrs["about"] = json.dumps(about)
+
+
+main()

@@ -1,0 +1,66 @@
+-- Twenty training steps of MaxText (tests/golden/maxtext.h5): rates, losses, norms of gradients, final parameters.
+--
+-- A case's words are its key=value words for MaxText. Distances are those of compare.lua.
+
+local mx = require "mx"
+local lu = require "luaunit"
+local util = require "mx.util"
+local compare = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "compare.lua")
+
+-- Both programs compute in f32, where a rounding is at most 2^-24 = 6e-8. A loss or a gradient passes some 200 of them
+-- in two layers, which mostly cancel: sqrt(200) 2^-24 = 8.4e-7. A rate is rounded to f32 once by each program, and
+-- MaxText rounds the terms of its formula before that.
+local F32 = { rates = 2 ^ -23, losses = 1e-6, norms = 1e-6, final = 1e-6 }
+
+-- bf16 rounds by 0.12 % in the root mean square, and a value passes ten to twenty of them: tests/lua/test_golden.lua.
+local BF16 = { rates = 2 ^ -23, losses = 0.004, norms = 0.02 }
+
+local CASES = { llama = F32, llama_bf16 = BF16 }
+
+local function golden()
+    local data, attributes = mx.io.h5_read(compare.here .. "../golden/maxtext.h5")
+    return data, mx.io.json_decode(attributes.about)
+end
+
+-- Trains as the case says: {losses =, norms =, rates =}, and the model.
+local function train(data, case, about)
+    local config = mx.config.load(about.words)
+    local model = mx.models.new(config)
+    local function start(name)
+        return data[("%s.%s"):format(about.from, name)]
+    end
+    for name, t in util.sorted_pairs(model.params) do
+        mx.copy(t:detach(), start("params." .. name))
+    end
+    local optimizer, run = mx.optim.new(config, model.params), { losses = {}, norms = {}, rates = {} }
+    for i = 1, data[case .. ".losses"]:numel() do
+        local step <close> = mx.step()
+        local loss = model:loss {
+            tokens = start("tokens")[i], targets = start("targets")[i], segments = start("segments")[i],
+            positions = start("positions")[i], mask = start("mask")[i],
+        }
+        mx.backward(loss)
+        run.losses[i], run.rates[i], run.norms[i] = loss:item(), optimizer:rate(i), optimizer:step()
+        assert(step)
+    end
+    return run, model
+end
+
+local function assert_near(apart, bound, what, ...)
+    lu.assertTrue(apart <= bound, ("%s: off by %.3g, bound %.3g"):format(what:format(...), apart, bound))
+end
+
+TestMaxtextGolden = {}
+
+for case, bounds in pairs(CASES) do
+    TestMaxtextGolden["test_" .. case] = function()
+        local data, about = golden()
+        local run, model = train(data, case, about[case])
+        for figure, values in util.sorted_pairs(run) do
+            assert_near(compare.distance(values, data[("%s.%s"):format(case, figure)]), bounds[figure], figure)
+        end
+        for name, t in util.sorted_pairs(bounds.final and model.params or {}) do
+            assert_near(compare.rms_distance(t, data[("%s.final.%s"):format(case, name)]), bounds.final, name)
+        end
+    end
+end

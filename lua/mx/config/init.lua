@@ -7,6 +7,7 @@ local mx = require "mx"
 local mesh = require "mx.parallel.mesh"
 local blocks = require "mx.models.blocks"
 local remat = require "mx.models.remat"
+local maxtext = require "mx.config.maxtext"
 local config_paths = require "mx.config.paths"
 local config_rules = require "mx.config.rules"
 local config_values = require "mx.config.values"
@@ -392,25 +393,54 @@ local function chosen_keys(file, pairs_given)
     return chosen
 end
 
+-- Names what a block of MaxText's lacks before the sizes of that in the same file.
+local function check_missing(path, read, lines)
+    local block = read.decoder_block
+    local expected = block and config_values.broken_rule(block, config_rules.VALUES.decoder_block, true)
+    if expected then
+        util.refuse("%s:%d: decoder_block: expected %s, got %s", path, lines.decoder_block, expected, show(block))
+    end
+end
+
+-- The base config, and the user's config file. A base.yml of mxlua stands for configs/base.yml; one of MaxText is read
+-- as MaxText does, below the model. -> base, its keys in order, words; the file: its path, values,
+-- lines, and whether it is MaxText's base.
+local function read_files(path)
+    local base, _, order = read_yaml(mx.root .. "configs/base.yml", "the base config")
+    local words = maxtext.new(base)
+    if not path then
+        return base, order, words, { values = {}, lines = {} }
+    end
+    local is_base, found, reason = path:match("[^/]*$") == "base.yml", mx.find_file(path)
+    if is_base and not (found and mx.read_file(found)) then
+        words:note(path, "not there; configs/base.yml is read")
+        return base, order, words, { values = {}, lines = {} }
+    end
+    path = found or util.refuse("cannot read the config file: %s", reason)
+    local read, lines, own_order = read_yaml(path, "the config file")
+    if is_base and not words:is_maxtext(read) then
+        return read, own_order, maxtext.new(read), { values = {}, lines = {} }
+    end
+    check_missing(path, read, lines)
+    local name = path:match("([^/]*)%.yml$")
+    if read.decoder_block and not read.model_name and util.contains(config.models(), name) then
+        read.model_name = name -- one of MaxText's model files, of which some keys follow from the model's name
+    end
+    read, lines = words:file(read, lines, path, is_base)
+    return base, order, words, { path = path, values = read, lines = lines, is_base = is_base }
+end
+
 --- The config of a run. Collective: rank 0 reads the files.
 ---@param words string[] the command line after the script: an optional config file, then key=value; a file
 ---       configs/... that is missing in the current directory is read from mxlua's own files (mx.root)
----@param o? {options: table, stored: string, stored_name: string, simulate: boolean} options: further keys of this
----       script, with their defaults; stored: a whole config as config.dump writes it, used instead of a model file;
----       simulate = false: the script only looks up the hardware
+---@param o? {options: table, stored: string, stored_name: string, simulate: boolean, quiet: boolean} options: further
+---       keys of this script, with their defaults; stored: a whole config as config.dump writes it, used instead of a
+---       model file; simulate = false: the script only looks up the hardware; quiet: do not list words without effect
 ---@return table config
 function config.load(words, o)
     o = o or {}
     local path, pairs_given = split_words(words or {})
-    if path then
-        local found, reason = mx.find_file(path)
-        path = found or util.refuse("cannot read the config file: %s", reason)
-    end
-    local base_path = mx.root .. "configs/base.yml"
-    if path and path:match("[^/]*$") == "base.yml" then
-        base_path, path = path, nil
-    end
-    local base, _, order = read_yaml(base_path, "the base config")
+    local base, order, translator, file = read_files(path)
     local values = {
         standard = base, now = {}, where = {}, axis_rules = {}, rules = config_rules.VALUES, is_whole = true,
     }
@@ -418,21 +448,24 @@ function config.load(words, o)
         values.now[key] = value
     end
     add_options(values, order, o.options)
-    local file, lines = {}, {}
-    if path then
-        file, lines = read_yaml(path, "the config file")
+    pairs_given = translator:pairs(translator:with_environment(pairs_given))
+    pairs_given = translator:without_unread(pairs_given, file.values)
+    if file.is_base then
+        apply_file(values, file.path, file.values, file.lines)
     end
     if o.stored then
         apply_file(values, o.stored_name, config.parse(o.stored, o.stored_name))
     else
-        choose_model(values, file, path, lines, pairs_given)
+        choose_model(values, file.values, file.path, file.lines, pairs_given)
     end
-    apply_file(values, path, file, lines)
+    if not file.is_base then
+        apply_file(values, file.path, file.values, file.lines)
+    end
     apply_words(values, pairs_given)
     apply_block(values)
     merge_axis_rules(values)
     check_together(values)
-    check_used(values, chosen_keys(file, pairs_given))
+    check_used(values, chosen_keys(file.is_base and {} or file.values, pairs_given))
     if values.now.base_output_directory == "" then
         values.now.base_output_directory = values.standard.base_output_directory
     end
@@ -440,7 +473,10 @@ function config.load(words, o)
     if values.now.steps < 0 then
         values.now.steps = values.now.learning_rate_schedule_steps
     end
-    local loaded = finish(values, order)
+    local loaded, unused = finish(values, order), translator:summary()
+    if unused and not o.quiet then
+        mx.metrics.say("%s", unused)
+    end
     if loaded.hardware ~= "" and o.simulate ~= false then
         if mx.ranks() > 1 and not mx.is_simulated() then
             config.refuse(loaded, "hardware", "one process simulates all chips of %s, but there are %d ranks: start "

@@ -20,8 +20,9 @@ local KEYS = {
 function config_paths.path(path, where)
     local scheme = path:match("^(%a[%w+.-]*)://")
     if scheme then
-        util.refuse("%s: '%s' is an address of %s://, and mxlua reads and writes files only: mount that store, or copy "
-            .. "what is there, and give the path", where, path, scheme)
+        util.refuse("%s: '%s' is an address of %s://, and mxlua reads and writes files only: mount that store, or give "
+            .. "a %s", where, path, scheme,
+            where:find("_directory$") and "folder, such as checkpoints" or "copy of what is there")
     end
     local user, rest = path:match("^~([^/]*)(.*)$")
     if not user then

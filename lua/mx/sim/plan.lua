@@ -366,7 +366,7 @@ local function try(words, options, candidate)
     for _, word in ipairs(words_of(candidate)) do
         all[#all + 1] = word
     end
-    local config = mx.config.load(all, { options = options, simulate = false })
+    local config = mx.config.load(all, { options = options, simulate = false, quiet = true })
     local ok, result = pcall(plan.simulate, config, config.hardware, config.num_slices, { limited = true })
     return ok and result or nil, not ok and tostring(result) or nil
 end

@@ -1,0 +1,264 @@
+--- Reads MaxText's words: keys of MaxText that are not keys of base.yml, and values that have another name here.
+--- configs/maxtext.yml says what each of them means; this file translates them to settings of base.yml.
+
+local mx = require "mx"
+local config_values = require "mx.config.values"
+local util = require "mx.util"
+
+local maxtext = {}
+
+---@class mx.Words
+---@field keys table<string, table> configs/maxtext.yml: key -> {kind, MaxText's default, ...}
+---@field standard table<string, any> the keys of base.yml and of the script, with their defaults
+---@field unused string[] words without effect here, for one line of the log
+local Words = {}
+Words.__index = Words
+
+local PATH = "configs/maxtext.yml"
+local KINDS = { same = true, renamed = true, mapped = true, none = true, absent = true }
+local entries -- of that file, which a process reads once: a search of plans loads hundreds of configs
+local MOST_SHOWN = 80 -- bytes of a word in the line of words without effect
+
+-- A value as text, so that one from a file and one from the command line compare equal. MaxText reads None as nothing.
+local function text_of(value)
+    if type(value) == "table" then
+        local items = {}
+        for key, item in util.sorted_pairs(value) do
+            items[#items + 1] = (type(key) == "number" and "" or key .. ": ") .. text_of(item)
+        end
+        return #items > 0 and "[" .. table.concat(items, ", ") .. "]" or ""
+    end
+    local text = tostring(value)
+    local number = tonumber(text)
+    if number then
+        return ("%.17g"):format(number)
+    elseif text:lower() == "none" or text == "null" then
+        return ""
+    end
+    return text
+end
+
+-- The value that the text behind a "=" has in YAML; the text itself if it is not valid YAML.
+local function parse(text)
+    local read, value = pcall(mx.io.yaml_load, text, "")
+    return read and value ~= nil and value or text
+end
+
+-- Checks what an action of the table does: settings of base.yml, or [none or absent, why].
+local function check_action(key, action, standard)
+    if #action > 0 then
+        assert((action[1] == "none" or action[1] == "absent") and action[2], key)
+        return
+    end
+    for target in pairs(action) do
+        assert(standard[target] ~= nil, ("%s: %s: there is no key '%s'"):format(PATH, key, target))
+    end
+end
+
+local function check_entry(key, entry, standard)
+    local kind, rest = entry[1], entry[3]
+    assert(KINDS[kind], key)
+    if kind == "renamed" then
+        assert(standard[rest] ~= nil, ("%s: %s: there is no key '%s'"):format(PATH, key, rest))
+    elseif kind == "none" or kind == "absent" then
+        assert(type(rest) == "string", key)
+    else
+        for _, action in pairs(rest or {}) do
+            check_action(key, action, standard)
+        end
+    end
+end
+
+--- Reads the table and checks that all its targets exist. Collective.
+---@param base table<string, any> the keys of base.yml
+---@return mx.Words
+function maxtext.new(base)
+    entries = entries or util.attempt(mx.io.yaml_load, assert(mx.read_file(mx.root .. PATH)), PATH)
+    local self = setmetatable({ keys = entries, standard = base, unused = {} }, Words)
+    for key, entry in pairs(self.keys) do
+        check_entry(key, entry, base)
+    end
+    return self
+end
+
+-- MaxText's name of a slice, in which some chips count twice: v5p-256 -> v5p-128.
+local function slice_name(text, chips)
+    local chip, size = text:match("^(%w+)-(%d+)$")
+    local ours = chip and chips[chip]
+    return ours and ("%s-%d"):format(ours[1], size // ours[2]) or text
+end
+
+--- Adds a word to those without effect.
+---@param word string
+---@param why? string
+function Words:note(word, why)
+    word = config_values.printable(#word > MOST_SHOWN and word:sub(1, MOST_SHOWN) .. " ..." or word)
+    self.unused[#self.unused + 1] = why and ("%s (%s)"):format(word, why) or word
+end
+
+-- What an action means: settings, as key -> value.
+function Words:act(action, key, shown, where)
+    if action[1] == "none" then
+        self:note(key .. "=" .. shown, action[2])
+        return {}
+    elseif action[1] == "absent" then
+        util.refuse("%s: %s: %s", where, key, action[2])
+    end
+    return action
+end
+
+--- What a word means in keys of base.yml: settings, as key -> value (empty if it has no effect); nil if the key and its
+--- value are to be taken as they are, also where the key is unknown.
+---@param key string
+---@param value any as YAML reads it
+---@param where string for messages
+---@return table<string, any>?
+function Words:settings(key, value, where)
+    local entry = self.keys[key]
+    if not entry then
+        return nil
+    end
+    local kind, default, rest, text = entry[1], text_of(entry[2]), entry[3], text_of(value)
+    if self.standard[key] ~= nil then -- the same, or an option of the script with this name
+        local action = kind == "same" and rest and rest[text]
+        return action and self:act(action, key, text, where) or nil
+    elseif text == default then
+        return {}
+    elseif kind == "renamed" then
+        return { [rest] = entry[4] and slice_name(text, entry[4]) or value }
+    elseif kind == "mapped" then
+        local choices = { default, table.unpack(util.sorted_keys(rest)) }
+        return self:act(rest[text] or { "absent", "expected one of " .. table.concat(choices, ", ") }, key, text, where)
+    end
+    return self:act({ kind, kind == "absent" and rest or nil }, key, text, where)
+end
+
+-- Refuses two words of one source that give a key different values.
+local function check_one_value(key, given, other)
+    if given and text_of(given.value) ~= text_of(other.value) then
+        local first, second = given.where, other.where
+        util.refuse("%s: sets %s to %s, and %s sets it to %s: give one of them", first, key, text_of(given.value),
+            second, text_of(other.value))
+    end
+end
+
+--- Whether a config file has keys of MaxText that base.yml lacks.
+---@param read table<string, any>
+---@return boolean
+function Words:is_maxtext(read)
+    for key in pairs(read) do
+        if self.keys[key] and self.standard[key] == nil then
+            return true
+        end
+    end
+    return false
+end
+
+--- Translates the keys of a config file.
+---@param read table<string, any>
+---@param lines table<string, integer> lines of the keys
+---@param path string
+---@param is_base boolean the file is MaxText's base.yml: a value that is MaxText's default was not chosen by anyone
+---@return table<string, any> keys of base.yml, and unknown ones
+---@return table<string, integer> the lines that set them
+function Words:file(read, lines, path, is_base)
+    local out, at = {}, {}
+    local function place(line)
+        return ("%s:%d"):format(path, line or 1)
+    end
+    for key, value in util.sorted_pairs(read) do
+        local entry = self.keys[key]
+        local is_default = is_base and entry and text_of(entry[2]) == text_of(value)
+        local settings = is_default and {} or self:settings(key, value, place(lines[key]))
+        for target, set in util.sorted_pairs(settings or { [key] = value }) do
+            check_one_value(target, out[target] ~= nil and { value = out[target], where = place(at[target]) },
+                { value = set, where = place(lines[key]) })
+            out[target], at[target] = set, lines[key] or 1
+        end
+    end
+    return out, at
+end
+
+--- Translates key=value words.
+---@param pairs_given {key: string, text: string, where: string}[]
+---@return {key: string, text: string, where: string}[] words of base.yml, and unknown ones
+function Words:pairs(pairs_given)
+    local out, meant = {}, {}
+    for _, pair in ipairs(pairs_given) do
+        local settings = self:settings(pair.key, parse(pair.text), pair.where)
+        for target, value in util.sorted_pairs(settings or {}) do
+            local text = type(value) == "string" and value or config_values.show(value)
+            out[#out + 1] = { key = target, text = text, where = pair.where }
+            meant[target] = { value = value, where = pair.where }
+        end
+        if not settings then
+            out[#out + 1] = pair
+        end
+    end
+    for _, pair in ipairs(out) do
+        check_one_value(pair.key, meant[pair.key], { value = parse(pair.text), where = pair.where })
+    end
+    return out
+end
+
+--- Removes dataset_path where dataset_type says that no file is read: MaxText's scripts give both.
+---@param pairs_given {key: string, text: string, where: string}[]
+---@param file table<string, any> values of the config file
+---@return {key: string, text: string, where: string}[]
+function Words:without_unread(pairs_given, file)
+    local kind, out = file.dataset_type, {}
+    for _, pair in ipairs(pairs_given) do
+        kind = pair.key == "dataset_type" and pair.text or kind
+    end
+    if kind ~= "synthetic" and kind ~= "random" then
+        return pairs_given
+    end
+    for _, pair in ipairs(pairs_given) do
+        if pair.key == "dataset_path" then
+            self:note("dataset_path=" .. pair.text)
+        else
+            out[#out + 1] = pair
+        end
+    end
+    file.dataset_path = nil
+    return out
+end
+
+-- The variables M_KEY of this process, for all keys that MaxText or base.yml have.
+local function variables(self)
+    local found = {}
+    for _, list in ipairs({ self.keys, self.standard }) do
+        for key in pairs(list) do
+            found[key] = os.getenv("M_" .. key:upper())
+        end
+    end
+    return found
+end
+
+--- The words that the environment of rank 0 gives: M_STEPS=3 is steps=3. Refuses a key that the command line
+--- gives, too, as MaxText does. Collective.
+---@param pairs_given {key: string, text: string, where: string}[] the words of the command line
+---@return {key: string, text: string, where: string}[] the variables, then those words
+function Words:with_environment(pairs_given)
+    local found = mx.io.json_decode(mx.share_text(mx.rank() == 0 and mx.io.json_encode(variables(self)) or nil))
+    for _, pair in ipairs(pairs_given) do
+        if found[pair.key] then
+            util.refuse("%s: M_%s in the environment gives the same key: take one away", pair.where, pair.key:upper())
+        end
+    end
+    local out = {}
+    for key, text in util.sorted_pairs(found) do
+        out[#out + 1] = { key = key, text = text, where = ("M_%s in the environment"):format(key:upper()) }
+    end
+    return table.move(pairs_given, 1, #pairs_given, #out + 1, out)
+end
+
+--- The line that lists the words of this run without effect; nil if there are none.
+---@return string?
+function Words:summary()
+    if #self.unused > 0 then
+        return ("no effect here: %s; see configs/coming_from_maxtext.md"):format(table.concat(self.unused, ", "))
+    end
+end
+
+return maxtext

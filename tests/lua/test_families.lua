@@ -133,6 +133,20 @@ function TestFamilies.test_published_parameter_counts()
     end
 end
 
+-- A training step of every model file as it stands, on 16 simulated chips without a limit of memory.
+function TestFamilies.test_a_simulated_step_of_each_model()
+    for _, name in ipairs(mx.config.models()) do
+        if not name:find("^tiny") then
+            local length = name:find("^gpt2") and 1024 or 2048
+            local config = mx.config.load {
+                "model_name=" .. name, "per_device_batch_size=1", "max_target_length=" .. length,
+            }
+            local mfu = mx.plan.simulate(config, "v5p-16", 1).mfu
+            lu.assertTrue(mfu > (name == "gpt3-52k" and 0 or 30), name)
+        end
+    end
+end
+
 -- Each formula of MaxText 0.2.5 for layers with windows, of a forward pass: matrix products, and half of attention or
 -- the window's share of it.
 function TestFamilies.test_flops_of_windows()

@@ -19,6 +19,7 @@ typedef struct mx_collective_attr {
     int grad;  /* how to compute the gradient: see the operation */
     int dtype; /* of the result; -1: that of x */
     int64_t dim, split, concat;
+    int64_t length; /* all_gather: of the result along dim; 0: the ranks' parts are equal */
     int64_t root, shift;
     bool async, async_grad;
 } mx_collective_attr;
@@ -61,6 +62,12 @@ static inline mx_collective_attr *mx_collective_writable(mx_call *call)
 
 /* Number of ranks in the group. */
 static inline int mx_collective_size(const mx_call *call) { return mx_mesh_size(mx_collective_attrs(call)->axis); }
+
+/* The part of `size` elements that this rank has: mx_part_size. */
+static inline int64_t mx_collective_part(const mx_call *call, int64_t size)
+{
+    return mx_part_size(size, mx_collective_size(call), mx_mesh_index(mx_collective_attrs(call)->axis));
+}
 
 /* Checks of infer: the dimension (which becomes 0-based); that the number of ranks divides it; that the reduction
  * exists for x's dtype; and the result's dtype, where floats may be converted to each other. */

@@ -6,14 +6,17 @@
 
 #include <string.h>
 
+/* The size of x along dim. */
+static int64_t length_of(const mx_call *call) { return call->in[0]->shape.size[mx_collective_attrs(call)->dim]; }
+
 /* ---- shard ---- */
 
 static mx_status shard_infer(mx_call *call)
 {
     MX_TRY(mx_collective_check_dim(call, &mx_collective_writable(call)->dim, "dim"));
-    MX_TRY(mx_collective_check_divides(call, mx_collective_attrs(call)->dim));
     mx_shape shape = call->in[0]->shape;
-    shape.size[mx_collective_attrs(call)->dim] /= mx_collective_size(call);
+    int64_t *size = &shape.size[mx_collective_attrs(call)->dim];
+    *size = mx_collective_part(call, *size);
     return mx_out(call, 0, call->in[0]->dtype, &shape);
 }
 
@@ -26,19 +29,24 @@ static mx_cost shard_cost(const mx_call *call)
 static mx_status shard_host(mx_call *call)
 {
     const mx_collective_attr *a = mx_collective_attrs(call);
-    mx_block from = mx_block_split(call->in[0], (int)a->dim, mx_collective_size(call)),
-             to = mx_block_whole(call->out[0]);
-    from.data = mx_data(call->in[0]);
-    mx_stream in = {.blocks = &from, .n = 1, .count = to.row};
-    if (to.row > 0)
-        mx_stream_read(&in, mx_mesh_index(a->axis), 0, to.row, to.dtype, mx_data(call->out[0]));
+    mx_block whole = mx_block_split(call->in[0], (int)a->dim, mx_collective_size(call));
+    whole.data = mx_data(call->in[0]);
+    mx_block own = mx_block_part(&whole, mx_mesh_index(a->axis));
+    int64_t count = mx_count(call->out[0]);
+    if (count == 0)
+        return MX_OK;
+    own.row = count / own.rows; /* without padding */
+    own.lack = 0;
+    mx_stream in = {.blocks = &own, .n = 1, .count = count};
+    mx_stream_read(&in, 0, 0, count, own.dtype, mx_data(call->out[0]));
     return MX_OK;
 }
 
 static mx_status shard_vjp(mx_vjp *v)
 {
     const mx_collective_attr *a = mx_collective_attrs(v->call);
-    const mx_collective_attr back = {.axis = a->axis, .dim = a->dim, .dtype = (int)mx_vjp_dtype(v, 0)};
+    const mx_collective_attr back = {
+        .axis = a->axis, .dim = a->dim, .length = length_of(v->call), .dtype = (int)mx_vjp_dtype(v, 0)};
     return mx_collective_apply(&mx_op_all_gather, v->out_grad[0], &back, &v->grad[0]);
 }
 
@@ -79,7 +87,7 @@ static int find_ahead(const mx_tensor *x, const mx_collective_attr *a)
     for (int i = 0; i < s->n; i++) {
         const struct mx_gather_ahead *g = &s->ahead[i];
         if (g->in == x->storage && g->offset == x->offset && mx_shape_equal(&g->shape, &x->shape) &&
-            g->axis == a->axis && g->dim == a->dim && g->dtype == a->dtype)
+            g->axis == a->axis && g->dim == a->dim && g->length == a->length && g->dtype == a->dtype)
             return i;
     }
     return -1;
@@ -91,7 +99,12 @@ static mx_status all_gather_infer(mx_call *call)
     MX_TRY(mx_collective_check_dim(call, &mx_collective_writable(call)->dim, "dim"));
     MX_TRY(mx_collective_dtype(call, &dtype));
     mx_shape shape = call->in[0]->shape;
-    shape.size[mx_collective_attrs(call)->dim] *= mx_collective_size(call);
+    int64_t length = mx_collective_attrs(call)->length, part = length_of(call);
+    if (length > 0 && mx_collective_part(call, length) != part)
+        return mx_bad_shape(call, "this rank's part of length = %lld is %lld elements of dimension %lld; x has %lld",
+                            (long long)length, (long long)mx_collective_part(call, length),
+                            (long long)mx_collective_attrs(call)->dim + 1, (long long)part);
+    shape.size[mx_collective_attrs(call)->dim] = length > 0 ? length : part * mx_collective_size(call);
     return mx_out(call, 0, dtype, &shape);
 }
 
@@ -100,10 +113,10 @@ static mx_cost all_gather_cost(const mx_call *call) { return mx_collective_cost(
 static mx_status run_gather(mx_call *call, bool async)
 {
     mx_transfer t = mx_collective_transfer(call, MX_ALL_GATHER);
-    int n = mx_collective_size(call), dim = (int)mx_collective_attrs(call)->dim;
-    t.out_block = mx_block_split(t.out, dim, n);
-    t.in_block = t.what.in_place ? t.out_block : mx_block_whole(t.in);
-    t.count = mx_count(t.out) / n;
+    const mx_collective_attr *a = mx_collective_attrs(call);
+    t.out_block = mx_block_split(t.out, (int)a->dim, mx_collective_size(call));
+    t.in_block = t.what.in_place ? t.out_block : mx_block_alone(t.in, &t.out_block, mx_mesh_index(a->axis));
+    t.count = t.out_block.rows * t.out_block.row;
     return mx_comm_run(&t, async);
 }
 
@@ -157,6 +170,7 @@ static mx_status gather_ahead(const mx_call *call)
                                                 .shape = x->shape,
                                                 .axis = a->axis,
                                                 .dim = a->dim,
+                                                .length = a->length,
                                                 .dtype = a->dtype,
                                                 .out = now.out[0]};
     s->bytes += bytes;
@@ -218,6 +232,9 @@ static const mx_attr all_gather_attrs[] = {
     MX_COLLECTIVE_DTYPE,
     {"grad", MX_ATTR_ENUM, offsetof(mx_collective_attr, grad), 0, all_gather_grads,
      "reduce_scatter: ranks use the result differently; slice: all use it alike"},
+    {"length", MX_ATTR_INT, offsetof(mx_collective_attr, length), 0, NULL,
+     "size of the result along dim; the first ranks may have one element more than the others. Default: all have the "
+     "same"},
     MX_COLLECTIVE_ASYNC,
     {"async_grad", MX_ATTR_BOOL, offsetof(mx_collective_attr, async_grad), 0, NULL,
      "async for the gradient's reduce_scatter"},
@@ -242,8 +259,7 @@ const mx_op mx_op_all_gather = {
 static mx_status split_in_place_infer(mx_call *call)
 {
     MX_TRY(mx_collective_check_dim(call, &mx_collective_writable(call)->dim, "dim"));
-    MX_TRY(mx_collective_check_reduction(call));
-    return mx_collective_check_divides(call, mx_collective_attrs(call)->dim);
+    return mx_collective_check_reduction(call);
 }
 
 static mx_status all_gather_inplace_host(mx_call *call) { return run_gather(call, mx_collective_attrs(call)->async); }
@@ -270,7 +286,7 @@ static mx_status reduce_scatter_infer(mx_call *call)
     MX_TRY(split_in_place_infer(call));
     MX_TRY(mx_collective_dtype(call, &dtype));
     mx_shape shape = call->in[0]->shape;
-    shape.size[mx_collective_attrs(call)->dim] /= mx_collective_size(call);
+    shape.size[mx_collective_attrs(call)->dim] = mx_collective_part(call, length_of(call));
     return mx_out(call, 0, dtype, &shape);
 }
 
@@ -279,11 +295,11 @@ static mx_cost reduce_scatter_cost(const mx_call *call) { return mx_collective_c
 static mx_status reduce_scatter_host(mx_call *call)
 {
     mx_transfer t = mx_collective_transfer(call, MX_REDUCE_SCATTER);
-    int n = mx_collective_size(call);
-    t.in_block = mx_block_split(t.in, (int)mx_collective_attrs(call)->dim, n);
-    t.out_block = t.what.in_place ? t.in_block : mx_block_whole(t.out);
-    t.count = mx_count(t.in) / n;
-    return mx_comm_run(&t, mx_collective_attrs(call)->async);
+    const mx_collective_attr *a = mx_collective_attrs(call);
+    t.in_block = mx_block_split(t.in, (int)a->dim, mx_collective_size(call));
+    t.out_block = t.what.in_place ? t.in_block : mx_block_alone(t.out, &t.in_block, mx_mesh_index(a->axis));
+    t.count = t.in_block.rows * t.in_block.row;
+    return mx_comm_run(&t, a->async);
 }
 
 static mx_status reduce_scatter_vjp(mx_vjp *v)
@@ -291,7 +307,8 @@ static mx_status reduce_scatter_vjp(mx_vjp *v)
     const mx_collective_attr *a = mx_collective_attrs(v->call);
     if (a->op == MX_COLLECTIVE_MAX)
         return mx_fail(MX_ERR_STATE, "reduce_scatter with op = \"max\" has no gradient; use x:detach()");
-    const mx_collective_attr back = {.axis = a->axis, .dim = a->dim, .dtype = (int)mx_vjp_dtype(v, 0)};
+    const mx_collective_attr back = {
+        .axis = a->axis, .dim = a->dim, .length = length_of(v->call), .dtype = (int)mx_vjp_dtype(v, 0)};
     if (a->op != MX_COLLECTIVE_MEAN)
         return mx_collective_apply(&mx_op_all_gather, v->out_grad[0], &back, &v->grad[0]);
     mx_tensor *scaled = NULL;

@@ -17,7 +17,7 @@ struct mx_gather_state {
         uint64_t changes; /* the storage's counter of changes at the start: values may have changed since */
         mx_shape shape;
         mx_axes axis;
-        int64_t dim;
+        int64_t dim, length;
         int dtype; /* of the result, an mx_dtype; -1: that of x */
         mx_tensor *out;
     } ahead[MX_MAX_GATHERS_AHEAD];

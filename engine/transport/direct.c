@@ -16,7 +16,7 @@ enum {
 
 /* The layout of a block's elements, without its address. */
 typedef struct layout {
-    int64_t dtype, rows, row, stride, part;
+    int64_t dtype, rows, row, stride, part, full, lack;
 } layout;
 
 /* What a member publishes about one tensor. Positions are offsets in its arena, or -1. */
@@ -54,12 +54,11 @@ static int after(const job *j, int step) { return (j->team->me + step) % j->team
 
 /* ---- copying ---- */
 
-/* The number of elements from `at` on to handle in one step: a long contiguous run, or else what fits the scratch
- * memory.
- */
+/* The number of elements from `at` on to handle in one step: a long contiguous run without padding, or else what fits
+ * the scratch memory. */
 static int64_t step_at(const job *j, const mx_block *b, int64_t at, int64_t end)
 {
-    int64_t run = b->dtype == j->wire ? b->row - at % b->row : 0;
+    int64_t run = b->dtype == j->wire ? b->row - b->lack - at % b->row : 0;
     return least(run >= MANY ? run : j->chunk, end - at);
 }
 
@@ -165,7 +164,22 @@ static void run_block(const job *j)
 
 /* ---- which tensors, and where they are ---- */
 
-static layout layout_of(const mx_block *b) { return (layout){(int64_t)b->dtype, b->rows, b->row, b->stride, b->part}; }
+static layout layout_of(const mx_block *b)
+{
+    return (layout){(int64_t)b->dtype, b->rows, b->row, b->stride, b->part, b->full, b->lack};
+}
+
+static mx_block block_of(const layout *l, char *data)
+{
+    return (mx_block){data, (mx_dtype)l->dtype, l->rows, l->row, l->stride, l->part, l->full, l->lack};
+}
+
+/* Whether elements have the same order; a shorter part has another stride. */
+static bool is_alike(const layout *a, const layout *b)
+{
+    return a->dtype == b->dtype && a->rows == b->rows && a->row == b->row && a->part == b->part && a->lack == b->lack &&
+           (a->lack > 0 || a->stride == b->stride);
+}
 
 static int64_t count_of(const mx_block *b) { return b->rows * b->row; }
 
@@ -190,16 +204,16 @@ static void write_note(note *own, const mx_stream *in, const mx_stream *out, boo
 /* In place, these kinds would write where another member still reads. */
 static bool overwrites(const mx_exchange *x) { return x->what.kind == MX_ALL_TO_ALL || x->what.kind == MX_PERMUTE; }
 
-/* Whether tensor b is in shared memory on all members, with the same layout. All members get the same answer. */
+/* Whether tensor b is in shared memory on all members, with its elements in the same order. All members get the same
+ * answer. */
 static bool is_shared(const mx_team *team, const mx_exchange *x, const note *own, int b)
 {
     for (int m = 0; m < team->n; m++) {
         const note *theirs = mx_team_note(team, m);
         const place *p = &theirs->places[b];
         if (theirs->n != own->n || p->in < 0 || (theirs->in_place && overwrites(x)) ||
-            (x->what.kind == MX_ALL_REDUCE && p->out < 0) ||
-            memcmp(&p->in_layout, &own->places[b].in_layout, sizeof(layout)) != 0 ||
-            memcmp(&p->out_layout, &own->places[b].out_layout, sizeof(layout)) != 0)
+            (x->what.kind == MX_ALL_REDUCE && p->out < 0) || !is_alike(&p->in_layout, &own->places[b].in_layout) ||
+            !is_alike(&p->out_layout, &own->places[b].out_layout))
             return false;
     }
     return true;
@@ -212,14 +226,14 @@ static void find_block(job *j, const mx_stream *in, const mx_stream *out, int b)
     /* If input and output do not both fit the caches, writes bypass them. */
     int64_t out_bytes = out->blocks[b].rows * out->blocks[b].stride * (int64_t)mx_dtype_bytes(out->blocks[b].dtype);
     for (int m = 0; m < team->n; m++) {
-        const note *theirs = mx_team_note(team, m);
+        const place *theirs = &((const note *)mx_team_note(team, m))->places[b];
         mx_block *from = &j->blocks[m], *to = &j->blocks[team->n + m];
         *from = in->blocks[b];
         *to = out->blocks[b];
         if (m != team->me) {
-            from->data = mx_peers_address(team->ranks[m], theirs->places[b].in);
-            to->data =
-                j->x->what.kind == MX_ALL_REDUCE ? mx_peers_address(team->ranks[m], theirs->places[b].out) : NULL;
+            bool writes = j->x->what.kind == MX_ALL_REDUCE;
+            *from = block_of(&theirs->in_layout, mx_peers_address(team->ranks[m], theirs->in));
+            *to = block_of(&theirs->out_layout, writes ? mx_peers_address(team->ranks[m], theirs->out) : NULL);
         }
         j->in[m] = (mx_stream){.blocks = from, .n = 1, .count = j->count};
         j->out[m] = (mx_stream){

@@ -2,7 +2,8 @@
  * and all_reduce also writes them there.
  *
  * Every byte is read once and written once, where slots need two or three copies. This works for tensors that are in
- * shared memory on all members, with the same layout; the other tensors of an exchange go through slots (team.h). */
+ * shared memory on all members, with elements in the same order; the other tensors of an exchange go through slots
+ * (team.h). */
 #ifndef MX_TRANSPORT_DIRECT_H
 #define MX_TRANSPORT_DIRECT_H
 

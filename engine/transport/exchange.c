@@ -470,10 +470,8 @@ static mx_status gather_over_nodes(mx_group *g, const mx_exchange *x)
     mx_block *moved = NULL;
     if (x->what.in_place) { /* this rank's part of the output becomes a stream of its own */
         moved = calloc((size_t)x->in.n, sizeof *moved);
-        for (int b = 0; moved && b < x->in.n; b++) {
-            moved[b] = x->in.blocks[b];
-            moved[b].data += g->me * moved[b].part * (int64_t)mx_dtype_bytes(moved[b].dtype);
-        }
+        for (int b = 0; moved && b < x->in.n; b++)
+            moved[b] = mx_block_part(&x->in.blocks[b], g->me);
         own.blocks = moved;
     }
     mx_status status = x->what.in_place && !moved ? mx_fail(MX_ERR_MEMORY, "no memory for an exchange")

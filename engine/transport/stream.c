@@ -20,14 +20,46 @@ mx_block mx_block_split(const mx_tensor *t, int dim, int parts)
         outer *= t->shape.size[d];
     for (int d = dim + 1; d < t->shape.n_dims; d++)
         inner *= t->shape.size[d];
-    int64_t whole = t->shape.size[dim] * inner, row = whole / parts;
-    mx_block block = {
-        .data = mx_address(t), .dtype = t->dtype, .rows = outer, .row = row, .stride = whole, .part = row};
+    int64_t size = t->shape.size[dim], row = mx_part_size(size, parts, 0) * inner;
+    mx_block block = {.data = mx_address(t),
+                      .dtype = t->dtype,
+                      .rows = outer,
+                      .row = row,
+                      .stride = size * inner,
+                      .part = row,
+                      .full = size % parts,
+                      .lack = size % parts ? inner : 0};
     if (parts == 1) {
         block.row *= outer;
         block.stride = block.row;
         block.rows = 1;
     }
+    return block;
+}
+
+/* The number of elements of a row of part p that are in memory. */
+static int64_t row_of(const mx_block *b, int p) { return b->row - (p >= b->full ? b->lack : 0); }
+
+mx_block mx_block_alone(const mx_tensor *t, const mx_block *whole, int p)
+{
+    if (whole->lack == 0)
+        return mx_block_whole(t);
+    mx_block block = *whole;
+    block.data = mx_address(t);
+    block.dtype = t->dtype;
+    block.stride = row_of(whole, p);
+    block.part = 0;
+    block.full = p < whole->full;
+    return block;
+}
+
+static int64_t start_of(const mx_block *b, int p) { return p * b->part - (p > b->full ? (p - b->full) * b->lack : 0); }
+
+mx_block mx_block_part(const mx_block *whole, int p)
+{
+    mx_block block = *whole;
+    block.data += start_of(whole, p) * (int64_t)mx_dtype_bytes(whole->dtype);
+    block.full = p < whole->full;
     return block;
 }
 
@@ -94,14 +126,21 @@ static place find_place(const mx_stream *s, int64_t first)
 static char *address(const place *p, int part)
 {
     const mx_block *b = p->block;
-    return b->data + (p->row * b->stride + part * b->part + p->column) * (int64_t)mx_dtype_bytes(b->dtype);
+    return b->data + (p->row * b->stride + start_of(b, part) + p->column) * (int64_t)mx_dtype_bytes(b->dtype);
 }
 
-/* The number of contiguous elements from the position on, at most n; moves the position behind them. 0 if a block is
- * empty. */
-static int64_t next_run(place *p, int64_t n)
+/* Elements before the next padding; 0: the position is in padding. */
+static int64_t before_padding(const place *p, int part)
 {
-    int64_t run = p->block->row - p->column;
+    int64_t left = row_of(p->block, part) - p->column;
+    return left > 0 ? left : 0;
+}
+
+/* The number of contiguous elements of a part, or of padding, from the position on, at most n; moves the position
+ * behind them. 0 if a block is empty. */
+static int64_t next_run(place *p, int part, int64_t n)
+{
+    int64_t real = before_padding(p, part), run = real > 0 ? real : p->block->row - p->column;
     if (run > n)
         run = n;
     p->column += run;
@@ -120,10 +159,13 @@ void mx_stream_read(const mx_stream *s, int part, int64_t first, int64_t n, mx_d
 {
     place p = find_place(s, first);
     while (n > 0) {
-        const char *from = address(&p, part);
+        const char *from = before_padding(&p, part) > 0 ? address(&p, part) : NULL;
         mx_dtype dtype = p.block->dtype;
-        int64_t run = next_run(&p, n);
-        convert(dtype, from, wire, to, run, false);
+        int64_t run = next_run(&p, part, n);
+        if (from)
+            convert(dtype, from, wire, to, run, false);
+        else
+            memset(to, 0, (size_t)run * mx_dtype_bytes(wire));
         to = (char *)to + run * (int64_t)mx_dtype_bytes(wire);
         n -= run;
     }
@@ -133,10 +175,11 @@ void mx_stream_write(const mx_stream *s, int part, int64_t first, int64_t n, mx_
 {
     place p = find_place(s, first);
     while (n > 0) {
-        char *to = address(&p, part);
+        char *to = before_padding(&p, part) > 0 ? address(&p, part) : NULL;
         mx_dtype dtype = p.block->dtype;
-        int64_t run = next_run(&p, n);
-        convert(wire, from, dtype, to, run, s->past_caches);
+        int64_t run = next_run(&p, part, n);
+        if (to)
+            convert(wire, from, dtype, to, run, s->past_caches);
         from = (const char *)from + run * (int64_t)mx_dtype_bytes(wire);
         n -= run;
     }
@@ -145,7 +188,7 @@ void mx_stream_write(const mx_stream *s, int part, int64_t first, int64_t n, mx_
 void *mx_stream_find(const mx_stream *s, int part, int64_t first, int64_t n, mx_dtype wire)
 {
     place p = find_place(s, first);
-    if (p.block->dtype != wire || p.block->row - p.column < n)
+    if (p.block->dtype != wire || before_padding(&p, part) < n)
         return NULL;
     return address(&p, part);
 }

@@ -50,6 +50,17 @@ function util.dtype(long_name)
     error(("no dtype is called '%s'"):format(long_name), 2)
 end
 
+--- The part with this index, from 0, of `size` elements in `parts` parts, as the collectives split a dimension: parts
+--- differ by at most one element, and the first ones are larger.
+---@param size integer
+---@param parts integer
+---@param index integer
+---@return integer length, integer start the first element, from 1
+function util.part(size, parts, index)
+    local least, larger = size // parts, size % parts
+    return least + (index < larger and 1 or 0), index * least + math.min(index, larger) + 1
+end
+
 --- A seed from a text and an integer (64-bit FNV-1a): the same on every rank, independent of the order of calls.
 ---@param text string
 ---@param seed integer

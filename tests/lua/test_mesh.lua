@@ -387,18 +387,37 @@ function TestSpec.test_blocks()
     end)
 end
 
-function TestSpec.test_a_size_that_parts_do_not_divide()
+function TestSpec.test_a_size_with_fewer_elements_than_parts()
     local m = plan(8, "ici tensor 4")
     refused({
-        "layer000.wi.weight: dimension 2 (mlp) has 90 elements, which 4 parts (tensor=4) do not divide",
+        "layer000.wi.weight: dimension 2 (mlp) has 3 elements, too few for 4 parts (tensor=4)",
         "change base_mlp_dim or ici_tensor_parallelism",
-    }, m.spec, m, { "embed", "mlp" }, { 64, 90 }, "layer000.wi.weight")
+    }, m.spec, m, { "embed", "mlp" }, { 64, 3 }, "layer000.wi.weight")
+    refused({ "dimension 1 (heads) has 3 x 8 elements, too few for 4 parts" }, m.spec, m, { "heads" }, { 24 }, "w",
+        { 8 })
     m = plan(24, "dcn fsdp 2", "num_slices=2", "ici context 3")
     refused({
-        "w: dimension 1 (embed) has 64 elements, which 24 parts (fsdp=8, context=3) do not divide",
+        "w: dimension 1 (embed) has 23 elements, too few for 24 parts (fsdp=8, context=3)",
         "change base_emb_dim or ici_fsdp_parallelism or dcn_fsdp_parallelism or ici_context_parallelism",
-    }, m.spec, m, { "embed" }, { 64 }, "w")
-    refused({ "(activation_length) has 100", "max_target_length" }, m.spec, m, { "activation_length" }, { 100 }, "x")
+    }, m.spec, m, { "embed" }, { 23 }, "w")
+    refused({ "(activation_length) has 100 elements, which 3 parts (context=3) do not divide", "max_target_length" },
+        m.spec, m, { "activation_length" }, { 100 }, "x")
+end
+
+-- 7 units of 4 in 3 parts along tensor are 3, 2 and 2 units: 12, 8 and 8 elements; fsdp splits these in 5 parts.
+function TestSpec.test_unequal_blocks()
+    local tensor = { { 1, 12 }, { 13, 8 }, { 21, 8 } }
+    local fsdp = { [12] = { 3, 3, 2, 2, 2 }, [8] = { 2, 2, 2, 1, 1 } }
+    for rank = 0, 14 do
+        local cfg = config("ici tensor 3", "ici fsdp 5", "logical_axis_rules=[[mlp,[tensor,fsdp]]]")
+        local m = mx.mesh.plan(cfg, 15, rank)
+        local d = m:spec({ "mlp" }, { 28 }, "w", { 4 })[1]
+        local start, used = table.unpack(tensor[m.at.tensor + 1])
+        for i = 1, m.at.fsdp do
+            start = start + fsdp[used][i]
+        end
+        lu.assertEquals({ d.start, d.stored, d.used }, { start, fsdp[used][m.at.fsdp + 1], used })
+    end
 end
 
 function TestSpec.test_mistakes_of_a_script()

@@ -353,14 +353,15 @@ function TestReport.test_advice_in_words()
     lu.assertStrContains(text, "No tensor axis stays compute-bound inside a slice: mlp 1,408 / 2 is at most "
         .. "2,550. fsdp needs at least 2,551 tokens a device; here are 2,048, too few.")
     lu.assertStrContains(flat("base_num_kv_heads=1", "base_mlp_dim=16384"),
-        "No tensor axis divides all of 16 heads, 1 kv_heads")
+        "No tensor axis divides both 16 heads and 1 kv_heads")
     lu.assertStrContains(flat("ranks=1"), "nothing travels")
 end
 
-function TestReport.test_a_mesh_that_cannot_divide_the_model()
-    local done, message = pcall(report, "model_name=gpt2-124m", "ranks=8", "ici tensor 8")
+function TestReport.test_a_mesh_that_cannot_split_the_model()
+    local done, message = pcall(report, "model_name=gpt2-124m", "ranks=16", "ici tensor 16")
     lu.assertFalse(done)
-    lu.assertStrContains(tostring(message), "attention: dimension 2 (heads) has 12 elements, which 8 parts (tensor=8)")
+    lu.assertStrContains(tostring(message),
+        "attention: dimension 2 (heads) has 12 elements, too few for 16 parts (tensor=16)")
     done, message = pcall(report, "ranks=8", "ici tensor 3")
     lu.assertFalse(done)
     lu.assertStrContains(tostring(message), "ici_tensor_parallelism=2")

@@ -8,7 +8,7 @@ local util = require "mx.util"
 
 local RANKS, STEPS, SEQUENCES = mx.ranks(), 10, 24
 
--- Sizes that the axes of all meshes below divide.
+-- Sizes that the axes of all meshes below divide. A model's own may differ.
 local SIZES = {
     "dataset_type=text", "dataset_path=" .. mx.root .. "LICENSE", "steps=" .. STEPS,
     "warmup_steps_fraction=0.1", "base_emb_dim=48", "base_mlp_dim=96", "vocab_size=288", "max_target_length=24",
@@ -19,6 +19,11 @@ local HEADS = {
     qwen = {
         "base_num_query_heads=24", "base_num_kv_heads=12", "head_dim=4", "use_qk_norm=true", "attention_bias=true",
         "rope_type=llama3.1", "llama_rope_original_length=16",
+    },
+    -- No axis divides these: the first ranks have more than the others.
+    odd = {
+        "base_emb_dim=47", "base_mlp_dim=95", "vocab_size=283", "base_num_query_heads=10", "base_num_kv_heads=5",
+        "head_dim=4", "attention_bias=true",
     },
     ["tiny-gpt2"] = { "base_num_query_heads=12", "base_num_kv_heads=12", "head_dim=8" },
     -- Not its relu: where rounding puts a value on the other side of the kink, a gradient changes by far more than the
@@ -51,7 +56,7 @@ local MESHES = {
     [8] = { "data=2 fsdp=2 tensor=2", "fsdp=2 context=2 tensor=2", "fsdp=4 tensor_sequence=2" },
 }
 -- 6 and 8 ranks wait for cores.
-local MODELS = RANKS <= 4 and { "tiny", "qwen", "tiny-gpt2", "tiny-parallel" } or { "tiny" }
+local MODELS = RANKS <= 4 and { "tiny", "qwen", "odd", "tiny-gpt2", "tiny-parallel" } or { "tiny" }
 
 -- "fsdp=2 tensor=2" as words for a config; a whole key stays as it is. The axes that are not named have size 1.
 local function mesh_words(text)
@@ -65,7 +70,7 @@ end
 
 -- The words after the model's own are given one by one or in lists; the last one of a key holds.
 local function config_of(model, ...)
-    local words = { "model_name=" .. (model == "qwen" and "tiny" or model) }
+    local words = { "model_name=" .. (model:find("^tiny") and model or "tiny") }
     for _, more in ipairs({ SIZES, HEADS[model], ... }) do
         local list = type(more) == "table" and more or { more }
         table.move(list, 1, #list, #words + 1, words)
@@ -96,6 +101,7 @@ end
 ---@field rates number[]
 ---@field params table<string, any> at the end, whole
 ---@field model mx.Decoder
+---@field optimizer mx.Optimizer
 
 -- Without a mesh the sequences are all this rank's.
 ---@return Run
@@ -106,7 +112,7 @@ local function train(config, mesh, steps)
         data.part, data.parts, model.part, model.parts = 0, 1, 0, 1
     end
     local optimizer = mx.optim.new(config, model.params, model.parallel)
-    local run = { losses = {}, norms = {}, rates = {}, model = model }
+    local run = { losses = {}, norms = {}, rates = {}, model = model, optimizer = optimizer }
     for i = 1, steps or STEPS do
         run.losses[i] = mesh and mx.train.gradients(model, data, config.gradient_accumulation_steps)
             or gradients_alone(model, data)
@@ -358,12 +364,42 @@ local function new_directory()
     return mx.share_text(name)
 end
 
-for _, model in ipairs(SAVED_ON and { "tiny", "tiny-gpt2" } or {}) do
+-- Each moment of an optimizer put together on every rank, by moment and parameter. Collective.
+local function whole_moments(optimizer)
+    local whole = {}
+    for name, moments in util.sorted_pairs(optimizer.state) do
+        for moment, t in util.sorted_pairs(moments) do
+            whole[moment .. " of " .. name] = optimizer.parallel:whole(name, t):wait():keep()
+        end
+    end
+    return whole
+end
+
+-- Loads a checkpoint into a new model on a mesh or, for nil, by each rank alone. Collective.
+local function assert_loads(folder, params, moments, model, mesh)
+    local config = config_of(model, "init_weights_seed=7", mesh and mesh_words(mesh) or {})
+    local other = mx.models.new(config, mesh and mx.train.mesh(config) or nil)
+    local optimizer = mx.optim.new(config, other.params, other.parallel)
+    mx.checkpoint.load(folder .. "/step_2", { params = other.params, parallel = other.parallel, optimizer = optimizer })
+    assert_same_bits(whole_parameters(other), params, "checkpoint on " .. (mesh or "one rank"))
+    assert_same_bits(whole_moments(optimizer), moments, "checkpoint on " .. (mesh or "one rank"))
+end
+
+for _, model in ipairs(SAVED_ON and { "tiny", "odd", "tiny-gpt2" } or {}) do
     TestSettings["test_what_a_mesh_saves_of_" .. model .. "_loads_anywhere"] = function()
         local folder = new_directory()
         local run = on_mesh(model, SAVED_ON[1], nil, 2) -- parameters that are no longer the first ones
         local config = config_of(model, "base_output_directory=" .. folder, "run_name=run")
         local path = mx.train.save(config, run.model)
+        local saver = mx.checkpoint.saver {
+            directory = folder .. "/checkpoints", params = run.model.params, parallel = run.model.parallel,
+            optimizer = run.optimizer,
+        }
+        saver:save(2, {}, true)
+        saver:close()
+        local moments = whole_moments(run.optimizer)
+        assert_loads(folder .. "/checkpoints", run.params, moments, model)
+        assert_loads(folder .. "/checkpoints", run.params, moments, model, SAVED_ON[2])
 
         local alone = mx.models.new(config_of(model, "init_weights_seed=7"))
         mx.nn.load(alone.params, path)
@@ -420,28 +456,26 @@ local function assert_refused(parts, mesh, ...)
 end
 
 if RANKS == 2 then
-    -- An axis, and a size that its two ranks do not divide.
+    -- An axis, and a size that leaves one of its two ranks without a part.
     for _, case in ipairs({
-        { "fsdp", "base_emb_dim", 49 }, { "context", "base_emb_dim", 49 }, { "expert", "base_emb_dim", 49 },
-        { "fsdp_transpose", "base_mlp_dim", 97 }, { "tensor", "base_mlp_dim", 97 },
-        { "tensor_sequence", "base_mlp_dim", 97 }, { "tensor", "vocab_size", 289 },
-        { "tensor", "base_num_kv_heads", 3 }, -- of 24 heads of queries
+        { "fsdp", "base_emb_dim" }, { "context", "base_emb_dim" }, { "expert", "base_emb_dim" },
+        { "fsdp_transpose", "base_mlp_dim" }, { "tensor", "base_mlp_dim" }, { "tensor_sequence", "base_mlp_dim" },
     }) do
-        local axis, key, size = table.unpack(case)
-        TestSettings["test_" .. key .. "_that_does_not_divide_is_refused_on_" .. axis] = function()
-            assert_refused({ ("%d elements"):format(size), ("2 parts (%s=2)"):format(axis), key,
-                ("ici_%s_parallelism"):format(axis) }, axis .. "=2", ("%s=%d"):format(key, size))
+        local axis, key = table.unpack(case)
+        TestSettings["test_" .. key .. "_of_1_is_refused_on_" .. axis] = function()
+            assert_refused({ "1 elements, too few for", ("2 parts (%s=2)"):format(axis), key,
+                ("ici_%s_parallelism"):format(axis) }, axis .. "=2", ("%s=1"):format(key))
         end
     end
 
-    function TestSettings.test_heads_that_do_not_divide_are_refused()
-        assert_refused({ "3 elements", "2 parts (tensor=2)", "base_num_query_heads", "ici_tensor_parallelism" },
-            "tensor=2", "base_num_query_heads=3", "base_num_kv_heads=3")
+    function TestSettings.test_a_single_head_is_refused()
+        assert_refused({ "1 x 4 elements", "2 parts (tensor=2)", "base_num_query_heads", "ici_tensor_parallelism" },
+            "tensor=2", "base_num_query_heads=1", "base_num_kv_heads=1")
     end
 
     function TestSettings.test_an_axis_across_slices_is_named_by_its_own_key()
-        assert_refused({ "49 elements", "2 parts (fsdp=2)", "base_emb_dim", "dcn_fsdp_parallelism" },
-            "dcn_fsdp_parallelism=2 dcn_data_parallelism=1", "base_emb_dim=49")
+        assert_refused({ "1 elements", "2 parts (fsdp=2)", "base_emb_dim", "dcn_fsdp_parallelism" },
+            "dcn_fsdp_parallelism=2 dcn_data_parallelism=1", "base_emb_dim=1")
     end
 
     function TestSettings.test_rules_that_leave_weights_in_parts_are_refused()
@@ -489,11 +523,11 @@ if RANKS == 2 then
         end
     end
 elseif RANKS == 4 then
-    function TestSettings.test_what_two_axes_do_not_divide_is_refused()
-        assert_refused({ "6 elements", "4 parts (tensor=2, tensor_sequence=2)", "base_num_query_heads",
+    function TestSettings.test_what_is_too_small_for_two_axes_is_refused()
+        assert_refused({ "3 x 4 elements", "4 parts (tensor=2, tensor_sequence=2)", "base_num_query_heads",
             "ici_tensor_parallelism", "ici_tensor_sequence_parallelism" }, "tensor=2 tensor_sequence=2",
-            "base_num_query_heads=6", "base_num_kv_heads=6")
-        assert_refused({ "50 elements", "4 parts (fsdp=2, context=2)", "base_emb_dim", "ici_fsdp_parallelism",
-            "ici_context_parallelism" }, "fsdp=2 context=2", "base_emb_dim=50")
+            "base_num_query_heads=3", "base_num_kv_heads=3")
+        assert_refused({ "3 elements", "4 parts (fsdp=2, context=2)", "base_emb_dim", "ici_fsdp_parallelism",
+            "ici_context_parallelism" }, "fsdp=2 context=2", "base_emb_dim=3")
     end
 end

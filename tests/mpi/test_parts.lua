@@ -12,6 +12,11 @@ local MESHES = {
     { "ici_fsdp_parallelism=-1", "ici_tensor_sequence_parallelism=2" },
     { "ici_data_parallelism=-1", "ici_fsdp_parallelism=1" },
 }
+-- Sizes that no axis divides.
+local ODD = {
+    "base_emb_dim=47", "base_mlp_dim=95", "vocab_size=283", "base_num_query_heads=10", "base_num_kv_heads=5",
+    "head_dim=4",
+}
 
 TestParts = {}
 
@@ -19,12 +24,13 @@ local function config_of(name, ...)
     return mx.config.load({ "model_name=" .. name, "max_target_length=64", "base_num_kv_heads=4", ... })
 end
 
--- fn(model, config) on each mesh, with pieces of so many bytes.
-local function on_each_mesh(name, piece_bytes, fn)
+-- fn(model, config) on each mesh, with pieces of so many bytes and more words for the config.
+local function on_each_mesh(name, piece_bytes, fn, more)
     local whole_bytes = util.PIECE_BYTES
     for _, words in ipairs(MESHES) do
         if mx.ranks() > 1 or words == MESHES[1] then
-            local config = config_of(name, table.unpack(words))
+            local all = table.move(more or {}, 1, #(more or {}), #words + 1, { table.unpack(words) })
+            local config = config_of(name, table.unpack(all))
             local model = mx.models.new(mx.models.shape(config), mx.train.mesh(config), config)
             util.PIECE_BYTES = piece_bytes
             fn(model, config, table.concat(words, " "))
@@ -34,8 +40,8 @@ local function on_each_mesh(name, piece_bytes, fn)
 end
 
 -- Any range of any dimension of any parameter, on every rank.
-function TestParts.test_pieces()
-    on_each_mesh("tiny-gpt2", util.PIECE_BYTES, function(model, config, words)
+local function check_pieces(family, more)
+    on_each_mesh(family, util.PIECE_BYTES, function(model, config, words)
         local alone = mx.models.new(config).params
         local parallel = model.parallel
         for name, t in util.sorted_pairs(model.params) do
@@ -50,7 +56,12 @@ function TestParts.test_pieces()
                 end
             end
         end
-    end)
+    end, more)
+end
+
+function TestParts.test_pieces()
+    check_pieces("tiny-gpt2")
+    check_pieces("tiny", ODD)
 end
 
 local function shared_name()
@@ -74,19 +85,20 @@ function TestParts.test_files()
             return contents(path .. "/model.safetensors")
         end,
     }
-    for _, name in ipairs({ "tiny", "tiny-gpt2" }) do
+    for _, name in ipairs({ "tiny", "tiny-gpt2", "odd" }) do
+        local family, more = name == "odd" and "tiny" or name, name == "odd" and ODD or {}
         for kind, save in util.sorted_pairs(kinds) do
             local expected
             local function path_of(i)
                 return ("%s/%s-%s-%s"):format(folder, name, kind, i)
             end
-            local config = config_of(name)
+            local config = config_of(family, table.unpack(more))
             expected = save(mx.models.new(config), config, path_of("whole"))
             local i = 0
-            on_each_mesh(name, 1000, function(model, _, words)
+            on_each_mesh(family, 1000, function(model, _, words)
                 i = i + 1
                 lu.assertTrue(save(model, config, path_of(i)) == expected, name .. " as " .. kind .. " on " .. words)
-            end)
+            end, more)
         end
     end
     mx.barrier()

@@ -50,12 +50,13 @@ end
 ---@param list mx.ParameterList
 function attention.parameters(part, list)
     local D = part.head_dim
-    local H, K = { part.heads * D, "heads", D }, { part.kv_heads * D, "kv_heads", D }
+    local group = part.heads // part.kv_heads -- heads of queries that use the same keys, on one rank of a mesh
+    local H, K = { part.heads * D, "heads", group * D }, { part.kv_heads * D, "kv_heads", D }
     list:from_stream("query", H, { bias = part.qkv_bias, factor = part.query_factor, embed = "embed_attn" })
     list:from_stream("key", K, { bias = part.qkv_bias, embed = "embed_attn" })
     list:from_stream("value", K, { bias = part.qkv_bias, embed = "embed_attn" })
     if part.qk_norm and part.qk_norm.whole then
-        list:norm("query_norm", H[1], part.qk_norm, "product", "heads", D)
+        list:norm("query_norm", H[1], part.qk_norm, "product", "heads", group * D)
         list:norm("key_norm", K[1], part.qk_norm, "product", "kv_heads", D)
     elseif part.qk_norm then
         list:norm("query_norm", D, part.qk_norm, "heads", false)

@@ -45,7 +45,7 @@ local function check_memory(shape)
 end
 
 --- Creates a decoder with initial parameters, the same on every rank; on a mesh, with this rank's shards of them. Sizes
---- that the mesh does not divide are refused before anything is allocated, and so is an offload_directory in which no
+--- that are too small for the mesh are refused before anything is allocated, and so is an offload_directory in which no
 --- file can be created. Not collective.
 ---@param shape table of models.shape; or a config, for mx.models.new(config)
 ---@param mesh? mx.Mesh

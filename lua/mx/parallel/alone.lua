@@ -33,6 +33,7 @@ Alone.is_gathered = nothing -- nil: no
 Alone.gather, Alone.updated_gradient, Alone.updated_values = second, second, second
 Alone.flush, Alone.prefetch, Alone.add_gradients, Alone.finish_update = nothing, nothing, nothing, nothing
 Alone.gather_once = nothing
+Alone.uneven = nothing -- nil: nothing is split
 
 --- The sum of the squares of all gradients.
 ---@param squares table<string, number>

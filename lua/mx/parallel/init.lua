@@ -111,31 +111,39 @@ end
 local function add_gathers(entry, p, d, different)
     local dim, gathers = entry.spec[d], entry.gathers
     if #dim.gathered > 0 then
-        gathers[#gathers + 1] = { dim = d, axis = dim.gathered }
+        gathers[#gathers + 1] = { dim = d, axis = dim.gathered, length = dim.used }
     end
     if p.logical[d] == "vocab" and #dim.kept > 0 then -- tables are used whole; tokens are split instead
-        gathers[#gathers + 1] = { dim = d, axis = dim.kept }
+        gathers[#gathers + 1] = { dim = d, axis = dim.kept, length = dim.size }
     elseif p.logical[d] == "norm" then
+        local last
         for i = #dim.kept, 1, -1 do -- the innermost axis first: each gather gives one block of the dimension
             local grad = not util.contains(different, dim.kept[i]) and "slice" or nil
-            gathers[#gathers + 1] = { dim = d, axis = { dim.kept[i] }, grad = grad }
+            if not last or last.grad ~= grad then
+                last = { dim = d, axis = {}, grad = grad }
+                gathers[#gathers + 1] = last
+            end
+            table.insert(last.axis, 1, dim.kept[i])
+        end
+        if last then
+            last.length = dim.size
+        end
+        if last and #last.axis < #dim.kept and dim.size % dim.parts ~= 0 then
+            util.refuse("%s: %d elements, which the %d ranks along %s do not divide: split norm over one of them",
+                p.name, dim.size, dim.parts, table.concat(dim.kept, ", "))
         end
     end
 end
 
--- How a parameter is stored, gathered and reduced. A dimension is split between units: between heads, not inside a
--- head. Norms compute in f32, so their parameters are gathered as they are stored.
+-- How a parameter is stored, gathered and reduced. Products are split between units: between heads, not inside a head.
+-- Norms compute in f32, so their parameters are gathered as they are stored.
 local function entry_of(self, p)
-    local sizes = {}
-    for d, size in ipairs(p.sizes) do
-        sizes[d] = size // p.units[d]
-    end
-    local spec = self.mesh:spec(p.logical, sizes, p.name)
+    local spec = self.mesh:spec(p.logical, p.sizes, p.name, p.units)
     local entry = { spec = spec, sizes = p.sizes, gathers = {}, stored = {}, copies = self.mesh.layout.ranks }
     local split, different = {}, different_uses(self, p)
     entry.dtype = p.logical[1] ~= "norm" and self.shape.dtype or nil
     for d, dim in ipairs(spec) do
-        entry.stored[d] = dim.stored * p.units[d]
+        entry.stored[d] = dim.stored
         entry.copies = entry.copies // dim.parts
         add_gathers(entry, p, d, different)
         split = join(split, dim.axes)
@@ -144,22 +152,23 @@ local function entry_of(self, p)
     return entry
 end
 
--- Ranks along data that hold the same parameter may divide its update: each updates an equal range of the elements.
+-- Ranks along data that hold the same parameter may divide its update: each updates a range of the elements.
 local function share_update(self, entry)
     local n, count = self.mesh:size("data"), 1
     for _, size in ipairs(entry.stored) do
         count = count * size
     end
-    if n == 1 or count % n ~= 0 or not util.contains(entry.sum, "data") then
+    if n == 1 or count < n or not util.contains(entry.sum, "data") then
         return
     end
-    entry.update = { length = count // n, start = self.mesh:index("data") * (count // n) + 1, dim = 1 }
+    local length, start = util.part(count, n, self.mesh:index("data"))
+    entry.update = { length = length, start = start, dim = 1 }
     entry.sum = util.without(entry.sum, { "data" })
     entry.copies = entry.copies // n
 end
 
---- Plans how a model is split over a mesh. Sizes that do not divide are refused before anything is allocated. Not
---- collective.
+--- Plans how a model is split over a mesh. Parts need not be equal; a rank without a part is refused before anything is
+--- allocated. Not collective.
 ---@param mesh mx.Mesh
 ---@param shape table of mx.models.shape
 ---@param parameters table[] of mx.models.parameters
@@ -198,13 +207,14 @@ end
 
 -- The stored parts: see parts.lua.
 Parallel.part, Parallel.place = stored.part, stored.place
-Parallel.whole, Parallel.piece = stored.whole, stored.piece
+Parallel.whole, Parallel.piece, Parallel.uneven = stored.whole, stored.piece, stored.uneven
 
 -- ---- weights ----
 
 local function gather_options(self, gather, dtype)
     return {
-        axis = gather.axis, dim = gather.dim, dtype = dtype, grad = gather.grad, async = self.o.async_all_gather,
+        axis = gather.axis, dim = gather.dim, length = gather.length, dtype = dtype, grad = gather.grad,
+        async = self.o.async_all_gather,
         async_grad = self.o.async_reduce_scatter,
     }
 end
@@ -373,12 +383,13 @@ function Parallel:splits_alike()
     return same_axes(self.products.heads, self.products.mlp)
 end
 
---- The heads of an attention that a rank computes.
+--- The heads of an attention that this rank computes: its heads of keys, and all heads of queries that use them.
 ---@param part table of a block
 ---@return integer heads, integer kv_heads
 function Parallel:heads(part)
-    local n = self.mesh:size(self.products.heads)
-    return part.heads // n, part.kv_heads // n
+    local axes = self.products.heads
+    local kv_heads = util.part(part.kv_heads, self.mesh:size(axes), self.mesh:index(axes))
+    return kv_heads * (part.heads // part.kv_heads), kv_heads
 end
 
 --- The sum over the ranks that have the other heads of the same tokens, for use in each rank's own heads. Collective.

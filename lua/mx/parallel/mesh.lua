@@ -272,17 +272,21 @@ end
 -- ---- which axes split a tensor ----
 
 ---@class mx.DimensionSpec
+---@field name string|false the logical name
 ---@field axes string[] axes larger than 1 that split this dimension: `kept`, then `gathered`
 ---@field parts integer product of their sizes
 ---@field kept string[] the dimension stays split over these during computation
 ---@field gathered string[] these also split activations: the parts of a weight are all-gathered over them before use
 ---@field size integer number of elements of the whole dimension
----@field stored integer number of elements that a rank stores
----@field used integer number of elements that a rank computes with
----@field stored_block integer which of the `parts` blocks of `stored` elements this rank has, from 0
----@field used_block integer which block of `used` elements it computes with, from 0
+---@field unit integer number of elements that kept axes do not separate
+---@field stored integer number of elements that this rank stores
+---@field start integer the first of them, from 1
+---@field used integer number of elements that this rank computes with
+---@field stored_block integer which of the `parts` blocks this rank stores, from 0
+---@field used_block integer which block it computes with, from 0
 
-local function refuse_size(self, what, i, name, dimension)
+-- `problem`: a format of the number of parts and their axes.
+local function refuse_size(self, what, i, name, dimension, problem)
     local sizes, keys = {}, { SIZE_KEYS[(name:gsub("^activation_", ""))] }
     for _, axis in ipairs(self.layout.axes) do
         for _, split in ipairs(dimension.axes) do
@@ -293,8 +297,10 @@ local function refuse_size(self, what, i, name, dimension)
             end
         end
     end
-    util.refuse("%s: dimension %d (%s) has %d elements, which %d parts (%s) do not divide: change %s", what, i, name,
-        dimension.size, dimension.parts, table.concat(sizes, ", "), table.concat(keys, " or "))
+    local unit = dimension.unit > 1 and (" x %d"):format(dimension.unit) or ""
+    util.refuse("%s: dimension %d (%s) has %d%s elements, %s: change %s", what, i, name,
+        dimension.size // dimension.unit, unit, problem:format(dimension.parts, table.concat(sizes, ", ")),
+        table.concat(keys, " or "))
 end
 
 local function check_name(name)
@@ -337,20 +343,37 @@ function Mesh:axes(logical)
     return axes
 end
 
+--- A block of a split dimension. Not collective.
+---@param dimension mx.DimensionSpec of which kept, gathered, size and unit are set
+---@param block integer from 0
+---@return integer stored, integer start, integer used number of elements, the first one, and the number of those that
+---        the ranks along its gathered axes have together
+function Mesh:block(dimension, block)
+    local n, unit = self:size(dimension.gathered), dimension.unit
+    local units, first = util.part(dimension.size // unit, self:size(dimension.kept), block // n)
+    local stored, start = util.part(units * unit, n, block % n)
+    return stored, start + (first - 1) * unit, units * unit
+end
+
 --- How a tensor is split: one entry per dimension, over the axes of Mesh:axes. Kept axes are outermost, so that a
 --- gather gives one contiguous block of the dimension: stored_block = mesh:index(kept) * mesh:size(gathered) +
---- mesh:index(gathered). A size that is not divisible by its parts is refused. Not collective.
+--- mesh:index(gathered). Blocks need not be equal: util.part splits the dimension between the kept axes, and each block
+--- between the gathered ones. A rank without elements is refused, and so are blocks of activations that are not equal.
+--- Not collective.
 ---@param logical (string|false)[] the logical name of each dimension; false: never split
 ---@param sizes integer[] of the whole tensor
 ---@param what string the tensor's name, for messages
+---@param units? integer[] of each dimension, the number of elements that kept axes do not separate; default: 1
 ---@return mx.DimensionSpec[]
-function Mesh:spec(logical, sizes, what)
+function Mesh:spec(logical, sizes, what, units)
     if #logical ~= #sizes then
         error(("%s: %d logical names for %d dimensions"):format(what, #logical, #sizes), 2)
     end
     local spec, axes = {}, self:axes(logical)
     for i, name in ipairs(logical) do
-        local d = { parts = 1, kept = {}, gathered = {}, size = sizes[i] }
+        local d = {
+            name = name, parts = 1, kept = {}, gathered = {}, size = sizes[i], unit = units and units[i] or 1,
+        }
         local is_activation = name and name:find("^activation_")
         for _, axis in ipairs(axes[i]) do
             local size = self.layout.sizes[axis] or 1
@@ -361,12 +384,15 @@ function Mesh:spec(logical, sizes, what)
         end
         d.kept, d.gathered = in_order(self.layout, d.kept), in_order(self.layout, d.gathered)
         d.axes = table.move(d.gathered, 1, #d.gathered, #d.kept + 1, table.move(d.kept, 1, #d.kept, 1, {}))
-        if d.size % d.parts ~= 0 then
-            refuse_size(self, what, i, name, d)
+        local n = self:size(d.gathered)
+        if d.size // d.unit // self:size(d.kept) * d.unit < n then -- the smallest block
+            refuse_size(self, what, i, name, d, "too few for %d parts (%s)")
+        elseif is_activation and d.size % d.parts ~= 0 then
+            refuse_size(self, what, i, name, d, "which %d parts (%s) do not divide")
         end
-        d.stored, d.used = d.size // d.parts, d.size // self:size(d.kept)
         d.used_block = self:index(d.kept)
-        d.stored_block = d.used_block * self:size(d.gathered) + self:index(d.gathered)
+        d.stored_block = d.used_block * n + self:index(d.gathered)
+        d.stored, d.start, d.used = self:block(d, d.stored_block)
         spec[i] = d
     end
     return spec

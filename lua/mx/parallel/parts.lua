@@ -15,8 +15,8 @@ function parts:part(name, sizes)
     local entry = self.entries[name]
     local part = { sizes = entry and entry.stored or sizes, start = {} }
     part.of = entry and entry.sizes or part.sizes
-    for d, size in ipairs(part.sizes) do
-        part.start[d] = entry and entry.spec[d].stored_block * size + 1 or 1
+    for d in ipairs(part.sizes) do
+        part.start[d] = entry and entry.spec[d].start or 1
     end
     return part
 end
@@ -55,6 +55,35 @@ function parts:place(name, t, is_moment)
     return place
 end
 
+--- In words, which dimensions have blocks of different sizes, and by how much the largest exceeds the mean: the others
+--- wait for that share of its work. nil if there are none.
+---@return string?
+function parts:uneven()
+    local texts, known = {}, {}
+    for _, entry in util.sorted_pairs(self.entries) do
+        for _, d in ipairs(entry.spec) do
+            local largest, count = self.mesh:block(d, 0), d.size // d.unit
+            local text = ("%s %s / %d: %.1f %%"):format(d.name, util.thousands(count), d.parts,
+                100 * (largest * d.parts / d.size - 1))
+            if largest * d.parts ~= d.size and not known[text] then
+                known[text], texts[#texts + 1] = true, text
+            end
+        end
+    end
+    return #texts > 0 and table.concat(texts, ", ") or nil
+end
+
+-- Gathers dimension d of t over its kept axes, which separate only units.
+local function gather_units(t, d, dimension, axes)
+    local sizes, unit = t:size(), dimension.unit
+    local viewed = table.move(sizes, 1, #sizes, 1, {})
+    viewed[d] = sizes[d] // unit
+    table.insert(viewed, d + 1, unit)
+    t = mx.all_gather(t:view(table.unpack(viewed)), { dim = d, axis = axes, length = dimension.size // unit })
+    sizes[d] = dimension.size
+    return t:view(table.unpack(sizes))
+end
+
 -- Gathers the parts along all dimensions except `except` on every rank: first over the axes that are gathered for
 -- computation.
 local function gather(entry, t, except)
@@ -68,7 +97,7 @@ local function gather(entry, t, except)
     for d, dimension in ipairs(entry.spec) do
         local left = util.without(dimension.axes, gathered[d] or {})
         if #left > 0 and d ~= except then
-            t = mx.all_gather(t, { dim = d, axis = left })
+            t = gather_units(t, d, dimension, left)
         end
     end
     return t
@@ -112,13 +141,14 @@ function parts:piece(name, t, range)
     elseif not entry then
         return mx.narrow(t, range)
     end
-    local size, start, stop = entry.stored[range.dim], range.start, range.start + range.length
-    while start < stop do
-        local block = (start - 1) // size
-        local length = math.min(stop, (block + 1) * size + 1) - start
-        local own = { dim = range.dim, start = start - block * size, length = length }
-        blocks[#blocks + 1] = from_block(self.mesh, entry, t, block, own)
-        start = start + length
+    local stop = range.start + range.length
+    for block = 0, entry.spec[range.dim].parts - 1 do
+        local size, first = self.mesh:block(entry.spec[range.dim], block)
+        local start, last = math.max(range.start, first), math.min(stop, first + size)
+        if start < last then
+            local own = { dim = range.dim, start = start - first + 1, length = last - start }
+            blocks[#blocks + 1] = from_block(self.mesh, entry, t, block, own)
+        end
     end
     return gather(entry, parts.concat(blocks, range.dim), range.dim):wait()
 end

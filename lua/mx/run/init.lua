@@ -222,6 +222,10 @@ function run.start(config, model, optimizer, data)
     end
     if model.parallel.mesh then
         say("%s", model.parallel.mesh)
+        local uneven = model.parallel:uneven()
+        if uneven then
+            say("the parts of some dimensions differ; the largest exceeds the mean by: %s", uneven)
+        end
     end
     say("%s", (mx.config.dump(config, not config.log_config):gsub("\n$", "")))
     if self.step >= config.steps then

@@ -337,7 +337,7 @@ function plan.candidates(config, chips, most)
     local shape, list = mx.models.shape(config), {}
     local tensor = 1
     while tensor <= math.min(chips, 16) do
-        if chips % tensor == 0 and mx.models.divides(shape, tensor) and shape.emb % (chips // tensor) == 0 then
+        if chips % tensor == 0 and mx.models.divides(shape, tensor) and shape.emb >= chips // tensor then
             for _, batch in ipairs(BATCHES) do
                 for _, policy in ipairs(POLICIES) do
                     if #list < most then

@@ -239,7 +239,7 @@ local function least_kv_heads(shape)
     return least(shape, function(block) return block.attention.kv_heads end)
 end
 
---- The largest number of parts into which heads, mlp and vocabulary can be split so that a product over `inputs` (mlp,
+--- The largest number of equal parts into which heads can be split so that a product over `inputs` (mlp,
 --- or the width of all heads) stays compute-bound; 1 if there is none.
 ---@param shape table of mx.models.shape
 ---@param inputs integer
@@ -270,9 +270,8 @@ local function tensor_advice(shape, needed)
         return block.attention.heads * block.attention.head_dim
     end), needed)
     if limit == 1 and width / 2 > needed then
-        return ("No tensor axis divides all of %d heads, %d kv_heads, mlp %s and vocabulary %s."):format(
-            least(shape, function(block) return block.attention.heads end), least_kv_heads(shape), mlp,
-            util.thousands(shape.vocab))
+        return ("No tensor axis divides both %d heads and %d kv_heads."):format(
+            least(shape, function(block) return block.attention.heads end), least_kv_heads(shape))
     elseif limit == 1 then
         return ("No tensor axis stays compute-bound inside a slice: mlp %s / 2 is at most %s."):format(mlp,
             util.thousands(needed))
@@ -327,7 +326,7 @@ end
 
 -- ---- the report ----
 
--- Refuses sizes that the mesh cannot divide.
+-- Refuses sizes that the mesh cannot split.
 local function check_sizes(cfg, shape, plan)
     for _, kind in ipairs(mx.models.kinds(shape)) do
         local attention, mlp = kind.block.attention, kind.block.mlp

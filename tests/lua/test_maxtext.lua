@@ -162,4 +162,134 @@ function TestWords.test_a_model_file_of_maxtext()
     end)
 end
 
-return TestWords
+-- ---- command lines as they are published ----
+
+-- Scripts, documents and benchmark lists of MaxText, with their words. `on`: the chips that the script is for, where
+-- the line does not name them. `params`: by hand from MaxText's sizes (16 layers of 2048, 16 heads of 128 and an MLP of
+-- 7168, 32,000 tokens, and the rule of global_parameter_scale), or as published. `refused`: what the message says.
+-- `over`: the step needs more memory here than the chip has.
+local BENCH = "steps=15 enable_checkpointing=false base_output_directory=out dataset_type=synthetic "
+local TRILLIUM = "enable_checkpointing=False dataset_path=gs://max-datasets-rogue dataset_type=synthetic "
+    .. "attention=flash use_iota_embed=True profiler=xplane "
+local BLOCKS = "sa_block_q=2048 sa_block_kv=2048 sa_block_kv_compute=2048 sa_block_q_dkv=2048 sa_block_kv_dkv=2048 "
+    .. "sa_block_kv_dkv_compute=2048 sa_block_q_dq=2048 sa_block_kv_dq=2048 "
+local QUICK = "MaxText/configs/base.yml model_name=llama2-7b per_device_batch_size=2 max_target_length=4096 "
+    .. "scan_layers=true steps=15 use_iota_embed=true logits_dot_in_fp32=false enable_checkpointing=false "
+    .. "base_output_directory=local_train dataset_path=local dataset_type=synthetic hardware=gpu run_name=job "
+local LINES = {
+    gpu_quick_run = { "MaxText/configs/base.yml hardware=gpu run_name=job", on = "h100-8", params = 1104218112 },
+    gpu_llama2_7b = { QUICK .. "remat_policy=minimal attention=dot_product", on = "h100-8", params = 6738415616 },
+    gpu_llama2_7b_flash = {
+        QUICK .. "remat_policy=minimal_flash attention=cudnn_flash_te", on = "h100-8", params = 6738415616,
+    },
+    v5e_128b = {
+        "src/maxtext/configs//base.yml per_device_batch_size=1 remat_policy=qkv_proj_offloaded "
+            .. "global_parameter_scale=128 ici_fsdp_parallelism=16 ici_tensor_parallelism=16 max_target_length=2048 "
+            .. "use_iota_embed=true reuse_example_batch=1 attention=flash gcs_metrics=true "
+            .. "fused_qkv=True fused_mlp=True " .. BENCH, on = "v5e-256", over = true, params = 125079396352,
+    },
+    v5e_16b = {
+        "src/maxtext/configs//base.yml per_device_batch_size=6 remat_policy=full global_parameter_scale=16 "
+            .. "max_target_length=2048 use_iota_embed=true reuse_example_batch=1 attention=flash gcs_metrics=true "
+            .. BENCH, on = "v5e-256", params = 15831666688,
+    },
+    v5e_llama2_70b = {
+        "src/maxtext/configs//base.yml model_name=llama2-70b tokenizer_path=assets/tokenizer.llama2 "
+            .. "per_device_batch_size=2 remat_policy=qkv_proj_offloaded use_iota_embed=true " .. BENCH,
+        on = "v5e-256", params = 68976648192,
+    },
+    v5e_llama2_7b = {
+        "src/maxtext/configs//base.yml model_name=llama2-7b tokenizer_path=assets/tokenizer.llama2 "
+            .. "per_device_batch_size=4 remat_policy=save_qkv_proj use_iota_embed=true " .. BENCH,
+        on = "v5e-256", params = 6738415616,
+    },
+    v5e_gpt3_175b = {
+        "src/maxtext/configs//base.yml model_name=gpt3-175b per_device_batch_size=0.5 remat_policy=full "
+            .. "ici_fsdp_parallelism=-1 ici_tensor_parallelism=16 max_target_length=2048 reuse_example_batch=1 "
+            .. "gcs_metrics=true attention=flash " .. BENCH, on = "v5e-256", over = true,
+    },
+    v6e_llama2_7b = {
+        "src/maxtext/configs/base.yml model_name=llama2-7b per_device_batch_size=12 remat_policy=full "
+            .. "ici_fsdp_parallelism=-1 max_target_length=4096 reuse_example_batch=1 gcs_metrics=true attention=flash "
+            .. "sa_block_q=1024 sa_block_q_dkv=2048 sa_block_q_dq=2048 " .. BENCH, on = "v6e-256", params = 6738415616,
+    },
+    v6e_gemma3_27b = {
+        "src/maxtext/configs/base.yml model_name=gemma3-27b per_device_batch_size=2 remat_policy=full "
+            .. "ici_fsdp_transpose_parallelism=256 ici_fsdp_parallelism=-1 max_target_length=8192 "
+            .. "reuse_example_batch=1 gcs_metrics=true attention=flash sa_block_q=2048 "
+            .. "sa_block_q_dkv=2048 sa_block_q_dq=2048 " .. BENCH,
+        on = "v6e-256",
+    },
+    trillium_llama31_8b = {
+        "model_name=llama3.1-8b per_device_batch_size=4 ici_fsdp_parallelism=-1 remat_policy=custom "
+            .. "decoder_layer_input=offload out_proj=offload query_proj=offload key_proj=offload value_proj=offload "
+            .. "max_target_length=8192 sa_use_fused_bwd_kernel=True skip_first_n_steps_for_profiler=10 "
+            .. "profiler_steps=5 " .. BLOCKS .. TRILLIUM, on = "v6e-256", params = 8030261248,
+    },
+    v5p_llama31_405b = {
+        "model_name=llama3.1-405b per_device_batch_size=2 ici_fsdp_parallelism=-1 max_target_length=8192 "
+            .. "gcs_metrics=True remat_policy=custom context=offload mlpwo=offload num_vocab_tiling=4 "
+            .. "reuse_example_batch=1 skip_first_n_steps_for_profiler=5 profiler_steps=5 compile_topology=v5p-1024 "
+            .. BLOCKS .. TRILLIUM, params = 405853388800,
+    },
+    v5p_128b = {
+        "src/maxtext/configs/base.yml per_device_batch_size=1 remat_policy=minimal global_parameter_scale=128 "
+            .. "ici_fsdp_parallelism=-1 ici_tensor_parallelism=8 max_target_length=2048 use_iota_embed=true "
+            .. "reuse_example_batch=1 gcs_metrics=true attention=flash quantization= " .. BENCH,
+        on = "v5p-512", params = 125079396352,
+    },
+    ahead_of_time = {
+        "compile_topology=v5e-256 compile_topology_num_slices=2 global_parameter_scale=16 per_device_batch_size=4",
+        params = 15831666688,
+    },
+    tutorial_hf = {
+        "model_name=deepseek2-16b dataset_type=hf hf_path=allenai/c4 hf_data_dir=en train_split=train "
+            .. "tokenizer_type=huggingface tokenizer_path=deepseek-ai/DeepSeek-V2-Lite steps=10",
+        refused = "dataset_type: ",
+    },
+    localhost = { "run_name=r base_output_directory=out dataset_type=synthetic steps=10", on = "v5e-8",
+        params = 1104218112 },
+    localhost_qwen3 = { "model_name=qwen3-4b run_name=r base_output_directory=out dataset_type=synthetic steps=10",
+        on = "v5e-64", params = 4022468096 },
+    v6e_mixtral = {
+        "src/maxtext/configs/base.yml model_name=mixtral-8x7b per_device_batch_size=32 remat_policy=full "
+            .. "ici_fsdp_parallelism=-1 max_target_length=1024 reuse_example_batch=1 gcs_metrics=true attention=flash "
+            .. BENCH, on = "v6e-256", refused = "no model 'mixtral-8x7b'",
+    },
+    estimator = {
+        "maxtext/configs/base.yml compile_topology=tpu7x-1024 compile_topology_num_slices=1 model_name=llama3.1-405b "
+            .. "max_target_length=32768 ici_context_parallelism=8 ici_fsdp_parallelism=-1 log_config=False "
+            .. "write_estimator_result=False per_device_batch_size=0.25", params = 405853388800,
+    },
+    trillium_llama2_70b = {
+        "model_name=llama2-70b per_device_batch_size=4 ici_fsdp_parallelism=1 ici_fsdp_transpose_parallelism=-1 "
+            .. "ici_tensor_parallelism=1 remat_policy=full max_target_length=4096 gcs_metrics=True "
+            .. "reuse_example_batch=1 sa_block_q=1024 sa_block_q_dkv=2048 sa_block_q_dq=2048 " .. TRILLIUM,
+        on = "v6e-256", over = true, params = 68976648192,
+    },
+}
+
+local function words_of(line)
+    local words = {}
+    for word in line[1]:gmatch("%S+") do
+        words[#words + 1] = word
+    end
+    return words
+end
+
+for name, line in pairs(LINES) do
+    TestLines["test_" .. name] = function()
+        local words = words_of(line)
+        if line.refused then
+            refused(words, line.refused)
+            return
+        end
+        local config = load(words)
+        local hardware = line.on or config.hardware
+        local result = mx.plan.simulate(config, hardware, config.num_slices, { limited = not line.over })
+        if line.params then
+            lu.assertEquals(result.params, line.params)
+        end
+        lu.assertTrue(result.mfu > 5 and result.mfu < 100, result.mfu)
+    end
+end

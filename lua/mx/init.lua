@@ -9,7 +9,7 @@ local remat = require "mx.models.remat"
 local FILES = {
     bench = "bench", collectives = "bench/collectives", kernels = "bench/kernels", policies = "bench/policies",
     checkpoint = "checkpoint",
-    config = "config",
+    config = "config", words = "config/words",
     data = "data", prepare = "data/prepare", tokenizer = "data/tokenizer",
     models = "models", flops = "models/flops", generate = "models/generate",
     nn = "nn",

@@ -70,6 +70,11 @@ function TestWords.test_a_target_that_is_not_there_is_found()
     lu.assertErrorMsgContains("there is no key 'num_slices'", maxtext.new, keys)
 end
 
+function TestWords.test_the_page_is_up_to_date()
+    lu.assertTrue(mx.words.page() == mx.read_file(mx.root .. "configs/coming_from_maxtext.md"),
+        "run build/mxlua scripts/words.lua write=true")
+end
+
 -- ---- words ----
 
 function TestWords.test_words_without_effect_are_listed_once()

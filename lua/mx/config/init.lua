@@ -403,8 +403,8 @@ local function check_missing(path, read, lines)
 end
 
 -- The base config, and the user's config file. A base.yml of mxlua stands for configs/base.yml; one of MaxText is read
--- as MaxText does, below the model. -> base, its keys in order, words; the file: its path, values,
--- lines, and whether it is MaxText's base.
+-- as MaxText does, below the model. -> base, its keys in order, words; the file: its path, values, lines, whether it is
+-- MaxText's base, and the keys that the user has chosen.
 local function read_files(path)
     local base, _, order = read_yaml(mx.root .. "configs/base.yml", "the base config")
     local words = maxtext.new(base)
@@ -423,11 +423,14 @@ local function read_files(path)
     end
     check_missing(path, read, lines)
     local name = path:match("([^/]*)%.yml$")
-    if read.decoder_block and not read.model_name and util.contains(config.models(), name) then
+    local is_model = read.decoder_block and not read.model_name and util.contains(config.models(), name)
+    if is_model then
         read.model_name = name -- one of MaxText's model files, of which some keys follow from the model's name
     end
     read, lines = words:file(read, lines, path, is_base)
-    return base, order, words, { path = path, values = read, lines = lines, is_base = is_base }
+    return base, order, words, {
+        path = path, values = read, lines = lines, is_base = is_base, chosen = not is_base and not is_model and read,
+    }
 end
 
 --- The config of a run. Collective: rank 0 reads the files.
@@ -465,7 +468,7 @@ function config.load(words, o)
     apply_block(values)
     merge_axis_rules(values)
     check_together(values)
-    check_used(values, chosen_keys(file.is_base and {} or file.values, pairs_given))
+    check_used(values, chosen_keys(file.chosen or {}, pairs_given))
     if values.now.base_output_directory == "" then
         values.now.base_output_directory = values.standard.base_output_directory
     end

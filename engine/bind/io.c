@@ -295,5 +295,6 @@ int mxl_open_io(lua_State *L)
     mxl_add_corpus_fields(L);
     mxl_add_tokenizer_fields(L);
     mxl_add_weights_fields(L);
+    mxl_add_pattern_fields(L);
     return 1;
 }

@@ -300,6 +300,21 @@ local function check_rope(c, need)
     need(c.rope_type ~= "yarn" or c.rope_max_timescale > 1, "rope_max_timescale", "yarn needs more than 1")
 end
 
+-- Refuses masks that are no regular expressions or match no parameter.
+local function check_masks(c, need)
+    for _, key in ipairs { "adamw_mask", "trainable_parameters_mask" } do
+        local compiled, matches = pcall(mx.models.masks.of, c[key])
+        need(compiled, key, "%s", matches)
+        local names, found = {}, #c[key] == 0
+        for _, parameter in ipairs(found and {} or mx.models.parameters(mx.models.shape(c))) do
+            found = found or matches(parameter.name)
+            names[#names + 1] = not parameter.name:find("^layer") and parameter.name
+                or parameter.name:match("^layer001.*")
+        end
+        need(found, key, "%s matches no parameter; the names are %s ...", show(c[key]), table.concat(names, ", "))
+    end
+end
+
 -- Refuses combinations that cannot work. Each rule names first the key to change.
 local function check_together(values)
     local c = values.now
@@ -311,6 +326,7 @@ local function check_together(values)
     check_block(c, need)
     local scale = c.global_parameter_scale
     check_sizes(c, need)
+    check_masks(c, need)
     need(scale & (scale - 1) == 0, "global_parameter_scale", "expected a power of two, got %d", scale)
     need(c.base_num_query_heads % c.base_num_kv_heads == 0, "base_num_kv_heads",
         "expected a divisor of base_num_query_heads = %d, got %d", c.base_num_query_heads, c.base_num_kv_heads)

@@ -144,6 +144,7 @@ rules.ONLY_WITH = {
     adam_eps = { "opt_type", "adamw" },
     adam_eps_root = { "opt_type", "adamw" },
     adam_weight_decay = { "opt_type", "adamw" },
+    adamw_mask = { "opt_type", "adamw" },
     sgd_momentum = { "opt_type", "sgd" },
     learning_rate_final_fraction = { "lr_schedule_type", "cosine", "wsd" },
     wsd_decay_steps_fraction = { "lr_schedule_type", "wsd" },

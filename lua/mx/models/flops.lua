@@ -21,32 +21,44 @@ local function layers(shape, S)
     return sums
 end
 
--- FLOPs of a forward pass for a sequence of S tokens, with the given count of attention.
-local function forward(shape, S, attention)
-    local sums = layers(shape, S)
-    return S * (sums.products + 2 * shape.emb * shape.vocab) + sums[attention]
-end
-
--- A formula gives the FLOPs of forward and backward (three times the forward) for B sequences of S tokens.
+-- What a formula counts: 6 FLOPs for each parameter and token, or three times those of the forward products; and three
+-- times a share of attention's.
 local FORMULAS = {
-    ["maxtext-2023-06"] = function(_, params, B, S)
-        return 6 * params * B * S
-    end,
-    ["maxtext-2023-10"] = function(shape, params, B, S)
-        return 6 * params * B * S + 3 * B * layers(shape, S).full
-    end,
-    ["maxtext-2023-11"] = function(shape, params, B, S)
-        return 6 * params * B * S + 3 * B * layers(shape, S).full / 2
-    end,
-    ["maxtext-2024-05"] = function(shape, _, B, S)
-        return 3 * B * forward(shape, S, "full")
-    end,
-    ["maxtext-2025-07"] = function(shape, _, B, S)
-        return 3 * B * forward(shape, S, "past")
-    end,
+    ["maxtext-2023-06"] = { by_parameters = true, attention = "full", share = 0 },
+    ["maxtext-2023-10"] = { by_parameters = true, attention = "full", share = 1 },
+    ["maxtext-2023-11"] = { by_parameters = true, attention = "full", share = 1 / 2 },
+    ["maxtext-2024-05"] = { attention = "full", share = 1 },
+    ["maxtext-2025-07"] = { attention = "past", share = 1 },
 }
 
---- FLOPs of one training step on `sequences` sequences of `length` tokens.
+-- Where backward meets a parameter, from the last place to the first: the head is layers + 2, a table 0.
+local function place_of(shape, p)
+    local outside = { ["unembedding.weight"] = shape.layers + 2, ["embedding.weight"] = 0, ["position.weight"] = 0 }
+    return outside[p.name] or tonumber(p.name:match("^layer(%d+)")) or shape.layers + 1
+end
+
+-- FLOPs of a sequence that frozen parameters spare: the gradients of their own products, and all of backward in the
+-- layers before the first trained parameter.
+local function spared(shape, S, formula)
+    local sum, first = 0, shape.layers + 2
+    for _, p in ipairs(mx.models.parameters(shape)) do
+        local is_head = p.name == "unembedding.weight" or shape.tied and p.name == "embedding.weight"
+        if not p.frozen then
+            first = math.min(first, place_of(shape, p))
+        elseif #p.sizes == 2 and (p.use == "product" or is_head) then
+            sum = sum + 2 * S * p.sizes[1] * p.sizes[2]
+        end
+    end
+    for i = 1, math.min(first - 1, shape.layers) do
+        for _, part in ipairs(mx.models.parts(mx.models.block(shape, i))) do
+            local count = mx.models.part(part).flops(part, shape, S)
+            sum = sum + S * count.products + 2 * formula.share * (count[formula.attention] or 0)
+        end
+    end
+    return sum + (first > shape.layers + 1 and 2 * S * shape.emb * shape.vocab or 0)
+end
+
+--- FLOPs of one training step on `sequences` sequences of `length` tokens, without those that frozen parameters spare.
 ---@param formula string a value of the config key flop_formula
 ---@param shape table of mx.models.shape
 ---@param params number of parameters; a tied table counts once
@@ -54,8 +66,14 @@ local FORMULAS = {
 ---@param length number
 ---@return number
 function flops.step(formula, shape, params, sequences, length)
-    local count = FORMULAS[formula] or error(("flops: no formula '%s'"):format(formula), 2)
-    return count(shape, params, sequences, length) + 0.0
+    local what = FORMULAS[formula] or error(("flops: no formula '%s'"):format(formula), 2)
+    local sums = layers(shape, length)
+    local products = what.by_parameters and 6 * params or 3 * (sums.products + 2 * shape.emb * shape.vocab)
+    local count = length * products + 3 * what.share * sums[what.attention]
+    if #(shape.trainable or {}) > 0 then
+        count = count - spared(shape, length, what)
+    end
+    return sequences * count + 0.0
 end
 
 --- FLOPs of the layers' forward pass, which a policy that keeps only layer inputs runs again.

@@ -4,6 +4,7 @@
 -- B sequences of S tokens; E emb; V vocab. Weights are (inputs, outputs), so that y = x W.
 
 local mx = require "mx"
+local masks = require "mx.models.masks"
 local nn = require "mx.nn"
 local parameters = require "mx.models.parameters"
 local remat = require "mx.models.remat"
@@ -15,6 +16,7 @@ local models = {
     sum = shapes.sum, any = shapes.any, divides = shapes.divides, copy = shapes.copy, by_layer = shapes.by_layer,
     cut = shapes.cut, tensors = shapes.tensors, has_norm = shapes.has_norm,
     parameters = parameters.list, count = parameters.count,
+    masks = masks,
 }
 
 ---@class mx.Decoder
@@ -74,7 +76,7 @@ function models.new(shape, mesh, config, blank)
         nn.parameter(self.params, p.name, p.sizes, {
             std = not blank and p.std or nil, value = p.value, seed = shape.seed, dtype = shape.weight_dtype,
             part = self.parallel:part(p.name, p.sizes),
-        })
+        }):requires_grad(not p.frozen)
         local layer, short = p.name:match("^layer(%d+)%.(.*)$")
         if layer then
             self.layers[tonumber(layer)][short] = p.name

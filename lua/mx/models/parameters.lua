@@ -2,8 +2,10 @@
 --
 -- Each has its name, sizes, initial std or value, and for a mesh: the logical name of each dimension (false: never
 -- split), the size of units that are not split (a head's columns), and where it is used: in a "product", on each of the
--- "heads", on each token of the residual "sequence", or on the "tokens" that are embedded and enter the loss.
+-- "heads", on each token of the residual "sequence", or on the "tokens" that are embedded and enter the loss. A frozen
+-- parameter is not trained.
 
+local masks = require "mx.models.masks"
 local shapes = require "mx.models.shape"
 
 local parameters = {}
@@ -135,6 +137,10 @@ function parameters.list(shape)
     end
     list.prefix = ""
     add_head(list)
+    local trained = masks.trained(shape.trainable)
+    for _, parameter in ipairs(list) do
+        parameter.frozen = not trained(parameter.name)
+    end
     return list
 end
 

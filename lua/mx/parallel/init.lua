@@ -148,7 +148,7 @@ local function entry_of(self, p)
         add_gathers(entry, p, d, different)
         split = join(split, dim.axes)
     end
-    entry.sum = util.without(different, split)
+    entry.frozen, entry.sum = p.frozen, p.frozen and {} or util.without(different, split)
     return entry
 end
 
@@ -217,6 +217,13 @@ local function gather_options(self, gather, dtype)
         async = self.o.async_all_gather,
         async_grad = self.o.async_reduce_scatter,
     }
+end
+
+--- Whether a parameter is not trained.
+---@param name string
+---@return boolean
+function Parallel:is_frozen(name)
+    return self.entries[name].frozen
 end
 
 --- Whether a parameter is gathered before use.

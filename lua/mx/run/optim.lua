@@ -5,6 +5,7 @@
 --     local grad_norm = optimizer:step()
 
 local mx = require "mx"
+local masks = require "mx.models.masks"
 local schedule = require "mx.run.schedule"
 local util = require "mx.util"
 
@@ -15,12 +16,13 @@ optim.schedule = schedule.new
 ---@class mx.Optimizer
 ---@field params table<string, any>
 ---@field options table options of the update; learning_rate is a number or a function of the step
+---@field undecayed table<string, boolean> the parameters without weight decay
 ---@field state table<string, table> the moments of each parameter
 ---@field steps integer number of updates so far
 ---@field parallel mx.Parallel|mx.Alone how the parameters lie on a mesh
 local Optimizer = {}
 local RATE = "its rate is optimizer.options.learning_rate, a number or a function of the step"
-util.strict(Optimizer, "an optimizer", { "kind", "params", "options", "state", "steps", "parallel" },
+util.strict(Optimizer, "an optimizer", { "kind", "params", "options", "undecayed", "state", "steps", "parallel" },
     { lr = RATE, learning_rate = RATE })
 
 local UPDATES = {}
@@ -40,7 +42,8 @@ end
 -- stochastically, so that small updates are not lost. The random numbers depend only on the seed, the parameter, the
 -- step and the element's index in the whole parameter.
 local function update_options(self, name, scale)
-    local o = { lr = self:rate(self.steps), weight_decay = self.options.weight_decay, grad_scale = scale }
+    local decay = self.undecayed[name] and 0 or self.options.weight_decay
+    local o = { lr = self:rate(self.steps), weight_decay = decay, grad_scale = scale }
     if self.params[name]:dtype() == "bf16" then
         -- An integer option of an operation has at most 53 bits.
         o.round_key = util.seed(("rounding.%s.%d"):format(name, self.steps), self.options.seed) >> 10
@@ -56,9 +59,12 @@ end
 local function new_optimizer(kind, params, options, moments)
     local parallel = options.parallel or mx.parallel.alone
     options.parallel = nil
-    local self = setmetatable(
-        { kind = kind, params = params, options = options, state = {}, steps = 0, parallel = parallel }, Optimizer)
+    local self = setmetatable({
+        kind = kind, params = params, options = options, undecayed = {}, state = {}, steps = 0, parallel = parallel,
+    }, Optimizer)
+    local undecayed = masks.of(options.mask)
     for name, t in util.sorted_pairs(params) do
+        self.undecayed[name] = undecayed(name)
         local state, length = {}, parallel:updated(name)
         for _, moment in ipairs(moments) do
             state[moment] = mx.zeros(length and { length } or t:size(), "f32"):keep()
@@ -70,44 +76,52 @@ end
 
 --- AdamW with decoupled weight decay and bias correction.
 ---@param params table<string, any>
----@param options? table learning_rate (number or function of the step), beta1, beta2, eps, eps_root, weight_decay, clip
----       (a norm), seed (of the rounding of bf16 parameters), parallel (the mx.Parallel of a model on a mesh)
+---@param options? table learning_rate (number or function of the step), beta1, beta2, eps, eps_root, weight_decay, mask
+---       (expressions for the names of parameters that do not decay), clip (a norm), seed (of the rounding of bf16
+---       parameters), parallel (the mx.Parallel of a model on a mesh)
 ---@return mx.Optimizer
 function optim.adamw(params, options)
     local standard = {
-        learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, eps_root = 0, weight_decay = 0, clip = 0,
-        seed = 0, parallel = false,
+        learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, eps_root = 0, weight_decay = 0, mask = {},
+        clip = 0, seed = 0, parallel = false,
     }
     return new_optimizer("adamw", params, util.options(options, standard, "mx.optim.adamw"), { "m", "v" })
 end
 
 --- Gradient descent, with momentum if that is above 0.
 ---@param params table<string, any>
----@param options? table learning_rate (number or function of the step), momentum, weight_decay, clip, seed, parallel
+---@param options? table learning_rate (number or function of the step), momentum, weight_decay, mask, clip, seed,
+---       parallel, as for adamw
 ---@return mx.Optimizer
 function optim.sgd(params, options)
-    local standard = { learning_rate = 1e-2, momentum = 0, weight_decay = 0, clip = 0, seed = 0, parallel = false }
+    local standard = {
+        learning_rate = 1e-2, momentum = 0, weight_decay = 0, mask = {}, clip = 0, seed = 0, parallel = false,
+    }
     local o = util.options(options, standard, "mx.optim.sgd")
     return new_optimizer("sgd", params, o, o.momentum > 0 and { "momentum" } or {})
 end
 
---- Creates the optimizer of a config.
+--- Creates the optimizer of a config. It has the parameters that trainable_parameters_mask names.
 ---@param config table
----@param params table<string, any>
+---@param params table<string, any> all parameters of the model
 ---@param parallel? mx.Parallel of the model, on a mesh
 ---@return mx.Optimizer
 function optim.new(config, params, parallel)
+    local is_trained, trained = masks.trained(config.trainable_parameters_mask), {}
+    for name, t in util.sorted_pairs(params) do
+        trained[name] = is_trained(name) and t or nil
+    end
     local o = {
         learning_rate = schedule.of(config), clip = config.gradient_clipping_threshold, seed = config.init_weights_seed,
         parallel = parallel,
     }
     if config.opt_type == "sgd" then
         o.momentum = config.sgd_momentum
-        return optim.sgd(params, o)
+        return optim.sgd(trained, o)
     end
     o.beta1, o.beta2, o.eps, o.eps_root = config.adam_b1, config.adam_b2, config.adam_eps, config.adam_eps_root
-    o.weight_decay = config.adam_weight_decay
-    return optim.adamw(params, o)
+    o.weight_decay, o.mask = config.adam_weight_decay, config.adamw_mask
+    return optim.adamw(trained, o)
 end
 
 --- The global norm of gradients. Collective on a mesh.

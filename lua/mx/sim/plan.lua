@@ -85,7 +85,7 @@ local function simulate_step(config, shape, passes, profile)
     mx.profile(false)
     local states = mx.memory().in_use - weights - data.kept_bytes
     local gradients = 0
-    for _, t in pairs(model.params) do
+    for _, t in pairs(optimizer.params) do
         gradients = gradients + t:numel() * 4
     end
     return {

@@ -27,9 +27,10 @@ static const mx_attention_path *path_of(const mx_attention *a)
     return mx_is_bf16(a->dtype) ? kernels->attention_bf16 : kernels->attention_f32;
 }
 
-/* Rows and keys of a tile so that `share` second-level caches hold what a tile touches, `per_row` and `per_key` bytes
- * and `per_pair` for each pair, and most of a first-level cache the operand that a product uses again and again,
- * row_unit columns of as many words as the tile has keys (rows). The tile is kept about square. */
+/* Chooses the rows and keys of a tile, about square. Two caches limit it. A tile touches `per_row` bytes for each row,
+ * `per_key` for each key and `per_pair` for each pair; all of that fits into the part `share` of the second-level
+ * cache. A product uses one operand again and again: row_unit columns of as many words as the tile has keys (rows).
+ * That operand fits into most of the first-level cache. */
 static void choose_blocks(mx_attention_plan *p, const mx_attention_path *path, int64_t per_row, int64_t per_key,
                           double per_pair, double share)
 {
@@ -68,7 +69,7 @@ static mx_status scratch_new(int threads, int64_t bytes, char **scratch)
 
 /* ---- forward ---- */
 
-/* Puts the parts of one row together, in order: `step` floats from one to the next. */
+/* Merges the parts of one row, in order; they are `step` floats apart. */
 static void join_parts(const mx_attention_plan *p, int64_t head, int64_t row, const float *part, int64_t n,
                        int64_t step, float *sums)
 {
@@ -93,7 +94,7 @@ static void join_parts(const mx_attention_plan *p, int64_t head, int64_t row, co
     }
 }
 
-/* Few rows: the keys that any of them needs, in parts of a fixed length. */
+/* Few rows: cuts the keys that any of them needs into parts of a fixed length. */
 static mx_status decode(const mx_attention_path *path, const mx_attention_plan *p)
 {
     const mx_attention *a = p->a;
@@ -189,7 +190,8 @@ void mx_attention_merge(const mx_attention *part, float *sums, float *lse)
 
 /* ---- backward ---- */
 
-/* dk and dv of keys first to before last from the sums of the chunks: those of dk, then `sum_floats` on those of dv. */
+/* Adds up the sums of the chunks to dk and dv of keys first to before last. The sums of dv start `sum_floats` after
+ * those of dk. */
 static void store_keys(const mx_attention_path *path, const mx_attention_plan *p, int64_t head, int64_t first,
                        int64_t last, const float *sums, int64_t sum_floats)
 {
@@ -207,7 +209,8 @@ static void store_keys(const mx_attention_path *path, const mx_attention_plan *p
     }
 }
 
-/* Into how many chunks the rows of a head are cut: by the sizes of the problem alone, since it orders the sums. */
+/* The number of chunks of the rows of a head. It depends only on the sizes of the problem, because it orders the sums.
+ */
 static int64_t choose_chunks(const mx_attention_plan *p, int64_t heads, int64_t bytes_per_chunk)
 {
     if (heads >= CHUNKED_HEADS)

@@ -1,4 +1,4 @@
-/* What the driver of attention asks of a path, and the geometry that both share.
+/* The functions of attention that each path provides, and the geometry that driver and paths share.
  *
  * The query heads of one kv head are handled together. Their queries form `rows`: row r is query r / group of head
  * r % group of the group, so that neighbouring rows share a position and its keys. A `head` is a (batch, kv head). */
@@ -25,7 +25,7 @@ enum {
 static inline int64_t mx_attention_part_floats(int64_t width) { return (width + 31) / 32 * 32 + 16; }
 
 /* One set of loops. `scratch` holds forward_bytes (or backward_bytes) and belongs to one thread; its first 64 bytes are
- * 0xff before the first call, and what a path leaves there for the next call of the same plan is its own business. */
+ * 0xff before the first call. A path may keep data there for its next call of the same plan. */
 typedef struct mx_attention_path {
     int row_unit, key_unit;
     int word_bytes;                      /* of one packed element, for the choice of block sizes */
@@ -54,8 +54,8 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
 
 extern const mx_attention_path mx_attention_portable; /* of either dtype */
 
-/* The layout of the AVX512-BF16 path, its dot product of pairs done by two multiplications: so that its packing can be
- * tested on processors that lack the instruction. */
+/* The AVX512-BF16 path with two multiplications in place of its dot product of pairs. Its packing can then be tested on
+ * processors that lack the instruction. */
 extern const mx_attention_path mx_attention_pairs_avx2, mx_attention_pairs_avx512;
 
 /* Rows of a tensor as the paths see them: row r starts at base + (r / group) * outer + (r % group) * inner elements. */

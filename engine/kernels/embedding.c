@@ -37,12 +37,12 @@ void mx_embedding_gather(const mx_embedding *e)
     }
 }
 
-/* Ids that come up more than OFTEN times, and the sums of their rows. */
+/* The ids that occur more than OFTEN times, and the sums of their rows. */
 enum { OFTEN = 256 };
 
 typedef struct often {
     int64_t n, bytes;
-    int32_t *slot;  /* (vocab): which of the n an id is, or -1; NULL: no id comes up often */
+    int32_t *slot;  /* (vocab): index of an id among the n, or -1; NULL: no id occurs often */
     int32_t *id;    /* (n) */
     int32_t *added; /* (threads, n): rows in `run` */
     float *run;     /* (n, width): of at most OFTEN tokens */
@@ -85,7 +85,7 @@ static mx_status find_often(const mx_embedding_sum *e, int threads, often *o)
     return status;
 }
 
-/* Adds a run to its sum and begins it anew. */
+/* Adds a run to its sum and resets it. */
 static void end_run(float *run, double *sum, int64_t n)
 {
     for (int64_t j = 0; j < n; j++) {
@@ -94,7 +94,7 @@ static void end_run(float *run, double *sum, int64_t n)
     }
 }
 
-/* The columns [first, last) of the rows of the ids that leave the remainder `group` when divided by `groups`. */
+/* Does columns [first, last) of the rows of ids with id % groups == group. */
 static void add_columns(const mx_embedding_sum *e, const often *o, int32_t *added, int64_t groups, int64_t group,
                         int64_t first, int64_t last)
 {
@@ -123,7 +123,7 @@ static void add_columns(const mx_embedding_sum *e, const often *o, int32_t *adde
     }
 }
 
-/* The elements of the gradient are dealt out by column and by id, never by token. */
+/* Threads share the elements of the gradient by column and by id, never by token. */
 mx_status mx_embedding_add(const mx_embedding_sum *e)
 {
     enum { COLUMNS = 256 };

@@ -1,4 +1,5 @@
-/* Rows of a table by number: gather, and the addition that is its gradient. Also the two row primitives behind them. */
+/* Embedding: looks up rows of a table by id, and adds to them for the gradient. Also the two row primitives behind
+ * both. */
 #ifndef MX_KERNELS_EMBEDDING_H
 #define MX_KERNELS_EMBEDDING_H
 
@@ -21,8 +22,9 @@ typedef struct mx_embedding {
 void mx_embedding_gather(const mx_embedding *e);
 
 /* grad[ids[t]] += scale dy[t] for dy (tokens, width), f32 or bf16, and grad (vocab, width) f32. Each element is summed
- * in the order of t by one thread, so the bits do not depend on how many threads there are. An id that comes up often
- * is summed in f32 256 tokens at a time, and these sums in f64. MX_ERR_MEMORY when there is no room for them. */
+ * in the order of t by one thread, so the bits do not depend on how many threads there are. An id that occurs often
+ * is summed in f32 over 256 tokens at a time; these sums are added in f64. MX_ERR_MEMORY when there is no room for
+ * them. */
 typedef struct mx_embedding_sum {
     int64_t tokens, width, vocab;
     const int32_t *ids; /* checked */

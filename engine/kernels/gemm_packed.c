@@ -109,8 +109,8 @@ static void pack_a(const job *j, const span *s, range panels, int64_t origin, ui
                      packed + (first - origin * j->u->mr) * s->k_words);
 }
 
-/* Asks for part `i` of `n` of what pack_b will read of panel `jp`. Packing waits for memory and the kernel does not:
- * asked for between tiles, the panel has arrived when the tiles of the one before it are done. */
+/* Prefetches part `i` of `n` of what pack_b will read of panel `jp`. Packing is bound by memory, the kernel is not. So
+ * the next panel is prefetched between the tiles of this one. */
 static void prefetch_b(const job *j, const span *s, int64_t jp, int64_t i, int64_t n)
 {
     enum { LINE = 64 };
@@ -154,7 +154,7 @@ static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint
     u->store(m, n, sums, nr, bias, c, g->c.dtype, g->c.stride, accumulate);
 }
 
-/* `pack`: the panels of B are not packed yet, and nobody else will. */
+/* `pack`: this thread packs each panel of B just before it uses it. */
 static void multiply(const job *j, const span *s, range rows, range columns, const uint32_t *a, bool pack)
 {
     int64_t a_panel = j->u->mr * s->k_words, b_panel = j->u->nr * s->k_words;
@@ -169,7 +169,7 @@ static void multiply(const job *j, const span *s, range rows, range columns, con
     }
 }
 
-/* A barrier of the team; a job of one thread may run inside somebody else's team and must not wait for that. */
+/* A barrier of the team. A job of one thread may run inside another team, and must not wait for its threads. */
 static void wait_for_all(int threads)
 {
     if (threads > 1) {
@@ -177,8 +177,8 @@ static void wait_for_all(int threads)
     }
 }
 
-/* Packs what the threads share, then multiplies without waiting for anyone. Two barriers a span, whatever its size: on
- * a machine where somebody else runs too, each one may cost a time slice. */
+/* Packs what the threads share, then multiplies without waiting. There are two barriers a span, whatever its size: when
+ * other programs use the cores, each barrier may cost a time slice. */
 static void run_span(const job *j, const span *s, int thread, int threads)
 {
     const mx_micro *u = j->u;
@@ -231,7 +231,7 @@ static job plan(const mx_gemm *g, const mx_micro *u, int threads, int64_t words[
 {
     mx_gemm_blocks most = mx_gemm_blocks_of(mx_isa_current());
     job j = {.g = g, .u = u, .super = g->m};
-    /* Equal parts; the rest of a division would leave a sliver that is all overhead. */
+    /* Equal parts. A small remainder would be mostly overhead. */
     j.blocks.kc = even_part(g->k, most.kc, u->k_unit > 1 ? u->k_unit * u->k_group : 8);
     j.blocks.nc = even_part(g->n, mx_round_up(most.nc, u->nr), u->nr);
     j.blocks.mc = mx_round_up(mx_min(most.mc, g->m), u->mr);

@@ -7,15 +7,16 @@
 
 #include <string.h>
 
-/* Past the caches only where the `tensors` that are read and written could not stay in them, and rows start at cache
- * lines. */
+/* Stores bypass the caches only if the `tensors` read and written do not fit into them and rows start at cache lines.
+ */
 static bool should_stream(const mx_norm *n, const void *out, int tensors)
 {
     int64_t row_bytes = n->width * (int64_t)mx_dtype_bytes(n->dtype);
     return row_bytes % 64 == 0 && (uintptr_t)out % 64 == 0 && mx_should_stream(tensors * n->rows * row_bytes);
 }
 
-/* The `width` values as the row loops want them: the given ones, or made in `scratch`. NULL: `otherwise` for each. */
+/* The `width` values as f32, in the order of the row loops: the given ones, or a copy in `scratch`. Without values
+ * (NULL), `otherwise` for each. */
 static const float *row_values(const mx_norm_paths *path, const mx_norm *n, const void *given, mx_dtype dtype,
                                float otherwise, float *scratch)
 {

@@ -1,4 +1,5 @@
-/* Activations: relu, gelu, silu, and gated ones, which take the product with a second tensor in the same pass. */
+/* Activations: relu, gelu, silu, and gated ones, which take the product with a second tensor in the same pass. The
+ * functions mx_unary_* are in unary.c. */
 #include "ops/pointwise.h"
 
 typedef struct gated_attr {

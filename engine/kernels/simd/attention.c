@@ -1,6 +1,6 @@
-/* Attention forward by tiles. Scores are computed transposed, keys down and rows (queries) across in the lanes of the
- * vectors: maximum, sum and scaling then need no step across lanes, and a tile of probabilities is, as it stands, the
- * packed operand of the product with v. */
+/* Attention forward by tiles. Scores are computed transposed: a key is a row of the tile, a query is a lane of the
+ * vectors. So maximum, sum and scaling need no step across lanes. And a tile of probabilities already has the packed
+ * layout that the product with v needs. */
 #include "kernels/context.h"
 #include "kernels/simd/attention_tile.h"
 
@@ -53,7 +53,8 @@ MX_INLINE void pack_keys(int kind, forward *f, int64_t first_block, int64_t last
     for (int64_t b = first_block; b < last_block; b++) {
         int64_t start = b * p->block_keys, n = mx_min(p->block_keys, p->keys - start);
         pack_across(kind, SIDE_A, &k, start, n, f->width, f->k + start * f->words);
-        /* The product runs over whole groups of MR keys; their probabilities are 0, but not times a NaN. */
+        /* The product takes whole groups of MR keys. Missing keys have probability 0, and their values are filled
+         * with 0, because 0 times a NaN is NaN. */
         pack_along(kind, SIDE_A, &v, start, n, mx_round_up(n, MR), f->width, f->block_words,
                    f->v + b * f->block_words * f->height);
     }
@@ -62,8 +63,8 @@ MX_INLINE void pack_keys(int kind, forward *f, int64_t first_block, int64_t last
     f->packed[2] = last_block;
 }
 
-/* The probabilities 2^(c s - top) of n keys, packed for the product with v; *sum is multiplied by `keep` and gets
- * their sum. */
+/* Computes the probabilities 2^(c s - top) of n keys, packed for the product with v. Then *sum = *sum * keep + their
+ * sum. */
 MX_INLINE void exponentiate(int kind, int64_t n, const float *s, float c, const vf *top, const vf *keep, float *p,
                             float *sum)
 {
@@ -89,7 +90,7 @@ MX_INLINE void exponentiate(int kind, int64_t n, const float *s, float c, const 
     }
 }
 
-/* Takes the maximum over n keys into top (times c), and scales what was summed under the old one. */
+/* Raises top to the maximum of c s over n keys, and scales the sums so far from the old maximum to the new one. */
 MX_INLINE void raise_top(int kind, int64_t n, const float *s, float c, float *top, vf *safe, vf *keep, float *out,
                          int64_t height)
 {
@@ -102,7 +103,7 @@ MX_INLINE void raise_top(int kind, int64_t n, const float *s, float c, float *to
         }
         vf most = vf_max(old, vf_max(even, odd) * vf_set1(c));
         vf_store(top + j * VL, most);
-        /* A lane that has seen no key yet: its scores are -inf, and their difference to -inf would be a NaN. */
+        /* Without any key so far the maximum is -inf, and -inf - (-inf) would be NaN: subtract 0 instead. */
         safe[j] = vf_select(vf_gt(most, vf_set1(-INFINITY)), most, vf_zero());
         keep[j] = vf_exp2_whole(kind != WORD_F32, old - safe[j]);
         raised = raised || vm_any(vf_gt(most, old));
@@ -235,7 +236,7 @@ static void forward_bf16(const mx_attention_plan *p, int64_t head, int64_t first
     forward_rows(WORD_BF16, p, head, first_row, last_row, scratch);
 }
 
-#if defined(MX_SIMD_AMX) /* where there are tiles, VDPBF16PS has half the rate of f32 FMA */
+#if defined(MX_SIMD_AMX) /* on processors with AMX, VDPBF16PS has half the rate of f32 FMA */
 #define DECODE_BF16 mx_attention_decode_bf16_avx512
 attention_decode DECODE_BF16;
 #else

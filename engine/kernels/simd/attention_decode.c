@@ -1,6 +1,6 @@
-/* Attention of a few rows (queries) over many keys: decoding from a cache. Bound by reading k and v, which it does once
- * and in the order in which they lie in memory, all heads of a key together: read head by head, they would come in
- * pieces too short and too far apart for the processor to read ahead. */
+/* Attention of a few rows (queries) over many keys: decoding from a cache. Reading k and v takes most of the time. They
+ * are read once, in the order of memory: all heads of a key, then the next key. Reading head by head would be slower:
+ * the processor would not prefetch such short pieces, so far apart. */
 #include "kernels/simd/attention_tile.h"
 
 enum {
@@ -15,15 +15,15 @@ typedef struct decoder {
     float *part;                  /* by kv head and row: [floats] */
 } decoder;
 
-/* Asks for what lies some keys behind a row; there may be nothing there, which does no harm. */
+/* Prefetches the row some keys ahead. An address beyond the end does no harm. */
 MX_INLINE void fetch_ahead(const char *row, int64_t bytes)
 {
     for (int64_t at = AHEAD_BYTES; at < AHEAD_BYTES + bytes; at += 64)
         __builtin_prefetch((const void *)((uintptr_t)row + (uintptr_t)at));
 }
 
-/* 2 VL values of a row as f32, zeros beyond its width. bf16 comes apart cheapest into even and odd elements; q and the
- * sums of v keep that order, until `reorder`. */
+/* 2 VL values of a row as f32, zeros beyond its width. bf16 is split into even and odd
+ * elements, which is cheapest. q and the sums of v keep that order until `reorder`. */
 MX_INLINE void load_two(int kind, const void *row, int64_t at, int64_t width, vf x[2])
 {
     if (kind == WORD_F32) {
@@ -103,7 +103,7 @@ static void finish_scores(const decoder *f, int64_t r, int64_t start, int64_t n,
             s[t] = -INFINITY;
 }
 
-/* s becomes the probabilities relative to the largest score so far; what `part` sums is scaled to it. */
+/* s becomes the probabilities relative to the largest score so far. The sums in `part` are scaled to that score. */
 MX_INLINE void exponentiate(int kind, float c, float *s, float *part, int64_t width)
 {
     vf most = vf_set1(-INFINITY);

@@ -3,8 +3,8 @@
  *
  *   P = 2^(c S - lse)   dP = V dO^T   dS = P (dP - delta)   dV += P dO   dK += dS Q   dQ^T += K^T dS
  *
- * P and dS serve as they are: read along their rows they are operand A of the sums over queries, and the panel of dS
- * is the packed operand B of the sum over keys. So nothing is transposed but the inputs, once each. */
+ * P and dS need no other layout. Read along their rows they are operand A of the sums over queries (dV, dK). The panel
+ * of dS is the packed operand B of the sum over keys (dQ). Only the inputs are transposed, once each. */
 #include "kernels/simd/attention_tile.h"
 
 typedef struct backward {
@@ -191,7 +191,7 @@ MX_INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t blo
         tile_packed(kind, words_of(kind, n), k + d * f->block_words, ds, f->s_row, dq + d * NR, NR, true);
 }
 
-/* The panels that set keys [at, at + MR) of the block: first to before last. */
+/* The panels whose queries see keys [at, at + MR) of the block: *first to before *last. */
 static void live_panels(const backward *f, int64_t panels, int64_t at, int64_t *first, int64_t *last)
 {
     *first = panels;
@@ -203,7 +203,7 @@ static void live_panels(const backward *f, int64_t panels, int64_t at, int64_t *
         }
 }
 
-/* Segments may leave panels without these keys between others that have them: their P and dS are 0. */
+/* With segments, a panel between *first and *last may see none of these keys. Its P and dS are set to 0. */
 MX_INLINE void clear_gaps(int kind, backward *f, int64_t panels, int64_t n)
 {
     size_t bytes = (size_t)words_of(kind, NR) * sizeof(float);

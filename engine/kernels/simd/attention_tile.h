@@ -255,8 +255,8 @@ MX_INLINE void pack_across(int kind, side to, const mx_attention_rows *rows, int
     }
 }
 
-/* Vectors of head_dim are cut into panels of 3, where needed of 2 at the end: a single one would keep too few sums in
- * flight. The panel of vector v, and the first vector of a panel. */
+/* head_dim is cut into panels of 3 vectors; the last two panels may have 2. A panel of 1 vector would keep too few sums
+ * in flight. These functions return the panel of vector v, and the first vector of a panel. */
 MX_INLINE int64_t wide_panels(int64_t vectors)
 {
     return vectors % NV == 1 && vectors > 1 ? vectors / NV - 1 : vectors / NV;
@@ -280,8 +280,8 @@ MX_INLINE vf words_along(int kind, const void *row, const void *next, int64_t d,
     return row ? load_words(kind, row, d, width) : vf_zero();
 }
 
-/* Packs n rows that run along k themselves, and zero rows up to `filled`. Their elements become items of A or, in
- * panels of NR of which the last may use less, of B; a panel holds `words` words of k. */
+/* Packs n rows, and zero rows up to `filled`, for a product that sums over rows: k counts rows. The elements of a row
+ * become items of A, or columns of B in panels of NR (the last may use less). A panel holds `words` words of k. */
 MX_INLINE void pack_along(int kind, side to, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t filled,
                           int64_t width, int64_t words, float *packed)
 {
@@ -316,7 +316,8 @@ MX_INLINE void store_values(mx_dtype dtype, void *row, int64_t at, vf x, int64_t
         n >= VL ? vf_store((float *)row + at, x) : vf_store_part((float *)row + at, x, n);
 }
 
-/* Writes n <= NR rows of `width` from a block with a row in each lane, [width][NR], each times its lane of `scale`. */
+/* Writes n <= NR rows of `width` from a block [width][NR] with a row in each lane. Each row is multiplied by its lane
+ * of `scale`. */
 MX_INLINE void store_across(mx_dtype dtype, const mx_attention_rows *rows, int64_t first, int64_t n, int64_t width,
                             const float *block, const float *scale)
 {
@@ -335,7 +336,7 @@ MX_INLINE void store_across(mx_dtype dtype, const mx_attention_rows *rows, int64
 
 /* ---- rows in lanes ---- */
 
-/* What NR rows may attend to. Lanes beyond the last row repeat it. */
+/* The keys that NR rows (queries) may attend to, one row a lane. Lanes beyond the last row repeat it. */
 typedef struct panel {
     float first[NR], last[NR]; /* key positions */
     int32_t segment[NR];

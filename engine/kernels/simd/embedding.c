@@ -1,3 +1,4 @@
+/* The row primitives of embedding.h: to = scale from, and to += scale from. */
 #include "kernels/context.h"
 
 #include "kernels/simd/rows.h"

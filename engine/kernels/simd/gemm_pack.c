@@ -5,7 +5,7 @@
  * contiguous and a vector of them is copied. All of it is 256 bits wide for every path: packing waits for memory. */
 #include "kernels/simd/gemm_simd.h"
 
-/* What a word holds; constant in every caller, so that the choices below cost nothing at run time. */
+/* What a word holds. It is a constant in every caller, so the compiler removes the branches on it. */
 typedef enum { SINGLES, PAIRS } word_kind;
 
 typedef struct source {
@@ -144,13 +144,12 @@ MX_INLINE void pack_along(const source *s, int width, uint32_t *out, word_kind k
         }
 }
 
-/* Neighbouring items contiguous. Eight words of k at a time, so that the cache lines read are used up panel by panel
- * and few pages are open at once. */
+/* Neighbouring items are contiguous. Eight words of k at a time: all values of a cache line are used soon after it is
+ * read, and few pages are in use at once. */
 MX_INLINE void pack_across(const source *s, int width, uint32_t *out, word_kind kind)
 {
     int64_t words = kind == PAIRS ? (s->k + 1) / 2 : s->k;
-    int64_t whole =
-        s->length - (width + 7) / 8 * 8; /* the last item at which a panel loads nothing but whole vectors */
+    int64_t whole = s->length - (width + 7) / 8 * 8; /* the last item at which a panel loads only whole vectors */
     for (int64_t first = 0; first < words; first += 8)
         for (int64_t item = 0; item < s->length; item += width) {
             uint32_t *panel = out + item * words;

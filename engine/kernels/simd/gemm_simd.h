@@ -1,4 +1,4 @@
-/* What the files of one instruction set offer each other for matrix products. */
+/* Matrix products of one instruction set: declarations shared by its files. */
 #ifndef MX_KERNELS_SIMD_GEMM_SIMD_H
 #define MX_KERNELS_SIMD_GEMM_SIMD_H
 

@@ -1,6 +1,6 @@
-/* Products with few rows, as when a model generates a token: each element of B is used a handful of times, so that
- * packing it would cost more than it saves. B is read once, in place, at the rate of memory; products are f32. Also the
- * sum of columns, which is the same walk with A all ones. */
+/* Products with few rows, as when a model generates a token: each element of B is used only a few times, so
+ * packing it would cost more than it saves. B is read once, in place, at the speed of memory. Products are f32. The sum
+ * of columns is the same loop with all elements of A equal to 1. */
 #include "kernels/context.h"
 #include "kernels/simd/simd.h"
 

@@ -1,3 +1,4 @@
+/* RMSNorm and LayerNorm of rows, forward and backward (norm.h). */
 #include "kernels/context.h"
 
 #include "kernels/simd/rows.h"
@@ -7,11 +8,12 @@
 
 enum { LINE = 32 }; /* values of bf16 in a cache line */
 
-/* Of rows of bf16 the whole cache lines are read in pairs of vectors; the values behind them, one by one. */
+/* The values of a row that are read in pairs of vectors: all whole cache lines of a bf16 row. The rest is read vector
+ * by vector. */
 MX_INLINE int64_t paired(int64_t width, const bool bf16) { return bf16 ? width / LINE * LINE : width; }
 
-/* Weights and sums of rows of bf16 lie as row_get() arranges these: in each 2 VL values the even places come first. A
- * NaN becomes one that row_put() can store. */
+/* Brings weights and sums into the order in which row_get() returns a bf16 row: of each 2 VL values, first those with
+ * even index, then those with odd index. A NaN becomes one that row_put() can store. */
 static void arrange(float *values, int64_t width)
 {
     for (int64_t i = 0; i < paired(width, true); i += 2 * VL) {
@@ -45,7 +47,7 @@ MX_INLINE vf row_term(vf sum, vf d, const bool squares)
 }
 
 /* Sum of (x - shift), or of its squares, over a row. Four sums hide the latency of addition. The last pass that sums
- * asks for the first half of the next row, the pass that writes for the second. */
+ * prefetches the first half of the next row, the pass that writes the second half. */
 MX_INLINE float row_sum(const void *x, int64_t width, float shift, const bool squares, const bool bf16)
 {
     vf s = vf_set1(shift), sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
@@ -185,8 +187,8 @@ MX_INLINE vf column_step(vf x, vf dy, vf weight, const row_terms *t, const bool 
     return vf_fma(scaled, weight, vf_fma(x, slope, vf_set1(-t->sum)));
 }
 
-/* `group` rows at a time, so that the weight gradients are read and written once for both. Not more: rows are often a
- * multiple of 4 KiB apart, and the lines of four would push one another out of the first-level cache. */
+/* One or two rows (`group`) at a time: the weight gradients are read and written once for both. With four rows, which
+ * are often a multiple of 4 KiB apart, their cache lines would evict each other from the first-level cache. */
 MX_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, const bool center, const bool bf16,
                               const bool stream)
 {

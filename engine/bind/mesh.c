@@ -180,8 +180,9 @@ static int flush(lua_State *L)
 }
 
 /* mx.comm_options{all_gather_combine_bytes =, reduce_scatter_combine_bytes =, all_reduce_combine_bytes =,
- * permute_decomposer_bytes =, prefetch_bytes =, prefetch_layers =, async_all_reduce =, gradients_in_bf16 =, debug =,
- * timeout_s =}: missing options stay unchanged. All ranks must call it alike; not collective. */
+ * permute_decomposer_bytes =, prefetch_bytes =, prefetch_below_bytes =, prefetch_layers =, async_all_reduce =,
+ * gradients_in_bf16 =, debug =, timeout_s =}: missing options stay unchanged. All ranks must call it alike; not
+ * collective. */
 static int comm_options(lua_State *L)
 {
     static const char *const fields[] = {"all_gather_combine_bytes",
@@ -189,6 +190,7 @@ static int comm_options(lua_State *L)
                                          "all_reduce_combine_bytes",
                                          "permute_decomposer_bytes",
                                          "prefetch_bytes",
+                                         "prefetch_below_bytes",
                                          "prefetch_layers",
                                          "async_all_reduce",
                                          "gradients_in_bf16",
@@ -204,6 +206,7 @@ static int comm_options(lua_State *L)
     mx_comm.permute_decomposer_bytes =
         mxl_field_integer(L, 1, "permute_decomposer_bytes", mx_comm.permute_decomposer_bytes);
     mx_comm.prefetch_bytes = mxl_field_integer(L, 1, "prefetch_bytes", mx_comm.prefetch_bytes);
+    mx_comm.prefetch_below_bytes = mxl_field_integer(L, 1, "prefetch_below_bytes", mx_comm.prefetch_below_bytes);
     if (lua_getfield(L, 1, "prefetch_layers") != LUA_TNIL)
         mx_tape_set_prefetch(mx_tape_current(), (int)luaL_checkinteger(L, -1));
     lua_pop(L, 1);

@@ -28,10 +28,12 @@ static void read_chip(lua_State *L, int i, mx_sim_chip *chip)
                           .host_Bps = positive(L, i, "host_Bps"),
                           .launch_s = mxl_field_number(L, i, "launch_s", 0),
                           .fuses = mxl_field_boolean(L, i, "fuses", true),
-                          .offloads_collectives = mxl_field_boolean(L, i, "offloads_collectives", false),
                           .matrix_efficiency = share(L, i, "matrix_efficiency"),
                           .attention_efficiency = share(L, i, "attention_efficiency"),
                           .memory_efficiency = share(L, i, "memory_efficiency")};
+    chip->offloads[MX_ALL_GATHER] = mxl_field_boolean(L, i, "offloads_all_gather", false);
+    chip->offloads[MX_REDUCE_SCATTER] = mxl_field_boolean(L, i, "offloads_reduce_scatter", false);
+    chip->offloads[MX_ALL_REDUCE] = mxl_field_boolean(L, i, "offloads_all_reduce", false);
     chip->peak_flops[MX_BF16] = positive(L, i, "bf16_flops");
     chip->peak_flops[MX_F32] = positive(L, i, "f32_flops");
 }

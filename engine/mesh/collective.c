@@ -319,7 +319,8 @@ static mx_cost permute_cost(const mx_call *call) { return mx_collective_cost(cal
 static mx_status permute_host(mx_call *call)
 {
     const mx_collective_attr *a = mx_collective_attrs(call);
-    bool async = a->async || mx_bytes(call->in[0]) >= mx_comm.permute_decomposer_bytes;
+    int64_t least = mx_comm.permute_decomposer_bytes;
+    bool async = a->async || (least > 0 && mx_bytes(call->in[0]) >= least);
     return run_whole(call, MX_PERMUTE, async);
 }
 
@@ -335,7 +336,8 @@ static const mx_attr permute_attrs[] = {
     {"shift", MX_ATTR_INT, offsetof(mx_collective_attr, shift), 1, NULL,
      "positions around the ring of ranks; negative: the other way"},
     {"async", MX_ATTR_BOOL, offsetof(mx_collective_attr, async), 0, NULL,
-     "return at once; use of the values waits (t:wait()). Always on for permute_decomposer_bytes or more"},
+     "return at once; use of the values waits (t:wait()). Always on for permute_decomposer_bytes or more, if these are "
+     "above 0"},
     {0},
 };
 

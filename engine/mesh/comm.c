@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-mx_comm_settings mx_comm = {.prefetch_bytes = 1 << 30, .permute_decomposer_bytes = INT64_MAX};
+mx_comm_settings mx_comm = {.prefetch_bytes = 1 << 30};
 
 static const char *site = "";
 

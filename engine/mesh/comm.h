@@ -15,7 +15,9 @@ typedef struct mx_comm_settings {
     /* For each kind: a bucket of asynchronous collectives is closed when it has this many bytes; 0: at once. */
     int64_t combine_bytes[MX_EXCHANGE_KINDS];
     int64_t prefetch_bytes;           /* limit of gathers that are prefetched and not yet used */
-    int64_t permute_decomposer_bytes; /* permutes of at least this size are always asynchronous */
+    int64_t prefetch_below_bytes;     /* prefetch only if the memory in use stays below this; 0: no such limit. Only
+                                       * for simulated chips: memory in use may differ between real ranks */
+    int64_t permute_decomposer_bytes; /* permutes of at least this size are always asynchronous; 0: none */
     bool async_all_reduce;            /* all-reduce gradients while backward continues */
     bool gradients_in_bf16;           /* all-reduced gradients travel and stay as bf16 (summed in f32); else as f32 */
     bool debug;                       /* before each collective compare call sites, and compare across nodes too */

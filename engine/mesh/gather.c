@@ -135,7 +135,15 @@ static mx_status all_gather_host(mx_call *call)
     return run_gather(call, mx_collective_attrs(call)->async);
 }
 
-/* Starts the gather of `call`, if the prefetched results stay within mx_comm.prefetch_bytes. */
+/* Whether a prefetched gather of this size exceeds a limit of mx_comm. */
+static bool has_no_room(int64_t bytes)
+{
+    int64_t below = mx_comm.prefetch_below_bytes;
+    return state()->bytes + bytes > mx_comm.prefetch_bytes ||
+           (below > 0 && mx_device_current->memory(mx_device_current).in_use_bytes + bytes > below);
+}
+
+/* Starts the gather of `call`, if there is room for its result. */
 static mx_status gather_ahead(const mx_call *call)
 {
     const mx_tensor *x = call->in[0];
@@ -156,7 +164,7 @@ static mx_status gather_ahead(const mx_call *call)
         forget_ahead(found);
         found = -1;
     }
-    bool skip = found >= 0 || s->bytes + bytes > mx_comm.prefetch_bytes;
+    bool skip = found >= 0 || has_no_room(bytes);
     status = skip ? MX_OK : mx_tensor_allocate(now.out[0]);
     if (!skip && status == MX_OK)
         status = run_gather(&now, true);

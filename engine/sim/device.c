@@ -201,7 +201,7 @@ static mx_status exchange(mx_job *job)
     double bytes = array_bytes(b);
     mx_route route = route_of(c, b->axes);
     mx_network_time t = mx_network_cost(&c->pod.network, &route, b->x.what.kind, bytes);
-    if (b->async && !c->pod.chip.offloads_collectives)
+    if (b->async && !c->pod.chip.offloads[b->x.what.kind])
         take_time(c, b, bytes);
     double start = fmax(c->clock_s, b->ready_s);
     for (int d = 0; d < MX_NETWORK_DIMS; d++)

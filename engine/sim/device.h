@@ -9,7 +9,7 @@
  * peak; and its bytes at the memory bandwidth. Attention is computed likewise, with its own efficiency. Every other
  * operation takes the time of its bytes. If the device's compiler fuses, a value that passes directly from one such
  * operation to the next does not leave the chip. A collective that overlaps with computation slows it down by the time
- * of its memory traffic, unless the chip has separate cores for collectives. That traffic is the array once for a
+ * of its memory traffic, unless separate cores of the chip run it. That traffic is the array once for a
  * gather, and three times for a reduction (two parts read, their sum written). */
 #ifndef MX_SIM_DEVICE_H
 #define MX_SIM_DEVICE_H
@@ -24,7 +24,7 @@ typedef struct mx_sim_chip {
     double host_Bps; /* bandwidth to the host's memory, one way */
     double launch_s; /* overhead of each operation */
     bool fuses;
-    bool offloads_collectives;                                         /* separate cores run collectives */
+    bool offloads[MX_EXCHANGE_KINDS];                                  /* separate cores run these collectives */
     double matrix_efficiency, attention_efficiency, memory_efficiency; /* share of each peak that is reached */
 } mx_sim_chip;
 

@@ -18,7 +18,8 @@ local FILES = {
     run = "run", evaluate = "run/evaluate", files = "run/files", guard = "run/guard", metrics = "run/metrics",
     optim = "run/optim", outputs = "run/outputs", profiler = "run/profiler", tensorboard = "run/tensorboard",
     train = "run/train",
-    sim = "sim", fit = "sim/fit", host = "sim/host", plan = "sim/plan", repro = "sim/repro", roofline = "sim/roofline",
+    sim = "sim", flags = "sim/flags", fit = "sim/fit",
+    host = "sim/host", plan = "sim/plan", repro = "sim/repro", roofline = "sim/roofline",
     util = "util",
     weights = "weights",
 }

@@ -100,7 +100,7 @@ function TestWords.test_names_and_values_of_maxtext()
     lu.assertEquals(load({ "model_name=tiny", "num_slices=-1" }).num_slices, 1)
     -- Google's names of v5p count the two cores of a chip, those of v7x the two dies, which are ranks here, too.
     lu.assertEquals(load({ "model_name=tiny", "compile_topology=v5p-256" }).hardware, "v5p-128")
-    lu.assertEquals(load({ "model_name=tiny", "compile_topology=tpu7x-128" }).hardware, "v7x-128")
+    lu.assertEquals(load({ "model_name=tiny", "compile_topology=tpu7x-128" }).hardware, "v7x-64")
     local _, said = load({ "model_name=tiny", "hardware=gpu" })
     lu.assertStrContains(said, "hardware=gpu (hardware=v5e-256 or compile_topology=v5e-256 simulates a pod)")
 end

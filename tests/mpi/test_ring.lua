@@ -8,7 +8,7 @@ local mx = require "mx"
 local lu = require "luaunit"
 
 local rank, ranks = mx.rank(), mx.ranks()
-local NEVER = 1 << 60 -- bytes that no permute has
+local NEVER = 0 -- no permute is split
 
 mx.mesh_define { { name = "context", ici = ranks } }
 
@@ -163,7 +163,7 @@ function TestRing.test_gradients_against_finite_differences()
 end
 
 function TestRing.test_values_that_are_under_way()
-    mx.comm_options { permute_decomposer_bytes = 0 }
+    mx.comm_options { permute_decomposer_bytes = 1 }
     local p = problem({ 1, 12 * ranks, 2, 2, 4 }, "f32")
     local q, k, v = part_of(p.q), part_of(p.k), part_of(p.v)
     local expected = mx.ring_attention(q, k, v, { axis = "context", causal = true })
@@ -181,7 +181,7 @@ end
 local function assert_settings_change_nothing(dtype, options, balanced)
     local p = problem({ 2, 48, 4, 2, 16 }, dtype)
     local first = run_ring(p, options, balanced)
-    for _, bytes in ipairs { 0, 3000, NEVER } do
+    for _, bytes in ipairs { 1, 3000, NEVER } do
         mx.comm_options { permute_decomposer_bytes = bytes }
         for _, policy in ipairs { "none", "full" } do
             assert_same_bits(run_ring(p, options, balanced, policy), first, ("%d bytes, %s"):format(bytes, policy))
@@ -271,7 +271,7 @@ end
 -- Two blocks beside its own: each keys and values. And the result, and what one block gives.
 function TestRingMemory.test_forward_holds_two_blocks()
     local q, k, v = block()
-    for _, bytes in ipairs { 0, NEVER } do
+    for _, bytes in ipairs { 1, NEVER } do
         mx.comm_options { permute_decomposer_bytes = bytes }
         local peak = peak_above(function()
             local step <close> = mx.step()
@@ -293,7 +293,7 @@ function TestRingMemory.test_backward_holds_two_blocks_and_their_gradients()
     k:requires_grad()
     v:requires_grad()
     for _, policy in ipairs { "none", "full" } do
-        for _, bytes in ipairs { 0, NEVER } do
+        for _, bytes in ipairs { 1, NEVER } do
             mx.comm_options { permute_decomposer_bytes = bytes }
             local peak = peak_above(function()
                 local step <close> = mx.step()
@@ -320,14 +320,14 @@ TestDecomposer = {}
 
 function TestDecomposer.test_permutes_are_split_from_a_size_on()
     for _, name in ipairs { "collective_permute", "collective_permute_" } do
-        for _, bytes in ipairs { 0, 4000, 4001 } do
-            local split = bytes <= 4000
+        for _, bytes in ipairs { 1, 4000, 4001, NEVER } do
+            local split = bytes > 0 and bytes <= 4000
             mx.comm_options { permute_decomposer_bytes = bytes }
             local y = mx[name](mx.full({ 1000 }, rank))
             lu.assertEquals(y:is_pending(), split and ranks > 1, ("%s, from %d bytes on"):format(name, bytes))
             lu.assertEquals(y:get(1000), (rank - 1) % ranks)
             local small = mx[name](mx.full({ 1 }, rank))
-            lu.assertEquals(small:is_pending(), bytes == 0 and ranks > 1, name)
+            lu.assertEquals(small:is_pending(), bytes == 1 and ranks > 1, name)
             lu.assertTrue(mx[name](mx.ones { 1 }, { async = true }):is_pending() == (ranks > 1), "as it was asked for")
         end
     end
@@ -367,7 +367,7 @@ if ranks > 1 and ranks <= 2 then
             mx.comm_options { permute_decomposer_bytes = NEVER }
             return least
         end
-        local blocking, split = exposed(NEVER), exposed(0)
+        local blocking, split = exposed(NEVER), exposed(1)
         if rank == 1 then
             lu.assertTrue(blocking >= 0.4 * own, ("%g s of %g are exposed"):format(blocking, own))
             lu.assertTrue(split <= 0.5 * blocking, ("%g s are exposed, and %g when split"):format(blocking, split))

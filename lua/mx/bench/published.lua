@@ -72,7 +72,7 @@ function bench_published.run(words)
     local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
     local published = mx.repro.published("h100")
     local cell = published.cells[1]
-    local config = mx.config.load(mx.repro.words(published, cell), { simulate = false })
+    local config = mx.config.load(mx.repro.words(published, cell), { simulate = false, flags = false })
     local peak = mx.sim.hardware(published.hardware).peak_flops.bfloat16
     local shape = mx.models.shape(config)
     say("%s on %s: fsdp %d, %d sequences of %d tokens a GPU, bfloat16", cell.model, published.hardware,

@@ -215,6 +215,14 @@ local function choose_model(values, ...)
     end
 end
 
+-- Sets the keys that XLA's flags ask for. Those of the config file and of the command line are set later, and win.
+local function apply_flags(values, ...)
+    local hardware, text = find_early("hardware", values, ...), find_early("compile_xla_flags", values, ...)
+    local flags = mx.flags.read(text, values.standard, hardware ~= "" and hardware or nil)
+    apply_words(values, flags.settings)
+    return flags
+end
+
 local function where_or_base(values, key)
     return values.where[key] or "configs/base.yml"
 end
@@ -338,8 +346,9 @@ local function check_together(values)
     need(c.dataset_path == "" or #c.dataset_mix == 0, "dataset_mix", "and dataset_path do not go together: give one")
     need(c.dataset_type ~= "text" or c.vocab_size >= 256, "dataset_type",
         "text is read as bytes and needs vocab_size of at least 256, got %d", c.vocab_size)
-    need(not c.sparse_core_collective_offload or c.hardware ~= "", "sparse_core_collective_offload",
-        "is for simulated chips, and hardware is empty")
+    for _, key in ipairs(config_rules.SIMULATED) do
+        need(c.hardware ~= "" or c[key] == values.standard[key], key, "is for simulated chips, and hardware is empty")
+    end
     local tensors = mx.models.tensors(mx.models.shape(c))
     for _, name in ipairs(c.remat_policy == "custom" and remat.TENSORS or {}) do
         need(c[name] == "remat" or util.contains(tensors, name), name, "a layer with mlp_activations = %s has no such "
@@ -381,7 +390,7 @@ end
 
 -- The finished table. Reading a key that does not exist is an error, so that misspelled keys in scripts are found.
 local function finish(values, order)
-    local hidden = { order = order, standard = values.standard, where = values.where }
+    local hidden = { order = order, standard = values.standard, where = values.where, flags = values.flags }
     hidden.__index = function(_, key)
         error(("no config key '%s'"):format(tostring(key)), 2)
     end
@@ -452,9 +461,10 @@ end
 --- The config of a run. Collective: rank 0 reads the files.
 ---@param words string[] the command line after the script: an optional config file, then key=value; a file
 ---       configs/... that is missing in the current directory is read from mxlua's own files (mx.root)
----@param o? {options: table, stored: string, stored_name: string, simulate: boolean, quiet: boolean} options: further
----       keys of this script, with their defaults; stored: a whole config as config.dump writes it, used instead of a
----       model file; simulate = false: the script only looks up the hardware; quiet: do not list words without effect
+---@param o? {options: table, stored: string, stored_name: string, simulate: boolean, quiet: boolean, flags: boolean}
+---       options: further keys of this script, with their defaults; stored: a whole config as config.dump writes it,
+---       used instead of a model file; simulate = false: the script only looks up the hardware; quiet: do not list words
+---       without effect; flags = false: XLA's flags are not read
 ---@return table config
 function config.load(words, o)
     o = o or {}
@@ -477,6 +487,7 @@ function config.load(words, o)
     else
         choose_model(values, file.values, file.path, file.lines, pairs_given)
     end
+    values.flags = o.flags ~= false and apply_flags(values, file.values, file.path, file.lines, pairs_given) or nil
     if not file.is_base then
         apply_file(values, file.path, file.values, file.lines)
     end

@@ -82,6 +82,7 @@ rules.VALUES = {
     collective_permute_decomposer_threshold_bytes = { min = 0 },
     prefetch_layers = { min = 0 },
     prefetch_memory_limit_bytes = { min = 0 },
+    prefetch_memory_limit_percent = { min = 0 },
     dataset_type = { choices = { "synthetic", "text", "bin", "hdf5" } },
     reuse_example_batch = { min = 0, max = 1 },
     per_device_batch_size = { min = 1 / MOST_DEVICES, max = MOST_SIZE },
@@ -136,6 +137,12 @@ for _, axis in ipairs(mesh.AXES) do
     rules.VALUES[mesh.key("ici", axis)] = { min = 1, rest = -1, max = MOST_DEVICES }
     rules.VALUES[mesh.key("dcn", axis)] = { min = 1, rest = -1, max = MOST_DEVICES }
 end
+
+-- Keys of simulated chips.
+rules.SIMULATED = {
+    "sparse_core_collective_offload_all_gather", "sparse_core_collective_offload_reduce_scatter",
+    "sparse_core_collective_offload_all_reduce", "prefetch_memory_limit_percent", "compile_xla_flags",
+}
 
 -- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.
 rules.ONLY_WITH = {

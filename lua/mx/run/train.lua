@@ -44,6 +44,12 @@ function train.average(value)
     end)
 end
 
+-- The memory in use up to which weights are prefetched; 0: no limit.
+local function prefetch_below(config)
+    local percent = config.prefetch_memory_limit_percent
+    return percent > 0 and percent / 100 * mx.sim.memory_bytes(config.hardware) // 1 | 0 or 0
+end
+
 --- The mesh of a run, with the settings of its collectives; nil on one rank. Collective.
 ---@param config table
 ---@return mx.Mesh?
@@ -57,6 +63,7 @@ function train.mesh(config)
         async_all_reduce = config.async_all_reduce,
         gradients_in_bf16 = config.grad_dtype == "bfloat16",
         prefetch_bytes = config.prefetch_memory_limit_bytes,
+        prefetch_below_bytes = prefetch_below(config),
         prefetch_layers = config.prefetch_layers,
         debug = config.debug_collectives,
         timeout_s = config.collective_timeout_s,

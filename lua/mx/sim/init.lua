@@ -32,6 +32,8 @@ sim.CONSTANTS = {
     dcn_hop_latency_s = { 1e-6, 1e-3, "seconds that each step of a ring of slices takes beside its bytes" },
 }
 
+local OFFLOADED = { "all_gather", "reduce_scatter", "all_reduce" } -- collectives that SparseCores can run
+
 sim.NAMES = { "h100", "v5e", "v5p", "v6e", "v7x" }
 
 local function check_field(path, file, name, kind, needed)
@@ -194,6 +196,13 @@ local function torus(hardware, sides)
     return dims
 end
 
+--- Whether a chip has SparseCores.
+---@param name string
+---@return boolean
+function sim.has_sparse_core(name)
+    return sim.split_name(name) ~= "host" and sim.hardware(name).sparse_core or false
+end
+
 --- The memory of one chip, or of one rank if a rank is a part of a chip.
 ---@param name string|table with or without the number of chips; or a hardware table
 ---@return number bytes
@@ -235,9 +244,10 @@ function sim.pod(name, slices, constants)
     for constant, value in pairs(constants or {}) do
         hardware[constant] = value
     end
-    local offload = hardware.sparse_core_collective_offload or false
-    if offload and not hardware.sparse_core then
-        util.refuse("sparse_core_collective_offload: %s has no SparseCores", hardware.description)
+    for _, kind in ipairs(OFFLOADED) do
+        if hardware["sparse_core_collective_offload_" .. kind] and not hardware.sparse_core then
+            util.refuse("sparse_core_collective_offload_%s: %s has no SparseCores", kind, hardware.description)
+        end
     end
     local sides = sides_of(hardware, chips)
     local dims = hardware.torus_dims > 0 and torus(hardware, sides) or {}
@@ -248,7 +258,10 @@ function sim.pod(name, slices, constants)
             f32_flops = hardware.f32_products_flops or hardware.peak_flops.float32,
             tile = math.tointeger(hardware.matrix_unit_tile), memory_bytes = hardware.memory_bytes,
             memory_Bps = hardware.memory_Bps, host_Bps = hardware.host_Bps, launch_s = hardware.launch_s or 0,
-            fuses = hardware.fuses ~= false, offloads_collectives = offload,
+            fuses = hardware.fuses ~= false,
+            offloads_all_gather = hardware.sparse_core_collective_offload_all_gather,
+            offloads_reduce_scatter = hardware.sparse_core_collective_offload_reduce_scatter,
+            offloads_all_reduce = hardware.sparse_core_collective_offload_all_reduce,
             matrix_efficiency = hardware.matrix_efficiency or 1,
             attention_efficiency = hardware.attention_efficiency or 1,
             memory_efficiency = hardware.memory_efficiency or 1,
@@ -265,7 +278,12 @@ end
 ---@param config table
 ---@return table<string, any> constants for sim.start
 function sim.settings(config)
-    return { sparse_core_collective_offload = config.sparse_core_collective_offload or nil }
+    local settings = {}
+    for _, kind in ipairs(OFFLOADED) do
+        local key = "sparse_core_collective_offload_" .. kind
+        settings[key] = config[key] or nil
+    end
+    return settings
 end
 
 --- Starts a simulation: from now on this process is rank 0 of a simulated pod. Existing tensors keep their values; do

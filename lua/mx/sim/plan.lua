@@ -222,6 +222,13 @@ local function largest_text(result, n)
     return table.concat(texts, ", ")
 end
 
+-- Prints what XLA's flags do to a simulated step.
+local function report_flags(config, result, shape)
+    mx.flags.report(config, result.step_s, function(other)
+        return plan.simulate(other, config.hardware, config.num_slices, { shape = shape }).step_s
+    end)
+end
+
 --- Refuses a config whose step needs more memory than a rank has, before anything is allocated. Collective.
 ---@param config table
 ---@param shape? table the model, if it differs from the config's
@@ -231,12 +238,14 @@ function plan.check(config, shape)
     local result
     if mx.is_simulated() then
         result = plan.simulate(config, config.hardware, config.num_slices, { shape = shape })
+        report_flags(config, result, shape)
         there, limit = result.memory_bytes, 0
         mx.sim.start(config.hardware, config.num_slices, mx.sim.settings(config)) -- again, for the run itself
     else
         local slices = mx.mesh.layout(config, mx.ranks()).slices
         local hardware = mx.host.hardware(mx.ranks() // slices, { measure = false })
         result = plan.simulate(config, hardware, slices, { shape = shape })
+        mx.flags.report(config)
     end
     -- A checkpoint is written from a copy while training continues.
     local copies = config.enable_checkpointing and config.async_checkpointing and config.checkpoint_period > 0
@@ -303,6 +312,7 @@ end
 
 local function report(config)
     local result = plan.simulate(config, config.hardware, config.num_slices)
+    report_flags(config, result)
     say("%s: %s parameters, %s x %d tokens a chip, %s", config.model_name, util.thousands(result.params),
         config.per_device_batch_size, config.max_target_length, config.remat_policy)
     say("%d x %s: %s", config.num_slices, config.hardware, result.hardware.description)

@@ -48,7 +48,7 @@ end
 ---@return table step_s, mfu, tflops, peak_memory_bytes, formula, times (of mx.sim_times)
 function repro.simulate(published, cell, o)
     o = o or {}
-    local config = mx.config.load(repro.words(published, cell, o.era), { simulate = false })
+    local config = mx.config.load(repro.words(published, cell, o.era), { simulate = false, flags = false })
     check_parameters(published, cell, o.era, mx.models.count(mx.models.shape(config)))
     local result = mx.plan.simulate(config, config.hardware, config.num_slices,
         { constants = o.constants, limited = true })

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs the fuzz targets: tests/fuzz/run.sh PATTERN TARGET... A target is a libFuzzer executable, $BUILD/fuzz_TARGET, or a
+# Runs the fuzz targets whose file name matches: tests/fuzz/run.sh PATTERN TARGET... A target is a libFuzzer executable, $BUILD/fuzz_TARGET, or a
 # script, tests/fuzz/fuzz_TARGET.lua. One that finds something prints the input that does it (a script: the words that
 # repeat it), and leaves it in $BUILD/found/. Environment: BUILD, MXLUA (runs the scripts), SECONDS (for each target).
 set -u
@@ -9,6 +9,7 @@ shift
 build=${BUILD:-build-fuzz}
 seconds=${SECONDS:-60}
 failed=0
+matched=0
 
 # Sets cpu to the CPU seconds, user and system, of the shell's children so far. (A subshell would have no children.)
 count_cpu() {
@@ -38,7 +39,8 @@ trap 'rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
 [ "$(id -u)" -ne 0 ] || chown nobody "$scratch"
 for name in "$@"; do
-    echo "$name" | grep -Eq -- "${pattern:-.}" || continue
+    echo "fuzz_$name" | grep -Eq -- "${pattern:-.}" || continue
+    matched=1
     corpus="$build/corpus/$name"
     mkdir -p "$corpus"
     printf '%-16s ' "$name"
@@ -57,4 +59,5 @@ for name in "$@"; do
         [ ! -e "$scratch/$name-notes" ] || tee "$build/found/$name-notes" <"$scratch/$name-notes"
     fi
 done
+[ "$matched" -eq 1 ] || { echo "no target matches '$pattern': there are $*" >&2; exit 2; }
 exit $failed

@@ -75,6 +75,23 @@ static int share_text(lua_State *L)
     return 1;
 }
 
+/* mx.environment(prefix) -> the variables of this process whose names begin with `prefix`: name -> value */
+static int environment(lua_State *L)
+{
+    size_t bytes;
+    const char *prefix = luaL_checklstring(L, 1, &bytes);
+    lua_newtable(L);
+    for (char **variable = environ; *variable; variable++) {
+        const char *value = strchr(*variable, '=');
+        if (!value || strncmp(*variable, prefix, bytes) != 0)
+            continue;
+        lua_pushlstring(L, *variable, (size_t)(value - *variable));
+        lua_pushstring(L, value + 1);
+        lua_settable(L, -3);
+    }
+    return 1;
+}
+
 /* mx.host_name() -> the name of the machine that this rank runs on */
 static int host_name(lua_State *L)
 {
@@ -368,6 +385,7 @@ int mxl_open_system(lua_State *L)
         {"now", now},
         {"rank", rank},
         {"ranks", ranks},
+        {"environment", environment},
         {"find_file", find_file},
         {"read_file", read_file},
         {"read_line", read_line},

@@ -167,6 +167,33 @@ function TestWords.test_a_model_file_of_maxtext()
     end)
 end
 
+-- ---- the environment ----
+
+-- What a program with these variables and words prints.
+local function with_environment(variables, words)
+    local program = io.open("/proc/self/cmdline"):read("a"):match("^[^\0]+")
+    local code = "local c = mx.config.load({ " .. words .. " }) print(c.steps, c.adam_b1, c.dropout_rate)"
+    local pipe = io.popen(("%s '%s' --threads 1 -e '%s' 2>&1"):format(variables, program, code))
+    local said = pipe:read("a")
+    pipe:close()
+    return said
+end
+
+function TestWords.test_variables_give_words()
+    lu.assertEquals(with_environment("M_STEPS=1_0 M_ENABLE_DROPOUT=false M_ADAM_B1=0.5 M_SCAN_LAYERS=true m_steps=3",
+        '"model_name=tiny"'), "10\t0.5\t0.0\n")
+    lu.assertStrContains(with_environment("M_STEPS=10", '"steps=10"'),
+        "'steps=10' on the command line: M_STEPS in the environment gives the same key")
+    for variable, message in pairs({
+        ["M_STEPS=ten"] = "M_STEPS in the environment: steps: expected a whole number",
+        ["M_QUANTIZATION=int8"] = "M_QUANTIZATION in the environment: quantization: ",
+    }) do
+        lu.assertStrContains(with_environment(variable, ""), message)
+    end
+    lu.assertStrContains(with_environment("M_STEP=3 M_STEPS=2", '"model_name=tiny"'),
+        "no effect here: M_STEP (a variable of the environment, but no key)")
+end
+
 -- ---- command lines as they are published ----
 
 -- Scripts, documents and benchmark lists of MaxText, with their words. `on`: the chips that the script is for, where

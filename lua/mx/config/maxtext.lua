@@ -224,23 +224,23 @@ function Words:without_unread(pairs_given, file)
     return out
 end
 
--- The variables M_KEY of this process, for all keys that MaxText or base.yml have.
-local function variables(self)
-    local found = {}
-    for _, list in ipairs({ self.keys, self.standard }) do
-        for key in pairs(list) do
-            found[key] = os.getenv("M_" .. key:upper())
-        end
-    end
-    return found
-end
-
 --- The words that the environment of rank 0 gives: M_STEPS=3 is steps=3. Refuses a key that the command line
---- gives, too, as MaxText does. Collective.
+--- gives, too, as MaxText does. Variables of other
+--- names are listed as words without effect. Collective.
 ---@param pairs_given {key: string, text: string, where: string}[] the words of the command line
 ---@return {key: string, text: string, where: string}[] the variables, then those words
 function Words:with_environment(pairs_given)
-    local found = mx.io.json_decode(mx.share_text(mx.rank() == 0 and mx.io.json_encode(variables(self)) or nil))
+    local variables = mx.share_text(mx.rank() == 0 and mx.io.json_encode(mx.environment("M_")) or nil)
+    local found = {}
+    for name, text in util.sorted_pairs(mx.io.json_decode(variables)) do
+        local key = name:match("^M_([%u%d_]+)$")
+        key = key and key:lower()
+        if key and (self.keys[key] or self.standard[key] ~= nil) then
+            found[key] = text
+        elseif key then
+            self:note(name, "a variable of the environment, but no key")
+        end
+    end
     for _, pair in ipairs(pairs_given) do
         if found[pair.key] then
             util.refuse("%s: M_%s in the environment gives the same key: take one away", pair.where, pair.key:upper())

@@ -1,4 +1,5 @@
-"""Twenty training steps of MaxText itself, for tests/lua/test_maxtext_golden.lua.
+"""Training steps of MaxText itself, for tests/lua/test_maxtext_golden.lua: twenty of the first cases in maxtext.h5, five
+of each further block that decoder_block names in maxtext_blocks.h5.
 
     JAX_PLATFORMS=cpu python make_golden_maxtext.py FOLDER
 
@@ -6,15 +7,17 @@ FOLDER holds an unpacked MaxText 0.2.5 (its folder `maxtext`). Needs Python 3.12
 and what MaxText imports to train; modules for clouds, data pipelines and other models are replaced by empty ones below.
 
 A case is a list of key=value words. Both programs read `words`; MaxText alone reads `theirs` (its names for what mxlua
-says otherwise), and mxlua alone `ours`. maxtext.h5 holds for each case
+says otherwise), and mxlua alone `ours`. The files hold for each case
 
-    CASE.tokens, .targets, .segments, .positions   (20, B, S) i32; segment 0 is padding
-    CASE.mask                                      (20, B, S) u8: which targets count
+    CASE.tokens, .targets, .segments, .positions   (steps, B, S) i32; segment 0 is padding
+    CASE.mask                                      (steps, B, S) u8: which targets count
     CASE.params.NAME, CASE.final.NAME              parameters before and after, under mxlua's names, as (in, out)
-    CASE.losses, .norms, .rates                    (20) f32; norms of gradients before clipping
+    CASE.losses, .norms, .rates                    (steps) f32; norms of gradients before clipping
 
 and in the attribute `about` the words as JSON. A case with `like` starts from the parameters and batches of another
-case, and stores neither.
+case, and stores neither. Blocks store no `final`.
+
+MaxText rounds a tied table to bf16 for the logits, in any dtype. `exact_table` takes that rounding out.
 """
 
 import functools
@@ -24,6 +27,7 @@ import json
 import pathlib
 import sys
 import types
+import unittest.mock
 import zlib
 
 import h5py
@@ -84,6 +88,47 @@ CASES = {
     },
 }
 
+# Norms do not decay: MaxText's would towards 0, mxlua's towards 1.
+GEMMA = [
+    "dtype=float32", "mlp_activations=[gelu,linear]", "logits_via_embedding=true", "normalization_layer_epsilon=1e-6",
+    "adamw_mask=[norm]",
+]
+POST_NORMS = ["use_post_attn_norm=true", "use_post_ffw_norm=true", "sliding_window_size=5"]
+FOLDED = ["fold_attention_scale=true"]
+TIED = {"exact_table": True, "theirs": ["logits_dot_in_fp32=true"]}
+
+BLOCKS = {
+    "default": {"words": ["decoder_block=default", "dtype=float32"], "ours": FOLDED},
+    "gemma": {**TIED, "words": ["decoder_block=gemma", *GEMMA], "ours": FOLDED},
+    "gemma2": {  # the two layers of a config are four
+        **TIED, "ours": FOLDED,
+        "words": ["decoder_block=gemma2", *GEMMA, *POST_NORMS, "attn_logits_soft_cap=2", "final_logits_soft_cap=4"],
+    },
+    "gemma3": {
+        "exact_table": True,
+        "words": [
+            "decoder_block=gemma3", *GEMMA, *POST_NORMS, "base_num_decoder_layers=6", "rope_linear_scaling_factor=4.0",
+            "rope_max_timescale=1000", "local_rope_max_timescale=50",
+        ],
+        "theirs": ["logits_dot_in_fp32=true", "model_name=gemma3-4b", "override_model_config=true"],
+    },
+    "olmo3": {
+        "words": [
+            "decoder_block=olmo3", "dtype=float32", "base_num_decoder_layers=4", "sliding_window_size=5",
+            "use_qk_norm=true", "normalization_layer_epsilon=1e-6", "rope_max_timescale=1000",
+        ],
+        "theirs": ["model_name=olmo3-7b-pt", "override_model_config=true"],
+    },
+    "gpt3": {
+        "exact_table": True,
+        "words": [
+            "decoder_block=gpt3", "dtype=float32", "base_num_kv_heads=4", f"trainable_position_size={LENGTH}",
+            "mlp_activations=[gelu]", "logits_via_embedding=true", "normalize_embedding_logits=false",
+        ],
+        "theirs": ["logits_dot_in_fp32=true", "fused_qkv=false"],
+    },
+}
+
 # ---- modules that training on a CPU does not use ----
 
 ABSENT = {
@@ -129,15 +174,15 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 # ---- batches ----
 
 
-def batches(name, packed):
-    """STEPS batches: whole sequences, or two documents and padding in each sequence."""
+def batches(name, packed, steps):
+    """A batch for each step: whole sequences, or two documents and padding in each sequence."""
     rng = np.random.Generator(np.random.PCG64(zlib.crc32(name.encode())))
-    shape = (STEPS, SEQUENCES, LENGTH)
-    ids = rng.integers(0, VOCAB, (STEPS, SEQUENCES, LENGTH + 1))
+    shape = (steps, SEQUENCES, LENGTH)
+    ids = rng.integers(0, VOCAB, (steps, SEQUENCES, LENGTH + 1))
     segments = np.ones(shape, np.int32)
     positions = np.broadcast_to(np.arange(LENGTH, dtype=np.int32), shape).copy()
     if packed:
-        for index in np.ndindex(STEPS, SEQUENCES):
+        for index in np.ndindex(steps, SEQUENCES):
             cut, end = rng.integers(3, 8), rng.integers(11, LENGTH + 1)
             segments[index][cut:end], segments[index][end:] = 2, 0
             positions[index][cut:end] = np.arange(end - cut)
@@ -158,99 +203,126 @@ def batch_of(data, step):
 # ---- parameters ----
 
 PARTS = {
-    "self_attention/query/kernel": "query.weight", "self_attention/key/kernel": "key.weight",
-    "self_attention/value/kernel": "value.weight", "self_attention/out/kernel": "out.weight",
-    "self_attention/query_norm/scale": "query_norm.weight", "self_attention/key_norm/scale": "key_norm.weight",
-    "pre_self_attention_layer_norm/scale": "norm.weight", "post_self_attention_layer_norm/scale": "mlp_norm.weight",
-    "mlp/wi_0/kernel": "wi_0.weight", "mlp/wi_1/kernel": "wi_1.weight", "mlp/wo/kernel": "wo.weight",
+    "pre_self_attention_layer_norm": "norm", "pre_self_attention_norm": "norm",
+    "post_self_attention_layer_norm": "mlp_norm", "post_self_attention_norm": "post_norm", "pre_ffw_norm": "mlp_norm",
+    "post_ffw_norm": "mlp_post_norm", "post_mlp_layer_norm": "mlp_post_norm", "mlp/mlp_layer_norm": "mlp_norm",
 }
 WHOLE = {
-    "token_embedder/embedding": "embedding.weight", "decoder/decoder_norm/scale": "norm.weight",
+    "token_embedder/embedding": "embedding.weight", "decoder/position_embedder/embedding": "position.weight",
+    "decoder/decoder_norm/scale": "norm.weight", "decoder/decoder_norm/bias": "norm.bias",
     "decoder/logits_dense/kernel": "unembedding.weight",
 }
 
 
-def our_name(path):
+def our_name(path, block):
     if path in WHOLE:
         return WHOLE[path]
     _, layer, part = path.split("/", 2)
-    return f"layer{int(layer.removeprefix('layers_')) + 1:03d}.{PARTS[part]}"
+    number = int(layer.removeprefix("layers_")) + 1
+    if block == "gemma2":
+        number = 2 * number - ("_local" in part)
+        part = part.replace("_local", "").replace("_global", "")
+    part, kind = part.rsplit("/", 1)
+    name = PARTS.get(part) or part.split("/")[1]
+    if block == "olmo3" and part == "post_self_attention_layer_norm":
+        name = "post_norm"
+    return f"layer{number:03d}.{name}.{'bias' if kind == 'bias' else 'weight'}"
 
 
 def as_matrix(name, a):
     """Heads and their features are one dimension here."""
+    if name.endswith(".bias"):
+        return a.reshape(-1)
     if a.ndim == 3:
         return a.reshape(-1, a.shape[-1]) if name.endswith("out.weight") else a.reshape(a.shape[0], -1)
     return a
 
 
-def parameters(jax, state):
+def parameters(jax, state, block):
+    """Under mxlua's names. Its norms of Gemma add 1 to their weights."""
     found = {}
     for path, value in jax.tree_util.tree_leaves_with_path(state):
-        name = our_name(jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value"))
+        name = our_name(jax.tree_util.keystr(path, simple=True, separator="/").removesuffix("/value"), block)
         found[name] = as_matrix(name, np.asarray(value, np.float32))
+        if block.startswith("gemma") and name.endswith("norm.weight"):
+            found[name] = found[name] - 1
     return found
 
 
 # ---- the run ----
 
 
-def run(folder, case, data, start):
-    """Trains for STEPS steps from the parameters of MaxText's initial state `start` (None: its own)."""
+def attend_in_f32(query, table, dtype, *_):
+    import jax.numpy as jnp
+
+    return jnp.dot(query, table.T, preferred_element_type=dtype)
+
+
+def run(folder, case, data, start, block, steps):
+    """Trains from the parameters of MaxText's initial state `start` (None: its own)."""
     import jax
     from flax import nnx
     from flax.core.spmd import logical_axis_rules
     from maxtext.common import train_state_nnx
     from maxtext.configs import pyconfig
+    from maxtext.layers import nnx_decoders
     from maxtext.trainers.pre_train import train
     from maxtext.utils import maxtext_utils, model_creation_utils, train_utils
 
     words = SIZES + THEIRS + case["words"] + case.get("theirs", [])
     config = pyconfig.initialize(["train", str(folder / "maxtext/configs/base.yml"), *words])
     mesh = maxtext_utils.get_mesh_from_config(config)
-    with jax.set_mesh(mesh), logical_axis_rules(config.logical_axis_rules):
+    attend = attend_in_f32 if case.get("exact_table") else nnx_decoders.attend_on_embedding
+    patch = unittest.mock.patch.object(nnx_decoders, "attend_on_embedding", attend)
+    with patch, jax.set_mesh(mesh), logical_axis_rules(config.logical_axis_rules):
         create, abstract = model_creation_utils.create_nnx_abstract_model(config, mesh)
         schedule, optimizer = train_utils.create_training_optimizer(config, abstract, mesh=mesh)
         model = create()
         if start is not None:
             nnx.update(model, start)
         start = nnx.state(model, nnx.Param)
-        first = parameters(jax, start)
+        first = parameters(jax, start, block)
         state = train_state_nnx.TrainStateNNX(model, nnx.Optimizer(model, optimizer, wrt=nnx.Param))
         graph, state = nnx.split(state)
         step = jax.jit(functools.partial(train.train_step, graph, config, None, None))
         losses, norms, rates = [], [], []
-        for i in range(STEPS):
+        for i in range(steps):
             rates.append(float(schedule(i)))
             state, metrics = step(state, batch_of(data, i))
             losses.append(float(metrics["scalar"]["learning/loss"]))
             norms.append(float(metrics["scalar"]["learning/raw_grad_norm"]))
-        last = parameters(jax, nnx.state(nnx.merge(graph, state).model, nnx.Param))
+        last = parameters(jax, nnx.state(nnx.merge(graph, state).model, nnx.Param), block)
     return start, first, last, {"losses": losses, "norms": norms, "rates": rates}
 
 
-def main():
-    folder = pathlib.Path(sys.argv[1]).resolve()
-    sys.path.insert(0, str(folder))
-    sys.meta_path.append(Finder())
-    path = pathlib.Path(__file__).with_name("maxtext.h5")
+def make(folder, file_name, cases, steps):
+    path = pathlib.Path(__file__).with_name(file_name)
     about, known = {}, {}
     with h5py.File(path, "w") as file:
-        for name, case in CASES.items():
+        for name, case in cases.items():
             like = case.get("like")
-            data, start = known[like] if like else (batches(name, case.get("packed", False)), None)
-            start, first, last, figures = run(folder, case, data, start)
+            data, start = known[like] if like else (batches(name, case.get("packed", False), steps), None)
+            start, first, last, figures = run(folder, case, data, start, name, steps)
             known[name] = data, start
             arrays = {key: np.asarray(value, np.float32) for key, value in figures.items()}
             if not like:
                 arrays |= data
                 arrays |= {f"params.{key}": value for key, value in first.items()}
+            if not like and cases is CASES:
                 arrays |= {f"final.{key}": value for key, value in last.items()}
             for key, value in arrays.items():
                 file.create_dataset(f"{name}.{key}", data=value, track_times=False)
             about[name] = {"words": SIZES + case["words"] + case.get("ours", []), "from": like or name}
             print(name, figures["losses"][0], figures["losses"][-1])
         file.attrs["about"] = json.dumps(about)
+
+
+def main():
+    folder = pathlib.Path(sys.argv[1]).resolve()
+    sys.path.insert(0, str(folder))
+    sys.meta_path.append(Finder())
+    make(folder, "maxtext.h5", CASES, STEPS)
+    make(folder, "maxtext_blocks.h5", BLOCKS, 5)
 
 
 main()

@@ -1,5 +1,4 @@
--- Families of models: what decoder_block says, their sizes, and what the package transformers computes from tiny ones.
--- guarded
+-- Families of models: what decoder_block says, their sizes, and what their blocks compute.
 
 local lu = require "luaunit"
 local mx = require "mx"
@@ -167,90 +166,7 @@ function TestFamilies.test_flops_of_windows()
     end
 end
 
--- ---- the same as the package transformers (tests/golden/make_golden_families.py) ----
-
-local GEMMA = {
-    "head_dim=8", "base_num_kv_heads=2", "mlp_activations=[gelu, linear]", "logits_via_embedding=true",
-    "normalize_embedding_logits=true",
-}
-local PATTERN = { "sliding_window_size=5", "local_rope_max_timescale=50" }
-local POST = {
-    "use_post_attn_norm=true", "use_post_ffw_norm=true", "query_pre_attn_scalar=12", "sliding_window_size=5",
-}
-
--- The words of each family's config; later ones win.
-local MODELS = {
-    gemma = { GEMMA, { "base_num_decoder_layers=2", "base_num_kv_heads=1" } },
-    gemma2 = { GEMMA, POST, { "base_num_decoder_layers=2", "attn_logits_soft_cap=2", "final_logits_soft_cap=4" } },
-    gemma3 = {
-        GEMMA, POST, PATTERN,
-        { "base_num_decoder_layers=7", "rope_max_timescale=1000", "rope_linear_scaling_factor=4" },
-    },
-    olmo3 = {
-        PATTERN, { "base_num_decoder_layers=4", "head_dim=6", "base_num_kv_heads=2", "use_qk_norm=true" },
-        { "rope_type=yarn", "rope_max_timescale=10", "rope_factor=4", "original_max_position_embeddings=16" },
-        { "beta_fast=8", "beta_slow=1", "rope_attention_scaling=true", "rope_interleave=false" },
-    },
-}
-
--- The names of a layer's weights in the files; the others are those of all families.
-local LAYER = {
-    query = "self_attn.q_proj", key = "self_attn.k_proj", value = "self_attn.v_proj", out = "self_attn.o_proj",
-    query_norm = "self_attn.q_norm", key_norm = "self_attn.k_norm", wi_0 = "mlp.gate_proj", wi_1 = "mlp.up_proj",
-    wo = "mlp.down_proj", norm = "input_layernorm", post_norm = "post_attention_layernorm",
-    mlp_norm = "pre_feedforward_layernorm", mlp_post_norm = "post_feedforward_layernorm",
-}
-local OUTSIDE = { embedding = "model.embed_tokens", norm = "model.norm", unembedding = "lm_head" }
-
--- The name of a parameter in the files, and whether it is transposed there.
-local function foreign_name(family, name)
-    local layer, short = name:match("^layer(%d+)%.(.*)%.weight$")
-    if not layer then
-        return OUTSIDE[name:match("^(.*)%.weight$")] .. ".weight", name == "unembedding.weight"
-    end
-    local theirs = family == "gemma" and short == "mlp_norm" and "post_attention_layernorm" or LAYER[short]
-    return ("model.layers.%d.%s.weight"):format(layer - 1, theirs), not short:find("norm")
-end
-
-local function read_all(path)
-    local file <close> = mx.io.weights_open(path)
-    local tensors = {}
-    for _, entry in ipairs(file:info()) do
-        tensors[entry.name] = file:read(entry.name)
-    end
-    return tensors
-end
-
--- What a parameter is divided by to be that of the files: MaxText's tables of tied Gemma models are sqrt(emb) times
--- those of the files, and the logits are divided by that.
-local function scale_of(model, name)
-    return name == "embedding.weight" and model.shape.logit_scale ~= 1 and math.sqrt(model.shape.emb) or 1
-end
-
--- A family's model with the weights of its file, and what the file expects.
-local function load(family, ...)
-    local words = {
-        "dtype=float32", "vocab_size=96", "base_emb_dim=24", "base_mlp_dim=32", "base_num_query_heads=4",
-        "rope_max_timescale=10000", "max_target_length=20", "fold_attention_scale=false", "decoder_block=" .. family,
-        ...,
-    }
-    for _, list in ipairs(MODELS[family]) do
-        table.move(list, 1, #list, #words + 1, words)
-    end
-    local model = mx.models.new(mx.config.load(words))
-    local folder = mx.root .. "tests/golden/weights/" .. family
-    local stored = read_all(folder .. "/model.safetensors")
-    mx.no_grad(function()
-        for name, t in pairs(model.params) do
-            local theirs, transposed = foreign_name(family, name)
-            local value = stored[theirs]:to("f32") * scale_of(model, name)
-            mx.copy(t, transposed and mx.transpose(value) or value)
-            stored[theirs] = nil
-        end
-    end)
-    lu.assertNil(next(stored), family)
-    return model, read_all(folder .. "/expected.safetensors")
-end
+-- ---- what the blocks compute ----
 
 -- Sums of 24 to 48 products in another order, in f32: some 2^-24 of the largest value each, through up to seven layers.
 local BOUND = 2e-5
@@ -259,46 +175,6 @@ local function assert_close(found, expected, what)
     lu.assertEquals(found:size(), expected:size(), what)
     local off = compare.distance(found, expected)
     lu.assertTrue(off <= BOUND, ("%s is off by %g"):format(what, off))
-end
-
--- The loss of each token but the first, and the gradients.
-local function backward(model, expected)
-    local S = expected.tokens:size(2) - 1
-    local loss = model:loss {
-        tokens = mx.narrow(expected.tokens, { dim = 2, start = 1, length = S }),
-        targets = mx.narrow(expected.tokens, { dim = 2, start = 2, length = S }),
-    }
-    mx.backward(loss)
-    return loss:item()
-end
-
-for family in pairs(MODELS) do
-    TestFamilies[("test_%s_is_that_of_transformers"):format(family)] = function()
-        local step <close> = mx.step()
-        local model, expected = load(family, "remat_policy=minimal")
-        local logits = mx.no_grad(function() return model:logits(model:hidden(expected.tokens)) end)
-        assert_close(logits, expected.logits, family)
-        lu.assertAlmostEquals(backward(model, expected) / expected.loss:totable()[1], 1, 2e-6, family)
-        for name, t in pairs(model.params) do
-            local theirs, transposed = foreign_name(family, name)
-            local grad = t:grad() * scale_of(model, name)
-            assert_close(transposed and mx.transpose(grad) or grad, expected["grad." .. theirs], family .. ": " .. name)
-        end
-    end
-
-    -- Token by token, as generating does. The sequence is longer than the window.
-    TestFamilies[("test_a_cache_of_%s"):format(family)] = function()
-        local step <close> = mx.step()
-        local model, expected = load(family)
-        mx.no_grad(function()
-            local cache = model:new_cache(2, 20)
-            for i = 1, 20 do
-                local one = mx.narrow(expected.tokens, { dim = 2, start = i, length = 1 })
-                local logits = model:logits(model:hidden(one, { cache = cache, offset = i - 1 }))
-                assert_close(logits, mx.narrow(expected.logits, { dim = 2, start = i, length = 1 }), family)
-            end
-        end)
-    end
 end
 
 -- GPT-3's block is that of GPT-2 but for its norms, whose weights are 1 less.
@@ -330,7 +206,17 @@ function TestFamilies.test_gpt3_is_gpt2_with_other_norms()
     end
 end
 
--- Each thing that a family's layers have of their own counts.
+local function read_all(path)
+    local file <close> = mx.io.weights_open(path)
+    local tensors = {}
+    for _, entry in ipairs(file:info()) do
+        tensors[entry.name] = file:read(entry.name)
+    end
+    return tensors
+end
+
+-- Each thing that a family's layers have of their own counts: without it, the logits are not those of the package
+-- transformers, which tests/lua/test_weights.lua compares.
 for family, changes in pairs({
     gemma = { offset = function(shape) shape.blocks[1].norm.offset = 0 end },
     gemma2 = {
@@ -354,7 +240,9 @@ for family, changes in pairs({
     TestFamilies["test_faults_are_seen_in_" .. family] = function()
         for what, change in pairs(changes) do
             local step <close> = mx.step()
-            local model, expected = load(family)
+            local folder = mx.root .. "tests/golden/weights/" .. family
+            local model = mx.weights.model(folder, { words = { "dtype=float32" } })
+            local expected = read_all(folder .. "/expected.safetensors")
             change(model.shape)
             local logits = mx.no_grad(function() return model:logits(model:hidden(expected.tokens)) end)
             lu.assertTrue(compare.distance(logits, expected.logits) > 20 * BOUND, what)

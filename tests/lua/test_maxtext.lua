@@ -98,6 +98,7 @@ function TestWords.test_names_and_values_of_maxtext()
     lu.assertEquals({ c.query_proj, c.key_proj, c.value_proj, c.context },
         { "offload", "offload", "offload", "device" })
     lu.assertEquals(load({ "model_name=tiny", "num_slices=-1" }).num_slices, 1)
+    lu.assertEquals(load({ "model_name=gpt3-52k", "opt_type=adam_pax" }).opt_type, "adamw")
     -- Google's names of v5p count the two cores of a chip, those of v7x the two dies, which are ranks here, too.
     lu.assertEquals(load({ "model_name=tiny", "compile_topology=v5p-256" }).hardware, "v5p-128")
     lu.assertEquals(load({ "model_name=tiny", "compile_topology=tpu7x-128" }).hardware, "v7x-64")

@@ -60,14 +60,17 @@ void mx_mesh_forget(void)
 mx_status mx_mesh_find(const char *name, mx_axes *axis)
 {
     char known[MX_MAX_AXES * 34] = "";
+    size_t length = strlen(name);
+    *axis = 0;
     for (int a = 0; a < mesh()->n; a++) {
-        if (strcmp(mesh()->axes[a].name, name) == 0) {
-            *axis = 1u << a;
-            return MX_OK;
-        }
+        const char *other = mesh()->axes[a].name;
+        if (strncmp(other, name, length) == 0 && (other[length] == '\0' || other[length] == '.'))
+            *axis |= 1u << a;
         size_t used = strlen(known);
         snprintf(known + used, sizeof known - used, a ? ", %s" : "%s", mesh()->axes[a].name);
     }
+    if (*axis)
+        return MX_OK;
     if (mesh()->n == 0)
         return mx_fail(MX_ERR_VALUE, "no mesh is set, so there is no axis '%s': call mx.mesh first", name);
     return mx_fail(MX_ERR_VALUE, "the mesh has no axis '%s'; there are: %s", name, known);

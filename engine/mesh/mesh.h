@@ -37,7 +37,8 @@ mx_status mx_mesh_define(const mx_axis *axes, int n);
 /* Removes the mesh: the state at the start. */
 void mx_mesh_forget(void);
 
-/* The bit of an axis; MX_ERR_VALUE, with the valid names, for an unknown name. */
+/* The bit of an axis; MX_ERR_VALUE, with the valid names, for an unknown name. An axis may be defined in parts,
+ * "tensor.outer" and "tensor.inner": "tensor" then gives the bits of both. */
 mx_status mx_mesh_find(const char *name, mx_axes *axis);
 
 /* The axes of the mesh, in their order; returns their number. */

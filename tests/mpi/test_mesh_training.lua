@@ -25,6 +25,16 @@ local HEADS = {
         "base_emb_dim=47", "base_mlp_dim=95", "vocab_size=283", "base_num_query_heads=10", "base_num_kv_heads=5",
         "head_dim=4", "attention_bias=true",
     },
+    -- Fewer heads of keys than ranks of some axes, which then have copies.
+    shared = {
+        "base_num_query_heads=8", "base_num_kv_heads=" .. (RANKS == 4 and 2 or 1), "head_dim=4", "attention_bias=true",
+        "use_qk_norm=true",
+    },
+    -- Queries and keys are normed over all heads together.
+    shared_norm = {
+        "base_num_query_heads=8", "base_num_kv_heads=" .. (RANKS == 4 and 2 or 1), "head_dim=4", "use_qk_norm=true",
+        "decoder_block=olmo3", "sliding_window_size=8", "base_num_decoder_layers=4",
+    },
     ["tiny-gpt2"] = { "base_num_query_heads=12", "base_num_kv_heads=12", "head_dim=8" },
     -- Not its relu: where rounding puts a value on the other side of the kink, a gradient changes by far more than the
     -- bounds below.
@@ -180,6 +190,25 @@ for _, mesh in ipairs(MESHES[RANKS]) do
     for _, model in ipairs(MODELS) do
         TestMesh["test_" .. model .. "_on_" .. mesh:gsub("[^%w]+", "_")] = function()
             assert_close(on_mesh(model, mesh, EXACT), reference(model, table.unpack(EXACT)), 1e-5, mesh)
+        end
+    end
+end
+
+-- Each rank has the copies of the others to the bit.
+for _, mesh in ipairs(({
+    [2] = { "tensor=2", "tensor_sequence=2" },
+    [4] = { "tensor=4", "tensor_sequence=4", "tensor=2 tensor_sequence=2" },
+})[RANKS] or {}) do
+    for _, model in ipairs({ "shared", "shared_norm" }) do
+        TestMesh["test_heads_of_keys_" .. model .. "_on_" .. mesh:gsub("[^%w]+", "_")] = function()
+            local words = { "gradient_clipping_threshold=0.1", table.unpack(EXACT) }
+            local run = on_mesh(model, mesh, words)
+            assert_close(run, reference(model, table.unpack(words)), 1e-5, mesh)
+            local key = run.model.params["layer002.key.weight"]
+            lu.assertEquals(key:size(2), 4) -- one head
+            for name, t in util.sorted_pairs(run.params) do
+                lu.assertEquals(largest_difference(mx.broadcast(t), t), 0, name)
+            end
         end
     end
 end
@@ -385,7 +414,7 @@ local function assert_loads(folder, params, moments, model, mesh)
     assert_same_bits(whole_moments(optimizer), moments, "checkpoint on " .. (mesh or "one rank"))
 end
 
-for _, model in ipairs(SAVED_ON and { "tiny", "odd", "tiny-gpt2" } or {}) do
+for _, model in ipairs(SAVED_ON and { "tiny", "odd", "tiny-gpt2", RANKS ~= 3 and "shared" or nil } or {}) do
     TestSettings["test_what_a_mesh_saves_of_" .. model .. "_loads_anywhere"] = function()
         local folder = new_directory()
         local run = on_mesh(model, SAVED_ON[1], nil, 2) -- parameters that are no longer the first ones
@@ -469,8 +498,8 @@ if RANKS == 2 then
     end
 
     function TestSettings.test_a_single_head_is_refused()
-        assert_refused({ "1 x 4 elements", "2 parts (tensor=2)", "base_num_query_heads", "ici_tensor_parallelism" },
-            "tensor=2", "base_num_query_heads=1", "base_num_kv_heads=1")
+        assert_refused({ "base_num_query_heads = 1, base_num_kv_heads = 1: 2 ranks (tensor) split heads" }, "tensor=2",
+            "base_num_query_heads=1", "base_num_kv_heads=1")
     end
 
     function TestSettings.test_an_axis_across_slices_is_named_by_its_own_key()
@@ -524,9 +553,10 @@ if RANKS == 2 then
     end
 elseif RANKS == 4 then
     function TestSettings.test_what_is_too_small_for_two_axes_is_refused()
-        assert_refused({ "3 x 4 elements", "4 parts (tensor=2, tensor_sequence=2)", "base_num_query_heads",
-            "ici_tensor_parallelism", "ici_tensor_sequence_parallelism" }, "tensor=2 tensor_sequence=2",
-            "base_num_query_heads=3", "base_num_kv_heads=3")
+        assert_refused({ "base_num_kv_heads = 3: 4 ranks (tensor, tensor_sequence) split heads; expected at most" },
+            "tensor=2 tensor_sequence=2", "base_num_query_heads=12", "base_num_kv_heads=3")
+        assert_refused({ "base_num_kv_heads = 2: 4 ranks (tensor.outer, tensor.inner) split heads" }, "tensor=4",
+            "base_num_query_heads=6", "base_num_kv_heads=2")
         assert_refused({ "3 elements", "4 parts (fsdp=2, context=2)", "base_emb_dim", "ici_fsdp_parallelism",
             "ici_context_parallelism" }, "fsdp=2 context=2", "base_emb_dim=3")
     end

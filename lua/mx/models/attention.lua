@@ -68,8 +68,8 @@ function attention.parameters(part, list)
     end
 end
 
--- The norm of queries or keys: (B, S, heads, D) -> the same.
-local function normalize(model, norm, weight, x, all_heads)
+-- The norm of queries ("heads") or keys ("kv_heads"): (B, S, heads, D) -> the same.
+local function normalize(model, norm, weight, x, all_heads, kind)
     weight = parameters.norm_weight(norm, weight)
     if not norm.whole then
         return mx.rmsnorm(x, weight, { eps = norm.eps })
@@ -80,7 +80,7 @@ local function normalize(model, norm, weight, x, all_heads)
         return mx.rmsnorm(flat, weight, { eps = norm.eps }):view(B, S, heads, D)
     end
     local wide = flat:to("f32")
-    local squares = model.parallel:sum_heads(mx.sum(wide * wide, { dim = 3, keepdim = true })) -- (B, S, 1)
+    local squares = model.parallel:sum_heads(mx.sum(wide * wide, { dim = 3, keepdim = true }), kind) -- (B, S, 1)
     local y = wide * mx.rsqrt(squares / (all_heads * D) + norm.eps) * weight
     return y:to(x:dtype()):view(B, S, heads, D)
 end
@@ -104,8 +104,8 @@ function attention.forward(model, i, part, weights, h, run)
     local k, v = product("key", kv_heads), product("value", kv_heads) -- (B, S, K, D)
     if part.qk_norm then -- the gradient of a norm reads its input, so the input gets the name for policies
         q, k = mx.name(q, "query_proj"), mx.name(k, "key_proj")
-        q = normalize(model, part.qk_norm, weights["query_norm.weight"], q, part.heads)
-        k = normalize(model, part.qk_norm, weights["key_norm.weight"], k, part.kv_heads)
+        q = normalize(model, part.qk_norm, weights["query_norm.weight"], q, part.heads, "heads")
+        k = normalize(model, part.qk_norm, weights["key_norm.weight"], k, part.kv_heads, "kv_heads")
     end
     q, k = rope.rotate(part.rope, q, k, run)
     if not part.qk_norm then
@@ -179,7 +179,7 @@ end
 function attention.rows(part, q)
     local square = 4 * q.S * q.S * part.heads * part.head_dim
     local share = part.causal and past(part, q.S) / (q.S * q.S) or 1
-    local both = 2 * q.S * part.kv_heads * part.head_dim / q.head_parts
+    local both = 2 * q.S * math.max(part.kv_heads / q.head_parts, 1) * part.head_dim
     local inputs = part.heads * part.head_dim / q.head_parts
     return {
         {

@@ -180,13 +180,15 @@ function shapes.any(shape, fn)
     return false
 end
 
---- Whether n divides all heads into equal parts. (Unequal parts of MLP and vocabulary cost next to nothing.)
+--- Whether n ranks get equal parts of all heads, or as many copies of each head of keys. (Unequal parts of MLP and
+--- vocabulary cost next to nothing.)
 ---@param shape table
 ---@param n integer
 ---@return boolean
 function shapes.divides(shape, n)
     return not shapes.any(shape, function(block)
-        return block.attention.heads % n ~= 0 or block.attention.kv_heads % n ~= 0
+        local H, K = block.attention.heads, block.attention.kv_heads
+        return H % n ~= 0 or K % n ~= 0 and n % K ~= 0
     end)
 end
 

@@ -52,6 +52,24 @@ local function same_axes(a, b)
     return #util.without(a, b) == 0 and #util.without(b, a) == 0
 end
 
+-- Each rank must have the same number of query heads for each of its heads of keys.
+local function check_heads(self, shape)
+    local heads, kv_heads, copies = self.products.heads, self.products.kv_heads, self.mesh.kv_copies
+    if not same_axes(heads, join(kv_heads, copies)) then
+        util.refuse("logical_axis_rules: heads is split over [%s], kv_heads over [%s]: give both the same axes",
+            table.concat(heads, ", "), table.concat(kv_heads, ", "))
+    end
+    local n, parts = self.mesh:size(heads), self.mesh:size(kv_heads)
+    for _, kind in ipairs(mx.models.kinds(shape)) do
+        local H, K = kind.block.attention.heads, kind.block.attention.kv_heads
+        if K < parts or #copies > 0 and (K ~= parts or H % n ~= 0) then
+            util.refuse("base_num_query_heads = %d, base_num_kv_heads = %d: %d ranks (%s) split heads; expected at "
+                .. "most as many ranks as heads of keys, or a multiple of those that divides the heads of queries",
+                H, K, n, table.concat(heads, ", "))
+        end
+    end
+end
+
 local function check(self, shape)
     local mesh = self.mesh
     if mesh:size("stage") > 1 then
@@ -66,10 +84,7 @@ local function check(self, shape)
             end
         end
     end
-    if not same_axes(self.products.heads, self.products.kv_heads) then
-        util.refuse("logical_axis_rules: heads is split over [%s], kv_heads over [%s]: give both the same axes",
-            table.concat(self.products.heads, ", "), table.concat(self.products.kv_heads, ", "))
-    end
+    check_heads(self, shape)
     -- Products read whole rows of emb, so weights that are split there must be gathered, over ranks with different
     -- tokens.
     for _, rule in ipairs(mesh.list) do
@@ -103,7 +118,8 @@ end
 -- them.
 local function different_uses(self, p)
     local more = { sequence = self.sequence, tokens = self.token_axes, heads = self.products.heads, product = {} }
-    return join(self.shares, more[p.use])
+    local axes = join(self.shares, more[p.use])
+    return util.contains(p.logical, "kv_heads") and join(axes, self.mesh.kv_copies) or axes
 end
 
 -- The gathers of dimension d before use. Those over axes of `different` scatter the gradient's sum. Ranks along other
@@ -135,10 +151,19 @@ local function add_gathers(entry, p, d, different)
     end
 end
 
+-- Ranks that have copies of a head of keys share out the heads of queries that use it.
+local function units_of(self, p)
+    local units, copies = {}, self.mesh:size(self.mesh.kv_copies)
+    for d, unit in ipairs(p.units) do
+        units[d] = p.logical[d] == "heads" and unit // copies or unit
+    end
+    return units
+end
+
 -- How a parameter is stored, gathered and reduced. Products are split between units: between heads, not inside a head.
 -- Norms compute in f32, so their parameters are gathered as they are stored.
 local function entry_of(self, p)
-    local spec = self.mesh:spec(p.logical, p.sizes, p.name, p.units)
+    local spec = self.mesh:spec(p.logical, p.sizes, p.name, units_of(self, p))
     local entry = { spec = spec, sizes = p.sizes, gathers = {}, stored = {}, copies = self.mesh.layout.ranks }
     local split, different = {}, different_uses(self, p)
     entry.dtype = p.logical[1] ~= "norm" and self.shape.dtype or nil
@@ -390,20 +415,22 @@ function Parallel:splits_alike()
     return same_axes(self.products.heads, self.products.mlp)
 end
 
---- The heads of an attention that this rank computes: its heads of keys, and all heads of queries that use them.
+--- The heads of an attention that this rank computes: its heads of keys, and its share of the heads of queries that use
+--- them.
 ---@param part table of a block
 ---@return integer heads, integer kv_heads
 function Parallel:heads(part)
-    local axes = self.products.heads
-    local kv_heads = util.part(part.kv_heads, self.mesh:size(axes), self.mesh:index(axes))
-    return kv_heads * (part.heads // part.kv_heads), kv_heads
+    local mesh, axes = self.mesh, self.products.kv_heads
+    local kv_heads = util.part(part.kv_heads, mesh:size(axes), mesh:index(axes))
+    return kv_heads * (part.heads // part.kv_heads) // mesh:size(mesh.kv_copies), kv_heads
 end
 
 --- The sum over the ranks that have the other heads of the same tokens, for use in each rank's own heads. Collective.
 ---@param x any
+---@param kind "heads"|"kv_heads"
 ---@return any
-function Parallel:sum_heads(x)
-    local axes = self.products.heads
+function Parallel:sum_heads(x, kind)
+    local axes = self.products[kind]
     return mx.fan_out(mx.all_reduce(x, { axis = axes }), { axis = axes })
 end
 

@@ -5,6 +5,7 @@
 -- dcn coordinate * ici size + ici coordinate. `mx.mesh(config)` creates the mesh of this run.
 
 local mx = require "mx"
+local copies = require "mx.parallel.copies"
 local logical_names = require "mx.parallel.names"
 local util = require "mx.util"
 
@@ -28,13 +29,18 @@ local SIZE_KEYS = {
     layers = "base_num_decoder_layers",
 }
 
+-- The axis that an axis is a part of: "tensor" for "tensor.inner" (copies.lua).
+local function whole_axis(name)
+    return name:match("^[^.]+")
+end
+
 --- The config key of an axis's size inside a slice ("ici") or across slices ("dcn"). The axis stage has
 --- ici_pipeline_parallelism and dcn_pipeline_parallelism, as in MaxText.
 ---@param level string
 ---@param name string an axis
 ---@return string
 function mesh.key(level, name)
-    return ("%s_%s_parallelism"):format(level, name == "stage" and "pipeline" or name)
+    return ("%s_%s_parallelism"):format(level, name == "stage" and "pipeline" or whole_axis(name))
 end
 
 local function counted(n, thing)
@@ -199,7 +205,7 @@ function mesh.rank_at(layout, at)
     return mx.axes_rank(layout.axes, at)
 end
 
--- Axes from a name or a list of names, without repetitions and in mesh order.
+-- Axes from a name or a list of names, without repetitions and in mesh order. The name of an axis in parts means these.
 local function in_order(layout, axes)
     local wanted, list = {}, {}
     for _, name in ipairs(type(axes) == "table" and axes or { axes }) do
@@ -210,8 +216,8 @@ local function in_order(layout, axes)
         end
         wanted[name] = true
     end
-    for _, name in ipairs(mesh.AXES) do
-        list[#list + 1] = wanted[name] and name or nil
+    for _, axis in ipairs(layout.axes) do
+        list[#list + 1] = (wanted[axis.name] or wanted[whole_axis(axis.name)]) and axis.name or nil
     end
     return list
 end
@@ -236,8 +242,9 @@ end
 ---@field rules table<string, string[]> logical name -> the axes of its first rule
 ---@field list table[] all rules in their order: {logical name, axes}
 ---@field shares_batch table<string, boolean> the axes that split batch or length of activations
+---@field kv_copies string[] axes along which ranks have copies of the same heads of keys and values (copies.lua)
 local Mesh = {}
-util.strict(Mesh, "a mesh", { "layout", "rank", "at", "rules", "list", "shares_batch" })
+util.strict(Mesh, "a mesh", { "layout", "rank", "at", "rules", "list", "shares_batch", "kv_copies" })
 
 --- The number of ranks along axes. Not collective.
 ---@param axes string|string[] a name or several
@@ -409,8 +416,9 @@ end
 ---@return string
 function Mesh:summary()
     local sizes = {}
-    for _, axis in ipairs(self.layout.axes) do
-        sizes[#sizes + 1] = axis.size > 1 and ("%s %d"):format(axis.name, axis.size) or nil
+    for _, name in ipairs(mesh.AXES) do
+        local size = self.layout.sizes[name]
+        sizes[#sizes + 1] = size > 1 and ("%s %d"):format(name, size) or nil
     end
     return ("%s: %s"):format(counted_ranks(self.layout),
         #sizes > 0 and table.concat(sizes, " x ") or "nothing is shared out")
@@ -440,8 +448,8 @@ end
 function mesh.plan(cfg, ranks, rank)
     local layout = mesh.layout(cfg, ranks)
     local self = setmetatable({
-        layout = layout, rank = rank or 0, at = mesh.coordinates(layout, rank or 0), rules = {},
-        list = cfg.logical_axis_rules, shares_batch = {},
+        layout = layout, rank = rank or 0, rules = {}, shares_batch = {},
+        list = table.move(cfg.logical_axis_rules, 1, #cfg.logical_axis_rules, 1, {}),
     }, Mesh)
     for name in pairs(logical_names.OWN) do
         self.rules[name] = {}
@@ -455,6 +463,12 @@ function mesh.plan(cfg, ranks, rank)
         end
     end
     logical_names.check(self.rules, layout.sizes, self.shares_batch)
+    local kv_heads = math.huge
+    for _, kind in ipairs(mx.models.kinds(mx.models.shape(cfg))) do
+        kv_heads = math.min(kv_heads, kind.block.attention.kv_heads)
+    end
+    self.kv_copies = copies.share(self, kv_heads)
+    self.at = mesh.coordinates(layout, self.rank)
     return self
 end
 

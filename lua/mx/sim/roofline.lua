@@ -76,7 +76,8 @@ end
 local function axes_of(plan, names, shares_batch)
     local axes = {}
     for _, name in ipairs(names) do
-        for _, axis in ipairs(plan.rules[name]) do
+        for _, part in ipairs(plan.rules[name]) do
+            local axis = part:match("^[^.]+") -- "tensor" for "tensor.inner"
             axes[axis] = (plan.shares_batch[axis] or false) == shares_batch or nil
         end
     end

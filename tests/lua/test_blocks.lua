@@ -435,10 +435,13 @@ function TestBlocks.test_a_benchmark_keeps_a_layer_of_each_kind()
     local block = chip.blocks[1]
     chip.blocks = { block, mx.models.copy(block), block }
     chip.blocks[2].mlp.width = 1024
-    local full = { length = 2048, sequences = 1 }
-    local cut = mx.bench.plan(chip, 256, full, { memory = 1e15, seconds = 60, rate = 1 })
+    local full = { layers = 32, least_layers = #mx.models.kinds(chip), length = 2048, sequences = 1 }
+    local function needs(layers, sequences, length)
+        return layers * sequences * length, 1000
+    end
+    local cut = mx.bench.plan(needs, full, { memory = 1e15, seconds = 60 })
     lu.assertEquals({ cut.layers, cut.length }, { 2, 256 })
-    local ok, message = pcall(mx.bench.plan, chip, 256, full, { memory = 2 ^ 30, seconds = 60, rate = 1 })
+    local ok, message = pcall(mx.bench.plan, needs, full, { memory = 256, seconds = 60 })
     lu.assertFalse(ok)
     lu.assertStrContains(tostring(message), "a layer of each of 2 kinds needs")
 end

@@ -99,7 +99,8 @@ function TestWords.test_names_and_values_of_maxtext()
         { "offload", "offload", "offload", "device" })
     lu.assertEquals(load({ "model_name=tiny", "num_slices=-1" }).num_slices, 1)
     lu.assertEquals(load({ "model_name=gpt3-52k", "opt_type=adam_pax" }).opt_type, "adamw")
-    -- Google's names of v5p count the two cores of a chip, those of v7x the two dies, which are ranks here, too.
+    lu.assertEquals(load({ "model_name=llama3.1-8b-Instruct" }).rope_type, "llama3.1")
+    -- Google's names of v5p count the two cores of a chip, those of v7x its two dies.
     lu.assertEquals(load({ "model_name=tiny", "compile_topology=v5p-256" }).hardware, "v5p-128")
     lu.assertEquals(load({ "model_name=tiny", "compile_topology=tpu7x-128" }).hardware, "v7x-64")
     local _, said = load({ "model_name=tiny", "hardware=gpu" })
@@ -278,7 +279,7 @@ local LINES = {
     tutorial_hf = {
         "model_name=deepseek2-16b dataset_type=hf hf_path=allenai/c4 hf_data_dir=en train_split=train "
             .. "tokenizer_type=huggingface tokenizer_path=deepseek-ai/DeepSeek-V2-Lite steps=10",
-        refused = "dataset_type: ",
+        refused = "model_name: its layers need experts and latent attention",
     },
     localhost = { "run_name=r base_output_directory=out dataset_type=synthetic steps=10", on = "v5e-8",
         params = 1104218112 },
@@ -287,7 +288,7 @@ local LINES = {
     v6e_mixtral = {
         "src/maxtext/configs/base.yml model_name=mixtral-8x7b per_device_batch_size=32 remat_policy=full "
             .. "ici_fsdp_parallelism=-1 max_target_length=1024 reuse_example_batch=1 gcs_metrics=true attention=flash "
-            .. BENCH, on = "v6e-256", refused = "no model 'mixtral-8x7b'",
+            .. BENCH, on = "v6e-256", refused = "model_name: its layers need experts",
     },
     estimator = {
         "maxtext/configs/base.yml compile_topology=tpu7x-1024 compile_topology_num_slices=1 model_name=llama3.1-405b "

@@ -206,6 +206,7 @@ end
 -- The model of the run: that of model_name, or without one that of the parameters to start from.
 local function choose_model(values, ...)
     local name, where = find_early("model_name", values, ...)
+    name = name:gsub("%-Instruct", "") -- as in MaxText: the sizes are the same
     local parameters, given = find_early("load_parameters_path", values, ...)
     parameters = config_paths.take("load_parameters_path", parameters, given)
     if name == "default" and parameters ~= "" and mx.io.exists(parameters) then
@@ -463,8 +464,8 @@ end
 ---       configs/... that is missing in the current directory is read from mxlua's own files (mx.root)
 ---@param o? {options: table, stored: string, stored_name: string, simulate: boolean, quiet: boolean, flags: boolean}
 ---       options: further keys of this script, with their defaults; stored: a whole config as config.dump writes it,
----       used instead of a model file; simulate = false: the script only looks up the hardware; quiet: do not list words
----       without effect; flags = false: XLA's flags are not read
+---       used instead of a model file; simulate = false: the script only looks up the hardware; quiet: words without
+---       effect are not listed; flags = false: XLA's flags are not read
 ---@return table config
 function config.load(words, o)
     o = o or {}

@@ -25,25 +25,14 @@ static bool same_frequencies(const mx_rope_frequencies *a, const mx_rope_frequen
         return false;
     if (a->table)
         return memcmp(a->table, b->table, (size_t)a->dims * sizeof *a->table) == 0;
-    return a->theta == b->theta && a->scaling_factor == b->scaling_factor && a->low_freq_factor == b->low_freq_factor &&
-           a->high_freq_factor == b->high_freq_factor && a->original_length == b->original_length;
+    return a->theta == b->theta;
 }
 
-/* The smoothing of frequencies is that of the Llama 3.1 reference code (apply_scaling). */
 double mx_rope_frequency(const mx_rope_frequencies *f, int64_t i)
 {
     if (f->table)
         return (double)f->table[i] + (double)f->table[f->dims / 2 + i];
-    double frequency = pow(f->theta, -2.0 * (double)i / (double)f->dims);
-    if (f->scaling_factor == 1.0)
-        return frequency;
-    double turns = f->original_length * frequency / (2 * 3.14159265358979323846); /* over the original context */
-    if (turns > f->high_freq_factor)
-        return frequency;
-    if (turns < f->low_freq_factor)
-        return frequency / f->scaling_factor;
-    double smooth = (turns - f->low_freq_factor) / (f->high_freq_factor - f->low_freq_factor);
-    return (1 - smooth) * frequency / f->scaling_factor + smooth * frequency;
+    return pow(f->theta, -2.0 * (double)i / (double)f->dims);
 }
 
 static int64_t row_floats(const mx_rope_frequencies *f) { return f->interleaved ? 2 * f->dims : f->dims; }

@@ -16,13 +16,9 @@
 /* What the angles depend on. */
 typedef struct mx_rope_frequencies {
     /* Radians by which each pair turns from one position to the next: (2, dims / 2), of which the two rows are added in
-     * double. NULL: they follow from theta and the scaling. */
+     * double. NULL: they follow from theta. */
     const float *table;
     double theta;
-    /* Llama 3.1: wavelengths longer than original_length / low_freq_factor are stretched by scaling_factor, those
-     * shorter than original_length / high_freq_factor stay, and those between are blended. scaling_factor 1: none. */
-    double scaling_factor, low_freq_factor, high_freq_factor;
-    double original_length;
     double factor; /* f above */
     int64_t dims;  /* even */
     bool interleaved;

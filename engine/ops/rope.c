@@ -8,8 +8,8 @@
 #define STANDARD_THETA 10000.0
 
 typedef struct rope_attr {
-    double theta, scaling_factor, low_freq_factor, high_freq_factor, factor;
-    int64_t original_length, offset, dims;
+    double theta, factor;
+    int64_t offset, dims;
     bool interleaved, inverse;
 } rope_attr;
 
@@ -24,7 +24,7 @@ static int64_t dims_of(const mx_call *call)
 
 static const mx_tensor *frequencies_of(const mx_call *call) { return call->n_in > 2 ? call->in[2] : NULL; }
 
-/* Checks the table of frequencies, which replaces theta and the scaling. */
+/* Checks the table of frequencies, which replaces theta. */
 static mx_status check_frequencies(const mx_call *call)
 {
     const mx_tensor *frequencies = frequencies_of(call);
@@ -34,9 +34,8 @@ static mx_status check_frequencies(const mx_call *call)
     mx_shape want = {2, {2, dims_of(call) / 2}};
     MX_TRY(mx_want_dtype(call, 2, MX_F32));
     MX_TRY(mx_want_shape(call, 2, &want));
-    if (attr->theta != STANDARD_THETA || attr->scaling_factor != 1)
-        return mx_bad_value(call,
-                            "theta and scaling_factor have no effect where frequencies are given; leave them out");
+    if (attr->theta != STANDARD_THETA)
+        return mx_bad_value(call, "theta has no effect where frequencies are given; leave it out");
     if (frequencies->requires_grad && mx_will_record(call))
         return mx_bad_value(call, "frequencies get no gradient; pass frequencies:detach()");
     return MX_OK;
@@ -55,12 +54,8 @@ static mx_status infer(mx_call *call)
                             (long long)attr->dims, (long long)head_dim_of(call));
     if (!isfinite(attr->factor))
         return mx_bad_value(call, "factor = %g must be finite", attr->factor);
-    if (!(attr->theta > 0) || !(attr->scaling_factor > 0) || attr->original_length <= 0)
-        return mx_bad_value(call, "theta = %g, scaling_factor = %g and original_length = %lld must be positive",
-                            attr->theta, attr->scaling_factor, (long long)attr->original_length);
-    if (attr->scaling_factor != 1 && !(attr->high_freq_factor > attr->low_freq_factor))
-        return mx_bad_value(call, "high_freq_factor = %g must be above low_freq_factor = %g", attr->high_freq_factor,
-                            attr->low_freq_factor);
+    if (!(attr->theta > 0))
+        return mx_bad_value(call, "theta = %g must be positive", attr->theta);
     if (positions) {
         mx_shape all = x->shape, one = mx_vector(x->shape.size[n - 3]);
         all.n_dims = n - 2;
@@ -90,10 +85,6 @@ static mx_status host(mx_call *call)
     return mx_rope_run(&(mx_rope){
         .frequencies = {.table = frequencies ? mx_f32(frequencies) : NULL,
                         .theta = attr->theta,
-                        .scaling_factor = attr->scaling_factor,
-                        .low_freq_factor = attr->low_freq_factor,
-                        .high_freq_factor = attr->high_freq_factor,
-                        .original_length = (double)attr->original_length,
                         .factor = attr->factor,
                         .dims = dims_of(call),
                         .interleaved = attr->interleaved},
@@ -132,14 +123,6 @@ static const mx_attr attrs[] = {
      "rotate only the first so many components of each head; -1: all"},
     {"factor", MX_ATTR_FLOAT, offsetof(rope_attr, factor), 1, NULL, "factor of cosines and sines"},
     {"offset", MX_ATTR_INT, offsetof(rope_attr, offset), 0, NULL, "added to every position; positions count from 0"},
-    {"scaling_factor", MX_ATTR_FLOAT, offsetof(rope_attr, scaling_factor), 1, NULL,
-     "factor of long wavelengths, as in Llama 3.1"},
-    {"low_freq_factor", MX_ATTR_FLOAT, offsetof(rope_attr, low_freq_factor), 1, NULL,
-     "wavelengths above original_length / this get the full factor"},
-    {"high_freq_factor", MX_ATTR_FLOAT, offsetof(rope_attr, high_freq_factor), 4, NULL,
-     "wavelengths below original_length / this stay unchanged"},
-    {"original_length", MX_ATTR_INT, offsetof(rope_attr, original_length), 8192, NULL,
-     "sequence length before scaling"},
     {"inverse", MX_ATTR_BOOL, offsetof(rope_attr, inverse), 0, NULL, "rotate in the opposite direction: the gradient"},
     {0}};
 

@@ -54,7 +54,6 @@ static void check_rope(const char *isa, int64_t tokens, int64_t heads, int64_t d
     float *table = make_values(dim, MX_F32, -1, 1);
     mx_rope r = {.frequencies = {.table = kind & 32 ? table : NULL,
                                  .theta = 10000,
-                                 .scaling_factor = 1,
                                  .factor = kind & 32 ? 0.75 : 1,
                                  .dims = dim,
                                  .interleaved = kind & 2},
@@ -114,31 +113,6 @@ static void test_stream(const char *isa)
     free(angles);
 }
 
-/* Llama 3.1: short wavelengths stay, long ones are stretched by the factor, the blend joins both ends. */
-static void test_scaling(void)
-{
-    mx_rope_frequencies f = {.theta = 500000,
-                             .scaling_factor = 8,
-                             .low_freq_factor = 1,
-                             .high_freq_factor = 4,
-                             .original_length = 8192,
-                             .dims = 128};
-    double pi = 3.14159265358979323846;
-    for (int64_t i = 0; i < 64; i++) {
-        double plain = pow(500000, -2.0 * (double)i / 128), length = 2 * pi / plain, got = mx_rope_frequency(&f, i);
-        if (length < 2048)
-            CHECK(got == plain, "pair %d: %g, expected %g", (int)i, got, plain);
-        else if (length > 8192)
-            CHECK(fabs(got - plain / 8) < 1e-12 * plain, "pair %d: %g, expected %g", (int)i, got, plain / 8);
-        else
-            CHECK(got < plain && got > plain / 8, "pair %d: %g is not between", (int)i, got);
-    }
-    /* From the formula by hand: wavelength 4096 is at smooth = (8192 / 4096 - 1) / 3 = 1 / 3. */
-    f.dims = 2, f.theta = 1;
-    f.original_length = 2 * 2 * pi; /* pair 0 has frequency 1 and turns twice over the original length */
-    CHECK(fabs(mx_rope_frequency(&f, 0) - (2.0 / 3 / 8 + 1.0 / 3)) < 1e-12, "%g", mx_rope_frequency(&f, 0));
-}
-
 /* Tables of frequencies are told apart by their values, wherever these lie, and the two rows of one are added in
  * double: at position 100000 an f32 alone would be off by up to 3e-3 rad. */
 static void test_tables(void)
@@ -158,7 +132,6 @@ int main(void)
 {
     for_each_isa(test_sizes);
     for_each_isa(test_stream);
-    test_scaling();
     test_tables();
     return check_done();
 }

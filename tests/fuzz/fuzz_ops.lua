@@ -69,8 +69,7 @@ local NUMBERS = { -- the standard value is among them
     scale = { 1, 0.5, -2 }, shift = { 0, 1, -0.25 }, softcap = { 0, 0, 30 }, logit_scale = { 1, 0.5 },
     z_loss = { 0, 1e-4 }, normalizer = { 0, 7 }, rate = { 0, 0.1, 0.5, 0.999 }, exponent = { 2, 3, -1, 0.5, 0 },
     p0 = { 1, 2, 0.5 }, p1 = { 0, 1 }, value = { 0, 1, -3 }, low = { 0, -1 }, high = { 1, 4 }, mean = { 0, 2 },
-    std = { 1, 0.5, 0 }, theta = { 10000, 500 }, scaling_factor = { 1, 8 }, low_freq_factor = { 1 },
-    high_freq_factor = { 4, 2 }, original_length = { 8192, 16 }, factor = { 1, 0.5 },
+    std = { 1, 0.5, 0 }, theta = { 10000, 500 }, factor = { 1, 0.5 },
     window = { 0, 0, 1, 3, 17 }, offset = { 0, 0, 2, 40 },
     first_query = { 0, 0, 1, 5 }, kv_length = { 0, 0, 1, 3 }, start = { 1, 1, 2, 3 }, length = { 0, 1, 1, 2, 5 },
     n = { 0, 1, 7, 100 }, vocab = { 1, 17, 40 }, size = { 5, 17, 40 }, root = { 0 }, shift_ranks = { 1, 0, -3 },
@@ -268,7 +267,7 @@ local function rotary()
     if chance(3) then
         inputs[3] = like({ 2, shape[4] // 2 }, "f32")
         inputs[3].wants_grad = false
-        return inputs, { theta = 10000, scaling_factor = 1, dims = -1 }
+        return inputs, { theta = 10000, dims = -1 }
     end
     return inputs
 end

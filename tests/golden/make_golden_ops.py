@@ -329,20 +329,11 @@ def norm_cases():
 # ---- rotary positions ----
 
 
-def stretched(frequency, factor, low, high, length):
-    """Llama 3.1: long wavelengths are stretched by `factor`, short ones stay, and those between are blended."""
-    wavelength = 2 * np.pi / frequency
-    smooth = ((length / wavelength - low) / (high - low)).clamp(0, 1)
-    return (1 - smooth) * frequency / factor + smooth * frequency
-
-
-def rope(x, positions, table=None, theta=10000.0, interleaved=False, stretch=None, dims=None, factor=1.0):
+def rope(x, positions, table=None, theta=10000.0, interleaved=False, dims=None, factor=1.0):
     if dims:
-        turned = rope(x[..., :dims], positions, table, theta, interleaved, stretch, None, factor)
+        turned = rope(x[..., :dims], positions, table, theta, interleaved, None, factor)
         return torch.cat((turned, x[..., dims:]), -1)
     frequency = theta ** (-torch.arange(0, x.shape[-1], 2).double() / x.shape[-1])
-    if stretch:
-        frequency = stretched(frequency, *stretch)
     if table is not None:
         frequency = table.sum(0)
     a = positions.double()[..., None] * frequency  # (B, S, D/2) or (S, D/2)
@@ -365,9 +356,7 @@ def rope_cases():
     case("rope.positions", [x, np.array([0, 1, 0, 1, 2])], rope)
     case("rope.batch_positions", [x, np.array([[0, 1, 2, 0, 1], [3, 9, 100, 0, 0]])], rope)
     case("rope.inverse", [x], lambda x: rope(x, -steps), {"inverse": True})
-    attrs = {"scaling_factor": 8, "low_freq_factor": 1, "high_freq_factor": 4, "original_length": 64}
     y = normal("ropes", 1, 5, 1, 16)
-    case("rope.stretched", [y], lambda x: rope(x, steps + 40, stretch=(8, 1, 4, 64)), dict(attrs, offset=40))
     case("rope.wide", [normal("ropew", 1, 3, 2, 34)], lambda x: rope(x, torch.arange(3)))
     case("rope.two", [normal("rope2", 1, 4, 1, 2)], lambda x: rope(x, torch.arange(4)))
     case("rope.dims", [y], lambda x: rope(x, steps, dims=6), {"dims": 6})

@@ -25,6 +25,15 @@ function TestRope.test_frequencies_are_those_of_transformers()
     end
 end
 
+-- Llama 3.1 by hand: a pair that turns twice in the original length is at (2 - 1) / (4 - 1) of the blend.
+function TestRope.test_llama()
+    local scaling = {
+        kind = "llama3.1", factor = 8, low_freq_factor = 1, high_freq_factor = 4, original_length = 4 * math.pi,
+    }
+    local frequencies = rope.frequencies({ theta = 1, scaling = scaling }, 2)
+    lu.assertAlmostEquals(frequencies[1], 2 / 3 / 8 + 1 / 3, 1e-15)
+end
+
 -- MaxText's formula: wavelengths from rope_min_timescale to rope_max_timescale, in equal ratios.
 function TestRope.test_the_shortest_wavelength()
     local attention = attention_of("head_dim=8", "rope_min_timescale=4", "rope_max_timescale=64")

@@ -1,11 +1,12 @@
--- ranks: 2
--- Gemma 2 and 3 and OLMo 3 on two ranks: steps are those of one rank, and so are the saved parameters.
+-- ranks: 2 4
+-- Gemma 2 and 3 and OLMo 3 on a mesh: steps and saved parameters are those of one rank. Four ranks of tensor are more than
+-- there are heads of keys.
 
 local lu = require "luaunit"
 local mx = require "mx"
 local util = require "mx.util"
 
-local STEPS, SEQUENCES = 3, 2
+local STEPS, SEQUENCES = 3, 4
 
 local WORDS = {
     gemma2 = { "base_num_decoder_layers=1", "attn_logits_soft_cap=2", "use_post_attn_norm=true" },
@@ -52,8 +53,8 @@ for family in pairs(WORDS) do
     TestFamilies["test_" .. family] = function()
         local losses, alone = train(config_of(family, "per_device_batch_size=" .. SEQUENCES), nil)
         for _, axis in ipairs { "fsdp", "tensor" } do
-            local config = config_of(family, "per_device_batch_size=" .. SEQUENCES // 2,
-                ("ici_%s_parallelism=2"):format(axis))
+            local config = config_of(family, "per_device_batch_size=" .. SEQUENCES // mx.ranks(),
+                ("ici_%s_parallelism=%d"):format(axis, mx.ranks()))
             local found, model = train(config, mx.train.mesh(config))
             for i, loss in ipairs(found) do
                 lu.assertAlmostEquals(loss, losses[i], 1e-5, axis)

@@ -84,7 +84,7 @@ function ROPE_KEYS.yarn(scaling, keys, c)
     local factor = get(scaling, "factor", "number") + 0.0
     keys.rope_type, keys.rope_factor, keys.rope_interleave = "yarn", factor, false
     keys.original_max_position_embeddings = get(scaling, "original_max_position_embeddings", "integer",
-        get(c, "max_position_embeddings", "integer"))
+        get(c, "max_position_embeddings", "integer", false) or nil)
     keys.beta_fast = get(scaling, "beta_fast", "number", 32) + 0.0
     keys.beta_slow = get(scaling, "beta_slow", "number", 1) + 0.0
     keys.rope_truncate = get(scaling, "truncate", "boolean", true)

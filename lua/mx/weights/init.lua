@@ -134,6 +134,7 @@ function weights.check(config, path, keys)
         local a = type(value) == "table" and table.concat(value, ", ") or value
         local b = type(ours) == "table" and table.concat(ours, ", ") or ours
         local same = a == b or key == "decoder_block" and blocks.KINDS[a] == blocks.KINDS[b]
+            or key == "normalize_embedding_logits" and not config.logits_via_embedding -- then it has no effect
         if not same and not FREE[key] then
             mx.config.refuse(config, key, "%s, but %s has %s", tostring(b), path, tostring(a))
         end

@@ -1,6 +1,6 @@
 -- ranks: 2 4
--- Gemma 2 and 3 and OLMo 3 on a mesh: steps and saved parameters are those of one rank. Four ranks of tensor are more than
--- there are heads of keys.
+-- Gemma 2 and 3 and OLMo 3 on a mesh: steps and saved parameters are those of one rank. Four ranks of tensor are more
+-- than there are heads of keys.
 
 local lu = require "luaunit"
 local mx = require "mx"

@@ -294,6 +294,12 @@ function TestBlocks.test_parameters()
     lu.assertNil(model.params["layer004.mlp_norm.weight"])
 end
 
+function TestBlocks.test_norms_of_a_parallel_block()
+    local shape = mixed.shape(config_of())
+    shape.blocks[4].norms.mlp = "both"
+    lu.assertErrorMsgContains("a parallel block has one norm", mx.models.new, shape)
+end
+
 -- FLOPs of the operations that the profiler saw, against the counts of flops.lua.
 function TestBlocks.test_flops()
     local model, batch = new_model(), new_batch()

@@ -88,6 +88,10 @@ function parameters.norm_weight(norm, weight)
 end
 
 local function add_layer(list, block)
+    if block.parallel and (block.norms.attention ~= "before" or block.norms.mlp ~= "before") then
+        error("a parallel block has one norm, before attention and MLP: norms must be { attention = \"before\", mlp = "
+            .. "\"before\" }", 0)
+    end
     local function add_norm(name, part, place)
         if shapes.has_norm(block, part, place) then
             list:norm(name, list.shape.emb, block.norm, "sequence")

@@ -182,6 +182,26 @@ function TestImport.test_config_as_older_versions_write_it()
     lu.assertEquals(config_read.read(values, "c").attention_type, "global")
 end
 
+-- What YaRN multiplies cosines and sines by: 0.1 ln(factor) + 1, unless the file says 1.
+function TestImport.test_attention_factor_of_yarn()
+    local function read(more)
+        local scaling = { rope_type = "yarn", factor = 4.0, original_max_position_embeddings = 64 }
+        for key, value in pairs(more) do
+            scaling[key] = value
+        end
+        return config_read.read({
+            model_type = "llama", hidden_size = 64, num_attention_heads = 4, num_hidden_layers = 2, vocab_size = 100,
+            intermediate_size = 96, rope_scaling = scaling,
+        }, "c").rope_attention_scaling
+    end
+    lu.assertTrue(read {})
+    lu.assertTrue(read { attention_factor = 0.1 * math.log(4) + 1 })
+    lu.assertFalse(read { attention_factor = 1.0 })
+    lu.assertFalse(read { mscale = 0.7, mscale_all_dim = 0.7 }) -- the quotient of two equal factors
+    says("an attention_factor of 1.5 for YaRN with factor = 4", read, { attention_factor = 1.5 })
+    says("an attention_factor of", read, { mscale = 2.0, mscale_all_dim = 1.0 })
+end
+
 function TestImport.test_types_of_gguf()
     local expected = read_all(GOLDEN .. "types.expected.safetensors")
     local file <close> = mx.io.weights_open(GOLDEN .. "types.gguf")

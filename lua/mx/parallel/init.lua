@@ -13,6 +13,7 @@
 local mx = require "mx"
 local stored = require "mx.parallel.parts"
 local gathered = require "mx.parallel.gathered"
+local update = require "mx.parallel.update"
 local util = require "mx.util"
 
 local parallel = { alone = require "mx.parallel.alone" }
@@ -177,21 +178,6 @@ local function entry_of(self, p)
     return entry
 end
 
--- Ranks along data that hold the same parameter may divide its update: each updates a range of the elements.
-local function share_update(self, entry)
-    local n, count = self.mesh:size("data"), 1
-    for _, size in ipairs(entry.stored) do
-        count = count * size
-    end
-    if n == 1 or count < n or not util.contains(entry.sum, "data") then
-        return
-    end
-    local length, start = util.part(count, n, self.mesh:index("data"))
-    entry.update = { length = length, start = start, dim = 1 }
-    entry.sum = util.without(entry.sum, { "data" })
-    entry.copies = entry.copies // n
-end
-
 --- Plans how a model is split over a mesh. Parts need not be equal; a rank without a part is refused before anything is
 --- allocated. Not collective.
 ---@param mesh mx.Mesh
@@ -221,7 +207,7 @@ function parallel.new(mesh, shape, parameters, o)
     for _, p in ipairs(parameters) do
         local entry = entry_of(self, p)
         if o.shard_optimizer_over_data then
-            share_update(self, entry)
+            update.share(self, entry)
         end
         self.entries[p.name] = entry
     end
@@ -233,6 +219,10 @@ end
 -- The stored parts: see parts.lua.
 Parallel.part, Parallel.place = stored.part, stored.place
 Parallel.whole, Parallel.piece, Parallel.uneven = stored.whole, stored.piece, stored.uneven
+-- What the optimizer updates: see update.lua.
+Parallel.updated, Parallel.updated_gradient = update.updated, update.updated_gradient
+Parallel.updated_values, Parallel.update_place = update.updated_values, update.update_place
+Parallel.finish_update = update.finish_update
 
 -- ---- weights ----
 
@@ -325,62 +315,6 @@ function Parallel:sum_of_squares(squares)
         sum = sum + value / self.entries[name].copies
     end
     return mx.all_reduce_(mx.tensor(sum)):item()
-end
-
--- ---- the optimizer ----
-
---- The number of elements of a parameter that this rank updates, if ranks along data divide the update; otherwise nil.
----@param name string
----@return integer?
-function Parallel:updated(name)
-    local update = self.entries[name].update
-    return update and update.length
-end
-
---- The gradient of the elements that this rank updates. Collective if the update is divided.
----@param name string
----@param grad any gradient of everything that the rank stores
----@return any
-function Parallel:updated_gradient(name, grad)
-    if not self.entries[name].update then
-        return grad
-    end
-    return mx.reduce_scatter(grad:view(grad:numel()), { axis = "data", async = self.o.async_reduce_scatter })
-end
-
---- The values that this rank updates: they share the parameter's memory.
----@param name string
----@param t any
----@return any
-function Parallel:updated_values(name, t)
-    local update = self.entries[name].update
-    return update and mx.narrow(t:detach():view(t:numel()), update) or t
-end
-
---- The position in the whole parameter of the values that this rank updates, for the rounding of mx.adamw: they begin
---- at element `first` of what the rank stores, which begins at element `origin` and has `width` of the `stride`
---- elements of a row.
----@param name string
----@return {first: integer, origin: integer, width: integer, stride: integer}
-function Parallel:update_place(name)
-    local part, update = self:part(name), self.entries[name].update
-    local n = #part.of
-    local place = { first = update and update.start - 1 or 0, origin = 0, width = part.sizes[n], stride = part.of[n] }
-    for d, start in ipairs(part.start) do
-        place.origin = place.origin + (start - 1) * (d == n and 1 or part.of[n])
-    end
-    return place
-end
-
---- After the update: each rank gets the elements that the others have updated. Collective if the update is divided.
----@param params table<string, any>
-function Parallel:finish_update(params)
-    for name, t in util.sorted_pairs(params) do
-        if self.entries[name].update then
-            mx.all_gather_(t:detach():view(t:numel()), { axis = "data", async = self.o.async_all_gather })
-        end
-    end
-    mx.flush()
 end
 
 -- ---- around products ----

@@ -457,6 +457,28 @@ function TestRun.test_loading_what_does_not_fit()
     refused("there is no checkpoint in", "load_full_state_path=" .. folder)
     refused("there is no '", "load_parameters_path=" .. folder .. "/nothing.h5")
     refused("load_full_state_path loads parameters, too", "load_full_state_path=x", "load_parameters_path=y")
+    refused("has no effect without load_full_state_path", "restart_data=true")
+end
+
+-- The place in the data is that of a new run with these data; step, rate and moments continue.
+function TestRun.test_the_optimizer_state_goes_on_with_other_data()
+    local first = train(config_of("run_name=a", "checkpoint_period=2"))
+    local function go_on(steps)
+        return config_of("run_name=b", "steps=" .. steps, "load_full_state_path=" .. folder .. "/a/step_4",
+            "restart_data=true", "max_target_length=8", "data_shuffle_seed=7", "dataset_type=text",
+            "dataset_path=" .. mx.root .. "LICENSE")
+    end
+    local config = go_on(5)
+    local second, fresh = train(config), mx.data.open(config)
+    fresh:next()
+    lu.assertEquals(second.run.data:state(), fresh:state())
+    lu.assertEquals(second.optimizer.steps, 5)
+    for name, moments in pairs(second.optimizer.state) do -- v = beta2 v + (1 - beta2) g^2
+        local old = first.optimizer.state[name].v * second.optimizer.options.beta2
+        lu.assertTrue(mx.max(old - moments.v):item() <= 1e-12, name)
+    end
+    -- The run's own checkpoint has its place in the new data.
+    lu.assertEquals(train(go_on(6)).run.data.samples, 2 * fresh.samples)
 end
 
 function TestRun.test_parameters_alone_come_from_checkpoints_too()

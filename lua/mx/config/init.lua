@@ -359,6 +359,8 @@ local function check_together(values)
         "has no effect: remat_policy = %s offloads nothing", c.remat_policy)
     need(c.load_full_state_path == "" or c.load_parameters_path == "", "load_parameters_path",
         "load_full_state_path loads parameters, too: set one of them")
+    need(c.load_full_state_path ~= "" or not c.restart_data, "restart_data",
+        "has no effect without load_full_state_path")
     need(c.steps > 0 or c.learning_rate_schedule_steps > 0, "steps", "-1 takes the value of "
         .. "learning_rate_schedule_steps, which is -1 too: set one of them")
     need(c.lr_schedule_type ~= "wsd" or c.warmup_steps_fraction + c.wsd_decay_steps_fraction <= 1 + 1e-9,

@@ -365,8 +365,8 @@ local function check_state(state, expected)
     for key in util.sorted_pairs(keys) do
         if not same(state[key], expected[key]) then
             util.refuse("the state of the data does not fit: its %s is %s, that of this run %s. Continue with the data "
-                .. "that the run was started with, or start a new run", key, tostring(state[key]),
-                tostring(expected[key]))
+                .. "that the run was started with, or start a new run; with load_full_state_path and restart_data=true "
+                .. "it keeps the optimizer state", key, tostring(state[key]), tostring(expected[key]))
         end
     end
 end

@@ -1,5 +1,5 @@
---- What the optimizer of a model on a mesh updates: everything that a rank stores, or, with shard_optimizer_over_data, a
---- share of it. Methods of mx.Parallel.
+--- What the optimizer of a model on a mesh updates: everything that a rank stores, or, with shard_optimizer_over_data,
+--- a share of it. Methods of mx.Parallel.
 
 local mx = require "mx"
 local util = require "mx.util"

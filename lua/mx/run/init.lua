@@ -136,6 +136,9 @@ local function load(self, o)
         local index, path = mx.checkpoint.load_newest(self.directory, whole, say)
         return restore(self, index, path)
     elseif config.load_full_state_path ~= "" then
+        if config.restart_data then
+            whole.data = nil
+        end
         local index, path = mx.checkpoint.load_path(config.load_full_state_path, whole, say)
         if not index then
             mx.config.refuse(config, "load_full_state_path", "there is no checkpoint in '%s'",

@@ -132,6 +132,16 @@ function TestWords.test_a_path_beside_made_data()
     refused({ "model_name=tiny", "dataset_path=a.h5" }, "no effect with dataset_type = synthetic") -- forgotten
 end
 
+function TestWords.test_words_of_what_is_switched_off()
+    local c, said = load({ "model_name=tiny", "enable_checkpointing=false", "checkpoint_period=20",
+        "async_checkpointing=False", "dataset_type=synthetic", "packing=false" })
+    lu.assertEquals(c.checkpoint_period, 20)
+    lu.assertEquals(said, "no effect here: async_checkpointing=false (enable_checkpointing=false), "
+        .. "checkpoint_period=20 (enable_checkpointing=false), packing=false (dataset_type=synthetic); "
+        .. "see configs/coming_from_maxtext.md")
+    refused({ "model_name=tiny", "packing=false" }, "packing has no effect with dataset_type = synthetic")
+end
+
 -- ---- files ----
 
 function TestWords.test_a_base_yml_that_is_not_here()

@@ -7,14 +7,14 @@ local mx = require "mx"
 local mesh = require "mx.parallel.mesh"
 local blocks = require "mx.models.blocks"
 local remat = require "mx.models.remat"
-local maxtext = require "mx.config.maxtext"
 local config_paths = require "mx.config.paths"
 local config_rules = require "mx.config.rules"
 local config_values = require "mx.config.values"
+local sources = require "mx.config.sources"
 local logical_names = require "mx.parallel.names"
 local util = require "mx.util"
 
-local config = {}
+local config = { parse = sources.parse, models = sources.models }
 
 local MOST_SHOWN = 200 -- bytes of a word that a message shows
 
@@ -100,26 +100,6 @@ local function check_known(values, key, where)
     end
 end
 
---- Parses the text of a config file. Invalid YAML is refused with file, line and column. Not collective.
----@param text string
----@param path string for messages
----@return table<string, any> values, table<string, integer> lines of the keys, string[] keys in order
-function config.parse(text, path)
-    local read, lines, order = util.attempt(mx.io.yaml_load, text, path)
-    if type(read) ~= "table" or #read > 0 then
-        util.refuse("%s: expected lines of the form 'key: value'", path)
-    end
-    return read, lines, order
-end
-
-local function read_yaml(path, what)
-    local text, reason = mx.read_file(path)
-    if not text then
-        util.refuse("cannot read %s: %s", what, reason)
-    end
-    return config.parse(text, path)
-end
-
 -- Sets the keys of a config file; `read` and `lines` are results of config.parse.
 local function apply_file(values, path, read, lines)
     for key, value in util.sorted_pairs(read) do
@@ -175,17 +155,6 @@ local function find_early(key, values, file, file_path, lines, pairs_given)
     return text, where
 end
 
---- The names of the models in configs/models, sorted. Not collective.
----@return string[]
-function config.models()
-    local names = {}
-    for _, file in ipairs(util.attempt(mx.io.list, mx.root .. "configs/models")) do
-        names[#names + 1] = file:match("^(.+)%.yml$")
-    end
-    table.sort(names)
-    return names
-end
-
 local function apply_model(values, name, where)
     if name == "default" then
         return
@@ -193,13 +162,13 @@ local function apply_model(values, name, where)
     local path = ("%sconfigs/models/%s.yml"):format(mx.root, name)
     local text = mx.read_file(path)
     if not text then
-        local names = { "default", table.unpack(config.models()) }
+        local names = { "default", table.unpack(sources.models()) }
         local near = util.nearest(name, names)
         name, path = shortened(name), shortened(path)
         util.refuse("%s: no model '%s': there is no %s%s", where, name, path,
             near and (", did you mean '%s'?"):format(near) or "; there are " .. table.concat(names, ", "))
     end
-    local read, lines = config.parse(text, path)
+    local read, lines = sources.parse(text, path)
     apply_file(values, path, read, lines)
 end
 
@@ -369,7 +338,7 @@ local function check_together(values)
 end
 
 -- Refuses keys that the user has set but nothing reads. A model file may set them, because it serves many runs.
-local function check_used(values, chosen)
+local function check_used(values, chosen, words)
     for _, key in ipairs({ "skip_first_n_steps_for_profiler", "profiler_steps" }) do
         local changed = chosen[key] and values.now[key] ~= values.standard[key]
         if changed and values.now.trace_file == "" and values.now.report_file == "" then
@@ -383,9 +352,11 @@ local function check_used(values, chosen)
             for i = 2, #rule do
                 used = used or values.now[rule[1]] == rule[i]
             end
-            if not used then
-                util.refuse("%s: %s has no effect with %s = %s", values.where[key], key, rule[1],
-                    show(values.now[rule[1]]))
+            local other = show(values.now[rule[1]])
+            if not used and chosen[rule[1]] and config_rules.OFF[rule[1] .. "=" .. other] then
+                words:note(("%s=%s"):format(key, show(values.now[key])), ("%s=%s"):format(rule[1], other))
+            elseif not used then
+                util.refuse("%s: %s has no effect with %s = %s", values.where[key], key, rule[1], other)
             end
         end
     end
@@ -421,46 +392,6 @@ local function chosen_keys(file, pairs_given)
     return chosen
 end
 
--- Names what a block of MaxText's lacks before the sizes of that in the same file.
-local function check_missing(path, read, lines)
-    local block = read.decoder_block
-    local expected = block and config_values.broken_rule(block, config_rules.VALUES.decoder_block, true)
-    if expected then
-        util.refuse("%s:%d: decoder_block: expected %s, got %s", path, lines.decoder_block, expected, show(block))
-    end
-end
-
--- The base config, and the user's config file. A base.yml of mxlua stands for configs/base.yml; one of MaxText is read
--- as MaxText does, below the model. -> base, its keys in order, words; the file: its path, values, lines, whether it is
--- MaxText's base, and the keys that the user has chosen.
-local function read_files(path)
-    local base, _, order = read_yaml(mx.root .. "configs/base.yml", "the base config")
-    local words = maxtext.new(base)
-    if not path then
-        return base, order, words, { values = {}, lines = {} }
-    end
-    local is_base, found, reason = path:match("[^/]*$") == "base.yml", mx.find_file(path)
-    if is_base and not (found and mx.read_file(found)) then
-        words:note(path, "not there; configs/base.yml is read")
-        return base, order, words, { values = {}, lines = {} }
-    end
-    path = found or util.refuse("cannot read the config file: %s", reason)
-    local read, lines, own_order = read_yaml(path, "the config file")
-    if is_base and not words:is_maxtext(read) then
-        return read, own_order, maxtext.new(read), { values = {}, lines = {} }
-    end
-    check_missing(path, read, lines)
-    local name = path:match("([^/]*)%.yml$")
-    local is_model = read.decoder_block and not read.model_name and util.contains(config.models(), name)
-    if is_model then
-        read.model_name = name -- one of MaxText's model files, of which some keys follow from the model's name
-    end
-    read, lines = words:file(read, lines, path, is_base)
-    return base, order, words, {
-        path = path, values = read, lines = lines, is_base = is_base, chosen = not is_base and not is_model and read,
-    }
-end
-
 --- The config of a run. Collective: rank 0 reads the files.
 ---@param words string[] the command line after the script: an optional config file, then key=value; a file
 ---       configs/... that is missing in the current directory is read from mxlua's own files (mx.root)
@@ -472,7 +403,7 @@ end
 function config.load(words, o)
     o = o or {}
     local path, pairs_given = split_words(words or {})
-    local base, order, translator, file = read_files(path)
+    local base, order, translator, file = sources.read(path)
     local values = {
         standard = base, now = {}, where = {}, axis_rules = {}, rules = config_rules.VALUES, is_whole = true,
     }
@@ -481,12 +412,12 @@ function config.load(words, o)
     end
     add_options(values, order, o.options)
     pairs_given = translator:pairs(translator:with_environment(pairs_given))
-    pairs_given = translator:without_unread(pairs_given, file.values)
+    pairs_given = translator:without_unread(pairs_given, file.values, file.serves_many and base.dataset_type)
     if file.is_base then
         apply_file(values, file.path, file.values, file.lines)
     end
     if o.stored then
-        apply_file(values, o.stored_name, config.parse(o.stored, o.stored_name))
+        apply_file(values, o.stored_name, sources.parse(o.stored, o.stored_name))
     else
         choose_model(values, file.values, file.path, file.lines, pairs_given)
     end
@@ -498,7 +429,7 @@ function config.load(words, o)
     apply_block(values)
     merge_axis_rules(values)
     check_together(values)
-    check_used(values, chosen_keys(file.chosen or {}, pairs_given))
+    check_used(values, chosen_keys(file.serves_many and {} or file.values, pairs_given), translator)
     if values.now.base_output_directory == "" then
         values.now.base_output_directory = values.standard.base_output_directory
     end

@@ -201,12 +201,14 @@ function Words:pairs(pairs_given)
     return out
 end
 
---- Removes dataset_path where dataset_type says that no file is read: MaxText's scripts give both.
+--- Removes dataset_path where dataset_type says that no file is read: MaxText's scripts and model files give both.
 ---@param pairs_given {key: string, text: string, where: string}[]
 ---@param file table<string, any> values of the config file
+---@param kind? string|boolean dataset_type where neither gives it; false or nil: there dataset_path is a mistake
 ---@return {key: string, text: string, where: string}[]
-function Words:without_unread(pairs_given, file)
-    local kind, out = file.dataset_type, {}
+function Words:without_unread(pairs_given, file, kind)
+    local out = {}
+    kind = file.dataset_type or kind
     for _, pair in ipairs(pairs_given) do
         kind = pair.key == "dataset_type" and pair.text or kind
     end

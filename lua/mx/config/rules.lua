@@ -190,6 +190,11 @@ rules.ONLY_WITH = {
     num_epoch = { "dataset_type", "text", "bin", "hdf5" },
     prefetch_batches = { "dataset_type", "text", "bin", "hdf5" },
 }
+-- These words switch something off. Keys that belong to it are then listed as words without effect: scripts of MaxText
+-- often give both.
+rules.OFF = {
+    ["enable_checkpointing=false"] = true, ["dataset_type=synthetic"] = true, ["dataset_type=random"] = true,
+}
 for _, name in ipairs(remat.TENSORS) do
     rules.ONLY_WITH[name] = { "remat_policy", "custom" }
 end

@@ -27,7 +27,7 @@ function gathered.new(parallel, params)
         for name, t in util.sorted_pairs(params) do
             if parallel:is_gathered(name) then
                 self.weights[name] = parallel:gather(name, t)
-                self.leaves[name] = self.weights[name]:detach():requires_grad(not parallel:is_frozen(name))
+                self.leaves[name] = self.weights[name]:detach():requires_grad(not parallel.entries[name].frozen)
             end
         end
     end)

@@ -234,13 +234,6 @@ local function gather_options(self, gather, dtype)
     }
 end
 
---- Whether a parameter is not trained.
----@param name string
----@return boolean
-function Parallel:is_frozen(name)
-    return self.entries[name].frozen
-end
-
 --- Whether a parameter is gathered before use.
 ---@param name string
 ---@return boolean

@@ -103,6 +103,12 @@ function TestWords.test_names_and_values_of_maxtext()
     -- Google's names of v5p count the two cores of a chip, those of v7x its two dies.
     lu.assertEquals(load({ "model_name=tiny", "compile_topology=v5p-256" }).hardware, "v5p-128")
     lu.assertEquals(load({ "model_name=tiny", "compile_topology=tpu7x-128" }).hardware, "v7x-64")
+    lu.assertEquals(load({ "model_name=tiny", "compile_topology=a3" }).hardware, "h100-8")
+    for _, name in ipairs({ "v5p-17", "v4-8", "v5e", "a3-8", "v5e-", "" }) do
+        local good, message = pcall(load, { "model_name=tiny", "compile_topology=" .. name })
+        lu.assertEquals(good, name == "") -- MaxText's default
+        lu.assertTrue(good or tostring(message):find("there is no such slice here", 1, true) ~= nil, name)
+    end
     local _, said = load({ "model_name=tiny", "hardware=gpu" })
     lu.assertStrContains(said, "hardware=gpu (hardware=v5e-256 or compile_topology=v5e-256 simulates a pod)")
 end

@@ -172,6 +172,9 @@ function TestLayout.test_slices_follow_from_the_sizes_across_them()
     lu.assertEquals(sizes(8, "dcn fsdp 2"), "fsdp 8")
     local c = mx.config.load({ "model_name=tiny", "hardware=v5e-8", "dcn_data_parallelism=2" }, { simulate = false })
     lu.assertTrue(mx.plan.simulate(c, c.hardware, c.num_slices).step_s > 0)
+    for _, words in ipairs({ { "num_slices=1", "dcn data 2" }, { "dcn fsdp 2", "num_slices=1" } }) do
+        refused({ "num_slices: the dcn_*_parallelism sizes make 2 slices, got 1" }, config, table.unpack(words))
+    end
 end
 
 function TestLayout.test_sizes_that_are_none()

@@ -92,6 +92,21 @@ function TestHardware.test_wraparound()
     lu.assertEquals(wraps("h100-8"), {})
 end
 
+-- Slices of whole cubes have the shapes of MaxText's topologies of these names (v5p counts two cores a chip).
+function TestHardware.test_shapes_of_slices()
+    for name, expected in pairs({
+        ["v5p-192"] = "4 4 12", ["v5p-384"] = "4 8 12", ["v5p-576"] = "4 12 12", ["v5p-640"] = "4 8 20",
+        ["v5p-1024"] = "8 8 16", ["v5p-2368"] = "4 4 148", ["v5p-6144"] = "16 16 24", ["v5p-8960"] = "16 20 28",
+        ["v7x-1"] = "1 1 1 2", ["v7x-5184"] = "12 12 36 2", ["v7x-9216"] = "16 24 24 2",
+    }) do
+        local sides = {}
+        for i, dim in ipairs(mx.sim.pod(name, 1).network.dims) do
+            sides[i] = dim.size
+        end
+        lu.assertEquals(table.concat(sides, " "), expected, name)
+    end
+end
+
 function TestHardware.test_dies_are_ranks()
     local pod = mx.sim.pod("v7x-64", 2)
     lu.assertEquals({ pod.network.slice_chips, pod.slices, #pod.network.dims }, { 128, 2, 4 })
@@ -387,6 +402,8 @@ function TestRefusals.test_names()
         { "../base-8", "hardware=../base-8: there is no" },
         { "v5e", "hardware=v5e: say how many chips a slice has, as in v5e-8" },
         { "v5e-100", "hardware=v5e-100: TPU v5e has slices of 1, 4, 8, 16, 32, 64, 128, 256" },
+        { "v5p-96", "hardware=v5p-96: TPU v5p has slices of 4, 8, 16, 32 and multiples of 64 up to 8960" },
+        { "v5p-9024", "and multiples of 64 up to 8960" },
         { "h100-16", "hardware=h100-16: H100 SXM has slices of 1, 2, 4, 8" },
     }) do
         lu.assertErrorMsgContains(case[2], mx.config.load, { "hardware=" .. case[1] })

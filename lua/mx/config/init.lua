@@ -316,6 +316,9 @@ local function check_together(values)
     need(c.dataset_path == "" or #c.dataset_mix == 0, "dataset_mix", "and dataset_path do not go together: give one")
     need(c.dataset_type ~= "text" or c.vocab_size >= 256, "dataset_type",
         "text is read as bytes and needs vocab_size of at least 256, got %d", c.vocab_size)
+    need(c.num_slices > 1 or not values.where.num_slices or mesh.slices(c) == 1, "num_slices",
+        "the dcn_*_parallelism sizes make %d slices, got %d: leave num_slices out, or set those sizes to 1",
+        mesh.slices(c), c.num_slices)
     for _, key in ipairs(config_rules.SIMULATED) do
         need(c.hardware ~= "" or c[key] == values.standard[key], key, "is for simulated chips, and hardware is empty")
     end

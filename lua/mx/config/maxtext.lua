@@ -82,10 +82,16 @@ function maxtext.new(base)
 end
 
 -- MaxText's name of a slice, in which some chips count twice: v5p-256 -> v5p-128.
-local function slice_name(text, chips)
+local function slice_name(text, chips, where)
     local chip, size = text:match("^(%w+)-(%d+)$")
-    local ours = chip and chips[chip]
-    return ours and ("%s-%d"):format(ours[1], size // ours[2]) or text
+    local ours = chips[chip or text]
+    if ours and not ours[2] and not size then
+        return ours[1]
+    elseif not ours or not ours[2] or not size or size % ours[2] ~= 0 then
+        util.refuse("%s: there is no such slice here: expected the size of a slice of %s, as in v5e-256 or v5p-128 "
+            .. "(where each chip counts as two)", where, table.concat(util.sorted_keys(chips), ", "))
+    end
+    return ("%s-%d"):format(ours[1], size // ours[2])
 end
 
 --- Adds a word to those without effect.
@@ -125,7 +131,7 @@ function Words:settings(key, value, where)
     elseif text == default then
         return {}
     elseif kind == "renamed" then
-        return { [rest] = entry[4] and slice_name(text, entry[4]) or value }
+        return { [rest] = entry[4] and slice_name(text, entry[4], where) or value }
     elseif kind == "mapped" then
         local choices = { default, table.unpack(util.sorted_keys(rest)) }
         return self:act(rest[text] or { "absent", "expected one of " .. table.concat(choices, ", ") }, key, text, where)

@@ -49,7 +49,8 @@ function words.lines(key, entry)
     if kind == "renamed" then
         local out = { ("| `%s` | `%s` |"):format(key, rest) }
         for chip, ours in util.sorted_pairs(entry[4] or {}) do
-            out[#out + 1] = ("| `%s=%s-%d` | `%s=%s-%d` |"):format(key, chip, 256, rest, ours[1], 256 // ours[2])
+            out[#out + 1] = ours[2] and ("| `%s=%s-%d` | `%s=%s-%d` |"):format(key, chip, 256, rest, ours[1],
+                256 // ours[2]) or ("| `%s=%s` | `%s=%s` |"):format(key, chip, rest, ours[1])
         end
         return out
     elseif kind == "same" or kind == "mapped" then

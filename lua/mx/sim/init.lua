@@ -17,7 +17,8 @@ local FIELDS = {
     slices = "table", dcn_Bps = "number", host_Bps = "number", hop_latency_s = "number", dcn_hop_latency_s = "number",
 }
 local OPTIONAL = {
-    wraps_from = "number", wraps_multiple = "number", link_Bps = "number", die_link_Bps = "number",
+    wraps_from = "number", wraps_multiple = "number", largest_slice = "number",
+    link_Bps = "number", die_link_Bps = "number",
     dies = "number", switch_Bps = "number", launch_s = "number", fuses = "boolean", fitted = "table",
     matrix_efficiency = "number", attention_efficiency = "number", memory_efficiency = "number",
     ici_efficiency = "number", dcn_efficiency = "number", sparse_core = "boolean",
@@ -158,19 +159,37 @@ function sim.hardware(name)
     return hardware, chips
 end
 
+-- The sides of a slice of `cubes` cubes, in ascending order: those with the smallest sum.
+local function sides_of_cubes(cubes, side)
+    local best, least = nil, math.huge
+    for a = 1, math.floor(cubes ^ (1 / 3) + 1e-9) do
+        for b = a, cubes % a == 0 and math.floor((cubes // a) ^ 0.5 + 1e-9) or 0 do
+            local c = cubes // (a * b)
+            if a * b * c == cubes and a + b + c < least then
+                best, least = { side * a, side * b, side * c }, a + b + c
+            end
+        end
+    end
+    return best
+end
+
 -- The sides of a slice with this many chips.
 local function sides_of(hardware, chips)
-    local sides = hardware.slices[chips] or hardware.slices[tostring(chips)]
-    if not sides then
-        local sizes = {}
-        for size in pairs(hardware.slices) do
-            sizes[#sizes + 1] = math.tointeger(tonumber(size))
-        end
-        table.sort(sizes)
-        util.refuse("hardware=%s-%d: %s has slices of %s", hardware.name, chips, hardware.description,
-            table.concat(sizes, ", "))
+    local listed = hardware.slices[chips] or hardware.slices[tostring(chips)]
+    local side, largest = math.tointeger(hardware.wraps_multiple or 1), math.tointeger(hardware.largest_slice or 0)
+    if listed then
+        return listed
+    elseif chips > 0 and chips <= largest and chips % side ^ 3 == 0 then
+        return sides_of_cubes(math.tointeger(chips // side ^ 3), side)
     end
-    return sides
+    local sizes = {}
+    for size in pairs(hardware.slices) do
+        sizes[#sizes + 1] = math.tointeger(tonumber(size))
+    end
+    table.sort(sizes)
+    local cubes = largest > 0 and (" and multiples of %d up to %d"):format(side ^ 3, largest) or ""
+    return util.refuse("hardware=%s-%d: %s has slices of %s%s", hardware.name, chips, hardware.description,
+        table.concat(sizes, ", "), cubes)
 end
 
 -- Whether a slice consists of whole cubes, so that its sides are closed to rings.

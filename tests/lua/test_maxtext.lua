@@ -114,13 +114,15 @@ function TestWords.test_names_and_values_of_maxtext()
 end
 
 function TestWords.test_what_is_not_there_is_refused_with_what_is()
-    refused({ "model_name=tiny", "quantization=int8" }, "'quantization=int8' on the command line: quantization: int8")
+    refused({ "model_name=tiny", "quantization=int8" },
+        "'quantization=int8' on the command line: quantization: not available here: int8")
     refused({ "model_name=tiny", "num_experts=8" }, "experts are not there yet")
     refused({ "model_name=tiny", "dataset_type=hf", "hf_path=c4" }, "dataset_type: ", "scripts/prepare.lua")
     refused({ "model_name=tiny", "profiler=nsys" }, "trace_file=FILE")
     refused({ "model_name=tiny", "attention=paged" }, "attention: expected one of autoselected, cudnn_flash_jax, ")
     refused({ "model_name=tiny", "base_output_directory=gs://bucket" }, "base_output_directory: 'gs://bucket'",
         "mount that store, or give a folder, such as checkpoints")
+    lu.assertNotStrContains(select(2, load({ "model_name=tiny", "hf_access_token=abc" })), "abc")
     refused({ "scan_layer=true" }, "unknown key 'scan_layer'")
 end
 
@@ -167,7 +169,7 @@ function TestWords.test_a_base_yml_of_maxtext()
         lu.assertEquals(said, "no effect here: gcs_metrics=true; see configs/coming_from_maxtext.md")
     end)
     with_file("base.yml", "scan_layers: true\nquantization: int8\n", function(path)
-        refused({ path, "model_name=tiny" }, path .. ":2: quantization: int8 and fp8 are not there yet")
+        refused({ path, "model_name=tiny" }, path .. ":2: quantization: not available here: int8")
     end)
 end
 
@@ -295,7 +297,7 @@ local LINES = {
     tutorial_hf = {
         "model_name=deepseek2-16b dataset_type=hf hf_path=allenai/c4 hf_data_dir=en train_split=train "
             .. "tokenizer_type=huggingface tokenizer_path=deepseek-ai/DeepSeek-V2-Lite steps=10",
-        refused = "model_name: its layers need experts and latent attention",
+        refused = "model_name: not available here: its layers need experts and latent attention",
     },
     localhost = { "run_name=r base_output_directory=out dataset_type=synthetic steps=10", on = "v5e-8",
         params = 1104218112 },
@@ -304,7 +306,7 @@ local LINES = {
     v6e_mixtral = {
         "src/maxtext/configs/base.yml model_name=mixtral-8x7b per_device_batch_size=32 remat_policy=full "
             .. "ici_fsdp_parallelism=-1 max_target_length=1024 reuse_example_batch=1 gcs_metrics=true attention=flash "
-            .. BENCH, on = "v6e-256", refused = "model_name: its layers need experts",
+            .. BENCH, on = "v6e-256", refused = "model_name: not available here: its layers need experts",
     },
     estimator = {
         "maxtext/configs/base.yml compile_topology=tpu7x-1024 compile_topology_num_slices=1 model_name=llama3.1-405b "

@@ -16,6 +16,7 @@ Words.__index = Words
 
 local PATH = "configs/maxtext.yml"
 local KINDS = { same = true, renamed = true, mapped = true, none = true, absent = true }
+local SECRET = { hf_access_token = true } -- keys whose values no log may have
 local entries -- of that file, which a process reads once: a search of plans loads hundreds of configs
 local MOST_SHOWN = 80 -- bytes of a word in the line of words without effect
 
@@ -105,10 +106,10 @@ end
 -- What an action means: settings, as key -> value.
 function Words:act(action, key, shown, where)
     if action[1] == "none" then
-        self:note(key .. "=" .. shown, action[2])
+        self:note(SECRET[key] and key or key .. "=" .. shown, action[2])
         return {}
     elseif action[1] == "absent" then
-        util.refuse("%s: %s: %s", where, key, action[2])
+        util.refuse("%s: %s: not available here: %s", where, key, action[2])
     end
     return action
 end
@@ -133,8 +134,11 @@ function Words:settings(key, value, where)
     elseif kind == "renamed" then
         return { [rest] = entry[4] and slice_name(text, entry[4], where) or value }
     elseif kind == "mapped" then
-        local choices = { default, table.unpack(util.sorted_keys(rest)) }
-        return self:act(rest[text] or { "absent", "expected one of " .. table.concat(choices, ", ") }, key, text, where)
+        if not rest[text] then
+            local choices = { default, table.unpack(util.sorted_keys(rest)) }
+            util.refuse("%s: %s: expected one of %s, got %s", where, key, table.concat(choices, ", "), text)
+        end
+        return self:act(rest[text], key, text, where)
     end
     return self:act({ kind, kind == "absent" and rest or nil }, key, text, where)
 end

@@ -53,6 +53,39 @@ mx_status mx_norm_forward(const mx_norm *given)
     return MX_OK;
 }
 
+void mx_norm_sums(const mx_norm *n, bool squares)
+{
+    const mx_norm_paths *path = mx_kernels_current()->norm;
+    int64_t rows_at_once = n->width > 0 ? 1 + 16384 / n->width : n->rows;
+    int64_t pieces = n->rows > 0 ? (n->rows + rows_at_once - 1) / rows_at_once : 0;
+#pragma omp parallel for schedule(static) if (n->rows * n->width > 32768)
+    for (int64_t p = 0; p < pieces; p++) {
+        int64_t first = p * rows_at_once, last = first + rows_at_once;
+        path->sums(n, first, last < n->rows ? last : n->rows, squares);
+    }
+}
+
+mx_status mx_norm_grad_sums(const mx_norm *given)
+{
+    mx_norm n = *given;
+    if (n.rows == 0)
+        return MX_OK;
+    int64_t scratch_bytes = n.width * (int64_t)sizeof(float);
+    void *scratch = NULL;
+    MX_TRY(mx_pool_alloc(scratch_bytes, &scratch));
+    const mx_norm_paths *path = mx_kernels_current()->norm;
+    n.weight = row_values(path, &n, n.weight, n.weight_dtype, 1.0f, scratch);
+    int64_t rows_at_once = n.width > 0 ? 1 + 16384 / n.width : n.rows;
+    int64_t pieces = (n.rows + rows_at_once - 1) / rows_at_once;
+#pragma omp parallel for schedule(static) if (n.rows * n.width > 32768)
+    for (int64_t p = 0; p < pieces; p++) {
+        int64_t first = p * rows_at_once, last = first + rows_at_once;
+        path->grad_sums(&n, first, last < n.rows ? last : n.rows);
+    }
+    mx_pool_free(scratch, scratch_bytes);
+    return MX_OK;
+}
+
 /* out[i] = sum over b of partial[b * step + i], in order of b. */
 static void sum_blocks(float *out, const float *partial, int64_t blocks, int64_t step, int64_t width)
 {

@@ -16,6 +16,7 @@ typedef struct job {
     const mx_part *part;   /* or NULL: each row begins at the first element of its stream */
     int outer;             /* of the part's dimensions: those that count its rows */
     int64_t rows_n, width; /* y is so many rows of so many elements, neighbours in their stream */
+    int64_t column;        /* without a part: the element of its stream with which a row begins */
     mx_array x, y;
     const mx_random_paths *paths;
     const mx_elementwise_paths *convert;
@@ -29,8 +30,10 @@ typedef struct drawn {
 
 static void *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
 
-/* The numbers of a group, or with DROP n elements of x from `first` on, some of them dropped. */
-static void draw(const job *j, uint64_t offset, int64_t group, int64_t first, int64_t n, float value[MX_RNG_GROUP])
+/* The numbers of a group; or with DROP n elements of x from `first` on, some of them dropped, which belong to the
+ * group's numbers from `skip` on. */
+static void draw(const job *j, uint64_t offset, int64_t group, int64_t skip, int64_t first, int64_t n,
+                 float value[MX_RNG_GROUP])
 {
     uint32_t words[MX_RNG_GROUP];
     j->paths->words(j->s.seed, offset, (uint64_t)group | (j->s.drawn ? 1ULL << 59 : 0), words);
@@ -47,9 +50,9 @@ static void draw(const job *j, uint64_t offset, int64_t group, int64_t first, in
     } else {
         float x[MX_RNG_GROUP] = {0};
         if (mx_is_bf16(j->x.dtype))
-            j->convert->to_f32(at(j->x, first), x, n, false);
+            j->convert->to_f32(at(j->x, first), x + skip, n, false);
         else
-            memcpy(x, at(j->x, first), (size_t)n * sizeof *x);
+            memcpy(x + skip, at(j->x, first), (size_t)n * sizeof *x);
         j->paths->drop(words, j->threshold, j->b, x, value);
     }
 }
@@ -57,7 +60,7 @@ static void draw(const job *j, uint64_t offset, int64_t group, int64_t first, in
 /* The element of its stream with which a row begins. */
 static int64_t start_of(const job *j, int64_t row)
 {
-    int64_t start = 0, stride = 1;
+    int64_t start = j->column, stride = 1;
     for (int d = j->part ? j->part->n_dims - 1 : -1; d >= 0; d--) {
         int64_t size = d < j->outer ? j->part->size[d] : 1;
         start += (j->part->start[d] + row % size) * stride;
@@ -77,7 +80,7 @@ static void run_group(const job *j, int64_t row, int64_t k, drawn *last)
         return;
     int64_t first = row * j->width + from;
     if (j->kind == DROP || j->rows || group != last->group)
-        draw(j, j->s.offset + (uint64_t)(j->rows ? j->rows[row] : 0), group, first, n, last->value);
+        draw(j, j->s.offset + (uint64_t)(j->rows ? j->rows[row] : 0), group, skip, first, n, last->value);
     last->group = group;
     if (mx_is_bf16(j->y.dtype))
         j->convert->to_bf16(last->value + skip, at(j->y, first), n, false);
@@ -89,7 +92,8 @@ static void run(job *j)
 {
     j->paths = mx_kernels_current()->random;
     j->convert = mx_kernels_current()->elementwise;
-    int64_t n = j->rows_n * j->width, shift = j->part ? MX_RNG_GROUP - 1 : 0; /* the most that a row begins late */
+    int64_t n = j->rows_n * j->width,
+            shift = j->part || j->column > 0 ? MX_RNG_GROUP - 1 : 0; /* the most that a row begins late */
     int64_t of_row = (j->width + shift + MX_RNG_GROUP - 1) / MX_RNG_GROUP, groups = n > 0 ? j->rows_n * of_row : 0;
 #pragma omp parallel if (n >= MX_PARALLEL_FROM)
     {
@@ -156,7 +160,8 @@ void mx_random_normal_part(mx_stream s, float mean, float std, const mx_part *pa
     run(&j);
 }
 
-void mx_dropout(mx_stream s, double rate, const int32_t *rows, int64_t width, mx_array x, mx_array y, int64_t n)
+void mx_dropout(mx_stream s, double rate, const int32_t *rows, int64_t width, int64_t column, mx_array x, mx_array y,
+                int64_t n)
 {
     run(&(job){.kind = DROP,
                .s = s,
@@ -165,6 +170,7 @@ void mx_dropout(mx_stream s, double rate, const int32_t *rows, int64_t width, mx
                .rows = rows,
                .rows_n = n > 0 ? n / width : 0,
                .width = width,
+               .column = column,
                .x = x,
                .y = y});
 }

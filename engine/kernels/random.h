@@ -31,9 +31,11 @@ typedef struct mx_part {
 void mx_random_normal_part(mx_stream s, float mean, float std, const mx_part *part, mx_array y);
 
 /* y[i] = x[i] / (1 - rate) with probability 1 - rate, else 0; 0 <= rate < 1. x and y f32 or bf16. y may be x.
- * The n elements are rows of `width` (n where they are one row). Element j of row r draws number j of the stream
- * (seed, offset + rows[r]): a row's mask depends on its number alone, whichever rows are beside it. NULL: all are 0. */
-void mx_dropout(mx_stream s, double rate, const int32_t *rows, int64_t width, mx_array x, mx_array y, int64_t n);
+ * The n elements are rows of `width` (n where they are one row). Element j of row r draws number column + j of the
+ * stream (seed, offset + rows[r]): a row's mask depends on its number alone, whichever rows are beside it, and a part
+ * of the columns has the mask of the whole row. rows == NULL: all are 0. */
+void mx_dropout(mx_stream s, double rate, const int32_t *rows, int64_t width, int64_t column, mx_array x, mx_array y,
+                int64_t n);
 
 /* For one instruction set, one group of elements: as mx_rng_words and mx_rng_normals; and y[i] = words[i] >> 8 at or
  * above `threshold` ? scale x[i] : 0. */

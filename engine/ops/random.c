@@ -24,7 +24,7 @@ typedef struct arange_attr {
 typedef struct dropout_attr {
     double rate;
     mx_seed seed;
-    int64_t offset;
+    int64_t offset, column;
 } dropout_attr;
 
 static const char *const no_inputs[] = {NULL};
@@ -258,6 +258,8 @@ static mx_status infer_dropout(mx_call *call)
     }
     if (!(attr->rate >= 0 && attr->rate < 1))
         return mx_bad_value(call, "rate = %g must be in [0, 1)", attr->rate);
+    if (attr->column < 0)
+        return mx_bad_value(call, "column = %lld must not be negative", (long long)attr->column);
     return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
 }
 
@@ -268,8 +270,8 @@ static mx_status host_dropout(mx_call *call)
     const dropout_attr *attr = mx_call_attr(call);
     const mx_tensor *x = call->in[0], *rows = rows_of(call);
     mx_dropout(stream_of(attr->seed, attr->offset), attr->rate, rows ? mx_data(rows) : NULL,
-               rows ? x->shape.size[x->shape.n_dims - 1] : mx_count(x), mx_array_of(x), mx_array_of(call->out[0]),
-               mx_count(x));
+               rows ? x->shape.size[x->shape.n_dims - 1] : mx_count(x), attr->column, mx_array_of(x),
+               mx_array_of(call->out[0]), mx_count(x));
     return MX_OK;
 }
 
@@ -293,6 +295,8 @@ const mx_op mx_op_dropout = {
                                 "key of the generator; default: the next number of the stream of mx.manual_seed"},
                                {"offset", MX_ATTR_INT, offsetof(dropout_attr, offset), 0, NULL,
                                 "number of the generator's stream"},
+                               {"column", MX_ATTR_INT, offsetof(dropout_attr, column), 0, NULL,
+                                "position in the whole rows of each row's first element, from 0"},
                                {0}},
     .attr_bytes = sizeof(dropout_attr),
     .infer = infer_dropout,

@@ -29,6 +29,8 @@
     /* norm.c */ \
     X(rmsnorm) X(rmsnorm_grad) X(layernorm) X(layernorm_grad) X(softmax) X(softmax_grad) X(log_softmax) \
     X(log_softmax_grad) \
+    /* split_norm.c */ \
+    X(norm_sums) X(norm_part) X(norm_grad_sums) X(norm_grad_part) \
     /* rope.c */ \
     X(rope) \
     /* attention.c */ \
@@ -44,8 +46,8 @@
     /* mesh/collective.c, mesh/gather.c */ \
     X(all_reduce) X(all_reduce_) X(fan_out) X(shard) X(all_gather) X(all_gather_) X(reduce_scatter) X(reduce_scatter_) \
     X(all_to_all) X(all_to_all_) X(collective_permute) X(collective_permute_) X(broadcast) X(broadcast_) \
-    /* mesh/ring.c */ \
-    X(ring_attention)
+    /* mesh/ring.c, mesh/norm.c */ \
+    X(ring_attention) X(split_norm)
 /* clang-format on */
 
 #define MX_DECLARE_OP(name) extern const mx_op mx_op_##name;

@@ -98,6 +98,87 @@ static void test_sizes(const char *isa)
     check_problem(&wide, isa);
 }
 
+/* Columns `first` to before `first + width` of the rows of `from`, as rows of their own. */
+static void *columns_of(const void *from, mx_dtype dtype, int64_t rows, int64_t of, int64_t first, int64_t width)
+{
+    size_t bytes = mx_dtype_bytes(dtype);
+    char *part = make_values(rows * width, dtype, 0, 1);
+    for (int64_t r = 0; r < rows; r++)
+        memcpy(part + (size_t)(r * width) * bytes, (const char *)from + (size_t)(r * of + first) * bytes,
+               (size_t)width * bytes);
+    return part;
+}
+
+/* Rows that are split into 37 and 63 columns, with the sums of both: as whole rows. */
+static void check_split(mx_dtype dtype, bool center, const char *isa)
+{
+    enum { ROWS = 5, WIDTH = 100, PARTS = 2 };
+    static const int64_t first[PARTS + 1] = {0, 37, WIDTH};
+    float *weight = make_values(WIDTH, MX_F32, 0.5, 1.5), *bias = make_values(WIDTH, MX_F32, -0.5, 0.5);
+    float mean[ROWS] = {0}, rstd[ROWS] = {0}, dweight[WIDTH], dbias[WIDTH], sums[2 * ROWS], total[2 * ROWS];
+    void *x = make_values(ROWS * WIDTH, dtype, -1, 2), *dy = make_values(ROWS * WIDTH, dtype, -1, 1);
+    double want_y[ROWS * WIDTH], want_dx[ROWS * WIDTH], want_dw[WIDTH] = {0}, want_db[WIDTH] = {0};
+    mx_norm n = {.rows = ROWS, .width = WIDTH, .dtype = dtype, .center = center, .eps = 1e-5f, .weight = weight};
+    n.bias = center ? bias : NULL, n.weight_dtype = n.bias_dtype = MX_F32, n.x = x, n.dy = dy;
+    for (int64_t r = 0; r < ROWS; r++)
+        reference_row(&n, r, want_y, want_dx, want_dw, want_db);
+
+    mx_norm part[PARTS];
+    for (int p = 0; p < PARTS; p++) {
+        int64_t width = first[p + 1] - first[p];
+        part[p] = n;
+        part[p].width = width, part[p].features = WIDTH, part[p].sums = sums;
+        part[p].x = columns_of(x, dtype, ROWS, WIDTH, first[p], width);
+        part[p].dy = columns_of(dy, dtype, ROWS, WIDTH, first[p], width);
+        part[p].y = make_values(ROWS * width, dtype, 7, 8), part[p].dx = make_values(ROWS * width, dtype, 7, 8);
+        part[p].weight = weight + first[p], part[p].bias = center ? bias + first[p] : NULL;
+        part[p].dweight = dweight + first[p], part[p].dbias = center ? dbias + first[p] : NULL;
+    }
+    for (int step = center ? 0 : 1; step < 2; step++) { /* sums of values, then of squared distances */
+        memset(total, 0, sizeof total);
+        for (int p = 0; p < PARTS; p++) {
+            part[p].mean = step == 0 ? NULL : mean;
+            mx_norm_sums(&part[p], step == 1);
+            for (int r = 0; r < ROWS; r++)
+                total[r] += sums[r];
+        }
+        for (int r = 0; r < ROWS; r++)
+            *(step == 0 ? &mean[r] : &rstd[r]) = step == 0 ? total[r] / WIDTH : 1 / sqrtf(total[r] / WIDTH + n.eps);
+    }
+    memset(total, 0, sizeof total);
+    for (int p = 0; p < PARTS; p++) {
+        part[p].mean = mean, part[p].rstd = rstd;
+        CHECK(mx_norm_forward(&part[p]) == MX_OK && mx_norm_grad_sums(&part[p]) == MX_OK, "%s", mx_message());
+        for (int i = 0; i < (center ? 2 : 1) * ROWS; i++)
+            total[i] += sums[i];
+    }
+    for (int p = 0; p < PARTS; p++) {
+        double y[ROWS * WIDTH], dx[ROWS * WIDTH], bound = tolerance(dtype, 2e-5);
+        int64_t width = part[p].width;
+        part[p].sums = total;
+        CHECK(mx_norm_backward(&part[p]) == MX_OK, "%s", mx_message());
+        for (int64_t i = 0; i < ROWS * width; i++) {
+            y[i] = want_y[i / width * WIDTH + first[p] + i % width];
+            dx[i] = want_dx[i / width * WIDTH + first[p] + i % width];
+        }
+        double error[2] = {worst_error(part[p].y, dtype, y, ROWS * width),
+                           worst_error(part[p].dx, dtype, dx, ROWS * width)};
+        CHECK(error[0] <= bound && error[1] <= bound, "%s: part %d of %s: y off by %g, dx by %g", isa, p,
+              center ? "layernorm" : "rmsnorm", error[0], error[1]);
+        free((void *)(uintptr_t)part[p].x), free((void *)(uintptr_t)part[p].dy), free(part[p].y), free(part[p].dx);
+    }
+    double off =
+        fmax(worst_error(dweight, MX_F32, want_dw, WIDTH), center ? worst_error(dbias, MX_F32, want_db, WIDTH) : 0);
+    CHECK(off <= 3e-5, "%s: gradients of a split norm's weights are off by %g", isa, off);
+    free(weight), free(bias), free(x), free(dy);
+}
+
+static void test_split(const char *isa)
+{
+    for (int kind = 0; kind < 4; kind++)
+        check_split(kind & 1 ? MX_BF16 : MX_F32, (kind & 2) != 0, isa);
+}
+
 /* A large common offset must not cost LayerNorm its precision, nor large values overflow. */
 static void test_offset(const char *isa)
 {
@@ -184,6 +265,7 @@ int main(void)
 {
     for_each_isa(test_nan);
     for_each_isa(test_sizes);
+    for_each_isa(test_split);
     for_each_isa(test_offset);
     for_each_isa(test_threads);
     for_each_isa(test_stream);

@@ -177,7 +177,7 @@ static void check_dropout(const char *isa)
         mx_dtype dtype = bf16 ? MX_BF16 : MX_F32;
         void *x = make_values(MANY, dtype, 1, 2), *y = make_values(MANY, dtype, 0, 1), *again = malloc(MANY * 4);
         omp_set_num_threads(2);
-        mx_dropout(stream, rate, NULL, MANY, (mx_array){x, dtype}, (mx_array){y, dtype}, MANY);
+        mx_dropout(stream, rate, NULL, MANY, 0, (mx_array){x, dtype}, (mx_array){y, dtype}, MANY);
         int kept = 0, wrong = 0;
         for (int64_t i = 0; i < MANY; i++) {
             bool keep = mx_rng_unit(mx_rng_u32(stream.seed, stream.offset, (uint64_t)i)) >= rate;
@@ -190,9 +190,9 @@ static void check_dropout(const char *isa)
         CHECK(guard_intact(y, MANY, dtype), "%s", isa);
         memcpy(again, x, MANY * mx_dtype_bytes(dtype));
         omp_set_num_threads(1);
-        mx_dropout(stream, rate, NULL, MANY, (mx_array){again, dtype}, (mx_array){again, dtype}, MANY);
+        mx_dropout(stream, rate, NULL, MANY, 0, (mx_array){again, dtype}, (mx_array){again, dtype}, MANY);
         CHECK(memcmp(again, y, MANY * mx_dtype_bytes(dtype)) == 0, "in place, one thread, on %s", isa);
-        mx_dropout(stream, 0, NULL, MANY, (mx_array){x, dtype}, (mx_array){y, dtype}, MANY);
+        mx_dropout(stream, 0, NULL, MANY, 0, (mx_array){x, dtype}, (mx_array){y, dtype}, MANY);
         CHECK(memcmp(x, y, MANY * mx_dtype_bytes(dtype)) == 0, "a rate of 0 keeps everything, on %s", isa);
         free(x);
         free(y);
@@ -212,13 +212,23 @@ static void check_dropout_rows(const char *isa)
     rows[1] = INT32_MAX;
     for (int threads = 1; threads <= 2; threads++) {
         omp_set_num_threads(threads);
-        mx_dropout(stream, rate, rows, WIDTH, (mx_array){x, MX_F32}, (mx_array){y, MX_F32}, (int64_t)ROWS * WIDTH);
+        mx_dropout(stream, rate, rows, WIDTH, 0, (mx_array){x, MX_F32}, (mx_array){y, MX_F32}, (int64_t)ROWS * WIDTH);
         int wrong = 0;
         for (int64_t i = 0; i < (int64_t)ROWS * WIDTH; i++) {
             uint32_t word = mx_rng_u32(stream.seed, stream.offset + (uint64_t)rows[i / WIDTH], (uint64_t)(i % WIDTH));
             wrong += y[i] != (mx_rng_unit(word) >= rate ? x[i] * (float)(1 / (1 - rate)) : 0.0f);
         }
         CHECK(wrong == 0, "%d values wrong with %d threads on %s", wrong, threads, isa);
+    }
+    for (int64_t column = 0; column < WIDTH; column += 7) { /* some columns: the mask of the whole row */
+        int64_t width = WIDTH - column < 33 ? WIDTH - column : 33, wrong = 0;
+        mx_dropout(stream, rate, rows, width, column, (mx_array){x, MX_F32}, (mx_array){y, MX_F32}, ROWS * width);
+        for (int64_t i = 0; i < ROWS * width; i++) {
+            uint64_t element = (uint64_t)(column + i % width);
+            uint32_t word = mx_rng_u32(stream.seed, stream.offset + (uint64_t)rows[i / width], element);
+            wrong += y[i] != (mx_rng_unit(word) >= rate ? x[i] * (float)(1 / (1 - rate)) : 0.0f);
+        }
+        CHECK(wrong == 0, "%lld values wrong from column %lld on %s", (long long)wrong, (long long)column, isa);
     }
     CHECK(guard_intact(y, (int64_t)ROWS * WIDTH, MX_F32), "%s", isa);
     free(x);

@@ -356,8 +356,7 @@ function TestSpec.test_an_axis_splits_one_dimension()
 end
 
 function TestSpec.test_activations_are_kept_split()
-    local m = plan(16, "ici fsdp 2", "ici context 2", "ici tensor 2", "ici data 2",
-        "logical_axis_rules=[[activation_embed,tensor]]")
+    local m = plan(16, "ici fsdp 2", "ici context 2", "ici tensor 2", "ici data 2")
     local spec = m:spec({ "activation_batch", "activation_length", "activation_embed" }, { 8, 6, 4 }, "h")
     lu.assertEquals({ spec[1].kept, spec[1].gathered, spec[1].used }, { { "data", "fsdp" }, {}, 2 })
     lu.assertEquals({ spec[2].kept, spec[2].used, spec[3].kept, spec[3].used }, { { "context" }, 3, { "tensor" }, 2 })
@@ -436,7 +435,8 @@ function TestRules.test_the_standard_ones()
     lu.assertEquals(rules.activation_batch, { "data", "fsdp", "fsdp_transpose", "expert" })
     lu.assertEquals(rules.embed, { "fsdp", "fsdp_transpose", "context", "expert" })
     lu.assertEquals(rules.mlp, { "fsdp_transpose", "tensor", "tensor_sequence" })
-    lu.assertEquals(rules.norm, {})
+    lu.assertEquals(rules.activation_embed, { "tensor" })
+    lu.assertEquals(rules.norm, { "tensor" })
     lu.assertEquals(rules.layers, { "stage" })
 end
 
@@ -605,7 +605,7 @@ mesh of 8 ranks: fsdp 4 x tensor 2
 
   fsdp 4    batch, embed_vocab, embed_attn, embed
             0 2 4 6 | 1 3 5 7
-  tensor 2  vocab, heads, kv_heads, mlp
+  tensor 2  activation_embed, vocab, heads, kv_heads, mlp, norm
             0 1 | 2 3 | 4 5 | 6 7]])
 end
 

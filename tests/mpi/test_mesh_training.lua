@@ -512,24 +512,23 @@ if RANKS == 2 then
             "tensor=2", "logical_axis_rules=[[embed, [fsdp, tensor]]]")
         assert_refused({ "logical_axis_rules: embed_vocab is split over expert" }, "expert=2",
             "logical_axis_rules=[[activation_batch, [data, fsdp]]]")
+        assert_refused({ "activation_embed is split over tensor: heads must be, too" }, "tensor=2",
+            "logical_axis_rules=[[heads, []], [kv_heads, []]]")
         assert_refused({ "heads is split over [tensor], kv_heads over []" }, "tensor=2",
             "logical_axis_rules=[[kv_heads, []]]")
     end
 
-    function TestSettings.test_norms_may_be_stored_in_parts()
-        for _, axis in ipairs({ "fsdp", "tensor", "tensor_sequence" }) do
-            local words = { ("logical_axis_rules=[[norm, %s]]"):format(axis), table.unpack(EXACT) }
+    -- The residual stream whole or in parts, and norms and biases stored otherwise than it is split.
+    for _, case in ipairs({
+        "fsdp=2 [[norm,fsdp]]", "tensor_sequence=2 [[norm,tensor_sequence]]", "tensor=2 [[norm,[]]]",
+        "tensor=2 [[activation_embed,[]]]", "tensor=2 [[activation_embed,[]],[norm,[]]]",
+    }) do
+        local mesh, rules = case:match("^(%S+) (%S+)$")
+        TestSettings["test_rules_" .. case:gsub("[^%w]+", "_")] = function()
+            local words = { "logical_axis_rules=" .. rules, table.unpack(DROPPED) }
             for _, model in ipairs({ "tiny", "tiny-gpt2" }) do
-                assert_close(on_mesh(model, axis .. "=2", words), reference(model, table.unpack(EXACT)), 1e-5, axis)
+                assert_close(on_mesh(model, mesh, words), reference(model, table.unpack(DROPPED)), 1e-5, case)
             end
-        end
-    end
-
-    -- Half a sequence for each rank: the two ranks share it.
-    function TestSettings.test_two_ranks_share_one_sequence()
-        for _, mesh in ipairs({ "context=2", "tensor=2" }) do
-            assert_close(on_mesh("tiny", mesh, { "per_device_batch_size=0.5", table.unpack(EXACT) }),
-                reference("tiny", "per_device_batch_size=1", table.unpack(EXACT)), 1e-5, mesh)
         end
     end
 
@@ -552,6 +551,14 @@ if RANKS == 2 then
         end
     end
 elseif RANKS == 4 then
+    function TestSettings.test_norms_stored_over_both_axes()
+        for _, rule in ipairs({ "fsdp", "[tensor,fsdp]" }) do
+            local words = { ("logical_axis_rules=[[norm,%s]]"):format(rule), table.unpack(EXACT) }
+            assert_close(on_mesh("tiny-gpt2", "fsdp=2 tensor=2", words), reference("tiny-gpt2", table.unpack(EXACT)),
+                1e-5, rule)
+        end
+    end
+
     function TestSettings.test_what_is_too_small_for_two_axes_is_refused()
         assert_refused({ "base_num_kv_heads = 3: 4 ranks (tensor, tensor_sequence) split heads; expected at most" },
             "tensor=2 tensor_sequence=2", "base_num_query_heads=12", "base_num_kv_heads=3")

@@ -4,29 +4,66 @@
 
 #include <math.h>
 
+static float row_sum(const mx_norm *n, int64_t r, float mean, bool squares)
+{
+    float sum = 0;
+    for (int64_t i = 0; i < n->width; i++) {
+        float d = mx_get_float(n->x, r * n->width + i, n->dtype) - mean;
+        sum += squares ? d * d : d;
+    }
+    return sum;
+}
+
+static void sums(const mx_norm *n, int64_t first, int64_t last, bool squares)
+{
+    for (int64_t r = first; r < last; r++)
+        n->sums[r] = row_sum(n, r, n->mean ? n->mean[r] : 0.0f, squares);
+}
+
 static void forward(const mx_norm *n, int64_t first, int64_t last, bool stream)
 {
     (void)stream;
     for (int64_t r = first; r < last; r++) {
         int64_t row = r * n->width;
-        float mean = 0, squares = 0;
-        for (int64_t i = 0; i < n->width && n->center; i++)
-            mean += mx_get_float(n->x, row + i, n->dtype);
-        mean /= (float)n->width;
-        for (int64_t i = 0; i < n->width; i++) {
-            float d = mx_get_float(n->x, row + i, n->dtype) - mean;
-            squares += d * d;
+        float mean = 0, rstd = 0, width = (float)n->width;
+        if (n->features) {
+            mean = n->center ? n->mean[r] : 0.0f;
+            rstd = n->rstd[r];
+        } else {
+            mean = n->center ? row_sum(n, r, 0, false) / width : 0.0f;
+            rstd = 1.0f / sqrtf(row_sum(n, r, mean, true) / width + n->eps);
         }
-        float rstd = 1.0f / sqrtf(squares / (float)n->width + n->eps);
         const float *weight = n->weight, *bias = n->bias;
         for (int64_t i = 0; i < n->width; i++) {
             float normal = (mx_get_float(n->x, row + i, n->dtype) - mean) * rstd;
             mx_set_float(n->y, row + i, normal * weight[i] + (n->center ? bias[i] : 0.0f), n->dtype);
         }
+        if (n->features)
+            continue;
         if (n->rstd)
             n->rstd[r] = rstd;
         if (n->mean && n->center)
             n->mean[r] = mean;
+    }
+}
+
+static void row_grad_sums(const mx_norm *n, int64_t r, float *dot, float *sum)
+{
+    const float *weight = n->weight;
+    float mean = n->center ? n->mean[r] : 0.0f;
+    *dot = *sum = 0;
+    for (int64_t i = 0; i < n->width; i++) {
+        float d = mx_get_float(n->dy, r * n->width + i, n->dtype) * weight[i];
+        *sum += d;
+        *dot += d * (mx_get_float(n->x, r * n->width + i, n->dtype) - mean);
+    }
+}
+
+static void grad_sums(const mx_norm *n, int64_t first, int64_t last)
+{
+    for (int64_t r = first; r < last; r++) {
+        float sum = 0;
+        row_grad_sums(n, r, &n->sums[r], n->center ? &n->sums[n->rows + r] : &sum);
     }
 }
 
@@ -37,15 +74,15 @@ static void backward(const mx_norm *n, int64_t first, int64_t last, bool stream)
     for (int64_t r = first; r < last; r++) {
         int64_t row = r * n->width;
         float rstd = n->rstd[r], mean = n->center ? n->mean[r] : 0.0f;
-        float sum = 0, dot = 0;
-        for (int64_t i = 0; i < n->width; i++) {
-            float normal = (mx_get_float(n->x, row + i, n->dtype) - mean) * rstd;
-            float d = mx_get_float(n->dy, row + i, n->dtype) * weight[i];
-            sum += d;
-            dot += d * normal;
+        float features = (float)(n->features ? n->features : n->width), dot = 0, sum = 0;
+        if (n->features) {
+            dot = n->sums[r];
+            sum = n->center ? n->sums[n->rows + r] : 0.0f;
+        } else {
+            row_grad_sums(n, r, &dot, &sum);
         }
-        sum = n->center ? sum / (float)n->width : 0.0f;
-        dot /= (float)n->width;
+        sum = n->center ? sum / features : 0.0f;
+        dot = rstd * dot / features;
         for (int64_t i = 0; i < n->width; i++) {
             float normal = (mx_get_float(n->x, row + i, n->dtype) - mean) * rstd;
             float dy = mx_get_float(n->dy, row + i, n->dtype);
@@ -63,4 +100,4 @@ static void leave(float *values, int64_t width)
     (void)width;
 }
 
-const mx_norm_paths mx_norm_portable = {forward, backward, leave, leave};
+const mx_norm_paths mx_norm_portable = {forward, backward, sums, grad_sums, leave, leave};

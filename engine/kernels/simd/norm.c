@@ -106,9 +106,17 @@ MX_INLINE void forward_rows(const mx_norm *n, int64_t first, int64_t last, const
     float width = (float)n->width;
     for (int64_t r = first; r < last; r++) {
         const void *x = row_of(n->x, r, n->width, bf16);
-        float mean = center ? row_sum(x, n->width, 0.0f, false, bf16) / width : 0.0f;
-        float rstd = 1.0f / sqrtf(row_sum(x, n->width, mean, true, bf16) / width + n->eps);
+        float mean = 0.0f, rstd = 0.0f;
+        if (n->features) {
+            mean = center ? n->mean[r] : 0.0f;
+            rstd = n->rstd[r];
+        } else {
+            mean = center ? row_sum(x, n->width, 0.0f, false, bf16) / width : 0.0f;
+            rstd = 1.0f / sqrtf(row_sum(x, n->width, mean, true, bf16) / width + n->eps);
+        }
         row_scale(n, x, row_of_out(n->y, r, n->width, bf16), mean, rstd, center, bf16, stream);
+        if (n->features)
+            continue;
         if (n->rstd)
             n->rstd[r] = rstd;
         if (center && n->mean)
@@ -134,17 +142,35 @@ static void forward(const mx_norm *n, int64_t first, int64_t last, bool stream)
     _mm_sfence();
 }
 
+static void sums(const mx_norm *n, int64_t first, int64_t last, bool squares)
+{
+    bool bf16 = mx_is_bf16(n->dtype);
+    for (int64_t r = first; r < last; r++) {
+        float mean = n->mean ? n->mean[r] : 0.0f;
+        const void *x = row_of(n->x, r, n->width, bf16);
+        if (bf16)
+            n->sums[r] = squares ? row_sum(x, n->width, mean, true, true) : row_sum(x, n->width, mean, false, true);
+        else
+            n->sums[r] = squares ? row_sum(x, n->width, mean, true, false) : row_sum(x, n->width, mean, false, false);
+    }
+}
+
 /* What the second pass over a row needs, so that dx = dy weight rstd - (x - mean) dot - sum. */
 typedef struct row_terms {
     float rstd, mean, dot, sum;
 } row_terms;
 
-MX_INLINE row_terms row_dot(const mx_norm *n, int64_t r, const int group, const bool center, const bool bf16)
+/* The sums over a row of dy weight (x - mean) and, with `center`, of dy weight. */
+typedef struct row_sums {
+    float dot, sum;
+} row_sums;
+
+MX_INLINE row_sums row_dot(const mx_norm *n, int64_t r, const int group, const bool center, const bool bf16)
 {
     const void *x = row_of(n->x, r, n->width, bf16), *dy = row_of(n->dy, r, n->width, bf16);
     const float *weight = n->weight;
     vf mean = vf_set1(center ? n->mean[r] : 0.0f);
-    vf dot[2] = {vf_zero(), vf_zero()}, sum[2] = {vf_zero(), vf_zero()}; /* of dy weight (x - mean), and of dy weight */
+    vf dot[2] = {vf_zero(), vf_zero()}, sum[2] = {vf_zero(), vf_zero()};
     int64_t i = 0;
     for (const int64_t end = paired(n->width, bf16); i + 2 * VL <= end; i += 2 * VL) {
         row_prefetch(x, i + group * n->width, 2 * VL, bf16);
@@ -165,12 +191,40 @@ MX_INLINE row_terms row_dot(const mx_norm *n, int64_t r, const int group, const 
         if (center)
             sum[0] = sum[0] + d;
     }
-    float rstd = n->rstd[r];
-    float all_dot = vf_sum(dot[0] + dot[1]), all = center ? vf_sum(sum[0] + sum[1]) : 0.0f;
+    return (row_sums){vf_sum(dot[0] + dot[1]), center ? vf_sum(sum[0] + sum[1]) : 0.0f};
+}
+
+MX_INLINE row_terms terms_of(const mx_norm *n, int64_t r, const int group, const bool center, const bool bf16)
+{
+    row_sums s = {0.0f, 0.0f};
+    if (n->features)
+        s = (row_sums){n->sums[r], center ? n->sums[n->rows + r] : 0.0f};
+    else
+        s = row_dot(n, r, group, center, bf16);
+    float rstd = n->rstd[r], features = (float)(n->features ? n->features : n->width);
     return (row_terms){.rstd = rstd,
                        .mean = center ? n->mean[r] : 0.0f,
-                       .dot = rstd * (rstd * (rstd * all_dot / (float)n->width)),
-                       .sum = rstd * all / (float)n->width};
+                       .dot = rstd * (rstd * (rstd * s.dot / features)),
+                       .sum = rstd * s.sum / features};
+}
+
+MX_INLINE void sum_grads(const mx_norm *n, int64_t first, int64_t last, const bool center, const bool bf16)
+{
+    for (int64_t r = first; r < last; r++) {
+        row_sums s = row_dot(n, r, 1, center, bf16);
+        n->sums[r] = s.dot;
+        if (center)
+            n->sums[n->rows + r] = s.sum;
+    }
+}
+
+static void grad_sums(const mx_norm *n, int64_t first, int64_t last)
+{
+    bool bf16 = mx_is_bf16(n->dtype);
+    if (n->center)
+        bf16 ? sum_grads(n, first, last, true, true) : sum_grads(n, first, last, true, false);
+    else
+        bf16 ? sum_grads(n, first, last, false, true) : sum_grads(n, first, last, false, false);
 }
 
 /* One vector of one row: adds to the weight gradients and returns dx. */
@@ -194,7 +248,7 @@ MX_INLINE void backward_group(const mx_norm *n, int64_t r, const int group, cons
 {
     row_terms terms[2];
     for (int g = 0; g < group; g++)
-        terms[g] = row_dot(n, r + g, group, center, bf16);
+        terms[g] = terms_of(n, r + g, group, center, bf16);
     const float *weight = n->weight;
     const int unit = bf16 ? LINE / VL : 2; /* vectors: whole cache lines of a row, then of the next */
     int64_t i = 0;
@@ -268,4 +322,4 @@ static void backward(const mx_norm *n, int64_t first, int64_t last, bool stream)
     _mm_sfence();
 }
 
-const mx_norm_paths MX_SIMD_NAME(mx_norm) = {forward, backward, arrange, arrange_back};
+const mx_norm_paths MX_SIMD_NAME(mx_norm) = {forward, backward, sums, grad_sums, arrange, arrange_back};

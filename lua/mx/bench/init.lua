@@ -39,7 +39,7 @@ end
 function bench.job(name)
     local published = mx.repro.published("v5e")
     local mesh = published.meshes[name] or {}
-    local tensor = mesh.ici_tensor_sequence_parallelism or 1
+    local tensor = mesh.ici_tensor_parallelism or 1
     return { tensor = tensor, fsdp = mesh.ici_fsdp_parallelism or published_cell(name, published).chips // tensor }
 end
 

@@ -120,24 +120,24 @@ function Decoder:leave(y, kind, bias)
     return bias and y + bias or y
 end
 
--- A norm over E by its weights in `from`: (B, S, E) -> (B, S, E).
-local function normalize(norm, from, name, x)
-    local weight, bias = parameters.norm_weight(norm, from[name .. ".weight"]), from[name .. ".bias"]
-    if norm.kind == "layernorm" then
-        return mx.layernorm(x, weight, bias, { eps = norm.eps })
-    end
-    return mx.rmsnorm(x, weight, { eps = norm.eps })
+-- A norm over E by its weights in `from`: (B, S, E) -> (B, S, E). `parallel`: that of a model whose ranks each have a
+-- part of x's features, or parallel.alone.
+local function normalize(parallel, norm, from, name, x)
+    return parallel:norm(norm, x, parameters.norm_weight(norm, from[name .. ".weight"]), from[name .. ".bias"])
 end
 
--- Dropout in training passes: x (B, S, E) of the tokens with these numbers (B, S). The choice of dropped elements
--- depends only on the place in the model, the token's number in the run and the feature. So ranks that hold the same
--- token drop the same elements, and a step has the same masks on any mesh and with any number of passes.
-function Decoder:dropout(x, place, numbers, run)
+-- Dropout in training passes: x (B, S, E) of the tokens with these numbers (B, S), and of the features from number
+-- `column` on. The choice of dropped elements depends only on the place in the model, the token's number in the run and
+-- the feature. So ranks that hold the same token drop the same elements, and a step has the same masks on any mesh and
+-- with any number of passes.
+function Decoder:dropout(x, place, numbers, run, column)
     if not numbers then
         return x
     end
     local seed = util.seed("dropout." .. place, self.shape.seed)
-    return mx.dropout(x, numbers, { rate = self.shape.dropout, seed = seed, offset = run.first_token })
+    return mx.dropout(x, numbers, {
+        rate = self.shape.dropout, seed = seed, offset = run.first_token, column = column,
+    })
 end
 
 -- With dropout, numbers the tokens of a training pass (`run.pass`, from 1): first_token is the number of the first
@@ -167,7 +167,7 @@ function Decoder:layer(i, x, run)
         return mlp.forward(self, i, block.mlp, weights, h, run)
     end
     local function norm(name, part, place, y)
-        return shapes.has_norm(block, part, place) and normalize(block.norm, weights, name, y) or y
+        return shapes.has_norm(block, part, place) and normalize(self.parallel, block.norm, weights, name, y) or y
     end
     local out_bias, mlp_bias = weights[attention.output .. ".bias"], weights[mlp.output .. ".bias"]
     local h = norm("norm", "attention", "before", x)
@@ -182,7 +182,7 @@ function Decoder:layer(i, x, run)
     end
     local attended = mx.name(self:leave(attend(entered), attention.products, out_bias), attention.saved)
     attended = norm("post_norm", "attention", "after", attended)
-    attended = self:dropout(attended, "attention" .. i, run.numbers, run)
+    attended = self:dropout(attended, "attention" .. i, run.numbers, run, self.parallel.column)
     mx.place(("layer %d, MLP"):format(i))
     if not block.parallel then
         x = x + attended
@@ -191,7 +191,7 @@ function Decoder:layer(i, x, run)
     entered = block.parallel and entered or self.parallel:enter(h, mlp.products)
     local y = mx.name(self:leave(feed(entered), mlp.products, mlp_bias), mlp.saved)
     y = norm("mlp_post_norm", "mlp", "after", y)
-    y = self:dropout(y, "mlp" .. i, run.numbers, run)
+    y = self:dropout(y, "mlp" .. i, run.numbers, run, self.parallel.column)
     return block.parallel and x + attended + y or x + y
 end
 
@@ -212,7 +212,7 @@ function Decoder:embed(tokens, run)
     if self.shape.positions > 0 then
         x = x + self:positions(run, positions, tokens:size(2))
     end
-    x = self:dropout(x, "embedding", run.embedded_numbers, run)
+    x = self:dropout(x, "embedding", run.embedded_numbers, run, 0)
     return self.parallel:after_embedding(x)
 end
 
@@ -239,7 +239,7 @@ function Decoder:hidden(tokens, run)
     mx.place("after the last layer")
     x = self.parallel:before_loss(x)
     local last = { ["norm.weight"] = self:weight("norm.weight"), ["norm.bias"] = self:weight("norm.bias") }
-    return normalize(self.shape.norm, last, "norm", x)
+    return normalize(mx.parallel.alone, self.shape.norm, last, "norm", x)
 end
 
 --- The mean cross-entropy of a training batch: a scalar for mx.backward. On a mesh, it is the mean over this rank's

@@ -10,7 +10,8 @@ local util = require "mx.util"
 ---@field parts integer ranks that a mesh would have with different tokens
 ---@field seed number of a backward pass
 ---@field prefetch_layers integer
-local Alone = { entries = {}, parts = 1, seed = 1, prefetch_layers = 0 }
+---@field column integer the first feature of the residual stream, from 0
+local Alone = { entries = {}, parts = 1, seed = 1, prefetch_layers = 0, column = 0 }
 Alone.__index = Alone
 
 local function nothing() end
@@ -49,6 +50,19 @@ end
 -- ---- around products ----
 
 Alone.enter, Alone.leave, Alone.sum_heads = first, first, first
+
+--- A norm over the features of x (B, S, E).
+---@param norm table of a block
+---@param x any
+---@param weight any
+---@param bias any or nil
+---@return any
+function Alone.norm(_, norm, x, weight, bias)
+    if norm.kind == "layernorm" then
+        return mx.layernorm(x, weight, bias, { eps = norm.eps })
+    end
+    return mx.rmsnorm(x, weight, { eps = norm.eps })
+end
 
 --- Whether the products of attention and MLP can be summed together: there is no sum over ranks.
 ---@return boolean

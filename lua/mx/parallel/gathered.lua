@@ -26,7 +26,7 @@ function gathered.new(parallel, params)
     self.tape:run(function()
         for name, t in util.sorted_pairs(params) do
             if parallel:is_gathered(name) then
-                self.weights[name] = parallel:gather(name, t)
+                self.weights[name] = parallel:gather_now(name, t)
                 self.leaves[name] = self.weights[name]:detach():requires_grad(not parallel.entries[name].frozen)
             end
         end

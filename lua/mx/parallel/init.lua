@@ -13,6 +13,7 @@
 local mx = require "mx"
 local stored = require "mx.parallel.parts"
 local gathered = require "mx.parallel.gathered"
+local tokens = require "mx.parallel.tokens"
 local update = require "mx.parallel.update"
 local util = require "mx.util"
 
@@ -25,6 +26,9 @@ local parallel = { alone = require "mx.parallel.alone" }
 ---@field context string[] those that split sequences
 ---@field shares string[] both
 ---@field sequence string[] those that split the tokens of the residual stream too
+---@field stream string[] those that split its features
+---@field features integer number of features of the residual stream that this rank has
+---@field column integer the first of them, from 0
 ---@field products table<string, string[]> those that split products: heads, kv_heads, mlp; and vocab
 ---@field token_axes string[] those that split the tokens of the embedding and the loss, besides `shares`
 ---@field parts integer number of ranks with different tokens
@@ -79,9 +83,10 @@ local function check(self, shape)
     end
     for _, kind in ipairs({ "heads", "mlp" }) do
         local split = self.products[kind]
-        for _, axis in ipairs(self.sequence) do
-            if not util.contains(split, axis) then
-                util.refuse("logical_axis_rules: activation_norm_length is split over %s: %s must be, too", axis, kind)
+        local cut = { activation_norm_length = self.sequence, activation_embed = self.stream }
+        for name, axes in util.sorted_pairs(cut) do
+            for _, axis in ipairs(util.without(axes, split)) do
+                util.refuse("logical_axis_rules: %s is split over %s: %s must be, too", name, axis, kind)
             end
         end
     end
@@ -93,6 +98,10 @@ local function check(self, shape)
             util.refuse("logical_axis_rules: %s is split over %s, which shares out neither the batch nor the sequence: "
                 .. "add it to activation_batch or activation_length, or take it from %s", rule[1], axis, rule[1])
         end
+    end
+    if shape.emb < mesh:size(self.stream) then
+        util.refuse("base_emb_dim = %d: too few features for %d ranks (%s)", shape.emb, mesh:size(self.stream),
+            table.concat(self.stream, ", "))
     end
     local windows = mx.models.any(shape, function(block)
         return block.attention.window > 0
@@ -115,24 +124,30 @@ local function check_length(self, S)
     end
 end
 
--- The axes whose ranks use the parameter on different tokens or for different heads, so that its gradient is a sum over
+-- Whether ranks store just the features of a norm or bias that they use in the residual stream.
+local function is_cut(self, p, spec)
+    return p.use == "sequence" and #self.stream > 0 and same_axes(spec[1].kept, self.stream)
+end
+
+-- The axes whose ranks use the parameter on different tokens, heads or features, so that its gradient is a sum over
 -- them.
-local function different_uses(self, p)
-    local more = { sequence = self.sequence, tokens = self.token_axes, heads = self.products.heads, product = {} }
+local function different_uses(self, p, cut)
+    local sequence = cut and self.sequence or join(self.sequence, self.stream)
+    local more = { sequence = sequence, tokens = self.token_axes, heads = self.products.heads, product = {} }
     local axes = join(self.shares, more[p.use])
     return util.contains(p.logical, "kv_heads") and join(axes, self.mesh.kv_copies) or axes
 end
 
 -- The gathers of dimension d before use. Those over axes of `different` scatter the gradient's sum. Ranks along other
 -- axes use the whole dimension alike, so each has the whole gradient.
-local function add_gathers(entry, p, d, different)
+local function add_gathers(entry, p, d, different, cut)
     local dim, gathers = entry.spec[d], entry.gathers
     if #dim.gathered > 0 then
         gathers[#gathers + 1] = { dim = d, axis = dim.gathered, length = dim.used }
     end
     if p.logical[d] == "vocab" and #dim.kept > 0 then -- tables are used whole; tokens are split instead
         gathers[#gathers + 1] = { dim = d, axis = dim.kept, length = dim.size }
-    elseif p.logical[d] == "norm" then
+    elseif p.logical[d] == "norm" and not cut then
         local last
         for i = #dim.kept, 1, -1 do -- the innermost axis first: each gather gives one block of the dimension
             local grad = not util.contains(different, dim.kept[i]) and "slice" or nil
@@ -162,17 +177,21 @@ local function units_of(self, p)
 end
 
 -- How a parameter is stored, gathered and reduced. Products are split between units: between heads, not inside a head.
--- Norms compute in f32, so their parameters are gathered as they are stored.
+-- Norms compute in f32, so their parameters are gathered as they are stored. `slice`: what is used of it.
 local function entry_of(self, p)
     local spec = self.mesh:spec(p.logical, p.sizes, p.name, units_of(self, p))
     local entry = { spec = spec, sizes = p.sizes, gathers = {}, stored = {}, copies = self.mesh.layout.ranks }
-    local split, different = {}, different_uses(self, p)
+    local cut, split = is_cut(self, p, spec), {}
+    local different = different_uses(self, p, cut)
     entry.dtype = p.logical[1] ~= "norm" and self.shape.dtype or nil
     for d, dim in ipairs(spec) do
         entry.stored[d] = dim.stored
         entry.copies = entry.copies // dim.parts
-        add_gathers(entry, p, d, different)
+        add_gathers(entry, p, d, different, cut)
         split = join(split, dim.axes)
+    end
+    if p.use == "sequence" and #self.stream > 0 and not cut then
+        entry.slice = { dim = 1, start = self.column + 1, length = self.features }
     end
     entry.frozen, entry.sum = p.frozen, p.frozen and {} or util.without(different, split)
     return entry
@@ -191,13 +210,17 @@ function parallel.new(mesh, shape, parameters, o)
     local self = setmetatable({ mesh = mesh, entries = {}, o = o, shape = shape }, Parallel)
     self.batch = used(mesh, rules.activation_batch)
     self.context = used(mesh, rules.activation_length)
-    self.sequence = util.without(used(mesh, rules.activation_norm_length), self.context)
     self.shares = join(self.batch, self.context)
+    local residual = mesh:axes({ "activation_batch", "activation_norm_length", "activation_embed" })
+    self.sequence = util.without(used(mesh, residual[2]), self.context)
+    self.stream = used(mesh, residual[3])
     self.products = {}
     for kind, embed in pairs({ heads = "embed_attn", kv_heads = "embed_attn", mlp = "embed", vocab = "embed_vocab" }) do
         self.products[kind] = util.without(used(mesh, mesh:axes({ embed, kind })[2]), self.shares)
     end
-    self.token_axes = join(self.sequence, self.products.vocab)
+    self.token_axes = join(join(self.sequence, self.products.vocab), self.stream)
+    self.features, self.column = util.part(shape.emb, mesh:size(self.stream), mesh:index(self.stream))
+    self.column = self.column - 1
     local sees_later = mx.models.any(shape, function(block)
         return not block.attention.causal
     end)
@@ -247,10 +270,16 @@ end
 ---@param t any
 ---@return any
 function Parallel:gather(name, t)
-    local leaf = self.gathered and self.gathered.leaves[name]
-    if leaf then
-        return leaf
-    end
+    local leaf, slice = self.gathered and self.gathered.leaves[name], self.entries[name].slice
+    t = leaf or self:gather_now(name, t)
+    return slice and mx.narrow(t, slice) or t
+end
+
+--- The same without the gathers of gather_once, and all of the parameter. Collective.
+---@param name string
+---@param t any
+---@return any
+function Parallel:gather_now(name, t)
     local entry = self.entries[name]
     for i, gather in ipairs(entry.gathers) do
         t = mx.all_gather(t, gather_options(self, gather, i == 1 and entry.dtype or nil))
@@ -312,28 +341,57 @@ end
 
 -- ---- around products ----
 
---- Before products whose columns are split: h (B, S, E); gathers the sequence if it is split too. Collective.
+-- The axes along which ranks have the whole residual stream alike, and different columns of these products.
+local function alike(self, kind)
+    return util.without(util.without(self.products[kind], self.sequence), self.stream)
+end
+
+--- Before products whose columns are split: h, this rank's tokens and features of (B, S, E), to all of both.
+--- Collective.
 ---@param h any
 ---@param kind "heads"|"mlp"
 ---@return any
 function Parallel:enter(h, kind)
-    local alike = util.without(self.products[kind], self.sequence)
+    local same = alike(self, kind)
+    if #self.stream > 0 then
+        h = mx.all_gather(h, { axis = self.stream, dim = 3, length = self.shape.emb })
+    end
     if #self.sequence > 0 then
         h = mx.all_gather(h, { axis = self.sequence, dim = 2 })
     end
-    return #alike > 0 and mx.fan_out(h, { axis = alike }) or h
+    return #same > 0 and mx.fan_out(h, { axis = same }) or h
 end
 
---- After products whose rows are split: the sum over the ranks. Collective.
+--- After products whose rows are split: the sum over the ranks, of which this rank keeps its tokens and features.
+--- Collective.
 ---@param y any (B, S, E)
 ---@param kind "heads"|"mlp"
 ---@return any
 function Parallel:leave(y, kind)
-    local alike = util.without(self.products[kind], self.sequence)
-    if #alike > 0 then
-        y = mx.all_reduce(y, { axis = alike })
+    local same = alike(self, kind)
+    if #same > 0 then
+        y = mx.all_reduce(y, { axis = same })
     end
-    return #self.sequence > 0 and mx.reduce_scatter(y, { axis = self.sequence, dim = 2 }) or y
+    if #self.sequence > 0 then
+        y = mx.reduce_scatter(y, { axis = self.sequence, dim = 2 })
+    end
+    return #self.stream > 0 and mx.reduce_scatter(y, { axis = self.stream, dim = 3 }) or y
+end
+
+--- A norm of this rank's part of the residual stream, with its part of weight and bias. Collective if features are
+--- split.
+---@param norm table of a block
+---@param x any
+---@param weight any
+---@param bias any or nil
+---@return any
+function Parallel:norm(norm, x, weight, bias)
+    if #self.stream == 0 then
+        return parallel.alone:norm(norm, x, weight, bias)
+    end
+    return mx.split_norm(x, weight, bias, {
+        axis = self.stream, features = self.shape.emb, center = norm.kind == "layernorm", eps = norm.eps,
+    })
 end
 
 --- Whether the products of heads and mlp are split over the same axes.
@@ -361,173 +419,12 @@ function Parallel:sum_heads(x, kind)
     return mx.fan_out(mx.all_reduce(x, { axis = axes }), { axis = axes })
 end
 
--- ---- tokens ----
-
--- This rank's part along dimension 2 of a tensor that is the same on all ranks of the axes and has no gradient.
-local function own_part(self, t, axes)
-    local n = self.mesh:size(axes)
-    if n == 1 then
-        return t
-    end
-    local S = t:size(2)
-    if S % n ~= 0 then
-        util.refuse("max_target_length: %d ranks (%s) do not divide the %d tokens of a sequence that each has", n,
-            table.concat(axes, ", "), S)
-    end
-    return mx.narrow(t, { dim = 2, start = self.mesh:index(axes) * (S // n) + 1, length = S // n })
-end
-
---- This rank's tokens along context: (B, S) -> (B, S / context). With load balance, an early and a late chunk.
----@param t any
----@return any
-function Parallel:context_part(t)
-    if not self.zigzag then
-        return own_part(self, t, self.context)
-    end
-    local n, i, S = self.mesh:size(self.context), self.mesh:index(self.context), t:size(2)
-    if S % (2 * n) ~= 0 then
-        util.refuse("max_target_length = %d: twice the %d ranks of context do not divide it", S, n)
-    end
-    local piece = S // (2 * n)
-    return mx.concat({
-        mx.narrow(t, { dim = 2, start = i * piece + 1, length = piece }),
-        mx.narrow(t, { dim = 2, start = (2 * n - 1 - i) * piece + 1, length = piece }),
-    }, { dim = 2 })
-end
-
---- Of the tokens in this rank's context part, those whose residual stream it holds between the products.
----@param t any (B, S)
----@return any
-function Parallel:sequence_part(t)
-    return own_part(self, t, self.sequence)
-end
-
---- Of the tokens in this rank's context part, those that it embeds.
----@param t any (B, S)
----@return any
-function Parallel:embedded_part(t)
-    return own_part(self, self:sequence_part(t), util.without(self.token_axes, self.sequence))
-end
-
---- The tokens that this rank embeds, and their positions: nil if these are 0, 1, ...
----@param tokens any (B, S)
----@param positions any (B, S), or nil
----@return any, any
-function Parallel:embedded(tokens, positions)
-    if not positions and #self.token_axes > 0 then -- each rank embeds only its own tokens
-        positions = parallel.positions(tokens:size(1), tokens:size(2))
-    end
-    return self:embedded_part(tokens), positions and self:embedded_part(positions)
-end
-
---- The number of tokens of a whole sequence.
----@param S integer number of tokens in this rank's context part
----@return integer
-function Parallel:whole_length(S)
-    return S * self.mesh:size(self.context)
-end
-
---- This rank's part of the sequences, from 0, and the number of parts.
----@return integer part, integer parts
-function Parallel:batch_place()
-    return self.mesh:index(self.batch), self.mesh:size(self.batch)
-end
-
---- Turns embedded tokens into the input of the layers: gathers those of all ranks that compute on the same tokens.
---- Collective.
----@param x any (B, S', E)
----@return any
-function Parallel:after_embedding(x)
-    local rest = util.without(self.token_axes, self.sequence)
-    return #rest > 0 and mx.all_gather(x, { axis = rest, dim = 2, grad = "slice" }) or x
-end
-
---- The opposite: the part of the layers' output for which this rank computes the loss. Backward is Collective.
----@param x any (B, S, E)
----@return any
-function Parallel:before_loss(x)
-    local rest = util.without(self.token_axes, self.sequence)
-    return #rest > 0 and mx.shard(x, { axis = rest, dim = 2 }) or x
-end
-
--- Reorders chunks from the order of the ranks to the order of the sequence.
-local function in_sequence(self, t)
-    local n = self.mesh:size(self.context)
-    if not self.zigzag then
-        return t
-    end
-    local piece, pieces = t:size(2) // (2 * n), {}
-    for r = 0, n - 1 do
-        pieces[r + 1] = mx.narrow(t, { dim = 2, start = 2 * r * piece + 1, length = piece })
-        pieces[2 * n - r] = mx.narrow(t, { dim = 2, start = (2 * r + 1) * piece + 1, length = piece })
-    end
-    return stored.concat(pieces, 2)
-end
-
--- Attention with the keys and values of the whole sequence gathered on every rank.
-local function gathered_attention(self, q, k, v, segments, kv_segments, options)
-    local S, n, i = q:size(2), self.mesh:size(self.context), self.mesh:index(self.context)
-    local gather = { axis = self.context, dim = 2, async = self.o.async_all_gather }
-    k, v = mx.all_gather(k, gather), mx.all_gather(v, gather)
-    mx.flush()
-    k, v = in_sequence(self, k), in_sequence(self, v)
-    local function attend(part, part_segments, offset)
-        options.offset = offset
-        options.kv_length = options.causal and offset + part:size(2) or 0
-        return mx.attention(part, k, v, part_segments, kv_segments, options)
-    end
-    if not self.zigzag then
-        return attend(q, segments, i * S)
-    end
-    local piece, parts = S // 2, {}
-    for half = 0, 1 do
-        local cut = { dim = 2, start = half * piece + 1, length = piece }
-        parts[half + 1] = attend(mx.narrow(q, cut), segments and mx.narrow(segments, cut),
-            (half == 0 and i or 2 * n - 1 - i) * piece)
-    end
-    return mx.concat(parts, { dim = 2 })
-end
-
---- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
---- part; segments (B, S) of the part and kv_segments of the whole sequence, or nil. Without an axis that splits
---- sequences it is mx.attention, and accepts offset and kv_length. Collective.
----@return any (B, S, H, D)
-function Parallel:attention(q, k, v, segments, kv_segments, options)
-    if #self.context == 0 then
-        return mx.attention(q, k, v, segments, segments, options)
-    elseif self.o.context_parallel_strategy == "all_gather" then
-        return gathered_attention(self, q, k, v, segments, kv_segments, options)
-    end
-    options.axis, options.balanced = self.context, self.zigzag
-    return mx.ring_attention(q, k, v, options)
-end
-
---- Positions 0, 1, ... of the tokens of B whole sequences: (B, S) i32.
----@param B integer
----@param S integer
----@return any
-function parallel.positions(B, S)
-    return mx.zeros({ B, S }, "i32") + mx.arange { n = S, dtype = "i32" }:view(1, S)
-end
-
---- This rank's part along context of a batch of whole sequences, with positions; kv_segments are the segments of the
---- whole sequences.
----@param batch {tokens: any, targets: any, mask: any, segments: any, positions: any}
----@return table
-function Parallel:batch_part(batch)
-    if #self.context == 0 then
-        return batch
-    end
-    if batch.segments and self.o.context_parallel_strategy == "ring" then
-        util.refuse("context_parallel_strategy = ring knows no segments: packed sequences want all_gather")
-    end
-    local positions = batch.positions or parallel.positions(batch.tokens:size(1), batch.tokens:size(2))
-    return {
-        tokens = self:context_part(batch.tokens), targets = self:context_part(batch.targets),
-        mask = batch.mask and self:context_part(batch.mask), positions = self:context_part(positions),
-        segments = batch.segments and self:context_part(batch.segments), kv_segments = batch.segments,
-        ids = batch.ids,
-    }
-end
+-- The tokens of each rank: see tokens.lua.
+Parallel.context_part, Parallel.sequence_part, Parallel.embedded_part = tokens.context_part, tokens.sequence_part,
+    tokens.embedded_part
+Parallel.embedded, Parallel.after_embedding, Parallel.before_loss = tokens.embedded, tokens.after_embedding,
+    tokens.before_loss
+Parallel.whole_length, Parallel.batch_place = tokens.whole_length, tokens.batch_place
+Parallel.attention, Parallel.batch_part = tokens.attention, tokens.batch_part
 
 return parallel

@@ -364,7 +364,7 @@ end
 local function words_of(candidate)
     return {
         "ici_fsdp_parallelism=" .. candidate.fsdp,
-        "ici_tensor_sequence_parallelism=" .. candidate.tensor,
+        "ici_tensor_parallelism=" .. candidate.tensor,
         "remat_policy=" .. candidate.policy,
         "per_device_batch_size=" .. candidate.batch,
     }

@@ -1,0 +1,197 @@
+--- The tokens of each rank: methods of mx.Parallel. A rank has a part of each sequence along context. Of its tokens it
+--- holds some in the residual stream, and it embeds some and computes their loss. Attention exchanges keys and values.
+
+local mx = require "mx"
+local stored = require "mx.parallel.parts"
+local util = require "mx.util"
+
+local tokens = {}
+
+-- This rank's part along dimension 2 of a tensor that is the same on all ranks of the axes and has no gradient.
+local function own_part(self, t, axes)
+    local n = self.mesh:size(axes)
+    if n == 1 then
+        return t
+    end
+    local S = t:size(2)
+    if S % n ~= 0 then
+        util.refuse("max_target_length: %d ranks (%s) do not divide the %d tokens of a sequence that each has", n,
+            table.concat(axes, ", "), S)
+    end
+    return mx.narrow(t, { dim = 2, start = self.mesh:index(axes) * (S // n) + 1, length = S // n })
+end
+
+--- This rank's tokens along context: (B, S) -> (B, S / context). With load balance, an early and a late chunk.
+---@param t any
+---@return any
+function tokens:context_part(t)
+    if not self.zigzag then
+        return own_part(self, t, self.context)
+    end
+    local n, i, S = self.mesh:size(self.context), self.mesh:index(self.context), t:size(2)
+    if S % (2 * n) ~= 0 then
+        util.refuse("max_target_length = %d: twice the %d ranks of context do not divide it", S, n)
+    end
+    local piece = S // (2 * n)
+    return mx.concat({
+        mx.narrow(t, { dim = 2, start = i * piece + 1, length = piece }),
+        mx.narrow(t, { dim = 2, start = (2 * n - 1 - i) * piece + 1, length = piece }),
+    }, { dim = 2 })
+end
+
+--- Of the tokens in this rank's context part, those whose residual stream it holds between the products.
+---@param t any (B, S)
+---@return any
+function tokens:sequence_part(t)
+    return own_part(self, t, self.sequence)
+end
+
+-- The axes whose ranks embed different ones of the tokens that this rank has in the residual stream, without those that
+-- split its features.
+local function token_parts(self)
+    return util.without(util.without(self.token_axes, self.sequence), self.stream)
+end
+
+--- Of the tokens in this rank's context part, those that it embeds.
+---@param t any (B, S)
+---@return any
+function tokens:embedded_part(t)
+    return own_part(self, own_part(self, self:sequence_part(t), token_parts(self)), self.stream)
+end
+
+--- The tokens that this rank embeds, and their positions: nil if these are 0, 1, ...
+---@param ids any (B, S)
+---@param positions any (B, S), or nil
+---@return any, any
+function tokens:embedded(ids, positions)
+    if not positions and #self.token_axes > 0 then -- each rank embeds only its own tokens
+        positions = tokens.positions(ids:size(1), ids:size(2))
+    end
+    return self:embedded_part(ids), positions and self:embedded_part(positions)
+end
+
+--- The number of tokens of a whole sequence.
+---@param S integer number of tokens in this rank's context part
+---@return integer
+function tokens:whole_length(S)
+    return S * self.mesh:size(self.context)
+end
+
+--- This rank's part of the sequences, from 0, and the number of parts.
+---@return integer part, integer parts
+function tokens:batch_place()
+    return self.mesh:index(self.batch), self.mesh:size(self.batch)
+end
+
+--- Turns embedded tokens into the input of the layers: gathers those of all ranks that compute on the same tokens.
+--- Where features are split, each rank gets its features of the tokens of all. Collective.
+---@param x any (B, S', E)
+---@return any
+function tokens:after_embedding(x)
+    local rest = token_parts(self)
+    if #self.stream > 0 and self.shape.emb % self.mesh:size(self.stream) == 0 then
+        x = mx.all_to_all(x, { axis = self.stream, split = 3, concat = 2 })
+    elseif #self.stream > 0 then -- unequal parts: by way of all features of all tokens
+        x = mx.shard(mx.all_gather(x, { axis = self.stream, dim = 2, grad = "slice" }), { axis = self.stream, dim = 3 })
+    end
+    return #rest > 0 and mx.all_gather(x, { axis = rest, dim = 2, grad = "slice" }) or x
+end
+
+--- The opposite: the part of the layers' output for which this rank computes the loss. Also backward is Collective.
+---@param x any this rank's part of the residual stream
+---@return any (B, S', E)
+function tokens:before_loss(x)
+    local rest = token_parts(self)
+    if #rest > 0 then
+        x = mx.shard(x, { axis = rest, dim = 2 })
+    end
+    if #self.stream > 0 and self.shape.emb % self.mesh:size(self.stream) == 0 then
+        return mx.all_to_all(x, { axis = self.stream, split = 2, concat = 3 })
+    elseif #self.stream > 0 then
+        local whole = { axis = self.stream, dim = 3, length = self.shape.emb, grad = "slice" }
+        return mx.shard(mx.all_gather(x, whole), { axis = self.stream, dim = 2 })
+    end
+    return x
+end
+
+-- Reorders chunks from the order of the ranks to the order of the sequence.
+local function in_sequence(self, t)
+    local n = self.mesh:size(self.context)
+    if not self.zigzag then
+        return t
+    end
+    local piece, pieces = t:size(2) // (2 * n), {}
+    for r = 0, n - 1 do
+        pieces[r + 1] = mx.narrow(t, { dim = 2, start = 2 * r * piece + 1, length = piece })
+        pieces[2 * n - r] = mx.narrow(t, { dim = 2, start = (2 * r + 1) * piece + 1, length = piece })
+    end
+    return stored.concat(pieces, 2)
+end
+
+-- Attention with the keys and values of the whole sequence gathered on every rank.
+local function gathered_attention(self, q, k, v, segments, kv_segments, options)
+    local S, n, i = q:size(2), self.mesh:size(self.context), self.mesh:index(self.context)
+    local gather = { axis = self.context, dim = 2, async = self.o.async_all_gather }
+    k, v = mx.all_gather(k, gather), mx.all_gather(v, gather)
+    mx.flush()
+    k, v = in_sequence(self, k), in_sequence(self, v)
+    local function attend(part, part_segments, offset)
+        options.offset = offset
+        options.kv_length = options.causal and offset + part:size(2) or 0
+        return mx.attention(part, k, v, part_segments, kv_segments, options)
+    end
+    if not self.zigzag then
+        return attend(q, segments, i * S)
+    end
+    local piece, parts = S // 2, {}
+    for half = 0, 1 do
+        local cut = { dim = 2, start = half * piece + 1, length = piece }
+        parts[half + 1] = attend(mx.narrow(q, cut), segments and mx.narrow(segments, cut),
+            (half == 0 and i or 2 * n - 1 - i) * piece)
+    end
+    return mx.concat(parts, { dim = 2 })
+end
+
+--- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
+--- part; segments (B, S) of the part and kv_segments of the whole sequence, or nil. Without an axis that splits
+--- sequences it is mx.attention, and accepts offset and kv_length. Collective.
+---@return any (B, S, H, D)
+function tokens:attention(q, k, v, segments, kv_segments, options)
+    if #self.context == 0 then
+        return mx.attention(q, k, v, segments, segments, options)
+    elseif self.o.context_parallel_strategy == "all_gather" then
+        return gathered_attention(self, q, k, v, segments, kv_segments, options)
+    end
+    options.axis, options.balanced = self.context, self.zigzag
+    return mx.ring_attention(q, k, v, options)
+end
+
+--- Positions 0, 1, ... of the tokens of B whole sequences: (B, S) i32.
+---@param B integer
+---@param S integer
+---@return any
+function tokens.positions(B, S)
+    return mx.zeros({ B, S }, "i32") + mx.arange { n = S, dtype = "i32" }:view(1, S)
+end
+
+--- This rank's part along context of a batch of whole sequences, with positions; kv_segments are the segments of the
+--- whole sequences.
+---@param batch {tokens: any, targets: any, mask: any, segments: any, positions: any}
+---@return table
+function tokens:batch_part(batch)
+    if #self.context == 0 then
+        return batch
+    end
+    if batch.segments and self.o.context_parallel_strategy == "ring" then
+        util.refuse("context_parallel_strategy = ring knows no segments: packed sequences want all_gather")
+    end
+    local positions = batch.positions or tokens.positions(batch.tokens:size(1), batch.tokens:size(2))
+    return {
+        tokens = self:context_part(batch.tokens), targets = self:context_part(batch.targets),
+        mask = batch.mask and self:context_part(batch.mask), positions = self:context_part(positions),
+        segments = batch.segments and self:context_part(batch.segments), kv_segments = batch.segments,
+        ids = batch.ids,
+    }
+end
+
+return tokens

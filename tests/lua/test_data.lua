@@ -188,6 +188,42 @@ function TestSamples.test_an_epoch_has_each_window_of_a_text_once()
     lu.assertEquals(second, expected)
 end
 
+-- Files of different lengths: 3, 5 and 2 windows of 64 characters, and one more character for the last target.
+function TestSamples.test_an_epoch_of_several_files_has_each_window_of_each_once()
+    local folder = os.tmpname()
+    os.remove(folder)
+    mx.io.mkdir_p(folder)
+    local expected = {}
+    for name, letters in pairs({ a = "abc", b = "defgh", c = "ij" }) do
+        local text = ""
+        for letter in letters:gmatch(".") do
+            expected[#expected + 1] = letter:rep(64)
+            text = text .. letter:rep(64)
+        end
+        mx.io.write_file_atomic(("%s/%s.txt"):format(folder, name), text .. "x")
+    end
+    table.sort(expected)
+    for _, path in ipairs({ "%s/*.txt", "%s/b.txt, %s/[ac].txt", "%s", "%s/a.txt,%s/b.txt,%s/c.txt" }) do
+        local data = mx.data.open(config_of("dataset_type=text", "per_device_batch_size=1",
+            "dataset_path=" .. path:gsub("%%s", folder)))
+        for _ = 1, 2 do
+            local seen = windows(data, 10)
+            table.sort(seen)
+            lu.assertEquals(seen, expected, path)
+        end
+        lu.assertEquals({ data:state().epoch, data:state().sources }, { 2, 3 })
+    end
+    for path, message in pairs({
+        ["%s/*.bin"] = "dataset_path: ", ["%s/a.txt,%s/d.txt"] = "d.txt", ["%s/d.txt"] = "d.txt",
+    }) do
+        path = path:gsub("%%s", folder)
+        lu.assertErrorMsgContains(message, function()
+            mx.data.open(config_of("dataset_type=text", "dataset_path=" .. path))
+        end)
+    end
+    mx.io.remove_folder(folder)
+end
+
 -- One rank with all sequences, and parts of a batch: the same ones, over the end of an epoch too.
 function TestSamples.test_parts_of_a_store_are_those_of_the_whole()
     local words = { "dataset_type=hdf5", "dataset_path=" .. STORE, "max_target_length=256" } -- 23 samples an epoch

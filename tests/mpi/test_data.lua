@@ -179,6 +179,18 @@ function TestData.test_ranks_that_read_different_files_are_refused()
             os.remove(path)
         end
     end
+    local folder = ("/tmp/mxlua-test-data-%d-%d"):format(mx.ranks(), mx.rank()) -- more files on one machine
+    mx.io.mkdir_p(folder)
+    for name = 1, mx.rank() == last and 3 or 2 do
+        mx.io.write_file_atomic(("%s/%d.bin"):format(folder, name), ("ab"):rep(5000))
+    end
+    local several = mx.config.load { "model_name=tiny", "vocab_size=65536", "max_target_length=96", "dataset_type=bin",
+        ("dataset_path=%s/*.bin"):format(folder) }
+    local read, difference = pcall(mx.data.open, several, mx.train.mesh(several))
+    mx.io.remove_folder(folder)
+    lu.assertFalse(read)
+    lu.assertStrContains(tostring(difference), ("the ranks find different files: 2 on %s (rank 0), 3 on"):format(
+        mx.host_name()))
     if mx.rank() < last then -- a file that one machine lacks
         own_file(function() return "abab" end)
     end

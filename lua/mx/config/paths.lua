@@ -59,6 +59,10 @@ function config_paths.take(key, value, where)
         check_run_name(value, where)
     elseif not KEYS[key] then
         return value
+    elseif key == "dataset_path" or key == "eval_dataset_path" then -- several between commas
+        return (value:gsub("[^,]+", function(item)
+            return config_paths.path(item, where)
+        end))
     elseif type(value) == "string" then
         return config_paths.path(value, where)
     elseif type(value) == "table" then

@@ -5,6 +5,7 @@
 -- engine/data/sampler.h defines the samples of a file and their order.
 
 local mx = require "mx"
+local sources = require "mx.data.sources"
 local util = require "mx.util"
 
 local data = {}
@@ -17,13 +18,12 @@ local data = {}
 ---@field sequences integer number of sequences in a batch of this rank
 ---@field feed? userdata of mx.io.feed; nil if no file is read
 ---@field sources table[] of feed:sources(), with their weights
----@field epoch_samples? integer samples in an epoch, if a single file is read
+---@field epoch_samples? integer samples in an epoch, if files have no weights
 local Data = {}
 Data.__index = Data
 
 local STATE_FORMAT = 2
 local FILES = { text = true, bin = true, hdf5 = true } -- dataset_type: the format of a file of tokens
-local WEIGHT_UNIT = 1000000 -- weights have at most six decimals
 local MOST_DESCRIBED = 8 -- sequences in a description
 
 --- Number of sequences in a batch of a rank: per_device_batch_size times the ranks that work on the same sequences.
@@ -42,71 +42,6 @@ function data.sequences(config, mesh)
             math.ceil(1 / config.per_device_batch_size))
     end
     return whole
-end
-
-local function gcd(a, b)
-    while b ~= 0 do
-        a, b = b, a % b
-    end
-    return a
-end
-
--- The weights of a mix as the smallest integers with the same ratios.
-local function whole_weights(config)
-    local weights, divisor = {}, 0
-    for i, pair in ipairs(config.dataset_mix) do
-        local weight = pair[2] * WEIGHT_UNIT
-        local whole = math.floor(weight + 0.5)
-        if whole < 1 or math.abs(weight - whole) > 1e-3 then
-            mx.config.refuse(config, "dataset_mix", "the weight of %s is %s; expected a number above 0 with at most "
-                .. "six decimal places", pair[1], pair[2])
-        end
-        weights[i], divisor = whole, gcd(whole, divisor)
-    end
-    for i in ipairs(weights) do
-        weights[i] = weights[i] // divisor
-    end
-    return weights
-end
-
--- The files to read: a list of {path =, format =, weight =}.
-local function list_sources(config)
-    if #config.dataset_mix == 0 then
-        return { { path = config.dataset_path, format = config.dataset_type, weight = 1 } }
-    end
-    local sources, weights = {}, whole_weights(config)
-    for i, pair in ipairs(config.dataset_mix) do
-        sources[i] = { path = pair[1], format = config.dataset_type, weight = weights[i] }
-    end
-    return sources
-end
-
-local function open_feed(self)
-    local c, sources = self.config, list_sources(self.config)
-    local key = #c.dataset_mix > 0 and "dataset_mix" or "dataset_path"
-    local paths = {}
-    for i, source in ipairs(sources) do
-        paths[i] = source.path
-    end
-    mx.files.check_same(paths, function(...)
-        mx.config.refuse(c, key, ...)
-    end)
-    local opened, feed = pcall(mx.io.feed, {
-        sources = sources, length = c.max_target_length, rows = self.sequences, stride = self.sequences * self.parts,
-        depth = c.reuse_example_batch == 1 and 0 or c.prefetch_batches, packing = c.packing,
-        shuffle = c.enable_data_shuffling, seed = c.data_shuffle_seed, vocab_size = c.vocab_size,
-    })
-    if not opened then
-        mx.config.refuse(c, key, "%s", (tostring(feed):gsub("^[^%s:]+:%d+: ", "")))
-    end
-    self.feed, self.sources = feed, util.attempt(feed.sources, feed)
-    for i, source in ipairs(self.sources) do
-        source.weight = sources[i].weight
-    end
-    if #self.sources == 1 then
-        self.epoch_samples = self.sources[1].samples
-    end
-    self.documents = feed:has_documents()
 end
 
 -- The known tokenizer of each source: {what =, fingerprint =}. A text is read as bytes.
@@ -165,8 +100,8 @@ local function check_tokenizers(self)
         known[1] = { what = "tokenizer_path=" .. c.tokenizer_path, fingerprint = self.tokenizer }
     end
     add_parameters_tokenizers(known, c.load_parameters_path, c.tokenizer_path)
-    local sources = source_tokenizers(self, own)
-    table.move(sources, 1, #sources, #known + 1, known)
+    local read = source_tokenizers(self, own)
+    table.move(read, 1, #read, #known + 1, known)
     local first = nil
     for _, this in ipairs(known) do
         if first then
@@ -221,7 +156,7 @@ function data.open(config, mesh)
         self.part, self.parts = mesh:index(axes), mesh:size(axes)
     end
     if FILES[config.dataset_type] then
-        open_feed(self)
+        sources.open(self)
     end
     if not mx.is_simulated() then
         check_tokenizers(self)
@@ -336,8 +271,8 @@ end
 
 --- The position in the data, from which next() continues. It is the same on every rank and for any number of ranks that
 --- has read the same number of sequences; prefetched batches do not count. Not collective.
----@return table of strings and numbers, which can be stored as JSON: samples read in the whole run, their epoch if a
----        single file is read, and everything that the samples depend on
+---@return table of strings and numbers, which can be stored as JSON: samples read in the whole run, their epoch if
+---        files have no weights, and everything that the samples depend on
 function Data:state()
     local state = fingerprint(self)
     state.samples = self.samples

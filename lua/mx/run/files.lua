@@ -14,9 +14,9 @@ local function show(file)
     return file.bytes < 0 and "not there" or ("%d bytes, checksum %08x"):format(file.bytes, file.sum)
 end
 
---- Refuses files that differ between ranks in their size or checksum. The checksum covers a small file completely and a
---- large file in samples. A file that is missing on all ranks is ignored. Collective: all ranks give equally many
---- paths.
+--- Refuses files that differ between ranks in their number, size or checksum. The checksum covers a small file completely
+--- and a large file in samples. A file that is missing on all ranks is ignored. Collective: each rank gives a path, or
+--- none does.
 ---@param paths string[]
 ---@param refuse? fun(format: string, ...) default: mx.util.refuse
 function files.check_same(paths, refuse)
@@ -29,6 +29,11 @@ function files.check_same(paths, refuse)
     end
     local first = mx.io.json_decode(mx.share_text(mx.io.json_encode(own)))
     mx.checkpoint.together(function()
+        if #paths ~= #first.files then
+            (refuse or mx.util.refuse)("the ranks find different files: %d on %s (rank 0), %d on %s (rank %d). All "
+                .. "need the same: use a folder that all see, or copy the files to every machine", #first.files,
+                first.host, #paths, own.host, mx.rank())
+        end
         for i, path in ipairs(paths) do
             local mine, theirs = show(own.files[i]), show(first.files[i] or { bytes = -1 })
             if mine ~= theirs then

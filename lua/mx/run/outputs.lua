@@ -111,8 +111,12 @@ end
 
 local function inputs_of(config)
     local list = {}
-    for _, key in ipairs({ "dataset_path", "tokenizer_path", "load_full_state_path", "load_parameters_path" }) do
+    for _, key in ipairs({ "tokenizer_path", "load_full_state_path", "load_parameters_path" }) do
         add(list, key, config[key])
+    end
+    local found, files = pcall(require("mx.data.sources").files, config.dataset_path)
+    for _, path in ipairs(found and files or {}) do -- opening the data says what is wrong
+        add(list, "dataset_path", path)
     end
     for _, pair in ipairs(config.dataset_mix) do
         add(list, "dataset_mix", pair[1])

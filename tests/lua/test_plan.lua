@@ -130,12 +130,61 @@ end
 
 function TestPlan.test_candidates_divide_and_are_bounded()
     local c = mx.config.load({ "model_name=llama2-7b" })
-    local list = mx.plan.candidates(c, 64, 200)
-    lu.assertTrue(#list > 20 and #list <= 200)
+    local list, all = mx.plan.candidates(c, 64, 1000)
+    lu.assertEquals({ #list, all }, { 5 * 8 * 6, 5 * 8 * 6 }) -- tensor 1 to 16, policies, batches
     for _, candidate in ipairs(list) do
         lu.assertEquals(candidate.fsdp * candidate.tensor, 64)
     end
-    lu.assertEquals(#mx.plan.candidates(c, 64, 7), 7)
+    local few, n = mx.plan.candidates(c, 64, 7)
+    lu.assertEquals({ #few, n }, { 7, all })
+end
+
+-- For each line of the user: the meshes "fsdp tensor" that are tried, and the numbers of policies and batches; "-" is
+-- what the user has set.
+function TestPlan.test_the_search_leaves_what_is_set()
+    for line, expected in pairs({
+        ["per_device_batch_size=4"] = { "64 1, 32 2, 16 4, 8 8, 4 16", 8, 1 },
+        ["remat_policy=full"] = { "64 1, 32 2, 16 4, 8 8, 4 16", 1, 6 },
+        ["ici_tensor_sequence_parallelism=4"] = { "16 1, 8 2, 4 4, 2 8, 1 16", 8, 6 },
+        ["ici_fsdp_parallelism=16"] = { "- 4", 8, 6 },
+        ["ici_fsdp_parallelism=-1"] = { "- 1, - 2, - 4, - 8, - 16", 8, 6 },
+        ["ici_tensor_parallelism=2 ici_data_parallelism=4"] = { "8 -", 8, 6 },
+        ["ici_fsdp_parallelism=8 ici_tensor_parallelism=8 remat_policy=full"] = { "- -", 1, 6 },
+        ["ici_fsdp_parallelism=1 ici_context_parallelism=-1 per_device_batch_size=2"] = { "- -", 8, 1 },
+    }) do
+        local words = { "model_name=llama2-7b" }
+        for word in line:gmatch("%S+") do
+            words[#words + 1] = word
+        end
+        local meshes, policies, batches, seen = {}, 0, 0, {}
+        for _, c in ipairs(mx.plan.candidates(mx.config.load(words), 64, 1000)) do
+            local mesh = ("%s %s"):format(c.fsdp or "-", c.tensor or "-")
+            local policy, batch = c.policy or "-", c.batch or "-"
+            meshes[#meshes + 1] = not seen[mesh] and mesh or nil
+            policies, batches = policies + (seen[policy] and 0 or 1), batches + (seen[batch] and 0 or 1)
+            seen[mesh], seen[policy], seen[batch] = true, true, true
+        end
+        policies = line:find("remat_policy") and 1 or policies
+        batches = line:find("per_device") and 1 or batches
+        lu.assertEquals({ table.concat(meshes, ", "), policies, batches }, expected, line)
+    end
+end
+
+-- The best line is the user's words and the found ones, each key once. A chip of v7x is two devices.
+function TestPlan.test_the_best_line()
+    local said = {}
+    local program = io.open("/proc/self/cmdline"):read("a"):match("^[^\0]+")
+    local pipe = io.popen(("'%s' --threads 1 scripts/plan.lua model_name=tiny hardware=v7x-4 search=true top=1 "
+        .. "remat_policy=minimal per_device_batch_size=2 remat_policy=full per_device_batch_size=4"):format(program))
+    for line in pipe:lines() do
+        said[#said + 1] = line
+    end
+    pipe:close()
+    lu.assertEquals(said[#said - 1],
+        "  model_name=tiny hardware=v7x-4 remat_policy=full per_device_batch_size=4 \\")
+    lu.assertStrMatches(said[#said], "  ici_fsdp_parallelism=%d ici_tensor_parallelism=%d")
+    local fsdp, tensor = said[#said]:match("=(%d).*=(%d)")
+    lu.assertEquals(fsdp * tensor, 8)
 end
 
 function TestPlan.test_errors_are_one_line()

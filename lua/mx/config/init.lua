@@ -367,7 +367,9 @@ end
 
 -- The finished table. Reading a key that does not exist is an error, so that misspelled keys in scripts are found.
 local function finish(values, order)
-    local hidden = { order = order, standard = values.standard, where = values.where, flags = values.flags }
+    local hidden = {
+        order = order, standard = values.standard, where = values.where, flags = values.flags, chosen = values.chosen,
+    }
     hidden.__index = function(_, key)
         error(("no config key '%s'"):format(tostring(key)), 2)
     end
@@ -432,7 +434,8 @@ function config.load(words, o)
     apply_block(values)
     merge_axis_rules(values)
     check_together(values)
-    check_used(values, chosen_keys(file.serves_many and {} or file.values, pairs_given), translator)
+    values.chosen = chosen_keys(file.serves_many and {} or file.values, pairs_given)
+    check_used(values, values.chosen, translator)
     if values.now.base_output_directory == "" then
         values.now.base_output_directory = values.standard.base_output_directory
     end

@@ -337,73 +337,126 @@ local POLICIES = {
 }
 local BATCHES = { 1, 2, 4, 8, 16, 32 }
 
---- The candidates, at most `most`: fsdp and tensor within a slice (data across slices), policies and batch sizes. The
---- more promising ones come first: less tensor, larger batches.
----@param config table
----@param chips integer of a slice
----@param most integer
----@return table[] lists of words
-function plan.candidates(config, chips, most)
-    local shape, list = mx.models.shape(config), {}
-    local tensor = 1
-    while tensor <= math.min(chips, 16) do
-        if chips % tensor == 0 and mx.models.divides(shape, tensor) and shape.emb >= chips // tensor then
-            for _, batch in ipairs(BATCHES) do
-                for _, policy in ipairs(POLICIES) do
-                    if #list < most then
-                        list[#list + 1] = { tensor = tensor, fsdp = chips // tensor, batch = batch, policy = policy }
-                    end
-                end
+-- The keys that the search sets, if the user has not.
+local SEARCHED = {
+    fsdp = "ici_fsdp_parallelism", tensor = "ici_tensor_parallelism", policy = "remat_policy",
+    batch = "per_device_batch_size",
+}
+
+-- The meshes to try: {fsdp, tensor} each, without those that the user has set.
+local function meshes(config, devices, chosen)
+    local rest = devices
+    for _, axis in ipairs(mx.mesh.AXES) do
+        local key = mx.mesh.key("ici", axis)
+        if key ~= SEARCHED.fsdp and key ~= SEARCHED.tensor or chosen[key] and config[key] > 0 then
+            rest = rest // math.max(1, config[key])
+            if config[key] == -1 then
+                return { {} } -- this axis takes the rest
             end
+        end
+    end
+    local fixed_fsdp, fixed_tensor = chosen[SEARCHED.fsdp], chosen[SEARCHED.tensor]
+    if fixed_fsdp and fixed_tensor then
+        return { {} }
+    elseif fixed_tensor and config[SEARCHED.tensor] > 0 then
+        return { { fsdp = rest } }
+    elseif fixed_fsdp and config[SEARCHED.fsdp] > 0 then
+        return { { tensor = rest } }
+    end
+    local shape, list, tensor = mx.models.shape(config), {}, 1
+    while tensor <= math.min(rest, 16) do
+        if rest % tensor == 0 and mx.models.divides(shape, tensor) and shape.emb >= rest // tensor then
+            list[#list + 1] = {
+                tensor = not fixed_tensor and tensor or nil, fsdp = not fixed_fsdp and rest // tensor or nil,
+            }
         end
         tensor = 2 * tensor
     end
     return list
 end
 
-local function words_of(candidate)
-    return {
-        "ici_fsdp_parallelism=" .. candidate.fsdp,
-        "ici_tensor_parallelism=" .. candidate.tensor,
-        "remat_policy=" .. candidate.policy,
-        "per_device_batch_size=" .. candidate.batch,
-    }
+--- The candidates, at most `most`: fsdp and tensor within a slice (data across slices), policies and batch
+--- sizes, without those that the user has set. Meshes with less tensor come first.
+---@param config table
+---@param devices integer of a slice
+---@param most integer
+---@return {fsdp: integer?, tensor: integer?, policy: string?, batch: integer?}[] candidates, integer how many there are
+function plan.candidates(config, devices, most)
+    local chosen, list, n = getmetatable(config).chosen, {}, 0
+    for _, mesh in ipairs(meshes(config, devices, chosen)) do
+        for _, batch in ipairs(chosen[SEARCHED.batch] and { false } or BATCHES) do
+            for _, policy in ipairs(chosen[SEARCHED.policy] and { false } or POLICIES) do
+                n = n + 1
+                list[#list + 1] = n <= most and {
+                    fsdp = mesh.fsdp, tensor = mesh.tensor, batch = batch or nil, policy = policy or nil,
+                } or nil
+            end
+        end
+    end
+    return list, n
 end
 
--- Simulates a candidate; nil if it does not fit in memory or on the torus.
+local function words_of(candidate)
+    local words = {}
+    for name, key in util.sorted_pairs(SEARCHED) do
+        words[#words + 1] = candidate[name] and ("%s=%s"):format(key, candidate[name]) or nil
+    end
+    return words
+end
+
+-- Simulates a candidate; nil and the reason if it does not fit in memory or on the torus.
 local function try(words, options, candidate)
     local all = table.move(words, 1, #words, 1, {})
     for _, word in ipairs(words_of(candidate)) do
         all[#all + 1] = word
     end
-    local config = mx.config.load(all, { options = options, simulate = false, quiet = true })
-    local ok, result = pcall(plan.simulate, config, config.hardware, config.num_slices, { limited = true })
-    return ok and result or nil, not ok and tostring(result) or nil
+    local function simulate()
+        local config = mx.config.load(all, { options = options, simulate = false, quiet = true })
+        local result = plan.simulate(config, config.hardware, config.num_slices, { limited = true })
+        return { config = config, result = result }
+    end
+    local ok, found = pcall(simulate)
+    return ok and found or nil, not ok and tostring(found) or nil
 end
 
--- The user's words without those that the search sets.
+-- The user's words for train.lua: without those of the search, and the last one of each key.
 local function kept_words(words)
-    local kept = {}
-    for _, word in ipairs(words) do
-        if not word:find("^search=") and not word:find("^candidates=") and not word:find("^top=") then
-            kept[#kept + 1] = word
-        end
+    local last, kept = {}, {}
+    for i, word in ipairs(words) do
+        last[word:match("^[^=]*")] = i
+    end
+    for i, word in ipairs(words) do
+        local key = word:match("^[^=]*")
+        kept[#kept + 1] = last[key] == i and key ~= "search" and key ~= "candidates" and key ~= "top" and word or nil
     end
     return kept
 end
 
+local function print_best(found, top)
+    say("%5s %6s %-24s %5s %9s %9s %6s %10s", "fsdp", "tensor", "remat_policy", "batch", "step s", "tokens/s", "MFU %",
+        "memory")
+    for i = 1, math.min(top, #found) do
+        local c, result = found[i].config, found[i].result
+        local sizes = mx.mesh.layout(c, result.hardware.chips * c.num_slices).ici
+        local tensor = sizes.tensor * sizes.tensor_sequence
+        say("%5d %6d %-24s %5g %9.4g %9s %6.1f %10s", sizes.fsdp, tensor, c.remat_policy, c.per_device_batch_size,
+            result.step_s, util.thousands(result.tokens_per_s), result.mfu, util.bytes(result.peak_bytes))
+    end
+end
+
 local function search(words, config, options)
-    local _, chips = mx.sim.split_name(config.hardware)
-    local candidates = plan.candidates(config, chips, config.candidates)
+    local devices = mx.sim.pod(config.hardware, 1).network.slice_chips
+    local candidates, all = plan.candidates(config, devices, config.candidates)
     local found, reason, started = {}, nil, mx.now()
-    say("%s on %d x %s: %d candidates ...", config.model_name, config.num_slices, config.hardware, #candidates)
+    say("%s on %d x %s: %d candidates%s ...", config.model_name, config.num_slices, config.hardware, #candidates,
+        all > #candidates and (" of %d (candidates=%d tries all)"):format(all, all) or "")
     local told = started
     for i, candidate in ipairs(candidates) do
-        local result, why = try(words, options, candidate)
+        local fits, why = try(words, options, candidate)
         reason = why or reason
-        if result then
-            candidate.result = result
-            found[#found + 1] = candidate
+        if fits then
+            fits.words = words_of(candidate)
+            found[#found + 1] = fits
         end
         if mx.now() - told > 5 then
             told = mx.now()
@@ -417,16 +470,10 @@ local function search(words, config, options)
         return a.result.tokens_per_s > b.result.tokens_per_s
     end)
     say("%d of %d fit, in %.1f s; the best by simulated tokens per second:", #found, #candidates, mx.now() - started)
-    say("%5s %6s %-24s %5s %9s %9s %6s %10s", "fsdp", "tensor", "remat_policy", "batch", "step s", "tokens/s", "MFU %",
-        "memory")
-    for i = 1, math.min(config.top, #found) do
-        local c = found[i]
-        say("%5d %6d %-24s %5d %9.4g %9s %6.1f %10s", c.fsdp, c.tensor, c.policy, c.batch, c.result.step_s,
-            util.thousands(c.result.tokens_per_s), c.result.mfu, util.bytes(c.result.peak_bytes))
-    end
+    print_best(found, config.top)
     say("")
     say("the best one, as words for scripts/train.lua:")
-    say("  %s \\\n  %s", table.concat(kept_words(words), " "), table.concat(words_of(found[1]), " "))
+    say("  %s \\\n  %s", table.concat(kept_words(words), " "), table.concat(found[1].words, " "))
     return found
 end
 

@@ -76,13 +76,7 @@ local function normalize(model, norm, weight, x, all_heads, kind)
     end
     local B, S, heads, D = x:size(1), x:size(2), x:size(3), x:size(4)
     local flat = x:view(B, S, heads * D)
-    if heads == all_heads then
-        return mx.rmsnorm(flat, weight, { eps = norm.eps }):view(B, S, heads, D)
-    end
-    local wide = flat:to("f32")
-    local squares = model.parallel:sum_heads(mx.sum(wide * wide, { dim = 3, keepdim = true }), kind) -- (B, S, 1)
-    local y = wide * mx.rsqrt(squares / (all_heads * D) + norm.eps) * weight
-    return y:to(x:dtype()):view(B, S, heads, D)
+    return model.parallel:norm_of_heads(norm, flat, weight, kind, all_heads * D):view(B, S, heads, D)
 end
 
 --- Attention with a layer's weights: h (B, S, E) -> (B, S, E), before the sum over a mesh and the bias. With a cache,

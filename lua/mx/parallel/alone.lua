@@ -49,7 +49,7 @@ end
 
 -- ---- around products ----
 
-Alone.enter, Alone.leave, Alone.sum_heads = first, first, first
+Alone.enter, Alone.leave = first, first
 
 --- A norm over the features of x (B, S, E).
 ---@param norm table of a block
@@ -62,6 +62,11 @@ function Alone.norm(_, norm, x, weight, bias)
         return mx.layernorm(x, weight, bias, { eps = norm.eps })
     end
     return mx.rmsnorm(x, weight, { eps = norm.eps })
+end
+
+--- A norm over the features of all heads.
+function Alone.norm_of_heads(_, norm, x, weight)
+    return Alone:norm(norm, x, weight)
 end
 
 --- Whether the products of attention and MLP can be summed together: there is no sum over ranks.

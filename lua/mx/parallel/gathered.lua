@@ -20,13 +20,14 @@ local gathered = {}
 --- Gathers the weights. Collective.
 ---@param parallel mx.Parallel
 ---@param params table<string, any>
+---@param gather fun(parallel: mx.Parallel, name: string, t: any): any
 ---@return mx.Gathered to be closed
-function gathered.new(parallel, params)
+function gathered.new(parallel, params, gather)
     local self = setmetatable({ parallel = parallel, tape = mx.tape(), weights = {}, leaves = {} }, Gathered)
     self.tape:run(function()
         for name, t in util.sorted_pairs(params) do
             if parallel:is_gathered(name) then
-                self.weights[name] = parallel:gather_now(name, t)
+                self.weights[name] = gather(parallel, name, t)
                 self.leaves[name] = self.weights[name]:detach():requires_grad(not parallel.entries[name].frozen)
             end
         end

@@ -264,22 +264,8 @@ function Parallel:is_gathered(name)
     return #self.entries[name].gathers > 0
 end
 
---- A parameter for this rank's computation: gathered in the model's dtype of computation, or as it is stored.
---- Collective if it is gathered now, and not once for all passes of the step.
----@param name string
----@param t any
----@return any
-function Parallel:gather(name, t)
-    local leaf, slice = self.gathered and self.gathered.leaves[name], self.entries[name].slice
-    t = leaf or self:gather_now(name, t)
-    return slice and mx.narrow(t, slice) or t
-end
-
---- The same without the gathers of gather_once, and all of the parameter. Collective.
----@param name string
----@param t any
----@return any
-function Parallel:gather_now(name, t)
+-- All of a parameter that its gathers give. Collective.
+local function gather_all(self, name, t)
     local entry = self.entries[name]
     for i, gather in ipairs(entry.gathers) do
         t = mx.all_gather(t, gather_options(self, gather, i == 1 and entry.dtype or nil))
@@ -287,11 +273,22 @@ function Parallel:gather_now(name, t)
     return t
 end
 
+--- A parameter for this rank's computation: gathered in the model's dtype of computation, or as it is stored.
+--- Collective if it is gathered now, and not once for all passes of the step.
+---@param name string
+---@param t any
+---@return any
+function Parallel:gather(name, t)
+    local leaf, slice = self.gathered and self.gathered.leaves[name], self.entries[name].slice
+    t = leaf or gather_all(self, name, t)
+    return slice and mx.narrow(t, slice) or t
+end
+
 --- If the config says so, gathers all weights once for several passes. Collective.
 ---@param params table<string, any>
 ---@return mx.Gathered? to be closed
 function Parallel:gather_once(params)
-    return self.o.gradient_accumulation_fsdp_ag_once and gathered.new(self, params) or nil
+    return self.o.gradient_accumulation_fsdp_ag_once and gathered.new(self, params, gather_all) or nil
 end
 
 --- Starts the requested gathers. Collective.
@@ -378,6 +375,16 @@ function Parallel:leave(y, kind)
     return #self.stream > 0 and mx.reduce_scatter(y, { axis = self.stream, dim = 3 }) or y
 end
 
+-- A norm over `features` that are split over axes.
+local function norm_over(axes, features, norm, x, weight, bias)
+    if #axes == 0 then
+        return parallel.alone:norm(norm, x, weight, bias)
+    end
+    return mx.split_norm(x, weight, bias, {
+        axis = axes, features = features, center = norm.kind == "layernorm", eps = norm.eps,
+    })
+end
+
 --- A norm of this rank's part of the residual stream, with its part of weight and bias. Collective if features are
 --- split.
 ---@param norm table of a block
@@ -386,12 +393,18 @@ end
 ---@param bias any or nil
 ---@return any
 function Parallel:norm(norm, x, weight, bias)
-    if #self.stream == 0 then
-        return parallel.alone:norm(norm, x, weight, bias)
-    end
-    return mx.split_norm(x, weight, bias, {
-        axis = self.stream, features = self.shape.emb, center = norm.kind == "layernorm", eps = norm.eps,
-    })
+    return norm_over(self.stream, self.shape.emb, norm, x, weight, bias)
+end
+
+--- A norm over the features of all heads, of which this rank has some. Collective if heads are split.
+---@param norm table of an attention
+---@param x any (B, S, features of this rank's heads)
+---@param weight any of this rank's heads
+---@param kind "heads"|"kv_heads"
+---@param features integer of all heads
+---@return any
+function Parallel:norm_of_heads(norm, x, weight, kind, features)
+    return norm_over(self.products[kind], features, norm, x, weight)
 end
 
 --- Whether the products of heads and mlp are split over the same axes.
@@ -408,15 +421,6 @@ function Parallel:heads(part)
     local mesh, axes = self.mesh, self.products.kv_heads
     local kv_heads = util.part(part.kv_heads, mesh:size(axes), mesh:index(axes))
     return kv_heads * (part.heads // part.kv_heads) // mesh:size(mesh.kv_copies), kv_heads
-end
-
---- The sum over the ranks that have the other heads of the same tokens, for use in each rank's own heads. Collective.
----@param x any
----@param kind "heads"|"kv_heads"
----@return any
-function Parallel:sum_heads(x, kind)
-    local axes = self.products[kind]
-    return mx.fan_out(mx.all_reduce(x, { axis = axes }), { axis = axes })
 end
 
 -- The tokens of each rank: see tokens.lua.

@@ -238,7 +238,7 @@ local LINES = {
         "src/maxtext/configs//base.yml per_device_batch_size=1 remat_policy=qkv_proj_offloaded "
             .. "global_parameter_scale=128 ici_fsdp_parallelism=16 ici_tensor_parallelism=16 max_target_length=2048 "
             .. "use_iota_embed=true reuse_example_batch=1 attention=flash gcs_metrics=true "
-            .. "fused_qkv=True fused_mlp=True " .. BENCH, on = "v5e-256", over = true, params = 125079396352,
+            .. "fused_qkv=True fused_mlp=True " .. BENCH, on = "v5e-256", params = 125079396352,
     },
     v5e_16b = {
         "src/maxtext/configs//base.yml per_device_batch_size=6 remat_policy=full global_parameter_scale=16 "

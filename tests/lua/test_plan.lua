@@ -63,6 +63,29 @@ function TestPlan.test_many_layers_and_passes_are_added_up()
 end
 
 -- Nothing goes through what a user typed before the plan has judged it.
+-- The first chip has the largest part: that of a model with so much more that all parts are equal.
+function TestPlan.test_unequal_parts_cost_what_the_largest_does()
+    local function figures(...)
+        local r = mx.plan.simulate(config("ici_fsdp_parallelism=1", "ici_tensor_parallelism=4", "head_dim=8",
+            "per_device_batch_size=1", "max_target_length=16", "dtype=float32", ...), "v5e-4", 1)
+        return { r.weights, r.gradients, r.states, r.peak_bytes, r.step_s, r.times.flops }
+    end
+    local heads = "base_num_query_heads=8"
+    lu.assertEquals(figures(heads, "base_mlp_dim=93"), figures(heads, "base_mlp_dim=96"))
+    lu.assertEquals(figures("base_num_query_heads=5", "base_num_kv_heads=5"), figures(heads, "base_num_kv_heads=8"))
+end
+
+-- Two heads of keys on four chips: each has one, as with four heads of keys.
+function TestPlan.test_copies_of_heads_of_keys()
+    local function weights(kv_heads)
+        local c = config("ici_fsdp_parallelism=1", "ici_tensor_parallelism=4", "base_num_query_heads=8", "head_dim=4",
+            "max_target_length=16", "base_num_kv_heads=" .. kv_heads)
+        return mx.plan.simulate(c, "v5e-4", 1).weights
+    end
+    lu.assertEquals(weights(2), weights(4))
+    lu.assertTrue(weights(8) > weights(4))
+end
+
 function TestPlan.test_absurd_counts_are_refused_at_once()
     for _, word in ipairs({
         "base_num_decoder_layers=1000000007", "base_num_decoder_layers=1000000", "vocab_size=1000000007",

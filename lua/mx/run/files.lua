@@ -14,9 +14,9 @@ local function show(file)
     return file.bytes < 0 and "not there" or ("%d bytes, checksum %08x"):format(file.bytes, file.sum)
 end
 
---- Refuses files that differ between ranks in their number, size or checksum. The checksum covers a small file completely
---- and a large file in samples. A file that is missing on all ranks is ignored. Collective: each rank gives a path, or
---- none does.
+--- Refuses files that differ between ranks in their number, size or checksum. The checksum covers a small file
+--- completely and a large file in samples. A file that is missing on all ranks is ignored. Collective: each rank gives
+--- a path, or none does.
 ---@param paths string[]
 ---@param refuse? fun(format: string, ...) default: mx.util.refuse
 function files.check_same(paths, refuse)

@@ -4,6 +4,7 @@
 #include "bind/bind.h"
 #include "bind/program.h"
 #include "bind/step.h"
+#include "core/clock.h"
 #include "core/cpu.h"
 #include "core/limits.h"
 #include "core/pool.h"
@@ -352,6 +353,7 @@ __attribute__((section(".preinit_array"),
 
 int main(int argc, char **argv)
 {
+    mx_started();
     prctl(PR_SET_NAME, "mxlua"); /* a process started as /proc/self/exe is called "exe" */
     mx_stop_start();
     mx_limits_check();

@@ -37,7 +37,7 @@ if not path then
     util.refuse("parameters=PATH is missing: what scripts/train.lua saved, a folder of a Hugging Face model, or a "
         .. ".gguf file")
 end
-local model, config = mx.weights.model(path, { words = arg, options = OPTIONS, change = mx.evaluate.plain })
+local model, config = mx.weights.model(path, { words = arg, options = OPTIONS })
 if config.file == "" then
     util.refuse("file=PATH is missing: a text or a file of tokens")
 end

@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "bind/bind.h"
 #include "bind/program.h"
+#include "core/clock.h"
 #include "core/cpu.h"
 #include "core/stop.h"
 #include "io/file.h"
@@ -203,6 +204,14 @@ static int now(lua_State *L)
     return 1;
 }
 
+/* mx.started() -> when the program started, in seconds of the machine's clock, which mx.now() has without a simulation
+ */
+static int started(lua_State *L)
+{
+    lua_pushnumber(L, mx_started());
+    return 1;
+}
+
 /* mx.threads([n]) -> the number of threads; sets it first if n is given. */
 static int threads(lua_State *L)
 {
@@ -383,6 +392,7 @@ int mxl_open_system(lua_State *L)
         {"peak", peak},
         {"isa", isa},
         {"now", now},
+        {"started", started},
         {"rank", rank},
         {"ranks", ranks},
         {"environment", environment},

@@ -4,4 +4,6 @@
 
 double mx_now(void); /* seconds of the machine's monotonic clock */
 
+double mx_started(void); /* mx_now() at the first call of this function: main calls it first */
+
 #endif

@@ -32,7 +32,7 @@ end
 
 -- Against the logits of each token by itself.
 function TestEvaluate.test_loss()
-    local model = mx.weights.model(GOLDEN .. "llama31", { words = { "dtype=float32" }, change = mx.evaluate.plain })
+    local model = mx.weights.model(GOLDEN .. "llama31", { words = { "dtype=float32" } })
     local file <close> = mx.io.weights_open(GOLDEN .. "llama31/expected.safetensors")
     local tokens = file:read("tokens"):view(40)
     local list, context, stride = tokens:totable(), 8, 3

@@ -78,7 +78,7 @@ end
 
 -- The sums of the ranks are added in f32.
 function TestWeightsOnAMesh.test_evaluation()
-    local o = { change = mx.evaluate.plain, mesh = false, words = { "dtype=float32" } }
+    local o = { mesh = false, words = { "dtype=float32" } }
     local tokens = mx.rand({ shape = { 101 }, high = 96, seed = 4 }):to("i32")
     local how = { context = 20, stride = 12, batch = 2 }
     for _, name in ipairs({ "qwen3", "gpt2" }) do
@@ -86,7 +86,7 @@ function TestWeightsOnAMesh.test_evaluation()
         for _, axes in ipairs(MESHES[mx.ranks()]) do
             local words = words_of(axes)
             words[#words + 1] = "max_target_length=20"
-            local model = mx.weights.model(GOLDEN .. name, { change = mx.evaluate.plain, words = words })
+            local model = mx.weights.model(GOLDEN .. name, { words = words })
             lu.assertAlmostEquals(mx.evaluate.loss(model, tokens, how) / expected, 1, 1e-6, name .. " " .. axes)
         end
     end

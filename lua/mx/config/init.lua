@@ -314,6 +314,8 @@ local function check_together(values)
     need(c.dataset_type == "synthetic" or c.dataset_path ~= "" or #c.dataset_mix > 0,
         "dataset_type", "%s needs dataset_path", c.dataset_type)
     need(c.dataset_path == "" or #c.dataset_mix == 0, "dataset_mix", "and dataset_path do not go together: give one")
+    need(c.eval_interval < 0 or c.eval_dataset_path ~= "", "eval_interval",
+        "evaluation needs eval_dataset_path, a file of dataset_type text, bin or hdf5")
     need(c.dataset_type ~= "text" or c.vocab_size >= 256, "dataset_type",
         "text is read as bytes and needs vocab_size of at least 256, got %d", c.vocab_size)
     need(c.num_slices > 1 or not values.where.num_slices or mesh.slices(c) == 1, "num_slices",
@@ -346,6 +348,16 @@ local function check_used(values, chosen, words)
         local changed = chosen[key] and values.now[key] ~= values.standard[key]
         if changed and values.now.trace_file == "" and values.now.report_file == "" then
             util.refuse("%s: %s has no effect without trace_file or report_file", values.where[key], key)
+        end
+    end
+    for _, key in ipairs({ "eval_dataset_path", "eval_start_step", "eval_steps", "eval_per_device_batch_size",
+        "target_eval_loss" }) do
+        local idle = chosen[key] and values.now[key] ~= values.standard[key] and values.now.eval_interval < 0
+        if idle and chosen.eval_interval then
+            words:note(("%s=%s"):format(key, show(values.now[key])), "eval_interval=-1")
+        elseif idle then
+            util.refuse("%s: %s has no effect without eval_interval, the steps between two evaluations",
+                values.where[key], key)
         end
     end
     for key in util.sorted_pairs(chosen) do
@@ -455,6 +467,14 @@ function config.load(words, o)
         mx.sim.start(loaded.hardware, loaded.num_slices, mx.sim.settings(loaded))
     end
     return loaded
+end
+
+--- Whether the user has set a key of a config, in the config file or on the command line. A model file does not count.
+---@param c table of config.load
+---@param key string
+---@return boolean
+function config.is_chosen(c, key)
+    return getmetatable(c).chosen[key] == true
 end
 
 --- The options of a script without a config: key=value words, checked against the options' defaults. Not collective.

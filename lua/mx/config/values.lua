@@ -118,6 +118,7 @@ local KINDS = {
     adamw_mask = MASK,
     trainable_parameters_mask = MASK,
     per_device_batch_size = { what = "a number such as 2 or 0.5", take = as_sequences },
+    eval_per_device_batch_size = { what = "a number such as 2 or 0.5", take = as_sequences },
     dataset_mix = { what = "a list of [file, weight] such as [[a.h5, 0.7], [b.h5, 0.3]]", take = as_mix },
 }
 

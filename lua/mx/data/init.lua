@@ -26,20 +26,22 @@ local STATE_FORMAT = 2
 local FILES = { text = true, bin = true, hdf5 = true } -- dataset_type: the format of a file of tokens
 local MOST_DESCRIBED = 8 -- sequences in a description
 
---- Number of sequences in a batch of a rank: per_device_batch_size times the ranks that work on the same sequences.
---- Refuses a product that is not whole.
+--- Number of sequences in a batch of a rank: the batch size times the ranks that work on the same sequences. Refuses a
+--- product that is not whole.
 ---@param config table
 ---@param mesh? mx.Mesh
+---@param key? string of the batch size; default per_device_batch_size
 ---@return integer
-function data.sequences(config, mesh)
+function data.sequences(config, mesh, key)
+    key = key or "per_device_batch_size"
     local shares = mesh and mesh.layout.ranks // mesh:size(mesh.rules.activation_batch) or 1
-    local product = config.per_device_batch_size * shares
+    local product = config[key] * shares
     local whole = math.floor(product + 0.5)
     if whole < 1 or math.abs(product - whole) > 1e-6 then
-        mx.config.refuse(config, "per_device_batch_size", "%d %s on the same sequences, so that they have %g "
+        mx.config.refuse(config, key, "%d %s on the same sequences, so that they have %g "
             .. "of them: expected a whole number, as with ici_context_parallelism or ici_tensor_parallelism of %d",
             shares, shares == 1 and "rank works" or "ranks work together", product,
-            math.ceil(1 / config.per_device_batch_size))
+            math.ceil(1 / config[key]))
     end
     return whole
 end
@@ -90,7 +92,8 @@ local function open_tokenizer(c)
 end
 
 -- Checks that the model, the parameters that it starts from and all data use the same tokenizer, as far as it is known.
-local function check_tokenizers(self)
+-- `train` are the training data of evaluation data.
+local function check_tokenizers(self, train)
     local c = self.config
     local own = open_tokenizer(c)
     mx.files.check_same({ own and own.file })
@@ -100,8 +103,10 @@ local function check_tokenizers(self)
         known[1] = { what = "tokenizer_path=" .. c.tokenizer_path, fingerprint = self.tokenizer }
     end
     add_parameters_tokenizers(known, c.load_parameters_path, c.tokenizer_path)
-    local read = source_tokenizers(self, own)
-    table.move(read, 1, #read, #known + 1, known)
+    for _, one in ipairs({ train or self, train and self }) do
+        local read = source_tokenizers(one, own)
+        table.move(read, 1, #read, #known + 1, known)
+    end
     local first = nil
     for _, this in ipairs(known) do
         if first then
@@ -135,8 +140,7 @@ local function set_steps(self)
         mx.config.refuse(c, "num_epoch", "%d of the data %s %d samples, and a step takes %d", c.num_epoch,
             c.num_epoch == 1 and "is" or "are", samples, batch)
     end
-    local chosen = getmetatable(c).where.steps ~= nil
-    c.steps = math.min(chosen and c.steps or math.maxinteger, samples // batch)
+    c.steps = math.min(mx.config.is_chosen(c, "steps") and c.steps or math.maxinteger, samples // batch)
 end
 
 --- Opens the data that a config describes. On a mesh, ranks along axes that split the batch read different sequences;
@@ -156,7 +160,7 @@ function data.open(config, mesh)
         self.part, self.parts = mesh:index(axes), mesh:size(axes)
     end
     if FILES[config.dataset_type] then
-        sources.open(self)
+        sources.open(self, #config.dataset_mix > 0 and "dataset_mix" or "dataset_path")
     end
     if not mx.is_simulated() then
         check_tokenizers(self)
@@ -193,6 +197,26 @@ local function choose(c, batch)
         batch.segments = c.attention_type == "full" and batch.segments or nil
     end
     return batch
+end
+
+--- Opens the evaluation data of a run: one pass over eval_dataset_path in the order of the file. Sequences are made as
+--- those of the training data are. Collective.
+---@param train mx.Data
+---@param mesh? mx.Mesh
+---@return mx.Data
+function data.open_evaluation(train, mesh)
+    local c = train.config
+    local own = c.eval_per_device_batch_size > 0
+    local self = setmetatable({
+        config = c, samples = 0, part = train.part, parts = train.parts, sources = {}, waited_s = 0,
+        sequences = data.sequences(c, mesh, own and "eval_per_device_batch_size" or nil),
+    }, Data)
+    sources.open(self, "eval_dataset_path")
+    if not mx.is_simulated() then
+        check_tokenizers(self, train)
+    end
+    check_ring(self, mesh)
+    return self
 end
 
 -- A batch on a simulated device: tensors with shapes but no values.
@@ -246,6 +270,30 @@ function Data:next()
         self.samples = self.samples + self.parts * B
     end
     return batch
+end
+
+--- A batch of this rank in a pass over all sequences of evaluation data. Rows without a sequence do not count. Not
+--- collective.
+---@param number integer of the batch, from 0
+---@return table as of next(), always with a mask
+function Data:batch_of_pass(number)
+    local B = self.sequences
+    local first = (number * self.parts + self.part) * B
+    local batch = read_batch(self, B, first)
+    local rows = math.max(0, math.min(B, self.epoch_samples - first))
+    local mask = batch.mask or mx.ones(batch.tokens:size(), "u8")
+    batch.mask = mx.zeros(batch.tokens:size(), "u8")
+    if rows > 0 then
+        mx.write_slice(batch.mask, mx.narrow(mask, { dim = 1, start = 1, length = rows }), { dim = 1, start = 1 })
+    end
+    return batch
+end
+
+--- Number of batches in a pass over evaluation data.
+---@return integer
+function Data:batches_of_pass()
+    local step = self.parts * self.sequences
+    return (self.epoch_samples + step - 1) // step
 end
 
 -- Everything that the samples depend on, besides their number.

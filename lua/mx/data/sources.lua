@@ -1,7 +1,7 @@
 --- The files of tokens that a config names, opened as one stream of samples.
 --
--- dataset_mix gives each file a weight. The files of dataset_path are read as if they were one: each has the weight of
--- its samples, so an epoch has each sample once.
+-- dataset_mix gives each file a weight. The files of dataset_path or eval_dataset_path are read as if they were one: each
+-- has the weight of its samples, so an epoch has each sample once.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -80,34 +80,37 @@ function sources.files(text)
     return paths
 end
 
--- The paths to read.
-local function paths_of(config)
+-- The paths that a key of the config names.
+local function paths_of(config, key)
+    if key ~= "dataset_mix" then
+        return sources.files(config[key])
+    end
     local paths = {}
     for i, pair in ipairs(config.dataset_mix) do
         paths[i] = pair[1]
     end
-    return #paths > 0 and paths or sources.files(config.dataset_path)
+    return paths
 end
 
--- Opens the files with these weights, `depth` batches ahead.
-local function feed_of(self, paths, weights, depth)
+-- Opens the files of a key with these weights, `depth` batches ahead.
+local function feed_of(self, key, paths, weights, depth)
     local c, list = self.config, {}
     for i, path in ipairs(paths) do
         list[i] = { path = path, format = c.dataset_type, weight = weights[i] }
     end
     return mx.io.feed {
         sources = list, length = c.max_target_length, rows = self.sequences, stride = self.sequences * self.parts,
-        depth = depth, packing = c.packing, shuffle = c.enable_data_shuffling, seed = c.data_shuffle_seed,
-        vocab_size = c.vocab_size,
+        depth = depth, packing = c.packing, shuffle = key ~= "eval_dataset_path" and c.enable_data_shuffling,
+        seed = c.data_shuffle_seed, vocab_size = c.vocab_size,
     }
 end
 
-local function samples_of(self, paths)
+local function samples_of(self, key, paths)
     local counts, ones = {}, {}
     for i in ipairs(paths) do
         ones[i] = 1
     end
-    local feed <close> = feed_of(self, paths, ones, 0)
+    local feed <close> = feed_of(self, key, paths, ones, 0)
     for i, source in ipairs(feed:sources()) do
         counts[i] = source.samples
     end
@@ -116,11 +119,12 @@ end
 
 --- Opens the files of a config. Sets feed, sources, documents and epoch_samples. Collective.
 ---@param self mx.Data
-function sources.open(self)
+---@param key string that names the files: dataset_path, dataset_mix or eval_dataset_path
+function sources.open(self, key)
     local c = self.config
-    local is_mix = #c.dataset_mix > 0
+    local is_mix = key == "dataset_mix"
     local function refuse(...)
-        mx.config.refuse(c, is_mix and "dataset_mix" or "dataset_path", ...)
+        mx.config.refuse(c, key, ...)
     end
     local function attempt(fn, ...)
         local results = table.pack(pcall(fn, ...))
@@ -129,15 +133,15 @@ function sources.open(self)
         end
         return table.unpack(results, 2, results.n)
     end
-    local paths = attempt(mx.checkpoint.together, paths_of, c)
+    local paths = attempt(mx.checkpoint.together, paths_of, c, key)
     mx.files.check_same(paths, refuse)
     local weights, exact = { 1 }, true
     if is_mix then
         weights = weights_of_mix(c)
     elseif #paths > 1 then
-        weights, exact = weights_of_samples(attempt(samples_of, self, paths))
+        weights, exact = weights_of_samples(attempt(samples_of, self, key, paths))
     end
-    self.feed = attempt(feed_of, self, paths, weights, c.reuse_example_batch == 1 and 0 or c.prefetch_batches)
+    self.feed = attempt(feed_of, self, key, paths, weights, c.reuse_example_batch == 1 and 0 or c.prefetch_batches)
     self.sources = util.attempt(self.feed.sources, self.feed)
     local samples = 0
     for i, source in ipairs(self.sources) do

@@ -246,19 +246,22 @@ end
 --- tokens, and batch holds the rank's part along context; backward then needs the seed model.parallel.seed.
 ---@param batch table tokens and targets (B, S) i32; optional mask u8, segments and positions i32, (B, S) too; with
 ---       segments on a context axis kv_segments, those of the whole sequences
+---@param evaluates? boolean for evaluation: without dropout and z_loss, and not counted as a training pass
 ---@return any
-function Decoder:loss(batch)
-    self.passes = self.passes + 1
+function Decoder:loss(batch, evaluates)
+    self.passes = self.passes + (evaluates and 0 or 1)
     local shape, parallel = self.shape, self.parallel
     local targets, mask = parallel:embedded_part(batch.targets), batch.mask and parallel:embedded_part(batch.mask)
     local h = self:hidden(batch.tokens, {
-        segments = batch.segments, kv_segments = batch.kv_segments, positions = batch.positions, pass = self.passes,
+        segments = batch.segments, kv_segments = batch.kv_segments, positions = batch.positions,
+        pass = not evaluates and self.passes or nil,
     })
     mx.place("loss")
     return mx.remat("none", function()
         local weight = self:weight(shape.tied and "embedding.weight" or "unembedding.weight")
         return mx.cross_entropy(h, weight, targets, mask, {
-            trans = shape.tied, logit_scale = shape.logit_scale, softcap = shape.logit_cap, z_loss = shape.z_loss,
+            trans = shape.tied, logit_scale = shape.logit_scale, softcap = shape.logit_cap,
+            z_loss = evaluates and 0 or shape.z_loss,
         })
     end)
 end

@@ -49,6 +49,11 @@ local FIGURES = {
         return s.exposed_communication_s and seconds_text(s.exposed_communication_s)
     end },
     { "peak memory of a rank", function(s) return s.peak_memory_bytes and util.bytes(s.peak_memory_bytes) end },
+    { "evaluation loss, last", function(s) return s.eval_loss and ("%.4f"):format(s.eval_loss) end },
+    { "goodput", function(s)
+        return s.goodput and ("%.1f %% of %s"):format(s.goodput, util.duration(s.wall_time_s))
+    end },
+    { "the rest of the time", function(s) return s.badput and mx.goodput.text(s.badput) end },
     { "steps timed", function(s) return s.timed_steps and tostring(s.timed_steps) end },
 }
 
@@ -103,6 +108,9 @@ local function curves(d)
             .. page.grid { times }
     end
     put(figures, curve("Loss", { label = "loss" }, d.rows, "loss", "Mean over the batch and the ranks."), times)
+    if d.summary.eval_loss then
+        put(figures, curve("Evaluation loss", { label = "loss" }, d.rows, "eval_loss", "Mean over the targets."))
+    end
     return page.grid(figures)
 end
 

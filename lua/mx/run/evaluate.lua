@@ -1,8 +1,9 @@
---- Loss and perplexity of a model on a text or a file of tokens.
+--- Loss of a model: on the evaluation data of a training run (evaluate.data), or on a text or a file of tokens
+--- (evaluate.loss).
 --
--- Tokens are read in windows of `context` tokens that start `stride` tokens apart. Each token is scored once, in the
--- first window that contains it. With stride = context, the first tokens of a window have no context. With a smaller
--- stride every token has at least context - stride tokens of context, but the work grows by context / stride.
+-- evaluate.loss reads tokens in windows of `context` tokens that start `stride` tokens apart. Each token is scored
+-- once, in the first window that contains it. With stride = context, the first tokens of a window have no context. With a
+-- smaller stride every token has at least context - stride tokens of context, but the work grows by context / stride.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -59,12 +60,33 @@ local function score(model, batch)
     batch = model.parallel:batch_part(batch)
     local mask = model.parallel:embedded_part(batch.mask)
     local count = mx.sum(mask:to("f32")):item()
-    local loss = model:loss(batch):item()
+    local loss = model:loss(batch, true):item()
     return count > 0 and loss * count or 0.0, count
 end
 
---- The mean loss of a model over tokens; each token except the first is scored once. The model must have neither
---- dropout nor z_loss (mx.evaluate.plain). Ranks divide the windows among them. Collective.
+-- The mean loss over the targets of all ranks' batches, without dropout and z_loss. Collective.
+local function mean_loss(model, batches, batch_at, progress)
+    local sum, count = 0.0, 0.0
+    mx.no_grad(function()
+        for i = 0, batches - 1 do
+            mx.scope(function()
+                local loss, n = score(model, batch_at(i))
+                sum, count = sum + loss, count + n
+            end)
+            progress(i + 1, count > 0 and ("loss %.4f"):format(sum / count) or nil)
+        end
+    end)
+    if mx.ranks() > 1 then
+        local totals = mx.scope(function()
+            return mx.all_reduce_(mx.tensor({ sum, count })):totable()
+        end)
+        sum, count = totals[1], totals[2]
+    end
+    return sum / count
+end
+
+--- The mean loss of a model over tokens; each token except the first is scored once. Dropout and z_loss are left out.
+--- Ranks divide the windows among them. Collective.
 ---@param model mx.Decoder
 ---@param tokens any (n) i32
 ---@param o {context: integer, stride: integer, batch: integer} batch: windows of each rank in one pass
@@ -74,28 +96,36 @@ function evaluate.loss(model, tokens, o)
     local windows = evaluate.windows(tokens:size(1), o.context, o.stride)
     local part, parts = model.parallel:batch_place()
     local batch = math.min(o.batch, (#windows + parts - 1) // parts) -- avoids rows without a window
-    local sum, count = 0.0, 0.0
-    local progress = mx.metrics.progress("windows", #windows)
-    mx.no_grad(function()
-        for first = 1, #windows, batch * parts do
-            mx.scope(function()
-                local loss, n = score(model, batch_of(tokens, windows, first + part * batch, batch))
-                sum, count = sum + loss, count + n
-            end)
-            progress(first + batch * parts - 1, count > 0 and ("loss %.4f"):format(sum / count) or nil)
-        end
-    end)
-    if mx.ranks() > 1 then
-        local totals = mx.all_reduce_(mx.tensor({ sum, count })):totable()
-        sum, count = totals[1], totals[2]
-    end
-    return sum / count
+    local batches = (#windows + batch * parts - 1) // (batch * parts)
+    return mean_loss(model, batches, function(i)
+        return batch_of(tokens, windows, (i * parts + part) * batch + 1, batch)
+    end, mx.metrics.progress("batches of windows", batches))
 end
 
---- Changes a shape of mx.models.shape for evaluation: no dropout and no z_loss.
----@param shape table
-function evaluate.plain(shape)
-    shape.dropout, shape.z_loss = 0, 0
+-- Number of targets of a batch that count, of this rank's sequences.
+local function targets_of(batch)
+    return mx.sum(batch.mask:to("f32")):item()
+end
+
+--- The mean loss of a model over the targets of evaluation data. Nothing that training depends on changes. If a rank
+--- cannot read its data, all ranks raise its message, and data.failed is true. Collective.
+---@param model mx.Decoder
+---@param data mx.Data of mx.data.open_evaluation
+---@param most integer evaluate at most so many batches; -1: all
+---@return number loss in nats per token
+---@return number targets
+function evaluate.data(model, data, most)
+    local batches, targets = data:batches_of_pass(), 0
+    batches = most > 0 and math.min(most, batches) or batches
+    data.failed = true -- reset at the end of this function
+    local loss = mean_loss(model, batches, function(i)
+        local batch = mx.checkpoint.together(data.batch_of_pass, data, i)
+        targets = targets + targets_of(batch)
+        return batch
+    end, mx.metrics.progress("evaluation batches", batches))
+    data.failed = false
+    -- Ranks that work on the same sequences count them too.
+    return loss, mx.train.average(targets) * data.parts
 end
 
 -- Reads a token file. The tokenizer of a token store must match.

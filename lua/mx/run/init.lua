@@ -192,8 +192,13 @@ local function new_metrics(self)
         run_file = self.saves and self.directory .. "/metrics.jsonl" or nil,
         period = config.log_period,
         extra = { model_name = config.model_name },
-        config = config,
+        config = config, goodput = self.goodput, paced = true,
     }
+end
+
+-- The last step that an earlier process of the run has completed. After a resume, steps up to it are repeated.
+local function earlier_steps(self)
+    return mx.rank() == 0 and self.saves and mx.outputs.last_step(self.directory .. "/metrics.jsonl") or 0
 end
 
 --- Starts or resumes a run: loads parameters or a checkpoint, prints what the run is, and opens its folder. If run_name
@@ -206,7 +211,7 @@ end
 function run.start(config, model, optimizer, data)
     local self = setmetatable({
         config = config, model = model, optimizer = optimizer, data = data, step = 0, guard = mx.guard.new(config),
-        directory = mx.train.directory(config), folder = run.claim(config),
+        directory = mx.train.directory(config), folder = run.claim(config), goodput = mx.goodput.new(),
     }, Run)
     self.saves = self.folder ~= nil
     self.script, self.script_name = read_script()
@@ -219,7 +224,13 @@ function run.start(config, model, optimizer, data)
             async = config.async_checkpointing,
         }
     end
+    if config.eval_interval > 0 then
+        self.evaluation = mx.data.open_evaluation(data, model.parallel.mesh)
+    end
+    self.goodput:enter("checkpoint_restore")
     load(self, { optimizer = optimizer, data = data })
+    self.goodput:enter("start")
+    self.earlier = earlier_steps(self)
     if self.saves then
         self.folder:open(self.step, self.script)
     end
@@ -260,7 +271,8 @@ end
 -- several ranks this is possible only if data could not be read, because that ends the step on all ranks
 -- (mx.train.gradients). After another error the other ranks may be anywhere, so no checkpoint is saved.
 local function rescue(self)
-    local together = mx.ranks() == 1 or self.data.failed
+    local unread = self.data.failed or self.evaluation and self.evaluation.failed
+    local together = mx.ranks() == 1 or unread
     if not self.saves or not together or self.optimizer.steps ~= self.stands.optimizer.steps then
         return
     end
@@ -272,10 +284,10 @@ local function rescue(self)
     end)
     if not good then
         say("step %d could not be saved: %s", self.step, reason)
-    elseif self.data.failed then
+    elseif unread then
+        local name = self.config.run_name ~= "" and self.config.run_name or self.config.model_name
         say("the data of step %d cannot be read; once they can, the same command with run_name=%s continues after step "
-            .. "%d", self.step + 1, self.config.run_name ~= "" and self.config.run_name or self.config.model_name,
-            self.step)
+            .. "%d", self.data.failed and self.step + 1 or self.step, name, self.step)
     end
 end
 
@@ -307,12 +319,14 @@ function Run:steps()
         say("asked to stop by %s before step %d: there is nothing new to save", self.stopped, self.step + 1)
     end
     local function next_step()
-        if self.step >= self.config.steps or self.stopped then
+        if self.step >= self.config.steps or self.stopped or self.converged then
             return nil
         end
         self.before, self.before_passes = self.data:state(), self.model.passes
         self.before_random = mx.random_state()
         self.stands = self.saver and self.saver:standing()
+        self.goodput:enter(self.step < self.earlier and "repeated_steps" or "step")
+        self.metrics:begin()
         return self.step + 1
     end
     return next_step, nil, nil, setmetatable({}, { __close = function(_, reason)
@@ -405,28 +419,19 @@ local function write_events(self, step, loss, norm)
         { "learning/loss", loss }, { "learning/grad_norm", norm }, { "learning/current_learning_rate", self.rate },
         { "perf/step_time_seconds", row.step_time_s }, { "perf/per_device_tflops_per_sec", row.tflops_per_device },
         { "perf/per_device_tokens_per_sec", row.tokens_per_s_per_device }, { "perf/mfu_percent", row.mfu },
-        { "perf/input_wait_seconds", row.input_wait_s },
+        { "perf/input_wait_seconds", row.input_wait_s }, { "goodput", row.goodput },
     }) do
         values[#values + 1] = finite(pair[2]) and pair or nil
+    end
+    for part, share in util.sorted_pairs(self.goodput:figures().badput) do
+        values[#values + 1] = { "badput/" .. part, share }
     end
     self.folder:write_events(step, values)
 end
 
---- Ends a step: reports it, saves a checkpoint if one is due, and checks whether the run should stop. Collective.
----@param step integer
----@param loss number? of all ranks; nil: no target of the step counted
----@param grad_norm? number
-function Run:ended(step, loss, grad_norm)
-    self.step, self.loss, self.stands = step, loss, nil
-    self.metrics:step(step, {
-        loss = loss, grad_norm = grad_norm, learning_rate = self.rate, skipped = self.skipped,
-        input_wait_s = self.data:waited(),
-    })
-    write_events(self, step, loss, grad_norm)
-    beat(self)
-    if not self.saves then
-        return
-    end
+-- Saves a checkpoint if one is due or the run is asked to stop.
+local function save_if_due(self, step)
+    self.goodput:enter("checkpoint_save")
     told(self, self.saver:poll())
     local period, stop = self.config.checkpoint_period, stop_requested(self)
     if stop then
@@ -437,6 +442,49 @@ function Run:ended(step, loss, grad_norm)
         told(self, save(self, stop ~= nil))
     end
     self.stopped = stop
+    self.goodput:enter("other")
+end
+
+-- Evaluates the model if this is due. The run ends once the loss has reached target_eval_loss.
+local function evaluate_if_due(self, step)
+    local c, first = self.config, self.config.eval_start_step
+    if not self.evaluation or self.stopped or step < first or (step - first) % c.eval_interval ~= 0 then
+        return
+    end
+    self.goodput:enter("evaluation")
+    self.stands = self.saver and self.saver:standing() -- saved if the evaluation data cannot be read
+    local started = mx.now()
+    local loss, targets = mx.evaluate.data(self.model, self.evaluation, c.eval_steps)
+    self.stands = nil
+    self.metrics:evaluated(step, loss, targets, mx.now() - started)
+    if self.folder and finite(loss) then
+        self.folder:write_events(step, { { "eval/avg_loss", loss }, { "eval/avg_perplexity", math.exp(loss) } })
+    end
+    self.converged = c.target_eval_loss > 0 and loss <= c.target_eval_loss
+    if self.converged then
+        say("step %d: the evaluation loss has reached target_eval_loss = %g, so the run ends", step, c.target_eval_loss)
+    end
+    self.goodput:enter("other")
+end
+
+--- Ends a step: reports it, saves a checkpoint and evaluates if these are due, and checks whether the run should stop.
+--- Collective.
+---@param step integer
+---@param loss number? of all ranks; nil: no target of the step counted
+---@param grad_norm? number
+function Run:ended(step, loss, grad_norm)
+    self.step, self.loss, self.stands = step, loss, nil
+    local waited = self.data:waited()
+    self.goodput:ended_step(waited)
+    self.metrics:step(step, {
+        loss = loss, grad_norm = grad_norm, learning_rate = self.rate, skipped = self.skipped, input_wait_s = waited,
+    })
+    write_events(self, step, loss, grad_norm)
+    beat(self)
+    if self.saves then
+        save_if_due(self, step)
+    end
+    evaluate_if_due(self, step)
 end
 
 -- The figures of a run without remaining steps: those written by the process that took the last step, if it wrote them.
@@ -452,6 +500,7 @@ end
 ---@return table summary of the metrics, with the last step and its loss, even if an earlier process took that step
 function Run:finish()
     local config = self.config
+    self.goodput:enter("checkpoint_save")
     if self.saves and not self.stopped then
         told(self, self.saver:wait())
         local named = config.run_name ~= "" and config.checkpoint_period > 0
@@ -459,6 +508,7 @@ function Run:finish()
             told(self, save(self, true))
         end
     end
+    self.goodput:enter("other")
     local summary = self.metrics:finish() or ended_before(self)
     beat(self, true)
     if self.stopped and self.step < config.steps then

@@ -83,7 +83,8 @@ end
 ---        nil), dtype (of that peak), file ("": none), run_file (a second file, appended to), period (steps between
 ---        lines), quiet (print nothing), warmup (steps that the summary leaves out), extra (fields for the summary),
 ---        config (its trace_file and report_file are written; nil: neither), beside (further columns of figures for the
----        report: mx.report.run)
+---        report: mx.report.run), goodput (mx.Goodput of the run, for the summary), paced (the caller calls begin() at
+---        the start of each step; otherwise a step begins where the one before has ended)
 ---@return mx.Metrics
 function metrics.new(o)
     local say = o.quiet and nothing or metrics.say
@@ -115,12 +116,17 @@ function metrics.new(o)
         say("peak unknown, so no MFU")
     end
     say("%s", mx.ranks() > 1 and HEADER_RANKS or HEADER)
+    self:begin()
+    return self
+end
+
+--- A step begins now.
+function Metrics:begin()
     if self.profiler then
-        self.profiler:ended(self.done)
+        self.profiler:begins(self.done + self.reported + 1)
     end
     mx.comm_stats(true)
     self.mark = mx.now()
-    return self
 end
 
 -- MFU relative to the peak. If the rate exceeds the peak, something else may have used the machine while the peak was
@@ -171,7 +177,7 @@ function Metrics:count()
     return self.reported
 end
 
---- Reports a step that has just ended; the next step starts now.
+--- Reports a step that has just ended.
 ---@param step integer
 ---@param values {loss: number?, grad_norm: number?, learning_rate: number, skipped: string?, input_wait_s: number?}
 ---        loss nil: the step had no target; skipped: why the step changed nothing; input_wait_s: seconds that this
@@ -207,14 +213,35 @@ function Metrics:step(step, values)
     end
     row.step, row.loss, row.grad_norm = step, finite(values.loss), finite(values.grad_norm)
     row.learning_rate, row.skipped, row.input_wait_s = values.learning_rate, values.skipped, values.input_wait_s
+    row.goodput = self.o.goodput and self.o.goodput:figures().goodput
     self.last = row
     self.rows[#self.rows + 1] = self.reports and row or nil
     self:write(row)
     if self.profiler then
         self.profiler:ended(step, self.mark)
     end
-    self.mark = mx.now()
+    if not self.o.paced then
+        self:begin()
+    end
 end
+
+--- Reports an evaluation after a step.
+---@param step integer
+---@param loss number mean over the targets
+---@param targets number
+---@param seconds number
+function Metrics:evaluated(step, loss, targets, seconds)
+    local count = targets == targets and util.thousands(targets) or "-"
+    self.say("step %d: evaluation loss %s, perplexity %s, %s targets in %s", step, number_text("%.4f", loss),
+        number_text("%.4g", math.exp(loss)), count, util.duration(seconds))
+    self.last.eval_loss = finite(loss)
+    self.eval_loss = finite(loss)
+    self:write {
+        step = step, eval_loss = finite(loss), eval_perplexity = finite(math.exp(loss)), eval_targets = targets,
+        eval_time_s = seconds,
+    }
+end
+
 
 --- Ends the report: writes the summary, with medians over the steps after warm-up, to metrics_file and returns it; nil
 --- if there was no step. Collective.
@@ -228,6 +255,7 @@ function Metrics:finish()
     local median = util.quantile(timed, 0.5)
     local summary = self:rates(median)
     summary.summary, summary.step, summary.loss = true, self.last.step, self.last.loss
+    summary.eval_loss = self.eval_loss
     summary.peak_tflops = o.peak and o.peak.value / 1e12 or nil
     summary.peak_source = o.peak and o.peak.source or nil
     summary.flop_formula = o.formula
@@ -253,6 +281,13 @@ function Metrics:finish()
         per_second(summary.tokens_per_s_per_device))
     self.say("peak memory of a rank %s; whole run %s", util.bytes(summary.peak_memory_bytes),
         util.duration(mx.now() - self.started))
+    if o.goodput then
+        for name, figure in pairs(o.goodput:figures()) do
+            summary[name] = figure
+        end
+        self.say("goodput %.1f %% of %s; the rest: %s", summary.goodput, util.duration(summary.wall_time_s),
+            mx.goodput.text(summary.badput))
+    end
     self:write(summary)
     for _, file in ipairs(self.logs) do
         mx.outputs.beside("measurements cannot be written", file.close, file)

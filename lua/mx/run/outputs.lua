@@ -8,7 +8,7 @@ local util = require "mx.util"
 
 local outputs = {}
 
-local SUMMARY_BYTES = 65536 -- bytes at the end of a file in which a summary is searched for
+local LAST_BYTES = 65536 -- bytes at the end of a file of measurements that are searched
 local STREAMS = { "/dev/stdout", "/dev/stderr", "/dev/fd/1", "/dev/fd/2" } -- the same as in engine/io/log.c
 local BEGINNING = 4096 -- bytes that must show what a file is, unless its first line is longer
 
@@ -114,9 +114,11 @@ local function inputs_of(config)
     for _, key in ipairs({ "tokenizer_path", "load_full_state_path", "load_parameters_path" }) do
         add(list, key, config[key])
     end
-    local found, files = pcall(require("mx.data.sources").files, config.dataset_path)
-    for _, path in ipairs(found and files or {}) do -- opening the data says what is wrong
-        add(list, "dataset_path", path)
+    for _, key in ipairs({ "dataset_path", "eval_dataset_path" }) do
+        local found, files = pcall(require("mx.data.sources").files, config[key])
+        for _, path in ipairs(found and files or {}) do -- opening the data says what is wrong
+            add(list, key, path)
+        end
     end
     for _, pair in ipairs(config.dataset_mix) do
         add(list, "dataset_mix", pair[1])
@@ -183,18 +185,38 @@ function MetricsFile:row(row)
     util.attempt(self.log.line, self.log, mx.io.json_encode(row))
 end
 
+-- The objects near the end of a file of measurements.
+local function last_rows(path)
+    local file <close> = io.open(path, "rb")
+    local rows = {}
+    if file then
+        file:seek("set", math.max(0, file:seek("end") - LAST_BYTES))
+        for line in file:lines() do
+            local good, row = pcall(mx.io.json_decode, line)
+            rows[#rows + 1] = good and type(row) == "table" and row or nil
+        end
+    end
+    return rows
+end
+
 --- The last summary in a file of measurements; nil if there is none near its end.
 ---@param path string
 ---@return table?
 function outputs.last_summary(path)
-    local file <close> = io.open(path, "rb")
     local last
-    if file then
-        file:seek("set", math.max(0, file:seek("end") - SUMMARY_BYTES))
-        for line in file:lines() do
-            local good, row = pcall(mx.io.json_decode, line)
-            last = good and type(row) == "table" and row.summary == true and row or last
-        end
+    for _, row in ipairs(last_rows(path)) do
+        last = row.summary == true and row or last
+    end
+    return last
+end
+
+--- The last step of which a file of measurements tells near its end; 0 if there is none.
+---@param path string
+---@return integer
+function outputs.last_step(path)
+    local last = 0
+    for _, row in ipairs(last_rows(path)) do
+        last = math.max(last, math.tointeger(row.step) or 0)
     end
     return last
 end

@@ -59,17 +59,23 @@ function Profiler:stop()
     end
 end
 
---- To be called after each step, and before the first step with the number before it.
----@param step integer the step that has ended
----@param start_s? number mx.now() when it began
+--- To be called before each step.
+---@param step integer
+function Profiler:begins(step)
+    if step == self.first then
+        mx.trace_start(self.config.trace_file ~= "" and self.config.trace_file or nil)
+    end
+end
+
+--- To be called after each step.
+---@param step integer
+---@param start_s number mx.now() when it began
 function Profiler:ended(step, start_s)
     if step >= self.first and step <= self.last then
         mx.trace_span(("step %d"):format(step), start_s, mx.now())
     end
     if step == self.last then
         self:stop()
-    elseif step == self.first - 1 then
-        mx.trace_start(self.config.trace_file ~= "" and self.config.trace_file or nil)
     end
 end
 

@@ -257,21 +257,18 @@ end
 
 --- The model of a file or folder, with its weights. Collective.
 ---@param path string
----@param o? {words: string[], options: table, change: fun(shape: table), mesh: boolean} words: key=value words that
----       change the file's config; options: further keys with their defaults; change: modifies the shape, for instance
----       its dropout; mesh = false: every rank has the whole model
+---@param o? {words: string[], options: table, mesh: boolean} words: key=value words that change the file's config;
+---       options: further keys with their defaults; mesh = false: every rank has the whole model
 ---@return mx.Decoder model, table config
 function weights.model(path, o)
-    o = util.options(o, { words = {}, options = {}, change = function() end, mesh = true }, "mx.weights.model")
+    o = util.options(o, { words = {}, options = {}, mesh = true }, "mx.weights.model")
     mx.files.check_same_weights(path)
     local config = weights.load_config(path, o.words, o.options)
     if mx.is_simulated() then
         mx.config.refuse(config, "hardware", "a simulated chip has no values: there is nothing to do with those of %s",
             path)
     end
-    local shape = mx.models.shape(config)
-    o.change(shape)
-    local model = mx.models.new(shape, o.mesh and mx.train.mesh(config) or nil, config, true)
+    local model = mx.models.new(mx.models.shape(config), o.mesh and mx.train.mesh(config) or nil, config, true)
     mx.checkpoint.together(weights.load, model, path, config)
     return model, config
 end

@@ -68,6 +68,15 @@ function TestEvaluation.test_the_loss_is_the_mean_over_all_targets()
     end
 end
 
+-- Synthetic data are evaluated on the batch that training has, here before the first step.
+function TestEvaluation.test_synthetic_data()
+    local config = mx.config.load { "model_name=tiny", "dtype=float32", "eval_interval=1", "eval_steps=3" }
+    local model = mx.models.new(config)
+    local loss, targets = evaluate(config, model)
+    lu.assertEquals(targets, 8 * 64)
+    lu.assertAlmostEquals(loss, mx.train.gradients(model, mx.data.open(config), 1), BOUND)
+end
+
 -- Documents: the loss is the mean over the targets that count, whatever the batches.
 function TestEvaluation.test_documents()
     local path = os.tmpname()

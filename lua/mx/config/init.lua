@@ -314,8 +314,8 @@ local function check_together(values)
     need(c.dataset_type == "synthetic" or c.dataset_path ~= "" or #c.dataset_mix > 0,
         "dataset_type", "%s needs dataset_path", c.dataset_type)
     need(c.dataset_path == "" or #c.dataset_mix == 0, "dataset_mix", "and dataset_path do not go together: give one")
-    need(c.eval_interval < 0 or c.eval_dataset_path ~= "", "eval_interval",
-        "evaluation needs eval_dataset_path, a file of dataset_type text, bin or hdf5")
+    need(c.eval_interval < 0 or c.dataset_type == "synthetic" or c.eval_dataset_path ~= "", "eval_interval",
+        "evaluation needs eval_dataset_path, a file of dataset_type = %s", c.dataset_type)
     need(c.dataset_type ~= "text" or c.vocab_size >= 256, "dataset_type",
         "text is read as bytes and needs vocab_size of at least 256, got %d", c.vocab_size)
     need(c.num_slices > 1 or not values.where.num_slices or mesh.slices(c) == 1, "num_slices",

@@ -222,7 +222,7 @@ function Words:without_unread(pairs_given, file, kind)
     for _, pair in ipairs(pairs_given) do
         kind = pair.key == "dataset_type" and pair.text or kind
     end
-    if kind ~= "synthetic" and kind ~= "random" then
+    if kind ~= "synthetic" then
         return pairs_given
     end
     for _, pair in ipairs(pairs_given) do

@@ -200,7 +200,7 @@ local function choose(c, batch)
 end
 
 --- Opens the evaluation data of a run: one pass over eval_dataset_path in the order of the file. Sequences are made as
---- those of the training data are. Collective.
+--- those of the training data are. With synthetic data, evaluation has one batch of these. Collective.
 ---@param train mx.Data
 ---@param mesh? mx.Mesh
 ---@return mx.Data
@@ -211,7 +211,15 @@ function data.open_evaluation(train, mesh)
         config = c, samples = 0, part = train.part, parts = train.parts, sources = {}, waited_s = 0,
         sequences = data.sequences(c, mesh, own and "eval_per_device_batch_size" or nil),
     }, Data)
-    sources.open(self, "eval_dataset_path")
+    if train.feed then
+        sources.open(self, "eval_dataset_path")
+        if not self.epoch_samples then
+            mx.config.refuse(c, "eval_dataset_path", "together these files have too many sequences for an exact mean: "
+                .. "give fewer or one")
+        end
+    else
+        self.epoch_samples = self.parts * self.sequences
+    end
     if not mx.is_simulated() then
         check_tokenizers(self, train)
     end

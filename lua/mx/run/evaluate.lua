@@ -2,8 +2,8 @@
 --- (evaluate.loss).
 --
 -- evaluate.loss reads tokens in windows of `context` tokens that start `stride` tokens apart. Each token is scored
--- once, in the first window that contains it. With stride = context, the first tokens of a window have no context. With a
--- smaller stride every token has at least context - stride tokens of context, but the work grows by context / stride.
+-- once, in the first window that contains it. With stride = context, the first tokens of a window have no context. With
+-- a smaller stride every token has at least context - stride tokens of context, but the work grows by context / stride.
 
 local mx = require "mx"
 local util = require "mx.util"

@@ -1,7 +1,7 @@
 --- The files of tokens that a config names, opened as one stream of samples.
 --
--- dataset_mix gives each file a weight. The files of dataset_path or eval_dataset_path are read as if they were one: each
--- has the weight of its samples, so an epoch has each sample once.
+-- dataset_mix gives each file a weight. The files of dataset_path or eval_dataset_path are read as if they were one:
+-- each has the weight of its samples, so an epoch has each sample once.
 
 local mx = require "mx"
 local util = require "mx.util"

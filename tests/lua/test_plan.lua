@@ -62,7 +62,6 @@ function TestPlan.test_many_layers_and_passes_are_added_up()
     end
 end
 
--- Nothing goes through what a user typed before the plan has judged it.
 -- The first chip has the largest part: that of a model with so much more that all parts are equal.
 function TestPlan.test_unequal_parts_cost_what_the_largest_does()
     local function figures(...)
@@ -86,6 +85,23 @@ function TestPlan.test_copies_of_heads_of_keys()
     lu.assertTrue(weights(8) > weights(4))
 end
 
+-- Layers keep their inputs for backward: 2 bytes for each of B S E, of which a rank along tensor has E / tensor, one
+-- along tensor_sequence S / tensor_sequence; all of it if the rules leave the stream whole.
+function TestPlan.test_the_tensor_axes_split_what_layers_keep()
+    local function kept(...)
+        return mx.plan.simulate(config("max_target_length=64", "per_device_batch_size=2", "ici_fsdp_parallelism=2",
+            "base_num_query_heads=4", "base_num_kv_heads=4", ...), "v5e-8", 1).kept.decoder_layer_input.bytes
+    end
+    local c = config()
+    -- Four devices share the sequences of four.
+    local whole = 2 * (4 * 2) * 64 * c.base_emb_dim * c.base_num_decoder_layers
+    lu.assertEquals(kept("ici_tensor_parallelism=4"), whole / 4)
+    lu.assertEquals(kept("ici_tensor_sequence_parallelism=4"), whole / 4)
+    lu.assertEquals(kept("ici_tensor_parallelism=2", "ici_tensor_sequence_parallelism=2"), whole / 4)
+    lu.assertEquals(kept("ici_tensor_parallelism=4", "logical_axis_rules=[[activation_embed, []]]"), whole)
+end
+
+-- Nothing goes through what a user typed before the plan has judged it.
 function TestPlan.test_absurd_counts_are_refused_at_once()
     for _, word in ipairs({
         "base_num_decoder_layers=1000000007", "base_num_decoder_layers=1000000", "vocab_size=1000000007",

@@ -185,15 +185,15 @@ local function say_list(text, list)
     end
 end
 
---- Prints what the flags of a run do, each kind in one line: what they set, and which change nothing, and why. Whether
---- a setting changes the step is tried by simulating the step without it. Not collective.
+--- Prints what the flags of a run do, each kind in one line: what they set, and which change nothing, and why. With
+--- `simulate`, each setting is tried: the step is simulated without it. Not collective.
 ---@param config table
----@param step_s? number seconds of the simulated step; nil: nothing is simulated
+---@param step_s? number seconds of the simulated step
 ---@param simulate? fun(config: table): number returns the seconds of a step
 function flags.report(config, step_s, simulate)
     local hidden = getmetatable(config)
     local found = hidden.flags or { variables = {}, settings = {}, always = {}, without = {} }
-    if not simulate then
+    if config.hardware == "" then
         if #found.variables > 0 then
             mx.metrics.say("%s: no effect, because this run computes here and simulates nothing",
                 table.concat(found.variables, ", "))
@@ -209,7 +209,7 @@ function flags.report(config, step_s, simulate)
             always[#always + 1] = setting.flag
         elseif applied then
             sets[#sets + 1] = ("%s=%s (%s)"):format(key, value, setting.flag)
-            if math.abs(simulate(without(config, key)) - step_s) < SAME * step_s then
+            if simulate and math.abs(simulate(without(config, key)) - step_s) < SAME * step_s then
                 idle[#idle + 1] = ("%s=%s (it concerns %s)"):format(key, value, concerns[key])
             end
         end
@@ -220,7 +220,7 @@ function flags.report(config, step_s, simulate)
     end
     table.sort(missing)
     say_list("set", sets)
-    say_list("that change nothing in this step of " .. ("%.4g s"):format(step_s), idle)
+    say_list(("that change nothing in this step of %.4g s"):format(step_s or 0), idle)
     say_list("for what is always so here", always)
     say_list("that something else overrules", overruled(found, last, hidden.where))
     say_list("without a counterpart here", missing)

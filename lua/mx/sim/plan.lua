@@ -448,6 +448,7 @@ local function search(words, config, options)
     local devices = mx.sim.pod(config.hardware, 1).network.slice_chips
     local candidates, all = plan.candidates(config, devices, config.candidates)
     local found, reason, started = {}, nil, mx.now()
+    mx.flags.report(config)
     say("%s on %d x %s: %d candidates%s ...", config.model_name, config.num_slices, config.hardware, #candidates,
         all > #candidates and (" of %d (candidates=%d tries all)"):format(all, all) or "")
     local told = started

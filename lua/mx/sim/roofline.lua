@@ -446,6 +446,7 @@ function roofline.run(words)
         simulate = false,
         options = { ranks = -1, peak_tflops = 0.0, link_gbps = 0.0, dcn_gbps = 0.0, operations = 12 },
     })
+    mx.flags.report(cfg)
     mx.metrics.say("%s", table.concat(roofline.report(cfg), "\n"))
 end
 

@@ -3,9 +3,11 @@
 -- There are two kinds of axes. Axes that split the batch or the sequence (data, fsdp, fsdp_transpose, context, expert)
 -- compute with whole weights: sharded weights are gathered before use, and their gradients are reduce-scattered. The
 -- other axes (tensor, tensor_sequence) compute with parts of heads, mlp and vocabulary: products stay split, and their
--- sums are all-reduced. Both follow from logical_axis_rules. Without a mesh, a model has parallel.alone (alone.lua)
--- instead of a mx.Parallel, with the same methods. A model uses four groups of methods: gather (weights), enter and
--- leave (around products), and those that select this rank's tokens.
+-- sums are reduce-scattered along the features or tokens of the residual stream. Both follow from logical_axis_rules.
+--
+-- Without a mesh, a model has parallel.alone (alone.lua) instead of a mx.Parallel, with the same methods. A model uses
+-- four groups of methods: gather (weights), enter and leave (around products), norms of split features, and those that
+-- select this rank's tokens.
 --
 -- Gradients are those of the mean loss over all tokens of the step: each rank's loss has its share (`seed`) as
 -- gradient, and gradients are summed.

@@ -142,16 +142,19 @@ end
 
 -- ---- what a run says ----
 
--- The last setting of each key, sorted by key.
+-- The last setting of each key, and the flags that ask for the same: key -> setting, key -> names.
 local function winners(found)
-    local last, list = {}, {}
+    local last, agree = {}, {}
     for _, setting in ipairs(found.settings) do
         last[setting.key] = setting
     end
-    for _, setting in util.sorted_pairs(last) do
-        list[#list + 1] = setting
+    for _, setting in ipairs(found.settings) do
+        if setting.text == last[setting.key].text then
+            agree[setting.key] = agree[setting.key] or {}
+            table.insert(agree[setting.key], setting.flag)
+        end
     end
-    return last, list
+    return last, agree
 end
 
 -- Flags that another flag or a key of the user has overruled.
@@ -161,7 +164,7 @@ local function overruled(found, last, where)
         local by = last[setting.key]
         if where[setting.key] ~= by.where then
             list[#list + 1] = ("%s (by %s of %s)"):format(setting.flag, setting.key, where[setting.key])
-        elseif by.flag ~= setting.flag and by.text ~= setting.text then
+        elseif by.text ~= setting.text then
             list[#list + 1] = ("%s (by %s)"):format(setting.flag, by.flag)
         end
     end
@@ -176,6 +179,15 @@ local function without(config, key)
     end
     copy[key] = hidden.standard[key]
     return setmetatable(copy, hidden)
+end
+
+-- Adds the items of a list to a set.
+local function list_to_set(list, set)
+    set = set or {}
+    for _, item in ipairs(list) do
+        set[item] = true
+    end
+    return set
 end
 
 -- Prints one line of the report, if there is something to list.
@@ -200,19 +212,23 @@ function flags.report(config, step_s, simulate)
         end
         return
     end
-    local last, list = winners(found)
-    local sets, always, idle, concerns = {}, found.always, {}, #list > 0 and flags.table().concerns
-    for _, setting in ipairs(list) do
-        local key, value = setting.key, config[setting.key]
-        local applied = hidden.where[key] == setting.where
+    local last, agree = winners(found)
+    local sets, idle, concerns = {}, {}, next(last) and flags.table().concerns
+    local always, change = list_to_set(found.always), {} -- flag -> true
+    for key, setting in util.sorted_pairs(last) do
+        local value, applied = config[key], hidden.where[key] == setting.where
         if applied and value == hidden.standard[key] then
-            always[#always + 1] = setting.flag
+            list_to_set(agree[key], always)
         elseif applied then
-            sets[#sets + 1] = ("%s=%s (%s)"):format(key, value, setting.flag)
+            list_to_set(agree[key], change)
+            sets[#sets + 1] = ("%s=%s (%s)"):format(key, value, table.concat(agree[key], ", "))
             if simulate and math.abs(simulate(without(config, key)) - step_s) < SAME * step_s then
                 idle[#idle + 1] = ("%s=%s (it concerns %s)"):format(key, value, concerns[key])
             end
         end
+    end
+    for name in pairs(change) do
+        always[name] = nil
     end
     local missing = {}
     for i, flag in ipairs(found.without) do
@@ -221,7 +237,7 @@ function flags.report(config, step_s, simulate)
     table.sort(missing)
     say_list("set", sets)
     say_list(("that change nothing in this step of %.4g s"):format(step_s or 0), idle)
-    say_list("for what is always so here", always)
+    say_list("for what is always so here", util.sorted_keys(always))
     say_list("that something else overrules", overruled(found, last, hidden.where))
     say_list("without a counterpart here", missing)
 end

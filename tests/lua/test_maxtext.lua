@@ -84,7 +84,8 @@ function TestWords.test_words_without_effect_are_listed_once()
     lu.assertStrContains(said, "no effect here: scan_layers=false, gcs_metrics=true, attention=dot_product (")
     lu.assertNotStrContains(said, "use_iota_embed") -- MaxText's default
     lu.assertNotStrContains(said, "flash")
-    lu.assertNil(select(2, load({ "model_name=tiny", "quantization=", "num_experts=1", "profiler=" })))
+    lu.assertNil(select(2, load({ "model_name=tiny", "quantization=", "num_experts=1", "profiler=",
+        "enable_profiler=False", "int8_training=false" })))
 end
 
 function TestWords.test_names_and_values_of_maxtext()

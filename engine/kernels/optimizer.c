@@ -27,12 +27,12 @@ static int64_t next_run(const mx_rounding *r, int64_t i, int64_t last, mx_roundi
     return i + (int64_t)n;
 }
 
-static bool is_stochastic(const mx_rounding *r, mx_array param) { return r->stochastic && mx_is_bf16(param.dtype); }
+static bool is_stochastic(const mx_rounding *r, mx_array a) { return r->stochastic && mx_is_bf16(a.dtype); }
 
 static void adamw_chunk(const mx_adamw *a, int64_t first, int64_t last)
 {
     const mx_optimizer_paths *path = mx_kernels_current()->optimizer;
-    if (!is_stochastic(&a->rounding, a->param)) {
+    if (!is_stochastic(&a->rounding, a->param) && !is_stochastic(&a->rounding, a->v)) {
         path->adamw(a, NULL, first, last);
         return;
     }

@@ -28,10 +28,10 @@ typedef struct fill_attr {
 
 static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
 
-/* ---- rounding of a bf16 param ---- */
+/* ---- rounding of a bf16 param or v ---- */
 
 static const char key_doc[] =
-    "a bf16 param is rounded up or down by chance under this key, so that the mean is exact; -1: to the nearest";
+    "a bf16 param or v is rounded up or down by chance under this key, so that the mean is exact; -1: to the nearest";
 static const char first_doc[] = "where param begins in the part of a parameter that this rank stores";
 static const char origin_doc[] = "where that part begins in the whole parameter";
 static const char width_doc[] = "columns of that part; 0: it is not cut along columns";
@@ -66,10 +66,9 @@ static mx_rounding rounding_of(const rounding_attr *r)
 
 static mx_status infer_adamw(mx_call *call)
 {
-    static const mx_dtype state[5] = {[2] = MX_F32, [3] = MX_F32, [4] = MX_BF16};
     const adamw_attr *attr = mx_call_attr(call);
     for (int i = 0; i < call->n_in && i < 5; i++) {
-        MX_TRY(i < 2 ? mx_want_float(call, i) : mx_want_dtype(call, i, state[i]));
+        MX_TRY(i < 4 ? mx_want_float(call, i) : mx_want_dtype(call, i, MX_BF16));
         MX_TRY(mx_want_shape(call, i, &call->in[0]->shape));
     }
     if (!(attr->beta1 >= 0 && attr->beta1 < 1 && attr->beta2 >= 0 && attr->beta2 < 1))
@@ -96,8 +95,8 @@ static mx_status host_adamw(mx_call *call)
     mx_tensor *copy = input(call, 4);
     mx_adamw a = {.param = mx_array_of(call->in[0]),
                   .grad = mx_array_of(call->in[1]),
-                  .m = mx_f32(call->in[2]),
-                  .v = mx_f32(call->in[3]),
+                  .m = mx_array_of(call->in[2]),
+                  .v = mx_array_of(call->in[3]),
                   .copy = copy ? mx_data(copy) : NULL,
                   .rounding = rounding_of(&attr->rounding),
                   .lr = (float)attr->lr,
@@ -115,7 +114,7 @@ static mx_status host_adamw(mx_call *call)
 
 const mx_op mx_op_adamw = {
     .name = "adamw",
-    .doc = "one AdamW step (as optax.adamw) on param, m (f32) and v (f32) in place; copy (bf16) receives the new param",
+    .doc = "one AdamW step (as optax.adamw) on param, m and v in place; copy (bf16) receives the new param",
     .inputs = (const char *const[]){"param", "grad", "m", "v", "copy?", NULL},
     .flags = MX_OP_MUTATES,
     .changes_in = 1 | 4 | 8 | 16,

@@ -26,16 +26,17 @@ static void adamw_reference(reference *s, int64_t i, double g, int step, const m
     s->param[i] -= a->lr * (mhat / (sqrt(vhat + a->eps_root) + a->eps) + a->weight_decay * s->param[i]);
 }
 
-static void check_adamw(int64_t n, mx_dtype param_type, mx_dtype grad_type, bool with_copy, const char *isa)
+static void check_adamw(int64_t n, mx_dtype param_type, mx_dtype grad_type, mx_dtype m_type, mx_dtype v_type,
+                        bool with_copy, const char *isa)
 {
     void *param = make_values(n, param_type, -1, 1), *grad = make_values(n, grad_type, 0, 1);
-    float *m = make_values(n, MX_F32, 0, 0), *v = make_values(n, MX_F32, 0, 0);
+    void *m = make_values(n, m_type, 0, 0), *v = make_values(n, v_type, 0, 0);
     mx_bf16 *copy = make_values(n, MX_BF16, 0, 1);
     reference s = {doubles(n), doubles(n), doubles(n)};
     mx_adamw a = {.param = {param, param_type},
                   .grad = {grad, grad_type},
-                  .m = m,
-                  .v = v,
+                  .m = {m, m_type},
+                  .v = {v, v_type},
                   .copy = with_copy ? copy : NULL,
                   .lr = 0.01f,
                   .beta1 = 0.9f,
@@ -51,8 +52,10 @@ static void check_adamw(int64_t n, mx_dtype param_type, mx_dtype grad_type, bool
         a.correct2 = (float)(1 / (1 - pow((double)a.beta2, step)));
         for (int64_t i = 0; i < n; i++) {
             set_value(grad, i, gradient(i, step), grad_type);
-            if (param_type == MX_BF16) /* the state that was kept is the rounded one */
-                s.param[i] = get_value(param, i, param_type);
+            /* the state that was kept is the rounded one */
+            s.param[i] = param_type == MX_BF16 ? get_value(param, i, param_type) : s.param[i];
+            s.m[i] = m_type == MX_BF16 ? get_value(m, i, m_type) : s.m[i];
+            s.v[i] = v_type == MX_BF16 ? get_value(v, i, v_type) : s.v[i];
             adamw_reference(&s, i, 0.25 * get_value(grad, i, grad_type), step, &a);
         }
         mx_adamw_run(&a, n);
@@ -60,12 +63,14 @@ static void check_adamw(int64_t n, mx_dtype param_type, mx_dtype grad_type, bool
     double error = worst_error(param, param_type, s.param, n);
     CHECK(error <= tolerance(param_type, 2e-6), "param %s grad %s n = %d: %g on %s", mx_dtype_name(param_type),
           mx_dtype_name(grad_type), (int)n, error, isa);
-    CHECK(worst_error(m, MX_F32, s.m, n) < 1e-6 && worst_error(v, MX_F32, s.v, n) < 1e-6, "moments on %s", isa);
+    CHECK(worst_error(m, m_type, s.m, n) <= tolerance(m_type, 1e-6) &&
+              worst_error(v, v_type, s.v, n) <= tolerance(v_type, 1e-6),
+          "moments %s and %s on %s", mx_dtype_name(m_type), mx_dtype_name(v_type), isa);
     int wrong = 0;
     for (int64_t i = 0; i < n && with_copy; i++)
         wrong += copy[i] != mx_to_bf16((float)get_value(param, i, param_type));
     CHECK(wrong == 0, "%d copies wrong on %s", wrong, isa);
-    CHECK(guard_intact(param, n, param_type) && guard_intact(m, n, MX_F32) && guard_intact(v, n, MX_F32) &&
+    CHECK(guard_intact(param, n, param_type) && guard_intact(m, n, m_type) && guard_intact(v, n, v_type) &&
               guard_intact(copy, n, MX_BF16),
           "n = %d on %s", (int)n, isa);
     free(param);
@@ -121,8 +126,11 @@ static void check_all(const char *isa)
     for (int k = 0; k < 7; k++)
         for (int types = 0; types < 4; types++) {
             mx_dtype param_type = types & 1 ? MX_BF16 : MX_F32, grad_type = types & 2 ? MX_BF16 : MX_F32;
-            check_adamw(sizes[k], param_type, grad_type, false, isa);
-            check_adamw(sizes[k], param_type, grad_type, true, isa);
+            check_adamw(sizes[k], param_type, grad_type, MX_F32, MX_F32, false, isa);
+            check_adamw(sizes[k], param_type, grad_type, MX_F32, MX_F32, true, isa);
+            for (int moments = 1; moments < 4 && sizes[k] <= 1000; moments++)
+                check_adamw(sizes[k], param_type, grad_type, moments & 1 ? MX_BF16 : MX_F32,
+                            moments & 2 ? MX_BF16 : MX_F32, false, isa);
             for (int kind = 0; kind < 3; kind++)
                 check_sgd(sizes[k], param_type, grad_type, kind, isa);
         }
@@ -130,17 +138,21 @@ static void check_all(const char *isa)
 
 /* ---- stochastic rounding ---- */
 
-enum { KINDS = 4 }; /* AdamW, and SGD without a state, with momentum, looking ahead */
+enum { KINDS = 6 }; /* SGD without a state, with momentum, looking ahead; AdamW with f32, mixed and bf16 moments */
+
+static bool is_bf16_m(int kind) { return kind == 5; }
+static bool is_bf16_v(int kind) { return kind >= 4; }
 
 /* One or more steps of n bf16 parameters from `param` on, with gradients g and the rounding r. */
 static void take_steps(int kind, mx_bf16 *param, float *grad, int64_t n, float lr, mx_rounding r, int steps)
 {
-    float *m = make_values(n, MX_F32, 0, 0), *v = make_values(n, MX_F32, 0, 0);
+    mx_dtype m_type = is_bf16_m(kind) ? MX_BF16 : MX_F32, v_type = is_bf16_v(kind) ? MX_BF16 : MX_F32;
+    void *m = make_values(n, m_type, 0, 0), *v = make_values(n, v_type, 0, 0);
     for (int step = 1; step <= steps; step++) {
         mx_adamw a = {.param = {param, MX_BF16},
                       .grad = {grad, MX_F32},
-                      .m = m,
-                      .v = v,
+                      .m = {m, m_type},
+                      .v = {v, v_type},
                       .rounding = r,
                       .lr = lr,
                       .beta1 = 0.9f,
@@ -152,15 +164,15 @@ static void take_steps(int kind, mx_bf16 *param, float *grad, int64_t n, float l
                       .correct2 = (float)(1 / (1 - pow(0.95, step)))};
         mx_sgd s = {.param = {param, MX_BF16},
                     .grad = {grad, MX_F32},
-                    .state = kind > 1 ? m : NULL,
+                    .state = kind > 0 ? m : NULL,
                     .rounding = r,
                     .lr = lr,
-                    .momentum = kind > 1 ? 0.9f : 0,
+                    .momentum = kind > 0 ? 0.9f : 0,
                     .weight_decay = 0.01f,
                     .grad_scale = 1,
-                    .nesterov = kind == 3};
+                    .nesterov = kind == 2};
         r.key = r.key * 31 + 1;
-        if (kind == 0)
+        if (kind > 2)
             mx_adamw_run(&a, n);
         else
             mx_sgd_run(&s, n);

@@ -57,6 +57,12 @@ CASES = {
         "words": ["dtype=bfloat16", "normalize_embedding_logits=false"],
         "ours": ["fold_attention_scale=true"],
     },
+    # The same with first moments in bf16.
+    "moments": {
+        "like": "llama",
+        "words": ["dtype=float32", "mu_dtype=bfloat16", "normalize_embedding_logits=false"],
+        "ours": ["fold_attention_scale=true"],
+    },
     # Qwen 3: norms of queries and keys; packed documents and padding, z-loss, WSD, norms do not decay.
     "qwen": {
         "packed": True,
@@ -67,11 +73,11 @@ CASES = {
         ],
         "theirs": ["decoder_block=qwen3"],
     },
-    # A table that gives the logits, too; the first moments in bf16.
+    # A table that gives the logits, too. MaxText rounds it to bf16 for that, whatever the dtype.
     "tied": {
         "words": [
-            "dtype=float32", "logits_via_embedding=true", "normalize_embedding_logits=true", "mu_dtype=bfloat16",
-            "adam_b2=0.99", "adam_eps_root=1e-12",
+            "dtype=float32", "logits_via_embedding=true", "normalize_embedding_logits=true", "adam_b2=0.99",
+            "adam_eps_root=1e-12",
         ],
         "theirs": ["logits_dot_in_fp32=true"],
         "ours": ["fold_attention_scale=true"],

@@ -405,21 +405,37 @@ function TestRun.test_bad_steps_can_be_skipped()
     lu.assertStrContains(tostring(message), "the last 10 steps were all skipped")
 end
 
+-- The limit of five values 1, 3, 1, 3, 2: mean 2, and a variance of 4 / (5 - 1), so up to 2 + 6.
 function TestRun.test_spikes()
-    local guard = mx.guard.new(config_of("skip_step_on_spikes=true", "skip_step_interval=20"))
-    for i = 1, 15 do
-        lu.assertNil(guard:refuses(1000)) -- too few steps to judge by
-        guard:took(i % 2 == 0 and 1 or 3, 1)
+    local words = { "skip_step_on_spikes=true", "skip_step_interval=12", "gradient_clipping_threshold=3.0" }
+    local guard = mx.guard.new(config_of(table.unpack(words)))
+    for _, value in ipairs { 1, 3, 1, 3, 2 } do -- 12 / 2 steps are needed, the new one included
+        lu.assertNil(guard:refuses(1000))
+        lu.assertEquals(guard:largest_norm(), math.huge)
+        guard:record(value, 0.1 * value)
+        guard:record(0 / 0, 1) -- is left out
     end
-    guard:took(1, 1)
-    -- Mean 2, deviation 1: up to 2 + 6.
     lu.assertNil(guard:refuses(7.9))
-    lu.assertStrContains(guard:refuses(8.1), "a loss of 8.1000 is a spike: the last 16 steps allow 8.0000")
-    lu.assertEquals(guard:largest_norm(), 1)
-    local again = mx.guard.new(config_of("skip_step_on_spikes=true", "skip_step_interval=20"))
+    lu.assertStrContains(guard:refuses(8.1), "a loss of 8.1000 is a spike: the last 5 steps allow 8.0000")
+    lu.assertAlmostEquals(guard:largest_norm(), 0.8, 1e-5)
+    local again = mx.guard.new(config_of(table.unpack(words)))
     again:restore(mx.io.json_decode(mx.io.json_encode(guard:state())))
     lu.assertEquals(again:refuses(8.1), guard:refuses(8.1))
+    guard:record(100, 50) -- a skipped step counts, with its norm after clipping
+    lu.assertNil(guard:refuses(100))
+    lu.assertEquals(guard:largest_norm(), math.huge) -- mean 0.67, deviation 1.15: above the threshold of clipping
     lu.assertNil(mx.guard.new(config_of()):refuses(1e30))
+end
+
+-- Equal clipped norms have no deviation: rounding must not make one of them a spike.
+function TestRun.test_equal_norms_are_no_spikes()
+    local guard = mx.guard.new(config_of("skip_step_on_spikes=true", "skip_step_interval=4",
+        "gradient_clipping_threshold=0.7"))
+    for _ = 1, 3 do
+        guard:record(0.1, 5)
+    end
+    lu.assertNil(guard:refuses(0.1))
+    lu.assertEquals(guard:largest_norm(), math.huge)
 end
 
 function TestRun.test_a_gradient_spike_changes_nothing()

@@ -9,15 +9,21 @@
 
 MX_INLINE float mul_add(float a, float b, float c, bool fused) { return fused ? fmaf(a, b, c) : a * b + c; }
 
-/* The bf16 number above or below x that element i's bits choose: the bits that are cut off are the probability of the
- * one that is larger in magnitude. */
-static float round_by(const mx_rounding_run *run, int64_t i, float x)
+/* The 32 bits that element i is rounded by. */
+static uint32_t chance(const mx_rounding_run *run, int64_t i)
+{
+    return mx_rng_hash(run->key0, run->key1, (uint32_t)i + run->shift);
+}
+
+/* The bf16 number above or below x that 16 random bits choose: the bits that are cut off are the probability of the one
+ * that is larger in magnitude. */
+static float round_by(uint32_t random, float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     if (isnan(x))
         return x;
-    bits = (bits + (mx_rng_hash(run->key0, run->key1, (uint32_t)i + run->shift) >> 16)) & 0xffff0000u;
+    bits = (bits + random) & 0xffff0000u;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
@@ -28,14 +34,17 @@ MX_INLINE void adamw_as(const mx_adamw *given, const mx_rounding_run *run, bool 
     for (int64_t i = first; i < last; i++) {
         float p = mx_get_float(a.param.data, i, a.param.dtype),
               g = a.grad_scale * mx_get_float(a.grad.data, i, a.grad.dtype);
-        float m = mul_add(a.beta1, a.m[i], (1.0f - a.beta1) * g, fused);
-        float v = mul_add(a.beta2, a.v[i], (1.0f - a.beta2) * g * g, fused);
+        float m = mul_add(a.beta1, mx_get_float(a.m.data, i, a.m.dtype), (1.0f - a.beta1) * g, fused);
+        float v = mul_add(a.beta2, mx_get_float(a.v.data, i, a.v.dtype), (1.0f - a.beta2) * g * g, fused);
         float root = sqrtf(mul_add(v, a.correct2, a.eps_root, fused)) + a.eps;
         float step = mul_add(a.weight_decay, p, m * a.correct1 / root, fused);
         p = fused ? fmaf(-a.lr, step, p) : p - a.lr * step;
-        p = fused ? round_by(run, i, p) : p;
-        a.m[i] = m;
-        a.v[i] = v;
+        if (fused && mx_is_bf16(a.param.dtype))
+            p = round_by(chance(run, i) >> 16, p);
+        if (fused && mx_is_bf16(a.v.dtype))
+            v = round_by(chance(run, i) & 0xffffu, v);
+        mx_set_float(a.m.data, i, m, a.m.dtype);
+        mx_set_float(a.v.data, i, v, a.v.dtype);
         mx_set_float(a.param.data, i, p, a.param.dtype);
         if (a.copy)
             a.copy[i] = mx_to_bf16(p);
@@ -62,7 +71,7 @@ MX_INLINE void sgd_as(const mx_sgd *given, const mx_rounding_run *run, bool fuse
             g = s.nesterov ? mul_add(s.momentum, u, g, fused) : u;
         }
         p = fused ? fmaf(-s.lr, g, p) : p - s.lr * g;
-        mx_set_float(s.param.data, i, fused ? round_by(run, i, p) : p, s.param.dtype);
+        mx_set_float(s.param.data, i, fused ? round_by(chance(run, i) >> 16, p) : p, s.param.dtype);
     }
 }
 

@@ -7,25 +7,26 @@ local util = require "mx.util"
 local guard = {}
 
 local ALL_BAD = 10 -- this many skipped steps in a row end a run
-local FEW = 16 -- steps before spike detection starts: a mean of fewer means little
+local ROUNDING = 1e-6 -- of the mean: equal values in f32 are no spikes
 
 ---@class mx.Guard
----@field losses number[] of the last steps that were not skipped
----@field norms number[]
+---@field losses number[] of the last steps, skipped ones included: what stays large becomes normal
+---@field norms number[] of gradients after clipping
 ---@field skipped integer number of steps skipped in a row
 local Guard = {}
 Guard.__index = Guard
 
 --- Not collective. All ranks must give it the same losses, so it decides the same on all.
----@param config table nonfinite_step, skip_step_on_spikes, skip_step_interval, skip_step_scaling_factor
+---@param config table nonfinite_step, skip_step_on_spikes, skip_step_interval, skip_step_scaling_factor,
+---       gradient_clipping_threshold
 ---@return mx.Guard
 function guard.new(config)
     return setmetatable({ config = config, losses = {}, norms = {}, skipped = 0 }, Guard)
 end
 
--- The limit of a value, from the values of the last steps.
+-- The limit of a value, from the values of the last steps. As in MaxText, it needs half an interval of them.
 local function limit(values, config)
-    if not config.skip_step_on_spikes or #values < math.min(FEW, config.skip_step_interval) then
+    if not config.skip_step_on_spikes or #values + 1 < math.max(2, config.skip_step_interval // 2) then
         return math.huge
     end
     local sum, squares = 0, 0
@@ -36,7 +37,8 @@ local function limit(values, config)
     for _, value in ipairs(values) do
         squares = squares + (value - mean) ^ 2
     end
-    return mean + config.skip_step_scaling_factor * math.sqrt(squares / #values)
+    local deviation = math.sqrt(squares / math.max(1, #values - 1))
+    return mean + config.skip_step_scaling_factor * deviation + ROUNDING * math.abs(mean)
 end
 
 local function finite(x)
@@ -64,10 +66,12 @@ function Guard:refuses(loss)
         or nil
 end
 
---- The largest gradient norm with which a step may change the parameters.
+--- The largest gradient norm, before clipping, with which a step may change the parameters. The limit holds for clipped
+--- norms, so if it is above the threshold of clipping, no norm is too large.
 ---@return number
 function Guard:largest_norm()
-    return limit(self.norms, self.config)
+    local most, clip = limit(self.norms, self.config), self.config.gradient_clipping_threshold
+    return clip > 0 and most >= clip and math.huge or most
 end
 
 local function add(values, value, most)
@@ -77,18 +81,24 @@ local function add(values, value, most)
     end
 end
 
---- Records a step that changed the parameters.
----@param loss number
----@param norm number
-function Guard:took(loss, norm)
-    self.skipped = 0
-    if self.config.skip_step_on_spikes then
-        add(self.losses, loss, self.config.skip_step_interval)
-        add(self.norms, norm, self.config.skip_step_interval)
+--- Records the values of a step, whether it was skipped or not. Values that are not finite are left out.
+---@param loss number?
+---@param norm number? of the gradients before clipping
+function Guard:record(loss, norm)
+    if not (self.config.skip_step_on_spikes and loss and norm and finite(loss) and finite(norm)) then
+        return
     end
+    local clip = self.config.gradient_clipping_threshold
+    add(self.losses, loss, self.config.skip_step_interval)
+    add(self.norms, clip > 0 and math.min(norm, clip) or norm, self.config.skip_step_interval)
 end
 
---- Records a skipped step; raises an error after too many in a row.
+--- Notes that a step has changed the parameters.
+function Guard:took()
+    self.skipped = 0
+end
+
+--- Notes a skipped step; raises an error after too many in a row.
 ---@param step integer
 function Guard:skip(step)
     self.skipped = self.skipped + 1

@@ -375,27 +375,28 @@ end
 --- spike, skips the step or ends the run, according to nonfinite_step and skip_step_on_spikes. Collective.
 ---@param step integer
 ---@param loss number? of all ranks; nil: no target of the step counts
----@return number? grad_norm nil if the step was skipped because of its loss
+---@return number? grad_norm nil if the step was skipped because it has no finite loss
 function Run:update(step, loss)
     local reason = loss and self.guard:refuses(loss) or not loss and "no token of it is a target" or nil
     local norm
     self.rate = self.optimizer:rate(self.optimizer.steps + 1)
-    if reason then
+    if not loss or loss - loss ~= 0 and not mx.is_simulated() then
         self.optimizer:clear()
     else
-        local most = self.guard:largest_norm()
+        local most = reason and -1 or self.guard:largest_norm() -- -1: only the norm is wanted
         norm = self.optimizer:step(most)
         if norm - norm ~= 0 and not mx.is_simulated() then
             reason = ("the loss is %g and the gradient norm %s at a learning rate of %g"):format(loss,
                 mx.guard.text(norm), self.rate)
-        elseif norm > most then
+        elseif not reason and norm > most then
             reason = ("a gradient norm of %.4g is a spike: the last %d steps allow %.4g"):format(norm,
                 #self.guard.norms, most)
         end
     end
     self.skipped = reason
+    self.guard:record(loss, norm)
     if not reason then
-        self.guard:took(loss, norm)
+        self.guard:took()
     elseif loss and loss - loss ~= 0 or norm and norm - norm ~= 0 then
         not_a_number(self, step, reason)
     else

@@ -38,9 +38,9 @@ function UPDATES.sgd(self, name, values, grad, o)
     mx.sgd(values, grad, self.state[name].momentum, o)
 end
 
--- The options of a parameter's update that do not depend on the optimizer. New values of a bf16 parameter are rounded
--- stochastically, so that small updates are not lost. The random numbers depend only on the seed, the parameter, the
--- step and the element's index in the whole parameter.
+-- The options of a parameter's update that do not depend on the optimizer. New values of a bf16 parameter and of its
+-- second moment are rounded stochastically, so that small updates are not lost. The random numbers depend only on the
+-- seed, the parameter, the step and the element's index in the whole parameter.
 local function update_options(self, name, scale)
     local decay = self.undecayed[name] and 0 or self.options.weight_decay
     local o = { lr = self:rate(self.steps), weight_decay = decay, grad_scale = scale }
@@ -56,6 +56,7 @@ local function update_options(self, name, scale)
     return o
 end
 
+-- `moments`: the names of a parameter's moments, and the dtype of each; "" is that of the parameter.
 local function new_optimizer(kind, params, options, moments)
     local parallel = options.parallel or mx.parallel.alone
     options.parallel = nil
@@ -66,26 +67,28 @@ local function new_optimizer(kind, params, options, moments)
     for name, t in util.sorted_pairs(params) do
         self.undecayed[name] = undecayed(name)
         local state, length = {}, parallel:updated(name)
-        for _, moment in ipairs(moments) do
-            state[moment] = mx.zeros(length and { length } or t:size(), "f32"):keep()
+        for moment, dtype in util.sorted_pairs(moments) do
+            state[moment] = mx.zeros(length and { length } or t:size(), dtype ~= "" and dtype or t:dtype()):keep()
         end
         self.state[name] = state
     end
     return self
 end
 
---- AdamW with decoupled weight decay and bias correction.
+--- AdamW with decoupled weight decay and bias correction. As in optax, the first moments (m) have mu_dtype ("": the
+--- parameter's dtype), and the second moments (v) the parameter's dtype.
 ---@param params table<string, any>
 ---@param options? table learning_rate (number or function of the step), beta1, beta2, eps, eps_root, weight_decay, mask
----       (expressions for the names of parameters that do not decay), clip (a norm), seed (of the rounding of bf16
----       parameters), parallel (the mx.Parallel of a model on a mesh)
+---       (expressions for the names of parameters that do not decay), mu_dtype, clip (a norm), seed (of the rounding of
+---       bf16 parameters), parallel (the mx.Parallel of a model on a mesh)
 ---@return mx.Optimizer
 function optim.adamw(params, options)
     local standard = {
         learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, eps_root = 0, weight_decay = 0, mask = {},
-        clip = 0, seed = 0, parallel = false,
+        mu_dtype = "", clip = 0, seed = 0, parallel = false,
     }
-    return new_optimizer("adamw", params, util.options(options, standard, "mx.optim.adamw"), { "m", "v" })
+    local o = util.options(options, standard, "mx.optim.adamw")
+    return new_optimizer("adamw", params, o, { m = o.mu_dtype, v = "" })
 end
 
 --- Gradient descent, with momentum if that is above 0.
@@ -98,7 +101,7 @@ function optim.sgd(params, options)
         learning_rate = 1e-2, momentum = 0, weight_decay = 0, mask = {}, clip = 0, seed = 0, parallel = false,
     }
     local o = util.options(options, standard, "mx.optim.sgd")
-    return new_optimizer("sgd", params, o, o.momentum > 0 and { "momentum" } or {})
+    return new_optimizer("sgd", params, o, o.momentum > 0 and { momentum = "f32" } or {})
 end
 
 --- Creates the optimizer of a config. It has the parameters that trainable_parameters_mask names.
@@ -121,6 +124,7 @@ function optim.new(config, params, parallel)
     end
     o.beta1, o.beta2, o.eps, o.eps_root = config.adam_b1, config.adam_b2, config.adam_eps, config.adam_eps_root
     o.weight_decay, o.mask = config.adam_weight_decay, config.adamw_mask
+    o.mu_dtype = config.mu_dtype ~= "" and util.dtype(config.mu_dtype) or ""
     return optim.adamw(trained, o)
 end
 

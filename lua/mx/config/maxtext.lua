@@ -42,7 +42,10 @@ end
 -- The value that the text behind a "=" has in YAML; the text itself if it is not valid YAML.
 local function parse(text)
     local read, value = pcall(mx.io.yaml_load, text, "")
-    return read and value ~= nil and value or text
+    if read and value ~= nil then
+        return value
+    end
+    return text
 end
 
 -- Checks what an action of the table does: settings of base.yml, or [none or absent, why].

@@ -81,6 +81,14 @@ static mx_cost cost_gated(const mx_call *call) { return mx_cost_of(call, 14.0 * 
 
 static mx_cost cost_gated_grad(const mx_call *call) { return mx_cost_of(call, 20.0 * (double)mx_count(call->in[0])); }
 
+/* In place: dy is written, too. */
+static mx_cost cost_gated_grad_(const mx_call *call)
+{
+    mx_cost cost = cost_gated_grad(call);
+    cost.bytes_written += (double)mx_bytes(call->in[2]);
+    return cost;
+}
+
 static mx_status host_gated(mx_call *call)
 {
     mx_gated_forward(activation_of(call), mx_array_of(call->in[0]), mx_array_of(call->in[1]), mx_array_of(call->out[0]),
@@ -95,11 +103,26 @@ static mx_status host_gated_grad(mx_call *call)
     return MX_OK;
 }
 
+static mx_status host_gated_grad_(mx_call *call)
+{
+    mx_array dy = mx_array_of(call->in[2]);
+    mx_gated_backward(activation_of(call), mx_array_of(call->in[0]), mx_array_of(call->in[1]), dy,
+                      mx_array_of(call->out[0]), dy, mx_count(call->in[0]));
+    return MX_OK;
+}
+
+/* The gradient of up replaces that of the result where nothing else reads the latter: these are the largest tensors of
+ * a layer's backward pass. */
 static mx_status vjp_gated(mx_vjp *v)
 {
     const mx_call *call = v->call;
-    mx_tensor *in[3] = {call->in[0], call->in[1], v->out_grad[0]}, *out[2] = {NULL, NULL};
-    MX_TRY(mx_apply(&mx_op_gated_grad, in, 3, mx_call_attrs(call), out));
+    mx_tensor *dy = v->out_grad[0], *in[3] = {call->in[0], call->in[1], dy}, *out[2] = {NULL, NULL};
+    if (dy->refs == 1 && dy->storage && dy->storage->refs == 1) {
+        MX_TRY(mx_apply(&mx_op_gated_grad_, in, 3, mx_call_attrs(call), out));
+        out[1] = mx_retain(dy);
+    } else {
+        MX_TRY(mx_apply(&mx_op_gated_grad, in, 3, mx_call_attrs(call), out));
+    }
     mx_status status = mx_give_grad(v, 0, out[0]), other = mx_give_grad(v, 1, out[1]);
     return status != MX_OK ? status : other;
 }
@@ -136,4 +159,19 @@ const mx_op mx_op_gated_grad = {
     .infer = infer_gated,
     .cost = cost_gated_grad,
     .host = host_gated_grad,
+};
+
+const mx_op mx_op_gated_grad_ = {
+    .name = "gated_grad_",
+    .doc = "the gradient of gated with respect to gate; dy becomes that with respect to up",
+    .inputs = (const char *const[]){"gate", "up", "dy", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = gated_attrs,
+    .attr_bytes = sizeof(gated_attr),
+    .flags = MX_OP_MUTATES,
+    .changes_in = 1 << 2,
+    .infer = infer_gated,
+    .cost = cost_gated_grad_,
+    .host = host_gated_grad_,
 };

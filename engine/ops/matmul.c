@@ -338,11 +338,14 @@ static mx_status operand_gradient(mx_vjp *v, int i)
     return add_product(g, mx_vjp_dtype(v, i), &v->grad[i]);
 }
 
+/* The gradient of b comes first, because that of a, which is as large as a, can then take a's memory. */
 static mx_status matmul_vjp(mx_vjp *v)
 {
-    for (int i = 0; i < 2; i++)
-        if (v->want[i])
-            MX_TRY(operand_gradient(v, i));
+    if (v->want[1])
+        MX_TRY(operand_gradient(v, 1));
+    mx_vjp_let_go(v, 0);
+    if (v->want[0])
+        MX_TRY(operand_gradient(v, 0));
     if (!v->want[2])
         return MX_OK;
     const column_sum_attr attr = {(int)mx_vjp_dtype(v, 2)};

@@ -51,7 +51,8 @@ typedef struct mx_cost {
 
 /* The state of one gradient computation. For each wanted input, vjp sets grad[i] to a tensor with one reference, or
  * adds to sum[i] in place and leaves grad[i] NULL. It may return an out_grad itself, with mx_retain. The tape sums the
- * gradients that several calls give for one tensor. */
+ * gradients that several calls give for one tensor. A vjp may call mx_vjp_let_go(v, i) once it has read the values of
+ * input i: unless another call needs them, their memory is free for the gradients that are still to be computed. */
 typedef struct mx_vjp {
     const mx_call *call;
     mx_tensor *const *out_grad;    /* one per output; NULL: nothing depends on that output */
@@ -59,7 +60,14 @@ typedef struct mx_vjp {
     bool retain;                   /* the tape is retained: the call's outputs must not be changed or dropped */
     mx_tensor *sum[MX_MAX_INPUTS]; /* the sum so far, if it may be added to in place; else NULL */
     mx_tensor *grad[MX_MAX_INPUTS];
+    void (*let_go)(const struct mx_vjp *v, int i); /* NULL: the tape keeps the values until the vjp returns */
 } mx_vjp;
+
+static inline void mx_vjp_let_go(const mx_vjp *v, int i)
+{
+    if (v->let_go)
+        v->let_go(v, i);
+}
 
 /* The dtype of the gradient of input i: f32 for a leaf (a parameter), otherwise that of the tensor. */
 static inline mx_dtype mx_vjp_dtype(const mx_vjp *v, int i)

@@ -17,7 +17,7 @@
     X(affine) X(pow) X(exp) X(log) X(sqrt) X(rsqrt) X(abs) X(tanh) X(sigmoid) X(square) X(sin) X(cos) \
     X(unary_grad) \
     /* activation.c */ \
-    X(relu) X(gelu) X(silu) X(gated) X(gated_grad) \
+    X(relu) X(gelu) X(silu) X(gated) X(gated_grad) X(gated_grad_) \
     /* cast.c */ \
     X(cast) \
     /* reduce.c */ \

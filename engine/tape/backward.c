@@ -216,6 +216,24 @@ static mx_status gather(const mx_call *call, int i, mx_tensor *g)
     return add_to(&t->grad, g);
 }
 
+static void done_with(mx_tensor *t)
+{
+    if (--t->needed == 0)
+        mx_tape_settle(t);
+}
+
+/* mx_vjp_let_go: what mx_tape_forget would do for this input after the vjp. */
+static void let_go_of_input(const mx_vjp *v, int i)
+{
+    mx_node *node = (mx_node *)((char *)v->call - offsetof(mx_node, call));
+    uint16_t bit = (uint16_t)(1u << i);
+    if (v->retain || !(node->holds_in & bit))
+        return;
+    node->holds_in = (uint16_t)(node->holds_in & ~bit);
+    done_with(node->call.in[i]);
+    mx_tape_unhold(node->call.in[i]);
+}
+
 static mx_status walk_back(mx_node *node, bool retain)
 {
     mx_call *call = &node->call;
@@ -233,7 +251,7 @@ static mx_status walk_back(mx_node *node, bool retain)
     MX_TRY(mx_remat_fetch(node));
     MX_TRY(mx_remat_ensure(node));
     MX_TRY(mx_remat_prefetch(node));
-    mx_vjp v = {.call = call, .out_grad = out_grad, .retain = retain};
+    mx_vjp v = {.call = call, .out_grad = out_grad, .retain = retain, .let_go = let_go_of_input};
     for (int i = 0; i < call->n_in; i++) {
         mx_tensor *t = call->in[i];
         v.want[i] = t && t->requires_grad && (node->wants >> i & 1u);
@@ -334,12 +352,6 @@ static void release_gradients(const mx_node *node)
         mx_release(node->call.out[i]->grad);
         node->call.out[i]->grad = NULL;
     }
-}
-
-static void done_with(mx_tensor *t)
-{
-    if (--t->needed == 0)
-        mx_tape_settle(t);
 }
 
 /* After a failure: removes the state of this walk from tensors that live on. */

@@ -27,7 +27,8 @@ local SUMS = {
     log_softmax_grad = true, softmax = true, softmax_grad = true, matmul = true, matmul_acc = true, sum = true,
     mean = true, sum_squares = true, reduce_to = true, embedding_grad = true, embedding_acc = true,
     gather_grad = true, column_sum = true, rope = true, adamw = true, sgd = true, affine = true,
-    gated_grad = true, unary_grad = true, sin = true, cos = true, gelu = true, gated = true, silu = true, tanh = true,
+    gated = true, gated_grad = true, gated_grad_ = true, unary_grad = true, sin = true, cos = true, gelu = true,
+    silu = true, tanh = true,
 }
 
 local options = {} -- operation -> names of its options

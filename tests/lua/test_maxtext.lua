@@ -318,7 +318,7 @@ local LINES = {
         "model_name=llama2-70b per_device_batch_size=4 ici_fsdp_parallelism=1 ici_fsdp_transpose_parallelism=-1 "
             .. "ici_tensor_parallelism=1 remat_policy=full max_target_length=4096 gcs_metrics=True "
             .. "reuse_example_batch=1 sa_block_q=1024 sa_block_q_dkv=2048 sa_block_q_dq=2048 " .. TRILLIUM,
-        on = "v6e-256", over = 1.05, params = 68976648192,
+        on = "v6e-256", params = 68976648192,
     },
 }
 

@@ -200,6 +200,60 @@ function TestOpsComposed.test_gated()
     end
 end
 
+-- The gradient of up takes the place of the gradient of the result, but not if others read that one, too.
+function TestOpsComposed.test_gated_changes_no_gradient_that_others_read()
+    local function gradients(write)
+        local gate, up = mx.randn { shape = { 8, 300 }, seed = 1 }, mx.randn { shape = { 8, 300 }, seed = 2 }
+        local skip = mx.randn { shape = { 8, 300 }, seed = 3 }
+        for _, t in ipairs { gate, up, skip } do
+            t:requires_grad()
+        end
+        mx.backward(mx.sum(mx.square(write(gate, up, skip))))
+        return { gate:grad(), up:grad(), skip:grad() }
+    end
+    local function added(gate, up, skip) return mx.gated(gate, up) + skip end -- both terms get one gradient
+    local plain = gradients(function(gate, up, skip) return mx.silu(gate) * up + skip end)
+    for i, grad in ipairs(gradients(added)) do
+        lu.assertTrue(compare.distance(grad, compare.flat(plain[i])) < 1e-5, i)
+    end
+end
+
+-- Largest number of arrays of n elements in backward, beside those that the forward pass holds.
+local function extra_arrays(n, forward)
+    return mx.scope(function()
+        local loss = forward()
+        local before = mx.memory().in_use
+        mx.reset_peak()
+        mx.backward(loss)
+        return (mx.memory().peak - before) / (4 * n)
+    end)
+end
+
+function TestOpsComposed.test_gradients_take_the_memory_of_what_has_been_read()
+    local rows, width = 1024, 512
+    local n = rows * width
+    local gate, up = mx.ones { rows, width }:requires_grad(), mx.ones { rows, width }:requires_grad()
+    local w = mx.ones { width, 1 }:requires_grad()
+    local x, first = mx.ones { rows, 1 }, mx.ones { 1, width }:requires_grad()
+    -- The gradient of a product's first operand takes the place of the operand.
+    lu.assertTrue(extra_arrays(n, function()
+        local h = mx.matmul(x, first)
+        local loss = mx.sum(mx.matmul(h, w))
+        h:release()
+        return loss
+    end) < 0.1)
+    -- The gradient of y takes the place of y, and that of up the place of the gradient of y: one more is for gate.
+    lu.assertTrue(extra_arrays(n, function()
+        local a, b = mx.square(gate), mx.square(up)
+        local y = mx.gated(a, b)
+        local loss = mx.sum(mx.matmul(y, w))
+        for _, t in ipairs { a, b, y } do
+            t:release()
+        end
+        return loss
+    end) < 1.1)
+end
+
 function TestOpsComposed.test_embedding_is_a_product_with_one_hot_rows()
     local n, vocab, emb = 3000, 50, 70
     for _, dtype in ipairs { "f32", "bf16" } do

@@ -113,8 +113,8 @@ local function add_rows(list, kernel, width, forward, grad)
     end
     for _, op in ipairs({ kernel, grad }) do
         list[#list + 1] = {
-            kernel = op, shape = sizes(rows_of(width), width), dtype = "bf16", unit = "B/s", ops = { [op] = true },
-            make = make,
+            kernel = op, shape = sizes(rows_of(width), width), dtype = "bf16", unit = "B/s",
+            ops = { [op] = true, [op .. "_"] = true }, make = make,
         }
     end
 end
@@ -133,8 +133,8 @@ local function add_gated(list, width)
     end
     for _, op in ipairs({ "gated", "gated_grad" }) do
         list[#list + 1] = {
-            kernel = op, shape = sizes(rows_of(width), width), dtype = "bf16", unit = "B/s", ops = { [op] = true },
-            make = make,
+            kernel = op, shape = sizes(rows_of(width), width), dtype = "bf16", unit = "B/s",
+            ops = { [op] = true, [op .. "_"] = true }, make = make,
         }
     end
 end

@@ -335,7 +335,7 @@ local POLICIES = {
     "none", "minimal_with_context", "minimal", "save_dot_except_mlp", "save_qkv_proj", "qkv_proj_offloaded",
     "minimal_offloaded", "full",
 }
-local BATCHES = { 1, 2, 4, 8, 16, 32 }
+local LARGEST_BATCH = 32
 
 -- The keys that the search sets, if the user has not.
 local SEARCHED = {
@@ -375,16 +375,31 @@ local function meshes(config, devices, chosen)
     return list
 end
 
+-- The batch sizes to try on a mesh: powers of two from one sequence for all ranks that share it.
+local function batches(config, mesh)
+    local share, list = 1, {}
+    for _, axis in ipairs({ "tensor", "tensor_sequence", "context" }) do
+        share = share * math.max(1, mesh[axis] or config[mx.mesh.key("ici", axis)])
+            * math.max(1, config[mx.mesh.key("dcn", axis)])
+    end
+    local batch = 1 / 2 ^ (math.log(share, 2) // 1)
+    while batch <= LARGEST_BATCH do
+        list[#list + 1] = math.tointeger(batch) or batch
+        batch = 2 * batch
+    end
+    return list
+end
+
 --- The candidates, at most `most`: fsdp and tensor within a slice (data across slices), policies and batch
---- sizes, without those that the user has set. Meshes with less tensor come first.
+--- sizes, without those that the user has set. Meshes with less tensor come first, and smaller batches.
 ---@param config table
 ---@param devices integer of a slice
 ---@param most integer
----@return {fsdp: integer?, tensor: integer?, policy: string?, batch: integer?}[] candidates, integer how many there are
+---@return {fsdp: integer?, tensor: integer?, policy: string?, batch: number?}[] candidates, integer how many there are
 function plan.candidates(config, devices, most)
     local chosen, list, n = getmetatable(config).chosen, {}, 0
     for _, mesh in ipairs(meshes(config, devices, chosen)) do
-        for _, batch in ipairs(chosen[SEARCHED.batch] and { false } or BATCHES) do
+        for _, batch in ipairs(chosen[SEARCHED.batch] and { false } or batches(config, mesh)) do
             for _, policy in ipairs(chosen[SEARCHED.policy] and { false } or POLICIES) do
                 n = n + 1
                 list[#list + 1] = n <= most and {
@@ -451,9 +466,14 @@ local function search(words, config, options)
     mx.flags.report(config)
     say("%s on %d x %s: %d candidates%s ...", config.model_name, config.num_slices, config.hardware, #candidates,
         all > #candidates and (" of %d (candidates=%d tries all)"):format(all, all) or "")
-    local told = started
+    local told, full = started, {} -- full: meshes and policies whose memory a smaller batch exceeds
     for i, candidate in ipairs(candidates) do
-        local fits, why = try(words, options, candidate)
+        local kind = ("%s %s %s"):format(candidate.fsdp, candidate.tensor, candidate.policy)
+        local fits, why
+        if not full[kind] then
+            fits, why = try(words, options, candidate)
+            full[kind] = why and why:find("memory", 1, true) and true
+        end
         reason = why or reason
         if fits then
             fits.words = words_of(candidate)

@@ -1,0 +1,189 @@
+--- Checks of a whole config: combinations of keys that cannot work, and keys that nothing reads.
+
+local mx = require "mx"
+local blocks = require "mx.models.blocks"
+local config_rules = require "mx.config.rules"
+local config_values = require "mx.config.values"
+local mesh = require "mx.parallel.mesh"
+local remat = require "mx.models.remat"
+local util = require "mx.util"
+
+local checks = {}
+
+local show = config_values.show
+
+local function where_or_base(values, key)
+    return values.where[key] or "configs/base.yml"
+end
+
+local MOST_SIZE, MOST_PARAMETERS = 2 ^ 31 - 1, 2 ^ 50
+
+-- A copy of a table with its integers converted to floats.
+local function in_floats(value)
+    if type(value) ~= "table" then
+        return math.type(value) == "integer" and value + 0.0 or value
+    end
+    local floats = {}
+    for key, entry in pairs(value) do
+        floats[key] = in_floats(entry)
+    end
+    return floats
+end
+
+-- Refuses sizes that no machine can hold. Products are computed in floats, which do not wrap around.
+local function check_sizes(c, need)
+    local shape = in_floats(mx.models.shape(c))
+    local block = shape.blocks[1]
+    for _, width in ipairs({
+        { "base_emb_dim", shape.emb }, { "base_mlp_dim", block.mlp.width },
+        { "base_num_query_heads", block.attention.heads * block.attention.head_dim, " (with head_dim)" },
+    }) do
+        need(width[2] <= MOST_SIZE, width[1], "the model would have weights of %.0f columns%s: expected at most %.0f",
+            width[2], width[3] or "", MOST_SIZE)
+    end
+    local params = mx.models.count(shape)
+    need(params <= MOST_PARAMETERS, "base_num_decoder_layers", "the model would have %.3g parameters in %.0f layers: "
+        .. "expected at most %.3g", params, shape.layers, MOST_PARAMETERS)
+    local tokens = c.per_device_batch_size * (c.max_target_length + 0.0)
+    need(tokens <= MOST_SIZE, "per_device_batch_size", "%s sequences of max_target_length = %d are %.3g tokens: "
+        .. "expected at most %.0f", c.per_device_batch_size, c.max_target_length, tokens, MOST_SIZE)
+end
+
+-- Refuses what does not go with the layers of decoder_block.
+local function check_block(c, need)
+    local kind, name = blocks.KINDS[c.decoder_block], c.decoder_block
+    for _, reach in ipairs(c.layer_types) do
+        need(reach == "local" or reach == "global", "layer_types", "expected a list of local and global, got %s",
+            show(c.layer_types))
+    end
+    local turns = #c.layer_types > 0 and "layer_types" or kind.layers and "decoder_block"
+    local windows = util.contains(blocks.reaches(c), "local")
+    need(not turns or c.attention_type == "global", "attention_type",
+        "expected global, because %s = %s says which layers are local and global, got %s", turns,
+        turns and show(c[turns]), c.attention_type)
+    need(not windows or c.sliding_window_size > 0, turns or "attention_type",
+        "local layers need a sliding_window_size above 0, got %d", c.sliding_window_size)
+    need(windows or c.sliding_window_size == 0, "sliding_window_size", "has no effect without local layers: set "
+        .. "attention_type = local_sliding, layer_types, or a decoder_block that has some")
+    need(windows or c.local_rope_max_timescale <= 0, "local_rope_max_timescale", "has no effect without local layers")
+    for _, key in ipairs({ "use_post_attn_norm", "use_post_ffw_norm" }) do
+        need(not c[key] or not c.parallel_block, key, "does not go with parallel_block = true, whose only norm comes "
+            .. "before attention and MLP")
+        need(c[key] or kind.norm_before ~= false, key, "expected true, because decoder_block = %s has no other norms",
+            name)
+    end
+end
+
+local function check_rope(c, need)
+    local dims = math.floor(c.head_dim * c.partial_rotary_factor)
+    need(not c.use_rope or dims % 2 == 0 and dims > 0, c.partial_rotary_factor == 1 and "head_dim"
+        or "partial_rotary_factor", "use_rope rotates pairs, and %d components of head_dim = %d are not an even number",
+        dims, c.head_dim)
+    need(c.rope_type ~= "llama3.1" or c.llama_rope_high_freq_factor > c.llama_rope_low_freq_factor,
+        "llama_rope_high_freq_factor", "expected more than llama_rope_low_freq_factor = %g, got %g",
+        c.llama_rope_low_freq_factor, c.llama_rope_high_freq_factor)
+    need(c.rope_type ~= "yarn" or c.beta_fast >= c.beta_slow and c.beta_slow > 0, "beta_fast",
+        "expected at least beta_slow = %g, and both above 0, got %g", c.beta_slow, c.beta_fast)
+    need(c.rope_type ~= "yarn" or c.rope_max_timescale > 1, "rope_max_timescale", "yarn needs more than 1")
+end
+
+-- Refuses masks that are no regular expressions or match no parameter.
+local function check_masks(c, need)
+    for _, key in ipairs { "adamw_mask", "trainable_parameters_mask" } do
+        local compiled, matches = pcall(mx.models.masks.of, c[key])
+        need(compiled, key, "%s", matches)
+        local names, found = {}, #c[key] == 0
+        for _, parameter in ipairs(found and {} or mx.models.parameters(mx.models.shape(c))) do
+            found = found or matches(parameter.name)
+            names[#names + 1] = not parameter.name:find("^layer") and parameter.name
+                or parameter.name:match("^layer001.*")
+        end
+        need(found, key, "%s matches no parameter; the names are %s ...", show(c[key]), table.concat(names, ", "))
+    end
+end
+
+-- Refuses combinations that cannot work. Each rule names first the key to change.
+function checks.together(values)
+    local c = values.now
+    local function need(holds, key, format, ...)
+        if not holds then
+            util.refuse("%s: %s: " .. format, where_or_base(values, key), key, ...)
+        end
+    end
+    check_block(c, need)
+    local scale = c.global_parameter_scale
+    check_sizes(c, need)
+    check_masks(c, need)
+    need(scale & (scale - 1) == 0, "global_parameter_scale", "expected a power of two, got %d", scale)
+    need(c.base_num_query_heads % c.base_num_kv_heads == 0, "base_num_kv_heads",
+        "expected a divisor of base_num_query_heads = %d, got %d", c.base_num_query_heads, c.base_num_kv_heads)
+    check_rope(c, need)
+    need(c.trainable_position_size < 0 or c.trainable_position_size >= c.max_target_length, "max_target_length",
+        "%d tokens, but trainable_position_size = %d", c.max_target_length, c.trainable_position_size)
+    need(c.dataset_type == "synthetic" or c.dataset_path ~= "" or #c.dataset_mix > 0,
+        "dataset_type", "%s needs dataset_path", c.dataset_type)
+    need(c.dataset_path == "" or #c.dataset_mix == 0, "dataset_mix", "and dataset_path do not go together: give one")
+    need(c.eval_interval < 0 or c.dataset_type == "synthetic" or c.eval_dataset_path ~= "", "eval_interval",
+        "evaluation needs eval_dataset_path, a file of dataset_type = %s", c.dataset_type)
+    need(c.dataset_type ~= "text" or c.vocab_size >= 256, "dataset_type",
+        "text is read as bytes and needs vocab_size of at least 256, got %d", c.vocab_size)
+    need(c.num_slices > 1 or not values.where.num_slices or mesh.slices(c) == 1, "num_slices",
+        "the dcn_*_parallelism sizes make %d slices, got %d: leave num_slices out, or set those sizes to 1",
+        mesh.slices(c), c.num_slices)
+    for _, key in ipairs(config_rules.SIMULATED) do
+        need(c.hardware ~= "" or c[key] == values.standard[key], key, "is for simulated chips, and hardware is empty")
+    end
+    local tensors = mx.models.tensors(mx.models.shape(c))
+    for _, name in ipairs(c.remat_policy == "custom" and remat.TENSORS or {}) do
+        need(c[name] == "remat" or util.contains(tensors, name), name, "a layer with mlp_activations = %s has no such "
+            .. "tensor; it has %s", show(c.mlp_activations), table.concat(tensors, ", "))
+    end
+    need(c.offload_directory == "" or remat.offloads(remat.of(c)), "offload_directory",
+        "has no effect: remat_policy = %s offloads nothing", c.remat_policy)
+    need(c.load_full_state_path == "" or c.load_parameters_path == "", "load_parameters_path",
+        "load_full_state_path loads parameters, too: set one of them")
+    need(c.load_full_state_path ~= "" or not c.restart_data, "restart_data",
+        "has no effect without load_full_state_path")
+    need(c.steps > 0 or c.learning_rate_schedule_steps > 0, "steps", "-1 takes the value of "
+        .. "learning_rate_schedule_steps, which is -1 too: set one of them")
+    need(c.lr_schedule_type ~= "wsd" or c.warmup_steps_fraction + c.wsd_decay_steps_fraction <= 1 + 1e-9,
+        "wsd_decay_steps_fraction", "and warmup_steps_fraction are shares of one schedule, but %g and %g exceed 1 "
+        .. "together", c.wsd_decay_steps_fraction, c.warmup_steps_fraction)
+end
+
+-- Refuses keys that the user has set but nothing reads. A model file may set them, because it serves many runs.
+function checks.used(values, chosen, words)
+    for _, key in ipairs({ "skip_first_n_steps_for_profiler", "profiler_steps" }) do
+        local changed = chosen[key] and values.now[key] ~= values.standard[key]
+        if changed and values.now.trace_file == "" and values.now.report_file == "" then
+            util.refuse("%s: %s has no effect without trace_file or report_file", values.where[key], key)
+        end
+    end
+    for _, key in ipairs({ "eval_dataset_path", "eval_start_step", "eval_steps", "eval_per_device_batch_size",
+        "target_eval_loss" }) do
+        local idle = chosen[key] and values.now[key] ~= values.standard[key] and values.now.eval_interval < 0
+        if idle and chosen.eval_interval then
+            words:note(("%s=%s"):format(key, show(values.now[key])), "eval_interval=-1")
+        elseif idle then
+            util.refuse("%s: %s has no effect without eval_interval, the steps between two evaluations",
+                values.where[key], key)
+        end
+    end
+    for key in util.sorted_pairs(chosen) do
+        local rule = config_rules.ONLY_WITH[key]
+        if rule and show(values.now[key]) ~= show(values.standard[key]) then
+            local used = false
+            for i = 2, #rule do
+                used = used or values.now[rule[1]] == rule[i]
+            end
+            local other = show(values.now[rule[1]])
+            if not used and chosen[rule[1]] and config_rules.OFF[rule[1] .. "=" .. other] then
+                words:note(("%s=%s"):format(key, show(values.now[key])), ("%s=%s"):format(rule[1], other))
+            elseif not used then
+                util.refuse("%s: %s has no effect with %s = %s", values.where[key], key, rule[1], other)
+            end
+        end
+    end
+end
+
+return checks

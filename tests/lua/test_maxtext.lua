@@ -141,6 +141,52 @@ function TestWords.test_a_path_beside_made_data()
     refused({ "model_name=tiny", "dataset_path=a.h5" }, "no effect with dataset_type = synthetic") -- forgotten
 end
 
+-- A simulation reads no data and writes no checkpoints.
+function TestWords.test_stores_beside_a_simulation()
+    local stores = { "base_output_directory=gs://bucket", "dataset_type=hf", "hf_path=allenai/c4" }
+    local c, said = load({ "model_name=tiny", "compile_topology=v5e-16", "hardware=gpu", table.unpack(stores) })
+    lu.assertEquals({ c.base_output_directory, c.dataset_type, c.hardware }, { "checkpoints", "synthetic", "v5e-16" })
+    for _, word in ipairs(stores) do
+        lu.assertStrContains(said, word)
+    end
+    lu.assertNotStrContains(said, "hardware=gpu")
+    refused({ "model_name=tiny", stores[1] }, "is an address of gs://")
+    refused({ "model_name=tiny", stores[2] }, "scripts/prepare.lua")
+end
+
+function TestWords.test_a_tokenizer_beside_made_data()
+    local c, said = load({ "model_name=tiny", "dataset_type=synthetic", "tokenizer_path=assets/tokenizer.llama2" })
+    lu.assertEquals(c.tokenizer_path, "")
+    lu.assertStrContains(said, "tokenizer_path=assets/tokenizer.llama2 (not there")
+end
+
+function TestWords.test_steps_of_a_simulation()
+    for word, steps in pairs({ ["log_period=1"] = 3, ["steps=7"] = 7 }) do
+        local c = mx.config.load({ "model_name=tiny", "hardware=v5e-4", word }, { quiet = true })
+        mx.sim.stop()
+        lu.assertEquals(c.steps, steps)
+    end
+end
+
+-- A line says so if the constants of a pod are fitted to no run.
+function TestWords.test_what_a_simulation_is_based_on()
+    for pod, expected in pairs({ ["h100-8"] = true, ["v5e-4"] = false }) do
+        local said, say = "", mx.metrics.say
+        mx.metrics.say = function(format, ...)
+            said = said .. format:format(...)
+        end
+        mx.config.load({ "model_name=tiny", "hardware=" .. pod })
+        mx.metrics.say = say
+        mx.sim.stop()
+        lu.assertEquals(said:find("fitted to no run", 1, true) ~= nil, expected, pod)
+    end
+end
+
+function TestWords.test_keys_of_a_block()
+    refused({ "model_name=tiny", "lora.enable_lora=true" }, "LoRA is not there yet")
+    refused({ "model_name=tiny", "lora.enable_loar=true" }, "unknown key")
+end
+
 function TestWords.test_words_of_what_is_switched_off()
     local c, said = load({ "model_name=tiny", "enable_checkpointing=false", "checkpoint_period=20",
         "async_checkpointing=False", "dataset_type=synthetic", "packing=false" })

@@ -16,6 +16,7 @@ local util = require "mx.util"
 
 local config = { parse = sources.parse, models = sources.models }
 
+local SIMULATED_STEPS = 3 -- unless the user says how many: they are alike
 local MOST_SHOWN = 200 -- bytes of a word that a message shows
 
 local show, is_axis_rules = config_values.show, config_values.is_axis_rules
@@ -281,6 +282,9 @@ function config.load(words, o)
     if values.now.steps < 0 then
         values.now.steps = values.now.learning_rate_schedule_steps
     end
+    if values.now.hardware ~= "" and o.simulate ~= false and not values.chosen.steps then
+        values.now.steps = math.min(values.now.steps, SIMULATED_STEPS)
+    end
     local loaded, unused = finish(values, order), translator:summary()
     if unused and not o.quiet then
         mx.metrics.say("%s", unused)
@@ -290,7 +294,10 @@ function config.load(words, o)
             config.refuse(loaded, "hardware", "one process simulates all chips of %s, but there are %d ranks: start "
                 .. "mxlua without mpirun", loaded.hardware, mx.ranks())
         end
-        mx.sim.start(loaded.hardware, loaded.num_slices, mx.sim.settings(loaded))
+        local hardware = mx.sim.start(loaded.hardware, loaded.num_slices, mx.sim.settings(loaded))
+        if not hardware.fitted and hardware.name ~= "host" and not o.quiet then
+            mx.metrics.say("simulated by the vendor's figures alone, fitted to no run: real steps take longer")
+        end
     end
     return loaded
 end

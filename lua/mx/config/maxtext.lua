@@ -11,6 +11,7 @@ local maxtext = {}
 ---@field keys table<string, table> configs/maxtext.yml: key -> {kind, MaxText's default, ...}
 ---@field standard table<string, any> the keys of base.yml and of the script, with their defaults
 ---@field unused string[] words without effect here, for one line of the log
+---@field simulates boolean whether the command line asks for a simulated pod, which reads no data and writes no files
 local Words = {}
 Words.__index = Words
 
@@ -103,13 +104,21 @@ end
 ---@param why? string
 function Words:note(word, why)
     word = config_values.printable(#word > MOST_SHOWN and word:sub(1, MOST_SHOWN) .. " ..." or word)
-    self.unused[#self.unused + 1] = why and ("%s (%s)"):format(word, why) or word
+    word = why and ("%s (%s)"):format(word, why) or word
+    if not util.contains(self.unused, word) then -- a config file and the command line may say the same
+        self.unused[#self.unused + 1] = word
+    end
 end
 
 -- What an action means: settings, as key -> value.
 function Words:act(action, key, shown, where)
-    if action[1] == "none" then
+    if action[1] == "none" and key == "hardware" and self.simulates then
+        return {} -- compile_topology says which
+    elseif action[1] == "none" then
         self:note(SECRET[key] and key or key .. "=" .. shown, action[2])
+        return {}
+    elseif key == "dataset_type" and self.simulates then
+        self:note(key .. "=" .. shown, "a simulation reads no data")
         return {}
     elseif action[1] == "absent" then
         util.refuse("%s: %s: not available here: %s", where, key, action[2])
@@ -125,6 +134,8 @@ end
 ---@return table<string, any>?
 function Words:settings(key, value, where)
     local entry = self.keys[key]
+    local block = not entry and self.keys[key:match("%.([%w_]+)$")] -- lora.lora_rank: of a block of keys
+    entry = entry or block and block[1] == "absent" and block
     if not entry then
         return nil
     end
@@ -198,6 +209,10 @@ end
 function Words:pairs(pairs_given)
     local out, meant = {}, {}
     for _, pair in ipairs(pairs_given) do
+        self.simulates = self.simulates or pair.text ~= "" and (pair.key == "compile_topology"
+            or pair.key == "hardware" and pair.text:find("-", 1, true) ~= nil)
+    end
+    for _, pair in ipairs(pairs_given) do
         local settings = self:settings(pair.key, parse(pair.text), pair.where)
         for target, value in util.sorted_pairs(settings or {}) do
             local text = type(value) == "string" and value or config_values.show(value)
@@ -214,13 +229,28 @@ function Words:pairs(pairs_given)
     return out
 end
 
---- Removes dataset_path where dataset_type says that no file is read: MaxText's scripts and model files give both.
+-- The words without base_output_directory=gs://... in a simulation.
+function Words:without_addresses(pairs_given)
+    local out = {}
+    for _, pair in ipairs(pairs_given) do
+        if self.simulates and pair.key == "base_output_directory" and pair.text:find("^%a[%w+.-]*://") then
+            self:note(pair.key .. "=" .. pair.text, "a simulation writes no checkpoints")
+        else
+            out[#out + 1] = pair
+        end
+    end
+    return out
+end
+
+--- Removes addresses that a simulation would not write to; and dataset_path, and a tokenizer that is not there, where
+--- dataset_type says that no file is read. MaxText's scripts and model files give all of them.
 ---@param pairs_given {key: string, text: string, where: string}[]
 ---@param file table<string, any> values of the config file
 ---@param kind? string|boolean dataset_type where neither gives it; false or nil: there dataset_path is a mistake
 ---@return {key: string, text: string, where: string}[]
 function Words:without_unread(pairs_given, file, kind)
     local out = {}
+    pairs_given = self:without_addresses(pairs_given)
     kind = file.dataset_type or kind
     for _, pair in ipairs(pairs_given) do
         kind = pair.key == "dataset_type" and pair.text or kind
@@ -231,6 +261,8 @@ function Words:without_unread(pairs_given, file, kind)
     for _, pair in ipairs(pairs_given) do
         if pair.key == "dataset_path" then
             self:note("dataset_path=" .. pair.text)
+        elseif pair.key == "tokenizer_path" and not pair.text:find("^~") and not mx.io.exists(pair.text) then
+            self:note("tokenizer_path=" .. pair.text, "not there; synthetic data need no tokenizer")
         else
             out[#out + 1] = pair
         end

@@ -153,10 +153,13 @@ local function fill_slice(cfg, slices, total)
         or ("%d ranks in %d slices are %d a slice"):format(total * slices, slices, total)
     local fitting = open and (total // product + 1) * product * slices or product * slices
     local change = one_change("ici", sizes, product, total, open)
-    util.refuse("ici_*_parallelism make %s a slice (%s)%s, but %s: start %s (mpirun -n %d)%s",
-        counted(product, "device"), list_sizes(sizes),
-        open and (" and %s=-1 takes what is left"):format(mesh.key("ici", open)) or "", there, counted(fitting, "rank"),
-        fitting, change and " or set " .. change or "")
+    local start = ("start %s (mpirun -n %d)"):format(counted(fitting, "rank"), fitting)
+    if cfg.hardware ~= "" then
+        start = ("simulate slices of %s"):format(counted(fitting // slices, "rank"))
+    end
+    util.refuse("ici_*_parallelism make %s a slice (%s)%s, but %s: %s%s", counted(product, "device"), list_sizes(sizes),
+        open and (" and %s=-1 takes what is left"):format(mesh.key("ici", open)) or "", there, start,
+        change and " or set " .. change or "")
 end
 
 ---@class mx.MeshLayout

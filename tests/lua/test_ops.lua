@@ -64,7 +64,7 @@ local ELSEWHERE = {
 local FAMILIES = { binary = "mul", unary = "exp" }
 
 local function is_gradient(name)
-    local base = name:match("^(.+)_grad$") or name:match("^(.+)_grad_%w+$")
+    local base = name:match("^(.+)_grad$") or name:match("^(.+)_grad_%w*$")
     return FAMILIES[base] or base
 end
 

@@ -120,6 +120,13 @@ function TestGoodput.test_a_run_accounts_for_its_wall_time()
     lu.assertTrue(summary.badput.checkpoint_restore > 0)
 end
 
+-- A run without a name goes on with no other, so that it repeats no steps of one that wrote to the same folder.
+function TestGoodput.test_a_run_without_a_name()
+    for _ = 1, 2 do
+        lu.assertEquals(train(function() end, "run_name=", "steps=2").badput.repeated_steps, 0)
+    end
+end
+
 -- Simulated time passes only in steps: nothing else is charged to the chip.
 function TestGoodput.test_a_simulated_run()
     local summary = train(function() end, "hardware=v5e-1", "steps=3", "enable_checkpointing=false")

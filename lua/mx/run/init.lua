@@ -196,9 +196,11 @@ local function new_metrics(self)
     }
 end
 
--- The last step that an earlier process of the run has completed. After a resume, steps up to it are repeated.
+-- The last step that an earlier process of the run has completed. After a resume, steps up to it are repeated. A run
+-- without a run_name goes on with no other.
 local function earlier_steps(self)
-    return mx.rank() == 0 and self.saves and mx.outputs.last_step(self.directory .. "/metrics.jsonl") or 0
+    local goes_on = mx.rank() == 0 and self.saves and self.config.run_name ~= ""
+    return goes_on and mx.outputs.last_step(self.directory .. "/metrics.jsonl") or 0
 end
 
 --- Starts or resumes a run: loads parameters or a checkpoint, prints what the run is, and opens its folder. If run_name

@@ -120,7 +120,7 @@ function TestGoodput.test_a_run_accounts_for_its_wall_time()
     lu.assertTrue(summary.badput.checkpoint_restore > 0)
 end
 
--- A run without a name goes on with no other, so that it repeats no steps of one that wrote to the same folder.
+-- A run without a name never resumes: steps that another run took in the same folder are not repeated.
 function TestGoodput.test_a_run_without_a_name()
     for _ = 1, 2 do
         lu.assertEquals(train(function() end, "run_name=", "steps=2").badput.repeated_steps, 0)

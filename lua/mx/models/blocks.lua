@@ -11,7 +11,7 @@ local blocks = {}
 local GEMMA = { "local", "local", "local", "local", "local", "global" }
 local OLMO = { "local", "local", "local", "global" }
 
-local PLAIN = {} -- nothing but what the keys say
+local PLAIN = {} -- the keys of the config say everything
 
 blocks.KINDS = {
     default = { keys = { parallel_block = true } },

@@ -197,7 +197,7 @@ local function new_metrics(self)
 end
 
 -- The last step that an earlier process of the run has completed. After a resume, steps up to it are repeated. A run
--- without a run_name goes on with no other.
+-- without a run_name never resumes.
 local function earlier_steps(self)
     local goes_on = mx.rank() == 0 and self.saves and self.config.run_name ~= ""
     return goes_on and mx.outputs.last_step(self.directory .. "/metrics.jsonl") or 0

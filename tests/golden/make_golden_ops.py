@@ -1,72 +1,15 @@
 #!/usr/bin/env python3
 """Expected values and gradients of every operation, by PyTorch on the CPU in float64: writes ops.h5 beside this file.
 
-Run with torch 2.15.0, numpy 2.4.6, h5py 3.16.0; see README.md. A case is one call: the datasets NAME.in1, NAME.in2 ...
-are its inputs, NAME.out1 ... what it returns, NAME.dout1 ... an incoming gradient per result, NAME.grad1 ... the gradient
-of sum(out * dout) for input 1 ..., NAME.after1 ... an input after the call when the operation works in place.
-Dimensions and indices count from 1 as in Lua; the formulas below subtract it.
+Run with torch 2.15.0, numpy 2.4.6, h5py 3.16.0; see README.md. cases.py says what a case is.
 """
-
-import os
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
-from golden import rng, store, to_torch, write_packed
-
-datasets, cases = {}, []
-
-
-def case(name, inputs, f, attrs=None, grads=None, after=None, dtypes=None):
-    """One call of the operation named by the part of `name` before the first dot.
-
-    inputs: arrays or None (left out). f(*tensors): the result, or a tuple of them. grads: which inputs to differentiate
-    (1-based; default: all the float ones). after: for an operation in place, {input: f(*tensors)}; then f is None.
-    dtypes: {input: "bf16"} for what the test must convert first.
-    """
-    arrays = [None if a is None else store(a) for a in inputs]
-    tensors = [None if a is None else to_torch(a) for a in arrays]
-    entry = {"name": name, "op": name.split(".")[0], "n_in": len(inputs), "attrs": attrs or {}}
-    entry["given"] = [i + 1 for i, a in enumerate(arrays) if a is not None]
-    if dtypes:
-        entry["dtypes"] = {str(i): d for i, d in dtypes.items()}
-    for i, a in enumerate(arrays):
-        if a is not None:
-            datasets[f"{name}.in{i + 1}"] = a
-    if after is not None:
-        entry["after"] = sorted(after)
-        for i, g in after.items():
-            datasets[f"{name}.after{i}"] = g(*tensors)
-    else:
-        if grads is None:
-            grads = [i + 1 for i, t in enumerate(tensors) if t is not None and t.is_floating_point()]
-        for i in grads:
-            tensors[i - 1].requires_grad_(True)
-        out = f(*tensors)
-        outs = out if isinstance(out, tuple) else (out,)
-        entry["n_out"], entry["grads"] = len(outs), grads
-        total = 0.0
-        for j, o in enumerate(outs):
-            datasets[f"{name}.out{j + 1}"] = o
-            if grads:
-                dout = store(rng(f"{name}.dout{j + 1}").standard_normal(tuple(o.shape)))
-                datasets[f"{name}.dout{j + 1}"] = dout
-                total = total + (o * to_torch(dout)).sum()
-        if grads:
-            found = torch.autograd.grad(total, [tensors[i - 1] for i in grads], allow_unused=True)
-            for i, g in zip(grads, found):
-                datasets[f"{name}.grad{i}"] = torch.zeros_like(tensors[i - 1]) if g is None else g
-    cases.append(entry)
-
-
-def normal(name, *shape):
-    return rng(name).standard_normal(shape)
-
-
-def uniform(name, *shape, low=0.0, high=1.0):
-    return rng(name).uniform(low, high, shape)
-
+from cases import case, normal, uniform, write
+from golden import rng, to_torch
 
 # ---- matmul: a (..., m, k) times b (k, n) shared or with a's leading dimensions ----
 
@@ -596,9 +539,7 @@ def main():
     for make in (matmul_cases, elementwise_cases, cast_cases, reduce_cases, norm_cases, rope_cases, embedding_cases,
                  loss_cases, shape_cases, attention_cases, optimizer_cases):
         make()
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ops.h5")
-    write_packed(path, datasets, cases)
-    print(f"{path}: {len(cases)} cases, {os.path.getsize(path)} bytes")
+    write("ops.h5")
 
 
 if __name__ == "__main__":

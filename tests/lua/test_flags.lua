@@ -53,6 +53,16 @@ function TestFlags.test_values_of_booleans()
     lu.assertFalse(with("--noxla_gpu_enable_async_reduce_scatter").async_reduce_scatter)
 end
 
+function TestFlags.test_a_misspelt_flag_gets_a_hint()
+    local without, flags = {}, "--xla_gpu_enable_pipelined_all_gathre=true --xla_dump_to=x"
+    for _, flag in ipairs(mx.flags.read(flags, {}, "h100-8").without) do
+        without[flag.name] = flag.why
+    end
+    lu.assertEquals(without, {
+        xla_gpu_enable_pipelined_all_gathre = "did you mean xla_gpu_enable_pipelined_all_gather?", xla_dump_to = "",
+    })
+end
+
 function TestFlags.test_invalid_values_are_refused()
     refused({ "compile_xla_flags: --xla_gpu_all_gather_combine_threshold_bytes=8MB",
         "expected a whole number" }, with, "--xla_gpu_all_gather_combine_threshold_bytes=8MB")

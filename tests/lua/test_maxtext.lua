@@ -78,8 +78,8 @@ end
 -- ---- words ----
 
 function TestWords.test_words_without_effect_are_listed_once()
-    local config, said = load({ "model_name=tiny", "scan_layers=false", "gcs_metrics=true", "attention=dot_product",
-        "attention=flash", "use_iota_embed=false", "steps=3" })
+    local config, said = load({ "model_name=tiny", "scan_layers=false", "gcs_metrics=true", "attention=flash",
+        "attention=dot_product", "use_iota_embed=false", "steps=3" })
     lu.assertEquals(config.steps, 3)
     lu.assertStrContains(said, "no effect here: scan_layers=false, gcs_metrics=true, attention=dot_product (")
     lu.assertNotStrContains(said, "use_iota_embed") -- MaxText's default
@@ -114,11 +114,70 @@ function TestWords.test_names_and_values_of_maxtext()
     lu.assertStrContains(said, "hardware=gpu (hardware=v5e-256 or compile_topology=v5e-256 simulates a pod)")
 end
 
+-- A word without effect whose value is misspelt is a mistake, too.
+function TestWords.test_values_of_words_without_effect_have_the_type_of_maxtexts_default()
+    refused({ "model_name=tiny", "scan_layers=flase" },
+        "'scan_layers=flase' on the command line: scan_layers: expected true or false, got flase")
+    refused({ "model_name=tiny", "sa_block_q=51x" }, "sa_block_q: expected a whole number, got \"51x\"")
+    refused({ "model_name=tiny", "capacity_factor=[1]x" }, "capacity_factor: expected a number, got")
+    load({ "model_name=tiny", "capacity_factor=1", "sa_block_q=1_024", "scan_layers=False", "hf_path=None",
+        "checkpoint_storage_concurrent_gb=None" })
+    with_file("own.yml", "model_name: tiny\nscan_layers: 3\n", function(path)
+        refused({ path }, path .. ":2: scan_layers: expected true or false, got 3")
+    end)
+end
+
+-- Only the value that counts is looked at: that of the command line before that of the file, and the last word of a key.
+function TestWords.test_what_is_overridden_is_not_refused()
+    local text = "model_name: tiny\ndataset_type: hf\nquantization: int8\nsteps: -7\ndecoder_block: deepseek\n"
+        .. "scan_layers: maybe\nlogical_axis_rules: [[mlp, [fsdp_transpose]]]\nenable_checkpointing: false\n"
+    local words = {
+        "dataset_type=synthetic", "quantization=", "steps=3", "scan_layers=true", "decoder_block=llama2",
+    }
+    with_file("sft.yml", text, function(path)
+        local c, said = load({ path, "logical_axis_rules=[[norm,[fsdp]]]", table.unpack(words) })
+        lu.assertEquals({ c.dataset_type, c.steps, c.decoder_block, c.enable_checkpointing },
+            { "synthetic", 3, "llama2", false })
+        lu.assertNil(said)
+        local rules = {}
+        for _, rule in ipairs(c.logical_axis_rules) do
+            rules[rule[1]] = table.concat(rule[2], " ")
+        end
+        lu.assertEquals({ rules.mlp, rules.norm }, { "fsdp_transpose", "fsdp" }) -- rules add up
+        for i, key in ipairs { "dataset_type", "quantization", "steps", "scan_layers", "decoder_block" } do
+            local others = table.move(words, 1, #words, 2, { path })
+            table.remove(others, i + 1)
+            refused(others, ": " .. key .. ": ")
+        end
+    end)
+    local c = load({ "model_name=tiny", "steps=x", "dataset_type=hf", "steps=2", "dataset_type=synthetic" })
+    lu.assertEquals(c.steps, 2)
+    refused({ "model_name=tiny", "dataset_type=synthetic", "dataset_type=hf" }, "dataset_type: not available")
+end
+
+-- A config file may ask for a simulation, too.
+function TestWords.test_a_file_that_simulates_reads_no_data()
+    with_file("own.yml", "model_name: tiny\ncompile_topology: v5e-16\ndataset_type: hf\n", function(path)
+        local c, said = load({ path })
+        lu.assertEquals({ c.hardware, c.dataset_type }, { "v5e-16", "synthetic" })
+        lu.assertStrContains(said, "dataset_type=hf (a simulation reads no data)")
+        refused({ path, "compile_topology=" }, "dataset_type: not available here")
+    end)
+end
+
+function TestWords.test_custom_meshes()
+    local c = load({ "model_name=tiny", "custom_mesh_and_rule=pure-fsdp" })
+    lu.assertEquals({ c.dcn_data_parallelism, c.dcn_fsdp_parallelism }, { 1, -1 })
+    refused({ "model_name=tiny", "custom_mesh_and_rule=ep-as-cp" }, "ici_context_parallelism=N")
+    refused({ "model_name=tiny", "custom_mesh_and_rule=pure" }, "custom_mesh_and_rule: expected one of cp-as-ep, ")
+end
+
 function TestWords.test_what_is_not_there_is_refused_with_what_is()
     refused({ "model_name=tiny", "quantization=int8" },
         "'quantization=int8' on the command line: quantization: not available here: int8")
     refused({ "model_name=tiny", "num_experts=8" }, "experts are not there yet")
-    refused({ "model_name=tiny", "dataset_type=hf", "hf_path=c4" }, "dataset_type: ", "scripts/prepare.lua")
+    refused({ "model_name=tiny", "dataset_type=hf", "hf_path=c4" }, "dataset_type: ", "to_json('data.jsonl')",
+        "scripts/prepare.lua input=data.jsonl out=data.h5 tokenizer=FOLDER", "dataset_type=hdf5 dataset_path=data.h5")
     refused({ "model_name=tiny", "profiler=nsys" }, "trace_file=FILE")
     refused({ "model_name=tiny", "attention=paged" }, "attention: expected one of autoselected, cudnn_flash_jax, ")
     refused({ "model_name=tiny", "base_output_directory=gs://bucket" }, "base_output_directory: 'gs://bucket'",

@@ -227,6 +227,14 @@ function TestPlan.test_the_best_line()
     lu.assertEquals(fsdp * tensor, 8)
 end
 
+-- Stages are refused before the number of ranks is: more ranks would not help.
+function TestPlan.test_stages_are_refused_first()
+    lu.assertErrorMsgContains("2 stages, but no model here is a pipeline", mx.plan.check,
+        config("ici_pipeline_parallelism=2"))
+    lu.assertErrorMsgContains("4 stages, but no model here is a pipeline", mx.plan.run,
+        { "model_name=tiny", "hardware=v5e-4", "ici_pipeline_parallelism=2", "dcn_pipeline_parallelism=2" })
+end
+
 function TestPlan.test_errors_are_one_line()
     lu.assertErrorMsgContains("hardware= is missing", mx.plan.run, { "model_name=tiny" })
     lu.assertErrorMsgContains("has slices of", mx.plan.run, { "model_name=tiny", "hardware=v5e-3" })

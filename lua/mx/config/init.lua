@@ -255,7 +255,9 @@ function config.load(words, o)
         values.now[key] = value
     end
     add_options(values, order, o.options)
-    pairs_given = translator:pairs(translator:with_environment(pairs_given))
+    pairs_given = translator:with_environment(pairs_given)
+    sources.translate(file, translator, pairs_given)
+    pairs_given = translator:pairs(pairs_given)
     pairs_given = translator:without_unread(pairs_given, file.values, file.serves_many and base.dataset_type)
     if file.is_base then
         apply_file(values, file.path, file.values, file.lines)

@@ -11,7 +11,8 @@ local maxtext = {}
 ---@field keys table<string, table> configs/maxtext.yml: key -> {kind, MaxText's default, ...}
 ---@field standard table<string, any> the keys of base.yml and of the script, with their defaults
 ---@field unused string[] words without effect here, for one line of the log
----@field simulates boolean whether the command line asks for a simulated pod, which reads no data and writes no files
+---@field given table<string, boolean> the keys that the command line or the environment gives
+---@field simulates boolean whether the run asks for a simulated pod, which reads no data and writes no files
 local Words = {}
 Words.__index = Words
 
@@ -79,7 +80,7 @@ end
 ---@return mx.Words
 function maxtext.new(base)
     entries = entries or util.attempt(mx.io.yaml_load, assert(mx.read_file(mx.root .. PATH)), PATH)
-    local self = setmetatable({ keys = entries, standard = base, unused = {} }, Words)
+    local self = setmetatable({ keys = entries, standard = base, unused = {}, given = {} }, Words)
     for key, entry in pairs(self.keys) do
         check_entry(key, entry, base)
     end
@@ -107,6 +108,16 @@ function Words:note(word, why)
     word = why and ("%s (%s)"):format(word, why) or word
     if not util.contains(self.unused, word) then -- a config file and the command line may say the same
         self.unused[#self.unused + 1] = word
+    end
+end
+
+-- Refuses a value of another type than MaxText's default: a misspelt value of a word without effect is a mistake, too.
+local function check_type(key, value, default, where)
+    local is_none = text_of(value) == ""
+    local checked = type(default) == "boolean" or type(default) == "number" and not is_none and type(value) ~= "table"
+    if checked and config_values.take(key, value, default) == nil then
+        util.refuse("%s: %s: expected %s, got %s", where, key, config_values.what(key, default),
+            config_values.show(value))
     end
 end
 
@@ -145,16 +156,59 @@ function Words:settings(key, value, where)
         return action and self:act(action, key, text, where) or nil
     elseif text == default then
         return {}
+    elseif kind == "none" then
+        check_type(key, value, entry[2], where)
+        return self:act({ kind }, key, text, where)
     elseif kind == "renamed" then
         return { [rest] = entry[4] and slice_name(text, entry[4], where) or value }
     elseif kind == "mapped" then
         if not rest[text] then
-            local choices = { default, table.unpack(util.sorted_keys(rest)) }
+            local choices = util.sorted_keys(rest)
+            if default ~= "" then
+                table.insert(choices, 1, default)
+            end
             util.refuse("%s: %s: expected one of %s, got %s", where, key, table.concat(choices, ", "), text)
         end
         return self:act(rest[text], key, text, where)
     end
-    return self:act({ kind, kind == "absent" and rest or nil }, key, text, where)
+    return self:act({ kind, rest }, key, text, where)
+end
+
+--- Looks at all words of a run before any is translated: which keys the command line gives, and whether it simulates.
+---@param file table<string, any> values of the config file
+---@param pairs_given {key: string, text: string, where: string}[]
+function Words:look_at(file, pairs_given)
+    local last = { hardware = file.hardware, compile_topology = file.compile_topology }
+    for _, pair in ipairs(pairs_given) do
+        self.given[pair.key], last[pair.key] = true, pair.text
+    end
+    self.simulates = (last.compile_topology or "") ~= "" or tostring(last.hardware):find("-", 1, true) ~= nil
+end
+
+--- The values of a config file whose keys the command line does not give. Rules of logical axes add up.
+---@param file table<string, any>
+---@return table<string, any>
+function Words:without_given(file)
+    local left = {}
+    for key, value in pairs(file) do
+        if not self.given[key] or config_values.is_axis_rules(self.standard[key]) then
+            left[key] = value
+        end
+    end
+    return left
+end
+
+-- The last word of each key; all words of a key whose values add up.
+function Words:last_words(pairs_given)
+    local last, out = {}, {}
+    for i, pair in ipairs(pairs_given) do
+        last[pair.key] = i
+    end
+    for i, pair in ipairs(pairs_given) do
+        local adds = config_values.is_axis_rules(self.standard[pair.key])
+        out[#out + 1] = (adds or last[pair.key] == i) and pair or nil
+    end
+    return out
 end
 
 -- Refuses two words of one source that give a key different values.
@@ -203,16 +257,12 @@ function Words:file(read, lines, path, is_base)
     return out, at
 end
 
---- Translates key=value words.
+--- Translates key=value words. Of words with the same key, the last one counts.
 ---@param pairs_given {key: string, text: string, where: string}[]
 ---@return {key: string, text: string, where: string}[] words of base.yml, and unknown ones
 function Words:pairs(pairs_given)
     local out, meant = {}, {}
-    for _, pair in ipairs(pairs_given) do
-        self.simulates = self.simulates or pair.text ~= "" and (pair.key == "compile_topology"
-            or pair.key == "hardware" and pair.text:find("-", 1, true) ~= nil)
-    end
-    for _, pair in ipairs(pairs_given) do
+    for _, pair in ipairs(self:last_words(pairs_given)) do
         local settings = self:settings(pair.key, parse(pair.text), pair.where)
         for target, value in util.sorted_pairs(settings or {}) do
             local text = type(value) == "string" and value or config_values.show(value)

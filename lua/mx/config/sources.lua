@@ -50,8 +50,9 @@ local function check_missing(path, read, lines)
 end
 
 --- The base config, and the user's config file. A base.yml of mxlua stands for configs/base.yml; one of MaxText is read
---- as MaxText does, below the model. `file` has its path, values, lines, whether it is MaxText's base (is_base), and
---- whether it is that or a model file of MaxText, which serve many runs (serves_many). Collective.
+--- as MaxText does, below the model. `file` has its path, values (of MaxText's keys, too: see sources.translate), lines,
+--- whether it is MaxText's base (is_base), and whether it is that or a model file of MaxText, which serve many runs
+--- (serves_many). Collective.
 ---@param path? string
 ---@return table base, string[] order, mx.Words words, table file
 function sources.read(path)
@@ -70,16 +71,26 @@ function sources.read(path)
     if is_base and not words:is_maxtext(read) then
         return read, own_order, maxtext.new(read), { values = {}, lines = {} }
     end
-    check_missing(path, read, lines)
     local name = path:match("([^/]*)%.yml$")
     local is_model = read.decoder_block and not read.model_name and util.contains(sources.models(), name)
     if is_model then
         read.model_name = name -- one of MaxText's model files, of which some keys follow from the model's name
     end
-    read, lines = words:file(read, lines, path, is_base)
     return base, order, words, {
         path = path, values = read, lines = lines, is_base = is_base, serves_many = is_base or is_model,
     }
+end
+
+--- Translates MaxText's keys in a config file. Keys that the command line gives, too, are removed first, because their
+--- values in the file count for nothing. Not collective.
+---@param file table of sources.read
+---@param words mx.Words
+---@param pairs_given {key: string, text: string, where: string}[] the words of the command line and the environment
+function sources.translate(file, words, pairs_given)
+    words:look_at(file.values, pairs_given)
+    file.values = words:without_given(file.values)
+    check_missing(file.path, file.values, file.lines)
+    file.values, file.lines = words:file(file.values, file.lines, file.path, file.is_base)
 end
 
 return sources

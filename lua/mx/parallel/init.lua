@@ -77,12 +77,23 @@ local function check_heads(self, shape)
     end
 end
 
+local function refuse_stages(n)
+    if n > 1 then
+        util.refuse("ici_pipeline_parallelism, dcn_pipeline_parallelism: %d stages, but no model here is a pipeline; "
+            .. "only collectives can use the axis stage", n)
+    end
+end
+
+--- Refuses a config with pipeline stages. A run checks this before it compares the mesh with the number of ranks, so
+--- that nobody starts more ranks for a mesh that no model can use. Not collective.
+---@param config table
+function parallel.check_stages(config)
+    refuse_stages(math.max(1, config.ici_pipeline_parallelism) * math.max(1, config.dcn_pipeline_parallelism))
+end
+
 local function check(self, shape)
     local mesh = self.mesh
-    if mesh:size("stage") > 1 then
-        util.refuse("ici_pipeline_parallelism, dcn_pipeline_parallelism: %d stages, but no model here is a pipeline; "
-            .. "only collectives can use the axis stage", mesh:size("stage"))
-    end
+    refuse_stages(mesh:size("stage"))
     for _, kind in ipairs({ "heads", "mlp" }) do
         local split = self.products[kind]
         local cut = { activation_norm_length = self.sequence, activation_embed = self.stream }

@@ -11,6 +11,7 @@ local flags = {}
 
 local VARIABLES = { "LIBTPU_INIT_ARGS", "XLA_FLAGS" }
 local PATH = "configs/xla_flags.yml"
+local MOST_EDITS = 3 -- that a flag may differ from one of the table, to be taken for a misspelling
 local SAME = 1e-9 -- relative difference of simulated times that sums in another order make
 local BOOLEANS = {
     ["true"] = "on", ["1"] = "on", t = "on", yes = "on", y = "on", on = "on", enabled = "on",
@@ -61,10 +62,24 @@ local function words_of(row, flag)
     return #words > 0 and table.concat(words, " ") or nil
 end
 
+-- A hint at the flag of the table that was probably meant; an empty text if none is similar. The names of XLA's flags
+-- are long and alike, so few edits are allowed.
+local function hint(name, rows)
+    local best, least = nil, MOST_EDITS + 1
+    for _, known in ipairs(util.sorted_keys(rows)) do
+        local edits = math.abs(#known - #name) < least and util.distance(name, known) or least
+        if edits < least then
+            best, least = known, edits
+        end
+    end
+    return best and ("did you mean %s?"):format(best) or ""
+end
+
 -- The settings of one flag: {key, text, where, flag}; nil and a reason if it has none.
-local function settings_of(row, flag, standard)
+local function settings_of(rows, flag, standard)
+    local row = rows[flag.name]
     if row == nil then
-        return nil, ""
+        return nil, hint(flag.name, rows)
     elseif type(row) == "string" then
         local boolean = type(standard[row]) == "boolean" and BOOLEANS[flag.value:lower()]
         local text = boolean and tostring(boolean == "on") or flag.value
@@ -125,7 +140,7 @@ function flags.read(compile_flags, standard, hardware)
     local rows, lines = flags.table()
     local sparse_core = mx.sim.has_sparse_core(hardware)
     for _, flag in ipairs(in_order(given, lines)) do
-        local settings, why = settings_of(rows[flag.name], flag, standard)
+        local settings, why = settings_of(rows, flag, standard)
         if settings and flag.name:find("sparse_core") and not sparse_core then
             settings, why = nil, ("%s has no SparseCores"):format(hardware)
         end

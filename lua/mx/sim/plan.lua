@@ -150,6 +150,7 @@ end
 ---        mx.sim_times), params, shape, hardware, memory_bytes (of a chip), mfu and tokens_per_s (of a chip)
 function plan.simulate(config, hardware, slices, o)
     o = o or {}
+    mx.parallel.check_stages(config)
     local constants = mx.sim.settings(config)
     for name, value in pairs(o.constants or {}) do
         constants[name] = value
@@ -233,6 +234,7 @@ end
 ---@param config table
 ---@param shape? table the model, if it differs from the config's
 function plan.check(config, shape)
+    mx.parallel.check_stages(config)
     local info, limit = mx.info(), mx.memory().limit
     local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
     local result

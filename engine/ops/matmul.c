@@ -9,9 +9,28 @@ typedef struct matmul_attr {
     int dtype; /* of the result; -1: that of a */
 } matmul_attr;
 
-/* A call as `batch` products of m x k by k x n; operands of consecutive products are x_step elements apart. */
+/* One operand of a product: a matrix with leading dimensions. A vector a is one row, a vector b one column. */
+typedef struct operand {
+    int64_t rows, columns; /* as stored */
+    int n_lead;
+    const int64_t *lead;
+} operand;
+
+static operand operand_of(const mx_tensor *t, bool is_a)
+{
+    const int64_t *size = t->shape.size;
+    int n = t->shape.n_dims;
+    if (n == 1)
+        return is_a ? (operand){.rows = 1, .columns = size[0]} : (operand){.rows = size[0], .columns = 1};
+    return (operand){.rows = size[n - 2], .columns = size[n - 1], .n_lead = n - 2, .lead = size};
+}
+
+/* A call as m x k by k x n products, one for each index of the leading dimensions `lead`, to which those of a and b are
+ * broadcast. a_step and b_step: from one product to the next along each of these dimensions, in elements; 0: shared. */
 typedef struct product {
-    int64_t m, n, k, batch, a_step, b_step;
+    int64_t m, n, k, batch;
+    mx_shape lead;
+    int64_t a_step[MX_MAX_DIMS], b_step[MX_MAX_DIMS];
 } product;
 
 static int64_t rows_of(const mx_tensor *t) { return t->shape.size[t->shape.n_dims - 2]; }
@@ -25,31 +44,46 @@ static int64_t leading_count(const mx_tensor *t)
     return count;
 }
 
-static product product_of(const mx_tensor *a, const mx_tensor *b, bool trans_a, bool trans_b)
+/* The size of leading dimension d of the `n` of the result. */
+static int64_t lead_size(operand x, int d, int n)
 {
-    product p = {.m = trans_a ? columns_of(a) : rows_of(a),
-                 .n = trans_b ? rows_of(b) : columns_of(b),
-                 .k = trans_a ? rows_of(a) : columns_of(a)};
-    bool many_a = a->shape.n_dims > 2, many_b = b->shape.n_dims > 2;
-    p.batch = leading_count(many_a ? a : b);
-    p.a_step = many_a ? p.m * p.k : 0;
-    p.b_step = many_b ? p.k * p.n : 0;
-    if (many_a && !many_b && !trans_a) { /* one tall product */
-        p.m *= p.batch;
-        p.batch = 1;
-    }
-    return p;
+    int own = d - (n - x.n_lead);
+    return own < 0 ? 1 : x.lead[own];
 }
 
-/* Whether a and b have the same leading dimensions, or one of them has none. */
-static bool leading_fit(const mx_tensor *a, const mx_tensor *b)
+/* The leading dimensions of a and b, aligned at the last, and broadcast; false if they do not fit. */
+static bool broadcast_leading(operand a, operand b, mx_shape *lead)
 {
-    if (a->shape.n_dims == 2 || b->shape.n_dims == 2)
-        return true;
-    bool fit = a->shape.n_dims == b->shape.n_dims;
-    for (int d = 0; fit && d < a->shape.n_dims - 2; d++)
-        fit = a->shape.size[d] == b->shape.size[d];
-    return fit;
+    lead->n_dims = a.n_lead > b.n_lead ? a.n_lead : b.n_lead;
+    for (int d = 0; d < lead->n_dims; d++) {
+        int64_t in_a = lead_size(a, d, lead->n_dims), in_b = lead_size(b, d, lead->n_dims);
+        if (in_a != in_b && in_a != 1 && in_b != 1)
+            return false;
+        lead->size[d] = in_a == 1 ? in_b : in_a;
+    }
+    return true;
+}
+
+static void set_steps(operand x, const mx_shape *lead, int64_t *steps)
+{
+    int64_t step = x.rows * x.columns;
+    for (int d = lead->n_dims - 1; d >= 0; d--) {
+        int64_t size = lead_size(x, d, lead->n_dims);
+        steps[d] = size == 1 ? 0 : step;
+        step *= size;
+    }
+}
+
+static product product_of(const mx_tensor *left, const mx_tensor *right, bool trans_a, bool trans_b)
+{
+    operand a = operand_of(left, true), b = operand_of(right, false);
+    product p = {
+        .m = trans_a ? a.columns : a.rows, .n = trans_b ? b.rows : b.columns, .k = trans_a ? a.rows : a.columns};
+    (void)broadcast_leading(a, b, &p.lead); /* infer has checked it */
+    p.batch = mx_shape_count(&p.lead);
+    set_steps(a, &p.lead, p.a_step);
+    set_steps(b, &p.lead, p.b_step);
+    return p;
 }
 
 static const char *text_of(const char *name, bool trans)
@@ -57,16 +91,35 @@ static const char *text_of(const char *name, bool trans)
     return name[0] == 'a' ? (trans ? "a transposed" : "a") : (trans ? "b transposed" : "b");
 }
 
-static mx_status check_operands(const mx_call *call, int a_at, bool trans_a, bool trans_b)
+static mx_status check_operands(const mx_call *call, bool trans_a, bool trans_b)
 {
-    const mx_tensor *a = call->in[a_at], *b = call->in[a_at + 1];
-    if (a->shape.n_dims < 2 || b->shape.n_dims < 2)
-        return mx_bad_shape(call, "a and b need at least two dimensions each");
-    int64_t inner_a = trans_a ? rows_of(a) : columns_of(a), inner_b = trans_b ? columns_of(b) : rows_of(b);
+    operand a = operand_of(call->in[0], true), b = operand_of(call->in[1], false);
+    int64_t inner_a = trans_a ? a.rows : a.columns, inner_b = trans_b ? b.columns : b.rows;
     if (inner_a != inner_b)
         return mx_bad_shape(call, "inner sizes differ: %s has %lld columns, %s has %lld rows", text_of("a", trans_a),
                             (long long)inner_a, text_of("b", trans_b), (long long)inner_b);
     return MX_OK;
+}
+
+static mx_status check_dims(const mx_call *call, bool trans_a, bool trans_b)
+{
+    int n_a = call->in[0]->shape.n_dims, n_b = call->in[1]->shape.n_dims;
+    if (n_a == 0 || n_b == 0)
+        return mx_bad_shape(call, "a and b are matrices or vectors, not numbers; mx.mul multiplies by a number");
+    if ((trans_a && n_a == 1) || (trans_b && n_b == 1))
+        return mx_bad_shape(call, "%s is a vector, which cannot be transposed", trans_a && n_a == 1 ? "a" : "b");
+    return MX_OK;
+}
+
+/* lead + (m, n), without m where a is a vector and without n where b is one. */
+static mx_shape result_shape(const mx_call *call, const product *p)
+{
+    mx_shape shape = p->lead;
+    if (call->in[0]->shape.n_dims > 1)
+        shape.size[shape.n_dims++] = p->m;
+    if (call->in[1]->shape.n_dims > 1)
+        shape.size[shape.n_dims++] = p->n;
+    return shape;
 }
 
 static mx_status matmul_infer(mx_call *call)
@@ -75,16 +128,14 @@ static mx_status matmul_infer(mx_call *call)
     const mx_tensor *a = call->in[0], *b = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL;
     for (int i = 0; i < call->n_in; i++)
         MX_TRY(mx_want_float(call, i));
-    MX_TRY(check_operands(call, 0, attr->trans_a, attr->trans_b));
-    if (!leading_fit(a, b))
-        return mx_bad_shape(call, "leading dimensions differ; b must have those of a, or two dimensions");
-    const mx_tensor *many = a->shape.n_dims > 2 ? a : b;
-    mx_shape shape = many->shape;
-    shape.size[shape.n_dims - 2] = attr->trans_a ? columns_of(a) : rows_of(a);
-    shape.size[shape.n_dims - 1] = attr->trans_b ? rows_of(b) : columns_of(b);
-    if (bias && (bias->shape.n_dims != 1 || bias->shape.size[0] != shape.size[shape.n_dims - 1]))
-        return mx_bad_shape(call, "bias must have one dimension of %lld, the columns of the result",
-                            (long long)shape.size[shape.n_dims - 1]);
+    MX_TRY(check_dims(call, attr->trans_a, attr->trans_b));
+    MX_TRY(check_operands(call, attr->trans_a, attr->trans_b));
+    if (!broadcast_leading(operand_of(a, true), operand_of(b, false), &(mx_shape){0}))
+        return mx_bad_shape(call, "leading dimensions differ; those of a and b must be equal, or 1, or missing");
+    product p = product_of(a, b, attr->trans_a, attr->trans_b);
+    mx_shape shape = result_shape(call, &p);
+    if (bias && (bias->shape.n_dims != 1 || b->shape.n_dims == 1 || bias->shape.size[0] != p.n))
+        return mx_bad_shape(call, "bias must have one dimension of %lld, the columns of the result", (long long)p.n);
     return mx_out_float(call, 0, attr->dtype, a->dtype, &shape);
 }
 
@@ -106,9 +157,9 @@ static mx_cost matmul_cost(const mx_call *call)
     return cost_of(call, product_of(call->in[0], call->in[1], attr->trans_a, attr->trans_b));
 }
 
-static mx_matrix matrix_of(const mx_tensor *t, bool trans)
+static mx_matrix matrix_of(const mx_tensor *t, bool is_a, bool trans)
 {
-    return (mx_matrix){mx_data(t), t->dtype, columns_of(t), trans};
+    return (mx_matrix){mx_data(t), t->dtype, operand_of(t, is_a).columns, trans};
 }
 
 /* The bias as f32; the caller frees *copy. */
@@ -128,18 +179,56 @@ static mx_status bias_of(const mx_tensor *bias, const float **values, float **co
     return MX_OK;
 }
 
+/* The products of the last dimensions that step evenly through a and b: as one tall product if they share b. */
+static mx_status run_evenly(mx_gemm g, int64_t batch, int64_t a_step, int64_t b_step)
+{
+    if (batch > 1 && b_step == 0 && a_step == g.m * g.k && !g.a.trans) {
+        g.m *= batch;
+        return mx_gemm_run(&g);
+    }
+    return mx_gemm_batched(&g, batch, a_step, b_step, g.m * g.n);
+}
+
+static mx_status run_products(mx_gemm g, const product *p)
+{
+    int d = p->lead.n_dims;
+    int64_t inner = 1, a_step = 0, b_step = 0;
+    for (; d > 0; inner *= p->lead.size[--d]) {
+        bool first = inner == 1, one = p->lead.size[d - 1] == 1;
+        if (!first && !one && (p->a_step[d - 1] != inner * a_step || p->b_step[d - 1] != inner * b_step))
+            break;
+        a_step = first ? p->a_step[d - 1] : a_step;
+        b_step = first ? p->b_step[d - 1] : b_step;
+    }
+    char *a = g.a.data, *b = g.b.data, *c = g.c.data;
+    int64_t a_bytes = (int64_t)mx_dtype_bytes(g.a.dtype), b_bytes = (int64_t)mx_dtype_bytes(g.b.dtype);
+    int64_t outer = inner > 0 ? p->batch / inner : 0;
+    for (int64_t i = 0; i < outer; i++) {
+        int64_t rest = i, at_a = 0, at_b = 0;
+        for (int k = d - 1; k >= 0; rest /= p->lead.size[k], k--) {
+            at_a += rest % p->lead.size[k] * p->a_step[k];
+            at_b += rest % p->lead.size[k] * p->b_step[k];
+        }
+        g.a.data = a + at_a * a_bytes;
+        g.b.data = b + at_b * b_bytes;
+        g.c.data = c + i * inner * p->m * p->n * (int64_t)mx_dtype_bytes(g.c.dtype);
+        MX_TRY(run_evenly(g, inner, a_step, b_step));
+    }
+    return MX_OK;
+}
+
 static mx_status matmul_host(mx_call *call)
 {
     const matmul_attr *attr = mx_call_attr(call);
     const mx_tensor *a = call->in[0], *b = call->in[1];
     product p = product_of(a, b, attr->trans_a, attr->trans_b);
     mx_gemm g = {.m = p.m, .n = p.n, .k = p.k, .alpha = 1};
-    g.a = matrix_of(a, attr->trans_a);
-    g.b = matrix_of(b, attr->trans_b);
-    g.c = matrix_of(call->out[0], false);
+    g.a = matrix_of(a, true, attr->trans_a);
+    g.b = matrix_of(b, false, attr->trans_b);
+    g.c = (mx_matrix){mx_data(call->out[0]), call->out[0]->dtype, p.n, false};
     float *copy = NULL;
     MX_TRY(bias_of(call->n_in > 2 ? call->in[2] : NULL, &g.bias, &copy));
-    mx_status status = mx_gemm_batched(&g, p.batch, p.a_step, p.b_step, p.m * p.n);
+    mx_status status = run_products(g, &p);
     free(copy);
     return status;
 }
@@ -191,9 +280,9 @@ static mx_status matmul_acc_host(mx_call *call)
     const matmul_attr *attr = mx_call_attr(call);
     product p = folded_product(call);
     mx_gemm g = {.m = p.m, .n = p.n, .k = p.k, .alpha = 1, .accumulate = true};
-    g.a = matrix_of(call->in[1], attr->trans_a);
-    g.b = matrix_of(call->in[2], attr->trans_b);
-    g.c = matrix_of(call->in[0], false);
+    g.a = matrix_of(call->in[1], true, attr->trans_a);
+    g.b = matrix_of(call->in[2], false, attr->trans_b);
+    g.c = matrix_of(call->in[0], true, false);
     return mx_gemm_run(&g);
 }
 
@@ -325,8 +414,73 @@ static mx_status shared_gradient(mx_vjp *v, int i, gradient g)
     return mx_grad_cast(&v->grad[i], dtype);
 }
 
+/* t as op(t) is stored, with `n_lead` leading dimensions: a view. */
+static mx_status as_matrix(mx_tensor *t, mx_shape lead, int64_t rows, int64_t columns, mx_tensor **view)
+{
+    lead.size[lead.n_dims++] = rows;
+    lead.size[lead.n_dims++] = columns;
+    return mx_apply_reshape(t, &lead, view);
+}
+
+/* The gradient as a product of all matrices, summed over the dimensions that were broadcast. It is made of operations
+ * with gradients, and takes vectors and every kind of leading dimensions. */
+static mx_status general_gradient(mx_vjp *v, int i)
+{
+    const matmul_attr *attr = mx_call_attr(v->call);
+    mx_tensor *t = v->call->in[i], *other = v->call->in[1 - i], *dc = NULL, *full = NULL, *sum = NULL;
+    product p = product_of(v->call->in[0], v->call->in[1], attr->trans_a, attr->trans_b);
+    operand own = operand_of(t, i == 0), second = operand_of(other, i == 1);
+    mx_shape lead = {.n_dims = second.n_lead};
+    for (int d = 0; d < second.n_lead; d++)
+        lead.size[d] = second.lead[d];
+    MX_TRY(as_matrix(v->out_grad[0], p.lead, p.m, p.n, &dc));
+    mx_status status = as_matrix(other, lead, second.rows, second.columns, &other);
+    if (status == MX_OK) {
+        bool trans = i == 0 ? attr->trans_a : attr->trans_b;
+        gradient g =
+            i == 0
+                ? (trans ? (gradient){other, dc, attr->trans_b, true} : (gradient){dc, other, false, !attr->trans_b})
+                : (trans ? (gradient){dc, other, true, attr->trans_a} : (gradient){other, dc, !attr->trans_a, false});
+        status = add_product(g, mx_vjp_dtype(v, i), &full);
+        mx_release(other);
+    }
+    mx_release(dc);
+    MX_TRY(status);
+    mx_reduce_to_attr to = {.shape = {.n_dims = own.n_lead}, .dtype = (int)mx_vjp_dtype(v, i)};
+    for (int d = 0; d < own.n_lead; d++)
+        to.shape.size[d] = own.lead[d];
+    to.shape.size[to.shape.n_dims++] = own.rows;
+    to.shape.size[to.shape.n_dims++] = own.columns;
+    if (mx_shape_equal(&full->shape, &to.shape))
+        sum = full;
+    else {
+        status = mx_apply(&mx_op_reduce_to, &full, 1, MX_ATTRS(to), &sum);
+        mx_release(full);
+        MX_TRY(status);
+    }
+    status = mx_apply_reshape(sum, &t->shape, &v->grad[i]);
+    mx_release(sum);
+    return status;
+}
+
+/* Whether the products have the same matrices as operands as their gradients: a and b have equal leading dimensions, or
+ * one of them has none. */
+static bool is_plain(const mx_call *call)
+{
+    const mx_shape *a = &call->in[0]->shape, *b = &call->in[1]->shape;
+    bool plain = a->n_dims >= 2 && b->n_dims >= 2;
+    if (!plain || a->n_dims == 2 || b->n_dims == 2)
+        return plain;
+    plain = a->n_dims == b->n_dims;
+    for (int d = 0; plain && d < a->n_dims - 2; d++)
+        plain = a->size[d] == b->size[d];
+    return plain;
+}
+
 static mx_status operand_gradient(mx_vjp *v, int i)
 {
+    if (!is_plain(v->call))
+        return general_gradient(v, i);
     gradient g = gradient_of(v, i);
     bool shared = v->call->in[i]->shape.n_dims == 2 && v->out_grad[0]->shape.n_dims > 2;
     if (shared)
@@ -364,8 +518,9 @@ static const mx_attr matmul_attrs[] = {
 
 const mx_op mx_op_matmul = {
     .name = "matmul",
-    .doc = "a (..., m, k) times b, which is (k, n) or has the leading dimensions of a, plus bias (n) -> (..., m, n); "
-           "bf16 arithmetic unless a and b are f32",
+    .doc =
+        "a (..., m, k) times b (..., k, n), plus bias (n) -> (..., m, n), with leading dimensions broadcast; a may be "
+        "a vector (k), a row without m, and b one (k), a column without n; bf16 arithmetic unless a and b are f32",
     .inputs = (const char *const[]){"a", "b", "bias?", NULL},
     .n_out = 1,
     .n_results = 1,

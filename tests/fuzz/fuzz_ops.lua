@@ -177,6 +177,12 @@ local function product(op)
     local a = matrix(m, k, trans_a, table.unpack(batch))
     local b = chance(2) and matrix(k, n, trans_b, table.unpack(batch)) or matrix(k, n, trans_b)
     with.dtype = chance(3) and float() or nil
+    if chance(5) then -- vectors, and leading dimensions that are broadcast
+        with.trans_a, with.trans_b = nil, nil
+        a = pick { { k }, { m, k }, { 2, 1, m, k }, { 1, m, k } }
+        b = pick { { k }, { k, n }, { 3, k, n }, { 2, 3, k, n } }
+        return { like(a, dtype), like(b, dtype) }, with
+    end
     return { like(a, dtype), like(b, chance(4) and float() or dtype), chance(3) and like({ n }, float()) or nil }, with
 end
 

@@ -68,7 +68,7 @@ def write_packed(path, datasets, cases):
     index = {"cases": cases, "arrays": arrays, "made_with": made_with()}
     text = json.dumps(index, separators=(",", ":"), sort_keys=True).encode()
     with h5py.File(path, "w", libver=("earliest", "v110")) as f:
-        for dtype, values in parts.items():
+        for dtype, values in ((d, v) for d, v in parts.items() if v):
             create(f, dtype, np.concatenate(values))
         create(f, "index", np.frombuffer(text, np.uint8))
 

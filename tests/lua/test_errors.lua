@@ -34,6 +34,28 @@ function TestErrors.tearDown()
     assert(step)
 end
 
+function TestErrors.test_einsum()
+    local a, b = mx.zeros { 2, 3 }, mx.zeros { 4, 5 }
+    local function wrong(parts, ...)
+        local arguments = table.pack(...)
+        refused({ "einsum", table.unpack(parts) }, function()
+            local t = mx.einsum(table.unpack(arguments, 1, arguments.n))
+            return t
+        end)
+    end
+    wrong({ "\"ij,jk->ik\"", "'j' is 3, but in operand 2 it is 4" }, "ij,jk->ik", a, b)
+    wrong({ "'ijk' names 3 dimensions, operand 1 has 2" }, "ijk", a)
+    wrong({ "it names more than the 1 operands that are given" }, "ij,jk", a)
+    wrong({ "it names 1 operands, 2 are given" }, "ij", a, b)
+    wrong({ "the result names 'z', which no operand has" }, "ij->iz", a)
+    wrong({ "the result names 'i', which it already has" }, "ij->ii", a)
+    wrong({ "'i' is 2, but in operand 1 it is 3" }, "ii", a)
+    wrong({ "'i' is 1 and 3 in one operand" }, "ii", mx.zeros { 1, 3 })
+    wrong({ "'2' is no name of a dimension" }, "i2", a)
+    wrong({ "\"...\" stands twice" }, "...i...", a)
+    wrong({ "the equation comes first" }, a, "ij")
+end
+
 function TestErrors.test_shapes()
     local a, b, v = mx.zeros { 2, 3 }, mx.zeros { 4, 5 }, mx.zeros { 3 }
     refused({ "matmul", "(2, 3)", "(4, 5)" }, function() return mx.matmul(a, b) end)
@@ -42,6 +64,13 @@ function TestErrors.test_shapes()
     refused({ "matmul", "(2, 2, 3)", "(3, 3, 2)" }, function()
         return mx.matmul(mx.zeros { 2, 2, 3 }, mx.zeros { 3, 3, 2 })
     end)
+    refused({ "matmul", "(2, 3, 4)", "(5, 4, 2)", "leading dimensions differ" }, function()
+        return mx.matmul(mx.zeros { 2, 3, 4 }, mx.zeros { 5, 4, 2 })
+    end)
+    refused({ "matmul", "(3)", "(4, 5)" }, function() return mx.matmul(v, b) end)
+    refused({ "matmul", "a is a vector" }, function() return mx.matmul(v, a, { trans_a = true }) end)
+    refused({ "matmul", "mx.mul" }, function() return mx.matmul(a, mx.zeros {}) end)
+    refused({ "matmul", "bias" }, function() return mx.matmul(a, v, mx.zeros { 1 }) end)
     for _, op in ipairs { "add", "sub", "mul", "div", "maximum", "minimum", "eq", "lt" } do
         refused({ op, "(2, 3)", "(4, 5)" }, function() return mx[op](a, b) end)
     end

@@ -16,7 +16,7 @@ local BF16_BOUND = 2 ^ -8 + 1e-4
 local BF16_GRADIENT_BOUND = 2 ^ -6
 
 -- Each generator of tests/golden writes one of these files.
-local FILES = { "ops.h5" }
+local FILES = { "ops.h5", "ops_linear.h5" }
 
 local cases, getters = {}, {}
 for _, file in ipairs(FILES) do
@@ -118,9 +118,17 @@ local function inputs_of(case, change)
     return inputs
 end
 
+-- Functions of the module that take something else than tensors and options.
+local FUNCTIONS = {
+    einsum = function(...)
+        local inputs = table.pack(...)
+        return mx.einsum(inputs[inputs.n].equation, table.unpack(inputs, 1, inputs.n - 1))
+    end,
+}
+
 local function call(case, inputs)
     inputs[case.n_in + 1] = case.attrs
-    return table.pack(mx[case.op](table.unpack(inputs, 1, case.n_in + 1)))
+    return table.pack((FUNCTIONS[case.op] or mx[case.op])(table.unpack(inputs, 1, case.n_in + 1)))
 end
 
 --- Results and gradients of a case: {out1=, grad1=, ...}. dout is rounded to bf16 first if `rounded`.
@@ -253,7 +261,9 @@ local NO_BF16 = {
 local STAYS_F32 = { rope = { 3 } }
 
 -- More than one rounding in the forward pass.
-local SEVERAL_ROUNDINGS = { attention = true, cross_entropy = true, log_softmax = true, matmul_acc = true }
+local SEVERAL_ROUNDINGS = {
+    attention = true, cross_entropy = true, log_softmax = true, matmul_acc = true, einsum = true,
+}
 
 local function check_bf16(case, complain)
     local step <close> = mx.step()

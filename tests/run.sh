@@ -13,6 +13,9 @@
 # Each suite runs in its own process under a time limit and prints "N passed, N failed" last. A crash, a time-out or a
 # missing last line counts as one more failure. PATTERN (grep -E) chooses suites by name.
 #
+# The shell suites of tests/mpi start programs and mostly wait for them. They run beside all others, and their lines are
+# printed together after those.
+#
 # Environment variables: SUITES ("c lua fuzz mpi"), TIMEOUT (seconds for each suite), TIME_FACTOR (for slow builds), MPIRUN.
 set -u
 
@@ -20,14 +23,15 @@ build=${1:-build}
 pattern=${2:-.}
 timeout=$((${TIMEOUT:-300} * ${TIME_FACTOR:-1}))
 mpirun=${MPIRUN:-mpirun}
-log=$(mktemp)
 scratch=$(mktemp -d)
-failures=$(mktemp)
-trap 'rm -rf "$log" "$scratch" "$failures"' EXIT
+log=$scratch/log
+counts_of_all=$scratch/counts # a line for each suite: passed, failed
+failures=$scratch/failures
+mkdir "$scratch/fuzz"
+: >"$counts_of_all" >"$failures"
+shells=
+trap '[ -z "$shells" ] || kill "$shells" 2>/dev/null; rm -rf "$scratch"' EXIT
 trap 'exit 130' INT TERM
-
-passed=0
-failed=0
 
 cd "$(dirname "$0")/.." || exit 1
 
@@ -55,8 +59,7 @@ suite() {
         reason="exit status 0"
     fi
     [ -z "$reason" ] || bad=$((${bad:-0} + 1))
-    passed=$((passed + ${good:-0}))
-    failed=$((failed + ${bad:-0}))
+    echo "${good:-0} ${bad:-0}" >>"$counts_of_all"
     line=$(printf '%-44s %6d ok %4d failed %5d.%d s%s' "$name" "${good:-0}" "${bad:-0}" $((tenths / 10)) $((tenths % 10)) \
         "${reason:+  ($reason)}")
     echo "$line"
@@ -73,6 +76,16 @@ wanted() {
     case " ${SUITES:-c lua fuzz mpi} " in *" $1 "*) return 0 ;; esac
     return 1
 }
+
+if wanted mpi; then
+    (
+        log=$scratch/log_of_shells
+        for file in tests/mpi/test_*.sh; do
+            [ ! -e "$file" ] || suite "mpi/$(basename "$file" .sh)" sh "$file" "$build/mxlua" "$mpirun"
+        done
+    ) >"$scratch/shells" &
+    shells=$!
+fi
 
 if wanted c; then
     for source in tests/c/test_*.c; do
@@ -94,7 +107,7 @@ fi
 if wanted fuzz; then
     for file in tests/fuzz/fuzz_*.lua; do
         # In a folder of its own: it writes files.
-        [ ! -e "$file" ] || suite "fuzz/$(basename "$file" .lua)" env -C "$scratch" "$(realpath "$build/mxlua")" "$PWD/$file" \
+        [ ! -e "$file" ] || suite "fuzz/$(basename "$file" .lua)" env -C "$scratch/fuzz" "$(realpath "$build/mxlua")" "$PWD/$file" \
             "$(sed -n '1s/^-- short: //p' "$file")"
     done
 fi
@@ -120,11 +133,16 @@ if wanted mpi; then
                 "$mpirun" -n "$ranks" "$build/mxlua" --threads 1 tests/lua/run.lua "$file"
         done
     done
-    for file in tests/mpi/test_*.sh; do
-        [ ! -e "$file" ] || suite "mpi/$(basename "$file" .sh)" sh "$file" "$build/mxlua" "$mpirun"
-    done
 fi
 
+if [ -n "$shells" ]; then
+    wait "$shells"
+    shells=
+    cat "$scratch/shells"
+fi
+
+passed=$(awk '{ n += $1 } END { print n + 0 }' "$counts_of_all")
+failed=$(awk '{ n += $2 } END { print n + 0 }' "$counts_of_all")
 if [ $((passed + failed)) -eq 0 ]; then
     echo "no test matches '$pattern'"
     failed=1

@@ -11,10 +11,7 @@
 
 #define LAST_ERROR "mx.engine_error" /* in the registry: the message that mxl_try raised last */
 
-/* Pushes "file:line: " of the user's line: the innermost Lua frame outside lua/mx, or the innermost frame if all are
- * inside.
- */
-static void push_where(lua_State *L)
+void mxl_push_where(lua_State *L)
 {
     lua_Debug frame;
     for (int level = 1; lua_getstack(L, level, &frame); level++) {
@@ -53,7 +50,7 @@ static const source *find_source(const lua_Debug *frame)
     return made;
 }
 
-/* The user's line, as found by push_where. */
+/* The user's line, as found by mxl_push_where. */
 static mx_site ask_for_site(void)
 {
     mx_site innermost = {0};
@@ -76,7 +73,7 @@ void mxl_set_site(lua_State *L)
 {
     if (mx_ranks() == 1)
         return;
-    push_where(L);
+    mxl_push_where(L);
     size_t bytes;
     const char *where = lua_tolstring(L, -1, &bytes);
     char site[112];
@@ -92,7 +89,7 @@ void mxl_try(lua_State *L, mx_status status)
 {
     if (status == MX_OK)
         return;
-    push_where(L);
+    mxl_push_where(L);
     lua_pushstring(L, mx_message());
     lua_concat(L, 2);
     lua_pushvalue(L, -1);
@@ -141,7 +138,7 @@ void mxl_check_list(lua_State *L, int i, const char *what)
     for (lua_pushnil(L); lua_next(L, i); lua_pop(L, 1)) {
         lua_Integer key = lua_isinteger(L, -2) ? lua_tointeger(L, -2) : 0;
         if (key < 1 || key > n) {
-            push_where(L);
+            mxl_push_where(L);
             lua_pushfstring(L, "%s is a list, as in {2, 3}; the table given has a field '%s'", what,
                             luaL_tolstring(L, -3, NULL));
             lua_remove(L, -2);
@@ -213,96 +210,6 @@ bool mxl_field_boolean(lua_State *L, int i, const char *name, bool standard)
     return value;
 }
 
-/* The number of edits (insert, delete, replace, swap two neighbours) that turn a into b; long names count as far away.
- */
-static int edit_distance(const char *a, const char *b)
-{
-    enum { LONGEST = 48 };
-    int n = (int)strlen(a), m = (int)strlen(b);
-    if (n > LONGEST || m > LONGEST)
-        return LONGEST;
-    int rows[3][LONGEST + 1], *before = rows[0], *last = rows[1], *row = rows[2];
-    for (int j = 0; j <= m; j++)
-        last[j] = j;
-    for (int i = 1; i <= n; i++) {
-        row[0] = i;
-        for (int j = 1; j <= m; j++) {
-            int best = last[j - 1] + (a[i - 1] != b[j - 1]);
-            best = last[j] + 1 < best ? last[j] + 1 : best;
-            best = row[j - 1] + 1 < best ? row[j - 1] + 1 : best;
-            bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-            row[j] = swapped && before[j - 2] + 1 < best ? before[j - 2] + 1 : best;
-        }
-        int *spare = before;
-        before = last;
-        last = row;
-        row = spare;
-    }
-    return last[m];
-}
-
-/* The name here for a name in other libraries. */
-static const char *other_word(const char *given)
-{
-    static const char *const words[][2] = {{"T", "transpose"},  {"t", "transpose"},      {"shape", "size"},
-                                           {"ndim", "dim"},     {"axis", "dim"},         {"dims", "dim"},
-                                           {"squeeze", "view"}, {"unsqueeze", "view"},   {"type", "dtype"},
-                                           {"astype", "to"},    {"lr", "learning_rate"}, {"learning_rate", "lr"},
-                                           {"length", "n"},     {"tolist", "totable"},   {"numpy", "totable"}};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcmp(words[i][0], given) == 0)
-            return words[i][1];
-    return given;
-}
-
-/* Keeps in *nearest the name that is nearest to `given`, at *best edits. */
-static void consider(const char *given, const char *name, const char **nearest, int *best)
-{
-    int distance = strcmp(other_word(given), name) == 0 ? 0 : edit_distance(given, name);
-    if (distance < *best || (distance == *best && *nearest && strcmp(name, *nearest) < 0)) {
-        *best = distance;
-        *nearest = name;
-    }
-}
-
-/* Names with more edits than this are not suggested. */
-static int most_edits(const char *given)
-{
-    int third = (int)strlen(given) / 3;
-    return third > 2 ? third : 2;
-}
-
-static _Noreturn void raise_unknown(lua_State *L, const char *what, const char *given, const char *nearest)
-{
-    push_where(L);
-    if (nearest)
-        lua_pushfstring(L, "%s '%s'; did you mean '%s'?", what, given, nearest);
-    else
-        lua_pushfstring(L, "%s '%s'", what, given);
-    lua_concat(L, 2);
-    lua_error(L);
-    abort(); /* not reached */
-}
-
-void mxl_unknown_name(lua_State *L, const char *given, const char *const *names, const char *what)
-{
-    const char *nearest = NULL;
-    int best = most_edits(given) + 1;
-    for (; *names; names++)
-        consider(given, *names, &nearest, &best);
-    raise_unknown(L, lua_pushfstring(L, "%s has no option", what), given, nearest);
-}
-
-void mxl_unknown_field(lua_State *L, const char *what, const char *given, int table)
-{
-    const char *nearest = NULL;
-    int best = most_edits(given) + 1;
-    for (lua_pushnil(L); lua_next(L, table); lua_pop(L, 1))
-        if (lua_type(L, -2) == LUA_TSTRING)
-            consider(given, lua_tostring(L, -2), &nearest, &best);
-    raise_unknown(L, what, given, nearest);
-}
-
 /* Upvalues: the methods, and the name of the object's kind. */
 static int index_methods(lua_State *L)
 {
@@ -354,7 +261,7 @@ int luaopen_mx_core(lua_State *L)
     static int (*const parts[])(lua_State *) = {mxl_open_tensor,  mxl_open_ops,     mxl_open_tape,   mxl_open_memory,
                                                 mxl_open_offload, mxl_open_profile, mxl_open_check,  mxl_open_step,
                                                 mxl_open_mesh,    mxl_open_sim,     mxl_open_system, mxl_open_trace,
-                                                mxl_open_stream};
+                                                mxl_open_stream,  mxl_open_nearest};
     mx_site_ask = ask_for_site;
     lua_newtable(L);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {

@@ -17,6 +17,10 @@
  * changes use it to find the script's line. */
 extern lua_State *mxl_running;
 
+/* Pushes "file:line: " of the user's line: the innermost Lua frame outside lua/mx, or the innermost frame if all are
+ * inside. */
+void mxl_push_where(lua_State *L);
+
 /* Raises mx_message() with the script's file and line if status is not MX_OK. */
 void mxl_try(lua_State *L, mx_status status);
 
@@ -86,6 +90,7 @@ int mxl_open_mesh(lua_State *L);
 int mxl_open_sim(lua_State *L);
 int mxl_open_system(lua_State *L);
 int mxl_open_trace(lua_State *L);
+int mxl_open_nearest(lua_State *L);
 int mxl_open_io(lua_State *L);
 
 /* Pushes the module mx.core: all bindings in one table. */

@@ -2,6 +2,7 @@
 #include "bind/bind.h"
 #include "bind/tensor.h"
 #include "ops/pointwise.h"
+#include "ops/table.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -315,9 +316,45 @@ static void spread(lua_State *L)
     lua_remove(L, 1);
 }
 
-/* For operations without inputs: mx.randn({2, 3}, {std = 0.1}) and mx.full({2, 3}, 7, "i32") become one table. */
+/* Copies the fields of the table at index `from` to the table on top of the stack. */
+static void copy_fields(lua_State *L, int from)
+{
+    for (lua_pushnil(L); lua_next(L, from);) {
+        lua_pushvalue(L, -2);
+        lua_insert(L, -2);
+        lua_settable(L, -4);
+    }
+}
+
+/* For operations without inputs: numbers before the options. mx.randn(2, 3) is mx.randn{2, 3}, mx.arange(6) is
+ * mx.arange{n = 6}. */
+static void join_numbers(lua_State *L, const mx_op *op)
+{
+    const mx_attr *first = op->attrs;
+    if (lua_type(L, 1) != LUA_TNUMBER || !first || !first->name || op == &mx_op_full)
+        return;
+    if (first->kind == MX_ATTR_SHAPE) {
+        mxl_join_sizes(L);
+    } else if (first->kind == MX_ATTR_INT && lua_gettop(L) <= 2) {
+        lua_newtable(L);
+        if (lua_istable(L, 2)) {
+            copy_fields(L, 2);
+        } else if (!lua_isnil(L, 2) && lua_gettop(L) > 2) {
+            lua_pushvalue(L, 2);
+            lua_setfield(L, -2, "dtype");
+        }
+        lua_pushvalue(L, 1);
+        lua_setfield(L, -2, first->name);
+        lua_replace(L, 1);
+        lua_settop(L, 1);
+    }
+}
+
+/* For operations without inputs: mx.randn({2, 3}, {std = 0.1}), mx.randn({2, 3}, "bf16") and mx.full({2, 3}, 7, "i32")
+ * become one table. */
 static void join_shape(lua_State *L, const mx_op *op)
 {
+    join_numbers(L, op);
     int top = lua_gettop(L);
     if (top < 2 || !lua_istable(L, 1))
         return;
@@ -326,14 +363,10 @@ static void join_shape(lua_State *L, const mx_op *op)
         mxl_try(L, mx_fail(MX_ERR_VALUE, "%s takes a shape and options, or a shape, a value and a dtype", op->name));
     lua_newtable(L);
     if (lua_istable(L, 2)) {
-        for (lua_pushnil(L); lua_next(L, 2);) {
-            lua_pushvalue(L, -2);
-            lua_insert(L, -2);
-            lua_settable(L, -4);
-        }
+        copy_fields(L, 2);
     } else {
         lua_pushvalue(L, 2);
-        lua_setfield(L, -2, "value");
+        lua_setfield(L, -2, lua_type(L, 2) == LUA_TSTRING ? "dtype" : "value");
     }
     if (top > 2) {
         lua_pushvalue(L, 3);

@@ -267,16 +267,18 @@ static int tensor_len(lua_State *L)
     return 1;
 }
 
-/* t:view(2, -1): reshape with the sizes as arguments. */
+/* t:view(2, -1) or t:view{2, -1}: reshape. */
 static int tensor_view(lua_State *L)
 {
     int n = lua_gettop(L) - 1;
-    lua_createtable(L, n, 0);
-    for (int i = 1; i <= n; i++) {
-        lua_pushvalue(L, i + 1);
-        lua_rawseti(L, -2, i);
+    if (!(n == 1 && lua_istable(L, 2))) {
+        lua_createtable(L, n, 0);
+        for (int i = 1; i <= n; i++) {
+            lua_pushvalue(L, i + 1);
+            lua_rawseti(L, -2, i);
+        }
+        lua_replace(L, 2);
     }
-    lua_replace(L, 2);
     lua_settop(L, 2);
     luaL_getmetafield(L, 1, "methods");
     lua_getfield(L, -1, "reshape");
@@ -284,6 +286,60 @@ static int tensor_view(lua_State *L)
     lua_pushvalue(L, 2);
     lua_call(L, 2, 1);
     return 1;
+}
+
+/* The option `dim` of the table at index 2, from 0, among n dimensions; `standard` if it is not given. */
+static int dim_option(lua_State *L, const char *what, int n, int standard)
+{
+    static const char *const names[] = {"dim", NULL};
+    if (!lua_isnoneornil(L, 2) && !lua_istable(L, 2))
+        luaL_error(L, "%s: options are given by name, as in %s(t, { dim = %s })", what, what,
+                   luaL_tolstring(L, 2, NULL));
+    mxl_check_fields(L, 2, names, what);
+    int64_t dim = mxl_field_integer(L, 2, "dim", standard + 1);
+    if (dim == standard + 1 || (dim != 0 && dim >= -n && dim <= n))
+        return (int)(dim < 0 ? n + dim : dim - 1);
+    mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: dim = %lld is outside 1 .. %d for %s", what, (long long)dim, n,
+                       mx_tensor_text(mxl_check_tensor(L, 1))));
+    return 0; /* not reached */
+}
+
+static int push_reshaped(lua_State *L, mx_tensor *t, const mx_shape *shape)
+{
+    mx_tensor *out = NULL;
+    mxl_try(L, mx_apply_reshape(t, shape, &out));
+    mxl_push_tensor(L, out);
+    return 1;
+}
+
+/* t:squeeze() -> a view without the dimensions of size 1; t:squeeze{dim = d}: without that one, which must have size 1
+ */
+static int tensor_squeeze(lua_State *L)
+{
+    mx_tensor *t = mxl_check_tensor(L, 1);
+    mx_shape shape = {0};
+    int dim = dim_option(L, "squeeze", t->shape.n_dims, -1);
+    if (dim >= 0 && t->shape.size[dim] != 1)
+        mxl_try(L, mx_fail(MX_ERR_SHAPE, "squeeze: dimension %d of %s has size %lld, not 1", dim + 1, mx_tensor_text(t),
+                           (long long)t->shape.size[dim]));
+    for (int d = 0; d < t->shape.n_dims; d++)
+        if (dim >= 0 ? d != dim : t->shape.size[d] != 1)
+            shape.size[shape.n_dims++] = t->shape.size[d];
+    return push_reshaped(L, t, &shape);
+}
+
+/* t:unsqueeze{dim = d} -> a view with a further dimension of size 1, which becomes dimension d */
+static int tensor_unsqueeze(lua_State *L)
+{
+    mx_tensor *t = mxl_check_tensor(L, 1);
+    mx_shape shape = {.n_dims = t->shape.n_dims + 1};
+    if (shape.n_dims > MX_MAX_DIMS)
+        mxl_try(L, mx_fail(MX_ERR_SHAPE, "unsqueeze: %s has %d dimensions, and no tensor has more", mx_tensor_text(t),
+                           MX_MAX_DIMS));
+    int dim = dim_option(L, "unsqueeze", shape.n_dims, 0);
+    for (int d = 0; d < shape.n_dims; d++)
+        shape.size[d] = d < dim ? t->shape.size[d] : d == dim ? 1 : t->shape.size[d - 1];
+    return push_reshaped(L, t, &shape);
 }
 
 /* Gradients and lifetimes. */
@@ -375,11 +431,14 @@ int mxl_open_tensor(lua_State *L)
                                        {"name", tensor_name},
                                        {"item", tensor_item},
                                        {"totable", tensor_totable},
+                                       {"tolist", tensor_totable},
                                        {"get", tensor_get},
                                        {"set", tensor_set},
                                        {"wait", tensor_wait},
                                        {"is_pending", tensor_is_pending},
                                        {"view", tensor_view},
+                                       {"squeeze", tensor_squeeze},
+                                       {"unsqueeze", tensor_unsqueeze},
                                        {"to", tensor_to},
                                        {"clone", tensor_clone},
                                        {"detach", tensor_detach},

@@ -27,10 +27,16 @@ extern const luaL_Reg mxl_tensor_operators[];
 /* Sets __index and __newindex of the metatable at -2; pops the table of methods at -1. */
 void mxl_set_tensor_index(lua_State *L);
 
+/* Replaces the integers at the bottom of the stack by one list of them: mx.zeros(2, 3) is mx.zeros{2, 3}. */
+void mxl_join_sizes(lua_State *L);
+
 /* Pushes the table of functions that create tensors. */
 int mxl_open_tensor_new(lua_State *L);
 
-/* tostring(t): its values, shortened to fit a screen, and "[f32 tensor of size 2x3]". */
+/* tostring(t): its values, shortened to fit a screen, and "[f32 tensor of size 2x3 on host, 1 NaN]". */
 int mxl_tensor_tostring(lua_State *L);
+
+/* mx.print_options{precision = 4, edge = 5} -> the options in use */
+int mxl_print_options(lua_State *L);
 
 #endif

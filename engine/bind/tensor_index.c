@@ -1,25 +1,149 @@
-/* t[i] and t.name: rows, elements and methods of a tensor. */
+/* t[i], t[{...}] and t.name: rows, parts, elements and methods of a tensor; and t[...] = value. */
 #include "bind/bind.h"
 #include "bind/tensor.h"
 #include "ops/compose.h"
+#include "ops/table.h"
 #include "tape/tape.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-/* ---- rows ---- */
+/* Which part of a tensor an index names: `length` elements from `first` on (from 0) in each dimension. A dimension that
+ * a single number indexes has length 1, and the result lacks it. */
+typedef struct part {
+    int64_t first[MX_MAX_DIMS], length[MX_MAX_DIMS];
+    bool is_single[MX_MAX_DIMS];
+    mx_shape shape; /* of the result */
+} part;
 
-/* Row i, counted from 0, as a view with one dimension less. */
-static void push_row(lua_State *L, mx_tensor *t, int64_t i)
+/* ---- reading an index ---- */
+
+/* The position, from 0, for the number `i` that a script wrote: from 1, or negative from the end. */
+static int64_t position(lua_State *L, const mx_tensor *t, int dim, lua_Integer i)
 {
-    mx_shape shape = {.n_dims = t->shape.n_dims - 1};
-    for (int d = 0; d < shape.n_dims; d++)
-        shape.size[d] = t->shape.size[d + 1];
-    mx_tensor *narrowed = NULL, *row = NULL;
-    mxl_try(L, mx_apply_narrow(t, 0, i, 1, &narrowed));
-    mx_status status = mx_apply_reshape(narrowed, &shape, &row);
-    mx_release(narrowed);
+    int64_t size = t->shape.size[dim];
+    if (i == 0 || i > size || i < -size) {
+        mxl_try(L,
+                mx_fail(MX_ERR_VALUE,
+                        "index %lld of dimension %d is outside of %s: positions count from 1, and negative ones from "
+                        "the end",
+                        (long long)i, dim + 1, mx_tensor_text(t)));
+    }
+    return i > 0 ? i - 1 : size + i;
+}
+
+/* {first, last} or {}, the table on top of the stack. A range that ends just before it begins is empty. */
+static void read_range(lua_State *L, const mx_tensor *t, int dim, part *p)
+{
+    lua_Integer n = luaL_len(L, -1);
+    int64_t size = t->shape.size[dim];
+    mxl_check_list(L, -1, "a range");
+    p->length[dim] = size;
+    if (n == 0)
+        return;
+    int both = 0, is_integer[2] = {0};
+    lua_Integer ends[2] = {0};
+    for (int k = 0; k < 2; k++) {
+        lua_rawgeti(L, -1 - k, k + 1);
+        ends[k] = lua_tointegerx(L, -1, &is_integer[k]);
+        both += is_integer[k];
+    }
+    lua_pop(L, 2);
+    if (n != 2 || both != 2)
+        mxl_try(L, mx_fail(MX_ERR_VALUE, "a range is {first, last}, both whole numbers, or {} for all of dimension %d",
+                           dim + 1));
+    bool is_empty = ends[0] > 0 && ends[1] == ends[0] - 1 && ends[1] <= size;
+    int64_t first = is_empty ? ends[0] - 1 : position(L, t, dim, ends[0]);
+    int64_t last = is_empty ? first - 1 : position(L, t, dim, ends[1]);
+    if (last < first - 1)
+        mxl_try(L,
+                mx_fail(MX_ERR_VALUE, "the range {%lld, %lld} of dimension %d ends before it begins; mx.flip reverses",
+                        (long long)ends[0], (long long)ends[1], dim + 1));
+    p->first[dim] = first;
+    p->length[dim] = last - first + 1;
+}
+
+/* The table at index 2: for each dimension a number or a range; all of the dimensions that it does not reach. */
+static void read_part(lua_State *L, const mx_tensor *t, part *p)
+{
+    lua_Integer n = luaL_len(L, 2);
+    mxl_check_list(L, 2, "the index t[{...}]");
+    memset(p, 0, sizeof *p);
+    if (n > t->shape.n_dims)
+        mxl_try(L, mx_fail(MX_ERR_VALUE,
+                           "t[{...}] has %lld entries, one for each dimension, and %s has %d; a range of rows is "
+                           "t[{ {first, last} }]",
+                           (long long)n, mx_tensor_text(t), t->shape.n_dims));
+    for (int d = 0; d < t->shape.n_dims; d++) {
+        p->length[d] = t->shape.size[d];
+        int kind = d < n ? lua_rawgeti(L, 2, d + 1) : (lua_pushnil(L), LUA_TNIL), is_integer = 0;
+        lua_Integer i = lua_tointegerx(L, -1, &is_integer);
+        if (kind == LUA_TTABLE) {
+            read_range(L, t, d, p);
+        } else if (kind == LUA_TNUMBER && is_integer) {
+            p->first[d] = position(L, t, d, i);
+            p->length[d] = 1;
+            p->is_single[d] = true;
+        } else if (d < n) {
+            mxl_try(L, mx_fail(MX_ERR_VALUE, "entry %d of t[{...}] is %s; expected a whole number, {first, last} or {}",
+                               d + 1, luaL_tolstring(L, -1, NULL)));
+        }
+        lua_pop(L, 1);
+        if (!p->is_single[d])
+            p->shape.size[p->shape.n_dims++] = p->length[d];
+    }
+}
+
+/* Row i. */
+static void row_part(lua_State *L, const mx_tensor *t, lua_Integer i, part *p)
+{
+    memset(p, 0, sizeof *p);
+    if (t->shape.n_dims == 0)
+        luaL_error(L, "index %I is outside of %s, which has no dimensions; t:item() is its value", (LUAI_UACINT)i,
+                   mx_tensor_text(t));
+    memcpy(p->length, t->shape.size, sizeof p->length);
+    p->first[0] = position(L, t, 0, i);
+    p->length[0] = 1;
+    p->is_single[0] = true;
+    p->shape.n_dims = t->shape.n_dims - 1;
+    for (int d = 0; d < p->shape.n_dims; d++)
+        p->shape.size[d] = t->shape.size[d + 1];
+}
+
+/* ---- t[part] ---- */
+
+/* Pushes the part: a view if its values are contiguous, otherwise a copy. Gradients flow through either. */
+static void push_part(lua_State *L, mx_tensor *t, const part *p)
+{
+    mx_tensor *now = mx_retain(t), *next = NULL;
+    mx_status status = MX_OK;
+    for (int d = 0; d < t->shape.n_dims && status == MX_OK; d++) {
+        if (p->length[d] == t->shape.size[d])
+            continue;
+        status = mx_apply_narrow(now, d, p->first[d], p->length[d], &next);
+        mx_release(now);
+        now = next;
+    }
+    if (status == MX_OK) {
+        status = mx_apply_reshape(now, &p->shape, &next);
+        mx_release(now);
+    }
     mxl_try(L, status);
-    mxl_push_tensor(L, row);
+    mxl_push_tensor(L, next);
+}
+
+/* Pushes an element as a number, or, if gradients are recorded for t, as a tensor without dimensions. */
+static void push_element(lua_State *L, mx_tensor *t, const part *p)
+{
+    if ((t->requires_grad || t->gone.op) && mx_tape_is_recording()) {
+        push_part(L, t, p);
+        return;
+    }
+    int64_t at = 0;
+    for (int d = 0; d < t->shape.n_dims; d++)
+        at = at * t->shape.size[d] + p->first[d];
+    mxl_try(L, mx_tensor_wait(t, false));
+    mxl_push_element(L, t, at);
 }
 
 /* Whether the caller is the iterator of ipairs, which is upvalue 2. */
@@ -34,53 +158,154 @@ static bool asked_by_ipairs(lua_State *L)
     return same;
 }
 
-/* t[i]: row i as a view. For a tensor of one dimension: the element, as a tensor without dimensions if gradients are
- * recorded for it, otherwise as a number. */
-static int tensor_row(lua_State *L, lua_Integer i)
-{
-    mx_tensor *t = mxl_check_tensor(L, 1);
-    int64_t rows = t->shape.n_dims > 0 ? t->shape.size[0] : 0;
-    if (i == rows + 1 && t->shape.n_dims > 0 && asked_by_ipairs(L))
-        return 0;
-    if (i < 1 || i > rows)
-        return luaL_error(L, "index %I is outside of %s, counted from 1", (LUAI_UACINT)i, mx_tensor_text(t));
-    if (t->shape.n_dims == 1 && !((t->requires_grad || t->gone.op) && mx_tape_is_recording())) {
-        mxl_try(L, mx_tensor_wait(t, false));
-        mxl_push_element(L, t, i - 1);
-    } else {
-        push_row(L, t, i - 1);
-    }
-    return 1;
-}
-
-/* ---- fields ---- */
-
-/* Upvalues: the methods, and the iterator of ipairs. */
-static int tensor_index(lua_State *L)
+/* Reads the index at stack index 2 of the tensor at 1; false if it is neither a whole number nor a table. */
+static bool read_index(lua_State *L, const mx_tensor *t, part *p)
 {
     int is_integer = 0;
     lua_Integer i = lua_type(L, 2) == LUA_TNUMBER ? lua_tointegerx(L, 2, &is_integer) : 0;
     if (is_integer)
-        return tensor_row(L, i);
-    lua_pushvalue(L, 2);
-    if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL)
-        return 1;
-    luaL_checkudata(L, 1, MXL_TENSOR);
-    if (lua_type(L, 2) == LUA_TSTRING)
-        mxl_unknown_field(L, "a tensor has no method", lua_tostring(L, 2), lua_upvalueindex(1));
-    return luaL_error(L,
-                      "a tensor is indexed by a whole number, not by %s: t[i] is row i, t:get(i, j) an element, "
-                      "mx.narrow a range",
-                      luaL_tolstring(L, 2, NULL));
+        row_part(L, t, i, p);
+    else if (lua_type(L, 2) == LUA_TTABLE)
+        read_part(L, t, p);
+    else
+        return false;
+    return true;
+}
+
+/* ---- fields ---- */
+
+static int push_transposed(lua_State *L)
+{
+    mx_tensor *t = mxl_check_tensor(L, 1), *out = NULL;
+    if (t->shape.n_dims != 2)
+        mxl_try(
+            L, mx_fail(MX_ERR_SHAPE, "t.T is for matrices, not %s; mx.permute reorders dimensions", mx_tensor_text(t)));
+    mxl_try(L, mx_apply_transpose(t, &out));
+    mxl_push_tensor(L, out);
+    return 1;
+}
+
+static _Noreturn void bad_index(lua_State *L)
+{
+    mx_fail(MX_ERR_VALUE,
+            "a tensor is indexed by a whole number or by a table, not by %s: t[i] is row i, t[{ {1, 3}, -1 }] the last "
+            "column of rows 1 to 3",
+            luaL_tolstring(L, 2, NULL));
+    mxl_try(L, MX_ERR_VALUE);
+    abort(); /* not reached */
+}
+
+/* Upvalues: the methods, and the iterator of ipairs. */
+static int tensor_index(lua_State *L)
+{
+    if (lua_type(L, 2) == LUA_TSTRING) {
+        const char *name = lua_tostring(L, 2);
+        lua_pushvalue(L, 2);
+        if (lua_rawget(L, lua_upvalueindex(1)) != LUA_TNIL)
+            return 1;
+        luaL_checkudata(L, 1, MXL_TENSOR);
+        if (strcmp(name, "T") == 0)
+            return push_transposed(L);
+        mxl_unknown_field(L, "a tensor has no method", name, lua_upvalueindex(1));
+    }
+    mx_tensor *t = mxl_check_tensor(L, 1);
+    bool is_past_end = t->shape.n_dims > 0 && lua_isinteger(L, 2) && lua_tointeger(L, 2) == t->shape.size[0] + 1;
+    if (is_past_end && asked_by_ipairs(L))
+        return 0;
+    part p;
+    if (!read_index(L, t, &p))
+        bad_index(L);
+    bool is_element = t->shape.n_dims > 0 && p.shape.n_dims == 0;
+    if (is_element)
+        push_element(L, t, &p);
+    else
+        push_part(L, t, &p);
+    return 1;
+}
+
+/* ---- t[part] = value ---- */
+
+/* Writes `value`, of the part's shape with single dimensions, into dimensions `dim` and later of t. Only a range of one
+ * dimension can be written at once: further ranges are written into a narrower tensor first, which is a view or is then
+ * written back. */
+static mx_status write_part(mx_tensor *t, const part *p, int dim, mx_tensor *value)
+{
+    while (dim < t->shape.n_dims && p->length[dim] == t->shape.size[dim])
+        dim++;
+    if (dim == t->shape.n_dims)
+        return mx_apply(&mx_op_copy, (mx_tensor *[]){t, value}, 2, MX_NO_ATTRS, NULL);
+    bool is_last = true;
+    for (int d = dim + 1; d < t->shape.n_dims; d++)
+        is_last = is_last && p->length[d] == t->shape.size[d];
+    if (is_last)
+        return mx_apply_write_slice(t, value, dim, p->first[dim]);
+    mx_tensor *narrow = NULL;
+    MX_TRY(mx_apply_narrow(t, dim, p->first[dim], p->length[dim], &narrow));
+    mx_status status = write_part(narrow, p, dim + 1, value);
+    if (status == MX_OK && narrow->storage != t->storage)
+        status = mx_apply_write_slice(t, narrow, dim, p->first[dim]);
+    mx_release(narrow);
+    return status;
+}
+
+/* A new tensor with the shape of the part before single dimensions are dropped: the value at stack index 3. */
+static mx_status make_value(lua_State *L, const mx_tensor *t, const part *p, mx_tensor **out)
+{
+    mx_shape shape = {.n_dims = t->shape.n_dims};
+    memcpy(shape.size, p->length, sizeof p->length);
+    mx_tensor *value = mxl_test_tensor(L, 3);
+    if (!value) {
+        double number = lua_tonumber(L, 3);
+        if (!mx_dtype_holds(t->dtype, number))
+            return mx_fail(MX_ERR_VALUE, "t[...] = %g: %s cannot hold it", number, mx_tensor_text(t));
+        return mx_apply_full(&shape, t->dtype, number, out);
+    }
+    if (value->dtype != t->dtype)
+        return mx_fail(MX_ERR_DTYPE, "t[...] = value: the value is %s and the tensor %s; value:to(\"%s\") converts",
+                       mx_tensor_text(value), mx_tensor_text(t), mx_dtype_name(t->dtype));
+    if (!mx_shape_equal(&value->shape, &p->shape))
+        return mx_fail(MX_ERR_SHAPE, "t[...] = value: the value is %s, the part of the tensor has shape %s",
+                       mx_tensor_text(value), mx_shape_text(&p->shape));
+    return mx_apply_reshape(value, &shape, out);
+}
+
+/* Assignments are not recorded: the gradient of a recorded tensor would be that before the assignment. */
+static void refuse_recorded(lua_State *L, const mx_tensor *t)
+{
+    const mx_tensor *value = mxl_test_tensor(L, 3);
+    if (!mx_tape_is_recording())
+        return;
+    if (value && value->requires_grad)
+        mxl_try(L, mx_fail(MX_ERR_STATE,
+                           "t[...] = value: %s requires a gradient, which would be lost because assignments are not "
+                           "recorded; assign value:detach(), or use mx.where or mx.concat",
+                           mx_tensor_text(value)));
+    if (t->node || t->gone.op)
+        mxl_try(L, mx_fail(MX_ERR_STATE,
+                           "t[...] = value: %s was computed by recorded operations, and assignments are not recorded, "
+                           "so its gradient would be wrong; assign to t:detach():clone(), or use mx.where or mx.concat",
+                           mx_tensor_text(t)));
 }
 
 static int tensor_newindex(lua_State *L)
 {
     luaL_checkudata(L, 1, MXL_TENSOR);
-    return luaL_error(L,
-                      "t[%s] cannot be assigned: t:set(i, j, value) sets an element, mx.write_slice a range, mx.fill "
-                      "all of a tensor; mx.name names it",
-                      luaL_tolstring(L, 2, NULL));
+    if (lua_type(L, 2) == LUA_TSTRING)
+        return luaL_error(L, "a tensor has no fields to assign, such as '%s'; mx.name names it", lua_tostring(L, 2));
+    mx_tensor *t = mxl_check_tensor(L, 1), *value = NULL;
+    if (!mxl_test_tensor(L, 3) && lua_type(L, 3) != LUA_TNUMBER)
+        return luaL_error(L, "t[...] = value: the value is %s; expected a number or a tensor", luaL_typename(L, 3));
+    if (mxl_test_tensor(L, 3))
+        mxl_check_tensor(L, 3);
+    part p;
+    if (!read_index(L, t, &p))
+        bad_index(L);
+    refuse_recorded(L, t);
+    mxl_try(L, make_value(L, t, &p, &value));
+    mx_status status = write_part(t, &p, 0, value);
+    mx_release(value);
+    mxl_try(L, status);
+    return 0;
 }
 
 void mxl_set_tensor_index(lua_State *L)

@@ -79,10 +79,29 @@ static int new_from_table(lua_State *L)
     return 1;
 }
 
-/* mx.zeros{2, 3}, mx.zeros({2, 3}, dtype), mx.zeros{shape = {2, 3}, dtype = dtype} */
+/* mx.zeros(2, 3, ...) becomes mx.zeros({2, 3}, ...). */
+void mxl_join_sizes(lua_State *L)
+{
+    int n = 0;
+    while (lua_isinteger(L, n + 1))
+        n++;
+    if (n == 0)
+        return;
+    lua_createtable(L, n, 0);
+    for (int i = 1; i <= n; i++) {
+        lua_pushvalue(L, i);
+        lua_rawseti(L, -2, i);
+    }
+    lua_replace(L, 1);
+    for (int i = 1; i < n; i++)
+        lua_remove(L, 2);
+}
+
+/* mx.zeros(2, 3), mx.zeros{2, 3}, mx.zeros({2, 3}, dtype), mx.zeros{shape = {2, 3}, dtype = dtype} */
 static void check_shape_and_dtype(lua_State *L, const char *what, mx_shape *shape, mx_dtype *dtype)
 {
     static const char *const names[] = {"shape", "dtype", NULL};
+    mxl_join_sizes(L);
     if (!lua_istable(L, 1))
         mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: expected a shape, as in %s{2, 3}, got %s", what, what,
                            luaL_tolstring(L, 1, NULL)));
@@ -140,8 +159,11 @@ static void push_dtypes(lua_State *L)
 
 int mxl_open_tensor_new(lua_State *L)
 {
-    static const luaL_Reg functions[] = {
-        {"tensor", new_from_table}, {"zeros", new_zeros}, {"ones", new_ones}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"tensor", new_from_table},
+                                         {"zeros", new_zeros},
+                                         {"ones", new_ones},
+                                         {"print_options", mxl_print_options},
+                                         {NULL, NULL}};
     luaL_newlib(L, functions);
     push_dtypes(L);
     lua_setfield(L, -2, "dtypes");

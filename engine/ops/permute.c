@@ -281,3 +281,9 @@ const mx_op mx_op_gather_grad = {
     .cost = cost_copy,
     .host = host_gather_grad,
 };
+
+mx_status mx_apply_transpose(mx_tensor *x, mx_tensor **y)
+{
+    const transpose_attr attr = {.dim1 = -2, .dim2 = -1};
+    return mx_apply(&mx_op_transpose, &x, 1, MX_ATTRS(attr), y);
+}

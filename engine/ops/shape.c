@@ -430,3 +430,9 @@ mx_status mx_apply_narrow(mx_tensor *x, int dim, int64_t first, int64_t length, 
     const range_attr attr = {.dim = dim, .start = first + 1, .length = length};
     return mx_apply(&mx_op_narrow, &x, 1, MX_ATTRS(attr), y);
 }
+
+mx_status mx_apply_write_slice(mx_tensor *to, mx_tensor *from, int dim, int64_t first)
+{
+    const range_attr attr = {.dim = dim, .start = first + 1};
+    return mx_apply(&mx_op_write_slice, (mx_tensor *[]){to, from}, 2, MX_ATTRS(attr), NULL);
+}

@@ -43,6 +43,11 @@ return setmetatable(mx, {
             rawset(self, name, module)
             return module
         end
-        error(("mx.%s does not exist; mx.ops() lists the operations"):format(tostring(name)), 2)
+        local util = require "mx.util"
+        local known = util.sorted_keys(self)
+        table.move(util.sorted_keys(FILES), 1, #util.sorted_keys(FILES), #known + 1, known)
+        local near = util.nearest(tostring(name), known)
+        error(("mx.%s does not exist; %smx.ops() lists the operations"):format(tostring(name),
+            near and ("did you mean mx.%s? "):format(near) or ""), 2)
     end,
 })

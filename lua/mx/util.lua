@@ -172,52 +172,9 @@ function util.without(a, b)
     return list
 end
 
---- The edit distance between two words; swapping two neighbouring letters counts as one edit.
----@param a string
----@param b string
----@return integer
-function util.distance(a, b)
-    local before, previous = {}, {}
-    for j = 0, #b do
-        previous[j] = j
-    end
-    for i = 1, #a do
-        local row = { [0] = i }
-        for j = 1, #b do
-            local same = a:byte(i) == b:byte(j)
-            row[j] = math.min(previous[j] + 1, row[j - 1] + 1, previous[j - 1] + (same and 0 or 1))
-            if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
-                row[j] = math.min(row[j], before[j - 2] + 1)
-            end
-        end
-        before, previous = previous, row
-    end
-    return previous[#b]
-end
-
--- Names in other libraries -> names here.
-local OTHER_WORDS = {
-    lr = "learning_rate", betas = "beta1", wd = "weight_decay", axis = "dim", random_seed = "seed", epsilon = "eps",
-    max_norm = "clip", grad_clip = "clip",
-}
-
---- The word of a list that is nearest to `word`, or nil if none is near.
----@param word string
----@param words string[]
----@return string?
-function util.nearest(word, words)
-    if util.contains(words, OTHER_WORDS[word]) then
-        return OTHER_WORDS[word]
-    end
-    local best, best_distance = nil, math.max(2, #word // 3) + 1
-    for _, candidate in ipairs(words) do
-        local d = util.distance(word, candidate)
-        if d < best_distance then
-            best, best_distance = candidate, d
-        end
-    end
-    return best
-end
+--- The word of a list that is nearest to `word`, or nil if none is near. Knows names of other libraries.
+---@type fun(word: string, words: string[]): string?
+util.nearest = core.nearest
 
 -- An error in the user's input. The program prints its message of one line without a traceback, because the input is
 -- wrong and not the script.

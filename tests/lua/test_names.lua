@@ -42,14 +42,13 @@ function TestConstructors.test_what_would_go_unread_is_refused()
         refused({ name, "'dtpye'", "'dtype'" }, make, { shape = { 2 }, dtpye = "f32" })
         refused({ name, "twice" }, make, { 4, shape = { 2 } })
         refused({ "'shape'" }, make, { shape = { 2, shape = 3 } })
-        refused({ name }, make, 2, 3)
         refused({ name }, make, { 2 }, { dtype = "f32" }, "f32")
         refused({ "'dtpye'" }, make, { 2 }, { dtpye = "bf16" })
     end
     refused({ "'seed'" }, mx.randn, { 2, sede = 1 })
     refused({ "'dtype'" }, mx.tensor, { 1, 2, dtype = "i32" })
     refused({ "'seed'" }, mx.randn, { 2, seed = 1 }, { std = 2 }) -- options in both tables
-    refused({ "by name", "n, dtype, start, step" }, mx.arange, 6)
+    refused({ "by name", "n, dtype, start, step" }, mx.arange, 6, 7, 8)
 end
 
 TestNames = {}

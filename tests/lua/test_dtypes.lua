@@ -230,7 +230,7 @@ function TestDtypes.test_every_dtype_moves()
         local t = mx.tensor({ { 0, 1, 2 }, { 3, 4, 96 } }, name)
         lu.assertEquals(t:totable(), { { 0, 1, 2 }, { 3, 4, 96 } }, name)
         lu.assertStrContains(tostring(t), "96")
-        lu.assertStrContains(tostring(t), ("[%s tensor of size 2x3 on host]"):format(name))
+        lu.assertStrContains(tostring(t), ("[%s tensor of size 2x3 on "):format(name))
         lu.assertEquals(mx.transpose(t):totable(), { { 0, 3 }, { 1, 4 }, { 2, 96 } }, name)
         lu.assertEquals(mx.concat(t, t, { dim = 2 }):narrow({ dim = 2, start = 3, length = 2 }):totable(),
             { { 2, 0 }, { 96, 3 } }, name)

@@ -261,8 +261,8 @@ TestPrint = {}
 
 function TestPrint.test_the_last_line_says_what_the_tensor_is()
     local t = mx.name(mx.tensor { { 1, 0 / 0, -(0 / 0) }, { 1 / 0, 2, 3 } }, "w")
-    lu.assertStrContains(tostring(t), "[f32 tensor of size 2x3 w on host, 2 NaN, 1 infinite]")
-    lu.assertStrContains(tostring(mx.zeros(2, "i32")), "[i32 tensor of size 2 on host]")
+    lu.assertStrMatches(tostring(t):match("%b[]$"), "%[f32 tensor of size 2x3 w on .*host, 2 NaN, 1 infinite%]")
+    lu.assertStrMatches(tostring(mx.zeros(2, "i32")):match("%b[]$"), "%[i32 tensor of size 2 on .*host%]")
     lu.assertStrContains(tostring(mx.full { shape = { 3000 }, value = 0 / 0, dtype = "bf16" }), "3000 NaN")
     lu.assertStrContains(tostring(mx.tensor { -(0 / 0) }), "   nan\n")
 end

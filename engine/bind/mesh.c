@@ -104,7 +104,7 @@ static int mesh_define(lua_State *L)
 {
     mx_axis axes[MX_MAX_AXES];
     int n = check_axis_list(L, 1, axes);
-    mxl_try(L, mx_sim_check_mesh(axes, n));
+    mxl_try(L, mx_sim_place_mesh(axes, n));
     mxl_try(L, mx_comm_finish());
     mx_collective_forget();
     mxl_try(L, mx_mesh_define(axes, n));

@@ -46,6 +46,9 @@ static void read_network(lua_State *L, int i, mx_network *network)
                             .dcn_hop_s = mxl_field_number(L, i, "dcn_hop_s", 0),
                             .switch_Bps = mxl_field_number(L, i, "switch_Bps", 0),
                             .slice_chips = (int)positive(L, i, "slice_chips"),
+                            .has_dies = mxl_field_boolean(L, i, "has_dies", false),
+                            .ring_order = mxl_field_boolean(L, i, "ring_order", false),
+                            .splits_sides = mxl_field_boolean(L, i, "splits_sides", false),
                             .ici_efficiency = share(L, i, "ici_efficiency"),
                             .dcn_efficiency = share(L, i, "dcn_efficiency")};
     int chips = 1;
@@ -101,6 +104,27 @@ static int is_simulated(lua_State *L)
     return 1;
 }
 
+/* mx.sim_placement() -> axis -> its chips along each of four dimensions, as in {fsdp = {1, 16, 1, 1}, ...}; those of
+ * the torus come first. nil if no mesh is placed on a torus. */
+static int sim_placement(lua_State *L)
+{
+    const mx_placement *placement = mx_sim_placement();
+    if (!placement)
+        return 0;
+    const mx_axis *axes;
+    int n = mx_mesh_axes(&axes);
+    lua_createtable(L, 0, n);
+    for (int a = 0; a < n; a++) {
+        lua_createtable(L, MX_NETWORK_DIMS, 0);
+        for (int d = 0; d < MX_NETWORK_DIMS; d++) {
+            lua_pushinteger(L, placement->part[a][d]);
+            lua_rawseti(L, -2, d + 1);
+        }
+        lua_setfield(L, -2, axes[a].name);
+    }
+    return 1;
+}
+
 /* mx.sim_times([reset = false]) -> table: the chip's seconds since the last reset, by purpose (sim/device.h). */
 static int sim_times(lua_State *L)
 {
@@ -132,11 +156,9 @@ static int sim_times(lua_State *L)
 
 int mxl_open_sim(lua_State *L)
 {
-    static const luaL_Reg functions[] = {{"sim_start", sim_start},
-                                         {"sim_stop", sim_stop},
-                                         {"is_simulated", is_simulated},
-                                         {"sim_times", sim_times},
-                                         {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"sim_start", sim_start},         {"sim_stop", sim_stop},
+                                         {"is_simulated", is_simulated},   {"sim_times", sim_times},
+                                         {"sim_placement", sim_placement}, {NULL, NULL}};
     luaL_newlib(L, functions);
     return 1;
 }

@@ -3,6 +3,7 @@
 #include "core/offload.h"
 #include "mesh/comm.h"
 #include "mesh/gather.h"
+#include "sim/placement.h"
 #include "tape/tape.h"
 #include "transport/mpi.h"
 
@@ -18,6 +19,7 @@ struct mx_sim_context {
     double clock_s;                                              /* the time up to which the chip has computed */
     double dim_free_s[MX_NETWORK_DIMS], dcn_free_s, host_free_s; /* when each link is free again */
     uint64_t fusion;                                             /* number of the current fusion */
+    mx_placement placement;                                      /* of the mesh */
     struct mx_offload_state offload;
     struct mx_mesh_state mesh;
     struct mx_comm_state comm;
@@ -182,15 +184,18 @@ static void take_time(mx_sim_context *c, const mx_batch *b, double bytes)
         mx_job_observer.copied(&b->job, start_s, c->clock_s);
 }
 
-/* The route of the ranks along axes of the mesh, which mx_sim_check_mesh has accepted; without a mesh: of all ranks. */
+/* The route of the ranks along axes of the mesh, which mx_sim_place_mesh has placed; without a mesh: of all ranks. */
 static mx_route route_of(const mx_sim_context *c, mx_axes wanted)
 {
     const mx_network *network = &c->pod.network;
     const mx_axis *axes, all = {"all", network->slice_chips, c->pod.slices};
     int n = mx_mesh_axes(&axes);
-    mx_route route;
-    (void)mx_network_route(network, n > 0 ? axes : &all, n > 0 ? n : 1, wanted, &route);
-    return route;
+    if (n > 0)
+        return mx_network_route(network, &c->placement, axes, n, wanted);
+    mx_placement whole = {0};
+    for (int d = 0; d < network->n_dims; d++)
+        whole.part[0][d] = network->dim[d].size;
+    return mx_network_route(network, &whole, &all, 1, 0);
 }
 
 static mx_status exchange(mx_job *job)
@@ -350,9 +355,9 @@ mx_sim_times mx_sim_get_times(bool reset)
     return copy;
 }
 
-mx_status mx_sim_check_mesh(const mx_axis *axes, int n)
+mx_status mx_sim_place_mesh(const mx_axis *axes, int n)
 {
-    const mx_sim_context *c = current();
+    mx_sim_context *c = current();
     if (!c)
         return MX_OK;
     int chips = 1, slices = 1;
@@ -366,8 +371,14 @@ mx_status mx_sim_check_mesh(const mx_axis *axes, int n)
                        "the mesh has %d slices of %d devices, and the simulated pod has %d of %d: set slices, "
                        "dcn_*_parallelism and ici_*_parallelism to these",
                        slices, chips, c->pod.slices, network->slice_chips);
-    mx_route route;
-    return mx_network_route(network, axes, n, 0, &route);
+    return mx_placement_choose(network, axes, n, &c->placement);
+}
+
+const mx_placement *mx_sim_placement(void)
+{
+    const mx_sim_context *c = current();
+    const mx_axis *axes;
+    return c && c->pod.network.n_dims > 0 && mx_mesh_axes(&axes) > 0 ? &c->placement : NULL;
 }
 
 /* ---- the simulation that a script starts ---- */

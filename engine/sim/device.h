@@ -47,9 +47,12 @@ mx_status mx_sim_start(const mx_sim_pod *pod);
 void mx_sim_stop(void);
 bool mx_sim_is_on(void);
 
-/* Checks that the pod of the current context can form this mesh. MX_ERR_VALUE, with both numbers, if the mesh needs
- * other numbers of slices or chips, or if its axes do not fit the torus. MX_OK if nothing is simulated. */
-mx_status mx_sim_check_mesh(const mx_axis *axes, int n);
+/* Places a mesh on the pod of the current context; the mesh is to be defined next. MX_ERR_VALUE if it needs other
+ * numbers of slices or chips, or if its axes do not fit the torus (placement.h). MX_OK if nothing is simulated. */
+mx_status mx_sim_place_mesh(const mx_axis *axes, int n);
+
+/* The placement of the current context's mesh; NULL if there is no mesh or no torus. */
+const mx_placement *mx_sim_placement(void);
 
 /* The time of the current context's chip by purpose, since the start or the last reset: seconds whose sum is the
  * clock's time. All 0 if nothing is simulated. */

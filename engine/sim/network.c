@@ -4,49 +4,28 @@
 
 /* ---- positions of ranks ---- */
 
-static mx_status place_axis(const mx_network *network, const mx_axis *axis, bool wanted, int *d, int *stride,
-                            mx_route *route)
+mx_route mx_network_route(const mx_network *network, const mx_placement *placement, const mx_axis *mesh, int n,
+                          mx_axes axes)
 {
-    int left = axis->ici;
-    while (left > 1) {
-        while (*d >= 0 && *stride == network->dim[*d].size) {
-            (*d)--;
-            *stride = 1;
-        }
-        int room = *d >= 0 ? network->dim[*d].size / *stride : 0;
-        int take = left < room ? left : room;
-        if (room == 0 || left % take != 0 || room % take != 0)
-            return mx_fail(MX_ERR_VALUE,
-                           "ici_%s_parallelism = %d does not fit the torus: %d are to be placed, where a dimension has "
-                           "%d chips left; expected sizes that divide, or are products of, those of its dimensions",
-                           axis->name, axis->ici, left, room);
-        if (wanted) {
-            route->stride[*d] = route->size[*d] == 1 ? *stride : route->stride[*d];
-            route->size[*d] *= take;
-        }
-        *stride *= take;
-        left /= take;
-    }
-    return MX_OK;
-}
-
-mx_status mx_network_route(const mx_network *network, const mx_axis *mesh, int n, mx_axes axes, mx_route *route)
-{
-    *route = (mx_route){.inside = 1, .slices = 1};
+    mx_route route = {.inside = 1, .slices = 1};
+    int inner[MX_NETWORK_DIMS]; /* chips along each dimension of the axes inside the current one */
     for (int d = 0; d < MX_NETWORK_DIMS; d++)
-        route->size[d] = route->stride[d] = 1;
-    int d = network->n_dims - 1, stride = 1;
+        inner[d] = route.size[d] = route.stride[d] = 1;
     for (int a = n - 1; a >= 0; a--) {
         bool wanted = axes == 0 || (axes >> a & 1u);
-        if (wanted) {
-            route->inside *= mesh[a].ici;
-            route->slices *= mesh[a].dcn;
+        route.inside *= wanted ? mesh[a].ici : 1;
+        route.slices *= wanted ? mesh[a].dcn : 1;
+        for (int d = 0; d < network->n_dims; d++) {
+            int part = placement->part[a][d];
+            if (wanted && part > 1) {
+                route.stride[d] = route.size[d] == 1 ? inner[d] : route.stride[d];
+                route.size[d] *= part;
+            }
+            inner[d] *= part;
         }
-        if (network->n_dims > 0)
-            MX_TRY(place_axis(network, &mesh[a], wanted, &d, &stride, route));
     }
-    route->ranks = route->inside * route->slices;
-    return MX_OK;
+    route.ranks = route.inside * route.slices;
+    return route;
 }
 
 /* ---- inside a slice ---- */

@@ -23,12 +23,21 @@ typedef struct mx_network {
     int n_dims; /* dimensions of the torus, the last one innermost; 0: a switch */
     mx_network_dim dim[MX_NETWORK_DIMS];
     int slice_chips;
+    bool has_dies;                         /* the last dimension is the dies of a chip, which JAX gives away first */
+    bool ring_order;                       /* JAX numbers the chips of this slice along a ring */
+    bool splits_sides;                     /* several axes may share a dimension (allow_split_physical_axes) */
     double switch_Bps;                     /* from a chip into the switch, one way */
     double hop_s;                          /* latency between neighbouring chips */
     double dcn_Bps;                        /* from a chip to other slices, one way */
     double dcn_hop_s;                      /* latency between neighbouring slices */
     double ici_efficiency, dcn_efficiency; /* share of the nominal bandwidth that collectives reach */
 } mx_network;
+
+/* The chips of each axis of a mesh along each dimension (placement.h). In a dimension that several axes share, the
+ * chips of a later axis are closer to each other. */
+typedef struct mx_placement {
+    int part[MX_MAX_AXES][MX_NETWORK_DIMS];
+} mx_placement;
 
 /* The positions of a group's ranks: their number and distance in each dimension of the torus, and the number of slices.
  */
@@ -37,10 +46,9 @@ typedef struct mx_route {
     int size[MX_NETWORK_DIMS], stride[MX_NETWORK_DIMS];
 } mx_route;
 
-/* The route of the group along `axes` (0: all) of a mesh of n axes, whose ici sizes fill the slice row-major.
- * MX_ERR_VALUE, with both numbers, if an axis neither divides a dimension of the torus nor consists of whole
- * dimensions. */
-mx_status mx_network_route(const mx_network *network, const mx_axis *mesh, int n, mx_axes axes, mx_route *route);
+/* The route of the group along `axes` (0: all) of a mesh of n axes. */
+mx_route mx_network_route(const mx_network *network, const mx_placement *placement, const mx_axis *mesh, int n,
+                          mx_axes axes);
 
 /* Seconds inside slices and between slices, one after the other; `bytes` is the size of the whole array. */
 typedef struct mx_network_time {

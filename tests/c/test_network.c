@@ -1,6 +1,7 @@
 /* Costs of collectives on tori, at switches and over slices, against figures worked out by hand and published ones. */
 #include "check.h"
 #include "sim/network.h"
+#include "sim/placement.h"
 
 #include <string.h>
 
@@ -14,6 +15,7 @@ static bool near(double value, double expected, double share)
 static mx_network torus(int n_dims, const int *sizes, bool wraps, double link_Bps)
 {
     mx_network network = {.n_dims = n_dims,
+                          .splits_sides = true,
                           .slice_chips = 1,
                           .hop_s = HOP,
                           .dcn_Bps = 3.125e9,
@@ -40,9 +42,10 @@ static mx_network node(void)
 static mx_network_time cost(const mx_network *network, const mx_axis *mesh, int n, mx_axes axes, mx_exchange_kind kind,
                             double bytes)
 {
-    mx_route route;
-    if (mx_network_route(network, mesh, n, axes, &route) != MX_OK)
+    mx_placement placement;
+    if (mx_placement_choose(network, mesh, n, &placement) != MX_OK)
         return (mx_network_time){-1, -1};
+    mx_route route = mx_network_route(network, &placement, mesh, n, axes);
     return mx_network_cost(network, &route, kind, bytes);
 }
 
@@ -54,39 +57,59 @@ static double ici(const mx_network *network, const mx_axis *mesh, int n, mx_axes
 
 /* ---- where ranks lie ---- */
 
+static mx_route route_of(const mx_network *network, const mx_axis *mesh, int n, mx_axes axes)
+{
+    mx_placement placement;
+    CHECK(mx_placement_choose(network, mesh, n, &placement) == MX_OK, "%s", mx_message());
+    return mx_network_route(network, &placement, mesh, n, axes);
+}
+
 static void test_routes(void)
 {
     mx_network pod = torus(2, (int[]){16, 16}, true, LINK);
     mx_axis mesh[] = {{"data", 1, 32}, {"fsdp", 64, 1}, {"tensor", 4, 1}};
-    mx_route route;
-    CHECK(mx_network_route(&pod, mesh, 3, 1u << 2, &route) == MX_OK, "tensor fits");
-    CHECK(route.ranks == 4 && route.size[0] == 1 && route.size[1] == 4 && route.stride[1] == 1,
-          "innermost, neighbours");
-    CHECK(mx_network_route(&pod, mesh, 3, 1u << 1, &route) == MX_OK, "fsdp fits");
-    CHECK(route.inside == 64 && route.size[0] == 16 && route.size[1] == 4, "%d by %d", route.size[0], route.size[1]);
-    CHECK(route.stride[0] == 1 && route.stride[1] == 4, "every fourth chip: %d", route.stride[1]);
-    CHECK(mx_network_route(&pod, mesh, 3, 1u << 0, &route) == MX_OK, "data fits");
+    mx_route route = route_of(&pod, mesh, 3, 1u << 2);
+    CHECK(route.ranks == 4 && route.size[0] == 4 && route.size[1] == 1 && route.stride[0] == 1, "neighbours");
+    route = route_of(&pod, mesh, 3, 1u << 1);
+    CHECK(route.inside == 64 && route.size[0] == 4 && route.size[1] == 16, "%d by %d", route.size[0], route.size[1]);
+    CHECK(route.stride[0] == 4 && route.stride[1] == 1, "every fourth chip: %d", route.stride[0]);
+    route = route_of(&pod, mesh, 3, 1u << 0);
     CHECK(route.ranks == 32 && route.inside == 1 && route.slices == 32, "over slices");
-    CHECK(mx_network_route(&pod, mesh, 3, 0, &route) == MX_OK, "all ranks fit");
+    route = route_of(&pod, mesh, 3, 0);
     CHECK(route.ranks == 8192 && route.inside == 256 && route.slices == 32, "%d ranks", route.ranks);
 }
 
+/* tests/lua/test_topology.lua has the choices of JAX. Here: what is refused, and parts of an axis. */
 static void test_axes_that_do_not_fit(void)
 {
-    mx_network pod = torus(2, (int[]){4, 8}, false, LINK);
+    mx_network pod = torus(3, (int[]){8, 8, 8}, true, LINK);
+    pod.splits_sides = false;
     const struct {
         mx_axis mesh[2];
-        const char *given, *left;
-    } cases[] = {{{{"fsdp", 1, 1}, {"tensor", 3, 1}}, "ici_tensor_parallelism = 3", "3 are to be placed"},
-                 {{{"fsdp", 1, 1}, {"tensor", 12, 1}}, "ici_tensor_parallelism = 12", "has 8 chips left"},
-                 {{{"fsdp", 6, 1}, {"tensor", 2, 1}}, "ici_fsdp_parallelism = 6", "has 4 chips left"},
-                 {{{"fsdp", 2, 1}, {"tensor", 32, 1}}, "ici_fsdp_parallelism = 2", "has 0 chips left"}};
+        const char *message;
+    } cases[] = {{{{"fsdp", 32, 1}, {"tensor", 16, 1}},
+                  "ici_tensor_parallelism = 16 does not fit the slice 8x8x8: no whole sides of 8x8x8 multiply to it"},
+                 {{{"fsdp", 64, 1}, {"tensor", 8, 1}}, NULL},
+                 {{{"fsdp", 16, 1}, {"tensor", 8, 1}},
+                  "ici_fsdp_parallelism = 16 does not fit the slice 8x8x8: no "
+                  "whole sides of 8x8 multiply to it"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        mx_route route;
-        CHECK(mx_network_route(&pod, cases[i].mesh, 2, 0, &route) == MX_ERR_VALUE, "case %zu is refused", i);
-        CHECK(strstr(mx_message(), cases[i].given), "'%s' in '%s'", cases[i].given, mx_message());
-        CHECK(strstr(mx_message(), cases[i].left), "'%s' in '%s'", cases[i].left, mx_message());
+        mx_placement placement;
+        mx_status status = mx_placement_choose(&pod, cases[i].mesh, 2, &placement);
+        CHECK((status == MX_OK) == !cases[i].message, "case %zu", i);
+        CHECK(status == MX_OK || strcmp(mx_message(), cases[i].message) == 0, "'%s'", mx_message());
     }
+}
+
+static void test_parts_of_an_axis(void)
+{
+    mx_network pod = torus(3, (int[]){4, 4, 4}, true, LINK);
+    mx_axis mesh[] = {{"fsdp", 4, 1}, {"tensor.outer", 8, 1}, {"tensor.inner", 2, 1}};
+    mx_route inner = route_of(&pod, mesh, 3, 1u << 2), outer = route_of(&pod, mesh, 3, 1u << 1),
+             both = route_of(&pod, mesh, 3, 3u << 1);
+    CHECK(inner.size[1] == 2 && inner.stride[1] == 1 && inner.size[0] == 1, "inner: half of a side");
+    CHECK(outer.size[1] == 2 && outer.stride[1] == 2 && outer.size[0] == 4, "outer: the other half, and a side");
+    CHECK(both.size[0] == 4 && both.size[1] == 4 && both.size[2] == 1, "tensor = 16: two whole sides, as in JAX");
 }
 
 /* ---- tori ---- */
@@ -145,6 +168,7 @@ static void test_dies(void)
 {
     const double bytes = 1e9, die_link = 5.4e11;
     mx_network pod = torus(4, (int[]){4, 4, 4, 2}, true, LINK);
+    pod.has_dies = true;
     pod.dim[3] = (mx_network_dim){2, false, die_link};
     mx_axis mesh[] = {{"x", 4, 1}, {"yz", 16, 1}, {"die", 2, 1}};
     double all = ici(&pod, mesh, 3, 0, MX_ALL_GATHER, bytes);
@@ -243,6 +267,7 @@ int main(void)
 {
     test_routes();
     test_axes_that_do_not_fit();
+    test_parts_of_an_axis();
     test_v5e_slice();
     test_v4p_cube();
     test_strided_groups_share_links();

@@ -47,6 +47,7 @@ static mx_sim_pod pod(int side, int slices, bool offloads_collectives)
                              .attention_efficiency = 0.8,
                              .memory_efficiency = 0.7},
                     .network = {.n_dims = 2,
+                                .splits_sides = true,
                                 .slice_chips = side * side,
                                 .hop_s = 1e-6,
                                 .dcn_Bps = 3.125e9,
@@ -79,7 +80,7 @@ static chip start(const mx_sim_pod *p, int rank, int64_t size)
     CHECK(mx_sim_context_new(p, rank, &c.context) == MX_OK, "%s", mx_message());
     mx_device_use(mx_sim_context_device(c.context));
     const mx_axis axes[] = {{"fsdp", p->network.slice_chips / 4, 1}, {"tensor", 4, p->slices}};
-    CHECK(mx_mesh_define(axes, 2) == MX_OK, "%s", mx_message());
+    CHECK(mx_sim_place_mesh(axes, 2) == MX_OK && mx_mesh_define(axes, 2) == MX_OK, "%s", mx_message());
     for (int i = 0; i < TENSORS; i++)
         CHECK(mx_tensor_new(MX_BF16, &(mx_shape){2, {size, size}}, &c.t[i]) == MX_OK, "%s", mx_message());
     return c;

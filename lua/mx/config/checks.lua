@@ -133,6 +133,7 @@ function checks.together(values)
     for _, key in ipairs(config_rules.SIMULATED) do
         need(c.hardware ~= "" or c[key] == values.standard[key], key, "is for simulated chips, and hardware is empty")
     end
+    need(c.network == "" or c.dcn_Bps == 0, "dcn_Bps", "network = %s sets it, too: set one of them", c.network)
     local tensors = mx.models.tensors(mx.models.shape(c))
     for _, name in ipairs(c.remat_policy == "custom" and remat.TENSORS or {}) do
         need(c[name] == "remat" or util.contains(tensors, name), name, "a layer with mlp_activations = %s has no such "

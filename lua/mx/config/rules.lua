@@ -134,6 +134,7 @@ rules.VALUES = {
     link_gbps = { min = 0 },
     dcn_gbps = { min = 0 },
     operations = { min = 0 },
+    dcn_Bps = { min = 0 },
 }
 for _, name in ipairs(remat.TENSORS) do
     rules.VALUES[name] = { choices = { "device", "offload", "remat" } }
@@ -147,7 +148,8 @@ end
 -- Keys of simulated chips.
 rules.SIMULATED = {
     "sparse_core_collective_offload_all_gather", "sparse_core_collective_offload_reduce_scatter",
-    "sparse_core_collective_offload_all_reduce", "prefetch_memory_limit_percent", "compile_xla_flags",
+    "sparse_core_collective_offload_all_reduce", "prefetch_memory_limit_percent", "compile_xla_flags", "topology",
+    "network", "dcn_Bps",
 }
 
 -- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.

@@ -483,7 +483,10 @@ function mesh.new(cfg)
     for i, axis in ipairs(self.layout.axes) do
         list[i] = { name = axis.name, ici = axis.ici, dcn = axis.dcn }
     end
-    util.attempt(mx.mesh_define, list) -- a simulated pod may have other chips, or sides that the axes do not fit
+    local ok, problem = pcall(mx.mesh_define, list) -- a simulated pod may have sides that the axes do not fit
+    if not ok then
+        util.refuse("%s%s", problem, mx.sim.topology.advice(list))
+    end
     return self
 end
 

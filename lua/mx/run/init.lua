@@ -238,6 +238,10 @@ function run.start(config, model, optimizer, data)
     end
     if model.parallel.mesh then
         say("%s", model.parallel.mesh)
+        local topology = mx.sim.topology.line()
+        if topology then
+            say("%s", topology)
+        end
         local uneven = model.parallel:uneven()
         if uneven then
             say("the parts of some dimensions differ; the largest exceeds the mean by: %s", uneven)

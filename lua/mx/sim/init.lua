@@ -4,9 +4,10 @@
 -- Tensors have no values, a loss is 0, and mx.now() is the chip's time.
 
 local mx = require "mx"
+local topology = require "mx.sim.topology"
 local util = require "mx.util"
 
-local sim = {}
+local sim = { topology = topology }
 
 local MOST_HOST_RANKS = 1000000 -- on a simulated machine like this one
 
@@ -21,7 +22,8 @@ local OPTIONAL = {
     link_Bps = "number", die_link_Bps = "number",
     dies = "number", switch_Bps = "number", launch_s = "number", fuses = "boolean", fitted = "table",
     matrix_efficiency = "number", attention_efficiency = "number", memory_efficiency = "number",
-    ici_efficiency = "number", dcn_efficiency = "number", sparse_core = "boolean",
+    ici_efficiency = "number", dcn_efficiency = "number", sparse_core = "boolean", ring_numbered = "table",
+    networks = "table",
 }
 
 --- The constants that may be fitted: name -> plausible range and meaning.
@@ -35,7 +37,7 @@ sim.CONSTANTS = {
 
 local OFFLOADED = { "all_gather", "reduce_scatter", "all_reduce" } -- collectives that SparseCores can run
 
-sim.NAMES = { "h100", "v5e", "v5p", "v6e", "v7x" }
+sim.NAMES = { "h100", "h200", "v5e", "v5p", "v6e", "v7x" }
 
 local function check_field(path, file, name, kind, needed)
     local value = file[name]
@@ -143,7 +145,7 @@ function sim.parse(text, path)
 end
 
 --- The contents of configs/hardware/NAME.yml.
----@param name string v5e, v5p, v6e, v7x or h100, optionally with the number of chips in a slice: v5e-256
+---@param name string a file of configs/hardware, optionally with the number of chips in a slice: v5e-256
 ---@return table hardware, integer? chips
 function sim.hardware(name)
     local kind, chips = sim.split_name(name)
@@ -157,62 +159,6 @@ function sim.hardware(name)
     local hardware = sim.parse(text, path)
     hardware.name = kind
     return hardware, chips
-end
-
--- The sides of a slice of `cubes` cubes, in ascending order: those with the smallest sum.
-local function sides_of_cubes(cubes, side)
-    local best, least = nil, math.huge
-    for a = 1, math.floor(cubes ^ (1 / 3) + 1e-9) do
-        for b = a, cubes % a == 0 and math.floor((cubes // a) ^ 0.5 + 1e-9) or 0 do
-            local c = cubes // (a * b)
-            if a * b * c == cubes and a + b + c < least then
-                best, least = { side * a, side * b, side * c }, a + b + c
-            end
-        end
-    end
-    return best
-end
-
--- The sides of a slice with this many chips.
-local function sides_of(hardware, chips)
-    local listed = hardware.slices[chips] or hardware.slices[tostring(chips)]
-    local side, largest = math.tointeger(hardware.wraps_multiple or 1), math.tointeger(hardware.largest_slice or 0)
-    if listed then
-        return listed
-    elseif chips > 0 and chips <= largest and chips % side ^ 3 == 0 then
-        return sides_of_cubes(math.tointeger(chips // side ^ 3), side)
-    end
-    local sizes = {}
-    for size in pairs(hardware.slices) do
-        sizes[#sizes + 1] = math.tointeger(tonumber(size))
-    end
-    table.sort(sizes)
-    local cubes = largest > 0 and (" and multiples of %d up to %d"):format(side ^ 3, largest) or ""
-    return util.refuse("hardware=%s-%d: %s has slices of %s%s", hardware.name, chips, hardware.description,
-        table.concat(sizes, ", "), cubes)
-end
-
--- Whether a slice consists of whole cubes, so that its sides are closed to rings.
-local function is_whole(sides, cube)
-    for _, size in ipairs(sides) do
-        if not cube or size % cube ~= 0 then
-            return false
-        end
-    end
-    return true
-end
-
--- The dimensions of the torus, and whether each is closed to a ring. The dies of a chip are the innermost dimension.
-local function torus(hardware, sides)
-    local dims, from = {}, hardware.wraps_from or math.huge
-    local whole = is_whole(sides, hardware.wraps_multiple)
-    for d, size in ipairs(sides) do
-        dims[d] = { size = size, link_Bps = hardware.link_Bps, wraps = whole or size >= from }
-    end
-    if (hardware.dies or 1) > 1 then
-        dims[#dims + 1] = { size = hardware.dies, link_Bps = hardware.die_link_Bps, wraps = false }
-    end
-    return dims
 end
 
 --- Whether a chip has SparseCores.
@@ -252,6 +198,18 @@ local function find(name)
     return sim.hardware(name)
 end
 
+-- The bandwidth between slices: that of the node type `network`, if one is given.
+local function dcn_Bps(hardware)
+    if not hardware.network then
+        return hardware.dcn_Bps
+    end
+    local networks = hardware.networks or {}
+    return networks[hardware.network] or util.refuse("network=%s: %s", hardware.network, next(networks)
+        and ("nodes of %s are %s"):format(hardware.description, table.concat(util.sorted_keys(networks), ", "))
+        or ("%s has one network between slices: leave network out; dcn_Bps changes its bandwidth"):format(
+            hardware.description))
+end
+
 --- The argument of mx.sim_start for a pod: "v5e-256" and 32 mean 32 slices of 256 chips; "host-2" means this machine
 --- with two ranks, measured now.
 ---@param name string|table or a hardware table that is one slice
@@ -268,8 +226,9 @@ function sim.pod(name, slices, constants)
             util.refuse("sparse_core_collective_offload_%s: %s has no SparseCores", kind, hardware.description)
         end
     end
-    local sides = sides_of(hardware, chips)
-    local dims = hardware.torus_dims > 0 and torus(hardware, sides) or {}
+    local sides = topology.sides(hardware, chips)
+    hardware.sides, hardware.dims = sides, hardware.torus_dims > 0 and topology.dims(hardware, sides) or {}
+    hardware.slice_chips, hardware.given = chips, name
     return {
         slices = slices,
         chip = {
@@ -286,8 +245,10 @@ function sim.pod(name, slices, constants)
             memory_efficiency = hardware.memory_efficiency or 1,
         },
         network = {
-            dims = dims, slice_chips = chips * math.tointeger(hardware.dies or 1), hop_s = hardware.hop_latency_s,
-            switch_Bps = hardware.switch_Bps or 0, dcn_Bps = hardware.dcn_Bps, dcn_hop_s = hardware.dcn_hop_latency_s,
+            dims = hardware.dims, slice_chips = chips * math.tointeger(hardware.dies or 1),
+            has_dies = (hardware.dies or 1) > 1, ring_order = topology.is_ring(hardware, chips),
+            splits_sides = hardware.allow_split_physical_axes, hop_s = hardware.hop_latency_s,
+            switch_Bps = hardware.switch_Bps or 0, dcn_Bps = dcn_Bps(hardware), dcn_hop_s = hardware.dcn_hop_latency_s,
             ici_efficiency = hardware.ici_efficiency or 1, dcn_efficiency = hardware.dcn_efficiency or 1,
         },
     }, hardware
@@ -302,6 +263,10 @@ function sim.settings(config)
         local key = "sparse_core_collective_offload_" .. kind
         settings[key] = config[key] or nil
     end
+    settings.allow_split_physical_axes = config.allow_split_physical_axes or nil
+    settings.topology = config.topology ~= "" and config.topology or nil
+    settings.network = config.network ~= "" and config.network or nil
+    settings.dcn_Bps = config.dcn_Bps > 0 and config.dcn_Bps or nil
     return settings
 end
 

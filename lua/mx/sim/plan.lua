@@ -147,7 +147,8 @@ end
 ---       operations; shape: the model, if it differs from the config's
 ---@return table step_s, peak_bytes, weights, gradients, states, batches, staged (bytes; batches: of all passes; staged:
 ---        a copy of what a rank writes of a checkpoint, which no step has), kept (name -> {bytes, count}), times (of
----        mx.sim_times), params, shape, hardware, memory_bytes (of a chip), mfu and tokens_per_s (of a chip)
+---        mx.sim_times), params, shape, topology (in words), hardware, memory_bytes (of a chip), mfu and tokens_per_s
+---        (of a chip)
 function plan.simulate(config, hardware, slices, o)
     o = o or {}
     mx.parallel.check_stages(config)
@@ -157,11 +158,11 @@ function plan.simulate(config, hardware, slices, o)
     end
     local memory_bytes = mx.sim.memory_bytes(hardware)
     constants.memory_bytes = o.limited and memory_bytes or NO_LIMIT
-    local shape, machine, peak = o.shape or mx.models.shape(config), nil, nil
+    local shape, machine, peak, topology = o.shape or mx.models.shape(config), nil, nil, nil
     local function once(layers, passes)
         machine = mx.sim.start(hardware, slices, constants)
         local ok, result = pcall(simulate_step, config, mx.models.cut(shape, layers), passes, o.profile)
-        peak = ok and mx.sim.peak(shape.dtype)
+        peak, topology = ok and mx.sim.peak(shape.dtype), mx.sim.topology.line()
         mx.sim.stop()
         if not ok then
             error(result, 0)
@@ -177,6 +178,7 @@ function plan.simulate(config, hardware, slices, o)
         util.refuse("a step needs %s of memory on each chip, and there are %s", util.bytes(result.peak_bytes),
             util.bytes(memory_bytes))
     end
+    result.topology = topology
     result.shape, result.params = shape, mx.models.count(shape)
     local sequences = config.per_device_batch_size * config.gradient_accumulation_steps
     local flops = mx.flops.step(config.flop_formula, shape, result.params, sequences, config.max_target_length)
@@ -318,6 +320,7 @@ local function report(config)
     say("%s: %s parameters, %s x %d tokens a chip, %s", config.model_name, util.thousands(result.params),
         config.per_device_batch_size, config.max_target_length, config.remat_policy)
     say("%d x %s: %s", config.num_slices, config.hardware, result.hardware.description)
+    say("%s", result.topology or "no torus: chips are connected by a switch")
     say("")
     say("what a chip holds")
     local fits = print_parts(result)
@@ -342,7 +345,7 @@ local LARGEST_BATCH = 32
 -- The keys that the search sets, if the user has not.
 local SEARCHED = {
     fsdp = "ici_fsdp_parallelism", tensor = "ici_tensor_parallelism", policy = "remat_policy",
-    batch = "per_device_batch_size",
+    batch = "per_device_batch_size", split = "allow_split_physical_axes",
 }
 
 -- The meshes to try: {fsdp, tensor} each, without those that the user has set.
@@ -421,7 +424,8 @@ local function words_of(candidate)
     return words
 end
 
--- Simulates a candidate; nil and the reason if it does not fit in memory or on the torus.
+-- Simulates a candidate; nil and the reason if it does not fit in memory or on the torus. A mesh that needs
+-- allow_split_physical_axes gets it.
 local function try(words, options, candidate)
     local all = table.move(words, 1, #words, 1, {})
     for _, word in ipairs(words_of(candidate)) do
@@ -433,6 +437,11 @@ local function try(words, options, candidate)
         return { config = config, result = result }
     end
     local ok, found = pcall(simulate)
+    local asked = table.concat(words, " "):find(SEARCHED.split, 1, true)
+    if not (ok or asked or candidate.split) and tostring(found):find(SEARCHED.split, 1, true) then
+        candidate.split = true
+        return try(words, options, candidate)
+    end
     return ok and found or nil, not ok and tostring(found) or nil
 end
 

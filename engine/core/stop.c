@@ -12,6 +12,16 @@
 static const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
 enum { KINDS = sizeof numbers / sizeof *numbers };
 
+/* What the first of each says at once. The step that follows may take minutes. A terminal shows ^C before the line of
+ * SIGINT. */
+#define SAVES ": the run saves after this step, then it ends"
+static const char *const lines[KINDS] = {
+    "mxlua: SIGTERM" SAVES "; a second SIGTERM ends it at once\n",
+    "\nmxlua: interrupted" SAVES "; a second Ctrl-C ends it at once\n",
+    "mxlua: SIGHUP" SAVES "\n",
+    "mxlua: SIGUSR1" SAVES "\n",
+};
+
 /* Launchers send a signal to a process and again to its group: signals this close together are the same request. */
 static const int64_t SAME_MS = 300;
 
@@ -43,12 +53,9 @@ static void end_now(int number)
     raise(number);
 }
 
-static void tell(void)
+static void tell(const char *line)
 {
-    static const char line[] =
-        "\nmxlua: interrupted: the run saves after this step, then it ends; a second Ctrl-C ends "
-        "it at once\n";
-    if (write(STDERR_FILENO, line, sizeof line - 1) < 0)
+    if (write(STDERR_FILENO, line, strlen(line)) < 0)
         says_so = 0;
 }
 
@@ -59,8 +66,8 @@ static void on_stop(int number)
     if (!came[kind]) {
         came[kind] = 1;
         first_ms[kind] = now;
-        if (number == SIGINT && says_so)
-            tell();
+        if (says_so)
+            tell(lines[kind]);
     } else if ((number == SIGINT || number == SIGTERM) && now - first_ms[kind] > SAME_MS) {
         end_now(number);
     }

@@ -15,8 +15,8 @@
 void mx_stop_start(void);
 
 /* From now on the four signals only set the result of mx_stop_requested. A second SIGINT or SIGTERM ends the process at
- * once. `speaks`: the first SIGINT prints a line that says so. SIGPIPE is ignored from now on: the same Ctrl-C may have
- * ended the reader of the output, and the run must still be saved. */
+ * once. `speaks`: the first of each kind prints a line that says so at once. SIGPIPE is ignored from now on: the same
+ * Ctrl-C may have ended the reader of the output, and the run must still be saved. */
 void mx_stop_catch(bool speaks);
 bool mx_stop_is_caught(void);
 

@@ -127,7 +127,7 @@ function TestWords.test_values_of_words_without_effect_have_the_type_of_maxtexts
     end)
 end
 
--- Only the value that counts is looked at: that of the command line before that of the file, and the last word of a key.
+-- Only the value that counts is looked at: that of the command line before that of the file, and the last of a key.
 function TestWords.test_what_is_overridden_is_not_refused()
     local text = "model_name: tiny\ndataset_type: hf\nquantization: int8\nsteps: -7\ndecoder_block: deepseek\n"
         .. "scan_layers: maybe\nlogical_axis_rules: [[mlp, [fsdp_transpose]]]\nenable_checkpointing: false\n"

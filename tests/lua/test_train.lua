@@ -338,6 +338,34 @@ function TestTrain.test_sampling()
     lu.assertEquals(draw({ top_p = 0 }, 0.99), 1) -- the likeliest always stays
 end
 
+-- After five seconds of the first step, one line says what a step computes, and how long it takes at least.
+function TestTrain.test_a_slow_first_step_is_announced()
+    local say, now, time, said = mx.metrics.say, mx.now, 0, {}
+    mx.metrics.say = function(format, ...)
+        said[#said + 1] = format:format(...)
+    end
+    mx.now = function()
+        return time
+    end
+    local report = mx.metrics.new { steps = 4, flops = 3e12, tokens = 10, params = 5, formula = "maxtext-2025-07",
+        period = 9, paced = true, peak = { value = 0.05e12, source = "made up" }, done = 1 }
+    local function step(number, seconds)
+        report:begin()
+        for _ = 1, 4 do
+            time = time + seconds / 4
+            for _ = 1, 1000 do end -- instructions, as those between two operations
+        end
+        report:step(number, { loss = 1.0, grad_norm = 2.0, learning_rate = 0.1 })
+    end
+    local before = #said
+    step(2, 100)
+    step(3, 100)
+    mx.metrics.say, mx.now = say, now
+    lu.assertEquals(table.move(said, before + 1, #said, 1, {}),
+        { "step 2 is running: it has 3 TFLOP for each rank, at least 1m00s at the peak of 0.05 TFLOP/s" })
+    lu.assertNil(debug.gethook())
+end
+
 function TestTrain.test_metrics_file()
     local path = os.tmpname()
     local report = mx.metrics.new {

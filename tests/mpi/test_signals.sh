@@ -136,7 +136,10 @@ for signal in INT HUP USR1; do # SIGTERM: test_resume.sh
     ended
     exits 0
     has "asked to stop by SIG$signal; saving, then ending"
-    [ $signal != INT ] || has "mxlua: interrupted: .*a second Ctrl-C ends it at once"
+    case $signal in
+    INT) has "mxlua: interrupted: the run saves after this step, .*; a second Ctrl-C ends it at once" ;;
+    *) has "^mxlua: SIG$signal: the run saves after this step" ;;
+    esac
     saved
 done
 
@@ -159,6 +162,7 @@ for pair in INT:130 TERM:143; do
     kill -${pair%:*} $started # at once: launchers send one twice
     sleep 0.5
     if none=$(kill -0 $started 2>&1); then check yes; else check no "the same request, sent twice, ended it $none"; fi
+    has "the run saves after this step, .*a second .* ends it at once" # before the step ends
     kill -${pair%:*} $started
     ended
     exits "${pair#*:}"
@@ -266,6 +270,7 @@ for nodes in 2 1; do
     if [ $status -ne 0 ]; then check yes; else check no "expected a failure"; fi
     has "rank 1: .*gone wrong"
     has_not "asked to stop"
+    has_not "the run saves"
     leaves_nothing
 done
 

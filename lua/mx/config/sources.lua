@@ -50,9 +50,9 @@ local function check_missing(path, read, lines)
 end
 
 --- The base config, and the user's config file. A base.yml of mxlua stands for configs/base.yml; one of MaxText is read
---- as MaxText does, below the model. `file` has its path, values (of MaxText's keys, too: see sources.translate), lines,
---- whether it is MaxText's base (is_base), and whether it is that or a model file of MaxText, which serve many runs
---- (serves_many). Collective.
+--- as MaxText does, below the model. `file` has its path, values (also of keys that only MaxText has; sources.translate
+--- translates them), lines, whether it is MaxText's base (is_base), and whether it is that or a model file of MaxText,
+--- which serve many runs (serves_many). Collective.
 ---@param path? string
 ---@return table base, string[] order, mx.Words words, table file
 function sources.read(path)

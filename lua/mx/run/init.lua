@@ -336,6 +336,7 @@ function Run:steps()
         return self.step + 1
     end
     return next_step, nil, nil, setmetatable({}, { __close = function(_, reason)
+        debug.sethook() -- that of mx.metrics: the first step may have failed
         if reason ~= nil and self.stands then
             rescue(self)
         end

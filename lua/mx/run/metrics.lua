@@ -7,6 +7,7 @@ local metrics = {}
 
 local WARMUP = 2 -- default number of steps that the summary leaves out, if at least one remains
 local NOTABLE_WAIT = 0.05 -- share of a step above which waiting for data is shown in its line
+local SLOW_S = 5 -- seconds after which a first step that still runs is announced
 local HEADER = "     step  seconds  TFLOP/s   MFU %  tokens/s     loss  grad norm  remaining"
 -- "exposed": seconds in which a rank waited for communication or ran it on the script's thread.
 local HEADER_RANKS = "    step seconds exposed TFLOP/s  MFU % tokens/s     loss grad norm remaining"
@@ -116,12 +117,32 @@ function metrics.new(o)
         say("peak unknown, so no MFU")
     end
     say("%s", mx.ranks() > 1 and HEADER_RANKS or HEADER)
-    self:begin()
+    if not o.paced then
+        self:begin()
+    end
     return self
+end
+
+-- Says after SLOW_S seconds of the first step how long such a step takes at least. The time is looked at between
+-- operations, by a hook that ends with the step.
+local function watch_first_step(self)
+    local o, started = self.o, mx.now()
+    debug.sethook(function()
+        if mx.now() - started < SLOW_S then
+            return
+        end
+        debug.sethook()
+        self.say("step %d is running: it has %.4g TFLOP for each rank%s", self.done + 1, o.flops / 1e12, o.peak
+            and (", at least %s at the peak of %.4g TFLOP/s"):format(util.duration(o.flops / o.peak.value),
+            o.peak.value / 1e12) or "")
+    end, "", 100)
 end
 
 --- A step begins now.
 function Metrics:begin()
+    if self.reported == 0 and mx.rank() == 0 and not (self.o.quiet or mx.is_simulated()) then
+        watch_first_step(self)
+    end
     if self.profiler then
         self.profiler:begins(self.done + self.reported + 1)
     end
@@ -185,6 +206,7 @@ end
 function Metrics:step(step, values)
     local now = mx.now()
     local seconds = now - self.mark
+    debug.sethook()
     -- A step without a target computes nothing: it has no rates and does not count in medians.
     self.times[#self.times + 1] = values.loss and seconds or nil
     self.reported = self.reported + 1

@@ -4,14 +4,16 @@
 --     mpirun -n 2 build/mxlua scripts/eval.lua parameters=model.gguf file=val.bin context_length=1024 stride=512
 --
 -- parameters   a parameters.h5 or checkpoint of scripts/train.lua, the folder of a Hugging Face model, or a
---              .safetensors or .gguf file; the model's config, and its tokenizer if it has one, are read from there too
+--              .safetensors or .gguf file; the model's config, and its tokenizer if it has one, are read from there
+--              too. MaxText's word load_parameters_path means the same
 -- file         a text (the tokenizer splits it; a model of bytes reads it as bytes), a .bin file of uint16 tokens, or
 --              tokens in HDF5
 -- format       text, bin, hdf5, or auto: by the file's ending, .bin or .h5, otherwise text
 -- tokenizer    a tokenizer.json or a folder with one; empty: the one stored with the parameters, or the one that their
 --              config names (tokenizer_path)
 -- context_length
---              tokens in one window, at most; 0: the context length of the model, but at most 2048
+--              tokens in one window, at most; 0: max_target_length if it is given, otherwise the context length of the
+--              model, but at most 2048
 -- stride       tokens between the starts of two windows; 0: context_length. A smaller stride gives tokens more context
 --              and takes longer
 -- batch        windows per rank in one pass
@@ -28,15 +30,10 @@ local OPTIONS = {
     parameters = "", file = "", format = "auto", tokenizer = "", context_length = 0, stride = 0, batch = 4,
     max_tokens = 0,
 }
-local path
 for _, word in ipairs(arg) do
-    path = word:match("^parameters=(.+)$") or path
     mx.tokenizer.check(word:match("^tokenizer=(.+)$") or "")
 end
-if not path then
-    util.refuse("parameters=PATH is missing: what scripts/train.lua saved, a folder of a Hugging Face model, or a "
-        .. ".gguf file")
-end
+local path = mx.weights.named(arg)
 local model, config = mx.weights.model(path, { words = arg, options = OPTIONS })
 if config.file == "" then
     util.refuse("file=PATH is missing: a text or a file of tokens")
@@ -44,7 +41,9 @@ end
 
 local shape = model.shape
 local most = shape.positions > 0 and shape.positions or math.huge
-local context = config.context_length > 0 and config.context_length or math.min(most, shape.max_length, 2048)
+local context = config.context_length > 0 and config.context_length
+    or mx.config.is_chosen(config, "max_target_length") and config.max_target_length
+    or math.min(most, shape.max_length, 2048)
 local stride = config.stride > 0 and config.stride or context
 if context > most then
     mx.config.refuse(config, "context_length", "%d tokens, but the model has %d positions", context, most)

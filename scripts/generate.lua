@@ -13,36 +13,35 @@
 -- top_k        sample from the k most likely tokens; 0: from all
 -- top_p        sample from the most likely tokens that together have this probability; 1: from all
 -- seed         seed of the sampling
+--
+-- A command line of MaxText's decode.py works, too: load_parameters_path, tokenizer_path, prompt, decode_sampling_*,
+-- and max_target_length, of which the prompt takes max_prefill_predict_length. It is greedy unless
+-- decode_sampling_strategy says otherwise.
 
 local mx = require "mx"
 local util = require "mx.util"
 
-local o = mx.config.options(arg, {
-    parameters = "", prompt = "", tokenizer = "", tokens = 200, temperature = 0.8, top_k = 0, top_p = 1.0, seed = 0,
+local path = mx.weights.named(arg)
+local model, config = mx.weights.model(path, {
+    words = arg, options = mx.generate.OPTIONS, mesh = false, computes_only = true,
 })
-if o.parameters == "" then
-    util.refuse("parameters=PATH is missing: what scripts/train.lua saved, a folder of a Hugging Face model, or a "
-        .. ".gguf file")
-end
-mx.tokenizer.check(o.tokenizer)
-
-local model, config = mx.weights.model(o.parameters, { mesh = false })
-local tokenizer = mx.generate.tokenizer(config, o.parameters, o.tokenizer)
-local add_bos = config.add_bos and tokenizer and (tokenizer.add_bos or not mx.weights.is_foreign(o.parameters))
-local prompt = mx.generate.prompt(o.prompt, tokenizer, add_bos)
-local positions = model.shape.positions
-if positions > 0 and #prompt + o.tokens > positions then
-    util.refuse("a prompt of %d tokens and tokens=%d pass the model's %d positions", #prompt, o.tokens, positions)
+mx.tokenizer.check(config.tokenizer)
+local tokenizer = mx.generate.tokenizer(config, path, config.tokenizer)
+local add_bos = config.add_bos and tokenizer and (tokenizer.add_bos or not mx.weights.is_foreign(path))
+local prompt = mx.generate.prompt(config.prompt, tokenizer, add_bos)
+local draws, positions = mx.generate.draws(config, #prompt), model.shape.positions
+if positions > 0 and #prompt + draws.tokens > positions then
+    util.refuse("a prompt of %d tokens and %d further ones exceed the model's %d positions", #prompt, draws.tokens,
+        positions)
 end
 
-local draws = { tokens = o.tokens, temperature = o.temperature, top_k = o.top_k, top_p = o.top_p, seed = o.seed }
 if mx.rank() == 0 then
-    io.write(o.prompt)
+    io.write(config.prompt)
     local function write(part)
         io.write(part)
         io.flush()
     end
-    local ends = mx.generate.ends(config, o.parameters, tokenizer)
+    local ends = mx.generate.ends(config, path, tokenizer)
     if tokenizer then
         mx.generate.text(model, prompt, tokenizer, draws, ends, write)
     else

@@ -328,7 +328,8 @@ end
 function TestTrain.test_sampling()
     local logits = { math.log(0.1), math.log(0.4), math.log(0.3), math.log(0.2) }
     local function draw(o, u)
-        local all = { temperature = o.temperature or 1, top_k = o.top_k or 0, top_p = o.top_p or 1 }
+        local all = { temperature = o.temperature or 1, top_k = o.top_k or 0, top_p = o.top_p or 1,
+            choose_first = o.choose_first }
         return mx.generate.sample(logits, all, function() return u end)
     end
     lu.assertEquals(draw({ temperature = 0 }, 0.99), 1)
@@ -336,6 +337,11 @@ function TestTrain.test_sampling()
     lu.assertEquals({ draw({ top_k = 2 }, 0.5), draw({ top_k = 2 }, 0.99) }, { 1, 2 }) -- 4/7 and 3/7
     lu.assertEquals({ draw({ top_p = 0.6 }, 0.5), draw({ top_p = 0.6 }, 0.99) }, { 1, 2 })
     lu.assertEquals(draw({ top_p = 0 }, 0.99), 1) -- the likeliest always stays
+    -- At temperature 1/2 the chances are 1, 16, 9, 4 of 30: two tokens have 0.6 of them before that, and 0.8 after it.
+    lu.assertEquals(draw({ top_p = 0.65, temperature = 0.5 }, 0.99), 2)
+    lu.assertEquals(draw({ top_p = 0.75, temperature = 0.5 }, 0.99), 2)
+    lu.assertEquals(draw({ top_p = 0.75, temperature = 0.5, choose_first = true }, 0.99), 3)
+    lu.assertEquals(draw({ top_p = 0.6, temperature = 0.5, choose_first = true }, 0.65), 2) -- 16 of 25
 end
 
 -- After five seconds of the first step, one line says what a step computes, and how long it takes at least.

@@ -85,7 +85,8 @@ local function set(values, key, value, given, where)
     if is_axis_rules(standard) then
         return set_axis_rules(values, key, value, where)
     end
-    local expected = config_values.broken_rule(value, values.rules[key] or {}, values.is_whole)
+    local is_stored = values.is_whole and values.options[key] == nil
+    local expected = config_values.broken_rule(value, values.rules[key] or {}, is_stored)
     if expected then
         util.refuse("%s: %s: expected %s, got %s", where, key, expected, given)
     end
@@ -239,10 +240,12 @@ end
 --- The config of a run. Collective: rank 0 reads the files.
 ---@param words string[] the command line after the script: an optional config file, then key=value; a file
 ---       configs/... that is missing in the current directory is read from mxlua's own files (mx.root)
----@param o? {options: table, stored: string, stored_name: string, simulate: boolean, quiet: boolean, flags: boolean}
+---@param o? {options: table, stored: string, stored_name: string, simulate: boolean, quiet: boolean, flags: boolean,
+---       reads: table<string, boolean>}
 ---       options: further keys of this script, with their defaults; stored: a whole config as config.dump writes it,
 ---       used instead of a model file; simulate = false: the script only looks up the hardware; quiet: words without
----       effect are not listed; flags = false: XLA's flags are not read
+---       effect are not listed; flags = false: XLA's flags are not read; reads: the keys of base.yml that this script
+---       reads, if not all: words of the others are listed as without effect
 ---@return table config
 function config.load(words, o)
     o = o or {}
@@ -250,6 +253,7 @@ function config.load(words, o)
     local base, order, translator, file = sources.read(path)
     local values = {
         standard = base, now = {}, where = {}, axis_rules = {}, rules = config_rules.VALUES, is_whole = true,
+        options = o.options or {},
     }
     for key, value in pairs(base) do
         values.now[key] = value
@@ -277,6 +281,11 @@ function config.load(words, o)
     config_checks.together(values)
     values.chosen = chosen_keys(file.serves_many and {} or file.values, pairs_given)
     config_checks.used(values, values.chosen, translator)
+    for key in util.sorted_pairs(o.reads and values.chosen or {}) do
+        if not o.reads[key] and values.options[key] == nil then
+            translator:note(("%s=%s"):format(key, show(values.now[key])))
+        end
+    end
     if values.now.base_output_directory == "" then
         values.now.base_output_directory = values.standard.base_output_directory
     end
@@ -323,7 +332,9 @@ function config.options(words, options, rules)
     if path then
         util.refuse("'%s' on the command line: expected key=value", shortened(path))
     end
-    local order, values = {}, { standard = {}, now = {}, where = {}, rules = rules or config_rules.VALUES }
+    local order, values = {}, {
+        standard = {}, now = {}, where = {}, rules = rules or config_rules.VALUES, options = options,
+    }
     add_options(values, order, options)
     apply_words(values, pairs_given)
     return finish(values, order)

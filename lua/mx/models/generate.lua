@@ -46,23 +46,32 @@ local function candidates(weights, total, top_k, top_p)
     return kept
 end
 
+-- The weights with which tokens are drawn, and their sum. The largest weight is 1.
+local function weights_of(logits, largest, temperature)
+    local weights, total = {}, 0
+    for i, logit in ipairs(logits) do
+        weights[i] = math.exp((logit - largest) / temperature)
+        total = total + weights[i]
+    end
+    return weights, total
+end
+
 --- Draws one token id from logits.
 ---@param logits number[] one for each entry of the vocabulary
----@param o {temperature: number, top_k: integer, top_p: number} temperature 0: the most likely token
+---@param o {temperature: number, top_k: integer, top_p: number, choose_first: boolean?} temperature 0: the most likely
+---       token; choose_first: top_p means the probabilities before the logits are divided by the temperature
 ---@param random fun(): number in [0, 1)
 ---@return integer id counted from 0
 function generate.sample(logits, o, random)
-    util.arguments(o, { "temperature", "top_k", "top_p" }, { "tokens", "seed" }, "mx.generate.sample")
+    util.arguments(o, { "temperature", "top_k", "top_p" }, { "tokens", "seed", "choose_first" },
+        "mx.generate.sample")
     local best = argmax(logits)
     if o.temperature == 0 then
         return best - 1
     end
-    local weights, total = {}, 0
-    for i, logit in ipairs(logits) do
-        weights[i] = math.exp((logit - logits[best]) / o.temperature)
-        total = total + weights[i]
-    end
-    local kept, sum = candidates(weights, total, o.top_k, o.top_p), 0
+    local weights = weights_of(logits, logits[best], o.temperature)
+    local chances, total = weights_of(logits, logits[best], o.choose_first and 1 or o.temperature)
+    local kept, sum = candidates(chances, total, o.top_k, o.top_p), 0
     for _, i in ipairs(kept) do
         sum = sum + weights[i]
     end
@@ -80,10 +89,12 @@ end
 --- token costs one pass over the weights.
 ---@param model mx.Decoder
 ---@param prompt integer[] token ids, at least one
----@param o {tokens: integer, temperature: number, top_k: integer, top_p: number, seed: integer} tokens: how many to add
+---@param o {tokens: integer, temperature: number, top_k: integer, top_p: number, seed: integer, choose_first: boolean?}
+---       tokens: how many to add; the others as in generate.sample
 ---@param emit fun(id: integer): boolean? true: this was the last one
 function generate.continue(model, prompt, o, emit)
-    util.arguments(o, { "tokens", "temperature", "top_k", "top_p", "seed" }, {}, "mx.generate.continue")
+    util.arguments(o, { "tokens", "temperature", "top_k", "top_p", "seed" }, { "choose_first" },
+        "mx.generate.continue")
     local random = uniform(o.seed)
     mx.no_grad(function()
         local step <close> = mx.step()
@@ -103,6 +114,95 @@ function generate.continue(model, prompt, o, emit)
         end
     end)
 end
+
+-- ---- the words of scripts/generate.lua ----
+
+--- The options of scripts/generate.lua: its own, and those of MaxText's decode.py with MaxText's defaults.
+generate.OPTIONS = {
+    parameters = "", prompt = "", tokenizer = "", tokens = 200, temperature = 0.8, top_k = 0, top_p = 1.0, seed = 0,
+    max_prefill_predict_length = 64, decode_sampling_strategy = "greedy", decode_sampling_temperature = 1.0,
+    decode_sampling_top_k = 0, decode_sampling_nucleus_p = -1.0,
+}
+
+-- MaxText's words -> the options that mean the same.
+local DRAWS = {
+    decode_sampling_temperature = "temperature", decode_sampling_top_k = "top_k", decode_sampling_nucleus_p = "top_p",
+}
+
+-- MaxText's strategies, and the words that each reads.
+local STRATEGIES = {
+    greedy = {},
+    weighted = { "decode_sampling_temperature" },
+    topk = { "decode_sampling_temperature", "decode_sampling_top_k" },
+    nucleus = { "decode_sampling_temperature", "decode_sampling_nucleus_p" },
+    composite = { "decode_sampling_temperature", "decode_sampling_top_k", "decode_sampling_nucleus_p" },
+}
+
+-- How tokens are drawn by MaxText's words: its default strategy takes the most likely token.
+local function maxtext_draws(config, chosen)
+    local draws = { temperature = 0, top_k = 0, top_p = 1.0, choose_first = true }
+    local strategy = config.decode_sampling_strategy
+    local reads = STRATEGIES[strategy]
+    for word, option in util.sorted_pairs(DRAWS) do
+        local is_read = util.contains(reads, word)
+        if chosen[word] and chosen[option] then
+            mx.config.refuse(config, word, "means the same as %s: give one of them", option)
+        elseif chosen[option] then
+            mx.config.refuse(config, option, "decode_sampling_strategy goes with decode_sampling_* only")
+        elseif chosen[word] and not is_read then
+            mx.config.refuse(config, word, "has no effect with decode_sampling_strategy=%s: greedy (the default) reads "
+                .. "none, weighted the temperature, topk also top_k, nucleus also nucleus_p, composite all", strategy)
+        elseif is_read then
+            draws[option] = config[word]
+        end
+    end
+    for word, least in pairs({ decode_sampling_top_k = 1, decode_sampling_nucleus_p = 0 }) do
+        if util.contains(reads, word) and config[word] < least then
+            mx.config.refuse(config, word, "expected at least %d with decode_sampling_strategy=%s", least, strategy)
+        end
+    end
+    return draws
+end
+
+-- The number of tokens to generate. With max_target_length it is that of MaxText: the prompt has
+-- max_prefill_predict_length places of it, and one token comes from the prompt's own pass.
+local function tokens_of(config, chosen, prompt_tokens)
+    if not chosen.max_target_length and not chosen.max_prefill_predict_length then
+        return config.tokens
+    elseif chosen.tokens then
+        mx.config.refuse(config, "tokens", "max_target_length and max_prefill_predict_length say how many, too: give "
+            .. "one of them")
+    elseif prompt_tokens > config.max_prefill_predict_length then
+        mx.config.refuse(config, "max_prefill_predict_length", "the prompt has %d tokens, expected at most %d",
+            prompt_tokens, config.max_prefill_predict_length)
+    elseif config.max_target_length < config.max_prefill_predict_length then
+        mx.config.refuse(config, "max_target_length", "%d with max_prefill_predict_length=%d leaves no token",
+            config.max_target_length, config.max_prefill_predict_length)
+    end
+    return config.max_target_length - config.max_prefill_predict_length + 1
+end
+
+--- How scripts/generate.lua continues a prompt: the options of generate.continue, from its own words or MaxText's. A
+--- line with words of MaxText is greedy as there, unless it says otherwise.
+---@param config table with generate.OPTIONS
+---@param prompt_tokens integer
+---@return table
+function generate.draws(config, prompt_tokens)
+    local chosen = getmetatable(config).chosen
+    local is_maxtext, is_own = chosen.decode_sampling_strategy, false
+    for word, option in pairs(DRAWS) do
+        is_maxtext, is_own = is_maxtext or chosen[word], is_own or chosen[option]
+    end
+    for _, word in ipairs({ "load_parameters_path", "max_target_length", "max_prefill_predict_length" }) do
+        is_maxtext = is_maxtext or chosen[word] and not is_own
+    end
+    local draws = is_maxtext and maxtext_draws(config, chosen)
+        or { temperature = config.temperature, top_k = config.top_k, top_p = config.top_p }
+    draws.tokens, draws.seed = tokens_of(config, chosen, prompt_tokens), config.seed
+    return draws
+end
+
+-- ---- tokenizers and prompts ----
 
 --- Refuses a tokenizer that differs from the model's, as far as that is known. Not collective.
 ---@param tokenizer mx.Tokenizer

@@ -9,6 +9,7 @@
 
 local mx = require "mx"
 local blocks = require "mx.models.blocks"
+local config_paths = require "mx.config.paths"
 local config_read = require "mx.weights.config_read"
 local families = require "mx.weights.families"
 local gguf = require "mx.weights.gguf"
@@ -99,13 +100,32 @@ function weights.start_config(path)
     return keys
 end
 
+--- The path of the parameters that a command line names, by parameters= or, as in MaxText, by load_parameters_path=.
+---@param words string[]
+---@return string
+function weights.named(words)
+    local found = {}
+    for _, word in ipairs(words) do
+        local key, path = word:match("^([%w_]+)=(.+)$")
+        if key == "parameters" or key == "load_parameters_path" then
+            found[key] = config_paths.take("parameters", path, ("'%s' on the command line"):format(word))
+        end
+    end
+    if found.parameters and found.load_parameters_path then
+        util.refuse("parameters and load_parameters_path mean the same: give one of them")
+    end
+    return found.parameters or found.load_parameters_path or util.refuse("parameters=PATH is missing: what "
+        .. "scripts/train.lua saved, a folder of a Hugging Face model, or a .gguf file")
+end
+
 --- The config of the model of a file or folder, changed by key=value words as on the command line. For mxlua's own
 --- parameters it also includes the keys that say how the model was used. Collective.
 ---@param path string
----@param words? string[]
----@param options? table further keys with their defaults: the options of a script
+---@param o? {words: string[], options: table, computes_only: boolean} options: further keys with their defaults, those
+---       of a script; computes_only: words of other keys than those of the model are listed as without effect
 ---@return table
-function weights.load_config(path, words, options)
+function weights.load_config(path, o)
+    o = o or {}
     local kind
     kind, path = locate(path)
     local keys
@@ -121,7 +141,13 @@ function weights.load_config(path, words, options)
         keys = weights.start_config(path)
     end
     local text = mx.io.json_encode(keys, { indent = 1 }) -- JSON is YAML
-    return mx.config.load(words or {}, { stored = text, stored_name = path, options = options })
+    local reads = o.computes_only and { load_parameters_path = true } or nil
+    for _, list in ipairs(reads and { KEYS, USES } or {}) do
+        for _, key in ipairs(list) do
+            reads[key] = true
+        end
+    end
+    return mx.config.load(o.words or {}, { stored = text, stored_name = path, options = o.options, reads = reads })
 end
 
 --- Refuses a config that describes another model than a file or folder, and names both values.
@@ -257,13 +283,14 @@ end
 
 --- The model of a file or folder, with its weights. Collective.
 ---@param path string
----@param o? {words: string[], options: table, mesh: boolean} words: key=value words that change the file's config;
----       options: further keys with their defaults; mesh = false: every rank has the whole model
+---@param o? {words: string[], options: table, mesh: boolean, computes_only: boolean} words: key=value words that change
+---       the file's config; options, computes_only: as in weights.load_config; mesh = false: every rank has the whole
+---       model
 ---@return mx.Decoder model, table config
 function weights.model(path, o)
-    o = util.options(o, { words = {}, options = {}, mesh = true }, "mx.weights.model")
+    o = util.options(o, { words = {}, options = {}, mesh = true, computes_only = false }, "mx.weights.model")
     mx.files.check_same_weights(path)
-    local config = weights.load_config(path, o.words, o.options)
+    local config = weights.load_config(path, o)
     if mx.is_simulated() then
         mx.config.refuse(config, "hardware", "a simulated chip has no values: there is nothing to do with those of %s",
             path)

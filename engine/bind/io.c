@@ -296,5 +296,6 @@ int mxl_open_io(lua_State *L)
     mxl_add_tokenizer_fields(L);
     mxl_add_weights_fields(L);
     mxl_add_pattern_fields(L);
+    mxl_add_bytes_fields(L);
     return 1;
 }

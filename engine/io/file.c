@@ -193,20 +193,6 @@ mx_status mx_file_make_folders(const char *path)
     return status;
 }
 
-static mx_status write_all(int fd, const char *path, const char *data, size_t bytes)
-{
-    while (bytes > 0) {
-        ssize_t written = write(fd, data, bytes);
-        if (written < 0 && errno == EINTR)
-            continue;
-        if (written < 0)
-            return fail_system("write", path);
-        data += written;
-        bytes -= (size_t)written;
-    }
-    return MX_OK;
-}
-
 mx_status mx_file_write_at(int fd, const char *path, int64_t offset, const void *data, int64_t bytes)
 {
     for (int64_t done = 0; done < bytes;) {
@@ -331,12 +317,12 @@ mx_status mx_draft_commit(mx_draft *draft)
     return status;
 }
 
-static mx_status write_draft(const mx_draft *draft, const void *data, size_t bytes)
+mx_status mx_draft_write_at(const mx_draft *draft, int64_t offset, const void *data, int64_t bytes)
 {
     int fd = open(draft->temporary, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return fail_system("write", draft->path);
-    mx_status status = write_all(fd, draft->path, data, bytes);
+    mx_status status = mx_file_write_at(fd, draft->path, offset, data, bytes);
     if (close(fd) != 0 && status == MX_OK)
         status = fail_system("write", draft->path);
     return status;
@@ -346,7 +332,7 @@ mx_status mx_file_write(const char *path, const void *data, size_t bytes)
 {
     mx_draft draft;
     MX_TRY(mx_draft_open(&draft, path));
-    mx_status status = write_draft(&draft, data, bytes);
+    mx_status status = mx_draft_write_at(&draft, 0, data, (int64_t)bytes);
     if (status == MX_OK)
         return mx_draft_commit(&draft);
     mx_draft_discard(&draft);
@@ -357,7 +343,7 @@ mx_status mx_file_write_unsynced(const char *path, const void *data, size_t byte
 {
     mx_draft draft;
     MX_TRY(mx_draft_open(&draft, path));
-    mx_status status = write_draft(&draft, data, bytes);
+    mx_status status = mx_draft_write_at(&draft, 0, data, (int64_t)bytes);
     if (status == MX_OK && rename(draft.temporary, path) != 0)
         status = fail_system("write", path);
     if (status != MX_OK)

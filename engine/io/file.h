@@ -55,8 +55,9 @@ typedef struct mx_draft {
 } mx_draft;
 
 mx_status mx_draft_open(mx_draft *draft, const char *path); /* creates the temporary file, empty */
-mx_status mx_draft_commit(mx_draft *draft);                 /* sync, rename, sync the folder; discards on failure */
-void mx_draft_discard(mx_draft *draft);                     /* harmless after a commit or a discard */
+mx_status mx_draft_write_at(const mx_draft *draft, int64_t offset, const void *data, int64_t bytes);
+mx_status mx_draft_commit(mx_draft *draft); /* sync, rename, sync the folder; discards on failure */
+void mx_draft_discard(mx_draft *draft);     /* harmless after a commit or a discard */
 
 /* Writes these bytes through a draft and commits it. */
 mx_status mx_file_write(const char *path, const void *data, size_t bytes);

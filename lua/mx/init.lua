@@ -25,6 +25,13 @@ local FILES = {
     weights = "weights",
 }
 
+-- mx.NAME -> FILE: the function NAME of that module.
+local FUNCTIONS = {
+    load_npy = "storage/npy", save_npy = "storage/npy", load_npz = "storage/npy", save_npz = "storage/npy",
+    load_csv = "storage/csv", save = "storage/tables", load = "storage/tables", from_bytes = "storage/bytes",
+    to_bytes = "storage/bytes",
+}
+
 local mx = {}
 for name, value in pairs(core) do
     mx[name] = value
@@ -36,17 +43,26 @@ mx.root = debug.getinfo(1, "S").source:match("^@(.*)lua/mx/init%.lua$") or ""
 
 mx.remat = remat.run
 
+local function known_names(loaded)
+    local names = {}
+    for _, list in ipairs({ loaded, FILES, FUNCTIONS }) do
+        for name in pairs(list) do
+            names[#names + 1] = name
+        end
+    end
+    return names
+end
+
 return setmetatable(mx, {
     __index = function(self, name)
-        if FILES[name] then
-            local module = require("mx." .. FILES[name]:gsub("/", "."))
-            rawset(self, name, module)
-            return module
+        local file = FILES[name] or FUNCTIONS[name]
+        if file then
+            local module = require("mx." .. file:gsub("/", "."))
+            rawset(self, name, FILES[name] and module or module[name])
+            return self[name]
         end
         local util = require "mx.util"
-        local known = util.sorted_keys(self)
-        table.move(util.sorted_keys(FILES), 1, #util.sorted_keys(FILES), #known + 1, known)
-        local near = util.nearest(tostring(name), known)
+        local near = util.nearest(tostring(name), known_names(self))
         error(("mx.%s does not exist; %smx.ops() lists the operations"):format(tostring(name),
             near and ("did you mean mx.%s? "):format(near) or ""), 2)
     end,

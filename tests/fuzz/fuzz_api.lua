@@ -227,6 +227,9 @@ local function main()
         collect("mx." .. name .. ".", mx[name])
     end
     collect("checkpoint.files.", require "mx.checkpoint.files")
+    for _, name in ipairs({ "bytes", "csv", "npy", "tables", "zip" }) do
+        collect("storage." .. name .. ".", require("mx.storage." .. name))
+    end
     local isa, start, n, calls = mx.isa(), mx.now(), config.first, 0
     local notes = config.notes ~= "" and assert(io.open(config.notes, "w")) or nil
     while config.seconds > 0 and mx.now() - start < config.seconds

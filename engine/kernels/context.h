@@ -18,8 +18,10 @@
 #include "kernels/random.h"
 #include "kernels/reduce.h"
 #include "kernels/rope.h"
+#include "kernels/scan.h"
 #include "kernels/shape.h"
 #include "kernels/softmax.h"
+#include "kernels/sort.h"
 
 /* All kernels as X(type, name), where the type is that of a function or of a set of functions that belong together: a
  * set is taken from the path below as a whole. Each path calls its own mx_NAME_PATH: mx_softmax_avx2. */
@@ -28,6 +30,8 @@
     X(const mx_elementwise_paths, elementwise) \
     X(const mx_random_paths, random) \
     X(const mx_reduce_paths, reduce) \
+    X(const mx_scan_paths, scan) \
+    X(mx_beyond_path, beyond) \
     X(const mx_norm_paths, norm) \
     X(const mx_softmax_paths, softmax) \
     X(mx_rope_path, rope) \

@@ -1,11 +1,8 @@
 #include "kernels/shape.h"
 
-#include "core/element.h"
-#include "core/pool.h"
 #include "kernels/context.h"
 #include "kernels/embedding.h"
 
-#include <stdbool.h>
 #include <string.h>
 
 enum { PIECE_BYTES = 65536, PARALLEL_FROM = 65536 };
@@ -169,111 +166,4 @@ void mx_scale_values(void *values, mx_dtype dtype, float factor, int64_t n)
         char *piece = (char *)values + first * bytes;
         path->convert(piece, dtype, piece, dtype, factor, n - first < PIECE ? n - first : PIECE);
     }
-}
-
-/* The index has the sizes (outer, n, inner) around dimension dim. Element (o, j, i) of it belongs to the line of x that
- * begins at outer_offset(o) + inner_offset(i), whose elements are `step` apart. */
-typedef struct lines {
-    int64_t outer, n, inner, step;
-    bool same_inner; /* x has the same sizes behind dim: inner_offset(i) is i */
-} lines;
-
-static int64_t product(const int64_t *size, int from, int to)
-{
-    int64_t count = 1;
-    for (int d = from; d < to; d++)
-        count *= size[d];
-    return count;
-}
-
-static lines lines_of(const mx_gather *g)
-{
-    lines l = {.outer = product(g->index_size, 0, g->dim),
-               .n = g->index_size[g->dim],
-               .inner = product(g->index_size, g->dim + 1, g->n_dims),
-               .step = product(g->x_size, g->dim + 1, g->n_dims),
-               .same_inner = true};
-    for (int d = g->dim + 2; d < g->n_dims; d++)
-        l.same_inner = l.same_inner && g->index_size[d] == g->x_size[d];
-    return l;
-}
-
-static int64_t outer_offset(const mx_gather *g, int64_t o)
-{
-    int64_t offset = 0, stride = product(g->x_size, g->dim, g->n_dims);
-    for (int d = g->dim - 1; d >= 0; d--) {
-        offset += o % g->index_size[d] * stride;
-        o /= g->index_size[d];
-        stride *= g->x_size[d];
-    }
-    return offset;
-}
-
-static int64_t inner_offset(const mx_gather *g, const lines *l, int64_t i)
-{
-    if (l->same_inner)
-        return i;
-    int64_t offset = 0, stride = 1;
-    for (int d = g->n_dims - 1; d > g->dim; d--) {
-        offset += i % g->index_size[d] * stride;
-        i /= g->index_size[d];
-        stride *= g->x_size[d];
-    }
-    return offset;
-}
-
-int64_t mx_gather_find_bad(const mx_gather *g)
-{
-    int64_t count = product(g->index_size, 0, g->n_dims);
-    for (int64_t i = 0; i < count; i++)
-        if (g->index[i] < 0 || g->index[i] >= g->x_size[g->dim])
-            return i;
-    return -1;
-}
-
-void mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_bytes)
-{
-    lines l = lines_of(g);
-#pragma omp parallel for collapse(2) schedule(static) if (l.outer * l.n * l.inner > 16384)
-    for (int64_t o = 0; o < l.outer; o++)
-        for (int64_t j = 0; j < l.n; j++) {
-            int64_t row = (o * l.n + j) * l.inner, block = outer_offset(g, o);
-            for (int64_t i = 0; i < l.inner; i++) {
-                int64_t from = block + g->index[row + i] * l.step + inner_offset(g, &l, i);
-                if (element_bytes == 4)
-                    ((uint32_t *)y)[row + i] = ((const uint32_t *)x)[from];
-                else if (element_bytes == 2)
-                    ((uint16_t *)y)[row + i] = ((const uint16_t *)x)[from];
-                else
-                    ((uint8_t *)y)[row + i] = ((const uint8_t *)x)[from];
-            }
-        }
-}
-
-/* An element of x belongs to one (o, i), so one thread adds to it. */
-mx_status mx_scatter_add_run(const mx_gather *g, float *x, const void *y, mx_dtype dtype)
-{
-    enum { BAND = 64 };
-    lines l = lines_of(g);
-    int64_t count = product(g->x_size, 0, g->n_dims), bytes = count * (int64_t)sizeof(double);
-    double *sums;
-    MX_TRY(mx_pool_alloc(bytes, (void **)&sums));
-    memset(sums, 0, (size_t)bytes);
-    int64_t bands = (l.inner + BAND - 1) / BAND;
-#pragma omp parallel for collapse(2) schedule(static) if (l.outer * l.n * l.inner > 16384)
-    for (int64_t o = 0; o < l.outer; o++)
-        for (int64_t b = 0; b < bands; b++)
-            for (int64_t j = 0; j < l.n; j++) {
-                int64_t row = (o * l.n + j) * l.inner, block = outer_offset(g, o);
-                int64_t last = (b + 1) * BAND < l.inner ? (b + 1) * BAND : l.inner;
-                for (int64_t i = b * BAND; i < last; i++) {
-                    int64_t to = block + g->index[row + i] * l.step + inner_offset(g, &l, i);
-                    sums[to] += mx_get_float(y, row + i, dtype);
-                }
-            }
-#pragma omp parallel for schedule(static) if (count > 65536)
-    for (int64_t i = 0; i < count; i++)
-        x[i] = (float)(x[i] + sums[i]);
-    mx_pool_free(sums, bytes);
-    return MX_OK;
 }

@@ -42,7 +42,11 @@
     /* shape.c */ \
     X(reshape) X(narrow) X(narrow_grad) X(narrow_grad_acc) X(write_slice) X(concat) \
     /* permute.c */ \
-    X(permute) X(transpose) X(gather) X(gather_grad) \
+    X(permute) X(transpose) \
+    /* index.c */ \
+    X(gather) X(gather_grad) X(scatter) X(scatter_grad) X(scatter_add) \
+    /* order.c */ \
+    X(sort) X(argsort) X(topk) X(cumsum) \
     /* mesh/collective.c, mesh/gather.c */ \
     X(all_reduce) X(all_reduce_) X(fan_out) X(shard) X(all_gather) X(all_gather_) X(reduce_scatter) X(reduce_scatter_) \
     X(all_to_all) X(all_to_all_) X(collective_permute) X(collective_permute_) X(broadcast) X(broadcast_) \

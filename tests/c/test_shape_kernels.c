@@ -1,4 +1,4 @@
-/* Permutations over all small shapes and orders, runs, gathers: against one element at a time. */
+/* Permutations over all small shapes and orders, runs: against one element at a time. */
 #include "kernels/shape.h"
 
 #include "buffers.h"
@@ -119,53 +119,9 @@ static void test_runs(const char *isa)
     free(a), free(b);
 }
 
-/* The offset in a tensor of `size` of coordinates `at`. */
-static int64_t offset_of(const int64_t *size, const int64_t *at) { return (at[0] * size[1] + at[1]) * size[2] + at[2]; }
-
-static void check_gather(const char *isa, int dim, const int64_t *x_size, const int64_t *index_size)
-{
-    int64_t count = index_size[0] * index_size[1] * index_size[2], x_count = x_size[0] * x_size[1] * x_size[2];
-    int32_t *index = malloc((size_t)count * sizeof *index);
-    for (int64_t i = 0; i < count; i++)
-        index[i] = (int32_t)(uniform() * (double)x_size[dim]);
-    mx_gather g = {3, dim, x_size, index_size, index};
-    CHECK(mx_gather_find_bad(&g) == -1, "all are valid");
-    double *want = calloc((size_t)x_count, sizeof *want);
-    float *x = make_values(x_count, MX_F32, -1, 1), *y = make_values(count, MX_F32, 0, 0);
-    mx_gather_run(&g, y, x, 4);
-    int right = 1;
-    for (int64_t i = 0; i < count; i++) {
-        int64_t at[3] = {i / index_size[2] / index_size[1], i / index_size[2] % index_size[1], i % index_size[2]};
-        at[dim] = index[i];
-        right = right && y[i] == x[offset_of(x_size, at)];
-        want[offset_of(x_size, at)] += y[i];
-    }
-    CHECK(right, "%s: gather along %d", isa, dim);
-    memset(x, 0, (size_t)x_count * sizeof *x);
-    CHECK(mx_scatter_add_run(&g, x, y, MX_F32) == MX_OK, "scatter_add");
-    CHECK(worst_error(x, MX_F32, want, x_count) < 1e-6, "%s: scatter_add along %d", isa, dim);
-    index[count / 2] = (int32_t)x_size[dim];
-    CHECK(mx_gather_find_bad(&g) == count / 2, "an index behind the end");
-    index[count / 2] = -1;
-    CHECK(mx_gather_find_bad(&g) == count / 2, "an index of -1");
-    free(index), free(want), free(x), free(y);
-}
-
-static void test_gather(const char *isa)
-{
-    for (int dim = 0; dim < 3; dim++) {
-        check_gather(isa, dim, (int64_t[]){4, 5, 6}, (int64_t[]){4, 5, 6});
-        check_gather(isa, dim, (int64_t[]){4, 5, 6}, (int64_t[]){2, 3, 4});
-        check_gather(isa, dim, (int64_t[]){3, 2, 200}, (int64_t[]){3, 1, 199});
-        check_gather(isa, dim, (int64_t[]){33, 70, 30}, (int64_t[]){31, 69, 28});
-    }
-    check_gather(isa, 0, (int64_t[]){2, 5, 6}, (int64_t[]){7, 5, 6}); /* longer than x along dim */
-}
-
 int main(void)
 {
     for_each_isa(test_permute);
     for_each_isa(test_runs);
-    for_each_isa(test_gather);
     return check_done();
 }

@@ -26,7 +26,7 @@ local SUMS = {
     layernorm = true, layernorm_grad = true, rmsnorm = true, rmsnorm_grad = true, log_softmax = true,
     log_softmax_grad = true, softmax = true, softmax_grad = true, matmul = true, matmul_acc = true, sum = true,
     mean = true, sum_squares = true, reduce_to = true, embedding_grad = true, embedding_acc = true,
-    gather_grad = true, column_sum = true, rope = true, adamw = true, sgd = true, affine = true,
+    gather_grad = true, column_sum = true, cumsum = true, rope = true, adamw = true, sgd = true, affine = true,
     gated = true, gated_grad = true, gated_grad_ = true, unary_grad = true, sin = true, cos = true, gelu = true,
     silu = true, tanh = true,
 }
@@ -61,7 +61,8 @@ local CHOICES = {
 
 local BOOLEANS = {
     causal = true, trans_a = true, trans_b = true, trans = true, keepdim = true, by_b = true, interleaved = true,
-    inverse = true, nesterov = true, balanced = true, async = true, async_grad = true,
+    inverse = true, nesterov = true, balanced = true, async = true, async_grad = true, descending = true,
+    smallest = true, reverse = true,
 }
 
 local NUMBERS = { -- the standard value is among them
@@ -74,6 +75,7 @@ local NUMBERS = { -- the standard value is among them
     window = { 0, 0, 1, 3, 17 }, offset = { 0, 0, 2, 40 },
     first_query = { 0, 0, 1, 5 }, kv_length = { 0, 0, 1, 3 }, start = { 1, 1, 2, 3 }, length = { 0, 1, 1, 2, 5 },
     n = { 0, 1, 7, 100 }, vocab = { 1, 17, 40 }, size = { 5, 17, 40 }, root = { 0 }, shift_ranks = { 1, 0, -3 },
+    k = { 0, 1, 1, 3, 40 },
 }
 
 local function shuffled(n)
@@ -217,12 +219,17 @@ local function along_dim(op)
     elseif op == "narrow_grad" then
         at.size = shape[dim]
         return { like(part, dtype) }, at
-    elseif op == "gather" or op == "gather_grad" then
+    elseif op:find("gather") or op:find("scatter") then
         part[dim] = pick { 0, 1, 5 }
         shape[dim] = pick { 20, 33 }
         local index = like(part, "i32", "places")
         if op == "gather" then
             return { like(shape, float()), index }, { dim = dim }
+        elseif op == "scatter_grad" then
+            return { index, like(shape, float()) }, { dim = dim }
+        elseif op ~= "gather_grad" then
+            local of = op == "scatter" and pick(random.DTYPES) or pick { "f32", "bf16", "i32", "u8" }
+            return { like(shape, of), index, like(part, of) }, { dim = dim }
         end
         return { index, like(part, float()) }, { dim = dim, shape = shape }
     end
@@ -300,7 +307,8 @@ local RECIPES = {
     layernorm = norm, layernorm_grad = norm, rmsnorm = norm, rmsnorm_grad = norm, matmul = product,
     matmul_acc = product, embedding = table_rows, embedding_acc = table_rows, embedding_grad = table_rows,
     cross_entropy = table_rows, narrow = along_dim, narrow_grad = along_dim, narrow_grad_acc = along_dim,
-    write_slice = along_dim, gather = along_dim, gather_grad = along_dim, max_grad = reduced, sum_grad = reduced,
+    write_slice = along_dim, gather = along_dim, gather_grad = along_dim, scatter = along_dim, scatter_add = along_dim,
+    scatter_grad = along_dim, max_grad = reduced, sum_grad = reduced,
     adamw = optimizer, sgd = optimizer, randn = random_part, rope = rotary, where = choose,
     cross_entropy_grad = function()
         return { like(random.shape(2), "f32"), like({}, "f32") }
@@ -323,7 +331,7 @@ local RECIPES = {
 
 local MUST = {
     lr = true, step = true, dims = true, exponent = true, n = true, rate = true, seed = true, shape = true,
-    vocab = true,
+    vocab = true, k = true,
 }
 
 local WILD_SCALARS = { 0, 1, -1.5, 3e9, 1 << 31, 0 / 0, math.huge, math.mininteger, "text", true }

@@ -93,6 +93,57 @@ local function define(mx)
         end,
         mx = function(t) return mx.sum(t[1], { dim = 1 }) end,
     }
+    plain.ops.cumsum = { -- along the first dimension, from its end
+        inputs = 1, n_dims = 2,
+        run = function(values, shapes)
+            local columns, out = shapes[1][2], table.move(values[1], 1, #values[1], 1, {})
+            for i = #out - columns, 1, -1 do
+                out[i] = out[i] + out[i + columns]
+            end
+            return out, shapes[1]
+        end,
+        mx = function(t) return mx.cumsum(t[1], { dim = 1, reverse = true }) end,
+    }
+    plain.ops.sort = { -- with a ramp, so that hardly any values are equal
+        inputs = 1, n_dims = 2,
+        run = function(values, shapes)
+            local columns, out = shapes[1][2], {}
+            for first = 0, #values[1] - 1, columns do
+                local row = {}
+                for c = 1, columns do
+                    row[c] = values[1][first + c] + 0.0371 * c
+                end
+                table.sort(row)
+                table.move(row, 1, columns, first + 1, out)
+            end
+            return out, shapes[1]
+        end,
+        mx = function(t)
+            return (mx.sort(t[1] + mx.arange(t[1]:size(2), { start = 0.0371, step = 0.0371 })))
+        end,
+    }
+    plain.ops.scatter_add = { -- the second tensor to the first elements of the rows, twice to the very first
+        inputs = 2, n_dims = 2, same_shape = true,
+        run = function(values, shapes)
+            local columns, out = shapes[1][2], table.move(values[1], 1, #values[1], 1, {})
+            for i, x in ipairs(values[2]) do
+                local to = (i - 1) % columns == columns - 1 and i - columns + 1 or i
+                out[to] = out[to] + x
+            end
+            return out, shapes[1]
+        end,
+        mx = function(t)
+            local rows, columns = t[1]:size(1), t[1]:size(2)
+            local index = {}
+            for r = 1, rows do
+                index[r] = {}
+                for c = 1, columns do
+                    index[r][c] = c == columns and 0 or c - 1
+                end
+            end
+            return mx.scatter_add(t[1], mx.tensor(index, "i32"), t[2], { dim = 2 })
+        end,
+    }
     plain.ops.softmax = {
         inputs = 1, n_dims = 2,
         run = function(values, shapes)

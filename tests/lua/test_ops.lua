@@ -16,7 +16,7 @@ local BF16_BOUND = 2 ^ -8 + 1e-4
 local BF16_GRADIENT_BOUND = 2 ^ -6
 
 -- Each generator of tests/golden writes one of these files.
-local FILES = { "ops.h5", "ops_linear.h5" }
+local FILES = { "ops.h5", "ops_linear.h5", "ops_order.h5" }
 
 local cases, getters = {}, {}
 for _, file in ipairs(FILES) do
@@ -314,7 +314,9 @@ end
 -- ---- gradients against finite differences, along one random direction ----
 
 -- Their slope jumps, or nothing can be differentiated: a difference across the jump means nothing.
-local KINKED = { max = true, maximum = true, minimum = true, abs = true, relu = true, cast = true }
+local KINKED = {
+    max = true, maximum = true, minimum = true, abs = true, relu = true, cast = true, sort = true, topk = true,
+}
 
 -- In f32, L(x + eps u) - L(x - eps u) loses about 2^-23 |L| / eps, and keeps an error of eps^2 L'''/6.
 local DIFFERENCE_STEP = 1e-2

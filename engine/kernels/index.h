@@ -1,0 +1,29 @@
+/* Elements chosen by an index along a dimension.
+ *
+ * x, and index and y of one shape, have the same number of dimensions. The index counts from 0 along dimension `dim`.
+ * In two dimensions and dim = 0, `gather` is y[j][i] = x[index[j][i]][i]. Element (o, j, i) of the index, with its
+ * sizes seen as (outer, n, inner) around dim, refers to the line of x through (o, i). One thread does all of a line in
+ * the order of j, so the bits do not depend on the number of threads. */
+#ifndef MX_KERNELS_INDEX_H
+#define MX_KERNELS_INDEX_H
+
+#include "core/status.h"
+#include "kernels/elementwise.h"
+
+typedef struct mx_gather {
+    int n_dims, dim;
+    const int64_t *x_size, *index_size; /* index_size[d] <= x_size[d], but for dim */
+    const int32_t *index;               /* checked: 0 .. x_size[dim] - 1 */
+} mx_gather;
+
+/* y[j] = x[index[j]]; elements of 1, 2 or 4 bytes. */
+void mx_gather_run(const mx_gather *g, void *y, const void *x, size_t element_bytes);
+
+/* x[index[j]] = y[j]; where several j name one element, the last one counts. */
+void mx_scatter_run(const mx_gather *g, void *x, const void *y, size_t element_bytes);
+
+/* x[index[j]] += y[j]: x is what was there plus sums that are f64, in the order of j, rounded once. x and y are floats,
+ * or of one integer dtype, which saturates. MX_ERR_MEMORY without memory for the sums. */
+mx_status mx_scatter_add_run(const mx_gather *g, mx_array x, mx_array y);
+
+#endif

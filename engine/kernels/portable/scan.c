@@ -1,0 +1,27 @@
+#include "kernels/context.h"
+
+#include "core/element.h"
+
+static double row(const void *x, mx_dtype dtype, int64_t n, bool reverse, double start, void *y)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < n; k++) {
+        int64_t i = reverse ? n - 1 - k : k;
+        sum += mx_get_float(x, i, dtype);
+        if (y)
+            mx_set_float(y, i, (float)(start + sum), dtype);
+    }
+    return sum;
+}
+
+static void rows(const void *x, mx_dtype dtype, int64_t n, int64_t stride, int64_t width, const float *base,
+                 float *local, void *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t c = 0; c < width; c++) {
+            local[c] += mx_get_float(x, i * stride + c, dtype);
+            mx_set_float(y, i * stride + c, base[c] + local[c], dtype);
+        }
+}
+
+const mx_scan_paths mx_scan_portable = {.row = row, .rows = rows};

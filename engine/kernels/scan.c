@@ -1,0 +1,157 @@
+#include "kernels/scan.h"
+
+#include "core/element.h"
+#include "core/pool.h"
+#include "kernels/context.h"
+#include "kernels/inline.h"
+
+#include <omp.h>
+
+enum {
+    PIECE = 1 << 18, /* elements of a row that one thread sums */
+    WIDTH = 1024,    /* columns that one thread sums */
+    HEIGHT = 64,     /* rows whose sums are f32 */
+};
+
+static char *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
+
+/* ---- rows: inner is 1 ---- */
+
+/* The elements of piece p of a row, counted in the direction of the sums. */
+static int64_t piece_of(mx_extent e, bool reverse, int64_t p, int64_t *n)
+{
+    *n = mx_min(PIECE, e.n - p * PIECE);
+    return reverse ? e.n - p * PIECE - *n : p * PIECE;
+}
+
+/* A row on one thread. */
+static void scan_row(mx_array x, mx_extent e, bool reverse, mx_array y, int64_t o)
+{
+    const mx_scan_paths *paths = mx_kernels_current()->scan;
+    double start = 0;
+    for (int64_t p = 0, n; p * PIECE < e.n; p++) {
+        int64_t first = o * e.n + piece_of(e, reverse, p, &n);
+        start += paths->row(at(x, first), x.dtype, n, reverse, start, at(y, first));
+    }
+}
+
+/* Few long rows: the sums of all pieces, then the pieces. */
+static mx_status scan_pieces(mx_array x, mx_extent e, bool reverse, mx_array y)
+{
+    const mx_scan_paths *paths = mx_kernels_current()->scan;
+    int64_t pieces = mx_ceil_div(e.n, PIECE), bytes = e.outer * pieces * (int64_t)sizeof(double);
+    double *start;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&start));
+#pragma omp parallel
+    {
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < e.outer * pieces; i++) {
+            int64_t n, first = i / pieces * e.n + piece_of(e, reverse, i % pieces, &n);
+            start[i] = paths->row(at(x, first), x.dtype, n, reverse, 0, NULL);
+        }
+#pragma omp for schedule(static)
+        for (int64_t o = 0; o < e.outer; o++) {
+            double sum = 0;
+            for (int64_t p = 0; p < pieces; p++) {
+                double own = start[o * pieces + p];
+                start[o * pieces + p] = sum;
+                sum += own;
+            }
+        }
+#pragma omp for schedule(static)
+        for (int64_t i = 0; i < e.outer * pieces; i++) {
+            int64_t n, first = i / pieces * e.n + piece_of(e, reverse, i % pieces, &n);
+            paths->row(at(x, first), x.dtype, n, reverse, start[i], at(y, first));
+        }
+    }
+    mx_pool_free(start, bytes);
+    return MX_OK;
+}
+
+static mx_status scan_rows(mx_array x, mx_extent e, bool reverse, mx_array y)
+{
+    int threads = omp_get_max_threads();
+    if (threads > 1 && e.outer < 2 * threads && e.n > PIECE)
+        return scan_pieces(x, e, reverse, y);
+#pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
+    for (int64_t o = 0; o < e.outer; o++)
+        scan_row(x, e, reverse, y, o);
+    return MX_OK;
+}
+
+/* ---- columns: inner > 1 ---- */
+
+static void scan_band(mx_array x, mx_extent e, bool reverse, mx_array y, int64_t o, int64_t first)
+{
+    const mx_scan_paths *paths = mx_kernels_current()->scan;
+    float base[WIDTH], local[WIDTH];
+    double total[WIDTH];
+    int64_t width = mx_min(WIDTH, e.inner - first);
+    for (int64_t c = 0; c < width; c++)
+        total[c] = 0;
+    for (int64_t i = 0; i < e.n; i += HEIGHT) {
+        int64_t row = o * e.n + (reverse ? e.n - 1 - i : i), start = row * e.inner + first;
+        for (int64_t c = 0; c < width; c++) {
+            base[c] = (float)total[c];
+            local[c] = 0;
+        }
+        paths->rows(at(x, start), x.dtype, mx_min(HEIGHT, e.n - i), reverse ? -e.inner : e.inner, width, base, local,
+                    at(y, start));
+        for (int64_t c = 0; c < width; c++)
+            total[c] += local[c];
+    }
+}
+
+static void scan_columns(mx_array x, mx_extent e, bool reverse, mx_array y)
+{
+    int64_t bands = mx_ceil_div(e.inner, WIDTH);
+#pragma omp parallel for collapse(2) schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    for (int64_t o = 0; o < e.outer; o++)
+        for (int64_t b = 0; b < bands; b++)
+            scan_band(x, e, reverse, y, o, b * WIDTH);
+}
+
+/* ---- integers ---- */
+
+/* The last sum of a line that does not fit, or 0. */
+static int64_t scan_ints(mx_array x, mx_extent e, bool reverse, int32_t *y, int64_t line)
+{
+    int64_t first = line / e.inner * e.n * e.inner + line % e.inner, sum = 0, bad = 0;
+    for (int64_t i = 0; i < e.n; i++) {
+        int64_t place = first + (reverse ? e.n - 1 - i : i) * e.inner;
+        sum += mx_get_int(x.data, place, x.dtype);
+        bad = sum < INT32_MIN || sum > INT32_MAX ? sum : bad;
+        y[place] = (int32_t)(uint32_t)sum;
+    }
+    return bad;
+}
+
+static mx_status scan_all_ints(mx_array x, mx_extent e, bool reverse, int32_t *y)
+{
+    int64_t lowest = 0, highest = 0;
+#pragma omp parallel for schedule(static) reduction(min                                                                \
+                                                    : lowest)                                                          \
+    reduction(max                                                                                                      \
+              : highest) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    for (int64_t line = 0; line < e.outer * e.inner; line++) {
+        int64_t bad = scan_ints(x, e, reverse, y, line);
+        lowest = mx_min(lowest, bad);
+        highest = mx_max(highest, bad);
+    }
+    if (lowest < 0 || highest > 0)
+        return mx_fail(MX_ERR_VALUE, "a sum of %lld does not fit i32; sum t:to(\"f32\")",
+                       (long long)(highest > 0 ? highest : lowest));
+    return MX_OK;
+}
+
+mx_status mx_cumsum(mx_array x, mx_extent e, bool reverse, mx_array y)
+{
+    if (e.outer * e.n * e.inner == 0)
+        return MX_OK;
+    if (mx_dtype_is_integer(x.dtype))
+        return scan_all_ints(x, e, reverse, y.data);
+    if (e.inner == 1)
+        return scan_rows(x, e, reverse, y);
+    scan_columns(x, e, reverse, y);
+    return MX_OK;
+}

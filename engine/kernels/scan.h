@@ -1,0 +1,26 @@
+/* Cumulative sums along a dimension of an array (outer, n, inner).
+ *
+ * The split of the work and the order of the sums follow from the sizes alone, so the bits do not depend on the number
+ * of threads. Floats: f32 sums of short runs on f64 sums of all before them, rounded once. */
+#ifndef MX_KERNELS_SCAN_H
+#define MX_KERNELS_SCAN_H
+
+#include "kernels/reduce.h"
+
+/* y[i] = x[0] + ... + x[i] along n; with `reverse`, x[i] + ... + x[n - 1]. Floats: y of x's dtype. Integers: y i32;
+ * MX_ERR_VALUE when a sum does not fit. */
+mx_status mx_cumsum(mx_array x, mx_extent e, bool reverse, mx_array y);
+
+/* For one instruction set, on one thread; x and y of one dtype, f32 or bf16. */
+typedef struct mx_scan_paths {
+    /* y[i] = start + x[0] + ... + x[i] (with `reverse`, from the other end) for n neighbours. y NULL: writes nothing.
+     * Returns the sum of all x, to the same bits in both cases. */
+    double (*row)(const void *x, mx_dtype dtype, int64_t n, bool reverse, double start, void *y);
+    /* For n rows of `width` columns, `stride` elements apart (it may be negative): local[c] += x, y = base[c] +
+     * local[c].
+     */
+    void (*rows)(const void *x, mx_dtype dtype, int64_t n, int64_t stride, int64_t width, const float *base,
+                 float *local, void *y);
+} mx_scan_paths;
+
+#endif

@@ -1,0 +1,269 @@
+#include "kernels/sort.h"
+
+#include "core/element.h"
+#include "core/pool.h"
+#include "kernels/context.h"
+#include "kernels/inline.h"
+
+#include <omp.h>
+
+/* An element to sort: its key in the upper half, its id in the lower one. Items differ, so any sort of them is stable.
+ */
+typedef uint64_t item;
+
+enum {
+    RADIX = 256,
+    PARTS = 16,           /* a long line is split into so many parts, for threads */
+    PARTS_FROM = 1 << 16, /* the length of a long line */
+    SHORT = 32,           /* up to this length, insertion is faster */
+    LIST = 128,           /* up to this k, the k best so far are kept in a sorted list */
+};
+
+typedef struct job {
+    mx_array x;
+    mx_extent e;
+    int64_t k; /* results per line */
+    bool descending;
+    void *values;
+    int32_t *ids;
+    int digits; /* bytes of a key */
+} job;
+
+/* ---- keys: unsigned integers in the order of the values ---- */
+
+static uint32_t key_of(const void *x, int64_t i, mx_dtype dtype)
+{
+    switch (dtype) {
+    case MX_F32: {
+        uint32_t bits = ((const uint32_t *)x)[i];
+        if (bits << 1 > 0xff000000u) /* NaN */
+            return UINT32_MAX;
+        if (bits << 1 == 0)
+            bits = 0;
+        return bits ^ ((uint32_t) - (int32_t)(bits >> 31) | 0x80000000u);
+    }
+    case MX_BF16: {
+        uint32_t bits = ((const uint16_t *)x)[i];
+        if ((bits & 0x7fff) > 0x7f80)
+            return UINT16_MAX;
+        if ((bits & 0x7fff) == 0)
+            bits = 0;
+        return bits & 0x8000 ? bits ^ 0xffff : bits | 0x8000;
+    }
+    case MX_I32:
+        return ((const uint32_t *)x)[i] ^ 0x80000000u;
+    case MX_I8:
+        return ((const uint8_t *)x)[i] ^ 0x80u;
+    case MX_U8:
+        return ((const uint8_t *)x)[i];
+    default:
+        mx_dtype_unexpected(dtype, __func__);
+    }
+}
+
+/* The item of element i of the line that begins at `first`. */
+MX_INLINE item item_of(const void *x, int64_t first, int64_t i, int64_t step, const mx_dtype dtype, bool descending)
+{
+    uint32_t key = key_of(x, first + i * step, dtype);
+    if (descending)
+        key ^= UINT32_MAX >> (32 - 8 * mx_dtype_bytes(dtype));
+    return (item)key << 32 | (uint32_t)i;
+}
+
+#define LOAD_CASE(name)                                                                                                \
+    case name:                                                                                                         \
+        for (int64_t i = from; i < to; i++)                                                                            \
+            items[i] = item_of(j->x.data, first, i, j->e.inner, name, j->descending);                                  \
+        break;
+
+static void load_items(const job *j, int64_t first, int64_t from, int64_t to, item *items)
+{
+    switch (j->x.dtype) {
+        LOAD_CASE(MX_F32)
+        LOAD_CASE(MX_BF16)
+        LOAD_CASE(MX_I32)
+        LOAD_CASE(MX_I8)
+        LOAD_CASE(MX_U8)
+    default:
+        mx_dtype_unexpected(j->x.dtype, __func__);
+    }
+}
+
+/* ---- sorting items ---- */
+
+static void insert(item *list, int64_t n, item one)
+{
+    int64_t at = n;
+    for (; at > 0 && list[at - 1] > one; at--)
+        list[at] = list[at - 1];
+    list[at] = one;
+}
+
+/* Elements [first, last) of part p of a line. */
+static void part_of(int64_t n, int parts, int p, int64_t *first, int64_t *last)
+{
+    *first = n * p / parts;
+    *last = n * (p + 1) / parts;
+}
+
+/* Sorts by the byte at `shift`, from a to b; false if all have the same byte, and nothing is done. */
+static bool radix_pass(const item *a, item *b, int64_t n, int shift, int parts)
+{
+    uint32_t count[PARTS][RADIX];
+#pragma omp parallel for schedule(static) if (parts > 1)
+    for (int p = 0; p < parts; p++) {
+        int64_t first, last;
+        part_of(n, parts, p, &first, &last);
+        memset(count[p], 0, sizeof count[p]);
+        for (int64_t i = first; i < last; i++)
+            count[p][a[i] >> shift & (RADIX - 1)]++;
+    }
+    uint32_t next = 0;
+    for (int digit = 0; digit < RADIX; digit++) {
+        uint32_t start = next;
+        for (int p = 0; p < parts; p++) {
+            uint32_t own = count[p][digit];
+            count[p][digit] = next;
+            next += own;
+        }
+        if (next - start == n)
+            return false;
+    }
+#pragma omp parallel for schedule(static) if (parts > 1)
+    for (int p = 0; p < parts; p++) {
+        int64_t first, last;
+        part_of(n, parts, p, &first, &last);
+        for (int64_t i = first; i < last; i++)
+            b[count[p][a[i] >> shift & (RADIX - 1)]++] = a[i];
+    }
+    return true;
+}
+
+/* Sorts the line's items, which are in items[0 .. n), with scratch memory up to items[2 n]; returns where they are. */
+static item *sort_items(item *items, int64_t n, int digits, int parts)
+{
+    if (n <= SHORT) {
+        for (int64_t i = 1; i < n; i++)
+            insert(items, i, items[i]);
+        return items;
+    }
+    item *a = items, *b = items + n;
+    for (int digit = 0; digit < digits; digit++)
+        if (radix_pass(a, b, n, 32 + 8 * digit, parts)) {
+            item *other = a;
+            a = b;
+            b = other;
+        }
+    return a;
+}
+
+/* ---- lines ---- */
+
+static int64_t line_start(const job *j, int64_t line)
+{
+    return line / j->e.inner * j->e.n * j->e.inner + line % j->e.inner;
+}
+
+/* Writes the first k items of a line and their values. */
+static void store_line(const job *j, int64_t line, const item *items)
+{
+    int64_t from = line_start(j, line), step = j->e.inner;
+    int64_t to = line / j->e.inner * j->k * j->e.inner + line % j->e.inner;
+    size_t bytes = mx_dtype_bytes(j->x.dtype);
+    for (int64_t i = 0; i < j->k; i++) {
+        uint32_t id = (uint32_t)items[i];
+        if (j->ids)
+            j->ids[to + i * step] = (int32_t)id;
+        if (j->values && bytes == 4)
+            ((uint32_t *)j->values)[to + i * step] = ((const uint32_t *)j->x.data)[from + id * step];
+        else if (j->values && bytes == 2)
+            ((uint16_t *)j->values)[to + i * step] = ((const uint16_t *)j->x.data)[from + id * step];
+        else if (j->values)
+            ((uint8_t *)j->values)[to + i * step] = ((const uint8_t *)j->x.data)[from + id * step];
+    }
+}
+
+static void sort_line(const job *j, int64_t line, item *items, int parts)
+{
+    int64_t first = line_start(j, line);
+#pragma omp parallel for schedule(static) if (parts > 1)
+    for (int p = 0; p < parts; p++) {
+        int64_t from, to;
+        part_of(j->e.n, parts, p, &from, &to);
+        load_items(j, first, from, to, items);
+    }
+    store_line(j, line, sort_items(items, j->e.n, j->digits, parts));
+}
+
+/* The next element of a line, from `i` on, that may be among the best k, given the worst of these. */
+static int64_t next_candidate(const job *j, const void *x, int64_t i, item worst)
+{
+    int64_t n = j->e.n;
+    if (mx_dtype_is_integer(j->x.dtype)) {
+        while (i < n && item_of(x, 0, i, 1, j->x.dtype, j->descending) > worst)
+            i++;
+        return i;
+    }
+    float bound = mx_get_float(x, (int64_t)(uint32_t)worst, j->x.dtype);
+    return mx_kernels_current()->beyond(x, j->x.dtype, i, n, bound, !j->descending);
+}
+
+/* Keeps the k best of the line so far in a sorted list. `copy` has room for a line. */
+static void select_line(const job *j, int64_t line, void *copy)
+{
+    item list[LIST];
+    size_t bytes = mx_dtype_bytes(j->x.dtype);
+    const char *x = (const char *)j->x.data + line_start(j, line) * (int64_t)bytes;
+    if (j->e.inner > 1) {
+        for (int64_t i = 0; i < j->e.n; i++)
+            memcpy((char *)copy + i * (int64_t)bytes, x + i * j->e.inner * (int64_t)bytes, bytes);
+        x = copy;
+    }
+    for (int64_t i = 0; i < j->k; i++)
+        insert(list, i, item_of(x, 0, i, 1, j->x.dtype, j->descending));
+    for (int64_t i = j->k; i < j->e.n; i++) {
+        item worst = list[j->k - 1];
+        i = next_candidate(j, x, i, worst);
+        item one = i < j->e.n ? item_of(x, 0, i, 1, j->x.dtype, j->descending) : worst;
+        if (one < worst)
+            insert(list, j->k - 1, one);
+    }
+    store_line(j, line, list);
+}
+
+/* Threads share the lines, or each long line if there are few. */
+static mx_status run(job *j)
+{
+    int64_t lines = j->e.outer * j->e.inner, n = j->e.n;
+    int threads = omp_get_max_threads();
+    bool selects = j->k <= LIST && 4 * j->k <= n, alone = !selects && lines < threads && n >= PARTS_FROM;
+    j->digits = (int)mx_dtype_bytes(j->x.dtype);
+    if (lines * j->k == 0)
+        return MX_OK;
+    if (alone || lines * n < MX_PARALLEL_FROM / 4)
+        threads = 1;
+    int64_t items = selects ? (j->e.inner > 1 ? (n + 1) / 2 : 0) : 2 * n,
+            bytes = threads * items * (int64_t)sizeof(item);
+    item *scratch;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&scratch));
+#pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1)
+    for (int64_t line = 0; line < lines; line++) {
+        item *own = scratch + omp_get_thread_num() * items;
+        if (selects)
+            select_line(j, line, own);
+        else
+            sort_line(j, line, own, alone ? PARTS : 1);
+    }
+    mx_pool_free(scratch, bytes);
+    return MX_OK;
+}
+
+mx_status mx_sort(mx_array x, mx_extent e, bool descending, void *values, int32_t *ids)
+{
+    return run(&(job){.x = x, .e = e, .k = e.n, .descending = descending, .values = values, .ids = ids});
+}
+
+mx_status mx_topk(mx_array x, mx_extent e, int64_t k, bool smallest, void *values, int32_t *ids)
+{
+    return run(&(job){.x = x, .e = e, .k = k, .descending = !smallest, .values = values, .ids = ids});
+}

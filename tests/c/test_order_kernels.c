@@ -1,0 +1,260 @@
+/* Sorting, selecting, cumulative sums, and gathers by index: against one element at a time. */
+#include "kernels/context.h"
+#include "kernels/index.h"
+#include "kernels/scan.h"
+#include "kernels/sort.h"
+
+#include "buffers.h"
+#include "check.h"
+
+#include <omp.h>
+#include <string.h>
+
+/* ---- sort and topk ---- */
+
+/* Values with many ties; in floats also NaN, infinities and both zeros. */
+static void *make_ties(int64_t count, mx_dtype dtype)
+{
+    static const float special[] = {NAN, -NAN, INFINITY, -INFINITY, 0.0f, -0.0f};
+    void *x = malloc((size_t)(count + 1) * 4);
+    for (int64_t i = 0; i < count; i++) {
+        double draw = uniform();
+        double one =
+            mx_dtypes[dtype].lowest == 0 && mx_dtype_is_integer(dtype) ? floor(draw * 40) : floor(draw * 80) - 40;
+        if (!mx_dtype_is_integer(dtype) && uniform() < 0.2)
+            one = special[(int)(uniform() * 6)];
+        mx_set_number(x, i, one, dtype);
+    }
+    return x;
+}
+
+/* Whether a is before b. */
+static bool is_before(double a, double b, bool descending)
+{
+    bool less = isnan(a) ? false : isnan(b) || a < b, greater = isnan(b) ? false : isnan(a) || a > b;
+    return descending ? greater : less;
+}
+
+typedef struct line {
+    const void *x;
+    mx_dtype dtype;
+    int64_t first, step;
+} line;
+
+static double value_at(const line *l, int64_t i) { return mx_get_number(l->x, l->first + i * l->step, l->dtype); }
+
+/* Whether ids are the first k of a stable sort: in order, ties by id, and nothing left out is before the last. */
+static bool is_sorted(const line *l, const int32_t *ids, int64_t n, int64_t k, bool descending)
+{
+    char *seen = calloc((size_t)n + 1, 1);
+    bool good = true;
+    for (int64_t i = 0; i < k && good; i++) {
+        int32_t id = ids[i * l->step];
+        good = id >= 0 && id < n && !seen[id]++;
+        if (i == 0 || !good)
+            continue;
+        int32_t before = ids[(i - 1) * l->step];
+        double a = value_at(l, before), b = value_at(l, id);
+        good = is_before(a, b, descending) || (!is_before(b, a, descending) && before < id);
+    }
+    for (int64_t id = 0; id < n && good && k > 0; id++) {
+        int32_t last = ids[(k - 1) * l->step];
+        double a = value_at(l, id), b = value_at(l, last);
+        good = seen[id] || is_before(b, a, descending) || (!is_before(a, b, descending) && last < id);
+    }
+    free(seen);
+    return good;
+}
+
+static void check_order(mx_extent e, int64_t k, mx_dtype dtype, bool descending, const char *isa)
+{
+    int64_t count = e.outer * e.n * e.inner, results = e.outer * k * e.inner;
+    size_t bytes = mx_dtype_bytes(dtype);
+    void *x = make_ties(count, dtype);
+    char *values = malloc((size_t)(results + 1) * bytes);
+    int32_t *ids = malloc((size_t)(results + 1) * sizeof *ids);
+    if (k == e.n)
+        CHECK(mx_sort((mx_array){x, dtype}, e, descending, values, ids) == MX_OK, "%s", isa);
+    else
+        CHECK(mx_topk((mx_array){x, dtype}, e, k, !descending, values, ids) == MX_OK, "%s", isa);
+    bool good = true, same = true;
+    for (int64_t o = 0; o < e.outer; o++)
+        for (int64_t j = 0; j < e.inner; j++) {
+            line l = {x, dtype, o * e.n * e.inner + j, e.inner};
+            int64_t to = o * k * e.inner + j;
+            good = good && is_sorted(&l, ids + to, e.n, k, descending);
+            for (int64_t i = 0; i < k && good; i++) {
+                int64_t at = to + i * e.inner, from = l.first + ids[at] * l.step;
+                same = same && memcmp(values + at * (int64_t)bytes, (char *)x + from * (int64_t)bytes, bytes) == 0;
+            }
+        }
+    CHECK(good && same, "%s: %lld of (%lld, %lld, %lld) %s, descending %d: order %d, values %d", isa, (long long)k,
+          (long long)e.outer, (long long)e.n, (long long)e.inner, mx_dtype_name(dtype), descending, good, same);
+    free(x), free(values), free(ids);
+}
+
+static void test_order(const char *isa)
+{
+    static const mx_extent extents[] = {
+        {1, 1, 1}, {0, 3, 2}, {3, 0, 2}, {5, 7, 1}, {2, 33, 3}, {3, 300, 1}, {2, 500, 5}, {1, 70001, 1}, {300, 20, 17},
+    };
+    static const mx_dtype dtypes[] = {MX_F32, MX_BF16, MX_I32, MX_U8, MX_I8};
+    for (size_t k = 0; k < sizeof extents / sizeof *extents; k++)
+        for (int d = 0; d < 5; d++)
+            for (int descending = 0; descending < 2; descending++) {
+                int64_t n = extents[k].n, some[] = {n, n / 5, 1, 130};
+                for (int s = 0; s < 4; s++)
+                    if (some[s] <= n)
+                        check_order(extents[k], some[s], dtypes[d], descending, isa);
+            }
+}
+
+/* A line whose later elements are always better: the list changes at each. And a part that has nothing to offer. */
+static void test_rising_line(const char *isa)
+{
+    enum { N = 5000, K = 100 };
+    float x[N], values[K];
+    int32_t ids[K];
+    for (int i = 0; i < N; i++)
+        x[i] = i < N / 2 ? (float)i : -1;
+    CHECK(mx_topk((mx_array){x, MX_F32}, (mx_extent){1, N, 1}, K, false, values, ids) == MX_OK, "%s", isa);
+    for (int i = 0; i < K; i++)
+        CHECK(ids[i] == N / 2 - 1 - i && values[i] == (float)ids[i], "%s: %d is %d", isa, i, ids[i]);
+}
+
+static void test_beyond(const char *isa)
+{
+    const mx_kernels *paths = mx_kernels_current();
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int64_t n = 0; n <= 150; n++)
+            for (int64_t place = 0; place <= n; place += 7) {
+                mx_dtype dtype = bf16 ? MX_BF16 : MX_F32;
+                void *x = make_values(n, dtype, 0, 1);
+                if (place < n)
+                    set_value(x, place, place % 2 ? 2 : NAN, dtype);
+                int64_t found = paths->beyond(x, dtype, place / 2, n, 1, false);
+                CHECK(found == place, "%s: %lld of %lld, found %lld", isa, (long long)place, (long long)n,
+                      (long long)found);
+                if (place < n)
+                    set_value(x, place, place % 2 ? -1 : NAN, dtype);
+                CHECK(paths->beyond(x, dtype, place / 2, n, 0, true) == place, "%s: below", isa);
+                free(x);
+            }
+}
+
+/* ---- cumulative sums ---- */
+
+static void check_sums(mx_extent e, mx_dtype dtype, bool reverse, const char *isa)
+{
+    int64_t count = e.outer * e.n * e.inner;
+    void *x = make_values(count, dtype, -1, 2), *y = make_values(count, dtype, 5, 6),
+         *z = make_values(count, dtype, 5, 6);
+    double *want = malloc(sizeof *want * (size_t)(count + 1));
+    for (int64_t l = 0; l < e.outer * e.inner; l++) {
+        double sum = 0;
+        for (int64_t k = 0; k < e.n; k++) {
+            int64_t i = (l / e.inner * e.n + (reverse ? e.n - 1 - k : k)) * e.inner + l % e.inner;
+            want[i] = sum += get_value(x, i, dtype);
+        }
+    }
+    omp_set_num_threads(1);
+    CHECK(mx_cumsum((mx_array){x, dtype}, e, reverse, (mx_array){y, dtype}) == MX_OK, "%s", isa);
+    omp_set_num_threads(3);
+    CHECK(mx_cumsum((mx_array){x, dtype}, e, reverse, (mx_array){z, dtype}) == MX_OK, "%s", isa);
+    double error = worst_error(y, dtype, want, count);
+    /* f32 sums of at most 64 terms, one more addition, one rounding. */
+    CHECK(error <= tolerance(dtype, 1e-6), "%s: cumsum of %s (%d, %d, %d), reverse %d: %g", isa, mx_dtype_name(dtype),
+          (int)e.outer, (int)e.n, (int)e.inner, reverse, error);
+    CHECK(memcmp(y, z, (size_t)count * mx_dtype_bytes(dtype)) == 0, "%s: bits on several threads", isa);
+    CHECK(guard_intact(y, count, dtype), "%s: behind the end", isa);
+    free(x), free(y), free(z), free(want);
+}
+
+static void test_cumsum(const char *isa)
+{
+    static const mx_extent extents[] = {{1, 1, 1},  {3, 0, 5},      {5, 7, 1},     {2, 600000, 1}, {3, 1000, 1},
+                                        {4, 9, 33}, {2, 200, 1500}, {1, 70000, 3}, {300, 2, 17}};
+    for (int bf16 = 0; bf16 < 2; bf16++)
+        for (int reverse = 0; reverse < 2; reverse++) {
+            for (size_t k = 0; k < sizeof extents / sizeof *extents; k++)
+                check_sums(extents[k], bf16 ? MX_BF16 : MX_F32, reverse, isa);
+            for (int64_t n = 1; n <= 40; n++)
+                check_sums((mx_extent){2, n, 1}, bf16 ? MX_BF16 : MX_F32, reverse, isa);
+        }
+}
+
+static void test_integer_sums(const char *isa)
+{
+    const uint8_t x[6] = {200, 100, 0, 1, 2, 3};
+    int32_t y[6], large[3] = {INT32_MAX, 1, -1};
+    CHECK(mx_cumsum((mx_array){(void *)x, MX_U8}, (mx_extent){1, 3, 2}, false, (mx_array){y, MX_I32}) == MX_OK, "%s",
+          isa);
+    CHECK(memcmp(y, (int32_t[]){200, 100, 200, 101, 202, 104}, sizeof y) == 0, "%s: %d %d", isa, y[2], y[3]);
+    mx_array sums = {y, MX_I32};
+    CHECK(mx_cumsum((mx_array){large, MX_I32}, (mx_extent){1, 3, 1}, true, sums) == MX_OK && y[0] == INT32_MAX, "%d",
+          y[0]);
+    CHECK(mx_cumsum((mx_array){large, MX_I32}, (mx_extent){1, 3, 1}, false, sums) == MX_ERR_VALUE &&
+              strstr(mx_message(), "2147483648"),
+          "a sum that does not fit: %s", mx_message());
+}
+
+/* ---- gather and scatter ---- */
+
+/* The offset in a tensor of `size` of coordinates `at`. */
+static int64_t offset_of(const int64_t *size, const int64_t *at) { return (at[0] * size[1] + at[1]) * size[2] + at[2]; }
+
+static void check_gather(const char *isa, int dim, const int64_t *x_size, const int64_t *index_size)
+{
+    int64_t count = index_size[0] * index_size[1] * index_size[2], x_count = x_size[0] * x_size[1] * x_size[2];
+    int32_t *index = malloc((size_t)count * sizeof *index);
+    for (int64_t i = 0; i < count; i++)
+        index[i] = (int32_t)(uniform() * (double)x_size[dim]);
+    mx_gather g = {3, dim, x_size, index_size, index};
+    double *want = calloc((size_t)x_count, sizeof *want);
+    float *x = make_values(x_count, MX_F32, -1, 1), *y = make_values(count, MX_F32, 0, 0);
+    mx_gather_run(&g, y, x, 4);
+    int right = 1;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at[3] = {i / index_size[2] / index_size[1], i / index_size[2] % index_size[1], i % index_size[2]};
+        at[dim] = index[i];
+        right = right && y[i] == x[offset_of(x_size, at)];
+        want[offset_of(x_size, at)] += y[i];
+    }
+    CHECK(right, "%s: gather along %d", isa, dim);
+    memset(x, 0, (size_t)x_count * sizeof *x);
+    CHECK(mx_scatter_add_run(&g, (mx_array){x, MX_F32}, (mx_array){y, MX_F32}) == MX_OK, "scatter_add");
+    CHECK(worst_error(x, MX_F32, want, x_count) < 1e-6, "%s: scatter_add along %d", isa, dim);
+    float *last = calloc((size_t)x_count, sizeof *last);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t at[3] = {i / index_size[2] / index_size[1], i / index_size[2] % index_size[1], i % index_size[2]};
+        at[dim] = index[i];
+        last[offset_of(x_size, at)] = y[i] = (float)i;
+    }
+    memset(x, 0, (size_t)x_count * sizeof *x);
+    mx_scatter_run(&g, x, y, 4);
+    CHECK(memcmp(x, last, (size_t)x_count * sizeof *x) == 0, "%s: scatter along %d", isa, dim);
+    free(last);
+    free(index), free(want), free(x), free(y);
+}
+
+static void test_gather(const char *isa)
+{
+    for (int dim = 0; dim < 3; dim++) {
+        check_gather(isa, dim, (int64_t[]){4, 5, 6}, (int64_t[]){4, 5, 6});
+        check_gather(isa, dim, (int64_t[]){4, 5, 6}, (int64_t[]){2, 3, 4});
+        check_gather(isa, dim, (int64_t[]){3, 2, 200}, (int64_t[]){3, 1, 199});
+        check_gather(isa, dim, (int64_t[]){33, 70, 30}, (int64_t[]){31, 69, 28});
+    }
+    check_gather(isa, 0, (int64_t[]){2, 5, 6}, (int64_t[]){7, 5, 6}); /* longer than x along dim */
+}
+
+int main(void)
+{
+    for_each_isa(test_beyond);
+    for_each_isa(test_order);
+    for_each_isa(test_rising_line);
+    for_each_isa(test_cumsum);
+    for_each_isa(test_integer_sums);
+    for_each_isa(test_gather);
+    return check_done();
+}

@@ -67,7 +67,8 @@ typedef struct mx_tensor {
     int held;                  /* number of recorded calls that may read the values, plus 1 if a policy saved them */
     uint64_t holder;           /* with held: the number of the last call that holds them */
     int needed;                /* of these, the calls that backward has not visited yet; 0 outside backward */
-    int pending;               /* calls that will run again and read the values; 0 outside rematerialisation */
+    int pending;               /* calls that will run again and read the values; 0 outside rematerialisation, and
+                                * outside the end of a region */
     uint32_t reduce_axes;      /* of a leaf: backward all-reduces its gradient over these mesh axes; 0: none.
                                 * Of a gradient: it has been all-reduced over these axes */
     int readers;               /* number of times that it is an input of recorded calls */

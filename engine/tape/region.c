@@ -115,7 +115,36 @@ static void save(mx_tensor *t)
  * context also saves its log-sum-exp, because otherwise attention would run again. */
 static const mx_tensor *who_decides(const mx_call *call, int i) { return call->out[i < call->op->n_results ? i : 0]; }
 
-/* Drops the outputs of one call that the policy does not save. */
+/* Whether backward will read the values: for a gradient, or to run a later call of the region again. */
+static bool is_read(const mx_tensor *t) { return t->held > 0 || t->pending > 0; }
+
+/* Counts in `pending` the calls of the region that will run again and read a value. */
+static void count_readers(const mx_region *region, const mx_node *first, mx_tensor *const *results, int n_results)
+{
+    const mx_node *node = first ? region->tape->last : NULL;
+    for (; node && node->number >= first->number; node = node->before) {
+        const mx_call *call = &node->call;
+        bool again = false;
+        for (int i = 0; i < call->n_out && !again; i++) {
+            const mx_tensor *t = call->out[i], *decides = who_decides(call, i);
+            bool stays = t->saved || is_among(decides, results, n_results) || policy_saves(region->policy, decides);
+            again = !stays && is_read(t);
+        }
+        for (int i = 0; again && i < call->n_in; i++)
+            if (call->in[i])
+                call->in[i]->pending++;
+    }
+}
+
+static void forget_readers(const mx_node *first)
+{
+    for (const mx_node *node = first; node; node = node->after)
+        for (int i = 0; i < node->call.n_in; i++)
+            if (node->call.in[i])
+                node->call.in[i]->pending = 0;
+}
+
+/* Drops the outputs of one call that the policy does not save, and those that backward does not read. */
 static void apply_policy(const mx_region *region, const mx_call *call, mx_tensor *const *results, int n_results)
 {
     for (int i = 0; i < call->n_out; i++) {
@@ -126,7 +155,7 @@ static void apply_policy(const mx_region *region, const mx_call *call, mx_tensor
             continue;
         if (t == decides && is_result)
             continue; /* it moves to the enclosing scope */
-        if (is_result || policy_saves(region->policy, decides)) {
+        if (is_result || (is_read(t) && policy_saves(region->policy, decides))) {
             save(t);
         } else if (t->scope == region->scope || t->released) {
             t->released = t->dropped = true;
@@ -186,9 +215,11 @@ mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n
     mx_status status = MX_OK;
     if (region->drops) {
         mx_node *first = first_of(region);
+        count_readers(region, first, results, n_results);
         for (const mx_node *node = first; node; node = node->after)
             if (!region->policy->keep_held || (node->call.op->flags & MX_OP_REGATHER))
                 apply_policy(region, &node->call, results, n_results);
+        forget_readers(first);
         status = offload(region, first, results, n_results);
     }
     uint64_t since = region->first;

@@ -18,9 +18,10 @@
  *
  * A region is the sequence of calls made inside mx.remat(policy, fn), or mx.scope(fn), whose policy keeps everything
  * that is held. When the region closes, its policy decides by name which values stay and which are offloaded; all
- * others lose their storage. A named input that was made before the region may be offloaded too, but is never dropped.
- * When backward reaches the first call of a region that lacks a value, it runs the region's recorded calls again: only
- * those on which a needed value depends, in their original order, and releases values that no vjp reads as it proceeds.
+ * others lose their storage, and so do named values that backward does not read. A named input that was made before the
+ * region may be offloaded too, but is never dropped. When backward reaches the first call of a region that lacks a
+ * value, it runs the region's recorded calls again: only those on which a needed value depends, in their original
+ * order, and releases values that no vjp reads as it proceeds.
  */
 #ifndef MX_TAPE_TAPE_H
 #define MX_TAPE_TAPE_H

@@ -1,8 +1,9 @@
 --- Rematerialisation policies: decide how the named tensors of a layer are kept for the backward pass.
 --
 -- "device" keeps a tensor in memory. "offload" moves its values to a file and fetches them ahead of use. "remat" drops
--- them, and they are computed again, like all tensors without a name. A layer's input is always kept or offloaded. The
--- named policies and the keys of `custom` are MaxText's.
+-- them, and they are computed again, like all tensors without a name. A layer's input is always kept or offloaded. A
+-- tensor that the backward pass does not read is never kept, whatever the policy says, as in JAX: mlpwo and out_proj of
+-- blocks that only add them to the residual stream. The named policies and the keys of `custom` are MaxText's.
 
 local core = require "mx.core"
 

@@ -8,7 +8,7 @@
  */
 static int edit_distance(const char *a, const char *b)
 {
-    enum { LONGEST = 48 };
+    enum { LONGEST = 96 };
     int n = (int)strlen(a), m = (int)strlen(b);
     if (n > LONGEST || m > LONGEST)
         return LONGEST;
@@ -151,12 +151,13 @@ void mxl_unknown_field(lua_State *L, const char *what, const char *given, int ta
     raise_unknown(L, what, given, nearest);
 }
 
-/* nearest(word, {name, ...}) -> the nearest name, or nil if none is near */
+/* nearest(word, {name, ...} [, edits]) -> the nearest name, or nil if none is near. edits: how many letters may differ;
+ * by default a third of the word. */
 static int nearest_name(lua_State *L)
 {
     const char *given = luaL_checkstring(L, 1), *nearest = NULL;
     luaL_checktype(L, 2, LUA_TTABLE);
-    int best = most_edits(given) + 1;
+    int best = (int)luaL_optinteger(L, 3, most_edits(given)) + 1;
     lua_Integer n = luaL_len(L, 2);
     luaL_checkstack(L, 2, "names");
     for (lua_Integer i = 1; i <= n; i++) {

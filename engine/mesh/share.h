@@ -11,7 +11,8 @@ mx_status mx_barrier(mx_axes axes);
 mx_status mx_broadcast_bytes(void *data, int64_t bytes, int root);
 
 /* Broadcasts a text of any length from `root`; `bytes` does not count its NUL. *out is NUL-terminated and freed by the
- * caller. `text` and `bytes` are read only on the root; NULL there gives NULL on all ranks. Collective. */
+ * caller. `text` and `bytes` are read only on the root; NULL there gives NULL on all ranks. It takes no simulated time.
+ * Collective. */
 mx_status mx_broadcast_text(const char *text, int64_t bytes, int root, char **out, int64_t *out_bytes);
 
 #endif

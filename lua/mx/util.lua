@@ -173,7 +173,7 @@ function util.without(a, b)
 end
 
 --- The word of a list that is nearest to `word`, or nil if none is near. Knows names of other libraries.
----@type fun(word: string, words: string[]): string?
+---@type fun(word: string, words: string[], edits: integer?): string? edits: how many letters may differ
 util.nearest = core.nearest
 
 -- An error in the user's input. The program prints its message of one line without a traceback, because the input is

@@ -167,6 +167,15 @@ function TestPlan.test_more_memory_never_holds_less()
     end
 end
 
+-- A limit that is never reached changes nothing, down to the last bit: reading the chip's file takes no simulated time.
+function TestPlan.test_an_unreached_limit_of_memory_changes_nothing()
+    local function seconds(...)
+        return mx.plan.simulate(config("hardware=v5e-4", ...), "v5e-4", 1).step_s
+    end
+    lu.assertEquals(seconds("prefetch_memory_limit_percent=99.9"), seconds())
+    lu.assertNotEquals(seconds("prefetch_memory_limit_percent=0.001"), seconds())
+end
+
 function TestPlan.test_candidates_divide_and_are_bounded()
     local c = mx.config.load({ "model_name=llama2-7b" })
     local list, all = mx.plan.candidates(c, 64, 1000)

@@ -65,14 +65,8 @@ end
 -- A hint at the flag of the table that was probably meant; an empty text if none is similar. The names of XLA's flags
 -- are long and alike, so few edits are allowed.
 local function hint(name, rows)
-    local best, least = nil, MOST_EDITS + 1
-    for _, known in ipairs(util.sorted_keys(rows)) do
-        local edits = math.abs(#known - #name) < least and util.distance(name, known) or least
-        if edits < least then
-            best, least = known, edits
-        end
-    end
-    return best and ("did you mean %s?"):format(best) or ""
+    local near = util.nearest(name, util.sorted_keys(rows), MOST_EDITS)
+    return near and ("did you mean %s?"):format(near) or ""
 end
 
 -- The settings of one flag: {key, text, where, flag}; nil and a reason if it has none.

@@ -20,6 +20,26 @@ static double share(lua_State *L, int i, const char *name)
     return value;
 }
 
+static mx_blocks blocks(lua_State *L, int i, const char *q, const char *kv)
+{
+    return (mx_blocks){(int64_t)positive(L, i, q), (int64_t)positive(L, i, kv)};
+}
+
+/* Reads chip.attention. */
+static mx_attention_kernel read_attention(lua_State *L, int i)
+{
+    lua_getfield(L, i, "attention");
+    luaL_checktype(L, -1, LUA_TTABLE);
+    i = lua_gettop(L);
+    mx_attention_kernel kernel = {.scores_in_memory = mxl_field_boolean(L, i, "scores_in_memory", false),
+                                  .fused_backward = mxl_field_boolean(L, i, "fused_backward", false),
+                                  .forward = blocks(L, i, "block_q", "block_kv"),
+                                  .dkv = blocks(L, i, "block_q_dkv", "block_kv_dkv"),
+                                  .dq = blocks(L, i, "block_q_dq", "block_kv_dq")};
+    lua_pop(L, 1);
+    return kernel;
+}
+
 static void read_chip(lua_State *L, int i, mx_sim_chip *chip)
 {
     *chip = (mx_sim_chip){.tile = (int)positive(L, i, "tile"),
@@ -36,6 +56,10 @@ static void read_chip(lua_State *L, int i, mx_sim_chip *chip)
     chip->offloads[MX_ALL_REDUCE] = mxl_field_boolean(L, i, "offloads_all_reduce", false);
     chip->peak_flops[MX_BF16] = positive(L, i, "bf16_flops");
     chip->peak_flops[MX_F32] = positive(L, i, "f32_flops");
+    chip->vector_flops = mxl_field_number(L, i, "vector_flops", 0);
+    chip->logit_bytes = mxl_field_number(L, i, "logit_bytes", 0);
+    chip->one_hot_embedding = mxl_field_boolean(L, i, "one_hot_embedding", false);
+    chip->attention = read_attention(L, i);
 }
 
 /* Reads network.dims: {{size =, wraps =, link_Bps =}, ...}; none: a switch. */

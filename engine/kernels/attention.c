@@ -284,3 +284,23 @@ double mx_attention_pairs(const mx_attention *a)
     }
     return pairs;
 }
+
+double mx_attention_block_pairs_of(const mx_attention *a, int64_t block_q, int64_t block_kv)
+{
+    mx_attention_plan p = plan_of(a);
+    double pairs = 0;
+    p.group = 1;
+    for (int64_t i = 0; i < a->queries; i += block_q) {
+        int64_t rows = mx_min(block_q, a->queries - i), least = p.keys, most = -1;
+        for (int64_t r = i; r < i + rows; r++) {
+            int64_t first, last;
+            mx_attention_interval(&p, r, &first, &last);
+            least = last < first ? least : mx_min(least, first);
+            most = last < first || last < most ? most : last;
+        }
+        if (most >= least)
+            pairs +=
+                (double)rows * (double)(mx_min((most / block_kv + 1) * block_kv, p.keys) - least / block_kv * block_kv);
+    }
+    return pairs;
+}

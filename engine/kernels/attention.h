@@ -61,4 +61,7 @@ void mx_attention_merge(const mx_attention *part, float *sums, float *lse);
 /* Pairs of query and key that may attend to each other by position (segments ignored), of one head and one sequence. */
 double mx_attention_pairs(const mx_attention *a);
 
+/* The same, counted in whole blocks of block_q queries by block_kv keys: a block counts if it has such a pair. */
+double mx_attention_block_pairs_of(const mx_attention *a, int64_t block_q, int64_t block_kv);
+
 #endif

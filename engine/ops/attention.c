@@ -147,6 +147,14 @@ static mx_cost cost_of(const mx_call *call, double products)
     return cost;
 }
 
+double mx_attention_block_pairs(const mx_call *call, int64_t block_q, int64_t block_kv)
+{
+    mx_attention a = sizes_of(call);
+    double pairs =
+        block_q == 0 ? (double)a.queries * (double)a.keys : mx_attention_block_pairs_of(&a, block_q, block_kv);
+    return (double)a.batch * (double)a.n_heads * pairs;
+}
+
 static mx_cost attention_cost(const mx_call *call) { return cost_of(call, 2); }
 
 static mx_status attention_host(mx_call *call)

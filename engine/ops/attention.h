@@ -23,4 +23,10 @@ mx_status mx_attention_check_tensors(const mx_call *call);
 /* MX_ERR_VALUE: window, softcap or scale is out of range. MX_ERR_SHAPE: there are more keys than attention supports. */
 mx_status mx_attention_check_scores(const mx_call *call, const mx_attention_attr *attr);
 
+/* For a call of attention or its gradient: the pairs of query and key in the blocks that a kernel computes, of all
+ * heads and sequences. A block is skipped if none of its pairs may attend by position; segments are ignored. 0, 0: all
+ * pairs.
+ */
+double mx_attention_block_pairs(const mx_call *call, int64_t block_q, int64_t block_kv);
+
 #endif

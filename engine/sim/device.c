@@ -32,27 +32,7 @@ static void advance_to(mx_sim_context *c, double seconds) { c->clock_s = seconds
 
 /* ---- operations ---- */
 
-static double tiles(double n, int tile) { return ceil(n / tile) * tile; }
-
-static double padded_flops(const mx_sim_context *c, const mx_cost *cost)
-{
-    int tile = c->pod.chip.tile;
-    double real = cost->m * cost->n * cost->k;
-    return real == 0 ? cost->flops
-                     : cost->flops * tiles(cost->m, 8) * tiles(cost->n, tile) * tiles(cost->k, tile) / real;
-}
-
-static double peak_of(const mx_sim_context *c, const mx_call *call)
-{
-    mx_dtype dtype = MX_F32;
-    for (int i = 0; i < call->n_in && i < 2; i++)
-        if (call->in[i] && mx_dtype_computes(call->in[i]->dtype))
-            dtype = call->in[i]->dtype == MX_BF16 ? MX_BF16 : dtype;
-    double peak = c->pod.chip.peak_flops[dtype];
-    return peak > 0 ? peak : c->pod.chip.peak_flops[MX_F32];
-}
-
-static double bandwidth(const mx_sim_context *c) { return c->pod.chip.memory_Bps * c->pod.chip.memory_efficiency; }
+static double bandwidth(const mx_sim_context *c) { return mx_sim_memory_rate(&c->pod.chip); }
 
 /* The memory traffic of reading a value: 0 if the current fusion computed it; otherwise its bytes, plus the bytes of
  * writing it if it has not been written yet. */
@@ -103,21 +83,19 @@ static void charge(mx_sim_context *c, mx_call *call)
     mx_cost cost = call->op->cost(call);
     bool fuses = chip->fuses && cost.work == MX_WORK_BYTES;
     double moved = fuses ? fused_bytes(c, call, &cost) : plain_bytes(c, call, &cost);
-    double memory_s = moved / bandwidth(c), arithmetic_s = 0;
     if (!fuses)
         c->fusion++;
-    if (cost.work == MX_WORK_PRODUCT)
-        arithmetic_s = padded_flops(c, &cost) / (peak_of(c, call) * chip->matrix_efficiency);
-    else if (cost.work == MX_WORK_ATTENTION)
-        arithmetic_s = cost.flops / (peak_of(c, call) * chip->attention_efficiency);
-    bool by_memory = memory_s >= arithmetic_s;
+    mx_chip_time t = mx_sim_op_time(chip, call, &cost, moved);
     mx_sim_times *times = &c->times;
-    double *part = by_memory ? &times->memory_s : cost.work == MX_WORK_PRODUCT ? &times->matrix_s : &times->attention_s;
-    *part += fmax(memory_s, arithmetic_s);
-    times->memory_s += chip->launch_s;
+    double *by_units = t.unit == MX_WORK_ATTENTION ? &times->attention_s
+                       : t.unit == MX_WORK_PRODUCT ? &times->matrix_s
+                                                   : &times->memory_s;
+    double *part = t.arithmetic_s > t.memory_s ? by_units : &times->memory_s;
+    *part += fmax(t.memory_s, t.arithmetic_s);
+    times->memory_s += t.passes_s + chip->launch_s;
     times->flops += cost.work == MX_WORK_BYTES ? 0 : cost.flops;
     times->operations++;
-    advance_to(c, c->clock_s + fmax(memory_s, arithmetic_s) + chip->launch_s);
+    advance_to(c, c->clock_s + fmax(t.memory_s, t.arithmetic_s) + t.passes_s + chip->launch_s);
 }
 
 /* Views and collectives run as on the host: they move no values themselves. */

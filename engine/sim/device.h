@@ -5,28 +5,15 @@
  * the clock to their end. Operations, collectives, the tape and the script are those of a real run, so their order,
  * overlap, buckets and memory are real too.
  *
- * Times: a matrix product takes the larger of two times: its FLOPs, padded to the tiles of the matrix unit, at the
- * peak; and its bytes at the memory bandwidth. Attention is computed likewise, with its own efficiency. Every other
- * operation takes the time of its bytes. If the device's compiler fuses, a value that passes directly from one such
- * operation to the next does not leave the chip. A collective that overlaps with computation slows it down by the time
- * of its memory traffic, unless separate cores of the chip run it. That traffic is the array once for a
- * gather, and three times for a reduction (two parts read, their sum written). */
+ * Times: chip.h says what an operation takes. If the device's compiler fuses, a value that passes directly from one
+ * such operation to the next does not leave the chip. A collective that overlaps with computation slows it down by the
+ * time of its memory traffic, unless separate cores of the chip run it. That traffic is the array once for a gather,
+ * and three times for a reduction (two parts read, their sum written). */
 #ifndef MX_SIM_DEVICE_H
 #define MX_SIM_DEVICE_H
 
-#include "ops/op.h"
+#include "sim/chip.h"
 #include "sim/network.h"
-
-typedef struct mx_sim_chip {
-    double peak_flops[MX_DTYPES]; /* of matrix products, by the dtype of their operands; 0: that of f32 */
-    int tile;                     /* rows and columns of the matrix unit; 1: no padding */
-    double memory_bytes, memory_Bps;
-    double host_Bps; /* bandwidth to the host's memory, one way */
-    double launch_s; /* overhead of each operation */
-    bool fuses;
-    bool offloads[MX_EXCHANGE_KINDS];                                  /* separate cores run these collectives */
-    double matrix_efficiency, attention_efficiency, memory_efficiency; /* share of each peak that is reached */
-} mx_sim_chip;
 
 typedef struct mx_sim_pod {
     mx_sim_chip chip;
@@ -59,7 +46,7 @@ const mx_placement *mx_sim_placement(void);
 typedef struct mx_sim_times {
     double matrix_s; /* matrix products limited by the matrix unit */
     double attention_s;
-    double memory_s;                            /* operations limited by the memory bandwidth, and launches */
+    double memory_s;                            /* operations limited by the memory or the vector unit, and launches */
     double ici_s, dcn_s;                        /* waiting for the network in the slice, and between slices */
     double host_s;                              /* waiting for transfers to the host's memory */
     double ici_busy_s, dcn_busy_s, host_busy_s; /* time that these were in use, with or without waiting */

@@ -78,12 +78,11 @@ end
 -- ---- words ----
 
 function TestWords.test_words_without_effect_are_listed_once()
-    local config, said = load({ "model_name=tiny", "scan_layers=false", "gcs_metrics=true", "attention=flash",
-        "attention=dot_product", "use_iota_embed=false", "steps=3" })
+    local config, said = load({ "model_name=tiny", "scan_layers=false", "gcs_metrics=true", "fused_qkv=true",
+        "fused_mlp=false", "steps=3" })
     lu.assertEquals(config.steps, 3)
-    lu.assertStrContains(said, "no effect here: scan_layers=false, gcs_metrics=true, attention=dot_product (")
-    lu.assertNotStrContains(said, "use_iota_embed") -- MaxText's default
-    lu.assertNotStrContains(said, "flash")
+    lu.assertStrContains(said, "no effect here: scan_layers=false, gcs_metrics=true, fused_qkv=true")
+    lu.assertNotStrContains(said, "fused_mlp") -- MaxText's default
     lu.assertNil(select(2, load({ "model_name=tiny", "quantization=", "num_experts=1", "profiler=",
         "enable_profiler=False", "int8_training=false" })))
 end
@@ -118,9 +117,10 @@ end
 function TestWords.test_values_of_words_without_effect_have_the_type_of_maxtexts_default()
     refused({ "model_name=tiny", "scan_layers=flase" },
         "'scan_layers=flase' on the command line: scan_layers: expected true or false, got flase")
-    refused({ "model_name=tiny", "sa_block_q=51x" }, "sa_block_q: expected a whole number, got \"51x\"")
+    refused({ "model_name=tiny", "sa_block_kv_compute=51x" },
+        "sa_block_kv_compute: expected a whole number, got \"51x\"")
     refused({ "model_name=tiny", "capacity_factor=[1]x" }, "capacity_factor: expected a number, got")
-    load({ "model_name=tiny", "capacity_factor=1", "sa_block_q=1_024", "scan_layers=False", "hf_path=None",
+    load({ "model_name=tiny", "capacity_factor=1", "sa_block_kv_compute=1_024", "scan_layers=False", "hf_path=None",
         "checkpoint_storage_concurrent_gb=None" })
     with_file("own.yml", "model_name: tiny\nscan_layers: 3\n", function(path)
         refused({ path }, path .. ":2: scan_layers: expected true or false, got 3")
@@ -179,7 +179,7 @@ function TestWords.test_what_is_not_there_is_refused_with_what_is()
     refused({ "model_name=tiny", "dataset_type=hf", "hf_path=c4" }, "dataset_type: ", "to_json('data.jsonl')",
         "scripts/prepare.lua input=data.jsonl out=data.h5 tokenizer=FOLDER", "dataset_type=hdf5 dataset_path=data.h5")
     refused({ "model_name=tiny", "profiler=nsys" }, "trace_file=FILE")
-    refused({ "model_name=tiny", "attention=paged" }, "attention: expected one of autoselected, cudnn_flash_jax, ")
+    refused({ "model_name=tiny", "attention=paged" }, "attention: expected one of autoselected, flash, ")
     refused({ "model_name=tiny", "base_output_directory=gs://bucket" }, "base_output_directory: 'gs://bucket'",
         "mount that store, or give a folder, such as checkpoints")
     lu.assertNotStrContains(select(2, load({ "model_name=tiny", "hf_access_token=abc" })), "abc")

@@ -7,7 +7,8 @@ TestHardware, TestChip, TestPod, TestRefusals = {}, {}, {}, {}
 
 local PEAK, MEMORY = 197e12, 819e9 -- of v5e
 local WHOLE = { -- nothing lost: what the vendor says
-    matrix_efficiency = 1, attention_efficiency = 1, ici_efficiency = 1, dcn_efficiency = 1, dcn_hop_latency_s = 1e-5,
+    matrix_efficiency = 1, attention_efficiency = 1, memory_efficiency = 1, ici_efficiency = 1, dcn_efficiency = 1,
+    dcn_hop_latency_s = 1e-5, vector_flops = 0,
 }
 
 local function stop()
@@ -68,7 +69,6 @@ function TestHardware.test_all_files_are_valid()
         local ridge = ({ v5e = 240, v5p = 166, v6e = 560, v7x = 313, h100 = 295, h200 = 206 })[name]
         assert_near(hardware.peak_flops.bfloat16 / hardware.memory_Bps, ridge, 0.01)
         lu.assertEquals(hardware.sparse_core or false, name == "v5p" or name == "v6e" or name == "v7x")
-        lu.assertEquals(hardware.fitted ~= nil, name == "v5e") -- others: vendors' figures alone
     end
 end
 
@@ -138,9 +138,12 @@ function TestHardware.test_files_that_are_wrong()
         { "torus_dims: 2", "torus_dims: 2\ndies: 2", "'die_link_Bps': expected a number above 0, since dies is 2" },
         { "4: %[2, 2%]", "4: [2, 3]", "slices: 4: expected 2 sides that multiply to it" },
         { "4: %[2, 2%]", "4: [4]", "slices: 4: expected 2 sides that multiply to it" },
-        { "  matrix_efficiency:", "  matrix:", "fitted: 'matrix' is none of attention_efficiency" },
-        { "  matrix_efficiency: [^\n]*\n", "  matrix_efficiency: most\n",
-            "'matrix_efficiency': expected a number above 0" },
+        { "  ici_efficiency:", "  ici:", "constants: 'ici' is none of attention_efficiency" },
+        { "  ici_efficiency: [^\n]*\n", "  ici_efficiency: most\n",
+            "constants: ici_efficiency: expected [value, least, most, public|fitted|assumed, source]" },
+        { "  ici_efficiency: %[[%d.]+, ", "  ici_efficiency: [most, ", "expected a number above 0, got most" },
+        { "  ici_efficiency: %[[%d.]+, ", "  ici_efficiency: [0.5, ", "0.5 is outside its range, 0.7 to 1" },
+        { "(ici_efficiency: .-)fitted", "%1guessed", "expected public, fitted or assumed, got guessed" },
     }) do
         lu.assertErrorMsgContains(case[3], parse, case[1], case[2])
     end
@@ -196,15 +199,80 @@ function TestChip.test_elementwise_chain()
     assert_near(seconds(function() chain(x) end), 6 * bytes / MEMORY)
 end
 
-function TestChip.test_attention()
-    chip({ attention_efficiency = 0.25 })
-    local q = mx.zeros({ 2, 2048, 4, 128 }, "bf16")
-    local pairs_full = 2 * 4 * 2048 * 2048
-    assert_near(seconds(function() mx.attention(q, q, q) end), 4.0 * pairs_full * 128 / (0.25 * PEAK))
-    local pairs_causal = 2 * 4 * 2048 * 2049 / 2
-    assert_near(seconds(function() mx.attention(q, q, q, { causal = true }) end),
-        4.0 * pairs_causal * 128 / (0.25 * PEAK))
-    assert_near(mx.sim_times().attention_s, 4.0 * (pairs_full + pairs_causal) * 128 / (0.25 * PEAK))
+-- The kernels of a test: 512 queries by 256 keys forward, 256 by 1024 for k and v, 1024 by 512 for q.
+local KERNEL = { block_q = 512, block_kv = 256, block_q_dkv = 256, block_kv_dkv = 1024, block_q_dq = 1024,
+    block_kv_dq = 512 }
+
+local function attend(options)
+    local q = mx.zeros({ 2, 2048, 4, 96 }, "bf16"):requires_grad()
+    local y
+    local forward = seconds(function() y = mx.attention(q, q, q, options) end)
+    return forward, seconds(function() mx.backward(y:sum()) end)
+end
+
+-- Head_dim 96 is padded to 128, and the mask leaves whole blocks: with 2048 queries, causal, the four rows of 512 have
+-- 2, 4, 6 and 8 blocks of 256 keys; the eight rows of 256 have 4 times 1 and 4 times 2 of 1024; the two rows of 1024
+-- have 2 and 4 of 512.
+function TestChip.test_attention_in_whole_blocks()
+    chip({ attention_efficiency = 0.25, attention_kernel = KERNEL })
+    local scores = 2 * 4 * 512 * 256 * (2 + 4 + 6 + 8)
+    local forward, backward = attend({ causal = true })
+    assert_near(forward, 2 * scores * 2 * 128 / (0.25 * PEAK))
+    local dkv, dq = 2 * 4 * 256 * 1024 * (4 * 1 + 4 * 2), 2 * 4 * 1024 * 512 * (2 + 4)
+    local kernels = (4 * dkv + 3 * dq) * 2 * 128 / (0.25 * PEAK)
+    assert_near(mx.sim_times().attention_s, forward + kernels)
+    lu.assertTrue(backward >= kernels)
+    chip({ attention_efficiency = 0.25, attention_kernel = { fused_backward = true, table.unpack(KERNEL) } })
+    forward = attend()
+    assert_near(forward, 2 * 2 * 4 * 2048 ^ 2 * 2 * 128 / (0.25 * PEAK))
+    assert_near(mx.sim_times().attention_s, forward * (2 + 5) / 2)
+    -- A window of 512 with blocks of 512: the first row has one block, the other three have two.
+    chip()
+    assert_near(attend({ causal = true, window = 512 }), 2 * 2 * 4 * 512 ^ 2 * 7 * 2 * 128 / PEAK)
+end
+
+-- Per score, the forward kernel has 8 operations of the vector unit and the backward kernels 9 each.
+function TestChip.test_attention_is_bound_by_the_vector_unit()
+    local vector = 1e12
+    chip({ vector_flops = vector })
+    local forward = attend()
+    local scores = 2 * 4 * 2048 ^ 2
+    assert_near(forward, scores * 8 / vector)
+    assert_near(mx.sim_times().attention_s, forward + 2 * scores * 9 / vector)
+end
+
+-- Scores in memory: each array of them is 4 bytes a score. Forward: two passes, and two products with one array each.
+-- Backward: two passes, and four products with 1, 1, 2 and 2 arrays. Here one product takes longer than one array.
+function TestChip.test_attention_with_scores_in_memory()
+    chip({ attention_kernel = { scores_in_memory = true } })
+    local scores = 2 * 4 * 2048 ^ 2
+    local array, product = 4 * scores / MEMORY, 2 * scores * 128 / PEAK
+    lu.assertTrue(product < array)
+    local forward = attend({ causal = true })
+    assert_near(forward, 4 * array)
+    assert_near(mx.sim_times().attention_s, forward + 8 * array)
+    chip({ attention_kernel = { scores_in_memory = true }, memory_efficiency = 1, memory_Bps = 1e13 })
+    assert_near(attend(), 2 * 4 * scores / 1e13 + 2 * product)
+end
+
+-- Embeddings by one-hot vectors are products of tokens by vocabulary by width, padded to the matrix unit.
+function TestChip.test_one_hot_embedding()
+    chip({ one_hot_embedding = true })
+    local rows, ids, y = mx.zeros({ 1000, 300 }, "bf16"):requires_grad(), mx.zeros({ 4096 }, "i32"), nil
+    assert_near(seconds(function() y = mx.embedding(rows, ids) end), 2.0 * 4096 * 1024 * 384 / PEAK)
+    mx.sim_times(true)
+    mx.backward(y:sum())
+    assert_near(mx.sim_times().matrix_s, 2.0 * 4096 * 1024 * 384 / PEAK)
+end
+
+-- The loss moves 16 bytes of each logit beside its products.
+function TestChip.test_logits_are_in_memory()
+    local function loss(more)
+        chip(more)
+        local h, w = in_memory({ 4096, 512 }, "bf16"), in_memory({ 8192, 512 }, "bf16")
+        return seconds(function() mx.cross_entropy(h, w, mx.zeros({ 4096 }, "i32")) end)
+    end
+    assert_near(loss() - loss({ logit_bytes = 0 }), 16 * 4096 * 8192 / MEMORY, 1e-6)
 end
 
 function TestChip.test_memory()
@@ -244,7 +312,8 @@ function TestChip.test_more_is_never_slower()
     for _, more in ipairs({ { memory_Bps = 2 * MEMORY }, { peak_flops = peaks(2) } }) do
         lu.assertTrue(step(more) < before)
     end
-    for _, less in ipairs({ { memory_efficiency = 0.5 }, { peak_flops = peaks(0.5) }, { launch_s = 1e-6 } }) do
+    for _, less in ipairs({ { memory_efficiency = 0.5 }, { peak_flops = peaks(0.5) }, { launch_s = 1e-6 },
+        { vector_flops = 1e11 } }) do
         lu.assertTrue(step(less) > before)
     end
 end

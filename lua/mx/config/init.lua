@@ -306,8 +306,8 @@ function config.load(words, o)
                 .. "mxlua without mpirun", loaded.hardware, mx.ranks())
         end
         local hardware = mx.sim.start(loaded.hardware, loaded.num_slices, mx.sim.settings(loaded))
-        if not hardware.fitted and hardware.name ~= "host" and not o.quiet then
-            mx.metrics.say("simulated by the vendor's figures alone, fitted to no run: real steps take longer")
+        if not mx.sim.constants.fitted_to(hardware) and hardware.name ~= "host" and not o.quiet then
+            mx.metrics.say("simulated by figures that are fitted to no run: real steps take longer")
         end
     end
     return loaded

@@ -150,6 +150,12 @@ for _, axis in ipairs(mesh.AXES) do
     rules.VALUES[mesh.key("dcn", axis)] = { min = 1, rest = -1, max = MOST_DEVICES }
 end
 
+rules.VALUES.attention = { choices = { "autoselected", "flash", "cudnn_flash_te", "cudnn_flash_jax", "dot_product" } }
+for _, key in ipairs({ "sa_block_q", "sa_block_kv", "sa_block_q_dkv", "sa_block_kv_dkv", "sa_block_q_dq",
+    "sa_block_kv_dq" }) do
+    rules.VALUES[key] = { min = 1, max = MOST_LENGTH }
+end
+
 -- Keys of simulated chips.
 rules.SIMULATED = {
     "sparse_core_collective_offload_all_gather", "sparse_core_collective_offload_reduce_scatter",

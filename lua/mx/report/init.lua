@@ -403,15 +403,18 @@ end
 local function constants_table(d)
     local rows = {}
     for name, value in util.sorted_pairs(d.summary.constants) do
-        local range = mx.sim.CONSTANTS[name]
-        rows[#rows + 1] = { name, ("%.4g"):format(value), ("%g to %g"):format(range[1], range[2]), range[3] }
+        local range, about = d.ranges[name], mx.sim.constants.NAMES[name]
+        rows[#rows + 1] = {
+            name, ("%.4g"):format(value), ("%g to %g"):format(range[1], range[2]), ("%s (%s)"):format(about[2], about[1]),
+        }
     end
     return page.table({ "constant", "value", "plausible range", "what it is" }, rows, { [4] = true })
 end
 
 --- The page that compares the published table with the simulated one.
 ---@param d table rows (one per cell) and summary as in metrics_file, parts ({field, short name, name} of a step's
----       seconds), formula (of the published figures), fitted_to (text), device (text)
+---       seconds), formula (of the published figures), fitted_to (text), device (text), ranges
+---       (constant -> least and largest plausible value)
 ---@return string HTML
 function report.repro(d)
     local s, parts = d.summary, {}

@@ -3,11 +3,15 @@
 -- The simulated pod is a device of the engine (engine/sim): a script runs on it unchanged, as rank 0 of all its chips.
 -- Tensors have no values, a loss is 0, and mx.now() is the chip's time.
 
+local constants = require "mx.sim.constants"
 local mx = require "mx"
 local topology = require "mx.sim.topology"
 local util = require "mx.util"
 
-local sim = { topology = topology }
+local sim = { constants = constants, topology = topology }
+
+local LOGIT_BYTES = 16 -- that a compiler moves for each logit beside the products: f32 written, read twice, gradient
+local BLOCK = 512 -- of an attention kernel, unless the config or the hardware says another
 
 local MOST_HOST_RANKS = 1000000 -- on a simulated machine like this one
 
@@ -20,19 +24,8 @@ local FIELDS = {
 local OPTIONAL = {
     wraps_from = "number", wraps_multiple = "number", largest_slice = "number",
     link_Bps = "number", die_link_Bps = "number",
-    dies = "number", switch_Bps = "number", launch_s = "number", fuses = "boolean", fitted = "table",
-    matrix_efficiency = "number", attention_efficiency = "number", memory_efficiency = "number",
-    ici_efficiency = "number", dcn_efficiency = "number", sparse_core = "boolean", ring_numbered = "table",
-    networks = "table",
-}
-
---- The constants that may be fitted: name -> plausible range and meaning.
-sim.CONSTANTS = {
-    matrix_efficiency = { 0.5, 0.97, "share of the peak that a large matrix product reaches" },
-    attention_efficiency = { 0.1, 1, "share of the peak that flash attention reaches" },
-    ici_efficiency = { 0.3, 1, "share of the links' bandwidth inside a slice that collectives get" },
-    dcn_efficiency = { 0.1, 0.95, "share of the network's bandwidth between slices that collectives get" },
-    dcn_hop_latency_s = { 1e-6, 1e-3, "seconds that each step of a ring of slices takes beside its bytes" },
+    dies = "number", switch_Bps = "number", launch_s = "number", fuses = "boolean", constants = "table",
+    sparse_core = "boolean", attention_block = "number", ring_numbered = "table", networks = "table",
 }
 
 local OFFLOADED = { "all_gather", "reduce_scatter", "all_reduce" } -- collectives that SparseCores can run
@@ -55,17 +48,6 @@ local function check_names(path, file)
         if not FIELDS[name] and not OPTIONAL[name] then
             local near = util.nearest(name, util.sorted_keys(FIELDS)) or util.nearest(name, util.sorted_keys(OPTIONAL))
             util.refuse("%s: unknown field '%s'%s", path, name, near and (", did you mean '%s'?"):format(near) or "")
-        end
-    end
-end
-
-local function check_fitted(path, fitted)
-    for name, value in util.sorted_pairs(fitted) do
-        if name ~= "fitted_to" and not sim.CONSTANTS[name] then
-            util.refuse("%s: fitted: '%s' is none of %s", path, name,
-                table.concat(util.sorted_keys(sim.CONSTANTS), ", "))
-        elseif name ~= "fitted_to" and not (type(value) == "number" and value > 0) then
-            util.refuse("%s: fitted: '%s': expected a number above 0, got %s", path, name, tostring(value))
         end
     end
 end
@@ -119,7 +101,6 @@ local function check(path, file)
         check_field(path, file, name, kind, false)
     end
     check_together(path, file)
-    check_fitted(path, file.fitted or {})
 end
 
 --- "v5e-256" -> "v5e", 256
@@ -130,16 +111,14 @@ function sim.split_name(name)
     return kind or name, math.tointeger(tonumber(count or ""))
 end
 
---- Parses and checks a hardware file; its fitted constants replace the fields of the same names.
+--- Parses and checks a hardware file; its constants become fields.
 ---@param text string
 ---@param path string for messages
 ---@return table
 function sim.parse(text, path)
     local file = mx.config.parse(text, path)
     check(path, file)
-    for constant, value in pairs(file.fitted or {}) do
-        file[constant] = value
-    end
+    constants.apply(path, file)
     file.path = path
     return file
 end
@@ -210,15 +189,31 @@ local function dcn_Bps(hardware)
             hardware.description))
 end
 
+-- The kernel of attention: that of the config, in the blocks of the hardware's library if it has one.
+local function attention_kernel(hardware)
+    local kernel = {
+        block_q = BLOCK, block_kv = BLOCK, block_q_dkv = BLOCK, block_kv_dkv = BLOCK, block_q_dq = BLOCK,
+        block_kv_dq = BLOCK, fused_backward = false, scores_in_memory = false,
+    }
+    for name, value in pairs(hardware.attention_kernel or {}) do
+        kernel[name] = value
+    end
+    for name in pairs(hardware.attention_block and kernel or {}) do
+        kernel[name] = name:find("^block") and hardware.attention_block or kernel[name]
+    end
+    kernel.fused_backward = kernel.fused_backward or hardware.attention_block ~= nil
+    return kernel
+end
+
 --- The argument of mx.sim_start for a pod: "v5e-256" and 32 mean 32 slices of 256 chips; "host-2" means this machine
 --- with two ranks, measured now.
 ---@param name string|table or a hardware table that is one slice
 ---@param slices integer
----@param constants? table<string, number> used instead of those in the hardware file
+---@param values? table<string, any> used instead of those in the hardware file
 ---@return table pod, table hardware
-function sim.pod(name, slices, constants)
+function sim.pod(name, slices, values)
     local hardware, chips = find(name)
-    for constant, value in pairs(constants or {}) do
+    for constant, value in pairs(values or {}) do
         hardware[constant] = value
     end
     for _, kind in ipairs(OFFLOADED) do
@@ -243,6 +238,9 @@ function sim.pod(name, slices, constants)
             matrix_efficiency = hardware.matrix_efficiency or 1,
             attention_efficiency = hardware.attention_efficiency or 1,
             memory_efficiency = hardware.memory_efficiency or 1,
+            vector_flops = hardware.vector_flops, one_hot_embedding = hardware.one_hot_embedding or false,
+            logit_bytes = hardware.logit_bytes or (hardware.fuses ~= false and LOGIT_BYTES or 0),
+            attention = attention_kernel(hardware),
         },
         network = {
             dims = hardware.dims, slice_chips = chips * math.tointeger(hardware.dies or 1),
@@ -256,7 +254,7 @@ end
 
 --- The settings of a config for the pod, besides hardware and slices.
 ---@param config table
----@return table<string, any> constants for sim.start
+---@return table<string, any> values for sim.start
 function sim.settings(config)
     local settings = {}
     for _, kind in ipairs(OFFLOADED) do
@@ -267,6 +265,12 @@ function sim.settings(config)
     settings.topology = config.topology ~= "" and config.topology or nil
     settings.network = config.network ~= "" and config.network or nil
     settings.dcn_Bps = config.dcn_Bps > 0 and config.dcn_Bps or nil
+    settings.one_hot_embedding = config.use_iota_embed
+    settings.attention_kernel = {
+        scores_in_memory = config.attention == "dot_product", fused_backward = config.sa_use_fused_bwd_kernel,
+        block_q = config.sa_block_q, block_kv = config.sa_block_kv, block_q_dkv = config.sa_block_q_dkv,
+        block_kv_dkv = config.sa_block_kv_dkv, block_q_dq = config.sa_block_q_dq, block_kv_dq = config.sa_block_kv_dq,
+    }
     return settings
 end
 
@@ -274,10 +278,10 @@ end
 --- not mix them with tensors that are created later.
 ---@param name string such as "v5e-256"
 ---@param slices? integer default: 1
----@param constants? table<string, number> used instead of those in the hardware file
+---@param values? table<string, any> used instead of those in the hardware file
 ---@return table hardware
-function sim.start(name, slices, constants)
-    local pod, hardware = sim.pod(name, slices or 1, constants)
+function sim.start(name, slices, values)
+    local pod, hardware = sim.pod(name, slices or 1, values)
     collectgarbage()
     mx.sim_start(pod)
     sim.now = hardware

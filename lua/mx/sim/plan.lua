@@ -303,14 +303,16 @@ local function print_times(result)
 end
 
 local function print_constants(hardware)
-    local texts = {}
-    for name in util.sorted_pairs(mx.sim.CONSTANTS) do
-        texts[#texts + 1] = hardware[name] and ("%s %.4g"):format(name, hardware[name]) or nil
-    end
-    local from = hardware.fitted and ("fitted to " .. hardware.fitted.fitted_to) or "vendor figures, nothing fitted"
-    say("%s: %s", hardware.path, from)
-    if hardware.fitted then
-        say("  %s", table.concat(texts, ", "):gsub("^(.-, .-, .-,) ", "%1\n  "))
+    say("%s", hardware.path)
+    for _, basis in ipairs({ "fitted", "public", "assumed" }) do
+        local texts = {}
+        for name, value in util.sorted_pairs((mx.sim.constants.of(hardware, basis))) do
+            texts[#texts + 1] = ("%s %.4g"):format(name, value)
+        end
+        if #texts > 0 then
+            local rows = basis == "fitted" and (" to %s"):format(mx.sim.constants.fitted_to(hardware)) or ""
+            say("  %s%s: %s", basis, rows, table.concat(texts, ", "))
+        end
     end
 end
 

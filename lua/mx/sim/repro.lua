@@ -91,7 +91,8 @@ function repro.fit(published, start, progress)
         end
         return r
     end
-    return mx.fit.least_squares(residuals, start, mx.sim.CONSTANTS, progress)
+    local _, ranges = mx.sim.constants.of(mx.sim.hardware("v5e"), "fitted")
+    return mx.fit.least_squares(residuals, start, ranges, progress)
 end
 
 -- ---- the table ----
@@ -143,18 +144,13 @@ local function row_of(cell, result, fitted)
 end
 
 local function constants_of(hardware)
-    local constants = {}
-    for name in pairs(mx.sim.CONSTANTS) do
-        constants[name] = hardware[name]
-    end
-    return constants
+    return (mx.sim.constants.of(hardware, "fitted"))
 end
 
 local function print_constants(constants, fitted_to)
     mx.metrics.say("constants, fitted to %s:", fitted_to)
     for name, value in util.sorted_pairs(constants) do
-        local range = mx.sim.CONSTANTS[name]
-        mx.metrics.say("  %-21s %-9.4g %g to %g: %s", name, value, range[1], range[2], range[3])
+        mx.metrics.say("  %-21s %-9.4g", name, value)
     end
 end
 
@@ -200,7 +196,7 @@ function repro.run(words)
         mx.metrics.say("era b: today's model of the same name (%s), beside figures of another",
             published.era_b.settings.flop_formula)
     end
-    local constants, fitted_to = constants_of(hardware), hardware.fitted.fitted_to
+    local constants, fitted_to = constants_of(hardware), mx.sim.constants.fitted_to(hardware)
     if o.refit then
         constants = refit(published, hardware)
     end
@@ -228,7 +224,7 @@ function repro.run(words)
     if o.report_file ~= "" then
         mx.report.write(o.report_file, mx.report.repro {
             rows = rows, summary = summary, parts = PARTS, formula = published.flop_formula, fitted_to = fitted_to,
-            device = hardware.description,
+            device = hardware.description, ranges = select(2, mx.sim.constants.of(hardware)),
         })
     end
     return summary

@@ -1,0 +1,123 @@
+#include "sim/chip.h"
+
+#include "ops/attention.h"
+#include "ops/rows.h"
+#include "ops/table.h"
+
+#include <math.h>
+
+/* ---- matrix products ---- */
+
+static double tiles(double n, int tile) { return ceil(n / tile) * tile; }
+
+static double padded_flops(const mx_sim_chip *chip, const mx_cost *cost)
+{
+    double real = cost->m * cost->n * cost->k;
+    return real == 0 ? cost->flops
+                     : cost->flops * tiles(cost->m, 8) * tiles(cost->n, chip->tile) * tiles(cost->k, chip->tile) / real;
+}
+
+static double peak_of(const mx_sim_chip *chip, const mx_call *call)
+{
+    mx_dtype dtype = MX_F32;
+    for (int i = 0; i < call->n_in && i < 2; i++)
+        if (call->in[i] && mx_dtype_computes(call->in[i]->dtype))
+            dtype = call->in[i]->dtype == MX_BF16 ? MX_BF16 : dtype;
+    double peak = chip->peak_flops[dtype];
+    return peak > 0 ? peak : chip->peak_flops[MX_F32];
+}
+
+static double vector_seconds(const mx_sim_chip *chip, double operations)
+{
+    return chip->vector_flops > 0 ? operations / chip->vector_flops : 0;
+}
+
+/* ---- attention ---- */
+
+/* Operations of the vector unit for a score: in the forward pass mask (2), maximum, difference, base-2 exponential (2),
+ * sum, conversion; in a backward kernel mask (2), difference, exponential (2), two for the gradient of the softmax, two
+ * conversions. */
+enum { FORWARD_OPS = 8, BACKWARD_OPS = 9 };
+
+/* Seconds of a kernel with `products` products of head_dim per score. */
+static double kernel_seconds(const mx_sim_chip *chip, const mx_call *call, mx_blocks blocks, int products, int ops)
+{
+    double scores = mx_attention_block_pairs(call, blocks.q, blocks.kv);
+    double width = tiles((double)call->in[0]->shape.size[3], chip->tile);
+    double matrix_s = scores * products * 2 * width / peak_of(chip, call);
+    return fmax(matrix_s, vector_seconds(chip, scores * ops)) / chip->attention_efficiency;
+}
+
+/* Seconds with the scores in memory: of each product the larger of its arithmetic and its traffic, which is 4 bytes a
+ * score for each f32 array that it reads or writes, and of the passes of the softmax their traffic. Forward: q k^T
+ * writes scores; the softmax reads them for their maximum, and again for its sum; the product with v reads them a third
+ * time, and computes probabilities as it does. Backward, with the scores still in memory: dv = p^T dout reads scores;
+ * dout v^T writes the gradient of p; a pass reads both for the sums of a row; dq and dk read both. */
+static double stored_seconds(const mx_sim_chip *chip, const mx_call *call, bool forward)
+{
+    static const int forward_arrays[] = {1, 1}, backward_arrays[] = {1, 1, 2, 2};
+    const int *arrays = forward ? forward_arrays : backward_arrays;
+    int products = forward ? 2 : 4, passes = 2;
+    double scores = mx_attention_block_pairs(call, 0, 0), array_s = 4 * scores / mx_sim_memory_rate(chip);
+    double width = tiles((double)call->in[0]->shape.size[3], chip->tile);
+    double product_s = 2 * scores * width / (peak_of(chip, call) * chip->matrix_efficiency);
+    double seconds = passes * array_s;
+    for (int i = 0; i < products; i++)
+        seconds += fmax(product_s, arrays[i] * array_s);
+    return seconds;
+}
+
+static double attention_seconds(const mx_sim_chip *chip, const mx_call *call)
+{
+    const mx_attention_kernel *kernel = &chip->attention;
+    bool forward = call->op == &mx_op_attention;
+    if (kernel->scores_in_memory)
+        return stored_seconds(chip, call, forward);
+    if (forward)
+        return kernel_seconds(chip, call, kernel->forward, 2, FORWARD_OPS);
+    double dkv_s = kernel_seconds(chip, call, kernel->dkv, kernel->fused_backward ? 5 : 4, BACKWARD_OPS);
+    return kernel->fused_backward ? dkv_s : dkv_s + kernel_seconds(chip, call, kernel->dq, 3, BACKWARD_OPS);
+}
+
+/* ---- vocabulary ---- */
+
+/* FLOPs of an embedding, or of its gradient, as a product with one-hot vectors; 0: the operation is another. */
+static double one_hot_flops(const mx_sim_chip *chip, const mx_call *call)
+{
+    const mx_tensor *table = NULL, *ids = NULL;
+    if (call->op == &mx_op_embedding || call->op == &mx_op_embedding_acc)
+        table = call->in[0], ids = call->in[1];
+    else if (call->op == &mx_op_embedding_grad)
+        table = call->out[0], ids = call->in[0];
+    if (!table)
+        return 0;
+    double vocab = tiles((double)table->shape.size[0], chip->tile), width = (double)table->shape.size[1];
+    return 2 * (double)mx_count(ids) * vocab * tiles(width, chip->tile);
+}
+
+/* Seconds of the loss's traffic of logits. The first operands are hidden states and the table of the vocabulary. */
+static double logit_seconds(const mx_sim_chip *chip, const mx_call *call)
+{
+    double width = (double)mx_row_width(call->in[0]), table = (double)mx_count(call->in[1]);
+    double logits = width > 0 ? (double)mx_count(call->in[0]) / width * (table / width) : 0;
+    return chip->logit_bytes * logits / mx_sim_memory_rate(chip);
+}
+
+mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const mx_cost *cost, double moved)
+{
+    mx_chip_time t = {.memory_s = moved / mx_sim_memory_rate(chip), .unit = cost->work};
+    double one_hot = chip->one_hot_embedding ? one_hot_flops(chip, call) : 0;
+    if (cost->work == MX_WORK_ATTENTION) {
+        t.arithmetic_s = attention_seconds(chip, call);
+    } else if (cost->work == MX_WORK_PRODUCT) {
+        t.arithmetic_s = padded_flops(chip, cost) / (peak_of(chip, call) * chip->matrix_efficiency);
+    } else if (one_hot > 0) {
+        t.unit = MX_WORK_PRODUCT;
+        t.arithmetic_s = one_hot / (chip->peak_flops[MX_BF16] * chip->matrix_efficiency);
+    } else {
+        t.arithmetic_s = vector_seconds(chip, cost->flops);
+    }
+    if (call->op == &mx_op_cross_entropy)
+        t.passes_s = logit_seconds(chip, call);
+    return t;
+}

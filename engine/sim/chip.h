@@ -1,0 +1,57 @@
+/* How long an operation takes on a simulated chip: pure functions of its cost, the rates of the chip and the settings
+ * of its kernels.
+ *
+ * A matrix product takes the larger of two times: its FLOPs, padded to the tiles of the matrix unit, at the rate of the
+ * unit; and its bytes at the memory's rate. Other operations take the larger of the time of their bytes and that of
+ * their arithmetic on the vector unit.
+ *
+ * The loss writes and reads all logits. An embedding may be a product of one-hot vectors and the table.
+ *
+ * Attention is computed in blocks of queries by keys. A block that a mask rules out is skipped; any other is computed
+ * whole. head_dim is padded to the matrix unit. The softmax of the scores runs on the vector unit beside the products.
+ * Without a kernel for attention (`scores_in_memory`), the compiler writes all scores to memory and reads them several
+ * times. */
+#ifndef MX_SIM_CHIP_H
+#define MX_SIM_CHIP_H
+
+#include "ops/op.h"
+#include "transport/exchange.h"
+
+/* Queries and keys of a block of an attention kernel. */
+typedef struct mx_blocks {
+    int64_t q, kv;
+} mx_blocks;
+
+typedef struct mx_attention_kernel {
+    bool scores_in_memory; /* there is no kernel: scores are f32 in memory, and masks skip nothing */
+    bool fused_backward;   /* one kernel computes all gradients. If not, a second one, for q, computes scores again */
+    mx_blocks forward, dkv, dq;
+} mx_attention_kernel;
+
+typedef struct mx_sim_chip {
+    double peak_flops[MX_DTYPES]; /* of matrix products, by the dtype of their operands; 0: that of f32 */
+    double vector_flops;          /* operations per second of the vector unit; 0: never a limit */
+    int tile;                     /* rows and columns of the matrix unit; 1: no padding */
+    double memory_bytes, memory_Bps;
+    double host_Bps; /* bandwidth to the host's memory, one way */
+    double launch_s; /* overhead of each operation */
+    bool fuses;
+    bool offloads[MX_EXCHANGE_KINDS];                                  /* separate cores run these collectives */
+    double matrix_efficiency, attention_efficiency, memory_efficiency; /* share of each peak that is reached */
+    double logit_bytes;     /* memory traffic of the loss for each logit, beside that of its products */
+    bool one_hot_embedding; /* embeddings are products with one-hot vectors */
+    mx_attention_kernel attention;
+} mx_sim_chip;
+
+static inline double mx_sim_memory_rate(const mx_sim_chip *chip) { return chip->memory_Bps * chip->memory_efficiency; }
+
+/* Seconds of an operation: the larger of those on the matrix or the vector unit and of its memory traffic; and those of
+ * memory traffic that overlaps with no arithmetic. `moved`: bytes that the operation moves while it computes. */
+typedef struct mx_chip_time {
+    double arithmetic_s, memory_s;
+    double passes_s;
+    mx_work unit; /* MX_WORK_BYTES: the vector unit */
+} mx_chip_time;
+mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const mx_cost *cost, double moved);
+
+#endif

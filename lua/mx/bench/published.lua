@@ -50,7 +50,7 @@ local function print_rates(what, rows, peak)
 end
 
 local function print_simulated(cell, result, error_percent)
-    say("simulated   step %.4f s, %.2f sequences/s, vendors' figures alone, nothing fitted", result.step_s,
+    say("simulated   step %.4f s, %.2f sequences/s, measured rates of operations, nothing fitted", result.step_s,
         cell.global_batch_size / result.step_s)
     say("            remat_policy minimal_with_context for minimal_flash; peak memory of a GPU %s",
         util.bytes(result.peak_memory_bytes))

@@ -404,9 +404,7 @@ local function constants_table(d)
     local rows = {}
     for name, value in util.sorted_pairs(d.summary.constants) do
         local range, about = d.ranges[name], mx.sim.constants.NAMES[name]
-        rows[#rows + 1] = {
-            name, ("%.4g"):format(value), ("%g to %g"):format(range[1], range[2]), ("%s (%s)"):format(about[2], about[1]),
-        }
+        rows[#rows + 1] = { name, ("%.4g"):format(value), ("%g to %g"):format(range[1], range[2]), about[2] }
     end
     return page.table({ "constant", "value", "plausible range", "what it is" }, rows, { [4] = true })
 end

@@ -77,7 +77,7 @@ local function fitted_cells(published)
     return cells
 end
 
---- Fits the constants of mx.sim.CONSTANTS to the MFU in the cells of 1 slice and of the most slices, by least squares.
+--- Fits the fitted constants of v5e to the MFU in the cells of 1 slice and of the most slices, by least squares.
 ---@param published table of repro.published
 ---@param start table<string, number>
 ---@param progress fun(round: integer, rms: number, constants: table)

@@ -69,6 +69,25 @@ function TestMasks.test_masked_parameters_do_not_decay()
     assert(step)
 end
 
+-- tiny has two layers of RMSNorms over 64 features before attention and MLP, and one at the end.
+function TestMasks.test_a_run_says_how_much_a_mask_chooses()
+    local shape = mx.models.shape(config_of())
+    local all = mx.models.count(shape)
+    lu.assertEquals(mx.models.masks.summary({ "norm" }, shape),
+        ("5 of %d parameters, 320 of %s values"):format(#mx.models.parameters(shape), util.thousands(all)))
+    lu.assertStrContains(mx.models.masks.summary({ "^layer001.*norm", "embedding" }, shape), "4 of ") -- two tables
+    local said, say = {}, mx.metrics.say
+    mx.metrics.say = function(format, ...)
+        said[#said + 1] = format:format(...)
+    end
+    local config = config_of("adamw_mask=[norm]", "enable_checkpointing=false")
+    local model = mx.models.new(config)
+    mx.run.start(config, model, mx.optim.new(config, model.params), mx.data.open(config))
+    mx.metrics.say = say
+    lu.assertStrContains(table.concat(said, "\n"), "adamw_mask: 5 of")
+    lu.assertNotStrContains(table.concat(said, "\n"), "trainable_parameters_mask: ")
+end
+
 function TestMasks.test_what_is_refused()
     local function refused(expected, ...)
         lu.assertErrorMsgContains(expected, config_of, ...)

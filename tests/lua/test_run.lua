@@ -514,6 +514,24 @@ function TestRun.test_parameters_alone_come_from_checkpoints_too()
         first.model.params["layer001.wo.weight"]:detach():to("bf16"):totable())
 end
 
+-- Parameters of the same sizes may belong to another model: a difference that nobody has asked for is refused.
+function TestRun.test_parameters_of_another_model()
+    train(config_of("run_name=a", "checkpoint_period=2", "rope_max_timescale=500"))
+    for _, name in ipairs { "/a/step_4", "/a", "/a/parameters.h5" } do
+        local path = folder .. name
+        lu.assertErrorMsgContains("rope_max_timescale: 10000.0, but " .. path .. " was trained with 500.0: leave "
+            .. "model_name out", train, config_of("load_parameters_path=" .. path))
+        local said, say = {}, mx.metrics.say
+        mx.metrics.say = function(format, ...)
+            said[#said + 1] = format:format(...)
+        end
+        local config = config_of("load_parameters_path=" .. path, "rope_max_timescale=20")
+        mx.run.load_parameters(path, mx.models.new(config), config)
+        mx.metrics.say = say
+        lu.assertEquals(said, { "rope_max_timescale is 20.0, and " .. path .. " was trained with 500.0" })
+    end
+end
+
 function TestRun.test_names_and_texts_survive()
     local about = { state = { note = "naïve \"quoted\"\n", n = 1 << 60, list = { 1.5, 0.1 } }, config = "a: 1\n" }
     local params = {}

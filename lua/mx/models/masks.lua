@@ -25,6 +25,25 @@ function masks.of(patterns)
     end
 end
 
+--- How much of a model a mask chooses: "4 of 21 parameters, 256 of 106,816 values".
+---@param patterns string[]
+---@param shape table of the model
+---@return string
+function masks.summary(patterns, shape)
+    local matches, n, values, all, all_values = masks.of(patterns), 0, 0, 0, 0
+    for _, parameter in ipairs(mx.models.parameters(shape)) do
+        local size = 1
+        for _, length in ipairs(parameter.sizes) do
+            size = size * length
+        end
+        all, all_values = all + 1, all_values + size
+        if matches(parameter.name) then
+            n, values = n + 1, values + size
+        end
+    end
+    return ("%d of %d parameters, %s of %s values"):format(n, all, util.thousands(values), util.thousands(all_values))
+end
+
 --- The function that tells whether a parameter is trained.
 ---@param patterns? string[] trainable_parameters_mask; none: all are trained
 ---@return fun(name: string): boolean

@@ -155,11 +155,14 @@ end
 --- newest checkpoint in a run's folder, or from weights of other programs (mx.weights). Collective.
 ---@param path string
 ---@param model mx.Decoder
----@param config? table the model's config, to be compared with that of other programs' weights
+---@param config? table the model's config, to be compared with that of the parameters
 function run.load_parameters(path, model, config)
     mx.files.check_same_weights(path)
     if mx.share_text(mx.rank() == 0 and mx.weights.is_foreign(path) and "yes" or nil) then
         return mx.checkpoint.together(mx.weights.load, model, path, config)
+    end
+    if config then
+        mx.checkpoint.together(mx.weights.check_own, config, path)
     end
     local what = { params = model.params, buffers = model.buffers, parallel = model.parallel }
     local is_folder = mx.share_text(mx.rank() == 0 and mx.io.exists(path .. "/.") and "yes" or nil)
@@ -248,6 +251,11 @@ function run.start(config, model, optimizer, data)
         end
     end
     say("%s", (mx.config.dump(config, not config.log_config):gsub("\n$", "")))
+    for _, key in ipairs({ "adamw_mask", "trainable_parameters_mask" }) do
+        if #config[key] > 0 then
+            say("%s: %s", key, mx.models.masks.summary(config[key], model.shape))
+        end
+    end
     if self.step >= config.steps then
         say("step %d of %d is behind us: nothing is left to do; set steps higher to go on", self.step, config.steps)
     end

@@ -150,20 +150,44 @@ function weights.load_config(path, o)
     return mx.config.load(o.words or {}, { stored = text, stored_name = path, options = o.options, reads = reads })
 end
 
---- Refuses a config that describes another model than a file or folder, and names both values.
----@param config table
----@param path string
----@param keys? table of weights.config, if known
-function weights.check(config, path, keys)
-    for key, value in util.sorted_pairs(keys or weights.config(path)) do
+-- The keys in which a config describes another model than stored keys: {key, the config's value, the other} each.
+local function differences(config, keys)
+    local list = {}
+    for key, value in util.sorted_pairs(keys) do
         local ours = config[key]
         local a = type(value) == "table" and table.concat(value, ", ") or value
         local b = type(ours) == "table" and table.concat(ours, ", ") or ours
         local same = a == b or key == "decoder_block" and blocks.KINDS[a] == blocks.KINDS[b]
             or key == "normalize_embedding_logits" and not config.logits_via_embedding -- then it has no effect
         if not same and not FREE[key] then
-            mx.config.refuse(config, key, "%s, but %s has %s", tostring(b), path, tostring(a))
+            list[#list + 1] = { key = key, ours = tostring(b), stored = tostring(a) }
         end
+    end
+    return list
+end
+
+--- Refuses a config that describes another model than a file or folder, and names both values.
+---@param config table
+---@param path string
+---@param keys? table of weights.config, if known
+function weights.check(config, path, keys)
+    local found = differences(config, keys or weights.config(path))[1]
+    if found then
+        mx.config.refuse(config, found.key, "%s, but %s has %s", found.ours, path, found.stored)
+    end
+end
+
+--- The same for mxlua's own parameters, whose config may be changed on purpose: a line says so for keys that the user
+--- has set, and only other differences are refused.
+---@param config table
+---@param path string
+function weights.check_own(config, path)
+    for _, found in ipairs(differences(config, weights.config(path))) do
+        if not mx.config.is_chosen(config, found.key) then
+            mx.config.refuse(config, found.key, "%s, but %s was trained with %s: leave model_name out, and the model "
+                .. "is that of the parameters, or set %s", found.ours, path, found.stored, found.key)
+        end
+        mx.metrics.say("%s is %s, and %s was trained with %s", found.key, found.ours, path, found.stored)
     end
 end
 

@@ -170,10 +170,11 @@ static int file_sum(lua_State *L)
     return 1;
 }
 
-/* is_terminal() -> whether stdout is a terminal */
+/* is_terminal("stdout" or "stderr") -> whether it is a terminal; default: stdout */
 static int is_terminal(lua_State *L)
 {
-    lua_pushboolean(L, isatty(STDOUT_FILENO));
+    static const char *const names[] = {"stdout", "stderr", NULL};
+    lua_pushboolean(L, isatty(luaL_checkoption(L, 1, "stdout", names) == 0 ? STDOUT_FILENO : STDERR_FILENO));
     return 1;
 }
 

@@ -29,7 +29,8 @@ local FILES = {
 local FUNCTIONS = {
     load_npy = "storage/npy", save_npy = "storage/npy", load_npz = "storage/npy", save_npz = "storage/npy",
     load_csv = "storage/csv", save = "storage/tables", load = "storage/tables", from_bytes = "storage/bytes",
-    to_bytes = "storage/bytes",
+    to_bytes = "storage/bytes", plot = "report/plot",
+    progress = "report/progress", sparkline = "report/progress",
 }
 
 local mx = {}

@@ -92,6 +92,75 @@ function page.document(title, parts)
     return table.concat(head, "\n") .. "\n" .. table.concat(parts, "\n") .. "\n</main>\n</body>\n</html>\n"
 end
 
+-- The rules of a picture without a page: one theme, and no variables, which few programs besides browsers know.
+local function picture_style()
+    local theme = page.THEMES.light
+    local rules = {
+        ("text { fill: %s; font: 11px sans-serif; } .title { fill: %s; font-weight: bold; font-size: 13px; }"):format(
+            theme.muted, theme.text),
+        (".grid { stroke: %s; fill: none; } .axis { stroke: %s; fill: none; }"):format(theme.grid, theme.line),
+    }
+    for i = 1, 8 do
+        local colour = theme["s" .. i]
+        rules[#rules + 1] = ("g.s%d { fill: %s; } g.s%d path.line { fill: none; stroke: %s; stroke-width: 1.8; "
+            .. "stroke-linejoin: round; }"):format(i, colour, i, colour)
+    end
+    rules[#rules + 1] = "path.dashed { stroke-dasharray: 5 4; }"
+    return table.concat(rules, "\n")
+end
+
+local LINE = 15 -- height of a line of text
+
+-- The legend and the caption of a picture, as SVG from y on; returns their height.
+local function put_texts(out, chart, y)
+    local x, from = 10, y
+    for _, item in ipairs(svg.legend_items(chart.series)) do
+        local width = 26 + 6 * #item.name
+        if x > 10 and x + width > svg.WIDTH then
+            x, y = 10, y + LINE
+        end
+        out[#out + 1] = ('<g transform="translate(%d %d)">%s<text x="20" y="10">%s</text></g>'):format(x, y, item.mark,
+            svg.escape(item.name))
+        x = x + width
+    end
+    y = y + (x > 10 and LINE or 0)
+    local line = ""
+    for word in (chart.caption .. " "):gmatch("(%S+)%s") do
+        if #line > 0 and #line + #word > 58 then
+            y = y + LINE
+            out[#out + 1] = ('<text x="10" y="%d">%s</text>'):format(y - 4, svg.escape(line))
+            line = ""
+        end
+        line = line == "" and word or line .. " " .. word
+    end
+    if line ~= "" then
+        y = y + LINE
+        out[#out + 1] = ('<text x="10" y="%d">%s</text>'):format(y - 4, svg.escape(line))
+    end
+    return y - from
+end
+
+--- A chart as an SVG file with its title, legend and caption.
+---@param chart {title: string, svg: string, series: table[], caption: string}
+---@return string
+function page.standalone(chart)
+    local width, height = chart.svg:match('viewBox="0 0 (%d+) (%d+)"')
+    local top, body = chart.title ~= "" and 22 or 4, {}
+    if chart.title ~= "" then
+        body[1] = ('<text class="title" x="%d" y="15" text-anchor="middle">%s</text>'):format(width // 2,
+            svg.escape(chart.title))
+    end
+    body[#body + 1] = chart.svg:gsub("<svg ", ('<svg y="%d" width="%d" height="%d" '):format(top, width, height), 1)
+    local whole = top + height + 2
+    whole = whole + put_texts(body, chart, whole) + 6
+    return table.concat({
+        ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" width="%d" height="%d">'):format(width, whole,
+            2 * width, 2 * whole),
+        "<style>", picture_style(), "</style>", ('<rect width="%d" height="%d" fill="#ffffff"/>'):format(width, whole),
+        table.concat(body, "\n"), "</svg>", "",
+    }, "\n")
+end
+
 ---@param text string
 ---@return string
 function page.paragraph(text)

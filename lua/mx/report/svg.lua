@@ -6,6 +6,7 @@
 local svg = {}
 
 local WIDTH, HEIGHT = 360, 230
+svg.WIDTH = WIDTH
 local LEFT, RIGHT, TOP, BOTTOM = 48, 10, 10, 38
 local CLASSES = 8 -- number of colours: s1 ... s8
 
@@ -114,7 +115,11 @@ local function linear_scale(axis, low, high)
             ticks[#ticks + 1] = tick
         end
     end
-    return { ticks = ticks, text = tick_text(step), at = function(v) return (v - low) / (high - low) end }
+    local function at(v)
+        local up = (v - low) / (high - low)
+        return axis.down and 1 - up or up
+    end
+    return { ticks = ticks, text = tick_text(step), at = at }
 end
 
 local function log_scale(low, high, base)
@@ -200,9 +205,16 @@ local function put_series(out, i, one, place)
     for k, point in ipairs(one.points) do
         path[k] = ("%s%.1f %.1f"):format(k == 1 and "M" or "L", place(point))
     end
-    out[#out + 1] = ('<g class="%s">'):format(one.class or class_of(one.colour or i))
+    out[#out + 1] = ('<g class="%s"%s>'):format(one.class or class_of(one.colour or i),
+        one.opacity and (' opacity="%g"'):format(one.opacity) or "")
     if one.line then
         out[#out + 1] = ('<path class="line%s" d="%s"/>'):format(one.dashed and " dashed" or "", table.concat(path))
+    end
+    for _, point in ipairs(one.bars and one.points or {}) do
+        local left, top = place(point)
+        local right, foot = place({ point[1] + one.bars, 0 })
+        out[#out + 1] = ('<rect class="part" x="%.2f" y="%.2f" width="%.2f" height="%.2f"><title>%s</title></rect>')
+            :format(left, top, right - left, foot - top, svg.escape(point[3]))
     end
     for _, point in ipairs(one.marks and one.points or {}) do
         local px, py = place(point)
@@ -211,15 +223,19 @@ local function put_series(out, i, one, place)
     out[#out + 1] = "</g>"
 end
 
---- Lines and marks over two axes.
----@param o {title: string, x: table, y: table, series: table[]} an axis: label, log (base; nil: linear), min and max
----       that it must show, whole (ticks only at integers), tight (ends with the points). A series: name, points ({x,
----       y, tooltip}), line, dashed, marks, mark, colour (1 to 8), class
+--- Lines, marks, bars or a picture over two axes.
+---@param o {title: string, x: table, y: table, series: table[], picture: string?} an axis: label, log (base; nil:
+---       linear), min and max that it must show, whole (ticks only at integers), tight (ends with the points), down
+---       (the low end is on top). A series: name, points ({x, y, tooltip}), line, dashed, marks, mark, bars (their
+---       width in x), radius, opacity, colour (1 to 8), class. picture: a URI, which fills the area between the axes
 ---@return string
 function svg.plot(o)
     local x, y = scale_of(o.x, o.series, 1), scale_of(o.y, o.series, 2)
     local out = { open(HEIGHT, o.title) }
     put_axes(out, o, x, y)
+    if o.picture then
+        out[#out + 1] = svg.picture(o.picture, LEFT, TOP, WIDTH - RIGHT - LEFT, HEIGHT - BOTTOM - TOP)
+    end
     local function place(point)
         local across, up = WIDTH - RIGHT - LEFT, HEIGHT - BOTTOM - TOP
         return LEFT + across * x.at(point[1]), TOP + up * (1 - y.at(point[2]))
@@ -231,20 +247,49 @@ function svg.plot(o)
     return table.concat(out, "\n")
 end
 
---- The legend of a chart, to be put below it.
----@param series table[] as of svg.plot
+--- A picture as an element of a chart, stretched to a rectangle; pixels stay sharp.
+---@param uri string
 ---@return string
-function svg.legend(series)
-    local out = { '<ul class="legend">' }
+function svg.picture(uri, x, y, width, height)
+    return ('<image x="%.1f" y="%.1f" width="%.1f" height="%.1f" preserveAspectRatio="none" '
+        .. 'style="image-rendering: pixelated" href="%s"/>'):format(x, y, width, height, uri)
+end
+
+--- A chart of one picture, at its own ratio of width to height.
+---@param o {title: string, uri: string, width: integer, height: integer} width and height in pixels
+---@return string
+function svg.picture_chart(o)
+    local height = math.max(1, math.min(2000, (WIDTH - 2 * RIGHT) * o.height / o.width))
+    local width = math.min(WIDTH - 2 * RIGHT, height * o.width / o.height)
+    return open(math.ceil(height) + 2 * TOP, o.title) .. svg.picture(o.uri, (WIDTH - width) / 2, TOP, width, height)
+        .. "</svg>"
+end
+
+--- The entries of a chart's legend: the name of each series that has one, and an SVG of 16 x 12 that shows its mark.
+---@param series table[] as of svg.plot
+---@return {name: string, mark: string}[]
+function svg.legend_items(series)
+    local items = {}
     for i, one in ipairs(series) do
         if one.name then
             local shape = one.block and '<rect x="3" y="1" width="10" height="10"/>'
                 or (one.line and ('<path class="line%s" d="M0 6H16"/>'):format(one.dashed and " dashed" or "") or "")
                 .. (one.marks and mark(one.mark or i, 8, 6, 3.5) or "")
             local class = one.class or class_of(one.colour or i)
-            out[#out + 1] = ('<li><svg class="swatch" viewBox="0 0 16 12" aria-hidden="true"><g class="%s">%s</g></svg>'
-                .. "%s</li>"):format(class, shape, svg.escape(one.name))
+            items[#items + 1] = { name = one.name, mark = ('<g class="%s">%s</g>'):format(class, shape) }
         end
+    end
+    return items
+end
+
+--- The legend of a chart, to be put below it.
+---@param series table[] as of svg.plot
+---@return string
+function svg.legend(series)
+    local out = { '<ul class="legend">' }
+    for _, item in ipairs(svg.legend_items(series)) do
+        out[#out + 1] = ('<li><svg class="swatch" viewBox="0 0 16 12" aria-hidden="true">%s</svg>%s</li>'):format(
+            item.mark, svg.escape(item.name))
     end
     out[#out + 1] = "</ul>"
     return table.concat(out, "\n")

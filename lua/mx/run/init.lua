@@ -193,7 +193,7 @@ local function new_metrics(self)
         dtype = model.shape.dtype,
         file = config.metrics_file,
         run_file = self.saves and self.directory .. "/metrics.jsonl" or nil,
-        period = config.log_period,
+        period = config.log_period, plot = config.log_plot,
         extra = { model_name = config.model_name },
         config = config, goodput = self.goodput, paced = true,
     }

@@ -11,6 +11,7 @@ local SLOW_S = 5 -- seconds after which a first step that still runs is announce
 local HEADER = "     step  seconds  TFLOP/s   MFU %  tokens/s     loss  grad norm  remaining"
 -- "exposed": seconds in which a rank waited for communication or ran it on the script's thread.
 local HEADER_RANKS = "    step seconds exposed TFLOP/s  MFU % tokens/s     loss grad norm remaining"
+local PLOT_HEADER, PLOT_WIDTH = "  loss so far", 24
 
 ---@class mx.Metrics
 local Metrics = {}
@@ -82,15 +83,16 @@ end
 ---@param o table steps, flops (model FLOPs of a step on this rank), tokens (of a step on this rank), params, formula,
 ---        done (number of steps before this process started; numbering continues), peak (of metrics.measured_peak, or
 ---        nil), dtype (of that peak), file ("": none), run_file (a second file, appended to), period (steps between
----        lines), quiet (print nothing), warmup (steps that the summary leaves out), extra (fields for the summary),
----        config (its trace_file and report_file are written; nil: neither), beside (further columns of figures for the
----        report: mx.report.run), goodput (mx.Goodput of the run, for the summary), paced (the caller calls begin() at
----        the start of each step; otherwise a step begins where the one before has ended)
+---        lines), plot (lines end with a sparkline of the loss), quiet (print nothing), warmup (steps that the summary
+---        leaves out), extra (fields for the summary), config (its trace_file and report_file are written; nil:
+---        neither), beside (further columns of figures for the report: mx.report.run), goodput (mx.Goodput of the run,
+---        for the summary), paced (the caller calls begin() at the start of each step; otherwise a step begins where
+---        the one before has ended)
 ---@return mx.Metrics
 function metrics.new(o)
     local say = o.quiet and nothing or metrics.say
     local self = setmetatable({
-        o = o, say = say, times = {}, exposed = {}, rows = {}, reported = 0, started = mx.now(),
+        o = o, say = say, times = {}, exposed = {}, rows = {}, losses = {}, reported = 0, started = mx.now(),
     }, Metrics)
     self.done = o.done or 0
     if o.config then
@@ -116,7 +118,7 @@ function metrics.new(o)
     else
         say("peak unknown, so no MFU")
     end
-    say("%s", mx.ranks() > 1 and HEADER_RANKS or HEADER)
+    say("%s%s", mx.ranks() > 1 and HEADER_RANKS or HEADER, o.plot and PLOT_HEADER or "")
     if not o.paced then
         self:begin()
     end
@@ -210,6 +212,7 @@ function Metrics:step(step, values)
     -- A step without a target computes nothing: it has no rates and does not count in medians.
     self.times[#self.times + 1] = values.loss and seconds or nil
     self.reported = self.reported + 1
+    self.losses[#self.losses + 1] = values.loss
     local row, communication = values.loss and self:rates(seconds) or { step_time_s = seconds }, mx.comm_stats(true)
     if mx.ranks() > 1 then
         row.exposed_communication_s, row.communication_s = communication.exposed_s, communication.busy_s
@@ -225,6 +228,7 @@ function Metrics:step(step, values)
         local wait = wait_text(values.input_wait_s, seconds)
         local loss = values.loss and number_text("%.4f", values.loss) or "none"
         local norm = number_text("%.4g", values.grad_norm or 0 / 0)
+        wait = (self.o.plot and "  " .. mx.sparkline(self.losses, PLOT_WIDTH) or "") .. wait
         if mx.ranks() > 1 then
             self.say("%8s %7.4g %7.3g %7s %6s %8s %8s %9s %9s%s", place, seconds, communication.exposed_s, rate,
                 mfu_text, tokens, loss, norm, left, wait)

@@ -9,6 +9,7 @@
 #include "core/limits.h"
 #include "core/pool.h"
 #include "core/stop.h"
+#include "core/wrap.h"
 #include "host/guarded.h"
 #include "mesh/comm.h"
 #include "mesh/mesh.h"
@@ -177,8 +178,12 @@ static void report_error(lua_State *L)
     if (mx_rank() > 0)
         mxl_sleep(0.3);
     fflush(stdout);
-    fprintf(stderr, "mxlua: rank %d: %s\n", mx_rank(), lua_tostring(L, -1));
-    lua_pop(L, 1);
+    const char *message = lua_pushfstring(L, "mxlua: rank %d: %s", mx_rank(), lua_tostring(L, -1));
+    bool breaks = isatty(STDERR_FILENO) && !strchr(message, '\n'); /* not the lines of a traceback */
+    char *wrapped = breaks ? mx_wrap(message, MX_WRAP_COLUMNS) : NULL;
+    fprintf(stderr, "%s\n", wrapped ? wrapped : message);
+    free(wrapped);
+    lua_pop(L, 2);
 }
 
 /* Calls the function below its n arguments; true on success. Its results are dropped. */

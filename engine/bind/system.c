@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "core/cpu.h"
 #include "core/stop.h"
+#include "core/wrap.h"
 #include "io/file.h"
 #include "io/hdf5.h"
 #include "kernels/peak.h"
@@ -17,6 +18,7 @@
 
 #include <cblas.h>
 #include <jansson.h>
+#include <limits.h>
 #include <pcre2.h>
 #include <signal.h>
 #include <stdio.h>
@@ -192,6 +194,20 @@ static int stop_requested(lua_State *L)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (number == names[i].number)
             lua_pushstring(L, names[i].name);
+    return 1;
+}
+
+/* wrap(text [, columns]) -> the text in lines of at most so many columns, for people. Without `columns`: 80 if stdout
+ * is a terminal, otherwise the text as it is, in one line. */
+static int wrap(lua_State *L)
+{
+    lua_Integer columns = luaL_optinteger(L, 2, isatty(STDOUT_FILENO) ? MX_WRAP_COLUMNS : 0);
+    if (columns <= 0) {
+        lua_settop(L, 1);
+        return 1;
+    }
+    char *wrapped = mx_wrap(luaL_checkstring(L, 1), columns < INT_MAX ? (int)columns : INT_MAX);
+    push_owned_text(L, wrapped, wrapped ? (int64_t)strlen(wrapped) : 0);
     return 1;
 }
 
@@ -401,6 +417,7 @@ int mxl_open_system(lua_State *L)
         {"read_line", read_line},
         {"share_text", share_text},
         {"stop_requested", stop_requested},
+        {"wrap", wrap},
         {"threads", threads},
         {NULL, NULL},
     };

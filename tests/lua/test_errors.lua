@@ -360,3 +360,14 @@ function TestErrors.test_help_says_what_must_be_given()
     lu.assertErrorMsgContains("attribute 'shape' must be given", mx.randn, { std = 1 })
     lu.assertEquals(mx.randn({ shape = { 2 } }):size(), { 2 })
 end
+
+-- Lines break at blanks; what is longer than a line stays whole; a letter of UTF-8 is one column.
+function TestErrors.test_long_messages_are_wrapped()
+    lu.assertEquals(mx.wrap("one two three", 7), "one two\n    three")
+    lu.assertEquals(mx.wrap("one two three", 13), "one two three")
+    lu.assertEquals(mx.wrap("a averylongword  b c d", 9), "a\n    averylongword\n    b c d")
+    lu.assertEquals(mx.wrap("ä ö ü é", 7), "ä ö ü é")
+    lu.assertEquals(mx.wrap("  in front", 80), "  in front")
+    lu.assertEquals(mx.wrap("", 5), "")
+    lu.assertEquals(mx.wrap("long enough to be wrapped", 0), "long enough to be wrapped")
+end

@@ -371,5 +371,21 @@ exits 0
 is 6.0
 cd "$folder" || exit 1
 
+# A terminal gets lines of 80 columns, a file gets one line.
+words="model_name=tiny scan_layers=false gcs_metrics=true sa_block_q=1024 sa_block_kv=1024 attention=dot_product"
+for more in dataset_type=grain "hardware=v5e-4 base_output_directory=gs://bucket"; do
+    case="long messages: $more"
+    # shellcheck disable=SC2086
+    run "$mxlua" --threads 1 "$root/scripts/train.lua" $words $more
+    plain=$(printf '%s\n' "$output" | awk 'length > 80' | wc -l)
+    if [ "$plain" -gt 0 ]; then check yes; else check no "no line above 80 columns"; fi
+    run script -qec "$mxlua --threads 1 $root/scripts/train.lua $words $more" /dev/null
+    output=$(printf '%s\n' "$output" | tr -d '\r' | sed '/^mesh of/,$d') # before the figures of the run
+    wide=$(printf '%s\n' "$output" | awk 'length > 80' | wc -l)
+    if [ "$wide" = 0 ]; then check yes; else check no "lines above 80 columns at a terminal"; fi
+    has "
+    "
+done
+
 echo "$passed passed, $failed failed"
 [ $failed -eq 0 ]

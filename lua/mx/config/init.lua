@@ -298,7 +298,7 @@ function config.load(words, o)
     end
     local loaded, unused = finish(values, order), translator:summary()
     if unused and not o.quiet then
-        mx.metrics.say("%s", unused)
+        mx.metrics.tell("%s", unused)
     end
     if loaded.hardware ~= "" and o.simulate ~= false then
         if mx.ranks() > 1 and not mx.is_simulated() then
@@ -307,7 +307,7 @@ function config.load(words, o)
         end
         local hardware = mx.sim.start(loaded.hardware, loaded.num_slices, mx.sim.settings(loaded))
         if not mx.sim.constants.fitted_to(hardware) and hardware.name ~= "host" and not o.quiet then
-            mx.metrics.say("simulated by figures that are fitted to no run: real steps take longer")
+            mx.metrics.tell("simulated by figures that are fitted to no run: real steps take longer")
         end
     end
     return loaded

@@ -44,6 +44,12 @@ function metrics.say(format, ...)
     end
 end
 
+--- Prints a sentence: as metrics.say, but at a terminal in lines of 80 columns.
+---@param format string
+function metrics.tell(format, ...)
+    metrics.say("%s", mx.wrap(format:format(...)))
+end
+
 --- From now on metrics.say also writes to this log; nil ends that.
 ---@param to? any of mx.io.open_log
 function metrics.log_to(to)

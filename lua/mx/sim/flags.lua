@@ -202,7 +202,7 @@ end
 -- Prints one line of the report, if there is something to list.
 local function say_list(text, list)
     if #list > 0 then
-        mx.metrics.say("XLA flags %s: %s", text, table.concat(list, ", "))
+        mx.metrics.tell("XLA flags %s: %s", text, table.concat(list, ", "))
     end
 end
 
@@ -216,7 +216,7 @@ function flags.report(config, step_s, simulate)
     local found = hidden.flags or { variables = {}, settings = {}, always = {}, without = {} }
     if config.hardware == "" then
         if #found.variables > 0 then
-            mx.metrics.say("%s: no effect, because this run computes here and simulates nothing",
+            mx.metrics.tell("%s: no effect, because this run computes here and simulates nothing",
                 table.concat(found.variables, ", "))
         end
         return

@@ -45,9 +45,7 @@ function TestWeightsOnAMesh.test_parts_make_the_whole()
     for _, name in ipairs({ "llama31", "llama31.gguf", "qwen2", "qwen3", "gpt2", "gpt2.gguf", "gemma3", "olmo3" }) do
         local alone = mx.weights.model(GOLDEN .. name, { mesh = false, words = { "dtype=float32" } })
         for _, axes in ipairs(MESHES[mx.ranks()]) do
-            local words = words_of(axes)
-            words[#words + 1] = "context_parallel_load_balance=false" -- as windows need it
-            local model = mx.weights.model(GOLDEN .. name, { words = words })
+            local model = mx.weights.model(GOLDEN .. name, { words = words_of(axes) })
             lu.assertNotNil(model.parallel)
             for key, t in util.sorted_pairs(model.params) do
                 mx.scope(function()

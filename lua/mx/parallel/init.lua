@@ -116,12 +116,6 @@ local function check(self, shape)
         util.refuse("base_emb_dim = %d: too few features for %d ranks (%s)", shape.emb, mesh:size(self.stream),
             table.concat(self.stream, ", "))
     end
-    local windows = mx.models.any(shape, function(block)
-        return block.attention.window > 0
-    end)
-    if #self.context > 0 and windows and self.zigzag then
-        util.refuse("a sliding window does not go with context_parallel_load_balance=true; set it to false")
-    end
 end
 
 -- Checks the length of sequences. A sequence is split along context first (with load balance into two chunks per rank),
@@ -234,10 +228,11 @@ function parallel.new(mesh, shape, parameters, o)
     self.token_axes = join(join(self.sequence, self.products.vocab), self.stream)
     self.features, self.column = util.part(shape.emb, mesh:size(self.stream), mesh:index(self.stream))
     self.column = self.column - 1
-    local sees_later = mx.models.any(shape, function(block)
-        return not block.attention.causal
+    -- Two chunks would not help without a causal mask, and a late chunk does not have the keys of a window before it.
+    local in_order = mx.models.any(shape, function(block)
+        return not block.attention.causal or block.attention.window > 0
     end)
-    self.zigzag = #self.context > 0 and o.context_parallel_load_balance and not sees_later
+    self.zigzag = #self.context > 0 and o.context_parallel_load_balance and not in_order
     check(self, shape)
     check_length(self, o.max_target_length)
     for _, p in ipairs(parameters) do

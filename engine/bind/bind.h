@@ -76,11 +76,14 @@ void mxl_unknown_field(lua_State *L, const char *what, const char *given, int ta
 
 /* The next seed of the stream for random operations without a seed. */
 mx_seed mxl_draw_seed(void);
+mx_seed mxl_seed_stream(const mx_seed *position); /* the position of the stream, which becomes `position` unless NULL */
 
 int mxl_open_tensor(lua_State *L);
 int mxl_open_stream(lua_State *L);
 int mxl_open_ops(lua_State *L);
 int mxl_open_tape(lua_State *L);
+int mxl_open_grad(lua_State *L);
+int mxl_open_custom(lua_State *L);
 int mxl_open_memory(lua_State *L);
 int mxl_open_offload(lua_State *L);
 int mxl_open_profile(lua_State *L);

@@ -10,6 +10,14 @@ mx_seed mxl_draw_seed(void)
     return stream;
 }
 
+mx_seed mxl_seed_stream(const mx_seed *position)
+{
+    mx_seed before = stream;
+    if (position)
+        stream = *position;
+    return before;
+}
+
 /* mx.manual_seed(n): restarts the stream with seed n. A program starts with seed 0. */
 static int manual_seed(lua_State *L)
 {

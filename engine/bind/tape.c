@@ -263,7 +263,10 @@ static int tape_backward(lua_State *L) { return backward_on(L, check_tape(L), 2)
 /* tape:clear(): forgets all records. */
 static int tape_clear(lua_State *L)
 {
-    mx_tape_clear(check_tape(L));
+    mx_tape *tape = check_tape(L);
+    if (mx_tape_is_walking(tape))
+        mxl_try(L, mx_fail(MX_ERR_STATE, "%s cannot be cleared inside its own backward", mx_tape_text(tape)));
+    mx_tape_clear(tape);
     return 0;
 }
 

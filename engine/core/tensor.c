@@ -264,6 +264,10 @@ void mx_release(mx_tensor *t)
     mx_tensor_drop(t);
     mx_release(t->grad);
     mx_release(t->earlier);
+    for (mx_grad_hook *hook = t->hooks, *next; hook; hook = next) {
+        next = hook->next;
+        hook->destroy(hook);
+    }
     mx_text_let_go(t->name);
     free(t);
 }

@@ -50,6 +50,15 @@ typedef struct mx_origin {
     bool is_before; /* the call computed another tensor, from which this one was computed */
 } mx_origin;
 
+/* A function that backward calls with the complete gradient of a tensor, and that may replace it: *grad is taken over,
+ * and returned with one reference. `destroy` frees the hook; the tensor owns it. */
+struct mx_tensor;
+typedef struct mx_grad_hook {
+    struct mx_grad_hook *next; /* called after it */
+    mx_status (*call)(struct mx_grad_hook *hook, struct mx_tensor **grad);
+    void (*destroy)(struct mx_grad_hook *hook);
+} mx_grad_hook;
+
 typedef struct mx_tensor {
     int refs;
     mx_dtype dtype;
@@ -77,7 +86,10 @@ typedef struct mx_tensor {
     mx_origin gone;            /* the record of its call is forgotten, or that of a tensor it was computed from */
     struct mx_tensor *grad;    /* the gradient accumulated so far, of the same shape; owned */
     struct mx_tensor *earlier; /* inside backward, of a leaf: the gradient of earlier backward passes, which has
-                                * already been all-reduced; owned */
+                                * already been all-reduced, or which hooks do not see; owned */
+    mx_grad_hook *hooks;       /* owned; NULL: none */
+    int asked;                 /* inside mx_tape_grad: its number among the targets, from 1; negative: not reached yet;
+                                * 0: none */
 
     /* The scope's list of tensors to release (core/scope.h). */
     mx_scope *scope;

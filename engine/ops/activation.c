@@ -20,6 +20,7 @@ const mx_op mx_op_relu = {
     .cost = mx_unary_cost,
     .host = mx_unary_host,
     .vjp = mx_unary_vjp,
+    .vjp_recorded = mx_unary_vjp_recorded,
 };
 
 const mx_op mx_op_silu = {
@@ -33,6 +34,7 @@ const mx_op mx_op_silu = {
     .cost = mx_unary_cost,
     .host = mx_unary_host,
     .vjp = mx_unary_vjp,
+    .vjp_recorded = mx_unary_vjp_recorded,
 };
 
 const mx_op mx_op_gelu = {
@@ -50,6 +52,7 @@ const mx_op mx_op_gelu = {
     .cost = mx_unary_cost,
     .host = mx_unary_host,
     .vjp = mx_unary_vjp,
+    .vjp_recorded = mx_unary_vjp_recorded,
 };
 
 /* ---- gated ---- */

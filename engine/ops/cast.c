@@ -44,6 +44,7 @@ const mx_op mx_op_cast = {
     .cost = cost,
     .host = host,
     .vjp = vjp,
+    .vjp_recorded = vjp,
 };
 
 mx_status mx_apply_cast(mx_tensor *x, mx_dtype dtype, mx_tensor **y)

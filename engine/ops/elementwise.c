@@ -168,6 +168,29 @@ static mx_status vjp_div(mx_vjp *v)
     return give_reduced(v, 1, part);
 }
 
+/* db = -(dy / b) (a / b) */
+static mx_status vjp_div_recorded(mx_vjp *v)
+{
+    mx_tensor *a = v->call->in[0], *b = v->call->in[1], *part = NULL, *ratio = NULL, *db = NULL;
+    MX_TRY(mx_apply(&mx_op_div, (mx_tensor *[]){v->out_grad[0], b}, 2, MX_NO_ATTRS, &part));
+    mx_status status = MX_OK;
+    if (v->want[1])
+        status = mx_apply(&mx_op_div, (mx_tensor *[]){a, b}, 2, MX_NO_ATTRS, &ratio);
+    if (ratio)
+        status = mx_apply(&mx_op_mul, (mx_tensor *[]){part, ratio}, 2, MX_NO_ATTRS, &db);
+    mx_release(ratio);
+    if (db) {
+        status = mx_apply_affine(db, -1, 0, &ratio);
+        mx_release(db);
+        if (status == MX_OK)
+            status = give_reduced(v, 1, ratio);
+    }
+    if (status == MX_OK && v->want[0])
+        return give_reduced(v, 0, part);
+    mx_release(part);
+    return status;
+}
+
 static mx_status vjp_extremum(mx_vjp *v)
 {
     mx_tensor *in[3] = {v->call->in[0], v->call->in[1], v->out_grad[0]};
@@ -184,7 +207,7 @@ static mx_status vjp_extremum(mx_vjp *v)
 
 static const char *const ab_inputs[] = {"a", "b", NULL};
 
-#define BINARY(NAME, DOC, READS_IN, INFER, VJP)                                                                        \
+#define BINARY(NAME, DOC, READS_IN, INFER, VJP, VJP_RECORDED)                                                          \
     const mx_op mx_op_##NAME = {.name = #NAME,                                                                         \
                                 .doc = DOC,                                                                            \
                                 .inputs = ab_inputs,                                                                   \
@@ -194,16 +217,17 @@ static const char *const ab_inputs[] = {"a", "b", NULL};
                                 .infer = INFER,                                                                        \
                                 .cost = cost_one,                                                                      \
                                 .host = host_binary,                                                                   \
-                                .vjp = VJP}
+                                .vjp = VJP,                                                                            \
+                                .vjp_recorded = VJP_RECORDED}
 
-BINARY(add, "a + b, broadcast; the result has a's dtype", 0, infer_binary, vjp_add);
-BINARY(sub, "a - b, broadcast; the result has a's dtype", 0, infer_binary, vjp_sub);
-BINARY(mul, "a b, element by element, broadcast; the result has a's dtype", 3, infer_binary, vjp_mul);
-BINARY(div, "a / b for floats, broadcast; the result has a's dtype", 3, infer_div, vjp_div);
+BINARY(add, "a + b, broadcast; the result has a's dtype", 0, infer_binary, vjp_add, vjp_add);
+BINARY(sub, "a - b, broadcast; the result has a's dtype", 0, infer_binary, vjp_sub, vjp_sub);
+BINARY(mul, "a b, element by element, broadcast; the result has a's dtype", 3, infer_binary, vjp_mul, vjp_mul);
+BINARY(div, "a / b for floats, broadcast; the result has a's dtype", 3, infer_div, vjp_div, vjp_div_recorded);
 BINARY(maximum, "the larger of a and b, broadcast; NaN if either is; the result has a's dtype", 3, infer_binary,
-       vjp_extremum);
+       vjp_extremum, NULL);
 BINARY(minimum, "the smaller of a and b, broadcast; NaN if either is; the result has a's dtype", 3, infer_binary,
-       vjp_extremum);
+       vjp_extremum, NULL);
 
 const mx_op mx_op_idiv = {
     .name = "idiv",
@@ -351,6 +375,7 @@ const mx_op mx_op_where = {
     .cost = cost_none,
     .host = host_where,
     .vjp = vjp_where,
+    .vjp_recorded = vjp_where,
 };
 
 /* ---- add_acc ---- */

@@ -102,6 +102,7 @@ const mx_op mx_op_embedding = {
     .cost = cost_embedding,
     .host = host_embedding,
     .vjp = vjp_embedding,
+    .vjp_recorded = vjp_embedding,
 };
 
 /* ---- gradients ---- */
@@ -195,6 +196,14 @@ static const mx_attr grad_attrs[] = {
     {"scale", MX_ATTR_FLOAT, offsetof(embedding_grad_attr, scale), 1, NULL, "factor of dy"},
     {0}};
 
+static mx_status vjp_embedding_grad(mx_vjp *v)
+{
+    embedding_attr attr = {.dtype = -1, .scale = ((const embedding_grad_attr *)mx_call_attr(v->call))->scale};
+    mx_tensor *rows = NULL;
+    MX_TRY(mx_apply(&mx_op_embedding, (mx_tensor *[]){v->out_grad[0], v->call->in[0]}, 2, MX_ATTRS(attr), &rows));
+    return mx_give_grad(v, 1, rows);
+}
+
 const mx_op mx_op_embedding_grad = {
     .name = "embedding_grad",
     .doc = "gradient of embedding with respect to the table: f32 (V, E), zero except in the rows of ids",
@@ -206,4 +215,7 @@ const mx_op mx_op_embedding_grad = {
     .infer = infer_embedding_grad,
     .cost = cost_embedding_grad,
     .host = host_embedding_grad,
+    .reads_in = 1 << 0,
+    .vjp = vjp_embedding_grad,
+    .vjp_recorded = vjp_embedding_grad,
 };

@@ -101,6 +101,7 @@ const mx_op mx_op_gather = {
     .cost = cost_gather,
     .host = host_gather,
     .vjp = vjp_gather,
+    .vjp_recorded = vjp_gather,
 };
 
 /* Always f32, because several elements may be added to one. */
@@ -128,6 +129,14 @@ static const mx_attr gather_grad_attrs[] = {
     {"shape", MX_ATTR_SHAPE, offsetof(gather_grad_attr, shape), NAN, NULL, "shape of the result"},
     {0}};
 
+static mx_status vjp_gather_grad(mx_vjp *v)
+{
+    const gather_attr attr = {((const gather_grad_attr *)mx_call_attr(v->call))->dim};
+    mx_tensor *part = NULL;
+    MX_TRY(mx_apply(&mx_op_gather, (mx_tensor *[]){v->out_grad[0], v->call->in[0]}, 2, MX_ATTRS(attr), &part));
+    return mx_give_grad(v, 1, part);
+}
+
 const mx_op mx_op_gather_grad = {
     .name = "gather_grad",
     .doc = "gradient of gather: f32 of the given shape, with dy added at the indices",
@@ -138,7 +147,10 @@ const mx_op mx_op_gather_grad = {
     .attr_bytes = sizeof(gather_grad_attr),
     .infer = infer_gather_grad,
     .cost = cost_copy,
+    .reads_in = 1 << 0,
     .host = host_gather_grad,
+    .vjp = vjp_gather_grad,
+    .vjp_recorded = vjp_gather_grad,
 };
 
 mx_status mx_apply_gather_grad(mx_tensor *index, mx_tensor *dy, int64_t dim, const mx_shape *shape, mx_tensor **dx)
@@ -251,6 +263,7 @@ const mx_op mx_op_scatter_add = {
     .cost = cost_scatter_add,
     .host = host_scatter_add,
     .vjp = vjp_scatter_add,
+    .vjp_recorded = vjp_scatter_add,
 };
 
 static mx_status infer_scatter_grad(mx_call *call)

@@ -492,6 +492,17 @@ static mx_status operand_gradient(mx_vjp *v, int i)
     return add_product(g, mx_vjp_dtype(v, i), &v->grad[i]);
 }
 
+static mx_status matmul_vjp_recorded(mx_vjp *v)
+{
+    for (int i = 0; i < 2; i++)
+        if (v->want[i])
+            MX_TRY(general_gradient(v, i));
+    if (!v->want[2])
+        return MX_OK;
+    const mx_reduce_to_attr to = {.shape = v->call->in[2]->shape, .dtype = (int)mx_vjp_dtype(v, 2)};
+    return mx_apply(&mx_op_reduce_to, &v->out_grad[0], 1, MX_ATTRS(to), &v->grad[2]);
+}
+
 /* The gradient of b comes first, because that of a, which is as large as a, can then take a's memory. */
 static mx_status matmul_vjp(mx_vjp *v)
 {
@@ -531,6 +542,7 @@ const mx_op mx_op_matmul = {
     .cost = matmul_cost,
     .host = matmul_host,
     .vjp = matmul_vjp,
+    .vjp_recorded = matmul_vjp_recorded,
 };
 
 static const mx_attr matmul_acc_attrs[] = {

@@ -2,7 +2,7 @@
 #include "kernels/norm.h"
 
 #include "kernels/softmax.h"
-#include "ops/rows.h"
+#include "ops/pointwise.h"
 
 typedef struct norm_attr {
     double eps;
@@ -289,6 +289,44 @@ static mx_status vjp_by(mx_vjp *v, const mx_op *grad)
     return mx_give_grad(v, 0, dx);
 }
 
+/* Sums over the last dimension, which stays with size 1. */
+static mx_status sum_rows(mx_tensor *x, mx_tensor **sums)
+{
+    mx_reduce_to_attr to = {.shape = x->shape, .dtype = -1};
+    to.shape.size[x->shape.n_dims - 1] = 1;
+    return mx_apply(&mx_op_reduce_to, &x, 1, MX_ATTRS(to), sums);
+}
+
+static mx_status two(const mx_op *op, mx_tensor *a, mx_tensor *b, mx_tensor **y)
+{
+    return mx_apply(op, (mx_tensor *[]){a, b}, 2, MX_NO_ATTRS, y);
+}
+
+/* softmax: dx = dy y - y (sum of dy y). log_softmax: dx = dy - e^y (sum of dy). */
+static mx_status vjp_softmax_recorded(mx_vjp *v)
+{
+    bool is_log = v->call->op == &mx_op_log_softmax;
+    mx_tensor *y = v->call->out[0], *dy = v->out_grad[0], *p = NULL, *g = NULL, *sums = NULL, *part = NULL, *dx = NULL;
+    mx_status status = is_log ? mx_apply(&mx_op_exp, &y, 1, MX_NO_ATTRS, &p) : MX_OK;
+    p = is_log ? p : mx_retain(y);
+    if (status == MX_OK && is_log)
+        g = mx_retain(dy);
+    else if (status == MX_OK)
+        status = two(&mx_op_mul, dy, y, &g);
+    if (status == MX_OK)
+        status = sum_rows(g, &sums);
+    if (status == MX_OK)
+        status = two(&mx_op_mul, p, sums, &part);
+    if (status == MX_OK)
+        status = two(&mx_op_sub, g, part, &dx);
+    mx_release(p);
+    mx_release(g);
+    mx_release(sums);
+    mx_release(part);
+    MX_TRY(status);
+    return mx_give_grad(v, 0, dx);
+}
+
 static mx_status vjp_softmax(mx_vjp *v) { return vjp_by(v, &mx_op_softmax_grad); }
 
 static mx_status vjp_log_softmax(mx_vjp *v) { return vjp_by(v, &mx_op_log_softmax_grad); }
@@ -307,6 +345,7 @@ const mx_op mx_op_softmax = {
     .cost = cost_softmax,
     .host = host_softmax,
     .vjp = vjp_softmax,
+    .vjp_recorded = vjp_softmax_recorded,
 };
 
 const mx_op mx_op_softmax_grad = {
@@ -331,6 +370,7 @@ const mx_op mx_op_log_softmax = {
     .cost = cost_softmax,
     .host = host_log_softmax,
     .vjp = vjp_log_softmax,
+    .vjp_recorded = vjp_softmax_recorded,
 };
 
 const mx_op mx_op_log_softmax_grad = {

@@ -109,7 +109,7 @@ enum {
     MX_OP_VIEW = 2,   /* out[0] shares storage with in[0]: host sets it with mx_tensor_alias, apply allocates nothing */
     MX_OP_SOURCE = 4, /* needs no tensor input */
     MX_OP_COLLECTIVE = 8,   /* all ranks of an axis must call it; waits itself for values in flight */
-    MX_OP_OWN_STORAGE = 16, /* host gives out[0] its storage; apply allocates nothing */
+    MX_OP_OWN_STORAGE = 16, /* host gives the outputs their storage; apply allocates nothing */
     MX_OP_COMPOSITE = 64,   /* host applies other operations, unrecorded; these are timed and costed instead */
     MX_OP_REGATHER = 32, /* its result is not kept for backward, which calls it again, with any policy (tape/tape.h) */
 };
@@ -136,6 +136,12 @@ struct mx_op {
     mx_cost (*cost)(const mx_call *call); /* called after infer; reads only shapes and attributes */
     mx_status (*host)(mx_call *call);     /* inputs and outputs have values; calls kernels/ */
     mx_status (*vjp)(mx_vjp *v);          /* NULL: not differentiable */
+
+    /* The same, made only of recorded operations that have gradients themselves: nothing in place, no v->sum. For
+     * gradients of gradients, which are refused if it is NULL. It may read all inputs and outputs that vjp reads. */
+    mx_status (*vjp_recorded)(mx_vjp *v);
+
+    void (*forget)(mx_call *call); /* frees what the attributes own when the record is forgotten; NULL: nothing */
 };
 
 static inline const void *mx_call_attr(const mx_call *call) { return call->attr; }
@@ -185,6 +191,9 @@ mx_cost mx_cost_of(const mx_call *call, double flops);
  * collective (but for operations whose doc says so). MX_ERR_STATE when `attrs` is not the operation's struct by its
  * size. ops/compose.h has the operations that others are often composed of as C functions. */
 mx_status mx_apply(const mx_op *op, mx_tensor *const *in, int n_in, mx_attrs attrs, mx_tensor **out);
+
+/* While it is above 0, calls are neither timed nor charged: their work is part of another call's cost. */
+extern int mx_apply_uncharged;
 
 /* Runs a call again whose outputs have lost their values (rematerialisation). Allocates outputs without storage. */
 mx_status mx_apply_again(mx_call *call);

@@ -106,6 +106,7 @@ const mx_op mx_op_sort = {
     .cost = cost_sort,
     .host = host_sort,
     .vjp = vjp_sort,
+    .vjp_recorded = vjp_sort,
 };
 
 const mx_op mx_op_argsort = {
@@ -172,6 +173,7 @@ const mx_op mx_op_topk = {
     .cost = cost_per_input,
     .host = host_topk,
     .vjp = vjp_topk,
+    .vjp_recorded = vjp_topk,
 };
 
 /* ---- cumsum ---- */

@@ -90,6 +90,7 @@ const mx_op mx_op_permute = {
     .cost = cost_copy,
     .host = host_permute,
     .vjp = vjp_permute,
+    .vjp_recorded = vjp_permute,
 };
 
 /* ---- transpose ---- */
@@ -147,6 +148,7 @@ const mx_op mx_op_transpose = {
     .cost = cost_copy,
     .host = host_transpose,
     .vjp = vjp_transpose,
+    .vjp_recorded = vjp_transpose,
 };
 
 mx_status mx_apply_transpose(mx_tensor *x, mx_tensor **y)

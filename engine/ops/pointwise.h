@@ -11,7 +11,9 @@ static inline mx_array mx_array_of(const mx_tensor *t) { return (mx_array){mx_da
 mx_status mx_unary_infer(mx_call *call); /* y has the shape and dtype of x, a float */
 mx_cost mx_unary_cost(const mx_call *call);
 mx_status mx_unary_host(mx_call *call);
-mx_status mx_unary_vjp(mx_vjp *v); /* by unary_grad, from x, or from y if that suffices */
+mx_status mx_unary_vjp(mx_vjp *v);           /* by unary_grad, from x, or from y if that suffices */
+double mx_pow_exponent(const mx_call *call); /* of a call of pow */
+mx_status mx_unary_vjp_recorded(mx_vjp *v);  /* the same, composed of operations with gradients (unary_recorded.c) */
 
 /* MX_ERR_VALUE unless the dtype can hold x (mx_dtype_holds): "full: value = 0.5 is no value of i32 ...". */
 static inline mx_status mx_want_number(const char *op, const char *what, mx_dtype dtype, double x)

@@ -113,6 +113,26 @@ static mx_status vjp_sum(mx_vjp *v)
     return mx_apply(&mx_op_sum_grad, v->out_grad, 1, MX_ATTRS(attr), &v->grad[0]);
 }
 
+/* dx = dy, with the reduced dimensions as 1, times a constant of x's shape. */
+static mx_status vjp_sum_recorded(mx_vjp *v)
+{
+    const mx_tensor *x = v->call->in[0];
+    reduce_attr attr = *(const reduce_attr *)mx_call_attr(v->call);
+    mx_tensor *dy = NULL, *scale = NULL, *dx = NULL;
+    if (!mx_dtype_may_have_gradient(x->dtype))
+        return MX_OK;
+    attr.keepdim = true;
+    mx_shape kept = reduced_shape(&x->shape, &attr);
+    MX_TRY(mx_apply_full(&x->shape, x->dtype, scale_of(v->call), &scale));
+    mx_status status = mx_apply_reshape(v->out_grad[0], &kept, &dy);
+    if (status == MX_OK)
+        status = mx_apply(&mx_op_mul, (mx_tensor *[]){dy, scale}, 2, MX_NO_ATTRS, &dx);
+    mx_release(dy);
+    mx_release(scale);
+    MX_TRY(status);
+    return mx_give_grad(v, 0, dx);
+}
+
 const mx_op mx_op_sum = {
     .name = "sum",
     .doc = "sum of x along dim, or of all elements; sums of integers are i32, and an error if one does not fit",
@@ -125,6 +145,7 @@ const mx_op mx_op_sum = {
     .cost = cost_per_input,
     .host = host_sum,
     .vjp = vjp_sum,
+    .vjp_recorded = vjp_sum_recorded,
 };
 
 const mx_op mx_op_mean = {
@@ -139,6 +160,7 @@ const mx_op mx_op_mean = {
     .cost = cost_per_input,
     .host = host_sum,
     .vjp = vjp_sum,
+    .vjp_recorded = vjp_sum_recorded,
 };
 
 static mx_status infer_spread(mx_call *call)
@@ -314,6 +336,7 @@ const mx_op mx_op_sum_squares = {
     .cost = cost_squares,
     .host = host_squares,
     .vjp = vjp_squares,
+    .vjp_recorded = vjp_squares,
 };
 
 /* ---- reduce_to: undoes broadcasting ---- */
@@ -398,6 +421,17 @@ static mx_status host_reduce_to(mx_call *call)
     return MX_OK;
 }
 
+/* dx = dy times ones of x's shape: broadcast. */
+static mx_status vjp_reduce_to(mx_vjp *v)
+{
+    mx_tensor *ones = NULL, *dx = NULL;
+    MX_TRY(mx_apply_full(&v->call->in[0]->shape, v->call->in[0]->dtype, 1, &ones));
+    mx_status status = mx_apply(&mx_op_mul, (mx_tensor *[]){ones, v->out_grad[0]}, 2, MX_NO_ATTRS, &dx);
+    mx_release(ones);
+    MX_TRY(status);
+    return mx_give_grad(v, 0, dx);
+}
+
 const mx_op mx_op_reduce_to = {
     .name = "reduce_to",
     .doc = "sum of x over the dimensions in which `shape` is broadcast to x's shape: the gradient of broadcasting",
@@ -413,4 +447,6 @@ const mx_op mx_op_reduce_to = {
     .infer = infer_reduce_to,
     .cost = cost_per_input,
     .host = host_reduce_to,
+    .vjp = vjp_reduce_to,
+    .vjp_recorded = vjp_reduce_to,
 };

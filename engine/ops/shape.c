@@ -80,6 +80,7 @@ const mx_op mx_op_reshape = {
     .cost = cost_nothing,
     .host = host_reshape,
     .vjp = vjp_reshape,
+    .vjp_recorded = vjp_reshape,
 };
 
 /* ---- ranges of a dimension: narrow, its gradient, write_slice, concat ---- */
@@ -203,6 +204,7 @@ const mx_op mx_op_narrow = {
     .cost = cost_narrow,
     .host = host_narrow,
     .vjp = vjp_narrow,
+    .vjp_recorded = vjp_narrow,
 };
 
 static mx_status infer_narrow_grad(mx_call *call)
@@ -240,6 +242,15 @@ static const mx_attr narrow_grad_attrs[] = {
     {"size", MX_ATTR_INT, offsetof(narrow_grad_attr, size), NAN, NULL, "size of the dimension in the result"},
     {0}};
 
+static mx_status vjp_narrow_grad(mx_vjp *v)
+{
+    const narrow_grad_attr *attr = mx_call_attr(v->call);
+    int dim = range_dim(v->call, v->call->out[0]->shape.n_dims);
+    mx_tensor *part = NULL;
+    MX_TRY(mx_apply_narrow(v->out_grad[0], dim, attr->start - 1, v->call->in[0]->shape.size[dim], &part));
+    return mx_give_grad(v, 0, part);
+}
+
 const mx_op mx_op_narrow_grad = {
     .name = "narrow_grad",
     .doc = "dy with zeros before and after it along a dimension",
@@ -251,6 +262,8 @@ const mx_op mx_op_narrow_grad = {
     .infer = infer_narrow_grad,
     .cost = cost_copy,
     .host = host_narrow_grad,
+    .vjp = vjp_narrow_grad,
+    .vjp_recorded = vjp_narrow_grad,
 };
 
 /* Checks that input 1 fits into input 0 from `start` along the dimension. */
@@ -417,6 +430,7 @@ const mx_op mx_op_concat = {
     .cost = cost_copy,
     .host = host_concat,
     .vjp = vjp_concat,
+    .vjp_recorded = vjp_concat,
 };
 
 mx_status mx_apply_reshape(mx_tensor *x, const mx_shape *shape, mx_tensor **y)

@@ -18,6 +18,8 @@
     X(unary_grad) \
     /* activation.c */ \
     X(relu) X(gelu) X(silu) X(gated) X(gated_grad) X(gated_grad_) \
+    /* straight_through.c */ \
+    X(straight_through) \
     /* cast.c */ \
     X(cast) \
     /* reduce.c */ \

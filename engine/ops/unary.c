@@ -19,6 +19,8 @@ typedef struct grad_attr {
 
 const char *const mx_gelu_choices[] = {"tanh", "none", NULL};
 
+double mx_pow_exponent(const mx_call *call) { return ((const pow_attr *)mx_call_attr(call))->exponent; }
+
 static mx_function function_of(const mx_call *call)
 {
     static const struct {
@@ -100,7 +102,8 @@ static const char *const x_input[] = {"x", NULL};
                                 .infer = mx_unary_infer,                                                               \
                                 .cost = mx_unary_cost,                                                                 \
                                 .host = mx_unary_host,                                                                 \
-                                .vjp = mx_unary_vjp}
+                                .vjp = mx_unary_vjp,                                                                   \
+                                .vjp_recorded = mx_unary_vjp_recorded}
 
 UNARY(exp, "e^x, element by element", 0, 1);
 UNARY(log, "natural logarithm, element by element", 1, 0);
@@ -128,6 +131,7 @@ const mx_op mx_op_pow = {
     .cost = mx_unary_cost,
     .host = mx_unary_host,
     .vjp = mx_unary_vjp,
+    .vjp_recorded = mx_unary_vjp_recorded,
 };
 
 /* ---- affine ---- */
@@ -180,6 +184,7 @@ const mx_op mx_op_affine = {
     .cost = mx_unary_cost,
     .host = host_affine,
     .vjp = vjp_affine,
+    .vjp_recorded = vjp_affine,
 };
 
 /* ---- the gradient of all of them ---- */

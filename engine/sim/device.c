@@ -98,12 +98,13 @@ static void charge(mx_sim_context *c, mx_call *call)
     advance_to(c, c->clock_s + fmax(t.memory_s, t.arithmetic_s) + t.passes_s + chip->launch_s);
 }
 
-/* Views and collectives run as on the host: they move no values themselves. */
+/* Views, collectives and what is composed of other operations run as on the host: they move no values themselves. */
 static mx_status run(mx_device *device, mx_call *call)
 {
-    if (!(call->op->flags & MX_OP_COLLECTIVE))
+    int flags = call->op->flags;
+    if (!(flags & (MX_OP_COLLECTIVE | MX_OP_COMPOSITE)) && mx_apply_uncharged == 0)
         charge(context_of(device), call);
-    return call->op->flags & (MX_OP_COLLECTIVE | MX_OP_VIEW) ? call->op->host(call) : MX_OK;
+    return flags & (MX_OP_COLLECTIVE | MX_OP_VIEW | MX_OP_OWN_STORAGE) ? call->op->host(call) : MX_OK;
 }
 
 /* ---- memory: counted but not allocated ---- */

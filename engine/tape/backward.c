@@ -1,147 +1,13 @@
-/* Backward: computes the gradients of the leaves from those of the roots. */
+/* Backward: computes the gradients of the leaves, or of chosen tensors, from those of the roots. */
 #include "core/offload.h"
 #include "ops/check.h"
 #include "ops/rows.h"
 #include "tape/record.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static mx_tapes *const tapes = &mx_all_tapes;
-
-/* One backward: the `n` records of `tape` that the roots depend on; `last` is the newest. */
-typedef struct mx_pass {
-    mx_tape *tape;
-    const mx_root *roots;
-    int n_roots;
-    mx_node *last;
-    int n;
-    bool retain;
-} mx_pass;
-
-/* ---- before the walk: find the records that the roots depend on ---- */
-
-static mx_status fail_gone(const char *root, bool is_root, const mx_tensor *t)
-{
-    return mx_fail(MX_ERR_STATE,
-                   "backward: %s %s %s, %s of %s%s, whose record is gone: it has been walked back already, or its step "
-                   "has ended, or its tape was cleared; run the forward pass again, call the earlier mx.backward with "
-                   "{retain = true}, or use t:detach() where no gradient is wanted",
-                   root, is_root ? "is" : "depends on", mx_tensor_text(t),
-                   t->gone.is_before ? "computed from the result" : "the result", t->gone.op,
-                   mx_site_text(t->gone.site));
-}
-
-/* The number of in-place changes of a computed tensor, in memory or offloaded. */
-static uint64_t changes_of(const mx_tensor *t)
-{
-    if (t->storage)
-        return t->storage->changes;
-    return t->away ? t->away->changes : t->made_changes;
-}
-
-static const char *change_text(const mx_tensor *t) { return t->storage ? mx_storage_change_text(t->storage) : ""; }
-
-static mx_status fail_changed(const mx_node *node, const mx_tensor *t, const char *reads)
-{
-    return mx_fail(
-        MX_ERR_STATE,
-        "backward: %s%s %s %s, which has been changed%s since; change a copy (t:clone()), or call mx.backward "
-        "before",
-        node->call.op->name, mx_site_text(node->site), reads, mx_tensor_text(t), change_text(t));
-}
-
-mx_status mx_node_check_input(const mx_node *node, int i, const char *reads)
-{
-    const mx_tensor *t = node->call.in[i];
-    if (!t || (!t->storage && !t->away))
-        return MX_OK;
-    bool same = t->node ? changes_of(t) == t->made_changes : (uint32_t)changes_of(t) == node->changes[i];
-    return same ? MX_OK : fail_changed(node, t, reads);
-}
-
-/* Checks that the values that the vjp reads have not changed since the call, and that the records of its inputs exist.
- */
-static mx_status check_node(const mx_node *node)
-{
-    const mx_call *call = &node->call;
-    for (uint32_t left = call->op->reads_in & ((1u << call->n_in) - 1); left; left &= left - 1)
-        MX_TRY(mx_node_check_input(node, __builtin_ctz(left), "reads"));
-    for (uint32_t left = node->holds_out; left; left &= left - 1) {
-        const mx_tensor *t = call->out[__builtin_ctz(left)];
-        if (changes_of(t) != t->made_changes)
-            return fail_changed(node, t, "made and reads");
-    }
-    if (node->stale_in == 0)
-        return MX_OK;
-    const mx_tensor *t = call->in[__builtin_ctz(node->stale_in)];
-    return mx_fail(
-        MX_ERR_STATE,
-        "backward: %s%s used %s, which had been changed in place%s after it was computed; changes in place have "
-        "no gradient: compute a new tensor, or use t:detach() where no gradient is wanted",
-        call->op->name, mx_site_text(node->site), mx_tensor_text(t), change_text(t));
-}
-
-/* Refuses to add a gradient that is not all-reduced to one that is. */
-static mx_status check_leaf(const mx_tensor *t)
-{
-    if (!t->grad || t->grad->reduce_axes == 0 || t->reduce_axes != 0)
-        return MX_OK;
-    return mx_fail(
-        MX_ERR_STATE,
-        "backward: the gradient of %s has been added over ranks by an earlier backward, and this one is not to "
-        "be (mx.reduce_gradient); call t:zero_grad() before",
-        mx_tensor_text(t));
-}
-
-/* Checks the inputs of a reached record and marks the records that computed them; returns the number marked. */
-static mx_status reach_inputs(const mx_pass *pass, const mx_node *node, int *n_marked, bool *collects)
-{
-    const mx_call *call = &node->call;
-    uint64_t walk = pass->tape->walk;
-    for (int i = 0; i < call->n_in; i++) {
-        const mx_tensor *t = call->in[i];
-        if (!t)
-            continue;
-        if (t->node && t->node->walk != walk) {
-            t->node->walk = walk;
-            ++*n_marked;
-        } else if (!t->node && t->gone.op) {
-            return fail_gone(pass->n_roots == 1 ? "the loss" : "a root", false, t);
-        } else if (!t->node && t->requires_grad && (node->wants >> i & 1u)) {
-            MX_TRY(check_leaf(t));
-            *collects = true;
-        }
-    }
-    return MX_OK;
-}
-
-/* Marks the records that the roots depend on, and counts them. Changes nothing else. */
-static mx_status reach(mx_pass *pass)
-{
-    uint64_t walk = ++pass->tape->walk;
-    bool collects = false;
-    int marked = 0;
-    pass->last = NULL;
-    for (int i = 0; i < pass->n_roots; i++) {
-        mx_node *node = pass->roots[i].t->node;
-        marked += node->walk != walk;
-        node->walk = walk;
-        if (!pass->last || node->number > pass->last->number)
-            pass->last = node;
-    }
-    pass->n = 0;
-    for (mx_node *node = pass->last; pass->n < marked; node = node->before) {
-        if (node->walk != walk)
-            continue;
-        pass->n++;
-        MX_TRY(reach_inputs(pass, node, &marked, &collects));
-        MX_TRY(check_node(node));
-    }
-    if (!collects)
-        return mx_fail(MX_ERR_STATE, "backward: %s depends on no tensor that still requires a gradient",
-                       mx_tensor_text(pass->roots[0].t));
-    return MX_OK;
-}
 
 static void need(mx_tensor *t) { t->needed++; }
 
@@ -168,7 +34,7 @@ static mx_status add_to(mx_tensor **target, mx_tensor *g)
         return MX_OK;
     }
     mx_tensor *in[2] = {*target, g};
-    if (is_exclusive(*target)) {
+    if (is_exclusive(*target) && !mx_tape_is_recording()) {
         status = mx_apply(&mx_op_add_acc, in, 2, MX_NO_ATTRS, NULL);
     } else {
         mx_tensor *sum = NULL;
@@ -182,10 +48,11 @@ static mx_status add_to(mx_tensor **target, mx_tensor *g)
     return status;
 }
 
-/* Sets aside the gradient of earlier backward passes, which is already all-reduced, until this pass's is too. */
+/* Sets aside the gradient of earlier backward passes, which is already all-reduced, until this pass's is too. Hooks see
+ * this pass's gradient alone. */
 static void set_earlier_aside(mx_tensor *t)
 {
-    if (t->node || !t->grad || t->grad->reduce_axes == 0)
+    if (t->node || !t->grad || t->earlier || (t->grad->reduce_axes == 0 && !t->hooks))
         return;
     t->earlier = t->grad;
     t->grad = NULL;
@@ -202,7 +69,8 @@ static mx_status gather(const mx_call *call, int i, mx_tensor *g)
         return status;
     }
     mx_dtype dtype = t->node ? t->dtype : mx_dtype_accumulates_in(t->dtype);
-    if (!t->node && g->refs > 1) { /* shared: a leaf needs its own gradient, which can be released separately */
+    if (!t->node && g->refs > 1 &&
+        !mx_tape_is_recording()) { /* shared: a leaf needs its own gradient, which can be released separately */
         mx_tensor *own = NULL;
         mx_status status = mx_tensor_new_empty(g->dtype, &t->shape, &own);
         if (status == MX_OK)
@@ -234,7 +102,7 @@ static void let_go_of_input(const mx_vjp *v, int i)
     mx_tape_unhold(node->call.in[i]);
 }
 
-static mx_status walk_back(mx_node *node, bool retain)
+static mx_status walk_back(const mx_pass *pass, mx_node *node)
 {
     mx_call *call = &node->call;
     mx_tensor *out_grad[MX_MAX_OUTPUTS];
@@ -251,17 +119,17 @@ static mx_status walk_back(mx_node *node, bool retain)
     MX_TRY(mx_remat_fetch(node));
     MX_TRY(mx_remat_ensure(node));
     MX_TRY(mx_remat_prefetch(node));
-    mx_vjp v = {.call = call, .out_grad = out_grad, .retain = retain, .let_go = let_go_of_input};
+    mx_vjp v = {.call = call, .out_grad = out_grad, .retain = pass->retain, .let_go = let_go_of_input};
     for (int i = 0; i < call->n_in; i++) {
         mx_tensor *t = call->in[i];
-        v.want[i] = t && t->requires_grad && (node->wants >> i & 1u);
+        v.want[i] = mx_pass_wants(pass, node, i);
         if (!v.want[i])
             continue;
         set_earlier_aside(t);
-        if (t->grad && is_exclusive(t->grad))
+        if (t->grad && is_exclusive(t->grad) && !pass->record)
             v.sum[i] = t->grad;
     }
-    mx_status status = call->op->vjp(&v);
+    mx_status status = pass->record ? call->op->vjp_recorded(&v) : call->op->vjp(&v);
     for (int i = 0; i < call->n_in; i++) {
         if (!v.grad[i])
             continue;
@@ -271,6 +139,25 @@ static mx_status walk_back(mx_node *node, bool retain)
             mx_release(v.grad[i]);
     }
     return status == MX_OK ? MX_OK : mx_context(status, "gradient of %s", call->op->name);
+}
+
+static mx_status call_hooks(mx_tensor *t)
+{
+    for (mx_grad_hook *hook = t->hooks; hook && t->grad; hook = hook->next)
+        MX_TRY(hook->call(hook, &t->grad));
+    return MX_OK;
+}
+
+/* What is done with the complete gradients of a call's results before the walk goes on to its inputs. */
+static mx_status meet_results(const mx_pass *pass, const mx_node *node)
+{
+    for (int i = 0; i < node->call.n_out; i++) {
+        mx_tensor *t = node->call.out[i];
+        MX_TRY(call_hooks(t));
+        if (pass->targets && t->asked > 0)
+            pass->grads[t->asked - 1] = mx_retain(t->grad);
+    }
+    return MX_OK;
 }
 
 /* If others share the storage of a leaf's gradient, or it is larger than needed, gives the gradient its own storage. So
@@ -290,7 +177,9 @@ static mx_status own_gradient(mx_tensor *t)
 static mx_status finish_leaf(const mx_tape *tape, mx_tensor *t)
 {
     if (t->grad && t->grad->reduce_axes == 0) {
-        MX_TRY(own_gradient(t));
+        MX_TRY(call_hooks(t));
+        if (!mx_tape_is_recording())
+            MX_TRY(own_gradient(t));
         if (tape->hooks.leaf_done)
             MX_TRY(tape->hooks.leaf_done(t));
     }
@@ -309,7 +198,7 @@ static mx_status finish_leaf(const mx_tape *tape, mx_tensor *t)
 }
 
 /* Finishes the leaves that no remaining call reads; each call holds its leaves. */
-static mx_status finish_leaves(const mx_node *node)
+static mx_status finish_leaves(const mx_pass *pass, const mx_node *node)
 {
     const mx_call *call = &node->call;
     for (int i = 0; i < call->n_in; i++) {
@@ -317,7 +206,7 @@ static mx_status finish_leaves(const mx_node *node)
         bool seen = false;
         for (int k = 0; k < i; k++)
             seen = seen || call->in[k] == t;
-        if (t && !seen && !t->node && t->needed == 0 && (t->grad || t->earlier))
+        if (t && !seen && !t->node && t->needed == 0 && (t->grad || t->earlier) && (!pass->targets || t->asked != 0))
             MX_TRY(finish_leaf(node->tape, t));
     }
     return MX_OK;
@@ -387,11 +276,13 @@ static mx_status walk(const mx_pass *pass)
         n--;
         mx_place = node->place;
         if (status == MX_OK)
-            status = walk_back(node, pass->retain);
+            status = meet_results(pass, node);
+        if (status == MX_OK && (!pass->targets || node->leads))
+            status = walk_back(pass, node);
         if (status == MX_OK) {
             release_gradients(node);
             mx_node_for_each_held(node, done_with);
-            status = finish_leaves(node);
+            status = finish_leaves(pass, node);
         }
         if (status != MX_OK)
             let_go(node);
@@ -420,70 +311,84 @@ static mx_status seed_and_walk(const mx_pass *pass)
     return status;
 }
 
-static mx_status check_seed(const char *name, const mx_root *root)
+static mx_status run_pass(mx_pass *pass)
 {
-    const mx_tensor *t = root->t, *g = root->grad;
-    if (!g && mx_count(t) != 1)
-        return mx_fail(MX_ERR_SHAPE,
-                       "backward wants a loss of one element, not %s; use t:mean() or t:sum(), or give its gradient",
-                       mx_tensor_text(t));
-    if (g && !mx_shape_equal(&g->shape, &t->shape))
-        return mx_fail(MX_ERR_SHAPE, "backward: the gradient of %s is %s, and must have the shape of %s", name,
-                       mx_tensor_text(g), mx_tensor_text(t));
-    if (g && !mx_dtype_computes(g->dtype))
-        return mx_fail(MX_ERR_DTYPE, "backward: the gradient of %s must be f32 or bf16, not %s", name,
-                       mx_tensor_text(g));
-    return MX_OK;
-}
-
-static mx_status check_root(const mx_tape *tape, const char *name, const mx_root *root)
-{
-    const mx_tensor *t = root->t;
-    if (!t->node && t->gone.op)
-        return fail_gone(name, true, t);
-    if (!t->node || !t->requires_grad)
-        return mx_fail(MX_ERR_STATE, "backward: %s depends on no tensor that requires a gradient", mx_tensor_text(t));
-    if (t->node->tape != tape)
-        return mx_fail(MX_ERR_STATE,
-                       "backward of %s: %s is %s, computed on %s, by %s%s; call backward of the tape that computed it",
-                       mx_tape_text(tape), name, mx_tensor_text(t), mx_tape_text(t->node->tape), t->node->call.op->name,
-                       mx_site_text(t->node->site));
-    if (changes_of(t) != t->made_changes)
-        return mx_fail(MX_ERR_STATE,
-                       "backward: %s %s has been changed in place%s after it was computed; changes in place have no "
-                       "gradient: compute a new tensor",
-                       name, mx_tensor_text(t), change_text(t));
-    return check_seed(name, root);
-}
-
-static mx_status check_roots(const mx_pass *pass)
-{
-    for (const mx_region *region = pass->tape->region; region; region = region->parent)
-        if (region->drops)
-            return mx_fail(MX_ERR_STATE, "backward was called inside mx.remat; call it after the layer has returned");
-    for (int i = 0; i < pass->n_roots; i++) {
-        char name[32];
-        snprintf(name, sizeof name, pass->n_roots == 1 ? "the loss" : "root %d", i + 1);
-        MX_TRY(check_root(pass->tape, name, &pass->roots[i]));
-    }
-    return MX_OK;
+    bool recording = mx_tape_set_recording(pass->record);
+    mx_scope *scope = mx_scope_swap(NULL); /* gradients belong to their tensors, not to a scope */
+    const char *place = mx_place;
+    mx_tape *before = mx_tape_enter(pass->tape);
+    mx_place_backward = true;
+    mx_site_pin();
+    mx_status status = seed_and_walk(pass);
+    mx_site_unpin();
+    mx_tape_leave(before);
+    mx_place = place;
+    mx_place_backward = false;
+    mx_scope_swap(scope);
+    mx_tape_set_recording(recording);
+    mx_tape_drop_left_behind(pass->tape);
+    return status;
 }
 
 mx_status mx_tape_backward(mx_tape *tape, const mx_root *roots, int n_roots, bool retain)
 {
     mx_pass pass = {.tape = tape, .roots = roots, .n_roots = n_roots, .retain = retain};
-    MX_TRY(check_roots(&pass));
-    MX_TRY(reach(&pass));
-    bool recording = mx_tape_set_recording(false);
-    mx_scope *scope = mx_scope_swap(NULL); /* gradients belong to their tensors, not to a scope */
-    const char *place = mx_place;
-    mx_place_backward = true;
-    mx_site_pin();
-    mx_status status = seed_and_walk(&pass);
-    mx_site_unpin();
-    mx_place = place;
-    mx_place_backward = false;
-    mx_scope_swap(scope);
-    mx_tape_set_recording(recording);
+    MX_TRY(mx_pass_check_roots(&pass));
+    MX_TRY(mx_pass_reach(&pass));
+    return run_pass(&pass);
+}
+
+static bool is_leaf(const mx_tensor *t) { return !t->node && !t->gone.op; }
+
+/* Exchanges the gradients of leaves that are targets with `grads`. */
+static void exchange_gradients(const mx_pass *pass)
+{
+    for (int i = 0; i < pass->n_targets; i++) {
+        mx_tensor *t = pass->targets[i], *other = pass->grads[i];
+        if (!is_leaf(t))
+            continue;
+        pass->grads[i] = t->grad;
+        t->grad = other;
+    }
+}
+
+static mx_status grad_of_targets(mx_pass *pass)
+{
+    for (int i = 0; i < pass->n_targets; i++) {
+        mx_tensor *t = pass->targets[i];
+        if (t->asked != 0)
+            return mx_fail(MX_ERR_VALUE, "grad: %s is given twice", mx_tensor_text(t));
+        t->asked = -(i + 1);
+    }
+    MX_TRY(mx_pass_check_roots(pass));
+    MX_TRY(mx_pass_reach(pass));
+    MX_TRY(mx_pass_find_leads(pass));
+    exchange_gradients(pass);
+    mx_status status = run_pass(pass);
+    exchange_gradients(pass);
+    return status;
+}
+
+mx_status mx_tape_grad(mx_tape *tape, const mx_root *roots, int n_roots, mx_tensor *const *targets, int n_targets,
+                       bool retain, bool record, mx_tensor **grads)
+{
+    mx_pass pass = {.tape = tape,
+                    .roots = roots,
+                    .n_roots = n_roots,
+                    .retain = retain || record,
+                    .targets = targets,
+                    .n_targets = n_targets,
+                    .record = record,
+                    .grads = grads};
+    for (int i = 0; i < n_targets; i++)
+        grads[i] = NULL;
+    mx_status status = grad_of_targets(&pass);
+    for (int i = 0; i < n_targets; i++) {
+        targets[i]->asked = 0;
+        if (status != MX_OK) {
+            mx_release(grads[i]);
+            grads[i] = NULL;
+        }
+    }
     return status;
 }

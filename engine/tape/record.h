@@ -29,6 +29,7 @@ typedef struct mx_node {
     uint16_t holds_in, holds_out; /* bit i: the values of input (output) i are held */
     uint16_t stale_in;            /* bit i: input i was computed by a call and then changed in place */
     bool runs_again;              /* during rematerialisation: the call must run again */
+    bool leads;                   /* inside mx_tape_grad: a target is among its inputs, or before them */
     bool dead;                    /* nothing refers to its results: about to be forgotten */
     struct mx_node *next_dead;
     uint32_t changes[MX_MAX_INPUTS]; /* for leaf inputs: `changes` of their storages at that time */
@@ -57,8 +58,9 @@ typedef struct mx_tapes {
     mx_tape *walking;  /* the tape inside backward, or NULL */
     mx_region *region; /* the open region, on any tape, that was opened last, or NULL */
     bool recording;
-    uint64_t count;  /* number of calls recorded so far */
-    uint64_t walked; /* `count` at the last backward */
+    uint64_t count;   /* number of calls recorded so far */
+    bool left_behind; /* during a walk a record became unreachable, and was not forgotten */
+    uint64_t walked;  /* `count` at the last backward */
 } mx_tapes;
 extern mx_tapes mx_all_tapes;
 
@@ -68,6 +70,34 @@ bool mx_tape_may_read(const mx_tensor *t);
 
 void mx_tape_forget(mx_node *node);           /* removes it: its vjp is done or will never be needed */
 void mx_tape_drop_unreferenced(mx_tensor *t); /* the hook of mx_release and scopes */
+void mx_tape_drop_left_behind(mx_tape *tape); /* after a walk: forgets its unreachable records */
+
+/* One backward: the `n` records of `tape` that the roots depend on, from `first` to `last`, the newest. */
+typedef struct mx_pass {
+    mx_tape *tape;
+    const mx_root *roots;
+    int n_roots;
+    mx_node *first, *last;
+    int n;
+    bool retain;
+
+    /* mx_tape_grad: computes only the gradients of `targets`, and hands them on in `grads`. */
+    mx_tensor *const *targets; /* NULL: the gradients of all leaves */
+    int n_targets;
+    bool record;
+    mx_tensor **grads;
+} mx_pass;
+
+mx_status mx_pass_check_roots(const mx_pass *pass);
+
+/* Marks the records that the roots depend on, and counts them. Changes nothing else. */
+mx_status mx_pass_reach(mx_pass *pass);
+
+/* With targets, after reach: sets `leads` of all reached records. */
+mx_status mx_pass_find_leads(const mx_pass *pass);
+
+/* Whether the walk computes the gradient of input i. */
+bool mx_pass_wants(const mx_pass *pass, const mx_node *node, int i);
 
 /* Calls `visit` for each input and output whose values the record holds, once per occurrence. */
 void mx_node_for_each_held(const mx_node *node, void (*visit)(mx_tensor *t));

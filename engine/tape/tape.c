@@ -67,6 +67,8 @@ const char *mx_tape_text(const mx_tape *tape)
 
 mx_tape *mx_tape_current(void) { return tapes->current; }
 
+bool mx_tape_is_walking(const mx_tape *tape) { return tapes->walking == tape; }
+
 mx_tape *mx_tape_enter(mx_tape *tape)
 {
     mx_tape *before = tapes->current;
@@ -291,6 +293,8 @@ static void forget(mx_tape *tape, mx_node *node)
             mx_tape_drop_unreferenced(t);
         mx_release(t);
     }
+    if (call->op->forget)
+        call->op->forget(&node->call);
     mx_region_release(node->region);
     mx_text_let_go(node->place);
     free_node(node);
@@ -322,6 +326,8 @@ void mx_tape_drop_unreferenced(mx_tensor *t)
     static mx_node *dead; /* records to forget, linked by `next_dead` */
     static bool is_forgetting;
     mx_node *node = t->node;
+    if (node->tape == tapes->walking)
+        tapes->left_behind = true;
     if (node->tape == tapes->walking || node->dead)
         return;
     for (int i = 0; i < node->call.n_out; i++)
@@ -339,6 +345,17 @@ void mx_tape_drop_unreferenced(mx_tensor *t)
         mx_tape_forget(node);
     }
     is_forgetting = false;
+}
+
+void mx_tape_drop_left_behind(mx_tape *tape)
+{
+    if (!tapes->left_behind)
+        return;
+    tapes->left_behind = false;
+    for (mx_node *node = tape->first, *after; node; node = after) { /* forgets older records only */
+        after = node->after;
+        mx_tape_drop_unreferenced(node->call.out[0]);
+    }
 }
 
 /* ---- leaves ---- */

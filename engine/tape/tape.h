@@ -58,6 +58,7 @@ mx_status mx_tape_new(mx_tape **out);
 mx_status mx_tape_free(mx_tape *tape);
 
 mx_tape *mx_tape_current(void);
+bool mx_tape_is_walking(const mx_tape *tape); /* inside backward of this tape */
 
 /* Makes it the current tape until mx_tape_leave. Returns the previous tape, the argument of mx_tape_leave. */
 mx_tape *mx_tape_enter(mx_tape *tape);
@@ -105,6 +106,14 @@ typedef struct mx_root {
  * requires a gradient, on a forgotten record, or on values that have changed. A later failure also forgets the records.
  */
 mx_status mx_tape_backward(mx_tape *tape, const mx_root *roots, int n_roots, bool retain);
+
+/* Sets grads[i] to the gradient of the roots by targets[i], with one reference for the caller, and leaves the gradients
+ * of all leaves as they are. A target is a leaf that requires a gradient, or a computed tensor; it must be given once.
+ * With `record`, the gradients are recorded: they can be differentiated, and the records stay as with `retain`. Other
+ * rules and errors are those of mx_tape_backward. MX_ERR_STATE, too, if the roots do not depend on a target; with
+ * `record`, if a call on the way to a target has no vjp_recorded, or is in a region that drops values. */
+mx_status mx_tape_grad(mx_tape *tape, const mx_root *roots, int n_roots, mx_tensor *const *targets, int n_targets,
+                       bool retain, bool record, mx_tensor **grads);
 
 /* Sets the number of regions ahead of backward's current region whose MX_OP_REGATHER calls are prefetched
  * (mx_tape_hooks.prefetch). */

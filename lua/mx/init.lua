@@ -10,7 +10,7 @@ local FILES = {
     bench = "bench", collectives = "bench/collectives", kernels = "bench/kernels", policies = "bench/policies",
     checkpoint = "checkpoint",
     config = "config", words = "config/words",
-    einsum = "einsum",
+    einsum = "einsum", gradcheck = "gradcheck",
     data = "data", prepare = "data/prepare", tokenizer = "data/tokenizer",
     models = "models", flops = "models/flops", generate = "models/generate",
     nn = "nn",

@@ -90,6 +90,31 @@ def einsum_cases():
     one("batch_last", "ijb,jkb->ikb", (3, 4, 2), (4, 5, 2))
 
 
+# ---- gradients that can be differentiated again: those of linear operations ----
+
+
+def linear_gradient_cases():
+    def reduce_to(shape):
+        def f(x):
+            lead = x.dim() - len(shape)
+            for d in range(x.dim() - 1, -1, -1):
+                if d < lead:
+                    x = x.sum(d)
+                elif shape[d - lead] != x.shape[d]:
+                    x = x.sum(d, keepdim=True)
+            return x
+
+        return f
+
+    for name, a, b in (("lead", (2, 3, 5), (5,)), ("inner", (2, 3, 5), (2, 1, 5)), ("both", (2, 3, 5), (3, 1)),
+                       ("all", (4, 5), ()), ("same", (3, 4), (3, 4)), ("empty", (0, 3), (3,))):
+        case("reduce_to.gradient_" + name, [normal("reduce_to" + name, *a)], reduce_to(b), {"shape": list(b)})
+    for name, shape in (("matrix", (3, 5)), ("scalar", ()), ("empty", (0, 2))):
+        arrays = [normal("straight" + name, *shape), normal("through" + name, *shape)]
+        case("straight_through." + name, arrays, lambda value, x: value.detach() + x - x.detach(), grads=[2])
+
+
 matmul_cases()
+linear_gradient_cases()
 einsum_cases()
 write("ops_linear.h5")

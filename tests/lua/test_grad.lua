@@ -1,0 +1,220 @@
+--- mx.grad, gradients of gradients, gradient hooks, mx.gradcheck.
+
+local mx = require "mx"
+local lu = require "luaunit"
+
+TestGrad = {}
+
+function TestGrad.setUp()
+    TestGrad.step = mx.step()
+end
+
+function TestGrad.tearDown()
+    local step <close> = TestGrad.step
+    TestGrad.step = nil
+    assert(step)
+end
+
+local function leaf(...)
+    return mx.randn({ ... }, { seed = 3 }):requires_grad()
+end
+
+local function positive(...)
+    return (mx.rand({ ... }, { seed = 3 }) + 0.5):requires_grad()
+end
+
+function TestGrad.test_leaves_and_computed_tensors()
+    local x, w = mx.tensor({ 1, 2, 3 }):requires_grad(), mx.tensor({ 2, 2, 2 }):requires_grad()
+    local h = x * w
+    local y = (h * h):sum()
+    local found = mx.grad(y, { x = x, w = w, h = h }, { retain = true })
+    lu.assertEquals(found.h:totable(), { 4, 8, 12 })
+    lu.assertEquals(found.x:totable(), { 8, 16, 24 })
+    lu.assertEquals(found.w:totable(), { 4, 16, 36 })
+    lu.assertNil(x:grad(), "gradients of leaves stay as they are")
+    lu.assertEquals(mx.grad(y, { h, x }, { retain = true })[2]:totable(), { 8, 16, 24 })
+    lu.assertEquals(mx.grad(y, y, { retain = true }):item(), 1)
+    lu.assertEquals(mx.grad(y, x, { grad = 0.5 }):totable(), { 4, 8, 12 })
+    lu.assertErrorMsgContains("walked back already", mx.grad, y, x)
+end
+
+function TestGrad.test_gradient_of_a_vector()
+    local x = leaf(3)
+    local dy = mx.tensor { 1, 0, 2 }
+    local same = mx.grad(x * 1, x, { grad = dy })
+    lu.assertEquals(same:totable(), { 1, 0, 2 })
+    lu.assertFalse(dy:is_released())
+end
+
+function TestGrad.test_accumulated_gradients_stay()
+    local x, other = leaf(2), leaf(2)
+    mx.backward((x * 3 + other):sum())
+    local before = x:grad():totable()
+    lu.assertAlmostEquals(mx.grad((x * 5 * other):sum(), x):totable()[1], other:totable()[1] * 5, 1e-6)
+    lu.assertEquals(x:grad():totable(), before)
+    lu.assertEquals(other:grad():totable(), { 1, 1 })
+end
+
+function TestGrad.test_refusals()
+    local x, other = leaf(2), leaf(2)
+    lu.assertErrorMsgContains("does not depend on f32 (2)", mx.grad, (x * 2):sum(), other)
+    lu.assertErrorMsgContains("is given twice", mx.grad, (x * 2):sum(), { x, x })
+    lu.assertErrorMsgContains("entry '1' of the table is no tensor but number", mx.grad, (x * 2):sum(), { 3 })
+    lu.assertErrorMsgContains("did you mean 'record'", mx.grad, (x * 2):sum(), x, { recrod = true })
+    lu.assertErrorMsgContains("one element", mx.grad, x * 2, x)
+    lu.assertErrorMsgContains("the gradient of rmsnorm", mx.grad, mx.rmsnorm(x):sum(), x, { record = true })
+    local kept = mx.remat("full", function(a) return a:exp():exp() end, x)
+    lu.assertErrorMsgContains("is inside mx.remat", mx.grad, kept:sum(), x, { record = true })
+    lu.assertEquals(mx.grad((x * 2):sum(), x):totable(), { 2, 2 }) -- a refusal leaves nothing behind
+end
+
+function TestGrad.test_third_derivative()
+    local x = mx.tensor({ 1, 2, 3 }):requires_grad()
+    local first = mx.grad((x ^ 3):sum(), x, { record = true })
+    lu.assertEquals(first:totable(), { 3, 12, 27 })
+    local second = mx.grad(first:sum(), x, { record = true })
+    lu.assertEquals(second:totable(), { 6, 12, 18 })
+    lu.assertEquals(mx.grad(second:sum(), x):totable(), { 6, 6, 6 })
+end
+
+--- A gradient penalty, by backward into the leaves: d/dw of |d/dx (w x^2)|^2 = 8 w x^2.
+function TestGrad.test_gradient_penalty()
+    local x, w = mx.tensor({ 1, 2 }):requires_grad(), mx.tensor({ 3, 4 }):requires_grad()
+    local g = mx.grad((w * x * x):sum(), x, { record = true })
+    mx.backward((g * g):sum())
+    lu.assertEquals(w:grad():totable(), { 24, 128 })
+end
+
+local function r(...)
+    return mx.randn({ ... }, { seed = 5 })
+end
+
+local SIGNS = mx.where(r(3, 4):gt(0), mx.ones { 3, 4 }, mx.full({ 3, 4 }, { value = -1 })):keep()
+
+-- Every operation with a gradient that can be recorded: a function of it, and its inputs.
+local TWICE = {
+    matmul = { function(a, b) return mx.matmul(a, b):tanh() end, { 3, 4 }, { 4, 2 } },
+    matmul_bias = { function(a, b, c) return mx.matmul(a, b, c):tanh() end, { 2, 3, 4 }, { 4, 2 }, { 2 } },
+    matmul_broadcast = {
+        function(a, b) return mx.matmul(a, b, { trans_b = true }):tanh() end, { 2, 1, 3, 4 }, { 5, 2, 4 },
+    },
+    matmul_vector = { function(a, b) return mx.matmul(a, b):tanh() end, { 3, 4 }, { 4 } },
+    einsum = { function(a, b) return mx.einsum("ij,jk->k", a, b):square() end, { 3, 4 }, { 4, 2 } },
+    add = { function(a, b) return (a + b):square():square() end, { 3, 4 }, { 4 } },
+    sub = { function(a, b) return (a - b):square():square() end, { 3, 4 }, { 4 } },
+    mul = { function(a, b) return (a * b):square() end, { 3, 4 }, { 4 } },
+    where = { function(a) return mx.where(a:gt(0), a:square() * a, a:square()) end, { 3, 4 } },
+    softmax = { function(a) return (a:softmax() * r(3, 4)):square() end, { 3, 4 } },
+    log_softmax = { function(a) return (a:log_softmax() * r(3, 4)):square() end, { 3, 4 } },
+    sum = { function(a) return a:square():sum { dim = 2, keepdim = true } * a end, { 3, 4 } },
+    mean = { function(a) return a:square():mean { dim = 1 }:square() end, { 3, 4 } },
+    sum_squares = { function(a) return mx.sum_squares(a:square()) end, { 3, 4 } },
+    narrow = { function(a) return a:narrow { dim = 2, start = 2, length = 2 }:square():square() end, { 3, 4 } },
+    concat = { function(a, b) return mx.concat(a, b, { dim = 2 }):square():square() end, { 3, 4 }, { 3, 2 } },
+    permute = { function(a) return (a:permute { 3, 1, 2 }:square() * r(2, 3, 4)):square() end, { 3, 4, 2 } },
+    transpose = { function(a) return (a:transpose():square() * r(4, 3)):square() end, { 3, 4 } },
+    reshape = { function(a) return (a:view(4, 3):square() * r(4, 3)):square() end, { 3, 4 } },
+    gather = {
+        function(a) return mx.gather(a, mx.tensor({ { 0, 1 }, { 1, 1 } }, "i32"), { dim = 2 }):square():square() end,
+        { 3, 4 },
+    },
+    embedding = {
+        function(a) return mx.embedding(a, mx.tensor({ 0, 2, 2 }, "i32")):square():square() end, { 3, 4 },
+    },
+}
+for _, name in ipairs { "exp", "tanh", "sigmoid", "square", "sin", "cos", "silu", "gelu" } do
+    TWICE[name] = { function(a) return mx[name](a) * r(3, 4) end, { 3, 4 } }
+end
+for name, case in pairs {
+    log = { mx.log, { 3, 4 } }, sqrt = { mx.sqrt, { 3, 4 } }, rsqrt = { mx.rsqrt, { 3, 4 } },
+    pow = { function(a) return a ^ 2.5 end, { 3, 4 } }, div = { mx.div, { 3, 4 }, { 4 } },
+    abs = { function(a) return (a * SIGNS):abs() * a * a end, { 3, 4 } },
+    relu = { function(a) return (a * SIGNS):relu() * a * a end, { 3, 4 } },
+} do
+    case.positive = true
+    TWICE[name] = case
+end
+
+for name, case in pairs(TWICE) do
+    TestGrad["test_twice_" .. name] = function()
+        local inputs = {}
+        for i = 2, #case do
+            inputs[i - 1] = (case.positive and positive or leaf)(table.unpack(case[i]))
+        end
+        mx.gradcheck(function(...)
+            local y = case[1](...)
+            local total
+            for i, g in ipairs(mx.grad((y * r(table.unpack(y:size()))):sum(), { ... }, { record = true })) do
+                local term = (g * mx.randn(g:size(), { seed = i })):sum()
+                total = total and total + term or term
+            end
+            return total
+        end, table.unpack(inputs))
+    end
+end
+
+function TestGrad.test_straight_through_twice()
+    local x = mx.tensor({ 2 }):requires_grad()
+    local y = mx.straight_through(mx.tensor { 5 }, x) -- 5, with the gradient of x
+    local g = mx.grad((y * y):sum(), x, { record = true })
+    lu.assertEquals(g:totable(), { 10 })
+    lu.assertEquals(mx.grad(g:sum(), x):totable(), { 2 })
+    lu.assertErrorMsgContains("'x' must be (2)", mx.straight_through, mx.zeros { 2 }, x)
+    lu.assertEquals(mx.stop_gradient(x * 2):totable(), { 4 })
+    lu.assertErrorMsgContains("depends on no tensor", mx.backward, mx.stop_gradient(x * 2):sum())
+end
+
+-- ---- hooks ----
+
+function TestGrad.test_hooks_see_and_change_gradients()
+    local w, seen = mx.tensor({ 1, 1 }):requires_grad(), {}
+    w:register_hook(function(g)
+        seen[#seen + 1] = g:totable()[1]
+        return g * 2
+    end)
+    local h = w * 3
+    h:register_hook(function(g) return g * 10 end)
+    mx.backward(h:sum())
+    lu.assertEquals(seen, { 30 })
+    lu.assertEquals(w:grad():totable(), { 60, 60 })
+    mx.backward((w * 1):sum() + (w * 1):sum()) -- the hook sees the whole gradient of this pass, and no more
+    lu.assertEquals(seen, { 30, 2 })
+    lu.assertEquals(w:grad():totable(), { 64, 64 })
+end
+
+function TestGrad.test_hooks_that_fail()
+    local w = leaf(2)
+    local function backward(hook)
+        local t = w * 1
+        t:register_hook(hook)
+        mx.backward(t:sum())
+    end
+    lu.assertErrorMsgContains("a gradient hook: ", backward, function() error("oh") end)
+    lu.assertErrorMsgContains("oh", backward, function() error("oh") end)
+    lu.assertErrorMsgContains("a gradient like the one that it was given, f32 (2); not f32 ()", backward,
+        function(g) return g:sum() end)
+    lu.assertErrorMsgContains("backward was called inside backward", backward,
+        function() mx.backward((w * 2):sum()) end)
+    lu.assertErrorMsgContains("has no gradient", mx.zeros { 2 }.register_hook, mx.zeros { 2 }, print)
+    lu.assertNil(w:grad())
+    backward(function() end)
+    lu.assertEquals(w:grad():totable(), { 1, 1 })
+end
+
+-- ---- gradcheck ----
+
+function TestGrad.test_gradcheck()
+    local wrong = mx.custom {
+        forward = function(ctx, x)
+            ctx:save(x)
+            return x * x
+        end,
+        backward = function(ctx, dy) return dy * ctx:saved() end, -- lacks the 2
+    }
+    lu.assertTrue(mx.gradcheck(function(x) return x * x end, leaf(3)))
+    lu.assertTrue(mx.gradcheck(function(x, w, n) return mx.matmul(x, w) ^ n end, positive(3, 2), positive(2, 2), 2))
+    lu.assertErrorMsgContains("the slope by input 1, f32 (3), is ", mx.gradcheck, wrong, leaf(3))
+    lu.assertErrorMsgContains("no option 'tol'", mx.gradcheck, wrong, leaf(3), { tol = 1 })
+    lu.assertErrorMsgContains("at least one of them a tensor of floats", mx.gradcheck, wrong, 3)
+    lu.assertErrorMsgContains("returned no tensor of floats", mx.gradcheck, function() return 3 end, leaf(3))
+end

@@ -13,7 +13,7 @@ void mxl_add_hdf5_fields(lua_State *L);       /* h5_write h5_writer h5_read h5_o
 void mxl_add_tokens_fields(lua_State *L);     /* tokens_open */
 void mxl_add_checkpoint_fields(lua_State *L); /* writer chunk_overlap chunk_copy */
 void mxl_add_lock_fields(lua_State *L);       /* lock */
-void mxl_add_feed_fields(lua_State *L);       /* feed */
+void mxl_add_feed_fields(lua_State *L);       /* feed permutation */
 void mxl_add_corpus_fields(lua_State *L);     /* text_open file_list token_part ... */
 void mxl_add_tokenizer_fields(lua_State *L);  /* tokenizer_open tokenizer_parse */
 void mxl_add_weights_fields(lua_State *L);    /* weights_open safetensors_writer */

@@ -3,6 +3,7 @@
 #include "bind/io.h"
 #include "bind/value.h"
 #include "data/feed.h"
+#include "data/permutation.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -217,6 +218,23 @@ static int feed_waited(lua_State *L)
     return 1;
 }
 
+/* permutation(n, seed, first, count) -> the numbers at positions first ... first + count - 1 (from 0) of a random
+ * permutation of 0 ... n - 1, which is not stored (data/permutation.h) */
+static int permutation(lua_State *L)
+{
+    int64_t n = luaL_checkinteger(L, 1), seed = luaL_checkinteger(L, 2);
+    int64_t first = luaL_checkinteger(L, 3), count = luaL_checkinteger(L, 4);
+    luaL_argcheck(L, n >= 0 && n <= 1LL << 53, 1, "expected 0 to 2^53");
+    luaL_argcheck(L, first >= 0 && count >= 0 && count <= 1 << 24 && first <= n - count, 3, "outside of the numbers");
+    mx_permutation p = mx_permutation_new((uint64_t)n, (uint64_t)seed, true);
+    lua_createtable(L, (int)count, 0);
+    for (int64_t i = 0; i < count; i++) {
+        lua_pushinteger(L, (lua_Integer)mx_permutation_at(&p, (uint64_t)(first + i)));
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
 static const luaL_Reg methods[] = {{"next", feed_next},
                                    {"sources", feed_sources},
                                    {"samples_of", feed_samples_of},
@@ -226,7 +244,7 @@ static const luaL_Reg methods[] = {{"next", feed_next},
                                    {"close", feed_close},
                                    {NULL, NULL}};
 static const luaL_Reg meta[] = {{"__gc", feed_close}, {"__close", feed_close}, {NULL, NULL}};
-static const luaL_Reg functions[] = {{"feed", feed_new}, {NULL, NULL}};
+static const luaL_Reg functions[] = {{"feed", feed_new}, {"permutation", permutation}, {NULL, NULL}};
 
 void mxl_add_feed_fields(lua_State *L)
 {

@@ -5,10 +5,11 @@
 -- engine/data/sampler.h defines the samples of a file and their order.
 
 local mx = require "mx"
+local dataset = require "mx.data.dataset"
 local sources = require "mx.data.sources"
 local util = require "mx.util"
 
-local data = {}
+local data = { dataset = dataset.dataset, map = dataset.map }
 
 ---@class mx.Data
 ---@field config table

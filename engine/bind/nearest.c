@@ -75,6 +75,7 @@ static const char *const words[][2] = {
     {"take", "index_select"},
     {"randperm", "permutation"},
     {"stride", "step"},
+    {"batch_size", "batch"},
     {"length", "n"},
     {"size", "n"},
     {"num", "n"},

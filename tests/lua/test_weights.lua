@@ -62,10 +62,11 @@ TestImport = {}
 function TestImport.test_logits_are_those_of_transformers()
     for _, name in ipairs(FAMILIES) do
         for _, path in ipairs({ name, name .. ".gguf" }) do
-            if mx.io.exists(GOLDEN .. path) then
+            local expected = GOLDEN .. path .. (path == name and "/" or ".") .. "expected.safetensors"
+            if mx.io.exists(expected) then
                 local step <close> = mx.step()
                 local model = mx.weights.model(GOLDEN .. path, F32)
-                local expected = read_all(GOLDEN .. path .. (path == name and "/" or ".") .. "expected.safetensors")
+                expected = read_all(expected)
                 local logits = mx.no_grad(function() return model:logits(model:hidden(expected.tokens)) end)
                 assert_close(logits, expected.logits, 5e-6, path)
             end
@@ -144,6 +145,69 @@ function TestImport.test_config()
     lu.assertEquals(mx.weights.config(GOLDEN .. "gpt2.gguf"), mx.weights.config(GOLDEN .. "gpt2"))
     keys = mx.weights.config(GOLDEN .. "qwen2")
     lu.assertEquals({ keys.attention_bias, keys.use_bias, keys.logits_via_embedding }, { true, false, true })
+end
+
+-- The same weights in a GGUF file, as llama.cpp's converter stores them: Gemma's norms with the 1 that is added to them
+-- here, its table without the factor that rows get. GGUF has no query_pre_attn_scalar.
+function TestImport.test_gguf_files_are_the_same_as_folders()
+    for _, name in ipairs { "gemma", "gemma2", "gemma3", "linear" } do
+        local step <close> = mx.step()
+        local keys, expected = mx.weights.config(GOLDEN .. name .. ".gguf"), mx.weights.config(GOLDEN .. name)
+        keys.query_pre_attn_scalar = expected.query_pre_attn_scalar
+        lu.assertEquals(keys, expected, name)
+        local model, same = mx.weights.model(GOLDEN .. name .. ".gguf", F32), mx.weights.model(GOLDEN .. name, F32)
+        for key, t in util.sorted_pairs(same.params) do
+            assert_close(model.params[key]:detach(), t:detach(), 1e-6, name .. ": " .. key) -- 1 + w in f32, less 1
+        end
+    end
+end
+
+-- The keys of a GGUF file with other metadata.
+local function gguf_keys(name, changes)
+    local source <close> = mx.weights.open(GOLDEN .. name)
+    for key, value in pairs(changes) do
+        source.metadata[key] = value or nil
+    end
+    return (gguf.keys(source))
+end
+
+-- llama.cpp multiplies YaRN's cosines and sines by 0.1 ln(factor) + 1, and that by the factors in the file.
+function TestImport.test_yarn_of_gguf()
+    local changes = {
+        ["qwen3.rope.scaling.type"] = "yarn", ["qwen3.rope.scaling.factor"] = 4.0,
+        ["qwen3.rope.scaling.original_context_length"] = 16, ["qwen3.rope.scaling.yarn_beta_fast"] = 8.0,
+    }
+    local keys = gguf_keys("qwen3.gguf", changes)
+    lu.assertEquals({ keys.rope_type, keys.rope_factor, keys.original_max_position_embeddings, keys.beta_fast,
+        keys.beta_slow, keys.rope_truncate, keys.rope_interleave, keys.rope_attention_scaling },
+        { "yarn", 4.0, 16, 8.0, 1.0, true, false, true })
+    changes["qwen3.rope.scaling.attn_factor"] = 1 / (0.1 * math.log(4) + 1)
+    lu.assertFalse(gguf_keys("qwen3.gguf", changes).rope_attention_scaling)
+    changes["qwen3.rope.scaling.attn_factor"] = 2.0
+    says("an attention_factor of 2.27726 for YaRN", gguf_keys, "qwen3.gguf", changes)
+    changes["qwen3.rope.scaling.attn_factor"], changes["qwen3.rope.scaling.original_context_length"] = nil, nil
+    lu.assertEquals(gguf_keys("qwen3.gguf", changes).original_max_position_embeddings, 64) -- the context length
+    changes["qwen3.rope.scaling.type"] = "longrope"
+    says("RoPE of the type 'longrope' is not computed here; there are linear and yarn", gguf_keys, "qwen3.gguf",
+        changes)
+    for _, kind in ipairs { false, "none" } do -- a factor without a type is linear
+        local linear = gguf_keys("qwen3.gguf", {
+            ["qwen3.rope.scaling.type"] = kind, ["qwen3.rope.scaling.factor"] = 4.0,
+        })
+        lu.assertEquals(linear.rope_linear_scaling_factor, kind and 1.0 or 4.0)
+    end
+end
+
+-- Models of 27B, which llama.cpp knows by their layers, divide scores by sqrt(emb / heads). Here: 24 features, 4 heads.
+function TestImport.test_scale_of_attention_in_gguf_of_gemma()
+    lu.assertEquals(gguf_keys("gemma2.gguf", {}).query_pre_attn_scalar, 0.0) -- sqrt(head_dim)
+    lu.assertEquals(gguf_keys("gemma2.gguf", { ["gemma2.block_count"] = 46 }).query_pre_attn_scalar, 6.0)
+    lu.assertEquals(gguf_keys("gemma3.gguf", { ["gemma3.block_count"] = 62 }).query_pre_attn_scalar, 6.0)
+    local keys = gguf_keys("gemma2.gguf", { ["gemma2.attn_logit_softcapping"] = false,
+        ["gemma2.final_logit_softcapping"] = false, ["gemma2.attention.sliding_window"] = false })
+    lu.assertEquals({ keys.attn_logits_soft_cap, keys.final_logits_soft_cap, keys.sliding_window_size }, { 50, 30, 4096 })
+    says("'clip' is none of those that are read: gemma, gemma2, gemma3, gpt2", gguf_keys, "gemma3.gguf",
+        { ["general.architecture"] = "clip" }) -- images
 end
 
 function TestImport.test_config_as_older_versions_write_it()

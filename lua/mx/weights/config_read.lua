@@ -96,6 +96,17 @@ function ROPE_KEYS.yarn(scaling, keys, c)
     end
 end
 
+--- Sets the keys of a scaling of RoPE.
+---@param keys table
+---@param values? table as rope_parameters in a config.json, with the rope_type linear or yarn; nil: RoPE is not scaled
+---@param path string for messages
+function config_read.scale_rope(keys, values, path)
+    local scaling = { path = path, values = values or {} }
+    if values then
+        ROPE_KEYS[values.rope_type](scaling, keys, scaling)
+    end
+end
+
 -- Part of rope_parameters, which has a table for each kind of layer in families with two_ropes.
 local function rope_parameters(c, family, kind)
     local all = get(c, "rope_parameters", "table", {})

@@ -78,10 +78,15 @@ local GGUF = {
 -- In GGUF too, GPT-2 stores queries, keys and values in one matrix.
 local GGUF_GPT2 = like(GGUF, { query = "attn_qkv T", key = "attn_qkv T", value = "attn_qkv T" })
 
+-- GGUF stores the norms of Gemma with the 1 that is added to them here.
+local GGUF_GEMMA = like(GGUF, { post_norm = "post_attention_norm", mlp_post_norm = "post_ffw_norm" },
+    { scaled_table = true, whole_norms = true })
+
 families.NAMES = {
     llama = LLAMA, mistral = LLAMA, ministral = LLAMA, qwen2 = LLAMA, qwen3 = LLAMA, gpt2 = GPT2, gemma = GEMMA,
     gemma2 = GEMMA2, gemma3_text = GEMMA2, olmo2 = OLMO, olmo3 = OLMO,
     ["gguf.llama"] = GGUF, ["gguf.qwen2"] = GGUF, ["gguf.qwen3"] = GGUF, ["gguf.gpt2"] = GGUF_GPT2,
+    ["gguf.gemma"] = GGUF_GEMMA, ["gguf.gemma2"] = GGUF_GEMMA, ["gguf.gemma3"] = GGUF_GEMMA,
 }
 
 -- Tensors that follow from the config and need not be read.
@@ -116,7 +121,7 @@ end
 --- The tensors of a model as the family stores them, in the order of the forward pass. Each entry has its name, its
 --- sizes, the parameters that it consists of (concatenated along dimension `dim`, with `lengths` each), and whether it
 --- is transposed. `heads` is set if its rows are in GGUF's order for RoPE, and is the number of heads. `factor` is set
---- if the parameter is the stored tensor times this.
+--- if the parameter is the stored tensor times this, and `offset` if it is the stored tensor without this.
 ---@param kind string a key of families.NAMES
 ---@param shape table of mx.models.shape
 ---@return table[]
@@ -137,6 +142,7 @@ function families.layout(kind, shape)
         else
             entry = { name = name, sizes = sizes, parts = { p.name }, transposed = transposed and matrix }
             entry.factor = names.scaled_table and p.name == "embedding.weight" and math.sqrt(shape.emb) or nil
+            entry.offset = names.whole_norms and p.name:find("norm%.weight$") and 1 or nil
             entry.dim = matrix and not transposed and 2 or 1 -- of the outputs
             entry.lengths = { sizes[entry.dim] }
             local layer, short = p.name:match("^layer(%d+)%.(%a+)%.")

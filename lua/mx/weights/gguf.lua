@@ -2,11 +2,12 @@
 
 local mx = require "mx"
 local config_read = require "mx.weights.config_read"
+local ropes = require "mx.models.rope"
 local util = require "mx.util"
 
 local gguf = {}
 
-local ARCHITECTURES = { "gpt2", "llama", "qwen2", "qwen3" }
+local ARCHITECTURES = { "gemma", "gemma2", "gemma3", "gpt2", "llama", "qwen2", "qwen3" }
 
 -- A value of the metadata. It must have this type; absent gives the default, or an error if there is none.
 local function get(g, key, kind, standard)
@@ -79,16 +80,40 @@ local function fit_factors(factors, theta)
     return { factor = short(largest), low = 1.0, high = tonumber(("%.3g"):format(high)) + 0.0, original = original }
 end
 
+-- The scaling of RoPE as config.json has it; nil if there is none. As in llama.cpp, a factor without a type is linear,
+-- and YaRN multiplies by 0.1 ln(factor) + 1 besides the factors in the file.
+local function scaling_of(g)
+    local kind = of(g, "rope.scaling.type", "string", "linear")
+    local factor = short(of(g, "rope.scaling.factor", "number", of(g, "rope.scale_linear", "number", 0)))
+    if kind == "none" or factor == 0 or factor == 1 then
+        return nil
+    elseif kind ~= "linear" and kind ~= "yarn" then
+        util.refuse("%s: RoPE of the type '%s' is not computed here; there are linear and yarn", g.path, kind)
+    end
+    local attention = of(g, "rope.scaling.attn_factor", "number", 1)
+        * of(g, "rope.scaling.yarn_attn_factor", "number", 1)
+    return {
+        rope_type = kind, factor = factor, attention_factor = attention * ropes.yarn_attention_factor(factor),
+        original_max_position_embeddings = of(g, "rope.scaling.original_context_length", "integer",
+            of(g, "context_length", "integer", 0)),
+        beta_fast = short(of(g, "rope.scaling.yarn_beta_fast", "number", 32)),
+        beta_slow = short(of(g, "rope.scaling.yarn_beta_slow", "number", 1)),
+    }
+end
+
+local function check_dimensions(g, head_dim)
+    local dimensions = of(g, "rope.dimension_count", "integer", head_dim)
+    if dimensions ~= head_dim then
+        util.refuse("%s: %d of %d components of a head are rotated: heads are rotated whole here", g.path, dimensions,
+            head_dim)
+    end
+end
+
 local function rope_keys(g, keys)
     keys.rope_max_timescale = short(of(g, "rope.freq_base", "number", 10000.0))
-    local dimensions = of(g, "rope.dimension_count", "integer", keys.head_dim)
-    local kind = of(g, "rope.scaling.type", "string", "none")
-    if dimensions ~= keys.head_dim then
-        util.refuse("%s: %d of %d components of a head are rotated: heads are rotated whole here", g.path, dimensions,
-            keys.head_dim)
-    elseif kind ~= "none" and of(g, "rope.scaling.factor", "number", 0) ~= 1 then
-        util.refuse("%s: RoPE of the type '%s' is not computed here", g.path, kind)
-    elseif not g.tensors["rope_freqs.weight"] then
+    check_dimensions(g, keys.head_dim)
+    config_read.scale_rope(keys, scaling_of(g), g.path)
+    if not g.tensors["rope_freqs.weight"] then
         return
     end
     local file = g.tensors["rope_freqs.weight"].file
@@ -125,6 +150,33 @@ local function from_llama(g, keys)
     config_read.set_reaches(keys, { "local" }, of(g, "attention.sliding_window", "integer", 0))
 end
 
+-- Gemma's metadata as config.json would have them. llama.cpp knows by the number of layers which models of 27B divide
+-- scores by sqrt(emb / heads), and not by sqrt(head_dim).
+local LAYERS_27B = { gemma2 = 46, gemma3 = 62 }
+
+local function from_gemma(g)
+    local emb, heads = of(g, "embedding_length", "integer"), of(g, "attention.head_count", "integer")
+    local layers, name = of(g, "block_count", "integer"), g.architecture
+    local head_dim = of(g, "attention.key_length", "integer", 256)
+    check_dimensions(g, head_dim)
+    local base = short(of(g, "rope.freq_base", "number", name == "gemma3" and 1e6 or 1e4))
+    local caps = { attn = name == "gemma2" and 50 or 0, final = name == "gemma2" and 30 or 0 }
+    return config_read.read({
+        model_type = name == "gemma3" and "gemma3_text" or name, hidden_size = emb, num_attention_heads = heads,
+        num_hidden_layers = layers, num_key_value_heads = of(g, "attention.head_count_kv", "integer", heads),
+        head_dim = head_dim, intermediate_size = of(g, "feed_forward_length", "integer"),
+        vocab_size = g.tensors["token_embd.weight"].shape[1], hidden_activation = "gelu_pytorch_tanh",
+        rms_norm_eps = short(of(g, "attention.layer_norm_rms_epsilon", "number", 1e-6)), rope_theta = base,
+        rope_scaling = scaling_of(g), rope_local_base_freq = short(of(g, "rope.freq_base_swa", "number", 1e4)),
+        sliding_window = of(g, "attention.sliding_window", "integer", name == "gemma2" and 4096 or 0),
+        query_pre_attn_scalar = LAYERS_27B[name] == layers and emb // heads or head_dim,
+        attn_logit_softcapping = short(of(g, "attn_logit_softcapping", "number", caps.attn)),
+        final_logit_softcapping = short(of(g, "final_logit_softcapping", "number", caps.final)),
+        max_position_embeddings = of(g, "context_length", "integer", 0),
+        tie_word_embeddings = g.tensors["output.weight"] == nil,
+    }, g.path)
+end
+
 local function from_gpt2(g, keys)
     local heads = keys.base_num_query_heads
     keys.base_num_kv_heads, keys.head_dim = heads, keys.base_emb_dim // math.max(heads, 1)
@@ -144,6 +196,9 @@ function gguf.keys(g)
     local gpt2, table_of = g.architecture == "gpt2", g.tensors["token_embd.weight"]
     if not table_of or #table_of.shape ~= 2 then
         util.refuse("%s has no table of tokens 'token_embd.weight'", g.path)
+    end
+    if g.architecture:find("^gemma") then
+        return from_gemma(g), g.architecture
     end
     local keys = gpt2 and config_read.gpt2_keys() or config_read.standard()
     keys.vocab_size, keys.base_emb_dim = table_of.shape[1], of(g, "embedding_length", "integer")

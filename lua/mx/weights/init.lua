@@ -274,6 +274,7 @@ local function load_entry(source, entry, model)
         end
         part = entry.transposed and mx.transpose(part) or part
         part = entry.factor and part:to("f32") * entry.factor or part
+        part = entry.offset and part:to("f32") - entry.offset or part
         for _, other in ipairs(cuts_of(model, name)) do
             part = not (cut and other.dim == cut.dim) and mx.narrow(part, other) or part
         end

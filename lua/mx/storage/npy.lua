@@ -159,9 +159,8 @@ end
 ---@return any tensor
 function npy.load_npy(path, options)
     local o = util.options(options, { dtype = false }, "mx.load_npy")
-    local file, bytes = zip.open_file(path)
-    local guard <close> = setmetatable({}, { __close = function() file:close() end })
-    return guard and read_array(path, bytes, file_pieces(file), o.dtype)
+    local file <close>, bytes = zip.open_file(path)
+    return read_array(path, bytes, file_pieces(file), o.dtype)
 end
 
 --- Reads the arrays of a .npz file, plain or compressed. Not collective.

@@ -297,7 +297,7 @@ static mx_status take_gradient(lua_State *L, mx_vjp *v, int i, int at)
     mx_tensor *g = mxl_test_tensor(L, at);
     if (lua_isnil(L, at) || !v->want[i])
         return MX_OK;
-    if (!g || !g->storage || g->released || !mx_dtype_computes(g->dtype) || !mx_shape_equal(&g->shape, &x->shape))
+    if (!g || !g->storage || g->released || !mx_dtype_is_real(g->dtype) || !mx_shape_equal(&g->shape, &x->shape))
         return mx_fail(MX_ERR_SHAPE, "%s: result %d of backward is %s; expected nil, or a gradient for %s",
                        frame_of(v->call)->name, i + 1, g ? mx_tensor_text(g) : luaL_typename(L, at), mx_tensor_text(x));
     mx_scope_keep(g);

@@ -136,7 +136,7 @@ static mx_status replace(lua_State *L, mx_tensor **gradient)
     if (lua_isnil(L, -1))
         return MX_OK;
     mx_tensor *t = mxl_test_tensor(L, -1);
-    if (!t || t->released || !mx_shape_equal(&t->shape, &(*gradient)->shape) || !mx_dtype_computes(t->dtype))
+    if (!t || t->released || !mx_shape_equal(&t->shape, &(*gradient)->shape) || !mx_dtype_is_real(t->dtype))
         return mx_fail(MX_ERR_VALUE, "a hook returns nil, or a gradient like the one that it was given, %s; not %s",
                        mx_tensor_text(*gradient), t ? mx_tensor_text(t) : luaL_typename(L, -1));
     mx_dtype dtype = (*gradient)->dtype;

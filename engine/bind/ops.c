@@ -77,8 +77,8 @@ static void set_attr(lua_State *L, const mx_op *op, const mx_attr *attr, char *b
         break;
     }
     case MX_ATTR_FLOAT:
-        good = lua_type(L, -1) == LUA_TNUMBER;
         *(double *)to = lua_tonumber(L, -1);
+        good = lua_type(L, -1) == LUA_TNUMBER;
         break;
     case MX_ATTR_DTYPE: {
         mx_dtype dtype = MX_F32;
@@ -230,10 +230,11 @@ static mx_dtype scalar_dtype(lua_State *L, const mx_op *op, int i, int n)
 static mx_tensor *scalar(lua_State *L, const mx_op *op, int i, mx_dtype dtype)
 {
     mx_tensor *t = NULL;
-    double value = lua_tonumber(L, i);
-    mxl_try(L, mx_want_number(op->name, "", dtype, value));
     mxl_try(L, mx_tensor_new(dtype, &(mx_shape){0}, &t));
-    mxl_set_element(L, t, 0, value);
+    if (!mxl_set_element(L, t, 0, i)) {
+        mx_release(t);
+        mxl_try(L, mx_want_number(op->name, "", dtype, lua_tonumber(L, i)));
+    }
     mxl_push_tensor(L, t);
     lua_replace(L, i);
     return t;
@@ -246,20 +247,23 @@ static const mx_op *compare_exactly(lua_State *L, const mx_op *op, int i, mx_dty
 {
     static const mx_op *const mirrored[][2] = {{&mx_op_eq, &mx_op_eq}, {&mx_op_ne, &mx_op_ne}, {&mx_op_lt, &mx_op_gt},
                                                {&mx_op_le, &mx_op_ge}, {&mx_op_gt, &mx_op_lt}, {&mx_op_ge, &mx_op_le}};
-    double x = lua_tonumber(L, i), low = mx_dtypes[dtype].lowest, high = mx_dtypes[dtype].highest;
+    int64_t lowest = mx_dtypes[dtype].lowest, highest = mx_dtypes[dtype].highest;
+    double x = lua_tonumber(L, i), low = (double)lowest, high = (double)highest;
     for (int k = 0; i == 1 && k < 6; k++) /* x < t is t > x */
         if (mirrored[k][0] == op) {
             op = mirrored[k][1];
             break;
         }
-    if (mx_dtype_holds(dtype, x))
+    int is_whole = 0;
+    lua_Integer whole = lua_tointegerx(L, i, &is_whole);
+    if (is_whole && whole == mx_dtype_saturate(dtype, whole))
         return op;
     bool below = x < low; /* false for NaN, for which only ne holds */
-    bool above = x > high;
+    bool above = x > high || x >= 0x1p63;
     bool always = op == &mx_op_ne || (below && (op == &mx_op_gt || op == &mx_op_ge)) ||
                   (above && (op == &mx_op_lt || op == &mx_op_le));
     bool between = !isnan(x) && !below && !above && op != &mx_op_eq && op != &mx_op_ne;
-    lua_pushnumber(L, between ? ceil(x) : low);
+    lua_pushinteger(L, between ? (lua_Integer)ceil(x) : lowest);
     lua_replace(L, i);
     if (between) /* greater than the number means at least its ceiling */
         return op == &mx_op_gt || op == &mx_op_ge ? &mx_op_ge : &mx_op_lt;

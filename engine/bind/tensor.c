@@ -95,22 +95,52 @@ double mxl_element(lua_State *L, const mx_tensor *t, int64_t i)
     return mx_get_number(value, 0, t->dtype);
 }
 
-static void push_number(lua_State *L, const mx_tensor *t, double value)
+static void push_number(lua_State *L, double value)
 {
-    if (!mx_dtype_is_integer(t->dtype) || !mx_has_values(t))
-        lua_pushnumber(L, isnan(value) ? (double)NAN : value); /* print would show the sign of a NaN */
-    else
-        lua_pushinteger(L, (lua_Integer)value);
+    lua_pushnumber(L, isnan(value) ? (double)NAN : value); /* print would show the sign of a NaN */
 }
 
-void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i) { push_number(L, t, mxl_element(L, t, i)); }
+static void push_value(lua_State *L, const void *values, int64_t i, mx_dtype dtype)
+{
+    if (mx_dtype_is_integer(dtype))
+        lua_pushinteger(L, mx_get_int(values, i, dtype));
+    else
+        push_number(L, mx_get_number(values, i, dtype));
+}
 
-bool mxl_set_element(lua_State *L, const mx_tensor *t, int64_t i, double number)
+void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i)
 {
     _Alignas(8) char value[8];
-    if (!mx_dtype_holds(t->dtype, number))
+    if (!mx_has_values(t)) {
+        push_number(L, NAN);
+        return;
+    }
+    mxl_try(L, mx_tensor_read(t, i, 1, value));
+    push_value(L, value, 0, t->dtype);
+}
+
+bool mxl_to_value(lua_State *L, int number, void *values, int64_t i, mx_dtype dtype)
+{
+    int is_whole = 0;
+    lua_Integer whole = lua_tointegerx(L, number, &is_whole);
+    if (is_whole && mx_dtype_is_integer(dtype)) { /* a double would round it */
+        bool fits = whole == mx_dtype_saturate(dtype, whole);
+        if (fits)
+            mx_set_int(values, i, whole, dtype);
+        return fits;
+    }
+    double real = lua_tonumber(L, number);
+    if (mx_dtype_is_integer(dtype))
         return false;
-    mx_set_number(value, 0, number, t->dtype);
+    mx_set_number(values, i, real, dtype);
+    return true;
+}
+
+bool mxl_set_element(lua_State *L, const mx_tensor *t, int64_t i, int number)
+{
+    _Alignas(8) char value[8];
+    if (!mxl_to_value(L, number, value, 0, t->dtype))
+        return false;
     mxl_try(L, mx_tensor_write(t, i, 1, value));
     return true;
 }
@@ -179,7 +209,10 @@ static int tensor_item(lua_State *L)
 static void push_nested(lua_State *L, const mx_tensor *t, const void *values, int depth, int64_t *next)
 {
     if (depth == t->shape.n_dims) {
-        push_number(L, t, mx_has_values(t) ? mx_get_number(values, (*next)++, t->dtype) : NAN);
+        if (mx_has_values(t))
+            push_value(L, values, (*next)++, t->dtype);
+        else
+            push_number(L, NAN);
         return;
     }
     int64_t n = t->shape.size[depth];
@@ -241,7 +274,7 @@ static int tensor_set(lua_State *L)
     const mx_tensor *t = mxl_check_values(L, 1, true);
     int64_t at = element_at(L, t);
     double value = luaL_checknumber(L, t->shape.n_dims + 2);
-    if (!mxl_set_element(L, t, at, value))
+    if (!mxl_set_element(L, t, at, t->shape.n_dims + 2))
         return luaL_error(L, "set: %f does not fit %s", value, mx_dtype_name(t->dtype));
     t->storage->changed_by = "set";
     lua_settop(L, 1);

@@ -12,14 +12,16 @@
  * tensor. */
 mx_tensor *mxl_any_tensor(lua_State *L, int i);
 
-/* Element number i, in row-major order; NaN on a device without values. */
+/* Element number i, in row-major order; NaN on a device without values. Integers over 2^53 are rounded. */
 double mxl_element(lua_State *L, const mx_tensor *t, int64_t i);
 
 /* Pushes the element: a float from a float tensor, an integer from an integer tensor. */
 void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i);
 
-/* Sets the element; false if the value does not fit an integer dtype. */
-bool mxl_set_element(lua_State *L, const mx_tensor *t, int64_t i, double value);
+/* Sets the element to the Lua number at stack index `number`; false if it does not fit an integer dtype. mxl_to_value
+ * does the same in an array of values. Lua integers are not rounded. */
+bool mxl_set_element(lua_State *L, const mx_tensor *t, int64_t i, int number);
+bool mxl_to_value(lua_State *L, int number, void *values, int64_t i, mx_dtype dtype);
 
 /* Metamethods: + - * / ^ and comparisons of tensors with one element. */
 extern const luaL_Reg mxl_tensor_operators[];

@@ -29,9 +29,8 @@ static void fill_nested(lua_State *L, const mx_tensor *t, void *values, int dept
         if (!is_number)
             luaL_error(L, "mx.tensor: an entry is %s, expected a number%s", luaL_typename(L, -1),
                        mxl_test_tensor(L, -1) ? "; of a tensor, t:item() is the number" : "");
-        if (!mx_dtype_holds(t->dtype, value))
+        if (!mxl_to_value(L, -1, values, (*next)++, t->dtype))
             luaL_error(L, "mx.tensor: %f does not fit %s", value, mx_dtype_name(t->dtype));
-        mx_set_number(values, (*next)++, value, t->dtype);
         return;
     }
     int64_t n = t->shape.size[depth];
@@ -133,20 +132,22 @@ static int new_zeros(lua_State *L) { return new_filled(L, "mx.zeros", 0); }
 
 static int new_ones(lua_State *L) { return new_filled(L, "mx.ones", 1); }
 
-/* mx.dtypes: name -> {bytes =, long_name = "bfloat16", is_float =, computes =, may_have_gradient =, accumulates_in =}
- */
+/* mx.dtypes: name -> {bytes =, long_name = "bfloat16", is_float =, is_real =, computes =, may_have_gradient =,
+ * accumulates_in =}: the fields of mx_dtype_traits. */
 static void push_dtypes(lua_State *L)
 {
     lua_createtable(L, 0, MX_DTYPES);
     for (int d = 0; d < MX_DTYPES; d++) {
         const mx_dtype_traits *t = &mx_dtypes[d];
-        lua_createtable(L, 0, 6);
+        lua_createtable(L, 0, 7);
         lua_pushinteger(L, (lua_Integer)t->bytes);
         lua_setfield(L, -2, "bytes");
         lua_pushstring(L, t->long_name);
         lua_setfield(L, -2, "long_name");
         lua_pushboolean(L, t->is_float);
         lua_setfield(L, -2, "is_float");
+        lua_pushboolean(L, t->is_real);
+        lua_setfield(L, -2, "is_real");
         lua_pushboolean(L, t->computes);
         lua_setfield(L, -2, "computes");
         lua_pushboolean(L, t->may_have_gradient);

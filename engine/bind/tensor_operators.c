@@ -71,10 +71,10 @@ static void number_to_tensor(lua_State *L, const char *op)
     int number = lua_isnumber(L, 1) ? 1 : lua_isnumber(L, 2) ? 2 : 0;
     if (!number)
         return;
-    double value = operand(L, op, 3 - number, number);
     mx_tensor *t = NULL;
+    operand(L, op, 3 - number, number);
     mxl_try(L, mx_tensor_new(mxl_check_tensor(L, 3 - number)->dtype, &(mx_shape){0}, &t));
-    mxl_set_element(L, t, 0, value);
+    mxl_set_element(L, t, 0, number);
     mxl_push_tensor(L, t);
     lua_replace(L, number);
 }

@@ -42,10 +42,14 @@ static void add_value(luaL_Buffer *text, const mx_tensor *t, int64_t i)
 {
     char value[48];
     double x = mxl_element(text->L, t, i);
+    int64_t whole = 0;
+    if (t->dtype == MX_I64)
+        mxl_try(text->L, mx_tensor_read(t, i, 1, &whole));
     if (mx_dtypes[t->dtype].is_float) /* NaN without its sign */
         snprintf(value, sizeof value, "%*.*g", options.precision + 7, options.precision, isnan(x) ? (double)NAN : x);
     else
-        snprintf(value, sizeof value, " %5lld", (long long)x); /* always with a space */
+        snprintf(value, sizeof value, " %5lld",
+                 t->dtype == MX_I64 ? (long long)whole : (long long)x); /* always with a space */
     luaL_addstring(text, value);
 }
 

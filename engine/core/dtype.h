@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef enum mx_dtype { MX_F32, MX_BF16, MX_I32, MX_U8, MX_I8, MX_E4M3, MX_E5M2, MX_DTYPES } mx_dtype;
+typedef enum mx_dtype { MX_F32, MX_BF16, MX_I32, MX_U8, MX_I8, MX_E4M3, MX_E5M2, MX_F64, MX_I64, MX_DTYPES } mx_dtype;
 
 typedef struct mx_dtype_traits {
     const char *name;        /* in Lua, in messages and in mxlua's own files */
@@ -19,8 +19,9 @@ typedef struct mx_dtype_traits {
     size_t bytes;
     bool is_float;                    /* otherwise an integer */
     int exponent_bits, mantissa_bits; /* floats: below the sign, from high to low; the exponent's bias is IEEE's */
-    int32_t lowest, highest;          /* integers: the range */
-    bool computes;                    /* floating-point arithmetic, products and reductions accept it */
+    int64_t lowest, highest;          /* integers: the range */
+    bool is_real;                     /* floats: pointwise operations, products and reductions accept it */
+    bool computes;                    /* reals: every operation of floats accepts it */
     bool may_have_gradient;
     mx_dtype accumulates_in; /* sums of its values are accumulated in this dtype */
 } mx_dtype_traits;
@@ -35,6 +36,7 @@ static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
                 .is_float = true,
                 .exponent_bits = 8,
                 .mantissa_bits = 23,
+                .is_real = true,
                 .computes = true,
                 .may_have_gradient = true,
                 .accumulates_in = MX_F32},
@@ -46,6 +48,7 @@ static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
                  .is_float = true,
                  .exponent_bits = 8,
                  .mantissa_bits = 7,
+                 .is_real = true,
                  .computes = true,
                  .may_have_gradient = true,
                  .accumulates_in = MX_F32},
@@ -91,11 +94,31 @@ static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
                  .exponent_bits = 5,
                  .mantissa_bits = 2,
                  .accumulates_in = MX_F32},
+    [MX_F64] = {.name = "f64",
+                .long_name = "float64",
+                .safetensors = "F64",
+                .gguf = 28,
+                .bytes = 8,
+                .is_float = true,
+                .exponent_bits = 11,
+                .mantissa_bits = 52,
+                .is_real = true,
+                .may_have_gradient = true,
+                .accumulates_in = MX_F64},
+    [MX_I64] = {.name = "i64",
+                .long_name = "int64",
+                .safetensors = "I64",
+                .gguf = 27,
+                .bytes = 8,
+                .lowest = INT64_MIN,
+                .highest = INT64_MAX,
+                .accumulates_in = MX_I64},
 };
 
 static inline size_t mx_dtype_bytes(mx_dtype dtype) { return mx_dtypes[dtype].bytes; }
 static inline const char *mx_dtype_name(mx_dtype dtype) { return mx_dtypes[dtype].name; }
 static inline bool mx_dtype_is_integer(mx_dtype dtype) { return !mx_dtypes[dtype].is_float; }
+static inline bool mx_dtype_is_real(mx_dtype dtype) { return mx_dtypes[dtype].is_real; }
 static inline bool mx_dtype_computes(mx_dtype dtype) { return mx_dtypes[dtype].computes; }
 static inline bool mx_dtype_may_have_gradient(mx_dtype dtype) { return mx_dtypes[dtype].may_have_gradient; }
 static inline mx_dtype mx_dtype_accumulates_in(mx_dtype dtype) { return mx_dtypes[dtype].accumulates_in; }
@@ -104,21 +127,26 @@ static inline mx_dtype mx_dtype_accumulates_in(mx_dtype dtype) { return mx_dtype
  * arithmetic only store values. */
 static inline bool mx_dtype_has_arithmetic(mx_dtype dtype)
 {
-    return mx_dtype_computes(dtype) || mx_dtype_is_integer(dtype);
+    return mx_dtype_is_real(dtype) || mx_dtype_is_integer(dtype);
 }
 
-/* Whether the dtype can hold x: integers hold whole numbers in their range; floats round, so they hold any number. */
+/* Whether one operation may mix the two dtypes of reals: f32 and bf16 mix, f64 only with itself. */
+static inline bool mx_dtype_mixes(mx_dtype a, mx_dtype b) { return a == b || (a != MX_F64 && b != MX_F64); }
+
+/* Whether the dtype can hold x: integers hold whole numbers in their range; floats round, so they hold any number. From
+ * 2^53 on, where a double may stand for several whole numbers, none is an integer. */
 static inline bool mx_dtype_holds(mx_dtype dtype, double x)
 {
     const mx_dtype_traits *t = &mx_dtypes[dtype];
-    return t->is_float || (x >= (double)t->lowest && x <= (double)t->highest && x == (double)(int64_t)x);
+    bool whole = x > -0x1p53 && x < 0x1p53 && x == (double)(int64_t)x;
+    return t->is_float || (whole && (int64_t)x >= t->lowest && (int64_t)x <= t->highest);
 }
 
 /* The value of an integer dtype nearest to x. All integer arithmetic saturates. */
-static inline int32_t mx_dtype_saturate(mx_dtype dtype, int64_t x)
+static inline int64_t mx_dtype_saturate(mx_dtype dtype, int64_t x)
 {
     int64_t low = mx_dtypes[dtype].lowest, high = mx_dtypes[dtype].highest;
-    return (int32_t)(x < low ? low : x > high ? high : x);
+    return x < low ? low : x > high ? high : x;
 }
 
 /* Finds the dtype with that name, "f32" and so on; false if there is none. */

@@ -23,8 +23,10 @@ static inline void mx_set_float(void *data, int64_t i, float x, mx_dtype dtype)
 }
 
 /* For integers; the dtype must hold x. */
-static inline int32_t mx_get_int(const void *data, int64_t i, mx_dtype dtype)
+static inline int64_t mx_get_int(const void *data, int64_t i, mx_dtype dtype)
 {
+    if (dtype == MX_I64)
+        return ((const int64_t *)data)[i];
     if (dtype == MX_I32)
         return ((const int32_t *)data)[i];
     if (dtype == MX_U8)
@@ -34,10 +36,12 @@ static inline int32_t mx_get_int(const void *data, int64_t i, mx_dtype dtype)
     mx_dtype_unexpected(dtype, __func__);
 }
 
-static inline void mx_set_int(void *data, int64_t i, int32_t x, mx_dtype dtype)
+static inline void mx_set_int(void *data, int64_t i, int64_t x, mx_dtype dtype)
 {
-    if (dtype == MX_I32)
-        ((int32_t *)data)[i] = x;
+    if (dtype == MX_I64)
+        ((int64_t *)data)[i] = x;
+    else if (dtype == MX_I32)
+        ((int32_t *)data)[i] = (int32_t)x;
     else if (dtype == MX_U8 || dtype == MX_I8) /* the lower byte is the same */
         ((uint8_t *)data)[i] = (uint8_t)x;
     else
@@ -46,18 +50,21 @@ static inline void mx_set_int(void *data, int64_t i, int32_t x, mx_dtype dtype)
 
 /* Toward zero, to the nearest end of the range [low, high], and 0 for NaN: only then is the conversion to an integer
  * defined. */
-static inline int32_t mx_dtype_truncate(double x, double low, double high)
+static inline int64_t mx_dtype_truncate(double x, int64_t low, int64_t high)
 {
-    return isnan(x) ? 0 : (int32_t)(x < low ? low : x > high ? high : x);
+    return isnan(x) ? 0 : x < (double)low ? low : x >= (double)high ? high : (int64_t)x;
 }
 
-/* For any dtype. A double holds every value; a written value is rounded, or truncated to an integer. */
+/* For any dtype. A double holds every value of all dtypes but i64, which is rounded; a written value is rounded, or
+ * truncated to an integer. */
 static inline double mx_get_number(const void *data, int64_t i, mx_dtype dtype)
 {
     if (dtype == MX_E4M3)
         return mx_from_e4m3(((const mx_e4m3 *)data)[i]);
     if (dtype == MX_E5M2)
         return mx_from_e5m2(((const mx_e5m2 *)data)[i]);
+    if (dtype == MX_F64)
+        return ((const double *)data)[i];
     return mx_dtype_is_integer(dtype) ? (double)mx_get_int(data, i, dtype) : (double)mx_get_float(data, i, dtype);
 }
 
@@ -67,6 +74,8 @@ static inline void mx_set_number(void *data, int64_t i, double x, mx_dtype dtype
         ((mx_e4m3 *)data)[i] = mx_to_e4m3((float)x);
     else if (dtype == MX_E5M2)
         ((mx_e5m2 *)data)[i] = mx_to_e5m2((float)x);
+    else if (dtype == MX_F64)
+        ((double *)data)[i] = x;
     else if (mx_dtype_is_integer(dtype))
         mx_set_int(data, i, mx_dtype_truncate(x, mx_dtypes[dtype].lowest, mx_dtypes[dtype].highest), dtype);
     else

@@ -78,7 +78,7 @@ mx_status mx_h5_fail(const char *path, const char *format, ...)
 static hid_t new_float(const mx_dtype_traits *t)
 {
     size_t bits = 8 * t->bytes, exponent = (size_t)t->exponent_bits, mantissa = (size_t)t->mantissa_bits;
-    hid_t type = H5Tcopy(H5T_IEEE_F32LE);
+    hid_t type = H5Tcopy(H5T_IEEE_F64LE);
     /* Fields first: at every step the fields must fit the precision, and the precision the size. */
     if (H5Tset_fields(type, bits - 1, mantissa, exponent, 0, mantissa) < 0 || H5Tset_precision(type, bits) < 0 ||
         H5Tset_size(type, t->bytes) < 0 || H5Tset_ebias(type, ((size_t)1 << (exponent - 1)) - 1) < 0) {
@@ -91,7 +91,7 @@ static hid_t new_float(const mx_dtype_traits *t)
 static hid_t new_integer(const mx_dtype_traits *t)
 {
     hid_t type = H5Tcopy(t->lowest < 0 ? H5T_STD_I32LE : H5T_STD_U32LE);
-    if (H5Tset_size(type, t->bytes) < 0) {
+    if (H5Tset_size(type, t->bytes) < 0 || H5Tset_precision(type, 8 * t->bytes) < 0) {
         H5Tclose(type);
         return -1;
     }

@@ -3,6 +3,7 @@
 #include "kernels/elementwise.h"
 
 #include "kernels/context.h"
+#include "kernels/f64.h"
 
 enum { BLOCK = 1024 };
 
@@ -137,10 +138,28 @@ static void walk_all(walk *w)
 static const float *as_f32(const walk *w, int k, int64_t from, int64_t n, float *room)
 {
     const void *p = at(w->in[k], from);
-    if (!mx_is_bf16(w->in[k].dtype))
+    mx_dtype dtype = w->in[k].dtype;
+    int64_t count = w->step[k] ? n : 1;
+    if (dtype == MX_F32)
         return p;
-    w->paths->to_f32(p, room, w->step[k] ? n : 1, false);
+    if (dtype == MX_U8)
+        for (int64_t i = 0; i < count; i++)
+            room[i] = (float)((const uint8_t *)p)[i];
+    else if (dtype == MX_I32)
+        for (int64_t i = 0; i < count; i++)
+            room[i] = (float)((const int32_t *)p)[i];
+    else if (mx_dtype_is_integer(dtype))
+        for (int64_t i = 0; i < count; i++)
+            room[i] = (float)mx_get_int(p, i, dtype);
+    else
+        w->paths->to_f32(p, room, count, false);
     return room;
+}
+
+/* Input k's element i of a run in f64. */
+static double number_at(const walk *w, int k, const int64_t *from, int64_t i)
+{
+    return mx_get_number(w->in[k].data, from[k] + i * w->step[k], w->in[k].dtype);
 }
 
 /* ---- integers: plain loops in 64 bits, saturating where a result is stored ---- */
@@ -153,17 +172,26 @@ int64_t mx_find_zero(mx_array x, int64_t n)
     return -1;
 }
 
+/* INT64_MIN // -1 is the only quotient that saturates. */
+static int64_t divide_down(int64_t a, int64_t b)
+{
+    if (b == -1)
+        return a == INT64_MIN ? INT64_MAX : -a;
+    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+
 static int64_t int_pair(mx_binary op, int64_t a, int64_t b)
 {
+    int64_t y;
     switch (op) {
     case MX_ADD:
-        return a + b;
+        return !__builtin_add_overflow(a, b, &y) ? y : a < 0 ? INT64_MIN : INT64_MAX;
     case MX_SUB:
-        return a - b;
+        return !__builtin_sub_overflow(a, b, &y) ? y : a < 0 ? INT64_MIN : INT64_MAX;
     case MX_MUL:
-        return a * b;
+        return !__builtin_mul_overflow(a, b, &y) ? y : (a < 0) != (b < 0) ? INT64_MIN : INT64_MAX;
     case MX_IDIV:
-        return a / b - (a % b != 0 && (a < 0) != (b < 0));
+        return divide_down(a, b);
     case MX_MAXIMUM:
         return a > b ? a : b;
     default: /* MX_MINIMUM */
@@ -196,7 +224,7 @@ static void run_int_pair(const walk *w, const int64_t *from, int64_t to, int64_t
     for (int64_t i = 0; i < n; i++) {
         int64_t x = int_pair((mx_binary)w->op, mx_get_int(a.data, from[0] + i * w->step[0], a.dtype),
                              mx_get_int(b.data, from[1] + i * w->step[1], b.dtype));
-        mx_set_int(y.data, to + i, (int32_t)(x < low ? low : x > high ? high : x), y.dtype);
+        mx_set_int(y.data, to + i, x < low ? low : x > high ? high : x, y.dtype);
     }
 }
 
@@ -209,7 +237,31 @@ static void run_int_compare(const walk *w, const int64_t *from, int64_t to, int6
                       mx_get_int(b.data, from[1] + i * w->step[1], b.dtype));
 }
 
-/* ---- floats ---- */
+/* ---- f64 ---- */
+
+static void run_pair_f64(const walk *w, const int64_t *from, int64_t to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        ((double *)w->out.data)[to + i] =
+            mx_f64_pair((mx_binary)w->op, number_at(w, 0, from, i), number_at(w, 1, from, i));
+}
+
+static void run_pair_grad_f64(const walk *w, const int64_t *from, int64_t to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        ((double *)w->out.data)[to + i] =
+            number_at(w, 2, from, i) *
+            mx_f64_pair_slope((mx_binary)w->op, w->by_b, number_at(w, 0, from, i), number_at(w, 1, from, i));
+}
+
+static void run_compare_f64(const walk *w, const int64_t *from, int64_t to, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        ((uint8_t *)w->out.data)[to + i] =
+            mx_f64_holds((mx_compare)w->op, number_at(w, 0, from, i), number_at(w, 1, from, i));
+}
+
+/* ---- f32 and bf16 ---- */
 
 static void run_pair(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
@@ -265,6 +317,8 @@ void mx_binary_forward(mx_binary op, const mx_broadcast *plan, mx_array a, mx_ar
     walk w = {.plan = plan, .n_in = 2, .op = op, .in = {a, b}, .out = y, .run = run_pair_staged};
     if (mx_dtype_is_integer(y.dtype))
         w.run = run_int_pair;
+    else if (y.dtype == MX_F64)
+        w.run = run_pair_f64;
     else if (a.dtype == y.dtype && b.dtype == y.dtype)
         w.run = run_pair;
     walk_all(&w);
@@ -274,6 +328,8 @@ void mx_binary_backward(mx_binary op, bool by_b, const mx_broadcast *plan, mx_ar
                         mx_array y)
 {
     walk w = {.plan = plan, .n_in = 3, .op = op, .by_b = by_b, .in = {a, b, dy}, .out = y, .run = run_pair_grad};
+    if (y.dtype == MX_F64)
+        w.run = run_pair_grad_f64;
     walk_all(&w);
 }
 
@@ -282,13 +338,18 @@ void mx_compare_forward(mx_compare op, const mx_broadcast *plan, mx_array a, mx_
     walk w = {.plan = plan, .n_in = 2, .op = op, .in = {a, b}, .out = {y, MX_U8}, .run = run_compare};
     if (mx_dtype_is_integer(a.dtype))
         w.run = run_int_compare;
+    else if (a.dtype == MX_F64)
+        w.run = run_compare_f64;
     walk_all(&w);
 }
 
 static void choose(size_t bytes, const uint8_t *cond, int sc, const void *a, int sa, const void *b, int sb, void *y,
                    int64_t n)
 {
-    if (bytes == 4)
+    if (bytes == 8)
+        for (int64_t i = 0; i < n; i++)
+            ((uint64_t *)y)[i] = cond[i * sc] ? ((const uint64_t *)a)[i * sa] : ((const uint64_t *)b)[i * sb];
+    else if (bytes == 4)
         for (int64_t i = 0; i < n; i++)
             ((uint32_t *)y)[i] = cond[i * sc] ? ((const uint32_t *)a)[i * sa] : ((const uint32_t *)b)[i * sb];
     else if (bytes == 2)

@@ -15,13 +15,13 @@ static void read_ints(mx_array x, int64_t first, int32_t *wide, int64_t n)
         memcpy(wide, p, (size_t)n * sizeof *wide);
     else
         for (int64_t i = 0; i < n; i++)
-            wide[i] = mx_get_int(p, i, x.dtype);
+            wide[i] = (int32_t)mx_get_int(p, i, x.dtype);
 }
 
 static void write_ints(const int32_t *wide, mx_array y, int64_t first, int64_t n)
 {
     void *p = at(y, first);
-    int32_t low = mx_dtypes[y.dtype].lowest, high = mx_dtypes[y.dtype].highest;
+    int32_t low = (int32_t)mx_dtypes[y.dtype].lowest, high = (int32_t)mx_dtypes[y.dtype].highest;
     if (y.dtype == MX_I32)
         memcpy(p, wide, (size_t)n * sizeof *wide);
     else
@@ -59,6 +59,22 @@ static void write_floats(const mx_elementwise_paths *paths, const float *real, m
         memcpy(p, real, (size_t)n * sizeof *real);
 }
 
+/* For dtypes of 8 bytes on either side. An i64 is rounded once, whatever the float. */
+static void cast_wide(mx_array x, mx_array y, int64_t first, int64_t n)
+{
+    for (int64_t i = first; i < first + n; i++) {
+        if (!mx_dtype_is_integer(x.dtype)) {
+            mx_set_number(y.data, i, mx_get_number(x.data, i, x.dtype), y.dtype);
+            continue;
+        }
+        int64_t whole = mx_get_int(x.data, i, x.dtype);
+        if (mx_dtype_is_integer(y.dtype))
+            mx_set_int(y.data, i, mx_dtype_saturate(y.dtype, whole), y.dtype);
+        else
+            mx_set_number(y.data, i, y.dtype == MX_F64 ? (double)whole : (double)(float)whole, y.dtype);
+    }
+}
+
 /* One block by way of i32 or f32, whatever the dtypes. */
 static void cast_block(const mx_elementwise_paths *paths, mx_array x, mx_array y, int64_t first, int64_t n)
 {
@@ -71,9 +87,9 @@ static void cast_block(const mx_elementwise_paths *paths, mx_array x, mx_array y
         read_floats(paths, x, first, real, n);
     for (int64_t i = 0; from_ints && !to_ints && i < n; i++)
         real[i] = (float)wide[i];
-    double low = mx_dtypes[y.dtype].lowest, high = mx_dtypes[y.dtype].highest;
+    int64_t low = mx_dtypes[y.dtype].lowest, high = mx_dtypes[y.dtype].highest;
     for (int64_t i = 0; !from_ints && to_ints && i < n; i++)
-        wide[i] = mx_dtype_truncate(real[i], low, high);
+        wide[i] = (int32_t)mx_dtype_truncate(real[i], low, high);
     if (to_ints)
         write_ints(wide, y, first, n);
     else
@@ -88,6 +104,8 @@ static void cast_chunk(const mx_elementwise_paths *paths, mx_array x, mx_array y
         paths->to_f32(at(x, first), at(y, first), n, stream);
     else if (x.dtype == MX_F32 && y.dtype == MX_BF16)
         paths->to_bf16(at(x, first), at(y, first), n, stream);
+    else if (mx_dtype_bytes(x.dtype) == 8 || mx_dtype_bytes(y.dtype) == 8)
+        cast_wide(x, y, first, n);
     else
         for (int64_t i = 0; i < n; i += BLOCK)
             cast_block(paths, x, y, first + i, n - i < BLOCK ? n - i : BLOCK);
@@ -103,21 +121,42 @@ void mx_cast(mx_array x, mx_array y, int64_t n)
         cast_chunk(paths, x, y, first, first + MX_CHUNK < n ? MX_CHUNK : n - first, stream);
 }
 
-void mx_affine_int(mx_array x, mx_array y, double scale, double shift, int64_t n)
+static void affine_i64(const int64_t *x, int64_t *y, int64_t scale, int64_t shift, int64_t n)
 {
+    for (int64_t i = 0; i < n; i++) {
+        __int128 value = (__int128)scale * x[i] + shift;
+        y[i] = value < INT64_MIN ? INT64_MIN : value > INT64_MAX ? INT64_MAX : (int64_t)value;
+    }
+}
+
+void mx_affine_int(mx_array x, mx_array y, int64_t scale, int64_t shift, int64_t n)
+{
+    int64_t low = mx_dtypes[y.dtype].lowest, high = mx_dtypes[y.dtype].highest;
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
     for (int64_t first = 0; first < n; first += BLOCK) {
         int32_t wide[BLOCK];
         int64_t m = n - first < BLOCK ? n - first : BLOCK;
+        if (x.dtype == MX_I64) {
+            affine_i64(at(x, first), at(y, first), scale, shift, m);
+            continue;
+        }
         read_ints(x, first, wide, m);
-        for (int64_t i = 0; i < m; i++)
-            mx_set_number(y.data, first + i, scale * wide[i] + shift, y.dtype);
+        for (int64_t i = 0; i < m; i++) {
+            int64_t value = scale * wide[i] + shift;
+            wide[i] = (int32_t)(value < low ? low : value > high ? high : value);
+        }
+        write_ints(wide, y, first, m);
     }
 }
 
 static void fill_chunk(mx_array y, const void *element, int64_t first, int64_t last)
 {
-    if (mx_dtype_bytes(y.dtype) == 4) {
+    if (mx_dtype_bytes(y.dtype) == 8) {
+        uint64_t bits;
+        memcpy(&bits, element, sizeof bits);
+        for (int64_t i = first; i < last; i++)
+            ((uint64_t *)y.data)[i] = bits;
+    } else if (mx_dtype_bytes(y.dtype) == 4) {
         uint32_t bits;
         memcpy(&bits, element, sizeof bits);
         for (int64_t i = first; i < last; i++)
@@ -134,7 +173,7 @@ static void fill_chunk(mx_array y, const void *element, int64_t first, int64_t l
 
 void mx_fill(mx_array y, double value, int64_t n)
 {
-    uint32_t element = 0;
+    uint64_t element = 0;
     mx_set_number(&element, 0, value, y.dtype);
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
     for (int64_t first = 0; first < n; first += 16 * MX_CHUNK) {
@@ -148,6 +187,10 @@ void mx_fill(mx_array y, double value, int64_t n)
 
 void mx_arange(mx_array y, double start, double step, int64_t n)
 {
-    for (int64_t i = 0; i < n; i++)
-        mx_set_number(y.data, i, start + (double)i * step, y.dtype);
+    if (mx_dtype_is_integer(y.dtype))
+        for (int64_t i = 0; i < n; i++)
+            mx_set_int(y.data, i, (int64_t)start + i * (int64_t)step, y.dtype);
+    else
+        for (int64_t i = 0; i < n; i++)
+            mx_set_number(y.data, i, start + (double)i * step, y.dtype);
 }

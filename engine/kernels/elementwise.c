@@ -1,6 +1,7 @@
 #include "kernels/elementwise.h"
 
 #include "kernels/context.h"
+#include "kernels/f64.h"
 
 #include <math.h>
 
@@ -113,28 +114,86 @@ static void run_add_to(const map *m, int64_t first, int64_t last)
     m->paths->add_to(at(m->out[0], first), at(m->in[0], first), last - first);
 }
 
+/* ---- f64 ---- */
+
+static void unary_f64(mx_function f, mx_array x, mx_array y, int64_t n)
+{
+#pragma omp parallel for schedule(static) if (n >= MX_CHUNK)
+    for (int64_t i = 0; i < n; i++)
+        ((double *)y.data)[i] = mx_f64_value(f, ((const double *)x.data)[i]);
+}
+
+static void unary_grad_f64(mx_function f, mx_array v, mx_array dy, mx_array dx, int64_t n)
+{
+#pragma omp parallel for schedule(static) if (n >= MX_CHUNK)
+    for (int64_t i = 0; i < n; i++)
+        ((double *)dx.data)[i] = ((const double *)dy.data)[i] * mx_f64_slope(f, ((const double *)v.data)[i]);
+}
+
+static void gated_f64(mx_function act, const double *gate, const double *up, double *y, int64_t n)
+{
+#pragma omp parallel for schedule(static) if (n >= MX_CHUNK)
+    for (int64_t i = 0; i < n; i++)
+        y[i] = mx_f64_value(act, gate[i]) * up[i];
+}
+
+static void gated_grad_f64(mx_function act, const double *gate, const double *up, const double *dy, double *dgate,
+                           double *dup, int64_t n)
+{
+#pragma omp parallel for schedule(static) if (n >= MX_CHUNK)
+    for (int64_t i = 0; i < n; i++) {
+        double g = gate[i], d = dy[i];
+        dgate[i] = d * up[i] * mx_f64_slope(act, g);
+        dup[i] = d * mx_f64_value(act, g);
+    }
+}
+
+/* ---- */
+
 void mx_unary_forward(mx_function f, mx_array x, mx_array y, int64_t n)
 {
+    if (y.dtype == MX_F64) {
+        unary_f64(f, x, y, n);
+        return;
+    }
     run_map(&(map){.f = f, .in = {x}, .out = {y}, .run = run_unary}, 1, 1, n);
 }
 
 void mx_unary_backward(mx_function f, mx_array v, mx_array dy, mx_array dx, int64_t n)
 {
+    if (dx.dtype == MX_F64) {
+        unary_grad_f64(f, v, dy, dx, n);
+        return;
+    }
     run_map(&(map){.f = f, .in = {v, dy}, .out = {dx}, .run = run_unary_grad}, 2, 1, n);
 }
 
 void mx_gated_forward(mx_unary act, mx_array gate, mx_array up, mx_array y, int64_t n)
 {
+    if (y.dtype == MX_F64) {
+        gated_f64((mx_function){.op = act}, gate.data, up.data, y.data, n);
+        return;
+    }
     run_map(&(map){.f.op = act, .in = {gate, up}, .out = {y}, .run = run_gated}, 2, 1, n);
 }
 
 void mx_gated_backward(mx_unary act, mx_array gate, mx_array up, mx_array dy, mx_array dgate, mx_array dup, int64_t n)
 {
+    if (dgate.dtype == MX_F64) {
+        gated_grad_f64((mx_function){.op = act}, gate.data, up.data, dy.data, dgate.data, dup.data, n);
+        return;
+    }
     run_map(&(map){.f.op = act, .in = {gate, up, dy}, .out = {dgate, dup}, .run = run_gated_grad}, 3, 2, n);
 }
 
 void mx_add_to(mx_array c, mx_array x, int64_t n)
 {
+    if (c.dtype == MX_F64) {
+#pragma omp parallel for schedule(static) if (n >= MX_CHUNK)
+        for (int64_t i = 0; i < n; i++)
+            ((double *)c.data)[i] += ((const double *)x.data)[i];
+        return;
+    }
     map m = {.paths = mx_kernels_current()->elementwise, .in = {x}, .out = {c}};
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
     for (int64_t first = 0; first < n; first += MX_CHUNK)

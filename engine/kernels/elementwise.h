@@ -1,6 +1,7 @@
 /* Elementwise functions: of one array, gated pairs, casts, and of arrays that broadcast against each other.
  *
- * f32 and bf16 may be mixed: everything is computed in f32 and each result is rounded once. An output may be an input
+ * f32 and bf16 may be mixed: everything is computed in f32 and each result is rounded once. Where one array is f64, all
+ * floats are, and everything is computed in f64. An output may be an input
  * of the same dtype (in place), but may not overlap one otherwise. Large outputs that are not read are written past
  * the caches. Nothing here fails or allocates. Work is split among OpenMP threads from about 64 Ki elements on; an
  * element's value never depends on the split. NaN inputs give NaN, except where a comment says otherwise. */
@@ -41,10 +42,10 @@ typedef enum mx_unary {
 
 typedef struct mx_function {
     mx_unary op;
-    float p0, p1;
+    double p0, p1;
 } mx_function;
 
-/* y = f(x), n elements; f32 or bf16. exp overflows to inf, log gives -inf at 0 and NaN below (denormals count as 0);
+/* y = f(x), n elements; reals. exp overflows to inf, log gives -inf at 0 and NaN below (denormals count as 0);
  * gelu and silu give 0 or a value below 1e-26 in magnitude at -inf. */
 void mx_unary_forward(mx_function f, mx_array x, mx_array y, int64_t n);
 
@@ -57,14 +58,14 @@ void mx_gated_forward(mx_unary act, mx_array gate, mx_array up, mx_array y, int6
 void mx_gated_backward(mx_unary act, mx_array gate, mx_array up, mx_array dy, mx_array dgate, mx_array dup, int64_t n);
 
 /* y = x in y's dtype, any to any. Float to integer rounds toward zero and saturates, NaN gives 0; integer to integer
- * saturates; i32 to bf16 goes by way of f32. */
+ * saturates; integers and f64 become bf16 by way of f32. */
 void mx_cast(mx_array x, mx_array y, int64_t n);
 
-/* y = scale x + shift for integers of one dtype; scale and shift are whole numbers within the range of i32. Saturates.
- */
-void mx_affine_int(mx_array x, mx_array y, double scale, double shift, int64_t n);
+/* y = scale x + shift for integers of one dtype; scale and shift are within the range of i32, or of i64 for i64.
+ * Saturates. */
+void mx_affine_int(mx_array x, mx_array y, int64_t scale, int64_t shift, int64_t n);
 
-void mx_add_to(mx_array c, mx_array x, int64_t n);                /* c += x; f32 or bf16 each */
+void mx_add_to(mx_array c, mx_array x, int64_t n);                /* c += x; reals */
 void mx_fill(mx_array y, double value, int64_t n);                /* any dtype; integers as mx_cast */
 void mx_arange(mx_array y, double start, double step, int64_t n); /* start + i step, computed in f64; as mx_cast */
 
@@ -89,7 +90,8 @@ void mx_broadcast_plan(mx_broadcast *plan, int n_in, const int *in_dims, const i
 
 typedef enum mx_binary { MX_ADD, MX_SUB, MX_MUL, MX_DIV, MX_MAXIMUM, MX_MINIMUM, MX_IDIV, MX_BINARIES } mx_binary;
 
-/* y = a op b. Floats of either kind, or all three of one integer dtype: these saturate. MX_DIV is for floats; MX_IDIV
+/* y = a op b. Floats, or all three of one integer dtype: these saturate. Where y is a float, a or b may be an integer,
+ * which is converted first. MX_DIV is for floats; MX_IDIV
  * is for integers, rounds down, and b has no zero (mx_find_zero). The maximum and minimum of anything and NaN is NaN.
  */
 int64_t mx_find_zero(mx_array x, int64_t n); /* the first zero of an array of integers, or -1 */
@@ -102,7 +104,7 @@ void mx_binary_backward(mx_binary op, bool by_b, const mx_broadcast *plan, mx_ar
 
 typedef enum mx_compare { MX_EQ, MX_NE, MX_LT, MX_LE, MX_GT, MX_GE, MX_COMPARES } mx_compare;
 
-/* y = 1 where a op b, else 0, as u8. Floats of either kind, or one integer dtype. With NaN all but ne are 0. */
+/* y = 1 where a op b, else 0, as u8. Floats, or one integer dtype. With NaN all but ne are 0. */
 void mx_compare_forward(mx_compare op, const mx_broadcast *plan, mx_array a, mx_array b, uint8_t *y);
 
 /* y = a where the u8 is not 0, else b; bits unchanged where the dtype is y's, as a is; b is y's dtype or, for a float

@@ -6,6 +6,7 @@
 
 #include <cblas.h>
 #include <omp.h>
+#include <string.h>
 
 /* Below this many multiply-adds a second thread costs more than it saves. */
 enum { SMALL_PRODUCT = 64 * 64 * 64 };
@@ -61,10 +62,26 @@ static mx_status sgemm_rounded(const mx_gemm *g)
     return MX_OK;
 }
 
+static void dgemm(const mx_gemm *g)
+{
+    if (g->a.dtype != MX_F64 || g->b.dtype != MX_F64)
+        mx_dtype_unexpected(g->a.dtype == MX_F64 ? g->b.dtype : g->a.dtype, __func__);
+    for (int64_t i = 0; g->k == 0 && !g->accumulate && i < g->m; i++)
+        memset((double *)g->c.data + i * g->c.stride, 0, (size_t)g->n * sizeof(double));
+    if (g->k > 0)
+        cblas_dgemm(CblasRowMajor, g->a.trans ? CblasTrans : CblasNoTrans, g->b.trans ? CblasTrans : CblasNoTrans,
+                    (blasint)g->m, (blasint)g->n, (blasint)g->k, (double)g->alpha, g->a.data, (blasint)g->a.stride,
+                    g->b.data, (blasint)g->b.stride, g->accumulate ? 1 : 0, g->c.data, (blasint)g->c.stride);
+}
+
 static mx_status run(const mx_gemm *g, int threads)
 {
     if (g->m == 0 || g->n == 0)
         return MX_OK;
+    if (g->c.dtype == MX_F64) {
+        dgemm(g);
+        return MX_OK;
+    }
     if (g->k == 0) {
         start_c(g);
         return MX_OK;

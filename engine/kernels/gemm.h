@@ -1,7 +1,8 @@
 /* Matrix products: C = op(A) op(B) (+ bias) or C += op(A) op(B), row-major.
  *
- * f32 x f32 goes to OpenBLAS. Where an operand is bf16 the product is ours: both operands are rounded to bf16 as they
- * are packed (so f32 master weights need no bf16 copy), products are summed in f32, and C is rounded once. */
+ * f32 x f32 and f64 x f64 go to OpenBLAS. Where an operand is bf16 the product is ours: both operands are rounded to
+ * bf16 as they are packed (so f32 master weights need no bf16 copy), products are summed in f32, and C is rounded once.
+ */
 #ifndef MX_KERNELS_GEMM_H
 #define MX_KERNELS_GEMM_H
 
@@ -14,7 +15,7 @@
 
 typedef struct mx_matrix {
     void *data;
-    mx_dtype dtype; /* f32 or bf16 */
+    mx_dtype dtype; /* f32 or bf16; f64 for all three or none */
     int64_t stride; /* elements from one row to the next */
     bool trans;     /* use the transpose of what is stored; false for C */
 } mx_matrix;
@@ -22,7 +23,7 @@ typedef struct mx_matrix {
 typedef struct mx_gemm {
     int64_t m, n, k; /* of the product: op(A) is m x k, op(B) is k x n, C is m x n. Any may be 0. */
     mx_matrix a, b, c;
-    const float *bias; /* n values added to each row; NULL: none */
+    const float *bias; /* n values added to each row; NULL: none, as always in f64 */
     float alpha;       /* C = alpha op(A) op(B) + ... */
     bool accumulate;   /* add to what C holds */
 } mx_gemm;

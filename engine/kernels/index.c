@@ -90,6 +90,8 @@ static void run_block(const job *j, direction to, size_t bytes, const block *b)
 {
     if (to == ADD)
         run_as(j, ADD, 8, b);
+    else if (bytes == 8)
+        to == GATHER ? run_as(j, GATHER, 8, b) : run_as(j, SCATTER, 8, b);
     else if (to == GATHER)
         bytes == 4 ? run_as(j, GATHER, 4, b) : bytes == 2 ? run_as(j, GATHER, 2, b) : run_as(j, GATHER, 1, b);
     else

@@ -130,16 +130,35 @@ static mx_status fold_columns(mx_fold fold, mx_array x, mx_extent e, double scal
     return MX_OK;
 }
 
+/* f64 is for checks: each sum on one thread, in the order of the elements. */
+static void fold_f64(mx_fold fold, const double *x, mx_extent e, double scale, double *y)
+{
+#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    for (int64_t k = 0; k < e.outer * e.inner; k++) {
+        double all = identity(fold);
+        for (int64_t i = 0; i < e.n; i++) {
+            double one = x[(k / e.inner * e.n + i) * e.inner + k % e.inner];
+            all = join(fold, all, fold == MX_FOLD_SQUARES ? one * one : one);
+        }
+        y[k] = scale * all;
+    }
+}
+
 static mx_status fold(mx_fold kind, mx_array x, mx_extent e, double scale, mx_array y)
 {
+    if (x.dtype == MX_F64) {
+        fold_f64(kind, x.data, e, scale, y.data);
+        return MX_OK;
+    }
     return e.inner == 1 ? fold_rows(kind, x, e, scale, y) : fold_columns(kind, x, e, scale, y);
 }
 
 /* ---- integers ---- */
 
-static int64_t fold_ints(mx_fold fold, mx_array x, mx_extent e, int64_t o, int64_t j)
+/* In 128 bits, so that no sum of i64 is cut. */
+static __int128 fold_ints(mx_fold fold, mx_array x, mx_extent e, int64_t o, int64_t j)
 {
-    int64_t all = fold == MX_FOLD_MAX ? INT64_MIN : 0;
+    __int128 all = fold == MX_FOLD_MAX ? INT64_MIN : 0;
     for (int64_t i = 0; i < e.n; i++) {
         int64_t one = mx_get_int(x.data, (o * e.n + i) * e.inner + j, x.dtype);
         if (fold == MX_FOLD_SUM)
@@ -152,23 +171,23 @@ static int64_t fold_ints(mx_fold fold, mx_array x, mx_extent e, int64_t o, int64
 
 static mx_status fold_all_ints(mx_fold fold, mx_array x, mx_extent e, double scale, mx_array y)
 {
-    int64_t lowest = 0, highest = 0;
-#pragma omp parallel for schedule(static) reduction(min                                                                \
-                                                    : lowest)                                                          \
-    reduction(max                                                                                                      \
-              : highest) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    double unfit = 0; /* one of the sums that do not fit */
+    int64_t low = mx_dtypes[y.dtype].lowest, high = mx_dtypes[y.dtype].highest;
+#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < e.outer * e.inner; i++) {
-        int64_t all = fold_ints(fold, x, e, i / e.inner, i % e.inner);
-        lowest = all < lowest ? all : lowest;
-        highest = all > highest ? all : highest;
-        if (mx_dtype_is_integer(y.dtype))
-            mx_set_int(y.data, i, (int32_t)(uint32_t)all, y.dtype);
-        else
+        __int128 all = fold_ints(fold, x, e, i / e.inner, i % e.inner);
+        if (!mx_dtype_is_integer(y.dtype)) {
             mx_set_number(y.data, i, scale * (double)all, y.dtype);
+        } else if (all < low || all > high) {
+#pragma omp atomic write
+            unfit = (double)all;
+        } else {
+            mx_set_int(y.data, i, (int64_t)all, y.dtype);
+        }
     }
-    if (y.dtype == MX_I32 && (lowest < INT32_MIN || highest > INT32_MAX))
-        return mx_fail(MX_ERR_VALUE, "a sum of %lld does not fit i32; sum t:to(\"f32\")",
-                       (long long)(highest > INT32_MAX ? highest : lowest));
+    if (unfit != 0)
+        return mx_fail(MX_ERR_VALUE, "a sum of %.0f does not fit %s; sum t:to(\"%s\")", unfit, mx_dtype_name(y.dtype),
+                       y.dtype == MX_I64 ? "f64" : "f32");
     return MX_OK;
 }
 
@@ -188,9 +207,9 @@ mx_status mx_reduce_max(mx_array x, mx_extent e, mx_array y)
     return fold_all_ints(MX_FOLD_MAX, x, e, 1.0, y);
 }
 
-mx_status mx_sum_squares(mx_array x, int64_t n, float *y)
+mx_status mx_sum_squares(mx_array x, int64_t n, mx_array y)
 {
-    return fold_rows(MX_FOLD_SQUARES, x, (mx_extent){1, n, 1}, 1.0, (mx_array){y, MX_F32});
+    return fold(MX_FOLD_SQUARES, x, (mx_extent){1, n, 1}, 1.0, y);
 }
 
 void mx_reduce_max_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx_array dx)
@@ -199,13 +218,27 @@ void mx_reduce_max_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx
     for (int64_t k = 0; k < e.outer * e.inner; k++) {
         int64_t first = k / e.inner * e.n * e.inner + k % e.inner, ties = 0;
         for (int64_t i = 0; i < e.n; i++)
-            ties += mx_get_float(x.data, first + i * e.inner, x.dtype) == mx_get_float(y.data, k, y.dtype);
-        float share = mx_get_float(dy.data, k, dy.dtype) / (float)ties;
+            ties += mx_get_number(x.data, first + i * e.inner, x.dtype) == mx_get_number(y.data, k, y.dtype);
+        double share = mx_get_number(dy.data, k, dy.dtype) / (double)ties;
         for (int64_t i = 0; i < e.n; i++) {
-            bool largest = mx_get_float(x.data, first + i * e.inner, x.dtype) == mx_get_float(y.data, k, y.dtype);
-            mx_set_float(dx.data, first + i * e.inner, largest ? share : 0.0f, dx.dtype);
+            bool largest = mx_get_number(x.data, first + i * e.inner, x.dtype) == mx_get_number(y.data, k, y.dtype);
+            mx_set_number(dx.data, first + i * e.inner, largest ? share : 0.0, dx.dtype);
         }
     }
+}
+
+/* Whether element i of x is larger than element j, or is a NaN; the latter is none. */
+static bool beats(mx_array x, int64_t i, int64_t j)
+{
+    if (mx_dtype_is_integer(x.dtype))
+        return mx_get_int(x.data, i, x.dtype) > mx_get_int(x.data, j, x.dtype);
+    double one = mx_get_number(x.data, i, x.dtype);
+    return one > mx_get_number(x.data, j, x.dtype) || isnan(one);
+}
+
+static bool is_nan(mx_array x, int64_t i)
+{
+    return !mx_dtype_is_integer(x.dtype) && isnan(mx_get_number(x.data, i, x.dtype));
 }
 
 void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index)
@@ -213,14 +246,9 @@ void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index)
 #pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t k = 0; k < e.outer * e.inner; k++) {
         int64_t first = k / e.inner * e.n * e.inner + k % e.inner, best = 0;
-        double largest = mx_get_number(x.data, first, x.dtype);
-        for (int64_t i = 1; i < e.n && !isnan(largest); i++) {
-            double one = mx_get_number(x.data, first + i * e.inner, x.dtype);
-            if (one > largest || isnan(one)) {
-                largest = one;
+        for (int64_t i = 1; i < e.n && !is_nan(x, first + best * e.inner); i++)
+            if (beats(x, first + i * e.inner, first + best * e.inner))
                 best = i;
-            }
-        }
         index[k] = (int32_t)best;
     }
 }
@@ -232,7 +260,10 @@ void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index)
             int64_t acc = ((const type *)from[0])[i];                                                                  \
             for (int r = 1; r < k; r++) {                                                                              \
                 int64_t x = ((const type *)from[r])[i];                                                                \
-                acc = fold == MX_FOLD_SUM ? acc + x : x > acc ? x : acc;                                               \
+                if (fold == MX_FOLD_MAX)                                                                               \
+                    acc = x > acc ? x : acc;                                                                           \
+                else if (__builtin_add_overflow(acc, x, &acc))                                                         \
+                    acc = x < 0 ? INT64_MIN : INT64_MAX;                                                               \
             }                                                                                                          \
             y[i] = (type)mx_dtype_saturate(dtype, acc);                                                                \
         }                                                                                                              \
@@ -240,6 +271,17 @@ void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index)
 DEFINE_ACROSS(across_i32, int32_t, MX_I32)
 DEFINE_ACROSS(across_u8, uint8_t, MX_U8)
 DEFINE_ACROSS(across_i8, int8_t, MX_I8)
+DEFINE_ACROSS(across_i64, int64_t, MX_I64)
+
+static void across_f64(mx_fold fold, int k, const void *const *from, int64_t n, double scale, double *y)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double acc = ((const double *)from[0])[i];
+        for (int r = 1; r < k; r++)
+            acc = join(fold, acc, ((const double *)from[r])[i]);
+        y[i] = scale * acc;
+    }
+}
 
 void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
                       void *again, bool stream)
@@ -257,6 +299,12 @@ void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dty
         break;
     case MX_I8:
         across_i8(fold, k, from, n, y.data);
+        break;
+    case MX_I64:
+        across_i64(fold, k, from, n, y.data);
+        break;
+    case MX_F64:
+        across_f64(fold, k, from, n, scale, y.data);
         break;
     default:
         mx_dtype_unexpected(dtype, __func__);

@@ -13,31 +13,31 @@ typedef struct mx_extent {
     int64_t outer, n, inner;
 } mx_extent;
 
-/* y (outer, inner) = scale * the sum of x. x f32 or bf16: y either of them. x an integer: y i32 (scale 1), or
- * f32. An empty sum is 0. MX_ERR_MEMORY when scratch for partial sums cannot be had; MX_ERR_VALUE when a sum does not
- * fit i32. */
+/* y (outer, inner) = scale * the sum of x. x f32 or bf16: y either of them; x f64: y f64. x an integer: y i32 (i64 for
+ * i64; scale 1), or f32. An empty sum is 0. MX_ERR_MEMORY when scratch for partial sums cannot be had; MX_ERR_VALUE
+ * when a sum does not fit y. */
 mx_status mx_reduce_sum(mx_array x, mx_extent e, double scale, mx_array y);
 
 /* y (outer, inner), of x's dtype, = the largest of x; NaN where there is one. n >= 1. */
 mx_status mx_reduce_max(mx_array x, mx_extent e, mx_array y);
 
 /* Its gradient: dx = dy at the largest elements of each (outer, inner), shared equally at a tie, 0 elsewhere. x, y, dy
- * and dx f32 or bf16. */
+ * and dx f32 or bf16, or all f64. */
 void mx_reduce_max_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx_array dx);
 
 /* index (outer, inner) = the place of the largest, counted from 0; the first at a tie; the first NaN. n >= 1. */
 void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index);
 
-/* The sum of the squares of n values, f32 or bf16. */
-mx_status mx_sum_squares(mx_array x, int64_t n, float *y);
+/* The sum of the squares of n values: f32 for f32 or bf16, f64 for f64. */
+mx_status mx_sum_squares(mx_array x, int64_t n, mx_array y);
 
 typedef enum mx_fold { MX_FOLD_SUM, MX_FOLD_SQUARES, MX_FOLD_MAX } mx_fold;
 
 /* y[i] = scale * the sum (or the largest, NaN where there is one) over the k arrays from[0 .. k) of their element i,
- * taken in this order. Floats: summed in f32 and rounded once, y either float. Integers: y of the same dtype, sums
- * saturate, scale 1. y may be one of `from`. Never MX_FOLD_SQUARES. `again`, unless NULL, gets the same bits as y; it
- * may be one of `from` too. `stream`: write it past the caches, for which a store fence must follow. On the calling
- * thread alone.
+ * taken in this order. Floats: summed in f32 and rounded once, y either float; f64 in f64. Integers: y of the same
+ * dtype, sums saturate, scale 1. y may be one of `from`. Never MX_FOLD_SQUARES. `again`, unless NULL, gets the same
+ * bits as y; it may be one of `from` too. `stream`: write it past the caches, for which a store fence must follow. On
+ * the calling thread alone.
  */
 void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
                       void *again, bool stream);

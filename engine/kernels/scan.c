@@ -144,10 +144,41 @@ static mx_status scan_all_ints(mx_array x, mx_extent e, bool reverse, int32_t *y
     return MX_OK;
 }
 
+/* ---- f64 and i64 ---- */
+
+/* Whether all sums of a line fit. */
+static bool scan_wide(mx_array x, mx_extent e, bool reverse, void *y, int64_t line)
+{
+    int64_t first = line / e.inner * e.n * e.inner + line % e.inner, whole = 0;
+    double real = 0;
+    bool fits = true;
+    for (int64_t i = 0; i < e.n; i++) {
+        int64_t place = first + (reverse ? e.n - 1 - i : i) * e.inner;
+        if (x.dtype == MX_F64) {
+            ((double *)y)[place] = real += ((const double *)x.data)[place];
+        } else {
+            fits = !__builtin_add_overflow(whole, ((const int64_t *)x.data)[place], &whole) && fits;
+            ((int64_t *)y)[place] = whole;
+        }
+    }
+    return fits;
+}
+
+static mx_status scan_all_wide(mx_array x, mx_extent e, bool reverse, void *y)
+{
+    bool fits = true;
+#pragma omp parallel for schedule(static) reduction(&& : fits) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    for (int64_t line = 0; line < e.outer * e.inner; line++)
+        fits = scan_wide(x, e, reverse, y, line) && fits;
+    return fits ? MX_OK : mx_fail(MX_ERR_VALUE, "a sum does not fit i64; sum t:to(\"f64\")");
+}
+
 mx_status mx_cumsum(mx_array x, mx_extent e, bool reverse, mx_array y)
 {
     if (e.outer * e.n * e.inner == 0)
         return MX_OK;
+    if (mx_dtype_bytes(x.dtype) == 8)
+        return scan_all_wide(x, e, reverse, y.data);
     if (mx_dtype_is_integer(x.dtype))
         return scan_all_ints(x, e, reverse, y.data);
     if (e.inner == 1)

@@ -7,7 +7,7 @@
 
 #include "kernels/reduce.h"
 
-/* y[i] = x[0] + ... + x[i] along n; with `reverse`, x[i] + ... + x[n - 1]. Floats: y of x's dtype. Integers: y i32;
+/* y[i] = x[0] + ... + x[i] along n; with `reverse`, x[i] + ... + x[n - 1]. Floats: y of x's dtype. Integers: y i32, i64 for i64;
  * MX_ERR_VALUE when a sum does not fit. */
 mx_status mx_cumsum(mx_array x, mx_extent e, bool reverse, mx_array y);
 

@@ -39,8 +39,13 @@ void mx_add_runs(void *to, int64_t to_step, const void *from, int64_t from_step,
     for (int64_t r = 0; r < runs; r++)
         for (int64_t p = 0; p < pieces; p++) {
             int64_t first = p * PIECE, part = n - first < PIECE ? n - first : PIECE;
-            path->add((char *)to + (r * to_step + first) * bytes, dtype,
-                      (const char *)from + (r * from_step + first) * bytes, dtype, 1.0f, part);
+            void *sum = (char *)to + (r * to_step + first) * bytes;
+            const void *addend = (const char *)from + (r * from_step + first) * bytes;
+            if (dtype == MX_F64)
+                for (int64_t i = 0; i < part; i++)
+                    ((double *)sum)[i] += ((const double *)addend)[i];
+            else
+                path->add(sum, dtype, addend, dtype, 1.0f, part);
         }
 }
 

@@ -69,11 +69,10 @@ static mx_unary activation_of(const mx_call *call)
 
 static mx_status infer_gated(mx_call *call)
 {
-    for (int i = 0; i < call->n_in; i++) {
-        MX_TRY(mx_want_float(call, i));
+    MX_TRY(mx_want_reals(call));
+    for (int i = 0; i < call->n_in; i++)
         if (!mx_shape_equal(&call->in[i]->shape, &call->in[0]->shape))
             return mx_bad_shape(call, "all tensors must have one shape");
-    }
     mx_dtype dtype = call->op == &mx_op_gated ? call->in[0]->dtype : call->in[2]->dtype;
     for (int i = 0; i < call->n_out; i++)
         MX_TRY(mx_out(call, i, dtype, &call->in[0]->shape));

@@ -48,11 +48,9 @@ mx_status mx_out(mx_call *call, int i, mx_dtype dtype, const mx_shape *shape)
 mx_status mx_out_float(mx_call *call, int i, int given, mx_dtype standard, const mx_shape *shape)
 {
     mx_dtype dtype = given < 0 ? standard : (mx_dtype)given;
-    if (!mx_dtype_computes(dtype)) {
-        char names[MX_DTYPE_LIST_BYTES];
-        mx_dtype_list(mx_dtype_computes, names);
-        return mx_bad_dtype(call, "the result can be %s, not %s", names, mx_dtype_name(dtype));
-    }
+    if (!mx_dtype_is_real(dtype) || !mx_dtype_mixes(dtype, standard))
+        return mx_bad_dtype(call, "the result can be %s, not %s", standard == MX_F64 ? "f64" : "f32 or bf16",
+                            mx_dtype_name(dtype));
     return mx_out(call, i, dtype, shape);
 }
 
@@ -119,6 +117,17 @@ mx_status mx_want_dtype(const mx_call *call, int i, mx_dtype dtype)
 }
 
 mx_status mx_want_float(const mx_call *call, int i) { return want_one_of(call, i, mx_dtype_computes); }
+
+mx_status mx_want_reals(const mx_call *call)
+{
+    const mx_tensor *first = call->in[0];
+    for (int i = 0; i < call->n_in; i++) {
+        MX_TRY(want_one_of(call, i, mx_dtype_is_real));
+        if (call->in[i] && !mx_dtype_mixes(first->dtype, call->in[i]->dtype))
+            return mx_bad_dtype(call, "f64 mixes with no other float; use t:to(\"f64\")");
+    }
+    return MX_OK;
+}
 
 mx_status mx_want_arithmetic(const mx_call *call, int i) { return want_one_of(call, i, mx_dtype_has_arithmetic); }
 

@@ -9,7 +9,7 @@ bool mx_place_backward;
 
 static mx_finding finding;
 
-/* Counts NaNs and infinities of a tensor with a dtype of computation; *first is the index of the first of either. */
+/* Counts NaNs and infinities of a tensor of reals; *first is the index of the first of either. */
 static void count_bad(const mx_tensor *t, int64_t *nans, int64_t *infinities, int64_t *first)
 {
     mx_map values;
@@ -17,7 +17,7 @@ static void count_bad(const mx_tensor *t, int64_t *nans, int64_t *infinities, in
     if (mx_tensor_map(t, 0, mx_count(t), MX_MAP_READ, &values) != MX_OK)
         return;
     for (int64_t i = 0; i < mx_count(t); i++) {
-        float value = mx_get_float(values.data, i, t->dtype);
+        double value = mx_get_number(values.data, i, t->dtype);
         if (isfinite(value))
             continue;
         if (*nans + *infinities == 0)
@@ -36,7 +36,7 @@ static void look(const mx_call *call, double start_s, double end_s)
     for (int i = 0; i < call->n_out && !finding.op; i++) {
         const mx_tensor *t = call->out[i];
         int64_t nans, infinities, first = 0;
-        if (!t || !mx_has_values(t) || !mx_dtype_computes(t->dtype) || (call->op->flags & MX_OP_COLLECTIVE))
+        if (!t || !mx_has_values(t) || !mx_dtype_is_real(t->dtype) || (call->op->flags & MX_OP_COLLECTIVE))
             continue;
         count_bad(t, &nans, &infinities, &first);
         if (nans > 0 || (infinities > 0 && i == 0))

@@ -34,7 +34,7 @@ static mx_broadcast plan_of(const mx_call *call)
     return plan;
 }
 
-/* Checks that inputs i and j both have dtypes of computation, or are integers of the same dtype. */
+/* Checks that inputs i and j are both reals that mix, or integers of the same dtype. */
 static mx_status want_alike(const mx_call *call, int i, int j)
 {
     mx_dtype a = call->in[i]->dtype, b = call->in[j]->dtype;
@@ -42,6 +42,8 @@ static mx_status want_alike(const mx_call *call, int i, int j)
     MX_TRY(mx_want_arithmetic(call, j));
     if (a == b || (mx_dtype_computes(a) && mx_dtype_computes(b)))
         return MX_OK;
+    if (mx_dtype_is_real(a) && mx_dtype_is_real(b))
+        return mx_bad_dtype(call, "f64 mixes with no other float; use t:to(\"f64\")");
     return mx_bad_dtype(call, "'%s' and '%s' must both be floats, or integers of one dtype; use t:to(dtype)",
                         call->op->inputs[i], call->op->inputs[j]);
 }
@@ -73,19 +75,22 @@ static mx_binary function_of(const mx_call *call)
     return (mx_binary)f;
 }
 
+/* An integer tensor combined with a float tensor is converted to the float's dtype. */
 static mx_status infer_binary(mx_call *call)
 {
     mx_shape shape;
-    MX_TRY(want_alike(call, 0, 1));
+    mx_dtype a = call->in[0]->dtype, b = call->in[1]->dtype;
+    bool promoted = (mx_dtype_is_integer(a) && mx_dtype_is_real(b)) || (mx_dtype_is_real(a) && mx_dtype_is_integer(b));
+    if (!promoted)
+        MX_TRY(want_alike(call, 0, 1));
     MX_TRY(want_broadcast(call, &shape));
-    return mx_out(call, 0, call->in[0]->dtype, &shape);
+    return mx_out(call, 0, promoted && mx_dtype_is_integer(a) ? b : a, &shape);
 }
 
 static mx_status infer_div(mx_call *call)
 {
-    for (int i = 0; i < 2; i++)
-        if (mx_dtype_is_integer(call->in[i]->dtype))
-            return mx_bad_dtype(call, "integers have no fractions: a // b rounds down, t:to(\"f32\") gives them");
+    if (mx_dtype_is_integer(call->in[0]->dtype) && mx_dtype_is_integer(call->in[1]->dtype))
+        return mx_bad_dtype(call, "integers have no fractions: a // b rounds down, t:to(\"f32\") gives them");
     return infer_binary(call);
 }
 
@@ -220,14 +225,22 @@ static const char *const ab_inputs[] = {"a", "b", NULL};
                                 .vjp = VJP,                                                                            \
                                 .vjp_recorded = VJP_RECORDED}
 
-BINARY(add, "a + b, broadcast; the result has a's dtype", 0, infer_binary, vjp_add, vjp_add);
-BINARY(sub, "a - b, broadcast; the result has a's dtype", 0, infer_binary, vjp_sub, vjp_sub);
-BINARY(mul, "a b, element by element, broadcast; the result has a's dtype", 3, infer_binary, vjp_mul, vjp_mul);
-BINARY(div, "a / b for floats, broadcast; the result has a's dtype", 3, infer_div, vjp_div, vjp_div_recorded);
-BINARY(maximum, "the larger of a and b, broadcast; NaN if either is; the result has a's dtype", 3, infer_binary,
-       vjp_extremum, NULL);
-BINARY(minimum, "the smaller of a and b, broadcast; NaN if either is; the result has a's dtype", 3, infer_binary,
-       vjp_extremum, NULL);
+BINARY(add, "a + b, broadcast; the result has a's dtype (of a float and an integer: the float's)", 0, infer_binary,
+       vjp_add, vjp_add);
+BINARY(sub, "a - b, broadcast; the result has a's dtype (of a float and an integer: the float's)", 0, infer_binary,
+       vjp_sub, vjp_sub);
+BINARY(mul, "a b, element by element, broadcast; the result has a's dtype (of a float and an integer: the float's)", 3,
+       infer_binary, vjp_mul, vjp_mul);
+BINARY(div, "a / b for floats, broadcast; the result has a's dtype (of a float and an integer: the float's)", 3,
+       infer_div, vjp_div, vjp_div_recorded);
+BINARY(maximum,
+       "the larger of a and b, broadcast; NaN if either is; the result has a's dtype (of a float and an integer: the "
+       "float's)",
+       3, infer_binary, vjp_extremum, NULL);
+BINARY(minimum,
+       "the smaller of a and b, broadcast; NaN if either is; the result has a's dtype (of a float and an integer: the "
+       "float's)",
+       3, infer_binary, vjp_extremum, NULL);
 
 const mx_op mx_op_idiv = {
     .name = "idiv",
@@ -243,8 +256,10 @@ const mx_op mx_op_idiv = {
 static mx_status infer_grad(mx_call *call)
 {
     mx_shape shape;
-    for (int i = 0; i < 3; i++)
-        MX_TRY(mx_want_float(call, i));
+    for (int i = 0; i < 2; i++)
+        MX_TRY(mx_want_arithmetic(call, i));
+    if (!mx_dtype_is_real(call->in[2]->dtype))
+        return mx_bad_dtype(call, "'dy' must be a float");
     MX_TRY(want_broadcast(call, &shape));
     return mx_out(call, 0, call->in[2]->dtype, &shape);
 }
@@ -382,8 +397,7 @@ const mx_op mx_op_where = {
 
 static mx_status infer_acc(mx_call *call)
 {
-    MX_TRY(mx_want_float(call, 0));
-    MX_TRY(mx_want_float(call, 1));
+    MX_TRY(mx_want_reals(call));
     return mx_want_shape(call, 1, &call->in[0]->shape);
 }
 

@@ -104,14 +104,15 @@ const mx_op mx_op_gather = {
     .vjp_recorded = vjp_gather,
 };
 
-/* Always f32, because several elements may be added to one. */
+/* f32, or f64 for f64, because several elements may be added to one. */
 static mx_status infer_gather_grad(mx_call *call)
 {
     const gather_grad_attr *attr = mx_call_attr(call);
-    MX_TRY(mx_want_float(call, 1));
+    if (!mx_dtype_is_real(call->in[1]->dtype))
+        return mx_bad_dtype(call, "'dy' must be a float");
     MX_TRY(want_index(call, 0, &attr->shape, attr->dim));
     MX_TRY(mx_want_shape(call, 1, &call->in[0]->shape));
-    return mx_out(call, 0, MX_F32, &attr->shape);
+    return mx_out(call, 0, mx_dtype_accumulates_in(call->in[1]->dtype), &attr->shape);
 }
 
 static mx_status host_gather_grad(mx_call *call)
@@ -139,7 +140,7 @@ static mx_status vjp_gather_grad(mx_vjp *v)
 
 const mx_op mx_op_gather_grad = {
     .name = "gather_grad",
-    .doc = "gradient of gather: f32 of the given shape, with dy added at the indices",
+    .doc = "gradient of gather: f32 (f64 for f64) of the given shape, with dy added at the indices",
     .inputs = (const char *const[]){"index", "dy", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -173,6 +174,8 @@ static mx_status infer_scatter(mx_call *call)
 static mx_status infer_scatter_add(mx_call *call)
 {
     MX_TRY(mx_want_arithmetic(call, 0));
+    if (call->in[0]->dtype == MX_I64)
+        return mx_bad_dtype(call, "sums are computed in f64, which does not hold every i64; use i32 or f64");
     return infer_scatter(call);
 }
 
@@ -269,7 +272,8 @@ const mx_op mx_op_scatter_add = {
 static mx_status infer_scatter_grad(mx_call *call)
 {
     const mx_tensor *dy = call->in[1];
-    MX_TRY(mx_want_float(call, 1));
+    if (!mx_dtype_is_real(dy->dtype))
+        return mx_bad_dtype(call, "'dy' must be a float");
     MX_TRY(want_index(call, 0, &dy->shape, given_dim(call)));
     return mx_out(call, 0, dy->dtype, &call->in[0]->shape);
 }
@@ -292,7 +296,7 @@ static mx_status host_scatter_grad(mx_call *call)
     mx_gather_run(&g, mx_data(dsrc), mx_data(dy), mx_dtype_bytes(dy->dtype));
     for (int64_t i = 0; i < count; i++)
         if (found[i] != number[i])
-            mx_set_float(mx_data(dsrc), i, 0, dsrc->dtype);
+            mx_set_number(mx_data(dsrc), i, 0, dsrc->dtype);
     mx_pool_free(number, bytes);
     return MX_OK;
 }

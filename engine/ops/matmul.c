@@ -1,5 +1,6 @@
 /* Matrix products and their gradients, and column sums, which are the gradient of a bias. */
 #include "kernels/gemm.h"
+#include "kernels/reduce.h"
 #include "ops/pointwise.h"
 
 #include <stdlib.h>
@@ -126,8 +127,7 @@ static mx_status matmul_infer(mx_call *call)
 {
     const matmul_attr *attr = mx_call_attr(call);
     const mx_tensor *a = call->in[0], *b = call->in[1], *bias = call->n_in > 2 ? call->in[2] : NULL;
-    for (int i = 0; i < call->n_in; i++)
-        MX_TRY(mx_want_float(call, i));
+    MX_TRY(mx_want_reals(call));
     MX_TRY(check_dims(call, attr->trans_a, attr->trans_b));
     MX_TRY(check_operands(call, attr->trans_a, attr->trans_b));
     if (!broadcast_leading(operand_of(a, true), operand_of(b, false), &(mx_shape){0}))
@@ -160,6 +160,14 @@ static mx_cost matmul_cost(const mx_call *call)
 static mx_matrix matrix_of(const mx_tensor *t, bool is_a, bool trans)
 {
     return (mx_matrix){mx_data(t), t->dtype, operand_of(t, is_a).columns, trans};
+}
+
+/* Fills the rows of C with the bias, which the product is then added to. */
+static void start_with_bias(const mx_tensor *bias, const mx_tensor *c)
+{
+    int64_t n = mx_count(bias), count = mx_count(c);
+    for (int64_t i = 0; i < count; i += n)
+        memcpy((double *)mx_data(c) + i, mx_data(bias), (size_t)n * sizeof(double));
 }
 
 /* The bias as f32; the caller frees *copy. */
@@ -227,7 +235,12 @@ static mx_status matmul_host(mx_call *call)
     g.b = matrix_of(b, false, attr->trans_b);
     g.c = (mx_matrix){mx_data(call->out[0]), call->out[0]->dtype, p.n, false};
     float *copy = NULL;
-    MX_TRY(bias_of(call->n_in > 2 ? call->in[2] : NULL, &g.bias, &copy));
+    const mx_tensor *bias = call->n_in > 2 ? call->in[2] : NULL;
+    g.accumulate = bias && bias->dtype == MX_F64;
+    if (g.accumulate)
+        start_with_bias(bias, call->out[0]);
+    else
+        MX_TRY(bias_of(bias, &g.bias, &copy));
     mx_status status = run_products(g, &p);
     free(copy);
     return status;
@@ -250,8 +263,7 @@ static product folded_product(const mx_call *call)
 static mx_status matmul_acc_infer(mx_call *call)
 {
     const matmul_attr *attr = mx_call_attr(call);
-    for (int i = 0; i < 3; i++)
-        MX_TRY(mx_want_float(call, i));
+    MX_TRY(mx_want_reals(call));
     const mx_tensor *c = call->in[0], *b = call->in[2];
     for (int i = 0; i < 3; i++)
         if (call->in[i]->shape.n_dims < 2)
@@ -289,18 +301,18 @@ static mx_status matmul_acc_host(mx_call *call)
 /* ---- column_sum: the gradient of a bias, an operation so that it is costed and timed ---- */
 
 typedef struct column_sum_attr {
-    int dtype; /* -1: f32 */
+    int dtype; /* -1: f32, or f64 for f64 */
 } column_sum_attr;
 
 static mx_status column_sum_infer(mx_call *call)
 {
     const column_sum_attr *attr = mx_call_attr(call);
-    MX_TRY(mx_want_float(call, 0));
+    MX_TRY(mx_want_reals(call));
     const mx_tensor *x = call->in[0];
     if (x->shape.n_dims < 1)
         return mx_bad_shape(call, "a scalar has no columns");
     mx_shape shape = {1, {columns_of(x)}};
-    return mx_out_float(call, 0, attr->dtype, MX_F32, &shape);
+    return mx_out_float(call, 0, attr->dtype, mx_dtype_accumulates_in(x->dtype), &shape);
 }
 
 static mx_cost column_sum_cost(const mx_call *call) { return mx_cost_of(call, (double)mx_count(call->in[0])); }
@@ -311,6 +323,8 @@ static mx_status column_sum_host(mx_call *call)
     int64_t n = columns_of(x), rows = 1;
     for (int d = 0; d < x->shape.n_dims - 1; d++)
         rows *= x->shape.size[d];
+    if (out->dtype == MX_F64)
+        return mx_reduce_sum(mx_array_of(x), (mx_extent){1, rows, n}, 1.0, mx_array_of(out));
     if (!mx_is_bf16(out->dtype)) {
         mx_column_sum(rows, n, mx_data(x), x->dtype, mx_f32(out));
         return MX_OK;
@@ -327,7 +341,7 @@ static mx_status column_sum_host(mx_call *call)
 
 static const mx_attr column_sum_attrs[] = {
     {"dtype", MX_ATTR_DTYPE, offsetof(column_sum_attr, dtype), -1, NULL,
-     "dtype of the result, f32 (the default) or bf16"},
+     "dtype of the result, f32 (the default) or bf16; f64 for f64"},
     {0},
 };
 
@@ -408,7 +422,7 @@ static mx_status shared_gradient(mx_vjp *v, int i, gradient g)
         return add_view_product(g, -1, dtype, &v->grad[i]);
     int64_t batch = leading_count(v->out_grad[0]);
     for (int64_t item = 0; item < batch; item++)
-        MX_TRY(add_view_product(g, item, MX_F32, &v->grad[i]));
+        MX_TRY(add_view_product(g, item, mx_dtype_accumulates_in(dtype), &v->grad[i]));
     if (batch == 0) /* an empty sum */
         return mx_apply_full(&v->call->in[i]->shape, dtype, 0, &v->grad[i]);
     return mx_grad_cast(&v->grad[i], dtype);
@@ -523,7 +537,7 @@ static const mx_attr matmul_attrs[] = {
     {"trans_a", MX_ATTR_BOOL, offsetof(matmul_attr, trans_a), 0, NULL, "a is stored (..., k, m)"},
     {"trans_b", MX_ATTR_BOOL, offsetof(matmul_attr, trans_b), 0, NULL, "b is stored (..., n, k)"},
     {"dtype", MX_ATTR_DTYPE, offsetof(matmul_attr, dtype), -1, NULL,
-     "dtype of the result, f32 or bf16; default: that of a"},
+     "dtype of the result, f32 or bf16; default: that of a; f64 for f64"},
     {0},
 };
 
@@ -531,7 +545,8 @@ const mx_op mx_op_matmul = {
     .name = "matmul",
     .doc =
         "a (..., m, k) times b (..., k, n), plus bias (n) -> (..., m, n), with leading dimensions broadcast; a may be "
-        "a vector (k), a row without m, and b one (k), a column without n; bf16 arithmetic unless a and b are f32",
+        "a vector (k), a row without m, and b one (k), a column without n; bf16 arithmetic unless a and b are f32, "
+        "or all are f64",
     .inputs = (const char *const[]){"a", "b", "bias?", NULL},
     .n_out = 1,
     .n_results = 1,

@@ -162,7 +162,8 @@ static inline mx_attrs mx_call_attrs(const mx_call *call) { return (mx_attrs){ca
 /* Creates output i, without storage. */
 mx_status mx_out(mx_call *call, int i, mx_dtype dtype, const mx_shape *shape);
 
-/* The same for results with a dtype of computation: `given` is the dtype from an attribute, or -1 for `standard`. */
+/* The same for results that are reals: `given` is the dtype from an attribute, or -1 for `standard`, that of the
+ * inputs; f64 stays f64. */
 mx_status mx_out_float(mx_call *call, int i, int given, mx_dtype standard, const mx_shape *shape);
 
 /* MX_ERR_SHAPE with "OP: " and the texts of the inputs appended, e.g. mx_bad_shape(call, "inner sizes differ"). */
@@ -174,6 +175,8 @@ __attribute__((format(printf, 2, 3), cold)) mx_status mx_bad_value(const mx_call
  * arithmetic (mx_dtype_has_arithmetic). Copies and views accept every dtype and need none of these checks. */
 mx_status mx_want_dtype(const mx_call *call, int i, mx_dtype dtype);
 mx_status mx_want_float(const mx_call *call, int i);
+/* Unless all given inputs are reals: f32 and bf16, or all f64 (mx_dtype_mixes). */
+mx_status mx_want_reals(const mx_call *call);
 mx_status mx_want_arithmetic(const mx_call *call, int i);
 
 /* Whether the call will be recorded on the tape: recording is on and an input requires a gradient. If not, an operation

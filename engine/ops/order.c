@@ -36,6 +36,8 @@ static mx_status want_extent(const mx_call *call, int64_t given, mx_extent *e, i
 static mx_status want_extent_with_ids(const mx_call *call, int64_t given, mx_extent *e, int *dim)
 {
     MX_TRY(want_extent(call, given, e, dim));
+    if (mx_dtype_bytes(call->in[0]->dtype) > 4)
+        return mx_bad_dtype(call, "dtypes of 8 bytes are not sorted; use t:to(\"f32\") or t:to(\"i32\")");
     if (e->n > INT32_MAX)
         return mx_bad_shape(call, "dim %d is longer than i32 can count", *dim + 1);
     return MX_OK;
@@ -209,7 +211,8 @@ static mx_status vjp_cumsum(mx_vjp *v)
 
 const mx_op mx_op_cumsum = {
     .name = "cumsum",
-    .doc = "sums of x along dim up to each element; of integers they are i32, and an error if one does not fit",
+    .doc = "sums of x along dim up to each element; of integers they are i32, of i64 i64, and an error if one does not "
+           "fit",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,

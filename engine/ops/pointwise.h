@@ -8,7 +8,7 @@
 
 static inline mx_array mx_array_of(const mx_tensor *t) { return (mx_array){mx_data(t), t->dtype}; }
 
-mx_status mx_unary_infer(mx_call *call); /* y has the shape and dtype of x, a float */
+mx_status mx_unary_infer(mx_call *call); /* y has the shape and dtype of x, a real */
 mx_cost mx_unary_cost(const mx_call *call);
 mx_status mx_unary_host(mx_call *call);
 mx_status mx_unary_vjp(mx_vjp *v);           /* by unary_grad, from x, or from y if that suffices */
@@ -20,11 +20,17 @@ static inline mx_status mx_want_number(const char *op, const char *what, mx_dtyp
 {
     if (mx_dtype_holds(dtype, x))
         return MX_OK;
-    return mx_fail(MX_ERR_VALUE,
-                   "%s: %s%s%.14g is no value of %s, which holds whole numbers from %d to %d; use t:to(\"f32\"), or a "
-                   "whole number",
-                   op, what, *what ? " = " : "", x, mx_dtype_name(dtype), mx_dtypes[dtype].lowest,
-                   mx_dtypes[dtype].highest);
+    if (dtype == MX_I64 && x == (double)(int64_t)(x > -0x1p63 && x < 0x1p63 ? x : 0.5))
+        return mx_fail(MX_ERR_VALUE,
+                       "%s: %s%s%.14g is 2^53 or more, where numbers are not exact; use a tensor: "
+                       "mx.tensor(n, \"i64\")",
+                       op, what, *what ? " = " : "", x);
+    return mx_fail(
+        MX_ERR_VALUE,
+        "%s: %s%s%.14g is no value of %s, which holds whole numbers from %lld to %lld; use t:to(\"f32\"), or a "
+        "whole number",
+        op, what, *what ? " = " : "", x, mx_dtype_name(dtype), (long long)mx_dtypes[dtype].lowest,
+        (long long)mx_dtypes[dtype].highest);
 }
 
 /* Attributes of the activations. */

@@ -207,7 +207,7 @@ static mx_status infer_arange(mx_call *call)
     mx_dtype dtype = attr->dtype < 0 ? MX_F32 : (mx_dtype)attr->dtype;
     MX_TRY(mx_want_number("arange", "start", dtype, attr->start));
     if (attr->n > 1 && mx_dtype_is_integer(dtype)) { /* with an integer step, all numbers between are integers */
-        MX_TRY(mx_want_number("arange", "step", MX_I32, attr->step));
+        MX_TRY(mx_want_number("arange", "step", mx_dtype_accumulates_in(dtype), attr->step));
         MX_TRY(mx_want_number("arange", "the last", dtype, attr->start + attr->step * (double)(attr->n - 1)));
     }
     return mx_out(call, 0, dtype, &(mx_shape){.n_dims = 1, .size = {attr->n}});

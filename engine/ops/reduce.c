@@ -135,7 +135,8 @@ static mx_status vjp_sum_recorded(mx_vjp *v)
 
 const mx_op mx_op_sum = {
     .name = "sum",
-    .doc = "sum of x along dim, or of all elements; sums of integers are i32, and an error if one does not fit",
+    .doc = "sum of x along dim, or of all elements; sums of integers are i32, of i64 i64, and an error if one does not "
+           "fit",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
@@ -167,7 +168,7 @@ static mx_status infer_spread(mx_call *call)
 {
     const spread_attr *attr = mx_call_attr(call);
     mx_extent e;
-    MX_TRY(mx_want_float(call, 0));
+    MX_TRY(mx_want_reals(call));
     MX_TRY(extent_of(call, &attr->shape, attr->dim, &e));
     if (mx_count(call->in[0]) != e.outer * e.inner)
         return mx_bad_shape(call, "dy must have %lld elements to be spread over %s", (long long)(e.outer * e.inner),
@@ -186,8 +187,10 @@ static mx_status host_spread(mx_call *call)
     const int64_t all[3] = {e.outer, e.n, e.inner}, kept[3] = {e.outer, 1, e.inner}, one[1] = {1};
     mx_broadcast plan;
     mx_broadcast_plan(&plan, 2, (const int[]){3, 1}, (const int64_t *const[]){kept, one}, 3, all);
+    double scale_f64 = attr->scale;
     float scale = (float)attr->scale;
-    mx_binary_forward(MX_MUL, &plan, mx_array_of(call->in[0]), (mx_array){&scale, MX_F32}, mx_array_of(call->out[0]));
+    mx_array factor = call->out[0]->dtype == MX_F64 ? (mx_array){&scale_f64, MX_F64} : (mx_array){&scale, MX_F32};
+    mx_binary_forward(MX_MUL, &plan, mx_array_of(call->in[0]), factor, mx_array_of(call->out[0]));
     return MX_OK;
 }
 
@@ -249,8 +252,7 @@ static mx_status infer_max_grad(mx_call *call)
 {
     mx_extent e;
     const reduce_attr *attr = mx_call_attr(call);
-    for (int i = 0; i < 3; i++)
-        MX_TRY(mx_want_float(call, i));
+    MX_TRY(mx_want_reals(call));
     MX_TRY(extent_of(call, &call->in[0]->shape, attr->dim, &e));
     if (mx_count(call->in[1]) != e.outer * e.inner || mx_count(call->in[2]) != e.outer * e.inner)
         return mx_bad_shape(call, "y and dy must have %lld elements", (long long)(e.outer * e.inner));
@@ -303,15 +305,15 @@ const mx_op mx_op_argmax = {
 
 static mx_status infer_squares(mx_call *call)
 {
-    MX_TRY(mx_want_float(call, 0));
-    return mx_out(call, 0, MX_F32, &(mx_shape){.n_dims = 0});
+    MX_TRY(mx_want_reals(call));
+    return mx_out(call, 0, mx_dtype_accumulates_in(call->in[0]->dtype), &(mx_shape){.n_dims = 0});
 }
 
 static mx_cost cost_squares(const mx_call *call) { return mx_cost_of(call, 2.0 * (double)mx_count(call->in[0])); }
 
 static mx_status host_squares(mx_call *call)
 {
-    return mx_sum_squares(mx_array_of(call->in[0]), mx_count(call->in[0]), mx_f32(call->out[0]));
+    return mx_sum_squares(mx_array_of(call->in[0]), mx_count(call->in[0]), mx_array_of(call->out[0]));
 }
 
 /* dx = x (2 dy) */
@@ -327,7 +329,7 @@ static mx_status vjp_squares(mx_vjp *v)
 
 const mx_op mx_op_sum_squares = {
     .name = "sum_squares",
-    .doc = "sum of the squares of all elements of x, an f32 scalar",
+    .doc = "sum of the squares of all elements of x, an f32 scalar (f64 for f64)",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
@@ -370,7 +372,7 @@ static mx_status infer_reduce_to(mx_call *call)
 {
     const mx_reduce_to_attr *attr = mx_call_attr(call);
     const mx_shape *x = &call->in[0]->shape, *y = &attr->shape;
-    MX_TRY(mx_want_float(call, 0));
+    MX_TRY(mx_want_reals(call));
     bool fits = y->n_dims <= x->n_dims;
     for (int d = 1; fits && d <= y->n_dims; d++)
         fits = y->size[y->n_dims - d] == 1 || y->size[y->n_dims - d] == x->size[x->n_dims - d];
@@ -391,7 +393,7 @@ static int last_summed(const groups *g, mx_extent *e)
     return last;
 }
 
-/* One pass per summed group, starting with the last; between passes the sums are f32. */
+/* One pass per summed group, starting with the last; between passes the sums are f32, or f64. */
 static mx_status reduce_groups(groups g, mx_array x, mx_array y)
 {
     mx_extent e, next;
@@ -400,8 +402,8 @@ static mx_status reduce_groups(groups g, mx_array x, mx_array y)
     g.summed[last] = false;
     if (last_summed(&g, &next) < 0)
         return mx_reduce_sum(x, e, 1.0, y);
-    int64_t bytes = e.outer * e.inner * (int64_t)sizeof(float);
-    mx_array sums = {NULL, MX_F32};
+    mx_array sums = {NULL, mx_dtype_accumulates_in(x.dtype)};
+    int64_t bytes = e.outer * e.inner * (int64_t)mx_dtype_bytes(sums.dtype);
     MX_TRY(mx_pool_alloc(bytes, &sums.data));
     mx_status status = mx_reduce_sum(x, e, 1.0, sums);
     if (status == MX_OK)

@@ -318,7 +318,7 @@ const mx_op mx_op_write_slice = {
 
 static mx_status infer_narrow_grad_acc(mx_call *call)
 {
-    MX_TRY(mx_want_float(call, 0));
+    MX_TRY(mx_want_reals(call));
     return infer_into(call);
 }
 

@@ -3,8 +3,7 @@
 
 static mx_status infer(mx_call *call)
 {
-    MX_TRY(mx_want_float(call, 0));
-    MX_TRY(mx_want_float(call, 1));
+    MX_TRY(mx_want_reals(call));
     MX_TRY(mx_want_shape(call, 1, &call->in[0]->shape));
     return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
 }

@@ -33,10 +33,10 @@ static mx_function function_of(const mx_call *call)
     };
     if (call->op == &mx_op_affine) {
         const affine_attr *attr = mx_call_attr(call);
-        return (mx_function){MX_AFFINE, (float)attr->scale, (float)attr->shift};
+        return (mx_function){MX_AFFINE, attr->scale, attr->shift};
     }
     if (call->op == &mx_op_pow)
-        return (mx_function){.op = MX_POW, .p0 = (float)((const pow_attr *)mx_call_attr(call))->exponent};
+        return (mx_function){.op = MX_POW, .p0 = ((const pow_attr *)mx_call_attr(call))->exponent};
     if (call->op == &mx_op_gelu)
         return (mx_function){.op =
                                  ((const mx_gelu_attr *)mx_call_attr(call))->approximate ? MX_GELU_ERF : MX_GELU_TANH};
@@ -65,7 +65,7 @@ static double flops_of(mx_unary op)
 
 mx_status mx_unary_infer(mx_call *call)
 {
-    MX_TRY(mx_want_float(call, 0));
+    MX_TRY(mx_want_reals(call));
     return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
 }
 
@@ -136,8 +136,8 @@ const mx_op mx_op_pow = {
 
 /* ---- affine ---- */
 
-/* For integers, scale and shift must be integers, so that nothing is rounded, and fit i32, so that results are exact.
- */
+/* For integers, scale and shift must be integers, so that nothing is rounded, and fit i32 (i64 for i64), so that
+ * results are exact. */
 static mx_status infer_affine(mx_call *call)
 {
     const affine_attr *attr = mx_call_attr(call);
@@ -154,7 +154,7 @@ static mx_status host_affine(mx_call *call)
     const affine_attr *attr = mx_call_attr(call);
     if (!mx_dtype_is_integer(x->dtype))
         return mx_unary_host(call);
-    mx_affine_int(mx_array_of(x), mx_array_of(call->out[0]), attr->scale, attr->shift, mx_count(x));
+    mx_affine_int(mx_array_of(x), mx_array_of(call->out[0]), (int64_t)attr->scale, (int64_t)attr->shift, mx_count(x));
     return MX_OK;
 }
 
@@ -192,8 +192,7 @@ const mx_op mx_op_affine = {
 static mx_status infer_grad(mx_call *call)
 {
     const grad_attr *attr = mx_call_attr(call);
-    MX_TRY(mx_want_float(call, 0));
-    MX_TRY(mx_want_float(call, 1));
+    MX_TRY(mx_want_reals(call));
     MX_TRY(mx_want_shape(call, 1, &call->in[0]->shape));
     return mx_out_float(call, 0, attr->dtype, call->in[1]->dtype, &call->in[0]->shape);
 }
@@ -208,7 +207,7 @@ static mx_cost cost_grad(const mx_call *call)
 static mx_status host_grad(mx_call *call)
 {
     const grad_attr *attr = mx_call_attr(call);
-    mx_function f = {(mx_unary)attr->function, (float)attr->p0, (float)attr->p1};
+    mx_function f = {(mx_unary)attr->function, attr->p0, attr->p1};
     mx_unary_backward(f, mx_array_of(call->in[0]), mx_array_of(call->in[1]), mx_array_of(call->out[0]),
                       mx_count(call->in[0]));
     return MX_OK;

@@ -58,7 +58,7 @@ static void set_earlier_aside(mx_tensor *t)
     t->grad = NULL;
 }
 
-/* Adds a gradient from a vjp. A leaf's gradient is always f32 and has the leaf's shape. */
+/* Adds a gradient from a vjp. A leaf's gradient is always f32 (f64 for f64) and has the leaf's shape. */
 static mx_status gather(const mx_call *call, int i, mx_tensor *g)
 {
     mx_tensor *t = call->in[i];

@@ -222,9 +222,9 @@ static mx_status check_seed(const char *name, const mx_root *root)
     if (g && !mx_shape_equal(&g->shape, &t->shape))
         return mx_fail(MX_ERR_SHAPE, "backward: the gradient of %s is %s, and must have the shape of %s", name,
                        mx_tensor_text(g), mx_tensor_text(t));
-    if (g && !mx_dtype_computes(g->dtype))
-        return mx_fail(MX_ERR_DTYPE, "backward: the gradient of %s must be f32 or bf16, not %s", name,
-                       mx_tensor_text(g));
+    if (g && (!mx_dtype_is_real(g->dtype) || !mx_dtype_mixes(g->dtype, t->dtype)))
+        return mx_fail(MX_ERR_DTYPE, "backward: the gradient of %s must be %s, not %s", name,
+                       t->dtype == MX_F64 ? "f64" : "f32 or bf16", mx_tensor_text(g));
     return MX_OK;
 }
 

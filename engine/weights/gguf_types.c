@@ -189,8 +189,6 @@ static const mx_stored_type types[] = {
     [22] = {"IQ2_S", 256, 82, -1, NULL},
     [23] = {"IQ4_XS", 256, 136, -1, NULL},
     [25] = {"I16", 1, 2, -1, NULL},
-    [27] = {"I64", 1, 8, MX_I32, mx_decode_i64},
-    [28] = {"F64", 1, 8, MX_F32, mx_decode_f64},
     [29] = {"IQ1_M", 256, 56, -1, NULL},
 };
 

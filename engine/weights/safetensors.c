@@ -10,8 +10,6 @@ enum { HEADER_BYTES_MOST = 100000000 };
 
 static const mx_stored_type types[] = {
     {"F16", 1, 2, MX_F32, mx_decode_f16},
-    {"F64", 1, 8, MX_F32, mx_decode_f64},
-    {"I64", 1, 8, MX_I32, mx_decode_i64},
     {"BOOL", 1, 1, MX_U8, NULL},
     {"I16", 1, 2, -1, NULL},
     {"U16", 1, 2, -1, NULL},

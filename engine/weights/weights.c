@@ -34,28 +34,6 @@ mx_status mx_decode_f16(const unsigned char *from, int64_t values, void *to)
     return MX_OK;
 }
 
-mx_status mx_decode_f64(const unsigned char *from, int64_t values, void *to)
-{
-    for (int64_t i = 0; i < values; i++) {
-        double x;
-        memcpy(&x, from + 8 * i, sizeof x);
-        ((float *)to)[i] = (float)x;
-    }
-    return MX_OK;
-}
-
-mx_status mx_decode_i64(const unsigned char *from, int64_t values, void *to)
-{
-    for (int64_t i = 0; i < values; i++) {
-        int64_t x;
-        memcpy(&x, from + 8 * i, sizeof x);
-        if (x < INT32_MIN || x > INT32_MAX)
-            return mx_fail(MX_ERR_VALUE, "%lld does not fit i32", (long long)x);
-        ((int32_t *)to)[i] = (int32_t)x;
-    }
-    return MX_OK;
-}
-
 /* ---- the list of tensors ---- */
 
 static mx_status new_weights(const char *path, mx_weights **out)

@@ -12,9 +12,7 @@
 #include "core/tensor.h"
 #include "io/value.h"
 
-/* Converts `values` values in a file's format at `from` to a tensor's memory. MX_ERR_VALUE for a value that does not
- * fit.
- */
+/* Converts `values` values in a file's format at `from` to a tensor's memory. */
 typedef mx_status mx_decode(const unsigned char *from, int64_t values, void *to);
 
 /* A type of values in a file. Each dtype has one (mx_stored_as_dtype). A reader lists only the other types: those that
@@ -51,7 +49,7 @@ void mx_weights_close(mx_weights *w); /* NULL is allowed */
 const mx_stored_tensor *mx_weights_find(const mx_weights *w, const char *name); /* NULL if there is none */
 
 /* A new tensor with the rows [first, first + rows) of dimension 0; rows -1: up to the end. For a scalar, pass first 0
- * and rows -1. F16, F64 and quantised values become f32, I64 becomes i32, BOOL becomes u8. MX_ERR_DTYPE for a type that
+ * and rows -1. F16 and quantised values become f32, BOOL becomes u8. MX_ERR_DTYPE for a type that
  * is not supported. */
 mx_status mx_weights_read(mx_weights *w, const char *name, int64_t first, int64_t rows, mx_tensor **out);
 
@@ -70,6 +68,6 @@ mx_status mx_weights_check_layout(mx_weights *w, int64_t start, bool dense);
 
 float mx_from_f16(uint16_t h);
 
-mx_decode mx_decode_f16, mx_decode_f64, mx_decode_i64;
+mx_decode mx_decode_f16;
 
 #endif

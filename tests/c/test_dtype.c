@@ -20,7 +20,8 @@ static void test_table(void)
         if (t->is_float)
             CHECK(1 + t->exponent_bits + t->mantissa_bits == 8 * (int)t->bytes, "%s: bits", t->name);
         else
-            CHECK(t->lowest < t->highest && !t->computes && !t->may_have_gradient, "%s: range", t->name);
+            CHECK(t->lowest < t->highest && !t->is_real && !t->may_have_gradient, "%s: range", t->name);
+        CHECK(t->is_real || !t->computes, "%s computes and is no real", t->name);
         CHECK(!t->computes || mx_dtype_computes(t->accumulates_in), "%s accumulates in %s", t->name,
               mx_dtype_name(t->accumulates_in));
         for (int other = 0; other < d; other++)
@@ -39,7 +40,9 @@ static void test_list(void)
     mx_dtype_list(mx_dtype_computes, text);
     CHECK(strcmp(text, "f32 or bf16") == 0, "%s", text);
     mx_dtype_list(mx_dtype_is_integer, text);
-    CHECK(strcmp(text, "i32, u8 or i8") == 0, "%s", text);
+    CHECK(strcmp(text, "i32, u8, i8 or i64") == 0, "%s", text);
+    mx_dtype_list(mx_dtype_is_real, text);
+    CHECK(strcmp(text, "f32, bf16 or f64") == 0, "%s", text);
     mx_dtype_list(NULL, text);
     CHECK(strncmp(text, "f32, bf16, ", 11) == 0 && strlen(text) < sizeof text - 1, "%s", text);
 }
@@ -50,14 +53,15 @@ static void test_elements(void)
     for (int d = 0; d < MX_DTYPES; d++)
         for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
             const mx_dtype_traits *t = &mx_dtypes[d];
-            unsigned char room[16];
+            unsigned char room[24];
             memset(room, 0x5a, sizeof room);
             mx_set_number(room, 1, values[i], (mx_dtype)d);
-            double want = values[i] < t->lowest ? t->lowest : values[i] > t->highest ? t->highest : trunc(values[i]);
+            double low = (double)t->lowest, high = (double)t->highest;
+            double want = values[i] < low ? low : values[i] > high ? high : trunc(values[i]);
             if (t->is_float)
                 want = values[i];
             double got = mx_get_number(room, 1, (mx_dtype)d), bound = ldexp(fabs(want), -1 - t->mantissa_bits);
-            if (t->computes || !t->is_float)
+            if (t->is_real || !t->is_float)
                 CHECK(fabs(got - want) <= (t->is_float ? bound : 0), "%g as %s is %g", values[i], t->name, got);
             for (size_t b = 0; b < sizeof room; b++)
                 CHECK(room[b] == 0x5a || (b >= t->bytes && b < 2 * t->bytes), "%s wrote byte %zu", t->name, b);

@@ -305,11 +305,20 @@ static void check_extremes(const char *isa)
 
 static double int_value(const void *p, int64_t i, mx_dtype dtype)
 {
-    if (!mx_dtype_is_integer(dtype))
+    switch (dtype) {
+    case MX_I32:
+        return ((const int32_t *)p)[i];
+    case MX_U8:
+        return ((const uint8_t *)p)[i];
+    case MX_I8:
+        return ((const int8_t *)p)[i];
+    case MX_I64:
+        return (double)((const int64_t *)p)[i];
+    case MX_F64:
+        return ((const double *)p)[i];
+    default:
         return get_value(p, i, dtype);
-    return dtype == MX_I32  ? ((const int32_t *)p)[i]
-           : dtype == MX_U8 ? ((const uint8_t *)p)[i]
-                            : ((const int8_t *)p)[i];
+    }
 }
 
 static double cast_value(double x, mx_dtype to)
@@ -318,7 +327,9 @@ static double cast_value(double x, mx_dtype to)
         return (float)x;
     if (to == MX_BF16)
         return mx_from_bf16(mx_to_bf16((float)x));
-    return isnan(x) ? 0 : fmin(fmax(trunc(x), mx_dtypes[to].lowest), mx_dtypes[to].highest);
+    if (to == MX_F64)
+        return x;
+    return isnan(x) ? 0 : fmin(fmax(trunc(x), (double)mx_dtypes[to].lowest), (double)mx_dtypes[to].highest);
 }
 
 static void check_casts(const char *isa)
@@ -331,7 +342,7 @@ static void check_casts(const char *isa)
         for (int to = 0; to < MX_DTYPES; to++) {
             if (!mx_dtype_has_arithmetic((mx_dtype)from) || !mx_dtype_has_arithmetic((mx_dtype)to))
                 continue;
-            float *x = malloc(N * 4), *y = malloc(N * 4);
+            double *x = malloc(N * 8), *y = malloc(N * 8);
             for (int64_t i = 0; i < N; i++) {
                 double s = samples[i % 25];
                 mx_fill((mx_array){(char *)x + i * (int64_t)mx_dtype_bytes((mx_dtype)from), (mx_dtype)from}, s, 1);

@@ -125,8 +125,8 @@ static void test_refusals(void)
     mx_tensor *none = tensor(MX_F32, (mx_shape){1, {0}});
     mx_tensor_new(MX_I32, &(mx_shape){2, {2, 3}}, &ids);
     check_refused(&mx_op_add, (mx_tensor *[]){a, b}, 2, NULL, MX_ERR_SHAPE, "(2, 3) and f32 (4, 3)");
-    check_refused(&mx_op_mul, (mx_tensor *[]){a, ids}, 2, NULL, MX_ERR_DTYPE, "i32");
-    check_refused(&mx_op_exp, (mx_tensor *[]){ids}, 1, NULL, MX_ERR_DTYPE, "f32 or bf16");
+    check_refused(&mx_op_lt, (mx_tensor *[]){a, ids}, 2, NULL, MX_ERR_DTYPE, "i32");
+    check_refused(&mx_op_exp, (mx_tensor *[]){ids}, 1, NULL, MX_ERR_DTYPE, "f32, bf16 or f64");
     check_refused(&mx_op_where, (mx_tensor *[]){a, a, a}, 3, NULL, MX_ERR_DTYPE, "u8");
     check_refused(&mx_op_gated, (mx_tensor *[]){a, b}, 2, (int[]){0, 0}, MX_ERR_SHAPE, "one shape");
     check_refused(&mx_op_sum, (mx_tensor *[]){a}, 1, &(reduce_attr){2, false}, MX_ERR_VALUE, "dim = 3");

@@ -80,10 +80,10 @@ static void check_threads(const char *isa)
         float squares[2];
         omp_set_num_threads(1);
         mx_reduce_sum((mx_array){x, MX_F32}, e, 1, (mx_array){one, MX_F32});
-        mx_sum_squares((mx_array){x, MX_F32}, count, &squares[0]);
+        mx_sum_squares((mx_array){x, MX_F32}, count, (mx_array){&squares[0], MX_F32});
         omp_set_num_threads(3);
         mx_reduce_sum((mx_array){x, MX_F32}, e, 1, (mx_array){other, MX_F32});
-        mx_sum_squares((mx_array){x, MX_F32}, count, &squares[1]);
+        mx_sum_squares((mx_array){x, MX_F32}, count, (mx_array){&squares[1], MX_F32});
         CHECK(memcmp(one, other, (size_t)results * 4) == 0, "case %d on %s", k, isa);
         CHECK(squares[0] == squares[1], "case %d on %s", k, isa);
         double want = 0;
@@ -95,7 +95,7 @@ static void check_threads(const char *isa)
         free(other);
     }
     float nothing = 5;
-    CHECK(mx_sum_squares((mx_array){&nothing, MX_F32}, 0, &nothing) == MX_OK && nothing == 0, "%g on %s", nothing, isa);
+    CHECK(mx_sum_squares((mx_array){&nothing, MX_F32}, 0, (mx_array){&nothing, MX_F32}) == MX_OK && nothing == 0, "%g on %s", nothing, isa);
 }
 
 static void check_nan(const char *isa)

@@ -71,9 +71,9 @@ static float value(mx_function f, float x)
     case MX_COS:
         return cosf(x);
     case MX_AFFINE:
-        return fmaf(f.p0, x, f.p1);
+        return fmaf((float)f.p0, x, (float)f.p1);
     case MX_POW:
-        return powf(x, f.p0);
+        return powf(x, (float)f.p0);
     default:
         return activation(f.op, x);
     }
@@ -104,9 +104,9 @@ static float slope(mx_function f, float v)
     case MX_COS:
         return -sinf(v);
     case MX_AFFINE:
-        return f.p0;
+        return (float)f.p0;
     case MX_POW:
-        return f.p0 * powf(v, f.p0 - 1.0f);
+        return (float)f.p0 * powf(v, (float)f.p0 - 1.0f);
     default:
         return activation_slope(f.op, v);
     }

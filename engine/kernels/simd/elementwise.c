@@ -82,9 +82,9 @@ MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
     case MX_COS:
         return sine_or_cosine(x, true);
     case MX_AFFINE:
-        return vf_fma(vf_set1(f.p0), x, vf_set1(f.p1));
+        return vf_fma(vf_set1((float)f.p0), x, vf_set1((float)f.p1));
     case MX_POW:
-        return power(x, f.p0);
+        return power(x, (float)f.p0);
     default:
         return vf_activation(f.op, bf16, x);
     }
@@ -123,9 +123,9 @@ MX_INLINE vf slope_of(mx_function f, bool bf16, vf v)
     case MX_COS:
         return vf_zero() - sine_or_cosine(v, false);
     case MX_AFFINE:
-        return vf_set1(f.p0);
+        return vf_set1((float)f.p0);
     case MX_POW:
-        return vf_set1(f.p0) * power(v, f.p0 - 1.0f);
+        return vf_set1((float)f.p0) * power(v, (float)f.p0 - 1.0f);
     default:
         return vf_activation_slope(f.op, bf16, v, &value);
     }

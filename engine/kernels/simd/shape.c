@@ -51,6 +51,10 @@ MX_INLINE void block_of_4(float *to, int64_t to_stride, const float *from, int64
 void MX_SIMD_NAME(mx_transpose)(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t rows,
                                 int64_t columns, size_t element_bytes)
 {
+    if (element_bytes == 8) {
+        mx_transpose_portable(to, to_stride, from, from_stride, rows, columns, element_bytes);
+        return;
+    }
     /* Rows are often a multiple of 4 KiB apart and then share their places in the first-level cache. So the tile is
      * first read row by row, and written a few whole rows at a time. */
     _Alignas(64) float tile[MX_TILE * MX_TILE];

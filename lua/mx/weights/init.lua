@@ -214,7 +214,7 @@ local function check_tensors(source, layout, shape)
         local is, wanted = table.concat(found.shape, "x"), table.concat(entry.sizes, "x")
         if is ~= wanted then
             util.refuse("%s: the tensor '%s' is %s, the model's is %s", source.path, found.name, is, wanted)
-        elseif not (found.dtype and mx.dtypes[found.dtype].computes) then
+        elseif not (found.dtype and mx.dtypes[found.dtype].is_real) then
             util.refuse("%s: the tensor '%s' is stored as %s, which is not read; convert the file to BF16 or Q8_0 "
                 .. "with the program that made it", source.path, found.name, found.type)
         end

@@ -1,0 +1,205 @@
+--- Operations in f64: PyTorch's values and gradients to a rounding of f32, and finite differences of themselves to
+--- 1e-7. An operation that does not take f64 says so. And i64.
+
+local mx = require "mx"
+local lu = require "luaunit"
+local compare = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "compare.lua")
+
+-- Expected values were computed in f64 and rounded to f32: half of 2^-23, and as much for sums of them.
+local BOUND = 2 ^ -23
+local DIFFERENCE_STEP, DIFFERENCE_BOUND = 1e-5, 1e-7
+
+local FILES = { "ops.h5", "ops_linear.h5", "ops_order.h5" }
+
+-- Those that take floats, but not f64, in the words of their messages.
+local REFUSALS = {
+    "must be f32 or bf16", "must be f32", "must be bf16", "must have one dtype", "of 8 bytes are not sorted",
+}
+
+-- Their slope jumps, or is that of another function.
+local KINKED = {
+    max = true, maximum = true, minimum = true, abs = true, relu = true, straight_through = true,
+}
+
+local function inputs_of(case, get, change)
+    local inputs = {}
+    for _, i in ipairs(case.given) do
+        local t = get(case.name .. ".in" .. i)
+        t = mx.dtypes[t:dtype()].is_real and t:to("f64") or t
+        inputs[i] = change and change(i, t) or t
+    end
+    return inputs
+end
+
+--- The sum of all results times dout, and the results.
+local function loss_of(case, get, inputs)
+    inputs[case.n_in + 1] = case.attrs
+    local function call(...)
+        if case.op == "einsum" then
+            return mx.einsum(case.attrs.equation, table.unpack({ ... }, 1, case.n_in))
+        end
+        return mx[case.op](...)
+    end
+    local out, total = table.pack(call(table.unpack(inputs, 1, case.n_in + 1))), nil
+    for j = 1, #case.grads > 0 and case.n_out or 0 do
+        local term = mx.sum(out[j]:to("f64") * get(case.name .. ".dout" .. j):to("f64"))
+        total = total and total + term or term
+    end
+    return total, out
+end
+
+local function check_differences(case, get, inputs, complain)
+    for _, i in ipairs(case.grads) do
+        local direction = mx.randn(inputs[i]:size(), { seed = 7 * i }):to("f64")
+        local function loss_at(distance)
+            return mx.no_grad(function()
+                return loss_of(case, get, inputs_of(case, get, function(k, t)
+                    return k == i and t + direction * distance or t
+                end)):item()
+            end)
+        end
+        local h = DIFFERENCE_STEP
+        local slope = mx.sum(inputs[i]:grad() * direction):item()
+        local measured = (loss_at(h) - loss_at(-h)) / (2 * h)
+        local scale = compare.rms(inputs[i]:grad()) * math.sqrt(inputs[i]:numel()) + 1e-2
+        local apart = math.abs(measured - slope) / scale
+        if inputs[i]:numel() > 0 and (apart ~= apart or apart > DIFFERENCE_BOUND) then
+            complain("grad" .. i, ("along a line is %.9g, differences give %.9g"):format(slope, measured))
+        end
+    end
+end
+
+local function check(case, get, complain)
+    local step <close> = mx.step()
+    local inputs = inputs_of(case, get)
+    for _, i in ipairs(case.grads) do
+        inputs[i]:requires_grad()
+    end
+    local total, out = loss_of(case, get, inputs)
+    local function compare_part(part, t, dtype)
+        local apart = compare.distance(t, get(case.name .. "." .. part))
+        if apart > BOUND or t:dtype() ~= dtype then
+            complain(part, ("is %s and off by %.3g, bound %.3g"):format(t:dtype(), apart, BOUND))
+        end
+    end
+    for j = 1, case.n_out do
+        compare_part("out" .. j, out[j], mx.dtypes[out[j]:dtype()].is_real and "f64" or out[j]:dtype())
+    end
+    if total then
+        mx.backward(total)
+        for _, i in ipairs(case.grads) do
+            compare_part("grad" .. i, inputs[i]:grad(), "f64")
+        end
+        if not KINKED[case.op] and not case.name:match("%.far") then
+            check_differences(case, get, inputs, complain)
+        end
+    end
+    assert(step)
+end
+
+TestOpsInF64 = {}
+
+local computed, refused = {}, {}
+for _, file in ipairs(FILES) do
+    local cases, get = compare.packed(file)
+    for _, case in ipairs(cases) do
+        local name = "test_" .. case.op
+        local before = TestOpsInF64[name]
+        TestOpsInF64[name] = not (case.after or case.dtypes or case.op == "cast") and function()
+            if before then
+                before()
+            end
+            local complaints = {}
+            local ok, message = pcall(check, case, get, function(part, text)
+                complaints[#complaints + 1] = case.name .. ": " .. part .. " " .. text
+            end)
+            lu.assertEquals(table.concat(complaints, "\n"), "")
+            if ok then
+                computed[case.op] = true
+                return
+            end
+            for _, words in ipairs(REFUSALS) do
+                if tostring(message):find(words, 1, true) then
+                    refused[case.op] = true
+                    return
+                end
+            end
+            lu.fail(case.name .. " raised: " .. tostring(message))
+        end or before
+    end
+end
+
+-- What mx.gradcheck needs, in the order of the families.
+function TestOpsInF64.test_zz_what_computes()
+    for name in ("matmul column_sum gather cumsum scatter_add add sub mul div maximum minimum eq lt where affine pow exp "
+        .. "log sqrt rsqrt abs tanh sigmoid square sin cos relu gelu silu gated sum mean max argmax sum_squares "
+        .. "reduce_to reshape narrow concat permute transpose"):gmatch "%S+" do
+        lu.assertTrue(computed[name] and not refused[name], name .. " in f64")
+    end
+end
+
+TestI64 = {}
+
+local MOST, LEAST = math.maxinteger, math.mininteger
+
+function TestI64.test_values_are_exact()
+    local values = { MOST, LEAST, 2 ^ 53 // 1 | 1, -1 }
+    local t = mx.tensor(values, "i64")
+    lu.assertEquals(t:totable(), values)
+    lu.assertEquals({ t[1], t:get(3), mx.max(t):item(), mx.argmax(t):item() }, { MOST, 9007199254740993, MOST, 0 })
+    lu.assertStrContains(tostring(t), "9223372036854775807")
+    t:set(4, MOST - 1)
+    lu.assertEquals(t:get(4), MOST - 1)
+    lu.assertEquals(mx.eq(t, MOST - 1):totable(), { 0, 0, 0, 1 })
+    lu.assertEquals(mx.lt(t, 1e19):totable(), { 1, 1, 1, 1 })
+    lu.assertEquals(mx.gt(t, -1e19):totable(), { 1, 1, 1, 1 })
+    lu.assertEquals(mx.argmax(mx.tensor({ MOST - 1, MOST }, "i64")):item(), 1)
+end
+
+function TestI64.test_arithmetic_saturates()
+    local t = mx.tensor({ MOST, LEAST, 7, -7 }, "i64")
+    lu.assertEquals((t + 1):totable(), { MOST, LEAST + 1, 8, -6 })
+    lu.assertEquals((t - 1):totable(), { MOST - 1, LEAST, 6, -8 })
+    lu.assertEquals((-t):totable(), { -MOST, MOST, -7, 7 })
+    lu.assertEquals((t * t):totable(), { MOST, MOST, 49, 49 })
+    lu.assertEquals((t + t):totable(), { MOST, LEAST, 14, -14 })
+    lu.assertEquals((t - mx.tensor({ LEAST, 1, 1, 1 }, "i64")):totable(), { MOST, LEAST, 6, -8 })
+    lu.assertEquals((t // 2):totable(), { MOST // 2, LEAST // 2, 3, -4 })
+    lu.assertEquals((t // -1):totable(), { -MOST, MOST, -7, 7 })
+    lu.assertEquals(mx.tensor({ MOST, LEAST }, "i64"):sum():item(), -1)
+end
+
+function TestI64.test_conversions()
+    local t = mx.tensor({ MOST, LEAST, 2 ^ 40 // 1, -3 }, "i64")
+    lu.assertEquals(t:to("i32"):totable(), { 2147483647, -2147483648, 2147483647, -3 })
+    lu.assertEquals(t:to("u8"):totable(), { 255, 0, 255, 0 })
+    lu.assertEquals(t:to("f64"):totable(), { 2.0 ^ 63, -2.0 ^ 63, 2.0 ^ 40, -3.0 })
+    lu.assertEquals(mx.tensor({ 2 ^ 24 // 1 + 1, 2 ^ 60 // 1 + 1 }, "i64"):to("f32"):totable(), { 2.0 ^ 24, 2.0 ^ 60 })
+    local f = mx.tensor({ 1e30, -1e30, 0 / 0, -2.75 }, "f64")
+    lu.assertEquals(f:to("i64"):totable(), { MOST, LEAST, 0, -2 })
+    lu.assertEquals(mx.tensor({ 0.1 }, "f64"):item(), 0.1)
+    lu.assertEquals(mx.arange({ n = 3, start = 2 ^ 40, step = -(2 ^ 40), dtype = "i64" }):totable(),
+        { 1 << 40, 0, -(1 << 40) })
+    lu.assertEquals(mx.full({ 2 }, { value = -5, dtype = "i64" }):totable(), { -5, -5 })
+end
+
+-- An integer tensor combined with a float tensor is converted to the float's dtype.
+function TestI64.test_promotion()
+    for _, dtype in ipairs { "f32", "bf16", "f64" } do
+        local x = mx.tensor({ { 1.5, -2, 4 }, { 3, 0.25, -8 } }, dtype):requires_grad()
+        for _, whole in ipairs { "u8", "i8", "i32", "i64" } do
+            local mask = mx.tensor({ 1, 0, 3 }, whole)
+            local y = mask * x
+            lu.assertEquals({ y:dtype(), y:totable() }, { dtype, { { 1.5, 0, 12 }, { 3, 0, -24 } } })
+            x:zero_grad()
+            mx.backward(mx.sum(x * mask - mask / x))
+            local g, expected = x:grad():totable(), { { 1, 0, 3 }, { 1, 0, 3 } }
+            for i, row in ipairs(x:totable()) do
+                for j, v in ipairs(row) do
+                    lu.assertAlmostEquals(g[i][j], expected[i][j] + ({ 1, 0, 3 })[j] / v ^ 2, 1e-2)
+                end
+            end
+            lu.assertEquals(mx.maximum(mask, x):totable(), { { 1.5, 0, 4 }, { 3, 0.25, 3 } })
+        end
+    end
+end

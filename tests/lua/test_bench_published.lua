@@ -35,7 +35,7 @@ function TestBenchPublished.test_summary()
     os.remove(path)
     lu.assertEquals(written.published_step_s, 0.721)
     lu.assertAlmostEquals(written.error_percent, 100 * (written.simulated_step_s / 0.721 - 1), 1e-9)
-    lu.assertEquals({ written.fitted, written.remat_policy }, { false, "minimal_with_context" })
+    lu.assertEquals({ written.simulation.hardware, written.remat_policy }, { "h100", "minimal_with_context" })
     lu.assertEquals(written.simulated_step_s, summary.simulated_step_s)
     -- No fewer seconds than the FLOPs at the peak, and all of them accounted for.
     lu.assertTrue(summary.simulated_step_s > summary.simulated_rates[3].flops / 989.5e12)

@@ -227,20 +227,6 @@ function TestWords.test_steps_of_a_simulation()
     end
 end
 
--- A line says so if the constants of a pod are fitted to no run.
-function TestWords.test_what_a_simulation_is_based_on()
-    for pod, expected in pairs({ ["h100-8"] = true, ["v5e-4"] = false }) do
-        local said, say = "", mx.metrics.say
-        mx.metrics.say = function(format, ...)
-            said = said .. format:format(...)
-        end
-        mx.config.load({ "model_name=tiny", "hardware=" .. pod })
-        mx.metrics.say = say
-        mx.sim.stop()
-        lu.assertEquals(said:find("fitted to no run", 1, true) ~= nil, expected, pod)
-    end
-end
-
 function TestWords.test_keys_of_a_block()
     refused({ "model_name=tiny", "lora.enable_lora=true" }, "LoRA is not there yet")
     refused({ "model_name=tiny", "lora.enable_loar=true" }, "unknown key")

@@ -69,6 +69,24 @@ function TestRepro.test_eras_are_checked_by_their_parameters()
         { model = "16b", slices = 1 })
 end
 
+-- Nobody measured the models of era b: their table has no error.
+function TestRepro.test_no_error_where_nothing_was_measured()
+    local said, say, path = "", mx.metrics.say, os.tmpname()
+    mx.metrics.say = function(format, ...)
+        said = said .. format:format(...) .. "\n"
+    end
+    local good, summary = pcall(mx.repro.run, { "era=b", "report_file=" .. path })
+    mx.metrics.say = say
+    local page = mx.read_file(path)
+    os.remove(path)
+    lu.assertTrue(good, tostring(summary))
+    lu.assertEquals({ summary.mean_abs_error, summary.predicted_cells }, {})
+    lu.assertStrContains(said, "which nobody measured: there is no error")
+    lu.assertStrMatches(said, ".*  16b +1 +%- +[%d.]+ +%- |.*")
+    lu.assertStrContains(page, "not measured")
+    lu.assertNotStrContains(page, "mean error")
+end
+
 function TestRepro.test_least_squares_finds_known_constants_and_stays_in_range()
     local function residuals(c)
         local r = {}

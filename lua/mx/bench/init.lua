@@ -417,6 +417,7 @@ function bench.run(name, words)
     }
     local summary = run_steps(config, model, shards, plan, report, mesh)
     print_figures(published, cell, simulated, summary, config.era)
+    mx.sim.label.say(mx.sim.hardware(mx.sim.split_name(published.hardware)), mx.sim.label.job(config))
     return summary
 end
 

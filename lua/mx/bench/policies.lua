@@ -129,11 +129,12 @@ function policies.run(words)
     local data = mx.data.open(config, model.parallel.mesh)
     local optimizer = mx.optim.new(config, model.params, model.parallel)
     local log = config.metrics_file ~= "" and mx.rank() == 0 and mx.outputs.metrics(config.metrics_file)
-    local rows, started = {}, mx.now()
+    local rows, started, range = {}, mx.now(), mx.sim.now and mx.sim.now.range
     say("%s: %s parameters, %d layers; each of %d rank%s: %s x %d tokens, %s", config.model_name,
         util.thousands(mx.models.count(model.shape)), model.shape.layers, mx.ranks(), mx.ranks() == 1 and "" or "s",
         config.per_device_batch_size, config.max_target_length, config.dtype)
-    say("%-32s %11s %11s %7s %6s %7s", "remat_policy", "peak", "activations", "step s", "times", "waited")
+    local head = mx.sim.now and "remat_policy (simulated)" or "remat_policy"
+    say("%-32s %11s %11s %7s %6s %7s", head, "peak", "activations", "step s", "times", "waited")
     for i, name in ipairs(names) do
         local actions = {}
         for _, tensor in ipairs(remat.TENSORS) do
@@ -143,7 +144,11 @@ function policies.run(words)
         local row = try_measure(model, data, optimizer, config)
         if row then
             row.policy, rows[#rows + 1] = name, row
-            if not mx.sim.now then -- a simulated loss is NaN
+            if mx.sim.now then -- without values
+                row.simulated, row.loss, row.norm = true, nil, nil
+            end
+            row.seconds_range = range and { row.seconds * range[1], row.seconds * range[2] } or nil
+            if not mx.sim.now then
                 check_same(row, rows[1], name)
             end
         end
@@ -158,6 +163,10 @@ function policies.run(words)
     end
     if rows[1] and not mx.sim.now then
         say("loss %.6g and gradient norm %.6g to the bit under each", rows[1].loss, rows[1].norm)
+    end
+    if mx.sim.now then
+        say("simulated: a step on such chips takes %s", range and ("%.2f to %.2f of the time shown"):format(range[1],
+            range[2]) or "a time of its own; no published row says how far it is from this")
     end
     if log then
         log:close()

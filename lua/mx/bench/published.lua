@@ -1,5 +1,4 @@
---- Compares the published step time of Llama 2 7B on eight H100 with the simulated one. Nothing is fitted:
---- configs/hardware/h100.yml holds only the vendor's figures.
+--- Compares the published step time of Llama 2 7B on eight H100 with the simulated one.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -50,8 +49,8 @@ local function print_rates(what, rows, peak)
 end
 
 local function print_simulated(cell, result, error_percent)
-    say("simulated   step %.4f s, %.2f sequences/s, measured rates of operations, nothing fitted", result.step_s,
-        cell.global_batch_size / result.step_s)
+    say("simulated   step %.4f s%s, %.2f sequences/s", result.step_s,
+        mx.sim.label.range_text(result.step_s, result.range), cell.global_batch_size / result.step_s)
     say("            remat_policy minimal_with_context for minimal_flash; peak memory of a GPU %s",
         util.bytes(result.peak_memory_bytes))
     for _, part in ipairs(PARTS) do
@@ -81,15 +80,19 @@ function bench_published.run(words)
     local rates = bench_published.rates(config, shape, cell.step_time_s, peak)
     print_rates("            it states no FLOPs; by the formulas:", rates, peak)
     local result = mx.repro.simulate(published, cell)
+    result.range = mx.plan.range(config, published.hardware, cell.slices)
     local error_percent = 100 * (result.step_s / cell.step_time_s - 1)
     print_simulated(cell, result, error_percent)
     local simulated_rates = bench_published.rates(config, shape, result.step_s, peak)
     print_rates("            by the formulas:", simulated_rates, peak)
+    local hardware, label = mx.sim.hardware(published.hardware), mx.sim.label
+    label.say(hardware, label.job(config))
     local summary = {
         summary = true, model = cell.model, hardware = published.hardware, published_step_s = cell.step_time_s,
         published_sequences_per_s = cell.sequences_per_s, simulated_step_s = result.step_s,
         simulated_sequences_per_s = cell.global_batch_size / result.step_s, error_percent = error_percent,
-        fitted = false, remat_policy = config.remat_policy, published_remat_policy = published.remat_policy,
+        simulation = label.of(hardware, label.job(config)), remat_policy = config.remat_policy,
+        published_remat_policy = published.remat_policy,
         peak_memory_bytes = result.peak_memory_bytes, peak_tflops = peak / 1e12,
         published_rates = rates, simulated_rates = simulated_rates,
     }

@@ -306,8 +306,9 @@ function config.load(words, o)
                 .. "mxlua without mpirun", loaded.hardware, mx.ranks())
         end
         local hardware = mx.sim.start(loaded.hardware, loaded.num_slices, mx.sim.settings(loaded))
-        if not mx.sim.constants.fitted_to(hardware) and hardware.name ~= "host" and not o.quiet then
-            mx.metrics.tell("simulated by figures that are fitted to no run: real steps take longer")
+        hardware.job = mx.sim.label.job(loaded)
+        if not o.quiet then
+            mx.sim.label.say(hardware, hardware.job)
         end
     end
     return loaded

@@ -42,6 +42,10 @@ local FIGURES = {
         return s.tokens_per_s_per_device and ("%.4g"):format(s.tokens_per_s_per_device)
     end },
     { "step, median", function(s) return s.step_time_s and seconds_text(s.step_time_s) end },
+    { "range of a step on such chips", function(s)
+        local range = s.step_time_range_s
+        return range and seconds_text(range[1]) .. " to " .. seconds_text(range[2])
+    end },
     { "step, 10 % to 90 %", function(s)
         return s.step_time_p10_s and seconds_text(s.step_time_p10_s) .. " to " .. seconds_text(s.step_time_p90_s)
     end },
@@ -256,7 +260,10 @@ end
 ---@return string HTML
 function report.run(d)
     local parts = {}
-    put(parts, page.heading("Figures"), figures_table(d), page.heading("Steps"), curves(d))
+    local simulation = d.summary.simulation
+    put(parts, page.heading("Figures"), simulation and page.paragraph(("All figures of this run are simulated, not "
+        .. "measured. Constants: %s. %s."):format(simulation.constants, simulation.error)) or "", figures_table(d),
+        page.heading("Steps"), curves(d))
     local a = d.events and steps.analyse(d.events)
     if a then
         put(parts, page.heading(d.first == d.last and ("Step %d"):format(d.first)
@@ -298,6 +305,7 @@ local function machine()
             { "mxlua", info.mxlua },
             { "simulated device", h.description },
             { "chips of a slice, slices", ("%d, %d"):format(h.chips, h.pod_slices) },
+            { "topology", mx.sim.topology.line() or "a switch" },
         }
     end
     return rows
@@ -350,8 +358,9 @@ local function cells_table(d)
     end
     for i, row in ipairs(d.rows) do
         local cells = {
-            row.model, row.slices, ("%.2f"):format(row.published_mfu), ("%.2f"):format(row.simulated_mfu),
-            ("%+.2f"):format(row.error), row.fitted and "fitted" or "predicted",
+            row.model, row.slices, row.published_mfu and ("%.2f"):format(row.published_mfu) or "-",
+            ("%.2f"):format(row.simulated_mfu), row.error and ("%+.2f"):format(row.error) or "-",
+            row.fitted and "fitted" or row.error and "interpolated" or "not measured",
         }
         for _, part in ipairs(d.parts) do
             cells[#cells + 1] = ("%.1f"):format(100 * row[part[1]] / row.simulated_step_s)
@@ -374,8 +383,10 @@ local function mfu_figure(d)
             put(series, table.unpack(models[row.model]))
         end
         local published, simulated = table.unpack(models[row.model])
-        put(published.points, { row.slices, row.published_mfu, ("%s published: %.2f %%"):format(cell_label(row),
-            row.published_mfu) })
+        if row.published_mfu then
+            put(published.points, { row.slices, row.published_mfu, ("%s published: %.2f %%"):format(cell_label(row),
+                row.published_mfu) })
+        end
         put(simulated.points, { row.slices, row.simulated_mfu })
     end
     local title = "MFU over slices"
@@ -419,11 +430,12 @@ function report.repro(d)
     put(parts, page.paragraph(("Published figures of %s beside what its simulation makes of the same jobs. MFU is in "
         .. "%% of %g TFLOP/s. FLOPs counted as %s."):format(d.device, s.peak_tflops, d.formula)))
     if s.era == "b" then
-        put(parts, page.paragraph("Era b: the simulated jobs are those that scripts of these names train today, beside "
-            .. "figures of other models."))
+        put(parts, page.paragraph("Era b: the simulated jobs are those that scripts of these names train today. Nobody "
+            .. "measured them, so there is no error."))
+    else
+        put(parts, page.paragraph(("%d cells are interpolations between the fitted ones: mean error %.2f points, "
+            .. "largest %.2f."):format(s.predicted_cells, s.mean_abs_error, s.max_abs_error)))
     end
-    put(parts, page.paragraph(("%d cells are predictions: mean error %.2f points, largest %.2f. The others were "
-        .. "fitted."):format(s.predicted_cells, s.mean_abs_error, s.max_abs_error)))
     put(parts, page.grid { mfu_figure(d), shares_figure(d) })
     put(parts, page.heading("Cells"), cells_table(d))
     put(parts, page.heading("Constants"), page.paragraph(("Fitted to %s."):format(d.fitted_to)), constants_table(d))

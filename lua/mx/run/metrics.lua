@@ -85,6 +85,14 @@ local function per_second(rate)
     return rate < 100 and ("%.3g"):format(rate) or util.thousands(rate)
 end
 
+-- The heads of the columns of steps, which say if these are simulated.
+local function header()
+    local text = mx.ranks() > 1 and HEADER_RANKS or HEADER
+    return mx.is_simulated() and text:gsub("^%s*step", function(head)
+        return ("%" .. #head .. "s"):format("sim step")
+    end) or text
+end
+
 --- Starts reporting a run.
 ---@param o table steps, flops (model FLOPs of a step on this rank), tokens (of a step on this rank), params, formula,
 ---        done (number of steps before this process started; numbering continues), peak (of metrics.measured_peak, or
@@ -124,7 +132,8 @@ function metrics.new(o)
     else
         say("peak unknown, so no MFU")
     end
-    say("%s%s", mx.ranks() > 1 and HEADER_RANKS or HEADER, o.plot and PLOT_HEADER or "")
+    self.simulation = mx.is_simulated() and mx.sim.label.of(mx.sim.now, mx.sim.now.job) or nil
+    say("%s%s", header(), o.plot and PLOT_HEADER or "")
     if not o.paced then
         self:begin()
     end
@@ -180,8 +189,10 @@ function Metrics:rates(seconds)
     }
 end
 
--- Writes a row as a line of JSON to every log. A log that cannot be written, for instance on a full disk, is given up.
+-- Writes a row as a line of JSON to every log; it says if it is simulated. A log that cannot be written, for instance
+-- on a full disk, is given up.
 function Metrics:write(row)
+    row.simulated = mx.is_simulated() or nil
     for i = #self.logs, 1, -1 do
         local file = self.logs[i]
         if not mx.outputs.beside("measurements cannot be written", file.row, file, row) then
@@ -296,8 +307,8 @@ function Metrics:finish()
     if mx.ranks() > 1 then
         local exposed = table.move(self.exposed, n - #timed + 1, n, 1, {})
         summary.exposed_communication_s = util.quantile(exposed, 0.5)
-        self.say("exposed communication %.3g s a step, %.1f %% of it", summary.exposed_communication_s,
-            100 * summary.exposed_communication_s / median)
+        self.say("%sexposed communication %.3g s a step, %.1f %% of it", self.simulation and "simulated: " or "",
+            summary.exposed_communication_s, 100 * summary.exposed_communication_s / median)
     end
     summary.threads = mx.threads()
     summary.timed_steps = #timed
@@ -306,19 +317,28 @@ function Metrics:finish()
     for key, value in pairs(o.extra or {}) do
         summary[key] = value
     end
+    local range, simulated = nil, self.simulation and "simulated: " or ""
+    if self.simulation then
+        summary.simulation, range = self.simulation, mx.sim.now.range
+        summary.step_time_range_s = range and { median * range[1], median * range[2] } or nil
+    end
     local share = summary.mfu and (", MFU %.1f %% (%s)"):format(summary.mfu, o.formula) or ""
-    self.say("median of %d step%s after warm-up: %.4g s (10 %% to 90 %%: %.4g to %.4g)", #timed,
+    self.say("%smedian of %d step%s after warm-up: %.4g s (10 %% to 90 %%: %.4g to %.4g)", simulated, #timed,
         #timed == 1 and "" or "s", median, summary.step_time_p10_s, summary.step_time_p90_s)
-    self.say("%.4g TFLOP/s/device%s, %s tokens/s/device", summary.tflops_per_device, share,
+    if self.simulation then
+        self.say("simulated: %s", range and ("a step on such chips takes %.4g to %.4g s"):format(median * range[1],
+            median * range[2]) or "no published row says how far a step on such chips may be from this")
+    end
+    self.say("%s%.4g TFLOP/s/device%s, %s tokens/s/device", simulated, summary.tflops_per_device, share,
         per_second(summary.tokens_per_s_per_device))
-    self.say("peak memory of a rank %s; whole run %s", util.bytes(summary.peak_memory_bytes),
+    self.say(simulated .. "peak memory of a rank %s; whole run %s", util.bytes(summary.peak_memory_bytes),
         util.duration(mx.now() - self.started))
     if o.goodput then
         for name, figure in pairs(o.goodput:figures()) do
             summary[name] = figure
         end
-        self.say("goodput %.1f %% of %s; the rest: %s", summary.goodput, util.duration(summary.wall_time_s),
-            mx.goodput.text(summary.badput))
+        self.say(simulated .. "goodput %.1f %% of %s; the rest: %s", summary.goodput,
+            util.duration(summary.wall_time_s), mx.goodput.text(summary.badput))
     end
     self:write(summary)
     for _, file in ipairs(self.logs) do

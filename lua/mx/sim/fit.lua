@@ -60,8 +60,13 @@ local function derivatives(residuals, names, constants, ranges, r)
     return columns
 end
 
--- name -> step of the logarithm, from the normal equations.
-local function step_of(names, columns, r, damping)
+--- One step of the logarithms of constants, from the normal equations.
+---@param names string[]
+---@param columns table<string, number[]> name -> derivatives of the residuals
+---@param r number[] residuals
+---@param damping number 0: none
+---@return table<string, number>
+function fit.step(names, columns, r, damping)
     local a, b, steps = {}, {}, {}
     for i, of_row in ipairs(names) do
         a[i], b[i] = {}, 0
@@ -85,7 +90,7 @@ end
 -- The constants after one step. A constant that would leave its range stays at its bound, and the step of the others is
 -- computed without it.
 local function moved(names, columns, r, constants, ranges, damping)
-    local steps, free = step_of(names, columns, r, damping), {}
+    local steps, free = fit.step(names, columns, r, damping), {}
     for _, name in ipairs(names) do
         local value, range = constants[name], ranges[name]
         if not (steps[name] > 0 and value >= range[2] or steps[name] < 0 and value <= range[1]) then

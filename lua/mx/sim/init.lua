@@ -4,11 +4,13 @@
 -- Tensors have no values, a loss is 0, and mx.now() is the chip's time.
 
 local constants = require "mx.sim.constants"
+local errors = require "mx.sim.errors"
+local label = require "mx.sim.label"
 local mx = require "mx"
 local topology = require "mx.sim.topology"
 local util = require "mx.util"
 
-local sim = { constants = constants, topology = topology }
+local sim = { constants = constants, errors = errors, label = label, topology = topology }
 
 local LOGIT_BYTES = 16 -- that a compiler moves for each logit beside the products: f32 written, read twice, gradient
 local BLOCK = 512 -- of an attention kernel, unless the config or the hardware says another

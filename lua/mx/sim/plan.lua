@@ -14,6 +14,7 @@ local NO_LIMIT = 2 ^ 60 -- bytes
 -- Up to `most` are simulated exactly; larger numbers are extrapolated from the numbers `few` and `more`.
 local LAYERS = { most = 256, few = 32, more = 64 }
 local PASSES = { most = 16, few = 2, more = 3 }
+local RANGE_LAYERS = 8 -- that are simulated for a range
 
 -- ---- one step ----
 
@@ -147,8 +148,8 @@ end
 ---       operations; shape: the model, if it differs from the config's
 ---@return table step_s, peak_bytes, weights, gradients, states, batches, staged (bytes; batches: of all passes; staged:
 ---        a copy of what a rank writes of a checkpoint, which no step has), kept (name -> {bytes, count}), times (of
----        mx.sim_times), params, shape, topology (in words), hardware, memory_bytes (of a chip), mfu and tokens_per_s
----        (of a chip)
+---        mx.sim_times), params, shape, length (of sequences), topology (in words), hardware, memory_bytes (of a chip),
+---        mfu and tokens_per_s (of a chip)
 function plan.simulate(config, hardware, slices, o)
     o = o or {}
     mx.parallel.check_stages(config)
@@ -178,7 +179,7 @@ function plan.simulate(config, hardware, slices, o)
         util.refuse("a step needs %s of memory on each chip, and there are %s", util.bytes(result.peak_bytes),
             util.bytes(memory_bytes))
     end
-    result.topology = topology
+    result.topology, result.length = topology, config.max_target_length
     result.shape, result.params = shape, mx.models.count(shape)
     local sequences = config.per_device_batch_size * config.gradient_accumulation_steps
     local flops = mx.flops.step(config.flop_formula, shape, result.params, sequences, config.max_target_length)
@@ -232,6 +233,21 @@ local function report_flags(config, result, shape)
     end)
 end
 
+--- The least and largest step time that the published rows of such chips justify (label.lua), as shares of the
+--- simulated one; nil if there are no rows. At most 8 layers are simulated: the others have the same shares.
+---@param config table
+---@param hardware string such as "v5e-256"
+---@param slices integer
+---@param shape? table the model, if it differs from the config's
+---@return number[]? shares
+function plan.range(config, hardware, slices, shape)
+    shape = shape or mx.models.shape(config)
+    shape = mx.models.cut(shape, math.min(shape.layers, RANGE_LAYERS))
+    return mx.sim.label.range(mx.sim.split_name(hardware), function(constants)
+        return plan.simulate(config, hardware, slices, { shape = shape, constants = constants }).step_s
+    end)
+end
+
 --- Refuses a config whose step needs more memory than a rank has, before anything is allocated. Collective.
 ---@param config table
 ---@param shape? table the model, if it differs from the config's
@@ -244,7 +260,9 @@ function plan.check(config, shape)
         result = plan.simulate(config, config.hardware, config.num_slices, { shape = shape })
         report_flags(config, result, shape)
         there, limit = result.memory_bytes, 0
-        mx.sim.start(config.hardware, config.num_slices, mx.sim.settings(config)) -- again, for the run itself
+        local range = plan.range(config, config.hardware, config.num_slices, shape)
+        local pod = mx.sim.start(config.hardware, config.num_slices, mx.sim.settings(config)) -- for the run itself
+        pod.range, pod.job = range, mx.sim.label.job(config, shape)
     else
         local slices = mx.mesh.layout(config, mx.ranks()).slices
         local hardware = mx.host.hardware(mx.ranks() // slices, { measure = false })
@@ -299,32 +317,19 @@ local function print_times(result)
             say("  %-38s %9.4g s %5.1f %%", row[2], seconds, 100 * seconds / result.step_s)
         end
     end
-    say("  %-38s %9.4g s", "a step", result.step_s)
-end
-
-local function print_constants(hardware)
-    say("%s", hardware.path)
-    for _, basis in ipairs({ "fitted", "public", "assumed" }) do
-        local texts = {}
-        for name, value in util.sorted_pairs((mx.sim.constants.of(hardware, basis))) do
-            texts[#texts + 1] = ("%s %.4g"):format(name, value)
-        end
-        if #texts > 0 then
-            local rows = basis == "fitted" and (" to %s"):format(mx.sim.constants.fitted_to(hardware)) or ""
-            say("  %s%s: %s", basis, rows, table.concat(texts, ", "))
-        end
-    end
+    say("  %-38s %9.4g s%s", "a step", result.step_s, mx.sim.label.range_text(result.step_s, result.range))
 end
 
 local function report(config)
     local result = plan.simulate(config, config.hardware, config.num_slices)
+    result.range = plan.range(config, config.hardware, config.num_slices)
     report_flags(config, result)
     say("%s: %s parameters, %s x %d tokens a chip, %s", config.model_name, util.thousands(result.params),
         config.per_device_batch_size, config.max_target_length, config.remat_policy)
     say("%d x %s: %s", config.num_slices, config.hardware, result.hardware.description)
     say("%s", result.topology or "no torus: chips are connected by a switch")
     say("")
-    say("what a chip holds")
+    say("what a chip holds (simulated)")
     local fits = print_parts(result)
     say("")
     say("what a step takes (simulated)")
@@ -332,7 +337,7 @@ local function report(config)
     say("  %s tokens/s of a chip, MFU %.1f %% of %.4g TFLOP/s (%s)", util.thousands(result.tokens_per_s), result.mfu,
         result.peak_flops / 1e12, result.formula)
     say("")
-    print_constants(result.hardware)
+    mx.sim.label.say(result.hardware, mx.sim.label.job(config))
     return result, fits
 end
 
@@ -461,14 +466,16 @@ local function kept_words(words)
 end
 
 local function print_best(found, top)
-    say("%5s %6s %-24s %5s %9s %9s %6s %10s", "fsdp", "tensor", "remat_policy", "batch", "step s", "tokens/s", "MFU %",
-        "memory")
+    say("%5s %6s %-24s %5s %9s %9s %6s %10s  %s", "fsdp", "tensor", "remat_policy", "batch", "step s", "tokens/s",
+        "MFU %", "memory", "range of the step, s")
     for i = 1, math.min(top, #found) do
         local c, result = found[i].config, found[i].result
         local sizes = mx.mesh.layout(c, result.hardware.chips * c.num_slices).ici
         local tensor = sizes.tensor * sizes.tensor_sequence
-        say("%5d %6d %-24s %5g %9.4g %9s %6.1f %10s", sizes.fsdp, tensor, c.remat_policy, c.per_device_batch_size,
-            result.step_s, util.thousands(result.tokens_per_s), result.mfu, util.bytes(result.peak_bytes))
+        local range = plan.range(c, c.hardware, c.num_slices)
+        say("%5d %6d %-24s %5g %9.4g %9s %6.1f %10s  %s", sizes.fsdp, tensor, c.remat_policy, c.per_device_batch_size,
+            result.step_s, util.thousands(result.tokens_per_s), result.mfu, util.bytes(result.peak_bytes),
+            range and ("%.4g to %.4g"):format(result.step_s * range[1], result.step_s * range[2]) or "unknown")
     end
 end
 
@@ -505,6 +512,7 @@ local function search(words, config, options)
     end)
     say("%d of %d fit, in %.1f s; the best by simulated tokens per second:", #found, #candidates, mx.now() - started)
     print_best(found, config.top)
+    mx.sim.label.say(found[1].result.hardware, mx.sim.label.job(config))
     say("")
     say("the best one, as words for scripts/train.lua:")
     say("  %s \\\n  %s", table.concat(kept_words(words), " "), table.concat(found[1].words, " "))

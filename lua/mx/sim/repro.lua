@@ -119,22 +119,25 @@ local function bound_by(result)
 end
 
 local HEADER = "model slices published simulated  error |  share of the step in %           lost to"
-local ROW = "%5s%s %5d %9.2f %9.2f %+6.2f | %6.1f %6.1f %6.1f %6.1f %6.1f  %s"
+local ROW = "%5s%s %5d %9s %9.2f %6s | %6.1f %6.1f %6.1f %6.1f %6.1f  %s"
 
 local function print_row(cell, result, fitted)
     local shares = {}
     for i, part in ipairs(PARTS) do
         shares[i] = 100 * result.times[part[1]] / result.step_s
     end
-    mx.metrics.say("%s", ROW:format(cell.model, fitted and "*" or " ", cell.slices, cell.mfu, result.mfu,
-        result.mfu - cell.mfu, shares[1], shares[2], shares[3], shares[4], shares[5], bound_by(result)))
+    local published = cell.mfu and ("%.2f"):format(cell.mfu) or "-"
+    local error = cell.mfu and ("%+.2f"):format(result.mfu - cell.mfu) or "-"
+    mx.metrics.say("%s", ROW:format(cell.model, fitted and "*" or " ", cell.slices, published, result.mfu, error,
+        shares[1], shares[2], shares[3], shares[4], shares[5], bound_by(result)))
 end
 
 local function row_of(cell, result, fitted)
     local row = {
         model = cell.model, slices = cell.slices, chips = cell.chips, published_mfu = cell.mfu,
         published_tflops = cell.tflops, simulated_mfu = result.mfu, simulated_tflops = result.tflops,
-        error = result.mfu - cell.mfu, fitted = fitted, simulated_step_s = result.step_s, flop_formula = result.formula,
+        error = cell.mfu and result.mfu - cell.mfu, fitted = fitted, simulated = true,
+        simulated_step_s = result.step_s, flop_formula = result.formula,
         peak_memory_bytes = result.peak_memory_bytes, lost_to = bound_by(result),
     }
     for _, part in ipairs(PARTS) do
@@ -165,15 +168,26 @@ end
 local function summary_of(rows, published)
     local n, sum, largest, squares_sum = 0, 0, 0, 0
     for _, row in ipairs(rows) do
-        if not row.fitted then
+        if row.error and not row.fitted then
             n, sum, squares_sum = n + 1, sum + math.abs(row.error), squares_sum + row.error ^ 2
             largest = math.max(largest, math.abs(row.error))
         end
     end
-    return {
-        summary = true, predicted_cells = n, mean_abs_error = sum / n, max_abs_error = largest,
-        rms_error = math.sqrt(squares_sum / n), hardware = published.hardware, peak_tflops = published.peak_tflops,
-    }
+    local summary = { summary = true, hardware = published.hardware, peak_tflops = published.peak_tflops }
+    if n > 0 then
+        summary.predicted_cells, summary.mean_abs_error, summary.max_abs_error = n, sum / n, largest
+        summary.rms_error = math.sqrt(squares_sum / n)
+    end
+    return summary
+end
+
+-- The cells to simulate. Nobody measured the models of era b, so its cells have no figures.
+local function cells_of(published, era)
+    local cells = published.cells
+    for i, cell in ipairs(era == "b" and cells or {}) do
+        cells[i] = { model = cell.model, slices = cell.slices, chips = cell.chips }
+    end
+    return cells
 end
 
 --- Simulates all cells of the published table and prints them next to the published figures. Not collective.
@@ -193,7 +207,7 @@ function repro.run(words)
     local hardware = mx.sim.hardware(published.hardware:match("^(.-)%-"))
     mx.metrics.say("MFU in %% of %d TFLOP/s, %s", published.peak_tflops, published.flop_formula)
     if o.era == "b" then
-        mx.metrics.say("era b: today's model of the same name (%s), beside figures of another",
+        mx.metrics.say("era b: today's models of these names (%s), which nobody measured: there is no error",
             published.era_b.settings.flop_formula)
     end
     local constants, fitted_to = constants_of(hardware), mx.sim.constants.fitted_to(hardware)
@@ -202,9 +216,9 @@ function repro.run(words)
     end
     mx.metrics.say("%s", HEADER)
     mx.metrics.say("%38s | %6s %6s %6s %6s %6s", "", PARTS[1][2], PARTS[2][2], PARTS[3][2], PARTS[4][2], PARTS[5][2])
-    for i, cell in ipairs(published.cells) do
+    for i, cell in ipairs(cells_of(published, o.era)) do
         local result = repro.simulate(published, cell, { constants = constants, era = o.era })
-        local fitted = is_fitted(published, cell)
+        local fitted = o.era == "a" and is_fitted(published, cell)
         print_row(cell, result, fitted)
         rows[i] = row_of(cell, result, fitted)
         if log then
@@ -213,8 +227,10 @@ function repro.run(words)
     end
     local summary = summary_of(rows, published)
     summary.constants, summary.era = constants, o.era
-    mx.metrics.say("* fitted; the other %d are predictions: mean error %.2f points, largest %.2f",
-        summary.predicted_cells, summary.mean_abs_error, summary.max_abs_error)
+    if summary.predicted_cells then
+        mx.metrics.say("* fitted; the other %d are interpolations between these: mean error %.2f points, largest %.2f",
+            summary.predicted_cells, summary.mean_abs_error, summary.max_abs_error)
+    end
     print_constants(constants, fitted_to)
     mx.metrics.say("%d cells in %.1f s", #rows, mx.now() - started)
     if log then

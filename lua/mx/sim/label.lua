@@ -133,7 +133,7 @@ end
 ---@param job? table of label.job
 function label.say(hardware, job)
     for _, line in ipairs(label.lines(hardware, job)) do
-        mx.metrics.say("%s", line)
+        mx.metrics.tell("%s", line)
     end
 end
 

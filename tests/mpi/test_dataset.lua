@@ -31,7 +31,7 @@ end
 function TestDatasetRanks.test_the_state_is_that_of_any_number_of_ranks()
     local d = open()
     together(d)
-    lu.assertEquals(d:state(), { epochs = 0, position = GLOBAL, seed = 3, n = N })
+    lu.assertEquals(d:state(), { epochs = 0, samples = GLOBAL, seed = 3, n = N })
     local again = open()
     again:restore(d:state())
     lu.assertEquals(together(again), together(d))

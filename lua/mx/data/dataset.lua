@@ -211,9 +211,10 @@ function Dataset:next()
 end
 
 --- The position in the data, the same on every rank: plain numbers, to be saved with the parameters.
----@return {epochs: integer, position: integer, seed: integer, n: integer?}
+---@return {epochs: integer, samples: integer, seed: integer, n: integer?} samples: examples of the current epoch that
+---        all ranks together have had
 function Dataset:state()
-    return { epochs = self.epochs, position = self.position, seed = self.seed, n = self.n }
+    return { epochs = self.epochs, samples = self.position, seed = self.seed, n = self.n }
 end
 
 --- Continues from a state. An iterator is started again and its examples up to the position are skipped.
@@ -225,12 +226,12 @@ function Dataset:restore(state)
                 tostring(state[key]), tostring(self[key]))
         end
     end
-    local epochs, position = math.tointeger(state.epochs), math.tointeger(state.position)
-    if not epochs or not position or epochs < 0 or position < 0 or (self.n and position > self.n) then
-        util.refuse("the state of the data is damaged: epochs = %s, position = %s", tostring(state.epochs),
-            tostring(state.position))
+    local epochs, samples = math.tointeger(state.epochs), math.tointeger(state.samples)
+    if not epochs or not samples or epochs < 0 or samples < 0 or (self.n and samples > self.n) then
+        util.refuse("the state of the data is damaged: epochs = %s, samples = %s", tostring(state.epochs),
+            tostring(state.samples))
     end
-    self.epochs, self.position, self.iterator = epochs, position, nil
+    self.epochs, self.position, self.iterator = epochs, samples, nil
 end
 
 --- Seconds that batches took since the last call of this function, for the progress lines of a run.

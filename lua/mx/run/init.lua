@@ -178,23 +178,32 @@ local function read_script()
     return name and name ~= "-" and mx.read_file(name) or "", name or ""
 end
 
-local function new_metrics(self)
-    local config, model = self.config, self.model
+-- The figures of a step that rates are computed from. Those of a model of the script's own are unknown.
+local function work_of(config, model)
+    if not model.shape then
+        return { params = mx.nn.count(model.params) }
+    end
     local params = mx.models.count(model.shape)
     local sequences = config.per_device_batch_size * config.gradient_accumulation_steps
+    return {
+        params = params, formula = config.flop_formula, dtype = model.shape.dtype,
+        flops = mx.flops.step(config.flop_formula, model.shape, params, sequences, config.max_target_length),
+        tokens = sequences * config.max_target_length,
+        peak = mx.metrics.measured_peak(model.shape.dtype),
+    }
+end
+
+local function new_metrics(self)
+    local config, work = self.config, work_of(self.config, self.model)
     return mx.metrics.new {
         steps = config.steps,
         done = self.step,
-        flops = mx.flops.step(config.flop_formula, model.shape, params, sequences, config.max_target_length),
-        tokens = sequences * config.max_target_length,
-        params = params,
-        formula = config.flop_formula,
-        peak = mx.metrics.measured_peak(model.shape.dtype),
-        dtype = model.shape.dtype,
+        flops = work.flops, tokens = work.tokens, params = work.params, formula = work.formula, peak = work.peak,
+        dtype = work.dtype,
         file = config.metrics_file,
         run_file = self.saves and self.directory .. "/metrics.jsonl" or nil,
         period = config.log_period, plot = config.log_plot,
-        extra = { model_name = config.model_name },
+        extra = { model_name = self.model.shape and config.model_name or nil },
         config = config, goodput = self.goodput, paced = true,
     }
 end
@@ -206,14 +215,28 @@ local function earlier_steps(self)
     return goes_on and mx.outputs.last_step(self.directory .. "/metrics.jsonl") or 0
 end
 
+-- Refuses keys that need a model of mx.models.
+local function check_plain(config)
+    for _, key in ipairs({ "eval_interval", "load_parameters_path" }) do
+        if mx.config.is_chosen(config, key) and config[key] ~= 0 and config[key] ~= "" then
+            mx.config.refuse(config, key, "is for models of mx.models; %s", key == "eval_interval"
+                and "evaluate between the steps of the loop" or "mx.nn.load reads parameters")
+        end
+    end
+end
+
 --- Starts or resumes a run: loads parameters or a checkpoint, prints what the run is, and opens its folder. If run_name
 --- has checkpoints, the newest intact one is loaded. Collective.
 ---@param config table
----@param model mx.Decoder
+---@param model mx.Decoder or another one with parameters and a loss (mx.train.plain)
 ---@param optimizer mx.Optimizer
----@param data mx.Data
+---@param data mx.Data or mx.Dataset
 ---@return mx.Run
 function run.start(config, model, optimizer, data)
+    model = mx.train.plain(model)
+    if model.is_plain then
+        check_plain(config)
+    end
     local self = setmetatable({
         config = config, model = model, optimizer = optimizer, data = data, step = 0, guard = mx.guard.new(config),
         directory = mx.train.directory(config), folder = run.claim(config), goodput = mx.goodput.new(),
@@ -235,6 +258,9 @@ function run.start(config, model, optimizer, data)
     self.goodput:enter("checkpoint_restore")
     load(self, { optimizer = optimizer, data = data })
     self.goodput:enter("start")
+    if model.is_plain then
+        mx.train.share(model.params)
+    end
     self.earlier = earlier_steps(self)
     if self.saves then
         self.folder:open(self.step, self.script)
@@ -256,7 +282,7 @@ function run.start(config, model, optimizer, data)
     end
     say("%s", (mx.config.dump(config, not config.log_config):gsub("\n$", "")))
     for _, key in ipairs({ "adamw_mask", "trainable_parameters_mask" }) do
-        if #config[key] > 0 then
+        if #config[key] > 0 and model.shape then
             say("%s: %s", key, mx.models.masks.summary(config[key], model.shape))
         end
     end

@@ -94,9 +94,10 @@ local function header()
 end
 
 --- Starts reporting a run.
----@param o table steps, flops (model FLOPs of a step on this rank), tokens (of a step on this rank), params, formula,
----        done (number of steps before this process started; numbering continues), peak (of metrics.measured_peak, or
----        nil), dtype (of that peak), file ("": none), run_file (a second file, appended to), period (steps between
+---@param o table steps, flops (model FLOPs of a step on this rank; nil: unknown, so no rates), tokens (of a step on
+---        this rank), params, formula, done (number of steps before this process started; numbering continues), peak
+---        (of metrics.measured_peak, or nil), dtype (of that peak), file ("": none), run_file (a second file, appended
+---        to), period (steps between
 ---        lines), plot (lines end with a sparkline of the loss), quiet (print nothing), warmup (steps that the summary
 ---        leaves out), extra (fields for the summary), config (its trace_file and report_file are written; nil:
 ---        neither), beside (further columns of figures for the report: mx.report.run), goodput (mx.Goodput of the run,
@@ -125,11 +126,11 @@ function metrics.new(o)
             self.logs[#self.logs + 1] = mx.outputs.metrics(o.run_file, { own = true })
         end
     end
-    say("each of %d rank%s: %s parameters; a step is %.4g TFLOP (%s)", mx.ranks(), mx.ranks() == 1 and "" or "s",
-        util.thousands(o.params), o.flops / 1e12, o.formula)
+    say("each of %d rank%s: %s parameters%s", mx.ranks(), mx.ranks() == 1 and "" or "s", util.thousands(o.params),
+        o.flops and ("; a step is %.4g TFLOP (%s)"):format(o.flops / 1e12, o.formula) or "")
     if o.peak then
         say("peak %.4g TFLOP/s, %s", o.peak.value / 1e12, o.peak.source)
-    else
+    elseif o.flops then
         say("peak unknown, so no MFU")
     end
     self.simulation = mx.is_simulated() and mx.sim.label.of(mx.sim.now, mx.sim.now.job) or nil
@@ -157,7 +158,7 @@ end
 
 --- A step begins now.
 function Metrics:begin()
-    if self.reported == 0 and mx.rank() == 0 and not (self.o.quiet or mx.is_simulated()) then
+    if self.reported == 0 and mx.rank() == 0 and self.o.flops and not (self.o.quiet or mx.is_simulated()) then
         watch_first_step(self)
     end
     if self.profiler then
@@ -180,6 +181,9 @@ end
 -- Rates of a step that took `seconds`.
 function Metrics:rates(seconds)
     local o = self.o
+    if not o.flops then
+        return { step_time_s = seconds }
+    end
     local rate = o.flops / seconds
     return {
         step_time_s = seconds,
@@ -329,8 +333,10 @@ function Metrics:finish()
         self.say("simulated: %s", range and ("a step on such chips takes %.4g to %.4g s"):format(median * range[1],
             median * range[2]) or "no published row says how far a step on such chips may be from this")
     end
-    self.say("%s%.4g TFLOP/s/device%s, %s tokens/s/device", simulated, summary.tflops_per_device, share,
-        per_second(summary.tokens_per_s_per_device))
+    if o.flops then
+        self.say("%s%.4g TFLOP/s/device%s, %s tokens/s/device", simulated, summary.tflops_per_device, share,
+            per_second(summary.tokens_per_s_per_device))
+    end
     self.say(simulated .. "peak memory of a rank %s; whole run %s", util.bytes(summary.peak_memory_bytes),
         util.duration(mx.now() - self.started))
     if o.goodput then

@@ -44,6 +44,21 @@ function train.average(value)
     end)
 end
 
+--- A model of a script's own as mx.run, mx.train and checkpoints need it. A model of mx.models is returned as it is. Of
+--- another one, each rank has all parameters, and gradients are averaged over the ranks.
+---@param model table params (name -> tensor) and a method loss(batch) that returns a tensor of one element; buffers
+---       (name -> tensor) if it has any
+---@return table
+function train.plain(model)
+    if model.parallel then
+        return model
+    elseif type(model.params) ~= "table" or not next(model.params) or type(model.loss) ~= "function" then
+        error("a model needs `params`, a table name -> tensor, and a method `loss(batch)` that returns a tensor of one "
+            .. "element", 3)
+    end
+    return setmetatable({ parallel = mx.parallel.alone, is_plain = true }, { __index = model })
+end
+
 -- The memory in use up to which weights are prefetched; 0: no limit.
 local function prefetch_below(config)
     local percent = config.prefetch_memory_limit_percent
@@ -129,13 +144,14 @@ end
 
 --- Runs the forward and backward passes of one step. The gradients are those of the mean loss over all targets that
 --- count, in the batches of all ranks. Collective.
----@param model mx.Decoder
----@param data mx.Data
+---@param model mx.Decoder or another one (train.plain)
+---@param data mx.Data or mx.Dataset
 ---@param passes integer the config's gradient_accumulation_steps
 ---@param observe? fun() called between a forward and its backward pass
 ---@return number? loss nil if no target of the step counts; then there are no gradients
 function train.gradients(model, data, passes, observe)
     local step <close> = mx.step()
+    model = train.plain(model)
     local total, parallel, batches = 0, model.parallel, next_batches(data, passes)
     for pass, batch in ipairs(batches) do
         batches[pass] = parallel:batch_part(batch)
@@ -150,6 +166,9 @@ function train.gradients(model, data, passes, observe)
     end
     if gathered then
         gathered:scatter()
+    end
+    if model.is_plain then
+        train.average_gradients(model.params)
     end
     return train.average(total)
 end

@@ -3,7 +3,7 @@
 local lu = require "luaunit"
 local mx = require "mx"
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
-local compare = dofile(here .. "compare.lua")
+local compare, checks = dofile(here .. "compare.lua"), dofile(here .. "checks.lua")
 
 TestFamilies = {}
 
@@ -206,15 +206,6 @@ function TestFamilies.test_gpt3_is_gpt2_with_other_norms()
     end
 end
 
-local function read_all(path)
-    local file <close> = mx.io.weights_open(path)
-    local tensors = {}
-    for _, entry in ipairs(file:info()) do
-        tensors[entry.name] = file:read(entry.name)
-    end
-    return tensors
-end
-
 -- Each thing that a family's layers have of their own counts: without it, the logits are not those of the package
 -- transformers, which tests/lua/test_weights.lua compares.
 for family, changes in pairs({
@@ -242,7 +233,7 @@ for family, changes in pairs({
             local step <close> = mx.step()
             local folder = mx.root .. "tests/golden/weights/" .. family
             local model = mx.weights.model(folder, { words = { "dtype=float32" } })
-            local expected = read_all(folder .. "/expected.safetensors")
+            local expected = checks.read_all(folder .. "/expected.safetensors")
             change(model.shape)
             local logits = mx.no_grad(function() return model:logits(model:hidden(expected.tokens)) end)
             lu.assertTrue(compare.distance(logits, expected.logits) > 20 * BOUND, what)

@@ -18,6 +18,6 @@ void mxl_add_corpus_fields(lua_State *L);     /* text_open file_list token_part 
 void mxl_add_tokenizer_fields(lua_State *L);  /* tokenizer_open tokenizer_parse */
 void mxl_add_weights_fields(lua_State *L);    /* weights_open safetensors_writer */
 void mxl_add_pattern_fields(lua_State *L);    /* pattern */
-void mxl_add_bytes_fields(lua_State *L);      /* put_bytes get_bytes crc32 inflater deflater draft */
+void mxl_add_bytes_fields(lua_State *L);      /* put_bytes get_bytes crc32 adler32 inflater deflater draft */
 
 #endif

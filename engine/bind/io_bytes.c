@@ -61,6 +61,15 @@ static int crc_of_zip(lua_State *L)
     return 1;
 }
 
+/* adler32(text, before = 1) -> the Adler-32 of zlib streams, continued from `before` */
+static int adler_of_zlib(lua_State *L)
+{
+    size_t bytes;
+    const char *data = luaL_checklstring(L, 1, &bytes);
+    lua_pushinteger(L, (lua_Integer)adler32_z((uLong)luaL_optinteger(L, 2, 1), (const Bytef *)data, bytes));
+    return 1;
+}
+
 /* ---- deflate without headers, as in zip files: z = inflater() or deflater(); z:push(bytes, at_end) ---- */
 
 typedef struct stream {
@@ -185,8 +194,8 @@ void mxl_add_bytes_fields(lua_State *L)
         {"write", draft_write}, {"commit", draft_commit}, {"discard", draft_discard}, {NULL, NULL}};
     static const luaL_Reg draft_meta[] = {{"__gc", draft_discard}, {"__close", draft_discard}, {NULL, NULL}};
     static const luaL_Reg functions[] = {
-        {"put_bytes", put_bytes},   {"get_bytes", get_bytes}, {"crc32", crc_of_zip}, {"inflater", new_inflater},
-        {"deflater", new_deflater}, {"draft", new_draft},     {NULL, NULL}};
+        {"put_bytes", put_bytes},   {"get_bytes", get_bytes},   {"crc32", crc_of_zip}, {"adler32", adler_of_zlib},
+        {"inflater", new_inflater}, {"deflater", new_deflater}, {"draft", new_draft},  {NULL, NULL}};
     mxl_new_class(L, STREAM, stream_meta, stream_methods);
     mxl_new_class(L, DRAFT, draft_meta, draft_methods);
     luaL_setfuncs(L, functions, 0);

@@ -2,7 +2,7 @@
 """numpy's files of arrays, in the folder numpy/ beside this file. tests/lua/test_storage.lua repeats the formulas.
 
     plain.npz, compressed.npz   one array for each type, byte order and order of indices
-    f4.npy, i4.npy, scalar.npy, vector.npy   what mx.save_npy must write byte for byte
+    f4.npy, f8.npy, i4.npy, scalar.npy, vector.npy   what mx.save_npy must write byte for byte
     object.npy, record.npy, text.npy, deep.npy   what must be refused
 
     pip install numpy==2.4.6
@@ -42,7 +42,7 @@ def main():
     np.savez(os.path.join(HERE, "plain.npz"), **arrays())
     np.savez_compressed(os.path.join(HERE, "compressed.npz"), repeated=np.tile(numbers((1, 50), "f4"), (400, 1)),
                         **arrays())
-    for name, array in {"f4": numbers((2, 3), "f4"), "i4": numbers((2, 3, 4), "i4"), "scalar": np.float32(1.5),
+    for name, array in {"f4": numbers((2, 3), "f4"), "f8": numbers((2, 3), "f8"), "i4": numbers((2, 3, 4), "i4"), "scalar": np.float32(1.5),
                         "vector": numbers(5, "u1"), "object": np.array([{"a": 1}], dtype=object),
                         "record": np.zeros(2, [("a", "f4"), ("b", "i4")]), "text": np.array(["ab"]),
                         "deep": np.zeros((1,) * 7, "f4")}.items():

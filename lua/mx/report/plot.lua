@@ -9,7 +9,7 @@ local util = require "mx.util"
 local plot = {}
 
 local MOST_LINE, MOST_MARKS = 2000, 5000 -- points that are drawn
-local MOST_PIXELS = 1 << 22
+local MOST_PIXELS = 1 << 20
 
 local KINDS = { "line", "scatter", "histogram", "heatmap", "images" }
 local OPTIONS = {

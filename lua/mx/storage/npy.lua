@@ -13,10 +13,10 @@ local HEADER_BYTES = 1 << 16 -- the longest header that is read
 local PIECE_BYTES = 1 << 20
 local MOST_DIMENSIONS = 6
 
--- numpy's layouts, without byte order, and the dtypes that hold all of their values; the first that exists is taken.
+-- numpy's layouts, without byte order, and the dtypes that hold their values. (Of uint64, values up to 2^53.)
 local HOLDS = {
-    f2 = { "f32" }, f4 = { "f32" }, f8 = { "f64" }, b1 = { "u8" }, u1 = { "u8" }, i1 = { "i8" }, i2 = { "i32" },
-    u2 = { "i32" }, i4 = { "i32" }, u4 = { "i64", "i32" }, i8 = { "i64", "i32" }, u8 = { "i64", "i32" },
+    f2 = "f32", f4 = "f32", f8 = "f64", b1 = "u8", u1 = "u8", i1 = "i8", i2 = "i32", u2 = "i32", i4 = "i32", u4 = "i64",
+    i8 = "i64", u8 = "i64",
 }
 
 -- The layout in which a dtype is written; numpy has no bf16 and no 8-bit floats, and f32 holds all of their values.
@@ -65,32 +65,24 @@ local function choose_dtype(name, layout, given)
     if not HOLDS[kind] then
         util.refuse("%s holds values of type '%s'; expected floats, integers or booleans", name, layout)
     end
-    if given then
-        return given, tonumber(kind:sub(2))
-    end
-    for _, dtype in ipairs(HOLDS[kind]) do
-        if mx.dtypes[dtype] then
-            return dtype, tonumber(kind:sub(2))
-        end
-    end
-    util.refuse("%s holds values of type '%s', which no dtype holds exactly: read it with { dtype = \"f32\" }", name,
-        layout)
+    return given or HOLDS[kind], tonumber(kind:sub(2))
 end
 
--- Collects bytes from an iterator over pieces. take(n) returns the next n bytes; nil: all are read.
+-- Collects bytes from an iterator over pieces, which is told how many are missing and may give more or fewer. take(n)
+-- returns the next n bytes, fewer at the end.
 local function buffered(next_piece)
     local rest, ended = "", false
     return function(n)
         local parts, have = { rest }, #rest
         while have < n and not ended do
-            local piece = next_piece()
+            local piece = next_piece(n - have)
             ended = piece == nil
             parts[#parts + 1] = piece
             have = have + (piece and #piece or 0)
         end
-        local text = #parts == 1 and rest or table.concat(parts)
+        local text = #parts == 2 and rest == "" and parts[2] or table.concat(parts)
         rest = text:sub(n + 1)
-        return text:sub(1, n), #text > n
+        return #text <= n and text or text:sub(1, n)
     end
 end
 
@@ -130,7 +122,7 @@ local function read_array(name, bytes, next_piece, dtype)
     local t = mx.zeros(sizes, kept)
     for first = 1, wanted // width, PIECE_BYTES // width do
         local count = math.min(PIECE_BYTES // width, wanted // width - first + 1)
-        local good, message = pcall(mx.io.put_bytes, t, first, header.layout, (take(count * width)))
+        local good, message = pcall(mx.io.put_bytes, t, first, header.layout, take(count * width))
         if not good then
             util.refuse("%s: %s", name, tostring(message):gsub("^[^:]+:%d+: ", ""))
         end
@@ -147,8 +139,8 @@ local function read_array(name, bytes, next_piece, dtype)
 end
 
 local function file_pieces(file)
-    return function()
-        return file:read(PIECE_BYTES)
+    return function(bytes)
+        return file:read(bytes)
     end
 end
 

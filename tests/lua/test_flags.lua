@@ -205,14 +205,15 @@ function TestFlags.test_what_a_simulated_run_says()
         --xla_enable_async_all_gather=true" XLA_FLAGS="--xla_gpu_graph_level=0"]], "hardware=v5e-4")
     lu.assertStrContains(said, "XLA flags set: async_all_reduce=false (xla_enable_async_all_reduce), "
         .. "collective_permute_decomposer_threshold_bytes=0 (xla_enable_async_collective_permute), "
-        .. "prefetch_layers=0 (xla_gpu_pipeline_all_gather)\n")
+        .. "prefetch_layers=0 (xla_gpu_pipeline_all_gather), "
+        .. "scoped_vmem_limit_kib=65536 (xla_tpu_scoped_vmem_limit_kib)\n")
     lu.assertStrMatches(said, ".*XLA flags that change nothing in this step of [%d.e-]+ s: "
         .. "collective_permute_decomposer_threshold_bytes=0 %(it concerns the ring of "
-        .. "context_parallel_strategy=ring%)\n.*")
+        .. "context_parallel_strategy=ring%), scoped_vmem_limit_kib=65536 %(it concerns blocks of attention that need "
+        .. "more%)\n.*")
     lu.assertStrContains(said, "XLA flags for what is always so here: xla_enable_async_all_gather, "
         .. "xla_gpu_enable_async_all_gather, xla_tpu_overlap_compute_collective_tc\n")
-    lu.assertStrContains(said, "XLA flags without a counterpart here: xla_gpu_graph_level, "
-        .. "xla_tpu_scoped_vmem_limit_kib (the simulator has no model of VMEM)\n")
+    lu.assertStrContains(said, "XLA flags without a counterpart here: xla_gpu_graph_level\n")
     said = run('LIBTPU_INIT_ARGS="--xla_tpu_enable_sparse_core_collective_offload_all_gather=true"', "hardware=v5p-4")
     lu.assertStrContains(said, "XLA flags set: sparse_core_collective_offload_all_gather=true "
         .. "(xla_tpu_enable_sparse_core_collective_offload_all_gather)\n")

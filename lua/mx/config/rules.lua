@@ -140,6 +140,7 @@ rules.VALUES = {
     dcn_gbps = { min = 0 },
     operations = { min = 0 },
     dcn_Bps = { min = 0 },
+    scoped_vmem_limit_kib = { min = 0 },
 }
 for _, name in ipairs(remat.TENSORS) do
     rules.VALUES[name] = { choices = { "device", "offload", "remat" } }
@@ -160,7 +161,7 @@ end
 rules.SIMULATED = {
     "sparse_core_collective_offload_all_gather", "sparse_core_collective_offload_reduce_scatter",
     "sparse_core_collective_offload_all_reduce", "prefetch_memory_limit_percent", "compile_xla_flags", "topology",
-    "network", "dcn_Bps",
+    "network", "dcn_Bps", "scoped_vmem_limit_kib",
 }
 
 -- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.

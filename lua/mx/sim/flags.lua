@@ -132,11 +132,13 @@ function flags.read(compile_flags, standard, hardware)
         return found
     end
     local rows, lines = flags.table()
-    local sparse_core = mx.sim.has_sparse_core(hardware)
+    local sparse_core, vmem = mx.sim.has(hardware, "sparse_core"), mx.sim.has(hardware, "vmem_bytes")
     for _, flag in ipairs(in_order(given, lines)) do
         local settings, why = settings_of(rows, flag, standard)
         if settings and flag.name:find("sparse_core") and not sparse_core then
             settings, why = nil, ("%s has no SparseCores"):format(hardware)
+        elseif settings and flag.name:find("vmem") and not vmem then
+            settings, why = nil, ("%s has no VMEM"):format(hardware)
         end
         if not settings then
             found.without[#found.without + 1] = { name = flag.name, why = why }

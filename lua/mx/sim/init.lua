@@ -9,8 +9,9 @@ local label = require "mx.sim.label"
 local mx = require "mx"
 local topology = require "mx.sim.topology"
 local util = require "mx.util"
+local vmem = require "mx.sim.vmem"
 
-local sim = { constants = constants, errors = errors, label = label, topology = topology }
+local sim = { constants = constants, errors = errors, label = label, topology = topology, vmem = vmem }
 
 local LOGIT_BYTES = 16 -- that a compiler moves for each logit beside the products: f32 written, read twice, gradient
 local BLOCK = 512 -- of an attention kernel, unless the config or the hardware says another
@@ -28,6 +29,7 @@ local OPTIONAL = {
     link_Bps = "number", die_link_Bps = "number",
     dies = "number", switch_Bps = "number", launch_s = "number", fuses = "boolean", constants = "table",
     sparse_core = "boolean", attention_block = "number", ring_numbered = "table", networks = "table",
+    vmem_bytes = "number",
 }
 
 local OFFLOADED = { "all_gather", "reduce_scatter", "all_reduce" } -- collectives that SparseCores can run
@@ -142,11 +144,13 @@ function sim.hardware(name)
     return hardware, chips
 end
 
---- Whether a chip has SparseCores.
+--- Whether a chip has a unit: "sparse_core" or "vmem_bytes".
 ---@param name string
+---@param field string of the hardware file
 ---@return boolean
-function sim.has_sparse_core(name)
-    return sim.split_name(name) ~= "host" and sim.hardware(name).sparse_core or false
+function sim.has(name, field)
+    local value = sim.split_name(name) ~= "host" and sim.hardware(name)[field]
+    return value ~= nil and value ~= false
 end
 
 --- The memory of one chip, or of one rank if a rank is a part of a chip.

@@ -160,6 +160,10 @@ function plan.simulate(config, hardware, slices, o)
     local memory_bytes = mx.sim.memory_bytes(hardware)
     constants.memory_bytes = o.limited and memory_bytes or NO_LIMIT
     local shape, machine, peak, topology = o.shape or mx.models.shape(config), nil, nil, nil
+    local chip = type(hardware) == "string" and mx.sim.split_name(hardware) ~= "host" and mx.sim.hardware(hardware)
+    if chip then
+        mx.sim.vmem.check(config, chip, mx.sim.label.head_dim(shape))
+    end
     local function once(layers, passes)
         machine = mx.sim.start(hardware, slices, constants)
         local ok, result = pcall(simulate_step, config, mx.models.cut(shape, layers), passes, o.profile)

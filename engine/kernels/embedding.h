@@ -35,10 +35,12 @@ typedef struct mx_embedding_sum {
 } mx_embedding_sum;
 mx_status mx_embedding_add(const mx_embedding_sum *e);
 
-/* Row primitives: to[i] = scale from[i], and to[i] += scale from[i] (rounded once), for i in [0, n). */
+/* Row primitives: to[i] = scale from[i]; to[i] += scale from[i] (rounded once), for i in [0, n); and the sum of
+ * a[i] b[i] in f32. */
 typedef struct mx_row_paths {
     void (*convert)(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n);
     void (*add)(void *to, mx_dtype to_dtype, const void *from, mx_dtype from_dtype, float scale, int64_t n);
+    float (*dot)(const void *a, const void *b, mx_dtype dtype, int64_t n);
 } mx_row_paths;
 
 #endif

@@ -36,6 +36,10 @@ mx_status mx_gemm_run(const mx_gemm *g);
  * Threads split the batch when it is at least as long as there are threads, the products otherwise. */
 mx_status mx_gemm_batched(const mx_gemm *first, int64_t batch, int64_t a_step, int64_t b_step, int64_t c_step);
 
+/* `n` independent products of any sizes: those of the groups of a grouped product. Each has the bits of mx_gemm_run.
+ * Threads share small products out and split large ones. MX_ERR_MEMORY as above; what C holds is then undefined. */
+mx_status mx_gemm_many(const mx_gemm *products, int64_t n);
+
 /* sums[j] = the sum over rows of x (rows, n), dense, f32 or bf16: the gradient of a bias. Added in f32, in blocks of
  * rows, in the same order on any number of threads. */
 void mx_column_sum(int64_t rows, int64_t n, const void *x, mx_dtype dtype, float *sums);

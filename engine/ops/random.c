@@ -1,5 +1,5 @@
 /* Operations without tensor inputs: random numbers, constants, sequences; and dropout. */
-#include "kernels/random.h"
+#include "ops/random.h"
 
 #include "ops/pointwise.h"
 
@@ -28,13 +28,6 @@ typedef struct dropout_attr {
 } dropout_attr;
 
 static const char *const no_inputs[] = {NULL};
-
-/* With a drawn key, the draw is used as the offset, in the half of the generator's range that scripts cannot select. */
-static mx_stream stream_of(mx_seed seed, int64_t offset)
-{
-    bool drawn = seed.draw != 0;
-    return (mx_stream){(uint64_t)seed.key, (uint64_t)(drawn ? seed.draw : offset), drawn};
-}
 
 /* ---- randn and rand ---- */
 
@@ -82,7 +75,7 @@ static mx_status host_randn(mx_call *call)
 {
     const random_attr *attr = mx_call_attr(call);
     const mx_tensor *y = call->out[0];
-    mx_stream stream = stream_of(attr->seed, attr->offset);
+    mx_stream stream = mx_stream_of(attr->seed, attr->offset);
     float mean = (float)attr->a, std = (float)attr->b;
     if (attr->of.n_dims == 0) {
         mx_random_normal(stream, mean, std, mx_array_of(y), mx_count(y));
@@ -104,7 +97,7 @@ static mx_status host_rand(mx_call *call)
     const mx_tensor *y = call->out[0];
     float least = 0, greatest = 0;
     mx_uniform_range(attr->a, attr->b, y->dtype, &least, &greatest); /* checked by infer */
-    mx_random_uniform(stream_of(attr->seed, attr->offset), least, greatest, (float)attr->b, mx_array_of(y),
+    mx_random_uniform(mx_stream_of(attr->seed, attr->offset), least, greatest, (float)attr->b, mx_array_of(y),
                       mx_count(y));
     return MX_OK;
 }
@@ -269,7 +262,7 @@ static mx_status host_dropout(mx_call *call)
 {
     const dropout_attr *attr = mx_call_attr(call);
     const mx_tensor *x = call->in[0], *rows = rows_of(call);
-    mx_dropout(stream_of(attr->seed, attr->offset), attr->rate, rows ? mx_data(rows) : NULL,
+    mx_dropout(mx_stream_of(attr->seed, attr->offset), attr->rate, rows ? mx_data(rows) : NULL,
                rows ? x->shape.size[x->shape.n_dims - 1] : mx_count(x), attr->column, mx_array_of(x),
                mx_array_of(call->out[0]), mx_count(x));
     return MX_OK;

@@ -10,6 +10,10 @@
 #define MX_OPS(X) \
     /* matmul.c */ \
     X(matmul) X(matmul_acc) X(column_sum) \
+    /* grouped.c */ \
+    X(grouped_matmul) X(grouped_matmul_grad) X(grouped_matmul_acc) \
+    /* moe.c */ \
+    X(moe_route) X(moe_route_grad) X(moe_sort) X(moe_count) X(moe_gather) X(moe_combine) X(moe_combine_grad) \
     /* elementwise.c */ \
     X(add) X(sub) X(mul) X(div) X(idiv) X(maximum) X(minimum) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where) \
     X(binary_grad) X(add_acc) \

@@ -28,7 +28,8 @@ local SUMS = {
     mean = true, sum_squares = true, reduce_to = true, embedding_grad = true, embedding_acc = true,
     gather_grad = true, column_sum = true, cumsum = true, rope = true, adamw = true, sgd = true, affine = true,
     gated = true, gated_grad = true, gated_grad_ = true, unary_grad = true, sin = true, cos = true, gelu = true,
-    silu = true, tanh = true,
+    silu = true, tanh = true, grouped_matmul = true, grouped_matmul_grad = true, grouped_matmul_acc = true,
+    moe_combine = true, moe_combine_grad = true, moe_gather = true,
 }
 
 local options = {} -- operation -> names of its options
@@ -49,6 +50,8 @@ local CHOICES = {
     activation = { "silu", "gelu", "relu" },
     approximate = { "tanh", "none" },
     op = { "sum", "mean", "max" },
+    score = { "topk_softmax", "softmax_topk", "sigmoid", "random" },
+    group_score = { "sum_of_two", "max" },
     grad = { "same", "all_reduce", "reduce_scatter", "slice" },
     ["function"] = {
         unary_grad = {
@@ -62,7 +65,7 @@ local CHOICES = {
 local BOOLEANS = {
     causal = true, trans_a = true, trans_b = true, trans = true, keepdim = true, by_b = true, interleaved = true,
     inverse = true, nesterov = true, balanced = true, async = true, async_grad = true, descending = true,
-    smallest = true, reverse = true,
+    smallest = true, reverse = true, normalize = true,
 }
 
 local NUMBERS = { -- the standard value is among them
@@ -292,6 +295,44 @@ local function choose()
     return { like(shape, "u8", "mask"), like(shape, dtype), like(shape, dtype) }
 end
 
+-- Routing, and rows on their way to experts. 17 experts; order and place are of at least 17 slots and rows.
+local function experts(op)
+    local tokens, top, n = pick { 17, 40 }, pick { 1, 2, 4 }, pick { 17, 33 }
+    local rows, width = pick { 17, 60 }, random.size()
+    local dtype = float()
+    local chosen, order = like({ tokens, top }, "i32", "ids"), like({ rows }, "i32", "ids")
+    local weights, y = like({ tokens, top }, "f32"), like({ rows, width }, dtype)
+    if op == "moe_route" then
+        local groups = n == 33 and pick { 1, 3, 11 } or 1
+        return { like({ tokens, n }, dtype), chance(3) and like({ n }, "f32") or nil },
+            { top = top, scale = pick { 1, 2.5 }, groups = groups, top_groups = math.min(groups, pick { 1, 2 }) }
+    elseif op == "moe_route_grad" then
+        return { like({ tokens, n }, dtype), weights, chosen, like({ tokens, top }, "f32") },
+            { top = top, scale = 2, groups = 1, top_groups = 1 }
+    elseif op == "moe_sort" then
+        return { chosen }, { experts = 17, count = pick { -1, -1, 3 }, capacity = pick { 0, 0, 3 }, sequences = 1 }
+    elseif op == "moe_count" then
+        return { chosen }, { experts = 17, sequences = pick { 1, tokens } }
+    elseif op == "moe_gather" then
+        return { like({ tokens, width }, dtype), order, chosen }
+    elseif op == "moe_combine" then
+        return { y, order, chosen, chance(2) and weights or nil }
+    end
+    return { y, order, chosen, weights, like({ tokens, width }, dtype) }
+end
+
+local function grouped(op)
+    local rows, k, n, groups = pick { 51, 60 }, random.size(), random.size(), pick { 1, 3 }
+    local a, b, counts = like({ rows, k }, float()), like({ rows, n }, float()), like({ groups }, "i32", "ids")
+    if op == "grouped_matmul_acc" then
+        return { like({ groups, k, n }, "f32"), a, b, counts }
+    elseif op == "grouped_matmul_grad" then
+        return { a, b, counts }
+    end
+    local trans = chance(2)
+    return { a, like(trans and { groups, n, k } or { groups, k, n }, float()), counts }, { trans_b = trans }
+end
+
 -- The whole, or a part of one.
 local function random_part()
     local shape, of, start = random.shape(math.random(0, 3)), {}, {}
@@ -309,6 +350,9 @@ local RECIPES = {
     cross_entropy = table_rows, narrow = along_dim, narrow_grad = along_dim, narrow_grad_acc = along_dim,
     write_slice = along_dim, gather = along_dim, gather_grad = along_dim, scatter = along_dim, scatter_add = along_dim,
     scatter_grad = along_dim, max_grad = reduced, sum_grad = reduced,
+    moe_route = experts, moe_route_grad = experts, moe_sort = experts, moe_count = experts, moe_gather = experts,
+    moe_combine = experts, moe_combine_grad = experts, grouped_matmul = grouped, grouped_matmul_grad = grouped,
+    grouped_matmul_acc = grouped,
     adamw = optimizer, sgd = optimizer, randn = random_part, rope = rotary, where = choose,
     cross_entropy_grad = function()
         return { like(random.shape(2), "f32"), like({}, "f32") }

@@ -16,7 +16,7 @@ local BF16_BOUND = 2 ^ -8 + 1e-4
 local BF16_GRADIENT_BOUND = 2 ^ -6
 
 -- Each generator of tests/golden writes one of these files.
-local FILES = { "ops.h5", "ops_linear.h5", "ops_order.h5" }
+local FILES = { "ops.h5", "ops_linear.h5", "ops_order.h5", "ops_moe.h5" }
 
 local cases, getters = {}, {}
 for _, file in ipairs(FILES) do
@@ -258,7 +258,7 @@ local NO_BF16 = {
 }
 
 -- Which inputs stay f32: gradients' sums, and what the operation wants in f32.
-local STAYS_F32 = { rope = { 3 } }
+local STAYS_F32 = { rope = { 3 }, moe_route = { 2 }, moe_combine = { 4 }, grouped_matmul_acc = { 1 } }
 
 -- More than one rounding in the forward pass.
 local SEVERAL_ROUNDINGS = {

@@ -46,4 +46,24 @@ static void add_row(void *to, mx_dtype to_dtype, const void *from, mx_dtype from
     row_of_dtypes(to, to_dtype, from, from_dtype, scale, n, true);
 }
 
-const mx_row_paths MX_SIMD_NAME(mx_rows) = {convert, add_row};
+/* Four sums, so that additions need not wait for each other. */
+MX_INLINE float dot_of(const void *a, const void *b, int64_t n, const bool bf16)
+{
+    vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    int64_t i = 0;
+    for (; i + 4 * VL <= n; i += 4 * VL)
+        for (int u = 0; u < 4; u++)
+            sum[u] = vf_fma(row_load(a, i + u * VL, bf16), row_load(b, i + u * VL, bf16), sum[u]);
+    for (; i < n; i += VL) {
+        int64_t left = lanes_left(n, i);
+        sum[0] = vf_fma(row_load_part(a, i, left, bf16), row_load_part(b, i, left, bf16), sum[0]);
+    }
+    return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+static float dot(const void *a, const void *b, mx_dtype dtype, int64_t n)
+{
+    return mx_is_bf16(dtype) ? dot_of(a, b, n, true) : dot_of(a, b, n, false);
+}
+
+const mx_row_paths MX_SIMD_NAME(mx_rows) = {convert, add_row, dot};

@@ -7,6 +7,7 @@
 -- same kernel.
 
 local mx = require "mx"
+local grouped = require "mx.bench.grouped"
 local util = require "mx.util"
 
 local kernels = {}
@@ -365,7 +366,8 @@ function kernels.run(words)
         util.refuse("kernels.lua measures one rank; start it without mpirun")
     end
     local cases, all = all_cases(o), mx.threads()
-    if #cases == 0 then
+    local groups = ("grouped"):find(o.only, 1, true)
+    if #cases == 0 and not groups then
         util.refuse("no kernel's name contains only=%s for model=%s", o.only, o.model)
     end
     local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
@@ -376,14 +378,19 @@ function kernels.run(words)
     for _, threads in ipairs(all > 1 and { 1, all } or { 1 }) do
         mx.threads(threads)
         local cache = {}
-        print(("\n%-14s %-23s %-9s %2s %9s %-7s %6s  %s"):format("kernel", "shape", "dtype", "t", "rate", "", "% peak",
-            "residual"))
+        if #cases > 0 then
+            print(("\n%-14s %-23s %-9s %2s %9s %-7s %6s  %s"):format("kernel", "shape", "dtype", "t", "rate", "",
+                "% peak", "residual"))
+        end
         for _, case in ipairs(cases) do
             report(case, threads, peak_for(case, threads, cache), log)
         end
         for _, key in ipairs(util.sorted_keys(cache)) do
             local peak = cache[key]
             print(("peak %s: %.2f G%s,\n    %s"):format(key, peak.value / 1e9, peak.unit, peak.source))
+        end
+        if groups then
+            grouped.run(log)
         end
     end
     mx.threads(all)

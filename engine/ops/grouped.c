@@ -1,0 +1,297 @@
+/* Grouped matrix products: rows in runs, each multiplied by a matrix of its own, as the experts of a layer do. */
+#include "kernels/gemm.h"
+#include "kernels/shape.h"
+#include "ops/rows.h"
+
+#include <stdlib.h>
+
+typedef struct grouped_attr {
+    bool trans_b;
+    int dtype; /* of the result; -1: that of x */
+} grouped_attr;
+
+/* Groups, rows of x altogether, and the matrices: (k, n) after transposition. */
+typedef struct grouped {
+    int64_t groups, rows, k, n;
+    bool trans; /* stored (n, k) */
+} grouped;
+
+static mx_status want_counts(const mx_call *call, int i, int64_t groups)
+{
+    mx_shape shape = mx_vector(groups);
+    MX_TRY(mx_want_dtype(call, i, MX_I32));
+    return mx_want_shape(call, i, &shape);
+}
+
+static mx_status want_dims(const mx_call *call, int i, int n_dims, const char *what)
+{
+    MX_TRY(mx_want_float(call, i));
+    if (call->in[i]->shape.n_dims != n_dims)
+        return mx_bad_shape(call, "'%s' must be %s", mx_input_name(call, i, (char[32]){0}), what);
+    return MX_OK;
+}
+
+/* The products of all groups on average: what a tile of a matrix unit pads is the rows of one group, not of all. */
+static mx_cost cost_of_groups(const mx_call *call, const grouped *g, bool rows_are_summed)
+{
+    double rows = g->groups > 0 ? (double)g->rows / (double)g->groups : 0;
+    mx_cost cost = mx_cost_of(call, 2.0 * (double)g->rows * (double)g->k * (double)g->n);
+    cost.work = MX_WORK_PRODUCT;
+    cost.m = rows_are_summed ? (double)g->k : rows;
+    cost.n = (double)g->n;
+    cost.k = rows_are_summed ? rows : (double)g->k;
+    return cost;
+}
+
+/* Checks counts against the rows; *used: their sum. */
+static mx_status check_counts(const mx_call *call, const mx_tensor *counts, int64_t rows, int64_t *used)
+{
+    const int32_t *count = mx_data(counts);
+    *used = 0;
+    for (int64_t g = 0; g < mx_count(counts); g++) {
+        if (count[g] < 0)
+            return mx_bad_value(call, "counts[%lld] = %d; expected at least 0", (long long)g + 1, count[g]);
+        *used += count[g];
+    }
+    if (*used > rows)
+        return mx_bad_value(call, "counts add up to %lld rows; expected at most the %lld that there are",
+                            (long long)*used, (long long)rows);
+    return MX_OK;
+}
+
+static mx_matrix rows_from(const mx_tensor *t, int64_t row, bool trans)
+{
+    int64_t width = t->shape.size[1];
+    return (mx_matrix){(char *)mx_data(t) + row * width * (int64_t)mx_dtype_bytes(t->dtype), t->dtype, width, trans};
+}
+
+static mx_matrix matrix_of_group(const mx_tensor *t, int64_t group, bool trans)
+{
+    int64_t columns = t->shape.size[2], step = t->shape.size[1] * columns;
+    return (mx_matrix){(char *)mx_data(t) + group * step * (int64_t)mx_dtype_bytes(t->dtype), t->dtype, columns, trans};
+}
+
+static mx_status new_products(const mx_call *call, int64_t groups, mx_gemm **products)
+{
+    *products = calloc((size_t)groups + 1, sizeof **products);
+    if (!*products)
+        return mx_fail(MX_ERR_MEMORY, "%s: no memory for a list of %lld products", call->op->name, (long long)groups);
+    return MX_OK;
+}
+
+/* ---- grouped_matmul ---- */
+
+static grouped grouped_of(const mx_call *call)
+{
+    const mx_tensor *x = call->in[0], *w = call->in[1];
+    bool trans = ((const grouped_attr *)mx_call_attr(call))->trans_b;
+    return (grouped){.groups = w->shape.size[0],
+                     .rows = x->shape.size[0],
+                     .k = w->shape.size[trans ? 2 : 1],
+                     .n = w->shape.size[trans ? 1 : 2],
+                     .trans = trans};
+}
+
+static mx_status infer_grouped(mx_call *call)
+{
+    MX_TRY(want_dims(call, 0, 2, "(rows, k)"));
+    MX_TRY(want_dims(call, 1, 3, "(groups, k, n)"));
+    grouped g = grouped_of(call);
+    MX_TRY(want_counts(call, 2, g.groups));
+    if (call->in[0]->shape.size[1] != g.k)
+        return mx_bad_shape(call, "inner sizes differ: x has %lld columns, the matrices of w%s have %lld rows",
+                            (long long)call->in[0]->shape.size[1], g.trans ? " transposed" : "", (long long)g.k);
+    mx_shape shape = {2, {g.rows, g.n}};
+    return mx_out_float(call, 0, ((const grouped_attr *)mx_call_attr(call))->dtype, call->in[0]->dtype, &shape);
+}
+
+static mx_cost cost_grouped(const mx_call *call)
+{
+    grouped g = grouped_of(call);
+    return cost_of_groups(call, &g, false);
+}
+
+static mx_status host_grouped(mx_call *call)
+{
+    const mx_tensor *x = call->in[0], *w = call->in[1], *y = call->out[0];
+    const int32_t *count = mx_data(call->in[2]);
+    grouped s = grouped_of(call);
+    int64_t used, row = 0;
+    mx_gemm *products;
+    MX_TRY(check_counts(call, call->in[2], s.rows, &used));
+    MX_TRY(new_products(call, s.groups, &products));
+    for (int64_t g = 0; g < s.groups; row += count[g++])
+        products[g] = (mx_gemm){.m = count[g],
+                                .n = s.n,
+                                .k = s.k,
+                                .a = rows_from(x, row, false),
+                                .b = matrix_of_group(w, g, s.trans),
+                                .c = rows_from(y, row, false),
+                                .alpha = 1};
+    mx_status status = mx_gemm_many(products, s.groups);
+    free(products);
+    int64_t bytes = s.n * (int64_t)mx_dtype_bytes(y->dtype);
+    mx_zero_runs((char *)mx_data(y) + used * bytes, 0, 1, (s.rows - used) * bytes);
+    return status;
+}
+
+/* dW of each group, added to v->sum[1] where there is one. */
+static mx_status give_weight_gradient(mx_vjp *v)
+{
+    const mx_call *call = v->call;
+    const grouped_attr *attr = mx_call_attr(call);
+    mx_tensor *x = call->in[0], *dy = v->out_grad[0], *counts = call->in[2], *dw = NULL;
+    mx_tensor *in[4] = {v->sum[1], attr->trans_b ? dy : x, attr->trans_b ? x : dy, counts};
+    if (v->sum[1] && v->sum[1]->dtype == MX_F32)
+        return mx_apply(&mx_op_grouped_matmul_acc, in, 4, MX_NO_ATTRS, NULL);
+    grouped_attr dtype = {.dtype = (int)mx_vjp_dtype(v, 1)};
+    MX_TRY(mx_apply(&mx_op_grouped_matmul_grad, in + 1, 3, MX_ATTRS(dtype), &dw));
+    return mx_give_grad(v, 1, dw);
+}
+
+static mx_status vjp_grouped(mx_vjp *v)
+{
+    const mx_call *call = v->call;
+    const grouped_attr *attr = mx_call_attr(call);
+    if (v->want[1])
+        MX_TRY(give_weight_gradient(v));
+    mx_vjp_let_go(v, 0);
+    if (!v->want[0])
+        return MX_OK;
+    grouped_attr other = {!attr->trans_b, (int)mx_vjp_dtype(v, 0)};
+    mx_tensor *dx = NULL, *in[3] = {v->out_grad[0], call->in[1], call->in[2]};
+    MX_TRY(mx_apply(&mx_op_grouped_matmul, in, 3, MX_ATTRS(other), &dx));
+    return mx_give_grad(v, 0, dx);
+}
+
+static const mx_attr grouped_attrs[] = {
+    {"trans_b", MX_ATTR_BOOL, offsetof(grouped_attr, trans_b), 0, NULL, "w is stored (groups, n, k)"},
+    {"dtype", MX_ATTR_DTYPE, offsetof(grouped_attr, dtype), -1, NULL,
+     "dtype of the result, f32 or bf16; default: that of x"},
+    {0}};
+
+const mx_op mx_op_grouped_matmul = {
+    .name = "grouped_matmul",
+    .doc =
+        "x (rows, k), the first counts[1] rows times w[1], the next counts[2] times w[2] ... for w (groups, k, n) -> "
+        "(rows, n); rows beyond the sum of counts (i32) are 0",
+    .inputs = (const char *const[]){"x", "w", "counts", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = grouped_attrs,
+    .attr_bytes = sizeof(grouped_attr),
+    .reads_in = 1 | 2 | 4,
+    .infer = infer_grouped,
+    .cost = cost_grouped,
+    .host = host_grouped,
+    .vjp = vjp_grouped,
+};
+
+/* ---- the gradient of w: for each group the transposed rows of a times those of b ---- */
+
+static grouped sums_of(const mx_call *call, int a)
+{
+    const mx_tensor *x = call->in[a], *y = call->in[a + 1];
+    return (grouped){
+        .groups = mx_count(call->in[a + 2]), .rows = x->shape.size[0], .k = x->shape.size[1], .n = y->shape.size[1]};
+}
+
+static mx_status want_two_runs(const mx_call *call, int a)
+{
+    MX_TRY(want_dims(call, a, 2, "(rows, k)"));
+    MX_TRY(want_dims(call, a + 1, 2, "(rows, n)"));
+    if (call->in[a + 2]->shape.n_dims != 1)
+        return mx_bad_shape(call, "'counts' must be (groups)");
+    MX_TRY(want_counts(call, a + 2, mx_count(call->in[a + 2])));
+    if (call->in[a]->shape.size[0] != call->in[a + 1]->shape.size[0])
+        return mx_bad_shape(call, "a and b must have as many rows");
+    return MX_OK;
+}
+
+static mx_status sum_groups(const mx_call *call, int a, const mx_tensor *out, bool accumulate)
+{
+    const int32_t *count = mx_data(call->in[a + 2]);
+    grouped s = sums_of(call, a);
+    int64_t used, row = 0, n = 0, bytes = s.k * s.n * (int64_t)mx_dtype_bytes(out->dtype);
+    mx_gemm *products;
+    MX_TRY(check_counts(call, call->in[a + 2], s.rows, &used));
+    MX_TRY(new_products(call, s.groups, &products));
+    for (int64_t g = 0; g < s.groups; row += count[g++]) {
+        if (count[g] == 0 && !accumulate)
+            mx_zero_runs((char *)mx_data(out) + g * bytes, 0, 1, bytes);
+        if (count[g] > 0)
+            products[n++] = (mx_gemm){.m = s.k,
+                                      .n = s.n,
+                                      .k = count[g],
+                                      .a = rows_from(call->in[a], row, true),
+                                      .b = rows_from(call->in[a + 1], row, false),
+                                      .c = matrix_of_group(out, g, false),
+                                      .alpha = 1,
+                                      .accumulate = accumulate};
+    }
+    mx_status status = mx_gemm_many(products, n);
+    free(products);
+    return status;
+}
+
+static mx_status infer_grouped_grad(mx_call *call)
+{
+    MX_TRY(want_two_runs(call, 0));
+    grouped g = sums_of(call, 0);
+    mx_shape shape = {3, {g.groups, g.k, g.n}};
+    return mx_out_float(call, 0, ((const grouped_attr *)mx_call_attr(call))->dtype, MX_F32, &shape);
+}
+
+static mx_cost cost_grouped_grad(const mx_call *call)
+{
+    grouped g = sums_of(call, 0);
+    return cost_of_groups(call, &g, true);
+}
+
+static mx_status host_grouped_grad(mx_call *call) { return sum_groups(call, 0, call->out[0], false); }
+
+const mx_op mx_op_grouped_matmul_grad = {
+    .name = "grouped_matmul_grad",
+    .doc = "for each group, its rows of a (rows, k) transposed times those of b (rows, n) -> (groups, k, n); 0 for a "
+           "group without rows",
+    .inputs = (const char *const[]){"a", "b", "counts", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = (const mx_attr[]){{"dtype", MX_ATTR_DTYPE, offsetof(grouped_attr, dtype), -1, NULL,
+                                "dtype of the result, f32 (the default) or bf16"},
+                               {0}},
+    .attr_bytes = sizeof(grouped_attr),
+    .infer = infer_grouped_grad,
+    .cost = cost_grouped_grad,
+    .host = host_grouped_grad,
+};
+
+static mx_status infer_grouped_acc(mx_call *call)
+{
+    MX_TRY(mx_want_dtype(call, 0, MX_F32));
+    MX_TRY(want_two_runs(call, 1));
+    grouped g = sums_of(call, 1);
+    mx_shape shape = {3, {g.groups, g.k, g.n}};
+    return mx_want_shape(call, 0, &shape);
+}
+
+static mx_cost cost_grouped_acc(const mx_call *call)
+{
+    grouped g = sums_of(call, 1);
+    mx_cost cost = cost_of_groups(call, &g, true);
+    cost.bytes_written += (double)mx_bytes(call->in[0]);
+    return cost;
+}
+
+static mx_status host_grouped_acc(mx_call *call) { return sum_groups(call, 1, call->in[0], true); }
+
+const mx_op mx_op_grouped_matmul_acc = {
+    .name = "grouped_matmul_acc",
+    .doc = "sum (groups, k, n) f32 += for each group, its rows of a (rows, k) transposed times those of b (rows, n), "
+           "in place",
+    .inputs = (const char *const[]){"sum", "a", "b", "counts", NULL},
+    .flags = MX_OP_MUTATES,
+    .infer = infer_grouped_acc,
+    .cost = cost_grouped_acc,
+    .host = host_grouped_acc,
+};

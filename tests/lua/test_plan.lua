@@ -2,6 +2,7 @@
 
 local lu = require "luaunit"
 local mx = require "mx"
+local util = require "mx.util"
 
 TestPlan = {}
 
@@ -140,7 +141,35 @@ function TestPlan.test_what_cannot_fit_is_refused_with_the_largest_parts()
     lu.assertFalse(ok)
     lu.assertStrContains(tostring(message), "a step needs")
     lu.assertStrContains(tostring(message), "optimizer states")
+    lu.assertStrContains(tostring(message), "no single change of remat_policy, batch or axes is enough") -- of 1 MiB
     mx.plan.check(config())
+end
+
+-- A refusal names single changes that fit, with the figures of their own plans.
+function TestPlan.test_what_cannot_fit_is_refused_with_what_fits()
+    local function refusal(...)
+        local c = mx.config.load({ "model_name=llama2-7b", "base_num_decoder_layers=4", ... }, { quiet = true })
+        local ok, message = pcall(mx.plan.check, c)
+        mx.sim.stop()
+        lu.assertFalse(ok)
+        return tostring(message)
+    end
+    local function figures(...)
+        local c = mx.config.load({ "model_name=llama2-7b", "base_num_decoder_layers=4", ... }, { simulate = false })
+        local result = mx.plan.simulate(c, c.hardware, c.num_slices)
+        return result.peak_bytes, ("%s, %.4g s a step"):format(util.bytes(result.peak_bytes), result.step_s)
+    end
+    local job, most = { "hardware=v5e-16", "per_device_batch_size=32", "remat_policy=minimal" }, 16 * 2 ^ 30
+    local message = refusal(table.unpack(job))
+    local bytes, half = figures("per_device_batch_size=16", job[1], job[3])
+    lu.assertTrue(bytes <= most)
+    lu.assertStrContains(message, ("; per_device_batch_size=16 (%s)"):format(half))
+    local policy, its = message:match("what fits: remat_policy=([%w_]+) %(([^)]*)%)")
+    lu.assertEquals(select(2, figures(job[1], job[2], "remat_policy=" .. policy)), its)
+    local full, slower = figures(job[1], job[2], "remat_policy=full") -- the fastest that fits is named
+    lu.assertTrue(full <= most and tonumber(its:match(", (%S+) s")) <= tonumber(slower:match(", (%S+) s")))
+    lu.assertStrContains(refusal("hardware=v5e-1", "per_device_batch_size=1"), "what fits: hardware=v5e-4 (")
+    lu.assertStrContains(refusal("hardware=v5e-1", "max_target_length=1000000"), "no single change of remat_policy")
 end
 
 function TestPlan.test_the_copy_for_a_checkpoint_counts()

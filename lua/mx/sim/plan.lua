@@ -5,6 +5,7 @@
 -- rest is extrapolated from their difference. So a plan takes about a second for any config.
 
 local mx = require "mx"
+local advice = require "mx.sim.advice"
 local util = require "mx.util"
 
 local plan = {}
@@ -259,18 +260,21 @@ function plan.check(config, shape)
     mx.parallel.check_stages(config)
     local info, limit = mx.info(), mx.memory().limit
     local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
-    local result
+    local result, hardware, slices
+    local function simulate(c)
+        return plan.simulate(c, hardware or c.hardware, slices or c.num_slices, { shape = shape })
+    end
     if mx.is_simulated() then
-        result = plan.simulate(config, config.hardware, config.num_slices, { shape = shape })
+        result = simulate(config)
         report_flags(config, result, shape)
         there, limit = result.memory_bytes, 0
         local range = plan.range(config, config.hardware, config.num_slices, shape)
         local pod = mx.sim.start(config.hardware, config.num_slices, mx.sim.settings(config)) -- for the run itself
         pod.range, pod.job = range, mx.sim.label.job(config, shape)
     else
-        local slices = mx.mesh.layout(config, mx.ranks()).slices
-        local hardware = mx.host.hardware(mx.ranks() // slices, { measure = false })
-        result = plan.simulate(config, hardware, slices, { shape = shape })
+        slices = mx.mesh.layout(config, mx.ranks()).slices
+        hardware = mx.host.hardware(mx.ranks() // slices, { measure = false })
+        result = simulate(config)
         mx.flags.report(config)
     end
     -- A checkpoint is written from a copy while training continues.
@@ -281,11 +285,9 @@ function plan.check(config, shape)
             .. "there are %s%s: async_checkpointing=false needs no copy", util.bytes(result.peak_bytes),
             util.bytes(result.staged), util.bytes(there), limit > 0 and " (--memory-limit)" or "")
     elseif result.peak_bytes > there then
-        util.refuse("a step needs %s of memory on each rank, and there are %s%s: %s. Use a smaller "
-            .. "per_device_batch_size, max_target_length or gradient_accumulation_steps, a remat_policy that keeps "
-            .. "less, or more ranks",
-            util.bytes(result.peak_bytes), util.bytes(there), limit > 0 and " (--memory-limit)" or "",
-            largest_text(result, 5))
+        util.refuse("a step needs %s of memory on each rank, and there are %s%s: %s; %s", util.bytes(result.peak_bytes),
+            util.bytes(there), limit > 0 and " (--memory-limit)" or "", largest_text(result, 5),
+            advice.of(config, result.peak_bytes, there, simulate))
     end
 end
 
@@ -540,6 +542,9 @@ function plan.run(words)
     if not fits then
         say("")
         say("five largest: %s", largest_text(result, 5))
+        mx.metrics.tell("%s", advice.of(config, result.peak_bytes, result.memory_bytes, function(c)
+            return plan.simulate(c, c.hardware, c.num_slices)
+        end))
     end
     return result
 end

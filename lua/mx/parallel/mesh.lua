@@ -485,7 +485,8 @@ function mesh.new(cfg)
     end
     local ok, problem = pcall(mx.mesh_define, list) -- a simulated pod may have sides that the axes do not fit
     if not ok then
-        util.refuse("%s%s", problem, mx.sim.topology.advice(list))
+        util.refuse("%s%s", problem, tostring(problem):find("fit the slice", 1, true) and mx.sim.topology.advice(list)
+            or "")
     end
     return self
 end

@@ -1,14 +1,18 @@
--- Compares the published MFU of the 16B to 128B models on TPU v5e with the simulated MFU of the same jobs:
+-- Compares published training speeds with the simulated ones of the same jobs:
 --
+--     build/mxlua scripts/repro_mfu.lua [generation=v5e|v5p|v6e|h100|v7x|all] [metrics_file=F]
 --     build/mxlua scripts/repro_mfu.lua [refit=true] [era=b] [metrics_file=F] [report_file=F.html]
 --
--- refit         fit the five constants again, to the cells of 1 and 32 slices, instead of using those of
---               configs/hardware/v5e.yml
+-- generation    error of each published row; of fitted rows when each in turn is left out of the fit; of a null model,
+--               which is the vendor's figures and one factor; and where the time of a step goes. Without it: the MFU
+--               table of the 16B to 128B models on TPU v5e
+-- refit         fit the constants of the generation again, to the same rows, instead of using those of
+--               configs/hardware. The constants are printed
 -- era           b: simulate the models that MaxText's scripts of the same names train today, not those measured
--- metrics_file  file for a JSON object per cell, and one with mean_abs_error and max_abs_error of the predictions
+-- metrics_file  file for a JSON object per row, and one with the mean errors
 -- report_file   HTML page with the table, charts of MFU and of time by operation, and the constants
 --
--- configs/published/v5e.yml holds the published figures, configs/hardware/v5e.yml describes the hardware, and
--- lua/mx/sim/repro.lua explains the comparison.
+-- configs/published holds the published figures, configs/hardware describes the hardware. lua/mx/sim/generations.lua
+-- and lua/mx/sim/repro.lua explain the comparisons.
 
 require("mx").repro.run(arg)

@@ -48,6 +48,8 @@ static void read_chip(lua_State *L, int i, mx_sim_chip *chip)
                           .host_Bps = positive(L, i, "host_Bps"),
                           .launch_s = mxl_field_number(L, i, "launch_s", 0),
                           .fuses = mxl_field_boolean(L, i, "fuses", true),
+                          .library_products = mxl_field_boolean(L, i, "library_products", false),
+                          .collective_share = mxl_field_number(L, i, "collective_share", 0),
                           .matrix_efficiency = share(L, i, "matrix_efficiency"),
                           .attention_efficiency = share(L, i, "attention_efficiency"),
                           .memory_efficiency = share(L, i, "memory_efficiency")};
@@ -69,6 +71,7 @@ static void read_network(lua_State *L, int i, mx_network *network)
                             .dcn_Bps = positive(L, i, "dcn_Bps"),
                             .dcn_hop_s = mxl_field_number(L, i, "dcn_hop_s", 0),
                             .switch_Bps = mxl_field_number(L, i, "switch_Bps", 0),
+                            .one_stream = mxl_field_boolean(L, i, "one_stream", false),
                             .slice_chips = (int)positive(L, i, "slice_chips"),
                             .has_dies = mxl_field_boolean(L, i, "has_dies", false),
                             .ring_order = mxl_field_boolean(L, i, "ring_order", false),

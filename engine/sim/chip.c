@@ -103,9 +103,24 @@ static double logit_seconds(const mx_sim_chip *chip, const mx_call *call)
     return chip->logit_bytes * logits / mx_sim_memory_rate(chip);
 }
 
-mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const mx_cost *cost, double moved)
+/* ---- what a compiler does not fuse ---- */
+
+/* Bytes that an operation reads again because its reductions are kernels of their own: a norm reads x once for the
+ * statistics and again for the result; its gradient reads x and dy for the sums of rows, for dx and for the sums of
+ * columns. The first reading is part of the operation's cost. */
+static double repeated_bytes(const mx_call *call)
 {
-    mx_chip_time t = {.memory_s = moved / mx_sim_memory_rate(chip), .unit = cost->work};
+    if (call->op == &mx_op_rmsnorm || call->op == &mx_op_layernorm)
+        return (double)mx_bytes(call->in[0]);
+    if (call->op == &mx_op_rmsnorm_grad || call->op == &mx_op_layernorm_grad)
+        return 4 * (double)mx_bytes(call->in[0]);
+    return 0;
+}
+
+mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const mx_cost *cost, double own, double late)
+{
+    double rate = mx_sim_memory_rate(chip);
+    mx_chip_time t = {.memory_s = own / rate, .unit = cost->work};
     double one_hot = chip->one_hot_embedding ? one_hot_flops(chip, call) : 0;
     if (cost->work == MX_WORK_ATTENTION) {
         t.arithmetic_s = attention_seconds(chip, call);
@@ -119,5 +134,9 @@ mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const 
     }
     if (call->op == &mx_op_cross_entropy)
         t.passes_s = logit_seconds(chip, call);
+    if (chip->library_products)
+        t.passes_s += (late + repeated_bytes(call)) / rate;
+    else
+        t.memory_s += late / rate;
     return t;
 }

@@ -36,22 +36,25 @@ typedef struct mx_sim_chip {
     double host_Bps; /* bandwidth to the host's memory, one way */
     double launch_s; /* overhead of each operation */
     bool fuses;
+    bool library_products; /* products are calls of a library: nothing is fused into them, nor reductions into others */
     bool offloads[MX_EXCHANGE_KINDS];                                  /* separate cores run these collectives */
     double matrix_efficiency, attention_efficiency, memory_efficiency; /* share of each peak that is reached */
-    double logit_bytes;     /* memory traffic of the loss for each logit, beside that of its products */
-    bool one_hot_embedding; /* embeddings are products with one-hot vectors */
+    double collective_share; /* of the units for arithmetic that a collective in the slice takes while it lasts */
+    double logit_bytes;      /* memory traffic of the loss for each logit, beside that of its products */
+    bool one_hot_embedding;  /* embeddings are products with one-hot vectors */
     mx_attention_kernel attention;
 } mx_sim_chip;
 
 static inline double mx_sim_memory_rate(const mx_sim_chip *chip) { return chip->memory_Bps * chip->memory_efficiency; }
 
 /* Seconds of an operation: the larger of those on the matrix or the vector unit and of its memory traffic; and those of
- * memory traffic that overlaps with no arithmetic. `moved`: bytes that the operation moves while it computes. */
+ * memory traffic that overlaps with no arithmetic. `own`: bytes that the operation moves while it computes; `late`:
+ * bytes of results of earlier operations, which are written for this one. */
 typedef struct mx_chip_time {
     double arithmetic_s, memory_s;
     double passes_s;
     mx_work unit; /* MX_WORK_BYTES: the vector unit */
 } mx_chip_time;
-mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const mx_cost *cost, double moved);
+mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const mx_cost *cost, double own, double late);
 
 #endif

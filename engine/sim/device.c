@@ -16,10 +16,11 @@ struct mx_sim_context {
     mx_sim_pod pod;
     mx_sim_times times;
     mx_pool_stats memory;
-    double clock_s;                                              /* the time up to which the chip has computed */
-    double dim_free_s[MX_NETWORK_DIMS], dcn_free_s, host_free_s; /* when each link is free again */
-    uint64_t fusion;                                             /* number of the current fusion */
-    mx_placement placement;                                      /* of the mesh */
+    double clock_s;                                 /* the time up to which the chip has computed */
+    double dim_free_s[MX_NETWORK_DIMS], dcn_free_s; /* when each link is free again */
+    double host_free_s[2];                          /* the same of the way out and of the way back */
+    uint64_t fusion;                                /* number of the current fusion */
+    mx_placement placement;                         /* of the mesh */
     struct mx_offload_state offload;
     struct mx_mesh_state mesh;
     struct mx_comm_state comm;
@@ -34,27 +35,32 @@ static void advance_to(mx_sim_context *c, double seconds) { c->clock_s = seconds
 
 static double bandwidth(const mx_sim_context *c) { return mx_sim_memory_rate(&c->pod.chip); }
 
-/* The memory traffic of reading a value: 0 if the current fusion computed it; otherwise its bytes, plus the bytes of
- * writing it if it has not been written yet. */
-static double read_bytes(const mx_sim_context *c, mx_storage *storage, double bytes, bool fuses)
+/* Memory traffic of an operation. `late`: of writing the results of earlier fusions, which nobody has written yet. */
+typedef struct traffic {
+    double own, late;
+} traffic;
+
+/* Adds the reading of a value: nothing if the current fusion computed it. */
+static void add_read(const mx_sim_context *c, mx_storage *storage, double bytes, bool fuses, traffic *t)
 {
-    bool inside = fuses && storage->fusion == c->fusion;
-    if (inside || storage->fusion == 0)
-        return inside ? 0 : bytes;
+    if (fuses && storage->fusion == c->fusion)
+        return;
+    t->own += bytes;
+    t->late += storage->fusion != 0 ? bytes : 0;
     storage->fusion = 0;
-    return 2 * bytes;
 }
 
-/* The memory traffic of an operation that a compiler fuses with its neighbours. Outputs are written when something
- * outside the fusion reads them. */
-static double fused_bytes(const mx_sim_context *c, mx_call *call, const mx_cost *cost)
+/* Of an operation that a compiler fuses with its neighbours. Outputs are written when something outside the fusion
+ * reads them. */
+static traffic fused_traffic(const mx_sim_context *c, mx_call *call, const mx_cost *cost)
 {
-    double named = 0, moved = 0;
+    traffic t = {0, 0};
+    double named = 0;
     for (int i = 0; i < call->n_in; i++)
         if (call->in[i] && call->in[i]->storage) {
             double bytes = (double)mx_bytes(call->in[i]);
             named += bytes;
-            moved += read_bytes(c, call->in[i]->storage, bytes, true);
+            add_read(c, call->in[i]->storage, bytes, true, &t);
         }
     double written = cost->bytes_written;
     for (int i = 0; i < call->n_out; i++)
@@ -63,18 +69,20 @@ static double fused_bytes(const mx_sim_context *c, mx_call *call, const mx_cost 
             written -= (double)mx_bytes(call->out[i]);
         }
     double extra = cost->bytes_read - named; /* negative if only parts of an input are read, such as rows of a table */
-    return fmax(0, moved + extra) + fmax(0, written);
+    t.own = fmax(0, t.own + extra) + fmax(0, written);
+    return t;
 }
 
-static double plain_bytes(const mx_sim_context *c, mx_call *call, const mx_cost *cost)
+static traffic plain_traffic(const mx_sim_context *c, mx_call *call, const mx_cost *cost)
 {
-    double bytes = cost->bytes_read + cost->bytes_written;
+    traffic t = {cost->bytes_read + cost->bytes_written, 0};
     for (int i = 0; i < call->n_in; i++)
         if (call->in[i] && call->in[i]->storage) {
             double all = (double)mx_bytes(call->in[i]);
-            bytes += read_bytes(c, call->in[i]->storage, all, false) - all;
+            t.own -= all;
+            add_read(c, call->in[i]->storage, all, false, &t);
         }
-    return bytes;
+    return t;
 }
 
 static void charge(mx_sim_context *c, mx_call *call)
@@ -82,10 +90,10 @@ static void charge(mx_sim_context *c, mx_call *call)
     const mx_sim_chip *chip = &c->pod.chip;
     mx_cost cost = call->op->cost(call);
     bool fuses = chip->fuses && cost.work == MX_WORK_BYTES;
-    double moved = fuses ? fused_bytes(c, call, &cost) : plain_bytes(c, call, &cost);
+    traffic moved = fuses ? fused_traffic(c, call, &cost) : plain_traffic(c, call, &cost);
     if (!fuses)
         c->fusion++;
-    mx_chip_time t = mx_sim_op_time(chip, call, &cost, moved);
+    mx_chip_time t = mx_sim_op_time(chip, call, &cost, moved.own, moved.late);
     mx_sim_times *times = &c->times;
     double *by_units = t.unit == MX_WORK_ATTENTION ? &times->attention_s
                        : t.unit == MX_WORK_PRODUCT ? &times->matrix_s
@@ -152,11 +160,12 @@ static double array_bytes(const mx_batch *b)
     return (double)b->bytes * (parts ? n : kind == MX_ALL_TO_ALL ? n * n : 1);
 }
 
-static void take_time(mx_sim_context *c, const mx_batch *b, double bytes)
+/* Of a collective that overlaps with computation: takes the chip's time. */
+static void take_time(mx_sim_context *c, const mx_batch *b, double bytes, double ici_s)
 {
     double start_s = c->clock_s;
     bool reduces = b->x.what.kind == MX_ALL_REDUCE || b->x.what.kind == MX_REDUCE_SCATTER;
-    double seconds = (reduces ? 3 : 1) * bytes / bandwidth(c);
+    double seconds = (reduces ? 3 : 1) * bytes / bandwidth(c) + c->pod.chip.collective_share * ici_s;
     c->times.memory_s += seconds;
     advance_to(c, start_s + seconds);
     if (mx_job_observer.copied)
@@ -186,7 +195,7 @@ static mx_status exchange(mx_job *job)
     mx_route route = route_of(c, b->axes);
     mx_network_time t = mx_network_cost(&c->pod.network, &route, b->x.what.kind, bytes);
     if (b->async && !c->pod.chip.offloads[b->x.what.kind])
-        take_time(c, b, bytes);
+        take_time(c, b, bytes, t.ici_s);
     double start = fmax(c->clock_s, b->ready_s);
     for (int d = 0; d < MX_NETWORK_DIMS; d++)
         if (t.ici_s > 0 && route.size[d] > 1)
@@ -210,6 +219,10 @@ static mx_status exchange(mx_job *job)
     times->ici_bytes += t.ici_s > 0 ? bytes : 0;
     times->dcn_bytes += t.dcn_s > 0 ? bytes : 0;
     times->collectives++;
+    if (b->async && c->pod.network.one_stream && t.dcn_s > 0) {
+        times->dcn_s += fmax(0, job->end_s - c->clock_s);
+        advance_to(c, job->end_s);
+    }
     return MX_OK;
 }
 
@@ -246,13 +259,14 @@ static void give_range(mx_device *device, mx_range range) { (void)device, (void)
 
 static mx_status move(mx_job *job, void *data, mx_range range, int64_t bytes, bool out)
 {
-    (void)data, (void)range, (void)out;
+    (void)data, (void)range;
     mx_sim_context *c = context_of(job->device);
-    job->start_s = fmax(c->clock_s, c->host_free_s);
+    double *free_s = &c->host_free_s[out];
+    job->start_s = fmax(c->clock_s, *free_s);
     job->end_s = job->start_s + (double)bytes / c->pod.chip.host_Bps;
     job->exposed_s = &c->times.host_s;
     job->part[0] = (mx_job_part){"transfers to the host", job->end_s - job->start_s};
-    c->host_free_s = job->end_s;
+    *free_s = job->end_s;
     c->times.host_busy_s += job->end_s - job->start_s;
     return MX_OK;
 }

@@ -29,6 +29,7 @@ typedef struct mx_network {
     double switch_Bps;                     /* from a chip into the switch, one way */
     double hop_s;                          /* latency between neighbouring chips */
     double dcn_Bps;                        /* from a chip to other slices, one way */
+    bool one_stream;                       /* collectives between slices overlap with nothing */
     double dcn_hop_s;                      /* latency between neighbouring slices */
     double ici_efficiency, dcn_efficiency; /* share of the nominal bandwidth that collectives reach */
 } mx_network;

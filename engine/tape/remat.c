@@ -135,8 +135,9 @@ mx_status mx_remat_prefetch(mx_node *node)
     return MX_OK;
 }
 
-/* Prefetches the offloaded values that the region's records up to `node` read or made. */
-static mx_status fetch_region(const mx_node *node, const mx_region *region)
+/* Prefetches the offloaded values that the region's records up to `node` read or made. `ahead`: backward has not reached
+ * the region, so those that are read only to compute others again are still to be used, too. */
+static mx_status fetch_region(const mx_node *node, const mx_region *region, bool ahead)
 {
     for (; node && node->number >= region->first; node = node->before) {
         const mx_call *call = &node->call;
@@ -144,7 +145,7 @@ static mx_status fetch_region(const mx_node *node, const mx_region *region)
             if (call->in[i] && call->in[i]->needed > 0)
                 MX_TRY(mx_tensor_fetch(call->in[i]));
         for (int i = 0; i < call->n_out; i++)
-            if (call->out[i]->needed > 0)
+            if (ahead || call->out[i]->needed > 0)
                 MX_TRY(mx_tensor_fetch(call->out[i]));
     }
     return MX_OK;
@@ -157,9 +158,9 @@ mx_status mx_remat_fetch(mx_node *node)
     if (!region || region == tape->fetched_for)
         return MX_OK;
     tape->fetched_for = region;
-    MX_TRY(fetch_region(node, region));
+    MX_TRY(fetch_region(node, region, false));
     mx_node *previous = find_previous(node, region);
-    return previous ? fetch_region(previous, mx_region_dropping(previous)) : MX_OK;
+    return previous ? fetch_region(previous, mx_region_dropping(previous), true) : MX_OK;
 }
 
 mx_status mx_remat_ensure(mx_node *node)

@@ -19,7 +19,7 @@ local FILES = {
     run = "run", evaluate = "run/evaluate", files = "run/files", goodput = "run/goodput", guard = "run/guard",
     metrics = "run/metrics", optim = "run/optim", outputs = "run/outputs", profiler = "run/profiler",
     tensorboard = "run/tensorboard", train = "run/train",
-    sim = "sim", flags = "sim/flags", fit = "sim/fit",
+    sim = "sim", flags = "sim/flags", fit = "sim/fit", generations = "sim/generations",
     host = "sim/host", plan = "sim/plan", repro = "sim/repro", roofline = "sim/roofline",
     util = "util",
     weights = "weights",

@@ -255,6 +255,24 @@ function TestChip.test_attention_with_scores_in_memory()
     assert_near(attend(), 2 * 4 * scores / 1e13 + 2 * product)
 end
 
+-- A library's products wait until the results of others are written, and norms read their input twice.
+function TestChip.test_products_of_a_library()
+    local bytes = 2 * 4096 * 4096
+    local function times(more)
+        chip(more)
+        local x, w, y = in_memory({ 4096, 4096 }, "bf16"), in_memory({ 4096, 4096 }, "bf16"), nil
+        local fused = seconds(function() y = x * 2 end)
+        local product = seconds(function() mx.matmul(y, w) end)
+        return fused, product, seconds(function() mx.rmsnorm(x, mx.ones({ 4096 })) end)
+    end
+    local fused, product, norm = times({})
+    local fused_too, waits, twice = times({ library_products = true })
+    assert_near(fused, bytes / MEMORY)
+    assert_near(fused_too, fused)
+    assert_near(waits - product, bytes / MEMORY, 1e-6)
+    assert_near(twice - norm, bytes / MEMORY, 1e-6)
+end
+
 -- Embeddings by one-hot vectors are products of tokens by vocabulary by width, padded to the matrix unit.
 function TestChip.test_one_hot_embedding()
     chip({ one_hot_embedding = true })
@@ -395,6 +413,45 @@ function TestPod.test_collectives_are_counted()
     lu.assertEquals({ t.collectives, t.ici_bytes, t.dcn_bytes }, { 1, 4 * 1024000, 0 })
     -- Of the sides 2 and 4, tensor has two neighbours of the 4; fsdp the 2, and two of the 4 over a shared link.
     assert_near(t.ici_s, 0.75 * 4 * 1024000 / (4.5e10 + 4.5e10 / 2))
+end
+
+-- A collective in a slice takes its share of the units from what overlaps with it.
+function TestPod.test_collectives_take_units()
+    local function issue(more)
+        mx.sim.start("h100-8", 1, constants(more))
+        local x = mx.zeros({ 8192, 8192 }, "bf16") -- fills a bucket, which starts at once
+        mx.sim_times(true)
+        local issued = seconds(function() mx.all_gather(x, { dim = 1, async = true }) end)
+        return issued, mx.sim_times().ici_busy_s
+    end
+    local before = issue({ collective_share = 0 })
+    local after, busy = issue({ collective_share = 0.25 })
+    lu.assertTrue(busy > 0)
+    assert_near(after - before, 0.25 * busy, 1e-6)
+end
+
+-- With one stream, collectives between slices overlap with nothing; with two, their waiting comes later or never.
+function TestPod.test_streams()
+    for streams, waits in pairs({ true, false }) do
+        mx.sim.start("h100-8", 2, constants({ collective_streams = streams }))
+        mx.train.mesh(mx.config.load({ "num_slices=2", "ici_fsdp_parallelism=8" }, { simulate = false }))
+        mx.sim_times(true)
+        local x = mx.zeros({ 8192, 8192 })
+        local taken = seconds(function() mx.all_reduce_(x, { axis = "data", async = true }) end)
+        local times = mx.sim_times()
+        lu.assertEquals({ streams, times.dcn_s > 0 }, { streams, waits })
+        lu.assertEquals(taken >= times.dcn_busy_s, waits)
+    end
+end
+
+-- Tensors on the host are back before backward needs them, also those that it reads only to compute others again; and
+-- the two directions do not wait for each other.
+function TestPod.test_offloads_are_hidden()
+    local words = { "remat_policy=custom", "decoder_layer_input=offload", "out_proj=offload", "query_proj=offload",
+        "key_proj=offload", "value_proj=offload", "base_num_decoder_layers=8" }
+    local times = train("v5e-4", 1, nil, words).times
+    lu.assertTrue(times.host_busy_s > 0)
+    lu.assertTrue(times.host_s < 0.25 * times.host_busy_s, times.host_s / times.host_busy_s)
 end
 
 function TestPod.test_without_a_mesh_collectives_are_of_all()

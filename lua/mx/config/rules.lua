@@ -151,6 +151,7 @@ for _, axis in ipairs(mesh.AXES) do
     rules.VALUES[mesh.key("dcn", axis)] = { min = 1, rest = -1, max = MOST_DEVICES }
 end
 
+rules.VALUES.collective_streams = { min = 0, max = 2 }
 rules.VALUES.attention = { choices = { "autoselected", "flash", "cudnn_flash_te", "cudnn_flash_jax", "dot_product" } }
 for _, key in ipairs({ "sa_block_q", "sa_block_kv", "sa_block_q_dkv", "sa_block_kv_dkv", "sa_block_q_dq",
     "sa_block_kv_dq" }) do
@@ -161,7 +162,7 @@ end
 rules.SIMULATED = {
     "sparse_core_collective_offload_all_gather", "sparse_core_collective_offload_reduce_scatter",
     "sparse_core_collective_offload_all_reduce", "prefetch_memory_limit_percent", "compile_xla_flags", "topology",
-    "network", "dcn_Bps", "scoped_vmem_limit_kib",
+    "network", "dcn_Bps", "scoped_vmem_limit_kib", "collective_streams",
 }
 
 -- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.

@@ -17,6 +17,7 @@ constants.NAMES = {
         .. "unit and the vector unit", 1 },
     memory_efficiency = { "share of the bandwidth", "rate of reading and writing memory", 1 },
     vector_flops = { "operations/s", "rate of the vector unit, without fused multiply-adds", 0 },
+    collective_share = { "share of the units", "units that a collective in the slice takes while it lasts", 0 },
     ici_efficiency = { "share of the bandwidth", "rate of collectives inside a slice", 1 },
     dcn_efficiency = { "share of the bandwidth", "rate of collectives between slices", 1 },
     dcn_hop_latency_s = { "s", "each step of a ring of slices, beside its bytes" },

@@ -29,7 +29,7 @@ local OPTIONAL = {
     link_Bps = "number", die_link_Bps = "number",
     dies = "number", switch_Bps = "number", launch_s = "number", fuses = "boolean", constants = "table",
     sparse_core = "boolean", attention_block = "number", ring_numbered = "table", networks = "table",
-    vmem_bytes = "number",
+    vmem_bytes = "number", library_products = "boolean", collective_streams = "number",
 }
 
 local OFFLOADED = { "all_gather", "reduce_scatter", "all_reduce" } -- collectives that SparseCores can run
@@ -237,7 +237,8 @@ function sim.pod(name, slices, values)
             f32_flops = hardware.f32_products_flops or hardware.peak_flops.float32,
             tile = math.tointeger(hardware.matrix_unit_tile), memory_bytes = hardware.memory_bytes,
             memory_Bps = hardware.memory_Bps, host_Bps = hardware.host_Bps, launch_s = hardware.launch_s or 0,
-            fuses = hardware.fuses ~= false,
+            fuses = hardware.fuses ~= false, library_products = hardware.library_products,
+            collective_share = hardware.collective_share,
             offloads_all_gather = hardware.sparse_core_collective_offload_all_gather,
             offloads_reduce_scatter = hardware.sparse_core_collective_offload_reduce_scatter,
             offloads_all_reduce = hardware.sparse_core_collective_offload_all_reduce,
@@ -252,6 +253,7 @@ function sim.pod(name, slices, values)
             dims = hardware.dims, slice_chips = chips * math.tointeger(hardware.dies or 1),
             has_dies = (hardware.dies or 1) > 1, ring_order = topology.is_ring(hardware, chips),
             splits_sides = hardware.allow_split_physical_axes, hop_s = hardware.hop_latency_s,
+            one_stream = hardware.collective_streams == 1,
             switch_Bps = hardware.switch_Bps or 0, dcn_Bps = dcn_Bps(hardware), dcn_hop_s = hardware.dcn_hop_latency_s,
             ici_efficiency = hardware.ici_efficiency or 1, dcn_efficiency = hardware.dcn_efficiency or 1,
         },
@@ -271,6 +273,7 @@ function sim.settings(config)
     settings.topology = config.topology ~= "" and config.topology or nil
     settings.network = config.network ~= "" and config.network or nil
     settings.dcn_Bps = config.dcn_Bps > 0 and config.dcn_Bps or nil
+    settings.collective_streams = config.collective_streams > 0 and config.collective_streams or nil
     settings.one_hot_embedding = config.use_iota_embed
     settings.attention_kernel = {
         scores_in_memory = config.attention == "dot_product", fused_backward = config.sa_use_fused_bwd_kernel,

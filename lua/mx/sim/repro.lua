@@ -20,12 +20,14 @@ end
 ---@param era? string "a" (as published, the default) or "b"
 ---@return string[]
 function repro.words(published, cell, era)
+    local hardware = published.hardware
     local words = {
-        "model_name=" .. cell.model, "hardware=" .. published.hardware, "num_slices=" .. cell.slices,
-        "enable_checkpointing=false",
+        "model_name=" .. cell.model, "num_slices=" .. cell.slices, "enable_checkpointing=false",
+        "hardware=" .. (hardware:find("-", 1, true) and hardware or ("%s-%d"):format(hardware, cell.chips)),
     }
     local era_settings = era == "b" and published.era_b.settings or {}
-    for _, settings in ipairs({ published.settings or {}, (published.meshes or {})[cell.model] or {}, era_settings }) do
+    for _, settings in ipairs({ published.settings or {}, (published.meshes or {})[cell.model] or {}, era_settings,
+        cell.settings or {} }) do
         for key, value in util.sorted_pairs(settings) do
             words[#words + 1] = ("%s=%s"):format(key, value)
         end
@@ -60,19 +62,18 @@ end
 
 -- ---- fitting ----
 
--- Whether constants are fitted to a cell: to those of 1 slice and of the most slices. The others are predictions.
-local function is_fitted(published, cell)
-    local most = 1
-    for _, other in ipairs(published.cells) do
-        most = math.max(most, other.slices)
-    end
-    return cell.slices == 1 or cell.slices == most
+--- Whether constants are fitted to a cell: to those that the file names in fitted_slices. The others are predictions.
+---@param published table
+---@param cell table
+---@return boolean
+function repro.is_fitted(published, cell)
+    return cell.fitted or util.contains(published.fitted_slices or {}, cell.slices)
 end
 
 local function fitted_cells(published)
     local cells = {}
     for _, cell in ipairs(published.cells) do
-        cells[#cells + 1] = is_fitted(published, cell) and cell or nil
+        cells[#cells + 1] = repro.is_fitted(published, cell) and cell or nil
     end
     return cells
 end
@@ -191,10 +192,11 @@ local function cells_of(published, era)
 end
 
 --- Simulates all cells of the published table and prints them next to the published figures. Not collective.
----@param words string[] refit=true, era=b, metrics_file=F, report_file=F
----@return table summary
+---@param words string[] generation=G, refit=true, era=b, metrics_file=F, report_file=F
+---@return table? summary
 function repro.run(words)
-    local o = mx.config.options(words, { refit = false, era = "a", metrics_file = "", report_file = "" })
+    local o = mx.config.options(words,
+        { generation = "", refit = false, era = "a", metrics_file = "", report_file = "" })
     if mx.ranks() > 1 then
         util.refuse("one process simulates all chips, but there are %d ranks: start mxlua without mpirun", mx.ranks())
     end
@@ -203,6 +205,13 @@ function repro.run(words)
         util.attempt(mx.io.check_writable, o.report_file)
     end
     local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
+    if o.generation ~= "" then
+        if o.report_file ~= "" or o.era ~= "a" then
+            util.refuse("generation=%s has no report_file and no era: these belong to the MFU table of TPU v5e, which "
+                .. "is printed without generation", o.generation)
+        end
+        return mx.generations.run(o.generation, o.refit, log)
+    end
     local published, started, rows = repro.published("v5e"), mx.now(), {}
     local hardware = mx.sim.hardware(published.hardware:match("^(.-)%-"))
     mx.metrics.say("MFU in %% of %d TFLOP/s, %s", published.peak_tflops, published.flop_formula)
@@ -218,7 +227,7 @@ function repro.run(words)
     mx.metrics.say("%38s | %6s %6s %6s %6s %6s", "", PARTS[1][2], PARTS[2][2], PARTS[3][2], PARTS[4][2], PARTS[5][2])
     for i, cell in ipairs(cells_of(published, o.era)) do
         local result = repro.simulate(published, cell, { constants = constants, era = o.era })
-        local fitted = o.era == "a" and is_fitted(published, cell)
+        local fitted = o.era == "a" and repro.is_fitted(published, cell)
         print_row(cell, result, fitted)
         rows[i] = row_of(cell, result, fitted)
         if log then

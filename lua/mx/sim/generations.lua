@@ -245,16 +245,17 @@ end
 
 --- Simulates one generation or all, and prints their rows and mean errors. Not collective.
 ---@param name string of generations.NAMES, or all
----@param again boolean fit the constants again
+---@param o? {refit: boolean, write: boolean} refit: fit the constants again; write: write configs/published/errors.yml
 ---@param log? table
 ---@return table<string, table> summaries
-function generations.run(name, again, log)
+function generations.run(name, o, log)
+    o = o or {}
     local names, started, summaries = name == "all" and generations.NAMES or { name }, mx.now(), {}
     if not generations.FILES[names[1]] then
         util.refuse("generation=%s: expected all, %s", name, table.concat(generations.NAMES, ", "))
     end
     for _, each in ipairs(names) do
-        summaries[each] = generations.check(each, again, log)
+        summaries[each] = generations.check(each, o.refit, log)
     end
     mx.metrics.say("Mean error of the step time in %%:")
     mx.metrics.say("%s", MEANS_HEADER)
@@ -269,6 +270,13 @@ function generations.run(name, again, log)
     mx.metrics.say("%.1f s", mx.now() - started)
     if log then
         log:close()
+    end
+    if o.write then
+        local all = {}
+        for _, each in ipairs(names) do
+            all[each] = mx.sim.errors.make(each)
+        end
+        mx.sim.errors.write(all)
     end
     return summaries
 end

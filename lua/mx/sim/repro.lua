@@ -192,11 +192,11 @@ local function cells_of(published, era)
 end
 
 --- Simulates all cells of the published table and prints them next to the published figures. Not collective.
----@param words string[] generation=G, refit=true, era=b, metrics_file=F, report_file=F
+---@param words string[] generation=G, write=true, refit=true, era=b, metrics_file=F, report_file=F
 ---@return table? summary
 function repro.run(words)
     local o = mx.config.options(words,
-        { generation = "", refit = false, era = "a", metrics_file = "", report_file = "" })
+        { generation = "", write = false, refit = false, era = "a", metrics_file = "", report_file = "" })
     if mx.ranks() > 1 then
         util.refuse("one process simulates all chips, but there are %d ranks: start mxlua without mpirun", mx.ranks())
     end
@@ -210,7 +210,11 @@ function repro.run(words)
             util.refuse("generation=%s has no report_file and no era: these belong to the MFU table of TPU v5e, which "
                 .. "is printed without generation", o.generation)
         end
-        return mx.generations.run(o.generation, o.refit, log)
+        if o.write and (o.generation ~= "all" or o.refit) then
+            util.refuse("write=true writes the errors of all generations with the constants of configs/hardware: give "
+                .. "generation=all and no refit")
+        end
+        return mx.generations.run(o.generation, o, log)
     end
     local published, started, rows = repro.published("v5e"), mx.now(), {}
     local hardware = mx.sim.hardware(published.hardware:match("^(.-)%-"))

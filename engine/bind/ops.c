@@ -515,11 +515,12 @@ static int ops_to_string(lua_State *L)
     for (lua_Integer i = 1; i <= n; i++) {
         size_t bytes;
         lua_rawgeti(L, 1, i);
-        lua_tolstring(L, -1, &bytes);
+        const char *name = lua_tolstring(L, -1, &bytes);
+        lua_pop(L, 1); /* the table keeps it; the buffer must be on the top of the stack when it grows */
         if (column > 0)
             luaL_addchar(&text, column + 1 + bytes > COLUMNS ? '\n' : ' ');
         column = column > 0 && column + 1 + bytes <= COLUMNS ? column + 1 + bytes : bytes;
-        luaL_addvalue(&text);
+        luaL_addlstring(&text, name, bytes);
     }
     luaL_pushresult(&text);
     return 1;

@@ -118,7 +118,8 @@ end
 function TestNumpy.test_what_is_written_is_what_numpy_writes()
     local tensors = {
         f4 = mx.tensor(numbers({ 2, 3 }, "f4")), i4 = mx.tensor(numbers({ 2, 3, 4 }, "i4"), "i32"),
-        f8 = mx.tensor(numbers({ 2, 3 }, "f8"), "f64"), scalar = mx.tensor(1.5), vector = mx.tensor(numbers({ 5 }, "u1"), "u8"),
+        f8 = mx.tensor(numbers({ 2, 3 }, "f8"), "f64"), scalar = mx.tensor(1.5),
+        vector = mx.tensor(numbers({ 5 }, "u1"), "u8"),
     }
     for name, t in pairs(tensors) do
         mx.save_npy(folder .. "x.npy", t)

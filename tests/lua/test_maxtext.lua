@@ -209,6 +209,9 @@ function TestWords.test_stores_beside_a_simulation()
         lu.assertStrContains(said, word)
     end
     lu.assertNotStrContains(said, "hardware=gpu")
+    c, said = load({ "model_name=tiny", "hardware=v5e-16", "dataset_path=gs://bucket" })
+    lu.assertEquals(c.dataset_path, "")
+    lu.assertStrContains(said, "dataset_path=gs://bucket")
     refused({ "model_name=tiny", stores[1] }, "is an address of gs://")
     refused({ "model_name=tiny", stores[2] }, "scripts/prepare.lua")
 end

@@ -296,12 +296,13 @@ end
 --- dataset_type says that no file is read. MaxText's scripts and model files give all of them.
 ---@param pairs_given {key: string, text: string, where: string}[]
 ---@param file table<string, any> values of the config file
----@param kind? string|boolean dataset_type where neither gives it; false or nil: there dataset_path is a mistake
+---@param kind? string|boolean dataset_type where neither gives it; false or nil: there dataset_path is a mistake, except
+---       in a simulation
 ---@return {key: string, text: string, where: string}[]
 function Words:without_unread(pairs_given, file, kind)
     local out = {}
     pairs_given = self:without_addresses(pairs_given)
-    kind = file.dataset_type or kind
+    kind = file.dataset_type or kind or self.simulates and self.standard.dataset_type
     for _, pair in ipairs(pairs_given) do
         kind = pair.key == "dataset_type" and pair.text or kind
     end

@@ -141,13 +141,15 @@ function weights.load_config(path, o)
         keys = weights.start_config(path)
     end
     local text = mx.io.json_encode(keys, { indent = 1 }) -- JSON is YAML
-    local reads = o.computes_only and { load_parameters_path = true } or nil
+    local reads = o.computes_only and { load_parameters_path = true, hardware = true } or nil
     for _, list in ipairs(reads and { KEYS, USES } or {}) do
         for _, key in ipairs(list) do
             reads[key] = true
         end
     end
-    return mx.config.load(o.words or {}, { stored = text, stored_name = path, options = o.options, reads = reads })
+    return mx.config.load(o.words or {}, {
+        stored = text, stored_name = path, options = o.options, reads = reads, simulate = false,
+    })
 end
 
 -- The keys in which a config describes another model than stored keys: {key, the config's value, the other} each.
@@ -316,7 +318,7 @@ function weights.model(path, o)
     o = util.options(o, { words = {}, options = {}, mesh = true, computes_only = false }, "mx.weights.model")
     mx.files.check_same_weights(path)
     local config = weights.load_config(path, o)
-    if mx.is_simulated() then
+    if config.hardware ~= "" then
         mx.config.refuse(config, "hardware", "a simulated chip has no values: there is nothing to do with those of %s",
             path)
     end

@@ -296,8 +296,8 @@ end
 --- dataset_type says that no file is read. MaxText's scripts and model files give all of them.
 ---@param pairs_given {key: string, text: string, where: string}[]
 ---@param file table<string, any> values of the config file
----@param kind? string|boolean dataset_type where neither gives it; false or nil: there dataset_path is a mistake, except
----       in a simulation
+---@param kind? string|boolean dataset_type where neither gives it; false or nil: there dataset_path is a mistake,
+---       except in a simulation
 ---@return {key: string, text: string, where: string}[]
 function Words:without_unread(pairs_given, file, kind)
     local out = {}

@@ -12,15 +12,11 @@
 static const char *attr_kind_text(mx_attr_kind kind)
 {
     static const char *const texts[] = {
-        [MX_ATTR_BOOL] = "true or false",
-        [MX_ATTR_INT] = "an integer, at most 2^53 in size",
-        [MX_ATTR_DIM] = "a dimension",
-        [MX_ATTR_FLOAT] = "a number",
-        [MX_ATTR_DTYPE] = "a dtype",
-        [MX_ATTR_ENUM] = "a string",
-        [MX_ATTR_SHAPE] = "a table of integers",
-        [MX_ATTR_SEED] = "an integer",
-        [MX_ATTR_AXES] = "an axis of the mesh or a list of axes",
+        [MX_ATTR_BOOL] = "true or false", [MX_ATTR_INT] = "an integer, at most 2^53 in size",
+        [MX_ATTR_DIM] = "a dimension",    [MX_ATTR_DIMS] = "a dimension or a list of dimensions",
+        [MX_ATTR_FLOAT] = "a number",     [MX_ATTR_DTYPE] = "a dtype",
+        [MX_ATTR_ENUM] = "a string",      [MX_ATTR_SHAPE] = "a table of integers",
+        [MX_ATTR_SEED] = "an integer",    [MX_ATTR_AXES] = "an axis of the mesh or a list of axes",
     };
     return texts[kind];
 }
@@ -53,6 +49,25 @@ static int choice_index(lua_State *L, const mx_op *op, const mx_attr *attr)
 /* Integers that operations may add and subtract without overflow. */
 static bool is_small(int64_t value) { return value >= -(1LL << 53) && value <= 1LL << 53; }
 
+/* A dimension, or a list of them, on top of the stack. */
+static bool read_dims(lua_State *L, mx_dims *dims)
+{
+    bool list = lua_istable(L, -1);
+    lua_Integer n = list ? luaL_len(L, -1) : 1;
+    for (lua_Integer i = 1; i <= n && n <= MX_MAX_DIMS; i++) {
+        int good = 1;
+        if (list)
+            lua_rawgeti(L, -1, i);
+        int64_t dim = lua_tointegerx(L, -1, &good);
+        lua_pop(L, list ? 1 : 0);
+        if (!good || dim == 0 || dim < -MX_MAX_DIMS || dim > MX_MAX_DIMS)
+            return false;
+        dims->dim[i - 1] = (int)(dim > 0 ? dim - 1 : dim);
+    }
+    dims->n = (int)n;
+    return n > 0 && n <= MX_MAX_DIMS;
+}
+
 /* Stores the value on top of the stack. */
 static void set_attr(lua_State *L, const mx_op *op, const mx_attr *attr, char *block)
 {
@@ -76,6 +91,9 @@ static void set_attr(lua_State *L, const mx_op *op, const mx_attr *attr, char *b
         *(int64_t *)to = dim > 0 ? dim - 1 : dim;
         break;
     }
+    case MX_ATTR_DIMS:
+        good = read_dims(L, to);
+        break;
     case MX_ATTR_FLOAT:
         *(double *)to = lua_tonumber(L, -1);
         good = lua_type(L, -1) == LUA_TNUMBER;
@@ -127,6 +145,9 @@ static void set_standard(const mx_attr *attr, char *block)
         break;
     case MX_ATTR_SHAPE:
         *(mx_shape *)to = (mx_shape){0};
+        break;
+    case MX_ATTR_DIMS:
+        *(mx_dims *)to = (mx_dims){0};
         break;
     case MX_ATTR_SEED:
         *(mx_seed *)to = mxl_draw_seed();
@@ -485,8 +506,8 @@ static int help(lua_State *L)
             snprintf(standard, sizeof standard, "%s", attr->standard != 0 ? "true" : "false");
         else if (attr->kind == MX_ATTR_ENUM)
             snprintf(standard, sizeof standard, "%s", attr->choices[(int)attr->standard]);
-        else if (attr->kind == MX_ATTR_DTYPE || attr->kind == MX_ATTR_DIM || attr->kind == MX_ATTR_AXES ||
-                 attr->kind == MX_ATTR_SHAPE)
+        else if (attr->kind == MX_ATTR_DTYPE || attr->kind == MX_ATTR_DIM || attr->kind == MX_ATTR_DIMS ||
+                 attr->kind == MX_ATTR_AXES || attr->kind == MX_ATTR_SHAPE)
             snprintf(standard, sizeof standard, "optional");
         else
             snprintf(standard, sizeof standard, "%g", attr->standard);

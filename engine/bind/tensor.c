@@ -489,6 +489,7 @@ int mxl_open_tensor(lua_State *L)
     luaL_setfuncs(L, metamethods, 0);
     luaL_setfuncs(L, mxl_tensor_operators, 0);
     luaL_newlib(L, methods);
+    luaL_setfuncs(L, mxl_tensor_parts, 0);
     lua_pushvalue(L, -1);
     lua_setfield(L, -3, "methods");
     mxl_set_tensor_index(L);

@@ -1,5 +1,5 @@
 /* Functions that the files of tensor bindings share: tensor.c reads values, tensor_index.c looks up t[i] and t.name,
- * tensor_operators.c has the operators, tensor_new.c creates tensors, tensor_text.c prints them. */
+ * tensor_operators.c has the operators, tensor_split.c cuts into parts, tensor_new.c creates tensors, tensor_text.c prints them. */
 #ifndef MX_BIND_TENSOR_H
 #define MX_BIND_TENSOR_H
 
@@ -25,6 +25,9 @@ bool mxl_to_value(lua_State *L, int number, void *values, int64_t i, mx_dtype dt
 
 /* Metamethods: + - * / ^ and comparisons of tensors with one element. */
 extern const luaL_Reg mxl_tensor_operators[];
+
+/* Functions and methods: split, chunk. */
+extern const luaL_Reg mxl_tensor_parts[];
 
 /* Sets __index and __newindex of the metatable at -2; pops the table of methods at -1. */
 void mxl_set_tensor_index(lua_State *L);

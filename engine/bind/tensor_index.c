@@ -180,7 +180,7 @@ static int push_transposed(lua_State *L)
     if (t->shape.n_dims != 2)
         mxl_try(
             L, mx_fail(MX_ERR_SHAPE, "t.T is for matrices, not %s; mx.permute reorders dimensions", mx_tensor_text(t)));
-    mxl_try(L, mx_apply_transpose(t, &out));
+    mxl_try(L, mx_apply_transpose(t, -2, -1, &out));
     mxl_push_tensor(L, out);
     return 1;
 }

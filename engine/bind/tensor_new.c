@@ -166,6 +166,7 @@ int mxl_open_tensor_new(lua_State *L)
                                          {"print_options", mxl_print_options},
                                          {NULL, NULL}};
     luaL_newlib(L, functions);
+    luaL_setfuncs(L, mxl_tensor_parts, 0);
     push_dtypes(L);
     lua_setfield(L, -2, "dtypes");
     return 1;

@@ -8,7 +8,7 @@
 #include <omp.h>
 
 enum {
-    PIECE = 1 << 18, /* elements of a row that one thread sums */
+    PIECE = 1 << 17, /* elements of a row that one thread sums */
     WIDTH = 1024,    /* columns that one thread sums */
     HEIGHT = 64,     /* rows whose sums are f32 */
 };
@@ -35,44 +35,41 @@ static void scan_row(mx_array x, mx_extent e, bool reverse, mx_array y, int64_t 
     }
 }
 
-/* Few long rows: the sums of all pieces, then the pieces. */
-static mx_status scan_pieces(mx_array x, mx_extent e, bool reverse, mx_array y)
+/* A long row, by all threads: each sums a piece, and scans it when the sums of those before it are known. The piece is
+ * in its cache then. */
+static mx_status scan_pieces(mx_array x, mx_extent e, bool reverse, mx_array y, int64_t o)
 {
     const mx_scan_paths *paths = mx_kernels_current()->scan;
-    int64_t pieces = mx_ceil_div(e.n, PIECE), bytes = e.outer * pieces * (int64_t)sizeof(double);
-    double *start;
-    MX_TRY(mx_pool_alloc(bytes, (void **)&start));
+    int64_t pieces = mx_ceil_div(e.n, PIECE), bytes = pieces * (int64_t)sizeof(double);
+    double *sums;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&sums));
 #pragma omp parallel
     {
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < e.outer * pieces; i++) {
-            int64_t n, first = i / pieces * e.n + piece_of(e, reverse, i % pieces, &n);
-            start[i] = paths->row(at(x, first), x.dtype, n, reverse, 0, NULL);
-        }
-#pragma omp for schedule(static)
-        for (int64_t o = 0; o < e.outer; o++) {
-            double sum = 0;
-            for (int64_t p = 0; p < pieces; p++) {
-                double own = start[o * pieces + p];
-                start[o * pieces + p] = sum;
-                sum += own;
-            }
-        }
-#pragma omp for schedule(static)
-        for (int64_t i = 0; i < e.outer * pieces; i++) {
-            int64_t n, first = i / pieces * e.n + piece_of(e, reverse, i % pieces, &n);
-            paths->row(at(x, first), x.dtype, n, reverse, start[i], at(y, first));
+        int64_t threads = omp_get_num_threads(), next = 0;
+        double start = 0;
+        for (int64_t p = omp_get_thread_num(); p - omp_get_thread_num() < pieces; p += threads) {
+            int64_t n = 0, first = p < pieces ? o * e.n + piece_of(e, reverse, p, &n) : 0;
+            if (p < pieces)
+                sums[p] = paths->row(at(x, first), x.dtype, n, reverse, 0, NULL);
+#pragma omp barrier
+            for (; next < p && next < pieces; next++)
+                start += sums[next];
+            if (p < pieces)
+                paths->row(at(x, first), x.dtype, n, reverse, start, at(y, first));
         }
     }
-    mx_pool_free(start, bytes);
+    mx_pool_free(sums, bytes);
     return MX_OK;
 }
 
 static mx_status scan_rows(mx_array x, mx_extent e, bool reverse, mx_array y)
 {
     int threads = omp_get_max_threads();
-    if (threads > 1 && e.outer < 2 * threads && e.n > PIECE)
-        return scan_pieces(x, e, reverse, y);
+    if (threads > 1 && e.outer < 2 * threads && e.n > PIECE) {
+        for (int64_t o = 0; o < e.outer; o++)
+            MX_TRY(scan_pieces(x, e, reverse, y, o));
+        return MX_OK;
+    }
 #pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
     for (int64_t o = 0; o < e.outer; o++)
         scan_row(x, e, reverse, y, o);

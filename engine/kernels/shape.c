@@ -2,6 +2,7 @@
 
 #include "kernels/context.h"
 #include "kernels/embedding.h"
+#include "kernels/inline.h"
 
 #include <string.h>
 
@@ -10,11 +11,13 @@ enum { PIECE_BYTES = 65536, PARALLEL_FROM = 65536 };
 void mx_copy_runs(void *to, int64_t to_step, const void *from, int64_t from_step, int64_t runs, int64_t bytes)
 {
     int64_t pieces = (bytes + PIECE_BYTES - 1) / PIECE_BYTES;
+    bool stream = mx_should_stream(2 * runs * bytes);
+    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
 #pragma omp parallel for collapse(2) schedule(static) if (runs * bytes > PARALLEL_FROM)
     for (int64_t r = 0; r < runs; r++)
         for (int64_t p = 0; p < pieces; p++) {
             int64_t first = p * PIECE_BYTES, n = bytes - first < PIECE_BYTES ? bytes - first : PIECE_BYTES;
-            memcpy((char *)to + r * to_step + first, (const char *)from + r * from_step + first, (size_t)n);
+            paths->copy((const char *)from + r * from_step + first, (char *)to + r * to_step + first, n, stream);
         }
 }
 
@@ -48,6 +51,186 @@ void mx_add_runs(void *to, int64_t to_step, const void *from, int64_t from_step,
                 path->add(sum, dtype, addend, dtype, 1.0f, part);
         }
 }
+
+/* ---- copies with steps ---- */
+
+static void fill_elements(char *to, int64_t n, const void *value, size_t bytes)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, value, bytes);
+    if (bytes == 1)
+        memset(to, (int)bits, (size_t)n);
+    else if (bytes == 2)
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + i * 2, &bits, 2);
+    else if (bytes == 4)
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + i * 4, &bits, 4);
+    else
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + i * 8, &bits, 8);
+}
+
+/* Elements [first, last) of a run, to `to` and, `step` elements apart, from `from`. */
+MX_INLINE void copy_run_as(char *to, const char *from, int64_t step, int64_t first, int64_t last, const size_t bytes)
+{
+    if (step == -1) {
+        for (int64_t i = first; i < last; i++)
+            memcpy(to + i * (int64_t)bytes, from - i * (int64_t)bytes, bytes);
+    } else {
+        for (int64_t i = first; i < last; i++)
+            memcpy(to + i * (int64_t)bytes, from + i * step * (int64_t)bytes, bytes);
+    }
+}
+
+static void copy_run(char *to, const char *from, int64_t step, int64_t first, int64_t last, size_t bytes, bool stream)
+{
+    int64_t at = first * (int64_t)bytes;
+    if (step == 1)
+        mx_kernels_current()->elementwise->copy(from + at, to + at, (last - first) * (int64_t)bytes, stream);
+    else if (step == 0)
+        fill_elements(to + at, last - first, from, bytes);
+    else if (bytes == 8)
+        copy_run_as(to, from, step, first, last, 8);
+    else if (bytes == 4)
+        copy_run_as(to, from, step, first, last, 4);
+    else if (bytes == 2)
+        copy_run_as(to, from, step, first, last, 2);
+    else
+        copy_run_as(to, from, step, first, last, 1);
+}
+
+/* Dimensions without those of size 1; neighbours that one step can cross are joined. At least one is left. */
+static int join_strided(int n_dims, const int64_t *size, const int64_t *step, int64_t *n, int64_t *s)
+{
+    int k = 0;
+    n[0] = 1;
+    s[0] = 1;
+    for (int d = 0; d < n_dims; d++) {
+        if (size[d] == 1)
+            continue;
+        if (k > 0 && s[k - 1] == size[d] * step[d]) {
+            n[k - 1] *= size[d];
+            s[k - 1] = step[d];
+        } else {
+            n[k] = size[d];
+            s[k++] = step[d];
+        }
+    }
+    return k > 0 ? k : 1;
+}
+
+void mx_copy_strided(void *to, const void *from, int n_dims, const int64_t *size, const int64_t *step,
+                     size_t element_bytes)
+{
+    enum { PIECE = 16384 };
+    int64_t n[MX_STRIDED_DIMS], s[MX_STRIDED_DIMS], bytes = (int64_t)element_bytes, runs = 1;
+    int last = join_strided(n_dims, size, step, n, s) - 1;
+    for (int d = 0; d < last; d++)
+        runs *= n[d];
+    int64_t run = n[last], pieces = mx_ceil_div(run, PIECE), items = runs * pieces;
+    int64_t together = 1 + 4096 / mx_max(1, run * bytes);
+    bool stream = mx_should_stream(2 * runs * run * bytes);
+#pragma omp parallel for schedule(static) if (runs * run * bytes > PARALLEL_FROM)
+    for (int64_t group = 0; group < mx_ceil_div(items, together); group++)
+        for (int64_t i = group * together; i < mx_min(items, (group + 1) * together); i++) {
+            int64_t offset = 0, rest = i / pieces, first = i % pieces * PIECE;
+            for (int d = last - 1; d >= 0; d--) {
+                offset += rest % n[d] * s[d];
+                rest /= n[d];
+            }
+            copy_run((char *)to + i / pieces * run * bytes, (const char *)from + offset * bytes, s[last], first,
+                     mx_min(run, first + PIECE), element_bytes, stream);
+        }
+}
+
+/* ---- padding and triangles ---- */
+
+/* Elements [first, last) of a row of `before`, `n` and `after` elements; from NULL: all are outside. */
+static void pad_row(char *to, const char *from, const mx_margins *m, int64_t first, int64_t last, const void *value,
+                    size_t element_bytes, bool stream)
+{
+    int64_t bytes = (int64_t)element_bytes, start = mx_max(first, m->before), end = mx_min(last, m->before + m->n);
+    if (!from || start >= end)
+        start = end = last;
+    fill_elements(to + first * bytes, start - first, value, element_bytes);
+    if (end > start)
+        mx_kernels_current()->elementwise->copy(from + (start - m->before) * bytes, to + start * bytes,
+                                                (end - start) * bytes, stream);
+    fill_elements(to + end * bytes, last - end, value, element_bytes);
+}
+
+void mx_pad(void *to, const void *from, int n_dims, const mx_margins *margins, const void *value, size_t element_bytes)
+{
+    enum { PIECE = 16384 };
+    int last = n_dims - 1;
+    while (last > 0 && margins[last].before == 0 && margins[last].after == 0)
+        last--;
+    int64_t inner = 1, rows = 1, bytes = (int64_t)element_bytes;
+    for (int d = last + 1; d < n_dims; d++)
+        inner *= margins[d].n;
+    for (int d = 0; d < last; d++)
+        rows *= margins[d].before + margins[d].n + margins[d].after;
+    mx_margins row = n_dims > 0 ? margins[last] : (mx_margins){0, 1, 0};
+    row = (mx_margins){row.before * inner, row.n * inner, row.after * inner};
+    int64_t width = row.before + row.n + row.after, pieces = mx_ceil_div(width, PIECE), items = rows * pieces;
+    int64_t together = 1 + 4096 / mx_max(1, width * bytes);
+    bool stream = mx_should_stream(2 * rows * width * bytes);
+#pragma omp parallel for schedule(static) if (rows * width * bytes > PARALLEL_FROM)
+    for (int64_t group = 0; group < mx_ceil_div(items, together); group++)
+        for (int64_t i = group * together; i < mx_min(items, (group + 1) * together); i++) {
+            int64_t offset = 0, stride = row.n, rest = i / pieces, first = i % pieces * PIECE;
+            bool inside = true;
+            for (int d = last - 1; d >= 0; d--) {
+                int64_t at = rest % (margins[d].before + margins[d].n + margins[d].after) - margins[d].before;
+                rest /= margins[d].before + margins[d].n + margins[d].after;
+                inside = inside && at >= 0 && at < margins[d].n;
+                offset += at * stride;
+                stride *= margins[d].n;
+            }
+            pad_row((char *)to + i / pieces * width * bytes, inside ? (const char *)from + offset * bytes : NULL, &row,
+                    first, mx_min(width, first + PIECE), value, element_bytes, stream);
+        }
+}
+
+void mx_triangle(void *to, const void *from, int64_t count, int64_t m, int64_t n, int64_t diagonal, bool upper,
+                 size_t element_bytes)
+{
+    int64_t bytes = (int64_t)element_bytes, rows = count * m, together = 1 + 4096 / mx_max(1, n * bytes);
+    bool stream = mx_should_stream(2 * rows * n * bytes);
+    const uint64_t zero = 0;
+#pragma omp parallel for schedule(static) if (rows * n * bytes > PARALLEL_FROM)
+    for (int64_t group = 0; group < mx_ceil_div(rows, together); group++)
+        for (int64_t r = group * together; r < mx_min(rows, (group + 1) * together); r++) {
+            int64_t edge = mx_min(n, mx_max(0, r % m + diagonal + !upper)), first = upper ? edge : 0;
+            const mx_margins row = {first, upper ? n - edge : edge, 0};
+            pad_row((char *)to + r * n * bytes, (const char *)from + (r * n + first) * bytes, &row, 0, n, &zero,
+                    element_bytes, stream);
+        }
+}
+
+/* ---- rows by id ---- */
+
+void mx_take_runs(void *to, const void *from, const int32_t *ids, int64_t outer, int64_t n, int64_t n_ids,
+                  int64_t bytes)
+{
+    int64_t rows = outer * n_ids, together = 1 + 4096 / mx_max(1, bytes);
+    bool stream = mx_should_stream(2 * rows * bytes);
+    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
+#pragma omp parallel for schedule(static) if (rows * bytes > PARALLEL_FROM)
+    for (int64_t group = 0; group < mx_ceil_div(rows, together); group++)
+        for (int64_t r = group * together; r < mx_min(rows, (group + 1) * together); r++) {
+            const char *row = (const char *)from + (r / n_ids * n + ids[r % n_ids]) * bytes;
+            if (bytes == 4)
+                memcpy((char *)to + r * 4, row, 4);
+            else if (bytes == 2)
+                memcpy((char *)to + r * 2, row, 2);
+            else
+                paths->copy(row, (char *)to + r * bytes, bytes, stream);
+        }
+}
+
+/* ---- permutations ---- */
 
 /* A permutation reduced to what matters: no dimension of size 1, none that stays beside its neighbour. In the order of
  * the result; strides in elements. */

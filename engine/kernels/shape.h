@@ -1,9 +1,11 @@
-/* Moving values about: runs of bytes, permuted dimensions. Elements have 1, 2 or 4 bytes and no meaning, but where
+/* Moving values about: runs of bytes, permuted dimensions. Elements have 1, 2, 4 or 8 bytes and no meaning, but where
  * values are added. */
 #ifndef MX_KERNELS_SHAPE_H
 #define MX_KERNELS_SHAPE_H
 
 #include "core/dtype.h"
+
+#include <stdbool.h>
 
 /* Copies `runs` runs of `bytes`, which begin to_step and from_step bytes apart. */
 void mx_copy_runs(void *to, int64_t to_step, const void *from, int64_t from_step, int64_t runs, int64_t bytes);
@@ -20,6 +22,29 @@ void mx_permute(void *to, const void *from, int n_dims, const int64_t *size, con
 
 /* values[i] *= factor, in place. */
 void mx_scale_values(void *values, mx_dtype dtype, float factor, int64_t n);
+
+/* Copies to a dense array of at most MX_STRIDED_DIMS dimensions from one that begins at `from` and has steps, in
+ * elements, of any sign: 0 repeats elements, negative ones go backwards. Elements of 1, 2, 4 or 8 bytes. */
+enum { MX_STRIDED_DIMS = 12 };
+void mx_copy_strided(void *to, const void *from, int n_dims, const int64_t *size, const int64_t *step,
+                     size_t element_bytes);
+
+/* A dimension of n elements with further ones on both sides. */
+typedef struct mx_margins {
+    int64_t before, n, after;
+} mx_margins;
+
+/* to = from, of the sizes n, with margins in each of at most 8 dimensions; the margins get the element *value. */
+void mx_pad(void *to, const void *from, int n_dims, const mx_margins *margins, const void *value, size_t element_bytes);
+
+/* Rows of n elements, m of them in each of `count` matrices: in row i those before i + diagonal + 1 (with `upper`: from
+ * i + diagonal on) are copied, the others are zero. */
+void mx_triangle(void *to, const void *from, int64_t count, int64_t m, int64_t n, int64_t diagonal, bool upper,
+                 size_t element_bytes);
+
+/* to (outer, n_ids, run) = rows ids[t] of from (outer, n, run): runs of `bytes` each. */
+void mx_take_runs(void *to, const void *from, const int32_t *ids, int64_t outer, int64_t n, int64_t n_ids,
+                  int64_t bytes);
 
 /* Transposes a tile for one instruction set: to[c * to_stride + r] = from[r * from_stride + c], strides in elements,
  * rows and columns up to MX_TILE. */

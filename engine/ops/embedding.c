@@ -219,3 +219,9 @@ const mx_op mx_op_embedding_grad = {
     .vjp = vjp_embedding_grad,
     .vjp_recorded = vjp_embedding_grad,
 };
+
+mx_status mx_apply_embedding_grad(mx_tensor *ids, mx_tensor *dy, int64_t vocab, mx_tensor **dtable)
+{
+    const embedding_grad_attr attr = {.scale = 1, .vocab = vocab};
+    return mx_apply(&mx_op_embedding_grad, (mx_tensor *[]){ids, dy}, 2, MX_ATTRS(attr), dtable);
+}

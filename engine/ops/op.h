@@ -81,6 +81,7 @@ typedef enum mx_attr_kind {
     MX_ATTR_INT,   /* int64_t, at most 2^53 in size */
     MX_ATTR_DIM,   /* int64_t, a dimension: 1-based in Lua (negative counts from the end: -1 is the last), 0-based here;
                       infer gets negative values unchanged */
+    MX_ATTR_DIMS,  /* mx_dims: a dimension or a list of dimensions in Lua; numbers as in MX_ATTR_DIM */
     MX_ATTR_FLOAT, /* double */
     MX_ATTR_DTYPE, /* int: an mx_dtype; -1 if not given */
     MX_ATTR_ENUM,  /* int: the index in `choices` */
@@ -94,6 +95,12 @@ typedef struct mx_seed {
     int64_t key;
     int64_t draw; /* the number of the draw, from 1; 0: the script gave the key */
 } mx_seed;
+
+/* Dimensions by number, from 0; negative ones count from the end. */
+typedef struct mx_dims {
+    int n; /* 0: not given */
+    int dim[MX_MAX_DIMS];
+} mx_dims;
 
 typedef struct mx_attr {
     const char *name;

@@ -151,8 +151,8 @@ const mx_op mx_op_transpose = {
     .vjp_recorded = vjp_transpose,
 };
 
-mx_status mx_apply_transpose(mx_tensor *x, mx_tensor **y)
+mx_status mx_apply_transpose(mx_tensor *x, int dim1, int dim2, mx_tensor **y)
 {
-    const transpose_attr attr = {.dim1 = -2, .dim2 = -1};
+    const transpose_attr attr = {dim1, dim2};
     return mx_apply(&mx_op_transpose, &x, 1, MX_ATTRS(attr), y);
 }

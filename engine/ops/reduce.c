@@ -452,3 +452,9 @@ const mx_op mx_op_reduce_to = {
     .vjp = vjp_reduce_to,
     .vjp_recorded = vjp_reduce_to,
 };
+
+mx_status mx_apply_reduce_to(mx_tensor *x, const mx_shape *shape, mx_tensor **y)
+{
+    const mx_reduce_to_attr attr = {*shape, -1};
+    return mx_apply(&mx_op_reduce_to, &x, 1, MX_ATTRS(attr), y);
+}

@@ -62,6 +62,20 @@ static inline mx_status mx_want_dim(const mx_call *call, const char *name, int64
     return MX_OK;
 }
 
+/* MX_ATTR_DIMS as a mask of the dimensions, from 0; all of them if none is given. Each may be named once. */
+static inline mx_status mx_want_dims(const mx_call *call, const mx_dims *dims, int n_dims, uint32_t *mask)
+{
+    *mask = dims->n == 0 ? (1u << n_dims) - 1 : 0;
+    for (int i = 0; i < dims->n; i++) {
+        int dim = 0;
+        MX_TRY(mx_want_dim(call, "dim", dims->dim[i], n_dims, &dim));
+        if (*mask >> dim & 1u)
+            return mx_bad_value(call, "dim names dimension %d twice", dim + 1);
+        *mask |= 1u << dim;
+    }
+    return MX_OK;
+}
+
 /* Products of the sizes before and after a dimension. */
 static inline int64_t mx_outer_size(const mx_shape *shape, int dim)
 {

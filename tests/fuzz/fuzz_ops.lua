@@ -26,10 +26,11 @@ local SUMS = {
     layernorm = true, layernorm_grad = true, rmsnorm = true, rmsnorm_grad = true, log_softmax = true,
     log_softmax_grad = true, softmax = true, softmax_grad = true, matmul = true, matmul_acc = true, sum = true,
     mean = true, sum_squares = true, reduce_to = true, embedding_grad = true, embedding_acc = true,
-    gather_grad = true, column_sum = true, cumsum = true, rope = true, adamw = true, sgd = true, affine = true,
-    gated = true, gated_grad = true, gated_grad_ = true, unary_grad = true, sin = true, cos = true, gelu = true,
-    silu = true, tanh = true, grouped_matmul = true, grouped_matmul_grad = true, grouped_matmul_acc = true,
-    moe_combine = true, moe_combine_grad = true, moe_gather = true,
+    gather_grad = true, column_sum = true, cumsum = true, tile = true, expand = true, index_select = true,
+    rope = true, adamw = true, sgd = true, affine = true, gated = true, gated_grad = true,
+    gated_grad_ = true, unary_grad = true, sin = true, cos = true, gelu = true, silu = true, tanh = true,
+    grouped_matmul = true, grouped_matmul_grad = true, grouped_matmul_acc = true, moe_combine = true,
+    moe_combine_grad = true, moe_gather = true,
 }
 
 local options = {} -- operation -> names of its options
@@ -78,7 +79,7 @@ local NUMBERS = { -- the standard value is among them
     window = { 0, 0, 1, 3, 17 }, offset = { 0, 0, 2, 40 },
     first_query = { 0, 0, 1, 5 }, kv_length = { 0, 0, 1, 3 }, start = { 1, 1, 2, 3 }, length = { 0, 1, 1, 2, 5 },
     n = { 0, 1, 7, 100 }, vocab = { 1, 17, 40 }, size = { 5, 17, 40 }, root = { 0 }, shift_ranks = { 1, 0, -3 },
-    k = { 0, 1, 1, 3, 40 },
+    k = { 0, 1, 1, 3, 40 }, classes = { 1, 17, 40 }, diagonal = { 0, 1, -1, 5, -40 },
 }
 
 local function shuffled(n)
@@ -112,7 +113,7 @@ local function option_value(op, name, shape)
         return chance(3) and random.shape(#shape) or shape
     elseif name:find("^dim") or name == "split" or name == "concat" then
         return #shape > 0 and pick { 1, -1, math.random(#shape), -math.random(#shape) } or 1
-    elseif op:find("permute") and name == "shift" then
+    elseif (op:find("permute") or op == "roll") and name == "shift" then
         return pick(NUMBERS.shift_ranks)
     end
     return pick(NUMBERS[name] or { 0, 1 })
@@ -343,6 +344,33 @@ local function random_part()
     return {}, { shape = shape, of = of, start = start }
 end
 
+-- A list of small numbers for each dimension.
+local function numbers(n_dims, list)
+    local found = {}
+    for d = 1, n_dims do
+        found[d] = pick(list)
+    end
+    return found
+end
+
+local function arranged(op)
+    local shape = random.shape(math.random(op:find("^tri") and 2 or 0, 3))
+    local dtype = chance(2) and float() or pick(random.DTYPES)
+    if op == "pad" then
+        local sides = { before = numbers(#shape, { 0, 0, 1, 3 }), after = numbers(#shape, { 0, 0, 2, 17 }) }
+        return { like(shape, dtype) }, sides
+    elseif op == "tile" then
+        return { like(shape, dtype) }, { times = numbers(#shape + math.random(0, 1), { 1, 1, 2, 3 }) }
+    elseif op == "expand" then
+        local wide = { table.unpack(shape) }
+        for d = 1, #shape do
+            shape[d] = chance(3) and 1 or shape[d]
+        end
+        return { like(shape, dtype) }, { shape = wide }
+    end
+    return { like(shape, dtype) }
+end
+
 local RECIPES = {
     attention = attention, attention_grad = attention, attention_merge_ = attention, ring_attention = attention,
     layernorm = norm, layernorm_grad = norm, rmsnorm = norm, rmsnorm_grad = norm, matmul = product,
@@ -350,6 +378,17 @@ local RECIPES = {
     cross_entropy = table_rows, narrow = along_dim, narrow_grad = along_dim, narrow_grad_acc = along_dim,
     write_slice = along_dim, gather = along_dim, gather_grad = along_dim, scatter = along_dim, scatter_add = along_dim,
     scatter_grad = along_dim, max_grad = reduced, sum_grad = reduced,
+    pad = arranged, tile = arranged, expand = arranged, tril = arranged, triu = arranged,
+    one_hot = function()
+        return { like(random.shape(math.random(0, 3)), "i32", "ids") }
+    end,
+    index_select = function()
+        local shape = random.shape(math.random(3))
+        local dim = math.random(#shape)
+        shape[dim] = pick { 17, 20, 33 }
+        local x = like(shape, chance(2) and float() or pick(random.DTYPES))
+        return { x, like(random.shape(math.random(0, 2)), "i32", "ids") }, { dim = dim }
+    end,
     moe_route = experts, moe_route_grad = experts, moe_sort = experts, moe_count = experts, moe_gather = experts,
     moe_combine = experts, moe_combine_grad = experts, grouped_matmul = grouped, grouped_matmul_grad = grouped,
     grouped_matmul_acc = grouped,
@@ -375,7 +414,7 @@ local RECIPES = {
 
 local MUST = {
     lr = true, step = true, dims = true, exponent = true, n = true, rate = true, seed = true, shape = true,
-    vocab = true, k = true,
+    vocab = true, k = true, classes = true, shift = true,
 }
 
 local WILD_SCALARS = { 0, 1, -1.5, 3e9, 1 << 31, 0 / 0, math.huge, math.mininteger, "text", true }

@@ -144,6 +144,56 @@ local function define(mx)
             return mx.scatter_add(t[1], mx.tensor(index, "i32"), t[2], { dim = 2 })
         end,
     }
+    plain.ops.flip = {
+        inputs = 1,
+        run = function(values, shapes)
+            local out, n = {}, #values[1]
+            for i = 1, n do
+                out[i] = values[1][n + 1 - i]
+            end
+            return out, shapes[1]
+        end,
+        mx = function(t) return mx.flip(t[1]) end,
+    }
+    plain.ops.tile = { -- twice below itself
+        inputs = 1, n_dims = 2,
+        run = function(values, shapes)
+            local out = table.move(values[1], 1, #values[1], 1, {})
+            return table.move(values[1], 1, #values[1], #out + 1, out), { 2 * shapes[1][1], shapes[1][2] }
+        end,
+        mx = function(t) return mx.tile(t[1], { 2, 1 }) end,
+    }
+    plain.ops.tril = {
+        inputs = 1, n_dims = 2,
+        run = function(values, shapes)
+            local columns, out = shapes[1][2], {}
+            for i, x in ipairs(values[1]) do
+                out[i] = (i - 1) % columns <= (i - 1) // columns and x or 0
+            end
+            return out, shapes[1]
+        end,
+        mx = function(t) return mx.tril(t[1]) end,
+    }
+    plain.ops.index_select = { -- the last column and the first
+        inputs = 1, n_dims = 2,
+        run = function(values, shapes)
+            local rows, columns, out = shapes[1][1], shapes[1][2], {}
+            for r = 1, rows do
+                out[2 * r - 1], out[2 * r] = values[1][r * columns], values[1][(r - 1) * columns + 1]
+            end
+            return out, { rows, 2 }
+        end,
+        mx = function(t) return mx.index_select(t[1], mx.tensor({ t[1]:size(2) - 1, 0 }, "i32"), { dim = 2 }) end,
+    }
+    plain.ops.stack = {
+        inputs = 2, same_shape = true,
+        fits = function(a, b) return #a == 1 and #b == 1 and a[1] == b[1] end,
+        run = function(values, shapes)
+            local out = table.move(values[1], 1, #values[1], 1, {})
+            return table.move(values[2], 1, #values[2], #out + 1, out), { 2, shapes[1][1] }
+        end,
+        mx = function(t) return mx.stack(t[1], t[2]) end,
+    }
     plain.ops.softmax = {
         inputs = 1, n_dims = 2,
         run = function(values, shapes)

@@ -106,8 +106,84 @@ def index_cases():
     i32 = [integers("scatter i32", 7), rng("scatter ids").integers(0, 7, 20), integers("scatter i32 src", 20)]
     case("scatter_add.i32", i32, lambda x, i, s: x.scatter_add(0, i, s), {"dim": -1})
 
+    x = normal("select", *CUBE)
+    for d in range(3):
+        ids = rng(f"select{d}").integers(0, CUBE[d], 9)
+        case(f"index_select.dim{d + 1}", [x, ids], lambda x, i, d=d: x.index_select(d, i), {"dim": d + 1})
+    ids = rng("select2").integers(0, 5, (2, 3))
+    case("index_select.matrix", [x, ids], lambda x, i: x[:, i], {"dim": -2})
+    case("index_select.one", [x, np.array(2)], lambda x, i: x.select(2, 2), {"dim": 3})
+    case("index_select.none", [x, np.zeros(0, np.int64)], lambda x, i: x[:, :0], {"dim": 2})
+    case("index_select.i32", [integers("select i32", 7), ids], lambda x, i: x[i], {})
+    for name, ids in (("vector", ids[0]), ("matrix", ids), ("one", np.array(3)), ("empty", np.zeros((0, 2), np.int64))):
+        one_hot = lambda i: torch.nn.functional.one_hot(i, 6)
+        case(f"one_hot.{name}", [ids], lambda i, f=one_hot: f(i).double(), {"classes": 6})
+        case(f"one_hot.{name}_i32", [ids], one_hot, {"classes": 6, "dtype": "i32"})
+    sparse = normal("nonzero", *CUBE)
+    sparse[sparse < 0.5] = 0
+    for name, x in (("cube", sparse), ("i32", integers("nonzero", 40, low=-1, high=2)), ("none", np.zeros((2, 3))),
+                    ("empty", np.zeros((0, 3))), ("nan", np.array([0.0, np.nan, -0.0, np.inf]))):
+        case(f"nonzero.{name}", [x], lambda x: x.nonzero().int(), grads=[])
+
+
+# ---- flip, roll, tile, expand, stack, pad, tril, triu ----
+
+
+def arrange_cases():
+    x = normal("arrange", *CUBE)
+    inputs = {"cube": x, "i32": integers("arrange i32", 4, 6), "row": normal("arrange row", 1, 67), "one": normal("a1", 1),
+              "empty": normal("arrange empty", 0, 3), "u8": integers("arrange u8", 3, 7, low=0, high=256)}
+
+    def each(op, f, attrs, name="", least=1):
+        """f(x, dim) with the option dim, for some inputs and dimensions."""
+        for key, x in inputs.items():
+            options = {"dtypes": {1: key}} if key == "u8" else {}
+            for d in range(x.ndim) if key == "cube" else (0,):
+                if x.ndim >= least:
+                    case(f"{op}.{key}{name}_dim{d + 1}", [x], lambda x, d=d: f(x, d), dict(attrs, dim=d + 1), **options)
+
+    each("flip", lambda x, d: x.flip(d), {})
+    case("flip.two", [x], lambda x: x.flip(0, 2), {"dim": [1, 3]})
+    case("flip.neighbours", [x], lambda x: x.flip(1, 2), {"dim": [3, 2]})
+    case("flip.all", [x], lambda x: x.flip(0, 1, 2), {})
+    for shift in (0, 1, -2, 100):
+        each("roll", lambda x, d, s=shift: x.roll(s, d), {"shift": shift}, f"_{shift}")
+    case("roll.all", [x], lambda x: x.roll(7), {"shift": 7})
+    for name, x in inputs.items():
+        options = {"dtypes": {1: name}} if name == "u8" else {}
+        for times in ((2, 1, 3), (1, 1, 1), (2, 0, 1), (3, 2, 2, 2)):
+            if len(times) >= x.ndim:
+                suffix = "x".join(map(str, times))
+                case(f"tile.{name}_{suffix}", [x], lambda x, t=times: x.repeat(*t), {"times": list(times)}, **options)
+        if x.ndim == 2:
+            for diagonal in (0, 1, -2, 9, -9):
+                for op, f in (("tril", torch.tril), ("triu", torch.triu)):
+                    by = lambda x, f=f, k=diagonal: f(x.long() if x.dtype == torch.bool else x, k)
+                    case(f"{op}.{name}_{diagonal}", [x], by, {"diagonal": diagonal}, **options)
+            pad = lambda x: torch.nn.functional.pad(x, (0, 2, 1, 3), value=7)
+            case(f"pad.{name}", [x], pad, {"before": [1, 0], "after": [3, 2], "value": 7}, **options)
+    x = inputs["cube"]
+    case("tril.cube", [x], torch.tril, {})
+    case("triu.cube", [x], lambda x: torch.triu(x, 1), {"diagonal": 1})
+    case("pad.cube", [x], lambda x: torch.nn.functional.pad(x, (2, 1, 0, 0, 0, 1)), {"before": [0, 0, 2], "after": [1, 0, 1]})
+    case("pad.first", [x], lambda x: torch.nn.functional.pad(x, (0, 0, 0, 0, 2, 1), value=-0.5),
+         {"before": [2, 0, 0], "after": [1, 0, 0], "value": -0.5})
+    case("pad.none", [x], lambda x: x.clone(), {"before": [0, 0, 0], "after": [0, 0, 0]})
+    case("pad.scalar", [np.array(3.0)], lambda x: x.clone(), {"before": [], "after": []})
+    for name, shape, to in (("row", (4,), (3, 4)), ("column", (3, 1), (3, 4)), ("middle", (2, 1, 3), (2, 4, 3)),
+                            ("scalar", (), (2, 3)), ("same", (2, 3), (2, 3)), ("none", (1, 3), (0, 3)),
+                            ("kept", (1, 3), (2, -1)), ("outer", (1, 3, 1), (5, 2, 3, 4))):
+        case(f"expand.{name}", [normal(f"expand {name}", *shape)], lambda x, t=to: x.expand(*t), {"shape": list(to)})
+    for d in range(-1, 3):
+        parts = [normal(f"stack {i}", 3, 4) for i in range(3)]
+        case(f"stack.dim{d}", parts, lambda *t, d=d: torch.stack(t, d), {"dim": d + (d >= 0)})
+    case("stack.one", [normal("stack one", 2)], lambda t: t[None], {})
+    case("stack.scalars", [normal("s"), normal("t")], lambda *t: torch.stack(t), {})
+    case("stack.i32", [integers("stack i", 5), integers("stack j", 5)], lambda *t: torch.stack(t, 1), {"dim": 2})
+
 
 if __name__ == "__main__":
     order_cases()
     index_cases()
+    arrange_cases()
     write("ops_order.h5")

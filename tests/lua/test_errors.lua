@@ -85,6 +85,48 @@ function TestErrors.test_orders_and_indices()
     end)
 end
 
+function TestErrors.test_arrangements()
+    local x = mx.zeros { 2, 3 }
+    local function wrong(part, op, options, t)
+        refused({ part }, function()
+            local y = mx[op](t or x, options)
+            return y
+        end)
+    end
+    wrong("flip: dim names dimension 1 twice", "flip", { dim = { 1, -2 } })
+    wrong("flip: dim = 3 is none of the 2 dimensions", "flip", { dim = { 1, 3 } })
+    wrong("flip: attribute 'dim' is", "flip", { dim = {} })
+    wrong("expected a dimension or a list of dimensions", "flip", { dim = { "a" } })
+    wrong("roll: attribute 'shift' must be given", "roll", {})
+    wrong("roll: dim = -3 is none of the 2 dimensions", "roll", { shift = 1, dim = -3 })
+    wrong("tile: times (2) must have a number for each of the 2 dimensions", "tile", { times = { 2 } })
+    wrong("tile: times (2, -1) must not be negative", "tile", { 2, -1 })
+    wrong("expand: x does not broadcast to (4, 3)", "expand", { 4, 3 })
+    wrong("expand: x does not broadcast to (-1, 2, 3)", "expand", { -1, 2, 3 })
+    wrong("pad: attribute 'after' must be given", "pad", { 1, 1 })
+    wrong("pad: before (1) and after (0, 0) must have a number for each of the 2 dimensions", "pad",
+        { before = { 1 }, after = { 0, 0 } })
+    wrong("must not be negative; mx.narrow cuts", "pad", { before = { 0, -1 }, after = { 0, 0 } })
+    wrong("pad: value = 0.5 is no value of i32", "pad", { before = { 1, 0 }, after = { 0, 0 }, value = 0.5 },
+        x:to("i32"))
+    wrong("tril: x must have at least two dimensions", "tril", {}, mx.zeros { 3 })
+    wrong("stack: the result would have 7 dimensions", "stack", {}, mx.zeros { 1, 1, 1, 1, 1, 1 })
+    wrong("split: expected either size, the elements of each part (1 or more), or sizes", "split", {})
+    wrong("split: expected either size", "split", { size = 1, sizes = { 2 } })
+    wrong("split: sizes must be whole numbers whose sum is 3, the size of dim 2", "split",
+        { sizes = { 2, 2 }, dim = 2 })
+    wrong("split: dim = 3 is none of the 2 dimensions", "split", { size = 1, dim = 3 })
+    wrong("chunk: n must be given, the number of parts, 1 or more", "chunk", {})
+    wrong("one_hot: input 1 ('ids') must be i32", "one_hot", { classes = 3 })
+    wrong("one_hot: id 3 at [2] is outside 0 .. 2 (ids count from 0)", "one_hot", { classes = 3 },
+        mx.tensor({ 0, 3 }, "i32"))
+    refused({ "stack: sizes differ: f32 (2, 3) and f32 (3)" }, function() return mx.stack(x, mx.zeros { 3 }) end)
+    refused({ "index_select: id -1 at [1] is outside 0 .. 1" }, function()
+        return mx.index_select(x, mx.tensor({ -1 }, "i32"))
+    end)
+    refused({ "did you mean", "tile" }, function() return x["repeat"](x, { 2, 2 }) end)
+end
+
 function TestErrors.test_shapes()
     local a, b, v = mx.zeros { 2, 3 }, mx.zeros { 4, 5 }, mx.zeros { 3 }
     refused({ "matmul", "(2, 3)", "(4, 5)" }, function() return mx.matmul(a, b) end)

@@ -82,8 +82,10 @@ MX_INLINE void rows_as(const void *x, const bool bf16, int64_t n, int64_t stride
                        float *local, void *y)
 {
     for (int64_t i = 0; i < n; i++) {
-        int64_t at = i * stride, c = 0;
+        int64_t at = i * stride, c = 0, bytes = bf16 ? 2 : 4;
         for (; c + VL <= width; c += VL) {
+            _mm_prefetch((const char *)x + (at + stride + c) * bytes, _MM_HINT_T0);
+            __builtin_prefetch((char *)y + (at + stride + c) * bytes, 1);
             vf sum = vf_load(local + c) + row_load(x, at + c, bf16);
             vf_store(local + c, sum);
             row_store(y, at + c, vf_load(base + c) + sum, bf16);

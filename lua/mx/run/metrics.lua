@@ -330,8 +330,9 @@ function Metrics:finish()
     self.say("%smedian of %d step%s after warm-up: %.4g s (10 %% to 90 %%: %.4g to %.4g)", simulated, #timed,
         #timed == 1 and "" or "s", median, summary.step_time_p10_s, summary.step_time_p90_s)
     if self.simulation then
-        self.say("simulated: %s", range and ("a step on such chips takes %.4g to %.4g s"):format(median * range[1],
-            median * range[2]) or "no published row says how far a step on such chips may be from this")
+        self.say("simulated: %s", range and ("a step on such chips takes %.4g to %.4g s%s"):format(median * range[1],
+            median * range[2], self.simulation.inside and "" or ", as far as published rows unlike this job can tell")
+            or "no published row says how far a step on such chips may be from this")
     end
     if o.flops then
         self.say("%s%.4g TFLOP/s/device%s, %s tokens/s/device", simulated, summary.tflops_per_device, share,

@@ -26,7 +26,7 @@ local function constants_of(hardware, basis, format)
     local by_source, texts = {}, {}
     for name, entry in util.sorted_pairs(hardware.constants or {}) do
         if entry[4] == basis then
-            local source = format:find("%%s") and entry[5] or ""
+            local source = format:find("%%s") and entry[5]:match("^[^;]*") or "" -- the rows, without a remark
             by_source[source] = by_source[source] or {}
             table.insert(by_source[source], name)
         end

@@ -169,6 +169,9 @@ function TestPlan.test_what_cannot_fit_is_refused_with_what_fits()
     local full, slower = figures(job[1], job[2], "remat_policy=full") -- the fastest that fits is named
     lu.assertTrue(full <= most and tonumber(its:match(", (%S+) s")) <= tonumber(slower:match(", (%S+) s")))
     lu.assertStrContains(refusal("hardware=v5e-1", "per_device_batch_size=1"), "what fits: hardware=v5e-4 (")
+    message = refusal("hardware=h100-8", "base_num_decoder_layers=400", "remat_policy=full") -- there is one such slice
+    lu.assertStrContains(message, "dcn_data_parallelism=1 dcn_fsdp_parallelism=")
+    lu.assertStrContains(message, "num_slices=")
     lu.assertStrContains(refusal("hardware=v5e-1", "max_target_length=1000000"), "no single change of remat_policy")
 end
 

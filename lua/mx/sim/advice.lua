@@ -55,7 +55,7 @@ end
 -- The changes to try, in groups. Of the policies the fastest that fits is named, of the other groups the first. Those
 -- after policies and batches are tried only if these two have none.
 local function groups_of(config)
-    local policies, batches, both, tensor, context, slices = {}, {}, {}, {}, {}, {}
+    local policies, batches, both, tensor, context, slices, more = {}, {}, {}, {}, {}, {}, {}
     if config.remat_policy ~= "full" then
         for _, policy in ipairs(POLICIES) do
             policies[#policies + 1] = policy ~= config.remat_policy and { remat_policy = policy } or nil
@@ -77,8 +77,12 @@ local function groups_of(config)
         tensor[#tensor + 1], context[#context + 1] = share "tensor", share "context"
         slices[#slices + 1] = name and { hardware = name } or nil
         slices[#slices + 1] = name and { hardware = name, per_device_batch_size = 1, remat_policy = "full" } or nil
+        more[#more + 1] = name and { -- weights are split over several slices
+            num_slices = n * config.num_slices, dcn_data_parallelism = 1, dcn_fsdp_parallelism = n * config.num_slices,
+            per_device_batch_size = 1, remat_policy = "full",
+        } or nil
     end
-    return policies, batches, { both, tensor, context, slices }
+    return policies, batches, { both, tensor, context, slices, more }
 end
 
 local function text_of(config, fit, is_timed)

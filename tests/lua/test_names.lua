@@ -82,7 +82,7 @@ function TestNames.test_fields_of_optimizers()
     refused({ "'lr'", "options.learning_rate" }, set, optimizer, "lr", 1)
     refused({ "'lr'", "options.learning_rate" }, get, optimizer, "lr")
     refused({ "'stpes'", "'steps'" }, set, optimizer, "stpes", 1)
-    refused({ "'zero_grad'" }, get, optimizer, "zero_grad")
+    refused({ "'zero_grad'" }, get, optimizer, "zero_grads")
     refused({ "'lr'", "'learning_rate'" }, set, optimizer.options, "lr", 1)
     refused({ "'betta1'", "'beta1'" }, get, optimizer.options, "betta1")
     optimizer.options.learning_rate, optimizer.steps = 0.5, 3

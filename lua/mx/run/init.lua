@@ -426,7 +426,7 @@ function Run:update(step, loss)
     local norm
     self.rate = self.optimizer:rate(self.optimizer.steps + 1)
     if not loss or loss - loss ~= 0 and not mx.is_simulated() then
-        self.optimizer:clear()
+        self.optimizer:zero_grad()
     else
         local most = reason and -1 or self.guard:largest_norm() -- -1: only the norm is wanted
         norm = self.optimizer:step(most)

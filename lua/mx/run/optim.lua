@@ -5,103 +5,190 @@
 --     local grad_norm = optimizer:step()
 
 local mx = require "mx"
+local averages = require "mx.run.averages"
 local masks = require "mx.models.masks"
 local schedule = require "mx.run.schedule"
+local updates = require "mx.run.updates"
 local util = require "mx.util"
 
 local optim = {}
 
-optim.schedule = schedule.new
+optim.schedule, optim.ema, optim.early_stopping = schedule.new, averages.ema, averages.early_stopping
 
 ---@class mx.Optimizer
 ---@field params table<string, any>
 ---@field options table options of the update; learning_rate is a number or a function of the step
+---@field rule mx.UpdateRule
+---@field groups table[] those of the options
 ---@field undecayed table<string, boolean> the parameters without weight decay
+---@field by_adamw table<string, boolean> the parameters that Muon leaves to AdamW
 ---@field state table<string, table> the moments of each parameter
 ---@field steps integer number of updates so far
 ---@field parallel mx.Parallel|mx.Alone how the parameters lie on a mesh
 local Optimizer = {}
 local RATE = "its rate is optimizer.options.learning_rate, a number or a function of the step"
-util.strict(Optimizer, "an optimizer", { "kind", "params", "options", "undecayed", "state", "steps", "parallel" },
+util.strict(Optimizer, "an optimizer", {
+    "kind", "rule", "params", "options", "groups", "undecayed", "by_adamw", "state", "steps", "parallel",
+},
     { lr = RATE, learning_rate = RATE })
 
-local UPDATES = {}
+-- What all optimizers take beside the options of their rule.
+local COMMON = {
+    weight_decay = 0, mask = {}, groups = {}, clip = 0, clip_value = 0, seed = 0, parallel = false,
+}
 
-function UPDATES.adamw(self, name, values, grad, o)
-    local state, own = self.state[name], self.options
-    o.beta1, o.beta2, o.eps, o.eps_root, o.step = own.beta1, own.beta2, own.eps, own.eps_root, self.steps
-    mx.adamw(values, grad, state.m, state.v, o)
-end
-
-function UPDATES.sgd(self, name, values, grad, o)
-    o.momentum = self.options.momentum
-    mx.sgd(values, grad, self.state[name].momentum, o)
-end
-
--- The options of a parameter's update that do not depend on the optimizer. New values of a bf16 parameter and of its
--- second moment are rounded stochastically, so that small updates are not lost. The random numbers depend only on the
--- seed, the parameter, the step and the element's index in the whole parameter.
-local function update_options(self, name, scale)
-    local decay = self.undecayed[name] and 0 or self.options.weight_decay
-    local o = { lr = self:rate(self.steps), weight_decay = decay, grad_scale = scale }
-    if self.params[name]:dtype() == "bf16" then
-        -- An integer option of an operation has at most 53 bits.
-        o.round_key = util.seed(("rounding.%s.%d"):format(name, self.steps), self.options.seed) >> 10
-        local place = self.parallel:update_place(name)
-        if place then
-            o.round_first, o.round_origin, o.round_width, o.round_stride = place.first, place.origin, place.width,
-                place.stride
+-- The first group that names a parameter. A group's rate is a factor, so that one schedule serves all.
+local function group_of(self, name)
+    for _, group in ipairs(self.groups) do
+        if group.matches(name) then
+            return group
         end
     end
-    return o
+    return {}
 end
 
--- `moments`: the names of a parameter's moments, and the dtype of each; "" is that of the parameter.
-local function new_optimizer(kind, params, options, moments)
+-- New values of a bf16 parameter and of its second moment are rounded stochastically, so that small updates are not
+-- lost. The random numbers depend only on the seed, the parameter, the step and the element's index in the whole
+-- parameter.
+local function rounding_of(self, name)
+    if self.params[name]:dtype() ~= "bf16" then
+        return {}
+    end
+    -- An integer option of an operation has at most 53 bits.
+    local key = util.seed(("rounding.%s.%d"):format(name, self.steps), self.options.seed) >> 10
+    local place = self.parallel:update_place(name) or {}
+    return {
+        round_key = key, round_first = place.first, round_origin = place.origin, round_width = place.width,
+        round_stride = place.stride,
+    }
+end
+
+-- The options of a parameter's update.
+local function update_options(self, name, scale)
+    local group = group_of(self, name)
+    local decay = group.weight_decay or self.options.weight_decay
+    return setmetatable({
+        lr = self:rate(self.steps) * (group.scale or 1), weight_decay = self.undecayed[name] and 0 or decay,
+        step = self.steps, grad_scale = scale, by_adamw = self.by_adamw[name], rounding = rounding_of(self, name),
+    }, { __index = self.options })
+end
+
+local function groups_of(list)
+    local groups = {}
+    for i, given in ipairs(list) do
+        local o = util.options(given, { match = {}, scale = 1.0, weight_decay = -1.0 }, "groups of an optimizer")
+        groups[i] = {
+            matches = masks.of(o.match), scale = o.scale, weight_decay = o.weight_decay >= 0 and o.weight_decay or nil,
+        }
+    end
+    return groups
+end
+
+-- Whether Muon leaves a parameter to AdamW.
+local function left_to_adamw(rule, options)
+    if rule ~= updates.muon then
+        return function() return false end
+    end
+    local named = masks.of(options.adamw_mask)
+    return function(name, t)
+        return t:dim() ~= 2 or named(name)
+    end
+end
+
+local function new_optimizer(kind, rule, params, options)
     local parallel = options.parallel or mx.parallel.alone
     options.parallel = nil
+    if rule.whole and parallel ~= mx.parallel.alone then
+        util.refuse("%s needs whole parameters, and this mesh splits them or their updates; use adamw, sgd or lion",
+            kind)
+    end
+    for name, t in util.sorted_pairs(rule.fused and {} or params) do
+        if t:dtype() ~= "f32" then
+            util.refuse("%s would round away small updates of '%s', which is %s: give it f32 parameters, or use adamw "
+                .. "or sgd", kind, name, t:dtype())
+        end
+    end
     local self = setmetatable({
-        kind = kind, params = params, options = options, undecayed = {}, state = {}, steps = 0, parallel = parallel,
+        kind = kind, rule = rule, params = params, options = options, groups = groups_of(options.groups),
+        undecayed = {}, by_adamw = {}, state = {}, steps = 0, parallel = parallel,
     }, Optimizer)
-    local undecayed = masks.of(options.mask)
+    local undecayed, by_adamw = masks.of(options.mask), left_to_adamw(rule, options)
     for name, t in util.sorted_pairs(params) do
-        self.undecayed[name] = undecayed(name)
+        self.undecayed[name], self.by_adamw[name] = undecayed(name), by_adamw(name, t)
         local state, length = {}, parallel:updated(name)
-        for moment, dtype in util.sorted_pairs(moments) do
-            state[moment] = mx.zeros(length and { length } or t:size(), dtype ~= "" and dtype or t:dtype()):keep()
+        local o = setmetatable({ by_adamw = self.by_adamw[name] }, { __index = options })
+        for moment, like in util.sorted_pairs(rule.moments(t, o)) do
+            state[moment] = mx.zeros(length and { length } or like.sizes, like.dtype):keep()
         end
         self.state[name] = state
     end
     return self
 end
 
---- AdamW with decoupled weight decay and bias correction. As in optax, the first moments (m) have mu_dtype ("": the
---- parameter's dtype), and the second moments (v) the parameter's dtype.
----@param params table<string, any>
----@param options? table learning_rate (number or function of the step), beta1, beta2, eps, eps_root, weight_decay, mask
----       (expressions for the names of parameters that do not decay), mu_dtype, clip (a norm), seed (of the rounding of
----       bf16 parameters), parallel (the mx.Parallel of a model on a mesh)
----@return mx.Optimizer
-function optim.adamw(params, options)
-    local standard = {
-        learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, eps_root = 0, weight_decay = 0, mask = {},
-        mu_dtype = "", clip = 0, seed = 0, parallel = false,
-    }
-    local o = util.options(options, standard, "mx.optim.adamw")
-    return new_optimizer("adamw", params, o, { m = o.mu_dtype, v = "" })
+-- A constructor by the options of a rule and those that all optimizers take.
+local function constructor(kind)
+    local rule = updates[kind]
+    return function(params, options)
+        local standard = {}
+        for _, some in ipairs({ COMMON, rule.options }) do
+            for name, value in pairs(some) do
+                standard[name] = value
+            end
+        end
+        return new_optimizer(kind, rule, params, util.options(options, standard, "mx.optim." .. kind))
+    end
 end
 
---- Gradient descent, with momentum if that is above 0.
----@param params table<string, any>
----@param options? table learning_rate (number or function of the step), momentum, weight_decay, mask, clip, seed,
----       parallel, as for adamw
----@return mx.Optimizer
-function optim.sgd(params, options)
-    local standard = {
-        learning_rate = 1e-2, momentum = 0, weight_decay = 0, mask = {}, clip = 0, seed = 0, parallel = false,
-    }
-    local o = util.options(options, standard, "mx.optim.sgd")
-    return new_optimizer("sgd", params, o, o.momentum > 0 and { momentum = "f32" } or {})
+--- AdamW with decoupled weight decay and bias correction. As in optax, the first moments (m) have mu_dtype ("": the
+--- parameter's dtype), and the second moments (v) the parameter's dtype. Options of all optimizers: learning_rate
+--- (number or function of the step), weight_decay, mask (expressions for the names of parameters that do not decay),
+--- groups (a list of { match = expressions, scale = factor of the rate, weight_decay = }: the first that matches
+--- holds), clip_value (largest magnitude of an element of a gradient), clip (largest norm, after that), seed (of the
+--- rounding of bf16 parameters), parallel (the mx.Parallel of a model on a mesh). Those of its own: see updates.lua.
+---@type fun(params: table<string, any>, options?: table): mx.Optimizer
+optim.adamw = constructor "adamw"
+
+--- Gradient descent; own options: momentum.
+---@type fun(params: table<string, any>, options?: table): mx.Optimizer
+optim.sgd = constructor "sgd"
+
+--- Lion; own options: beta1, beta2. Rates are about a tenth of AdamW's, decay about ten times.
+---@type fun(params: table<string, any>, options?: table): mx.Optimizer
+optim.lion = constructor "lion"
+
+--- Adafactor; own options: beta2_decay, eps1, eps2, clip_update. Not on a mesh.
+---@type fun(params: table<string, any>, options?: table): mx.Optimizer
+optim.adafactor = constructor "adafactor"
+
+--- Muon for matrices and AdamW for the rest; own options: momentum, nesterov, adamw_mask, adamw_scale and others. Not
+--- on a mesh.
+---@type fun(params: table<string, any>, options?: table): mx.Optimizer
+optim.muon = constructor "muon"
+
+--- An optimizer of one's own. `rule.update(p, grad, state, o)` changes p in place (mx.copy(p, ...)), from the gradient,
+--- the moments and o (lr, weight_decay, step, and all options); it runs unrecorded. `rule.moments(t)` gives the sizes
+--- and dtypes of a parameter's moments, which begin at 0 and are saved in checkpoints; `rule.options` the standard
+--- values of options. `elementwise = true` says that each element is updated by itself: only then is a mesh allowed.
+---
+---     local signs = mx.optim.custom("signs", { update = function(p, grad, _, o)
+---         mx.copy(p, p - o.lr * (grad:gt(0):to("f32") - grad:lt(0):to("f32")))
+---     end })
+---     local optimizer = signs(params, { learning_rate = 1e-3 })
+---
+---@param kind string its name, which checkpoints compare
+---@param rule {update: function, moments: function?, options: table?, elementwise: boolean?}
+---@return fun(params: table<string, any>, options?: table): mx.Optimizer
+function optim.custom(kind, rule)
+    local o = util.options(rule, {
+        update = function() error("mx.optim.custom: the rule has no update", 0) end,
+        moments = function() return {} end, options = {}, elementwise = false,
+    }, "mx.optim.custom")
+    if updates[kind] and updates[kind].update ~= o.update then
+        error(("mx.optim.custom: '%s' is the name of another optimizer"):format(kind), 2)
+    end
+    o.options.learning_rate = o.options.learning_rate or 1e-3
+    updates[kind] = { options = o.options, moments = o.moments, update = o.update, whole = not o.elementwise }
+    return constructor(kind)
 end
 
 --- Creates the optimizer of a config. It has the parameters that trainable_parameters_mask names.
@@ -148,8 +235,8 @@ function Optimizer:rate(step)
     return type(rate) == "function" and rate(step) or rate
 end
 
---- Discards the accumulated gradients. Not collective.
-function Optimizer:clear()
+--- Discards the accumulated gradients; step() does so, too. Not collective.
+function Optimizer:zero_grad()
     for _, t in util.sorted_pairs(self.params) do
         local grad = t:grad()
         if grad then
@@ -157,6 +244,21 @@ function Optimizer:clear()
             grad:release() -- now, not when Lua collects the handle
         end
     end
+end
+
+-- The gradient with elements of at most this magnitude; 0: as it is.
+local function clamp(grad, most)
+    return most > 0 and mx.minimum(mx.maximum(grad, -most), most) or grad
+end
+
+-- Changes the values of a parameter, in a scope of its own: what a rule computes is freed parameter by parameter.
+local function update(self, name, values, grad, o)
+    if self.rule.fused then
+        return self.rule.update(values, grad, self.state[name], o)
+    end
+    mx.no_grad(mx.scope, function()
+        self.rule.update(values:detach(), o.grad_scale == 1 and grad or grad * o.grad_scale, self.state[name], o)
+    end)
 end
 
 --- Updates the parameters with the accumulated gradients and clears these. Parameters without a gradient stay
@@ -170,7 +272,7 @@ function Optimizer:step(most)
     for name, t in util.sorted_pairs(self.params) do
         local grad = t:grad()
         if grad then
-            grads[name] = parallel:updated_gradient(name, grad)
+            grads[name] = clamp(parallel:updated_gradient(name, grad), self.options.clip_value)
         end
     end
     local norm, clip, scale = optim.norm(grads, parallel), self.options.clip, 1
@@ -184,11 +286,10 @@ function Optimizer:step(most)
     for name, grad in util.sorted_pairs(grads) do
         local t = self.params[name]
         if good then
-            local values = parallel:updated_values(name, t)
-            UPDATES[self.kind](self, name, values, grad, update_options(self, name, scale))
+            update(self, name, parallel:updated_values(name, t), grad, update_options(self, name, scale))
         end
     end
-    self:clear()
+    self:zero_grad()
     if good then
         parallel:finish_update(self.params)
     end

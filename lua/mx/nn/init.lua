@@ -117,6 +117,100 @@ function nn.layernorm(params, name, width, options)
     end
 end
 
+-- The layers of layers.lua.
+for name, layer in pairs(require "mx.nn.layers") do
+    nn[name] = layer
+end
+
+-- ---- a table of parameters ----
+
+--- Stops training the parameters whose names match one of the expressions (regular ones, PCRE2), or trains them again.
+--- Optimizers skip a parameter without a gradient.
+---@param params table
+---@param patterns string[]
+---@param trains? boolean true: train them again
+---@return integer how many match; none is an error, since a misspelt name would freeze nothing
+function nn.freeze(params, patterns, trains)
+    local matches, n = mx.models.masks.of(patterns), 0
+    for name, t in util.sorted_pairs(params) do
+        if matches(name) then
+            t:requires_grad(trains or false)
+            n = n + 1
+        end
+    end
+    if n == 0 then
+        error(("mx.nn.freeze: no parameter's name matches %s"):format(table.concat(patterns, ", ")), 2)
+    end
+    return n
+end
+
+--- A copy of the values of parameters or buffers, for load_state or mx.save. Not collective.
+---@param params table
+---@return table<string, any>
+function nn.state(params)
+    local state = {}
+    for name, t in util.sorted_pairs(params) do
+        state[name] = t:detach():clone():keep()
+    end
+    return state
+end
+
+--- Gives parameters the values of a state with the same names and shapes. Not collective.
+---@param params table
+---@param state table<string, any>
+function nn.load_state(params, state)
+    for name in util.sorted_pairs(state) do
+        if not params[name] then
+            util.refuse("the state has '%s', which the parameters lack", name)
+        end
+    end
+    for name, t in util.sorted_pairs(params) do
+        local values = state[name] or util.refuse("the state lacks '%s'", name)
+        local got, want = table.concat(values:size(), "x"), table.concat(t:size(), "x")
+        if got ~= want then
+            util.refuse("'%s' is %s in the state, and %s in the parameters", name, got, want)
+        end
+    end
+    for name, t in util.sorted_pairs(params) do
+        mx.no_grad(mx.copy, t:detach(), state[name]:to(t:dtype()))
+    end
+end
+
+--- A table of parameters as text: sizes, dtypes and values of each, and with a function the FLOPs of one call of it.
+---@param params table
+---@param fn? fun(...): any called once, unrecorded, with the arguments after it
+---@param ... any
+---@return string
+function nn.summary(params, fn, ...)
+    local lines, width = {}, 9
+    for name in pairs(params) do
+        width = math.max(width, #name)
+    end
+    local row = "%-" .. width .. "s  %-16s %-5s %15s"
+    lines[1] = row:format("parameter", "sizes", "dtype", "values")
+    for name, t in util.sorted_pairs(params) do
+        lines[#lines + 1] = row:format(name, table.concat(t:size(), " x "), t:dtype(), util.thousands(t:numel()))
+    end
+    lines[#lines + 1] = row:format("all", "", "", util.thousands(nn.count(params)))
+    if fn then
+        local arguments = table.pack(...)
+        mx.profile(true)
+        local ok, message = pcall(mx.no_grad, mx.scope, function()
+            fn(table.unpack(arguments, 1, arguments.n))
+        end)
+        mx.profile(false)
+        if not ok then
+            error(message, 2)
+        end
+        local flops = 0
+        for _, op in ipairs(mx.profile_report()) do
+            flops = flops + op.flops
+        end
+        lines[#lines + 1] = ("one call: %.4g GFLOP"):format(flops / 1e9)
+    end
+    return table.concat(lines, "\n")
+end
+
 --- The number of values in a table of parameters.
 ---@param params table
 ---@return integer

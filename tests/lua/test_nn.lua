@@ -1,0 +1,91 @@
+--- Layers of mx.nn against PyTorch and against the decoder's operations, and what is done with tables of parameters.
+
+local compare = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "compare.lua")
+local lu = require "luaunit"
+local mx = require "mx"
+
+local golden = mx.io.h5_read(compare.here .. "../golden/nn.h5")
+
+TestCells = {}
+
+-- f32 against float64: four steps of a few dozen roundings.
+local BOUND = 5e-6
+
+for name, make in pairs({ lstm = mx.nn.lstm_cell, gru = mx.nn.gru_cell }) do
+    TestCells["test_" .. name] = function()
+        local params, state = {}, {}
+        local cell = make(params, "cell", 5, 7)
+        for parameter in pairs(params) do
+            state[parameter] = golden[parameter:gsub("^cell", name)]
+        end
+        mx.nn.load_state(params, state)
+        local y = mx.nn.recurrent(cell)(golden.x)
+        lu.assertTrue(compare.distance(y, golden[name .. ".y"]) < BOUND)
+        mx.backward(mx.sum(y * y))
+        lu.assertTrue(compare.distance(params["cell.state.weight"]:grad(), golden[name .. ".grad"]) < BOUND)
+    end
+end
+
+TestLayers = {}
+
+-- Attention by the operations that it is made of.
+function TestLayers.test_attention()
+    local params, x = {}, mx.randn { shape = { 2, 5, 16 }, seed = 1 }
+    local f = mx.nn.attention(params, "a", 16, { heads = 4, kv_heads = 2, rope = 100 })
+    local function rotated(name, heads)
+        return mx.rope(mx.matmul(x, params[name]):view(2, 5, heads, 4), { theta = 100 })
+    end
+    local v = mx.matmul(x, params["a.value.weight"]):view(2, 5, 2, 4)
+    local y = mx.attention(rotated("a.query.weight", 4), rotated("a.key.weight", 2), v, { causal = true })
+    lu.assertTrue(compare.identical(f(x), mx.matmul(y:view(2, 5, 16), params["a.out.weight"])))
+    lu.assertErrorMsgContains("heads = 5", mx.nn.attention, {}, "a", 12, { heads = 5 })
+    lu.assertErrorMsgContains("kv_heads = 3", mx.nn.attention, {}, "a", 12, { heads = 4, kv_heads = 3 })
+end
+
+function TestLayers.test_mlp_and_sequential()
+    local params, x = {}, mx.randn { shape = { 3, 4 }, seed = 1 }
+    local f = mx.nn.sequential(mx.nn.mlp(params, "m", 4, 8, { gated = true, activation = "silu" }), mx.tanh)
+    local inner = mx.gated(mx.matmul(x, params["m.gate.weight"]), mx.matmul(x, params["m.up.weight"]))
+    lu.assertTrue(compare.identical(f(x), mx.tanh(mx.matmul(inner, params["m.down.weight"]))))
+    lu.assertErrorMsgContains("activation = tahn", mx.nn.mlp, {}, "m", 4, 8, { activation = "tahn" })
+    lu.assertErrorMsgContains("argument 2 is a number", mx.nn.sequential, mx.tanh, 3)
+end
+
+TestTables = {}
+
+function TestTables.test_freeze()
+    local params = {}
+    local f = mx.nn.sequential(mx.nn.linear(params, "first", 3, 3), mx.nn.linear(params, "second", 3, 2))
+    lu.assertEquals(mx.nn.freeze(params, { "^first" }), 1)
+    mx.backward(mx.sum(f(mx.ones { 1, 3 })))
+    lu.assertNil(params["first.weight"]:grad())
+    lu.assertNotNil(params["second.weight"]:grad())
+    mx.nn.freeze(params, { "^first" }, true)
+    mx.backward(mx.sum(f(mx.ones { 1, 3 })))
+    lu.assertNotNil(params["first.weight"]:grad())
+    lu.assertErrorMsgContains("no parameter's name matches ^frist", mx.nn.freeze, params, { "^frist" })
+end
+
+function TestTables.test_a_state_is_a_copy()
+    local params = {}
+    mx.nn.linear(params, "w", 2, 2)
+    local state = mx.nn.state(params)
+    local before = params["w.weight"]:totable()
+    mx.fill(params["w.weight"]:detach(), { value = 7 })
+    lu.assertEquals(state["w.weight"]:totable(), before)
+    mx.nn.load_state(params, state)
+    lu.assertEquals(params["w.weight"]:totable(), before)
+    lu.assertErrorMsgContains("the state lacks 'w.weight'", mx.nn.load_state, params, {})
+    lu.assertErrorMsgContains("has 'v', which", mx.nn.load_state, params, { v = mx.ones { 1 } })
+    lu.assertErrorMsgContains("'w.weight' is 4 in the state, and 2x2", mx.nn.load_state, params,
+        { ["w.weight"] = mx.ones { 4 } })
+end
+
+function TestTables.test_summary()
+    local params = {}
+    local f = mx.nn.linear(params, "dense", 1000, 500, { bias = true })
+    local text = mx.nn.summary(params, f, mx.ones { 10, 1000 })
+    lu.assertStrContains(text, "dense.weight  1000 x 500       f32           500,000")
+    lu.assertStrContains(text, "500,500")
+    lu.assertStrContains(text, "one call: 0.01 GFLOP")
+end

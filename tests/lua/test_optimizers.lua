@@ -1,0 +1,179 @@
+--- Optimizers against PyTorch's and the formulas of their papers, and what all of them share.
+
+local compare = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "compare.lua")
+local lu = require "luaunit"
+local mx = require "mx"
+
+local golden = mx.io.h5_read(compare.here .. "../golden/optimizers.h5")
+local NAMES = { "matrix", "wide", "vector" }
+
+local function parameters()
+    local params = {}
+    for _, name in ipairs(NAMES) do
+        params[name] = golden[name .. ".start"]:clone():keep():requires_grad()
+    end
+    return params
+end
+
+-- Gives each parameter its gradient of step i, times `factor`.
+local function give_gradients(params, i, factor)
+    for name, t in pairs(params) do
+        mx.backward(mx.sum(t * golden[name .. ".grads"][i]) * (factor or 1))
+    end
+end
+
+local function steps(optimizer, first, last)
+    for i = first, last do
+        local step <close> = mx.step()
+        give_gradients(optimizer.params, i)
+        optimizer:step()
+        assert(step)
+    end
+end
+
+TestOptimizers = {}
+
+-- The makers of what the golden file has, and the error that f32 leaves in ten steps. Muon's polynomial multiplies a
+-- matrix 15 times in f32.
+local RULES = {
+    lion = { 1e-6, function(p) return mx.optim.lion(p, { learning_rate = 0.01, weight_decay = 0.1 }) end },
+    adafactor = { 1e-6, function(p) return mx.optim.adafactor(p, { learning_rate = 0.05, weight_decay = 0.1 }) end },
+    muon = { 1e-5, function(p) return mx.optim.muon(p, { learning_rate = 0.02, weight_decay = 0.1 }) end },
+    muon_plain = { 1e-5, function(p)
+        return mx.optim.muon(p, { learning_rate = 0.02, momentum = 0.9, nesterov = false })
+    end },
+}
+
+for rule, case in pairs(RULES) do
+    TestOptimizers["test_" .. rule] = function()
+        local params = parameters()
+        steps(case[2](params), 1, 10)
+        for _, name in ipairs(NAMES) do
+            lu.assertTrue(compare.distance(params[name], golden[name .. "." .. rule]) < case[1], name)
+        end
+    end
+
+    -- Ten steps in one go, and five, a checkpoint, and five by another optimizer: the same bits.
+    TestOptimizers["test_" .. rule .. "_resumes"] = function()
+        local folder = os.tmpname()
+        os.remove(folder)
+        local params, half, rest = parameters(), parameters(), parameters()
+        steps(case[2](params), 1, 10)
+        local optimizer = case[2](half)
+        steps(optimizer, 1, 5)
+        local saver = mx.checkpoint.saver { directory = folder, params = half, optimizer = optimizer }
+        saver:save(5, {}, true)
+        saver:close()
+        local other = case[2](rest)
+        mx.checkpoint.load(folder .. "/step_5", { params = rest, optimizer = other })
+        steps(other, 6, 10)
+        os.execute("rm -r " .. folder)
+        for _, name in ipairs(NAMES) do
+            lu.assertTrue(compare.identical(rest[name]:detach(), params[name]:detach()), name)
+        end
+    end
+end
+
+function TestOptimizers.test_bf16_parameters_are_refused_where_updates_would_be_lost()
+    local params = { w = mx.ones({ 2, 2 }, "bf16"):keep():requires_grad() }
+    for _, kind in ipairs { "lion", "adafactor", "muon" } do
+        lu.assertErrorMsgContains(kind .. " would round away small updates of 'w', which is bf16", mx.optim[kind],
+            params)
+    end
+    mx.optim.adamw(params)
+end
+
+-- ---- an optimizer of one's own ----
+
+TestCustom = {}
+
+-- Momentum by hand is SGD with momentum.
+function TestCustom.test_the_same_as_sgd()
+    local momentum = mx.optim.custom("momentum_by_hand", {
+        options = { beta = 0.9 },
+        moments = function(t) return { m = { sizes = t:size(), dtype = "f32" } } end,
+        update = function(p, grad, state, o)
+            mx.copy(state.m, state.m * o.beta + grad)
+            mx.copy(p, p - state.m * o.lr)
+        end,
+    })
+    local mine, theirs = parameters(), parameters()
+    steps(momentum(mine, { learning_rate = 0.05, clip = 0.5 }), 1, 10)
+    steps(mx.optim.sgd(theirs, { learning_rate = 0.05, momentum = 0.9, clip = 0.5 }), 1, 10)
+    for _, name in ipairs(NAMES) do
+        lu.assertTrue(compare.distance(mine[name], theirs[name]) < 1e-6, name)
+    end
+end
+
+function TestCustom.test_what_is_refused()
+    lu.assertErrorMsgContains("'adamw' is the name of another optimizer", mx.optim.custom, "adamw",
+        { update = function() end })
+    lu.assertErrorMsgContains("'updates', did you mean 'update'", mx.optim.custom, "mine", { updates = 1 })
+    local whole = mx.optim.custom("whole", { update = function() end })
+    lu.assertErrorMsgContains("whole needs whole parameters", whole, {}, { parallel = {} })
+end
+
+-- ---- groups, clipping ----
+
+TestOptions = {}
+
+-- A group's scale is a rate of its own, and its weight decay, too; what no group names has the optimizer's.
+function TestOptions.test_groups()
+    local params, by_rate = parameters(), parameters()
+    steps(mx.optim.sgd(params, {
+        learning_rate = 0.1, weight_decay = 0.2,
+        groups = { { match = { "^mat" }, scale = 0.5, weight_decay = 0 }, { match = { "t" }, scale = 0 } },
+    }), 1, 1)
+    steps(mx.optim.sgd(by_rate, { learning_rate = 0.05 }), 1, 1)
+    lu.assertTrue(compare.identical(params.matrix:detach(), by_rate.matrix:detach()))
+    lu.assertTrue(compare.identical(params.vector:detach(), golden["vector.start"]))
+    local wide, g = golden["wide.start"], golden["wide.grads"][1]
+    lu.assertTrue(compare.distance(params.wide, wide * (1 - 0.1 * 0.2) - g * 0.1) < 1e-6)
+end
+
+function TestOptions.test_clip_value_comes_before_the_norm()
+    local params = { vector = parameters().vector }
+    local optimizer = mx.optim.sgd(params, { learning_rate = 1, clip_value = 0.25, clip = 0.3 })
+    local g = mx.minimum(mx.maximum(golden["vector.grads"][1], -0.25), 0.25)
+    local norm = math.sqrt(mx.sum_squares(g):item())
+    give_gradients(params, 1)
+    lu.assertAlmostEquals(optimizer:step(), norm, 1e-6)
+    lu.assertTrue(norm > 0.3)
+    lu.assertTrue(compare.distance(params.vector, golden["vector.start"] - g * (0.3 / norm)) < 1e-6)
+end
+
+-- ---- averages of weights, early stopping ----
+
+TestAverages = {}
+
+function TestAverages.test_ema()
+    local params = { w = mx.tensor({ 1, 2 }):keep():requires_grad(), b = mx.ones({ 1 }, "bf16"):keep() }
+    local ema = mx.optim.ema(params, { decay = 0.75 })
+    mx.copy(params.w:detach(), mx.tensor { 5, 6 })
+    ema:update()
+    lu.assertEquals(ema.params.w:totable(), { 2, 3 })
+    local inside = ema:apply(function() return params.w:totable() end)
+    lu.assertEquals(inside, { 2, 3 })
+    lu.assertEquals(params.w:totable(), { 5, 6 })
+    lu.assertFalse(pcall(ema.apply, ema, function() error("inside") end))
+    lu.assertEquals(params.w:totable(), { 5, 6 })
+    lu.assertEquals(ema.params.w:totable(), { 2, 3 })
+end
+
+function TestAverages.test_warmup_forgets_the_beginning()
+    local params = { w = mx.zeros({ 1 }):keep() }
+    local ema = mx.optim.ema(params, { decay = 0.999, warmup = true })
+    mx.copy(params.w, mx.ones { 1 })
+    ema:update()
+    lu.assertAlmostEquals(ema.params.w:totable()[1], 1 - 2 / 11, 1e-6)
+end
+
+function TestAverages.test_early_stopping()
+    local stopping, losses = mx.optim.early_stopping { patience = 2, least = 0.1 }, { 3, 2, 1.95, 0 / 0 }
+    local stops = {}
+    for i, loss in ipairs(losses) do
+        stops[i] = stopping:check(loss)
+    end
+    lu.assertEquals(stops, { false, false, false, true })
+    lu.assertEquals(stopping.best, 2)
+end

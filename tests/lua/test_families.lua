@@ -141,7 +141,8 @@ function TestFamilies.test_a_simulated_step_of_each_model()
                 "model_name=" .. name, "per_device_batch_size=1", "max_target_length=" .. length,
             }
             local mfu = mx.plan.simulate(config, "v5p-16", 1).mfu
-            lu.assertTrue(mfu > (name == "gpt3-52k" and 0 or 30), name)
+            -- GPT-2's heads of 64 features fill half of the matrix unit, and a sequence is short.
+            lu.assertTrue(mfu > (name == "gpt3-52k" and 0 or name == "gpt2-124m" and 25 or 30), name)
         end
     end
 end

@@ -4,7 +4,7 @@
 local lu = require "luaunit"
 local mx = require "mx"
 
-local S, H, D = 1024, 8, 128 -- of each rank
+local S, H, D = 8192, 8, 128 -- of each rank
 local TENSOR = 2 * S * H * D -- bytes of q, k, v or out
 
 ---@class Pass

@@ -306,9 +306,9 @@ on 2 -e 'require("mx").config.load { "hardware=v5e-8" }'
 exits 1
 has "one process simulates all chips of v5e-8, but there are 2 ranks: start mxlua without mpirun"
 has_not traceback
-run "$mxlua" -e 'local mx = require "mx"; mx.mesh(mx.config.load { "hardware=v5p-6144", "ici_tensor_parallelism=16" })'
+run "$mxlua" -e 'local mx = require "mx"; mx.mesh(mx.config.load { "hardware=v5e-256", "ici_tensor_parallelism=2" })'
 exits 1
-has "ici_tensor_parallelism = 16 does not fit the torus: 16 are to be placed, where a dimension has 24 chips left"
+has "ici_tensor_parallelism = 2 does not fit the slice 16x16: no whole sides of 16x16 multiply to it"
 has_not traceback
 
 case="an error of the engine in one of our own scripts"

@@ -1,5 +1,6 @@
 /* Functions that the files of tensor bindings share: tensor.c reads values, tensor_index.c looks up t[i] and t.name,
- * tensor_operators.c has the operators, tensor_split.c cuts into parts, tensor_new.c creates tensors, tensor_text.c prints them. */
+ * tensor_choose.c does t[mask], tensor_operators.c has the operators, tensor_split.c cuts into parts, tensor_new.c
+ * creates tensors, tensor_text.c prints them. */
 #ifndef MX_BIND_TENSOR_H
 #define MX_BIND_TENSOR_H
 
@@ -31,6 +32,13 @@ extern const luaL_Reg mxl_tensor_parts[];
 
 /* Sets __index and __newindex of the metatable at -2; pops the table of methods at -1. */
 void mxl_set_tensor_index(lua_State *L);
+
+/* t[mask] and t[ids] (tensor_choose.c): pushes the elements or rows of t where the mask `by` (u8, with the first sizes
+ * of t, or all) is not 0; or the rows with these ids (i32, from 0). */
+int mxl_push_chosen(lua_State *L, mx_tensor *t, mx_tensor *by);
+
+/* t[mask] = number */
+mx_status mxl_fill_chosen(lua_State *L, mx_tensor *t, mx_tensor *mask, double number);
 
 /* Replaces the integers at the bottom of the stack by one list of them: mx.zeros(2, 3) is mx.zeros{2, 3}. */
 void mxl_join_sizes(lua_State *L);

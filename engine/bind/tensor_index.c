@@ -85,8 +85,10 @@ static void read_part(lua_State *L, const mx_tensor *t, part *p)
             p->length[d] = 1;
             p->is_single[d] = true;
         } else if (d < n) {
-            mxl_try(L, mx_fail(MX_ERR_VALUE, "entry %d of t[{...}] is %s; expected a whole number, {first, last} or {}",
-                               d + 1, luaL_tolstring(L, -1, NULL)));
+            mxl_try(L,
+                    mx_fail(MX_ERR_VALUE, "entry %d of t[{...}] is %s; expected a whole number, {first, last} or {}%s",
+                            d + 1, mxl_test_tensor(L, -1) ? "a tensor" : luaL_tolstring(L, -1, NULL),
+                            mxl_test_tensor(L, -1) ? "; mx.index_select takes ids along a dimension" : ""));
         }
         lua_pop(L, 1);
         if (!p->is_single[d])
@@ -187,10 +189,11 @@ static int push_transposed(lua_State *L)
 
 static _Noreturn void bad_index(lua_State *L)
 {
-    mx_fail(MX_ERR_VALUE,
-            "a tensor is indexed by a whole number or by a table, not by %s: t[i] is row i, t[{ {1, 3}, -1 }] the last "
-            "column of rows 1 to 3",
-            luaL_tolstring(L, 2, NULL));
+    mx_fail(
+        MX_ERR_VALUE,
+        "a tensor is indexed by a whole number, a table or a tensor, not by %s: t[i] is row i, t[{ {1, 3}, -1 }] the "
+        "last column of rows 1 to 3, t[mask] the elements where a mask is not 0",
+        luaL_tolstring(L, 2, NULL));
     mxl_try(L, MX_ERR_VALUE);
     abort(); /* not reached */
 }
@@ -212,6 +215,8 @@ static int tensor_index(lua_State *L)
     bool is_past_end = t->shape.n_dims > 0 && lua_isinteger(L, 2) && lua_tointeger(L, 2) == t->shape.size[0] + 1;
     if (is_past_end && asked_by_ipairs(L))
         return 0;
+    if (mxl_test_tensor(L, 2))
+        return mxl_push_chosen(L, t, mxl_check_tensor(L, 2));
     part p;
     if (!read_index(L, t, &p))
         bad_index(L);
@@ -297,6 +302,14 @@ static int tensor_newindex(lua_State *L)
         return luaL_error(L, "t[...] = value: the value is %s; expected a number or a tensor", luaL_typename(L, 3));
     if (mxl_test_tensor(L, 3))
         mxl_check_tensor(L, 3);
+    if (mxl_test_tensor(L, 2)) {
+        refuse_recorded(L, t);
+        if (mxl_test_tensor(L, 3))
+            mxl_try(L, mx_fail(MX_ERR_VALUE, "t[mask] = value takes a number; mx.where(mask, value, t) chooses between "
+                                             "two tensors, and mx.scatter writes rows"));
+        mxl_try(L, mxl_fill_chosen(L, t, mxl_check_tensor(L, 2), lua_tonumber(L, 3)));
+        return 0;
+    }
     part p;
     if (!read_index(L, t, &p))
         bad_index(L);

@@ -3,6 +3,7 @@
 #include "kernels/shape.h"
 
 #include "core/element.h"
+#include "ops/compose.h"
 #include "ops/pointwise.h"
 
 #include <math.h>
@@ -134,6 +135,12 @@ const mx_op mx_op_index_select = {
     .host = host_select,
     .vjp = vjp_select,
 };
+
+mx_status mx_apply_index_select(mx_tensor *x, mx_tensor *ids, int dim, mx_tensor **y)
+{
+    const select_attr attr = {.dim = dim};
+    return mx_apply(&mx_op_index_select, (mx_tensor *[]){x, ids}, 2, MX_ATTRS(attr), y);
+}
 
 /* ---- one_hot ---- */
 

@@ -207,6 +207,52 @@ function TestIndex.test_wrong_indices()
     refused({ "no fields to assign", "'x'" }, function() t.x = 1 end)
 end
 
+function TestIndex.test_masks_choose_elements_and_rows()
+    for _, dtype in ipairs { "f32", "bf16", "i32", "u8" } do
+        local t = numbers(dtype)
+        lu.assertEquals(t[t:gt(54)]:totable(), mx.arange(5, { start = 55 }):totable(), dtype)
+        local rows = t[mx.tensor({ 1, 0, 255 }, "u8")]
+        lu.assertEquals(rows:totable(), { t[1]:totable(), t[3]:totable() }, dtype)
+        lu.assertEquals(t[mx.zeros({ 3, 4 }, "u8")]:size(), { 0, 5 })
+        t[mx.tensor({ 0, 1, 0 }, "u8")] = 3
+        t[t:gt(50)] = 1
+        local expected = numbers(dtype):totable()
+        assign(expected, { 2 }, 3)
+        for d, row in ipairs(expected[3]) do
+            for e, value in ipairs(row) do
+                expected[3][d][e] = value > 50 and 1 or value
+            end
+        end
+        lu.assertEquals(t:totable(), expected, dtype)
+    end
+end
+
+function TestIndex.test_ids_choose_rows_from_0()
+    local t = numbers "i32"
+    lu.assertEquals(t[mx.tensor({ 2, 0, 2 }, "i32")]:totable(), { t[3]:totable(), t[1]:totable(), t[3]:totable() })
+    lu.assertEquals(mx.tensor { 5, 6, 7 }[mx.tensor({ { 1 }, { 0 } }, "i32")]:totable(), { { 6 }, { 5 } })
+    lu.assertErrorMsgContains("3", function() return t[mx.tensor({ 3 }, "i32")] end)
+end
+
+function TestIndex.test_gradients_of_chosen_elements()
+    local w = mx.arange(6):view(3, 2):clone():requires_grad()
+    mx.backward((w[w:detach():gt(3)] * 2):sum() + (w[mx.tensor({ 0, 0 }, "i32")] * 5):sum())
+    lu.assertEquals(w:grad():totable(), { { 10, 10 }, { 0, 0 }, { 2, 2 } })
+    local h = w * 2
+    refused({ "was computed by recorded operations" }, function() h[h:detach():gt(1)] = 0 end)
+end
+
+function TestIndex.test_what_chooses_nothing()
+    local t = numbers "f32"
+    refused({ "x is f32 (3)", "a mask (u8", "ids (i32" }, function() return t[mx.ones(3)] end)
+    refused({ "the mask is u8 (2)", "first sizes" }, function() return t[mx.ones(2, "u8")] end)
+    refused({ "no dimensions" }, function() return mx.tensor(1)[mx.tensor({ 0 }, "i32")] end)
+    refused({ "t[ids] = value", "mx.scatter" }, function() t[mx.tensor({ 0 }, "i32")] = 1 end)
+    refused({ "takes a number", "mx.where" }, function() t[t:gt(1)] = mx.ones(2) end)
+    refused({ "entry 1", "a tensor", "mx.index_select" }, function() return t[{ mx.ones(2) }] end)
+    refused({ "= 1.5", "cannot hold it" }, function() numbers "i32"[mx.ones(3, "u8")] = 1.5 end)
+end
+
 function TestIndex.test_iteration_ends_quietly()
     local seen = {}
     for i, row in ipairs(mx.arange(6):view(3, 2)) do

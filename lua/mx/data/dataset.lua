@@ -42,26 +42,15 @@ local function count_rows(tensors)
     return n
 end
 
--- Rows of a tensor by their numbers, from 0.
-local function take(t, numbers)
-    local sizes = t:size()
-    sizes[1] = #numbers
-    local out = mx.zeros(sizes, t:dtype())
-    for i, number in ipairs(numbers) do
-        mx.write_slice(out, t[{ { number + 1, number + 1 } }], { dim = 1, start = i })
-    end
-    return out
-end
-
 -- The examples at positions first ... first + count - 1 (from 0) of the epoch.
 local function rows_at(self, first, count)
-    local batch, numbers = {}, nil
+    local batch, ids = {}, nil
     if self.shuffle then
-        numbers = mx.io.permutation(self.n, util.seed("epoch", self.seed + self.epochs), first, count)
+        ids = mx.tensor(mx.io.permutation(self.n, util.seed("epoch", self.seed + self.epochs), first, count), "i32")
     end
     for name, t in util.sorted_pairs(self.tensors) do
         t = t:detach()
-        batch[name] = numbers and take(t, numbers) or mx.narrow(t, { dim = 1, start = first + 1, length = count })
+        batch[name] = t[ids or { { first + 1, first + count } }]
     end
     return batch
 end

@@ -273,6 +273,21 @@ function TestChip.test_products_of_a_library()
     assert_near(twice - norm, bytes / MEMORY, 1e-6)
 end
 
+-- The models of the published v5e benchmark had no kernel for attention, unless a run says so.
+function TestChip.test_which_attention()
+    for words, in_memory_too in pairs({
+        ["model_name=16b"] = true, ["model_name=16b attention=flash"] = false, ["model_name=llama2-7b"] = false,
+        ["model_name=16b attention_type=global"] = false, ["model_name=llama2-7b attention=dot_product"] = true,
+    }) do
+        local list = { "hardware=v5e-256" }
+        for word in words:gmatch("%S+") do
+            list[#list + 1] = word
+        end
+        local settings = mx.sim.settings(mx.config.load(list, { simulate = false }))
+        lu.assertEquals({ words, settings.attention_kernel.scores_in_memory }, { words, in_memory_too })
+    end
+end
+
 -- Embeddings by one-hot vectors are products of tokens by vocabulary by width, padded to the matrix unit.
 function TestChip.test_one_hot_embedding()
     chip({ one_hot_embedding = true })

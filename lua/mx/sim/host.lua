@@ -6,6 +6,7 @@ local host = {}
 
 local SECONDS = 0.12 -- for each rate of a sample
 local SAMPLES = 6 -- samples from which the rates of this machine are taken
+local WEIGHTS = 12 -- of a sample of products: 50 MB in bf16
 local NOMINAL = 1e12 -- rate to use if times do not matter
 
 -- Calls of fn per second: the median of several.
@@ -20,13 +21,22 @@ local function rate(fn)
     return 1 / mx.util.quantile(times, 0.5)
 end
 
--- FLOP/s of a matrix product in the shapes of a layer.
+-- FLOP/s of the three products of a layer's weight: forward, and those of both gradients. Each round uses the next of
+-- several weights, so that operands come from memory and outer caches, as in a step. This matters for tile registers
+-- (AMX), which multiply faster than inner caches are filled.
 local function product_rate(dtype)
-    local m, k, n = 1024, 1024, 2048
+    local m, k, n, next_weight = 1024, 1024, 2048, 0
     return mx.scope(function()
-        local x, w = mx.randn { shape = { m, k }, dtype = dtype }, mx.randn { shape = { k, n }, dtype = dtype }
-        return 2 * m * n * k * rate(function()
-            mx.matmul(x, w):release()
+        local x, dy = mx.randn { shape = { m, k }, dtype = dtype }, mx.randn { shape = { m, n }, dtype = dtype }
+        local weights = {}
+        for i = 1, WEIGHTS do
+            weights[i] = mx.randn { shape = { k, n }, dtype = dtype }
+        end
+        return 3 * 2 * m * n * k * rate(function()
+            next_weight = next_weight % WEIGHTS + 1
+            mx.matmul(x, weights[next_weight]):release()
+            mx.matmul(dy, weights[next_weight], { trans_b = true }):release()
+            mx.matmul(x, dy, { trans_a = true }):release()
         end)
     end)
 end

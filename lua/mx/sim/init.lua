@@ -260,6 +260,13 @@ function sim.pod(name, slices, values)
     }, hardware
 end
 
+-- Whether XLA computes attention without a kernel. Kernels have no bias by relative position; with a causal mask,
+-- MaxText left the bias out.
+local function has_no_kernel(config)
+    local biased = config.relative_bias_buckets > 0 and config.attention_type == "full"
+    return config.attention == "dot_product" or config.attention == "autoselected" and biased
+end
+
 --- The settings of a config for the pod, besides hardware and slices.
 ---@param config table
 ---@return table<string, any> values for sim.start
@@ -276,7 +283,7 @@ function sim.settings(config)
     settings.collective_streams = config.collective_streams > 0 and config.collective_streams or nil
     settings.one_hot_embedding = config.use_iota_embed
     settings.attention_kernel = {
-        scores_in_memory = config.attention == "dot_product", fused_backward = config.sa_use_fused_bwd_kernel,
+        scores_in_memory = has_no_kernel(config), fused_backward = config.sa_use_fused_bwd_kernel,
         block_q = config.sa_block_q, block_kv = config.sa_block_kv, block_q_dkv = config.sa_block_q_dkv,
         block_kv_dkv = config.sa_block_kv_dkv, block_q_dq = config.sa_block_q_dq, block_kv_dq = config.sa_block_kv_dq,
     }

@@ -74,8 +74,8 @@ local function check_input(f, inputs, i, gradient, options)
         local scale = math.sqrt(core.sum(core.square(gradient)):item()) + options.tolerance
         local apart = math.abs(measured - slope) / scale
         if apart ~= apart or apart > options.tolerance then
-            return ("gradcheck: the slope by input %d, %s (%s), is %.7g by the gradient and %.7g by differences: they " ..
-                "are %.2g of the gradient's norm apart, tolerance %.2g"):format(i, inputs[i]:dtype(),
+            return ("gradcheck: the slope by input %d, %s (%s), is %.7g by the gradient and %.7g by differences: they "
+                .. "are %.2g of the gradient's norm apart, tolerance %.2g"):format(i, inputs[i]:dtype(),
                 table.concat(inputs[i]:size(), ", "), slope, measured, apart, options.tolerance)
         end
     end

@@ -206,7 +206,7 @@ function nn.summary(params, fn, ...)
         for _, op in ipairs(mx.profile_report()) do
             flops = flops + op.flops
         end
-        lines[#lines + 1] = ("one call: %.4g GFLOP"):format(flops / 1e9)
+        lines[#lines + 1] = ("one call: %s FLOP"):format(util.thousands(math.floor(flops)))
     end
     return table.concat(lines, "\n")
 end

@@ -1,6 +1,7 @@
 --- Layers for models of one's own: attention, MLPs, recurrent cells, sequences of layers.
 
 local mx = require "mx"
+local parts = require "mx.parallel.parts"
 local util = require "mx.util"
 
 local layers = {}
@@ -152,7 +153,7 @@ function layers.recurrent(cell)
             h, state = cell(mx.narrow(x, { dim = 2, start = s, length = 1 }):view(x:size(1), x:size(3)), state)
             outputs[s] = h:view(h:size(1), 1, h:size(2))
         end
-        return mx.concat(outputs, { dim = 2 }), state
+        return parts.concat(outputs, 2), state
     end
 end
 

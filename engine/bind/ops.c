@@ -15,7 +15,7 @@ static const char *attr_kind_text(mx_attr_kind kind)
         [MX_ATTR_BOOL] = "true or false", [MX_ATTR_INT] = "an integer, at most 2^53 in size",
         [MX_ATTR_DIM] = "a dimension",    [MX_ATTR_DIMS] = "a dimension or a list of dimensions",
         [MX_ATTR_FLOAT] = "a number",     [MX_ATTR_DTYPE] = "a dtype",
-        [MX_ATTR_ENUM] = "a string",      [MX_ATTR_SHAPE] = "a table of integers",
+        [MX_ATTR_ENUM] = "a string",      [MX_ATTR_SHAPE] = "an integer or a table of integers",
         [MX_ATTR_SEED] = "an integer",    [MX_ATTR_AXES] = "an axis of the mesh or a list of axes",
     };
     return texts[kind];
@@ -108,6 +108,15 @@ static void set_attr(lua_State *L, const mx_op *op, const mx_attr *attr, char *b
         *(int *)to = choice_index(L, op, attr);
         break;
     case MX_ATTR_SHAPE:
+        if (lua_type(L, -1) == LUA_TSTRING && attr->choices) {
+            *(mx_shape *)to = (mx_shape){.n_dims = -1 - choice_index(L, op, attr)};
+            break;
+        }
+        if (lua_type(L, -1) == LUA_TNUMBER && !isnan(attr->standard)) { /* one for all dimensions */
+            *(mx_shape *)to = (mx_shape){1, {lua_tointegerx(L, -1, &good)}};
+            good = good && is_small(((const mx_shape *)to)->size[0]);
+            break;
+        }
         good = lua_istable(L, -1);
         if (good) { /* a list inside a table of options, which has been checked */
             lua_pushfstring(L, "%s: attribute '%s'", op->name, attr->name);

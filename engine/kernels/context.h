@@ -8,6 +8,7 @@
 
 #include "core/cpu.h"
 #include "kernels/attention_paths.h"
+#include "kernels/conv.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm_internal.h"
@@ -34,6 +35,7 @@
     X(mx_beyond_path, beyond) \
     X(const mx_norm_paths, norm) \
     X(const mx_softmax_paths, softmax) \
+    X(const mx_conv_paths, conv) \
     X(mx_rope_path, rope) \
     X(const mx_row_paths, rows) \
     X(mx_transpose_path, transpose) \

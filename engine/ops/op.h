@@ -85,7 +85,8 @@ typedef enum mx_attr_kind {
     MX_ATTR_FLOAT, /* double */
     MX_ATTR_DTYPE, /* int: an mx_dtype; -1 if not given */
     MX_ATTR_ENUM,  /* int: the index in `choices` */
-    MX_ATTR_SHAPE, /* mx_shape: a table of integers in Lua */
+    MX_ATTR_SHAPE, /* mx_shape: in Lua a table of integers; if it is optional, or an integer; and if there are
+                      `choices`, one of these words: then n_dims is -1 - its index */
     MX_ATTR_SEED,  /* mx_seed: an integer; default: the next seed of the stream of mx.manual_seed */
     MX_ATTR_AXES,  /* uint32_t: axes of the mesh, a name or a list of names in Lua; 0 if not given: all ranks */
 } mx_attr_kind;
@@ -107,7 +108,7 @@ typedef struct mx_attr {
     mx_attr_kind kind;
     size_t offset;              /* in the operation's attribute struct */
     double standard;            /* the default (for a shape: no dimensions); NAN: must be given */
-    const char *const *choices; /* of MX_ATTR_ENUM, NULL at the end */
+    const char *const *choices; /* of MX_ATTR_ENUM and MX_ATTR_SHAPE, NULL at the end */
     const char *doc;            /* one line */
 } mx_attr;
 

@@ -22,6 +22,11 @@
     X(unary_grad) \
     /* activation.c */ \
     X(relu) X(gelu) X(silu) X(gated) X(gated_grad) X(gated_grad_) \
+    /* conv.c */ \
+    X(conv1d) X(conv1d_grad) X(conv1d_grad_w) X(conv2d) X(conv2d_grad) X(conv2d_grad_w) X(channel_sum) \
+    /* pool2d.c */ \
+    X(max_pool1d) X(max_pool1d_grad) X(max_pool2d) X(max_pool2d_grad) X(avg_pool1d) X(avg_pool1d_grad) X(avg_pool2d) \
+    X(avg_pool2d_grad) \
     /* straight_through.c */ \
     X(straight_through) \
     /* cast.c */ \

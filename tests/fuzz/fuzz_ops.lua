@@ -31,6 +31,9 @@ local SUMS = {
     gated_grad_ = true, unary_grad = true, sin = true, cos = true, gelu = true, silu = true, tanh = true,
     grouped_matmul = true, grouped_matmul_grad = true, grouped_matmul_acc = true, moe_combine = true,
     moe_combine_grad = true, moe_gather = true,
+    conv1d = true, conv1d_grad = true, conv1d_grad_w = true, conv2d = true, conv2d_grad = true, conv2d_grad_w = true,
+    channel_sum = true, avg_pool1d = true, avg_pool1d_grad = true, avg_pool2d = true, avg_pool2d_grad = true,
+    max_pool1d_grad = true, max_pool2d_grad = true,
 }
 
 local options = {} -- operation -> names of its options
@@ -371,7 +374,48 @@ local function arranged(op)
     return { like(shape, dtype) }
 end
 
+local function convolution(op)
+    local n, groups = op:find("1d") and 1 or 2, pick { 1, 1, 2, 3 }
+    local x = { pick { 0, 1, 2 }, groups * pick { 1, 2, 5 } }
+    local w = { groups * pick { 1, 3 }, x[2] // groups }
+    local y = { x[1], w[1] }
+    local with = { groups = groups, stride = pick { 1, 1, 2 }, dilation = pick { 1, 2 }, padding = pick { 0, 1, 3 } }
+    for d = 3, 2 + n do
+        w[d] = pick { 1, 2, 3 }
+        x[d] = with.dilation * (w[d] - 1) + pick { 1, 2, 7, 17, 40 }
+        y[d] = (x[d] + 2 * with.padding - with.dilation * (w[d] - 1) - 1) // with.stride + 1
+    end
+    local dtype = float()
+    if op:find("grad_w") then
+        with.size = w
+        return { like(x, dtype), like(y, dtype) }, with
+    elseif op:find("grad") then
+        with.size = x
+        return { like(w, dtype), like(y, dtype) }, with
+    end
+    return { like(x, dtype), like(w, float()), chance(2) and like({ w[1] }, float()) or nil }, with
+end
+
+local function pooling(op)
+    local n, size = op:find("1d") and 1 or 2, pick { 1, 2, 3 }
+    local x, with = { pick { 0, 1, 2 }, pick { 1, 3 } }, { size = size, stride = pick { 1, 2, 3 }, padding = size // 2 }
+    local y = { x[1], x[2] }
+    for d = 3, 2 + n do
+        x[d] = size + pick { 0, 1, 7, 17 }
+        y[d] = (x[d] + 2 * with.padding - size) // with.stride + 1
+    end
+    if not op:find("grad") then
+        return { like(x, float()) }, with
+    end
+    with.shape = x
+    return { like(y, float()), op:find("max") and like(y, "i32", "mask") or nil }, with
+end
+
 local RECIPES = {
+    max_pool1d = pooling, max_pool1d_grad = pooling, max_pool2d = pooling, max_pool2d_grad = pooling,
+    avg_pool1d = pooling, avg_pool1d_grad = pooling, avg_pool2d = pooling, avg_pool2d_grad = pooling,
+    conv1d = convolution, conv1d_grad = convolution, conv1d_grad_w = convolution, conv2d = convolution,
+    conv2d_grad = convolution, conv2d_grad_w = convolution,
     attention = attention, attention_grad = attention, attention_merge_ = attention, ring_attention = attention,
     layernorm = norm, layernorm_grad = norm, rmsnorm = norm, rmsnorm_grad = norm, matmul = product,
     matmul_acc = product, embedding = table_rows, embedding_acc = table_rows, embedding_grad = table_rows,

@@ -34,6 +34,42 @@ function TestErrors.tearDown()
     assert(step)
 end
 
+function TestErrors.test_convolutions()
+    local x, w = mx.zeros { 2, 4, 5, 5 }, mx.zeros { 6, 4, 3, 3 }
+    refused({ "conv2d", "w has 4 channels in a group, x has 3" }, function()
+        return mx.conv2d(mx.zeros { 2, 3, 5, 5 }, w)
+    end)
+    refused({ "conv2d", "groups = 3 must divide" }, function() return mx.conv2d(x, w, { groups = 3 }) end)
+    refused({ "conv2d", "'x' must have 4 dimensions" }, function() return mx.conv2d(mx.zeros { 4, 5, 5 }, w) end)
+    refused({ "conv2d", "the kernel covers 9 elements of dimension 3, x has 5 with its padding" }, function()
+        return mx.conv2d(x, w, { dilation = 4 })
+    end)
+    refused({ "conv2d", "stride = 0 must be at least 1" }, function() return mx.conv2d(x, w, { stride = 0 }) end)
+    refused({ "conv2d", "stride has 3 entries; expected a number or 2" }, function()
+        return mx.conv2d(x, w, { stride = { 1, 1, 1 } })
+    end)
+    refused({ "conv2d", "padding = -1 must be at least 0" }, function() return mx.conv2d(x, w, { padding = -1 }) end)
+    refused({ "conv2d", "'padding' is 'full'; expected one of: same, causal" }, function()
+        return mx.conv2d(x, w, { padding = "full" })
+    end)
+    refused({ "conv2d", "padding = 'same' needs a stride of 1, not 2" }, function()
+        return mx.conv2d(x, w, { padding = "same", stride = 2 })
+    end)
+    refused({ "conv2d", "'bias' must be (6)" }, function() return mx.conv2d(x, w, mx.zeros { 4 }) end)
+    refused({ "conv2d", "'x' must be f32 or bf16" }, function() return mx.conv2d(x:to("i32"), w) end)
+end
+
+function TestErrors.test_pooling()
+    local x = mx.zeros { 2, 4, 5, 5 }
+    refused({ "max_pool2d", "the window covers 6 elements of dimension 3, x has 5" }, function()
+        return mx.max_pool2d(x, { size = 6 })
+    end)
+    refused({ "avg_pool2d", "padding = 2 is more than half of the window of 3" }, function()
+        return mx.avg_pool2d(x, { size = 3, padding = 2 })
+    end)
+    refused({ "max_pool1d", "'x' must have 3 dimensions" }, function() return mx.max_pool1d(x, { size = 2 }) end)
+end
+
 function TestErrors.test_einsum()
     local a, b = mx.zeros { 2, 3 }, mx.zeros { 4, 5 }
     local function wrong(parts, ...)

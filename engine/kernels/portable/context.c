@@ -9,6 +9,7 @@ const mx_kernels mx_kernels_portable = {
     .beyond = mx_beyond_portable,
     .norm = &mx_norm_portable,
     .softmax = &mx_softmax_portable,
+    .conv = &mx_conv_portable,
     .rope = mx_rope_portable,
     .rows = &mx_rows_portable,
     .transpose = mx_transpose_portable,

@@ -11,6 +11,7 @@ const mx_kernels MX_SIMD_NAME(mx_kernels) = {
     .beyond = MX_SIMD_NAME(mx_beyond),
     .norm = &MX_SIMD_NAME(mx_norm),
     .softmax = &MX_SIMD_NAME(mx_softmax),
+    .conv = &MX_SIMD_NAME(mx_conv),
     .rope = MX_SIMD_NAME(mx_rope),
     .rows = &MX_SIMD_NAME(mx_rows),
     .transpose = MX_SIMD_NAME(mx_transpose),

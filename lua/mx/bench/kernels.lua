@@ -96,6 +96,35 @@ local function add_attention(list, S, H, K, D, causal)
     end
 end
 
+-- Layers of ResNet-50: kernel, channels in and out, and height and width of the images.
+local CONVOLUTIONS = { { 3, 64, 64, 56 }, { 3, 128, 128, 28 }, { 3, 256, 256, 14 }, { 3, 512, 512, 7 }, { 1, 256, 64, 56 } }
+
+local function add_convolutions(list)
+    for _, dtype in ipairs { "bf16", "f32" } do
+        for _, layer in ipairs(CONVOLUTIONS) do
+            local k, c, o, size = table.unpack(layer)
+            local function make(check)
+                local n = check and 1 or 16
+                local x = randn(1, { n, check and 8 or c, size, size }, dtype):requires_grad()
+                local w = randn(2, { check and 16 or o, check and 8 or c, k, k }, dtype):requires_grad()
+                return function()
+                    x:zero_grad()
+                    w:zero_grad()
+                    local y = mx.conv2d(x, w, { padding = k // 2 })
+                    mx.backward(mx.sum(y))
+                    return y, x:grad(), w:grad()
+                end
+            end
+            for _, op in ipairs { "conv2d", "conv2d_grad", "conv2d_grad_w" } do
+                list[#list + 1] = {
+                    kernel = op, shape = sizes(k, c, o, size), dtype = dtype, unit = "FLOP/s", ops = { [op] = true },
+                    make = make,
+                }
+            end
+        end
+    end
+end
+
 -- Adds a kernel on one tensor of `width` bf16 columns, and its gradient if that is a separate operation.
 local function add_rows(list, kernel, width, forward, grad)
     local function make(check)
@@ -264,6 +293,7 @@ local function all_cases(o)
     add_model(list, o.model, o.tokens)
     add_rows(list, "softmax", 4096, function() return mx.softmax end)
     add_streams(list)
+    add_convolutions(list)
     local seen, kept = {}, {}
     for _, case in ipairs(list) do
         local key = case.kernel .. " " .. case.shape .. " " .. case.dtype

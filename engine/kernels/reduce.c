@@ -3,6 +3,7 @@
 #include "core/element.h"
 #include "core/pool.h"
 #include "kernels/context.h"
+#include "kernels/inline.h"
 
 #include <math.h>
 #include <string.h>
@@ -17,26 +18,40 @@ static mx_array at(mx_array v, int64_t i)
     return (mx_array){(char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype), v.dtype};
 }
 
-static double identity(mx_fold fold) { return fold == MX_FOLD_MAX ? -INFINITY : 0.0; }
+static double identity(mx_fold fold) { return fold == MX_FOLD_MAX ? -INFINITY : fold == MX_FOLD_MIN ? INFINITY : 0.0; }
 
 static double join(mx_fold fold, double a, double b)
 {
     if (fold == MX_FOLD_MAX)
         return isnan(a) || a > b ? a : b;
+    if (fold == MX_FOLD_MIN)
+        return isnan(a) || a < b ? a : b;
     return a + b;
+}
+
+/* What is made of a fold: `scale` times it, or its root. */
+typedef struct result {
+    mx_array y;
+    double scale;
+    bool root;
+} result;
+
+static void put(const result *r, int64_t i, double all)
+{
+    mx_set_number(r->y.data, i, r->root ? sqrt(all) : r->scale * all, r->y.dtype);
 }
 
 /* ---- rows: inner is 1 ---- */
 
 /* Each row in pieces of PIECE; partial (outer, pieces). */
-static mx_status fold_rows(mx_fold fold, mx_array x, mx_extent e, double scale, mx_array y)
+static mx_status fold_rows(mx_fold fold, mx_array x, mx_extent e, const result *r)
 {
     const mx_reduce_paths *paths = mx_kernels_current()->reduce;
     int64_t pieces = (e.n + PIECE - 1) / PIECE, items = e.outer * pieces;
     float *partial = NULL;
     if (items == 0) {
         for (int64_t o = 0; o < e.outer; o++)
-            mx_set_number(y.data, o, scale * identity(fold), y.dtype);
+            put(r, o, identity(fold));
         return MX_OK;
     }
     int64_t bytes = pieces == 1 ? 0 : items * (int64_t)sizeof *partial;
@@ -47,7 +62,7 @@ static mx_status fold_rows(mx_fold fold, mx_array x, mx_extent e, double scale, 
         int64_t o = i / pieces, first = i % pieces * PIECE, n = e.n - first < PIECE ? e.n - first : PIECE;
         float part = paths->row(fold, at(x, o * e.n + first), n);
         if (pieces == 1)
-            mx_set_number(y.data, o, scale * part, y.dtype);
+            put(r, o, part);
         else
             partial[i] = part;
     }
@@ -57,7 +72,7 @@ static mx_status fold_rows(mx_fold fold, mx_array x, mx_extent e, double scale, 
         double all = identity(fold);
         for (int64_t p = 0; p < pieces; p++)
             all = join(fold, all, partial[o * pieces + p]);
-        mx_set_number(y.data, o, scale * all, y.dtype);
+        put(r, o, all);
     }
     mx_pool_free(partial, bytes);
     return MX_OK;
@@ -67,12 +82,12 @@ static mx_status fold_rows(mx_fold fold, mx_array x, mx_extent e, double scale, 
 
 typedef struct columns {
     mx_fold fold;
-    mx_array x, y;
+    mx_array x;
+    const result *r;
     mx_extent e;
     int64_t width, n_widths;  /* columns in a piece, and pieces across */
     int64_t height, n_blocks; /* rows in a piece, and pieces down */
-    double scale;
-    float *partial; /* (outer, n_blocks, inner); NULL when there is one block */
+    float *partial;           /* (outer, n_blocks, inner); NULL when there is one block */
 } columns;
 
 static void fold_block(const columns *c, const mx_reduce_paths *paths, int64_t o, int64_t block, int64_t piece)
@@ -87,7 +102,7 @@ static void fold_block(const columns *c, const mx_reduce_paths *paths, int64_t o
         memcpy(c->partial + (o * c->n_blocks + block) * c->e.inner + from, acc, (size_t)width * sizeof *acc);
     else
         for (int64_t j = 0; j < width; j++)
-            mx_set_number(c->y.data, o * c->e.inner + from + j, c->scale * acc[j], c->y.dtype);
+            put(c->r, o * c->e.inner + from + j, acc[j]);
 }
 
 static void join_blocks(const columns *c, int64_t o, int64_t piece)
@@ -100,12 +115,12 @@ static void join_blocks(const columns *c, int64_t o, int64_t piece)
         for (int64_t j = 0; j < width; j++)
             acc[j] = join(c->fold, acc[j], c->partial[(o * c->n_blocks + b) * c->e.inner + from + j]);
     for (int64_t j = 0; j < width; j++)
-        mx_set_number(c->y.data, o * c->e.inner + from + j, c->scale * acc[j], c->y.dtype);
+        put(c->r, o * c->e.inner + from + j, acc[j]);
 }
 
-static mx_status fold_columns(mx_fold fold, mx_array x, mx_extent e, double scale, mx_array y)
+static mx_status fold_columns(mx_fold fold, mx_array x, mx_extent e, const result *r)
 {
-    columns c = {.fold = fold, .x = x, .y = y, .e = e, .scale = scale};
+    columns c = {.fold = fold, .x = x, .r = r, .e = e};
     const mx_reduce_paths *paths = mx_kernels_current()->reduce;
     c.width = e.inner < WIDTH ? e.inner : WIDTH;
     c.n_widths = c.width ? (e.inner + c.width - 1) / c.width : 0;
@@ -131,7 +146,7 @@ static mx_status fold_columns(mx_fold fold, mx_array x, mx_extent e, double scal
 }
 
 /* f64 is for checks: each sum on one thread, in the order of the elements. */
-static void fold_f64(mx_fold fold, const double *x, mx_extent e, double scale, double *y)
+static void fold_f64(mx_fold fold, const double *x, mx_extent e, const result *r)
 {
 #pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t k = 0; k < e.outer * e.inner; k++) {
@@ -140,53 +155,122 @@ static void fold_f64(mx_fold fold, const double *x, mx_extent e, double scale, d
             double one = x[(k / e.inner * e.n + i) * e.inner + k % e.inner];
             all = join(fold, all, fold == MX_FOLD_SQUARES ? one * one : one);
         }
-        y[k] = scale * all;
+        put(r, k, all);
     }
 }
 
-static mx_status fold(mx_fold kind, mx_array x, mx_extent e, double scale, mx_array y)
+static mx_status fold(mx_fold kind, mx_array x, mx_extent e, double scale, bool root, mx_array y)
 {
+    const result r = {y, scale, root};
     if (x.dtype == MX_F64) {
-        fold_f64(kind, x.data, e, scale, y.data);
+        fold_f64(kind, x.data, e, &r);
         return MX_OK;
     }
-    return e.inner == 1 ? fold_rows(kind, x, e, scale, y) : fold_columns(kind, x, e, scale, y);
+    return e.inner == 1 ? fold_rows(kind, x, e, &r) : fold_columns(kind, x, e, &r);
 }
 
 /* ---- integers ---- */
 
-/* In 128 bits, so that no sum of i64 is cut. */
-static __int128 fold_ints(mx_fold fold, mx_array x, mx_extent e, int64_t o, int64_t j)
+MX_INLINE int64_t fold_one(const mx_fold fold, int64_t acc, int64_t one)
 {
-    __int128 all = fold == MX_FOLD_MAX ? INT64_MIN : 0;
-    for (int64_t i = 0; i < e.n; i++) {
-        int64_t one = mx_get_int(x.data, (o * e.n + i) * e.inner + j, x.dtype);
-        if (fold == MX_FOLD_SUM)
-            all += one;
-        else if (one > all)
-            all = one;
-    }
-    return all;
+    if (fold == MX_FOLD_SUM)
+        return acc + one;
+    return fold == MX_FOLD_MAX ? mx_max(acc, one) : mx_min(acc, one);
 }
 
-static mx_status fold_all_ints(mx_fold fold, mx_array x, mx_extent e, double scale, mx_array y)
-{
-    double unfit = 0; /* one of the sums that do not fit */
-    int64_t low = mx_dtypes[y.dtype].lowest, high = mx_dtypes[y.dtype].highest;
-#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
-    for (int64_t i = 0; i < e.outer * e.inner; i++) {
-        __int128 all = fold_ints(fold, x, e, i / e.inner, i % e.inner);
-        if (!mx_dtype_is_integer(y.dtype)) {
-            mx_set_number(y.data, i, scale * (double)all, y.dtype);
-        } else if (all < low || all > high) {
-#pragma omp atomic write
-            unfit = (double)all;
-        } else {
-            mx_set_int(y.data, i, (int64_t)all, y.dtype);
-        }
+/* acc[j] folded with x[i * stride + j]; a single column is a row of n neighbours. */
+#define DEFINE_FOLD_INTS(name, type)                                                                                   \
+    MX_INLINE void name##_as(const mx_fold fold, const type *x, int64_t n, int64_t stride, int64_t width,              \
+                             int64_t *acc)                                                                             \
+    {                                                                                                                  \
+        if (stride == 1) {                                                                                             \
+            int64_t all = acc[0];                                                                                      \
+            for (int64_t i = 0; i < n; i++)                                                                            \
+                all = fold_one(fold, all, x[i]);                                                                       \
+            acc[0] = all;                                                                                              \
+            return;                                                                                                    \
+        }                                                                                                              \
+        for (int64_t i = 0; i < n; i++)                                                                                \
+            for (int64_t j = 0; j < width; j++)                                                                        \
+                acc[j] = fold_one(fold, acc[j], x[i * stride + j]);                                                    \
+    }                                                                                                                  \
+    static void name(mx_fold fold, const void *x, int64_t first, int64_t n, int64_t stride, int64_t width,             \
+                     int64_t *acc)                                                                                     \
+    {                                                                                                                  \
+        const type *from = (const type *)x + first;                                                                    \
+        if (fold == MX_FOLD_SUM)                                                                                       \
+            name##_as(MX_FOLD_SUM, from, n, stride, width, acc);                                                       \
+        else if (fold == MX_FOLD_MAX)                                                                                  \
+            name##_as(MX_FOLD_MAX, from, n, stride, width, acc);                                                       \
+        else                                                                                                           \
+            name##_as(MX_FOLD_MIN, from, n, stride, width, acc);                                                       \
     }
-    if (unfit != 0)
-        return mx_fail(MX_ERR_VALUE, "a sum of %.0f does not fit %s; sum t:to(\"%s\")", unfit, mx_dtype_name(y.dtype),
+DEFINE_FOLD_INTS(fold_i32, int32_t)
+DEFINE_FOLD_INTS(fold_u8, uint8_t)
+DEFINE_FOLD_INTS(fold_i8, int8_t)
+
+/* One of the sums that do not fit, or 0. */
+typedef struct unfit {
+    double sum;
+} unfit;
+
+static void put_int(const result *r, int64_t i, __int128 all, unfit *bad)
+{
+    if (!mx_dtype_is_integer(r->y.dtype)) {
+        put(r, i, (double)all);
+    } else if (all < mx_dtypes[r->y.dtype].lowest || all > mx_dtypes[r->y.dtype].highest) {
+#pragma omp atomic write
+        bad->sum = (double)all;
+    } else {
+        mx_set_int(r->y.data, i, (int64_t)all, r->y.dtype);
+    }
+}
+
+/* Columns [from, from + width) of block o. */
+static void fold_band(mx_fold fold, mx_array x, mx_extent e, const result *r, int64_t o, int64_t from, unfit *bad)
+{
+    int64_t acc[WIDTH], first = o * e.n * e.inner + from, width = mx_min(WIDTH, e.inner - from);
+    acc[0] = fold == MX_FOLD_SUM ? 0 : fold == MX_FOLD_MAX ? INT64_MIN : INT64_MAX;
+    for (int64_t j = 1; j < width; j++)
+        acc[j] = acc[0];
+    if (x.dtype == MX_I32)
+        fold_i32(fold, x.data, first, e.n, e.inner, width, acc);
+    else if (x.dtype == MX_U8)
+        fold_u8(fold, x.data, first, e.n, e.inner, width, acc);
+    else if (x.dtype == MX_I8)
+        fold_i8(fold, x.data, first, e.n, e.inner, width, acc);
+    else
+        mx_dtype_unexpected(x.dtype, __func__);
+    for (int64_t j = 0; j < width; j++)
+        put_int(r, o * e.inner + from + j, acc[j], bad);
+}
+
+/* A line of i64; in 128 bits, so that no sum is cut. */
+static void fold_i64(mx_fold fold, const int64_t *x, mx_extent e, const result *r, int64_t k, unfit *bad)
+{
+    __int128 all = fold == MX_FOLD_SUM ? 0 : fold == MX_FOLD_MAX ? INT64_MIN : INT64_MAX;
+    for (int64_t i = 0; i < e.n; i++) {
+        int64_t one = x[(k / e.inner * e.n + i) * e.inner + k % e.inner];
+        all = fold == MX_FOLD_SUM ? all + one : fold_one(fold, (int64_t)all, one);
+    }
+    put_int(r, k, all, bad);
+}
+
+static mx_status fold_ints(mx_fold fold, mx_array x, mx_extent e, double scale, mx_array y)
+{
+    const result r = {y, scale, false};
+    bool wide = x.dtype == MX_I64;
+    int64_t width = wide ? 1 : WIDTH, bands = mx_ceil_div(e.inner, width);
+    unfit bad = {0};
+#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    for (int64_t i = 0; i < e.outer * bands; i++) {
+        if (wide)
+            fold_i64(fold, x.data, e, &r, i, &bad);
+        else
+            fold_band(fold, x, e, &r, i / bands, i % bands * width, &bad);
+    }
+    if (bad.sum != 0)
+        return mx_fail(MX_ERR_VALUE, "a sum of %.0f does not fit %s; sum t:to(\"%s\")", bad.sum, mx_dtype_name(y.dtype),
                        y.dtype == MX_I64 ? "f64" : "f32");
     return MX_OK;
 }
@@ -196,23 +280,25 @@ static mx_status fold_all_ints(mx_fold fold, mx_array x, mx_extent e, double sca
 mx_status mx_reduce_sum(mx_array x, mx_extent e, double scale, mx_array y)
 {
     if (!mx_dtype_is_integer(x.dtype))
-        return fold(MX_FOLD_SUM, x, e, scale, y);
-    return fold_all_ints(MX_FOLD_SUM, x, e, scale, y);
+        return fold(MX_FOLD_SUM, x, e, scale, false, y);
+    return fold_ints(MX_FOLD_SUM, x, e, scale, y);
 }
 
-mx_status mx_reduce_max(mx_array x, mx_extent e, mx_array y)
+mx_status mx_reduce_extreme(mx_fold extreme, mx_array x, mx_extent e, mx_array y)
 {
     if (!mx_dtype_is_integer(x.dtype))
-        return fold(MX_FOLD_MAX, x, e, 1.0, y);
-    return fold_all_ints(MX_FOLD_MAX, x, e, 1.0, y);
+        return fold(extreme, x, e, 1.0, false, y);
+    return fold_ints(extreme, x, e, 1.0, y);
 }
+
+mx_status mx_reduce_norm(mx_array x, mx_extent e, mx_array y) { return fold(MX_FOLD_SQUARES, x, e, 1.0, true, y); }
 
 mx_status mx_sum_squares(mx_array x, int64_t n, mx_array y)
 {
-    return fold(MX_FOLD_SQUARES, x, (mx_extent){1, n, 1}, 1.0, y);
+    return fold(MX_FOLD_SQUARES, x, (mx_extent){1, n, 1}, 1.0, false, y);
 }
 
-void mx_reduce_max_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx_array dx)
+void mx_reduce_extreme_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx_array dx)
 {
 #pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t k = 0; k < e.outer * e.inner; k++) {
@@ -221,19 +307,25 @@ void mx_reduce_max_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx
             ties += mx_get_number(x.data, first + i * e.inner, x.dtype) == mx_get_number(y.data, k, y.dtype);
         double share = mx_get_number(dy.data, k, dy.dtype) / (double)ties;
         for (int64_t i = 0; i < e.n; i++) {
-            bool largest = mx_get_number(x.data, first + i * e.inner, x.dtype) == mx_get_number(y.data, k, y.dtype);
-            mx_set_number(dx.data, first + i * e.inner, largest ? share : 0.0, dx.dtype);
+            bool found = mx_get_number(x.data, first + i * e.inner, x.dtype) == mx_get_number(y.data, k, y.dtype);
+            mx_set_number(dx.data, first + i * e.inner, found ? share : 0.0, dx.dtype);
         }
     }
 }
 
-/* Whether element i of x is larger than element j, or is a NaN; the latter is none. */
-static bool beats(mx_array x, int64_t i, int64_t j)
+/* ---- places of extremes ---- */
+
+static bool is_beyond(mx_fold fold, double a, double b) { return fold == MX_FOLD_MAX ? a > b : a < b; }
+
+/* Whether element i of x is beyond element j, or is a NaN; the latter is none. */
+static bool beats(mx_fold fold, mx_array x, int64_t i, int64_t j)
 {
-    if (mx_dtype_is_integer(x.dtype))
-        return mx_get_int(x.data, i, x.dtype) > mx_get_int(x.data, j, x.dtype);
+    if (mx_dtype_is_integer(x.dtype)) {
+        int64_t a = mx_get_int(x.data, i, x.dtype), b = mx_get_int(x.data, j, x.dtype);
+        return fold == MX_FOLD_MAX ? a > b : a < b;
+    }
     double one = mx_get_number(x.data, i, x.dtype);
-    return one > mx_get_number(x.data, j, x.dtype) || isnan(one);
+    return is_beyond(fold, one, mx_get_number(x.data, j, x.dtype)) || isnan(one);
 }
 
 static bool is_nan(mx_array x, int64_t i)
@@ -241,17 +333,82 @@ static bool is_nan(mx_array x, int64_t i)
     return !mx_dtype_is_integer(x.dtype) && isnan(mx_get_number(x.data, i, x.dtype));
 }
 
-void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index)
+static void place_of_line(mx_fold fold, mx_array x, mx_extent e, int64_t k, int32_t *index)
 {
-#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
-    for (int64_t k = 0; k < e.outer * e.inner; k++) {
-        int64_t first = k / e.inner * e.n * e.inner + k % e.inner, best = 0;
-        for (int64_t i = 1; i < e.n && !is_nan(x, first + best * e.inner); i++)
-            if (beats(x, first + i * e.inner, first + best * e.inner))
-                best = i;
-        index[k] = (int32_t)best;
+    int64_t first = k / e.inner * e.n * e.inner + k % e.inner, best = 0;
+    for (int64_t i = 1; i < e.n && !is_nan(x, first + best * e.inner); i++) {
+        if (beats(fold, x, first + i * e.inner, first + best * e.inner))
+            best = i;
     }
+    index[k] = (int32_t)best;
 }
+
+/* The first of n neighbours that is `value`, which is one of them. */
+static int64_t find_value(mx_array x, int64_t n, float value)
+{
+    int64_t i = 0;
+    for (float one; i < n - 1; i++) {
+        one = mx_get_float(x.data, i, x.dtype);
+        if (one == value || (isnan(one) && isnan(value)))
+            break;
+    }
+    return i;
+}
+
+/* The extremes of all pieces of the rows, then the place in the best piece. */
+static mx_status places_in_rows(mx_fold fold, mx_array x, mx_extent e, int32_t *index)
+{
+    const mx_reduce_paths *paths = mx_kernels_current()->reduce;
+    int64_t pieces = mx_ceil_div(e.n, PIECE), items = e.outer * pieces, bytes = items * (int64_t)sizeof(float);
+    float *extreme;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&extreme));
+#pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
+    for (int64_t i = 0; i < items; i++) {
+        int64_t first = i % pieces * PIECE;
+        extreme[i] = paths->row(fold, at(x, i / pieces * e.n + first), mx_min(PIECE, e.n - first));
+    }
+#pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
+    for (int64_t o = 0; o < e.outer; o++) {
+        const float *own = extreme + o * pieces;
+        int64_t best = 0;
+        for (int64_t p = 1; p < pieces && !isnan(own[best]); p++)
+            best = is_beyond(fold, own[p], own[best]) || isnan(own[p]) ? p : best;
+        int64_t first = best * PIECE;
+        index[o] = (int32_t)(first + find_value(at(x, o * e.n + first), mx_min(PIECE, e.n - first), own[best]));
+    }
+    mx_pool_free(extreme, bytes);
+    return MX_OK;
+}
+
+static void places_in_band(mx_fold fold, mx_array x, mx_extent e, int64_t o, int64_t from, int32_t *index)
+{
+    float acc[WIDTH];
+    int64_t width = mx_min(WIDTH, e.inner - from), first = o * e.n * e.inner + from;
+    for (int64_t j = 0; j < width; j++) {
+        acc[j] = mx_get_float(x.data, first + j, x.dtype);
+        index[o * e.inner + from + j] = 0;
+    }
+    mx_kernels_current()->reduce->places(fold, acc, index + o * e.inner + from, at(x, first + e.inner), 1, e.n - 1,
+                                         e.inner, width);
+}
+
+mx_status mx_reduce_place(mx_fold fold, mx_array x, mx_extent e, int32_t *index)
+{
+    bool single = !mx_dtype_computes(x.dtype);
+    if (e.inner == 1 && !single)
+        return places_in_rows(fold, x, e, index);
+    int64_t width = single ? 1 : WIDTH, bands = mx_ceil_div(e.inner, width);
+#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    for (int64_t i = 0; i < e.outer * bands; i++) {
+        if (single)
+            place_of_line(fold, x, e, i, index);
+        else
+            places_in_band(fold, x, e, i / bands, i % bands * width, index);
+    }
+    return MX_OK;
+}
+
+/* ---- folds of several arrays ---- */
 
 #define DEFINE_ACROSS(name, type, dtype)                                                                               \
     static void name(mx_fold fold, int k, const void *const *from, int64_t n, type *y)                                 \
@@ -260,8 +417,8 @@ void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index)
             int64_t acc = ((const type *)from[0])[i];                                                                  \
             for (int r = 1; r < k; r++) {                                                                              \
                 int64_t x = ((const type *)from[r])[i];                                                                \
-                if (fold == MX_FOLD_MAX)                                                                               \
-                    acc = x > acc ? x : acc;                                                                           \
+                if (fold != MX_FOLD_SUM)                                                                               \
+                    acc = fold_one(fold, acc, x);                                                                      \
                 else if (__builtin_add_overflow(acc, x, &acc))                                                         \
                     acc = x < 0 ? INT64_MIN : INT64_MAX;                                                               \
             }                                                                                                          \

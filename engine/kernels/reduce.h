@@ -1,4 +1,4 @@
-/* Sums and maxima along a dimension or over everything.
+/* Sums, extremes, variances and the like along a dimension or over everything.
  *
  * An array is seen as (outer, n, inner), row-major, and reduced over the middle; all of it is (1, count, 1). Work is
  * cut by sizes alone and partial results are combined in order, so the bits do not depend on the number of threads.
@@ -18,26 +18,39 @@ typedef struct mx_extent {
  * when a sum does not fit y. */
 mx_status mx_reduce_sum(mx_array x, mx_extent e, double scale, mx_array y);
 
-/* y (outer, inner), of x's dtype, = the largest of x; NaN where there is one. n >= 1. */
-mx_status mx_reduce_max(mx_array x, mx_extent e, mx_array y);
+typedef enum mx_fold { MX_FOLD_SUM, MX_FOLD_SQUARES, MX_FOLD_MAX, MX_FOLD_MIN } mx_fold;
 
-/* Its gradient: dx = dy at the largest elements of each (outer, inner), shared equally at a tie, 0 elsewhere. x, y, dy
- * and dx f32 or bf16, or all f64. */
-void mx_reduce_max_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx_array dx);
+/* y (outer, inner), of x's dtype, = the largest of x, or the least with MX_FOLD_MIN; NaN where there is one. n >= 1. */
+mx_status mx_reduce_extreme(mx_fold fold, mx_array x, mx_extent e, mx_array y);
 
-/* index (outer, inner) = the place of the largest, counted from 0; the first at a tie; the first NaN. n >= 1. */
-void mx_reduce_argmax(mx_array x, mx_extent e, int32_t *index);
+/* Its gradient: dx = dy where x is y in each (outer, inner), shared equally at a tie, 0 elsewhere. x, y, dy and dx f32
+ * or bf16, or all f64. */
+void mx_reduce_extreme_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx_array dx);
+
+/* index (outer, inner) = the place of the largest (or least), counted from 0; the first at a tie; the first NaN.
+ * n >= 1, and fits i32. */
+mx_status mx_reduce_place(mx_fold fold, mx_array x, mx_extent e, int32_t *index);
+
+/* y (outer, inner) = the root of the sum of squares; f32 or bf16. */
+mx_status mx_reduce_norm(mx_array x, mx_extent e, mx_array y);
 
 /* The sum of the squares of n values: f32 for f32 or bf16, f64 for f64. */
 mx_status mx_sum_squares(mx_array x, int64_t n, mx_array y);
 
-typedef enum mx_fold { MX_FOLD_SUM, MX_FOLD_SQUARES, MX_FOLD_MAX } mx_fold;
+/* y (outer, inner) = the sum of squared distances from the mean times `scale`, and its root with MX_ABOUT_STD; or
+ * log(sum of e^x), -inf where n is 0. Computed in f32 within a piece, around its own mean or maximum, and joined in f64.
+ * x and y f32 or bf16. */
+typedef enum mx_about { MX_ABOUT_VAR, MX_ABOUT_STD, MX_ABOUT_LOGSUMEXP } mx_about;
+mx_status mx_reduce_about(mx_about about, mx_array x, mx_extent e, double scale, mx_array y);
 
-/* y[i] = scale * the sum (or the largest, NaN where there is one) over the k arrays from[0 .. k) of their element i,
- * taken in this order. Floats: summed in f32 and rounded once, y either float; f64 in f64. Integers: y of the same
- * dtype, sums saturate, scale 1. y may be one of `from`. Never MX_FOLD_SQUARES. `again`, unless NULL, gets the same
- * bits as y; it may be one of `from` too. `stream`: write it past the caches, for which a store fence must follow. On
- * the calling thread alone.
+/* y (outer, inner) = 1 where any element (with `all`: every one) is not 0, else 0. Any dtype; NaN is not 0. */
+void mx_reduce_any(mx_array x, mx_extent e, bool all, uint8_t *y);
+
+/* y[i] = scale * the sum (or the largest, or the least; NaN where there is one) over the k arrays from[0 .. k) of their
+ * element i, taken in this order. Floats: summed in f32 and rounded once, y either float; f64 in f64. Integers: y of
+ * the same dtype, sums saturate, scale 1. y may be one of `from`. Never MX_FOLD_SQUARES. `again`, unless NULL, gets the
+ * same bits as y; it may be one of `from` too. `stream`: write it past the caches, for which a store fence must follow.
+ * On the calling thread alone.
  */
 void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
                       void *again, bool stream);
@@ -47,8 +60,16 @@ void mx_reduce_across(mx_fold fold, int k, const void *const *from, mx_dtype dty
 typedef struct mx_reduce_paths {
     /* n >= 1 neighbours folded into one. */
     float (*row)(mx_fold fold, mx_array x, int64_t n);
-    /* acc[j] folded with x[i * stride + j] for i in 0 .. n, j in 0 .. width. Not MX_FOLD_SQUARES. */
+    /* acc[j] folded with x[i * stride + j] for i in 0 .. n, j in 0 .. width. */
     void (*rows)(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width);
+    /* The sum of (x - center)^2, or of e^(x - center) with `exp`, over n neighbours; and the same as `rows`, with a
+     * center for each column. */
+    float (*row_about)(bool exp, mx_array x, int64_t n, float center);
+    void (*rows_about)(bool exp, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center);
+    /* As `rows`, of numbers `first` to first + n of lines: index[j] is the place of acc[j], the first of equal ones. A
+     * NaN in acc stays. MX_FOLD_MAX or MX_FOLD_MIN. */
+    void (*places)(mx_fold fold, float *acc, int32_t *index, mx_array x, int64_t first, int64_t n, int64_t stride,
+                   int64_t width);
     /* mx_reduce_across for floats. */
     void (*across)(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
                    void *again, bool stream);

@@ -45,7 +45,7 @@ static mx_status read_index(const mx_call *call, const mx_shape *x, const mx_ten
     int dim = (int)(given < 0 ? given + x->n_dims : given);
     *g = (mx_gather){x->n_dims, dim, x->size, index->shape.size, mx_data(index)};
     int64_t bad = mx_embedding_find_bad(g->index, mx_count(index), x->size[dim]);
-    if (bad < 0)
+    if (bad < 0 || !g->index)
         return MX_OK;
     return mx_bad_value(call, "index %d at %s is outside 0 .. %lld (an index counts from 0)", g->index[bad],
                         mx_place_text(place, &index->shape, bad), (long long)x->size[dim] - 1);

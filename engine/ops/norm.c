@@ -232,15 +232,37 @@ const mx_op mx_op_layernorm_grad = {
 
 /* ---- softmax, log_softmax ---- */
 
+typedef struct softmax_attr {
+    int64_t dim;
+} softmax_attr;
+
+static const mx_attr softmax_attrs[] = {{"dim", MX_ATTR_DIM, offsetof(softmax_attr, dim), -1, NULL,
+                                         "dimension along which the exponentials are summed; default: the last"},
+                                        {0}};
+
+/* Checks input 0 and the option `dim`. */
+static mx_status want_softmax(const mx_call *call)
+{
+    int dim;
+    MX_TRY(mx_want_rows(call, 0));
+    return mx_want_dim(call, "dim", ((const softmax_attr *)mx_call_attr(call))->dim, call->in[0]->shape.n_dims, &dim);
+}
+
+static int softmax_dim(const mx_call *call)
+{
+    int64_t dim = ((const softmax_attr *)mx_call_attr(call))->dim;
+    return (int)(dim < 0 ? dim + call->in[0]->shape.n_dims : dim);
+}
+
 static mx_status infer_softmax(mx_call *call)
 {
-    MX_TRY(mx_want_rows(call, 0));
+    MX_TRY(want_softmax(call));
     return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
 }
 
 static mx_status infer_softmax_grad(mx_call *call)
 {
-    MX_TRY(mx_want_rows(call, 0));
+    MX_TRY(want_softmax(call));
     MX_TRY(mx_want_shape(call, 1, &call->in[0]->shape));
     MX_TRY(mx_want_dtype(call, 1, call->in[0]->dtype));
     return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
@@ -249,7 +271,13 @@ static mx_status infer_softmax_grad(mx_call *call)
 static mx_softmax softmax_of(const mx_call *call, bool log)
 {
     const mx_tensor *x = call->in[0];
-    return (mx_softmax){.rows = mx_row_count(x), .width = mx_row_width(x), .dtype = x->dtype, .log = log};
+    int dim = softmax_dim(call);
+    int64_t inner = mx_inner_size(&x->shape, dim);
+    return (mx_softmax){.rows = mx_outer_size(&x->shape, dim) * inner,
+                        .width = x->shape.size[dim],
+                        .inner = inner > 0 ? inner : 1,
+                        .dtype = x->dtype,
+                        .log = log};
 }
 
 static mx_status forward(mx_call *call, bool log)
@@ -257,8 +285,7 @@ static mx_status forward(mx_call *call, bool log)
     mx_softmax s = softmax_of(call, log);
     s.x = mx_data(call->in[0]);
     s.y = mx_data(call->out[0]);
-    mx_softmax_forward(&s);
-    return MX_OK;
+    return mx_softmax_forward(&s);
 }
 
 static mx_status backward(mx_call *call, bool log)
@@ -267,8 +294,7 @@ static mx_status backward(mx_call *call, bool log)
     s.y = mx_data(call->in[0]);
     s.dy = mx_data(call->in[1]);
     s.dx = mx_data(call->out[0]);
-    mx_softmax_backward(&s);
-    return MX_OK;
+    return mx_softmax_backward(&s);
 }
 
 static mx_status host_softmax(mx_call *call) { return forward(call, false); }
@@ -283,18 +309,18 @@ static mx_status vjp_by(mx_vjp *v, const mx_op *grad)
 {
     mx_tensor *dy = NULL, *dx = NULL;
     MX_TRY(mx_out_grad(v, 0, &dy));
-    mx_status status = mx_apply(grad, (mx_tensor *[]){v->call->out[0], dy}, 2, MX_NO_ATTRS, &dx);
+    mx_status status = mx_apply(grad, (mx_tensor *[]){v->call->out[0], dy}, 2, mx_call_attrs(v->call), &dx);
     mx_release(dy);
     MX_TRY(status);
     return mx_give_grad(v, 0, dx);
 }
 
-/* Sums over the last dimension, which stays with size 1. */
-static mx_status sum_rows(mx_tensor *x, mx_tensor **sums)
+/* Sums along the call's dimension, which stays with size 1. */
+static mx_status sum_rows(const mx_call *call, mx_tensor *x, mx_tensor **sums)
 {
-    mx_reduce_to_attr to = {.shape = x->shape, .dtype = -1};
-    to.shape.size[x->shape.n_dims - 1] = 1;
-    return mx_apply(&mx_op_reduce_to, &x, 1, MX_ATTRS(to), sums);
+    mx_shape shape = x->shape;
+    shape.size[softmax_dim(call)] = 1;
+    return mx_apply_reduce_to(x, &shape, sums);
 }
 
 static mx_status two(const mx_op *op, mx_tensor *a, mx_tensor *b, mx_tensor **y)
@@ -314,7 +340,7 @@ static mx_status vjp_softmax_recorded(mx_vjp *v)
     else if (status == MX_OK)
         status = two(&mx_op_mul, dy, y, &g);
     if (status == MX_OK)
-        status = sum_rows(g, &sums);
+        status = sum_rows(v->call, g, &sums);
     if (status == MX_OK)
         status = two(&mx_op_mul, p, sums, &part);
     if (status == MX_OK)
@@ -336,10 +362,12 @@ static mx_cost cost_softmax(const mx_call *call) { return mx_cost_of(call, 4.0 *
 
 const mx_op mx_op_softmax = {
     .name = "softmax",
-    .doc = "e^x / sum of e^x over the last dimension",
+    .doc = "e^x / sum of e^x along dim",
     .inputs = (const char *const[]){"x", NULL},
     .n_out = 1,
     .n_results = 1,
+    .attrs = softmax_attrs,
+    .attr_bytes = sizeof(softmax_attr),
     .reads_out = 1 << 0,
     .infer = infer_softmax,
     .cost = cost_softmax,
@@ -350,10 +378,12 @@ const mx_op mx_op_softmax = {
 
 const mx_op mx_op_softmax_grad = {
     .name = "softmax_grad",
-    .doc = "gradient of y = softmax(x) with respect to x: y (dy - sum of y dy)",
+    .doc = "gradient of y = softmax(x) with respect to x: y (dy - sum of y dy) along dim",
     .inputs = (const char *const[]){"y", "dy", NULL},
     .n_out = 1,
     .n_results = 1,
+    .attrs = softmax_attrs,
+    .attr_bytes = sizeof(softmax_attr),
     .infer = infer_softmax_grad,
     .cost = cost_softmax,
     .host = host_softmax_grad,
@@ -361,10 +391,12 @@ const mx_op mx_op_softmax_grad = {
 
 const mx_op mx_op_log_softmax = {
     .name = "log_softmax",
-    .doc = "x - log(sum of e^x) over the last dimension",
+    .doc = "x - log(sum of e^x) along dim",
     .inputs = (const char *const[]){"x", NULL},
     .n_out = 1,
     .n_results = 1,
+    .attrs = softmax_attrs,
+    .attr_bytes = sizeof(softmax_attr),
     .reads_out = 1 << 0,
     .infer = infer_softmax,
     .cost = cost_softmax,
@@ -375,10 +407,12 @@ const mx_op mx_op_log_softmax = {
 
 const mx_op mx_op_log_softmax_grad = {
     .name = "log_softmax_grad",
-    .doc = "gradient of y = log_softmax(x) with respect to x: dy - e^y sum of dy",
+    .doc = "gradient of y = log_softmax(x) with respect to x: dy - e^y sum of dy along dim",
     .inputs = (const char *const[]){"y", "dy", NULL},
     .n_out = 1,
     .n_results = 1,
+    .attrs = softmax_attrs,
+    .attr_bytes = sizeof(softmax_attr),
     .infer = infer_softmax_grad,
     .cost = cost_softmax,
     .host = host_log_softmax_grad,

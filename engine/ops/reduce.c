@@ -1,115 +1,67 @@
-/* Sums, means and maxima along a dimension or over all elements, and the sums that undo broadcasting. */
-#include "kernels/reduce.h"
-
+/* Sums, means, extremes, any and all along dimensions or over all elements, and the sums that undo broadcasting. */
 #include "core/pool.h"
-#include "ops/pointwise.h"
+#include "kernels/shape.h"
+#include "ops/reduction.h"
 
 #include <math.h>
 
-enum { ALL_DIMS = -128 }; /* the default of `dim` */
-
-typedef struct reduce_attr {
+typedef struct place_attr {
     int64_t dim;
     bool keepdim;
-} reduce_attr;
+} place_attr;
 
 typedef struct spread_attr {
     mx_shape shape;
-    int64_t dim;
+    mx_dims dim;
     double scale;
     int dtype;
 } spread_attr;
 
-/* ---- shared functions ---- */
-
-/* The shape of x as (outer, n, inner) around `dim`. */
-static mx_status extent_of(const mx_call *call, const mx_shape *shape, int64_t given, mx_extent *e)
-{
-    *e = (mx_extent){1, mx_shape_count(shape), 1};
-    if (given == ALL_DIMS)
-        return MX_OK;
-    int dim = 0;
-    MX_TRY(mx_want_dim(call, "dim", given, shape->n_dims, &dim));
-    *e = (mx_extent){mx_outer_size(shape, dim), shape->size[dim], mx_inner_size(shape, dim)};
-    return MX_OK;
-}
-
-static mx_extent extent_of_input(const mx_call *call)
-{
-    mx_extent e = {0, 0, 0};
-    extent_of(call, &call->in[0]->shape, ((const reduce_attr *)mx_call_attr(call))->dim, &e); /* checked by infer */
-    return e;
-}
-
-/* x's shape without the dimension, or with 1 in its place. */
-static mx_shape reduced_shape(const mx_shape *x, const reduce_attr *attr)
-{
-    mx_shape y = {.n_dims = 0};
-    int dim = attr->dim == ALL_DIMS ? -1 : (int)(attr->dim < 0 ? attr->dim + x->n_dims : attr->dim);
-    for (int d = 0; d < x->n_dims; d++) {
-        bool gone = dim < 0 || d == dim;
-        if (!gone || attr->keepdim)
-            y.size[y.n_dims++] = gone ? 1 : x->size[d];
-    }
-    return y;
-}
-
-static mx_status infer_reduced(mx_call *call, mx_dtype dtype, bool may_be_empty)
-{
-    mx_extent e;
-    const mx_shape *x = &call->in[0]->shape;
-    MX_TRY(mx_want_arithmetic(call, 0));
-    MX_TRY(extent_of(call, x, ((const reduce_attr *)mx_call_attr(call))->dim, &e));
-    if (e.n == 0 && !may_be_empty)
-        return mx_bad_shape(call, "there is nothing to take the largest of");
-    mx_shape y = reduced_shape(x, mx_call_attr(call));
-    return mx_out(call, 0, dtype, &y);
-}
-
 static mx_cost cost_per_input(const mx_call *call) { return mx_cost_of(call, (double)mx_count(call->in[0])); }
 
-static const mx_attr reduce_attrs[] = {
-    {"dim", MX_ATTR_DIM, offsetof(reduce_attr, dim), ALL_DIMS, NULL, "dimension to reduce; default: all"},
-    {"keepdim", MX_ATTR_BOOL, offsetof(reduce_attr, keepdim), 0, NULL, "keep the dimension with size 1"},
-    {0}};
-
 static const char *const x_input[] = {"x", NULL};
+
+static const mx_dims *dims_of(const mx_call *call) { return &((const mx_reduce_attr *)mx_call_attr(call))->dim; }
 
 /* ---- sum and mean ---- */
 
 static mx_status infer_sum(mx_call *call)
 {
     mx_dtype dtype = call->in[0]->dtype;
-    return infer_reduced(call, mx_dtype_is_integer(dtype) ? mx_dtype_accumulates_in(dtype) : dtype, true);
+    MX_TRY(mx_want_arithmetic(call, 0));
+    return mx_infer_reduced(call, 0, mx_dtype_is_integer(dtype) ? mx_dtype_accumulates_in(dtype) : dtype);
 }
 
 static mx_status infer_mean(mx_call *call)
 {
     mx_dtype dtype = call->in[0]->dtype;
-    return infer_reduced(call, mx_dtype_is_integer(dtype) ? MX_F32 : dtype, true);
+    MX_TRY(mx_want_arithmetic(call, 0));
+    return mx_infer_reduced(call, 0, mx_dtype_is_integer(dtype) ? MX_F32 : dtype);
 }
 
-static double scale_of(const mx_call *call)
+static double scale_of(const mx_call *call, uint32_t mask)
 {
-    return call->op == &mx_op_mean ? 1.0 / (double)extent_of_input(call).n : 1.0;
+    return call->op == &mx_op_mean ? 1.0 / (double)mx_reduced_count(&call->in[0]->shape, mask) : 1.0;
 }
 
 static mx_status host_sum(mx_call *call)
 {
-    mx_status status =
-        mx_reduce_sum(mx_array_of(call->in[0]), extent_of_input(call), scale_of(call), mx_array_of(call->out[0]));
+    mx_reduction r;
+    MX_TRY(mx_reduction_open(call, call->in[0], dims_of(call), &r));
+    mx_status status = mx_reduce_sum(r.x, r.e, scale_of(call, r.mask), mx_array_of(call->out[0]));
+    mx_reduction_close(&r);
     return status == MX_OK ? MX_OK : mx_context(status, "%s of %s", call->op->name, mx_tensor_text(call->in[0]));
 }
 
 static mx_status vjp_sum(mx_vjp *v)
 {
     const mx_tensor *x = v->call->in[0];
+    uint32_t mask;
     if (!mx_dtype_may_have_gradient(x->dtype))
         return MX_OK;
-    spread_attr attr = {.shape = x->shape,
-                        .dim = ((const reduce_attr *)mx_call_attr(v->call))->dim,
-                        .scale = scale_of(v->call),
-                        .dtype = mx_vjp_dtype(v, 0)};
+    MX_TRY(mx_want_dims(v->call, dims_of(v->call), x->shape.n_dims, &mask));
+    spread_attr attr = {
+        .shape = x->shape, .dim = *dims_of(v->call), .scale = scale_of(v->call, mask), .dtype = mx_vjp_dtype(v, 0)};
     return mx_apply(&mx_op_sum_grad, v->out_grad, 1, MX_ATTRS(attr), &v->grad[0]);
 }
 
@@ -117,13 +69,13 @@ static mx_status vjp_sum(mx_vjp *v)
 static mx_status vjp_sum_recorded(mx_vjp *v)
 {
     const mx_tensor *x = v->call->in[0];
-    reduce_attr attr = *(const reduce_attr *)mx_call_attr(v->call);
     mx_tensor *dy = NULL, *scale = NULL, *dx = NULL;
+    uint32_t mask;
     if (!mx_dtype_may_have_gradient(x->dtype))
         return MX_OK;
-    attr.keepdim = true;
-    mx_shape kept = reduced_shape(&x->shape, &attr);
-    MX_TRY(mx_apply_full(&x->shape, x->dtype, scale_of(v->call), &scale));
+    MX_TRY(mx_want_dims(v->call, dims_of(v->call), x->shape.n_dims, &mask));
+    mx_shape kept = mx_reduced_shape(&x->shape, mask, true);
+    MX_TRY(mx_apply_full(&x->shape, x->dtype, scale_of(v->call, mask), &scale));
     mx_status status = mx_apply_reshape(v->out_grad[0], &kept, &dy);
     if (status == MX_OK)
         status = mx_apply(&mx_op_mul, (mx_tensor *[]){dy, scale}, 2, MX_NO_ATTRS, &dx);
@@ -140,8 +92,8 @@ const mx_op mx_op_sum = {
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
-    .attrs = reduce_attrs,
-    .attr_bytes = sizeof(reduce_attr),
+    .attrs = mx_reduce_attrs,
+    .attr_bytes = sizeof(mx_reduce_attr),
     .infer = infer_sum,
     .cost = cost_per_input,
     .host = host_sum,
@@ -155,8 +107,8 @@ const mx_op mx_op_mean = {
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
-    .attrs = reduce_attrs,
-    .attr_bytes = sizeof(reduce_attr),
+    .attrs = mx_reduce_attrs,
+    .attr_bytes = sizeof(mx_reduce_attr),
     .infer = infer_mean,
     .cost = cost_per_input,
     .host = host_sum,
@@ -167,26 +119,29 @@ const mx_op mx_op_mean = {
 static mx_status infer_spread(mx_call *call)
 {
     const spread_attr *attr = mx_call_attr(call);
-    mx_extent e;
+    uint32_t mask;
     MX_TRY(mx_want_reals(call));
-    MX_TRY(extent_of(call, &attr->shape, attr->dim, &e));
-    if (mx_count(call->in[0]) != e.outer * e.inner)
-        return mx_bad_shape(call, "dy must have %lld elements to be spread over %s", (long long)(e.outer * e.inner),
+    MX_TRY(mx_want_dims(call, &attr->dim, attr->shape.n_dims, &mask));
+    int64_t count = mx_reduced_count(&attr->shape, ~mask);
+    if (mx_count(call->in[0]) != count)
+        return mx_bad_shape(call, "dy must have %lld elements to be spread over %s", (long long)count,
                             mx_shape_text(&attr->shape));
     return mx_out_float(call, 0, attr->dtype, call->in[0]->dtype, &attr->shape);
 }
 
 static mx_cost cost_per_output(const mx_call *call) { return mx_cost_of(call, (double)mx_count(call->out[0])); }
 
-/* dx (outer, n, inner) = scale * dy (outer, 1, inner). */
+/* dx = scale * dy, repeated along the dimensions that it lacks. */
 static mx_status host_spread(mx_call *call)
 {
     const spread_attr *attr = mx_call_attr(call);
-    mx_extent e;
-    MX_TRY(extent_of(call, &attr->shape, attr->dim, &e));
-    const int64_t all[3] = {e.outer, e.n, e.inner}, kept[3] = {e.outer, 1, e.inner}, one[1] = {1};
+    uint32_t mask;
+    MX_TRY(mx_want_dims(call, &attr->dim, attr->shape.n_dims, &mask));
+    mx_shape kept = mx_reduced_shape(&attr->shape, mask, true);
+    const int64_t one[1] = {1};
     mx_broadcast plan;
-    mx_broadcast_plan(&plan, 2, (const int[]){3, 1}, (const int64_t *const[]){kept, one}, 3, all);
+    mx_broadcast_plan(&plan, 2, (const int[]){kept.n_dims, 1}, (const int64_t *const[]){kept.size, one}, kept.n_dims,
+                      attr->shape.size);
     double scale_f64 = attr->scale;
     float scale = (float)attr->scale;
     mx_array factor = call->out[0]->dtype == MX_F64 ? (mx_array){&scale_f64, MX_F64} : (mx_array){&scale, MX_F32};
@@ -201,8 +156,8 @@ const mx_op mx_op_sum_grad = {
     .n_out = 1,
     .n_results = 1,
     .attrs = (const mx_attr[]){{"shape", MX_ATTR_SHAPE, offsetof(spread_attr, shape), NAN, NULL, "shape of the result"},
-                               {"dim", MX_ATTR_DIM, offsetof(spread_attr, dim), ALL_DIMS, NULL,
-                                "dimension that dy lacks; default: all"},
+                               {"dim", MX_ATTR_DIMS, offsetof(spread_attr, dim), 0, NULL,
+                                "dimension that dy lacks, or a list of them; default: all"},
                                {"scale", MX_ATTR_FLOAT, offsetof(spread_attr, scale), 1, NULL, "factor of dy"},
                                {"dtype", MX_ATTR_DTYPE, offsetof(spread_attr, dtype), -1, NULL,
                                 "dtype of the result; default: that of dy"},
@@ -213,16 +168,36 @@ const mx_op mx_op_sum_grad = {
     .host = host_spread,
 };
 
-/* ---- max and argmax ---- */
+/* ---- max and min ---- */
 
-static mx_status infer_max(mx_call *call) { return infer_reduced(call, call->in[0]->dtype, false); }
-
-static mx_status host_max(mx_call *call)
+static mx_status want_some(const mx_call *call, bool largest, int64_t n)
 {
-    return mx_reduce_max(mx_array_of(call->in[0]), extent_of_input(call), mx_array_of(call->out[0]));
+    if (n > 0)
+        return MX_OK;
+    return mx_bad_shape(call, "there is nothing to take the %s of", largest ? "largest" : "least");
 }
 
-static mx_status vjp_max(mx_vjp *v)
+static mx_status infer_extreme(mx_call *call)
+{
+    uint32_t mask;
+    const mx_shape *x = &call->in[0]->shape;
+    MX_TRY(mx_want_arithmetic(call, 0));
+    MX_TRY(mx_want_dims(call, dims_of(call), x->n_dims, &mask));
+    MX_TRY(want_some(call, call->op == &mx_op_max, mx_reduced_count(x, mask)));
+    return mx_infer_reduced(call, 0, call->in[0]->dtype);
+}
+
+static mx_status host_extreme(mx_call *call)
+{
+    mx_reduction r;
+    MX_TRY(mx_reduction_open(call, call->in[0], dims_of(call), &r));
+    mx_status status =
+        mx_reduce_extreme(call->op == &mx_op_max ? MX_FOLD_MAX : MX_FOLD_MIN, r.x, r.e, mx_array_of(call->out[0]));
+    mx_reduction_close(&r);
+    return status;
+}
+
+static mx_status vjp_extreme(mx_vjp *v)
 {
     const mx_call *call = v->call;
     if (!mx_dtype_may_have_gradient(call->in[0]->dtype))
@@ -238,55 +213,132 @@ const mx_op mx_op_max = {
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
-    .attrs = reduce_attrs,
-    .attr_bytes = sizeof(reduce_attr),
+    .attrs = mx_reduce_attrs,
+    .attr_bytes = sizeof(mx_reduce_attr),
     .reads_in = 1,
     .reads_out = 1,
-    .infer = infer_max,
+    .infer = infer_extreme,
     .cost = cost_per_input,
-    .host = host_max,
-    .vjp = vjp_max,
+    .host = host_extreme,
+    .vjp = vjp_extreme,
+};
+
+const mx_op mx_op_min = {
+    .name = "min",
+    .doc = "minimum of x along dim, or of all elements; NaN if there is a NaN",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = mx_reduce_attrs,
+    .attr_bytes = sizeof(mx_reduce_attr),
+    .reads_in = 1,
+    .reads_out = 1,
+    .infer = infer_extreme,
+    .cost = cost_per_input,
+    .host = host_extreme,
+    .vjp = vjp_extreme,
 };
 
 static mx_status infer_max_grad(mx_call *call)
 {
-    mx_extent e;
-    const reduce_attr *attr = mx_call_attr(call);
+    const mx_shape *x = &call->in[0]->shape;
+    uint32_t mask;
     MX_TRY(mx_want_reals(call));
-    MX_TRY(extent_of(call, &call->in[0]->shape, attr->dim, &e));
-    if (mx_count(call->in[1]) != e.outer * e.inner || mx_count(call->in[2]) != e.outer * e.inner)
-        return mx_bad_shape(call, "y and dy must have %lld elements", (long long)(e.outer * e.inner));
-    return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
+    MX_TRY(mx_want_dims(call, dims_of(call), x->n_dims, &mask));
+    int64_t count = mx_reduced_count(x, ~mask);
+    if (mx_count(call->in[1]) != count || mx_count(call->in[2]) != count)
+        return mx_bad_shape(call, "y and dy must have %lld elements", (long long)count);
+    return mx_out(call, 0, call->in[0]->dtype, x);
+}
+
+/* The sizes of a reduction's copy of x, and the order that brings its dimensions back. */
+static void order_back(const mx_shape *x, uint32_t mask, int64_t *size, int *order)
+{
+    int n = 0;
+    for (int reduced = 0; reduced < 2; reduced++)
+        for (int d = 0; d < x->n_dims; d++)
+            if ((int)(mask >> d & 1u) == reduced) {
+                order[d] = n;
+                size[n++] = x->size[d];
+            }
 }
 
 static mx_status host_max_grad(mx_call *call)
 {
-    mx_reduce_max_backward(mx_array_of(call->in[0]), mx_array_of(call->in[1]), mx_array_of(call->in[2]),
-                           extent_of_input(call), mx_array_of(call->out[0]));
+    const mx_tensor *x = call->in[0];
+    mx_reduction r;
+    mx_array dx = mx_array_of(call->out[0]), back = dx;
+    MX_TRY(mx_reduction_open(call, x, dims_of(call), &r));
+    if (r.copy_bytes > 0)
+        back.data = r.x.data; /* an element of x is read before its gradient replaces it */
+    mx_reduce_extreme_backward(r.x, mx_array_of(call->in[1]), mx_array_of(call->in[2]), r.e, back);
+    if (r.copy_bytes > 0) {
+        int64_t size[MX_MAX_DIMS];
+        int order[MX_MAX_DIMS];
+        order_back(&x->shape, r.mask, size, order);
+        mx_permute(dx.data, back.data, x->shape.n_dims, size, order, mx_dtype_bytes(x->dtype));
+    }
+    mx_reduction_close(&r);
     return MX_OK;
 }
 
 const mx_op mx_op_max_grad = {
     .name = "max_grad",
-    .doc =
-        "gradient of y = max(x): dy at the largest elements of x along dim, divided equally between ties, 0 elsewhere",
+    .doc = "gradient of y = max(x) or min(x): dy where x is y along dim, divided equally between ties, 0 elsewhere",
     .inputs = (const char *const[]){"x", "y", "dy", NULL},
     .n_out = 1,
     .n_results = 1,
-    .attrs = reduce_attrs,
-    .attr_bytes = sizeof(reduce_attr),
+    .attrs = mx_reduce_attrs,
+    .attr_bytes = sizeof(mx_reduce_attr),
     .infer = infer_max_grad,
     .cost = cost_per_input,
     .host = host_max_grad,
 };
 
-static mx_status infer_argmax(mx_call *call) { return infer_reduced(call, MX_I32, false); }
+/* ---- argmax and argmin ---- */
 
-static mx_status host_argmax(mx_call *call)
+enum { ALL_DIMS = -128 }; /* the default of their `dim` */
+
+static mx_status place_extent(const mx_call *call, mx_extent *e, int *dim)
 {
-    mx_reduce_argmax(mx_array_of(call->in[0]), extent_of_input(call), mx_data(call->out[0]));
+    const place_attr *attr = mx_call_attr(call);
+    const mx_shape *x = &call->in[0]->shape;
+    *dim = -1;
+    *e = (mx_extent){1, mx_shape_count(x), 1};
+    if (attr->dim == ALL_DIMS)
+        return MX_OK;
+    MX_TRY(mx_want_dim(call, "dim", attr->dim, x->n_dims, dim));
+    *e = (mx_extent){mx_outer_size(x, *dim), x->size[*dim], mx_inner_size(x, *dim)};
     return MX_OK;
 }
+
+static mx_status infer_place(mx_call *call)
+{
+    mx_extent e;
+    int dim;
+    MX_TRY(mx_want_arithmetic(call, 0));
+    MX_TRY(place_extent(call, &e, &dim));
+    MX_TRY(want_some(call, call->op == &mx_op_argmax, e.n));
+    if (e.n > INT32_MAX)
+        return mx_bad_shape(call, "there are more places than i32 can count");
+    mx_shape y = mx_reduced_shape(&call->in[0]->shape, dim < 0 ? UINT32_MAX : 1u << dim,
+                                  ((const place_attr *)mx_call_attr(call))->keepdim);
+    return mx_out(call, 0, MX_I32, &y);
+}
+
+static mx_status host_place(mx_call *call)
+{
+    mx_extent e;
+    int dim;
+    MX_TRY(place_extent(call, &e, &dim));
+    return mx_reduce_place(call->op == &mx_op_argmax ? MX_FOLD_MAX : MX_FOLD_MIN, mx_array_of(call->in[0]), e,
+                           mx_data(call->out[0]));
+}
+
+static const mx_attr place_attrs[] = {
+    {"dim", MX_ATTR_DIM, offsetof(place_attr, dim), ALL_DIMS, NULL, "dimension to reduce; default: all"},
+    {"keepdim", MX_ATTR_BOOL, offsetof(place_attr, keepdim), 0, NULL, "keep the dimension with size 1"},
+    {0}};
 
 const mx_op mx_op_argmax = {
     .name = "argmax",
@@ -294,51 +346,63 @@ const mx_op mx_op_argmax = {
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
-    .attrs = reduce_attrs,
-    .attr_bytes = sizeof(reduce_attr),
-    .infer = infer_argmax,
+    .attrs = place_attrs,
+    .attr_bytes = sizeof(place_attr),
+    .infer = infer_place,
     .cost = cost_per_input,
-    .host = host_argmax,
+    .host = host_place,
 };
 
-/* ---- sum of squares ---- */
-
-static mx_status infer_squares(mx_call *call)
-{
-    MX_TRY(mx_want_reals(call));
-    return mx_out(call, 0, mx_dtype_accumulates_in(call->in[0]->dtype), &(mx_shape){.n_dims = 0});
-}
-
-static mx_cost cost_squares(const mx_call *call) { return mx_cost_of(call, 2.0 * (double)mx_count(call->in[0])); }
-
-static mx_status host_squares(mx_call *call)
-{
-    return mx_sum_squares(mx_array_of(call->in[0]), mx_count(call->in[0]), mx_array_of(call->out[0]));
-}
-
-/* dx = x (2 dy) */
-static mx_status vjp_squares(mx_vjp *v)
-{
-    mx_tensor *twice = NULL, *dx = NULL;
-    MX_TRY(mx_apply_affine(v->out_grad[0], 2, 0, &twice));
-    mx_status status = mx_apply(&mx_op_mul, (mx_tensor *[]){v->call->in[0], twice}, 2, MX_NO_ATTRS, &dx);
-    mx_release(twice);
-    MX_TRY(status);
-    return mx_give_grad(v, 0, dx);
-}
-
-const mx_op mx_op_sum_squares = {
-    .name = "sum_squares",
-    .doc = "sum of the squares of all elements of x, an f32 scalar (f64 for f64)",
+const mx_op mx_op_argmin = {
+    .name = "argmin",
+    .doc = "index of the minimum of x along dim (or of all elements, row-major), from 0, as i32; the first of ties",
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
-    .reads_in = 1,
-    .infer = infer_squares,
-    .cost = cost_squares,
-    .host = host_squares,
-    .vjp = vjp_squares,
-    .vjp_recorded = vjp_squares,
+    .attrs = place_attrs,
+    .attr_bytes = sizeof(place_attr),
+    .infer = infer_place,
+    .cost = cost_per_input,
+    .host = host_place,
+};
+
+/* ---- any and all ---- */
+
+static mx_status infer_any(mx_call *call) { return mx_infer_reduced(call, 0, MX_U8); }
+
+static mx_status host_any(mx_call *call)
+{
+    mx_reduction r;
+    MX_TRY(mx_reduction_open(call, call->in[0], dims_of(call), &r));
+    mx_reduce_any(r.x, r.e, call->op == &mx_op_all, mx_data(call->out[0]));
+    mx_reduction_close(&r);
+    return MX_OK;
+}
+
+const mx_op mx_op_any = {
+    .name = "any",
+    .doc = "1 (u8) if an element of x along dim, or of all elements, is not 0, else 0; NaN is not 0",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = mx_reduce_attrs,
+    .attr_bytes = sizeof(mx_reduce_attr),
+    .infer = infer_any,
+    .cost = cost_per_input,
+    .host = host_any,
+};
+
+const mx_op mx_op_all = {
+    .name = "all",
+    .doc = "1 (u8) if every element of x along dim, or of all elements, is not 0, else 0; NaN is not 0",
+    .inputs = x_input,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = mx_reduce_attrs,
+    .attr_bytes = sizeof(mx_reduce_attr),
+    .infer = infer_any,
+    .cost = cost_per_input,
+    .host = host_any,
 };
 
 /* ---- reduce_to: undoes broadcasting ---- */

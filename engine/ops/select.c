@@ -47,7 +47,7 @@ static mx_status want_ids(const mx_call *call, const mx_tensor *ids, int64_t n)
     char place[128];
     const int32_t *id = mx_data(ids);
     int64_t bad = mx_embedding_find_bad(id, mx_count(ids), n);
-    if (bad < 0)
+    if (bad < 0 || !id)
         return MX_OK;
     return mx_bad_value(call, "id %d at %s is outside 0 .. %lld (ids count from 0)", id[bad],
                         mx_place_text(place, &ids->shape, bad), (long long)n - 1);

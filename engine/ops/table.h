@@ -32,9 +32,13 @@
     /* cast.c */ \
     X(cast) \
     /* reduce.c */ \
-    X(sum) X(mean) X(max) X(argmax) X(sum_squares) X(reduce_to) X(sum_grad) X(max_grad) \
+    X(sum) X(mean) X(max) X(min) X(argmax) X(argmin) X(any) X(all) X(reduce_to) X(sum_grad) X(max_grad) \
+    /* spread.c */ \
+    X(var) X(std) X(var_grad) X(norm) X(norm_grad) X(sum_squares) X(logsumexp) X(logsumexp_grad) \
     /* random.c */ \
     X(randn) X(rand) X(full) X(arange) X(dropout) \
+    /* draw.c */ \
+    X(randint) X(bernoulli) X(truncated_normal) X(permutation) X(multinomial) \
     /* optimizer.c */ \
     X(adamw) X(sgd) X(fill) X(copy) \
     /* norm.c */ \

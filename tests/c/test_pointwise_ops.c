@@ -1,18 +1,13 @@
 /* Elementwise and reducing operations through mx_apply and the tape: gradients of every way to broadcast small shapes,
  * where gradients are kept in f32, and what bad input is answered. */
 #include "mesh/setup.h"
-#include "ops/pointwise.h"
+#include "ops/reduction.h"
 #include "tape/tape.h"
 
 #include "buffers.h"
 #include "check.h"
 
 #include <string.h>
-
-typedef struct reduce_attr {
-    int64_t dim;
-    bool keepdim;
-} reduce_attr;
 
 static mx_tensor *tensor(mx_dtype dtype, mx_shape shape)
 {
@@ -32,7 +27,7 @@ static mx_tensor *apply(const mx_op *op, mx_tensor *a, mx_tensor *b, const void 
     return out;
 }
 
-static mx_tensor *sum_of(mx_tensor *x) { return apply(&mx_op_sum, x, NULL, &(reduce_attr){-128, false}); }
+static mx_tensor *sum_of(mx_tensor *x) { return apply(&mx_op_sum, x, NULL, &(mx_reduce_attr){0}); }
 
 /* Element of x that element `i` of a result of shape y comes from. */
 static int64_t source_of(const mx_shape *y, const mx_shape *x, int64_t i)
@@ -129,8 +124,8 @@ static void test_refusals(void)
     check_refused(&mx_op_exp, (mx_tensor *[]){ids}, 1, NULL, MX_ERR_DTYPE, "f32, bf16 or f64");
     check_refused(&mx_op_where, (mx_tensor *[]){a, a, a}, 3, NULL, MX_ERR_DTYPE, "u8");
     check_refused(&mx_op_gated, (mx_tensor *[]){a, b}, 2, (int[]){0, 0}, MX_ERR_SHAPE, "one shape");
-    check_refused(&mx_op_sum, (mx_tensor *[]){a}, 1, &(reduce_attr){2, false}, MX_ERR_VALUE, "dim = 3");
-    check_refused(&mx_op_max, (mx_tensor *[]){none}, 1, &(reduce_attr){-128, false}, MX_ERR_SHAPE, "largest");
+    check_refused(&mx_op_sum, (mx_tensor *[]){a}, 1, &(mx_reduce_attr){.dim = {1, {2}}}, MX_ERR_VALUE, "dim = 3");
+    check_refused(&mx_op_max, (mx_tensor *[]){none}, 1, &(mx_reduce_attr){0}, MX_ERR_SHAPE, "largest");
     check_refused(&mx_op_add_acc, (mx_tensor *[]){a, b}, 2, NULL, MX_ERR_SHAPE, "(2, 3)");
     check_refused(&mx_op_copy, (mx_tensor *[]){a, b}, 2, NULL, MX_ERR_SHAPE, "(2, 3)");
     check_refused(&mx_op_reduce_to, (mx_tensor *[]){a}, 1, &(mx_reduce_to_attr){.shape = {1, {2}}, .dtype = -1},
@@ -145,9 +140,9 @@ static void test_empty(void)
 {
     mx_tensor *none = tensor(MX_F32, (mx_shape){2, {0, 3}}), *total = sum_of(none);
     CHECK(mx_f32(total)[0] == 0, "%g", (double)mx_f32(total)[0]);
-    mx_tensor *rows = apply(&mx_op_sum, none, NULL, &(reduce_attr){0, true});
+    mx_tensor *rows = apply(&mx_op_sum, none, NULL, &(mx_reduce_attr){{1, {0}}, true});
     CHECK(rows->shape.n_dims == 2 && rows->shape.size[0] == 1 && mx_f32(rows)[2] == 0, "%s", mx_tensor_text(rows));
-    mx_tensor *mean = apply(&mx_op_mean, none, NULL, &(reduce_attr){-128, false});
+    mx_tensor *mean = apply(&mx_op_mean, none, NULL, &(mx_reduce_attr){0});
     CHECK(isnan(mx_f32(mean)[0]), "the mean of nothing is %g", (double)mx_f32(mean)[0]);
     mx_tensor *y = apply(&mx_op_add, none, none, NULL), *z = apply(&mx_op_silu, none, NULL, NULL);
     CHECK(mx_count(y) == 0 && mx_count(z) == 0, "%s", mx_tensor_text(y));

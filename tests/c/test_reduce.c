@@ -40,10 +40,10 @@ static void check_extent(mx_extent e, mx_dtype dtype, const char *isa)
           mx_dtype_name(dtype), (int)e.outer, (int)e.n, (int)e.inner, error, isa);
     CHECK(guard_intact(y, results, dtype), "%s", isa);
     if (e.n > 0) {
-        CHECK(mx_reduce_max((mx_array){x, dtype}, e, (mx_array){y, dtype}) == MX_OK, "%s", isa);
+        CHECK(mx_reduce_extreme(MX_FOLD_MAX, (mx_array){x, dtype}, e, (mx_array){y, dtype}) == MX_OK, "%s", isa);
         CHECK(worst_error(y, dtype, largest, results) == 0, "max of (%d, %d, %d) on %s", (int)e.outer, (int)e.n,
               (int)e.inner, isa);
-        mx_reduce_argmax((mx_array){x, dtype}, e, found);
+        mx_reduce_place(MX_FOLD_MAX, (mx_array){x, dtype}, e, found);
         CHECK(memcmp(places, found, sizeof(int32_t) * (size_t)results) == 0, "argmax on %s", isa);
     }
     free(x);
@@ -66,6 +66,115 @@ static void check_extents(const char *isa)
             check_extent(extents[k], bf16 ? MX_BF16 : MX_F32, isa);
     for (int64_t n = 1; n <= 70; n++)
         check_extent((mx_extent){2, n, 1}, n & 1 ? MX_BF16 : MX_F32, isa);
+}
+
+/* Against double precision: extremes, norms, variances, logsumexp; any and all. */
+static void check_others(mx_extent e, mx_dtype dtype, const char *isa)
+{
+    enum { MIN, ARGMIN, NORM, VAR, STD, LOGSUMEXP, ANY, ALL, KINDS };
+    int64_t count = e.outer * e.n * e.inner, results = e.outer * e.inner;
+    /* far from zero: squares of single values would cancel */
+    void *x = make_values(count, dtype, 30, 33), *y = make_values(results, dtype, 5, 6);
+    double *want[KINDS];
+    int32_t *found = malloc(sizeof(int32_t) * (size_t)(results + 1));
+    uint8_t *flags = malloc((size_t)results + 1);
+    for (int64_t i = 0; i < count; i += 3)
+        set_value(x, i, 0, dtype);
+    for (int k = 0; k < KINDS; k++)
+        want[k] = calloc((size_t)results + 1, sizeof(double));
+    for (int64_t k = 0; k < results; k++) {
+        double mean = 0, squares = 0, about = 0, largest = -INFINITY, exps = 0, least = INFINITY;
+        for (int64_t i = 0; i < e.n; i++) {
+            double one = at(x, dtype, e, k / e.inner, i, k % e.inner);
+            mean += one / (double)e.n;
+            squares += one * one;
+            largest = fmax(largest, one);
+            if (one < least) {
+                least = one;
+                want[ARGMIN][k] = (double)i;
+            }
+            want[ANY][k] += one != 0;
+        }
+        for (int64_t i = 0; i < e.n; i++) {
+            double one = at(x, dtype, e, k / e.inner, i, k % e.inner);
+            about += (one - mean) * (one - mean);
+            exps += exp(one - largest);
+        }
+        want[MIN][k] = least;
+        want[NORM][k] = sqrt(squares);
+        want[VAR][k] = 0.5 * about;
+        want[STD][k] = sqrt(0.5 * about);
+        want[LOGSUMEXP][k] = largest + log(exps);
+        want[ALL][k] = want[ANY][k] == (double)e.n;
+        want[ANY][k] = want[ANY][k] > 0;
+    }
+    /* Columns add up to 64 rows in one f32 sum; the pieces of a row are random walks. */
+    const double bound = tolerance(dtype, 64 * 0x1p-24 + 0x1p-23 * sqrt((double)e.n));
+    const mx_array in = {x, dtype}, out = {y, dtype};
+    static const mx_about abouts[] = {MX_ABOUT_VAR, MX_ABOUT_STD, MX_ABOUT_LOGSUMEXP};
+    for (int k = 0; k < 3; k++) {
+        CHECK(mx_reduce_about(abouts[k], in, e, 0.5, out) == MX_OK, "%s", isa);
+        double error = worst_error(y, dtype, want[VAR + k], results);
+        CHECK(error <= bound, "%s: about %d of (%d, %d, %d) %s: %g", isa, k, (int)e.outer, (int)e.n, (int)e.inner,
+              mx_dtype_name(dtype), error);
+    }
+    CHECK(mx_reduce_norm(in, e, out) == MX_OK && worst_error(y, dtype, want[NORM], results) <= bound, "%s: norm", isa);
+    mx_reduce_extreme(MX_FOLD_MIN, in, e, out);
+    CHECK(worst_error(y, dtype, want[MIN], results) == 0 && guard_intact(y, results, dtype), "%s: min", isa);
+    mx_reduce_place(MX_FOLD_MIN, in, e, found);
+    bool places = true, any = true, all = true;
+    for (int64_t k = 0; k < results; k++)
+        places = places && found[k] == (int32_t)want[ARGMIN][k];
+    mx_reduce_any(in, e, false, flags);
+    for (int64_t k = 0; k < results; k++)
+        any = any && flags[k] == (want[ANY][k] != 0);
+    mx_reduce_any(in, e, true, flags);
+    for (int64_t k = 0; k < results; k++)
+        all = all && flags[k] == (want[ALL][k] != 0);
+    CHECK(places && any && all, "%s: argmin %d, any %d, all %d of (%d, %d, %d)", isa, places, any, all, (int)e.outer,
+          (int)e.n, (int)e.inner);
+    for (int k = 0; k < KINDS; k++)
+        free(want[k]);
+    free(x), free(y), free(found), free(flags);
+}
+
+static void check_all_others(const char *isa)
+{
+    static const mx_extent extents[] = {{1, 1, 1}, {0, 3, 5},  {5, 7, 1},      {1, 100003, 1}, {3, 40000, 1},
+                                        {1, 7, 5}, {4, 9, 33}, {2, 200, 1500}, {1, 70000, 3},  {300, 2, 17}};
+    for (size_t k = 0; k < sizeof extents / sizeof *extents; k++)
+        for (int bf16 = 0; bf16 < 2; bf16++)
+            check_others(extents[k], bf16 ? MX_BF16 : MX_F32, isa);
+    for (int64_t n = 1; n <= 70; n++)
+        check_others((mx_extent){2, n, 1}, n & 1 ? MX_BF16 : MX_F32, isa);
+}
+
+/* Infinities and nothing at all. */
+static void check_edges(const char *isa)
+{
+    float x[4] = {-INFINITY, -INFINITY, 1, INFINITY}, y[2];
+    uint8_t flag = 5;
+    const mx_array in = {x, MX_F32}, out = {y, MX_F32};
+    mx_reduce_about(MX_ABOUT_LOGSUMEXP, in, (mx_extent){2, 2, 1}, 1, out);
+    CHECK(y[0] == -INFINITY && y[1] == INFINITY, "%s: %g %g", isa, y[0], y[1]);
+    mx_reduce_about(MX_ABOUT_LOGSUMEXP, in, (mx_extent){1, 2, 2}, 1, out);
+    CHECK(y[0] == 1 && y[1] == INFINITY, "%s: %g %g", isa, y[0], y[1]);
+    mx_reduce_about(MX_ABOUT_LOGSUMEXP, in, (mx_extent){2, 0, 1}, 1, out);
+    CHECK(y[0] == -INFINITY && y[1] == -INFINITY, "%s: %g", isa, y[0]);
+    mx_reduce_any(in, (mx_extent){1, 0, 1}, true, &flag);
+    CHECK(flag == 1, "all of nothing");
+    mx_reduce_any(in, (mx_extent){1, 0, 1}, false, &flag);
+    CHECK(flag == 0, "any of nothing");
+    const float zeros[2] = {-0.0f, NAN};
+    for (int i = 0; i < 2; i++) {
+        mx_reduce_any((mx_array){(void *)(zeros + i), MX_F32}, (mx_extent){1, 1, 1}, false, &flag);
+        CHECK(flag == i, "-0 is 0, and NaN is not");
+    }
+    int32_t whole[3] = {5, -7, 2}, least;
+    CHECK(mx_reduce_extreme(MX_FOLD_MIN, (mx_array){whole, MX_I32}, (mx_extent){1, 3, 1}, (mx_array){&least, MX_I32}) ==
+                  MX_OK &&
+              least == -7,
+          "%d", least);
 }
 
 /* The same bits whatever the number of threads. */
@@ -95,7 +204,8 @@ static void check_threads(const char *isa)
         free(other);
     }
     float nothing = 5;
-    CHECK(mx_sum_squares((mx_array){&nothing, MX_F32}, 0, (mx_array){&nothing, MX_F32}) == MX_OK && nothing == 0, "%g on %s", nothing, isa);
+    CHECK(mx_sum_squares((mx_array){&nothing, MX_F32}, 0, (mx_array){&nothing, MX_F32}) == MX_OK && nothing == 0,
+          "%g on %s", nothing, isa);
 }
 
 static void check_nan(const char *isa)
@@ -107,11 +217,11 @@ static void check_nan(const char *isa)
             void *x = make_values(N, dtype, 0, 1), *y = make_values(N, dtype, 0, 1);
             int32_t index[N];
             set_value(x, place, NAN, dtype);
-            mx_reduce_max((mx_array){x, dtype}, (mx_extent){1, N, 1}, (mx_array){y, dtype});
+            mx_reduce_extreme(MX_FOLD_MAX, (mx_array){x, dtype}, (mx_extent){1, N, 1}, (mx_array){y, dtype});
             CHECK(isnan(get_value(y, 0, dtype)), "NaN at %d on %s", (int)place, isa);
-            mx_reduce_argmax((mx_array){x, dtype}, (mx_extent){1, N, 1}, index);
+            mx_reduce_place(MX_FOLD_MAX, (mx_array){x, dtype}, (mx_extent){1, N, 1}, index);
             CHECK(index[0] == place, "NaN at %d found at %d on %s", (int)place, index[0], isa);
-            mx_reduce_max((mx_array){x, dtype}, (mx_extent){1, 5, 20}, (mx_array){y, dtype});
+            mx_reduce_extreme(MX_FOLD_MAX, (mx_array){x, dtype}, (mx_extent){1, 5, 20}, (mx_array){y, dtype});
             for (int j = 0; j < 20; j++)
                 CHECK(isnan(get_value(y, j, dtype)) == (j == place % 20), "column %d on %s", j, isa);
             free(x);
@@ -122,13 +232,13 @@ static void check_nan(const char *isa)
 static void test_max_backward(void)
 {
     float x[6] = {1, 5, 2, 5, 3, 4}, y[3] = {5, 5, 4}, dy[3] = {2, 8, 1}, dx[6];
-    mx_reduce_max_backward((mx_array){x, MX_F32}, (mx_array){y, MX_F32}, (mx_array){dy, MX_F32}, (mx_extent){3, 2, 1},
-                           (mx_array){dx, MX_F32});
+    mx_reduce_extreme_backward((mx_array){x, MX_F32}, (mx_array){y, MX_F32}, (mx_array){dy, MX_F32},
+                               (mx_extent){3, 2, 1}, (mx_array){dx, MX_F32});
     static const float want[6] = {0, 2, 0, 8, 0, 1};
     CHECK(memcmp(dx, want, sizeof want) == 0, "%g %g %g %g %g %g", dx[0], dx[1], dx[2], dx[3], dx[4], dx[5]);
     float all = 5, d = 6;
-    mx_reduce_max_backward((mx_array){x, MX_F32}, (mx_array){&all, MX_F32}, (mx_array){&d, MX_F32},
-                           (mx_extent){1, 6, 1}, (mx_array){dx, MX_F32});
+    mx_reduce_extreme_backward((mx_array){x, MX_F32}, (mx_array){&all, MX_F32}, (mx_array){&d, MX_F32},
+                               (mx_extent){1, 6, 1}, (mx_array){dx, MX_F32});
     CHECK(dx[1] == 3 && dx[3] == 3 && dx[0] == 0, "a tie is shared: %g %g", dx[1], dx[3]);
 }
 
@@ -140,11 +250,11 @@ static void test_integers(void)
     CHECK(y[0] == 1 && y[1] == 14 && y[2] == 1, "%d %d %d", y[0], y[1], y[2]);
     mx_reduce_sum((mx_array){x, MX_I32}, (mx_extent){1, 2, 3}, 1, (mx_array){y, MX_I32});
     CHECK(y[0] == 10 && y[1] == -2 && y[2] == 8, "%d %d %d", y[0], y[1], y[2]);
-    mx_reduce_argmax((mx_array){x, MX_I32}, (mx_extent){1, 6, 1}, index);
+    mx_reduce_place(MX_FOLD_MAX, (mx_array){x, MX_I32}, (mx_extent){1, 6, 1}, index);
     CHECK(index[0] == 2, "the first of equals: %d", index[0]);
     mx_reduce_sum((mx_array){u, MX_U8}, (mx_extent){1, 6, 1}, 1, (mx_array){y, MX_I32});
     CHECK(y[0] == 522, "%d", y[0]);
-    mx_reduce_max((mx_array){u, MX_U8}, (mx_extent){1, 6, 1}, (mx_array){&largest, MX_U8});
+    mx_reduce_extreme(MX_FOLD_MAX, (mx_array){u, MX_U8}, (mx_extent){1, 6, 1}, (mx_array){&largest, MX_U8});
     CHECK(largest == 255, "%d", largest);
     float mean;
     mx_reduce_sum((mx_array){u, MX_U8}, (mx_extent){1, 6, 1}, 1 / 6.0, (mx_array){&mean, MX_F32});
@@ -176,6 +286,8 @@ static void test_integers_across(void)
 static void check_all(const char *isa)
 {
     check_extents(isa);
+    check_all_others(isa);
+    check_edges(isa);
     check_threads(isa);
     check_nan(isa);
 }

@@ -34,6 +34,7 @@ local SUMS = {
     conv1d = true, conv1d_grad = true, conv1d_grad_w = true, conv2d = true, conv2d_grad = true, conv2d_grad_w = true,
     channel_sum = true, avg_pool1d = true, avg_pool1d_grad = true, avg_pool2d = true, avg_pool2d_grad = true,
     max_pool1d_grad = true, max_pool2d_grad = true,
+    var = true, std = true, var_grad = true, norm = true, norm_grad = true, logsumexp = true, logsumexp_grad = true,
 }
 
 local options = {} -- operation -> names of its options
@@ -69,7 +70,7 @@ local CHOICES = {
 local BOOLEANS = {
     causal = true, trans_a = true, trans_b = true, trans = true, keepdim = true, by_b = true, interleaved = true,
     inverse = true, nesterov = true, balanced = true, async = true, async_grad = true, descending = true,
-    smallest = true, reverse = true, normalize = true,
+    smallest = true, reverse = true, normalize = true, replacement = true,
 }
 
 local NUMBERS = { -- the standard value is among them
@@ -83,6 +84,7 @@ local NUMBERS = { -- the standard value is among them
     first_query = { 0, 0, 1, 5 }, kv_length = { 0, 0, 1, 3 }, start = { 1, 1, 2, 3 }, length = { 0, 1, 1, 2, 5 },
     n = { 0, 1, 7, 100 }, vocab = { 1, 17, 40 }, size = { 5, 17, 40 }, root = { 0 }, shift_ranks = { 1, 0, -3 },
     k = { 0, 1, 1, 3, 40 }, classes = { 1, 17, 40 }, diagonal = { 0, 1, -1, 5, -40 },
+    correction = { 0, 1, 1, 2 },
 }
 
 local function shuffled(n)
@@ -96,6 +98,11 @@ local function shuffled(n)
     end
     return list
 end
+
+local SEVERAL_DIMS = {
+    sum = true, mean = true, max = true, min = true, any = true, all = true, var = true, std = true, norm = true,
+    logsumexp = true, flip = true,
+}
 
 local function option_value(op, name, shape)
     local choices = CHOICES[name]
@@ -114,6 +121,8 @@ local function option_value(op, name, shape)
         return op == "rope" and pick { -1, 2, 4 } or shuffled(#shape)
     elseif name == "shape" then
         return chance(3) and random.shape(#shape) or shape
+    elseif name == "dim" and SEVERAL_DIMS[op] and #shape > 1 and chance(2) then
+        return table.move(shuffled(#shape), 1, math.random(#shape), 1, {})
     elseif name:find("^dim") or name == "split" or name == "concat" then
         return #shape > 0 and pick { 1, -1, math.random(#shape), -math.random(#shape) } or 1
     elseif (op:find("permute") or op == "roll") and name == "shift" then
@@ -253,9 +262,14 @@ local function reduced(op)
         table.remove(less, dim)
     end
     local dtype = float()
-    if op == "max_grad" then
+    if op == "max_grad" or op == "norm_grad" then
         keepdim = keepdim and dim ~= nil
         return { like(shape, dtype), like(less, dtype), like(less, dtype) }, { dim = dim, keepdim = keepdim }
+    elseif op == "var_grad" then
+        local std = chance(2) and like(less, dtype, "positive") or nil
+        return { like(shape, dtype), like(less, dtype), std }, { dim = dim }
+    elseif op == "logsumexp_grad" then
+        return { like(shape, dtype), like(less, dtype) }, { dim = dim }
     end
     return { like(less, dtype) }, { dim = dim, shape = shape }
 end
@@ -421,8 +435,22 @@ local RECIPES = {
     matmul_acc = product, embedding = table_rows, embedding_acc = table_rows, embedding_grad = table_rows,
     cross_entropy = table_rows, narrow = along_dim, narrow_grad = along_dim, narrow_grad_acc = along_dim,
     write_slice = along_dim, gather = along_dim, gather_grad = along_dim, scatter = along_dim, scatter_add = along_dim,
-    scatter_grad = along_dim, max_grad = reduced, sum_grad = reduced,
-    pad = arranged, tile = arranged, expand = arranged, tril = arranged, triu = arranged,
+    scatter_grad = along_dim, max_grad = reduced, sum_grad = reduced, norm_grad = reduced, var_grad = reduced,
+    logsumexp_grad = reduced, pad = arranged, tile = arranged, expand = arranged, tril = arranged, triu = arranged,
+    bernoulli = function()
+        return { like(random.shape(math.random(0, 3)), float(), "mask") }
+    end,
+    multinomial = function()
+        local shape = random.shape(math.random(3))
+        shape[#shape] = pick { 40, 41, 64 } -- as many as draws
+        return { like(shape, float(), "positive") }, { n = pick { 0, 1, 3, 40 } }
+    end,
+    randint = function()
+        return {}, { shape = random.shape(math.random(0, 3)), low = pick { 0, 3, -5 }, high = pick { 1, 20, 100 } }
+    end,
+    truncated_normal = function()
+        return {}, { shape = random.shape(math.random(0, 3)), low = pick { -1, 0 }, high = pick { 1, 4 } }
+    end,
     one_hot = function()
         return { like(random.shape(math.random(0, 3)), "i32", "ids") }
     end,

@@ -194,6 +194,32 @@ local function define(mx)
         end,
         mx = function(t) return mx.stack(t[1], t[2]) end,
     }
+    plain.ops.var = { -- of all, by their number
+        inputs = 1,
+        run = function(values)
+            local mean, sum = plain.ops.mean.run(values)[1], 0
+            for _, x in ipairs(values[1]) do
+                sum = sum + (x - mean) ^ 2
+            end
+            return { sum / #values[1] }, {}
+        end,
+        mx = function(t) return mx.var(t[1], { correction = 0 }) end,
+    }
+    plain.ops.logsumexp = { -- of each column
+        inputs = 1, n_dims = 2,
+        run = function(values, shapes)
+            local columns, out = shapes[1][2], {}
+            for i, x in ipairs(values[1]) do
+                local c = (i - 1) % columns + 1
+                out[c] = (out[c] or 0) + math.exp(x)
+            end
+            for c = 1, columns do
+                out[c] = math.log(out[c])
+            end
+            return out, { columns }
+        end,
+        mx = function(t) return mx.logsumexp(t[1], { dim = 1 }) end,
+    }
     plain.ops.softmax = {
         inputs = 1, n_dims = 2,
         run = function(values, shapes)

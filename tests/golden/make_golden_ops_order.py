@@ -182,8 +182,90 @@ def arrange_cases():
     case("stack.i32", [integers("stack i", 5), integers("stack j", 5)], lambda *t: torch.stack(t, 1), {"dim": 2})
 
 
+# ---- reductions over several dimensions: sum, mean, max, min, any, all, var, std, norm, logsumexp; argmin; softmax ----
+
+
+def dims_of(dims):
+    """The option for dimensions counted from 0."""
+    dims = [d + (d >= 0) for d in dims]
+    return dims[0] if len(dims) == 1 else dims
+
+
+def reduce_cases():
+    inputs = {"cube": normal("reduce", *CUBE), "four": normal("reduce four", 2, 3, 1, 4), "long": normal("reduce long", 2, 131),
+              "one": normal("reduce one", 1), "far": 30 + normal("reduce far", 4, 21)}
+    floats = {
+        "sum": torch.sum,
+        "mean": torch.mean,
+        "max": torch.amax,
+        "min": torch.amin,
+        "var": torch.var,
+        "std": torch.std,
+        "norm": torch.linalg.vector_norm,
+        "logsumexp": torch.logsumexp,
+    }
+    some = {"cube": ((0,), (1,), (-1,), (0, 2), (1, 2), (2, 0, 1)), "four": ((0, 3), (1, 3), (0, 2)), "long": ((0,), (1,))}
+    for op, f in floats.items():
+        for name, x in inputs.items():
+            degenerate = op in ("var", "std") and x.size == 1
+            everything = tuple(range(x.ndim))
+            if degenerate:
+                continue
+            for dims in some.get(name, ()) + (everything,):
+                if op == "std" and (name, dims) == ("long", (0,)):  # of two elements: |a - b|, which has a kink
+                    continue
+                attrs = {"dim": dims_of(dims)}
+                suffix = "".join(map(str, dims))
+                case(f"{op}.{name}_dims{suffix}", [x], lambda x, f=f, d=dims: f(x, dim=d), attrs)
+            if name == "cube":
+                keep = lambda x, f=f: f(x, dim=(0, 2), keepdim=True)
+                case(f"{op}.keepdim", [x], keep, {"dim": [1, 3], "keepdim": True})
+            case(f"{op}.{name}_all", [x], lambda x, f=f, d=everything: f(x, dim=d), {})
+    x = inputs["cube"]
+    ties = np.round(x)
+    for op in ("max", "min"):
+        case(f"{op}.ties", [ties], lambda x, f=floats[op]: f(x, dim=(0, 2)), {"dim": [1, 3]})
+        case(f"{op}.i32", [integers("extreme", 5, 7)], lambda x, f=floats[op]: f(x, dim=1), {"dim": 2})
+        case(f"{op}.i32_columns", [integers("extreme", 5, 7)], lambda x, f=floats[op]: f(x, dim=0), {"dim": 1})
+        case(f"{op}.u8", [integers("extreme u8", 9, low=0, high=256)], floats[op], {}, dtypes={1: "u8"})
+    for correction in (0, 2):
+        for op in ("var", "std"):
+            by = lambda x, f=floats[op], c=correction: f(x, dim=(1, 2), correction=c)
+            case(f"{op}.correction{correction}", [x], by, {"dim": [2, 3], "correction": correction})
+    flat = np.ones((2, 5))
+    flat[1] = np.arange(5)
+    case("std.flat", [flat], lambda x: x.std(1), {"dim": 2})
+    case("norm.zero", [flat - 1], lambda x: torch.linalg.vector_norm(x, dim=1), {"dim": 2})
+    case("norm.empty", [normal("ne", 2, 0)], lambda x: torch.linalg.vector_norm(x, dim=1), {"dim": 2})
+    infinite = np.array([[-np.inf, -np.inf, -np.inf], [1.0, np.inf, 2.0], [-np.inf, 3.0, 1.0], [500.0, 499.0, -500.0]])
+    case("logsumexp.infinite", [infinite], lambda x: x.logsumexp(1), {"dim": 2}, grads=[])
+    case("logsumexp.large", [infinite[3:]], lambda x: x.logsumexp(1), {"dim": 2})
+    case("logsumexp.empty", [normal("le", 2, 0)], lambda x: x.logsumexp(1), {"dim": 2})
+    sparse = {"cube": np.where(x > 0.9, x, 0.0), "i32": integers("any", 3, 4, low=0, high=2), "nan": np.array([[np.nan], [-0.0]]),
+              "empty": np.zeros((3, 0)), "full": np.ones((2, 300))}
+    for op, f in (("any", torch.any), ("all", torch.all)):
+        for name, y in sparse.items():
+            case(f"{op}.{name}", [y], lambda y, f=f: f(y, dim=1), {"dim": 2}, grads=[])
+            case(f"{op}.{name}_first", [y], lambda y, f=f: f(y, dim=0), {"dim": 1}, grads=[])
+            case(f"{op}.{name}_all", [y], lambda y, f=f: f(y), {}, grads=[])
+        case(f"{op}.two", [sparse["cube"]], lambda y, f=f: f(f(y, dim=2), dim=0), {"dim": [1, 3]}, grads=[])
+    special = np.array([[1.5, np.nan, -2, np.nan], [2.0, -3.0, -3.0, 0.0]])
+    for name, y in (("cube", x), ("ties", ties), ("special", special), ("i32", integers("argmin", 5, 7))):
+        for d in range(y.ndim):
+            case(f"argmin.{name}_dim{d + 1}", [y], lambda y, d=d: y.argmin(d).int(), {"dim": d + 1}, grads=[])
+        if name != "special":
+            case(f"argmin.{name}_all", [y], lambda y: y.argmin().int(), {}, grads=[])
+    case("argmin.keepdim", [x], lambda y: y.argmin(1, keepdim=True).int(), {"dim": 2, "keepdim": True}, grads=[])
+    for op, f in (("softmax", torch.softmax), ("log_softmax", torch.log_softmax)):
+        for d in (0, 1, -2, 2):
+            case(f"{op}.dim{d}", [x], lambda x, f=f, d=d: f(x, d), {"dim": d + (d >= 0)})
+        case(f"{op}.tall", [normal("tall", 70, 67)], lambda x, f=f: f(x, 0), {"dim": 1})
+        case(f"{op}.no_columns", [normal("none", 3, 2, 0)], lambda x, f=f: f(x, 1), {"dim": 2})
+
+
 if __name__ == "__main__":
     order_cases()
     index_cases()
     arrange_cases()
+    reduce_cases()
     write("ops_order.h5")

@@ -53,6 +53,11 @@ local ELSEWHERE = {
     full = "TestRandom below",
     arange = "TestRandom below",
     dropout = "TestRandom below",
+    randint = "test_order.lua",
+    bernoulli = "test_order.lua",
+    truncated_normal = "test_order.lua",
+    permutation = "test_order.lua",
+    multinomial = "test_order.lua",
     idiv = "test_values.lua",
     all_reduce = "tests/mpi",
     all_reduce_ = "tests/mpi",
@@ -316,8 +321,8 @@ end
 -- Their slope jumps, or nothing can be differentiated: a difference across the jump means nothing.
 -- The gradient of straight_through is that of another function than its values.
 local KINKED = {
-    straight_through = true, max = true, maximum = true, minimum = true, abs = true, relu = true, cast = true,
-    sort = true, topk = true, max_pool1d = true, max_pool2d = true,
+    straight_through = true, max = true, min = true, maximum = true, minimum = true, abs = true, relu = true,
+    cast = true, sort = true, topk = true, max_pool1d = true, max_pool2d = true,
 }
 
 local function check_differences(case, complain)

@@ -21,7 +21,7 @@ local NAMES_DTYPE = { cast = true, one_hot = true }
 
 -- Their slope jumps, or is that of another function.
 local KINKED = {
-    max = true, maximum = true, minimum = true, abs = true, relu = true, straight_through = true,
+    max = true, min = true, maximum = true, minimum = true, abs = true, relu = true, straight_through = true,
 }
 
 local function inputs_of(case, get, change)

@@ -4,7 +4,7 @@ local mx = require "mx"
 local lu = require "luaunit"
 local compare = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "compare.lua")
 
-TestParts, TestValuesNeeded = {}, {}
+TestParts, TestValuesNeeded, TestDraws = {}, {}, {}
 
 function TestParts.test_split_and_chunk()
     local step <close> = mx.step()
@@ -63,4 +63,180 @@ function TestValuesNeeded.test_nonzero_on_a_simulated_pod()
     lu.assertFalse(ok)
     lu.assertStrContains(message,
         "nonzero: the size of the result depends on values, and a simulated pod has none: f32 (2, 3)")
+end
+
+-- ---- random draws ----
+
+local N = 20000
+
+--- Five standard deviations of a mean of n values with this variance.
+local function bound(variance, n)
+    return 5 * math.sqrt(variance / n)
+end
+
+local function mean_and_variance(values)
+    local sum, squares = 0, 0
+    for _, x in ipairs(values) do
+        sum, squares = sum + x, squares + x * x
+    end
+    local mean = sum / #values
+    return mean, squares / #values - mean * mean
+end
+
+--- Counts of each value, as shares.
+local function shares(values)
+    local found = {}
+    for _, x in ipairs(values) do
+        found[x] = (found[x] or 0) + 1 / #values
+    end
+    return found
+end
+
+--- The same numbers on every path and any number of threads, with a seed; others with another seed or without.
+local function check_stream(draw)
+    local reference, before = nil, mx.threads()
+    compare.on_each_isa(function(isa)
+        for _, threads in ipairs { 1, 3 } do
+            mx.threads(threads)
+            local values = compare.flat(draw { seed = 5 })
+            reference = reference or values
+            lu.assertEquals(values, reference, isa)
+        end
+    end)
+    mx.threads(before)
+    lu.assertNotEquals(compare.flat(draw { seed = 6 }), reference)
+    lu.assertNotEquals(compare.flat(draw { seed = 5, offset = 1 }), reference)
+    mx.manual_seed(3)
+    local first, second = compare.flat(draw {}), compare.flat(draw {})
+    lu.assertNotEquals(first, second)
+    mx.manual_seed(3)
+    lu.assertEquals(compare.flat(draw {}), first)
+    return reference
+end
+
+local function with(options, more)
+    for name, value in pairs(more) do
+        options[name] = value
+    end
+    return options
+end
+
+function TestDraws.test_randint()
+    local step <close> = mx.step()
+    local values = check_stream(function(o) return mx.randint({ N }, with(o, { low = -2, high = 4 })) end)
+    local found = shares(values)
+    for x = -2, 3 do
+        lu.assertAlmostEquals(found[x], 1 / 6, bound(5 / 36, N))
+    end
+    lu.assertNil(found[4])
+    local wide = mx.randint({ 200000 }, { low = -2 ^ 31 | 0, high = 2 ^ 31 | 0, seed = 1 }):to("f32") * 2 ^ -31
+    lu.assertAlmostEquals(wide:mean():item(), 0, bound(1 / 3, 200000))
+    lu.assertAlmostEquals(mx.square(wide):mean():item(), 1 / 3, bound(4 / 45, 200000))
+    lu.assertEquals(mx.randint({ 3 }, { high = 256, dtype = "u8", seed = 1 }):dtype(), "u8")
+    lu.assertErrorMsgContains("no integer is in [low, high) = [3, 3)", mx.randint, { 2 }, { low = 3, high = 3 })
+    lu.assertErrorMsgContains("high - 1 = 256 is no value of u8", mx.randint, { 2 }, { high = 257, dtype = "u8" })
+    lu.assertErrorMsgContains("is no integer; mx.rand draws floats", mx.randint, { 2 }, { high = 2, dtype = "f32" })
+    lu.assertErrorMsgContains("'high' must be given", mx.randint, { 2 })
+    assert(step)
+end
+
+function TestDraws.test_bernoulli()
+    local step <close> = mx.step()
+    local p = mx.full({ N }, 0.3)
+    local found = shares(check_stream(function(o) return mx.bernoulli(p, o) end))
+    lu.assertAlmostEquals(found[1], 0.3, bound(0.21, N))
+    lu.assertAlmostEquals(found[0] + found[1], 1, 1e-6)
+    local edges = mx.bernoulli(mx.tensor { 0, 1 }, { seed = 1, dtype = "u8" })
+    lu.assertEquals(edges:totable(), { 0, 1 })
+    lu.assertEquals(edges:dtype(), "u8")
+    lu.assertEquals(mx.bernoulli(p:to("bf16"), { seed = 1 }):dtype(), "bf16")
+    local w = mx.full({ 4 }, 0.5):requires_grad()
+    mx.backward(mx.sum(mx.bernoulli(w, { seed = 1 }) + w * 3))
+    lu.assertEquals(w:grad():totable(), { 3, 3, 3, 3 }, "a draw is a constant")
+    lu.assertErrorMsgContains("p = 1.5 at [2] is no probability", mx.bernoulli, mx.tensor { 1, 1.5 })
+    lu.assertErrorMsgContains("at [1] is no probability", mx.bernoulli, mx.tensor { 0 / 0 })
+    assert(step)
+end
+
+--- Mean and variance of the standard normal between low and high, in closed form: with the density f and Z the share
+-- between them, the mean m is (f(low) - f(high)) / Z, the variance 1 + (low f(low) - high f(high)) / Z - m^2.
+function TestDraws.test_truncated_normal()
+    local step <close> = mx.step()
+    check_stream(function(o) return mx.truncated_normal({ N }, o) end)
+    -- {low, high, mean, variance}
+    for _, case in ipairs {
+        { -2, 2, 0, 0.7737413035499232 },
+        { 0, 1, 0.45986222928642656, 0.07965182484851119 },
+        { 5, 6, 5.183147090477162, 0.02945243076854709 },
+        { -6, -5, -5.183147090477162, 0.02945243076854709 },
+    } do
+        local low, high, mean, variance = table.unpack(case)
+        for _, dtype in ipairs { "f32", "bf16" } do
+            local o = { mean = 3, std = 0.5, low = low, high = high, seed = 7, dtype = dtype }
+            local t = mx.truncated_normal({ N }, o)
+            local found, spread = mean_and_variance(compare.flat(t))
+            local rounding = dtype == "bf16" and 2 ^ -8 * 6 or 1e-6
+            lu.assertAlmostEquals(found, 3 + 0.5 * mean, bound(0.25 * variance, N) + rounding / 10)
+            lu.assertAlmostEquals(spread, 0.25 * variance, 0.25 * bound(3 * variance * variance, N) + rounding ^ 2)
+            lu.assertTrue(mx.min(t):item() >= 3 + 0.5 * low and mx.max(t):item() < 3 + 0.5 * high)
+        end
+    end
+    lu.assertErrorMsgContains("expected a positive std", mx.truncated_normal, { 2 }, { std = 0 })
+    lu.assertErrorMsgContains("expected a positive std, and f32 numbers between", mx.truncated_normal, { 2 },
+        { low = 2, high = 1 })
+    assert(step)
+end
+
+function TestDraws.test_permutation()
+    local step <close> = mx.step()
+    local values = check_stream(function(o) return mx.permutation(with(o, { n = 5000 })) end)
+    local sorted = table.move(values, 1, #values, 1, {})
+    table.sort(sorted)
+    for i, x in ipairs(sorted) do
+        lu.assertEquals(x, i - 1)
+    end
+    local first = {} -- each of 4 numbers comes first equally often
+    for seed = 1, 2000 do
+        first[seed] = mx.permutation({ n = 4, seed = seed })[1]
+    end
+    local found = shares(first)
+    for x = 0, 3 do
+        lu.assertAlmostEquals(found[x], 1 / 4, bound(3 / 16, 2000))
+    end
+    lu.assertEquals(mx.permutation({ n = 0 }):size(), { 0 })
+    lu.assertErrorMsgContains("n = -1 must be in 0 .. 2147483647", mx.permutation, { n = -1 })
+    assert(step)
+end
+
+function TestDraws.test_multinomial()
+    local step <close> = mx.step()
+    local p = mx.tensor { { 0, 1, 0, 3, 4, 0 }, { 5, 0, 0, 0, 0, 5 } }
+    local rows = check_stream(function(o) return mx.multinomial(p, with(o, { n = N, replacement = true })) end)
+    local found = shares(table.move(rows, 1, N, 1, {}))
+    for id, share in pairs { [1] = 1 / 8, [3] = 3 / 8, [4] = 1 / 2 } do
+        lu.assertAlmostEquals(found[id], share, bound(share * (1 - share), N))
+    end
+    lu.assertNil(found[0] or found[2] or found[5])
+    lu.assertAlmostEquals(shares(table.move(rows, N + 1, 2 * N, 1, {}))[5], 1 / 2, bound(1 / 4, N))
+
+    check_stream(function(o) return mx.multinomial(mx.ones { 50, 9 }, with(o, { n = 4 })) end)
+    -- Two of three without replacement: first i with p_i, then j with p_j / (1 - p_i).
+    local weights = { 0.5, 0.3, 0.2 }
+    local pairs_drawn = {}
+    for r, row in ipairs(mx.multinomial(mx.expand(mx.tensor(weights), { N, 3 }), { n = 2, seed = 4 }):totable()) do
+        pairs_drawn[r] = row[1] * 3 + row[2]
+    end
+    found = shares(pairs_drawn)
+    for i = 0, 2 do
+        for j = 0, 2 do
+            local share = i == j and 0 or weights[i + 1] * weights[j + 1] / (1 - weights[i + 1])
+            lu.assertAlmostEquals(found[i * 3 + j] or 0, share, bound(share * (1 - share), N))
+        end
+    end
+    lu.assertErrorMsgContains("p = -1 at [1, 2] is no weight", mx.multinomial, mx.tensor { { 1, -1 } }, { n = 1 })
+    lu.assertErrorMsgContains("row 2 has 1 weights that are not 0; expected 2 or more", mx.multinomial,
+        mx.tensor { { 1, 1 }, { 0, 1 } }, { n = 2 })
+    lu.assertErrorMsgContains("n = 3 must be in 0 .. 2, the number of weights; replacement = true draws more",
+        mx.multinomial, mx.ones { 2 }, { n = 3 })
+    assert(step)
 end

@@ -8,6 +8,8 @@ static float fold_in(mx_fold fold, float acc, float x)
 {
     if (fold == MX_FOLD_MAX)
         return isnan(acc) || acc > x ? acc : x;
+    if (fold == MX_FOLD_MIN)
+        return isnan(acc) || acc < x ? acc : x;
     return acc + (fold == MX_FOLD_SQUARES ? x * x : x);
 }
 
@@ -15,14 +17,14 @@ static float fold_in(mx_fold fold, float acc, float x)
 static float row(mx_fold fold, mx_array x, int64_t n)
 {
     enum { LANES = 16 };
-    float acc[LANES], first = fold == MX_FOLD_MAX ? -INFINITY : 0.0f;
+    float acc[LANES], first = fold == MX_FOLD_MAX ? -INFINITY : fold == MX_FOLD_MIN ? INFINITY : 0.0f;
     for (int l = 0; l < LANES; l++)
         acc[l] = first;
     for (int64_t i = 0; i < n; i++)
         acc[i % LANES] = fold_in(fold, acc[i % LANES], mx_get_float(x.data, i, x.dtype));
     float all = first;
     for (int l = 0; l < LANES; l++)
-        all = fold_in(fold == MX_FOLD_MAX ? fold : MX_FOLD_SUM, all, acc[l]);
+        all = fold_in(fold == MX_FOLD_SQUARES ? MX_FOLD_SUM : fold, all, acc[l]);
     return all;
 }
 
@@ -31,6 +33,44 @@ static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < width; j++)
             acc[j] = fold_in(fold, acc[j], mx_get_float(x.data, i * stride + j, x.dtype));
+}
+
+static float distance(bool exp, float x, float center)
+{
+    float d = x - center;
+    return exp ? expf(d) : d * d;
+}
+
+static float row_about(bool exp, mx_array x, int64_t n, float center)
+{
+    enum { LANES = 16 };
+    float acc[LANES] = {0}, all = 0;
+    for (int64_t i = 0; i < n; i++)
+        acc[i % LANES] += distance(exp, mx_get_float(x.data, i, x.dtype), center);
+    for (int l = 0; l < LANES; l++)
+        all += acc[l];
+    return all;
+}
+
+static void rows_about(bool exp, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < width; j++)
+            acc[j] += distance(exp, mx_get_float(x.data, i * stride + j, x.dtype), center[j]);
+}
+
+static void places(mx_fold fold, float *acc, int32_t *index, mx_array x, int64_t first, int64_t n, int64_t stride,
+                   int64_t width)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < width; j++) {
+            float one = mx_get_float(x.data, i * stride + j, x.dtype);
+            bool beyond = fold == MX_FOLD_MIN ? one < acc[j] : one > acc[j];
+            if (isnan(acc[j]) || !(beyond || isnan(one)))
+                continue;
+            acc[j] = one;
+            index[j] = (int32_t)(first + i);
+        }
 }
 
 static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype, int64_t n, float scale, mx_array y,
@@ -47,4 +87,5 @@ static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype,
     }
 }
 
-const mx_reduce_paths mx_reduce_portable = {.row = row, .rows = rows, .across = across};
+const mx_reduce_paths mx_reduce_portable = {
+    .row = row, .rows = rows, .row_about = row_about, .rows_about = rows_about, .places = places, .across = across};

@@ -20,6 +20,8 @@ MX_INLINE vf fold_in(mx_fold fold, vf acc, vf x)
         return acc + x;
     if (fold == MX_FOLD_SQUARES)
         return vf_fma(x, x, acc);
+    if (fold == MX_FOLD_MIN)
+        return vf_select(vf_is_nan(acc), acc, vf_min(acc, x));
     return vf_select(vf_is_nan(acc), acc, vf_max(acc, x)); /* the instruction gives x when either is NaN */
 }
 
@@ -27,42 +29,53 @@ MX_INLINE float fold_one(mx_fold fold, float acc, float x)
 {
     if (fold == MX_FOLD_MAX)
         return isnan(acc) || acc > x ? acc : x;
-    return acc + x;
+    if (fold == MX_FOLD_MIN)
+        return isnan(acc) || acc < x ? acc : x;
+    return acc + (fold == MX_FOLD_SQUARES ? x * x : x);
+}
+
+MX_INLINE float identity(mx_fold fold)
+{
+    return fold == MX_FOLD_MAX ? -INFINITY : fold == MX_FOLD_MIN ? INFINITY : 0.0f;
 }
 
 MX_INLINE float row_as(mx_fold fold, bool bf16, const void *x, int64_t n)
 {
-    vf start = vf_set1(fold == MX_FOLD_MAX ? -INFINITY : 0.0f), acc[4] = {start, start, start, start};
+    vf start = vf_set1(identity(fold)), acc[4] = {start, start, start, start};
     int64_t i = 0;
     for (; i + 4 * VL <= n; i += 4 * VL)
         for (int u = 0; u < 4; u++)
             acc[u] = fold_in(fold, acc[u], get(x, bf16, i + u * VL));
     for (; i + VL <= n; i += VL)
         acc[0] = fold_in(fold, acc[0], get(x, bf16, i));
-    mx_fold join = fold == MX_FOLD_MAX ? fold : MX_FOLD_SUM;
+    mx_fold join = fold == MX_FOLD_SQUARES ? MX_FOLD_SUM : fold;
     acc[0] = fold_in(join, fold_in(join, acc[0], acc[1]), fold_in(join, acc[2], acc[3]));
-    float lane[VL], all = fold == MX_FOLD_MAX ? -INFINITY : 0.0f;
+    float lane[VL], all = identity(fold);
     vf_store(lane, acc[0]);
     for (int l = 0; l < VL; l++)
-        all = fold_one(fold, all, lane[l]);
-    for (; i < n; i++) {
-        float one = get_one(x, bf16, i);
-        all = fold_one(fold, all, fold == MX_FOLD_SQUARES ? one * one : one);
-    }
+        all = fold_one(join, all, lane[l]);
+    for (; i < n; i++)
+        all = fold_one(fold, all, get_one(x, bf16, i));
     return all;
 }
+
+/* Calls `function` with fold and dtype as constants. */
+#define FOR_EACH_FOLD(function, fold, bf16, ...)                                                                       \
+    switch (fold) {                                                                                                    \
+    case MX_FOLD_SUM:                                                                                                  \
+        return bf16 ? function(MX_FOLD_SUM, true, __VA_ARGS__) : function(MX_FOLD_SUM, false, __VA_ARGS__);            \
+    case MX_FOLD_SQUARES:                                                                                              \
+        return bf16 ? function(MX_FOLD_SQUARES, true, __VA_ARGS__) : function(MX_FOLD_SQUARES, false, __VA_ARGS__);    \
+    case MX_FOLD_MIN:                                                                                                  \
+        return bf16 ? function(MX_FOLD_MIN, true, __VA_ARGS__) : function(MX_FOLD_MIN, false, __VA_ARGS__);            \
+    default:                                                                                                           \
+        return bf16 ? function(MX_FOLD_MAX, true, __VA_ARGS__) : function(MX_FOLD_MAX, false, __VA_ARGS__);            \
+    }
 
 static float row(mx_fold fold, mx_array x, int64_t n)
 {
     bool bf16 = mx_is_bf16(x.dtype);
-    switch (fold) {
-    case MX_FOLD_SUM:
-        return bf16 ? row_as(MX_FOLD_SUM, true, x.data, n) : row_as(MX_FOLD_SUM, false, x.data, n);
-    case MX_FOLD_SQUARES:
-        return bf16 ? row_as(MX_FOLD_SQUARES, true, x.data, n) : row_as(MX_FOLD_SQUARES, false, x.data, n);
-    default:
-        return bf16 ? row_as(MX_FOLD_MAX, true, x.data, n) : row_as(MX_FOLD_MAX, false, x.data, n);
-    }
+    FOR_EACH_FOLD(row_as, fold, bf16, x.data, n)
 }
 
 /* Four rows at a time, so that acc is read and written once for four loads of x. */
@@ -88,15 +101,102 @@ MX_INLINE void rows_as(mx_fold fold, bool bf16, float *acc, const void *x, int64
 
 static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width)
 {
-    if (fold == MX_FOLD_SUM && mx_is_bf16(x.dtype))
-        rows_as(MX_FOLD_SUM, true, acc, x.data, n, stride, width);
-    else if (fold == MX_FOLD_SUM)
-        rows_as(MX_FOLD_SUM, false, acc, x.data, n, stride, width);
-    else if (mx_is_bf16(x.dtype))
-        rows_as(MX_FOLD_MAX, true, acc, x.data, n, stride, width);
-    else
-        rows_as(MX_FOLD_MAX, false, acc, x.data, n, stride, width);
+    bool bf16 = mx_is_bf16(x.dtype);
+    FOR_EACH_FOLD(rows_as, fold, bf16, acc, x.data, n, stride, width)
 }
+
+/* ---- distances from a center ---- */
+
+MX_INLINE vf distance(const bool exp, vf x, vf center)
+{
+    vf d = x - center;
+    if (exp)
+        return vf_exp(d);
+    return d * d;
+}
+
+MX_INLINE float row_about_as(const bool exp, const bool bf16, const void *x, int64_t n, float center)
+{
+    vf c = vf_set1(center), acc[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    int64_t i = 0;
+    for (; i + 4 * VL <= n; i += 4 * VL)
+        for (int u = 0; u < 4; u++)
+            acc[u] = acc[u] + distance(exp, get(x, bf16, i + u * VL), c);
+    for (; i < n; i += VL) {
+        int64_t left = lanes_left(n, i);
+        vf d = distance(exp, row_load_part(x, i, left, bf16), c);
+        acc[0] = acc[0] + vf_select(vm_first(left), d, vf_zero());
+    }
+    return vf_sum((acc[0] + acc[1]) + (acc[2] + acc[3]));
+}
+
+static float row_about(bool exp, mx_array x, int64_t n, float center)
+{
+    if (mx_is_bf16(x.dtype))
+        return exp ? row_about_as(true, true, x.data, n, center) : row_about_as(false, true, x.data, n, center);
+    return exp ? row_about_as(true, false, x.data, n, center) : row_about_as(false, false, x.data, n, center);
+}
+
+MX_INLINE void rows_about_as(const bool exp, const bool bf16, float *acc, const void *x, int64_t n, int64_t stride,
+                             int64_t width, const float *center)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < width; j += VL) {
+            int64_t left = lanes_left(width, j);
+            vf d = distance(exp, row_load_part(x, i * stride + j, left, bf16), vf_load_part(center + j, left));
+            vf_store_part(acc + j, vf_load_part(acc + j, left) + d, left);
+        }
+}
+
+static void rows_about(bool exp, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center)
+{
+    if (mx_is_bf16(x.dtype))
+        exp ? rows_about_as(true, true, acc, x.data, n, stride, width, center)
+            : rows_about_as(false, true, acc, x.data, n, stride, width, center);
+    else
+        exp ? rows_about_as(true, false, acc, x.data, n, stride, width, center)
+            : rows_about_as(false, false, acc, x.data, n, stride, width, center);
+}
+
+/* ---- places ---- */
+
+MX_INLINE void places_as(const bool least, const bool bf16, float *acc, int32_t *index, const void *x, int64_t first,
+                         int64_t n, int64_t stride, int64_t width)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t j = 0;
+        vf place = vi_float(vi_set1((int32_t)(first + i)));
+        for (; j + VL <= width; j += VL) {
+            vf a = vf_load(acc + j), v = get(x, bf16, i * stride + j), at = vi_float(vi_load(index + j));
+            vm beyond = least ? vf_gt(a, v) : vf_gt(v, a), nan = vf_is_nan(v), kept = vf_is_nan(a);
+            at = vf_select(kept, at, vf_select(nan, place, vf_select(beyond, place, at)));
+            a = vf_select(kept, a, vf_select(nan, v, vf_select(beyond, v, a)));
+            vf_store(acc + j, a);
+            vi_store(index + j, vf_bits(at));
+        }
+        for (; j < width; j++) {
+            float v = get_one(x, bf16, i * stride + j);
+            if (isnan(acc[j]) || !(isnan(v) || (least ? v < acc[j] : v > acc[j])))
+                continue;
+            acc[j] = v;
+            index[j] = (int32_t)(first + i);
+        }
+    }
+}
+
+static void places(mx_fold fold, float *acc, int32_t *index, mx_array x, int64_t first, int64_t n, int64_t stride,
+                   int64_t width)
+{
+    bool least = fold == MX_FOLD_MIN;
+    if (mx_is_bf16(x.dtype))
+        least ? places_as(true, true, acc, index, x.data, first, n, stride, width)
+              : places_as(false, true, acc, index, x.data, first, n, stride, width);
+    else
+        least ? places_as(true, false, acc, index, x.data, first, n, stride, width)
+              : places_as(false, false, acc, index, x.data, first, n, stride, width);
+}
+
+/* ---- folds of several arrays ---- */
 
 MX_INLINE void put_one(void *p, bool bf16, int64_t i, float x)
 {
@@ -155,7 +255,10 @@ static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype,
 {
     bool bf16 = mx_is_bf16(dtype), y_bf16 = mx_is_bf16(y.dtype);
     const across_to to = {y.data, again, stream && again && (uintptr_t)again % 64 == 0};
-    if (fold == MX_FOLD_MAX && bf16)
+    if (fold == MX_FOLD_MIN)
+        bf16 ? across_as(MX_FOLD_MIN, k, from, true, n, scale, &to, y_bf16, false)
+             : across_as(MX_FOLD_MIN, k, from, false, n, scale, &to, y_bf16, false);
+    else if (fold == MX_FOLD_MAX && bf16)
         across_as(MX_FOLD_MAX, k, from, true, n, scale, &to, y_bf16, false);
     else if (fold == MX_FOLD_MAX)
         across_as(MX_FOLD_MAX, k, from, false, n, scale, &to, y_bf16, false);
@@ -169,4 +272,5 @@ static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype,
         across_sum(k, from, false, n, scale, &to, false);
 }
 
-const mx_reduce_paths MX_SIMD_NAME(mx_reduce) = {.row = row, .rows = rows, .across = across};
+const mx_reduce_paths MX_SIMD_NAME(mx_reduce) = {
+    .row = row, .rows = rows, .row_about = row_about, .rows_about = rows_about, .places = places, .across = across};

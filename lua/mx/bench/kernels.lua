@@ -205,6 +205,52 @@ local function add_streams(list)
     end)
 end
 
+-- Adds a kernel on an f32 matrix of `width` columns; `text` says what about it varies.
+local function add_matrix(list, op, text, width, call)
+    local function rows(check)
+        return check and 7 or STREAM_BYTES // (4 * width)
+    end
+    list[#list + 1] = {
+        kernel = op, shape = ("%s %s"):format(sizes(rows(), width), text), dtype = "f32", unit = "B/s",
+        ops = { [op] = true },
+        make = function(check)
+            local x = randn(1, { rows(check), width }, "f32")
+            return function() return call(x) end
+        end,
+    }
+end
+
+-- Adds reductions, orders, and copies in another arrangement.
+local function add_matrices(list)
+    for _, op in ipairs {
+        "sum", "max", "min", "argmax", "any", "var", "norm", "logsumexp", "cumsum", "softmax", "flip",
+    } do
+        for dim = 1, 2 do
+            add_matrix(list, op, "dim " .. dim, 4096, function(x) return mx[op](x, { dim = dim }) end)
+        end
+    end
+    add_matrix(list, "roll", "", 4096, function(x) return mx.roll(x, { shift = 5, dim = 2 }) end)
+    add_matrix(list, "pad", "", 4096, function(x) return mx.pad(x, { before = { 0, 3 }, after = { 1, 5 } }) end)
+    add_matrix(list, "tril", "", 4096, function(x) return mx.tril(x) end)
+    add_matrix(list, "tile", "", 4096, function(x) return mx.tile(x, { 1, 2 }) end)
+    add_matrix(list, "index_select", "", 4096, function(x)
+        return mx.index_select(x, mx.permutation { n = x:size(1), seed = 3 })
+    end)
+    add_matrix(list, "gather", "dim 2", 4096, function(x)
+        return mx.gather(x, mx.randint({ x:size(1), 4096 }, { high = 4096, seed = 3 }), { dim = 2 })
+    end)
+    add_matrix(list, "scatter_add", "dim 2", 4096, function(x)
+        return mx.scatter_add(x, mx.randint({ x:size(1), 4096 }, { high = 4096, seed = 3 }), x, { dim = 2 })
+    end)
+    add_matrix(list, "topk", "k 50", 50257, function(x) return mx.topk(x, { k = 50 }) end)
+    add_matrix(list, "topk", "k 8", 64, function(x) return mx.topk(x, { k = 8 }) end)
+    add_matrix(list, "sort", "", 4096, function(x) return mx.sort(x) end)
+    add_stream(list, "argsort", "i32", function(n) -- the experts that tokens are for
+        local ids = mx.randint({ n }, { high = 64, seed = 3 })
+        return function() return mx.argsort(ids) end
+    end)
+end
+
 local function add_vocabulary(list, T, E, V)
     local function ids_below(limit, n)
         return mx.rand { shape = { n }, high = limit, seed = 5 }:to("i32")
@@ -294,6 +340,7 @@ local function all_cases(o)
     add_rows(list, "softmax", 4096, function() return mx.softmax end)
     add_streams(list)
     add_convolutions(list)
+    add_matrices(list)
     local seen, kept = {}, {}
     for _, case in ipairs(list) do
         local key = case.kernel .. " " .. case.shape .. " " .. case.dtype

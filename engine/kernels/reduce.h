@@ -38,8 +38,8 @@ mx_status mx_reduce_norm(mx_array x, mx_extent e, mx_array y);
 mx_status mx_sum_squares(mx_array x, int64_t n, mx_array y);
 
 /* y (outer, inner) = the sum of squared distances from the mean times `scale`, and its root with MX_ABOUT_STD; or
- * log(sum of e^x), -inf where n is 0. Computed in f32 within a piece, around its own mean or maximum, and joined in f64.
- * x and y f32 or bf16. */
+ * log(sum of e^x), -inf where n is 0. Computed in f32 within a piece, around its own mean or maximum, and joined in
+ * f64. x and y f32 or bf16. */
 typedef enum mx_about { MX_ABOUT_VAR, MX_ABOUT_STD, MX_ABOUT_LOGSUMEXP } mx_about;
 mx_status mx_reduce_about(mx_about about, mx_array x, mx_extent e, double scale, mx_array y);
 

@@ -7,8 +7,8 @@
 
 #include "kernels/reduce.h"
 
-/* y[i] = x[0] + ... + x[i] along n; with `reverse`, x[i] + ... + x[n - 1]. Floats: y of x's dtype. Integers: y i32, i64 for i64;
- * MX_ERR_VALUE when a sum does not fit. */
+/* y[i] = x[0] + ... + x[i] along n; with `reverse`, x[i] + ... + x[n - 1]. Floats: y of x's dtype. Integers: y i32, i64
+ * for i64; MX_ERR_VALUE when a sum does not fit. */
 mx_status mx_cumsum(mx_array x, mx_extent e, bool reverse, mx_array y);
 
 /* For one instruction set, on one thread; x and y of one dtype, f32 or bf16. */

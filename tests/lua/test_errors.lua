@@ -70,6 +70,18 @@ function TestErrors.test_pooling()
     refused({ "max_pool1d", "'x' must have 3 dimensions" }, function() return mx.max_pool1d(x, { size = 2 }) end)
 end
 
+function TestErrors.test_channel_norms()
+    local x, w = mx.zeros { 2, 6, 5 }, mx.ones { 4 }
+    refused({ "batch_norm", "weight must have one dimension of 6" }, function() return (mx.batch_norm(x, w)) end)
+    refused({ "batch_norm", "expected (N, C, ...)" }, function() return (mx.batch_norm(w)) end)
+    refused({ "batch_norm", "mean and var are given together" }, function()
+        return (mx.batch_norm(x, nil, nil, { mean = mx.zeros { 6 } }))
+    end)
+    refused({ "group_norm", "groups = 4 must divide the 6 channels" }, function()
+        return (mx.group_norm(x, nil, nil, { groups = 4 }))
+    end)
+end
+
 function TestErrors.test_einsum()
     local a, b = mx.zeros { 2, 3 }, mx.zeros { 4, 5 }
     local function wrong(parts, ...)

@@ -125,6 +125,8 @@ end
 
 -- Functions of the module that take something else than tensors and options.
 local FUNCTIONS = {
+    batch_norm = mx.batch_norm,
+    group_norm = mx.group_norm,
     einsum = function(...)
         local inputs = table.pack(...)
         return mx.einsum(inputs[inputs.n].equation, table.unpack(inputs, 1, inputs.n - 1))

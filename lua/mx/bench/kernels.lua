@@ -97,7 +97,9 @@ local function add_attention(list, S, H, K, D, causal)
 end
 
 -- Layers of ResNet-50: kernel, channels in and out, and height and width of the images.
-local CONVOLUTIONS = { { 3, 64, 64, 56 }, { 3, 128, 128, 28 }, { 3, 256, 256, 14 }, { 3, 512, 512, 7 }, { 1, 256, 64, 56 } }
+local CONVOLUTIONS = {
+    { 3, 64, 64, 56 }, { 3, 128, 128, 28 }, { 3, 256, 256, 14 }, { 3, 512, 512, 7 }, { 1, 256, 64, 56 },
+}
 
 local function add_convolutions(list)
     for _, dtype in ipairs { "bf16", "f32" } do

@@ -268,6 +268,54 @@ local function define(mx)
         end,
         mx = function(t) return mx.matmul(t[1], t[2]) end,
     }
+    plain.ops.einsum = { -- the sum over columns of a product element by element
+        inputs = 2, n_dims = 2, same_shape = true,
+        run = function(values, shapes)
+            local rows, columns, out = shapes[1][1], shapes[1][2], {}
+            for r = 1, rows do
+                out[r] = 0
+                for c = 1, columns do
+                    local e = (r - 1) * columns + c
+                    out[r] = out[r] + values[1][e] * values[2][e]
+                end
+            end
+            return out, { rows }
+        end,
+        mx = function(t) return mx.einsum("ij,ij->i", t[1], t[2]) end,
+    }
+    plain.ops.vector_matmul = { -- the first row of a times b
+        inputs = 2, n_dims = 2,
+        fits = function(a, b) return a[2] == b[1] end,
+        run = function(values, shapes)
+            local k, n, out = shapes[1][2], shapes[2][2], {}
+            for j = 1, n do
+                out[j] = 0
+                for l = 1, k do
+                    out[j] = out[j] + values[1][l] * values[2][(l - 1) * n + j]
+                end
+            end
+            return out, { n }
+        end,
+        mx = function(t) return mx.matmul(t[1]:narrow { dim = 1, start = 1, length = 1 }:view(-1), t[2]) end,
+    }
+    plain.ops.custom = { -- x^2 by mx.custom
+        inputs = 1,
+        run = function(values, shapes)
+            local out = {}
+            for e, x in ipairs(values[1]) do
+                out[e] = x * x
+            end
+            return out, shapes[1]
+        end,
+        mx = function(t) return plain.square(t[1]) end,
+    }
+    plain.square = mx.custom {
+        forward = function(ctx, x)
+            ctx:save(x)
+            return x * x
+        end,
+        backward = function(ctx, dy) return dy * ctx:saved() * 2 end,
+    }
     plain.ops.concat = {
         inputs = 2, n_dims = 2,
         fits = function(a, b) return a[2] == b[2] end,

@@ -39,7 +39,7 @@
     X(mx_rope_path, rope) \
     X(const mx_row_paths, rows) \
     X(mx_transpose_path, transpose) \
-    X(mx_loss_row_path, loss_row) \
+    X(const mx_loss_paths, loss) \
     X(const mx_optimizer_paths, optimizer) \
     X(const mx_micro, micro) \
     X(const mx_thin_paths, thin) \

@@ -20,6 +20,13 @@ int64_t mx_embedding_find_bad(const int32_t *ids, int64_t n, int64_t vocab)
     return -1;
 }
 
+/* The row of an id in a table of `vocab` rows from id `first` on; -1: it is not there. */
+static inline int64_t row_of(int32_t id, int64_t first, int64_t vocab)
+{
+    int64_t row = id - first;
+    return row >= 0 && row < vocab ? row : -1;
+}
+
 void mx_embedding_gather(const mx_embedding *e)
 {
     int64_t table_row = e->width * (int64_t)mx_dtype_bytes(e->table_dtype);
@@ -28,9 +35,12 @@ void mx_embedding_gather(const mx_embedding *e)
     const mx_row_paths *path = mx_kernels_current()->rows;
 #pragma omp parallel for schedule(static) if (e->tokens * e->width > 32768)
     for (int64_t t = 0; t < e->tokens; t++) {
-        const char *from = (const char *)e->table + e->ids[t] * table_row;
+        int64_t row = row_of(e->ids[t], e->first, e->vocab);
+        const char *from = (const char *)e->table + row * table_row;
         char *to = (char *)e->out + t * out_row;
-        if (plain)
+        if (row < 0)
+            memset(to, 0, (size_t)out_row);
+        else if (plain)
             memcpy(to, from, (size_t)out_row);
         else
             path->convert(to, e->out_dtype, from, e->table_dtype, e->scale, e->width);
@@ -42,8 +52,8 @@ enum { OFTEN = 256 };
 
 typedef struct often {
     int64_t n, bytes;
-    int32_t *slot;  /* (vocab): index of an id among the n, or -1; NULL: no id occurs often */
-    int32_t *id;    /* (n) */
+    int32_t *slot;  /* (vocab): index of a row among the n, or -1; NULL: no id occurs often */
+    int32_t *row;   /* (n) */
     int32_t *added; /* (threads, n): rows in `run` */
     float *run;     /* (n, width): of at most OFTEN tokens */
     double *sum;    /* (n, width): of the full runs */
@@ -59,8 +69,10 @@ static mx_status find_often(const mx_embedding_sum *e, int threads, often *o)
     int32_t *counts;
     MX_TRY(mx_pool_alloc(counts_bytes, (void **)&counts));
     memset(counts, 0, (size_t)counts_bytes);
-    for (int64_t t = 0; t < e->tokens; t++)
-        o->n += counts[e->ids[t]] <= OFTEN && ++counts[e->ids[t]] > OFTEN;
+    for (int64_t t = 0; t < e->tokens; t++) {
+        int64_t row = row_of(e->ids[t], e->first, e->vocab);
+        o->n += row >= 0 && counts[row] <= OFTEN && ++counts[row] > OFTEN;
+    }
     mx_status status = MX_OK;
     if (o->n > 0) {
         int64_t rows = o->n * e->width;
@@ -71,14 +83,14 @@ static mx_status find_often(const mx_embedding_sum *e, int threads, often *o)
     if (status == MX_OK && o->n > 0) {
         memset(o->sum, 0, (size_t)o->bytes);
         o->run = (float *)(o->sum + o->n * e->width);
-        o->id = (int32_t *)(o->run + o->n * e->width);
-        o->added = o->id + o->n;
+        o->row = (int32_t *)(o->run + o->n * e->width);
+        o->added = o->row + o->n;
         o->slot = o->added + threads * o->n;
         int32_t n = 0;
-        for (int64_t id = 0; id < e->vocab; id++) {
-            o->slot[id] = counts[id] > OFTEN ? n : -1;
-            if (counts[id] > OFTEN)
-                o->id[n++] = (int32_t)id;
+        for (int64_t row = 0; row < e->vocab; row++) {
+            o->slot[row] = counts[row] > OFTEN ? n : -1;
+            if (counts[row] > OFTEN)
+                o->row[n++] = (int32_t)row;
         }
     }
     mx_pool_free(counts, counts_bytes);
@@ -94,17 +106,18 @@ static void end_run(float *run, double *sum, int64_t n)
     }
 }
 
-/* Does columns [first, last) of the rows of ids with id % groups == group. */
+/* Does columns [first, last) of the rows with row % groups == group. */
 static void add_columns(const mx_embedding_sum *e, const often *o, int32_t *added, int64_t groups, int64_t group,
                         int64_t first, int64_t last)
 {
     const mx_row_paths *path = mx_kernels_current()->rows;
     int64_t bytes = (int64_t)mx_dtype_bytes(e->dtype), n = last - first;
     for (int64_t t = 0; t < e->tokens; t++) {
-        if (groups > 1 && e->ids[t] % groups != group)
+        int64_t row = row_of(e->ids[t], e->first, e->vocab);
+        if (row < 0 || (groups > 1 && row % groups != group))
             continue;
-        int32_t slot = o->slot ? o->slot[e->ids[t]] : -1;
-        int64_t to = (slot < 0 ? e->ids[t] : slot) * e->width + first;
+        int32_t slot = o->slot ? o->slot[row] : -1;
+        int64_t to = (slot < 0 ? row : slot) * e->width + first;
         path->add((slot < 0 ? e->grad : o->run) + to, MX_F32, (const char *)e->dy + (t * e->width + first) * bytes,
                   e->dtype, e->scale, n);
         if (added && slot >= 0 && ++added[slot] == OFTEN) {
@@ -113,10 +126,10 @@ static void add_columns(const mx_embedding_sum *e, const often *o, int32_t *adde
         }
     }
     for (int64_t slot = 0; slot < o->n; slot++) {
-        if (groups > 1 && o->id[slot] % groups != group)
+        if (groups > 1 && o->row[slot] % groups != group)
             continue;
         double *sum = o->sum + slot * e->width + first;
-        float *grad = e->grad + o->id[slot] * e->width + first;
+        float *grad = e->grad + o->row[slot] * e->width + first;
         end_run(o->run + slot * e->width + first, sum, n);
         for (int64_t j = 0; j < n; j++)
             grad[j] = (float)(grad[j] + sum[j]);

@@ -6,21 +6,49 @@
 
 #include <math.h>
 
+/* Which rows of a table there are: ids from `first` on, of a table of `of` ids; `of` = 0: all of it. */
+typedef struct part_attr {
+    int64_t first, of;
+} part_attr;
+
 typedef struct embedding_attr {
+    part_attr part;
     double scale;
     int dtype;
 } embedding_attr;
 
 typedef struct embedding_grad_attr {
+    part_attr part;
     double scale;
     int64_t vocab; /* only for embedding_grad */
 } embedding_grad_attr;
 
-/* Checks all ids before anything is written. */
-static mx_status check_ids(const mx_call *call, const mx_tensor *ids, int64_t vocab)
+/* clang-format off */
+#define PART_ATTRS \
+    {"first", MX_ATTR_INT, offsetof(part_attr, first), 0, NULL, "the id of the first row, in a part of a table"}, \
+    {"of", MX_ATTR_INT, offsetof(part_attr, of), 0, NULL, \
+     "the rows are part of a table of so many ids, and other ids give zeros; default: they are all"}
+/* clang-format on */
+
+/* The first member of the attributes of all three. */
+static part_attr part_of(const mx_call *call) { return *(const part_attr *)mx_call_attr(call); }
+
+static mx_status want_part(const mx_call *call, int64_t rows)
+{
+    part_attr part = part_of(call);
+    int64_t of = part.of > 0 ? part.of : rows;
+    if (part.of >= 0 && part.first >= 0 && rows <= of && part.first <= of - rows)
+        return MX_OK;
+    return mx_bad_value(call, "first = %lld, of = %lld: no part of a table; here are %lld rows", (long long)part.first,
+                        (long long)part.of, (long long)rows);
+}
+
+/* Checks all ids before anything is written. `rows`: those of this table. */
+static mx_status check_ids(const mx_call *call, const mx_tensor *ids, int64_t rows)
 {
     char place[128];
     const int32_t *id = mx_data(ids);
+    int64_t of = part_of(call).of, vocab = of > 0 ? of : rows;
     int64_t bad = mx_embedding_find_bad(id, mx_count(ids), vocab);
     if (bad < 0)
         return MX_OK;
@@ -40,17 +68,26 @@ static mx_status infer_embedding(mx_call *call)
         return mx_bad_shape(call, "ids must have fewer than %d dimensions", MX_MAX_DIMS);
     if (attr->dtype >= 0 && !mx_dtype_computes((mx_dtype)attr->dtype))
         return mx_bad_dtype(call, "dtype = %s must be f32 or bf16", mx_dtype_name((mx_dtype)attr->dtype));
+    MX_TRY(want_part(call, table->shape.size[0]));
     mx_shape shape = ids->shape;
     shape.size[shape.n_dims++] = table->shape.size[1];
     return mx_out(call, 0, attr->dtype < 0 ? table->dtype : (mx_dtype)attr->dtype, &shape);
 }
 
+/* The share of the ids whose rows are here. */
+static double share_of(const mx_call *call, int64_t rows)
+{
+    int64_t of = part_of(call).of;
+    return of > 0 ? (double)rows / (double)of : 1;
+}
+
 /* Only the requested rows are read. */
 static mx_cost cost_embedding(const mx_call *call)
 {
-    double values = (double)mx_count(call->out[0]);
+    const mx_tensor *table = call->in[0];
+    double values = (double)mx_count(call->out[0]), read = values * share_of(call, table->shape.size[0]);
     return (mx_cost){.flops = values,
-                     .bytes_read = values * (double)mx_dtype_bytes(call->in[0]->dtype) + (double)mx_bytes(call->in[1]),
+                     .bytes_read = read * (double)mx_dtype_bytes(table->dtype) + (double)mx_bytes(call->in[1]),
                      .bytes_written = (double)mx_bytes(call->out[0])};
 }
 
@@ -61,6 +98,8 @@ static mx_status host_embedding(mx_call *call)
     MX_TRY(check_ids(call, ids, table->shape.size[0]));
     mx_embedding_gather(&(mx_embedding){.tokens = mx_count(ids),
                                         .width = table->shape.size[1],
+                                        .vocab = table->shape.size[0],
+                                        .first = attr->part.first,
                                         .ids = mx_data(ids),
                                         .table = mx_data(table),
                                         .out = mx_data(out),
@@ -73,7 +112,8 @@ static mx_status host_embedding(mx_call *call)
 static mx_status vjp_embedding(mx_vjp *v)
 {
     mx_tensor *table = v->call->in[0], *ids = v->call->in[1], *dy = v->out_grad[0], *grad = NULL;
-    embedding_grad_attr attr = {.scale = ((const embedding_attr *)mx_call_attr(v->call))->scale,
+    embedding_grad_attr attr = {.part = part_of(v->call),
+                                .scale = ((const embedding_attr *)mx_call_attr(v->call))->scale,
                                 .vocab = table->shape.size[0]};
     if (!v->want[0])
         return MX_OK;
@@ -87,6 +127,7 @@ static const mx_attr embedding_attrs[] = {
     {"dtype", MX_ATTR_DTYPE, offsetof(embedding_attr, dtype), -1, NULL,
      "dtype of the result; default: that of the table"},
     {"scale", MX_ATTR_FLOAT, offsetof(embedding_attr, scale), 1, NULL, "factor of the rows"},
+    PART_ATTRS,
     {0}};
 
 const mx_op mx_op_embedding = {
@@ -117,15 +158,18 @@ static mx_status want_gradient(const mx_call *call, int ids)
     return mx_want_shape(call, ids, &rows);
 }
 
-static mx_status add_rows(mx_tensor *grad, const mx_tensor *ids, const mx_tensor *dy, double scale)
+static mx_status add_rows(const mx_call *call, mx_tensor *grad, const mx_tensor *ids, const mx_tensor *dy)
 {
+    const embedding_grad_attr *attr = mx_call_attr(call);
+    MX_TRY(check_ids(call, ids, grad->shape.size[0]));
     return mx_embedding_add(&(mx_embedding_sum){.tokens = mx_count(ids),
                                                 .width = mx_row_width(dy),
                                                 .vocab = grad->shape.size[0],
+                                                .first = attr->part.first,
                                                 .ids = mx_data(ids),
                                                 .dy = mx_data(dy),
                                                 .dtype = dy->dtype,
-                                                .scale = (float)scale,
+                                                .scale = (float)attr->scale,
                                                 .grad = mx_f32(grad)});
 }
 
@@ -136,26 +180,21 @@ static mx_status infer_embedding_acc(mx_call *call)
     const mx_shape *grad = &call->in[0]->shape;
     if (grad->n_dims != 2 || grad->size[1] != mx_row_width(call->in[2]))
         return mx_bad_shape(call, "grad must be (vocabulary, width) with the width of dy");
-    return MX_OK;
+    return want_part(call, grad->size[0]);
 }
 
 static mx_cost cost_embedding_acc(const mx_call *call)
 {
-    double values = (double)mx_count(call->in[2]);
+    double values = (double)mx_count(call->in[2]) * share_of(call, call->in[0]->shape.size[0]);
     return (mx_cost){.flops = 2 * values,
                      .bytes_read = 4 * values + (double)mx_bytes(call->in[2]) + (double)mx_bytes(call->in[1]),
                      .bytes_written = 4 * values};
 }
 
-static mx_status host_embedding_acc(mx_call *call)
-{
-    const embedding_grad_attr *attr = mx_call_attr(call);
-    MX_TRY(check_ids(call, call->in[1], call->in[0]->shape.size[0]));
-    return add_rows(call->in[0], call->in[1], call->in[2], attr->scale);
-}
+static mx_status host_embedding_acc(mx_call *call) { return add_rows(call, call->in[0], call->in[1], call->in[2]); }
 
 static const mx_attr acc_attrs[] = {
-    {"scale", MX_ATTR_FLOAT, offsetof(embedding_grad_attr, scale), 1, NULL, "factor of dy"}, {0}};
+    {"scale", MX_ATTR_FLOAT, offsetof(embedding_grad_attr, scale), 1, NULL, "factor of dy"}, PART_ATTRS, {0}};
 
 const mx_op mx_op_embedding_acc = {
     .name = "embedding_acc",
@@ -174,6 +213,7 @@ static mx_status infer_embedding_grad(mx_call *call)
 {
     const embedding_grad_attr *attr = mx_call_attr(call);
     MX_TRY(want_gradient(call, 0));
+    MX_TRY(want_part(call, attr->vocab));
     mx_shape shape = {.n_dims = 2, .size = {attr->vocab, mx_row_width(call->in[1])}};
     return mx_out(call, 0, MX_F32, &shape);
 }
@@ -185,15 +225,14 @@ static mx_cost cost_embedding_grad(const mx_call *call)
 
 static mx_status host_embedding_grad(mx_call *call)
 {
-    const embedding_grad_attr *attr = mx_call_attr(call);
-    MX_TRY(check_ids(call, call->in[0], attr->vocab));
     mx_zero_runs(mx_data(call->out[0]), 0, 1, mx_bytes(call->out[0]));
-    return add_rows(call->out[0], call->in[0], call->in[1], attr->scale);
+    return add_rows(call, call->out[0], call->in[0], call->in[1]);
 }
 
 static const mx_attr grad_attrs[] = {
     {"vocab", MX_ATTR_INT, offsetof(embedding_grad_attr, vocab), NAN, NULL, "number of rows of the table"},
     {"scale", MX_ATTR_FLOAT, offsetof(embedding_grad_attr, scale), 1, NULL, "factor of dy"},
+    PART_ATTRS,
     {0}};
 
 static mx_status vjp_embedding_grad(mx_vjp *v)

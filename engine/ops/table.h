@@ -54,6 +54,8 @@
     X(embedding) X(embedding_grad) X(embedding_acc) \
     /* loss.c */ \
     X(cross_entropy) X(cross_entropy_grad) \
+    /* split_loss.c */ \
+    X(cross_entropy_logits) X(cross_entropy_part_) \
     /* shape.c */ \
     X(reshape) X(narrow) X(narrow_grad) X(narrow_grad_acc) X(write_slice) X(concat) \
     /* permute.c */ \
@@ -69,8 +71,8 @@
     /* mesh/collective.c, mesh/gather.c */ \
     X(all_reduce) X(all_reduce_) X(fan_out) X(shard) X(all_gather) X(all_gather_) X(reduce_scatter) X(reduce_scatter_) \
     X(all_to_all) X(all_to_all_) X(collective_permute) X(collective_permute_) X(broadcast) X(broadcast_) \
-    /* mesh/ring.c, mesh/norm.c */ \
-    X(ring_attention) X(split_norm)
+    /* mesh/ring.c, mesh/norm.c, mesh/loss.c */ \
+    X(ring_attention) X(split_norm) X(split_cross_entropy)
 /* clang-format on */
 
 #define MX_DECLARE_OP(name) extern const mx_op mx_op_##name;

@@ -1,6 +1,7 @@
 #include "sim/chip.h"
 
 #include "ops/attention.h"
+#include "ops/loss.h"
 #include "ops/rows.h"
 #include "ops/table.h"
 
@@ -95,12 +96,15 @@ static double one_hot_flops(const mx_sim_chip *chip, const mx_call *call)
     return 2 * (double)mx_count(ids) * vocab * tiles(width, chip->tile);
 }
 
-/* Seconds of the loss's traffic of logits. The first operands are hidden states and the table of the vocabulary. */
-static double logit_seconds(const mx_sim_chip *chip, const mx_call *call)
+/* The number of logits of a loss, or of a chunk of one whose vocabulary is split; 0: the operation is another. */
+static double logits_of(const mx_call *call, const mx_cost *cost)
 {
-    double width = (double)mx_row_width(call->in[0]), table = (double)mx_count(call->in[1]);
-    double logits = width > 0 ? (double)mx_count(call->in[0]) / width * (table / width) : 0;
-    return chip->logit_bytes * logits / mx_sim_memory_rate(chip);
+    if (call->op == &mx_op_cross_entropy_logits)
+        return cost->m * cost->n;
+    if (call->op != &mx_op_cross_entropy)
+        return 0;
+    double width = (double)mx_row_width(call->in[MX_LOSS_H]), table = (double)mx_count(call->in[MX_LOSS_WEIGHT]);
+    return width > 0 ? (double)mx_count(call->in[MX_LOSS_H]) / width * (table / width) : 0;
 }
 
 /* ---- what a compiler does not fuse ---- */
@@ -132,8 +136,7 @@ mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const 
     } else {
         t.arithmetic_s = vector_seconds(chip, cost->flops);
     }
-    if (call->op == &mx_op_cross_entropy)
-        t.passes_s = logit_seconds(chip, call);
+    t.passes_s = chip->logit_bytes * logits_of(call, cost) / rate;
     if (chip->library_products)
         t.passes_s += (late + repeated_bytes(call)) / rate;
     else

@@ -35,6 +35,12 @@ mx_block mx_block_whole(const mx_tensor *t);
  */
 static inline int64_t mx_part_size(int64_t size, int parts, int p) { return size / parts + (p < size % parts); }
 
+/* Its first element. */
+static inline int64_t mx_part_first(int64_t size, int parts, int p)
+{
+    return size / parts * p + (p < size % parts ? p : size % parts);
+}
+
 /* The block of a tensor that is split along dimension `dim` (0-based) into parts of mx_part_size. */
 mx_block mx_block_split(const mx_tensor *t, int dim, int parts);
 

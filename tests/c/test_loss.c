@@ -83,7 +83,7 @@ static void check_loss(const char *isa, mx_cross_entropy c, double amplitude, co
     c.h = h, c.weight = weight, c.targets = targets, c.mask = c.mask ? mask : NULL;
     double *want_dh = calloc((size_t)n_h + 1, sizeof *want_dh), *want_dw = calloc((size_t)n_w + 1, sizeof *want_dw);
     double want = naive_loss(&c, want_dh, want_dw);
-    CHECK(mx_cross_entropy_find_bad(&c) == -1, "%s", what);
+    CHECK(mx_cross_entropy_find_bad(&c, c.vocab) == -1, "%s", what);
     c.loss = &alone;
     CHECK(mx_cross_entropy_run(&c) == MX_OK, "%s", mx_message());
     c.loss = &loss, c.dh = dh, c.dweight = dweight;
@@ -137,6 +137,67 @@ static void test_loss(const char *isa)
     check_loss(isa, none, 1, "no tokens");
 }
 
+enum { PARTS = 3 };
+
+/* Loss and gradients from three parts of the vocabulary, in chunks, against those of the whole. */
+static void check_parts(const char *isa, mx_cross_entropy c)
+{
+    enum { TOKENS = 37, WIDTH = 9, VOCAB = 131, ROWS = 16 };
+    c.tokens = TOKENS, c.width = WIDTH, c.vocab = VOCAB, c.trans = true;
+    void *h = make_values(TOKENS * WIDTH, c.h_dtype, -1, 1), *weight = make_values(VOCAB * WIDTH, MX_F32, -1, 1);
+    double want_dh[TOKENS * WIDTH] = {0}, want_dw[VOCAB * WIDTH] = {0}, sum_dh[TOKENS * WIDTH] = {0};
+    int32_t targets[TOKENS];
+    for (int t = 0; t < TOKENS; t++)
+        targets[t] = (int32_t)(uniform() * VOCAB);
+    float *logits[PARTS], *dweight = make_values(VOCAB * WIDTH, MX_F32, 7, 8), losses[TOKENS], loss = 7;
+    void *dh[PARTS];
+    int64_t first_id[PARTS + 1] = {0, 50, 51, VOCAB}, stride = mx_cross_entropy_stride(80);
+    c.h = h, c.weight = weight, c.weight_dtype = MX_F32, c.targets = targets, c.loss = &loss;
+    double want = naive_loss(&c, want_dh, want_dw);
+    for (int p = 0; p < PARTS; p++) {
+        logits[p] = malloc((size_t)(ROWS * stride) * sizeof(float));
+        dh[p] = make_values(TOKENS * WIDTH, c.h_dtype, 7, 8);
+    }
+    for (int64_t first = 0; first < TOKENS; first += ROWS) {
+        mx_loss_sums sums[PARTS * ROWS];
+        for (int step = 0; step < 2 * PARTS; step++) { /* the logits of all parts, then all gradients */
+            int p = step % PARTS;
+            mx_loss_chunk k = {.first = first, .stride = stride, .logits = logits[p], .parts = PARTS, .losses = losses};
+            k.rows = TOKENS - first < ROWS ? TOKENS - first : ROWS;
+            k.sums = step < PARTS ? sums + p * k.rows : sums;
+            mx_cross_entropy own = c;
+            own.first_id = first_id[p], own.vocab = first_id[p + 1] - first_id[p];
+            own.weight = (float *)weight + own.first_id * WIDTH;
+            own.dh = dh[p], own.dweight = dweight + own.first_id * WIDTH;
+            mx_status status = step < PARTS ? mx_cross_entropy_logits(&own, &k) : mx_cross_entropy_gradients(&own, &k);
+            CHECK(status == MX_OK, "%s", mx_message());
+        }
+    }
+    for (int p = 0; p < PARTS; p++)
+        for (int i = 0; i < TOKENS * WIDTH; i++)
+            sum_dh[i] += get_value(dh[p], i, c.h_dtype);
+    double bound = c.h_dtype == MX_BF16 ? 0.02 : 2e-4, off = distance(dweight, MX_F32, want_dw, VOCAB * WIDTH);
+    float *all_dh = malloc(sizeof(float) * TOKENS * WIDTH);
+    for (int i = 0; i < TOKENS * WIDTH; i++)
+        all_dh[i] = (float)sum_dh[i];
+    double off_h = distance(all_dh, MX_F32, want_dh, TOKENS * WIDTH);
+    CHECK(fabs(loss - want) <= (c.h_dtype == MX_BF16 ? 0.02 : 1e-5) * (1 + fabs(want)),
+          "%s: loss of parts %.8g, expected %.8g", isa, loss, want);
+    CHECK(off <= bound && off_h <= bound, "%s: parts: dweight off by %g, dh by %g", isa, off, off_h);
+    for (int p = 0; p < PARTS; p++)
+        free(logits[p]), free(dh[p]);
+    free(h), free(weight), free(dweight), free(all_dh);
+}
+
+static void test_parts(const char *isa)
+{
+    for (int kind = 0; kind < 8; kind++)
+        check_parts(isa, (mx_cross_entropy){.h_dtype = kind & 1 ? MX_BF16 : MX_F32,
+                                            .logit_scale = kind & 2 ? 0.3f : 1,
+                                            .softcap = kind & 4 ? 2.5f : 0,
+                                            .z_loss = kind & 4 ? 0.01f : 0});
+}
+
 static void test_all_masked(const char *isa)
 {
     float h[6] = {1, 2, 3, 4, 5, 6}, weight[9] = {1}, dh[6], dweight[9], loss = 7;
@@ -145,14 +206,14 @@ static void test_all_masked(const char *isa)
     int32_t targets[2] = {99, -1};
     mx_cross_entropy c = {.tokens = 2, .width = 3, .vocab = 3, .logit_scale = 1, .trans = true, .mask = mask};
     c.h = h, c.weight = weight, c.targets = targets, c.loss = &loss, c.dh = dh, c.dweight = dweight;
-    CHECK(mx_cross_entropy_find_bad(&c) == -1, "masked targets are not looked at");
+    CHECK(mx_cross_entropy_find_bad(&c, c.vocab) == -1, "masked targets are not looked at");
     CHECK(mx_cross_entropy_run(&c) == MX_OK && loss == 0, "%s: loss %g", isa, loss);
     for (int i = 0; i < 9; i++)
         CHECK(dweight[i] == 0 && dh[i % 6] == 0, "%s: gradient %d", isa, i);
     mask[1] = 1;
-    CHECK(mx_cross_entropy_find_bad(&c) == 1, "target -1");
+    CHECK(mx_cross_entropy_find_bad(&c, c.vocab) == 1, "target -1");
     targets[1] = 3;
-    CHECK(mx_cross_entropy_find_bad(&c) == 1, "target 3 of 3");
+    CHECK(mx_cross_entropy_find_bad(&c, c.vocab) == 1, "target 3 of 3");
 }
 
 static void test_chunk_size(void)
@@ -175,7 +236,7 @@ static void check_embedding(const char *isa, int64_t vocab, int64_t width, int64
     for (int64_t t = 0; t < tokens; t++)
         ids[t] = (int32_t)(uniform() * uniform() * (double)vocab); /* small ids more often */
     CHECK(mx_embedding_find_bad(ids, tokens, vocab) == -1, "all are valid");
-    mx_embedding_gather(&(mx_embedding){tokens, width, ids, table, out, from, to, scale});
+    mx_embedding_gather(&(mx_embedding){tokens, width, vocab, 0, ids, table, out, from, to, scale});
     double *want = calloc((size_t)(tokens * width) + 1, sizeof *want);
     double *sums = calloc((size_t)(vocab * width) + 1, sizeof *sums);
     float *grad = make_values(vocab * width, MX_F32, 1, 1);
@@ -188,7 +249,7 @@ static void check_embedding(const char *isa, int64_t vocab, int64_t width, int64
     double error = worst_error(out, to, want, tokens * width);
     CHECK(error <= tolerance(to, 1e-7), "%s: gather off by %g, kind %d", isa, error, kind);
     CHECK(guard_intact(out, tokens * width, to), "%s: wrote behind the end", isa);
-    mx_embedding_sum sum = {tokens, width, vocab, ids, out, to, scale, grad};
+    mx_embedding_sum sum = {tokens, width, vocab, 0, ids, out, to, scale, grad};
     CHECK(mx_embedding_add(&sum) == MX_OK, "%s", mx_message());
     error = worst_error(grad, MX_F32, sums, vocab * width);
     CHECK(error <= 1e-5, "%s: sums off by %g, kind %d", isa, error, kind);
@@ -223,7 +284,7 @@ static void test_threads(const char *isa)
     for (int threads = 1; threads <= 5; threads++) {
         omp_set_num_threads(threads);
         float *grad = grads[threads - 1] = make_values(VOCAB * WIDTH, MX_F32, 0, 0);
-        mx_embedding_sum sum = {TOKENS, WIDTH, VOCAB, ids, dy, MX_F32, 0.3f, grad};
+        mx_embedding_sum sum = {TOKENS, WIDTH, VOCAB, 0, ids, dy, MX_F32, 0.3f, grad};
         CHECK(mx_embedding_add(&sum) == MX_OK, "%s", mx_message());
         CHECK(memcmp(grad, grads[0], sizeof(float) * VOCAB * WIDTH) == 0, "%s: %d threads differ from 1", isa, threads);
     }
@@ -243,7 +304,7 @@ static void test_one_id_many_times(const char *isa)
         ids[t] = t % 1000 == 999 ? 2 : 1;
         dy[t] = 0.1f;
     }
-    mx_embedding_sum sum = {TOKENS, 1, VOCAB, ids, dy, MX_F32, 1, grad};
+    mx_embedding_sum sum = {TOKENS, 1, VOCAB, 0, ids, dy, MX_F32, 1, grad};
     CHECK(mx_embedding_add(&sum) == MX_OK, "%s", mx_message());
     double rare = TOKENS / 1000, often = TOKENS - TOKENS / 1000; /* NOLINT(bugprone-integer-division) */
     CHECK(grad[0] == 0 && fabs(grad[1] / (0.1f * often) - 1) < 1e-5 && fabs(grad[2] / (0.1f * rare) - 1) < 1e-5,
@@ -255,6 +316,7 @@ static void test_one_id_many_times(const char *isa)
 int main(void)
 {
     for_each_isa(test_loss);
+    for_each_isa(test_parts);
     for_each_isa(test_all_masked);
     test_chunk_size();
     for_each_isa(test_embedding);

@@ -23,6 +23,7 @@ local BOUNDS = { bf16 = 2 ^ -7, f32 = 2e-5, attention = 2 ^ -5 }
 -- What adds or subtracts rounded values: the bound is a share of the largest element, or of the largest input (4).
 local SUMS = {
     attention = true, attention_grad = true, attention_merge_ = true, ring_attention = true, cross_entropy = true,
+    split_cross_entropy = true, cross_entropy_logits = true, cross_entropy_part_ = true,
     layernorm = true, layernorm_grad = true, rmsnorm = true, rmsnorm_grad = true, log_softmax = true,
     log_softmax_grad = true, softmax = true, softmax_grad = true, matmul = true, matmul_acc = true, sum = true,
     mean = true, sum_squares = true, reduce_to = true, embedding_grad = true, embedding_acc = true,
@@ -85,6 +86,7 @@ local NUMBERS = { -- the standard value is among them
     n = { 0, 1, 7, 100 }, vocab = { 1, 17, 40 }, size = { 5, 17, 40 }, root = { 0 }, shift_ranks = { 1, 0, -3 },
     k = { 0, 1, 1, 3, 40 }, classes = { 1, 17, 40 }, diagonal = { 0, 1, -1, 5, -40 },
     correction = { 0, 1, 1, 2 },
+    first = { 0, 0, 1 }, of = { 0, 40 },
 }
 
 local function shuffled(n)
@@ -218,7 +220,24 @@ local function table_rows(op)
     end
     local trans = chance(2)
     local weight = like(trans and { vocab, width } or { width, vocab }, float())
-    return { like(wide, float()), weight, ids, chance(3) and like(shape, "u8", "mask") or nil }, { trans = trans }
+    local mask = (op == "cross_entropy_part_" or chance(3)) and like(shape, "u8", "mask") or nil
+    local inputs, with = { like(wide, float()), weight, ids, mask }, { trans = trans }
+    if op ~= "cross_entropy" then -- one part, which is the whole vocabulary
+        with.vocab, with.first_id, with.first, with.rows = vocab, 0, 0, 1
+        for _, size in ipairs(shape) do
+            with.rows = with.rows * size
+        end
+    end
+    if op == "split_cross_entropy" then
+        with.first_id, with.first, with.rows = nil, nil, nil
+    elseif op == "cross_entropy_part_" then
+        local stride = (vocab + 15) // 16 * 16
+        table.move({
+            like({ with.rows, stride }, "f32"), like({ pick { 1, 1, 3 }, with.rows, 3 }, "f32", "positive"),
+            like(shape, "f32"), like({}, "f32"), like(wide, inputs[1].dtype), like(weight.shape, "f32"),
+        }, 1, 6, 5, inputs)
+    end
+    return inputs, with
 end
 
 local function along_dim(op)
@@ -433,7 +452,8 @@ local RECIPES = {
     attention = attention, attention_grad = attention, attention_merge_ = attention, ring_attention = attention,
     layernorm = norm, layernorm_grad = norm, rmsnorm = norm, rmsnorm_grad = norm, matmul = product,
     matmul_acc = product, embedding = table_rows, embedding_acc = table_rows, embedding_grad = table_rows,
-    cross_entropy = table_rows, narrow = along_dim, narrow_grad = along_dim, narrow_grad_acc = along_dim,
+    cross_entropy = table_rows, split_cross_entropy = table_rows, cross_entropy_logits = table_rows,
+    cross_entropy_part_ = table_rows, narrow = along_dim, narrow_grad = along_dim, narrow_grad_acc = along_dim,
     write_slice = along_dim, gather = along_dim, gather_grad = along_dim, scatter = along_dim, scatter_add = along_dim,
     scatter_grad = along_dim, max_grad = reduced, sum_grad = reduced, norm_grad = reduced, var_grad = reduced,
     logsumexp_grad = reduced, pad = arranged, tile = arranged, expand = arranged, tril = arranged, triu = arranged,

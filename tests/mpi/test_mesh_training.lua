@@ -516,6 +516,8 @@ if RANKS == 2 then
             "logical_axis_rules=[[activation_batch, [data, fsdp]]]")
         assert_refused({ "activation_embed is split over tensor: heads must be, too" }, "tensor=2",
             "logical_axis_rules=[[heads, []], [kv_heads, []]]")
+        assert_refused({ "activation_embed is split over tensor: vocab must be, too" }, "tensor=2",
+            "logical_axis_rules=[[vocab, []]]")
         assert_refused({ "heads is split over [tensor], kv_heads over []" }, "tensor=2",
             "logical_axis_rules=[[kv_heads, []]]")
     end
@@ -524,12 +526,27 @@ if RANKS == 2 then
     for _, case in ipairs({
         "fsdp=2 [[norm,fsdp]]", "tensor_sequence=2 [[norm,tensor_sequence]]", "tensor=2 [[norm,[]]]",
         "tensor=2 [[activation_embed,[]]]", "tensor=2 [[activation_embed,[]],[norm,[]]]",
+        "tensor=2 [[activation_embed,[]],[vocab,[]]]",
     }) do
         local mesh, rules = case:match("^(%S+) (%S+)$")
         TestSettings["test_rules_" .. case:gsub("[^%w]+", "_")] = function()
             local words = { "logical_axis_rules=" .. rules, table.unpack(DROPPED) }
             for _, model in ipairs({ "tiny", "tiny-gpt2" }) do
                 assert_close(on_mesh(model, mesh, words), reference(model, table.unpack(DROPPED)), 1e-5, case)
+            end
+        end
+    end
+
+    -- Masked targets, z_loss, a soft cap, a scale of the logits, and a sequence that the ranks of tensor do not divide.
+    for _, mesh in ipairs({ "tensor=2", "tensor_sequence=2" }) do
+        TestSettings["test_everything_about_the_loss_on_" .. mesh:gsub("=", "_")] = function()
+            for _, model in ipairs({ "tiny", "tiny-gpt2" }) do
+                local words = {
+                    "z_loss_multiplier=0.1", "final_logits_soft_cap=3.0", "normalize_embedding_logits=true",
+                    "gradient_accumulation_steps=1", mesh == "tensor=2" and "max_target_length=25" or "steps=10",
+                    table.unpack(EXACT),
+                }
+                assert_close(on_mesh(model, mesh, words), reference(model, table.unpack(words)), 1e-5, mesh)
             end
         end
     end
@@ -544,8 +561,7 @@ if RANKS == 2 then
 
     -- With load balance a rank has two pieces of the sequence: 26 tokens are no four pieces.
     for mesh, length in pairs({
-        ["context=2"] = 26, ["context=2 context_parallel_load_balance=false"] = 25, ["tensor=2"] = 25,
-        ["tensor_sequence=2"] = 25,
+        ["context=2"] = 26, ["context=2 context_parallel_load_balance=false"] = 25, ["tensor_sequence=2"] = 25,
     }) do
         local name = mesh:gsub("[^%w]+", "_")
         TestSettings["test_a_sequence_that_does_not_divide_is_refused_on_" .. name] = function()

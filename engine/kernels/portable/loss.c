@@ -4,27 +4,31 @@
 
 #include <math.h>
 
-static float capped(const mx_loss_row *row, float product)
+static mx_loss_sums sums(const mx_loss_row *row)
 {
-    float z = product * row->logit_scale;
-    return row->softcap > 0 ? row->softcap * tanhf(z / row->softcap) : z;
+    mx_loss_sums s = {.largest = -INFINITY};
+    float scale = row->logit_scale;
+    for (int64_t v = 0; v < row->vocab; v++) {
+        if (row->softcap > 0)
+            row->logits[v] = row->softcap * tanhf(scale * row->logits[v] / row->softcap);
+        s.largest = fmaxf(s.largest, row->softcap > 0 ? row->logits[v] : scale * row->logits[v]);
+    }
+    scale = row->softcap > 0 ? 1 : scale;
+    for (int64_t v = 0; v < row->vocab; v++)
+        s.sum += expf(scale * row->logits[v] - s.largest);
+    s.target = row->target < 0 ? 0 : scale * row->logits[row->target];
+    return s;
 }
 
-float mx_loss_row_portable(const mx_loss_row *row)
+static void gradient(const mx_loss_row *row, const mx_loss_sums *all)
 {
-    float largest = -INFINITY, sum = 0;
-    for (int64_t v = 0; v < row->vocab; v++)
-        largest = fmaxf(largest, capped(row, row->logits[v]));
-    for (int64_t v = 0; v < row->vocab; v++)
-        sum += expf(capped(row, row->logits[v]) - largest);
-    float lse = largest + logf(sum);
-    float loss = (largest - capped(row, row->logits[row->target])) + logf(sum) + row->z_loss * lse * lse;
-    if (!row->dlogits)
-        return loss;
+    float scale = row->softcap > 0 ? 1 : row->logit_scale, lse = all->largest + logf(all->sum);
     for (int64_t v = 0; v < row->vocab; v++) {
-        float z = capped(row, row->logits[v]), bent = row->softcap > 0 ? z / row->softcap : 0.0f;
-        float d = expf(z - largest) / sum * (1 + 2 * row->z_loss * lse) - (v == row->target ? 1.0f : 0.0f);
+        float z = v == row->target ? all->target : scale * row->logits[v];
+        float bent = row->softcap > 0 ? z / row->softcap : 0.0f;
+        float d = expf(z - all->largest) / all->sum * (1 + 2 * row->z_loss * lse) - (v == row->target ? 1.0f : 0.0f);
         mx_set_float(row->dlogits, v, d * (1 - bent * bent) * row->logit_scale * row->factor, row->dtype);
     }
-    return loss;
 }
+
+const mx_loss_paths mx_loss_portable = {.sums = sums, .gradient = gradient};

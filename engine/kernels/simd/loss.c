@@ -81,32 +81,37 @@ MX_INLINE void row_gradient(const mx_loss_row *row, const gradient_terms *t, con
     }
 }
 
-float MX_SIMD_NAME(mx_loss_row)(const mx_loss_row *row)
+static mx_loss_sums sums(const mx_loss_row *row)
+{
+    bool cap = row->softcap > 0;
+    float scale = cap ? 1.0f : row->logit_scale;
+    mx_loss_sums s = {.largest = cap ? row_max(row, true) : row_max(row, false)};
+    s.sum = row_sum_exp(row->logits, row->vocab, scale, s.largest);
+    s.target = row->target < 0 ? 0 : row->logits[row->target] * scale;
+    return s;
+}
+
+static void set_gradient(const mx_loss_row *row, const mx_loss_sums *all)
 {
     bool cap = row->softcap > 0, bf16 = mx_is_bf16(row->dtype);
-    float largest = cap ? row_max(row, true) : row_max(row, false);
-    float scale = cap ? 1.0f : row->logit_scale;
-    float sum = row_sum_exp(row->logits, row->vocab, scale, largest);
-    float lse = largest + logf(sum), target = row->logits[row->target] * scale;
-    float loss = (largest - target) + logf(sum) + row->z_loss * lse * lse;
-    if (!row->dlogits)
-        return loss;
-
-    float outer = row->logit_scale * row->factor, probability = (1 + 2 * row->z_loss * lse) / sum;
-    gradient_terms t = {.scale = vf_set1(scale),
-                        .shift = vf_set1(-largest),
+    float lse = all->largest + logf(all->sum);
+    float outer = row->logit_scale * row->factor, probability = (1 + 2 * row->z_loss * lse) / all->sum;
+    gradient_terms t = {.scale = vf_set1(cap ? 1.0f : row->logit_scale),
+                        .shift = vf_set1(-all->largest),
                         .factor = vf_set1(probability * outer),
                         .per_limit = vf_set1(cap ? 1 / row->softcap : 0.0f)};
     if (cap)
         bf16 ? row_gradient(row, &t, true, true) : row_gradient(row, &t, true, false);
     else
         bf16 ? row_gradient(row, &t, false, true) : row_gradient(row, &t, false, false);
-
-    float bent = cap ? target / row->softcap : 0.0f;
-    float d = (expf(target - largest) * probability - 1) * (1 - bent * bent) * outer;
+    if (row->target < 0)
+        return;
+    float bent = cap ? all->target / row->softcap : 0.0f;
+    float d = (expf(all->target - all->largest) * probability - 1) * (1 - bent * bent) * outer;
     if (bf16)
         ((mx_bf16 *)row->dlogits)[row->target] = mx_to_bf16(d);
     else
         ((float *)row->dlogits)[row->target] = d;
-    return loss;
 }
+
+const mx_loss_paths MX_SIMD_NAME(mx_loss) = {.sums = sums, .gradient = set_gradient};

@@ -120,8 +120,7 @@ function Decoder:leave(y, kind, bias)
     return bias and y + bias or y
 end
 
--- A norm over E by its weights in `from`: (B, S, E) -> (B, S, E). `parallel`: that of a model whose ranks each have a
--- part of x's features, or parallel.alone.
+-- A norm over E by its weights in `from`: (B, S, E) -> (B, S, E).
 local function normalize(parallel, norm, from, name, x)
     return parallel:norm(norm, x, parameters.norm_weight(norm, from[name .. ".weight"]), from[name .. ".bias"])
 end
@@ -141,8 +140,7 @@ function Decoder:dropout(x, place, numbers, run, column)
 end
 
 -- With dropout, numbers the tokens of a training pass (`run.pass`, from 1): first_token is the number of the first
--- token of this rank's batch in the run. From it follow the numbers of the tokens that the rank embeds, and of those in
--- its residual stream.
+-- token of this rank's batch in the run. From it follow the numbers of the tokens in its residual stream.
 function Decoder:number_tokens(tokens, run)
     if self.shape.dropout == 0 or not run.pass then
         return
@@ -151,8 +149,7 @@ function Decoder:number_tokens(tokens, run)
     local length = parallel:whole_length(S)
     run.first_token = ((run.pass - 1) * self.parts + self.part) * B * length
     local numbers = mx.arange({ n = B * length, dtype = "i32" }):view(B, length)
-    numbers = parallel:context_part(numbers)
-    run.embedded_numbers, run.numbers = parallel:embedded_part(numbers), parallel:sequence_part(numbers)
+    run.numbers = parallel:sequence_part(parallel:context_part(numbers))
 end
 
 -- Layer i: x (B, S, E) -> (B, S, E).
@@ -195,9 +192,9 @@ function Decoder:layer(i, x, run)
     return block.parallel and x + attended + y or x + y
 end
 
--- Learned position embeddings of the tokens: (S, E), or (B, S, E) if each token has its own position.
-function Decoder:positions(run, positions, S)
-    local weight = self:weight("position.weight")
+-- Learned position embeddings of B sequences of S tokens: (S, E), or (B, S, E) if each token has its own position.
+function Decoder:positions(run, B, S)
+    local weight, positions = self:weight("position.weight"), self.parallel:stream_positions(run.positions, B, S)
     if positions then
         return mx.embedding(weight, positions)
     end
@@ -206,18 +203,16 @@ end
 
 -- Tokens (B, S) to the layers' input (B, S, E).
 function Decoder:embed(tokens, run)
-    local positions
-    tokens, positions = self.parallel:embedded(tokens, run.positions)
-    local x = mx.embedding(self:weight("embedding.weight"), tokens, { dtype = self.shape.dtype }) -- (B, S, E)
+    local x = self.parallel:embedding(self:weight("embedding.weight"), tokens, self.shape.dtype)
+    x = self.parallel:leave(x, "vocab")
     if self.shape.positions > 0 then
-        x = x + self:positions(run, positions, tokens:size(2))
+        x = x + self:positions(run, tokens:size(1), tokens:size(2))
     end
-    x = self:dropout(x, "embedding", run.embedded_numbers, run, 0)
-    return self.parallel:after_embedding(x)
+    return self:dropout(x, "embedding", run.numbers, run, self.parallel.column)
 end
 
 --- The last layer's output after the final norm: tokens (B, S) i32 -> (B, S, E). On a mesh, S is this rank's part along
---- context, and the result has only the tokens for which the rank computes the loss.
+--- context, and the result is its part of the residual stream.
 ---@param tokens any
 ---@param run? {segments: any, kv_segments: any, positions: any, cache: table, offset: integer, pass: integer}
 ---@return any
@@ -237,9 +232,8 @@ function Decoder:hidden(tokens, run)
         end, x)
     end
     mx.place("after the last layer")
-    x = self.parallel:before_loss(x)
     local last = { ["norm.weight"] = self:weight("norm.weight"), ["norm.bias"] = self:weight("norm.bias") }
-    return normalize(mx.parallel.alone, self.shape.norm, last, "norm", x)
+    return normalize(self.parallel, self.shape.norm, last, "norm", x)
 end
 
 --- The mean cross-entropy of a training batch: a scalar for mx.backward. On a mesh, it is the mean over this rank's
@@ -251,7 +245,6 @@ end
 function Decoder:loss(batch, evaluates)
     self.passes = self.passes + (evaluates and 0 or 1)
     local shape, parallel = self.shape, self.parallel
-    local targets, mask = parallel:embedded_part(batch.targets), batch.mask and parallel:embedded_part(batch.mask)
     local h = self:hidden(batch.tokens, {
         segments = batch.segments, kv_segments = batch.kv_segments, positions = batch.positions,
         pass = not evaluates and self.passes or nil,
@@ -259,7 +252,7 @@ function Decoder:loss(batch, evaluates)
     mx.place("loss")
     return mx.remat("none", function()
         local weight = self:weight(shape.tied and "embedding.weight" or "unembedding.weight")
-        return mx.cross_entropy(h, weight, targets, mask, {
+        return parallel:cross_entropy(parallel:enter(h, "vocab"), weight, batch.targets, batch.mask, {
             trans = shape.tied, logit_scale = shape.logit_scale, softcap = shape.logit_cap,
             z_loss = evaluates and 0 or shape.z_loss,
         })

@@ -2,8 +2,7 @@
 --
 -- Each has its name, sizes, initial std or value, and for a mesh: the logical name of each dimension (false: never
 -- split), the size of units that are not split (a head's columns), and where it is used: in a "product", on each of the
--- "heads", on each token of the residual "sequence", or on the "tokens" that are embedded and enter the loss. A frozen
--- parameter is not trained.
+-- "heads", or on each token of the residual "sequence". A frozen parameter is not trained.
 
 local masks = require "mx.models.masks"
 local shapes = require "mx.models.shape"
@@ -112,20 +111,21 @@ local function add_tables(list)
     -- A table that also gives the logits should keep them near 1: its rows are divided by sqrt(E), unless the logits
     -- are.
     local table_std = shape.tied and shape.logit_scale == 1 and 1 / math.sqrt(shape.emb) or 1
-    local o = { std = shape.init_std > 0 and shape.init_std or table_std, use = "tokens" }
-    list:add("embedding.weight", { { shape.vocab, "vocab" }, { shape.emb, "embed_vocab" } }, o)
+    local std = shape.init_std > 0 and shape.init_std or table_std
+    local emb = { shape.emb, "embed_vocab" }
+    list:add("embedding.weight", { { shape.vocab, "vocab" }, emb }, { std = std, use = "product" })
     if shape.positions > 0 then
-        list:add("position.weight", { { shape.positions }, { shape.emb, "embed_vocab" } }, o)
+        list:add("position.weight", { { shape.positions }, emb }, { std = std, use = "sequence" })
     end
 end
 
 local function add_head(list)
     local shape = list.shape
-    list:norm("norm", shape.emb, shape.norm, "tokens")
+    list:norm("norm", shape.emb, shape.norm, "sequence")
     if not shape.tied then
         local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(shape.emb)
         local dimensions = { { shape.emb, "embed_vocab" }, { shape.vocab, "vocab" } }
-        list:add("unembedding.weight", dimensions, { std = std, use = "tokens" })
+        list:add("unembedding.weight", dimensions, { std = std, use = "product" })
     end
 end
 

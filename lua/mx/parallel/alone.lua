@@ -85,13 +85,34 @@ function Alone.attention(_, q, k, v, segments, _, options)
     return mx.attention(q, k, v, segments, segments, options)
 end
 
+-- ---- tables of tokens: whole ----
+
+--- The rows of the table at these ids.
+---@param weight any (V, E)
+---@param ids any (B, S) i32
+---@param dtype string
+---@return any (B, S, E)
+function Alone.embedding(_, weight, ids, dtype)
+    return mx.embedding(weight, ids, { dtype = dtype })
+end
+
+--- The mean cross entropy of h (B, S, E).
+---@param h any
+---@param weight any
+---@param targets any (B, S) i32
+---@param mask any (B, S) u8, or nil
+---@param options table of mx.cross_entropy
+---@return any
+function Alone.cross_entropy(_, h, weight, targets, mask, options)
+    return mx.cross_entropy(h, weight, targets, mask, options)
+end
+
 -- ---- tokens ----
 
-Alone.context_part, Alone.sequence_part, Alone.embedded_part = first, first, first
-Alone.after_embedding, Alone.before_loss, Alone.batch_part, Alone.whole_length = first, first, first, first
+Alone.context_part, Alone.sequence_part, Alone.batch_part, Alone.whole_length = first, first, first, first
 
-function Alone.embedded(_, tokens, positions)
-    return tokens, positions
+function Alone.stream_positions(_, positions)
+    return positions
 end
 
 --- This rank's part of the sequences, from 0, and the number of parts: without a mesh each rank reads its own.

@@ -3,11 +3,13 @@
 -- There are two kinds of axes. Axes that split the batch or the sequence (data, fsdp, fsdp_transpose, context, expert)
 -- compute with whole weights: sharded weights are gathered before use, and their gradients are reduce-scattered. The
 -- other axes (tensor, tensor_sequence) compute with parts of heads, mlp and vocabulary: products stay split, and their
--- sums are reduce-scattered along the features or tokens of the residual stream. Both follow from logical_axis_rules.
+-- sums are reduce-scattered along the features or tokens of the residual stream. The table of tokens is split in the
+-- same way: rows that a rank looks up are a sum over the ranks, and the loss combines the logits of all of them. All of
+-- this follows from logical_axis_rules.
 --
 -- Without a mesh, a model has parallel.alone (alone.lua) instead of a mx.Parallel, with the same methods. A model uses
--- four groups of methods: gather (weights), enter and leave (around products), norms of split features, and those that
--- select this rank's tokens.
+-- five groups of methods: gather (weights), enter and leave (around products), norms of split features, embedding and
+-- cross_entropy (tables of tokens), and those that select this rank's tokens.
 --
 -- Gradients are those of the mean loss over all tokens of the step: each rank's loss has its share (`seed`) as
 -- gradient, and gradients are summed.
@@ -31,8 +33,8 @@ local parallel = { alone = require "mx.parallel.alone" }
 ---@field stream string[] those that split its features
 ---@field features integer number of features of the residual stream that this rank has
 ---@field column integer the first of them, from 0
----@field products table<string, string[]> those that split products: heads, kv_heads, mlp; and vocab
----@field token_axes string[] those that split the tokens of the embedding and the loss, besides `shares`
+---@field products table<string, string[]> those that split products: heads, kv_heads, mlp, vocab
+---@field first_id integer the first id of this rank's part of the vocabulary, from 0
 ---@field parts integer number of ranks with different tokens
 ---@field seed number 1 / parts
 ---@field gathered? mx.Gathered weights that are gathered once for all passes of a step, during the passes
@@ -94,7 +96,7 @@ end
 local function check(self, shape)
     local mesh = self.mesh
     refuse_stages(mesh:size("stage"))
-    for _, kind in ipairs({ "heads", "mlp" }) do
+    for _, kind in ipairs({ "heads", "mlp", "vocab" }) do
         local split = self.products[kind]
         local cut = { activation_norm_length = self.sequence, activation_embed = self.stream }
         for name, axes in util.sorted_pairs(cut) do
@@ -121,13 +123,13 @@ end
 -- Checks the length of sequences. A sequence is split along context first (with load balance into two chunks per rank),
 -- then along the other axes.
 local function check_length(self, S)
-    local n, m = self.mesh:size(self.context), self.mesh:size(self.token_axes)
+    local n, m = self.mesh:size(self.context), self.mesh:size(self.sequence)
     if S % (self.zigzag and 2 * n or n) ~= 0 then
         util.refuse("max_target_length = %d: the %d ranks of context do not divide it%s", S, n,
             self.zigzag and " into two pieces each" or "")
     elseif S // n % m ~= 0 then
         util.refuse("max_target_length = %d: the %d ranks of %s do not divide the %d tokens that each has", S,
-            m, table.concat(self.token_axes, " and "), S // n)
+            m, table.concat(self.sequence, " and "), S // n)
     end
 end
 
@@ -140,7 +142,7 @@ end
 -- them.
 local function different_uses(self, p, cut)
     local sequence = cut and self.sequence or join(self.sequence, self.stream)
-    local more = { sequence = sequence, tokens = self.token_axes, heads = self.products.heads, product = {} }
+    local more = { sequence = sequence, heads = self.products.heads, product = {} }
     local axes = join(self.shares, more[p.use])
     return util.contains(p.logical, "kv_heads") and join(axes, self.mesh.kv_copies) or axes
 end
@@ -152,9 +154,7 @@ local function add_gathers(entry, p, d, different, cut)
     if #dim.gathered > 0 then
         gathers[#gathers + 1] = { dim = d, axis = dim.gathered, length = dim.used }
     end
-    if p.logical[d] == "vocab" and #dim.kept > 0 then -- tables are used whole; tokens are split instead
-        gathers[#gathers + 1] = { dim = d, axis = dim.kept, length = dim.size }
-    elseif p.logical[d] == "norm" and not cut then
+    if p.logical[d] == "norm" and not cut then
         local last
         for i = #dim.kept, 1, -1 do -- the innermost axis first: each gather gives one block of the dimension
             local grad = not util.contains(different, dim.kept[i]) and "slice" or nil
@@ -198,7 +198,7 @@ local function entry_of(self, p)
         split = join(split, dim.axes)
     end
     if p.use == "sequence" and #self.stream > 0 and not cut then
-        entry.slice = { dim = 1, start = self.column + 1, length = self.features }
+        entry.slice = { dim = #p.sizes, start = self.column + 1, length = self.features }
     end
     entry.frozen, entry.sum = p.frozen, p.frozen and {} or util.without(different, split)
     return entry
@@ -225,9 +225,10 @@ function parallel.new(mesh, shape, parameters, o)
     for kind, embed in pairs({ heads = "embed_attn", kv_heads = "embed_attn", mlp = "embed", vocab = "embed_vocab" }) do
         self.products[kind] = util.without(used(mesh, mesh:axes({ embed, kind })[2]), self.shares)
     end
-    self.token_axes = join(join(self.sequence, self.products.vocab), self.stream)
     self.features, self.column = util.part(shape.emb, mesh:size(self.stream), mesh:index(self.stream))
     self.column = self.column - 1
+    local _, first = util.part(shape.vocab, mesh:size(self.products.vocab), mesh:index(self.products.vocab))
+    self.first_id = first - 1
     -- Two chunks would not help without a causal mask, and a late chunk does not have the keys of a window before it.
     local in_order = mx.models.any(shape, function(block)
         return not block.attention.causal or block.attention.window > 0
@@ -242,7 +243,7 @@ function parallel.new(mesh, shape, parameters, o)
         end
         self.entries[p.name] = entry
     end
-    self.parts = mesh:size(join(self.shares, self.token_axes))
+    self.parts = mesh:size(self.shares)
     self.seed, self.prefetch_layers = 1 / self.parts, o.prefetch_layers
     return self
 end
@@ -354,7 +355,7 @@ end
 --- Before products whose columns are split: h, this rank's tokens and features of (B, S, E), to all of both.
 --- Collective.
 ---@param h any
----@param kind "heads"|"mlp"
+---@param kind "heads"|"mlp"|"vocab"
 ---@return any
 function Parallel:enter(h, kind)
     local same = alike(self, kind)
@@ -370,7 +371,7 @@ end
 --- After products whose rows are split: the sum over the ranks, of which this rank keeps its tokens and features.
 --- Collective.
 ---@param y any (B, S, E)
----@param kind "heads"|"mlp"
+---@param kind "heads"|"mlp"|"vocab"
 ---@return any
 function Parallel:leave(y, kind)
     local same = alike(self, kind)
@@ -431,12 +432,39 @@ function Parallel:heads(part)
     return kv_heads * (part.heads // part.kv_heads) // mesh:size(mesh.kv_copies), kv_heads
 end
 
+-- ---- tables of tokens ----
+
+--- The rows of the table at these ids; where ranks have parts of the vocabulary, zeros for the ids of the others:
+--- Parallel:leave(x, "vocab") adds them up.
+---@param weight any this rank's part of the vocabulary
+---@param ids any (B, S) i32, the same on all these ranks
+---@param dtype string
+---@return any (B, S, E)
+function Parallel:embedding(weight, ids, dtype)
+    return mx.embedding(weight, ids, { dtype = dtype, first = self.first_id, of = self.shape.vocab })
+end
+
+--- The mean cross entropy of h (B, S, E), as Parallel:enter(h, "vocab") gives it. Collective if ranks have parts of the
+--- vocabulary.
+---@param h any
+---@param weight any this rank's part of the vocabulary
+---@param targets any (B, S) i32
+---@param mask any (B, S) u8, or nil
+---@param options table of mx.cross_entropy
+---@return any the same on all these ranks
+function Parallel:cross_entropy(h, weight, targets, mask, options)
+    local axes = self.products.vocab
+    if #axes == 0 then
+        return mx.cross_entropy(h, weight, targets, mask, options)
+    end
+    options.axis, options.vocab = axes, self.shape.vocab
+    return mx.split_cross_entropy(h, weight, targets, mask, options)
+end
+
 -- The tokens of each rank: see tokens.lua.
-Parallel.context_part, Parallel.sequence_part, Parallel.embedded_part = tokens.context_part, tokens.sequence_part,
-    tokens.embedded_part
-Parallel.embedded, Parallel.after_embedding, Parallel.before_loss = tokens.embedded, tokens.after_embedding,
-    tokens.before_loss
-Parallel.whole_length, Parallel.batch_place = tokens.whole_length, tokens.batch_place
+Parallel.context_part, Parallel.sequence_part = tokens.context_part, tokens.sequence_part
+Parallel.stream_positions, Parallel.whole_length = tokens.stream_positions, tokens.whole_length
+Parallel.batch_place = tokens.batch_place
 Parallel.attention, Parallel.batch_part = tokens.attention, tokens.batch_part
 
 return parallel

@@ -10,7 +10,7 @@ names.OWN = {
     activation_length = "the tokens of a sequence",
     activation_norm_length = "the tokens of a sequence, in the residual stream between the products",
     activation_embed = "the features of the residual stream between the products",
-    vocab = "tables of tokens, along the vocabulary; ranks along these axes compute the loss of different tokens",
+    vocab = "tables of tokens, along the vocabulary; ranks along these axes compute the logits of different ids",
     embed_vocab = "tables of tokens and positions, along emb",
     heads = "weights of attention, along the query heads",
     kv_heads = "weights of attention, along the heads of keys and values",
@@ -28,6 +28,7 @@ names.FOLLOWS = {
     activation_embed_and_logits_batch = "activation_batch", segment_ids_batch = "activation_batch",
     activation_length_attn = "activation_length", activation_q_length = "activation_length",
     activation_input_length_attn = "activation_norm_length", activation_embed_attn = "activation_embed",
+    activation_vocab = "vocab",
 }
 
 --- Names of dimensions that are never split here -> what they are.
@@ -46,8 +47,8 @@ local ABSENT = {
     -- other kinds of attention and of blocks
     "q_lora", "q_lora_up_proj", "kv_lora", "kv_lora_up_proj", "gdn_head", "engram_dim", "mhc", "activation_kv",
     "activation_kv_head_dim", "mlp_no_fsdp", "dense_layers", "local_layers",
-    -- logits: here ranks split the tokens of the loss
-    "activation_vocab", "activation_embed_and_logits_batch_sequence",
+    -- tokens of the logits
+    "activation_embed_and_logits_batch_sequence",
     -- generation
     "prefill_activation_length", "prefill_activation_norm_length", "activation_prefill_kv_batch", "decode_batch",
     "decode_length", "cache_heads", "cache_batch_prefill", "cache_batch", "cache_heads_none", "cache_kv",

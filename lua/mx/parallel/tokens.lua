@@ -1,5 +1,5 @@
 --- The tokens of each rank: methods of mx.Parallel. A rank has a part of each sequence along context. Of its tokens it
---- holds some in the residual stream, and it embeds some and computes their loss. Attention exchanges keys and values.
+--- holds some in the residual stream. Attention exchanges keys and values.
 
 local mx = require "mx"
 local stored = require "mx.parallel.parts"
@@ -46,28 +46,16 @@ function tokens:sequence_part(t)
     return own_part(self, t, self.sequence)
 end
 
--- The axes whose ranks embed different ones of the tokens that this rank has in the residual stream, without those that
--- split its features.
-local function token_parts(self)
-    return util.without(util.without(self.token_axes, self.sequence), self.stream)
-end
-
---- Of the tokens in this rank's context part, those that it embeds.
----@param t any (B, S)
+--- The positions of the tokens in this rank's residual stream; nil if these are 0, 1, ...
+---@param positions any (B, S) of its context part, or nil
+---@param B integer
+---@param S integer
 ---@return any
-function tokens:embedded_part(t)
-    return own_part(self, own_part(self, self:sequence_part(t), token_parts(self)), self.stream)
-end
-
---- The tokens that this rank embeds, and their positions: nil if these are 0, 1, ...
----@param ids any (B, S)
----@param positions any (B, S), or nil
----@return any, any
-function tokens:embedded(ids, positions)
-    if not positions and #self.token_axes > 0 then -- each rank embeds only its own tokens
-        positions = tokens.positions(ids:size(1), ids:size(2))
+function tokens:stream_positions(positions, B, S)
+    if not positions and #self.sequence > 0 then
+        positions = tokens.positions(B, S)
     end
-    return self:embedded_part(ids), positions and self:embedded_part(positions)
+    return positions and self:sequence_part(positions)
 end
 
 --- The number of tokens of a whole sequence.
@@ -81,37 +69,6 @@ end
 ---@return integer part, integer parts
 function tokens:batch_place()
     return self.mesh:index(self.batch), self.mesh:size(self.batch)
-end
-
---- Turns embedded tokens into the input of the layers: gathers those of all ranks that compute on the same tokens.
---- Where features are split, each rank gets its features of the tokens of all. Collective.
----@param x any (B, S', E)
----@return any
-function tokens:after_embedding(x)
-    local rest = token_parts(self)
-    if #self.stream > 0 and self.shape.emb % self.mesh:size(self.stream) == 0 then
-        x = mx.all_to_all(x, { axis = self.stream, split = 3, concat = 2 })
-    elseif #self.stream > 0 then -- unequal parts: by way of all features of all tokens
-        x = mx.shard(mx.all_gather(x, { axis = self.stream, dim = 2, grad = "slice" }), { axis = self.stream, dim = 3 })
-    end
-    return #rest > 0 and mx.all_gather(x, { axis = rest, dim = 2, grad = "slice" }) or x
-end
-
---- The opposite: the part of the layers' output for which this rank computes the loss. Also backward is Collective.
----@param x any this rank's part of the residual stream
----@return any (B, S', E)
-function tokens:before_loss(x)
-    local rest = token_parts(self)
-    if #rest > 0 then
-        x = mx.shard(x, { axis = rest, dim = 2 })
-    end
-    if #self.stream > 0 and self.shape.emb % self.mesh:size(self.stream) == 0 then
-        return mx.all_to_all(x, { axis = self.stream, split = 2, concat = 3 })
-    elseif #self.stream > 0 then
-        local whole = { axis = self.stream, dim = 3, length = self.shape.emb, grad = "slice" }
-        return mx.shard(mx.all_gather(x, whole), { axis = self.stream, dim = 2 })
-    end
-    return x
 end
 
 -- Reorders chunks from the order of the ranks to the order of the sequence.

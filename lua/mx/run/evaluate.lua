@@ -58,8 +58,7 @@ end
 -- The sum of a batch's losses and the number of scored tokens, on this rank.
 local function score(model, batch)
     batch = model.parallel:batch_part(batch)
-    local mask = model.parallel:embedded_part(batch.mask)
-    local count = mx.sum(mask:to("f32")):item()
+    local count = mx.sum(batch.mask:to("f32")):item()
     local loss = model:loss(batch, true):item()
     return count > 0 and loss * count or 0.0, count
 end

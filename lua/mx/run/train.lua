@@ -105,7 +105,7 @@ end
 -- The weights of the batches' losses. A batch's loss is the mean over its targets that count; its weight makes the sum
 -- the mean over the targets of all batches and ranks. 1 if all have equally many targets; nil if no target counts.
 -- Collective.
-local function weights_of(batches, parallel)
+local function weights_of(batches)
     local targets, sum = {}, 0
     if not batches[1].mask then
         for pass = 1, #batches do
@@ -115,8 +115,7 @@ local function weights_of(batches, parallel)
     end
     return mx.scope(function()
         for pass, batch in ipairs(batches) do
-            local mask = parallel:embedded_part(batch.mask)
-            targets[pass] = mask:to("f32"):sum():item()
+            targets[pass] = batch.mask:to("f32"):sum():item()
             sum = sum + targets[pass]
         end
         local mean = train.average(sum) / #batches
@@ -156,7 +155,7 @@ function train.gradients(model, data, passes, observe)
     for pass, batch in ipairs(batches) do
         batches[pass] = parallel:batch_part(batch)
     end
-    local weights = weights_of(batches, parallel)
+    local weights = weights_of(batches)
     if not weights then
         return nil
     end

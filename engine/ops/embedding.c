@@ -237,7 +237,8 @@ static const mx_attr grad_attrs[] = {
 
 static mx_status vjp_embedding_grad(mx_vjp *v)
 {
-    embedding_attr attr = {.dtype = -1, .scale = ((const embedding_grad_attr *)mx_call_attr(v->call))->scale};
+    embedding_attr attr = {
+        .part = part_of(v->call), .dtype = -1, .scale = ((const embedding_grad_attr *)mx_call_attr(v->call))->scale};
     mx_tensor *rows = NULL;
     MX_TRY(mx_apply(&mx_op_embedding, (mx_tensor *[]){v->out_grad[0], v->call->in[0]}, 2, MX_ATTRS(attr), &rows));
     return mx_give_grad(v, 1, rows);

@@ -149,6 +149,18 @@ function TestIntensity.test_tensor_axes_share_the_mlp_and_the_heads()
     lu.assertAlmostEquals(rows(cfg, "tensor")[1].bytes, 16 * 3 * 8 * 2048 * 1024 * 2, 1)
 end
 
+-- 6 FLOPs for each token, id of the part and feature, and four times a token's bf16 features: all-gathers before the
+-- logits and of the embedding's gradient, and the two reduce-scatters that go the other way.
+function TestIntensity.test_the_vocabulary()
+    local cfg = model("ranks=16", "ici tensor 2", "ici tensor_sequence 4")
+    for _, axis in ipairs({ "tensor", "tensor_sequence" }) do
+        local row = rows(cfg, axis)[3]
+        lu.assertStrContains(row.what, "logits")
+        lu.assertAlmostEquals(row.bytes, 4 * 8 * 2048 * 1024 * 2, 1)
+        lu.assertAlmostEquals(row.flops, 6 * 8 * 2048 * 1024 * 32000 / 8, 1e3)
+    end
+end
+
 -- B tokens that a device computes on: fsdp on v5p is compute-bound from 2,550 on.
 function TestIntensity.test_fsdp()
     local function row(...)

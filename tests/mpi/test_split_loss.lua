@@ -134,6 +134,9 @@ function TestSplitLoss.test_embedding()
     mx.backward(expected, dy)
     mx.backward(sum, dy)
     lu.assertEquals(distance(own:grad(), part_of(all:grad(), 1)), 0)
+    local leaf = dy:clone():requires_grad() -- the gradient of the gradient is a lookup again
+    mx.backward(mx.embedding_grad(ids, leaf, { vocab = LENGTH, first = START - 1, of = VOCAB }), own:detach())
+    lu.assertEquals(distance(leaf:grad(), rows:detach() / 2), 0)
     lu.assertErrorMsgContains("outside the vocabulary of " .. VOCAB, mx.embedding, own, mx.tensor({ VOCAB }, "i32"),
         { first = START - 1, of = VOCAB })
     for _, part in ipairs({ { first = START, of = START + LENGTH - 1 }, { first = 1 }, { first = -1, of = VOCAB } }) do

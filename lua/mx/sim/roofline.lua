@@ -3,7 +3,7 @@
 --
 -- A collective can overlap completely with the computation that belongs to it if FLOPs / bytes (its arithmetic
 -- intensity) exceeds peak / link bandwidth. configs/hardware has these figures. The formulas are those of MaxText's
--- sharding guide, for B tokens per device and pass, E emb, M mlp, P parameters:
+-- sharding guide, for B tokens per device and pass, E emb, M mlp, V vocab, P parameters:
 --
 --     gradients, all-reduced (data)                    4 B P / (4 P)                 = B
 --     weights, gathered (fsdp, context, expert)        6 B P / (6 P)                 = B
@@ -12,6 +12,8 @@
 --         the same around a ring: once more in the backward pass, where gradients are f32, and a third time if the
 --         backward pass computes attention again; with a window, blocks travel only as far as it reaches
 --     output of the MLP, reduce-scattered (tensor)     2 B (M / tensor) E / (2 B E)  = M / tensor
+--     hidden states before and after the logits,
+--     and after the embedding (tensor)                 6 B (V / tensor) E / (8 B E)  = 3 V / (4 tensor)
 --     activations, sent to the next stage (stage)      6 B M E layers / (4 B E)      = 1.5 M layers of a stage
 --
 -- An operation is compute-bound if its FLOPs / bytes exceed peak / memory bandwidth.
@@ -99,6 +101,7 @@ local function quantities(cfg, shape, plan, ici, dcn)
         q.reduces[axis] = not q.gathers[axis] or nil
     end
     q.mlp, q.heads = axes_of(plan, { "mlp" }, false), axes_of(plan, { "heads" }, false)
+    q.vocab = axes_of(plan, { "vocab" }, false)
     q.stage, q.length = axes_of(plan, { "layers" }, false), axes_of(plan, { "activation_length" }, true)
     q.share = ranks // product(plan.shares_batch, q.size) -- number of devices with the same tokens
     q.tokens = cfg.per_device_batch_size * cfg.max_target_length * q.share -- B
@@ -163,11 +166,22 @@ local function row_of_stage(q)
     }
 end
 
+-- The hidden states are gathered before the logits, and embedded tokens are reduce-scattered; the gradients of each go
+-- the other way.
+local function row_of_vocab(q)
+    return {
+        axes = "vocab", what = "embedded tokens and inputs of the logits: all-gathers and reduce-scatters",
+        flops = 3 * 2 * q.tokens * q.shape.emb * q.shape.vocab / product(q.vocab, q.size) * q.passes,
+        bytes = 4 * q.tokens * q.shape.emb * q.width * q.passes,
+    }
+end
+
 local function collectives(q)
     local rows = rows_of_weights(q)
     for _, row in ipairs(rows_of_layers(q)) do
         rows[#rows + 1] = row
     end
+    rows[#rows + 1] = row_of_vocab(q)
     rows[#rows + 1] = row_of_stage(q)
     return rows
 end

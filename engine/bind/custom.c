@@ -445,8 +445,10 @@ static frame *new_frame(lua_State *L, int n)
         lua_rawseti(L, -2, ARGUMENTS + i);
     }
     frame *made = malloc(sizeof *made);
-    if (!made)
+    if (!made) {
         luaL_error(L, "%s: no memory", f.name);
+        return NULL; /* not reached */
+    }
     *made = f;
     made->table = mxl_hold_value(L);
     return made;

@@ -139,10 +139,11 @@ static mx_status conv_infer(mx_call *call)
 /* A product of (channels_out / groups, taps) and (taps, positions) for each group and image. */
 static mx_cost cost_of(const mx_call *call, const mx_conv *c)
 {
-    double m = (double)(c->channels_out / c->groups), n = (double)(c->batch * c->out[0] * c->out[1]);
-    double k = (double)(c->channels_in / c->groups * c->kernel[0] * c->kernel[1]);
+    int64_t group_out = c->channels_out / c->groups, group_in = c->channels_in / c->groups;
+    double m = (double)group_out, n = (double)(c->batch * c->out[0] * c->out[1]);
+    double k = (double)(group_in * c->kernel[0] * c->kernel[1]);
     mx_cost cost = mx_cost_of(call, 2 * m * n * k * (double)c->groups);
-    bool thin = m * (double)(c->channels_in / c->groups) <= 8;
+    bool thin = group_out * group_in <= 8;
     cost.work = thin ? MX_WORK_BYTES : MX_WORK_PRODUCT;
     if (!thin) {
         cost.m = m;

@@ -113,7 +113,7 @@ mx_status mx_unary_vjp_recorded(mx_vjp *v)
 {
     scratch s = {.status = MX_OK};
     mx_tensor *dx = mul(&s, v->out_grad[0], slope(&s, v->call));
-    mx_status status = s.status == MX_OK ? mx_give_grad(v, 0, mx_retain(dx)) : s.status;
+    mx_status status = dx ? mx_give_grad(v, 0, mx_retain(dx)) : s.status;
     for (int i = 0; i < s.n; i++)
         mx_release(s.t[i]);
     return status;

@@ -55,11 +55,16 @@ static void read_targets(lua_State *L, request *r)
 {
     bool many = lua_istable(L, 2);
     int n = many ? count_tensors(L, 2) : 1, at = 0;
-    luaL_argcheck(L, n > 0, 2, "an empty table of tensors");
+    if (n <= 0) {
+        luaL_argerror(L, 2, "an empty table of tensors");
+        return; /* not reached */
+    }
     r->targets = calloc((size_t)n, sizeof *r->targets);
     r->grads = calloc((size_t)n, sizeof *r->grads);
-    if (!r->targets || !r->grads)
+    if (!r->targets || !r->grads) {
         luaL_error(L, "grad: no memory");
+        return; /* not reached */
+    }
     r->n_targets = n;
     if (!many) {
         r->targets[0] = mxl_check_tensor(L, 2);
@@ -76,6 +81,10 @@ static void push_gradient(lua_State *L, request *r, int i)
     mx_scope *scope = mx_scope_current();
     bool given = r->roots[0].grad == t;
     r->grads[i] = NULL;
+    if (!t) {
+        lua_pushnil(L);
+        return;
+    }
     mxl_push_tensor(L, t);
     if (scope && !t->scope && !given)
         mx_scope_add(scope, t);

@@ -24,7 +24,7 @@ void mxl_push_element(lua_State *L, const mx_tensor *t, int64_t i);
 bool mxl_set_element(lua_State *L, const mx_tensor *t, int64_t i, int number);
 bool mxl_to_value(lua_State *L, int number, void *values, int64_t i, mx_dtype dtype);
 
-/* Metamethods: + - * / ^ and comparisons of tensors with one element. */
+/* Metamethods: + - * / // ^ & | ~ << >> and comparisons of tensors with one element. */
 extern const luaL_Reg mxl_tensor_operators[];
 
 /* Functions and methods: split, chunk. */

@@ -103,7 +103,33 @@ static int tensor_idiv(lua_State *L)
 
 static int tensor_unm(lua_State *L) { return affine(L, 1, -1, 0); }
 
-static int tensor_pow(lua_State *L) { return power(L, 1, luaL_checknumber(L, 2)); }
+static int tensor_pow(lua_State *L)
+{
+    if (lua_isnumber(L, 2))
+        return power(L, 1, lua_tonumber(L, 2));
+    number_to_tensor(L, "power");
+    return binary(L, &mx_op_power);
+}
+
+static int bits(lua_State *L, const mx_op *op)
+{
+    number_to_tensor(L, op->name);
+    return binary(L, op);
+}
+
+static int tensor_band(lua_State *L) { return bits(L, &mx_op_bitwise_and); }
+static int tensor_bor(lua_State *L) { return bits(L, &mx_op_bitwise_or); }
+static int tensor_bxor(lua_State *L) { return bits(L, &mx_op_bitwise_xor); }
+static int tensor_shl(lua_State *L) { return bits(L, &mx_op_shift_left); }
+static int tensor_shr(lua_State *L) { return bits(L, &mx_op_shift_right); }
+
+static int tensor_bnot(lua_State *L)
+{
+    mx_tensor *t = mxl_check_tensor(L, 1), *out = NULL;
+    mxl_try(L, mx_apply(&mx_op_bitwise_not, &t, 1, MX_NO_ATTRS, &out));
+    mxl_push_tensor(L, out);
+    return 1;
+}
 
 /* < and <= must return a Lua boolean, so both sides are numbers or tensors of one element. */
 static double one_value(lua_State *L, int i)
@@ -132,5 +158,7 @@ static int tensor_le(lua_State *L)
 }
 
 const luaL_Reg mxl_tensor_operators[] = {
-    {"__add", tensor_add}, {"__sub", tensor_sub}, {"__mul", tensor_mul}, {"__div", tensor_div}, {"__idiv", tensor_idiv},
-    {"__unm", tensor_unm}, {"__pow", tensor_pow}, {"__lt", tensor_lt},   {"__le", tensor_le},   {NULL, NULL}};
+    {"__add", tensor_add},   {"__sub", tensor_sub},   {"__mul", tensor_mul},   {"__div", tensor_div},
+    {"__idiv", tensor_idiv}, {"__band", tensor_band}, {"__bor", tensor_bor},   {"__bxor", tensor_bxor},
+    {"__shl", tensor_shl},   {"__shr", tensor_shr},   {"__bnot", tensor_bnot}, {"__unm", tensor_unm},
+    {"__pow", tensor_pow},   {"__lt", tensor_lt},     {"__le", tensor_le},     {NULL, NULL}};

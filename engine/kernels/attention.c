@@ -127,7 +127,7 @@ mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attent
     mx_attention_plan p = plan_of(a);
     if (is_empty(a) || p.rows == 0)
         return MX_OK;
-    if (path->decode && p.rows <= MX_ATTENTION_DECODE_ROWS)
+    if (path->decode && p.rows <= MX_ATTENTION_DECODE_ROWS && !a->bias && !a->slopes)
         return decode(path, &p);
     int64_t width = a->head_dim, word = path->word_bytes;
     choose_blocks(&p, path, width * (word + 4), width * 2 * word, 4.0 / 3, 1);
@@ -221,6 +221,44 @@ static int64_t choose_chunks(const mx_attention_plan *p, int64_t heads, int64_t 
     return chunks < 2 ? 1 : chunks / 2 * 2;
 }
 
+/* Heads that may run at once, because none of them adds to the bias gradient of another. */
+static int64_t heads_together(const mx_attention *a)
+{
+    if (!a->dbias)
+        return a->batch * a->n_kv_heads;
+    if (a->bias_head == 0 && a->n_kv_heads > 1)
+        return 1;
+    return a->bias_batch == 0 ? a->n_kv_heads : a->batch * a->n_kv_heads;
+}
+
+/* Heads first to before first + heads. The sums hold what n_sums chunks give at once. */
+static void backward_heads(const mx_attention_path *path, const mx_attention_plan *p, int64_t first_head, int64_t heads,
+                           void *sums, int64_t sum_floats, char *scratch, int64_t bytes)
+{
+    int64_t keys = p->a->keys, sum_bytes = 2 * sum_floats * (int64_t)sizeof(float);
+#pragma omp parallel num_threads(threads_here())
+    {
+        int thread = omp_get_thread_num();
+#pragma omp for schedule(dynamic, 1)
+        for (int64_t i = 0; i < heads * p->chunks; i++) {
+            float *sum = (float *)((char *)sums + (p->chunks == 1 ? thread : i) * sum_bytes);
+            int64_t head = first_head + i / p->chunks;
+            path->backward(p, head, i % p->chunks, sum, sum + sum_floats, scratch + thread * bytes);
+            if (p->chunks == 1)
+                store_keys(path, p, head, 0, keys, sum, sum_floats);
+        }
+        if (p->chunks > 1) {
+            int64_t pieces = (keys + 63) / 64;
+#pragma omp for schedule(static)
+            for (int64_t i = 0; i < heads * pieces; i++) {
+                const float *sum = (float *)((char *)sums + i / pieces * p->chunks * sum_bytes);
+                int64_t first = i % pieces * 64;
+                store_keys(path, p, first_head + i / pieces, first, mx_min(first + 64, keys), sum, sum_floats);
+            }
+        }
+    }
+}
+
 mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_attention *a)
 {
     mx_attention_plan p = plan_of(a);
@@ -233,10 +271,11 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
     int64_t sum_floats = mx_round_up(p.keys, p.block_keys) * path->sum_width(width);
     sum_floats = mx_round_up(sum_floats, 16);
     int64_t sum_bytes = 2 * sum_floats * (int64_t)sizeof(float);
-    p.chunks = choose_chunks(&p, heads, sum_bytes);
+    int64_t together = heads_together(a);
+    p.chunks = a->dbias && a->bias_query == 0 ? 1 : choose_chunks(&p, together, sum_bytes);
 
     int threads = threads_here();
-    int64_t bytes = mx_round_up(path->backward_bytes(&p), 4096), n_sums = p.chunks == 1 ? threads : heads * p.chunks;
+    int64_t bytes = mx_round_up(path->backward_bytes(&p), 4096), n_sums = p.chunks == 1 ? threads : together * p.chunks;
     char *scratch;
     void *sums;
     MX_TRY(scratch_new(threads, bytes, &scratch));
@@ -245,26 +284,8 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
         mx_pool_free(scratch, threads * bytes);
         return status;
     }
-#pragma omp parallel num_threads(threads)
-    {
-        int thread = omp_get_thread_num();
-#pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < heads * p.chunks; i++) {
-            float *sum = (float *)((char *)sums + (p.chunks == 1 ? thread : i) * sum_bytes);
-            path->backward(&p, i / p.chunks, i % p.chunks, sum, sum + sum_floats, scratch + thread * bytes);
-            if (p.chunks == 1)
-                store_keys(path, &p, i, 0, a->keys, sum, sum_floats);
-        }
-        if (p.chunks > 1) {
-            int64_t pieces = (a->keys + 63) / 64;
-#pragma omp for schedule(static)
-            for (int64_t i = 0; i < heads * pieces; i++) {
-                const float *sum = (float *)((char *)sums + i / pieces * p.chunks * sum_bytes);
-                int64_t first = i % pieces * 64;
-                store_keys(path, &p, i / pieces, first, mx_min(first + 64, a->keys), sum, sum_floats);
-            }
-        }
-    }
+    for (int64_t head = 0; head < heads; head += together)
+        backward_heads(path, &p, head, together, sums, sum_floats, scratch, bytes);
     mx_pool_free(sums, n_sums * sum_bytes);
     mx_pool_free(scratch, threads * bytes);
     return MX_OK;

@@ -1,4 +1,5 @@
-/* Attention by tiles, forward and backward: out = softmax(mask(cap(scale q k^T))) v, and never a tokens x tokens array.
+/* Attention by tiles, forward and backward: out = softmax(mask(cap(scale q k^T) + bias)) v, and never a tokens x tokens
+ * array.
  *
  *   q, out, dout, dq   (batch, queries, n_heads, head_dim)
  *   k, v, dk, dv       (batch, keys, n_kv_heads, head_dim)    query head h uses head h / (n_heads / n_kv_heads)
@@ -36,6 +37,14 @@ typedef struct mx_attention {
     float softcap;       /* cap(s) = softcap tanh(s / softcap); 0: none */
     float scale;         /* > 0; 0: 1 / sqrt(head_dim) */
 
+    /* Added to the scores; with u8, where it is 0 the query does not attend to the key. Element (b, h, i, j) is b
+     * bias_batch + h bias_head + i bias_query + j from the first one; a step is 0 where it is shared. No soft cap,
+     * except with u8. NULL: none. */
+    const void *bias;
+    mx_dtype bias_dtype; /* f32, bf16 or u8 */
+    int64_t bias_batch, bias_head, bias_query;
+    const float *slopes; /* (n_heads): -slope |x - y| is added to the scores; NULL: none */
+
     void *out;
     float *lse;
 
@@ -43,6 +52,7 @@ typedef struct mx_attention {
     const void *dout;
     void *dq, *dk, *dv;
     mx_dtype dq_dtype, dk_dtype, dv_dtype; /* f32 or bf16 */
+    float *dbias; /* in the layout of bias; the sums over what is shared are added to it. NULL: not wanted */
 } mx_attention;
 
 /* Writes out and lse. One or a few queries a head (decoding from a cache) read k and v once, at memory speed.

@@ -99,6 +99,19 @@ static inline int64_t mx_attention_lse_at(const mx_attention_plan *p, int64_t he
     return q_head * a->queries + row / p->group;
 }
 
+/* The bias of a row for key 0, and where it is; and the position of a row and its slope. */
+static inline int64_t mx_attention_bias_at(const mx_attention_plan *p, int64_t head, int64_t row)
+{
+    const mx_attention *a = p->a;
+    int64_t q_head = head % a->n_kv_heads * p->group + row % p->group;
+    return head / a->n_kv_heads * a->bias_batch + q_head * a->bias_head + row / p->group * a->bias_query;
+}
+
+static inline float mx_attention_slope(const mx_attention_plan *p, int64_t head, int64_t row)
+{
+    return p->a->slopes ? p->a->slopes[head % p->a->n_kv_heads * p->group + row % p->group] : 0.0f;
+}
+
 /* The keys that a row may attend to by position: *first to *last, empty when *first > *last. Both grow with row. */
 static inline void mx_attention_interval(const mx_attention_plan *p, int64_t row, int64_t *first, int64_t *last)
 {

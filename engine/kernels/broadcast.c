@@ -78,8 +78,11 @@ void mx_broadcast_plan(mx_broadcast *plan, int n_in, const int *in_dims, const i
 /* One piece of work on a run of the last dimension. */
 typedef struct walk {
     const mx_broadcast *plan;
-    const mx_elementwise_paths *paths;
-    int n_in, op;
+    const mx_elementwise_paths *convert;
+    const mx_pair_paths *paths;
+    const mx_loop_paths *loops;
+    int n_in, op; /* op: of a comparison */
+    mx_pair f;
     bool by_b, stream;
     mx_array in[MX_BROADCAST_INPUTS], out;
     int step[MX_BROADCAST_INPUTS]; /* 0 or 1 */
@@ -127,7 +130,9 @@ static void walk_all(walk *w)
         bytes += w->step[k] ? count * (int64_t)mx_dtype_bytes(w->in[k].dtype) : 0;
         in_place = in_place || w->in[k].data == w->out.data;
     }
-    w->paths = mx_kernels_current()->elementwise;
+    w->convert = mx_kernels_current()->elementwise;
+    w->paths = mx_kernels_current()->pairs;
+    w->loops = mx_kernels_current()->loops;
     w->stream = !in_place && inner >= BLOCK && mx_should_stream(bytes);
 #pragma omp parallel for schedule(static) if (count >= MX_PARALLEL_FROM)
     for (int64_t first = 0; first < count; first += MX_CHUNK)
@@ -152,7 +157,7 @@ static const float *as_f32(const walk *w, int k, int64_t from, int64_t n, float 
         for (int64_t i = 0; i < count; i++)
             room[i] = (float)mx_get_int(p, i, dtype);
     else
-        w->paths->to_f32(p, room, count, false);
+        w->convert->to_f32(p, room, count, false);
     return room;
 }
 
@@ -162,7 +167,7 @@ static double number_at(const walk *w, int k, const int64_t *from, int64_t i)
     return mx_get_number(w->in[k].data, from[k] + i * w->step[k], w->in[k].dtype);
 }
 
-/* ---- integers: plain loops in 64 bits, saturating where a result is stored ---- */
+/* ---- integers ---- */
 
 int64_t mx_find_zero(mx_array x, int64_t n)
 {
@@ -172,69 +177,33 @@ int64_t mx_find_zero(mx_array x, int64_t n)
     return -1;
 }
 
-/* INT64_MIN // -1 is the only quotient that saturates. */
-static int64_t divide_down(int64_t a, int64_t b)
+int64_t mx_find_negative(mx_array x, int64_t n)
 {
-    if (b == -1)
-        return a == INT64_MIN ? INT64_MAX : -a;
-    return a / b - (a % b != 0 && (a < 0) != (b < 0));
+    for (int64_t i = 0; i < n; i++)
+        if (mx_get_int(x.data, i, x.dtype) < 0)
+            return i;
+    return -1;
 }
 
-static int64_t int_pair(mx_binary op, int64_t a, int64_t b)
-{
-    int64_t y;
-    switch (op) {
-    case MX_ADD:
-        return !__builtin_add_overflow(a, b, &y) ? y : a < 0 ? INT64_MIN : INT64_MAX;
-    case MX_SUB:
-        return !__builtin_sub_overflow(a, b, &y) ? y : a < 0 ? INT64_MIN : INT64_MAX;
-    case MX_MUL:
-        return !__builtin_mul_overflow(a, b, &y) ? y : (a < 0) != (b < 0) ? INT64_MIN : INT64_MAX;
-    case MX_IDIV:
-        return divide_down(a, b);
-    case MX_MAXIMUM:
-        return a > b ? a : b;
-    default: /* MX_MINIMUM */
-        return a < b ? a : b;
-    }
-}
-
-static bool int_holds(mx_compare op, int64_t a, int64_t b)
-{
-    switch (op) {
-    case MX_EQ:
-        return a == b;
-    case MX_NE:
-        return a != b;
-    case MX_LT:
-        return a < b;
-    case MX_LE:
-        return a <= b;
-    case MX_GT:
-        return a > b;
-    default: /* MX_GE */
-        return a >= b;
-    }
-}
-
+/* Large results go by way of the first-level cache, from which they are written past the others. */
 static void run_int_pair(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
-    mx_array a = w->in[0], b = w->in[1], y = w->out;
-    int64_t low = mx_dtypes[y.dtype].lowest, high = mx_dtypes[y.dtype].highest;
-    for (int64_t i = 0; i < n; i++) {
-        int64_t x = int_pair((mx_binary)w->op, mx_get_int(a.data, from[0] + i * w->step[0], a.dtype),
-                             mx_get_int(b.data, from[1] + i * w->step[1], b.dtype));
-        mx_set_int(y.data, to + i, x < low ? low : x > high ? high : x, y.dtype);
+    char room[BLOCK * 4];
+    int64_t bytes = (int64_t)mx_dtype_bytes(w->out.dtype), block = w->stream ? BLOCK * 4 / bytes : n;
+    for (int64_t i = 0; i < n; i += block) {
+        int64_t m = n - i < block ? n - i : block;
+        void *y = at(w->out, to + i), *part = w->stream ? room : y;
+        w->loops->pair(w->f.op, w->out.dtype, at(w->in[0], from[0] + i * w->step[0]), w->step[0],
+                       at(w->in[1], from[1] + i * w->step[1]), w->step[1], part, m);
+        if (w->stream)
+            w->convert->copy(room, y, m * bytes, true);
     }
 }
 
 static void run_int_compare(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
-    mx_array a = w->in[0], b = w->in[1];
-    for (int64_t i = 0; i < n; i++)
-        ((uint8_t *)w->out.data)[to + i] =
-            int_holds((mx_compare)w->op, mx_get_int(a.data, from[0] + i * w->step[0], a.dtype),
-                      mx_get_int(b.data, from[1] + i * w->step[1], b.dtype));
+    w->loops->compare((mx_compare)w->op, w->in[0].dtype, at(w->in[0], from[0]), w->step[0], at(w->in[1], from[1]),
+                      w->step[1], (uint8_t *)w->out.data + to, n);
 }
 
 /* ---- f64 ---- */
@@ -242,8 +211,7 @@ static void run_int_compare(const walk *w, const int64_t *from, int64_t to, int6
 static void run_pair_f64(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        ((double *)w->out.data)[to + i] =
-            mx_f64_pair((mx_binary)w->op, number_at(w, 0, from, i), number_at(w, 1, from, i));
+        ((double *)w->out.data)[to + i] = mx_f64_pair(w->f, number_at(w, 0, from, i), number_at(w, 1, from, i));
 }
 
 static void run_pair_grad_f64(const walk *w, const int64_t *from, int64_t to, int64_t n)
@@ -251,7 +219,7 @@ static void run_pair_grad_f64(const walk *w, const int64_t *from, int64_t to, in
     for (int64_t i = 0; i < n; i++)
         ((double *)w->out.data)[to + i] =
             number_at(w, 2, from, i) *
-            mx_f64_pair_slope((mx_binary)w->op, w->by_b, number_at(w, 0, from, i), number_at(w, 1, from, i));
+            mx_f64_pair_slope(w->f, w->by_b, number_at(w, 0, from, i), number_at(w, 1, from, i));
 }
 
 static void run_compare_f64(const walk *w, const int64_t *from, int64_t to, int64_t n)
@@ -265,8 +233,8 @@ static void run_compare_f64(const walk *w, const int64_t *from, int64_t to, int6
 
 static void run_pair(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
-    w->paths->binary((mx_binary)w->op, w->out.dtype, at(w->in[0], from[0]), w->step[0], at(w->in[1], from[1]),
-                     w->step[1], at(w->out, to), n, w->stream);
+    w->paths->binary(w->f, w->out.dtype, at(w->in[0], from[0]), w->step[0], at(w->in[1], from[1]), w->step[1],
+                     at(w->out, to), n, w->stream);
 }
 
 /* For mixed dtypes: in blocks of f32. */
@@ -279,9 +247,9 @@ static void run_pair_staged(const walk *w, const int64_t *from, int64_t to, int6
         const float *b = as_f32(w, 1, from[1] + i * w->step[1], m, room_b);
         bool bf16 = mx_is_bf16(w->out.dtype);
         float *y = bf16 ? room_y : at(w->out, to + i);
-        w->paths->binary((mx_binary)w->op, MX_F32, a, w->step[0], b, w->step[1], y, m, false);
+        w->paths->binary(w->f, MX_F32, a, w->step[0], b, w->step[1], y, m, false);
         if (bf16)
-            w->paths->to_bf16(y, at(w->out, to + i), m, false);
+            w->convert->to_bf16(y, at(w->out, to + i), m, false);
     }
 }
 
@@ -295,9 +263,9 @@ static void run_pair_grad(const walk *w, const int64_t *from, int64_t to, int64_
             in[k] = as_f32(w, k, from[k] + i * w->step[k], m, room[k]);
         bool bf16 = mx_is_bf16(w->out.dtype);
         float *y = bf16 ? room_y : at(w->out, to + i);
-        w->paths->binary_grad((mx_binary)w->op, w->by_b, in[0], w->step[0], in[1], w->step[1], in[2], w->step[2], y, m);
+        w->paths->binary_grad(w->f, w->by_b, in[0], w->step[0], in[1], w->step[1], in[2], w->step[2], y, m);
         if (bf16)
-            w->paths->to_bf16(y, at(w->out, to + i), m, false);
+            w->convert->to_bf16(y, at(w->out, to + i), m, false);
     }
 }
 
@@ -312,9 +280,9 @@ static void run_compare(const walk *w, const int64_t *from, int64_t to, int64_t 
     }
 }
 
-void mx_binary_forward(mx_binary op, const mx_broadcast *plan, mx_array a, mx_array b, mx_array y)
+void mx_binary_forward(mx_pair f, const mx_broadcast *plan, mx_array a, mx_array b, mx_array y)
 {
-    walk w = {.plan = plan, .n_in = 2, .op = op, .in = {a, b}, .out = y, .run = run_pair_staged};
+    walk w = {.plan = plan, .n_in = 2, .f = f, .in = {a, b}, .out = y, .run = run_pair_staged};
     if (mx_dtype_is_integer(y.dtype))
         w.run = run_int_pair;
     else if (y.dtype == MX_F64)
@@ -324,10 +292,9 @@ void mx_binary_forward(mx_binary op, const mx_broadcast *plan, mx_array a, mx_ar
     walk_all(&w);
 }
 
-void mx_binary_backward(mx_binary op, bool by_b, const mx_broadcast *plan, mx_array a, mx_array b, mx_array dy,
-                        mx_array y)
+void mx_binary_backward(mx_pair f, bool by_b, const mx_broadcast *plan, mx_array a, mx_array b, mx_array dy, mx_array y)
 {
-    walk w = {.plan = plan, .n_in = 3, .op = op, .by_b = by_b, .in = {a, b, dy}, .out = y, .run = run_pair_grad};
+    walk w = {.plan = plan, .n_in = 3, .f = f, .by_b = by_b, .in = {a, b, dy}, .out = y, .run = run_pair_grad};
     if (y.dtype == MX_F64)
         w.run = run_pair_grad_f64;
     walk_all(&w);
@@ -343,27 +310,19 @@ void mx_compare_forward(mx_compare op, const mx_broadcast *plan, mx_array a, mx_
     walk_all(&w);
 }
 
-static void choose(size_t bytes, const uint8_t *cond, int sc, const void *a, int sa, const void *b, int sb, void *y,
-                   int64_t n)
-{
-    if (bytes == 8)
-        for (int64_t i = 0; i < n; i++)
-            ((uint64_t *)y)[i] = cond[i * sc] ? ((const uint64_t *)a)[i * sa] : ((const uint64_t *)b)[i * sb];
-    else if (bytes == 4)
-        for (int64_t i = 0; i < n; i++)
-            ((uint32_t *)y)[i] = cond[i * sc] ? ((const uint32_t *)a)[i * sa] : ((const uint32_t *)b)[i * sb];
-    else if (bytes == 2)
-        for (int64_t i = 0; i < n; i++)
-            ((uint16_t *)y)[i] = cond[i * sc] ? ((const uint16_t *)a)[i * sa] : ((const uint16_t *)b)[i * sb];
-    else
-        for (int64_t i = 0; i < n; i++)
-            ((uint8_t *)y)[i] = cond[i * sc] ? ((const uint8_t *)a)[i * sa] : ((const uint8_t *)b)[i * sb];
-}
-
 static void run_where(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
-    choose(mx_dtype_bytes(w->out.dtype), at(w->in[0], from[0]), w->step[0], at(w->in[1], from[1]), w->step[1],
-           at(w->in[2], from[2]), w->step[2], at(w->out, to), n);
+    char room[BLOCK * 4];
+    int64_t bytes = (int64_t)mx_dtype_bytes(w->out.dtype), block = w->stream ? BLOCK * 4 / bytes : n;
+    for (int64_t i = 0; i < n; i += block) {
+        int64_t m = n - i < block ? n - i : block;
+        void *y = at(w->out, to + i), *part = w->stream ? room : y;
+        w->loops->select((size_t)bytes, at(w->in[0], from[0] + i * w->step[0]), w->step[0],
+                         at(w->in[1], from[1] + i * w->step[1]), w->step[1], at(w->in[2], from[2] + i * w->step[2]),
+                         w->step[2], part, m);
+        if (w->stream)
+            w->convert->copy(room, y, m * bytes, true);
+    }
 }
 
 /* b is the other kind of float. */
@@ -374,11 +333,11 @@ static void run_where_mixed(const walk *w, const int64_t *from, int64_t to, int6
         int64_t m = n - i < BLOCK ? n - i : BLOCK, used = w->step[2] ? m : 1;
         const void *b = at(w->in[2], from[2] + i * w->step[2]);
         if (mx_is_bf16(w->out.dtype))
-            w->paths->to_bf16(b, (mx_bf16 *)room, used, false);
+            w->convert->to_bf16(b, (mx_bf16 *)room, used, false);
         else
-            w->paths->to_f32(b, room, used, false);
-        choose(mx_dtype_bytes(w->out.dtype), at(w->in[0], from[0] + i * w->step[0]), w->step[0],
-               at(w->in[1], from[1] + i * w->step[1]), w->step[1], room, w->step[2], at(w->out, to + i), m);
+            w->convert->to_f32(b, room, used, false);
+        w->loops->select(mx_dtype_bytes(w->out.dtype), at(w->in[0], from[0] + i * w->step[0]), w->step[0],
+                         at(w->in[1], from[1] + i * w->step[1]), w->step[1], room, w->step[2], at(w->out, to + i), m);
     }
 }
 

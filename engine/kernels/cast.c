@@ -149,6 +149,20 @@ void mx_affine_int(mx_array x, mx_array y, int64_t scale, int64_t shift, int64_t
     }
 }
 
+void mx_clamp_int(mx_array x, mx_array y, int64_t low, int64_t high, int64_t n)
+{
+    _Alignas(8) char limit[2][8];
+    const mx_loop_paths *loops = mx_kernels_current()->loops;
+    mx_set_int(limit[0], 0, low, x.dtype);
+    mx_set_int(limit[1], 0, high, x.dtype);
+#pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
+    for (int64_t first = 0; first < n; first += BLOCK) {
+        int64_t m = n - first < BLOCK ? n - first : BLOCK;
+        loops->pair(MX_MAXIMUM, x.dtype, at(x, first), 1, limit[0], 0, at(y, first), m);
+        loops->pair(MX_MINIMUM, x.dtype, at(y, first), 1, limit[1], 0, at(y, first), m);
+    }
+}
+
 static void fill_chunk(mx_array y, const void *element, int64_t first, int64_t last)
 {
     if (mx_dtype_bytes(y.dtype) == 8) {

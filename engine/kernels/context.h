@@ -8,6 +8,7 @@
 
 #include "core/cpu.h"
 #include "kernels/attention_paths.h"
+#include "kernels/class_loss.h"
 #include "kernels/conv.h"
 #include "kernels/elementwise.h"
 #include "kernels/embedding.h"
@@ -29,6 +30,9 @@
 /* clang-format off */
 #define MX_KERNELS(X) \
     X(const mx_elementwise_paths, elementwise) \
+    X(const mx_pair_paths, pairs) \
+    X(const mx_loop_paths, loops) \
+    X(const mx_class_paths, classes) \
     X(const mx_random_paths, random) \
     X(const mx_reduce_paths, reduce) \
     X(const mx_scan_paths, scan) \

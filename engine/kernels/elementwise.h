@@ -9,6 +9,7 @@
 #define MX_KERNELS_ELEMENTWISE_H
 
 #include "core/dtype.h"
+#include "core/status.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -37,6 +38,17 @@ typedef enum mx_unary {
     MX_GELU_TANH,
     MX_GELU_ERF,
     MX_SILU,
+    MX_ERF,
+    MX_LOG1P,
+    MX_EXPM1,
+    MX_FLOOR,
+    MX_CEIL,
+    MX_ROUND,      /* ties to even */
+    MX_SIGN,       /* 0 at 0 */
+    MX_SOFTPLUS,   /* ln(1 + e^(p0 x)) / p0 */
+    MX_LEAKY_RELU, /* p0 x below 0 */
+    MX_ELU,        /* p0 (e^x - 1) below 0 */
+    MX_CLAMP,      /* between p0 and p1 */
     MX_UNARIES
 } mx_unary;
 
@@ -65,6 +77,9 @@ void mx_cast(mx_array x, mx_array y, int64_t n);
  * Saturates. */
 void mx_affine_int(mx_array x, mx_array y, int64_t scale, int64_t shift, int64_t n);
 
+/* y = x between low and high, for integers of one dtype. */
+void mx_clamp_int(mx_array x, mx_array y, int64_t low, int64_t high, int64_t n);
+
 void mx_add_to(mx_array c, mx_array x, int64_t n);                /* c += x; reals */
 void mx_fill(mx_array y, double value, int64_t n);                /* any dtype; integers as mx_cast */
 void mx_arange(mx_array y, double start, double step, int64_t n); /* start + i step, computed in f64; as mx_cast */
@@ -88,21 +103,58 @@ bool mx_broadcast_sizes(int n_in, const int *in_dims, const int64_t *const *in_s
 void mx_broadcast_plan(mx_broadcast *plan, int n_in, const int *in_dims, const int64_t *const *in_size, int n_dims,
                        const int64_t *size);
 
-typedef enum mx_binary { MX_ADD, MX_SUB, MX_MUL, MX_DIV, MX_MAXIMUM, MX_MINIMUM, MX_IDIV, MX_BINARIES } mx_binary;
+typedef enum mx_binary {
+    MX_ADD,
+    MX_SUB,
+    MX_MUL,
+    MX_DIV,
+    MX_MAXIMUM,
+    MX_MINIMUM,
+    MX_POWER,
+    MX_ADD_SCALED, /* a + p b */
+    MX_LERP,       /* a + p (b - a) */
+    /* Losses of a prediction a and a target b. */
+    MX_SQUARED, /* (a - b)^2 */
+    MX_ABSOLUTE,
+    MX_HUBER,          /* d^2 / 2 for d = |a - b| up to p, else p (d - p / 2) */
+    MX_BCE,            /* of the probability sigmoid(a): ln(1 + e^a) - a b */
+    MX_DIVERGENCE,     /* of the log-probability a: b (ln b - a), 0 at b = 0 */
+    MX_DIVERGENCE_LOG, /* the same of the log-probability b: e^b (b - a) */
+    /* For integers. */
+    MX_IDIV,
+    MX_AND,
+    MX_OR,
+    MX_XOR,
+    MX_SHIFT_LEFT,
+    MX_SHIFT_RIGHT,
+    MX_BINARIES
+} mx_binary;
+
+typedef struct mx_pair {
+    mx_binary op;
+    double p;
+} mx_pair;
 
 /* y = a op b. Floats, or all three of one integer dtype: these saturate. Where y is a float, a or b may be an integer,
  * which is converted first. MX_DIV is for floats; MX_IDIV
  * is for integers, rounds down, and b has no zero (mx_find_zero). The maximum and minimum of anything and NaN is NaN.
  */
-int64_t mx_find_zero(mx_array x, int64_t n); /* the first zero of an array of integers, or -1 */
-void mx_binary_forward(mx_binary op, const mx_broadcast *plan, mx_array a, mx_array b, mx_array y);
+int64_t mx_find_zero(mx_array x, int64_t n);     /* the first zero of an array of integers, or -1 */
+int64_t mx_find_negative(mx_array x, int64_t n); /* the first value below 0 of an array of integers, or -1 */
+void mx_binary_forward(mx_pair f, const mx_broadcast *plan, mx_array a, mx_array b, mx_array y);
 
-/* y = dy times the derivative of (a op b) by b (by_b) or by a, for MX_DIV by b, MX_MAXIMUM and MX_MINIMUM (half each
- * at a tie). The plan's three inputs are a, b, dy; floats. */
-void mx_binary_backward(mx_binary op, bool by_b, const mx_broadcast *plan, mx_array a, mx_array b, mx_array dy,
+/* The sum of (a op b) over n elements of arrays of one shape, accumulated in f64 from pieces of fixed size. y a float;
+ * a or b as above. MX_ERR_MEMORY without memory for the sums of the pieces. */
+mx_status mx_binary_sum(mx_pair f, mx_array a, mx_array b, int64_t n, double *sum);
+
+/* y = dy times the derivative of (a op b) by b (by_b) or by a; of maximum and minimum half each at a tie. Not for
+ * MX_ADD, MX_SUB, MX_MUL, MX_ADD_SCALED and integers. The plan's three inputs are a, b, dy; floats, or a or b an
+ * integer. */
+void mx_binary_backward(mx_pair f, bool by_b, const mx_broadcast *plan, mx_array a, mx_array b, mx_array dy,
                         mx_array y);
 
-typedef enum mx_compare { MX_EQ, MX_NE, MX_LT, MX_LE, MX_GT, MX_GE, MX_COMPARES } mx_compare;
+/* MX_FINITE: whether a is neither infinite nor NaN; b is not read. */
+typedef enum mx_compare { MX_EQ, MX_NE, MX_LT, MX_LE, MX_GT, MX_GE, MX_FINITE, MX_COMPARES } mx_compare;
 
 /* y = 1 where a op b, else 0, as u8. Floats, or one integer dtype. With NaN all but ne are 0. */
 void mx_compare_forward(mx_compare op, const mx_broadcast *plan, mx_array a, mx_array b, uint8_t *y);
@@ -124,14 +176,26 @@ typedef struct mx_elementwise_paths {
     void (*to_bf16)(const float *x, mx_bf16 *y, int64_t n, bool stream);
     void (*copy)(const void *x, void *y, int64_t bytes, bool stream);
     void (*add_to)(mx_array c, mx_array x, int64_t n);
-
-    /* A step of 0 stands for one value used throughout. */
-    void (*binary)(mx_binary op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y,
-                   int64_t n, bool stream);
-    void (*binary_grad)(mx_binary op, bool by_b, const float *a, int a_step, const float *b, int b_step,
-                        const float *dy, int dy_step, float *y, int64_t n);
-    void (*compare)(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n);
 } mx_elementwise_paths;
+
+/* A step of 0 stands for one value used throughout. */
+typedef struct mx_pair_paths {
+    void (*binary)(mx_pair f, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y, int64_t n,
+                   bool stream);
+    void (*binary_grad)(mx_pair f, bool by_b, const float *a, int a_step, const float *b, int b_step, const float *dy,
+                        int dy_step, float *y, int64_t n);
+    void (*compare)(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n);
+} mx_pair_paths;
+
+/* For integers of one dtype; select: y = a where cond is not 0, else b, for elements of so many bytes. */
+typedef struct mx_loop_paths {
+    void (*pair)(mx_binary op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y,
+                 int64_t n);
+    void (*compare)(mx_compare op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, uint8_t *y,
+                    int64_t n);
+    void (*select)(size_t bytes, const uint8_t *cond, int c_step, const void *a, int a_step, const void *b, int b_step,
+                   void *y, int64_t n);
+} mx_loop_paths;
 
 /* Whether a call that moves `bytes` in all should write past the caches: it is larger than the last of them. */
 bool mx_should_stream(int64_t bytes);

@@ -4,6 +4,10 @@
 
 static double sigmoid(double x) { return x < 0 ? exp(x) / (1 + exp(x)) : 1 / (1 + exp(-x)); }
 
+static double sign(double x) { return isnan(x) ? x : (double)((x > 0) - (x < 0)); }
+
+static double softplus(double x) { return (x > 0 ? x : 0) + log1p(exp(-fabs(x))) + (isnan(x) ? x : 0); }
+
 /* The argument of the sigmoid in gelu by tanh, and its slope: 2 sqrt(2/pi) (x + 0.044715 x^3). */
 static const double k0 = 1.5957691216057308, k1 = 0.071354816272600495;
 
@@ -40,12 +44,32 @@ double mx_f64_value(mx_function f, double x)
         return x < -30 ? 0 : x * sigmoid(x * (k0 + k1 * x * x));
     case MX_GELU_ERF:
         return x < -40 ? 0 : x * 0.5 * erfc(-x * M_SQRT1_2);
+    case MX_ERF:
+        return erf(x);
+    case MX_LOG1P:
+        return log1p(x);
+    case MX_EXPM1:
+        return expm1(x);
+    case MX_FLOOR:
+        return floor(x);
+    case MX_CEIL:
+        return ceil(x);
+    case MX_ROUND:
+        return rint(x);
+    case MX_SIGN:
+        return sign(x);
+    case MX_SOFTPLUS:
+        return softplus(f.p0 * x) / f.p0;
+    case MX_LEAKY_RELU:
+        return x < 0 ? f.p0 * x : x;
+    case MX_ELU:
+        return x < 0 ? f.p0 * expm1(x) : x;
+    case MX_CLAMP:
+        return x < f.p0 ? f.p0 : x > f.p1 ? f.p1 : x;
     default: /* MX_RELU */
         return x < 0 ? 0 : x;
     }
 }
-
-static double sign(double x) { return isnan(x) ? x : (double)((x > 0) - (x < 0)); }
 
 double mx_f64_slope(mx_function f, double v)
 {
@@ -86,14 +110,34 @@ double mx_f64_slope(mx_function f, double v)
     case MX_GELU_ERF:
         v = v < -40 ? -40 : v > 40 ? 40 : v;
         return 0.5 * erfc(-v * M_SQRT1_2) + v * 0.3989422804014327 * exp(-0.5 * v * v);
+    case MX_ERF:
+        return 1.1283791670955126 * exp(-v * v);
+    case MX_LOG1P:
+        return 1 / (1 + v);
+    case MX_EXPM1:
+        return exp(v);
+    case MX_FLOOR:
+    case MX_CEIL:
+    case MX_ROUND:
+    case MX_SIGN:
+        return 0;
+    case MX_SOFTPLUS:
+        return sigmoid(f.p0 * v);
+    case MX_LEAKY_RELU:
+        return isnan(v) ? v : v > 0 ? 1 : f.p0;
+    case MX_ELU:
+        return isnan(v) ? v : v > 0 ? 1 : f.p0 * exp(v);
+    case MX_CLAMP:
+        return v >= f.p0 && v <= f.p1 ? 1 : 0;
     default: /* MX_RELU */
         return isnan(v) ? v : v > 0 ? 1 : 0;
     }
 }
 
-double mx_f64_pair(mx_binary op, double a, double b)
+double mx_f64_pair(mx_pair f, double a, double b)
 {
-    switch (op) {
+    double d = fabs(a - b);
+    switch (f.op) {
     case MX_ADD:
         return a + b;
     case MX_SUB:
@@ -104,19 +148,63 @@ double mx_f64_pair(mx_binary op, double a, double b)
         return a / b;
     case MX_MAXIMUM:
         return isnan(a) || a > b ? a : b;
+    case MX_POWER:
+        return pow(a, b);
+    case MX_ADD_SCALED:
+        return a + f.p * b;
+    case MX_LERP:
+        return a + f.p * (b - a);
+    case MX_SQUARED:
+        return d * d;
+    case MX_ABSOLUTE:
+        return d;
+    case MX_HUBER:
+        return d <= f.p ? 0.5 * d * d : f.p * (d - 0.5 * f.p);
+    case MX_BCE:
+        return softplus(a) - a * b;
+    case MX_DIVERGENCE:
+        return b == 0 ? 0 : b * (log(b) - a);
+    case MX_DIVERGENCE_LOG:
+        return exp(b) * (b - a);
     default: /* MX_MINIMUM */
         return isnan(a) || a < b ? a : b;
     }
 }
 
-double mx_f64_pair_slope(mx_binary op, bool by_b, double a, double b)
+static double power_slope(bool by_b, double a, double b)
 {
-    if (op == MX_DIV)
+    if (by_b)
+        return a == 0 && b >= 0 ? 0 : pow(a, b) * log(a);
+    return b == 0 ? 0 : b * pow(a, b - 1);
+}
+
+double mx_f64_pair_slope(mx_pair f, bool by_b, double a, double b)
+{
+    double mine = by_b ? b : a, other = by_b ? a : b, d = mine - other;
+    switch (f.op) {
+    case MX_DIV:
         return by_b ? -a / (b * b) : 1 / b;
-    double mine = by_b ? b : a, other = by_b ? a : b;
-    if (mine == other)
-        return 0.5;
-    return (op == MX_MINIMUM ? mine < other : mine > other) ? 1 : 0;
+    case MX_POWER:
+        return power_slope(by_b, a, b);
+    case MX_LERP:
+        return by_b ? f.p : 1 - f.p;
+    case MX_SQUARED:
+        return 2 * d;
+    case MX_ABSOLUTE:
+        return sign(d);
+    case MX_HUBER:
+        return d < -f.p ? -f.p : d > f.p ? f.p : d;
+    case MX_BCE:
+        return by_b ? -a : sigmoid(a) - b;
+    case MX_DIVERGENCE:
+        return by_b ? log(b) + 1 - a : -b;
+    case MX_DIVERGENCE_LOG:
+        return by_b ? exp(b) * (b - a + 1) : -exp(b);
+    case MX_MINIMUM:
+        return mine < other ? 1 : mine == other ? 0.5 : 0;
+    default: /* MX_MAXIMUM */
+        return mine > other ? 1 : mine == other ? 0.5 : 0;
+    }
 }
 
 bool mx_f64_holds(mx_compare op, double a, double b)
@@ -132,6 +220,8 @@ bool mx_f64_holds(mx_compare op, double a, double b)
         return a <= b;
     case MX_GT:
         return a > b;
+    case MX_FINITE:
+        return isfinite(a);
     default: /* MX_GE */
         return a >= b;
     }

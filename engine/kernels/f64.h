@@ -10,8 +10,8 @@ double mx_f64_value(mx_function f, double x);
 double mx_f64_slope(mx_function f, double v);
 
 /* a op b, and its derivative by a or by b (mx_binary_backward). */
-double mx_f64_pair(mx_binary op, double a, double b);
-double mx_f64_pair_slope(mx_binary op, bool by_b, double a, double b);
+double mx_f64_pair(mx_pair f, double a, double b);
+double mx_f64_pair_slope(mx_pair f, bool by_b, double a, double b);
 bool mx_f64_holds(mx_compare op, double a, double b);
 
 #endif

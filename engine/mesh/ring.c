@@ -216,7 +216,7 @@ static mx_status ring_host(mx_call *call)
 static mx_status add_to(mx_tensor *sum, mx_tensor *x)
 {
     mx_tensor *in[] = {sum, x};
-    return mx_apply(&mx_op_add_acc, in, 2, MX_NO_ATTRS, NULL);
+    return mx_apply_add_to(in[0], in[1]);
 }
 
 /* All f32. For keys and values: `share` holds this rank's contribution to the current block, and `coming` receives the
@@ -231,9 +231,13 @@ typedef struct gradients {
 static mx_status differentiate(const ring *r, const mx_attention_attr *options, const gradients *g,
                                mx_tensor *part[GRADIENTS])
 {
-    const mx_attention_grad_attr a = {*options, MX_F32, MX_F32, MX_F32};
+    const mx_attention_grad_attr a = {*options, MX_F32, MX_F32, MX_F32, false};
+    mx_tensor *grads[GRADIENTS + 1]; /* the last is that of a bias, which the ring does not have */
     mx_tensor *in[] = {r->call->in[Q], r->k, r->v, r->call->out[OUT], r->call->out[LSE], g->dout};
-    return mx_apply(&mx_op_attention_grad, in, 6, MX_ATTRS(a), part);
+    MX_TRY(mx_apply(&mx_op_attention_grad, in, 6, MX_ATTRS(a), grads));
+    memcpy(part, grads, GRADIENTS * sizeof *part);
+    mx_release(grads[GRADIENTS]);
+    return MX_OK;
 }
 
 static mx_status add_share(const ring *r, int hop, gradients *g)

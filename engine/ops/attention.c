@@ -2,12 +2,14 @@
 #include "ops/attention.h"
 
 #include "kernels/attention.h"
+#include "kernels/shape.h"
 #include "ops/rows.h"
 
 #include <math.h>
 
-enum { Q, K, V, Q_SEGMENTS, K_SEGMENTS };                      /* inputs of attention */
-enum { OUT = 3, LSE, DOUT, GRAD_Q_SEGMENTS, GRAD_K_SEGMENTS }; /* inputs of its gradient after q, k and v */
+enum { Q, K, V, Q_SEGMENTS, K_SEGMENTS, BIAS }; /* inputs of attention; slopes come after bias */
+/* Inputs of its gradient after q, k and v. */
+enum { OUT = 3, LSE, DOUT, GRAD_Q_SEGMENTS, GRAD_K_SEGMENTS, GRAD_BIAS };
 
 static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
 
@@ -32,10 +34,34 @@ static mx_attention sizes_of(const mx_call *call)
                           .scale = (float)attr->scale};
 }
 
+/* Elements from one index to the next of dimension d, counted from the last, of a bias; 0 where it is shared. */
+static int64_t bias_step(const mx_tensor *bias, int d)
+{
+    int64_t step = 1;
+    for (int i = 0; i < d; i++)
+        step *= i < bias->shape.n_dims ? bias->shape.size[bias->shape.n_dims - 1 - i] : 1;
+    return d < bias->shape.n_dims && bias->shape.size[bias->shape.n_dims - 1 - d] > 1 ? step : 0;
+}
+
+static void set_bias(const mx_call *call, int at, mx_attention *a)
+{
+    const mx_tensor *bias = input(call, at), *slopes = input(call, at + 1);
+    if (bias) {
+        a->bias = mx_data(bias);
+        a->bias_dtype = bias->dtype;
+        a->bias_query = bias_step(bias, 1);
+        a->bias_head = bias_step(bias, 2);
+        a->bias_batch = bias_step(bias, 3);
+    }
+    if (slopes)
+        a->slopes = mx_data(slopes);
+}
+
 /* With the values. `segments`: the input that holds those of q. */
 static mx_attention attention_of(const mx_call *call, int segments)
 {
     mx_attention a = sizes_of(call);
+    set_bias(call, segments + 2, &a);
     a.q = mx_data(call->in[Q]);
     a.k = mx_data(call->in[K]);
     a.v = mx_data(call->in[V]);
@@ -116,10 +142,42 @@ mx_status mx_attention_check_tensors(const mx_call *call)
     return MX_OK;
 }
 
+/* The bias has the shape (batch, heads, queries, keys), or one that broadcasts to it in all but keys. */
+static mx_status check_bias(const mx_call *call, int at)
+{
+    const mx_tensor *bias = input(call, at), *slopes = input(call, at + 1), *q = call->in[Q];
+    const mx_attention_attr *attr = mx_call_attr(call);
+    const int64_t full[] = {call->in[K]->shape.size[1], q->shape.size[1], q->shape.size[2], q->shape.size[0]};
+    if (bias && bias->dtype != MX_F32 && bias->dtype != MX_BF16 && bias->dtype != MX_U8)
+        return mx_bad_dtype(call, "bias must be f32 or bf16, which is added to the scores, or u8: 1 where a query "
+                                  "attends to a key");
+    bool fits = !bias || (bias->shape.n_dims >= 1 && bias->shape.n_dims <= 4);
+    for (int d = 0; fits && bias && d < bias->shape.n_dims; d++) {
+        int64_t size = bias->shape.size[bias->shape.n_dims - 1 - d];
+        fits = size == full[d] || (d > 0 && size == 1);
+    }
+    if (!fits)
+        return mx_bad_shape(call,
+                            "bias must be (batch, heads, queries, keys) = (%lld, %lld, %lld, %lld), where all but "
+                            "the keys may be 1 or missing",
+                            (long long)full[3], (long long)full[2], (long long)full[1], (long long)full[0]);
+    mx_shape heads = mx_vector(full[2]);
+    if (slopes) {
+        MX_TRY(mx_want_dtype(call, at + 1, MX_F32));
+        MX_TRY(mx_want_shape(call, at + 1, &heads));
+    }
+    if (slopes && slopes->requires_grad)
+        return mx_bad_value(call, "there is no gradient of slopes; use slopes:detach(), or a bias");
+    if (attr->softcap > 0 && (slopes || (bias && bias->dtype != MX_U8)))
+        return mx_bad_value(call, "softcap = %g goes with no bias and no slopes, except a u8 mask", attr->softcap);
+    return MX_OK;
+}
+
 static mx_status check_inputs(const mx_call *call, int segments)
 {
     MX_TRY(mx_attention_check_tensors(call));
     MX_TRY(check_segments(call, segments));
+    MX_TRY(check_bias(call, segments + 2));
     return check_options(call);
 }
 
@@ -171,8 +229,8 @@ static mx_status attention_vjp(mx_vjp *v)
         return MX_OK;
     const mx_call *call = v->call;
     mx_attention_grad_attr attr = {*(const mx_attention_attr *)mx_call_attr(call), (int)mx_vjp_dtype(v, Q),
-                                   (int)mx_vjp_dtype(v, K), (int)mx_vjp_dtype(v, V)};
-    mx_tensor *grads[3], *dout;
+                                   (int)mx_vjp_dtype(v, K), (int)mx_vjp_dtype(v, V), v->want[BIAS]};
+    mx_tensor *grads[4], *dout;
     MX_TRY(mx_out_grad(v, 0, &dout));
     mx_tensor *in[] = {call->in[Q],
                        call->in[K],
@@ -181,11 +239,15 @@ static mx_status attention_vjp(mx_vjp *v)
                        call->out[1],
                        dout,
                        input(call, Q_SEGMENTS),
-                       input(call, K_SEGMENTS)};
-    mx_status status = mx_apply(&mx_op_attention_grad, in, 8, MX_ATTRS(attr), grads);
+                       input(call, K_SEGMENTS),
+                       input(call, BIAS),
+                       input(call, BIAS + 1)};
+    mx_status status = mx_apply(&mx_op_attention_grad, in, 10, MX_ATTRS(attr), grads);
     mx_release(dout);
     for (int i = 0; i < 3 && status == MX_OK; i++)
         status = mx_give_grad(v, i, grads[i]);
+    if (status == MX_OK)
+        status = mx_give_grad(v, BIAS, grads[3]);
     return status;
 }
 
@@ -215,13 +277,15 @@ static const mx_attr attention_attrs[] = {ATTENTION_ATTRS, {0}};
 const mx_op mx_op_attention = {
     .name = "attention",
     .doc = "softmax(q k^T scale) v by tiles: q (B, S, H, D), k v (B, T, K, D) -> (B, S, H, D); H is a multiple of K. "
-           "Queries attend to keys with equal segments_q (B, S) and segments_k (B, T). A query without keys gives 0",
-    .inputs = (const char *const[]){"q", "k", "v", "segments_q?", "segments_k?", NULL},
+           "Queries attend to keys with equal segments_q (B, S) and segments_k (B, T). A query without keys gives 0. "
+           "bias (B, H, S, T), all but T may be 1, is added to the scores; of u8 it is a mask, 1 where a query attends "
+           "to a key. slopes f32 (H): -slope |i - j| is added (ALiBi)",
+    .inputs = (const char *const[]){"q", "k", "v", "segments_q?", "segments_k?", "bias?", "slopes?", NULL},
     .n_out = 2, /* out; lse (B, H, S) f32 */
     .n_results = 1,
     .attrs = attention_attrs,
     .attr_bytes = sizeof(mx_attention_attr),
-    .reads_in = 1u << Q | 1u << K | 1u << V | 1u << Q_SEGMENTS | 1u << K_SEGMENTS,
+    .reads_in = 1u << Q | 1u << K | 1u << V | 1u << Q_SEGMENTS | 1u << K_SEGMENTS | 1u << BIAS | 1u << (BIAS + 1),
     .reads_out = 1u << 0 | 1u << 1,
     .infer = attention_infer,
     .cost = attention_cost,
@@ -246,7 +310,11 @@ static mx_status attention_grad_infer(mx_call *call)
     int dtypes[] = {attr->dq_dtype, attr->dk_dtype, attr->dv_dtype};
     for (int i = 0; i < 3; i++)
         MX_TRY(mx_out_float(call, i, dtypes[i], q->dtype, &call->in[i]->shape));
-    return MX_OK;
+    const mx_tensor *bias = input(call, GRAD_BIAS);
+    if (attr->want_bias && (!bias || bias->dtype == MX_U8))
+        return mx_bad_value(call, "want_bias without a bias of floats");
+    mx_shape none = mx_vector(0);
+    return mx_out(call, 3, MX_F32, attr->want_bias ? &bias->shape : &none);
 }
 
 /* Scores are computed again: five products, where the forward pass has two. */
@@ -264,6 +332,10 @@ static mx_status attention_grad_host(mx_call *call)
     a.dq_dtype = call->out[0]->dtype;
     a.dk_dtype = call->out[1]->dtype;
     a.dv_dtype = call->out[2]->dtype;
+    if (((const mx_attention_grad_attr *)mx_call_attr(call))->want_bias) {
+        a.dbias = mx_f32(call->out[3]);
+        mx_zero_runs(a.dbias, 0, 1, mx_bytes(call->out[3]));
+    }
     return mx_attention_backward(&a);
 }
 
@@ -275,15 +347,17 @@ static const mx_attr mx_attention_grad_attrs[] = {
      "dtype of dk; default: that of q"},
     {"dv_dtype", MX_ATTR_DTYPE, offsetof(mx_attention_grad_attr, dv_dtype), -1, NULL,
      "dtype of dv; default: that of q"},
+    {"want_bias", MX_ATTR_BOOL, offsetof(mx_attention_grad_attr, want_bias), 0, NULL, "also the gradient of bias"},
     {0},
 };
 
 const mx_op mx_op_attention_grad = {
     .name = "attention_grad",
-    .doc = "dq, dk and dv of attention, from its inputs and outputs and the gradient dout of out",
-    .inputs = (const char *const[]){"q", "k", "v", "out", "lse", "dout", "segments_q?", "segments_k?", NULL},
-    .n_out = 3,
-    .n_results = 3,
+    .doc = "dq, dk, dv and dbias (f32) of attention, from its inputs and outputs and the gradient dout of out",
+    .inputs = (const char *const[]){"q", "k", "v", "out", "lse", "dout", "segments_q?", "segments_k?", "bias?",
+                                    "slopes?", NULL},
+    .n_out = 4,
+    .n_results = 4,
     .attrs = mx_attention_grad_attrs,
     .attr_bytes = sizeof(mx_attention_grad_attr),
     .infer = attention_grad_infer,

@@ -15,6 +15,7 @@ typedef struct mx_attention_attr {
 typedef struct mx_attention_grad_attr {
     mx_attention_attr attention; /* first: both operations read it */
     int dq_dtype, dk_dtype, dv_dtype;
+    bool want_bias;
 } mx_attention_grad_attr;
 
 /* MX_ERR_SHAPE, MX_ERR_DTYPE: q, k and v do not match. */

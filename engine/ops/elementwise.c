@@ -1,14 +1,22 @@
-/* Functions of two and three tensors, broadcast as in numpy: sizes are aligned at the last dimension, and a size of 1
+/* Arithmetic of two tensors, broadcast as in numpy: sizes are aligned at the last dimension, and a size of 1
  * is repeated. */
 #include "ops/pointwise.h"
+
+#include <math.h>
 
 typedef struct grad_attr {
     int function; /* an mx_binary */
     bool by_b;
+    double p;
+    int dtype;
 } grad_attr;
 
+typedef struct pair_attr {
+    double p; /* weight of lerp, alpha of add_ */
+} pair_attr;
+
 /* The shape that the inputs broadcast to. */
-static mx_status want_broadcast(const mx_call *call, mx_shape *shape)
+mx_status mx_want_broadcast(const mx_call *call, mx_shape *shape)
 {
     int n_dims[MX_BROADCAST_INPUTS];
     const int64_t *sizes[MX_BROADCAST_INPUTS];
@@ -21,21 +29,23 @@ static mx_status want_broadcast(const mx_call *call, mx_shape *shape)
     return MX_OK;
 }
 
-static mx_broadcast plan_of(const mx_call *call)
+static mx_broadcast plan_for(const mx_call *call, const mx_shape *out)
 {
-    int n_dims[MX_BROADCAST_INPUTS];
-    const int64_t *sizes[MX_BROADCAST_INPUTS];
+    int n_dims[MX_BROADCAST_INPUTS] = {0};
+    const int64_t *sizes[MX_BROADCAST_INPUTS] = {NULL};
     for (int i = 0; i < call->n_in; i++) {
         n_dims[i] = call->in[i]->shape.n_dims;
         sizes[i] = call->in[i]->shape.size;
     }
     mx_broadcast plan;
-    mx_broadcast_plan(&plan, call->n_in, n_dims, sizes, call->out[0]->shape.n_dims, call->out[0]->shape.size);
+    mx_broadcast_plan(&plan, call->n_in, n_dims, sizes, out->n_dims, out->size);
     return plan;
 }
 
+mx_broadcast mx_plan_of(const mx_call *call) { return plan_for(call, &call->out[0]->shape); }
+
 /* Checks that inputs i and j are both reals that mix, or integers of the same dtype. */
-static mx_status want_alike(const mx_call *call, int i, int j)
+mx_status mx_want_alike(const mx_call *call, int i, int j)
 {
     mx_dtype a = call->in[i]->dtype, b = call->in[j]->dtype;
     MX_TRY(mx_want_arithmetic(call, i));
@@ -50,7 +60,7 @@ static mx_status want_alike(const mx_call *call, int i, int j)
 
 /* Makes t, which has the output's shape and is taken over, the gradient of input i: sums it over broadcast dimensions.
  */
-static mx_status give_reduced(mx_vjp *v, int i, mx_tensor *t)
+mx_status mx_give_reduced(mx_vjp *v, int i, mx_tensor *t)
 {
     const mx_tensor *x = v->call->in[i];
     if (mx_shape_equal(&x->shape, &t->shape))
@@ -63,16 +73,24 @@ static mx_status give_reduced(mx_vjp *v, int i, mx_tensor *t)
 
 /* ---- arithmetic ---- */
 
-static mx_binary function_of(const mx_call *call)
+static mx_pair function_of(const mx_call *call)
 {
-    static const mx_op *const ops[MX_BINARIES] = {
-        [MX_ADD] = &mx_op_add,         [MX_SUB] = &mx_op_sub,         [MX_MUL] = &mx_op_mul,   [MX_DIV] = &mx_op_div,
-        [MX_MAXIMUM] = &mx_op_maximum, [MX_MINIMUM] = &mx_op_minimum, [MX_IDIV] = &mx_op_idiv,
+    static const struct {
+        const mx_op *op;
+        mx_binary function;
+    } table[] = {
+        {&mx_op_add, MX_ADD},         {&mx_op_sub, MX_SUB},         {&mx_op_mul, MX_MUL},   {&mx_op_div, MX_DIV},
+        {&mx_op_maximum, MX_MAXIMUM}, {&mx_op_minimum, MX_MINIMUM}, {&mx_op_idiv, MX_IDIV}, {&mx_op_power, MX_POWER},
+        {&mx_op_lerp, MX_LERP},       {&mx_op_add_, MX_ADD_SCALED}, {&mx_op_sub_, MX_SUB},  {&mx_op_mul_, MX_MUL},
+        {&mx_op_div_, MX_DIV},
     };
-    int f = 0;
-    while (f + 1 < MX_BINARIES && ops[f] != call->op)
-        f++;
-    return (mx_binary)f;
+    size_t i = 0;
+    while (i + 1 < sizeof table / sizeof *table && table[i].op != call->op)
+        i++;
+    mx_pair f = {table[i].function, call->op->attr_bytes > 0 ? ((const pair_attr *)mx_call_attr(call))->p : 0};
+    if (f.op == MX_ADD_SCALED && f.p == 1)
+        f.op = MX_ADD;
+    return f;
 }
 
 /* An integer tensor combined with a float tensor is converted to the float's dtype. */
@@ -82,8 +100,8 @@ static mx_status infer_binary(mx_call *call)
     mx_dtype a = call->in[0]->dtype, b = call->in[1]->dtype;
     bool promoted = (mx_dtype_is_integer(a) && mx_dtype_is_real(b)) || (mx_dtype_is_real(a) && mx_dtype_is_integer(b));
     if (!promoted)
-        MX_TRY(want_alike(call, 0, 1));
-    MX_TRY(want_broadcast(call, &shape));
+        MX_TRY(mx_want_alike(call, 0, 1));
+    MX_TRY(mx_want_broadcast(call, &shape));
     return mx_out(call, 0, promoted && mx_dtype_is_integer(a) ? b : a, &shape);
 }
 
@@ -106,7 +124,7 @@ static mx_cost cost_one(const mx_call *call) { return mx_cost_of(call, (double)m
 
 static mx_status host_binary(mx_call *call)
 {
-    mx_broadcast plan = plan_of(call);
+    mx_broadcast plan = mx_plan_of(call);
     mx_binary_forward(function_of(call), &plan, mx_array_of(call->in[0]), mx_array_of(call->in[1]),
                       mx_array_of(call->out[0]));
     return MX_OK;
@@ -129,7 +147,7 @@ static mx_status vjp_add(mx_vjp *v)
         if (!v->want[i])
             continue;
         MX_TRY(mx_out_grad(v, 0, &dy));
-        MX_TRY(give_reduced(v, i, dy));
+        MX_TRY(mx_give_reduced(v, i, dy));
     }
     return MX_OK;
 }
@@ -139,12 +157,12 @@ static mx_status vjp_sub(mx_vjp *v)
     mx_tensor *dy = NULL, *negative = NULL;
     if (v->want[0]) {
         MX_TRY(mx_out_grad(v, 0, &dy));
-        MX_TRY(give_reduced(v, 0, dy));
+        MX_TRY(mx_give_reduced(v, 0, dy));
     }
     if (!v->want[1])
         return MX_OK;
     MX_TRY(mx_apply_affine(v->out_grad[0], -1, 0, &negative));
-    return give_reduced(v, 1, negative);
+    return mx_give_reduced(v, 1, negative);
 }
 
 static mx_status vjp_mul(mx_vjp *v)
@@ -154,7 +172,7 @@ static mx_status vjp_mul(mx_vjp *v)
             continue;
         mx_tensor *product = NULL;
         MX_TRY(mx_apply(&mx_op_mul, (mx_tensor *[]){v->out_grad[0], v->call->in[1 - i]}, 2, MX_NO_ATTRS, &product));
-        MX_TRY(give_reduced(v, i, product));
+        MX_TRY(mx_give_reduced(v, i, product));
     }
     return MX_OK;
 }
@@ -164,13 +182,13 @@ static mx_status vjp_div(mx_vjp *v)
     mx_tensor *in[3] = {v->call->in[0], v->call->in[1], v->out_grad[0]}, *part = NULL;
     if (v->want[0]) {
         MX_TRY(mx_apply(&mx_op_div, (mx_tensor *[]){in[2], in[1]}, 2, MX_NO_ATTRS, &part));
-        MX_TRY(give_reduced(v, 0, part));
+        MX_TRY(mx_give_reduced(v, 0, part));
     }
     if (!v->want[1])
         return MX_OK;
-    const grad_attr attr = {MX_DIV, true};
+    const grad_attr attr = {.function = MX_DIV, .by_b = true, .dtype = -1};
     MX_TRY(mx_apply(&mx_op_binary_grad, in, 3, MX_ATTRS(attr), &part));
-    return give_reduced(v, 1, part);
+    return mx_give_reduced(v, 1, part);
 }
 
 /* db = -(dy / b) (a / b) */
@@ -188,24 +206,28 @@ static mx_status vjp_div_recorded(mx_vjp *v)
         status = mx_apply_affine(db, -1, 0, &ratio);
         mx_release(db);
         if (status == MX_OK)
-            status = give_reduced(v, 1, ratio);
+            status = mx_give_reduced(v, 1, ratio);
     }
     if (status == MX_OK && v->want[0])
-        return give_reduced(v, 0, part);
+        return mx_give_reduced(v, 0, part);
     mx_release(part);
     return status;
 }
 
-static mx_status vjp_extremum(mx_vjp *v)
+/* By binary_grad, for each input. */
+static mx_status vjp_by_slope(mx_vjp *v)
 {
+    if (!mx_dtype_may_have_gradient(v->call->out[0]->dtype))
+        return MX_OK;
     mx_tensor *in[3] = {v->call->in[0], v->call->in[1], v->out_grad[0]};
     for (int i = 0; i < 2; i++) {
         if (!v->want[i])
             continue;
         mx_tensor *part = NULL;
-        grad_attr attr = {.function = function_of(v->call), .by_b = i == 1};
+        mx_pair f = function_of(v->call);
+        grad_attr attr = {.function = f.op, .by_b = i == 1, .p = f.p, .dtype = -1};
         MX_TRY(mx_apply(&mx_op_binary_grad, in, 3, MX_ATTRS(attr), &part));
-        MX_TRY(give_reduced(v, i, part));
+        MX_TRY(mx_give_reduced(v, i, part));
     }
     return MX_OK;
 }
@@ -236,11 +258,58 @@ BINARY(div, "a / b for floats, broadcast; the result has a's dtype (of a float a
 BINARY(maximum,
        "the larger of a and b, broadcast; NaN if either is; the result has a's dtype (of a float and an integer: the "
        "float's)",
-       3, infer_binary, vjp_extremum, NULL);
+       3, infer_binary, vjp_by_slope, NULL);
 BINARY(minimum,
        "the smaller of a and b, broadcast; NaN if either is; the result has a's dtype (of a float and an integer: the "
        "float's)",
-       3, infer_binary, vjp_extremum, NULL);
+       3, infer_binary, vjp_by_slope, NULL);
+
+static mx_status infer_power(mx_call *call)
+{
+    if (mx_dtype_is_integer(call->in[0]->dtype) && mx_dtype_is_integer(call->in[1]->dtype))
+        return mx_bad_dtype(call, "powers are of floats; use t:to(\"f32\")");
+    return infer_binary(call);
+}
+
+BINARY(power, "a^b, broadcast; the result has a's dtype (of a float and an integer: the float's)", 3, infer_power,
+       vjp_by_slope, NULL);
+
+static mx_status infer_lerp(mx_call *call)
+{
+    for (int i = 0; i < 2; i++)
+        if (mx_dtype_is_integer(call->in[i]->dtype))
+            return mx_bad_dtype(call, "'%s' must be a float", call->op->inputs[i]);
+    return infer_binary(call);
+}
+
+/* (1 - weight) dy and weight dy. */
+static mx_status vjp_lerp(mx_vjp *v)
+{
+    double weight = ((const pair_attr *)mx_call_attr(v->call))->p;
+    for (int i = 0; i < 2; i++) {
+        mx_tensor *part = NULL;
+        if (!v->want[i])
+            continue;
+        MX_TRY(mx_apply_affine(v->out_grad[0], i == 0 ? 1 - weight : weight, 0, &part));
+        MX_TRY(mx_give_reduced(v, i, part));
+    }
+    return MX_OK;
+}
+
+const mx_op mx_op_lerp = {
+    .name = "lerp",
+    .doc = "a + weight (b - a), broadcast; the result has a's dtype. With a tensor as weight: a + w * (b - a)",
+    .inputs = ab_inputs,
+    .n_out = 1,
+    .n_results = 1,
+    .attrs = (const mx_attr[]){{"weight", MX_ATTR_FLOAT, offsetof(pair_attr, p), NAN, NULL, "0: a, 1: b"}, {0}},
+    .attr_bytes = sizeof(pair_attr),
+    .infer = infer_lerp,
+    .cost = cost_one,
+    .host = host_binary,
+    .vjp = vjp_lerp,
+    .vjp_recorded = vjp_lerp,
+};
 
 const mx_op mx_op_idiv = {
     .name = "idiv",
@@ -256,12 +325,16 @@ const mx_op mx_op_idiv = {
 static mx_status infer_grad(mx_call *call)
 {
     mx_shape shape;
+    const grad_attr *attr = mx_call_attr(call);
+    if (attr->function == MX_ADD || attr->function == MX_SUB || attr->function == MX_MUL ||
+        attr->function == MX_ADD_SCALED)
+        return mx_bad_value(call, "add, sub, mul and add_scaled have a gradient of other operations");
     for (int i = 0; i < 2; i++)
         MX_TRY(mx_want_arithmetic(call, i));
     if (!mx_dtype_is_real(call->in[2]->dtype))
         return mx_bad_dtype(call, "'dy' must be a float");
-    MX_TRY(want_broadcast(call, &shape));
-    return mx_out(call, 0, call->in[2]->dtype, &shape);
+    MX_TRY(mx_want_broadcast(call, &shape));
+    return mx_out_float(call, 0, attr->dtype, call->in[2]->dtype, &shape);
 }
 
 static mx_cost cost_grad(const mx_call *call) { return mx_cost_of(call, 3.0 * (double)mx_count(call->out[0])); }
@@ -269,157 +342,116 @@ static mx_cost cost_grad(const mx_call *call) { return mx_cost_of(call, 3.0 * (d
 static mx_status host_grad(mx_call *call)
 {
     const grad_attr *attr = mx_call_attr(call);
-    mx_broadcast plan = plan_of(call);
-    mx_binary_backward((mx_binary)attr->function, attr->by_b, &plan, mx_array_of(call->in[0]), mx_array_of(call->in[1]),
-                       mx_array_of(call->in[2]), mx_array_of(call->out[0]));
+    mx_broadcast plan = mx_plan_of(call);
+    mx_binary_backward((mx_pair){(mx_binary)attr->function, attr->p}, attr->by_b, &plan, mx_array_of(call->in[0]),
+                       mx_array_of(call->in[1]), mx_array_of(call->in[2]), mx_array_of(call->out[0]));
     return MX_OK;
 }
 
 static const char *const function_names[] = {
-    [MX_ADD] = "add",         [MX_SUB] = "sub",         [MX_MUL] = "mul",        [MX_DIV] = "div",
-    [MX_MAXIMUM] = "maximum", [MX_MINIMUM] = "minimum", [MX_MINIMUM + 1] = NULL,
+    [MX_ADD] = "add",
+    [MX_SUB] = "sub",
+    [MX_MUL] = "mul",
+    [MX_DIV] = "div",
+    [MX_MAXIMUM] = "maximum",
+    [MX_MINIMUM] = "minimum",
+    [MX_POWER] = "power",
+    [MX_ADD_SCALED] = "add_scaled",
+    [MX_LERP] = "lerp",
+    [MX_SQUARED] = "squared",
+    [MX_ABSOLUTE] = "absolute",
+    [MX_HUBER] = "huber",
+    [MX_BCE] = "bce",
+    [MX_DIVERGENCE] = "divergence",
+    [MX_DIVERGENCE_LOG] = "divergence_log",
+    [MX_DIVERGENCE_LOG + 1] = NULL,
 };
 
 const mx_op mx_op_binary_grad = {
     .name = "binary_grad",
-    .doc = "dy times the derivative of div with respect to b, or of maximum or minimum; not yet summed over broadcast "
-           "dimensions",
+    .doc = "dy times the derivative of a function of two tensors; not yet summed over broadcast dimensions",
     .inputs = (const char *const[]){"a", "b", "dy", NULL},
     .n_out = 1,
     .n_results = 1,
-    .attrs = (const mx_attr[]){{"function", MX_ATTR_ENUM, offsetof(grad_attr, function), MX_DIV, function_names,
-                                "div, maximum or minimum"},
-                               {"by_b", MX_ATTR_BOOL, offsetof(grad_attr, by_b), 1, NULL,
-                                "derivative with respect to b; otherwise a"},
-                               {0}},
+    .attrs =
+        (const mx_attr[]){
+            {"function", MX_ATTR_ENUM, offsetof(grad_attr, function), MX_DIV, function_names, "the function"},
+            {"by_b", MX_ATTR_BOOL, offsetof(grad_attr, by_b), 1, NULL, "derivative with respect to b; otherwise a"},
+            {"p", MX_ATTR_FLOAT, offsetof(grad_attr, p), 0, NULL, "parameter of the function"},
+            {"dtype", MX_ATTR_DTYPE, offsetof(grad_attr, dtype), -1, NULL, "dtype of the result; default: that of dy"},
+            {0}},
     .attr_bytes = sizeof(grad_attr),
     .infer = infer_grad,
     .cost = cost_grad,
     .host = host_grad,
 };
 
-/* ---- comparisons ---- */
-
-static mx_status infer_compare(mx_call *call)
+mx_status mx_apply_binary_grad(mx_pair f, bool by_b, mx_tensor *a, mx_tensor *b, mx_tensor *dy, mx_dtype dtype,
+                               mx_tensor **out)
 {
-    mx_shape shape;
-    MX_TRY(want_alike(call, 0, 1));
-    MX_TRY(want_broadcast(call, &shape));
-    return mx_out(call, 0, MX_U8, &shape);
+    const grad_attr attr = {.function = f.op, .by_b = by_b, .p = f.p, .dtype = (int)dtype};
+    return mx_apply(&mx_op_binary_grad, (mx_tensor *[]){a, b, dy}, 3, MX_ATTRS(attr), out);
 }
 
-static mx_status host_compare(mx_call *call)
+/* ---- in place ---- */
+
+static mx_status infer_in_place(mx_call *call)
 {
-    static const mx_op *const ops[MX_COMPARES] = {
-        [MX_EQ] = &mx_op_eq, [MX_NE] = &mx_op_ne, [MX_LT] = &mx_op_lt,
-        [MX_LE] = &mx_op_le, [MX_GT] = &mx_op_gt, [MX_GE] = &mx_op_ge,
-    };
-    int f = 0;
-    while (f + 1 < MX_COMPARES && ops[f] != call->op)
-        f++;
-    mx_broadcast plan = plan_of(call);
-    mx_compare_forward((mx_compare)f, &plan, mx_array_of(call->in[0]), mx_array_of(call->in[1]), mx_data(call->out[0]));
+    mx_shape shape;
+    const mx_tensor *c = call->in[0], *x = call->in[1];
+    mx_pair f = function_of(call);
+    bool promoted = mx_dtype_is_real(c->dtype) && mx_dtype_is_integer(x->dtype);
+    if (mx_dtype_is_integer(c->dtype) && (f.op == MX_DIV || f.op == MX_ADD_SCALED))
+        return mx_bad_dtype(call, f.op == MX_DIV ? "integers have no fractions: a // b rounds down"
+                                                 : "alpha is for floats; add_ an integer multiplied before");
+    if (!promoted)
+        MX_TRY(mx_want_alike(call, 0, 1));
+    MX_TRY(mx_want_broadcast(call, &shape));
+    if (!mx_shape_equal(&shape, &c->shape))
+        return mx_bad_shape(call, "x does not broadcast to c, which is changed in place");
     return MX_OK;
 }
 
-#define COMPARE(NAME, DOC)                                                                                             \
-    const mx_op mx_op_##NAME = {.name = #NAME,                                                                         \
-                                .doc = DOC,                                                                            \
-                                .inputs = ab_inputs,                                                                   \
-                                .n_out = 1,                                                                            \
-                                .n_results = 1,                                                                        \
-                                .infer = infer_compare,                                                                \
-                                .cost = cost_one,                                                                      \
-                                .host = host_compare}
-
-COMPARE(eq, "1 where a = b, else 0, as u8; broadcast");
-COMPARE(ne, "1 where a differs from b, else 0, as u8; broadcast");
-COMPARE(lt, "1 where a < b, else 0, as u8; broadcast");
-COMPARE(le, "1 where a <= b, else 0, as u8; broadcast");
-COMPARE(gt, "1 where a > b, else 0, as u8; broadcast");
-COMPARE(ge, "1 where a >= b, else 0, as u8; broadcast");
-
-/* ---- where ---- */
-
-static mx_status infer_where(mx_call *call)
-{
-    mx_shape shape;
-    MX_TRY(mx_want_dtype(call, 0, MX_U8));
-    MX_TRY(want_alike(call, 1, 2));
-    MX_TRY(want_broadcast(call, &shape));
-    return mx_out(call, 0, call->in[1]->dtype, &shape);
-}
-
-static mx_cost cost_none(const mx_call *call) { return mx_cost_of(call, 0); }
-
-static mx_status host_where(mx_call *call)
-{
-    mx_broadcast plan = plan_of(call);
-    mx_where_forward(&plan, mx_data(call->in[0]), mx_array_of(call->in[1]), mx_array_of(call->in[2]),
-                     mx_array_of(call->out[0]));
-    return MX_OK;
-}
-
-/* The gradient of each input: dy where the input was chosen, 0 elsewhere. */
-static mx_status vjp_where(mx_vjp *v)
-{
-    if (!mx_dtype_may_have_gradient(v->call->out[0]->dtype))
-        return MX_OK;
-    mx_tensor *zero = NULL, *dy = v->out_grad[0], *cond = v->call->in[0];
-    MX_TRY(mx_apply_full(&(mx_shape){0}, dy->dtype, 0, &zero));
-    mx_status status = MX_OK;
-    for (int i = 1; i < 3 && status == MX_OK; i++) {
-        mx_tensor *part = NULL, *in[3] = {cond, i == 1 ? dy : zero, i == 1 ? zero : dy};
-        if (v->want[i])
-            status = mx_apply(&mx_op_where, in, 3, MX_NO_ATTRS, &part);
-        if (part)
-            status = give_reduced(v, i, part);
-    }
-    mx_release(zero);
-    return status;
-}
-
-const mx_op mx_op_where = {
-    .name = "where",
-    .doc = "a if cond (u8) is not 0, else b; broadcast; the result has a's dtype",
-    .inputs = (const char *const[]){"cond", "a", "b", NULL},
-    .n_out = 1,
-    .n_results = 1,
-    .reads_in = 1,
-    .infer = infer_where,
-    .cost = cost_none,
-    .host = host_where,
-    .vjp = vjp_where,
-    .vjp_recorded = vjp_where,
-};
-
-/* ---- add_acc ---- */
-
-static mx_status infer_acc(mx_call *call)
-{
-    MX_TRY(mx_want_reals(call));
-    return mx_want_shape(call, 1, &call->in[0]->shape);
-}
-
-static mx_cost cost_acc(const mx_call *call)
+static mx_cost cost_in_place(const mx_call *call)
 {
     mx_cost cost = mx_cost_of(call, (double)mx_count(call->in[0]));
     cost.bytes_written = (double)mx_bytes(call->in[0]);
     return cost;
 }
 
-static mx_status host_acc(mx_call *call)
+static mx_status host_in_place(mx_call *call)
 {
-    mx_add_to(mx_array_of(call->in[0]), mx_array_of(call->in[1]), mx_count(call->in[0]));
+    mx_tensor *c = call->in[0], *x = call->in[1];
+    mx_pair f = function_of(call);
+    bool reals = mx_dtype_is_real(c->dtype) && mx_dtype_is_real(x->dtype);
+    mx_broadcast plan = plan_for(call, &c->shape);
+    if (f.op == MX_ADD && reals && mx_shape_equal(&c->shape, &x->shape))
+        mx_add_to(mx_array_of(c), mx_array_of(x), mx_count(c));
+    else
+        mx_binary_forward(f, &plan, mx_array_of(c), mx_array_of(x), mx_array_of(c));
     return MX_OK;
 }
 
-const mx_op mx_op_add_acc = {
-    .name = "add_acc",
-    .doc = "c += x in place; both have the same shape",
-    .inputs = (const char *const[]){"c", "x", NULL},
-    .flags = MX_OP_MUTATES,
-    .infer = infer_acc,
-    .cost = cost_acc,
-    .host = host_acc,
-};
+#define IN_PLACE(NAME, DOC, ATTRS, ATTR_BYTES)                                                                         \
+    const mx_op mx_op_##NAME = {.name = #NAME,                                                                         \
+                                .doc = DOC,                                                                            \
+                                .inputs = (const char *const[]){"c", "x", NULL},                                       \
+                                .flags = MX_OP_MUTATES,                                                                \
+                                .attrs = ATTRS,                                                                        \
+                                .attr_bytes = ATTR_BYTES,                                                              \
+                                .infer = infer_in_place,                                                               \
+                                .cost = cost_in_place,                                                                 \
+                                .host = host_in_place}
+
+static const mx_attr add_attrs[] = {{"alpha", MX_ATTR_FLOAT, offsetof(pair_attr, p), 1, NULL, "factor of x"}, {0}};
+
+IN_PLACE(add_, "c += alpha x in place; x broadcasts to c", add_attrs, sizeof(pair_attr));
+IN_PLACE(sub_, "c -= x in place; x broadcasts to c", NULL, 0);
+IN_PLACE(mul_, "c *= x in place; x broadcasts to c", NULL, 0);
+IN_PLACE(div_, "c /= x in place, for floats; x broadcasts to c", NULL, 0);
+
+mx_status mx_apply_add_to(mx_tensor *c, mx_tensor *x)
+{
+    const pair_attr attr = {1};
+    return mx_apply(&mx_op_add_, (mx_tensor *[]){c, x}, 2, MX_ATTRS(attr), NULL);
+}

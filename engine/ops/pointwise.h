@@ -15,6 +15,18 @@ mx_status mx_unary_vjp(mx_vjp *v);           /* by unary_grad, from x, or from y
 double mx_pow_exponent(const mx_call *call); /* of a call of pow */
 mx_status mx_unary_vjp_recorded(mx_vjp *v);  /* the same, composed of operations with gradients (unary_recorded.c) */
 
+/* For operations whose inputs broadcast: the shape they have together; how they are walked; whether inputs i and j are
+ * reals that mix, or integers of one dtype. mx_give_reduced makes t, which has the output's shape and is taken over,
+ * the gradient of input i: summed over the dimensions that were broadcast. */
+mx_status mx_want_broadcast(const mx_call *call, mx_shape *shape);
+mx_broadcast mx_plan_of(const mx_call *call);
+mx_status mx_want_alike(const mx_call *call, int i, int j);
+mx_status mx_give_reduced(mx_vjp *v, int i, mx_tensor *t);
+
+/* binary_grad: dy times the derivative of f by b (by_b) or by a, in `dtype`. */
+mx_status mx_apply_binary_grad(mx_pair f, bool by_b, mx_tensor *a, mx_tensor *b, mx_tensor *dy, mx_dtype dtype,
+                               mx_tensor **out);
+
 /* MX_ERR_VALUE unless the dtype can hold x (mx_dtype_holds): "full: value = 0.5 is no value of i32 ...". */
 static inline mx_status mx_want_number(const char *op, const char *what, mx_dtype dtype, double x)
 {

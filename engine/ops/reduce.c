@@ -145,7 +145,7 @@ static mx_status host_spread(mx_call *call)
     double scale_f64 = attr->scale;
     float scale = (float)attr->scale;
     mx_array factor = call->out[0]->dtype == MX_F64 ? (mx_array){&scale_f64, MX_F64} : (mx_array){&scale, MX_F32};
-    mx_binary_forward(MX_MUL, &plan, mx_array_of(call->in[0]), factor, mx_array_of(call->out[0]));
+    mx_binary_forward((mx_pair){.op = MX_MUL}, &plan, mx_array_of(call->in[0]), factor, mx_array_of(call->out[0]));
     return MX_OK;
 }
 

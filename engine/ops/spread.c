@@ -134,8 +134,8 @@ static mx_status host_var_grad(mx_call *call)
             factor[i] = (float)(root == 0 ? 0 : (double)mx_get_float(mx_data(dy), i, dy->dtype) * one);
         }
         mx_reduced_plan(&call->in[0]->shape, r.mask, &plan);
-        mx_binary_forward(MX_SUB, &plan, mx_array_of(call->in[0]), single(mean), dx);
-        mx_binary_forward(MX_MUL, &plan, dx, single(factor), dx);
+        mx_binary_forward((mx_pair){.op = MX_SUB}, &plan, mx_array_of(call->in[0]), single(mean), dx);
+        mx_binary_forward((mx_pair){.op = MX_MUL}, &plan, dx, single(factor), dx);
         mx_pool_free(mean, 2 * n * (int64_t)sizeof(float));
     }
     mx_reduction_close(&r);
@@ -207,7 +207,7 @@ static mx_status host_norm_grad(mx_call *call)
         factor[i] = norm == 0 ? 0 : mx_get_float(mx_data(dy), i, dy->dtype) / norm;
     }
     mx_reduced_plan(&x->shape, mask, &plan);
-    mx_binary_forward(MX_MUL, &plan, mx_array_of(x), single(factor), mx_array_of(call->out[0]));
+    mx_binary_forward((mx_pair){.op = MX_MUL}, &plan, mx_array_of(x), single(factor), mx_array_of(call->out[0]));
     mx_pool_free(factor, bytes);
     return MX_OK;
 }
@@ -311,9 +311,9 @@ static mx_status host_logsumexp_grad(mx_call *call)
         if (wide > 0)
             exps = single(y + n);
         mx_reduced_plan(&x->shape, r.mask, &plan);
-        mx_binary_forward(MX_SUB, &plan, mx_array_of(x), single(y), exps);
+        mx_binary_forward((mx_pair){.op = MX_SUB}, &plan, mx_array_of(x), single(y), exps);
         mx_unary_forward((mx_function){.op = MX_EXP}, exps, exps, count);
-        mx_binary_forward(MX_MUL, &plan, exps, mx_array_of(dy), dx);
+        mx_binary_forward((mx_pair){.op = MX_MUL}, &plan, exps, mx_array_of(dy), dx);
         mx_pool_free(y, bytes);
     }
     mx_reduction_close(&r);

@@ -15,11 +15,15 @@
     /* moe.c */ \
     X(moe_route) X(moe_route_grad) X(moe_sort) X(moe_count) X(moe_gather) X(moe_combine) X(moe_combine_grad) \
     /* elementwise.c */ \
-    X(add) X(sub) X(mul) X(div) X(idiv) X(maximum) X(minimum) X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(where) \
-    X(binary_grad) X(add_acc) \
+    X(add) X(sub) X(mul) X(div) X(idiv) X(maximum) X(minimum) \
+    X(binary_grad) X(power) X(lerp) X(add_) X(sub_) X(mul_) X(div_) \
+    /* choose.c */ \
+    X(eq) X(ne) X(lt) X(le) X(gt) X(ge) X(isnan) X(isfinite) X(where) X(masked_fill) \
+    /* bits.c */ \
+    X(bitwise_and) X(bitwise_or) X(bitwise_xor) X(bitwise_not) X(shift_left) X(shift_right) \
     /* unary.c */ \
     X(affine) X(pow) X(exp) X(log) X(sqrt) X(rsqrt) X(abs) X(tanh) X(sigmoid) X(square) X(sin) X(cos) \
-    X(unary_grad) \
+    X(erf) X(log1p) X(expm1) X(floor) X(ceil) X(round) X(sign) X(softplus) X(leaky_relu) X(elu) X(clamp) X(unary_grad) \
     /* activation.c */ \
     X(relu) X(gelu) X(silu) X(gated) X(gated_grad) X(gated_grad_) \
     /* conv.c */ \
@@ -56,6 +60,9 @@
     X(cross_entropy) X(cross_entropy_grad) \
     /* split_loss.c */ \
     X(cross_entropy_logits) X(cross_entropy_part_) \
+    /* class_loss.c, pair_loss.c */ \
+    X(softmax_cross_entropy) X(softmax_cross_entropy_grad) X(mse_loss) X(l1_loss) X(huber_loss) X(bce_with_logits) \
+    X(kl_div) \
     /* shape.c */ \
     X(reshape) X(narrow) X(narrow_grad) X(narrow_grad_acc) X(write_slice) X(concat) \
     /* permute.c */ \

@@ -94,6 +94,12 @@ static mx_tensor *slope(scratch *s, const mx_call *call)
         return one(s, &mx_op_cos, x);
     if (op == &mx_op_cos)
         return affine(s, one(s, &mx_op_sin, x), -1, 0);
+    if (op == &mx_op_erf) /* 2 / sqrt(pi) */
+        return affine(s, one(s, &mx_op_exp, affine(s, one(s, &mx_op_square, x), -1, 0)), 1.1283791670955126, 0);
+    if (op == &mx_op_log1p)
+        return power(s, affine(s, x, 1, 1), -1);
+    if (op == &mx_op_expm1)
+        return one(s, &mx_op_exp, x);
     if (op == &mx_op_relu)
         return indicator(s, &mx_op_gt, y);
     if (op == &mx_op_silu)

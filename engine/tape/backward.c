@@ -35,7 +35,7 @@ static mx_status add_to(mx_tensor **target, mx_tensor *g)
     }
     mx_tensor *in[2] = {*target, g};
     if (is_exclusive(*target) && !mx_tape_is_recording()) {
-        status = mx_apply(&mx_op_add_acc, in, 2, MX_NO_ATTRS, NULL);
+        status = mx_apply_add_to(in[0], in[1]);
     } else {
         mx_tensor *sum = NULL;
         status = mx_apply(&mx_op_add, in, 2, MX_NO_ATTRS, &sum);

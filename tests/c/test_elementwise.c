@@ -1,6 +1,7 @@
 /* Functions of one array and gated pairs, against formulas in double precision and finite differences of them, on
  * every instruction set; casts and fills. */
 #include "kernels/context.h"
+#include "kernels/f64.h"
 
 #include "buffers.h"
 #include "check.h"
@@ -12,6 +13,8 @@ static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
 static double formula(mx_function f, double x)
 {
+    if (f.op > MX_SILU)
+        return mx_f64_value(f, x);
     switch (f.op) {
     case MX_EXP:
         return exp(x);
@@ -87,9 +90,27 @@ static const function_case cases[] = {
     {"gelu tanh", {.op = MX_GELU_TANH}, -8, 8, 4e-7},
     {"gelu erf", {.op = MX_GELU_ERF}, -8, 8, 4e-7},
     {"silu", {.op = MX_SILU}, -30, 30, 4e-7},
+    {"erf", {.op = MX_ERF}, -4, 4, 3e-7},
+    {"erf near 0", {.op = MX_ERF}, -1e-3, 1e-3, 3e-10},
+    {"log1p", {.op = MX_LOG1P}, -0.99, 100, 3e-7},
+    {"log1p near 0", {.op = MX_LOG1P}, -1e-3, 1e-3, 3e-10},
+    {"expm1", {.op = MX_EXPM1}, -10, 10, 4e-7},
+    {"expm1 near 0", {.op = MX_EXPM1}, -1e-3, 1e-3, 3e-10},
+    {"softplus", {.op = MX_SOFTPLUS, .p0 = 1.5}, -20, 20, 4e-7},
+    {"leaky relu", {.op = MX_LEAKY_RELU, .p0 = 0.1}, -2, 2, 1e-7},
+    {"elu", {.op = MX_ELU, .p0 = 0.7}, -5, 5, 4e-7},
+    {"clamp", {MX_CLAMP, -1, 0.5}, -2, 2, 0},
 };
 
-static bool near_kink(mx_unary op, double x) { return (op == MX_RELU || op == MX_ABS) && fabs(x) < 1e-4; }
+static bool near_kink(mx_unary op, double x)
+{
+    if (op == MX_CLAMP)
+        return fabs(x + 1) < 1e-4 || fabs(x - 0.5) < 1e-4;
+    return (op == MX_RELU || op == MX_ABS || op == MX_LEAKY_RELU || op == MX_ELU) && fabs(x) < 1e-4;
+}
+
+/* Its slope does not depend on x, but for steps. */
+static bool is_flat(mx_unary op) { return op == MX_AFFINE || (op >= MX_FLOOR && op <= MX_SIGN) || op == MX_CLAMP; }
 
 static mx_array shifted(void *data, mx_dtype dtype, int64_t shift)
 {
@@ -202,6 +223,7 @@ static void check_streams(const char *isa)
 {
     enum { N = 1003 };
     const mx_elementwise_paths *p = mx_kernels_current()->elementwise;
+    const mx_pair_paths *q = mx_kernels_current()->pairs;
     for (int k = 0; k < 2 * 17; k++) {
         mx_dtype dtype = k & 1 ? MX_BF16 : MX_F32;
         int64_t bytes = (int64_t)mx_dtype_bytes(dtype), shift = k / 2 * bytes;
@@ -218,8 +240,8 @@ static void check_streams(const char *isa)
             p->gated_grad(MX_GELU_TANH, dtype, x, x, x, streamed + shift, other, n, true);
             CHECK(memcmp(plain, streamed, (size_t)((N + 40) * bytes)) == 0, "gated, shift %d, n %d on %s", k / 2,
                   (int)n, isa);
-            p->binary(MX_ADD, dtype, x, 1, x, 0, plain + shift, n, false);
-            p->binary(MX_ADD, dtype, x, 1, x, 0, streamed + shift, n, true);
+            q->binary((mx_pair){.op = MX_ADD}, dtype, x, 1, x, 0, plain + shift, n, false);
+            q->binary((mx_pair){.op = MX_ADD}, dtype, x, 1, x, 0, streamed + shift, n, true);
             CHECK(memcmp(plain, streamed, (size_t)((N + 40) * bytes)) == 0, "add, shift %d, n %d on %s", k / 2, (int)n,
                   isa);
             p->copy(x, plain + shift + 1, n * bytes, false);
@@ -274,7 +296,7 @@ static void check_extremes(const char *isa)
                 grads[i] = (float)get_value(dx, i, dtype);
             }
             CHECK(isnan(values[0]), "f%d(NaN) = %g, %s on %s", op, values[0], mx_dtype_name(dtype), isa);
-            CHECK(op == MX_AFFINE || isnan(grads[0]), "f%d'(NaN) = %g, %s on %s", op, grads[0], mx_dtype_name(dtype),
+            CHECK(is_flat(f.op) || isnan(grads[0]), "f%d'(NaN) = %g, %s on %s", op, grads[0], mx_dtype_name(dtype),
                   isa);
             memcpy(out, values, sizeof out);
             if (op == MX_EXP)
@@ -288,7 +310,7 @@ static void check_extremes(const char *isa)
             if (op == MX_SIGMOID)
                 CHECK(out[1] == 1 && fabsf(out[2]) < 1e-30f && out[3] == 0.5f, "sigmoid: %g %g on %s", out[1], out[2],
                       isa);
-            if (op >= MX_RELU) {
+            if (op >= MX_RELU && op <= MX_SILU) {
                 CHECK(out[1] == INFINITY && fabsf(out[2]) < 1e-26f && out[3] == 0, "activation %d: %g %g %g on %s", op,
                       out[1], out[2], out[3], isa);
                 CHECK(grads[1] == 1 && fabsf(grads[2]) < 1e-24f, "slope %d: %g %g on %s", op, grads[1], grads[2], isa);

@@ -126,7 +126,7 @@ static void test_refusals(void)
     check_refused(&mx_op_gated, (mx_tensor *[]){a, b}, 2, (int[]){0, 0}, MX_ERR_SHAPE, "one shape");
     check_refused(&mx_op_sum, (mx_tensor *[]){a}, 1, &(mx_reduce_attr){.dim = {1, {2}}}, MX_ERR_VALUE, "dim = 3");
     check_refused(&mx_op_max, (mx_tensor *[]){none}, 1, &(mx_reduce_attr){0}, MX_ERR_SHAPE, "largest");
-    check_refused(&mx_op_add_acc, (mx_tensor *[]){a, b}, 2, NULL, MX_ERR_SHAPE, "(2, 3)");
+    check_refused(&mx_op_add_, (mx_tensor *[]){a, b}, 2, &(double){1}, MX_ERR_SHAPE, "(2, 3)");
     check_refused(&mx_op_copy, (mx_tensor *[]){a, b}, 2, NULL, MX_ERR_SHAPE, "(2, 3)");
     check_refused(&mx_op_reduce_to, (mx_tensor *[]){a}, 1, &(mx_reduce_to_attr){.shape = {1, {2}}, .dtype = -1},
                   MX_ERR_SHAPE, "(2)");

@@ -72,8 +72,8 @@ local CHANGES = {
         index[#index + 1] = 0.75
         return function(x, i) return i == at and 0.75 or x end, function() return dst.t:set(table.unpack(index)) end
     end,
-    add_acc = function(dst, src)
-        return function(x, i) return x + src[i] end, function() return mx.add_acc(dst.t, src.t) end
+    add_ = function(dst, src)
+        return function(x, i) return x + src[i] end, function() return mx.add_(dst.t, src.t) end
     end,
     copy = function(dst, src)
         return function(_, i) return src[i] end, function() return mx.copy(dst.t, src.t) end
@@ -83,7 +83,7 @@ local CHANGES = {
             function() return mx.sgd(dst.t, src.t, nil, { lr = 0.25 }) end
     end,
 }
-local CHANGE_NAMES = { "add_acc", "copy", "fill", "set", "sgd" }
+local CHANGE_NAMES = { "add_", "copy", "fill", "set", "sgd" }
 
 -- The leaf or computed tensor whose memory a tensor shows; false for a constant.
 local function root_of(source)

@@ -36,6 +36,9 @@ local SUMS = {
     channel_sum = true, avg_pool1d = true, avg_pool1d_grad = true, avg_pool2d = true, avg_pool2d_grad = true,
     max_pool1d_grad = true, max_pool2d_grad = true,
     var = true, std = true, var_grad = true, norm = true, norm_grad = true, logsumexp = true, logsumexp_grad = true,
+    erf = true, expm1 = true, log1p = true, softplus = true, elu = true, lerp = true,
+    add_ = true, sub_ = true, binary_grad = true, power = true, mse_loss = true, l1_loss = true, huber_loss = true,
+    bce_with_logits = true, kl_div = true, softmax_cross_entropy = true, softmax_cross_entropy_grad = true,
 }
 
 local options = {} -- operation -> names of its options
@@ -58,13 +61,18 @@ local CHOICES = {
     op = { "sum", "mean", "max" },
     score = { "topk_softmax", "softmax_topk", "sigmoid", "random" },
     group_score = { "sum_of_two", "max" },
+    reduction = { "mean", "sum", "none" },
     grad = { "same", "all_reduce", "reduce_scatter", "slice" },
     ["function"] = {
         unary_grad = {
             "exp", "log", "sqrt", "rsqrt", "abs", "tanh", "sigmoid", "square", "sin", "cos", "affine", "pow", "relu",
-            "gelu", "gelu_none", "silu",
+            "gelu", "gelu_none", "silu", "erf", "log1p", "expm1", "floor", "ceil", "round", "sign", "softplus",
+            "leaky_relu", "elu", "clamp",
         },
-        binary_grad = { "div", "maximum", "minimum" },
+        binary_grad = {
+            "add", "div", "maximum", "minimum", "power", "lerp", "squared", "absolute", "huber", "bce", "divergence",
+            "divergence_log",
+        },
     },
 }
 
@@ -72,6 +80,7 @@ local BOOLEANS = {
     causal = true, trans_a = true, trans_b = true, trans = true, keepdim = true, by_b = true, interleaved = true,
     inverse = true, nesterov = true, balanced = true, async = true, async_grad = true, descending = true,
     smallest = true, reverse = true, normalize = true, replacement = true,
+    log_target = true, want_bias = true,
 }
 
 local NUMBERS = { -- the standard value is among them
@@ -87,6 +96,9 @@ local NUMBERS = { -- the standard value is among them
     k = { 0, 1, 1, 3, 40 }, classes = { 1, 17, 40 }, diagonal = { 0, 1, -1, 5, -40 },
     correction = { 0, 1, 1, 2 },
     first = { 0, 0, 1 }, of = { 0, 40 },
+    beta = { 1, 2, 0.5, 0 }, negative_slope = { 0.01, 0.5 }, alpha = { 1, 0.5 },
+    min = { -1, 0, 2 }, max = { 1, 3, -2 }, weight = { 0.25, 0, 1 }, p = { 0.5, 1, 0 }, delta = { 1, 0.5, 0 },
+    label_smoothing = { 0, 0.1, 1, 2 }, ignore_index = { -100, 3 },
 }
 
 local function shuffled(n)
@@ -160,7 +172,19 @@ local function attention(op)
     if op == "attention_grad" then
         table.move({ like(q, dtype), like(lse, "f32", "large"), like(q, dtype) }, 1, 3, 4, inputs)
     end
-    return chance(3) and table.move(segments, 1, 2, #inputs + 1, inputs) or inputs
+    local n = #inputs
+    if chance(3) then
+        table.move(segments, 1, 2, n + 1, inputs)
+    end
+    if op:find("^attention") and chance(3) then
+        local bias = { pick { 1, batch }, pick { 1, heads_kv * group }, pick { 1, queries }, keys }
+        inputs[n + 3] = chance(3) and like(bias, "u8", "mask") or like(bias, float())
+    end
+    if op:find("^attention") and chance(5) then
+        inputs[n + 4] = like({ heads_kv * group }, "f32", "positive")
+        inputs[n + 4].wants_grad = false
+    end
+    return inputs
 end
 
 local function norm(op)
@@ -370,6 +394,31 @@ local function grouped(op)
     return { a, like(trans and { groups, n, k } or { groups, k, n }, float()), counts }, { trans_b = trans }
 end
 
+local function classes(op)
+    local rows, n = random.shape(math.random(0, 2)), pick { 20, 33, 257 }
+    local wide = { table.unpack(rows) }
+    wide[#wide + 1] = n
+    local inputs = { like(wide, float()), like(rows, "i32", "ids") }
+    local weight = chance(3) and like({ n }, "f32", "positive") or nil
+    if weight then
+        weight.wants_grad = false
+    end
+    if op:find("grad") then
+        table.move({ like(rows, "f32", "large"), like({}, "f64", "positive"), like(pick { {}, rows }, "f32") }, 1, 3, 3,
+            inputs)
+        inputs[6] = weight
+    else
+        inputs[3] = weight
+    end
+    return inputs
+end
+
+-- Integers of one dtype; counts of shifts are small.
+local function bits()
+    local shape, dtype = random.shape(math.random(0, 3)), pick { "i32", "u8", "i8", "i64" }
+    return { like(shape, dtype), like(pick { shape, {} }, dtype, "ids") }
+end
+
 -- The whole, or a part of one.
 local function random_part()
     local shape, of, start = random.shape(math.random(0, 3)), {}, {}
@@ -455,7 +504,7 @@ local RECIPES = {
     cross_entropy = table_rows, split_cross_entropy = table_rows, cross_entropy_logits = table_rows,
     cross_entropy_part_ = table_rows, narrow = along_dim, narrow_grad = along_dim, narrow_grad_acc = along_dim,
     write_slice = along_dim, gather = along_dim, gather_grad = along_dim, scatter = along_dim, scatter_add = along_dim,
-    scatter_grad = along_dim, max_grad = reduced, sum_grad = reduced, norm_grad = reduced, var_grad = reduced,
+    norm_grad = reduced, var_grad = reduced,
     logsumexp_grad = reduced, pad = arranged, tile = arranged, expand = arranged, tril = arranged, triu = arranged,
     bernoulli = function()
         return { like(random.shape(math.random(0, 3)), float(), "mask") }
@@ -484,7 +533,21 @@ local RECIPES = {
     moe_route = experts, moe_route_grad = experts, moe_sort = experts, moe_count = experts, moe_gather = experts,
     moe_combine = experts, moe_combine_grad = experts, grouped_matmul = grouped, grouped_matmul_grad = grouped,
     grouped_matmul_acc = grouped,
+    scatter_grad = along_dim, softmax_cross_entropy = classes, softmax_cross_entropy_grad = classes,
+    bitwise_and = bits, bitwise_or = bits,
+    bitwise_xor = bits, shift_left = bits, shift_right = bits, max_grad = reduced, sum_grad = reduced,
     adamw = optimizer, sgd = optimizer, randn = random_part, rope = rotary, where = choose,
+    bitwise_not = function()
+        return { like(random.shape(2), pick { "i32", "u8", "i8", "i64" }) }
+    end,
+    masked_fill = function()
+        local shape = random.shape(math.random(0, 3))
+        return { like(shape, pick(random.DTYPES)), like(shape, "u8", "mask") }
+    end,
+    kl_div = function() -- log-probabilities, and probabilities
+        local shape = random.shape(math.random(0, 3))
+        return { like(shape, float()), like(shape, float(), "positive") }
+    end,
     cross_entropy_grad = function()
         return { like(random.shape(2), "f32"), like({}, "f32") }
     end,

@@ -162,8 +162,8 @@ def elementwise_cases():
         x = uniform(name, 2, 19, low=0.3, high=2.5)
         case(name, [x], lambda x, e=exponent: torch.pow(x, e), {"exponent": exponent})
     case("pow.negative_base", [uniform("pn", 9, low=-2, high=-0.5)], lambda x: torch.pow(x, 3), {"exponent": 3})
-    case("add_acc.long", [normal("aac", 3, 23), normal("aax", 3, 23)], None, after={1: torch.add})
-    case("add_acc.empty", [normal("aac", 0), normal("aax", 0)], None, after={1: torch.add})
+    case("add_.long", [normal("aac", 3, 23), normal("aax", 3, 23)], None, after={1: torch.add})
+    case("add_.empty", [normal("aac", 0), normal("aax", 0)], None, after={1: torch.add})
 
     acts = {"silu": F.silu, "gelu": lambda x: F.gelu(x, approximate="tanh"), "relu": torch.relu}
     for act, f in acts.items():

@@ -181,7 +181,10 @@ function TestDtypes.test_nan_and_infinity_survive()
                 add = t + 1, exp = mx.exp(t), relu = mx.relu(t), gelu = mx.gelu(t), silu = mx.silu(t), abs = mx.abs(t),
                 tanh = mx.tanh(t), sigmoid = mx.sigmoid(t), square = mx.square(t), sqrt = mx.sqrt(t), log = mx.log(t),
                 maximum = mx.maximum(t, t * 0 + 1), minimum = mx.minimum(t, t * 0 + 1), sin = mx.sin(t),
-                cos = mx.cos(t), gated = mx.gated(t, t), rsqrt = mx.rsqrt(t), power = t ^ 3,
+                cos = mx.cos(t), gated = mx.gated(t, t), rsqrt = mx.rsqrt(t), pow = t ^ 3, power = t ^ t,
+                erf = mx.erf(t), log1p = mx.log1p(t), expm1 = mx.expm1(t), softplus = mx.softplus(t), elu = mx.elu(t),
+                leaky_relu = mx.leaky_relu(t), clamp = mx.clamp(t, { min = 0 }), floor = mx.floor(t),
+                sign = mx.sign(t),
             } do
                 local v = compare.flat(y)[1]
                 lu.assertTrue(v ~= v, ("%s of a NaN is %g (%s, %s)"):format(name, v, dtype, isa))
@@ -280,7 +283,7 @@ function TestDtypes.test_eight_bit_floats_only_store()
             sum_squares = function() return mx.sum_squares(x) end, matmul = function() return mx.matmul(x, x) end,
             result = function() return mx.matmul(mx.ones { 4, 4 }, mx.ones { 4, 4 }, nil, { dtype = name }) end,
             softmax = function() return mx.softmax(x) end, embedding = function() return mx.embedding(x, ids) end,
-            randn = function() return mx.randn({ 2 }, { dtype = name }) end, add_acc = function() mx.add_acc(x, x) end,
+            randn = function() return mx.randn({ 2 }, { dtype = name }) end, add_ = function() mx.add_(x, x) end,
             sgd = function() mx.sgd(x, mx.ones { 4, 4 }, nil, { lr = 1 }) end,
             all_reduce = function() return mx.all_reduce(x) end, requires_grad = function() x:requires_grad() end,
         } do

@@ -16,7 +16,7 @@ local BF16_BOUND = 2 ^ -8 + 1e-4
 local BF16_GRADIENT_BOUND = 2 ^ -6
 
 -- Each generator of tests/golden writes one of these files.
-local FILES = { "ops.h5", "ops_linear.h5", "ops_order.h5", "ops_moe.h5" }
+local FILES = { "ops.h5", "ops_linear.h5", "ops_order.h5", "ops_moe.h5", "ops_pointwise.h5" }
 
 local cases, getters = {}, {}
 for _, file in ipairs(FILES) do
@@ -268,7 +268,10 @@ local NO_BF16 = {
 }
 
 -- Which inputs stay f32: gradients' sums, and what the operation wants in f32.
-local STAYS_F32 = { rope = { 3 }, moe_route = { 2 }, moe_combine = { 4 }, grouped_matmul_acc = { 1 } }
+local STAYS_F32 = {
+    rope = { 3 }, moe_route = { 2 }, moe_combine = { 4 }, grouped_matmul_acc = { 1 }, attention = { 7 },
+    softmax_cross_entropy = { 3 },
+}
 
 -- More than one rounding in the forward pass.
 local SEVERAL_ROUNDINGS = {
@@ -328,6 +331,7 @@ end
 local KINKED = {
     straight_through = true, max = true, min = true, maximum = true, minimum = true, abs = true, relu = true,
     cast = true, sort = true, topk = true, max_pool1d = true, max_pool2d = true,
+    floor = true, ceil = true, round = true, sign = true, clamp = true, leaky_relu = true, elu = true, l1_loss = true,
 }
 
 local function check_differences(case, complain)

@@ -449,7 +449,7 @@ function TestGradients.test_what_is_written_into_another_tensor_needs_no_gradien
     local x, w, sum = mx.tensor({ 1, 2 }):requires_grad(), mx.ones({ 2 }):requires_grad(), mx.zeros { 2 }
     local y = x * 3
     for _, change in ipairs {
-        function(from) return mx.add_acc(sum, from) end,
+        function(from) return mx.add_(sum, from) end,
         function(from) return mx.copy(sum, from) end,
         function(from) return mx.write_slice(sum, from, { dim = 1, start = 1 }) end,
         function(from) return mx.sgd(sum, from, nil, { lr = 1 }) end,

@@ -209,13 +209,13 @@ function TestAsync.test_changing_what_is_still_read_waits()
     local changes = {
         fill = function(x) mx.fill(x, { value = 99 }) end,
         set = function(x) x:set(n, 99) end,
-        add_acc = function(x) mx.add_acc(x, mx.full({ n }, 99)) end,
+        add_ = function(x) mx.add_(x, mx.full({ n }, 99)) end,
         all_reduce_ = function(x) mx.all_reduce_(x) end,
         async_broadcast_ = function(x) mx.broadcast_(x, { root = ranks - 1, async = true }) end,
     }
     for _, bytes in ipairs { 0, 1 << 22 } do
         mx.comm_options { all_gather_combine_bytes = bytes }
-        for _, name in ipairs { "fill", "set", "add_acc", "all_reduce_", "async_broadcast_" } do
+        for _, name in ipairs { "fill", "set", "add_", "all_reduce_", "async_broadcast_" } do
             local x = mx.full({ n }, rank)
             local y = mx.all_gather(x, { async = true })
             changes[name](x)
@@ -281,7 +281,7 @@ function TestPrefetch.test_a_tensor_that_has_changed_is_gathered_afresh()
         assert_same(mx.all_gather(x), concat(want), "after a change")
     end
     changed(function(x) mx.fill(x, { value = rank }) end, function(_, r) return mx.full({ n }, r) end)
-    changed(function(x) mx.add_acc(x, mx.full({ n }, rank)) end, function(x, r) return x:add(r) end)
+    changed(function(x) mx.add_(x, mx.full({ n }, rank)) end, function(x, r) return x:add(r) end)
     changed(function(x) mx.collective_permute_(x) end, function(_, r)
         return new_values(ALL, "f32", MOST).of((r - 1) % ranks, 2, n)
     end)

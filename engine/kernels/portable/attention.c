@@ -26,6 +26,17 @@ static float cap(const mx_attention_plan *p, float score)
     return c > 0 ? c * tanhf(score / c) : score;
 }
 
+/* What is added to the score of a row and a key. */
+static float bias_of(const mx_attention_plan *p, int64_t head, int64_t row, int64_t key)
+{
+    const mx_attention *a = p->a;
+    int64_t at = a->bias ? mx_attention_bias_at(p, head, row) + key : 0, apart = a->offset + row / p->group - key;
+    float bias = -mx_attention_slope(p, head, row) * fabsf((float)apart);
+    if (a->bias && a->bias_dtype == MX_U8)
+        return ((const uint8_t *)a->bias)[at] ? bias : -INFINITY;
+    return a->bias ? bias + mx_get_float(a->bias, at, a->bias_dtype) : bias;
+}
+
 /* Scores of one row in `s`, -inf where it may not attend; returns the largest. */
 static float score_row(const mx_attention_plan *p, int64_t head, int64_t row, float *s)
 {
@@ -39,7 +50,8 @@ static float score_row(const mx_attention_plan *p, int64_t head, int64_t row, fl
         s[t] = -INFINITY;
         if (same_segment(p, head, row, t))
             s[t] = cap(p, p->scale * dot(mx_attention_row(&q, a->dtype, row), mx_attention_row(&k, a->dtype, t),
-                                         a->dtype, a->head_dim));
+                                         a->dtype, a->head_dim)) +
+                   bias_of(p, head, row, t);
         most = s[t] > most ? s[t] : most;
     }
     return most;
@@ -96,7 +108,10 @@ static void backward_row(const mx_attention_plan *p, int64_t head, int64_t row, 
         if (s[t] == -INFINITY)
             continue;
         const void *k = mx_attention_row(&ks, a->dtype, t), *v = mx_attention_row(&vs, a->dtype, t);
-        float e = expf(s[t] - lse), ds = e * (dot(dout, v, a->dtype, width) - delta) * p->scale;
+        float e = expf(s[t] - lse), ds = e * (dot(dout, v, a->dtype, width) - delta);
+        if (a->dbias)
+            a->dbias[mx_attention_bias_at(p, head, row) + t] += ds;
+        ds *= p->scale;
         if (a->softcap > 0)
             ds *= 1 - (s[t] / a->softcap) * (s[t] / a->softcap);
         for (int64_t d = 0; d < width; d++) {

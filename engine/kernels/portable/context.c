@@ -3,6 +3,9 @@
 
 const mx_kernels mx_kernels_portable = {
     .elementwise = &mx_elementwise_portable,
+    .pairs = &mx_pairs_portable,
+    .loops = &mx_loops_portable,
+    .classes = &mx_classes_portable,
     .random = &mx_random_portable,
     .reduce = &mx_reduce_portable,
     .scan = &mx_scan_portable,

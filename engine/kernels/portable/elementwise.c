@@ -2,6 +2,7 @@
 #include "kernels/context.h"
 
 #include "core/element.h"
+#include "kernels/f64.h"
 
 #include <math.h>
 
@@ -47,8 +48,11 @@ static float activation_slope(mx_unary op, float x)
     }
 }
 
+/* The functions behind MX_SILU are computed in f64. */
 static float value(mx_function f, float x)
 {
+    if (f.op > MX_SILU)
+        return (float)mx_f64_value(f, x);
     switch (f.op) {
     case MX_EXP:
         return expf(x);
@@ -82,6 +86,8 @@ static float value(mx_function f, float x)
 /* v is the output y for those of mx_unary_reads_output, else x. */
 static float slope(mx_function f, float v)
 {
+    if (f.op > MX_SILU)
+        return (float)mx_f64_slope(f, v);
     switch (f.op) {
     case MX_EXP:
         return v;
@@ -170,76 +176,6 @@ static void add_to(mx_array c, mx_array x, int64_t n)
         mx_set_float(c.data, i, mx_get_float(c.data, i, c.dtype) + mx_get_float(x.data, i, x.dtype), c.dtype);
 }
 
-static float pair(mx_binary op, float a, float b)
-{
-    switch (op) {
-    case MX_ADD:
-        return a + b;
-    case MX_SUB:
-        return a - b;
-    case MX_MUL:
-        return a * b;
-    case MX_DIV:
-        return a / b;
-    case MX_MAXIMUM:
-        return isnan(a) || a > b ? a : b;
-    default: /* MX_MINIMUM */
-        return isnan(a) || a < b ? a : b;
-    }
-}
-
-static void binary(mx_binary op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y,
-                   int64_t n, bool stream)
-{
-    (void)stream;
-    for (int64_t i = 0; i < n; i++)
-        mx_set_float(y, i, pair(op, mx_get_float(a, i * a_step, dtype), mx_get_float(b, i * b_step, dtype)), dtype);
-}
-
-/* The derivative of (a op b) by one side. */
-static float pair_slope(mx_binary op, bool by_b, float a, float b)
-{
-    if (op == MX_DIV)
-        return by_b ? -a / (b * b) : 1.0f / b;
-    float mine = by_b ? b : a, other = by_b ? a : b;
-    if (op == MX_MINIMUM) {
-        mine = -mine;
-        other = -other;
-    }
-    return mine > other ? 1.0f : mine == other ? 0.5f : 0.0f;
-}
-
-static void binary_grad(mx_binary op, bool by_b, const float *a, int a_step, const float *b, int b_step,
-                        const float *dy, int dy_step, float *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = dy[i * dy_step] * pair_slope(op, by_b, a[i * a_step], b[i * b_step]);
-}
-
-static bool holds(mx_compare op, float a, float b)
-{
-    switch (op) {
-    case MX_EQ:
-        return a == b;
-    case MX_NE:
-        return a != b;
-    case MX_LT:
-        return a < b;
-    case MX_LE:
-        return a <= b;
-    case MX_GT:
-        return a > b;
-    default: /* MX_GE */
-        return a >= b;
-    }
-}
-
-static void compare(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = holds(op, a[i * a_step], b[i * b_step]);
-}
-
 const mx_elementwise_paths mx_elementwise_portable = {
     .unary = unary,
     .unary_grad = unary_grad,
@@ -249,7 +185,4 @@ const mx_elementwise_paths mx_elementwise_portable = {
     .to_bf16 = to_bf16,
     .copy = copy,
     .add_to = add_to,
-    .binary = binary,
-    .binary_grad = binary_grad,
-    .compare = compare,
 };

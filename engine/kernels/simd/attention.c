@@ -128,11 +128,16 @@ MX_INLINE void attend_block(int kind, forward *f, int64_t i, int64_t block)
     for (int64_t t = 0; t < n; t += MR)
         tile_packed(kind, f->words, f->k + (from + t) * f->words, q, NR, f->s + t * NR, NR, false);
 
-    float c = p->scale * LOG2E;
+    float scale = p->scale;
     if (a->softcap > 0) {
         cap_scores(p->scale, a->softcap, n, f->s, NR);
-        c = LOG2E;
+        scale = 1;
     }
+    if (a->bias || a->slopes) {
+        bias_scores(p, f->head, &f->panels[i], from, to, scale, f->s, NR);
+        scale = 1;
+    }
+    float c = scale * LOG2E;
     mask_scores(&f->panels[i], segments, mixed, from, to, p->keys, f->s, NR);
     vf top[NV], keep[NV];
     raise_top(kind, n, f->s, c, f->top + i * NR, top, keep, out, f->height);

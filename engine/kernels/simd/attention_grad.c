@@ -146,6 +146,10 @@ MX_INLINE void differentiate(int kind, backward *f, int64_t i, int64_t at, int64
                 store_bf16(f->ds + to, h0);
                 store_bf16(f->ds + to + f->p_row, h1);
                 vf_store(f->ds_pairs + (at + t) / 2 * NR + j * VL, pair_words(h0, h1));
+                if (f->plan->a->dbias) {
+                    vf_store(dp, ds0);
+                    vf_store(dp + f->s_row, ds1);
+                }
             } else {
                 vf_store(s, p0);
                 vf_store(s + f->s_row, p1);
@@ -176,13 +180,20 @@ MX_INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t blo
     for (int64_t t = 0; t < n; t += MR)
         tile_packed(kind, f->words, f->v + (from + t) * f->words, dout, NR, dp + t * f->s_row, f->s_row, false);
 
-    float c = p->scale * LOG2E;
+    float scale = p->scale;
     if (a->softcap > 0) {
         cap_scores(p->scale, a->softcap, n, s, f->s_row);
-        c = LOG2E;
+        scale = 1;
     }
+    if (a->bias || a->slopes) {
+        bias_scores(p, f->head, &f->panels[i], from, to, scale, s, f->s_row);
+        scale = 1;
+    }
+    float c = scale * LOG2E;
     mask_scores(&f->panels[i], segments, mixed, from, to, p->keys, s, f->s_row);
     differentiate(kind, f, i, at, n, c);
+    if (a->dbias)
+        add_bias_gradient(p, f->head, &f->panels[i], from, to, dp, f->s_row);
 
     const float *ds = kind == WORD_PAIR ? f->ds_pairs + at / 2 * NR : dp;
     const float *k = f->k_along + block * f->block_words * f->height + words_of(kind, at) * MR;

@@ -338,6 +338,7 @@ MX_INLINE void store_across(mx_dtype dtype, const mx_attention_rows *rows, int64
 
 /* The keys that NR rows (queries) may attend to, one row a lane. Lanes beyond the last row repeat it. */
 typedef struct panel {
+    int64_t row;               /* the first */
     float first[NR], last[NR]; /* key positions */
     int32_t segment[NR];
     int64_t first_min, first_max, last_min, last_max;
@@ -348,6 +349,7 @@ static inline void panel_set(panel *w, const mx_attention_plan *p, int64_t head,
 {
     const mx_attention *a = p->a;
     int64_t end = mx_min(row + NR, p->rows) - 1;
+    w->row = row;
     mx_attention_interval(p, row, &w->first_min, &w->last_min);
     mx_attention_interval(p, end, &w->first_max, &w->last_max);
     w->segment_min = INT32_MAX;
@@ -410,6 +412,90 @@ static inline void cap_scores(float scale, float cap, int64_t rows, float *s, in
     for (int64_t t = 0; t < rows; t++, s += ld)
         for (int i = 0; i < NR; i += VL)
             vf_store(s + i, vf_tanh_cap(vf_load(s + i) * vf_set1(scale / cap)) * vf_set1(cap));
+}
+
+/* ---- bias: its rows run along the keys, so tiles of it are transposed ---- */
+
+/* VL values of a row of bias from key t on: zeros beyond n more keys. A mask gives 0 or -inf. */
+MX_INLINE vf bias_along(const mx_attention *a, int64_t at, int64_t n)
+{
+    if (a->bias_dtype == MX_F32)
+        return load_words(WORD_F32, (const float *)a->bias + at, 0, n);
+    if (a->bias_dtype == MX_BF16)
+        return load_words(WORD_WIDE, (const mx_bf16 *)a->bias + at, 0, n);
+    const uint8_t *mask = (const uint8_t *)a->bias + at;
+    float lane[VL];
+    for (int i = 0; i < VL; i++)
+        lane[i] = i < n && !mask[i] ? -INFINITY : 0.0f;
+    return vf_load(lane);
+}
+
+/* s = scale s + bias of VL rows from lane r on, for keys from to before to. */
+static inline void add_bias(const mx_attention_plan *p, int64_t head, const panel *w, int r, int64_t from, int64_t to,
+                            vf scale, float *s, int64_t ld)
+{
+    for (int64_t t = from; t < to; t += VL) {
+        vf x[VL];
+        for (int i = 0; i < VL; i++) {
+            bool there = w->row + r + i < p->rows && t < p->keys;
+            x[i] = there ? bias_along(p->a, mx_attention_bias_at(p, head, w->row + r + i) + t, p->keys - t) : vf_zero();
+        }
+        transpose(x);
+        for (int64_t i = 0; i < VL && t + i < to; i++) {
+            float *at = s + (t - from + i) * ld + r;
+            vf_store(at, vf_fma(vf_load(at), scale, x[i]));
+        }
+    }
+}
+
+/* s = scale s - slope |position - key| of VL rows from lane r on. */
+static inline void add_slopes(const mx_attention_plan *p, int64_t head, const panel *w, int r, int64_t from, int64_t to,
+                              vf scale, float *s, int64_t ld)
+{
+    float slope[VL], position[VL];
+    for (int i = 0; i < VL; i++) {
+        int64_t row = mx_min(w->row + r + i, p->rows - 1);
+        slope[i] = -mx_attention_slope(p, head, row);
+        position[i] = (float)(p->a->offset + row / p->group);
+    }
+    vf by = vf_load(slope), x = vf_load(position);
+    for (int64_t t = from; t < to; t++, s += ld)
+        vf_store(s + r, vf_fma(by, vf_abs(x - vf_set1((float)t)), vf_load(s + r) * scale));
+}
+
+/* s becomes scale s + bias, if there is one: then the scores are scaled already. */
+static inline void bias_scores(const mx_attention_plan *p, int64_t head, const panel *w, int64_t from, int64_t to,
+                               float scale, float *s, int64_t ld)
+{
+    const mx_attention *a = p->a;
+    for (int r = 0; r < NR; r += VL) {
+        if (a->slopes)
+            add_slopes(p, head, w, r, from, to, vf_set1(scale), s, ld);
+        if (a->bias)
+            add_bias(p, head, w, r, from, to, vf_set1(a->slopes ? 1.0f : scale), s, ld);
+    }
+}
+
+/* Adds the gradient of the scores to that of the bias. */
+static inline void add_bias_gradient(const mx_attention_plan *p, int64_t head, const panel *w, int64_t from, int64_t to,
+                                     const float *ds, int64_t ld)
+{
+    to = mx_min(to, p->keys);
+    for (int r = 0; r < NR; r += VL)
+        for (int64_t t = from; t < to; t += VL) {
+            vf x[VL];
+            int64_t n = mx_min(VL, to - t);
+            for (int64_t i = 0; i < VL; i++)
+                x[i] = i < n ? vf_load(ds + (t - from + i) * ld + r) : vf_zero();
+            transpose(x);
+            for (int i = 0; i < VL && w->row + r + i < p->rows; i++) {
+                float *sum = p->a->dbias + mx_attention_bias_at(p, head, w->row + r + i) + t;
+                if (n == VL)
+                    vf_store(sum, vf_load(sum) + x[i]);
+                else
+                    vf_store_part(sum, vf_load_part(sum, n) + x[i], n);
+            }
+        }
 }
 
 /* Hands out parts of a scratch buffer; with base NULL it only counts. */

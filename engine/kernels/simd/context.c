@@ -5,6 +5,9 @@
 
 const mx_kernels MX_SIMD_NAME(mx_kernels) = {
     .elementwise = &MX_SIMD_NAME(mx_elementwise),
+    .pairs = &MX_SIMD_NAME(mx_pairs),
+    .loops = &MX_SIMD_NAME(mx_loops),
+    .classes = &MX_SIMD_NAME(mx_classes),
     .random = &MX_SIMD_NAME(mx_random),
     .reduce = &MX_SIMD_NAME(mx_reduce),
     .scan = &MX_SIMD_NAME(mx_scan),

@@ -1,7 +1,7 @@
 /* The elementwise loops in vectors. */
 #include "kernels/context.h"
-#include "kernels/simd/simd.h"
-#include "kernels/simd/vmath.h"
+#include "kernels/powers.h"
+#include "kernels/simd/functions.h"
 
 /* A step is a long chain of dependent instructions for each of its vectors; only when these are interleaved are the
  * units kept busy (1.6 times the rate of silu). The compiler does so if it orders them before registers are assigned.
@@ -46,7 +46,11 @@ static __attribute__((noinline)) vf power(vf x, float p)
         return x * x * x;
     if (p == -1.0f)
         return vf_set1(1.0f) / x;
-    return by_lane(powf, x, p);
+    float a[VL], b[VL];
+    vf_store(a, x);
+    vf_store(b, vf_set1(p));
+    mx_powers(a, b, a, VL);
+    return vf_load(a);
 }
 
 static __attribute__((noinline)) vf sine_or_cosine(vf x, bool cosine)
@@ -56,6 +60,25 @@ static __attribute__((noinline)) vf sine_or_cosine(vf x, bool cosine)
     vf s, c;
     vf_sincos(x, &s, &c);
     return cosine ? c : s;
+}
+
+/* Chains that are too long to be inlined into a loop that chooses anew at each vector. */
+static __attribute__((noinline)) vf long_value(mx_function f, vf x)
+{
+    vf beta;
+    switch (f.op) {
+    case MX_ERF:
+        return vf_erf(x);
+    case MX_LOG1P:
+        return vf_log1p(x);
+    case MX_EXPM1:
+        return vf_expm1(x);
+    case MX_SOFTPLUS:
+        beta = vf_set1((float)f.p0);
+        return vf_softplus(x * beta) / beta;
+    default: /* MX_ELU */
+        return vf_select(vf_gt(vf_zero(), x), vf_set1((float)f.p0) * vf_expm1(x), x);
+    }
 }
 
 MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
@@ -85,16 +108,27 @@ MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
         return vf_fma(vf_set1((float)f.p0), x, vf_set1((float)f.p1));
     case MX_POW:
         return power(x, (float)f.p0);
+    case MX_FLOOR:
+        return vf_floor_of(x);
+    case MX_CEIL:
+        return vf_ceil_of(x);
+    case MX_ROUND:
+        return vf_round(x);
+    case MX_SIGN:
+        return vf_sign(x);
+    case MX_LEAKY_RELU:
+        return vf_select(vf_gt(vf_zero(), x), vf_set1((float)f.p0) * x, x);
+    case MX_CLAMP:
+        return vf_clamp(x, vf_set1((float)f.p0), vf_set1((float)f.p1));
+    case MX_ERF:
+    case MX_LOG1P:
+    case MX_EXPM1:
+    case MX_SOFTPLUS:
+    case MX_ELU:
+        return long_value(f, x);
     default:
         return vf_activation(f.op, bf16, x);
     }
-}
-
-MX_INLINE vf sign_of(vf x)
-{
-    vf one = vf_set1(1.0f), sign = vf_select(vf_gt(x, vf_zero()), one, vf_zero());
-    sign = vf_select(vf_gt(vf_zero(), x), vf_zero() - one, sign);
-    return vf_select(vf_is_nan(x), x, sign);
 }
 
 MX_INLINE vf slope_of(mx_function f, bool bf16, vf v)
@@ -111,7 +145,7 @@ MX_INLINE vf slope_of(mx_function f, bool bf16, vf v)
     case MX_RSQRT:
         return vf_set1(-0.5f) * v * v * v;
     case MX_ABS:
-        return sign_of(v);
+        return vf_sign(v);
     case MX_TANH:
         return one - v * v;
     case MX_SIGMOID:
@@ -126,6 +160,28 @@ MX_INLINE vf slope_of(mx_function f, bool bf16, vf v)
         return vf_set1((float)f.p0);
     case MX_POW:
         return vf_set1((float)f.p0) * power(v, (float)f.p0 - 1.0f);
+    case MX_FLOOR:
+    case MX_CEIL:
+    case MX_ROUND:
+    case MX_SIGN:
+        return vf_zero();
+    case MX_ERF:
+        return vf_set1(1.12837917f) * vf_exp_whole(vf_zero() - v * v);
+    case MX_LOG1P:
+        return one / (one + v);
+    case MX_EXPM1:
+        return vf_exp_whole(v);
+    case MX_SOFTPLUS:
+        return vf_sigmoid(vf_set1((float)f.p0) * v);
+    case MX_LEAKY_RELU:
+        value = vf_select(vf_gt(v, vf_zero()), one, vf_set1((float)f.p0));
+        return vf_select(vf_is_nan(v), v, value);
+    case MX_ELU:
+        value = vf_select(vf_gt(v, vf_zero()), one, vf_set1((float)f.p0) * vf_exp_whole(v));
+        return vf_select(vf_is_nan(v), v, value);
+    case MX_CLAMP:
+        value = vf_select(vf_ge(v, vf_set1((float)f.p0)), one, vf_zero());
+        return vf_select(vf_ge(vf_set1((float)f.p1), v), value, vf_zero());
     default:
         return vf_activation_slope(f.op, bf16, v, &value);
     }
@@ -205,6 +261,12 @@ MX_INLINE void sweep_unary(step_fn *step, kind k, const pointers *p, int64_t n, 
         return;
     case MX_AFFINE:
         sweep_op(step, MX_AFFINE, k, p, n, stream);
+        return;
+    case MX_CLAMP:
+        sweep_op(step, MX_CLAMP, k, p, n, stream);
+        return;
+    case MX_LEAKY_RELU:
+        sweep_op(step, MX_LEAKY_RELU, k, p, n, stream);
         return;
     case MX_RELU:
     case MX_GELU_TANH:
@@ -376,141 +438,6 @@ static void add_to(mx_array c, mx_array x, int64_t n)
         mx_is_bf16(x.dtype) ? add_to_as(c.data, false, x.data, true, n) : add_to_as(c.data, false, x.data, false, n);
 }
 
-/* ---- pairs ---- */
-
-MX_INLINE vf pair_of(mx_binary op, vf a, vf b)
-{
-    switch (op) {
-    case MX_ADD:
-        return a + b;
-    case MX_SUB:
-        return a - b;
-    case MX_MUL:
-        return a * b;
-    case MX_DIV:
-        return a / b;
-    case MX_MAXIMUM: /* the instruction gives its second operand when either is NaN */
-        return vf_select(vf_is_nan(a), a, vf_max(a, b));
-    default: /* MX_MINIMUM */
-        return vf_select(vf_is_nan(a), a, vf_min(a, b));
-    }
-}
-
-MX_INLINE void get_or_value(const kind *k, int which, const char *p, int64_t i, vf v[VECTORS])
-{
-    if (k->step[which])
-        get(p, k->bf16, i, v);
-    else
-        for (int u = 0; u < VECTORS; u++)
-            v[u] = k->value[which];
-}
-
-MX_INLINE void binary_step(const kind *k, const pointers *p, int64_t i, bool stream)
-{
-    vf a[VECTORS], b[VECTORS];
-    get_or_value(k, 0, p->in[0], i, a);
-    get_or_value(k, 1, p->in[1], i, b);
-#pragma GCC unroll 4
-    for (int u = 0; u < VECTORS; u++)
-        a[u] = pair_of(k->pair, a[u], b[u]);
-    put(p->out[0], k->bf16, i, stream, a);
-}
-
-MX_INLINE void sweep_pair(mx_binary op, kind k, const pointers *p, int64_t n, bool stream)
-{
-    k.pair = op;
-    if (!k.step[0]) {
-        k.step[0] = 0;
-        sweep(binary_step, &k, p, n, stream);
-    } else if (!k.step[1]) {
-        k.step[0] = 1;
-        k.step[1] = 0;
-        sweep(binary_step, &k, p, n, stream);
-    } else {
-        k.step[0] = k.step[1] = 1;
-        sweep(binary_step, &k, p, n, stream);
-    }
-}
-
-MX_INLINE void sweep_binary(kind k, const pointers *p, int64_t n, bool stream)
-{
-    switch (k.pair) {
-    case MX_ADD:
-        sweep_pair(MX_ADD, k, p, n, stream);
-        return;
-    case MX_SUB:
-        sweep_pair(MX_SUB, k, p, n, stream);
-        return;
-    case MX_MUL:
-        sweep_pair(MX_MUL, k, p, n, stream);
-        return;
-    default:
-        sweep(binary_step, &k, p, n, stream);
-        return;
-    }
-}
-
-static void binary(mx_binary op, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y,
-                   int64_t n, bool stream)
-{
-    if (n == 0)
-        return;
-    bool bf16 = mx_is_bf16(dtype);
-    kind k = {.pair = op,
-              .bf16 = bf16,
-              .step = {a_step, b_step},
-              .value = {vf_set1(load_one(a, bf16, 0)), vf_set1(load_one(b, bf16, 0))}};
-    pointers p = {.in = {a_step ? a : NULL, b_step ? b : NULL}, .out = {y}};
-    if (bf16) {
-        k.bf16 = true;
-        sweep_binary(k, &p, n, stream);
-    } else {
-        k.bf16 = false;
-        sweep_binary(k, &p, n, stream);
-    }
-}
-
-/* The rare ones: f32 staged by the driver, left to the compiler. */
-MX_INLINE float pair_slope(mx_binary op, bool by_b, float a, float b)
-{
-    if (op == MX_DIV)
-        return by_b ? -a / (b * b) : 1.0f / b;
-    float sign = op == MX_MINIMUM ? -1.0f : 1.0f;
-    float mine = sign * (by_b ? b : a), other = sign * (by_b ? a : b);
-    return mine > other ? 1.0f : mine == other ? 0.5f : 0.0f;
-}
-
-static void binary_grad(mx_binary op, bool by_b, const float *a, int a_step, const float *b, int b_step,
-                        const float *dy, int dy_step, float *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] = dy[i * dy_step] * pair_slope(op, by_b, a[i * a_step], b[i * b_step]);
-}
-
-MX_INLINE void compare_as(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++) {
-        float p = a[i * a_step], q = b[i * b_step];
-        y[i] = op == MX_EQ ? p == q : op == MX_NE ? p != q : op == MX_LT ? p < q : p <= q;
-    }
-}
-
-static void compare(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n)
-{
-    if (op == MX_GT || op == MX_GE) {
-        compare(op == MX_GT ? MX_LT : MX_LE, b, b_step, a, a_step, y, n);
-        return;
-    }
-    if (op == MX_EQ)
-        compare_as(MX_EQ, a, a_step, b, b_step, y, n);
-    else if (op == MX_NE)
-        compare_as(MX_NE, a, a_step, b, b_step, y, n);
-    else if (op == MX_LT)
-        compare_as(MX_LT, a, a_step, b, b_step, y, n);
-    else
-        compare_as(MX_LE, a, a_step, b, b_step, y, n);
-}
-
 const mx_elementwise_paths MX_SIMD_NAME(mx_elementwise) = {
     .unary = unary,
     .unary_grad = unary_grad,
@@ -520,7 +447,4 @@ const mx_elementwise_paths MX_SIMD_NAME(mx_elementwise) = {
     .to_bf16 = to_bf16,
     .copy = copy,
     .add_to = add_to,
-    .binary = binary,
-    .binary_grad = binary_grad,
-    .compare = compare,
 };

@@ -8,7 +8,7 @@
 /* What is constant in a loop. */
 typedef struct kind {
     mx_function f;
-    mx_binary pair;
+    mx_pair pair;
     bool bf16;   /* all arrays are bf16 */
     int step[2]; /* of the first two inputs: 0 for one value used throughout (binary alone reads it) */
     vf value[2]; /* that value */

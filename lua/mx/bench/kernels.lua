@@ -253,6 +253,50 @@ local function add_matrices(list)
     end)
 end
 
+-- Functions of one, two and three streams, and losses.
+local function add_pointwise(list)
+    local function add(op, dtype, run, a_dtype, b_dtype)
+        add_stream(list, op, dtype, function(n)
+            local function values(seed, of)
+                local t = mx.rand { shape = { n }, low = 0.1, high = 3, seed = seed }
+                return (of == "i32" or of == "i64") and (t * 1000):to(of) or t:to(of)
+            end
+            local a, b = values(1, a_dtype or dtype), values(2, b_dtype or dtype)
+            return function() return run(a, b) end
+        end)
+    end
+    for op in ("erf log1p expm1 floor ceil round sign softplus elu leaky_relu"):gmatch "%S+" do
+        add(op, "f32", function(x) return mx[op](x) end)
+        add(op, "bf16", function(x) return mx[op](x) end)
+    end
+    add("clamp", "f32", function(x) return mx.clamp(x, { min = 0.5, max = 2 }) end)
+    add("isfinite", "f32>u8", function(x) return mx.isfinite(x) end, "f32", "f32")
+    add("power", "f32", mx.power)
+    add("lerp", "f32", function(a, b) return mx.lerp(a, b, { weight = 0.3 }) end)
+    add("mul", "u8xf32", mx.mul, "u8", "f32")
+    add("masked_fill", "f32", function(mask, x) return mx.masked_fill(x, mask, { value = 0 }) end, "u8", "f32")
+    add("add_", "f32", function(c, x) return mx.add_(c, x, { alpha = -1e-3 }) end)
+    for _, dtype in ipairs { "i32", "i64" } do
+        for _, op in ipairs { "add", "mul", "bitwise_and", "bitwise_or", "bitwise_xor" } do
+            add(op, dtype, mx[op])
+        end
+        add("shift_right", dtype, function(x) return x >> 3 end)
+    end
+    for _, op in ipairs { "mse_loss", "l1_loss", "huber_loss", "bce_with_logits", "kl_div" } do
+        add(op, "f32", function(x, target) return mx[op](x, target) end)
+    end
+    list[#list + 1] = {
+        kernel = "softmax_cross_entropy", shape = sizes(STREAM_BYTES // 4 // 32000, 32000), dtype = "f32", unit = "B/s",
+        ops = { softmax_cross_entropy = true },
+        make = function(check)
+            local rows, n = check and 5 or STREAM_BYTES // 4 // 32000, check and 101 or 32000
+            local x = randn(1, { rows, n }, "f32")
+            local targets = mx.rand({ shape = { rows }, high = n, seed = 5 }):to("i32")
+            return function() return mx.softmax_cross_entropy(x, targets) end
+        end,
+    }
+end
+
 local function add_vocabulary(list, T, E, V)
     local function ids_below(limit, n)
         return mx.rand { shape = { n }, high = limit, seed = 5 }:to("i32")
@@ -343,6 +387,7 @@ local function all_cases(o)
     add_streams(list)
     add_convolutions(list)
     add_matrices(list)
+    add_pointwise(list)
     local seen, kept = {}, {}
     for _, case in ipairs(list) do
         local key = case.kernel .. " " .. case.shape .. " " .. case.dtype

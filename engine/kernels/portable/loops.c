@@ -1,0 +1,5 @@
+#include "kernels/context.h"
+
+#include "kernels/loops.h"
+
+const mx_loop_paths mx_loops_portable = {.pair = loops_pair, .compare = loops_compare, .select = loops_select};

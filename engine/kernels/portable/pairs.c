@@ -1,0 +1,29 @@
+/* The loops of pairs in plain C, computed in f64: the definition that the vector paths are tested against. */
+#include "kernels/context.h"
+
+#include "core/element.h"
+#include "kernels/f64.h"
+
+static void binary(mx_pair f, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y, int64_t n,
+                   bool stream)
+{
+    (void)stream;
+    for (int64_t i = 0; i < n; i++)
+        mx_set_float(
+            y, i, (float)mx_f64_pair(f, mx_get_float(a, i * a_step, dtype), mx_get_float(b, i * b_step, dtype)), dtype);
+}
+
+static void binary_grad(mx_pair f, bool by_b, const float *a, int a_step, const float *b, int b_step, const float *dy,
+                        int dy_step, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = dy[i * dy_step] * (float)mx_f64_pair_slope(f, by_b, a[i * a_step], b[i * b_step]);
+}
+
+static void compare(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = mx_f64_holds(op, a[i * a_step], b[i * b_step]);
+}
+
+const mx_pair_paths mx_pairs_portable = {.binary = binary, .binary_grad = binary_grad, .compare = compare};

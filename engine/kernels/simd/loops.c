@@ -1,0 +1,6 @@
+#include "kernels/context.h"
+
+#include "kernels/loops.h"
+#include "kernels/simd/simd.h"
+
+const mx_loop_paths MX_SIMD_NAME(mx_loops) = {.pair = loops_pair, .compare = loops_compare, .select = loops_select};

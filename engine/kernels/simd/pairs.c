@@ -1,0 +1,259 @@
+/* The loops of pairs in vectors. */
+#include "kernels/context.h"
+#include "kernels/powers.h"
+#include "kernels/simd/functions.h"
+
+#if !MX_SIMD_512
+#pragma GCC optimize("schedule-insns") /* see elementwise.c */
+#endif
+
+#include "kernels/simd/sweep.h"
+
+static __attribute__((noinline)) vf power(vf x, vf exponent)
+{
+    float a[VL], b[VL];
+    vf_store(a, x);
+    vf_store(b, exponent);
+    mx_powers(a, b, a, VL);
+    return vf_load(a);
+}
+
+/* A loss of the prediction a and the target b. */
+static __attribute__((noinline)) vf loss_of(mx_pair f, vf a, vf b)
+{
+    const vf p = vf_set1((float)f.p);
+    vf d = vf_abs(a - b);
+    switch (f.op) {
+    case MX_SQUARED:
+        return d * d;
+    case MX_ABSOLUTE:
+        return d;
+    case MX_HUBER:
+        return vf_select(vf_gt(d, p), p * (d - p * vf_set1(0.5f)), d * d * vf_set1(0.5f));
+    case MX_BCE:
+        return vf_softplus(a) - a * b;
+    case MX_DIVERGENCE:
+        d = b * (vf_log(b) - a);
+        return vf_select(vf_is_nan(b), b, vf_select(vf_gt(vf_abs(b), vf_zero()), d, vf_zero()));
+    default: /* MX_DIVERGENCE_LOG */
+        return vf_exp_whole(b) * (b - a);
+    }
+}
+
+MX_INLINE vf pair_of(mx_pair f, vf a, vf b)
+{
+    switch (f.op) {
+    case MX_ADD:
+        return a + b;
+    case MX_SUB:
+        return a - b;
+    case MX_MUL:
+        return a * b;
+    case MX_DIV:
+        return a / b;
+    case MX_MAXIMUM: /* the instruction gives its second operand when either is NaN */
+        return vf_select(vf_is_nan(a), a, vf_max(a, b));
+    case MX_MINIMUM:
+        return vf_select(vf_is_nan(a), a, vf_min(a, b));
+    case MX_POWER:
+        return power(a, b);
+    case MX_ADD_SCALED:
+        return vf_fma(vf_set1((float)f.p), b, a);
+    case MX_LERP:
+        return vf_fma(vf_set1((float)f.p), b - a, a);
+    default:
+        return loss_of(f, a, b);
+    }
+}
+
+MX_INLINE void get_or_value(const kind *k, int which, const char *p, int64_t i, vf v[VECTORS])
+{
+    if (k->step[which])
+        get(p, k->bf16, i, v);
+    else
+        for (int u = 0; u < VECTORS; u++)
+            v[u] = k->value[which];
+}
+
+MX_INLINE void binary_step(const kind *k, const pointers *p, int64_t i, bool stream)
+{
+    vf a[VECTORS], b[VECTORS];
+    get_or_value(k, 0, p->in[0], i, a);
+    get_or_value(k, 1, p->in[1], i, b);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u++)
+        a[u] = pair_of(k->pair, a[u], b[u]);
+    put(p->out[0], k->bf16, i, stream, a);
+}
+
+MX_INLINE void sweep_pair(mx_binary op, kind k, const pointers *p, int64_t n, bool stream)
+{
+    k.pair.op = op;
+    if (!k.step[0]) {
+        k.step[0] = 0;
+        sweep(binary_step, &k, p, n, stream);
+    } else if (!k.step[1]) {
+        k.step[0] = 1;
+        k.step[1] = 0;
+        sweep(binary_step, &k, p, n, stream);
+    } else {
+        k.step[0] = k.step[1] = 1;
+        sweep(binary_step, &k, p, n, stream);
+    }
+}
+
+MX_INLINE void sweep_binary(kind k, const pointers *p, int64_t n, bool stream)
+{
+    switch (k.pair.op) {
+    case MX_ADD:
+        sweep_pair(MX_ADD, k, p, n, stream);
+        return;
+    case MX_SUB:
+        sweep_pair(MX_SUB, k, p, n, stream);
+        return;
+    case MX_MUL:
+        sweep_pair(MX_MUL, k, p, n, stream);
+        return;
+    default:
+        sweep(binary_step, &k, p, n, stream);
+        return;
+    }
+}
+
+MX_INLINE float load_one(const void *p, bool bf16, int64_t i)
+{
+    return bf16 ? mx_from_bf16(((const mx_bf16 *)p)[i]) : ((const float *)p)[i];
+}
+
+static void binary(mx_pair f, mx_dtype dtype, const void *a, int a_step, const void *b, int b_step, void *y, int64_t n,
+                   bool stream)
+{
+    if (n == 0)
+        return;
+    bool bf16 = mx_is_bf16(dtype);
+    kind k = {.pair = f,
+              .bf16 = bf16,
+              .step = {a_step, b_step},
+              .value = {vf_set1(load_one(a, bf16, 0)), vf_set1(load_one(b, bf16, 0))}};
+    pointers p = {.in = {a_step ? a : NULL, b_step ? b : NULL}, .out = {y}};
+    if (bf16) {
+        k.bf16 = true;
+        sweep_binary(k, &p, n, stream);
+    } else {
+        k.bf16 = false;
+        sweep_binary(k, &p, n, stream);
+    }
+}
+
+/* ---- derivatives: f32 staged by the driver ---- */
+
+static __attribute__((noinline)) vf power_slope(bool by_b, vf a, vf b)
+{
+    if (!by_b)
+        return vf_select(vf_gt(vf_abs(b), vf_zero()), b * power(a, b - vf_set1(1.0f)), vf_zero());
+    vf slope = power(a, b) * vf_log(a);
+    vf flat = vf_select(vf_ge(b, vf_zero()), vf_zero(), slope);
+    return vf_select(vf_gt(vf_abs(a), vf_zero()), slope, flat);
+}
+
+MX_INLINE vf pair_slope(mx_pair f, bool by_b, vf a, vf b)
+{
+    const vf one = vf_set1(1.0f), p = vf_set1((float)f.p);
+    vf mine = by_b ? b : a, other = by_b ? a : b, d = mine - other;
+    switch (f.op) {
+    case MX_DIV:
+        return by_b ? (vf_zero() - a) / (b * b) : one / b;
+    case MX_POWER:
+        return power_slope(by_b, a, b);
+    case MX_LERP:
+        return by_b ? p + vf_zero() : one - p;
+    case MX_SQUARED:
+        return d + d;
+    case MX_ABSOLUTE:
+        return vf_sign(d);
+    case MX_HUBER:
+        return vf_clamp(d, vf_zero() - p, p);
+    case MX_BCE:
+        return by_b ? vf_zero() - a : vf_sigmoid(a) - b;
+    case MX_DIVERGENCE:
+        return by_b ? vf_log(b) + one - a : vf_zero() - b;
+    case MX_DIVERGENCE_LOG:
+        return by_b ? vf_exp_whole(b) * (b - a + one) : vf_zero() - vf_exp_whole(b);
+    case MX_MINIMUM:
+        d = vf_zero() - d;
+        break;
+    default: /* MX_MAXIMUM */
+        break;
+    }
+    vf half = vf_select(vf_ge(d, vf_zero()), vf_set1(0.5f), vf_zero());
+    return vf_select(vf_gt(d, vf_zero()), one, half);
+}
+
+MX_INLINE vf part_of(const float *p, int step, int64_t i, int64_t n)
+{
+    return !step ? vf_set1(*p) : n >= VL ? vf_load(p + i) : vf_load_part(p + i, n);
+}
+
+MX_INLINE void grad_loop(mx_pair f, bool by_b, const float *a, int a_step, const float *b, int b_step, const float *dy,
+                         int dy_step, float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += VL) {
+        int64_t left = n - i;
+        vf slope = pair_slope(f, by_b, part_of(a, a_step, i, left), part_of(b, b_step, i, left));
+        slope = slope * part_of(dy, dy_step, i, left);
+        if (left >= VL)
+            vf_store(y + i, slope);
+        else
+            vf_store_part(y + i, slope, left);
+    }
+}
+
+static void binary_grad(mx_pair f, bool by_b, const float *a, int a_step, const float *b, int b_step, const float *dy,
+                        int dy_step, float *y, int64_t n)
+{
+    grad_loop(f, by_b, a, a_step, b, b_step, dy, dy_step, y, n);
+}
+
+/* ---- comparisons ---- */
+
+MX_INLINE void compare_as(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float p = a[i * a_step], q = b[i * b_step];
+        y[i] = op == MX_EQ       ? p == q
+               : op == MX_NE     ? p != q
+               : op == MX_LT     ? p < q
+               : op == MX_FINITE ? __builtin_fabsf(p) <= 3.40282347e38f
+                                 : p <= q;
+    }
+}
+
+/* With constant steps the compiler makes vectors of it. */
+MX_INLINE void compare_steps(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y,
+                             int64_t n)
+{
+    if (a_step && b_step)
+        compare_as(op, a, 1, b, 1, y, n);
+    else if (a_step)
+        compare_as(op, a, 1, b, 0, y, n);
+    else
+        compare_as(op, a, 0, b, b_step, y, n);
+}
+
+static void compare(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n)
+{
+    if (op == MX_GT || op == MX_GE)
+        compare(op == MX_GT ? MX_LT : MX_LE, b, b_step, a, a_step, y, n);
+    else if (op == MX_EQ)
+        compare_steps(MX_EQ, a, a_step, b, b_step, y, n);
+    else if (op == MX_NE)
+        compare_steps(MX_NE, a, a_step, b, b_step, y, n);
+    else if (op == MX_LT)
+        compare_steps(MX_LT, a, a_step, b, b_step, y, n);
+    else if (op == MX_FINITE)
+        compare_steps(MX_FINITE, a, a_step, b, b_step, y, n);
+    else
+        compare_steps(MX_LE, a, a_step, b, b_step, y, n);
+}
+
+const mx_pair_paths MX_SIMD_NAME(mx_pairs) = {.binary = binary, .binary_grad = binary_grad, .compare = compare};

@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""Expected values and gradients of pointwise operations, losses and attention with a bias, by PyTorch on the CPU in
+float64: writes ops_pointwise.h5 beside this file. Run as make_golden_ops.py; cases.py says what a case is."""
+
+import math
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from cases import case, normal, uniform, write
+from golden import rng
+
+SHAPES = {"vector": (67,), "matrix": (3, 37), "one": (1,), "scalar": (), "empty": (0, 3)}
+
+
+def unary_cases():
+    functions = {
+        "erf": (torch.erf, -3, 3),
+        "log1p": (torch.log1p, -0.9, 5),
+        "expm1": (torch.expm1, -3, 3),
+        "softplus": (F.softplus, -8, 8),
+        "elu": (F.elu, -3, 3),
+        "leaky_relu": (F.leaky_relu, -3, 3),
+        "floor": (torch.floor, -5, 5),
+        "ceil": (torch.ceil, -5, 5),
+        "sign": (torch.sign, -2, 2),
+    }
+    for op, (f, low, high) in functions.items():
+        for name, shape in SHAPES.items():
+            case(f"{op}.{name}", [uniform(op + name, *shape, low=low, high=high)], f)
+    small = np.array([1e-7, -1e-7, 3e-4, -3e-4, 0.02, -0.02, 0.3])
+    case("log1p.small", [small], torch.log1p)
+    case("expm1.small", [small], torch.expm1)
+    case("erf.small", [small], torch.erf)
+    case("erf.far", [np.array([-30.0, -5, -2, -0.75, 0.75, 2, 5, 30])], torch.erf)
+    case("softplus.far", [np.array([-90.0, -30, -12, 0, 12, 30, 90, 1000])], F.softplus)
+    case("expm1.far", [np.array([-100.0, -20, -0.35, -0.34, 0.34, 0.35, 20, 60])], torch.expm1)
+    halves = np.arange(-9, 10) / 2.0
+    for op, f in (("round", torch.round), ("floor", torch.floor), ("ceil", torch.ceil), ("sign", torch.sign)):
+        case(f"{op}.halves", [halves], f)
+    case("round.empty", [normal("round", 0)], torch.round)
+    case("softplus.beta", [normal("beta", 5, 7)], lambda x: F.softplus(x, beta=2.5), {"beta": 2.5})
+    case("elu.alpha", [normal("alpha", 5, 7)], lambda x: F.elu(x, alpha=0.3), {"alpha": 0.3})
+    case("leaky_relu.slope", [normal("slope", 5, 7)], lambda x: F.leaky_relu(x, 0.2), {"negative_slope": 0.2})
+    for name, limits in (("both", {"min": -0.5, "max": 0.75}), ("min", {"min": 0.25}), ("max", {"max": -0.25})):
+        case(f"clamp.{name}", [normal(name, 5, 13)], lambda x, limits=limits: torch.clamp(x, **limits), limits)
+    case("clamp.ints", [np.arange(-9, 9, dtype=np.int32)], lambda x: torch.clamp(x, -3, 5), {"min": -3, "max": 5})
+    case("clamp.empty", [normal("clamp", 0)], lambda x: torch.clamp(x, 0), {"min": 0})
+    odd = np.array([1.0, np.nan, -np.inf, np.inf, 0, -3])
+    case("isnan.odd", [odd], torch.isnan, grads=[])
+    case("isfinite.odd", [odd], torch.isfinite, grads=[])
+    case("isnan.long", [normal("isnan", 3, 67)], torch.isnan, grads=[])
+    case("isfinite.long", [normal("isfinite", 3, 67)], torch.isfinite, grads=[])
+
+
+PAIRS = {
+    "same": ((3, 37), (3, 37)),
+    "row": ((2, 3, 5), (5,)),
+    "column": ((3, 5), (3, 1)),
+    "outer": ((2, 1, 5), (1, 3, 1)),
+    "scalar_right": ((3, 7), ()),
+    "scalar_left": ((), (3, 7)),
+    "empty": ((0, 5), (5,)),
+}
+
+
+def pair_cases():
+    for name, (a, b) in PAIRS.items():
+        case(f"power.{name}", [uniform("pa" + name, *a, low=0.2, high=3), uniform("pb" + name, *b, low=-2, high=3)],
+             torch.pow)
+        case(f"lerp.{name}", [normal("la" + name, *a), normal("lb" + name, *b)],
+             lambda x, y: torch.lerp(x, y, 0.3), {"weight": 0.3})
+        mask = (normal("mask" + name, *b) > 0).astype(np.uint8)
+        case(f"masked_fill.{name}", [normal("ma" + name, *a), mask],
+             lambda x, m: torch.where(m.bool(), torch.tensor(-2.5, dtype=x.dtype), x), {"value": -2.5})
+        for op, f in (("mul", torch.mul), ("add", torch.add)):
+            case(f"{op}.mask_{name}", [mask, normal(op + name, *a)], f)
+    case("power.negative", [np.array([-2.0, -1.5, -3, 2]), np.array([3.0, 2, -2, 0])], torch.pow, grads=[1])
+    for op, f in (("add_", torch.add), ("sub_", torch.sub), ("mul_", torch.mul), ("div_", torch.div)):
+        for name in ("same", "row", "scalar_right", "empty"):
+            a, b = PAIRS[name]
+            y = normal(op + "b" + name, *b)
+            case(f"{op}.{name}", [normal(op + "a" + name, *a), np.sign(y) * (0.5 + np.abs(y))], None, after={1: f})
+    case("add_.alpha", [normal("aa", 3, 37), normal("ab", 3, 37)], None, {"alpha": -0.3},
+         after={1: lambda c, x: torch.add(c, x, alpha=-0.3)})
+
+
+def bit_cases():
+    """Computed in int64, of which the low bits are kept."""
+    whole = {"i32": (torch.int32, -(2**31), 2**31, 32), "u8": (torch.uint8, 0, 256, 8), "i8": (torch.int8, -128, 128, 8)}
+    for name, (dtype, low, high, bits) in whole.items():
+
+        def ints(of, *shape, low=low, high=high):
+            return rng(of).integers(low, high, shape)
+
+        def one(op, arrays, f, dtype=dtype, name=name):
+            case(op, arrays, lambda *x: f(*x).to(dtype).to(torch.int64), dtypes={i + 1: name for i in range(len(arrays))})
+
+        a, b, row = ints("a" + name, 3, 37), ints("b" + name, 3, 37), ints("r" + name, 37)
+        for op in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+            one(f"{op}.{name}", [a, b], getattr(torch, op))
+            one(f"{op}.{name}_row", [a, row], getattr(torch, op))
+            one(f"{op}.{name}_scalar", [a, ints("s" + name)], getattr(torch, op))
+        one(f"bitwise_not.{name}", [a], torch.bitwise_not)
+        counts = ints("counts" + name, 3, 37, low=0, high=bits)
+        one(f"shift_left.{name}", [a, counts], torch.bitwise_left_shift)
+        one(f"shift_right.{name}", [a, counts], torch.bitwise_right_shift)
+        one(f"shift_right.{name}_scalar", [a, np.array(3)], torch.bitwise_right_shift)
+    case("bitwise_and.empty", [np.zeros((0, 3), np.int32), np.zeros(3, np.int32)], torch.bitwise_and)
+
+
+def loss_cases():
+    for reduction in ("mean", "sum", "none"):
+        attrs = {"reduction": reduction}
+        for shape_name, shape in (("matrix", (5, 37)), ("one", (1,)), ("scalar", ())):
+            name = f"{shape_name}_{reduction}"
+            x, t = 2 * normal("x" + name, *shape), normal("t" + name, *shape)
+            case(f"mse_loss.{name}", [x, t], lambda a, b: F.mse_loss(a, b, reduction=reduction), attrs)
+            case(f"l1_loss.{name}", [x, t], lambda a, b: F.l1_loss(a, b, reduction=reduction), attrs)
+            case(f"huber_loss.{name}", [x, t], lambda a, b: F.huber_loss(a, b, reduction=reduction, delta=0.7),
+                 {**attrs, "delta": 0.7})
+            target = uniform("p" + name, *shape, low=0.05, high=0.95)
+            case(f"bce_with_logits.{name}", [x, target],
+                 lambda a, b: F.binary_cross_entropy_with_logits(a, b, reduction=reduction), attrs)
+            logp = np.log(uniform("q" + name, *shape, low=0.05, high=0.95))
+            case(f"kl_div.{name}", [logp, target], lambda a, b: F.kl_div(a, b, reduction=reduction), attrs)
+            case(f"kl_div.log_{name}", [logp, np.log(target)],
+                 lambda a, b: F.kl_div(a, b, reduction=reduction, log_target=True), {**attrs, "log_target": True})
+        labels = (normal("labels", 5, 37) > 0).astype(np.uint8)
+        case(f"bce_with_logits.u8_{reduction}", [3 * normal("bx", 5, 37), labels],
+             lambda a, b: F.binary_cross_entropy_with_logits(a, b.to(a.dtype), reduction=reduction), attrs)
+        case(f"kl_div.zeros_{reduction}", [np.log(np.array([0.2, 0.3, 0.5])), np.array([0.0, 1.0, 0.0])],
+             lambda a, b: F.kl_div(a, b, reduction=reduction), attrs, grads=[1])
+
+        for shape_name, rows, classes in (("rows", (7,), 37), ("batch", (2, 3), 131), ("one", (1,), 1), ("row", (), 17)):
+            for kind in ("plain", "ignore", "smooth", "weight", "all"):
+                if shape_name == "one" and kind in ("ignore", "all"):
+                    continue
+                name = f"softmax_cross_entropy.{shape_name}_{kind}_{reduction}"
+                targets = rng(name).integers(0, classes, rows).astype(np.int32)
+                options = {"reduction": reduction}
+                if kind in ("ignore", "all") and targets.ndim > 0:
+                    targets.reshape(-1)[::3] = 2
+                    options["ignore_index"] = 2
+                if kind in ("smooth", "all"):
+                    options["label_smoothing"] = 0.15
+                inputs = [2 * normal(name, *rows, classes), targets]
+                if kind in ("weight", "all"):
+                    inputs.append(uniform(name + "w", classes, low=0.2, high=2))
+
+                def loss(x, t, w=None, options=options):
+                    flat = F.cross_entropy(x.reshape(-1, x.shape[-1]), t.reshape(-1).long(), weight=w, **options)
+                    return flat.reshape(t.shape) if options["reduction"] == "none" else flat
+
+                case(name, inputs, loss, options, grads=[1])
+
+
+def attention_cases():
+    def one(name, q, k, bias=None, heads=None, slopes=None, causal=False, scale=None, softcap=0.0, window=0):
+        """q (B, S, H, D), k (B, T, K, D)."""
+        b, s, h, _ = q
+        t, kv = k[1], k[2]
+
+        def f(q, k, v, sq, sk, bias, slopes=None):
+            k, v = (x.repeat_interleave(h // kv, 2) for x in (k, v))
+            scores = torch.einsum("bshd,bthd->bhst", q, k) * (scale or 1 / math.sqrt(q.shape[-1]))
+            if softcap:
+                scores = softcap * torch.tanh(scores / softcap)
+            i, j = torch.arange(s)[:, None], torch.arange(t)[None]
+            if slopes is not None:
+                scores = scores - slopes[:, None, None] * (i - j).abs()
+            seen = torch.ones(s, t, dtype=torch.bool)
+            if causal:
+                seen = seen & (j <= i)
+            if window:
+                seen = seen & ((i - j).abs() < window)
+            if bias is not None and bias.is_floating_point():
+                scores = scores + bias
+            elif bias is not None:
+                seen = seen & bias.bool()
+            seen = seen.expand(scores.shape)
+            scores = scores.masked_fill(~seen, -torch.inf)
+            p = torch.where(seen.any(-1, keepdim=True), torch.softmax(scores, -1), 0.0)
+            return torch.einsum("bhst,bthd->bshd", p, v)
+
+        inputs = [normal(name + x, *shape) for x, shape in (("q", q), ("k", k), ("v", k))] + [None, None]
+        grads = [1, 2, 3]
+        if bias == "mask":
+            mask = (normal(name + "m", *heads) > -0.3).astype(np.uint8)
+            mask[..., 0] = 1
+            inputs.append(mask)
+        elif bias:
+            inputs.append(normal(name + "b", *heads))
+            grads.append(6)
+        else:
+            inputs.append(None)
+        if slopes:
+            inputs.append(2.0 ** -np.arange(1, h + 1))
+        attrs = {"causal": True} if causal else {}
+        attrs.update({key: x for key, x in (("scale", scale), ("softcap", softcap), ("window", window)) if x})
+        case("attention." + name, inputs, f, attrs, grads=grads)
+
+    small, keys = (2, 7, 4, 5), (2, 9, 2, 5)
+    one("bias_full", small, keys, bias=True, heads=(2, 4, 7, 9))
+    one("bias_heads", small, keys, bias=True, heads=(4, 7, 9))
+    one("bias_batch", small, keys, bias=True, heads=(2, 1, 7, 9))
+    one("bias_shared", small, keys, bias=True, heads=(7, 9), scale=0.7)
+    one("bias_keys", small, keys, bias=True, heads=(2, 1, 1, 9))
+    one("bias_causal", (2, 21, 2, 8), (2, 21, 1, 8), bias=True, heads=(1, 2, 21, 21), causal=True)
+    one("bias_window", (1, 33, 2, 8), (1, 33, 2, 8), bias=True, heads=(1, 1, 33, 33), causal=True, window=7)
+    one("bias_long", (1, 67, 2, 16), (1, 131, 1, 16), bias=True, heads=(1, 2, 67, 131))
+    one("mask_full", small, keys, bias="mask", heads=(2, 4, 7, 9))
+    one("mask_keys", small, keys, bias="mask", heads=(2, 1, 1, 9))
+    one("mask_causal", (1, 40, 2, 8), (1, 40, 2, 8), bias="mask", heads=(40, 40), causal=True)
+    one("mask_softcap", small, keys, bias="mask", heads=(7, 9), softcap=2.0)
+    one("slopes", small, keys, slopes=True)
+    one("slopes_causal", (1, 70, 4, 8), (1, 70, 2, 8), slopes=True, causal=True)
+    one("slopes_bias", (1, 12, 4, 8), (1, 12, 2, 8), slopes=True, bias=True, heads=(12, 12), causal=True)
+    one("bias_one", (1, 1, 1, 1), (1, 1, 1, 1), bias=True, heads=(1, 1, 1, 1))
+    one("bias_empty", (1, 0, 2, 4), (1, 3, 1, 4), bias=True, heads=(2, 0, 3))
+
+
+unary_cases()
+pair_cases()
+bit_cases()
+loss_cases()
+attention_cases()
+write("ops_pointwise.h5")

@@ -56,6 +56,11 @@ static void read_chip(lua_State *L, int i, mx_sim_chip *chip)
     chip->offloads[MX_ALL_GATHER] = mxl_field_boolean(L, i, "offloads_all_gather", false);
     chip->offloads[MX_REDUCE_SCATTER] = mxl_field_boolean(L, i, "offloads_reduce_scatter", false);
     chip->offloads[MX_ALL_REDUCE] = mxl_field_boolean(L, i, "offloads_all_reduce", false);
+    chip->multiprocessors = (int)mxl_field_number(L, i, "multiprocessors", 0);
+    if (chip->multiprocessors > 0) {
+        chip->product_tile[0] = (int)positive(L, i, "product_tile_m");
+        chip->product_tile[1] = (int)positive(L, i, "product_tile_n");
+    }
     chip->peak_flops[MX_BF16] = positive(L, i, "bf16_flops");
     chip->peak_flops[MX_F32] = positive(L, i, "f32_flops");
     chip->vector_flops = mxl_field_number(L, i, "vector_flops", 0);

@@ -11,11 +11,25 @@
 
 static double tiles(double n, int tile) { return ceil(n / tile) * tile; }
 
+/* FLOPs in which multiprocessors could have computed a product: whole waves of whole tiles of m_tile by n_tile. */
+static double wave_flops(const mx_sim_chip *chip, const mx_cost *cost, int m_tile, int n_tile)
+{
+    double units = chip->multiprocessors, products = cost->flops / (2 * cost->m * cost->n * cost->k);
+    double n_tiles = products * ceil(cost->m / m_tile) * ceil(cost->n / n_tile);
+    double parts = fmax(1, floor(units / n_tiles)); /* of the depth */
+    double waves = ceil(n_tiles * parts / units);
+    return waves * units * m_tile * n_tile * 2 * tiles(cost->k, chip->tile) / parts;
+}
+
 static double padded_flops(const mx_sim_chip *chip, const mx_cost *cost)
 {
     double real = cost->m * cost->n * cost->k;
-    return real == 0 ? cost->flops
-                     : cost->flops * tiles(cost->m, 8) * tiles(cost->n, chip->tile) * tiles(cost->k, chip->tile) / real;
+    if (real == 0)
+        return cost->flops;
+    const int *sides = chip->product_tile;
+    if (chip->multiprocessors > 0)
+        return fmin(wave_flops(chip, cost, sides[0], sides[1]), wave_flops(chip, cost, sides[1], sides[0]));
+    return cost->flops * tiles(cost->m, 8) * tiles(cost->n, chip->tile) * tiles(cost->k, chip->tile) / real;
 }
 
 static double peak_of(const mx_sim_chip *chip, const mx_call *call)

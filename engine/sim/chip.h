@@ -2,8 +2,10 @@
  * of its kernels.
  *
  * A matrix product takes the larger of two times: its FLOPs, padded to the tiles of the matrix unit, at the rate of the
- * unit; and its bytes at the memory's rate. Other operations take the larger of the time of their bytes and that of
- * their arithmetic on the vector unit.
+ * unit; and its bytes at the memory's rate. A GPU has several multiprocessors, each of which computes a tile of the
+ * result at a time. The last wave of tiles takes as long as the others even if it has fewer tiles than there are
+ * multiprocessors. Products with fewer tiles than that are split along their depth. Other operations take the larger of
+ * the time of their bytes and that of their arithmetic on the vector unit.
  *
  * The loss writes and reads all logits. An embedding may be a product of one-hot vectors and the table.
  *
@@ -32,6 +34,8 @@ typedef struct mx_sim_chip {
     double peak_flops[MX_DTYPES]; /* of matrix products, by the dtype of their operands; 0: that of f32 */
     double vector_flops;          /* operations per second of the vector unit; 0: never a limit */
     int tile;                     /* rows and columns of the matrix unit; 1: no padding */
+    int multiprocessors;          /* that share the tiles of a product; 0: one unit computes it as a whole */
+    int product_tile[2];          /* sides of the part of a result that a multiprocessor computes at a time */
     double memory_bytes, memory_Bps;
     double host_Bps; /* bandwidth to the host's memory, one way */
     double launch_s; /* overhead of each operation */

@@ -137,6 +137,8 @@ function TestHardware.test_files_that_are_wrong()
         { "torus_dims: 2", "torus_dims: 0\ndies: 2", "'switch_Bps': expected a number above 0, since torus_dims is 0" },
         { "torus_dims: 2", "torus_dims: 2\ndies: 2", "'die_link_Bps': expected a number above 0, since dies is 2" },
         { "4: %[2, 2%]", "4: [2, 3]", "slices: 4: expected 2 sides that multiply to it" },
+        { "torus_dims: 2", "torus_dims: 2\nmultiprocessors: 132",
+            "product_tile: expected [rows, columns] of a multiprocessor, as in [128, 256]" },
         { "4: %[2, 2%]", "4: [4]", "slices: 4: expected 2 sides that multiply to it" },
         { "  ici_efficiency:", "  ici:", "constants: 'ici' is none of attention_efficiency" },
         { "  ici_efficiency: [^\n]*\n", "  ici_efficiency: most\n",
@@ -161,6 +163,24 @@ function TestChip.test_matmul_is_padded_to_the_tiles()
     assert_near(times.matrix_s, padded / (0.5 * PEAK))
     assert_near(times.flops, 2.0 * 4100 * 4200 * 4300)
     lu.assertEquals({ times.operations, times.memory_s }, { 1, 0 })
+end
+
+-- Multiprocessors compute whole waves of tiles, 128 x 256; products of less than a wave are split along their depth.
+function TestChip.test_waves_of_multiprocessors()
+    mx.sim.start("h100-1", 1, constants({ memory_Bps = 1e18 }))
+    local wave = 132 * 128 * 256 * 2 / 9.895e14 -- seconds for each row of the depth
+    for _, case in ipairs({
+        { { 2048, 1024 }, { 1024, 2048 }, 1 }, -- 8 x 16 tiles of 132
+        { { 16384, 1024 }, { 1024, 4096 }, 16 }, -- 2,048 tiles are 15.5 waves
+        { { 16384, 1024 }, { 1024, 11008 }, 42 }, -- 5,504 are 41.7
+        { { 256 * 133, 1024 }, { 1024, 128 }, 2 }, -- 133 of 256 x 128; of 128 x 256 twice as many, each half empty
+        { { 4, 1024, 1024 }, { 4, 1024, 1024 }, 1 }, -- 4 products of 32
+        { { 1280, 1024 }, { 1024, 1280 }, 1 / 2 }, -- 50 tiles, in two parts each: 100 of 132
+        { { 128, 1024 }, { 1024, 256 }, 1 / 132 },
+    }) do
+        local a, b = mx.zeros(case[1], "bf16"), mx.zeros(case[2], "bf16")
+        assert_near(seconds(function() mx.matmul(a, b) end), case[3] * 1024 * wave)
+    end
 end
 
 function TestChip.test_matmul_of_float32_has_a_peak_of_its_own()

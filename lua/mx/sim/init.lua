@@ -30,6 +30,7 @@ local OPTIONAL = {
     dies = "number", switch_Bps = "number", launch_s = "number", fuses = "boolean", constants = "table",
     sparse_core = "boolean", attention_block = "number", ring_numbered = "table", networks = "table",
     vmem_bytes = "number", library_products = "boolean", collective_streams = "number",
+    multiprocessors = "number", product_tile = "table",
 }
 
 local OFFLOADED = { "all_gather", "reduce_scatter", "all_reduce" } -- collectives that SparseCores can run
@@ -82,6 +83,15 @@ local function check_together(path, file)
     check_above_zero(path, file, { "memory_bytes", "memory_Bps", "dcn_Bps", "host_Bps", "matrix_unit_tile" }, "")
     check_above_zero(path, file, file.torus_dims > 0 and { "link_Bps" } or { "switch_Bps" },
         (", since torus_dims is %g"):format(file.torus_dims))
+    if file.multiprocessors then
+        check_above_zero(path, file, { "multiprocessors" }, "")
+        for side = 1, 2 do
+            local rows = file.product_tile and math.tointeger(file.product_tile[side])
+            if not rows or rows < 1 or #file.product_tile ~= 2 then
+                util.refuse("%s: product_tile: expected [rows, columns] of a multiprocessor, as in [128, 256]", path)
+            end
+        end
+    end
     if (file.dies or 1) > 1 then
         check_above_zero(path, file, { "die_link_Bps" }, (", since dies is %g"):format(file.dies))
     end
@@ -227,7 +237,7 @@ function sim.pod(name, slices, values)
             util.refuse("sparse_core_collective_offload_%s: %s has no SparseCores", kind, hardware.description)
         end
     end
-    local sides = topology.sides(hardware, chips)
+    local sides, product_tile = topology.sides(hardware, chips), hardware.product_tile or {}
     hardware.sides, hardware.dims = sides, hardware.torus_dims > 0 and topology.dims(hardware, sides) or {}
     hardware.slice_chips, hardware.given = chips, name
     return {
@@ -235,7 +245,8 @@ function sim.pod(name, slices, values)
         chip = {
             bf16_flops = hardware.peak_flops.bfloat16,
             f32_flops = hardware.f32_products_flops or hardware.peak_flops.float32,
-            tile = math.tointeger(hardware.matrix_unit_tile), memory_bytes = hardware.memory_bytes,
+            tile = math.tointeger(hardware.matrix_unit_tile), multiprocessors = hardware.multiprocessors,
+            product_tile_m = product_tile[1], product_tile_n = product_tile[2], memory_bytes = hardware.memory_bytes,
             memory_Bps = hardware.memory_Bps, host_Bps = hardware.host_Bps, launch_s = hardware.launch_s or 0,
             fuses = hardware.fuses ~= false, library_products = hardware.library_products,
             collective_share = hardware.collective_share,

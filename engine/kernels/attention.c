@@ -319,9 +319,10 @@ double mx_attention_block_pairs_of(const mx_attention *a, int64_t block_q, int64
             least = last < first ? least : mx_min(least, first);
             most = last < first || last < most ? most : last;
         }
-        if (most >= least)
-            pairs +=
-                (double)rows * (double)(mx_min((most / block_kv + 1) * block_kv, p.keys) - least / block_kv * block_kv);
+        if (most >= least) {
+            int64_t from = least / block_kv * block_kv, to = mx_min((most / block_kv + 1) * block_kv, p.keys);
+            pairs += (double)rows * (double)(to - from);
+        }
     }
     return pairs;
 }

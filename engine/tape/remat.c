@@ -135,8 +135,8 @@ mx_status mx_remat_prefetch(mx_node *node)
     return MX_OK;
 }
 
-/* Prefetches the offloaded values that the region's records up to `node` read or made. `ahead`: backward has not reached
- * the region, so those that are read only to compute others again are still to be used, too. */
+/* Prefetches the offloaded values that the region's records up to `node` read or made. `ahead`: backward has not
+ * reached the region, so those that are read only to compute others again are still to be used, too. */
 static mx_status fetch_region(const mx_node *node, const mx_region *region, bool ahead)
 {
     for (; node && node->number >= region->first; node = node->before) {

@@ -18,7 +18,8 @@ local function read(x, weight, bias, name)
             error(("%s: %s must have one dimension of %d, the channels of x"):format(name, what, channels), 3)
         end
     end
-    return x:view(shape[1], channels, x:numel() > 0 and -1 or 0):to("f32"), { 1, channels, 1 }
+    local wide = x:dtype() == "f64" and x or x:to("f32")
+    return wide:view(shape[1], channels, x:numel() > 0 and -1 or 0), { 1, channels, 1 }
 end
 
 local function mean_of_channels(t)
@@ -51,7 +52,7 @@ end
 ---@param weight any? (C)
 ---@param bias any? (C)
 ---@param options table? { eps = 1e-5, mean = (C), var = (C) }
----@return any y, any mean, any var both (C), f32
+---@return any y, any mean, any var both (C), f32, or f64 for an x of f64
 function norms.batch_norm(x, weight, bias, options)
     weight, bias, options = arguments(weight, bias, options)
     local o = util.options(options, { eps = 1e-5, mean = false, var = false }, "batch_norm")

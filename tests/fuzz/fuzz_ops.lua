@@ -15,6 +15,8 @@ local random = require "random_tensors"
 
 local pick, chance, like = random.pick, random.chance, random.like
 
+mx.memory_limit(2 << 30) -- a random size is refused before it takes the memory of this machine
+
 -- Share of the portable path's value by which another may differ: 2 units in the last place of bf16; and in f32 the
 -- kernels' polynomials, which are within 4e-6 of the functions.
 -- Attention in bf16 rounds probabilities and their gradients before it multiplies them.

@@ -484,48 +484,41 @@ static const mx_op *check_op(lua_State *L)
     return NULL; /* not reached */
 }
 
-/* "matmul(a, b, bias?, {trans_a = false, ...})" and a line for each attribute. */
-static int help(lua_State *L)
+/* The value of an attribute that is not given, as text. */
+static const char *push_standard(lua_State *L, const mx_attr *attr)
 {
-    if (lua_isnoneornil(L, 1)) {
-        lua_pushliteral(L, "mx.help \"matmul\" explains an operation, mx.ops() lists them; lua/tensors.md and "
-                           "lua/README.md explain tensors and modules\n");
-        return 1;
+    if (isnan(attr->standard))
+        return lua_pushstring(L, attr->kind == MX_ATTR_SEED ? "optional" : "required");
+    switch (attr->kind) {
+    case MX_ATTR_BOOL:
+        return lua_pushstring(L, attr->standard != 0 ? "true" : "false");
+    case MX_ATTR_ENUM:
+        return lua_pushstring(L, attr->choices[(int)attr->standard]);
+    case MX_ATTR_INT:
+    case MX_ATTR_FLOAT: {
+        char number[32];
+        snprintf(number, sizeof number, "%g", attr->standard);
+        return lua_pushstring(L, number);
     }
-    const mx_op *op = check_op(L);
-    luaL_Buffer text;
-    luaL_buffinit(L, &text);
-    lua_pushfstring(L, "mx.%s(", op->name);
-    luaL_addvalue(&text);
-    for (int i = 0; op->inputs[i]; i++) {
-        lua_pushfstring(L, i ? ", %s" : "%s", op->inputs[i]);
-        luaL_addvalue(&text);
+    default:
+        return lua_pushliteral(L, "optional");
     }
-    bool has_attrs = op->attrs && op->attrs->name;
-    luaL_addstring(&text, has_attrs ? (op->inputs[0] ? ", {...})\n" : "{...})\n") : ")\n");
-    lua_pushfstring(L, "  %s\n", op->doc);
-    luaL_addvalue(&text);
+}
+
+/* {{name =, standard =, doc =}, ...} */
+static void push_options(lua_State *L, const mx_op *op)
+{
+    lua_newtable(L);
     for (const mx_attr *attr = op->attrs; attr && attr->name; attr++) {
-        char standard[32];
-        if (attr->kind == MX_ATTR_SEED)
-            snprintf(standard, sizeof standard, "optional");
-        else if (isnan(attr->standard))
-            snprintf(standard, sizeof standard, "required");
-        else if (attr->kind == MX_ATTR_BOOL)
-            snprintf(standard, sizeof standard, "%s", attr->standard != 0 ? "true" : "false");
-        else if (attr->kind == MX_ATTR_ENUM)
-            snprintf(standard, sizeof standard, "%s", attr->choices[(int)attr->standard]);
-        else if (attr->kind == MX_ATTR_DTYPE || attr->kind == MX_ATTR_DIM || attr->kind == MX_ATTR_DIMS ||
-                 attr->kind == MX_ATTR_AXES || attr->kind == MX_ATTR_SHAPE)
-            snprintf(standard, sizeof standard, "optional");
-        else
-            snprintf(standard, sizeof standard, "%g", attr->standard);
-        char line[256];
-        snprintf(line, sizeof line, "    %-16s %-10s %s\n", attr->name, standard, attr->doc);
-        luaL_addstring(&text, line);
+        lua_newtable(L);
+        lua_pushstring(L, attr->name);
+        lua_setfield(L, -2, "name");
+        push_standard(L, attr);
+        lua_setfield(L, -2, "standard");
+        lua_pushstring(L, attr->doc);
+        lua_setfield(L, -2, "doc");
+        lua_rawseti(L, -2, attr - op->attrs + 1);
     }
-    luaL_pushresult(&text);
-    return 1;
 }
 
 static int compare_names(const void *a, const void *b)
@@ -578,7 +571,8 @@ static int list_ops(lua_State *L)
     return 1;
 }
 
-/* op_info(name) -> {inputs = {...}, results = n, differentiable = bool, mutates = bool} */
+/* op_info(name) -> {doc =, inputs = {...}, options = {{name =, standard =, doc =}, ...}, results = n,
+ * differentiable = bool, mutates = bool} */
 static int op_info(lua_State *L)
 {
     const mx_op *op = check_op(L);
@@ -589,6 +583,10 @@ static int op_info(lua_State *L)
         lua_rawseti(L, -2, i + 1);
     }
     lua_setfield(L, -2, "inputs");
+    push_options(L, op);
+    lua_setfield(L, -2, "options");
+    lua_pushstring(L, op->doc);
+    lua_setfield(L, -2, "doc");
     lua_pushinteger(L, op->n_results);
     lua_setfield(L, -2, "results");
     lua_pushboolean(L, op->vjp != NULL);
@@ -600,7 +598,7 @@ static int op_info(lua_State *L)
 
 int mxl_open_ops(lua_State *L)
 {
-    static const luaL_Reg functions[] = {{"ops", list_ops}, {"help", help}, {"op_info", op_info}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"ops", list_ops}, {"op_info", op_info}, {NULL, NULL}};
     luaL_newlib(L, functions);
     luaL_getmetatable(L, MXL_TENSOR);
     lua_getfield(L, -1, "methods");

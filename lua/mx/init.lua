@@ -31,7 +31,7 @@ local FUNCTIONS = {
     load_npy = "storage/npy", save_npy = "storage/npy", load_npz = "storage/npy", save_npz = "storage/npy",
     load_csv = "storage/csv", save = "storage/tables", load = "storage/tables", from_bytes = "storage/bytes",
     to_bytes = "storage/bytes", plot = "report/plot",
-    sweep = "run/sweep",
+    sweep = "run/sweep", help = "help",
     progress = "report/progress", sparkline = "report/progress",
 }
 
@@ -58,6 +58,7 @@ local function known_names(loaded)
 end
 
 return setmetatable(mx, {
+    lazy = { FILES, FUNCTIONS }, -- tests/lua/test_help.lua reads these names
     __index = function(self, name)
         local file = FILES[name] or FUNCTIONS[name]
         if file then
@@ -67,7 +68,7 @@ return setmetatable(mx, {
         end
         local util = require "mx.util"
         local near = util.nearest(tostring(name), known_names(self))
-        error(("mx.%s does not exist; %smx.ops() lists the operations"):format(tostring(name),
+        error(("mx.%s does not exist; %smx.help() lists all names"):format(tostring(name),
             near and ("did you mean mx.%s? "):format(near) or ""), 2)
     end,
 })

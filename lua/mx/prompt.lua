@@ -120,7 +120,7 @@ return function()
         strict.__newindex = nil
     end
     if core.rank() == 0 then
-        print(("mxlua %s, %d rank(s), %s. The module is mx; mx.ops() lists the operations, mx.help(NAME) tells of one; "
+        print(("mxlua %s, %d rank(s), %s. The module is mx; mx.help() lists its names, mx.help(NAME) explains one; "
             .. "end with Ctrl-D."):format(core.version, core.ranks(), core.isa()))
     end
     for chunk in read_chunk do

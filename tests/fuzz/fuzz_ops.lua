@@ -47,8 +47,8 @@ local options = {} -- operation -> names of its options
 local function options_of(name)
     if not options[name] then
         local names = {}
-        for option in mx.help(name):gmatch("\n    (%S+)") do
-            names[#names + 1] = option
+        for i, option in ipairs(mx.op_info(name).options) do
+            names[i] = option.name
         end
         options[name] = names
     end

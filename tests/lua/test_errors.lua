@@ -472,7 +472,7 @@ end
 
 function TestErrors.test_help_says_what_must_be_given()
     for name, what in pairs({ shape = "required", seed = "optional", std = "1" }) do
-        lu.assertEquals(mx.help("randn"):match("\n    " .. name .. " +(%w+)"), what)
+        lu.assertEquals(mx.help("randn"):match("\n  " .. name .. " +(%w+)"), what)
     end
     lu.assertErrorMsgContains("attribute 'shape' must be given", mx.randn, { std = 1 })
     lu.assertEquals(mx.randn({ shape = { 2 } }):size(), { 2 })

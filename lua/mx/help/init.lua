@@ -1,0 +1,207 @@
+--- mx.help: every function of mx and every method of tensors, by our names and by those of PyTorch.
+--
+-- The texts are in operations.lua and functions.lua, those of operations in the engine. pages.lua makes the pages
+-- lua/reference.md and lua/from_pytorch.md of them.
+
+local mx = require "mx"
+
+local help = {}
+
+---@class mx.HelpEntry
+---@field call string as a script writes it
+---@field name string without "mx." and "t:"
+---@field is_method boolean a method of tensors only
+---@field is_topic boolean no name of mx
+---@field text string
+---@field options table[] of an operation: name, standard, doc
+---@field torch string[] names of PyTorch and other libraries
+---@field code? string the example; only gradients and steps of operations have none
+
+local function words_of(text)
+    local words = {}
+    for word in (text or ""):gmatch("[^,]+") do
+        words[#words + 1] = word:match("^%s*(.-)%s*$")
+    end
+    return words
+end
+
+local function new_entry(given, is_topic)
+    local name = given[1]:match("^t:([%w_]+)") or given[1]:match("^[%w_.:]+") or given[1]
+    local entry = {
+        call = given[1], name = name, is_method = given[1]:find("^t:") ~= nil, options = {}, text = given[2],
+        is_topic = is_topic or given[1]:find("^t[.%[]") ~= nil, torch = words_of(given.torch), code = given.code,
+    }
+    if entry.is_topic then
+        entry.name = given[1]
+    elseif not entry.text then
+        local info = mx.op_info(name)
+        local inputs = table.concat(info.inputs, ", ")
+        local options = #info.options > 0 and (inputs == "" and "{...}" or ", {...}") or ""
+        entry.call, entry.text, entry.options = ("mx.%s(%s%s)"):format(name, inputs, options), info.doc, info.options
+    elseif not name:find(":", 1, true) and not entry.is_method then
+        entry.call = "mx." .. given[1]
+    end
+    return entry
+end
+
+local sections -- made when first used
+
+--- All entries by section. The last section has the operations that operations.lua leaves out.
+---@return {title: string, entries: mx.HelpEntry[]}[]
+function help.sections()
+    if sections then
+        return sections
+    end
+    local list, has = {}, {}
+    for _, file in ipairs { require "mx.help.functions", require "mx.help.operations" } do
+        for _, given in ipairs(file) do
+            local section = { title = given.title, entries = {} }
+            for i, one in ipairs(given) do
+                section.entries[i] = new_entry(one, given.topics)
+                has[section.entries[i].name] = true
+            end
+            list[#list + 1] = section
+        end
+    end
+    local rest = { title = "Gradients and steps of operations", entries = {} }
+    for _, name in ipairs(mx.ops()) do
+        if not has[name] then
+            rest.entries[#rest.entries + 1] = new_entry({ name })
+        end
+    end
+    list[#list + 1] = rest
+    sections = list
+    return list
+end
+
+local function plain(word)
+    return (word:lower():gsub("^mx%.", ""):gsub("^torch%.", ""):gsub("^t:", ""):gsub("^tensor%.", ""):gsub("%(%)$", ""))
+end
+
+local function last(word)
+    return word:match("([%w_]+)$") or word
+end
+
+-- How well an entry fits a word: 1 our name, 2 its last part, 3 a name of PyTorch, 4 its last part; nil: not at all.
+local function level(entry, word)
+    local name = plain(entry.name)
+    if name == word then
+        return 1
+    elseif last(name) == word then
+        return 2
+    end
+    local best
+    for _, other in ipairs(entry.torch) do
+        other = plain(other)
+        if other == word then
+            return 3
+        elseif last(other) == word then
+            best = 4
+        end
+    end
+    return best
+end
+
+local function each(fn)
+    for _, section in ipairs(help.sections()) do
+        for _, entry in ipairs(section.entries) do
+            fn(entry)
+        end
+    end
+end
+
+-- The entries that fit a word best, and the names of others that fit.
+local function find(word)
+    local found, others, best = {}, {}, 5
+    each(function(entry)
+        local l = level(entry, word)
+        if l and l < best then
+            for _, one in ipairs(found) do
+                others[#others + 1] = one.name
+            end
+            found, best = { entry }, l
+        elseif l == best then
+            found[#found + 1] = entry
+        elseif l then
+            others[#others + 1] = entry.name
+        end
+    end)
+    return found, others
+end
+
+--- The lines of an operation's options.
+---@param entry mx.HelpEntry
+---@return string[]
+function help.option_lines(entry)
+    local lines = {}
+    for i, option in ipairs(entry.options) do
+        lines[i] = ("  %-16s %-10s %s"):format(option.name, option.standard, option.doc)
+    end
+    return lines
+end
+
+local function text_of(entry)
+    local lines = { entry.call, entry.text }
+    table.move(help.option_lines(entry), 1, #entry.options, 3, lines)
+    if #entry.torch > 0 then
+        lines[#lines + 1] = "PyTorch and others: " .. table.concat(entry.torch, ", ")
+    end
+    if entry.code then
+        lines[#lines + 1] = "    " .. entry.code:gsub("\n", "\n    ")
+    end
+    return table.concat(lines, "\n")
+end
+
+local function overview()
+    local lines = {
+        'print(mx.help "cat") explains a name of mx, or says what a name of PyTorch is called here. mx.ops() lists the',
+        "operations. lua/reference.md has all of this as a page, lua/from_pytorch.md the names of PyTorch,",
+        "lua/tensors.md the rules of tensors. Operations are methods of tensors, too: mx.sum(x) is x:sum().",
+    }
+    for _, section in ipairs(help.sections()) do
+        local names = {}
+        for i, entry in ipairs(section.entries) do
+            names[i] = entry.is_method and "t:" .. entry.name or entry.name
+        end
+        lines[#lines + 1] = "\n" .. mx.wrap(section.title .. ": " .. table.concat(names, ", "), 100)
+    end
+    return table.concat(lines, "\n")
+end
+
+--- Explains a name of mx, of a tensor's method, or of PyTorch. Not collective.
+---@param name? string nil: an overview
+---@return string
+function help.help(name)
+    if name == nil then
+        return overview()
+    elseif type(name) ~= "string" then
+        error(('mx.help takes a name, such as mx.help "matmul"; given: a %s'):format(type(name)), 2)
+    end
+    local word = plain(name)
+    local found, others = find(word)
+    if #found == 0 and word:find("^[%w_]+%.") then -- a function of a module, such as checkpoint.saver
+        local module = find(word:match("^[%w_]+"))
+        local has = module[1] and mx[module[1].name]
+        found = type(has) == "table" and has[last(word)] ~= nil and module or {}
+    end
+    if #found == 0 then
+        local names = {}
+        each(function(entry)
+            names[#names + 1] = entry.name
+            table.move(entry.torch, 1, #entry.torch, #names + 1, names)
+        end)
+        local near = mx.nearest(name, names)
+        error(("mx.help knows no '%s'; %smx.help() lists all names"):format(name,
+            near and ("did you mean '%s'? "):format(near) or ""), 2)
+    end
+    local texts = {}
+    for i, entry in ipairs(found) do
+        texts[i] = text_of(entry)
+    end
+    if #others > 0 then
+        texts[#texts + 1] = "See also: " .. table.concat(others, ", ")
+    end
+    return table.concat(texts, "\n\n") .. "\n"
+end
+
+return help

@@ -1,0 +1,308 @@
+--- What mx.help says of operations beside their own texts (mx.op_info): names of PyTorch, and an example of each.
+--
+-- Sections of entries { name, torch = names of PyTorch, code = example }. In an example, `--> text` after an expression
+-- is its value. Operations with _grad or _acc in their names, and steps of others, need no entry: scripts seldom call
+-- them.
+
+return {
+    { title = "Making tensors",
+        { "randint", torch = "randint", code = [[mx.randint({ 3 }, { low = 5, high = 6 }) --> {5, 5, 5}]] },
+        { "permutation", torch = "randperm", code = [[mx.permutation(4):sum():item() --> 6]] },
+        { "truncated_normal", torch = "nn.init.trunc_normal_", code = [[
+mx.truncated_normal({ 2, 3 }, { std = 0.02 }):size() --> {2, 3}]] },
+        { "bernoulli", torch = "bernoulli", code = [[mx.bernoulli(mx.tensor { 0, 1 }) --> {0, 1}]] },
+        { "multinomial", torch = "multinomial, distributions.Categorical", code = [[
+mx.multinomial(mx.tensor { 0, 1, 0 }, { n = 1 }) --> {1}]] },
+        { "full", torch = "full", code = [[mx.full({ 2, 2 }, 7) --> {{7, 7}, {7, 7}}]] },
+        { "arange", torch = "arange, range", code = [[
+mx.arange(4) --> {0, 1, 2, 3}
+mx.arange(3, { start = 5, step = 2, dtype = "i32" }) --> {5, 7, 9}]] },
+        { "randn", torch = "randn, normal, nn.init.normal_, randn_like", code = [[
+local x = mx.randn({ 2, 3 }, { std = 0.1, seed = 1 })
+x:size() --> {2, 3}]] },
+        { "rand", torch = "rand, uniform_, nn.init.uniform_, rand_like", code = [[
+local x = mx.rand({ 2, 3 }, { low = -1, high = 1 })
+x:size() --> {2, 3}]] },
+        { "one_hot", torch = "F.one_hot", code = [[
+mx.one_hot(mx.tensor({ 0, 2 }, "i32"), { classes = 3 }) --> {{1, 0, 0}, {0, 0, 1}}]] },
+    },
+    { title = "Arithmetic",
+        { "power", torch = "pow(x, tensor), float_power", code = [[
+mx.power(mx.tensor { 2, 3 }, mx.tensor { 3, 2 }) --> {8, 9}
+mx.tensor { 2, 3 } ^ mx.tensor { 3, 2 } --> {8, 9}]] },
+        { "clamp", torch = "clamp, clip", code = [[
+mx.clamp(mx.tensor { -2, 0, 5 }, { min = -1, max = 1 }) --> {-1, 0, 1}]] },
+        { "lerp", torch = "lerp", code = [[mx.lerp(mx.tensor { 0 }, mx.tensor { 10 }, { weight = 0.5 }) --> {5}]] },
+        { "bitwise_and", torch = "bitwise_and, logical_and", code = [[
+mx.bitwise_and(mx.tensor({ 6 }, "i32"), mx.tensor({ 3 }, "i32")) --> {2}]] },
+        { "bitwise_or", torch = "bitwise_or, logical_or", code = [[
+mx.bitwise_or(mx.tensor({ 6 }, "i32"), mx.tensor({ 3 }, "i32")) --> {7}]] },
+        { "bitwise_xor", torch = "bitwise_xor, logical_xor", code = [[
+mx.bitwise_xor(mx.tensor({ 6 }, "i32"), mx.tensor({ 3 }, "i32")) --> {5}]] },
+        { "bitwise_not", torch = "bitwise_not", code = [[mx.bitwise_not(mx.tensor({ 6 }, "i32")) --> {-7}]] },
+        { "shift_left", torch = "bitwise_left_shift", code = [[
+mx.shift_left(mx.tensor({ 3 }, "i32"), mx.tensor({ 2 }, "i32")) --> {12}]] },
+        { "shift_right", torch = "bitwise_right_shift", code = [[
+mx.shift_right(mx.tensor({ 12 }, "i32"), mx.tensor({ 2 }, "i32")) --> {3}]] },
+        { "add", torch = "add", code = [[mx.add(mx.tensor { 1, 2 }, 10) --> {11, 12}]] },
+        { "sub", torch = "sub, subtract", code = [[mx.sub(mx.tensor { 1, 2 }, 1) --> {0, 1}]] },
+        { "mul", torch = "mul, multiply", code = [[mx.mul(mx.tensor { 1, 2 }, mx.tensor { 3, 4 }) --> {3, 8}]] },
+        { "div", torch = "div, divide, true_divide", code = [[mx.div(mx.tensor { 3, 5 }, 2) --> {1.5, 2.5}]] },
+        { "idiv", torch = "floor_divide", code = [[mx.tensor({ 7, -7 }, "i32") // 2 --> {3, -4}]] },
+        { "pow", torch = "pow", code = [[mx.pow(mx.tensor { 2, 3 }, { exponent = 3 }) --> {8, 27}]] },
+        { "affine", torch = "neg, negative", code = [[
+mx.affine(mx.tensor { 1, 2 }, { scale = 10, shift = 1 }) --> {11, 21}
+-mx.tensor { 1, 2 } --> {-1, -2}]] },
+        { "maximum", torch = "maximum, clamp_min", code = [[mx.maximum(mx.tensor { 1, 5 }, 3) --> {3, 5}]] },
+        { "minimum", torch = "minimum, clamp_max", code = [[mx.minimum(mx.tensor { 1, 5 }, 3) --> {1, 3}]] },
+    },
+    { title = "Elementwise functions",
+        { "sign", torch = "sign, sgn", code = [[mx.sign(mx.tensor { -2, 3 }) --> {-1, 1}]] },
+        { "floor", torch = "floor", code = [[mx.floor(mx.tensor { 1.7 }) --> {1}]] },
+        { "ceil", torch = "ceil", code = [[mx.ceil(mx.tensor { 1.2 }) --> {2}]] },
+        { "round", torch = "round", code = [[mx.round(mx.tensor { 1.7, 2.5 }) --> {2, 2}]] },
+        { "erf", torch = "erf", code = [[mx.erf(mx.tensor { 0 }) --> {0}]] },
+        { "expm1", torch = "expm1", code = [[mx.expm1(mx.tensor { 0 }) --> {0}]] },
+        { "log1p", torch = "log1p", code = [[mx.log1p(mx.tensor { 0 }) --> {0}]] },
+        { "abs", torch = "abs, absolute", code = [[mx.abs(mx.tensor { -2, 3 }) --> {2, 3}]] },
+        { "exp", torch = "exp", code = [[mx.exp(mx.tensor { 0 }) --> {1}]] },
+        { "log", torch = "log", code = [[mx.log(mx.tensor { 1 }) --> {0}]] },
+        { "sqrt", torch = "sqrt", code = [[mx.sqrt(mx.tensor { 9 }) --> {3}]] },
+        { "rsqrt", torch = "rsqrt", code = [[mx.rsqrt(mx.tensor { 4 }) --> {0.5}]] },
+        { "square", torch = "square", code = [[mx.square(mx.tensor { 3 }) --> {9}]] },
+        { "sin", torch = "sin", code = [[mx.sin(mx.tensor { 0 }) --> {0}]] },
+        { "cos", torch = "cos", code = [[mx.cos(mx.tensor { 0 }) --> {1}]] },
+        { "cast", torch = "Tensor.to, type, float, int, long, bool, half, bfloat16, double", code = [[
+mx.cast(mx.tensor { 1.7, -1.7 }, { dtype = "i32" }) --> {1, -1}
+mx.tensor({ 3 }, "i32"):to("f32"):dtype() --> f32]] },
+    },
+    { title = "Activations",
+        { "leaky_relu", torch = "nn.LeakyReLU, F.leaky_relu", code = [[
+mx.leaky_relu(mx.tensor { -2, 3 }, { negative_slope = 0.5 }) --> {-1, 3}]] },
+        { "elu", torch = "nn.ELU, F.elu", code = [[mx.elu(mx.tensor { 0, 3 }) --> {0, 3}]] },
+        { "softplus", torch = "nn.Softplus, F.softplus", code = [[mx.softplus(mx.tensor { 0 }) --> {0.6931}]] },
+        { "relu", torch = "relu, nn.ReLU, F.relu", code = [[mx.relu(mx.tensor { -2, 3 }) --> {0, 3}]] },
+        { "gelu", torch = "nn.GELU, F.gelu", code = [[mx.gelu(mx.tensor { 0 }, { approximate = "none" }) --> {0}]] },
+        { "silu", torch = "nn.SiLU, F.silu, swish", code = [[mx.silu(mx.tensor { 0 }) --> {0}]] },
+        { "tanh", torch = "tanh, nn.Tanh, F.tanh", code = [[mx.tanh(mx.tensor { 0 }) --> {0}]] },
+        { "sigmoid", torch = "sigmoid, nn.Sigmoid, F.sigmoid", code = [[mx.sigmoid(mx.tensor { 0 }) --> {0.5}]] },
+        { "gated", torch = "F.glu, SwiGLU, GEGLU", code = [[
+mx.gated(mx.tensor { -1, 2 }, mx.tensor { 5, 5 }, { activation = "relu" }) --> {0, 10}]] },
+        { "softmax", torch = "softmax, nn.Softmax, F.softmax", code = [[mx.softmax(mx.zeros(2)) --> {0.5, 0.5}]] },
+        { "log_softmax", torch = "log_softmax, nn.LogSoftmax, F.log_softmax", code = [[
+mx.log_softmax(mx.zeros(1, 1)) --> {{0}}]] },
+        { "dropout", torch = "nn.Dropout, F.dropout", code = [[
+local training = true
+local x = mx.ones(2, 4)
+local y = training and mx.dropout(x, { rate = 0.1 }) or x]] },
+    },
+    { title = "Comparing and choosing",
+        { "masked_fill", torch = "masked_fill, masked_fill_", code = [[
+local x = mx.tensor { 1, 5 }
+mx.masked_fill(x, x:gt(2), { value = 0 }) --> {1, 0}]] },
+        { "isfinite", torch = "isfinite, isinf", code = [[mx.isfinite(mx.tensor { 1, 1 / 0 }) --> {1, 0}]] },
+        { "isnan", torch = "isnan", code = [[mx.isnan(mx.tensor { 1, 0 / 0 }) --> {0, 1}]] },
+        { "eq", torch = "eq", code = [[mx.tensor { 1, 2 }:eq(2) --> {0, 1}]] },
+        { "ne", torch = "ne, not_equal", code = [[mx.tensor { 1, 2 }:ne(2) --> {1, 0}]] },
+        { "lt", torch = "lt, less", code = [[mx.tensor { 1, 2 }:lt(2) --> {1, 0}]] },
+        { "le", torch = "le, less_equal", code = [[mx.tensor { 1, 2 }:le(1.5) --> {1, 0}]] },
+        { "gt", torch = "gt, greater", code = [[mx.tensor { 1, 2 }:gt(1) --> {0, 1}]] },
+        { "ge", torch = "ge, greater_equal", code = [[mx.tensor { 1, 2 }:ge(1) --> {1, 1}]] },
+        { "where", torch = "where", code = [[
+local x = mx.tensor { -1, 2 }
+mx.where(x:gt(0), x, x * 0.1) --> {-0.1, 2}]] },
+    },
+    { title = "Reductions",
+        { "min", torch = "min, amin", code = [[mx.tensor { { 1, 2 }, { 3, 4 } }:min { dim = 1 } --> {1, 2}]] },
+        { "argmin", torch = "argmin", code = [[mx.argmin(mx.tensor { 3, 1, 2 }):item() --> 1]] },
+        { "var", torch = "var", code = [[mx.var(mx.tensor { 1, 3 }, { correction = 0 }):item() --> 1]] },
+        { "std", torch = "std", code = [[mx.std(mx.tensor { 1, 3, 5 }):item() --> 2]] },
+        { "norm", torch = "norm, linalg.norm, linalg.vector_norm", code = [[
+mx.norm(mx.tensor { 3, 4 }):item() --> 5]] },
+        { "logsumexp", torch = "logsumexp", code = [[mx.logsumexp(mx.zeros(1)):item() --> 0]] },
+        { "all", torch = "all", code = [[mx.all(mx.tensor { 1, 0 }):item() --> 0]] },
+        { "any", torch = "any", code = [[mx.any(mx.tensor { 1, 0 }):item() --> 1]] },
+        { "channel_sum", code = [[mx.channel_sum(mx.ones(2, 3, 4)) --> {8, 8, 8}]] },
+        { "sum", torch = "sum", code = [[
+local x = mx.tensor { { 1, 2 }, { 3, 4 } }
+x:sum():item() --> 10
+x:sum { dim = 1 } --> {4, 6}]] },
+        { "mean", torch = "mean", code = [[mx.tensor { { 1, 2 }, { 3, 4 } }:mean { dim = 2 } --> {1.5, 3.5}]] },
+        { "max", torch = "max, amax", code = [[mx.tensor { { 1, 2 }, { 3, 4 } }:max { dim = 2 } --> {2, 4}]] },
+        { "argmax", torch = "argmax", code = [[
+mx.argmax(mx.tensor { { 1, 2 }, { 4, 3 } }, { dim = 2 }) --> {1, 0}]] },
+        { "sum_squares", code = [[
+mx.sum_squares(mx.tensor { 3, 4 }):sqrt():item() --> 5]] },
+        { "column_sum", code = [[mx.column_sum(mx.tensor { { 1, 2 }, { 3, 4 } }) --> {4, 6}]] },
+        { "cumsum", torch = "cumsum", code = [[mx.cumsum(mx.tensor { 1, 2, 3 }) --> {1, 3, 6}]] },
+    },
+    { title = "Products",
+        { "matmul", torch = "matmul, mm, bmm, mv, dot, addmm, F.linear", code = [[
+local a, b = mx.tensor { { 1, 2 }, { 3, 4 } }, mx.tensor { { 1, 0 }, { 1, 1 } }
+mx.matmul(a, b) --> {{3, 2}, {7, 4}}
+mx.matmul(a, b, { trans_b = true }) --> {{1, 3}, {3, 7}}]] },
+        { "grouped_matmul", torch = "_grouped_mm", code = [[
+local x, w = mx.tensor { { 1 }, { 2 }, { 3 } }, mx.tensor { { { 10 } }, { { 100 } } }
+mx.grouped_matmul(x, w, mx.tensor({ 1, 2 }, "i32")) --> {{10}, {200}, {300}}]] },
+    },
+    { title = "Shapes",
+        { "reshape", torch = "reshape, flatten, unflatten, ravel", code = [[
+mx.arange(6):reshape { 2, -1 } --> {{0, 1, 2}, {3, 4, 5}}]] },
+        { "transpose", torch = "transpose, t, swapaxes, swapdims", code = [[
+mx.tensor { { 1, 2 }, { 3, 4 } }:transpose() --> {{1, 3}, {2, 4}}
+mx.zeros(2, 3, 4):transpose { dim1 = 1, dim2 = 2 }:size() --> {3, 2, 4}]] },
+        { "permute", torch = "permute, movedim", code = [[
+mx.zeros(2, 3, 4):permute { 3, 1, 2 }:size() --> {4, 2, 3}]] },
+        { "concat", torch = "cat, concat, concatenate, hstack, vstack", code = [[
+mx.concat(mx.ones(2), mx.zeros(1)) --> {1, 1, 0}
+mx.concat({ mx.ones(2, 1), mx.zeros(2, 1) }, { dim = 2 }) --> {{1, 0}, {1, 0}}]] },
+        { "stack", torch = "stack", code = [[mx.stack(mx.ones(2), mx.zeros(2), { dim = 2 }) --> {{1, 0}, {1, 0}}]] },
+        { "tile", torch = "Tensor.repeat, tile, repeat", code = [[
+mx.tile(mx.tensor { 1, 2 }, { 2, 2 }) --> {{1, 2, 1, 2}, {1, 2, 1, 2}}]] },
+        { "expand", torch = "expand, broadcast_to, expand_as", code = [[
+mx.expand(mx.tensor { { 1 }, { 2 } }, { -1, 3 }) --> {{1, 1, 1}, {2, 2, 2}}]] },
+        { "reduce_to", torch = "sum_to_size", code = [[mx.reduce_to(mx.ones(4, 2), { shape = { 2 } }) --> {4, 4}]] },
+        { "pad", torch = "F.pad, nn.ConstantPad1d, nn.ZeroPad2d", code = [[
+mx.pad(mx.tensor { 1, 2 }, { before = { 1 }, after = { 2 } }) --> {0, 1, 2, 0, 0}]] },
+        { "flip", torch = "flip, fliplr, flipud", code = [[mx.flip(mx.tensor { 1, 2, 3 }) --> {3, 2, 1}]] },
+        { "roll", torch = "roll", code = [[mx.roll(mx.tensor { 1, 2, 3 }, { shift = 1 }) --> {3, 1, 2}]] },
+        { "tril", torch = "tril", code = [[mx.tril(mx.ones(2, 2)) --> {{1, 0}, {1, 1}}]] },
+        { "triu", torch = "triu", code = [[mx.triu(mx.ones(2, 2), { diagonal = 1 }) --> {{0, 1}, {0, 0}}]] },
+    },
+    { title = "Selecting and ordering",
+        { "narrow", torch = "narrow, slice", code = [[
+mx.narrow(mx.arange(5), { dim = 1, start = 2, length = 3 }) --> {1, 2, 3}]] },
+        { "index_select", torch = "index_select, take, take_along_dim", code = [[
+mx.index_select(mx.tensor { 5, 6, 7 }, mx.tensor({ 2, 0 }, "i32")) --> {7, 5}]] },
+        { "gather", torch = "gather", code = [[
+local x = mx.tensor { { 1, 2 }, { 3, 4 } }
+mx.gather(x, mx.tensor({ { 1 }, { 0 } }, "i32"), { dim = 2 }) --> {{2}, {3}}]] },
+        { "scatter", torch = "scatter, scatter_, index_put", code = [[
+mx.scatter(mx.zeros(3), mx.tensor({ 2, 0 }, "i32"), mx.tensor { 5, 6 }, { dim = 1 }) --> {6, 0, 5}]] },
+        { "scatter_add", torch = "scatter_add, scatter_add_, index_add, bincount", code = [[
+mx.scatter_add(mx.zeros(3), mx.tensor({ 2, 2 }, "i32"), mx.tensor { 5, 6 }, { dim = 1 }) --> {0, 0, 11}]] },
+        { "nonzero", torch = "nonzero, argwhere", code = [[mx.nonzero(mx.tensor { 0, 5, 7 }) --> {{1}, {2}}]] },
+        { "sort", torch = "sort", code = [[
+local values, ids = mx.sort(mx.tensor { 3, 1, 2 })
+values --> {1, 2, 3}
+ids --> {1, 2, 0}]] },
+        { "argsort", torch = "argsort",
+            code = [[mx.argsort(mx.tensor { 3, 1, 2 }, { descending = true }) --> {0, 2, 1}]] },
+        { "topk", torch = "topk, kthvalue", code = [[
+local values, ids = mx.topk(mx.tensor { 3, 1, 2 }, { k = 2 })
+values --> {3, 2}
+ids --> {0, 2}]] },
+    },
+    { title = "Layers and losses",
+        { "softmax_cross_entropy", torch = "F.cross_entropy, nn.CrossEntropyLoss, F.nll_loss, nn.NLLLoss", code = [[
+mx.softmax_cross_entropy(mx.zeros(3, 5), mx.tensor({ 0, 4, -100 }, "i32")):item() --> 1.609]] },
+        { "bce_with_logits", torch = "F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss", code = [[
+mx.bce_with_logits(mx.zeros(2), mx.tensor { 0, 1 }):item() --> 0.6931]] },
+        { "mse_loss", torch = "F.mse_loss, nn.MSELoss", code = [[
+mx.mse_loss(mx.tensor { 1, 2 }, mx.tensor { 1, 4 }):item() --> 2]] },
+        { "l1_loss", torch = "F.l1_loss, nn.L1Loss", code = [[
+mx.l1_loss(mx.tensor { 1, 2 }, mx.tensor { 1, 4 }):item() --> 1]] },
+        { "huber_loss", torch = "F.huber_loss, nn.HuberLoss, F.smooth_l1_loss", code = [[
+mx.huber_loss(mx.tensor { 0 }, mx.tensor { 2 }):item() --> 1.5]] },
+        { "kl_div", torch = "F.kl_div, nn.KLDivLoss", code = [[
+mx.kl_div(mx.zeros(2), mx.ones(2)):item() --> 0]] },
+        { "conv1d", torch = "F.conv1d, nn.Conv1d", code = [[
+mx.conv1d(mx.ones(1, 1, 4), mx.ones(1, 1, 2), { padding = "causal" }) --> {{{1, 2, 2, 2}}}]] },
+        { "conv2d", torch = "F.conv2d, nn.Conv2d", code = [[
+mx.conv2d(mx.ones(1, 1, 2, 2), mx.ones(1, 1, 2, 2)) --> {{{{4}}}}]] },
+        { "avg_pool1d", torch = "F.avg_pool1d, nn.AvgPool1d", code = [[
+mx.avg_pool1d(mx.tensor { { { 1, 3 } } }, { size = 2 }) --> {{{2}}}]] },
+        { "avg_pool2d", torch = "F.avg_pool2d, nn.AvgPool2d", code = [[
+mx.avg_pool2d(mx.ones(1, 1, 2, 2), { size = 2 }) --> {{{{1}}}}]] },
+        { "max_pool1d", torch = "F.max_pool1d, nn.MaxPool1d", code = [[
+mx.max_pool1d(mx.tensor { { { 1, 3 } } }, { size = 2 }) --> {{{3}}}]] },
+        { "max_pool2d", torch = "F.max_pool2d, nn.MaxPool2d", code = [[
+mx.max_pool2d(mx.ones(1, 1, 2, 2), { size = 2 }) --> {{{{1}}}}]] },
+        { "embedding", torch = "F.embedding", code = [[
+mx.embedding(mx.tensor { { 1, 2 }, { 3, 4 } }, mx.tensor({ 1, 0 }, "i32")) --> {{3, 4}, {1, 2}}]] },
+        { "rmsnorm", torch = "F.rms_norm",
+            code = [[mx.rmsnorm(mx.full({ 1, 4 }, 2), { eps = 0 }) --> {{1, 1, 1, 1}}]] },
+        { "layernorm", torch = "F.layer_norm", code = [[
+mx.layernorm(mx.tensor { { -1, 1 } }, mx.ones(2), { eps = 0 }) --> {{-1, 1}}]] },
+        { "rope", torch = "rotary embedding", code = [[
+mx.rope(mx.randn { 1, 8, 2, 4 }, { theta = 10000 }):size() --> {1, 8, 2, 4}]] },
+        { "attention", torch = "F.scaled_dot_product_attention, flash_attn", code = [[
+local q, k, v = mx.randn { 1, 8, 4, 16 }, mx.randn { 1, 8, 2, 16 }, mx.randn { 1, 8, 2, 16 }
+mx.attention(q, k, v, { causal = true }):size() --> {1, 8, 4, 16}]] },
+        { "attention_merge_", code = [[
+local sums, lse = mx.zeros(1, 2, 1, 4), mx.full({ 1, 1, 2 }, -math.huge)
+mx.attention_merge_(sums, lse, mx.ones(1, 2, 1, 4), mx.zeros(1, 1, 2))
+sums:sum():item() --> 8]] },
+        { "cross_entropy", torch = "fused linear cross entropy", code = [[
+local h, output = mx.zeros(3, 8), mx.zeros(5, 8) -- the logits are h times output transposed
+mx.cross_entropy(h, output, mx.tensor({ 0, 4, 2 }, "i32")):item() --> 1.609]] },
+        { "moe_route", code = [[
+local weights, experts = mx.moe_route(mx.tensor { { 0, 9, 9 } }, { top = 2 })
+weights --> {{0.5, 0.5}}
+experts --> {{1, 2}}]] },
+        { "moe_count", code = [[mx.moe_count(mx.tensor({ { 1, 2 } }, "i32"), { experts = 3 }) --> {{0, 1, 1}}]] },
+        { "moe_sort", code = [[
+local order, place, counts = mx.moe_sort(mx.tensor({ { 1 }, { 0 } }, "i32"), { experts = 2 })
+order --> {1, 0}
+counts --> {1, 1}]] },
+        { "moe_gather", code = [[
+local order, place = mx.moe_sort(mx.tensor({ { 1 }, { 0 } }, "i32"), { experts = 2 })
+mx.moe_gather(mx.tensor { { 5 }, { 6 } }, order, place) --> {{6}, {5}}]] },
+        { "moe_combine", code = [[
+local order, place = mx.moe_sort(mx.tensor({ { 1 }, { 0 } }, "i32"), { experts = 2 })
+mx.moe_combine(mx.tensor { { 6 }, { 5 } }, order, place) --> {{5}, {6}}]] },
+    },
+    { title = "Changes in place",
+        { "fill", torch = "fill_, zero_, nn.init.constant_, nn.init.zeros_, nn.init.ones_", code = [[
+mx.fill(mx.zeros(2), { value = 3 }) --> {3, 3}]] },
+        { "copy", torch = "copy_", code = [[mx.copy(mx.zeros(2), mx.tensor { 1, 2 }) --> {1, 2}]] },
+        { "add_", torch = "add_", code = [[mx.ones(2):add_(mx.ones(2), { alpha = 3 }) --> {4, 4}]] },
+        { "sub_", torch = "sub_", code = [[mx.ones(2):sub_(1) --> {0, 0}]] },
+        { "mul_", torch = "mul_", code = [[mx.ones(2):mul_(3) --> {3, 3}]] },
+        { "div_", torch = "div_", code = [[mx.ones(2):div_(2) --> {0.5, 0.5}]] },
+        { "matmul_acc", torch = "addmm_",
+            code = [[mx.matmul_acc(mx.ones(1, 1), mx.ones(1, 2), mx.ones(2, 1)) --> {{3}}]] },
+        { "write_slice", torch = "slice_scatter, narrow_copy", code = [[
+mx.write_slice(mx.zeros(3), mx.ones(2), { dim = 1, start = 2 }) --> {0, 1, 1}]] },
+        { "embedding_acc", code = [[
+mx.embedding_acc(mx.zeros(2, 1), mx.tensor({ 1, 1 }, "i32"), mx.ones(2, 1)) --> {{0}, {2}}]] },
+        { "sgd", code = [[mx.sgd(mx.ones(2), mx.ones(2), { lr = 0.5 }) --> {0.5, 0.5}]] },
+        { "adamw", code = [[
+local w, m, v = mx.ones(1), mx.zeros(1), mx.zeros(1)
+mx.adamw(w, mx.ones(1), m, v, { lr = 0.5, step = 1 }) --> {0.5}]] },
+        { "straight_through", torch = "x + (y - x).detach()", code = [[
+local x = mx.tensor { 0.4, 0.6 }:requires_grad()
+mx.backward(mx.straight_through(x:gt(0.5):to("f32"), x):sum())
+x:grad() --> {1, 1}]] },
+    },
+    { title = "Collectives",
+        { "split_cross_entropy", code = [[
+local h, output = mx.zeros(3, 8), mx.zeros(5, 8)
+mx.split_cross_entropy(h, output, mx.tensor({ 0, 4, 2 }, "i32")):item() --> 1.609]] },
+        { "all_reduce", torch = "distributed.all_reduce", code = [[
+mx.all_reduce(mx.ones(2), { op = "mean" }) --> {1, 1}]] },
+        { "all_reduce_", code = [[mx.all_reduce_(mx.ones(2), { op = "max" }) --> {1, 1}]] },
+        { "all_gather", torch = "distributed.all_gather", code = [[
+mx.all_gather(mx.ones(2, 3), { dim = 1 }):size(1) == 2 * mx.ranks() --> true]] },
+        { "all_gather_", code = [[mx.all_gather_(mx.ones(mx.ranks(), 3), { dim = 1 }):size(2) --> 3]] },
+        { "reduce_scatter", torch = "distributed.reduce_scatter", code = [[
+mx.reduce_scatter(mx.ones(mx.ranks(), 3), { dim = 1, op = "mean" }) --> {{1, 1, 1}}]] },
+        { "reduce_scatter_", code = [[mx.reduce_scatter_(mx.ones(mx.ranks(), 3), { dim = 1 }):size(2) --> 3]] },
+        { "all_to_all", torch = "distributed.all_to_all", code = [[
+mx.all_to_all(mx.ones(mx.ranks(), 1), { split = 1, concat = 2 }):size(1) --> 1]] },
+        { "all_to_all_", code = [[mx.all_to_all_(mx.ones(mx.ranks(), 2), { dim = 1 }):size(2) --> 2]] },
+        { "broadcast", torch = "distributed.broadcast",
+            code = [[mx.broadcast(mx.tensor { 7 }, { root = 0 }) --> {7}]] },
+        { "broadcast_", code = [[mx.broadcast_(mx.tensor { 7 }, { root = 0 }) --> {7}]] },
+        { "collective_permute", torch = "distributed.send, distributed.recv", code = [[
+mx.collective_permute(mx.ones(2), { shift = 1 }) --> {1, 1}]] },
+        { "collective_permute_", code = [[mx.collective_permute_(mx.ones(2), { shift = -1 }) --> {1, 1}]] },
+        { "shard", torch = "chunk(world_size)[rank]",
+            code = [[mx.shard(mx.ones(mx.ranks(), 3), { dim = 1 }) --> {{1, 1, 1}}]] },
+        { "fan_out", code = [[mx.fan_out(mx.ones(2)) --> {1, 1}]] },
+        { "ring_attention", code = [[
+local x = mx.randn { 1, 8, 2, 4 }
+mx.ring_attention(x, x, x, { causal = true }):size() --> {1, 8, 2, 4}]] },
+        { "split_norm", code = [[mx.split_norm(mx.full({ 1, 4 }, 2), mx.ones(4), { eps = 0 }) --> {{1, 1, 1, 1}}]] },
+    },
+}

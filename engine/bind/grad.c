@@ -142,7 +142,7 @@ static void destroy_hook(mx_grad_hook *hook)
 /* The function's result takes the place of the gradient; nil leaves it. */
 static mx_status replace(lua_State *L, mx_tensor **gradient)
 {
-    if (lua_isnil(L, -1))
+    if (lua_isnil(L, -1) || !*gradient)
         return MX_OK;
     mx_tensor *t = mxl_test_tensor(L, -1);
     if (!t || t->released || !mx_shape_equal(&t->shape, &(*gradient)->shape) || !mx_dtype_is_real(t->dtype))

@@ -21,7 +21,7 @@ mx_status mx_reduce_sum(mx_array x, mx_extent e, double scale, mx_array y);
 typedef enum mx_fold { MX_FOLD_SUM, MX_FOLD_SQUARES, MX_FOLD_MAX, MX_FOLD_MIN } mx_fold;
 
 /* y (outer, inner), of x's dtype, = the largest of x, or the least with MX_FOLD_MIN; NaN where there is one. n >= 1. */
-mx_status mx_reduce_extreme(mx_fold fold, mx_array x, mx_extent e, mx_array y);
+mx_status mx_reduce_extreme(mx_fold extreme, mx_array x, mx_extent e, mx_array y);
 
 /* Its gradient: dx = dy where x is y in each (outer, inner), shared equally at a tie, 0 elsewhere. x, y, dy and dx f32
  * or bf16, or all f64. */

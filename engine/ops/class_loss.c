@@ -73,7 +73,7 @@ static mx_status check_targets(const mx_call *call, const mx_class_loss *c)
 {
     char place[128];
     int64_t bad = mx_class_loss_find_bad(c);
-    if (bad < 0)
+    if (bad < 0 || !c->targets)
         return MX_OK;
     return mx_bad_value(call, "target %d at %s is outside 0 .. %lld and not ignore_index = %lld", c->targets[bad],
                         mx_place_text(place, &call->in[TARGETS]->shape, bad), (long long)c->classes - 1,

@@ -47,6 +47,8 @@ static void check_one(const operands *o)
         g.c = (mx_matrix){random_array(o->c, 130 * o->n), o->c, o->n, false};
         many[i] = alone[i] = g;
         alone[i].c.data = malloc((size_t)c_bytes);
+        if (!alone[i].c.data || !g.c.data)
+            abort();
         memcpy(alone[i].c.data, g.c.data, (size_t)c_bytes);
         CHECK(mx_gemm_run(&alone[i]) == MX_OK, "%s", mx_message());
     }

@@ -456,7 +456,8 @@ static inline void add_slopes(const mx_attention_plan *p, int64_t head, const pa
     for (int i = 0; i < VL; i++) {
         int64_t row = mx_min(w->row + r + i, p->rows - 1);
         slope[i] = -mx_attention_slope(p, head, row);
-        position[i] = (float)(p->a->offset + row / p->group);
+        int64_t query = row / p->group;
+        position[i] = (float)(p->a->offset + query);
     }
     vf by = vf_load(slope), x = vf_load(position);
     for (int64_t t = from; t < to; t++, s += ld)

@@ -42,10 +42,10 @@ end
 local function spared(shape, S, formula)
     local sum, first = 0, shape.layers + 2
     for _, p in ipairs(mx.models.parameters(shape)) do
-        local is_head = p.name == "unembedding.weight" or shape.tied and p.name == "embedding.weight"
+        local is_lookup = p.name == "embedding.weight" and not shape.tied
         if not p.frozen then
             first = math.min(first, place_of(shape, p))
-        elseif #p.sizes == 2 and (p.use == "product" or is_head) then
+        elseif #p.sizes == 2 and p.use == "product" and not is_lookup then
             sum = sum + 2 * S * p.sizes[1] * p.sizes[2]
         end
     end

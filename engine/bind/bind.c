@@ -258,10 +258,10 @@ static void merge(lua_State *L)
 
 int luaopen_mx_core(lua_State *L)
 {
-    static int (*const parts[])(lua_State *) = {mxl_open_tensor,  mxl_open_ops,     mxl_open_tape,   mxl_open_memory,
-                                                mxl_open_offload, mxl_open_profile, mxl_open_check,  mxl_open_step,
-                                                mxl_open_mesh,    mxl_open_sim,     mxl_open_system, mxl_open_trace,
-                                                mxl_open_stream,  mxl_open_nearest, mxl_open_grad,   mxl_open_custom};
+    static int (*const parts[])(lua_State *) = {
+        mxl_open_tensor,  mxl_open_ops,    mxl_open_op_info, mxl_open_tape, mxl_open_memory, mxl_open_offload,
+        mxl_open_profile, mxl_open_check,  mxl_open_step,    mxl_open_mesh, mxl_open_sim,    mxl_open_system,
+        mxl_open_trace,   mxl_open_stream, mxl_open_nearest, mxl_open_grad, mxl_open_custom};
     mx_site_ask = ask_for_site;
     lua_newtable(L);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {

@@ -81,6 +81,7 @@ mx_seed mxl_seed_stream(const mx_seed *position); /* the position of the stream,
 int mxl_open_tensor(lua_State *L);
 int mxl_open_stream(lua_State *L);
 int mxl_open_ops(lua_State *L);
+int mxl_open_op_info(lua_State *L);
 int mxl_open_tape(lua_State *L);
 int mxl_open_grad(lua_State *L);
 int mxl_open_custom(lua_State *L);

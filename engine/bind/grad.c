@@ -169,8 +169,8 @@ static mx_status call_hook(mx_grad_hook *hook, mx_tensor **gradient)
     return status;
 }
 
-/* t:register_hook(function(g) ... end) -> t. Backward calls it with the gradient of t, before it goes on to what t was
- * computed from, or adds it to t:grad(). A tensor that it returns takes the gradient's place. */
+/* t:register_hook(function(g) ... end) -> t. Backward calls it with the gradient of t, before it computes those of what
+ * t was computed from, or adds it to t:grad(). A tensor that it returns takes the gradient's place. */
 static int register_hook(lua_State *L)
 {
     mx_tensor *t = mxl_check_tensor(L, 1);

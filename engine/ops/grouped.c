@@ -54,8 +54,8 @@ static mx_status check_counts(const mx_call *call, const mx_tensor *counts, int6
         *used += count[g];
     }
     if (*used > rows)
-        return mx_bad_value(call, "counts add up to %lld rows; expected at most the %lld that there are",
-                            (long long)*used, (long long)rows);
+        return mx_bad_value(call, "counts add up to %lld rows, but there are only %lld", (long long)*used,
+                            (long long)rows);
     return MX_OK;
 }
 

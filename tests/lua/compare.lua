@@ -193,4 +193,24 @@ function compare.packed(name)
     return index.cases, get
 end
 
+--- The cases of several such files. No two files have a case of the same name.
+---@param names string[]
+---@return table cases, fun(array: string): any get
+function compare.packed_files(names)
+    local cases, getters = {}, {}
+    for i, name in ipairs(names) do
+        local found, get = compare.packed(name)
+        table.move(found, 1, #found, #cases + 1, cases)
+        getters[i] = get
+    end
+    return cases, function(array)
+        for _, get in ipairs(getters) do
+            local t = get(array)
+            if t then
+                return t
+            end
+        end
+    end
+end
+
 return compare

@@ -18,21 +18,7 @@ local BF16_GRADIENT_BOUND = 2 ^ -6
 -- Each generator of tests/golden writes one of these files.
 local FILES = { "ops.h5", "ops_linear.h5", "ops_order.h5", "ops_moe.h5", "ops_pointwise.h5" }
 
-local cases, getters = {}, {}
-for _, file in ipairs(FILES) do
-    local found, read = compare.packed(file)
-    table.move(found, 1, #found, #cases + 1, cases)
-    getters[#getters + 1] = read
-end
-
-local function get(array)
-    for _, read in ipairs(getters) do
-        local t = read(array)
-        if t then
-            return t
-        end
-    end
-end
+local cases, get = compare.packed_files(FILES)
 
 -- Cases that are harder than the bound says, and why.
 local HARD = {

@@ -62,7 +62,7 @@ static __attribute__((noinline)) vf sine_or_cosine(vf x, bool cosine)
     return cosine ? c : s;
 }
 
-/* Chains that are too long to be inlined into a loop that chooses anew at each vector. */
+/* Functions of many instructions. In the loop that chooses a function for each vector they are called, not inlined. */
 static __attribute__((noinline)) vf long_value(mx_function f, vf x)
 {
     vf beta;

@@ -1,7 +1,7 @@
 --- mx.help: every function of mx and every method of tensors, by our names and by those of PyTorch.
 --
--- The texts are in operations.lua and functions.lua, those of operations in the engine. pages.lua makes the pages
--- lua/reference.md and lua/from_pytorch.md of them.
+-- The texts are in functions.lua, tools.lua and operations.lua, those of operations in the engine. pages.lua makes the
+-- pages lua/reference.md and lua/from_pytorch.md of them.
 
 local mx = require "mx"
 
@@ -53,8 +53,8 @@ function help.sections()
         return sections
     end
     local list, has = {}, {}
-    for _, file in ipairs { require "mx.help.functions", require "mx.help.operations" } do
-        for _, given in ipairs(file) do
+    for _, file in ipairs { "functions", "tools", "operations" } do
+        for _, given in ipairs(require("mx.help." .. file)) do
             local section = { title = given.title, entries = {} }
             for i, one in ipairs(given) do
                 section.entries[i] = new_entry(one, given.topics)

@@ -11,7 +11,8 @@ local POLICIES = {
     "minimal_offloaded", "full",
 }
 local SHARES = { 2, 4, 8, 16 } -- ranks that share a sequence; slices that are so many times larger
-local HOPELESS = 64 -- times the memory that there is: no single change helps
+-- A job that needs this many times the memory of a device gets no advice: no single change would make it fit.
+local HOPELESS = 64
 
 -- A copy of a config with other values of some keys.
 local function changed(config, changes)

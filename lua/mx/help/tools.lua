@@ -1,0 +1,269 @@
+--- What mx.help says of files, plots, ranks, simulated pods and whole modules; entries as in functions.lua.
+
+return {
+    { title = "Files",
+        { "save(path, value)", "Writes nested tables of tensors, numbers, strings and booleans.",
+            torch = "save", code = [[
+mx.save("/tmp/state.h5", { w = mx.ones(2), step = 3 })
+mx.load("/tmp/state.h5").step --> 3]] },
+        { "load(path)", "Reads what mx.save wrote. Nothing is executed.", torch = "load", code = [[
+mx.save("/tmp/state.h5", { w = mx.ones(2) })
+mx.load("/tmp/state.h5").w --> {1, 1}]] },
+        { "save_npy(path, t)", "Writes an array of numpy.", torch = "numpy.save",
+            code = "mx.save_npy('/tmp/x.npy', mx.ones(2))" },
+        { "load_npy(path, options)", "Reads an array of numpy. { dtype = } converts it.", torch = "numpy.load",
+            code = [[
+mx.save_npy("/tmp/x.npy", mx.ones(2))
+mx.load_npy("/tmp/x.npy") --> {1, 1}]] },
+        { "save_npz(path, tensors, options)", "Writes arrays of numpy by name. { compress = true } makes it smaller.",
+            torch = "numpy.savez", code = "mx.save_npz('/tmp/x.npz', { x = mx.ones(2) })" },
+        { "load_npz(path, options)", "Reads arrays of numpy by name. Options: dtype, names.", code = [[
+mx.save_npz("/tmp/x.npz", { x = mx.ones(2) })
+mx.load_npz("/tmp/x.npz").x --> {1, 1}]] },
+        { "load_csv(path, options)", "Numbers of a CSV file as a tensor, "
+            .. "and the names of its columns. Options: separator, "
+            .. "header, skip, missing, dtype.", torch = "numpy.loadtxt, pandas.read_csv", code = [[
+mx.io.write_file_atomic("/tmp/x.csv", "a,b\n1,2\n")
+mx.load_csv("/tmp/x.csv") --> {{1, 2}}, {a, b}]] },
+        { "from_bytes(text, options)", "A tensor from the bytes of its values. Options: shape, dtype, layout.",
+            torch = "frombuffer", code = "mx.from_bytes('\\1\\2', { dtype = 'u8' }) --> {1, 2}" },
+        { "to_bytes(t)", "The bytes of the values, as a string.", torch = "numpy.tobytes",
+            code = "#mx.to_bytes(mx.ones(2)) --> 8" },
+        { "read_file(path)", "The text that rank 0 reads there, on every rank; nil if there is none.",
+            code = "mx.read_file('/tmp/missing') == nil --> true" },
+        { "find_file(path)", "Where a file of the command line is found: below the current folder or the installation.",
+            code = "local path = mx.find_file('configs/base.yml')" },
+        { "read_line(prompt)", "The next line of the standard input, on every rank.", code = [[
+local function ask() return mx.read_line("> ") end]] },
+    },
+    { title = "Plots, progress and sweeps",
+        { "plot { file =, ... }", "Draws numbers as one .svg or .html file. Kinds: line, scatter, histogram, "
+            .. "heatmap, images.",
+            torch = "matplotlib, plt.plot, plt.hist, plt.imshow", code = [[
+mx.plot { file = "/tmp/loss.svg", title = "Loss", y = { 3, 2, 1 } }]] },
+        { "progress(n, what)", "Counts a loop and shows a bar in the terminal.", torch = "tqdm", code = [[
+for i, say in mx.progress(3, "training") do
+    say(("loss %.1f"):format(1 / i))
+end]] },
+        { "sparkline(values, width)", "Numbers as one line of text.",
+            code = "local text = mx.sparkline { 1, 2, 3 }" },
+        { "sweep { grid =, run = }", "Runs a function with many configurations and returns the results, best first. "
+            .. "{ resume = folder } survives kills.", torch = "ray.tune, optuna, wandb.sweep", code = [[
+local rows = mx.sweep { grid = { x = { 1, 2 } }, run = function(config) return { loss = config.x } end }
+rows[1].config.x --> 1]] },
+    },
+    { title = "Memory, profiles and traces",
+        { "memory()", "Bytes of tensor memory: in use, the peak, and others.",
+            torch = "cuda.memory_allocated, memory_summary",
+            code = "mx.memory().in_use >= 0 --> true" },
+        { "memory_limit(bytes)", "Sets the limit of tensor memory; 0: none.",
+            torch = "set_per_process_memory_fraction", code = "mx.memory_limit(mx.memory().limit)" },
+        { "reset_peak()", "Restarts the peak of mx.memory().", torch = "cuda.reset_peak_memory_stats",
+            code = "mx.reset_peak()" },
+        { "trim()", "Returns unused tensor memory to the system.", torch = "cuda.empty_cache", code = "mx.trim()" },
+        { "kept()", "The results that the tapes keep for backward: rows of name, op, bytes, storage.",
+            code = "#mx.kept() --> 0" },
+        { "profile(on)", "true starts the profiler, false stops it.", torch = "profiler.profile", code = [[
+mx.profile(true)
+mx.ones(2):exp()
+mx.profile(false)
+local slowest = mx.profile_report()[1].op]] },
+        { "profile_report()", "Rows of op, shapes, calls, seconds, flops, bytes; the longest time first.",
+            torch = "key_averages", code = "local rows = mx.profile_report()" },
+        { "trace_start(path)", "Starts to record every operation. The file is for Perfetto.",
+            torch = "export_chrome_trace", code = [[
+mx.trace_start("/tmp/trace.json")
+mx.ones(2):exp()
+mx.trace_stop()]] },
+        { "trace_stop()", "Ends the recording and writes the file.", code = "mx.trace_stop()" },
+        { "trace_events()", "The recorded events, and the seconds that they cover.", code = [[
+mx.trace_start()
+mx.ones(2):exp()
+mx.trace_stop()
+#mx.trace_events() > 0 --> true]] },
+        { "trace_span(name, start_s, end_s)", "Names a part of the time in a trace.",
+            torch = "record_function", code = [[
+local start = mx.now()
+mx.trace_span("loading", start, mx.now())]] },
+        { "find_bad(fn, ...)", "The first result inside fn with a NaN or an infinity, or nil.",
+            torch = "autograd.detect_anomaly, detect_anomaly", code = [[
+mx.find_bad(function() return mx.tensor { 0 }:log() end).op --> log]] },
+        { "place(text)", "Names the current part of the script for mx.find_bad.",
+            code = "mx.place('layer 3') mx.place(nil)" },
+        { "now()", "Seconds of a monotonic clock; on a simulated pod, simulated time.",
+            torch = "time.perf_counter, cuda.synchronize, cuda.Event", code = "mx.now() >= 0 --> true" },
+        { "started()", "When the program started, in seconds of the clock of mx.now().",
+            code = "mx.started() <= mx.now() --> true" },
+        { "peak { kind =, seconds = }", "A measured peak of this machine: kind fma or copy.", code = [[
+local copy = mx.peak { kind = "copy", seconds = 0.01 }
+local rate, unit = copy.value, copy.unit]] },
+        { "offload_open(directory)", "The folder of values that policies offload.", code = "mx.offload_open('')" },
+        { "offload_stats(reset)", "What was offloaded, and how long the script waited.",
+            code = "mx.offload_stats().away_bytes --> 0" },
+    },
+    { title = "Ranks and machines",
+        { "rank()", "The number of this rank, from 0.", torch = "distributed.get_rank",
+            code = "mx.rank() < mx.ranks() --> true" },
+        { "ranks()", "The number of ranks.", torch = "distributed.get_world_size",
+            code = "mx.ranks() >= 1 --> true" },
+        { "barrier(axes)", "Waits for all ranks.", torch = "distributed.barrier", code = "mx.barrier()" },
+        { "share_text(text, root)", "The root's text on all ranks.", torch = "broadcast_object_list",
+            code = "mx.share_text('hello') --> hello" },
+        { "flush()", "Starts asynchronous collectives that wait for others to join them.", code = "mx.flush()" },
+        { "prefetch(x, options)", "Starts an all_gather that a later call uses.", code = [[
+local x = mx.ones(2)
+mx.prefetch(x, { dim = 1 })
+mx.all_gather(x, { dim = 1 }):size(1) == 2 * mx.ranks() --> true]] },
+        { "comm_options(options)", "Settings of collectives: sizes of buckets, prefetching, timeouts.",
+            code = "mx.comm_options { timeout_s = 600 }" },
+        { "comm_stats(reset)", "Seconds, calls and bytes of communication.",
+            code = "mx.comm_stats().exposed_s >= 0 --> true" },
+        { "mesh_define(axes)", "Sets the mesh. mx.mesh does this for a config.", torch = "init_device_mesh",
+            code = "mx.mesh_define { { name = 'data', ici = mx.ranks(), dcn = 1 } }" },
+        { "axis_size(axes)", "The number of ranks along axes of the mesh.", code = [[
+mx.mesh_define { { name = "data", ici = mx.ranks(), dcn = 1 } }
+mx.axis_size("data") == mx.ranks() --> true]] },
+        { "axis_index(axes)", "The index of this rank along axes, from 0.", code = [[
+mx.mesh_define { { name = "data", ici = mx.ranks(), dcn = 1 } }
+mx.axis_index("data") == mx.rank() --> true]] },
+        { "axis_ranks(axes)", "The ranks along axes, in ascending order.", code = [[
+mx.mesh_define { { name = "data", ici = mx.ranks(), dcn = 1 } }
+#mx.axis_ranks("data") == mx.ranks() --> true]] },
+        { "axes_coordinates(axes, rank)", "The coordinates of a rank in a mesh of these axes.",
+            code = "mx.axes_coordinates({ { name = 'data', ici = 2, dcn = 1 } }, 1).data --> 1" },
+        { "axes_rank(axes, coordinates)", "The rank at these coordinates.",
+            code = "mx.axes_rank({ { name = 'data', ici = 2, dcn = 1 } }, { data = 1 }) --> 1" },
+        { "threads(n)", "The number of threads; sets it first if n is given.",
+            torch = "set_num_threads, get_num_threads",
+            code = "mx.threads() >= 1 --> true" },
+        { "isa(name)", "The instruction set in use; sets it first if a name is given.",
+            code = "mx.isa() ~= nil --> true" },
+        { "host_name()", "The name of the machine.", code = "local name = mx.host_name()" },
+        { "info()", "Libraries, processor and ranks.", torch = "__config__.show, utils.collect_env",
+            code = "local about = mx.info()" },
+        { "environment(prefix)", "The environment variables that begin with a text.",
+            code = "next(mx.environment('NO_SUCH_')) --> nil" },
+        { "version", "The version of mxlua.", torch = "__version__", code = "local text = mx.version" },
+        { "root", "The folder of lua/, scripts/ and configs/.", code = "local folder = mx.root" },
+        { "abort(message)", "Ends all ranks with status 1 and a message.", torch = "sys.exit", code = [[
+local loss = 1
+if loss ~= loss then mx.abort("the loss is NaN") end]] },
+        { "catch_stop()", "From now on, signals to stop are only recorded for mx.stop_requested.",
+            code = "if os.getenv('SCHEDULED') then mx.catch_stop() end" },
+        { "stop_requested()", "The signal that asked this rank to stop, or nil.",
+            code = "mx.stop_requested() --> nil" },
+        { "wrap(text, columns)", "A text in lines of at most so many columns.",
+            code = "mx.wrap('one two', 80) --> one two" },
+        { "nearest(word, names)", "The nearest name to a misspelt one, or nil.",
+            code = "mx.nearest('sofmax', { 'softmax', 'sum' }) --> softmax" },
+        { "mpi_reference(kind, in, out, bytes)", "The MPI library's own collective, for comparisons.", code = [[
+local function reference(x, y) mx.mpi_reference("all_reduce", x, y, x:bytes()) end]] },
+        { "remat_region(kept, offloaded, fn, ...)", "What mx.remat is made of: lists of names.",
+            code = "mx.remat_region(false, {}, function() return mx.ones(1) end) --> {1}" },
+    },
+    { title = "Simulated pods",
+        { "is_simulated()", "Whether a chip is simulated. Tensors then have no values.",
+            code = "mx.is_simulated() --> false" },
+        { "sim_start(pod)", "Starts a simulated pod. mx.sim.start does this for a config.", code = [[
+local function start() mx.sim_start(mx.sim.pod("v5e-256", 2)) end]] },
+        { "sim_stop()", "Returns to this machine.", code = "if mx.is_simulated() then mx.sim_stop() end" },
+        { "sim_times(reset)", "Seconds of the simulated chip by purpose.",
+            code = "local function times() return mx.sim_times() end" },
+        { "sim_placement()", "The chips of each axis along the torus, or nil.",
+            code = "local function placement() return mx.sim_placement() end" },
+    },
+    { title = "Help",
+        { "help(name)", "This text: mx.help() is an overview, mx.help \"cat\" explains one name of mx or PyTorch.",
+            torch = "help, dir", code = "#mx.help('unsqueeze') > 0 --> true" },
+        { "ops()", "The names of all operations; can be printed.", code = "#mx.ops() > 50 --> true" },
+        { "op_info(name)", "What an operation takes and gives, as a table.",
+            code = "mx.op_info('add').results --> 1" },
+    },
+    { title = "Modules",
+        { "nn", "Layers: lua/mx/nn/README.md.", torch = "nn, nn.Module, nn.functional",
+            code = "mx.nn.linear ~= nil --> true" },
+        { "optim", "Optimizers: lua/mx/nn/README.md.", torch = "optim", code = "mx.optim.adamw ~= nil --> true" },
+        { "data", "Training data: lua/mx/data/README.md.", torch = "utils.data",
+            code = "mx.data.dataset ~= nil --> true" },
+        { "config", "Configs and command lines: configs/README.md.", torch = "argparse, hydra", code = [[
+mx.config.load { "model_name=tiny", "steps=3" }.steps --> 3]] },
+        { "models", "Decoders, from a config: lua/mx/models/README.md.",
+            torch = "AutoModelForCausalLM, nn.Transformer",
+            code = [[
+local model = mx.models.new(mx.config.load { "model_name=tiny" })
+local params = model.params]] },
+        { "run", "Training runs with a folder, a log and checkpoints: lua/mx/run/README.md.",
+            torch = "Trainer, lightning",
+            code = "mx.run.start ~= nil --> true" },
+        { "checkpoint", "Saves and loads runs: lua/mx/checkpoint/README.md.", torch = "distributed.checkpoint",
+            code = "mx.checkpoint.saver ~= nil --> true" },
+        { "weights", "Files of Hugging Face and GGUF: lua/mx/weights/README.md.",
+            torch = "from_pretrained, safetensors",
+            code = "mx.weights.load ~= nil --> true" },
+        { "tokenizer", "Tokenizers: lua/mx/data/tokenizers.md.", torch = "AutoTokenizer", code = [[
+local tokenizer = mx.tokenizer.open("bytes")
+tokenizer.vocab_size >= 256 --> true]] },
+        { "generate", "Continues texts.", torch = "model.generate", code = "mx.generate.text ~= nil --> true" },
+        { "evaluate", "The loss of evaluation data.", code = "mx.evaluate.loss ~= nil --> true" },
+        { "parallel", "A model on a mesh: lua/mx/parallel/README.md.",
+            torch = "fully_shard, FullyShardedDataParallel, FSDP, "
+            .. "DDP", code = "mx.parallel.new ~= nil --> true" },
+        { "mesh", "Axes over ranks: lua/mx/parallel/README.md.", torch = "DeviceMesh",
+            code = "mx.mesh.new ~= nil --> true" },
+        { "sim", "Simulated hardware: lua/mx/sim/README.md.", code = "mx.sim.start ~= nil --> true" },
+        { "report", "HTML reports of runs: lua/mx/report/README.md.", code = "mx.report.write ~= nil --> true" },
+        { "metrics", "Progress lines and rates of a run.", code = "mx.metrics.new ~= nil --> true" },
+        { "tensorboard", "Event files.", torch = "utils.tensorboard.SummaryWriter, SummaryWriter",
+            code = "mx.tensorboard.open ~= nil --> true" },
+        { "io", "Low-level files: HDF5, JSON, YAML, folders.", torch = "json, yaml, h5py",
+            code = "mx.io.json_decode('{\"a\": 1}').a --> 1" },
+        { "util", "Sorted iteration, seeds, options, one-line errors.",
+            code = "mx.util.thousands(12345) --> 12,345" },
+        { "train", "Steps of a run, gradients over ranks.", code = "mx.train.gradients ~= nil --> true" },
+        { "flops", "FLOPs of models.", torch = "FlopCounterMode", code = "mx.flops.step ~= nil --> true" },
+        { "prepare", "Turns texts into files of tokens.", code = "mx.prepare.run ~= nil --> true" },
+        { "outputs", "Which files a run writes.", code = "mx.outputs.check ~= nil --> true" },
+        { "files", "Whether files are the same on all ranks.", code = "mx.files.check_same ~= nil --> true" },
+        { "guard", "Detects NaN and loss spikes.", code = "mx.guard.new ~= nil --> true" },
+        { "goodput", "What the time of a run was spent on.", code = "mx.goodput.new ~= nil --> true" },
+        { "profiler", "Records steps of a run.", code = "mx.profiler.new ~= nil --> true" },
+        { "bench", "Benchmarks: lua/mx/bench/README.md.", code = "mx.bench.run ~= nil --> true" },
+        { "collectives", "Measures collectives.", code = "mx.collectives.run ~= nil --> true" },
+        { "kernels", "Measures operations.", torch = "utils.benchmark", code = "mx.kernels.run ~= nil --> true" },
+        { "policies", "Compares policies of rematerialisation.", code = "mx.policies.run ~= nil --> true" },
+        { "plan", "Searches the best mesh of a run.", code = "mx.plan.run ~= nil --> true" },
+        { "roofline", "Rooflines of a run.", code = "mx.roofline.run ~= nil --> true" },
+        { "repro", "The published tables.", code = "mx.repro.run ~= nil --> true" },
+        { "fit", "Fits constants of simulations.", code = "mx.fit.step ~= nil --> true" },
+        { "generations", "Published jobs on generations of chips.", code = "mx.generations.run ~= nil --> true" },
+        { "host", "This machine as simulated hardware.", code = "mx.host.hardware ~= nil --> true" },
+        { "flags", "XLA flags of command lines.", code = "mx.flags.read ~= nil --> true" },
+        { "words", "Keys of MaxText: configs/coming_from_maxtext.md.", code = "mx.words.run ~= nil --> true" },
+    },
+    { title = "What is different", topics = true,
+        { "model", "There is no class of modules. A model is a function and a table of parameters.",
+            torch = "Module, model.parameters, named_parameters, forward, super().__init__", code = [[
+local params = {}
+local layer = mx.nn.linear(params, "layer", 4, 2)
+local function model(x) return layer(x):relu() end
+model(mx.ones(3, 4)):size() --> {3, 2}]] },
+        { "train or eval mode", "There are no modes. Call mx.dropout only while training.",
+            torch = "model.train, model.eval",
+            code = [[
+local function hidden(x, training) return training and mx.dropout(x, { rate = 0.1 }) or x end
+hidden(mx.ones(2), false) --> {1, 1}]] },
+        { "compile", "Not needed: operations run at once, and fused ones exist.",
+            torch = "compile, jit.script, jit.trace, vmap",
+            code = "mx.gated(mx.ones(2), mx.ones(2), { activation = 'relu' }) --> {1, 1}" },
+        { "mixed precision", "Pass bf16 tensors, or dtype = \"bf16\", "
+            .. "to operations. No scaler of gradients is needed.",
+            torch = "autocast, amp.autocast, GradScaler", code = [[
+local x, w = mx.ones({ 2, 4 }, "bf16"), mx.ones(4, 2)
+mx.matmul(x, w):dtype() --> bf16]] },
+        { "device", "There is one device for each rank. A simulated pod is chosen by hardware= on the command line.",
+            torch = "device, cuda.is_available, cuda.device_count", code = "mx.is_simulated() --> false" },
+        { "init_process_group", "mpirun -n 2 build/mxlua script.lua starts the ranks. No call is needed.",
+            torch = "distributed.init_process_group, torchrun, multiprocessing.spawn",
+            code = "mx.ranks() >= 1 --> true" },
+    },
+}

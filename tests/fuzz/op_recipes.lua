@@ -410,6 +410,10 @@ local recipes = {
     cross_entropy_grad = function()
         return { like(random.shape(2), "f32"), like({}, "f32") }
     end,
+    dropout = function()
+        local shape = random.shape(math.random(3))
+        return { like(shape, float()), chance(2) and like(without_last(shape), "i32", "ids") or nil }
+    end,
     reduce_to = function()
         local shape = random.shape(math.random(3))
         local less = { table.unpack(shape) }

@@ -153,8 +153,8 @@ static int barrier(lua_State *L)
  * its result, unless x has changed. Collective. */
 static int prefetch(lua_State *L)
 {
-    mx_call call = {.op = mx_op_find("all_gather"), .n_in = 1, .n_out = 1};
-    call.in[0] = mxl_check_tensor(L, 1);
+    mx_tensor *in[MX_MAX_INPUTS] = {mxl_check_tensor(L, 1)};
+    mx_call call = {.op = mx_op_find("all_gather"), .n_in = 1, .n_out = 1, .in = in};
     mxl_read_attrs(L, call.op, lua_istable(L, 2) ? 2 : 0, call.attr);
     mxl_set_site(L);
     mxl_try(L, mx_collective_prefetch(&call));

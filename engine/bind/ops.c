@@ -449,9 +449,12 @@ static int call_op(lua_State *L)
     lua_settop(L, top);
     int table = top > 0 && lua_istable(L, top) ? top : 0;
     int n_in = table ? top - 1 : top;
-    mx_tensor *in[MX_MAX_INPUTS] = {NULL};
-    if (n_in > MX_MAX_INPUTS)
-        return luaL_error(L, "%s takes at most %d tensors, %d given", op->name, MX_MAX_INPUTS, n_in);
+    mx_tensor *few[MX_MAX_INPUTS] = {NULL}, **in = few;
+    if (n_in > MX_MAX_INPUTS) {
+        luaL_checkstack(L, 8, "too many tensors");
+        in = lua_newuserdatauv(L, (size_t)n_in * sizeof *in, 0); /* on the stack until the end */
+        memset((void *)in, 0, (size_t)n_in * sizeof *in);
+    }
     check_input_kinds(L, op, n_in);
     read_inputs(L, &op, n_in, in);
     _Alignas(16) char attr[MX_ATTR_BYTES];

@@ -147,8 +147,7 @@ static bool has_no_room(int64_t bytes)
 static mx_status gather_ahead(const mx_call *call)
 {
     const mx_tensor *x = call->in[0];
-    mx_call now = {.op = &mx_op_all_gather, .n_in = 1, .n_out = 1};
-    now.in[0] = call->in[0];
+    mx_call now = {.op = &mx_op_all_gather, .n_in = 1, .n_out = 1, .in = call->in};
     memcpy(now.attr, call->attr, sizeof(mx_collective_attr));
     struct mx_gather_state *s = state();
     if (mx_collective_size(call) == 1 || !x->storage || s->n == MX_MAX_GATHERS_AHEAD)

@@ -261,15 +261,17 @@ static mx_status infer_run_record(mx_call *call)
 
 mx_status mx_apply(const mx_op *op, mx_tensor *const *in, int n_in, mx_attrs attrs, mx_tensor **out)
 {
-    if (n_in > MX_MAX_INPUTS)
-        return mx_fail(MX_ERR_VALUE, "%s takes at most %d tensors, %d given", op->name, MX_MAX_INPUTS, n_in);
+    if (n_in > MX_MAX_LIST)
+        return mx_fail(MX_ERR_VALUE, "%s takes at most %d tensors, %d given", op->name, MX_MAX_LIST, n_in);
+    mx_tensor *few[MX_MAX_INPUTS] = {NULL};
     mx_call call; /* attributes that the operation does not have stay undefined: clearing them takes time */
     memset(&call, 0, offsetof(mx_call, attr));
     call.op = op;
     call.n_in = n_in;
     call.n_out = op->n_out;
-    for (int i = 0; i < n_in; i++)
-        call.in[i] = in[i];
+    call.in = n_in > MX_MAX_INPUTS ? in : few;
+    for (int i = 0; i < n_in && n_in <= MX_MAX_INPUTS; i++)
+        few[i] = in[i];
     if (attrs.bytes != op->attr_bytes)
         return mx_fail(MX_ERR_STATE, "%s was given attributes of %zu bytes; its struct has %zu", op->name, attrs.bytes,
                        op->attr_bytes);

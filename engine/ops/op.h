@@ -9,16 +9,21 @@
 #include "core/job.h"
 #include "core/tensor.h"
 
-enum { MX_MAX_INPUTS = 16, MX_MAX_OUTPUTS = 4, MX_ATTR_BYTES = 256 };
+enum {
+    MX_MAX_INPUTS = 16,   /* of an operation whose inputs have names */
+    MX_MAX_LIST = 100000, /* of one that takes "tensors..." */
+    MX_MAX_OUTPUTS = 4,
+    MX_ATTR_BYTES = 256,
+};
 
 typedef struct mx_op mx_op;
 
-/* One call of an operation. Optional inputs that are not given are NULL. The attributes are the operation's own struct.
- */
+/* One call of an operation. Optional inputs that are not given are NULL: `in` has at least MX_MAX_INPUTS entries. The
+ * attributes are the operation's own struct. */
 typedef struct mx_call {
     const mx_op *op;
     int n_in, n_out;
-    mx_tensor *in[MX_MAX_INPUTS];
+    mx_tensor *const *in;
     mx_tensor *out[MX_MAX_OUTPUTS];
     _Alignas(16) unsigned char attr[MX_ATTR_BYTES];
 } mx_call;
@@ -55,11 +60,11 @@ typedef struct mx_cost {
  * input i: unless another call needs them, their memory is free for the gradients that are still to be computed. */
 typedef struct mx_vjp {
     const mx_call *call;
-    mx_tensor *const *out_grad;    /* one per output; NULL: nothing depends on that output */
-    bool want[MX_MAX_INPUTS];      /* whether the input's gradient is needed */
-    bool retain;                   /* the tape is retained: the call's outputs must not be changed or dropped */
-    mx_tensor *sum[MX_MAX_INPUTS]; /* the sum so far, if it may be added to in place; else NULL */
-    mx_tensor *grad[MX_MAX_INPUTS];
+    mx_tensor *const *out_grad; /* one per output; NULL: nothing depends on that output */
+    bool *want;                 /* whether the input's gradient is needed; this and the next two: one per input */
+    mx_tensor **sum;            /* the sum so far, if it may be added to in place; else NULL */
+    mx_tensor **grad;
+    bool retain; /* the tape is retained: the call's outputs must not be changed or dropped */
     void (*let_go)(const struct mx_vjp *v, int i); /* NULL: the tape keeps the values until the vjp returns */
 } mx_vjp;
 
@@ -135,7 +140,8 @@ struct mx_op {
     const mx_attr *attrs; /* name == NULL at the end; NULL: none */
     size_t attr_bytes;    /* at most MX_ATTR_BYTES */
 
-    /* Bit i: the gradient reads the values of input (output) i. The tape does not keep other values. */
+    /* Bit i: the gradient reads the values of input (output) i. The tape does not keep other values.
+     * `reads_in` is 0 if the operation takes a list. */
     uint32_t reads_in, reads_out;
 
     uint32_t changes_in; /* MX_OP_MUTATES: bit i: input i is changed in place; 0: only the first */

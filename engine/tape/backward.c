@@ -94,12 +94,36 @@ static void done_with(mx_tensor *t)
 static void let_go_of_input(const mx_vjp *v, int i)
 {
     mx_node *node = (mx_node *)((char *)v->call - offsetof(mx_node, call));
-    uint16_t bit = (uint16_t)(1u << i);
-    if (v->retain || !(node->holds_in & bit))
+    if (v->retain || !node->recorded[i].holds)
         return;
-    node->holds_in = (uint16_t)(node->holds_in & ~bit);
+    node->recorded[i].holds = false;
     done_with(node->call.in[i]);
     mx_tape_unhold(node->call.in[i]);
+}
+
+/* Calls the record's vjp and adds its results to the gradients of the inputs. */
+static mx_status compute_gradients(const mx_pass *pass, const mx_node *node, mx_vjp *v)
+{
+    const mx_call *call = &node->call;
+    for (int i = 0; i < call->n_in; i++) {
+        mx_tensor *t = call->in[i];
+        v->want[i] = mx_pass_wants(pass, node, i);
+        if (!v->want[i])
+            continue;
+        set_earlier_aside(t);
+        if (t->grad && is_exclusive(t->grad) && !pass->record)
+            v->sum[i] = t->grad;
+    }
+    mx_status status = pass->record ? call->op->vjp_recorded(v) : call->op->vjp(v);
+    for (int i = 0; i < call->n_in; i++) {
+        if (!v->grad[i])
+            continue;
+        if (status == MX_OK && v->want[i])
+            status = gather(call, i, v->grad[i]);
+        else
+            mx_release(v->grad[i]);
+    }
+    return status;
 }
 
 static mx_status walk_back(const mx_pass *pass, mx_node *node)
@@ -120,24 +144,18 @@ static mx_status walk_back(const mx_pass *pass, mx_node *node)
     MX_TRY(mx_remat_ensure(node));
     MX_TRY(mx_remat_prefetch(node));
     mx_vjp v = {.call = call, .out_grad = out_grad, .retain = pass->retain, .let_go = let_go_of_input};
-    for (int i = 0; i < call->n_in; i++) {
-        mx_tensor *t = call->in[i];
-        v.want[i] = mx_pass_wants(pass, node, i);
-        if (!v.want[i])
-            continue;
-        set_earlier_aside(t);
-        if (t->grad && is_exclusive(t->grad) && !pass->record)
-            v.sum[i] = t->grad;
-    }
-    mx_status status = pass->record ? call->op->vjp_recorded(&v) : call->op->vjp(&v);
-    for (int i = 0; i < call->n_in; i++) {
-        if (!v.grad[i])
-            continue;
-        if (status == MX_OK && v.want[i])
-            status = gather(call, i, v.grad[i]);
-        else
-            mx_release(v.grad[i]);
-    }
+    mx_tensor *few[2 * MX_MAX_INPUTS] = {NULL}, **tensors = few;
+    bool want[MX_MAX_INPUTS] = {false};
+    bool is_long = call->n_in > MX_MAX_INPUTS;
+    size_t n = (size_t)(is_long ? call->n_in : MX_MAX_INPUTS);
+    if (is_long && !(tensors = calloc(n, 2 * sizeof(mx_tensor *) + sizeof(bool))))
+        return mx_fail(MX_ERR_MEMORY, "gradient of %s: out of memory", call->op->name);
+    v.sum = tensors;
+    v.grad = tensors + n;
+    v.want = is_long ? (bool *)(tensors + 2 * n) : want;
+    mx_status status = compute_gradients(pass, node, &v);
+    if (is_long)
+        free((void *)tensors);
     return status == MX_OK ? MX_OK : mx_context(status, "gradient of %s", call->op->name);
 }
 
@@ -203,10 +221,12 @@ static mx_status finish_leaves(const mx_pass *pass, const mx_node *node)
     const mx_call *call = &node->call;
     for (int i = 0; i < call->n_in; i++) {
         mx_tensor *t = call->in[i];
+        if (!t || t->node || t->needed > 0 || !(t->grad || t->earlier) || (pass->targets && t->asked == 0))
+            continue;
         bool seen = false;
         for (int k = 0; k < i; k++)
             seen = seen || call->in[k] == t;
-        if (t && !seen && !t->node && t->needed == 0 && (t->grad || t->earlier) && (!pass->targets || t->asked != 0))
+        if (!seen)
             MX_TRY(finish_leaf(node->tape, t));
     }
     return MX_OK;

@@ -42,8 +42,18 @@ mx_status mx_node_check_input(const mx_node *node, int i, const char *reads)
     const mx_tensor *t = node->call.in[i];
     if (!t || (!t->storage && !t->away))
         return MX_OK;
-    bool same = t->node ? changes_of(t) == t->made_changes : (uint32_t)changes_of(t) == node->changes[i];
+    bool same =
+        t->node ? changes_of(t) == t->made_changes : (changes_of(t) & MX_CHANGES_MASK) == node->recorded[i].changes;
     return same ? MX_OK : fail_changed(node, t, reads);
+}
+
+static __attribute__((cold)) mx_status fail_stale(const mx_node *node, const mx_tensor *t)
+{
+    return mx_fail(
+        MX_ERR_STATE,
+        "backward: %s%s used %s, which had been changed in place%s after it was computed; changes in place have "
+        "no gradient: compute a new tensor, or use t:detach() where no gradient is wanted",
+        node->call.op->name, mx_site_text(node->site), mx_tensor_text(t), change_text(t));
 }
 
 /* Checks that the values that the vjp reads have not changed since the call, and that the records of its inputs exist.
@@ -51,21 +61,17 @@ mx_status mx_node_check_input(const mx_node *node, int i, const char *reads)
 static mx_status check_node(const mx_node *node)
 {
     const mx_call *call = &node->call;
-    for (uint32_t left = call->op->reads_in & ((1u << call->n_in) - 1); left; left &= left - 1)
+    for (uint32_t left = call->op->reads_in; left && __builtin_ctz(left) < call->n_in; left &= left - 1)
         MX_TRY(mx_node_check_input(node, __builtin_ctz(left), "reads"));
     for (uint32_t left = node->holds_out; left; left &= left - 1) {
         const mx_tensor *t = call->out[__builtin_ctz(left)];
         if (changes_of(t) != t->made_changes)
             return fail_changed(node, t, "made and reads");
     }
-    if (node->stale_in == 0)
-        return MX_OK;
-    const mx_tensor *t = call->in[__builtin_ctz(node->stale_in)];
-    return mx_fail(
-        MX_ERR_STATE,
-        "backward: %s%s used %s, which had been changed in place%s after it was computed; changes in place have "
-        "no gradient: compute a new tensor, or use t:detach() where no gradient is wanted",
-        call->op->name, mx_site_text(node->site), mx_tensor_text(t), change_text(t));
+    for (int i = 0; i < call->n_in; i++)
+        if (node->recorded[i].stale)
+            return fail_stale(node, call->in[i]);
+    return MX_OK;
 }
 
 /* Refuses to add a gradient that is not all-reduced to one that is. */
@@ -94,7 +100,7 @@ static mx_status reach_inputs(const mx_pass *pass, const mx_node *node, int *n_m
             ++*n_marked;
         } else if (!t->node && t->gone.op) {
             return fail_gone(pass->n_roots == 1 ? "the loss" : "a root", false, t);
-        } else if (!t->node && t->requires_grad && (node->wants >> i & 1u)) {
+        } else if (!t->node && t->requires_grad && node->recorded[i].wants) {
             MX_TRY(check_leaf(t));
             *collects = true;
         }
@@ -139,7 +145,7 @@ static bool is_target(const mx_tensor *t) { return t->asked != 0; }
 bool mx_pass_wants(const mx_pass *pass, const mx_node *node, int i)
 {
     const mx_tensor *t = node->call.in[i];
-    bool collects = t && t->requires_grad && (node->wants >> i & 1u);
+    bool collects = t && t->requires_grad && node->recorded[i].wants;
     return collects && (!pass->targets || is_target(t) || (t->node && t->node->leads));
 }
 

@@ -15,6 +15,15 @@ typedef struct mx_region {
     const mx_remat_policy *policy; /* while open */
 } mx_region;
 
+/* What a record knows of an input at the time of the call. */
+typedef struct mx_recorded {
+    uint32_t changes : 29; /* of a leaf: the last bits of `changes` of its storage */
+    bool wants : 1;        /* it required a gradient */
+    bool holds : 1;        /* the record holds its values */
+    bool stale : 1;        /* it was computed by a call and then changed in place */
+} mx_recorded;
+enum { MX_CHANGES_MASK = (1 << 29) - 1 };
+
 /* One recorded call. There are very many, and recording small operations takes as long as touching their memory: so the
  * call is last, with its attributes at its end, of which only those of its operation are copied. */
 typedef struct mx_node {
@@ -22,20 +31,20 @@ typedef struct mx_node {
     uint64_t number;                /* increases from record to record, over all tapes */
     uint64_t walk;                  /* number of the last backward of the tape that reached it */
     mx_tape *tape;
-    mx_region *region;            /* innermost region in which it was recorded, or NULL */
-    const char *place;            /* mx_place at that time */
-    mx_site site;                 /* the script's line */
-    uint16_t wants;               /* bit i: input i required a gradient at that time */
-    uint16_t holds_in, holds_out; /* bit i: the values of input (output) i are held */
-    uint16_t stale_in;            /* bit i: input i was computed by a call and then changed in place */
-    bool runs_again;              /* during rematerialisation: the call must run again */
-    bool leads;                   /* inside mx_tape_grad: a target is among its inputs, or before them */
-    bool dead;                    /* nothing refers to its results: about to be forgotten */
+    mx_region *region;  /* innermost region in which it was recorded, or NULL */
+    const char *place;  /* mx_place at that time */
+    mx_site site;       /* the script's line */
+    uint32_t holds_out; /* bit i: the values of output i are held */
+    bool runs_again;    /* during rematerialisation: the call must run again */
+    bool leads;         /* inside mx_tape_grad: a target is among its inputs, or before them */
+    bool dead;          /* nothing refers to its results: about to be forgotten */
     struct mx_node *next_dead;
-    uint32_t changes[MX_MAX_INPUTS]; /* for leaf inputs: `changes` of their storages at that time */
-    mx_call call;                    /* owns a reference to each input and output */
+    mx_tensor **in;        /* call.in: own_in, or memory for a longer list */
+    mx_recorded *recorded; /* one for each input: own_recorded, or at the end of that memory */
+    mx_tensor *own_in[MX_MAX_INPUTS];
+    mx_recorded own_recorded[MX_MAX_INPUTS];
+    mx_call call; /* owns a reference to each input and output */
 } mx_node;
-_Static_assert(MX_MAX_INPUTS <= 16, "a bit for each input");
 
 struct mx_tape {
     mx_tape *previous, *next; /* in the list of all tapes, which starts with the default tape */

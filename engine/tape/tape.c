@@ -109,8 +109,9 @@ uint64_t mx_tape_count(void) { return tapes->count; }
 
 void mx_node_for_each_held(const mx_node *node, void (*visit)(mx_tensor *t))
 {
-    for (uint32_t left = node->holds_in; left; left &= left - 1)
-        visit(node->call.in[__builtin_ctz(left)]);
+    for (int i = 0; i < node->call.n_in; i++)
+        if (node->recorded[i].holds)
+            visit(node->call.in[i]);
     for (uint32_t left = node->holds_out; left; left &= left - 1)
         visit(node->call.out[__builtin_ctz(left)]);
 }
@@ -148,18 +149,29 @@ enum { MAX_SPARE = 16384 }; /* at most 10 MiB */
 static mx_node *spare;      /* free records for reuse, linked by `after` */
 static int n_spare;
 
-static mx_node *new_node(void)
+/* For a call with n inputs; NULL: out of memory. */
+static mx_node *new_node(int n)
 {
     mx_node *node = spare;
-    if (!node)
-        return malloc(sizeof *node);
-    spare = node->after;
-    n_spare--;
+    void *list = n > MX_MAX_INPUTS ? malloc((size_t)n * (sizeof(mx_tensor *) + sizeof(mx_recorded))) : NULL;
+    if (n > MX_MAX_INPUTS && !list)
+        return NULL;
+    if (node) {
+        spare = node->after;
+        n_spare--;
+    } else if (!(node = malloc(sizeof *node))) {
+        free(list);
+        return NULL;
+    }
+    node->in = list ? (mx_tensor **)list : node->own_in;
+    node->recorded = list ? (mx_recorded *)(node->in + n) : node->own_recorded;
     return node;
 }
 
 static void free_node(mx_node *node)
 {
+    if (node->in != node->own_in)
+        free((void *)node->in);
     if (n_spare == MAX_SPARE) {
         free(node);
         return;
@@ -174,22 +186,19 @@ static void free_node(mx_node *node)
 static void describe_inputs(mx_node *node)
 {
     const mx_call *call = &node->call;
-    uint32_t wants = 0, holds = 0, stale = 0;
     for (int i = 0; i < call->n_in; i++) {
         mx_tensor *t = mx_retain(call->in[i]);
+        node->recorded[i] = (mx_recorded){0};
         if (!t)
             continue;
         t->readers++;
         uint64_t changes = t->storage ? t->storage->changes : 0;
-        uint32_t bit = 1u << i;
-        wants |= t->requires_grad ? bit : 0;
-        holds |= (call->op->reads_in & bit) || !t->node ? bit : 0;
-        stale |= t->node && t->made_changes != changes ? bit : 0;
-        node->changes[i] = (uint32_t)changes;
+        bool reads = i < MX_MAX_INPUTS && (call->op->reads_in >> i & 1u);
+        node->recorded[i] = (mx_recorded){.changes = (uint32_t)changes & MX_CHANGES_MASK,
+                                          .wants = t->requires_grad,
+                                          .holds = reads || !t->node,
+                                          .stale = t->node && t->made_changes != changes};
     }
-    node->wants = (uint16_t)wants;
-    node->holds_in = (uint16_t)holds;
-    node->stale_in = (uint16_t)stale;
 }
 
 static __attribute__((cold)) mx_status fail_foreign(const mx_call *call, const mx_tape *tape, const mx_tensor *t)
@@ -216,10 +225,13 @@ mx_status mx_tape_record(mx_call *call)
     mx_tape *tape = tapes->current;
     MX_TRY(check_tape(call, tape));
     MX_TRY(mx_offload_settle(false));
-    mx_node *node = new_node();
+    mx_node *node = new_node(call->n_in);
     if (!node)
         return mx_fail(MX_ERR_MEMORY, "out of memory for the tape's records");
     memcpy(&node->call, call, offsetof(mx_call, attr) + call->op->attr_bytes);
+    memcpy((void *)node->in, (const void *)call->in,
+           (size_t)(call->n_in > MX_MAX_INPUTS ? call->n_in : MX_MAX_INPUTS) * sizeof *node->in);
+    node->call.in = node->in;
     node->tape = tape;
     node->region = tape->region;
     if (node->region)
@@ -229,7 +241,7 @@ mx_status mx_tape_record(mx_call *call)
     node->walk = 0;
     node->runs_again = node->dead = false;
     describe_inputs(node);
-    node->holds_out = (uint16_t)(call->op->reads_out & ((1u << call->n_out) - 1));
+    node->holds_out = call->op->reads_out & ((1u << call->n_out) - 1);
     for (int i = 0; i < call->n_out; i++) {
         mx_tensor *t = mx_retain(call->out[i]);
         t->node = node;

@@ -102,7 +102,11 @@ static void check_gradients(mx_call *call, mx_tensor *dc, attributes attr, int64
     exact_gradients(a, b, dc, attr, batch, exact[0], exact[1]);
     for (int64_t i = 0; i < mx_count(dc); i++)
         exact[2][i % N] += get(dc, i);
-    mx_vjp v = {.call = call, .out_grad = &dc, .want = {true, true, true}};
+    mx_vjp v = {.call = call,
+                .out_grad = &dc,
+                .want = (bool[]){true, true, true},
+                .sum = (mx_tensor *[3]){NULL},
+                .grad = (mx_tensor *[3]){NULL}};
     CHECK(mx_op_matmul.vjp(&v) == MX_OK, "%s", mx_message());
     for (int i = 0; i < 3; i++) {
         CHECK(v.grad[i] && v.grad[i]->dtype == MX_F32 && mx_shape_equal(&v.grad[i]->shape, &call->in[i]->shape),
@@ -112,7 +116,11 @@ static void check_gradients(mx_call *call, mx_tensor *dc, attributes attr, int64
         CHECK(error < 1e-5, "gradient %d of %s%s x %s%s: error %g", i + 1, mx_tensor_text(a), attr.trans_a ? "'" : "",
               mx_tensor_text(b), attr.trans_b ? "'" : "", error);
     }
-    mx_vjp again = {.call = call, .out_grad = &dc, .want = {true, true}, .sum = {v.grad[0], v.grad[1]}};
+    mx_vjp again = {.call = call,
+                    .out_grad = &dc,
+                    .want = (bool[3]){true, true},
+                    .sum = (mx_tensor *[3]){v.grad[0], v.grad[1]},
+                    .grad = (mx_tensor *[3]){NULL}};
     CHECK(mx_op_matmul.vjp(&again) == MX_OK, "%s", mx_message());
     for (int i = 0; i < 2; i++) {
         for (int64_t x = 0; x < mx_count(call->in[i]) && !again.grad[i]; x++)
@@ -146,7 +154,8 @@ static void test_form(int bits)
     CHECK(mx_apply(&mx_op_matmul, in, 3, MX_ATTRS(attr), &c) == MX_OK, "%s", mx_message());
     int64_t batch = many_a || many_b ? BATCH : 1;
     check_forward(a, b, c, bias, attr, batch);
-    mx_call call = {.op = &mx_op_matmul, .n_in = 3, .n_out = 1, .in = {a, b, bias}, .out = {c}};
+    mx_call call = {
+        .op = &mx_op_matmul, .n_in = 3, .n_out = 1, .in = (mx_tensor *[MX_MAX_INPUTS]){a, b, bias}, .out = {c}};
     memcpy(call.attr, &attr, sizeof attr);
     CHECK(mx_op_matmul.cost(&call).flops == 2.0 * (double)batch * M * N * K, "flops %g",
           mx_op_matmul.cost(&call).flops);

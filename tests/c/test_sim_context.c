@@ -93,7 +93,7 @@ static void call(chip *c, int k)
     const matmul_attr product = {.dtype = -1};
     const mx_collective_attr fsdp = {.axis = 1, .dim = 0, .dtype = -1, .async = true};
     const mx_collective_attr tensor = {.axis = 2, .dim = 0, .dtype = -1, .async = k % 3 > 0};
-    mx_call ahead = {.op = &mx_op_all_gather, .n_in = 1, .n_out = 1, .in = {c->t[3]}};
+    mx_call ahead = {.op = &mx_op_all_gather, .n_in = 1, .n_out = 1, .in = (mx_tensor *[MX_MAX_INPUTS]){c->t[3]}};
     switch (k % 10) {
     case 0:
         replace(c, 0, &mx_op_matmul, c->t[1], c->t[2], &product);

@@ -560,3 +560,42 @@ function TestRecords.test_an_element_of_a_walked_tensor()
     lu.assertEquals(h[1]:item(), 10)
     assert(step)
 end
+
+-- ---- long lists: records have room for sixteen inputs, and memory of their own for more ----
+
+function TestRecords.test_long_lists()
+    for _, n in ipairs { 16, 17, 40 } do
+        local step <close> = mx.step()
+        local leaves, computed = {}, {}
+        for i = 1, n do
+            leaves[i] = leaf { i, -i }
+            computed[i] = i % 3 == 0 and mx.ones { 2 } or leaves[i] * leaves[i]
+        end
+        local weights = mx.randn({ n, 2 }, { seed = 1 })
+        local stacked = mx.remat("full", function() return (mx.stack(computed) * weights / 1000):exp() end)
+        mx.backward(stacked:log():sum() + mx.concat(table.unpack(leaves)):square():sum())
+        for i = 1, n do
+            local through = i % 3 == 0 and 0 or weights:get(i, 2)
+            lu.assertAlmostEquals(leaves[i]:grad():get(2), -2 * i * through / 1000 - 2 * i, 1e-4)
+        end
+        assert(step)
+    end
+end
+
+function TestRecords.test_long_lists_know_what_was_changed()
+    local step <close> = mx.step()
+    local list = {}
+    for i = 1, 20 do
+        list[i] = leaf { i } * 2
+    end
+    list[19]:detach():set(1, 0)
+    local loss = mx.concat(list):sum()
+    assert_raises({ "concat", "used f32 (1)", "changed in place" }, mx.backward, loss)
+    local many = {}
+    for i = 1, 100001 do
+        many[i] = list[1]
+    end
+    assert_raises({ "concat takes at most 100000 tensors, 100001 given" }, mx.concat, many)
+    assert_raises({ "mul", "takes at most 2 tensors, 17 given" }, mx.mul, table.unpack(many, 1, 17))
+    assert(step)
+end

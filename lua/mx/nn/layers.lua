@@ -1,7 +1,6 @@
 --- Layers for models of one's own: attention, MLPs, recurrent cells, sequences of layers.
 
 local mx = require "mx"
-local parts = require "mx.parallel.parts"
 local util = require "mx.util"
 
 local layers = {}
@@ -149,11 +148,9 @@ function layers.recurrent(cell)
     return function(x, state)
         local outputs = {}
         for s = 1, x:size(2) do
-            local h
-            h, state = cell(mx.narrow(x, { dim = 2, start = s, length = 1 }):view(x:size(1), x:size(3)), state)
-            outputs[s] = h:view(h:size(1), 1, h:size(2))
+            outputs[s], state = cell(mx.narrow(x, { dim = 2, start = s, length = 1 }):view(x:size(1), x:size(3)), state)
         end
-        return parts.concat(outputs, 2), state
+        return mx.stack(outputs, { dim = 2 }), state
     end
 end
 

@@ -150,22 +150,7 @@ function parts:piece(name, t, range)
             blocks[#blocks + 1] = from_block(self.mesh, entry, t, block, own)
         end
     end
-    return gather(entry, parts.concat(blocks, range.dim), range.dim):wait()
-end
-
---- Concatenates any number of tensors along a dimension; mx.concat takes at most sixteen.
----@param list any[]
----@param dim integer
----@return any
-function parts.concat(list, dim)
-    while #list > 1 do
-        local joined = {}
-        for i = 1, #list, 16 do
-            joined[#joined + 1] = mx.concat({ table.unpack(list, i, math.min(i + 15, #list)) }, { dim = dim })
-        end
-        list = joined
-    end
-    return list[1]
+    return gather(entry, mx.concat(blocks, { dim = range.dim }), range.dim):wait()
 end
 
 return parts

@@ -2,7 +2,6 @@
 --- holds some in the residual stream. Attention exchanges keys and values.
 
 local mx = require "mx"
-local stored = require "mx.parallel.parts"
 local util = require "mx.util"
 
 local tokens = {}
@@ -82,7 +81,7 @@ local function in_sequence(self, t)
         pieces[r + 1] = mx.narrow(t, { dim = 2, start = 2 * r * piece + 1, length = piece })
         pieces[2 * n - r] = mx.narrow(t, { dim = 2, start = (2 * r + 1) * piece + 1, length = piece })
     end
-    return stored.concat(pieces, 2)
+    return mx.concat(pieces, { dim = 2 })
 end
 
 -- Attention with the keys and values of the whole sequence gathered on every rank.

@@ -16,6 +16,7 @@ local FILES = {
     models = "models", flops = "models/flops", generate = "models/generate",
     nn = "nn",
     parallel = "parallel", mesh = "parallel/mesh",
+    pipeline = "pipeline",
     report = "report",
     run = "run", evaluate = "run/evaluate", files = "run/files", goodput = "run/goodput", guard = "run/guard",
     metrics = "run/metrics", optim = "run/optim", outputs = "run/outputs", profiler = "run/profiler",

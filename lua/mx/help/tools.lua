@@ -231,6 +231,12 @@ tokenizer.vocab_size >= 256 --> true]] },
         { "collectives", "Measures collectives.", code = "mx.collectives.run ~= nil --> true" },
         { "kernels", "Measures operations.", torch = "utils.benchmark", code = "mx.kernels.run ~= nil --> true" },
         { "policies", "Compares policies of rematerialisation.", code = "mx.policies.run ~= nil --> true" },
+        { "pipeline", "Pipeline schedules: made, checked, timed and drawn.", code = [[
+local schedule = mx.pipeline.schedule
+local s = schedule.check(schedule.make { kind = "1f1b", stages = 2, microbatches = 4 })
+schedule.bubble(s) --> 0.2
+print(mx.pipeline.draw(s))
+]] },
         { "plan", "Searches the best mesh of a run.", code = "mx.plan.run ~= nil --> true" },
         { "roofline", "Rooflines of a run.", code = "mx.roofline.run ~= nil --> true" },
         { "repro", "The published tables.", code = "mx.repro.run ~= nil --> true" },

@@ -1,0 +1,53 @@
+--- mx.pipeline: layers split over the mesh axis `stage`. Schedules are data (schedule.lua), and can be drawn.
+
+local chart = require "mx.pipeline.chart"
+local schedule = require "mx.pipeline.schedule"
+local util = require "mx.util"
+
+local pipeline = { schedule = schedule }
+
+--- A picture of a schedule for equal layers, with its bubble, and the largest number of chunks in flight in each row.
+--- Not collective.
+---@param s mx.PipelineSchedule
+---@return string
+function pipeline.draw(s)
+    local replay, notes = schedule.replay(s, { F = 1, B = s.splits and 1 or 2, W = 1 }), {}
+    for stage, most in ipairs(schedule.in_flight(s)) do
+        notes[stage] = ("%d in flight"):format(most)
+    end
+    return ("%s: %d stages, %d microbatches%s: %.1f %% bubble\n%s"):format(s.kind or "schedule", s.stages,
+        s.microbatches, s.repeats > 1 and (", %d chunks a stage"):format(s.repeats) or "", 100 * replay.bubble,
+        chart.draw(replay, notes))
+end
+
+--- The chart of scripts/pipeline.lua.
+---@param words string[] stages=, microbatches=, repeats= and kinds of schedules
+---@return string
+function pipeline.report(words)
+    local sizes, kinds = { stages = 4, microbatches = 8, repeats = 1 }, {}
+    for _, word in ipairs(words) do
+        local key, value = word:match("^(%l+)=(%d+)$")
+        if sizes[key] then
+            sizes[key] = math.tointeger(tonumber(value))
+        elseif util.contains(schedule.KINDS, word) then
+            kinds[#kinds + 1] = word
+        else
+            local names = { "stages", "microbatches", "repeats", table.unpack(schedule.KINDS) }
+            local near = util.nearest(word:match("^[^=]*"), names)
+            util.refuse("'%s' is unknown%s; expected stages=N, microbatches=N, repeats=N and kinds: %s", word,
+                near and (", did you mean '%s'?"):format(near) or "", table.concat(schedule.KINDS, ", "))
+        end
+    end
+    if #kinds == 0 then
+        kinds = sizes.repeats > 1 and { "gpipe", "1f1b" } or schedule.KINDS
+    end
+    local pictures = {}
+    for i, kind in ipairs(kinds) do
+        pictures[i] = pipeline.draw(schedule.check(schedule.make {
+            kind = kind, stages = sizes.stages, microbatches = sizes.microbatches, repeats = sizes.repeats,
+        }))
+    end
+    return table.concat(pictures, "\n\n")
+end
+
+return pipeline

@@ -1,0 +1,490 @@
+--- Pipeline schedules as data: what each stage does in which order, and one order of all messages between stages.
+--
+-- A model is cut into stages x repeats chunks of layers; chunk c is on stage (c - 1) % stages + 1. All numbers count
+-- from 1. An action is { what, chunk, micro }: "F" is the forward pass of a chunk for a microbatch, "B" its backward
+-- pass; with a split backward pass, "B" computes the gradient of the input and "W" those of the weights.
+--
+-- A message brings an activation to the next chunk or a gradient to the previous one, if that is on another stage.
+-- Each rank handles its messages in the common order, one at a time, and both ends of a message wait for each other.
+-- This never blocks if every action that a message waits for needs only earlier messages: then the first unfinished
+-- message can always be finished. schedule.walk proves it, whatever the durations are.
+
+local util = require "mx.util"
+
+local schedule = {}
+
+--- The kinds that schedule.make knows.
+schedule.KINDS = { "gpipe", "1f1b", "zb_h1" }
+
+---@class mx.PipelineAction
+---@field what "F"|"B"|"W"
+---@field chunk integer
+---@field micro integer
+
+---@class mx.PipelineMessage
+---@field what "activation"|"gradient"
+---@field chunk integer the chunk that needs it
+---@field micro integer
+---@field from integer stage
+---@field to integer stage
+
+---@class mx.PipelineSchedule
+---@field kind? string
+---@field stages integer
+---@field repeats integer chunks of a stage
+---@field microbatches integer
+---@field actions mx.PipelineAction[][] for each stage, in its order
+---@field messages mx.PipelineMessage[] in the common order
+---@field limits? integer[] for each stage, chunks whose forward pass may wait for its backward pass
+---@field splits boolean whether the backward pass is split into B and W
+
+-- ---- dependencies ----
+
+--- The stage of a chunk.
+---@param s mx.PipelineSchedule
+---@param chunk integer
+---@return integer
+function schedule.stage_of(s, chunk)
+    return (chunk - 1) % s.stages + 1
+end
+
+local ORDER = { F = 0, B = 1, W = 2 }
+
+-- A number for an action, different for each.
+local function id(s, what, chunk, micro)
+    return (ORDER[what] * s.stages * s.repeats + chunk - 1) * s.microbatches + micro
+end
+
+local function text(what, chunk, micro)
+    return ("%s of chunk %d, microbatch %d"):format(what, chunk, micro)
+end
+
+-- The actions that an action needs before it: kind and chunk of up to two, for the same microbatch.
+local function needs(s, action)
+    local chunk = action.chunk
+    if action.what == "F" then
+        return chunk > 1 and "F" or nil, chunk - 1
+    elseif action.what == "W" then
+        return "B", chunk
+    end
+    return "F", chunk, chunk < s.stages * s.repeats and "B" or nil, chunk + 1
+end
+
+-- Whether all that an action needs is in `done`; if not, also what is missing.
+local function is_ready(s, action, done)
+    local a, a_chunk, b, b_chunk = needs(s, action)
+    if a and not done[id(s, a, a_chunk, action.micro)] then
+        return false, text(a, a_chunk, action.micro)
+    elseif b and not done[id(s, b, b_chunk, action.micro)] then
+        return false, text(b, b_chunk, action.micro)
+    end
+    return true
+end
+
+-- ---- the common order of messages ----
+
+-- The duration of each action in unit time.
+local function units(s, action)
+    return action.what == "B" and not s.splits and 2 or 1
+end
+
+-- Runs all stages in unit time: calls visit(stage, action, stop) for each action. An action that can never start is
+-- refused.
+local function in_unit_time(s, visit)
+    local stops, at, free, progress = {}, {}, {}, true
+    for stage = 1, s.stages do
+        at[stage], free[stage] = 1, 0
+    end
+    while progress do
+        progress = false
+        for stage, actions in ipairs(s.actions) do
+            local action = actions[at[stage]]
+            while action and is_ready(s, action, stops) do
+                local a, a_chunk, b, b_chunk = needs(s, action)
+                local start = math.max(free[stage], a and stops[id(s, a, a_chunk, action.micro)] or 0,
+                    b and stops[id(s, b, b_chunk, action.micro)] or 0)
+                free[stage] = start + units(s, action)
+                stops[id(s, action.what, action.chunk, action.micro)] = free[stage]
+                visit(stage, action, free[stage])
+                at[stage], progress = at[stage] + 1, true
+                action = actions[at[stage]]
+            end
+        end
+    end
+    for stage, actions in ipairs(s.actions) do
+        local action = actions[at[stage]]
+        if action then
+            local _, missing = is_ready(s, action, stops)
+            util.refuse("pipeline schedule: stage %d never starts %s, which waits for %s", stage,
+                text(action.what, action.chunk, action.micro), missing)
+        end
+    end
+end
+
+-- The message that an action causes, or nil.
+local function message_of(s, action)
+    local chunk = action.what == "F" and action.chunk + 1 or action.what == "B" and action.chunk - 1 or 0
+    if chunk < 1 or chunk > s.stages * s.repeats or s.stages == 1 then
+        return nil
+    end
+    return {
+        what = action.what == "F" and "activation" or "gradient", chunk = chunk, micro = action.micro,
+        from = schedule.stage_of(s, action.chunk), to = schedule.stage_of(s, chunk),
+    }
+end
+
+-- Messages in the order in which their actions end in unit time. An action starts when all messages that it needs have
+-- been sent and ends later, so they come before its own.
+local function add_messages(s)
+    local sent = {}
+    in_unit_time(s, function(stage, action, stop)
+        local message = message_of(s, action)
+        if message then
+            sent[#sent + 1] = { stop, stage, message }
+        end
+    end)
+    table.sort(sent, function(a, b)
+        if a[1] ~= b[1] then
+            return a[1] < b[1]
+        end
+        return a[2] < b[2] -- an action causes one message, so this is a total order
+    end)
+    s.messages = {}
+    for i, item in ipairs(sent) do
+        s.messages[i] = item[3]
+    end
+    return s
+end
+
+-- ---- checks ----
+
+-- Every action once, on its stage. Returns for each its place in the list of its stage.
+local function places_of(s)
+    local places, chunks = {}, s.stages * s.repeats
+    for stage = 1, s.stages do
+        for i, action in ipairs(s.actions[stage] or {}) do
+            local what, chunk, micro = action.what, action.chunk, action.micro
+            if not ORDER[what] or math.type(chunk) ~= "integer" or chunk < 1 or chunk > chunks
+                or math.type(micro) ~= "integer" or micro < 1 or micro > s.microbatches then
+                util.refuse("pipeline schedule: action %d of stage %d is %s; expected F, B or W, a chunk of 1 to %d, a "
+                    .. "microbatch of 1 to %d", i, stage, ("{ %s, %s, %s }"):format(what, chunk, micro), chunks,
+                    s.microbatches)
+            elseif schedule.stage_of(s, chunk) ~= stage then
+                util.refuse("pipeline schedule: stage %d has %s, whose chunk is on stage %d", stage,
+                    text(what, chunk, micro), schedule.stage_of(s, chunk))
+            elseif places[id(s, what, chunk, micro)] then
+                util.refuse("pipeline schedule: %s is there twice", text(what, chunk, micro))
+            end
+            places[id(s, what, chunk, micro)] = i
+        end
+    end
+    for _, what in ipairs(s.splits and { "F", "B", "W" } or { "F", "B" }) do
+        for chunk = 1, chunks do
+            for micro = 1, s.microbatches do
+                if not places[id(s, what, chunk, micro)] then
+                    util.refuse("pipeline schedule: %s is missing", text(what, chunk, micro))
+                end
+            end
+        end
+    end
+    return places
+end
+
+-- Every message once, from and to the stages that the actions give.
+local function check_messages(s)
+    local wanted, n = {}, 0
+    for _, actions in ipairs(s.actions) do
+        for _, action in ipairs(actions) do
+            local m = message_of(s, action)
+            if m then
+                wanted[("%s %d %d %d %d"):format(m.what, m.chunk, m.micro, m.from, m.to)], n = true, n + 1
+            end
+        end
+    end
+    for i, m in ipairs(s.messages) do
+        local key = ("%s %d %d %d %d"):format(m.what, m.chunk, m.micro, m.from, m.to)
+        if not wanted[key] then
+            util.refuse("pipeline schedule: message %d, the %s of microbatch %d for chunk %d from stage %d to %d, is "
+                .. "there twice or not needed", i, m.what, m.micro, m.chunk, m.from, m.to)
+        end
+        wanted[key], n = nil, n - 1
+    end
+    if n > 0 then
+        util.refuse("pipeline schedule: %d messages are missing, such as: %s", n, (next(wanted)))
+    end
+end
+
+--- Visits all actions and messages in an order in which the ranks can do them, whatever the durations are. Refuses a
+--- schedule that blocks. Not collective.
+---@param s mx.PipelineSchedule
+---@param act fun(stage: integer, action: mx.PipelineAction)
+---@param pass fun(message: mx.PipelineMessage)
+function schedule.walk(s, act, pass)
+    local places, here, at = {}, {}, {}
+    for stage, actions in ipairs(s.actions) do
+        here[stage], at[stage] = {}, 0
+        for i, action in ipairs(actions) do
+            places[id(s, action.what, action.chunk, action.micro)] = i
+        end
+    end
+    local function run(stage, last, message)
+        for i = at[stage] + 1, last do
+            local action = s.actions[stage][i]
+            local ready, missing = is_ready(s, action, here[stage])
+            if not ready then
+                util.refuse("pipeline schedule: blocks at message %s: stage %d cannot start %s before %s has arrived",
+                    message or "after the last", stage, text(action.what, action.chunk, action.micro), missing)
+            end
+            act(stage, action)
+            here[stage][id(s, action.what, action.chunk, action.micro)] = true
+            at[stage] = i
+        end
+    end
+    for i, message in ipairs(s.messages) do
+        local what = message.what == "activation" and "F" or "B"
+        local sent = id(s, what, message.what == "activation" and message.chunk - 1 or message.chunk + 1, message.micro)
+        run(message.from, places[sent], i)
+        pass(message)
+        here[message.to][sent] = true
+    end
+    for stage, actions in ipairs(s.actions) do
+        run(stage, #actions)
+    end
+end
+
+--- The largest number of chunks of each stage whose forward pass waits for its backward pass: what the stage keeps
+--- activations of. Not collective.
+---@param s mx.PipelineSchedule
+---@return integer[]
+function schedule.in_flight(s)
+    local most = {}
+    for stage, actions in ipairs(s.actions) do
+        local now = 0
+        most[stage] = 0
+        for _, action in ipairs(actions) do
+            now = now + (action.what == "F" and 1 or action.what == "B" and -1 or 0)
+            most[stage] = math.max(most[stage], now)
+        end
+    end
+    return most
+end
+
+--- Proves that a schedule is right, also one of your own: each action and message once, dependencies, no deadlock, and
+--- the limits of chunks in flight. Refuses others with the reason. Not collective.
+---@param s mx.PipelineSchedule
+---@return mx.PipelineSchedule s
+function schedule.check(s)
+    places_of(s)
+    check_messages(s)
+    schedule.walk(s, function() end, function() end)
+    for stage, most in ipairs(schedule.in_flight(s)) do
+        if s.limits and most > s.limits[stage] then
+            util.refuse("pipeline schedule: stage %d has %d chunks in flight; its limit is %d", stage, most,
+                s.limits[stage])
+        end
+    end
+    return s
+end
+
+-- ---- making schedules ----
+
+-- The chunk and microbatch of a stage's k-th forward pass, from 1: groups of `group` microbatches pass through all
+-- chunks of the stage. Backward passes visit the chunks in reverse order.
+local function nth(s, stage, k, group, backward)
+    local of_group = group * s.repeats
+    local first, within = (k - 1) // of_group * group, (k - 1) % of_group
+    local turn = within // group
+    turn = backward and s.repeats - 1 - turn or turn
+    return turn * s.stages + stage, first + within % group + 1
+end
+
+-- The list of a stage: `ahead` forward passes, then one backward pass for each forward pass, then the other backward
+-- passes. GPipe is the case in which all forward passes are ahead.
+local function list_of(s, stage, ahead, group)
+    local list, n = {}, s.repeats * s.microbatches
+    local function add(what, k)
+        local chunk, micro = nth(s, stage, k, group, what == "B")
+        list[#list + 1] = { what = what, chunk = chunk, micro = micro }
+    end
+    for k = 1, n + ahead do
+        if k <= n then
+            add("F", k)
+        end
+        if k > ahead then
+            add("B", k - ahead)
+        end
+    end
+    return list
+end
+
+local make = {}
+
+-- GPipe (Huang et al., 2019); with repeats, MaxText's circular pipeline: all microbatches pass a chunk one after the
+-- other.
+function make.gpipe(s)
+    local n = s.repeats * s.microbatches
+    for stage = 1, s.stages do
+        s.actions[stage] = list_of(s, stage, n, s.microbatches)
+        s.limits[stage] = n
+    end
+end
+
+-- 1F1B (Narayanan et al., 2019); with repeats, interleaved 1F1B (Narayanan et al., 2021), in Megatron-LM's order.
+make["1f1b"] = function(s)
+    local n = s.repeats * s.microbatches
+    if s.repeats > 1 and s.microbatches % s.stages ~= 0 then
+        util.refuse("num_pipeline_microbatches=%d: the schedule 1f1b with num_pipeline_repeats=%d needs a multiple of "
+            .. "the %d stages; use gpipe, or change one of them", s.microbatches, s.repeats, s.stages)
+    end
+    for stage = 1, s.stages do
+        local after = s.stages - stage
+        local ahead = s.repeats == 1 and after or 2 * after + (s.repeats - 1) * s.stages
+        s.actions[stage] = list_of(s, stage, math.min(ahead, n), s.stages)
+        s.limits[stage] = math.min(n, ahead + 1)
+    end
+end
+
+-- ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): the gradients of weights fill the waiting times. In unit
+-- time each stage takes the first that it can of: a backward pass, a forward pass within the limits, gradients of
+-- weights. A stage holds what the gradients of weights need of 2 stages - stage microbatches, which is the least with
+-- which no time is lost.
+function make.zb_h1(s)
+    if s.repeats > 1 then
+        util.refuse("pipeline_schedule=zb_h1: num_pipeline_repeats=%d, expected 1", s.repeats)
+    end
+    local n, left, time, stops, counts = s.microbatches, 3 * s.stages * s.microbatches, 0, {}, {}
+    for stage = 1, s.stages do
+        s.actions[stage], s.limits[stage] = {}, math.min(n, s.stages - stage + 1)
+        counts[stage] = { F = 0, B = 0, W = 0 }
+    end
+    local function came(what, stage, micro) -- what a stage needs of a neighbour, at this time
+        return stage < 1 or stage > s.stages or (stops[id(s, what, stage, micro)] or math.huge) <= time
+    end
+    while left > 0 do
+        for stage = 1, s.stages do
+            local count, what = counts[stage], nil
+            if count.B < count.F and came("B", stage + 1, count.B + 1) then
+                what = "B"
+            elseif count.F < n and count.F - count.B < s.limits[stage] and count.F - count.W < 2 * s.stages - stage
+                and came("F", stage - 1, count.F + 1) then
+                what = "F"
+            elseif count.W < count.B then
+                what = "W"
+            end
+            if what then
+                count[what], left = count[what] + 1, left - 1
+                stops[id(s, what, stage, count[what])] = time + 1
+                table.insert(s.actions[stage], { what = what, chunk = stage, micro = count[what] })
+            end
+        end
+        time = time + 1
+    end
+end
+
+--- A schedule of these actions, with the common order of messages. Refuses actions that are not complete or that wait
+--- for each other. Not collective.
+---@param o {stages: integer, microbatches: integer, repeats: integer?, actions: mx.PipelineAction[][]}
+---@return mx.PipelineSchedule
+function schedule.of(o)
+    local s = {
+        stages = o.stages, repeats = o.repeats or 1, microbatches = o.microbatches, actions = o.actions, splits = false,
+    }
+    for _, actions in ipairs(s.actions) do
+        for _, action in ipairs(actions) do
+            s.splits = s.splits or action.what == "W"
+        end
+    end
+    places_of(s)
+    return add_messages(s)
+end
+
+--- Makes a schedule. Not collective.
+---@param o {kind: string, stages: integer, microbatches: integer, repeats: integer?}
+---@return mx.PipelineSchedule
+function schedule.make(o)
+    util.arguments(o, { "kind", "stages", "microbatches" }, { "repeats" }, "schedule.make")
+    if not make[o.kind] then
+        local near = util.nearest(tostring(o.kind), schedule.KINDS)
+        util.refuse("no pipeline schedule '%s'%s", tostring(o.kind), near and (", did you mean '%s'?"):format(near)
+            or ": there are " .. table.concat(schedule.KINDS, ", "))
+    end
+    local s = {
+        kind = o.kind, stages = o.stages, repeats = o.repeats or 1, microbatches = o.microbatches, actions = {},
+        limits = {}, splits = o.kind == "zb_h1",
+    }
+    for _, name in ipairs({ "stages", "repeats", "microbatches" }) do
+        if math.type(s[name]) ~= "integer" or s[name] < 1 then
+            util.refuse("pipeline schedule: %s is %s; expected a positive integer", name, tostring(s[name]))
+        end
+    end
+    make[o.kind](s)
+    return add_messages(s)
+end
+
+-- ---- time ----
+
+--- The share of the time in which stages wait, by the formula of the kind, if forward passes take 1 and backward passes
+--- 2 of equal units. It holds for microbatches >= stages, of all kinds. Not collective.
+---@param s mx.PipelineSchedule of schedule.make
+---@return number
+function schedule.bubble(s)
+    local waits = s.stages - 1
+    if s.kind == "zb_h1" then
+        return waits / (3 * s.microbatches + waits)
+    end
+    return waits / (s.repeats * s.microbatches + waits)
+end
+
+---@class mx.PipelineTimes
+---@field F number|fun(chunk: integer): number seconds of a forward pass
+---@field B number|fun(chunk: integer): number
+---@field W? number|fun(chunk: integer): number
+---@field message? fun(message: mx.PipelineMessage): number seconds of a transfer; default: 0
+
+---@class mx.PipelineReplay
+---@field duration number
+---@field bubble number the share of the time in which the stages wait
+---@field busy number[] of each stage, the share of the time in which it computes
+---@field actions {what: string, chunk: integer, micro: integer, start: number, stop: number}[][] for each stage
+
+--- Times of all actions, if each takes so long. A transfer starts when its value is there and both ranks have finished
+--- their earlier transfers. It overlaps with computation. Not collective.
+---@param s mx.PipelineSchedule
+---@param times mx.PipelineTimes
+---@return mx.PipelineReplay
+function schedule.replay(s, times)
+    local free, lane, arrived, stops, busy = {}, {}, {}, {}, {}
+    local result = { duration = 0, busy = busy, actions = {} }
+    for stage = 1, s.stages do
+        free[stage], lane[stage], busy[stage], arrived[stage], result.actions[stage] = 0, 0, 0, {}, {}
+    end
+    local function seconds(action)
+        local time = times[action.what]
+        return type(time) == "function" and time(action.chunk) or time
+    end
+    local function act(stage, action)
+        local a, a_chunk, b, b_chunk = needs(s, action)
+        local there = arrived[stage]
+        local start = math.max(free[stage], a and there[id(s, a, a_chunk, action.micro)] or 0,
+            b and there[id(s, b, b_chunk, action.micro)] or 0)
+        local stop, key = start + seconds(action), id(s, action.what, action.chunk, action.micro)
+        free[stage], stops[key], there[key] = stop, stop, stop
+        busy[stage] = busy[stage] + stop - start
+        table.insert(result.actions[stage],
+            { what = action.what, chunk = action.chunk, micro = action.micro, start = start, stop = stop })
+        result.duration = math.max(result.duration, stop)
+    end
+    schedule.walk(s, act, function(m)
+        local sent = m.what == "activation" and id(s, "F", m.chunk - 1, m.micro) or id(s, "B", m.chunk + 1, m.micro)
+        local stop = math.max(stops[sent], lane[m.from], lane[m.to]) + (times.message and times.message(m) or 0)
+        lane[m.from], lane[m.to], arrived[m.to][sent] = stop, stop, stop
+    end)
+    local sum = 0
+    for stage = 1, s.stages do
+        sum, busy[stage] = sum + busy[stage], busy[stage] / result.duration
+    end
+    result.bubble = 1 - sum / (s.stages * result.duration)
+    return result
+end
+
+return schedule

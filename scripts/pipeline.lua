@@ -1,0 +1,12 @@
+-- Draws pipeline schedules: a row for each stage, time from left to right. One process.
+--
+--     build/mxlua scripts/pipeline.lua stages=4 microbatches=8
+--     build/mxlua scripts/pipeline.lua stages=4 microbatches=8 repeats=2 1f1b
+--
+-- stages, microbatches   default: 4, 8
+-- repeats                chunks of layers of each stage; default: 1. More make gpipe circular and 1f1b interleaved
+-- gpipe, 1f1b, zb_h1     the schedules to draw; default: all
+--
+-- lua/mx/pipeline/README.md explains them.
+
+print(require("mx").pipeline.report(arg))

@@ -46,6 +46,29 @@ function TestSpec.test_context_and_expert_gather_weights_and_data_does_not_split
     lu.assertEquals({ d.gathered, d.kept, d.parts, d.used }, { { "fsdp", "context", "expert" }, {}, 12, 24 })
 end
 
+-- Ranks along expert keep their experts; all other axes that share the batch are gathered.
+function TestSpec.test_weights_of_experts()
+    local m = plan(96, "ici fsdp 2", "ici fsdp_transpose 2", "ici tensor 2", "ici expert 4", "ici context 3")
+    local function axes(spec)
+        local found = {}
+        for i, d in ipairs(spec) do
+            found[i] = { d.kept, d.gathered }
+        end
+        return found
+    end
+    local logical = { "exp", "embed_moe", "mlp_moe" }
+    lu.assertEquals(axes(m:spec(logical, { 8, 64, 96 }, "w")),
+        { { { "expert" }, {} }, { {}, { "fsdp", "context" } }, { { "tensor" }, { "fsdp_transpose" } } })
+    lu.assertEquals(axes(m:spec({ "embed_router", false }, { 64, 8 }, "w")),
+        { { {}, { "fsdp", "fsdp_transpose", "context" } }, { {}, {} } })
+    m = plan(8, "ici fsdp 2", "ici expert 4", "logical_axis_rules=[[exp,[expert,fsdp]],[embed_moe,[context]]]")
+    lu.assertEquals(axes(m:spec(logical, { 8, 64, 96 }, "w"))[1], { { "expert" }, { "fsdp" } })
+    m = plan(8, "ici fsdp 2", "ici expert 4", "logical_axis_rules=[[activation_exp,[]]]")
+    lu.assertEquals(axes(m:spec(logical, { 8, 64, 96 }, "w"))[1], { {}, { "expert" } })
+    refused({ "dimension 1 (exp) has 3 elements, too few for 4 parts (expert=4)", "change num_experts or ici_expert_" },
+        m.spec, m, logical, { 3, 64, 96 }, "w")
+end
+
 function TestSpec.test_names_without_axes()
     local m = plan(8, "ici tensor 2")
     local spec = m:spec({ "norm", false, "heads" }, { 7, 5, 4 }, "w")

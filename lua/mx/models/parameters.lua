@@ -2,7 +2,8 @@
 --
 -- Each has its name, sizes, initial std or value, and for a mesh: the logical name of each dimension (false: never
 -- split), the size of units that are not split (a head's columns), and where it is used: in a "product", on each of the
--- "heads", or on each token of the residual "sequence". A frozen parameter is not trained.
+-- "heads", on each token of the residual "sequence", or in a "router", which all ranks with parts of a product compute
+-- alike. A frozen parameter is not trained.
 
 local masks = require "mx.models.masks"
 local shapes = require "mx.models.shape"

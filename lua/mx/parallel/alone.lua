@@ -107,6 +107,17 @@ function Alone.cross_entropy(_, h, weight, targets, mask, options)
     return mx.cross_entropy(h, weight, targets, mask, options)
 end
 
+-- ---- experts: all are here ----
+
+---@param part table
+---@return integer first, integer count
+function Alone.own_experts(_, part)
+    return 0, part.experts
+end
+
+Alone.gather_tokens, Alone.scatter_tokens, Alone.mean_of_sequences = first, first, first
+Alone.sum_of_tokens, Alone.counted_once = first, first
+
 -- ---- tokens ----
 
 Alone.context_part, Alone.sequence_part, Alone.batch_part, Alone.whole_length = first, first, first, first

@@ -4,18 +4,20 @@
 -- compute with whole weights: sharded weights are gathered before use, and their gradients are reduce-scattered. The
 -- other axes (tensor, tensor_sequence) compute with parts of heads, mlp and vocabulary: products stay split, and their
 -- sums are reduce-scattered along the features or tokens of the residual stream. The table of tokens is split in the
--- same way: rows that a rank looks up are a sum over the ranks, and the loss combines the logits of all of them. All of
--- this follows from logical_axis_rules.
+-- same way: rows that a rank looks up are a sum over the ranks, and the loss combines the logits of all of them.
+-- Experts are an exception to the first kind: ranks along expert keep theirs and send each other tokens (experts.lua).
+-- All of this follows from logical_axis_rules.
 --
 -- Without a mesh, a model has parallel.alone (alone.lua) instead of a mx.Parallel, with the same methods. A model uses
--- five groups of methods: gather (weights), enter and leave (around products), norms of split features, embedding and
--- cross_entropy (tables of tokens), and those that select this rank's tokens.
+-- six groups of methods: gather (weights), enter and leave (around products), norms of split features, embedding and
+-- cross_entropy (tables of tokens), those that select this rank's tokens, and those around experts.
 --
 -- Gradients are those of the mean loss over all tokens of the step: each rank's loss has its share (`seed`) as
 -- gradient, and gradients are summed.
 
 local mx = require "mx"
 local stored = require "mx.parallel.parts"
+local experts = require "mx.parallel.experts"
 local gathered = require "mx.parallel.gathered"
 local tokens = require "mx.parallel.tokens"
 local update = require "mx.parallel.update"
@@ -34,6 +36,7 @@ local parallel = { alone = require "mx.parallel.alone" }
 ---@field features integer number of features of the residual stream that this rank has
 ---@field column integer the first of them, from 0
 ---@field products table<string, string[]> those that split products: heads, kv_heads, mlp, vocab
+---@field experts string[] those along which ranks have different experts and send each other tokens
 ---@field first_id integer the first id of this rank's part of the vocabulary, from 0
 ---@field parts integer number of ranks with different tokens
 ---@field seed number 1 / parts
@@ -142,7 +145,7 @@ end
 -- them.
 local function different_uses(self, p, cut)
     local sequence = cut and self.sequence or join(self.sequence, self.stream)
-    local more = { sequence = sequence, heads = self.products.heads, product = {} }
+    local more = { sequence = sequence, heads = self.products.heads, router = self.products.mlp, product = {} }
     local axes = join(self.shares, more[p.use])
     return util.contains(p.logical, "kv_heads") and join(axes, self.mesh.kv_copies) or axes
 end
@@ -181,6 +184,20 @@ local function units_of(self, p)
         units[d] = p.logical[d] == "heads" and unit // copies or unit
     end
     return units
+end
+
+-- The axes along which ranks have different experts.
+local function experts_of(self, shape)
+    local mesh, split = self.mesh, {}
+    if not mx.models.any(shape, function(block) return block.mlp.experts ~= nil end) then
+        return {}
+    end
+    for i, axes in ipairs(mesh:axes({ "exp", "embed_moe", "mlp_moe" })) do
+        split[i] = used(mesh, axes)
+    end
+    local exchange = used(mesh, mesh.rules.activation_exp)
+    experts.check(self, split, exchange)
+    return exchange
 end
 
 -- How a parameter is stored, gathered and reduced. Products are split between units: between heads, not inside a head.
@@ -225,6 +242,7 @@ function parallel.new(mesh, shape, parameters, o)
     for kind, embed in pairs({ heads = "embed_attn", kv_heads = "embed_attn", mlp = "embed", vocab = "embed_vocab" }) do
         self.products[kind] = util.without(used(mesh, mesh:axes({ embed, kind })[2]), self.shares)
     end
+    self.experts = experts_of(self, shape)
     self.features, self.column = util.part(shape.emb, mesh:size(self.stream), mesh:index(self.stream))
     self.column = self.column - 1
     local _, first = util.part(shape.vocab, mesh:size(self.products.vocab), mesh:index(self.products.vocab))
@@ -466,5 +484,10 @@ Parallel.context_part, Parallel.sequence_part = tokens.context_part, tokens.sequ
 Parallel.stream_positions, Parallel.whole_length = tokens.stream_positions, tokens.whole_length
 Parallel.batch_place = tokens.batch_place
 Parallel.attention, Parallel.batch_part = tokens.attention, tokens.batch_part
+-- Layers with experts: see experts.lua.
+Parallel.own_experts, Parallel.gather_tokens, Parallel.scatter_tokens =
+    experts.own_experts, experts.gather_tokens, experts.scatter_tokens
+Parallel.mean_of_sequences, Parallel.sum_of_tokens = experts.mean_of_sequences, experts.sum_of_tokens
+Parallel.counted_once = experts.counted_once
 
 return parallel

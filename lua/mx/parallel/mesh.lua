@@ -26,7 +26,8 @@ local SIZE_KEYS = {
     batch = "per_device_batch_size", length = "max_target_length", norm_length = "max_target_length",
     embed = "base_emb_dim", embed_attn = "base_emb_dim", embed_vocab = "base_emb_dim", norm = "base_emb_dim",
     mlp = "base_mlp_dim", heads = "base_num_query_heads", kv_heads = "base_num_kv_heads", vocab = "vocab_size",
-    layers = "base_num_decoder_layers",
+    layers = "base_num_decoder_layers", exp = "num_experts", embed_moe = "base_emb_dim", embed_router = "base_emb_dim",
+    mlp_moe = "base_moe_mlp_dim",
 }
 
 -- The axis that an axis is a part of: "tensor" for "tensor.inner" (copies.lua).
@@ -245,9 +246,12 @@ end
 ---@field rules table<string, string[]> logical name -> the axes of its first rule
 ---@field list table[] all rules in their order: {logical name, axes}
 ---@field shares_batch table<string, boolean> the axes that split batch or length of activations
+---@field has_experts boolean whether a layer of the model has experts
 ---@field kv_copies string[] axes along which ranks have copies of the same heads of keys and values (copies.lua)
 local Mesh = {}
-util.strict(Mesh, "a mesh", { "layout", "rank", "at", "rules", "list", "shares_batch", "kv_copies" })
+util.strict(Mesh, "a mesh", {
+    "layout", "rank", "at", "rules", "list", "shares_batch", "has_experts", "kv_copies",
+})
 
 --- The number of ranks along axes. Not collective.
 ---@param axes string|string[] a name or several
@@ -330,6 +334,13 @@ local function are_free(axes, taken)
     return true
 end
 
+-- Whether the parts of a dimension stay apart during computation: those of activations do, and so do those of experts
+-- whose ranks send each other their tokens. Parts of weights over ranks with different tokens are gathered.
+local function is_kept(self, name, axis)
+    return not self.shares_batch[axis] or name:find("^activation_")
+        or name == "exp" and util.contains(self.rules.activation_exp, axis)
+end
+
 --- The axes of each dimension of a tensor by the rules, as Flax chooses them: the rules are tried in their order. A
 --- rule applies to the dimension of its name if no earlier rule has, and if it shares no axis with the rules that apply
 --- to other dimensions. So a second rule of a name is a fallback. Not collective.
@@ -388,7 +399,7 @@ function Mesh:spec(logical, sizes, what, units)
         for _, axis in ipairs(axes[i]) do
             local size = self.layout.sizes[axis] or 1
             if size > 1 then
-                local list = self.shares_batch[axis] and not is_activation and d.gathered or d.kept
+                local list = is_kept(self, name, axis) and d.kept or d.gathered
                 list[#list + 1], d.parts = axis, d.parts * size
             end
         end
@@ -451,7 +462,7 @@ end
 function mesh.plan(cfg, ranks, rank)
     local layout = mesh.layout(cfg, ranks)
     local self = setmetatable({
-        layout = layout, rank = rank or 0, rules = {}, shares_batch = {},
+        layout = layout, rank = rank or 0, rules = {}, shares_batch = {}, has_experts = false,
         list = table.move(cfg.logical_axis_rules, 1, #cfg.logical_axis_rules, 1, {}),
     }, Mesh)
     for name in pairs(logical_names.OWN) do
@@ -465,11 +476,12 @@ function mesh.plan(cfg, ranks, rank)
             self.shares_batch[axis] = true
         end
     end
-    logical_names.check(self.rules, layout.sizes, self.shares_batch)
     local kv_heads = math.huge
     for _, kind in ipairs(mx.models.kinds(mx.models.shape(cfg))) do
         kv_heads = math.min(kv_heads, kind.block.attention.kv_heads)
+        self.has_experts = self.has_experts or kind.block.mlp.experts ~= nil
     end
+    logical_names.check(self.rules, layout.sizes, self.shares_batch, self.has_experts)
     self.kv_copies = copies.share(self, kv_heads)
     self.at = mesh.coordinates(layout, self.rank)
     return self

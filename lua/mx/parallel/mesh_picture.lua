@@ -85,7 +85,8 @@ local function split_by(self, axis, width)
     for _, rule in ipairs(self.list) do
         local name, short = rule[1], rule[1]:gsub("^activation_", "")
         short = names.OWN[short] and name or short
-        if names.OWN[name] and not seen[short] and util.contains(self.rules[name], axis) then
+        local is_known = names.OWN[name] and (self.has_experts or not names.EXPERTS[name])
+        if is_known and not seen[short] and util.contains(self.rules[name], axis) then
             found[#found + 1], seen[short] = short, true
         end
     end

@@ -19,6 +19,12 @@ names.OWN = {
     embed = "weights of the MLP, along emb",
     norm = "scales of norms and biases, along emb",
     layers = "layers",
+    exp = "weights of experts, between experts",
+    activation_exp = "experts while they compute: ranks along these axes send each other's tokens to their experts; "
+        .. "other axes of exp are gathered before use",
+    mlp_moe = "weights of experts, along their inner features",
+    embed_moe = "weights of experts, along emb",
+    embed_router = "weights of routers, along emb",
 }
 
 --- Names of tensors that are split here as another name's are -> that name. A rule may not split them otherwise.
@@ -28,7 +34,16 @@ names.FOLLOWS = {
     activation_embed_and_logits_batch = "activation_batch", segment_ids_batch = "activation_batch",
     activation_length_attn = "activation_length", activation_q_length = "activation_length",
     activation_input_length_attn = "activation_norm_length", activation_embed_attn = "activation_embed",
-    activation_vocab = "vocab",
+    activation_vocab = "vocab", activation_mlp_moe = "mlp_moe",
+    activation_batch_moe = "activation_batch", activation_length_moe = "activation_length",
+    activation_norm_length_moe = "activation_norm_length", activation_embed_moe = "activation_embed",
+}
+
+--- Names that concern layers with experts alone. Their rules are not checked for other models.
+names.EXPERTS = {
+    exp = true, activation_exp = true, mlp_moe = true, embed_moe = true, embed_router = true,
+    activation_mlp_moe = true, activation_batch_moe = true, activation_length_moe = true,
+    activation_norm_length_moe = true, activation_embed_moe = true,
 }
 
 --- Names of dimensions that are never split here -> what they are.
@@ -39,11 +54,9 @@ names.WHOLE = {
 
 -- Names of tensors that do not exist here.
 local ABSENT = {
-    -- experts
-    "activation_batch_moe", "activation_length_moe", "activation_norm_length_moe", "activation_embed_moe",
-    "activation_mlp_moe", "activation_exp", "exp", "mlp_moe", "embed_moe", "embed_router", "exp_with_fsdp",
-    "decode_batch_moe", "embed_no_exp", "embed_no_exp_moe", "expert_only", "moe_layers", "activation_batch_no_exp",
-    "activation_length_no_exp", "activation_norm_length_no_exp", "embed_tensor_transpose",
+    -- other layouts of experts
+    "exp_with_fsdp", "decode_batch_moe", "embed_no_exp", "embed_no_exp_moe", "expert_only", "moe_layers",
+    "activation_batch_no_exp", "activation_length_no_exp", "activation_norm_length_no_exp", "embed_tensor_transpose",
     -- other kinds of attention and of blocks
     "q_lora", "q_lora_up_proj", "kv_lora", "kv_lora_up_proj", "gdn_head", "engram_dim", "mhc", "activation_kv",
     "activation_kv_head_dim", "mlp_no_fsdp", "dense_layers", "local_layers",
@@ -81,12 +94,13 @@ end
 ---@param rules table<string, string[]> logical name -> axes of its first rule
 ---@param sizes table<string, integer> axis -> size
 ---@param shares_batch table<string, boolean> the axes that split batch or length of activations
-function names.check(rules, sizes, shares_batch)
+---@param has_experts boolean whether the model has layers with experts
+function names.check(rules, sizes, shares_batch, has_experts)
     for name, leader in util.sorted_pairs(names.FOLLOWS) do
         local of_products = not leader:find("^activation_") and name:find("^activation_")
         local without = of_products and shares_batch or {}
         local got, expected = split_axes(rules, sizes, name, without), split_axes(rules, sizes, leader, without)
-        if rules[name] and got ~= expected then
+        if rules[name] and got ~= expected and (has_experts or not names.EXPERTS[name]) then
             util.refuse("logical_axis_rules: %s is split over [%s], but here it is always split as %s is, over [%s]: "
                 .. "give both the same axes", name, got, leader, expected)
         end

@@ -1,0 +1,88 @@
+--- Layers with experts on a mesh: methods of mx.Parallel. Ranks along the axes of `exp` that are in the rule of
+--- activation_exp have different experts. Each gathers the tokens of the others and computes its experts' rows of them;
+--- the results are reduce-scattered: a ring of experts. What is sent does not depend on the routing.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local experts = {}
+
+--- Refuses rules under which ranks would not have what a layer with experts needs. Not collective.
+---@param self mx.Parallel
+---@param split string[][] axes larger than 1 of the dimensions exp, embed_moe and mlp_moe
+---@param exchange string[] those of activation_exp
+function experts.check(self, split, exchange)
+    local function list(axes)
+        return table.concat(axes, ", ")
+    end
+    for _, axis in ipairs(util.without(exchange, split[1])) do
+        util.refuse("logical_axis_rules: activation_exp is split over %s, exp over [%s]: add %s to exp, or take it "
+            .. "from activation_exp", axis, list(split[1]), axis)
+    end
+    for _, axis in ipairs(util.without(split[1], self.shares)) do
+        util.refuse("logical_axis_rules: exp is split over %s, which shares out neither the batch nor the sequence: "
+            .. "add it to activation_batch or activation_length, or take it from exp", axis)
+    end
+    local own, dense = util.without(split[3], self.shares), self.products.mlp
+    if #util.without(own, dense) > 0 or #util.without(dense, own) > 0 then
+        util.refuse("logical_axis_rules: mlp_moe is split over [%s], mlp over [%s]: give both the same axes", list(own),
+            list(dense))
+    end
+end
+
+--- The experts that this rank computes.
+---@param part table a part of a block with `experts`
+---@return integer first from 0
+---@return integer count
+function experts:own_experts(part)
+    local count, first = util.part(part.experts, self.mesh:size(self.experts), self.mesh:index(self.experts))
+    return first - 1, count
+end
+
+--- The tokens of all ranks that share experts with this one: rows (T, ...) of its own tokens -> of theirs, in the order
+--- of these ranks. Collective.
+---@param t any
+---@param async? boolean in the background
+---@return any
+function experts:gather_tokens(t, async)
+    if #self.experts == 0 then
+        return t
+    end
+    return mx.all_gather(t, { axis = self.experts, dim = 1, async = async and self.o.async_all_gather })
+end
+
+--- The reverse of gather_tokens: the sum over these ranks of the rows of this rank's own tokens. Collective.
+---@param y any
+---@return any
+function experts:scatter_tokens(y)
+    return #self.experts > 0 and mx.reduce_scatter(y, { axis = self.experts, dim = 1 }) or y
+end
+
+--- The mean over the ranks that have parts of the same sequences: for quantities of whole sequences. Collective.
+---@param t any (B, ...) of this rank's tokens
+---@return any
+function experts:mean_of_sequences(t)
+    if #self.context == 0 then
+        return t
+    end
+    return mx.all_reduce(t, { axis = self.context, op = "mean", grad = "all_reduce" })
+end
+
+--- A loss that all ranks with parts of the same product compute alike, so that it counts once: its gradient is divided
+--- between them.
+---@param loss any
+---@return any
+function experts:counted_once(loss)
+    local n = self.mesh:size(self.products.mlp)
+    return n == 1 and loss or loss / n + loss:detach() * (1 - 1 / n)
+end
+
+--- Adds up, in place and without a gradient, a quantity of the tokens of each rank over all tokens of a step.
+--- Collective.
+---@param t any
+---@return any
+function experts:sum_of_tokens(t)
+    return #self.shares > 0 and mx.all_reduce_(t, { axis = self.shares }) or t
+end
+
+return experts

@@ -116,7 +116,7 @@ function Alone.own_experts(_, part)
 end
 
 Alone.gather_tokens, Alone.scatter_tokens, Alone.mean_of_sequences = first, first, first
-Alone.sum_of_tokens, Alone.counted_once = first, first
+Alone.sum_over_tokens, Alone.counted_once = first, first
 
 -- ---- tokens ----
 

@@ -81,7 +81,7 @@ end
 --- Collective.
 ---@param t any
 ---@return any
-function experts:sum_of_tokens(t)
+function experts:sum_over_tokens(t)
     return #self.shares > 0 and mx.all_reduce_(t, { axis = self.shares }) or t
 end
 

@@ -487,7 +487,7 @@ Parallel.attention, Parallel.batch_part = tokens.attention, tokens.batch_part
 -- Layers with experts: see experts.lua.
 Parallel.own_experts, Parallel.gather_tokens, Parallel.scatter_tokens =
     experts.own_experts, experts.gather_tokens, experts.scatter_tokens
-Parallel.mean_of_sequences, Parallel.sum_of_tokens = experts.mean_of_sequences, experts.sum_of_tokens
+Parallel.mean_of_sequences, Parallel.sum_over_tokens = experts.mean_of_sequences, experts.sum_over_tokens
 Parallel.counted_once = experts.counted_once
 
 return parallel

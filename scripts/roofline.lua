@@ -12,6 +12,6 @@
 -- operations   number of operations to show against the memory bandwidth, starting with those that take longest at the
 --              roofline. Default: 12. 0: none
 --
--- Keys of the model and the mesh are those of configs/base.yml. lua/mx/sim/roofline.lua contains the formulas.
+-- Keys of the model and the mesh are those of configs/base.yml. lua/mx/sim/collectives.lua contains the formulas.
 
 require("mx").roofline.run(arg)

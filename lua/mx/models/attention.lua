@@ -159,22 +159,21 @@ end
 -- How often keys and values are sent along context in a step, in the dtype of the layers' computation.
 local function key_trips(part, q)
     if not q.ring then
-        return 3 -- gathered, gathered again, and their gradients scattered
+        return q.keeps_keys and 2 or 3 -- gathered, gathered again, and their gradients scattered
     end
     local trips, hops, tokens = 2 + 4 / q.width + (q.attends_again and 1 or 0), q.length_share - 1, q.S / q.length_share
     local seen = part.window > 0 and (part.window + tokens - 2) // tokens or hops
     return hops > 0 and trips * math.min(seen, hops) / hops or trips
 end
 
---- The collectives of a device in a step and layer, as rows of roofline.lua.
+--- The collectives of a device in a step and layer, as rows of mx/sim/collectives.lua.
 ---@param part table
----@param q table the quantities of mx.roofline
+---@param q table the quantities of that file
 ---@return table[]
 function attention.rows(part, q)
     local square = 4 * q.S * q.S * part.heads * part.head_dim
     local share = part.causal and past(part, q.S) / (q.S * q.S) or 1
     local both = 2 * q.S * math.max(part.kv_heads / q.head_parts, 1) * part.head_dim
-    local inputs = part.heads * part.head_dim / q.head_parts
     return {
         {
             axes = "length",
@@ -184,9 +183,8 @@ function attention.rows(part, q)
             bytes = key_trips(part, q) * q.sequences * both * q.width * q.passes,
         },
         {
-            axes = "heads", what = "output of attention: reduce-scatter, behind its last product",
-            flops = 3 * 2 * q.tokens * inputs * q.shape.emb * q.passes,
-            bytes = 3 * q.tokens * q.shape.emb * q.width * q.passes,
+            axes = "heads", what = "inputs and output of attention: all-gathers and reduce-scatters",
+            flops = 3 * attention.flops(part, q.shape, q.S).products / q.head_parts * q.tokens * q.passes,
         },
     }
 end

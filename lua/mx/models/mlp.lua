@@ -68,16 +68,15 @@ function mlp.flops(part, shape)
     return { products = 2 * shape.emb * part.width * (part.gated and 3 or 2) }
 end
 
---- The collectives of a device in a step and layer, as rows of roofline.lua.
+--- The collectives of a device in a step and layer, as rows of mx/sim/collectives.lua.
 ---@param part table
----@param q table the quantities of mx.roofline
+---@param q table the quantities of that file
 ---@return table[]
 function mlp.rows(part, q)
     return {
         {
-            axes = "mlp", what = "output of the MLP: reduce-scatter, behind its last product",
-            flops = 3 * 2 * q.tokens * part.width / q.tensor * q.shape.emb * q.passes,
-            bytes = 3 * q.tokens * q.shape.emb * q.width * q.passes,
+            axes = "mlp", what = "inputs and output of the MLP: all-gathers and reduce-scatters",
+            flops = 3 * mlp.flops(part, q.shape).products / q.tensor * q.tokens * q.passes,
         },
     }
 end

@@ -1,34 +1,17 @@
 --- Shows which parallelism suits a model: the FLOPs of a device for each byte that it sends, compared with the
 --- hardware.
 --
--- A collective can overlap completely with the computation that belongs to it if FLOPs / bytes (its arithmetic
--- intensity) exceeds peak / link bandwidth. configs/hardware has these figures. The formulas are those of MaxText's
--- sharding guide, for B tokens per device and pass, E emb, M mlp, V vocab, P parameters:
---
---     gradients, all-reduced (data)                    4 B P / (4 P)                 = B
---     weights, gathered (fsdp, context, expert)        6 B P / (6 P)                 = B
---     keys and values, gathered (context)              4 S S H D / context / (4 S K D) = S H / (K context), times the
---                                                      share of S S that the mask leaves: half for a causal one
---         the same around a ring: once more in the backward pass, where gradients are f32, and a third time if the
---         backward pass computes attention again; with a window, blocks travel only as far as it reaches
---     output of the MLP, reduce-scattered (tensor)     2 B (M / tensor) E / (2 B E)  = M / tensor
---     hidden states before and after the logits,
---     and after the embedding (tensor)                 6 B (V / tensor) E / (8 B E)  = 3 V / (4 tensor)
---     activations, sent to the next stage (stage)      6 B M E layers / (4 B E)      = 1.5 M layers of a stage
---
--- An operation is compute-bound if its FLOPs / bytes exceed peak / memory bandwidth.
---
--- Data that cross slices have been scattered inside the slices before, so a chip sends less, by the size of the axes
--- inside. logical_axis_rules determine the role of each axis.
+-- Collectives can overlap completely with the computation that belongs to them if FLOPs / bytes (their arithmetic
+-- intensity) exceeds peak / link bandwidth. configs/hardware has these figures, collectives.lua the formulas. An
+-- operation is compute-bound if its FLOPs / bytes exceed peak / memory bandwidth.
 
+local collectives = require "mx.sim.collectives"
 local mx = require "mx"
 local picture = require "mx.parallel.mesh_picture"
-local remat = require "mx.models.remat"
 local util = require "mx.util"
 
 local roofline = {}
 
-local LEVELS = { "ici", "dcn" }
 local ROW = "%-15s %4s %3s %9s %7s %9s %7s %s"
 
 --- The peak and the link bandwidths of a config's hardware (v5e by default), or those that the user has given. A device
@@ -64,128 +47,6 @@ function roofline.ranks(cfg)
     return cfg.ranks > 0 and cfg.ranks or all or mx.ranks()
 end
 
--- ---- the quantities in the formulas ----
-
-local function product(axes, sizes)
-    local n = 1
-    for axis in pairs(axes) do
-        n = n * sizes[axis]
-    end
-    return n
-end
-
--- The axes in the rules of these logical names, as a set: only those that split the batch too, or only the others.
-local function axes_of(plan, names, shares_batch)
-    local axes = {}
-    for _, name in ipairs(names) do
-        for _, part in ipairs(plan.rules[name]) do
-            local axis = part:match("^[^.]+") -- "tensor" for "tensor.inner"
-            axes[axis] = (plan.shares_batch[axis] or false) == shares_batch or nil
-        end
-    end
-    return axes
-end
-
--- What one device computes and sends in a pass. `ici` and `dcn` are axis -> size inside and across slices.
-local function quantities(cfg, shape, plan, ici, dcn)
-    local q = { ici = ici, dcn = dcn, size = {}, shape = shape, passes = cfg.gradient_accumulation_steps }
-    local ranks = 1
-    for _, axis in ipairs(mx.mesh.AXES) do
-        q.size[axis] = ici[axis] * dcn[axis]
-        ranks = ranks * q.size[axis]
-    end
-    q.gathers = axes_of(plan, { "embed", "embed_attn", "embed_vocab", "mlp", "heads", "kv_heads", "vocab" }, true)
-    q.gathers_once = cfg.gradient_accumulation_fsdp_ag_once and q.passes > 1
-    q.reduces = {}
-    for axis in pairs(plan.shares_batch) do
-        q.reduces[axis] = not q.gathers[axis] or nil
-    end
-    q.mlp, q.heads = axes_of(plan, { "mlp" }, false), axes_of(plan, { "heads" }, false)
-    q.vocab = axes_of(plan, { "vocab" }, false)
-    q.stage, q.length = axes_of(plan, { "layers" }, false), axes_of(plan, { "activation_length" }, true)
-    q.share = ranks // product(plan.shares_batch, q.size) -- number of devices with the same tokens
-    q.tokens = cfg.per_device_batch_size * cfg.max_target_length * q.share -- B
-    q.length_share = product(q.length, q.size)
-    q.sequences = q.tokens * q.length_share / cfg.max_target_length
-    q.S, q.width = cfg.max_target_length, mx.dtypes[shape.dtype].bytes
-    q.ring = cfg.context_parallel_strategy == "ring"
-    local policy = remat.of(cfg)
-    local actions = type(policy) == "table" and policy or remat.policies[policy] -- nil for the policy "none"
-    q.attends_again = actions ~= nil and (actions.context or "remat") == "remat"
-    q.tensor, q.head_parts, q.stages = product(q.mlp, q.size), product(q.heads, q.size), product(q.stage, q.size)
-    q.params = mx.models.count(shape) / (q.tensor * q.stages)
-    return q
-end
-
--- ---- the collectives ----
-
--- The collectives of the weights in a step, one row each: the axes that it runs over (a field of the quantities), its
--- name, and its FLOPs and bytes, forward and backward. Bytes of a forward pass count three times, like its FLOPs.
-local function rows_of_weights(q)
-    local step = q.tokens * q.params * q.passes
-    local collectives = q.gathers_once and 2 or 3 * q.passes -- once: an all-gather and a reduce-scatter
-    return {
-        {
-            axes = "reduces", what = "gradients: all-reduce, behind the backward pass",
-            flops = 4 * step, bytes = 2 * q.width * q.params / product(q.gathers, q.size),
-        },
-        {
-            axes = "gathers", what = "weights: all-gather forward and backward; gradients: reduce-scatter",
-            flops = 6 * step, bytes = collectives * q.width * q.params,
-        },
-    }
-end
-
--- The collectives of all layers of a stage; rows over the same axes are summed.
-local function rows_of_layers(q)
-    local rows, of = {}, {}
-    for i, axes in ipairs({ "length", "mlp", "heads" }) do
-        rows[i] = { axes = axes, flops = 0, bytes = 0 }
-        of[axes] = rows[i]
-    end
-    for _, kind in ipairs(mx.models.kinds(q.shape)) do
-        for _, part in ipairs(mx.models.parts(kind.block)) do
-            for _, row in ipairs(mx.models.part(part).rows(part, q)) do
-                local sum = of[row.axes]
-                sum.what, sum.flops = row.what, sum.flops + kind.count / q.stages * row.flops
-                sum.bytes = sum.bytes + kind.count / q.stages * row.bytes
-            end
-        end
-    end
-    return rows
-end
-
-local function row_of_stage(q)
-    local forward = mx.models.sum(q.shape, function(block)
-        return mx.models.part(block.mlp).flops(block.mlp, q.shape, q.S).products
-    end)
-    return {
-        axes = "stage", what = "activations to the next stage: two permutes, behind the MLPs of a stage",
-        flops = 3 * forward / q.stages * q.tokens / q.tensor * q.passes,
-        bytes = 3 * 2 * q.tokens * q.shape.emb / q.tensor * q.width * q.passes,
-    }
-end
-
--- The hidden states are gathered before the logits, and embedded tokens are reduce-scattered; the gradients of each go
--- the other way.
-local function row_of_vocab(q)
-    return {
-        axes = "vocab", what = "embedded tokens and inputs of the logits: all-gathers and reduce-scatters",
-        flops = 3 * 2 * q.tokens * q.shape.emb * q.shape.vocab / product(q.vocab, q.size) * q.passes,
-        bytes = 4 * q.tokens * q.shape.emb * q.width * q.passes,
-    }
-end
-
-local function collectives(q)
-    local rows = rows_of_weights(q)
-    for _, row in ipairs(rows_of_layers(q)) do
-        rows[#rows + 1] = row
-    end
-    rows[#rows + 1] = row_of_vocab(q)
-    rows[#rows + 1] = row_of_stage(q)
-    return rows
-end
-
 ---@class mx.RooflineRow
 ---@field axis string
 ---@field size integer size of the axis at this level
@@ -197,24 +58,12 @@ end
 ---@field needed number FLOPs / byte that the hardware needs
 ---@field compute_bound boolean
 
--- Activations to the next stage cross slices unchanged; all other data have been scattered inside a slice before.
-local function row_of(q, axis, level, collective, machine)
-    local inside = level == "dcn" and collective.axes ~= "stage" and product(q[collective.axes], q.ici) or 1
-    local flops, bytes, needed = collective.flops, collective.bytes / inside, machine.peak / machine[level]
-    return bytes > 0 and {
-        axis = axis, size = q[level][axis], level = level, what = collective.what, bytes = bytes, flops = flops,
-        intensity = flops / bytes, needed = needed, compute_bound = flops / bytes > needed,
-    } or nil
-end
-
-local function rows_of_axis(q, axis, machine, rows)
-    for _, level in ipairs(LEVELS) do
-        for _, collective in ipairs(q[level][axis] > 1 and collectives(q) or {}) do
-            if q[collective.axes][axis] then
-                rows[#rows + 1] = row_of(q, axis, level, collective, machine)
-            end
-        end
-    end
+local function row_of(found, machine)
+    local intensity, needed = found.flops / found.bytes, machine.peak / machine[found.level]
+    return {
+        axis = found.axis, size = found.size, level = found.level, what = found.what, bytes = found.bytes,
+        flops = found.flops, intensity = intensity, needed = needed, compute_bound = intensity > needed,
+    }
 end
 
 --- The collectives of a mesh, in mesh order; and those that each axis of size 1 would add if it had size 2.
@@ -227,13 +76,13 @@ function roofline.rows(cfg, plan, machine, shape)
     local used, unused = {}, {}
     shape = shape or mx.models.shape(cfg)
     local ici, dcn = plan.layout.ici, plan.layout.dcn
-    local q = quantities(cfg, shape, plan, ici, dcn)
+    local all = collectives.of(cfg, shape, plan, ici, dcn)
     for _, axis in ipairs(mx.mesh.AXES) do
-        if q.size[axis] > 1 then
-            rows_of_axis(q, axis, machine, used)
-        else
-            local with_two = setmetatable({ [axis] = 2 }, { __index = ici })
-            rows_of_axis(quantities(cfg, shape, plan, with_two, dcn), axis, machine, unused)
+        local is_used = ici[axis] * dcn[axis] > 1
+        local with_two = not is_used and setmetatable({ [axis] = 2 }, { __index = ici })
+        for _, found in ipairs(is_used and all or collectives.of(cfg, shape, plan, with_two, dcn)) do
+            local list = is_used and used or unused
+            list[#list + 1] = found.axis == axis and row_of(found, machine) or nil
         end
     end
     return used, unused
@@ -254,8 +103,9 @@ local function least_kv_heads(shape)
     return least(shape, function(block) return block.attention.kv_heads end)
 end
 
---- The largest number of equal parts into which heads can be split so that a product over `inputs` (mlp,
---- or the width of all heads) stays compute-bound; 1 if there is none.
+--- The largest number of equal parts into which heads can be split so that a product over `inputs` (mlp, or the width
+--- of all heads) takes as long as the sum of its results: 2 B (inputs / parts) E FLOPs on 2 B E bytes. 1 if there is
+--- none. This is the tightest of the collectives of a part, and the rule of MaxText's sharding guide.
 ---@param shape table of mx.models.shape
 ---@param inputs integer
 ---@param needed number FLOPs / byte of the hardware
@@ -288,12 +138,12 @@ local function tensor_advice(shape, needed)
         return ("No tensor axis divides both %d heads and %d kv_heads."):format(
             least(shape, function(block) return block.attention.heads end), least_kv_heads(shape))
     elseif limit == 1 then
-        return ("No tensor axis stays compute-bound inside a slice: mlp %s / 2 is at most %s."):format(mlp,
-            util.thousands(needed))
+        return ("No tensor axis hides the sum after the last product of the MLP inside a slice: mlp %s / 2 is at most "
+            .. "%s."):format(mlp, util.thousands(needed))
     end
-    return ("Inside a slice, tensor axes of up to %d together keep the MLP compute-bound (mlp %s / %d = %s); %s the "
-        .. "output of attention."):format(limit, mlp, limit, util.thousands(width / limit),
-        attention > 1 and ("%d, also"):format(attention) or "none does that for")
+    return ("Inside a slice, tensor axes of up to %d together hide the sum after the last product of the MLP (mlp %s / "
+        .. "%d = %s); %s that of attention."):format(limit, mlp, limit, util.thousands(width / limit),
+        attention > 1 and ("%d hide"):format(attention) or "none hides")
 end
 
 local function advice(cfg, shape, plan, machine)

@@ -1,0 +1,147 @@
+-- The bytes that formulas give each axis of a mesh, against those that the collectives of a simulated step count.
+
+local collectives = require "mx.sim.collectives"
+local lu = require "luaunit"
+local mx = require "mx"
+
+TestCollectives = {}
+
+local SIZES = {
+    "model_name=tiny", "base_emb_dim=2048", "base_num_query_heads=16", "base_num_kv_heads=8", "head_dim=128",
+    "base_mlp_dim=8192", "vocab_size=32000", "max_target_length=2048", "per_device_batch_size=1",
+    "ici_fsdp_parallelism=1",
+}
+
+local function config(...)
+    return mx.config.load(table.move({ ... }, 1, select("#", ...), #SIZES + 1, table.move(SIZES, 1, #SIZES, 1, {})),
+        { simulate = false })
+end
+
+-- Adds the bytes of a collective over "fsdp+context" to its axes. Its data cross the outer axis in parts that are
+-- scattered along the inner one, so of V bytes a rank sends V (n - 1) / n over the inner axis, and 1 / n of the rest.
+local function add(bytes, over, sent, sizes)
+    local ranks, inside, names = 1, 1, {}
+    for axis in over:gmatch("[%l_.]+") do
+        table.insert(names, 1, axis)
+        ranks = ranks * sizes[axis]
+    end
+    for _, axis in ipairs(names) do
+        local n, whole = sizes[axis], axis:match("^[%l_]+") -- "tensor" for "tensor.inner"
+        bytes[whole] = (bytes[whole] or 0) + sent * ranks / (ranks - 1) * (n - 1) / n / inside
+        inside = inside * n
+    end
+end
+
+-- Simulates two steps, and returns the bytes that a rank sends in the second one by axis.
+local function simulated(cfg)
+    mx.sim.start(cfg.hardware, cfg.num_slices, { memory_bytes = 2 ^ 60 })
+    local mesh, bytes = mx.train.mesh(cfg), {}
+    local ok, reason = pcall(function()
+        local model = mx.models.new(mx.models.shape(cfg), mesh, cfg)
+        local optimizer, sizes = mx.optim.new(cfg, model.params, model.parallel), { mx.data.sequences(cfg, mesh),
+            cfg.max_target_length }
+        local data = {
+            next = function()
+                return { tokens = mx.zeros(sizes, "i32"), targets = mx.zeros(sizes, "i32") }
+            end,
+        }
+        for step = 1, 2 do
+            mx.trace_start()
+            mx.train.gradients(model, data, cfg.gradient_accumulation_steps)
+            optimizer:step()
+            for _, event in ipairs(step == 2 and mx.trace_events() or {}) do
+                if event.kind == "job" and event.over ~= "all ranks" then
+                    add(bytes, event.over, event.bytes, mesh.layout.sizes)
+                end
+            end
+            mx.trace_stop()
+        end
+    end)
+    mx.trace_stop()
+    mx.sim.stop()
+    lu.assertTrue(ok, reason)
+    return bytes
+end
+
+-- Compares each axis; what the formulas leave out is below half a percent.
+local function compare(...)
+    local cfg = config(...)
+    local counted, formulas, name = simulated(cfg), {}, table.concat({ ... }, " ")
+    local plan = mx.mesh.plan(cfg, mx.sim.pod(cfg.hardware, 1).network.slice_chips * cfg.num_slices)
+    for _, row in ipairs(collectives.of(cfg, mx.models.shape(cfg), plan, plan.layout.ici, plan.layout.dcn)) do
+        formulas[row.axis] = (formulas[row.axis] or 0) + row.bytes
+    end
+    local compared = 0
+    for axis, bytes in pairs(counted) do
+        lu.assertAlmostEquals((formulas[axis] or 0) / bytes, 1, 0.005, name .. ": " .. axis)
+        compared = compared + 1
+    end
+    for axis in pairs(formulas) do
+        lu.assertNotNil(counted[axis], name .. ": " .. axis)
+    end
+    lu.assertTrue(compared > 0)
+end
+
+local TENSOR, CONTEXT = "ici_tensor_parallelism=", "ici_context_parallelism="
+local FSDP, DATA = "ici_fsdp_parallelism=", "ici_data_parallelism="
+
+function TestCollectives.test_meshes_and_policies()
+    local meshes = {
+        { "hardware=v5e-8", FSDP .. 4, TENSOR .. 2 },
+        { "hardware=v5e-8", DATA .. 2, FSDP .. 2, CONTEXT .. 2 },
+        { "hardware=v5e-4", TENSOR .. 4 },
+    }
+    for _, mesh in ipairs(meshes) do
+        for _, policy in ipairs({ "none", "full", "minimal", "save_out_proj" }) do
+            compare("remat_policy=" .. policy, table.unpack(mesh))
+        end
+    end
+end
+
+function TestCollectives.test_a_ring()
+    for _, policy in ipairs({ "none", "full" }) do
+        compare("hardware=v5e-4", CONTEXT .. 4, "context_parallel_strategy=ring", "remat_policy=" .. policy)
+    end
+    compare("hardware=v5e-4", CONTEXT .. 4, "context_parallel_strategy=ring", "attention_type=local_sliding",
+        "sliding_window_size=600")
+end
+
+function TestCollectives.test_other_axes()
+    compare("hardware=v5e-8", TENSOR .. 2, "ici_tensor_sequence_parallelism=4")
+    compare("hardware=v5e-8", TENSOR .. 2, "ici_tensor_sequence_parallelism=2", "remat_policy=none", FSDP .. 2)
+    compare("hardware=v5e-8", FSDP .. 2, "ici_fsdp_transpose_parallelism=2", TENSOR .. 2)
+    compare("hardware=v5e-4", "ici_expert_parallelism=4")
+    compare("hardware=v5e-4", "num_slices=2", "dcn_data_parallelism=2", FSDP .. 4)
+end
+
+-- Blocks whose parts share their collectives, and blocks whose parts have norms behind them.
+function TestCollectives.test_blocks()
+    for _, policy in ipairs({ "none", "full", "minimal" }) do
+        local word = "remat_policy=" .. policy
+        compare("hardware=v5e-4", TENSOR .. 4, word, "parallel_block=true")
+        compare("hardware=v5e-4", TENSOR .. 4, word, "parallel_block=true", "dropout_rate=0.1")
+        compare("hardware=v5e-4", TENSOR .. 4, word, "dropout_rate=0.1")
+        compare("hardware=v5e-4", TENSOR .. 4, word, "use_post_attn_norm=true", "use_post_ffw_norm=true")
+    end
+end
+
+function TestCollectives.test_a_residual_stream_that_is_whole()
+    for _, policy in ipairs({ "none", "full" }) do
+        compare("hardware=v5e-4", TENSOR .. 4, "logical_axis_rules=[[activation_embed,[]],[norm,[]]]",
+            "remat_policy=" .. policy)
+    end
+end
+
+function TestCollectives.test_parameters()
+    compare("hardware=v5e-4", FSDP .. 4, "logits_via_embedding=true")
+    compare("hardware=v5e-4", DATA .. 4, "grad_dtype=bfloat16")
+    compare("hardware=v5e-4", DATA .. 4, "shard_optimizer_over_data=true", "weight_dtype=bfloat16")
+    compare("hardware=v5e-4", FSDP .. 4, "gradient_accumulation_steps=3")
+    for _, tied in ipairs({ "false", "true" }) do
+        compare("hardware=v5e-4", FSDP .. 4, "gradient_accumulation_steps=3", "logits_via_embedding=" .. tied,
+            "gradient_accumulation_fsdp_ag_once=true")
+    end
+    compare("hardware=v5e-8", FSDP .. 4, TENSOR .. 2, "dtype=float32")
+    compare("hardware=v5e-4", FSDP .. 4, "logical_axis_rules=[[embed,[]],[embed_attn,[]],[embed_vocab,[]]]")
+    compare("hardware=v5e-16", FSDP .. 1, TENSOR .. 16) -- two ranks use a head of keys
+end

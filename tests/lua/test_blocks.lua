@@ -433,7 +433,8 @@ function TestBlocks.test_rows_of_the_roofline()
     end
     lu.assertEquals(compared, 3)
     lu.assertTrue(one["context: keys and values"].flops < other["context: keys and values"].flops)
-    lu.assertTrue(one["tensor: inputs and output of the MLP"].flops < other["tensor: inputs and output of the MLP"].flops)
+    local name = "tensor: inputs and output of the MLP"
+    lu.assertTrue(one[name].flops < other[name].flops)
 end
 
 function TestBlocks.test_a_benchmark_keeps_a_layer_of_each_kind()

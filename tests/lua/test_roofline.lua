@@ -363,8 +363,8 @@ function TestReport.test_llama()
     lu.assertStrContains(text, "tensor             4 ICI 36.00 GiB      66     1,707   2,550 communication-bound")
     lu.assertStrContains(text, "8,602   2,550 compute-bound\n    inputs and output of the MLP")
     lu.assertStrContains(text:gsub("\n", " "), "tensor axes of up to 4 together hide the sum after the last product "
-        .. "of the MLP (mlp 14,336 / 4 = 3,584); none hides that of attention. fsdp needs at least 638 tokens a device (4 "
-        .. "devices share theirs); here are 8,192.")
+        .. "of the MLP (mlp 14,336 / 4 = 3,584); none hides that of attention. fsdp needs at least 638 tokens a device "
+        .. "(4 devices share theirs); here are 8,192.")
 end
 
 function TestReport.test_its_width()

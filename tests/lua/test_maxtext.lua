@@ -119,9 +119,9 @@ function TestWords.test_values_of_words_without_effect_have_the_type_of_maxtexts
         "'scan_layers=flase' on the command line: scan_layers: expected true or false, got flase")
     refused({ "model_name=tiny", "sa_block_kv_compute=51x" },
         "sa_block_kv_compute: expected a whole number, got \"51x\"")
-    refused({ "model_name=tiny", "capacity_factor=[1]x" }, "capacity_factor: expected a number, got")
-    load({ "model_name=tiny", "capacity_factor=1", "sa_block_kv_compute=1_024", "scan_layers=False", "hf_path=None",
-        "checkpoint_storage_concurrent_gb=None" })
+    refused({ "model_name=tiny", "ragged_buffer_factor=[1]x" }, "ragged_buffer_factor: expected a number, got")
+    load({ "model_name=tiny", "ragged_buffer_factor=1", "sa_block_kv_compute=1_024", "scan_layers=False",
+        "hf_path=None", "checkpoint_storage_concurrent_gb=None" })
     with_file("own.yml", "model_name: tiny\nscan_layers: 3\n", function(path)
         refused({ path }, path .. ":2: scan_layers: expected true or false, got 3")
     end)
@@ -175,7 +175,7 @@ end
 function TestWords.test_what_is_not_there_is_refused_with_what_is()
     refused({ "model_name=tiny", "quantization=int8" },
         "'quantization=int8' on the command line: quantization: not available here: int8")
-    refused({ "model_name=tiny", "num_experts=8" }, "experts are not there yet")
+    refused({ "model_name=tiny", "moe_expert_input_dim=8" }, "moe_expert_input_dim: ")
     refused({ "model_name=tiny", "dataset_type=hf", "hf_path=c4" }, "dataset_type: ", "to_json('data.jsonl')",
         "scripts/prepare.lua input=data.jsonl out=data.h5 tokenizer=FOLDER", "dataset_type=hdf5 dataset_path=data.h5")
     refused({ "model_name=tiny", "profiler=nsys" }, "trace_file=FILE")

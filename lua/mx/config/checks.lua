@@ -49,6 +49,28 @@ local function check_sizes(c, need)
         .. "expected at most %.0f", c.per_device_batch_size, c.max_target_length, tokens, MOST_SIZE)
 end
 
+-- Refuses experts that cannot be.
+local function check_experts(c, need)
+    local n, k, groups = c.num_experts, c.num_experts_per_tok, c.n_routing_groups
+    if n == 1 then
+        return
+    end
+    need(k <= n, "num_experts_per_tok", "expected at most num_experts = %d, got %d", n, k)
+    need(not c.use_bias, "use_bias", "expected false: experts have no biases")
+    need(c.first_num_dense_layers + c.interleave_moe_layer_step <= c.base_num_decoder_layers,
+        c.first_num_dense_layers > 0 and "first_num_dense_layers" or "interleave_moe_layer_step",
+        "leaves none of the %d layers for the %d experts", c.base_num_decoder_layers, n)
+    need((groups > 0) == (c.topk_routing_group > 0), "topk_routing_group", "goes with n_routing_groups: set both, or "
+        .. "neither")
+    if groups > 0 then
+        need(n % groups == 0, "n_routing_groups", "expected a divisor of num_experts = %d, got %d", n, groups)
+        need(c.topk_routing_group <= groups, "topk_routing_group", "expected at most n_routing_groups = %d, got %d",
+            groups, c.topk_routing_group)
+        need(k <= c.topk_routing_group * (n // groups), "num_experts_per_tok", "%d groups of %d experts have fewer "
+            .. "than %d", c.topk_routing_group, n // groups, k)
+    end
+end
+
 -- Refuses what does not go with the layers of decoder_block.
 local function check_block(c, need)
     local kind, name = blocks.KINDS[c.decoder_block], c.decoder_block
@@ -111,6 +133,7 @@ function checks.together(values)
         end
     end
     check_block(c, need)
+    check_experts(c, need)
     local scale = c.global_parameter_scale
     check_sizes(c, need)
     check_masks(c, need)
@@ -168,6 +191,14 @@ function checks.used(values, chosen, words)
         elseif idle then
             util.refuse("%s: %s has no effect without eval_interval, the steps between two evaluations",
                 values.where[key], key)
+        end
+    end
+    for _, key in ipairs(values.now.num_experts == 1 and config_rules.EXPERTS or {}) do
+        local changed = chosen[key] and show(values.now[key]) ~= show(values.standard[key])
+        if changed and chosen.num_experts then
+            words:note(("%s=%s"):format(key, show(values.now[key])), "num_experts=1")
+        elseif changed then
+            util.refuse("%s: %s has no effect without num_experts", values.where[key], key)
         end
     end
     for key in util.sorted_pairs(chosen) do

@@ -36,6 +36,20 @@ rules.VALUES = {
     head_dim = { min = 1, max = MOST_SIZE },
     base_mlp_dim = { min = 1, max = MOST_SIZE },
     base_num_decoder_layers = { min = 1, max = MOST_SIZE },
+    num_experts = { min = 1, max = 1024 }, -- MX_MAX_EXPERTS
+    num_experts_per_tok = { min = 1, max = 64 }, -- MX_MAX_TOP
+    base_moe_mlp_dim = { min = 1, max = MOST_SIZE, rest = -1, rest_means = "base_mlp_dim" },
+    interleave_moe_layer_step = { min = 1 },
+    first_num_dense_layers = { min = 0 },
+    shared_experts = { min = 0, max = MOST_SIZE },
+    routed_score_func = { choices = { "", "softmax", "sigmoid" } },
+    routed_scaling_factor = { min = 1e-6 },
+    n_routing_groups = { min = 1, max = 64, rest = -1, rest_means = "no groups" },
+    topk_routing_group = { min = 1, max = 64, rest = -1, rest_means = "no groups" },
+    routed_bias_update_rate = { min = 0 },
+    load_balance_loss_weight = { min = 0 },
+    router_z_loss_weight = { min = 0 },
+    capacity_factor = { min = 0.01, rest = -1, rest_means = "no limit" },
     vocab_size = { min = 1, max = MOST_SIZE },
     decoder_block = { choices = util.sorted_keys(blocks.KINDS), missing = blocks.MISSING },
     mlp_activations = {
@@ -165,8 +179,20 @@ rules.SIMULATED = {
     "network", "dcn_Bps", "scoped_vmem_limit_kib", "collective_streams",
 }
 
+-- Keys of layers with experts.
+rules.EXPERTS = {
+    "num_experts_per_tok", "base_moe_mlp_dim", "interleave_moe_layer_step", "first_num_dense_layers", "shared_experts",
+    "routed_score_func", "norm_topk_prob", "routed_scaling_factor", "n_routing_groups", "topk_routing_group",
+    "routed_bias", "routed_bias_update_rate", "load_balance_loss_weight", "router_z_loss_weight", "sparse_matmul",
+    "capacity_factor", "float32_gate_logits", "use_random_routing",
+}
+
 -- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.
 rules.ONLY_WITH = {
+    routed_score_func = { "use_random_routing", false },
+    routed_bias = { "use_random_routing", false },
+    routed_bias_update_rate = { "routed_bias", true },
+    capacity_factor = { "sparse_matmul", false },
     adam_b1 = { "opt_type", "adamw" },
     adam_b2 = { "opt_type", "adamw" },
     adam_eps = { "opt_type", "adamw" },
@@ -216,7 +242,8 @@ rules.ONLY_WITH = {
 -- These words switch something off. Keys that belong to it are then listed as words without effect: scripts of MaxText
 -- often give both.
 rules.OFF = {
-    ["enable_checkpointing=false"] = true, ["dataset_type=synthetic"] = true, ["dataset_type=random"] = true,
+    ["enable_checkpointing=false"] = true, ["sparse_matmul=true"] = true, ["dataset_type=synthetic"] = true,
+    ["dataset_type=random"] = true,
 }
 for _, name in ipairs(remat.TENSORS) do
     rules.ONLY_WITH[name] = { "remat_policy", "custom" }

@@ -15,7 +15,7 @@ local PLAIN = {} -- the keys of the config say everything
 
 blocks.KINDS = {
     default = { keys = { parallel_block = true } },
-    llama2 = PLAIN, mistral = PLAIN, qwen2 = PLAIN, qwen3 = PLAIN,
+    llama2 = PLAIN, mistral = PLAIN, qwen2 = PLAIN, qwen3 = PLAIN, mixtral = PLAIN, qwen3_moe = PLAIN,
     gpt3 = { keys = { normalization_layer = "layernorm", use_bias = true, use_rope = false }, norm_offset = 1 },
     gemma = { norm_offset = 1 },
     gemma2 = { layers = { "local", "global" }, layers_each = 2, norm_offset = 1 },
@@ -45,10 +45,8 @@ blocks.MISSING = {
     gemma4_small = "embeddings for each layer, and keys and values shared between layers",
     gpt_oss = "experts and attention sinks",
     llama4 = "experts and chunked attention",
-    mixtral = "experts",
     qwen3_5 = "experts and the gated delta rule",
     qwen3_custom_moe = "experts",
-    qwen3_moe = "experts",
     qwen3_next = "experts and the gated delta rule",
     simple = "layers without attention",
     simple_mlp = "layers without attention",

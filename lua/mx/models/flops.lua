@@ -10,7 +10,7 @@ local flops = {}
 
 -- The results of the parts' flops(), summed over all layers; missing fields count as 0.
 local function layers(shape, S)
-    local sums = { products = 0, full = 0, past = 0, seen = 0 }
+    local sums = { products = 0, idle = 0, full = 0, past = 0, seen = 0 }
     for _, kind in ipairs(mx.models.kinds(shape)) do
         for _, part in ipairs(mx.models.parts(kind.block)) do
             for what, count in pairs(mx.models.part(part).flops(part, shape, S)) do
@@ -21,8 +21,8 @@ local function layers(shape, S)
     return sums
 end
 
--- What a formula counts: 6 FLOPs for each parameter and token, or three times those of the forward products; and three
--- times a share of attention's.
+-- What a formula counts: 6 FLOPs for each token and each parameter that it meets (of experts, those that it gets), or
+-- three times those of the forward products; and three times a share of attention's.
 local FORMULAS = {
     ["maxtext-2023-06"] = { by_parameters = true, attention = "full", share = 0 },
     ["maxtext-2023-10"] = { by_parameters = true, attention = "full", share = 1 },
@@ -45,8 +45,12 @@ local function spared(shape, S, formula)
         local is_lookup = p.name == "embedding.weight" and not shape.tied
         if not p.frozen then
             first = math.min(first, place_of(shape, p))
-        elseif #p.sizes == 2 and p.use == "product" and not is_lookup then
-            sum = sum + 2 * S * p.sizes[1] * p.sizes[2]
+        elseif #p.sizes > 1 and (p.use == "product" or p.use == "router") and not is_lookup then
+            local product = 2 * S * p.share
+            for _, size in ipairs(p.sizes) do
+                product = product * size
+            end
+            sum = sum + product
         end
     end
     for i = 1, math.min(first - 1, shape.layers) do
@@ -68,7 +72,8 @@ end
 function flops.step(formula, shape, params, sequences, length)
     local what = FORMULAS[formula] or error(("flops: no formula '%s'"):format(formula), 2)
     local sums = layers(shape, length)
-    local products = what.by_parameters and 6 * params or 3 * (sums.products + 2 * shape.emb * shape.vocab)
+    local products = what.by_parameters and 6 * params - 3 * sums.idle
+        or 3 * (sums.products + 2 * shape.emb * shape.vocab)
     local count = length * products + 3 * what.share * sums[what.attention]
     if #(shape.trainable or {}) > 0 then
         count = count - spared(shape, length, what)

@@ -1,5 +1,5 @@
 --- The decoder: embedding, layers, a final norm and the product that gives logits. The shape describes the layers
---- (shape.lua); each kind of part of a layer has its own file (attention.lua, mlp.lua).
+--- (shape.lua); each kind of part of a layer has its own file (attention.lua, mlp.lua, moe.lua).
 --
 -- B sequences of S tokens; E emb; V vocab. Weights are (inputs, outputs), so that y = x W.
 
@@ -8,6 +8,7 @@ local masks = require "mx.models.masks"
 local nn = require "mx.nn"
 local parameters = require "mx.models.parameters"
 local remat = require "mx.models.remat"
+local routing = require "mx.models.routing"
 local shapes = require "mx.models.shape"
 local util = require "mx.util"
 
@@ -27,6 +28,7 @@ local models = {
 ---@field passes integer number of training passes so far: dropout differs in each
 ---@field part integer which part of a pass's sequences this rank has, from 0, as in mx.Data
 ---@field parts integer number of parts
+---@field routing? mx.Routing of the routers, if any layer has experts
 ---@field parallel mx.Parallel|mx.Alone how the model is split over a mesh; mx.Alone without a mesh
 local Decoder = {}
 Decoder.__index = Decoder
@@ -82,6 +84,7 @@ function models.new(shape, mesh, config, blank)
             self.layers[tonumber(layer)][short] = p.name
         end
     end
+    self.routing = routing.new(self)
     return self
 end
 
@@ -152,7 +155,7 @@ function Decoder:number_tokens(tokens, run)
     run.numbers = parallel:sequence_part(parallel:context_part(numbers))
 end
 
--- Layer i: x (B, S, E) -> (B, S, E).
+-- Layer i: x (B, S, E) -> (B, S, E), and what the layer adds to the loss of a training pass, or nil.
 function Decoder:layer(i, x, run)
     mx.place(("layer %d, attention"):format(i))
     local block, weights = shapes.block(self.shape, i), self:layer_weights(i)
@@ -173,9 +176,9 @@ function Decoder:layer(i, x, run)
         -- Both products are summed over the same ranks, so summing them together halves the traffic.
         local attended = mx.name(attend(entered), attention.saved)
         mx.place(("layer %d, MLP"):format(i))
-        local sum = attended + mx.name(feed(entered), mlp.saved)
-        sum = self:leave(sum, attention.products, out_bias)
-        return x + (mlp_bias and sum + mlp_bias or sum)
+        local fed, extra = feed(entered)
+        local sum = self:leave(attended + mx.name(fed, mlp.saved), attention.products, out_bias)
+        return x + (mlp_bias and sum + mlp_bias or sum), extra
     end
     local attended = mx.name(self:leave(attend(entered), attention.products, out_bias), attention.saved)
     attended = norm("post_norm", "attention", "after", attended)
@@ -186,10 +189,11 @@ function Decoder:layer(i, x, run)
         h = norm("mlp_norm", "mlp", "before", x)
     end
     entered = block.parallel and entered or self.parallel:enter(h, mlp.products)
-    local y = mx.name(self:leave(feed(entered), mlp.products, mlp_bias), mlp.saved)
+    local y, extra = feed(entered)
+    y = mx.name(self:leave(y, mlp.products, mlp_bias), mlp.saved)
     y = norm("mlp_post_norm", "mlp", "after", y)
     y = self:dropout(y, "mlp" .. i, run.numbers, run, self.parallel.column)
-    return block.parallel and x + attended + y or x + y
+    return block.parallel and x + attended + y or x + y, extra
 end
 
 -- Learned position embeddings of B sequences of S tokens: (S, E), or (B, S, E) if each token has its own position.
@@ -216,6 +220,7 @@ end
 ---@param tokens any
 ---@param run? {segments: any, kv_segments: any, positions: any, cache: table, offset: integer, pass: integer}
 ---@return any
+---@return any? in a training pass, what the layers add to the loss (f32, one element); nil: nothing
 function Decoder:hidden(tokens, run)
     run = run or {}
     run.offset = run.offset or 0
@@ -225,38 +230,65 @@ function Decoder:hidden(tokens, run)
     local x = mx.remat(self.shape.remat, function()
         return self:embed(tokens, run)
     end)
+    local extra, sum
     for i = 1, self.shape.layers do
         self:prefetch(i)
-        x = mx.remat(self.shape.remat, function(input)
+        x, extra = mx.remat(self.shape.remat, function(input)
             return self:layer(i, mx.name(input, "decoder_layer_input"), run)
         end, x)
+        sum = sum and extra and sum + extra or sum or extra
     end
     mx.place("after the last layer")
     local last = { ["norm.weight"] = self:weight("norm.weight"), ["norm.bias"] = self:weight("norm.bias") }
-    return normalize(self.parallel, self.shape.norm, last, "norm", x)
+    return normalize(self.parallel, self.shape.norm, last, "norm", x), sum
 end
 
---- The mean cross-entropy of a training batch: a scalar for mx.backward. On a mesh, it is the mean over this rank's
---- tokens, and batch holds the rank's part along context; backward then needs the seed model.parallel.seed.
----@param batch table tokens and targets (B, S) i32; optional mask u8, segments and positions i32, (B, S) too; with
----       segments on a context axis kv_segments, those of the whole sequences
----@param evaluates? boolean for evaluation: without dropout and z_loss, and not counted as a training pass
----@return any
-function Decoder:loss(batch, evaluates)
+--- The two terms of a batch's loss: the mean cross-entropy over its targets, and what layers add in training, which is
+--- a mean over its tokens. Otherwise as Decoder:loss.
+---@param batch table
+---@param evaluates? boolean
+---@return any cross_entropy
+---@return any? extra nil: nothing
+function Decoder:losses(batch, evaluates)
     self.passes = self.passes + (evaluates and 0 or 1)
     local shape, parallel = self.shape, self.parallel
-    local h = self:hidden(batch.tokens, {
+    if self.routing and not evaluates then
+        self.routing.passes = self.routing.passes + 1
+    end
+    local h, extra = self:hidden(batch.tokens, {
         segments = batch.segments, kv_segments = batch.kv_segments, positions = batch.positions,
         pass = not evaluates and self.passes or nil,
     })
     mx.place("loss")
-    return mx.remat("none", function()
+    local loss = mx.remat("none", function()
         local weight = self:weight(shape.tied and "embedding.weight" or "unembedding.weight")
         return parallel:cross_entropy(parallel:enter(h, "vocab"), weight, batch.targets, batch.mask, {
             trans = shape.tied, logit_scale = shape.logit_scale, softcap = shape.logit_cap,
             z_loss = evaluates and 0 or shape.z_loss,
         })
     end)
+    return loss, extra
+end
+
+--- The loss of a training batch: a scalar for mx.backward. It is the mean cross-entropy, and in training what layers
+--- with experts add to it. On a mesh, it is the mean over this rank's tokens, and batch holds the rank's part along
+--- context; backward then needs the seed model.parallel.seed.
+---@param batch table tokens and targets (B, S) i32; optional mask u8, segments and positions i32, (B, S) too; with
+---       segments on a context axis kv_segments, those of the whole sequences
+---@param evaluates? boolean for evaluation: without dropout, z_loss and the losses of routers, and not counted as a
+---       training pass
+---@return any
+function Decoder:loss(batch, evaluates)
+    local loss, extra = self:losses(batch, evaluates)
+    return extra and loss + extra or loss
+end
+
+--- To be called after a step that has changed the parameters: updates the biases of routers (routed_bias_update_rate)
+--- by what the step's passes have chosen. mx.Run:update does it. Collective.
+function Decoder:after_step()
+    if self.routing then
+        self.routing:update_biases()
+    end
 end
 
 --- Logits of hidden states: h (..., E) -> (..., V) f32. For generation; training never keeps all logits.

@@ -23,10 +23,13 @@ end
 --- Adds a parameter.
 ---@param name string
 ---@param dimensions table[] each a size, its logical name or false, and the unit that is not split (default: 1)
----@param o {std: number?, value: number?, use: string} initial values: normal with `std`, or all `value`
+---@param o {std: number?, value: number?, use: string, exact: boolean?, share: number?} initial values: normal with
+---       `std`, or all `value`; exact: a mesh gathers it as it is stored, whatever the dtype of the computation; share:
+---       of the tokens that meet each of its elements (default: 1)
 function List:add(name, dimensions, o)
     local p = {
         name = self.prefix .. name, sizes = {}, logical = {}, units = {}, std = o.std, value = o.value, use = o.use,
+        exact = o.exact, share = o.share or 1,
     }
     for d, dimension in ipairs(dimensions) do
         p.sizes[d], p.logical[d], p.units[d] = dimension[1], dimension[2] or false, dimension[3] or 1
@@ -34,11 +37,14 @@ function List:add(name, dimensions, o)
     self[#self + 1] = p
 end
 
--- The weights of a product of so many inputs, and its bias.
-local function add_product(self, name, dimensions, factor, bias)
-    local shape, inputs = self.shape, dimensions[1][1]
-    local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(inputs)
-    self:add(name .. ".weight", dimensions, { std = std * factor, use = "product" })
+-- The weights of a product (rows, columns), and its bias. With `each`, those of so many experts.
+local function add_product(self, name, rows, columns, o)
+    local shape, bias = self.shape, o.bias
+    local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(rows[1])
+    local dimensions = o.each and { { o.each, "exp" }, rows, columns } or { rows, columns }
+    self:add(name .. ".weight", dimensions, {
+        std = std * (o.factor or 1), use = o.use or "product", exact = o.exact, share = o.share,
+    })
     if bias then
         self:add(name .. ".bias", { bias }, { value = 0, use = bias[2] == "norm" and "sequence" or "product" })
     end
@@ -47,21 +53,27 @@ end
 --- A product that reads the residual stream: (emb, columns).
 ---@param name string
 ---@param columns table a dimension for List:add
----@param o {bias: boolean, factor: number?, embed: string?} factor: of the initial weights; embed: the logical name of
----       emb (default: "embed")
+---@param o {bias: boolean?, factor: number?, embed: string?, each: integer?, use: string?, exact: boolean?, share:
+---       number?} factor: of the initial weights; embed: the logical name of emb (default: "embed"); each: so many
+---       experts have weights of their own, (each, emb, columns), without a bias; use (default: "product"), exact,
+---       share: as for List:add
 function List:from_stream(name, columns, o)
-    add_product(self, name, { { self.shape.emb, o.embed or "embed" }, columns }, o.factor or 1, o.bias and columns)
+    add_product(self, name, { self.shape.emb, o.embed or "embed" }, columns, {
+        factor = o.factor, bias = o.bias and columns, each = o.each, use = o.use, exact = o.exact, share = o.share,
+    })
 end
 
 --- A product whose result is added to the residual stream: (rows, emb). Its bias is added after the sum over the ranks
 --- along which the rows are split. With init_std, its initial weights are smaller the more layers add to the stream.
 ---@param name string
 ---@param rows table a dimension for List:add
----@param o {bias: boolean, embed: string?} embed: as in from_stream
+---@param o {bias: boolean?, embed: string?, each: integer?, share: number?} embed, each, share: as in from_stream
 function List:to_stream(name, rows, o)
     local shape = self.shape
-    local factor = shape.init_std > 0 and 1 / math.sqrt(2 * shape.layers) or 1
-    add_product(self, name, { rows, { shape.emb, o.embed or "embed" } }, factor, o.bias and { shape.emb, "norm" })
+    add_product(self, name, rows, { shape.emb, o.embed or "embed" }, {
+        factor = shape.init_std > 0 and 1 / math.sqrt(2 * shape.layers) or 1, bias = o.bias and { shape.emb, "norm" },
+        each = o.each, share = o.share,
+    })
 end
 
 --- A norm over `width` features.

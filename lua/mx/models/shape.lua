@@ -42,18 +42,37 @@ local function norm_places(before, after)
     return before and after and "both" or after and "after" or "before"
 end
 
+-- How many layers have blocks of their own, until they repeat: the kinds of attention alternate, and so do those of
+-- MLPs.
+local function period_of(c, reaches, layers)
+    if c.num_experts > 1 and c.first_num_dense_layers > 0 then
+        return layers
+    end
+    local period, step = #reaches, c.num_experts > 1 and c.interleave_moe_layer_step or 1
+    while period % step ~= 0 do
+        period = period + #reaches
+    end
+    return period
+end
+
+-- Whether layer i of a config has experts.
+local function has_experts(c, i)
+    return c.num_experts > 1 and i > c.first_num_dense_layers and i % c.interleave_moe_layer_step == 0
+end
+
 -- The blocks of a config's layers, in turn.
-local function blocks_of(c, factor)
-    local kind, list = blocks.KINDS[c.decoder_block], {}
+local function blocks_of(c, factor, layers)
+    local kind, list, reaches = blocks.KINDS[c.decoder_block], {}, blocks.reaches(c)
     local before = kind.norm_before ~= false
-    for i, reach in ipairs(blocks.reaches(c)) do
+    for i = 1, period_of(c, reaches, layers) do
+        local reach, mlp = reaches[(i - 1) % #reaches + 1], has_experts(c, i) and "moe" or "mlp"
         list[i] = {
             norm = norm_of(c),
             norms = {
                 attention = norm_places(before, c.use_post_attn_norm), mlp = norm_places(before, c.use_post_ffw_norm),
             },
             attention = require("mx.models.attention").of(c, factor, reach),
-            mlp = require("mx.models.mlp").of(c, factor),
+            mlp = require("mx.models." .. mlp).of(c, factor),
             parallel = c.parallel_block,
         }
     end
@@ -66,11 +85,12 @@ end
 function shapes.of(c)
     local factor = scale_factors(c.global_parameter_scale)
     local emb = c.base_emb_dim * factor.emb
+    local layers = c.base_num_decoder_layers * factor.layers * (blocks.KINDS[c.decoder_block].layers_each or 1)
     return {
         emb = emb,
         vocab = c.vocab_size,
-        layers = c.base_num_decoder_layers * factor.layers * (blocks.KINDS[c.decoder_block].layers_each or 1),
-        blocks = blocks_of(c, factor),
+        layers = layers,
+        blocks = blocks_of(c, factor, layers),
         norm = norm_of(c),
         max_length = c.max_position_embeddings > 0 and c.max_position_embeddings or c.max_target_length,
         positions = math.max(c.trainable_position_size, 0),

@@ -99,6 +99,10 @@ end
 local function check(self, shape)
     local mesh = self.mesh
     refuse_stages(mesh:size("stage"))
+    if #self.context > 0 and mx.models.any(shape, function(block) return (block.mlp.capacity or 0) > 0 end) then
+        util.refuse("capacity_factor counts the tokens of whole sequences, but %s splits sequences",
+            table.concat(self.context, ", "))
+    end
     for _, kind in ipairs({ "heads", "mlp", "vocab" }) do
         local split = self.products[kind]
         local cut = { activation_norm_length = self.sequence, activation_embed = self.stream }
@@ -207,7 +211,7 @@ local function entry_of(self, p)
     local entry = { spec = spec, sizes = p.sizes, gathers = {}, stored = {}, copies = self.mesh.layout.ranks }
     local cut, split = is_cut(self, p, spec), {}
     local different = different_uses(self, p, cut)
-    entry.dtype = p.logical[1] ~= "norm" and self.shape.dtype or nil
+    entry.dtype = p.logical[1] ~= "norm" and not p.exact and self.shape.dtype or nil
     for d, dim in ipairs(spec) do
         entry.stored[d] = dim.stored
         entry.copies = entry.copies // dim.parts

@@ -442,6 +442,9 @@ function Run:update(step, loss)
     self.guard:record(loss, norm)
     if not reason then
         self.guard:took()
+        if self.model.after_step then
+            self.model:after_step()
+        end
     elseif loss and loss - loss ~= 0 or norm and norm - norm ~= 0 then
         not_a_number(self, step, reason)
     else
@@ -466,6 +469,8 @@ local function write_events(self, step, loss, norm)
         { "perf/step_time_seconds", row.step_time_s }, { "perf/per_device_tflops_per_sec", row.tflops_per_device },
         { "perf/per_device_tokens_per_sec", row.tokens_per_s_per_device }, { "perf/mfu_percent", row.mfu },
         { "perf/input_wait_seconds", row.input_wait_s }, { "goodput", row.goodput },
+        { "learning/moe_lb_loss", row.load_balance_loss }, { "learning/router_z_loss", row.router_z_loss },
+        { "learning/largest_expert_load", row.largest_expert_load }, { "learning/dropped_share", row.dropped_share },
     }) do
         values[#values + 1] = finite(pair[2]) and pair or nil
     end
@@ -524,6 +529,7 @@ function Run:ended(step, loss, grad_norm)
     self.goodput:ended_step(waited)
     self.metrics:step(step, {
         loss = loss, grad_norm = grad_norm, learning_rate = self.rate, skipped = self.skipped, input_wait_s = waited,
+        routing = self.model.routing and self.model.routing:figures(),
     })
     write_events(self, step, loss, grad_norm)
     beat(self)

@@ -81,6 +81,16 @@ local function wait_text(wait_s, seconds)
     return notable and ("  input wait %.3g s"):format(wait_s) or ""
 end
 
+-- The end of a step's line of a model with experts.
+local function routing_text(figures)
+    if not figures then
+        return ""
+    end
+    local dropped = figures.dropped_share
+    return ("  load %.2f%s"):format(figures.largest_expert_load, dropped and (" dropped %.1f %%"):format(100 * dropped)
+        or "")
+end
+
 local function per_second(rate)
     return rate < 100 and ("%.3g"):format(rate) or util.thousands(rate)
 end
@@ -223,9 +233,9 @@ end
 
 --- Reports a step that has just ended.
 ---@param step integer
----@param values {loss: number?, grad_norm: number?, learning_rate: number, skipped: string?, input_wait_s: number?}
----        loss nil: the step had no target; skipped: why the step changed nothing; input_wait_s: seconds that this
----        rank waited for data; nil: unknown
+---@param values {loss: number?, grad_norm: number?, learning_rate: number, skipped: string?, input_wait_s: number?,
+---       routing: table?} loss nil: the step had no target; skipped: why the step changed nothing; input_wait_s:
+---       seconds that this rank waited for data; nil: unknown; routing: of mx.Routing:figures
 function Metrics:step(step, values)
     local now = mx.now()
     local seconds = now - self.mark
@@ -249,7 +259,8 @@ function Metrics:step(step, values)
         local wait = wait_text(values.input_wait_s, seconds)
         local loss = values.loss and number_text("%.4f", values.loss) or "none"
         local norm = number_text("%.4g", values.grad_norm or 0 / 0)
-        wait = (self.o.plot and "  " .. mx.sparkline(self.losses, PLOT_WIDTH) or "") .. wait
+        wait = routing_text(values.routing) .. (self.o.plot and "  " .. mx.sparkline(self.losses, PLOT_WIDTH) or "")
+            .. wait
         if mx.ranks() > 1 then
             self.say("%8s %7.4g %7.3g %7s %6s %8s %8s %9s %9s%s", place, seconds, communication.exposed_s, rate,
                 mfu_text, tokens, loss, norm, left, wait)
@@ -260,6 +271,9 @@ function Metrics:step(step, values)
     end
     row.step, row.loss, row.grad_norm = step, finite(values.loss), finite(values.grad_norm)
     row.learning_rate, row.skipped, row.input_wait_s = values.learning_rate, values.skipped, values.input_wait_s
+    for name, figure in pairs(values.routing or {}) do
+        row[name] = finite(figure)
+    end
     row.goodput = self.o.goodput and self.o.goodput:figures().goodput
     self.last = row
     self.rows[#self.rows + 1] = self.reports and row or nil

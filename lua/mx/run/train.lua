@@ -129,16 +129,27 @@ local function weights_of(batches)
     end)
 end
 
--- Adds a batch's gradients, and returns its loss, both times `weight`. Collective.
-local function add_pass(model, batch, weight, is_last, observe)
+-- Adds a batch's gradients, and returns its share of the step's loss. `weight` is the share of the mean over targets,
+-- `share` that of the losses that count all tokens alike. Collective.
+local function add_pass(model, batch, weight, share, is_last, observe)
     local step <close> = mx.step()
     model.parallel:add_gradients(model.params, is_last)
-    local loss = model:loss(batch)
+    local loss, extra
+    if model.routing then
+        loss, extra = model:losses(batch)
+    else
+        loss = model:loss(batch)
+    end
     if observe then
         observe()
     end
-    mx.backward(loss, model.parallel.seed * weight)
-    return loss:item() * weight
+    local seed = model.parallel.seed
+    if not extra then
+        mx.backward(loss, seed * weight)
+        return loss:item() * weight
+    end
+    mx.backward({ loss, extra }, { seed * weight, seed * share })
+    return loss:item() * weight + extra:item() * share
 end
 
 --- Runs the forward and backward passes of one step. The gradients are those of the mean loss over all targets that
@@ -152,6 +163,9 @@ function train.gradients(model, data, passes, observe)
     local step <close> = mx.step()
     model = train.plain(model)
     local total, parallel, batches = 0, model.parallel, next_batches(data, passes)
+    if model.routing then
+        model.routing:start()
+    end
     for pass, batch in ipairs(batches) do
         batches[pass] = parallel:batch_part(batch)
     end
@@ -161,7 +175,7 @@ function train.gradients(model, data, passes, observe)
     end
     local gathered <close> = passes > 1 and parallel:gather_once(model.params) or nil
     for pass, weight in ipairs(weights) do
-        total = total + add_pass(model, batches[pass], weight / passes, pass == passes, observe)
+        total = total + add_pass(model, batches[pass], weight / passes, 1 / passes, pass == passes, observe)
     end
     if gathered then
         gathered:scatter()

@@ -1,0 +1,218 @@
+--- Experts instead of one MLP: a router sends each token to a few of them, and their results are added up, weighted.
+--
+-- B sequences of S tokens, E emb, n experts of M features, k experts for each token. Slots are the B S k choices of the
+-- tokens. Rows are slots in the order of their experts, so that the products of all experts are one grouped product.
+-- The results of a step's routing, and losses that keep it balanced, are in routing.lua.
+
+local mx = require "mx"
+local mlp = require "mx.models.mlp"
+local util = require "mx.util"
+
+local moe = {
+    products = mlp.products, saved = mlp.saved,
+    output = "experts.wo", -- experts have no biases
+    tensors = mlp.tensors,
+}
+
+local SCORES = { [""] = "topk_softmax", softmax = "softmax_topk", sigmoid = "sigmoid" }
+
+--- The experts of a config's layers, as a part of a block.
+---@param c table
+---@param factor table factors that follow from global_parameter_scale
+---@return table
+function moe.of(c, factor)
+    local width = c.base_moe_mlp_dim > 0 and c.base_moe_mlp_dim or c.base_mlp_dim
+    return {
+        kind = "moe",
+        width = width * factor.heads, -- of one expert
+        activation = c.mlp_activations[1],
+        gated = #c.mlp_activations == 2,
+        experts = c.num_experts,
+        top = c.num_experts_per_tok, -- experts of each token
+        shared = c.shared_experts, -- experts that get all tokens
+        capacity = math.max(c.capacity_factor, 0), -- most slots of an expert over its even share; 0: no limit
+        router = {
+            score = c.use_random_routing and "random" or SCORES[c.routed_score_func],
+            normalize = c.norm_topk_prob or c.routed_score_func == "sigmoid",
+            scale = c.routed_scaling_factor,
+            groups = math.max(c.n_routing_groups, 1),
+            top_groups = c.n_routing_groups > 1 and c.topk_routing_group or 1,
+            bias = c.routed_bias, -- a buffer that is added to the scores for the choice
+            bias_rate = c.routed_bias_update_rate,
+            f32 = c.float32_gate_logits,
+        },
+        load_balance = c.load_balance_loss_weight, -- weights of losses
+        router_z = c.router_z_loss_weight,
+    }
+end
+
+-- The shared experts: one MLP as wide as all of them.
+local function shared_part(part)
+    return { kind = "mlp", width = part.shared * part.width, activation = part.activation, gated = part.gated }
+end
+
+local SHARED = "shared." -- before the names of its parameters
+
+--- Adds its parameters.
+---@param part table
+---@param list mx.ParameterList
+function moe.parameters(part, list)
+    local M, o = { part.width, "mlp_moe" }, {
+        each = part.experts, share = part.top / part.experts, embed = "embed_moe",
+    }
+    list:from_stream("router", { part.experts }, {
+        embed = "embed_router", use = "router", exact = part.router.f32,
+    })
+    for _, name in ipairs(part.gated and { "wi_0", "wi_1" } or { "wi" }) do
+        list:from_stream("experts." .. name, M, o)
+    end
+    list:to_stream("experts.wo", M, o)
+    if part.shared > 0 then
+        local prefix = list.prefix
+        list.prefix = prefix .. SHARED
+        mlp.parameters(shared_part(part), list)
+        list.prefix = prefix
+    end
+end
+
+--- The name of the buffer that layer i adds to its experts' scores.
+---@param i integer
+---@return string
+function moe.bias_name(i)
+    return ("layer%03d.router.bias"):format(i)
+end
+
+-- Logits of the router: (B, S, n) f32.
+local function logits_of(part, weights, h)
+    local weight = weights["router.weight"]
+    if part.router.f32 then
+        h, weight = h:to("f32"), weight:to("f32")
+    end
+    return mx.matmul(h, weight, nil, { dtype = "f32" })
+end
+
+-- Chooses experts: logits (B, S, n) -> weights f32 and experts i32 (B, S, k).
+local function route(model, i, part, logits, run)
+    local router = part.router
+    local o = {
+        top = part.top, score = router.score, normalize = router.normalize, scale = router.scale,
+        groups = router.groups, top_groups = router.top_groups,
+    }
+    if router.score == "random" then -- differs between layers, passes and the sequences of ranks
+        o.seed = util.seed("routing" .. i, model.shape.seed)
+        o.offset = (run.pass or 0) * model.parts + model.part
+    end
+    return mx.moe_route(logits, router.bias and model.buffers[moe.bias_name(i)] or nil, o)
+end
+
+--- Most slots of an expert in a sequence of S tokens, as MaxText counts them; 0: no limit. Generation has none, because
+--- it sees a sequence piece by piece.
+---@param part table
+---@param S integer
+---@param run table of Decoder:hidden
+---@return integer
+function moe.capacity(part, S, run)
+    if part.capacity == 0 or run.cache then
+        return 0
+    end
+    return math.max(1, math.floor(math.ceil(S * part.top / part.experts) * part.capacity))
+end
+
+-- How many rows the experts first .. first + count - 1 need for so many sequences. Where they are all experts, every
+-- slot that a capacity leaves has a row. Otherwise the choices are read. The number is rounded up to a sixteenth of an
+-- even share, so that buffers of the same sizes come back. A simulated pod has even loads.
+local function rows_of(part, experts, sort)
+    local slots, count, capacity = experts:numel(), sort.count, sort.capacity
+    local share = slots * count / part.experts
+    local most = capacity > 0 and math.min(slots, sort.sequences * count * capacity) or slots
+    if count == part.experts then
+        return most
+    elseif mx.is_simulated() then
+        return math.min(most, math.ceil(share))
+    end
+    local needed = mx.scope(function()
+        local loads = mx.moe_count(experts, { experts = part.experts, sequences = sort.sequences })
+        loads = mx.narrow(loads, { dim = 2, start = sort.first + 1, length = count })
+        return (capacity > 0 and mx.minimum(loads, capacity) or loads):sum():item()
+    end)
+    local unit = math.max(1, math.ceil(share / 16))
+    return math.min(most, math.ceil(needed / unit) * unit)
+end
+
+-- The results of this rank's experts for tokens h (B, S, E), added up by the tokens' weights: (B, S, E).
+local function compute(model, part, weights, h, shares, experts, capacity)
+    local first, count = model.parallel:own_experts(part)
+    local sort = {
+        experts = part.experts, first = first, count = count, capacity = capacity, sequences = h:size(1),
+    }
+    sort.rows = rows_of(part, experts, sort)
+    local order, place, counts = mx.moe_sort(experts, sort)
+    local x = mx.moe_gather(h, order, place) -- (rows, E)
+    local function product(name, saved)
+        return mx.name(mx.grouped_matmul(x, weights["experts." .. name .. ".weight"], counts), saved)
+    end
+    local inner -- (rows, M)
+    if part.gated then
+        inner = mx.gated(product("wi_0", "mlpwi_0"), product("wi_1", "mlpwi_1"), { activation = part.activation })
+    else
+        inner = mx[part.activation](product("wi", "mlpwi"))
+    end
+    local y = mx.grouped_matmul(inner, weights["experts.wo.weight"], counts)
+    return mx.moe_combine(y, order, place, shares)
+end
+
+--- The experts with a layer's weights: h (B, S, E) -> (B, S, E), before the sum over a mesh. In a training pass also
+--- counts the choices, and returns the layer's share of the losses that keep the routing balanced.
+---@param model mx.Decoder
+---@param i integer number of the layer
+---@param part table
+---@param weights table<string, any>
+---@param h any
+---@param run table of Decoder:hidden
+---@return any
+---@return any? extra loss, f32 of one element; nil if there is none
+function moe.forward(model, i, part, weights, h, run)
+    mx.place(("layer %d, router"):format(i))
+    local logits = logits_of(part, weights, h)
+    local shares, experts = route(model, i, part, logits, run)
+    local capacity = moe.capacity(part, h:size(2), run)
+    local extra = run.pass and model.routing:observe(i, part, logits, experts, capacity)
+    mx.place(("layer %d, experts"):format(i))
+    local parallel, tokens = model.parallel, model.parallel:gather_tokens(h, true)
+    shares, experts = parallel:gather_tokens(shares), parallel:gather_tokens(experts)
+    local y = parallel:scatter_tokens(compute(model, part, weights, tokens, shares, experts, capacity))
+    if part.shared > 0 then
+        local own = setmetatable({}, { __index = function(_, name) return weights[SHARED .. name] end })
+        y = y + mlp.forward(model, i, shared_part(part), own, h)
+    end
+    return y, extra
+end
+
+--- FLOPs of a forward pass. `products`: products with weights, per token: the router's, and those of the experts that a
+--- token gets. Rows that a capacity drops count, as in MaxText. `idle`: the same of the other experts.
+---@param part table
+---@param shape table
+---@return {products: number, idle: number}
+function moe.flops(part, shape)
+    local expert = 2 * shape.emb * part.width * (part.gated and 3 or 2)
+    return {
+        products = 2 * shape.emb * part.experts + (part.top + part.shared) * expert,
+        idle = (part.experts - part.top) * expert,
+    }
+end
+
+--- The collectives of a device in a step and layer, as rows of roofline.lua.
+---@param part table
+---@param q table the quantities of mx.roofline
+---@return table[]
+function moe.rows(part, q)
+    return {
+        {
+            axes = "mlp", what = "output of the experts: reduce-scatter, behind their last product",
+            flops = 3 * 2 * q.tokens * (part.top + part.shared) * part.width / q.tensor * q.shape.emb * q.passes,
+            bytes = 3 * q.tokens * q.shape.emb * q.width * q.passes,
+        },
+    }
+end
+
+return moe

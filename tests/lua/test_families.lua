@@ -127,6 +127,13 @@ function TestFamilies.test_published_parameter_counts()
         local V, positions, E, layers = table.unpack(o)
         counts["gpt3-" .. name] = (V + positions) * E + 2 * E + layers * (12 * E * E + 13 * E)
     end
+    -- Experts: published by Hugging Face from the files, which have the two tables of tokens.
+    for name, count in pairs({
+        ["mixtral-8x7b"] = 46702792704, ["mixtral-8x22b"] = 140630071296, ["qwen3-30b-a3b"] = 30532122624,
+        ["qwen3-30b-a3b-base"] = 30532122624, ["qwen3-235b-a22b"] = 235093634560, ["qwen3-480b-a35b"] = 480154875392,
+    }) do
+        counts[name] = count
+    end
     for name, count in pairs(counts) do
         lu.assertEquals(mx.models.count(mx.models.shape(mx.config.load { "model_name=" .. name })), count, name)
     end
@@ -141,8 +148,10 @@ function TestFamilies.test_a_simulated_step_of_each_model()
                 "model_name=" .. name, "per_device_batch_size=1", "max_target_length=" .. length,
             }
             local mfu = mx.plan.simulate(config, "v5p-16", 1).mfu
-            -- GPT-2's heads of 64 features fill half of the matrix unit, and a sequence is short.
-            lu.assertTrue(mfu > (name == "gpt3-52k" and 0 or name == "gpt2-124m" and 25 or 30), name)
+            -- GPT-2's heads of 64 features fill half of the matrix unit, and a sequence is short. With experts, all
+            -- weights are gathered for the few that a token meets.
+            local least = name == "gpt3-52k" and 0 or name == "gpt2-124m" and 25 or config.num_experts > 1 and 5 or 30
+            lu.assertTrue(mfu > least, name)
         end
     end
 end
@@ -164,6 +173,27 @@ function TestFamilies.test_flops_of_windows()
         local config = mx.config.load { "model_name=" .. name, "sliding_window_size=" .. W }
         local shape = mx.models.shape(config)
         lu.assertEquals(mx.flops.step("maxtext-2025-07", shape, mx.models.count(shape), 1, S), count, name)
+    end
+end
+
+-- Experts count as MaxText 0.2.5 counts them: the router, and the products of a token's own experts. By hand, of the
+-- published sizes.
+function TestFamilies.test_flops_of_experts()
+    local S = 4096
+    for name, o in pairs({
+        ["mixtral-8x7b"] = { E = 4096, H = 32, K = 8, M = 14336, n = 8, k = 2, layers = 32, V = 32000 },
+        ["qwen3-235b-a22b"] = { E = 4096, H = 64, K = 4, M = 1536, n = 128, k = 8, layers = 94, V = 151936 },
+    }) do
+        local D = 128
+        local weights = 2 * o.E * (o.H + 2 * o.K) * D + 2 * o.H * D * o.E + 2 * o.E * o.n + o.k * 6 * o.E * o.M
+        local attention = 4 * S * S * o.H * D
+        local products = o.layers * weights + 2 * o.E * o.V
+        local shape = mx.models.shape(mx.config.load { "model_name=" .. name })
+        local function flops(formula)
+            return mx.flops.step(formula, shape, mx.models.count(shape), 1, S)
+        end
+        lu.assertEquals(flops("maxtext-2024-05"), 3.0 * (S * products + o.layers * attention), name)
+        lu.assertEquals(flops("maxtext-2025-07"), 3.0 * (S * products + o.layers * attention / 2), name)
     end
 end
 

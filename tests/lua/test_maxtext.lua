@@ -400,7 +400,7 @@ local LINES = {
     v6e_mixtral = {
         "src/maxtext/configs/base.yml model_name=mixtral-8x7b per_device_batch_size=32 remat_policy=full "
             .. "ici_fsdp_parallelism=-1 max_target_length=1024 reuse_example_batch=1 gcs_metrics=true attention=flash "
-            .. BENCH, on = "v6e-256", refused = "model_name: not available here: its layers need experts",
+            .. BENCH, on = "v6e-256", params = 46702792704,
     },
     estimator = {
         "maxtext/configs/base.yml compile_topology=tpu7x-1024 compile_topology_num_slices=1 model_name=llama3.1-405b "

@@ -34,6 +34,29 @@ local CONFIGS = {
         model_type = "qwen3", rope_theta = 1000000, head_dim = 128, sliding_window = mx.io.null,
         use_sliding_window = false, max_window_layers = 36, tie_word_embeddings = true, attention_bias = false,
     }, 2560, 9728, 36, 32, 8, 151936),
+    ["mixtral-8x7b"] = sized({
+        model_type = "mixtral", rms_norm_eps = 1e-5, rope_theta = 1000000.0, sliding_window = mx.io.null,
+        num_local_experts = 8, num_experts_per_tok = 2,
+    }, 4096, 14336, 32, 32, 8, 32000),
+    ["mixtral-8x22b"] = sized({
+        model_type = "mixtral", rms_norm_eps = 1e-5, rope_theta = 1000000.0, sliding_window = mx.io.null,
+        num_local_experts = 8, num_experts_per_tok = 2,
+    }, 6144, 16384, 56, 48, 8, 32768),
+    ["qwen3-30b-a3b-base"] = sized({
+        model_type = "qwen3_moe", rope_theta = 1000000.0, head_dim = 128, moe_intermediate_size = 768,
+        num_experts = 128, num_experts_per_tok = 8, norm_topk_prob = true, decoder_sparse_step = 1,
+        mlp_only_layers = {}, sliding_window = mx.io.null, use_sliding_window = false, max_window_layers = 48,
+    }, 2048, 6144, 48, 32, 4, 151936),
+    ["qwen3-235b-a22b"] = sized({
+        model_type = "qwen3_moe", rope_theta = 5000000, head_dim = 128, moe_intermediate_size = 1536,
+        num_experts = 128, num_experts_per_tok = 8, norm_topk_prob = true, decoder_sparse_step = 1,
+        mlp_only_layers = {}, sliding_window = mx.io.null, use_sliding_window = false, max_window_layers = 94,
+    }, 4096, 12288, 94, 64, 4, 151936),
+    ["qwen3-480b-a35b"] = sized({
+        model_type = "qwen3_moe", rope_theta = 10000000, head_dim = 128, moe_intermediate_size = 2560,
+        num_experts = 160, num_experts_per_tok = 8, norm_topk_prob = true, decoder_sparse_step = 1,
+        mlp_only_layers = {}, sliding_window = mx.io.null, use_sliding_window = false, max_window_layers = 62,
+    }, 6144, 8192, 62, 96, 8, 151936),
     ["gemma-2b"] = sized({ model_type = "gemma", hidden_act = "gelu", head_dim = 256 }, 2048, 16384, 18, 8, 1, 256128),
     ["gemma2-27b"] = sized({
         model_type = "gemma2", hidden_activation = "gelu_pytorch_tanh", head_dim = 128, query_pre_attn_scalar = 144,

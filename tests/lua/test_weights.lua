@@ -10,9 +10,9 @@ local util = require "mx.util"
 local checks = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "checks.lua")
 
 local GOLDEN = mx.root .. "tests/golden/weights/"
-local FAMILIES = {
+local FAMILIES = { -- the last two have the experts of a layer in two tensors
     "gpt2", "llama2", "llama31", "linear", "mistral", "ministral", "qwen2", "qwen3", "qwen3_yarn", "gemma", "gemma2",
-    "gemma3", "olmo2", "olmo3",
+    "gemma3", "olmo2", "olmo3", "mixtral", "qwen3_moe", "mixtral_fused", "qwen3_moe_fused",
 }
 local F32 = { words = { "dtype=float32" } }
 
@@ -81,7 +81,9 @@ function TestImport.test_gradients_are_those_of_transformers()
         }
         mx.backward(loss)
         lu.assertAlmostEquals(loss:item() / expected.loss:totable()[1], 1, 1e-6, name)
-        for _, entry in ipairs(families.layout(names_of(name), model.shape)) do
+        local names = names_of(name)
+        names = families.NAMES["fused." .. names] and "fused." .. names or names -- as gradients are stored
+        for _, entry in ipairs(families.layout(names, model.shape)) do
             local wanted = expected["grad." .. entry.name]
             if wanted then
                 assert_close(gradient_of(model, entry), wanted, 2e-5, name .. ": " .. entry.name)
@@ -162,6 +164,28 @@ function TestImport.test_config_as_older_versions_write_it()
     lu.assertEquals(config_read.read(values, "c").attention_type, "global")
 end
 
+-- Which layers have experts, as config.json says it: all but the first ones, every n-th, or neither.
+function TestImport.test_places_of_experts()
+    local function read(layers, more)
+        local values = {
+            model_type = "qwen3_moe", hidden_size = 64, num_attention_heads = 4, num_hidden_layers = layers,
+            vocab_size = 100, intermediate_size = 96, moe_intermediate_size = 24, num_experts = 16,
+        }
+        for key, value in pairs(more) do
+            values[key] = value
+        end
+        local keys = config_read.read(values, "c")
+        return { keys.first_num_dense_layers, keys.interleave_moe_layer_step, keys.base_mlp_dim }
+    end
+    lu.assertEquals(read(4, {}), { 0, 1, 24 }) -- no layer has the width 96
+    lu.assertEquals(read(4, { mlp_only_layers = { 0, 1 } }), { 2, 1, 96 })
+    lu.assertEquals(read(6, { decoder_sparse_step = 3 }), { 0, 3, 96 })
+    lu.assertEquals(read(8, { decoder_sparse_step = 2, mlp_only_layers = { 1 } }), { 3, 2, 96 })
+    lu.assertEquals(read(6, { mlp_only_layers = { 0, 2, 4 } }), { 0, 2, 96 })
+    says("here the first layers have no experts, or every n-th layer has some", read, 4, { mlp_only_layers = { 2 } })
+    says("here the first layers have no experts", read, 2, { mlp_only_layers = { 0, 1 } })
+end
+
 -- What YaRN multiplies cosines and sines by: 0.1 ln(factor) + 1, unless the file says 1.
 function TestImport.test_attention_factor_of_yarn()
     local function read(more)
@@ -203,8 +227,9 @@ local function assert_same_tensors(path, name, dtype)
 end
 
 function TestExport.test_there_and_back()
-    for _, name in ipairs(FAMILIES) do
+    for i = 1, #FAMILIES - 2 do
         local step <close> = mx.step()
+        local name = FAMILIES[i]
         local dtype = mx.weights.dtype(GOLDEN .. name)
         local words = { "weight_dtype=" .. (name:find("gemma") and "float32" or dtype) }
         local model = mx.weights.model(GOLDEN .. name, { words = words })
@@ -213,6 +238,20 @@ function TestExport.test_there_and_back()
         mx.weights.save(model, temporary(name .. "-shards"), { max_shard_size = 9000, dtype = "f32" })
         assert_same_tensors(temporary(name .. "-shards"), name, "f32")
         lu.assertFalse(mx.io.exists(temporary(name .. "-shards/model.safetensors")))
+    end
+end
+
+-- Experts in two tensors of a layer are saved in a tensor for each matrix of each, and read again.
+function TestExport.test_experts_in_two_tensors()
+    for _, name in ipairs({ "mixtral_fused", "qwen3_moe_fused" }) do
+        local step <close> = mx.step()
+        local model = mx.weights.model(GOLDEN .. name)
+        lu.assertEquals(mx.weights.save(model, temporary(name)), (name:gsub("_fused", "")))
+        local again = mx.weights.model(temporary(name))
+        lu.assertEquals(mx.weights.config(temporary(name)), mx.weights.config(GOLDEN .. name))
+        for key, t in pairs(model.params) do
+            lu.assertEquals(largest(t - again.params[key]), 0.0, name .. ": " .. key)
+        end
     end
 end
 
@@ -294,6 +333,11 @@ function TestExport.test_models_of_ours()
         ["model_name=tiny rope_type=yarn rope_interleave=false rope_attention_scaling=true"] = "llama",
         ["model_name=tiny decoder_block=gemma logits_via_embedding=true normalize_embedding_logits=true"] = "gemma",
         ["model_name=tiny decoder_block=olmo3 layer_types=[global] use_qk_norm=true"] = "olmo2",
+        ["model_name=tiny num_experts=4 num_experts_per_tok=2 base_moe_mlp_dim=24"] = "mixtral",
+        ["model_name=tiny num_experts=4 num_experts_per_tok=2 use_qk_norm=true base_num_decoder_layers=4 "
+            .. "interleave_moe_layer_step=2"] = "qwen3_moe",
+        ["model_name=tiny num_experts=4 num_experts_per_tok=2 use_qk_norm=true first_num_dense_layers=1 "
+            .. "routed_score_func=softmax"] = "qwen3_moe",
         ["model_name=tiny-gpt2 logits_via_embedding=false mlp_activations=[relu]"] = "gpt2",
     }) do
         local step <close> = mx.step()
@@ -325,6 +369,14 @@ function TestExport.test_what_is_refused()
     says("without logits_via_embedding", save, "model_name=tiny", "decoder_block=gemma")
     says("use_qk_norm together with biases", save, "model_name=tiny", "use_qk_norm=true", "attention_bias=true")
     says("neither those of GPT-2", save, "model_name=tiny", "normalization_layer=layernorm")
+    for words, reason in pairs({
+        ["shared_experts=1"] = "shared_experts", ["routed_score_func=sigmoid"] = "routed_score_func = sigmoid",
+        ["routed_scaling_factor=2.5"] = "routed_scaling_factor", ["mlp_activations=[relu]"] = "experts without a gate",
+        ["first_num_dense_layers=1"] = "layers without experts among others",
+        ["routed_score_func=softmax"] = "experts whose shares do not sum to 1",
+    }) do
+        says(reason, save, "model_name=tiny", "num_experts=4", "num_experts_per_tok=2", words)
+    end
     save("model_name=tiny")
     says("holds a model already (config.json)", save, "model_name=tiny")
     local model = mx.models.new(mx.config.load { "model_name=tiny" })

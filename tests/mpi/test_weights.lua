@@ -41,10 +41,11 @@ end
 
 TestWeightsOnAMesh = {}
 
-function TestWeightsOnAMesh.test_parts_make_the_whole()
-    for _, name in ipairs({ "llama31", "llama31.gguf", "qwen2", "qwen3", "gpt2", "gpt2.gguf", "gemma3", "olmo3" }) do
+-- Loads models on meshes: each rank's parts make the same whole tensors as on one rank.
+local function assert_parts_make_the_whole(names, meshes)
+    for _, name in ipairs(names) do
         local alone = mx.weights.model(GOLDEN .. name, { mesh = false, words = { "dtype=float32" } })
-        for _, axes in ipairs(MESHES[mx.ranks()]) do
+        for _, axes in ipairs(meshes) do
             local model = mx.weights.model(GOLDEN .. name, { words = words_of(axes) })
             lu.assertNotNil(model.parallel)
             for key, t in util.sorted_pairs(model.params) do
@@ -57,9 +58,20 @@ function TestWeightsOnAMesh.test_parts_make_the_whole()
     end
 end
 
+function TestWeightsOnAMesh.test_parts_make_the_whole()
+    assert_parts_make_the_whole({ "llama31", "llama31.gguf", "qwen2", "qwen3", "gpt2", "gpt2.gguf", "gemma3", "olmo3" },
+        MESHES[mx.ranks()])
+end
+
+-- Ranks have all experts, parts of each, or experts of their own: five experts on two ranks are three and two.
+function TestWeightsOnAMesh.test_experts()
+    assert_parts_make_the_whole({ "mixtral", "mixtral_fused", "qwen3_moe", "qwen3_moe_fused", "qwen3_moe.gguf" },
+        mx.ranks() == 2 and { "fsdp", "tensor", "expert" } or { "fsdp expert", "tensor expert" })
+end
+
 function TestWeightsOnAMesh.test_saved_from_a_mesh()
-    for _, name in ipairs({ "llama31", "gpt2" }) do
-        for _, axes in ipairs(MESHES[mx.ranks()]) do
+    for _, name in ipairs({ "llama31", "gpt2", "mixtral" }) do
+        for _, axes in ipairs(name == "mixtral" and mx.ranks() == 2 and { "expert" } or MESHES[mx.ranks()]) do
             local folder = shared_folder()
             local model = mx.weights.model(GOLDEN .. name, { words = words_of(axes) })
             mx.weights.save(model, folder, { max_shard_size = 30000, dtype = "bf16" })

@@ -23,6 +23,8 @@ local FAMILIES = {
     gemma3_text = { block = "gemma3", kv_heads = 4, head_dim = 256, two_ropes = true, theta = 1e6, local_theta = 1e4 },
     olmo2 = { block = "olmo3", eps = 1e-5, reaches = { "global" } },
     olmo3 = { block = "olmo3", eps = 1e-5, two_ropes = true, theta = 5e5, local_theta = 5e5 },
+    mixtral = { block = "mixtral", kv_heads = 8, eps = 1e-5, theta = 1e6, reaches = { "local" } },
+    qwen3_moe = { block = "qwen3_moe", kv_heads = 4, keys = { use_qk_norm = true } },
 }
 for _, name in ipairs({ "gemma2", "gemma3_text", "olmo2", "olmo3" }) do
     FAMILIES[name].keys = { use_post_attn_norm = true, use_post_ffw_norm = true }
@@ -163,7 +165,7 @@ local function reaches_of(c, family, layers)
     local every = get(c, "sliding_window_pattern", "integer", 0) -- which layers of Gemma 3 are global
     for i = 1, layers do
         local default = standard[(i - 1) % #standard + 1]
-        if family == "qwen2" or family == "qwen3" then
+        if family == "qwen2" or family == "qwen3" or family == "qwen3_moe" then
             default = i > from and "local" or "global"
         elseif every > 0 then
             default = i % every == 0 and "global" or "local"
@@ -247,6 +249,64 @@ local function gemma_keys(c, family, keys)
     end
 end
 
+-- Whether each layer of a config.json has experts.
+local function layers_with_experts(c, layers)
+    local step, has = get(c, "decoder_sparse_step", "integer", 1), {}
+    for i = 1, layers do
+        has[i] = step > 0 and i % step == 0
+    end
+    for _, layer in ipairs(get(c, "mlp_only_layers", "table", {})) do
+        has[(math.tointeger(layer) or layers) + 1] = false
+    end
+    return has
+end
+
+-- Whether experts in every `step`-th layer after the first `dense` ones are these.
+local function is_pattern(has, dense, step)
+    for i, there in ipairs(has) do
+        if there ~= (i > dense and i % step == 0) then
+            return false
+        end
+    end
+    return true
+end
+
+-- Sets the keys that say which layers have experts.
+local function places_of_experts(c, keys)
+    local layers, dense = keys.base_num_decoder_layers, 0
+    local has = layers_with_experts(c, layers)
+    while dense < layers and not has[dense + 1] do
+        dense = dense + 1
+    end
+    for step = 1, dense < layers and layers or 0 do
+        for _, first in ipairs({ 0, dense }) do
+            if is_pattern(has, first, step) then
+                keys.first_num_dense_layers, keys.interleave_moe_layer_step = first, step
+                return
+            end
+        end
+    end
+    util.refuse("%s: decoder_sparse_step and mlp_only_layers: here the first layers have no experts, or every n-th "
+        .. "layer has some, or both", c.path)
+end
+
+-- Sets the keys of experts.
+local function expert_keys(c, family, keys)
+    local mixtral = family == "mixtral"
+    -- Versions of the library differ in the name.
+    keys.num_experts = get(c, "num_local_experts", "integer", get(c, "num_experts", "integer", mixtral and 8 or 128))
+    keys.num_experts_per_tok = get(c, "num_experts_per_tok", "integer", mixtral and 2 or 8)
+    keys.base_moe_mlp_dim = mixtral and keys.base_mlp_dim or get(c, "moe_intermediate_size", "integer", 768)
+    if not mixtral then
+        keys.norm_topk_prob = get(c, "norm_topk_prob", "boolean", false)
+        keys.routed_score_func = keys.norm_topk_prob and "" or "softmax"
+        places_of_experts(c, keys)
+    end
+    if keys.first_num_dense_layers == 0 and keys.interleave_moe_layer_step == 1 then
+        keys.base_mlp_dim = keys.base_moe_mlp_dim -- no layer has the other width
+    end
+end
+
 local function from_llama(c, family)
     local emb, heads = get(c, "hidden_size", "integer"), get(c, "num_attention_heads", "integer")
     local keys, kind, gemma = config_read.standard(), FAMILIES[family], family:find("^gemma") ~= nil
@@ -266,6 +326,9 @@ local function from_llama(c, family)
     keys.mlp_activations = { activation(c, act), "linear" }
     keys.normalization_layer_epsilon = get(c, "rms_norm_eps", "number", kind.eps or 1e-6) + 0.0
     bias_keys(c, family, keys)
+    if kind.block == "mixtral" or kind.block == "qwen3_moe" then
+        expert_keys(c, family, keys)
+    end
     rope_keys(c, keys, family)
     local window = family == "llama" and 0 or get(c, "sliding_window", "integer", 0)
     config_read.set_reaches(keys, reaches_of(c, family, layers), window)
@@ -308,7 +371,11 @@ function config_read.standard()
         partial_rotary_factor = 1.0,
         trainable_position_size = -1, relative_bias_buckets = 0, attention_type = "global", sliding_window_size = 0,
         fold_attention_scale = false, attn_logits_soft_cap = 0.0, final_logits_soft_cap = 0.0,
-        logits_via_embedding = false, normalize_embedding_logits = false,
+        logits_via_embedding = false, normalize_embedding_logits = false, num_experts = 1, num_experts_per_tok = 1,
+        base_moe_mlp_dim = -1, norm_topk_prob = false, routed_score_func = "", routed_scaling_factor = 1.0,
+        routed_bias = false, n_routing_groups = -1, topk_routing_group = -1, shared_experts = 0,
+        first_num_dense_layers = 0, interleave_moe_layer_step = 1, float32_gate_logits = false,
+        use_random_routing = false, capacity_factor = -1.0,
     }
 end
 

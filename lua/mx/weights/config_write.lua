@@ -11,6 +11,7 @@ local CLASSES = {
     llama = "LlamaForCausalLM", mistral = "MistralForCausalLM", ministral = "MinistralForCausalLM",
     qwen2 = "Qwen2ForCausalLM", qwen3 = "Qwen3ForCausalLM", gemma = "GemmaForCausalLM", gemma2 = "Gemma2ForCausalLM",
     gemma3_text = "Gemma3ForCausalLM", olmo2 = "Olmo2ForCausalLM", olmo3 = "Olmo3ForCausalLM", gpt2 = "GPT2LMHeadModel",
+    mixtral = "MixtralForCausalLM", qwen3_moe = "Qwen3MoeForCausalLM",
 }
 
 -- ---- the family of a model ----
@@ -35,11 +36,40 @@ local function has_windows(shape)
     return mx.models.any(shape, function(block) return window_of(block) > 0 end)
 end
 
--- A block without what may differ between the layers of a family.
+-- A block without what may differ between the layers of a family: MLPs have their own check.
 local function without_reach(block)
     local twin = mx.models.copy(block)
-    twin.attention.window, twin.attention.rope = 0, false
+    twin.attention.window, twin.attention.rope, twin.mlp = 0, false, false
     return twin
+end
+
+-- The different MLPs of the layers: lists of those without experts and of those with experts.
+local function mlps_of(shape)
+    local dense, sparse = {}, {}
+    for _, mlp in ipairs(different(shape, function(block) return block.mlp end)) do
+        table.insert(mlp.kind == "moe" and sparse or dense, mlp)
+    end
+    return dense, sparse
+end
+
+-- The first reason that holds.
+local function first(cases)
+    for _, case in ipairs(cases) do
+        if case[1] then
+            return case[2]
+        end
+    end
+end
+
+-- What of experts no family has.
+local function obstacle_of_experts(moe)
+    local router = moe.router
+    return first({
+        { moe.shared > 0, "shared_experts" }, { router.bias, "routed_bias" }, { router.groups > 1, "n_routing_groups" },
+        { router.score ~= "topk_softmax" and router.score ~= "softmax_topk", "routed_score_func = sigmoid, or random "
+            .. "routing" },
+        { router.scale ~= 1, "routed_scaling_factor" }, { not moe.gated, "experts without a gate" },
+    })
 end
 
 -- The RoPE of the layers with this reach; nil if there is no such layer. More than one is refused.
@@ -61,35 +91,23 @@ end
 local function obstacle(shape)
     local block = shape.blocks[1]
     local attention = block.attention
-    local windows = {}
+    local windows, dense, sparse = {}, mlps_of(shape)
     for _, window in ipairs(different(shape, window_of)) do
         windows[#windows + 1] = window > 0 and window or nil
     end
-    for _, case in ipairs({
-        { #different(shape, without_reach) > 1, "its layers differ in more than windows and RoPE" },
+    return first({
+        { #different(shape, without_reach) > 1 or #dense > 1 or #sparse > 1,
+            "its layers differ in more than windows, RoPE and whether they have experts" },
         { #windows > 1, "sliding windows of several sizes" },
         { block.parallel, "parallel_block = true" }, { attention.buckets > 0, "relative_bias_buckets" },
         { not attention.causal, "attention_type = full" },
         { attention.query_factor ~= 1, "fold_attention_scale = true" },
         { block.norms.attention ~= block.norms.mlp, "norms after only one of attention and MLP" },
-    }) do
-        if case[1] then
-            return case[2]
-        end
-    end
+    }) or sparse[1] and obstacle_of_experts(sparse[1])
 end
 
 -- Each style of block: fn(shape, block, attention) -> the family, or nil and what it does not have.
 local STYLES = {}
-
--- The first reason that holds.
-local function first(cases)
-    for _, case in ipairs(cases) do
-        if case[1] then
-            return case[2]
-        end
-    end
-end
 
 -- What of the usual block a model lacks: gated MLP, RMSNorm, RoPE.
 local function unusual(shape, block, attention)
@@ -153,12 +171,33 @@ function STYLES.llama(shape, block, attention)
     return not reason and family or nil, reason
 end
 
+-- Whether the weights of a token's experts sum to 1.
+local function sums_to_one(router)
+    return router.score == "topk_softmax" or router.normalize
+end
+
+-- Models with experts in some layers or all.
+function STYLES.moe(shape, block, attention)
+    local family, reason = STYLES.llama(shape, block, attention)
+    local dense, sparse = mlps_of(shape)
+    reason = reason or attention.qkv_bias and "attention_bias together with experts"
+    if reason or family == "qwen3" then
+        return not reason and "qwen3_moe" or nil, reason
+    end
+    reason = first({
+        { #dense > 0, "layers without experts among others, without use_qk_norm" },
+        { not sums_to_one(sparse[1].router), "experts whose shares do not sum to 1, without use_qk_norm" },
+        { family == "ministral", "experts together with windows in some layers, without use_qk_norm" },
+    })
+    return not reason and "mixtral" or nil, reason
+end
+
 local function style_of(shape, block, attention)
     local gpt2 = block.norm.kind == "layernorm" and block.mlp.bias and not block.mlp.gated and not attention.rope
         and shape.positions > 0 and attention.heads == attention.kv_heads
         and attention.heads * attention.head_dim == shape.emb and not attention.qk_norm and attention.window == 0
     return gpt2 and "gpt2" or block.norm.kind == "rmsnorm" and block.norm.offset == 1 and "gemma"
-        or block.norms.attention == "after" and "olmo" or "llama"
+        or block.norms.attention == "after" and "olmo" or #select(2, mlps_of(shape)) > 0 and "moe" or "llama"
 end
 
 local TWO_ROPES = { gemma3_text = true, olmo3 = true }
@@ -226,12 +265,12 @@ local function write_windows(values, shape, family)
     end
     if family == "llama" or family == "gemma" or family == "olmo2" then
         return
-    elseif family == "qwen2" or family == "qwen3" then
+    elseif family == "qwen2" or family == "qwen3" or family == "qwen3_moe" then
         values.use_sliding_window = window > 0
         values.max_window_layers = window > 0 and 0 or shape.layers
     end
     values.sliding_window = window > 0 and window or mx.io.null
-    if family ~= "mistral" then
+    if family ~= "mistral" and family ~= "mixtral" then
         values.layer_types = mx.io.array(kinds)
     end
 end
@@ -252,9 +291,25 @@ local function write_gemma(values, shape, family)
     values.final_logit_softcapping = shape.logit_cap > 0 and shape.logit_cap or mx.io.null
 end
 
+local function write_experts(values, shape, family)
+    local _, sparse = mlps_of(shape)
+    local moe, without = sparse[1], {}
+    values.num_experts_per_tok, values.router_aux_loss_coef = moe.top, moe.load_balance
+    if family == "mixtral" then
+        values.num_local_experts = moe.experts
+        return
+    end
+    for i = 1, shape.layers do
+        without[#without + 1] = mx.models.block(shape, i).mlp.kind ~= "moe" and i - 1 or nil
+    end
+    values.num_experts, values.moe_intermediate_size = moe.experts, moe.width
+    values.norm_topk_prob = sums_to_one(moe.router)
+    values.mlp_only_layers, values.decoder_sparse_step = mx.io.array(without), 1
+end
+
 local function to_llama(shape, family)
-    local block = shape.blocks[1]
-    local attention, mlp = block.attention, block.mlp
+    local block, dense, sparse = shape.blocks[1], mlps_of(shape)
+    local attention, mlp = block.attention, dense[1] or sparse[1]
     local values = {
         hidden_size = shape.emb, num_attention_heads = attention.heads, num_key_value_heads = attention.kv_heads,
         head_dim = attention.head_dim, intermediate_size = mlp.width, num_hidden_layers = shape.layers,
@@ -266,6 +321,9 @@ local function to_llama(shape, family)
     end
     write_rope(values, shape, family)
     write_windows(values, shape, family)
+    if sparse[1] then
+        write_experts(values, shape, family)
+    end
     if family:find("^gemma") then
         write_gemma(values, shape, family)
     end

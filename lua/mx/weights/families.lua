@@ -10,6 +10,9 @@ local util = require "mx.util"
 local families = {}
 
 -- ---- names: mxlua's, without ".weight" and ".bias" -> the family's; a "T" behind a name: transposed ----
+--
+-- The experts' matrices are one parameter (experts, inputs, outputs). A name with %d stands for a matrix of each
+-- expert. A name with "!" has no ".weight" behind it.
 
 local LLAMA = {
     prefix = "model.", head = "lm_head",
@@ -49,6 +52,21 @@ local GEMMA2 = like(GEMMA, {
 })
 local OLMO = like(LLAMA, { post_norm = "post_attention_layernorm", mlp_post_norm = "post_feedforward_layernorm" })
 
+-- Mixtral and Qwen3-MoE, as they were published.
+local MIXTRAL = like(LLAMA, {
+    router = "block_sparse_moe.gate T", ["experts.wi_0"] = "block_sparse_moe.experts.%d.w1 T",
+    ["experts.wi_1"] = "block_sparse_moe.experts.%d.w3 T", ["experts.wo"] = "block_sparse_moe.experts.%d.w2 T",
+})
+local QWEN3_MOE = like(LLAMA, {
+    router = "mlp.gate T", ["experts.wi_0"] = "mlp.experts.%d.gate_proj T",
+    ["experts.wi_1"] = "mlp.experts.%d.up_proj T", ["experts.wo"] = "mlp.experts.%d.down_proj T",
+})
+-- Both, as transformers 5 has them in memory: two tensors for all experts of a layer.
+local FUSED = like(QWEN3_MOE, {
+    ["experts.wi_0"] = "mlp.experts.gate_up_proj! T", ["experts.wi_1"] = "mlp.experts.gate_up_proj! T",
+    ["experts.wo"] = "mlp.experts.down_proj! T",
+})
+
 local GPT2 = {
     prefix = "transformer.", head = "lm_head",
     whole = {
@@ -71,7 +89,8 @@ local GGUF = {
     short = {
         norm = "attn_norm", query = "attn_q T", key = "attn_k T", value = "attn_v T", out = "attn_output T",
         query_norm = "attn_q_norm", key_norm = "attn_k_norm", mlp_norm = "ffn_norm", wi = "ffn_up T",
-        wi_0 = "ffn_gate T", wi_1 = "ffn_up T", wo = "ffn_down T",
+        wi_0 = "ffn_gate T", wi_1 = "ffn_up T", wo = "ffn_down T", router = "ffn_gate_inp T",
+        ["experts.wi_0"] = "ffn_gate_exps T", ["experts.wi_1"] = "ffn_up_exps T", ["experts.wo"] = "ffn_down_exps T",
     },
 }
 
@@ -84,8 +103,10 @@ local GGUF_GEMMA = like(GGUF, { post_norm = "post_attention_norm", mlp_post_norm
 
 families.NAMES = {
     llama = LLAMA, mistral = LLAMA, ministral = LLAMA, qwen2 = LLAMA, qwen3 = LLAMA, gpt2 = GPT2, gemma = GEMMA,
-    gemma2 = GEMMA2, gemma3_text = GEMMA2, olmo2 = OLMO, olmo3 = OLMO,
-    ["gguf.llama"] = GGUF, ["gguf.qwen2"] = GGUF, ["gguf.qwen3"] = GGUF, ["gguf.gpt2"] = GGUF_GPT2,
+    gemma2 = GEMMA2, gemma3_text = GEMMA2, olmo2 = OLMO, olmo3 = OLMO, mixtral = MIXTRAL, qwen3_moe = QWEN3_MOE,
+    ["fused.mixtral"] = FUSED, ["fused.qwen3_moe"] = FUSED,
+    ["gguf.llama"] = GGUF, ["gguf.qwen2"] = GGUF, ["gguf.qwen3"] = GGUF,
+    ["gguf.qwen3moe"] = GGUF, ["gguf.gpt2"] = GGUF_GPT2,
     ["gguf.gemma"] = GGUF_GEMMA, ["gguf.gemma2"] = GGUF_GEMMA, ["gguf.gemma3"] = GGUF_GEMMA,
 }
 
@@ -106,45 +127,75 @@ function families.ignored(names, name, tied)
     return tied and name == names.head .. ".weight"
 end
 
--- The family's name of a parameter, and whether the stored tensor is transposed.
-local function name_of(names, parameter)
-    local layer, rest = parameter:match("^layer(%d+)%.(.*)$")
-    local base, kind = (rest or parameter):match("^(.*)%.(%a+)$")
+-- The family's name of a parameter, and whether the stored tensor is transposed. With %d in it, it stands for a tensor
+-- of each expert.
+local function name_of(names, p)
+    local layer, rest = p.name:match("^layer(%d+)%.(.*)$")
+    local base, kind = (rest or p.name):match("^(.*)%.(%a+)$")
     local theirs = (layer and names.short or names.whole)[base]
     if not theirs then
         return nil
     end
-    local name, transposed = theirs:match("^(%S+) ?(T?)$")
-    return (layer and names.layer:format(tonumber(layer) - 1) or "") .. name .. "." .. kind, transposed == "T"
+    local name, bare, transposed = theirs:match("^([^%s!]+)(!?) ?(T?)$")
+    local prefix = layer and names.layer:format(tonumber(layer) - 1) or ""
+    return prefix .. name .. (bare == "" and "." .. kind or ""), transposed == "T" and #p.sizes > 1
+end
+
+-- Sizes with the last two swapped.
+local function swapped(sizes)
+    local n = #sizes
+    local twin = table.move(sizes, 1, n, 1, {})
+    twin[n - 1], twin[n] = sizes[n], sizes[n - 1]
+    return twin
+end
+
+-- A stored tensor that begins with a parameter: its dimension of the outputs may hold further ones.
+local function new_entry(name, p, sizes, transposed)
+    local dim = transposed and #sizes - 1 or #sizes -- of the outputs
+    return {
+        name = name, sizes = sizes, parts = { p.name }, transposed = transposed, dim = dim, lengths = { sizes[dim] },
+    }
+end
+
+-- Adds an entry for each expert of a parameter of all experts.
+local function add_experts(list, name, p, sizes, transposed)
+    for expert = 1, sizes[1] do
+        local entry = new_entry(name:format(expert - 1), p, { sizes[2], sizes[3] }, transposed)
+        entry.first_expert, entry.experts = expert, 1
+        list[#list + 1] = entry
+    end
 end
 
 --- The tensors of a model as the family stores them, in the order of the forward pass. Each entry has its name, its
 --- sizes, the parameters that it consists of (concatenated along dimension `dim`, with `lengths` each), and whether it
---- is transposed. `heads` is set if its rows are in GGUF's order for RoPE, and is the number of heads. `factor` is set
---- if the parameter is the stored tensor times this, and `offset` if it is the stored tensor without this.
+--- is transposed (its last two dimensions). `experts` is set if it holds matrices of experts: so many, from number
+--- `first_expert` on. `heads` is set if its rows are in GGUF's order for RoPE, and is the number of heads. `factor` is
+--- set if the parameter is the stored tensor times this, and `offset` if it is the stored tensor without this.
 ---@param kind string a key of families.NAMES
 ---@param shape table of mx.models.shape
 ---@return table[]
 function families.layout(kind, shape)
     local names, list, found = families.NAMES[kind], {}, {}
     for _, p in ipairs(mx.models.parameters(shape)) do
-        local name, transposed = name_of(names, p.name)
+        local name, transposed = name_of(names, p)
         if not name then
             util.refuse("models of the family %s have no parameter '%s'", kind, p.name)
         end
-        local matrix = #p.sizes == 2
-        local sizes = transposed and matrix and { p.sizes[2], p.sizes[1] } or table.move(p.sizes, 1, #p.sizes, 1, {})
+        local sizes = transposed and swapped(p.sizes) or table.move(p.sizes, 1, #p.sizes, 1, {})
         local entry = found[name]
         if entry then
             entry.parts[#entry.parts + 1] = p.name
             entry.sizes[entry.dim] = entry.sizes[entry.dim] + sizes[entry.dim]
             entry.lengths[#entry.parts] = sizes[entry.dim]
+        elseif name:find("%%d") then
+            add_experts(list, name, p, sizes, transposed)
         else
-            entry = { name = name, sizes = sizes, parts = { p.name }, transposed = transposed and matrix }
+            entry = new_entry(name, p, sizes, transposed)
             entry.factor = names.scaled_table and p.name == "embedding.weight" and math.sqrt(shape.emb) or nil
             entry.offset = names.whole_norms and p.name:find("norm%.weight$") and 1 or nil
-            entry.dim = matrix and not transposed and 2 or 1 -- of the outputs
-            entry.lengths = { sizes[entry.dim] }
+            if #sizes == 3 then
+                entry.first_expert, entry.experts = 1, sizes[1]
+            end
             local layer, short = p.name:match("^layer(%d+)%.(%a+)%.")
             if kind == "gguf.llama" and (short == "query" or short == "key") then
                 local attention = mx.models.block(shape, tonumber(layer)).attention

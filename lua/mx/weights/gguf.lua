@@ -7,7 +7,7 @@ local util = require "mx.util"
 
 local gguf = {}
 
-local ARCHITECTURES = { "gemma", "gemma2", "gemma3", "gpt2", "llama", "qwen2", "qwen3" }
+local ARCHITECTURES = { "gemma", "gemma2", "gemma3", "gpt2", "llama", "qwen2", "qwen3", "qwen3moe" }
 
 -- A value of the metadata. It must have this type; absent gives the default, or an error if there is none.
 local function get(g, key, kind, standard)
@@ -132,13 +132,23 @@ end
 
 -- ---- keys ----
 
+-- Experts: the shares of a token's experts sum to 1 in both architectures, as in llama.cpp.
+local function expert_keys(g, keys)
+    local qwen = g.architecture == "qwen3moe"
+    keys.decoder_block = qwen and "qwen3_moe" or "mixtral"
+    keys.num_experts, keys.num_experts_per_tok = of(g, "expert_count", "integer"), of(g, "expert_used_count", "integer")
+    keys.base_moe_mlp_dim = qwen and of(g, "expert_feed_forward_length", "integer") or keys.base_mlp_dim
+    keys.norm_topk_prob, keys.base_mlp_dim = qwen, keys.base_moe_mlp_dim
+end
+
 local function from_llama(g, keys)
     local emb, heads = keys.base_emb_dim, keys.base_num_query_heads
     keys.head_dim = of(g, "attention.key_length", "integer", emb // math.max(heads, 1))
     if of(g, "attention.value_length", "integer", keys.head_dim) ~= keys.head_dim then
         util.refuse("%s: keys and values of a head differ in length", g.path)
-    elseif of(g, "expert_count", "integer", 0) > 0 then
-        util.refuse("%s is a mixture of %d experts, which no model here is", g.path, of(g, "expert_count", "integer"))
+    end
+    if of(g, "expert_count", "integer", 0) > 0 then
+        expert_keys(g, keys)
     end
     keys.base_num_kv_heads = of(g, "attention.head_count_kv", "integer", heads)
     keys.mlp_activations = { "silu", "linear" }

@@ -5,7 +5,7 @@
 --     mx.weights.save(model, "out")                               -- config.json, model.safetensors
 --
 -- Tensors are read one at a time and written in pieces: besides its shards of the model, a rank holds at most one whole
--- tensor while loading, and a few pieces of one while saving (util.PIECE_BYTES).
+-- tensor while loading, and a few pieces of one while saving (util.PIECE_BYTES). Of experts it is one expert's matrix.
 
 local mx = require "mx"
 local blocks = require "mx.models.blocks"
@@ -152,6 +152,11 @@ function weights.load_config(path, o)
     })
 end
 
+-- Whether all layers of a config have experts, so that base_mlp_dim has no effect.
+local function no_layer_is_dense(config)
+    return config.num_experts > 1 and config.first_num_dense_layers == 0 and config.interleave_moe_layer_step == 1
+end
+
 -- The keys in which a config describes another model than stored keys: {key, the config's value, the other} each.
 local function differences(config, keys)
     local list = {}
@@ -161,6 +166,8 @@ local function differences(config, keys)
         local b = type(ours) == "table" and table.concat(ours, ", ") or ours
         local same = a == b or key == "decoder_block" and blocks.KINDS[a] == blocks.KINDS[b]
             or key == "normalize_embedding_logits" and not config.logits_via_embedding -- then it has no effect
+            or key == "base_mlp_dim" and no_layer_is_dense(config)
+            or key == "norm_topk_prob" and config.routed_score_func == "" -- they sum to 1 in any case
         if not same and not FREE[key] then
             list[#list + 1] = { key = key, ours = tostring(b), stored = tostring(a) }
         end
@@ -237,20 +244,21 @@ local function from_neighbours(t, heads)
     return t:dim() == 2 and pairs_of:view(rows, columns) or pairs_of:view(rows)
 end
 
--- This rank's shard of a parameter, as arguments of mx.narrow, for each dimension that is split.
-local function cuts_of(model, name)
+-- This rank's shard of a parameter, as arguments of mx.narrow, for each dimension that is split. Without its first
+-- dimension if `of_experts`: those of an expert's matrix.
+local function cuts_of(model, name, of_experts)
     local part, cuts = model.parallel:part(name, model.params[name]:size()), {}
     for d, size in ipairs(part.sizes) do
-        if size < part.of[d] then
-            cuts[#cuts + 1] = { dim = d, start = part.start[d], length = size }
+        if size < part.of[d] and not (of_experts and d == 1) then
+            cuts[#cuts + 1] = { dim = of_experts and d - 1 or d, start = part.start[d], length = size }
         end
     end
     return cuts
 end
 
--- The rows of the stored tensor that a rank's shard needs, if the shard is a range of rows; then only these are read.
+-- The rows of the stored matrix that a rank's shard needs, if the shard is a range of rows; then only these are read.
 local function row_cut(model, entry, head_rows)
-    for _, cut in ipairs(#entry.parts == 1 and cuts_of(model, entry.parts[1]) or {}) do
+    for _, cut in ipairs(#entry.parts == 1 and cuts_of(model, entry.parts[1], entry.experts) or {}) do
         local stored_dim = entry.transposed and 3 - cut.dim or cut.dim
         if stored_dim == 1 and (not entry.heads or cut.length % head_rows == 0) then
             return cut
@@ -258,30 +266,58 @@ local function row_cut(model, entry, head_rows)
     end
 end
 
+-- Copies a stored tensor, or its rows `cut`, to the parameters that it holds; an expert's matrix to number `place` of
+-- this rank's experts.
+local function fill(model, entry, t, cut, place)
+    local start, dim = 1, entry.dim - (#entry.sizes - t:dim())
+    for i, name in ipairs(entry.parts) do
+        local part, target = t, model.params[name]
+        if #entry.parts > 1 then
+            part = mx.narrow(t, { dim = dim, start = start, length = entry.lengths[i] })
+            start = start + entry.lengths[i]
+        end
+        part = entry.transposed and mx.transpose(part) or part
+        part = entry.factor and part:to("f32") * entry.factor or part
+        part = entry.offset and part:to("f32") - entry.offset or part
+        for _, other in ipairs(cuts_of(model, name, entry.experts)) do
+            part = not (cut and other.dim == cut.dim) and mx.narrow(part, other) or part
+        end
+        if place then
+            target = mx.narrow(target, { dim = 1, start = place, length = 1 }):view(part:size(1), part:size(2))
+        end
+        mx.copy(target, part)
+    end
+end
+
+-- Reads this rank's experts of a stored tensor, one at a time.
+local function load_experts(source, entry, found, model)
+    local part = model.parallel:part(entry.parts[1], model.params[entry.parts[1]]:size())
+    local whole = #entry.sizes == 3 -- one tensor for all experts
+    local cut = not whole and row_cut(model, entry) or nil
+    local last = math.min(entry.first_expert + entry.experts, part.start[1] + part.sizes[1]) - 1
+    for expert = math.max(entry.first_expert, part.start[1]), last do
+        mx.scope(function()
+            local rows = whole and { first = expert, rows = 1 } or cut and { first = cut.start, rows = cut.length }
+            local t = source:read(found.name, rows or {})
+            t = whole and t:view(entry.sizes[2], entry.sizes[3]) or t
+            fill(model, entry, t, cut, expert - part.start[1] + 1)
+        end)
+    end
+end
+
 -- Copies one stored tensor to the parameters that it holds.
 local function load_entry(source, entry, model)
     local found = find(source, entry)
+    if entry.experts then
+        return load_experts(source, entry, found, model)
+    end
     local head_rows = entry.heads and entry.sizes[1] // entry.heads
     local cut = row_cut(model, entry, head_rows)
     local t = source:read(found.name, cut and { first = cut.start, rows = cut.length } or {})
     if entry.heads then
         t = from_neighbours(t, t:size(1) // head_rows)
     end
-    local start = 1
-    for i, name in ipairs(entry.parts) do
-        local part = t
-        if #entry.parts > 1 then
-            part = mx.narrow(t, { dim = entry.dim, start = start, length = entry.lengths[i] })
-            start = start + entry.lengths[i]
-        end
-        part = entry.transposed and mx.transpose(part) or part
-        part = entry.factor and part:to("f32") * entry.factor or part
-        part = entry.offset and part:to("f32") - entry.offset or part
-        for _, other in ipairs(cuts_of(model, name)) do
-            part = not (cut and other.dim == cut.dim) and mx.narrow(part, other) or part
-        end
-        mx.copy(model.params[name], part)
-    end
+    fill(model, entry, t, cut)
 end
 
 --- Fills a model's parameters from a file or folder; on a mesh, this rank's shards. Tensors that do not fit are refused
@@ -339,7 +375,7 @@ function weights.dtype(path)
     end
     local source <close> = weights.open(path)
     for _, entry in pairs(source.tensors) do
-        if #entry.shape == 2 and entry.dtype ~= "bf16" then
+        if #entry.shape > 1 and entry.dtype ~= "bf16" then
             return "float32"
         end
     end

@@ -49,8 +49,18 @@ local function groups_of(entry)
 end
 
 -- Assembles a stored tensor from the model's parameters, some rows at a time, and passes them to `put` in order. Only
--- rank 0 has `put`; other ranks pass nil. Collective on a mesh.
+-- rank 0 has `put`; other ranks pass nil. A matrix of an expert is one piece. Collective on a mesh.
 local function each_piece(model, entry, put)
+    if entry.experts then
+        local name = entry.parts[1]
+        return mx.scope(function()
+            local range = { dim = 1, start = entry.first_expert, length = 1 }
+            local piece = model.parallel:piece(name, model.params[name]:detach(), range)
+            if put then
+                put(mx.transpose(piece:view(piece:size(2), piece:size(3))))
+            end
+        end)
+    end
     for _, group in ipairs(groups_of(entry)) do
         for start, length in util.pieces(group.rows, entry.sizes, 1) do
             mx.scope(function()

@@ -258,6 +258,12 @@ local function open_folder(self, kind, path)
     end
     self.config = read_json(config_path)
     self.keys, self.names = config_read.read(self.config, config_path)
+    for name in pairs(self.tensors) do
+        if name:find("%.mlp%.experts%.down_proj$") then
+            self.names = "fused." .. self.keys.decoder_block
+            break
+        end
+    end
 end
 
 --- Opens weights: a folder of a Hugging Face model, its .safetensors or .index.json file, or a .gguf file. Not

@@ -42,7 +42,8 @@ end
 function TestPlan.test_many_layers_and_passes_are_added_up()
     local function numbers(...)
         local r = mx.plan.simulate(config("base_emb_dim=16", "base_mlp_dim=16", "max_target_length=8", "vocab_size=16",
-            "per_device_batch_size=1", ...), "v5e-1", 1, { profile = true })
+            "per_device_batch_size=1", ...), "v5e-1", 1,
+            { profile = true, staged = true })
         local calls = 0
         for _, row in ipairs(r.operations) do
             calls = calls + row.calls
@@ -175,9 +176,27 @@ function TestPlan.test_what_cannot_fit_is_refused_with_what_fits()
     lu.assertStrContains(refusal("hardware=v5e-1", "max_target_length=1000000"), "no single change of remat_policy")
 end
 
+-- A range simulates a few layers: as the layers are alike, the others follow from these.
+function TestPlan.test_the_range_is_that_of_all_layers()
+    for _, words in ipairs({
+        { "model_name=llama3-8b", "per_device_batch_size=1" },
+        { "model_name=gemma3-12b", "per_device_batch_size=1", "base_num_decoder_layers=18" }, -- in turns of six
+        { "model_name=tiny", "base_num_decoder_layers=3" }, -- fewer than twice two
+    }) do
+        local job = config("hardware=v5e-16", table.unpack(words))
+        local range = mx.plan.range(job, "v5e-16", 1)
+        local all = mx.sim.label.range("v5e", function(constants)
+            return mx.plan.simulate(job, "v5e-16", 1, { constants = constants }).step_s
+        end)
+        lu.assertAlmostEquals(range[1], all[1], 1e-3)
+        lu.assertAlmostEquals(range[2], all[2], 1e-3)
+    end
+end
+
 function TestPlan.test_the_copy_for_a_checkpoint_counts()
     local words = { "enable_checkpointing=true", "per_device_batch_size=1", "checkpoint_period=1", "steps=2" }
-    local result = mx.plan.simulate(config(table.unpack(words)), mx.host.hardware(1, { measure = false }), 1)
+    local result = mx.plan.simulate(config(table.unpack(words)), mx.host.hardware(1, { measure = false }), 1,
+        { staged = true })
     lu.assertEquals(result.staged, result.weights + result.states)
     local limit = mx.memory().limit
     mx.memory_limit(result.peak_bytes + result.staged - 1)

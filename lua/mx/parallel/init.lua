@@ -225,6 +225,15 @@ local function entry_of(self, p)
     return entry
 end
 
+-- Parameters with the same key have the same entry, such as those of most layers.
+local function key_of(p)
+    local words = { p.use, tostring(p.frozen) }
+    for d, size in ipairs(p.sizes) do
+        words[#words + 1] = ("%s %d %d"):format(p.logical[d], size, p.units[d])
+    end
+    return table.concat(words, " ")
+end
+
 --- Plans how a model is split over a mesh. Parts need not be equal; a rank without a part is refused before anything is
 --- allocated. Not collective.
 ---@param mesh mx.Mesh
@@ -258,12 +267,16 @@ function parallel.new(mesh, shape, parameters, o)
     self.zigzag = #self.context > 0 and o.context_parallel_load_balance and not in_order
     check(self, shape)
     check_length(self, o.max_target_length)
+    local known = {}
     for _, p in ipairs(parameters) do
-        local entry = entry_of(self, p)
-        if o.shard_optimizer_over_data then
-            update.share(self, entry)
+        local key = key_of(p)
+        if not known[key] then
+            known[key] = entry_of(self, p)
+            if o.shard_optimizer_over_data then
+                update.share(self, known[key])
+            end
         end
-        self.entries[p.name] = entry
+        self.entries[p.name] = known[key]
     end
     self.parts = mesh:size(self.shares)
     self.seed, self.prefetch_layers = 1 / self.parts, o.prefetch_layers

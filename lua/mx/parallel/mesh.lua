@@ -209,8 +209,9 @@ function mesh.rank_at(layout, at)
     return mx.axes_rank(layout.axes, at)
 end
 
--- Axes from a name or a list of names, without repetitions and in mesh order. The name of an axis in parts means these.
-local function in_order(layout, axes)
+-- The entries of layout.axes with a name or a list of names, without repetitions and in mesh order. The name of an axis
+-- in parts means these. Ranks that differ only on these axes have the same order as in a layout of these axes alone.
+local function entries(layout, axes)
     local wanted, list = {}, {}
     for _, name in ipairs(type(axes) == "table" and axes or { axes }) do
         if not layout.sizes[name] then
@@ -220,21 +221,19 @@ local function in_order(layout, axes)
         end
         wanted[name] = true
     end
-    for _, axis in ipairs(layout.axes) do
-        list[#list + 1] = (wanted[axis.name] or wanted[whole_axis(axis.name)]) and axis.name or nil
+    for _, axis in ipairs(next(wanted) and layout.axes or {}) do
+        local name = axis.name
+        if wanted[name] or name:find(".", 1, true) and wanted[whole_axis(name)] then
+            list[#list + 1] = axis
+        end
     end
     return list
 end
 
--- The entries of layout.axes with these names, in mesh order. Ranks that differ only on these axes have the same order
--- as in a layout of these axes alone.
-local function axes_named(layout, names)
-    local wanted, list = {}, {}
-    for _, name in ipairs(in_order(layout, names)) do
-        wanted[name] = true
-    end
-    for _, axis in ipairs(layout.axes) do
-        list[#list + 1] = wanted[axis.name] and axis or nil
+local function in_order(layout, axes)
+    local list = entries(layout, axes)
+    for i, axis in ipairs(list) do
+        list[i] = axis.name
     end
     return list
 end
@@ -258,8 +257,8 @@ util.strict(Mesh, "a mesh", {
 ---@return integer
 function Mesh:size(axes)
     local size = 1
-    for _, name in ipairs(in_order(self.layout, axes)) do
-        size = size * self.layout.sizes[name]
+    for _, axis in ipairs(entries(self.layout, axes)) do
+        size = size * axis.size
     end
     return size
 end
@@ -268,14 +267,14 @@ end
 ---@param axes string|string[]
 ---@return integer
 function Mesh:index(axes)
-    return mx.axes_rank(axes_named(self.layout, axes), self.at)
+    return mx.axes_rank(entries(self.layout, axes), self.at)
 end
 
 --- The ranks that differ from this one only along these axes, itself included, in ascending order. Not collective.
 ---@param axes string|string[]
 ---@return integer[]
 function Mesh:ranks(axes)
-    local ranks, part = {}, axes_named(self.layout, axes)
+    local ranks, part = {}, entries(self.layout, axes)
     for i = 1, self:size(axes) do
         local at = mx.axes_coordinates(part, i - 1)
         ranks[i] = mesh.rank_at(self.layout, setmetatable(at, { __index = self.at }))

@@ -15,7 +15,7 @@ local NO_LIMIT = 2 ^ 60 -- bytes
 -- Up to `most` are simulated exactly; larger numbers are extrapolated from the numbers `few` and `more`.
 local LAYERS = { most = 256, few = 32, more = 64 }
 local PASSES = { most = 16, few = 2, more = 3 }
-local RANGE_LAYERS = 8 -- that are simulated for a range
+local RANGE_LAYERS = 2 -- and twice as many are simulated for a range, at least one period of layers
 
 -- ---- one step ----
 
@@ -68,7 +68,7 @@ end
 
 -- Simulates two steps on the pod that mx.sim.start has started, and returns the figures of the second, which begins
 -- like all later steps. Raises an error if the step does not fit in memory.
-local function simulate_step(config, shape, passes, profile)
+local function simulate_step(config, shape, passes, o)
     local mesh = mx.train.mesh(config)
     local model = mx.models.new(shape, mesh, config)
     local optimizer = mx.optim.new(config, model.params, model.parallel)
@@ -78,7 +78,7 @@ local function simulate_step(config, shape, passes, profile)
         start = mx.now()
         mx.sim_times(true)
         mx.reset_peak()
-        mx.profile(profile or false)
+        mx.profile(o.profile or false)
         mx.train.gradients(model, data, passes, function()
             kept = kept_by_name(model.params)
         end)
@@ -94,8 +94,10 @@ local function simulate_step(config, shape, passes, profile)
         step_s = mx.now() - start, peak_bytes = mx.memory().peak, times = mx.sim_times(), kept = kept,
         weights = weights, states = states, gradients = gradients,
         batches = data.batch_bytes * (data.example and 1 or passes),
-        operations = profile and mx.profile_report() or nil,
-        staged = mx.checkpoint.staged_bytes { params = model.params, parallel = model.parallel, optimizer = optimizer },
+        operations = o.profile and mx.profile_report() or nil,
+        staged = o.staged and mx.checkpoint.staged_bytes {
+            params = model.params, parallel = model.parallel, optimizer = optimizer,
+        },
     }
 end
 
@@ -145,12 +147,12 @@ end
 ---@param config table
 ---@param hardware string|table such as "v5e-256", or a hardware table
 ---@param slices integer
----@param o? {constants: table<string, number>, limited: boolean, profile: boolean, shape: table} profile: with its
----       operations; shape: the model, if it differs from the config's
----@return table step_s, peak_bytes, weights, gradients, states, batches, staged (bytes; batches: of all passes; staged:
----        a copy of what a rank writes of a checkpoint, which no step has), kept (name -> {bytes, count}), times (of
----        mx.sim_times), params, shape, length (of sequences), topology (in words), hardware, memory_bytes (of a chip),
----        mfu and tokens_per_s (of a chip)
+---@param o? {constants: table<string, number>, limited: boolean, profile: boolean, staged: boolean, shape: table}
+---       profile: with its operations; staged: with the size of a copy of what a rank writes of a checkpoint, which no
+---       step has; shape: the model, if it differs from the config's
+---@return table step_s, peak_bytes, weights, gradients, states, batches, staged (bytes; batches: of all passes), kept
+---        (name -> {bytes, count}), times (of mx.sim_times), params, shape, length (of sequences), topology (in words),
+---        hardware, memory_bytes (of a chip), mfu and tokens_per_s (of a chip)
 function plan.simulate(config, hardware, slices, o)
     o = o or {}
     mx.parallel.check_stages(config)
@@ -167,7 +169,7 @@ function plan.simulate(config, hardware, slices, o)
     end
     local function once(layers, passes)
         machine = mx.sim.start(hardware, slices, constants)
-        local ok, result = pcall(simulate_step, config, mx.models.cut(shape, layers), passes, o.profile)
+        local ok, result = pcall(simulate_step, config, mx.models.cut(shape, layers), passes, o)
         peak, topology = ok and mx.sim.peak(shape.dtype), mx.sim.topology.line()
         mx.sim.stop()
         if not ok then
@@ -239,7 +241,7 @@ local function report_flags(config, result, shape)
 end
 
 --- The least and largest step time that the published rows of such chips justify (label.lua), as shares of the
---- simulated one; nil if there are no rows. At most 8 layers are simulated: the others have the same shares.
+--- simulated one; nil if there are no rows. Only a few layers are simulated, and the others extrapolated.
 ---@param config table
 ---@param hardware string such as "v5e-256"
 ---@param slices integer
@@ -247,9 +249,12 @@ end
 ---@return number[]? shares
 function plan.range(config, hardware, slices, shape)
     shape = shape or mx.models.shape(config)
-    shape = mx.models.cut(shape, math.min(shape.layers, RANGE_LAYERS))
+    local few = math.max(RANGE_LAYERS, #shape.blocks)
     return mx.sim.label.range(mx.sim.split_name(hardware), function(constants)
-        return plan.simulate(config, hardware, slices, { shape = shape, constants = constants }).step_s
+        return estimate(shape.layers, { most = 2 * few, few = few, more = 2 * few }, function(layers)
+            local cut = mx.models.cut(shape, layers)
+            return plan.simulate(config, hardware, slices, { shape = cut, constants = constants }).step_s
+        end)
     end)
 end
 
@@ -262,7 +267,8 @@ function plan.check(config, shape)
     local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
     local result, hardware, slices
     local function simulate(c)
-        return plan.simulate(c, hardware or c.hardware, slices or c.num_slices, { shape = shape })
+        return plan.simulate(c, hardware or c.hardware, slices or c.num_slices,
+            { shape = shape, staged = hardware ~= nil })
     end
     if mx.is_simulated() then
         result = simulate(config)

@@ -114,6 +114,21 @@ function TestCollectives.test_other_axes()
     compare("hardware=v5e-4", "num_slices=2", "dcn_data_parallelism=2", FSDP .. 4)
 end
 
+function TestCollectives.test_experts()
+    local function compare_experts(...)
+        compare("num_experts=8", "num_experts_per_tok=2", "base_moe_mlp_dim=4096", ...)
+    end
+    for _, policy in ipairs({ "none", "full", "minimal" }) do
+        local word = "remat_policy=" .. policy
+        compare_experts("hardware=v5e-4", "ici_expert_parallelism=4", word)
+        compare_experts("hardware=v5e-8", "ici_expert_parallelism=2", FSDP .. 4, word, "use_post_ffw_norm=true")
+    end
+    compare_experts("hardware=v5e-8", "ici_expert_parallelism=2", TENSOR .. 4, "shared_experts=1")
+    compare_experts("hardware=v5e-8", "ici_expert_parallelism=2", CONTEXT .. 2, DATA .. 2)
+    compare_experts("hardware=v5e-4", FSDP .. 4)
+    compare_experts("hardware=v5e-4", "ici_expert_parallelism=4", "logical_axis_rules=[[activation_exp,[]]]")
+end
+
 -- Blocks whose parts share their collectives, and blocks whose parts have norms behind them.
 function TestCollectives.test_blocks()
     for _, policy in ipairs({ "none", "full", "minimal" }) do

@@ -433,6 +433,32 @@ function TestPod.test_remat_policies()
     end
 end
 
+-- 4 chips of 128 tokens, each with 2 of 8 experts, share out 1,024 choices: 256 each if they are even.
+function TestPod.test_rows_of_experts_follow_the_declared_imbalance()
+    local sort, rows, times = mx.moe_sort, {}, {}
+    for i, imbalance in ipairs { 1, 1.5, 100 } do
+        mx.sim.start("v5e-4", 1, constants())
+        local cfg = mx.config.load({
+            "model_name=tiny-moe", "per_device_batch_size=2", "ici_expert_parallelism=4", "hardware=v5e-4",
+            ("simulated_expert_imbalance=%g"):format(imbalance), "base_emb_dim=1024", "base_moe_mlp_dim=4096",
+        }, { simulate = false })
+        local mesh = mx.train.mesh(cfg)
+        local model, data = mx.models.new(cfg, mesh), mx.data.open(cfg, mesh)
+        mx.moe_sort = function(experts, o)
+            rows[i] = o.rows
+            return sort(experts, o)
+        end
+        local ok, problem = pcall(function()
+            times[i] = seconds(function() mx.train.gradients(model, data, 1) end)
+        end)
+        mx.moe_sort = sort
+        lu.assertTrue(ok, problem)
+        stop()
+    end
+    lu.assertEquals(rows, { 256, 384, 1024 })
+    lu.assertTrue(times[1] < times[2] and times[2] < times[3])
+end
+
 function TestPod.test_collectives_are_counted()
     mx.sim.start("v5e-8", 2, constants())
     mx.train.mesh(mx.config.load({ "num_slices=2", "ici_fsdp_parallelism=4", "ici_tensor_parallelism=2" },

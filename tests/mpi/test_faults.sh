@@ -88,6 +88,20 @@ for _ in 1 2 3; do
     has "rank 1 (process [0-9]*) has died"
 done
 
+case="killed while others send tokens to their experts"
+on 2 4 "local c = mx.config.load{'model_name=tiny-moe', 'ici_fsdp_parallelism=1', 'ici_expert_parallelism=2'}
+local mesh = mx.train.mesh(c)
+local model, data = mx.models.new(c, mesh), mx.data.open(c, mesh)
+local scatter, calls = model.parallel.scatter_tokens, 0
+function model.parallel.scatter_tokens(...)
+    calls = calls + 1
+    if rank == 1 and calls == 3 then $kill_me end
+    return scatter(...)
+end
+for _ = 1, 9 do mx.train.gradients(model, data, 1) end"
+has "rank 1 (process [0-9]*) has died"
+leaves_nothing
+
 case="killed when the others have ended"
 on 3 3 "mx.barrier() if rank == 1 then os.execute('sleep 0.3') $kill_me end"
 has "rank 1 (process [0-9]*) has died"

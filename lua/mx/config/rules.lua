@@ -155,6 +155,7 @@ rules.VALUES = {
     operations = { min = 0 },
     dcn_Bps = { min = 0 },
     scoped_vmem_limit_kib = { min = 0 },
+    simulated_expert_imbalance = { min = 1, max = 1024 },
 }
 for _, name in ipairs(remat.TENSORS) do
     rules.VALUES[name] = { choices = { "device", "offload", "remat" } }
@@ -176,7 +177,7 @@ end
 rules.SIMULATED = {
     "sparse_core_collective_offload_all_gather", "sparse_core_collective_offload_reduce_scatter",
     "sparse_core_collective_offload_all_reduce", "prefetch_memory_limit_percent", "compile_xla_flags", "topology",
-    "network", "dcn_Bps", "scoped_vmem_limit_kib", "collective_streams",
+    "network", "dcn_Bps", "scoped_vmem_limit_kib", "collective_streams", "simulated_expert_imbalance",
 }
 
 -- Keys of layers with experts.
@@ -184,7 +185,7 @@ rules.EXPERTS = {
     "num_experts_per_tok", "base_moe_mlp_dim", "interleave_moe_layer_step", "first_num_dense_layers", "shared_experts",
     "routed_score_func", "norm_topk_prob", "routed_scaling_factor", "n_routing_groups", "topk_routing_group",
     "routed_bias", "routed_bias_update_rate", "load_balance_loss_weight", "router_z_loss_weight", "sparse_matmul",
-    "capacity_factor", "float32_gate_logits", "use_random_routing",
+    "capacity_factor", "float32_gate_logits", "use_random_routing", "simulated_expert_imbalance",
 }
 
 -- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.

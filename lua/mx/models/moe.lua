@@ -5,7 +5,9 @@
 -- The results of a step's routing, and losses that keep it balanced, are in routing.lua.
 
 local mx = require "mx"
+local collectives = require "mx.sim.collectives"
 local mlp = require "mx.models.mlp"
+local shapes = require "mx.models.shape"
 local util = require "mx.util"
 
 local moe = {
@@ -41,6 +43,7 @@ function moe.of(c, factor)
             bias_rate = c.routed_bias_update_rate,
             f32 = c.float32_gate_logits,
         },
+        imbalance = c.simulated_expert_imbalance, -- of the rows of a simulated chip, over its even share
         load_balance = c.load_balance_loss_weight, -- weights of losses
         router_z = c.router_z_loss_weight,
     }
@@ -120,7 +123,7 @@ end
 
 -- How many rows the experts first .. first + count - 1 need for so many sequences. Where they are all experts, every
 -- slot that a capacity leaves has a row. Otherwise the choices are read. The number is rounded up to a sixteenth of an
--- even share, so that buffers of the same sizes come back. A simulated pod has even loads.
+-- even share, so that buffers of the same sizes come back. A simulated pod has no choices, and a declared imbalance.
 local function rows_of(part, experts, sort)
     local slots, count, capacity = experts:numel(), sort.count, sort.capacity
     local share = slots * count / part.experts
@@ -128,7 +131,7 @@ local function rows_of(part, experts, sort)
     if count == part.experts then
         return most
     elseif mx.is_simulated() then
-        return math.min(most, math.ceil(share))
+        return math.min(most, math.ceil(share * part.imbalance))
     end
     local needed = mx.scope(function()
         local loads = mx.moe_count(experts, { experts = part.experts, sequences = sort.sequences })
@@ -201,16 +204,22 @@ function moe.flops(part, shape)
     }
 end
 
---- The collectives of a device in a step and layer, as rows of roofline.lua.
+--- The collectives of a device in a step and layer, as rows of mx/sim/collectives.lua.
 ---@param part table
----@param q table the quantities of mx.roofline
+---@param q table the quantities of that file
+---@param block table of the part
 ---@return table[]
-function moe.rows(part, q)
+function moe.rows(part, q, block)
+    local flops = 3 * moe.flops(part, q.shape).products / q.tensor * q.tokens * q.passes
+    local again = shapes.has_norm(block, "mlp", "after") and collectives.drops(q, moe.saved)
+    local trips = 4 + (q.actions and 1 or 0) + (again and 1 or 0)
     return {
         {
-            axes = "mlp", what = "output of the experts: reduce-scatter, behind their last product",
-            flops = 3 * 2 * q.tokens * (part.top + part.shared) * part.width / q.tensor * q.shape.emb * q.passes,
-            bytes = 3 * q.tokens * q.shape.emb * q.width * q.passes,
+            axes = "mlp", what = "inputs and output of the experts: all-gathers and reduce-scatters", flops = flops,
+        },
+        {
+            axes = "experts", what = "tokens to the experts and back: all-gathers and reduce-scatters", flops = flops,
+            bytes = trips * q.width * q.tokens * q.ring_of_experts * q.shape.emb * q.passes,
         },
     }
 end

@@ -333,10 +333,14 @@ local function are_free(axes, taken)
     return true
 end
 
--- Whether the parts of a dimension stay apart during computation: those of activations do, and so do those of experts
--- whose ranks send each other their tokens. Parts of weights over ranks with different tokens are gathered.
-local function is_kept(self, name, axis)
-    return not self.shares_batch[axis] or name:find("^activation_")
+--- Whether the parts of a dimension along an axis stay apart during computation: those of activations do, and so do
+--- those of experts whose ranks send each other their tokens. Parts of weights over ranks with different tokens are
+--- gathered. Not collective.
+---@param name string|false the dimension's logical name
+---@param axis string
+---@return boolean
+function Mesh:keeps(name, axis)
+    return not self.shares_batch[axis] or name and name:find("^activation_") ~= nil
         or name == "exp" and util.contains(self.rules.activation_exp, axis)
 end
 
@@ -398,7 +402,7 @@ function Mesh:spec(logical, sizes, what, units)
         for _, axis in ipairs(axes[i]) do
             local size = self.layout.sizes[axis] or 1
             if size > 1 then
-                local list = is_kept(self, name, axis) and d.kept or d.gathered
+                local list = self:keeps(name, axis) and d.kept or d.gathered
                 list[#list + 1], d.parts = axis, d.parts * size
             end
         end

@@ -14,6 +14,8 @@
 --         after the products and backward reads it: the MLP's norm reads that of attention, and a norm after a part
 --         its sum. The parts of a parallel block share the gathers, and without dropout the sums.
 --         Stream whole on each rank (no rule activation_embed): sums all-reduced, and backward the gradients of inputs
+--     tokens of P ranks that have different experts, w P B E (expert): gathered before the experts and scattered after
+--         them, and backward the other way; gathered again if backward computes experts again
 --     hidden states before the logits, embedded tokens (tensor): 4 w B E
 --     keys and values, 2 w S K D a sequence (context): gathered twice, gradients scattered. (Once without a policy, but
 --         with load balance, which makes a copy.) Around a ring: sent twice, once more if backward computes attention
@@ -21,8 +23,8 @@
 --     activations to the next stage: w B E / tensor, and their gradients
 --
 -- The FLOPs are those of the model; what backward computes again hides more. Left out are vectors (norms, biases), the
--- sums of split norms (8 bytes a token), the loss's numbers (12 bytes a token) and sums over copies of heads of keys:
--- together below 1 % in models of usual sizes.
+-- sums of split norms (8 bytes a token), the loss's numbers (12 bytes a token), choices of experts (8 bytes each),
+-- gradients of routers over tensor and sums over copies of heads of keys: together below 1 % in models of usual sizes.
 --
 -- Where several axes share a collective, or an axis has a size inside and one across slices, data that cross an outer
 -- axis have been scattered along the inner ones: a device sends less there, by their sizes.
@@ -77,7 +79,8 @@ local function quantities(cfg, shape, plan, ici, dcn)
     end
     q.mlp, q.heads = axes_of(plan, { "mlp" }, false), axes_of(plan, { "heads" }, false)
     q.vocab, q.stage = axes_of(plan, { "vocab" }, false), axes_of(plan, { "layers" }, false)
-    q.length = axes_of(plan, { "activation_length" }, true)
+    q.length, q.experts = axes_of(plan, { "activation_length" }, true), axes_of(plan, { "activation_exp" }, true)
+    q.ring_of_experts = product(q.experts, q.size)
     q.scatters = axes_of(plan, { "activation_norm_length", "activation_embed" }, false) -- the residual stream
     set_batch(q, cfg)
     q.width, q.weight_width = mx.dtypes[shape.dtype].bytes, mx.dtypes[shape.weight_dtype].bytes
@@ -125,22 +128,23 @@ local function size_of(q, axis)
 end
 
 -- How a parameter is split: the elements that a rank computes with; for each dimension that is gathered the axes and
--- the product of their sizes; the product of these.
+-- the product of their sizes; the product of these; all axes that split it, as a set.
 local function parts_of(q, p)
-    local used, gathers, parts = 1, {}, 1
+    local used, gathers, parts, split = 1, {}, 1, {}
     for d, axes in ipairs(q.plan:axes(p.logical)) do
         local gather = { axes = {}, n = 1 }
         used = used * p.sizes[d]
         for _, axis in ipairs(axes) do
-            if q.plan.shares_batch[axis] then
-                gather.axes[axis], gather.n = true, gather.n * q.size[axis]
-            else
+            split[axis] = true
+            if q.plan:keeps(p.logical[d], axis) then
                 used = used / size_of(q, axis)
+            else
+                gather.axes[axis], gather.n = true, gather.n * q.size[axis]
             end
         end
         gathers[#gathers + 1], parts = gather.n > 1 and gather or nil, parts * gather.n
     end
-    return p.name:find("^layer") and used / q.stages or used, gathers, parts
+    return p.name:find("^layer") and used / q.stages or used, gathers, parts, split
 end
 
 -- How often a parameter is gathered in a step, and its gradient scattered.
@@ -152,18 +156,16 @@ local function trips_of(q, p)
 end
 
 local function add_parameter(q, rows, p)
-    local used, gathers, parts = parts_of(q, p)
+    local used, gathers, parts, split = parts_of(q, p)
     local is_looked_up = p.name == "position.weight" or p.name == "embedding.weight" and not q.shape.tied
-    local flops = is_looked_up and 0 or 2 * q.tokens * used * q.passes
+    local tokens = q.tokens * (p.logical[1] == "exp" and q.ring_of_experts * p.share or 1)
+    local flops = is_looked_up and 0 or 2 * tokens * used * q.passes
     local sums, held = {}, used / parts
     for axis in pairs(q.plan.shares_batch) do
-        sums[axis] = true
+        sums[axis] = not split[axis] or nil
     end
     for _, gather in ipairs(gathers) do
         held = held * gather.n
-        for axis in pairs(gather.axes) do
-            sums[axis] = nil
-        end
         add(rows, gather.axes, "weights: all-gather forward and backward; gradients: reduce-scatter", 3 * flops,
             trips_of(q, p) * q.width * held)
     end
@@ -233,7 +235,7 @@ end
 local function add_layers(q, rows)
     for _, kind in ipairs(mx.models.kinds(q.shape)) do
         for _, part in ipairs(mx.models.parts(kind.block)) do
-            for _, row in ipairs(mx.models.part(part).rows(part, q)) do
+            for _, row in ipairs(mx.models.part(part).rows(part, q, kind.block)) do
                 add_row(q, rows, kind.block, part, row, kind.count / q.stages)
             end
         end

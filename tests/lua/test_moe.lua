@@ -3,9 +3,9 @@
 local lu = require "luaunit"
 local mx = require "mx"
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
-local compare, mixed = dofile(here .. "compare.lua"), dofile(here .. "mixed.lua")
+local compare, mixed, runs = dofile(here .. "compare.lua"), dofile(here .. "mixed.lua"), dofile(here .. "runs.lua")
 
-TestMoe = {}
+TestMoe = { setUp = runs.setUp, tearDown = runs.tearDown }
 
 local B, S = 2, 12
 
@@ -375,6 +375,192 @@ function TestMoe.test_loads_and_biases()
         sum = sum + load
     end
     lu.assertEquals(sum, B * S * 2)
+end
+
+function TestMoe.test_gradients_by_differences()
+    -- All experts are chosen: a choice that changes would be no slope.
+    local model = new_model("num_experts=3", "num_experts_per_tok=3", "base_emb_dim=16", "base_moe_mlp_dim=8",
+        "routed_score_func=softmax", "router_z_loss_weight=0.1")
+    local part, weights = model.shape.blocks[1].mlp, weights_of(model)
+    local names = { "router", "experts.wi_0", "experts.wi_1", "experts.wo" }
+    local function layer(h, router, wi_0, wi_1, wo)
+        local own = {}
+        for i, w in ipairs({ router, wi_0, wi_1, wo }) do
+            own[names[i] .. ".weight"] = w
+        end
+        local y, extra = mx.models.part(part).forward(model, 1, part, own, h, { pass = 1 })
+        return y, extra
+    end
+    local inputs = { mx.randn { shape = { 2, 3, 16 }, seed = 4 } }
+    for i, name in ipairs(names) do
+        inputs[i + 1] = weights[name .. ".weight"]
+    end
+    lu.assertTrue(mx.gradcheck(layer, inputs[1], inputs[2], inputs[3], inputs[4], inputs[5]))
+end
+
+-- ---- a step: recomputation, experts without rows, faults ----
+
+function TestMoe.test_policies_change_no_bit()
+    local reference, expected, figures
+    for _, policy in ipairs({ "none", "full", "minimal", "save_dot_except_mlpwi", "minimal_offloaded" }) do
+        local model = new_model("remat_policy=" .. policy, "dtype=bfloat16", "router_z_loss_weight=0.25",
+            "routed_bias=true", "sparse_matmul=false", "capacity_factor=1.0", "shared_experts=1")
+        local loss = mx.train.gradients(model, data_of(new_batch(1), new_batch(2)), 2)
+        local grads, seen = copies_of_gradients(model), model.routing:figures()
+        reference, expected, figures = reference or loss, expected or grads, figures or seen
+        lu.assertEquals(loss, reference, policy)
+        lu.assertEquals(seen, figures, policy)
+        for name, grad in pairs(grads) do
+            lu.assertEquals(grad:totable(), expected[name]:totable(), policy .. " " .. name)
+        end
+    end
+end
+
+function TestMoe.test_an_expert_without_rows()
+    local model = new_model("routed_bias=true", "load_balance_loss_weight=0.0")
+    for i = 1, 2 do -- experts 1 to 6 are never chosen
+        mx.copy(model.buffers[("layer%03d.router.bias"):format(i)],
+            mx.tensor { -1e6, -1e6, -1e6, -1e6, -1e6, -1e6, 0, 0 })
+    end
+    mx.train.gradients(model, data_of(new_batch()), 1)
+    lu.assertEquals(model.routing.layers[1].loads:totable(), { 0, 0, 0, 0, 0, 0, B * S, B * S })
+    lu.assertEquals(model.routing:figures().largest_expert_load, 4)
+    for name, grad in pairs(copies_of_gradients(model)) do
+        if name:find("experts", 1, true) then
+            lu.assertEquals(grad[1]:abs():sum():item(), 0, name)
+            lu.assertTrue(grad[8]:abs():sum():item() > 0, name)
+        end
+    end
+end
+
+function TestMoe.test_a_router_that_is_no_number_is_named()
+    local model = new_model()
+    mx.no_grad(mx.fill, model.params["layer002.router.weight"]:detach(), { value = 1e38 })
+    local text = mx.guard.explain(model.params, function()
+        mx.train.gradients(model, data_of(new_batch()), 1)
+    end)
+    lu.assertStrContains(text, "layer 2, router: the result of matmul, f32 (2, 12, 8), has")
+end
+
+function TestMoe.test_random_routing()
+    local model = new_model("use_random_routing=true", "num_experts_per_tok=3", "load_balance_loss_weight=0.0")
+    local seen = {}
+    local route = mx.moe_route
+    mx.moe_route = function(...) -- luacheck: ignore 122
+        local shares, experts = route(...)
+        seen[#seen + 1] = table.concat(compare.flat(experts), " ")
+        for _, share in ipairs(compare.flat(shares)) do
+            lu.assertAlmostEquals(share, 1 / 3, 1e-6)
+        end
+        return shares, experts
+    end
+    local good, message = pcall(mx.train.gradients, model, data_of(new_batch()), 2)
+    mx.moe_route = route -- luacheck: ignore 122
+    assert(good, message)
+    lu.assertEquals(#seen, 4)
+    for i = 2, 4 do -- other experts in each layer and pass
+        lu.assertNotEquals(seen[i], seen[1])
+    end
+    lu.assertEquals(compare.flat(model.params["layer001.router.weight"]:grad():abs():sum()), { 0 })
+end
+
+-- ---- evaluation, generation, runs ----
+
+-- One token after another with a cache gives the logits of the whole sequence. A capacity that drops slots in training
+-- drops none here.
+function TestMoe.test_generation()
+    local model, batch = new_model(), new_batch()
+    mx.no_grad(function()
+        local whole = model:logits(model:hidden(batch.tokens))
+        model.shape.blocks[1].mlp.capacity = 0.25
+        local cache = model:new_cache(B, S)
+        for s = 0, S - 1 do
+            local token = mx.narrow(batch.tokens, { dim = 2, start = s + 1, length = 1 })
+            local logits = model:logits(model:hidden(token, { cache = cache, offset = s }))
+            lu.assertTrue(compare.distance(logits, mx.narrow(whole, { dim = 2, start = s + 1, length = 1 })) < 1e-5)
+        end
+    end)
+end
+
+local BALANCED = {
+    "model_name=tiny-moe", "routed_bias=true", "routed_bias_update_rate=0.02", "router_z_loss_weight=0.001",
+    "learning_rate=0.01", "remat_policy=full", "learning_rate_schedule_steps=6", "steps=6",
+}
+
+-- Six steps, against three, a checkpoint and three more: the biases come back, and the losses are the same.
+function TestMoe.test_a_resumed_run_has_its_biases()
+    local rows, biases = {}, {}
+    for _, case in ipairs({ { "whole", 6 }, { "half", 3 }, { "half", 6 } }) do
+        local name, steps = case[1], case[2]
+        local words = table.move(BALANCED, 1, #BALANCED - 1, 1, {})
+        words[#words + 1], words[#words + 2] = "run_name=" .. name, "steps=" .. steps
+        local result = runs.train(runs.config_of(table.unpack(words)))
+        lu.assertNotNil(result.said:find("s  load %d%.%d%d\n"))
+        biases[name], rows[name] = result.model.buffers["layer001.router.bias"]:totable(), {}
+        for _, row in ipairs(runs.lines(runs.folder .. "/" .. name .. "/metrics.jsonl")) do
+            rows[name][row.step] = row.loss and { row.loss, row.load_balance_loss, row.largest_expert_load }
+        end
+    end
+    lu.assertEquals(rows.half, rows.whole)
+    lu.assertEquals(#rows.whole, 6)
+    lu.assertEquals(biases.half, biases.whole)
+    local largest = math.max(table.unpack(biases.whole))
+    lu.assertTrue(largest > 0 and largest < 6 * 0.02 + 1e-6)
+end
+
+-- ---- what is counted ----
+
+function TestMoe.test_flops()
+    local model, batch, found = new_model("shared_experts=1"), new_batch(), {}
+    mx.no_grad(mx.scope, function()
+        mx.profile(true)
+        model:hidden(batch.tokens)
+        mx.profile(false)
+    end)
+    for _, row in ipairs(mx.profile_report()) do
+        found[row.op] = (found[row.op] or 0) + row.flops
+    end
+    local T, expert = B * S, 3 * 2 * 64 * 64
+    lu.assertEquals(found.grouped_matmul, 2 * T * 2 * expert)
+    local dense = 2 * 64 * (2 * 64 + 2 * 32) + 2 * 64 * 8 + expert -- attention, router, shared expert
+    lu.assertEquals(found.matmul, 2 * T * dense)
+    local params, attention = mx.models.count(model.shape), 4 * (S * S - S * S / 2) * 64
+    local products = 2 * (dense + 2 * expert)
+    lu.assertEquals(mx.flops.step("maxtext-2025-07", model.shape, params, B, S),
+        3.0 * B * (S * (products + 2 * 64 * 256) + 2 * attention))
+    -- 6 for each parameter that a token meets: all but six experts of a layer.
+    lu.assertEquals(mx.flops.step("maxtext-2023-06", model.shape, params, B, S),
+        6.0 * T * (params - 2 * 6 * expert / 2))
+    -- Frozen experts need no gradient of their own.
+    model.shape.trainable = { "^(?!.*experts)" }
+    lu.assertEquals(mx.flops.step("maxtext-2025-07", model.shape, params, B, S),
+        3.0 * B * (S * (products + 2 * 64 * 256) + 2 * attention) - B * S * 2 * 2 * expert)
+end
+
+local function kinds_of(...)
+    local shape, list = mx.models.shape(config_of("base_num_decoder_layers=6", ...)), {}
+    for i = 1, shape.layers do
+        list[i] = mx.models.block(shape, i).mlp.kind .. mx.models.block(shape, i).mlp.width
+    end
+    return table.concat(list, " "), shape
+end
+
+function TestMoe.test_layers_with_and_without_experts()
+    lu.assertEquals(kinds_of("base_mlp_dim=96", "interleave_moe_layer_step=2"), "mlp96 moe64 mlp96 moe64 mlp96 moe64")
+    lu.assertEquals(kinds_of("base_mlp_dim=96", "first_num_dense_layers=2", "base_moe_mlp_dim=-1"),
+        "mlp96 mlp96 moe96 moe96 moe96 moe96")
+    local _, shape = kinds_of("interleave_moe_layer_step=2", "layer_types=[local,local,global]",
+        "sliding_window_size=4")
+    lu.assertEquals(#shape.blocks, 6)
+    lu.assertEquals(mx.models.kinds(shape)[1].count, 2) -- local, without experts: layers 1 and 5
+    local model = mx.models.new(config_of("base_mlp_dim=96", "interleave_moe_layer_step=2"))
+    lu.assertEquals(model.params["layer001.wi_0.weight"]:size(), { 64, 96 })
+    lu.assertEquals(model.params["layer002.experts.wi_0.weight"]:size(), { 8, 64, 64 })
+    lu.assertEquals(model.params["layer002.experts.wo.weight"]:size(), { 8, 64, 64 })
+    lu.assertEquals(model.params["layer002.router.weight"]:size(), { 64, 8 })
+    lu.assertEquals(#model.routing.layers, 1)
+    local loss = mx.train.gradients(model, data_of(new_batch()), 1)
+    lu.assertTrue(loss > 4 and loss < 8)
 end
 
 return TestMoe

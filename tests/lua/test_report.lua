@@ -116,6 +116,23 @@ function TestReport.test_columns_of_figures()
     parse(html)
 end
 
+function TestReport.test_routing_of_experts()
+    local routing = { largest_expert_load = 1.75, dropped_share = 0.125, load_balance_loss = 0.02, router_z_loss = 3.5 }
+    local rows = {}
+    for i = 1, 3 do
+        rows[i] = { step = i, loss = 4.5 - i, step_time_s = 12.5 }
+        for name, figure in pairs(routing) do
+            rows[i][name] = figure * i / 3
+        end
+    end
+    local text = parse(run_report { rows = rows, summary = routing })
+    for _, figure in ipairs({ "1.75", "12.50 %", "Largest load of an expert", "Dropped slots", "Load-balance loss",
+        "Router z-loss" }) do
+        lu.assertStrContains(text, figure)
+    end
+    lu.assertNotStrContains(parse(run_report()), "expert")
+end
+
 function TestReport.test_simulated_or_without_steps()
     local text = parse(run_report { simulated = true })
     lu.assertStrContains(text, "simulated, this run")
@@ -144,6 +161,7 @@ end
 -- Every operation that changes or reads parameters alone is the optimizer's, and so on: none is of two families.
 function TestReport.test_families()
     lu.assertEquals(steps.family("matmul_acc"), "matrix products")
+    lu.assertEquals(steps.family("grouped_matmul"), "matrix products")
     lu.assertEquals(steps.family("attention_grad"), "attention")
     lu.assertEquals(steps.family("log_softmax"), "embedding and loss")
     lu.assertEquals(steps.family("gated_grad"), "norms and activations")

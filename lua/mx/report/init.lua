@@ -54,6 +54,12 @@ local FIGURES = {
     end },
     { "peak memory of a rank", function(s) return s.peak_memory_bytes and util.bytes(s.peak_memory_bytes) end },
     { "evaluation loss, last", function(s) return s.eval_loss and ("%.4f"):format(s.eval_loss) end },
+    { "largest load of an expert, over the mean", function(s)
+        return s.largest_expert_load and ("%.2f"):format(s.largest_expert_load)
+    end },
+    { "slots that were dropped", function(s)
+        return s.dropped_share and ("%.2f %%"):format(100 * s.dropped_share)
+    end },
     { "goodput", function(s)
         return s.goodput and ("%.1f %% of %s"):format(s.goodput, util.duration(s.wall_time_s))
     end },
@@ -114,6 +120,15 @@ local function curves(d)
     put(figures, curve("Loss", { label = "loss" }, d.rows, "loss", "Mean over the batch and the ranks."), times)
     if d.summary.eval_loss then
         put(figures, curve("Evaluation loss", { label = "loss" }, d.rows, "eval_loss", "Mean over the targets."))
+    end
+    for _, c in ipairs {
+        { "Largest load of an expert", "over the mean load", "largest_expert_load", "Averaged over the layers." },
+        { "Dropped slots", "per cent", "dropped_share", "Choices of tokens beyond the capacity of an expert." },
+        { "Load-balance loss", "loss", "load_balance_loss", "With its weight, as it is part of the loss." },
+        { "Router z-loss", "loss", "router_z_loss", "With its weight, as it is part of the loss." },
+    } do
+        local y = { label = c[2], factor = c[3] == "dropped_share" and 100 or nil }
+        figures[#figures + 1] = d.summary[c[3]] and curve(c[1], y, d.rows, c[3], c[4]) or nil
     end
     return page.grid(figures)
 end

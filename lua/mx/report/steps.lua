@@ -3,7 +3,7 @@
 local steps = {}
 
 local FAMILIES = {
-    { "matrix products", "^matmul" },
+    { "matrix products", "^matmul", "^grouped_matmul" },
     { "attention", "^attention", "^rope$" },
     { "norms and activations", "^rmsnorm", "^layernorm", "^softmax", "^relu", "^gelu", "^silu", "^gated" },
     { "embedding and loss", "^embedding", "^cross_entropy", "^log_softmax" },

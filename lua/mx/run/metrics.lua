@@ -271,6 +271,7 @@ function Metrics:step(step, values)
     end
     row.step, row.loss, row.grad_norm = step, finite(values.loss), finite(values.grad_norm)
     row.learning_rate, row.skipped, row.input_wait_s = values.learning_rate, values.skipped, values.input_wait_s
+    self.routing = values.routing
     for name, figure in pairs(values.routing or {}) do
         row[name] = finite(figure)
     end
@@ -317,6 +318,9 @@ function Metrics:finish()
     local summary = self:rates(median)
     summary.summary, summary.step, summary.loss = true, self.last.step, self.last.loss
     summary.eval_loss = self.eval_loss
+    for name, figure in pairs(self.routing or {}) do
+        summary[name] = finite(figure)
+    end
     summary.peak_tflops = o.peak and o.peak.value / 1e12 or nil
     summary.peak_source = o.peak and o.peak.source or nil
     summary.flop_formula = o.formula

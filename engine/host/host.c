@@ -6,6 +6,7 @@
 #include "mesh/gather.h"
 #include "ops/op.h"
 #include "transport/board.h"
+#include "transport/mpi.h"
 
 #include <stdio.h>
 
@@ -56,18 +57,53 @@ static void unmap(mx_device *device, void *data, int64_t bytes, mx_map_mode mode
     (void)device, (void)data, (void)bytes, (void)mode, (void)host;
 }
 
-/* The script's thread creates new groups. It may use MPI only while the lane's thread does not. */
+/* The two ranks of a message, in ascending order. */
+static void find_pair(const mx_batch *b, int *pair)
+{
+    bool first = mx_rank() < b->peer;
+    pair[0] = first ? mx_rank() : b->peer;
+    pair[1] = first ? b->peer : mx_rank();
+}
+
+static mx_status get_pair(mx_batch *b)
+{
+    int pair[2];
+    find_pair(b, pair);
+    MX_TRY(mx_group_get(pair, 2, true, &b->group));
+    if (!b->group->node && !mx_mpi_has_threads())
+        return mx_fail(MX_ERR_MPI,
+                       "messages between nodes need an MPI library with thread level multiple; this one "
+                       "has %s",
+                       mx_mpi_thread_level());
+    return MX_OK;
+}
+
+static bool has_group(mx_batch *b)
+{
+    int pair[2];
+    if (b->x.what.kind != MX_POINT)
+        return mx_mesh_has_group(b->axes);
+    find_pair(b, pair);
+    return mx_group_find(pair, 2, true) != NULL;
+}
+
+static mx_status get_group(mx_batch *b)
+{
+    return b->x.what.kind == MX_POINT ? get_pair(b) : mx_mesh_group(b->axes, &b->group);
+}
+
+/* The script's thread creates new groups. It may use MPI only while the lanes' threads do not. */
 static mx_status join(mx_job *job)
 {
     mx_batch *b = (mx_batch *)job;
-    if (mx_mesh_has_group(b->axes))
-        return mx_mesh_group(b->axes, &b->group);
-    MX_TRY(mx_lane_drain(job->lane));
+    if (has_group(b))
+        return get_group(b);
+    MX_TRY(mx_comm_finish());
     char text[256];
     snprintf(text, sizeof text, "the first %s over %s%s%s", mx_exchange_name(b->x.what.kind), b->over,
              b->tag.site[0] ? " at " : "", b->tag.site);
-    mx_board_begin(text);
-    mx_status status = mx_mesh_group(b->axes, &b->group);
+    mx_board_begin(text, MX_BOARD_COLLECTIVE);
+    mx_status status = get_group(b);
     mx_board_finish();
     return status;
 }
@@ -84,7 +120,7 @@ static mx_status exchange(mx_job *job)
     mx_batch *b = (mx_batch *)job;
     char text[256];
     snprintf(text, sizeof text, "%s%s%s", b->tag.text, b->tag.site[0] ? " at " : "", b->tag.site);
-    mx_board_begin(text);
+    mx_board_begin(text, b->x.what.kind == MX_POINT ? MX_BOARD_MESSAGE : MX_BOARD_COLLECTIVE);
     mx_status status = begin(b);
     if (status == MX_OK)
         status = mx_exchange_run(b->group, &b->x);

@@ -25,7 +25,10 @@ static void write_text(mx_batch *b)
     char more[32] = "";
     if (b->n > 1)
         snprintf(more, sizeof more, " in %d tensors", b->n);
-    if (b->x.what.kind == MX_BARRIER)
+    if (b->x.what.kind == MX_POINT)
+        snprintf(b->tag.text, sizeof b->tag.text, "%s %lld %s %s rank %d over %s", b->kept[0] ? "send" : "recv",
+                 (long long)b->tag.count, mx_dtype_name(b->x.what.wire), b->kept[0] ? "to" : "from", b->peer, b->over);
+    else if (b->x.what.kind == MX_BARRIER)
         snprintf(b->tag.text, sizeof b->tag.text, "barrier over %s", b->over);
     else
         snprintf(b->tag.text, sizeof b->tag.text, "%s of %lld %s%s over %s", mx_exchange_name(b->x.what.kind),
@@ -44,7 +47,10 @@ static mx_job_about about_batch(const mx_job *job)
 {
     const mx_batch *b = (const mx_batch *)job;
     bool moves = b->x.what.kind != MX_BARRIER;
-    return (mx_job_about){.kind = mx_exchange_name(b->x.what.kind),
+    bool point = b->x.what.kind == MX_POINT;
+    return (mx_job_about){.kind = !point       ? mx_exchange_name(b->x.what.kind)
+                                  : b->kept[0] ? "send"
+                                               : "recv",
                           .over = b->over,
                           .dtype = moves ? mx_dtype_name(b->x.what.wire) : NULL,
                           .where = b->tag.site[0] ? b->tag.site : NULL,
@@ -118,7 +124,7 @@ static mx_status add_tensor(mx_batch *b, const mx_transfer *t)
     await(b, t->out);
     b->kept[2 * b->n] = t->in ? mx_storage_retain(t->in->storage) : NULL; /* a barrier has no tensors */
     b->kept[2 * b->n + 1] = t->out ? mx_storage_retain(t->out->storage) : NULL;
-    b->x.in.blocks[b->n] = t->in_block;
+    b->x.in.blocks[b->n] = t->in_block; /* of a message, both are that of its one tensor */
     b->x.out.blocks[b->n] = t->out_block;
     b->n++;
     b->x.in.n = b->x.out.n = b->n;
@@ -156,6 +162,8 @@ mx_status mx_comm_flush(void)
 mx_status mx_comm_finish(void)
 {
     MX_TRY(mx_comm_flush());
+    if (state()->points)
+        MX_TRY(mx_lane_drain(state()->points));
     return state()->lane ? mx_lane_drain(state()->lane) : MX_OK;
 }
 
@@ -181,8 +189,10 @@ static mx_status copy_alone(const mx_transfer *t)
 
 static mx_status new_batch(const mx_transfer *t, mx_batch **out)
 {
-    if (!state()->lane)
-        MX_TRY(mx_lane_new("mx-comm", &state()->lane));
+    bool point = t->what.kind == MX_POINT;
+    mx_lane **lane = point ? &state()->points : &state()->lane;
+    if (!*lane)
+        MX_TRY(mx_lane_new(point ? "mx-point" : "mx-comm", lane));
     mx_batch *b = calloc(1, sizeof *b);
     *out = b;
     if (!b)
@@ -190,10 +200,12 @@ static mx_status new_batch(const mx_transfer *t, mx_batch **out)
     b->job.run = run_batch;
     b->job.done = end_batch;
     b->job.describe = about_batch;
-    b->job.lane = state()->lane;
+    b->job.lane = *lane;
     b->job.device = mx_device_current;
     b->x.what = t->what;
     b->axes = t->axes;
+    b->peer = t->peer;
+    b->distance = t->distance;
     b->strict = mx_comm.debug;
     snprintf(b->over, sizeof b->over, "%s", mx_mesh_text(t->axes));
     describe(b, t);
@@ -241,16 +253,38 @@ mx_status mx_comm_run(const mx_transfer *t, bool async)
     return bytes >= most ? mx_comm_flush() : MX_OK;
 }
 
+mx_status mx_comm_message(const mx_transfer *t)
+{
+    struct mx_comm_state *s = state();
+    mx_tensor *one = t->in ? t->in : t->out;
+    MX_TRY(mx_tensor_wait_others(one, s->points));
+    mx_batch *b = NULL;
+    MX_TRY(new_batch(t, &b));
+    b->async = true;
+    s->bytes_sent += t->bytes_sent;
+    if (t->in)
+        one->storage->reader = &b->job;
+    else
+        one->storage->writer = &b->job;
+    return mx_lane_submit(&b->job);
+}
+
+static void add_times(mx_comm_stats *stats, mx_lane *lane, bool reset)
+{
+    if (!lane)
+        return;
+    mx_lane_times times = mx_lane_get_times(lane, reset);
+    stats->exposed_s += times.exposed_s;
+    stats->busy_s += times.busy_s;
+    stats->calls += times.jobs;
+}
+
 mx_comm_stats mx_comm_get_stats(bool reset)
 {
     struct mx_comm_state *s = state();
     mx_comm_stats stats = {.bytes = s->bytes_sent};
-    if (s->lane) {
-        mx_lane_times times = mx_lane_get_times(s->lane, reset);
-        stats.exposed_s = times.exposed_s;
-        stats.busy_s = times.busy_s;
-        stats.calls = times.jobs;
-    }
+    add_times(&stats, s->lane, reset);
+    add_times(&stats, s->points, reset);
     if (reset)
         s->bytes_sent = 0;
     return stats;

@@ -3,7 +3,9 @@
  * Asynchronous collectives run in the background, overlapped with the script, and are combined in buckets: consecutive
  * collectives with equal descriptors wait in an open bucket (mx_batch) until it is large enough, another collective
  * comes, or one of its values is needed. This depends only on the program, so all ranks form the same buckets. The
- * script's own thread runs a blocking collective at once if nothing is in flight. */
+ * script's own thread runs a blocking collective at once if nothing is in flight.
+ *
+ * Messages between two ranks have a lane of their own. It calls MPI only for ranks on different nodes. */
 #ifndef MX_MESH_COMM_H
 #define MX_MESH_COMM_H
 
@@ -24,11 +26,12 @@ typedef struct mx_comm_settings {
 } mx_comm_settings;
 extern mx_comm_settings mx_comm;
 
-/* One tensor's part in a collective. `in` and `out` keep the values of the blocks alive. */
+/* One tensor's part in a collective, or a message. `in` and `out` keep the values of the blocks alive. */
 typedef struct mx_transfer {
     mx_collective what;
     mx_axes axes;
-    mx_tensor *in, *out; /* the same tensor, or aliases of it, in place */
+    mx_tensor *in, *out; /* the same tensor, or aliases of it, in place; a message has only one of them */
+    int peer, distance;  /* MX_POINT: the world rank of the other end, and how far it is along the axes */
     mx_block in_block, out_block;
     int64_t count;     /* elements of one part */
     double bytes_sent; /* by this rank, for the statistics */
@@ -39,7 +42,8 @@ typedef struct mx_batch {
     mx_job job;
     mx_exchange x;
     mx_axes axes;
-    mx_group *group; /* set by join, if the device has groups */
+    int peer, distance; /* as in mx_transfer */
+    mx_group *group;    /* set by join, if the device has groups */
     mx_tag tag;
     bool strict; /* compare call sites, and compare across nodes too */
     bool async;
@@ -54,7 +58,8 @@ typedef struct mx_batch {
 /* The state of communication for each device. */
 struct mx_comm_state {
     mx_lane *lane;
-    mx_batch *open; /* the open bucket; NULL: none */
+    mx_lane *points; /* messages, so that they do not wait for collectives */
+    mx_batch *open;  /* the open bucket; NULL: none */
     double bytes_sent;
 };
 
@@ -62,8 +67,12 @@ struct mx_comm_state {
  * if the ranks call different collectives. */
 mx_status mx_comm_run(const mx_transfer *transfer, bool async);
 
-/* flush: closes the open bucket and gives it to the communication thread. finish: also waits for all collectives in
- * flight. Not collective. */
+/* Starts a message between two ranks in the background: `in` is sent, or `out` received. Messages of a rank are
+ * exchanged one at a time, in the order of these calls. MX_ERR_VALUE if the other end calls for another message. */
+mx_status mx_comm_message(const mx_transfer *transfer);
+
+/* flush: closes the open bucket and gives it to the communication thread. finish: also waits for all collectives and
+ * messages in flight. Not collective. */
 mx_status mx_comm_flush(void);
 mx_status mx_comm_finish(void);
 

@@ -150,7 +150,7 @@ mx_status mx_mesh_group(mx_axes axes, mx_group **out)
     if (!ranks)
         return mx_fail(MX_ERR_MEMORY, "no memory for a group of ranks");
     int n = mx_mesh_ranks(axes, ranks);
-    mx_status status = mx_group_get(ranks, n, out);
+    mx_status status = mx_group_get(ranks, n, false, out);
     free(ranks);
     if (status == MX_OK)
         mesh()->found[axes] = *out;

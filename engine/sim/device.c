@@ -186,6 +186,17 @@ static mx_route route_of(const mx_sim_context *c, mx_axes wanted)
     return mx_network_route(network, &whole, &all, 1, 0);
 }
 
+/* The route of a message and its time. Ranks of one slice do not use the network between slices. */
+static mx_network_time message_time(const mx_sim_context *c, const mx_batch *b, mx_route *route)
+{
+    int chips = c->pod.network.slice_chips, me = c->device.rank;
+    if (me / chips == b->peer / chips)
+        route->slices = 1;
+    mx_network_time t = mx_network_cost(&c->pod.network, route, MX_POINT, (double)b->bytes);
+    t.ici_s *= mx_network_hops(&c->pod.network, route, b->distance);
+    return t;
+}
+
 static mx_status exchange(mx_job *job)
 {
     const mx_batch *b = (const mx_batch *)job;
@@ -193,10 +204,18 @@ static mx_status exchange(mx_job *job)
     mx_sim_times *times = &c->times;
     double bytes = array_bytes(b);
     mx_route route = route_of(c, b->axes);
-    mx_network_time t = mx_network_cost(&c->pod.network, &route, b->x.what.kind, bytes);
-    if (b->async && !c->pod.chip.offloads[b->x.what.kind])
+    bool point = b->x.what.kind == MX_POINT, receives = point && !b->kept[0];
+    mx_network_time t =
+        point ? message_time(c, b, &route) : mx_network_cost(&c->pod.network, &route, b->x.what.kind, bytes);
+    if (b->async && !point && !c->pod.chip.offloads[b->x.what.kind])
         take_time(c, b, bytes, t.ici_s);
     double start = fmax(c->clock_s, b->ready_s);
+    if (receives) { /* over links of the sender, which this chip does not simulate */
+        job->start_s = start;
+        job->end_s = start + t.ici_s + t.dcn_s;
+        job->exposed_s = t.dcn_s > t.ici_s ? &times->dcn_s : &times->ici_s;
+        return MX_OK;
+    }
     for (int d = 0; d < MX_NETWORK_DIMS; d++)
         if (t.ici_s > 0 && route.size[d] > 1)
             start = fmax(start, c->dim_free_s[d]);
@@ -277,6 +296,7 @@ static void destroy(mx_device *device)
 {
     mx_lane_free(context_of(device)->offload.lane);
     mx_lane_free(context_of(device)->comm.lane);
+    mx_lane_free(context_of(device)->comm.points);
     free(context_of(device));
 }
 

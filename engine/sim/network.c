@@ -86,6 +86,7 @@ static double torus_cost(const mx_network *network, const mx_route *route, mx_ex
     case MX_ALL_TO_ALL:
         return torus_gather(network, route, bytes / 4);
     case MX_PERMUTE:
+    case MX_POINT:
         for (int d = network->n_dims - 1; d >= 0; d--)
             if (route->size[d] > 1)
                 return network->hop_s + bytes * route->stride[d] / (network->ici_efficiency * network->dim[d].link_Bps);
@@ -107,6 +108,7 @@ static double switch_cost(const mx_network *network, const mx_route *route, mx_e
     case MX_ALL_TO_ALL:
         return network->hop_s + bytes * (n - 1) / (n * n * port_Bps);
     case MX_PERMUTE:
+    case MX_POINT:
     case MX_BROADCAST:
         return network->hop_s + bytes / port_Bps;
     case MX_BARRIER:
@@ -130,6 +132,7 @@ static double dcn_cost(const mx_network *network, const mx_route *route, mx_exch
     case MX_ALL_TO_ALL:
         return network->dcn_hop_s + own * (m - 1) / (m * m * chip_Bps);
     case MX_PERMUTE:
+    case MX_POINT:
         return network->dcn_hop_s + bytes / chip_Bps;
     case MX_BARRIER:
         return (m - 1) * network->dcn_hop_s;
@@ -141,11 +144,25 @@ static double dcn_cost(const mx_network *network, const mx_route *route, mx_exch
 mx_network_time mx_network_cost(const mx_network *network, const mx_route *route, mx_exchange_kind kind, double bytes)
 {
     mx_network_time t = {0, 0};
-    bool crosses = kind == MX_PERMUTE && route->slices > 1; /* the slowest link determines the time of a step */
+    bool one_way = kind == MX_PERMUTE || kind == MX_POINT,
+         crosses = one_way && route->slices > 1; /* the slowest link determines the time of a step */
     if (route->inside > 1 && !crosses)
         t.ici_s =
             network->n_dims > 0 ? torus_cost(network, route, kind, bytes) : switch_cost(network, route, kind, bytes);
     if (route->slices > 1)
         t.dcn_s = dcn_cost(network, route, kind, bytes);
     return t;
+}
+
+int mx_network_hops(const mx_network *network, const mx_route *route, int distance)
+{
+    if (network->n_dims == 0 || route->slices > 1)
+        return 1;
+    int hops = 0;
+    for (int d = network->n_dims - 1; d >= 0; d--) { /* the innermost dimension counts first */
+        int n = route->size[d], along = distance % n;
+        hops += is_ring(network, route, d) && 2 * along > n ? n - along : along;
+        distance /= n;
+    }
+    return hops;
 }

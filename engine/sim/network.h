@@ -55,6 +55,11 @@ mx_route mx_network_route(const mx_network *network, const mx_placement *placeme
 typedef struct mx_network_time {
     double ici_s, dcn_s;
 } mx_network_time;
+/* MX_POINT costs what a permute of the same bytes does: the message of each rank to a neighbour. */
 mx_network_time mx_network_cost(const mx_network *network, const mx_route *route, mx_exchange_kind kind, double bytes);
+
+/* The number of links between neighbours along the group that a message crosses between two of its `ranks` that are
+ * `distance` apart: on a ring, the shorter way; 1 on a switch and between slices. */
+int mx_network_hops(const mx_network *network, const mx_route *route, int distance);
 
 #endif

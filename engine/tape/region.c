@@ -23,6 +23,14 @@ mx_region *mx_region_dropping(const mx_node *node)
     return region;
 }
 
+bool mx_tape_drops(void)
+{
+    const mx_region *region = tapes->current->region;
+    while (region && !region->drops)
+        region = region->parent;
+    return region != NULL;
+}
+
 mx_status mx_tape_region_open(const mx_remat_policy *policy, mx_scope **scope)
 {
     mx_region *region = malloc(sizeof *region);

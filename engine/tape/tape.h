@@ -115,6 +115,9 @@ mx_status mx_tape_backward(mx_tape *tape, const mx_root *roots, int n_roots, boo
 mx_status mx_tape_grad(mx_tape *tape, const mx_root *roots, int n_roots, mx_tensor *const *targets, int n_targets,
                        bool retain, bool record, mx_tensor **grads);
 
+/* Whether a region of the current tape is open whose policy drops values, so that backward may run its calls again. */
+bool mx_tape_drops(void);
+
 /* Sets the number of regions ahead of backward's current region whose MX_OP_REGATHER calls are prefetched
  * (mx_tape_hooks.prefetch). */
 void mx_tape_set_prefetch(mx_tape *tape, int regions);

@@ -26,23 +26,31 @@ static const double STUCK_S = 1;
 static const double GRACE_S = 0.2, FAR_GRACE_S = 0.5;
 static const double HURRY_S = 30;
 
-/* The entry of one rank. One thread writes the texts, and watchdogs read them at any time. A text that changes while it
- * is read is only printed, and its last byte is always NUL. */
+/* What one of a rank's threads does. */
+typedef struct task {
+    _Atomic int64_t begun, finished; /* number of collectives or messages */
+    _Atomic double since;            /* when the pending one began: CLOCK_MONOTONIC, which all processes share */
+    _Atomic int waits_for;           /* the world rank that it waits for now; -1: none */
+    _Atomic double waits_since, waits_until; /* the first and the last time that it reported this wait */
+    char pending[TEXT_BYTES], last[TEXT_BYTES];
+} task;
+
+/* The entry of one rank. One thread writes the texts of a task, and watchdogs read them at any time. A text that
+ * changes while it is read is only printed, and its last byte is always NUL. */
 typedef struct entry {
     _Alignas(64) _Atomic int state; /* an mx_rank_state */
     int pid;
     mx_guardian_address guardian;
     int world_rank;
-    _Atomic int64_t begun, finished; /* number of collectives */
-    _Atomic double since;            /* when the pending one began: CLOCK_MONOTONIC, which all processes share */
-    _Atomic int waits_for;           /* the world rank that it waits for now; -1: none */
-    _Atomic double waits_since, waits_until; /* the first and the last time that it reported this wait */
     _Atomic double ended_at;
-    char pending[TEXT_BYTES], last[TEXT_BYTES];
+    task tasks[MX_BOARD_PARTS];
 } entry;
+
+static const char *const part_names[MX_BOARD_PARTS] = {"collective", "message"};
 
 static entry *entries;
 static int n_entries, mine;
+static _Thread_local mx_board_part own_part; /* of this thread's pending task */
 static _Atomic double timeout_s = 300;
 
 size_t mx_board_bytes(int ranks) { return (size_t)ranks * sizeof(entry); }
@@ -71,30 +79,34 @@ static void get_text(char *to, const char *from)
     to[i] = '\0';
 }
 
-void mx_board_begin(const char *text)
+void mx_board_begin(const char *text, mx_board_part part)
 {
+    own_part = part;
     if (!entries)
         return;
-    entry *e = &entries[mine];
-    put_text(e->pending, text);
-    atomic_store(&e->waits_for, -1);
-    atomic_store(&e->since, mx_now());
-    atomic_fetch_add(&e->begun, 1);
+    task *t = &entries[mine].tasks[own_part];
+    put_text(t->pending, text);
+    atomic_store(&t->waits_for, -1);
+    atomic_store(&t->since, mx_now());
+    atomic_fetch_add(&t->begun, 1);
 }
 
 void mx_board_finish(void)
 {
     if (!entries)
         return;
-    entry *e = &entries[mine];
-    put_text(e->last, e->pending);
-    atomic_store(&e->waits_for, -1);
-    atomic_fetch_add(&e->finished, 1);
+    task *t = &entries[mine].tasks[own_part];
+    put_text(t->last, t->pending);
+    atomic_store(&t->waits_for, -1);
+    atomic_fetch_add(&t->finished, 1);
 }
 
-static bool is_pending(const entry *e) { return atomic_load(&e->begun) > atomic_load(&e->finished); }
+static bool is_pending(const task *t) { return atomic_load(&t->begun) > atomic_load(&t->finished); }
 
-const char *mx_board_pending(void) { return entries && is_pending(&entries[mine]) ? entries[mine].pending : ""; }
+const char *mx_board_pending(void)
+{
+    return entries && is_pending(&entries[mine].tasks[own_part]) ? entries[mine].tasks[own_part].pending : "";
+}
 
 void mx_board_leave(mx_rank_state state)
 {
@@ -168,13 +180,17 @@ static void take_words(bool ended)
 
 static double ended_elsewhere(int world_rank)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* collectives and messages ask on different threads */
     if (!far_ranks)
         return 0;
+    pthread_mutex_lock(&lock);
     if (!far_ranks[world_rank].asked)
         ask(world_rank);
     if (unanswered > 0)
         take_words(false);
-    return far_ranks[world_rank].ended_at;
+    double ended = far_ranks[world_rank].ended_at;
+    pthread_mutex_unlock(&lock);
+    return ended;
 }
 
 /* This rank enters the barrier when all its questions are answered. So no message is left when all ranks are there. */
@@ -214,18 +230,18 @@ static int place_of(int world_rank)
     return -1;
 }
 
-static void note_wait(entry *e, int world_rank, double now)
+static void note_wait(task *t, int world_rank, double now)
 {
-    if (atomic_load(&e->waits_for) != world_rank || now - atomic_load(&e->waits_until) > FRESH_S) {
-        atomic_store(&e->waits_since, now);
-        atomic_store(&e->waits_for, world_rank);
+    if (atomic_load(&t->waits_for) != world_rank || now - atomic_load(&t->waits_until) > FRESH_S) {
+        atomic_store(&t->waits_since, now);
+        atomic_store(&t->waits_for, world_rank);
     }
-    atomic_store(&e->waits_until, now);
+    atomic_store(&t->waits_until, now);
 }
 
-static bool waits_now(const entry *e, double now)
+static bool waits_now(const task *t, double now)
 {
-    return is_pending(e) && atomic_load(&e->waits_for) >= 0 && now - atomic_load(&e->waits_until) < FRESH_S;
+    return is_pending(t) && atomic_load(&t->waits_for) >= 0 && now - atomic_load(&t->waits_until) < FRESH_S;
 }
 
 /* Compares pending texts without the script line, which may differ between ranks of one collective. */
@@ -245,17 +261,17 @@ static mx_status check_circle(double now)
     char first[2][TEXT_BYTES];
     int first_rank[2] = {-1, -1}, at = mine;
     for (int hops = 0; hops < n_entries; hops++) {
-        const entry *e = &entries[at];
-        if (!waits_now(e, now) || now - atomic_load(&e->waits_since) < STUCK_S)
+        const task *t = &entries[at].tasks[MX_BOARD_COLLECTIVE];
+        if (!waits_now(t, now) || now - atomic_load(&t->waits_since) < STUCK_S)
             return MX_OK;
-        int next = place_of(atomic_load(&e->waits_for));
+        int next = place_of(atomic_load(&t->waits_for));
         if (next < 0)
             return MX_OK;
         if (first_rank[0] < 0) {
-            get_text(first[0], e->pending);
-            get_text(first[1], entries[next].pending);
+            get_text(first[0], t->pending);
+            get_text(first[1], entries[next].tasks[MX_BOARD_COLLECTIVE].pending);
             if (!same_collective(first[0], first[1])) {
-                first_rank[0] = e->world_rank;
+                first_rank[0] = entries[at].world_rank;
                 first_rank[1] = entries[next].world_rank;
             }
         }
@@ -275,44 +291,56 @@ mx_status mx_board_check(int world_rank)
 {
     if (!entries)
         return MX_OK;
-    entry *e = &entries[mine];
+    task *t = &entries[mine].tasks[own_part];
     double now = mx_now();
-    note_wait(e, world_rank, now);
+    note_wait(t, world_rank, now);
     int place = place_of(world_rank);
     double ended = 0;
     if (place < 0)
         ended = ended_elsewhere(world_rank);
     else if (atomic_load(&entries[place].state) != MX_RANK_RUNS)
         ended = atomic_load(&entries[place].ended_at);
-    double since = atomic_load(&e->waits_since);
+    double since = atomic_load(&t->waits_since);
     if (ended > 0 && now - (ended > since ? ended : since) >= (place < 0 ? FAR_GRACE_S : GRACE_S))
-        return mx_fail(MX_ERR_STATE, "rank %d has ended, and rank %d waits for it in %s", world_rank, e->world_rank,
-                       e->pending);
-    return check_circle(now);
+        return mx_fail(MX_ERR_STATE, "rank %d has ended, and rank %d waits for it in %s", world_rank,
+                       entries[mine].world_rank, t->pending);
+    return own_part == MX_BOARD_COLLECTIVE ? check_circle(now) : MX_OK;
 }
 
 /* ---- printing ---- */
+
+static void print_task(FILE *file, const task *t, const char *name, double now)
+{
+    char pending[TEXT_BYTES], last[TEXT_BYTES];
+    get_text(pending, t->pending);
+    get_text(last, t->last);
+    if (is_pending(t)) {
+        fprintf(file, "waits since %.1f s ", now - atomic_load(&t->since));
+        if (waits_now(t, now))
+            fprintf(file, "for rank %d ", atomic_load(&t->waits_for));
+        fprintf(file, "in %s %lld: %s\n", name, (long long)atomic_load(&t->begun), pending);
+    } else {
+        fprintf(file, "is in no %s\n", name);
+    }
+    if (last[0])
+        fprintf(file, "          last finished, %s %lld: %s\n", name, (long long)atomic_load(&t->finished), last);
+}
 
 void mx_board_print(FILE *file)
 {
     double now = mx_now();
     for (int i = 0; i < n_entries; i++) {
         const entry *e = &entries[i];
-        char pending[TEXT_BYTES], last[TEXT_BYTES];
-        get_text(pending, e->pending);
-        get_text(last, e->last);
         fprintf(file, "  rank %d: ", e->world_rank);
-        if (atomic_load(&e->state) != MX_RANK_RUNS)
+        if (atomic_load(&e->state) != MX_RANK_RUNS) {
             fprintf(file, "has ended\n");
-        else if (is_pending(e)) {
-            fprintf(file, "waits since %.1f s ", now - atomic_load(&e->since));
-            if (waits_now(e, now))
-                fprintf(file, "for rank %d ", atomic_load(&e->waits_for));
-            fprintf(file, "in collective %lld: %s\n", (long long)atomic_load(&e->begun), pending);
-        } else
-            fprintf(file, "is in no collective\n");
-        if (last[0])
-            fprintf(file, "          last finished, collective %lld: %s\n", (long long)atomic_load(&e->finished), last);
+            continue;
+        }
+        print_task(file, &e->tasks[MX_BOARD_COLLECTIVE], part_names[MX_BOARD_COLLECTIVE], now);
+        if (atomic_load(&e->tasks[MX_BOARD_MESSAGE].begun) > 0) {
+            fprintf(file, "          ");
+            print_task(file, &e->tasks[MX_BOARD_MESSAGE], part_names[MX_BOARD_MESSAGE], now);
+        }
     }
 }
 
@@ -374,7 +402,10 @@ static void look_for_dead(const int *fds)
 
 static bool is_overdue(const entry *e, double limit)
 {
-    return limit > 0 && is_pending(e) && mx_now() - atomic_load(&e->since) > limit;
+    for (int p = 0; p < MX_BOARD_PARTS; p++)
+        if (limit > 0 && is_pending(&e->tasks[p]) && mx_now() - atomic_load(&e->tasks[p].since) > limit)
+            return true;
+    return false;
 }
 
 static void look_at_clock(void)
@@ -447,5 +478,6 @@ void mx_board_open(void *memory, int ranks, int me, int world_rank)
     e->pid = getpid();
     e->guardian = mx_guardian_of_this_rank();
     e->world_rank = world_rank;
-    atomic_store(&e->waits_for, -1);
+    for (int p = 0; p < MX_BOARD_PARTS; p++)
+        atomic_store(&e->tasks[p].waits_for, -1);
 }

@@ -1,7 +1,7 @@
 /* The board: a table in shared memory that shows what each rank of the node is doing.
  *
  * A waiting rank learns from it that the rank it waits for has ended. The watchdog prints it: for every rank, the last
- * collective that it finished and the one that it is in. */
+ * collective and the last message that it finished, and those that it is in. */
 #ifndef MX_TRANSPORT_BOARD_H
 #define MX_TRANSPORT_BOARD_H
 
@@ -21,10 +21,13 @@ size_t mx_board_bytes(int ranks);
 void mx_board_open(void *memory, int ranks, int me, int world_rank);
 mx_status mx_board_watch(void);
 
-/* This rank begins (finishes) the collective that `text` describes. */
-void mx_board_begin(const char *text);
+/* A rank may be in one of each at once, on different threads. */
+typedef enum mx_board_part { MX_BOARD_COLLECTIVE, MX_BOARD_MESSAGE, MX_BOARD_PARTS } mx_board_part;
+
+/* This rank begins the collective or message that `text` describes. The calling thread finishes it. */
+void mx_board_begin(const char *text, mx_board_part part);
 void mx_board_finish(void);
-const char *mx_board_pending(void); /* the text given to begin; "" when the rank is in no collective */
+const char *mx_board_pending(void); /* the text given to begin by this thread; "" when it is in no collective */
 
 /* These may be called in a signal handler. has_failed: whether a rank of this node ends the run with an error. hurry:
  * the launcher is gone, and other ranks may be gone too, so from now on the watchdog allows a collective at most half a
@@ -33,9 +36,10 @@ void mx_board_leave(mx_rank_state state);
 bool mx_board_has_failed(void);
 void mx_board_hurry(void);
 
-/* A rank that waits for another rank calls this every 50 ms or so, on the thread that calls MPI. MX_ERR_STATE if the
- * other rank has ended, so that waiting is pointless. MX_ERR_VALUE if the two ranks, or several ranks of this node in a
- * circle, wait for each other in different collectives. */
+/* A rank that waits for another rank calls this every 50 ms or so, between begin and finish. MX_ERR_STATE if the other
+ * rank has ended, so that waiting is pointless. MX_ERR_VALUE if the two ranks, or several ranks of this node in a
+ * circle, wait for each other in different collectives. (A rank may wait for a message and compute meanwhile, so a
+ * circle of messages proves nothing.) */
 mx_status mx_board_check(int world_rank);
 
 /* connect prepares for ranks of other nodes, which mx_board_check asks by messages. await_all is called when this rank
@@ -44,7 +48,8 @@ mx_status mx_board_check(int world_rank);
 mx_status mx_board_connect(void);
 void mx_board_await_all(void);
 
-/* Seconds that a collective may take before the watchdog prints the board and ends the run. 0: for ever. */
+/* Seconds that a collective or a message may take before the watchdog prints the board and ends the run. 0: for ever.
+ */
 void mx_board_set_timeout(double seconds);
 double mx_board_timeout(void);
 

@@ -3,9 +3,14 @@
 const char *mx_exchange_name(mx_exchange_kind kind)
 {
     static const char *const names[MX_EXCHANGE_KINDS] = {
-        [MX_ALL_REDUCE] = "all_reduce", [MX_ALL_GATHER] = "all_gather",      [MX_REDUCE_SCATTER] = "reduce_scatter",
-        [MX_ALL_TO_ALL] = "all_to_all", [MX_PERMUTE] = "collective_permute", [MX_BROADCAST] = "broadcast",
+        [MX_ALL_REDUCE] = "all_reduce",
+        [MX_ALL_GATHER] = "all_gather",
+        [MX_REDUCE_SCATTER] = "reduce_scatter",
+        [MX_ALL_TO_ALL] = "all_to_all",
+        [MX_PERMUTE] = "collective_permute",
+        [MX_BROADCAST] = "broadcast",
         [MX_BARRIER] = "barrier",
+        [MX_POINT] = "message",
     };
     return names[kind];
 }

@@ -16,6 +16,7 @@ typedef enum mx_exchange_kind {
     MX_PERMUTE,        /* out = in of the member `shift` positions before this one in the ring */
     MX_BROADCAST,      /* out = in of member `root` */
     MX_BARRIER,        /* no values move */
+    MX_POINT,          /* between two ranks: out of the other member = in of member `root` */
     MX_EXCHANGE_KINDS,
 } mx_exchange_kind;
 
@@ -24,7 +25,7 @@ typedef struct mx_collective {
     mx_dtype wire; /* dtype in which elements travel; for reductions the dtype of the input */
     mx_fold fold;  /* reductions: sum, maximum ... */
     float scale;   /* reductions: the result is multiplied by it; 1/n for a mean, else 1 */
-    int root;      /* broadcast */
+    int root;      /* broadcast, point */
     int shift;     /* permute */
     bool in_place; /* input and output are the same memory; members may differ in this */
 } mx_collective;

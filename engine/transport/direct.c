@@ -98,7 +98,7 @@ static void all_to_all(const job *j)
 static void relay(const job *j)
 {
     int n = j->team->n, me = j->team->me, shift = (j->x->what.shift % n + n) % n;
-    int source = j->x->what.kind == MX_BROADCAST ? j->x->what.root : (me + n - shift) % n;
+    int source = j->x->what.kind == MX_PERMUTE ? (me + n - shift) % n : j->x->what.root;
     if (source != me || !j->x->what.in_place)
         copy(j, source, 0, 0);
 }

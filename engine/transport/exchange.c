@@ -259,7 +259,7 @@ static mx_status reduce(const job *j)
     return count > 0 ? reduce_place(j, last, count - last) : MX_OK;
 }
 
-/* ---- permute and broadcast: each member sends to at most one member, or the same to all ---- */
+/* ---- permute, broadcast and messages: each member sends to at most one member, or the same to all ---- */
 
 /* `source`: the member that this rank receives from, or -1. `give`: the member that it sends to, n for all, or -1. */
 static mx_status relay_fill(const job *j, int64_t first, int64_t n, int source, int give)
@@ -307,7 +307,7 @@ static mx_status relay(const job *j, int source, int give)
 static mx_status relay_kind(const job *j, const mx_exchange *x)
 {
     int n = j->team->n, me = j->team->me;
-    if (x->what.kind == MX_BROADCAST)
+    if (x->what.kind == MX_BROADCAST || x->what.kind == MX_POINT)
         return relay(j, me == x->what.root ? -1 : x->what.root, me == x->what.root ? n : -1);
     int shift = (x->what.shift % n + n) % n;
     return shift == 0 ? relay(j, -1, -1) : relay(j, (me + n - shift) % n, (me + shift) % n);
@@ -328,6 +328,7 @@ static mx_status run_on_team(job *j, const mx_exchange *x)
         return scatter(j, scatter_place);
     case MX_PERMUTE:
     case MX_BROADCAST:
+    case MX_POINT:
         return relay_kind(j, x);
     default:
         return MX_OK;

@@ -2,7 +2,8 @@
  *
  * All collectives run in chunks that fit the cache. Sums are taken in the order of the group's members, within a node
  * and then over the nodes in their order, in f32 for floats. So the same group gives the same bits, on every member.
- * `in` and `out` must not overlap, except in place. All are Collective among the group, on the communication thread. */
+ * `in` and `out` must not overlap, except in place. All are Collective among the group, on the thread of a lane. A
+ * message is an exchange of a group of two, in place on both. */
 #ifndef MX_TRANSPORT_EXCHANGE_H
 #define MX_TRANSPORT_EXCHANGE_H
 

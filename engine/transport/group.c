@@ -139,13 +139,20 @@ static mx_status make_group(mx_group *g, const int *ranks, int n)
     return status;
 }
 
-mx_status mx_group_get(const int *ranks, int n, mx_group **out)
+mx_group *mx_group_find(const int *ranks, int n, bool messages)
 {
     for (int i = 0; i < n_groups; i++)
-        if (groups[i]->n == n && memcmp(groups[i]->ranks, ranks, (size_t)n * sizeof(int)) == 0) {
-            *out = groups[i];
-            return MX_OK;
-        }
+        if (groups[i]->n == n && groups[i]->messages == messages &&
+            memcmp(groups[i]->ranks, ranks, (size_t)n * sizeof(int)) == 0)
+            return groups[i];
+    return NULL;
+}
+
+mx_status mx_group_get(const int *ranks, int n, bool messages, mx_group **out)
+{
+    *out = mx_group_find(ranks, n, messages);
+    if (*out)
+        return MX_OK;
     mx_group **grown = realloc(groups, (size_t)(n_groups + 1) * sizeof(mx_group *));
     if (!grown)
         return no_memory(n);
@@ -153,6 +160,7 @@ mx_status mx_group_get(const int *ranks, int n, mx_group **out)
     mx_group *g = calloc(1, sizeof *g);
     if (!g)
         return no_memory(n);
+    g->messages = messages;
     mx_status status = make_group(g, ranks, n);
     if (status != MX_OK) { /* teams made so far are not freed: the run ends */
         free(g);

@@ -10,6 +10,7 @@
 
 typedef struct mx_group {
     int n, me;           /* number of ranks, and the index of this one */
+    bool messages;       /* it carries messages, on their own thread; others carry collectives */
     int *ranks;          /* their world ranks, ascending */
     int nodes;           /* number of nodes that they are on */
     mx_team *node;       /* the group's ranks on this node; NULL when this rank is alone there */
@@ -20,8 +21,12 @@ typedef struct mx_group {
     int *grid;           /* index in the group of local index i on node v (as ordered in `across`): v * node->n + i */
 } mx_group;
 
-/* The group of these world ranks, which are ascending and include this rank. A group is created once and then looked
- * up. Creating it is Collective among its ranks; no collective may be in flight on this rank then. */
-mx_status mx_group_get(const int *ranks, int n, mx_group **out);
+/* The group of these world ranks, which are ascending and include this rank. The same ranks have one group for
+ * collectives and one for messages, because both may be in flight at once. A group is created once and then looked up.
+ * Creating it is Collective among its ranks; no collective may be in flight on this rank then. */
+mx_status mx_group_get(const int *ranks, int n, bool messages, mx_group **out);
+
+/* The group if it has been created, or NULL. Not collective. */
+mx_group *mx_group_find(const int *ranks, int n, bool messages);
 
 #endif

@@ -235,6 +235,8 @@ const char *mx_mpi_library(void)
     return name;
 }
 
+bool mx_mpi_has_threads(void) { return thread_level == MPI_THREAD_MULTIPLE; }
+
 const char *mx_mpi_thread_level(void)
 {
     switch (thread_level) {

@@ -88,6 +88,38 @@ function TestPlacement.test_strides_are_those_of_jax()
     end
 end
 
+-- ---- messages ----
+
+-- 16 chips of v5e, a torus of 4 x 4 without rings: stage 0 to 3 crosses three links. A sender's link is busy as long; a
+-- receiver only waits.
+function TestPlacement.test_messages_cross_links()
+    local bytes = 4e6
+    local function seconds(fn)
+        mx.sim_times(true)
+        local before = mx.now()
+        fn(mx.zeros({ math.tointeger(bytes // 4) }))
+        return mx.now() - before, mx.sim_times()
+    end
+    mx.train.mesh(mx.config.load { "hardware=v5e-16", "ici_pipeline_parallelism=4" })
+    for to = 1, 3 do
+        local _, times = seconds(function(x) mx.send(x, { axis = "stage", to = to }) end)
+        local h = mx.sim.now
+        local link = h.hop_latency_s + bytes / (h.link_Bps * (h.ici_efficiency or 1))
+        lu.assertAlmostEquals(times.ici_busy_s, to * link, 1e-9)
+        local waited
+        waited, times = seconds(function(x) mx.recv(x, { axis = "stage", from = to }):wait() end)
+        lu.assertAlmostEquals(waited, to * link, 1e-9)
+        lu.assertEquals(times.ici_busy_s, 0)
+    end
+    mx.train.mesh(mx.config.load { "hardware=v5e-16", "num_slices=2", "dcn_pipeline_parallelism=2" })
+    local far, times = seconds(function(x)
+        mx.recv(x, { axis = "stage", from = 1 }):wait()
+    end)
+    local h = mx.sim.now
+    lu.assertAlmostEquals(far, h.dcn_hop_latency_s + bytes / (h.dcn_Bps * (h.dcn_efficiency or 1)), 1e-9)
+    lu.assertTrue(times.dcn_s > 0)
+end
+
 -- ---- shapes ----
 
 local function shapes(name)

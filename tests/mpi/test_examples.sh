@@ -32,7 +32,7 @@ check() {
 for file in "$examples"/*.lua; do
     name=$(basename "$file")
     case $name in
-    diloco.lua) check "$name on 2" 0 "$mpirun" -n 2 "$mxlua" --threads 1 "$file" ;;
+    diloco.lua | gpipe.lua) check "$name on 2" 0 "$mpirun" -n 2 "$mxlua" --threads 1 "$file" ;;
     *) check "$name" 0 "$mxlua" --threads 1 "$file" ;;
     esac
     lines=$(wc -l <"$file")

@@ -294,7 +294,15 @@ mx.all_to_all(mx.ones(mx.ranks(), 1), { split = 1, concat = 2 }):size(1) --> 1]]
         { "broadcast", torch = "distributed.broadcast",
             code = [[mx.broadcast(mx.tensor { 7 }, { root = 0 }) --> {7}]] },
         { "broadcast_", code = [[mx.broadcast_(mx.tensor { 7 }, { root = 0 }) --> {7}]] },
-        { "collective_permute", torch = "distributed.send, distributed.recv", code = [[
+        { "send", torch = "distributed.send, distributed.isend", code = [[
+if mx.ranks() > 1 and mx.rank() == 0 then
+    mx.send(mx.ones(3), { to = 1 })
+end]] },
+        { "recv", torch = "distributed.recv, distributed.irecv", code = [[
+if mx.rank() == 1 then
+    print(mx.recv(mx.zeros(3), { from = 0 }))
+end]] },
+        { "collective_permute", torch = "distributed.batch_isend_irecv", code = [[
 mx.collective_permute(mx.ones(2), { shift = 1 }) --> {1, 1}]] },
         { "collective_permute_", code = [[mx.collective_permute_(mx.ones(2), { shift = -1 }) --> {1, 1}]] },
         { "shard", torch = "chunk(world_size)[rank]",

@@ -270,6 +270,42 @@ function TestPlan.test_the_search_leaves_what_is_set()
     end
 end
 
+-- With experts: "fsdp tensor expert", where expert divides the 8 experts of all layers.
+function TestPlan.test_the_search_splits_experts()
+    for line, expected in pairs({
+        ["ici_tensor_parallelism=2"] = "32 - 1, 16 - 2, 8 - 4, 4 - 8",
+        ["ici_fsdp_parallelism=8"] = "- 1 8, - 2 4, - 4 2, - 8 1",
+        ["ici_fsdp_parallelism=16 ici_tensor_parallelism=2"] = "- - 2",
+        ["ici_expert_parallelism=4"] = "16 1 -, 8 2 -, 4 4 -, 2 8 -, 1 16 -",
+        ["ici_expert_parallelism=-1 ici_tensor_parallelism=1"] = "64 - -, 32 - -, 16 - -, 8 - -",
+    }) do
+        local words, found, seen = { "model_name=mixtral-8x7b", "remat_policy=full", "per_device_batch_size=8" }, {}, {}
+        for word in line:gmatch("%S+") do
+            words[#words + 1] = word
+        end
+        for _, c in ipairs(mx.plan.candidates(mx.config.load(words), 64, 1000)) do
+            local mesh = ("%s %s %s"):format(c.fsdp or "-", c.tensor or "-", c.expert or "-")
+            found[#found + 1] = not seen[mesh] and mesh or nil
+            seen[mesh] = true
+        end
+        lu.assertEquals(table.concat(found, ", "), expected, line)
+    end
+end
+
+-- More candidates than may be tried: all meshes with the policy that keeps least, then the others on the best of them.
+function TestPlan.test_the_search_tries_all_meshes_first()
+    local words = { "model_name=tiny-moe", "hardware=v5e-8", "search=true", "per_device_batch_size=2" }
+    words[5], words[6] = "candidates=14", "top=1"
+    local found, kinds = mx.plan.run(words), {}
+    for i, entry in ipairs(found) do
+        local c = entry.config
+        kinds[c.remat_policy] = (kinds[c.remat_policy] or 0) + 1
+        lu.assertTrue(i == 1 or entry.result.tokens_per_s <= found[i - 1].result.tokens_per_s)
+    end
+    -- tensor 1, 2, 4 with expert up to 8, 4, 2; then five of the seven other policies on the fastest mesh.
+    lu.assertEquals({ kinds.full, #found }, { 9, 14 })
+end
+
 -- The best line is the user's words and the found ones, each key once. A chip of v7x is two devices.
 function TestPlan.test_the_best_line()
     local said = {}

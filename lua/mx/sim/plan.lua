@@ -6,6 +6,7 @@
 
 local mx = require "mx"
 local advice = require "mx.sim.advice"
+local search = require "mx.sim.search"
 local util = require "mx.util"
 
 local plan = {}
@@ -353,183 +354,7 @@ local function report(config)
     return result, fits
 end
 
--- ---- the search ----
-
-local POLICIES = {
-    "none", "minimal_with_context", "minimal", "save_dot_except_mlp", "save_qkv_proj", "qkv_proj_offloaded",
-    "minimal_offloaded", "full",
-}
-local LARGEST_BATCH = 32
-
--- The keys that the search sets, if the user has not.
-local SEARCHED = {
-    fsdp = "ici_fsdp_parallelism", tensor = "ici_tensor_parallelism", policy = "remat_policy",
-    batch = "per_device_batch_size", split = "allow_split_physical_axes",
-}
-
--- The meshes to try: {fsdp, tensor} each, without those that the user has set.
-local function meshes(config, devices, chosen)
-    local rest = devices
-    for _, axis in ipairs(mx.mesh.AXES) do
-        local key = mx.mesh.key("ici", axis)
-        if key ~= SEARCHED.fsdp and key ~= SEARCHED.tensor or chosen[key] and config[key] > 0 then
-            rest = rest // math.max(1, config[key])
-            if config[key] == -1 then
-                return { {} } -- this axis takes the rest
-            end
-        end
-    end
-    local fixed_fsdp, fixed_tensor = chosen[SEARCHED.fsdp], chosen[SEARCHED.tensor]
-    if fixed_fsdp and fixed_tensor then
-        return { {} }
-    elseif fixed_tensor and config[SEARCHED.tensor] > 0 then
-        return { { fsdp = rest } }
-    elseif fixed_fsdp and config[SEARCHED.fsdp] > 0 then
-        return { { tensor = rest } }
-    end
-    local shape, list, tensor = mx.models.shape(config), {}, 1
-    while tensor <= math.min(rest, 16) do
-        if rest % tensor == 0 and mx.models.divides(shape, tensor) and shape.emb >= rest // tensor then
-            list[#list + 1] = {
-                tensor = not fixed_tensor and tensor or nil, fsdp = not fixed_fsdp and rest // tensor or nil,
-            }
-        end
-        tensor = 2 * tensor
-    end
-    return list
-end
-
--- The batch sizes to try on a mesh: powers of two from one sequence for all ranks that share it.
-local function batches(config, mesh)
-    local share, list = 1, {}
-    for _, axis in ipairs({ "tensor", "tensor_sequence", "context" }) do
-        share = share * math.max(1, mesh[axis] or config[mx.mesh.key("ici", axis)])
-            * math.max(1, config[mx.mesh.key("dcn", axis)])
-    end
-    local batch = 1 / 2 ^ (math.log(share, 2) // 1)
-    while batch <= LARGEST_BATCH do
-        list[#list + 1] = math.tointeger(batch) or batch
-        batch = 2 * batch
-    end
-    return list
-end
-
---- The candidates, at most `most`: fsdp and tensor within a slice (data across slices), policies and batch
---- sizes, without those that the user has set. Meshes with less tensor come first, and smaller batches.
----@param config table
----@param devices integer of a slice
----@param most integer
----@return {fsdp: integer?, tensor: integer?, policy: string?, batch: number?}[] candidates, integer how many there are
-function plan.candidates(config, devices, most)
-    local chosen, list, n = getmetatable(config).chosen, {}, 0
-    for _, mesh in ipairs(meshes(config, devices, chosen)) do
-        for _, batch in ipairs(chosen[SEARCHED.batch] and { false } or batches(config, mesh)) do
-            for _, policy in ipairs(chosen[SEARCHED.policy] and { false } or POLICIES) do
-                n = n + 1
-                list[#list + 1] = n <= most and {
-                    fsdp = mesh.fsdp, tensor = mesh.tensor, batch = batch or nil, policy = policy or nil,
-                } or nil
-            end
-        end
-    end
-    return list, n
-end
-
-local function words_of(candidate)
-    local words = {}
-    for name, key in util.sorted_pairs(SEARCHED) do
-        words[#words + 1] = candidate[name] and ("%s=%s"):format(key, candidate[name]) or nil
-    end
-    return words
-end
-
--- Simulates a candidate; nil and the reason if it does not fit in memory or on the torus. A mesh that needs
--- allow_split_physical_axes gets it.
-local function try(words, options, candidate)
-    local all = table.move(words, 1, #words, 1, {})
-    for _, word in ipairs(words_of(candidate)) do
-        all[#all + 1] = word
-    end
-    local function simulate()
-        local config = mx.config.load(all, { options = options, simulate = false, quiet = true })
-        local result = plan.simulate(config, config.hardware, config.num_slices, { limited = true })
-        return { config = config, result = result }
-    end
-    local ok, found = pcall(simulate)
-    local asked = table.concat(words, " "):find(SEARCHED.split, 1, true)
-    if not (ok or asked or candidate.split) and tostring(found):find(SEARCHED.split, 1, true) then
-        candidate.split = true
-        return try(words, options, candidate)
-    end
-    return ok and found or nil, not ok and tostring(found) or nil
-end
-
--- The user's words for train.lua: without those of the search, and the last one of each key.
-local function kept_words(words)
-    local last, kept = {}, {}
-    for i, word in ipairs(words) do
-        last[word:match("^[^=]*")] = i
-    end
-    for i, word in ipairs(words) do
-        local key = word:match("^[^=]*")
-        kept[#kept + 1] = last[key] == i and key ~= "search" and key ~= "candidates" and key ~= "top" and word or nil
-    end
-    return kept
-end
-
-local function print_best(found, top)
-    say("%5s %6s %-24s %5s %9s %9s %6s %10s  %s", "fsdp", "tensor", "remat_policy", "batch", "step s", "tokens/s",
-        "MFU %", "memory", "range of the step, s")
-    for i = 1, math.min(top, #found) do
-        local c, result = found[i].config, found[i].result
-        local sizes = mx.mesh.layout(c, result.hardware.chips * c.num_slices).ici
-        local tensor = sizes.tensor * sizes.tensor_sequence
-        local range = plan.range(c, c.hardware, c.num_slices)
-        say("%5d %6d %-24s %5g %9.4g %9s %6.1f %10s  %s", sizes.fsdp, tensor, c.remat_policy, c.per_device_batch_size,
-            result.step_s, util.thousands(result.tokens_per_s), result.mfu, util.bytes(result.peak_bytes),
-            range and ("%.4g to %.4g"):format(result.step_s * range[1], result.step_s * range[2]) or "unknown")
-    end
-end
-
-local function search(words, config, options)
-    local devices = mx.sim.pod(config.hardware, 1).network.slice_chips
-    local candidates, all = plan.candidates(config, devices, config.candidates)
-    local found, reason, started = {}, nil, mx.now()
-    mx.flags.report(config)
-    say("%s on %d x %s: %d candidates%s ...", config.model_name, config.num_slices, config.hardware, #candidates,
-        all > #candidates and (" of %d (candidates=%d tries all)"):format(all, all) or "")
-    local told, full = started, {} -- full: meshes and policies whose memory a smaller batch exceeds
-    for i, candidate in ipairs(candidates) do
-        local kind = ("%s %s %s"):format(candidate.fsdp, candidate.tensor, candidate.policy)
-        local fits, why
-        if not full[kind] then
-            fits, why = try(words, options, candidate)
-            full[kind] = why and why:find("memory", 1, true) and true
-        end
-        reason = why or reason
-        if fits then
-            fits.words = words_of(candidate)
-            found[#found + 1] = fits
-        end
-        if mx.now() - told > 5 then
-            told = mx.now()
-            say("  %d of %d, %d fit", i, #candidates, #found)
-        end
-    end
-    if #found == 0 then
-        util.refuse("none of the %d candidates fits; the last one: %s", #candidates, reason)
-    end
-    table.sort(found, function(a, b)
-        return a.result.tokens_per_s > b.result.tokens_per_s
-    end)
-    say("%d of %d fit, in %.1f s; the best by simulated tokens per second:", #found, #candidates, mx.now() - started)
-    print_best(found, config.top)
-    mx.sim.label.say(found[1].result.hardware, mx.sim.label.job(config))
-    say("")
-    say("the best one, as words for scripts/train.lua:")
-    say("  %s \\\n  %s", table.concat(kept_words(words), " "), table.concat(found[1].words, " "))
-    return found
-end
+plan.candidates = search.candidates
 
 --- Prints the plan of a config, or searches for a good one. Not collective: one process.
 ---@param words string[] the command line after the script
@@ -542,7 +367,7 @@ function plan.run(words)
     elseif config.hardware == "" then
         util.refuse("hardware= is missing: say what to plan for, such as hardware=v5e-256; configs/hardware has them")
     elseif config.search then
-        return search(words, config, options)
+        return search.run(words, config, options)
     end
     local result, fits = report(config)
     if not fits then

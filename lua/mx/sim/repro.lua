@@ -46,17 +46,18 @@ end
 --- Simulates a step of a published job. Not collective: each process simulates by itself.
 ---@param published table of repro.published
 ---@param cell {model: string, slices: integer}
----@param o? {constants: table<string, number>, era: string} constants: used instead of the hardware file's
----@return table step_s, mfu, tflops, peak_memory_bytes, formula, times (of mx.sim_times)
+---@param o? {constants: table<string, number>, era: string, limited: boolean} constants: used instead of the hardware
+---       file's; limited = false: a step that needs more memory than a chip has is not refused
+---@return table step_s, mfu, tflops, tokens_per_s (of a chip), peak_memory_bytes, formula, times (of mx.sim_times)
 function repro.simulate(published, cell, o)
     o = o or {}
     local config = mx.config.load(repro.words(published, cell, o.era), { simulate = false, flags = false })
     check_parameters(published, cell, o.era, mx.models.count(mx.models.shape(config)))
     local result = mx.plan.simulate(config, config.hardware, config.num_slices,
-        { constants = o.constants, limited = true })
+        { constants = o.constants, limited = o.limited ~= false })
     return {
         step_s = result.step_s, tflops = result.flops_per_s / 1e12, formula = result.formula, times = result.times,
-        mfu = result.mfu, peak_memory_bytes = result.peak_bytes,
+        mfu = result.mfu, peak_memory_bytes = result.peak_bytes, tokens_per_s = result.tokens_per_s,
     }
 end
 

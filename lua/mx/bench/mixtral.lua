@@ -1,0 +1,87 @@
+--- Prints published rates of models with experts beside simulated ones. No constant is fitted to these rows.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local bench_mixtral = {}
+
+local say = mx.metrics.say
+local ROW = "%-14s %-9s %-14s %9s %9s %8s %8s %8s  %s"
+
+-- The config of a row, and a published file of its hardware for mx.repro.
+local function config_of(published, cell)
+    local own = setmetatable({ hardware = cell.hardware }, { __index = published })
+    return mx.config.load(mx.repro.words(own, cell), { simulate = false, flags = false }), own
+end
+
+--- Model FLOPs of a token in a row's job, by the file's formula; and the peak of a chip.
+---@param published table of mx.repro.published("moe")
+---@param cell table a row of it
+---@return number flops, number peak FLOP/s
+function bench_mixtral.flops_of(published, cell)
+    local config, hardware = config_of(published, cell), mx.sim.hardware(cell.hardware)
+    local shape, S = mx.models.shape(config), config.max_target_length
+    local flops = mx.flops.step(config.flop_formula, shape, mx.models.count(shape), 1, S)
+    return flops / S, hardware.peak_flops.bfloat16 * (hardware.dies or 1)
+end
+
+-- Compares a row with its simulation.
+local function compare(published, cell)
+    local row = {
+        model = cell.model, hardware = cell.hardware, chips = cell.chips, kind = cell.kind, missing = cell.missing,
+        published_tokens_per_s = cell.tokens_per_s, published_mfu = cell.mfu, published_step_s = cell.step_time_s,
+    }
+    if cell.missing then
+        return row
+    end
+    local flops, peak = bench_mixtral.flops_of(published, cell)
+    row.published_mfu = cell.mfu or 100 * cell.tokens_per_s * flops / peak
+    local config, own = config_of(published, cell)
+    local result = mx.repro.simulate(own, cell, { limited = false })
+    local hardware = mx.sim.hardware(cell.hardware)
+    row.simulated_tokens_per_s, row.simulated_mfu, row.simulated_step_s = result.tokens_per_s, result.mfu, result.step_s
+    row.error_percent = 100 * (result.tokens_per_s / cell.tokens_per_s - 1)
+    row.peak_memory_bytes, row.memory_bytes = result.peak_memory_bytes, hardware.memory_bytes
+    row.simulation = mx.sim.label.of(hardware, mx.sim.label.job(config))
+    return row
+end
+
+local function print_row(row)
+    local function text(format, value)
+        return value and format:format(value) or "-"
+    end
+    local remark = row.missing and ("not simulated: its layers need %s"):format(row.missing)
+        or ("peak memory %s of %s%s"):format(util.bytes(row.peak_memory_bytes), util.bytes(row.memory_bytes),
+            row.peak_memory_bytes > row.memory_bytes and ": MORE THAN A CHIP HAS" or "")
+    say("%s", ROW:format(row.model, ("%s-%d"):format(row.hardware, row.chips), row.kind,
+        text("%.0f", row.published_tokens_per_s), text("%.0f", row.simulated_tokens_per_s),
+        text("%.2f", row.published_mfu), text("%.2f", row.simulated_mfu), text("%+.1f %%", row.error_percent), remark))
+end
+
+--- Simulates the published jobs and prints the rates side by side. Not collective.
+---@param words string[] metrics_file=F
+---@return table[] rows
+function bench_mixtral.run(words)
+    local o = mx.config.options(words, { metrics_file = "" })
+    if mx.ranks() > 1 then
+        util.refuse("one process simulates all chips, but there are %d ranks: start mxlua without mpirun", mx.ranks())
+    end
+    local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
+    local published, rows = mx.repro.published("moe"), {}
+    say("rates of a chip, FLOPs by %s; nothing is fitted to these rows", published.flop_formula)
+    say("%s", ROW:format("", "", "", "tokens/s", "tokens/s", "MFU %", "MFU %", "error", ""))
+    say("%s", ROW:format("model", "chips", "experts", "published", "simulated", "publ.", "simul.", "of rate", ""))
+    for i, cell in ipairs(published.cells) do
+        rows[i] = compare(published, cell)
+        print_row(rows[i])
+        if log then
+            log:row(rows[i])
+        end
+    end
+    if log then
+        log:close()
+    end
+    return rows
+end
+
+return bench_mixtral

@@ -1,0 +1,70 @@
+-- Published rows of models with experts: that each agrees with itself and with the FLOP formula, and that nothing is
+-- fitted to them.
+
+local bench = require "mx.bench.mixtral"
+local lu = require "luaunit"
+local mx = require "mx"
+local util = require "mx.util"
+
+TestBenchMixtral = {}
+
+-- FLOPs of a token of Mixtral 8x7B with all of attention, by hand: the router, two experts, attention, logits.
+function TestBenchMixtral.test_flops()
+    local E, M, S = 4096, 14336, 4096
+    local layer = 2 * E * (32 + 2 * 8) * 128 + 2 * 32 * 128 * E + 2 * E * 8 + 2 * 6 * E * M + 4 * S * 32 * 128
+    local published = mx.repro.published("moe")
+    local flops, peak = bench.flops_of(published, published.cells[1])
+    lu.assertEquals({ flops, peak }, { 3.0 * (32 * layer + 2 * E * 32000), 459e12 })
+end
+
+-- Tokens per second times FLOPs of a token are the published MFU or TFLOP/s, and the tokens of a step divided by its
+-- time are the published rate: to the published digits.
+function TestBenchMixtral.test_rows_agree_with_themselves()
+    local published, compared = mx.repro.published("moe"), 0
+    for _, cell in ipairs(published.cells) do
+        if not cell.missing then
+            local flops, peak = bench.flops_of(published, cell)
+            local tflops = cell.tokens_per_s * flops / 1e12
+            lu.assertAlmostEquals(tflops / (cell.tflops or cell.mfu / 100 * peak / 1e12), 1, 5e-4, cell.model)
+            if cell.step_time_s then
+                local tokens = cell.settings.per_device_batch_size * published.settings.max_target_length
+                lu.assertAlmostEquals(tokens / cell.step_time_s / cell.tokens_per_s, 1, 5e-5, cell.model)
+            end
+            compared = compared + 1
+        end
+    end
+    lu.assertEquals(compared, 4)
+end
+
+function TestBenchMixtral.test_nothing_is_fitted_to_them()
+    for _, files in pairs(mx.generations.FILES) do
+        lu.assertFalse(util.contains(files, "moe"))
+    end
+    for _, cell in ipairs(mx.repro.published("moe").cells) do
+        lu.assertFalse(mx.repro.is_fitted(mx.repro.published("moe"), cell))
+    end
+end
+
+-- A row for each; rates are those of the step; rows that cannot be simulated say why.
+function TestBenchMixtral.test_the_table()
+    local path = os.tmpname()
+    local rows, lines = bench.run { "metrics_file=" .. path }, 0
+    for line in io.lines(path) do
+        lines = lines + 1
+        local row = mx.io.json_decode(line)
+        lu.assertEquals(row.simulated_tokens_per_s, rows[lines].simulated_tokens_per_s)
+    end
+    os.remove(path)
+    lu.assertEquals({ lines, #rows }, { 6, 6 })
+    for _, row in ipairs(rows) do
+        if row.missing then
+            lu.assertNil(row.simulated_tokens_per_s)
+        else
+            local ratio = row.simulated_tokens_per_s / row.published_tokens_per_s
+            lu.assertAlmostEquals(row.error_percent, 100 * (ratio - 1), 1e-9)
+            lu.assertAlmostEquals(row.simulated_mfu / row.published_mfu, ratio, 1e-3)
+            lu.assertTrue(row.simulated_mfu < 100)
+        end
+    end
+    lu.assertEquals(rows[5].missing, "latent attention")
+end

@@ -168,7 +168,11 @@ end
 function TestWords.test_custom_meshes()
     local c = load({ "model_name=tiny", "custom_mesh_and_rule=pure-fsdp" })
     lu.assertEquals({ c.dcn_data_parallelism, c.dcn_fsdp_parallelism }, { 1, -1 })
-    refused({ "model_name=tiny", "custom_mesh_and_rule=ep-as-cp" }, "ici_context_parallelism=N")
+    c = load({ "model_name=tiny-moe", "custom_mesh_and_rule=ep-as-cp", "ici_expert_parallelism=2" })
+    lu.assertEquals(mx.mesh.plan(c, 2).rules.activation_length, { "expert" })
+    c = load({ "model_name=tiny-moe", "logical_axis_rules=[[activation_batch_moe,[data,fsdp,fsdp_transpose]]]" })
+    mx.mesh.plan(c, 2)
+    refused({ "model_name=tiny", "custom_mesh_and_rule=fsdp-as-dp-for-attn" }, "[[embed_attn,[expert]]]")
     refused({ "model_name=tiny", "custom_mesh_and_rule=pure" }, "custom_mesh_and_rule: expected one of cp-as-ep, ")
 end
 

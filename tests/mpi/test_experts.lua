@@ -74,10 +74,11 @@ local function train(config, mesh, change)
     return run
 end
 
--- The words of a mesh: "expert=2 tensor=2".
-local function words_of(case, words)
-    words = table.move(words or {}, 1, #(words or {}), 2, { "ici_fsdp_parallelism=1" })
-    for key, value in case:gmatch("([%w_]+)=([%w_]+)") do
+-- The words of a mesh: "expert=2 tensor=2", and rules behind it: "expert=2 [[activation_exp,[]]]".
+local function words_of(case)
+    local mesh, rules = case:match("^([^[]*)(.*)$")
+    local words = { "ici_fsdp_parallelism=1", rules ~= "" and "logical_axis_rules=" .. rules or nil }
+    for key, value in mesh:gmatch("([%w_]+)=([%w_-]+)") do
         local is_axis = util.contains(mx.mesh.AXES, key)
         words[key == "fsdp" and 1 or #words + 1] = ("%s=%s"):format(is_axis and mx.mesh.key("ici", key) or key, value)
     end
@@ -118,14 +119,19 @@ TestExperts = {}
 for _, case in ipairs(({
     [2] = {
         "expert=2", "fsdp=2", "tensor=2", "tensor_sequence=2", "context=2", "data=2 shard_optimizer_over_data=true",
+        "expert=2 [[activation_exp,[]]]", -- gathered, as other weights are
+        "expert=2 custom_mesh_and_rule=ep-as-cp", "expert=2 custom_mesh_and_rule=ep-as-dp",
+        "context=2 custom_mesh_and_rule=cp-as-ep", "fsdp=2 custom_mesh_and_rule=shard-exp-on-fsdp",
     },
     [3] = { "expert=3" },
     [4] = {
         "expert=2 fsdp=2", "expert=2 tensor=2", "expert=2 tensor_sequence=2", "expert=2 context=2",
         "expert=2 data=2", "expert=4", "expert=2 fsdp_transpose=2",
+        "expert=2 fsdp=2 custom_mesh_and_rule=shard-exp-on-fsdp",
     },
 })[RANKS]) do
-    for _, setting in ipairs(RANKS == 2 and { "losses", "biases", "capacity" } or { "losses" }) do
+    for _, setting in ipairs(RANKS == 2 and not case:find("[%[-]") and { "losses", "biases", "capacity" }
+        or { "losses" }) do
         if not (case:find("context") and setting == "capacity") then
             TestExperts["test_" .. setting .. "_on_" .. case:gsub("[^%w]+", "_")] = function()
                 assert_as_one_rank(case, setting)

@@ -39,7 +39,8 @@ names.FOLLOWS = {
     activation_norm_length_moe = "activation_norm_length", activation_embed_moe = "activation_embed",
 }
 
---- Names that concern layers with experts alone. Their rules are not checked for other models.
+--- Names that concern layers with experts alone. Their rules are not checked for other models. Tokens may be split over
+--- the axes of activation_exp or not: before and after the exchange they are, between them they are not.
 names.EXPERTS = {
     exp = true, activation_exp = true, mlp_moe = true, embed_moe = true, embed_router = true,
     activation_mlp_moe = true, activation_batch_moe = true, activation_length_moe = true,
@@ -99,6 +100,9 @@ function names.check(rules, sizes, shares_batch, has_experts)
     for name, leader in util.sorted_pairs(names.FOLLOWS) do
         local of_products = not leader:find("^activation_") and name:find("^activation_")
         local without = of_products and shares_batch or {}
+        for _, axis in ipairs(names.EXPERTS[name] and not of_products and rules.activation_exp or {}) do
+            without[axis] = true
+        end
         local got, expected = split_axes(rules, sizes, name, without), split_axes(rules, sizes, leader, without)
         if rules[name] and got ~= expected and (has_experts or not names.EXPERTS[name]) then
             util.refuse("logical_axis_rules: %s is split over [%s], but here it is always split as %s is, over [%s]: "

@@ -26,6 +26,7 @@ typedef struct job {
     bool descending;
     void *values;
     int32_t *ids;
+    bool wide;  /* elements of 8 bytes: two keys, which are sorted one after the other */
     int digits; /* bytes of a key */
 } job;
 
@@ -59,6 +60,19 @@ static uint32_t key_of(const void *x, int64_t i, mx_dtype dtype)
     default:
         mx_dtype_unexpected(dtype, __func__);
     }
+}
+
+/* The same for elements of 8 bytes. */
+static uint64_t wide_key_of(const job *j, int64_t i)
+{
+    uint64_t bits = ((const uint64_t *)j->x.data)[i], sign = 1ull << 63;
+    if (j->x.dtype == MX_I64)
+        bits ^= sign;
+    else if (bits << 1 > 0xffe0000000000000u) /* NaN */
+        bits = UINT64_MAX;
+    else
+        bits = bits << 1 == 0 ? sign : bits & sign ? ~bits : bits | sign;
+    return j->descending ? ~bits : bits;
 }
 
 /* The item of element i of the line that begins at `first`. */
@@ -157,6 +171,27 @@ static item *sort_items(item *items, int64_t n, int digits, int parts)
     return a;
 }
 
+/* Sorts a line of elements of 8 bytes from `first` on, by the lower half of their keys and then by the upper one; ties
+ * stay in their order. The scratch memory is items[0 .. 2 n) and n ids behind it. */
+static item *sort_wide(const job *j, int64_t first, item *items, int parts)
+{
+    int64_t n = j->e.n;
+    uint32_t *ids = (uint32_t *)(items + 2 * n);
+    item *sorted = items;
+    for (int64_t i = 0; i < n; i++)
+        ids[i] = (uint32_t)i;
+    for (int half = 0; half < 2; half++) {
+        for (int64_t i = 0; i < n; i++)
+            items[i] = wide_key_of(j, first + ids[i] * j->e.inner) >> 32 * half << 32 | (uint64_t)i;
+        sorted = sort_items(items, n, j->digits, parts);
+        for (int64_t i = 0; i < n; i++)
+            sorted[i] = ids[(uint32_t)sorted[i]];
+        for (int64_t i = 0; i < n; i++)
+            ids[i] = (uint32_t)sorted[i];
+    }
+    return sorted;
+}
+
 /* ---- lines ---- */
 
 static int64_t line_start(const job *j, int64_t line)
@@ -174,7 +209,9 @@ static void store_line(const job *j, int64_t line, const item *items)
         uint32_t id = (uint32_t)items[i];
         if (j->ids)
             j->ids[to + i * step] = (int32_t)id;
-        if (j->values && bytes == 4)
+        if (j->values && bytes == 8)
+            ((uint64_t *)j->values)[to + i * step] = ((const uint64_t *)j->x.data)[from + id * step];
+        else if (j->values && bytes == 4)
             ((uint32_t *)j->values)[to + i * step] = ((const uint32_t *)j->x.data)[from + id * step];
         else if (j->values && bytes == 2)
             ((uint16_t *)j->values)[to + i * step] = ((const uint16_t *)j->x.data)[from + id * step];
@@ -186,6 +223,10 @@ static void store_line(const job *j, int64_t line, const item *items)
 static void sort_line(const job *j, int64_t line, item *items, int parts)
 {
     int64_t first = line_start(j, line);
+    if (j->wide) {
+        store_line(j, line, sort_wide(j, first, items, parts));
+        return;
+    }
 #pragma omp parallel for schedule(static) if (parts > 1)
     for (int p = 0; p < parts; p++) {
         int64_t from, to;
@@ -236,13 +277,14 @@ static mx_status run(job *j)
 {
     int64_t lines = j->e.outer * j->e.inner, n = j->e.n;
     int threads = omp_get_max_threads();
-    bool selects = j->k <= LIST && 4 * j->k <= n, alone = !selects && lines < threads && n >= PARTS_FROM;
-    j->digits = (int)mx_dtype_bytes(j->x.dtype);
+    j->wide = mx_dtype_bytes(j->x.dtype) == 8;
+    bool selects = j->k <= LIST && 4 * j->k <= n && !j->wide, alone = !selects && lines < threads && n >= PARTS_FROM;
+    j->digits = j->wide ? 4 : (int)mx_dtype_bytes(j->x.dtype);
     if (lines * j->k == 0)
         return MX_OK;
     if (alone || lines * n < MX_PARALLEL_FROM / 4)
         threads = 1;
-    int64_t items = selects ? (j->e.inner > 1 ? (n + 1) / 2 : 0) : 2 * n,
+    int64_t items = selects ? (j->e.inner > 1 ? (n + 1) / 2 : 0) : 2 * n + (j->wide ? (n + 1) / 2 : 0),
             bytes = threads * items * (int64_t)sizeof(item);
     item *scratch;
     MX_TRY(mx_pool_alloc(bytes, (void **)&scratch));

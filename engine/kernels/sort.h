@@ -9,7 +9,7 @@
 #include "kernels/reduce.h"
 
 /* values (outer, n, inner), of x's dtype, and ids of the same shape; either may be NULL. n fits i32. x has a dtype with
- * arithmetic, of at most 4 bytes. MX_ERR_MEMORY without memory for 16 bytes per element of a line, for each thread. */
+ * arithmetic. MX_ERR_MEMORY without memory for 20 bytes per element of a line, for each thread. */
 mx_status mx_sort(mx_array x, mx_extent e, bool descending, void *values, int32_t *ids);
 
 /* The k greatest elements of each line (the k least, with `smallest`) in their order: values and ids (outer, k, inner);

@@ -1,6 +1,7 @@
 /* Activations: relu, gelu, silu, and gated ones, which take the product with a second tensor in the same pass. The
  * functions mx_unary_* are in unary.c. */
 #include "ops/pointwise.h"
+#include "ops/terms.h"
 
 typedef struct gated_attr {
     int activation; /* index in activations */
@@ -129,6 +130,16 @@ static mx_status vjp_gated(mx_vjp *v)
     return status != MX_OK ? status : other;
 }
 
+static mx_tensor *plain_gated(mx_terms *s, const mx_call *call)
+{
+    const gated_attr *attr = mx_call_attr(call);
+    const mx_gelu_attr gelu = {attr->approximate};
+    mx_tensor *gate = mx_term_wide(s, call->in[0]), *up = mx_term_wide(s, call->in[1]);
+    mx_tensor *active = attr->activation == 1 ? mx_term(s, &mx_op_gelu, MX_ATTRS(gelu), gate, NULL, NULL)
+                                              : mx_term_one(s, attr->activation == 0 ? &mx_op_silu : &mx_op_relu, gate);
+    return mx_term_cast(s, mx_term_mul(s, active, up), call->in[0]->dtype);
+}
+
 static const mx_attr gated_attrs[] = {{"activation", MX_ATTR_ENUM, offsetof(gated_attr, activation), 0, activations,
                                        "activation of gate: silu, gelu or relu"},
                                       {"approximate", MX_ATTR_ENUM, offsetof(gated_attr, approximate), 0,
@@ -148,6 +159,7 @@ const mx_op mx_op_gated = {
     .cost = cost_gated,
     .host = host_gated,
     .vjp = vjp_gated,
+    .plain = plain_gated,
 };
 
 const mx_op mx_op_gated_grad = {

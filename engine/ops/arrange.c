@@ -73,6 +73,7 @@ const mx_op mx_op_flip = {
     .cost = cost_copy,
     .host = host_flip,
     .vjp = vjp_same,
+    .vjp_recorded = vjp_same,
 };
 
 /* ---- roll ---- */
@@ -135,6 +136,7 @@ const mx_op mx_op_roll = {
     .cost = cost_copy,
     .host = host_roll,
     .vjp = vjp_roll,
+    .vjp_recorded = vjp_roll,
 };
 
 /* ---- tile ---- */
@@ -231,6 +233,7 @@ const mx_op mx_op_tile = {
     .cost = cost_copy,
     .host = host_tile,
     .vjp = vjp_tile,
+    .vjp_recorded = vjp_tile,
 };
 
 /* ---- expand ---- */
@@ -287,6 +290,7 @@ const mx_op mx_op_expand = {
     .cost = cost_copy,
     .host = host_expand,
     .vjp = vjp_expand,
+    .vjp_recorded = vjp_expand,
 };
 
 /* ---- stack ---- */
@@ -362,6 +366,7 @@ const mx_op mx_op_stack = {
     .cost = cost_copy,
     .host = host_stack,
     .vjp = vjp_stack,
+    .vjp_recorded = vjp_stack,
 };
 
 /* ---- pad ---- */
@@ -435,6 +440,7 @@ const mx_op mx_op_pad = {
     .cost = cost_copy,
     .host = host_pad,
     .vjp = vjp_pad,
+    .vjp_recorded = vjp_pad,
 };
 
 /* ---- tril and triu ---- */
@@ -476,6 +482,7 @@ const mx_op mx_op_tril = {
     .cost = cost_copy,
     .host = host_triangle,
     .vjp = vjp_same,
+    .vjp_recorded = vjp_same,
 };
 
 const mx_op mx_op_triu = {
@@ -490,4 +497,5 @@ const mx_op mx_op_triu = {
     .cost = cost_copy,
     .host = host_triangle,
     .vjp = vjp_same,
+    .vjp_recorded = vjp_same,
 };

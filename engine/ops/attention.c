@@ -121,8 +121,9 @@ static mx_status check_segments(const mx_call *call, int segments)
 mx_status mx_attention_check_tensors(const mx_call *call)
 {
     const mx_tensor *q = call->in[Q], *k = call->in[K], *v = call->in[V];
+    bool is_f64 = q->dtype == MX_F64 && (call->op->flags & MX_OP_PLAIN_F64);
     for (int i = Q; i <= V; i++) {
-        MX_TRY(mx_want_float(call, i));
+        MX_TRY(is_f64 ? mx_want_dtype(call, i, MX_F64) : mx_want_float(call, i));
         if (call->in[i]->shape.n_dims != 4)
             return mx_bad_shape(call, "q must be (batch, queries, heads, head_dim), k and v (batch, keys, kv heads, "
                                       "head_dim)");
@@ -148,7 +149,8 @@ static mx_status check_bias(const mx_call *call, int at)
     const mx_tensor *bias = input(call, at), *slopes = input(call, at + 1), *q = call->in[Q];
     const mx_attention_attr *attr = mx_call_attr(call);
     const int64_t full[] = {call->in[K]->shape.size[1], q->shape.size[1], q->shape.size[2], q->shape.size[0]};
-    if (bias && bias->dtype != MX_F32 && bias->dtype != MX_BF16 && bias->dtype != MX_U8)
+    bool is_wide = bias && bias->dtype == MX_F64 && q->dtype == MX_F64;
+    if (bias && bias->dtype != MX_F32 && bias->dtype != MX_BF16 && bias->dtype != MX_U8 && !is_wide)
         return mx_bad_dtype(call, "bias must be f32 or bf16, which is added to the scores, or u8: 1 where a query "
                                   "attends to a key");
     bool fits = !bias || (bias->shape.n_dims >= 1 && bias->shape.n_dims <= 4);
@@ -283,6 +285,7 @@ const mx_op mx_op_attention = {
     .inputs = (const char *const[]){"q", "k", "v", "segments_q?", "segments_k?", "bias?", "slopes?", NULL},
     .n_out = 2, /* out; lse (B, H, S) f32 */
     .n_results = 1,
+    .flags = MX_OP_PLAIN_F64,
     .attrs = attention_attrs,
     .attr_bytes = sizeof(mx_attention_attr),
     .reads_in = 1u << Q | 1u << K | 1u << V | 1u << Q_SEGMENTS | 1u << K_SEGMENTS | 1u << BIAS | 1u << (BIAS + 1),
@@ -291,6 +294,7 @@ const mx_op mx_op_attention = {
     .cost = attention_cost,
     .host = attention_host,
     .vjp = attention_vjp,
+    .plain = mx_attention_plain,
 };
 
 /* ---- attention_grad ---- */

@@ -4,6 +4,7 @@
 #define MX_OPS_ATTENTION_H
 
 #include "ops/op.h"
+#include "ops/terms.h"
 
 /* For mx_op_attention and mx_op_attention_grad; kernels/attention.h explains the fields. */
 typedef struct mx_attention_attr {
@@ -29,5 +30,8 @@ mx_status mx_attention_check_scores(const mx_call *call, const mx_attention_attr
  * pairs.
  */
 double mx_attention_block_pairs(const mx_call *call, int64_t block_q, int64_t block_kv);
+
+/* mx_op.plain of attention. */
+mx_tensor *mx_attention_plain(mx_terms *s, const mx_call *call);
 
 #endif

@@ -3,7 +3,8 @@
 
 #include "core/pool.h"
 #include "ops/loss_reduction.h"
-#include "ops/pointwise.h"
+#include "ops/reduction.h"
+#include "ops/terms.h"
 
 #include <math.h>
 
@@ -13,7 +14,7 @@ enum { LSE = 2, TOTAL, DLOSS, GRAD_WEIGHT }; /* inputs of its gradient after log
 typedef struct class_loss_attr {
     int64_t ignore_index;
     double label_smoothing;
-    int reduction; /* an mx_reduction */
+    int reduction; /* an mx_loss_reduction */
 } class_loss_attr;
 
 static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
@@ -111,6 +112,59 @@ static mx_status host_class_loss(mx_call *call)
     return MX_OK;
 }
 
+/* The weights of the classes as a row of x's dtype; ones if there are none. */
+static mx_tensor *weights_of(mx_terms *s, const mx_call *call, const mx_tensor *x)
+{
+    mx_tensor *weight = input(call, WEIGHT), *ones = NULL;
+    mx_shape classes = mx_vector(mx_row_width(call->in[LOGITS]));
+    if (s->status != MX_OK)
+        return NULL;
+    return weight ? mx_term_cast(s, weight, x->dtype)
+                  : mx_term_keep(s, mx_apply_full(&classes, x->dtype, 1, &ones), &ones);
+}
+
+/* (1 - smoothing) w_t (lse - x_t) + smoothing / classes sum_c w_c (lse - x_c), times 1 where the row counts; and the
+ * weight of each row. */
+static mx_tensor *row_losses(mx_terms *s, const mx_call *call, mx_tensor **weight)
+{
+    const class_loss_attr *attr = mx_call_attr(call);
+    mx_tensor *x = mx_term_wide(s, call->in[LOGITS]), *targets = call->in[TARGETS], *picked = NULL, *own = NULL;
+    int last = call->in[LOGITS]->shape.n_dims - 1;
+    mx_shape column = call->in[LOGITS]->shape;
+    column.size[last] = 1;
+    mx_tensor *below = mx_term_sub(s, mx_term_reduce(s, &mx_op_logsumexp, x, 1u << last), x);
+    mx_tensor *weights = weights_of(s, call, x);
+    mx_tensor *counts = mx_term_compare(s, &mx_op_ne, targets, (double)attr->ignore_index);
+    mx_tensor *ids = mx_term_where(s, counts, targets, mx_term_number(s, MX_I32, 0));
+    ids = ids ? mx_term_reshape(s, ids, &column) : NULL;
+    if (!ids || !mx_term_keep(s, mx_apply_gather(below, ids, last, &picked), &picked) ||
+        !mx_term_keep(s, mx_apply_index_select(weights, ids, 0, &own), &own))
+        return NULL;
+    *weight = mx_term_mul(s, mx_term_reshape(s, mx_term_cast(s, counts, x->dtype), &column), own);
+    mx_tensor *loss = mx_term_affine(s, mx_term_mul(s, *weight, picked), 1 - attr->label_smoothing, 0);
+    if (attr->label_smoothing == 0)
+        return loss;
+    mx_tensor *all = mx_term_reduce(s, &mx_op_sum, mx_term_mul(s, weights, below), 1u << last);
+    all = mx_term_mul(s, mx_term_reshape(s, mx_term_cast(s, counts, x->dtype), &column), all);
+    double share = attr->label_smoothing / (double)mx_row_width(call->in[LOGITS]);
+    return mx_term_add(s, loss, mx_term_affine(s, all, share, 0));
+}
+
+static mx_tensor *plain_class_loss(mx_terms *s, const mx_call *call)
+{
+    const mx_reduce_attr over_all = {.keepdim = false};
+    mx_tensor *weight = NULL, *loss = row_losses(s, call, &weight);
+    mx_shape rows = mx_shape_of_rows(call->in[LOGITS]);
+    int reduction = ((const class_loss_attr *)mx_call_attr(call))->reduction;
+    if (!loss || reduction == MX_REDUCE_NONE)
+        return loss ? mx_term_reshape(s, loss, &rows) : NULL;
+    mx_tensor *sum = mx_term(s, &mx_op_sum, MX_ATTRS(over_all), loss, NULL, NULL);
+    if (!sum || reduction == MX_REDUCE_SUM)
+        return sum;
+    mx_tensor *total = mx_term(s, &mx_op_sum, MX_ATTRS(over_all), weight, NULL, NULL);
+    return mx_term_div(s, sum, mx_term_add(s, total, mx_term_indicator(s, &mx_op_eq, total, 0)));
+}
+
 static mx_status vjp_class_loss(mx_vjp *v)
 {
     const mx_call *call = v->call;
@@ -144,6 +198,7 @@ const mx_op mx_op_softmax_cross_entropy = {
     .cost = cost_class_loss,
     .host = host_class_loss,
     .vjp = vjp_class_loss,
+    .plain = plain_class_loss,
 };
 
 /* ---- its gradient ---- */

@@ -3,6 +3,7 @@
 
 #include "core/pool.h"
 #include "ops/conv.h"
+#include "ops/terms.h"
 
 #include <math.h>
 
@@ -271,6 +272,29 @@ static mx_status grad_w_host(mx_call *call)
     return mx_conv_grad_w(&c, mx_array_of(call->in[0]), mx_array_of(call->in[1]), mx_f32(call->out[0]));
 }
 
+/* The gradients by x and by w are linear in both of their inputs. The gradient g of a result takes its place in the
+ * convolution: of x in conv(g, w) and in the gradient by w, of w in conv(x, g) and in the gradient by x. */
+static mx_status grad_vjp(mx_vjp *v)
+{
+    const mx_call *call = v->call;
+    grad_attr attr = *(const grad_attr *)mx_call_attr(call);
+    mx_tensor *a = call->in[0], *dy = call->in[1], *out = NULL;
+    bool one = dims_of(call->op) == 1, by_x = call->op == (one ? &mx_op_conv1d_grad : &mx_op_conv2d_grad);
+    const mx_op *conv = one ? &mx_op_conv1d : &mx_op_conv2d;
+    mx_terms s = {.n = 0};
+    mx_tensor *g = mx_term_cast(&s, v->out_grad[0], a->dtype);
+    attr.size = a->shape;
+    if (v->want[0])
+        out = mx_term(&s, by_x ? grad_w_op(conv) : grad_x_op(conv), MX_ATTRS(attr), g, dy, NULL);
+    if (out)
+        s.status = mx_give_grad(v, 0, mx_retain(out));
+    out = v->want[1] ? mx_term(&s, conv, MX_ATTRS(attr.conv), by_x ? g : a, by_x ? a : g, NULL) : NULL;
+    if (out)
+        s.status = mx_give_grad(v, 1, mx_retain(out));
+    mx_terms_release(&s);
+    return s.status;
+}
+
 /* ---- channel_sum: the gradient of a bias ---- */
 
 static mx_status channel_sum_infer(mx_call *call)
@@ -292,6 +316,21 @@ static mx_status channel_sum_host(mx_call *call)
     return MX_OK;
 }
 
+static mx_status channel_sum_vjp(mx_vjp *v)
+{
+    const mx_tensor *x = v->call->in[0];
+    mx_shape channels = {.n_dims = x->shape.n_dims};
+    mx_tensor *ones = NULL;
+    for (int d = 0; d < channels.n_dims; d++)
+        channels.size[d] = d == 1 ? x->shape.size[d] : 1;
+    mx_terms s = {.n = 0};
+    mx_term_keep(&s, mx_apply_full(&x->shape, x->dtype, 1, &ones), &ones);
+    mx_tensor *dx = mx_term_mul(&s, ones, mx_term_reshape(&s, v->out_grad[0], &channels));
+    mx_status status = dx ? mx_give_grad(v, 0, mx_retain(dx)) : s.status;
+    mx_terms_release(&s);
+    return status;
+}
+
 const mx_op mx_op_channel_sum = {
     .name = "channel_sum",
     .doc = "sum of x (N, C, ...) over all dimensions except the second -> f32 (C)",
@@ -301,6 +340,8 @@ const mx_op mx_op_channel_sum = {
     .infer = channel_sum_infer,
     .cost = channel_sum_cost,
     .host = channel_sum_host,
+    .vjp = channel_sum_vjp,
+    .vjp_recorded = channel_sum_vjp,
 };
 
 /* ---- the tables ---- */
@@ -339,7 +380,8 @@ static const mx_attr grad_w_attrs[] = {
                                     .infer = conv_infer,                                                               \
                                     .cost = conv_cost,                                                                 \
                                     .host = conv_host,                                                                 \
-                                    .vjp = conv_vjp};                                                                  \
+                                    .vjp = conv_vjp,                                                                   \
+                                    .vjp_recorded = conv_vjp};                                                         \
     const mx_op mx_op_conv##N##d_grad = {.name = "conv" #N "d_grad",                                                   \
                                          .doc = "gradient of conv" #N "d by x",                                        \
                                          .inputs = (const char *const[]){"w", "dy", NULL},                             \
@@ -349,7 +391,10 @@ static const mx_attr grad_w_attrs[] = {
                                          .attr_bytes = sizeof(grad_attr),                                              \
                                          .infer = grad_x_infer,                                                        \
                                          .cost = grad_x_cost,                                                          \
-                                         .host = grad_x_host};                                                         \
+                                         .reads_in = 3,                                                                \
+                                         .host = grad_x_host,                                                          \
+                                         .vjp = grad_vjp,                                                              \
+                                         .vjp_recorded = grad_vjp};                                                    \
     const mx_op mx_op_conv##N##d_grad_w = {.name = "conv" #N "d_grad_w",                                               \
                                            .doc = "gradient of conv" #N "d by w, in f32",                              \
                                            .inputs = (const char *const[]){"x", "dy", NULL},                           \
@@ -359,7 +404,10 @@ static const mx_attr grad_w_attrs[] = {
                                            .attr_bytes = sizeof(grad_attr),                                            \
                                            .infer = grad_w_infer,                                                      \
                                            .cost = grad_w_cost,                                                        \
-                                           .host = grad_w_host}
+                                           .reads_in = 3,                                                              \
+                                           .host = grad_w_host,                                                        \
+                                           .vjp = grad_vjp,                                                            \
+                                           .vjp_recorded = grad_vjp}
 
 CONV(1, "(N, C, L)", "(O, C / groups, K)", "(N, O, L')");
 CONV(2, "(N, C, H, W)", "(O, C / groups, K, L)", "(N, O, H', W')");

@@ -1,6 +1,7 @@
 /* Arithmetic of two tensors, broadcast as in numpy: sizes are aligned at the last dimension, and a size of 1
  * is repeated. */
 #include "ops/pointwise.h"
+#include "ops/terms.h"
 
 #include <math.h>
 
@@ -194,24 +195,17 @@ static mx_status vjp_div(mx_vjp *v)
 /* db = -(dy / b) (a / b) */
 static mx_status vjp_div_recorded(mx_vjp *v)
 {
-    mx_tensor *a = v->call->in[0], *b = v->call->in[1], *part = NULL, *ratio = NULL, *db = NULL;
-    MX_TRY(mx_apply(&mx_op_div, (mx_tensor *[]){v->out_grad[0], b}, 2, MX_NO_ATTRS, &part));
-    mx_status status = MX_OK;
-    if (v->want[1])
-        status = mx_apply(&mx_op_div, (mx_tensor *[]){a, b}, 2, MX_NO_ATTRS, &ratio);
-    if (ratio)
-        status = mx_apply(&mx_op_mul, (mx_tensor *[]){part, ratio}, 2, MX_NO_ATTRS, &db);
-    mx_release(ratio);
-    if (db) {
-        status = mx_apply_affine(db, -1, 0, &ratio);
-        mx_release(db);
-        if (status == MX_OK)
-            status = mx_give_reduced(v, 1, ratio);
-    }
-    if (status == MX_OK && v->want[0])
-        return mx_give_reduced(v, 0, part);
-    mx_release(part);
-    return status;
+    mx_tensor *a = v->call->in[0], *b = v->call->in[1];
+    mx_terms s = {.n = 0};
+    mx_tensor *da = mx_term_div(&s, v->out_grad[0], b), *db = NULL;
+    if (da && v->want[1])
+        db = mx_term_affine(&s, mx_term_mul(&s, da, mx_term_div(&s, a, b)), -1, 0);
+    if (db)
+        s.status = mx_give_reduced(v, 1, mx_retain(db));
+    if (s.status == MX_OK && v->want[0])
+        s.status = mx_give_reduced(v, 0, mx_retain(da));
+    mx_terms_release(&s);
+    return s.status;
 }
 
 /* By binary_grad, for each input. */
@@ -230,6 +224,52 @@ static mx_status vjp_by_slope(mx_vjp *v)
         MX_TRY(mx_give_reduced(v, i, part));
     }
     return MX_OK;
+}
+
+/* dy times ones where an input is chosen: constants. */
+static mx_status vjp_extreme_recorded(mx_vjp *v)
+{
+    const mx_call *call = v->call;
+    const mx_tensor *y = call->out[0];
+    if (!mx_dtype_may_have_gradient(y->dtype))
+        return MX_OK;
+    mx_terms s = {.n = 0};
+    mx_tensor *ones = NULL, *a = mx_term_constant(&s, call->in[0]), *b = mx_term_constant(&s, call->in[1]);
+    if (b)
+        mx_term_keep(&s, mx_apply_full(&y->shape, y->dtype, 1, &ones), &ones);
+    for (int i = 0; i < 2 && s.status == MX_OK; i++) {
+        grad_attr attr = {.function = function_of(call).op, .by_b = i == 1, .dtype = -1};
+        if (!v->want[i])
+            continue;
+        mx_tensor *dx = mx_term_mul(&s, v->out_grad[0], mx_term(&s, &mx_op_binary_grad, MX_ATTRS(attr), a, b, ones));
+        if (dx)
+            s.status = mx_give_reduced(v, i, mx_retain(dx));
+    }
+    mx_terms_release(&s);
+    return s.status;
+}
+
+/* da = dy b a^(b - 1), db = dy a^b ln a; the latter is 0 where a is 0. */
+static mx_status vjp_power_recorded(mx_vjp *v)
+{
+    mx_tensor *a = v->call->in[0], *b = v->call->in[1], *dy = v->out_grad[0], *part = NULL;
+    mx_terms s = {.n = 0};
+    if (v->want[0]) {
+        part = mx_term_mul(&s, b, mx_term_two(&s, &mx_op_power, a, mx_term_affine(&s, b, 1, -1)));
+        part = mx_term_mul(&s, dy, part);
+        if (part)
+            s.status = mx_give_reduced(v, 0, mx_retain(part));
+    }
+    if (v->want[1] && s.status == MX_OK) {
+        mx_tensor *is_zero = mx_term_compare(&s, &mx_op_eq, a, 0);
+        mx_tensor *base = mx_term_where(&s, is_zero, mx_term_number(&s, a->dtype, 1), a);
+        part = mx_term_mul(&s, mx_term_two(&s, &mx_op_power, a, b), mx_term_one(&s, &mx_op_log, base));
+        part = mx_term_mul(&s, dy, part);
+        if (part)
+            s.status = mx_give_reduced(v, 1, mx_retain(part));
+    }
+    mx_terms_release(&s);
+    return s.status;
 }
 
 static const char *const ab_inputs[] = {"a", "b", NULL};
@@ -258,11 +298,11 @@ BINARY(div, "a / b for floats, broadcast; the result has a's dtype (of a float a
 BINARY(maximum,
        "the larger of a and b, broadcast; NaN if either is; the result has a's dtype (of a float and an integer: the "
        "float's)",
-       3, infer_binary, vjp_by_slope, NULL);
+       3, infer_binary, vjp_by_slope, vjp_extreme_recorded);
 BINARY(minimum,
        "the smaller of a and b, broadcast; NaN if either is; the result has a's dtype (of a float and an integer: the "
        "float's)",
-       3, infer_binary, vjp_by_slope, NULL);
+       3, infer_binary, vjp_by_slope, vjp_extreme_recorded);
 
 static mx_status infer_power(mx_call *call)
 {
@@ -272,7 +312,7 @@ static mx_status infer_power(mx_call *call)
 }
 
 BINARY(power, "a^b, broadcast; the result has a's dtype (of a float and an integer: the float's)", 3, infer_power,
-       vjp_by_slope, NULL);
+       vjp_by_slope, vjp_power_recorded);
 
 static mx_status infer_lerp(mx_call *call)
 {

@@ -6,6 +6,7 @@
 #include "kernels/embedding.h"
 #include "kernels/shape.h"
 #include "ops/pointwise.h"
+#include "ops/terms.h"
 
 #include <math.h>
 
@@ -154,6 +155,12 @@ const mx_op mx_op_gather_grad = {
     .vjp_recorded = vjp_gather_grad,
 };
 
+mx_status mx_apply_gather(mx_tensor *x, mx_tensor *index, int64_t dim, mx_tensor **y)
+{
+    const gather_attr attr = {dim};
+    return mx_apply(&mx_op_gather, (mx_tensor *[]){x, index}, 2, MX_ATTRS(attr), y);
+}
+
 mx_status mx_apply_gather_grad(mx_tensor *index, mx_tensor *dy, int64_t dim, const mx_shape *shape, mx_tensor **dx)
 {
     const gather_grad_attr attr = {dim, *shape};
@@ -250,6 +257,7 @@ const mx_op mx_op_scatter = {
     .cost = cost_copy,
     .host = host_scatter,
     .vjp = vjp_scatter,
+    .vjp_recorded = vjp_scatter,
 };
 
 const mx_op mx_op_scatter_add = {
@@ -301,6 +309,21 @@ static mx_status host_scatter_grad(mx_call *call)
     return MX_OK;
 }
 
+/* ddy has the gradient at the indices of the elements that are still there. */
+static mx_status vjp_scatter_grad(mx_vjp *v)
+{
+    const mx_call *call = v->call;
+    mx_tensor *index = call->in[0], *dy = call->in[1], *ones = NULL, *ddy = NULL;
+    mx_terms s = {.n = 0};
+    mx_term_keep(&s, mx_apply_full(&dy->shape, dy->dtype, 1, &ones), &ones);
+    mx_tensor *there = ones ? mx_term(&s, &mx_op_scatter_grad, mx_call_attrs(call), index, ones, NULL) : NULL;
+    mx_tensor *part = mx_term_mul(&s, v->out_grad[0], there);
+    if (part)
+        s.status = mx_apply_gather_grad(index, part, given_dim(call), &dy->shape, &ddy);
+    mx_terms_release(&s);
+    return ddy ? mx_give_grad(v, 1, ddy) : s.status;
+}
+
 const mx_op mx_op_scatter_grad = {
     .name = "scatter_grad",
     .doc = "gradient of scatter with respect to src: dy at the indices, 0 for an element that a later one has replaced",
@@ -311,5 +334,8 @@ const mx_op mx_op_scatter_grad = {
     .attr_bytes = sizeof(gather_attr),
     .infer = infer_scatter_grad,
     .cost = cost_copy,
+    .reads_in = 1 << 0,
     .host = host_scatter_grad,
+    .vjp = vjp_scatter_grad,
+    .vjp_recorded = vjp_scatter_grad,
 };

@@ -5,7 +5,8 @@
 #include "ops/loss.h"
 
 #include "kernels/shape.h"
-#include "ops/rows.h"
+#include "ops/reduction.h"
+#include "ops/terms.h"
 
 #include <math.h>
 
@@ -29,8 +30,14 @@ mx_status mx_cross_entropy_check(const mx_call *call)
 {
     const mx_tensor *h = call->in[MX_LOSS_H], *weight = call->in[MX_LOSS_WEIGHT], *mask = mask_of(call);
     const mx_cross_entropy_attr *attr = mx_call_attr(call);
-    MX_TRY(mx_want_rows(call, MX_LOSS_H));
-    MX_TRY(mx_want_float(call, MX_LOSS_WEIGHT));
+    if (h->dtype == MX_F64 && weight->dtype == MX_F64 && !(call->op->flags & MX_OP_PLAIN_F64))
+        return mx_want_float(call, MX_LOSS_H);
+    if (h->dtype != MX_F64 || weight->dtype != MX_F64) {
+        MX_TRY(mx_want_float(call, MX_LOSS_H));
+        MX_TRY(mx_want_float(call, MX_LOSS_WEIGHT));
+    }
+    if (h->shape.n_dims < 1)
+        return mx_bad_shape(call, "'h' must have at least one dimension");
     MX_TRY(mx_want_dtype(call, MX_LOSS_TARGETS, MX_I32));
     if (mask)
         MX_TRY(mx_want_dtype(call, MX_LOSS_MASK, MX_U8));
@@ -113,6 +120,46 @@ static mx_status host_cross_entropy(mx_call *call)
     return mx_cross_entropy_run(&c);
 }
 
+/* sum over the tokens that count of lse - z_t + z_loss lse^2, divided by the normalizer or their number. */
+static mx_tensor *token_losses(mx_terms *s, const mx_call *call, mx_tensor *z, mx_tensor *counts)
+{
+    const mx_cross_entropy_attr *attr = mx_call_attr(call);
+    const mx_tensor *targets = call->in[MX_LOSS_TARGETS];
+    mx_tensor *picked = NULL, *zero = mx_term_number(s, MX_I32, 0);
+    mx_shape column = {2, {mx_count(targets), 1}};
+    mx_tensor *ids = mx_term_reshape(s, call->in[MX_LOSS_TARGETS], &column);
+    ids = mx_term_where(s, counts, ids, zero);
+    if (!ids || !mx_term_keep(s, mx_apply_gather(z, ids, 1, &picked), &picked))
+        return NULL;
+    mx_tensor *lse = mx_term_reduce(s, &mx_op_logsumexp, z, 2), *loss = mx_term_sub(s, lse, picked);
+    mx_tensor *more = mx_term_affine(s, mx_term_one(s, &mx_op_square, lse), attr->z_loss, 0);
+    return mx_term_mul(s, mx_term_add(s, loss, more), mx_term_cast(s, counts, MX_F64));
+}
+
+/* In f64, with all logits. */
+static mx_tensor *plain_cross_entropy(mx_terms *s, const mx_call *call)
+{
+    const mx_cross_entropy_attr *attr = mx_call_attr(call);
+    const mx_reduce_attr over_all = {.keepdim = false};
+    mx_tensor *h = call->in[MX_LOSS_H], *z = NULL, *ones = NULL;
+    mx_shape rows = {2, {mx_row_count(h), mx_row_width(h)}}, column = {2, {mx_row_count(h), 1}};
+    mx_tensor *counts = mask_of(call) ? mx_term_reshape(s, call->in[MX_LOSS_MASK], &column)
+                                      : mx_term_keep(s, mx_apply_full(&column, MX_U8, 1, &ones), &ones);
+    h = mx_term_reshape(s, h, &rows);
+    if (!h || !mx_term_keep(s, mx_apply_matmul(h, call->in[MX_LOSS_WEIGHT], false, attr->trans, &z), &z))
+        return NULL;
+    z = mx_term_affine(s, z, attr->logit_scale / (attr->softcap > 0 ? attr->softcap : 1), 0);
+    if (attr->softcap > 0)
+        z = mx_term_affine(s, mx_term_one(s, &mx_op_tanh, z), attr->softcap, 0);
+    counts = mx_term_compare(s, &mx_op_ne, counts, 0);
+    mx_tensor *losses = token_losses(s, call, z, counts);
+    mx_tensor *sum = losses ? mx_term(s, &mx_op_sum, MX_ATTRS(over_all), losses, NULL, NULL) : NULL;
+    if (!sum || attr->normalizer > 0)
+        return sum ? mx_term_affine(s, sum, 1 / attr->normalizer, 0) : NULL;
+    mx_tensor *n = mx_term(s, &mx_op_sum, MX_ATTRS(over_all), mx_term_cast(s, counts, MX_F64), NULL, NULL);
+    return mx_term_div(s, sum, mx_term_add(s, n, mx_term_indicator(s, &mx_op_eq, n, 0)));
+}
+
 /* The gradient of input i, computed in the forward pass, times the gradient of the loss. Nothing else uses the hidden
  * output, so it is scaled in place and its storage moves to the returned tensor, unless the tape is retained. */
 static mx_status hand_on(mx_vjp *v, int i)
@@ -153,6 +200,7 @@ const mx_op mx_op_cross_entropy = {
     .inputs = MX_LOSS_INPUTS,
     .n_out = MX_LOSS_OUTPUTS,
     .n_results = 1,
+    .flags = MX_OP_PLAIN_F64,
     .attrs = attrs,
     .attr_bytes = sizeof(mx_cross_entropy_attr),
     .reads_out = 1 << MX_LOSS_DH | 1 << MX_LOSS_DWEIGHT,
@@ -160,6 +208,7 @@ const mx_op mx_op_cross_entropy = {
     .cost = cost_cross_entropy,
     .host = host_cross_entropy,
     .vjp = mx_cross_entropy_vjp,
+    .plain = plain_cross_entropy,
 };
 
 /* ---- a gradient of the loss other than 1 ---- */

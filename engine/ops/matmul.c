@@ -577,3 +577,9 @@ const mx_op mx_op_matmul_acc = {
     .cost = matmul_acc_cost,
     .host = matmul_acc_host,
 };
+
+mx_status mx_apply_matmul(mx_tensor *a, mx_tensor *b, bool trans_a, bool trans_b, mx_tensor **c)
+{
+    const matmul_attr attr = {.trans_a = trans_a, .trans_b = trans_b, .dtype = -1};
+    return mx_apply(&mx_op_matmul, (mx_tensor *[]){a, b}, 2, MX_ATTRS(attr), c);
+}

@@ -3,21 +3,49 @@
 
 #include "kernels/softmax.h"
 #include "ops/pointwise.h"
+#include "ops/terms.h"
 
 typedef struct norm_attr {
     double eps;
 } norm_attr;
 
+/* Checks that x has rows, and that all inputs are floats; f64 only in the operations that `plain` computes. */
+static mx_status want_rows(const mx_call *call)
+{
+    if (call->in[0]->shape.n_dims < 1)
+        return mx_bad_shape(call, "'x' must have at least one dimension");
+    for (int i = 0; i < call->n_in; i++)
+        if (call->in[i] && !call->op->plain)
+            MX_TRY(mx_want_float(call, i));
+    return mx_want_reals(call);
+}
+
 /* Checks that x has rows, and that the input `weight` and those after it are vectors of a row's length. */
 static mx_status want_norm_inputs(const mx_call *call, int weight)
 {
-    MX_TRY(mx_want_rows(call, 0));
+    MX_TRY(want_rows(call));
     mx_shape vector = mx_vector(mx_row_width(call->in[0]));
-    for (int i = weight; i < call->n_in; i++) {
-        MX_TRY(mx_want_float(call, i));
+    for (int i = weight; i < call->n_in; i++)
         MX_TRY(mx_want_shape(call, i, &vector));
-    }
     return MX_OK;
+}
+
+/* The composition, in f32 or f64: (x - mean) rsqrt(mean of squares + eps) weight + bias; rmsnorm has no mean. */
+static mx_tensor *plain_norm(mx_terms *s, const mx_call *call)
+{
+    mx_tensor *x = mx_term_wide(s, call->in[0]), *weight = call->n_in > 1 ? call->in[1] : NULL;
+    mx_tensor *bias = call->n_in > 2 ? call->in[2] : NULL;
+    uint32_t last = 1u << (call->in[0]->shape.n_dims - 1);
+    if (call->op == &mx_op_layernorm)
+        x = mx_term_sub(s, x, mx_term_reduce(s, &mx_op_mean, x, last));
+    mx_tensor *squares = mx_term_reduce(s, &mx_op_mean, mx_term_one(s, &mx_op_square, x), last);
+    mx_tensor *shifted = mx_term_affine(s, squares, 1, ((const norm_attr *)mx_call_attr(call))->eps);
+    mx_tensor *y = mx_term_mul(s, x, mx_term_one(s, &mx_op_rsqrt, shifted));
+    if (y && weight)
+        y = mx_term_mul(s, y, mx_term_wide(s, weight));
+    if (y && bias)
+        y = mx_term_add(s, y, mx_term_wide(s, bias));
+    return mx_term_cast(s, y, call->in[0]->dtype);
 }
 
 /* Makes y, and the statistics of each row if a gradient will need them. */
@@ -95,6 +123,7 @@ const mx_op mx_op_rmsnorm = {
     .inputs = (const char *const[]){"x", "weight?", NULL},
     .n_out = 2,
     .n_results = 1,
+    .flags = MX_OP_PLAIN_F64,
     .attrs = norm_attrs_rms,
     .attr_bytes = sizeof(norm_attr),
     .reads_in = 1 << 0 | 1 << 1,
@@ -103,6 +132,7 @@ const mx_op mx_op_rmsnorm = {
     .cost = cost_norm,
     .host = host_rmsnorm,
     .vjp = vjp_rmsnorm,
+    .plain = plain_norm,
 };
 
 /* Makes the outputs of the gradient: dx like x, and f32 vectors, of size 0 if there is no weight. */
@@ -193,14 +223,16 @@ const mx_op mx_op_layernorm = {
     .inputs = (const char *const[]){"x", "weight", "bias?", NULL},
     .n_out = 3,
     .n_results = 1,
+    .flags = MX_OP_PLAIN_F64,
     .attrs = norm_attrs_layer,
     .attr_bytes = sizeof(norm_attr),
-    .reads_in = 1 << 0 | 1 << 1,
+    .reads_in = 1 << 0 | 1 << 1 | 1 << 2,
     .reads_out = 1 << 1 | 1 << 2,
     .infer = infer_norm,
     .cost = cost_norm,
     .host = host_layernorm,
     .vjp = vjp_layernorm,
+    .plain = plain_norm,
 };
 
 static mx_status infer_layernorm_grad(mx_call *call) { return infer_norm_grad(call, 2); }
@@ -244,7 +276,7 @@ static const mx_attr softmax_attrs[] = {{"dim", MX_ATTR_DIM, offsetof(softmax_at
 static mx_status want_softmax(const mx_call *call)
 {
     int dim;
-    MX_TRY(mx_want_rows(call, 0));
+    MX_TRY(want_rows(call));
     return mx_want_dim(call, "dim", ((const softmax_attr *)mx_call_attr(call))->dim, call->in[0]->shape.n_dims, &dim);
 }
 
@@ -315,42 +347,30 @@ static mx_status vjp_by(mx_vjp *v, const mx_op *grad)
     return mx_give_grad(v, 0, dx);
 }
 
-/* Sums along the call's dimension, which stays with size 1. */
-static mx_status sum_rows(const mx_call *call, mx_tensor *x, mx_tensor **sums)
+/* In f64: e / sum of e, or d - log(sum of e), with d = x - largest, e = e^d. */
+static mx_tensor *plain_softmax(mx_terms *s, const mx_call *call)
 {
-    mx_shape shape = x->shape;
-    shape.size[softmax_dim(call)] = 1;
-    return mx_apply_reduce_to(x, &shape, sums);
-}
-
-static mx_status two(const mx_op *op, mx_tensor *a, mx_tensor *b, mx_tensor **y)
-{
-    return mx_apply(op, (mx_tensor *[]){a, b}, 2, MX_NO_ATTRS, y);
+    mx_tensor *x = call->in[0];
+    uint32_t mask = 1u << softmax_dim(call);
+    if (mx_count(x) == 0)
+        return mx_term_affine(s, x, 1, 0);
+    mx_tensor *d = mx_term_sub(s, x, mx_term_reduce(s, &mx_op_max, mx_term_constant(s, x), mask));
+    mx_tensor *e = mx_term_one(s, &mx_op_exp, d), *sum = mx_term_reduce(s, &mx_op_sum, e, mask);
+    return call->op == &mx_op_softmax ? mx_term_div(s, e, sum) : mx_term_sub(s, d, mx_term_one(s, &mx_op_log, sum));
 }
 
 /* softmax: dx = dy y - y (sum of dy y). log_softmax: dx = dy - e^y (sum of dy). */
 static mx_status vjp_softmax_recorded(mx_vjp *v)
 {
     bool is_log = v->call->op == &mx_op_log_softmax;
-    mx_tensor *y = v->call->out[0], *dy = v->out_grad[0], *p = NULL, *g = NULL, *sums = NULL, *part = NULL, *dx = NULL;
-    mx_status status = is_log ? mx_apply(&mx_op_exp, &y, 1, MX_NO_ATTRS, &p) : MX_OK;
-    p = is_log ? p : mx_retain(y);
-    if (status == MX_OK && is_log)
-        g = mx_retain(dy);
-    else if (status == MX_OK)
-        status = two(&mx_op_mul, dy, y, &g);
-    if (status == MX_OK)
-        status = sum_rows(v->call, g, &sums);
-    if (status == MX_OK)
-        status = two(&mx_op_mul, p, sums, &part);
-    if (status == MX_OK)
-        status = two(&mx_op_sub, g, part, &dx);
-    mx_release(p);
-    mx_release(g);
-    mx_release(sums);
-    mx_release(part);
-    MX_TRY(status);
-    return mx_give_grad(v, 0, dx);
+    mx_terms s = {.n = 0};
+    mx_tensor *y = v->call->out[0], *dy = v->out_grad[0];
+    mx_tensor *p = is_log ? mx_term_one(&s, &mx_op_exp, y) : y, *g = is_log ? dy : mx_term_mul(&s, dy, y);
+    mx_tensor *sums = mx_term_reduce(&s, &mx_op_sum, g, 1u << softmax_dim(v->call));
+    mx_tensor *dx = mx_term_sub(&s, g, mx_term_mul(&s, p, sums));
+    mx_status status = dx ? mx_give_grad(v, 0, mx_retain(dx)) : s.status;
+    mx_terms_release(&s);
+    return status;
 }
 
 static mx_status vjp_softmax(mx_vjp *v) { return vjp_by(v, &mx_op_softmax_grad); }
@@ -366,6 +386,7 @@ const mx_op mx_op_softmax = {
     .inputs = (const char *const[]){"x", NULL},
     .n_out = 1,
     .n_results = 1,
+    .flags = MX_OP_PLAIN_F64,
     .attrs = softmax_attrs,
     .attr_bytes = sizeof(softmax_attr),
     .reads_out = 1 << 0,
@@ -374,6 +395,7 @@ const mx_op mx_op_softmax = {
     .host = host_softmax,
     .vjp = vjp_softmax,
     .vjp_recorded = vjp_softmax_recorded,
+    .plain = plain_softmax,
 };
 
 const mx_op mx_op_softmax_grad = {
@@ -395,6 +417,7 @@ const mx_op mx_op_log_softmax = {
     .inputs = (const char *const[]){"x", NULL},
     .n_out = 1,
     .n_results = 1,
+    .flags = MX_OP_PLAIN_F64,
     .attrs = softmax_attrs,
     .attr_bytes = sizeof(softmax_attr),
     .reads_out = 1 << 0,
@@ -403,6 +426,7 @@ const mx_op mx_op_log_softmax = {
     .host = host_log_softmax,
     .vjp = vjp_log_softmax,
     .vjp_recorded = vjp_softmax_recorded,
+    .plain = plain_softmax,
 };
 
 const mx_op mx_op_log_softmax_grad = {

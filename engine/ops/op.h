@@ -17,6 +17,7 @@ enum {
 };
 
 typedef struct mx_op mx_op;
+struct mx_terms; /* ops/terms.h */
 
 /* One call of an operation. Optional inputs that are not given are NULL: `in` has at least MX_MAX_INPUTS entries. The
  * attributes are the operation's own struct. */
@@ -124,6 +125,7 @@ enum {
     MX_OP_COLLECTIVE = 8,   /* all ranks of an axis must call it; waits itself for values in flight */
     MX_OP_OWN_STORAGE = 16, /* host gives the outputs their storage; apply allocates nothing */
     MX_OP_COMPOSITE = 64,   /* host applies other operations, unrecorded; these are timed and costed instead */
+    MX_OP_PLAIN_F64 = 128,  /* f64 inputs are computed by `plain`, not by host */
     MX_OP_REGATHER = 32, /* its result is not kept for backward, which calls it again, with any policy (tape/tape.h) */
 };
 
@@ -151,9 +153,13 @@ struct mx_op {
     mx_status (*host)(mx_call *call);     /* inputs and outputs have values; calls kernels/ */
     mx_status (*vjp)(mx_vjp *v);          /* NULL: not differentiable */
 
-    /* The same, made only of recorded operations that have gradients themselves: nothing in place, no v->sum. For
-     * gradients of gradients, which are refused if it is NULL. It may read all inputs and outputs that vjp reads. */
+    /* For gradients of gradients, one of these two; otherwise they are refused. Either may read all inputs (and
+     * vjp_recorded all outputs) that vjp reads.
+     * vjp_recorded: as vjp, made only of operations that have gradients themselves: nothing in place, no v->sum.
+     * plain: the first result composed of operations, whose gradients are then those of the composition; NULL after a
+     * failure (mx_terms.status). With MX_OP_PLAIN_F64 it computes all calls with f64 inputs. */
     mx_status (*vjp_recorded)(mx_vjp *v);
+    mx_tensor *(*plain)(struct mx_terms *s, const mx_call *call);
 
     void (*forget)(mx_call *call); /* frees what the attributes own when the record is forgotten; NULL: nothing */
 };

@@ -36,8 +36,6 @@ static mx_status want_extent(const mx_call *call, int64_t given, mx_extent *e, i
 static mx_status want_extent_with_ids(const mx_call *call, int64_t given, mx_extent *e, int *dim)
 {
     MX_TRY(want_extent(call, given, e, dim));
-    if (mx_dtype_bytes(call->in[0]->dtype) > 4)
-        return mx_bad_dtype(call, "dtypes of 8 bytes are not sorted; use t:to(\"f32\") or t:to(\"i32\")");
     if (e->n > INT32_MAX)
         return mx_bad_shape(call, "dim %d is longer than i32 can count", *dim + 1);
     return MX_OK;
@@ -226,4 +224,5 @@ const mx_op mx_op_cumsum = {
     .cost = cost_per_input,
     .host = host_cumsum,
     .vjp = vjp_cumsum,
+    .vjp_recorded = vjp_cumsum,
 };

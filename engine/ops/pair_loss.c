@@ -1,12 +1,13 @@
 /* Losses of a prediction and a target of one shape, element by element, with their mean or sum in the same pass. */
 #include "ops/loss_reduction.h"
-#include "ops/pointwise.h"
+#include "ops/reduction.h"
+#include "ops/terms.h"
 
 #include <math.h>
 
 /* The attributes of all of them. */
 typedef struct pair_loss_attr {
-    int reduction; /* an mx_reduction */
+    int reduction; /* an mx_loss_reduction */
     double delta;
     bool log_target;
 } pair_loss_attr;
@@ -83,6 +84,46 @@ static mx_status vjp_pair_loss(mx_vjp *v)
     return status;
 }
 
+/* d^2 / 2 up to delta, delta (d - delta / 2) beyond. */
+static mx_tensor *huber(mx_terms *s, mx_tensor *d, double delta)
+{
+    mx_tensor *size = mx_term_one(s, &mx_op_abs, d), *is_far = mx_term_compare(s, &mx_op_gt, size, delta);
+    mx_tensor *near = mx_term_affine(s, mx_term_one(s, &mx_op_square, d), 0.5, 0);
+    return mx_term_where(s, is_far, mx_term_affine(s, size, delta, -0.5 * delta * delta), near);
+}
+
+/* target (ln target - x), or of logarithms e^target (target - x); 0 where the target is 0. */
+static mx_tensor *divergence(mx_terms *s, mx_tensor *x, mx_tensor *target, bool log_target)
+{
+    if (log_target)
+        return mx_term_mul(s, mx_term_one(s, &mx_op_exp, target), mx_term_sub(s, target, x));
+    mx_tensor *is_zero = mx_term_indicator(s, &mx_op_eq, target, 0);
+    mx_tensor *log = mx_term_one(s, &mx_op_log, mx_term_add(s, target, is_zero));
+    return mx_term_mul(s, target, mx_term_sub(s, log, x));
+}
+
+static mx_tensor *plain_pair_loss(mx_terms *s, const mx_call *call)
+{
+    const pair_loss_attr *attr = mx_call_attr(call);
+    const mx_reduce_attr over_all = {.keepdim = false};
+    const double softplus[] = {1, 0}; /* beta */
+    mx_tensor *x = mx_term_wide(s, call->in[0]), *target = x ? mx_term_cast(s, call->in[1], x->dtype) : NULL, *y;
+    mx_tensor *d = mx_term_sub(s, x, target);
+    if (call->op == &mx_op_kl_div)
+        y = divergence(s, x, target, attr->log_target);
+    else if (call->op == &mx_op_huber_loss)
+        y = huber(s, d, attr->delta);
+    else if (call->op == &mx_op_bce_with_logits)
+        y = mx_term_sub(s, mx_term(s, &mx_op_softplus, MX_ATTRS(softplus), x, NULL, NULL),
+                        mx_term_mul(s, x, target));
+    else
+        y = mx_term_one(s, call->op == &mx_op_mse_loss ? &mx_op_square : &mx_op_abs, d);
+    if (attr->reduction == MX_REDUCE_NONE)
+        return mx_term_cast(s, y, call->in[0]->dtype);
+    const mx_op *reduce = attr->reduction == MX_REDUCE_MEAN ? &mx_op_mean : &mx_op_sum;
+    return mx_term(s, reduce, MX_ATTRS(over_all), y, NULL, NULL);
+}
+
 #define REDUCTION                                                                                                      \
     {                                                                                                                  \
         "reduction", MX_ATTR_ENUM, offsetof(pair_loss_attr, reduction), MX_REDUCE_MEAN, mx_reductions,                 \
@@ -101,7 +142,8 @@ static mx_status vjp_pair_loss(mx_vjp *v)
                                 .infer = infer_pair_loss,                                                              \
                                 .cost = cost_pair_loss,                                                                \
                                 .host = host_pair_loss,                                                                \
-                                .vjp = vjp_pair_loss}
+                                .vjp = vjp_pair_loss,                                                                  \
+                                .plain = plain_pair_loss}
 
 PAIR_LOSS(mse_loss, "(x - target)^2; x and target have one shape", REDUCTION);
 PAIR_LOSS(l1_loss, "|x - target|; x and target have one shape", REDUCTION);

@@ -11,9 +11,13 @@ static inline mx_array mx_array_of(const mx_tensor *t) { return (mx_array){mx_da
 mx_status mx_unary_infer(mx_call *call); /* y has the shape and dtype of x, a real */
 mx_cost mx_unary_cost(const mx_call *call);
 mx_status mx_unary_host(mx_call *call);
-mx_status mx_unary_vjp(mx_vjp *v);           /* by unary_grad, from x, or from y if that suffices */
-double mx_pow_exponent(const mx_call *call); /* of a call of pow */
-mx_status mx_unary_vjp_recorded(mx_vjp *v);  /* the same, composed of operations with gradients (unary_recorded.c) */
+mx_status mx_unary_vjp(mx_vjp *v);          /* by unary_grad, from x, or from y if that suffices */
+mx_status mx_unary_vjp_recorded(mx_vjp *v); /* the same, composed of operations with gradients (unary_recorded.c) */
+
+/* For unary_recorded.c: the first parameter of a call of a function that has one; and f'(x) as a constant. */
+double mx_unary_parameter(const mx_call *call);
+struct mx_terms;
+mx_tensor *mx_unary_constant_slope(struct mx_terms *s, const mx_call *call);
 
 /* For operations whose inputs broadcast: the shape they have together; how they are walked; whether inputs i and j are
  * reals that mix, or integers of one dtype. mx_give_reduced makes t, which has the output's shape and is taken over,

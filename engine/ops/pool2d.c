@@ -2,6 +2,7 @@
 #include "kernels/pool2d.h"
 
 #include "ops/conv.h"
+#include "ops/terms.h"
 
 #include <math.h>
 
@@ -143,6 +144,29 @@ static mx_status grad_host(mx_call *call)
     return mx_max_pool_backward(&c, mx_array_of(call->in[0]), mx_data(call->in[1]), mx_array_of(call->out[0]));
 }
 
+/* Linear in dy: means of the gradient over the windows, or its elements at the places. */
+static mx_status grad_vjp(mx_vjp *v)
+{
+    const mx_call *call = v->call;
+    const grad_attr *attr = mx_call_attr(call);
+    const mx_shape *x = &attr->shape, *y = &call->in[0]->shape;
+    mx_shape planes = {2, {x->size[0] * x->size[1], mx_inner_size(x, 1)}};
+    mx_shape windows = {2, {planes.size[0], mx_inner_size(y, 1)}};
+    mx_terms s = {.n = 0};
+    mx_tensor *g = mx_term_cast(&s, v->out_grad[0], call->in[0]->dtype), *out = NULL;
+    if (!is_max(call->op)) {
+        out = mx_term(&s, dims_of(call->op) == 1 ? &mx_op_avg_pool1d : &mx_op_avg_pool2d, MX_ATTRS(attr->pool), g, NULL,
+                      NULL);
+    } else {
+        mx_tensor *flat = mx_term_reshape(&s, g, &planes), *places = mx_term_reshape(&s, call->in[1], &windows);
+        if (places && mx_term_keep(&s, mx_apply_gather(flat, places, 1, &out), &out))
+            out = mx_term_reshape(&s, out, y);
+    }
+    mx_status status = out ? mx_give_grad(v, 0, mx_retain(out)) : s.status;
+    mx_terms_release(&s);
+    return status;
+}
+
 /* ---- the tables ---- */
 
 #define POOL_ATTRS(STRUCT, PREFIX)                                                                                     \
@@ -170,7 +194,8 @@ static const mx_attr grad_attrs[] = {
                                 .infer = pool_infer,                                                                   \
                                 .cost = pool_cost,                                                                     \
                                 .host = pool_host,                                                                     \
-                                .vjp = pool_vjp};                                                                      \
+                                .vjp = pool_vjp,                                                                       \
+                                .vjp_recorded = pool_vjp};                                                             \
     const mx_op mx_op_##NAME##_grad = {.name = #NAME "_grad",                                                          \
                                        .doc = "gradient of " #NAME,                                                    \
                                        .inputs = GRAD_INPUTS,                                                          \
@@ -180,7 +205,10 @@ static const mx_attr grad_attrs[] = {
                                        .attr_bytes = sizeof(grad_attr),                                                \
                                        .infer = grad_infer,                                                            \
                                        .cost = pool_cost,                                                              \
-                                       .host = grad_host}
+                                       .reads_in = 2,                                                                  \
+                                       .host = grad_host,                                                              \
+                                       .vjp = grad_vjp,                                                                \
+                                       .vjp_recorded = grad_vjp}
 
 static const char *const dy_and_places[] = {"dy", "places", NULL}, *const only_dy[] = {"dy", NULL};
 

@@ -296,10 +296,17 @@ const mx_op mx_op_dropout = {
     .cost = cost_dropout,
     .host = host_dropout,
     .vjp = vjp_dropout,
+    .vjp_recorded = vjp_dropout,
 };
 
 mx_status mx_apply_full(const mx_shape *shape, mx_dtype dtype, double value, mx_tensor **y)
 {
     const full_attr attr = {*shape, (int)dtype, value};
     return mx_apply(&mx_op_full, NULL, 0, MX_ATTRS(attr), y);
+}
+
+mx_status mx_apply_arange(int64_t n, mx_dtype dtype, double start, mx_tensor **y)
+{
+    const arange_attr attr = {.n = n, .dtype = dtype, .start = start, .step = 1};
+    return mx_apply(&mx_op_arange, NULL, 0, MX_ATTRS(attr), y);
 }

@@ -2,6 +2,7 @@
 #include "core/pool.h"
 #include "kernels/shape.h"
 #include "ops/reduction.h"
+#include "ops/terms.h"
 
 #include <math.h>
 
@@ -207,6 +208,27 @@ static mx_status vjp_extreme(mx_vjp *v)
     return mx_give_grad(v, 0, dx);
 }
 
+/* dy times what max_grad gives for ones: a constant. */
+static mx_status vjp_extreme_recorded(mx_vjp *v)
+{
+    const mx_call *call = v->call;
+    mx_tensor *ones = NULL, *x = call->in[0];
+    uint32_t mask;
+    if (!mx_dtype_may_have_gradient(x->dtype))
+        return MX_OK;
+    MX_TRY(mx_want_dims(call, dims_of(call), x->shape.n_dims, &mask));
+    mx_shape kept = mx_reduced_shape(&x->shape, mask, true);
+    mx_terms s = {.n = 0};
+    mx_tensor *at = mx_term_constant(&s, x), *y = mx_term_constant(&s, call->out[0]);
+    if (y)
+        mx_term_keep(&s, mx_apply_full(&y->shape, y->dtype, 1, &ones), &ones);
+    mx_tensor *slope = mx_term(&s, &mx_op_max_grad, mx_call_attrs(call), at, y, ones);
+    mx_tensor *dx = mx_term_mul(&s, slope, mx_term_reshape(&s, v->out_grad[0], &kept));
+    mx_status status = dx ? mx_give_grad(v, 0, mx_retain(dx)) : s.status;
+    mx_terms_release(&s);
+    return status;
+}
+
 const mx_op mx_op_max = {
     .name = "max",
     .doc = "maximum of x along dim, or of all elements; NaN if there is a NaN",
@@ -221,6 +243,7 @@ const mx_op mx_op_max = {
     .cost = cost_per_input,
     .host = host_extreme,
     .vjp = vjp_extreme,
+    .vjp_recorded = vjp_extreme_recorded,
 };
 
 const mx_op mx_op_min = {
@@ -237,6 +260,7 @@ const mx_op mx_op_min = {
     .cost = cost_per_input,
     .host = host_extreme,
     .vjp = vjp_extreme,
+    .vjp_recorded = vjp_extreme_recorded,
 };
 
 static mx_status infer_max_grad(mx_call *call)

@@ -141,4 +141,5 @@ const mx_op mx_op_rope = {
     .cost = cost,
     .host = host,
     .vjp = vjp,
+    .vjp_recorded = vjp,
 };

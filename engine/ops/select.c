@@ -134,6 +134,7 @@ const mx_op mx_op_index_select = {
     .cost = cost_select,
     .host = host_select,
     .vjp = vjp_select,
+    .vjp_recorded = vjp_select,
 };
 
 mx_status mx_apply_index_select(mx_tensor *x, mx_tensor *ids, int dim, mx_tensor **y)

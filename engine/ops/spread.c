@@ -2,6 +2,7 @@
 #include "core/element.h"
 #include "core/pool.h"
 #include "ops/reduction.h"
+#include "ops/terms.h"
 
 #include <math.h>
 
@@ -16,8 +17,38 @@ static const mx_dims *dims_of(const mx_call *call) { return &((const mx_reduce_a
 
 static mx_status infer_float(mx_call *call)
 {
-    MX_TRY(mx_want_float(call, 0));
+    MX_TRY(mx_want_reals(call));
     return mx_infer_reduced(call, 0, call->in[0]->dtype);
+}
+
+/* ---- compositions ---- */
+
+static uint32_t mask_of(const mx_call *call)
+{
+    uint32_t mask = 0;
+    (void)mx_want_dims(call, dims_of(call), call->in[0]->shape.n_dims, &mask); /* checked by infer */
+    return mask;
+}
+
+/* y, which has the reduced dimensions with size 1, as the result of the call. */
+static mx_tensor *as_result(mx_terms *s, const mx_call *call, mx_tensor *y)
+{
+    const mx_reduce_attr *attr = mx_call_attr(call);
+    const mx_tensor *x = call->in[0];
+    mx_shape shape = mx_reduced_shape(&x->shape, mask_of(call), attr->keepdim);
+    return mx_term_reshape(s, mx_term_cast(s, y, x->dtype), &shape);
+}
+
+/* The root of squares >= 0; its gradient is 0 where it is 0. */
+static mx_tensor *root_of(mx_terms *s, mx_tensor *squares)
+{
+    mx_tensor *is_zero = mx_term_indicator(s, &mx_op_eq, squares, 0);
+    return mx_term_sub(s, mx_term_one(s, &mx_op_sqrt, mx_term_add(s, squares, is_zero)), is_zero);
+}
+
+static mx_tensor *sum_of_squares(mx_terms *s, mx_tensor *x, uint32_t mask)
+{
+    return mx_term_reduce(s, &mx_op_sum, mx_term_one(s, &mx_op_square, x), mask);
 }
 
 /* ---- gradients: each is a function of x and of numbers for each result ---- */
@@ -66,6 +97,15 @@ static mx_status host_var(mx_call *call)
     return status;
 }
 
+static mx_tensor *plain_var(mx_terms *s, const mx_call *call)
+{
+    mx_tensor *x = mx_term_wide(s, call->in[0]);
+    uint32_t mask = mask_of(call);
+    mx_tensor *squares = sum_of_squares(s, mx_term_sub(s, x, mx_term_reduce(s, &mx_op_mean, x, mask)), mask);
+    mx_tensor *var = mx_term_affine(s, squares, 1 / degrees(call, mask), 0);
+    return as_result(s, call, call->op == &mx_op_std ? root_of(s, var) : var);
+}
+
 static mx_status vjp_var(mx_vjp *v)
 {
     mx_tensor *dx = NULL, *in[] = {v->call->in[0], v->out_grad[0], v->call->op == &mx_op_std ? v->call->out[0] : NULL};
@@ -90,6 +130,7 @@ const mx_op mx_op_var = {
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
+    .flags = MX_OP_PLAIN_F64,
     .attrs = var_attrs,
     .attr_bytes = sizeof(var_attr),
     .reads_in = 1,
@@ -97,6 +138,7 @@ const mx_op mx_op_var = {
     .cost = cost_var,
     .host = host_var,
     .vjp = vjp_var,
+    .plain = plain_var,
 };
 
 const mx_op mx_op_std = {
@@ -105,6 +147,7 @@ const mx_op mx_op_std = {
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
+    .flags = MX_OP_PLAIN_F64,
     .attrs = var_attrs,
     .attr_bytes = sizeof(var_attr),
     .reads_in = 1,
@@ -113,6 +156,7 @@ const mx_op mx_op_std = {
     .cost = cost_var,
     .host = host_var,
     .vjp = vjp_var,
+    .plain = plain_var,
 };
 
 /* dx = (x - mean) factor, where factor is 2 dy / degrees, or dy / (std degrees). */
@@ -168,6 +212,11 @@ static mx_status host_norm(mx_call *call)
     return status;
 }
 
+static mx_tensor *plain_norm(mx_terms *s, const mx_call *call)
+{
+    return as_result(s, call, root_of(s, sum_of_squares(s, mx_term_wide(s, call->in[0]), mask_of(call))));
+}
+
 static mx_status vjp_norm(mx_vjp *v)
 {
     mx_tensor *dx = NULL, *in[] = {v->call->in[0], v->call->out[0], v->out_grad[0]};
@@ -182,6 +231,7 @@ const mx_op mx_op_norm = {
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
+    .flags = MX_OP_PLAIN_F64,
     .attrs = mx_reduce_attrs,
     .attr_bytes = sizeof(mx_reduce_attr),
     .reads_in = 1,
@@ -190,6 +240,7 @@ const mx_op mx_op_norm = {
     .cost = cost_squares,
     .host = host_norm,
     .vjp = vjp_norm,
+    .plain = plain_norm,
 };
 
 /* dx = x (dy / y) */
@@ -272,6 +323,21 @@ static mx_status host_logsumexp(mx_call *call)
     return status;
 }
 
+/* largest + log(sum of e^(x - largest)), with 0 for a largest that is not finite. */
+static mx_tensor *plain_logsumexp(mx_terms *s, const mx_call *call)
+{
+    mx_tensor *x = mx_term_wide(s, call->in[0]);
+    uint32_t mask = mask_of(call);
+    if (x && mx_reduced_count(&x->shape, mask) == 0)
+        return as_result(s, call, mx_term_one(s, &mx_op_log, mx_term_reduce(s, &mx_op_sum, x, mask)));
+    mx_tensor *largest = mx_term_reduce(s, &mx_op_max, mx_term_constant(s, x), mask);
+    mx_tensor *is_finite = mx_term_one(s, &mx_op_isfinite, largest);
+    largest = mx_term_where(s, is_finite, largest, x ? mx_term_number(s, x->dtype, 0) : NULL);
+    mx_tensor *e = mx_term_one(s, &mx_op_exp, mx_term_sub(s, x, largest));
+    mx_tensor *log = mx_term_one(s, &mx_op_log, mx_term_reduce(s, &mx_op_sum, e, mask));
+    return as_result(s, call, mx_term_add(s, largest, log));
+}
+
 static mx_status vjp_logsumexp(mx_vjp *v)
 {
     mx_tensor *dx = NULL, *in[] = {v->call->in[0], v->out_grad[0]};
@@ -285,6 +351,7 @@ const mx_op mx_op_logsumexp = {
     .inputs = x_input,
     .n_out = 1,
     .n_results = 1,
+    .flags = MX_OP_PLAIN_F64,
     .attrs = mx_reduce_attrs,
     .attr_bytes = sizeof(mx_reduce_attr),
     .reads_in = 1,
@@ -292,6 +359,7 @@ const mx_op mx_op_logsumexp = {
     .cost = cost_var,
     .host = host_logsumexp,
     .vjp = vjp_logsumexp,
+    .plain = plain_logsumexp,
 };
 
 /* dx = e^(x - y) dy, with y computed again in f32: a y that was rounded to bf16 would be off by a percent. */

@@ -1,5 +1,6 @@
 /* Elementwise functions of one tensor, and their gradient. */
 #include "ops/pointwise.h"
+#include "ops/terms.h"
 
 #include <math.h>
 
@@ -16,7 +17,7 @@ typedef struct grad_attr {
 
 const char *const mx_gelu_choices[] = {"tanh", "none", NULL};
 
-double mx_pow_exponent(const mx_call *call) { return ((const parameters *)mx_call_attr(call))->p0; }
+double mx_unary_parameter(const mx_call *call) { return ((const parameters *)mx_call_attr(call))->p0; }
 
 static mx_function function_of(const mx_call *call)
 {
@@ -96,6 +97,17 @@ mx_status mx_unary_vjp(mx_vjp *v)
     grad_attr attr = {.function = f.op, .dtype = mx_vjp_dtype(v, 0), .p0 = f.p0, .p1 = f.p1};
     mx_tensor *value = mx_unary_reads_output(f.op) ? v->call->out[0] : v->call->in[0];
     return mx_apply(&mx_op_unary_grad, (mx_tensor *[]){value, v->out_grad[0]}, 2, MX_ATTRS(attr), &v->grad[0]);
+}
+
+mx_tensor *mx_unary_constant_slope(mx_terms *s, const mx_call *call)
+{
+    mx_function f = function_of(call);
+    grad_attr attr = {.function = f.op, .dtype = -1, .p0 = f.p0, .p1 = f.p1};
+    mx_tensor *value = mx_unary_reads_output(f.op) ? call->out[0] : call->in[0], *ones = NULL;
+    value = mx_term_constant(s, value);
+    if (!value || !mx_term_keep(s, mx_apply_full(&value->shape, value->dtype, 1, &ones), &ones))
+        return NULL;
+    return mx_term(s, &mx_op_unary_grad, MX_ATTRS(attr), value, ones, NULL);
 }
 
 static const char *const x_input[] = {"x", NULL};
@@ -221,6 +233,7 @@ const mx_op mx_op_clamp = {
     .cost = mx_unary_cost,
     .host = host_clamp,
     .vjp = vjp_clamp,
+    .vjp_recorded = mx_unary_vjp_recorded,
 };
 
 /* ---- affine ---- */

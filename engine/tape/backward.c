@@ -25,23 +25,22 @@ static void need_values(const mx_pass *pass)
 
 static bool is_exclusive(const mx_tensor *t) { return t->refs == 1 && t->storage && t->storage->refs == 1; }
 
-/* target = target + g; takes over the reference to g. */
-static mx_status add_to(mx_tensor **target, mx_tensor *g)
+mx_status mx_grad_add(mx_tensor **sum, mx_tensor *g)
 {
     mx_status status = MX_OK;
-    if (!*target) {
-        *target = g;
+    if (!*sum) {
+        *sum = g;
         return MX_OK;
     }
-    mx_tensor *in[2] = {*target, g};
-    if (is_exclusive(*target) && !mx_tape_is_recording()) {
+    mx_tensor *in[2] = {*sum, g};
+    if (is_exclusive(*sum) && !mx_tape_is_recording()) {
         status = mx_apply_add_to(in[0], in[1]);
     } else {
-        mx_tensor *sum = NULL;
-        status = mx_apply(&mx_op_add, in, 2, MX_NO_ATTRS, &sum);
+        mx_tensor *added = NULL;
+        status = mx_apply(&mx_op_add, in, 2, MX_NO_ATTRS, &added);
         if (status == MX_OK) {
-            mx_release(*target);
-            *target = sum;
+            mx_release(*sum);
+            *sum = added;
         }
     }
     mx_release(g);
@@ -81,7 +80,7 @@ static mx_status gather(const mx_call *call, int i, mx_tensor *g)
     }
     if (!t->node)
         MX_TRY(mx_grad_cast(&g, dtype));
-    return add_to(&t->grad, g);
+    return mx_grad_add(&t->grad, g);
 }
 
 static void done_with(mx_tensor *t)
@@ -114,7 +113,7 @@ static mx_status compute_gradients(const mx_pass *pass, const mx_node *node, mx_
         if (t->grad && is_exclusive(t->grad) && !pass->record)
             v->sum[i] = t->grad;
     }
-    mx_status status = pass->record ? call->op->vjp_recorded(v) : call->op->vjp(v);
+    mx_status status = pass->record ? mx_vjp_recorded(v) : call->op->vjp(v);
     for (int i = 0; i < call->n_in; i++) {
         if (!v->grad[i])
             continue;
@@ -210,7 +209,7 @@ static mx_status finish_leaf(const mx_tape *tape, mx_tensor *t)
         return MX_OK;
     }
     uint32_t axes = t->grad->reduce_axes;
-    mx_status status = add_to(&t->grad, earlier);
+    mx_status status = mx_grad_add(&t->grad, earlier);
     t->grad->reduce_axes = axes;
     return status;
 }
@@ -252,7 +251,7 @@ static mx_status seed_root(const mx_root *root)
         MX_TRY(mx_apply_cast(root->grad, t->dtype, &g));
     else
         g = mx_retain(root->grad);
-    return add_to(&t->grad, g);
+    return mx_grad_add(&t->grad, g);
 }
 
 static void release_gradients(const mx_node *node)

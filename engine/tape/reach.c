@@ -166,7 +166,7 @@ static mx_status check_recordable(const mx_node *node)
                        "grad: %s%s is inside mx.remat, which drops the values that gradients of gradients read; "
                        "compute it outside, or with the policy \"none\"",
                        op->name, mx_site_text(node->site));
-    if (!op->vjp_recorded)
+    if (!op->vjp_recorded && !mx_op_is_plain(op))
         return mx_fail(
             MX_ERR_STATE,
             "grad: the gradient of %s%s cannot be recorded, because it has no gradient itself; compose %s of "

@@ -116,6 +116,18 @@ void mx_node_for_each_held(const mx_node *node, void (*visit)(mx_tensor *t));
 void mx_tape_settle(mx_tensor *t);
 void mx_tape_unhold(mx_tensor *t); /* one reader fewer, then mx_tape_settle */
 
+/* *sum = *sum + g; takes over the reference to g. While recording, nothing is added in place. */
+mx_status mx_grad_add(mx_tensor **sum, mx_tensor *g);
+
+/* ---- gradients that are recorded ---- */
+
+/* Whether the gradients of gradients of the operation are those of its composition. The composition reads inputs, so
+ * vjp must read them too: the tape holds no others. */
+bool mx_op_is_plain(const mx_op *op);
+
+/* vjp_recorded of the call's operation, or the gradients of its composition, which is computed and recorded anew. */
+mx_status mx_vjp_recorded(mx_vjp *v);
+
 void mx_region_release(mx_region *region);
 /* The innermost region around the record whose policy drops values, or NULL. */
 mx_region *mx_region_dropping(const mx_node *node);

@@ -13,8 +13,7 @@ local FILES = { "ops.h5", "ops_linear.h5", "ops_order.h5", "ops_pointwise.h5" }
 
 -- Those that take floats, but not f64, in the words of their messages.
 local REFUSALS = {
-    "must be f32 or bf16", "must be f32", "must be bf16", "must have one dtype", "of 8 bytes are not sorted",
-    "f64 mixes with no other float",
+    "must be f32 or bf16", "must be f32", "must be bf16", "must have one dtype", "f64 mixes with no other float",
 }
 
 -- Their dtype is an option.
@@ -30,7 +29,8 @@ local function inputs_of(case, get, change)
     local inputs = {}
     for _, i in ipairs(case.given) do
         local t = get(case.name .. ".in" .. i)
-        local stays = case.op == "softmax_cross_entropy" and i == 3 -- class weights are f32
+        local stays = (case.op == "softmax_cross_entropy" and i == 3) -- class weights are f32, and so are slopes
+            or (case.op == "attention" and i == 7)
         t = mx.dtypes[t:dtype()].is_real and not stays and t:to("f64") or t
         inputs[i] = change and change(i, t) or t
     end
@@ -75,6 +75,81 @@ local function check_differences(case, get, inputs, complain)
     end
 end
 
+-- Gradients of gradients are checked in this many cases of an operation.
+local CASES_TWICE, twice = 3, {}
+
+--- sum(y^2 w) of the results, its gradients, which are recorded if `record` is set, and their product with directions.
+local function gradients_of(case, inputs, dtype, record)
+    local asked, sum, total = {}, nil, nil
+    for _, i in ipairs(case.grads) do
+        asked[i] = inputs[i]:to(dtype):detach():clone():requires_grad()
+    end
+    for i, t in pairs(inputs) do
+        inputs[i] = asked[i] or (mx.dtypes[t:dtype()].is_real and t:to(dtype)) or t
+    end
+    inputs[case.n_in + 1] = case.attrs
+    for _, y in ipairs { mx[case.op](table.unpack(inputs, 1, case.n_in + 1)) } do
+        if mx.dtypes[y:dtype()].is_real then
+            local term = (y * y * (mx.rand(y:size(), { seed = 5 }) + 0.5):to(y:dtype())):sum()
+            total = total and total + term or term
+        end
+    end
+    local found = mx.grad(total, asked, { record = record })
+    for _, i in ipairs(case.grads) do
+        local term = (found[i] * mx.randn(found[i]:size(), { seed = 11 * i }):to(found[i]:dtype())):sum()
+        sum = sum and sum + term or term
+    end
+    return sum, asked
+end
+
+--- Gradients of gradients, by mx.grad with record: slopes are those of differences of gradients, and those in f32,
+--- where the fused operations run, are close to them.
+local function check_twice(case, get, complain)
+    local sum, asked = gradients_of(case, inputs_of(case, get), "f64", true)
+    local ok, seconds = pcall(mx.grad, sum, asked)
+    if not ok then
+        lu.assertStrContains(tostring(seconds), "does not depend on", case.name)
+        return
+    end
+    local narrow = case.op ~= "cross_entropy" -- which is refused
+        and mx.grad(gradients_of(case, inputs_of(case, get), "f32", true))
+    for _, i in ipairs(case.grads) do
+        local direction = mx.randn(asked[i]:size(), { seed = 7 * i }):to("f64")
+        local function at(distance)
+            return gradients_of(case, inputs_of(case, get, function(k, t)
+                return k == i and t + direction * distance or t
+            end), "f64", false):item()
+        end
+        local h, slope = 1e-4, (seconds[i] * direction):sum():item()
+        local measured = (8 * (at(h / 2) - at(-h / 2)) - (at(h) - at(-h))) / (6 * h)
+        local scale = compare.rms(seconds[i]) * math.sqrt(asked[i]:numel()) + 1e-2
+        local off = math.abs(measured - slope) / scale
+        if off ~= off or off > 1e-6 then
+            complain("twice" .. i, ("along a line is %.9g, differences give %.9g"):format(slope, measured))
+        end
+        local apart = narrow and mx.norm(narrow[i]:to("f64") - seconds[i]):item() / scale
+        if narrow and (apart ~= apart or apart > 1e-4) then
+            complain("twice" .. i, ("in f32 is off by %.3g"):format(apart))
+        end
+    end
+end
+
+-- Differences are not those of a smooth function, or too coarse.
+local function is_smooth(case)
+    return not (KINKED[case.op] or case.name:match("%.far") or case.name:match("%.small"))
+end
+
+local function has_second_gradients(case, inputs)
+    twice[case.op] = (twice[case.op] or 0) + 1
+    for _, i in ipairs(case.grads) do
+        if inputs[i]:numel() == 0 then
+            return false
+        end
+    end
+    return twice[case.op] <= CASES_TWICE and mx[case.op] and case.op ~= "einsum" and not case.op:match("^moe")
+        and not case.op:match("_grad") and not case.name:match("%.zero") and not case.name:match("%.flat")
+end
+
 local function check(case, get, complain)
     local step <close> = mx.step()
     local inputs = inputs_of(case, get)
@@ -96,8 +171,11 @@ local function check(case, get, complain)
         for _, i in ipairs(case.grads) do
             compare_part("grad" .. i, inputs[i]:grad(), "f64")
         end
-        if not KINKED[case.op] and not case.name:match("%.far") then
+        if is_smooth(case) then
             check_differences(case, get, inputs, complain)
+        end
+        if is_smooth(case) and has_second_gradients(case, inputs) then
+            check_twice(case, get, complain)
         end
     end
     assert(step)
@@ -141,7 +219,8 @@ function TestOpsInF64.test_zz_what_computes()
         .. "pow exp log sqrt rsqrt abs tanh sigmoid square sin cos relu gelu silu gated sum mean max argmax "
         .. "sum_squares reduce_to reshape narrow concat permute transpose erf log1p expm1 floor ceil round "
         .. "sign softplus leaky_relu elu clamp isnan isfinite power lerp masked_fill mse_loss l1_loss "
-        .. "huber_loss bce_with_logits kl_div softmax_cross_entropy"):gmatch "%S+" do
+        .. "huber_loss bce_with_logits kl_div softmax_cross_entropy rmsnorm layernorm softmax log_softmax attention "
+        .. "cross_entropy var std norm logsumexp sort argsort topk"):gmatch "%S+" do
         lu.assertTrue(computed[name] and not refused[name], name .. " in f64")
     end
 end

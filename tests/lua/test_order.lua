@@ -50,6 +50,37 @@ function TestParts.test_stack_takes_lists()
     assert(step)
 end
 
+--- Dtypes of 8 bytes: the same order as that of pairs of value and place, for short and long lines.
+function TestParts.test_sorting_of_8_bytes()
+    local step <close> = mx.step()
+    for _, dtype in ipairs { "i64", "f64" } do
+        for _, n in ipairs { 5, 70, 70000 } do
+            local values, pairs_of = {}, {}
+            local ids = mx.randint({ n }, { high = 1 << 20, seed = n }):totable()
+            for i, low in ipairs(ids) do -- few upper halves, many lower ones; then equal values
+                local high = (low % 7 - 3) << 40
+                values[i] = i % 5 == 0 and (high | 5) or dtype == "i64" and (high | low) or high + low / 2 ^ 20
+                pairs_of[i] = { values[i], i - 1 }
+            end
+            table.sort(pairs_of, function(a, b) return a[1] < b[1] or (a[1] == b[1] and a[2] < b[2]) end)
+            local sorted, at = mx.sort(mx.tensor(values, dtype))
+            local most, best = mx.topk(mx.tensor(values, dtype), { k = 3 })
+            sorted, at = sorted:totable(), at:totable()
+            for i, pair in ipairs(pairs_of) do
+                if sorted[i] ~= pair[1] or at[i] ~= pair[2] then
+                    lu.assertEquals({ dtype, i, sorted[i], at[i] }, { dtype, i, pair[1], pair[2] })
+                end
+            end
+            lu.assertEquals(most:get(1), pairs_of[n][1])
+            lu.assertEquals(values[best:get(1) + 1], pairs_of[n][1])
+        end
+    end
+    local odd = mx.tensor({ 0, 1 / 0, -1 / 0, 0 / 0, -0.0, -1e-300 }, "f64")
+    lu.assertEquals(mx.argsort(odd):totable(), { 2, 5, 0, 4, 1, 3 })
+    lu.assertEquals(mx.argsort(odd, { descending = true }):totable(), { 3, 1, 0, 4, 5, 2 })
+    assert(step)
+end
+
 --- Sizes that depend on values: a simulated pod has shapes only.
 function TestValuesNeeded.test_nonzero_on_a_simulated_pod()
     mx.sim.start("v5e-1", 1)

@@ -1,0 +1,127 @@
+/* Attention composed of products and a softmax, with all scores in memory: for f64, and for gradients of gradients. */
+#include "ops/attention.h"
+#include "ops/rows.h"
+#include "ops/terms.h"
+
+#include <math.h>
+
+enum { Q, K, V, Q_SEGMENTS, K_SEGMENTS, BIAS, SLOPES };
+
+static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
+
+static mx_tensor *both(mx_terms *s, mx_tensor *a, mx_tensor *b)
+{
+    return a && b ? mx_term_two(s, &mx_op_bitwise_and, a, b) : a ? a : b;
+}
+
+/* first, first + 1 ... as a column (n, 1) or a row (n). */
+static mx_tensor *positions(mx_terms *s, int64_t n, int64_t first, bool column)
+{
+    mx_tensor *x = NULL;
+    if (s->status != MX_OK || !mx_term_keep(s, mx_apply_arange(n, MX_F64, (double)first, &x), &x))
+        return NULL;
+    return column ? mx_term_reshape(s, x, &(mx_shape){2, {n, 1}}) : x;
+}
+
+/* u8 (queries, keys), 1 where positions allow that a query attends to a key; NULL: everywhere. */
+static mx_tensor *mask_by_position(mx_terms *s, const mx_call *call, mx_tensor *x, mx_tensor *y)
+{
+    const mx_attention_attr *attr = mx_call_attr(call);
+    mx_tensor *mask = NULL;
+    if (attr->causal)
+        mask = mx_term_two(s, &mx_op_ge, x, y);
+    if (attr->window > 0)
+        mask =
+            both(s, mask,
+                 mx_term_compare(s, &mx_op_lt, mx_term_one(s, &mx_op_abs, mx_term_sub(s, x, y)), (double)attr->window));
+    if (attr->first_query > 0)
+        mask = both(s, mask, mx_term_compare(s, &mx_op_ge, x, (double)(attr->first_query + attr->offset)));
+    if (attr->kv_length > 0)
+        mask = both(s, mask, mx_term_compare(s, &mx_op_lt, y, (double)attr->kv_length));
+    return mask;
+}
+
+/* The same for all of the masks, broadcast to (batch, heads, queries, keys); NULL: none. */
+static mx_tensor *mask_of(mx_terms *s, const mx_call *call, mx_tensor *x, mx_tensor *y)
+{
+    const mx_shape *q = &call->in[Q]->shape, *k = &call->in[K]->shape;
+    mx_tensor *mask = mask_by_position(s, call, x, y), *bias = input(call, BIAS);
+    if (bias && bias->dtype == MX_U8)
+        mask = both(s, mask, mx_term_compare(s, &mx_op_ne, bias, 0));
+    if (input(call, Q_SEGMENTS)) {
+        mx_tensor *of_q = mx_term_reshape(s, input(call, Q_SEGMENTS), &(mx_shape){4, {q->size[0], 1, q->size[1], 1}});
+        mx_tensor *of_k = mx_term_reshape(s, input(call, K_SEGMENTS), &(mx_shape){4, {k->size[0], 1, 1, k->size[1]}});
+        mask = both(s, mask, mx_term_two(s, &mx_op_eq, of_q, of_k));
+    }
+    return mask;
+}
+
+/* -slope |x - y| (heads, queries, keys). */
+static mx_tensor *slopes_of(mx_terms *s, const mx_call *call, mx_dtype dtype, mx_tensor *x, mx_tensor *y)
+{
+    mx_tensor *distance = mx_term_cast(s, mx_term_one(s, &mx_op_abs, mx_term_sub(s, x, y)), dtype);
+    mx_tensor *slopes = mx_term_cast(s, input(call, SLOPES), dtype);
+    mx_shape column = {3, {call->in[Q]->shape.size[2], 1, 1}};
+    return mx_term_affine(s, mx_term_mul(s, mx_term_reshape(s, slopes, &column), distance), -1, 0);
+}
+
+/* (batch, tokens, n, head_dim) as (batch, kv heads, n / kv heads * tokens, head_dim), f32 or f64. */
+static mx_tensor *by_kv_head(mx_terms *s, mx_tensor *t, int64_t kv_heads)
+{
+    mx_tensor *turned = NULL, *wide = mx_term_wide(s, t);
+    if (!wide || !mx_term_keep(s, mx_apply_transpose(wide, 1, 2, &turned), &turned))
+        return NULL;
+    const int64_t *size = t->shape.size;
+    mx_shape shape = {4, {size[0], kv_heads, kv_heads > 0 ? size[2] / kv_heads * size[1] : 0, size[3]}};
+    return mx_term_reshape(s, turned, &shape);
+}
+
+static mx_tensor *matmul(mx_terms *s, mx_tensor *a, mx_tensor *b, bool trans_b)
+{
+    mx_tensor *c = NULL;
+    return s->status != MX_OK ? NULL : mx_term_keep(s, mx_apply_matmul(a, b, false, trans_b, &c), &c);
+}
+
+/* scale q k^T, capped, with what is added to it: (batch, heads, queries, keys). */
+static mx_tensor *scores_of(mx_terms *s, const mx_call *call, mx_tensor *x, mx_tensor *y)
+{
+    const mx_attention_attr *attr = mx_call_attr(call);
+    const mx_shape *q = &call->in[Q]->shape, *k = &call->in[K]->shape;
+    double scale = attr->scale > 0 ? attr->scale : 1 / sqrt((double)q->size[3]);
+    mx_shape shape = {4, {q->size[0], q->size[2], q->size[1], k->size[1]}};
+    mx_tensor *bias = input(call, BIAS);
+    mx_tensor *scores = matmul(s, by_kv_head(s, call->in[Q], k->size[2]), by_kv_head(s, call->in[K], k->size[2]), true);
+    scores =
+        mx_term_affine(s, mx_term_reshape(s, scores, &shape), attr->softcap > 0 ? scale / attr->softcap : scale, 0);
+    if (attr->softcap > 0)
+        scores = mx_term_affine(s, mx_term_one(s, &mx_op_tanh, scores), attr->softcap, 0);
+    if (scores && bias && bias->dtype != MX_U8)
+        scores = mx_term_add(s, scores, mx_term_cast(s, bias, scores->dtype));
+    if (scores && input(call, SLOPES))
+        scores = mx_term_add(s, scores, slopes_of(s, call, scores->dtype, x, y));
+    return scores;
+}
+
+/* A masked score is far below all others, and its probability 0: so a query without keys gives 0. */
+mx_tensor *mx_attention_plain(mx_terms *s, const mx_call *call)
+{
+    const mx_shape *q = &call->in[Q]->shape, *k = &call->in[K]->shape;
+    const int64_t last = -1;
+    mx_tensor *x = positions(s, q->size[1], ((const mx_attention_attr *)mx_call_attr(call))->offset, true);
+    mx_tensor *y = positions(s, k->size[1], 0, false);
+    mx_tensor *mask = mask_of(s, call, x, y), *scores = scores_of(s, call, x, y), *back = NULL;
+    if (!scores)
+        return NULL;
+    if (mask)
+        scores = mx_term_where(s, mask, scores, mx_term_number(s, scores->dtype, -1e30));
+    mx_tensor *p = mx_term(s, &mx_op_softmax, MX_ATTRS(last), scores, NULL, NULL);
+    if (p && mask)
+        p = mx_term_where(s, mask, p, mx_term_number(s, p->dtype, 0));
+    int64_t group = k->size[2] > 0 ? q->size[2] / k->size[2] : 0;
+    p = mx_term_reshape(s, p, &(mx_shape){4, {q->size[0], k->size[2], group * q->size[1], k->size[1]}});
+    mx_tensor *out = matmul(s, p, by_kv_head(s, call->in[V], k->size[2]), false);
+    out = mx_term_reshape(s, out, &(mx_shape){4, {q->size[0], q->size[2], q->size[1], q->size[3]}});
+    if (!out || !mx_term_keep(s, mx_apply_transpose(out, 1, 2, &back), &back))
+        return NULL;
+    return mx_term_cast(s, back, call->in[Q]->dtype);
+}

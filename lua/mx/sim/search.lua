@@ -178,30 +178,33 @@ local function print_best(found, top)
     end
 end
 
--- Calls try_one(candidate), which gives tokens per second or nil, for at most `most` candidates. If there are more, the
--- policy that keeps least comes first, on all meshes, and the others follow on the meshes that were fastest with it.
+local function mesh_of(candidate)
+    return ("%s %s %s"):format(candidate.fsdp, candidate.tensor, candidate.expert)
+end
+
+-- Calls try_one(candidate), which gives tokens per second or nil, for at most `most` candidates. If there are more, each
+-- mesh comes first with its largest batch that fits under the policy that keeps least. All others follow on the meshes
+-- that were fastest with these.
 local function each_candidate(candidates, most, try_one)
-    local first, others, rates = candidates, {}, {}
-    local function mesh_of(candidate)
-        return ("%s %s %s"):format(candidate.fsdp, candidate.tensor, candidate.expert)
-    end
-    if #candidates > most then
-        first = {}
-        for i, candidate in ipairs(candidates) do
-            local keeps_least = (candidate.policy or POLICIES[#POLICIES]) == POLICIES[#POLICIES]
-            table.insert(keeps_least and first or others, keeps_least and candidate or { i, candidate })
+    local rates, rest, tried = {}, {}, 0
+    for i = #candidates > most and #candidates or 0, 1, -1 do
+        local candidate, mesh = candidates[i], mesh_of(candidates[i])
+        local keeps_least = (candidate.policy or POLICIES[#POLICIES]) == POLICIES[#POLICIES]
+        if keeps_least and not rates[mesh] and tried < most then
+            rates[mesh], tried = try_one(candidate), tried + 1
+        else
+            rest[#rest + 1] = { i, candidate }
         end
     end
-    for i = 1, math.min(#first, most) do
-        local mesh = mesh_of(first[i])
-        rates[mesh] = math.max(rates[mesh] or 0, try_one(first[i]) or 0)
-    end
-    table.sort(others, function(a, b)
+    table.sort(rest, function(a, b)
         local x, y = rates[mesh_of(a[2])] or 0, rates[mesh_of(b[2])] or 0
         return x > y or x == y and a[1] < b[1]
     end)
-    for i = 1, math.min(#others, most - #first) do
-        try_one(others[i][2])
+    for i = 1, math.min(#rest, most - tried) do
+        try_one(rest[i][2])
+    end
+    for i = 1, #candidates <= most and #candidates or 0 do
+        try_one(candidates[i])
     end
 end
 
@@ -218,13 +221,13 @@ function search.run(words, config, options)
     mx.flags.report(config)
     say("%s on %d x %s: %d candidates%s ...", config.model_name, config.num_slices, config.hardware, most,
         all > most and (" of %d (candidates=%d tries all)"):format(all, all) or "")
-    local told, tried, full = started, 0, {} -- full: meshes and policies whose memory a smaller batch exceeds
+    local told, tried, full = started, 0, {} -- full: mesh and policy -> the least batch that exceeds memory
     each_candidate(candidates, most, function(candidate)
-        local kind = ("%s %s %s %s"):format(candidate.fsdp, candidate.tensor, candidate.expert, candidate.policy)
+        local kind, batch = ("%s %s"):format(mesh_of(candidate), candidate.policy), candidate.batch or 0
         local fits, why
-        if not full[kind] then
+        if batch < (full[kind] or math.huge) then
             fits, why = try(words, options, candidate)
-            full[kind] = why and why:find("memory", 1, true) and true
+            full[kind] = why and why:find("memory", 1, true) and batch or full[kind]
         end
         reason, tried = why or reason, tried + 1
         if mx.now() - told > 5 then

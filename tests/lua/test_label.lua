@@ -83,6 +83,19 @@ function TestLabel.test_plan_and_search()
     assert_labelled(text)
 end
 
+-- Rows of such chips have no experts: the label says so, and the range is wider than that of the same job without.
+function TestLabel.test_a_job_with_experts()
+    local job = "hardware=v5e-4 max_target_length=256 model_name="
+    local text, rows = run("remat.lua", job .. "tiny-moe only=full repeats=1")
+    local dense, others = run("remat.lua", job .. "tiny only=full repeats=1")
+    local function longest(row)
+        return row.seconds_range[2] / row.seconds
+    end
+    lu.assertStrContains(text, "this job has experts, theirs have none: on 4 published rows with experts")
+    lu.assertNil(dense:find("this job has experts", 1, true))
+    lu.assertTrue(longest(rows[1]) > longest(others[1]))
+end
+
 function TestLabel.test_remat()
     local text, rows = run("remat.lua", JOB .. "max_target_length=256 only=full repeats=1")
     assert_labelled(text)
@@ -108,7 +121,7 @@ function TestLabel.test_chips_of_which_nothing_was_predicted()
     local hardware = mx.sim.hardware("h200")
     lu.assertEquals(label.of(hardware).error, "no published row of H200 SXM was predicted: the error is unknown")
     lu.assertNil(label.of(hardware).rows)
-    lu.assertNil(label.range("h200", function() return 1 end))
+    lu.assertNil(label.range("h200", {}, function() return 1 end))
     lu.assertEquals(label.of({ name = "host", description = "this host" }).constants, "measured on this machine")
 end
 
@@ -130,6 +143,12 @@ function TestErrors.test_the_file_is_up_to_date()
         lu.assertAlmostEquals(entry.rows[again].error, error, 0.006, entry.rows[again].row)
     end
     lu.assertEquals(errors.summary("v5e").how.interpolation, 16)
+    lu.assertEquals({ #all.v5p.experts, #all.v6e.experts }, { 1, 3 })
+    for i, row in ipairs(mx.repro.rows_with_experts()) do
+        local result = mx.repro.simulate(row.published, row.cell, { limited = false })
+        local entry = i == 1 and all.v5p.experts[1] or all.v6e.experts[i - 1]
+        lu.assertAlmostEquals(entry.error, 100 * (row.cell.tokens_per_s / result.tokens_per_s - 1), 0.006, entry.row)
+    end
 end
 
 function TestErrors.test_summary()
@@ -157,12 +176,21 @@ function TestRange.test_refits_and_errors()
     errors.all = { test = { refits = { { moved = "matrix_efficiency", rms = 1, matrix_efficiency = 0.9 } }, rows = {
         { error = 4, how = "unseen", length = 1, head_dim = 1 },
     } } }
-    local range = label.range("test", function(constants)
-        return constants and 9.9 / constants.matrix_efficiency or 10
-    end)
+    local function range(job)
+        return label.range("test", job, function(constants)
+            return constants and 9.9 / constants.matrix_efficiency or 10
+        end)
+    end
+    local dense = range {}
+    -- With experts the rows of models with experts count, too: up to 20 % too short, and 3 % too long.
+    errors.all.other = { experts = { { error = -20 }, { error = 3 } } }
+    local experts, count, least, largest = range { experts = true }, errors.with_experts()
     errors.all = nil
-    lu.assertAlmostEquals(range[1], 1 / 1.04, 1e-12)
-    lu.assertAlmostEquals(range[2], 1.1 / 0.96, 1e-12)
+    lu.assertAlmostEquals(dense[1], 1 / 1.04, 1e-12)
+    lu.assertAlmostEquals(dense[2], 1.1 / 0.96, 1e-12)
+    lu.assertEquals({ count, least, largest }, { 2, -20, 3 })
+    lu.assertAlmostEquals(experts[1], 1 / 1.04, 1e-12)
+    lu.assertAlmostEquals(experts[2], 1.1 / 0.8, 1e-12)
 end
 
 -- A row that takes x / a + y / b, of constants a, fitted, and b, assumed. If b moves to an end of its range, a follows

@@ -185,7 +185,7 @@ function TestPlan.test_the_range_is_that_of_all_layers()
     }) do
         local job = config("hardware=v5e-16", table.unpack(words))
         local range = mx.plan.range(job, "v5e-16", 1)
-        local all = mx.sim.label.range("v5e", function(constants)
+        local all = mx.sim.label.range("v5e", {}, function(constants)
             return mx.plan.simulate(job, "v5e-16", 1, { constants = constants }).step_s
         end)
         lu.assertAlmostEquals(range[1], all[1], 1e-3)

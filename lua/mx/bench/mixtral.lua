@@ -40,7 +40,7 @@ local function compare(published, cell)
     local result = mx.repro.simulate(own, cell, { limited = false })
     local hardware = mx.sim.hardware(cell.hardware)
     row.simulated_tokens_per_s, row.simulated_mfu, row.simulated_step_s = result.tokens_per_s, result.mfu, result.step_s
-    row.error_percent = 100 * (result.tokens_per_s / cell.tokens_per_s - 1)
+    row.error_percent = 100 * (cell.tokens_per_s / result.tokens_per_s - 1) -- of the step time
     row.peak_memory_bytes, row.memory_bytes = result.peak_memory_bytes, hardware.memory_bytes
     row.simulation = mx.sim.label.of(hardware, mx.sim.label.job(config))
     return row
@@ -70,7 +70,7 @@ function bench_mixtral.run(words)
     local published, rows = mx.repro.published("moe"), {}
     say("rates of a chip, FLOPs by %s; nothing is fitted to these rows", published.flop_formula)
     say("%s", ROW:format("", "", "", "tokens/s", "tokens/s", "MFU %", "MFU %", "error", ""))
-    say("%s", ROW:format("model", "chips", "experts", "published", "simulated", "publ.", "simul.", "of rate", ""))
+    say("%s", ROW:format("model", "chips", "experts", "published", "simulated", "publ.", "simul.", "of step", ""))
     for i, cell in ipairs(published.cells) do
         rows[i] = compare(published, cell)
         print_row(rows[i])

@@ -6,6 +6,7 @@
 --       constants: {NAME: VALUE, ...}   # of the hardware file at that time
 --       rows:    # one for each published row
 --         - {row: NAME, chips: N, length: S, head_dim: D, error: E, how: HOW}
+--       experts: # the same of rows of models with experts (moe.yml), which nothing is fitted to; may be missing
 --       refits:  # sets of constants that fit the rows about as well as those of the hardware file
 --         - {moved: NAME, rms: R, NAME: VALUE, ...}
 --
@@ -32,13 +33,17 @@ local HEAD = [[
 # Labels and ranges of simulated figures come from it.
 ]]
 
+local function read_all()
+    errors.all = errors.all
+        or mx.config.parse(mx.read_file(mx.root .. PATH) or util.refuse("cannot read %s", PATH), PATH)
+    return errors.all
+end
+
 --- The entry of a hardware file; nil: nothing was published of such chips.
 ---@param kind string such as "v6e"
 ---@return table?
 function errors.of(kind)
-    errors.all = errors.all
-        or mx.config.parse(mx.read_file(mx.root .. PATH) or util.refuse("cannot read %s", PATH), PATH)
-    return errors.all[kind]
+    return read_all()[kind]
 end
 
 local function flow(row, first)
@@ -53,7 +58,7 @@ local function flow(row, first)
 end
 
 --- The file's text.
----@param all table<string, table> hardware -> {constants, rows, refits}
+---@param all table<string, table> hardware -> {constants, rows, experts, refits}
 ---@return string
 function errors.text(all)
     local lines = { (HEAD:gsub("\n$", "")) }
@@ -62,10 +67,12 @@ function errors.text(all)
         for name, value in util.sorted_pairs(entry.constants) do
             lines[#lines + 1] = ("    %s: %.10g"):format(name, value)
         end
-        lines[#lines + 1] = "  rows:"
-        for _, row in ipairs(entry.rows) do
-            local copy = setmetatable({ error = ("%.2f"):format(row.error) }, { __index = row })
-            lines[#lines + 1] = flow(copy, { "row", "chips", "length", "head_dim", "error", "how" })
+        for _, part in ipairs({ "rows", "experts" }) do
+            lines[#lines + 1] = entry[part] and ("  %s:"):format(part)
+            for _, row in ipairs(entry[part] or {}) do
+                local copy = setmetatable({ error = ("%.2f"):format(row.error) }, { __index = row })
+                lines[#lines + 1] = flow(copy, { "row", "chips", "length", "head_dim", "error", "how" })
+            end
         end
         lines[#lines + 1] = "  refits:"
         for _, refit in ipairs(entry.refits) do
@@ -209,9 +216,27 @@ local function row_of(row, rows, error, head_dim, length)
     }
 end
 
+-- The rows of models with experts; nil if there are none of such chips.
+local function rows_with_experts(kind)
+    local list = {}
+    for _, row in ipairs(mx.repro.rows_with_experts()) do
+        if row.cell.hardware == kind then
+            local result = mx.repro.simulate(row.published, row.cell, { limited = false })
+            local config = mx.config.load(mx.repro.words(row.published, row.cell), { simulate = false, flags = false })
+            local job = mx.sim.label.job(config)
+            list[#list + 1] = {
+                row = ("%s %s"):format(row.cell.model, row.cell.kind), chips = row.cell.chips, length = job.length,
+                head_dim = job.head_dim, how = "unseen",
+                error = 100 * (row.cell.tokens_per_s / result.tokens_per_s - 1), -- of the step time
+            }
+        end
+    end
+    return #list > 0 and list or nil
+end
+
 --- The entry of a kind of chips.
 ---@param kind string
----@return {constants: table<string, number>, rows: table[], refits: table[]}
+---@return {constants: table<string, number>, rows: table[], experts: table[]?, refits: table[]}
 function errors.make(kind)
     local hardware, rows, list = mx.sim.hardware(kind), mx.generations.rows(kind), {}
     local fitted, ratios, jobs = {}, {}, {}
@@ -228,7 +253,7 @@ function errors.make(kind)
         list[i] = row_of(row, rows, row.fitted and left_out[at] or jobs[i][1], jobs[i][2], jobs[i][3])
     end
     return {
-        constants = (mx.sim.constants.of(hardware)), rows = list,
+        constants = (mx.sim.constants.of(hardware)), rows = list, experts = rows_with_experts(kind),
         refits = errors.refits(hardware, fitted, ratios, mx.generations.simulate),
     }
 end
@@ -252,6 +277,18 @@ function errors.summary(kind)
     end
     s.mean = s.mean / s.count
     return s.count > 0 and s or nil
+end
+
+--- The errors on rows of models with experts, of any chips: their number, and the least and largest in per cent.
+---@return integer count, number least, number largest
+function errors.with_experts()
+    local count, least, largest = 0, math.huge, -math.huge
+    for kind in util.sorted_pairs(read_all()) do
+        for _, row in ipairs(errors.of(kind).experts or {}) do
+            count, least, largest = count + 1, math.min(least, row.error), math.max(largest, row.error)
+        end
+    end
+    return count, least, largest
 end
 
 return errors

@@ -82,9 +82,16 @@ function label.head_dim(shape)
     return mx.models.kinds(shape)[1].block.attention.head_dim
 end
 
+-- What is known of jobs with experts, which the rows of chips do not have.
+local function experts_text()
+    local count, least, largest = errors.with_experts()
+    return ("this job has experts, theirs have none: on %d published rows with experts, of any chips, simulated step "
+        .. "times were %.1f to %+.1f %% off"):format(count, least, largest)
+end
+
 --- What a simulated figure is based on.
 ---@param hardware table of mx.sim.start, or sim.hardware
----@param job? {length: integer, head_dim: integer} of label.job; nil: no job
+---@param job? {length: integer, head_dim: integer, experts: boolean} of label.job; nil: no job
 ---@return table constants, error (texts); and if rows were published: rows, rows_by_kind, error_mean_percent,
 ---        error_largest_percent, and with a job inside
 function label.of(hardware, job)
@@ -100,8 +107,8 @@ function label.of(hardware, job)
     if job then
         local length_text, length_inside = place("max_target_length", job.length, known.length)
         local dim_text, dim_inside = place("head_dim", job.head_dim, known.head_dim)
-        texts = { length_text, dim_text }
-        found.inside = length_inside and dim_inside
+        texts = { length_text, dim_text, job.experts and experts_text() or nil }
+        found.inside = length_inside and dim_inside and not job.experts
     else
         texts = { "their max_target_length: " .. span(known.length), "head_dim: " .. span(known.head_dim) }
     end
@@ -114,9 +121,13 @@ end
 --- What a label needs to know of a job.
 ---@param config table
 ---@param shape? table default: of the config
----@return {length: integer, head_dim: integer}
+---@return {length: integer, head_dim: integer, experts: boolean} experts: whether layers have some
 function label.job(config, shape)
-    return { length = config.max_target_length, head_dim = label.head_dim(shape or mx.models.shape(config)) }
+    shape = shape or mx.models.shape(config)
+    return {
+        length = config.max_target_length, head_dim = label.head_dim(shape),
+        experts = mx.models.any(shape, function(block) return block.mlp.experts ~= nil end),
+    }
 end
 
 --- The label as lines to print.
@@ -141,9 +152,10 @@ end
 
 --- The least and largest step time as shares of the simulated one; nil if no row was predicted.
 ---@param kind string
+---@param job table of label.job
 ---@param simulate fun(constants: table<string, number>?): number seconds of a step; nil: the hardware file's constants
 ---@return number[]? shares
-function label.range(kind, simulate)
+function label.range(kind, job, simulate)
     local known = errors.summary(kind)
     if not known then
         return nil
@@ -158,8 +170,12 @@ function label.range(kind, simulate)
         low, high = math.min(low, share), math.max(high, share)
     end
     -- A step that is simulated e per cent too long took 1 / (1 + e / 100) of it.
-    local error = known.largest / 100
-    return { low / (1 + error), high / (1 - error) }
+    local short, long = -known.largest, known.largest
+    if job.experts then
+        local _, least, largest = errors.with_experts()
+        short, long = math.min(short, least), math.max(long, largest)
+    end
+    return { low / (1 + long / 100), high / (1 + short / 100) }
 end
 
 --- " (14.2 to 15.1 s)"; empty without a range.

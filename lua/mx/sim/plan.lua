@@ -251,7 +251,7 @@ end
 function plan.range(config, hardware, slices, shape)
     shape = shape or mx.models.shape(config)
     local few = math.max(RANGE_LAYERS, #shape.blocks)
-    return mx.sim.label.range(mx.sim.split_name(hardware), function(constants)
+    return mx.sim.label.range(mx.sim.split_name(hardware), mx.sim.label.job(config, shape), function(constants)
         return estimate(shape.layers, { most = 2 * few, few = few, more = 2 * few }, function(layers)
             local cut = mx.models.cut(shape, layers)
             return plan.simulate(config, hardware, slices, { shape = cut, constants = constants }).step_s

@@ -35,6 +35,18 @@ function repro.words(published, cell, era)
     return words
 end
 
+--- The published rows of models with experts that can be simulated: {cell, published} each, for repro.simulate.
+---@return {cell: table, published: table}[]
+function repro.rows_with_experts()
+    local published, rows = repro.published("moe"), {}
+    for _, cell in ipairs(published.cells) do
+        rows[#rows + 1] = not cell.missing and {
+            cell = cell, published = setmetatable({ hardware = cell.hardware }, { __index = published }),
+        } or nil
+    end
+    return rows
+end
+
 local function check_parameters(published, cell, era, count)
     local expected = (era == "b" and published.era_b or published).params[cell.model]
     if count ~= expected then

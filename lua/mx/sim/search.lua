@@ -182,9 +182,9 @@ local function mesh_of(candidate)
     return ("%s %s %s"):format(candidate.fsdp, candidate.tensor, candidate.expert)
 end
 
--- Calls try_one(candidate), which gives tokens per second or nil, for at most `most` candidates. If there are more, each
--- mesh comes first with its largest batch that fits under the policy that keeps least. All others follow on the meshes
--- that were fastest with these.
+-- Calls try_one(candidate), which gives tokens per second or nil, for at most `most` candidates. If there are more,
+-- each mesh comes first with its largest batch that fits under the policy that keeps least. All others follow on the
+-- meshes that were fastest with these.
 local function each_candidate(candidates, most, try_one)
     local rates, rest, tried = {}, {}, 0
     for i = #candidates > most and #candidates or 0, 1, -1 do

@@ -134,6 +134,15 @@ function TestFamilies.test_published_parameter_counts()
     }) do
         counts[name] = count
     end
+    -- Envy: attention, MLPs of all experts or of one, a router, four norms of emb or of a head, one table.
+    for name, o in pairs({
+        base = { 1536, 12, 12, 12, 6144, 128 }, large = { 2048, 24, 16, 16, 8192, 128 },
+        xxl = { 8192, 24, 64, 8, 20480, 64 },
+    }) do
+        local E, layers, heads, kv_heads, M, n = table.unpack(o)
+        local both = 2 * (2 * E * 128 * (heads + kv_heads) + 3 * E + 2 * 128) + 3 * E * M * (n + 1) + E * n
+        counts["envy-switch-" .. name] = layers // 2 * both + 32768 * E + E
+    end
     for name, count in pairs(counts) do
         lu.assertEquals(mx.models.count(mx.models.shape(mx.config.load { "model_name=" .. name })), count, name)
     end
@@ -149,8 +158,9 @@ function TestFamilies.test_a_simulated_step_of_each_model()
             }
             local mfu = mx.plan.simulate(config, "v5p-16", 1).mfu
             -- GPT-2's heads of 64 features fill half of the matrix unit, and a sequence is short. With experts, all
-            -- weights are gathered for the few that a token meets.
-            local least = name == "gpt3-52k" and 0 or name == "gpt2-124m" and 25 or config.num_experts > 1 and 5 or 30
+            -- weights are gathered for the few that a token meets; of envy's, a token meets one of 128.
+            local least = name == "gpt3-52k" and 0 or name == "gpt2-124m" and 25 or name:find("^envy") and 1
+                or config.num_experts > 1 and 5 or 30
             lu.assertTrue(mfu > least, name)
         end
     end

@@ -7,6 +7,7 @@
 -- same kernel.
 
 local mx = require "mx"
+local experts = require "mx.bench.experts"
 local grouped = require "mx.bench.grouped"
 local util = require "mx.util"
 
@@ -490,8 +491,8 @@ function kernels.run(words)
         util.refuse("kernels.lua measures one rank; start it without mpirun")
     end
     local cases, all = all_cases(o), mx.threads()
-    local groups = ("grouped"):find(o.only, 1, true)
-    if #cases == 0 and not groups then
+    local groups, layers = ("grouped"):find(o.only, 1, true), ("moe"):find(o.only, 1, true)
+    if #cases == 0 and not groups and not layers then
         util.refuse("no kernel's name contains only=%s for model=%s", o.only, o.model)
     end
     local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
@@ -515,6 +516,9 @@ function kernels.run(words)
         end
         if groups then
             grouped.run(log)
+        end
+        if layers then
+            experts.run(log)
         end
     end
     mx.threads(all)

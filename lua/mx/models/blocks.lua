@@ -16,6 +16,7 @@ local PLAIN = {} -- the keys of the config say everything
 blocks.KINDS = {
     default = { keys = { parallel_block = true } },
     llama2 = PLAIN, mistral = PLAIN, qwen2 = PLAIN, qwen3 = PLAIN, mixtral = PLAIN, qwen3_moe = PLAIN,
+    envy = PLAIN,
     gpt3 = { keys = { normalization_layer = "layernorm", use_bias = true, use_rope = false }, norm_offset = 1 },
     gemma = { norm_offset = 1 },
     gemma2 = { layers = { "local", "global" }, layers_each = 2, norm_offset = 1 },
@@ -38,16 +39,15 @@ end
 
 --- MaxText's other blocks, and what they need that layers here cannot have.
 blocks.MISSING = {
-    deepseek = "experts and latent attention",
-    deepseek4 = "experts, compressed attention and several residual streams",
-    envy = "experts",
-    gemma4 = "heads that differ between local and global layers, and experts",
+    deepseek = "latent attention",
+    deepseek4 = "compressed attention and several residual streams",
+    gemma4 = "heads that differ between local and global layers",
     gemma4_small = "embeddings for each layer, and keys and values shared between layers",
-    gpt_oss = "experts and attention sinks",
-    llama4 = "experts and chunked attention",
-    qwen3_5 = "experts and the gated delta rule",
-    qwen3_custom_moe = "experts",
-    qwen3_next = "experts and the gated delta rule",
+    gpt_oss = "attention sinks, and experts with biases",
+    llama4 = "chunked attention",
+    qwen3_5 = "the gated delta rule",
+    qwen3_custom_moe = "experts of another width than emb",
+    qwen3_next = "the gated delta rule",
     simple = "layers without attention",
     simple_mlp = "layers without attention",
 }

@@ -16,6 +16,7 @@ typedef struct mxl_guard {
     uint64_t scope;  /* the id of an open region's scope, or 0 */
     bool recording;  /* the state to restore */
     mx_tape *before; /* the tape to restore, if one was entered; or NULL */
+    mx_tape *own;    /* that tape, if it ends with the guard; or NULL */
 } mxl_guard;
 
 static int guard_close(lua_State *L)
@@ -29,6 +30,9 @@ static int guard_close(lua_State *L)
     if (guard->before)
         mx_tape_leave(guard->before);
     guard->before = NULL;
+    if (guard->own)
+        mx_tape_free(guard->own); /* it was left */
+    guard->own = NULL;
     return 0;
 }
 
@@ -140,6 +144,27 @@ static int no_grad(lua_State *L)
     mx_tape_set_recording(false);
     lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
     return lua_gettop(L) - 1; /* on return the guard is closed and restores the recording state */
+}
+
+/* mx.enable_grad(fn, ...) -> the results of fn; operations are recorded, even inside mx.no_grad. Inside backward they
+ * are recorded on a tape of their own, which ends with fn. */
+static int enable_grad(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TFUNCTION);
+    mxl_guard *guard = push_guard(L, 1);
+    if (mx_tape_is_any_walking()) {
+        if (mx_tape_is_recording())
+            mxl_try(L, mx_fail(MX_ERR_STATE, "enable_grad: the gradients that a backward function takes by mx.grad "
+                                             "cannot be differentiated again; leave out record, or compute them of "
+                                             "operations"));
+        mx_tape *tape = NULL;
+        mxl_try(L, mx_tape_new(&tape));
+        guard->own = tape;
+        guard->before = mx_tape_enter(tape);
+    }
+    mx_tape_set_recording(true);
+    lua_call(L, lua_gettop(L) - 2, LUA_MULTRET);
+    return lua_gettop(L) - 1;
 }
 
 /* ---- backward ---- */
@@ -285,8 +310,13 @@ static int tape_close(lua_State *L)
 
 int mxl_open_tape(lua_State *L)
 {
-    static const luaL_Reg functions[] = {{"scope", scope},     {"remat_region", remat_region}, {"name", name},
-                                         {"no_grad", no_grad}, {"backward", backward},         {"tape", tape_new},
+    static const luaL_Reg functions[] = {{"scope", scope},
+                                         {"remat_region", remat_region},
+                                         {"name", name},
+                                         {"no_grad", no_grad},
+                                         {"backward", backward},
+                                         {"tape", tape_new},
+                                         {"enable_grad", enable_grad},
                                          {NULL, NULL}};
     static const luaL_Reg guard_methods[] = {{"__close", guard_close}, {NULL, NULL}};
     static const luaL_Reg tape_metamethods[] = {{"__close", tape_close}, {"__gc", tape_close}, {NULL, NULL}};

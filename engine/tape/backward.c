@@ -321,10 +321,12 @@ static mx_status seed_and_walk(const mx_pass *pass)
             release_gradients(pass->roots[i].t->node);
         return status;
     }
-    tapes->walking = pass->tape;
+    pass->tape->is_walking = true;
+    tapes->walks++;
     need_values(pass);
     status = walk(pass);
-    tapes->walking = NULL;
+    tapes->walks--;
+    pass->tape->is_walking = false;
     pass->tape->ahead_of = pass->tape->fetched_for = NULL;
     tapes->walked = tapes->count;
     return status;
@@ -336,13 +338,16 @@ static mx_status run_pass(mx_pass *pass)
     mx_scope *scope = mx_scope_swap(NULL); /* gradients belong to their tensors, not to a scope */
     const char *place = mx_place;
     mx_tape *before = mx_tape_enter(pass->tape);
+    bool inside = mx_tape_is_any_walking();
     mx_place_backward = true;
-    mx_site_pin();
+    if (!inside)
+        mx_site_pin();
     mx_status status = seed_and_walk(pass);
-    mx_site_unpin();
+    if (!inside)
+        mx_site_unpin();
     mx_tape_leave(before);
     mx_place = place;
-    mx_place_backward = false;
+    mx_place_backward = inside;
     mx_scope_swap(scope);
     mx_tape_set_recording(recording);
     mx_tape_drop_left_behind(pass->tape);
@@ -376,7 +381,10 @@ static mx_status grad_of_targets(mx_pass *pass)
     for (int i = 0; i < pass->n_targets; i++) {
         mx_tensor *t = pass->targets[i];
         if (t->asked != 0)
-            return mx_fail(MX_ERR_VALUE, "grad: %s is given twice", mx_tensor_text(t));
+            return mx_fail(MX_ERR_VALUE, "grad: %s is given twice%s", mx_tensor_text(t),
+                           mx_tape_is_any_walking() ? ", or the mx.grad around this one asks for it: use a detached "
+                                                      "leaf, t:detach():requires_grad()"
+                                                    : "");
         t->asked = -(i + 1);
     }
     MX_TRY(mx_pass_check_roots(pass));

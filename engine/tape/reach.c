@@ -256,9 +256,10 @@ static mx_status check_root(const mx_tape *tape, const char *name, const mx_root
 
 mx_status mx_pass_check_roots(const mx_pass *pass)
 {
-    if (mx_all_tapes.walking)
+    if (pass->tape->is_walking || (mx_tape_is_any_walking() && !pass->targets))
         return mx_fail(MX_ERR_STATE, "backward was called inside backward, by a hook or by the backward function of "
-                                     "mx.custom; compute gradients there from the tensors that are given");
+                                     "mx.custom; compute gradients there from the tensors that are given, or by "
+                                     "mx.grad inside mx.enable_grad(fn)");
     for (const mx_region *region = pass->tape->region; region; region = region->parent)
         if (region->drops)
             return mx_fail(MX_ERR_STATE, "backward was called inside mx.remat; call it after the layer has returned");

@@ -55,6 +55,8 @@ struct mx_tape {
     mx_node *first, *last;
     bool offloads;                /* values of recorded calls may be offloaded */
     uint64_t walk;                /* number of the current or last backward */
+    bool is_walking;              /* inside backward */
+    bool left_behind;             /* meanwhile a record became unreachable, and was not forgotten */
     int prefetch_regions;         /* number of regions to prefetch ahead; 0: none */
     const mx_region *ahead_of;    /* inside backward: the region for which prefetching was done last */
     const mx_region *fetched_for; /* the region for which mx_remat_fetch was done last */
@@ -64,12 +66,11 @@ struct mx_tape {
 typedef struct mx_tapes {
     mx_tape default_tape;
     mx_tape *current;
-    mx_tape *walking;  /* the tape inside backward, or NULL */
+    int walks;         /* tapes inside backward: a custom backward function may ask for gradients on another tape */
     mx_region *region; /* the open region, on any tape, that was opened last, or NULL */
     bool recording;
-    uint64_t count;   /* number of calls recorded so far */
-    bool left_behind; /* during a walk a record became unreachable, and was not forgotten */
-    uint64_t walked;  /* `count` at the last backward */
+    uint64_t count;  /* number of calls recorded so far */
+    uint64_t walked; /* `count` at the last backward */
 } mx_tapes;
 extern mx_tapes mx_all_tapes;
 

@@ -67,7 +67,9 @@ const char *mx_tape_text(const mx_tape *tape)
 
 mx_tape *mx_tape_current(void) { return tapes->current; }
 
-bool mx_tape_is_walking(const mx_tape *tape) { return tapes->walking == tape; }
+bool mx_tape_is_walking(const mx_tape *tape) { return tape->is_walking; }
+
+bool mx_tape_is_any_walking(void) { return tapes->walks > 0; }
 
 mx_tape *mx_tape_enter(mx_tape *tape)
 {
@@ -130,7 +132,7 @@ void mx_tape_settle(mx_tensor *t)
         return;
     if (t->held == 0 && t->released)
         mx_tensor_drop(t);
-    else if (t->dropped && tapes->walking)
+    else if (t->dropped && tapes->walks > 0)
         mx_tensor_drop_storage(t);
     else
         mx_tensor_evict(t);
@@ -338,9 +340,9 @@ void mx_tape_drop_unreferenced(mx_tensor *t)
     static mx_node *dead; /* records to forget, linked by `next_dead` */
     static bool is_forgetting;
     mx_node *node = t->node;
-    if (node->tape == tapes->walking)
-        tapes->left_behind = true;
-    if (node->tape == tapes->walking || node->dead)
+    if (node->tape->is_walking)
+        node->tape->left_behind = true;
+    if (node->tape->is_walking || node->dead)
         return;
     for (int i = 0; i < node->call.n_out; i++)
         if (is_useful(node->call.out[i]))
@@ -361,9 +363,9 @@ void mx_tape_drop_unreferenced(mx_tensor *t)
 
 void mx_tape_drop_left_behind(mx_tape *tape)
 {
-    if (!tapes->left_behind)
+    if (!tape->left_behind)
         return;
-    tapes->left_behind = false;
+    tape->left_behind = false;
     for (mx_node *node = tape->first, *after; node; node = after) { /* forgets older records only */
         after = node->after;
         mx_tape_drop_unreferenced(node->call.out[0]);

@@ -59,6 +59,7 @@ mx_status mx_tape_free(mx_tape *tape);
 
 mx_tape *mx_tape_current(void);
 bool mx_tape_is_walking(const mx_tape *tape); /* inside backward of this tape */
+bool mx_tape_is_any_walking(void);            /* inside backward of any */
 
 /* Makes it the current tape until mx_tape_leave. Returns the previous tape, the argument of mx_tape_leave. */
 mx_tape *mx_tape_enter(mx_tape *tape);

@@ -134,6 +134,69 @@ function TestCustom.test_gradients_of_gradients()
         { record = true })
 end
 
+-- y = exp(x) w, whose backward records exp(x) w again and differentiates it.
+local function checkpointed(inside)
+    return mx.custom {
+        forward = function(ctx, x, w)
+            ctx:save(x, w)
+            return x:exp() * w
+        end,
+        backward = function(ctx, dy)
+            local x, w = ctx:saved()
+            local g = mx.enable_grad(function()
+                x, w = x:detach():requires_grad(), w:detach():requires_grad()
+                local y = mx.remat("full", function() return x:exp() * w end)
+                if inside then
+                    return inside(y, x)
+                end
+                return mx.grad(y, { x, w }, { grad = dy })
+            end)
+            return g[1], g[2]
+        end,
+    }
+end
+
+function TestCustom.test_grad_inside_backward()
+    local f = checkpointed()
+    mx.gradcheck(f, leaf(3), leaf(3))
+    local x, w = leaf(3), leaf(3)
+    local h = x * 2
+    local found = mx.grad((f(h, w) * f(w, h)):sum(), { h, w }, { retain = true })
+    local expected = mx.grad((h:exp() * w * w:exp() * h):sum(), { h, w }, { retain = true })
+    for i = 1, 2 do
+        lu.assertTrue(mx.max(mx.abs(found[i] - expected[i])):item() < 1e-4)
+    end
+    mx.backward((f(f(h, w), w)):sum()) -- the walk around it goes on
+    lu.assertNotNil(x:grad())
+    local nested = checkpointed(function(y, own) -- a custom operation inside
+        return { mx.grad(checkpointed()(y, own):sum(), own), nil }
+    end)
+    mx.backward(nested(leaf(3), leaf(3)):sum())
+end
+
+function TestCustom.test_grad_inside_backward_refuses()
+    local function run(f, record)
+        local x = leaf(3)
+        return mx.grad(f(x, leaf(3)):sum(), x, { record = record })
+    end
+    lu.assertErrorMsgContains("cannot be differentiated again; leave out record", run, checkpointed(), true)
+    lu.assertErrorMsgContains("by mx.grad inside mx.enable_grad(fn)", run, checkpointed(function(y)
+        mx.backward(y:sum())
+    end))
+    lu.assertErrorMsgContains("oh", run, checkpointed(function() error("oh") end))
+    local w = leaf(3)
+    local f = mx.custom {
+        forward = function(_, x) return x * 2 end,
+        backward = function(_, dy)
+            return mx.enable_grad(function() return mx.grad((w * w):sum(), w) * dy end)
+        end,
+    }
+    lu.assertErrorMsgContains("or the mx.grad around this one asks for it", mx.grad, f(w):sum(), w)
+    mx.backward(f(w):sum()) -- a leaf that is not detached, whose own gradient stays as it is
+    lu.assertTrue(mx.max(mx.abs(w:grad() - w * 2)):item() < 1e-6)
+    lu.assertEquals(run(checkpointed()):size(), { 3 }) -- refusals leave nothing behind
+end
+
 function TestCustom.test_errors()
     local x = leaf(3)
     local function forward(fn)

@@ -129,8 +129,13 @@ w:grad() --> {6}]] },
 local x = mx.tensor { 2 }:requires_grad()
 local g = mx.grad((x * x * x):sum(), x, { record = true })
 mx.grad(g:sum(), x) --> {12}]] },
+        { "enable_grad(fn, ...)", "Calls fn with recording on, even inside mx.no_grad, and returns its results. In the "
+            .. "backward function of mx.custom, mx.grad works inside it: records then end with fn.",
+            torch = "enable_grad, set_grad_enabled", code = [[
+local w = mx.ones(2):requires_grad()
+mx.no_grad(function() return mx.enable_grad(function() return mx.grad((w * w):sum(), w) end) end) --> {2, 2}]] },
         { "no_grad(fn, ...)", "Calls fn without recording, and returns its results.",
-            torch = "no_grad, inference_mode, set_grad_enabled", code = [[
+            torch = "no_grad, inference_mode", code = [[
 local w = mx.ones(2):requires_grad()
 mx.no_grad(function() return w * 2 end) --> {2, 2}]] },
         { "step()",

@@ -323,11 +323,9 @@ function TestPlan.test_the_best_line()
     lu.assertEquals(fsdp * tensor, 8)
 end
 
--- Stages are refused before the number of ranks is: more ranks would not help.
-function TestPlan.test_stages_are_refused_first()
-    lu.assertErrorMsgContains("2 stages, but no model here is a pipeline", mx.plan.check,
-        config("ici_pipeline_parallelism=2"))
-    lu.assertErrorMsgContains("4 stages, but no model here is a pipeline", mx.plan.run,
+function TestPlan.test_pipelines_are_refused()
+    mx.plan.check(config("ici_pipeline_parallelism=2")) -- on this machine
+    lu.assertErrorMsgContains("pipelines are not simulated yet", mx.plan.run,
         { "model_name=tiny", "hardware=v5e-4", "ici_pipeline_parallelism=2", "dcn_pipeline_parallelism=2" })
 end
 

@@ -429,6 +429,12 @@ local function read_all(index, path, wanted)
     end
 end
 
+-- Whether a stored tensor belongs to another stage of the pipeline.
+local function is_elsewhere(o, stored_name)
+    local name = stored_name:match("^parameters/(.*)$") or stored_name:match("^optimizer/[^/]*/(.*)$")
+    return name and o.parallel and not o.parallel:holds(name)
+end
+
 local function load_here(index, path, o)
     local wanted = tensors_of(o)
     local known = {}
@@ -440,7 +446,7 @@ local function load_here(index, path, o)
         place.out = place.entry.dtype == flat:dtype() and flat or mx.zeros({ place.count }, place.entry.dtype):keep()
     end
     for name in util.sorted_pairs(index.tensors) do
-        if not known[name] and (o.optimizer or not name:find("^optimizer/")) then
+        if not known[name] and not is_elsewhere(o, name) and (o.optimizer or not name:find("^optimizer/")) then
             util.refuse("%s has a tensor '%s' that this run lacks: it belongs to another model, or to another "
                 .. "optimizer", path, name)
         end

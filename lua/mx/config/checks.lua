@@ -201,6 +201,16 @@ function checks.used(values, chosen, words)
             util.refuse("%s: %s has no effect without num_experts", values.where[key], key)
         end
     end
+    local is_pipeline = mx.parallel.has_stages(values.now)
+    for _, key in ipairs(not is_pipeline and config_rules.PIPELINE or {}) do
+        local changed = chosen[key] and show(values.now[key]) ~= show(values.standard[key])
+        if changed and chosen.ici_pipeline_parallelism then
+            words:note(("%s=%s"):format(key, show(values.now[key])), "ici_pipeline_parallelism=1")
+        elseif changed then
+            util.refuse("%s: %s has no effect without ici_pipeline_parallelism or dcn_pipeline_parallelism",
+                values.where[key], key)
+        end
+    end
     for key in util.sorted_pairs(chosen) do
         local rule = config_rules.ONLY_WITH[key]
         if rule and show(values.now[key]) ~= show(values.standard[key]) then

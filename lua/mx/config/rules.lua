@@ -103,6 +103,11 @@ rules.VALUES = {
     eval_interval = { min = 1, rest = -1, rest_means = "no evaluation" },
     eval_start_step = { min = 0 },
     eval_steps = { min = 1, rest = -1, rest_means = "all batches" },
+    num_pipeline_microbatches = { min = 1, max = MOST_SIZE, rest = -1, rest_means = "the number of stages" },
+    num_pipeline_repeats = { min = 1, max = MOST_SIZE, rest = -1, rest_means = "as many as needed" },
+    num_layers_per_pipeline_stage = { min = 1, max = MOST_SIZE },
+    pipeline_parallel_layers = { min = 1, max = MOST_SIZE, rest = -1, rest_means = "all" },
+    pipeline_schedule = { choices = { "gpipe", "1f1b" }, missing = { zb_h1 = "backward passes in two halves" } },
     eval_per_device_batch_size = { min = 0, max = MOST_SIZE },
     target_eval_loss = { min = 0 },
     per_device_batch_size = { min = 1 / MOST_DEVICES, max = MOST_SIZE },
@@ -186,6 +191,12 @@ rules.EXPERTS = {
     "routed_score_func", "norm_topk_prob", "routed_scaling_factor", "n_routing_groups", "topk_routing_group",
     "routed_bias", "routed_bias_update_rate", "load_balance_loss_weight", "router_z_loss_weight", "sparse_matmul",
     "capacity_factor", "float32_gate_logits", "use_random_routing", "simulated_expert_imbalance",
+}
+
+-- Keys of pipelines.
+rules.PIPELINE = {
+    "num_pipeline_microbatches", "num_pipeline_repeats", "num_layers_per_pipeline_stage", "pipeline_parallel_layers",
+    "pipeline_schedule", "pipeline_fsdp_ag_once",
 }
 
 -- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.

@@ -75,13 +75,15 @@ function models.new(shape, mesh, config, blank)
         self.layers[i] = {}
     end
     for _, p in ipairs(list) do
-        nn.parameter(self.params, p.name, p.sizes, {
-            std = not blank and p.std or nil, value = p.value, seed = shape.seed, dtype = shape.weight_dtype,
-            part = self.parallel:part(p.name, p.sizes),
-        }):requires_grad(not p.frozen)
         local layer, short = p.name:match("^layer(%d+)%.(.*)$")
         if layer then
             self.layers[tonumber(layer)][short] = p.name
+        end
+        if self.parallel:holds(p.name) then
+            nn.parameter(self.params, p.name, p.sizes, {
+                std = not blank and p.std or nil, value = p.value, seed = shape.seed, dtype = shape.weight_dtype,
+                part = self.parallel:part(p.name, p.sizes),
+            }):requires_grad(not p.frozen)
         end
     end
     self.routing = routing.new(self)
@@ -106,9 +108,9 @@ function Decoder:layer_weights(i)
     return weights
 end
 
--- Prefetches the weights of the layers after layer i; with i = 0, of the first layers.
-function Decoder:prefetch(i)
-    for ahead = i + 1, math.min(i + self.parallel.prefetch_layers, self.shape.layers) do
+-- Prefetches the weights of the layers after layer i, up to layer `last`.
+function Decoder:prefetch(i, last)
+    for ahead = i + 1, math.min(i + self.parallel.prefetch_layers, last) do
         local names = {}
         for _, name in util.sorted_pairs(self.layers[ahead]) do
             names[#names + 1] = name
@@ -150,7 +152,7 @@ function Decoder:number_tokens(tokens, run)
     end
     local B, S, parallel = tokens:size(1), tokens:size(2), self.parallel
     local length = parallel:whole_length(S)
-    run.first_token = ((run.pass - 1) * self.parts + self.part) * B * length
+    run.first_token = (((run.pass - 1) * self.parts + self.part) * (run.rows or B) + (run.row or 0)) * length
     local numbers = mx.arange({ n = B * length, dtype = "i32" }):view(B, length)
     run.numbers = parallel:sequence_part(parallel:context_part(numbers))
 end
@@ -215,32 +217,86 @@ function Decoder:embed(tokens, run)
     return self:dropout(x, "embedding", run.numbers, run, self.parallel.column)
 end
 
---- The last layer's output after the final norm: tokens (B, S) i32 -> (B, S, E). On a mesh, S is this rank's part along
---- context, and the result is its part of the residual stream.
----@param tokens any
----@param run? {segments: any, kv_segments: any, positions: any, cache: table, offset: integer, pass: integer}
----@return any
----@return any? in a training pass, what the layers add to the loss (f32, one element); nil: nothing
-function Decoder:hidden(tokens, run)
-    run = run or {}
-    run.offset = run.offset or 0
-    self:number_tokens(tokens, run)
-    mx.place("embedding")
-    self:prefetch(0)
-    local x = mx.remat(self.shape.remat, function()
-        return self:embed(tokens, run)
-    end)
+-- Layers first to last: x (B, S, E) -> (B, S, E); nil before the first layer, which starts from the tokens. Also what
+-- the layers add to the loss.
+function Decoder:through(first, last, x, tokens, run)
+    self:prefetch(first - 1, last)
+    if first == 1 then
+        mx.place("embedding")
+        x = mx.remat(self.shape.remat, function()
+            return self:embed(tokens, run)
+        end)
+    end
     local extra, sum
-    for i = 1, self.shape.layers do
-        self:prefetch(i)
+    for i = first, last do
+        self:prefetch(i, last)
         x, extra = mx.remat(self.shape.remat, function(input)
             return self:layer(i, mx.name(input, "decoder_layer_input"), run)
         end, x)
         sum = sum and extra and sum + extra or sum or extra
     end
+    return x, sum
+end
+
+-- The final norm.
+function Decoder:finish(x)
     mx.place("after the last layer")
     local last = { ["norm.weight"] = self:weight("norm.weight"), ["norm.bias"] = self:weight("norm.bias") }
-    return normalize(self.parallel, self.shape.norm, last, "norm", x), sum
+    return normalize(self.parallel, self.shape.norm, last, "norm", x)
+end
+
+--- The last layer's output after the final norm: tokens (B, S) i32 -> (B, S, E). On a mesh, S is this rank's part along
+--- context, and the result is its part of the residual stream. Refused on a stage of a pipeline.
+---@param tokens any
+---@param run? {segments: any, kv_segments: any, positions: any, cache: table, offset: integer, pass: integer}
+---@return any
+---@return any? in a training pass, what the layers add to the loss (f32, one element); nil: nothing
+function Decoder:hidden(tokens, run)
+    if self.parallel.stages then
+        util.refuse("a pipeline of %d stages has only a loss: load the checkpoint on a mesh without stages to generate "
+            .. "text", self.parallel.stages.n)
+    end
+    run = run or {}
+    run.offset = run.offset or 0
+    self:number_tokens(tokens, run)
+    local x, extra = self:through(1, self.shape.layers, nil, tokens, run)
+    return self:finish(x), extra
+end
+
+-- The mean cross-entropy of the targets of a batch: h (B, S, E) of the final norm -> one element.
+function Decoder:cross_entropy(h, batch, evaluates)
+    local shape, parallel = self.shape, self.parallel
+    mx.place("loss")
+    return mx.remat("none", function()
+        local weight = self:weight(shape.tied and "embedding.weight" or "unembedding.weight")
+        return parallel:cross_entropy(parallel:enter(h, "vocab"), weight, batch.targets, batch.mask, {
+            trans = shape.tied, logit_scale = shape.logit_scale, softcap = shape.logit_cap,
+            z_loss = evaluates and 0 or shape.z_loss,
+        })
+    end)
+end
+
+-- What layers need of a batch besides its tokens.
+function Decoder:run_of(batch, evaluates)
+    return {
+        segments = batch.segments, kv_segments = batch.kv_segments, positions = batch.positions, offset = 0,
+        pass = not evaluates and self.passes or nil, row = batch.row, rows = batch.rows,
+    }
+end
+
+--- A chunk of a pipeline: the input of its first layer, which the first chunk makes of the tokens, to the output of its
+--- last layer, or to the loss. Collective on the ranks of the stage.
+---@param chunk integer from 1
+---@param x any (B, S, E), or nil for the first chunk
+---@param batch table a microbatch: as in Decoder:loss, and `row` (its first sequence, from 0) of `rows` of the batch
+---@param evaluates? boolean
+---@return any (B, S, E); of the last chunk, one element
+function Decoder:chunk(chunk, x, batch, evaluates)
+    local own, run = self.parallel.stages, self:run_of(batch, evaluates)
+    self:number_tokens(batch.tokens, run)
+    local last = chunk * own.per_chunk
+    x = self:through(last - own.per_chunk + 1, last, x, batch.tokens, run)
+    return last == self.shape.layers and self:cross_entropy(self:finish(x), batch, evaluates) or x
 end
 
 --- The two terms of a batch's loss: the mean cross-entropy over its targets, and what layers add in training, which is
@@ -251,23 +307,11 @@ end
 ---@return any? extra nil: nothing
 function Decoder:losses(batch, evaluates)
     self.passes = self.passes + (evaluates and 0 or 1)
-    local shape, parallel = self.shape, self.parallel
     if self.routing and not evaluates then
         self.routing.passes = self.routing.passes + 1
     end
-    local h, extra = self:hidden(batch.tokens, {
-        segments = batch.segments, kv_segments = batch.kv_segments, positions = batch.positions,
-        pass = not evaluates and self.passes or nil,
-    })
-    mx.place("loss")
-    local loss = mx.remat("none", function()
-        local weight = self:weight(shape.tied and "embedding.weight" or "unembedding.weight")
-        return parallel:cross_entropy(parallel:enter(h, "vocab"), weight, batch.targets, batch.mask, {
-            trans = shape.tied, logit_scale = shape.logit_scale, softcap = shape.logit_cap,
-            z_loss = evaluates and 0 or shape.z_loss,
-        })
-    end)
-    return loss, extra
+    local h, extra = self:hidden(batch.tokens, self:run_of(batch, evaluates))
+    return self:cross_entropy(h, batch, evaluates), extra
 end
 
 --- The loss of a training batch: a scalar for mx.backward. It is the mean cross-entropy, and in training what layers
@@ -276,9 +320,12 @@ end
 ---@param batch table tokens and targets (B, S) i32; optional mask u8, segments and positions i32, (B, S) too; with
 ---       segments on a context axis kv_segments, those of the whole sequences
 ---@param evaluates? boolean for evaluation: without dropout, z_loss and the losses of routers, and not counted as a
----       training pass
+---       training pass. Only then a pipeline has this function; all stages get the loss
 ---@return any
 function Decoder:loss(batch, evaluates)
+    if self.parallel.stages then
+        return mx.pipeline.driver.evaluate(self, batch)
+    end
     local loss, extra = self:losses(batch, evaluates)
     return extra and loss + extra or loss
 end

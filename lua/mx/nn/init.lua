@@ -264,7 +264,7 @@ function nn.load(params, path, parallel, buffers)
     end
     for _, entry in ipairs(file:info()) do
         shapes[entry.name] = table.concat(entry.shape or {}, "x")
-        if not wanted[entry.name] then
+        if not wanted[entry.name] and not (parallel and not parallel:holds(entry.name)) then
             util.refuse("%s has a parameter '%s' that the model lacks", path, entry.name)
         end
     end

@@ -29,12 +29,25 @@ end
 
 Alone.part, Alone.place = stored.part, stored.place -- without entries: all of each tensor
 Alone.whole, Alone.piece = stored.whole, stored.piece
+Alone.holders, Alone.share_tied = nothing, nothing -- nil: there are no stages
 Alone.updated, Alone.update_place = nothing, nothing -- nil: all of it
 Alone.is_gathered = nothing -- nil: no
 Alone.gather, Alone.updated_gradient, Alone.updated_values = second, second, second
 Alone.flush, Alone.prefetch, Alone.add_gradients, Alone.finish_update = nothing, nothing, nothing, nothing
 Alone.gather_once = nothing
 Alone.uneven = nothing -- nil: nothing is split
+
+function Alone.holds()
+    return true
+end
+
+function Alone.names(_, params)
+    return util.sorted_keys(params)
+end
+
+function Alone.from_stage(_, _, t)
+    return t
+end
 
 --- The sum of the squares of all gradients.
 ---@param squares table<string, number>

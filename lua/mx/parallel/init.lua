@@ -21,6 +21,7 @@ local experts = require "mx.parallel.experts"
 local gathered = require "mx.parallel.gathered"
 local tokens = require "mx.parallel.tokens"
 local update = require "mx.parallel.update"
+local stages = require "mx.parallel.stages"
 local util = require "mx.util"
 
 local parallel = { alone = require "mx.parallel.alone" }
@@ -40,6 +41,7 @@ local parallel = { alone = require "mx.parallel.alone" }
 ---@field first_id integer the first id of this rank's part of the vocabulary, from 0
 ---@field parts integer number of ranks with different tokens
 ---@field seed number 1 / parts
+---@field stages? mx.Stages of a pipeline
 ---@field gathered? mx.Gathered weights that are gathered once for all passes of a step, during the passes
 ---@field prefetch_layers integer number of layers whose weights are prefetched
 local Parallel = {}
@@ -82,23 +84,15 @@ local function check_heads(self, shape)
     end
 end
 
-local function refuse_stages(n)
-    if n > 1 then
-        util.refuse("ici_pipeline_parallelism, dcn_pipeline_parallelism: %d stages, but no model here is a pipeline; "
-            .. "only collectives can use the axis stage", n)
-    end
-end
-
---- Refuses a config with pipeline stages. A run checks this before it compares the mesh with the number of ranks, so
---- that nobody starts more ranks for a mesh that no model can use. Not collective.
+--- Whether a config has a pipeline. Not collective.
 ---@param config table
-function parallel.check_stages(config)
-    refuse_stages(math.max(1, config.ici_pipeline_parallelism) * math.max(1, config.dcn_pipeline_parallelism))
+---@return boolean
+function parallel.has_stages(config)
+    return config.ici_pipeline_parallelism ~= 1 or config.dcn_pipeline_parallelism ~= 1
 end
 
 local function check(self, shape)
     local mesh = self.mesh
-    refuse_stages(mesh:size("stage"))
     if #self.context > 0 and mx.models.any(shape, function(block) return (block.mlp.capacity or 0) > 0 end) then
         util.refuse("capacity_factor counts the tokens of whole sequences, but %s splits sequences",
             table.concat(self.context, ", "))
@@ -240,11 +234,13 @@ end
 ---@param shape table of mx.models.shape
 ---@param parameters table[] of mx.models.parameters
 ---@param o table of a config: context_parallel_load_balance, context_parallel_strategy,
----       async_all_gather, async_reduce_scatter, gradient_accumulation_fsdp_ag_once, shard_optimizer_over_data
+---       async_all_gather, async_reduce_scatter, gradient_accumulation_fsdp_ag_once, shard_optimizer_over_data, and
+---       those of pipelines
 ---@return mx.Parallel
 function parallel.new(mesh, shape, parameters, o)
     local rules = mesh.rules
     local self = setmetatable({ mesh = mesh, entries = {}, o = o, shape = shape }, Parallel)
+    self.stages = stages.of(mesh, shape, o)
     self.batch = used(mesh, rules.activation_batch)
     self.context = used(mesh, rules.activation_length)
     self.shares = join(self.batch, self.context)
@@ -283,6 +279,9 @@ function parallel.new(mesh, shape, parameters, o)
     return self
 end
 
+-- The stages of a pipeline: see stages.lua.
+Parallel.holders, Parallel.holds, Parallel.names = stages.holders, stages.holds, stages.names
+Parallel.from_stage, Parallel.share_tied = stages.from_stage, stages.share_tied
 -- The stored parts: see parts.lua.
 Parallel.part, Parallel.place = stored.part, stored.place
 Parallel.whole, Parallel.piece, Parallel.uneven = stored.whole, stored.piece, stored.uneven
@@ -328,11 +327,15 @@ function Parallel:gather(name, t)
     return slice and mx.narrow(t, slice) or t
 end
 
---- If the config says so, gathers all weights once for several passes. Collective.
+--- If the config says so, gathers all weights once for several passes, or for the microbatches of a pipeline.
+--- Collective.
 ---@param params table<string, any>
+---@param passes integer
 ---@return mx.Gathered? to be closed
-function Parallel:gather_once(params)
-    return self.o.gradient_accumulation_fsdp_ag_once and gathered.new(self, params, gather_all) or nil
+function Parallel:gather_once(params, passes)
+    local once = passes > 1 and self.o.gradient_accumulation_fsdp_ag_once
+        or self.stages and self.o.pipeline_fsdp_ag_once
+    return once and gathered.new(self, params, gather_all) or nil
 end
 
 --- Starts the requested gathers. Collective.
@@ -375,7 +378,8 @@ end
 function Parallel:sum_of_squares(squares)
     local sum = 0
     for name, value in util.sorted_pairs(squares) do
-        sum = sum + value / self.entries[name].copies
+        local copies, list = self.entries[name].copies, self:holders(name)
+        sum = sum + value / (list and copies // self.stages.n * #list or copies)
     end
     return mx.all_reduce_(mx.tensor(sum)):item()
 end

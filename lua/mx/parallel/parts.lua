@@ -46,12 +46,18 @@ function parts:place(name, t, is_moment)
         place.first = entry.update.start - 1
         split[#split + 1] = "data"
     end
+    local holders = self:holders(name)
+    split[#split + 1] = holders and "stage" or nil
     for _, axis in ipairs(self.mesh.layout.axes) do
         if axis.size > 1 and not util.contains(split, axis.name) then
             same[#same + 1] = axis.name
         end
     end
     place.replicas, place.replica = self.mesh:size(same), self.mesh:index(same)
+    if holders and #holders > 1 and self.stages.index > holders[1] then -- the copy of a tied table
+        place.replica = place.replica + place.replicas
+    end
+    place.replicas = place.replicas * (holders and #holders or 1)
     return place
 end
 
@@ -105,11 +111,14 @@ end
 
 --- Gathers a whole tensor on every rank. Collective.
 ---@param name string
----@param t any this rank's part
+---@param t any this rank's part; nil if its stage has none
 ---@return any
 function parts:whole(name, t)
     local entry = self.entries[name]
-    return entry and gather(entry, t) or t
+    if not entry then
+        return t
+    end
+    return self:from_stage(name, t and gather(entry, t), entry.sizes)
 end
 
 -- Broadcasts the elements `range` (start and length) of one block of a dimension from the ranks that have it.
@@ -130,7 +139,7 @@ end
 --- Gathers a range of a whole tensor, from `start` of a dimension on, on every rank. Only the range needs memory.
 --- Collective.
 ---@param name string
----@param t any this rank's part
+---@param t any this rank's part; nil if its stage has none
 ---@param range {dim: integer, start: integer, length: integer}
 ---@return any
 function parts:piece(name, t, range)
@@ -141,6 +150,11 @@ function parts:piece(name, t, range)
     elseif not entry then
         return mx.narrow(t, range)
     end
+    if not t then
+        local sizes = table.move(of, 1, #of, 1, {})
+        sizes[range.dim] = range.length
+        return self:from_stage(name, nil, sizes)
+    end
     local stop = range.start + range.length
     for block = 0, entry.spec[range.dim].parts - 1 do
         local size, first = self.mesh:block(entry.spec[range.dim], block)
@@ -150,7 +164,8 @@ function parts:piece(name, t, range)
             blocks[#blocks + 1] = from_block(self.mesh, entry, t, block, own)
         end
     end
-    return gather(entry, mx.concat(blocks, { dim = range.dim }), range.dim):wait()
+    local piece = gather(entry, mx.concat(blocks, { dim = range.dim }), range.dim)
+    return self:from_stage(name, piece, piece:size()):wait()
 end
 
 return parts

@@ -1,10 +1,11 @@
---- mx.pipeline: layers split over the mesh axis `stage`. Schedules are data (schedule.lua), and can be drawn.
+--- mx.pipeline: layers split over the mesh axis `stage`. Schedules are data (schedule.lua), can be drawn
+--- (chart.lua), and train a model (driver.lua).
 
 local chart = require "mx.pipeline.chart"
 local schedule = require "mx.pipeline.schedule"
 local util = require "mx.util"
 
-local pipeline = { schedule = schedule }
+local pipeline = { schedule = schedule, driver = require "mx.pipeline.driver" }
 
 --- A picture of a schedule for equal layers, with its bubble, and the largest number of chunks in flight in each row.
 --- Not collective.

@@ -163,27 +163,36 @@ function train.gradients(model, data, passes, observe)
     local step <close> = mx.step()
     model = train.plain(model)
     local total, parallel, batches = 0, model.parallel, next_batches(data, passes)
+    local stages = parallel.stages
     if model.routing then
         model.routing:start()
     end
     for pass, batch in ipairs(batches) do
         batches[pass] = parallel:batch_part(batch)
     end
+    if stages then
+        batches = mx.pipeline.driver.split(batches, stages.microbatches)
+    end
     local weights = weights_of(batches)
     if not weights then
         return nil
     end
-    local gathered <close> = passes > 1 and parallel:gather_once(model.params) or nil
-    for pass, weight in ipairs(weights) do
-        total = total + add_pass(model, batches[pass], weight / passes, 1 / passes, pass == passes, observe)
+    local gathered <close> = parallel:gather_once(model.params, passes)
+    for pass = 1, passes do
+        if stages then
+            total = total + mx.pipeline.driver.train(model, batches, weights, pass, passes)
+        else
+            total = total + add_pass(model, batches[pass], weights[pass] / passes, 1 / passes, pass == passes, observe)
+        end
     end
     if gathered then
         gathered:scatter()
     end
+    parallel:share_tied(model.params)
     if model.is_plain then
         train.average_gradients(model.params)
     end
-    return train.average(total)
+    return train.average(total) * (stages and stages.n or 1) -- only the last stage has a loss
 end
 
 --- The folder of a run.
@@ -197,12 +206,13 @@ end
 -- Gathers tensors of a model in pieces, and passes to `put` the name that a tensor has in a file, the piece, and the
 -- sizes of the whole tensor. Collective.
 local function each_piece(model, tensors, prefix, put)
-    for name, t in util.sorted_pairs(tensors) do
-        local sizes = model.parallel:part(name, t:size()).of
+    for _, name in ipairs(prefix == "" and model.parallel:names(tensors) or util.sorted_keys(tensors)) do
+        local t = tensors[name]
+        local sizes = model.parallel:part(name, t and t:size()).of
         for start, length in util.pieces(sizes[1] or 1, sizes, 1) do
             mx.scope(function()
                 local range = { dim = 1, start = start, length = length }
-                put(prefix .. name, model.parallel:piece(name, t:detach(), range), sizes)
+                put(prefix .. name, model.parallel:piece(name, t and t:detach(), range), sizes)
             end)
         end
     end

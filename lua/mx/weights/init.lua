@@ -307,6 +307,9 @@ end
 
 -- Copies one stored tensor to the parameters that it holds.
 local function load_entry(source, entry, model)
+    if not model.parallel:holds(entry.parts[1]) then
+        return
+    end
     local found = find(source, entry)
     if entry.experts then
         return load_experts(source, entry, found, model)

@@ -48,6 +48,12 @@ local function groups_of(entry)
     return groups
 end
 
+-- This rank's part of a parameter; nil if it is on another stage of a pipeline.
+local function values_of(model, name)
+    local t = model.params[name]
+    return t and t:detach()
+end
+
 -- Assembles a stored tensor from the model's parameters, some rows at a time, and passes them to `put` in order. Only
 -- rank 0 has `put`; other ranks pass nil. A matrix of an expert is one piece. Collective on a mesh.
 local function each_piece(model, entry, put)
@@ -55,7 +61,7 @@ local function each_piece(model, entry, put)
         local name = entry.parts[1]
         return mx.scope(function()
             local range = { dim = 1, start = entry.first_expert, length = 1 }
-            local piece = model.parallel:piece(name, model.params[name]:detach(), range)
+            local piece = model.parallel:piece(name, values_of(model, name), range)
             if put then
                 put(mx.transpose(piece:view(piece:size(2), piece:size(3))))
             end
@@ -66,7 +72,7 @@ local function each_piece(model, entry, put)
             mx.scope(function()
                 local range, pieces = { dim = entry.transposed and 2 or 1, start = start, length = length }, {}
                 for i, name in ipairs(group) do
-                    pieces[i] = model.parallel:piece(name, model.params[name]:detach(), range)
+                    pieces[i] = model.parallel:piece(name, values_of(model, name), range)
                 end
                 if put then
                     local piece = #pieces == 1 and pieces[1] or mx.concat(pieces, { dim = 2 })

@@ -1,0 +1,135 @@
+--- Which layers and parameters are on which stage of a pipeline. The layers are split into chunks of equal length.
+--- Chunk c is on stage (c - 1) % stages. The first chunk has the table of tokens, the last one the final norm and the
+--- table of the output. If both tables are one (tied), the first and the last stage have copies of it.
+---
+--- The functions below `stages.of` are methods of mx.Parallel.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local stages = {}
+
+---@class mx.Stages
+---@field n integer number of stages
+---@field index integer this rank's, from 0
+---@field repeats integer chunks of each stage
+---@field per_chunk integer layers of a chunk
+---@field microbatches integer
+---@field tied boolean
+---@field schedule mx.PipelineSchedule
+
+-- A whole number of chunks for each stage, from the keys of which those that are -1 follow from the others.
+local function chunks_of(config, n, layers)
+    local pipeline = config.pipeline_parallel_layers == -1 and layers or config.pipeline_parallel_layers
+    if pipeline ~= layers then
+        util.refuse("pipeline_parallel_layers = %d: all %d layers must be in the pipeline: leave it out", pipeline,
+            layers)
+    end
+    local per, repeats = config.num_layers_per_pipeline_stage, config.num_pipeline_repeats
+    if repeats == -1 then
+        repeats = math.max(1, layers // (n * per))
+    end
+    if n * repeats * per ~= layers then
+        util.refuse("num_layers_per_pipeline_stage = %d, num_pipeline_repeats = %d: %d stages then have %d layers, and "
+            .. "the model has %d%s", per, repeats, n, n * repeats * per, layers, layers % n == 0
+            and (": set num_layers_per_pipeline_stage=%d num_pipeline_repeats=1"):format(layers // n)
+            or (": the number of stages must divide %d"):format(layers))
+    end
+    return repeats, per
+end
+
+--- The stages of a mesh; nil without an axis `stage`. Refuses what a pipeline cannot have. Not collective.
+---@param mesh mx.Mesh
+---@param shape table of mx.models.shape
+---@param config table
+---@return mx.Stages?
+function stages.of(mesh, shape, config)
+    local n = mesh:size("stage")
+    if n == 1 then
+        return nil
+    elseif mx.models.any(shape, function(block) return block.mlp.experts ~= nil end) then
+        util.refuse("ici_pipeline_parallelism, dcn_pipeline_parallelism: %d stages, and layers with experts cannot be "
+            .. "in a pipeline yet", n)
+    elseif #shape.trainable > 0 then
+        util.refuse("trainable_parameters_mask: a pipeline of %d stages trains all parameters: leave it out", n)
+    end
+    local self = { n = n, index = mesh:index("stage"), tied = shape.tied }
+    self.repeats, self.per_chunk = chunks_of(config, n, shape.layers)
+    self.microbatches = config.num_pipeline_microbatches == -1 and n or config.num_pipeline_microbatches
+    self.schedule = mx.pipeline.schedule.check(mx.pipeline.schedule.make {
+        kind = config.pipeline_schedule, stages = n, repeats = self.repeats, microbatches = self.microbatches,
+    })
+    return self
+end
+
+-- The stages, from 0, that have a parameter, in ascending order.
+local function holders(self, name)
+    local layer = name:match("^layer(%d+)%.")
+    if layer then
+        return { (tonumber(layer) - 1) // self.per_chunk % self.n }
+    elseif name == "embedding.weight" and self.tied then
+        return { 0, self.n - 1 }
+    end
+    return { (name == "embedding.weight" or name == "position.weight") and 0 or self.n - 1 }
+end
+
+--- The stages, from 0, that have a parameter; nil if there is no pipeline, or for what every stage has.
+---@param name string
+---@return integer[]?
+function stages:holders(name)
+    return self.stages and self.entries[name] and holders(self.stages, name) or nil
+end
+
+--- Whether this rank's stage has a parameter.
+---@param name string
+---@return boolean
+function stages:holds(name)
+    local list = self:holders(name)
+    return not list or util.contains(list, self.stages.index)
+end
+
+--- The names of a model's parameters on all stages, in sorted order.
+---@param _ table<string, any> this rank's parameters
+---@return string[]
+function stages:names(_)
+    return util.sorted_keys(self.entries)
+end
+
+--- A tensor of the first stage that has it, on all stages. Collective.
+---@param name string
+---@param t any nil on other stages
+---@param sizes integer[]
+---@return any
+function stages:from_stage(name, t, sizes)
+    local list = self:holders(name)
+    if not list then
+        return t
+    end
+    t = t or mx.zeros(sizes, self.shape.weight_dtype)
+    return mx.broadcast(t, { axis = "stage", root = list[1] })
+end
+
+--- Adds the gradients of a table that the first and the last stage have, on both. To be called after all backward
+--- passes of a step. Collective.
+---@param params table<string, any>
+function stages:share_tied(params)
+    local own, table_of_tokens = self.stages, params["embedding.weight"]
+    if not own or not own.tied or not table_of_tokens then
+        return
+    end
+    local grad = table_of_tokens:grad()
+    local other = { axis = "stage", to = own.n - 1 - own.index, from = own.n - 1 - own.index }
+    local function send()
+        mx.send(grad, { axis = other.axis, to = other.to })
+    end
+    if own.index == 0 then
+        send()
+    end
+    local received = mx.recv(grad, { axis = other.axis, from = other.from })
+    if own.index > 0 then
+        send()
+    end
+    mx.copy(grad, grad + received) -- of two numbers, the sum has the same bits on both stages
+end
+
+return stages

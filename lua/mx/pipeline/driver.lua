@@ -1,0 +1,248 @@
+--- Runs a schedule on the stages of a pipeline: each forward pass of a chunk has a tape of its own, activations and
+--- gradients are messages in the schedule's order.
+--
+-- A stage posts a receive one action before it needs the value, so that the message travels while it computes. It posts
+-- its messages in the schedule's order only, which is why stages never block each other (schedule.lua).
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local driver = {}
+
+-- ---- microbatches ----
+
+-- Sequences row + 1 to row + count of a batch.
+local function part_of(batch, row, count, rows)
+    local part = { row = row, rows = rows }
+    for name, t in util.sorted_pairs(batch) do
+        if name ~= "ids" then
+            part[name] = mx.narrow(t, { dim = 1, start = row + 1, length = count })
+        end
+    end
+    return part
+end
+
+--- Splits each batch into n microbatches along its sequences. Not collective.
+---@param batches table[]
+---@param n integer
+---@return table[] the microbatches of all batches
+function driver.split(batches, n)
+    local list = {}
+    for _, batch in ipairs(batches) do
+        local rows = batch.tokens:size(1)
+        if rows % n ~= 0 then
+            util.refuse("per_device_batch_size: the ranks of a pipeline have %d sequences together, which do not make "
+                .. "num_pipeline_microbatches = %d equal microbatches", rows, n)
+        end
+        for i = 0, n - 1 do
+            list[#list + 1] = part_of(batch, i * (rows // n), rows // n, rows)
+        end
+    end
+    return list
+end
+
+-- ---- messages ----
+
+---@class mx.PipelinePass one run of a schedule on this stage
+---@field own mx.PipelineMessage[] this stage's messages, in order
+---@field at integer the next message to post
+---@field made table<string, any> values to send: made["activation 2.1"]
+---@field came table<string, any> values received
+local Pass = {}
+Pass.__index = Pass
+
+local function key(what, chunk, micro)
+    return ("%s %d.%d"):format(what, chunk, micro)
+end
+
+local function new_pass(model, s, batch)
+    local stage, parallel = model.parallel.stages.index + 1, model.parallel
+    local self = setmetatable({
+        model = model, s = s, stage = stage, own = {}, at = 1, made = {}, came = {}, tapes = {}, last = {},
+    }, Pass)
+    for _, m in ipairs(s.messages) do
+        if m.from == stage or m.to == stage then
+            self.own[#self.own + 1] = m
+            if m.to == stage then
+                self.last[key(m.what, m.chunk, m.micro)] = #self.own
+            end
+        end
+    end
+    local B, S = batch.tokens:size(1), batch.tokens:size(2) // parallel.mesh:size(parallel.sequence)
+    self.like = mx.zeros({ B, S, parallel.features }, model.shape.dtype) -- this rank's part of the residual stream
+    return self
+end
+
+-- The place, in this stage's messages, of the one that an action waits for; 0: it waits for none.
+local function needed_by(self, action)
+    local what = action and (action.what == "F" and "activation" or "gradient")
+    return action and self.last[key(what, action.chunk, action.micro)] or 0
+end
+
+-- Posts messages up to number `most`, and those that are ready to be sent; stops at one whose value is not there yet.
+local function post(self, most)
+    while self.own[self.at] do
+        local m = self.own[self.at]
+        local name = key(m.what, m.chunk, m.micro)
+        if m.from == self.stage then
+            if not self.made[name] then
+                return
+            end
+            mx.send(self.made[name], { axis = "stage", to = m.to - 1 })
+            self.made[name]:release()
+            self.made[name] = nil
+        elseif self.at <= most then
+            self.came[name] = mx.recv(self.like, { axis = "stage", from = m.from - 1 })
+        else
+            return
+        end
+        self.at = self.at + 1
+    end
+end
+
+local function take(self, what, chunk, micro)
+    local name = key(what, chunk, micro)
+    local t = self.came[name]
+    self.came[name] = nil
+    return t
+end
+
+-- Runs this stage's actions. forward(chunk, micro, x) and backward(chunk, micro, gradient) return what to send.
+local function run(self, actions, forward, backward)
+    local chunks = self.s.stages * self.s.repeats
+    for i, action in ipairs(actions) do
+        local chunk, micro = action.chunk, action.micro
+        post(self, math.max(needed_by(self, action), needed_by(self, actions[i + 1])))
+        if action.what == "F" then
+            local y = forward(chunk, micro, take(self, "activation", chunk, micro))
+            if chunk < chunks then
+                self.made[key("activation", chunk + 1, micro)] = y
+            end
+        else
+            local dx = backward(chunk, micro, take(self, "gradient", chunk, micro))
+            if chunk > 1 then
+                self.made[key("gradient", chunk - 1, micro)] = dx
+            end
+        end
+        post(self, 0)
+    end
+    self.like:release()
+end
+
+-- ---- training ----
+
+-- The parameters of a chunk of this stage.
+local function params_of(model, chunk)
+    local own, params = model.parallel.stages, {}
+    for name, t in util.sorted_pairs(model.params) do
+        local layer = tonumber(name:match("^layer(%d+)%."))
+        local of = layer and (layer - 1) // own.per_chunk + 1
+            or (own.index == 0 and 1 or own.n * own.repeats) -- tables and the final norm
+        params[name] = of == chunk and t or nil
+    end
+    return params
+end
+
+--- The forward and backward passes of one batch, which `batches` has in microbatches. Gradients are added microbatch by
+--- microbatch in ascending order, whatever the schedule. Collective.
+---@param model mx.Decoder
+---@param batches table[] the microbatches of all batches of a step
+---@param weights number[] of each
+---@param pass integer
+---@param passes integer number of batches of the step
+---@return number this rank's share of the step's loss: 0 but on the last stage
+function driver.train(model, batches, weights, pass, passes)
+    local step <close> = mx.step()
+    local parallel, s = model.parallel, model.parallel.stages.schedule
+    local n, chunks, total = s.microbatches, s.stages * s.repeats, 0
+    local first = (pass - 1) * n
+    local self = new_pass(model, s, batches[first + 1])
+    model.passes = model.passes + 1
+    local function forward(chunk, micro, x)
+        if x then
+            x:requires_grad()
+        end
+        local tape = mx.tape()
+        local y = tape:run(mx.scope, function()
+            return model:chunk(chunk, x, batches[first + micro])
+        end)
+        self.tapes[key("F", chunk, micro)] = { tape = tape, x = x, y = y }
+        if chunk == chunks then
+            total = total + y:item() * weights[first + micro] / (n * passes)
+        end
+        return y:detach()
+    end
+    local function backward(chunk, micro, dy)
+        local made = self.tapes[key("F", chunk, micro)]
+        self.tapes[key("F", chunk, micro)] = nil
+        if micro == 1 or micro == n then
+            parallel:add_gradients(params_of(model, chunk), pass == passes and micro == n)
+        end
+        made.tape:backward(made.y, dy or parallel.seed * weights[first + micro] / (n * passes))
+        made.tape:close()
+        made.y:release()
+        if dy then
+            dy:release()
+        end
+        local dx
+        if made.x then
+            local grad = made.x:grad()
+            dx = grad:to(model.shape.dtype)
+            dx = dx:dtype() == grad:dtype() and grad:clone() or dx
+            made.x:zero_grad()
+            made.x:release()
+        end
+        return dx
+    end
+    run(self, s.actions[self.stage], forward, backward)
+    return total
+end
+
+-- ---- evaluation ----
+
+-- The forward passes of a schedule.
+local function forward_only(s)
+    local actions = {}
+    for i, action in ipairs(s.actions) do
+        actions[i] = {}
+        for _, one in ipairs(action) do
+            if one.what == "F" then
+                table.insert(actions[i], one)
+            end
+        end
+    end
+    local messages = {}
+    for _, m in ipairs(s.messages) do
+        messages[#messages + 1] = m.what == "activation" and m or nil
+    end
+    return { stages = s.stages, repeats = s.repeats, microbatches = s.microbatches, actions = actions,
+        messages = messages }
+end
+
+--- The mean loss over the targets of a batch that count, without dropout and z_loss, on all stages. Collective.
+---@param model mx.Decoder
+---@param batch table
+---@return any one element
+function driver.evaluate(model, batch)
+    local own = model.parallel.stages
+    local n = batch.tokens:size(1) % own.microbatches == 0 and own.microbatches or 1
+    local s = forward_only(mx.pipeline.schedule.make {
+        kind = "gpipe", stages = own.n, repeats = own.repeats, microbatches = n,
+    })
+    local batches, sum, count = driver.split({ batch }, n), 0, 0
+    local self = new_pass(model, s, batches[1])
+    run(self, s.actions[self.stage], function(chunk, micro, x)
+        local y = model:chunk(chunk, x, batches[micro], true)
+        if chunk == own.n * own.repeats then
+            local one = batches[micro].mask
+            local targets = one and one:to("f32"):sum():item() or batches[micro].targets:numel()
+            if targets > 0 then
+                sum, count = sum + y:item() * targets, count + targets
+            end
+        end
+        return y
+    end)
+    return mx.broadcast(mx.tensor { count > 0 and sum / count or 0 }, { axis = "stage", root = own.n - 1 })
+end
+
+return driver

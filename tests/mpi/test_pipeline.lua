@@ -1,0 +1,280 @@
+-- ranks: 2 3 4
+-- nodes: 2
+-- Pipelines: every number of stages, schedule and mesh takes the steps of one rank that has all layers.
+
+local lu = require "luaunit"
+local mx = require "mx"
+local util = require "mx.util"
+
+local RANKS, STEPS, SEQUENCES = mx.ranks(), 3, 24
+
+-- eps as in test_mesh_training.lua: AdamW then does not blow up differences of rounding.
+local WORDS = {
+    "dataset_type=text", "dataset_path=" .. mx.root .. "LICENSE", "steps=" .. STEPS, "warmup_steps_fraction=0.2",
+    "base_emb_dim=32", "base_mlp_dim=64", "vocab_size=256", "max_target_length=24", "dtype=float32",
+    "adam_eps=1.0e-3", "gradient_clipping_threshold=0.5", "base_num_query_heads=4", "base_num_kv_heads=4", "head_dim=8",
+    "ici_fsdp_parallelism=1",
+}
+
+local function config_of(...)
+    local words = table.move(WORDS, 1, #WORDS, 1, {})
+    for _, text in ipairs({ ... }) do
+        for word in text:gmatch("%S+") do
+            local axis, size = word:match("^(%l[%l_]*)=(%d+)$")
+            words[#words + 1] = util.contains(mx.mesh.AXES, axis) and ("%s=%s"):format(mx.mesh.key("ici", axis), size)
+                or word
+        end
+    end
+    return mx.config.load(words)
+end
+
+-- All parameters, whole, on every rank. Collective.
+local function whole_parameters(model)
+    local params = {}
+    for _, name in ipairs(model.parallel:names(model.params)) do
+        local t = model.params[name]
+        params[name] = model.parallel:whole(name, t and t:detach()):wait():keep()
+    end
+    return params
+end
+
+local function new_run(config, mesh)
+    local run = { losses = {}, norms = {}, config = config, mesh = mesh }
+    run.model, run.data = mx.models.new(config, mesh), mx.data.open(config, mesh)
+    if not mesh then
+        run.data.part, run.data.parts, run.model.part, run.model.parts = 0, 1, 0, 1
+    end
+    run.optimizer = mx.optim.new(config, run.model.params, run.model.parallel)
+    return run
+end
+
+-- Without a mesh, this rank has all layers and all sequences.
+local function train(config, mesh)
+    local run = new_run(config, mesh)
+    for i = 1, STEPS do
+        local step <close> = mx.step()
+        if mesh then
+            run.losses[i] = mx.train.gradients(run.model, run.data, config.gradient_accumulation_steps)
+        else
+            local loss = run.model:loss(run.data:next())
+            mx.backward(loss)
+            run.losses[i] = loss:item()
+        end
+        run.norms[i] = run.optimizer:step()
+    end
+    run.params = whole_parameters(run.model)
+    return run
+end
+
+local references = {}
+
+local function reference(words)
+    references[words] = references[words] or train(config_of(words, "per_device_batch_size=" .. SEQUENCES), nil)
+    return references[words]
+end
+
+local function on_mesh(words, mesh, passes)
+    local config = config_of(words, mesh, ("per_device_batch_size=%d"):format(SEQUENCES // RANKS // (passes or 1)))
+    return train(config, mx.train.mesh(config))
+end
+
+local function largest(t)
+    return mx.max(mx.abs(t)):item()
+end
+
+local function assert_close(run, expected, what)
+    for i = 1, STEPS do
+        lu.assertAlmostEquals(run.losses[i] / expected.losses[i], 1, 1e-5, ("%s: loss of step %d"):format(what, i))
+        lu.assertAlmostEquals(run.norms[i] / expected.norms[i], 1, 1e-5, ("%s: norm of step %d"):format(what, i))
+    end
+    for name, t in pairs(expected.params) do
+        local off = largest(run.params[name] - t) / math.max(largest(t), 1e-3)
+        lu.assertTrue(off <= 1e-5, ("%s: %s is off by %g of its largest"):format(what, name, off))
+    end
+end
+
+local function assert_same_bits(a, b, what)
+    lu.assertEquals(a.losses, b.losses, what)
+    for name, t in pairs(b.params) do
+        lu.assertEquals(largest(a.params[name] - t), 0, what .. ": " .. name)
+    end
+end
+
+local LAYERS = { [2] = 4, [3] = 3, [4] = 4 }
+local TINY = ("model_name=tiny base_num_decoder_layers=%d"):format(LAYERS[RANKS])
+-- One table for tokens and logits, learned positions, LayerNorm and biases; dropout depends on the token.
+local TIED = ("model_name=tiny-gpt2 base_num_decoder_layers=%d dropout_rate=0.25"):format(LAYERS[RANKS])
+local ONE_CHUNK = " num_pipeline_repeats=1 num_layers_per_pipeline_stage="
+
+-- ---- the steps of one rank ----
+
+TestSteps = {}
+
+-- All schedules have the same bits, if the stages have the same layers. (The norm of gradients is a sum over stages.)
+local SAME = ({
+    [2] = {
+        "stage=2 num_pipeline_microbatches=4", "stage=2 num_pipeline_microbatches=4" .. ONE_CHUNK .. "2",
+    },
+    [3] = { "stage=3 num_pipeline_microbatches=6" },
+    [4] = { "stage=4 num_pipeline_microbatches=4" },
+})[RANKS]
+
+for what, model in pairs({ untied = TINY, tied = TIED }) do
+    TestSteps["test_every_schedule_of_" .. what] = function()
+        for _, mesh in ipairs(SAME) do
+            local run = on_mesh(model, mesh)
+            assert_close(run, reference(model), mesh)
+            assert_same_bits(on_mesh(model, mesh .. " pipeline_schedule=1f1b"), run, mesh)
+        end
+    end
+end
+
+local MESHES = RANKS == 4 and {
+    "stage=2 fsdp=2 num_pipeline_microbatches=4 pipeline_schedule=1f1b" .. ONE_CHUNK .. "2",
+    "stage=2 fsdp=2 pipeline_fsdp_ag_once=true",
+    "stage=2 tensor=2 pipeline_schedule=1f1b",
+    "stage=2 data=2 shard_optimizer_over_data=true",
+    "stage=2 context=2", "stage=2 tensor_sequence=2",
+    "dcn_pipeline_parallelism=2 fsdp=2",
+} or {}
+
+for _, mesh in ipairs(MESHES) do
+    TestSteps["test_on_" .. mesh:gsub("[^%w]+", "_")] = function()
+        for _, model in ipairs(os.getenv "MXLUA_NODE_RANKS" and { TIED } or { TINY, TIED }) do
+            assert_close(on_mesh(model, mesh), reference(model), mesh)
+        end
+    end
+end
+
+if RANKS == 2 then
+    function TestSteps.test_two_passes_are_one_of_twice_the_sequences()
+        for _, model in ipairs({ TINY, TIED }) do
+            assert_close(on_mesh(model, "stage=2 gradient_accumulation_steps=2", 2), reference(model), "two passes")
+        end
+    end
+
+    function TestSteps.test_evaluation()
+        local words = TIED .. " eval_interval=1 eval_dataset_path=" .. mx.root .. "README.md"
+        local alone = new_run(config_of(words, "per_device_batch_size=4"))
+        local staged = config_of(words, "stage=2 per_device_batch_size=4 num_pipeline_microbatches=4")
+        local mesh = mx.train.mesh(staged)
+        local run = new_run(staged, mesh)
+        local loss, targets = mx.evaluate.data(run.model, mx.data.open_evaluation(run.data, mesh), 3)
+        local sum, count = 0, 0
+        local data = mx.data.open_evaluation(alone.data)
+        data.part, data.parts = 0, 1
+        for i = 0, 5 do -- twice as many batches of half the sequences
+            local step <close> = mx.step()
+            local batch = data:batch_of_pass(i)
+            local n = batch.mask:to("f32"):sum():item()
+            sum, count = sum + alone.model:loss(batch, true):item() * n, count + n
+        end
+        lu.assertEquals(targets, count)
+        lu.assertAlmostEquals(loss, sum / count, 1e-5)
+    end
+end
+
+-- ---- checkpoints and files ----
+
+TestFiles = {}
+
+local function shared_folder()
+    return mx.share_text(mx.rank() == 0 and os.tmpname():gsub("/?[^/]*$", "") .. "/pipeline" .. os.time()
+        .. math.random(1 << 30) or nil)
+end
+
+local function options(run)
+    return { params = run.model.params, optimizer = run.optimizer, parallel = run.model.parallel, model = run.model }
+end
+
+-- A checkpoint of a pipeline, loaded by one rank with all layers, whose checkpoint another pipeline loads.
+function TestFiles.test_checkpoints_fit_any_number_of_stages()
+    for _, model in ipairs({ TINY, TIED }) do
+        local folder = shared_folder()
+        local run = on_mesh(model, SAME[1])
+        local function save(from, name, step)
+            local o = options(from)
+            o.directory = folder .. name
+            local saver = mx.checkpoint.saver(o)
+            saver:save(step, {}, true)
+            saver:close()
+        end
+        save(run, "", 3)
+        local fsdp = config_of(model, "per_device_batch_size=4", "fsdp=" .. RANKS)
+        local other = new_run(fsdp, mx.train.mesh(fsdp))
+        mx.checkpoint.load(folder .. "/step_3", options(other))
+        lu.assertEquals(other.optimizer.steps, STEPS)
+        assert_same_bits({ params = whole_parameters(other.model) }, { params = run.params }, "on fsdp")
+        save(other, "2", 3)
+        local back = new_run(run.config, mx.train.mesh(run.config))
+        mx.checkpoint.load(folder .. "2/step_3", options(back))
+        assert_same_bits({ params = whole_parameters(back.model) }, { params = run.params }, "back on stages")
+        for name, moments in pairs(run.optimizer.state) do
+            for moment, t in pairs(moments) do
+                lu.assertEquals(largest(back.optimizer.state[name][moment] - t), 0, moment .. " of " .. name)
+            end
+        end
+        mx.barrier()
+        if mx.rank() == 0 then
+            os.execute(("rm -rf '%s' '%s2'"):format(folder, folder))
+        end
+    end
+end
+
+function TestFiles.test_parameters_and_hugging_face_folders()
+    local folder = shared_folder()
+    local run = on_mesh(TINY, SAME[1])
+    mx.train.save(run.config, run.model, folder .. "/parameters.h5")
+    mx.weights.save(run.model, folder .. "/hf")
+    for _, path in ipairs({ folder .. "/parameters.h5", folder .. "/hf" }) do
+        local again = new_run(run.config, mx.train.mesh(run.config))
+        mx.run.load_parameters(path, again.model)
+        assert_same_bits({ params = whole_parameters(again.model) }, { params = run.params }, path)
+    end
+    mx.barrier()
+    if mx.rank() == 0 then
+        os.execute(("rm -rf '%s'"):format(folder))
+    end
+end
+
+-- ---- what is refused ----
+
+TestRefusals = {}
+
+function TestRefusals.test_what_does_not_fit()
+    local stage = "stage=" .. RANKS
+    local function refused(message, ...)
+        local config = config_of(...)
+        local mesh = mx.train.mesh(config)
+        lu.assertErrorMsgContains(message, function()
+            local model, data = mx.models.new(config, mesh), mx.data.open(config, mesh)
+            mx.train.gradients(model, data, 1)
+        end)
+    end
+    local layers = ("model_name=tiny base_num_decoder_layers=%d"):format(2 * RANKS)
+    refused(("%d stages then have %d layers, and the model has %d: set num_layers_per_pipeline_stage=2 "
+        .. "num_pipeline_repeats=1"):format(RANKS, RANKS, 2 * RANKS), layers, "num_pipeline_repeats=1", stage)
+    refused(("the number of stages must divide %d"):format(2 * RANKS + 1), ("model_name=tiny "
+        .. "base_num_decoder_layers=%d"):format(2 * RANKS + 1), stage)
+    refused(("all %d layers must be in the pipeline"):format(2 * RANKS), layers, "pipeline_parallel_layers=1", stage)
+    refused("do not make num_pipeline_microbatches = 5 equal microbatches", layers,
+        "num_pipeline_microbatches=5 per_device_batch_size=1", stage)
+    refused("needs a multiple of the " .. RANKS .. " stages", layers, "pipeline_schedule=1f1b",
+        ("num_pipeline_microbatches=%d"):format(RANKS + 1), stage)
+    refused("trains all parameters", layers, "trainable_parameters_mask=[layer]", stage)
+    refused("layers with experts cannot be in a pipeline yet", layers, "num_experts=4 num_experts_per_tok=2", stage)
+end
+
+function TestRefusals.test_generation()
+    local config = config_of(TINY, SAME[1])
+    local model = mx.models.new(config, mx.train.mesh(config))
+    lu.assertErrorMsgContains("load the checkpoint on a mesh without stages", model.hidden, model,
+        mx.zeros({ 1, 4 }, "i32"))
+end
+
+function TestRefusals.test_keys()
+    lu.assertErrorMsgContains("num_pipeline_microbatches has no effect without ici_pipeline_parallelism",
+        config_of, "num_pipeline_microbatches=4")
+    lu.assertErrorMsgContains("(zb_h1 needs backward passes in two halves, which this engine does not have)",
+        config_of, "stage=2 pipeline_schedule=zb_h1")
+end

@@ -342,6 +342,20 @@ function TestAdvice.test_the_least_tokens_of_fsdp()
     lu.assertEquals(mx.roofline.least_tokens(2550, 1, 2), 2551)
     lu.assertEquals(mx.roofline.least_tokens(2550, 4, 2), 638)
     lu.assertEquals(mx.roofline.least_tokens(2550, 1, 4), 5101)
+    lu.assertEquals(mx.roofline.least_tokens(2550, 1, 2, 3), 7651)
+end
+
+-- Mixtral 8x7B: attention has 2 E (H + K) D weights, the router 8 E, an expert 3 E M. A token meets two experts. With
+-- four ranks a device gathers two, and their tokens meet as many of its as theirs.
+function TestAdvice.test_weights_that_a_token_does_not_meet()
+    local E, M = 4096, 14336
+    local others, expert = 2 * E * (32 + 8) * 128 + 8 * E, 3 * E * M
+    local shape = mx.models.shape(config("model_name=mixtral-8x7b"))
+    for ranks, count in pairs({ 8, [2] = 4, [4] = 2 }) do
+        lu.assertAlmostEquals(mx.roofline.gathered_for_met(shape, ranks),
+            (others + count * expert) / (others + 2 * expert), 1e-12)
+    end
+    lu.assertEquals(mx.roofline.gathered_for_met(mx.models.shape(config("model_name=llama3-8b")), 1), 1)
 end
 
 -- ---- the report ----

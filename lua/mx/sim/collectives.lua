@@ -70,8 +70,14 @@ local function set_batch(q, cfg)
     q.sequences = q.tokens * q.length_share / q.S
 end
 
--- What one device computes and sends in a pass. `ici` and `dcn` are axis -> size inside and across slices.
-local function quantities(cfg, shape, plan, ici, dcn)
+--- What one device computes and sends in a pass.
+---@param cfg table config
+---@param shape table of mx.models.shape
+---@param plan mx.Mesh of mx.mesh.plan
+---@param ici table<string, integer> axis -> size inside a slice
+---@param dcn table<string, integer> axis -> size across slices
+---@return table
+function collectives.quantities(cfg, shape, plan, ici, dcn)
     local q = { plan = plan, shape = shape, ici = ici, dcn = dcn, size = {}, ranks = 1 }
     for _, axis in ipairs(mx.mesh.AXES) do
         q.size[axis] = ici[axis] * dcn[axis]
@@ -285,7 +291,7 @@ end
 ---@param dcn table<string, integer> axis -> size across slices
 ---@return table[]
 function collectives.of(cfg, shape, plan, ici, dcn)
-    local q, rows, lists, known = quantities(cfg, shape, plan, ici, dcn), {}, { ici = {}, dcn = {} }, {}
+    local q, rows, lists, known = collectives.quantities(cfg, shape, plan, ici, dcn), {}, { ici = {}, dcn = {} }, {}
     add_parameters(q, rows)
     add_layers(q, rows)
     add_vocab(q, rows)

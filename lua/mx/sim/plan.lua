@@ -6,6 +6,7 @@
 
 local mx = require "mx"
 local advice = require "mx.sim.advice"
+local experts = require "mx.sim.experts"
 local search = require "mx.sim.search"
 local util = require "mx.util"
 
@@ -339,6 +340,15 @@ local function print_times(result)
     say("  %-38s %9.4g s%s", "a step", result.step_s, mx.sim.label.range_text(result.step_s, result.range))
 end
 
+local function print_experts(config, result)
+    local mesh = mx.mesh.plan(config, result.hardware.chips * config.num_slices)
+    local lines = experts.lines(config, result.shape, mesh)
+    lines[#lines + 1] = #lines > 0 and "" or nil
+    for _, line in ipairs(lines) do
+        say("%s", line)
+    end
+end
+
 local function report(config)
     local result = plan.simulate(config, config.hardware, config.num_slices)
     result.range = plan.range(config, config.hardware, config.num_slices)
@@ -351,6 +361,7 @@ local function report(config)
     say("what a chip holds (simulated)")
     local fits = print_parts(result)
     say("")
+    print_experts(config, result)
     say("what a step takes (simulated)")
     print_times(result)
     say("  %s tokens/s of a chip, MFU %.1f %% of %.4g TFLOP/s (%s)", util.thousands(result.tokens_per_s), result.mfu,

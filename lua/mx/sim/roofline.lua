@@ -123,13 +123,39 @@ end
 ---@param needed number FLOPs / byte of the hardware
 ---@param share integer number of devices with the same tokens
 ---@param width integer bytes of a weight
+---@param idle? number gathered weights of layers for each one that a token meets (default: 1)
 ---@return integer
-function roofline.least_tokens(needed, share, width)
-    return math.floor(needed * width / 2 / share) + 1
+function roofline.least_tokens(needed, share, width, idle)
+    return math.floor(needed * width / 2 / share * (idle or 1)) + 1
+end
+
+--- Weights of layers that a device gathers, for each one that a token meets: 1 without experts. Devices that have
+--- different experts gather fewer, and compute the tokens of all of them.
+---@param shape table of mx.models.shape
+---@param ranks integer that have different experts
+---@return number
+function roofline.gathered_for_met(shape, ranks)
+    local met, gathered = 0, 0
+    for _, kind in ipairs(mx.models.kinds(shape)) do
+        for _, part in ipairs(mx.models.parts(kind.block)) do
+            local count = mx.models.part(part).flops(part, shape, 1)
+            local idle, n, top = count.idle or 0, part.experts, part.top
+            met = met + kind.count * count.products
+            -- Of n experts, n / ranks are gathered, and `top` are met: `idle` counts the other n - top.
+            local more = idle > 0 and idle * (n / ranks - top) / (n - top) or 0
+            gathered = gathered + kind.count * (count.products + more)
+        end
+    end
+    return gathered / met
+end
+
+-- The features that a token meets between the products of an MLP, or of its experts.
+local function width_of(mlp)
+    return mlp.width * ((mlp.top or 1) + (mlp.shared or 0))
 end
 
 local function tensor_advice(shape, needed)
-    local width = least(shape, function(block) return block.mlp.width end)
+    local width = least(shape, function(block) return width_of(block.mlp) end)
     local limit, mlp = roofline.tensor_limit(shape, width, needed), util.thousands(width)
     local attention = roofline.tensor_limit(shape, least(shape, function(block)
         return block.attention.heads * block.attention.head_dim
@@ -149,7 +175,8 @@ end
 local function advice(cfg, shape, plan, machine)
     local needed = machine.peak / machine.ici
     local share = plan.layout.ranks // plan:size(util.sorted_keys(plan.shares_batch))
-    local enough = roofline.least_tokens(needed, share, mx.dtypes[shape.dtype].bytes)
+    local idle = roofline.gathered_for_met(shape, plan:size(plan.rules.activation_exp))
+    local enough = roofline.least_tokens(needed, share, mx.dtypes[shape.dtype].bytes, idle)
     local tokens = cfg.per_device_batch_size * cfg.max_target_length
     local shared = share > 1 and (" (%d devices share theirs)"):format(share) or ""
     return ("%s fsdp needs at least %s tokens a device%s; here are %s%s."):format(tensor_advice(shape, needed),

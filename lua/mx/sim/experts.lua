@@ -1,0 +1,87 @@
+--- What layers with experts cost a simulated chip: rows of an expert, buffers, gathered weights and tokens.
+
+local collectives = require "mx.sim.collectives"
+local mx = require "mx"
+local util = require "mx.util"
+
+local experts = {}
+
+-- The first part with experts of a model; nil if no layer has any.
+local function part_of(shape)
+    for _, kind in ipairs(mx.models.kinds(shape)) do
+        if kind.block.mlp.experts then
+            return kind.block.mlp
+        end
+    end
+end
+
+-- Whether ranks with other tokens have parts of an expert's weights, so that they are gathered.
+local function are_gathered(plan)
+    for _, axes in ipairs(plan:axes({ "exp", "embed_moe", "mlp_moe" })) do
+        for _, axis in ipairs(axes) do
+            local is_kept = not plan.shares_batch[axis] or util.contains(plan.rules.activation_exp, axis)
+            if not is_kept and plan:size(axis) > 1 then
+                return true
+            end
+        end
+    end
+    return false
+end
+
+--- The figures of a layer with experts on one device, the first of the model; nil if no layer has any.
+---@param cfg table config
+---@param shape table of mx.models.shape
+---@param plan mx.Mesh of mx.mesh.plan
+---@return table? part, count (of experts that the device computes), ranks (that have different experts), rows (of
+---        these experts in a pass), rows_each (of one of them), buffer_bytes (inputs, inner features and results of the
+---        rows), weight_bytes (of the experts, gathered; 0: none are), token_bytes (of all ranks' tokens, gathered; 0:
+---        none travel)
+function experts.of(cfg, shape, plan)
+    local part = part_of(shape)
+    if not part then
+        return nil
+    end
+    local q = collectives.quantities(cfg, shape, plan, plan.layout.ici, plan.layout.dcn)
+    local ranks, products = q.ring_of_experts, part.gated and 3 or 2
+    local count = util.part(part.experts, ranks, 0)
+    local imbalance = ranks > 1 and part.imbalance or 1
+    local rows = math.ceil(q.tokens * ranks * part.top * count / part.experts * imbalance)
+    if part.capacity > 0 then
+        local each = mx.models.part(part).capacity(part, cfg.max_target_length, {})
+        rows = math.min(rows, math.floor(q.sequences * ranks * count * each))
+    end
+    local width = part.width / q.tensor
+    return {
+        part = part, count = count, ranks = ranks, rows = rows, rows_each = rows / count,
+        buffer_bytes = rows * (2 * shape.emb + products * width) * q.width,
+        weight_bytes = are_gathered(plan) and count * products * shape.emb * width * q.width or 0,
+        token_bytes = ranks > 1 and q.tokens * ranks * shape.emb * q.width or 0,
+    }
+end
+
+--- The figures as lines of a plan; none for a model without experts.
+---@param cfg table config
+---@param shape table of mx.models.shape
+---@param plan mx.Mesh of mx.mesh.plan
+---@return string[]
+function experts.lines(cfg, shape, plan)
+    local e = experts.of(cfg, shape, plan)
+    if not e then
+        return {}
+    end
+    local lines = {
+        ("experts of a layer: %d of width %s, %d for each token"):format(e.part.experts, util.thousands(e.part.width),
+            e.part.top),
+        ("  %-34s %11s%s"):format("rows of an expert in a pass", util.thousands(e.rows_each),
+            e.ranks > 1 and e.part.imbalance > 1 and ("  %.3g times the even share"):format(e.part.imbalance) or ""),
+        ("  %-34s %11s  %s rows"):format("their inputs, features, results", util.bytes(e.buffer_bytes),
+            util.thousands(e.rows)),
+    }
+    lines[#lines + 1] = e.weight_bytes > 0 and ("  %-34s %11s  of %d experts"):format("gathered weights",
+        util.bytes(e.weight_bytes), e.count) or nil
+    lines[#lines + 1] = e.token_bytes > 0 and ("  %-34s %11s  of %d chips"):format("gathered tokens",
+        util.bytes(e.token_bytes), e.ranks) or nil
+    return lines
+end
+
+return experts

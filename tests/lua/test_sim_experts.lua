@@ -1,0 +1,62 @@
+-- What a plan says of layers with experts, against the operations of a simulated step and against formulas by hand.
+
+local experts = require "mx.sim.experts"
+local lu = require "luaunit"
+local mx = require "mx"
+
+TestSimExperts = {}
+
+local function config(...)
+    return mx.config.load({ "model_name=tiny-moe", "enable_checkpointing=false", ... }, { simulate = false })
+end
+
+local function of(cfg)
+    return experts.of(cfg, mx.models.shape(cfg), mx.mesh.plan(cfg, 8))
+end
+
+-- 8 x 64 tokens a device, 2 of 8 experts each: 128 rows of an expert. Four ranks with different experts compute two
+-- each, of all their tokens.
+function TestSimExperts.test_by_hand()
+    local alone = of(config("hardware=v5e-8"))
+    lu.assertEquals({ alone.count, alone.ranks, alone.rows, alone.rows_each }, { 8, 1, 1024, 128 })
+    lu.assertEquals(alone.buffer_bytes, 1024 * (2 * 64 + 3 * 64) * 2)
+    lu.assertEquals({ alone.weight_bytes, alone.token_bytes }, { 8 * 3 * 64 * 64 * 2, 0 })
+    local ring = of(config("hardware=v5e-8", "ici_expert_parallelism=4", "simulated_expert_imbalance=1.5"))
+    lu.assertEquals({ ring.count, ring.ranks, ring.rows, ring.rows_each }, { 2, 4, 1536, 768 })
+    lu.assertEquals(ring.token_bytes, 4 * 8 * 64 * 64 * 2)
+    -- A limit of one even share of each sequence: 16 rows of an expert.
+    local limited = of(config("hardware=v5e-8", "sparse_matmul=false", "capacity_factor=0.5"))
+    lu.assertEquals(limited.rows, 8 * 8 * 8)
+    lu.assertNil(experts.of(config("num_experts=1"), mx.models.shape(config("num_experts=1")), nil))
+end
+
+-- The rows and widths are those of the products that a step computes.
+function TestSimExperts.test_a_step_has_these_products()
+    for _, words in ipairs({
+        {}, { "ici_expert_parallelism=2", "ici_fsdp_parallelism=4" },
+        { "ici_expert_parallelism=2", "ici_fsdp_parallelism=2", "ici_tensor_parallelism=2" },
+        { "ici_expert_parallelism=8", "simulated_expert_imbalance=1.25" },
+    }) do
+        local cfg, found = config("hardware=v5e-8", table.unpack(words)), nil
+        local e = of(cfg)
+        local width = (e.buffer_bytes / (2 * e.rows) - 2 * 64) // 3
+        -- Weights that are not gathered are f32.
+        local dtype = e.weight_bytes > 0 and "bf16" or "f32"
+        local shapes = ("bf16 (%d, 64), %s (%d, 64, %d), i32 (%d)"):format(e.rows, dtype, e.count, width, e.count)
+        for _, row in ipairs(mx.plan.simulate(cfg, "v5e-8", 1, { profile = true }).operations) do
+            found = found or row.op == "grouped_matmul" and row.shapes == shapes
+        end
+        lu.assertTrue(found, shapes)
+    end
+end
+
+function TestSimExperts.test_lines()
+    local cfg = config("hardware=v5e-8", "ici_expert_parallelism=4", "simulated_expert_imbalance=1.5")
+    local text = table.concat(experts.lines(cfg, mx.models.shape(cfg), mx.mesh.plan(cfg, 8)), "\n")
+    lu.assertStrContains(text, "experts of a layer: 8 of width 64, 2 for each token")
+    lu.assertStrContains(text, "768  1.5 times the even share")
+    lu.assertStrContains(text, "1,536 rows")
+    lu.assertStrContains(text, "of 4 chips")
+    local dense = config("num_experts=1")
+    lu.assertEquals(experts.lines(dense, mx.models.shape(dense), nil), {})
+end

@@ -318,6 +318,15 @@ run "$mxlua" -e "$large" "$root/scripts/plan.lua"
 exits 1
 has "(command line):1: f32 (1152921504606846976): out of memory"
 has_not traceback
+case="scaling.lua compares steps of a mesh with steps of its ranks"
+on 2 "$root/scripts/scaling.lua" model_name=tiny-moe ici_expert_parallelism=2 ici_fsdp_parallelism=1 rounds=1
+exits 0
+has "2 ranks: expert 2; 1,024 tokens a step"
+has "times as fast as one rank"
+run "$mxlua" "$root/scripts/scaling.lua" model_name=tiny
+exits 1
+has "there must be several ranks, and none simulated: mpirun -n 2 build/mxlua scripts/scaling.lua"
+
 case="train.lua without words about what to train"
 for words in "" "steps=3 run_name=a"; do
     run "$mxlua" "$root/scripts/train.lua" $words

@@ -37,8 +37,11 @@ void mxl_set_tensor_index(lua_State *L);
  * of t, or all) is not 0; or the rows with these ids (i32, from 0). */
 int mxl_push_chosen(lua_State *L, mx_tensor *t, mx_tensor *by);
 
-/* t[mask] = number */
-mx_status mxl_fill_chosen(lua_State *L, mx_tensor *t, mx_tensor *mask, double number);
+/* t[by] = the number or tensor at stack index 3; a tensor has the shape of t[by]. */
+void mxl_write_chosen(lua_State *L, mx_tensor *t, mx_tensor *by);
+
+/* Copies value, whose size in dimension `dim` is the number of ids (i32, one dimension, from 0), to the ids of t. */
+mx_status mxl_write_rows(mx_tensor *t, int dim, mx_tensor *ids, mx_tensor *value);
 
 /* Replaces the integers at the bottom of the stack by one list of them: mx.zeros(2, 3) is mx.zeros{2, 3}. */
 void mxl_join_sizes(lua_State *L);

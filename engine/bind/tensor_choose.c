@@ -1,8 +1,10 @@
-/* t[mask], t[ids] and t[mask] = number: elements and rows chosen by another tensor. */
+/* t[mask], t[ids], and assignment to them: elements and rows chosen by another tensor. */
 #include "bind/bind.h"
 #include "bind/tensor.h"
 #include "ops/compose.h"
 #include "ops/table.h"
+#include "ops/terms.h"
+#include "tape/tape.h"
 
 #include <string.h>
 
@@ -80,25 +82,90 @@ int mxl_push_chosen(lua_State *L, mx_tensor *t, mx_tensor *by)
     return 1;
 }
 
-mx_status mxl_fill_chosen(lua_State *L, mx_tensor *t, mx_tensor *mask, double number)
+/* ---- assignment ---- */
+
+mx_status mxl_write_rows(mx_tensor *t, int dim, mx_tensor *ids, mx_tensor *value)
 {
-    mx_tensor *value = NULL, *wide = NULL, *out = NULL;
-    if (!is_mask(L, mask))
-        return mx_fail(MX_ERR_VALUE, "t[ids] = value is no assignment; mx.scatter returns a tensor with other rows");
-    check_mask(L, t, mask);
-    if (!mx_dtype_holds(t->dtype, number))
-        return mx_fail(MX_ERR_VALUE, "t[mask] = %g: %s cannot hold it", number, mx_tensor_text(t));
+    mx_shape shape = {.n_dims = t->shape.n_dims};
+    const int64_t along = dim;
+    for (int d = 0; d < shape.n_dims; d++)
+        shape.size[d] = d == dim ? mx_count(ids) : 1;
+    bool recording = mx_tape_set_recording(false); /* the copy alone is the change */
+    mx_terms s = {.n = 0};
+    mx_tensor *index = mx_term_reshape(&s, ids, &shape);
+    index = mx_term(&s, &mx_op_expand, MX_ATTRS(value->shape), index, NULL, NULL);
+    mx_tensor *out = mx_term(&s, &mx_op_scatter, MX_ATTRS(along), t, index, value);
+    mx_tape_set_recording(recording);
+    mx_status status = out ? mx_apply(&mx_op_copy, (mx_tensor *[]){t, out}, 2, MX_NO_ATTRS, NULL) : s.status;
+    mx_terms_release(&s);
+    return status;
+}
+
+/* A number, in the shape of the rows that are written; or the tensor, which must have their shape: that of t[by]. */
+static mx_status rows_of_value(lua_State *L, const mx_tensor *t, const mx_shape *rows, const mx_shape *shape,
+                               mx_tensor **out)
+{
+    mx_tensor *value = mxl_test_tensor(L, 3);
+    double number = value ? 0 : lua_tonumber(L, 3);
+    if (!value && !mx_dtype_holds(t->dtype, number))
+        return mx_fail(MX_ERR_VALUE, "t[x] = %g: %s cannot hold it", number, mx_tensor_text(t));
+    if (!value)
+        return mx_apply_full(rows, t->dtype, number, out);
+    if (value->dtype != t->dtype)
+        return mx_fail(MX_ERR_DTYPE, "t[x] = value: the value is %s and the tensor %s; value:to(\"%s\") converts",
+                       mx_tensor_text(value), mx_tensor_text(t), mx_dtype_name(t->dtype));
+    if (!mx_shape_equal(&value->shape, shape))
+        return mx_fail(MX_ERR_SHAPE, "t[x] = value: the value is %s, and t[x] has shape %s", mx_tensor_text(value),
+                       mx_shape_text(shape));
+    return mx_apply_reshape(value, rows, out);
+}
+
+/* A number where a mask is not 0. */
+static mx_status fill_masked(mx_tensor *t, mx_tensor *mask, double number)
+{
     mx_shape shape = mask->shape; /* further dimensions have size 1 */
     for (; shape.n_dims < t->shape.n_dims; shape.n_dims++)
         shape.size[shape.n_dims] = 1;
-    MX_TRY(mx_apply_full(&(mx_shape){0}, t->dtype, number, &value));
-    mx_status status = mx_apply_reshape(mask, &shape, &wide);
-    if (status == MX_OK)
-        status = mx_apply(&mx_op_where, (mx_tensor *[]){wide, value, t}, 3, MX_NO_ATTRS, &out);
-    if (status == MX_OK)
-        status = mx_apply(&mx_op_copy, (mx_tensor *[]){t, out}, 2, MX_NO_ATTRS, NULL);
-    mx_release(value);
-    mx_release(wide);
-    mx_release(out);
+    if (!mx_dtype_holds(t->dtype, number))
+        return mx_fail(MX_ERR_VALUE, "t[mask] = %g: %s cannot hold it", number, mx_tensor_text(t));
+    bool recording = mx_tape_set_recording(false);
+    mx_terms s = {.n = 0};
+    mx_tensor *wide = mx_term_reshape(&s, mask, &shape);
+    mx_tensor *out = mx_term_where(&s, wide, mx_term_number(&s, t->dtype, number), t);
+    mx_tape_set_recording(recording);
+    mx_status status = out ? mx_apply(&mx_op_copy, (mx_tensor *[]){t, out}, 2, MX_NO_ATTRS, NULL) : s.status;
+    mx_terms_release(&s);
     return status;
+}
+
+static mx_status write_chosen(lua_State *L, mx_tensor *t, mx_tensor *by, bool by_mask)
+{
+    int joined = by_mask ? by->shape.n_dims : 1;
+    mx_tensor *ids = NULL, *rows = NULL, *value = NULL;
+    MX_TRY(by_mask ? numbers_of(by, &ids)
+                   : mx_apply_reshape(by, &(mx_shape){.n_dims = 1, .size = {mx_count(by)}}, &ids));
+    mx_status status = join(t, joined, &rows);
+    mx_shape written = rows ? rows->shape : (mx_shape){0}, shape = by_mask ? ids->shape : by->shape;
+    written.size[0] = mx_count(ids);
+    for (int d = joined; d < t->shape.n_dims && shape.n_dims < MX_MAX_DIMS; d++)
+        shape.size[shape.n_dims++] = t->shape.size[d];
+    if (status == MX_OK)
+        status = rows_of_value(L, t, &written, &shape, &value);
+    if (status == MX_OK)
+        status = mxl_write_rows(rows, 0, ids, value);
+    mx_release(ids);
+    mx_release(rows);
+    mx_release(value);
+    return status;
+}
+
+void mxl_write_chosen(lua_State *L, mx_tensor *t, mx_tensor *by)
+{
+    bool by_mask = is_mask(L, by);
+    if (t->shape.n_dims == 0)
+        mxl_try(L, mx_fail(MX_ERR_SHAPE, "t[x] = value: %s has no dimensions", mx_tensor_text(t)));
+    if (by_mask)
+        check_mask(L, t, by);
+    bool is_number = !mxl_test_tensor(L, 3);
+    mxl_try(L, by_mask && is_number ? fill_masked(t, by, lua_tonumber(L, 3)) : write_chosen(L, t, by, by_mask));
 }

@@ -8,10 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Which part of a tensor an index names: `length` elements from `first` on (from 0) in each dimension. A dimension that
- * a single number indexes has length 1, and the result lacks it. */
+/* Which part of a tensor an index names: `length` elements from `first` on (from 0) in each dimension, `step` apart (0
+ * stands for 1). A dimension that a single number indexes has length 1, and the result lacks it. */
 typedef struct part {
-    int64_t first[MX_MAX_DIMS], length[MX_MAX_DIMS];
+    int64_t first[MX_MAX_DIMS], length[MX_MAX_DIMS], step[MX_MAX_DIMS];
     bool is_single[MX_MAX_DIMS];
     mx_shape shape; /* of the result */
 } part;
@@ -32,7 +32,8 @@ static int64_t position(lua_State *L, const mx_tensor *t, int dim, lua_Integer i
     return i > 0 ? i - 1 : size + i;
 }
 
-/* {first, last} or {}, the table on top of the stack. A range that ends just before it begins is empty. */
+/* {first, last}, {first, last, step} or {}, the table on top of the stack. A range that ends just before it begins is
+ * empty. */
 static void read_range(lua_State *L, const mx_tensor *t, int dim, part *p)
 {
     lua_Integer n = luaL_len(L, -1);
@@ -41,26 +42,31 @@ static void read_range(lua_State *L, const mx_tensor *t, int dim, part *p)
     p->length[dim] = size;
     if (n == 0)
         return;
-    int both = 0, is_integer[2] = {0};
-    lua_Integer ends[2] = {0};
-    for (int k = 0; k < 2; k++) {
-        lua_rawgeti(L, -1 - k, k + 1);
-        ends[k] = lua_tointegerx(L, -1, &is_integer[k]);
-        both += is_integer[k];
+    int n_integers = 0, is_integer = 0;
+    lua_Integer given[3] = {0, 0, 1};
+    for (int k = 0; k < 3 && k < n; k++) {
+        lua_rawgeti(L, -1, k + 1);
+        given[k] = lua_tointegerx(L, -1, &is_integer);
+        n_integers += is_integer;
+        lua_pop(L, 1);
     }
-    lua_pop(L, 2);
-    if (n != 2 || both != 2)
-        mxl_try(L, mx_fail(MX_ERR_VALUE, "a range is {first, last}, both whole numbers, or {} for all of dimension %d",
+    if (n < 2 || n > 3 || n_integers != n || given[2] == 0)
+        mxl_try(L, mx_fail(MX_ERR_VALUE,
+                           "a range is {first, last}, both whole numbers, {first, last, step} with a step other than "
+                           "0, or {} for all of dimension %d",
                            dim + 1));
-    bool is_empty = ends[0] > 0 && ends[1] == ends[0] - 1 && ends[1] <= size;
-    int64_t first = is_empty ? ends[0] - 1 : position(L, t, dim, ends[0]);
-    int64_t last = is_empty ? first - 1 : position(L, t, dim, ends[1]);
-    if (last < first - 1)
-        mxl_try(L,
-                mx_fail(MX_ERR_VALUE, "the range {%lld, %lld} of dimension %d ends before it begins; mx.flip reverses",
-                        (long long)ends[0], (long long)ends[1], dim + 1));
+    lua_Integer sign = given[2] < 0 ? -1 : 1;
+    bool is_empty = given[0] > 0 && given[1] == given[0] - sign && given[1] >= 0 && given[1] <= size + (sign < 0);
+    int64_t first = is_empty ? given[0] - 1 : position(L, t, dim, given[0]);
+    int64_t last = is_empty ? first - sign : position(L, t, dim, given[1]);
+    if ((last - first) * sign < -1)
+        mxl_try(L, mx_fail(MX_ERR_VALUE,
+                           "the range {%lld, %lld} of dimension %d ends before it begins; a step of %s "
+                           "walks in the other direction",
+                           (long long)given[0], (long long)given[1], dim + 1, sign < 0 ? "1" : "-1"));
     p->first[dim] = first;
-    p->length[dim] = last - first + 1;
+    p->step[dim] = given[2];
+    p->length[dim] = (last - first + sign) * sign <= 0 ? 0 : (last - first) / given[2] + 1;
 }
 
 /* The table at index 2: for each dimension a number or a range; all of the dimensions that it does not reach. */
@@ -85,10 +91,13 @@ static void read_part(lua_State *L, const mx_tensor *t, part *p)
             p->length[d] = 1;
             p->is_single[d] = true;
         } else if (d < n) {
-            mxl_try(L,
-                    mx_fail(MX_ERR_VALUE, "entry %d of t[{...}] is %s; expected a whole number, {first, last} or {}%s",
-                            d + 1, mxl_test_tensor(L, -1) ? "a tensor" : luaL_tolstring(L, -1, NULL),
-                            mxl_test_tensor(L, -1) ? "; mx.index_select takes ids along a dimension" : ""));
+            mxl_try(
+                L,
+                mx_fail(
+                    MX_ERR_VALUE,
+                    "entry %d of t[{...}] is %s; expected a whole number, {first, last}, {first, last, step} or {}%s",
+                    d + 1, mxl_test_tensor(L, -1) ? "a tensor" : luaL_tolstring(L, -1, NULL),
+                    mxl_test_tensor(L, -1) ? "; mx.index_select takes ids along a dimension" : ""));
         }
         lua_pop(L, 1);
         if (!p->is_single[d])
@@ -114,15 +123,39 @@ static void row_part(lua_State *L, const mx_tensor *t, lua_Integer i, part *p)
 
 /* ---- t[part] ---- */
 
+static bool is_run(const part *p, int dim) { return p->step[dim] == 0 || p->step[dim] == 1; }
+
+/* first, first + step ...: the ids of a range with a step, i32. */
+static mx_status ids_of(const part *p, int dim, mx_tensor **ids)
+{
+    mx_tensor *count = NULL;
+    MX_TRY(mx_apply_arange(p->length[dim], MX_I32, 0, &count));
+    mx_status status = mx_apply_affine(count, (double)p->step[dim], (double)p->first[dim], ids);
+    mx_release(count);
+    return status;
+}
+
+/* The elements of t that the part names in one dimension. */
+static mx_status take(mx_tensor *t, const part *p, int dim, mx_tensor **out)
+{
+    if (is_run(p, dim))
+        return mx_apply_narrow(t, dim, p->first[dim], p->length[dim], out);
+    mx_tensor *ids = NULL;
+    MX_TRY(ids_of(p, dim, &ids));
+    mx_status status = mx_apply_index_select(t, ids, dim, out);
+    mx_release(ids);
+    return status;
+}
+
 /* Pushes the part: a view if its values are contiguous, otherwise a copy. Gradients flow through either. */
 static void push_part(lua_State *L, mx_tensor *t, const part *p)
 {
     mx_tensor *now = mx_retain(t), *next = NULL;
     mx_status status = MX_OK;
     for (int d = 0; d < t->shape.n_dims && status == MX_OK; d++) {
-        if (p->length[d] == t->shape.size[d])
+        if (p->length[d] == t->shape.size[d] && is_run(p, d))
             continue;
-        status = mx_apply_narrow(now, d, p->first[d], p->length[d], &next);
+        status = take(now, p, d, &next);
         mx_release(now);
         now = next;
     }
@@ -230,25 +263,36 @@ static int tensor_index(lua_State *L)
 
 /* ---- t[part] = value ---- */
 
+static mx_status write_back(mx_tensor *t, const part *p, int dim, mx_tensor *value)
+{
+    mx_tensor *ids = NULL;
+    if (is_run(p, dim))
+        return mx_apply_write_slice(t, value, dim, p->first[dim]);
+    MX_TRY(ids_of(p, dim, &ids));
+    mx_status status = mxl_write_rows(t, dim, ids, value);
+    mx_release(ids);
+    return status;
+}
+
 /* Writes `value`, of the part's shape with single dimensions, into dimensions `dim` and later of t. Only a range of one
  * dimension can be written at once: further ranges are written into a narrower tensor first, which is a view or is then
  * written back. */
 static mx_status write_part(mx_tensor *t, const part *p, int dim, mx_tensor *value)
 {
-    while (dim < t->shape.n_dims && p->length[dim] == t->shape.size[dim])
+    while (dim < t->shape.n_dims && p->length[dim] == t->shape.size[dim] && is_run(p, dim))
         dim++;
     if (dim == t->shape.n_dims)
         return mx_apply(&mx_op_copy, (mx_tensor *[]){t, value}, 2, MX_NO_ATTRS, NULL);
     bool is_last = true;
     for (int d = dim + 1; d < t->shape.n_dims; d++)
-        is_last = is_last && p->length[d] == t->shape.size[d];
+        is_last = is_last && p->length[d] == t->shape.size[d] && is_run(p, d);
     if (is_last)
-        return mx_apply_write_slice(t, value, dim, p->first[dim]);
+        return write_back(t, p, dim, value);
     mx_tensor *narrow = NULL;
-    MX_TRY(mx_apply_narrow(t, dim, p->first[dim], p->length[dim], &narrow));
+    MX_TRY(take(t, p, dim, &narrow));
     mx_status status = write_part(narrow, p, dim + 1, value);
     if (status == MX_OK && narrow->storage != t->storage)
-        status = mx_apply_write_slice(t, narrow, dim, p->first[dim]);
+        status = write_back(t, p, dim, narrow);
     mx_release(narrow);
     return status;
 }
@@ -304,10 +348,7 @@ static int tensor_newindex(lua_State *L)
         mxl_check_tensor(L, 3);
     if (mxl_test_tensor(L, 2)) {
         refuse_recorded(L, t);
-        if (mxl_test_tensor(L, 3))
-            mxl_try(L, mx_fail(MX_ERR_VALUE, "t[mask] = value takes a number; mx.where(mask, value, t) chooses between "
-                                             "two tensors, and mx.scatter writes rows"));
-        mxl_try(L, mxl_fill_chosen(L, t, mxl_check_tensor(L, 2), lua_tonumber(L, 3)));
+        mxl_write_chosen(L, t, mxl_check_tensor(L, 2));
         return 0;
     }
     part p;

@@ -14,13 +14,14 @@ local function refused(parts, fn)
     lu.assertNil(tostring(message):find("\n"), message)
 end
 
--- The first and last position that an entry of an index names in a dimension of this size, and whether it is a number.
+-- The first and last position that an entry of an index names in a dimension of this size, the step between positions,
+-- and whether it is a number.
 local function bounds(entry, size)
     local function at(i) return i < 0 and size + 1 + i or i end
     if type(entry) == "number" then
-        return at(entry), at(entry), true
+        return at(entry), at(entry), 1, true
     end
-    return at(entry[1] or 1), at(entry[2] or size), false
+    return at(entry[1] or 1), at(entry[2] or size), entry[3] or 1, false
 end
 
 -- The part of a nested table.
@@ -29,9 +30,9 @@ local function slice(values, index, depth)
     if type(values) ~= "table" then
         return values
     end
-    local first, last, single = bounds(index[depth] or {}, #values)
+    local first, last, step, single = bounds(index[depth] or {}, #values)
     local part = {}
-    for i = first, last do
+    for i = first, last, step do
         part[#part + 1] = slice(values[i], index, depth + 1)
     end
     return single and part[1] or part
@@ -40,8 +41,8 @@ end
 -- Sets that part of a nested table to a number.
 local function assign(values, index, number, depth)
     depth = depth or 1
-    local first, last = bounds(index[depth] or {}, #values)
-    for i = first, last do
+    local first, last, step = bounds(index[depth] or {}, #values)
+    for i = first, last, step do
         if type(values[i]) == "table" then
             assign(values[i], index, number, depth + 1)
         else
@@ -54,6 +55,8 @@ local INDICES = {
     { 2 }, { -1 }, { {} }, { { 1, 2 } }, { { -2, -1 } }, { {}, 3 }, { {}, {}, -1 }, { { 2, 3 }, -1 },
     { {}, { 2, 3 }, { 1, 2 } }, { 1, 2 }, { 1, {}, { 2, 4 } }, { { 1, 3 }, { 4, 4 }, 5 }, { 3, 4, 5 },
     { {}, { 1, -1 } },
+    { { 1, -1, 2 } }, { {}, { -1, 1, -1 } }, { { 3, 1, -2 }, 2, { 2, 5, 2 } }, { {}, { 1, 4, 2 }, { 5, 2, -2 } },
+    { 1, {}, { 1, 4, 5 } }, { {}, { 2, 3 }, { 1, -1, 3 } },
 }
 
 local function numbers(dtype)
@@ -234,6 +237,36 @@ function TestIndex.test_ids_choose_rows_from_0()
     lu.assertErrorMsgContains("3", function() return t[mx.tensor({ 3 }, "i32")] end)
 end
 
+function TestIndex.test_assignment_to_ids_and_masks()
+    for _, dtype in ipairs { "f32", "bf16", "i32", "u8" } do
+        local t = numbers(dtype)
+        local part = mx.arange(40, dtype):view(2, 4, 5)
+        t[mx.tensor({ 2, 0 }, "i32")] = part
+        lu.assertEquals({ t[3]:totable(), t[1]:totable() }, part:totable(), dtype)
+        t[mx.tensor({ { 1, 1 } }, "i32")] = part:view(1, 2, 4, 5)
+        lu.assertEquals(t[2]:totable(), part[2]:totable(), "of equal ids the last one")
+        t[mx.tensor({ 1 }, "i32")] = 7
+        lu.assertEquals(t[2]:totable(), mx.full({ 4, 5 }, 7, dtype):totable())
+        t[t:gt(6)] = t[t:gt(6)] - mx.full({}, 1, dtype)
+        lu.assertEquals(t[2]:totable(), mx.full({ 4, 5 }, 6, dtype):totable())
+        lu.assertEquals({ t:get(3, 2, 3), t:get(3, 2, 4) }, { 6, 7 })
+        t[mx.tensor({ 0, 1, 1 }, "u8")] = part
+        lu.assertEquals(t[{ { 2, 3 } }]:totable(), part:totable())
+        t[mx.tensor({}, "i32")] = 3
+    end
+    local w, g = mx.ones(3):requires_grad(), mx.zeros(3, 2)
+    w[mx.tensor({ 1 }, "i32")] = 5 -- a leaf
+    lu.assertEquals(w:totable(), { 1, 5, 1 })
+    refused({ "requires a gradient" }, function() g[mx.tensor({ 1 }, "i32")] = w[{ { 1, 2 } }]:view(1, 2) end)
+end
+
+function TestIndex.test_empty_steps()
+    local t = numbers "i32"
+    lu.assertEquals(t[{ {}, { 3, 2, 2 } }]:size(), { 3, 0, 5 })
+    lu.assertEquals(t[{ { 1, 2, -1 } }]:size(), { 0, 4, 5 })
+    lu.assertEquals(t[{ 2, 3, { 4, 1, -9 } }]:totable(), { t:get(2, 3, 4) })
+end
+
 function TestIndex.test_gradients_of_chosen_elements()
     local w = mx.arange(6):view(3, 2):clone():requires_grad()
     mx.backward((w[w:detach():gt(3)] * 2):sum() + (w[mx.tensor({ 0, 0 }, "i32")] * 5):sum())
@@ -247,8 +280,14 @@ function TestIndex.test_what_chooses_nothing()
     refused({ "x is f32 (3)", "a mask (u8", "ids (i32" }, function() return t[mx.ones(3)] end)
     refused({ "the mask is u8 (2)", "first sizes" }, function() return t[mx.ones(2, "u8")] end)
     refused({ "no dimensions" }, function() return mx.tensor(1)[mx.tensor({ 0 }, "i32")] end)
-    refused({ "t[ids] = value", "mx.scatter" }, function() t[mx.tensor({ 0 }, "i32")] = 1 end)
-    refused({ "takes a number", "mx.where" }, function() t[t:gt(1)] = mx.ones(2) end)
+    refused({ "3" }, function() t[mx.tensor({ 3 }, "i32")] = 1 end)
+    refused({ "the value is f32 (2)", "(2, 4, 5)" }, function() t[mx.tensor({ 0, 1 }, "i32")] = mx.ones(2) end)
+    refused({ "the value is i32 (1, 4, 5)", 'value:to("f32")' }, function()
+        t[mx.tensor({ 0 }, "i32")] = numbers "i32"[{ { 1, 1 } }]
+    end)
+    refused({ "a range is", "a step other than 0" }, function() return t[{ { 1, 2, 0 } }] end)
+    refused({ "range {1, 3}", "a step of 1 walks" }, function() return t[{ { 1, 3, -1 } }] end)
+    refused({ "the value is f32 (9)", "t[x] has shape" }, function() t[t:gt(1)] = mx.ones(9) end)
     refused({ "entry 1", "a tensor", "mx.index_select" }, function() return t[{ mx.ones(2) }] end)
     refused({ "= 1.5", "cannot hold it" }, function() numbers "i32"[mx.ones(3, "u8")] = 1.5 end)
 end

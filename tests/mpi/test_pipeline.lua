@@ -56,12 +56,17 @@ local function train(config, mesh)
         if mesh then
             run.losses[i] = mx.train.gradients(run.model, run.data, config.gradient_accumulation_steps)
         else
+            if run.model.routing then
+                run.model.routing:start()
+            end
             local loss = run.model:loss(run.data:next())
             mx.backward(loss)
             run.losses[i] = loss:item()
         end
         run.norms[i] = run.optimizer:step()
+        run.model:after_step()
     end
+    run.figures = run.model.routing and run.model.routing:figures() or {}
     run.params = whole_parameters(run.model)
     return run
 end
@@ -93,6 +98,15 @@ local function assert_close(run, expected, what)
     end
 end
 
+local function assert_same_routing(run, expected, what)
+    for name, figure in pairs(expected.figures) do
+        lu.assertAlmostEquals(run.figures[name] / figure, 1, 1e-5, what .. ": " .. name)
+    end
+    for name, t in pairs(expected.model.buffers) do
+        lu.assertEquals(run.model.buffers[name]:totable(), t:totable(), what .. ": " .. name)
+    end
+end
+
 local function assert_same_bits(a, b, what)
     lu.assertEquals(a.losses, b.losses, what)
     for name, t in pairs(b.params) do
@@ -104,6 +118,10 @@ local LAYERS = { [2] = 4, [3] = 3, [4] = 4 }
 local TINY = ("model_name=tiny base_num_decoder_layers=%d"):format(LAYERS[RANKS])
 -- One table for tokens and logits, learned positions, LayerNorm and biases; dropout depends on the token.
 local TIED = ("model_name=tiny-gpt2 base_num_decoder_layers=%d dropout_rate=0.25"):format(LAYERS[RANKS])
+-- Losses of routers in every stage, and biases that follow the loads of all ranks. With this seed no token has two
+-- experts with nearly the same score, between which rounding would choose.
+local EXPERTS = ("model_name=tiny-moe base_num_decoder_layers=%d routed_bias=true routed_bias_update_rate=0.01 "
+    .. "router_z_loss_weight=0.1 load_balance_loss_weight=0.5 init_weights_seed=1"):format(LAYERS[RANKS])
 local ONE_CHUNK = " num_pipeline_repeats=1 num_layers_per_pipeline_stage="
 
 -- ---- the steps of one rank ----
@@ -119,11 +137,12 @@ local SAME = ({
     [4] = { "stage=4 num_pipeline_microbatches=4" },
 })[RANKS]
 
-for what, model in pairs({ untied = TINY, tied = TIED }) do
+for what, model in pairs({ untied = TINY, tied = TIED, experts = EXPERTS }) do
     TestSteps["test_every_schedule_of_" .. what] = function()
         for _, mesh in ipairs(SAME) do
             local run = on_mesh(model, mesh)
             assert_close(run, reference(model), mesh)
+            assert_same_routing(run, reference(model), mesh)
             assert_same_bits(on_mesh(model, mesh .. " pipeline_schedule=1f1b"), run, mesh)
         end
     end
@@ -143,6 +162,15 @@ for _, mesh in ipairs(MESHES) do
         for _, model in ipairs(os.getenv "MXLUA_NODE_RANKS" and { TIED } or { TINY, TIED }) do
             assert_close(on_mesh(model, mesh), reference(model), mesh)
         end
+    end
+end
+
+if RANKS == 4 then
+    function TestSteps.test_experts_on_a_mesh()
+        local mesh = "stage=2 expert=2 pipeline_schedule=1f1b" .. ONE_CHUNK .. "2"
+        local run = on_mesh(EXPERTS, mesh)
+        assert_close(run, reference(EXPERTS), mesh)
+        assert_same_routing(run, reference(EXPERTS), mesh)
     end
 end
 
@@ -262,7 +290,6 @@ function TestRefusals.test_what_does_not_fit()
     refused("needs a multiple of the " .. RANKS .. " stages", layers, "pipeline_schedule=1f1b",
         ("num_pipeline_microbatches=%d"):format(RANKS + 1), stage)
     refused("trains all parameters", layers, "trainable_parameters_mask=[layer]", stage)
-    refused("layers with experts cannot be in a pipeline yet", layers, "num_experts=4 num_experts_per_tok=2", stage)
 end
 
 function TestRefusals.test_generation()

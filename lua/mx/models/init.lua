@@ -291,12 +291,13 @@ end
 ---@param batch table a microbatch: as in Decoder:loss, and `row` (its first sequence, from 0) of `rows` of the batch
 ---@param evaluates? boolean
 ---@return any (B, S, E); of the last chunk, one element
+---@return any? in training, what the chunk's layers add to the loss (f32, one element); nil: nothing
 function Decoder:chunk(chunk, x, batch, evaluates)
     local own, run = self.parallel.stages, self:run_of(batch, evaluates)
     self:number_tokens(batch.tokens, run)
     local last = chunk * own.per_chunk
-    x = self:through(last - own.per_chunk + 1, last, x, batch.tokens, run)
-    return last == self.shape.layers and self:cross_entropy(self:finish(x), batch, evaluates) or x
+    local y, extra = self:through(last - own.per_chunk + 1, last, x, batch.tokens, run)
+    return last == self.shape.layers and self:cross_entropy(self:finish(y), batch, evaluates) or y, extra
 end
 
 --- The two terms of a batch's loss: the mean cross-entropy over its targets, and what layers add in training, which is

@@ -101,9 +101,9 @@ local function route(model, i, part, logits, run)
         top = part.top, score = router.score, normalize = router.normalize, scale = router.scale,
         groups = router.groups, top_groups = router.top_groups,
     }
-    if router.score == "random" then -- differs between layers, passes and the sequences of ranks
+    if router.score == "random" then -- differs between layers, passes, ranks with other tokens and microbatches
         o.seed = util.seed("routing" .. i, model.shape.seed)
-        o.offset = (run.pass or 0) * model.parts + model.part
+        o.offset = ((run.pass or 0) * model.parts + model.part) << 24 | (run.row or 0)
     end
     return mx.moe_route(logits, router.bias and model.buffers[moe.bias_name(i)] or nil, o)
 end

@@ -82,7 +82,9 @@ end
 ---@param t any
 ---@return any
 function experts:sum_over_tokens(t)
-    return #self.shares > 0 and mx.all_reduce_(t, { axis = self.shares }) or t
+    local axes = util.without(self.shares, {})
+    axes[#axes + 1] = self.stages and "stage" or nil -- a stage knows its layers only
+    return #axes > 0 and mx.all_reduce_(t, { axis = axes }) or t
 end
 
 return experts

@@ -47,9 +47,6 @@ function stages.of(mesh, shape, config)
     local n = mesh:size("stage")
     if n == 1 then
         return nil
-    elseif mx.models.any(shape, function(block) return block.mlp.experts ~= nil end) then
-        util.refuse("ici_pipeline_parallelism, dcn_pipeline_parallelism: %d stages, and layers with experts cannot be "
-            .. "in a pipeline yet", n)
     elseif #shape.trainable > 0 then
         util.refuse("trainable_parameters_mask: a pipeline of %d stages trains all parameters: leave it out", n)
     end

@@ -150,7 +150,7 @@ end
 ---@param weights number[] of each
 ---@param pass integer
 ---@param passes integer number of batches of the step
----@return number this rank's share of the step's loss: 0 but on the last stage
+---@return number this stage's share of the step's loss
 function driver.train(model, batches, weights, pass, passes)
     local step <close> = mx.step()
     local parallel, s = model.parallel, model.parallel.stages.schedule
@@ -158,18 +158,23 @@ function driver.train(model, batches, weights, pass, passes)
     local first = (pass - 1) * n
     local self = new_pass(model, s, batches[first + 1])
     model.passes = model.passes + 1
+    if model.routing then
+        model.routing.passes = model.routing.passes + n
+    end
+    local share = 1 / (n * passes) -- of a mean over all tokens, whatever the number of targets
     local function forward(chunk, micro, x)
         if x then
             x:requires_grad()
         end
         local tape = mx.tape()
-        local y = tape:run(mx.scope, function()
+        local y, extra = tape:run(mx.scope, function()
             return model:chunk(chunk, x, batches[first + micro])
         end)
-        self.tapes[key("F", chunk, micro)] = { tape = tape, x = x, y = y }
+        self.tapes[key("F", chunk, micro)] = { tape = tape, x = x, y = y, extra = extra }
         if chunk == chunks then
-            total = total + y:item() * weights[first + micro] / (n * passes)
+            total = total + y:item() * weights[first + micro] * share
         end
+        total = total + (extra and extra:item() * share or 0)
         return y:detach()
     end
     local function backward(chunk, micro, dy)
@@ -178,10 +183,14 @@ function driver.train(model, batches, weights, pass, passes)
         if micro == 1 or micro == n then
             parallel:add_gradients(params_of(model, chunk), pass == passes and micro == n)
         end
-        made.tape:backward(made.y, dy or parallel.seed * weights[first + micro] / (n * passes))
+        dy = dy or parallel.seed * weights[first + micro] * share
+        made.tape:backward({ made.y, made.extra }, { dy, made.extra and parallel.seed * share })
         made.tape:close()
         made.y:release()
-        if dy then
+        if made.extra then
+            made.extra:release()
+        end
+        if chunk < chunks then
             dy:release()
         end
         local dx

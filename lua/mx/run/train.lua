@@ -192,7 +192,7 @@ function train.gradients(model, data, passes, observe)
     if model.is_plain then
         train.average_gradients(model.params)
     end
-    return train.average(total) * (stages and stages.n or 1) -- only the last stage has a loss
+    return train.average(total) * (stages and stages.n or 1) -- the sum over stages
 end
 
 --- The folder of a run.

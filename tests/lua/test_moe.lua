@@ -508,6 +508,25 @@ function TestMoe.test_a_resumed_run_has_its_biases()
     lu.assertTrue(largest > 0 and largest < 6 * 0.02 + 1e-6)
 end
 
+-- A skipped step leaves the biases as they are. TensorBoard's file has the figures of routers.
+function TestMoe.test_a_skipped_step_changes_no_bias()
+    local seen, name = {}, "layer001.router.bias"
+    local result = runs.train(runs.config_of("nonfinite_step=skip", "run_name=a", table.unpack(BALANCED)),
+        function(step, model)
+            seen[step] = model.buffers[name]:totable()
+            mx.fill(model.params["norm.weight"]:detach(), { value = step == 3 and 0 / 0 or 1 })
+        end)
+    lu.assertNotEquals(seen[3], seen[2])
+    lu.assertEquals(seen[4], seen[3])
+    lu.assertNotEquals(seen[5], seen[4])
+    lu.assertStrContains(result.said, "step 3 is skipped")
+    local folder = runs.folder .. "/a/tensorboard/"
+    local events = runs.read(folder .. mx.io.list(folder)[1])
+    for _, tag in ipairs({ "learning/moe_lb_loss", "learning/router_z_loss", "learning/largest_expert_load" }) do
+        lu.assertStrContains(events, tag)
+    end
+end
+
 -- ---- what is counted ----
 
 function TestMoe.test_flops()

@@ -1,5 +1,5 @@
 """Training steps of MaxText itself, for tests/lua/test_maxtext_golden.lua: twenty of the first cases in maxtext.h5, five
-of each further block that decoder_block names in maxtext_blocks.h5.
+of each further block that decoder_block names in maxtext_blocks.h5, and of blocks with experts in maxtext_experts.h5.
 
     JAX_PLATFORMS=cpu python make_golden_maxtext.py FOLDER
 
@@ -15,7 +15,7 @@ says otherwise), and mxlua alone `ours`. The files hold for each case
     CASE.losses, .norms, .rates                    (steps) f32; norms of gradients before clipping
 
 and in the attribute `about` the words as JSON. A case with `like` starts from the parameters and batches of another
-case, and stores neither. Blocks store no `final`.
+case, and stores neither. Blocks, with experts or without, store no `final`.
 
 MaxText rounds a tied table to bf16 for the logits, in any dtype. `exact_table` takes that rounding out.
 """
@@ -135,6 +135,31 @@ BLOCKS = {
     },
 }
 
+# The losses hold the load-balance loss. MaxText's Megablox kernels need a TPU; without them it uses lax.ragged_dot.
+ROUTED = ["dtype=float32", "normalize_embedding_logits=false", "num_experts_per_tok=2", "base_moe_mlp_dim=32"]
+
+EXPERTS = {
+    "mixtral": {
+        "words": ["decoder_block=mixtral", *ROUTED, "num_experts=4", "load_balance_loss_weight=0.05"],
+        "theirs": ["megablox=false"], "ours": FOLDED,
+    },
+    # At most 1.25 times the even share of an expert in a sequence: other products in MaxText, and tokens are dropped.
+    "mixtral_dropped": {
+        "like": "mixtral", "ours": FOLDED,
+        "words": [
+            "decoder_block=mixtral", *ROUTED, "num_experts=4", "load_balance_loss_weight=0.05", "sparse_matmul=false",
+            "capacity_factor=1.25",
+        ],
+    },
+    "qwen3_moe": {
+        "words": [
+            "decoder_block=qwen3_moe", *ROUTED, "num_experts=6", "norm_topk_prob=true", "use_qk_norm=true",
+            "float32_gate_logits=true", "load_balance_loss_weight=0.05", "normalization_layer_epsilon=1e-6",
+        ],
+        "theirs": ["megablox=false"],
+    },
+}
+
 # ---- modules that training on a CPU does not use ----
 
 ABSENT = {
@@ -228,6 +253,9 @@ def our_name(path, block):
     if block == "gemma2":
         number = 2 * number - ("_local" in part)
         part = part.replace("_local", "").replace("_global", "")
+    if part.startswith(("MoeBlock_0/", "moe_block/")):
+        part = part.split("/")[1]
+        return f"layer{number:03d}.{'router' if part == 'gate' else 'experts.' + part}.weight"
     part, kind = part.rsplit("/", 1)
     name = PARTS.get(part) or part.split("/")[1]
     if block == "olmo3" and part == "post_self_attention_layer_norm":
@@ -239,7 +267,7 @@ def as_matrix(name, a):
     """Heads and their features are one dimension here."""
     if name.endswith(".bias"):
         return a.reshape(-1)
-    if a.ndim == 3:
+    if a.ndim == 3 and "experts" not in name:
         return a.reshape(-1, a.shape[-1]) if name.endswith("out.weight") else a.reshape(a.shape[0], -1)
     return a
 
@@ -329,6 +357,7 @@ def main():
     sys.meta_path.append(Finder())
     make(folder, "maxtext.h5", CASES, STEPS)
     make(folder, "maxtext_blocks.h5", BLOCKS, 5)
+    make(folder, "maxtext_experts.h5", EXPERTS, 5)
 
 
 main()

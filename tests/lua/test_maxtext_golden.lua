@@ -1,5 +1,6 @@
 -- Twenty training steps of MaxText (tests/golden/maxtext.h5): rates, losses, norms of gradients, final parameters. Five
--- steps of each of its blocks that are not Llama's (maxtext_blocks.h5): rates, losses, norms.
+-- steps of each of its blocks that are not Llama's (maxtext_blocks.h5) and of blocks with experts (maxtext_experts.h5):
+-- rates, losses, norms.
 --
 -- A case's words are its key=value words for MaxText. Distances are those of compare.lua.
 
@@ -34,6 +35,8 @@ local MOMENTS = { rates = 2 ^ -23, losses = 1.3e-3, norms = 1.3e-3 }
 local CASES = { llama = F32, llama_bf16 = BF16, moments = MOMENTS, qwen = F32, tied = TIED, frozen = FROZEN }
 
 local BLOCKS = { default = BLOCK, gemma = BLOCK, gemma2 = BLOCK, gemma3 = BLOCK, olmo3 = BLOCK, gpt3 = BLOCK }
+
+local EXPERTS = { mixtral = BLOCK, mixtral_dropped = BLOCK, qwen3_moe = BLOCK }
 
 local function golden(file)
     local data, attributes = mx.io.h5_read(compare.here .. "../golden/" .. file)
@@ -89,4 +92,7 @@ for case, bounds in pairs(CASES) do
 end
 for case, bounds in pairs(BLOCKS) do
     add_test(case, bounds, "maxtext_blocks.h5")
+end
+for case, bounds in pairs(EXPERTS) do
+    add_test(case, bounds, "maxtext_experts.h5")
 end

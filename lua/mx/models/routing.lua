@@ -63,12 +63,12 @@ local function probabilities(part, logits)
     return scores / scores:sum { dim = 3, keepdim = true }
 end
 
--- n^2 times the mean over sequences and experts of: the share of a sequence's tokens that chose the expert, times its
--- mean probability there. It is k if all loads are even.
+-- n^2 times the mean over sequences and experts of: the share of a sequence's slots that chose the expert, times its
+-- mean probability there. It is 1 if all loads are even.
 local function load_balance(self, part, logits, counts)
     local n, S, parallel = part.experts, logits:size(2), self.parallel
     local means = parallel:mean_of_sequences(mx.mean(probabilities(part, logits), { dim = 2 }))
-    return (parallel:mean_of_sequences(counts) * means):mean() * (n * n / S)
+    return (parallel:mean_of_sequences(counts) * means):mean() * (n * n / (S * part.top))
 end
 
 --- Counts the choices of a training pass in layer i, and returns what the layer adds to the loss: its load-balance loss

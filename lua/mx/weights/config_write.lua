@@ -294,7 +294,8 @@ end
 local function write_experts(values, shape, family)
     local _, sparse = mlps_of(shape)
     local moe, without = sparse[1], {}
-    values.num_experts_per_tok, values.router_aux_loss_coef = moe.top, moe.load_balance
+    values.num_experts_per_tok = moe.top
+    values.router_aux_loss_coef = moe.load_balance / moe.top -- the library's loss is num_experts_per_tok times ours
     if family == "mixtral" then
         values.num_local_experts = moe.experts
         return

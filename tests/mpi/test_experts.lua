@@ -8,7 +8,8 @@ local util = require "mx.util"
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local compare = dofile(here .. "../lua/compare.lua")
 
-local RANKS, SEQUENCES = mx.ranks(), 12
+local RANKS = mx.ranks()
+local SEQUENCES = RANKS == 4 and 16 or 12
 
 -- Five experts: no number of ranks divides them.
 local SIZES = {
@@ -17,6 +18,10 @@ local SIZES = {
 }
 local SETTINGS = {
     losses = { "load_balance_loss_weight=0.5", "router_z_loss_weight=0.1", "shared_experts=1" },
+    once = {
+        "gradient_accumulation_steps=2", "gradient_accumulation_fsdp_ag_once=true", "float32_gate_logits=true",
+        "load_balance_loss_weight=0.5",
+    },
     biases = {
         "routed_score_func=sigmoid", "routed_bias=true", "routed_bias_update_rate=0.01", "remat_policy=none",
         "gradient_accumulation_steps=2",
@@ -87,7 +92,7 @@ end
 
 -- The config of a setting for so many sequences in a step of each rank.
 local function config_for(setting, sequences, words)
-    local passes = setting == "biases" and 2 or 1
+    local passes = (setting == "biases" or setting == "once") and 2 or 1
     return config_of(SETTINGS[setting], { "per_device_batch_size=" .. sequences // passes }, words or {})
 end
 
@@ -126,12 +131,12 @@ for _, case in ipairs(({
     [3] = { "expert=3" },
     [4] = {
         "expert=2 fsdp=2", "expert=2 tensor=2", "expert=2 tensor_sequence=2", "expert=2 context=2",
-        "expert=2 data=2", "expert=4", "expert=2 fsdp_transpose=2",
+        "expert=2 data=2", "expert=4", "expert=2 dcn_expert_parallelism=2", "expert=2 fsdp_transpose=2",
         "expert=2 fsdp=2 custom_mesh_and_rule=shard-exp-on-fsdp",
     },
 })[RANKS]) do
     for _, setting in ipairs(RANKS == 2 and not case:find("[%[-]") and { "losses", "biases", "capacity" }
-        or { "losses" }) do
+        or case == "expert=2 fsdp=2" and { "losses", "once" } or { "losses" }) do
         if not (case:find("context") and setting == "capacity") then
             TestExperts["test_" .. setting .. "_on_" .. case:gsub("[^%w]+", "_")] = function()
                 assert_as_one_rank(case, setting)
@@ -141,6 +146,34 @@ for _, case in ipairs(({
 end
 
 if RANKS == 2 then
+    function TestExperts.test_a_policy_gives_the_same_bits()
+        local function train_by(policy)
+            local config = config_of(SETTINGS.losses, words_of("expert=2"), {
+                "remat_policy=" .. policy, "dtype=bfloat16", "per_device_batch_size=2",
+            })
+            return train(config, mx.train.mesh(config))
+        end
+        local none, full = train_by "none", train_by "full"
+        lu.assertEquals(full.losses, none.losses)
+        for name, t in util.sorted_pairs(none.params) do
+            lu.assertEquals(compare.distance(full.params[name], t), 0, name)
+        end
+    end
+
+    function TestExperts.test_ranks_that_compute_differently_are_refused()
+        local config, isa = config_of(words_of("tensor=2")), mx.isa()
+        if mx.rank() == 1 then
+            mx.isa(isa == "portable" and "avx2" or "portable")
+        end
+        local ok, message = pcall(mx.train.mesh, config)
+        mx.isa(isa)
+        lu.assertEquals(ok, mx.rank() == 0)
+        if mx.rank() == 1 then
+            lu.assertStrContains(tostring(message), "num_experts with tensor: ranks must choose experts "
+                .. "alike, but rank 1 has isa ")
+        end
+    end
+
     -- The biases send all tokens to the first experts, which rank 0 has.
     function TestExperts.test_a_rank_without_rows()
         assert_as_one_rank("expert=2", "biases", function(model)
@@ -190,7 +223,7 @@ if RANKS == 2 then
     end
 
     function TestExperts.test_what_does_not_fit_is_refused()
-        for message, words in pairs({
+        for message, words in util.sorted_pairs({
             ["activation_exp is split over expert, exp over []: add expert to exp, or take it"] = {
                 "ici_expert_parallelism=2", "logical_axis_rules=[[exp,[]]]",
             },

@@ -490,6 +490,24 @@ function mesh.plan(cfg, ranks, rank)
     return self
 end
 
+-- Ranks with parts of the same product choose experts each by itself. They agree to the bit only if they compute by the
+-- same instructions; otherwise a token's results would be parts of different experts.
+local function check_routing(self)
+    local axes = {}
+    for _, axis in ipairs(util.without(self.rules.mlp, util.sorted_keys(self.shares_batch))) do
+        axes[#axes + 1] = self.layout.sizes[axis] > 1 and axis or nil
+    end
+    if not self.has_experts or mx.is_simulated() or #axes == 0 then
+        return
+    end
+    local own = ("isa %s, OpenBLAS core %s"):format(mx.isa(), mx.info().blas_core)
+    local first = mx.share_text(own)
+    if own ~= first then
+        util.refuse("num_experts with %s: ranks must choose experts alike, but rank %d has %s, and rank 0 %s: give all "
+            .. "ranks the same --isa and OPENBLAS_CORETYPE", table.concat(axes, ", "), self.rank, own, first)
+    end
+end
+
 --- Creates the mesh of this run over all its ranks. From now on, collectives with axes use it. Collective.
 ---@param cfg table config
 ---@return mx.Mesh
@@ -503,6 +521,7 @@ function mesh.new(cfg)
         util.refuse("%s%s", problem, tostring(problem):find("fit the slice", 1, true) and mx.sim.topology.advice(list)
             or "")
     end
+    check_routing(self)
     return self
 end
 

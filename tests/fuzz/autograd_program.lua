@@ -220,6 +220,9 @@ function program.apply(name, inputs)
     local ok, t = pcall(op.mx, tensors, options)
     if not ok and may_refuse and program.matches(t, program.FOREIGN) then
         program.log("-- refused: %s", t)
+        for storage in pairs(storages) do -- an operation before the refused one may be recorded
+            storage.may_be_read = true
+        end
         return nil
     elseif ok and must_refuse then
         program.fail("%s was recorded on another tape than its input", name)

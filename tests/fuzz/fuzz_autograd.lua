@@ -109,7 +109,7 @@ local function change()
     local root = root_of(dst.source)
     local drops_source = p.recording and takes_source and src.source and is_live(src.source)
     local drops = drops_source or (p.recording and root and not root.leaf)
-    local touched = false
+    local touched = dst.storage.may_be_read
     for _, node in ipairs(p.nodes) do
         touched = touched or (node.storages[dst.storage] and not node.gone)
     end

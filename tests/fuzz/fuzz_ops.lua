@@ -27,6 +27,7 @@ local BOUNDS = { bf16 = 2 ^ -7, f32 = 2e-5, attention = 2 ^ -5 }
 local SUMS = {
     attention = true, attention_grad = true, attention_merge_ = true, ring_attention = true, cross_entropy = true,
     split_cross_entropy = true, cross_entropy_logits = true, cross_entropy_part_ = true,
+    norm_sums = true, norm_part = true, norm_grad_sums = true, norm_grad_part = true, split_norm = true,
     layernorm = true, layernorm_grad = true, rmsnorm = true, rmsnorm_grad = true, log_softmax = true,
     log_softmax_grad = true, softmax = true, softmax_grad = true, matmul = true, matmul_acc = true, sum = true,
     mean = true, sum_squares = true, reduce_to = true, embedding_grad = true, embedding_acc = true,

@@ -60,6 +60,32 @@ local function norm(op)
     return { x, weight, op == "layernorm" and chance(2) and like(n, float()) or nil }
 end
 
+-- The steps of a norm whose rows are split over ranks.
+local function split_norm(op)
+    local shape = random.shape(math.random(3))
+    shape[#shape] = pick { 3, 16, 17, 33, 64 }
+    local row, dtype, has_mean = without_last(shape), float(), chance(2)
+    local function per_row(kind)
+        return like(row, "f32", kind)
+    end
+    local x, weight, mean = like(shape, dtype), like({ shape[#shape] }, float()), has_mean and per_row() or nil
+    if op == "norm_sums" then
+        return { x, mean }
+    elseif op == "norm_part" then
+        return { x, per_row "positive", weight, chance(2) and like({ shape[#shape] }, float()) or nil, mean }
+    elseif op == "norm_grad_sums" then
+        return { x, like(shape, dtype), weight, mean }
+    elseif op == "norm_grad_part" then
+        local rows = 1
+        for _, size in ipairs(row) do
+            rows = rows * size
+        end
+        local sums = like({ has_mean and 2 or 1, rows }, "f32")
+        return { x, like(shape, dtype), weight, per_row "positive", sums, mean }, { features = 2 * shape[#shape] }
+    end
+    return { x, weight, has_mean and like({ shape[#shape] }, float()) or nil }, { center = has_mean }
+end
+
 local function product(op)
     local m, n, k = random.size(), random.size(), random.size()
     local trans_a, trans_b = chance(2), chance(2)
@@ -358,6 +384,8 @@ local recipes = {
     conv1d = convolution, conv1d_grad = convolution, conv1d_grad_w = convolution, conv2d = convolution,
     conv2d_grad = convolution, conv2d_grad_w = convolution,
     attention = attention, attention_grad = attention, attention_merge_ = attention, ring_attention = attention,
+    norm_sums = split_norm, norm_part = split_norm, norm_grad_sums = split_norm, norm_grad_part = split_norm,
+    split_norm = split_norm,
     layernorm = norm, layernorm_grad = norm, rmsnorm = norm, rmsnorm_grad = norm, matmul = product,
     matmul_acc = product, embedding = table_rows, embedding_acc = table_rows, embedding_grad = table_rows,
     cross_entropy = table_rows, split_cross_entropy = table_rows, cross_entropy_logits = table_rows,

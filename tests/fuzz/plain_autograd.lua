@@ -44,7 +44,59 @@ local function binary(name, f, engine)
     }
 end
 
+-- The error function, by its series.
+local function erf(x)
+    if math.abs(x) > 4 then
+        return x > 0 and 1 or -1
+    end
+    local sum, term = 0, x
+    for n = 0, 60 do
+        sum = sum + term / (2 * n + 1)
+        term = -term * x * x / (n + 1)
+    end
+    return 2 / math.sqrt(math.pi) * sum
+end
+
+local function softplus(x)
+    return math.max(x, 0) + math.log(1 + math.exp(-math.abs(x)))
+end
+
+-- Those of one or two tensors that came last. A shift keeps multiples of 1/8 away from where a slope jumps.
+local function define_pointwise(mx)
+    unary("erf", erf, mx.erf)
+    unary("expm1", function(x) return math.exp(x) - 1 end, mx.expm1)
+    unary("log1p", function(x) return math.log(1 + x * x) end, function(t) return mx.log1p(t * t) end)
+    unary("softplus", function(x) return softplus(2 * x) / 2 end, function(t) return mx.softplus(t, { beta = 2 }) end)
+    unary("elu", function(x) return x > 0 and x or math.exp(x) - 1 end, mx.elu)
+    unary("leaky_relu", function(x) return math.max(x + 0.0371, 0.25 * (x + 0.0371)) end,
+        function(t) return mx.leaky_relu(t + 0.0371, { negative_slope = 0.25 }) end)
+    unary("clamp", function(x) return math.min(math.max(x, -1.0371), 0.9629) end,
+        function(t) return mx.clamp(t, { min = -1.0371, max = 0.9629 }) end)
+    unary("abs", function(x) return math.abs(x + 0.0371) end, function(t) return mx.abs(t + 0.0371) end)
+    unary("masked_fill", function(x) return x > 0.0371 and 0.5 or x end,
+        function(t) return mx.masked_fill(t, t:detach():gt(0.0371), { value = 0.5 }) end)
+    binary("lerp", function(x, y) return x + 0.25 * (y - x) end,
+        function(a, b) return mx.lerp(a, b, { weight = 0.25 }) end)
+    binary("power", function(x, y) return (1 + x * x) ^ (y / 4) end, function(a, b) return (a * a + 1) ^ (b / 4) end)
+    binary("where", function(x, y) return x > 0.0371 and x or y end,
+        function(a, b) return mx.where(a:detach():gt(0.0371), a, b) end)
+    local function loss(name, f, options)
+        options = options or {}
+        options.reduction = "none"
+        binary(name, f, function(a, b) return mx[name](a, b, options) end)
+        plain.ops[name].same_shape = true
+    end
+    loss("mse_loss", function(x, y) return (x - y) ^ 2 end)
+    loss("bce_with_logits", function(x, y) return softplus(x) - x * y end)
+    loss("kl_div", function(x, y) return math.exp(y) * (y - x) end, { log_target = true })
+    loss("huber_loss", function(x, y)
+        local d = math.abs(x - y)
+        return d <= 0.6 and d * d / 2 or 0.6 * (d - 0.3)
+    end, { delta = 0.6 })
+end
+
 local function define(mx)
+    define_pointwise(mx)
     unary("scaled", function(x) return 1.5 * x + 0.25 end, function(t) return t * 1.5 + 0.25 end)
     unary("neg", function(x) return -x end, function(t) return -t end)
     unary("square", function(x) return x * x end, mx.square)
@@ -236,6 +288,23 @@ local function define(mx)
             return out, shapes[1]
         end,
         mx = function(t) return mx.softmax(t[1]) end,
+    }
+    plain.ops.rmsnorm = {
+        inputs = 1, n_dims = 2,
+        run = function(values, shapes)
+            local columns, out = shapes[1][2], {}
+            for first = 0, #values[1] - 1, columns do
+                local sum = 0
+                for c = 1, columns do
+                    sum = sum + values[1][first + c] ^ 2
+                end
+                for c = 1, columns do
+                    out[first + c] = values[1][first + c] / math.sqrt(sum / columns + 0.1)
+                end
+            end
+            return out, shapes[1]
+        end,
+        mx = function(t) return mx.rmsnorm(t[1], { eps = 0.1 }) end,
     }
     plain.ops.transpose = {
         inputs = 1, n_dims = 2,

@@ -5,7 +5,7 @@ local mx = require "mx"
 
 local random = {}
 
-random.DTYPES = { "f32", "f32", "bf16", "bf16", "i32", "u8", "i8" }
+random.DTYPES = { "f32", "f32", "f32", "bf16", "bf16", "bf16", "i32", "i32", "u8", "i8", "f64", "i64" }
 
 local SIZES = { 0, 1, 1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 32, 33, 40, 63, 64, 65, 100, 129, 257 }
 local MOST = 20000 -- elements of a tensor
@@ -54,7 +54,7 @@ function random.spec(shape, dtype, kind)
     return {
         shape = shape, dtype = dtype, kind = kind or "plain", seed = math.random(1 << 20),
         view = chance(4) and pick { "rows", "row", "reshape", "detach" } or nil,
-        wants_grad = (dtype == "f32" or dtype == "bf16") and chance(2),
+        wants_grad = mx.dtypes[dtype].is_real and chance(2),
     }
 end
 
@@ -69,7 +69,7 @@ local function values(shape, spec)
     local range = RANGE[spec.kind]
     if range then
         return mx.rand({ shape = shape, seed = spec.seed, low = range[1], high = range[2] }):to("i32"):to(spec.dtype)
-    elseif spec.dtype ~= "f32" and spec.dtype ~= "bf16" then
+    elseif not mx.dtypes[spec.dtype].is_real then
         local low = spec.dtype == "u8" and 0 or -5
         return mx.rand({ shape = shape, seed = spec.seed, low = low, high = 20 }):to(spec.dtype)
     end
@@ -125,7 +125,7 @@ function random.describe(spec)
 end
 
 function random.is_float(t)
-    return t:dtype() == "f32" or t:dtype() == "bf16"
+    return mx.dtypes[t:dtype()].is_real
 end
 
 --- All elements in one list, with the dtype as a field.

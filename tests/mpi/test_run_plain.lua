@@ -17,7 +17,10 @@ local function make(batch, shard)
     local params = {}
     local hidden = mx.nn.linear(params, "hidden", 2, 16, { bias = true })
     local output = mx.nn.linear(params, "output", 16, 1)
-    local model = { params = params }
+    local model = { params = params, updates = 0 }
+    function model.after_step()
+        model.updates = model.updates + 1
+    end
     function model.loss(_, b)
         local error = output(hidden(b.x):tanh()):view(-1) - b.y
         return (error * error):mean()
@@ -76,6 +79,7 @@ function TestRunPlain.test_a_run_takes_the_steps_of_a_loop_by_hand()
         lu.assertTrue(apart < 1e-5, name .. " " .. apart) -- AdamW divides by the root of small squares
     end
     lu.assertNil(summary.mfu)
+    lu.assertEquals(trained.updates, 6)
 end
 
 function TestRunPlain.test_a_run_resumes_to_the_bit()

@@ -47,7 +47,7 @@ end
 --- A model of a script's own as mx.run, mx.train and checkpoints need it. A model of mx.models is returned as it is. Of
 --- another one, each rank has all parameters, and gradients are averaged over the ranks.
 ---@param model table params (name -> tensor) and a method loss(batch) that returns a tensor of one element; buffers
----       (name -> tensor) if it has any
+---       (name -> tensor) and a method after_step() if it has any
 ---@return table
 function train.plain(model)
     if model.parallel then

@@ -22,6 +22,7 @@ local SETTINGS = {
         "gradient_accumulation_steps=2", "gradient_accumulation_fsdp_ag_once=true", "float32_gate_logits=true",
         "load_balance_loss_weight=0.5",
     },
+    random = { "use_random_routing=true" },
     biases = {
         "routed_score_func=sigmoid", "routed_bias=true", "routed_bias_update_rate=0.01", "remat_policy=none",
         "gradient_accumulation_steps=2",
@@ -146,6 +147,11 @@ for _, case in ipairs(({
 end
 
 if RANKS == 2 then
+    -- Ranks with parts of the same experts choose alike. (Ranks with other tokens choose others.)
+    function TestExperts.test_random_routing()
+        assert_as_one_rank("tensor=2", "random")
+    end
+
     function TestExperts.test_a_policy_gives_the_same_bits()
         local function train_by(policy)
             local config = config_of(SETTINGS.losses, words_of("expert=2"), {

@@ -104,8 +104,8 @@ static void read_network(lua_State *L, int i, mx_network *network)
         positive(L, i, "switch_Bps");
 }
 
-/* mx.sim_start{slices =, chip = {...}, network = {...}}: this process is rank 0 of a simulated pod from here on, in SI
- * units (bytes, seconds, FLOP/s). Not collective: each process simulates by itself. */
+/* mx.sim_start{slices =, chip = {...}, network = {...}, rank = 0}: this process is a rank of a simulated pod from here
+ * on, in SI units (bytes, seconds, FLOP/s). Not collective: each process simulates by itself. */
 static int sim_start(lua_State *L)
 {
     mx_sim_pod pod = {0};
@@ -117,7 +117,11 @@ static int sim_start(lua_State *L)
     lua_getfield(L, 1, "network");
     luaL_checktype(L, -1, LUA_TTABLE);
     read_network(L, lua_gettop(L), &pod.network);
-    mxl_try(L, mx_sim_start(&pod));
+    int ranks = pod.network.slice_chips * pod.slices;
+    double rank = mxl_field_number(L, 1, "rank", 0);
+    if (!(rank >= 0 && rank < ranks))
+        return luaL_error(L, "sim_start: 'rank' = %f, expected 0 to %d", rank, ranks - 1);
+    mxl_try(L, mx_sim_start(&pod, (int)rank));
     return 0;
 }
 

@@ -411,12 +411,12 @@ static mx_status forget(void)
     return MX_OK;
 }
 
-mx_status mx_sim_start(const mx_sim_pod *pod)
+mx_status mx_sim_start(const mx_sim_pod *pod, int rank)
 {
     mx_sim_context *c;
     MX_TRY(forget());
     mx_sim_stop();
-    MX_TRY(mx_sim_context_new(pod, 0, &c));
+    MX_TRY(mx_sim_context_new(pod, rank, &c));
     started = c;
     machine = mx_device_current;
     mx_device_use(&c->device);

@@ -28,9 +28,9 @@ mx_status mx_sim_context_new(const mx_sim_pod *pod, int rank, mx_sim_context **o
 mx_device *mx_sim_context_device(mx_sim_context *context);
 void mx_sim_context_free(mx_sim_context *context); /* must not be current; waits for its jobs in flight */
 
-/* Starts a simulation: this process becomes rank 0 of the pod, in a new context. Waits for jobs in flight. The mesh
+/* Starts a simulation: this process becomes a rank of the pod, in a new context. Waits for jobs in flight. The mesh
  * must be defined again, and once more after the stop. Each process under mpirun simulates by itself. */
-mx_status mx_sim_start(const mx_sim_pod *pod);
+mx_status mx_sim_start(const mx_sim_pod *pod, int rank);
 void mx_sim_stop(void);
 bool mx_sim_is_on(void);
 

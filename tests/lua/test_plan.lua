@@ -323,12 +323,6 @@ function TestPlan.test_the_best_line()
     lu.assertEquals(fsdp * tensor, 8)
 end
 
-function TestPlan.test_pipelines_are_refused()
-    mx.plan.check(config("ici_pipeline_parallelism=2")) -- on this machine
-    lu.assertErrorMsgContains("pipelines are not simulated yet", mx.plan.run,
-        { "model_name=tiny", "hardware=v5e-4", "ici_pipeline_parallelism=2", "dcn_pipeline_parallelism=2" })
-end
-
 function TestPlan.test_errors_are_one_line()
     lu.assertErrorMsgContains("hardware= is missing", mx.plan.run, { "model_name=tiny" })
     lu.assertErrorMsgContains("has slices of", mx.plan.run, { "model_name=tiny", "hardware=v5e-3" })

@@ -175,6 +175,13 @@ if RANKS == 4 then
 end
 
 if RANKS == 2 then
+    -- Chunks of 1, 2, 2 and 1 layers.
+    function TestSteps.test_chunks_that_lack_a_layer()
+        local model = "model_name=tiny-gpt2 base_num_decoder_layers=6"
+        local mesh = "stage=2 num_layers_per_pipeline_stage=2 num_pipeline_repeats=2 pipeline_schedule=1f1b"
+        assert_close(on_mesh(model, mesh), reference(model), mesh)
+    end
+
     function TestSteps.test_two_passes_are_one_of_twice_the_sequences()
         for _, model in ipairs({ TINY, TIED }) do
             assert_close(on_mesh(model, "stage=2 gradient_accumulation_steps=2", 2), reference(model), "two passes")
@@ -199,6 +206,45 @@ if RANKS == 2 then
         end
         lu.assertEquals(targets, count)
         lu.assertAlmostEquals(loss, sum / count, 1e-5)
+    end
+end
+
+-- ---- memory ----
+
+if RANKS == 2 and not os.getenv "MXLUA_NODE_RANKS" then
+    TestMemory = {}
+
+    -- 1f1b has 2 and 1 microbatches in flight, gpipe 8. The plan says how much less memory that is.
+    function TestMemory.test_is_what_the_plan_says()
+        local planned, real = {}, {}
+        for i, kind in ipairs({ "gpipe", "1f1b" }) do
+            local config = config_of("model_name=tiny base_num_decoder_layers=4 base_emb_dim=128 base_mlp_dim=512",
+                "max_target_length=128 stage=2 num_pipeline_microbatches=8 per_device_batch_size=8 remat_policy=none",
+                "pipeline_schedule=" .. kind .. ONE_CHUNK .. "2")
+            collectgarbage()
+            local before = mx.memory().in_use
+            local hardware = mx.host.hardware(RANKS, { measure = false })
+            planned[i] = mx.plan.simulate(config, hardware, 1).pipeline.peaks[mx.rank() + 1]
+            local run = new_run(config, mx.train.mesh(config))
+            for _ = 1, 2 do
+                local step <close> = mx.step()
+                mx.reset_peak()
+                mx.train.gradients(run.model, run.data, 1)
+                run.optimizer:step()
+            end
+            real[i] = mx.memory().peak - before
+            lu.assertAlmostEquals(planned[i] / real[i], 1, 0.05, kind)
+            for _, t in pairs(run.model.params) do
+                t:release()
+            end
+            for _, moments in pairs(run.optimizer.state) do
+                for _, t in pairs(moments) do
+                    t:release()
+                end
+            end
+        end
+        lu.assertTrue(real[2] < real[1])
+        lu.assertAlmostEquals((planned[1] - planned[2]) / (real[1] - real[2]), 1, 0.05)
     end
 end
 
@@ -282,7 +328,7 @@ function TestRefusals.test_what_does_not_fit()
     local layers = ("model_name=tiny base_num_decoder_layers=%d"):format(2 * RANKS)
     refused(("%d stages then have %d layers, and the model has %d: set num_layers_per_pipeline_stage=2 "
         .. "num_pipeline_repeats=1"):format(RANKS, RANKS, 2 * RANKS), layers, "num_pipeline_repeats=1", stage)
-    refused(("the number of stages must divide %d"):format(2 * RANKS + 1), ("model_name=tiny "
+    refused(("and the model has %d: set num_layers_per_pipeline_stage=3"):format(2 * RANKS + 1), ("model_name=tiny "
         .. "base_num_decoder_layers=%d"):format(2 * RANKS + 1), stage)
     refused(("all %d layers must be in the pipeline"):format(2 * RANKS), layers, "pipeline_parallel_layers=1", stage)
     refused("do not make num_pipeline_microbatches = 5 equal microbatches", layers,

@@ -285,19 +285,28 @@ function Decoder:run_of(batch, evaluates)
 end
 
 --- A chunk of a pipeline: the input of its first layer, which the first chunk makes of the tokens, to the output of its
---- last layer, or to the loss. Collective on the ranks of the stage.
+--- last layer. Collective on the ranks of the stage.
 ---@param chunk integer from 1
 ---@param x any (B, S, E), or nil for the first chunk
 ---@param batch table a microbatch: as in Decoder:loss, and `row` (its first sequence, from 0) of `rows` of the batch
 ---@param evaluates? boolean
----@return any (B, S, E); of the last chunk, one element
+---@return any (B, S, E)
 ---@return any? in training, what the chunk's layers add to the loss (f32, one element); nil: nothing
 function Decoder:chunk(chunk, x, batch, evaluates)
     local own, run = self.parallel.stages, self:run_of(batch, evaluates)
     self:number_tokens(batch.tokens, run)
-    local last = chunk * own.per_chunk
-    local y, extra = self:through(last - own.per_chunk + 1, last, x, batch.tokens, run)
-    return last == self.shape.layers and self:cross_entropy(self:finish(y), batch, evaluates) or y, extra
+    local range = own.ranges[chunk]
+    return self:through(range.first, range.last, x, batch.tokens, run)
+end
+
+--- The loss of a microbatch: the output of the last chunk (B, S, E) to one element. Collective on the ranks of the
+--- stage.
+---@param x any
+---@param batch table
+---@param evaluates? boolean
+---@return any
+function Decoder:loss_of_chunk(x, batch, evaluates)
+    return self:cross_entropy(self:finish(x), batch, evaluates)
 end
 
 --- The two terms of a batch's loss: the mean cross-entropy over its targets, and what layers add in training, which is

@@ -24,7 +24,7 @@ local update = require "mx.parallel.update"
 local stages = require "mx.parallel.stages"
 local util = require "mx.util"
 
-local parallel = { alone = require "mx.parallel.alone" }
+local parallel = { alone = require "mx.parallel.alone", stages_of = stages.of }
 
 ---@class mx.Parallel
 ---@field mesh mx.Mesh

@@ -1,6 +1,6 @@
---- Which layers and parameters are on which stage of a pipeline. The layers are split into chunks of equal length.
---- Chunk c is on stage (c - 1) % stages. The first chunk has the table of tokens, the last one the final norm and the
---- table of the output. If both tables are one (tied), the first and the last stage have copies of it.
+--- Which layers and parameters are on which stage of a pipeline. The layers are split into chunks, some of which may
+--- lack a layer. Chunk c is on stage (c - 1) % stages. The first chunk has the table of tokens, the last one the final
+--- norm and the table of the output. If both tables are one (tied), the first and the last stage have copies of it.
 ---
 --- The functions below `stages.of` are methods of mx.Parallel.
 
@@ -13,13 +13,14 @@ local stages = {}
 ---@field n integer number of stages
 ---@field index integer this rank's, from 0
 ---@field repeats integer chunks of each stage
----@field per_chunk integer layers of a chunk
+---@field ranges {first: integer, last: integer}[] the layers of each chunk
+---@field chunk_of integer[] the chunk of each layer
 ---@field microbatches integer
 ---@field tied boolean
 ---@field schedule mx.PipelineSchedule
 
--- A whole number of chunks for each stage, from the keys of which those that are -1 follow from the others.
-local function chunks_of(config, n, layers)
+-- The number of chunks of each stage, and the layers of a chunk, from the keys.
+local function sizes_of(config, n, layers)
     local pipeline = config.pipeline_parallel_layers == -1 and layers or config.pipeline_parallel_layers
     if pipeline ~= layers then
         util.refuse("pipeline_parallel_layers = %d: all %d layers must be in the pipeline: leave it out", pipeline,
@@ -27,15 +28,32 @@ local function chunks_of(config, n, layers)
     end
     local per, repeats = config.num_layers_per_pipeline_stage, config.num_pipeline_repeats
     if repeats == -1 then
-        repeats = math.max(1, layers // (n * per))
+        repeats = math.max(1, (layers + per - 1) // (n * per))
     end
-    if n * repeats * per ~= layers then
+    if n * repeats * per < layers or n * repeats * (per - 1) >= layers then
         util.refuse("num_layers_per_pipeline_stage = %d, num_pipeline_repeats = %d: %d stages then have %d layers, and "
-            .. "the model has %d%s", per, repeats, n, n * repeats * per, layers, layers % n == 0
-            and (": set num_layers_per_pipeline_stage=%d num_pipeline_repeats=1"):format(layers // n)
-            or (": the number of stages must divide %d"):format(layers))
+            .. "the model has %d: set num_layers_per_pipeline_stage=%d num_pipeline_repeats=1", per, repeats, n,
+            n * repeats * per, layers, (layers + n - 1) // n)
     end
     return repeats, per
+end
+
+-- The layers of each chunk. The chunks that lack a layer are the last, the first, the last but one and so on, because
+-- the ends of the pipeline have the tables, too.
+local function ranges_of(chunks, per, layers)
+    local lengths, ranges, lacking, first = {}, {}, chunks * per - layers, 1
+    for i = 1, chunks do
+        lengths[i] = per
+    end
+    for i = 1, lacking do
+        local chunk = i % 2 == 1 and chunks - i // 2 or i // 2
+        lengths[chunk] = per - 1
+    end
+    for i, length in ipairs(lengths) do
+        ranges[i] = { first = first, last = first + length - 1 }
+        first = first + length
+    end
+    return ranges
 end
 
 --- The stages of a mesh; nil without an axis `stage`. Refuses what a pipeline cannot have. Not collective.
@@ -51,7 +69,14 @@ function stages.of(mesh, shape, config)
         util.refuse("trainable_parameters_mask: a pipeline of %d stages trains all parameters: leave it out", n)
     end
     local self = { n = n, index = mesh:index("stage"), tied = shape.tied }
-    self.repeats, self.per_chunk = chunks_of(config, n, shape.layers)
+    local per
+    self.repeats, per = sizes_of(config, n, shape.layers)
+    self.ranges, self.chunk_of = ranges_of(n * self.repeats, per, shape.layers), {}
+    for chunk, range in ipairs(self.ranges) do
+        for layer = range.first, range.last do
+            self.chunk_of[layer] = chunk
+        end
+    end
     self.microbatches = config.num_pipeline_microbatches == -1 and n or config.num_pipeline_microbatches
     self.schedule = mx.pipeline.schedule.check(mx.pipeline.schedule.make {
         kind = config.pipeline_schedule, stages = n, repeats = self.repeats, microbatches = self.microbatches,
@@ -63,7 +88,7 @@ end
 local function holders(self, name)
     local layer = name:match("^layer(%d+)%.")
     if layer then
-        return { (tonumber(layer) - 1) // self.per_chunk % self.n }
+        return { (self.chunk_of[tonumber(layer)] - 1) % self.n }
     elseif name == "embedding.weight" and self.tied then
         return { 0, self.n - 1 }
     end

@@ -58,7 +58,7 @@ end
 local function new_pass(model, s, batch)
     local stage, parallel = model.parallel.stages.index + 1, model.parallel
     local self = setmetatable({
-        model = model, s = s, stage = stage, own = {}, at = 1, made = {}, came = {}, tapes = {}, last = {},
+        model = model, s = s, stage = stage, own = {}, at = 1, made = {}, came = {}, last = {},
     }, Pass)
     for _, m in ipairs(s.messages) do
         if m.from == stage or m.to == stage then
@@ -107,19 +107,19 @@ local function take(self, what, chunk, micro)
     return t
 end
 
--- Runs this stage's actions. forward(chunk, micro, x) and backward(chunk, micro, gradient) return what to send.
+-- Runs this stage's actions. forward(self, chunk, micro, x) and backward(self, chunk, micro, dy) return what to send.
 local function run(self, actions, forward, backward)
     local chunks = self.s.stages * self.s.repeats
     for i, action in ipairs(actions) do
         local chunk, micro = action.chunk, action.micro
         post(self, math.max(needed_by(self, action), needed_by(self, actions[i + 1])))
         if action.what == "F" then
-            local y = forward(chunk, micro, take(self, "activation", chunk, micro))
+            local y = forward(self, chunk, micro, take(self, "activation", chunk, micro))
             if chunk < chunks then
                 self.made[key("activation", chunk + 1, micro)] = y
             end
         else
-            local dx = backward(chunk, micro, take(self, "gradient", chunk, micro))
+            local dx = backward(self, chunk, micro, take(self, "gradient", chunk, micro))
             if chunk > 1 then
                 self.made[key("gradient", chunk - 1, micro)] = dx
             end
@@ -136,11 +136,80 @@ local function params_of(model, chunk)
     local own, params = model.parallel.stages, {}
     for name, t in util.sorted_pairs(model.params) do
         local layer = tonumber(name:match("^layer(%d+)%."))
-        local of = layer and (layer - 1) // own.per_chunk + 1
+        local of = own.chunk_of[layer]
             or (own.index == 0 and 1 or own.n * own.repeats) -- tables and the final norm
         params[name] = of == chunk and t or nil
     end
     return params
+end
+
+--- One run of the schedule over the microbatches of a batch. Not collective.
+---@param model mx.Decoder
+---@param micros table[] the microbatches
+---@param weights number[] the share of each in the mean over targets
+---@param share number that of each in a mean over all tokens, whatever the number of targets
+---@param last integer the number of the microbatch with which the gradients of a step are complete; 0: none
+---@return mx.PipelinePass
+function driver.new(model, micros, weights, share, last)
+    local self = new_pass(model, model.parallel.stages.schedule, micros[1])
+    self.micros, self.weights, self.share, self.complete, self.loss, self.tapes = micros, weights, share, last, 0, {}
+    return self
+end
+
+--- The forward pass of a chunk for a microbatch. Collective on the ranks of the stage.
+---@param chunk integer
+---@param micro integer
+---@param x any what the previous chunk has sent; nil for the first one
+---@return any what the next chunk needs
+function Pass:forward(chunk, micro, x)
+    if x then
+        x:requires_grad()
+    end
+    local tape = mx.tape()
+    local y, extra = tape:run(mx.scope, function()
+        return self.model:chunk(chunk, x, self.micros[micro])
+    end)
+    self.tapes[key("F", chunk, micro)] = { tape = tape, x = x, y = y, extra = extra }
+    self.loss = self.loss + (extra and extra:item() * self.share or 0)
+    return y:detach()
+end
+
+-- The loss of the last chunk. It is computed just before the backward pass, because its operation makes the gradients
+-- at once: for all microbatches in flight, these would need as many gradients of the output's table.
+local function loss_of(self, made, micro)
+    local loss = made.tape:run(mx.scope, function()
+        return self.model:loss_of_chunk(made.y, self.micros[micro])
+    end)
+    self.loss = self.loss + loss:item() * self.weights[micro]
+    return loss
+end
+
+--- The backward pass. Collective on the ranks of the stage.
+---@param chunk integer
+---@param micro integer
+---@param dy any what the next chunk has sent; nil for the last one
+---@return any what the previous chunk needs; nil for the first one
+function Pass:backward(chunk, micro, dy)
+    local parallel, made, dx = self.model.parallel, self.tapes[key("F", chunk, micro)], nil
+    self.tapes[key("F", chunk, micro)] = nil
+    if micro == 1 or micro == self.complete then
+        parallel:add_gradients(params_of(self.model, chunk), micro == self.complete)
+    end
+    local root = dy and made.y or loss_of(self, made, micro)
+    made.tape:backward({ root, made.extra },
+        { dy or parallel.seed * self.weights[micro], made.extra and parallel.seed * self.share })
+    made.tape:close()
+    for _, t in ipairs({ made.y, dy or root, made.extra }) do
+        t:release()
+    end
+    if made.x then
+        local grad = made.x:grad()
+        dx = grad:to(self.model.shape.dtype)
+        dx = dx:dtype() == grad:dtype() and grad:clone() or dx
+        made.x:zero_grad()
+        made.x:release()
+    end
+    return dx
 end
 
 --- The forward and backward passes of one batch, which `batches` has in microbatches. Gradients are added microbatch by
@@ -153,58 +222,18 @@ end
 ---@return number this stage's share of the step's loss
 function driver.train(model, batches, weights, pass, passes)
     local step <close> = mx.step()
-    local parallel, s = model.parallel, model.parallel.stages.schedule
-    local n, chunks, total = s.microbatches, s.stages * s.repeats, 0
-    local first = (pass - 1) * n
-    local self = new_pass(model, s, batches[first + 1])
+    local n, micros, shares = model.parallel.stages.microbatches, {}, {}
+    for micro = 1, n do
+        local i = (pass - 1) * n + micro
+        micros[micro], shares[micro] = batches[i], weights[i] / (n * passes)
+    end
     model.passes = model.passes + 1
     if model.routing then
         model.routing.passes = model.routing.passes + n
     end
-    local share = 1 / (n * passes) -- of a mean over all tokens, whatever the number of targets
-    local function forward(chunk, micro, x)
-        if x then
-            x:requires_grad()
-        end
-        local tape = mx.tape()
-        local y, extra = tape:run(mx.scope, function()
-            return model:chunk(chunk, x, batches[first + micro])
-        end)
-        self.tapes[key("F", chunk, micro)] = { tape = tape, x = x, y = y, extra = extra }
-        if chunk == chunks then
-            total = total + y:item() * weights[first + micro] * share
-        end
-        total = total + (extra and extra:item() * share or 0)
-        return y:detach()
-    end
-    local function backward(chunk, micro, dy)
-        local made = self.tapes[key("F", chunk, micro)]
-        self.tapes[key("F", chunk, micro)] = nil
-        if micro == 1 or micro == n then
-            parallel:add_gradients(params_of(model, chunk), pass == passes and micro == n)
-        end
-        dy = dy or parallel.seed * weights[first + micro] * share
-        made.tape:backward({ made.y, made.extra }, { dy, made.extra and parallel.seed * share })
-        made.tape:close()
-        made.y:release()
-        if made.extra then
-            made.extra:release()
-        end
-        if chunk < chunks then
-            dy:release()
-        end
-        local dx
-        if made.x then
-            local grad = made.x:grad()
-            dx = grad:to(model.shape.dtype)
-            dx = dx:dtype() == grad:dtype() and grad:clone() or dx
-            made.x:zero_grad()
-            made.x:release()
-        end
-        return dx
-    end
-    run(self, s.actions[self.stage], forward, backward)
-    return total
+    local self = driver.new(model, micros, shares, 1 / (n * passes), pass == passes and n or 0)
+    run(self, self.s.actions[self.stage], self.forward, self.backward)
+    return self.loss
 end
 
 -- ---- evaluation ----
@@ -240,13 +269,14 @@ function driver.evaluate(model, batch)
     })
     local batches, sum, count = driver.split({ batch }, n), 0, 0
     local self = new_pass(model, s, batches[1])
-    run(self, s.actions[self.stage], function(chunk, micro, x)
+    run(self, s.actions[self.stage], function(_, chunk, micro, x)
         local y = model:chunk(chunk, x, batches[micro], true)
         if chunk == own.n * own.repeats then
+            local loss = model:loss_of_chunk(y, batches[micro], true)
             local one = batches[micro].mask
             local targets = one and one:to("f32"):sum():item() or batches[micro].targets:numel()
             if targets > 0 then
-                sum, count = sum + y:item() * targets, count + targets
+                sum, count = sum + loss:item() * targets, count + targets
             end
         end
         return y

@@ -5,7 +5,7 @@ local chart = require "mx.pipeline.chart"
 local schedule = require "mx.pipeline.schedule"
 local util = require "mx.util"
 
-local pipeline = { schedule = schedule, driver = require "mx.pipeline.driver" }
+local pipeline = { schedule = schedule, driver = require "mx.pipeline.driver", chart = chart }
 
 --- A picture of a schedule for equal layers, with its bubble, and the largest number of chunks in flight in each row.
 --- Not collective.
@@ -19,6 +19,20 @@ function pipeline.draw(s)
     return ("%s: %d stages, %d microbatches%s: %.1f %% bubble\n%s"):format(s.kind or "schedule", s.stages,
         s.microbatches, s.repeats > 1 and (", %d chunks a stage"):format(s.repeats) or "", 100 * replay.bubble,
         chart.draw(replay, notes))
+end
+
+--- A picture of a simulated pipeline, with the memory of each stage at its peak. Not collective.
+---@param simulated table of mx.pipeline.simulate: schedule, replay, peaks
+---@return string
+function pipeline.text(simulated)
+    local s, notes = simulated.schedule, {}
+    local flying = schedule.in_flight(s)
+    for stage, peak in ipairs(simulated.peaks) do
+        notes[stage] = ("%d in flight, %s"):format(flying[stage], util.bytes(peak))
+    end
+    return ("%s: %d stages, %d microbatches%s: %.1f %% bubble, %.4g s\n%s"):format(s.kind, s.stages, s.microbatches,
+        s.repeats > 1 and (", %d chunks a stage"):format(s.repeats) or "", 100 * simulated.replay.bubble,
+        simulated.replay.duration, chart.draw(simulated.replay, notes))
 end
 
 --- The chart of scripts/pipeline.lua.

@@ -436,9 +436,10 @@ function schedule.bubble(s)
 end
 
 ---@class mx.PipelineTimes
----@field F number|fun(chunk: integer): number seconds of a forward pass
----@field B number|fun(chunk: integer): number
----@field W? number|fun(chunk: integer): number
+---@field F number|fun(chunk: integer, micro: integer, before: mx.PipelineAction?): number seconds of a forward pass;
+---       before: the stage's previous action
+---@field B number|fun(chunk: integer, micro: integer, before: mx.PipelineAction?): number
+---@field W? number|fun(chunk: integer, micro: integer, before: mx.PipelineAction?): number
 ---@field message? fun(message: mx.PipelineMessage): number seconds of a transfer; default: 0
 
 ---@class mx.PipelineReplay
@@ -458,16 +459,16 @@ function schedule.replay(s, times)
     for stage = 1, s.stages do
         free[stage], lane[stage], busy[stage], arrived[stage], result.actions[stage] = 0, 0, 0, {}, {}
     end
-    local function seconds(action)
-        local time = times[action.what]
-        return type(time) == "function" and time(action.chunk) or time
+    local function seconds(stage, action)
+        local time, before = times[action.what], result.actions[stage][#result.actions[stage]]
+        return type(time) == "function" and time(action.chunk, action.micro, before) or time
     end
     local function act(stage, action)
         local a, a_chunk, b, b_chunk = needs(s, action)
         local there = arrived[stage]
         local start = math.max(free[stage], a and there[id(s, a, a_chunk, action.micro)] or 0,
             b and there[id(s, b, b_chunk, action.micro)] or 0)
-        local stop, key = start + seconds(action), id(s, action.what, action.chunk, action.micro)
+        local stop, key = start + seconds(stage, action), id(s, action.what, action.chunk, action.micro)
         free[stage], stops[key], there[key] = stop, stop, stop
         busy[stage] = busy[stage] + stop - start
         table.insert(result.actions[stage],

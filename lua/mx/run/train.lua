@@ -164,6 +164,10 @@ function train.gradients(model, data, passes, observe)
     model = train.plain(model)
     local total, parallel, batches = 0, model.parallel, next_batches(data, passes)
     local stages = parallel.stages
+    if stages and mx.is_simulated() then
+        util.refuse("a run simulates one chip, but a pipeline needs one of each stage: scripts/plan.lua simulates a "
+            .. "step of all stages")
+    end
     if model.routing then
         model.routing:start()
     end

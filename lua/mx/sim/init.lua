@@ -301,14 +301,16 @@ function sim.settings(config)
     return settings
 end
 
---- Starts a simulation: from now on this process is rank 0 of a simulated pod. Existing tensors keep their values; do
+--- Starts a simulation: from now on this process is a rank of a simulated pod. Existing tensors keep their values; do
 --- not mix them with tensors that are created later.
 ---@param name string such as "v5e-256"
 ---@param slices? integer default: 1
 ---@param values? table<string, any> used instead of those in the hardware file
+---@param rank? integer default: 0
 ---@return table hardware
-function sim.start(name, slices, values)
+function sim.start(name, slices, values, rank)
     local pod, hardware = sim.pod(name, slices or 1, values)
+    pod.rank = rank or 0
     collectgarbage()
     mx.sim_start(pod)
     sim.now = hardware

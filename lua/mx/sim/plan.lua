@@ -154,13 +154,10 @@ end
 ---       step has; shape: the model, if it differs from the config's
 ---@return table step_s, peak_bytes, weights, gradients, states, batches, staged (bytes; batches: of all passes), kept
 ---        (name -> {bytes, count}), times (of mx.sim_times), params, shape, length (of sequences), topology (in words),
----        hardware, memory_bytes (of a chip), mfu and tokens_per_s (of a chip)
+---        hardware, memory_bytes (of a chip), mfu and tokens_per_s (of a chip); of a pipeline also what
+---        mx.pipeline.simulate has
 function plan.simulate(config, hardware, slices, o)
     o = o or {}
-    if mx.parallel.has_stages(config) then
-        util.refuse("ici_pipeline_parallelism = %d, dcn_pipeline_parallelism = %d: pipelines are not simulated yet, "
-            .. "set both to 1", config.ici_pipeline_parallelism, config.dcn_pipeline_parallelism)
-    end
     local constants = mx.sim.settings(config)
     for name, value in pairs(o.constants or {}) do
         constants[name] = value
@@ -172,9 +169,9 @@ function plan.simulate(config, hardware, slices, o)
     if chip then
         mx.sim.vmem.check(config, chip, mx.sim.label.head_dim(shape))
     end
-    local function once(layers, passes)
+    local function run(fn, ...)
         machine = mx.sim.start(hardware, slices, constants)
-        local ok, result = pcall(simulate_step, config, mx.models.cut(shape, layers), passes, o)
+        local ok, result = pcall(fn, config, ...)
         peak, topology = ok and mx.sim.peak(shape.dtype), mx.sim.topology.line()
         mx.sim.stop()
         if not ok then
@@ -182,11 +179,19 @@ function plan.simulate(config, hardware, slices, o)
         end
         return result
     end
-    local result = estimate(shape.layers, LAYERS, function(layers)
-        return estimate(config.gradient_accumulation_steps, PASSES, function(passes)
-            return once(layers, passes)
+    local result
+    if mx.parallel.has_stages(config) then
+        result = run(require("mx.pipeline.simulate").step, shape, function(rank)
+            mx.sim.stop()
+            mx.sim.start(hardware, slices, constants, rank)
+        end, o)
+    else
+        result = estimate(shape.layers, LAYERS, function(layers)
+            return estimate(config.gradient_accumulation_steps, PASSES, function(passes)
+                return run(simulate_step, mx.models.cut(shape, layers), passes, o)
+            end)
         end)
-    end)
+    end
     if o.limited and result.peak_bytes > memory_bytes then
         util.refuse("a step needs %s of memory on each chip, and there are %s", util.bytes(result.peak_bytes),
             util.bytes(memory_bytes))
@@ -253,6 +258,9 @@ end
 ---@param shape? table the model, if it differs from the config's
 ---@return number[]? shares
 function plan.range(config, hardware, slices, shape)
+    if mx.parallel.has_stages(config) then
+        return nil -- no published row has a pipeline
+    end
     shape = shape or mx.models.shape(config)
     local few = math.max(RANGE_LAYERS, #shape.blocks)
     return mx.sim.label.range(mx.sim.split_name(hardware), mx.sim.label.job(config, shape), function(constants)
@@ -263,14 +271,10 @@ function plan.range(config, hardware, slices, shape)
     end)
 end
 
---- Refuses a config whose step needs more memory than a rank has, before anything is allocated. The memory of a
---- pipeline is not known beforehand. Collective.
+--- Refuses a config whose step needs more memory than a rank has, before anything is allocated. Collective.
 ---@param config table
 ---@param shape? table the model, if it differs from the config's
 function plan.check(config, shape)
-    if mx.parallel.has_stages(config) and config.hardware == "" then
-        return
-    end
     local info, limit = mx.info(), mx.memory().limit
     local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
     local result, hardware, slices
@@ -327,12 +331,12 @@ end
 local TIMES = {
     { "matrix_s", "matrix products" }, { "attention_s", "attention" }, { "memory_s", "bound by memory" },
     { "ici_s", "waiting for the slice's network" }, { "dcn_s", "waiting for the network between slices" },
-    { "host_s", "waiting for the host's memory" },
+    { "host_s", "waiting for the host's memory" }, { "bubble_s", "waiting for other stages" },
 }
 
 local function print_times(result)
     for _, row in ipairs(TIMES) do
-        local seconds = result.times[row[1]]
+        local seconds = result.times[row[1]] or 0
         if seconds > 0 then
             say("  %-38s %9.4g s %5.1f %%", row[2], seconds, 100 * seconds / result.step_s)
         end
@@ -364,6 +368,10 @@ local function report(config)
     print_experts(config, result)
     say("what a step takes (simulated)")
     print_times(result)
+    if result.pipeline then
+        say("")
+        say("%s", mx.pipeline.text(result.pipeline))
+    end
     say("  %s tokens/s of a chip, MFU %.1f %% of %.4g TFLOP/s (%s)", util.thousands(result.tokens_per_s), result.mfu,
         result.peak_flops / 1e12, result.formula)
     say("")

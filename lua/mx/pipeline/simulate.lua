@@ -1,0 +1,255 @@
+--- A step of a pipeline on simulated chips, in two parts.
+--
+-- First, one chip of each kind of stage runs the passes of its chunks for a few microbatches, operation by operation,
+-- with its collectives. Stages with the same layers and tables are of one kind. Then the schedule is replayed with the
+-- seconds of these passes and of the messages (schedule.replay). So the time of a simulation does not depend on the
+-- number of chips, and hardly on those of stages and microbatches.
+--
+-- A message does not share links with collectives, and the weights of a chunk's first layer are not prefetched during
+-- the pass of another chunk.
+
+local mx = require "mx"
+local driver = require "mx.pipeline.driver"
+local schedule = require "mx.pipeline.schedule"
+local util = require "mx.util"
+
+local simulate = {}
+
+local function bytes_of(tensors)
+    local bytes = 0
+    for _, t in pairs(tensors) do
+        bytes = bytes + t:bytes()
+    end
+    return bytes
+end
+
+-- Stages of the same kind have the same key.
+local function key_of(own, shape, stage)
+    local words = {}
+    for turn = 0, own.repeats - 1 do
+        local chunk = turn * own.n + stage
+        local range = own.ranges[chunk]
+        words[#words + 1] = ("%s %d %d %s"):format(chunk == 1, range.last - range.first,
+            (range.first - 1) % #shape.blocks, chunk == #own.ranges)
+    end
+    return table.concat(words, ",")
+end
+
+-- ---- one chip ----
+
+-- Seconds and parts of the time (mx.sim_times) of fn, and by how much it changes the memory in use.
+local function measure(fn)
+    local start, in_use = mx.now(), mx.memory().in_use
+    mx.sim_times(true)
+    fn()
+    return { seconds = mx.now() - start, times = mx.sim_times(), bytes = mx.memory().in_use - in_use }
+end
+
+-- Passes of one chunk of this chip's stage. Collectives of a pass may delay the next one, so passes are measured after
+-- passes of either kind. The first backward pass is a case of its own: there are no gradients yet that it adds to, for
+-- which it would have to wait for collectives. Collects the figures in `stage`.
+local function measure_chunk(model, batch, chunk, chunks, stage)
+    local parallel, B, S = model.parallel, batch.tokens:size(1), batch.tokens:size(2)
+    local sizes = { B, S // parallel.mesh:size(parallel.sequence), parallel.features }
+    local pass = driver.new(model, { batch, batch, batch, batch, batch }, { 1, 1, 1, 1, 1 }, 1, 5)
+    local function forward(micro)
+        local x = chunk > 1 and mx.zeros(sizes, model.shape.dtype) or nil
+        local y = pass:forward(chunk, micro, x)
+        y:release() -- the message has sent it
+    end
+    local function backward(micro)
+        local dy = chunk < chunks and mx.zeros(sizes, model.shape.dtype) or nil
+        local dx = pass:backward(chunk, micro, dy)
+        if dx then
+            dx:release()
+        end
+    end
+    local one, peaks = {}, stage.peaks
+    local function pass_of(run, micro)
+        return measure(function() run(micro) end)
+    end
+    forward(1)
+    mx.reset_peak()
+    one.F_after_F = pass_of(forward, 2)
+    one.kept = one.F_after_F.bytes
+    one.first_B = pass_of(backward, 1)
+    peaks[1] = math.max(peaks[1], mx.memory().peak)
+    mx.reset_peak()
+    one.F_after_first_B = pass_of(forward, 3)
+    one.B_after_F = pass_of(backward, 2)
+    peaks[2] = math.max(peaks[2], mx.memory().peak)
+    one.F_after_B = pass_of(forward, 4)
+    forward(5)
+    backward(3)
+    one.B_after_B = pass_of(backward, 4)
+    stage.reduced_s = stage.reduced_s + math.max(0, pass_of(backward, 5).seconds - one.B_after_B.seconds)
+    stage.chunks[chunk] = one
+end
+
+-- Simulates the stage of the started chip. Two steps: the second starts like all later ones.
+local function measure_stage(config, shape, o)
+    local mesh = mx.train.mesh(config)
+    local model = mx.models.new(shape, mesh, config)
+    local optimizer = mx.optim.new(config, model.params, model.parallel)
+    local own, weights = model.parallel.stages, bytes_of(model.params)
+    local rows = mx.data.sequences(config, mesh)
+    local b = rows // own.microbatches
+    if rows % own.microbatches ~= 0 then
+        util.refuse("per_device_batch_size: the ranks of a pipeline have %d sequences together, which do not make "
+            .. "num_pipeline_microbatches = %d equal microbatches", rows, own.microbatches)
+    end
+    local stage = { weights = weights, stages = own, batches = 8 * rows * config.max_target_length }
+    for _ = 1, 2 do
+        local step <close> = mx.step()
+        stage.peaks, stage.chunks, stage.reduced_s = { 0, 0 }, {}, 0
+        local sizes = { b, config.max_target_length }
+        local batch = model.parallel:batch_part { tokens = mx.zeros(sizes, "i32"), targets = mx.zeros(sizes, "i32") }
+        local gathered <close> = model.parallel:gather_once(model.params, 1)
+        for turn = 0, own.repeats - 1 do
+            measure_chunk(model, batch, turn * own.n + own.index + 1, own.n * own.repeats, stage)
+        end
+        stage.tail = measure(function()
+            if gathered then
+                gathered:scatter()
+            end
+            model.parallel:share_tied(model.params)
+            optimizer:step()
+        end)
+        local like = mx.zeros({ b, batch.tokens:size(2) // mesh:size(model.parallel.sequence),
+            model.parallel.features }, shape.dtype)
+        stage.message_bytes = like:bytes()
+        stage.message_s = {} -- by the stage of the other end
+        for other = 1, own.index == 0 and own.n - 1 or 0 do
+            stage.message_s[other] = measure(function()
+                mx.recv(like, { axis = "stage", from = other }):wait()
+            end).seconds
+        end
+    end
+    stage.states = mx.memory().in_use - weights
+    stage.gradients = 0
+    for _, t in pairs(optimizer.params) do
+        stage.gradients = stage.gradients + t:numel() * 4
+    end
+    stage.staged = o.staged and mx.checkpoint.staged_bytes {
+        params = model.params, parallel = model.parallel, optimizer = optimizer,
+    } or nil
+    return stage
+end
+
+-- ---- all stages ----
+
+-- The most chunks in flight before and after the first backward pass of a stage.
+local function in_flight(actions)
+    local now, most, after = 0, 0, nil
+    for _, action in ipairs(actions) do
+        now = now + (action.what == "F" and 1 or -1)
+        if after or action.what == "B" then
+            after = math.max(after or 0, now)
+        else
+            most = math.max(most, now)
+        end
+    end
+    return most, after
+end
+
+-- The memory of a stage at its peak: measured with two chunks in flight, plus those that are more.
+local function peak_of(stage, actions)
+    local kept, n = 0, 0
+    for _, one in pairs(stage.chunks) do
+        kept, n = kept + one.kept, n + 1
+    end
+    kept = kept // n
+    local before, after = in_flight(actions)
+    local peak = math.max(stage.peaks[1] + (before - 2) * kept, stage.peaks[2] + (after - 2) * kept)
+    -- Besides: the batch, what a message looks like, and a message that has come early.
+    return peak + stage.batches + 2 * stage.message_bytes, kept, math.max(before, after)
+end
+
+local function add(sum, times, n)
+    for name, value in pairs(times) do
+        sum[name] = (sum[name] or 0) + value * n
+    end
+end
+
+-- Seconds of a message between two stages, from those that leave stage 0: stages of a slice are neighbours, or the
+-- first and the last.
+local function message_time(mesh, first)
+    local inside = mesh.layout.ici.stage
+    return function(m)
+        local from, to = m.from - 1, m.to - 1
+        if from // inside ~= to // inside then
+            return first.message_s[inside]
+        end
+        return first.message_s[math.abs(from - to)]
+    end
+end
+
+--- Simulates a step.
+---@param config table
+---@param shape table
+---@param start fun(rank: integer) starts the pod as seen by this rank
+---@param o {staged: boolean}
+---@return table result as plan.simulate has them, of the stage with the largest memory; also pipeline: {schedule,
+---        replay, message (seconds of a message), peaks (bytes of each stage)}
+function simulate.step(config, shape, start, o)
+    start(0)
+    local mesh, kinds, list = mx.mesh.plan(config, mx.ranks()), {}, {}
+    local own = mx.parallel.stages_of(mesh, shape, config)
+    for stage = 1, own.n do
+        local key = key_of(own, shape, stage)
+        if not kinds[key] then
+            start(mx.mesh.rank_at(mesh.layout, { stage = stage - 1 }))
+            kinds[key] = measure_stage(config, shape, o)
+        end
+        list[stage] = kinds[key]
+    end
+    local s = own.schedule
+    local function chunk_of(chunk) -- the same chunk of the stage of its kind that was measured
+        local kind = list[schedule.stage_of(s, chunk)]
+        return kind.chunks[(chunk - 1) // own.n * own.n + kind.stages.index + 1]
+    end
+    local passes = config.gradient_accumulation_steps
+    local message = message_time(mesh, list[1])
+    local replay = schedule.replay(s, {
+        F = function(chunk, _, before)
+            local one = chunk_of(chunk)
+            if not before or before.what == "F" then
+                return one.F_after_F.seconds
+            end
+            return (before.micro == 1 and one.F_after_first_B or one.F_after_B).seconds
+        end,
+        B = function(chunk, micro, before)
+            local one = chunk_of(chunk)
+            return (micro == 1 and one.first_B or before.what == "F" and one.B_after_F or one.B_after_B).seconds
+        end,
+        message = message,
+    })
+    local pipeline = { schedule = s, replay = replay, message = message, peaks = {} }
+    local result = { step_s = 0, peak_bytes = 0, pipeline = pipeline }
+    local most = 0
+    for stage, kind in ipairs(list) do
+        local actions = replay.actions[stage]
+        local stop = actions[#actions].stop + (passes - 1) * replay.duration
+        result.step_s = math.max(result.step_s, stop + kind.reduced_s + kind.tail.seconds)
+        local peak, kept, flying = peak_of(kind, s.actions[stage])
+        pipeline.peaks[stage] = peak
+        if peak > result.peak_bytes then
+            result.peak_bytes, result.weights, result.states = peak, kind.weights, kind.states
+            result.gradients, result.batches, result.staged = kind.gradients, kind.batches, kind.staged
+            result.kept = { { name = "microbatches in flight", bytes = flying * kept, count = flying } }
+        end
+        if replay.busy[stage] > most then
+            most, result.times = replay.busy[stage], {}
+            for turn = 0, own.repeats - 1 do
+                local one = kind.chunks[turn * own.n + kind.stages.index + 1]
+                add(result.times, one.F_after_B.times, s.microbatches * passes)
+                add(result.times, one.B_after_F.times, s.microbatches * passes)
+            end
+            add(result.times, kind.tail.times, 1)
+        end
+    end
+    result.times.bubble_s = replay.duration * passes * (1 - most)
+    return result
+end
+
+return simulate

@@ -36,6 +36,7 @@ static bool system_grants_amx(void)
 }
 
 static mx_isa best, fastest;
+static bool vnni;
 
 /* Runs once, because kernels ask at every call, and under a hypervisor CPUID takes microseconds. */
 __attribute__((constructor)) static void look_at_processor(void)
@@ -49,9 +50,14 @@ __attribute__((constructor)) static void look_at_processor(void)
         best = MX_ISA_AMX;
     else
         best = avx512_bf16 ? MX_ISA_AVX512_BF16 : avx512 ? MX_ISA_AVX512 : avx2 ? MX_ISA_AVX2 : MX_ISA_PORTABLE;
+    mx_cpu_use_vnni(true);
     /* Measured: on processors with tiles, VDPBF16PS has half the rate of f32 FMA. */
     fastest = amx && best != MX_ISA_AMX ? MX_ISA_AVX512 : best;
 }
+
+bool mx_cpu_vnni(void) { return vnni; }
+
+void mx_cpu_use_vnni(bool on) { vnni = on && __builtin_cpu_supports("avx512vnni"); }
 
 mx_isa mx_isa_best(void) { return best; }
 

@@ -4,6 +4,7 @@
 
 #include "core/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Paths through the kernels, each a superset of the one before it. The last is avx512_bf16 with products in tiles. */
@@ -27,6 +28,11 @@ mx_isa mx_isa_current(void);
 /* Chooses a path by name ("portable", "avx2", "avx512", "avx512_bf16", "amx"). Fails if it is unknown or beyond
  * mx_isa_best. */
 mx_status mx_isa_use(const char *name);
+
+/* Whether the processor multiplies bytes on vectors of 512 bits (AVX512_VNNI), which is a property of its own and not a
+ * path. mx_cpu_use_vnni(false) leaves it unused, for tests and measurements; true uses it again if it is there. */
+bool mx_cpu_vnni(void);
+void mx_cpu_use_vnni(bool on);
 
 const char *mx_cpu_model(void);      /* from /proc/cpuinfo */
 int mx_cpu_cores(void);              /* logical cores that this process may run on */

@@ -23,6 +23,7 @@ typedef struct mx_dtype_traits {
     bool is_real;                     /* floats: pointwise operations, products and reductions accept it */
     bool computes;                    /* reals: every operation of floats accepts it */
     bool may_have_gradient;
+    bool is_code; /* what quantize makes: with a scale, its values stand for reals; such codes carry their gradient */
     mx_dtype accumulates_in; /* sums of its values are accumulated in this dtype */
 } mx_dtype_traits;
 
@@ -75,6 +76,7 @@ static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
                .bytes = 1,
                .lowest = INT8_MIN,
                .highest = INT8_MAX,
+               .is_code = true,
                .accumulates_in = MX_I32},
     [MX_E4M3] = {.name = "e4m3",
                  .long_name = "float8_e4m3fn",
@@ -84,6 +86,7 @@ static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
                  .is_float = true,
                  .exponent_bits = 4,
                  .mantissa_bits = 3,
+                 .is_code = true,
                  .accumulates_in = MX_F32},
     [MX_E5M2] = {.name = "e5m2",
                  .long_name = "float8_e5m2",
@@ -93,6 +96,7 @@ static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
                  .is_float = true,
                  .exponent_bits = 5,
                  .mantissa_bits = 2,
+                 .is_code = true,
                  .accumulates_in = MX_F32},
     [MX_F64] = {.name = "f64",
                 .long_name = "float64",
@@ -121,6 +125,7 @@ static inline bool mx_dtype_is_integer(mx_dtype dtype) { return !mx_dtypes[dtype
 static inline bool mx_dtype_is_real(mx_dtype dtype) { return mx_dtypes[dtype].is_real; }
 static inline bool mx_dtype_computes(mx_dtype dtype) { return mx_dtypes[dtype].computes; }
 static inline bool mx_dtype_may_have_gradient(mx_dtype dtype) { return mx_dtypes[dtype].may_have_gradient; }
+static inline bool mx_dtype_is_code(mx_dtype dtype) { return mx_dtypes[dtype].is_code; }
 static inline mx_dtype mx_dtype_accumulates_in(mx_dtype dtype) { return mx_dtypes[dtype].accumulates_in; }
 
 /* Whether there is arithmetic for the dtype. Integers have separate arithmetic, which saturates. Dtypes without

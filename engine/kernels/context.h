@@ -17,6 +17,7 @@
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
 #include "kernels/peak_paths.h"
+#include "kernels/quantize.h"
 #include "kernels/random.h"
 #include "kernels/reduce.h"
 #include "kernels/rope.h"
@@ -46,6 +47,10 @@
     X(const mx_loss_paths, loss) \
     X(const mx_optimizer_paths, optimizer) \
     X(const mx_micro, micro) \
+    X(const mx_micro, micro_codes) \
+    X(const mx_micro, micro_i8) \
+    X(const mx_micro, micro_vnni) \
+    X(const mx_quantize_paths, quantize) \
     X(const mx_thin_paths, thin) \
     X(mx_column_sums_path, column_sums) \
     X(const mx_attention_path, attention_f32) \
@@ -61,7 +66,8 @@ typedef struct mx_kernels {
 #undef MX_KERNEL_MEMBER
 } mx_kernels;
 
-/* Those of the path in use, and of any path; `thin` alone may be NULL (on the portable path). */
+/* Those of the path in use, and of any path. Two may be NULL: `thin` on the portable path, and `micro_vnni` on those
+ * without vectors of 512 bits. */
 const mx_kernels *mx_kernels_current(void);
 const mx_kernels *mx_kernels_of(mx_isa isa);
 

@@ -74,6 +74,16 @@ static void dgemm(const mx_gemm *g)
                     g->b.data, (blasint)g->b.stride, g->accumulate ? 1 : 0, g->c.data, (blasint)g->c.stride);
 }
 
+static bool has_codes(const mx_gemm *g) { return mx_dtype_is_code(g->a.dtype) || mx_dtype_is_code(g->b.dtype); }
+
+const mx_micro *mx_gemm_micro(const mx_gemm *g)
+{
+    const mx_kernels *kernels = mx_kernels_current();
+    if (g->a.dtype == MX_I8 && g->b.dtype == MX_I8)
+        return kernels->micro_vnni && mx_cpu_vnni() ? kernels->micro_vnni : kernels->micro_i8;
+    return has_codes(g) ? kernels->micro_codes : kernels->micro;
+}
+
 static mx_status run(const mx_gemm *g, int threads)
 {
     if (g->m == 0 || g->n == 0)
@@ -86,9 +96,11 @@ static mx_status run(const mx_gemm *g, int threads)
         start_c(g);
         return MX_OK;
     }
+    bool small = (double)g->m * (double)g->n * (double)g->k < SMALL_PRODUCT;
+    if (has_codes(g))
+        return mx_gemm_packed(g, small ? 1 : threads);
     bool a_bf16 = mx_is_bf16(g->a.dtype), b_bf16 = mx_is_bf16(g->b.dtype), c_bf16 = mx_is_bf16(g->c.dtype);
     if (a_bf16 || b_bf16) {
-        bool small = (double)g->m * (double)g->n * (double)g->k < SMALL_PRODUCT;
         if (g->m <= MX_THIN_ROWS && mx_kernels_current()->thin)
             return mx_gemm_thin(g, small ? 1 : threads);
         return mx_gemm_packed(g, small ? 1 : threads);

@@ -2,7 +2,9 @@
  *
  * f32 x f32 and f64 x f64 go to OpenBLAS. Where an operand is bf16 the product is ours: both operands are rounded to
  * bf16 as they are packed (so f32 master weights need no bf16 copy), products are summed in f32, and C is rounded once.
- */
+ *
+ * Codes (i8, e4m3, e5m2) become bf16 as they are packed, which holds each of them. i8 x i8 is summed in i32 instead,
+ * without any rounding: k is at most 131,071. The sums are then multiplied by the scales of both operands. */
 #ifndef MX_KERNELS_GEMM_H
 #define MX_KERNELS_GEMM_H
 
@@ -15,17 +17,24 @@
 
 typedef struct mx_matrix {
     void *data;
-    mx_dtype dtype; /* f32 or bf16; f64 for all three or none */
+    mx_dtype dtype; /* f32 or bf16; f64 for all three or none; of A and B also codes */
     int64_t stride; /* elements from one row to the next */
     bool trans;     /* use the transpose of what is stored; false for C */
 } mx_matrix;
 
+/* Factors of the rows or columns of C: value[i * step]. */
+typedef struct mx_scale {
+    const float *value; /* NULL: 1 */
+    int step;           /* 0: one for all */
+} mx_scale;
+
 typedef struct mx_gemm {
     int64_t m, n, k; /* of the product: op(A) is m x k, op(B) is k x n, C is m x n. Any may be 0. */
     mx_matrix a, b, c;
-    const float *bias; /* n values added to each row; NULL: none, as always in f64 */
-    float alpha;       /* C = alpha op(A) op(B) + ... */
-    bool accumulate;   /* add to what C holds */
+    const float *bias;         /* n values added to each row; NULL: none, as always in f64 */
+    float alpha;               /* C = alpha op(A) op(B) + ... */
+    bool accumulate;           /* add to what C holds */
+    mx_scale scale_a, scale_b; /* of codes: of the rows of op(A) and the columns of op(B); then alpha is 1 */
 } mx_gemm;
 
 /* Uses all OpenMP threads; called from inside a parallel region it uses the calling thread alone. C overlaps no

@@ -8,6 +8,9 @@
 /* The store of each vector path; that of tiles is the last. */
 mx_micro_store mx_gemm_store_avx2, mx_gemm_store_avx512, mx_gemm_store_avx512_bf16;
 
+/* The micro-kernels of a product on the path in use. */
+const mx_micro *mx_gemm_micro(const mx_gemm *g);
+
 /* The product by packing and micro-kernels, m, n and k at least 1, on up to `threads` threads. */
 mx_status mx_gemm_packed(const mx_gemm *g, int threads);
 

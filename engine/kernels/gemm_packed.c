@@ -29,6 +29,7 @@ typedef struct job {
     int64_t a_block;       /* words of a packed block of A, mc x kc */
     uint32_t *a, *b;       /* packed; a: all rows of the superblock, or one block of mc x kc for each thread */
     float *partial;        /* tiles of mr x nr, panel of B by panel of B; NULL: sums go to C directly */
+    bool scaled;           /* operands are codes: the sums, of i8 as i32, are multiplied by their scales */
 } job;
 
 /* The part of the job between two packings of B. */
@@ -44,7 +45,10 @@ typedef struct range {
 } range;
 
 /* Words of k of a packed panel. */
-static int64_t words_of(const mx_micro *u, int64_t k) { return mx_round_up(mx_ceil_div(k, u->k_group), u->k_unit); }
+static int64_t words_of(const mx_micro *u, int64_t k)
+{
+    return mx_round_up(mx_ceil_div(k, u->k_group), u->k_unit) + u->k_extra;
+}
 
 /* Part i of n of the numbers from r.begin up to r.end. */
 static range part(range r, int64_t i, int64_t n)
@@ -127,6 +131,29 @@ static void prefetch_b(const job *j, const span *s, int64_t jp, int64_t i, int64
     }
 }
 
+/* A sum while it is added up and after. */
+typedef union sum {
+    float f32;
+    int32_t i32;
+} sum;
+
+/* Sums of codes become f32 times both scales. `i`, `j`: the tile's first row and column of C. */
+static void scale_tile(const mx_gemm *g, int64_t i, int64_t j, int64_t m, int64_t n, int64_t ld, float *tile)
+{
+    bool whole = g->a.dtype == MX_I8 && g->b.dtype == MX_I8;
+    const float *a = g->scale_a.value, *b = g->scale_b.value;
+    for (int64_t r = 0; r < m; r++) {
+        sum *row = (sum *)(tile + r * ld);
+        float of_row = a ? a[(i + r) * g->scale_a.step] : 1.0f;
+        for (int64_t x = 0; whole && x < n; x++)
+            row[x].f32 = (float)row[x].i32;
+        for (int64_t x = 0; x < n; x++)
+            row[x].f32 *= of_row;
+        for (int64_t x = 0; b && x < n; x++)
+            row[x].f32 *= b[(j + x) * g->scale_b.step];
+    }
+}
+
 /* One tile: m x n of C, row panel `ip` of the superblock, column panel `jp` of the span. */
 static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint32_t *a, const uint32_t *b)
 {
@@ -140,17 +167,21 @@ static void tile(const job *j, const span *s, int64_t ip, int64_t jp, const uint
     if (j->partial) {
         float *sums = j->partial + (jp * j->super_panels + ip) * mr * nr;
         u->kernel(s->k_words, a, b, g->alpha, sums, nr, !s->first);
+        if (s->last && j->scaled)
+            scale_tile(g, s->row + i, s->column + n_at, m, n, nr, sums);
         if (s->last)
             u->store(m, n, sums, nr, bias, c, g->c.dtype, g->c.stride, g->accumulate);
         return;
     }
     bool accumulate = g->accumulate || !s->first;
-    if (!mx_is_bf16(g->c.dtype) && m == mr && n == nr && !bias) {
+    if (!mx_is_bf16(g->c.dtype) && !j->scaled && m == mr && n == nr && !bias) {
         u->kernel(s->k_words, a, b, g->alpha, (float *)c, g->c.stride, accumulate);
         return;
     }
     _Alignas(64) float sums[MX_MICRO_MAX_TILE];
     u->kernel(s->k_words, a, b, g->alpha, sums, nr, false);
+    if (j->scaled)
+        scale_tile(g, s->row + i, s->column + n_at, m, n, nr, sums);
     u->store(m, n, sums, nr, bias, c, g->c.dtype, g->c.stride, accumulate);
 }
 
@@ -231,11 +262,13 @@ static job plan(const mx_gemm *g, const mx_micro *u, int threads, int64_t words[
 {
     mx_gemm_blocks most = mx_gemm_blocks_of(mx_isa_current());
     job j = {.g = g, .u = u, .super = g->m};
+    j.scaled = mx_dtype_is_code(g->a.dtype) || mx_dtype_is_code(g->b.dtype);
+    most.kc = most.kc * u->k_group / mx_kernels_current()->micro->k_group; /* the same bytes */
     /* Equal parts. A small remainder would be mostly overhead. */
     j.blocks.kc = even_part(g->k, most.kc, u->k_unit > 1 ? u->k_unit * u->k_group : 8);
     j.blocks.nc = even_part(g->n, mx_round_up(most.nc, u->nr), u->nr);
     j.blocks.mc = mx_round_up(mx_min(most.mc, g->m), u->mr);
-    bool partial = mx_is_bf16(g->c.dtype) && j.blocks.kc < g->k;
+    bool partial = (mx_is_bf16(g->c.dtype) || j.scaled) && j.blocks.kc < g->k;
     if (threads > 1)
         j.super = even_part(g->m, mx_round_up(SHARED_ROWS, u->mr), u->mr);
     if (partial)
@@ -254,7 +287,7 @@ static job plan(const mx_gemm *g, const mx_micro *u, int threads, int64_t words[
 
 mx_status mx_gemm_packed(const mx_gemm *g, int threads)
 {
-    const mx_micro *u = mx_kernels_current()->micro;
+    const mx_micro *u = mx_gemm_micro(g);
     int64_t words[3];
     job j = plan(g, u, threads, words);
     int64_t bytes = (words[0] + words[1] + words[2]) * 4;

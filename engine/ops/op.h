@@ -75,12 +75,16 @@ static inline void mx_vjp_let_go(const mx_vjp *v, int i)
         v->let_go(v, i);
 }
 
-/* The dtype of the gradient of input i: f32 for a leaf (a parameter), otherwise that of the tensor. */
-static inline mx_dtype mx_vjp_dtype(const mx_vjp *v, int i)
+/* The dtype of a tensor's gradient: f32 for a leaf (a parameter), bf16 for codes, which stand for reals (MX_OP_CODES),
+ * otherwise that of the tensor. */
+static inline mx_dtype mx_gradient_dtype(const mx_tensor *t)
 {
-    const mx_tensor *t = v->call->in[i];
-    return t->node ? t->dtype : mx_dtype_accumulates_in(t->dtype);
+    if (!t->node)
+        return mx_dtype_accumulates_in(t->dtype);
+    return mx_dtype_is_code(t->dtype) ? MX_BF16 : t->dtype;
 }
+
+static inline mx_dtype mx_vjp_dtype(const mx_vjp *v, int i) { return mx_gradient_dtype(v->call->in[i]); }
 
 typedef enum mx_attr_kind {
     MX_ATTR_BOOL,  /* bool */
@@ -126,6 +130,7 @@ enum {
     MX_OP_OWN_STORAGE = 16, /* host gives the outputs their storage; apply allocates nothing */
     MX_OP_COMPOSITE = 64,   /* host applies other operations, unrecorded; these are timed and costed instead */
     MX_OP_PLAIN_F64 = 128,  /* f64 inputs are computed by `plain`, not by host */
+    MX_OP_CODES = 256,   /* outputs of a dtype of codes have a gradient, too: that of the reals that they stand for */
     MX_OP_REGATHER = 32, /* its result is not kept for backward, which calls it again, with any policy (tape/tape.h) */
 };
 

@@ -67,7 +67,7 @@ static mx_status gather(const mx_call *call, int i, mx_tensor *g)
         mx_release(g);
         return status;
     }
-    mx_dtype dtype = t->node ? t->dtype : mx_dtype_accumulates_in(t->dtype);
+    mx_dtype dtype = mx_gradient_dtype(t);
     if (!t->node && g->refs > 1 &&
         !mx_tape_is_recording()) { /* shared: a leaf needs its own gradient, which can be released separately */
         mx_tensor *own = NULL;

@@ -222,6 +222,12 @@ static mx_status check_tape(const mx_call *call, const mx_tape *tape)
     return MX_OK;
 }
 
+/* Whether an output of this dtype has a gradient. */
+static bool may_have_gradient(const mx_op *op, mx_dtype dtype)
+{
+    return mx_dtype_may_have_gradient(dtype) || ((op->flags & MX_OP_CODES) && mx_dtype_is_code(dtype));
+}
+
 mx_status mx_tape_record(mx_call *call)
 {
     mx_tape *tape = tapes->current;
@@ -247,7 +253,7 @@ mx_status mx_tape_record(mx_call *call)
     for (int i = 0; i < call->n_out; i++) {
         mx_tensor *t = mx_retain(call->out[i]);
         t->node = node;
-        t->requires_grad = mx_dtype_may_have_gradient(t->dtype);
+        t->requires_grad = may_have_gradient(call->op, t->dtype);
         t->made_changes = t->storage ? t->storage->changes : 0;
     }
     mx_node_for_each_held(node, hold);
@@ -285,7 +291,7 @@ static void forget(mx_tape *tape, mx_node *node)
         mx_tensor *t = call->out[i];
         t->node = NULL;
         t->requires_grad = t->dropped = false;
-        if (mx_dtype_may_have_gradient(t->dtype))
+        if (may_have_gradient(call->op, t->dtype))
             t->gone = (mx_origin){call->op->name, node->site, false};
         if (t->saved) {
             t->saved = false;

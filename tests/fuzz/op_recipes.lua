@@ -14,6 +14,33 @@ local function float()
     return pick { "f32", "f32", "bf16" }
 end
 
+local CODES = { "i8", "e4m3", "e5m2" }
+
+-- Without a given scale: which values lie in the middle of two codes depends on the last bit of a gradient.
+local function quantized()
+    local shape = random.shape(math.random(3))
+    local rows = 1
+    for d = 1, #shape - 1 do
+        rows = rows * shape[d]
+    end
+    local factors = { like({ rows }, "f32", "positive"), like({ shape[#shape] }, "f32", "positive") }
+    local inputs = { like(shape, float()), nil, pick { factors[1], false } or nil, pick { factors[2], false } or nil }
+    inputs[1].wants_grad = false
+    for _, factor in ipairs(factors) do
+        factor.wants_grad = false
+    end
+    return inputs, { dtype = pick(CODES), by = pick { "row", "column", "tensor" }, stochastic = pick { -1, 7 } }
+end
+
+local function scaled()
+    local m, n, k = random.size(), random.size(), random.size()
+    local with = { trans_a = chance(2), trans_b = chance(2), dtype = pick { "f32", "bf16" } }
+    local a, b = with.trans_a and { k, m } or { m, k }, with.trans_b and { n, k } or { k, n }
+    local scales = { like({ pick { 1, m } }, "f32", "positive"), like({ pick { 1, n } }, "f32", "positive") }
+    scales[1].wants_grad, scales[2].wants_grad = false, false
+    return { like(a, "i8"), like(b, pick(CODES)), scales[1], scales[2] }, with
+end
+
 local function attention(op)
     local heads_kv, group, dim = pick { 1, 2 }, pick { 1, 1, 2, 3 }, 2 * pick { 1, 3, 4, 8, 16, 17 }
     local batch, queries, keys = pick { 1, 2 }, pick { 1, 2, 17, 40, 70 }, pick { 0, 1, 2, 17, 40, 70 }
@@ -420,6 +447,7 @@ local recipes = {
     moe_route = experts, moe_route_grad = experts, moe_sort = experts, moe_count = experts, moe_gather = experts,
     moe_combine = experts, moe_combine_grad = experts, grouped_matmul = grouped, grouped_matmul_grad = grouped,
     grouped_matmul_acc = grouped,
+    quantize = quantized, scaled_matmul = scaled,
     scatter_grad = along_dim, softmax_cross_entropy = classes, softmax_cross_entropy_grad = classes,
     bitwise_and = bits, bitwise_or = bits,
     bitwise_xor = bits, shift_left = bits, shift_right = bits, max_grad = reduced, sum_grad = reduced,

@@ -6,14 +6,16 @@ enum { MR = 4, NR = 8 };
 
 static float rounded(float x) { return mx_from_bf16(mx_to_bf16(x)); }
 
+/* bf16 and f32 hold all codes. */
+static float element(const void *src, int64_t i, mx_dtype dtype) { return (float)mx_get_number(src, i, dtype); }
+
 static void pack(int64_t length, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool along, int width,
                  float *packed)
 {
     for (int64_t first = 0; first < length; first += width)
         for (int64_t p = 0; p < k; p++)
             for (int64_t i = first; i < first + width; i++)
-                *packed++ =
-                    i < length ? rounded(mx_get_float(src, along ? i * stride + p : p * stride + i, dtype)) : 0.0f;
+                *packed++ = i < length ? rounded(element(src, along ? i * stride + p : p * stride + i, dtype)) : 0.0f;
 }
 
 static void pack_a(int64_t m, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
@@ -62,6 +64,32 @@ const mx_micro mx_micro_portable = {.mr = MR,
                                     .kernel = kernel,
                                     .store = store};
 
+/* i8 is packed as all else, since f32 holds it; the sums are i32. */
+static void kernel_i8(int64_t k_words, const void *packed_a, const void *packed_b, float alpha, float *c, int64_t ldc,
+                      bool accumulate)
+{
+    (void)alpha;
+    const float *a = packed_a, *b = packed_b;
+    int32_t *sums = (int32_t *)c;
+    for (int i = 0; i < MR; i++)
+        for (int j = 0; j < NR; j++) {
+            int32_t sum = accumulate ? sums[i * ldc + j] : 0;
+            for (int64_t p = 0; p < k_words; p++)
+                sum += (int32_t)a[p * MR + i] * (int32_t)b[p * NR + j];
+            sums[i * ldc + j] = sum;
+        }
+}
+
+const mx_micro mx_micro_i8_portable = {.mr = MR,
+                                       .nr = NR,
+                                       .k_group = 1,
+                                       .k_unit = 1,
+                                       .k_words = 512,
+                                       .pack_a = pack_a,
+                                       .pack_b = pack_b,
+                                       .kernel = kernel_i8,
+                                       .store = store};
+
 void mx_column_sums_portable(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums)
 {
     for (int64_t i = 0; i < rows; i++)
@@ -71,16 +99,22 @@ void mx_column_sums_portable(int64_t rows, int64_t n, const void *x, mx_dtype dt
 
 void mx_gemm_reference(const mx_gemm *g)
 {
-    bool round = mx_is_bf16(g->a.dtype) || mx_is_bf16(g->b.dtype);
+    bool codes = mx_dtype_is_code(g->a.dtype) || mx_dtype_is_code(g->b.dtype);
+    bool round = codes || mx_is_bf16(g->a.dtype) || mx_is_bf16(g->b.dtype);
+    bool whole = g->a.dtype == MX_I8 && g->b.dtype == MX_I8;
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
             float sum = 0.0f;
+            int64_t exact = 0;
             for (int64_t p = 0; p < g->k; p++) {
-                float a = mx_get_float(g->a.data, g->a.trans ? p * g->a.stride + i : i * g->a.stride + p, g->a.dtype);
-                float b = mx_get_float(g->b.data, g->b.trans ? j * g->b.stride + p : p * g->b.stride + j, g->b.dtype);
+                float a = element(g->a.data, g->a.trans ? p * g->a.stride + i : i * g->a.stride + p, g->a.dtype);
+                float b = element(g->b.data, g->b.trans ? j * g->b.stride + p : p * g->b.stride + j, g->b.dtype);
                 sum += round ? rounded(a) * rounded(b) : a * b;
+                exact += whole ? (int64_t)a * (int64_t)b : 0;
             }
-            sum *= g->alpha;
+            sum = whole ? (float)exact : sum * g->alpha;
+            sum *= g->scale_a.value ? g->scale_a.value[i * g->scale_a.step] : 1.0f;
+            sum *= g->scale_b.value ? g->scale_b.value[j * g->scale_b.step] : 1.0f;
             store(1, 1, &sum, 1, g->bias ? g->bias + j : NULL,
                   (char *)g->c.data + (i * g->c.stride + j) * (int64_t)mx_dtype_bytes(g->c.dtype), g->c.dtype, 1,
                   g->accumulate);

@@ -6,7 +6,13 @@
 #include "kernels/simd/gemm_simd.h"
 
 /* What a word holds. It is a constant in every caller, so the compiler removes the branches on it. */
-typedef enum { SINGLES, PAIRS } word_kind;
+typedef enum { SINGLES, PAIRS, SHORTS, BYTES, OFFSET_BYTES } word_kind;
+
+MX_INLINE int per_word(word_kind kind) { return kind == SINGLES ? 1 : kind == PAIRS || kind == SHORTS ? 2 : 4; }
+
+/* Words of k of a panel: those that are packed here, and the distance from panel to panel. */
+MX_INLINE int64_t words_of(int64_t k, word_kind kind) { return mx_ceil_div(k, per_word(kind)); }
+MX_INLINE int64_t step_of(int64_t k, word_kind kind) { return words_of(k, kind) + (per_word(kind) == 4 ? 1 : 0); }
 
 typedef struct source {
     const char *data;
@@ -20,9 +26,49 @@ MX_INLINE __m256i first_lanes(int64_t n)
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
 
+/* The first n (at most 8; 0 or less: none) bytes from `offset` on, then zeros. */
+MX_INLINE __m128i load_bytes(const source *s, int64_t offset, int64_t n)
+{
+    const char *p = s->data + offset;
+    if (n >= 8)
+        return _mm_loadl_epi64((const __m128i *)p);
+    char part[8] = {0};
+    for (int64_t i = 0; i < n; i++)
+        part[i] = p[i];
+    return _mm_loadl_epi64((const __m128i *)part);
+}
+
+MX_INLINE __m256 half_to_f32(__m128i x)
+{
+#if MX_SIMD_512
+    return _mm512_castps512_ps256(_mm512_cvtph_ps(_mm256_castsi128_si256(x)));
+#else
+    return _mm256_cvtph_ps(x);
+#endif
+}
+
+/* Eight codes as f32, which bf16 holds, too. The floats become f16, whose conversion the processor has: e5m2 is its
+ * upper byte, and e4m3 2^-8 of its own value, as the exponent's bias is 8 less. */
+MX_INLINE __m256 codes_to_f32(__m128i codes, mx_dtype dtype)
+{
+    if (dtype == MX_I8)
+        return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+    __m128i wide = _mm_slli_epi16(_mm_cvtepu8_epi16(codes), 8);
+    if (dtype == MX_E5M2)
+        return half_to_f32(wide);
+    __m128i sign = _mm_and_si128(wide, _mm_set1_epi16((short)0x8000));
+    __m128i rest = _mm_andnot_si128(_mm_set1_epi16((short)0x8000), wide);
+    __m128i nan = _mm_cmpeq_epi16(rest, _mm_set1_epi16(0x7f00));
+    __m128i half =
+        _mm_or_si128(_mm_or_si128(sign, _mm_srli_epi16(rest, 1)), _mm_and_si128(nan, _mm_set1_epi16(0x7e00)));
+    return _mm256_mul_ps(half_to_f32(half), _mm256_set1_ps(256.0f));
+}
+
 /* The first n (at most 8; 0 or less: none) elements from `offset` on, then zeros. */
 MX_INLINE __m256 load_f32(const source *s, int64_t offset, int64_t n)
 {
+    if (mx_dtype_is_code(s->dtype))
+        return codes_to_f32(load_bytes(s, offset, n), s->dtype);
     const float *p = (const float *)s->data + offset;
     return n >= 8 ? _mm256_loadu_ps(p) : n > 0 ? _mm256_maskload_ps(p, first_lanes(n)) : _mm256_setzero_ps();
 }
@@ -40,7 +86,7 @@ MX_INLINE __m128i load_bf16(const source *s, int64_t offset, int64_t n)
 
 MX_INLINE __m256i load_singles(const source *s, int64_t offset, int64_t n)
 {
-    if (mx_is_bf16(s->dtype))
+    if (s->dtype == MX_BF16)
         return _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_bf16(s, offset, n)), 16);
     __m256i rounded = round_to_upper_halves(load_f32(s, offset, n));
     return _mm256_and_si256(rounded, _mm256_set1_epi32((int)0xffff0000u));
@@ -48,7 +94,7 @@ MX_INLINE __m256i load_singles(const source *s, int64_t offset, int64_t n)
 
 MX_INLINE __m128i load_rounded(const source *s, int64_t offset, int64_t n)
 {
-    if (mx_is_bf16(s->dtype))
+    if (s->dtype == MX_BF16)
         return load_bf16(s, offset, n);
 #if defined(MX_SIMD_AVX512_BF16)
     return (__m128i)_mm256_cvtneps_pbh(load_f32(s, offset, n));
@@ -58,20 +104,53 @@ MX_INLINE __m128i load_rounded(const source *s, int64_t offset, int64_t n)
 #endif
 }
 
+MX_INLINE __m256i offset_bytes(__m256i x, word_kind kind)
+{
+    return kind == OFFSET_BYTES ? _mm256_xor_si256(x, _mm256_set1_epi8((char)0x80)) : x;
+}
+
+/* Sixteen bytes. */
+MX_INLINE __m128i load_more_bytes(const source *s, int64_t offset, int64_t n)
+{
+    return _mm_unpacklo_epi64(load_bytes(s, offset, n), load_bytes(s, offset + 8, n - 8));
+}
+
 /* Eight words of one item, from element p of k on, n of whose elements exist. */
 MX_INLINE __m256i words_of_item(const source *s, int64_t item, int64_t p, int64_t n, word_kind kind)
 {
     int64_t offset = item * s->stride + p;
+    if (kind == SHORTS)
+        return _mm256_cvtepi8_epi16(load_more_bytes(s, offset, n));
+    if (per_word(kind) == 4)
+        return offset_bytes(_mm256_set_m128i(load_more_bytes(s, offset + 16, n - 16), load_more_bytes(s, offset, n)),
+                            kind);
     if (kind == PAIRS)
         return _mm256_set_m128i(load_rounded(s, offset + 8, n - 8), load_rounded(s, offset, n));
     return load_singles(s, offset, n);
 }
 
+/* The same of i8: byte b of each word is in row[b]. */
+MX_INLINE __m256i bytes_of_items(const source *s, int64_t item, int64_t w, int64_t n, word_kind kind)
+{
+    __m128i row[4];
+    for (int b = 0; b < per_word(kind); b++) {
+        int64_t p = w * per_word(kind) + b;
+        row[b] = load_bytes(s, p * s->stride + item, p < s->k ? n : 0);
+    }
+    __m128i low = _mm_unpacklo_epi8(row[0], row[1]);
+    if (kind == SHORTS)
+        return _mm256_cvtepi8_epi16(low);
+    __m128i high = _mm_unpacklo_epi8(row[2], row[3]);
+    return offset_bytes(_mm256_set_m128i(_mm_unpackhi_epi16(low, high), _mm_unpacklo_epi16(low, high)), kind);
+}
+
 /* Word w of eight neighbouring items, n of which exist. */
 MX_INLINE __m256i word_of_items(const source *s, int64_t item, int64_t w, int64_t n, word_kind kind)
 {
-    if (kind != PAIRS)
+    if (kind == SINGLES)
         return load_singles(s, w * s->stride + item, n);
+    if (kind != PAIRS)
+        return bytes_of_items(s, item, w, n, kind);
     int64_t offset = 2 * w * s->stride + item;
     __m128i even = load_rounded(s, offset, n);
     __m128i odd = load_rounded(s, offset + s->stride, 2 * w + 1 < s->k ? n : 0);
@@ -112,13 +191,13 @@ MX_INLINE void store_words(uint32_t *out, __m256i x, int width)
 MX_INLINE void transpose_items(const source *s, int64_t item, int64_t valid, int width, int panel_width, uint32_t *out,
                                word_kind kind)
 {
-    int64_t per_word = kind == PAIRS ? 2 : 1, words = (s->k + per_word - 1) / per_word;
+    int64_t words = words_of(s->k, kind);
     for (int64_t w = 0; w < words; w += 8) {
-        int64_t p = w * per_word, n = s->k - p;
+        int64_t p = w * per_word(kind), n = s->k - p;
         __m256i row[8];
-        if (valid == width && n >= 8 * per_word)
+        if (valid == width && n >= 8 * per_word(kind))
             for (int r = 0; r < 8; r++)
-                row[r] = r < width ? words_of_item(s, item + r, p, 8 * per_word, kind) : _mm256_setzero_si256();
+                row[r] = r < width ? words_of_item(s, item + r, p, 8 * per_word(kind), kind) : _mm256_setzero_si256();
         else
             for (int r = 0; r < 8; r++)
                 row[r] = r < valid ? words_of_item(s, item + r, p, n, kind) : _mm256_setzero_si256();
@@ -135,7 +214,7 @@ MX_INLINE void transpose_items(const source *s, int64_t item, int64_t valid, int
 
 MX_INLINE void pack_along(const source *s, int width, uint32_t *out, word_kind kind)
 {
-    int64_t words = kind == PAIRS ? (s->k + 1) / 2 : s->k;
+    int64_t words = step_of(s->k, kind);
     for (int64_t item = 0; item < s->length; item += width)
         for (int r = 0; r < width; r += 8) {
             int part = width - r < 8 ? width - r : 8;
@@ -148,11 +227,11 @@ MX_INLINE void pack_along(const source *s, int width, uint32_t *out, word_kind k
  * read, and few pages are in use at once. */
 MX_INLINE void pack_across(const source *s, int width, uint32_t *out, word_kind kind)
 {
-    int64_t words = kind == PAIRS ? (s->k + 1) / 2 : s->k;
+    int64_t words = words_of(s->k, kind), step = step_of(s->k, kind);
     int64_t whole = s->length - (width + 7) / 8 * 8; /* the last item at which a panel loads only whole vectors */
     for (int64_t first = 0; first < words; first += 8)
         for (int64_t item = 0; item < s->length; item += width) {
-            uint32_t *panel = out + item * words;
+            uint32_t *panel = out + item * step;
             for (int64_t w = first; w < mx_min(first + 8, words); w++)
                 for (int r = 0; r < width; r += 8) {
                     int64_t n = item <= whole ? 8 : s->length - item - r;
@@ -162,26 +241,45 @@ MX_INLINE void pack_across(const source *s, int width, uint32_t *out, word_kind 
         }
 }
 
-/* Each dtype and direction as its own loop. */
-MX_INLINE void pack(const source *s, bool along, int width, void *packed, word_kind kind)
+/* The loops for one dtype, which is a constant in them. */
+MX_INLINE void pack_dtype(source s, mx_dtype dtype, bool along, int width, void *packed, word_kind kind)
 {
-    source f32 = *s, bf16 = *s;
-    f32.dtype = MX_F32;
-    bf16.dtype = MX_BF16;
-    if (mx_is_bf16(s->dtype))
-        along ? pack_along(&bf16, width, packed, kind) : pack_across(&bf16, width, packed, kind);
-    else
-        along ? pack_along(&f32, width, packed, kind) : pack_across(&f32, width, packed, kind);
+    s.dtype = dtype;
+    along ? pack_along(&s, width, packed, kind) : pack_across(&s, width, packed, kind);
 }
 
-#define DEFINE_PACK(name, width, along, kind)                                                                          \
+MX_INLINE void pack(const source *s, bool along, int width, void *packed, word_kind kind)
+{
+    if (s->dtype == MX_BF16)
+        pack_dtype(*s, MX_BF16, along, width, packed, kind);
+    else if (s->dtype == MX_I8)
+        pack_dtype(*s, MX_I8, along, width, packed, kind);
+    else if (s->dtype == MX_E4M3)
+        pack_dtype(*s, MX_E4M3, along, width, packed, kind);
+    else if (s->dtype == MX_E5M2)
+        pack_dtype(*s, MX_E5M2, along, width, packed, kind);
+    else
+        pack_dtype(*s, mx_is_bf16(s->dtype) ? MX_BF16 : MX_F32, along, width, packed, kind);
+}
+
+/* i8 in words of i16 or bytes. */
+MX_INLINE void pack_i8(const source *s, bool along, int width, void *packed, word_kind kind)
+{
+    pack_dtype(*s, MX_I8, along, width, packed, kind);
+}
+
+#define DEFINE_PACK(name, pack, width, along, kind)                                                                    \
     void MX_SIMD_NAME(name)(int64_t length, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans,    \
                             void *packed)                                                                              \
     {                                                                                                                  \
         pack(&(source){src, dtype, stride, length, k}, along, width, packed, kind);                                    \
     }
 
-DEFINE_PACK(mx_pack_a_singles, GEMM_MR, !trans, SINGLES)
-DEFINE_PACK(mx_pack_b_singles, GEMM_NR, trans, SINGLES)
-DEFINE_PACK(mx_pack_a_pairs, 8, !trans, PAIRS)
-DEFINE_PACK(mx_pack_b_pairs, 48, trans, PAIRS)
+DEFINE_PACK(mx_pack_a_singles, pack, GEMM_MR, !trans, SINGLES)
+DEFINE_PACK(mx_pack_b_singles, pack, GEMM_NR, trans, SINGLES)
+DEFINE_PACK(mx_pack_a_pairs, pack, 8, !trans, PAIRS)
+DEFINE_PACK(mx_pack_b_pairs, pack, 48, trans, PAIRS)
+DEFINE_PACK(mx_pack_a_shorts, pack_i8, GEMM_MR, !trans, SHORTS)
+DEFINE_PACK(mx_pack_b_shorts, pack_i8, GEMM_NR, trans, SHORTS)
+DEFINE_PACK(mx_pack_a_bytes, pack_i8, GEMM_MR, !trans, OFFSET_BYTES)
+DEFINE_PACK(mx_pack_b_bytes, pack_i8, GEMM_NR, trans, BYTES)

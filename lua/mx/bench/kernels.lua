@@ -74,6 +74,22 @@ local function add_matmul(list, m, k, n, dtype)
     end)
 end
 
+-- A product with both operands quantized first, as a training step does it; its peak is that of bf16.
+local function add_codes(list, m, k, n, dtype)
+    list[#list + 1] = {
+        kernel = dtype == "i8" and "matmul int8" or "matmul fp8", shape = sizes(m, k, n), dtype = dtype, peak = "bf16",
+        unit = "FLOP/s", ops = { quantize = true, scaled_matmul = true },
+        make = function(check)
+            local x, w = randn(1, { check and 33 or m, k }), randn(2, { k, check and 65 or n })
+            return function()
+                local qx, sx = mx.quantize(x, { dtype = dtype, by = "row" })
+                local qw, sw = mx.quantize(w, { dtype = dtype, by = "column" })
+                return mx.scaled_matmul(qx, qw, sx, sw)
+            end
+        end,
+    }
+end
+
 local function add_attention(list, S, H, K, D, causal)
     local function make(check)
         local n, heads, kv = check and 130 or S, check and math.min(H, 2) or H, check and 1 or K
@@ -383,6 +399,8 @@ local function all_cases(o)
     local list = {}
     add_matmul(list, 2048, 2048, 2048, "bf16")
     add_matmul(list, 2048, 2048, 2048, "f32")
+    add_codes(list, 2048, 2048, 2048, "i8")
+    add_codes(list, 2048, 2048, 2048, "e4m3")
     add_model(list, o.model, o.tokens)
     add_rows(list, "softmax", 4096, function() return mx.softmax end)
     add_streams(list)
@@ -458,7 +476,7 @@ end
 local function peak_for(case, threads, cache)
     local kind, dtype = "copy", nil
     if case.unit == "FLOP/s" then
-        kind, dtype = "fma", case.dtype
+        kind, dtype = "fma", case.peak or case.dtype
     end
     local key = kind .. (dtype or "")
     cache[key] = cache[key] or mx.peak { kind = kind, dtype = dtype, threads = threads }

@@ -270,6 +270,14 @@ mx.embedding_acc(mx.zeros(2, 1), mx.tensor({ 1, 1 }, "i32"), mx.ones(2, 1)) --> 
         { "adamw", code = [[
 local w, m, v = mx.ones(1), mx.zeros(1), mx.zeros(1)
 mx.adamw(w, mx.ones(1), m, v, { lr = 0.5, step = 1 }) --> {0.5}]] },
+        { "quantize", torch = "quantize_per_tensor, quantize_per_channel", code = [[
+local codes, scale = mx.quantize(mx.tensor { { 1, -255 } }, { dtype = "i8" })
+codes --> {{0, -128}}
+scale --> {{2}}]] },
+        { "scaled_matmul", torch = "_scaled_mm, _int_mm", code = [[
+local x, scale_x = mx.quantize(mx.tensor { { 1, -2 } }, { dtype = "e4m3" })
+local w, scale_w = mx.quantize(mx.tensor { { 4 }, { 1 } }, { dtype = "e4m3", by = "column" })
+mx.scaled_matmul(x, w, scale_x, scale_w) --> {{2}}]] },
         { "straight_through", torch = "x + (y - x).detach()", code = [[
 local x = mx.tensor { 0.4, 0.6 }:requires_grad()
 mx.backward(mx.straight_through(x:gt(0.5):to("f32"), x):sum())

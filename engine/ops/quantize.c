@@ -1,0 +1,122 @@
+/* Quantizing: codes of one byte with scales. */
+#include "ops/quantize.h"
+
+#include "ops/pointwise.h"
+#include "ops/rows.h"
+
+#include <math.h>
+
+mx_status mx_want_codes(const mx_call *call, const char *name, int dtype)
+{
+    if (dtype >= 0 && dtype < MX_DTYPES && mx_dtype_is_code((mx_dtype)dtype))
+        return MX_OK;
+    char names[MX_DTYPE_LIST_BYTES];
+    mx_dtype_list(mx_dtype_is_code, names);
+    return mx_bad_dtype(call, "%s must be %s", name, names);
+}
+
+static const mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
+
+/* Checks that input i, if given, is f32 and has `count` values. */
+static mx_status want_values(const mx_call *call, int i, int64_t count, const char *what)
+{
+    const mx_tensor *t = input(call, i);
+    if (!t)
+        return MX_OK;
+    MX_TRY(mx_want_dtype(call, i, MX_F32));
+    if (mx_count(t) != count)
+        return mx_bad_shape(call, "'%s' has %lld values, expected %lld, %s", mx_input_name(call, i, (char[32]){0}),
+                            (long long)mx_count(t), (long long)count, what);
+    return MX_OK;
+}
+
+static mx_status infer(mx_call *call)
+{
+    const mx_quantize_attr *attr = mx_call_attr(call);
+    const mx_tensor *x = call->in[0];
+    MX_TRY(mx_want_rows(call, 0));
+    MX_TRY(mx_want_codes(call, "dtype", attr->dtype));
+    MX_TRY(want_values(call, MX_QUANTIZE_SCALE, 1, "that of the tensor"));
+    MX_TRY(want_values(call, MX_QUANTIZE_ROW_FACTOR, mx_row_count(x), "one for each row"));
+    MX_TRY(want_values(call, MX_QUANTIZE_COLUMN_FACTOR, mx_row_width(x), "one for each column"));
+    MX_TRY(want_values(call, MX_QUANTIZE_LARGEST, 1, "the largest magnitude so far"));
+    if (input(call, MX_QUANTIZE_SCALE) && attr->by != MX_BY_TENSOR)
+        return mx_bad_value(call, "a given scale is that of the tensor: use by = \"tensor\"");
+    if (attr->stochastic < -1 || attr->stochastic > INT32_MAX)
+        return mx_bad_value(call, "stochastic = %lld; expected a key from 0 to 2147483647, or -1 to round to nearest",
+                            (long long)attr->stochastic);
+    mx_shape scale = x->shape;
+    for (int d = 0; d < scale.n_dims; d++)
+        if (attr->by == MX_BY_TENSOR || (attr->by == MX_BY_ROW) == (d == scale.n_dims - 1))
+            scale.size[d] = 1;
+    MX_TRY(mx_out(call, 0, (mx_dtype)attr->dtype, &x->shape));
+    return mx_out(call, 1, MX_F32, &scale);
+}
+
+static mx_cost cost(const mx_call *call) { return mx_cost_of(call, 0); }
+
+static const float *values_of(const mx_call *call, int i) { return input(call, i) ? mx_f32(input(call, i)) : NULL; }
+
+static mx_status host(mx_call *call)
+{
+    const mx_quantize_attr *attr = mx_call_attr(call);
+    const mx_tensor *x = call->in[0];
+    mx_quantize q = {.rows = mx_row_count(x),
+                     .columns = mx_row_width(x),
+                     .x = mx_data(x),
+                     .dtype = x->dtype,
+                     .codes = mx_data(call->out[0]),
+                     .code = call->out[0]->dtype,
+                     .by = (mx_quantize_by)attr->by,
+                     .scale = mx_f32(call->out[1]),
+                     .given = input(call, MX_QUANTIZE_SCALE) != NULL,
+                     .bound = mx_quantize_bound(call->out[0]->dtype),
+                     .row_factor = values_of(call, MX_QUANTIZE_ROW_FACTOR),
+                     .column_factor = values_of(call, MX_QUANTIZE_COLUMN_FACTOR),
+                     .stochastic = attr->stochastic >= 0,
+                     .seed = (uint64_t)attr->stochastic};
+    if (q.given)
+        *q.scale = *values_of(call, MX_QUANTIZE_SCALE);
+    if (input(call, MX_QUANTIZE_LARGEST))
+        q.largest = mx_f32(call->in[MX_QUANTIZE_LARGEST]);
+    mx_quantize_run(&q);
+    return MX_OK;
+}
+
+/* Straight through: the gradient of the codes is that of the reals that they stand for. Scales are constants. */
+static mx_status vjp(mx_vjp *v)
+{
+    if (input(v->call, MX_QUANTIZE_ROW_FACTOR) || input(v->call, MX_QUANTIZE_COLUMN_FACTOR))
+        return mx_fail(MX_ERR_STATE, "quantize with factors has no gradient; use x:detach()");
+    return v->out_grad[0] ? mx_give_grad(v, 0, mx_retain(v->out_grad[0])) : MX_OK;
+}
+
+static const char *const bys[] = {"row", "column", "tensor", NULL};
+
+static const mx_attr attrs[] = {
+    {"dtype", MX_ATTR_DTYPE, offsetof(mx_quantize_attr, dtype), NAN, NULL, "dtype of the codes: i8, e4m3 or e5m2"},
+    {"by", MX_ATTR_ENUM, offsetof(mx_quantize_attr, by), MX_BY_ROW, bys,
+     "what has a scale of its own: a row (the last dimension), a column (all others), or the tensor"},
+    {"stochastic", MX_ATTR_INT, offsetof(mx_quantize_attr, stochastic), -1, NULL,
+     "the key of stochastic rounding; -1: to nearest, ties to even"},
+    {0},
+};
+
+const mx_op mx_op_quantize = {
+    .name = "quantize",
+    .doc =
+        "x (..., n) -> codes of one byte in its shape, and the f32 scales, with 1 as the size of what shares one: x is "
+        "near codes times scale, which is the largest magnitude / 127.5 (i8), 448 (e4m3) or 57344 (e5m2), or given. "
+        "Factors multiply x first; `largest` (1) is raised to the largest magnitude. The gradient of the codes is "
+        "that of x",
+    .inputs = (const char *const[]){"x", "scale?", "row_factor?", "column_factor?", "largest?", NULL},
+    .n_out = 2,
+    .n_results = 2,
+    .flags = MX_OP_CODES,
+    .attrs = attrs,
+    .attr_bytes = sizeof(mx_quantize_attr),
+    .infer = infer,
+    .cost = cost,
+    .host = host,
+    .vjp = vjp,
+};

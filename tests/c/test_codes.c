@@ -1,0 +1,308 @@
+/* Codes of one byte: quantizing them and multiplying them, on every path of this processor, to the bit. */
+#include "check.h"
+#include "core/cpu.h"
+#include "core/element.h"
+#include "core/float8.h"
+#include "kernels/context.h"
+#include "kernels/gemm.h"
+
+#include <omp.h>
+#include <string.h>
+
+static uint64_t random_state = 1;
+
+static uint32_t random_bits(void)
+{
+    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random_state >> 33);
+}
+
+static const mx_dtype all_codes[] = {MX_I8, MX_E4M3, MX_E5M2};
+
+static float rounded(float x, mx_dtype code)
+{
+    uint8_t byte[8]; /* room for any dtype */
+    float most = code == MX_I8 ? 127 : mx_quantize_bound(code), least = code == MX_I8 ? -128 : -most;
+    float y = x < least ? least : x > most ? most : x;
+    mx_set_number(byte, 0, code == MX_I8 ? (double)rintf(y) : (double)y, code);
+    return (float)mx_get_number(byte, 0, code);
+}
+
+/* With a scale of 1, each bf16 becomes the nearest code, and what is beyond the largest becomes the largest. */
+static void test_every_bf16(mx_dtype code)
+{
+    static mx_bf16 x[65536];
+    static uint8_t codes[65536];
+    float one = 1;
+    for (int i = 0; i < 65536; i++)
+        x[i] = (mx_bf16)i;
+    mx_quantize_run(&(mx_quantize){.rows = 64,
+                                   .columns = 1024,
+                                   .x = x,
+                                   .dtype = MX_BF16,
+                                   .codes = codes,
+                                   .code = code,
+                                   .by = MX_BY_TENSOR,
+                                   .scale = &one,
+                                   .given = true});
+    int wrong = 0;
+    for (int i = 0; i < 65536; i++) {
+        float value = mx_from_bf16((mx_bf16)i), got = (float)mx_get_number(codes, i, code);
+        float want = rounded(value, code);
+        if (isnan(value))
+            wrong += code == MX_I8 ? got != 0 : !isnan(got);
+        else
+            wrong += got != want;
+    }
+    CHECK(wrong == 0, "%s: %d of the bf16 become another %s", mx_isa_name(mx_isa_current()), wrong,
+          mx_dtype_name(code));
+}
+
+typedef struct result {
+    uint8_t codes[37 * 1100];
+    float scale[1100], largest;
+} result;
+
+static void quantize(const void *x, mx_dtype dtype, mx_dtype code, int form, const float *factors, result *r)
+{
+    memset(r, 0, sizeof *r);
+    r->scale[0] = 0.01f;
+    mx_quantize q = {.rows = 37, .columns = 1100, .x = x, .dtype = dtype, .codes = r->codes, .code = code};
+    q.scale = r->scale;
+    q.by = (mx_quantize_by)(form % 3);
+    q.given = form == 5;
+    q.bound = mx_quantize_bound(code);
+    q.row_factor = form == 1 || form == 4 ? factors : NULL;
+    q.column_factor = form == 0 || form == 3 ? factors : NULL;
+    q.largest = &r->largest;
+    q.stochastic = form >= 3;
+    q.seed = 17;
+    mx_quantize_run(&q);
+}
+
+/* Scales and codes of any form have the bits of the portable path, and in doubles, scale x code is near. */
+static void test_paths_agree(mx_dtype code)
+{
+    static float x[37 * 1100], factors[1100];
+    static mx_bf16 narrow[37 * 1100];
+    static result fast, plain;
+    for (int i = 0; i < 37 * 1100; i++) {
+        x[i] = ((float)random_bits() * 0x1p-30f - 1.0f) * (random_bits() % 7 == 0 ? 30.0f : 1.0f);
+        narrow[i] = mx_to_bf16(x[i]);
+    }
+    for (int i = 0; i < 1100; i++)
+        factors[i] = 0.5f + (float)random_bits() * 0x1p-31f;
+    mx_isa isa = mx_isa_current();
+    for (int form = 0; form < 6; form++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            quantize(bf16 ? (void *)narrow : (void *)x, bf16 ? MX_BF16 : MX_F32, code, form, factors, &fast);
+            (void)mx_isa_use("portable");
+            quantize(bf16 ? (void *)narrow : (void *)x, bf16 ? MX_BF16 : MX_F32, code, form, factors, &plain);
+            (void)mx_isa_use(mx_isa_name(isa));
+            CHECK(memcmp(&fast, &plain, sizeof fast) == 0, "%s: %s, form %d, %s: other bits than on the portable path",
+                  mx_isa_name(isa), mx_dtype_name(code), form, bf16 ? "bf16" : "f32");
+        }
+}
+
+/* A mean of stochastic roundings is the number itself: 4096 draws, whose deviation is at most half a step each. */
+static void test_stochastic(mx_dtype code)
+{
+    static float x[4096];
+    static uint8_t codes[4096];
+    for (int sample = 0; sample < 20; sample++) {
+        float value = (float)random_bits() * 0x1p-29f - 2.0f, one = 0.0625f;
+        for (int i = 0; i < 4096; i++)
+            x[i] = value;
+        mx_quantize_run(&(mx_quantize){.rows = 1,
+                                       .columns = 4096,
+                                       .x = x,
+                                       .codes = codes,
+                                       .code = code,
+                                       .by = MX_BY_TENSOR,
+                                       .scale = &one,
+                                       .given = true,
+                                       .stochastic = true,
+                                       .seed = (uint64_t)sample});
+        double low = 1e30, high = -1e30, mean = 0;
+        for (int i = 0; i < 4096; i++) {
+            double got = mx_get_number(codes, i, code) * 0.0625;
+            low = got < low ? got : low;
+            high = got > high ? got : high;
+            mean += got / 4096;
+        }
+        double deviation = (high - low) / 2 / 64;
+        CHECK(low <= (double)value && (double)value <= high && fabs(mean - (double)value) <= 5 * deviation + 1e-7,
+              "%s: %g is rounded to %g and %g, on average to %g", mx_dtype_name(code), (double)value, low, high, mean);
+    }
+}
+
+static mx_matrix new_matrix(int64_t rows, int64_t columns, mx_dtype dtype, bool trans)
+{
+    enum { GAP = 3 };
+    mx_matrix x = {NULL, dtype, columns + GAP, trans};
+    int64_t n = rows * x.stride;
+    uint8_t *bytes = malloc((size_t)n * 4 + 64);
+    memset(bytes, 0x5a, (size_t)n * 4 + 64);
+    x.data = bytes;
+    for (int64_t i = 0; i < n; i++)
+        if (dtype == MX_I8)
+            bytes[i] = random_bits() % 5 ? (uint8_t)random_bits() : 0x80; /* -128 is where other schemes break */
+        else if (mx_dtype_is_code(dtype))
+            bytes[i] = (uint8_t)(random_bits() & (dtype == MX_E4M3 ? 0xf7u : 0xbfu)); /* without NaN */
+        else
+            mx_set_number(x.data, i, (double)random_bits() * 0x1p-30 - 1, dtype);
+    return x;
+}
+
+typedef struct form {
+    mx_dtype a, b, c;
+    bool trans_a, trans_b, bias;
+    int scales; /* bits: of rows, of columns, one for all */
+} form;
+
+static const float *values(int64_t n)
+{
+    float *v = malloc((size_t)(n + 1) * sizeof *v);
+    for (int64_t i = 0; i < n + 1; i++)
+        v[i] = 0.001f + (float)random_bits() * 0x1p-40f;
+    return v;
+}
+
+/* The distance from `want` that f32 sums of k terms and the scales allow; a bf16 C is rounded once more. */
+static double error_bound(const mx_gemm *g, double magnitude, double want)
+{
+    double bound = (2.0 * (double)g->k + 8) * 0x1p-24 * magnitude + 1e-37;
+    return g->c.dtype == MX_BF16 ? bound + ldexp(fabs(want) + bound, -8) : bound;
+}
+
+/* i8 x i8 is exact, so it equals the reference to the bit; all else is near sums in double. */
+static void check_product(int64_t m, int64_t n, int64_t k, form f)
+{
+    mx_gemm g = {.m = m, .n = n, .k = k, .alpha = 1};
+    g.a = f.trans_a ? new_matrix(k, m, f.a, true) : new_matrix(m, k, f.a, false);
+    g.b = f.trans_b ? new_matrix(n, k, f.b, true) : new_matrix(k, n, f.b, false);
+    g.c = new_matrix(m, n, f.c, false);
+    int step = f.scales & 4 ? 0 : 1;
+    g.scale_a = f.scales & 1 ? (mx_scale){values(m), step} : (mx_scale){0};
+    g.scale_b = f.scales & 2 ? (mx_scale){values(n), step} : (mx_scale){0};
+    g.bias = f.bias ? values(n) : NULL;
+    mx_gemm plain = g;
+    plain.c = new_matrix(m, n, f.c, false);
+    size_t bytes = (size_t)(m * g.c.stride) * mx_dtype_bytes(f.c);
+    memcpy(plain.c.data, g.c.data, bytes);
+    CHECK(mx_gemm_run(&g) == MX_OK, "%s", mx_message());
+    mx_gemm_reference(&plain);
+    bool exact = f.a == MX_I8 && f.b == MX_I8;
+    int wrong = exact && memcmp(g.c.data, plain.c.data, bytes) != 0;
+    for (int64_t i = 0; !exact && i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0, magnitude = 0, factor = 1;
+            for (int64_t p = 0; p < k; p++) {
+                float a = (float)mx_get_number(g.a.data, f.trans_a ? p * g.a.stride + i : i * g.a.stride + p, f.a);
+                float b = (float)mx_get_number(g.b.data, f.trans_b ? j * g.b.stride + p : p * g.b.stride + j, f.b);
+                double term = (double)mx_from_bf16(mx_to_bf16(a)) * (double)mx_from_bf16(mx_to_bf16(b));
+                sum += term;
+                magnitude += fabs(term);
+            }
+            factor *= g.scale_a.value ? (double)g.scale_a.value[i * step] : 1;
+            factor *= g.scale_b.value ? (double)g.scale_b.value[j * step] : 1;
+            double shift = g.bias ? (double)g.bias[j] : 0, want = sum * factor + shift;
+            double got = mx_get_number(g.c.data, i * g.c.stride + j, f.c);
+            wrong += !(fabs(got - want) <= error_bound(&g, magnitude * factor + fabs(shift), want));
+        }
+    CHECK(wrong == 0, "%s%s: (%d, %d, %d) %s%s x %s%s -> %s, scales %d%s: %d wrong", mx_isa_name(mx_isa_current()),
+          mx_cpu_vnni() ? "" : " without VNNI", (int)m, (int)n, (int)k, mx_dtype_name(f.a), f.trans_a ? "'" : "",
+          mx_dtype_name(f.b), f.trans_b ? "'" : "", mx_dtype_name(f.c), f.scales, f.bias ? " + bias" : "", wrong);
+    free(g.a.data);
+    free(g.b.data);
+    free(g.c.data);
+    free(plain.c.data);
+    free((void *)g.scale_a.value);
+    free((void *)g.scale_b.value);
+    free((void *)g.bias);
+}
+
+static void test_products(void)
+{
+    static const int64_t sizes[] = {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 97};
+    static const mx_dtype pairs[][2] = {{MX_I8, MX_I8},     {MX_E4M3, MX_E4M3}, {MX_E5M2, MX_E4M3},
+                                        {MX_E4M3, MX_E5M2}, {MX_BF16, MX_I8},   {MX_F32, MX_E4M3}};
+    enum { N_SIZES = sizeof sizes / sizeof *sizes, N_PAIRS = sizeof pairs / sizeof *pairs };
+    for (int blocks = 0; blocks < 2; blocks++) {
+        mx_gemm_set_blocks(blocks == 0 ? &(mx_gemm_blocks){16, 48, 16} : NULL);
+        for (int i = 0; i < 160; i++) {
+            const mx_dtype *pair = pairs[i % 2 ? 0 : random_bits() % N_PAIRS];
+            form f = {.a = pair[0],
+                      .b = pair[1],
+                      .c = random_bits() & 1 ? MX_F32 : MX_BF16,
+                      .trans_a = random_bits() & 1,
+                      .trans_b = random_bits() & 1,
+                      .bias = random_bits() & 1,
+                      .scales = (int)(random_bits() & 7)};
+            check_product(sizes[random_bits() % N_SIZES], sizes[random_bits() % N_SIZES],
+                          sizes[random_bits() % N_SIZES], f);
+        }
+    }
+    check_product(29, 53, 9000, (form){.a = MX_I8, .b = MX_I8, .c = MX_BF16, .scales = 3});
+    check_product(29, 53, 5000, (form){.a = MX_E4M3, .b = MX_E4M3, .c = MX_F32, .scales = 3});
+    check_product(130, 290, 700, (form){.a = MX_I8, .b = MX_I8, .c = MX_F32, .scales = 3, .bias = true});
+}
+
+/* The largest sum: 131,071 products of -128 and -128. */
+static void test_largest_sum(void)
+{
+    enum { K = 131071 };
+    int8_t *a = malloc(2 * K);
+    memset(a, -128, 2 * K);
+    float c = 0;
+    mx_gemm g = {.m = 1, .n = 1, .k = K, .alpha = 1};
+    g.a = (mx_matrix){a, MX_I8, K, false};
+    g.b = (mx_matrix){a + K, MX_I8, 1, false};
+    g.c = (mx_matrix){&c, MX_F32, 1, false};
+    CHECK(mx_gemm_run(&g) == MX_OK && c == (float)(16384LL * K), "the largest sum is %.0f", (double)c);
+    free(a);
+}
+
+/* Every code, unpacked: its product with 1. */
+static void test_every_code(mx_dtype code)
+{
+    uint8_t codes[256];
+    float one = 1, c[256];
+    for (int i = 0; i < 256; i++)
+        codes[i] = (uint8_t)i;
+    for (int trans = 0; trans < 2; trans++) {
+        mx_gemm g = {.m = 256, .n = 1, .k = 1, .alpha = 1};
+        g.a = (mx_matrix){codes, code, trans ? 256 : 1, trans};
+        g.b = (mx_matrix){&one, MX_F32, 1, false};
+        g.c = (mx_matrix){c, MX_F32, 1, false};
+        CHECK(mx_gemm_run(&g) == MX_OK, "%s", mx_message());
+        int wrong = 0;
+        for (int i = 0; i < 256; i++) {
+            float want = (float)mx_get_number(codes, i, code);
+            wrong += isnan(want) ? !isnan(c[i]) : c[i] != want;
+        }
+        CHECK(wrong == 0, "%s: %d codes of %s are unpacked to other numbers", mx_isa_name(mx_isa_current()), wrong,
+              mx_dtype_name(code));
+    }
+}
+
+int main(void)
+{
+    omp_set_num_threads(2);
+    for (mx_isa isa = MX_ISA_PORTABLE; isa <= mx_isa_best(); isa++) {
+        CHECK(mx_isa_use(mx_isa_name(isa)) == MX_OK, "%s", mx_message());
+        for (int i = 0; i < 3; i++) {
+            test_every_bf16(all_codes[i]);
+            test_paths_agree(all_codes[i]);
+            test_every_code(all_codes[i]);
+        }
+        for (int vnni = 0; vnni < 2; vnni++) {
+            mx_cpu_use_vnni(vnni);
+            test_products();
+            test_largest_sum();
+        }
+    }
+    for (int i = 0; i < 3; i++)
+        test_stochastic(all_codes[i]);
+    return check_done();
+}

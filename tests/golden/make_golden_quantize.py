@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""What Qwix makes of f32 in int8, float8_e4m3fn and float8_e5m2, and of products and their gradients: writes
+quantize.h5 beside this file.
+
+    NAME.by.codes, NAME.by.scale   the codes of `x` as numbers, NAME i8, e4m3 or e5m2, by "row" or "column"
+    RECIPE.y, .dx, .dw             the product of px and pw, and its gradient for pdy
+
+    pip install qwix==0.1.8 jax==0.12.0.1 ml_dtypes==0.6.0 numpy h5py
+"""
+
+import json
+import os
+
+import h5py
+import jax
+import jax.numpy as jnp
+import numpy as np
+import qwix
+from qwix._src.core import dot_general_qt, qarray
+
+DTYPES = {"i8": jnp.int8, "e4m3": jnp.float8_e4m3fn, "e5m2": jnp.float8_e5m2}
+RECIPES = {"int8": ("i8", "i8"), "fp8": ("e4m3", "e4m3"), "fp8_full": ("e4m3", "e5m2")}
+
+
+def main():
+    rng = np.random.Generator(np.random.PCG64(20))
+    x = (rng.standard_normal((13, 40)) * np.exp(3 * rng.standard_normal((13, 40)))).astype(np.float32)
+    x[4] = 0
+    x[5] *= np.float32(1e-21)  # a scale so small becomes 1
+    x[:, 7] = 0
+    out = {"x": x}
+    for name, dtype in DTYPES.items():
+        for by, axis in (("row", 0), ("column", 1)):
+            q = qarray.quantize(x, qarray.HowToQuantize(qtype=dtype, channelwise_axes=(axis,)))
+            out[f"{name}.{by}.codes"] = q.qvalue.astype(jnp.float32)
+            out[f"{name}.{by}.scale"] = q.scale
+    px, pw = rng.standard_normal((3, 8, 24)), rng.standard_normal((24, 10))
+    pdy = rng.standard_normal((3, 8, 10)) * np.exp(rng.standard_normal((3, 8, 10)))
+    px, pw, pdy = (a.astype(np.float32) for a in (px, pw, pdy))
+    out |= {"px": px, "pw": pw, "pdy": pdy}
+    for name, (forward, backward) in RECIPES.items():
+        config = dot_general_qt.DotGeneralQtConfig(
+            lhs_qtype=DTYPES[forward], rhs_qtype=DTYPES[forward], dlhs_grad_qtype=DTYPES[backward],
+            drhs_grad_qtype=DTYPES[backward])
+        y, vjp = jax.vjp(lambda a, b: dot_general_qt.dot_general_qt(a, b, (((2,), (0,)), ((), ())), config), px, pw)
+        out[f"{name}.y"] = y
+        out[f"{name}.dx"], out[f"{name}.dw"] = vjp(jnp.asarray(pdy))
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "quantize.h5")
+    with h5py.File(path, "w", libver=("earliest", "v110")) as f:
+        for name in sorted(out):
+            f.create_dataset(name, data=np.asarray(out[name], np.float32), track_times=False)
+        f.attrs["about"] = np.bytes_(json.dumps({"made_with": f"qwix {qwix.__version__}, jax {jax.__version__}"}))
+
+
+main()

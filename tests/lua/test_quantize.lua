@@ -1,0 +1,133 @@
+--- Quantizing and products of codes, against Qwix's (tests/golden/make_golden_quantize.py), and what they refuse.
+
+local mx = require "mx"
+local lu = require "luaunit"
+
+local golden = assert(mx.io.h5_open("tests/golden/quantize.h5"))
+local function get(name)
+    return golden:read(name):keep()
+end
+
+TestQuantize = {}
+
+-- The scales and the codes, to the bit.
+function TestQuantize.test_codes()
+    local x = get("x")
+    for _, dtype in ipairs { "i8", "e4m3", "e5m2" } do
+        for _, by in ipairs { "row", "column" } do
+            local name = dtype .. "." .. by
+            local codes, scale = mx.quantize(x, { dtype = dtype, by = by })
+            lu.assertEquals(codes:dtype(), dtype)
+            lu.assertEquals(scale:size(), by == "row" and { 13, 1 } or { 1, 40 })
+            lu.assertEquals(scale:totable(), get(name .. ".scale"):totable(), name)
+            lu.assertEquals(codes:to("f32"):totable(), get(name .. ".codes"):totable(), name)
+        end
+    end
+end
+
+-- One scale for all, the same with bf16; and a given one, beyond whose range values saturate.
+function TestQuantize.test_tensor()
+    local x = mx.tensor { { 1, -2 }, { 0.5, 4 } }
+    local codes, scale = mx.quantize(x, { dtype = "i8", by = "tensor" })
+    lu.assertEquals(scale:size(), { 1, 1 })
+    lu.assertAlmostEquals(scale:item(), 4 / 127.5, 1e-8)
+    lu.assertEquals(codes:totable(), { { 32, -64 }, { 16, 127 } })
+    local largest = mx.tensor { 3 }
+    codes = mx.quantize(x:to("bf16"), mx.tensor { 1 / 64 }, nil, nil, largest, { dtype = "i8", by = "tensor" })
+    lu.assertEquals(codes:totable(), { { 64, -128 }, { 32, 127 } })
+    lu.assertEquals(largest:item(), 4)
+    codes = mx.quantize(mx.tensor { 500, -1e6, 0.3 }, mx.tensor { 1 }, { dtype = "e4m3", by = "tensor" })
+    lu.assertEquals(codes:to("f32"):totable(), { 448, -448, 0.3125 })
+end
+
+-- A NaN is seen in the results of its row alone.
+function TestQuantize.test_nan()
+    local x, w = mx.tensor { { 1, 0 / 0 }, { 1, 2 } }, mx.quantize(mx.ones(2, 1), { dtype = "i8", by = "column" })
+    local codes, scale = mx.quantize(x, { dtype = "i8" })
+    local y = mx.scaled_matmul(codes, w, scale):to("f32"):totable()
+    lu.assertTrue(y[1][1] ~= y[1][1])
+    lu.assertTrue(y[2][1] == y[2][1])
+end
+
+-- Products and both gradients. Ours are f32 from beginning to end; theirs, too, for f32 inputs. A code next to the
+-- middle of two may fall to the other side, since dy times the scales is rounded in another order: a part of a step.
+function TestQuantize.test_products()
+    local far = 0
+    for recipe, dtypes in pairs { int8 = { "i8", "i8" }, fp8 = { "e4m3", "e4m3" }, fp8_full = { "e4m3", "e5m2" } } do
+        local x, w = get("px"):requires_grad(), get("pw"):requires_grad()
+        local qx, sx = mx.quantize(x, { dtype = dtypes[1], by = "row" })
+        local qw, sw = mx.quantize(w, { dtype = dtypes[1], by = "column" })
+        local y = mx.scaled_matmul(qx, qw, sx, sw, { dtype = "f32", grad = dtypes[2] })
+        mx.backward(mx.sum(y * get("pdy")))
+        for name, t in pairs { y = y, dx = x:grad(), dw = w:grad() } do
+            local want = get(recipe .. "." .. name)
+            local bound = name == "y" and 2 ^ -21 or 2 ^ -7 -- gradients of codes are bf16
+            local off = ((t:detach():to("f32") - want):abs():max() / want:abs():max()):item()
+            lu.assertTrue(off < bound, ("%s %s: off by %g"):format(recipe, name, off))
+            far = math.max(far, off)
+        end
+    end
+    lu.assertTrue(far > 0)
+end
+
+-- With one scale for each operand, dy has one, too: dx = s_dy s_w q_dy q_w'. A given one comes with its note.
+function TestQuantize.test_scale_of_the_tensor()
+    local x, w = mx.randn { shape = { 6, 8 }, seed = 1 }:requires_grad(), mx.randn { shape = { 8, 5 }, seed = 2 }
+    local dy = mx.randn { shape = { 6, 5 }, seed = 3 }:to("bf16")
+    local qx, sx = mx.quantize(x, { dtype = "e4m3", by = "tensor" })
+    local qw, sw = mx.quantize(w, { dtype = "e4m3", by = "tensor" })
+    local given, largest = mx.tensor { 2 ^ -12 }, mx.zeros(1)
+    local y = mx.scaled_matmul(qx, qw, sx, sw, nil, given, largest, { grad = "e5m2" })
+    mx.backward(mx.sum(y * dy))
+    local q = (dy / 2 ^ -12):to("e5m2"):to("f32")
+    local want = mx.matmul(q, qw:to("f32"), { trans_b = true }) * (2 ^ -12 * sw:item())
+    lu.assertTrue(((x:grad() - want):abs():max() / want:abs():max()):item() < 2 ^ -8)
+    lu.assertEquals(largest:item(), dy:abs():max():item())
+end
+
+-- Weights of one byte with activations of bf16, as in generation.
+function TestQuantize.test_weights_alone()
+    local x, w = mx.randn { shape = { 3, 64 }, seed = 1, dtype = "bf16" }, mx.randn { shape = { 64, 33 }, seed = 2 }
+    local codes, scale = mx.quantize(w, { dtype = "i8", by = "column" })
+    local y = mx.scaled_matmul(x, codes, nil, scale, { dtype = "f32" })
+    local want = mx.matmul(x:to("f32"), codes:to("f32")) * scale
+    lu.assertTrue(((y - want):abs():max() / want:abs():max()):item() < 1e-5)
+end
+
+-- Codes carry a gradient through quantize and products alone; other operations stop it.
+function TestQuantize.test_gradient_of_codes()
+    local x = mx.ones(2, 3):requires_grad()
+    local codes, scale = mx.quantize(x, { dtype = "i8" })
+    mx.backward((codes:to("f32") * scale + x):sum())
+    lu.assertEquals(x:grad():totable(), { { 1, 1, 1 }, { 1, 1, 1 } })
+    lu.assertErrorMsgContains("only f32 and bf16 tensors have gradients", function()
+        mx.zeros({ 2 }, "i8"):requires_grad()
+    end)
+end
+
+function TestQuantize.test_errors()
+    local function refused(words, f, ...)
+        lu.assertErrorMsgContains(words, f, ...)
+    end
+    local x = mx.ones(2, 3)
+    refused("quantize: dtype must be i8, e4m3 or e5m2", mx.quantize, x, { dtype = "bf16" })
+    refused("input 1 ('x') must be f32 or bf16", mx.quantize, mx.zeros({ 2 }, "i32"), { dtype = "i8" })
+    refused("by = \"tensor\"", mx.quantize, x, mx.ones(1), { dtype = "i8" })
+    refused("'row_factor' has 3 values, expected 2", mx.quantize, x, nil, mx.ones(3), { dtype = "i8" })
+    refused("stochastic = -2", mx.quantize, x, { dtype = "i8", stochastic = -2 })
+    local a, b = mx.zeros({ 2, 3 }, "i8"), mx.zeros({ 3, 4 }, "i8")
+    refused("neither a nor b is i8, e4m3 or e5m2; use matmul", mx.scaled_matmul, x, mx.ones(3, 4))
+    refused("inner sizes differ: 3 of a, 2 of b", mx.scaled_matmul, a, a)
+    refused("'scale_a' has 4 values; expected 1, or 2, one for each row", mx.scaled_matmul, a, b, mx.ones(4))
+    refused("'a' must be i8", mx.scaled_matmul, mx.zeros({ 2, 3 }, "i32"), b)
+    refused("grad must be i8", mx.scaled_matmul, a, b, { grad = "f32" })
+    refused("the inner size is 131072", mx.scaled_matmul, mx.zeros({ 1, 131072 }, "i8"), mx.zeros({ 131072, 1 }, "i8"))
+    refused("has a gradient where a and b are codes", function()
+        local codes = mx.quantize(mx.ones(3, 2):requires_grad(), { dtype = "i8" })
+        mx.backward(mx.scaled_matmul(codes, b, { trans_a = true }):sum())
+    end)
+    refused("quantize with factors has no gradient", function()
+        local q = mx.quantize(mx.ones(2, 3):requires_grad(), nil, mx.ones(2), { dtype = "i8" })
+        mx.backward(mx.scaled_matmul(q, b):sum())
+    end)
+end

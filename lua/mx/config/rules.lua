@@ -2,6 +2,7 @@
 
 local blocks = require "mx.models.blocks"
 local mesh = require "mx.parallel.mesh"
+local quantization = require "mx.models.quantization"
 local remat = require "mx.models.remat"
 local schedule = require "mx.run.schedule"
 local util = require "mx.util"
@@ -84,6 +85,7 @@ rules.VALUES = {
     init_weights_seed = { min = math.mininteger, max = math.maxinteger },
     data_shuffle_seed = { min = math.mininteger, max = math.maxinteger },
     dtype = { choices = util.float_names() },
+    quantization = { choices = quantization.CHOICES },
     weight_dtype = { choices = util.float_names() },
     grad_dtype = { choices = util.float_names() },
     mu_dtype = { choices = { "", table.unpack(util.float_names()) } },
@@ -201,6 +203,7 @@ rules.PIPELINE = {
 
 -- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.
 rules.ONLY_WITH = {
+    quantization = { "dtype", "bfloat16" },
     routed_score_func = { "use_random_routing", false },
     routed_bias = { "use_random_routing", false },
     routed_bias_update_rate = { "routed_bias", true },

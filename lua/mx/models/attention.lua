@@ -3,6 +3,7 @@
 local blocks = require "mx.models.blocks"
 local mx = require "mx"
 local parameters = require "mx.models.parameters"
+local quantization = require "mx.models.quantization"
 local rope = require "mx.models.rope"
 
 local attention = {
@@ -91,8 +92,9 @@ end
 function attention.forward(model, i, part, weights, h, run)
     local B, S, D = h:size(1), h:size(2), part.head_dim
     local heads, kv_heads = model.parallel:heads(part)
+    local multiply = quantization.products(model, i, weights, h, run)
     local function product(name, n)
-        return mx.matmul(h, weights[name .. ".weight"], weights[name .. ".bias"]):view(B, S, n, D)
+        return multiply(name, weights[name .. ".bias"]):view(B, S, n, D)
     end
     local q = product("query", heads) -- (B, S, H, D)
     local k, v = product("key", kv_heads), product("value", kv_heads) -- (B, S, K, D)
@@ -116,7 +118,7 @@ function attention.forward(model, i, part, weights, h, run)
     end
     local context = model.parallel:attention(q, k, v, run.segments, run.kv_segments, options) -- (B, S, H, D)
     context = mx.name(context, "context")
-    return mx.matmul(context:view(B, S, heads * D), weights["out.weight"])
+    return quantization.products(model, i, weights, context:view(B, S, heads * D), run)("out")
 end
 
 --- Room for the keys and values of `capacity` tokens of B sequences.

@@ -7,6 +7,7 @@ local mx = require "mx"
 local masks = require "mx.models.masks"
 local nn = require "mx.nn"
 local parameters = require "mx.models.parameters"
+local quantization = require "mx.models.quantization"
 local remat = require "mx.models.remat"
 local routing = require "mx.models.routing"
 local shapes = require "mx.models.shape"
@@ -87,6 +88,7 @@ function models.new(shape, mesh, config, blank)
         end
     end
     self.routing = routing.new(self)
+    self.quantization = quantization.new(self)
     return self
 end
 
@@ -341,10 +343,13 @@ function Decoder:loss(batch, evaluates)
 end
 
 --- To be called after a step that has changed the parameters: updates the biases of routers (routed_bias_update_rate)
---- by what the step's passes have chosen. mx.Run:update does it. Collective.
+--- by what the step's passes have chosen, and the delayed scales of quantization. mx.Run:update does it. Collective.
 function Decoder:after_step()
     if self.routing then
         self.routing:update_biases()
+    end
+    if self.quantization then
+        self.quantization:after_step()
     end
 end
 

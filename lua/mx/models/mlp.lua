@@ -1,6 +1,7 @@
 --- The MLP of a block: a product into M features, an activation, with a gate or without, and a product back.
 
 local mx = require "mx"
+local quantization = require "mx.models.quantization"
 
 local mlp = {
     products = "mlp", -- the kind of its products on a mesh: see mx.Parallel:enter
@@ -35,13 +36,17 @@ end
 
 --- The MLP with a layer's weights: h (B, S, E) -> (B, S, E), through (B, S, M), before the sum over a mesh and the
 --- bias.
+---@param model mx.Decoder
+---@param i integer the layer
 ---@param part table
 ---@param weights table<string, any>
 ---@param h any
+---@param run? table of mx.Decoder:hidden
 ---@return any
-function mlp.forward(_, _, part, weights, h)
+function mlp.forward(model, i, part, weights, h, run)
+    local multiply = quantization.products(model, i, weights, h, run)
     local function product(name, saved)
-        return mx.name(mx.matmul(h, weights[name .. ".weight"], weights[name .. ".bias"]), saved)
+        return mx.name(multiply(name, weights[name .. ".bias"]), saved)
     end
     local inner
     if part.gated then
@@ -50,7 +55,7 @@ function mlp.forward(_, _, part, weights, h)
     else
         inner = mx[part.activation](product("wi", "mlpwi"))
     end
-    return mx.matmul(inner, weights["wo.weight"])
+    return quantization.products(model, i, weights, inner, run)("wo")
 end
 
 --- The names that a policy may keep.

@@ -105,6 +105,7 @@ function shapes.of(c)
         remat_policy = c.remat_policy, -- its name
         dtype = util.dtype(c.dtype),
         weight_dtype = util.dtype(c.weight_dtype),
+        quantization = c.quantization, -- a recipe of quantization.lua; empty: none
         trainable = c.trainable_parameters_mask, -- expressions (masks.lua); none: all parameters are trained
     }
 end

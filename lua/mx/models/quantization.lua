@@ -1,0 +1,144 @@
+--- Recipes of quantization: which products of a layer compute with codes of one byte, and with which scales.
+--
+-- The products with weights in attention and MLP are quantized; tables of tokens, norms, scores and rotations are not.
+-- Forward, inputs and weights become codes; backward, the gradient of a product's result does, for both of its own
+-- products. Inputs and weights are kept as codes. The recipes are those of Qwix and Flax that MaxText uses.
+
+local mx = require "mx"
+local nn = require "mx.nn"
+
+local quantization = {}
+
+--- The recipes by the values of the config key. codes: of inputs and weights; gradient: of gradients; by_tensor: one
+--- scale for each tensor, instead of one for each row of inputs and gradients and each column of weights; delayed: it
+--- follows from the largest magnitudes of the steps before.
+quantization.RECIPES = {
+    int8 = { codes = "i8", gradient = "i8" },
+    fp8 = { codes = "e4m3", gradient = "e4m3" },
+    fp8_full = { codes = "e4m3", gradient = "e5m2" },
+    fp8_gpu = { codes = "e4m3", gradient = "e5m2", by_tensor = true, delayed = true },
+    te_fp8_currentscaling = { codes = "e4m3", gradient = "e5m2", by_tensor = true },
+}
+
+--- The values of the config key.
+quantization.CHOICES = { "", "int8", "fp8", "fp8_full", "fp8_gpu", "te_fp8_currentscaling" }
+
+local HISTORY = 1024 -- steps, as in Flax
+local LARGEST = { i8 = 127.5, e4m3 = 448, e5m2 = 57344 } -- what a scale makes of the largest magnitude
+local PRODUCTS = { "query", "key", "value", "out", "wi", "wi_0", "wi_1", "wo" }
+local INPUT, WEIGHT, GRADIENT, KINDS = 0, 1, 2, 3
+
+---@class mx.Quantization
+---@field recipe table of RECIPES
+---@field scale? any (products, 3) f32, of inputs, weights and gradients; with delayed scales, as all below
+---@field history? any (products, 3, steps) f32: the largest magnitudes, the newest first
+---@field largest? any (products, 3) f32: those of this step so far
+---@field places? table<string, integer> product -> its row, from 0
+local Quantization = {}
+Quantization.__index = Quantization
+
+-- Views of the elements of a matrix, one for each.
+local function elements(t)
+    local views, flat = {}, t:view(t:numel())
+    for i = 1, t:numel() do
+        views[i] = mx.narrow(flat, { dim = 1, start = i, length = 1 }):keep()
+    end
+    return views
+end
+
+local function start_history(self, model)
+    local n = 0
+    self.places = {}
+    for i, names in ipairs(model.layers) do
+        for _, name in ipairs(PRODUCTS) do
+            if names[name .. ".weight"] then
+                self.places[i .. name] = n
+                n = n + 1
+            end
+        end
+    end
+    self.scale = nn.buffer(model.buffers, "quantization.scale", { n, KINDS }, { value = 1 })
+    self.history = nn.buffer(model.buffers, "quantization.history", { n, KINDS, HISTORY })
+    self.largest = mx.zeros({ n, KINDS }):keep()
+    self.scales, self.notes = elements(self.scale), elements(self.largest)
+    self.inverse = (1 / mx.tensor { { LARGEST[self.recipe.codes], LARGEST[self.recipe.codes],
+        LARGEST[self.recipe.gradient] } }):keep()
+end
+
+--- The state of a model's quantization, with scales and histories among model.buffers; nil if its shape has none.
+---@param model mx.Decoder
+---@return mx.Quantization?
+function quantization.new(model)
+    local recipe = quantization.RECIPES[model.shape.quantization]
+    if not recipe then
+        return nil
+    end
+    local self = setmetatable({ recipe = recipe }, Quantization)
+    if recipe.delayed then
+        start_history(self, model)
+    end
+    return self
+end
+
+-- The given scale of a tensor of a product, and in training the place that notes its largest magnitude.
+local function delayed(self, i, name, kind, trains)
+    if not self.recipe.delayed then
+        return nil, nil
+    end
+    local place = self.places[i .. name] * KINDS + kind + 1
+    return self.scales[place], trains and self.notes[place] or nil
+end
+
+local function quantize(self, i, name, kind, x, trains)
+    local scale, note = delayed(self, i, name, kind, trains)
+    local by = self.recipe.by_tensor and "tensor" or kind == WEIGHT and "column" or "row"
+    return mx.quantize(x, scale, nil, nil, note, { dtype = self.recipe.codes, by = by })
+end
+
+--- The products of h with weights of layer i: a function from the name of a weight, and a bias or nil, to h W + bias.
+---@param model mx.Decoder
+---@param i integer
+---@param weights table<string, any> of the layer, by their short names
+---@param h any (..., inputs); quantized once for all of these products
+---@param run? table of mx.Decoder:hidden
+---@return fun(name: string, bias: any): any
+function quantization.products(model, i, weights, h, run)
+    local self = model.quantization
+    if not self then
+        return function(name, bias)
+            return mx.matmul(h, weights[name .. ".weight"], bias)
+        end
+    end
+    local dtype, trains = model.shape.dtype, run ~= nil and run.pass ~= nil
+    local x, scale_x
+    return function(name, bias)
+        if not x then
+            x, scale_x = quantize(self, i, name, INPUT, h, trains)
+        end
+        local w, scale_w = quantize(self, i, name, WEIGHT, weights[name .. ".weight"]:to(dtype), trains)
+        local scale, note = delayed(self, i, name, GRADIENT, trains)
+        return mx.scaled_matmul(x, w, scale_x, scale_w, bias, scale, note, {
+            dtype = dtype, grad = self.recipe.gradient,
+        })
+    end
+end
+
+--- After a step: notes the largest magnitudes, of all ranks, in the histories, and makes the next step's scales of
+--- them. Collective, if the scales are delayed.
+function Quantization:after_step()
+    if not self.recipe.delayed then
+        return
+    end
+    mx.no_grad(mx.scope, function()
+        local history = self.history
+        mx.all_reduce_(self.largest, { op = "max" })
+        mx.copy(history, mx.roll(history, { shift = 1, dim = 3 }))
+        mx.write_slice(history, self.largest:view(history:size(1), KINDS, 1), { dim = 3, start = 1 })
+        local most = mx.max(history, { dim = 3 })
+        local good = mx.isfinite(most) * most:gt(0)
+        mx.copy(self.scale, mx.where(good, most * self.inverse, self.scale))
+        mx.fill(self.largest, { value = 0 })
+    end)
+end
+
+return quantization

@@ -1,0 +1,110 @@
+--- Recipes of quantization in a model: near bf16 in loss and gradients, delayed scales by their formula, and what is
+--- refused.
+
+local mx = require "mx"
+local lu = require "luaunit"
+
+local RECIPES = { "int8", "fp8", "fp8_full", "fp8_gpu", "te_fp8_currentscaling" }
+
+local function config_of(recipe, ...)
+    return mx.config.load {
+        "model_name=tiny", "quantization=" .. recipe, "max_target_length=32", "dataset_type=synthetic", ...,
+    }
+end
+
+local function batch_of(seed)
+    local function ids(n)
+        return mx.randint({ shape = { 2, 32 }, low = 0, high = 250, seed = n }):keep()
+    end
+    return { tokens = ids(seed), targets = ids(seed + 1) }
+end
+
+-- A training step without an update: the loss, and the gradients of two products in f32.
+local function step(model, batch)
+    for _, t in pairs(model.params) do
+        t:zero_grad()
+    end
+    local loss = mx.scope(function()
+        local loss = model:loss(batch)
+        mx.backward(loss)
+        return loss:item()
+    end)
+    return loss, model.params["layer001.query.weight"]:grad(), model.params["layer002.wo.weight"]:grad()
+end
+
+TestRecipes = {}
+
+-- The distance of two gradients over the length of the second.
+local function distance(a, b)
+    return ((a - b):square():sum():sqrt() / b:square():sum():sqrt()):item()
+end
+
+-- A rounding moves a code of i8 by up to 1/255 of the largest magnitude, of e4m3 by 1/16 of itself, of e5m2 by 1/8; the
+-- errors of a product are those of both operands, of a gradient those of several products in turn.
+function TestRecipes.test_near_bf16()
+    local batch = batch_of(1)
+    local plain, query, wo = step(mx.models.new(config_of("")), batch)
+    for _, recipe in ipairs(RECIPES) do
+        local model = mx.models.new(config_of(recipe))
+        if recipe == "fp8_gpu" then -- the scales are those of the step before
+            step(model, batch)
+            model:after_step()
+        end
+        local loss, own_query, own_wo = step(model, batch)
+        local bound = recipe == "int8" and 0.05 or recipe == "fp8" and 0.2 or 0.35
+        lu.assertTrue(math.abs(loss / plain - 1) < 0.01 and loss ~= plain,
+            ("%s: loss %g, %g"):format(recipe, loss, plain))
+        for name, off in pairs { query = distance(own_query, query), wo = distance(own_wo, wo) } do
+            lu.assertTrue(off > 0 and off < bound, ("%s: gradient of %s off by %g"):format(recipe, name, off))
+        end
+    end
+end
+
+-- What backward keeps is the same as what it would compute again.
+function TestRecipes.test_remat()
+    local batch = batch_of(1)
+    for _, recipe in ipairs { "int8", "fp8_gpu" } do
+        local loss, query, wo = step(mx.models.new(config_of(recipe, "remat_policy=none")), batch)
+        local again, query2, wo2 = step(mx.models.new(config_of(recipe, "remat_policy=full")), batch)
+        lu.assertEquals({ again, query2:totable(), wo2:totable() }, { loss, query:totable(), wo:totable() })
+    end
+end
+
+-- scale = largest magnitude of the history / 448 or 57344, 1 before the first step; evaluation notes nothing.
+function TestRecipes.test_delayed_scales()
+    local model = mx.models.new(config_of("fp8_gpu"))
+    local scale, history = model.buffers["quantization.scale"], model.buffers["quantization.history"]
+    local products = 2 * (scale:size(1) // 2)
+    lu.assertEquals(history:size(), { products, 3, 1024 })
+    lu.assertEquals(scale:totable()[1], { 1, 1, 1 })
+    mx.scope(function()
+        model:loss(batch_of(3), true)
+    end)
+    model:after_step()
+    lu.assertEquals(mx.max(history):item(), 0)
+    lu.assertEquals(scale:totable()[1], { 1, 1, 1 })
+    local weight = model.params["layer001.query.weight"]
+    local largest = {}
+    for i = 1, 2 do
+        largest[i] = weight:detach():to("bf16"):abs():max():item()
+        step(model, batch_of(3))
+        model:after_step()
+        lu.assertEquals(history[1][2]:totable()[1], largest[i])
+        mx.copy(weight:detach(), weight:detach() * 0.5)
+    end
+    lu.assertEquals({ history[1][2]:totable()[1], history[1][2]:totable()[2] }, { largest[2], largest[1] })
+    lu.assertAlmostEquals(scale:totable()[1][2], largest[1] / 448, 1e-9)
+    local most = mx.max(history[1][3]):item()
+    lu.assertTrue(most > 0 and math.abs(scale:totable()[1][3] / (most / 57344) - 1) < 1e-6)
+end
+
+function TestRecipes.test_what_is_refused()
+    local function refused(words, ...)
+        lu.assertErrorMsgContains(words, config_of, ...)
+    end
+    refused("quantization: expected one of", "int4")
+    refused("fp8_gpu has the same recipe in e4m3 and e5m2", "fp8_nanoo")
+    refused("dtype", "int8", "dtype=float32")
+    lu.assertErrorMsgContains("layers with experts are not quantized yet", mx.config.load,
+        { "model_name=tiny-moe", "quantization=fp8_full" })
+end

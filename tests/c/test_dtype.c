@@ -96,7 +96,7 @@ static unsigned char some[64];
 
 static void multiply_integers(void)
 {
-    mx_matrix m = {some, MX_I8, 2, false};
+    mx_matrix m = {some, MX_U8, 2, false};
     mx_gemm_run(&(mx_gemm){.m = 2, .n = 2, .k = 2, .a = m, .b = m, .c = {some, MX_F32, 2, false}, .alpha = 1});
 }
 static void exp_of_integers(void)
@@ -111,7 +111,7 @@ static void test_unexpected(void)
     static const struct {
         void (*run)(void);
         const char *function, *dtype;
-    } cases[] = {{multiply_integers, "run", "i8"},
+    } cases[] = {{multiply_integers, "run", "u8"},
                  {exp_of_integers, "", "u8"},
                  {float_of_integers, "mx_get_float", "i32"},
                  {int_of_floats, "mx_set_int", "bf16"}};

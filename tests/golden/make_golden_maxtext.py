@@ -158,6 +158,14 @@ EXPERTS = {
         ],
         "theirs": ["megablox=false"],
     },
+    # Every second layer has experts, of which a token gets one; norms after MLPs and experts.
+    "envy": {
+        "words": [
+            "decoder_block=envy", "dtype=float32", "normalize_embedding_logits=false", "num_experts=4",
+            "num_experts_per_tok=1", "base_moe_mlp_dim=24", "interleave_moe_layer_step=2", "use_qk_norm=true",
+            "use_post_ffw_norm=true", "load_balance_loss_weight=0.05", "sparse_matmul=false",
+        ],
+    },
 }
 
 # ---- modules that training on a CPU does not use ----

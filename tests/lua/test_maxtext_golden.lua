@@ -36,7 +36,7 @@ local CASES = { llama = F32, llama_bf16 = BF16, moments = MOMENTS, qwen = F32, t
 
 local BLOCKS = { default = BLOCK, gemma = BLOCK, gemma2 = BLOCK, gemma3 = BLOCK, olmo3 = BLOCK, gpt3 = BLOCK }
 
-local EXPERTS = { mixtral = BLOCK, mixtral_dropped = BLOCK, qwen3_moe = BLOCK }
+local EXPERTS = { mixtral = BLOCK, mixtral_dropped = BLOCK, qwen3_moe = BLOCK, envy = BLOCK }
 
 local function golden(file)
     local data, attributes = mx.io.h5_read(compare.here .. "../golden/" .. file)

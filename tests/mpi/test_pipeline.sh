@@ -1,0 +1,68 @@
+#!/bin/sh
+# A run that goes on with another number of stages, and one whose stage dies. test_pipeline.sh MXLUA [MPIRUN]
+set -u
+
+mxlua=$(realpath "$1")
+mpirun=${2:-mpirun}
+root=$(realpath "$(dirname "$0")/../..")
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder" || exit 1
+
+passed=0
+failed=0
+
+check() {
+    if [ "$2" = "$3" ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf 'FAIL %s: %s, expected %s\n' "$1" "$2" "$3"
+        sed 's/^/    /' out
+    fi
+}
+
+# train RANKS WORDS...
+train() {
+    ranks=$1
+    shift
+    timeout -k 2 $((120 * ${TIME_FACTOR:-1})) "$mpirun" -n "$ranks" "$mxlua" --threads 1 "$root/scripts/train.lua" \
+        model_name=tiny dataset_type=text dataset_path="$root/LICENSE" dtype=float32 base_num_decoder_layers=4 \
+        learning_rate_schedule_steps=6 ici_fsdp_parallelism=1 "$@" >out 2>&1
+}
+
+# The losses of a run's steps, to four decimals.
+losses() {
+    grep -v summary "checkpoints/$1/metrics.jsonl" | sed 's/.*"loss": *\([0-9.]*\).*/\1/' |
+        while read -r loss; do printf '%.4f ' "$loss"; done
+}
+
+# Eight sequences a step, whoever has them.
+train 1 run_name=whole steps=6 per_device_batch_size=8
+train 4 run_name=parts steps=2 per_device_batch_size=2 ici_pipeline_parallelism=4
+train 1 run_name=parts steps=4 per_device_batch_size=8
+train 2 run_name=parts steps=6 per_device_batch_size=4 ici_pipeline_parallelism=2 pipeline_schedule=1f1b
+check "six losses" "$(losses whole | wc -w)" 6
+check "4 stages, then 1, then 2" "$(losses parts)" "$(losses whole)"
+
+# The second stage kills itself in its third step.
+cat >dies.lua <<'END'
+local mx = require "mx"
+local config = mx.config.load(arg)
+local mesh = mx.train.mesh(config)
+local data, model = mx.data.open(config, mesh), mx.models.new(config, mesh)
+for step = 1, 6 do
+    if step == 3 and mx.rank() == 1 then
+        os.execute("kill -9 " .. io.open("/proc/self/stat"):read("n"))
+    end
+    mx.train.gradients(model, data, 1)
+end
+END
+timeout -k 2 $((60 * ${TIME_FACTOR:-1})) "$mpirun" -n 2 "$mxlua" --threads 1 dies.lua model_name=tiny \
+    per_device_batch_size=2 ici_fsdp_parallelism=1 ici_pipeline_parallelism=2 >out 2>&1
+check "a stage that dies ends the run" $(($? > 0 && $? < 124)) 1
+check "and is named" "$(grep -c 'rank 1 (process [0-9]*) has died' out)" 1
+check "with what the other one waits for" "$(grep -c 'message.*rank 1 over stage' out | sed 's/[1-9][0-9]*/some/')" some
+
+echo "$passed passed, $failed failed"
+[ $failed -eq 0 ]

@@ -33,6 +33,7 @@ static mx_attention_kernel read_attention(lua_State *L, int i)
     i = lua_gettop(L);
     mx_attention_kernel kernel = {.scores_in_memory = mxl_field_boolean(L, i, "scores_in_memory", false),
                                   .fused_backward = mxl_field_boolean(L, i, "fused_backward", false),
+                                  .fixed_maximum = mxl_field_boolean(L, i, "fixed_maximum", false),
                                   .forward = blocks(L, i, "block_q", "block_kv"),
                                   .dkv = blocks(L, i, "block_q_dkv", "block_kv_dkv"),
                                   .dq = blocks(L, i, "block_q_dq", "block_kv_dq")};
@@ -64,6 +65,8 @@ static void read_chip(lua_State *L, int i, mx_sim_chip *chip)
     chip->peak_flops[MX_BF16] = positive(L, i, "bf16_flops");
     chip->peak_flops[MX_F32] = positive(L, i, "f32_flops");
     chip->vector_flops = mxl_field_number(L, i, "vector_flops", 0);
+    chip->attention_step_s = mxl_field_number(L, i, "attention_step_s", 0);
+    chip->logits_again = mxl_field_boolean(L, i, "logits_again", false);
     chip->logit_bytes = mxl_field_number(L, i, "logit_bytes", 0);
     chip->one_hot_embedding = mxl_field_boolean(L, i, "one_hot_embedding", false);
     chip->attention = read_attention(L, i);

@@ -49,18 +49,21 @@ static double vector_seconds(const mx_sim_chip *chip, double operations)
 
 /* ---- attention ---- */
 
-/* Operations of the vector unit for a score: in the forward pass mask (2), maximum, difference, base-2 exponential (2),
- * sum, conversion; in a backward kernel mask (2), difference, exponential (2), two for the gradient of the softmax, two
- * conversions. */
+/* Operations of the vector unit for a score: in the forward pass mask (2), maximum (unless it is fixed), difference,
+ * base-2 exponential (2), sum, conversion; in a backward kernel mask (2), difference, exponential (2), two for the
+ * gradient of the softmax, two conversions. */
 enum { FORWARD_OPS = 8, BACKWARD_OPS = 9 };
 
 /* Seconds of a kernel with `products` products of head_dim per score. */
 static double kernel_seconds(const mx_sim_chip *chip, const mx_call *call, mx_blocks blocks, int products, int ops)
 {
     double scores = mx_attention_block_pairs(call, blocks.q, blocks.kv);
+    double queries = (double)call->in[0]->shape.size[1], keys = (double)call->in[1]->shape.size[1];
+    double steps = scores > 0 ? scores / (fmin((double)blocks.q, queries) * fmin((double)blocks.kv, keys)) : 0;
     double width = tiles((double)call->in[0]->shape.size[3], chip->tile);
     double matrix_s = scores * products * 2 * width / peak_of(chip, call);
-    return fmax(matrix_s, vector_seconds(chip, scores * ops)) / chip->attention_efficiency;
+    double arithmetic_s = fmax(matrix_s, vector_seconds(chip, scores * ops)) / chip->attention_efficiency;
+    return arithmetic_s + steps * chip->attention_step_s;
 }
 
 /* Seconds with the scores in memory: of each product the larger of its arithmetic and its traffic, which is 4 bytes a
@@ -89,7 +92,7 @@ static double attention_seconds(const mx_sim_chip *chip, const mx_call *call)
     if (kernel->scores_in_memory)
         return stored_seconds(chip, call, forward);
     if (forward)
-        return kernel_seconds(chip, call, kernel->forward, 2, FORWARD_OPS);
+        return kernel_seconds(chip, call, kernel->forward, 2, FORWARD_OPS - (kernel->fixed_maximum ? 1 : 0));
     double dkv_s = kernel_seconds(chip, call, kernel->dkv, kernel->fused_backward ? 5 : 4, BACKWARD_OPS);
     return kernel->fused_backward ? dkv_s : dkv_s + kernel_seconds(chip, call, kernel->dq, 3, BACKWARD_OPS);
 }
@@ -121,6 +124,16 @@ static double logits_of(const mx_call *call, const mx_cost *cost)
     return width > 0 ? (double)mx_count(call->in[MX_LOSS_H]) / width * (table / width) : 0;
 }
 
+/* Memory traffic of a logit that backward computes again: f32, written and read. */
+enum { LOGIT_AGAIN_BYTES = 8 };
+
+/* FLOPs of computing these logits once. */
+static double logit_flops(const mx_call *call, const mx_cost *cost)
+{
+    double logits = logits_of(call, cost);
+    return logits > 0 ? 2 * logits * (double)mx_row_width(call->in[MX_LOSS_H]) : 0;
+}
+
 /* ---- what a compiler does not fuse ---- */
 
 /* Bytes that an operation reads again because its reductions are kernels of their own: a norm reads x once for the
@@ -143,14 +156,16 @@ mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const 
     if (cost->work == MX_WORK_ATTENTION) {
         t.arithmetic_s = attention_seconds(chip, call);
     } else if (cost->work == MX_WORK_PRODUCT) {
-        t.arithmetic_s = padded_flops(chip, cost) / (peak_of(chip, call) * chip->matrix_efficiency);
+        double flops = padded_flops(chip, cost) + (chip->logits_again ? logit_flops(call, cost) : 0);
+        t.arithmetic_s = flops / (peak_of(chip, call) * chip->matrix_efficiency);
     } else if (one_hot > 0) {
         t.unit = MX_WORK_PRODUCT;
         t.arithmetic_s = one_hot / (chip->peak_flops[MX_BF16] * chip->matrix_efficiency);
     } else {
         t.arithmetic_s = vector_seconds(chip, cost->flops);
     }
-    t.passes_s = chip->logit_bytes * logits_of(call, cost) / rate;
+    double again_bytes = chip->logits_again ? LOGIT_AGAIN_BYTES : 0;
+    t.passes_s = chip->logit_bytes > 0 ? (chip->logit_bytes + again_bytes) * logits_of(call, cost) / rate : 0;
     if (chip->library_products)
         t.passes_s += (late + repeated_bytes(call)) / rate;
     else

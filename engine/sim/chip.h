@@ -7,12 +7,13 @@
  * multiprocessors. Products with fewer tiles than that are split along their depth. Other operations take the larger of
  * the time of their bytes and that of their arithmetic on the vector unit.
  *
- * The loss writes and reads all logits. An embedding may be a product of one-hot vectors and the table.
+ * The loss writes and reads all logits; it may compute them a second time. An embedding may be a product of one-hot
+ * vectors and the table.
  *
  * Attention is computed in blocks of queries by keys. A block that a mask rules out is skipped; any other is computed
- * whole. head_dim is padded to the matrix unit. The softmax of the scores runs on the vector unit beside the products.
- * Without a kernel for attention (`scores_in_memory`), the compiler writes all scores to memory and reads them several
- * times. */
+ * whole, and has an overhead beside its arithmetic. head_dim is padded to the matrix unit. The softmax of the scores
+ * runs on the vector unit beside the products. Without a kernel for attention (`scores_in_memory`), the compiler writes
+ * all scores to memory and reads them several times. */
 #ifndef MX_SIM_CHIP_H
 #define MX_SIM_CHIP_H
 
@@ -27,6 +28,7 @@ typedef struct mx_blocks {
 typedef struct mx_attention_kernel {
     bool scores_in_memory; /* there is no kernel: scores are f32 in memory, and masks skip nothing */
     bool fused_backward;   /* one kernel computes all gradients. If not, a second one, for q, computes scores again */
+    bool fixed_maximum;    /* a given number is subtracted from scores, so that no maximum is needed */
     mx_blocks forward, dkv, dq;
 } mx_attention_kernel;
 
@@ -44,7 +46,9 @@ typedef struct mx_sim_chip {
     bool offloads[MX_EXCHANGE_KINDS];                                  /* separate cores run these collectives */
     double matrix_efficiency, attention_efficiency, memory_efficiency; /* share of each peak that is reached */
     double collective_share; /* of the units for arithmetic that a collective in the slice takes while it lasts */
+    double attention_step_s; /* overhead of each block of an attention kernel */
     double logit_bytes;      /* memory traffic of the loss for each logit, beside that of its products */
+    bool logits_again;       /* backward computes the logits again */
     bool one_hot_embedding;  /* embeddings are products with one-hot vectors */
     mx_attention_kernel attention;
 } mx_sim_chip;

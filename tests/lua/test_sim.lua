@@ -8,7 +8,7 @@ TestHardware, TestChip, TestPod, TestRefusals = {}, {}, {}, {}
 local PEAK, MEMORY = 197e12, 819e9 -- of v5e
 local WHOLE = { -- nothing lost: what the vendor says
     matrix_efficiency = 1, attention_efficiency = 1, memory_efficiency = 1, ici_efficiency = 1, dcn_efficiency = 1,
-    dcn_hop_latency_s = 1e-5, vector_flops = 0,
+    dcn_hop_latency_s = 1e-5, vector_flops = 0, attention_step_s = 0,
 }
 
 local function stop()
@@ -251,6 +251,23 @@ function TestChip.test_attention_in_whole_blocks()
     assert_near(attend({ causal = true, window = 512 }), 2 * 2 * 4 * 512 ^ 2 * 7 * 2 * 128 / PEAK)
 end
 
+-- Each of the blocks that a mask leaves has an overhead: forward 2 + 4 + 6 + 8 of each head, and so on. Blocks that are
+-- larger than the sequence are one.
+function TestChip.test_blocks_of_attention_have_an_overhead()
+    local function both(step_s, kernel, options)
+        chip({ attention_step_s = step_s, attention_kernel = kernel })
+        local forward = attend(options)
+        return forward, mx.sim_times().attention_s - forward
+    end
+    local heads, step_s, causal = 2 * 4, 1e-6, { causal = true }
+    local forward, backward = both(0, KERNEL, causal)
+    local slower_forward, slower_backward = both(step_s, KERNEL, causal)
+    assert_near(slower_forward - forward, heads * (2 + 4 + 6 + 8) * step_s)
+    assert_near(slower_backward - backward, heads * (4 * 1 + 4 * 2 + 2 + 4) * step_s)
+    local large = { block_q = 4096, block_kv = 4096 }
+    assert_near(both(step_s, large) - both(0, large), heads * step_s)
+end
+
 -- Per score, the forward kernel has 8 operations of the vector unit and the backward kernels 9 each.
 function TestChip.test_attention_is_bound_by_the_vector_unit()
     local vector = 1e12
@@ -259,6 +276,8 @@ function TestChip.test_attention_is_bound_by_the_vector_unit()
     local scores = 2 * 4 * 2048 ^ 2
     assert_near(forward, scores * 8 / vector)
     assert_near(mx.sim_times().attention_s, forward + 2 * scores * 9 / vector)
+    chip({ vector_flops = vector, attention_kernel = { fixed_maximum = true } })
+    assert_near(attend(), scores * 7 / vector)
 end
 
 -- Scores in memory: each array of them is 4 bytes a score. Forward: two passes, and two products with one array each.
@@ -318,7 +337,8 @@ function TestChip.test_one_hot_embedding()
     assert_near(mx.sim_times().matrix_s, 2.0 * 4096 * 1024 * 384 / PEAK)
 end
 
--- The loss moves 16 bytes of each logit beside its products.
+-- The loss moves 16 bytes of each logit beside its products. Logits that backward computes again are one more product,
+-- written and read.
 function TestChip.test_logits_are_in_memory()
     local function loss(more)
         chip(more)
@@ -326,6 +346,15 @@ function TestChip.test_logits_are_in_memory()
         return seconds(function() mx.cross_entropy(h, w, mx.zeros({ 4096 }, "i32")) end)
     end
     assert_near(loss() - loss({ logit_bytes = 0 }), 16 * 4096 * 8192 / MEMORY, 1e-6)
+    local again = 2.0 * 4096 * 8192 * 512 / PEAK + 8 * 4096 * 8192 / MEMORY
+    assert_near(loss({ logits_again = true }) - loss(), again, 1e-6)
+    local function settings(word)
+        return mx.sim.settings(mx.config.load({ "model_name=tiny", word }, { simulate = false }))
+    end
+    lu.assertFalse(settings("num_vocab_tiling=1").logits_again)
+    lu.assertTrue(settings("num_vocab_tiling=4").logits_again)
+    lu.assertFalse(settings("use_max_logit_estimate=-1").attention_kernel.fixed_maximum)
+    lu.assertTrue(settings("use_max_logit_estimate=30").attention_kernel.fixed_maximum)
 end
 
 function TestChip.test_memory()

@@ -40,9 +40,10 @@ function TestV7xGuide.test_every_row_and_verdict()
             lu.assertAlmostEquals(result.step_s, tonumber(row.step:match("^([%d.]+) s$")), SHARE * result.step_s, name)
         end
     end
-    lu.assertEquals(count, 15)
+    lu.assertEquals(count, 16)
     lu.assertTrue(seconds.a4 / 4 < seconds.a2 / 2 and seconds.a2 / 2 < seconds.a1)
     lu.assertTrue(seconds.tp4 > 1.5 * seconds.a2 and seconds.tp2 > seconds.a2)
+    lu.assertTrue(seconds.blocks < seconds.a2 and seconds["long-blocks"] < 0.7 * seconds.long)
     lu.assertTrue(seconds.dot > 1.5 * seconds.a2)
     lu.assertTrue(seconds.sc < seconds.a2 and seconds.sc > 0.95 * seconds.a2)
     lu.assertTrue(seconds.blocking > seconds.a2)

@@ -174,6 +174,8 @@ for _, axis in ipairs(mesh.AXES) do
 end
 
 rules.VALUES.collective_streams = { min = 0, max = 2 }
+rules.VALUES.use_max_logit_estimate = { min = -1 }
+rules.VALUES.num_vocab_tiling = { min = 1 }
 rules.VALUES.attention = { choices = { "autoselected", "flash", "cudnn_flash_te", "cudnn_flash_jax", "dot_product" } }
 for _, key in ipairs({ "sa_block_q", "sa_block_kv", "sa_block_q_dkv", "sa_block_kv_dkv", "sa_block_q_dq",
     "sa_block_kv_dq" }) do

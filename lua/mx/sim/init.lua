@@ -209,7 +209,7 @@ end
 local function attention_kernel(hardware)
     local kernel = {
         block_q = BLOCK, block_kv = BLOCK, block_q_dkv = BLOCK, block_kv_dkv = BLOCK, block_q_dq = BLOCK,
-        block_kv_dq = BLOCK, fused_backward = false, scores_in_memory = false,
+        block_kv_dq = BLOCK, fused_backward = false, scores_in_memory = false, fixed_maximum = false,
     }
     for name, value in pairs(hardware.attention_kernel or {}) do
         kernel[name] = value
@@ -255,6 +255,7 @@ function sim.pod(name, slices, values)
             offloads_all_reduce = hardware.sparse_core_collective_offload_all_reduce,
             matrix_efficiency = hardware.matrix_efficiency or 1,
             attention_efficiency = hardware.attention_efficiency or 1,
+            attention_step_s = hardware.attention_step_s, logits_again = hardware.logits_again,
             memory_efficiency = hardware.memory_efficiency or 1,
             vector_flops = hardware.vector_flops, one_hot_embedding = hardware.one_hot_embedding or false,
             logit_bytes = hardware.logit_bytes or (hardware.fuses ~= false and LOGIT_BYTES or 0),
@@ -292,9 +293,10 @@ function sim.settings(config)
     settings.network = config.network ~= "" and config.network or nil
     settings.dcn_Bps = config.dcn_Bps > 0 and config.dcn_Bps or nil
     settings.collective_streams = config.collective_streams > 0 and config.collective_streams or nil
-    settings.one_hot_embedding = config.use_iota_embed
+    settings.one_hot_embedding, settings.logits_again = config.use_iota_embed, config.num_vocab_tiling > 1
     settings.attention_kernel = {
         scores_in_memory = has_no_kernel(config), fused_backward = config.sa_use_fused_bwd_kernel,
+        fixed_maximum = config.use_max_logit_estimate >= 0,
         block_q = config.sa_block_q, block_kv = config.sa_block_kv, block_q_dkv = config.sa_block_q_dkv,
         block_kv_dkv = config.sa_block_kv_dkv, block_q_dq = config.sa_block_q_dq, block_kv_dq = config.sa_block_kv_dq,
     }

@@ -124,6 +124,7 @@ function TestImport.test_config()
     lu.assertEquals(mx.weights.config(GOLDEN .. "mistral").sliding_window_size, 5)
     lu.assertEquals(mx.weights.config(GOLDEN .. "qwen3.gguf"), mx.weights.config(GOLDEN .. "qwen3"))
     lu.assertEquals(mx.weights.config(GOLDEN .. "gpt2.gguf"), mx.weights.config(GOLDEN .. "gpt2"))
+    lu.assertEquals(mx.weights.config(GOLDEN .. "mixtral.gguf"), mx.weights.config(GOLDEN .. "mixtral"))
     keys = mx.weights.config(GOLDEN .. "qwen2")
     lu.assertEquals({ keys.attention_bias, keys.use_bias, keys.logits_via_embedding }, { true, false, true })
 end
@@ -420,6 +421,18 @@ local function changed_folder(name, change)
     return at
 end
 
+-- With experts in all layers no MLP has the width base_mlp_dim, and shares of a softmax over the chosen sum to 1 anyway.
+function TestLoading.test_differences_without_effect()
+    local function check(name, word)
+        return mx.weights.check(mx.weights.load_config(GOLDEN .. name, { words = { word } }), GOLDEN .. name)
+    end
+    check("mixtral", "base_mlp_dim=99")
+    check("mixtral", "norm_topk_prob=true")
+    says("base_mlp_dim: 99, but", check, "qwen3_moe", "base_mlp_dim=99") -- its first layer has no experts
+    says("norm_topk_prob: true, but", check, "qwen3_moe_fused", "norm_topk_prob=true")
+    says("num_experts: 4, but", check, "mixtral", "num_experts=4")
+end
+
 function TestLoading.test_tensors_that_do_not_fit()
     local function load(name, change)
         mx.weights.model(changed_folder(name, change))
@@ -435,6 +448,12 @@ function TestLoading.test_tensors_that_do_not_fit()
     end)
     says("has no tensor 'model.layers.0.self_attn.q_norm.weight'", load, "qwen2", function(values)
         values.model_type, values.head_dim = "qwen3", 8
+    end)
+    says("block_sparse_moe.gate.weight' is 5x24, the model's is 6x24", load, "mixtral", function(values)
+        values.num_local_experts = 6
+    end)
+    says("mlp.experts.gate_up_proj' is 5x40x24, the model's is 5x36x24", load, "mixtral_fused", function(values)
+        values.intermediate_size = 18
     end)
     says("has neither model.safetensors nor model.safetensors.index.json", load, "llama2", function(_, at)
         os.remove(at .. "/model.safetensors")

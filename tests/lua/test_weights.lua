@@ -421,7 +421,8 @@ local function changed_folder(name, change)
     return at
 end
 
--- With experts in all layers no MLP has the width base_mlp_dim, and shares of a softmax over the chosen sum to 1 anyway.
+-- With experts in all layers no MLP has the width base_mlp_dim. Shares of a softmax over the chosen experts sum to 1
+-- anyway.
 function TestLoading.test_differences_without_effect()
     local function check(name, word)
         return mx.weights.check(mx.weights.load_config(GOLDEN .. name, { words = { word } }), GOLDEN .. name)

@@ -332,6 +332,16 @@ function TestMoe.test_accumulation_with_few_targets()
     lu.assertTrue(figures.load_balance_loss > 0.5 * 0.75 and figures.load_balance_loss < 0.5 * 2)
 end
 
+-- With these, the losses of routers depend on no parameter that is trained.
+function TestMoe.test_frozen_routers()
+    local model = new_model("trainable_parameters_mask=[unembedding]", "load_balance_loss_weight=0.5")
+    local loss = mx.train.gradients(model, data_of(new_batch()), 1)
+    local main, extra = model:losses(new_batch())
+    lu.assertAlmostEquals(loss, main:item() + extra:item(), 1e-5)
+    lu.assertNotNil(model.params["unembedding.weight"]:grad())
+    lu.assertNil(model.params["layer001.router.weight"]:grad())
+end
+
 function TestMoe.test_loads_and_biases()
     local model = new_model("routed_bias=true", "routed_bias_update_rate=0.25", "routed_score_func=sigmoid",
         "sparse_matmul=false", "capacity_factor=1.0")

@@ -143,13 +143,11 @@ local function add_pass(model, batch, weight, share, is_last, observe)
     if observe then
         observe()
     end
-    local seed = model.parallel.seed
-    if not extra then
-        mx.backward(loss, seed * weight)
-        return loss:item() * weight
+    if extra then -- in one root: with frozen parameters it may depend on nothing that has a gradient
+        loss, weight = loss * weight + extra * share, 1
     end
-    mx.backward({ loss, extra }, { seed * weight, seed * share })
-    return loss:item() * weight + extra:item() * share
+    mx.backward(loss, model.parallel.seed * weight)
+    return loss:item() * weight
 end
 
 --- Runs the forward and backward passes of one step. The gradients are those of the mean loss over all targets that

@@ -50,6 +50,23 @@ function TestSimExperts.test_a_step_has_these_products()
     end
 end
 
+-- The intensity of a grouped product passes what the chip needs with these rows of an expert, and not with one less.
+function TestSimExperts.test_least_rows()
+    local shape, needed = mx.models.shape(mx.config.load { "model_name=qwen3-235b-a22b" }), 312.6
+    local least = experts.least_rows(shape, 1536, needed)
+    local function intensity(m)
+        return 2 * m * 4096 * 1536 / (2 * (m * 4096 + 4096 * 1536 + m * 1536))
+    end
+    lu.assertTrue(intensity(least) >= needed and intensity(least - 1) < needed)
+    lu.assertNil(experts.least_rows(shape, 1536, 2 * 4096 * 1536 / (2 * (4096 + 1536))))
+    local cfg = config("hardware=v5e-8")
+    local text = experts.advice(cfg, mx.models.shape(cfg), mx.mesh.plan(cfg, 8), 20)
+    -- 20 x 2 x 64 x 64 / (2 x 64 x 64 - 20 x 2 x 128) = 53.3
+    lu.assertEquals(text, "Products of experts need at least 54 rows of each expert to be compute-bound; here are 128.")
+    text = experts.advice(cfg, mx.models.shape(cfg), mx.mesh.plan(cfg, 8), 32)
+    lu.assertEquals(text, "Products of experts of width 64 are bound by memory with any number of rows.")
+end
+
 function TestSimExperts.test_lines()
     local cfg = config("hardware=v5e-8", "ici_expert_parallelism=4", "simulated_expert_imbalance=1.5")
     local text = table.concat(experts.lines(cfg, mx.models.shape(cfg), mx.mesh.plan(cfg, 8)), "\n")

@@ -33,9 +33,9 @@ end
 ---@param shape table of mx.models.shape
 ---@param plan mx.Mesh of mx.mesh.plan
 ---@return table? part, count (of experts that the device computes), ranks (that have different experts), rows (of
----        these experts in a pass), rows_each (of one of them), buffer_bytes (inputs, inner features and results of the
----        rows), weight_bytes (of the experts, gathered; 0: none are), token_bytes (of all ranks' tokens, gathered; 0:
----        none travel)
+---        these experts in a pass), rows_each (of one of them), features (of an expert, on this device), buffer_bytes
+---        (inputs, inner features and results of the rows), weight_bytes (of the experts, gathered; 0: none are),
+---        token_bytes (of all ranks' tokens, gathered; 0: none travel)
 function experts.of(cfg, shape, plan)
     local part = part_of(shape)
     if not part then
@@ -52,11 +52,43 @@ function experts.of(cfg, shape, plan)
     end
     local width = part.width / q.tensor
     return {
-        part = part, count = count, ranks = ranks, rows = rows, rows_each = rows / count,
+        part = part, count = count, ranks = ranks, rows = rows, rows_each = rows / count, features = width,
         buffer_bytes = rows * (2 * shape.emb + products * width) * q.width,
         weight_bytes = are_gathered(plan) and count * products * shape.emb * width * q.width or 0,
         token_bytes = ranks > 1 and q.tokens * ranks * shape.emb * q.width or 0,
     }
+end
+
+--- The least rows of an expert with which a product into its features is compute-bound: rows m of E features times a
+--- matrix (E, M) are 2 m E M FLOPs on w (m E + E M + m M) bytes. nil: no number of rows is enough.
+---@param shape table of mx.models.shape
+---@param features integer M
+---@param needed number FLOPs / byte of the memory
+---@return integer?
+function experts.least_rows(shape, features, needed)
+    local E, width = shape.emb, mx.dtypes[shape.dtype].bytes
+    local gain = 2 * E * features - needed * width * (E + features)
+    return gain > 0 and math.ceil(needed * width * E * features / gain) or nil
+end
+
+--- What products of experts need, as a sentence of a roofline; nil for a model without experts.
+---@param cfg table config
+---@param shape table of mx.models.shape
+---@param plan mx.Mesh of mx.mesh.plan
+---@param needed number FLOPs / byte of the memory
+---@return string?
+function experts.advice(cfg, shape, plan, needed)
+    local e = experts.of(cfg, shape, plan)
+    if not e then
+        return nil
+    end
+    local least = experts.least_rows(shape, e.features, needed)
+    if not least then
+        return ("Products of experts of width %s are bound by memory with any number of rows."):format(
+            util.thousands(e.features))
+    end
+    return ("Products of experts need at least %s rows of each expert to be compute-bound; here are %s%s."):format(
+        util.thousands(least), util.thousands(e.rows_each), e.rows_each < least and ", too few" or "")
 end
 
 --- The figures as lines of a plan; none for a model without experts.

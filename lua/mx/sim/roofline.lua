@@ -6,6 +6,7 @@
 -- operation is compute-bound if its FLOPs / bytes exceed peak / memory bandwidth.
 
 local collectives = require "mx.sim.collectives"
+local experts = require "mx.sim.experts"
 local mx = require "mx"
 local picture = require "mx.parallel.mesh_picture"
 local util = require "mx.util"
@@ -315,6 +316,10 @@ function roofline.report(cfg)
     end
     put("")
     put_text(advice(cfg, shape, plan, machine))
+    local of_experts = experts.advice(cfg, shape, plan, machine.peak / machine.memory)
+    if of_experts then
+        put_text(of_experts)
+    end
     if cfg.operations == 0 then
         return lines
     end

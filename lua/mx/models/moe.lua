@@ -186,7 +186,7 @@ function moe.forward(model, i, part, weights, h, run)
     local y = parallel:scatter_tokens(compute(model, part, weights, tokens, shares, experts, capacity))
     if part.shared > 0 then
         local own = setmetatable({}, { __index = function(_, name) return weights[SHARED .. name] end })
-        y = y + mlp.forward(model, i, shared_part(part), own, h)
+        y = y + mlp.forward(model, i, shared_part(part), own, h, run)
     end
     return y, extra
 end

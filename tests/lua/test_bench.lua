@@ -87,3 +87,18 @@ function TestBench.test_ranks_that_stand_for_no_chips_are_refused()
     lu.assertErrorMsgContains("expected bench_seconds", mx.bench.run, "16b", { "steps=3" })
     lu.assertErrorMsgContains("start 2 ranks", mx.bench.run, "16b", { "ici_tensor_parallelism=2" })
 end
+
+-- A step that may take 10 % longer than simulated has an MFU of 1 / 1.1 of the simulated one.
+function TestBench.test_its_figures_have_a_range()
+    local published = mx.repro.published("v5e")
+    local cell = published.cells[4]
+    lu.assertEquals({ cell.model, cell.slices }, { "128b", 1 })
+    local simulated = mx.repro.simulate(published, cell, { range = true })
+    local least, most = table.unpack(simulated.range)
+    lu.assertTrue(least < 1 and most > 1)
+    local lines = mx.bench.figures(published, cell, simulated, { flop_formula = "maxtext-2023-10" }, "a")
+    lu.assertEquals(#lines, 5)
+    lu.assertStrContains(lines[4], ("a step takes %.4g s (%.4g to %.4g s): MFU %.1f to %.1f"):format(simulated.step_s,
+        least * simulated.step_s, most * simulated.step_s, simulated.mfu / most, simulated.mfu / least))
+    lu.assertNil(mx.repro.simulate(published, cell).range)
+end

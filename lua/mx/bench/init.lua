@@ -335,21 +335,34 @@ local function agree(plan)
     return mx.io.json_decode(mx.share_text(mx.io.json_encode(plan)))
 end
 
--- Prints the published, simulated and measured MFU. They can be compared only as shares of their own peaks.
-local function print_figures(published, cell, simulated, summary, era)
-    local row = "  %-10s %6s %9s  %s"
+--- The published, simulated and measured MFU as lines. They can be compared only as shares of their own peaks.
+---@param published table of mx.repro.published
+---@param cell table its row
+---@param simulated table of mx.repro.simulate, with a range
+---@param summary table of mx.Metrics:finish
+---@param era string
+---@return string[]
+function bench.figures(published, cell, simulated, summary, era)
+    local row, lines = "  %-10s %6s %9s  %s", {}
+    local function add(...)
+        lines[#lines + 1] = row:format(...)
+    end
     local function number(format, value)
         return value and format:format(value) or "-"
     end
-    say("%s", row:format("", "MFU %", "TFLOP/s", "of what, and how its FLOPs were counted"))
-    say("%s", row:format("published", number("%.2f", cell.mfu), number("%.1f", cell.tflops),
+    add("", "MFU %", "TFLOP/s", "of what, and how its FLOPs were counted")
+    add("published", number("%.2f", cell.mfu), number("%.1f", cell.tflops),
         ("%s TFLOP/s, %d chips of %s (%s)"):format(published.peak_tflops, cell.chips, published.hardware,
-            published.flop_formula)))
-    say("%s", row:format("simulated", number("%.2f", simulated.mfu), number("%.1f", simulated.tflops),
+            published.flop_formula))
+    add("simulated", number("%.2f", simulated.mfu), number("%.1f", simulated.tflops),
         ("%s TFLOP/s, the same%s (%s)"):format(published.peak_tflops, era == "b" and ", another model" or "",
-            simulated.formula)))
-    say("%s", row:format("this host", number("%.2f", summary.mfu), number("%.4f", summary.tflops_per_device),
-        ("%s TFLOP/s, measured (%s)"):format(number("%.4f", summary.peak_tflops), summary.flop_formula)))
+            simulated.formula))
+    add("", "", "", ("a step takes %.4g s%s: MFU %.1f to %.1f"):format(simulated.step_s,
+        mx.sim.label.range_text(simulated.step_s, simulated.range), simulated.mfu / simulated.range[2],
+        simulated.mfu / simulated.range[1]))
+    add("this host", number("%.2f", summary.mfu), number("%.4f", summary.tflops_per_device),
+        ("%s TFLOP/s, measured (%s)"):format(number("%.4f", summary.peak_tflops), summary.flop_formula))
+    return lines
 end
 
 -- The columns of a report beside this host's.
@@ -377,7 +390,7 @@ end
 function bench.run(name, words)
     local published = mx.repro.published("v5e")
     local config, cell = load_config(name, published, words), published_cell(name, published)
-    local simulated = mx.repro.simulate(published, cell, { era = config.era }) -- checks the parameters, too
+    local simulated = mx.repro.simulate(published, cell, { era = config.era, range = true }) -- checks parameters, too
     check_mesh(name, mx.mesh.plan(config, mx.ranks()))
     local job, shape = bench.job(name), mx.models.shape(config)
     local chip = bench.chip_shape(name, shape)
@@ -412,11 +425,13 @@ function bench.run(name, words)
             bench = name, host = "this host", published_params = mx.models.count(shape), layers = plan.layers,
             sequences = plan.sequences, length = plan.length, remat_policy = chip.remat_policy, era = config.era,
             fsdp = mesh:size("fsdp"), tensor = mesh:size("tensor"), published_mfu = cell.mfu,
-            simulated_mfu = simulated.mfu,
+            simulated_mfu = simulated.mfu, simulated_step_range = simulated.range,
         },
     }
     local summary = run_steps(config, model, shards, plan, report, mesh)
-    print_figures(published, cell, simulated, summary, config.era)
+    for _, line in ipairs(bench.figures(published, cell, simulated, summary, config.era)) do
+        say("%s", line)
+    end
     mx.sim.label.say(mx.sim.hardware(mx.sim.split_name(published.hardware)), mx.sim.label.job(config))
     return summary
 end

@@ -58,9 +58,10 @@ end
 --- Simulates a step of a published job. Not collective: each process simulates by itself.
 ---@param published table of repro.published
 ---@param cell {model: string, slices: integer}
----@param o? {constants: table<string, number>, era: string, limited: boolean} constants: used instead of the hardware
----       file's; limited = false: a step that needs more memory than a chip has is not refused
----@return table step_s, mfu, tflops, tokens_per_s (of a chip), peak_memory_bytes, formula, times (of mx.sim_times)
+---@param o? {constants: table<string, number>, era: string, limited: boolean, range: boolean} constants: used instead
+---       of the hardware file's; limited = false: a step that needs more memory than a chip has is not refused
+---@return table step_s, mfu, tflops, tokens_per_s (of a chip), peak_memory_bytes, formula, times (of mx.sim_times);
+---        with o.range: range (of mx.plan.range)
 function repro.simulate(published, cell, o)
     o = o or {}
     local config = mx.config.load(repro.words(published, cell, o.era), { simulate = false, flags = false })
@@ -70,6 +71,7 @@ function repro.simulate(published, cell, o)
     return {
         step_s = result.step_s, tflops = result.flops_per_s / 1e12, formula = result.formula, times = result.times,
         mfu = result.mfu, peak_memory_bytes = result.peak_bytes, tokens_per_s = result.tokens_per_s,
+        range = o.range and mx.plan.range(config, config.hardware, config.num_slices) or nil,
     }
 end
 

@@ -138,7 +138,7 @@ static mx_status read_text(mx_weights *w, char **text, int64_t *length)
 
 mx_status mx_safetensors_read_header(mx_weights *w)
 {
-    char *text;
+    char *text = NULL;
     int64_t length = 0;
     mx_value header;
     w->metadata.kind = MX_MAP;

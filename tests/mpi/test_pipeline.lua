@@ -209,6 +209,53 @@ if RANKS == 2 then
     end
 end
 
+-- ---- time ----
+
+TestTime = {}
+
+-- Passes that only sleep: stages wait for each other as long as a replay of the measured passes says, which knows no
+-- time of messages. 5 points are left for them, and for other programs.
+function TestTime.test_the_bubble_is_that_of_the_schedule()
+    if RANKS == 3 then
+        lu.skip("two and four stages are enough")
+    end
+    local config = config_of(TINY, SAME[1], "pipeline_schedule=1f1b num_pipeline_microbatches=4",
+        ("per_device_batch_size=%d"):format(4 // RANKS))
+    local model, data = mx.models.new(config, mx.train.mesh(config)), mx.data.open(config, mx.train.mesh(config))
+    local micros, own = mx.pipeline.driver.split({ data:next() }, 4), {}
+    local Pass = getmetatable(mx.pipeline.driver.new(model, micros, { 1, 1, 1, 1 }, 1, 4))
+    local forward, backward = Pass.forward, Pass.backward
+    local function pass(what, seconds)
+        return function(self, chunk, micro)
+            local start = mx.now()
+            os.execute("sleep " .. seconds)
+            own[#own + 1] = { what, chunk, micro, mx.now() - start }
+            return mx.zeros(self.like:size(), self.like:dtype())
+        end
+    end
+    Pass.forward, Pass.backward = pass("F", 0.05), pass("B", 0.1)
+    for _ = 1, 2 do -- the first also connects the ranks
+        own = {}
+        mx.barrier()
+        mx.pipeline.driver.train(model, micros, { 1, 1, 1, 1 }, 1, 1)
+    end
+    Pass.forward, Pass.backward = forward, backward
+    local seconds = {}
+    for rank = 0, RANKS - 1 do
+        local text = mx.share_text(mx.rank() == rank and mx.io.json_encode(mx.io.array(own)) or nil, rank)
+        for _, one in ipairs(mx.io.json_decode(text)) do
+            seconds[("%s %d %d"):format(one[1], one[2], one[3])] = one[4]
+        end
+    end
+    local function of(what)
+        return function(chunk, micro)
+            return seconds[("%s %d %d"):format(what, chunk, micro)]
+        end
+    end
+    local replay = mx.pipeline.schedule.replay(model.parallel.stages.schedule, { F = of "F", B = of "B" })
+    lu.assertAlmostEquals(mx.pipeline.driver.bubble(model), replay.bubble, 0.05)
+end
+
 -- ---- memory ----
 
 if RANKS == 2 and not os.getenv "MXLUA_NODE_RANKS" then

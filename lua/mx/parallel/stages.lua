@@ -18,6 +18,7 @@ local stages = {}
 ---@field microbatches integer
 ---@field tied boolean
 ---@field schedule mx.PipelineSchedule
+---@field times {passes: integer, seconds: number, waited_s: number} of this rank's training passes but the first
 
 -- The number of chunks of each stage, and the layers of a chunk, from the keys.
 local function sizes_of(config, n, layers)
@@ -69,6 +70,7 @@ function stages.of(mesh, shape, config)
         util.refuse("trainable_parameters_mask: a pipeline of %d stages trains all parameters: leave it out", n)
     end
     local self = { n = n, index = mesh:index("stage"), tied = shape.tied }
+    self.times = { passes = 0, seconds = 0, waited_s = 0 }
     local per
     self.repeats, per = sizes_of(config, n, shape.layers)
     self.ranges, self.chunk_of = ranges_of(n * self.repeats, per, shape.layers), {}

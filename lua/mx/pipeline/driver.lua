@@ -1,8 +1,9 @@
 --- Runs a schedule on the stages of a pipeline: each forward pass of a chunk has a tape of its own, activations and
 --- gradients are messages in the schedule's order.
 --
--- A stage posts a receive one action before it needs the value, so that the message travels while it computes. It posts
--- its messages in the schedule's order only, which is why stages never block each other (schedule.lua).
+-- A stage posts a receive two actions before it needs the value. So the message travels while it computes, and does not
+-- hold up those behind it. Messages are posted in the schedule's order only, so stages never block each other
+-- (schedule.lua).
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -48,6 +49,7 @@ end
 ---@field at integer the next message to post
 ---@field made table<string, any> values to send: made["activation 2.1"]
 ---@field came table<string, any> values received
+---@field seconds number that the stage took, when it has ended; waited_s: of them, waiting for other stages
 local Pass = {}
 Pass.__index = Pass
 
@@ -58,7 +60,7 @@ end
 local function new_pass(model, s, batch)
     local stage, parallel = model.parallel.stages.index + 1, model.parallel
     local self = setmetatable({
-        model = model, s = s, stage = stage, own = {}, at = 1, made = {}, came = {}, last = {},
+        model = model, s = s, stage = stage, own = {}, at = 1, made = {}, came = {}, last = {}, waited_s = 0,
     }, Pass)
     for _, m in ipairs(s.messages) do
         if m.from == stage or m.to == stage then
@@ -101,18 +103,23 @@ local function post(self, most)
 end
 
 local function take(self, what, chunk, micro)
-    local name = key(what, chunk, micro)
+    local name, start = key(what, chunk, micro), mx.now()
     local t = self.came[name]
+    if t then
+        t:wait()
+        self.waited_s = self.waited_s + mx.now() - start
+    end
     self.came[name] = nil
     return t
 end
 
 -- Runs this stage's actions. forward(self, chunk, micro, x) and backward(self, chunk, micro, dy) return what to send.
+-- Notes how long that takes, and how long the stage waits for other stages.
 local function run(self, actions, forward, backward)
-    local chunks = self.s.stages * self.s.repeats
+    local chunks, start = self.s.stages * self.s.repeats, mx.now()
     for i, action in ipairs(actions) do
         local chunk, micro = action.chunk, action.micro
-        post(self, math.max(needed_by(self, action), needed_by(self, actions[i + 1])))
+        post(self, math.max(needed_by(self, action), needed_by(self, actions[i + 1]), needed_by(self, actions[i + 2])))
         if action.what == "F" then
             local y = forward(self, chunk, micro, take(self, "activation", chunk, micro))
             if chunk < chunks then
@@ -127,6 +134,7 @@ local function run(self, actions, forward, backward)
         post(self, 0)
     end
     self.like:release()
+    self.seconds = mx.now() - start
 end
 
 -- ---- training ----
@@ -233,7 +241,24 @@ function driver.train(model, batches, weights, pass, passes)
     end
     local self = driver.new(model, micros, shares, 1 / (n * passes), pass == passes and n or 0)
     run(self, self.s.actions[self.stage], self.forward, self.backward)
+    local times = model.parallel.stages.times
+    times.passes = times.passes + 1
+    if times.passes > 1 then
+        times.seconds, times.waited_s = times.seconds + self.seconds, times.waited_s + self.waited_s
+    end
     return self.loss
+end
+
+--- The measured bubble of all training passes of a model but the first, which also connects the ranks: the share of the
+--- time in which stages waited, as in schedule.replay. nil if there were no passes. Collective.
+---@param model mx.Decoder
+---@return number?
+function driver.bubble(model)
+    local times = model.parallel.stages.times
+    return times.passes > 1 and mx.scope(function()
+        local longest = mx.all_reduce_(mx.tensor { times.seconds }, { op = "max" }):item()
+        return 1 - mx.train.average(times.seconds - times.waited_s) / longest
+    end) or nil
 end
 
 -- ---- evaluation ----

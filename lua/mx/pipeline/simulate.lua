@@ -161,8 +161,8 @@ local function peak_of(stage, actions)
     kept = kept // n
     local before, after = in_flight(actions)
     local peak = math.max(stage.peaks[1] + (before - 2) * kept, stage.peaks[2] + (after - 2) * kept)
-    -- Besides: the batch, what a message looks like, and a message that has come early.
-    return peak + stage.batches + 2 * stage.message_bytes, kept, math.max(before, after)
+    -- Besides: the batch, what a message looks like, and two messages that have come early.
+    return peak + stage.batches + 3 * stage.message_bytes, kept, math.max(before, after)
 end
 
 local function add(sum, times, n)

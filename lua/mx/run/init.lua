@@ -562,6 +562,12 @@ function Run:finish()
     end
     self.goodput:enter("other")
     local summary = self.metrics:finish() or ended_before(self)
+    local stages = self.model.parallel.stages
+    local bubble = stages and mx.pipeline.driver.bubble(self.model)
+    if bubble then
+        say("pipeline: stages waited for each other %.1f %% of the time; with equal stages it would be %.1f %%",
+            100 * bubble, 100 * mx.pipeline.schedule.bubble(stages.schedule))
+    end
     beat(self, true)
     if self.stopped and self.step < config.steps then
         say("stopped after step %d of %d; the same command with run_name=%s goes on", self.step, config.steps,

@@ -43,7 +43,7 @@ local function run_stage(config, stage)
         for i = 1, own.microbatches do
             weights[i] = 1 / own.microbatches
         end
-        local pass = driver.new(model, micros, weights, 1, own.microbatches)
+        local pass = driver.new(model, micros, weights, 1, true)
         local function message()
             return mx.zeros({ rows // own.microbatches, S, model.parallel.features }, model.shape.dtype)
         end

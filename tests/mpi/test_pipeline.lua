@@ -49,8 +49,8 @@ local function new_run(config, mesh)
 end
 
 -- Without a mesh, this rank has all layers and all sequences.
-local function train(config, mesh)
-    local run = new_run(config, mesh)
+local function take_steps(run)
+    local config, mesh = run.config, run.mesh
     for i = 1, STEPS do
         local step <close> = mx.step()
         if mesh then
@@ -69,6 +69,10 @@ local function train(config, mesh)
     run.figures = run.model.routing and run.model.routing:figures() or {}
     run.params = whole_parameters(run.model)
     return run
+end
+
+local function train(config, mesh)
+    return take_steps(new_run(config, mesh))
 end
 
 local references = {}
@@ -165,6 +169,28 @@ for _, mesh in ipairs(MESHES) do
     end
 end
 
+-- Backward passes in descending order: the last one is that of the first microbatch.
+function TestSteps.test_a_schedule_of_ones_own()
+    local mesh = RANKS == 4 and "stage=2 data=2" .. ONE_CHUNK .. "2" or SAME[#SAME]
+    local config = config_of(TIED, mesh, ("per_device_batch_size=%d"):format(SEQUENCES // RANKS))
+    local run = new_run(config, mx.train.mesh(config))
+    local own, actions = run.model.parallel.stages, {}
+    local n = own.microbatches
+    for stage = 1, own.n do
+        actions[stage] = {}
+        for i = 1, 2 * n do
+            actions[stage][i] = { what = i <= n and "F" or "B", chunk = stage, micro = i <= n and i or 2 * n + 1 - i }
+        end
+    end
+    mx.pipeline.driver.use(run.model, mx.pipeline.schedule.of { stages = own.n, microbatches = n, actions = actions })
+    take_steps(run)
+    assert_close(run, reference(TIED), "own schedule")
+    lu.assertErrorMsgContains(("but the model has %d, 1 and %d"):format(own.n, n), mx.pipeline.driver.use, run.model,
+        mx.pipeline.schedule.make { kind = "gpipe", stages = own.n, microbatches = n + 1 })
+    lu.assertErrorMsgContains("in two halves (W), which cannot be run yet", mx.pipeline.driver.use, run.model,
+        mx.pipeline.schedule.make { kind = "zb_h1", stages = own.n, microbatches = n })
+end
+
 if RANKS == 4 then
     function TestSteps.test_experts_on_a_mesh()
         local mesh = "stage=2 expert=2 pipeline_schedule=1f1b" .. ONE_CHUNK .. "2"
@@ -223,7 +249,7 @@ function TestTime.test_the_bubble_is_that_of_the_schedule()
         ("per_device_batch_size=%d"):format(4 // RANKS))
     local model, data = mx.models.new(config, mx.train.mesh(config)), mx.data.open(config, mx.train.mesh(config))
     local micros, own = mx.pipeline.driver.split({ data:next() }, 4), {}
-    local Pass = getmetatable(mx.pipeline.driver.new(model, micros, { 1, 1, 1, 1 }, 1, 4))
+    local Pass = getmetatable(mx.pipeline.driver.new(model, micros, { 1, 1, 1, 1 }, 1, true))
     local forward, backward = Pass.forward, Pass.backward
     local function pass(what, seconds)
         return function(self, chunk, micro)

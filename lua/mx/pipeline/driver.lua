@@ -6,6 +6,7 @@
 -- (schedule.lua).
 
 local mx = require "mx"
+local schedule = require "mx.pipeline.schedule"
 local util = require "mx.util"
 
 local driver = {}
@@ -156,11 +157,12 @@ end
 ---@param micros table[] the microbatches
 ---@param weights number[] the share of each in the mean over targets
 ---@param share number that of each in a mean over all tokens, whatever the number of targets
----@param last integer the number of the microbatch with which the gradients of a step are complete; 0: none
+---@param completes boolean whether the gradients of a step are complete after these microbatches
 ---@return mx.PipelinePass
-function driver.new(model, micros, weights, share, last)
+function driver.new(model, micros, weights, share, completes)
     local self = new_pass(model, model.parallel.stages.schedule, micros[1])
-    self.micros, self.weights, self.share, self.complete, self.loss, self.tapes = micros, weights, share, last, 0, {}
+    self.micros, self.weights, self.share, self.completes = micros, weights, share, completes
+    self.loss, self.tapes, self.done = 0, {}, {}
     return self
 end
 
@@ -200,8 +202,9 @@ end
 function Pass:backward(chunk, micro, dy)
     local parallel, made, dx = self.model.parallel, self.tapes[key("F", chunk, micro)], nil
     self.tapes[key("F", chunk, micro)] = nil
-    if micro == 1 or micro == self.complete then
-        parallel:add_gradients(params_of(self.model, chunk), micro == self.complete)
+    self.done[chunk] = (self.done[chunk] or 0) + 1
+    if self.done[chunk] == 1 or self.done[chunk] == #self.micros then
+        parallel:add_gradients(params_of(self.model, chunk), self.completes and self.done[chunk] == #self.micros)
     end
     local root = dy and made.y or loss_of(self, made, micro)
     made.tape:backward({ root, made.extra },
@@ -220,8 +223,25 @@ function Pass:backward(chunk, micro, dy)
     return dx
 end
 
---- The forward and backward passes of one batch, which `batches` has in microbatches. Gradients are added microbatch by
---- microbatch in ascending order, whatever the schedule. Collective.
+--- Makes a model train with a schedule of your own, the same on all ranks; refuses one that is wrong or does not fit.
+--- Not collective.
+---@param model mx.Decoder
+---@param s mx.PipelineSchedule of schedule.of
+function driver.use(model, s)
+    local own = model.parallel.stages
+    if not own then
+        util.refuse("pipeline schedule: the model is on no pipeline: set ici_pipeline_parallelism")
+    elseif s.splits then
+        util.refuse("pipeline schedule: its backward passes are in two halves (W), which cannot be run yet")
+    elseif s.stages ~= own.n or s.repeats ~= own.repeats or s.microbatches ~= own.microbatches then
+        util.refuse("pipeline schedule: %d stages, %d repeats, %d microbatches, but the model has %d, %d and %d",
+            s.stages, s.repeats, s.microbatches, own.n, own.repeats, own.microbatches)
+    end
+    own.schedule = schedule.check(s)
+end
+
+--- The forward and backward passes of one batch, which `batches` has in microbatches. Gradients are added in the order
+--- of the schedule's backward passes. Collective.
 ---@param model mx.Decoder
 ---@param batches table[] the microbatches of all batches of a step
 ---@param weights number[] of each
@@ -239,7 +259,7 @@ function driver.train(model, batches, weights, pass, passes)
     if model.routing then
         model.routing.passes = model.routing.passes + n
     end
-    local self = driver.new(model, micros, shares, 1 / (n * passes), pass == passes and n or 0)
+    local self = driver.new(model, micros, shares, 1 / (n * passes), pass == passes)
     run(self, self.s.actions[self.stage], self.forward, self.backward)
     local times = model.parallel.stages.times
     times.passes = times.passes + 1
@@ -289,7 +309,7 @@ end
 function driver.evaluate(model, batch)
     local own = model.parallel.stages
     local n = batch.tokens:size(1) % own.microbatches == 0 and own.microbatches or 1
-    local s = forward_only(mx.pipeline.schedule.make {
+    local s = forward_only(schedule.make {
         kind = "gpipe", stages = own.n, repeats = own.repeats, microbatches = n,
     })
     local batches, sum, count = driver.split({ batch }, n), 0, 0

@@ -51,7 +51,7 @@ end
 local function measure_chunk(model, batch, chunk, chunks, stage)
     local parallel, B, S = model.parallel, batch.tokens:size(1), batch.tokens:size(2)
     local sizes = { B, S // parallel.mesh:size(parallel.sequence), parallel.features }
-    local pass = driver.new(model, { batch, batch, batch, batch, batch }, { 1, 1, 1, 1, 1 }, 1, 5)
+    local pass = driver.new(model, { batch, batch, batch, batch, batch }, { 1, 1, 1, 1, 1 }, 1, true)
     local function forward(micro)
         local x = chunk > 1 and mx.zeros(sizes, model.shape.dtype) or nil
         local y = pass:forward(chunk, micro, x)

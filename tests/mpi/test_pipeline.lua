@@ -160,10 +160,13 @@ local MESHES = RANKS == 4 and {
     "stage=2 context=2", "stage=2 tensor_sequence=2",
     "dcn_pipeline_parallelism=2 fsdp=2",
 } or {}
+if os.getenv "MXLUA_NODE_RANKS" then -- nodes change how values travel, and not what a stage does
+    MESHES = { MESHES[1] }
+end
 
-for _, mesh in ipairs(MESHES) do
+for i, mesh in ipairs(MESHES) do
     TestSteps["test_on_" .. mesh:gsub("[^%w]+", "_")] = function()
-        for _, model in ipairs(os.getenv "MXLUA_NODE_RANKS" and { TIED } or { TINY, TIED }) do
+        for _, model in ipairs(i == 1 and { TINY, TIED } or { TIED }) do
             assert_close(on_mesh(model, mesh), reference(model), mesh)
         end
     end

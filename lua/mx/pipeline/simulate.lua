@@ -98,7 +98,8 @@ local function measure_stage(config, shape, o)
         util.refuse("per_device_batch_size: the ranks of a pipeline have %d sequences together, which do not make "
             .. "num_pipeline_microbatches = %d equal microbatches", rows, own.microbatches)
     end
-    local stage = { weights = weights, stages = own, batches = 8 * rows * config.max_target_length }
+    local tokens = rows * config.max_target_length * config.gradient_accumulation_steps
+    local stage = { weights = weights, stages = own, batches = 8 * tokens }
     for _ = 1, 2 do
         local step <close> = mx.step()
         stage.peaks, stage.chunks, stage.reduced_s = { 0, 0 }, {}, 0

@@ -64,6 +64,8 @@ static void read_chip(lua_State *L, int i, mx_sim_chip *chip)
     }
     chip->peak_flops[MX_BF16] = positive(L, i, "bf16_flops");
     chip->peak_flops[MX_F32] = positive(L, i, "f32_flops");
+    chip->peak_flops[MX_I8] = mxl_field_number(L, i, "i8_flops", 0);
+    chip->peak_flops[MX_E4M3] = mxl_field_number(L, i, "f8_flops", 0);
     chip->vector_flops = mxl_field_number(L, i, "vector_flops", 0);
     chip->attention_step_s = mxl_field_number(L, i, "attention_step_s", 0);
     chip->logits_again = mxl_field_boolean(L, i, "logits_again", false);

@@ -69,14 +69,15 @@ static mx_status host(mx_call *call)
                      .code = call->out[0]->dtype,
                      .by = (mx_quantize_by)attr->by,
                      .scale = mx_f32(call->out[1]),
-                     .given = input(call, MX_QUANTIZE_SCALE) != NULL,
+                     .given = values_of(call, MX_QUANTIZE_SCALE) != NULL,
                      .bound = mx_quantize_bound(call->out[0]->dtype),
                      .row_factor = values_of(call, MX_QUANTIZE_ROW_FACTOR),
                      .column_factor = values_of(call, MX_QUANTIZE_COLUMN_FACTOR),
                      .stochastic = attr->stochastic >= 0,
                      .seed = (uint64_t)attr->stochastic};
-    if (q.given)
-        *q.scale = *values_of(call, MX_QUANTIZE_SCALE);
+    const float *scale = values_of(call, MX_QUANTIZE_SCALE);
+    if (scale)
+        q.scale[0] = scale[0];
     if (input(call, MX_QUANTIZE_LARGEST))
         q.largest = mx_f32(call->in[MX_QUANTIZE_LARGEST]);
     mx_quantize_run(&q);

@@ -32,12 +32,23 @@ static double padded_flops(const mx_sim_chip *chip, const mx_cost *cost)
     return cost->flops * tiles(cost->m, 8) * tiles(cost->n, chip->tile) * tiles(cost->k, chip->tile) / real;
 }
 
+/* Of two operands of codes; 0: the chip multiplies them as bf16. */
+static double peak_of_codes(const mx_sim_chip *chip, const mx_call *call)
+{
+    mx_dtype a = call->in[0]->dtype, b = call->n_in > 1 && call->in[1] ? call->in[1]->dtype : MX_F32;
+    if (!mx_dtype_is_code(a) || !mx_dtype_is_code(b) || (a == MX_I8) != (b == MX_I8))
+        return 0;
+    return chip->peak_flops[a == MX_I8 ? MX_I8 : MX_E4M3];
+}
+
 static double peak_of(const mx_sim_chip *chip, const mx_call *call)
 {
+    if (peak_of_codes(chip, call) > 0)
+        return peak_of_codes(chip, call);
     mx_dtype dtype = MX_F32;
     for (int i = 0; i < call->n_in && i < 2; i++)
-        if (call->in[i] && mx_dtype_computes(call->in[i]->dtype))
-            dtype = call->in[i]->dtype == MX_BF16 ? MX_BF16 : dtype;
+        if (call->in[i] && (call->in[i]->dtype == MX_BF16 || mx_dtype_is_code(call->in[i]->dtype)))
+            dtype = MX_BF16;
     double peak = chip->peak_flops[dtype];
     return peak > 0 ? peak : chip->peak_flops[MX_F32];
 }

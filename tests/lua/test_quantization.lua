@@ -108,3 +108,20 @@ function TestRecipes.test_what_is_refused()
     lu.assertErrorMsgContains("layers with experts are not quantized yet", mx.config.load,
         { "model_name=tiny-moe", "quantization=fp8_full" })
 end
+
+-- The script: the same first loss but for rounding, counts of the last step, and a chart.
+function TestRecipes.test_precision()
+    local file = os.tmpname() .. ".svg"
+    local runs = mx.precision.run { "recipes=int8,fp8_gpu", "steps=3", "chart=" .. file, "max_target_length=16" }
+    lu.assertEquals({ runs[1].recipe, runs[2].recipe, runs[3].recipe }, { "", "int8", "fp8_gpu" })
+    for _, run in ipairs(runs) do
+        lu.assertEquals(#run.losses, 3)
+        lu.assertTrue(math.abs(run.losses[1] / runs[1].losses[1] - 1) < 0.01)
+    end
+    local counts = runs[2].counts
+    lu.assertEquals(counts.all.weight, 2 * (64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128)) -- all products' weights
+    lu.assertTrue(counts.saturated.input > 0 and counts.saturated.input < counts.all.input / 10)
+    lu.assertTrue(assert(io.open(file)):read("a"):find("int8", 1, true) ~= nil)
+    os.remove(file)
+    lu.assertErrorMsgContains("no recipe is called 'int4'", mx.precision.run, { "recipes=int4" })
+end

@@ -23,6 +23,9 @@ quantization.RECIPES = {
 --- The values of the config key.
 quantization.CHOICES = { "", "int8", "fp8", "fp8_full", "fp8_gpu", "te_fp8_currentscaling" }
 
+--- A function of the script that gets "input" or "weight", the tensor and its codes, whenever a model quantizes one.
+quantization.watch = nil
+
 local HISTORY = 1024 -- steps, as in Flax
 local LARGEST = { i8 = 127.5, e4m3 = 448, e5m2 = 57344 } -- what a scale makes of the largest magnitude
 local PRODUCTS = { "query", "key", "value", "out", "wi", "wi_0", "wi_1", "wo" }
@@ -92,7 +95,11 @@ end
 local function quantize(self, i, name, kind, x, trains)
     local scale, note = delayed(self, i, name, kind, trains)
     local by = self.recipe.by_tensor and "tensor" or kind == WEIGHT and "column" or "row"
-    return mx.quantize(x, scale, nil, nil, note, { dtype = self.recipe.codes, by = by })
+    local codes, own = mx.quantize(x, scale, nil, nil, note, { dtype = self.recipe.codes, by = by })
+    if quantization.watch then
+        quantization.watch(kind == WEIGHT and "weight" or "input", x, codes)
+    end
+    return codes, own
 end
 
 --- The products of h with weights of layer i: a function from the name of a weight, and a bias or nil, to h W + bias.

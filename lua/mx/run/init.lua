@@ -199,7 +199,7 @@ local function new_metrics(self)
         steps = config.steps,
         done = self.step,
         flops = work.flops, tokens = work.tokens, params = work.params, formula = work.formula, peak = work.peak,
-        dtype = work.dtype,
+        dtype = work.dtype, quantization = config.quantization,
         file = config.metrics_file,
         run_file = self.saves and self.directory .. "/metrics.jsonl" or nil,
         period = config.log_period, plot = config.log_plot,

@@ -106,9 +106,9 @@ end
 --- Starts reporting a run.
 ---@param o table steps, flops (model FLOPs of a step on this rank; nil: unknown, so no rates), tokens (of a step on
 ---        this rank), params, formula, done (number of steps before this process started; numbering continues), peak
----        (of metrics.measured_peak, or nil), dtype (of that peak), file ("": none), run_file (a second file, appended
----        to), period (steps between
----        lines), plot (lines end with a sparkline of the loss), quiet (print nothing), warmup (steps that the summary
+---        (of metrics.measured_peak, or nil), dtype (of that peak), quantization (the config key), file ("": none),
+---        run_file (a second file, appended to), period (steps between lines), plot (lines end with a sparkline of the
+---        loss), quiet (print nothing), warmup (steps that the summary
 ---        leaves out), extra (fields for the summary), config (its trace_file and report_file are written; nil:
 ---        neither), beside (further columns of figures for the report: mx.report.run), goodput (mx.Goodput of the run,
 ---        for the summary), paced (the caller calls begin() at the start of each step; otherwise a step begins where
@@ -139,7 +139,8 @@ function metrics.new(o)
     say("each of %d rank%s: %s parameters%s", mx.ranks(), mx.ranks() == 1 and "" or "s", util.thousands(o.params),
         o.flops and ("; a step is %.4g TFLOP (%s)"):format(o.flops / 1e12, o.formula) or "")
     if o.peak then
-        say("peak %.4g TFLOP/s, %s", o.peak.value / 1e12, o.peak.source)
+        say("peak %.4g TFLOP/s, %s%s", o.peak.value / 1e12, o.peak.source, (o.quantization or "") == "" and ""
+            or ("; MFU is relative to this peak of bf16, whatever quantization=%s can reach"):format(o.quantization))
     elseif o.flops then
         say("peak unknown, so no MFU")
     end
@@ -181,11 +182,12 @@ end
 -- MFU relative to the peak. If the rate exceeds the peak, something else may have used the machine while the peak was
 -- measured, so the peak is measured once more before that counts as an error.
 local function mfu(o, rate)
-    if o.peak and rate > o.peak.value then
+    local quantized = (o.quantization or "") ~= ""
+    if o.peak and rate > o.peak.value and not quantized then
         local again = mx.peak { kind = "fma", dtype = o.dtype, threads = mx.threads() }
         o.peak = again.value > o.peak.value and again or o.peak
     end
-    return o.peak and mx.flops.mfu(rate, o.peak.value, o.formula) or nil
+    return o.peak and mx.flops.mfu(rate, o.peak.value, o.formula, o.quantization) or nil
 end
 
 -- Rates of a step that took `seconds`.

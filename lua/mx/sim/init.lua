@@ -101,6 +101,16 @@ local function check_together(path, file)
             util.refuse("%s: peak_flops: '%s': expected a number above 0, got %s", path, dtype, tostring(peak))
         end
     end
+    for dtype, peak in util.sorted_pairs(file.peak_flops) do
+        local name = tostring(dtype)
+        local codes = name == "int8" or name == "float8"
+        if codes and (type(peak) ~= "number" or peak <= 0 or peak ~= peak) then
+            util.refuse("%s: peak_flops: '%s': expected a number above 0, got %s", path, name, tostring(peak))
+        elseif not codes and not util.contains(util.float_names(), name) then
+            util.refuse("%s: peak_flops: '%s': expected %s, int8 or float8", path, name,
+                table.concat(util.float_names(), ", "))
+        end
+    end
     for size, sides in pairs(file.slices) do
         check_slice(path, size, sides, math.tointeger(file.torus_dims) or 0)
     end
@@ -245,6 +255,7 @@ function sim.pod(name, slices, values)
         chip = {
             bf16_flops = hardware.peak_flops.bfloat16,
             f32_flops = hardware.f32_products_flops or hardware.peak_flops.float32,
+            i8_flops = hardware.peak_flops.int8, f8_flops = hardware.peak_flops.float8,
             tile = math.tointeger(hardware.matrix_unit_tile), multiprocessors = hardware.multiprocessors,
             product_tile_m = product_tile[1], product_tile_n = product_tile[2], memory_bytes = hardware.memory_bytes,
             memory_Bps = hardware.memory_Bps, host_Bps = hardware.host_Bps, launch_s = hardware.launch_s or 0,

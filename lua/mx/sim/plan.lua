@@ -202,7 +202,7 @@ function plan.simulate(config, hardware, slices, o)
     local flops = mx.flops.step(config.flop_formula, shape, result.params, sequences, config.max_target_length)
     result.hardware, result.memory_bytes, result.formula = machine, memory_bytes, config.flop_formula
     result.flops_per_s, result.peak_flops = flops / result.step_s, peak.value
-    result.mfu = mx.flops.mfu(result.flops_per_s, peak.value, config.flop_formula)
+    result.mfu = mx.flops.mfu(result.flops_per_s, peak.value, config.flop_formula, config.quantization)
     result.tokens_per_s = sequences * config.max_target_length / result.step_s
     return result
 end
@@ -372,8 +372,8 @@ local function report(config)
         say("")
         say("%s", mx.pipeline.text(result.pipeline))
     end
-    say("  %s tokens/s of a chip, MFU %.1f %% of %.4g TFLOP/s (%s)", util.thousands(result.tokens_per_s), result.mfu,
-        result.peak_flops / 1e12, result.formula)
+    say("  %s tokens/s of a chip, MFU %.1f %% of %.4g TFLOP/s%s (%s)", util.thousands(result.tokens_per_s), result.mfu,
+        result.peak_flops / 1e12, config.quantization == "" and "" or ", the peak of bfloat16", result.formula)
     say("")
     mx.sim.label.say(result.hardware, mx.sim.label.job(config))
     return result, fits

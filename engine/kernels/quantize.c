@@ -63,11 +63,11 @@ static void quantize_columns(const mx_quantize *q, int64_t first)
     int64_t n = mx_min(COLUMNS, q->columns - first);
     int32_t largest[COLUMNS] = {0};
     float values[COLUMNS];
-    for (int64_t i = 0; i < q->rows; i++) {
+    for (int64_t i = 0; !q->given && i < q->rows; i++) {
         load(q, i, first, n, values);
         mx_kernels_current()->quantize->largest_each(values, n, largest);
     }
-    for (int64_t j = 0; j < n; j++)
+    for (int64_t j = 0; !q->given && j < n; j++)
         q->scale[first + j] = scale_of(q, largest[j]);
     for (int64_t i = 0; i < q->rows; i++)
         write_codes(q, i, first, n, 1, q->scale + first);

@@ -21,7 +21,7 @@ typedef struct mx_quantize {
     mx_dtype code; /* i8, e4m3 or e5m2 */
     mx_quantize_by by;
     float *scale;                            /* of the rows, the columns or (one) the tensor */
-    bool given;                              /* the scale, one, is an input */
+    bool given;                              /* the scales, of the tensor or its columns, are inputs */
     float bound;                             /* else scale = largest magnitude x 1 / bound */
     const float *row_factor, *column_factor; /* x is multiplied by these first; NULL: 1 */
     float *largest;                          /* raised to the largest magnitude of x, if that is more; NULL: not */

@@ -36,12 +36,15 @@ static mx_status infer(mx_call *call)
     const mx_tensor *x = call->in[0];
     MX_TRY(mx_want_rows(call, 0));
     MX_TRY(mx_want_codes(call, "dtype", attr->dtype));
-    MX_TRY(want_values(call, MX_QUANTIZE_SCALE, 1, "that of the tensor"));
+    if (attr->by == MX_BY_COLUMN)
+        MX_TRY(want_values(call, MX_QUANTIZE_SCALE, mx_row_width(x), "one for each column"));
+    else
+        MX_TRY(want_values(call, MX_QUANTIZE_SCALE, 1, "that of the tensor"));
     MX_TRY(want_values(call, MX_QUANTIZE_ROW_FACTOR, mx_row_count(x), "one for each row"));
     MX_TRY(want_values(call, MX_QUANTIZE_COLUMN_FACTOR, mx_row_width(x), "one for each column"));
     MX_TRY(want_values(call, MX_QUANTIZE_LARGEST, 1, "the largest magnitude so far"));
-    if (input(call, MX_QUANTIZE_SCALE) && attr->by != MX_BY_TENSOR)
-        return mx_bad_value(call, "a given scale is that of the tensor: use by = \"tensor\"");
+    if (input(call, MX_QUANTIZE_SCALE) && attr->by == MX_BY_ROW)
+        return mx_bad_value(call, "scales are given for the tensor or its columns: by = \"tensor\" or \"column\"");
     if (attr->stochastic < -1 || attr->stochastic > INT32_MAX)
         return mx_bad_value(call, "stochastic = %lld; expected a key from 0 to 2147483647, or -1 to round to nearest",
                             (long long)attr->stochastic);
@@ -77,7 +80,7 @@ static mx_status host(mx_call *call)
                      .seed = (uint64_t)attr->stochastic};
     const float *scale = values_of(call, MX_QUANTIZE_SCALE);
     if (scale)
-        q.scale[0] = scale[0];
+        memcpy(q.scale, scale, (size_t)mx_count(call->out[1]) * sizeof *scale);
     if (input(call, MX_QUANTIZE_LARGEST))
         q.largest = mx_f32(call->in[MX_QUANTIZE_LARGEST]);
     mx_quantize_run(&q);

@@ -100,22 +100,25 @@ function Decoder:weight(name)
     return t and self.shape.dtype == "f32" and t:dtype() == "bf16" and t:to("f32") or t
 end
 
--- The weights of layer i by their short names.
-function Decoder:layer_weights(i)
-    local weights = {}
+-- The weights of layer i by their short names, those that are gathered as codes as Quantization:gather gives them.
+function Decoder:layer_weights(i, run)
+    local weights, codes = {}, self.quantization
     for short, name in util.sorted_pairs(self.layers[i]) do
-        weights[short] = self:weight(name)
+        weights[short] = codes and codes:gather(self, i, short, run.pass ~= nil) or self:weight(name)
     end
     self.parallel:flush()
     return weights
 end
 
 -- Prefetches the weights of the layers after layer i, up to layer `last`.
-function Decoder:prefetch(i, last)
+function Decoder:prefetch(i, last, run)
+    local codes = self.quantization
     for ahead = i + 1, math.min(i + self.parallel.prefetch_layers, last) do
         local names = {}
-        for _, name in util.sorted_pairs(self.layers[ahead]) do
-            names[#names + 1] = name
+        for short, name in util.sorted_pairs(self.layers[ahead]) do
+            if not (codes and codes:prefetch(self, ahead, short, run.pass ~= nil)) then
+                names[#names + 1] = name
+            end
         end
         self.parallel:prefetch(self.params, names)
     end
@@ -162,7 +165,7 @@ end
 -- Layer i: x (B, S, E) -> (B, S, E), and what the layer adds to the loss of a training pass, or nil.
 function Decoder:layer(i, x, run)
     mx.place(("layer %d, attention"):format(i))
-    local block, weights = shapes.block(self.shape, i), self:layer_weights(i)
+    local block, weights = shapes.block(self.shape, i), self:layer_weights(i, run)
     local attention, mlp = shapes.part(block.attention), shapes.part(block.mlp)
     local function attend(h)
         return attention.forward(self, i, block.attention, weights, h, run)
@@ -222,7 +225,7 @@ end
 -- Layers first to last: x (B, S, E) -> (B, S, E); nil before the first layer, which starts from the tokens. Also what
 -- the layers add to the loss.
 function Decoder:through(first, last, x, tokens, run)
-    self:prefetch(first - 1, last)
+    self:prefetch(first - 1, last, run)
     if first == 1 then
         mx.place("embedding")
         x = mx.remat(self.shape.remat, function()
@@ -231,7 +234,7 @@ function Decoder:through(first, last, x, tokens, run)
     end
     local extra, sum
     for i = first, last do
-        self:prefetch(i, last)
+        self:prefetch(i, last, run)
         x, extra = mx.remat(self.shape.remat, function(input)
             return self:layer(i, mx.name(input, "decoder_layer_input"), run)
         end, x)

@@ -33,6 +33,7 @@ local INPUT, WEIGHT, GRADIENT, KINDS = 0, 1, 2, 3
 
 ---@class mx.Quantization
 ---@field recipe table of RECIPES
+---@field ahead table<string, table> parameter -> its part of codes and scales, whose gather has been started
 ---@field scale? any (products, 3) f32, of inputs, weights and gradients; with delayed scales, as all below
 ---@field history? any (products, 3, steps) f32: the largest magnitudes, the newest first
 ---@field largest? any (products, 3) f32: those of this step so far
@@ -76,7 +77,7 @@ function quantization.new(model)
     if not recipe then
         return nil
     end
-    local self = setmetatable({ recipe = recipe }, Quantization)
+    local self = setmetatable({ recipe = recipe, ahead = {} }, Quantization)
     if recipe.delayed then
         start_history(self, model)
     end
@@ -102,10 +103,88 @@ local function quantize(self, i, name, kind, x, trains)
     return codes, own
 end
 
+-- ---- weights that ranks have parts of ----
+
+local PRODUCT = {}
+for _, name in ipairs(PRODUCTS) do
+    PRODUCT[name .. ".weight"] = name
+end
+
+-- The scales that the whole weight has, from this rank's part of it.
+local function scale_of_all(self, x, gather)
+    return mx.no_grad(mx.scope, function()
+        local o = not self.recipe.by_tensor and { dim = 1, keepdim = true } or nil
+        local largest = mx.all_reduce(x:detach():abs():max(o):to("f32"), { axis = gather.axis, op = "max" })
+        local scale = largest * (1 / LARGEST[self.recipe.codes])
+        return mx.where(scale:lt(2 ^ -63), mx.ones(scale:size()), scale)
+    end)
+end
+
+-- This rank's part of a weight as codes and scales. Columns of which a rank has all rows have scales of their own.
+local function codes_of_part(self, i, name, x, gather, trains)
+    if self.recipe.delayed or not self.recipe.by_tensor and gather.dim == 2 then
+        local codes, scale = quantize(self, i, name, WEIGHT, x, trains)
+        return { codes = codes, scale = scale }
+    end
+    local codes, scale = mx.quantize(x, scale_of_all(self, x, gather), {
+        dtype = self.recipe.codes, by = self.recipe.by_tensor and "tensor" or "column",
+    })
+    return { codes = codes, scale = scale }
+end
+
+-- The part of a weight, and the options of its gather; nil if it is not gathered as codes.
+local function part_of(self, model, i, short, trains)
+    local name = model.layers[i][short]
+    local gather = PRODUCT[short] and model.params[name] and model.parallel:gather_of_codes(name)
+    if not gather then
+        return nil
+    end
+    local part = self.ahead[name]
+        or codes_of_part(self, i, PRODUCT[short], model.params[name]:to(model.shape.dtype), gather, trains)
+    return part, gather, name
+end
+
+--- Starts to gather the codes of a weight, for `gather`; false if they are not gathered. Collective.
+---@param model mx.Decoder
+---@param i integer the layer
+---@param short string the weight's short name
+---@param trains boolean whether the pass is a training pass
+---@return boolean
+function Quantization:prefetch(model, i, short, trains)
+    local part, gather, name = part_of(self, model, i, short, trains)
+    if part then
+        self.ahead[name] = part
+        mx.prefetch(part.codes, gather)
+    end
+    return part ~= nil
+end
+
+--- A weight of a product on a mesh whose ranks have parts of it: each rank quantizes its part, with the scales of the
+--- whole, and what is gathered is one byte an element. nil: it is not gathered so. Collective.
+---@param model mx.Decoder
+---@param i integer the layer
+---@param short string the weight's short name
+---@param trains boolean whether the pass is a training pass
+---@return {codes: any, scale: any}?
+function Quantization:gather(model, i, short, trains)
+    local part, gather, name = part_of(self, model, i, short, trains)
+    if not part then
+        return nil
+    end
+    self.ahead[name] = nil
+    local scale = part.scale
+    if gather.dim == 2 and scale:numel() > 1 then
+        scale = mx.all_gather(scale:detach(), { axis = gather.axis, dim = 2, length = gather.length })
+    end
+    return { codes = mx.all_gather(part.codes, gather), scale = scale }
+end
+
+-- ---- products ----
+
 --- The products of h with weights of layer i: a function from the name of a weight, and a bias or nil, to h W + bias.
 ---@param model mx.Decoder
 ---@param i integer
----@param weights table<string, any> of the layer, by their short names
+---@param weights table<string, any> of the layer, by their short names: tensors, or what Quantization:gather gives
 ---@param h any (..., inputs); quantized once for all of these products
 ---@param run? table of mx.Decoder:hidden
 ---@return fun(name: string, bias: any): any
@@ -122,7 +201,13 @@ function quantization.products(model, i, weights, h, run)
         if not x then
             x, scale_x = quantize(self, i, name, INPUT, h, trains)
         end
-        local w, scale_w = quantize(self, i, name, WEIGHT, weights[name .. ".weight"]:to(dtype), trains)
+        local weight = weights[name .. ".weight"]
+        local w, scale_w
+        if type(weight) == "table" then
+            w, scale_w = weight.codes, weight.scale
+        else
+            w, scale_w = quantize(self, i, name, WEIGHT, weight:to(dtype), trains)
+        end
         local scale, note = delayed(self, i, name, GRADIENT, trains)
         return mx.scaled_matmul(x, w, scale_x, scale_w, bias, scale, note, {
             dtype = dtype, grad = self.recipe.gradient,

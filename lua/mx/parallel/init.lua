@@ -338,6 +338,15 @@ function Parallel:gather_once(params, passes)
     return once and gathered.new(self, params, gather_all) or nil
 end
 
+--- The options of the gather of a parameter's codes (models/quantization.lua). nil: there is none, or several, or all
+--- weights have been gathered for the passes of a step.
+---@param name string
+---@return table?
+function Parallel:gather_of_codes(name)
+    local gathers = self.entries[name].gathers
+    return not self.gathered and #gathers == 1 and gather_options(self, gathers[1]) or nil
+end
+
 --- Starts the requested gathers. Collective.
 function Parallel.flush()
     mx.flush()

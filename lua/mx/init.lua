@@ -33,7 +33,7 @@ local FUNCTIONS = {
     load_npy = "storage/npy", save_npy = "storage/npy", load_npz = "storage/npy", save_npz = "storage/npy",
     load_csv = "storage/csv", save = "storage/tables", load = "storage/tables", from_bytes = "storage/bytes",
     to_bytes = "storage/bytes", plot = "report/plot",
-    sweep = "run/sweep", help = "help",
+    sweep = "run/sweep", tune = "tune", help = "help",
     progress = "report/progress", sparkline = "report/progress",
 }
 

@@ -36,7 +36,7 @@ mx.load_csv("/tmp/x.csv") --> {{1, 2}}, {a, b}]] },
         { "read_line(prompt)", "The next line of the standard input, on every rank.", code = [[
 local function ask() return mx.read_line("> ") end]] },
     },
-    { title = "Plots, progress and sweeps",
+    { title = "Plots, progress, sweeps and tuning",
         { "plot { file =, ... }", "Draws numbers as one .svg or .html file. Kinds: line, scatter, histogram, "
             .. "heatmap, images.",
             torch = "matplotlib, plt.plot, plt.hist, plt.imshow", code = [[
@@ -51,6 +51,21 @@ end]] },
             .. "{ resume = folder } survives kills.", torch = "ray.tune, optuna, wandb.sweep", code = [[
 local rows = mx.sweep { grid = { x = { 1, 2 } }, run = function(config) return { loss = config.x } end }
 rows[1].config.x --> 1]] },
+        { "tune { name =, space =, standard =, run = }", "Finds the fastest of several ways to do the same work on "
+            .. "this machine, and keeps the choice in a file.",
+            torch = "triton.autotune, tune_jax, backends.cudnn.benchmark", code = [[
+local best, report = mx.tune {
+    name = "fill", shape = { n = 4096 }, space = { parts = { 1, 64 } }, standard = { parts = 64 },
+    file = "", budget_s = 1,
+    run = function(choice)
+        return function()
+            for _ = 1, choice.parts do
+                mx.zeros { 4096 // choice.parts }
+            end
+        end
+    end,
+}
+local parts, gain = best.parts, report.gain]] },
     },
     { title = "Memory, profiles and traces",
         { "memory()", "Bytes of tensor memory: in use, the peak, and others.",

@@ -41,6 +41,15 @@ static double peak_of_codes(const mx_sim_chip *chip, const mx_call *call)
     return chip->peak_flops[a == MX_I8 ? MX_I8 : MX_E4M3];
 }
 
+/* Seconds of a product in which the matrix unit waits: for its first blocks, and until its last block is written. */
+static double waiting_seconds(const mx_sim_chip *chip, const mx_cost *cost)
+{
+    if (chip->product_block == 0 || cost->m * cost->n * cost->k == 0)
+        return chip->product_s;
+    double side = chip->product_block, m = fmin(cost->m, side), n = fmin(cost->n, side), k = fmin(cost->k, side);
+    return chip->product_s + (double)mx_dtype_bytes(MX_BF16) * (m * k + k * n + m * n) / mx_sim_memory_rate(chip);
+}
+
 static double peak_of(const mx_sim_chip *chip, const mx_call *call)
 {
     if (peak_of_codes(chip, call) > 0)
@@ -175,8 +184,10 @@ mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const 
     } else {
         t.arithmetic_s = vector_seconds(chip, cost->flops);
     }
+    double waiting_s = cost->work == MX_WORK_PRODUCT ? waiting_seconds(chip, cost) : 0;
     double again_bytes = chip->logits_again ? LOGIT_AGAIN_BYTES : 0;
     t.passes_s = chip->logit_bytes > 0 ? (chip->logit_bytes + again_bytes) * logits_of(call, cost) / rate : 0;
+    t.passes_s += waiting_s;
     if (chip->library_products)
         t.passes_s += (late + repeated_bytes(call)) / rate;
     else

@@ -4,8 +4,9 @@
  * A matrix product takes the larger of two times: its FLOPs, padded to the tiles of the matrix unit, at the rate of the
  * unit; and its bytes at the memory's rate. A GPU has several multiprocessors, each of which computes a tile of the
  * result at a time. The last wave of tiles takes as long as the others even if it has fewer tiles than there are
- * multiprocessors. Products with fewer tiles than that are split along their depth. Other operations take the larger of
- * the time of their bytes and that of their arithmetic on the vector unit.
+ * multiprocessors. Products with fewer tiles than that are split along their depth. A product in blocks of
+ * `product_block` reads its first blocks before it can compute, and writes its last block afterwards. Other operations
+ * take the larger of the time of their bytes and that of their arithmetic on the vector unit.
  *
  * The loss writes and reads all logits; it may compute them a second time. An embedding may be a product of one-hot
  * vectors and the table.
@@ -39,6 +40,8 @@ typedef struct mx_sim_chip {
     int tile;                     /* rows and columns of the matrix unit; 1: no padding */
     int multiprocessors;          /* that share the tiles of a product; 0: one unit computes it as a whole */
     int product_tile[2];          /* sides of the part of a result that a multiprocessor computes at a time */
+    int product_block;            /* sides of the blocks of a product in on-chip memory; 0: all traffic overlaps */
+    double product_s;             /* overhead of each product */
     double memory_bytes, memory_Bps;
     double host_Bps; /* bandwidth to the host's memory, one way */
     double launch_s; /* overhead of each operation */

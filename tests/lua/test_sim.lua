@@ -219,6 +219,27 @@ function TestChip.test_elementwise_chain()
     assert_near(seconds(function() chain(x) end), 6 * bytes / MEMORY)
 end
 
+-- Rates of products of n^3 on a die of v7x, in TFLOP/s: AI-Hypercomputer/tpu-recipes, microbenchmarks/ironwood.
+function TestChip.test_products_by_size()
+    mx.sim.start("v7x-1", 1, { matrix_efficiency = 0.829 }) -- as 8192^3 reaches
+    for n, rate in pairs({ [128] = 2.6, [512] = 105, [1024] = 350, [2048] = 679, [4096] = 893, [16384] = 950 }) do
+        local a = in_memory({ n, n }, "bf16")
+        assert_near(2 * n ^ 3 / seconds(function() mx.matmul(a, a) end), 1e12 * rate, 0.08)
+    end
+end
+
+-- 300 x 100 x 200 in blocks of 128: a block of each input before the arithmetic, one of the result afterwards.
+function TestChip.test_blocks_of_a_product()
+    local function product(more)
+        chip(more)
+        local a, b = in_memory({ 300, 100 }, "bf16"), in_memory({ 100, 200 }, "bf16")
+        return seconds(function() mx.matmul(a, b) end)
+    end
+    local waiting = 2.0 * (128 * 100 + 100 * 128 + 128 * 128) / MEMORY
+    assert_near(product({ product_block = 128, product_s = 1e-6 }) - product(), 1e-6 + waiting)
+    assert_near(product({ product_s = 1e-6 }) - product(), 1e-6)
+end
+
 -- The kernels of a test: 512 queries by 256 keys forward, 256 by 1024 for k and v, 1024 by 512 for q.
 local KERNEL = { block_q = 512, block_kv = 256, block_q_dkv = 256, block_kv_dkv = 1024, block_q_dq = 1024,
     block_kv_dq = 512 }

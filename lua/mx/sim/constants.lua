@@ -15,6 +15,7 @@ constants.NAMES = {
     matrix_efficiency = { "share of the peak", "rate of large matrix products in a compiled step", 1 },
     attention_efficiency = { "share of the limit", "rate of attention kernels, whose limit is the slower of the matrix "
         .. "unit and the vector unit", 1 },
+    product_s = { "s", "each matrix product, beside its arithmetic and traffic", 0 },
     attention_step_s = { "s", "each block of an attention kernel, beside its arithmetic", 0 },
     memory_efficiency = { "share of the bandwidth", "rate of reading and writing memory", 1 },
     vector_flops = { "operations/s", "rate of the vector unit, without fused multiply-adds", 0 },

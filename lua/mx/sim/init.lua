@@ -30,7 +30,7 @@ local OPTIONAL = {
     dies = "number", switch_Bps = "number", launch_s = "number", fuses = "boolean", constants = "table",
     sparse_core = "boolean", attention_block = "number", ring_numbered = "table", networks = "table",
     vmem_bytes = "number", library_products = "boolean", collective_streams = "number",
-    multiprocessors = "number", product_tile = "table",
+    multiprocessors = "number", product_tile = "table", product_block = "number",
 }
 
 local OFFLOADED = { "all_gather", "reduce_scatter", "all_reduce" } -- collectives that SparseCores can run
@@ -266,6 +266,7 @@ function sim.pod(name, slices, values)
             offloads_all_reduce = hardware.sparse_core_collective_offload_all_reduce,
             matrix_efficiency = hardware.matrix_efficiency or 1,
             attention_efficiency = hardware.attention_efficiency or 1,
+            product_block = hardware.product_block, product_s = hardware.product_s,
             attention_step_s = hardware.attention_step_s, logits_again = hardware.logits_again,
             memory_efficiency = hardware.memory_efficiency or 1,
             vector_flops = hardware.vector_flops, one_hot_embedding = hardware.one_hot_embedding or false,

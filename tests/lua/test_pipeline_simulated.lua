@@ -134,6 +134,20 @@ function TestPlans.test_schedules_differ_in_memory()
     lu.assertEquals(few.times.bubble_s > 0, true)
 end
 
+-- The loss of gpt2-124m takes about as long as four of its twelve layers: with nine and three, the bubble is smaller.
+function TestPlans.test_fewer_layers_in_the_last_chunk()
+    local function bubble(...)
+        local config = mx.config.load({ "model_name=gpt2-124m", "hardware=v5p-4", "ici_pipeline_parallelism=2",
+            "num_pipeline_microbatches=8", "per_device_batch_size=8", "max_target_length=512", "remat_policy=full",
+            "num_pipeline_repeats=1", ... }, { simulate = false })
+        return mx.plan.simulate(config, config.hardware, 1).pipeline.replay.bubble
+    end
+    local equal = bubble "num_layers_per_pipeline_stage=6"
+    local fewer = bubble("num_layers_per_pipeline_stage=8", "decoder_last_pipeline_num_layers=4")
+    lu.assertTrue(fewer < equal - 0.03, ("%g, %g"):format(fewer, equal))
+    lu.assertTrue(fewer >= 1 / 9 - 1e-9)
+end
+
 function TestPlans.test_the_picture_has_the_memory_of_each_stage()
     local config = config_of("hardware=v5p-4 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 "
         .. "per_device_batch_size=2 pipeline_schedule=1f1b")

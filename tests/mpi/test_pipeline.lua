@@ -209,6 +209,8 @@ if RANKS == 2 then
         local model = "model_name=tiny-gpt2 base_num_decoder_layers=6"
         local mesh = "stage=2 num_layers_per_pipeline_stage=2 num_pipeline_repeats=2 pipeline_schedule=1f1b"
         assert_close(on_mesh(model, mesh), reference(model), mesh)
+        mesh = "stage=2 num_layers_per_pipeline_stage=5 decoder_last_pipeline_num_layers=1" -- 5 layers and 1
+        assert_close(on_mesh(model, mesh), reference(model), mesh)
     end
 
     function TestSteps.test_two_passes_are_one_of_twice_the_sequences()
@@ -406,6 +408,8 @@ function TestRefusals.test_what_does_not_fit()
         .. "num_pipeline_repeats=1"):format(RANKS, RANKS, 2 * RANKS), layers, "num_pipeline_repeats=1", stage)
     refused(("and the model has %d: set num_layers_per_pipeline_stage=3"):format(2 * RANKS + 1), ("model_name=tiny "
         .. "base_num_decoder_layers=%d"):format(2 * RANKS + 1), stage)
+    refused((", 1 of them in the last chunk, and the model has %d: set num_layers_per_pipeline_stage="):format(
+        2 * RANKS), layers, "decoder_last_pipeline_num_layers=1 num_pipeline_repeats=1", stage)
     refused(("all %d layers must be in the pipeline"):format(2 * RANKS), layers, "pipeline_parallel_layers=1", stage)
     refused("do not make num_pipeline_microbatches = 5 equal microbatches", layers,
         "num_pipeline_microbatches=5 per_device_batch_size=1", stage)

@@ -108,6 +108,7 @@ rules.VALUES = {
     num_pipeline_microbatches = { min = 1, max = MOST_SIZE, rest = -1, rest_means = "the number of stages" },
     num_pipeline_repeats = { min = 1, max = MOST_SIZE, rest = -1, rest_means = "as many as needed" },
     num_layers_per_pipeline_stage = { min = 1, max = MOST_SIZE },
+    decoder_last_pipeline_num_layers = { min = 1, max = MOST_SIZE, rest = -1, rest_means = "as many as the others" },
     pipeline_parallel_layers = { min = 1, max = MOST_SIZE, rest = -1, rest_means = "all" },
     pipeline_schedule = { choices = { "gpipe", "1f1b" }, missing = { zb_h1 = "backward passes in two halves" } },
     eval_per_device_batch_size = { min = 0, max = MOST_SIZE },
@@ -200,7 +201,7 @@ rules.EXPERTS = {
 -- Keys of pipelines.
 rules.PIPELINE = {
     "num_pipeline_microbatches", "num_pipeline_repeats", "num_layers_per_pipeline_stage", "pipeline_parallel_layers",
-    "pipeline_schedule", "pipeline_fsdp_ag_once",
+    "pipeline_schedule", "pipeline_fsdp_ag_once", "decoder_last_pipeline_num_layers",
 }
 
 -- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.

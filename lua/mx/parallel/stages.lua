@@ -20,36 +20,44 @@ local stages = {}
 ---@field schedule mx.PipelineSchedule
 ---@field times {passes: integer, seconds: number, waited_s: number} of this rank's training passes but the first
 
--- The number of chunks of each stage, and the layers of a chunk, from the keys.
+-- From the keys: the number of chunks of each stage, the layers of a chunk, and those of the last chunk if it has its
+-- own.
 local function sizes_of(config, n, layers)
     local pipeline = config.pipeline_parallel_layers == -1 and layers or config.pipeline_parallel_layers
     if pipeline ~= layers then
         util.refuse("pipeline_parallel_layers = %d: all %d layers must be in the pipeline: leave it out", pipeline,
             layers)
     end
-    local per, repeats = config.num_layers_per_pipeline_stage, config.num_pipeline_repeats
+    local per, repeats, last = config.num_layers_per_pipeline_stage, config.num_pipeline_repeats,
+        config.decoder_last_pipeline_num_layers
+    local own = last > 0 and 1 or 0 -- chunks with a length of their own
+    local others = layers - (last > 0 and last or 0)
     if repeats == -1 then
-        repeats = math.max(1, (layers + per - 1) // (n * per))
+        repeats = math.max(1, ((others + per - 1) // per + own + n - 1) // n)
     end
-    if n * repeats * per < layers or n * repeats * (per - 1) >= layers then
-        util.refuse("num_layers_per_pipeline_stage = %d, num_pipeline_repeats = %d: %d stages then have %d layers, and "
-            .. "the model has %d: set num_layers_per_pipeline_stage=%d num_pipeline_repeats=1", per, repeats, n,
-            n * repeats * per, layers, (layers + n - 1) // n)
+    local slots = n * repeats - own
+    if slots * per < others or slots * (per - 1) >= others or slots > others then
+        util.refuse("num_layers_per_pipeline_stage = %d, num_pipeline_repeats = %d: %d stages then have %d layers%s, "
+            .. "and the model has %d: set num_layers_per_pipeline_stage=%d num_pipeline_repeats=1", per, repeats, n,
+            slots * per + layers - others, own > 0 and (", %d of them in the last chunk"):format(last) or "", layers,
+            math.max(1, (others + n - own - 1) // (n - own)))
     end
-    return repeats, per
+    return repeats, per, own > 0 and last or nil
 end
 
 -- The layers of each chunk. The chunks that lack a layer are the last, the first, the last but one and so on, because
--- the ends of the pipeline have the tables, too.
-local function ranges_of(chunks, per, layers)
-    local lengths, ranges, lacking, first = {}, {}, chunks * per - layers, 1
-    for i = 1, chunks do
+-- the ends of the pipeline have the tables, too. `last`: the number of layers of the last chunk, if it is given.
+local function ranges_of(chunks, per, layers, last)
+    local slots = last and chunks - 1 or chunks
+    local lengths, ranges, lacking, first = {}, {}, slots * per - (layers - (last or 0)), 1
+    for i = 1, slots do
         lengths[i] = per
     end
     for i = 1, lacking do
-        local chunk = i % 2 == 1 and chunks - i // 2 or i // 2
+        local chunk = i % 2 == 1 and slots - i // 2 or i // 2
         lengths[chunk] = per - 1
     end
+    lengths[chunks] = last or lengths[chunks]
     for i, length in ipairs(lengths) do
         ranges[i] = { first = first, last = first + length - 1 }
         first = first + length
@@ -71,9 +79,9 @@ function stages.of(mesh, shape, config)
     end
     local self = { n = n, index = mesh:index("stage"), tied = shape.tied }
     self.times = { passes = 0, seconds = 0, waited_s = 0 }
-    local per
-    self.repeats, per = sizes_of(config, n, shape.layers)
-    self.ranges, self.chunk_of = ranges_of(n * self.repeats, per, shape.layers), {}
+    local per, last
+    self.repeats, per, last = sizes_of(config, n, shape.layers)
+    self.ranges, self.chunk_of = ranges_of(n * self.repeats, per, shape.layers, last), {}
     for chunk, range in ipairs(self.ranges) do
         for layer = range.first, range.last do
             self.chunk_of[layer] = chunk

@@ -79,8 +79,8 @@ static mx_status host(mx_call *call)
                      .stochastic = attr->stochastic >= 0,
                      .seed = (uint64_t)attr->stochastic};
     const float *scale = values_of(call, MX_QUANTIZE_SCALE);
-    if (scale)
-        memcpy(q.scale, scale, (size_t)mx_count(call->out[1]) * sizeof *scale);
+    for (int64_t i = 0; scale && i < mx_count(call->out[1]); i++)
+        mx_f32(call->out[1])[i] = scale[i];
     if (input(call, MX_QUANTIZE_LARGEST))
         q.largest = mx_f32(call->in[MX_QUANTIZE_LARGEST]);
     mx_quantize_run(&q);

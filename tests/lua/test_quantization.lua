@@ -4,6 +4,9 @@
 local mx = require "mx"
 local lu = require "luaunit"
 
+local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
+local runs = dofile(here .. "runs.lua")
+
 local RECIPES = { "int8", "fp8", "fp8_full", "fp8_gpu", "te_fp8_currentscaling" }
 
 local function config_of(recipe, ...)
@@ -32,7 +35,7 @@ local function step(model, batch)
     return loss, model.params["layer001.query.weight"]:grad(), model.params["layer002.wo.weight"]:grad()
 end
 
-TestRecipes = {}
+TestRecipes = { setUp = runs.setUp, tearDown = runs.tearDown }
 
 -- The distance of two gradients over the length of the second.
 local function distance(a, b)
@@ -112,16 +115,48 @@ end
 -- The script: the same first loss but for rounding, counts of the last step, and a chart.
 function TestRecipes.test_precision()
     local file = os.tmpname() .. ".svg"
-    local runs = mx.precision.run { "recipes=int8,fp8_gpu", "steps=3", "chart=" .. file, "max_target_length=16" }
-    lu.assertEquals({ runs[1].recipe, runs[2].recipe, runs[3].recipe }, { "", "int8", "fp8_gpu" })
-    for _, run in ipairs(runs) do
-        lu.assertEquals(#run.losses, 3)
-        lu.assertTrue(math.abs(run.losses[1] / runs[1].losses[1] - 1) < 0.01)
+    local rows = mx.precision.run { "recipes=int8,fp8_gpu", "steps=3", "chart=" .. file, "max_target_length=16" }
+    lu.assertEquals({ rows[1].recipe, rows[2].recipe, rows[3].recipe }, { "", "int8", "fp8_gpu" })
+    for _, row in ipairs(rows) do
+        lu.assertEquals(#row.losses, 3)
+        lu.assertTrue(math.abs(row.losses[1] / rows[1].losses[1] - 1) < 0.01)
     end
-    local counts = runs[2].counts
+    local counts = rows[2].counts
     lu.assertEquals(counts.all.weight, 2 * (64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128)) -- all products' weights
     lu.assertTrue(counts.saturated.input > 0 and counts.saturated.input < counts.all.input / 10)
     lu.assertTrue(assert(io.open(file)):read("a"):find("int8", 1, true) ~= nil)
     os.remove(file)
     lu.assertErrorMsgContains("no recipe is called 'int4'", mx.precision.run, { "recipes=int4" })
+end
+
+-- Six steps, against three, a checkpoint and three more: scales and histories come back, and the losses are the same.
+function TestRecipes.test_a_resumed_run_has_its_histories()
+    local losses, histories = {}, {}
+    for _, case in ipairs({ { "whole", 6 }, { "half", 3 }, { "half", 6 } }) do
+        local name, steps = case[1], case[2]
+        local result = runs.train(runs.config_of("model_name=tiny", "dtype=bfloat16", "quantization=fp8_gpu",
+            "run_name=" .. name, "steps=" .. steps, "learning_rate_schedule_steps=6"))
+        local newest = mx.narrow(result.model.buffers["quantization.history"], { dim = 3, start = 1, length = 8 })
+        histories[name], losses[name] = newest:totable(), {}
+        for _, row in ipairs(runs.lines(runs.folder .. "/" .. name .. "/metrics.jsonl")) do
+            losses[name][row.step or 0] = row.loss
+        end
+    end
+    lu.assertEquals(#losses.whole, 6)
+    lu.assertEquals(losses.half, losses.whole)
+    lu.assertEquals(histories.half, histories.whole)
+    lu.assertTrue(histories.whole[1][1][6] > 0 and histories.whole[1][1][7] == 0)
+end
+
+-- A step without a finite loss enters no history.
+function TestRecipes.test_a_skipped_step_leaves_the_scales()
+    local seen = {}
+    local config = runs.config_of("model_name=tiny", "dtype=bfloat16", "quantization=fp8_gpu", "run_name=a",
+        "nonfinite_step=skip", "steps=5")
+    runs.train(config, function(number, model)
+        seen[number] = mx.max(model.buffers["quantization.history"]):item()
+        mx.fill(model.params["norm.weight"]:detach(), { value = number == 3 and 0 / 0 or 1 })
+    end)
+    lu.assertEquals(seen[4], seen[3])
+    lu.assertTrue(seen[5] > 0 and seen[5] < math.huge)
 end

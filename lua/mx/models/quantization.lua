@@ -215,6 +215,13 @@ function quantization.products(model, i, weights, h, run)
     end
 end
 
+--- A step begins: forgets the largest magnitudes of one that was skipped.
+function Quantization:start()
+    if self.recipe.delayed then
+        mx.fill(self.largest, { value = 0 })
+    end
+end
+
 --- After a step: notes the largest magnitudes, of all ranks, in the histories, and makes the next step's scales of
 --- them. Collective, if the scales are delayed.
 function Quantization:after_step()
@@ -229,8 +236,8 @@ function Quantization:after_step()
         local most = mx.max(history, { dim = 3 })
         local good = mx.isfinite(most) * most:gt(0)
         mx.copy(self.scale, mx.where(good, most * self.inverse, self.scale))
-        mx.fill(self.largest, { value = 0 })
     end)
+    self:start()
 end
 
 return quantization

@@ -169,6 +169,9 @@ function train.gradients(model, data, passes, observe)
     if model.routing then
         model.routing:start()
     end
+    if model.quantization then
+        model.quantization:start()
+    end
     for pass, batch in ipairs(batches) do
         batches[pass] = parallel:batch_part(batch)
     end

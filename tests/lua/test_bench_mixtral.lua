@@ -66,5 +66,5 @@ function TestBenchMixtral.test_the_table()
             lu.assertTrue(row.simulated_mfu < 100)
         end
     end
-    lu.assertEquals(rows[5].missing, "latent attention")
+    lu.assertEquals(rows[5].missing, "mesh and remat_policy of the recipe")
 end

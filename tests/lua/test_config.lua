@@ -281,8 +281,7 @@ function TestConfig.test_combinations()
     refused({ "layer_types=[global]", "sliding_window_size=4" }, "sliding_window_size: has no effect without local")
     refused({ "decoder_block=olmo3", "sliding_window_size=4", "use_post_attn_norm=false" },
         "use_post_attn_norm: expected true, because decoder_block = olmo3 has no other norms")
-    refused({ "decoder_block=deepseek" }, "(deepseek needs latent attention, which this engine does ",
-        "got 'deepseek'")
+    refused({ "decoder_block=llama4" }, "(llama4 needs chunked attention, which this engine does ", "got 'llama4'")
     refused({ "capacity_factor=1" }, "capacity_factor has no effect without num_experts")
     refused({ "num_experts=4", "capacity_factor=1" }, "capacity_factor has no effect with sparse_matmul = true")
     refused({ "num_experts=4", "num_experts_per_tok=5" }, "expected at most num_experts = 4, got 5")

@@ -129,7 +129,7 @@ end
 
 -- Only the value that counts is looked at: that of the command line before that of the file, and the last of a key.
 function TestWords.test_what_is_overridden_is_not_refused()
-    local text = "model_name: tiny\ndataset_type: hf\nquantization: fp8_nanoo\nsteps: -7\ndecoder_block: deepseek\n"
+    local text = "model_name: tiny\ndataset_type: hf\nquantization: fp8_nanoo\nsteps: -7\ndecoder_block: llama4\n"
         .. "scan_layers: maybe\nlogical_axis_rules: [[mlp, [fsdp_transpose]]]\nenable_checkpointing: false\n"
     local words = {
         "dataset_type=synthetic", "quantization=", "steps=3", "scan_layers=true", "decoder_block=llama2",
@@ -281,8 +281,8 @@ function TestWords.test_a_model_file_of_maxtext()
             { "llama3.1-8b", 128256, 500000.0, "llama3.1", 14336 }) -- the name says which RoPE
         lu.assertEquals(load({ path, "model_name=tiny" }).vocab_size, 128256)
     end)
-    with_file("deepseek9-1b.yml", "base_moe_mlp_dim: 8\nnum_experts: 8\ndecoder_block: deepseek\n", function(path)
-        refused({ path }, path .. ":3: decoder_block: ", "deepseek needs latent attention")
+    with_file("llama9-1b.yml", "base_moe_mlp_dim: 8\nnum_experts: 8\ndecoder_block: llama4\n", function(path)
+        refused({ path }, path .. ":3: decoder_block: ", "llama4 needs chunked attention")
     end)
 end
 
@@ -395,7 +395,7 @@ local LINES = {
     tutorial_hf = {
         "model_name=deepseek2-16b dataset_type=hf hf_path=allenai/c4 hf_data_dir=en train_split=train "
             .. "tokenizer_type=huggingface tokenizer_path=deepseek-ai/DeepSeek-V2-Lite steps=10",
-        refused = "model_name: not available here: its layers need latent attention",
+        refused = "dataset_type: not available here: save the data set as JSON lines",
     },
     localhost = { "run_name=r base_output_directory=out dataset_type=synthetic steps=10", on = "v5e-8",
         params = 1104218112 },

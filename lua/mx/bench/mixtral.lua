@@ -50,7 +50,7 @@ local function print_row(row)
     local function text(format, value)
         return value and format:format(value) or "-"
     end
-    local remark = row.missing and ("not simulated: its layers need %s"):format(row.missing)
+    local remark = row.missing and ("not simulated, for lack of the %s"):format(row.missing)
         or ("peak memory %s of %s%s"):format(util.bytes(row.peak_memory_bytes), util.bytes(row.memory_bytes),
             row.peak_memory_bytes > row.memory_bytes and ": MORE THAN A CHIP HAS" or "")
     say("%s", ROW:format(row.model, ("%s-%d"):format(row.hardware, row.chips), row.kind,

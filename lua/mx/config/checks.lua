@@ -97,11 +97,31 @@ local function check_block(c, need)
     end
 end
 
+-- What latent attention does not have: key -> the value without it.
+local NOT_LATENT = {
+    use_qk_norm = false, use_bias = false, attention_bias = false, fold_attention_scale = false, quantization = "",
+    query_pre_attn_scalar = 0, relative_bias_buckets = 0, partial_rotary_factor = 1,
+}
+
+local function check_latent(c, need)
+    local latent, keys = c.attention_type == "mla", c.qk_nope_head_dim + c.qk_rope_head_dim
+    need(latent or c.decoder_block ~= "deepseek", "attention_type", "expected mla, because decoder_block = deepseek "
+        .. "has latent attention, got %s", c.attention_type)
+    for key, value in util.sorted_pairs(latent and NOT_LATENT or {}) do
+        need(c[key] == value, key, "expected %s: attention_type = mla does not have it", show(value))
+    end
+    need(not latent or c.base_num_kv_heads == c.base_num_query_heads, "base_num_kv_heads", "expected "
+        .. "base_num_query_heads = %d with attention_type = mla, got %d", c.base_num_query_heads, c.base_num_kv_heads)
+    need(not latent or c.v_head_dim <= keys, "v_head_dim", "expected at most qk_nope_head_dim + qk_rope_head_dim = %d, "
+        .. "got %d", keys, c.v_head_dim)
+end
+
 local function check_rope(c, need)
-    local dims = math.floor(c.head_dim * c.partial_rotary_factor)
-    need(not c.use_rope or dims % 2 == 0 and dims > 0, c.partial_rotary_factor == 1 and "head_dim"
-        or "partial_rotary_factor", "use_rope rotates pairs, and %d components of head_dim = %d are not an even number",
-        dims, c.head_dim)
+    local key = c.attention_type == "mla" and "qk_rope_head_dim" or "head_dim"
+    local dims = math.floor(c[key] * c.partial_rotary_factor)
+    need(not c.use_rope or dims % 2 == 0 and dims > 0, c.partial_rotary_factor == 1 and key
+        or "partial_rotary_factor", "use_rope rotates pairs, and %d components of %s = %d are not an even number",
+        dims, key, c[key])
     need(c.rope_type ~= "llama3.1" or c.llama_rope_high_freq_factor > c.llama_rope_low_freq_factor,
         "llama_rope_high_freq_factor", "expected more than llama_rope_low_freq_factor = %g, got %g",
         c.llama_rope_low_freq_factor, c.llama_rope_high_freq_factor)
@@ -141,6 +161,7 @@ function checks.together(values)
     need(scale & (scale - 1) == 0, "global_parameter_scale", "expected a power of two, got %d", scale)
     need(c.base_num_query_heads % c.base_num_kv_heads == 0, "base_num_kv_heads",
         "expected a divisor of base_num_query_heads = %d, got %d", c.base_num_query_heads, c.base_num_kv_heads)
+    check_latent(c, need)
     check_rope(c, need)
     need(c.trainable_position_size < 0 or c.trainable_position_size >= c.max_target_length, "max_target_length",
         "%d tokens, but trainable_position_size = %d", c.max_target_length, c.trainable_position_size)

@@ -5,6 +5,7 @@ local mx = require "mx"
 local parameters = require "mx.models.parameters"
 local quantization = require "mx.models.quantization"
 local rope = require "mx.models.rope"
+local shapes = require "mx.models.shape"
 
 local attention = {
     products = "heads", -- the kind of its products on a mesh: see mx.Parallel:enter
@@ -169,7 +170,7 @@ local function key_trips(part, q)
 end
 
 --- The collectives of a device in a step and layer, as rows of mx/sim/collectives.lua.
----@param part table
+---@param part table of this kind, or of mla.lua
 ---@param q table the quantities of that file
 ---@return table[]
 function attention.rows(part, q)
@@ -186,7 +187,7 @@ function attention.rows(part, q)
         },
         {
             axes = "heads", what = "inputs and output of attention: all-gathers and reduce-scatters",
-            flops = 3 * attention.flops(part, q.shape, q.S).products / q.head_parts * q.tokens * q.passes,
+            flops = 3 * shapes.part(part).flops(part, q.shape, q.S).products / q.head_parts * q.tokens * q.passes,
         },
     }
 end

@@ -17,6 +17,7 @@ blocks.KINDS = {
     default = { keys = { parallel_block = true } },
     llama2 = PLAIN, mistral = PLAIN, qwen2 = PLAIN, qwen3 = PLAIN, mixtral = PLAIN, qwen3_moe = PLAIN,
     envy = PLAIN,
+    deepseek = { keys = { attention_type = "mla" } },
     gpt3 = { keys = { normalization_layer = "layernorm", use_bias = true, use_rope = false }, norm_offset = 1 },
     gemma = { norm_offset = 1 },
     gemma2 = { layers = { "local", "global" }, layers_each = 2, norm_offset = 1 },
@@ -39,7 +40,6 @@ end
 
 --- MaxText's other blocks, and what they need that layers here cannot have.
 blocks.MISSING = {
-    deepseek = "latent attention",
     deepseek4 = "compressed attention and several residual streams",
     gemma4 = "heads that differ between local and global layers",
     gemma4_small = "embeddings for each layer, and keys and values shared between layers",

@@ -50,6 +50,14 @@ local function add_product(self, name, rows, columns, o)
     end
 end
 
+--- A product inside a part: (rows, columns).
+---@param name string
+---@param rows table a dimension for List:add
+---@param columns table the same
+function List:product(name, rows, columns)
+    add_product(self, name, rows, columns, {})
+end
+
 --- A product that reads the residual stream: (emb, columns).
 ---@param name string
 ---@param columns table a dimension for List:add

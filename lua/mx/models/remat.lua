@@ -11,10 +11,11 @@ local remat = {}
 
 --- The tensors that policies can name: a layer's input; queries, keys and values after RoPE; attention's output; its
 --- projection; the gate and up products of a gated MLP before the activation, or the single product of a plain MLP; the
---- MLP's output. A part's tensors() lists those that it has.
+--- MLP's output; with latent attention, the latent of queries before and after its norm, and that of keys and values
+--- (before its norm together with the keys' part for RoPE). A part's tensors() lists those that it has.
 remat.TENSORS = {
     "decoder_layer_input", "query_proj", "key_proj", "value_proj", "context", "out_proj", "mlpwi_0", "mlpwi_1", "mlpwi",
-    "mlpwo",
+    "mlpwo", "query_wa_proj", "mla_q", "kv_wa_proj", "mla_kv",
 }
 
 local QKV = { "query_proj", "key_proj", "value_proj" }

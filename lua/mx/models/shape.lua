@@ -63,7 +63,7 @@ end
 -- The blocks of a config's layers, in turn.
 local function blocks_of(c, factor, layers)
     local kind, list, reaches = blocks.KINDS[c.decoder_block], {}, blocks.reaches(c)
-    local before = kind.norm_before ~= false
+    local before, attention = kind.norm_before ~= false, c.attention_type == "mla" and "mla" or "attention"
     for i = 1, period_of(c, reaches, layers) do
         local reach, mlp = reaches[(i - 1) % #reaches + 1], has_experts(c, i) and "moe" or "mlp"
         list[i] = {
@@ -71,7 +71,7 @@ local function blocks_of(c, factor, layers)
             norms = {
                 attention = norm_places(before, c.use_post_attn_norm), mlp = norm_places(before, c.use_post_ffw_norm),
             },
-            attention = require("mx.models.attention").of(c, factor, reach),
+            attention = require("mx.models." .. attention).of(c, factor, reach),
             mlp = require("mx.models." .. mlp).of(c, factor),
             parallel = c.parallel_block,
         }

@@ -100,7 +100,7 @@ local function obstacle(shape)
             "its layers differ in more than windows, RoPE and whether they have experts" },
         { #windows > 1, "sliding windows of several sizes" },
         { block.parallel, "parallel_block = true" }, { attention.buckets > 0, "relative_bias_buckets" },
-        { not attention.causal, "attention_type = full" },
+        { not attention.causal, "attention_type = full" }, { attention.kind == "mla", "attention_type = mla" },
         { attention.query_factor ~= 1, "fold_attention_scale = true" },
         { block.norms.attention ~= block.norms.mlp, "norms after only one of attention and MLP" },
     }) or sparse[1] and obstacle_of_experts(sparse[1])

@@ -1,0 +1,90 @@
+-- ranks: 2
+-- Latent attention on a mesh: losses, gradients and updates are those of one rank.
+
+local lu = require "luaunit"
+local mx = require "mx"
+local util = require "mx.util"
+local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
+local compare = dofile(here .. "../lua/compare.lua")
+
+local WORDS = {
+    "decoder_block=deepseek", "base_emb_dim=32", "base_mlp_dim=48", "base_moe_mlp_dim=16", "base_num_query_heads=4",
+    "base_num_kv_heads=4", "base_num_decoder_layers=2", "vocab_size=64", "q_lora_rank=12", "kv_lora_rank=10",
+    "qk_nope_head_dim=8", "qk_rope_head_dim=4", "v_head_dim=6", "dtype=float32", "max_target_length=16",
+    "first_num_dense_layers=1", "num_experts=4", "num_experts_per_tok=2", "shared_experts=1", "rope_type=yarn",
+    "adam_eps=1.0e-3", "enable_checkpointing=false",
+}
+local SEQUENCES = 4
+
+local function config_of(sequences, ...)
+    local words = table.move(WORDS, 1, #WORDS, 1, {})
+    words[#words + 1] = "per_device_batch_size=" .. sequences
+    table.move({ ... }, 1, select("#", ...), #words + 1, words)
+    return mx.config.load(words)
+end
+
+-- Two updates: the losses, the gradients of the first, whole, and the parameters at the end, whole.
+local function train(config, mesh)
+    local model, data = mx.models.new(config, mesh), mx.data.open(config, mesh)
+    if not mesh then
+        data.part, data.parts, model.part, model.parts = 0, 1, 0, 1
+    end
+    local optimizer = mx.optim.new(config, model.params, model.parallel)
+    local run = { losses = {}, grads = {}, params = {} }
+    local function whole(name, t)
+        return model.parallel:whole(name, t):wait():clone():keep()
+    end
+    for i = 1, 2 do
+        local step <close> = mx.step()
+        if mesh then
+            run.losses[i] = mx.train.gradients(model, data, 1)
+        else
+            local loss = model:loss(data:next())
+            mx.backward(loss)
+            run.losses[i] = loss:item()
+        end
+        for name, t in util.sorted_pairs(i == 1 and model.params or {}) do
+            run.grads[name] = whole(name, t:grad())
+        end
+        optimizer:step()
+    end
+    for name, t in util.sorted_pairs(model.params) do
+        run.params[name] = whole(name, t:detach())
+    end
+    return run
+end
+
+local expected
+
+local function assert_as_one_rank(...)
+    expected = expected or train(config_of(SEQUENCES))
+    local config = config_of(SEQUENCES / mx.ranks(), "ici_fsdp_parallelism=1", ...)
+    local run = train(config, mx.train.mesh(config))
+    for i, loss in ipairs(expected.losses) do
+        lu.assertAlmostEquals(run.losses[i] / loss, 1, 1e-5)
+    end
+    for _, what in ipairs({ "grads", "params" }) do
+        for name, t in util.sorted_pairs(expected[what]) do
+            local off = compare.distance(run[what][name], t, 1e-3)
+            lu.assertTrue(off < 1e-5, ("%s of %s: off by %g"):format(what, name, off))
+        end
+    end
+end
+
+TestMla = {}
+
+function TestMla.test_ranks_split_the_batch()
+    assert_as_one_rank("ici_data_parallelism=2")
+    assert_as_one_rank("ici_fsdp_parallelism=2")
+    assert_as_one_rank("ici_expert_parallelism=2", "remat_policy=none")
+end
+
+function TestMla.test_ranks_split_heads()
+    assert_as_one_rank("ici_tensor_parallelism=2")
+    assert_as_one_rank("ici_tensor_sequence_parallelism=2", "remat_policy=none")
+end
+
+function TestMla.test_ranks_split_sequences()
+    assert_as_one_rank("ici_context_parallelism=2")
+    assert_as_one_rank("ici_context_parallelism=2", "context_parallel_strategy=ring")
+end

@@ -101,6 +101,20 @@ function TestRecipes.test_delayed_scales()
     lu.assertTrue(most > 0 and math.abs(scale:totable()[1][3] / (most / 57344) - 1) < 1e-6)
 end
 
+-- Scripts that read parameters compute as training did.
+function TestRecipes.test_saved_parameters_say_their_recipe()
+    local path = os.tmpname() .. ".h5"
+    local config = config_of("fp8_gpu")
+    local model = mx.models.new(config)
+    step(model, batch_of(3))
+    model:after_step()
+    mx.train.save(config, model, path)
+    local again, stored = mx.weights.model(path)
+    os.remove(path)
+    lu.assertEquals(stored.quantization, "fp8_gpu")
+    lu.assertEquals(again.buffers["quantization.scale"]:totable(), model.buffers["quantization.scale"]:totable())
+end
+
 function TestRecipes.test_what_is_refused()
     local function refused(words, ...)
         lu.assertErrorMsgContains(words, config_of, ...)

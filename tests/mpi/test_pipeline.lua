@@ -425,6 +425,14 @@ function TestRefusals.test_generation()
         mx.zeros({ 1, 4 }, "i32"))
 end
 
+function TestRefusals.test_a_loss_for_training()
+    local config = config_of(TINY, SAME[1])
+    local model = mx.models.new(config, mx.train.mesh(config))
+    local tokens = mx.zeros({ 4, 24 }, "i32")
+    lu.assertErrorMsgContains("trains with mx.train.gradients", model.loss, model,
+        { tokens = tokens, targets = tokens })
+end
+
 function TestRefusals.test_keys()
     lu.assertErrorMsgContains("num_pipeline_microbatches has no effect without ici_pipeline_parallelism",
         config_of, "num_pipeline_microbatches=4")

@@ -339,6 +339,10 @@ end
 ---@return any
 function Decoder:loss(batch, evaluates)
     if self.parallel.stages then
+        if not evaluates then
+            util.refuse("a pipeline of %d stages trains with mx.train.gradients; model:loss(batch, true) evaluates",
+                self.parallel.stages.n)
+        end
         return mx.pipeline.driver.evaluate(self, batch)
     end
     local loss, extra = self:losses(batch, evaluates)

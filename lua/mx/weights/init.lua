@@ -36,7 +36,7 @@ end
 -- Keys that say how the model was used: stored with mxlua's own parameters.
 local USES = {
     "model_name", "max_target_length", "dtype", "weight_dtype", "dropout_rate", "init_std", "tokenizer_path", "add_bos",
-    "add_eos",
+    "add_eos", "quantization",
 }
 
 -- Keys in which a config may differ from the file: they change how a model is used, not what it computes.

@@ -28,7 +28,8 @@ for _, key in ipairs({
     "vocab_size", "mlp_activations", "normalization_layer_epsilon", "rope_max_timescale", "llama_rope_factor",
     "llama_rope_low_freq_factor", "llama_rope_high_freq_factor", "llama_rope_original_length", "rope_factor",
     "original_max_position_embeddings", "beta_fast", "beta_slow", "rope_truncate", "rope_attention_scaling",
-    "rope_interleave", "max_position_embeddings",
+    "rope_interleave", "max_position_embeddings", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+    "v_head_dim", "mscale",
 }) do
     KEYS[#KEYS + 1] = key
 end

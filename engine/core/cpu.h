@@ -34,12 +34,14 @@ mx_status mx_isa_use(const char *name);
 bool mx_cpu_vnni(void);
 void mx_cpu_use_vnni(bool on);
 
-const char *mx_cpu_model(void);      /* from /proc/cpuinfo */
-int mx_cpu_cores(void);              /* logical cores that this process may run on */
-int64_t mx_cpu_l2_bytes(void);       /* per core; 512 KiB if unknown */
-int64_t mx_cpu_l3_bytes(void);       /* shared; 16 MiB if unknown */
-int64_t mx_cpu_l3_share_bytes(void); /* mx_cpu_l3_bytes divided by the machine's cores: the share of one core */
-int64_t mx_cpu_memory_bytes(void);   /* physical memory of the machine */
+const char *mx_cpu_model(void); /* from /proc/cpuinfo */
+int mx_cpu_cores(void);         /* logical cores that this process may run on */
+int64_t mx_cpu_l2_bytes(void);  /* per core; 512 KiB if unknown */
+int64_t mx_cpu_l3_bytes(void);  /* shared; 16 MiB if unknown */
+/* The share of one core: mx_cpu_l3_bytes divided by the machine's cores, at most 4 MiB. A virtual machine sees the
+ * whole cache and few of the cores that share it. */
+int64_t mx_cpu_l3_share_bytes(void);
+int64_t mx_cpu_memory_bytes(void); /* physical memory of the machine */
 
 /* Lets the calling thread and the OpenMP pool flush denormals to zero: they slow arithmetic down by a factor of up to
  * 100. */

@@ -10,8 +10,8 @@
 #include <math.h>
 
 enum {
-    WIDTH = 512, /* columns at a time */
-    HEIGHT = 64, /* and rows: both passes over them find them in the second-level cache */
+    WIDTH = 512,  /* columns at a time */
+    HEIGHT = 128, /* and rows: both passes over them find them in the second-level cache */
     PIECE = MX_CHUNK,
 };
 
@@ -34,7 +34,8 @@ static part join(mx_about about, part a, part b)
     part c = {.n = a.n + b.n};
     if (about == MX_ABOUT_LOGSUMEXP) {
         c.center = isnan(a.center) || a.center > b.center ? a.center : b.center;
-        c.sum = isinf(c.center) ? 1 : a.sum * exp(a.center - c.center) + b.sum * exp(b.center - c.center);
+        double smaller = exp(-fabs(a.center - b.center));
+        c.sum = isinf(c.center) ? 1 : a.center > b.center ? a.sum + b.sum * smaller : a.sum * smaller + b.sum;
         return c;
     }
     double apart = b.center - a.center;
@@ -140,22 +141,25 @@ mx_status mx_reduce_about(mx_about about, mx_array x, mx_extent e, double scale,
 
 /* ---- any and all ---- */
 
-/* found[j] |= whether (x & mask) != 0 is `sought` for one of n rows; a single column is a row of n neighbours, in which
- * the search ends early. */
+/* found[j] is not 0 if (x & mask) is not 0, or with `all` is 0, in one of n rows of `width` columns. Single columns are
+ * rows of n neighbours, in which the search ends early. */
 #define DEFINE_ANY(name, type)                                                                                         \
-    static void name(const void *data, int64_t first, type mask, bool sought, int64_t n, int64_t stride,               \
-                     int64_t width, uint8_t *found)                                                                    \
+    static void name(const void *data, int64_t first, type mask, bool all, int64_t n, int64_t stride, int64_t width,   \
+                     uint8_t *y)                                                                                       \
     {                                                                                                                  \
         const type *x = (const type *)data + first;                                                                    \
-        for (int64_t from = 0; stride == 1 && from < n && !found[0]; from += PIECE) {                                  \
-            int any = 0;                                                                                               \
+        type found[WIDTH] = {0};                                                                                       \
+        for (int64_t from = 0; stride == 1 && from < n && !found[0]; from += PIECE)                                    \
             for (int64_t i = from; i < mx_min(n, from + PIECE); i++)                                                   \
-                any |= ((x[i] & mask) != 0) == sought;                                                                 \
-            found[0] = (uint8_t)any;                                                                                   \
-        }                                                                                                              \
-        for (int64_t i = 0; stride > 1 && i < n; i++)                                                                  \
+                found[0] |= all ? (x[i] & mask) == 0 : x[i] & mask;                                                    \
+        for (int64_t i = 0; stride > 1 && i < n; i++) {                                                                \
+            for (int64_t j = 0; j < width; j += 64 / (int64_t)sizeof *x)                                               \
+                __builtin_prefetch(x + (i + 4) * stride + j);                                                          \
             for (int64_t j = 0; j < width; j++)                                                                        \
-                found[j] |= ((x[i * stride + j] & mask) != 0) == sought;                                               \
+                found[j] |= all ? (x[i * stride + j] & mask) == 0 : x[i * stride + j] & mask;                          \
+        }                                                                                                              \
+        for (int64_t j = 0; j < width; j++)                                                                            \
+            y[j] = (found[j] != 0) != all;                                                                             \
     }
 DEFINE_ANY(any_of_64, uint64_t)
 DEFINE_ANY(any_of_32, uint32_t)
@@ -164,21 +168,19 @@ DEFINE_ANY(any_of_8, uint8_t)
 
 static void any_in_band(mx_array x, mx_extent e, bool all, int64_t o, int64_t from, uint8_t *y)
 {
-    uint8_t found[WIDTH] = {0};
     int64_t width = mx_min(WIDTH, e.inner - from), first = o * e.n * e.inner + from;
     size_t bytes = mx_dtype_bytes(x.dtype);
     uint64_t mask =
         UINT64_MAX >> (mx_dtype_is_integer(x.dtype) ? 0 : 1) >> (64 - 8 * bytes); /* without the sign of 0 */
+    y += o * e.inner + from;
     if (bytes == 8)
-        any_of_64(x.data, first, mask, !all, e.n, e.inner, width, found);
+        any_of_64(x.data, first, mask, all, e.n, e.inner, width, y);
     else if (bytes == 4)
-        any_of_32(x.data, first, (uint32_t)mask, !all, e.n, e.inner, width, found);
+        any_of_32(x.data, first, (uint32_t)mask, all, e.n, e.inner, width, y);
     else if (bytes == 2)
-        any_of_16(x.data, first, (uint16_t)mask, !all, e.n, e.inner, width, found);
+        any_of_16(x.data, first, (uint16_t)mask, all, e.n, e.inner, width, y);
     else
-        any_of_8(x.data, first, (uint8_t)mask, !all, e.n, e.inner, width, found);
-    for (int64_t j = 0; j < width; j++)
-        y[o * e.inner + from + j] = all ? !found[j] : found[j];
+        any_of_8(x.data, first, (uint8_t)mask, all, e.n, e.inner, width, y);
 }
 
 void mx_reduce_any(mx_array x, mx_extent e, bool all, uint8_t *y)

@@ -22,10 +22,16 @@
                 const type A = a[i], B = *b;                                                                           \
                 y[i] = expression;                                                                                     \
             }                                                                                                          \
+        else if (b_step)                                                                                               \
+            _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                       \
+            {                                                                                                          \
+                const type A = *a, B = b[i];                                                                           \
+                y[i] = expression;                                                                                     \
+            }                                                                                                          \
         else                                                                                                           \
             _Pragma("GCC ivdep") for (int64_t i = 0; i < n; i++)                                                       \
             {                                                                                                          \
-                const type A = *a, B = b[i * b_step];                                                                  \
+                const type A = *a, B = *b;                                                                             \
                 y[i] = expression;                                                                                     \
             }                                                                                                          \
     } while (0)

@@ -343,40 +343,60 @@ static void place_of_line(mx_fold fold, mx_array x, mx_extent e, int64_t k, int3
     index[k] = (int32_t)best;
 }
 
-/* The first of n neighbours that is `value`, which is one of them. */
-static int64_t find_value(mx_array x, int64_t n, float value)
+/* The first of n neighbours that is `value`, which is one of them: the block that contains it, which the compiler
+ * searches in vectors, and the place in it. */
+MX_INLINE int64_t find_value_as(const void *x, int64_t n, float value, const mx_dtype dtype)
 {
+    enum { BLOCK = 64 };
+    const int wants_nan = isnan(value);
     int64_t i = 0;
-    for (float one; i < n - 1; i++) {
-        one = mx_get_float(x.data, i, x.dtype);
+    for (; i + BLOCK <= n; i += BLOCK) {
+        int found = 0;
+        for (int64_t j = i; j < i + BLOCK; j++) {
+            float one = mx_get_float(x, j, dtype);
+            found |= (one == value) | ((one != one) & wants_nan);
+        }
+        if (found)
+            break;
+    }
+    for (; i < n - 1; i++) {
+        float one = mx_get_float(x, i, dtype);
         if (one == value || (isnan(one) && isnan(value)))
             break;
     }
     return i;
 }
 
-/* The extremes of all pieces of the rows, then the place in the best piece. */
+static int64_t find_value(mx_array x, int64_t n, float value)
+{
+    return mx_is_bf16(x.dtype) ? find_value_as(x.data, n, value, MX_BF16) : find_value_as(x.data, n, value, MX_F32);
+}
+
+/* The extremes of all pieces of the rows and their places; then the best piece of each row. */
 static mx_status places_in_rows(mx_fold fold, mx_array x, mx_extent e, int32_t *index)
 {
+    typedef struct extreme {
+        float value;
+        int32_t place;
+    } extreme;
     const mx_reduce_paths *paths = mx_kernels_current()->reduce;
-    int64_t pieces = mx_ceil_div(e.n, PIECE), items = e.outer * pieces, bytes = items * (int64_t)sizeof(float);
-    float *extreme;
-    MX_TRY(mx_pool_alloc(bytes, (void **)&extreme));
+    int64_t pieces = mx_ceil_div(e.n, PIECE), items = e.outer * pieces, bytes = items * (int64_t)sizeof(extreme);
+    extreme *extremes;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&extremes));
 #pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < items; i++) {
-        int64_t first = i % pieces * PIECE;
-        extreme[i] = paths->row(fold, at(x, i / pieces * e.n + first), mx_min(PIECE, e.n - first));
+        int64_t first = i % pieces * PIECE, n = mx_min(PIECE, e.n - first);
+        mx_array piece = at(x, i / pieces * e.n + first);
+        float value = paths->row(fold, piece, n);
+        extremes[i] = (extreme){value, (int32_t)(first + find_value(piece, n, value))};
     }
-#pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
     for (int64_t o = 0; o < e.outer; o++) {
-        const float *own = extreme + o * pieces;
-        int64_t best = 0;
-        for (int64_t p = 1; p < pieces && !isnan(own[best]); p++)
-            best = is_beyond(fold, own[p], own[best]) || isnan(own[p]) ? p : best;
-        int64_t first = best * PIECE;
-        index[o] = (int32_t)(first + find_value(at(x, o * e.n + first), mx_min(PIECE, e.n - first), own[best]));
+        const extreme *own = extremes + o * pieces, *best = own;
+        for (int64_t p = 1; p < pieces && !isnan(best->value); p++)
+            best = is_beyond(fold, own[p].value, best->value) || isnan(own[p].value) ? own + p : best;
+        index[o] = best->place;
     }
-    mx_pool_free(extreme, bytes);
+    mx_pool_free(extremes, bytes);
     return MX_OK;
 }
 

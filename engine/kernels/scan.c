@@ -11,6 +11,7 @@ enum {
     PIECE = 1 << 17, /* elements of a row that one thread sums */
     WIDTH = 1024,    /* columns that one thread sums */
     HEIGHT = 64,     /* rows whose sums are f32 */
+    ROOM = 2048,     /* elements that are written past the caches at a time */
 };
 
 static char *at(mx_array v, int64_t i) { return (char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype); }
@@ -24,20 +25,35 @@ static int64_t piece_of(mx_extent e, bool reverse, int64_t p, int64_t *n)
     return reverse ? e.n - p * PIECE - *n : p * PIECE;
 }
 
-/* A row on one thread. */
-static void scan_row(mx_array x, mx_extent e, bool reverse, mx_array y, int64_t o)
+/* n elements; what is streamed goes by way of the first-level cache. Returns their sum. */
+static double scan_piece(mx_array x, int64_t first, int64_t n, bool reverse, double start, mx_array y, bool stream)
 {
     const mx_scan_paths *paths = mx_kernels_current()->scan;
+    _Alignas(64) float room[ROOM];
+    double sum = 0;
+    if (!stream)
+        return paths->row(at(x, first), x.dtype, n, reverse, start, at(y, first));
+    for (int64_t i = 0; i < n; i += ROOM) {
+        int64_t m = mx_min(ROOM, n - i), from = first + (reverse ? n - i - m : i);
+        sum += paths->row(at(x, from), x.dtype, m, reverse, start + sum, room);
+        mx_kernels_current()->elementwise->copy(room, at(y, from), m * (int64_t)mx_dtype_bytes(y.dtype), true);
+    }
+    return sum;
+}
+
+/* A row on one thread. */
+static void scan_row(mx_array x, mx_extent e, bool reverse, mx_array y, int64_t o, bool stream)
+{
     double start = 0;
     for (int64_t p = 0, n; p * PIECE < e.n; p++) {
         int64_t first = o * e.n + piece_of(e, reverse, p, &n);
-        start += paths->row(at(x, first), x.dtype, n, reverse, start, at(y, first));
+        start += scan_piece(x, first, n, reverse, start, y, stream);
     }
 }
 
 /* A long row, by all threads: each sums a piece, and scans it when the sums of those before it are known. The piece is
  * in its cache then. */
-static mx_status scan_pieces(mx_array x, mx_extent e, bool reverse, mx_array y, int64_t o)
+static mx_status scan_pieces(mx_array x, mx_extent e, bool reverse, mx_array y, int64_t o, bool stream)
 {
     const mx_scan_paths *paths = mx_kernels_current()->scan;
     int64_t pieces = mx_ceil_div(e.n, PIECE), bytes = pieces * (int64_t)sizeof(double);
@@ -55,7 +71,7 @@ static mx_status scan_pieces(mx_array x, mx_extent e, bool reverse, mx_array y, 
             for (; next < p && next < pieces; next++)
                 start += sums[next];
             if (p < pieces)
-                paths->row(at(x, first), x.dtype, n, reverse, start, at(y, first));
+                scan_piece(x, first, n, reverse, start, y, stream);
         }
     }
     mx_pool_free(sums, bytes);
@@ -65,14 +81,16 @@ static mx_status scan_pieces(mx_array x, mx_extent e, bool reverse, mx_array y, 
 static mx_status scan_rows(mx_array x, mx_extent e, bool reverse, mx_array y)
 {
     int threads = omp_get_max_threads();
+    bool stream = x.data != y.data &&
+                  mx_should_stream(e.outer * e.n * (int64_t)(mx_dtype_bytes(x.dtype) + mx_dtype_bytes(y.dtype)));
     if (threads > 1 && e.outer < 2 * threads && e.n > PIECE) {
         for (int64_t o = 0; o < e.outer; o++)
-            MX_TRY(scan_pieces(x, e, reverse, y, o));
+            MX_TRY(scan_pieces(x, e, reverse, y, o, stream));
         return MX_OK;
     }
 #pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
     for (int64_t o = 0; o < e.outer; o++)
-        scan_row(x, e, reverse, y, o);
+        scan_row(x, e, reverse, y, o, stream);
     return MX_OK;
 }
 

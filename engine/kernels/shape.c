@@ -71,33 +71,48 @@ static void fill_elements(char *to, int64_t n, const void *value, size_t bytes)
             memcpy(to + i * 8, &bits, 8);
 }
 
-/* Elements [first, last) of a run, to `to` and, `step` elements apart, from `from`. */
-MX_INLINE void copy_run_as(char *to, const char *from, int64_t step, int64_t first, int64_t last, const size_t bytes)
+/* n elements to `to` from `from`, where they are `step` elements apart. */
+MX_INLINE void copy_steps_as(char *to, const char *from, int64_t step, int64_t n, const size_t bytes)
 {
     if (step == -1) {
-        for (int64_t i = first; i < last; i++)
+        for (int64_t i = 0; i < n; i++)
             memcpy(to + i * (int64_t)bytes, from - i * (int64_t)bytes, bytes);
     } else {
-        for (int64_t i = first; i < last; i++)
+        for (int64_t i = 0; i < n; i++)
             memcpy(to + i * (int64_t)bytes, from + i * step * (int64_t)bytes, bytes);
     }
 }
 
-static void copy_run(char *to, const char *from, int64_t step, int64_t first, int64_t last, size_t bytes, bool stream)
+static void copy_steps(char *to, const char *from, int64_t step, int64_t n, size_t bytes)
 {
-    int64_t at = first * (int64_t)bytes;
-    if (step == 1)
-        mx_kernels_current()->elementwise->copy(from + at, to + at, (last - first) * (int64_t)bytes, stream);
-    else if (step == 0)
-        fill_elements(to + at, last - first, from, bytes);
+    if (step == 0)
+        fill_elements(to, n, from, bytes);
     else if (bytes == 8)
-        copy_run_as(to, from, step, first, last, 8);
+        copy_steps_as(to, from, step, n, 8);
     else if (bytes == 4)
-        copy_run_as(to, from, step, first, last, 4);
+        copy_steps_as(to, from, step, n, 4);
     else if (bytes == 2)
-        copy_run_as(to, from, step, first, last, 2);
+        copy_steps_as(to, from, step, n, 2);
     else
-        copy_run_as(to, from, step, first, last, 1);
+        copy_steps_as(to, from, step, n, 1);
+}
+
+/* What is streamed goes by way of the first-level cache, from which it is written past the others. */
+static void copy_run(char *to, const char *from, int64_t step, int64_t n, size_t element_bytes, bool stream)
+{
+    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
+    char room[8192];
+    int64_t bytes = (int64_t)element_bytes, block = stream ? (int64_t)sizeof room / bytes : n;
+    if (step == 1) {
+        paths->copy(from, to, n * bytes, stream);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += block) {
+        int64_t m = mx_min(block, n - i);
+        copy_steps(stream ? room : to, from + i * step * bytes, step, m, element_bytes);
+        if (stream)
+            paths->copy(room, to + i * bytes, m * bytes, true);
+    }
 }
 
 /* Dimensions without those of size 1; neighbours that one step can cross are joined. At least one is left. */
@@ -139,8 +154,9 @@ void mx_copy_strided(void *to, const void *from, int n_dims, const int64_t *size
                 offset += rest % n[d] * s[d];
                 rest /= n[d];
             }
-            copy_run((char *)to + i / pieces * run * bytes, (const char *)from + offset * bytes, s[last], first,
-                     mx_min(run, first + PIECE), element_bytes, stream);
+            copy_run((char *)to + (i / pieces * run + first) * bytes,
+                     (const char *)from + (offset + first * s[last]) * bytes, s[last], mx_min(PIECE, run - first),
+                     element_bytes, stream);
         }
 }
 

@@ -17,18 +17,26 @@ typedef struct mx_softmax {
     void *dx;
 } mx_softmax;
 
-/* y may be x. MX_ERR_MEMORY without memory for 64 rows for each thread, if inner is not 1. */
+/* y may be x. MX_ERR_MEMORY without memory for 64 rows of f32 for each thread, if inner is not 1. */
 mx_status mx_softmax_forward(const mx_softmax *s);
 
 /* softmax: dx = y (dy - sum of y dy); log: dx = dy - e^y sum of dy. dx may be dy. Memory: as forward,
  * twice. */
 mx_status mx_softmax_backward(const mx_softmax *s);
 
-/* The loops over rows (inner is 1) `first` to before `last`, for one instruction set. stream: write past the caches;
- * rows start at cache lines. */
+/* Rows that are done together where they are columns. */
+enum { MX_SOFTMAX_COLUMNS = 64 };
+
+/* The loops for one instruction set, on one thread. stream: write past the caches; what is written together starts at
+ * cache lines. */
 typedef struct mx_softmax_paths {
+    /* Rows (inner is 1) `first` to before `last`. */
     void (*forward)(const mx_softmax *s, int64_t first, int64_t last, bool stream);
     void (*backward)(const mx_softmax *s, int64_t first, int64_t last, bool stream);
+    /* The n <= MX_SOFTMAX_COLUMNS columns from `at`, the place of the first element in each array, on. scratch:
+     * (width, MX_SOFTMAX_COLUMNS), backward two of them, at a cache line. */
+    void (*forward_columns)(const mx_softmax *s, int64_t at, int64_t n, float *scratch, bool stream);
+    void (*backward_columns)(const mx_softmax *s, int64_t at, int64_t n, float *scratch, bool stream);
 } mx_softmax_paths;
 
 #endif

@@ -120,8 +120,22 @@ static void part_of(int64_t n, int parts, int p, int64_t *first, int64_t *last)
     *last = n * (p + 1) / parts;
 }
 
-/* Sorts by the byte at `shift`, from a to b; false if all have the same byte, and nothing is done. */
-static bool radix_pass(const item *a, item *b, int64_t n, int shift, int parts)
+/* The bits in which one of the items differs from the first. */
+static uint64_t differing_bits(const item *items, int64_t n, int parts)
+{
+    uint64_t differ = 0;
+#pragma omp parallel for schedule(static) reduction(| : differ) if (parts > 1)
+    for (int p = 0; p < parts; p++) {
+        int64_t first, last;
+        part_of(n, parts, p, &first, &last);
+        for (int64_t i = first; i < last; i++)
+            differ |= items[i] ^ items[0];
+    }
+    return differ;
+}
+
+/* Sorts by the byte at `shift`, from a to b. */
+static void radix_pass(const item *a, item *b, int64_t n, int shift, int parts)
 {
     uint32_t count[PARTS][RADIX];
 #pragma omp parallel for schedule(static) if (parts > 1)
@@ -133,16 +147,12 @@ static bool radix_pass(const item *a, item *b, int64_t n, int shift, int parts)
             count[p][a[i] >> shift & (RADIX - 1)]++;
     }
     uint32_t next = 0;
-    for (int digit = 0; digit < RADIX; digit++) {
-        uint32_t start = next;
+    for (int digit = 0; digit < RADIX; digit++)
         for (int p = 0; p < parts; p++) {
             uint32_t own = count[p][digit];
             count[p][digit] = next;
             next += own;
         }
-        if (next - start == n)
-            return false;
-    }
 #pragma omp parallel for schedule(static) if (parts > 1)
     for (int p = 0; p < parts; p++) {
         int64_t first, last;
@@ -150,7 +160,6 @@ static bool radix_pass(const item *a, item *b, int64_t n, int shift, int parts)
         for (int64_t i = first; i < last; i++)
             b[count[p][a[i] >> shift & (RADIX - 1)]++] = a[i];
     }
-    return true;
 }
 
 /* Sorts the line's items, which are in items[0 .. n), with scratch memory up to items[2 n]; returns where they are. */
@@ -162,12 +171,15 @@ static item *sort_items(item *items, int64_t n, int digits, int parts)
         return items;
     }
     item *a = items, *b = items + n;
-    for (int digit = 0; digit < digits; digit++)
-        if (radix_pass(a, b, n, 32 + 8 * digit, parts)) {
-            item *other = a;
-            a = b;
-            b = other;
-        }
+    uint64_t differ = differing_bits(items, n, parts);
+    for (int shift = 32; shift < 32 + 8 * digits; shift += 8) {
+        item *other = a;
+        if ((differ >> shift & (RADIX - 1)) == 0)
+            continue;
+        radix_pass(a, b, n, shift, parts);
+        a = b;
+        b = other;
+    }
     return a;
 }
 

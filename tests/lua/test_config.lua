@@ -360,6 +360,7 @@ function TestConfig.test_models_are_those_of_the_folder()
     end
     lu.assertTrue(#names >= 10)
     lu.assertErrorMsgContains("no model 'tini'", mx.kernels.run, { "model=tini" })
+    lu.assertErrorMsgContains("mib=0: expected 1 to 4096 MiB", mx.kernels.run, { "mib=0" })
 end
 
 function TestConfig.test_script_options()

@@ -49,7 +49,6 @@ MX_INLINE mx_dtype dtype_of(int kind) { return kind == WORD_F32 ? MX_F32 : MX_BF
 typedef __m256i bf16_lanes; /* VL bf16 */
 MX_INLINE vm vi_equal(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
 MX_INLINE vm vm_and(vm a, vm b) { return (vm)(a & b); }
-MX_INLINE bool vm_any(vm m) { return m != 0; }
 MX_INLINE void store_lower(float *p, vf x) { _mm256_storeu_ps(p, _mm512_castps512_ps256(x)); }
 MX_INLINE void store_upper(float *p, vf x) { _mm256_storeu_ps(p, _mm512_extractf32x8_ps(x, 1)); }
 MX_INLINE void store_bf16(void *p, bf16_lanes h) { _mm256_storeu_si256((__m256i *)p, h); }
@@ -62,7 +61,6 @@ MX_INLINE vf pair_words(bf16_lanes even, bf16_lanes odd)
 typedef __m128i bf16_lanes;
 MX_INLINE vm vi_equal(vi a, vi b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)); }
 MX_INLINE vm vm_and(vm a, vm b) { return _mm256_and_ps(a, b); }
-MX_INLINE bool vm_any(vm m) { return _mm256_movemask_ps(m) != 0; }
 MX_INLINE void store_lower(float *p, vf x) { _mm_storeu_ps(p, _mm256_castps256_ps128(x)); }
 MX_INLINE void store_upper(float *p, vf x) { _mm_storeu_ps(p, _mm256_extractf128_ps(x, 1)); }
 MX_INLINE void store_bf16(void *p, bf16_lanes h) { _mm_storeu_si128((__m128i *)p, h); }

@@ -1,7 +1,7 @@
 /* The elementwise loops in vectors. */
 #include "kernels/context.h"
-#include "kernels/powers.h"
 #include "kernels/simd/functions.h"
+#include "kernels/simd/powers.h"
 
 /* A step is a long chain of dependent instructions for each of its vectors; only when these are interleaved are the
  * units kept busy (1.6 times the rate of silu). The compiler does so if it orders them before registers are assigned.
@@ -36,7 +36,7 @@ static float lane_cos(float x, float unused)
     return cosf(x);
 }
 
-static __attribute__((noinline)) vf power(vf x, float p)
+MX_INLINE vf power(vf x, float p, bool fast)
 {
     if (p == 1.0f)
         return x;
@@ -46,11 +46,7 @@ static __attribute__((noinline)) vf power(vf x, float p)
         return x * x * x;
     if (p == -1.0f)
         return vf_set1(1.0f) / x;
-    float a[VL], b[VL];
-    vf_store(a, x);
-    vf_store(b, vf_set1(p));
-    mx_powers(a, b, a, VL);
-    return vf_load(a);
+    return vf_power(fast, x, vf_set1(p));
 }
 
 static __attribute__((noinline)) vf sine_or_cosine(vf x, bool cosine)
@@ -62,30 +58,11 @@ static __attribute__((noinline)) vf sine_or_cosine(vf x, bool cosine)
     return cosine ? c : s;
 }
 
-/* Functions of many instructions. In the loop that chooses a function for each vector they are called, not inlined. */
-static __attribute__((noinline)) vf long_value(mx_function f, vf x)
-{
-    vf beta;
-    switch (f.op) {
-    case MX_ERF:
-        return vf_erf(x);
-    case MX_LOG1P:
-        return vf_log1p(x);
-    case MX_EXPM1:
-        return vf_expm1(x);
-    case MX_SOFTPLUS:
-        beta = vf_set1((float)f.p0);
-        return vf_softplus(x * beta) / beta;
-    default: /* MX_ELU */
-        return vf_select(vf_gt(vf_zero(), x), vf_set1((float)f.p0) * vf_expm1(x), x);
-    }
-}
-
 MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
 {
     switch (f.op) {
     case MX_EXP:
-        return vf_exp_whole(x);
+        return vf_exp(x);
     case MX_LOG:
         return vf_log(x);
     case MX_SQRT:
@@ -107,7 +84,7 @@ MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
     case MX_AFFINE:
         return vf_fma(vf_set1((float)f.p0), x, vf_set1((float)f.p1));
     case MX_POW:
-        return power(x, (float)f.p0);
+        return power(x, (float)f.p0, bf16);
     case MX_FLOOR:
         return vf_floor_of(x);
     case MX_CEIL:
@@ -121,11 +98,15 @@ MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
     case MX_CLAMP:
         return vf_clamp(x, vf_set1((float)f.p0), vf_set1((float)f.p1));
     case MX_ERF:
+        return vf_erf(x);
     case MX_LOG1P:
+        return vf_log1p(x);
     case MX_EXPM1:
+        return vf_expm1(x);
     case MX_SOFTPLUS:
+        return vf_softplus(x * vf_set1((float)f.p0)) * vf_set1((float)(1 / f.p0));
     case MX_ELU:
-        return long_value(f, x);
+        return vf_select(vf_gt(vf_zero(), x), vf_set1((float)f.p0) * vf_expm1(x), x);
     default:
         return vf_activation(f.op, bf16, x);
     }
@@ -159,25 +140,25 @@ MX_INLINE vf slope_of(mx_function f, bool bf16, vf v)
     case MX_AFFINE:
         return vf_set1((float)f.p0);
     case MX_POW:
-        return vf_set1((float)f.p0) * power(v, (float)f.p0 - 1.0f);
+        return vf_set1((float)f.p0) * power(v, (float)f.p0 - 1.0f, bf16);
     case MX_FLOOR:
     case MX_CEIL:
     case MX_ROUND:
     case MX_SIGN:
         return vf_zero();
     case MX_ERF:
-        return vf_set1(1.12837917f) * vf_exp_whole(vf_zero() - v * v);
+        return vf_set1(1.12837917f) * vf_exp(vf_zero() - v * v);
     case MX_LOG1P:
         return one / (one + v);
     case MX_EXPM1:
-        return vf_exp_whole(v);
+        return vf_exp(v);
     case MX_SOFTPLUS:
         return vf_sigmoid(vf_set1((float)f.p0) * v);
     case MX_LEAKY_RELU:
         value = vf_select(vf_gt(v, vf_zero()), one, vf_set1((float)f.p0));
         return vf_select(vf_is_nan(v), v, value);
     case MX_ELU:
-        value = vf_select(vf_gt(v, vf_zero()), one, vf_set1((float)f.p0) * vf_exp_whole(v));
+        value = vf_select(vf_gt(v, vf_zero()), one, vf_set1((float)f.p0) * vf_exp(v));
         return vf_select(vf_is_nan(v), v, value);
     case MX_CLAMP:
         value = vf_select(vf_ge(v, vf_set1((float)f.p0)), one, vf_zero());
@@ -225,57 +206,51 @@ MX_INLINE void sweep_op(step_fn *step, mx_unary op, kind k, const pointers *p, i
     }
 }
 
+#define SWEEP(name)                                                                                                    \
+    case name:                                                                                                         \
+        sweep_op(step, name, k, p, n, stream);                                                                         \
+        return;
+
 MX_INLINE void sweep_activation(step_fn *step, kind k, const pointers *p, int64_t n, bool stream)
 {
     switch (k.f.op) {
-    case MX_SILU:
-        sweep_op(step, MX_SILU, k, p, n, stream);
-        return;
-    case MX_GELU_TANH:
-        sweep_op(step, MX_GELU_TANH, k, p, n, stream);
-        return;
-    case MX_GELU_ERF:
-        sweep_op(step, MX_GELU_ERF, k, p, n, stream);
-        return;
+        SWEEP(MX_SILU)
+        SWEEP(MX_GELU_TANH)
+        SWEEP(MX_GELU_ERF)
     default:
         sweep_op(step, MX_RELU, k, p, n, stream);
         return;
     }
 }
 
-/* The less common ones share a loop that chooses anew at each vector. */
 MX_INLINE void sweep_unary(step_fn *step, kind k, const pointers *p, int64_t n, bool stream)
 {
     switch (k.f.op) {
-    case MX_EXP:
-        sweep_op(step, MX_EXP, k, p, n, stream);
-        return;
-    case MX_TANH:
-        sweep_op(step, MX_TANH, k, p, n, stream);
-        return;
-    case MX_SIGMOID:
-        sweep_op(step, MX_SIGMOID, k, p, n, stream);
-        return;
-    case MX_SQUARE:
-        sweep_op(step, MX_SQUARE, k, p, n, stream);
-        return;
-    case MX_AFFINE:
-        sweep_op(step, MX_AFFINE, k, p, n, stream);
-        return;
-    case MX_CLAMP:
-        sweep_op(step, MX_CLAMP, k, p, n, stream);
-        return;
-    case MX_LEAKY_RELU:
-        sweep_op(step, MX_LEAKY_RELU, k, p, n, stream);
-        return;
-    case MX_RELU:
-    case MX_GELU_TANH:
-    case MX_GELU_ERF:
-    case MX_SILU:
-        sweep_activation(step, k, p, n, stream);
-        return;
+        SWEEP(MX_EXP)
+        SWEEP(MX_LOG)
+        SWEEP(MX_SQRT)
+        SWEEP(MX_RSQRT)
+        SWEEP(MX_ABS)
+        SWEEP(MX_TANH)
+        SWEEP(MX_SIGMOID)
+        SWEEP(MX_SQUARE)
+        SWEEP(MX_SIN)
+        SWEEP(MX_COS)
+        SWEEP(MX_AFFINE)
+        SWEEP(MX_POW)
+        SWEEP(MX_ERF)
+        SWEEP(MX_LOG1P)
+        SWEEP(MX_EXPM1)
+        SWEEP(MX_FLOOR)
+        SWEEP(MX_CEIL)
+        SWEEP(MX_ROUND)
+        SWEEP(MX_SIGN)
+        SWEEP(MX_SOFTPLUS)
+        SWEEP(MX_LEAKY_RELU)
+        SWEEP(MX_ELU)
+        SWEEP(MX_CLAMP)
     default:
-        sweep(step, &k, p, n, stream);
+        sweep_activation(step, k, p, n, stream);
         return;
     }
 }

@@ -1,7 +1,7 @@
 /* The loops of pairs in vectors. */
 #include "kernels/context.h"
-#include "kernels/powers.h"
 #include "kernels/simd/functions.h"
+#include "kernels/simd/powers.h"
 
 #if !MX_SIMD_512
 #pragma GCC optimize("schedule-insns") /* see elementwise.c */
@@ -9,17 +9,8 @@
 
 #include "kernels/simd/sweep.h"
 
-static __attribute__((noinline)) vf power(vf x, vf exponent)
-{
-    float a[VL], b[VL];
-    vf_store(a, x);
-    vf_store(b, exponent);
-    mx_powers(a, b, a, VL);
-    return vf_load(a);
-}
-
 /* A loss of the prediction a and the target b. */
-static __attribute__((noinline)) vf loss_of(mx_pair f, vf a, vf b)
+MX_INLINE vf loss_of(mx_pair f, vf a, vf b)
 {
     const vf p = vf_set1((float)f.p);
     vf d = vf_abs(a - b);
@@ -33,14 +24,13 @@ static __attribute__((noinline)) vf loss_of(mx_pair f, vf a, vf b)
     case MX_BCE:
         return vf_softplus(a) - a * b;
     case MX_DIVERGENCE:
-        d = b * (vf_log(b) - a);
-        return vf_select(vf_is_nan(b), b, vf_select(vf_gt(vf_abs(b), vf_zero()), d, vf_zero()));
+        return vf_select(vf_ge(vf_zero(), vf_abs(b)), vf_zero(), b * (vf_log(b) - a));
     default: /* MX_DIVERGENCE_LOG */
-        return vf_exp_whole(b) * (b - a);
+        return vf_exp(b) * (b - a);
     }
 }
 
-MX_INLINE vf pair_of(mx_pair f, vf a, vf b)
+MX_INLINE vf pair_of(mx_pair f, bool bf16, vf a, vf b)
 {
     switch (f.op) {
     case MX_ADD:
@@ -56,7 +46,7 @@ MX_INLINE vf pair_of(mx_pair f, vf a, vf b)
     case MX_MINIMUM:
         return vf_select(vf_is_nan(a), a, vf_min(a, b));
     case MX_POWER:
-        return power(a, b);
+        return vf_power(bf16, a, b);
     case MX_ADD_SCALED:
         return vf_fma(vf_set1((float)f.p), b, a);
     case MX_LERP:
@@ -82,7 +72,7 @@ MX_INLINE void binary_step(const kind *k, const pointers *p, int64_t i, bool str
     get_or_value(k, 1, p->in[1], i, b);
 #pragma GCC unroll 4
     for (int u = 0; u < VECTORS; u++)
-        a[u] = pair_of(k->pair, a[u], b[u]);
+        a[u] = pair_of(k->pair, k->bf16, a[u], b[u]);
     put(p->out[0], k->bf16, i, stream, a);
 }
 
@@ -102,6 +92,12 @@ MX_INLINE void sweep_pair(mx_binary op, kind k, const pointers *p, int64_t n, bo
     }
 }
 
+#define SWEEP(name)                                                                                                    \
+    case name:                                                                                                         \
+        k.pair.op = name;                                                                                              \
+        sweep(binary_step, &k, p, n, stream);                                                                          \
+        return;
+
 MX_INLINE void sweep_binary(kind k, const pointers *p, int64_t n, bool stream)
 {
     switch (k.pair.op) {
@@ -114,7 +110,19 @@ MX_INLINE void sweep_binary(kind k, const pointers *p, int64_t n, bool stream)
     case MX_MUL:
         sweep_pair(MX_MUL, k, p, n, stream);
         return;
+        SWEEP(MX_DIV)
+        SWEEP(MX_MAXIMUM)
+        SWEEP(MX_MINIMUM)
+        SWEEP(MX_POWER)
+        SWEEP(MX_ADD_SCALED)
+        SWEEP(MX_LERP)
+        SWEEP(MX_SQUARED)
+        SWEEP(MX_ABSOLUTE)
+        SWEEP(MX_HUBER)
+        SWEEP(MX_BCE)
+        SWEEP(MX_DIVERGENCE)
     default:
+        k.pair.op = MX_DIVERGENCE_LOG;
         sweep(binary_step, &k, p, n, stream);
         return;
     }
@@ -147,11 +155,11 @@ static void binary(mx_pair f, mx_dtype dtype, const void *a, int a_step, const v
 
 /* ---- derivatives: f32 staged by the driver ---- */
 
-static __attribute__((noinline)) vf power_slope(bool by_b, vf a, vf b)
+MX_INLINE vf power_slope(bool by_b, vf a, vf b)
 {
     if (!by_b)
-        return vf_select(vf_gt(vf_abs(b), vf_zero()), b * power(a, b - vf_set1(1.0f)), vf_zero());
-    vf slope = power(a, b) * vf_log(a);
+        return vf_select(vf_gt(vf_abs(b), vf_zero()), b * vf_power(false, a, b - vf_set1(1.0f)), vf_zero());
+    vf slope = vf_power(false, a, b) * vf_log(a);
     vf flat = vf_select(vf_ge(b, vf_zero()), vf_zero(), slope);
     return vf_select(vf_gt(vf_abs(a), vf_zero()), slope, flat);
 }
@@ -178,7 +186,7 @@ MX_INLINE vf pair_slope(mx_pair f, bool by_b, vf a, vf b)
     case MX_DIVERGENCE:
         return by_b ? vf_log(b) + one - a : vf_zero() - b;
     case MX_DIVERGENCE_LOG:
-        return by_b ? vf_exp_whole(b) * (b - a + one) : vf_zero() - vf_exp_whole(b);
+        return by_b ? vf_exp(b) * (b - a + one) : vf_zero() - vf_exp(b);
     case MX_MINIMUM:
         d = vf_zero() - d;
         break;
@@ -208,10 +216,33 @@ MX_INLINE void grad_loop(mx_pair f, bool by_b, const float *a, int a_step, const
     }
 }
 
+#define GRAD(name)                                                                                                     \
+    case name:                                                                                                         \
+        f.op = name;                                                                                                   \
+        by_b ? grad_loop(f, true, a, a_step, b, b_step, dy, dy_step, y, n)                                             \
+             : grad_loop(f, false, a, a_step, b, b_step, dy, dy_step, y, n);                                           \
+        return;
+
 static void binary_grad(mx_pair f, bool by_b, const float *a, int a_step, const float *b, int b_step, const float *dy,
                         int dy_step, float *y, int64_t n)
 {
-    grad_loop(f, by_b, a, a_step, b, b_step, dy, dy_step, y, n);
+    switch (f.op) {
+        GRAD(MX_DIV)
+        GRAD(MX_POWER)
+        GRAD(MX_LERP)
+        GRAD(MX_SQUARED)
+        GRAD(MX_ABSOLUTE)
+        GRAD(MX_HUBER)
+        GRAD(MX_BCE)
+        GRAD(MX_DIVERGENCE)
+        GRAD(MX_DIVERGENCE_LOG)
+        GRAD(MX_MAXIMUM)
+    default:
+        f.op = MX_MINIMUM;
+        by_b ? grad_loop(f, true, a, a_step, b, b_step, dy, dy_step, y, n)
+             : grad_loop(f, false, a, a_step, b, b_step, dy, dy_step, y, n);
+        return;
+    }
 }
 
 /* ---- comparisons ---- */

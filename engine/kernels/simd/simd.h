@@ -61,6 +61,8 @@ static inline vf vf_abs(vf a) { return _mm512_abs_ps(a); }
 static inline vf vf_round(vf a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline vm vf_gt(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 static inline vm vf_ge(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
+static inline vm vf_not_equal(vf a, vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_UQ); } /* or NaN */
+static inline bool vm_any(vm m) { return m != 0; }
 static inline vf vf_select(vm m, vf yes, vf no) { return _mm512_mask_blend_ps(m, no, yes); }
 static inline float vf_sum(vf a) { return _mm512_reduce_add_ps(a); }
 static inline float vf_hmax(vf a) { return _mm512_reduce_max_ps(a); }
@@ -179,6 +181,9 @@ static inline vf vf_abs(vf a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a
 static inline vf vf_round(vf a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline vm vf_gt(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GT_OQ); }
 static inline vm vf_ge(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_GE_OQ); }
+static inline vm vf_not_le(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }    /* a > b or NaN */
+static inline vm vf_not_equal(vf a, vf b) { return _mm256_cmp_ps(a, b, _CMP_NEQ_UQ); } /* or NaN */
+static inline bool vm_any(vm m) { return _mm256_movemask_ps(m) != 0; }
 static inline vf vf_select(vm m, vf yes, vf no) { return _mm256_blendv_ps(no, yes, m); }
 static inline float vf_sum(vf a)
 {
@@ -318,13 +323,13 @@ static inline vf vf_exp2_fast(vf x)
 #endif
 }
 
-/* e^x to 2 units in the last place, x clamped to [-87.3, 88.7]: 2^n e^r with |r| <= ln(2)/2, and e^r by its minimax
- * polynomial of degree 6. Coefficients: Cephes expf (Moshier, netlib). -inf gives 0 to within 1e-38; NaN gives NaN. */
+/* e^x to 2 units in the last place: 0 below -87.3, inf above 88.7. 2^n e^r with |r| <= ln(2)/2, and e^r by its minimax
+ * polynomial of degree 6. Coefficients: Cephes expf (Moshier, netlib). */
 static inline vf vf_exp(vf x)
 {
-    x = vf_min(vf_set1(88.7228394f), x); /* in this order a NaN in x survives */
-    x = vf_max(vf_set1(-87.3365479f), x);
-    vf n = vf_round(x * vf_set1(1.44269504f));
+    const vf magic = vf_set1(12582912.0f), low = vf_set1(-87.3365479f);
+    x = vf_min(vf_set1(89.0f), x); /* in this order a NaN survives */
+    vf t = vf_fma(x, vf_set1(LOG2E), magic), n = t - magic;
     vf r = vf_fma(n, vf_set1(-0.693359375f), x);
     r = vf_fma(n, vf_set1(2.12194440e-4f), r);
     vf p = vf_set1(1.9875691500e-4f);
@@ -334,13 +339,13 @@ static inline vf vf_exp(vf x)
     p = vf_fma(p, r, vf_set1(1.6666665459e-1f));
     p = vf_fma(p, r, vf_set1(5.0000001201e-1f));
     p = vf_fma(p, r * r, r + vf_set1(1.0f));
-    /* 2^n in two factors, so that n = 128 does not overflow the exponent field. */
-    vi whole = vf_to_vi(n);
-    vi half = vi_sub(vi_shr(vi_add(whole, vi_set1(256)), 1), vi_set1(128)); /* floor(n / 2) */
-    vi rest = vi_sub(whole, half);
-    vf a = vi_float(vi_shl(vi_add(half, vi_set1(127)), 23));
-    vf b = vi_float(vi_shl(vi_add(rest, vi_set1(127)), 23));
-    return p * a * b;
+#if MX_SIMD_512
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, low, _CMP_NLT_UQ), p, n);
+#else
+    p = vi_float(vi_add(vf_bits(p), vi_shl(vf_bits(t), 23))); /* n goes to the exponent as in vf_exp2_fast() */
+    p = vf_select(vf_gt(low, x), vf_zero(), p);
+    return vf_select(vf_not_le(x, vf_set1(88.7228394f)), x * vf_set1(3.40282347e38f), p); /* inf; NaN stays NaN */
+#endif
 }
 
 static inline vf vf_sigmoid(vf x) { return vf_set1(1.0f) / (vf_set1(1.0f) + vf_exp(vf_zero() - x)); }

@@ -1,6 +1,8 @@
+/* Softmax of rows, and of columns: of many rows at once, each in a lane. */
 #include "kernels/context.h"
 
 #include "kernels/simd/rows.h"
+#include "kernels/simd/vmath.h"
 
 #include <math.h>
 
@@ -17,7 +19,6 @@ MX_INLINE float row_max(const void *x, int64_t width, const bool bf16)
     vf low = vf_set1(-INFINITY), largest[4] = {low, low, low, low};
     int64_t i = 0;
     for (; i + 4 * VL <= width; i += 4 * VL) {
-        row_prefetch(x, width + i, 4 * VL, bf16);
         vf v[4];
         row_get(x, i, v, bf16);
         row_get(x, i + 2 * VL, v + 2, bf16);
@@ -34,11 +35,13 @@ MX_INLINE float row_max(const void *x, int64_t width, const bool bf16)
 /* Exponentials of a row's first values that are kept from the sum on; wider rows calculate the others twice. */
 enum { KEPT = 8192 };
 
+/* The longest pass asks for the next row. */
 MX_INLINE float row_sum_exp(const void *x, int64_t width, vf largest, float *kept, const bool log, const bool bf16)
 {
     vf sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     int64_t i = 0;
     for (; i + 4 * VL <= width; i += 4 * VL) {
+        row_prefetch(x, width + i, 4 * VL, bf16);
         vf v[4];
         row_get(x, i, v, bf16);
         row_get(x, i + 2 * VL, v + 2, bf16);
@@ -185,4 +188,132 @@ static void backward(const mx_softmax *s, int64_t first, int64_t last, bool stre
     _mm_sfence();
 }
 
-const mx_softmax_paths MX_SIMD_NAME(mx_softmax) = {forward, backward};
+/* ---- columns ---- */
+
+/* Columns of scratch memory, and rows whose sums are joined at a time: the sums of many rows keep their precision. */
+enum { COLUMNS = MX_SOFTMAX_COLUMNS, BLOCK = 64 };
+
+MX_INLINE vf load_column(const void *x, int64_t i, int64_t left, const bool bf16)
+{
+    return left >= VL ? row_load(x, i, bf16) : row_load_part(x, i, left, bf16);
+}
+
+/* A row of n columns. */
+MX_INLINE void store_columns(void *y, int64_t at, const float *row, int64_t n, const bool bf16, const bool stream)
+{
+    int64_t c = 0;
+    for (; c + 2 * VL <= n; c += 2 * VL)
+        row_store2(y, at + c, vf_load(row + c), vf_load(row + c + VL), bf16, stream);
+    for (; c < n; c += VL)
+        row_store_part(y, at + c, vf_load(row + c), lanes_left(n, c), bf16);
+}
+
+/* A copy of the columns of x, and the largest of each. */
+MX_INLINE void copy_columns(const mx_softmax *s, int64_t at, int64_t n, float *copy, float *largest, const bool bf16)
+{
+    for (int64_t c = 0; c < COLUMNS; c++)
+        largest[c] = -INFINITY;
+    for (int64_t i = 0; i < s->width; i++, copy += COLUMNS, at += s->inner) {
+        row_prefetch(s->x, at + 8 * s->inner, COLUMNS, bf16);
+        for (int64_t c = 0; c < n; c += VL) {
+            vf x = load_column(s->x, at + c, n - c, bf16);
+            vf_store(copy + c, x);
+            vf_store(largest + c, vf_max(vf_load(largest + c), x));
+        }
+    }
+}
+
+/* The sums of e^(x - largest) of VL columns; the copy gets these, with `log` x - largest. */
+MX_INLINE vf column_sums(float *copy, int64_t width, vf largest, const bool log, const bool bf16)
+{
+    vf sum = vf_zero();
+    for (int64_t first = 0; first < width; first += BLOCK) {
+        vf part = vf_zero();
+        for (int64_t i = first; i < first + BLOCK && i < width; i++) {
+            vf d = vf_load(copy + i * COLUMNS) - largest, e = row_exp(d, bf16);
+            part = part + e;
+            vf_store(copy + i * COLUMNS, log ? d : e);
+        }
+        sum = sum + part;
+    }
+    return sum;
+}
+
+MX_INLINE void forward_columns_as(const mx_softmax *s, int64_t at, int64_t n, float *copy, const bool log,
+                                  const bool bf16, const bool stream)
+{
+    _Alignas(64) float largest[COLUMNS], k[COLUMNS], row[COLUMNS];
+    copy_columns(s, at, n, copy, largest, bf16);
+    for (int64_t c = 0; c < n; c += VL) {
+        vf sum = column_sums(copy + c, s->width, vf_load(largest + c), log, bf16);
+        vf_store(k + c, log ? vf_log(sum) : (vf)(vf_set1(1.0f) / sum));
+    }
+    for (int64_t i = 0; i < s->width; i++, copy += COLUMNS, at += s->inner) {
+        for (int64_t c = 0; c < n; c += VL) {
+            vf v = vf_load(copy + c), own = vf_load(k + c);
+            vf_store(row + c, log ? (vf)(v - own) : (vf)(v * own));
+        }
+        store_columns(s->y, at, row, n, bf16, stream);
+    }
+}
+
+/* Copies of the columns of y and dy, and the sums of the gradient's terms. */
+MX_INLINE void copy_gradients(const mx_softmax *s, int64_t at, int64_t n, float *y, float *dy, float *sum,
+                              const bool log, const bool bf16)
+{
+    _Alignas(64) float part[COLUMNS];
+    memset(sum, 0, COLUMNS * sizeof *sum);
+    for (int64_t first = 0; first < s->width; first += BLOCK) {
+        memset(part, 0, sizeof part);
+        for (int64_t i = first; i < first + BLOCK && i < s->width; i++) {
+            int64_t here = at + i * s->inner;
+            row_prefetch(s->y, here + 8 * s->inner, COLUMNS, bf16);
+            row_prefetch(s->dy, here + 8 * s->inner, COLUMNS, bf16);
+            for (int64_t c = 0; c < n; c += VL) {
+                vf a = load_column(s->y, here + c, n - c, bf16), d = load_column(s->dy, here + c, n - c, bf16);
+                vf_store(y + i * COLUMNS + c, a);
+                vf_store(dy + i * COLUMNS + c, d);
+                vf_store(part + c, gradient_term(vf_load(part + c), a, d, log));
+            }
+        }
+        for (int64_t c = 0; c < n; c += VL)
+            vf_store(sum + c, vf_load(sum + c) + vf_load(part + c));
+    }
+}
+
+MX_INLINE void backward_columns_as(const mx_softmax *s, int64_t at, int64_t n, float *y, const bool log,
+                                   const bool bf16, const bool stream)
+{
+    _Alignas(64) float sum[COLUMNS], row[COLUMNS];
+    float *dy = y + s->width * COLUMNS;
+    copy_gradients(s, at, n, y, dy, sum, log, bf16);
+    for (int64_t i = 0; i < s->width; i++, y += COLUMNS, dy += COLUMNS, at += s->inner) {
+        for (int64_t c = 0; c < n; c += VL)
+            vf_store(row + c, gradient(vf_load(y + c), vf_load(dy + c), vf_load(sum + c), log, bf16));
+        store_columns(s->dx, at, row, n, bf16, stream);
+    }
+}
+
+static void forward_columns(const mx_softmax *s, int64_t at, int64_t n, float *scratch, bool stream)
+{
+    if (mx_is_bf16(s->dtype))
+        s->log ? forward_columns_as(s, at, n, scratch, true, true, stream)
+               : forward_columns_as(s, at, n, scratch, false, true, stream);
+    else
+        s->log ? forward_columns_as(s, at, n, scratch, true, false, stream)
+               : forward_columns_as(s, at, n, scratch, false, false, stream);
+    _mm_sfence();
+}
+
+static void backward_columns(const mx_softmax *s, int64_t at, int64_t n, float *scratch, bool stream)
+{
+    if (mx_is_bf16(s->dtype))
+        s->log ? backward_columns_as(s, at, n, scratch, true, true, stream)
+               : backward_columns_as(s, at, n, scratch, false, true, stream);
+    else
+        s->log ? backward_columns_as(s, at, n, scratch, true, false, stream)
+               : backward_columns_as(s, at, n, scratch, false, false, stream);
+    _mm_sfence();
+}
+
+const mx_softmax_paths MX_SIMD_NAME(mx_softmax) = {forward, backward, forward_columns, backward_columns};

@@ -113,7 +113,7 @@ MX_INLINE void sweep(step_fn *step, const kind *k, const pointers *given, int64_
         if (part != 1)
             take_in(&r, given, &p, from, to - from, size);
         for (int64_t i = part == 1 ? from : 0, end = part == 1 ? to : UNIT; i < end; i += UNIT) {
-            for (int a = 0; a < 3 && stream; a++)
+            for (int a = 0; a < 3; a++)
                 if (given->in[a])
                     prefetch_ahead(p.in[a] + i * size, k->bf16 ? UNIT * 2 : UNIT * 4);
             step(k, &p, i, stream);

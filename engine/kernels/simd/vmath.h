@@ -8,14 +8,6 @@
 
 #include <math.h>
 
-/* e^x: vf_exp with what lies outside its range: 0 below, inf above. */
-MX_INLINE vf vf_exp_whole(vf x)
-{
-    vf y = vf_exp(x);
-    y = vf_select(vf_gt(x, vf_set1(88.7228394f)), vf_set1(INFINITY), y);
-    return vf_select(vf_gt(vf_set1(-87.3365479f), x), vf_zero(), y);
-}
-
 /* p 2^n, n whole, at most 127 without AVX-512; exactly 0 for n = VF_LEAST_POWER. */
 #if MX_SIMD_512
 enum { VF_LEAST_POWER = -200 };
@@ -47,16 +39,13 @@ MX_INLINE vf vf_exp2_whole(bool fast, vf x)
     return vf_scale_by_power(p, n);
 }
 
-/* ln x of a normal positive x: exponent and a mantissa in [sqrt(1/2), sqrt(2)). The steps are those of core/rng.c, to
- * the bit. Coefficients: Cephes logf (Moshier, netlib). */
-MX_INLINE vf vf_log_normal(vf x)
+/* ln((1 + z) 2^exponent), 1 + z in [sqrt(1/2), sqrt(2)). The steps are those of core/rng.c, to the bit. Coefficients:
+ * Cephes logf (Moshier, netlib). */
+MX_INLINE vf vf_log_of_parts(vf z, vf exponent)
 {
-    vi shifted = vi_sub(vf_bits(x), vi_set1(0x3f3504f3));
-    vf exponent = vi_to_vf(vi_sar(shifted, 23));
-    vf m = vi_float(vi_add(vi_and(shifted, vi_set1(0x007fffff)), vi_set1(0x3f3504f3)));
     static const float c[] = {-1.1514610310e-1f, 1.1676998740e-1f, -1.2420140846e-1f, 1.4249322787e-1f,
                               -1.6668057665e-1f, 2.0000714765e-1f, -2.4999993993e-1f, 3.3333331174e-1f};
-    vf z = m - vf_set1(1.0f), p = vf_set1(7.0376836292e-2f), square = z * z;
+    vf p = vf_set1(7.0376836292e-2f), square = z * z;
     for (int i = 0; i < 8; i++)
         p = vf_fma(p, z, vf_set1(c[i]));
     p = vf_fma(exponent, vf_set1(-2.12194440e-4f), (p * z) * square);
@@ -64,14 +53,34 @@ MX_INLINE vf vf_log_normal(vf x)
     return vf_fma(exponent, vf_set1(0.693359375f), z + p);
 }
 
-/* ln x: -inf at 0, NaN below, inf at inf. Denormals count as 0. */
-MX_INLINE vf vf_log(vf x)
+/* ln x of a normal positive x; 0x3f3504f3 is sqrt(1/2). */
+MX_INLINE vf vf_log_normal(vf x)
 {
-    vf y = vf_log_normal(x);
+    vi shifted = vi_sub(vf_bits(x), vi_set1(0x3f3504f3));
+    vf m = vi_float(vi_add(vi_and(shifted, vi_set1(0x007fffff)), vi_set1(0x3f3504f3)));
+    return vf_log_of_parts(m - vf_set1(1.0f), vi_to_vf(vi_sar(shifted, 23)));
+}
+
+/* y, which is ln x where x is a positive number: else -inf at 0, NaN below, inf at inf, NaN at NaN. */
+MX_INLINE vf vf_log_elsewhere(vf y, vf x)
+{
+#if MX_SIMD_512
+    /* Four bits for each kind of x, from the lowest on: NaN (two kinds), 0, 1, -inf, inf, negative, positive. They
+     * choose y (0), x (2), NaN (3), -inf (4) or inf (5). */
+    return _mm512_fixupimm_ps(y, x, vi_set1(0x03530422), 0);
+#else
     y = vf_select(vf_gt(x, vf_set1(3.40282347e38f)), x, y);
-    y = vf_select(vf_gt(vf_set1(1.17549435e-38f), x), vf_set1(-INFINITY), y);
+    y = vf_select(vf_gt(x, vf_zero()), y, vf_set1(-INFINITY));
     y = vf_select(vf_gt(vf_zero(), x), vf_set1(NAN), y);
     return vf_select(vf_is_nan(x), x, y);
+#endif
+}
+
+/* ln x. Denormals count as 0. */
+MX_INLINE vf vf_log(vf x)
+{
+    vf y = vf_select(vf_gt(vf_set1(1.17549435e-38f), x), vf_set1(-INFINITY), vf_log_normal(x));
+    return vf_log_elsewhere(y, x);
 }
 
 /* tanh x below VF_TANH_SMALL in magnitude, where 1 - 2 / (e^2x + 1) would cancel. Coefficients: Cephes tanhf (Moshier,

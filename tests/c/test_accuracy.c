@@ -1,0 +1,97 @@
+/* Errors of functions of f32 in units in the last place, against the C library in double precision, on every
+ * instruction set. The arguments are every 4,099th f32, or as many as the argument says: 1 takes all of them, and some
+ * minutes for each function. */
+#include "kernels/context.h"
+#include "kernels/f64.h"
+
+#include "buffers.h"
+#include "check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STRIDE = 4099 };
+
+typedef struct function_case {
+    const char *name;
+    mx_function f;
+    double bound; /* in units in the last place of f32 */
+} function_case;
+
+/* The sigmoid is less exact where it is tiny: there 1 / (1 + e^-x) has the error of e^-x. */
+static const function_case cases[] = {
+    {"exp", {.op = MX_EXP}, 2},
+    {"log", {.op = MX_LOG}, 1},
+    {"log1p", {.op = MX_LOG1P}, 2},
+    {"expm1", {.op = MX_EXPM1}, 2},
+    {"softplus", {.op = MX_SOFTPLUS, .p0 = 1}, 3},
+    {"erf", {.op = MX_ERF}, 2},
+    {"tanh", {.op = MX_TANH}, 3},
+    {"sigmoid", {.op = MX_SIGMOID}, 3},
+    {"pow 1.7", {.op = MX_POW, .p0 = 1.7}, 1},
+    {"pow -0.3", {.op = MX_POW, .p0 = -0.3}, 1},
+};
+
+static float of_bits(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static double value(mx_function f, double x)
+{
+    f.p0 = f.op == MX_POW ? (double)(float)f.p0 : f.p0;
+    return mx_f64_value(f, x);
+}
+
+/* The error of `got` at x; 0 where denormals are flushed or count as 0. */
+static double error_at(mx_function f, float x, float got)
+{
+    double want = value(f, x);
+    if (fabs(want) < 1.5e-38 || fabsf(x) < 1.17549435e-38f)
+        return 0;
+    if (isnan(want) || fabs(want) >= 3.40282357e38)
+        return isnan(want) ? (isnan(got) ? 0 : INFINITY) : got == (float)want ? 0 : INFINITY;
+    return fabs(got - want) / ldexp(1, ilogb(want) - 23);
+}
+
+static void check_function(const function_case *c, uint64_t stride, const char *isa)
+{
+    enum { N = 4096 };
+    static float x[N], y[N];
+    double worst = 0;
+    float at = 0;
+    for (uint64_t first = 0; first < 1ull << 32; first += N * stride) {
+        for (uint64_t i = 0; i < N; i++)
+            x[i] = of_bits((uint32_t)(first + i * stride < 1ull << 32 ? first + i * stride : 0));
+        mx_kernels_current()->elementwise->unary(c->f, MX_F32, x, y, N, false);
+        for (int i = 0; i < N; i++) {
+            double error = error_at(c->f, x[i], y[i]);
+            if (!(error <= worst)) {
+                worst = error;
+                at = x[i];
+            }
+        }
+    }
+    CHECK(worst <= c->bound, "%s: %g units in the last place at %g on %s", c->name, worst, (double)at, isa);
+    if (stride != STRIDE)
+        printf("%s on %s: %.2f units in the last place at %g\n", c->name, isa, worst, (double)at);
+}
+
+static uint64_t stride_asked = STRIDE;
+
+static void check_all(const char *isa)
+{
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++)
+        check_function(&cases[k], stride_asked, isa);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1)
+        stride_asked = strtoull(argv[1], NULL, 10);
+    for_each_isa(check_all);
+    return check_done();
+}

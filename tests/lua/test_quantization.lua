@@ -160,6 +160,16 @@ function TestRecipes.test_a_resumed_run_has_its_histories()
     lu.assertEquals(losses.half, losses.whole)
     lu.assertEquals(histories.half, histories.whole)
     lu.assertTrue(histories.whole[1][1][6] > 0 and histories.whole[1][1][7] == 0)
+    -- Saved parameters are used as they were trained, or with another recipe: scales may be missing on either side.
+    local path = runs.folder .. "/whole/parameters.h5"
+    local model = mx.weights.model(path, { words = {} })
+    lu.assertEquals(model.shape.quantization, "fp8_gpu")
+    local newest = mx.narrow(model.buffers["quantization.history"], { dim = 3, start = 1, length = 8 })
+    lu.assertEquals(newest:totable(), histories.whole)
+    local plain = mx.weights.model(path, { words = { "quantization=" } })
+    lu.assertNil(next(plain.buffers))
+    mx.nn.save(plain.params, path)
+    mx.nn.load(model.params, path, model.parallel, model.buffers)
 end
 
 -- A step without a finite loss enters no history.

@@ -248,6 +248,12 @@ local function load_part(file, name, t, part)
     end
 end
 
+-- Scales of quantization: a model with them may read a file without, whose training then finds them, and the other way
+-- round.
+local function may_lack(name)
+    return name:find("^" .. mx.checkpoint.BUFFER .. "quantization%.") ~= nil
+end
+
 --- Fills parameters, and buffers if given, from an HDF5 file that holds the same names and shapes. Not collective.
 ---@param params table
 ---@param path string
@@ -264,19 +270,23 @@ function nn.load(params, path, parallel, buffers)
     end
     for _, entry in ipairs(file:info()) do
         shapes[entry.name] = table.concat(entry.shape or {}, "x")
-        if not wanted[entry.name] and not (parallel and not parallel:holds(entry.name)) then
+        local elsewhere = parallel and not parallel:holds(entry.name)
+        if not wanted[entry.name] and not elsewhere and not may_lack(entry.name) then
             util.refuse("%s has a parameter '%s' that the model lacks", path, entry.name)
         end
     end
     for stored_name, one in util.sorted_pairs(wanted) do
         local part = (parallel or mx.parallel.alone):part(one.name, one.tensor:size())
         local want = table.concat(part.of, "x")
-        if not shapes[stored_name] then
+        local absent = not shapes[stored_name]
+        if absent and not may_lack(stored_name) then
             util.refuse("%s has no parameter '%s': it belongs to another model", path, stored_name)
-        elseif shapes[stored_name] ~= want then
+        elseif not absent and shapes[stored_name] ~= want then
             util.refuse("%s: '%s' is %s, the model's is %s", path, stored_name, shapes[stored_name], want)
         end
-        load_part(file, stored_name, one.tensor, part)
+        if not absent then
+            load_part(file, stored_name, one.tensor, part)
+        end
     end
 end
 

@@ -18,6 +18,7 @@ local MOST_LENGTH = 1 << 24 -- keys in attention
 -- A number without a max is at most 2^53 in magnitude (lua/mx/config/values.lua).
 rules.VALUES = {
     log_period = { min = 1 },
+    tuning = { choices = { "off", "cache" } },
     flop_formula = {
         choices = { "maxtext-2023-06", "maxtext-2023-10", "maxtext-2023-11", "maxtext-2024-05", "maxtext-2025-07" },
     },
@@ -143,6 +144,7 @@ rules.VALUES = {
     z_loss_multiplier = { min = 0 },
     -- Options of scripts, which are not in base.yml.
     bench_seconds = { min = 1 },
+    budget_s = { min = 1 },
     tokens = { min = 1 },
     context_length = { min = 0 },
     stride = { min = 0 },

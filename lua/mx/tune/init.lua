@@ -102,11 +102,11 @@ local function points_of(o)
             error(("mx.tune: standard.%s is not in the space (%s)"):format(key, table.concat(keys, ", ")), 0)
         end
     end
-    local points = { { choice = o.standard, ratios = {}, state = "standard" } }
+    local points = { { choice = o.standard, ratios = {}, times = {}, state = "standard" } }
     for _, number in ipairs(numbers_of(count, o.name)) do
         local choice = point_at(o.space, keys, number)
         if not same(choice, o.standard, keys) then
-            points[#points + 1] = { choice = choice, ratios = {}, state = "not tried" }
+            points[#points + 1] = { choice = choice, ratios = {}, times = {}, state = "not tried" }
         end
     end
     return points, keys
@@ -203,7 +203,8 @@ local function turn(t, list, number)
         if times[i] then
             kept[#kept + 1] = point
             point.ratios[#point.ratios + 1] = times[i] / times[1]
-            point.ratio = util.quantile(point.ratios, 0.5)
+            point.times[#point.times + 1] = times[i]
+            point.ratio, point.seconds = util.quantile(point.ratios, 0.5), util.quantile(point.times, 0.5)
         end
     end
     return kept
@@ -323,8 +324,8 @@ end
 ---       its best rival seemed to save
 ---@field wins? integer turns of the final in which the best point was at least 2 % faster; turns: of so many
 ---@field reason? string why the standard stayed
----@field points {choice: table, state: string, ratio: number?, reason: string?}[] state: "standard", "tried", "failed"
----       or "not tried"; ratio: its time divided by the standard's
+---@field points {choice: table, state: string, ratio: number?, seconds: number?, reason: string?}[] state: "standard",
+---       "tried", "failed" or "not tried"; ratio: its time divided by the standard's; seconds: of a call
 ---@field seconds number that tuning took
 
 --- Finds the fastest choice, or looks it up. run(choice) prepares, and returns the function to time; it is called again

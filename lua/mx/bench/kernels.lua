@@ -390,6 +390,10 @@ end
 local function add_model(list, name, T)
     local shape = mx.models.shape(mx.config.load({ "model_name=" .. name }))
     local parts = mx.repro.published("v5e").params[name] and mx.bench.job(name).tensor or 1
+    if mx.models.any(shape, function(block) return block.attention.kind == "mla" end) then
+        util.refuse("model=%s: the products of latent attention are not listed here; scripts/roofline.lua lists the "
+            .. "operations of its step", name)
+    end
     for _, kind in ipairs(mx.models.kinds(shape)) do
         add_block(list, shape.emb, kind.block, parts, T)
     end

@@ -36,13 +36,16 @@ typedef struct mx_adamw {
 void mx_adamw_run(const mx_adamw *a, int64_t n);
 
 /* g = grad_scale grad + weight_decay param; u = momentum u + g; param -= lr (nesterov ? g + momentum u : u). Without
- * `state` there is no momentum: param -= lr g. */
+ * `state` there is no momentum: param -= lr g.
+ *
+ * With `lion` (Chen et al., 2023): g = grad_scale grad; c = momentum u + (1 - momentum) g; u = decay u + (1 - decay) g;
+ * param -= lr (sign of c + weight_decay param). */
 typedef struct mx_sgd {
     mx_array param, grad;
-    float *state; /* u; NULL */
+    float *state; /* u; NULL, but not with lion */
     mx_rounding rounding;
-    float lr, momentum, weight_decay, grad_scale;
-    bool nesterov;
+    float lr, momentum, decay, weight_decay, grad_scale;
+    bool nesterov, lion;
 } mx_sgd;
 void mx_sgd_run(const mx_sgd *s, int64_t n);
 

@@ -22,6 +22,11 @@ typedef struct sgd_attr {
     rounding_attr rounding;
 } sgd_attr;
 
+typedef struct lion_attr {
+    double lr, beta1, beta2, weight_decay, grad_scale;
+    rounding_attr rounding;
+} lion_attr;
+
 typedef struct fill_attr {
     double value;
 } fill_attr;
@@ -207,6 +212,64 @@ const mx_op mx_op_sgd = {
     .infer = infer_sgd,
     .cost = cost_sgd,
     .host = host_sgd,
+};
+
+/* ---- lion ---- */
+
+static mx_status infer_lion(mx_call *call)
+{
+    const lion_attr *attr = mx_call_attr(call);
+    for (int i = 0; i < call->n_in && i < 3; i++) {
+        MX_TRY(i < 2 ? mx_want_float(call, i) : mx_want_dtype(call, i, MX_F32));
+        MX_TRY(mx_want_shape(call, i, &call->in[0]->shape));
+    }
+    if (!(attr->beta1 >= 0 && attr->beta1 < 1 && attr->beta2 >= 0 && attr->beta2 < 1))
+        return mx_bad_value(call, "beta1 = %g and beta2 = %g must be in [0, 1)", attr->beta1, attr->beta2);
+    return check_rounding(call, &attr->rounding);
+}
+
+static mx_status host_lion(mx_call *call)
+{
+    const lion_attr *attr = mx_call_attr(call);
+    mx_sgd s = {.param = mx_array_of(call->in[0]),
+                .grad = mx_array_of(call->in[1]),
+                .state = mx_f32(call->in[2]),
+                .rounding = rounding_of(&attr->rounding),
+                .lr = (float)attr->lr,
+                .momentum = (float)attr->beta1,
+                .decay = (float)attr->beta2,
+                .weight_decay = (float)attr->weight_decay,
+                .grad_scale = (float)attr->grad_scale,
+                .lion = true};
+    mx_sgd_run(&s, mx_count(call->in[0]));
+    return MX_OK;
+}
+
+const mx_op mx_op_lion = {
+    .name = "lion",
+    .doc = "one step of Lion on param and m (f32) in place: param -= lr (sign(beta1 m + (1 - beta1) grad) + "
+           "weight_decay param), then m = beta2 m + (1 - beta2) grad",
+    .inputs = (const char *const[]){"param", "grad", "m", NULL},
+    .flags = MX_OP_MUTATES,
+    .changes_in = 1 | 4,
+    .attrs =
+        (const mx_attr[]){
+            {"lr", MX_ATTR_FLOAT, offsetof(lion_attr, lr), NAN, NULL, "learning rate"},
+            {"beta1", MX_ATTR_FLOAT, offsetof(lion_attr, beta1), 0.9, NULL, "share of m in the direction"},
+            {"beta2", MX_ATTR_FLOAT, offsetof(lion_attr, beta2), 0.99, NULL, "decay rate of m"},
+            {"weight_decay", MX_ATTR_FLOAT, offsetof(lion_attr, weight_decay), 0, NULL,
+             "weight decay: param is reduced by lr * this * param"},
+            {"grad_scale", MX_ATTR_FLOAT, offsetof(lion_attr, grad_scale), 1, NULL, "factor of grad, applied first"},
+            ROUND(lion_attr, key, -1),
+            ROUND(lion_attr, first, 0),
+            ROUND(lion_attr, origin, 0),
+            ROUND(lion_attr, width, 0),
+            ROUND(lion_attr, stride, 0),
+            {0}},
+    .attr_bytes = sizeof(lion_attr),
+    .infer = infer_lion,
+    .cost = cost_sgd,
+    .host = host_lion,
 };
 
 /* ---- fill and copy ---- */

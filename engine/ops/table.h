@@ -46,7 +46,7 @@
     /* draw.c */ \
     X(randint) X(bernoulli) X(truncated_normal) X(permutation) X(multinomial) \
     /* optimizer.c */ \
-    X(adamw) X(sgd) X(fill) X(copy) \
+    X(adamw) X(sgd) X(lion) X(fill) X(copy) \
     /* norm.c */ \
     X(rmsnorm) X(rmsnorm_grad) X(layernorm) X(layernorm_grad) X(softmax) X(softmax_grad) X(log_softmax) \
     X(log_softmax_grad) \

@@ -1,4 +1,4 @@
-/* AdamW and SGD: ten steps against double precision, on every instruction set. */
+/* AdamW, SGD and Lion: ten steps against double precision, on every instruction set. */
 #include "kernels/optimizer.h"
 
 #include "buffers.h"
@@ -95,7 +95,9 @@ static void check_sgd(int64_t n, mx_dtype param_type, mx_dtype grad_type, int ki
                 .momentum = kind ? 0.9f : 0,
                 .weight_decay = 0.01f,
                 .grad_scale = 2,
-                .nesterov = kind == 2};
+                .decay = 0.99f,
+                .nesterov = kind == 2,
+                .lion = kind == 3};
     for (int64_t i = 0; i < n; i++)
         want[i] = get_value(param, i, param_type);
     for (int step = 1; step <= STEPS; step++) {
@@ -103,7 +105,13 @@ static void check_sgd(int64_t n, mx_dtype param_type, mx_dtype grad_type, int ki
             set_value(grad, i, gradient(i, step), grad_type);
             if (param_type == MX_BF16)
                 want[i] = get_value(param, i, param_type);
-            double g = 2 * get_value(grad, i, grad_type) + (double)s.weight_decay * want[i];
+            double g = 2 * get_value(grad, i, grad_type) + (s.lion ? 0 : (double)s.weight_decay * want[i]);
+            double c = (double)s.momentum * u[i] + (1 - (double)s.momentum) * g;
+            if (s.lion) {
+                u[i] += (1 - (double)s.decay) * (g - u[i]);
+                want[i] -= (double)s.lr * ((c > 0) - (c < 0) + (double)s.weight_decay * want[i]);
+                continue;
+            }
             u[i] = (double)s.momentum * u[i] + g;
             want[i] -= (double)s.lr * (kind == 0 ? g : kind == 1 ? u[i] : g + (double)s.momentum * u[i]);
         }
@@ -131,7 +139,7 @@ static void check_all(const char *isa)
             for (int moments = 1; moments < 4 && sizes[k] <= 1000; moments++)
                 check_adamw(sizes[k], param_type, grad_type, moments & 1 ? MX_BF16 : MX_F32,
                             moments & 2 ? MX_BF16 : MX_F32, false, isa);
-            for (int kind = 0; kind < 3; kind++)
+            for (int kind = 0; kind < 4; kind++)
                 check_sgd(sizes[k], param_type, grad_type, kind, isa);
         }
 }

@@ -33,7 +33,7 @@ local SUMS = {
     scaled_matmul = true,
     mean = true, sum_squares = true, reduce_to = true, embedding_grad = true, embedding_acc = true,
     gather_grad = true, column_sum = true, cumsum = true, tile = true, expand = true, index_select = true,
-    rope = true, adamw = true, sgd = true, affine = true, gated = true, gated_grad = true,
+    rope = true, adamw = true, sgd = true, lion = true, affine = true, gated = true, gated_grad = true,
     gated_grad_ = true, unary_grad = true, sin = true, cos = true, gelu = true, silu = true, tanh = true,
     grouped_matmul = true, grouped_matmul_grad = true, grouped_matmul_acc = true, moe_combine = true,
     moe_combine_grad = true, moe_gather = true,

@@ -236,7 +236,7 @@ local function optimizer(op)
         local copy = dtype == "f32" and chance(2) and like(shape, "bf16") or nil
         return { like(shape, dtype), like(shape, float()), like(shape, "f32"), state, copy }
     end
-    return { like(shape, dtype), like(shape, float()), chance(2) and state or nil }
+    return { like(shape, dtype), like(shape, float()), (op == "lion" or chance(2)) and state or nil }
 end
 
 local function same_shape(op)
@@ -451,7 +451,7 @@ local recipes = {
     scatter_grad = along_dim, softmax_cross_entropy = classes, softmax_cross_entropy_grad = classes,
     bitwise_and = bits, bitwise_or = bits,
     bitwise_xor = bits, shift_left = bits, shift_right = bits, max_grad = reduced, sum_grad = reduced,
-    adamw = optimizer, sgd = optimizer, randn = random_part, rope = rotary, where = choose,
+    adamw = optimizer, sgd = optimizer, lion = optimizer, randn = random_part, rope = rotary, where = choose,
     bitwise_not = function()
         return { like(random.shape(2), pick { "i32", "u8", "i8", "i64" }) }
     end,

@@ -474,7 +474,7 @@ def attention_cases():
     one("long_window", b=1, s=71, h=1, d=4, causal=True, window=20)
 
 
-# ---- optimizers: optax adamw (decoupled decay of every parameter, bias correction) and torch SGD ----
+# ---- optimizers: optax adamw (decoupled decay of every parameter, bias correction) torch SGD, Lion by its paper ----
 
 
 def adamw(p, g, m, v, lr, beta1, beta2, eps, eps_root, weight_decay, step, grad_scale=1.0):
@@ -531,6 +531,17 @@ def optimizer_cases():
     descent("decay", weight_decay=0.05, grad_scale=0.5)
     descent("momentum", momentum=0.9)
     descent("nesterov", momentum=0.9, nesterov=True)
+    def lion(name, lr=0.1, beta1=0.9, beta2=0.99, weight_decay=0.0, grad_scale=1.0):
+        def update(p, g, m):
+            g = grad_scale * g
+            return p - lr * (torch.sign(beta1 * m + (1 - beta1) * g) + weight_decay * p), beta2 * m + (1 - beta2) * g
+
+        arrays = [normal(name + letter, 3, 23) for letter in "pgm"]
+        attrs = {"lr": lr, "beta1": beta1, "beta2": beta2, "weight_decay": weight_decay, "grad_scale": grad_scale}
+        case("lion." + name, arrays, None, attrs, after={1: lambda *x: update(*x)[0], 3: lambda *x: update(*x)[1]})
+
+    lion("lion")
+    lion("lion_decay", weight_decay=0.3, grad_scale=0.5, beta1=0.5, beta2=0.8)
     case("fill.half", [normal("fill", 3, 23)], None, {"value": 0.5}, after={1: lambda x: torch.full_like(x, 0.5)})
     case("copy.same", [normal("copy1", 3, 23), normal("copy2", 3, 23)], None, after={1: lambda a, b: b})
 

@@ -320,6 +320,10 @@ end
 
 function TestConfig.test_keys_without_effect()
     refused({ "sgd_momentum=0.9" }, "sgd_momentum has no effect with opt_type = adamw")
+    refused({ "opt_type=lion", "adam_b1=0.8" }, "adam_b1 has no effect with opt_type = lion")
+    refused({ "muon_beta=0.9" }, "muon_beta has no effect with opt_type = adamw")
+    refused({ "opt_type=muon", "num_experts=4" }, "muon updates matrices")
+    refused({ "opt_type=adafactor", "adafactor_beta2_decay=0.5" }, "adafactor_beta2_decay")
     refused({ "dataset_path=x" }, "no effect with dataset_type = synthetic")
     refused({ "use_rope=false", "rope_max_timescale=500" }, "no effect with use_rope = false")
     refused({ "use_bias=true", "attention_bias=true" }, "no effect with use_bias = true")

@@ -254,6 +254,7 @@ local NO_BF16 = {
     cast = "its cases name the dtypes",
     adamw = "f32 state; the bf16 copy is checked above",
     sgd = "f32 state",
+    lion = "f32 state",
     embedding_acc = "f32 sums",
 }
 

@@ -76,11 +76,12 @@ end
 
 function TestOptimizers.test_bf16_parameters_are_refused_where_updates_would_be_lost()
     local params = { w = mx.ones({ 2, 2 }, "bf16"):keep():requires_grad() }
-    for _, kind in ipairs { "lion", "adafactor", "muon" } do
+    for _, kind in ipairs { "adafactor", "muon" } do
         lu.assertErrorMsgContains(kind .. " would round away small updates of 'w', which is bf16", mx.optim[kind],
             params)
     end
     mx.optim.adamw(params)
+    mx.optim.lion(params)
 end
 
 -- ---- an optimizer of one's own ----
@@ -110,7 +111,7 @@ function TestCustom.test_what_is_refused()
         { update = function() end })
     lu.assertErrorMsgContains("'updates', did you mean 'update'", mx.optim.custom, "mine", { updates = 1 })
     local whole = mx.optim.custom("whole", { update = function() end })
-    lu.assertErrorMsgContains("whole needs whole parameters", whole, {}, { parallel = {} })
+    lu.assertErrorMsgContains("whole runs on one rank", whole, {}, { parallel = {} })
 end
 
 -- ---- groups, clipping ----

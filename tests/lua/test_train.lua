@@ -211,10 +211,22 @@ function TestTrain.test_tiny_learns_a_text()
     lu.assertTrue(last < 0.9 * bound, ("the loss is %g, and the entropy %g"):format(last, bound))
 end
 
+function TestTrain.test_every_optimizer_learns()
+    for _, words in ipairs {
+        { "opt_type=lion", "learning_rate=5e-4", "lion_b2=0.98" }, { "opt_type=adafactor", "learning_rate=0.02" },
+        { "opt_type=muon", "learning_rate=0.02", "muon_adamw_scale=0.15", "muon_weight_decay=0.01" },
+    } do
+        local _, last = train(60, table.unpack(words))
+        lu.assertTrue(last < 3.2, words[1] .. ": " .. last) -- of log(256) = 5.5
+    end
+end
+
 -- With a rate of 1e-4 an update is a small part of the distance of two bf16 numbers near most weights. Rounded to the
 -- nearest it is lost. Rounded by chance the weights go, in the mean, the way that f32 weights go, and learn as much.
 function TestTrain.test_small_updates_of_bf16_weights_are_not_lost()
-    for _, optimizer in ipairs({ { "learning_rate=1e-4" }, { "opt_type=sgd", "learning_rate=0.02" } }) do
+    for _, optimizer in ipairs({
+        { "learning_rate=1e-4" }, { "opt_type=sgd", "learning_rate=0.02" }, { "opt_type=lion", "learning_rate=1e-4" },
+    }) do
         local function run(dtype)
             local words = { "weight_dtype=" .. dtype, "dtype=float32", "max_target_length=32", table.unpack(optimizer) }
             local first, config = {}, config_of(table.unpack(words))

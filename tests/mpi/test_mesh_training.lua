@@ -235,6 +235,9 @@ TestSettings = {}
 
 local SGD = { "dtype=float32", "opt_type=sgd", "sgd_momentum=0.9", "learning_rate=0.05" }
 
+local LION = { "dtype=float32", "opt_type=lion", "learning_rate=1e-5", "lion_weight_decay=1.0" }
+local MUON = { "dtype=float32", "opt_type=muon", "learning_rate=0.01", "muon_adamw_scale=0.1" }
+
 local PASSES_ON = ({
     [2] = { "data=2", "fsdp=2", "tensor=2", "context=2", "data=2 shard_optimizer_over_data=true" },
     [4] = { "data=2 fsdp=2" },
@@ -245,6 +248,23 @@ for _, mesh in ipairs(PASSES_ON or {}) do
 
     TestSettings["test_sgd_on_" .. name] = function()
         assert_close(on_mesh("tiny", mesh, SGD), reference("tiny", table.unpack(SGD)), 1e-5, mesh)
+    end
+
+    -- Lion's updates are signs: a gradient near 0 may have another one where sums have another order. A step of this
+    -- rate changes a loss by less than the bound.
+    TestSettings["test_lion_on_" .. name] = function()
+        local run, expected = on_mesh("tiny", mesh, LION), reference("tiny", table.unpack(LION))
+        for i = 1, STEPS do
+            lu.assertAlmostEquals(run.losses[i] / expected.losses[i], 1, 1e-4, mesh)
+        end
+    end
+
+    TestSettings["test_muon_on_" .. name] = function()
+        if mesh == "data=2" then
+            assert_close(on_mesh("tiny", mesh, MUON), reference("tiny", table.unpack(MUON)), 1e-4, mesh)
+        else
+            lu.assertErrorMsgContains("muon needs whole parameters, and this mesh splits", on_mesh, "tiny", mesh, MUON)
+        end
     end
 
     -- The two halves of a step are the sequences that one pass has, whichever rank reads which of them.

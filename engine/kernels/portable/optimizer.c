@@ -59,13 +59,22 @@ static void adamw(const mx_adamw *a, const mx_rounding_run *run, int64_t first, 
         adamw_as(a, run, false, first, last);
 }
 
+/* The sign of what Lion goes by, from its old u, which becomes the new one. */
+MX_INLINE float lion_sign(const mx_sgd *s, float g, int64_t i, bool fused)
+{
+    float u = s->state[i], c = mul_add(s->momentum, u, (1.0f - s->momentum) * g, fused);
+    s->state[i] = mul_add(s->decay, u, (1.0f - s->decay) * g, fused);
+    return (float)(c > 0) - (float)(c < 0);
+}
+
 MX_INLINE void sgd_as(const mx_sgd *given, const mx_rounding_run *run, bool fused, int64_t first, int64_t last)
 {
     const mx_sgd s = *given; /* so that stores cannot change it in the compiler's eyes */
     for (int64_t i = first; i < last; i++) {
         float p = mx_get_float(s.param.data, i, s.param.dtype);
-        float g = mul_add(s.weight_decay, p, s.grad_scale * mx_get_float(s.grad.data, i, s.grad.dtype), fused);
-        if (s.state) {
+        float g = s.grad_scale * mx_get_float(s.grad.data, i, s.grad.dtype);
+        g = mul_add(s.weight_decay, p, s.lion ? lion_sign(&s, g, i, fused) : g, fused);
+        if (s.state && !s.lion) {
             float u = mul_add(s.momentum, s.state[i], g, fused);
             s.state[i] = u;
             g = s.nesterov ? mul_add(s.momentum, u, g, fused) : u;

@@ -109,13 +109,22 @@ static void adamw(const mx_adamw *a, const mx_rounding_run *run, int64_t first, 
         adamw_as(a, run, F32, false, first, last);
 }
 
+/* The sign of what Lion goes by, from its old u, which becomes the new one. */
+MX_INLINE vf lion_sign(const mx_sgd *s, vf g, int64_t i, int64_t lanes)
+{
+    vf u = get(s->state, false, i, lanes), zero = vf_set1(0), one = vf_set1(1);
+    vf c = vf_fma(vf_set1(s->momentum), u, vf_set1(1.0f - s->momentum) * g);
+    put(s->state, false, i, lanes, vf_fma(vf_set1(s->decay), u, vf_set1(1.0f - s->decay) * g));
+    return vf_select(vf_gt(c, zero), one, zero) - vf_select(vf_gt(zero, c), one, zero);
+}
+
 MX_INLINE void sgd_step(const mx_sgd *s, const mx_rounding_run *run, kind param, bool grad_bf16, int64_t i,
                         int64_t lanes)
 {
     vf p = get(s->param.data, param != F32, i, lanes), momentum = vf_set1(s->momentum);
     vf g = vf_set1(s->grad_scale) * get(s->grad.data, grad_bf16, i, lanes);
-    g = vf_fma(vf_set1(s->weight_decay), p, g);
-    if (s->state) {
+    g = vf_fma(vf_set1(s->weight_decay), p, s->lion ? lion_sign(s, g, i, lanes) : g);
+    if (s->state && !s->lion) {
         vf u = vf_fma(momentum, get(s->state, false, i, lanes), g);
         put(s->state, false, i, lanes, u);
         g = s->nesterov ? vf_fma(momentum, u, g) : u;

@@ -58,6 +58,8 @@ local function check_experts(c, need)
     need(k <= n, "num_experts_per_tok", "expected at most num_experts = %d, got %d", n, k)
     need(not c.use_bias, "use_bias", "expected false: experts have no biases")
     need(c.quantization == "", "quantization", "layers with experts are not quantized yet, got %s", c.quantization)
+    need(c.opt_type ~= "muon", "opt_type", "muon updates matrices, and the weights of %d experts are none; use adamw, "
+        .. "sgd, lion or adafactor", n)
     need(c.first_num_dense_layers + c.interleave_moe_layer_step <= c.base_num_decoder_layers,
         c.first_num_dense_layers > 0 and "first_num_dense_layers" or "interleave_moe_layer_step",
         "leaves none of the %d layers for the %d experts", c.base_num_decoder_layers, n)

@@ -267,6 +267,7 @@ mx.write_slice(mx.zeros(3), mx.ones(2), { dim = 1, start = 2 }) --> {0, 1, 1}]] 
         { "embedding_acc", code = [[
 mx.embedding_acc(mx.zeros(2, 1), mx.tensor({ 1, 1 }, "i32"), mx.ones(2, 1)) --> {{0}, {2}}]] },
         { "sgd", code = [[mx.sgd(mx.ones(2), mx.ones(2), { lr = 0.5 }) --> {0.5, 0.5}]] },
+        { "lion", code = [[mx.lion(mx.ones(2), mx.ones(2), mx.zeros(2), { lr = 0.5 }) --> {0.5, 0.5}]] },
         { "adamw", code = [[
 local w, m, v = mx.ones(1), mx.zeros(1), mx.zeros(1)
 mx.adamw(w, mx.ones(1), m, v, { lr = 0.5, step = 1 }) --> {0.5}]] },

@@ -7,7 +7,7 @@ local FAMILIES = {
     { "attention", "^attention", "^rope$" },
     { "norms and activations", "^rmsnorm", "^layernorm", "^softmax", "^relu", "^gelu", "^silu", "^gated" },
     { "embedding and loss", "^embedding", "^cross_entropy", "^log_softmax" },
-    { "optimizer", "^adamw$", "^sgd$", "^sum_squares$" },
+    { "optimizer", "^adamw$", "^sgd$", "^lion$", "^sum_squares$" },
 }
 
 --- The parts of a step, in the order in which they are shown.

@@ -95,17 +95,34 @@ local function left_to_adamw(rule, options)
     end
 end
 
+-- Refuses a mesh on which the rule would update something else than on one rank.
+local function check_mesh(kind, rule, params, parallel)
+    if parallel == mx.parallel.alone then
+        return
+    elseif rule.alone then
+        util.refuse("%s runs on one rank, or without a mesh; use adamw, sgd, lion or muon on this one", kind)
+    end
+    for name, t in util.sorted_pairs(rule.whole and params or {}) do
+        local whole, stored = parallel:part(name, t:size()).of, t:size()
+        local is_split = parallel:updated(name) ~= nil
+        for d, size in ipairs(whole) do
+            is_split = is_split or size ~= stored[d]
+        end
+        if is_split then
+            util.refuse("%s needs whole parameters, and this mesh splits '%s' or its update: use ici_data_parallelism "
+                .. "alone, without shard_optimizer_over_data; or adamw, sgd or lion", kind, name)
+        end
+    end
+end
+
 local function new_optimizer(kind, rule, params, options)
     local parallel = options.parallel or mx.parallel.alone
     options.parallel = nil
-    if rule.whole and parallel ~= mx.parallel.alone then
-        util.refuse("%s needs whole parameters, and this mesh splits them or their updates; use adamw, sgd or lion",
-            kind)
-    end
+    check_mesh(kind, rule, params, parallel)
     for name, t in util.sorted_pairs(rule.fused and {} or params) do
         if t:dtype() ~= "f32" then
-            util.refuse("%s would round away small updates of '%s', which is %s: give it f32 parameters, or use adamw "
-                .. "or sgd", kind, name, t:dtype())
+            util.refuse("%s would round away small updates of '%s', which is %s: give it f32 parameters, or use adamw, "
+                .. "sgd or lion", kind, name, t:dtype())
         end
     end
     local self = setmetatable({
@@ -160,8 +177,8 @@ optim.lion = constructor "lion"
 ---@type fun(params: table<string, any>, options?: table): mx.Optimizer
 optim.adafactor = constructor "adafactor"
 
---- Muon for matrices and AdamW for the rest; own options: momentum, nesterov, adamw_mask, adamw_scale and others. Not
---- on a mesh.
+--- Muon for matrices and AdamW for the rest; own options: momentum, nesterov, adamw_mask, adamw_scale, adamw_decay and
+--- others. On a mesh that splits no parameter: along data, without shard_optimizer_over_data.
 ---@type fun(params: table<string, any>, options?: table): mx.Optimizer
 optim.muon = constructor "muon"
 
@@ -187,9 +204,35 @@ function optim.custom(kind, rule)
         error(("mx.optim.custom: '%s' is the name of another optimizer"):format(kind), 2)
     end
     o.options.learning_rate = o.options.learning_rate or 1e-3
-    updates[kind] = { options = o.options, moments = o.moments, update = o.update, whole = not o.elementwise }
+    updates[kind] = { options = o.options, moments = o.moments, update = o.update, alone = not o.elementwise }
     return constructor(kind)
 end
+
+-- What the keys of a config say for each optimizer, beside what all have.
+local OF_CONFIG = {
+    adamw = function(config, o)
+        o.beta1, o.beta2, o.eps, o.eps_root = config.adam_b1, config.adam_b2, config.adam_eps, config.adam_eps_root
+        o.weight_decay, o.mask = config.adam_weight_decay, config.adamw_mask
+        o.mu_dtype = config.mu_dtype ~= "" and util.dtype(config.mu_dtype) or ""
+    end,
+    sgd = function(config, o)
+        o.momentum = config.sgd_momentum
+    end,
+    lion = function(config, o)
+        o.beta1, o.beta2, o.weight_decay = config.lion_b1, config.lion_b2, config.lion_weight_decay
+        o.mask = config.adamw_mask
+    end,
+    adafactor = function(config, o)
+        o.beta2_decay, o.weight_decay = config.adafactor_beta2_decay, config.adafactor_weight_decay
+        o.mask = config.adamw_mask
+    end,
+    muon = function(config, o)
+        o.momentum, o.weight_decay, o.mask = config.muon_beta, config.muon_weight_decay, config.adamw_mask
+        o.beta1, o.beta2, o.adamw_eps = config.adam_b1, config.adam_b2, config.adam_eps
+        o.adamw_decay, o.adamw_scale = config.adam_weight_decay, config.muon_adamw_scale
+        o.adamw_mask = { "^embedding", "^position", "^unembedding" }
+    end,
+}
 
 --- Creates the optimizer of a config. It has the parameters that trainable_parameters_mask names.
 ---@param config table
@@ -205,14 +248,8 @@ function optim.new(config, params, parallel)
         learning_rate = schedule.of(config), clip = config.gradient_clipping_threshold, seed = config.init_weights_seed,
         parallel = parallel,
     }
-    if config.opt_type == "sgd" then
-        o.momentum = config.sgd_momentum
-        return optim.sgd(trained, o)
-    end
-    o.beta1, o.beta2, o.eps, o.eps_root = config.adam_b1, config.adam_b2, config.adam_eps, config.adam_eps_root
-    o.weight_decay, o.mask = config.adam_weight_decay, config.adamw_mask
-    o.mu_dtype = config.mu_dtype ~= "" and util.dtype(config.mu_dtype) or ""
-    return optim.adamw(trained, o)
+    OF_CONFIG[config.opt_type](config, o)
+    return optim[config.opt_type](trained, o)
 end
 
 --- The global norm of gradients. Collective on a mesh.

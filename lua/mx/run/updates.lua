@@ -12,7 +12,8 @@ local updates = {}
 ---@field options table the options with their standard values
 ---@field moments fun(t: any, o: table): table<string, {sizes: integer[], dtype: string}> of a parameter
 ---@field update fun(p: any, grad: any, state: table<string, any>, o: table)
----@field whole? boolean the update of an element needs others of the parameter, so the parameter may not be split
+---@field whole? boolean the update of an element needs others of the parameter, so no mesh may split the parameter
+---@field alone? boolean its moments have other shapes than the parameter, so it runs on no mesh at all
 ---@field fused? boolean one operation does all: it takes the factor of the gradient (o.grad_scale) and the options of
 ---       bf16 rounding (o.rounding)
 
@@ -54,20 +55,18 @@ updates.sgd = {
     end,
 }
 
--- -1, 0 or 1.
-local function sign(x)
-    return x:gt(0):to("f32") - x:lt(0):to("f32")
-end
-
 --- Lion (Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023).
 updates.lion = {
     options = { learning_rate = 1e-4, beta1 = 0.9, beta2 = 0.99 },
+    fused = true,
     moments = function(t)
         return { m = like(t, "f32") }
     end,
     update = function(p, grad, state, o)
-        move(p, sign(state.m * o.beta1 + grad * (1 - o.beta1)), o)
-        mx.copy(state.m, state.m * o.beta2 + grad * (1 - o.beta2))
+        local call = o.rounding
+        call.lr, call.weight_decay, call.grad_scale = o.lr, o.weight_decay, o.grad_scale
+        call.beta1, call.beta2 = o.beta1, o.beta2
+        mx.lion(p, grad, state.m, call)
     end,
 }
 
@@ -80,7 +79,7 @@ end
 --- a row; no first moment. The rate is relative to the size of the parameter, and shrinks as 1 / sqrt(step).
 updates.adafactor = {
     options = { learning_rate = 1e-2, beta2_decay = -0.8, eps1 = 1.1920929e-07, eps2 = 1e-3, clip_update = 1 },
-    whole = true,
+    alone = true,
     moments = function(t)
         local sizes = t:size()
         if #sizes < 2 then
@@ -133,11 +132,11 @@ end
 
 --- Muon (Jordan et al., 2024), as torch.optim.Muon has it, for matrices (inputs, outputs). Others, and those that
 --- `adamw_mask` names (usually the embedding and the last product), are updated by AdamW with adamw_scale times the
---- rate.
+--- rate, and adamw_decay as weight decay where that is not negative.
 updates.muon = {
     options = {
         learning_rate = 2e-2, momentum = 0.95, nesterov = true, eps = 1e-7, adamw_mask = {}, adamw_scale = 0.05,
-        beta1 = 0.9, beta2 = 0.999, adamw_eps = 1e-8,
+        beta1 = 0.9, beta2 = 0.999, adamw_eps = 1e-8, adamw_decay = -1,
     },
     whole = true,
     moments = function(t, o)
@@ -146,8 +145,8 @@ updates.muon = {
     update = function(p, grad, state, o)
         if o.by_adamw then
             return mx.adamw(p, grad, state.m, state.v, {
-                lr = o.lr * o.adamw_scale, weight_decay = o.weight_decay, beta1 = o.beta1, beta2 = o.beta2,
-                eps = o.adamw_eps, step = o.step,
+                lr = o.lr * o.adamw_scale, weight_decay = o.adamw_decay >= 0 and o.adamw_decay or o.weight_decay,
+                beta1 = o.beta1, beta2 = o.beta2, eps = o.adamw_eps, step = o.step,
             })
         end
         grad = grad:to("f32")

@@ -151,7 +151,7 @@ static mx_status write_chosen(lua_State *L, mx_tensor *t, mx_tensor *by, bool by
         shape.size[shape.n_dims++] = t->shape.size[d];
     if (status == MX_OK)
         status = rows_of_value(L, t, &written, &shape, &value);
-    if (status == MX_OK)
+    if (status == MX_OK && rows)
         status = mxl_write_rows(rows, 0, ids, value);
     mx_release(ids);
     mx_release(rows);

@@ -50,11 +50,13 @@ static void read_range(lua_State *L, const mx_tensor *t, int dim, part *p)
         n_integers += is_integer;
         lua_pop(L, 1);
     }
-    if (n < 2 || n > 3 || n_integers != n || given[2] == 0)
+    if (n < 2 || n > 3 || n_integers != n || given[2] == 0) {
         mxl_try(L, mx_fail(MX_ERR_VALUE,
                            "a range is {first, last}, both whole numbers, {first, last, step} with a step other than "
                            "0, or {} for all of dimension %d",
                            dim + 1));
+        return; /* not reached */
+    }
     lua_Integer sign = given[2] < 0 ? -1 : 1;
     bool is_empty = given[0] > 0 && given[1] == given[0] - sign && given[1] >= 0 && given[1] <= size + (sign < 0);
     int64_t first = is_empty ? given[0] - 1 : position(L, t, dim, given[0]);

@@ -571,10 +571,6 @@ if RANKS == 2 then
         end
     end
 
-    function TestSettings.test_stages_are_refused()
-        assert_refused({ "ici_pipeline_parallelism", "2 stages", "no model here is a pipeline" }, "stage=2")
-    end
-
     function TestSettings.test_a_mesh_of_other_ranks_is_refused()
         assert_refused({ "fsdp=3", "2 ranks" }, "fsdp=3")
     end

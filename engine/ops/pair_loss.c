@@ -114,8 +114,7 @@ static mx_tensor *plain_pair_loss(mx_terms *s, const mx_call *call)
     else if (call->op == &mx_op_huber_loss)
         y = huber(s, d, attr->delta);
     else if (call->op == &mx_op_bce_with_logits)
-        y = mx_term_sub(s, mx_term(s, &mx_op_softplus, MX_ATTRS(softplus), x, NULL, NULL),
-                        mx_term_mul(s, x, target));
+        y = mx_term_sub(s, mx_term(s, &mx_op_softplus, MX_ATTRS(softplus), x, NULL, NULL), mx_term_mul(s, x, target));
     else
         y = mx_term_one(s, call->op == &mx_op_mse_loss ? &mx_op_square : &mx_op_abs, d);
     if (attr->reduction == MX_REDUCE_NONE)

@@ -38,10 +38,9 @@ int mx_node_cores(void);     /* number of logical cores that all of them togethe
 bool mx_same_node(int rank); /* whether that rank is on the same node */
 
 /* Not Collective. */
-const char *mx_mpi_library(void); /* "MPICH 4.0.2" */
-const char *mx_mpi_thread_level(void);
-bool mx_mpi_has_threads(void);
-    /* several threads may call MPI at once */ /* "multiple", "serialized", "funneled" or "single" */
+const char *mx_mpi_library(void);      /* "MPICH 4.0.2" */
+const char *mx_mpi_thread_level(void); /* "multiple", "serialized", "funneled" or "single" */
+bool mx_mpi_has_threads(void);         /* whether several threads may call MPI at once */
 
 /* MX_ERR_MPI with `what` and MPI's own message, unless `code` is MPI_SUCCESS. Not Collective. */
 mx_status mx_mpi_check(int code, const char *what);

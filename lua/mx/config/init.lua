@@ -14,7 +14,7 @@ local sources = require "mx.config.sources"
 local logical_names = require "mx.parallel.names"
 local util = require "mx.util"
 
-local config = { parse = sources.parse, models = sources.models }
+local config = { parse = sources.parse, models = sources.models, check_alike = require "mx.config.alike" }
 
 local SIMULATED_STEPS = 3 -- unless the user says how many: they are alike
 local MOST_SHOWN = 200 -- bytes of a word that a message shows

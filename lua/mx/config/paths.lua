@@ -48,6 +48,24 @@ local function check_run_name(name, where)
     end
 end
 
+--- The value of a key with `name` in place of each path.
+---@param key string
+---@param value any
+---@param name string
+---@return any
+function config_paths.mask(key, value, name)
+    if not KEYS[key] or value == "" then
+        return value
+    elseif key ~= "dataset_mix" then
+        return name
+    end
+    local list = {}
+    for i, item in ipairs(value) do
+        list[i] = { name, table.unpack(item, 2) }
+    end
+    return list
+end
+
 --- The value of a key, with its paths converted for the operating system.
 ---@param key string
 ---@param value any

@@ -502,10 +502,12 @@ local function check_routing(self)
     end
     local own = ("isa %s, OpenBLAS core %s"):format(mx.isa(), mx.info().blas_core)
     local first = mx.share_text(own)
-    if own ~= first then
-        util.refuse("num_experts with %s: ranks must choose experts alike, but rank %d has %s, and rank 0 %s: give all "
-            .. "ranks the same --isa and OPENBLAS_CORETYPE", table.concat(axes, ", "), self.rank, own, first)
-    end
+    mx.checkpoint.together(function()
+        if own ~= first then
+            util.refuse("num_experts with %s: ranks must choose experts alike, but rank %d has %s, and rank 0 %s: give "
+                .. "all ranks the same --isa and OPENBLAS_CORETYPE", table.concat(axes, ", "), self.rank, own, first)
+        end
+    end)
 end
 
 --- Creates the mesh of this run over all its ranks. From now on, collectives with axes use it. Collective.

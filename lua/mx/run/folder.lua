@@ -117,13 +117,14 @@ local function repair(path)
     end
 end
 
---- Locks a run's folder before anything is written there. Refuses a folder that another process is writing to, that is
---- not a run's, or that some rank does not see. Another call for the same config returns the same object. nil if the
---- run does not write a folder. Collective.
+--- Locks a run's folder before anything is written there. Refuses ranks whose configs differ, and a folder that another
+--- process is writing to, that is not a run's, or that some rank does not see. Another call for the same config returns
+--- the same object. nil if the run does not write a folder. Collective.
 ---@param config table
 ---@return mx.RunFolder?
 function run_folder.claim(config)
     local hidden = getmetatable(config)
+    mx.config.check_alike(config)
     if not config.enable_checkpointing or mx.is_simulated() then
         return nil
     end

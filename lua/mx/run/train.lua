@@ -65,10 +65,12 @@ local function prefetch_below(config)
     return percent > 0 and percent / 100 * mx.sim.memory_bytes(config.hardware) // 1 | 0 or 0
 end
 
---- The mesh of a run, with the settings of its collectives; nil on one rank. Collective.
+--- The mesh of a run, with the settings of its collectives; nil on one rank. Refuses ranks whose configs differ.
+--- Collective.
 ---@param config table
 ---@return mx.Mesh?
 function train.mesh(config)
+    mx.config.check_alike(config)
     local mesh = mx.mesh(config)
     mx.comm_options {
         all_gather_combine_bytes = config.all_gather_combine_threshold_bytes,

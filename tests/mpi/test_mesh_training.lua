@@ -241,7 +241,7 @@ if RANKS > 1 then
             { "learning_rate=1.0", "learning_rate=2.0", "learning_rate: 2.0, and rank 0 has learning_rate: 1.0" },
             { "init_weights_seed=0", "init_weights_seed=1", "seed: 1, and rank 0 has init_weights_seed: 0" },
             { "dataset_mix=[[x, 1]]", "dataset_mix=[[x, 2]]", '[["a path", 2]], and rank 0 has dataset_mix' },
-            { "metrics_file=a", "metrics_file=", 'metrics_file: "", and rank 0 has metrics_file: a path' },
+            { "metrics_file=a", "metrics_file=", 'metrics_file: "", and rank 0 has metrics_file: "a path"' },
             { "ici_data_parallelism=-1", "ici_data_parallelism=7", "ici_data_parallelism: 7, and" },
             { "enable_checkpointing=true", "enable_checkpointing=false", "enable_checkpointing: false, and" },
             { "logical_axis_rules=[[mlp, [tensor]]]", "logical_axis_rules=[[mlp, [fsdp]]]", " start all ranks" },

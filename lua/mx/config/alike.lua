@@ -16,7 +16,7 @@ local function lines_of(config)
     return lines
 end
 
---- Refuses, on all ranks, configs that differ: the ranks would compute different things, or wait for each other forever.
+--- Refuses, on all ranks, configs that differ: ranks would compute different things, or wait for each other forever.
 --- Nothing is checked in a simulation, which has one config. Collective.
 ---@param config table
 return function(config)

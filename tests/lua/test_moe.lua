@@ -426,6 +426,25 @@ function TestMoe.test_policies_change_no_bit()
     end
 end
 
+-- Parameters that were trained without biases of routers are trained further with them; a run is not resumed with them.
+function TestMoe.test_parameters_take_up_biases()
+    runs.train(runs.config_of("model_name=tiny-moe", "run_name=plain", "steps=1"))
+    for _, name in ipairs { "/plain/parameters.h5", "/plain", "/plain/step_1" } do
+        local path = runs.folder .. name
+        local config = runs.config_of("model_name=tiny-moe", "routed_bias=true")
+        local model = mx.models.new(config)
+        local bias = model.buffers["layer001.router.bias"]
+        mx.fill(bias, { value = 3 })
+        local text = runs.quietly(mx.run.load_parameters, path, model, config)
+        lu.assertEquals(bias:abs():sum():item(), 0)
+        lu.assertEquals(select(2, text:gsub("has no values of routed_bias: they start at 0\n", "")), 1)
+    end
+    lu.assertErrorMsgContains("step_1 was saved with another routed_bias (false): a run resumes with the same; "
+        .. "load_parameters_path=", runs.train,
+        runs.config_of("model_name=tiny-moe", "routed_bias=true", "load_full_state_path=" .. runs.folder
+            .. "/plain/step_1"))
+end
+
 function TestMoe.test_an_expert_without_rows()
     local model = new_model("routed_bias=true", "load_balance_loss_weight=0.0")
     for i = 1, 2 do -- experts 1 to 6 are never chosen

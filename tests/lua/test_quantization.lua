@@ -170,6 +170,13 @@ function TestRecipes.test_a_resumed_run_has_its_histories()
     lu.assertNil(next(plain.buffers))
     mx.nn.save(plain.params, path)
     mx.nn.load(model.params, path, model.parallel, model.buffers)
+    -- A checkpoint's parameters, too. A run resumes with its own recipe only.
+    local saved = runs.folder .. "/whole/step_6"
+    plain = mx.models.new(runs.config_of("model_name=tiny", "dtype=bfloat16"))
+    runs.quietly(mx.run.load_parameters, saved, plain)
+    lu.assertErrorMsgContains("step_6 was saved with another quantization (fp8_gpu): a run resumes with the same; "
+        .. "load_parameters_path=", runs.train, runs.config_of("model_name=tiny", "dtype=bfloat16",
+        "load_full_state_path=" .. saved))
 end
 
 -- A step without a finite loss enters no history.

@@ -8,6 +8,7 @@
 
 local mx = require "mx"
 local checkpoint_index = require "mx.checkpoint.index"
+local buffers_by_key = require "mx.checkpoint.buffers"
 local util = require "mx.util"
 
 local checkpoint = { index = checkpoint_index.read, list = checkpoint_index.list }
@@ -360,9 +361,7 @@ end
 -- The entry of a wanted tensor in the index; refuses another shape.
 local function stored(index, place, path)
     local entry = index.tensors[place.name]
-    if not entry then
-        util.refuse("%s has no tensor '%s': it belongs to another model, or to another optimizer", path, place.name)
-    elseif table.concat(entry.shape, "x") ~= table.concat(place.sizes, "x") then
+    if table.concat(entry.shape, "x") ~= table.concat(place.sizes, "x") then
         util.refuse("%s: '%s' has shape %s, that of this run %s", path, place.name, text_of(entry.shape),
             text_of(place.sizes))
     end
@@ -437,22 +436,33 @@ end
 
 local function load_here(index, path, o)
     local wanted = tensors_of(o)
-    local known = {}
+    local known, missing, here, first_missing = {}, {}, {}, nil
     for _, place in ipairs(wanted) do
         known[place.name] = true
+        if index.tensors[place.name] then
+            here[#here + 1] = place
+        else
+            missing[place.name], first_missing = place.tensor, first_missing or place.name
+        end
+    end
+    local refused = o.optimizer and first_missing or buffers_by_key.start(path, missing)
+    if refused then
+        buffers_by_key.refuse(index, path, refused, "no tensor '%s'")
+    end
+    for _, place in ipairs(here) do
         place.entry, place.got = stored(index, place, path), 0
         local flat = place.tensor:detach():view(place.tensor:numel()):keep()
         place.flat = flat
         place.out = place.entry.dtype == flat:dtype() and flat or mx.zeros({ place.count }, place.entry.dtype):keep()
     end
     for name in util.sorted_pairs(index.tensors) do
-        if not known[name] and not is_elsewhere(o, name) and (o.optimizer or not name:find("^optimizer/")) then
-            util.refuse("%s has a tensor '%s' that this run lacks: it belongs to another model, or to another "
-                .. "optimizer", path, name)
+        local unwanted = not o.optimizer and (name:find("^optimizer/") or buffers_by_key.may_drop(name))
+        if not known[name] and not is_elsewhere(o, name) and not unwanted then
+            buffers_by_key.refuse(index, path, name, "a tensor '%s' that this run lacks")
         end
     end
-    read_all(index, path, wanted)
-    for _, place in ipairs(wanted) do
+    read_all(index, path, here)
+    for _, place in ipairs(here) do
         if place.got ~= place.count then
             util.refuse("%s has %d of the %d elements of '%s' that this rank needs", path, place.got, place.count,
                 place.name)

@@ -6,6 +6,7 @@
 --     local y = hidden(x):tanh()
 
 local mx = require "mx"
+local buffers_by_key = require "mx.checkpoint.buffers"
 local util = require "mx.util"
 
 local nn = {}
@@ -248,20 +249,15 @@ local function load_part(file, name, t, part)
     end
 end
 
--- Scales of quantization: a model with them may read a file without, whose training then finds them, and the other way
--- round.
-local function may_lack(name)
-    return name:find("^" .. mx.checkpoint.BUFFER .. "quantization%.") ~= nil
-end
-
---- Fills parameters, and buffers if given, from an HDF5 file that holds the same names and shapes. Not collective.
+--- Fills parameters, and buffers if given, from an HDF5 file that holds the same names and shapes. Buffers of some keys
+--- may be missing (checkpoint/buffers.lua). Not collective.
 ---@param params table
 ---@param path string
 ---@param parallel? mx.Parallel determines this rank's part of each tensor
 ---@param buffers? table the file has them under buffers/
 function nn.load(params, path, parallel, buffers)
     local file <close> = util.attempt(mx.io.h5_open, path)
-    local wanted, shapes = {}, {}
+    local wanted, shapes, missing = {}, {}, {}
     for name, t in pairs(params) do
         wanted[name] = { name = name, tensor = t }
     end
@@ -271,20 +267,23 @@ function nn.load(params, path, parallel, buffers)
     for _, entry in ipairs(file:info()) do
         shapes[entry.name] = table.concat(entry.shape or {}, "x")
         local elsewhere = parallel and not parallel:holds(entry.name)
-        if not wanted[entry.name] and not elsewhere and not may_lack(entry.name) then
+        if not wanted[entry.name] and not elsewhere and not buffers_by_key.may_drop(entry.name) then
             util.refuse("%s has a parameter '%s' that the model lacks", path, entry.name)
         end
+    end
+    for stored_name, one in pairs(wanted) do
+        missing[stored_name] = not shapes[stored_name] and one.tensor or nil
+    end
+    local refused = buffers_by_key.start(path, missing)
+    if refused then
+        util.refuse("%s has no parameter '%s': it belongs to another model", path, refused)
     end
     for stored_name, one in util.sorted_pairs(wanted) do
         local part = (parallel or mx.parallel.alone):part(one.name, one.tensor:size())
         local want = table.concat(part.of, "x")
-        local absent = not shapes[stored_name]
-        if absent and not may_lack(stored_name) then
-            util.refuse("%s has no parameter '%s': it belongs to another model", path, stored_name)
-        elseif not absent and shapes[stored_name] ~= want then
+        if not missing[stored_name] and shapes[stored_name] ~= want then
             util.refuse("%s: '%s' is %s, the model's is %s", path, stored_name, shapes[stored_name], want)
-        end
-        if not absent then
+        elseif not missing[stored_name] then
             load_part(file, stored_name, one.tensor, part)
         end
     end

@@ -412,7 +412,16 @@ static void join_shape(lua_State *L, const mx_op *op)
     lua_settop(L, 1);
 }
 
-/* Refuses options without a name: values that are not tensors, or one number too many. */
+static bool is_empty(lua_State *L, int table)
+{
+    lua_pushnil(L);
+    bool empty = lua_next(L, table) == 0;
+    if (!empty)
+        lua_pop(L, 2);
+    return empty;
+}
+
+/* Refuses an empty list of tensors, and options without a name: values that are not tensors, or one number too many. */
 static void check_input_kinds(lua_State *L, const mx_op *op, int n)
 {
     int named = 0;
@@ -424,6 +433,8 @@ static void check_input_kinds(lua_State *L, const mx_op *op, int n)
         bool is_input = type == LUA_TNIL || type == LUA_TUSERDATA || (type == LUA_TNUMBER && (variadic || i <= named));
         if (is_input)
             continue;
+        if (variadic && type == LUA_TTABLE && is_empty(L, i))
+            mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: the list of tensors is empty", op->name));
         const char *given = luaL_tolstring(L, i, NULL);
         if (!op->attrs || !op->attrs->name) {
             mxl_try(L, mx_fail(MX_ERR_VALUE, "%s: argument %d, %s, is no tensor", op->name, i, given));

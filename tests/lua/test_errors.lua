@@ -104,6 +104,11 @@ function TestErrors.test_einsum()
     wrong({ "the equation comes first" }, a, "ij")
 end
 
+function TestErrors.test_an_empty_list()
+    refused({ "concat: the list of tensors is empty" }, function() return mx.concat({}, { dim = 1 }) end)
+    refused({ "stack: the list of tensors is empty" }, function() return mx.stack({}, { dim = 1 }) end)
+end
+
 function TestErrors.test_orders_and_indices()
     local x, index = mx.zeros { 2, 3 }, mx.zeros({ 2, 3 }, "i32")
     refused({ "topk: k = 4 must be in 0 .. 3, the size of dim 2", "f32 (2, 3)" }, function()

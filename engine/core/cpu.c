@@ -134,12 +134,10 @@ int64_t mx_cpu_l3_bytes(void)
 
 int64_t mx_cpu_l3_share_bytes(void)
 {
-    enum { MOST = 4 << 20 };
     static int64_t bytes;
     if (bytes == 0) { /* once: every elementwise kernel asks, and sysconf opens a file to count the cores */
         long cores = sysconf(_SC_NPROCESSORS_ONLN);
         bytes = mx_cpu_l3_bytes() / (cores > 0 ? cores : 1);
-        bytes = bytes < MOST ? bytes : MOST;
     }
     return bytes;
 }

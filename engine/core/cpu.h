@@ -38,7 +38,7 @@ const char *mx_cpu_model(void); /* from /proc/cpuinfo */
 int mx_cpu_cores(void);         /* logical cores that this process may run on */
 int64_t mx_cpu_l2_bytes(void);  /* per core; 512 KiB if unknown */
 int64_t mx_cpu_l3_bytes(void);  /* shared; 16 MiB if unknown */
-/* The share of one core: mx_cpu_l3_bytes divided by the machine's cores, at most 4 MiB. A virtual machine sees the
+/* The share of one core: mx_cpu_l3_bytes divided by the machine's cores. Too large on a virtual machine, which sees the
  * whole cache and few of the cores that share it. */
 int64_t mx_cpu_l3_share_bytes(void);
 int64_t mx_cpu_memory_bytes(void); /* physical memory of the machine */

@@ -8,7 +8,9 @@
 /* Elements converted to f32 at a time where dtypes are mixed: three such blocks stay in the first-level cache. */
 enum { BLOCK = 1024 };
 
-bool mx_should_stream(int64_t bytes) { return bytes > mx_cpu_l3_share_bytes(); }
+/* At most 4 MiB: from there on, plain stores are slower even where the share of the last cache is larger. Collectives,
+ * whose ranks read what the others have just written, go by the share alone: streaming halves their rate. */
+bool mx_should_stream(int64_t bytes) { return bytes > (4 << 20) || bytes > mx_cpu_l3_share_bytes(); }
 
 bool mx_unary_reads_output(mx_unary op)
 {

@@ -197,7 +197,7 @@ typedef struct mx_loop_paths {
                    void *y, int64_t n);
 } mx_loop_paths;
 
-/* Whether a call that moves `bytes` in all should write past the caches: it is larger than the last of them. */
+/* Whether a call that moves `bytes` in all should write past the caches. */
 bool mx_should_stream(int64_t bytes);
 
 /* Elements per piece of work, and from how many on threads share it. */

@@ -126,7 +126,8 @@ mx_status mx_grad_add(mx_tensor **sum, mx_tensor *g);
  * vjp must read them too: the tape holds no others. */
 bool mx_op_is_plain(const mx_op *op);
 
-/* vjp_recorded of the call's operation, or the gradients of its composition, which is computed and recorded anew. */
+/* Gradients that are recorded themselves. They come from vjp_recorded of the operation. If it has none, its composition
+ * is computed again while it is recorded, and its gradients are taken. */
 mx_status mx_vjp_recorded(mx_vjp *v);
 
 void mx_region_release(mx_region *region);

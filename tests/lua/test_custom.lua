@@ -166,7 +166,7 @@ function TestCustom.test_grad_inside_backward()
     for i = 1, 2 do
         lu.assertTrue(mx.max(mx.abs(found[i] - expected[i])):item() < 1e-4)
     end
-    mx.backward((f(f(h, w), w)):sum()) -- the walk around it goes on
+    mx.backward((f(f(h, w), w)):sum()) -- the outer backward pass continues after the inner one
     lu.assertNotNil(x:grad())
     local nested = checkpointed(function(y, own) -- a custom operation inside
         return { mx.grad(checkpointed()(y, own):sum(), own), nil }

@@ -1,5 +1,6 @@
 #!/bin/sh
-# A run that goes on with another number of stages, and one whose stage dies. test_pipeline.sh MXLUA [MPIRUN]
+# Tests a run that is resumed with another number of stages, and a run in which the process of a stage is killed.
+# test_pipeline.sh MXLUA [MPIRUN]
 set -u
 
 mxlua=$(realpath "$1")

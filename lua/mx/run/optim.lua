@@ -208,7 +208,7 @@ function optim.custom(kind, rule)
     return constructor(kind)
 end
 
--- What the keys of a config say for each optimizer, beside what all have.
+-- Sets the options of one kind of optimizer by the keys of a config. Options that all kinds have are set elsewhere.
 local OF_CONFIG = {
     adamw = function(config, o)
         o.beta1, o.beta2, o.eps, o.eps_root = config.adam_b1, config.adam_b2, config.adam_eps, config.adam_eps_root

@@ -61,6 +61,17 @@ function util.part(size, parts, index)
     return least + (index < larger and 1 or 0), index * least + math.min(index, larger) + 1
 end
 
+--- The greatest common divisor.
+---@param a integer
+---@param b integer
+---@return integer
+function util.gcd(a, b)
+    while b ~= 0 do
+        a, b = b, a % b
+    end
+    return a
+end
+
 --- A seed from a text and an integer (64-bit FNV-1a): the same on every rank, independent of the order of calls.
 ---@param text string
 ---@param seed integer

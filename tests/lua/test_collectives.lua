@@ -106,6 +106,17 @@ function TestCollectives.test_a_ring()
         "sliding_window_size=600")
 end
 
+-- Each of the 4 ranks has 4 of 16 heads of queries, and 2 of 8 of keys; or a copy of 1 of 2.
+function TestCollectives.test_heads_that_are_exchanged()
+    for _, policy in ipairs({ "none", "full", "minimal_with_context" }) do
+        for _, heads in ipairs({ 8, 2 }) do
+            compare("hardware=v5e-4", CONTEXT .. 4, "context_parallel_strategy=ulysses", "remat_policy=" .. policy,
+                "base_num_kv_heads=" .. heads)
+        end
+    end
+    compare("hardware=v5e-8", CONTEXT .. 2, TENSOR .. 4, "context_parallel_strategy=ulysses")
+end
+
 function TestCollectives.test_other_axes()
     compare("hardware=v5e-8", TENSOR .. 2, "ici_tensor_sequence_parallelism=4")
     compare("hardware=v5e-8", TENSOR .. 2, "ici_tensor_sequence_parallelism=2", "remat_policy=none", FSDP .. 2)

@@ -274,6 +274,30 @@ function TestIntensity.test_keys_and_values_around_a_ring()
     lu.assertEquals(#rows(alone, "context"), 1)
 end
 
+-- Queries, keys, values and results of S / 4 tokens, 2 bytes each, there and back and with full rematerialisation once
+-- more: 3 x 2 (Hq + Hkv) S D w / 4 bytes for 3 x 4 S^2 Hq D / 2 / 4 FLOPs.
+function TestIntensity.test_heads_that_are_exchanged()
+    local function exchange(...)
+        return rows(model("ranks=8", "ici context 4", "context_parallel_strategy=ulysses", ...), "context")[2]
+    end
+    local row = exchange("base_num_kv_heads=4")
+    lu.assertStrContains(row.what, "all-to-alls")
+    lu.assertAlmostEquals(3 / 4 * row.intensity, 2048 * 16 / (2 * (16 + 4)), 1e-6)
+    lu.assertAlmostEquals(exchange("remat_policy=none").bytes / exchange().bytes, 2 / 3, 1e-9)
+    lu.assertAlmostEquals(exchange("base_num_kv_heads=2").bytes, exchange("base_num_kv_heads=4").bytes, 1) -- copies
+    lu.assertErrorMsgContains("8 ranks (context) cannot share out the 4 heads", mx.roofline.report,
+        model("ranks=8", "ici context 8", "context_parallel_strategy=ulysses", "base_num_query_heads=4",
+            "base_num_kv_heads=4"))
+    -- Across slices, each of two sends half of what it has, however many ranks share it inside.
+    local both = model("ranks=8", "ici context 4", "dcn context 2", "num_slices=2", "ici fsdp 1",
+        "context_parallel_strategy=ulysses")
+    local across
+    for _, one in ipairs(rows(both, "context")) do
+        across = one.level == "dcn" and one.what:find("all%-to%-alls") and one or across
+    end
+    lu.assertAlmostEquals(across.bytes, 16 * 3 * 2 * (16 + 16) * 2048 / 8 * 128 * 2 * 8 * 1 / 2, 1)
+end
+
 -- A token's features travel to the next stage, and their gradients back: 18 B E M FLOPs of a gated MLP on 4 B E bytes.
 function TestIntensity.test_stage()
     local function row(mlp, ...)

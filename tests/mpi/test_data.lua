@@ -126,6 +126,8 @@ function TestData.test_packed_sequences_on_a_context_axis()
         same_steps(path, "packing=true", 1, "ici_context_parallelism=" .. mx.ranks(), "ici_fsdp_parallelism=1",
             "context_parallel_load_balance=" .. balance)
     end
+    same_steps(path, "packing=true", 1, "ici_context_parallelism=" .. mx.ranks(), "ici_fsdp_parallelism=1",
+        "context_parallel_strategy=ulysses")
     same_steps(path, "packing=true", 1, "ici_tensor_sequence_parallelism=" .. math.min(2, mx.ranks()))
     remove(path)
 end

@@ -51,6 +51,7 @@ local MESHES = {
         "context=2 context_parallel_load_balance=false", "data=2 shard_optimizer_over_data=true",
         "context=2 context_parallel_strategy=ring",
         "context=2 context_parallel_strategy=ring context_parallel_load_balance=false", "dcn_fsdp_parallelism=2",
+        "context=2 context_parallel_strategy=ulysses",
     },
     [3] = {
         "data=3", "fsdp=3", "tensor=3", "context=3", "tensor_sequence=3", "context=3 context_parallel_strategy=ring",
@@ -61,6 +62,7 @@ local MESHES = {
         "tensor=2 tensor_sequence=2", "fsdp=2 fsdp_transpose=2", "dcn_data_parallelism=2 fsdp=2",
         "data=2 tensor=2 shard_optimizer_over_data=true", "context=4 context_parallel_strategy=ring",
         "fsdp=2 context=2 context_parallel_strategy=ring", "context=2 tensor=2 context_parallel_strategy=ring",
+        "context=2 tensor=2 context_parallel_strategy=ulysses",
     },
     [6] = { "fsdp=3 tensor=2", "data=2 fsdp=3", "context=3 tensor=2", "tensor_sequence=3 fsdp=2" },
     [8] = { "data=2 fsdp=2 tensor=2", "fsdp=2 context=2 tensor=2", "fsdp=4 tensor_sequence=2" },
@@ -215,6 +217,16 @@ for _, mesh in ipairs(({
     end
 end
 
+-- Each rank gets a copy of the head of keys that its heads of queries use.
+for _, mesh in ipairs(({
+    [2] = { "context=2 context_parallel_strategy=ulysses" },
+    [4] = { "context=4 context_parallel_strategy=ulysses", "context=2 tensor=2 context_parallel_strategy=ulysses" },
+})[RANKS] or {}) do
+    TestMesh["test_few_heads_of_keys_on_" .. mesh:gsub("[^%w]+", "_")] = function()
+        assert_close(on_mesh("shared", mesh, EXACT), reference("shared", table.unpack(EXACT)), 1e-5, mesh)
+    end
+end
+
 -- What is dropped depends on the token and the feature alone. The parallel block drops at other places than the others.
 local DROPPED = { "dropout_rate=0.25", table.unpack(EXACT) }
 
@@ -301,7 +313,7 @@ for _, mesh in ipairs(PASSES_ON or {}) do
 end
 
 -- What a token sees: few before it, none that crosses more than a rank, and all, later ones too; scores with a cap.
-for _, strategy in ipairs((RANKS == 2 or RANKS == 3) and { "ring", "all_gather" } or {}) do
+for _, strategy in ipairs((RANKS == 2 or RANKS == 3) and { "ring", "all_gather", "ulysses" } or {}) do
     local mesh = ("context=%d context_parallel_load_balance=false context_parallel_strategy=%s"):format(RANKS, strategy)
     for what, words in pairs({
         window = { "attention_type=local_sliding", "sliding_window_size=4" },
@@ -606,6 +618,11 @@ if RANKS == 2 then
         TestSettings["test_a_sequence_that_does_not_divide_is_refused_on_" .. name] = function()
             assert_refused({ "max_target_length", tostring(length), "2 ranks" }, mesh, "max_target_length=" .. length)
         end
+    end
+
+    function TestSettings.test_heads_that_ranks_cannot_exchange_are_refused()
+        assert_refused({ "ulysses: 2 ranks (context) cannot share out the 3 heads", "multiple of 2" },
+            "context=2 context_parallel_strategy=ulysses", "base_num_query_heads=3", "base_num_kv_heads=1")
     end
 elseif RANKS == 4 then
     function TestSettings.test_norms_stored_over_both_axes()

@@ -87,4 +87,5 @@ end
 function TestMla.test_ranks_split_sequences()
     assert_as_one_rank("ici_context_parallelism=2")
     assert_as_one_rank("ici_context_parallelism=2", "context_parallel_strategy=ring")
+    assert_as_one_rank("ici_context_parallelism=2", "context_parallel_strategy=ulysses")
 end

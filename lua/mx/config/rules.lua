@@ -98,7 +98,7 @@ rules.VALUES = {
     mu_dtype = { choices = { "", table.unpack(util.float_names()) } },
     remat_policy = { choices = remat.CHOICES },
     num_slices = { min = 1, max = MOST_DEVICES },
-    context_parallel_strategy = { choices = { "all_gather", "ring" } },
+    context_parallel_strategy = { choices = { "all_gather", "ring", "ulysses" } },
     collective_timeout_s = { min = 0 },
     all_gather_combine_threshold_bytes = { min = 0 },
     reduce_scatter_combine_threshold_bytes = { min = 0 },

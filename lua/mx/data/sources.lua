@@ -11,18 +11,11 @@ local sources = {}
 local WEIGHT_UNIT = 1000000 -- weights have at most six decimals
 local MOST_WEIGHT = 1 << 20 -- of all sources together: MX_SAMPLER_PERIOD of engine/data/sampler.h
 
-local function gcd(a, b)
-    while b ~= 0 do
-        a, b = b, a % b
-    end
-    return a
-end
-
 -- The smallest integers with the same ratios.
 local function reduce(weights)
     local divisor = 0
     for _, weight in ipairs(weights) do
-        divisor = gcd(weight, divisor)
+        divisor = util.gcd(weight, divisor)
     end
     for i in ipairs(weights) do
         weights[i] = weights[i] // divisor

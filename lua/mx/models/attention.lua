@@ -6,6 +6,7 @@ local parameters = require "mx.models.parameters"
 local quantization = require "mx.models.quantization"
 local rope = require "mx.models.rope"
 local shapes = require "mx.models.shape"
+local util = require "mx.util"
 
 local attention = {
     products = "heads", -- the kind of its products on a mesh: see mx.Parallel:enter
@@ -118,7 +119,6 @@ function attention.forward(model, i, part, weights, h, run)
         options.offset, options.kv_length = run.offset, run.offset + S
     end
     local context = model.parallel:attention(q, k, v, run.segments, run.kv_segments, options) -- (B, S, H, D)
-    context = mx.name(context, "context")
     return quantization.products(model, i, weights, context:view(B, S, heads * D), run)("out")
 end
 
@@ -161,13 +161,31 @@ end
 
 -- How often keys and values are sent along context in a step, in the dtype of the layers' computation.
 local function key_trips(part, q)
-    if not q.ring then
+    if q.strategy ~= "ring" then
         return q.keeps_keys and 2 or 3 -- gathered, gathered again, and their gradients scattered
     end
     local trips, hops, tokens = 2 + 4 / q.width + (q.attends_again and 1 or 0), q.length_share - 1, q.S / q.length_share
     local seen = part.window > 0 and (part.window + tokens - 2) // tokens or hops
     return hops > 0 and trips * math.min(seen, hops) / hops or trips
 end
+
+-- What a device sends along context for attention, for each feature of its heads and each token of a sequence, in the
+-- dtype of the layers' computation.
+local function values_sent(part, q)
+    local heads, kv_heads = part.heads / q.head_parts, math.max(part.kv_heads / q.head_parts, 1)
+    if q.strategy ~= "ulysses" then
+        return key_trips(part, q) * 2 * kv_heads
+    end
+    local n = q.length_share
+    local copied = kv_heads * (n // util.gcd(n, math.floor(kv_heads)))
+    return (q.actions and 3 or 2) * 2 * (heads + copied) / n
+end
+
+local WHAT = {
+    all_gather = "keys and values: all-gather; their gradients: reduce-scatter",
+    ring = "keys and values: around the ring, behind attention; their gradients: too",
+    ulysses = "queries, keys, values and output of attention, and their gradients: all-to-alls",
+}
 
 --- The collectives of a device in a step and layer, as rows of mx/sim/collectives.lua.
 ---@param part table of this kind, or of mla.lua
@@ -176,14 +194,11 @@ end
 function attention.rows(part, q)
     local square = 4 * q.S * q.S * part.heads * part.head_dim
     local share = part.causal and past(part, q.S) / (q.S * q.S) or 1
-    local both = 2 * q.S * math.max(part.kv_heads / q.head_parts, 1) * part.head_dim
     return {
         {
-            axes = "length",
-            what = q.ring and "keys and values: around the ring, behind attention; their gradients: too"
-                or "keys and values: all-gather; their gradients: reduce-scatter",
+            axes = "length", what = WHAT[q.strategy], is_exchange = q.strategy == "ulysses",
             flops = 3 * q.sequences * square * share / q.length_share / q.head_parts * q.passes,
-            bytes = key_trips(part, q) * q.sequences * both * q.width * q.passes,
+            bytes = values_sent(part, q) * q.S * part.head_dim * q.sequences * q.width * q.passes,
         },
         {
             axes = "heads", what = "inputs and output of attention: all-gathers and reduce-scatters",

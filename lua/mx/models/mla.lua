@@ -124,7 +124,7 @@ function mla.forward(model, i, part, weights, h, run)
     })
     q, k, v = mx.name(q, "query_proj"), mx.name(k, "key_proj"), mx.name(v, "value_proj")
     local context = model.parallel:attention(q, k, v, run.segments, run.kv_segments, options) -- (B, S, H, N + R)
-    context = features(mx.name(context, "context"), 1, part.value_dim)
+    context = features(context, 1, part.value_dim)
     return mx.matmul(context:view(B, S, heads * part.value_dim), weights["out.weight"])
 end
 

@@ -95,7 +95,7 @@ function Alone.heads(_, part)
 end
 
 function Alone.attention(_, q, k, v, segments, _, options)
-    return mx.attention(q, k, v, segments, segments, options)
+    return mx.name(mx.attention(q, k, v, segments, segments, options), "context")
 end
 
 -- ---- tables of tokens: whole ----

@@ -15,6 +15,7 @@
 -- Gradients are those of the mean loss over all tokens of the step: each rank's loss has its share (`seed`) as
 -- gradient, and gradients are summed.
 
+local attention = require "mx.parallel.attention"
 local mx = require "mx"
 local stored = require "mx.parallel.parts"
 local experts = require "mx.parallel.experts"
@@ -24,7 +25,9 @@ local update = require "mx.parallel.update"
 local stages = require "mx.parallel.stages"
 local util = require "mx.util"
 
-local parallel = { alone = require "mx.parallel.alone", stages_of = stages.of }
+local parallel = {
+    alone = require "mx.parallel.alone", stages_of = stages.of, check_attention = attention.check,
+}
 
 ---@class mx.Parallel
 ---@field mesh mx.Mesh
@@ -256,12 +259,15 @@ function parallel.new(mesh, shape, parameters, o)
     self.column = self.column - 1
     local _, first = util.part(shape.vocab, mesh:size(self.products.vocab), mesh:index(self.products.vocab))
     self.first_id = first - 1
-    -- Two chunks would not help without a causal mask, and a late chunk does not have the keys of a window before it.
+    -- Two chunks would not help without a causal mask or with whole sequences, and a late chunk does not have the keys
+    -- of a window before it.
     local in_order = mx.models.any(shape, function(block)
         return not block.attention.causal or block.attention.window > 0
     end)
     self.zigzag = #self.context > 0 and o.context_parallel_load_balance and not in_order
+        and o.context_parallel_strategy ~= "ulysses"
     check(self, shape)
+    attention.check(mesh, shape, o.context_parallel_strategy)
     check_length(self, o.max_target_length)
     local known = {}
     for _, p in ipairs(parameters) do
@@ -513,7 +519,7 @@ end
 Parallel.context_part, Parallel.sequence_part = tokens.context_part, tokens.sequence_part
 Parallel.stream_positions, Parallel.whole_length = tokens.stream_positions, tokens.whole_length
 Parallel.batch_place = tokens.batch_place
-Parallel.attention, Parallel.batch_part = tokens.attention, tokens.batch_part
+Parallel.attention, Parallel.batch_part = attention.attention, tokens.batch_part
 -- Layers with experts: see experts.lua.
 Parallel.own_experts, Parallel.gather_tokens, Parallel.scatter_tokens =
     experts.own_experts, experts.gather_tokens, experts.scatter_tokens

@@ -1,5 +1,5 @@
 --- The tokens of each rank: methods of mx.Parallel. A rank has a part of each sequence along context. Of its tokens it
---- holds some in the residual stream. Attention exchanges keys and values.
+--- holds some in the residual stream.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -68,58 +68,6 @@ end
 ---@return integer part, integer parts
 function tokens:batch_place()
     return self.mesh:index(self.batch), self.mesh:size(self.batch)
-end
-
--- Reorders chunks from the order of the ranks to the order of the sequence.
-local function in_sequence(self, t)
-    local n = self.mesh:size(self.context)
-    if not self.zigzag then
-        return t
-    end
-    local piece, pieces = t:size(2) // (2 * n), {}
-    for r = 0, n - 1 do
-        pieces[r + 1] = mx.narrow(t, { dim = 2, start = 2 * r * piece + 1, length = piece })
-        pieces[2 * n - r] = mx.narrow(t, { dim = 2, start = (2 * r + 1) * piece + 1, length = piece })
-    end
-    return mx.concat(pieces, { dim = 2 })
-end
-
--- Attention with the keys and values of the whole sequence gathered on every rank.
-local function gathered_attention(self, q, k, v, segments, kv_segments, options)
-    local S, n, i = q:size(2), self.mesh:size(self.context), self.mesh:index(self.context)
-    local gather = { axis = self.context, dim = 2, async = self.o.async_all_gather }
-    k, v = mx.all_gather(k, gather), mx.all_gather(v, gather)
-    mx.flush()
-    k, v = in_sequence(self, k), in_sequence(self, v)
-    local function attend(part, part_segments, offset)
-        options.offset = offset
-        options.kv_length = options.causal and offset + part:size(2) or 0
-        return mx.attention(part, k, v, part_segments, kv_segments, options)
-    end
-    if not self.zigzag then
-        return attend(q, segments, i * S)
-    end
-    local piece, parts = S // 2, {}
-    for half = 0, 1 do
-        local cut = { dim = 2, start = half * piece + 1, length = piece }
-        parts[half + 1] = attend(mx.narrow(q, cut), segments and mx.narrow(segments, cut),
-            (half == 0 and i or 2 * n - 1 - i) * piece)
-    end
-    return mx.concat(parts, { dim = 2 })
-end
-
---- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
---- part; segments (B, S) of the part and kv_segments of the whole sequence, or nil. Without an axis that splits
---- sequences it is mx.attention, and accepts offset and kv_length. Collective.
----@return any (B, S, H, D)
-function tokens:attention(q, k, v, segments, kv_segments, options)
-    if #self.context == 0 then
-        return mx.attention(q, k, v, segments, segments, options)
-    elseif self.o.context_parallel_strategy == "all_gather" then
-        return gathered_attention(self, q, k, v, segments, kv_segments, options)
-    end
-    options.axis, options.balanced = self.context, self.zigzag
-    return mx.ring_attention(q, k, v, options)
 end
 
 --- Positions 0, 1, ... of the tokens of B whole sequences: (B, S) i32.

@@ -20,6 +20,8 @@
 --     keys and values, 2 w S K D a sequence (context): gathered twice, gradients scattered. (Once without a policy, but
 --         with load balance, which makes a copy.) Around a ring: sent twice, once more if backward computes attention
 --         again, and gradients are f32; with a window, blocks travel only as far as it reaches
+--     with ulysses, w S / n of queries, keys, values and attention's output, all heads of each: exchanged forward
+--         and backward, and once more with a policy, which keeps them as they are before and after attention
 --     activations to the next stage: w B E / tensor, and their gradients
 --
 -- The FLOPs are those of the model; what backward computes again hides more. Left out are vectors (norms, biases), the
@@ -27,7 +29,8 @@
 -- gradients of routers over tensor and sums over copies of heads of keys: together below 1 % in models of usual sizes.
 --
 -- Where several axes share a collective, or an axis has a size inside and one across slices, data that cross an outer
--- axis have been scattered along the inner ones: a device sends less there, by their sizes.
+-- axis have been scattered along the inner ones: a device sends less there, by their sizes. (Not those of an exchange, an
+-- all-to-all, which has a part for each device.)
 
 local mx = require "mx"
 local remat = require "mx.models.remat"
@@ -93,7 +96,7 @@ function collectives.quantities(cfg, shape, plan, ici, dcn)
     q.gradient_width = cfg.grad_dtype == "bfloat16" and 2 or 4
     q.gathers_once = cfg.gradient_accumulation_fsdp_ag_once and q.passes > 1
     q.shares_update = cfg.shard_optimizer_over_data
-    q.ring = cfg.context_parallel_strategy == "ring"
+    q.strategy = cfg.context_parallel_strategy
     local policy = remat.of(cfg)
     q.actions = type(policy) == "table" and policy or remat.policies[policy] -- nil for the policy "none"
     q.attends_again = collectives.drops(q, "context")
@@ -116,14 +119,14 @@ end
 -- ---- parameters ----
 
 -- The collectives of parameters are rows by axes and `what`.
-local function add(rows, axes, what, flops, bytes)
+local function add(rows, axes, what, flops, bytes, is_exchange)
     local names = {}
     for _, axis in ipairs(mx.mesh.AXES) do
         names[#names + 1] = axes[axis] and axis or nil
     end
     local key = table.concat(names, " ") .. what
     if not rows[key] then
-        rows[key] = { axes = axes, what = what, flops = 0, bytes = 0 }
+        rows[key] = { axes = axes, what = what, flops = 0, bytes = 0, is_exchange = is_exchange }
         rows[#rows + 1] = rows[key]
     end
     rows[key].flops, rows[key].bytes = rows[key].flops + flops, rows[key].bytes + bytes
@@ -225,7 +228,7 @@ end
 local function add_row(q, rows, block, part, row, count)
     local flops = count * row.flops
     if row.bytes then
-        add(rows, q[row.axes], row.what, flops, count * row.bytes)
+        add(rows, q[row.axes], row.what, flops, count * row.bytes, row.is_exchange)
         return
     end
     for _, scatters in ipairs({ true, false }) do
@@ -276,7 +279,7 @@ local function divide(q, row, fn)
             local n = row.axes[axis] and q[level][axis] or 1
             if n > 1 then
                 fn(axis, level, row.axes == q.stage and row.bytes or row.bytes * (n - 1) / n / inside)
-                inside = inside * n
+                inside = row.is_exchange and 1 or inside * n
             end
         end
     end

@@ -230,6 +230,7 @@ local function check_sizes(cfg, shape, plan)
     plan:spec({ "vocab", "embed_vocab" }, { shape.vocab, shape.emb }, "embedding")
     plan:spec({ "layers" }, { shape.layers }, "decoder")
     plan:spec({ "activation_length" }, { cfg.max_target_length }, "tokens")
+    mx.parallel.check_attention(plan, shape, cfg.context_parallel_strategy)
 end
 
 local function number(n)

@@ -1,0 +1,110 @@
+--- Attention of sequences that several ranks hold in parts: methods of mx.Parallel. context_parallel_strategy says how
+--- a rank's queries and the keys of the other ranks come together.
+
+local mx = require "mx"
+local util = require "mx.util"
+
+local attention = {}
+
+-- Reorders chunks from the order of the ranks to the order of the sequence.
+local function in_sequence(self, t)
+    local n = self.mesh:size(self.context)
+    if not self.zigzag then
+        return t
+    end
+    local piece, pieces = t:size(2) // (2 * n), {}
+    for r = 0, n - 1 do
+        pieces[r + 1] = mx.narrow(t, { dim = 2, start = 2 * r * piece + 1, length = piece })
+        pieces[2 * n - r] = mx.narrow(t, { dim = 2, start = (2 * r + 1) * piece + 1, length = piece })
+    end
+    return mx.concat(pieces, { dim = 2 })
+end
+
+-- Attention with the keys and values of the whole sequence gathered on every rank.
+local function gathered_attention(self, q, k, v, segments, kv_segments, options)
+    local S, n, i = q:size(2), self.mesh:size(self.context), self.mesh:index(self.context)
+    local gather = { axis = self.context, dim = 2, async = self.o.async_all_gather }
+    k, v = mx.all_gather(k, gather), mx.all_gather(v, gather)
+    mx.flush()
+    k, v = in_sequence(self, k), in_sequence(self, v)
+    local function attend(part, part_segments, offset)
+        options.offset = offset
+        options.kv_length = options.causal and offset + part:size(2) or 0
+        return mx.attention(part, k, v, part_segments, kv_segments, options)
+    end
+    if not self.zigzag then
+        return attend(q, segments, i * S)
+    end
+    local piece, parts = S // 2, {}
+    for half = 0, 1 do
+        local cut = { dim = 2, start = half * piece + 1, length = piece }
+        parts[half + 1] = attend(mx.narrow(q, cut), segments and mx.narrow(segments, cut),
+            (half == 0 and i or 2 * n - 1 - i) * piece)
+    end
+    return mx.concat(parts, { dim = 2 })
+end
+
+-- Each head of x (B, S, K, D) so many times in a row: (B, S, times K, D).
+local function repeated(x, times)
+    local B, S, K, D = x:size(1), x:size(2), x:size(3), x:size(4)
+    if times == 1 then
+        return x
+    end
+    return mx.expand(x:view(B, S, K, 1, D), { B, S, K, times, D }):view(B, S, K * times, D)
+end
+
+-- Attention to whole sequences with a part of the heads: ranks exchange parts of sequences for heads, and back. With
+-- too few heads of keys for all ranks, each rank gets those that its heads of queries use.
+local function exchanged_attention(self, q, k, v, kv_segments, options)
+    local n, kv_heads = self.mesh:size(self.context), k:size(3)
+    local copies = n // util.gcd(n, kv_heads)
+    local function to_heads(x)
+        return mx.all_to_all(x, { axis = self.context, split = 3, concat = 2 })
+    end
+    q, k, v = to_heads(q), to_heads(repeated(k, copies)), to_heads(repeated(v, copies))
+    local context = mx.name(mx.attention(q, k, v, kv_segments, kv_segments, options), "context") -- (B, S n, H / n, D)
+    return mx.all_to_all(context, { axis = self.context, split = 2, concat = 3 })
+end
+
+--- Refuses heads that ranks cannot exchange for parts of sequences. Not collective.
+---@param mesh mx.Mesh or a plan of one
+---@param shape table of mx.models.shape
+---@param strategy string context_parallel_strategy
+function attention.check(mesh, shape, strategy)
+    local rules = mesh.rules
+    local context = rules.activation_length
+    local split = mesh:axes({ "embed_attn", "kv_heads" })[2]
+    split = util.without(util.without(split, rules.activation_batch), context)
+    local n, parts, copies = mesh:size(context), mesh:size(split), mesh:size(mesh.kv_copies)
+    for _, kind in ipairs(strategy == "ulysses" and mx.models.kinds(shape) or {}) do
+        local H, K = kind.block.attention.heads, kind.block.attention.kv_heads
+        for i = 0, parts - 1 do
+            local heads = util.part(K, parts, i) * (H // K) // copies
+            if heads % n ~= 0 then
+                util.refuse("context_parallel_strategy = ulysses: %d ranks (%s) cannot share out the %d heads of "
+                    .. "queries that each has; expected a multiple of %d, or context_parallel_strategy=ring", n,
+                    table.concat(context, ", "), heads, n)
+            end
+        end
+    end
+end
+
+--- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
+--- part; segments (B, S) of the part and kv_segments of the whole sequence, or nil. Without an axis that splits
+--- sequences it is mx.attention, and accepts offset and kv_length. Policies know attention's result as "context".
+--- Collective.
+---@return any (B, S, H, D)
+function attention:attention(q, k, v, segments, kv_segments, options)
+    local strategy = self.o.context_parallel_strategy
+    if #self.context == 0 then
+        return mx.name(mx.attention(q, k, v, segments, segments, options), "context")
+    elseif strategy == "all_gather" then
+        return mx.name(gathered_attention(self, q, k, v, segments, kv_segments, options), "context")
+    elseif strategy == "ulysses" then
+        return exchanged_attention(self, q, k, v, kv_segments, options)
+    end
+    options.axis, options.balanced = self.context, self.zigzag
+    return mx.name(mx.ring_attention(q, k, v, options), "context")
+end
+
+return attention

@@ -89,12 +89,14 @@ def smallest_margin(model, tokens):
         margins.append((ordered[:, k - 1] - ordered[:, k]).min().item())
 
     def look(gate, inputs, result):
-        if not hasattr(gate, "e_score_correction_bias"):
-            return gap(result[0].softmax(-1), gate.top_k)
-        scores = result[0].sigmoid() + gate.e_score_correction_bias
+        v2 = not hasattr(gate, "e_score_correction_bias")
+        scores = result[0].softmax(-1) if v2 else result[0].sigmoid() + gate.e_score_correction_bias
+        if v2 and gate.topk_method == "greedy":
+            return gap(scores, gate.top_k)
         pairs = scores.view(len(scores), gate.num_group, -1)
-        groups = pairs.topk(2, dim=-1).values.sum(-1)
-        gap(groups, gate.topk_group)
+        groups = pairs.topk(1 if v2 else 2, dim=-1).values.sum(-1)
+        if gate.topk_group < gate.num_group:
+            gap(groups, gate.topk_group)
         chosen = torch.zeros_like(groups).scatter_(1, groups.topk(gate.topk_group, dim=-1).indices, 1)
         gap(torch.where(chosen[..., None] > 0, pairs, -1.0).flatten(1), gate.top_k)
 

@@ -289,6 +289,7 @@ function TestConfig.test_combinations()
     refused({ "num_experts=4", "first_num_dense_layers=16" }, "leaves none of the 16 layers for the 4 experts")
     refused({ "num_experts=4", "interleave_moe_layer_step=17" }, "leaves none of the 16 layers for the 4 experts")
     refused({ "num_experts=4", "n_routing_groups=2" }, "topk_routing_group: goes with n_routing_groups")
+    refused({ "num_experts=4", "routing_group_score=max" }, "has no effect without n_routing_groups")
     refused({ "num_experts=4", "n_routing_groups=3", "topk_routing_group=1" }, "a divisor of num_experts = 4, got 3")
     refused({ "num_experts=4", "n_routing_groups=2", "topk_routing_group=3" }, "n_routing_groups = 2, got 3")
     refused({ "num_experts=4", "n_routing_groups=2", "topk_routing_group=1", "num_experts_per_tok=3" },

@@ -10,9 +10,10 @@ local util = require "mx.util"
 local checks = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "checks.lua")
 
 local GOLDEN = mx.root .. "tests/golden/weights/"
-local FAMILIES = { -- the last two have the experts of a layer in two tensors
+local FAMILIES = { -- the last three have the experts of a layer in two tensors
     "gpt2", "llama2", "llama31", "linear", "mistral", "ministral", "qwen2", "qwen3", "qwen3_yarn", "gemma", "gemma2",
-    "gemma3", "olmo2", "olmo3", "mixtral", "qwen3_moe", "mixtral_fused", "qwen3_moe_fused",
+    "gemma3", "olmo2", "olmo3", "mixtral", "qwen3_moe", "deepseek_v2", "kimi_k2", "mixtral_fused",
+    "qwen3_moe_fused", "deepseek_v3",
 }
 local F32 = { words = { "dtype=float32" } }
 
@@ -55,7 +56,7 @@ end
 
 local function names_of(name)
     local source <close> = mx.weights.open(GOLDEN .. name)
-    return source.names
+    return source.names, source.neighbours
 end
 
 -- The gradient of a stored tensor, put together as the tensor would be.
@@ -65,6 +66,7 @@ local function gradient_of(model, entry)
         local grad = model.params[name]:grad()
         grad = entry.factor and grad * entry.factor or grad
         parts[i] = entry.transposed and mx.transpose(grad) or grad
+        parts[i] = entry.heads and families.to_neighbours(parts[i], entry.heads, entry.kept) or parts[i]
     end
     return #parts == 1 and parts[1] or mx.concat(parts, { dim = entry.dim })
 end
@@ -81,9 +83,9 @@ function TestImport.test_gradients_are_those_of_transformers()
         }
         mx.backward(loss)
         lu.assertAlmostEquals(loss:item() / expected.loss:totable()[1], 1, 1e-6, name)
-        local names = names_of(name)
+        local names, neighbours = names_of(name)
         names = families.NAMES["fused." .. names] and "fused." .. names or names -- as gradients are stored
-        for _, entry in ipairs(families.layout(names, model.shape)) do
+        for _, entry in ipairs(families.layout(names, model.shape, neighbours)) do
             local wanted = expected["grad." .. entry.name]
             if wanted then
                 assert_close(gradient_of(model, entry), wanted, 2e-5, name .. ": " .. entry.name)
@@ -228,13 +230,13 @@ local function assert_same_tensors(path, name, dtype)
 end
 
 function TestExport.test_there_and_back()
-    for i = 1, #FAMILIES - 2 do
+    for i = 1, #FAMILIES - 4 do
         local step <close> = mx.step()
         local name = FAMILIES[i]
         local dtype = mx.weights.dtype(GOLDEN .. name)
         local words = { "weight_dtype=" .. (name:find("gemma") and "float32" or dtype) }
         local model = mx.weights.model(GOLDEN .. name, { words = words })
-        lu.assertEquals(mx.weights.save(model, temporary(name), { dtype = util.dtype(dtype) }), names_of(name))
+        lu.assertEquals(mx.weights.save(model, temporary(name), { dtype = util.dtype(dtype) }), (names_of(name)))
         assert_same_tensors(temporary(name), name)
         mx.weights.save(model, temporary(name .. "-shards"), { max_shard_size = 9000, dtype = "f32" })
         assert_same_tensors(temporary(name .. "-shards"), name, "f32")
@@ -242,16 +244,20 @@ function TestExport.test_there_and_back()
     end
 end
 
--- Experts in two tensors of a layer are saved in a tensor for each matrix of each, and read again.
-function TestExport.test_experts_in_two_tensors()
-    for _, name in ipairs({ "mixtral_fused", "qwen3_moe_fused" }) do
+-- What is stored in another way than it is saved: experts in two tensors of a layer, weights of one byte.
+function TestExport.test_other_spellings()
+    for _, name in ipairs({ "mixtral_fused", "qwen3_moe_fused", "deepseek_v3", "kimi_k2" }) do
         local step <close> = mx.step()
         local model = mx.weights.model(GOLDEN .. name)
-        lu.assertEquals(mx.weights.save(model, temporary(name)), (name:gsub("_fused", "")))
+        local family = name:gsub("_fused", ""):gsub("kimi_k2", "deepseek_v3")
+        lu.assertEquals(mx.weights.save(model, temporary(name)), family)
         local again = mx.weights.model(temporary(name))
         lu.assertEquals(mx.weights.config(temporary(name)), mx.weights.config(GOLDEN .. name))
         for key, t in pairs(model.params) do
             lu.assertEquals(largest(t - again.params[key]), 0.0, name .. ": " .. key)
+        end
+        for key, t in pairs(model.buffers) do
+            lu.assertEquals(largest(t - again.buffers[key]), 0.0, name .. ": " .. key)
         end
     end
 end
@@ -321,6 +327,9 @@ function TestExport.test_a_tokenizer_comes_along()
     lu.assertEquals({ tokenizer.bos, tokenizer.add_bos }, { 0, false })
 end
 
+local LATENT = "model_name=tiny decoder_block=deepseek base_num_kv_heads=4 q_lora_rank=12 kv_lora_rank=10 "
+    .. "qk_nope_head_dim=8 qk_rope_head_dim=4 v_head_dim=6 normalization_layer_epsilon=1e-6"
+
 -- Models that were trained here: what they are exported as, and that it computes the same.
 function TestExport.test_models_of_ours()
     for words, family in pairs({
@@ -340,6 +349,11 @@ function TestExport.test_models_of_ours()
         ["model_name=tiny num_experts=4 num_experts_per_tok=2 use_qk_norm=true first_num_dense_layers=1 "
             .. "routed_score_func=softmax"] = "qwen3_moe",
         ["model_name=tiny-gpt2 logits_via_embedding=false mlp_activations=[relu]"] = "gpt2",
+        [LATENT] = "deepseek_v3", [LATENT .. " rope_type=yarn mscale=0.5 q_lora_rank=0"] = "deepseek_v3",
+        [LATENT .. " num_experts=4 num_experts_per_tok=2 shared_experts=1 routed_score_func=softmax"] = "deepseek_v2",
+        [LATENT .. " num_experts=4 num_experts_per_tok=2 shared_experts=2 routed_score_func=sigmoid routed_bias=true "
+            .. "first_num_dense_layers=1 n_routing_groups=2 topk_routing_group=1 rope_type=yarn rope_interleave=false "
+            .. "rope_attention_scaling=true"] = "deepseek_v3",
     }) do
         local step <close> = mx.step()
         local list = { "dtype=float32" }
@@ -377,6 +391,24 @@ function TestExport.test_what_is_refused()
         ["routed_score_func=softmax"] = "experts whose shares do not sum to 1",
     }) do
         says(reason, save, "model_name=tiny", "num_experts=4", "num_experts_per_tok=2", words)
+    end
+    for words, reason in pairs({
+        ["routed_score_func=softmax"] = "with experts, without shared_experts",
+        ["routed_score_func=sigmoid shared_experts=1"] = "with routed_bias = true, it starts at 0",
+        ["routed_score_func=softmax norm_topk_prob=true shared_experts=1"] = "other than softmax",
+        ["routed_score_func=softmax routed_bias=true shared_experts=1"] = "softmax and routed_bias",
+        ["routed_score_func=softmax shared_experts=1 n_routing_groups=2 topk_routing_group=1"] =
+            "routed_score_func = softmax and routing_group_score = sum_of_two",
+        ["routed_score_func=softmax shared_experts=1 interleave_moe_layer_step=2 base_num_decoder_layers=4"] =
+            "interleave_moe_layer_step",
+        ["num_experts=1 num_experts_per_tok=1 attn_logits_soft_cap=9"] = "attn_logits_soft_cap",
+        ["num_experts=1 num_experts_per_tok=1 normalization_layer_epsilon=1e-5"] = "= 1e-05 instead of 1e-06",
+    }) do
+        local list = {}
+        for word in (LATENT .. " num_experts=4 num_experts_per_tok=2 " .. words):gmatch("%S+") do
+            list[#list + 1] = word
+        end
+        says(reason, save, table.unpack(list))
     end
     save("model_name=tiny")
     says("holds a model already (config.json)", save, "model_name=tiny")
@@ -473,6 +505,38 @@ function TestLoading.test_tensors_that_do_not_fit()
     end)
     says("has no config.json: it is no folder", mx.weights.model, mx.root .. "tests")
     says("there is no '/nowhere'", mx.weights.model, "/nowhere")
+end
+
+-- Factors of blocks that do not fit, and ways of DeepSeek that are not computed.
+function TestLoading.test_what_deepseek_files_may_say()
+    local function load(change)
+        mx.weights.model(changed_folder("kimi_k2", change))
+    end
+    says("quant_method = gptq: only fp8 with weight_block_size is read", load, function(values)
+        values.quantization_config.quant_method = "gptq"
+    end)
+    says("the tensor 'model.layers.0.self_attn.q_a_proj.weight_scale_inv' is 1x2; "
+        .. "model.layers.0.self_attn.q_a_proj.weight has blocks of 8x16, which need 2x2", load, function(values)
+        values.quantization_config.weight_block_size = { 8, 16 }
+    end)
+    says("no weight_block_size in the quantization_config", load, function(values)
+        values.quantization_config = nil
+    end)
+    says("has a tensor 'model.layers.3.eh_proj.weight' that the model lacks", load, function(values)
+        values.num_nextn_predict_layers = 0
+    end)
+    for key, wrong in pairs({ scoring_func = "softmax", topk_method = "greedy", norm_topk_prob = false,
+        moe_layer_freq = 2 }) do
+        says(key .. " = " .. tostring(wrong), load, function(values)
+            values[key] = wrong
+        end)
+    end
+    says("rms_norm_eps = 1e-05: in kimi_k2, the norms of latents have 1e-06", load, function(values)
+        values.rms_norm_eps = 1e-5
+    end)
+    says("mscale_all_dim = 1 without YaRN", load, function(values)
+        values.rope_parameters.rope_type = "default"
+    end)
 end
 
 -- Folders in which the base model was saved alone have names without its prefix, and masks among the weights.

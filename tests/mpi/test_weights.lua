@@ -69,9 +69,25 @@ function TestWeightsOnAMesh.test_experts()
         mx.ranks() == 2 and { "fsdp", "tensor", "expert" } or { "fsdp expert", "tensor expert" })
 end
 
+-- A rank reads some rows of a matrix of one-byte floats, with the factors of its blocks; every rank has all biases.
+function TestWeightsOnAMesh.test_latent_attention()
+    if mx.ranks() == 2 then
+        assert_parts_make_the_whole({ "deepseek_v2", "deepseek_v3", "kimi_k2" }, { "fsdp", "tensor", "expert" })
+        for _, name in ipairs({ "deepseek_v3", "kimi_k2" }) do
+            local alone = mx.weights.model(GOLDEN .. name, { mesh = false })
+            local model = mx.weights.model(GOLDEN .. name, { words = words_of("expert") })
+            for key, t in util.sorted_pairs(alone.buffers) do
+                lu.assertEquals(largest(model.buffers[key] - t), 0.0)
+                lu.assertTrue(largest(t) > 0)
+            end
+        end
+    end
+end
+
 function TestWeightsOnAMesh.test_saved_from_a_mesh()
-    for _, name in ipairs({ "llama31", "gpt2", "mixtral" }) do
-        for _, axes in ipairs(name == "mixtral" and mx.ranks() == 2 and { "expert" } or MESHES[mx.ranks()]) do
+    for _, name in ipairs({ "llama31", "gpt2", "mixtral", "deepseek_v2" }) do
+        local has_experts = name == "mixtral" or name == "deepseek_v2"
+        for _, axes in ipairs(has_experts and mx.ranks() == 2 and { "expert" } or MESHES[mx.ranks()]) do
             local folder = shared_folder()
             local model = mx.weights.model(GOLDEN .. name, { words = words_of(axes) })
             mx.weights.save(model, folder, { max_shard_size = 30000, dtype = "bf16" })

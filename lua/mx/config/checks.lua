@@ -65,6 +65,8 @@ local function check_experts(c, need)
         "leaves none of the %d layers for the %d experts", c.base_num_decoder_layers, n)
     need((groups > 0) == (c.topk_routing_group > 0), "topk_routing_group", "goes with n_routing_groups: set both, or "
         .. "neither")
+    need(groups > 0 or c.routing_group_score == "sum_of_two", "routing_group_score", "has no effect without "
+        .. "n_routing_groups")
     if groups > 0 then
         need(n % groups == 0, "n_routing_groups", "expected a divisor of num_experts = %d, got %d", n, groups)
         need(c.topk_routing_group <= groups, "topk_routing_group", "expected at most n_routing_groups = %d, got %d",

@@ -48,6 +48,7 @@ rules.VALUES = {
     routed_scaling_factor = { min = 1e-6 },
     n_routing_groups = { min = 1, max = 64, rest = -1, rest_means = "no groups" },
     topk_routing_group = { min = 1, max = 64, rest = -1, rest_means = "no groups" },
+    routing_group_score = { choices = { "sum_of_two", "max" } },
     routed_bias_update_rate = { min = 0 },
     load_balance_loss_weight = { min = 0 },
     router_z_loss_weight = { min = 0 },
@@ -210,8 +211,8 @@ rules.SIMULATED = {
 rules.EXPERTS = {
     "num_experts_per_tok", "base_moe_mlp_dim", "interleave_moe_layer_step", "first_num_dense_layers", "shared_experts",
     "routed_score_func", "norm_topk_prob", "routed_scaling_factor", "n_routing_groups", "topk_routing_group",
-    "routed_bias", "routed_bias_update_rate", "load_balance_loss_weight", "router_z_loss_weight", "sparse_matmul",
-    "capacity_factor", "float32_gate_logits", "use_random_routing", "simulated_expert_imbalance",
+    "routing_group_score", "routed_bias", "routed_bias_update_rate", "load_balance_loss_weight", "router_z_loss_weight",
+    "sparse_matmul", "capacity_factor", "float32_gate_logits", "use_random_routing", "simulated_expert_imbalance",
 }
 
 -- Keys of pipelines.

@@ -39,6 +39,7 @@ function moe.of(c, factor)
             scale = c.routed_scaling_factor,
             groups = math.max(c.n_routing_groups, 1),
             top_groups = c.n_routing_groups > 1 and c.topk_routing_group or 1,
+            group_score = c.routing_group_score,
             bias = c.routed_bias, -- a buffer that is added to the scores for the choice
             bias_rate = c.routed_bias_update_rate,
             f32 = c.float32_gate_logits,
@@ -99,7 +100,7 @@ local function route(model, i, part, logits, run)
     local router = part.router
     local o = {
         top = part.top, score = router.score, normalize = router.normalize, scale = router.scale,
-        groups = router.groups, top_groups = router.top_groups,
+        groups = router.groups, top_groups = router.top_groups, group_score = router.group_score,
     }
     if router.score == "random" then -- differs between layers, passes, ranks with other tokens and microbatches
         o.seed = util.seed("routing" .. i, model.shape.seed)

@@ -1,6 +1,7 @@
 --- Reads the config.json of a Hugging Face model: converts it to mxlua's keys. See init.lua.
 
 local blocks = require "mx.models.blocks"
+local deepseek = require "mx.weights.deepseek"
 local mx = require "mx"
 local ropes = require "mx.models.rope"
 local util = require "mx.util"
@@ -12,6 +13,7 @@ local ACTIVATIONS = { silu = "silu", swish = "silu", relu = "relu", gelu_pytorch
 -- What the families with gated MLPs and RMSNorm have besides what their config.json says. block: decoder_block.
 -- kv_heads, head_dim, theta, eps: the library's defaults for a file without the key; kv_heads and head_dim otherwise
 -- follow from the other sizes. reaches: of attention, in turn. two_ropes: local layers have a RoPE of their own.
+-- latent: attention and experts are those of deepseek.lua.
 local FAMILIES = {
     llama = {},
     mistral = { kv_heads = 8, reaches = { "local" } },
@@ -25,6 +27,9 @@ local FAMILIES = {
     olmo3 = { block = "olmo3", eps = 1e-5, two_ropes = true, theta = 5e5, local_theta = 5e5 },
     mixtral = { block = "mixtral", kv_heads = 8, eps = 1e-5, theta = 1e6, reaches = { "local" } },
     qwen3_moe = { block = "qwen3_moe", kv_heads = 4, keys = { use_qk_norm = true } },
+    deepseek_v2 = { block = "deepseek", latent = true, reaches = { "global" } },
+    deepseek_v3 = { block = "deepseek", latent = true, reaches = { "global" } },
+    kimi_k2 = { block = "deepseek", latent = true, reaches = { "global" } },
 }
 for _, name in ipairs({ "gemma2", "gemma3_text", "olmo2", "olmo3" }) do
     FAMILIES[name].keys = { use_post_attn_norm = true, use_post_ffw_norm = true }
@@ -330,6 +335,12 @@ local function from_llama(c, family)
         expert_keys(c, family, keys)
     end
     rope_keys(c, keys, family)
+    if kind.latent then
+        deepseek.read(c, family, keys, get)
+        config_read.set_length(keys, get(c, "max_position_embeddings", "integer", 0))
+        keys.logits_via_embedding = get(c, "tie_word_embeddings", "boolean", false)
+        return keys
+    end
     local window = family == "llama" and 0 or get(c, "sliding_window", "integer", 0)
     config_read.set_reaches(keys, reaches_of(c, family, layers), window)
     if kind.two_ropes and keys.sliding_window_size > 0 then
@@ -373,7 +384,8 @@ function config_read.standard()
         fold_attention_scale = false, attn_logits_soft_cap = 0.0, final_logits_soft_cap = 0.0,
         logits_via_embedding = false, normalize_embedding_logits = false, num_experts = 1, num_experts_per_tok = 1,
         base_moe_mlp_dim = -1, norm_topk_prob = false, routed_score_func = "", routed_scaling_factor = 1.0,
-        routed_bias = false, n_routing_groups = -1, topk_routing_group = -1, shared_experts = 0,
+        routed_bias = false, n_routing_groups = -1, topk_routing_group = -1, routing_group_score = "sum_of_two",
+        shared_experts = 0,
         first_num_dense_layers = 0, interleave_moe_layer_step = 1, float32_gate_logits = false,
         use_random_routing = false, capacity_factor = -1.0,
     }
@@ -397,6 +409,30 @@ function config_read.set_length(keys, length)
         keys.trainable_position_size = length
     end
     keys.max_target_length = length > 0 and length < 2048 and length or nil
+end
+
+--- The sizes of the blocks of a matrix that have a factor each, of files with weights of one byte; nil if there are
+--- none. Other kinds of quantised weights are refused.
+---@param values table the decoded file
+---@param path string for messages
+---@return integer[]?
+function config_read.scale_block(values, path)
+    local how = get({ values = values, path = path }, "quantization_config", "table", false)
+    if not how then
+        return nil
+    end
+    local c = { values = how, path = path .. ": quantization_config" }
+    local method = get(c, "quant_method", "string")
+    if method ~= "fp8" then
+        util.refuse("%s: quant_method = %s: only fp8 with weight_block_size is read; convert the weights to bfloat16",
+            c.path, method)
+    end
+    local block = get(c, "weight_block_size", "table")
+    local height, width = math.tointeger(block[1]), math.tointeger(block[2])
+    if #block ~= 2 or not height or not width or height < 1 or width < 1 then
+        util.refuse("%s: weight_block_size: expected two numbers of rows and columns", c.path)
+    end
+    return { height, width }
 end
 
 --- Converts a config.json to mxlua's keys.

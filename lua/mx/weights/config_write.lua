@@ -1,5 +1,6 @@
 --- Writes the config.json of a Hugging Face model: chooses the family that has the features of a shape. See init.lua.
 
+local deepseek = require "mx.weights.deepseek"
 local mx = require "mx"
 local util = require "mx.util"
 
@@ -11,7 +12,8 @@ local CLASSES = {
     llama = "LlamaForCausalLM", mistral = "MistralForCausalLM", ministral = "MinistralForCausalLM",
     qwen2 = "Qwen2ForCausalLM", qwen3 = "Qwen3ForCausalLM", gemma = "GemmaForCausalLM", gemma2 = "Gemma2ForCausalLM",
     gemma3_text = "Gemma3ForCausalLM", olmo2 = "Olmo2ForCausalLM", olmo3 = "Olmo3ForCausalLM", gpt2 = "GPT2LMHeadModel",
-    mixtral = "MixtralForCausalLM", qwen3_moe = "Qwen3MoeForCausalLM",
+    mixtral = "MixtralForCausalLM", qwen3_moe = "Qwen3MoeForCausalLM", deepseek_v2 = "DeepseekV2ForCausalLM",
+    deepseek_v3 = "DeepseekV3ForCausalLM",
 }
 
 -- ---- the family of a model ----
@@ -61,14 +63,14 @@ local function first(cases)
     end
 end
 
--- What of experts no family has.
+-- What of experts no family without latent attention has.
 local function obstacle_of_experts(moe)
     local router = moe.router
     return first({
         { moe.shared > 0, "shared_experts" }, { router.bias, "routed_bias" }, { router.groups > 1, "n_routing_groups" },
         { router.score ~= "topk_softmax" and router.score ~= "softmax_topk", "routed_score_func = sigmoid, or random "
             .. "routing" },
-        { router.scale ~= 1, "routed_scaling_factor" }, { not moe.gated, "experts without a gate" },
+        { router.scale ~= 1, "routed_scaling_factor" },
     })
 end
 
@@ -100,10 +102,11 @@ local function obstacle(shape)
             "its layers differ in more than windows, RoPE and whether they have experts" },
         { #windows > 1, "sliding windows of several sizes" },
         { block.parallel, "parallel_block = true" }, { attention.buckets > 0, "relative_bias_buckets" },
-        { not attention.causal, "attention_type = full" }, { attention.kind == "mla", "attention_type = mla" },
-        { attention.query_factor ~= 1, "fold_attention_scale = true" },
+        { not attention.causal, "attention_type = full" },
+        { attention.kind ~= "mla" and attention.query_factor ~= 1, "fold_attention_scale = true" },
         { block.norms.attention ~= block.norms.mlp, "norms after only one of attention and MLP" },
-    }) or sparse[1] and obstacle_of_experts(sparse[1])
+        { sparse[1] and not sparse[1].gated, "experts without a gate" },
+    }) or sparse[1] and attention.kind ~= "mla" and obstacle_of_experts(sparse[1])
 end
 
 -- Each style of block: fn(shape, block, attention) -> the family, or nil and what it does not have.
@@ -192,7 +195,15 @@ function STYLES.moe(shape, block, attention)
     return not reason and "mixtral" or nil, reason
 end
 
+function STYLES.latent(shape)
+    local dense, sparse = mlps_of(shape)
+    return deepseek.family(shape, dense, sparse[1])
+end
+
 local function style_of(shape, block, attention)
+    if attention.kind == "mla" then
+        return "latent"
+    end
     local gpt2 = block.norm.kind == "layernorm" and block.mlp.bias and not block.mlp.gated and not attention.rope
         and shape.positions > 0 and attention.heads == attention.kv_heads
         and attention.heads * attention.head_dim == shape.emb and not attention.qk_norm and attention.window == 0
@@ -211,7 +222,8 @@ function config_write.family(shape)
     if not reason then
         family, reason = STYLES[style_of(shape, block, block.attention)](shape, block, block.attention)
     end
-    for _, rope in ipairs(reason and {} or { rope_of(shape, TWO_ROPES[family] and false), rope_of(shape, true) }) do
+    local plain = not reason and block.attention.kind ~= "mla"
+    for _, rope in ipairs(not plain and {} or { rope_of(shape, TWO_ROPES[family] and false), rope_of(shape, true) }) do
         reason = rope and (not rope.theta or rope.dims or rope.interleaved or rope.shortest)
             and "RoPE of other frequencies, of a part of a head or of neighbours" or reason
     end
@@ -263,7 +275,8 @@ local function write_windows(values, shape, family)
         local size = window_of(mx.models.block(shape, i))
         kinds[i], window = size > 0 and "sliding_attention" or "full_attention", math.max(window, size)
     end
-    if family == "llama" or family == "gemma" or family == "olmo2" then
+    local latent = shape.blocks[1].attention.kind == "mla"
+    if latent or family == "llama" or family == "gemma" or family == "olmo2" then
         return
     elseif family == "qwen2" or family == "qwen3" or family == "qwen3_moe" then
         values.use_sliding_window = window > 0
@@ -322,7 +335,9 @@ local function to_llama(shape, family)
     end
     write_rope(values, shape, family)
     write_windows(values, shape, family)
-    if sparse[1] then
+    if attention.kind == "mla" then
+        deepseek.write(values, shape, family, sparse[1])
+    elseif sparse[1] then
         write_experts(values, shape, family)
     end
     if family:find("^gemma") then

@@ -67,6 +67,17 @@ local FUSED = like(QWEN3_MOE, {
     ["experts.wo"] = "mlp.experts.down_proj! T",
 })
 
+-- Latent attention, and the bias of a router, which is a buffer here. They are the same with fused experts.
+local DEEPSEEK_SHORT = {
+    query_a = "self_attn.q_a_proj T", query_a_norm = "self_attn.q_a_layernorm", query_b = "self_attn.q_b_proj T",
+    kv_a = "self_attn.kv_a_proj_with_mqa T", kv_a_norm = "self_attn.kv_a_layernorm", kv_b = "self_attn.kv_b_proj T",
+    ["shared.wi_0"] = "mlp.shared_experts.gate_proj T", ["shared.wi_1"] = "mlp.shared_experts.up_proj T",
+    ["shared.wo"] = "mlp.shared_experts.down_proj T",
+}
+local DEEPSEEK_BIAS = { router_bias = "mlp.gate.e_score_correction_bias" }
+local DEEPSEEK = like(QWEN3_MOE, DEEPSEEK_SHORT, DEEPSEEK_BIAS)
+local FUSED_DEEPSEEK = like(FUSED, DEEPSEEK_SHORT, DEEPSEEK_BIAS)
+
 local GPT2 = {
     prefix = "transformer.", head = "lm_head",
     whole = {
@@ -104,7 +115,9 @@ local GGUF_GEMMA = like(GGUF, { post_norm = "post_attention_norm", mlp_post_norm
 families.NAMES = {
     llama = LLAMA, mistral = LLAMA, ministral = LLAMA, qwen2 = LLAMA, qwen3 = LLAMA, gpt2 = GPT2, gemma = GEMMA,
     gemma2 = GEMMA2, gemma3_text = GEMMA2, olmo2 = OLMO, olmo3 = OLMO, mixtral = MIXTRAL, qwen3_moe = QWEN3_MOE,
-    ["fused.mixtral"] = FUSED, ["fused.qwen3_moe"] = FUSED,
+    ["fused.mixtral"] = FUSED, ["fused.qwen3_moe"] = FUSED, deepseek_v2 = DEEPSEEK, deepseek_v3 = DEEPSEEK,
+    kimi_k2 = DEEPSEEK, ["fused.deepseek_v2"] = FUSED_DEEPSEEK, ["fused.deepseek_v3"] = FUSED_DEEPSEEK,
+    ["fused.kimi_k2"] = FUSED_DEEPSEEK,
     ["gguf.llama"] = GGUF, ["gguf.qwen2"] = GGUF, ["gguf.qwen3"] = GGUF,
     ["gguf.qwen3moe"] = GGUF, ["gguf.gpt2"] = GGUF_GPT2,
     ["gguf.gemma"] = GGUF_GEMMA, ["gguf.gemma2"] = GGUF_GEMMA, ["gguf.gemma3"] = GGUF_GEMMA,
@@ -166,15 +179,80 @@ local function add_experts(list, name, p, sizes, transposed)
     end
 end
 
+-- Splits rows into heads, and transposes the (n, two) rotated rows of each; nil: as many as there are.
+local function reorder(t, heads, kept, n, two)
+    local rows, columns = t:size(1) // heads, t:dim() == 2 and t:size(2) or 1
+    t = t:view(heads, rows, columns)
+    local first = kept > 0 and mx.narrow(t, { dim = 2, start = 1, length = kept })
+    local last = mx.narrow(t, { dim = 2, start = kept + 1, length = rows - kept })
+    last = mx.permute(last:view(heads, n or (rows - kept) // 2, two or (rows - kept) // 2, columns),
+        { dims = { 1, 3, 2, 4 } }):view(heads, rows - kept, columns)
+    return first and mx.concat({ first, last }, { dim = 2 }) or last
+end
+
+-- ---- the order of rows for RoPE ----
+
+--- Reorders rows of a file in which the two components that RoPE rotates are neighbours: in mxlua they are half a head
+--- apart. In each head, the first `kept` rows stay.
+---@param t any (rows, columns) or (rows)
+---@param heads integer
+---@param kept integer
+---@return any
+function families.from_neighbours(t, heads, kept)
+    return reorder(t, heads, kept, nil, 2):view(table.unpack(t:size()))
+end
+
+--- The reverse of families.from_neighbours.
+---@param t any
+---@param heads integer
+---@param kept integer
+---@return any
+function families.to_neighbours(t, heads, kept)
+    return reorder(t, heads, kept, 2, nil):view(table.unpack(t:size()))
+end
+
+-- Of a product whose results RoPE rotates: the number of heads, and how many features of each come before the rotated
+-- ones.
+local function rotated_heads(shape, p)
+    local layer, short = p.name:match("^layer(%d+)%.([%w_]+)%.weight$")
+    local attention = layer and mx.models.block(shape, tonumber(layer)).attention
+    local latent = layer and attention.kind == "mla"
+    if not layer or not attention.rope or attention.rope.interleaved then
+        return nil
+    elseif latent and (short == "query" or short == "query_b") then
+        return attention.heads, attention.nope
+    elseif latent and short == "kv_a" then
+        return 1, attention.rank
+    elseif not latent and (short == "query" or short == "key") then
+        return short == "query" and attention.heads or attention.kv_heads, 0
+    end
+end
+
+-- The buffer that holds the bias of a layer's router: an entry behind that of the router.
+local function add_router_bias(list, names, shape, p)
+    local layer = p.name:match("^layer(%d+)%.router%.weight$")
+    local mlp = layer and mx.models.block(shape, tonumber(layer)).mlp
+    if mlp and mlp.router.bias then
+        list[#list + 1] = {
+            name = names.layer:format(tonumber(layer) - 1) .. names.router_bias, sizes = { mlp.experts },
+            buffer = mx.models.part(mlp).bias_name(tonumber(layer)), dtype = "f32",
+        }
+    end
+end
+
 --- The tensors of a model as the family stores them, in the order of the forward pass. Each entry has its name, its
 --- sizes, the parameters that it consists of (concatenated along dimension `dim`, with `lengths` each), and whether it
 --- is transposed (its last two dimensions). `experts` is set if it holds matrices of experts: so many, from number
---- `first_expert` on. `heads` is set if its rows are in GGUF's order for RoPE, and is the number of heads. `factor` is
---- set if the parameter is the stored tensor times this, and `offset` if it is the stored tensor without this.
+--- `first_expert` on. `heads` is set if its rows are to be reordered for RoPE: in each of so many heads, those after
+--- the first `kept` ones. `factor` is set if the parameter is the stored tensor times this, and `offset` if it is the
+--- stored tensor without this. An entry with `buffer` is this buffer of the model and nothing else, saved as
+--- `dtype`.
 ---@param kind string a key of families.NAMES
 ---@param shape table of mx.models.shape
+---@param neighbours? boolean the two components that RoPE rotates together are neighbours in the file. In mxlua they are
+---       half a head apart, unless the model's RoPE is interleaved
 ---@return table[]
-function families.layout(kind, shape)
+function families.layout(kind, shape, neighbours)
     local names, list, found = families.NAMES[kind], {}, {}
     for _, p in ipairs(mx.models.parameters(shape)) do
         local name, transposed = name_of(names, p)
@@ -196,12 +274,11 @@ function families.layout(kind, shape)
             if #sizes == 3 then
                 entry.first_expert, entry.experts = 1, sizes[1]
             end
-            local layer, short = p.name:match("^layer(%d+)%.(%a+)%.")
-            if kind == "gguf.llama" and (short == "query" or short == "key") then
-                local attention = mx.models.block(shape, tonumber(layer)).attention
-                entry.heads = short == "query" and attention.heads or attention.kv_heads
+            if neighbours then
+                entry.heads, entry.kept = rotated_heads(shape, p)
             end
             found[name], list[#list + 1] = entry, entry
+            add_router_bias(list, names, shape, p)
         end
     end
     return list

@@ -213,6 +213,34 @@ local function find(source, layout_entry)
     return source.tensors[name]
 end
 
+-- Checks the factors of the blocks of a tensor of one-byte floats; returns their name.
+local function check_scales(source, found)
+    local scale, block, wanted = source:scale_of(found.name), source.scale_block, {}
+    if not scale then
+        return nil
+    elseif not block then
+        util.refuse("%s has a tensor '%s', and no weight_block_size in the quantization_config of its config.json",
+            source.path, scale)
+    end
+    local dims = #found.shape
+    for d, size in ipairs(found.shape) do
+        local along = block[d - dims + 2]
+        wanted[d] = along and (size + along - 1) // along or size
+    end
+    local is = table.concat(source.tensors[scale].shape, "x")
+    if is ~= table.concat(wanted, "x") or dims > 3 then
+        util.refuse("%s: the tensor '%s' is %s; %s has blocks of %dx%d, which need %s", source.path, scale, is,
+            found.name, block[1], block[2], table.concat(wanted, "x"))
+    end
+    return scale
+end
+
+-- Whether a tensor that the model lacks belongs to a layer for multi-token prediction: those follow the last layer.
+local function of_extra_layer(source, names, name, shape)
+    local layer = source.extra_layers and name:match("^" .. names.layer:gsub("%%d", "(%%d+)"))
+    return layer and tonumber(layer) >= shape.layers and tonumber(layer) < shape.layers + source.extra_layers
+end
+
 -- Checks that the source has all tensors of the model with the right sizes, and no others.
 local function check_tensors(source, layout, shape)
     local used = {}
@@ -224,26 +252,23 @@ local function check_tensors(source, layout, shape)
         local is, wanted = table.concat(found.shape, "x"), table.concat(entry.sizes, "x")
         if is ~= wanted then
             util.refuse("%s: the tensor '%s' is %s, the model's is %s", source.path, found.name, is, wanted)
-        elseif not (found.dtype and mx.dtypes[found.dtype].is_real) then
+        elseif not (found.dtype and (mx.dtypes[found.dtype].is_real or found.dtype == "e4m3"
+            and source:scale_of(found.name))) then
             util.refuse("%s: the tensor '%s' is stored as %s, which is not read; convert the file to BF16 or Q8_0 "
                 .. "with the program that made it", source.path, found.name, found.type)
         end
         used[found.name] = true
+        used[check_scales(source, found) or found.name] = true
     end
+    local names = families.NAMES[source.names]
     for name in util.sorted_pairs(source.tensors) do
-        if not used[name] and not families.ignored(families.NAMES[source.names], name, shape.tied) then
+        if not used[name] and not families.ignored(names, name, shape.tied)
+            and not of_extra_layer(source, names, name, shape) then
             util.refuse("%s has a tensor '%s' that the model lacks", source.path, name)
         end
     end
 end
 
--- Reorders rows from GGUF, where the two components that RoPE rotates are neighbours; in mxlua they are half a head
--- apart.
-local function from_neighbours(t, heads)
-    local rows, columns = t:size(1), t:dim() == 2 and t:size(2) or 1
-    local pairs_of = mx.permute(t:view(heads, rows // heads // 2, 2, columns), { dims = { 1, 3, 2, 4 } })
-    return t:dim() == 2 and pairs_of:view(rows, columns) or pairs_of:view(rows)
-end
 
 -- This rank's shard of a parameter, as arguments of mx.narrow, for each dimension that is split. Without its first
 -- dimension if `of_experts`: those of an expert's matrix.
@@ -306,9 +331,11 @@ local function load_experts(source, entry, found, model)
     end
 end
 
--- Copies one stored tensor to the parameters that it holds.
+-- Copies one stored tensor to the parameters or the buffer that it holds.
 local function load_entry(source, entry, model)
-    if not model.parallel:holds(entry.parts[1]) then
+    if entry.buffer then
+        return mx.copy(model.buffers[entry.buffer], source:read(find(source, entry).name))
+    elseif not model.parallel:holds(entry.parts[1]) then
         return
     end
     local found = find(source, entry)
@@ -319,7 +346,7 @@ local function load_entry(source, entry, model)
     local cut = row_cut(model, entry, head_rows)
     local t = source:read(found.name, cut and { first = cut.start, rows = cut.length } or {})
     if entry.heads then
-        t = from_neighbours(t, t:size(1) // head_rows)
+        t = families.from_neighbours(t, t:size(1) // head_rows, entry.kept)
     end
     fill(model, entry, t, cut)
 end
@@ -337,7 +364,7 @@ function weights.load(model, path, config)
     if config then
         weights.check(config, path, source.keys)
     end
-    local layout = families.layout(source.names, model.shape)
+    local layout = families.layout(source.names, model.shape, source.neighbours)
     check_tensors(source, layout, model.shape)
     local progress = mx.metrics.progress("tensors read", #layout)
     for i, entry in ipairs(layout) do
@@ -367,8 +394,8 @@ function weights.model(path, o)
     return model, config
 end
 
---- The dtype in which weights are stored, as a value of the key weight_dtype: bfloat16 if all matrices are bfloat16.
---- Not collective.
+--- The dtype in which weights are stored, as a value of the key weight_dtype: bfloat16 if all matrices are bfloat16 or
+--- have one byte a value. Not collective.
 ---@param path string
 ---@return string
 function weights.dtype(path)
@@ -378,8 +405,9 @@ function weights.dtype(path)
         return stored_keys(path, kind).weight_dtype or "float32"
     end
     local source <close> = weights.open(path)
-    for _, entry in pairs(source.tensors) do
-        if #entry.shape > 1 and entry.dtype ~= "bf16" then
+    for name, entry in pairs(source.tensors) do
+        local narrow = entry.dtype == "bf16" or entry.dtype == "e4m3" or name:find("_scale_inv$")
+        if #entry.shape > 1 and not narrow then
             return "float32"
         end
     end

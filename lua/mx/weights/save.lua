@@ -23,7 +23,7 @@ end
 local function shards_of(layout, most, width)
     local shards, bytes = { {} }, 0
     for _, entry in ipairs(layout) do
-        local size = width
+        local size = entry.dtype and mx.dtypes[entry.dtype].bytes or width
         for _, n in ipairs(entry.sizes) do
             size = size * n
         end
@@ -55,9 +55,12 @@ local function values_of(model, name)
 end
 
 -- Assembles a stored tensor from the model's parameters, some rows at a time, and passes them to `put` in order. Only
--- rank 0 has `put`; other ranks pass nil. A matrix of an expert is one piece. Collective on a mesh.
+-- rank 0 has `put`; other ranks pass nil. A matrix of an expert is one piece, and so is one whose rows are reordered.
+-- Collective on a mesh.
 local function each_piece(model, entry, put)
-    if entry.experts then
+    if entry.buffer then
+        return put and put(model.buffers[entry.buffer])
+    elseif entry.experts then
         local name = entry.parts[1]
         return mx.scope(function()
             local range = { dim = 1, start = entry.first_expert, length = 1 }
@@ -68,7 +71,7 @@ local function each_piece(model, entry, put)
         end)
     end
     for _, group in ipairs(groups_of(entry)) do
-        for start, length in util.pieces(group.rows, entry.sizes, 1) do
+        for start, length in util.pieces(group.rows, entry.heads and { group.rows } or entry.sizes, 1) do
             mx.scope(function()
                 local range, pieces = { dim = entry.transposed and 2 or 1, start = start, length = length }, {}
                 for i, name in ipairs(group) do
@@ -77,7 +80,8 @@ local function each_piece(model, entry, put)
                 if put then
                     local piece = #pieces == 1 and pieces[1] or mx.concat(pieces, { dim = 2 })
                     piece = entry.factor and piece:to("f32") / entry.factor or piece
-                    put(entry.transposed and mx.transpose(piece) or piece)
+                    piece = entry.transposed and mx.transpose(piece) or piece
+                    put(entry.heads and families.to_neighbours(piece, entry.heads, entry.kept) or piece)
                 end
             end)
         end
@@ -87,14 +91,14 @@ end
 local function write_shard(path, shard, model, dtype, done)
     local plan, writer = {}, nil
     for i, entry in ipairs(shard) do
-        plan[i] = { name = entry.name, dtype = dtype, shape = entry.sizes }
+        plan[i] = { name = entry.name, dtype = entry.dtype or dtype, shape = entry.sizes }
     end
     if mx.rank() == 0 then
         writer = util.attempt(mx.io.safetensors_writer, path, plan)
     end
     for _, entry in ipairs(shard) do
         each_piece(model, entry, writer and function(piece)
-            util.attempt(writer.put, writer, entry.name, piece:to(dtype))
+            util.attempt(writer.put, writer, entry.name, piece:to(entry.dtype or dtype))
         end)
         done()
     end
@@ -208,7 +212,7 @@ local function save(model, folder, o)
     local shape = model.shape
     local family = config_write.family(shape)
     local dtype = o.dtype ~= "" and o.dtype or shape.weight_dtype
-    local layout = families.layout(family, shape)
+    local layout = families.layout(family, shape, family == "deepseek_v2") -- whose RoPE knows no other order
     local values = config_write.values(shape, family, dtype)
     local shards = shards_of(layout, o.max_shard_size, mx.dtypes[dtype].bytes)
     local function file_of(i)

@@ -3,6 +3,7 @@
 
 local mx = require "mx"
 local config_read = require "mx.weights.config_read"
+local deepseek = require "mx.weights.deepseek"
 local gguf = require "mx.weights.gguf"
 local util = require "mx.util"
 
@@ -18,6 +19,10 @@ local INDEX = "model.safetensors.index.json"
 ---@field files any[] of mx.io.weights_open
 ---@field keys table<string, any> the model in mxlua's keys
 ---@field names string a key of families.NAMES
+---@field neighbours? boolean of families.layout
+---@field extra_layers? integer layers for multi-token prediction that the files may have behind the last layer
+---@field scale_block? integer[] sizes of the blocks of a matrix of one-byte floats that have a factor each, which is in
+---       the tensor NAME_scale_inv
 local Source = {}
 Source.__index = Source
 
@@ -30,10 +35,42 @@ end
 
 Source.__close = Source.close
 
---- Reads a tensor, or some of its rows.
-function Source:read(name, rows)
+local function read(self, name, rows)
     local file = self.tensors[name].file
     return util.attempt(file.read, file, name, rows)
+end
+
+-- Rows of a matrix of one-byte floats times the factors of its blocks, in f32. `whole`: it is one of a stack (n, M, N).
+local function read_scaled(self, name, scale, rows)
+    local t, block = read(self, name, rows), self.scale_block
+    local stacked, first = #self.tensors[name].shape == 3, 1
+    local of_scales = stacked and rows or nil
+    t = stacked and t:view(t:size(2), t:size(3)) or t
+    if not stacked and rows.first then
+        local from, to = (rows.first - 1) // block[1], (rows.first + rows.rows - 2) // block[1]
+        first, of_scales = rows.first - from * block[1], { first = from + 1, rows = to - from + 1 }
+    end
+    local s = read(self, scale, of_scales):to("f32")
+    s = stacked and s:view(s:size(2), s:size(3)) or s
+    local M, N, m, n = t:size(1), t:size(2), s:size(1), s:size(2)
+    s = mx.expand(s:view(m, 1, n, 1), { m, block[1], n, block[2] }):view(m * block[1], n * block[2])
+    s = mx.narrow(mx.narrow(s, { dim = 1, start = first, length = M }), { dim = 2, start = 1, length = N })
+    return t:to("f32") * s
+end
+
+--- Reads a tensor, or some of its rows: { first, rows }. One matrix of a stack of matrices comes without its first
+--- dimension, which is 1, if the stack has factors of blocks.
+function Source:read(name, rows)
+    local scale = self:scale_of(name)
+    return scale and read_scaled(self, name, scale, rows or {}) or read(self, name, rows)
+end
+
+--- The name of the tensor with the factors of a tensor's blocks; nil if it has none.
+---@param name string
+---@return string?
+function Source:scale_of(name)
+    local scale = name .. "_scale_inv"
+    return self.tensors[scale] and scale or nil
 end
 
 local function read_json(path)
@@ -258,9 +295,14 @@ local function open_folder(self, kind, path)
     end
     self.config = read_json(config_path)
     self.keys, self.names = config_read.read(self.config, config_path)
+    if self.keys.decoder_block == "deepseek" then
+        self.neighbours = deepseek.neighbours(self.config)
+        self.extra_layers = deepseek.extra_layers(self.config)
+    end
+    self.scale_block = config_read.scale_block(self.config, config_path)
     for name in pairs(self.tensors) do
         if name:find("%.mlp%.experts%.down_proj$") then
-            self.names = "fused." .. self.keys.decoder_block
+            self.names = "fused." .. self.names
             break
         end
     end
@@ -282,7 +324,7 @@ function sources.open(path)
             self.kind, self.metadata = "gguf", add_gguf(self, path)
             local architecture
             self.keys, architecture = gguf.keys(self)
-            self.names = "gguf." .. architecture
+            self.names, self.neighbours = "gguf." .. architecture, architecture == "llama"
         else
             open_folder(self, kind, path)
         end

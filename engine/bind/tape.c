@@ -111,16 +111,19 @@ static int read_names(lua_State *L, int index, mxl_names *names)
     return n;
 }
 
-/* remat_region(kept or false, offloaded, fn, ...): lists of tensor names; false: keep everything that backward reads.
- */
+/* remat_region(kept, offloaded, fn, ...): lists of tensor names. With kept = false, everything that backward reads is
+ * kept, and the second list names tensors that are computed again instead. */
 static int remat_region(lua_State *L)
 {
     mx_remat_policy policy = {.keep_held = !lua_toboolean(L, 1), .regathers = true};
     luaL_checktype(L, 3, LUA_TFUNCTION);
-    if (policy.keep_held)
-        return run_region(L, 3, &policy);
     mxl_names *names = mxl_push_box(L, sizeof *names, let_go_of_names);
     lua_insert(L, 3);
+    if (policy.keep_held) {
+        policy.n_dropped = read_names(L, 2, names);
+        policy.dropped = names->names;
+        return run_region(L, 4, &policy);
+    }
     policy.n_kept = read_names(L, 1, names);
     policy.n_offloaded = read_names(L, 2, names);
     policy.kept = names->names;

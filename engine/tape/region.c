@@ -172,6 +172,13 @@ static void apply_policy(const mx_region *region, const mx_call *call, mx_tensor
     }
 }
 
+/* Whether the policy decides about the outputs of the call: not if it keeps all that is held. */
+static bool concerns(const mx_remat_policy *policy, const mx_call *call)
+{
+    return !policy->keep_held || (call->op->flags & MX_OP_REGATHER) ||
+           has_name(call->out[0], policy->n_dropped, policy->dropped);
+}
+
 /* Starts offloading the tensors of one call that the policy names: its outputs, and inputs made before the region. */
 static mx_status offload_of_call(const mx_region *region, const mx_call *call, mx_tensor *const *results, int n_results)
 {
@@ -225,7 +232,7 @@ mx_status mx_tape_region_close(mx_scope *scope, mx_tensor *const *results, int n
         mx_node *first = first_of(region);
         count_readers(region, first, results, n_results);
         for (const mx_node *node = first; node; node = node->after)
-            if (!region->policy->keep_held || (node->call.op->flags & MX_OP_REGATHER))
+            if (concerns(region->policy, &node->call))
                 apply_policy(region, &node->call, results, n_results);
         forget_readers(first);
         status = offload(region, first, results, n_results);

@@ -33,10 +33,11 @@
 
 typedef struct mx_remat_policy {
     bool keep_held; /* everything that a vjp reads stays ("none"); otherwise only the named tensors */
-    bool regathers; /* with keep_held: except the results of operations marked MX_OP_REGATHER */
-    int n_kept, n_offloaded;
+    bool regathers; /* with keep_held: except the results of operations marked MX_OP_REGATHER, and those in `dropped` */
+    int n_kept, n_offloaded, n_dropped;
     const char *const *kept;      /* names of the tensors that stay in memory */
     const char *const *offloaded; /* names of the tensors that are offloaded (core/offload.h) */
+    const char *const *dropped;   /* with regathers: names of the tensors that are computed again */
 } mx_remat_policy;
 
 typedef struct mx_tape mx_tape;

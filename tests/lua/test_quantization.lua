@@ -73,6 +73,35 @@ function TestRecipes.test_remat()
     end
 end
 
+-- Bytes that a forward pass keeps for backward.
+local function kept_by(recipe, layers)
+    local model = mx.models.new(config_of(recipe, "remat_policy=none", "base_num_decoder_layers=" .. layers))
+    return mx.scope(function()
+        local loss = model:loss(batch_of(1))
+        local seen, bytes = {}, 0
+        for _, row in ipairs(mx.kept()) do
+            bytes = bytes + (seen[row.storage] and 0 or row.bytes)
+            seen[row.storage] = true
+        end
+        mx.backward(loss)
+        return bytes
+    end)
+end
+
+-- A layer keeps bf16 values of 2 bytes a feature: its input and the MLP's, E each; queries and context, H D; keys and
+-- values, K D; gate and up, M. And in f32 for each token both norms' factors, and the log of each head's sum. Without
+-- quantization also both norms' results and the input of the last product, which codes replace: these are computed
+-- again.
+function TestRecipes.test_no_codes_are_kept()
+    local E, HD, KD, M, heads, tokens = 64, 64, 32, 128, 4, 2 * 32
+    local rest, plain = 2 * (2 * E + 2 * HD + 2 * KD + 2 * M) + 4 * (2 + heads), 2 * (2 * E + M)
+    lu.assertEquals(kept_by("", 3) - kept_by("", 2), tokens * (rest + plain))
+    for _, recipe in ipairs { "int8", "fp8_gpu" } do
+        local scales = kept_by(recipe, 3) - kept_by(recipe, 2) - tokens * rest
+        lu.assertTrue(scales >= 0 and scales < 4 * (tokens * 4 + 7 * M) + 64, ("%s: %d bytes"):format(recipe, scales))
+    end
+end
+
 -- scale = largest magnitude of the history / 448 or 57344, 1 before the first step; evaluation notes nothing.
 function TestRecipes.test_delayed_scales()
     local model = mx.models.new(config_of("fp8_gpu"))

@@ -2,7 +2,7 @@
 --
 -- The products with weights in attention and MLP are quantized; tables of tokens, norms, scores and rotations are not.
 -- Forward, inputs and weights become codes; backward, the gradient of a product's result does, for both of its own
--- products. Inputs and weights are kept as codes. The recipes are those of Qwix and Flax that MaxText uses.
+-- products; it quantizes inputs and weights again (remat.lua). The recipes are those of Qwix and Flax in MaxText.
 
 local mx = require "mx"
 local nn = require "mx.nn"
@@ -97,6 +97,7 @@ local function quantize(self, i, name, kind, x, trains)
     local scale, note = delayed(self, i, name, kind, trains)
     local by = self.recipe.by_tensor and "tensor" or kind == WEIGHT and "column" or "row"
     local codes, own = mx.quantize(x, scale, nil, nil, note, { dtype = self.recipe.codes, by = by })
+    codes = mx.name(codes, "codes")
     if quantization.watch then
         quantization.watch(kind == WEIGHT and "weight" or "input", x, codes)
     end
@@ -123,13 +124,12 @@ end
 -- This rank's part of a weight as codes and scales. Columns of which a rank has all rows have scales of their own.
 local function codes_of_part(self, i, name, x, gather, trains)
     if self.recipe.delayed or not self.recipe.by_tensor and gather.dim == 2 then
-        local codes, scale = quantize(self, i, name, WEIGHT, x, trains)
-        return { codes = codes, scale = scale }
+        return quantize(self, i, name, WEIGHT, x, trains)
     end
     local codes, scale = mx.quantize(x, scale_of_all(self, x, gather), {
         dtype = self.recipe.codes, by = self.recipe.by_tensor and "tensor" or "column",
     })
-    return { codes = codes, scale = scale }
+    return mx.name(codes, "codes"), scale
 end
 
 -- The part of a weight, and the options of its gather; nil if it is not gathered as codes.
@@ -140,7 +140,12 @@ local function part_of(self, model, i, short, trains)
         return nil
     end
     local part = self.ahead[name]
-        or codes_of_part(self, i, PRODUCT[short], model.params[name]:to(model.shape.dtype), gather, trains)
+    if not part then
+        local codes, scale = mx.scope(function() -- which releases the weight in bf16
+            return codes_of_part(self, i, PRODUCT[short], model.params[name]:to(model.shape.dtype), gather, trains)
+        end)
+        part = { codes = codes, scale = scale }
+    end
     return part, gather, name
 end
 

@@ -18,6 +18,10 @@ remat.TENSORS = {
     "mlpwo", "query_wa_proj", "mla_q", "kv_wa_proj", "mla_kv",
 }
 
+--- The tensors that even "none" computes again: the codes of products. They follow from weights and from values that
+--- other gradients read, by norms, activations and quantizing, without a product.
+remat.AGAIN = { "codes" }
+
 local QKV = { "query_proj", "key_proj", "value_proj" }
 local MLP_IN = { "mlpwi", "mlpwi_0", "mlpwi_1" }
 
@@ -101,7 +105,7 @@ end
 ---@return any ...
 function remat.run(policy, fn, ...)
     if policy == "none" then
-        return core.remat_region(false, false, fn, ...)
+        return core.remat_region(false, remat.AGAIN, fn, ...)
     end
     local actions = type(policy) == "table" and policy or remat.policies[policy]
     if not actions then

@@ -36,6 +36,10 @@ if positions > 0 and #prompt + draws.tokens > positions then
 end
 
 if mx.rank() == 0 then
+    local memory = mx.generate.memory(model.shape, #prompt + draws.tokens)
+    if memory then
+        io.stderr:write(memory, "\n")
+    end
     io.write(config.prompt)
     local function write(part)
         io.write(part)

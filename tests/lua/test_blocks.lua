@@ -259,22 +259,36 @@ function TestBlocks.test_frequencies()
     lu.assertErrorMsgContains("which they replace", loss_with, { theta = 1, frequencies = frequencies(300.0, 16) })
 end
 
--- Token by token from caches, each of its layer's size.
+-- Token by token, and several at a time, from caches of each layer's size: layers with a window of 5 keep 5 tokens.
 function TestBlocks.test_cache()
     local model = new_model()
     mx.no_grad(function()
         local step <close> = mx.step()
         local tokens = new_batch().tokens
         local whole = model:hidden(tokens)
-        local cache = model:new_cache(1, S)
-        lu.assertEquals(cache[1].key:size(), { 1, S, 2, 16 })
-        lu.assertEquals(cache[4].value:size(), { 1, S, 4, 8 })
-        for i = 1, S do
-            local one = mx.narrow(tokens, { dim = 2, start = i, length = 1 })
-            local h = model:hidden(one, { cache = cache, offset = i - 1 })
-            lu.assertTrue(compare.distance(h:view(64), whole[1][i]) < 1e-5)
+        for _, lengths in ipairs({ { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 }, { 4, 1, 1, 6 }, { 7, 1, 1, 3 },
+            { 2, 5, 4, 1 }, { 12 } }) do
+            local cache, offset = model:new_cache(1, S), 0
+            lu.assertEquals(cache[1].key:size(), { 1, 5, 2, 16 })
+            lu.assertEquals(cache[4].value:size(), { 1, S, 4, 8 })
+            for _, n in ipairs(lengths) do
+                local part = mx.narrow(tokens, { dim = 2, start = offset + 1, length = n })
+                local h = model:hidden(part, { cache = cache, offset = offset })
+                local expected = mx.narrow(whole, { dim = 2, start = offset + 1, length = n })
+                lu.assertTrue(compare.distance(h, expected) < 1e-5, ("%d tokens from %d on"):format(n, offset))
+                offset = offset + n
+            end
         end
     end)
+end
+
+-- Keys and values of 5 or all tokens, in f32: 2 x 16 elements each in layers 1 to 3, 4 x 8 in layer 4.
+function TestBlocks.test_memory_of_a_cache()
+    local shape = mixed.shape(config_of())
+    lu.assertEquals(mx.models.cache_bytes(shape, 3, 40), 3 * 2 * 32 * (5 + 40 + 5 + 40) * 4)
+    lu.assertEquals(mx.models.cache_bytes(shape, 1, 3), 2 * 32 * 4 * 3 * 4)
+    lu.assertStrContains(mx.generate.memory(shape, 40000), "keep 19.5 MiB of 40,000 tokens, without windows 39.1 MiB")
+    lu.assertNil(mx.generate.memory(shape, 5))
 end
 
 -- ---- counts ----

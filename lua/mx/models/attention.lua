@@ -1,6 +1,7 @@
 --- Attention of H heads of queries to K heads of keys and values, each D wide: a part of a block.
 
 local blocks = require "mx.models.blocks"
+local cache = require "mx.models.cache"
 local mx = require "mx"
 local parameters = require "mx.models.parameters"
 local quantization = require "mx.models.quantization"
@@ -9,6 +10,7 @@ local shapes = require "mx.models.shape"
 local util = require "mx.util"
 
 local attention = {
+    cache_sizes = cache.sizes,
     products = "heads", -- the kind of its products on a mesh: see mx.Parallel:enter
     output = "out", -- its last product, whose bias is added after the sum over a mesh
     saved = "out_proj", -- the name of its result for a policy
@@ -112,25 +114,10 @@ function attention.forward(model, i, part, weights, h, run)
     v = mx.name(v, "value_proj")
     local options = { causal = part.causal, window = part.window, softcap = part.cap, scale = part.scale }
     if run.cache then
-        local cache = run.cache[i]
-        mx.write_slice(cache.key, k, { dim = 2, start = run.offset + 1 })
-        mx.write_slice(cache.value, v, { dim = 2, start = run.offset + 1 })
-        k, v = cache.key, cache.value -- (B, capacity, K, D)
-        options.offset, options.kv_length = run.offset, run.offset + S
+        k, v = cache.remember(run.cache[i], k, v, options, run.offset)
     end
     local context = model.parallel:attention(q, k, v, run.segments, run.kv_segments, options) -- (B, S, H, D)
     return quantization.products(model, i, weights, context:view(B, S, heads * D), run)("out")
-end
-
---- Room for the keys and values of `capacity` tokens of B sequences.
----@param part table
----@param B integer
----@param capacity integer
----@param dtype string
----@return {key: any, value: any}
-function attention.new_cache(part, B, capacity, dtype)
-    local sizes = { B, capacity, part.kv_heads, part.head_dim }
-    return { key = mx.zeros(sizes, dtype):keep(), value = mx.zeros(sizes, dtype):keep() }
 end
 
 --- The names that a policy may keep.

@@ -115,6 +115,20 @@ function generate.continue(model, prompt, o, emit)
     end)
 end
 
+--- What layers with windows save while a sequence of so many tokens is generated; nil if they save nothing.
+---@param shape table of mx.models.shape
+---@param tokens integer of the prompt and new ones
+---@return string?
+function generate.memory(shape, tokens)
+    local kept, whole = mx.models.cache_bytes(shape, 1, tokens), mx.models.by_layer(shape)
+    for _, block in ipairs(whole.blocks) do
+        block.attention.window = 0
+    end
+    local all = mx.models.cache_bytes(whole, 1, tokens)
+    return kept < all and ("keys and values keep %s of %s tokens, without windows %s"):format(util.bytes(kept),
+        util.thousands(tokens), util.bytes(all)) or nil
+end
+
 -- ---- the words of scripts/generate.lua ----
 
 --- The options of scripts/generate.lua: its own, and those of MaxText's decode.py with MaxText's defaults.

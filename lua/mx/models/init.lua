@@ -373,17 +373,45 @@ function Decoder:logits(h)
     return logits
 end
 
---- A cache for the keys and values of `capacity` tokens in every layer: run.cache of Decoder:hidden.
+-- What layer i keeps of earlier tokens: name -> sizes.
+local function cache_sizes(shape, i, B, capacity)
+    local part = shapes.block(shape, i).attention
+    return shapes.part(part).cache_sizes(part, B, capacity)
+end
+
+--- A cache for the keys and values of `capacity` tokens in every layer: run.cache of Decoder:hidden. Layers with a
+--- window keep fewer (cache.lua).
 ---@param B integer sequences
 ---@param capacity integer
 ---@return table[]
 function Decoder:new_cache(B, capacity)
     local cache = {}
     for i = 1, self.shape.layers do
-        local part = shapes.block(self.shape, i).attention
-        cache[i] = shapes.part(part).new_cache(part, B, capacity, self.shape.dtype)
+        cache[i] = {}
+        for name, sizes in util.sorted_pairs(cache_sizes(self.shape, i, B, capacity)) do
+            cache[i][name] = mx.zeros(sizes, self.shape.dtype):keep()
+        end
     end
     return cache
+end
+
+--- The bytes of such a cache.
+---@param shape table of models.shape
+---@param B integer sequences
+---@param capacity integer
+---@return integer
+function models.cache_bytes(shape, B, capacity)
+    local values = 0
+    for i = 1, shape.layers do
+        for _, sizes in util.sorted_pairs(cache_sizes(shape, i, B, capacity)) do
+            local n = 1
+            for _, size in ipairs(sizes) do
+                n = n * size
+            end
+            values = values + n
+        end
+    end
+    return values * mx.dtypes[shape.dtype].bytes
 end
 
 return models

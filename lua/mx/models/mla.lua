@@ -128,17 +128,13 @@ function mla.forward(model, i, part, weights, h, run)
     return mx.matmul(context:view(B, S, heads * part.value_dim), weights["out.weight"])
 end
 
---- Room for the latents and rotated keys of `capacity` tokens of B sequences.
+--- The sizes of the tensors that keep the latents and rotated keys of `capacity` tokens of B sequences.
 ---@param part table
 ---@param B integer
 ---@param capacity integer
----@param dtype string
----@return {latent: any, key: any}
-function mla.new_cache(part, B, capacity, dtype)
-    return {
-        latent = mx.zeros({ B, capacity, part.rank }, dtype):keep(),
-        key = mx.zeros({ B, capacity, 1, part.rotated }, dtype):keep(),
-    }
+---@return table<string, integer[]>
+function mla.cache_sizes(part, B, capacity)
+    return { latent = { B, capacity, part.rank }, key = { B, capacity, 1, part.rotated } }
 end
 
 --- The names that a policy may keep.

@@ -29,8 +29,8 @@
 -- gradients of routers over tensor and sums over copies of heads of keys: together below 1 % in models of usual sizes.
 --
 -- Where several axes share a collective, or an axis has a size inside and one across slices, data that cross an outer
--- axis have been scattered along the inner ones: a device sends less there, by their sizes. (Not those of an exchange, an
--- all-to-all, which has a part for each device.)
+-- axis have been scattered along the inner ones: a device sends less there, by their sizes. (Not those of an exchange,
+-- an all-to-all, which has a part for each device.)
 
 local mx = require "mx"
 local remat = require "mx.models.remat"

@@ -153,7 +153,7 @@ guarded:
 # Jobs on threads, and the communication thread. Only our own code is instrumented: what happens inside libgomp and the
 # MPI library is left out. Without address randomisation the sanitizer finds its memory; UCX must not catch what
 # threads do at their end.
-TSAN_TESTS = c/test_job|c/test_spill|c/test_sampler|mpi/test_collective_async on 2|mpi/test_offload on 2|mpi/test_point on 2
+TSAN_TESTS = c/test_job|c/test_spill|c/test_sampler|mpi/test_collective_async on 2|mpi/test_offload on 2|mpi/test_point on 2|mpi/test_rows on 2
 
 tsan:
 	@scripts/install_packages.sh build test

@@ -70,6 +70,7 @@ mx_cost mx_collective_cost(const mx_call *call, mx_exchange_kind kind)
         c.flops = share * (double)mx_count(x);
         break;
     case MX_ALL_TO_ALL:
+    case MX_ALL_TO_ALL_ROWS:
         c.bytes_sent = share * in;
         break;
     case MX_BROADCAST:

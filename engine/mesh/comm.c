@@ -30,6 +30,9 @@ static void write_text(mx_batch *b)
                  (long long)b->tag.count, mx_dtype_name(b->x.what.wire), b->kept[0] ? "to" : "from", b->peer, b->over);
     else if (b->x.what.kind == MX_BARRIER)
         snprintf(b->tag.text, sizeof b->tag.text, "barrier over %s", b->over);
+    else if (b->x.what.kind == MX_ALL_TO_ALL_ROWS)
+        snprintf(b->tag.text, sizeof b->tag.text, "%s of rows of %lld %s over %s", mx_exchange_name(b->x.what.kind),
+                 (long long)b->tag.count, mx_dtype_name(b->x.what.wire), b->over);
     else
         snprintf(b->tag.text, sizeof b->tag.text, "%s of %lld %s%s over %s", mx_exchange_name(b->x.what.kind),
                  (long long)b->tag.count, mx_dtype_name(b->x.what.wire), more, b->over);
@@ -61,6 +64,7 @@ static mx_job_about about_batch(const mx_job *job)
 
 static void free_batch(mx_batch *b)
 {
+    mx_rows_release(b->x.rows);
     free(b->x.in.blocks);
     free(b->x.out.blocks);
     free(b->kept);
@@ -203,6 +207,7 @@ static mx_status new_batch(const mx_transfer *t, mx_batch **out)
     b->job.lane = *lane;
     b->job.device = mx_device_current;
     b->x.what = t->what;
+    b->x.rows = mx_rows_retain(t->rows);
     b->axes = t->axes;
     b->peer = t->peer;
     b->distance = t->distance;

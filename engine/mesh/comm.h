@@ -11,7 +11,7 @@
 
 #include "core/job.h"
 #include "mesh/mesh.h"
-#include "transport/exchange.h"
+#include "transport/rows.h"
 
 typedef struct mx_comm_settings {
     /* For each kind: a bucket of asynchronous collectives is closed when it has this many bytes; 0: at once. */
@@ -33,7 +33,8 @@ typedef struct mx_transfer {
     mx_tensor *in, *out; /* the same tensor, or aliases of it, in place; a message has only one of them */
     int peer, distance;  /* MX_POINT: the world rank of the other end, and how far it is along the axes */
     mx_block in_block, out_block;
-    int64_t count;     /* elements of one part */
+    mx_rows *rows;     /* MX_ALL_TO_ALL_ROWS, on a device with values; the caller keeps its reference */
+    int64_t count;     /* elements of one part; of rows, those of one */
     double bytes_sent; /* by this rank, for the statistics */
 } mx_transfer;
 

@@ -23,6 +23,7 @@ mx_status mx_reference_run(mx_exchange_kind kind, const float *in, float *out, i
         return mx_mpi_check(MPI_Reduce_scatter_block(in, out, (int)part, MPI_FLOAT, MPI_SUM, world),
                             "MPI_Reduce_scatter_block");
     case MX_ALL_TO_ALL:
+    case MX_ALL_TO_ALL_ROWS: /* in equal parts */
         return mx_mpi_check(MPI_Alltoall(in, (int)part, MPI_FLOAT, out, (int)part, MPI_FLOAT, world), "MPI_Alltoall");
     case MX_PERMUTE:
         return mx_mpi_check(MPI_Sendrecv(in, (int)all, MPI_FLOAT, (me + 1) % n, 0, out, (int)all, MPI_FLOAT,

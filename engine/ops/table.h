@@ -80,6 +80,8 @@
     /* mesh/collective.c, mesh/gather.c */ \
     X(all_reduce) X(all_reduce_) X(fan_out) X(shard) X(all_gather) X(all_gather_) X(reduce_scatter) X(reduce_scatter_) \
     X(all_to_all) X(all_to_all_) X(collective_permute) X(collective_permute_) X(broadcast) X(broadcast_) \
+    /* mesh/rows.c */ \
+    X(all_to_all_rows) \
     /* mesh/point.c */ \
     X(send) X(recv) \
     /* mesh/ring.c, mesh/norm.c, mesh/loss.c */ \

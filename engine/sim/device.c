@@ -150,12 +150,15 @@ static mx_status join(mx_job *job)
     return MX_OK;
 }
 
-/* The size of the whole array in the dtype on the wire: of all parts; for all_to_all, of all ranks; for
- * collective_permute, of one rank. */
+/* The size of the whole array in the dtype on the wire: of all parts; for all_to_all, of all ranks, and if it exchanges
+ * rows, as if all had as many as this one; for collective_permute, of one rank. */
 static double array_bytes(const mx_batch *b)
 {
     double n = mx_mesh_size(b->axes);
     mx_exchange_kind kind = b->x.what.kind;
+    if (kind == MX_ALL_TO_ALL_ROWS)
+        return n * fmax((double)b->x.in.blocks[0].row, (double)b->x.out.blocks[0].row) *
+               (double)mx_dtype_bytes(b->x.what.wire);
     bool parts = kind == MX_ALL_GATHER || kind == MX_REDUCE_SCATTER;
     return (double)b->bytes * (parts ? n : kind == MX_ALL_TO_ALL ? n * n : 1);
 }

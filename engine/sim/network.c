@@ -84,6 +84,7 @@ static double torus_cost(const mx_network *network, const mx_route *route, mx_ex
     case MX_ALL_REDUCE:
         return 2 * gather_s;
     case MX_ALL_TO_ALL:
+    case MX_ALL_TO_ALL_ROWS:
         return torus_gather(network, route, bytes / 4);
     case MX_PERMUTE:
     case MX_POINT:
@@ -106,6 +107,7 @@ static double switch_cost(const mx_network *network, const mx_route *route, mx_e
     case MX_ALL_REDUCE:
         return 2 * gather_s;
     case MX_ALL_TO_ALL:
+    case MX_ALL_TO_ALL_ROWS:
         return network->hop_s + bytes * (n - 1) / (n * n * port_Bps);
     case MX_PERMUTE:
     case MX_POINT:
@@ -130,6 +132,7 @@ static double dcn_cost(const mx_network *network, const mx_route *route, mx_exch
     case MX_ALL_REDUCE:
         return 2 * gather_s;
     case MX_ALL_TO_ALL:
+    case MX_ALL_TO_ALL_ROWS:
         return network->dcn_hop_s + own * (m - 1) / (m * m * chip_Bps);
     case MX_PERMUTE:
     case MX_POINT:

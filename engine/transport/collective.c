@@ -7,6 +7,7 @@ const char *mx_exchange_name(mx_exchange_kind kind)
         [MX_ALL_GATHER] = "all_gather",
         [MX_REDUCE_SCATTER] = "reduce_scatter",
         [MX_ALL_TO_ALL] = "all_to_all",
+        [MX_ALL_TO_ALL_ROWS] = "all_to_all_rows",
         [MX_PERMUTE] = "collective_permute",
         [MX_BROADCAST] = "broadcast",
         [MX_BARRIER] = "barrier",

@@ -9,14 +9,15 @@
 #include "kernels/reduce.h"
 
 typedef enum mx_exchange_kind {
-    MX_ALL_REDUCE,     /* in and out have one part each; out = the reduction over all members */
-    MX_ALL_GATHER,     /* out part m = in of member m */
-    MX_REDUCE_SCATTER, /* in has n parts; out = the reduction of part `me` over all members */
-    MX_ALL_TO_ALL,     /* out part m = part `me` of member m */
-    MX_PERMUTE,        /* out = in of the member `shift` positions before this one in the ring */
-    MX_BROADCAST,      /* out = in of member `root` */
-    MX_BARRIER,        /* no values move */
-    MX_POINT,          /* between two ranks: out of the other member = in of member `root` */
+    MX_ALL_REDUCE,      /* in and out have one part each; out = the reduction over all members */
+    MX_ALL_GATHER,      /* out part m = in of member m */
+    MX_REDUCE_SCATTER,  /* in has n parts; out = the reduction of part `me` over all members */
+    MX_ALL_TO_ALL,      /* out part m = part `me` of member m */
+    MX_ALL_TO_ALL_ROWS, /* rows of `in` to the members that have their experts, or back (rows.h) */
+    MX_PERMUTE,         /* out = in of the member `shift` positions before this one in the ring */
+    MX_BROADCAST,       /* out = in of member `root` */
+    MX_BARRIER,         /* no values move */
+    MX_POINT,           /* between two ranks: out of the other member = in of member `root` */
     MX_EXCHANGE_KINDS,
 } mx_exchange_kind;
 

@@ -3,6 +3,7 @@
 #include "core/pool.h"
 #include "transport/direct.h"
 #include "transport/mpi.h"
+#include "transport/rows.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -521,6 +522,8 @@ mx_status mx_exchange_run(mx_group *g, const mx_exchange *x)
 {
     if (x->what.kind == MX_BARRIER) /* within a node, comparing the tags was a barrier */
         return g->flat ? mx_meet(g->ranks, g->n, g->me) : MX_OK;
+    if (x->what.kind == MX_ALL_TO_ALL_ROWS)
+        return mx_rows_run(g, x);
     if (g->across && x->what.kind == MX_ALL_REDUCE)
         return reduce_over_nodes(g, x);
     if (g->across && x->what.kind == MX_ALL_GATHER)

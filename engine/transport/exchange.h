@@ -10,9 +10,12 @@
 #include "transport/group.h"
 #include "transport/stream.h"
 
+typedef struct mx_rows mx_rows; /* transport/rows.h */
+
 typedef struct mx_exchange {
     mx_collective what;
     mx_stream in, out;
+    mx_rows *rows; /* MX_ALL_TO_ALL_ROWS; else NULL */
 } mx_exchange;
 
 mx_status mx_exchange_run(mx_group *group, const mx_exchange *x);

@@ -55,6 +55,7 @@ local ELSEWHERE = {
     reduce_scatter_ = "tests/mpi",
     all_to_all = "tests/mpi",
     all_to_all_ = "tests/mpi",
+    all_to_all_rows = "tests/mpi/test_rows.lua",
     collective_permute = "tests/mpi",
     collective_permute_ = "tests/mpi",
     broadcast = "tests/mpi",

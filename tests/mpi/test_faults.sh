@@ -102,6 +102,19 @@ for _ = 1, 9 do mx.train.gradients(model, data, 1) end"
 has "rank 1 (process [0-9]*) has died"
 leaves_nothing
 
+case="killed while others exchange rows"
+for share in 0 1; do
+    MXLUA_SHARE=$share on 3 3 "local counts = mx.full({3, 3}, 200, 'i32')
+for i = 1, 1000 do
+    local step <close> = mx.step()
+    local y = mx.all_to_all_rows(mx.ones{600, 300}, counts, {rows = 600, async = true})
+    if rank == 1 and i == 5 then $kill_me end
+    mx.all_to_all_rows(y, counts, {rows = 600, back = true, async = true})
+end"
+    has "rank 1 (process [0-9]*) has died"
+    leaves_nothing
+done
+
 case="killed when the others have ended"
 on 3 3 "mx.barrier() if rank == 1 then os.execute('sleep 0.3') $kill_me end"
 has "rank 1 (process [0-9]*) has died"

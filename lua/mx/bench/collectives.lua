@@ -31,22 +31,49 @@ local function best(tensors, fn)
     return shortest
 end
 
--- name -> fn(x, part), the timed call. x is the whole tensor, part a rank's input of all_gather.
+-- The rows of a tensor of n elements, uneven numbers of them for four experts a rank, and their exchange: x is the
+-- tensor as (rows, width), counts those of all ranks. Elements that fill no row stay out.
+local function exchange_rows(n)
+    local width = n >= 2 ^ 18 and 4096 or 16
+    local rows, ranks = n // width, mx.ranks()
+    local even, list = rows // (4 * ranks), {}
+    for e = 1, 4 * ranks do
+        list[e] = e == 4 * ranks and rows - even * (e - 1) or even
+    end
+    local one = even // 3 -- goes from the second expert of each rank to the first
+    for e = 1, 4 * ranks, 4 do
+        list[e], list[e + 1] = list[e] + one, list[e + 1] - one
+    end
+    local counts = mx.all_gather(mx.tensor(list, "i32"):view(1, 4 * ranks)):wait()
+    local first = mx.rank() * 4 + 1
+    local received = counts:narrow { dim = 2, start = first, length = 4 }:to("f32"):sum():item() // 1 | 0
+    return function(x)
+        return mx.all_to_all_rows(mx.narrow(x, { dim = 1, start = 1, length = rows * width }):view(rows, width), counts,
+            { rows = received })
+    end
+end
+
+-- name -> fn(x, part, exchange), the timed call. x is the whole tensor, part a rank's input of all_gather, exchange the
+-- function of exchange_rows.
 local CALLS = {
     all_reduce = function(x) mx.all_reduce_(x, { op = "mean" }) end,
     all_gather = function(_, part) mx.all_gather(part):release() end,
     reduce_scatter = function(x) mx.reduce_scatter(x):release() end,
     all_to_all = function(x) mx.all_to_all(x):release() end,
+    all_to_all_rows = function(x, _, exchange) exchange(x):release() end,
     collective_permute = function(x) mx.collective_permute(x):release() end,
     broadcast = function(x) mx.broadcast_(x) end,
 }
-local NAMES = { "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "broadcast" }
+local NAMES = {
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_rows", "collective_permute", "broadcast",
+}
 
 -- Checks a collective on tensors of ones, for which each result is known.
-local function check(name, x, part)
+local function check(name, x, part, exchange)
     local results = {
         all_reduce = { mx.all_reduce, x, 1, { op = "mean" } }, all_gather = { mx.all_gather, part, 1 },
         reduce_scatter = { mx.reduce_scatter, x, mx.ranks() }, all_to_all = { mx.all_to_all, x, 1 },
+        all_to_all_rows = { exchange, x, 1 },
         collective_permute = { mx.collective_permute, x, 1 }, broadcast = { mx.broadcast, x, 1 },
     }
     local fn, input, value, options = table.unpack(results[name])
@@ -60,10 +87,11 @@ local function measure(name, bytes)
     return mx.scope(function()
         local n = bytes // 4
         local x, y, part = mx.ones { n }, mx.zeros { n }, mx.ones { n // mx.ranks() }
-        check(name, x, part)
+        local exchange = exchange_rows(n)
+        check(name, x, part, exchange)
         local row = { collective = name, bytes = bytes, ranks = mx.ranks(), dtype = "f32" }
         local function time(fn) return best(name == "all_gather" and { part } or { x }, fn) end
-        row.seconds = time(function() CALLS[name](x, part) end)
+        row.seconds = time(function() CALLS[name](x, part, exchange) end)
         row.mpi_seconds = time(function()
             mx.mpi_reference(name, name == "all_gather" and part or x, y, bytes)
         end)

@@ -300,6 +300,10 @@ mx.reduce_scatter(mx.ones(mx.ranks(), 3), { dim = 1, op = "mean" }) --> {{1, 1, 
         { "all_to_all", torch = "distributed.all_to_all", code = [[
 mx.all_to_all(mx.ones(mx.ranks(), 1), { split = 1, concat = 2 }):size(1) --> 1]] },
         { "all_to_all_", code = [[mx.all_to_all_(mx.ones(mx.ranks(), 2), { dim = 1 }):size(2) --> 2]] },
+        { "all_to_all_rows", torch = "distributed.all_to_all_single", code = [[
+local counts = mx.full({ mx.ranks(), mx.ranks() }, 2, "i32") -- each rank has two rows for each rank's one expert
+local x = mx.ones(2 * mx.ranks(), 3)
+mx.all_to_all_rows(x, counts, { rows = 2 * mx.ranks() }):size(1) == 2 * mx.ranks() --> true]] },
         { "broadcast", torch = "distributed.broadcast",
             code = [[mx.broadcast(mx.tensor { 7 }, { root = 0 }) --> {7}]] },
         { "broadcast_", code = [[mx.broadcast_(mx.tensor { 7 }, { root = 0 }) --> {7}]] },

@@ -47,7 +47,8 @@ class Engine:
 
     def __init__(self, path):
         words = [
-            path, "model_name=gpt2-124m", f"base_num_decoder_layers={options.layers}", f"max_target_length={options.length}",
+            path, "model_name=gpt2-124m", f"base_num_decoder_layers={options.layers}",
+            f"max_target_length={options.length}",
             f"per_device_batch_size={options.batch}", "remat_policy=none", f"learning_rate={RATE}",
             "lr_schedule_type=constant", "warmup_steps_fraction=0", "gradient_clipping_threshold=0",
         ]

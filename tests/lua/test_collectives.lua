@@ -98,6 +98,13 @@ function TestCollectives.test_meshes_and_policies()
     end
 end
 
+-- The table of tokens and logits is gathered for each tile; and once, as without tiles.
+function TestCollectives.test_a_loss_in_tiles()
+    for _, words in ipairs({ "num_vocab_tiling=4", "logits_via_embedding=true", "vocab_tiling_ag_once=true" }) do
+        compare("hardware=v5e-8", FSDP .. 4, TENSOR .. 2, "num_vocab_tiling=4", words)
+    end
+end
+
 function TestCollectives.test_a_ring()
     for _, policy in ipairs({ "none", "full" }) do
         compare("hardware=v5e-4", CONTEXT .. 4, "context_parallel_strategy=ring", "remat_policy=" .. policy)

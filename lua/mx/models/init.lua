@@ -273,8 +273,10 @@ function Decoder:cross_entropy(h, batch, evaluates)
     local shape, parallel = self.shape, self.parallel
     mx.place("loss")
     return mx.remat("none", function()
-        local weight = self:weight(shape.tied and "embedding.weight" or "unembedding.weight")
-        return parallel:cross_entropy(parallel:enter(h, "vocab"), weight, batch.targets, batch.mask, {
+        local name = shape.tied and "embedding.weight" or "unembedding.weight"
+        local weight = self:weight(name)
+        h = parallel:tile_loss(parallel:enter(h, "vocab"), name, self.params[name])
+        return parallel:cross_entropy(h, weight, batch.targets, batch.mask, {
             trans = shape.tied, logit_scale = shape.logit_scale, softcap = shape.logit_cap,
             z_loss = evaluates and 0 or shape.z_loss,
         })

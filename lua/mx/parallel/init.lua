@@ -21,6 +21,7 @@ local stored = require "mx.parallel.parts"
 local experts = require "mx.parallel.experts"
 local gathered = require "mx.parallel.gathered"
 local tokens = require "mx.parallel.tokens"
+local tiles = require "mx.parallel.tiles"
 local update = require "mx.parallel.update"
 local stages = require "mx.parallel.stages"
 local util = require "mx.util"
@@ -237,8 +238,8 @@ end
 ---@param shape table of mx.models.shape
 ---@param parameters table[] of mx.models.parameters
 ---@param o table of a config: context_parallel_load_balance, context_parallel_strategy,
----       async_all_gather, async_reduce_scatter, gradient_accumulation_fsdp_ag_once, shard_optimizer_over_data, and
----       those of pipelines
+---       async_all_gather, async_reduce_scatter, gradient_accumulation_fsdp_ag_once, shard_optimizer_over_data,
+---       num_vocab_tiling, vocab_tiling_ag_once, and those of pipelines
 ---@return mx.Parallel
 function parallel.new(mesh, shape, parameters, o)
     local rules = mesh.rules
@@ -291,6 +292,8 @@ Parallel.from_stage, Parallel.share_tied = stages.from_stage, stages.share_tied
 -- The stored parts: see parts.lua.
 Parallel.part, Parallel.place = stored.part, stored.place
 Parallel.whole, Parallel.piece, Parallel.uneven = stored.whole, stored.piece, stored.uneven
+-- The loss in tiles: see tiles.lua.
+Parallel.tile_loss = tiles.charge
 -- What the optimizer updates: see update.lua.
 Parallel.updated, Parallel.updated_gradient = update.updated, update.updated_gradient
 Parallel.updated_values, Parallel.update_place = update.updated_values, update.update_place

@@ -7,7 +7,8 @@
 --
 --     weights of layers (fsdp, context, expert): gathered forward and again backward, gradients scattered: 3 w V_p a
 --         pass; tables of tokens and positions are gathered once: 2 w V_p a pass and use of the table;
---         gathered once a step with gradient_accumulation_fsdp_ag_once: 2 w V_p. Hidden by 6 B V_p FLOPs
+--         gathered once a step with gradient_accumulation_fsdp_ag_once: 2 w V_p. Hidden by 6 B V_p FLOPs.
+--         num_vocab_tiling = n without vocab_tiling_ag_once: the weight of the logits (3 n - 2) w V_p a pass more
 --     gradients (data): all-reduced once a step in grad_dtype. Hidden by 4 B V_p FLOPs
 --     the residual stream, w B E (tensor, tensor_sequence): gathered before the products of a part and scattered after
 --         them; backward the other way, and gathered again: 5 times a part. Once more if the policy drops the sum
@@ -95,6 +96,7 @@ function collectives.quantities(cfg, shape, plan, ici, dcn)
     q.width, q.weight_width = mx.dtypes[shape.dtype].bytes, mx.dtypes[shape.weight_dtype].bytes
     q.gradient_width = cfg.grad_dtype == "bfloat16" and 2 or 4
     q.gathers_once = cfg.gradient_accumulation_fsdp_ag_once and q.passes > 1
+    q.loss_tiles = cfg.vocab_tiling_ag_once and 1 or cfg.num_vocab_tiling
     q.shares_update = cfg.shard_optimizer_over_data
     q.strategy = cfg.context_parallel_strategy
     local policy = remat.of(cfg)
@@ -161,7 +163,9 @@ local function trips_of(q, p)
     local in_layer, is_tied = p.name:find("^layer"), p.name == "embedding.weight" and q.shape.tied
     local uses = is_tied and not q.gathers_once and 2 or 1
     local gathers = (in_layer and not q.gathers_once) and 2 or uses
-    return (gathers + (p.frozen and 0 or uses)) * (q.gathers_once and 1 or q.passes)
+    local trips = (gathers + (p.frozen and 0 or uses)) * (q.gathers_once and 1 or q.passes)
+    local is_output = p.name == (q.shape.tied and "embedding.weight" or "unembedding.weight")
+    return trips + (is_output and q.loss_tiles > 1 and (3 * q.loss_tiles - 2) * q.passes or 0)
 end
 
 local function add_parameter(q, rows, p)

@@ -150,11 +150,31 @@ end
 
 -- ---- generation ----
 
+-- A token after 1,000 others attends to their latents: computing their keys and values would take 2 1000 10 4 (8 + 6)
+-- FLOPs a layer, and more for attention.
+function TestMla.test_a_token_makes_no_old_keys()
+    local model, flops = mx.models.new(config_of("num_experts=1", "max_position_embeddings=1001")), {}
+    local cache = model:new_cache(1, 1001)
+    mx.no_grad(function()
+        for place, offset in ipairs({ 500, 1000 }) do
+            local step <close> = mx.step()
+            mx.profile(true)
+            assert(model:hidden(mx.tensor({ { 3 } }, "i32"), { cache = cache, offset = offset }))
+            mx.profile(false)
+            flops[place] = 0
+            for _, row in ipairs(mx.profile_report()) do
+                flops[place] = flops[place] + row.flops
+            end
+        end
+    end)
+    lu.assertEquals(flops[2] - flops[1], 2 * 500 * 2 * 2 * 4 * (10 + 4)) -- of two layers, scores and values
+end
+
 -- Token by token with a cache, the logits are those of the whole sequence at once.
 function TestMla.test_cache()
     local model = mx.models.new(config_of("q_lora_rank=12", "rope_type=yarn"))
     local tokens, cache = mx.tensor({ { 3, 1, 4, 1, 5, 9, 2, 6 } }, "i32"), model:new_cache(1, 8)
-    lu.assertEquals({ cache[1].latent:size(3), cache[1].key:size(4) }, { 10, 4 })
+    lu.assertEquals(cache[1].latent:size(), { 1, 8, 1, 14 })
     mx.no_grad(function()
         local step <close> = mx.step()
         local whole, offset = model:hidden(tokens), 0

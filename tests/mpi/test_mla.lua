@@ -84,6 +84,22 @@ function TestMla.test_ranks_split_heads()
     assert_as_one_rank("ici_tensor_sequence_parallelism=2", "remat_policy=none")
 end
 
+-- Each rank attends to all latents with its heads. The prompt's keys are computed, those of later tokens are not.
+function TestMla.test_generation_with_split_heads()
+    local config = config_of(1, "ici_fsdp_parallelism=1", "ici_tensor_parallelism=2")
+    local model = mx.models.new(config, mx.train.mesh(config))
+    local tokens, cache = mx.tensor({ { 3, 1, 4, 1, 5, 9 } }, "i32"), model:new_cache(1, 6)
+    local step <close> = mx.step()
+    mx.no_grad(function()
+        local whole = model:hidden(tokens)
+        for i, part in ipairs({ { 0, 4 }, { 4, 1 }, { 5, 1 } }) do
+            local range = { dim = 2, start = part[1] + 1, length = part[2] }
+            local h = model:hidden(mx.narrow(tokens, range), { cache = cache, offset = part[1] })
+            lu.assertTrue(compare.distance(h, mx.narrow(whole, range)) < 1e-5, "part " .. i)
+        end
+    end)
+end
+
 function TestMla.test_ranks_split_sequences()
     assert_as_one_rank("ici_context_parallelism=2")
     assert_as_one_rank("ici_context_parallelism=2", "context_parallel_strategy=ring")

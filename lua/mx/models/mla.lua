@@ -85,15 +85,44 @@ end
 -- What earlier tokens left: writes this pass's latents (B, S, L) and rotated keys (B, S, 1, R) into the cache, and
 -- returns those of all tokens so far.
 local function remember(cache, latent, key, run)
-    local first, n = run.offset + 1, run.offset + latent:size(2)
-    mx.write_slice(cache.latent, latent, { dim = 2, start = first })
-    mx.write_slice(cache.key, key, { dim = 2, start = first })
-    return mx.narrow(cache.latent, { dim = 2, start = 1, length = n }),
-        mx.narrow(cache.key, { dim = 2, start = 1, length = n })
+    local B, S, L = latent:size(1), latent:size(2), latent:size(3)
+    local both = mx.concat({ latent:view(B, S, 1, L), key }, { dim = 4 })
+    mx.write_slice(cache.latent, both, { dim = 2, start = run.offset + 1 })
+    both = mx.narrow(cache.latent, { dim = 2, start = 1, length = run.offset + S })
+    return features(both, 1, L):view(B, run.offset + S, L), features(both, L + 1, key:size(4))
+end
+
+-- Whether it takes fewer products to attend to `keys` latents themselves than to make their keys and values.
+local function absorbs(part, S, keys)
+    local N, R, L, V = part.nope, part.rotated, part.rank, part.value_dim
+    return S * L * (N + V) + 2 * S * keys * (L + R) < keys * L * (N + V) + 2 * S * keys * (N + R)
+end
+
+-- The same for each head: (B, S, H, n) -> (H, B S, n), for products with weights of heads (H, n, m); and back.
+local function by_head(x)
+    return mx.permute(x, { dims = { 3, 1, 2, 4 } }):view(x:size(3), x:size(1) * x:size(2), x:size(4))
+end
+
+local function by_token(y, B, S)
+    return mx.permute(y:view(y:size(1), B, S, y:size(3)), { dims = { 2, 3, 1, 4 } })
+end
+
+-- Attention to the cached latents themselves: a score is a product of a query and a latent if the query has gone
+-- through the weights that would make the key, and values are made of the sum of latents. All heads have the same keys
+-- (L + R), whose first L features are the values. q (B, S, H, N), q_rotated (B, S, H, R) -> (B, S, H V).
+local function attend_to_latents(model, part, weight, q, q_rotated, cache, options)
+    local B, S, H, N, L = q:size(1), q:size(2), q:size(3), part.nope, part.rank
+    weight = mx.permute(weight:view(L, H, N + part.value_dim), { dims = { 2, 1, 3 } }) -- (H, L, N + V)
+    local seen = mx.matmul(by_head(q), features(weight, 1, N), nil, { trans_b = true }) -- (H, B S, L)
+    q = mx.concat({ by_token(seen, B, S), q_rotated }, { dim = 4 })
+    local context = model.parallel:attention(q, cache.latent, cache.latent, nil, nil, options) -- (B, S, H, L + R)
+    local values = mx.matmul(by_head(features(context, 1, L)), features(weight, N + 1, part.value_dim))
+    return by_token(values, B, S):view(B, S, H * part.value_dim)
 end
 
 --- Attention with a layer's weights: h (B, S, E) -> (B, S, E), before the sum over a mesh. With a cache, it also uses
---- the cached latents of earlier tokens, and computes their keys and values again.
+--- the cached latents of earlier tokens, whichever way is cheaper: it attends to them, or computes their keys and
+--- values again.
 ---@param model mx.Decoder
 ---@param i integer the layer
 ---@param part table
@@ -114,6 +143,11 @@ function mla.forward(model, i, part, weights, h, run)
     if run.cache then
         latent, k_rotated = remember(run.cache[i], latent, k_rotated, run)
         options.offset, options.kv_length = run.offset, run.offset + S
+        if absorbs(part, S, run.offset + S) then
+            local context = attend_to_latents(model, part, weights["kv_b.weight"], features(q, 1, N), q_rotated,
+                run.cache[i], options)
+            return mx.matmul(context, weights["out.weight"])
+        end
     end
     q = mx.concat({ features(q, 1, N), q_rotated }, { dim = 4 })
     local keys = latent:size(2)
@@ -132,9 +166,9 @@ end
 ---@param part table
 ---@param B integer
 ---@param capacity integer
----@return table<string, integer[]>
+---@return table<string, integer[]> latent: a latent and, behind it, a rotated key
 function mla.cache_sizes(part, B, capacity)
-    return { latent = { B, capacity, part.rank }, key = { B, capacity, 1, part.rotated } }
+    return { latent = { B, capacity, 1, part.rank + part.rotated } }
 end
 
 --- The names that a policy may keep.

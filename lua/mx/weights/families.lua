@@ -249,8 +249,8 @@ end
 --- `dtype`.
 ---@param kind string a key of families.NAMES
 ---@param shape table of mx.models.shape
----@param neighbours? boolean the two components that RoPE rotates together are neighbours in the file. In mxlua they are
----       half a head apart, unless the model's RoPE is interleaved
+---@param neighbours? boolean the two components that RoPE rotates together are neighbours in the file. In mxlua they
+---       are half a head apart, unless the model's RoPE is interleaved
 ---@return table[]
 function families.layout(kind, shape, neighbours)
     local names, list, found = families.NAMES[kind], {}, {}

@@ -215,11 +215,34 @@ static int read_lists(lua_State *L, int roots, bool has_gradients, mx_root **out
 /* Whether a table holds options: unlike a list of gradients, it has no first entry. */
 static bool is_options(lua_State *L, int i) { return lua_istable(L, i) && lua_rawlen(L, i) == 0; }
 
-/* Reads roots, [gradients], [{retain = false}] from index `roots` on: a root or a list of roots; likewise for
- * gradients. */
-static int backward_on(lua_State *L, mx_tape *tape, int roots)
+/* Reads the field `inputs` of the options: a tensor or a list of them. The array is Lua's memory and stays on the
+ * stack. Returns their number; 0: there is no such field. */
+static int read_inputs(lua_State *L, int options, mx_tensor ***out)
 {
-    static const char *const fields[] = {"retain", NULL};
+    if (!lua_istable(L, options) || lua_getfield(L, options, "inputs") == LUA_TNIL)
+        return 0;
+    int list = lua_gettop(L), n = lua_istable(L, list) ? (int)luaL_len(L, list) : 1;
+    *out = (mx_tensor **)lua_newuserdatauv(L, ((size_t)n + 1) * sizeof(mx_tensor *), 0);
+    for (int i = 0; i < n; i++) {
+        if (lua_istable(L, list))
+            lua_rawgeti(L, list, i + 1);
+        else
+            lua_pushvalue(L, list);
+        if (!mxl_test_tensor(L, -1))
+            return luaL_error(L, "backward: inputs must be a tensor or a list of tensors, not %s",
+                              luaL_typename(L, -1));
+        (*out)[i] = mxl_check_tensor(L, -1);
+        lua_pop(L, 1);
+    }
+    return n == 0 ? luaL_error(L, "backward: an empty list of inputs") : n;
+}
+
+/* Reads roots, [gradients], [{retain = false}] from index `roots` on: a root or a list of roots; likewise for
+ * gradients. `halves`: also the option `inputs`. */
+static int backward_on(lua_State *L, mx_tape *tape, int roots, bool halves)
+{
+    const char *const fields[] = {"retain", halves ? "inputs" : NULL, NULL};
+    mx_tensor **inputs = NULL;
     mx_root one = {.seed = 1}, *list = &one;
     int n = 1, options = is_options(L, roots + 1) ? roots + 1 : roots + 2;
     bool has_gradients = options > roots + 1 && !lua_isnoneornil(L, roots + 1);
@@ -236,16 +259,21 @@ static int backward_on(lua_State *L, mx_tape *tape, int roots)
             read_gradient(L, &one);
         }
     }
+    int n_inputs = read_inputs(L, options, &inputs);
+    if (n_inputs > 0 && retain)
+        return luaL_error(L, "backward: retain is not possible with inputs: the second half, tape:backward_weights, "
+                             "walks the records again");
     mxl_check_lost_steps(L);
     mxl_set_site(L); /* for the collectives in it */
-    mxl_try(L, mx_tape_backward(tape, list, n, retain));
+    mxl_try(L, n_inputs > 0 ? mx_tape_backward_inputs(tape, list, n, inputs, n_inputs)
+                            : mx_tape_backward(tape, list, n, retain));
     return 0;
 }
 
 /* mx.backward(loss or {losses}, [gradients], [{retain = false}]): adds the gradients of the losses to those of the
  * leaves. A gradient is a number (default: 1), or a tensor of the loss's shape. retain: keep the records for another
  * backward pass. Collective if the passes contain collectives or mx.reduce_gradient. */
-static int backward(lua_State *L) { return backward_on(L, mx_tape_current(), 1); }
+static int backward(lua_State *L) { return backward_on(L, mx_tape_current(), 1, false); }
 
 /* ---- tapes of scripts ---- */
 
@@ -285,8 +313,28 @@ static int tape_run(lua_State *L)
     return lua_gettop(L) - 2; /* on return the guard is closed and leaves the tape */
 }
 
-/* tape:backward(roots, [gradients], [{retain = false}]): as mx.backward, for roots that the tape has recorded. */
-static int tape_backward(lua_State *L) { return backward_on(L, check_tape(L), 2); }
+/* tape:backward(roots, [gradients], [{retain = false, inputs}]): as mx.backward, for roots that the tape has recorded.
+ * inputs: only the first half, the gradients that lead to these tensors. */
+static int tape_backward(lua_State *L) { return backward_on(L, check_tape(L), 2, true); }
+
+/* tape:backward_weights(): the second half of tape:backward(roots, gradients, {inputs}). Collective as mx.backward. */
+static int tape_backward_weights(lua_State *L)
+{
+    mx_tape *tape = check_tape(L);
+    mxl_check_lost_steps(L);
+    mxl_set_site(L);
+    mxl_try(L, mx_tape_backward_weights(tape));
+    return 0;
+}
+
+static mx_status check_weights(mx_tape *tape)
+{
+    if (!mx_tape_waits(tape))
+        return MX_OK;
+    return mx_fail(MX_ERR_STATE,
+                   "%s is closed or cleared before tape:backward_weights(), which computes the gradients of weights",
+                   mx_tape_text(tape));
+}
 
 /* tape:clear(): forgets all records. */
 static int tape_clear(lua_State *L)
@@ -294,12 +342,12 @@ static int tape_clear(lua_State *L)
     mx_tape *tape = check_tape(L);
     if (mx_tape_is_walking(tape))
         mxl_try(L, mx_fail(MX_ERR_STATE, "%s cannot be cleared inside its own backward", mx_tape_text(tape)));
+    mxl_try(L, check_weights(tape));
     mx_tape_clear(tape);
     return 0;
 }
 
-/* tape:close(): frees the tape and its records; may be called twice. */
-static int tape_close(lua_State *L)
+static int tape_collect(lua_State *L)
 {
     mxl_tape *tape = luaL_checkudata(L, 1, TAPE);
     if (!tape->tape)
@@ -309,6 +357,15 @@ static int tape_close(lua_State *L)
     mxl_running = L;
     tape->closed = mx_site_now();
     return 0;
+}
+
+/* tape:close(): frees the tape and its records; may be called twice. While an error unwinds, Lua passes it on. */
+static int tape_close(lua_State *L)
+{
+    const mxl_tape *tape = luaL_checkudata(L, 1, TAPE);
+    if (tape->tape && lua_isnoneornil(L, 2))
+        mxl_try(L, check_weights(tape->tape));
+    return tape_collect(L);
 }
 
 int mxl_open_tape(lua_State *L)
@@ -322,9 +379,10 @@ int mxl_open_tape(lua_State *L)
                                          {"enable_grad", enable_grad},
                                          {NULL, NULL}};
     static const luaL_Reg guard_methods[] = {{"__close", guard_close}, {NULL, NULL}};
-    static const luaL_Reg tape_metamethods[] = {{"__close", tape_close}, {"__gc", tape_close}, {NULL, NULL}};
+    static const luaL_Reg tape_metamethods[] = {{"__close", tape_close}, {"__gc", tape_collect}, {NULL, NULL}};
     static const luaL_Reg tape_methods[] = {
-        {"run", tape_run}, {"backward", tape_backward}, {"clear", tape_clear}, {"close", tape_close}, {NULL, NULL}};
+        {"run", tape_run},     {"backward", tape_backward}, {"backward_weights", tape_backward_weights},
+        {"clear", tape_clear}, {"close", tape_close},       {NULL, NULL}};
     luaL_newmetatable(L, GUARD);
     mxl_hide_metatable(L, GUARD);
     luaL_setfuncs(L, guard_methods, 0);

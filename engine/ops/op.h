@@ -151,6 +151,10 @@ struct mx_op {
      * `reads_in` is 0 if the operation takes a list. */
     uint32_t reads_in, reads_out;
 
+    /* For backward in two halves (mx_tape_backward_inputs). Bit i of `late`: the gradient of input i can be left to a
+     * second call of vjp, which then reads no other inputs than those of `reads_late`. */
+    uint32_t late, reads_late;
+
     uint32_t changes_in; /* MX_OP_MUTATES: bit i: input i is changed in place; 0: only the first */
 
     mx_status (*infer)(mx_call *call);    /* checks inputs and attributes, creates outputs with mx_out */

@@ -23,7 +23,7 @@ static void need_values(const mx_pass *pass)
 
 /* ---- gradients ---- */
 
-static bool is_exclusive(const mx_tensor *t) { return t->refs == 1 && t->storage && t->storage->refs == 1; }
+bool mx_grad_is_exclusive(const mx_tensor *g) { return g->refs == 1 && g->storage && g->storage->refs == 1; }
 
 mx_status mx_grad_add(mx_tensor **sum, mx_tensor *g)
 {
@@ -33,7 +33,7 @@ mx_status mx_grad_add(mx_tensor **sum, mx_tensor *g)
         return MX_OK;
     }
     mx_tensor *in[2] = {*sum, g};
-    if (is_exclusive(*sum) && !mx_tape_is_recording()) {
+    if (mx_grad_is_exclusive(*sum) && !mx_tape_is_recording()) {
         status = mx_apply_add_to(in[0], in[1]);
     } else {
         mx_tensor *added = NULL;
@@ -83,12 +83,6 @@ static mx_status gather(const mx_call *call, int i, mx_tensor *g)
     return mx_grad_add(&t->grad, g);
 }
 
-static void done_with(mx_tensor *t)
-{
-    if (--t->needed == 0)
-        mx_tape_settle(t);
-}
-
 /* mx_vjp_let_go: what mx_tape_forget would do for this input after the vjp. */
 static void let_go_of_input(const mx_vjp *v, int i)
 {
@@ -96,7 +90,7 @@ static void let_go_of_input(const mx_vjp *v, int i)
     if (v->retain || !node->recorded[i].holds)
         return;
     node->recorded[i].holds = false;
-    done_with(node->call.in[i]);
+    mx_tape_done_with(node->call.in[i]);
     mx_tape_unhold(node->call.in[i]);
 }
 
@@ -110,7 +104,7 @@ static mx_status compute_gradients(const mx_pass *pass, const mx_node *node, mx_
         if (!v->want[i])
             continue;
         set_earlier_aside(t);
-        if (t->grad && is_exclusive(t->grad) && !pass->record)
+        if (t->grad && mx_grad_is_exclusive(t->grad) && !pass->record)
             v->sum[i] = t->grad;
     }
     mx_status status = pass->record ? mx_vjp_recorded(v) : call->op->vjp(v);
@@ -143,6 +137,8 @@ static mx_status walk_back(const mx_pass *pass, mx_node *node)
     MX_TRY(mx_remat_ensure(node));
     MX_TRY(mx_remat_prefetch(node));
     mx_vjp v = {.call = call, .out_grad = out_grad, .retain = pass->retain, .let_go = let_go_of_input};
+    if (pass->inputs && node->late)
+        v.let_go = NULL; /* the second half reads them */
     mx_tensor *few[2 * MX_MAX_INPUTS] = {NULL}, **tensors = few;
     bool want[MX_MAX_INPUTS] = {false};
     bool is_long = call->n_in > MX_MAX_INPUTS;
@@ -222,6 +218,8 @@ static mx_status finish_leaves(const mx_pass *pass, const mx_node *node)
         mx_tensor *t = call->in[i];
         if (!t || t->node || t->needed > 0 || !(t->grad || t->earlier) || (pass->targets && t->asked == 0))
             continue;
+        if (pass->is_second && !mx_pass_wants(pass, node, i)) /* the first half has finished it */
+            continue;
         bool seen = false;
         for (int k = 0; k < i; k++)
             seen = seen || call->in[k] == t;
@@ -266,16 +264,15 @@ static void release_gradients(const mx_node *node)
 static void let_go(const mx_node *node)
 {
     const mx_call *call = &node->call;
-    release_gradients(node);
     for (int i = 0; i < call->n_out; i++) {
-        call->out[i]->needed = call->out[i]->pending = 0;
+        call->out[i]->pending = 0;
         mx_tape_settle(call->out[i]);
     }
     for (int i = 0; i < call->n_in; i++) {
         mx_tensor *t = call->in[i];
         if (!t)
             continue;
-        t->needed = t->pending = 0;
+        t->pending = 0;
         if (t->earlier) {
             mx_release(t->grad);
             t->grad = t->earlier;
@@ -284,30 +281,59 @@ static void let_go(const mx_node *node)
     }
 }
 
+/* Computes the gradients of the record's inputs. In the first half, sets node->waits if some are left. */
+static mx_status visit(const mx_pass *pass, mx_node *node)
+{
+    if (pass->inputs && node->waits)
+        return mx_half_put_off(node);
+    if (pass->inputs)
+        node->late = mx_half_late(node);
+    if (!pass->is_second || node->late == 0)
+        MX_TRY(meet_results(pass, node));
+    if (!pass->targets || node->leads)
+        MX_TRY(walk_back(pass, node));
+    return pass->inputs && node->late ? mx_half_keep(node) : MX_OK;
+}
+
+/* The gradients of leaves among the inputs are complete, although waiting records hold some. */
+static mx_status finish_inputs(const mx_pass *pass)
+{
+    for (int i = 0; i < pass->n_inputs; i++)
+        if (!pass->inputs[i]->node && pass->inputs[i]->needed > 0)
+            MX_TRY(finish_leaf(pass->tape, pass->inputs[i]));
+    return MX_OK;
+}
+
 static mx_status walk(const mx_pass *pass)
 {
     mx_status status = MX_OK;
     int n = pass->n;
     for (mx_node *node = pass->last, *before; n > 0; node = before) {
         before = node->before;
-        if (node->walk != pass->tape->walk)
+        if (pass->is_second ? !node->waits : node->walk != pass->tape->walk)
             continue;
         n--;
         mx_place = node->place;
         if (status == MX_OK)
-            status = meet_results(pass, node);
-        if (status == MX_OK && (!pass->targets || node->leads))
-            status = walk_back(pass, node);
-        if (status == MX_OK) {
-            release_gradients(node);
-            mx_node_for_each_held(node, done_with);
+            status = visit(pass, node);
+        if (status == MX_OK && pass->inputs && node->waits)
+            continue;
+        if (pass->is_second)
+            pass->tape->n_waiting--;
+        node->waits = false;
+        release_gradients(node);
+        mx_node_for_each_held(node, mx_tape_done_with);
+        if (status == MX_OK)
             status = finish_leaves(pass, node);
-        }
         if (status != MX_OK)
             let_go(node);
         if (!pass->retain)
             mx_tape_forget(node);
     }
+    if (status == MX_OK)
+        return finish_inputs(pass);
+    if (pass->inputs)
+        mx_half_abandon_all(pass->tape);
     return status;
 }
 
@@ -323,7 +349,8 @@ static mx_status seed_and_walk(const mx_pass *pass)
     }
     pass->tape->is_walking = true;
     tapes->walks++;
-    need_values(pass);
+    if (!pass->is_second)
+        need_values(pass);
     status = walk(pass);
     tapes->walks--;
     pass->tape->is_walking = false;
@@ -376,17 +403,23 @@ static void exchange_gradients(const mx_pass *pass)
     }
 }
 
-static mx_status grad_of_targets(mx_pass *pass)
+static mx_status ask_for(const char *what, mx_tensor *const *tensors, int n)
 {
-    for (int i = 0; i < pass->n_targets; i++) {
-        mx_tensor *t = pass->targets[i];
+    for (int i = 0; i < n; i++) {
+        mx_tensor *t = tensors[i];
         if (t->asked != 0)
-            return mx_fail(MX_ERR_VALUE, "grad: %s is given twice%s", mx_tensor_text(t),
+            return mx_fail(MX_ERR_VALUE, "%s: %s is given twice%s", what, mx_tensor_text(t),
                            mx_tape_is_any_walking() ? ", or the mx.grad around this one asks for it: use a detached "
                                                       "leaf, t:detach():requires_grad()"
                                                     : "");
         t->asked = -(i + 1);
     }
+    return MX_OK;
+}
+
+static mx_status grad_of_targets(mx_pass *pass)
+{
+    MX_TRY(ask_for("grad", pass->targets, pass->n_targets));
     MX_TRY(mx_pass_check_roots(pass));
     MX_TRY(mx_pass_reach(pass));
     MX_TRY(mx_pass_find_leads(pass));
@@ -418,4 +451,40 @@ mx_status mx_tape_grad(mx_tape *tape, const mx_root *roots, int n_roots, mx_tens
         }
     }
     return status;
+}
+
+static mx_status first_half(mx_pass *pass)
+{
+    MX_TRY(ask_for("backward", pass->inputs, pass->n_inputs));
+    MX_TRY(mx_pass_check_roots(pass));
+    MX_TRY(mx_pass_reach(pass));
+    MX_TRY(mx_pass_find_leads(pass));
+    return run_pass(pass);
+}
+
+mx_status mx_tape_backward_inputs(mx_tape *tape, const mx_root *roots, int n_roots, mx_tensor *const *inputs,
+                                  int n_inputs)
+{
+    mx_pass pass = {.tape = tape, .roots = roots, .n_roots = n_roots, .inputs = inputs, .n_inputs = n_inputs};
+    mx_status status = first_half(&pass);
+    for (int i = 0; i < n_inputs; i++)
+        inputs[i]->asked = 0;
+    return status;
+}
+
+mx_status mx_tape_backward_weights(mx_tape *tape)
+{
+    mx_pass pass = {.tape = tape, .last = tape->last, .n = tape->n_waiting, .is_second = true};
+    if (tape->is_walking || mx_tape_is_any_walking())
+        return mx_fail(MX_ERR_STATE, "backward_weights was called inside backward; call it after");
+    if (tape->lost_waiting) {
+        tape->lost_waiting = false;
+        return mx_fail(
+            MX_ERR_STATE,
+            "backward_weights of %s: its step has ended since tape:backward, or the tape was cleared, so the "
+            "gradients of weights are lost; call it before",
+            mx_tape_text(tape));
+    }
+    MX_TRY(mx_half_check(tape));
+    return run_pass(&pass);
 }

@@ -28,7 +28,7 @@ static uint64_t changes_of(const mx_tensor *t)
 
 static const char *change_text(const mx_tensor *t) { return t->storage ? mx_storage_change_text(t->storage) : ""; }
 
-static mx_status fail_changed(const mx_node *node, const mx_tensor *t, const char *reads)
+mx_status mx_node_fail_changed(const mx_node *node, const mx_tensor *t, const char *reads)
 {
     return mx_fail(
         MX_ERR_STATE,
@@ -44,7 +44,7 @@ mx_status mx_node_check_input(const mx_node *node, int i, const char *reads)
         return MX_OK;
     bool same =
         t->node ? changes_of(t) == t->made_changes : (changes_of(t) & MX_CHANGES_MASK) == node->recorded[i].changes;
-    return same ? MX_OK : fail_changed(node, t, reads);
+    return same ? MX_OK : mx_node_fail_changed(node, t, reads);
 }
 
 static __attribute__((cold)) mx_status fail_stale(const mx_node *node, const mx_tensor *t)
@@ -66,7 +66,7 @@ static mx_status check_node(const mx_node *node)
     for (uint32_t left = node->holds_out; left; left &= left - 1) {
         const mx_tensor *t = call->out[__builtin_ctz(left)];
         if (changes_of(t) != t->made_changes)
-            return fail_changed(node, t, "made and reads");
+            return mx_node_fail_changed(node, t, "made and reads");
     }
     for (int i = 0; i < call->n_in; i++)
         if (node->recorded[i].stale)
@@ -141,12 +141,20 @@ mx_status mx_pass_reach(mx_pass *pass)
 
 static bool is_target(const mx_tensor *t) { return t->asked != 0; }
 
+static bool leads_to(const mx_node *node, int i)
+{
+    const mx_tensor *t = node->call.in[i];
+    return t && t->requires_grad && node->recorded[i].wants && (is_target(t) || (t->node && t->node->leads));
+}
+
 /* Whether the walk computes the gradient of input i. */
 bool mx_pass_wants(const mx_pass *pass, const mx_node *node, int i)
 {
     const mx_tensor *t = node->call.in[i];
     bool collects = t && t->requires_grad && node->recorded[i].wants;
-    return collects && (!pass->targets || is_target(t) || (t->node && t->node->leads));
+    if (pass->targets)
+        return leads_to(node, i);
+    return collects && (node->late == 0 || (node->late >> i & 1u) == pass->is_second);
 }
 
 /* Whether a result may have a gradient: not those of comparisons. */
@@ -175,14 +183,14 @@ static mx_status check_recordable(const mx_node *node)
     return MX_OK;
 }
 
-static mx_status check_target(const mx_pass *pass, mx_tensor *t)
+static mx_status check_target(const mx_pass *pass, const char *what, mx_tensor *t)
 {
     if (t->asked < 0)
         return mx_fail(
             MX_ERR_STATE,
-            "grad: %s does not depend on %s, or not any more; ask only for tensors that require a gradient and "
+            "%s: %s does not depend on %s, or not any more; ask only for tensors that require a gradient and "
             "were used to compute it",
-            mx_tensor_text(pass->roots[0].t), mx_tensor_text(t));
+            what, mx_tensor_text(pass->roots[0].t), mx_tensor_text(t));
     if (pass->record && !t->node && t->reduce_axes != 0)
         return mx_fail(MX_ERR_STATE,
                        "grad: the gradient of %s is summed over ranks (mx.reduce_gradient), which cannot be recorded",
@@ -204,7 +212,7 @@ mx_status mx_pass_find_leads(const mx_pass *pass)
         n--;
         node->leads = false;
         for (int i = 0; i < node->call.n_in && has_gradient(node); i++)
-            if (mx_pass_wants(pass, node, i)) {
+            if (leads_to(node, i)) {
                 node->leads = true;
                 node->call.in[i]->asked = abs(node->call.in[i]->asked);
             }
@@ -212,7 +220,9 @@ mx_status mx_pass_find_leads(const mx_pass *pass)
             MX_TRY(check_recordable(node));
     }
     for (int i = 0; i < pass->n_targets; i++)
-        MX_TRY(check_target(pass, pass->targets[i]));
+        MX_TRY(check_target(pass, "grad", pass->targets[i]));
+    for (int i = 0; i < pass->n_inputs; i++)
+        MX_TRY(check_target(pass, "backward", pass->inputs[i]));
     return MX_OK;
 }
 
@@ -260,6 +270,11 @@ mx_status mx_pass_check_roots(const mx_pass *pass)
         return mx_fail(MX_ERR_STATE, "backward was called inside backward, by a hook or by the backward function of "
                                      "mx.custom; compute gradients there from the tensors that are given, or by "
                                      "mx.grad inside mx.enable_grad(fn)");
+    if (pass->tape->n_waiting > 0)
+        return mx_fail(MX_ERR_STATE,
+                       "backward of %s: the gradients of weights of its last backward have not been computed; call "
+                       "tape:backward_weights() before",
+                       mx_tape_text(pass->tape));
     for (const mx_region *region = pass->tape->region; region; region = region->parent)
         if (region->drops)
             return mx_fail(MX_ERR_STATE, "backward was called inside mx.remat; call it after the layer has returned");

@@ -36,8 +36,10 @@ typedef struct mx_node {
     mx_site site;       /* the script's line */
     uint32_t holds_out; /* bit i: the values of output i are held */
     bool runs_again;    /* during rematerialisation: the call must run again */
-    bool leads;         /* inside mx_tape_grad: a target is among its inputs, or before them */
+    bool leads;         /* a target of mx_tape_grad, or an input of the first half, is among its inputs, or before */
     bool dead;          /* nothing refers to its results: about to be forgotten */
+    bool waits;         /* it waits for the second half of a backward pass */
+    uint32_t late;      /* while it waits: the inputs whose gradients are left; 0: all */
     struct mx_node *next_dead;
     mx_tensor **in;        /* call.in: own_in, or memory for a longer list */
     mx_recorded *recorded; /* one for each input: own_recorded, or at the end of that memory */
@@ -57,6 +59,8 @@ struct mx_tape {
     uint64_t walk;                /* number of the current or last backward */
     bool is_walking;              /* inside backward */
     bool left_behind;             /* meanwhile a record became unreachable, and was not forgotten */
+    int n_waiting;                /* records that wait for the second half of a backward pass */
+    bool lost_waiting;            /* some of them were forgotten */
     int prefetch_regions;         /* number of regions to prefetch ahead; 0: none */
     const mx_region *ahead_of;    /* inside backward: the region for which prefetching was done last */
     const mx_region *fetched_for; /* the region for which mx_remat_fetch was done last */
@@ -96,6 +100,11 @@ typedef struct mx_pass {
     int n_targets;
     bool record;
     mx_tensor **grads;
+
+    /* mx_tape_backward_inputs, mx_tape_backward_weights: the halves of a backward pass. */
+    mx_tensor *const *inputs; /* first half: of these leaves or computed tensors; NULL: another pass */
+    int n_inputs;
+    bool is_second;
 } mx_pass;
 
 mx_status mx_pass_check_roots(const mx_pass *pass);
@@ -103,7 +112,7 @@ mx_status mx_pass_check_roots(const mx_pass *pass);
 /* Marks the records that the roots depend on, and counts them. Changes nothing else. */
 mx_status mx_pass_reach(mx_pass *pass);
 
-/* With targets, after reach: sets `leads` of all reached records. */
+/* With targets or inputs, after reach: sets `leads` of all reached records. */
 mx_status mx_pass_find_leads(const mx_pass *pass);
 
 /* Whether the walk computes the gradient of input i. */
@@ -115,10 +124,30 @@ void mx_node_for_each_held(const mx_node *node, void (*visit)(mx_tensor *t));
 /* Releases values that are not needed: for good if nothing holds them; only from memory if a policy has dropped or
  * offloaded them. */
 void mx_tape_settle(mx_tensor *t);
-void mx_tape_unhold(mx_tensor *t); /* one reader fewer, then mx_tape_settle */
+void mx_tape_unhold(mx_tensor *t);    /* one reader fewer, then mx_tape_settle */
+void mx_tape_done_with(mx_tensor *t); /* one of the readers that backward has still to walk fewer, then the same */
 
 /* *sum = *sum + g; takes over the reference to g. While recording, nothing is added in place. */
 mx_status mx_grad_add(mx_tensor **sum, mx_tensor *g);
+
+bool mx_grad_is_exclusive(const mx_tensor *g); /* nothing else refers to it or its values */
+
+/* ---- backward in two halves ---- */
+
+/* After mx_pass_find_leads of the first half: the inputs of a record whose gradients are left to the second half. */
+uint32_t mx_half_late(const mx_node *node);
+
+/* After the record's vjp in the first half, with node->late: it waits for the second half. */
+mx_status mx_half_keep(mx_node *node);
+
+/* In place of the record's vjp in the first half: the gradients of its results are not complete, so it waits. */
+mx_status mx_half_put_off(mx_node *node);
+
+/* Fails if values have changed that waiting records read. */
+mx_status mx_half_check(const mx_tape *tape);
+
+void mx_half_abandon(mx_node *node);     /* a waiting record is about to be forgotten: its gradients are lost */
+void mx_half_abandon_all(mx_tape *tape); /* after a failure: forgets all waiting records */
 
 /* ---- gradients that are recorded ---- */
 
@@ -147,5 +176,6 @@ mx_status mx_remat_ensure(mx_node *node);
 
 /* Fails if the values of input i have changed since the call was recorded. */
 mx_status mx_node_check_input(const mx_node *node, int i, const char *reads);
+mx_status mx_node_fail_changed(const mx_node *node, const mx_tensor *t, const char *reads);
 
 #endif

@@ -167,7 +167,7 @@ mx_status mx_remat_ensure(mx_node *node)
 {
     const mx_call *call = &node->call;
     for (int i = 0; i < call->n_in; i++)
-        if ((call->op->reads_in >> i & 1u) && is_missing(call->in[i]))
+        if ((call->op->reads_in >> i & 1u) && node->recorded[i].holds && is_missing(call->in[i]))
             MX_TRY(restore(call->in[i], node->number + 1));
     for (int i = 0; i < call->n_out; i++)
         if ((call->op->reads_out >> i & 1u) && is_missing(call->out[i]))

@@ -71,6 +71,8 @@ bool mx_tape_is_walking(const mx_tape *tape) { return tape->is_walking; }
 
 bool mx_tape_is_any_walking(void) { return tapes->walks > 0; }
 
+bool mx_tape_waits(const mx_tape *tape) { return tape->n_waiting > 0; }
+
 mx_tape *mx_tape_enter(mx_tape *tape)
 {
     mx_tape *before = tapes->current;
@@ -142,6 +144,12 @@ void mx_tape_unhold(mx_tensor *t)
 {
     t->held--;
     if (t->held == 0)
+        mx_tape_settle(t);
+}
+
+void mx_tape_done_with(mx_tensor *t)
+{
+    if (--t->needed == 0)
         mx_tape_settle(t);
 }
 
@@ -247,7 +255,8 @@ mx_status mx_tape_record(mx_call *call)
     node->place = mx_text_again(mx_place);
     node->site = mx_site_now();
     node->walk = 0;
-    node->runs_again = node->dead = false;
+    node->runs_again = node->dead = node->waits = false;
+    node->late = 0;
     describe_inputs(node);
     node->holds_out = call->op->reads_out & ((1u << call->n_out) - 1);
     for (int i = 0; i < call->n_out; i++) {
@@ -285,6 +294,8 @@ static void take_off(mx_tape *tape, mx_node *node)
 static void forget(mx_tape *tape, mx_node *node)
 {
     const mx_call *call = &node->call;
+    if (node->waits)
+        mx_half_abandon(node);
     take_off(tape, node);
     mx_node_for_each_held(node, mx_tape_unhold);
     for (int i = 0; i < call->n_out; i++) {
@@ -348,7 +359,7 @@ void mx_tape_drop_unreferenced(mx_tensor *t)
     mx_node *node = t->node;
     if (node->tape->is_walking)
         node->tape->left_behind = true;
-    if (node->tape->is_walking || node->dead)
+    if (node->tape->is_walking || node->dead || node->waits)
         return;
     for (int i = 0; i < node->call.n_out; i++)
         if (is_useful(node->call.out[i]))

@@ -109,6 +109,22 @@ typedef struct mx_root {
  */
 mx_status mx_tape_backward(mx_tape *tape, const mx_root *roots, int n_roots, bool retain);
 
+/* The first half of mx_tape_backward: computes the gradients that lead to `inputs`, which are leaves or computed
+ * tensors, and others that come along with these. Gradients of weights of products are left to the second half; until
+ * then the tape holds the values that it reads, and another backward on it is refused. Otherwise as mx_tape_backward.
+ * MX_ERR_STATE, too, if the roots do not depend on an input; MX_ERR_VALUE if one is given twice. */
+mx_status mx_tape_backward_inputs(mx_tape *tape, const mx_root *roots, int n_roots, mx_tensor *const *inputs,
+                                  int n_inputs);
+
+/* The second half. Both together give the same bits as mx_tape_backward, unless a leaf is used three times or more, of
+ * which some are left and some are not: then the order of the sum differs. The gradient of a leaf that several tapes
+ * wait for is complete after the last of them. Does nothing if nothing is left. Collective as mx_tape_backward.
+ * MX_ERR_STATE, without any effect, if values have changed, or if waiting records were forgotten. */
+mx_status mx_tape_backward_weights(mx_tape *tape);
+
+/* Whether the second half is still to be called. */
+bool mx_tape_waits(const mx_tape *tape);
+
 /* Sets grads[i] to the gradient of the roots by targets[i], with one reference for the caller, and leaves the gradients
  * of all leaves as they are. A target is a leaf that requires a gradient, or a computed tensor; it must be given once.
  * With `record`, the gradients are recorded: they can be differentiated, and the records stay as with `retain`. Other

@@ -197,6 +197,18 @@ local function make_roots(slot, on)
     return roots
 end
 
+-- A leaf or a computed tensor on which the roots depend, for a backward in two halves.
+local function pick_input(nodes)
+    local inputs = {}
+    for _, n in ipairs(plain.reach(nodes)) do
+        inputs[#inputs + 1] = n.leaf and not n.t:is_released() and { t = n.t, name = "v" .. n.number } or nil
+        for _, slot in ipairs(p.slots) do
+            inputs[#inputs + 1] = slot.source == n and not n.leaf and slot or nil
+        end
+    end
+    return #inputs > 0 and pick(inputs) or nil
+end
+
 local function run_backward(on, roots, retain)
     local nodes, tensors, given, lists, words = {}, {}, {}, {}, {}
     for i, root in ipairs(roots) do
@@ -204,8 +216,13 @@ local function run_backward(on, roots, retain)
         words[i] = root.slot.name .. " by " .. root.text
     end
     local must, may = judge(nodes, on)
-    log("backward of tape %d: %s%s", on, table.concat(words, ", "), retain and ", retained" or "")
-    local f = on == p.tape and mx.backward or function(...) p.tapes[on]:backward(...) end
+    local input = on > 0 and not retain and chance(2) and pick_input(nodes)
+    log("backward of tape %d: %s%s", on, table.concat(words, ", "), retain and ", retained" or input
+        and ", first those of " .. input.name or "")
+    local f = on == p.tape and not input and mx.backward or function(a, b, o)
+        p.tapes[on]:backward(a, b, input and { inputs = input.t } or o)
+        p.tapes[on]:backward_weights()
+    end
     local ok, message = pcall(f, tensors, given, retain and { retain = true } or nil)
     if not ok then
         if not matches(message, may) then

@@ -51,6 +51,8 @@ local function run_stage(config, stage)
             local chunk, start = action.chunk, mx.now()
             if action.what == "F" then
                 pass:forward(chunk, action.micro, chunk > 1 and message() or nil):release()
+            elseif action.what == "W" then
+                pass:gradients_of_weights(chunk, action.micro)
             else
                 local dx = pass:backward(chunk, action.micro, chunk < chunks and message() or nil)
                 if dx then
@@ -70,6 +72,10 @@ for name, words in pairs({
     gpipe = "hardware=v5p-4 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=2",
     ["1f1b"] = "hardware=v5p-4 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=2 "
         .. "pipeline_schedule=1f1b",
+    zb_h1 = "hardware=v5p-4 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=2 "
+        .. "pipeline_schedule=zb_h1",
+    zb_h1_fsdp = "hardware=v5p-8 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=4 "
+        .. "ici_fsdp_parallelism=2 pipeline_schedule=zb_h1",
     interleaved = "hardware=v5p-4 num_pipeline_microbatches=8 per_device_batch_size=2 pipeline_schedule=1f1b",
     fsdp = "hardware=v5p-8 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=4 "
         .. "ici_fsdp_parallelism=2 pipeline_schedule=1f1b",
@@ -90,7 +96,7 @@ for name, words in pairs({
                 return seconds[("%s %d.%d"):format(what, chunk, micro)]
             end
         end
-        local exact = schedule.replay(s, { F = of "F", B = of "B", message = result.pipeline.message })
+        local exact = schedule.replay(s, { F = of "F", B = of "B", W = of "W", message = result.pipeline.message })
         lu.assertAlmostEquals(result.pipeline.replay.duration / exact.duration, 1, 0.01)
         lu.assertAlmostEquals(result.pipeline.replay.bubble, exact.bubble, 0.01)
     end

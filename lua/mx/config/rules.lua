@@ -118,7 +118,7 @@ rules.VALUES = {
     num_layers_per_pipeline_stage = { min = 1, max = MOST_SIZE },
     decoder_last_pipeline_num_layers = { min = 1, max = MOST_SIZE, rest = -1, rest_means = "as many as the others" },
     pipeline_parallel_layers = { min = 1, max = MOST_SIZE, rest = -1, rest_means = "all" },
-    pipeline_schedule = { choices = { "gpipe", "1f1b" }, missing = { zb_h1 = "backward passes in two halves" } },
+    pipeline_schedule = { choices = { "gpipe", "1f1b", "zb_h1" } },
     eval_per_device_batch_size = { min = 0, max = MOST_SIZE },
     target_eval_loss = { min = 0 },
     per_device_batch_size = { min = 1 / MOST_DEVICES, max = MOST_SIZE },

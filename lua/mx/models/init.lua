@@ -223,7 +223,7 @@ function Decoder:embed(tokens, run)
 end
 
 -- Layers first to last: x (B, S, E) -> (B, S, E); nil before the first layer, which starts from the tokens. Also what
--- the layers add to the loss.
+-- the layers add to the loss, and the input of the first of them.
 function Decoder:through(first, last, x, tokens, run)
     self:prefetch(first - 1, last, run)
     if first == 1 then
@@ -232,6 +232,7 @@ function Decoder:through(first, last, x, tokens, run)
             return self:embed(tokens, run)
         end)
     end
+    local input_of_first = x
     local extra, sum
     for i = first, last do
         self:prefetch(i, last, run)
@@ -240,7 +241,7 @@ function Decoder:through(first, last, x, tokens, run)
         end, x)
         sum = sum and extra and sum + extra or sum or extra
     end
-    return x, sum
+    return x, sum, input_of_first
 end
 
 -- The final norm.
@@ -299,6 +300,7 @@ end
 ---@param evaluates? boolean
 ---@return any (B, S, E)
 ---@return any? in training, what the chunk's layers add to the loss (f32, one element); nil: nothing
+---@return any the input of the first layer
 function Decoder:chunk(chunk, x, batch, evaluates)
     local own, run = self.parallel.stages, self:run_of(batch, evaluates)
     self:number_tokens(batch.tokens, run)

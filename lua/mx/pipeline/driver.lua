@@ -4,6 +4,9 @@
 -- A stage posts a receive two actions before it needs the value. So the message travels while it computes, and does not
 -- hold up those behind it. Messages are posted in the schedule's order only, so stages never block each other
 -- (schedule.lua).
+--
+-- If the schedule splits backward passes, "B" computes the gradients that lead to the input of the chunk's first layer.
+-- Those of the weights of products are left to "W" (tape:backward_weights).
 
 local mx = require "mx"
 local schedule = require "mx.pipeline.schedule"
@@ -78,8 +81,8 @@ end
 
 -- The place, in this stage's messages, of the one that an action waits for; 0: it waits for none.
 local function needed_by(self, action)
-    local what = action and (action.what == "F" and "activation" or "gradient")
-    return action and self.last[key(what, action.chunk, action.micro)] or 0
+    local what = action and (action.what == "F" and "activation" or action.what == "B" and "gradient")
+    return what and self.last[key(what, action.chunk, action.micro)] or 0
 end
 
 -- Posts messages up to number `most`, and those that are ready to be sent; stops at one whose value is not there yet.
@@ -116,7 +119,7 @@ end
 
 -- Runs this stage's actions. forward(self, chunk, micro, x) and backward(self, chunk, micro, dy) return what to send.
 -- Notes how long that takes, and how long the stage waits for other stages.
-local function run(self, actions, forward, backward)
+local function run(self, actions, forward, backward, gradients_of_weights)
     local chunks, start = self.s.stages * self.s.repeats, mx.now()
     for i, action in ipairs(actions) do
         local chunk, micro = action.chunk, action.micro
@@ -126,6 +129,8 @@ local function run(self, actions, forward, backward)
             if chunk < chunks then
                 self.made[key("activation", chunk + 1, micro)] = y
             end
+        elseif action.what == "W" then
+            gradients_of_weights(self, chunk, micro)
         else
             local dx = backward(self, chunk, micro, take(self, "gradient", chunk, micro))
             if chunk > 1 then
@@ -176,10 +181,13 @@ function Pass:forward(chunk, micro, x)
         x:requires_grad()
     end
     local tape = mx.tape()
+    local first
     local y, extra = tape:run(mx.scope, function()
-        return self.model:chunk(chunk, x, self.micros[micro])
+        local results = table.pack(self.model:chunk(chunk, x, self.micros[micro]))
+        first = results[3]
+        return table.unpack(results, 1, self.s.splits and 3 or 2)
     end)
-    self.tapes[key("F", chunk, micro)] = { tape = tape, x = x, y = y, extra = extra }
+    self.tapes[key("F", chunk, micro)] = { tape = tape, x = x, y = y, extra = extra, first = first }
     self.loss = self.loss + (extra and extra:item() * self.share or 0)
     return y:detach()
 end
@@ -194,22 +202,26 @@ local function loss_of(self, made, micro)
     return loss
 end
 
---- The backward pass. Collective on the ranks of the stage.
+--- The backward pass; if the schedule splits it, the first half. Collective on the ranks of the stage.
 ---@param chunk integer
 ---@param micro integer
 ---@param dy any what the next chunk has sent; nil for the last one
 ---@return any what the previous chunk needs; nil for the first one
 function Pass:backward(chunk, micro, dy)
-    local parallel, made, dx = self.model.parallel, self.tapes[key("F", chunk, micro)], nil
-    self.tapes[key("F", chunk, micro)] = nil
+    local parallel, made, splits, dx = self.model.parallel, self.tapes[key("F", chunk, micro)], self.s.splits, nil
     self.done[chunk] = (self.done[chunk] or 0) + 1
     if self.done[chunk] == 1 or self.done[chunk] == #self.micros then
         parallel:add_gradients(params_of(self.model, chunk), self.completes and self.done[chunk] == #self.micros)
     end
     local root = dy and made.y or loss_of(self, made, micro)
     made.tape:backward({ root, made.extra },
-        { dy or parallel.seed * self.weights[micro], made.extra and parallel.seed * self.share })
-    made.tape:close()
+        { dy or parallel.seed * self.weights[micro], made.extra and parallel.seed * self.share },
+        splits and { inputs = made.first } or nil)
+    if not splits then
+        self:close(chunk, micro)
+    elseif not made.x then
+        made.first:release()
+    end
     for _, t in ipairs({ made.y, dy or root, made.extra }) do
         t:release()
     end
@@ -223,6 +235,19 @@ function Pass:backward(chunk, micro, dy)
     return dx
 end
 
+function Pass:close(chunk, micro)
+    self.tapes[key("F", chunk, micro)].tape:close()
+    self.tapes[key("F", chunk, micro)] = nil
+end
+
+--- The second half of a backward pass: the gradients of weights. Collective on the ranks of the stage.
+---@param chunk integer
+---@param micro integer
+function Pass:gradients_of_weights(chunk, micro)
+    self.tapes[key("F", chunk, micro)].tape:backward_weights()
+    self:close(chunk, micro)
+end
+
 --- Makes a model train with a schedule of your own, the same on all ranks; refuses one that is wrong or does not fit.
 --- Not collective.
 ---@param model mx.Decoder
@@ -231,8 +256,6 @@ function driver.use(model, s)
     local own = model.parallel.stages
     if not own then
         util.refuse("pipeline schedule: the model is on no pipeline: set ici_pipeline_parallelism")
-    elseif s.splits then
-        util.refuse("pipeline schedule: its backward passes are in two halves (W), which cannot be run yet")
     elseif s.stages ~= own.n or s.repeats ~= own.repeats or s.microbatches ~= own.microbatches then
         util.refuse("pipeline schedule: %d stages, %d repeats, %d microbatches, but the model has %d, %d and %d",
             s.stages, s.repeats, s.microbatches, own.n, own.repeats, own.microbatches)
@@ -260,7 +283,7 @@ function driver.train(model, batches, weights, pass, passes)
         model.routing.passes = model.routing.passes + n
     end
     local self = driver.new(model, micros, shares, 1 / (n * passes), pass == passes)
-    run(self, self.s.actions[self.stage], self.forward, self.backward)
+    run(self, self.s.actions[self.stage], self.forward, self.backward, self.gradients_of_weights)
     local times = model.parallel.stages.times
     times.passes = times.passes + 1
     if times.passes > 1 then

@@ -37,52 +37,74 @@ end
 
 -- ---- one chip ----
 
--- Seconds and parts of the time (mx.sim_times) of fn, and by how much it changes the memory in use.
+-- What fn costs: seconds, parts of the time (mx.sim_times), by how much it changes the memory in use (bytes), and how
+-- much it needs besides while it runs.
 local function measure(fn)
     local start, in_use = mx.now(), mx.memory().in_use
     mx.sim_times(true)
+    mx.reset_peak()
     fn()
-    return { seconds = mx.now() - start, times = mx.sim_times(), bytes = mx.memory().in_use - in_use }
+    return {
+        seconds = mx.now() - start, times = mx.sim_times(), bytes = mx.memory().in_use - in_use,
+        peak = mx.memory().peak - in_use,
+    }
 end
 
--- Passes of one chunk of this chip's stage. Collectives of a pass may delay the next one, so passes are measured after
--- passes of either kind. The first backward pass is a case of its own: there are no gradients yet that it adds to, for
--- which it would have to wait for collectives. Collects the figures in `stage`.
+-- The passes that are measured: each kind after each kind. Whole backward passes; passes in two halves.
+local WHOLE = { "F", "F", "B", "F", "B", "F", "F", "B", "B", "B" }
+local SPLIT = {
+    "F", "F", "B", "W", "F", "B", "W", "B", "F", "F", "F", "W", "F", "B", "B", "W", "W", "B", "B", "W", "W",
+}
+
+-- The kind of a pass. The first backward passes of a step are kinds of their own: there are no gradients yet that they
+-- add to, for which they would have to wait for collectives.
+local function kind_of(what, micro)
+    return what ~= "F" and micro == 1 and what .. "1" or what
+end
+
+-- The figures of a pass of this kind after one of the kind `before`, or of those most like it.
+local function figures_of(one, kind, before)
+    return one[kind .. " " .. before] or one[kind .. " " .. before:sub(1, 1)] or one[kind]
+end
+
+-- Passes of one chunk of this chip's stage. Collectives of a pass may delay the next one, so a pass has other figures
+-- after a pass of another kind. Collects them in `stage`.
 local function measure_chunk(model, batch, chunk, chunks, stage)
     local parallel, B, S = model.parallel, batch.tokens:size(1), batch.tokens:size(2)
     local sizes = { B, S // parallel.mesh:size(parallel.sequence), parallel.features }
-    local pass = driver.new(model, { batch, batch, batch, batch, batch }, { 1, 1, 1, 1, 1 }, 1, true)
-    local function forward(micro)
-        local x = chunk > 1 and mx.zeros(sizes, model.shape.dtype) or nil
-        local y = pass:forward(chunk, micro, x)
-        y:release() -- the message has sent it
-    end
-    local function backward(micro)
-        local dy = chunk < chunks and mx.zeros(sizes, model.shape.dtype) or nil
-        local dx = pass:backward(chunk, micro, dy)
-        if dx then
-            dx:release()
+    local passes, micros, weights = stage.stages.schedule.splits and SPLIT or WHOLE, {}, {}
+    for _, what in ipairs(passes) do
+        if what == "F" then
+            micros[#micros + 1], weights[#weights + 1] = batch, 1
         end
     end
-    local one, peaks = {}, stage.peaks
-    local function pass_of(run, micro)
-        return measure(function() run(micro) end)
+    local pass = driver.new(model, micros, weights, 1, true)
+    local run = {
+        F = function(micro)
+            local x = chunk > 1 and mx.zeros(sizes, model.shape.dtype) or nil
+            pass:forward(chunk, micro, x):release() -- the message has sent it
+        end,
+        B = function(micro)
+            local dy = chunk < chunks and mx.zeros(sizes, model.shape.dtype) or nil
+            local dx = pass:backward(chunk, micro, dy)
+            if dx then
+                dx:release()
+            end
+        end,
+        W = function(micro) pass:gradients_of_weights(chunk, micro) end,
+    }
+    local one, counts, before = {}, { F = 0, B = 0, W = 0 }, nil
+    for _, what in ipairs(passes) do
+        local micro = counts[what] + 1
+        counts[what] = micro
+        local kind, figures = kind_of(what, micro), measure(function() run[what](micro) end)
+        if what ~= "F" and micro == #micros then -- also adds gradients over ranks
+            stage.reduced_s = stage.reduced_s + math.max(0, figures.seconds - figures_of(one, what, before).seconds)
+        elseif before then -- the first pass of all starts gathers that later ones find started
+            one[kind .. " " .. before], one[kind] = figures, figures
+        end
+        before = kind
     end
-    forward(1)
-    mx.reset_peak()
-    one.F_after_F = pass_of(forward, 2)
-    one.kept = one.F_after_F.bytes
-    one.first_B = pass_of(backward, 1)
-    peaks[1] = math.max(peaks[1], mx.memory().peak)
-    mx.reset_peak()
-    one.F_after_first_B = pass_of(forward, 3)
-    one.B_after_F = pass_of(backward, 2)
-    peaks[2] = math.max(peaks[2], mx.memory().peak)
-    one.F_after_B = pass_of(forward, 4)
-    forward(5)
-    backward(3)
-    one.B_after_B = pass_of(backward, 4)
-    stage.reduced_s = stage.reduced_s + math.max(0, pass_of(backward, 5).seconds - one.B_after_B.seconds)
     stage.chunks[chunk] = one
 end
 
@@ -102,10 +124,11 @@ local function measure_stage(config, shape, o)
     local stage = { weights = weights, stages = own, batches = 8 * tokens }
     for _ = 1, 2 do
         local step <close> = mx.step()
-        stage.peaks, stage.chunks, stage.reduced_s = { 0, 0 }, {}, 0
+        stage.chunks, stage.reduced_s = {}, 0
         local sizes = { b, config.max_target_length }
         local batch = model.parallel:batch_part { tokens = mx.zeros(sizes, "i32"), targets = mx.zeros(sizes, "i32") }
         local gathered <close> = model.parallel:gather_once(model.params, 1)
+        stage.at_rest = mx.memory().in_use
         for turn = 0, own.repeats - 1 do
             measure_chunk(model, batch, turn * own.n + own.index + 1, own.n * own.repeats, stage)
         end
@@ -139,31 +162,22 @@ end
 
 -- ---- all stages ----
 
--- The most chunks in flight before and after the first backward pass of a stage.
-local function in_flight(actions)
-    local now, most, after = 0, 0, nil
+-- The memory of a stage at its peak, and what it then keeps of microbatches: their number, and bytes. `of` gives the
+-- figures of the chunk of an action.
+local function peak_of(stage, actions, of)
+    local now, peak, flying, kept = stage.at_rest, 0, 0, 0
+    local at_peak, before
     for _, action in ipairs(actions) do
-        now = now + (action.what == "F" and 1 or -1)
-        if after or action.what == "B" then
-            after = math.max(after or 0, now)
-        else
-            most = math.max(most, now)
+        local one, kind = of(action.chunk), kind_of(action.what, action.micro)
+        local figures = figures_of(one, kind, before or "F")
+        if now + figures.peak > peak then
+            peak, at_peak = now + figures.peak, { count = flying, bytes = kept }
         end
+        now, kept, before = now + figures.bytes, kept + one[action.what].bytes, kind
+        flying = flying + (action.what == "F" and 1 or action.what == "B" and -1 or 0)
     end
-    return most, after
-end
-
--- The memory of a stage at its peak: measured with two chunks in flight, plus those that are more.
-local function peak_of(stage, actions)
-    local kept, n = 0, 0
-    for _, one in pairs(stage.chunks) do
-        kept, n = kept + one.kept, n + 1
-    end
-    kept = kept // n
-    local before, after = in_flight(actions)
-    local peak = math.max(stage.peaks[1] + (before - 2) * kept, stage.peaks[2] + (after - 2) * kept)
     -- Besides: the batch, what a message looks like, and two messages that have come early.
-    return peak + stage.batches + 3 * stage.message_bytes, kept, math.max(before, after)
+    return peak + stage.batches + 3 * stage.message_bytes, at_peak
 end
 
 local function add(sum, times, n)
@@ -211,19 +225,14 @@ function simulate.step(config, shape, start, o)
     end
     local passes = config.gradient_accumulation_steps
     local message = message_time(mesh, list[1])
+    local function seconds_of(what)
+        return function(chunk, micro, before)
+            local after = before and kind_of(before.what, before.micro) or "F"
+            return figures_of(chunk_of(chunk), kind_of(what, micro), after).seconds
+        end
+    end
     local replay = schedule.replay(s, {
-        F = function(chunk, _, before)
-            local one = chunk_of(chunk)
-            if not before or before.what == "F" then
-                return one.F_after_F.seconds
-            end
-            return (before.micro == 1 and one.F_after_first_B or one.F_after_B).seconds
-        end,
-        B = function(chunk, micro, before)
-            local one = chunk_of(chunk)
-            return (micro == 1 and one.first_B or before.what == "F" and one.B_after_F or one.B_after_B).seconds
-        end,
-        message = message,
+        F = seconds_of "F", B = seconds_of "B", W = seconds_of "W", message = message,
     })
     local pipeline = { schedule = s, replay = replay, message = message, peaks = {} }
     local result = { step_s = 0, peak_bytes = 0, pipeline = pipeline }
@@ -232,19 +241,20 @@ function simulate.step(config, shape, start, o)
         local actions = replay.actions[stage]
         local stop = actions[#actions].stop + (passes - 1) * replay.duration
         result.step_s = math.max(result.step_s, stop + kind.reduced_s + kind.tail.seconds)
-        local peak, kept, flying = peak_of(kind, s.actions[stage])
+        local peak, at_peak = peak_of(kind, s.actions[stage], chunk_of)
         pipeline.peaks[stage] = peak
         if peak > result.peak_bytes then
             result.peak_bytes, result.weights, result.states = peak, kind.weights, kind.states
             result.gradients, result.batches, result.staged = kind.gradients, kind.batches, kind.staged
-            result.kept = { { name = "microbatches in flight", bytes = flying * kept, count = flying } }
+            result.kept = { { name = "microbatches in flight", bytes = at_peak.bytes, count = at_peak.count } }
         end
         if replay.busy[stage] > most then
             most, result.times = replay.busy[stage], {}
             for turn = 0, own.repeats - 1 do
                 local one = kind.chunks[turn * own.n + kind.stages.index + 1]
-                add(result.times, one.F_after_B.times, s.microbatches * passes)
-                add(result.times, one.B_after_F.times, s.microbatches * passes)
+                for _, what in ipairs(s.splits and { "F", "B", "W" } or { "F", "B" }) do
+                    add(result.times, one[what].times, s.microbatches * passes)
+                end
             end
             add(result.times, kind.tail.times, 1)
         end

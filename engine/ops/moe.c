@@ -256,7 +256,9 @@ static mx_status host_sort(mx_call *call)
                   .sequence = tokens / a.sequences};
     MX_TRY(mx_slots_sort(&s, a.rows, mx_data(call->out[0]), mx_data(call->out[1]), mx_data(call->out[2]), &needed));
     if (needed > a.rows)
-        return mx_bad_value(call, "experts %lld .. %lld get %lld rows, but rows = %lld; give more, or a capacity",
+        return mx_bad_value(call,
+                            "experts %lld .. %lld get %lld rows, but their buffer has rows = %lld: give it more (for a "
+                            "model: a larger ragged_buffer_factor, or -1), or a capacity",
                             (long long)a.first, (long long)(a.first + a.count - 1), (long long)needed,
                             (long long)a.rows);
     return MX_OK;

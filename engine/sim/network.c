@@ -149,9 +149,12 @@ mx_network_time mx_network_cost(const mx_network *network, const mx_route *route
     mx_network_time t = {0, 0};
     bool one_way = kind == MX_PERMUTE || kind == MX_POINT,
          crosses = one_way && route->slices > 1; /* the slowest link determines the time of a step */
+    /* What an exchange brings from other slices is exchanged once more inside: as much as a slice has. */
+    bool exchanges = kind == MX_ALL_TO_ALL || kind == MX_ALL_TO_ALL_ROWS;
+    double inside = exchanges ? bytes / route->slices : bytes;
     if (route->inside > 1 && !crosses)
         t.ici_s =
-            network->n_dims > 0 ? torus_cost(network, route, kind, bytes) : switch_cost(network, route, kind, bytes);
+            network->n_dims > 0 ? torus_cost(network, route, kind, inside) : switch_cost(network, route, kind, inside);
     if (route->slices > 1)
         t.dcn_s = dcn_cost(network, route, kind, bytes);
     return t;

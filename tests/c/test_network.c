@@ -211,6 +211,14 @@ static void test_slices(void)
         mx_network_time step = cost(&pod, mesh, 2, 0, MX_PERMUTE, bytes);
         CHECK(step.ici_s == 0 && near(step.dcn_s, hop + bytes / dcn, 1e-12), "as slow as the slowest link");
     }
+    /* Every chip of two slices has bytes / 512. Half of that goes to the other slice, and all of it, as much as a slice
+     * has, is exchanged inside. */
+    mx_axis two[] = {{"expert", 256, 2}};
+    for (int kind = MX_ALL_TO_ALL; kind <= MX_ALL_TO_ALL_ROWS; kind++) {
+        mx_network_time t = cost(&pod, two, 1, 1, (mx_exchange_kind)kind, bytes);
+        CHECK(near(t.dcn_s, hop + bytes / 512 / 2 / dcn, 1e-12), "%g s", t.dcn_s);
+        CHECK(near(t.ici_s, bytes / 2 / 4 / (4 * LINK), 1e-12), "a quarter of a gather of a slice: %g s", t.ici_s);
+    }
     mx_axis inside[] = {{"data", 1, 1}, {"fsdp", 256, 1}};
     CHECK(cost(&pod, inside, 2, 1, MX_ALL_REDUCE, bytes).dcn_s == 0, "one slice crosses nothing");
 }

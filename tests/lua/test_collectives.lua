@@ -138,8 +138,11 @@ function TestCollectives.test_experts()
     end
     for _, policy in ipairs({ "none", "full", "minimal" }) do
         local word = "remat_policy=" .. policy
-        compare_experts("hardware=v5e-4", "ici_expert_parallelism=4", word)
-        compare_experts("hardware=v5e-8", "ici_expert_parallelism=2", FSDP .. 4, word, "use_post_ffw_norm=true")
+        for _, ring in ipairs({ "use_ring_of_experts=false", "use_ring_of_experts=true" }) do
+            compare_experts("hardware=v5e-4", "ici_expert_parallelism=4", word, ring)
+            compare_experts("hardware=v5e-8", "ici_expert_parallelism=2", FSDP .. 4, word, ring,
+                "use_post_ffw_norm=true")
+        end
     end
     compare_experts("hardware=v5e-8", "ici_expert_parallelism=2", TENSOR .. 4, "shared_experts=1")
     compare_experts("hardware=v5e-8", "ici_expert_parallelism=2", CONTEXT .. 2, DATA .. 2)

@@ -288,6 +288,16 @@ function TestConfig.test_combinations()
     refused({ "num_experts=4", "use_bias=true" }, "use_bias: expected false: experts have no biases")
     refused({ "num_experts=4", "first_num_dense_layers=16" }, "leaves none of the 16 layers for the 4 experts")
     refused({ "num_experts=4", "interleave_moe_layer_step=17" }, "leaves none of the 16 layers for the 4 experts")
+    refused({ "use_ring_of_experts=true" }, "use_ring_of_experts has no effect without num_experts")
+    refused({ "num_experts=4", "use_ring_of_experts=maybe" }, "use_ring_of_experts: expected true, false or auto, got")
+    for word, value in pairs { ["true"] = true, ["false"] = false, auto = "auto" } do
+        local c = mx.config.load { "num_experts=4", "use_ring_of_experts=" .. word }
+        lu.assertEquals(c.use_ring_of_experts, value)
+    end
+    refused({ "num_experts=4", "ragged_buffer_factor=0.5" }, "ragged_buffer_factor: expected at least 1, or -1 for as "
+        .. "many rows as are needed, got '0.5'")
+    refused({ "num_experts=4", "hardware=v5e-8", "ragged_buffer_factor=1.25", "simulated_expert_imbalance=1.5" },
+        "simulated_expert_imbalance: expected at most ragged_buffer_factor = 1.25, the rows that buffers have, got 1.5")
     refused({ "num_experts=4", "n_routing_groups=2" }, "topk_routing_group: goes with n_routing_groups")
     refused({ "num_experts=4", "routing_group_score=max" }, "has no effect without n_routing_groups")
     refused({ "num_experts=4", "n_routing_groups=3", "topk_routing_group=1" }, "a divisor of num_experts = 4, got 3")

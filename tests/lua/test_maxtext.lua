@@ -119,8 +119,9 @@ function TestWords.test_values_of_words_without_effect_have_the_type_of_maxtexts
         "'scan_layers=flase' on the command line: scan_layers: expected true or false, got flase")
     refused({ "model_name=tiny", "sa_block_kv_compute=51x" },
         "sa_block_kv_compute: expected a whole number, got \"51x\"")
-    refused({ "model_name=tiny", "ragged_buffer_factor=[1]x" }, "ragged_buffer_factor: expected a number, got")
-    load({ "model_name=tiny", "ragged_buffer_factor=1", "sa_block_kv_compute=1_024", "scan_layers=False",
+    refused({ "model_name=tiny", "eval_ragged_buffer_factor=[1]x" },
+        "eval_ragged_buffer_factor: expected a number, got")
+    load({ "model_name=tiny", "eval_ragged_buffer_factor=1", "sa_block_kv_compute=1_024", "scan_layers=False",
         "hf_path=None", "checkpoint_storage_concurrent_gb=None" })
     with_file("own.yml", "model_name: tiny\nscan_layers: 3\n", function(path)
         refused({ path }, path .. ":2: scan_layers: expected true or false, got 3")

@@ -21,9 +21,19 @@ function TestSimExperts.test_by_hand()
     lu.assertEquals({ alone.count, alone.ranks, alone.rows, alone.rows_each }, { 8, 1, 1024, 128 })
     lu.assertEquals(alone.buffer_bytes, 1024 * (2 * 64 + 3 * 64) * 2)
     lu.assertEquals({ alone.weight_bytes, alone.token_bytes }, { 8 * 3 * 64 * 64 * 2, 0 })
-    local ring = of(config("hardware=v5e-8", "ici_expert_parallelism=4", "simulated_expert_imbalance=1.5"))
+    local ring = of(config("hardware=v5e-8", "ici_expert_parallelism=4", "simulated_expert_imbalance=1.5",
+        "use_ring_of_experts=true"))
     lu.assertEquals({ ring.count, ring.ranks, ring.rows, ring.rows_each }, { 2, 4, 1536, 768 })
-    lu.assertEquals(ring.token_bytes, 4 * 8 * 64 * 64 * 2)
+    lu.assertEquals({ ring.token_bytes, ring.sends_rows }, { 4 * 8 * 64 * 64 * 2, false })
+    -- Its 8 x 64 tokens have 2 rows each. A buffer of 1.25 times the even share is computed as if it were full.
+    local exchange = of(config("hardware=v5e-8", "ici_expert_parallelism=4", "ragged_buffer_factor=1.25"))
+    lu.assertEquals({ exchange.count, exchange.ranks, exchange.rows, exchange.rows_each }, { 2, 4, 1280, 640 })
+    lu.assertEquals({ exchange.token_bytes, exchange.sends_rows }, { 2 * 8 * 64 * 64 * 2, true })
+    -- With auto, tokens are gathered by at most as many ranks as they have experts.
+    for ranks, sends_rows in pairs { [2] = false, [4] = true } do
+        local found = of(config("hardware=v5e-8", "ici_expert_parallelism=" .. ranks, "use_ring_of_experts=auto"))
+        lu.assertEquals(found.sends_rows, sends_rows)
+    end
     -- A limit of one even share of each sequence: 16 rows of an expert.
     local limited = of(config("hardware=v5e-8", "sparse_matmul=false", "capacity_factor=0.5"))
     lu.assertEquals(limited.rows, 8 * 8 * 8)
@@ -36,6 +46,8 @@ function TestSimExperts.test_a_step_has_these_products()
         {}, { "ici_expert_parallelism=2", "ici_fsdp_parallelism=4" },
         { "ici_expert_parallelism=2", "ici_fsdp_parallelism=2", "ici_tensor_parallelism=2" },
         { "ici_expert_parallelism=8", "simulated_expert_imbalance=1.25" },
+        { "ici_expert_parallelism=8", "simulated_expert_imbalance=1.25", "use_ring_of_experts=true" },
+        { "ici_expert_parallelism=4", "ici_fsdp_parallelism=2", "ragged_buffer_factor=1.5" },
     }) do
         local cfg, found = config("hardware=v5e-8", table.unpack(words)), nil
         local e = of(cfg)
@@ -73,7 +85,10 @@ function TestSimExperts.test_lines()
     lu.assertStrContains(text, "experts of a layer: 8 of width 64, 2 for each token")
     lu.assertStrContains(text, "768  1.5 times the even share")
     lu.assertStrContains(text, "1,536 rows")
-    lu.assertStrContains(text, "of 4 chips")
+    lu.assertStrContains(text, "sent rows                              0.1 MiB  to 4 chips")
+    cfg = config("hardware=v5e-8", "ici_expert_parallelism=4", "use_ring_of_experts=true")
+    text = table.concat(experts.lines(cfg, mx.models.shape(cfg), mx.mesh.plan(cfg, 8)), "\n")
+    lu.assertStrContains(text, "gathered tokens                        0.2 MiB  of 4 chips")
     local dense = config("num_experts=1")
     lu.assertEquals(experts.lines(dense, mx.models.shape(dense), nil), {})
 end

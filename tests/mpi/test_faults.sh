@@ -92,11 +92,11 @@ case="killed while others send tokens to their experts"
 on 2 4 "local c = mx.config.load{'model_name=tiny-moe', 'ici_fsdp_parallelism=1', 'ici_expert_parallelism=2'}
 local mesh = mx.train.mesh(c)
 local model, data = mx.models.new(c, mesh), mx.data.open(c, mesh)
-local scatter, calls = model.parallel.scatter_tokens, 0
-function model.parallel.scatter_tokens(...)
+local send, calls = model.parallel.send_rows, 0
+function model.parallel.send_rows(...)
     calls = calls + 1
     if rank == 1 and calls == 3 then $kill_me end
-    return scatter(...)
+    return send(...)
 end
 for _ = 1, 9 do mx.train.gradients(model, data, 1) end"
 has "rank 1 (process [0-9]*) has died"
@@ -113,6 +113,17 @@ for i = 1, 1000 do
 end"
     has "rank 1 (process [0-9]*) has died"
     leaves_nothing
+done
+
+case="more rows than a buffer has" # all 2 x 2 x 512 rows to the four experts of rank 0, whose even share is half of them
+for ring in false true; do
+    on 2 4 "local c = mx.config.load{'model_name=tiny-moe', 'ici_fsdp_parallelism=1', 'ici_expert_parallelism=2',
+    'routed_score_func=sigmoid', 'routed_bias=true', 'ragged_buffer_factor=1.5', 'use_ring_of_experts=$ring'}
+local mesh = mx.train.mesh(c)
+local model = mx.models.new(c, mesh)
+for _, bias in pairs(model.buffers) do mx.copy(bias, mx.tensor{9, 9, 9, 9, 0, 0, 0, 0}) end
+mx.train.gradients(model, mx.data.open(c, mesh), 1)"
+    has "get.* 2048 rows, but .* buffer has rows = 1536: give it more (for a model: a larger ragged_buffer_factor, or -1)"
 done
 
 case="killed when the others have ended"

@@ -111,7 +111,7 @@ function TestRows.test_all_rows_to_one_rank_and_from_one_rank()
     end
 end
 
--- Large enough to be read in shared memory: by all ranks, or where the other ranks have few rows from some tensors only.
+-- Large enough to be read in shared memory: the tensors of all ranks, or of some, where the others have few rows.
 -- Without sharing, more than a slot holds.
 function TestRows.test_large()
     round_trip(table_by(4 * ranks, function(r, e) return 20 + (r + e) % 3 end), 1500, {})

@@ -67,6 +67,9 @@ local function check_experts(c, need)
         .. "neither")
     need(groups > 0 or c.routing_group_score == "sum_of_two", "routing_group_score", "has no effect without "
         .. "n_routing_groups")
+    need(c.ragged_buffer_factor < 0 or c.simulated_expert_imbalance <= c.ragged_buffer_factor,
+        "simulated_expert_imbalance", "expected at most ragged_buffer_factor = %g, the rows that buffers have, got %g",
+        c.ragged_buffer_factor, c.simulated_expert_imbalance)
     if groups > 0 then
         need(n % groups == 0, "n_routing_groups", "expected a divisor of num_experts = %d, got %d", n, groups)
         need(c.topk_routing_group <= groups, "topk_routing_group", "expected at most n_routing_groups = %d, got %d",

@@ -112,6 +112,12 @@ local function as_sequences(value)
     return type(value) == "number" and (math.tointeger(value) or value - value == 0 and value) or nil
 end
 
+local function as_switch_or_auto(value)
+    if type(value) == "boolean" or value == "auto" then
+        return value
+    end
+end
+
 -- Keys whose default does not determine their type.
 local MASK = { what = "a list of regular expressions such as [bias, norm]", take = as_strings }
 local KINDS = {
@@ -119,6 +125,7 @@ local KINDS = {
     trainable_parameters_mask = MASK,
     per_device_batch_size = { what = "a number such as 2 or 0.5", take = as_sequences },
     eval_per_device_batch_size = { what = "a number such as 2 or 0.5", take = as_sequences },
+    use_ring_of_experts = { what = "true, false or auto", take = as_switch_or_auto },
     dataset_mix = { what = "a list of [file, weight] such as [[a.h5, 0.7], [b.h5, 0.3]]", take = as_mix },
 }
 

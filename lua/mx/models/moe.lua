@@ -7,6 +7,7 @@
 local mx = require "mx"
 local collectives = require "mx.sim.collectives"
 local mlp = require "mx.models.mlp"
+local placed = require "mx.parallel.experts"
 local shapes = require "mx.models.shape"
 local util = require "mx.util"
 
@@ -44,6 +45,7 @@ function moe.of(c, factor)
             bias_rate = c.routed_bias_update_rate,
             f32 = c.float32_gate_logits,
         },
+        buffer = math.max(c.ragged_buffer_factor, 0), -- rows of a buffer over its even share; 0: those that are needed
         imbalance = c.simulated_expert_imbalance, -- of the rows of a simulated chip, over its even share
         load_balance = c.load_balance_loss_weight, -- weights of losses
         router_z = c.router_z_loss_weight,
@@ -122,36 +124,26 @@ function moe.capacity(part, S, run)
     return math.max(1, math.floor(math.ceil(S * part.top / part.experts) * part.capacity))
 end
 
--- How many rows the experts first .. first + count - 1 need for so many sequences. Where they are all experts, every
--- slot that a capacity leaves has a row. Otherwise the choices are read. The number is rounded up to a sixteenth of an
--- even share, so that buffers of the same sizes come back. A simulated pod has no choices, and a declared imbalance.
-local function rows_of(part, experts, sort)
-    local slots, count, capacity = experts:numel(), sort.count, sort.capacity
-    local share = slots * count / part.experts
-    local most = capacity > 0 and math.min(slots, sort.sequences * count * capacity) or slots
-    if count == part.experts then
-        return most
+-- The most rows that `count` experts get of the slots of so many sequences.
+local function most_rows(slots, sequences, count, capacity)
+    return capacity > 0 and math.min(slots, sequences * count * capacity) or slots
+end
+
+-- The rows of a buffer for experts whose even share is `share` rows, and that get at most `most`. `needed` reads from
+-- the choices how many rows they get. That is rounded up to a sixteenth of the share, so that buffers of the same sizes
+-- come back. A simulated pod has no choices, and a declared imbalance.
+local function buffer_rows(part, share, most, needed)
+    if part.buffer > 0 then
+        return math.min(most, math.ceil(share * part.buffer))
     elseif mx.is_simulated() then
         return math.min(most, math.ceil(share * part.imbalance))
     end
-    local needed = mx.scope(function()
-        local loads = mx.moe_count(experts, { experts = part.experts, sequences = sort.sequences })
-        loads = mx.narrow(loads, { dim = 2, start = sort.first + 1, length = count })
-        return (capacity > 0 and mx.minimum(loads, capacity) or loads):sum():item()
-    end)
     local unit = math.max(1, math.ceil(share / 16))
-    return math.min(most, math.ceil(needed / unit) * unit)
+    return math.min(most, math.ceil(mx.scope(needed) / unit) * unit)
 end
 
--- The results of this rank's experts for tokens h (B, S, E), added up by the tokens' weights: (B, S, E).
-local function compute(model, part, weights, h, shares, experts, capacity)
-    local first, count = model.parallel:own_experts(part)
-    local sort = {
-        experts = part.experts, first = first, count = count, capacity = capacity, sequences = h:size(1),
-    }
-    sort.rows = rows_of(part, experts, sort)
-    local order, place, counts = mx.moe_sort(experts, sort)
-    local x = mx.moe_gather(h, order, place) -- (rows, E)
+-- The products of rows x (rows, E), of which each expert has counts (experts).
+local function multiply(part, weights, x, counts)
     local function product(name, saved)
         return mx.name(mx.grouped_matmul(x, weights["experts." .. name .. ".weight"], counts), saved)
     end
@@ -161,8 +153,41 @@ local function compute(model, part, weights, h, shares, experts, capacity)
     else
         inner = mx[part.activation](product("wi", "mlpwi"))
     end
-    local y = mx.grouped_matmul(inner, weights["experts.wo.weight"], counts)
+    return mx.grouped_matmul(inner, weights["experts.wo.weight"], counts)
+end
+
+-- The results of this rank's experts for tokens h (B, S, E), added up by the tokens' weights: (B, S, E).
+local function compute(model, part, weights, h, shares, experts, capacity)
+    local first, count = model.parallel:own_experts(part)
+    local sequences = h:size(1)
+    local sort = { experts = part.experts, first = first, count = count, capacity = capacity, sequences = sequences }
+    sort.rows = most_rows(experts:numel(), sequences, count, capacity)
+    if count < part.experts then
+        sort.rows = buffer_rows(part, experts:numel() * count / part.experts, sort.rows, function()
+            local loads = mx.moe_count(experts, { experts = part.experts, sequences = sequences })
+            loads = mx.narrow(loads, { dim = 2, start = first + 1, length = count })
+            return (capacity > 0 and mx.minimum(loads, capacity) or loads):sum():item()
+        end)
+    end
+    local order, place, counts = mx.moe_sort(experts, sort)
+    local y = multiply(part, weights, mx.moe_gather(h, order, place), counts)
     return mx.moe_combine(y, order, place, shares)
+end
+
+-- The same with the experts of all ranks, to which the rows of this rank's tokens travel.
+local function compute_elsewhere(model, part, weights, h, shares, experts, capacity)
+    local parallel, slots, sequences = model.parallel, experts:numel(), h:size(1)
+    local first, count = parallel:own_experts(part)
+    local sort = { experts = part.experts, capacity = capacity, sequences = sequences }
+    sort.rows = most_rows(slots, sequences, part.experts, capacity)
+    local order, place, counts = mx.moe_sort(experts, sort)
+    local of_ranks = parallel:rows_of_ranks(counts)
+    local ranks, own = of_ranks:size(1), mx.narrow(of_ranks, { dim = 2, start = first + 1, length = count })
+    local rows = buffer_rows(part, ranks * slots * count / part.experts,
+        ranks * most_rows(slots, sequences, count, capacity), function() return own:sum():item() end)
+    local x = parallel:send_rows(mx.moe_gather(h, order, place), of_ranks, rows)
+    local y = multiply(part, weights, x, own:sum { dim = 1 })
+    return mx.moe_combine(parallel:send_rows(y, of_ranks, sort.rows, true), order, place, shares)
 end
 
 --- The experts with a layer's weights: h (B, S, E) -> (B, S, E), before the sum over a mesh. In a training pass also
@@ -182,9 +207,14 @@ function moe.forward(model, i, part, weights, h, run)
     local capacity = moe.capacity(part, h:size(2), run)
     local extra = run.pass and model.routing:observe(i, part, logits, experts, capacity)
     mx.place(("layer %d, experts"):format(i))
-    local parallel, tokens = model.parallel, model.parallel:gather_tokens(h, true)
-    shares, experts = parallel:gather_tokens(shares), parallel:gather_tokens(experts)
-    local y = parallel:scatter_tokens(compute(model, part, weights, tokens, shares, experts, capacity))
+    local parallel, y = model.parallel
+    if parallel:sends_rows(part) then
+        y = compute_elsewhere(model, part, weights, h, shares, experts, capacity)
+    else
+        local tokens = parallel:gather_tokens(h, true)
+        shares, experts = parallel:gather_tokens(shares), parallel:gather_tokens(experts)
+        y = parallel:scatter_tokens(compute(model, part, weights, tokens, shares, experts, capacity))
+    end
     if part.shared > 0 then
         local own = setmetatable({}, { __index = function(_, name) return weights[SHARED .. name] end })
         y = y + mlp.forward(model, i, shared_part(part), own, h, run)
@@ -213,15 +243,20 @@ end
 function moe.rows(part, q, block)
     local flops = 3 * moe.flops(part, q.shape).products / q.tensor * q.tokens * q.passes
     local again = shapes.has_norm(block, "mlp", "after") and collectives.drops(q, moe.saved)
-    local trips = 4 + (q.actions and 1 or 0) + (again and 1 or 0)
+    local travel = { axes = "experts", flops = flops }
+    if placed.are_rows_sent(part, q.expert_ranks, q.ring_of_experts) then -- backward computes both exchanges again
+        travel.what, travel.is_exchange = "tokens to their experts and back: all-to-alls", true
+        travel.bytes = (4 + (q.actions and 2 or 0)) * q.width * q.tokens * part.top * q.shape.emb * q.passes
+    else
+        local trips = 4 + (q.actions and 1 or 0) + (again and 1 or 0)
+        travel.what = "tokens to the experts and back: all-gathers and reduce-scatters"
+        travel.bytes = trips * q.width * q.tokens * q.expert_ranks * q.shape.emb * q.passes
+    end
     return {
         {
             axes = "mlp", what = "inputs and output of the experts: all-gathers and reduce-scatters", flops = flops,
         },
-        {
-            axes = "experts", what = "tokens to the experts and back: all-gathers and reduce-scatters", flops = flops,
-            bytes = trips * q.width * q.tokens * q.ring_of_experts * q.shape.emb * q.passes,
-        },
+        travel,
     }
 end
 

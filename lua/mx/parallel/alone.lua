@@ -132,6 +132,7 @@ function Alone.own_experts(_, part)
     return 0, part.experts
 end
 
+Alone.sends_rows = nothing -- nil: there is nobody to send them to
 Alone.gather_tokens, Alone.scatter_tokens, Alone.mean_of_sequences = first, first, first
 Alone.sum_over_tokens, Alone.counted_once = first, first
 

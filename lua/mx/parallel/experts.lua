@@ -1,6 +1,10 @@
 --- Layers with experts on a mesh: methods of mx.Parallel. Ranks along the axes of `exp` that are in the rule of
---- activation_exp have different experts. Each gathers the tokens of the others and computes its experts' rows of them;
---- the results are reduce-scattered: a ring of experts. What is sent does not depend on the routing.
+--- activation_exp have different experts.
+--
+-- There are two ways for tokens to come to them. As rows: each rank sends the rows of its tokens for an expert to the
+-- expert's rank, which sends the results back (mx.all_to_all_rows). In a ring of experts: each rank gathers the tokens
+-- of all, computes its experts' rows of them, and the results are reduce-scattered; what is sent does not depend on the
+-- routing.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -37,6 +41,41 @@ end
 function experts:own_experts(part)
     local count, first = util.part(part.experts, self.mesh:size(self.experts), self.mesh:index(self.experts))
     return first - 1, count
+end
+
+--- Whether so many ranks of different experts send each other rows; otherwise they are a ring of experts. Rows for the
+--- k experts of each token are fewer bytes than the tokens of all ranks if there are more than k ranks.
+---@param part table a part of a block with `experts`
+---@param ranks integer
+---@param ring boolean|string use_ring_of_experts
+---@return boolean
+function experts.are_rows_sent(part, ranks, ring)
+    return ranks > 1 and not (ring == true or ring == "auto" and ranks <= part.top)
+end
+
+--- The same for the ranks of this mesh. Not collective.
+---@param part table
+---@return boolean
+function experts:sends_rows(part)
+    return experts.are_rows_sent(part, self.mesh:size(self.experts), self.o.use_ring_of_experts)
+end
+
+--- The rows that each rank of the axis has for each expert: of this rank's, i32 (n) -> (ranks, n). Collective.
+---@param counts any
+---@return any
+function experts:rows_of_ranks(counts)
+    return mx.all_gather(counts:view(1, counts:numel()), { axis = self.experts, dim = 1 })
+end
+
+--- Sends rows x (R, E) to the ranks of their experts, or results back to the ranks of their tokens: (rows, E).
+--- Collective.
+---@param x any
+---@param counts any of rows_of_ranks
+---@param rows integer of the result
+---@param back? boolean
+---@return any
+function experts:send_rows(x, counts, rows, back)
+    return mx.all_to_all_rows(x, counts, { axis = self.experts, rows = rows, back = back })
 end
 
 --- The tokens of all ranks that share experts with this one: rows (T, ...) of its own tokens -> of theirs, in the order

@@ -526,6 +526,8 @@ Parallel.attention, Parallel.batch_part = attention.attention, tokens.batch_part
 -- Layers with experts: see experts.lua.
 Parallel.own_experts, Parallel.gather_tokens, Parallel.scatter_tokens =
     experts.own_experts, experts.gather_tokens, experts.scatter_tokens
+Parallel.sends_rows, Parallel.rows_of_ranks, Parallel.send_rows =
+    experts.sends_rows, experts.rows_of_ranks, experts.send_rows
 Parallel.mean_of_sequences, Parallel.sum_over_tokens = experts.mean_of_sequences, experts.sum_over_tokens
 Parallel.counted_once = experts.counted_once
 

@@ -15,8 +15,10 @@
 --         after the products and backward reads it: the MLP's norm reads that of attention, and a norm after a part
 --         its sum. The parts of a parallel block share the gathers, and without dropout the sums.
 --         Stream whole on each rank (no rule activation_embed): sums all-reduced, and backward the gradients of inputs
---     tokens of P ranks that have different experts, w P B E (expert): gathered before the experts and scattered after
---         them, and backward the other way; gathered again if backward computes experts again
+--     rows of tokens for k experts each, w k B E (expert): exchanged before the experts and after them, and backward;
+--         both once more with a policy, because backward reads what both bring
+--     in a ring of P ranks with different experts, their tokens, w P B E: gathered before the experts and scattered
+--         after them, and backward the other way; gathered again if backward computes experts again
 --     hidden states before the logits, embedded tokens (tensor): 4 w B E
 --     keys and values, 2 w S K D a sequence (context): gathered twice, gradients scattered. (Once without a policy, but
 --         with load balance, which makes a copy.) Around a ring: sent twice, once more if backward computes attention
@@ -90,7 +92,7 @@ function collectives.quantities(cfg, shape, plan, ici, dcn)
     q.mlp, q.heads = axes_of(plan, { "mlp" }, false), axes_of(plan, { "heads" }, false)
     q.vocab, q.stage = axes_of(plan, { "vocab" }, false), axes_of(plan, { "layers" }, false)
     q.length, q.experts = axes_of(plan, { "activation_length" }, true), axes_of(plan, { "activation_exp" }, true)
-    q.ring_of_experts = product(q.experts, q.size)
+    q.expert_ranks, q.ring_of_experts = product(q.experts, q.size), cfg.use_ring_of_experts
     q.scatters = axes_of(plan, { "activation_norm_length", "activation_embed" }, false) -- the residual stream
     set_batch(q, cfg)
     q.width, q.weight_width = mx.dtypes[shape.dtype].bytes, mx.dtypes[shape.weight_dtype].bytes
@@ -171,7 +173,7 @@ end
 local function add_parameter(q, rows, p)
     local used, gathers, parts, split = parts_of(q, p)
     local is_looked_up = p.name == "position.weight" or p.name == "embedding.weight" and not q.shape.tied
-    local tokens = q.tokens * (p.logical[1] == "exp" and q.ring_of_experts * p.share or 1)
+    local tokens = q.tokens * (p.logical[1] == "exp" and q.expert_ranks * p.share or 1)
     local flops = is_looked_up and 0 or 2 * tokens * used * q.passes
     local sums, held = {}, used / parts
     for axis in pairs(q.plan.shares_batch) do

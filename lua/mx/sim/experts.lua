@@ -2,6 +2,7 @@
 
 local collectives = require "mx.sim.collectives"
 local mx = require "mx"
+local placed = require "mx.parallel.experts"
 local util = require "mx.util"
 
 local experts = {}
@@ -35,16 +36,18 @@ end
 ---@return table? part, count (of experts that the device computes), ranks (that have different experts), rows (of
 ---        these experts in a pass), rows_each (of one of them), features (of an expert, on this device), buffer_bytes
 ---        (inputs, inner features and results of the rows), weight_bytes (of the experts, gathered; 0: none are),
----        token_bytes (of all ranks' tokens, gathered; 0: none travel)
+---        sends_rows (to other ranks; else they gather tokens), token_bytes (of the rows that the device sends, or of
+---        all ranks' tokens, gathered; 0: none travel)
 function experts.of(cfg, shape, plan)
     local part = part_of(shape)
     if not part then
         return nil
     end
     local q = collectives.quantities(cfg, shape, plan, plan.layout.ici, plan.layout.dcn)
-    local ranks, products = q.ring_of_experts, part.gated and 3 or 2
+    local ranks, products = q.expert_ranks, part.gated and 3 or 2
     local count = util.part(part.experts, ranks, 0)
-    local imbalance = ranks > 1 and part.imbalance or 1
+    local imbalance = ranks > 1 and (part.buffer > 0 and part.buffer or part.imbalance) or 1
+    local sends_rows = placed.are_rows_sent(part, ranks, q.ring_of_experts)
     local rows = math.ceil(q.tokens * ranks * part.top * count / part.experts * imbalance)
     if part.capacity > 0 then
         local each = mx.models.part(part).capacity(part, cfg.max_target_length, {})
@@ -55,7 +58,8 @@ function experts.of(cfg, shape, plan)
         part = part, count = count, ranks = ranks, rows = rows, rows_each = rows / count, features = width,
         buffer_bytes = rows * (2 * shape.emb + products * width) * q.width,
         weight_bytes = are_gathered(plan) and count * products * shape.emb * width * q.width or 0,
-        token_bytes = ranks > 1 and q.tokens * ranks * shape.emb * q.width or 0,
+        sends_rows = sends_rows,
+        token_bytes = ranks > 1 and q.tokens * (sends_rows and part.top or ranks) * shape.emb * q.width or 0,
     }
 end
 
@@ -111,8 +115,9 @@ function experts.lines(cfg, shape, plan)
     }
     lines[#lines + 1] = e.weight_bytes > 0 and ("  %-34s %11s  of %d experts"):format("gathered weights",
         util.bytes(e.weight_bytes), e.count) or nil
-    lines[#lines + 1] = e.token_bytes > 0 and ("  %-34s %11s  of %d chips"):format("gathered tokens",
-        util.bytes(e.token_bytes), e.ranks) or nil
+    local sent = e.sends_rows and { "sent rows", "to" } or { "gathered tokens", "of" }
+    lines[#lines + 1] = e.token_bytes > 0 and ("  %-34s %11s  %s %d chips"):format(sent[1], util.bytes(e.token_bytes),
+        sent[2], e.ranks) or nil
     return lines
 end
 

@@ -98,10 +98,13 @@ static void join_parts(const mx_attention_plan *p, int64_t head, int64_t row, co
 static mx_status decode(const mx_attention_path *path, const mx_attention_plan *p)
 {
     const mx_attention *a = p->a;
-    int64_t low, high, unused;
-    mx_attention_interval(p, 0, &low, &unused);
-    mx_attention_interval(p, p->rows - 1, &unused, &high);
-    int64_t parts = high < low ? 0 : (high - low) / MX_ATTENTION_DECODE_KEYS + 1;
+    mx_attention_run keys = {p->keys, 0};
+    for (int64_t b = 0; b < a->batch; b++) {
+        mx_attention_run run = mx_attention_run_of_rows(p, b * a->n_kv_heads, 0, p->rows);
+        keys.first = mx_min(keys.first, run.first);
+        keys.end = mx_max(keys.end, run.end);
+    }
+    int64_t parts = (mx_max(keys.end - keys.first, 0) + MX_ATTENTION_DECODE_KEYS - 1) / MX_ATTENTION_DECODE_KEYS;
     int64_t floats = mx_attention_part_floats(a->head_dim), rows = a->n_kv_heads * p->rows, part = rows * floats;
     int64_t own = part + rows * MX_ATTENTION_DECODE_BLOCK;
     int threads = threads_here();
@@ -111,8 +114,8 @@ static mx_status decode(const mx_attention_path *path, const mx_attention_plan *
     float *all = data, *scratch = all + a->batch * parts * part;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (int64_t i = 0; i < a->batch * parts; i++) {
-        int64_t first = low + i % parts * MX_ATTENTION_DECODE_KEYS;
-        path->decode(p, i / parts, first, mx_min(first + MX_ATTENTION_DECODE_KEYS, high + 1), all + i * part,
+        int64_t first = keys.first + i % parts * MX_ATTENTION_DECODE_KEYS;
+        path->decode(p, i / parts, first, mx_min(first + MX_ATTENTION_DECODE_KEYS, keys.end), all + i * part,
                      scratch + omp_get_thread_num() * own);
     }
     for (int64_t i = 0; i < a->batch * rows; i++)
@@ -297,11 +300,9 @@ double mx_attention_pairs(const mx_attention *a)
 {
     mx_attention_plan p = plan_of(a);
     double pairs = 0;
-    p.group = 1;
     for (int64_t i = 0; i < a->queries; i++) {
-        int64_t first, last;
-        mx_attention_interval(&p, i, &first, &last);
-        pairs += last < first ? 0 : (double)(last + 1 - first);
+        mx_attention_run run = mx_attention_positions(&p, i);
+        pairs += run.first < run.end ? (double)(run.end - run.first) : 0;
     }
     return pairs;
 }
@@ -312,15 +313,10 @@ double mx_attention_block_pairs_of(const mx_attention *a, int64_t block_q, int64
     double pairs = 0;
     p.group = 1;
     for (int64_t i = 0; i < a->queries; i += block_q) {
-        int64_t rows = mx_min(block_q, a->queries - i), least = p.keys, most = -1;
-        for (int64_t r = i; r < i + rows; r++) {
-            int64_t first, last;
-            mx_attention_interval(&p, r, &first, &last);
-            least = last < first ? least : mx_min(least, first);
-            most = last < first || last < most ? most : last;
-        }
-        if (most >= least) {
-            int64_t from = least / block_kv * block_kv, to = mx_min((most / block_kv + 1) * block_kv, p.keys);
+        int64_t rows = mx_min(block_q, a->queries - i);
+        mx_attention_run run = mx_attention_run_of_rows(&p, 0, i, i + rows);
+        if (run.first < run.end) {
+            int64_t from = run.first / block_kv * block_kv, to = mx_min(mx_round_up(run.end, block_kv), p.keys);
             pairs += (double)rows * (double)(to - from);
         }
     }

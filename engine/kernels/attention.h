@@ -6,8 +6,13 @@
  *   lse                (batch, n_heads, queries)              log of the sum of e^score over what a query attends to
  *
  * Query i stands at position offset + i, key j at position j. Query i >= first_query at position x attends to the key
- * at y when y < kv_length,  y <= x if causal,  |x - y| < window if there is a window,  and their segments are equal. A
- * query that attends to nothing has out = 0, lse = -inf and no gradient.
+ * at y if all of these hold:
+ *
+ *   y < kv_length;   causal: y <= x or y < prefix;   window: |x - y| < window;   chunk: x / chunk = y / chunk, rounded
+ *   down;   intervals: first <= y < end of this query
+ *
+ * These masks leave each query one run of keys. A query without any key has out = 0, lse = -inf and no gradient. Blocks
+ * of keys that no query of a block attends to take no time.
  *
  * Scores, sums and gradients are f32 whatever the dtype. With bf16 operands the probabilities and score gradients are
  * rounded to bf16 for the second product where the machine multiplies bf16 (AVX512-BF16), and stay f32 elsewhere.
@@ -27,10 +32,12 @@ typedef struct mx_attention {
     int64_t batch, queries, keys, n_heads, n_kv_heads, head_dim;
     mx_dtype dtype; /* of q, k, v, out and dout: f32 or bf16 */
     const void *q, *k, *v;
-    const int32_t *q_segments, *k_segments; /* (batch, queries), (batch, keys); NULL: all one segment */
+    const int32_t *intervals; /* (batch, queries, 2): first key of each query, and last + 1. NULL: no limit */
 
     bool causal;
     int64_t window;      /* 0: none */
+    int64_t chunk;       /* 0: none */
+    int64_t prefix;      /* keys that all queries may attend to although causal; 0: none */
     int64_t offset;      /* position of the first query, >= 0 */
     int64_t first_query; /* those before attend to nothing */
     int64_t kv_length;   /* keys from here on are ignored; 0: all of them count */
@@ -63,12 +70,19 @@ mx_status mx_attention_forward(const mx_attention *a);
  * fewer than 16 pairs of batch and kv head there are up to 32 f32 sums of dk and dv of one head each. */
 mx_status mx_attention_backward(const mx_attention *a);
 
+/* The interval of each query, (batch, queries, 2): the keys that have its segment, (0, 0) without any. Segments are
+ * (batch, queries) and (batch, keys). *second: -1, or the number of a key that begins a second run of its segment; then
+ * intervals are not set. MX_ERR_MEMORY. */
+mx_status mx_attention_intervals(int64_t batch, int64_t queries, int64_t keys, const int32_t *q_segments,
+                                 const int32_t *k_segments, int32_t *intervals, int64_t *second);
+
 /* Puts what the queries get from two sets of keys together: `sums` (f32, of the shape of out) and `lse` hold what they
  * got from some, part->out and part->lse what they got from others; then sums and lse hold what all of them give. Where
  * lse is -inf, sums need not be set. */
 void mx_attention_merge(const mx_attention *part, float *sums, float *lse);
 
-/* Pairs of query and key that may attend to each other by position (segments ignored), of one head and one sequence. */
+/* Pairs of query and key that may attend to each other by position (intervals ignored), of one head and one sequence.
+ */
 double mx_attention_pairs(const mx_attention *a);
 
 /* The same, counted in whole blocks of block_q queries by block_kv keys: a block counts if it has such a pair. */

@@ -6,6 +6,7 @@
 #define MX_KERNELS_ATTENTION_PATHS_H
 
 #include "kernels/attention.h"
+#include "kernels/inline.h"
 
 typedef struct mx_attention_plan {
     const mx_attention *a;
@@ -112,24 +113,55 @@ static inline float mx_attention_slope(const mx_attention_plan *p, int64_t head,
     return p->a->slopes ? p->a->slopes[head % p->a->n_kv_heads * p->group + row % p->group] : 0.0f;
 }
 
-/* The keys that a row may attend to by position: *first to *last, empty when *first > *last. Both grow with row. */
-static inline void mx_attention_interval(const mx_attention_plan *p, int64_t row, int64_t *first, int64_t *last)
+/* A run of keys: first to before end; empty if first >= end. */
+typedef struct mx_attention_run {
+    int64_t first, end;
+} mx_attention_run;
+
+/* The keys of query i by its position alone. */
+static inline mx_attention_run mx_attention_positions(const mx_attention_plan *p, int64_t i)
 {
     const mx_attention *a = p->a;
-    int64_t position = a->offset + row / p->group;
-    if (row / p->group < a->first_query) {
-        *first = 0;
-        *last = -1;
-        return;
+    int64_t x = a->offset + i, start = a->chunk > 0 ? x / a->chunk * a->chunk : 0;
+    mx_attention_run run = {start, i < a->first_query ? 0 : p->keys};
+    if (a->causal)
+        run.end = mx_min(run.end, mx_max(x + 1, a->prefix));
+    if (a->window > 0 && x - a->window >= run.first)
+        run.first = x - a->window + 1;
+    if (a->window > 0 && a->window < run.end - x)
+        run.end = x + a->window;
+    if (a->chunk > 0 && a->chunk < run.end - start)
+        run.end = start + a->chunk;
+    return run;
+}
+
+/* The keys of a row of a head. */
+static inline mx_attention_run mx_attention_run_of(const mx_attention_plan *p, int64_t head, int64_t row)
+{
+    const mx_attention *a = p->a;
+    int64_t i = row / p->group;
+    mx_attention_run run = mx_attention_positions(p, i);
+    if (a->intervals) {
+        const int32_t *own = a->intervals + 2 * (head / a->n_kv_heads * a->queries + i);
+        run.first = mx_max(run.first, own[0]);
+        run.end = mx_min(run.end, own[1]);
     }
-    *first = a->window > 0 && position >= a->window ? position - a->window + 1 : 0;
-    *last = p->keys - 1;
-    if (a->causal && position < *last)
-        *last = position;
-    if (!a->causal && a->window > 0 && a->window - 1 < *last - position)
-        *last = position + a->window - 1;
-    if (*first > p->keys)
-        *first = p->keys;
+    return run;
+}
+
+/* The smallest run that contains the keys of rows first to before last. */
+static inline mx_attention_run mx_attention_run_of_rows(const mx_attention_plan *p, int64_t head, int64_t first,
+                                                        int64_t last)
+{
+    mx_attention_run all = {p->keys, 0};
+    for (int64_t row = first; row < last; row = (row / p->group + 1) * p->group) {
+        mx_attention_run run = mx_attention_run_of(p, head, row);
+        if (run.first < run.end) {
+            all.first = mx_min(all.first, run.first);
+            all.end = mx_max(all.end, run.end);
+        }
+    }
+    return all;
 }
 
 #endif

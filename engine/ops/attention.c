@@ -7,9 +7,9 @@
 
 #include <math.h>
 
-enum { Q, K, V, Q_SEGMENTS, K_SEGMENTS, BIAS }; /* inputs of attention; slopes come after bias */
+enum { Q, K, V, INTERVALS, BIAS }; /* inputs of attention; slopes come after bias */
 /* Inputs of its gradient after q, k and v. */
-enum { OUT = 3, LSE, DOUT, GRAD_Q_SEGMENTS, GRAD_K_SEGMENTS, GRAD_BIAS };
+enum { OUT = 3, LSE, DOUT, GRAD_INTERVALS, GRAD_BIAS };
 
 static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
 
@@ -27,6 +27,8 @@ static mx_attention sizes_of(const mx_call *call)
                           .dtype = q->dtype,
                           .causal = attr->causal,
                           .window = attr->window,
+                          .chunk = attr->chunk,
+                          .prefix = attr->prefix,
                           .offset = attr->offset,
                           .first_query = attr->first_query,
                           .kv_length = attr->kv_length,
@@ -57,18 +59,15 @@ static void set_bias(const mx_call *call, int at, mx_attention *a)
         a->slopes = mx_data(slopes);
 }
 
-/* With the values. `segments`: the input that holds those of q. */
-static mx_attention attention_of(const mx_call *call, int segments)
+/* With the values. `intervals`: the input that holds them. */
+static mx_attention attention_of(const mx_call *call, int intervals)
 {
     mx_attention a = sizes_of(call);
-    set_bias(call, segments + 2, &a);
+    set_bias(call, intervals + 1, &a);
     a.q = mx_data(call->in[Q]);
     a.k = mx_data(call->in[K]);
     a.v = mx_data(call->in[V]);
-    if (input(call, segments)) {
-        a.q_segments = mx_data(input(call, segments));
-        a.k_segments = mx_data(input(call, segments + 1));
-    }
+    a.intervals = input(call, intervals) ? mx_data(input(call, intervals)) : NULL;
     return a;
 }
 
@@ -97,25 +96,26 @@ static mx_status check_options(const mx_call *call)
     if (attr->first_query < 0)
         return mx_bad_value(call, "first_query = %lld must not be negative (0: all attend)",
                             (long long)attr->first_query);
+    if (attr->chunk < 0)
+        return mx_bad_value(call, "chunk = %lld must not be negative (0: no chunks)", (long long)attr->chunk);
+    if (attr->prefix < 0 || (attr->prefix > 0 && !attr->causal))
+        return mx_bad_value(call,
+                            "prefix = %lld must not be negative, and needs causal = true: without, queries attend "
+                            "to all keys",
+                            (long long)attr->prefix);
     if (attr->kv_length < 0 || attr->kv_length > keys)
         return mx_bad_value(call, "kv_length = %lld must be between 0 (all keys) and %lld, the keys that k has",
                             (long long)attr->kv_length, (long long)keys);
     return mx_attention_check_scores(call, attr);
 }
 
-static mx_status check_segments(const mx_call *call, int segments)
+static mx_status check_intervals(const mx_call *call, int at)
 {
-    const mx_tensor *of_q = input(call, segments), *of_k = input(call, segments + 1);
-    if (!of_q != !of_k)
-        return mx_bad_value(call, "segments_q and segments_k must be given together");
-    if (!of_q)
+    if (!input(call, at))
         return MX_OK;
-    MX_TRY(mx_want_dtype(call, segments, MX_I32));
-    MX_TRY(mx_want_dtype(call, segments + 1, MX_I32));
-    mx_shape queries = {2, {call->in[Q]->shape.size[0], call->in[Q]->shape.size[1]}};
-    mx_shape keys = {2, {call->in[K]->shape.size[0], call->in[K]->shape.size[1]}};
-    MX_TRY(mx_want_shape(call, segments, &queries));
-    return mx_want_shape(call, segments + 1, &keys);
+    MX_TRY(mx_want_dtype(call, at, MX_I32));
+    mx_shape shape = {3, {call->in[Q]->shape.size[0], call->in[Q]->shape.size[1], 2}};
+    return mx_want_shape(call, at, &shape);
 }
 
 mx_status mx_attention_check_tensors(const mx_call *call)
@@ -175,11 +175,11 @@ static mx_status check_bias(const mx_call *call, int at)
     return MX_OK;
 }
 
-static mx_status check_inputs(const mx_call *call, int segments)
+static mx_status check_inputs(const mx_call *call, int intervals)
 {
     MX_TRY(mx_attention_check_tensors(call));
-    MX_TRY(check_segments(call, segments));
-    MX_TRY(check_bias(call, segments + 2));
+    MX_TRY(check_intervals(call, intervals));
+    MX_TRY(check_bias(call, intervals + 1));
     return check_options(call);
 }
 
@@ -187,7 +187,7 @@ static mx_status check_inputs(const mx_call *call, int segments)
 
 static mx_status attention_infer(mx_call *call)
 {
-    MX_TRY(check_inputs(call, Q_SEGMENTS));
+    MX_TRY(check_inputs(call, INTERVALS));
     const mx_shape *q = &call->in[Q]->shape;
     MX_TRY(mx_out(call, 0, call->in[Q]->dtype, q));
     return mx_out(call, 1, MX_F32, &(mx_shape){3, {q->size[0], q->size[2], q->size[1]}});
@@ -219,7 +219,7 @@ static mx_cost attention_cost(const mx_call *call) { return cost_of(call, 2); }
 
 static mx_status attention_host(mx_call *call)
 {
-    mx_attention a = attention_of(call, Q_SEGMENTS);
+    mx_attention a = attention_of(call, INTERVALS);
     a.out = mx_data(call->out[0]);
     a.lse = mx_f32(call->out[1]);
     return mx_attention_forward(&a);
@@ -234,17 +234,10 @@ static mx_status attention_vjp(mx_vjp *v)
                                    (int)mx_vjp_dtype(v, K), (int)mx_vjp_dtype(v, V), v->want[BIAS]};
     mx_tensor *grads[4], *dout;
     MX_TRY(mx_out_grad(v, 0, &dout));
-    mx_tensor *in[] = {call->in[Q],
-                       call->in[K],
-                       call->in[V],
-                       call->out[0],
-                       call->out[1],
-                       dout,
-                       input(call, Q_SEGMENTS),
-                       input(call, K_SEGMENTS),
-                       input(call, BIAS),
-                       input(call, BIAS + 1)};
-    mx_status status = mx_apply(&mx_op_attention_grad, in, 10, MX_ATTRS(attr), grads);
+    mx_tensor *in[] = {
+        call->in[Q],       call->in[K],          call->in[V], call->out[0], call->out[1], dout, input(call, INTERVALS),
+        input(call, BIAS), input(call, BIAS + 1)};
+    mx_status status = mx_apply(&mx_op_attention_grad, in, 9, MX_ATTRS(attr), grads);
     mx_release(dout);
     for (int i = 0; i < 3 && status == MX_OK; i++)
         status = mx_give_grad(v, i, grads[i]);
@@ -253,42 +246,36 @@ static mx_status attention_vjp(mx_vjp *v)
     return status;
 }
 
-#define ATTENTION_ATTRS                                                                                                \
-    {"causal", MX_ATTR_BOOL, offsetof(mx_attention_attr, causal),                                                      \
-     0,        NULL,         "queries attend only to their own and earlier positions"},                                \
-        {"window", MX_ATTR_INT, offsetof(mx_attention_attr, window),                                                   \
-         0,        NULL,        "attend to positions less than this far away; 0: no limit"},                           \
-        {"softcap", MX_ATTR_FLOAT, offsetof(mx_attention_attr, softcap),                                               \
-         0,         NULL,          "scores s become softcap * tanh(s / softcap); 0: no cap"},                          \
-        {"scale", MX_ATTR_FLOAT, offsetof(mx_attention_attr, scale),                                                   \
-         0,       NULL,          "factor of the scores; 0: 1 / sqrt(head_dim)"},                                       \
-        {"offset", MX_ATTR_INT, offsetof(mx_attention_attr, offset),                                                   \
-         0,        NULL,        "position of the first query (key j is at position j)"},                               \
-        {"first_query",                                                                                                \
-         MX_ATTR_INT,                                                                                                  \
-         offsetof(mx_attention_attr, first_query),                                                                     \
-         0,                                                                                                            \
-         NULL,                                                                                                         \
-         "queries before this one have no keys"},                                                                      \
-    {                                                                                                                  \
-        "kv_length", MX_ATTR_INT, offsetof(mx_attention_attr, kv_length), 0, NULL, "number of keys that count; 0: all" \
-    }
+/* clang-format off */
+#define OPTION(name, type, doc) {#name, MX_ATTR_##type, offsetof(mx_attention_attr, name), 0, NULL, doc}
+#define ATTENTION_ATTRS \
+    OPTION(causal, BOOL, "queries attend only to their own and earlier positions"), \
+    OPTION(window, INT, "attend to positions less than this far away; 0: no limit"), \
+    OPTION(chunk, INT, "attend inside of chunks of so many positions, from position 0 on; 0: no limit"), \
+    OPTION(prefix, INT, "with causal: all queries attend to the first so many keys, too"), \
+    OPTION(softcap, FLOAT, "scores s become softcap * tanh(s / softcap); 0: no cap"), \
+    OPTION(scale, FLOAT, "factor of the scores; 0: 1 / sqrt(head_dim)"), \
+    OPTION(offset, INT, "position of the first query (key j is at position j)"), \
+    OPTION(first_query, INT, "queries before this one have no keys"), \
+    OPTION(kv_length, INT, "number of keys that count; 0: all")
+/* clang-format on */
 
 static const mx_attr attention_attrs[] = {ATTENTION_ATTRS, {0}};
 
 const mx_op mx_op_attention = {
     .name = "attention",
     .doc = "softmax(q k^T scale) v by tiles: q (B, S, H, D), k v (B, T, K, D) -> (B, S, H, D); H is a multiple of K. "
-           "Queries attend to keys with equal segments_q (B, S) and segments_k (B, T). A query without keys gives 0. "
+           "intervals i32 (B, S, 2): the first key of each query, from 0, and the last + 1, within what the options "
+           "leave; attention_intervals makes them of documents. A query without keys gives 0. "
            "bias (B, H, S, T), all but T may be 1, is added to the scores; of u8 it is a mask, 1 where a query attends "
            "to a key. slopes f32 (H): -slope |i - j| is added (ALiBi)",
-    .inputs = (const char *const[]){"q", "k", "v", "segments_q?", "segments_k?", "bias?", "slopes?", NULL},
+    .inputs = (const char *const[]){"q", "k", "v", "intervals?", "bias?", "slopes?", NULL},
     .n_out = 2, /* out; lse (B, H, S) f32 */
     .n_results = 1,
     .flags = MX_OP_PLAIN_F64,
     .attrs = attention_attrs,
     .attr_bytes = sizeof(mx_attention_attr),
-    .reads_in = 1u << Q | 1u << K | 1u << V | 1u << Q_SEGMENTS | 1u << K_SEGMENTS | 1u << BIAS | 1u << (BIAS + 1),
+    .reads_in = 1u << Q | 1u << K | 1u << V | 1u << INTERVALS | 1u << BIAS | 1u << (BIAS + 1),
     .reads_out = 1u << 0 | 1u << 1,
     .infer = attention_infer,
     .cost = attention_cost,
@@ -302,7 +289,7 @@ const mx_op mx_op_attention = {
 static mx_status attention_grad_infer(mx_call *call)
 {
     const mx_attention_grad_attr *attr = mx_call_attr(call);
-    MX_TRY(check_inputs(call, GRAD_Q_SEGMENTS));
+    MX_TRY(check_inputs(call, GRAD_INTERVALS));
     const mx_tensor *q = call->in[Q];
     for (int i = OUT; i <= DOUT; i += DOUT - OUT) {
         MX_TRY(mx_want_dtype(call, i, q->dtype));
@@ -326,7 +313,7 @@ static mx_cost attention_grad_cost(const mx_call *call) { return cost_of(call, 5
 
 static mx_status attention_grad_host(mx_call *call)
 {
-    mx_attention a = attention_of(call, GRAD_Q_SEGMENTS);
+    mx_attention a = attention_of(call, GRAD_INTERVALS);
     a.out = mx_data(call->in[OUT]);
     a.lse = mx_f32(call->in[LSE]);
     a.dout = mx_data(call->in[DOUT]);
@@ -358,8 +345,7 @@ static const mx_attr mx_attention_grad_attrs[] = {
 const mx_op mx_op_attention_grad = {
     .name = "attention_grad",
     .doc = "dq, dk, dv and dbias (f32) of attention, from its inputs and outputs and the gradient dout of out",
-    .inputs = (const char *const[]){"q", "k", "v", "out", "lse", "dout", "segments_q?", "segments_k?", "bias?",
-                                    "slopes?", NULL},
+    .inputs = (const char *const[]){"q", "k", "v", "out", "lse", "dout", "intervals?", "bias?", "slopes?", NULL},
     .n_out = 4,
     .n_results = 4,
     .attrs = mx_attention_grad_attrs,

@@ -9,7 +9,7 @@
 /* For mx_op_attention and mx_op_attention_grad; kernels/attention.h explains the fields. */
 typedef struct mx_attention_attr {
     bool causal;
-    int64_t window, offset, first_query, kv_length;
+    int64_t window, chunk, prefix, offset, first_query, kv_length;
     double softcap, scale;
 } mx_attention_attr;
 
@@ -26,7 +26,7 @@ mx_status mx_attention_check_tensors(const mx_call *call);
 mx_status mx_attention_check_scores(const mx_call *call, const mx_attention_attr *attr);
 
 /* For a call of attention or its gradient: the pairs of query and key in the blocks that a kernel computes, of all
- * heads and sequences. A block is skipped if none of its pairs may attend by position; segments are ignored. 0, 0: all
+ * heads and sequences. A block is skipped if none of its pairs may attend by position; intervals are ignored. 0, 0: all
  * pairs.
  */
 double mx_attention_block_pairs(const mx_call *call, int64_t block_q, int64_t block_kv);

@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { Q, K, V, Q_SEGMENTS, K_SEGMENTS, BIAS, SLOPES };
+enum { Q, K, V, INTERVALS, BIAS, SLOPES };
 
 static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
 
@@ -23,13 +23,26 @@ static mx_tensor *positions(mx_terms *s, int64_t n, int64_t first, bool column)
     return column ? mx_term_reshape(s, x, &(mx_shape){2, {n, 1}}) : x;
 }
 
+/* floor(x / chunk), exact because x / chunk is rounded correctly. */
+static mx_tensor *chunk_of(mx_terms *s, mx_tensor *x, int64_t chunk)
+{
+    return mx_term_one(s, &mx_op_floor, mx_term_div(s, x, mx_term_number(s, MX_F64, (double)chunk)));
+}
+
 /* u8 (queries, keys), 1 where positions allow that a query attends to a key; NULL: everywhere. */
 static mx_tensor *mask_by_position(mx_terms *s, const mx_call *call, mx_tensor *x, mx_tensor *y)
 {
     const mx_attention_attr *attr = mx_call_attr(call);
     mx_tensor *mask = NULL;
-    if (attr->causal)
+    if (attr->causal && attr->prefix > 0)
+        mask = mx_term_compare(
+            s, &mx_op_le,
+            mx_term_two(s, &mx_op_minimum, mx_term_sub(s, y, x), mx_term_affine(s, y, 1, -(double)attr->prefix + 1)),
+            0);
+    else if (attr->causal)
         mask = mx_term_two(s, &mx_op_ge, x, y);
+    if (attr->chunk > 0)
+        mask = both(s, mask, mx_term_two(s, &mx_op_eq, chunk_of(s, x, attr->chunk), chunk_of(s, y, attr->chunk)));
     if (attr->window > 0)
         mask =
             both(s, mask,
@@ -41,17 +54,25 @@ static mx_tensor *mask_by_position(mx_terms *s, const mx_call *call, mx_tensor *
     return mask;
 }
 
+/* The first keys (0) or the ends (1) of intervals (batch, queries, 2): f64 (batch, 1, queries, 1). */
+static mx_tensor *bound_of(mx_terms *s, mx_tensor *intervals, int64_t which)
+{
+    mx_tensor *part = NULL;
+    const int64_t *size = intervals->shape.size;
+    if (s->status != MX_OK || !mx_term_keep(s, mx_apply_narrow(intervals, 2, which, 1, &part), &part))
+        return NULL;
+    return mx_term_cast(s, mx_term_reshape(s, part, &(mx_shape){4, {size[0], 1, size[1], 1}}), MX_F64);
+}
+
 /* The same for all of the masks, broadcast to (batch, heads, queries, keys); NULL: none. */
 static mx_tensor *mask_of(mx_terms *s, const mx_call *call, mx_tensor *x, mx_tensor *y)
 {
-    const mx_shape *q = &call->in[Q]->shape, *k = &call->in[K]->shape;
     mx_tensor *mask = mask_by_position(s, call, x, y), *bias = input(call, BIAS);
     if (bias && bias->dtype == MX_U8)
         mask = both(s, mask, mx_term_compare(s, &mx_op_ne, bias, 0));
-    if (input(call, Q_SEGMENTS)) {
-        mx_tensor *of_q = mx_term_reshape(s, input(call, Q_SEGMENTS), &(mx_shape){4, {q->size[0], 1, q->size[1], 1}});
-        mx_tensor *of_k = mx_term_reshape(s, input(call, K_SEGMENTS), &(mx_shape){4, {k->size[0], 1, 1, k->size[1]}});
-        mask = both(s, mask, mx_term_two(s, &mx_op_eq, of_q, of_k));
+    for (int64_t end = 0; end < 2 && input(call, INTERVALS); end++) {
+        mx_tensor *limit = bound_of(s, input(call, INTERVALS), end);
+        mask = both(s, mask, mx_term_two(s, end ? &mx_op_lt : &mx_op_ge, y, limit));
     }
     return mask;
 }

@@ -54,8 +54,8 @@
     X(norm_sums) X(norm_part) X(norm_grad_sums) X(norm_grad_part) \
     /* rope.c */ \
     X(rope) \
-    /* attention.c */ \
-    X(attention) X(attention_grad) X(attention_merge_) \
+    /* attention.c, attention_intervals.c */ \
+    X(attention) X(attention_grad) X(attention_merge_) X(attention_intervals) \
     /* embedding.c */ \
     X(embedding) X(embedding_grad) X(embedding_acc) \
     /* loss.c */ \

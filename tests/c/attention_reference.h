@@ -65,9 +65,12 @@ static double *zeros(int64_t n) { return calloc((size_t)n + 1, sizeof(double)); 
 static bool may_attend(const mx_attention *a, int64_t b, int64_t i, int64_t j)
 {
     int64_t x = a->offset + i, length = a->kv_length ? a->kv_length : a->keys;
-    if (i < a->first_query || j >= length || (a->causal && j > x) || (a->window && llabs(x - j) >= a->window))
+    if (i < a->first_query || j >= length || (a->causal && j > x && j >= a->prefix))
         return false;
-    return !a->q_segments || a->q_segments[b * a->queries + i] == a->k_segments[b * a->keys + j];
+    if ((a->window && llabs(x - j) >= a->window) || (a->chunk && x / a->chunk != j / a->chunk))
+        return false;
+    const int32_t *own = a->intervals ? a->intervals + 2 * (b * a->queries + i) : NULL;
+    return !own || (own[0] <= j && j < own[1]);
 }
 
 static double dot(const double *x, const double *y, int64_t n)
@@ -170,23 +173,26 @@ static int64_t query_count(const mx_attention *a) { return a->batch * a->queries
 
 static int64_t key_count(const mx_attention *a) { return a->batch * a->keys * a->n_kv_heads * a->head_dim; }
 
-/* Segments in runs of random length, as in packed sequences, or (mixed) in any order; the first queries may have one
- * that no key has. */
-static int32_t *random_segments(int64_t batch, int64_t n, bool mixed, bool stranger)
+enum { NO_INTERVALS, DOCUMENTS, ANY_INTERVALS };
+
+/* Documents of random length, of which the first queries see nothing; or any intervals, beyond the keys, too. */
+static int32_t *random_intervals(const mx_attention *a, int kind)
 {
-    int32_t *s = malloc((size_t)(batch * n) * sizeof *s + 1);
-    for (int64_t b = 0; b < batch; b++) {
-        int32_t current = 0;
-        for (int64_t i = 0; i < n; i++) {
-            current = mixed ? (int32_t)random_below(3) : current + (random_below(20) == 0);
-            s[b * n + i] = stranger && i < 3 ? 1000 : current;
-        }
+    int32_t *runs = malloc((size_t)(a->batch * a->queries) * 2 * sizeof *runs + 1), first = 0, keys = (int32_t)a->keys;
+    for (int64_t i = 0; i < a->batch * a->queries; i++) {
+        int32_t *own = runs + 2 * i;
+        if (i % a->queries == 0 || random_below(20) == 0)
+            first = i % a->queries == 0 ? 0 : (int32_t)random_below(keys + 1);
+        own[0] = kind == DOCUMENTS ? first : (int32_t)random_below(keys + 4) - 2;
+        own[1] = kind == DOCUMENTS ? first + 20 : (int32_t)random_below(keys + 4) - 2;
+        if (i % a->queries < 3)
+            own[1] = own[0];
     }
-    return s;
+    return runs;
 }
 
-/* Takes sizes and options from *a. segments: 0 none, 1 in runs, 2 in any order. */
-static problem problem_new(const mx_attention *a, int segments)
+/* Takes sizes and options from *a. */
+static problem problem_new(const mx_attention *a, int intervals)
 {
     problem p = {.a = *a};
     int64_t queries = query_count(a), keys = key_count(a), rows = a->batch * a->n_heads * a->queries;
@@ -194,10 +200,7 @@ static problem problem_new(const mx_attention *a, int segments)
     p.a.k = random_tensor(keys, a->dtype, &p.k);
     p.a.v = random_tensor(keys, a->dtype, &p.v);
     p.a.dout = random_tensor(queries, a->dtype, &p.dout);
-    if (segments) {
-        p.a.q_segments = random_segments(a->batch, a->queries, segments == 2, true);
-        p.a.k_segments = random_segments(a->batch, a->keys, segments == 2, false);
-    }
+    p.a.intervals = intervals ? random_intervals(a, intervals) : NULL;
     p.out = zeros(queries);
     p.out_size = zeros(queries);
     p.lse = zeros(rows);
@@ -212,9 +215,8 @@ static problem problem_new(const mx_attention *a, int segments)
 
 static void problem_free(problem *p)
 {
-    const void *all[] = {p->a.q,     p->a.k, p->a.v,     p->a.dout, p->a.q_segments, p->a.k_segments, p->q,
-                         p->k,       p->v,   p->dout,    p->out,    p->out_size,     p->lse,          p->dq,
-                         p->dq_size, p->dk,  p->dk_size, p->dv,     p->dv_size};
+    const void *all[] = {p->a.q, p->a.k, p->a.v,      p->a.dout, p->a.intervals, p->q,  p->k,       p->v,  p->dout,
+                         p->out, p->lse, p->out_size, p->dq,     p->dq_size,     p->dk, p->dk_size, p->dv, p->dv_size};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         free((void *)all[i]);
 }
@@ -288,11 +290,12 @@ static void compare(const char *name, const problem *p, const result *r)
     static const char *const what[] = {"out", "lse", "dq", "dk", "dv"};
     for (int i = 0; i < 5; i++)
         CHECK(errors[i] <= (i == 1 ? 1e-5 : bound),
-              "%s %s %s: %g; B %ld S %ld T %ld H %ld K %ld D %ld causal %d window %ld offset %ld length %ld cap %g "
-              "scale %g segments %d",
+              "%s %s %s: %g; B %ld S %ld T %ld H %ld K %ld D %ld causal %d window %ld chunk %ld prefix %ld offset %ld "
+              "length %ld "
+              "cap %g scale %g intervals %d",
               name, mx_dtype_name(a->dtype), what[i], errors[i], a->batch, a->queries, a->keys, a->n_heads,
-              a->n_kv_heads, a->head_dim, a->causal, a->window, a->offset, a->kv_length, (double)a->softcap,
-              (double)a->scale, a->q_segments != NULL);
+              a->n_kv_heads, a->head_dim, a->causal, a->window, a->chunk, a->prefix, a->offset, a->kv_length,
+              (double)a->softcap, (double)a->scale, a->intervals != NULL);
 }
 
 typedef struct named_path {

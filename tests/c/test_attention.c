@@ -3,12 +3,12 @@
  * finite differences of its forward pass. */
 #include "attention_reference.h"
 
-static void test_problem(const mx_attention *sizes, int segments)
+static void test_problem(const mx_attention *sizes, int intervals)
 {
     for (int d = MX_F32; d <= MX_BF16; d++) {
         mx_attention a = *sizes;
         a.dtype = (mx_dtype)d;
-        problem p = problem_new(&a, segments);
+        problem p = problem_new(&a, intervals);
         refer(&p, true);
         for (const named_path *path = paths_of(a.dtype); path->path; path++) {
             result r = run(path->path, &p, random_below(2) ? MX_F32 : a.dtype);
@@ -81,6 +81,25 @@ static void test_sizes(void)
             a.offset = random_below(2) && a.keys > queries ? a.keys - queries : 0;
             test_problem(&a, (int)random_below(3));
         }
+}
+
+/* Random masks of every kind and their intersections against the mask of each pair. */
+static void test_masks(void)
+{
+    for (int i = 0; i < 100; i++) {
+        mx_attention a = {
+            .batch = 1 + random_below(2), .queries = 1 + random_below(130), .keys = 1 + random_below(260)};
+        a.n_kv_heads = 1 + random_below(2);
+        a.n_heads = a.n_kv_heads * (1 + random_below(3));
+        a.head_dim = 8;
+        a.causal = random_below(3) > 0;
+        a.window = random_below(3) ? 0 : 1 + random_below(a.keys);
+        a.chunk = random_below(2) ? 0 : 1 + random_below(a.keys);
+        a.prefix = a.causal && random_below(2) ? random_below(a.keys + 3) : 0;
+        a.offset = random_below(2) && a.keys > a.queries ? a.keys - a.queries : 0;
+        a.kv_length = random_below(3) ? 0 : 1 + random_below(a.keys);
+        test_problem(&a, (int)random_below(3));
+    }
 }
 
 /* Queries that are left out: within a panel, whole panels and blocks, nearly all, and those of a decoder. */
@@ -261,6 +280,8 @@ static void test_pairs(void)
         a.causal = i & 1;
         a.window = i & 2 ? 1 + random_below(25) : 0;
         a.offset = i & 4 ? random_below(25) : 0;
+        a.chunk = i & 8 ? 1 + random_below(15) : 0;
+        a.prefix = i & 1 && i & 16 ? random_below(25) : 0;
         double pairs = 0;
         for (int64_t q = 0; q < a.queries; q++)
             for (int64_t k = 0; k < a.keys; k++)
@@ -276,6 +297,7 @@ int main(void)
     test_pairs();
     test_options();
     test_sizes();
+    test_masks();
     test_first_query();
     test_merge();
     test_decode();

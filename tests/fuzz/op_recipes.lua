@@ -53,22 +53,21 @@ local function attention(op)
         kv[2] = queries
         return { like(q, dtype), like(kv, dtype), like(kv, dtype) }
     end
-    local segments = { like({ batch, queries }, "i32", "ids"), like({ batch, keys }, "i32", "ids") }
     local inputs = { like(q, dtype), like(kv, dtype), like(kv, dtype) }
     if op == "attention_grad" then
         table.move({ like(q, dtype), like(lse, "f32", "large"), like(q, dtype) }, 1, 3, 4, inputs)
     end
     local n = #inputs
     if chance(3) then
-        table.move(segments, 1, 2, n + 1, inputs)
+        inputs[n + 1] = like({ batch, queries, 2 }, "i32", "ids")
     end
-    if op:find("^attention") and chance(3) then
+    if chance(3) then
         local bias = { pick { 1, batch }, pick { 1, heads_kv * group }, pick { 1, queries }, keys }
-        inputs[n + 3] = chance(3) and like(bias, "u8", "mask") or like(bias, float())
+        inputs[n + 2] = chance(3) and like(bias, "u8", "mask") or like(bias, float())
     end
-    if op:find("^attention") and chance(5) then
-        inputs[n + 4] = like({ heads_kv * group }, "f32", "positive")
-        inputs[n + 4].wants_grad = false
+    if chance(5) then
+        inputs[n + 3] = like({ heads_kv * group }, "f32", "positive")
+        inputs[n + 3].wants_grad = false
     end
     return inputs
 end

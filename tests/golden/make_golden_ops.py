@@ -412,11 +412,10 @@ def shape_cases():
 # ---- attention ----
 
 
-def attention(q, k, v, segments_q=None, segments_kv=None, causal=False, window=0, softcap=0.0, scale=0.0, offset=0,
+def attention(q, k, v, intervals=None, causal=False, window=0, chunk=0, prefix=0, softcap=0.0, scale=0.0, offset=0,
               kv_length=0):
     if kv_length:
         k, v = k[:, :kv_length], v[:, :kv_length]
-        segments_kv = None if segments_kv is None else segments_kv[:, :kv_length]
     group = q.shape[2] // k.shape[2]
     k, v = k.repeat_interleave(group, 2), v.repeat_interleave(group, 2)
     scores = torch.einsum("bshd,bthd->bhst", q, k) * (scale or q.shape[-1] ** -0.5)
@@ -426,24 +425,35 @@ def attention(q, k, v, segments_q=None, segments_kv=None, causal=False, window=0
     j = torch.arange(k.shape[1])[None, :]
     seen = torch.ones(q.shape[0], 1, q.shape[1], k.shape[1], dtype=torch.bool)
     if causal:
-        seen = seen & (j <= i)
+        seen = seen & ((j <= i) | (j < prefix))
     if window:
         seen = seen & ((i - j).abs() < window)
-    if segments_q is not None:
-        seen = seen & (segments_q[:, None, :, None] == segments_kv[:, None, None, :])
+    if chunk:
+        seen = seen & (i // chunk == j // chunk)
+    if intervals is not None:
+        seen = seen & (intervals[:, None, :, :1] <= j) & (j < intervals[:, None, :, 1:])
     # A query that sees no key gives zeros.
     some = seen.any(-1, keepdim=True)
     p = torch.softmax(scores.masked_fill(~seen & some, -torch.inf), -1) * some
     return torch.einsum("bhst,bthd->bshd", p, v)
 
 
+def intervals_of(of_q, of_k):
+    """The first key with the segment of each query, and the last + 1; 0, 0 without any."""
+    def one(segment, keys):
+        found = [j for j, key in enumerate(keys) if key == segment]
+        return [found[0], found[-1] + 1] if found else [0, 0]
+
+    return np.array([[one(segment, keys) for segment in row] for row, keys in zip(of_q, of_k)], np.int32)
+
+
 def attention_cases():
-    def one(name, b=2, s=7, t=None, h=2, k=None, d=6, segments=None, key_segments=None, **options):
+    def one(name, b=2, s=7, t=None, h=2, k=None, d=6, intervals=None, **options):
         name = "attention." + name
         t, k = t or s, k or h
         arrays = [1.5 * normal(name + "q", b, s, h, d), normal(name + "k", b, t, k, d), normal(name + "v", b, t, k, d)]
-        if segments is not None:
-            arrays += [np.array(segments), np.array(key_segments or segments)]
+        if intervals is not None:
+            arrays.append(intervals)
         case(name, arrays, lambda *x: attention(*x, **options), options, grads=[1, 2, 3])
 
     one("plain")
@@ -457,11 +467,21 @@ def attention_cases():
     one("window", causal=True, window=3)
     one("window_one", causal=True, window=1)
     one("window_grouped", causal=True, window=4, h=4, k=2, s=11, b=1)
-    one("segments", segments=[[1, 1, 1, 2, 2, 3, 3], [1, 1, 1, 1, 1, 1, 2]], causal=True)
-    one("segments_all", segments=[[1, 1, 1, 2, 2, 3, 3], [1, 1, 1, 1, 1, 1, 2]])
+    documents = [[1, 1, 1, 2, 2, 3, 3], [1, 1, 1, 1, 1, 1, 2]]
+    one("documents", intervals=intervals_of(documents, documents), causal=True)
+    one("documents_all", intervals=intervals_of(documents, documents))
     one("window_all", window=2)
+    one("chunk", chunk=3, causal=True)
+    one("chunk_all", chunk=3, s=4, t=8, offset=3, h=4, k=2)
+    one("chunk_window", chunk=4, window=3, causal=True, s=11, b=1)
+    one("prefix", prefix=4, causal=True)
+    one("prefix_window", prefix=5, window=3, causal=True)
     # The third query of the first sequence sees no key at all.
-    one("unseen", s=3, t=4, segments=[[1, 1, 5], [2, 1, 2]], key_segments=[[1, 1, 2, 2], [1, 2, 2, 1]])
+    some, others = [[1, 1, 5], [2, 1, 2]], [[1, 1, 2, 2], [1, 2, 2, 2]]
+    one("unseen", s=3, t=4, intervals=intervals_of(some, others))
+    for name, of_q, of_k in (("documents", documents, documents), ("cross", some, others)):
+        arrays = [np.array(of_q, np.int32), np.array(of_k, np.int32)]
+        case("attention_intervals." + name, arrays, lambda *x: torch.tensor(intervals_of(*(t.tolist() for t in x))))
     one("unseen_window", s=6, t=3, window=2, causal=True)
     one("kv_length", kv_length=4)
     one("cache", s=3, t=9, offset=4, kv_length=7, causal=True)

@@ -162,7 +162,7 @@ def attention_cases():
         b, s, h, _ = q
         t, kv = k[1], k[2]
 
-        def f(q, k, v, sq, sk, bias, slopes=None):
+        def f(q, k, v, intervals, bias, slopes=None):
             k, v = (x.repeat_interleave(h // kv, 2) for x in (k, v))
             scores = torch.einsum("bshd,bthd->bhst", q, k) * (scale or 1 / math.sqrt(q.shape[-1]))
             if softcap:
@@ -184,7 +184,7 @@ def attention_cases():
             p = torch.where(seen.any(-1, keepdim=True), torch.softmax(scores, -1), 0.0)
             return torch.einsum("bhst,bthd->bshd", p, v)
 
-        inputs = [normal(name + x, *shape) for x, shape in (("q", q), ("k", k), ("v", k))] + [None, None]
+        inputs = [normal(name + x, *shape) for x, shape in (("q", q), ("k", k), ("v", k))] + [None]
         grads = [1, 2, 3]
         if bias == "mask":
             mask = (normal(name + "m", *heads) > -0.3).astype(np.uint8)
@@ -192,7 +192,7 @@ def attention_cases():
             inputs.append(mask)
         elif bias:
             inputs.append(normal(name + "b", *heads))
-            grads.append(6)
+            grads.append(5)
         else:
             inputs.append(None)
         if slopes:

@@ -234,6 +234,31 @@ function TestErrors.test_attention_shapes()
     end)
     refused({ "attention" }, function() return mx.attention(q, q, mx.zeros { 2, 6, 4, 8 }) end)
     refused({ "attention", "window" }, function() return mx.attention(q, q, q, { window = -1, causal = true }) end)
+    refused({ "chunk = -1" }, function() return mx.attention(q, q, q, { chunk = -1 }) end)
+    refused({ "prefix = 3", "causal = true" }, function() return mx.attention(q, q, q, { prefix = 3 }) end)
+    refused({ "prefix = -3" }, function() return mx.attention(q, q, q, { prefix = -3, causal = true }) end)
+    refused({ "intervals", "(2, 5, 2)", "(2, 5)" }, function()
+        return mx.attention(q, q, q, mx.zeros({ 2, 5 }, "i32"))
+    end)
+    refused({ "intervals", "i32" }, function() return mx.attention(q, q, q, mx.zeros { 2, 5, 2 }) end)
+end
+
+function TestErrors.test_attention_intervals()
+    local function make(...)
+        local rows = table.pack(...)
+        return function()
+            for i, row in ipairs(rows) do
+                rows[i] = mx.tensor(row, "i32")
+            end
+            return mx.attention_intervals(table.unpack(rows))
+        end
+    end
+    refused({ "segment 4 comes again at key 5 of sequence 2", "one run", "u8" },
+        make { { 1, 1, 2, 2, 0 }, { 4, 4, 9, 5, 4 } })
+    refused({ "segment 7 comes again at key 3" }, make({ { 1 } }, { { 7, 8, 7 } }))
+    refused({ "segments_q", "(batch, queries)" }, make { 1, 1 })
+    refused({ "of the same batch" }, make({ { 1, 1 } }, { { 1 }, { 1 } }))
+    refused({ "segments_q", "i32" }, function() return mx.attention_intervals(mx.zeros { 1, 2 }) end)
     refused({ "rope", "(2, 5, 4, 7)" }, function() return mx.rope(mx.zeros { 2, 5, 4, 7 }) end)
     local x = mx.zeros { 2, 5, 4, 8 }
     for _, dims in ipairs { 0, 3, 10, -2 } do

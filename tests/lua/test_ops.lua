@@ -261,7 +261,7 @@ local NO_BF16 = {
 
 -- Which inputs stay f32: gradients' sums, and what the operation wants in f32.
 local STAYS_F32 = {
-    rope = { 3 }, moe_route = { 2 }, moe_combine = { 4 }, grouped_matmul_acc = { 1 }, attention = { 7 },
+    rope = { 3 }, moe_route = { 2 }, moe_combine = { 4 }, grouped_matmul_acc = { 1 }, attention = { 6 },
     softmax_cross_entropy = { 3 },
 }
 

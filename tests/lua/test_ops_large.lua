@@ -76,9 +76,9 @@ end
 
 local function attention_case(what, sizes, options, allowed, segments)
     for _, dtype in ipairs { "f32", "bf16" } do
-        local ids = segments and mx.tensor(segments, "i32"):keep()
+        local intervals = segments and mx.attention_intervals(mx.tensor(segments, "i32")):keep()
         agree(what, sizes, function(q, k, v)
-            return mx.attention(q, k, v, ids, ids, options)
+            return mx.attention(q, k, v, intervals, options)
         end, function(q, k, v)
             return plain_attention(q, k, v, options.scale or sizes[1][4] ^ -0.5, options.softcap, allowed)
         end, dtype)
@@ -122,6 +122,17 @@ function TestOpsComposed.test_attention_packed_sequences()
         function(i, j, b)
             return j <= i and segments[b][i] == segments[b][j]
         end, segments)
+end
+
+function TestOpsComposed.test_attention_chunks_and_a_prefix()
+    attention_case("chunk", { { 1, 290, 2, 32 }, { 1, 290, 2, 32 }, { 1, 290, 2, 32 } },
+        { causal = true, chunk = 70 }, function(i, j)
+            return j <= i and (i - 1) // 70 == (j - 1) // 70
+        end)
+    attention_case("prefix", { { 1, 190, 2, 32 }, { 1, 190, 1, 32 }, { 1, 190, 1, 32 } },
+        { causal = true, prefix = 101 }, function(i, j)
+            return j <= i or j <= 101
+        end)
 end
 
 -- A window on queries that stand behind a long cache.

@@ -178,7 +178,7 @@ function TestAttentionBias.test_bits_do_not_depend_on_threads()
             local step <close> = mx.step()
             local q, k, v = tensors(70, 90, 4, 2)
             local bias = mx.randn(shape, { seed = 4 }):requires_grad()
-            mx.backward(mx.sum(mx.square(mx.attention(q, k, v, nil, nil, bias))))
+            mx.backward(mx.sum(mx.square(mx.attention(q, k, v, nil, bias))))
             reference = reference or { q:grad():clone():keep(), bias:grad():clone():keep() }
             lu.assertTrue(compare.identical(q:grad(), reference[1]), "dq")
             lu.assertTrue(compare.identical(bias:grad(), reference[2]), "dbias")
@@ -192,7 +192,7 @@ function TestAttentionBias.test_refusals()
     local q, k, v = tensors(3, 5, 4, 2)
     local function attend(...)
         local arguments = table.pack(...)
-        return function() return mx.attention(q, k, v, nil, nil, table.unpack(arguments, 1, arguments.n)) end
+        return function() return mx.attention(q, k, v, nil, table.unpack(arguments, 1, arguments.n)) end
     end
     refused({ "bias must be (batch, heads, queries, keys) = (2, 4, 3, 5)" }, attend(mx.ones { 3, 4 }))
     refused({ "bias must be" }, attend(mx.ones { 2, 3, 3, 5 }))

@@ -13,13 +13,6 @@ static float dot(const void *x, const void *y, mx_dtype dtype, int64_t width)
     return sum;
 }
 
-static bool same_segment(const mx_attention_plan *p, int64_t head, int64_t row, int64_t key)
-{
-    const mx_attention *a = p->a;
-    int64_t batch = head / a->n_kv_heads;
-    return !a->q_segments || a->q_segments[batch * a->queries + row / p->group] == a->k_segments[batch * a->keys + key];
-}
-
 static float cap(const mx_attention_plan *p, float score)
 {
     float c = p->a->softcap;
@@ -37,21 +30,17 @@ static float bias_of(const mx_attention_plan *p, int64_t head, int64_t row, int6
     return a->bias ? bias + mx_get_float(a->bias, at, a->bias_dtype) : bias;
 }
 
-/* Scores of one row in `s`, -inf where it may not attend; returns the largest. */
-static float score_row(const mx_attention_plan *p, int64_t head, int64_t row, float *s)
+/* Scores of one row for its run of keys in `s`, -inf where a bias masks; returns the largest. */
+static float score_row(const mx_attention_plan *p, int64_t head, int64_t row, mx_attention_run run, float *s)
 {
     const mx_attention *a = p->a;
     mx_attention_rows q = mx_attention_query_rows(p, a->q, a->dtype, head);
     mx_attention_rows k = mx_attention_key_rows(p, a->k, a->dtype, head);
-    int64_t first, last;
     float most = -INFINITY;
-    mx_attention_interval(p, row, &first, &last);
-    for (int64_t t = first; t <= last; t++) {
-        s[t] = -INFINITY;
-        if (same_segment(p, head, row, t))
-            s[t] = cap(p, p->scale * dot(mx_attention_row(&q, a->dtype, row), mx_attention_row(&k, a->dtype, t),
-                                         a->dtype, a->head_dim)) +
-                   bias_of(p, head, row, t);
+    for (int64_t t = run.first; t < run.end; t++) {
+        s[t] = cap(p, p->scale * dot(mx_attention_row(&q, a->dtype, row), mx_attention_row(&k, a->dtype, t), a->dtype,
+                                     a->head_dim)) +
+               bias_of(p, head, row, t);
         most = s[t] > most ? s[t] : most;
     }
     return most;
@@ -70,11 +59,10 @@ static void forward(const mx_attention_plan *p, int64_t head, int64_t first_row,
     mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, head);
     float *s = (float *)((char *)scratch + 64), *sums = s + p->keys;
     for (int64_t row = first_row; row < last_row; row++) {
-        int64_t first, last;
-        float most = score_row(p, head, row, s), sum = 0;
-        mx_attention_interval(p, row, &first, &last);
+        mx_attention_run run = mx_attention_run_of(p, head, row);
+        float most = score_row(p, head, row, run, s), sum = 0;
         memset(sums, 0, (size_t)a->head_dim * sizeof *sums);
-        for (int64_t t = first; t <= last; t++) {
+        for (int64_t t = run.first; t < run.end; t++) {
             if (s[t] == -INFINITY)
                 continue;
             float e = expf(s[t] - most);
@@ -98,13 +86,13 @@ static void backward_row(const mx_attention_plan *p, int64_t head, int64_t row, 
     mx_attention_rows outs = mx_attention_query_rows(p, a->out, a->dtype, head);
     mx_attention_rows douts = mx_attention_query_rows(p, a->dout, a->dtype, head);
     const void *q = mx_attention_row(&qs, a->dtype, row), *dout = mx_attention_row(&douts, a->dtype, row);
-    int64_t first, last, width = a->head_dim;
+    int64_t width = a->head_dim;
+    mx_attention_run run = mx_attention_run_of(p, head, row);
     float lse = a->lse[mx_attention_lse_at(p, head, row)];
     float delta = dot(mx_attention_row(&outs, a->dtype, row), dout, a->dtype, width);
     memset(dq, 0, (size_t)width * sizeof *dq);
-    score_row(p, head, row, s);
-    mx_attention_interval(p, row, &first, &last);
-    for (int64_t t = first; t <= last; t++) {
+    score_row(p, head, row, run, s);
+    for (int64_t t = run.first; t < run.end; t++) {
         if (s[t] == -INFINITY)
             continue;
         const void *k = mx_attention_row(&ks, a->dtype, t), *v = mx_attention_row(&vs, a->dtype, t);

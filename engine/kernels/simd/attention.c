@@ -117,10 +117,8 @@ MX_INLINE void attend_block(int kind, forward *f, int64_t i, int64_t block)
 {
     const mx_attention_plan *p = f->plan;
     const mx_attention *a = p->a;
-    const int32_t *segments = a->k_segments ? a->k_segments + f->head / a->n_kv_heads * a->keys : NULL;
     int64_t start = block * p->block_keys, from, to;
-    bool mixed;
-    if (!panel_range(&f->panels[i], segments, start, mx_min(start + p->block_keys, p->keys), &from, &to, &mixed))
+    if (!panel_range(&f->panels[i], start, mx_min(start + p->block_keys, p->keys), &from, &to))
         return;
     const float *q = f->q + i * f->words * NR;
     float *out = f->out + i * f->height * NR;
@@ -138,7 +136,7 @@ MX_INLINE void attend_block(int kind, forward *f, int64_t i, int64_t block)
         scale = 1;
     }
     float c = scale * LOG2E;
-    mask_scores(&f->panels[i], segments, mixed, from, to, p->keys, f->s, NR);
+    mask_scores(&f->panels[i], from, to, f->s, NR);
     vf top[NV], keep[NV];
     raise_top(kind, n, f->s, c, f->top + i * NR, top, keep, out, f->height);
     exponentiate(kind, n, f->s, c, top, keep, f->p, f->sum + i * NR);
@@ -173,7 +171,7 @@ MX_INLINE void forward_block(int kind, forward *f, int64_t row, int64_t end)
     for (int64_t i = 0; i < panels; i++) {
         panel_set(&f->panels[i], p, f->head, row + i * NR);
         low = mx_min(low, f->panels[i].first_min);
-        high = mx_max(high, f->panels[i].last_max + 1);
+        high = mx_max(high, f->panels[i].end_max);
     }
     memset(f->out, 0, (size_t)(panels * f->height * NR) * sizeof(float));
     memset(f->sum, 0, (size_t)(panels * NR) * sizeof(float));
@@ -190,13 +188,11 @@ MX_INLINE void forward_rows(int kind, const mx_attention_plan *p, int64_t head, 
                             void *scratch)
 {
     forward f;
-    int64_t low, high, unused;
     forward_layout(kind, p, &f, scratch);
     f.head = head;
     products_begin();
-    mx_attention_interval(p, first_row, &low, &unused);
-    mx_attention_interval(p, last_row - 1, &unused, &high);
-    pack_keys(kind, &f, low / p->block_keys, (high + p->block_keys) / p->block_keys);
+    mx_attention_run keys = mx_attention_run_of_rows(p, head, first_row, last_row);
+    pack_keys(kind, &f, keys.first / p->block_keys, (keys.end + p->block_keys - 1) / p->block_keys);
     for (int64_t row = first_row; row < last_row; row += p->block_rows)
         forward_block(kind, &f, row, mx_min(row + p->block_rows, last_row));
     products_end();

@@ -90,16 +90,13 @@ static void finish_scores(const decoder *f, int64_t r, int64_t start, int64_t n,
 {
     const mx_attention_plan *p = f->plan;
     const mx_attention *a = p->a;
-    const int32_t *segments = a->k_segments ? a->k_segments + f->batch * a->keys : NULL;
-    int32_t own = segments ? a->q_segments[f->batch * a->queries + r / p->group] : 0;
-    int64_t first, last;
-    mx_attention_interval(p, r, &first, &last);
+    mx_attention_run run = mx_attention_run_of(p, f->batch * a->n_kv_heads, r);
     for (int64_t t = 0; a->softcap > 0 && t < BLOCK; t += VL)
         vf_store(s + t, vf_tanh_cap(vf_load(s + t) * vf_set1(p->scale / a->softcap)) * vf_set1(a->softcap));
-    if (n == BLOCK && start >= first && start + n - 1 <= last && !segments)
+    if (n == BLOCK && start >= run.first && start + n <= run.end)
         return;
     for (int64_t t = 0; t < BLOCK; t++)
-        if (t >= n || start + t < first || start + t > last || (segments && segments[start + t] != own))
+        if (t >= n || start + t < run.first || start + t >= run.end)
             s[t] = -INFINITY;
 }
 

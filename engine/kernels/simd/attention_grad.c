@@ -165,11 +165,9 @@ MX_INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t blo
 {
     const mx_attention_plan *p = f->plan;
     const mx_attention *a = p->a;
-    const int32_t *segments = a->k_segments ? a->k_segments + f->head / a->n_kv_heads * a->keys : NULL;
     int64_t start = block * p->block_keys, from, to;
-    bool mixed;
     f->live[i] = (struct range){0, 0};
-    if (!panel_range(&f->panels[i], segments, start, mx_min(start + p->block_keys, p->keys), &from, &to, &mixed))
+    if (!panel_range(&f->panels[i], start, mx_min(start + p->block_keys, p->keys), &from, &to))
         return;
     f->live[i] = (struct range){from - start, to - start};
     int64_t at = from - start, n = to - from;
@@ -190,7 +188,7 @@ MX_INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t blo
         scale = 1;
     }
     float c = scale * LOG2E;
-    mask_scores(&f->panels[i], segments, mixed, from, to, p->keys, s, f->s_row);
+    mask_scores(&f->panels[i], from, to, s, f->s_row);
     differentiate(kind, f, i, at, n, c);
     if (a->dbias)
         add_bias_gradient(p, f->head, &f->panels[i], from, to, dp, f->s_row);
@@ -214,7 +212,7 @@ static void live_panels(const backward *f, int64_t panels, int64_t at, int64_t *
         }
 }
 
-/* With segments, a panel between *first and *last may see none of these keys. Its P and dS are set to 0. */
+/* With intervals, a panel between *first and *last may see none of these keys. Its P and dS are set to 0. */
 MX_INLINE void clear_gaps(int kind, backward *f, int64_t panels, int64_t n)
 {
     size_t bytes = (size_t)words_of(kind, NR) * sizeof(float);
@@ -258,7 +256,7 @@ MX_INLINE void backward_block(int kind, backward *f, int64_t row)
     for (int64_t i = 0; i < panels; i++) {
         panel_set(&f->panels[i], p, f->head, row + i * NR);
         low = mx_min(low, f->panels[i].first_min);
-        high = mx_max(high, f->panels[i].last_max + 1);
+        high = mx_max(high, f->panels[i].end_max);
     }
     memset(f->dq, 0, (size_t)(panels * f->height * NR) * sizeof(float));
     for (int64_t b = low / p->block_keys; b * p->block_keys < high; b++) {

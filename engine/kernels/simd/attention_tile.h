@@ -47,7 +47,6 @@ MX_INLINE mx_dtype dtype_of(int kind) { return kind == WORD_F32 ? MX_F32 : MX_BF
 
 #if MX_SIMD_512
 typedef __m256i bf16_lanes; /* VL bf16 */
-MX_INLINE vm vi_equal(vi a, vi b) { return _mm512_cmpeq_epi32_mask(a, b); }
 MX_INLINE vm vm_and(vm a, vm b) { return (vm)(a & b); }
 MX_INLINE void store_lower(float *p, vf x) { _mm256_storeu_ps(p, _mm512_castps512_ps256(x)); }
 MX_INLINE void store_upper(float *p, vf x) { _mm256_storeu_ps(p, _mm512_extractf32x8_ps(x, 1)); }
@@ -59,7 +58,6 @@ MX_INLINE vf pair_words(bf16_lanes even, bf16_lanes odd)
 }
 #else
 typedef __m128i bf16_lanes;
-MX_INLINE vm vi_equal(vi a, vi b) { return _mm256_castsi256_ps(_mm256_cmpeq_epi32(a, b)); }
 MX_INLINE vm vm_and(vm a, vm b) { return _mm256_and_ps(a, b); }
 MX_INLINE void store_lower(float *p, vf x) { _mm_storeu_ps(p, _mm256_castps256_ps128(x)); }
 MX_INLINE void store_upper(float *p, vf x) { _mm_storeu_ps(p, _mm256_extractf128_ps(x, 1)); }
@@ -336,69 +334,48 @@ MX_INLINE void store_across(mx_dtype dtype, const mx_attention_rows *rows, int64
 
 /* The keys that NR rows (queries) may attend to, one row a lane. Lanes beyond the last row repeat it. */
 typedef struct panel {
-    int64_t row;               /* the first */
-    float first[NR], last[NR]; /* key positions */
-    int32_t segment[NR];
-    int64_t first_min, first_max, last_min, last_max;
-    int32_t segment_min, segment_max;
+    int64_t row;                /* the first */
+    float first[NR], end[NR];   /* by row: positions of its first key, and of its last + 1 */
+    int64_t first_min, end_max; /* keys that any row attends to */
+    int64_t first_max, end_min; /* keys that all rows attend to */
 } panel;
 
 static inline void panel_set(panel *w, const mx_attention_plan *p, int64_t head, int64_t row)
 {
-    const mx_attention *a = p->a;
-    int64_t end = mx_min(row + NR, p->rows) - 1;
     w->row = row;
-    mx_attention_interval(p, row, &w->first_min, &w->last_min);
-    mx_attention_interval(p, end, &w->first_max, &w->last_max);
-    w->segment_min = INT32_MAX;
-    w->segment_max = INT32_MIN;
+    w->first_min = w->end_min = p->keys;
+    w->first_max = w->end_max = 0;
     for (int i = 0; i < NR; i++) {
-        int64_t r = mx_min(row + i, end), first, last;
-        mx_attention_interval(p, r, &first, &last);
-        w->first[i] = (float)first;
-        w->last[i] = (float)last;
-        int32_t s = a->q_segments ? a->q_segments[head / a->n_kv_heads * a->queries + r / p->group] : 0;
-        w->segment[i] = s;
-        w->segment_min = s < w->segment_min ? s : w->segment_min;
-        w->segment_max = s > w->segment_max ? s : w->segment_max;
+        mx_attention_run run = mx_attention_run_of(p, head, mx_min(row + i, p->rows - 1));
+        w->first[i] = (float)run.first;
+        w->end[i] = (float)run.end;
+        w->first_max = mx_max(w->first_max, run.first);
+        w->end_min = mx_min(w->end_min, run.end);
+        if (run.first < run.end) {
+            w->first_min = mx_min(w->first_min, run.first);
+            w->end_max = mx_max(w->end_max, run.end);
+        }
     }
 }
 
-/* The keys of block [start, end) that the panel needs, widened to whole groups of MR: false when there are none. With
- * segments, *mixed says whether they must be compared. `segments` belongs to the batch; NULL: none. */
-static inline bool panel_range(const panel *w, const int32_t *segments, int64_t start, int64_t end, int64_t *from,
-                               int64_t *to, bool *mixed)
+/* The keys of block [start, end) that the panel needs, widened to whole groups of MR; false when there are none. */
+static inline bool panel_range(const panel *w, int64_t start, int64_t end, int64_t *from, int64_t *to)
 {
-    int64_t low = mx_max(start, w->first_min), high = mx_min(end, w->last_max + 1);
-    *mixed = false;
-    if (low >= high)
-        return false;
+    int64_t low = mx_max(start, w->first_min), high = mx_min(end, w->end_max);
     *from = low / MR * MR;
     *to = mx_round_up(high, MR);
-    if (!segments)
-        return true;
-    int32_t least = INT32_MAX, most = INT32_MIN;
-    for (int64_t t = low; t < high; t++) {
-        least = segments[t] < least ? segments[t] : least;
-        most = segments[t] > most ? segments[t] : most;
-    }
-    *mixed = !(least == most && w->segment_min == w->segment_max && least == w->segment_min);
-    return least <= w->segment_max && most >= w->segment_min;
+    return low < high;
 }
 
 /* Scores (keys from to before to, ld apart) of pairs that may not attend become -inf. */
-static inline void mask_scores(const panel *w, const int32_t *segments, bool mixed, int64_t from, int64_t to,
-                               int64_t keys, float *s, int64_t ld)
+static inline void mask_scores(const panel *w, int64_t from, int64_t to, float *s, int64_t ld)
 {
     for (int64_t t = from; t < to; t++, s += ld) {
-        if (!mixed && t >= w->first_max && t <= w->last_min)
+        if (t >= w->first_max && t < w->end_min)
             continue;
         vf key = vf_set1((float)t), never = vf_set1(-INFINITY);
-        vi segment = vi_set1(mixed && t < keys ? segments[t] : 0);
         for (int i = 0; i < NR; i += VL) {
-            vm in = vm_and(vf_ge(key, vf_load(w->first + i)), vf_ge(vf_load(w->last + i), key));
-            if (mixed)
-                in = vm_and(in, vi_equal(segment, vi_load(w->segment + i)));
+            vm in = vm_and(vf_ge(key, vf_load(w->first + i)), vf_gt(vf_load(w->end + i), key));
             vf_store(s + i, vf_select(in, vf_load(s + i), never));
         }
     }

@@ -229,6 +229,8 @@ mx.rope(mx.randn { 1, 8, 2, 4 }, { theta = 10000 }):size() --> {1, 8, 2, 4}]] },
         { "attention", torch = "F.scaled_dot_product_attention, flash_attn", code = [[
 local q, k, v = mx.randn { 1, 8, 4, 16 }, mx.randn { 1, 8, 2, 16 }, mx.randn { 1, 8, 2, 16 }
 mx.attention(q, k, v, { causal = true }):size() --> {1, 8, 4, 16}]] },
+        { "attention_intervals", code = [[
+mx.attention_intervals(mx.tensor({ { 7, 7, 8 } }, "i32")) --> {{{0, 2}, {0, 2}, {2, 3}}}]] },
         { "attention_merge_", code = [[
 local sums, lse = mx.zeros(1, 2, 1, 4), mx.full({ 1, 1, 2 }, -math.huge)
 mx.attention_merge_(sums, lse, mx.ones(1, 2, 1, 4), mx.zeros(1, 1, 2))

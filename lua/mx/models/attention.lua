@@ -116,7 +116,7 @@ function attention.forward(model, i, part, weights, h, run)
     if run.cache then
         k, v = cache.remember(run.cache[i], k, v, options, run.offset)
     end
-    local context = model.parallel:attention(q, k, v, run.segments, run.kv_segments, options) -- (B, S, H, D)
+    local context = model.parallel:attention(q, k, v, run, options) -- (B, S, H, D)
     return quantization.products(model, i, weights, context:view(B, S, heads * D), run)("out")
 end
 

@@ -162,6 +162,12 @@ function Decoder:number_tokens(tokens, run)
     run.numbers = parallel:sequence_part(parallel:context_part(numbers))
 end
 
+-- What the layers share of a batch: the keys that queries attend to with packed documents, and numbers of tokens.
+function Decoder:prepare(tokens, run)
+    run.intervals = run.segments and self.parallel:intervals(run.segments, run.kv_segments) or nil
+    self:number_tokens(tokens, run)
+end
+
 -- Layer i: x (B, S, E) -> (B, S, E), and what the layer adds to the loss of a training pass, or nil.
 function Decoder:layer(i, x, run)
     mx.place(("layer %d, attention"):format(i))
@@ -264,7 +270,7 @@ function Decoder:hidden(tokens, run)
     end
     run = run or {}
     run.offset = run.offset or 0
-    self:number_tokens(tokens, run)
+    self:prepare(tokens, run)
     local x, extra = self:through(1, self.shape.layers, nil, tokens, run)
     return self:finish(x), extra
 end
@@ -303,7 +309,7 @@ end
 ---@return any the input of the first layer
 function Decoder:chunk(chunk, x, batch, evaluates)
     local own, run = self.parallel.stages, self:run_of(batch, evaluates)
-    self:number_tokens(batch.tokens, run)
+    self:prepare(batch.tokens, run)
     local range = own.ranges[chunk]
     return self:through(range.first, range.last, x, batch.tokens, run)
 end

@@ -110,12 +110,12 @@ end
 -- Attention to the cached latents themselves: a score is a product of a query and a latent if the query has gone
 -- through the weights that would make the key, and values are made of the sum of latents. All heads have the same keys
 -- (L + R), whose first L features are the values. q (B, S, H, N), q_rotated (B, S, H, R) -> (B, S, H V).
-local function attend_to_latents(model, part, weight, q, q_rotated, cache, options)
+local function attend_to_latents(model, part, weight, q, q_rotated, latents, run, options)
     local B, S, H, N, L = q:size(1), q:size(2), q:size(3), part.nope, part.rank
     weight = mx.permute(weight:view(L, H, N + part.value_dim), { dims = { 2, 1, 3 } }) -- (H, L, N + V)
     local seen = mx.matmul(by_head(q), features(weight, 1, N), nil, { trans_b = true }) -- (H, B S, L)
     q = mx.concat({ by_token(seen, B, S), q_rotated }, { dim = 4 })
-    local context = model.parallel:attention(q, cache.latent, cache.latent, nil, nil, options) -- (B, S, H, L + R)
+    local context = model.parallel:attention(q, latents, latents, run, options) -- (B, S, H, L + R)
     local values = mx.matmul(by_head(features(context, 1, L)), features(weight, N + 1, part.value_dim))
     return by_token(values, B, S):view(B, S, H * part.value_dim)
 end
@@ -145,7 +145,7 @@ function mla.forward(model, i, part, weights, h, run)
         options.offset, options.kv_length = run.offset, run.offset + S
         if absorbs(part, S, run.offset + S) then
             local context = attend_to_latents(model, part, weights["kv_b.weight"], features(q, 1, N), q_rotated,
-                run.cache[i], options)
+                run.cache[i].latent, run, options)
             return mx.matmul(context, weights["out.weight"])
         end
     end
@@ -157,7 +157,7 @@ function mla.forward(model, i, part, weights, h, run)
         before = { 0, 0, 0, 0 }, after = { 0, 0, 0, N + R - part.value_dim },
     })
     q, k, v = mx.name(q, "query_proj"), mx.name(k, "key_proj"), mx.name(v, "value_proj")
-    local context = model.parallel:attention(q, k, v, run.segments, run.kv_segments, options) -- (B, S, H, N + R)
+    local context = model.parallel:attention(q, k, v, run, options) -- (B, S, H, N + R)
     context = features(context, 1, part.value_dim)
     return mx.matmul(context:view(B, S, heads * part.value_dim), weights["out.weight"])
 end

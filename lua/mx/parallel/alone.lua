@@ -94,8 +94,12 @@ function Alone.heads(_, part)
     return part.heads, part.kv_heads
 end
 
-function Alone.attention(_, q, k, v, segments, _, options)
-    return mx.name(mx.attention(q, k, v, segments, segments, options), "context")
+function Alone.intervals(_, segments)
+    return mx.attention_intervals(segments)
+end
+
+function Alone.attention(_, q, k, v, run, options)
+    return mx.name(mx.attention(q, k, v, run.intervals, options), "context")
 end
 
 -- ---- tables of tokens: whole ----

@@ -21,24 +21,24 @@ local function in_sequence(self, t)
 end
 
 -- Attention with the keys and values of the whole sequence gathered on every rank.
-local function gathered_attention(self, q, k, v, segments, kv_segments, options)
+local function gathered_attention(self, q, k, v, intervals, options)
     local S, n, i = q:size(2), self.mesh:size(self.context), self.mesh:index(self.context)
     local gather = { axis = self.context, dim = 2, async = self.o.async_all_gather }
     k, v = mx.all_gather(k, gather), mx.all_gather(v, gather)
     mx.flush()
     k, v = in_sequence(self, k), in_sequence(self, v)
-    local function attend(part, part_segments, offset)
+    local function attend(part, part_intervals, offset)
         options.offset = offset
         options.kv_length = options.causal and offset + part:size(2) or 0
-        return mx.attention(part, k, v, part_segments, kv_segments, options)
+        return mx.attention(part, k, v, part_intervals, options)
     end
     if not self.zigzag then
-        return attend(q, segments, i * S)
+        return attend(q, intervals, i * S)
     end
     local piece, parts = S // 2, {}
     for half = 0, 1 do
         local cut = { dim = 2, start = half * piece + 1, length = piece }
-        parts[half + 1] = attend(mx.narrow(q, cut), segments and mx.narrow(segments, cut),
+        parts[half + 1] = attend(mx.narrow(q, cut), intervals and mx.narrow(intervals, cut),
             (half == 0 and i or 2 * n - 1 - i) * piece)
     end
     return mx.concat(parts, { dim = 2 })
@@ -55,14 +55,14 @@ end
 
 -- Attention to whole sequences with a part of the heads: ranks exchange parts of sequences for heads, and back. With
 -- too few heads of keys for all ranks, each rank gets those that its heads of queries use.
-local function exchanged_attention(self, q, k, v, kv_segments, options)
+local function exchanged_attention(self, q, k, v, intervals, options)
     local n, kv_heads = self.mesh:size(self.context), k:size(3)
     local copies = n // util.gcd(n, kv_heads)
     local function to_heads(x)
         return mx.all_to_all(x, { axis = self.context, split = 3, concat = 2 })
     end
     q, k, v = to_heads(q), to_heads(repeated(k, copies)), to_heads(repeated(v, copies))
-    local context = mx.name(mx.attention(q, k, v, kv_segments, kv_segments, options), "context") -- (B, S n, H / n, D)
+    local context = mx.name(mx.attention(q, k, v, intervals, options), "context") -- (B, S n, H / n, D)
     return mx.all_to_all(context, { axis = self.context, split = 2, concat = 3 })
 end
 
@@ -89,19 +89,27 @@ function attention.check(mesh, shape, strategy)
     end
 end
 
+--- The keys with the segment of each query, for those queries that this rank attends with: mx.attention_intervals.
+---@param segments any (B, S) i32 of this rank's part of the sequences
+---@param kv_segments any of the whole sequences; nil: the same
+---@return any (B, queries, 2) i32
+function attention:intervals(segments, kv_segments)
+    local whole = #self.context > 0 and self.o.context_parallel_strategy == "ulysses"
+    return mx.attention_intervals(whole and kv_segments or segments, kv_segments)
+end
+
 --- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
---- part; segments (B, S) of the part and kv_segments of the whole sequence, or nil. Without an axis that splits
---- sequences it is mx.attention, and accepts offset and kv_length. Policies know attention's result as "context".
---- Collective.
+--- part; run of mx.Decoder:hidden. Without an axis that splits sequences it is mx.attention, and accepts offset and
+--- kv_length. Policies know attention's result as "context". Collective.
 ---@return any (B, S, H, D)
-function attention:attention(q, k, v, segments, kv_segments, options)
+function attention:attention(q, k, v, run, options)
     local strategy = self.o.context_parallel_strategy
     if #self.context == 0 then
-        return mx.name(mx.attention(q, k, v, segments, segments, options), "context")
+        return mx.name(mx.attention(q, k, v, run.intervals, options), "context")
     elseif strategy == "all_gather" then
-        return mx.name(gathered_attention(self, q, k, v, segments, kv_segments, options), "context")
+        return mx.name(gathered_attention(self, q, k, v, run.intervals, options), "context")
     elseif strategy == "ulysses" then
-        return exchanged_attention(self, q, k, v, kv_segments, options)
+        return exchanged_attention(self, q, k, v, run.intervals, options)
     end
     options.axis, options.balanced = self.context, self.zigzag
     return mx.name(mx.ring_attention(q, k, v, options), "context")

@@ -522,7 +522,8 @@ end
 Parallel.context_part, Parallel.sequence_part = tokens.context_part, tokens.sequence_part
 Parallel.stream_positions, Parallel.whole_length = tokens.stream_positions, tokens.whole_length
 Parallel.batch_place = tokens.batch_place
-Parallel.attention, Parallel.batch_part = attention.attention, tokens.batch_part
+Parallel.batch_part = tokens.batch_part
+Parallel.attention, Parallel.intervals = attention.attention, attention.intervals
 -- Layers with experts: see experts.lua.
 Parallel.own_experts, Parallel.gather_tokens, Parallel.scatter_tokens =
     experts.own_experts, experts.gather_tokens, experts.scatter_tokens

@@ -47,7 +47,7 @@ local function attention_rate(dtype)
     return mx.scope(function()
         local q = mx.randn { shape = { 1, S, H, D }, dtype = dtype }
         return 4 * S * (S + 1) / 2 * H * D * rate(function()
-            mx.attention(q, q, q, nil, nil, { causal = true }):release()
+            mx.attention(q, q, q, { causal = true }):release()
         end)
     end)
 end

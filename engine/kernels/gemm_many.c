@@ -21,7 +21,11 @@ typedef struct item {
 static double work_of(const mx_gemm *g) { return (double)g->m * (double)g->n * (double)(g->k > 0 ? g->k : 1); }
 
 /* Of f32 alone: OpenBLAS may sum a part of the columns in another order than the whole. */
-static bool is_ours(const mx_gemm *g) { return mx_is_bf16(g->a.dtype) || mx_is_bf16(g->b.dtype); }
+static bool is_ours(const mx_gemm *g)
+{
+    return mx_dtype_is_code(g->a.dtype) || mx_dtype_is_code(g->b.dtype) || mx_is_bf16(g->a.dtype) ||
+           mx_is_bf16(g->b.dtype);
+}
 
 /* Into how many runs of columns a product is cut; 0: all threads do it together. */
 static int64_t runs_of(const mx_gemm *g, double most)
@@ -47,6 +51,8 @@ static mx_status run_item(const item *i)
     g.b.data = (char *)g.b.data + i->column * (g.b.trans ? g.b.stride : 1) * (int64_t)mx_dtype_bytes(g.b.dtype);
     g.c.data = (char *)g.c.data + i->column * (int64_t)mx_dtype_bytes(g.c.dtype);
     g.bias = g.bias ? g.bias + i->column : NULL;
+    if (g.scale_b.value)
+        g.scale_b.value += i->column * g.scale_b.step;
     return mx_gemm_run(&g);
 }
 

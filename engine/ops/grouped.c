@@ -1,5 +1,6 @@
 /* Grouped matrix products: rows in runs, each multiplied by a matrix of its own, as the experts of a layer do. */
-#include "kernels/gemm.h"
+#include "ops/grouped.h"
+
 #include "kernels/shape.h"
 #include "ops/rows.h"
 
@@ -10,13 +11,7 @@ typedef struct grouped_attr {
     int dtype; /* of the result; -1: that of x */
 } grouped_attr;
 
-/* Groups, rows of x altogether, and the matrices: (k, n) after transposition. */
-typedef struct grouped {
-    int64_t groups, rows, k, n;
-    bool trans; /* stored (n, k) */
-} grouped;
-
-static mx_status want_counts(const mx_call *call, int i, int64_t groups)
+mx_status mx_want_counts(const mx_call *call, int i, int64_t groups)
 {
     mx_shape shape = mx_vector(groups);
     MX_TRY(mx_want_dtype(call, i, MX_I32));
@@ -31,8 +26,7 @@ static mx_status want_dims(const mx_call *call, int i, int n_dims, const char *w
     return MX_OK;
 }
 
-/* The products of all groups on average: what a tile of a matrix unit pads is the rows of one group, not of all. */
-static mx_cost cost_of_groups(const mx_call *call, const grouped *g, bool rows_are_summed)
+mx_cost mx_grouped_cost(const mx_call *call, const mx_grouped *g, bool rows_are_summed)
 {
     double rows = g->groups > 0 ? (double)g->rows / (double)g->groups : 0;
     mx_cost cost = mx_cost_of(call, 2.0 * (double)g->rows * (double)g->k * (double)g->n);
@@ -43,8 +37,7 @@ static mx_cost cost_of_groups(const mx_call *call, const grouped *g, bool rows_a
     return cost;
 }
 
-/* Checks counts against the rows; *used: their sum. */
-static mx_status check_counts(const mx_call *call, const mx_tensor *counts, int64_t rows, int64_t *used)
+mx_status mx_check_counts(const mx_call *call, const mx_tensor *counts, int64_t rows, int64_t *used)
 {
     const int32_t *count = mx_data(counts);
     *used = 0;
@@ -59,19 +52,19 @@ static mx_status check_counts(const mx_call *call, const mx_tensor *counts, int6
     return MX_OK;
 }
 
-static mx_matrix rows_from(const mx_tensor *t, int64_t row, bool trans)
+mx_matrix mx_rows_from(const mx_tensor *t, int64_t row, bool trans)
 {
     int64_t width = t->shape.size[1];
     return (mx_matrix){(char *)mx_data(t) + row * width * (int64_t)mx_dtype_bytes(t->dtype), t->dtype, width, trans};
 }
 
-static mx_matrix matrix_of_group(const mx_tensor *t, int64_t group, bool trans)
+mx_matrix mx_matrix_of_group(const mx_tensor *t, int64_t group, bool trans)
 {
     int64_t columns = t->shape.size[2], step = t->shape.size[1] * columns;
     return (mx_matrix){(char *)mx_data(t) + group * step * (int64_t)mx_dtype_bytes(t->dtype), t->dtype, columns, trans};
 }
 
-static mx_status new_products(const mx_call *call, int64_t groups, mx_gemm **products)
+mx_status mx_new_products(const mx_call *call, int64_t groups, mx_gemm **products)
 {
     *products = calloc((size_t)groups + 1, sizeof **products);
     if (!*products)
@@ -79,25 +72,31 @@ static mx_status new_products(const mx_call *call, int64_t groups, mx_gemm **pro
     return MX_OK;
 }
 
+void mx_zero_rows(const mx_tensor *t, int64_t from)
+{
+    int64_t bytes = t->shape.size[1] * (int64_t)mx_dtype_bytes(t->dtype);
+    mx_zero_runs((char *)mx_data(t) + from * bytes, 0, 1, (t->shape.size[0] - from) * bytes);
+}
+
 /* ---- grouped_matmul ---- */
 
-static grouped grouped_of(const mx_call *call)
+static mx_grouped grouped_of(const mx_call *call)
 {
     const mx_tensor *x = call->in[0], *w = call->in[1];
     bool trans = ((const grouped_attr *)mx_call_attr(call))->trans_b;
-    return (grouped){.groups = w->shape.size[0],
-                     .rows = x->shape.size[0],
-                     .k = w->shape.size[trans ? 2 : 1],
-                     .n = w->shape.size[trans ? 1 : 2],
-                     .trans = trans};
+    return (mx_grouped){.groups = w->shape.size[0],
+                        .rows = x->shape.size[0],
+                        .k = w->shape.size[trans ? 2 : 1],
+                        .n = w->shape.size[trans ? 1 : 2],
+                        .trans = trans};
 }
 
 static mx_status infer_grouped(mx_call *call)
 {
     MX_TRY(want_dims(call, 0, 2, "(rows, k)"));
     MX_TRY(want_dims(call, 1, 3, "(groups, k, n)"));
-    grouped g = grouped_of(call);
-    MX_TRY(want_counts(call, 2, g.groups));
+    mx_grouped g = grouped_of(call);
+    MX_TRY(mx_want_counts(call, 2, g.groups));
     if (call->in[0]->shape.size[1] != g.k)
         return mx_bad_shape(call, "inner sizes differ: x has %lld columns, the matrices of w%s have %lld rows",
                             (long long)call->in[0]->shape.size[1], g.trans ? " transposed" : "", (long long)g.k);
@@ -107,31 +106,30 @@ static mx_status infer_grouped(mx_call *call)
 
 static mx_cost cost_grouped(const mx_call *call)
 {
-    grouped g = grouped_of(call);
-    return cost_of_groups(call, &g, false);
+    mx_grouped g = grouped_of(call);
+    return mx_grouped_cost(call, &g, false);
 }
 
 static mx_status host_grouped(mx_call *call)
 {
     const mx_tensor *x = call->in[0], *w = call->in[1], *y = call->out[0];
     const int32_t *count = mx_data(call->in[2]);
-    grouped s = grouped_of(call);
+    mx_grouped s = grouped_of(call);
     int64_t used, row = 0;
     mx_gemm *products;
-    MX_TRY(check_counts(call, call->in[2], s.rows, &used));
-    MX_TRY(new_products(call, s.groups, &products));
+    MX_TRY(mx_check_counts(call, call->in[2], s.rows, &used));
+    MX_TRY(mx_new_products(call, s.groups, &products));
     for (int64_t g = 0; g < s.groups; row += count[g++])
         products[g] = (mx_gemm){.m = count[g],
                                 .n = s.n,
                                 .k = s.k,
-                                .a = rows_from(x, row, false),
-                                .b = matrix_of_group(w, g, s.trans),
-                                .c = rows_from(y, row, false),
+                                .a = mx_rows_from(x, row, false),
+                                .b = mx_matrix_of_group(w, g, s.trans),
+                                .c = mx_rows_from(y, row, false),
                                 .alpha = 1};
     mx_status status = mx_gemm_many(products, s.groups);
     free(products);
-    int64_t bytes = s.n * (int64_t)mx_dtype_bytes(y->dtype);
-    mx_zero_runs((char *)mx_data(y) + used * bytes, 0, 1, (s.rows - used) * bytes);
+    mx_zero_rows(y, used);
     return status;
 }
 
@@ -191,10 +189,10 @@ const mx_op mx_op_grouped_matmul = {
 
 /* ---- the gradient of w: for each group the transposed rows of a times those of b ---- */
 
-static grouped sums_of(const mx_call *call, int a)
+static mx_grouped sums_of(const mx_call *call, int a)
 {
     const mx_tensor *x = call->in[a], *y = call->in[a + 1];
-    return (grouped){
+    return (mx_grouped){
         .groups = mx_count(call->in[a + 2]), .rows = x->shape.size[0], .k = x->shape.size[1], .n = y->shape.size[1]};
 }
 
@@ -204,7 +202,7 @@ static mx_status want_two_runs(const mx_call *call, int a)
     MX_TRY(want_dims(call, a + 1, 2, "(rows, n)"));
     if (call->in[a + 2]->shape.n_dims != 1)
         return mx_bad_shape(call, "'counts' must be (groups)");
-    MX_TRY(want_counts(call, a + 2, mx_count(call->in[a + 2])));
+    MX_TRY(mx_want_counts(call, a + 2, mx_count(call->in[a + 2])));
     if (call->in[a]->shape.size[0] != call->in[a + 1]->shape.size[0])
         return mx_bad_shape(call, "a and b must have as many rows");
     return MX_OK;
@@ -213,11 +211,11 @@ static mx_status want_two_runs(const mx_call *call, int a)
 static mx_status sum_groups(const mx_call *call, int a, const mx_tensor *out, bool accumulate)
 {
     const int32_t *count = mx_data(call->in[a + 2]);
-    grouped s = sums_of(call, a);
+    mx_grouped s = sums_of(call, a);
     int64_t used, row = 0, n = 0, bytes = s.k * s.n * (int64_t)mx_dtype_bytes(out->dtype);
     mx_gemm *products;
-    MX_TRY(check_counts(call, call->in[a + 2], s.rows, &used));
-    MX_TRY(new_products(call, s.groups, &products));
+    MX_TRY(mx_check_counts(call, call->in[a + 2], s.rows, &used));
+    MX_TRY(mx_new_products(call, s.groups, &products));
     for (int64_t g = 0; g < s.groups; row += count[g++]) {
         if (count[g] == 0 && !accumulate)
             mx_zero_runs((char *)mx_data(out) + g * bytes, 0, 1, bytes);
@@ -225,9 +223,9 @@ static mx_status sum_groups(const mx_call *call, int a, const mx_tensor *out, bo
             products[n++] = (mx_gemm){.m = s.k,
                                       .n = s.n,
                                       .k = count[g],
-                                      .a = rows_from(call->in[a], row, true),
-                                      .b = rows_from(call->in[a + 1], row, false),
-                                      .c = matrix_of_group(out, g, false),
+                                      .a = mx_rows_from(call->in[a], row, true),
+                                      .b = mx_rows_from(call->in[a + 1], row, false),
+                                      .c = mx_matrix_of_group(out, g, false),
                                       .alpha = 1,
                                       .accumulate = accumulate};
     }
@@ -239,15 +237,15 @@ static mx_status sum_groups(const mx_call *call, int a, const mx_tensor *out, bo
 static mx_status infer_grouped_grad(mx_call *call)
 {
     MX_TRY(want_two_runs(call, 0));
-    grouped g = sums_of(call, 0);
+    mx_grouped g = sums_of(call, 0);
     mx_shape shape = {3, {g.groups, g.k, g.n}};
     return mx_out_float(call, 0, ((const grouped_attr *)mx_call_attr(call))->dtype, MX_F32, &shape);
 }
 
 static mx_cost cost_grouped_grad(const mx_call *call)
 {
-    grouped g = sums_of(call, 0);
-    return cost_of_groups(call, &g, true);
+    mx_grouped g = sums_of(call, 0);
+    return mx_grouped_cost(call, &g, true);
 }
 
 static mx_status host_grouped_grad(mx_call *call) { return sum_groups(call, 0, call->out[0], false); }
@@ -272,15 +270,15 @@ static mx_status infer_grouped_acc(mx_call *call)
 {
     MX_TRY(mx_want_dtype(call, 0, MX_F32));
     MX_TRY(want_two_runs(call, 1));
-    grouped g = sums_of(call, 1);
+    mx_grouped g = sums_of(call, 1);
     mx_shape shape = {3, {g.groups, g.k, g.n}};
     return mx_want_shape(call, 0, &shape);
 }
 
 static mx_cost cost_grouped_acc(const mx_call *call)
 {
-    grouped g = sums_of(call, 1);
-    mx_cost cost = cost_of_groups(call, &g, true);
+    mx_grouped g = sums_of(call, 1);
+    mx_cost cost = mx_grouped_cost(call, &g, true);
     cost.bytes_written += (double)mx_bytes(call->in[0]);
     return cost;
 }

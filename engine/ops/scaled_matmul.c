@@ -1,18 +1,18 @@
 /* Products of codes (quantize.c) with their scales. */
-#include "kernels/gemm.h"
+#include "ops/scaled.h"
+
 #include "ops/quantize.h"
 #include "ops/rows.h"
 
-typedef struct scaled_attr {
-    bool trans_a, trans_b;
-    int dtype; /* of the result */
-    int grad;  /* of the gradient's codes; -1: those of b */
-} scaled_attr;
-
-enum { A, B, SCALE_A, SCALE_B, BIAS, GRAD_SCALE, GRAD_LARGEST };
-
-/* i32 holds the sum of so many products of i8. */
-enum { MOST_K = 131071 };
+enum {
+    A = MX_SCALED_A,
+    B = MX_SCALED_B,
+    SCALE_A = MX_SCALED_SCALE_A,
+    SCALE_B = MX_SCALED_SCALE_B,
+    BIAS = MX_SCALED_BIAS,
+    GRAD_SCALE = MX_SCALED_GRAD_SCALE,
+    GRAD_LARGEST = MX_SCALED_GRAD_LARGEST
+};
 
 typedef struct product {
     int64_t m, n, k, k_of_b;
@@ -20,7 +20,7 @@ typedef struct product {
 
 static product product_of(const mx_call *call)
 {
-    const scaled_attr *attr = mx_call_attr(call);
+    const mx_scaled_attr *attr = mx_call_attr(call);
     const mx_tensor *a = call->in[A], *b = call->in[B];
     return (product){.m = attr->trans_a ? mx_row_width(a) : mx_row_count(a),
                      .k = attr->trans_a ? mx_row_count(a) : mx_row_width(a),
@@ -50,30 +50,42 @@ static mx_status check_scale(const mx_call *call, int i, int64_t n, const char *
     return MX_OK;
 }
 
-static mx_status infer(mx_call *call)
+mx_status mx_want_scaled_operands(const mx_call *call)
 {
-    const scaled_attr *attr = mx_call_attr(call);
-    const mx_tensor *a = call->in[A], *b = call->in[B], *bias = input(call, BIAS);
     MX_TRY(check_operand(call, A));
     MX_TRY(check_operand(call, B));
-    if (!mx_dtype_is_code(a->dtype) && !mx_dtype_is_code(b->dtype))
-        return mx_bad_dtype(call, "neither a nor b is i8, e4m3 or e5m2; use matmul");
+    if (!mx_dtype_is_code(call->in[A]->dtype) && !mx_dtype_is_code(call->in[B]->dtype))
+        return mx_bad_dtype(call, "neither a nor b is i8, e4m3 or e5m2; use %s",
+                            call->op == &mx_op_scaled_matmul ? "matmul" : "grouped_matmul");
+    return MX_OK;
+}
+
+mx_status mx_want_scales(const mx_call *call, int64_t m, int64_t n)
+{
+    const mx_scaled_attr *attr = mx_call_attr(call);
+    MX_TRY(check_scale(call, SCALE_A, m, "row"));
+    MX_TRY(check_scale(call, SCALE_B, n, "column"));
+    MX_TRY(check_scale(call, GRAD_SCALE, 1, "tensor"));
+    MX_TRY(check_scale(call, GRAD_LARGEST, 1, "tensor"));
+    return attr->grad >= 0 ? mx_want_codes(call, "grad", attr->grad) : MX_OK;
+}
+
+static mx_status infer(mx_call *call)
+{
+    const mx_scaled_attr *attr = mx_call_attr(call);
+    const mx_tensor *a = call->in[A], *b = call->in[B], *bias = input(call, BIAS);
+    MX_TRY(mx_want_scaled_operands(call));
     product p = product_of(call);
     if (p.k != p.k_of_b)
         return mx_bad_shape(call, "inner sizes differ: %lld of a, %lld of b", (long long)p.k, (long long)p.k_of_b);
-    if (a->dtype == MX_I8 && b->dtype == MX_I8 && p.k > MOST_K)
+    if (a->dtype == MX_I8 && b->dtype == MX_I8 && p.k > MX_MOST_I8_PRODUCTS)
         return mx_bad_shape(call,
                             "the inner size is %lld; sums of so many products of i8 could pass i32, which holds "
                             "%d: cut the product",
-                            (long long)p.k, MOST_K);
-    MX_TRY(check_scale(call, SCALE_A, p.m, "row"));
-    MX_TRY(check_scale(call, SCALE_B, p.n, "column"));
-    MX_TRY(check_scale(call, GRAD_SCALE, 1, "tensor"));
-    MX_TRY(check_scale(call, GRAD_LARGEST, 1, "tensor"));
+                            (long long)p.k, MX_MOST_I8_PRODUCTS);
+    MX_TRY(mx_want_scales(call, p.m, p.n));
     if (bias && (bias->shape.n_dims != 1 || mx_count(bias) != p.n || !mx_dtype_computes(bias->dtype)))
         return mx_bad_shape(call, "bias must be f32 or bf16 and have one dimension of %lld", (long long)p.n);
-    if (attr->grad >= 0)
-        MX_TRY(mx_want_codes(call, "grad", attr->grad));
     mx_shape shape = attr->trans_a ? (mx_shape){2, {p.m, p.n}} : a->shape;
     shape.size[shape.n_dims - 1] = p.n;
     return mx_out_float(call, 0, attr->dtype, MX_BF16, &shape);
@@ -90,23 +102,25 @@ static mx_cost cost(const mx_call *call)
     return cost;
 }
 
-static mx_scale scale_of(const mx_call *call, int i)
+mx_scale mx_scale_from(const mx_call *call, int i, int64_t first)
 {
     const mx_tensor *t = input(call, i);
-    return t ? (mx_scale){mx_f32(t), mx_count(t) > 1 ? 1 : 0} : (mx_scale){NULL, 0};
+    if (!t)
+        return (mx_scale){NULL, 0};
+    return mx_count(t) > 1 ? (mx_scale){mx_f32(t) + first, 1} : (mx_scale){mx_f32(t), 0};
 }
 
 static mx_status host(mx_call *call)
 {
-    const scaled_attr *attr = mx_call_attr(call);
+    const mx_scaled_attr *attr = mx_call_attr(call);
     const mx_tensor *a = call->in[A], *b = call->in[B], *y = call->out[0], *bias = input(call, BIAS);
     product p = product_of(call);
     mx_gemm g = {.m = p.m, .n = p.n, .k = p.k, .alpha = 1};
     g.a = (mx_matrix){mx_data(a), a->dtype, mx_row_width(a), attr->trans_a};
     g.b = (mx_matrix){mx_data(b), b->dtype, mx_row_width(b), attr->trans_b};
     g.c = (mx_matrix){mx_data(y), y->dtype, p.n, false};
-    g.scale_a = scale_of(call, SCALE_A);
-    g.scale_b = scale_of(call, SCALE_B);
+    g.scale_a = mx_scale_from(call, SCALE_A, 0);
+    g.scale_b = mx_scale_from(call, SCALE_B, 0);
     mx_tensor *f32 = NULL;
     if (bias && mx_is_bf16(bias->dtype))
         MX_TRY(mx_apply_cast(call->in[BIAS], MX_F32, &f32));
@@ -123,17 +137,18 @@ static mx_status quantize_dy(const mx_vjp *v, int by, mx_tensor *row_factor, mx_
                              mx_tensor *codes[2])
 {
     const mx_call *call = v->call;
-    const scaled_attr *attr = mx_call_attr(call);
+    const mx_scaled_attr *attr = mx_call_attr(call);
     mx_quantize_attr q = {.dtype = attr->grad >= 0 ? attr->grad : (int)call->in[B]->dtype, .by = by, .stochastic = -1};
     mx_tensor *in[] = {v->out_grad[0], (mx_tensor *)input(call, GRAD_SCALE), row_factor, column_factor,
                        (mx_tensor *)input(call, GRAD_LARGEST)};
     return mx_apply(&mx_op_quantize, in, 5, MX_ATTRS(q), codes);
 }
 
-static mx_status multiply(mx_tensor *a, mx_tensor *b, mx_tensor *scale_a, mx_tensor *scale_b, bool trans_a,
-                          bool trans_b, mx_tensor **y)
+static mx_status multiply(const mx_call *call, mx_tensor *a, mx_tensor *b, mx_tensor *scale_a, mx_tensor *scale_b,
+                          bool trans_a, bool trans_b, mx_tensor **y)
 {
-    const scaled_attr attr = {trans_a, trans_b, MX_BF16, -1};
+    (void)call;
+    const mx_scaled_attr attr = {trans_a, trans_b, MX_BF16, -1};
     mx_tensor *in[] = {a, b, scale_a, scale_b};
     return mx_apply(&mx_op_scaled_matmul, in, 4, MX_ATTRS(attr), y);
 }
@@ -141,7 +156,7 @@ static mx_status multiply(mx_tensor *a, mx_tensor *b, mx_tensor *scale_a, mx_ten
 /* One scale for all of the tensor stays a factor of the result; scales by row or column go into dy. */
 static bool is_one(const mx_tensor *scale) { return !scale || mx_count(scale) == 1; }
 
-static mx_status input_gradient(mx_vjp *v, int i, mx_tensor *const shared[2])
+static mx_status input_gradient(mx_vjp *v, int i, mx_tensor *const shared[2], mx_scaled_multiply *times)
 {
     const mx_call *call = v->call;
     mx_tensor *own[2] = {NULL, NULL}, *other = call->in[i == A ? B : A], *y = NULL;
@@ -150,33 +165,42 @@ static mx_status input_gradient(mx_vjp *v, int i, mx_tensor *const shared[2])
     if (!shared[0])
         MX_TRY(i == A ? quantize_dy(v, MX_BY_ROW, NULL, factor, own) : quantize_dy(v, MX_BY_COLUMN, factor, NULL, own));
     mx_tensor *const *dy = shared[0] ? shared : own;
-    mx_status status = i == A ? multiply(dy[0], other, dy[1], rest, false, true, &y)
-                              : multiply(other, dy[0], rest, dy[1], true, false, &y);
+    mx_status status = i == A ? times(call, dy[0], other, dy[1], rest, false, true, &y)
+                              : times(call, other, dy[0], rest, dy[1], true, false, &y);
     mx_release(own[0]);
     mx_release(own[1]);
     return status == MX_OK ? mx_give_grad(v, i, y) : status;
 }
 
-static mx_status vjp(mx_vjp *v)
+mx_status mx_scaled_vjp(mx_vjp *v, mx_scaled_multiply *times)
 {
     const mx_call *call = v->call;
-    const scaled_attr *attr = mx_call_attr(call);
-    const mx_tensor *a = call->in[A], *b = call->in[B];
-    bool codes = mx_dtype_is_code(a->dtype) && mx_dtype_is_code(b->dtype);
-    if ((v->want[A] || v->want[B]) && (!codes || attr->trans_a || attr->trans_b || b->shape.n_dims != 2))
-        return mx_fail(MX_ERR_STATE, "scaled_matmul has a gradient where a and b are codes, b has two dimensions and "
-                                     "neither is transposed; use x:detach()");
+    const mx_scaled_attr *attr = mx_call_attr(call);
+    bool codes = mx_dtype_is_code(call->in[A]->dtype) && mx_dtype_is_code(call->in[B]->dtype);
+    if ((v->want[A] || v->want[B]) && (!codes || attr->trans_a || attr->trans_b))
+        return mx_fail(MX_ERR_STATE,
+                       "%s has a gradient where a and b are codes and neither is transposed; use "
+                       "x:detach()",
+                       call->op->name);
     mx_tensor *shared[2] = {NULL, NULL};
     if (input(call, GRAD_SCALE) || (is_one(input(call, SCALE_A)) && is_one(input(call, SCALE_B))))
         MX_TRY(quantize_dy(v, MX_BY_TENSOR, NULL, NULL, shared));
-    mx_status status = v->want[B] ? input_gradient(v, B, shared) : MX_OK;
+    mx_status status = v->want[B] ? input_gradient(v, B, shared, times) : MX_OK;
     mx_vjp_let_go(v, A);
     if (status == MX_OK && v->want[A])
-        status = input_gradient(v, A, shared);
+        status = input_gradient(v, A, shared, times);
     mx_release(shared[0]);
     mx_release(shared[1]);
-    if (status != MX_OK || !v->want[BIAS])
-        return status;
+    return status;
+}
+
+static mx_status vjp(mx_vjp *v)
+{
+    if ((v->want[A] || v->want[B]) && v->call->in[B]->shape.n_dims != 2)
+        return mx_fail(MX_ERR_STATE, "scaled_matmul has a gradient where b has two dimensions; use x:detach()");
+    MX_TRY(mx_scaled_vjp(v, multiply));
+    if (!v->want[BIAS])
+        return MX_OK;
     mx_tensor *sums = NULL;
     const struct {
         int dtype;
@@ -185,11 +209,12 @@ static mx_status vjp(mx_vjp *v)
     return mx_give_grad(v, BIAS, sums);
 }
 
-static const mx_attr attrs[] = {
-    {"trans_a", MX_ATTR_BOOL, offsetof(scaled_attr, trans_a), 0, NULL, "a is stored (k, m)"},
-    {"trans_b", MX_ATTR_BOOL, offsetof(scaled_attr, trans_b), 0, NULL, "b is stored (n, k)"},
-    {"dtype", MX_ATTR_DTYPE, offsetof(scaled_attr, dtype), -1, NULL, "dtype of the result, bf16 (the default) or f32"},
-    {"grad", MX_ATTR_DTYPE, offsetof(scaled_attr, grad), -1, NULL,
+const mx_attr mx_scaled_attrs[] = {
+    {"trans_a", MX_ATTR_BOOL, offsetof(mx_scaled_attr, trans_a), 0, NULL, "a is stored (k, m)"},
+    {"trans_b", MX_ATTR_BOOL, offsetof(mx_scaled_attr, trans_b), 0, NULL, "b is stored (n, k)"},
+    {"dtype", MX_ATTR_DTYPE, offsetof(mx_scaled_attr, dtype), -1, NULL,
+     "dtype of the result, bf16 (the default) or f32"},
+    {"grad", MX_ATTR_DTYPE, offsetof(mx_scaled_attr, grad), -1, NULL,
      "dtype of the gradient's codes in the products of backward; default: that of b"},
     {0},
 };
@@ -204,8 +229,8 @@ const mx_op mx_op_scaled_matmul = {
     .inputs = (const char *const[]){"a", "b", "scale_a?", "scale_b?", "bias?", "grad_scale?", "grad_largest?", NULL},
     .n_out = 1,
     .n_results = 1,
-    .attrs = attrs,
-    .attr_bytes = sizeof(scaled_attr),
+    .attrs = mx_scaled_attrs,
+    .attr_bytes = sizeof(mx_scaled_attr),
     .reads_in = 1 | 2 | 4 | 8 | 32 | 64,
     .late = 2 | 16,
     .reads_late = 1 | 4 | 8 | 32 | 64,

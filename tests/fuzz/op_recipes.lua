@@ -305,6 +305,18 @@ local function grouped(op)
     return { a, like(trans and { groups, n, k } or { groups, k, n }, float()), counts }, { trans_b = trans }
 end
 
+local function scaled_grouped()
+    local rows, k, n, groups = pick { 51, 60 }, random.size(), random.size(), pick { 1, 3 }
+    local with = { trans_a = chance(2), dtype = pick { "f32", "bf16" } }
+    with.trans_b = not with.trans_a and chance(2)
+    local b = with.trans_a and { rows, n } or with.trans_b and { groups, n, k } or { groups, k, n }
+    local scales = {
+        like({ pick { 1, with.trans_a and k or rows } }, "f32", "positive"), like({ pick { 1, n } }, "f32", "positive"),
+    }
+    scales[1].wants_grad, scales[2].wants_grad = false, false
+    return { like({ rows, k }, "i8"), like(b, pick(CODES)), scales[1], scales[2], like({ groups }, "i32", "ids") }, with
+end
+
 local function classes(op)
     local rows, n = random.shape(math.random(0, 2)), pick { 20, 33, 257 }
     local wide = { table.unpack(rows) }
@@ -446,7 +458,7 @@ local recipes = {
     moe_route = experts, moe_route_grad = experts, moe_sort = experts, moe_count = experts, moe_gather = experts,
     moe_combine = experts, moe_combine_grad = experts, grouped_matmul = grouped, grouped_matmul_grad = grouped,
     grouped_matmul_acc = grouped,
-    quantize = quantized, scaled_matmul = scaled,
+    quantize = quantized, scaled_matmul = scaled, scaled_grouped_matmul = scaled_grouped,
     scatter_grad = along_dim, softmax_cross_entropy = classes, softmax_cross_entropy_grad = classes,
     bitwise_and = bits, bitwise_or = bits,
     bitwise_xor = bits, shift_left = bits, shift_right = bits, max_grad = reduced, sum_grad = reduced,

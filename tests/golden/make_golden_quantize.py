@@ -4,6 +4,7 @@ quantize.h5 beside this file.
 
     NAME.by.codes, NAME.by.scale   the codes of `x` as numbers, NAME i8, e4m3 or e5m2, by "row" or "column"
     RECIPE.y, .dx, .dw             the product of px and pw, and its gradient for pdy
+    RECIPE.gy, .gdx, .gdw          the same of a grouped product of gx and gw with `counts` and gdy
 
     pip install qwix==0.1.8 jax==0.12.0.1 ml_dtypes==0.6.0 numpy h5py
 """
@@ -16,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import qwix
-from qwix._src.core import dot_general_qt, qarray
+from qwix._src.core import dot_general_qt, qarray, ragged_dot_qt
 
 DTYPES = {"i8": jnp.int8, "e4m3": jnp.float8_e4m3fn, "e5m2": jnp.float8_e5m2}
 RECIPES = {"int8": ("i8", "i8"), "fp8": ("e4m3", "e4m3"), "fp8_full": ("e4m3", "e5m2")}
@@ -45,6 +46,19 @@ def main():
         y, vjp = jax.vjp(lambda a, b: dot_general_qt.dot_general_qt(a, b, (((2,), (0,)), ((), ())), config), px, pw)
         out[f"{name}.y"] = y
         out[f"{name}.dx"], out[f"{name}.dw"] = vjp(jnp.asarray(pdy))
+    rng = np.random.Generator(np.random.PCG64(21))
+    counts = np.array([5, 0, 4, 2], np.int32)
+    gx, gw = rng.standard_normal((11, 24)), rng.standard_normal((4, 24, 10))
+    gdy = rng.standard_normal((11, 10)) * np.exp(rng.standard_normal((11, 10)))
+    gx, gw, gdy = (a.astype(np.float32) for a in (gx, gw, gdy))
+    out |= {"gx": gx, "gw": gw, "gdy": gdy, "counts": counts}
+    for name, (forward, backward) in RECIPES.items():
+        config = ragged_dot_qt.RaggedDotQtConfig(
+            lhs_qtype=DTYPES[forward], rhs_qtype=DTYPES[forward], dlhs_grad_qtype=DTYPES[backward],
+            drhs_grad_qtype=DTYPES[backward])
+        y, vjp = jax.vjp(lambda a, b: ragged_dot_qt.ragged_dot_qt(a, b, counts, config, None, jnp.float32), gx, gw)
+        out[f"{name}.gy"] = y
+        out[f"{name}.gdx"], out[f"{name}.gdw"] = vjp(jnp.asarray(gdy))
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "quantize.h5")
     with h5py.File(path, "w", libver=("earliest", "v110")) as f:
         for name in sorted(out):

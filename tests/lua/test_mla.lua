@@ -213,7 +213,6 @@ function TestMla.test_refusals()
     refused("5 components of qk_rope_head_dim = 5 are not an even number", "qk_rope_head_dim=5")
     refused("use_qk_norm: expected false: attention_type = mla does not have it", "use_qk_norm=true")
     refused("attention_bias: expected false: attention_type = mla does not have it", "attention_bias=true")
-    refused("quantization: expected \"\": attention_type = mla does not have it", "quantization=int8")
     refused("head_dim has no effect with attention_type = mla", "head_dim=8")
     checks.assert_refused({ "kv_lora_rank has no effect with attention_type = global" }, mx.config.load,
         { "model_name=tiny", "kv_lora_rank=8" })

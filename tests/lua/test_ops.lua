@@ -47,6 +47,7 @@ local ELSEWHERE = {
     idiv = "test_values.lua",
     quantize = "test_quantize.lua",
     scaled_matmul = "test_quantize.lua",
+    scaled_grouped_matmul = "test_quantize.lua",
     all_reduce = "tests/mpi",
     all_reduce_ = "tests/mpi",
     all_gather = "tests/mpi",

@@ -72,6 +72,43 @@ function TestQuantize.test_products()
     lu.assertTrue(far > 0)
 end
 
+-- The same of grouped products, as Qwix's ragged_dot; one group has no rows. On several threads, too.
+function TestQuantize.test_grouped_products()
+    local counts, threads = get("counts"):to("i32"), mx.info().threads
+    for recipe, dtypes in pairs { int8 = { "i8", "i8" }, fp8 = { "e4m3", "e4m3" }, fp8_full = { "e4m3", "e5m2" } } do
+        local x, w = get("gx"):requires_grad(), get("gw"):requires_grad()
+        local qx, sx = mx.quantize(x, { dtype = dtypes[1], by = "row" })
+        local qw, sw = mx.quantize(w, { dtype = dtypes[1], by = "column" })
+        lu.assertEquals(sw:size(), { 1, 1, 10 })
+        local y = mx.scaled_grouped_matmul(qx, qw, sx, sw, counts, { dtype = "f32", grad = dtypes[2] })
+        mx.backward(mx.sum(y * get("gdy")))
+        for name, t in pairs { gy = y, gdx = x:grad(), gdw = w:grad() } do
+            local want = get(recipe .. "." .. name)
+            local off = ((t:detach():to("f32") - want):abs():max() / want:abs():max()):item()
+            lu.assertTrue(off < (name == "gy" and 2 ^ -21 or 2 ^ -7), ("%s %s: off by %g"):format(recipe, name, off))
+        end
+    end
+    local w = mx.quantize(mx.randn { shape = { 3, 40, 2100 }, seed = 1 }, { dtype = "i8", by = "column" })
+    local x = mx.quantize(mx.randn { shape = { 90, 40 }, seed = 2 }, { dtype = "i8" })
+    local scale, sizes = mx.rand { shape = { 2100 }, seed = 3 }, { 70, 1, 15 }
+    local function product()
+        return mx.scaled_grouped_matmul(x, w, nil, scale, mx.tensor(sizes, "i32"), { dtype = "f32" })
+    end
+    mx.threads(1)
+    local one = product()
+    mx.threads(2)
+    lu.assertEquals(product():eq(one):all():item(), 1)
+    mx.threads(threads)
+    local first = 1
+    for group, n in ipairs(sizes) do -- the sums are exact
+        local rows = mx.narrow(x, { dim = 1, start = first, length = n })
+        local own = mx.scaled_matmul(rows, w[group], nil, scale, { dtype = "f32" })
+        lu.assertEquals(own:eq(mx.narrow(one, { dim = 1, start = first, length = n })):all():item(), 1)
+        first = first + n
+    end
+    lu.assertEquals(mx.narrow(one, { dim = 1, start = first, length = 4 }):abs():max():item(), 0)
+end
+
 -- With one scale for each operand, dy has one, too: dx = s_dy s_w q_dy q_w'. A given one comes with its note.
 function TestQuantize.test_scale_of_the_tensor()
     local x, w = mx.randn { shape = { 6, 8 }, seed = 1 }:requires_grad(), mx.randn { shape = { 8, 5 }, seed = 2 }
@@ -125,6 +162,18 @@ function TestQuantize.test_errors()
     refused("'a' must be i8", mx.scaled_matmul, mx.zeros({ 2, 3 }, "i32"), b)
     refused("grad must be i8", mx.scaled_matmul, a, b, { grad = "f32" })
     refused("the inner size is 131072", mx.scaled_matmul, mx.zeros({ 1, 131072 }, "i8"), mx.zeros({ 131072, 1 }, "i8"))
+    local w, counts = mx.zeros({ 2, 3, 4 }, "i8"), mx.tensor({ 1, 1 }, "i32")
+    local grouped = mx.scaled_grouped_matmul
+    refused("a must be (rows, k), and b (groups, k, n)", grouped, a, b, nil, nil, counts)
+    refused("inner sizes differ: 3 of a, 4 of b", grouped, a, mx.zeros({ 2, 4, 4 }, "i8"), nil, nil, counts)
+    refused("'scale_a' has 3 values; expected 1, or 2, one for each row", grouped, a, w, mx.ones(3), nil, counts)
+    refused("counts add up to 3 rows", grouped, a, w, nil, nil, mx.tensor({ 1, 2 }, "i32"))
+    refused("use grouped_matmul", grouped, x, mx.ones(2, 3, 4), nil, nil, counts)
+    refused("a and b must have as many rows", grouped, a, b, nil, nil, counts, { trans_a = true })
+    refused("trans_a and trans_b exclude each other", grouped, a, a, nil, nil, counts,
+        { trans_a = true, trans_b = true })
+    refused("a sum has 131072 products of i8", grouped, mx.zeros({ 131072, 1 }, "i8"), mx.zeros({ 131072, 1 }, "i8"),
+        nil, nil, mx.tensor({ 131072 }, "i32"), { trans_a = true })
     refused("has a gradient where a and b are codes", function()
         local codes = mx.quantize(mx.ones(3, 2):requires_grad(), { dtype = "i8" })
         mx.backward(mx.scaled_matmul(codes, b, { trans_a = true }):sum())

@@ -5,10 +5,10 @@
 local mx = require "mx"
 local lu = require "luaunit"
 
-local function config_of(recipe, axis)
+local function config_of(recipe, axis, ...)
     return mx.config.load {
         "model_name=tiny", "quantization=" .. recipe, "max_target_length=32", "dataset_type=synthetic",
-        "per_device_batch_size=1", ("ici_%s_parallelism=2"):format(axis),
+        "per_device_batch_size=1", ("ici_%s_parallelism=2"):format(axis), ...,
     }
 end
 
@@ -30,22 +30,62 @@ end
 
 TestQuantization = {}
 
+local function check_as_on_one_rank(recipe, axis, ...)
+    local c = config_of(recipe, axis, ...)
+    local mesh, alone = mx.models.new(c, mx.train.mesh(c)), mx.models.new(mx.models.shape(c))
+    for step = 1, 2 do
+        local own, losses = pass(mesh, mx.rank()), { pass(alone, 0), pass(alone, 1) }
+        lu.assertEquals(own, losses[mx.rank() + 1], ("%s, %s, step %d"):format(recipe, axis, step))
+        mesh:after_step()
+        alone:after_step()
+    end
+    return mesh, alone
+end
+
 function TestQuantization.test_as_on_one_rank()
     for _, recipe in ipairs { "int8", "fp8_full", "fp8_gpu" } do
         for _, axis in ipairs { "fsdp", "data" } do
-            local c = config_of(recipe, axis)
-            local mesh, alone = mx.models.new(c, mx.train.mesh(c)), mx.models.new(mx.models.shape(c))
-            for step = 1, 2 do
-                local own, losses = pass(mesh, mx.rank()), { pass(alone, 0), pass(alone, 1) }
-                lu.assertEquals(own, losses[mx.rank() + 1], ("%s, %s, step %d"):format(recipe, axis, step))
-                mesh:after_step()
-                alone:after_step()
-            end
+            local mesh, alone = check_as_on_one_rank(recipe, axis)
             for name, buffer in pairs(alone.buffers) do
                 lu.assertEquals(mesh.buffers[name]:totable(), buffer:totable(), name)
             end
         end
     end
+end
+
+-- Experts have scales in common, whichever rank has them. With one expert a token, no sum is rounded in another order.
+function TestQuantization.test_experts_as_on_one_rank()
+    for _, recipe in ipairs { "int8", "fp8_full", "te_fp8_currentscaling" } do
+        -- A rank's tensor of rows is another one along expert.
+        for _, axis in ipairs(recipe == "te_fp8_currentscaling" and { "fsdp" } or { "fsdp", "expert" }) do
+            check_as_on_one_rank(recipe, axis, "model_name=tiny-moe", "num_experts_per_tok=1", "shared_experts=1",
+                "load_balance_loss_weight=0")
+        end
+    end
+end
+
+local LATENT = {
+    "decoder_block=deepseek", "base_num_kv_heads=4", "q_lora_rank=32", "kv_lora_rank=16", "qk_nope_head_dim=8",
+    "qk_rope_head_dim=8", "v_head_dim=8",
+}
+
+function TestQuantization.test_latent_attention_as_on_one_rank()
+    check_as_on_one_rank("fp8_full", "fsdp", table.unpack(LATENT))
+end
+
+-- Weights of experts and of latent attention travel in one byte, those of routers and norms do not.
+function TestQuantization.test_codes_are_gathered()
+    local c = config_of("int8", "fsdp", "model_name=tiny-moe", "load_balance_loss_weight=0", table.unpack(LATENT))
+    local model, gather, elements = mx.models.new(c, mx.train.mesh(c)), mx.all_gather, {}
+    mx.all_gather = function(t, o)
+        elements[t:dtype()] = (elements[t:dtype()] or 0) + t:numel()
+        return gather(t, o)
+    end
+    local ok, message = pcall(pass, model, mx.rank())
+    mx.all_gather = gather
+    lu.assertTrue(ok, message)
+    -- A layer: query_a, query_b, kv_a, kv_b, out and three products of 8 experts; a rank has half of each.
+    lu.assertEquals(elements.i8, 2 * (64 * 32 + 32 * 64 + 64 * 24 + 16 * 64 + 32 * 64 + 8 * 3 * 64 * 64) // 2)
 end
 
 -- Along a tensor axis, ranks have scales of their parts: near one rank, and the same delayed scales on both.

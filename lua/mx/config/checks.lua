@@ -57,7 +57,6 @@ local function check_experts(c, need)
     end
     need(k <= n, "num_experts_per_tok", "expected at most num_experts = %d, got %d", n, k)
     need(not c.use_bias, "use_bias", "expected false: experts have no biases")
-    need(c.quantization == "", "quantization", "layers with experts are not quantized yet, got %s", c.quantization)
     need(c.opt_type ~= "muon", "opt_type", "muon updates matrices, and the weights of %d experts are none; use adamw, "
         .. "sgd, lion or adafactor", n)
     need(c.first_num_dense_layers + c.interleave_moe_layer_step <= c.base_num_decoder_layers,
@@ -106,7 +105,7 @@ end
 
 -- What latent attention does not have: key -> the value without it.
 local NOT_LATENT = {
-    use_qk_norm = false, use_bias = false, attention_bias = false, fold_attention_scale = false, quantization = "",
+    use_qk_norm = false, use_bias = false, attention_bias = false, fold_attention_scale = false,
     query_pre_attn_scalar = 0, relative_bias_buckets = 0, partial_rotary_factor = 1,
 }
 

@@ -281,6 +281,10 @@ scale --> {{2}}]] },
 local x, scale_x = mx.quantize(mx.tensor { { 1, -2 } }, { dtype = "e4m3" })
 local w, scale_w = mx.quantize(mx.tensor { { 4 }, { 1 } }, { dtype = "e4m3", by = "column" })
 mx.scaled_matmul(x, w, scale_x, scale_w) --> {{2}}]] },
+        { "scaled_grouped_matmul", torch = "_scaled_grouped_mm", code = [[
+local x, scale_x = mx.quantize(mx.tensor { { 2 }, { 2 } }, { dtype = "e4m3" })
+local w, scale_w = mx.quantize(mx.tensor { { { 1 } }, { { 8 } } }, { dtype = "e4m3", by = "column" }) -- two groups
+mx.scaled_grouped_matmul(x, w, scale_x, scale_w, mx.tensor({ 1, 1 }, "i32")) --> {{2}, {16}}]] },
         { "straight_through", torch = "x + (y - x).detach()", code = [[
 local x = mx.tensor { 0.4, 0.6 }:requires_grad()
 mx.backward(mx.straight_through(x:gt(0.5):to("f32"), x):sum())

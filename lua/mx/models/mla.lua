@@ -6,6 +6,7 @@
 
 local attention = require "mx.models.attention"
 local mx = require "mx"
+local quantization = require "mx.models.quantization"
 local rope = require "mx.models.rope"
 
 local mla = {
@@ -70,15 +71,16 @@ local function features(x, first, n)
     return mx.narrow(x, { dim = #x:size(), start = first, length = n })
 end
 
--- Queries before RoPE: h (B, S, E) -> (B, S, H, N + R).
-local function queries(part, weights, h, heads)
-    local name = "query"
+-- Queries before RoPE: (B, S, H, N + R), by the products of h (`multiply`) or of their latent.
+local function queries(part, weights, multiply, products, heads)
+    local q
     if part.query_rank > 0 then
-        h = mx.name(mx.matmul(h, weights["query_a.weight"]), "query_wa_proj")
-        h = mx.name(mx.rmsnorm(h, weights["query_a_norm.weight"], { eps = part.norm.eps }), "mla_q")
-        name = "query_b"
+        local latent = mx.name(multiply("query_a"), "query_wa_proj")
+        latent = mx.name(mx.rmsnorm(latent, weights["query_a_norm.weight"], { eps = part.norm.eps }), "mla_q")
+        q = products(latent)("query_b")
+    else
+        q = multiply("query")
     end
-    local q = mx.matmul(h, weights[name .. ".weight"])
     return q:view(q:size(1), q:size(2), heads, part.head_dim)
 end
 
@@ -133,8 +135,12 @@ end
 function mla.forward(model, i, part, weights, h, run)
     local B, S, N, R, L = h:size(1), h:size(2), part.nope, part.rotated, part.rank
     local heads = model.parallel:heads(part)
-    local q = queries(part, weights, h, heads)
-    local down = mx.name(mx.matmul(h, weights["kv_a.weight"]), "kv_wa_proj") -- (B, S, L + R)
+    local function products(x)
+        return quantization.products(model, i, weights, x, run)
+    end
+    local multiply = products(h)
+    local q = queries(part, weights, multiply, products, heads)
+    local down = mx.name(multiply("kv_a"), "kv_wa_proj") -- (B, S, L + R)
     local latent = mx.rmsnorm(features(down, 1, L), weights["kv_a_norm.weight"], { eps = part.norm.eps })
     latent = mx.name(latent, "mla_kv")
     local q_rotated, k_rotated = rope.rotate(part.rope, features(q, N + 1, R),
@@ -151,7 +157,7 @@ function mla.forward(model, i, part, weights, h, run)
     end
     q = mx.concat({ features(q, 1, N), q_rotated }, { dim = 4 })
     local keys = latent:size(2)
-    local up = mx.matmul(latent, weights["kv_b.weight"]):view(B, keys, heads, N + part.value_dim)
+    local up = products(latent)("kv_b"):view(B, keys, heads, N + part.value_dim)
     local k = mx.concat({ features(up, 1, N), mx.expand(k_rotated, { B, keys, heads, R }) }, { dim = 4 })
     local v = mx.pad(features(up, N + 1, part.value_dim), {
         before = { 0, 0, 0, 0 }, after = { 0, 0, 0, N + R - part.value_dim },
@@ -159,7 +165,7 @@ function mla.forward(model, i, part, weights, h, run)
     q, k, v = mx.name(q, "query_proj"), mx.name(k, "key_proj"), mx.name(v, "value_proj")
     local context = model.parallel:attention(q, k, v, run, options) -- (B, S, H, N + R)
     context = features(context, 1, part.value_dim)
-    return mx.matmul(context:view(B, S, heads * part.value_dim), weights["out.weight"])
+    return products(context:view(B, S, heads * part.value_dim))("out")
 end
 
 --- The sizes of the tensors that keep the latents and rotated keys of `capacity` tokens of B sequences.

@@ -44,9 +44,10 @@ end
 ---@param run? table of mx.Decoder:hidden
 ---@return any
 function mlp.forward(model, i, part, weights, h, run)
+    local prefix = part.prefix or "" -- of its weights' names
     local multiply = quantization.products(model, i, weights, h, run)
     local function product(name, saved)
-        return mx.name(multiply(name, weights[name .. ".bias"]), saved)
+        return mx.name(multiply(prefix .. name, weights[prefix .. name .. ".bias"]), saved)
     end
     local inner
     if part.gated then
@@ -55,7 +56,7 @@ function mlp.forward(model, i, part, weights, h, run)
     else
         inner = mx[part.activation](product("wi", "mlpwi"))
     end
-    return quantization.products(model, i, weights, inner, run)("wo")
+    return quantization.products(model, i, weights, inner, run)(prefix .. "wo")
 end
 
 --- The names that a policy may keep.

@@ -8,6 +8,7 @@ local mx = require "mx"
 local collectives = require "mx.sim.collectives"
 local mlp = require "mx.models.mlp"
 local placed = require "mx.parallel.experts"
+local quantization = require "mx.models.quantization"
 local shapes = require "mx.models.shape"
 local util = require "mx.util"
 
@@ -54,10 +55,11 @@ end
 
 -- The shared experts: one MLP as wide as all of them.
 local function shared_part(part)
-    return { kind = "mlp", width = part.shared * part.width, activation = part.activation, gated = part.gated }
+    return {
+        kind = "mlp", prefix = "shared.", width = part.shared * part.width, activation = part.activation,
+        gated = part.gated,
+    }
 end
-
-local SHARED = "shared." -- before the names of its parameters
 
 --- Adds its parameters.
 ---@param part table
@@ -74,9 +76,9 @@ function moe.parameters(part, list)
     end
     list:to_stream("experts.wo", M, o)
     if part.shared > 0 then
-        local prefix = list.prefix
-        list.prefix = prefix .. SHARED
-        mlp.parameters(shared_part(part), list)
+        local prefix, shared = list.prefix, shared_part(part)
+        list.prefix = prefix .. shared.prefix
+        mlp.parameters(shared, list)
         list.prefix = prefix
     end
 end
@@ -142,10 +144,11 @@ local function buffer_rows(part, share, most, needed)
     return math.min(most, math.ceil(mx.scope(needed) / unit) * unit)
 end
 
--- The products of rows x (rows, E), of which each expert has counts (experts).
-local function multiply(part, weights, x, counts)
+-- The results for rows x (rows, E), of which each expert has counts (experts). `products`: of rows with weights.
+local function multiply(part, products, x, counts)
+    local into = products(x, counts)
     local function product(name, saved)
-        return mx.name(mx.grouped_matmul(x, weights["experts." .. name .. ".weight"], counts), saved)
+        return mx.name(into("experts." .. name), saved)
     end
     local inner -- (rows, M)
     if part.gated then
@@ -153,11 +156,11 @@ local function multiply(part, weights, x, counts)
     else
         inner = mx[part.activation](product("wi", "mlpwi"))
     end
-    return mx.grouped_matmul(inner, weights["experts.wo.weight"], counts)
+    return products(inner, counts)("experts.wo")
 end
 
 -- The results of this rank's experts for tokens h (B, S, E), added up by the tokens' weights: (B, S, E).
-local function compute(model, part, weights, h, shares, experts, capacity)
+local function compute(model, part, products, h, shares, experts, capacity)
     local first, count = model.parallel:own_experts(part)
     local sequences = h:size(1)
     local sort = { experts = part.experts, first = first, count = count, capacity = capacity, sequences = sequences }
@@ -170,12 +173,12 @@ local function compute(model, part, weights, h, shares, experts, capacity)
         end)
     end
     local order, place, counts = mx.moe_sort(experts, sort)
-    local y = multiply(part, weights, mx.moe_gather(h, order, place), counts)
+    local y = multiply(part, products, mx.moe_gather(h, order, place), counts)
     return mx.moe_combine(y, order, place, shares)
 end
 
 -- The same with the experts of all ranks, to which the rows of this rank's tokens travel.
-local function compute_elsewhere(model, part, weights, h, shares, experts, capacity)
+local function compute_elsewhere(model, part, products, h, shares, experts, capacity)
     local parallel, slots, sequences = model.parallel, experts:numel(), h:size(1)
     local first, count = parallel:own_experts(part)
     local sort = { experts = part.experts, capacity = capacity, sequences = sequences }
@@ -186,7 +189,7 @@ local function compute_elsewhere(model, part, weights, h, shares, experts, capac
     local rows = buffer_rows(part, ranks * slots * count / part.experts,
         ranks * most_rows(slots, sequences, count, capacity), function() return own:sum():item() end)
     local x = parallel:send_rows(mx.moe_gather(h, order, place), of_ranks, rows)
-    local y = multiply(part, weights, x, own:sum { dim = 1 })
+    local y = multiply(part, products, x, own:sum { dim = 1 })
     return mx.moe_combine(parallel:send_rows(y, of_ranks, sort.rows, true), order, place, shares)
 end
 
@@ -207,17 +210,19 @@ function moe.forward(model, i, part, weights, h, run)
     local capacity = moe.capacity(part, h:size(2), run)
     local extra = run.pass and model.routing:observe(i, part, logits, experts, capacity)
     mx.place(("layer %d, experts"):format(i))
+    local function products(x, counts)
+        return quantization.products(model, i, weights, x, run, counts)
+    end
     local parallel, y = model.parallel
     if parallel:sends_rows(part) then
-        y = compute_elsewhere(model, part, weights, h, shares, experts, capacity)
+        y = compute_elsewhere(model, part, products, h, shares, experts, capacity)
     else
         local tokens = parallel:gather_tokens(h, true)
         shares, experts = parallel:gather_tokens(shares), parallel:gather_tokens(experts)
-        y = parallel:scatter_tokens(compute(model, part, weights, tokens, shares, experts, capacity))
+        y = parallel:scatter_tokens(compute(model, part, products, tokens, shares, experts, capacity))
     end
     if part.shared > 0 then
-        local own = setmetatable({}, { __index = function(_, name) return weights[SHARED .. name] end })
-        y = y + mlp.forward(model, i, shared_part(part), own, h, run)
+        y = y + mlp.forward(model, i, shared_part(part), weights, h, run)
     end
     return y, extra
 end

@@ -1,6 +1,7 @@
 --- Recipes of quantization: which products of a layer compute with codes of one byte, and with which scales.
 --
--- The products with weights in attention and MLP are quantized; tables of tokens, norms, scores and rotations are not.
+-- The products with weights in attention, MLP and experts are quantized; tables of tokens, norms, routers, scores and
+-- rotations are not.
 -- Forward, inputs and weights become codes; backward, the gradient of a product's result does, for both of its own
 -- products; it quantizes inputs and weights again (remat.lua). The recipes are those of Qwix and Flax in MaxText.
 
@@ -28,7 +29,11 @@ quantization.watch = nil
 
 local HISTORY = 1024 -- steps, as in Flax
 local LARGEST = { i8 = 127.5, e4m3 = 448, e5m2 = 57344 } -- what a scale makes of the largest magnitude
-local PRODUCTS = { "query", "key", "value", "out", "wi", "wi_0", "wi_1", "wo" }
+-- The products of a layer; the rows of delayed scales have this order.
+local PRODUCTS = {
+    "query", "key", "value", "out", "wi", "wi_0", "wi_1", "wo", "query_a", "query_b", "kv_a", "kv_b", "experts.wi",
+    "experts.wi_0", "experts.wi_1", "experts.wo", "shared.wi", "shared.wi_0", "shared.wi_1", "shared.wo",
+}
 local INPUT, WEIGHT, GRADIENT, KINDS = 0, 1, 2, 3
 
 ---@class mx.Quantization
@@ -111,22 +116,29 @@ for _, name in ipairs(PRODUCTS) do
     PRODUCT[name .. ".weight"] = name
 end
 
--- The scales that the whole weight has, from this rank's part of it.
-local function scale_of_all(self, x, gather)
+-- The scales that the whole weight has, from this rank's part of it; `axes`: along which others have parts.
+local function scale_of_all(self, x, axes)
     return mx.no_grad(mx.scope, function()
-        local o = not self.recipe.by_tensor and { dim = 1, keepdim = true } or nil
-        local largest = mx.all_reduce(x:detach():abs():max(o):to("f32"), { axis = gather.axis, op = "max" })
+        local flat = x:detach():abs():view(-1, x:size(#x:size()))
+        local largest = self.recipe.by_tensor and flat:max() or flat:max { dim = 1 }
+        largest = mx.all_reduce(largest:to("f32"), { axis = axes, op = "max" })
         local scale = largest * (1 / LARGEST[self.recipe.codes])
         return mx.where(scale:lt(2 ^ -63), mx.ones(scale:size()), scale)
     end)
 end
 
--- This rank's part of a weight as codes and scales. Columns of which a rank has all rows have scales of their own.
-local function codes_of_part(self, i, name, x, gather, trains)
-    if self.recipe.delayed or not self.recipe.by_tensor and gather.dim == 2 then
+-- A weight as codes and scales: all of it, or this rank's part (`gather` says how parts become the whole). Columns of
+-- which a rank has all rows have scales of their own, but experts have scales in common.
+local function codes_of_weight(self, model, i, name, x, gather, trains)
+    local own = not gather or not self.recipe.by_tensor and gather.dim == #x:size()
+    local axes = name:find("^experts") and table.move(model.parallel.experts, 1, #model.parallel.experts, 1, {}) or {}
+    for _, axis in ipairs(own and {} or type(gather.axis) == "table" and gather.axis or { gather.axis }) do
+        axes[#axes + 1] = axis
+    end
+    if self.recipe.delayed or #axes == 0 then
         return quantize(self, i, name, WEIGHT, x, trains)
     end
-    local codes, scale = mx.quantize(x, scale_of_all(self, x, gather), {
+    local codes, scale = mx.quantize(x, scale_of_all(self, x, axes), {
         dtype = self.recipe.codes, by = self.recipe.by_tensor and "tensor" or "column",
     })
     return mx.name(codes, "codes"), scale
@@ -142,7 +154,8 @@ local function part_of(self, model, i, short, trains)
     local part = self.ahead[name]
     if not part then
         local codes, scale = mx.scope(function() -- which releases the weight in bf16
-            return codes_of_part(self, i, PRODUCT[short], model.params[name]:to(model.shape.dtype), gather, trains)
+            return codes_of_weight(self, model, i, PRODUCT[short], model.params[name]:to(model.shape.dtype), gather,
+                trains)
         end)
         part = { codes = codes, scale = scale }
     end
@@ -178,8 +191,8 @@ function Quantization:gather(model, i, short, trains)
     end
     self.ahead[name] = nil
     local scale = part.scale
-    if gather.dim == 2 and scale:numel() > 1 then
-        scale = mx.all_gather(scale:detach(), { axis = gather.axis, dim = 2, length = gather.length })
+    if gather.dim == #scale:size() and scale:numel() > 1 then
+        scale = mx.all_gather(scale:detach(), { axis = gather.axis, dim = gather.dim, length = gather.length })
     end
     return { codes = mx.all_gather(part.codes, gather), scale = scale }
 end
@@ -192,15 +205,18 @@ end
 ---@param weights table<string, any> of the layer, by their short names: tensors, or what Quantization:gather gives
 ---@param h any (..., inputs); quantized once for all of these products
 ---@param run? table of mx.Decoder:hidden
+---@param counts? any of grouped products, which have no bias: h is (rows, inputs), a weight (groups, inputs, outputs)
 ---@return fun(name: string, bias: any): any
-function quantization.products(model, i, weights, h, run)
+function quantization.products(model, i, weights, h, run, counts)
     local self = model.quantization
     if not self then
         return function(name, bias)
-            return mx.matmul(h, weights[name .. ".weight"], bias)
+            local weight = weights[name .. ".weight"]
+            return counts and mx.grouped_matmul(h, weight, counts) or mx.matmul(h, weight, bias)
         end
     end
     local dtype, trains = model.shape.dtype, run ~= nil and run.pass ~= nil
+    local multiply = counts and mx.scaled_grouped_matmul or mx.scaled_matmul
     local x, scale_x
     return function(name, bias)
         if not x then
@@ -211,10 +227,10 @@ function quantization.products(model, i, weights, h, run)
         if type(weight) == "table" then
             w, scale_w = weight.codes, weight.scale
         else
-            w, scale_w = quantize(self, i, name, WEIGHT, weight:to(dtype), trains)
+            w, scale_w = codes_of_weight(self, model, i, name, weight:to(dtype), nil, trains)
         end
         local scale, note = delayed(self, i, name, GRADIENT, trains)
-        return mx.scaled_matmul(x, w, scale_x, scale_w, bias, scale, note, {
+        return multiply(x, w, scale_x, scale_w, counts or bias, scale, note, {
             dtype = dtype, grad = self.recipe.gradient,
         })
     end

@@ -130,6 +130,8 @@ end
 
 -- ---- experts: all are here ----
 
+Alone.experts = {}
+
 ---@param part table
 ---@return integer first, integer count
 function Alone.own_experts(_, part)

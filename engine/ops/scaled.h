@@ -37,9 +37,9 @@ mx_status mx_want_scales(const mx_call *call, int64_t m, int64_t n);
 /* The factors in input i of the rows or columns from `first` on. */
 mx_scale mx_scale_from(const mx_call *call, int i, int64_t first);
 
-/* Gives the gradients of a and b. Both are products of the codes of dy, which `multiply` computes in bf16. */
+/* Gives the gradients of a and b. Both are products of the codes of dy, which `times` computes in bf16. */
 typedef mx_status mx_scaled_multiply(const mx_call *call, mx_tensor *a, mx_tensor *b, mx_tensor *scale_a,
                                      mx_tensor *scale_b, bool trans_a, bool trans_b, mx_tensor **y);
-mx_status mx_scaled_vjp(mx_vjp *v, mx_scaled_multiply *multiply);
+mx_status mx_scaled_vjp(mx_vjp *v, mx_scaled_multiply *times);
 
 #endif

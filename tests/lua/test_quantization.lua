@@ -91,7 +91,8 @@ function TestRecipes.test_experts_near_bf16()
             model:after_step()
         end
         local loss, grads = step_of_experts(model, batch)
-        lu.assertTrue(math.abs(loss / plain - 1) < 0.01 and loss ~= plain, ("%s: loss %g, %g"):format(recipe, loss, plain))
+        lu.assertTrue(math.abs(loss / plain - 1) < 0.01 and loss ~= plain,
+            ("%s: loss %g, %g"):format(recipe, loss, plain))
         for i, name in ipairs(FOUR) do
             local off = distance(grads[i], want[i])
             lu.assertTrue(off > 0 and off < 0.5, ("%s: gradient of %s off by %g"):format(recipe, name, off))
@@ -174,6 +175,21 @@ function TestRecipes.test_delayed_scales()
     lu.assertAlmostEquals(scale:totable()[1][2], largest[1] / 448, 1e-9)
     local most = mx.max(history[1][3]):item()
     lu.assertTrue(most > 0 and math.abs(scale:totable()[1][3] / (most / 57344) - 1) < 1e-6)
+end
+
+-- Token by token with a cache, latent attention and experts compute as for the whole sequence: scales are by row.
+function TestRecipes.test_generation()
+    local model = mx.models.new(config_of("int8", table.unpack(EXPERTS)))
+    local tokens, cache = mx.tensor({ { 3, 1, 4, 1, 5 } }, "i32"), model:new_cache(1, 5)
+    mx.no_grad(mx.scope, function()
+        local whole, part = model:hidden(tokens), nil
+        for i = 1, 5 do
+            local one = mx.narrow(tokens, { dim = 2, start = i, length = 1 })
+            part = model:hidden(one, { cache = cache, offset = i - 1 })
+        end
+        local want = mx.narrow(whole, { dim = 2, start = 5, length = 1 })
+        lu.assertTrue(distance(part:to("f32"), want:to("f32")) < 0.02)
+    end)
 end
 
 -- Scripts that read parameters compute as training did.

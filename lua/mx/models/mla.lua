@@ -149,7 +149,7 @@ function mla.forward(model, i, part, weights, h, run)
     if run.cache then
         latent, k_rotated = remember(run.cache[i], latent, k_rotated, run)
         options.offset, options.kv_length = run.offset, run.offset + S
-        if absorbs(part, S, run.offset + S) then
+        if not model.quantization and absorbs(part, S, run.offset + S) then -- codes: the products of training
             local context = attend_to_latents(model, part, weights["kv_b.weight"], features(q, 1, N), q_rotated,
                 run.cache[i].latent, run, options)
             return mx.matmul(context, weights["out.weight"])

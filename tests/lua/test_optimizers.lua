@@ -39,6 +39,9 @@ local RULES = {
     lion = { 1e-6, function(p) return mx.optim.lion(p, { learning_rate = 0.01, weight_decay = 0.1 }) end },
     adafactor = { 1e-6, function(p) return mx.optim.adafactor(p, { learning_rate = 0.05, weight_decay = 0.1 }) end },
     muon = { 1e-5, function(p) return mx.optim.muon(p, { learning_rate = 0.02, weight_decay = 0.1 }) end },
+    muon_optax = { 1e-5, function(p)
+        return mx.optim.muon(p, { learning_rate = 0.02, weight_decay = 0.1, bias_correction = true })
+    end },
     muon_plain = { 1e-5, function(p)
         return mx.optim.muon(p, { learning_rate = 0.02, momentum = 0.9, nesterov = false })
     end },

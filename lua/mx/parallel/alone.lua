@@ -33,6 +33,7 @@ Alone.holders, Alone.share_tied = nothing, nothing -- nil: there are no stages
 Alone.updated, Alone.update_place = nothing, nothing -- nil: all of it
 Alone.is_gathered, Alone.gather_of_codes = nothing, nothing -- nil: no
 Alone.gather, Alone.updated_gradient, Alone.updated_values = second, second, second
+Alone.whole_update, Alone.own_update = second, second
 Alone.flush, Alone.prefetch, Alone.add_gradients, Alone.finish_update = nothing, nothing, nothing, nothing
 Alone.gather_once = nothing
 Alone.uneven = nothing -- nil: nothing is split

@@ -292,11 +292,13 @@ Parallel.from_stage, Parallel.share_tied = stages.from_stage, stages.share_tied
 -- The stored parts: see parts.lua.
 Parallel.part, Parallel.place = stored.part, stored.place
 Parallel.whole, Parallel.piece, Parallel.uneven = stored.whole, stored.piece, stored.uneven
+Parallel.whole_of_stage = stored.whole_of_stage
 -- The loss in tiles: see tiles.lua.
 Parallel.tile_loss = tiles.charge
 -- What the optimizer updates: see update.lua.
 Parallel.updated, Parallel.updated_gradient = update.updated, update.updated_gradient
 Parallel.updated_values, Parallel.update_place = update.updated_values, update.update_place
+Parallel.whole_update, Parallel.own_update = update.whole_update, update.own_update
 Parallel.finish_update = update.finish_update
 
 -- ---- weights ----

@@ -109,6 +109,15 @@ local function gather(entry, t, except)
     return t
 end
 
+--- Gathers a whole tensor on every rank of a stage that has it. Collective among these ranks.
+---@param name string
+---@param t any this rank's part
+---@return any
+function parts:whole_of_stage(name, t)
+    local entry = self.entries[name]
+    return entry and gather(entry, t) or t
+end
+
 --- Gathers a whole tensor on every rank. Collective.
 ---@param name string
 ---@param t any this rank's part; nil if its stage has none

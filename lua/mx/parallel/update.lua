@@ -51,6 +51,35 @@ function updates:updated_values(name, t)
     return own and mx.narrow(t:detach():view(t:numel()), own) or t
 end
 
+--- Gathers a whole tensor from what each rank has for the values that it updates. Collective among the ranks of a
+--- stage.
+---@param name string
+---@param t any of the shape of updated_values
+---@return any of the shape of the whole parameter
+function updates:whole_update(name, t)
+    local part = self:part(name)
+    if self.entries[name].update then
+        local count = 1
+        for _, size in ipairs(part.sizes) do
+            count = count * size
+        end
+        t = mx.all_gather(t, { axis = "data", dim = 1, length = count }):view(table.unpack(part.sizes))
+    end
+    return self:whole_of_stage(name, t):wait()
+end
+
+--- Of a tensor of the shape of the whole parameter, what belongs to the values that this rank updates.
+---@param name string
+---@param whole any
+---@return any
+function updates:own_update(name, whole)
+    local part, own = self:part(name), self.entries[name].update
+    for d, size in ipairs(part.sizes) do
+        whole = mx.narrow(whole, { dim = d, start = part.start[d], length = size })
+    end
+    return own and mx.narrow(mx.reshape(whole, { -1 }), own) or whole
+end
+
 --- The position in the whole parameter of the values that this rank updates, for the rounding of mx.adamw: they begin
 --- at element `first` of what the rank stores, which begins at element `origin` and has `width` of the `stride`
 --- elements of a row.

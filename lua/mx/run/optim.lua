@@ -70,6 +70,8 @@ local function update_options(self, name, scale)
     return setmetatable({
         lr = self:rate(self.steps) * (group.scale or 1), weight_decay = self.undecayed[name] and 0 or decay,
         step = self.steps, grad_scale = scale, by_adamw = self.by_adamw[name], rounding = rounding_of(self, name),
+        whole = function(t) return self.parallel:whole_update(name, t) end,
+        own = function(whole) return self.parallel:own_update(name, whole) end,
     }, { __index = self.options })
 end
 
@@ -95,30 +97,12 @@ local function left_to_adamw(rule, options)
     end
 end
 
--- Refuses a mesh on which the rule would update something else than on one rank.
-local function check_mesh(kind, rule, params, parallel)
-    if parallel == mx.parallel.alone then
-        return
-    elseif rule.alone then
-        util.refuse("%s runs on one rank, or without a mesh; use adamw, sgd, lion or muon on this one", kind)
-    end
-    for name, t in util.sorted_pairs(rule.whole and params or {}) do
-        local whole, stored = parallel:part(name, t:size()).of, t:size()
-        local is_split = parallel:updated(name) ~= nil
-        for d, size in ipairs(whole) do
-            is_split = is_split or size ~= stored[d]
-        end
-        if is_split then
-            util.refuse("%s needs whole parameters, and this mesh splits '%s' or its update: use ici_data_parallelism "
-                .. "alone, without shard_optimizer_over_data; or adamw, sgd or lion", kind, name)
-        end
-    end
-end
-
 local function new_optimizer(kind, rule, params, options)
     local parallel = options.parallel or mx.parallel.alone
     options.parallel = nil
-    check_mesh(kind, rule, params, parallel)
+    if rule.alone and parallel ~= mx.parallel.alone then
+        util.refuse("%s runs on one rank, or without a mesh; use adamw, sgd, lion or muon on this one", kind)
+    end
     for name, t in util.sorted_pairs(rule.fused and {} or params) do
         if t:dtype() ~= "f32" then
             util.refuse("%s would round away small updates of '%s', which is %s: give it f32 parameters, or use adamw, "
@@ -177,8 +161,9 @@ optim.lion = constructor "lion"
 ---@type fun(params: table<string, any>, options?: table): mx.Optimizer
 optim.adafactor = constructor "adafactor"
 
---- Muon for matrices and AdamW for the rest; own options: momentum, nesterov, adamw_mask, adamw_scale, adamw_decay and
---- others. On a mesh that splits no parameter: along data, without shard_optimizer_over_data.
+--- Muon for matrices and AdamW for the rest; own options: momentum, nesterov, bias_correction (as optax has it),
+--- adamw_mask, adamw_scale, adamw_decay and others. Where a mesh splits a matrix, each rank gathers its momentum, one
+--- matrix after the other, and computes the same update.
 ---@type fun(params: table<string, any>, options?: table): mx.Optimizer
 optim.muon = constructor "muon"
 
@@ -230,7 +215,7 @@ local OF_CONFIG = {
         o.momentum, o.weight_decay, o.mask = config.muon_beta, config.muon_weight_decay, config.adamw_mask
         o.beta1, o.beta2, o.adamw_eps = config.adam_b1, config.adam_b2, config.adam_eps
         o.adamw_decay, o.adamw_scale = config.adam_weight_decay, config.muon_adamw_scale
-        o.adamw_mask = { "^embedding", "^position", "^unembedding" }
+        o.adamw_mask, o.bias_correction = { "^embedding", "^position", "^unembedding" }, true
     end,
 }
 

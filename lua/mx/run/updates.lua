@@ -3,6 +3,8 @@
 --
 -- update(p, grad, state, o): `p` is a tensor that shares the parameter's values, to be changed in place; grad has its
 -- shape; `state` has this parameter's moments; `o` has lr, weight_decay and step (from 1), and the optimizer's options.
+-- On a mesh, all these are the part that this rank updates: o.whole(t) gathers a whole tensor from such parts, which is
+-- collective, and o.own(whole) is this rank's part of it.
 
 local mx = require "mx"
 
@@ -12,7 +14,6 @@ local updates = {}
 ---@field options table the options with their standard values
 ---@field moments fun(t: any, o: table): table<string, {sizes: integer[], dtype: string}> of a parameter
 ---@field update fun(p: any, grad: any, state: table<string, any>, o: table)
----@field whole? boolean the update of an element needs others of the parameter, so no mesh may split the parameter
 ---@field alone? boolean its moments have other shapes than the parameter, so it runs on no mesh at all
 ---@field fused? boolean one operation does all: it takes the factor of the gradient (o.grad_scale) and the options of
 ---       bf16 rounding (o.rounding)
@@ -130,15 +131,15 @@ local function orthogonal(x, eps)
     return tall and mx.transpose(x) or x
 end
 
---- Muon (Jordan et al., 2024), as torch.optim.Muon has it, for matrices (inputs, outputs). Others, and those that
---- `adamw_mask` names (usually the embedding and the last product), are updated by AdamW with adamw_scale times the
---- rate, and adamw_decay as weight decay where that is not negative.
+--- Muon (Jordan et al., 2024), as torch.optim.Muon has it, or with bias_correction as optax has it, for matrices
+--- (inputs, outputs). Others, and those that `adamw_mask` names (usually the embedding and the last product), are
+--- updated by AdamW with adamw_scale times the rate, and adamw_decay as weight decay where that is not negative.
 updates.muon = {
     options = {
-        learning_rate = 2e-2, momentum = 0.95, nesterov = true, eps = 1e-7, adamw_mask = {}, adamw_scale = 0.05,
+        learning_rate = 2e-2, momentum = 0.95, nesterov = true, bias_correction = false, eps = 1e-7,
+        adamw_mask = {}, adamw_scale = 0.05,
         beta1 = 0.9, beta2 = 0.999, adamw_eps = 1e-8, adamw_decay = -1,
     },
-    whole = true,
     moments = function(t, o)
         return o.by_adamw and { m = like(t), v = like(t) } or { momentum = like(t, "f32") }
     end,
@@ -151,9 +152,17 @@ updates.muon = {
         end
         grad = grad:to("f32")
         mx.copy(state.momentum, state.momentum * o.momentum + grad * (1 - o.momentum))
-        local direction = o.nesterov and grad * (1 - o.momentum) + state.momentum * o.momentum or state.momentum
-        local change = orthogonal(direction, o.eps)
-        move(p, change * math.sqrt(math.max(1, p:size(2) / p:size(1))), o)
+        local direction = state.momentum
+        if o.nesterov then -- only the ratio of both terms matters: the result is orthogonal
+            local share = o.momentum
+            if o.bias_correction then
+                share = share * (1 - o.momentum ^ o.step) / (1 - o.momentum ^ (o.step + 1))
+            end
+            direction = grad * (1 - o.momentum) + direction * share
+        end
+        local change = orthogonal(o.whole(direction), o.eps)
+        local inputs, outputs = change:size(1), change:size(2)
+        move(p, o.own(change * math.sqrt(math.max(1, outputs / inputs))), o)
     end,
 }
 

@@ -82,6 +82,9 @@ mx_cost mx_collective_cost(const mx_call *call, mx_exchange_kind kind);
 /* The transfer of a call; the caller sets its blocks and count. */
 mx_transfer mx_collective_transfer(const mx_call *call, mx_exchange_kind kind);
 
+/* For the tape: whether the gradient of the call is an exchange in the background (mx_tape_hooks). */
+bool mx_collective_hurries(const mx_call *call);
+
 /* For vjp: apply an operation to one tensor; multiply x by a number. */
 mx_status mx_collective_apply(const mx_op *op, mx_tensor *x, const mx_collective_attr *a, mx_tensor **y);
 mx_status mx_collective_scale(mx_tensor *x, double scale, mx_tensor **y);

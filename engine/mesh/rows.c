@@ -126,6 +126,11 @@ static mx_status vjp(mx_vjp *v)
     return mx_apply(&mx_op_all_to_all_rows, in, 2, MX_ATTRS(back), &v->grad[0]);
 }
 
+bool mx_collective_hurries(const mx_call *call)
+{
+    return call->op == &mx_op_all_to_all_rows && attr_of(call)->async && mx_mesh_size(attr_of(call)->axis) > 1;
+}
+
 static const mx_attr attrs[] = {
     {"axis", MX_ATTR_AXES, offsetof(rows_attr, axis), 0, NULL, "mesh axis or list of axes; default: all ranks"},
     {"rows", MX_ATTR_INT, offsetof(rows_attr, rows), NAN, NULL,

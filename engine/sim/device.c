@@ -150,6 +150,8 @@ static mx_status join(mx_job *job)
     return MX_OK;
 }
 
+static bool is_exchange(mx_exchange_kind kind) { return kind == MX_ALL_TO_ALL || kind == MX_ALL_TO_ALL_ROWS; }
+
 /* The size of the whole array in the dtype on the wire: of all parts; for all_to_all, of all ranks, and if it exchanges
  * rows, as if all had as many as this one; for collective_permute, of one rank. */
 static double array_bytes(const mx_batch *b)
@@ -166,9 +168,13 @@ static double array_bytes(const mx_batch *b)
 /* Of a collective that overlaps with computation: takes the chip's time. */
 static void take_time(mx_sim_context *c, const mx_batch *b, double bytes, double ici_s)
 {
-    double start_s = c->clock_s;
-    bool reduces = b->x.what.kind == MX_ALL_REDUCE || b->x.what.kind == MX_REDUCE_SCATTER;
-    double seconds = (reduces ? 3 : 1) * bytes / bandwidth(c) + c->pod.chip.collective_share * ici_s;
+    double start_s = c->clock_s, times = 1;
+    mx_exchange_kind kind = b->x.what.kind;
+    if (kind == MX_ALL_REDUCE || kind == MX_REDUCE_SCATTER)
+        times = 3;
+    else if (is_exchange(kind))
+        times = 2.0 / mx_mesh_size(b->axes);
+    double seconds = times * bytes / bandwidth(c) + c->pod.chip.collective_share * ici_s;
     c->times.memory_s += seconds;
     advance_to(c, start_s + seconds);
     if (mx_job_observer.copied)

@@ -8,7 +8,8 @@
  * Times: chip.h says what an operation takes. If the device's compiler fuses, a value that passes directly from one
  * such operation to the next does not leave the chip. A collective that overlaps with computation slows it down by the
  * time of its memory traffic, unless separate cores of the chip run it. That traffic is the array once for a gather,
- * and three times for a reduction (two parts read, their sum written). */
+ * three times for a reduction (two parts read, their sum written), and for an all-to-all the chip's own part of the
+ * array twice. */
 #ifndef MX_SIM_DEVICE_H
 #define MX_SIM_DEVICE_H
 

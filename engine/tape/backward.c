@@ -304,30 +304,59 @@ static mx_status finish_inputs(const mx_pass *pass)
     return MX_OK;
 }
 
+/* Visits a record unless the walk has failed, and ends its part in the walk. Returns whether it is done: it may also
+ * wait for the second half. */
+static bool pass_by(const mx_pass *pass, mx_node *node, mx_status *status)
+{
+    mx_place = node->place;
+    if (*status == MX_OK)
+        *status = visit(pass, node);
+    if (*status == MX_OK && pass->inputs && node->waits)
+        return false;
+    if (pass->is_second)
+        pass->tape->n_waiting--;
+    node->waits = false;
+    release_gradients(node);
+    mx_node_for_each_held(node, mx_tape_done_with);
+    if (*status == MX_OK)
+        *status = finish_leaves(pass, node);
+    if (*status != MX_OK)
+        let_go(node);
+    return true;
+}
+
+/* Passes by the records of the same region that hurry and that `node` was the first to read, before their turn: all
+ * their readers are done. Returns their number. */
+static int pass_by_early(const mx_pass *pass, const mx_node *node, mx_status *status)
+{
+    int n = 0;
+    for (int i = 0; i < node->call.n_in && !pass->inputs && !pass->is_second; i++) {
+        mx_node *early = node->call.in[i] ? node->call.in[i]->node : NULL;
+        if (!early || early->first_reader != node->number || early->walk != pass->tape->walk ||
+            early->region != node->region)
+            continue;
+        pass_by(pass, early, status);
+        n++;
+        early->walk = 0; /* not to be reached again */
+        if (!pass->retain)
+            mx_tape_forget(early);
+    }
+    return n;
+}
+
 static mx_status walk(const mx_pass *pass)
 {
     mx_status status = MX_OK;
     int n = pass->n;
     for (mx_node *node = pass->last, *before; n > 0; node = before) {
+        if (pass->is_second ? !node->waits : node->walk != pass->tape->walk) {
+            before = node->before;
+            continue;
+        }
+        bool is_done = pass_by(pass, node, &status);
+        n -= 1 + pass_by_early(pass, node, &status);
         before = node->before;
-        if (pass->is_second ? !node->waits : node->walk != pass->tape->walk)
-            continue;
-        n--;
-        mx_place = node->place;
-        if (status == MX_OK)
-            status = visit(pass, node);
-        if (status == MX_OK && pass->inputs && node->waits)
-            continue;
-        if (pass->is_second)
-            pass->tape->n_waiting--;
-        node->waits = false;
-        release_gradients(node);
-        mx_node_for_each_held(node, mx_tape_done_with);
-        if (status == MX_OK)
-            status = finish_leaves(pass, node);
-        if (status != MX_OK)
-            let_go(node);
-        if (!pass->retain)
+        if (is_done && !pass->retain)
             mx_tape_forget(node);
     }
     if (status == MX_OK)

@@ -23,6 +23,8 @@ typedef struct mx_recorded {
     bool stale : 1;        /* it was computed by a call and then changed in place */
 } mx_recorded;
 enum { MX_CHANGES_MASK = (1 << 29) - 1 };
+#define MX_NO_READER UINT64_MAX         /* in mx_node.first_reader */
+#define MX_HURRIES_NOT (UINT64_MAX - 1) /* likewise */
 
 /* One recorded call. There are very many, and recording small operations takes as long as touching their memory: so the
  * call is last, with its attributes at its end, of which only those of its operation are copied. */
@@ -30,6 +32,9 @@ typedef struct mx_node {
     struct mx_node *before, *after; /* its neighbours on the tape */
     uint64_t number;                /* increases from record to record, over all tapes */
     uint64_t walk;                  /* number of the last backward of the tape that reached it */
+    uint64_t first_reader; /* of a call that hurries (mx_tape_hooks): the number of the first record that reads a
+                              result, after whose gradient that of the results is complete, or MX_NO_READER. Of others
+                              MX_HURRIES_NOT */
     mx_tape *tape;
     mx_region *region;  /* innermost region in which it was recorded, or NULL */
     const char *place;  /* mx_place at that time */

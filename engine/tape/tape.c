@@ -202,6 +202,8 @@ static void describe_inputs(mx_node *node)
         if (!t)
             continue;
         t->readers++;
+        if (t->node && t->node->first_reader == MX_NO_READER)
+            t->node->first_reader = node->number;
         uint64_t changes = t->storage ? t->storage->changes : 0;
         bool reads = i < MX_MAX_INPUTS && (call->op->reads_in >> i & 1u);
         node->recorded[i] = (mx_recorded){.changes = (uint32_t)changes & MX_CHANGES_MASK,
@@ -257,6 +259,8 @@ mx_status mx_tape_record(mx_call *call)
     node->walk = 0;
     node->runs_again = node->dead = node->waits = false;
     node->late = 0;
+    node->number = tapes->count;
+    node->first_reader = tape->hooks.hurries && tape->hooks.hurries(call) ? MX_NO_READER : MX_HURRIES_NOT;
     describe_inputs(node);
     node->holds_out = call->op->reads_out & ((1u << call->n_out) - 1);
     for (int i = 0; i < call->n_out; i++) {
@@ -266,7 +270,7 @@ mx_status mx_tape_record(mx_call *call)
         t->made_changes = t->storage ? t->storage->changes : 0;
     }
     mx_node_for_each_held(node, hold);
-    node->number = tapes->count++;
+    tapes->count++;
     node->before = tape->last;
     node->after = NULL;
     if (tape->last)

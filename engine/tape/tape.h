@@ -46,6 +46,7 @@ typedef struct mx_tape mx_tape;
 typedef struct mx_tape_hooks {
     mx_status (*prefetch)(const mx_call *call); /* prefetch for a call that will run again soon; NULL: no more calls */
     mx_status (*leaf_done)(mx_tensor *t);       /* a leaf's gradient is complete */
+    bool (*hurries)(const mx_call *call); /* the gradient travels in the background: start as soon as it is complete */
 } mx_tape_hooks;
 
 /* Makes mx_apply record calls, and sets the hooks of the default tape. To be called before the first operation. */

@@ -294,6 +294,8 @@ function TestConfig.test_combinations()
         local c = mx.config.load { "num_experts=4", "use_ring_of_experts=" .. word }
         lu.assertEquals(c.use_ring_of_experts, value)
     end
+    refused({ "num_experts=4", "num_moe_token_chunks=2", "use_ring_of_experts=auto" },
+        "num_moe_token_chunks has no effect with use_ring_of_experts = auto")
     refused({ "num_experts=4", "ragged_buffer_factor=0.5" }, "ragged_buffer_factor: expected at least 1, or -1 for as "
         .. "many rows as are needed, got '0.5'")
     refused({ "num_experts=4", "hardware=v5e-8", "ragged_buffer_factor=1.25", "simulated_expert_imbalance=1.5" },

@@ -92,3 +92,54 @@ function TestSimExperts.test_lines()
     local dense = config("num_experts=1")
     lu.assertEquals(experts.lines(dense, mx.models.shape(dense), nil), {})
 end
+
+-- The jobs and products of a simulated step of a layer with experts, in the order of their starts.
+local function events_of(cfg)
+    mx.sim.start(cfg.hardware, 1)
+    local model, list = mx.models.new(mx.models.shape(cfg), mx.train.mesh(cfg), cfg), {}
+    local sizes = { mx.data.sequences(cfg, model.parallel.mesh), cfg.max_target_length }
+    mx.trace_start()
+    mx.train.gradients(model, {
+        next = function() return { tokens = mx.zeros(sizes, "i32"), targets = mx.zeros(sizes, "i32") } end,
+    }, 1)
+    for _, event in ipairs(mx.trace_events()) do
+        local is_rows = event.name == "all_to_all_rows" and event.kind ~= "operation" and event.kind ~= "copy"
+        if is_rows or event.name:find("^grouped_matmul") then
+            list[#list + 1] = event
+        end
+    end
+    mx.trace_stop()
+    mx.sim.stop()
+    table.sort(list, function(a, b) return a.start_s < b.start_s end)
+    return list
+end
+
+-- Seconds in which rows travel, and in which the chip waits for them.
+local function seconds_of(events)
+    local sums = { job = 0, wait = 0 }
+    for _, event in ipairs(events) do
+        if event.name == "all_to_all_rows" then
+            sums[event.kind] = sums[event.kind] + event.end_s - event.start_s
+        end
+    end
+    return sums
+end
+
+-- With two chunks, one exchange travels beside the products of what the other one brought. Backward, the gradients of
+-- both results set off first (x), then those of inputs behind the products (p) of their chunk.
+function TestSimExperts.test_chunks_travel_beside_products()
+    local function config_with(chunks)
+        return config("hardware=v5e-8", "ici_expert_parallelism=8", "base_num_decoder_layers=1", "base_emb_dim=1024",
+            "base_moe_mlp_dim=8192", "remat_policy=none", "num_moe_token_chunks=" .. chunks)
+    end
+    local text, was = {}, nil
+    for _, event in ipairs(events_of(config_with(2))) do
+        local mark = event.name == "all_to_all_rows" and (event.kind == "job" and "x" or "") or "p"
+        text[#text + 1] = (mark ~= "p" or was ~= "p") and mark or nil
+        was = mark ~= "" and mark or was
+    end
+    lu.assertEquals(table.concat(text):sub(-6), "xxpxpx")
+    local one, two = seconds_of(events_of(config_with(1))), seconds_of(events_of(config_with(2)))
+    lu.assertTrue(one.wait > 0.9 * one.job and two.wait < 0.55 * two.job, ("%g, %g"):format(one.wait / one.job,
+        two.wait / two.job))
+end

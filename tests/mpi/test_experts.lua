@@ -129,12 +129,14 @@ for _, case in ipairs(({
         "expert=2 custom_mesh_and_rule=ep-as-cp", "expert=2 custom_mesh_and_rule=ep-as-dp",
         "context=2 custom_mesh_and_rule=cp-as-ep", "fsdp=2 custom_mesh_and_rule=shard-exp-on-fsdp",
         "expert=2 use_ring_of_experts=true", "expert=2 ragged_buffer_factor=2",
+        "expert=2 num_moe_token_chunks=2", "expert=2 num_moe_token_chunks=5",
     },
     [3] = { "expert=3", "expert=3 use_ring_of_experts=true" },
     [4] = {
         "expert=2 fsdp=2", "expert=2 tensor=2", "expert=2 tensor_sequence=2", "expert=2 context=2",
         "expert=2 data=2", "expert=4", "expert=2 dcn_expert_parallelism=2", "expert=2 fsdp_transpose=2",
         "expert=2 fsdp=2 custom_mesh_and_rule=shard-exp-on-fsdp",
+        "expert=2 tensor=2 num_moe_token_chunks=3", "expert=2 context=2 num_moe_token_chunks=2",
         "expert=2 tensor=2 use_ring_of_experts=true", "expert=2 fsdp=2 use_ring_of_experts=true",
     },
 })[RANKS]) do

@@ -53,6 +53,7 @@ rules.VALUES = {
     load_balance_loss_weight = { min = 0 },
     router_z_loss_weight = { min = 0 },
     capacity_factor = { min = 0.01, rest = -1, rest_means = "no limit" },
+    num_moe_token_chunks = { min = 1, max = 1024 },
     ragged_buffer_factor = { min = 1, max = 1024, rest = -1, rest_means = "as many rows as are needed" },
     vocab_size = { min = 1, max = MOST_SIZE },
     decoder_block = { choices = util.sorted_keys(blocks.KINDS), missing = blocks.MISSING },
@@ -214,7 +215,7 @@ rules.EXPERTS = {
     "routed_score_func", "norm_topk_prob", "routed_scaling_factor", "n_routing_groups", "topk_routing_group",
     "routing_group_score", "routed_bias", "routed_bias_update_rate", "load_balance_loss_weight", "router_z_loss_weight",
     "sparse_matmul", "capacity_factor", "float32_gate_logits", "use_random_routing", "simulated_expert_imbalance",
-    "use_ring_of_experts", "ragged_buffer_factor",
+    "use_ring_of_experts", "ragged_buffer_factor", "num_moe_token_chunks",
 }
 
 -- Keys of pipelines.
@@ -230,6 +231,7 @@ rules.ONLY_WITH = {
     routed_bias = { "use_random_routing", false },
     routed_bias_update_rate = { "routed_bias", true },
     capacity_factor = { "sparse_matmul", false },
+    num_moe_token_chunks = { "use_ring_of_experts", false },
     adam_b1 = { "opt_type", "adamw", "muon" },
     adam_b2 = { "opt_type", "adamw", "muon" },
     adam_eps = { "opt_type", "adamw", "muon" },

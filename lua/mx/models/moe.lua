@@ -47,6 +47,7 @@ function moe.of(c, factor)
             f32 = c.float32_gate_logits,
         },
         buffer = math.max(c.ragged_buffer_factor, 0), -- rows of a buffer over its even share; 0: those that are needed
+        chunks = c.num_moe_token_chunks, -- of the tokens whose rows travel to other ranks
         imbalance = c.simulated_expert_imbalance, -- of the rows of a simulated chip, over its even share
         load_balance = c.load_balance_loss_weight, -- weights of losses
         router_z = c.router_z_loss_weight,
@@ -177,20 +178,62 @@ local function compute(model, part, products, h, shares, experts, capacity)
     return mx.moe_combine(y, order, place, shares)
 end
 
--- The same with the experts of all ranks, to which the rows of this rank's tokens travel.
-local function compute_elsewhere(model, part, products, h, shares, experts, capacity)
-    local parallel, slots, sequences = model.parallel, experts:numel(), h:size(1)
+-- Where the rows of tokens go whose choices are experts (B, S, k): to the experts of all ranks.
+local function sort_for_ranks(model, part, experts, capacity)
+    local parallel, slots, sequences = model.parallel, experts:numel(), experts:size(1)
     local first, count = parallel:own_experts(part)
     local sort = { experts = part.experts, capacity = capacity, sequences = sequences }
     sort.rows = most_rows(slots, sequences, part.experts, capacity)
     local order, place, counts = mx.moe_sort(experts, sort)
     local of_ranks = parallel:rows_of_ranks(counts)
     local ranks, own = of_ranks:size(1), mx.narrow(of_ranks, { dim = 2, start = first + 1, length = count })
-    local rows = buffer_rows(part, ranks * slots * count / part.experts,
+    local received = buffer_rows(part, ranks * slots * count / part.experts,
         ranks * most_rows(slots, sequences, count, capacity), function() return own:sum():item() end)
-    local x = parallel:send_rows(mx.moe_gather(h, order, place), of_ranks, rows)
-    local y = multiply(part, products, x, own:sum { dim = 1 })
-    return mx.moe_combine(parallel:send_rows(y, of_ranks, sort.rows, true), order, place, shares)
+    return {
+        order = order, place = place, of_ranks = of_ranks, sent = sort.rows, received = received,
+        counts = own:sum { dim = 1 },
+    }
+end
+
+-- Part i of n of tokens (B, S, ...): of the sequences if a capacity counts their tokens, else of all tokens, as one
+-- sequence.
+local function chunk(t, i, n, capacity)
+    if n == 1 then
+        return t
+    end
+    local B, S = t:size(1), t:size(2)
+    t = capacity > 0 and t or t:view(1, B * S, t:size(3))
+    local dim = capacity > 0 and 1 or 2
+    local length, first = util.part(t:size(dim), n, i - 1)
+    return mx.narrow(t, { dim = dim, start = first, length = length })
+end
+
+-- The results of experts on all ranks, to which the rows of this rank's tokens travel: in chunks, so that the rows of
+-- one chunk travel while those of another are computed. `meanwhile` is called when the first are on their way. No
+-- collective is called in between, because it would wait for the rows.
+local function compute_elsewhere(model, part, products, h, shares, experts, capacity, meanwhile)
+    local parallel, n = model.parallel, math.min(part.chunks, capacity > 0 and h:size(1) or h:size(1) * h:size(2))
+    local chunks, results = {}, {}
+    for i = 1, n do
+        chunks[i] = sort_for_ranks(model, part, chunk(experts, i, n, capacity), capacity)
+    end
+    local function send(i)
+        local c = chunks[i]
+        c.rows = parallel:send_rows(mx.moe_gather(chunk(h, i, n, capacity), c.order, c.place), c.of_ranks, c.received)
+    end
+    send(1)
+    local y = meanwhile()
+    for i, c in ipairs(chunks) do
+        if i < n then
+            send(i + 1)
+        end
+        c.results = parallel:send_rows(multiply(part, products, c.rows, c.counts), c.of_ranks, c.sent, true)
+    end
+    for i, c in ipairs(chunks) do
+        results[i] = mx.moe_combine(c.results, c.order, c.place, chunk(shares, i, n, capacity))
+    end
+    local sum = n == 1 and results[1] or mx.concat(results, { dim = capacity > 0 and 1 or 2 }):view(h:size())
+    return y and sum + y or sum
 end
 
 --- The experts with a layer's weights: h (B, S, E) -> (B, S, E), before the sum over a mesh. In a training pass also
@@ -213,18 +256,18 @@ function moe.forward(model, i, part, weights, h, run)
     local function products(x, counts)
         return quantization.products(model, i, weights, x, run, counts)
     end
-    local parallel, y = model.parallel
+    local function shared()
+        return part.shared > 0 and mlp.forward(model, i, shared_part(part), weights, h, run) or nil
+    end
+    local parallel = model.parallel
     if parallel:sends_rows(part) then
-        y = compute_elsewhere(model, part, products, h, shares, experts, capacity)
-    else
-        local tokens = parallel:gather_tokens(h, true)
-        shares, experts = parallel:gather_tokens(shares), parallel:gather_tokens(experts)
-        y = parallel:scatter_tokens(compute(model, part, products, tokens, shares, experts, capacity))
+        return compute_elsewhere(model, part, products, h, shares, experts, capacity, shared), extra
     end
-    if part.shared > 0 then
-        y = y + mlp.forward(model, i, shared_part(part), weights, h, run)
-    end
-    return y, extra
+    local tokens = parallel:gather_tokens(h, true)
+    shares, experts = parallel:gather_tokens(shares), parallel:gather_tokens(experts)
+    local y = parallel:scatter_tokens(compute(model, part, products, tokens, shares, experts, capacity))
+    local of_shared = shared()
+    return of_shared and y + of_shared or y, extra
 end
 
 --- FLOPs of a forward pass. `products`: products with weights, per token: the router's, and those of the experts that a

@@ -68,14 +68,14 @@ function experts:rows_of_ranks(counts)
 end
 
 --- Sends rows x (R, E) to the ranks of their experts, or results back to the ranks of their tokens: (rows, E).
---- Collective.
+--- In the background, forward and backward. Collective.
 ---@param x any
 ---@param counts any of rows_of_ranks
 ---@param rows integer of the result
 ---@param back? boolean
 ---@return any
 function experts:send_rows(x, counts, rows, back)
-    return mx.all_to_all_rows(x, counts, { axis = self.experts, rows = rows, back = back })
+    return mx.all_to_all_rows(x, counts, { axis = self.experts, rows = rows, back = back, async = true })
 end
 
 --- The tokens of all ranks that share experts with this one: rows (T, ...) of its own tokens -> of theirs, in the order

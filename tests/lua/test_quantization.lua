@@ -226,6 +226,10 @@ function TestRecipes.test_precision()
     end
     local counts = rows[2].counts
     lu.assertEquals(counts.all.weight, 2 * (64 * 64 + 2 * 64 * 32 + 64 * 64 + 3 * 64 * 128)) -- all products' weights
+    local outputs = 2 * (64 + 2 * 32 + 64 + 2 * 128 + 64) * 8 * 16 -- of all products
+    lu.assertEquals(counts.all.gradient, 2 * outputs) -- codes by row and by column
+    lu.assertEquals(rows[3].counts.all.gradient, outputs)
+    lu.assertTrue(counts.saturated.gradient >= outputs // 128 // 2) -- the largest of each row, at least
     lu.assertTrue(counts.saturated.input > 0 and counts.saturated.input < counts.all.input / 10)
     lu.assertTrue(assert(io.open(file)):read("a"):find("int8", 1, true) ~= nil)
     os.remove(file)

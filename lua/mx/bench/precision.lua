@@ -3,7 +3,7 @@
 -- All models start from the same weights and see the same batches of bytes of a text, in turn: step by step, so that
 -- what else the machine does slows all of them. "loss" is the mean of the last tenth of the steps. "times" is the time
 -- of a step over that of bf16: the median of the steps. "saturated" is the share of codes at the end of their range,
--- "flushed" the share of values other than 0 whose code is 0: of inputs and of weights, in the last step.
+-- "flushed" the share of values other than 0 whose code is 0: of inputs, weights and gradients, in the last step.
 
 local mx = require "mx"
 local quantization = require "mx.models.quantization"
@@ -68,7 +68,7 @@ end
 -- Counts codes at the end of their range, and codes of 0 of other values.
 local function counter()
     local function none()
-        return { input = 0, weight = 0 }
+        return { input = 0, weight = 0, gradient = 0 }
     end
     local counts = { saturated = none(), flushed = none(), all = none() }
     return counts, function(kind, x, codes)
@@ -106,7 +106,7 @@ local function shares(run, name)
         local all = run.counts.all[kind]
         return all > 0 and ("%.2g"):format(100 * run.counts[name][kind] / all) or "-"
     end
-    return share("input") .. " " .. share("weight")
+    return table.concat({ share("input"), share("weight"), share("gradient") }, " ")
 end
 
 local function mean_of_last(losses)
@@ -118,7 +118,8 @@ local function mean_of_last(losses)
 end
 
 local function print_rows(runs, log)
-    say("%-22s %8s %9s %6s %20s %20s", "quantization", "loss", "of bf16", "times", "saturated % x, w", "flushed % x, w")
+    say("%-22s %8s %9s %6s %24s %24s", "quantization", "loss", "of bf16", "times", "saturated % x, w, dy",
+        "flushed % x, w, dy")
     for _, run in ipairs(runs) do
         local loss, first = mean_of_last(run.losses), mean_of_last(runs[1].losses)
         local ratios = {}
@@ -126,7 +127,7 @@ local function print_rows(runs, log)
             ratios[i] = seconds / runs[1].seconds[i]
         end
         run.loss, run.times = loss, util.quantile(ratios, 0.5)
-        say("%-22s %8.4f %+7.2f %% %6.2f %20s %20s", run.recipe == "" and "none: bf16" or run.recipe, loss,
+        say("%-22s %8.4f %+7.2f %% %6.2f %24s %24s", run.recipe == "" and "none: bf16" or run.recipe, loss,
             100 * (loss / first - 1), run.times, shares(run, "saturated"), shares(run, "flushed"))
         if log then
             log:row { quantization = run.recipe, loss = loss, loss_ratio = loss / first, time_ratio = run.times }

@@ -24,7 +24,8 @@ quantization.RECIPES = {
 --- The values of the config key.
 quantization.CHOICES = { "", "int8", "fp8", "fp8_full", "fp8_gpu", "te_fp8_currentscaling" }
 
---- A function of the script that gets "input" or "weight", the tensor and its codes, whenever a model quantizes one.
+--- A function of the script that gets "input", "weight" or "gradient", the tensor and its codes, whenever a model
+--- quantizes one. It gets a gradient twice if it has scales by row for one product and by column for the other.
 quantization.watch = nil
 
 local HISTORY = 1024 -- steps, as in Flax
@@ -116,6 +117,14 @@ for _, name in ipairs(PRODUCTS) do
     PRODUCT[name .. ".weight"] = name
 end
 
+--- Whether the weight of that name is one of a quantized product.
+---@param shape table
+---@param name string the full name
+---@return boolean
+function quantization.is_product(shape, name)
+    return quantization.RECIPES[shape.quantization] ~= nil and PRODUCT[name:match("^layer%d+%.(.*)$") or ""] ~= nil
+end
+
 -- The scales that the whole weight has, from this rank's part of it; `axes`: along which others have parts.
 local function scale_of_all(self, x, axes)
     return mx.no_grad(mx.scope, function()
@@ -199,6 +208,20 @@ end
 
 -- ---- products ----
 
+-- Passes the gradient of y to quantization.watch, with the codes that backward makes of it (scaled_matmul.c).
+local function watch_gradient(self, y, scale, scale_x, scale_w)
+    local watch, by_tensor = quantization.watch, self.recipe.by_tensor
+    if not by_tensor then -- the layer's own are released at its end
+        scale_x, scale_w = scale_x:detach():clone():keep(), scale_w:detach():clone():keep()
+    end
+    pcall(y.register_hook, y, function(g) -- refused where no parameter before y is trained
+        for _, by in ipairs(by_tensor and { "tensor" } or { "row", "column" }) do
+            local row, column = by == "column" and scale_x or nil, by == "row" and scale_w or nil
+            watch("gradient", g, (mx.quantize(g, scale, row, column, nil, { dtype = self.recipe.gradient, by = by })))
+        end
+    end)
+end
+
 --- The products of h with weights of layer i: a function from the name of a weight, and a bias or nil, to h W + bias.
 ---@param model mx.Decoder
 ---@param i integer
@@ -230,9 +253,13 @@ function quantization.products(model, i, weights, h, run, counts)
             w, scale_w = codes_of_weight(self, model, i, name, weight:to(dtype), nil, trains)
         end
         local scale, note = delayed(self, i, name, GRADIENT, trains)
-        return multiply(x, w, scale_x, scale_w, counts or bias, scale, note, {
+        local y = multiply(x, w, scale_x, scale_w, counts or bias, scale, note, {
             dtype = dtype, grad = self.recipe.gradient,
         })
+        if quantization.watch and trains then
+            watch_gradient(self, y, scale, scale_x, scale_w)
+        end
+        return y
     end
 end
 

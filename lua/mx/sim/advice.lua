@@ -14,8 +14,11 @@ local SHARES = { 2, 4, 8, 16 } -- ranks that share a sequence; slices that are s
 -- A job that needs this many times the memory of a device gets no advice: no single change would make it fit.
 local HOPELESS = 64
 
--- A copy of a config with other values of some keys.
-local function changed(config, changes)
+--- A copy of a config with other values of some keys.
+---@param config table
+---@param changes table<string, any>
+---@return table
+function advice.changed(config, changes)
     local copy = {}
     for key, value in pairs(config) do
         copy[key] = value
@@ -42,7 +45,7 @@ end
 local function fitting(config, list, simulate, there, fastest)
     local found
     for _, changes in ipairs(list) do
-        local done, result = pcall(simulate, changed(config, changes)) -- a mesh may be impossible
+        local done, result = pcall(simulate, advice.changed(config, changes)) -- a mesh may be impossible
         if done and result.peak_bytes <= there and (not found or result.step_s < found.result.step_s) then
             found = { changes = changes, result = result }
         end

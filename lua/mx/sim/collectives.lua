@@ -36,6 +36,7 @@
 -- an all-to-all, which has a part for each device.)
 
 local mx = require "mx"
+local quantization = require "mx.models.quantization"
 local remat = require "mx.models.remat"
 
 local collectives = {}
@@ -160,14 +161,15 @@ local function parts_of(q, p)
     return p.name:find("^layer") and used / q.stages or used, gathers, parts, split
 end
 
--- How often a parameter is gathered in a step, and its gradient scattered.
+-- How often a parameter is gathered in a step, and how often its gradient is scattered.
 local function trips_of(q, p)
     local in_layer, is_tied = p.name:find("^layer"), p.name == "embedding.weight" and q.shape.tied
     local uses = is_tied and not q.gathers_once and 2 or 1
     local gathers = (in_layer and not q.gathers_once) and 2 or uses
-    local trips = (gathers + (p.frozen and 0 or uses)) * (q.gathers_once and 1 or q.passes)
-    local is_output = p.name == (q.shape.tied and "embedding.weight" or "unembedding.weight")
-    return trips + (is_output and q.loss_tiles > 1 and (3 * q.loss_tiles - 2) * q.passes or 0)
+    local times, is_output = q.gathers_once and 1 or q.passes,
+        p.name == (q.shape.tied and "embedding.weight" or "unembedding.weight")
+    return gathers * times + (is_output and q.loss_tiles > 1 and (3 * q.loss_tiles - 2) * q.passes or 0),
+        p.frozen and 0 or uses * times
 end
 
 local function add_parameter(q, rows, p)
@@ -179,10 +181,12 @@ local function add_parameter(q, rows, p)
     for axis in pairs(q.plan.shares_batch) do
         sums[axis] = not split[axis] or nil
     end
+    local gathered, scattered = trips_of(q, p)
+    local is_codes = #gathers == 1 and not q.gathers_once and quantization.is_product(q.shape, p.name)
     for _, gather in ipairs(gathers) do
         held = held * gather.n
         add(rows, gather.axes, "weights: all-gather forward and backward; gradients: reduce-scatter", 3 * flops,
-            trips_of(q, p) * q.width * held)
+            (gathered * (is_codes and 1 or q.width) + scattered * q.width) * held)
     end
     if p.frozen then
         return

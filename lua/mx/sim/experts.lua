@@ -3,6 +3,7 @@
 local collectives = require "mx.sim.collectives"
 local mx = require "mx"
 local placed = require "mx.parallel.experts"
+local quantization = require "mx.models.quantization"
 local util = require "mx.util"
 
 local experts = {}
@@ -54,10 +55,11 @@ function experts.of(cfg, shape, plan)
         rows = math.min(rows, math.floor(q.sequences * ranks * count * each))
     end
     local width = part.width / q.tensor
+    local weight = quantization.is_product(shape, "layer1.experts.wo.weight") and 1 or q.width
     return {
         part = part, count = count, ranks = ranks, rows = rows, rows_each = rows / count, features = width,
         buffer_bytes = rows * (2 * shape.emb + products * width) * q.width,
-        weight_bytes = are_gathered(plan) and count * products * shape.emb * width * q.width or 0,
+        weight_bytes = are_gathered(plan) and count * products * shape.emb * width * weight or 0,
         sends_rows = sends_rows,
         token_bytes = ranks > 1 and q.tokens * (sends_rows and part.top or ranks) * shape.emb * q.width or 0,
     }

@@ -334,14 +334,19 @@ local TIMES = {
     { "host_s", "waiting for the host's memory" }, { "bubble_s", "waiting for other stages" },
 }
 
-local function print_times(result)
+-- `plain`: the result without quantization, or nil. Its times show which parts of a step gain nothing.
+local function print_times(result, plain)
     for _, row in ipairs(TIMES) do
-        local seconds = result.times[row[1]] or 0
+        local seconds, before = result.times[row[1]] or 0, plain and plain.times[row[1]] or 0
         if seconds > 0 then
-            say("  %-38s %9.4g s %5.1f %%", row[2], seconds, 100 * seconds / result.step_s)
+            say("  %-38s %9.4g s %5.1f %%%s", row[2], seconds, 100 * seconds / result.step_s,
+                plain and ("  bfloat16: %.4g s"):format(before) or "")
         end
     end
     say("  %-38s %9.4g s%s", "a step", result.step_s, mx.sim.label.range_text(result.step_s, result.range))
+    if plain then
+        say("  %-38s %9.4g s, %.2f times as long", "a step in bfloat16", plain.step_s, plain.step_s / result.step_s)
+    end
 end
 
 local function print_experts(config, result)
@@ -357,6 +362,8 @@ local function report(config)
     local result = plan.simulate(config, config.hardware, config.num_slices)
     result.range = plan.range(config, config.hardware, config.num_slices)
     report_flags(config, result)
+    result.plain = config.quantization ~= ""
+        and plan.simulate(advice.changed(config, { quantization = "" }), config.hardware, config.num_slices) or nil
     say("%s: %s parameters, %s x %d tokens a chip, %s", config.model_name, util.thousands(result.params),
         config.per_device_batch_size, config.max_target_length, config.remat_policy)
     say("%d x %s: %s", config.num_slices, config.hardware, result.hardware.description)
@@ -367,7 +374,7 @@ local function report(config)
     say("")
     print_experts(config, result)
     say("what a step takes (simulated)")
-    print_times(result)
+    print_times(result, result.plain)
     if result.pipeline then
         say("")
         say("%s", mx.pipeline.text(result.pipeline))

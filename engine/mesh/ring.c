@@ -1,5 +1,5 @@
-/* Ring attention: each rank of an axis holds a part of the sequence. It keeps its queries. Keys and values pass around
- * the ring of ranks, one hop at a time, and the next block is in flight while attention to the current block is
+/* Ring attention: each rank of an axis holds a part of the sequence. It keeps its queries. Keys and values, a block,
+ * pass around the ring of ranks, hop by hop, and the next block is in flight while attention to the current block is
  * computed.
  *
  * Forward: the results for the blocks are merged by their log-sum-exp (attention_merge_), which gives attention to the
@@ -8,11 +8,18 @@
  * behind, each rank adds its share, and the last rank sends them back to the block's owner.
  *
  * A rank holds at most two blocks besides its own: the current one and the next one. All ranks make the same hops, even
- * if the mask leaves them nothing to compute. */
+ * if the mask leaves them nothing to compute. A block whose keys no query of any rank can see is left out: with a
+ * window a hop may take it past several ranks.
+ *
+ * Positions are those in the whole sequence. Nothing but keys and values travels: each rank knows the intervals of its
+ * queries, and the positions of a block's keys follow from the rank that owns it. */
 #include "core/scope.h"
 #include "mesh/collective_op.h"
 #include "ops/attention.h"
+#include "ops/compose.h"
 #include "tape/tape.h"
+
+#include <stdlib.h>
 
 typedef struct ring_attr {
     mx_axes axis;
@@ -21,27 +28,20 @@ typedef struct ring_attr {
     double softcap, scale;
 } ring_attr;
 
-enum { Q, K, V };
+enum { Q, K, V, INTERVALS };
 enum { OUT, LSE };
 enum { DQ, DK, DV, GRADIENTS };
 
 typedef struct ring {
     const mx_call *call;
     const ring_attr *attr;
-    int64_t tokens;     /* tokens per rank */
-    int index, hops;    /* this rank's index in the ring; number of hops of a block */
-    mx_tensor *k, *v;   /* the current block */
-    mx_tensor *next[2]; /* keys and values of the next block, in flight */
+    int64_t tokens;       /* tokens per rank */
+    int64_t piece;        /* of them, tokens with consecutive positions */
+    int index, n;         /* this rank's index in the ring; number of ranks */
+    mx_tensor *intervals; /* of the queries in the whole sequence; NULL: the mask leaves each block one run */
+    mx_tensor *k, *v;     /* the current block */
+    mx_tensor *next[2];   /* keys and values of the next block, in flight */
 } ring;
-
-/* The number of hops that keys need to reach all queries that attend to them. */
-static int hops_of(const ring_attr *attr, int64_t tokens)
-{
-    int64_t last = mx_mesh_size(attr->axis) - 1;
-    if (attr->window > 0 && tokens > 0 && (attr->window + tokens - 2) / tokens < last)
-        last = (attr->window + tokens - 2) / tokens;
-    return (int)last;
-}
 
 static mx_attention_attr options_of(const ring_attr *attr)
 {
@@ -49,24 +49,43 @@ static mx_attention_attr options_of(const ring_attr *attr)
         .causal = attr->causal, .window = attr->window, .softcap = attr->softcap, .scale = attr->scale};
 }
 
-/* The options of attention between this rank's queries and the keys of the rank `hop` >= 1 positions before it; false
- * if the mask excludes everything. */
-static bool mask_at(const ring *r, int hop, mx_attention_attr *a)
+/* The number of pieces before its own in which a query sees keys. */
+static int64_t reach_of(const ring *r)
 {
-    bool earlier = hop <= r->index; /* the block has not wrapped around the ring */
+    int64_t window = r->attr->window, piece = r->piece;
+    return window > 0 && piece > 0 ? (window + piece - 2) / piece : 2 * (int64_t)r->n;
+}
+
+/* The distance from the owner of the block after this one; 0: there is none. Distances ascend. Balanced, the late
+ * pieces of a rank need those of the ranks behind it, which are far ahead in the ring. */
+static int next_distance(const ring *r, int distance)
+{
+    int64_t reach = reach_of(r), next = distance + 1;
+    if (next > reach)
+        next = r->attr->balanced && next < r->n - reach ? r->n - reach : next;
+    return next < r->n && (next <= reach || r->attr->balanced) ? (int)next : 0;
+}
+
+static int owner_at(const ring *r, int distance) { return (r->index - distance + r->n) % r->n; }
+
+/* The options of attention between this rank's queries and the keys of the rank `distance` positions before it; false
+ * if the mask excludes everything. Balanced, a rank has an early and a late piece, whose queries are given positions as
+ * if both followed each other. That leaves the order of queries and keys as it is, and makes distances smaller only
+ * between pieces that do not correspond: intervals exclude what a window then admits in excess. */
+static bool mask_at(const ring *r, int distance, mx_attention_attr *a)
+{
+    int owner = owner_at(r, distance), apart = abs(r->index - owner);
+    bool earlier = owner < r->index; /* the block has not wrapped around the ring */
     *a = options_of(r->attr);
-    if (!a->causal)
+    if (distance == 0 || !a->causal)
         return true;
-    /* Two chunks per rank: all queries attend to the first chunk of the keys, or the second chunk of queries to all
-     * keys. */
-    if (r->attr->balanced) {
-        a->causal = false;
-        a->kv_length = earlier ? r->tokens / 2 : 0;
-        a->first_query = earlier ? 0 : r->tokens / 2;
-        return true;
-    }
-    a->offset = hop * r->tokens;
-    return earlier;
+    a->offset = apart * r->piece;
+    if (!r->attr->balanced)
+        return earlier && apart <= reach_of(r);
+    /* All queries may see the first piece of the keys, or those of the second piece all keys. */
+    a->kv_length = earlier ? r->piece : 0;
+    a->first_query = earlier ? 0 : r->piece;
+    return apart <= reach_of(r);
 }
 
 static void release(mx_tensor **list, int n)
@@ -85,24 +104,94 @@ static mx_status permute(const ring *r, mx_tensor *x, int shift, mx_tensor **y)
     return mx_collective_apply(&mx_op_collective_permute, x, &a, y);
 }
 
-static mx_status send_block(ring *r)
+/* Sends the block of this distance to the rank that needs it next, if any does. */
+static mx_status send_block(ring *r, int distance)
 {
-    MX_TRY(permute(r, r->k, 1, &r->next[0]));
-    return permute(r, r->v, 1, &r->next[1]);
+    int next = next_distance(r, distance);
+    if (next == 0)
+        return MX_OK;
+    MX_TRY(permute(r, r->k, next - distance, &r->next[0]));
+    return permute(r, r->v, next - distance, &r->next[1]);
 }
+
+/* ---- intervals ---- */
+
+/* The range [first, last) of all keys in the sequence for each query. */
+static mx_tensor *whole_sequence(const ring *r, mx_terms *s)
+{
+    const mx_shape *q = &r->call->in[Q]->shape;
+    mx_tensor *zeros = NULL, *ends = NULL;
+    mx_term_keep(s, mx_apply_full(&(mx_shape){3, {q->size[0], q->size[1], 2}}, MX_I32, 0, &zeros), &zeros);
+    mx_term_keep(s, mx_apply_arange(2, MX_I32, 0, &ends), &ends);
+    return mx_term_add(s, zeros, mx_term_affine(s, ends, (double)(r->tokens * r->n), 0));
+}
+
+/* The intervals of the queries of two pieces without keys that lie outside of the window. */
+static mx_tensor *inside_window(const ring *r, mx_terms *s, mx_tensor *intervals)
+{
+    int64_t early = r->index * r->piece, between = (2 * r->n - 2 - 2 * r->index) * r->piece;
+    mx_tensor *number = NULL, *first = NULL; /* of a query; [1, 0]: only the start of an interval changes */
+    mx_term_keep(s, mx_apply_arange(r->tokens, MX_I32, 0, &number), &number);
+    mx_term_keep(s, mx_apply_arange(2, MX_I32, 0, &first), &first);
+    mx_tensor *late = mx_term_indicator(s, &mx_op_ge, number, (double)r->piece);
+    mx_tensor *start = mx_term_add(s, mx_term_affine(s, number, 1, (double)(early + 1 - r->attr->window)),
+                                   mx_term_affine(s, late, (double)between, 0));
+    start = mx_term_reshape(s, start, &(mx_shape){2, {r->tokens, 1}});
+    return mx_term_two(s, &mx_op_maximum, intervals, mx_term_mul(s, start, mx_term_affine(s, first, -1, 1)));
+}
+
+static mx_status find_intervals(ring *r)
+{
+    mx_terms s = {0};
+    mx_tensor *intervals = r->call->n_in > INTERVALS ? r->call->in[INTERVALS] : NULL;
+    if (r->attr->balanced && r->attr->window > 0)
+        intervals = inside_window(r, &s, intervals ? intervals : whole_sequence(r, &s));
+    r->intervals = intervals ? mx_retain(intervals) : NULL;
+    mx_terms_release(&s);
+    return s.status;
+}
+
+/* How many keys of the piece from position `first` on lie before each position x. */
+static mx_tensor *keys_before(const ring *r, mx_terms *s, mx_tensor *x, int64_t first)
+{
+    x = mx_term_affine(s, x, 1, -(double)first);
+    x = mx_term_two(s, &mx_op_maximum, x, mx_term_number(s, MX_I32, 0));
+    return mx_term_two(s, &mx_op_minimum, x, mx_term_number(s, MX_I32, (double)r->piece));
+}
+
+/* The intervals in the block of the rank `distance` positions before this one; NULL without intervals. */
+static mx_status intervals_at(const ring *r, int distance, mx_tensor **intervals)
+{
+    mx_terms s = {0};
+    int owner = owner_at(r, distance);
+    *intervals = NULL;
+    if (!r->intervals)
+        return MX_OK;
+    mx_tensor *own = keys_before(r, &s, r->intervals, owner * r->piece);
+    if (r->attr->balanced)
+        own = mx_term_add(&s, own, keys_before(r, &s, r->intervals, (2 * r->n - 1 - owner) * r->piece));
+    *intervals = own ? mx_retain(own) : NULL;
+    mx_terms_release(&s);
+    return s.status;
+}
+
+/* ---- blocks ---- */
 
 static mx_status ring_start(ring *r, const mx_call *call)
 {
-    *r = (ring){.call = call, .attr = mx_call_attr(call), .tokens = call->in[K]->shape.size[1]};
-    r->index = mx_mesh_index(r->attr->axis);
-    r->hops = hops_of(r->attr, r->tokens);
+    const ring_attr *attr = mx_call_attr(call);
+    int64_t tokens = call->in[K]->shape.size[1];
+    *r = (ring){.call = call, .attr = attr, .tokens = tokens, .n = mx_mesh_size(attr->axis)};
+    r->piece = attr->balanced ? tokens / 2 : tokens;
+    r->index = mx_mesh_index(attr->axis);
     r->k = mx_retain(call->in[K]);
     r->v = mx_retain(call->in[V]);
-    return r->hops > 0 ? send_block(r) : MX_OK;
+    MX_TRY(find_intervals(r));
+    return send_block(r, 0);
 }
 
-/* Waits for the block of this hop, and forwards the block, unless this is its last hop. */
-static mx_status ring_turn(ring *r, int hop)
+/* Waits for the block of this distance, and forwards the block, unless this is its last hop. */
+static mx_status ring_turn(ring *r, int distance)
 {
     for (int i = 0; i < 2; i++)
         MX_TRY(mx_tensor_wait(r->next[i], false));
@@ -111,11 +200,12 @@ static mx_status ring_turn(ring *r, int hop)
     r->k = r->next[0];
     r->v = r->next[1];
     r->next[0] = r->next[1] = NULL;
-    return hop < r->hops ? send_block(r) : MX_OK;
+    return send_block(r, distance);
 }
 
 static void ring_finish(ring *r)
 {
+    mx_release(r->intervals);
     mx_release(r->k);
     mx_release(r->v);
     release(r->next, 2);
@@ -132,10 +222,13 @@ static mx_status check_options(const mx_call *call)
                             (long long)queries, (long long)keys);
     if (attr->window > 0 && !attr->causal)
         return mx_bad_value(call, "a window looks back: it needs causal = true");
-    if (attr->window > 0 && attr->balanced)
-        return mx_bad_value(call, "a window does not go with balanced = true, where the tokens of a rank lie apart");
-    if (attr->balanced && attr->causal && keys % 2 != 0)
+    bool has_intervals = call->n_in > INTERVALS && call->in[INTERVALS];
+    if (attr->balanced && (attr->causal || has_intervals) && keys % 2 != 0)
         return mx_bad_shape(call, "balanced = true: the %lld tokens of a rank are not two pieces", (long long)keys);
+    if (has_intervals) {
+        MX_TRY(mx_want_dtype(call, INTERVALS, MX_I32));
+        MX_TRY(mx_want_shape(call, INTERVALS, &(mx_shape){3, {call->in[Q]->shape.size[0], queries, 2}}));
+    }
     const mx_attention_attr options = options_of(attr);
     return mx_attention_check_scores(call, &options);
 }
@@ -157,20 +250,23 @@ static mx_cost ring_cost(const mx_call *call)
 }
 
 /* Attention of the queries to the current block: out and lse. */
-static mx_status attend(const ring *r, const mx_attention_attr *a, mx_tensor *part[2])
+static mx_status attend(const ring *r, int distance, const mx_attention_attr *a, mx_tensor *part[2])
 {
-    mx_tensor *in[] = {r->call->in[Q], r->k, r->v};
-    return mx_apply(&mx_op_attention, in, 3, MX_ATTRS(*a), part);
+    mx_tensor *in[] = {r->call->in[Q], r->k, r->v, NULL};
+    MX_TRY(intervals_at(r, distance, &in[INTERVALS]));
+    mx_status status = mx_apply(&mx_op_attention, in, 4, MX_ATTRS(*a), part);
+    mx_release(in[INTERVALS]);
+    return status;
 }
 
-/* Merges attention to the block of this hop into `all`: out in f32, and lse. */
-static mx_status add_block(const ring *r, int hop, mx_tensor *const all[2])
+/* Merges attention to the block of this distance into `all`: out in f32, and lse. */
+static mx_status add_block(const ring *r, int distance, mx_tensor *const all[2])
 {
     mx_attention_attr a;
     mx_tensor *part[2] = {NULL, NULL};
-    if (!mask_at(r, hop, &a))
+    if (!mask_at(r, distance, &a))
         return MX_OK;
-    MX_TRY(attend(r, &a, part));
+    MX_TRY(attend(r, distance, &a, part));
     mx_tensor *in[] = {all[OUT], all[LSE], part[OUT], part[LSE]};
     mx_status status = mx_apply(&mx_op_attention_merge_, in, 4, MX_NO_ATTRS, NULL);
     release(part, 2);
@@ -180,13 +276,14 @@ static mx_status add_block(const ring *r, int hop, mx_tensor *const all[2])
 static mx_status forward_blocks(ring *r, mx_tensor *all[2])
 {
     const mx_attention_attr own = options_of(r->attr);
-    MX_TRY(attend(r, &own, all));
-    if (r->hops == 0)
+    MX_TRY(attend(r, 0, &own, all));
+    int distance = next_distance(r, 0);
+    if (distance == 0)
         return MX_OK;
     MX_TRY(mx_grad_cast(&all[OUT], MX_F32));
-    for (int hop = 1; hop <= r->hops; hop++) {
-        MX_TRY(ring_turn(r, hop));
-        MX_TRY(add_block(r, hop, all));
+    for (; distance > 0; distance = next_distance(r, distance)) {
+        MX_TRY(ring_turn(r, distance));
+        MX_TRY(add_block(r, distance, all));
     }
     return mx_grad_cast(&all[OUT], r->call->out[OUT]->dtype);
 }
@@ -228,25 +325,28 @@ typedef struct gradients {
 } gradients;
 
 /* The gradients between this rank's queries and the current block: dq, dk and dv. */
-static mx_status differentiate(const ring *r, const mx_attention_attr *options, const gradients *g,
+static mx_status differentiate(const ring *r, int distance, const mx_attention_attr *options, const gradients *g,
                                mx_tensor *part[GRADIENTS])
 {
     const mx_attention_grad_attr a = {*options, MX_F32, MX_F32, MX_F32, false};
     mx_tensor *grads[GRADIENTS + 1]; /* the last is that of a bias, which the ring does not have */
-    mx_tensor *in[] = {r->call->in[Q], r->k, r->v, r->call->out[OUT], r->call->out[LSE], g->dout};
-    MX_TRY(mx_apply(&mx_op_attention_grad, in, 6, MX_ATTRS(a), grads));
+    mx_tensor *in[] = {r->call->in[Q], r->k, r->v, r->call->out[OUT], r->call->out[LSE], g->dout, NULL};
+    MX_TRY(intervals_at(r, distance, &in[6]));
+    mx_status status = mx_apply(&mx_op_attention_grad, in, 7, MX_ATTRS(a), grads);
+    mx_release(in[6]);
+    MX_TRY(status);
     memcpy(part, grads, GRADIENTS * sizeof *part);
     mx_release(grads[GRADIENTS]);
     return MX_OK;
 }
 
-static mx_status add_share(const ring *r, int hop, gradients *g)
+static mx_status add_share(const ring *r, int distance, gradients *g)
 {
     mx_attention_attr options;
     mx_tensor *part[GRADIENTS] = {NULL, NULL, NULL};
-    if (!mask_at(r, hop, &options))
+    if (!mask_at(r, distance, &options))
         return MX_OK;
-    MX_TRY(differentiate(r, &options, g, part));
+    MX_TRY(differentiate(r, distance, &options, g, part));
     g->share[0] = part[DK];
     g->share[1] = part[DV];
     mx_status status = add_to(g->own[DQ], part[DQ]);
@@ -276,14 +376,15 @@ static mx_status zeros(const mx_tensor *like, mx_tensor **out)
 
 /* Sends the gradients of the current block to the rank that gets the block; after the last hop, to the block's owner.
  */
-static mx_status pass_on(const ring *r, int hop, gradients *g)
+static mx_status pass_on(const ring *r, int distance, bool is_first, gradients *g)
 {
+    int next = next_distance(r, distance);
     for (int i = 0; i < 2; i++) {
-        if (hop > 1)
+        if (!is_first)
             MX_TRY(take_in(&g->share[i], &g->coming[i]));
         if (!g->share[i])
             MX_TRY(zeros(r->k, &g->share[i]));
-        MX_TRY(permute(r, g->share[i], hop < r->hops ? 1 : -hop, &g->coming[i]));
+        MX_TRY(permute(r, g->share[i], next - distance, &g->coming[i]));
         release(&g->share[i], 1);
     }
     return MX_OK;
@@ -292,13 +393,14 @@ static mx_status pass_on(const ring *r, int hop, gradients *g)
 static mx_status backward_blocks(ring *r, gradients *g)
 {
     const mx_attention_attr own = options_of(r->attr);
-    MX_TRY(differentiate(r, &own, g, g->own));
-    for (int hop = 1; hop <= r->hops; hop++) {
-        MX_TRY(ring_turn(r, hop));
-        MX_TRY(add_share(r, hop, g));
-        MX_TRY(pass_on(r, hop, g));
+    int first = next_distance(r, 0);
+    MX_TRY(differentiate(r, 0, &own, g, g->own));
+    for (int distance = first; distance > 0; distance = next_distance(r, distance)) {
+        MX_TRY(ring_turn(r, distance));
+        MX_TRY(add_share(r, distance, g));
+        MX_TRY(pass_on(r, distance, distance == first, g));
     }
-    for (int i = 0; i < 2 && r->hops > 0; i++)
+    for (int i = 0; i < 2 && first > 0; i++)
         MX_TRY(take_in(&g->own[DK + i], &g->coming[i]));
     return MX_OK;
 }
@@ -344,14 +446,16 @@ const mx_op mx_op_ring_attention = {
     .name = "ring_attention",
     .doc =
         "attention over a sequence that is split over an axis: q (B, S, H, D), k v (B, S, K, D) of this rank's tokens "
-        "-> (B, S, H, D). The ranks pass keys and values around a ring, overlapped with computation. Collective",
-    .inputs = (const char *const[]){"q", "k", "v", NULL},
+        "-> (B, S, H, D). The ranks pass keys and values around a ring, overlapped with computation. intervals i32 (B, "
+        "S, 2): the first key of each query in the whole sequence, from 0, and the last + 1, within what the options "
+        "leave. Collective",
+    .inputs = (const char *const[]){"q", "k", "v", "intervals?", NULL},
     .n_out = 2, /* out; lse (B, H, S) f32 */
     .n_results = 1,
     .flags = MX_OP_COLLECTIVE | MX_OP_COMPOSITE | MX_OP_OWN_STORAGE,
     .attrs = ring_attrs,
     .attr_bytes = sizeof(ring_attr),
-    .reads_in = 1u << Q | 1u << K | 1u << V,
+    .reads_in = 1u << Q | 1u << K | 1u << V | 1u << INTERVALS,
     .reads_out = 1u << OUT | 1u << LSE,
     .infer = ring_infer,
     .cost = ring_cost,

@@ -109,8 +109,11 @@ function TestCollectives.test_a_ring()
     for _, policy in ipairs({ "none", "full" }) do
         compare("hardware=v5e-4", CONTEXT .. 4, "context_parallel_strategy=ring", "remat_policy=" .. policy)
     end
-    compare("hardware=v5e-4", CONTEXT .. 4, "context_parallel_strategy=ring", "attention_type=local_sliding",
-        "sliding_window_size=600")
+    -- Ranks have pieces of 256 tokens: all blocks travel, or those of two ranks; without load balance, those of one.
+    for _, words in ipairs({ { 600, "true" }, { 200, "true" }, { 200, "false" } }) do
+        compare("hardware=v5e-4", CONTEXT .. 4, "context_parallel_strategy=ring", "attention_type=local_sliding",
+            "sliding_window_size=" .. words[1], "context_parallel_load_balance=" .. words[2])
+    end
 end
 
 -- Each of the 4 ranks has 4 of 16 heads of queries, and 2 of 8 of keys; or a copy of 1 of 2.

@@ -267,6 +267,11 @@ function TestIntensity.test_keys_and_values_around_a_ring()
         lu.assertAlmostEquals(trips("remat_policy=none", "attention_type=local_sliding",
             "sliding_window_size=" .. window), 4 * hops / 3, 1e-9, window)
     end
+    -- With load balance, it has two pieces of 256: the late ones need the late ones behind.
+    for window, hops in pairs({ [2] = 2, [257] = 2, [258] = 3, [2048] = 3 }) do
+        lu.assertAlmostEquals(trips("remat_policy=none", "attention_type=local_sliding",
+            "context_parallel_load_balance=true", "sliding_window_size=" .. window), 4 * hops / 2, 1e-9, window)
+    end
     local row = rows(model("ranks=8", "ici context 4", "context_parallel_strategy=ring"), "context")[2]
     lu.assertStrContains(row.what, "around the ring")
     local alone = model("ranks=8", "ici context 4", "context_parallel_strategy=ring", "attention_type=local_sliding",

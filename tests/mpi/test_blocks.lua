@@ -1,6 +1,6 @@
 -- ranks: 2 4
 -- A model whose layers differ on a mesh: the gradients are those of one rank, however it is split. Some layers have
--- windows, so that context_parallel_load_balance, which is on, changes nothing.
+-- windows, and context_parallel_load_balance is on: with it ranks have an early and a late chunk of each sequence.
 
 local lu = require "luaunit"
 local mx = require "mx"

@@ -310,9 +310,12 @@ end
 
 -- What a token sees: few before it, none that crosses more than a rank, and all, later ones too; scores with a cap.
 for _, strategy in ipairs((RANKS == 2 or RANKS == 3) and { "ring", "all_gather", "ulysses" } or {}) do
-    local mesh = ("context=%d context_parallel_load_balance=false context_parallel_strategy=%s"):format(RANKS, strategy)
+    local mesh = ("context=%d context_parallel_strategy=%s"):format(RANKS, strategy)
     for what, words in pairs({
         window = { "attention_type=local_sliding", "sliding_window_size=4" },
+        window_in_one_piece = {
+            "attention_type=local_sliding", "sliding_window_size=4", "context_parallel_load_balance=false",
+        },
         wide_window = { "attention_type=local_sliding", "sliding_window_size=15", "attn_logits_soft_cap=2.0" },
         all = { "attention_type=full", "attn_logits_soft_cap=2.0" },
     }) do

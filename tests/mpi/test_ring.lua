@@ -40,6 +40,22 @@ local function problem(sizes, dtype)
     }
 end
 
+--- Documents of these lengths, one sequence after the other: (B, S) i32.
+local function documents(B, S, lengths)
+    local rows, row, number = {}, {}, 0
+    for _, length in ipairs(lengths) do
+        number = number + 1
+        for _ = 1, length do
+            row[#row + 1] = number
+            if #row == S then
+                rows[#rows + 1], row = row, {}
+            end
+        end
+    end
+    lu.assertEquals(#rows, B)
+    return mx.tensor(rows, "i32")
+end
+
 --- Options of ring_attention from those of attention.
 local function ring_options(options, balanced)
     local all = { axis = "context", balanced = balanced }
@@ -63,14 +79,15 @@ local function run(p, attend, policy)
 end
 
 --- The same of this rank's part.
-local function run_ring(p, options, balanced, policy)
+local function run_ring(p, options, balanced, policy, segments)
     local own = {}
     for name, t in pairs(p) do
         own[name] = part_of(t, balanced)
     end
     local all = ring_options(options, balanced)
+    local intervals = segments and mx.attention_intervals(part_of(segments, balanced), segments) or nil
     return run(own, function(q, k, v)
-        return mx.ring_attention(q, k, v, all)
+        return mx.ring_attention(q, k, v, intervals, all)
     end, policy)
 end
 
@@ -108,6 +125,20 @@ local OPTIONS = {
 }
 local SIZES = { grouped = { 2, 48, 4, 2, 16 }, alike = { 1, 48, 3, 3, 8 }, few = { 3, 24, 2, 1, 5 } }
 
+-- Documents that end inside of parts and at their ends, and one of several parts; each rank has its part of 48 tokens.
+for name, options in pairs(OPTIONS) do
+    TestRing["test_documents_" .. name] = function()
+        local p, segments = problem({ 2, 48, 4, 2, 16 }, "f32"), documents(2, 48, { 5, 7, 12, 1, 23, 2, 40, 6 })
+        local whole = run(p, function(q, k, v)
+            return mx.attention(q, k, v, mx.attention_intervals(segments), options)
+        end)
+        for _, balanced in ipairs({ false, true }) do
+            assert_close(run_ring(p, options, balanced, "full", segments), whole, balanced, 1e-5,
+                ("balanced %s"):format(balanced))
+        end
+    end
+end
+
 -- In f32 sums are ordered differently: 1e-5. In bf16 what a block gives is rounded before it is merged, and the results
 -- of both are: 3 times 2^-8 of the largest element.
 for name, options in pairs(OPTIONS) do
@@ -119,7 +150,7 @@ for name, options in pairs(OPTIONS) do
                 local whole = run(p, function(q, k, v)
                     return mx.attention(q, k, v, options)
                 end)
-                for _, balanced in ipairs(options.window and { false } or { false, true }) do
+                for _, balanced in ipairs({ false, true }) do
                     assert_close(run_ring(p, options, balanced), whole, balanced, bound,
                         ("%s, balanced %s"):format(dtype, balanced))
                 end
@@ -130,7 +161,7 @@ end
 
 function TestRing.test_gradients_against_finite_differences()
     for _, case in ipairs { { {}, false }, { { causal = true, softcap = 1.5 }, true },
-        { { causal = true, window = 3 }, false } } do
+        { { causal = true, window = 3 }, false }, { { causal = true, window = 2 }, true } } do
         local p, options = problem({ 1, 2 * ranks, 2, 1, 2 }, "f32"), ring_options(case[1], case[2])
         local got, own = run_ring(p, case[1], case[2]), {}
         for name, t in pairs(p) do
@@ -195,26 +226,28 @@ function TestRing.test_no_setting_changes_a_bit()
         assert_settings_change_nothing(dtype, {}, false)
         assert_settings_change_nothing(dtype, { causal = true }, true)
         assert_settings_change_nothing(dtype, { causal = true, window = 20 }, false)
+        assert_settings_change_nothing(dtype, { causal = true, window = 20 }, true)
     end
 end
 
 -- ---- what travels ----
 
-local WAYS = { "all", "window of a part", "window of two parts", "itself" }
-local WINDOWS = { [WAYS[1]] = 0, [WAYS[2]] = 8, [WAYS[3]] = 16, [WAYS[4]] = 1 }
-local HOPS = { [WAYS[1]] = ranks - 1, [WAYS[2]] = 1, [WAYS[3]] = 2, [WAYS[4]] = 0 }
-
--- As many hops on all ranks as the furthest key needs that a query sees: 8 tokens a rank.
+-- As many hops on all ranks as the furthest key needs that a query sees: 8 tokens a rank, balanced two pieces of 4. The
+-- late ones then need those of the ranks behind, so a window takes twice as many hops as pieces that it reaches.
 function TestRing.test_hops()
-    for _, way in ipairs(WAYS) do
-        local p, hops = problem({ 1, 8 * ranks, 2, 1, 4 }, "bf16"), math.min(HOPS[way], ranks - 1)
-        local block = 2 * 8 * 1 * 4 -- elements of keys and values
+    for _, case in ipairs({
+        { window = 0, hops = ranks - 1 }, { window = 8, hops = 1 }, { window = 16, hops = 2 }, { window = 1, hops = 0 },
+        { window = 5, hops = 2, balanced = true }, { window = 6, hops = 4, balanced = true },
+        { window = 1, hops = 0, balanced = true }, { window = 0, hops = ranks - 1, balanced = true },
+    }) do
+        local p, hops = problem({ 1, 8 * ranks, 2, 1, 4 }, "bf16"), math.min(case.hops, ranks - 1)
+        local block, what = 2 * 8 * 1 * 4, ("window %d"):format(case.window) -- elements of keys and values
         mx.barrier()
         mx.comm_stats(true)
-        run_ring(p, { causal = true, window = WINDOWS[way] }, false)
+        run_ring(p, { causal = true, window = case.window }, case.balanced or false)
         local stats = mx.comm_stats(true)
-        lu.assertEquals(stats.calls, 3 * 2 * hops, way) -- k and v forward, backward, and their gradients
-        lu.assertEquals(stats.bytes, hops * block * (2 + 2 + 4), way)
+        lu.assertEquals(stats.calls, 3 * 2 * hops, what) -- k and v forward, backward, and their gradients
+        lu.assertEquals(stats.bytes, hops * block * (2 + 2 + 4), what)
     end
 end
 
@@ -387,10 +420,11 @@ function TestRing.test_what_is_refused()
         end
     end
     refused({ "window", "causal" }, q, k, k, { window = 3 })
-    refused({ "window", "balanced" }, q, k, k, { window = 3, causal = true, balanced = true })
     refused({ "3 tokens", "two pieces" }, q, k, k, { causal = true, balanced = true })
     refused({ "same tokens", "3 and 2" }, q, mx.zeros { 1, 2, 2, 8 }, mx.zeros { 1, 2, 2, 8 })
     refused({ "heads" }, q, mx.zeros { 1, 3, 3, 8 }, mx.zeros { 1, 3, 3, 8 })
     refused({ "softcap" }, q, k, k, { softcap = -1.0 })
     refused({ "dtype" }, q, k:to("bf16"), k)
+    refused({ "intervals", "i32" }, q, k, k, mx.zeros { 1, 3, 2 })
+    refused({ "intervals", "1, 3, 2" }, q, k, k, mx.zeros({ 1, 2, 2 }, "i32"))
 end

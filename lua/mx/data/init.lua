@@ -118,16 +118,6 @@ local function check_tokenizers(self, train)
     end
 end
 
--- Refuses segments with a ring: ranks get other ranks' keys without their segments.
-local function check_ring(self, mesh)
-    local c = self.config
-    local ring = mesh and mesh:size(mesh.rules.activation_length) > 1 and c.context_parallel_strategy == "ring"
-    if ring and self.documents and (c.packing or c.attention_type == "full") then
-        mx.config.refuse(c, "context_parallel_strategy", "ring knows no documents, which packed sequences have several "
-            .. "of: choose context_parallel_strategy=all_gather, or packing=false")
-    end
-end
-
 -- With num_epoch the run ends after that many epochs, or after config.steps steps if the user has set these and they
 -- come first.
 local function set_steps(self)
@@ -167,7 +157,6 @@ function data.open(config, mesh)
         check_tokenizers(self)
     end
     if self.feed then
-        check_ring(self, mesh)
         set_steps(self)
     end
     return self
@@ -224,7 +213,6 @@ function data.open_evaluation(train, mesh)
     if not mx.is_simulated() then
         check_tokenizers(self, train)
     end
-    check_ring(self, mesh)
     return self
 end
 

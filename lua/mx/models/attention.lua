@@ -151,9 +151,11 @@ local function key_trips(part, q)
     if q.strategy ~= "ring" then
         return q.keeps_keys and 2 or 3 -- gathered, gathered again, and their gradients scattered
     end
-    local trips, hops, tokens = 2 + 4 / q.width + (q.attends_again and 1 or 0), q.length_share - 1, q.S / q.length_share
-    local seen = part.window > 0 and (part.window + tokens - 2) // tokens or hops
-    return hops > 0 and trips * math.min(seen, hops) / hops or trips
+    local trips, hops = 2 + 4 / q.width + (q.attends_again and 1 or 0), q.length_share - 1
+    local piece = q.S / q.length_share / (q.in_two_chunks and 2 or 1)
+    local reach = part.window > 0 and (part.window + piece - 2) // piece or hops
+    local seen = math.min(q.in_two_chunks and 2 * reach or reach, hops) -- a late chunk sees those of the ranks behind
+    return hops > 0 and trips * seen / hops or trips
 end
 
 -- What a device sends along context for attention, for each feature of its heads and each token of a sequence, in the

@@ -66,6 +66,16 @@ local function exchanged_attention(self, q, k, v, intervals, options)
     return mx.all_to_all(context, { axis = self.context, split = 2, concat = 3 })
 end
 
+--- Whether a rank has an early and a late chunk of each sequence. They would not help where queries see later keys, nor
+--- where ranks attend in whole sequences. Not collective.
+---@param shape table of mx.models.shape
+---@param o table context_parallel_load_balance and context_parallel_strategy
+---@return boolean
+function attention.in_two_chunks(shape, o)
+    return o.context_parallel_load_balance and o.context_parallel_strategy ~= "ulysses"
+        and not mx.models.any(shape, function(block) return not block.attention.causal end)
+end
+
 --- Refuses heads that ranks cannot exchange for parts of sequences. Not collective.
 ---@param mesh mx.Mesh or a plan of one
 ---@param shape table of mx.models.shape
@@ -112,7 +122,7 @@ function attention:attention(q, k, v, run, options)
         return exchanged_attention(self, q, k, v, run.intervals, options)
     end
     options.axis, options.balanced = self.context, self.zigzag
-    return mx.name(mx.ring_attention(q, k, v, options), "context")
+    return mx.name(mx.ring_attention(q, k, v, run.intervals, options), "context")
 end
 
 return attention

@@ -28,6 +28,7 @@ local util = require "mx.util"
 
 local parallel = {
     alone = require "mx.parallel.alone", stages_of = stages.of, check_attention = attention.check,
+    in_two_chunks = attention.in_two_chunks,
 }
 
 ---@class mx.Parallel
@@ -260,13 +261,7 @@ function parallel.new(mesh, shape, parameters, o)
     self.column = self.column - 1
     local _, first = util.part(shape.vocab, mesh:size(self.products.vocab), mesh:index(self.products.vocab))
     self.first_id = first - 1
-    -- Two chunks would not help without a causal mask or with whole sequences, and a late chunk does not have the keys
-    -- of a window before it.
-    local in_order = mx.models.any(shape, function(block)
-        return not block.attention.causal or block.attention.window > 0
-    end)
-    self.zigzag = #self.context > 0 and o.context_parallel_load_balance and not in_order
-        and o.context_parallel_strategy ~= "ulysses"
+    self.zigzag = #self.context > 0 and attention.in_two_chunks(shape, o)
     check(self, shape)
     attention.check(mesh, shape, o.context_parallel_strategy)
     check_length(self, o.max_target_length)

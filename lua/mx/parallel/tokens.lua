@@ -86,9 +86,6 @@ function tokens:batch_part(batch)
     if #self.context == 0 then
         return batch
     end
-    if batch.segments and self.o.context_parallel_strategy == "ring" then
-        util.refuse("context_parallel_strategy = ring knows no segments: packed sequences want all_gather")
-    end
     local positions = batch.positions or tokens.positions(batch.tokens:size(1), batch.tokens:size(2))
     return {
         tokens = self:context_part(batch.tokens), targets = self:context_part(batch.targets),

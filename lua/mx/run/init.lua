@@ -269,8 +269,8 @@ function run.start(config, model, optimizer, data)
     if model.parallel.mesh then
         say("%s", model.parallel.mesh)
         if config.context_parallel_load_balance and #model.parallel.context > 0 and not model.parallel.zigzag then
-            mx.metrics.tell("each rank has one piece of a sequence: context_parallel_load_balance has no effect with "
-                .. "sliding windows or without a causal mask")
+            mx.metrics.tell("each rank has one piece of a sequence: context_parallel_load_balance has no effect "
+                .. "without a causal mask or with context_parallel_strategy=ulysses")
         end
         local topology = mx.sim.topology.line()
         if topology then

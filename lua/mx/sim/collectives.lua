@@ -105,10 +105,9 @@ function collectives.quantities(cfg, shape, plan, ici, dcn)
     local policy = remat.of(cfg)
     q.actions = type(policy) == "table" and policy or remat.policies[policy] -- nil for the policy "none"
     q.attends_again = collectives.drops(q, "context")
+    q.in_two_chunks = mx.parallel.in_two_chunks(shape, cfg)
     -- Without a policy, keys that load balance has put in the order of the sequence are kept.
-    q.keeps_keys = not q.actions and cfg.context_parallel_load_balance and not mx.models.any(shape, function(block)
-        return not block.attention.causal or block.attention.window > 0
-    end)
+    q.keeps_keys = not q.actions and q.in_two_chunks
     q.tensor, q.head_parts, q.stages = product(q.mlp, q.size), product(q.heads, q.size), product(q.stage, q.size)
     return q
 end

@@ -24,16 +24,17 @@ function TestBenchMixtral.test_rows_agree_with_themselves()
     for _, cell in ipairs(published.cells) do
         if not cell.missing then
             local flops, peak = bench.flops_of(published, cell)
-            local tflops = cell.tokens_per_s * flops / 1e12
-            lu.assertAlmostEquals(tflops / (cell.tflops or cell.mfu / 100 * peak / 1e12), 1, 5e-4, cell.model)
-            if cell.step_time_s then
+            local tflops = bench.rate_of(published, cell) * flops / 1e12
+            local digits = cell.tokens_per_s and 5e-4 or 1e-3 -- 608 TFLOP/s is rounded to 0.8 in 1,000
+            lu.assertAlmostEquals(tflops / (cell.tflops or cell.mfu / 100 * peak / 1e12), 1, digits, cell.model)
+            if cell.step_time_s and cell.tokens_per_s then
                 local tokens = cell.settings.per_device_batch_size * published.settings.max_target_length
                 lu.assertAlmostEquals(tokens / cell.step_time_s / cell.tokens_per_s, 1, 5e-5, cell.model)
             end
             compared = compared + 1
         end
     end
-    lu.assertEquals(compared, 4)
+    lu.assertEquals(compared, 5)
 end
 
 function TestBenchMixtral.test_nothing_is_fitted_to_them()
@@ -66,5 +67,7 @@ function TestBenchMixtral.test_the_table()
             lu.assertTrue(row.simulated_mfu < 100)
         end
     end
-    lu.assertEquals(rows[5].missing, "mesh and remat_policy of the recipe")
+    -- 2,048 sequences of 4,096 tokens in 27.02 s on 128 chips.
+    lu.assertAlmostEquals(rows[5].published_tokens_per_s, 2048 * 4096 / 27.02 / 128, 1e-6)
+    lu.assertEquals(rows[6].missing, "quantized products of experts and of latent attention")
 end

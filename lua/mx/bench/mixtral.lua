@@ -25,6 +25,17 @@ function bench_mixtral.flops_of(published, cell)
     return flops / S, hardware.peak_flops.bfloat16 * (hardware.dies or 1)
 end
 
+--- The published rate of a row: it states it, or the time of a step.
+---@param published table
+---@param cell table a row without `missing`
+---@return number tokens of a chip in a second
+function bench_mixtral.rate_of(published, cell)
+    local config = config_of(published, cell)
+    local devices = mx.sim.hardware(cell.hardware).dies or 1
+    return cell.tokens_per_s
+        or config.per_device_batch_size * devices * config.max_target_length / cell.step_time_s
+end
+
 -- Compares a row with its simulation.
 local function compare(published, cell)
     local row = {
@@ -35,12 +46,14 @@ local function compare(published, cell)
         return row
     end
     local flops, peak = bench_mixtral.flops_of(published, cell)
-    row.published_mfu = cell.mfu or 100 * cell.tokens_per_s * flops / peak
+    local rate = bench_mixtral.rate_of(published, cell)
+    row.published_tokens_per_s, row.published_mfu = rate, cell.mfu or 100 * rate * flops / peak
     local config, own = config_of(published, cell)
     local result = mx.repro.simulate(own, cell, { limited = false })
     local hardware = mx.sim.hardware(cell.hardware)
-    row.simulated_tokens_per_s, row.simulated_mfu, row.simulated_step_s = result.tokens_per_s, result.mfu, result.step_s
-    row.error_percent = 100 * (cell.tokens_per_s / result.tokens_per_s - 1) -- of the step time
+    row.simulated_tokens_per_s = result.tokens_per_s * (hardware.dies or 1)
+    row.simulated_mfu, row.simulated_step_s = result.mfu, result.step_s
+    row.error_percent = 100 * (rate / row.simulated_tokens_per_s - 1) -- of the step time
     row.peak_memory_bytes, row.memory_bytes = result.peak_memory_bytes, hardware.memory_bytes
     row.simulation = mx.sim.label.of(hardware, mx.sim.label.job(config))
     return row
@@ -68,7 +81,8 @@ function bench_mixtral.run(words)
     end
     local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
     local published, rows = mx.repro.published("moe"), {}
-    say("rates of a chip, FLOPs by %s; nothing is fitted to these rows", published.flop_formula)
+    say("rates of a chip, FLOPs by %s, of deepseek3-671b by maxtext-2025-07; nothing is fitted to these rows",
+        published.flop_formula)
     say("%s", ROW:format("", "", "", "tokens/s", "tokens/s", "MFU %", "MFU %", "error", ""))
     say("%s", ROW:format("model", "chips", "experts", "published", "simulated", "publ.", "simul.", "of step", ""))
     for i, cell in ipairs(published.cells) do

@@ -223,11 +223,13 @@ local function rows_with_experts(kind)
         if row.cell.hardware == kind then
             local result = mx.repro.simulate(row.published, row.cell, { limited = false })
             local config = mx.config.load(mx.repro.words(row.published, row.cell), { simulate = false, flags = false })
-            local job = mx.sim.label.job(config)
+            local job, cell = mx.sim.label.job(config), row.cell
+            local ratio = cell.step_time_s and result.step_s / cell.step_time_s
+                or cell.tokens_per_s / result.tokens_per_s -- of the step time
             list[#list + 1] = {
-                row = ("%s %s"):format(row.cell.model, row.cell.kind), chips = row.cell.chips, length = job.length,
+                row = ("%s %s"):format(cell.model, cell.kind), chips = cell.chips, length = job.length,
                 head_dim = job.head_dim, how = "unseen",
-                error = 100 * (row.cell.tokens_per_s / result.tokens_per_s - 1), -- of the step time
+                error = 100 * (ratio - 1),
             }
         end
     end

@@ -60,7 +60,7 @@ end
 ---@param cell {model: string, slices: integer}
 ---@param o? {constants: table<string, number>, era: string, limited: boolean, range: boolean} constants: used instead
 ---       of the hardware file's; limited = false: a step that needs more memory than a chip has is not refused
----@return table step_s, mfu, tflops, tokens_per_s (of a chip), peak_memory_bytes, formula, times (of mx.sim_times);
+---@return table step_s, mfu, tflops, tokens_per_s (of a device), peak_memory_bytes, formula, times (of mx.sim_times);
 ---        with o.range: range (of mx.plan.range)
 function repro.simulate(published, cell, o)
     o = o or {}

@@ -80,8 +80,9 @@ def draw(model, generator):
             b.data = (0.1 * torch.randn(b.shape, generator=generator)).float().double()
 
 
-def smallest_margin(model, tokens):
-    """The smallest difference between the last chosen score and the next one, of experts and of groups."""
+def smallest_margin(model, run):
+    """The smallest difference between the last chosen score and the next one, of experts and of groups; run: the model's
+    tokens, or a function that runs it."""
     margins = []
 
     def gap(scores, k):
@@ -102,7 +103,7 @@ def smallest_margin(model, tokens):
 
     hooks = [m.register_forward_hook(look) for n, m in model.named_modules() if n.endswith("mlp.gate")]
     with torch.no_grad():
-        model(tokens)
+        run() if callable(run) else model(run)
     for hook in hooks:
         hook.remove()
     return min(margins)

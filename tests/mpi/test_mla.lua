@@ -1,5 +1,5 @@
 -- ranks: 2
--- Latent attention on a mesh: losses, gradients and updates are those of one rank.
+-- Latent attention and multi-token prediction on a mesh: losses, gradients and updates are those of one rank.
 
 local lu = require "luaunit"
 local mx = require "mx"
@@ -54,11 +54,14 @@ local function train(config, mesh)
     return run
 end
 
-local expected
+local alone = {} -- the runs of one rank, by the words of their models
 
-local function assert_as_one_rank(...)
-    expected = expected or train(config_of(SEQUENCES))
-    local config = config_of(SEQUENCES / mx.ranks(), "ici_fsdp_parallelism=1", ...)
+local function assert_model_as_one_rank(words, ...)
+    local expected = alone[words] or train(config_of(SEQUENCES, table.unpack(words)))
+    alone[words] = expected
+    local both = table.move(words, 1, #words, 1, { ... })
+    table.move({ ... }, 1, select("#", ...), #words + 1, both)
+    local config = config_of(SEQUENCES / mx.ranks(), "ici_fsdp_parallelism=1", table.unpack(both))
     local run = train(config, mx.train.mesh(config))
     for i, loss in ipairs(expected.losses) do
         lu.assertAlmostEquals(run.losses[i] / loss, 1, 1e-5)
@@ -71,7 +74,52 @@ local function assert_as_one_rank(...)
     end
 end
 
+local PLAIN, MODULES = {}, { "mtp_num_layers=2" }
+
+local function assert_as_one_rank(...)
+    assert_model_as_one_rank(PLAIN, ...)
+end
+
 TestMla = {}
+
+function TestMla.test_modules_of_multi_token_prediction()
+    assert_model_as_one_rank(MODULES, "ici_fsdp_parallelism=2")
+    assert_model_as_one_rank(MODULES, "ici_expert_parallelism=2", "remat_policy=none")
+    assert_model_as_one_rank(MODULES, "ici_tensor_parallelism=2")
+    assert_model_as_one_rank(MODULES, "ici_tensor_sequence_parallelism=2")
+end
+
+-- Ranks whose sequences have different numbers of targets: the mean is over all of them.
+function TestMla.test_modules_with_masks()
+    local config = config_of(1, "mtp_num_layers=2", "ici_data_parallelism=2", "ici_fsdp_parallelism=1")
+    local one, split = mx.models.new(config_of(2, "mtp_num_layers=2")), mx.models.new(config, mx.train.mesh(config))
+    local ids = mx.rand({ shape = { 2, 17 }, high = 64, seed = 1 }):to("i32")
+    local batch = {
+        tokens = mx.narrow(ids, { dim = 2, start = 1, length = 16 }),
+        targets = mx.narrow(ids, { dim = 2, start = 2, length = 16 }),
+        mask = mx.concat({ mx.ones({ 2, 5 }, "u8"), mx.tensor({ { 0, 0 }, { 1, 1 } }, "u8"), mx.ones({ 2, 9 }, "u8") },
+            { dim = 2 }),
+    }
+    local own = {}
+    for name, t in pairs(batch) do
+        own[name] = mx.narrow(t, { dim = 1, start = mx.rank() + 1, length = 1 })
+    end
+    local step <close> = mx.step()
+    mx.no_grad(function()
+        local _, expected = one:losses(batch)
+        local _, extra = split:losses(own)
+        lu.assertAlmostEquals(mx.all_reduce(extra:view(1)):item() / 2, expected:item(), 1e-5)
+    end)
+end
+
+function TestMla.test_modules_are_refused()
+    for _, axis in ipairs({ "context", "pipeline" }) do
+        local config = config_of(2, "mtp_num_layers=1", "ici_fsdp_parallelism=1", ("ici_%s_parallelism=2"):format(axis))
+        lu.assertErrorMsgContains("mtp_num_layers = 1: multi-token prediction", function()
+            mx.models.new(config, mx.train.mesh(config))
+        end)
+    end
+end
 
 function TestMla.test_ranks_split_the_batch()
     assert_as_one_rank("ici_data_parallelism=2")

@@ -78,6 +78,20 @@ local function check_experts(c, need)
     end
 end
 
+-- Refuses multi-token prediction with what it does not have.
+local function check_mtp(c, need)
+    need(c.mtp_num_layers > 0 or c.mtp_loss_scaling_factor == 0.1, "mtp_loss_scaling_factor", "has no effect without "
+        .. "mtp_num_layers")
+    if c.mtp_num_layers == 0 then
+        return
+    end
+    need(c.quantization == "", "quantization", "multi-token prediction is not quantized yet, got %s", c.quantization)
+    need(c.trainable_position_size <= 0, "mtp_num_layers", "expected 0 with trainable_position_size, got %d",
+        c.mtp_num_layers)
+    need(c.mtp_num_layers < c.max_target_length, "mtp_num_layers", "expected less than max_target_length = %d, got %d",
+        c.max_target_length, c.mtp_num_layers)
+end
+
 -- Refuses what does not go with the layers of decoder_block.
 local function check_block(c, need)
     local kind, name = blocks.KINDS[c.decoder_block], c.decoder_block
@@ -161,6 +175,7 @@ function checks.together(values)
     end
     check_block(c, need)
     check_experts(c, need)
+    check_mtp(c, need)
     local scale = c.global_parameter_scale
     check_sizes(c, need)
     check_masks(c, need)

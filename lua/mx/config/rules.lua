@@ -50,6 +50,8 @@ rules.VALUES = {
     topk_routing_group = { min = 1, max = 64, rest = -1, rest_means = "no groups" },
     routing_group_score = { choices = { "sum_of_two", "max" } },
     routed_bias_update_rate = { min = 0 },
+    mtp_num_layers = { min = 0, max = 64 },
+    mtp_loss_scaling_factor = { min = 0 },
     load_balance_loss_weight = { min = 0 },
     router_z_loss_weight = { min = 0 },
     capacity_factor = { min = 0.01, rest = -1, rest_means = "no limit" },

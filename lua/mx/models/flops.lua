@@ -34,7 +34,8 @@ local FORMULAS = {
 -- Where backward meets a parameter, from the last place to the first: the head is layers + 2, a table 0.
 local function place_of(shape, p)
     local outside = { ["unembedding.weight"] = shape.layers + 2, ["embedding.weight"] = 0, ["position.weight"] = 0 }
-    return outside[p.name] or tonumber(p.name:match("^layer(%d+)")) or shape.layers + 1
+    local layer = tonumber(p.name:match("^layer(%d+)"))
+    return outside[p.name] or math.min(layer or math.huge, shape.layers + 1)
 end
 
 -- FLOPs of a sequence that frozen parameters spare: the gradients of their own products, and all of backward in the

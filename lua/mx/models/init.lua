@@ -5,6 +5,7 @@
 
 local mx = require "mx"
 local masks = require "mx.models.masks"
+local mtp = require "mx.models.mtp"
 local nn = require "mx.nn"
 local parameters = require "mx.models.parameters"
 local quantization = require "mx.models.quantization"
@@ -30,6 +31,7 @@ local models = {
 ---@field part integer which part of a pass's sequences this rank has, from 0, as in mx.Data
 ---@field parts integer number of parts
 ---@field routing? mx.Routing of the routers, if any layer has experts
+---@field mtp? mx.Mtp the modules of multi-token prediction, if there are any
 ---@field parallel mx.Parallel|mx.Alone how the model is split over a mesh; mx.Alone without a mesh
 local Decoder = {}
 Decoder.__index = Decoder
@@ -72,7 +74,7 @@ function models.new(shape, mesh, config, blank)
     local split = mesh and mesh.layout.ranks > 1
     self.parallel = split and mx.parallel.new(mesh, shape, list, config) or mx.parallel.alone
     self.part, self.parts = self.parallel:batch_place()
-    for i = 1, shape.layers do
+    for i = 1, shape.layers + (shape.mtp and shape.mtp.layers or 0) do
         self.layers[i] = {}
     end
     for _, p in ipairs(list) do
@@ -87,7 +89,7 @@ function models.new(shape, mesh, config, blank)
             }):requires_grad(not p.frozen)
         end
     end
-    self.routing = routing.new(self)
+    self.routing, self.mtp = routing.new(self), mtp.new(self)
     self.quantization = quantization.new(self)
     return self
 end
@@ -134,6 +136,7 @@ end
 local function normalize(parallel, norm, from, name, x)
     return parallel:norm(norm, x, parameters.norm_weight(norm, from[name .. ".weight"]), from[name .. ".bias"])
 end
+
 
 -- Dropout in training passes: x (B, S, E) of the tokens with these numbers (B, S), and of the features from number
 -- `column` on. The choice of dropped elements depends only on the place in the model, the token's number in the run and
@@ -250,11 +253,19 @@ function Decoder:through(first, last, x, tokens, run)
     return x, sum, input_of_first
 end
 
+--- The norm of this name, of the kind of the last one: x (B, S, E) -> (B, S, E).
+---@param name string
+---@param x any
+---@return any
+function Decoder:normalize(name, x)
+    local own = { ["norm.weight"] = self:weight(name .. ".weight"), ["norm.bias"] = self:weight(name .. ".bias") }
+    return normalize(self.parallel, self.shape.norm, own, "norm", x)
+end
+
 -- The final norm.
 function Decoder:finish(x)
     mx.place("after the last layer")
-    local last = { ["norm.weight"] = self:weight("norm.weight"), ["norm.bias"] = self:weight("norm.bias") }
-    return normalize(self.parallel, self.shape.norm, last, "norm", x)
+    return self:normalize("norm", x)
 end
 
 --- The last layer's output after the final norm: tokens (B, S) i32 -> (B, S, E). On a mesh, S is this rank's part along
@@ -263,6 +274,7 @@ end
 ---@param run? {segments: any, kv_segments: any, positions: any, cache: table, offset: integer, pass: integer}
 ---@return any
 ---@return any? in a training pass, what the layers add to the loss (f32, one element); nil: nothing
+---@return any the last layer's output before the norm
 function Decoder:hidden(tokens, run)
     if self.parallel.stages then
         util.refuse("a pipeline of %d stages has only a loss: load the checkpoint on a mesh without stages to generate "
@@ -272,7 +284,7 @@ function Decoder:hidden(tokens, run)
     run.offset = run.offset or 0
     self:prepare(tokens, run)
     local x, extra = self:through(1, self.shape.layers, nil, tokens, run)
-    return self:finish(x), extra
+    return self:finish(x), extra, x
 end
 
 -- The mean cross-entropy of the targets of a batch: h (B, S, E) of the final norm -> one element.
@@ -324,8 +336,8 @@ function Decoder:loss_of_chunk(x, batch, evaluates)
     return self:cross_entropy(self:finish(x), batch, evaluates)
 end
 
---- The two terms of a batch's loss: the mean cross-entropy over its targets, and what layers add in training, which is
---- a mean over its tokens. Otherwise as Decoder:loss.
+--- The two terms of a batch's loss: the mean cross-entropy over its targets, and what layers and multi-token prediction
+--- add in training, a mean over its tokens. Otherwise as Decoder:loss.
 ---@param batch table
 ---@param evaluates? boolean
 ---@return any cross_entropy
@@ -335,8 +347,14 @@ function Decoder:losses(batch, evaluates)
     if self.routing and not evaluates then
         self.routing.passes = self.routing.passes + 1
     end
-    local h, extra = self:hidden(batch.tokens, self:run_of(batch, evaluates))
-    return self:cross_entropy(h, batch, evaluates), extra
+    local run = self:run_of(batch, evaluates)
+    local h, extra, x = self:hidden(batch.tokens, run)
+    local loss = self:cross_entropy(h, batch, evaluates)
+    if self.mtp and not evaluates then
+        local further = self.mtp:loss(x, batch, run)
+        extra = extra and extra + further or further
+    end
+    return loss, extra
 end
 
 --- The loss of a training batch: a scalar for mx.backward. It is the mean cross-entropy, and in training what layers
@@ -357,6 +375,14 @@ function Decoder:loss(batch, evaluates)
     end
     local loss, extra = self:losses(batch, evaluates)
     return extra and loss + extra or loss
+end
+
+--- Figures of the step's passes besides their loss, by name: of mx.Routing:figures, and mtp_loss. Collective.
+---@return table<string, number>
+function Decoder:figures()
+    local figures = self.routing and self.routing:figures() or {}
+    figures.mtp_loss = self.mtp and self.mtp:figure()
+    return figures
 end
 
 --- To be called after a step that has changed the parameters: updates the biases of routers (routed_bias_update_rate)

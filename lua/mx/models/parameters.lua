@@ -6,6 +6,7 @@
 -- alike. A frozen parameter is not trained.
 
 local masks = require "mx.models.masks"
+local mtp = require "mx.models.mtp"
 local shapes = require "mx.models.shape"
 
 local parameters = {}
@@ -160,6 +161,11 @@ function parameters.list(shape)
         list.prefix = ("layer%03d."):format(i)
         add_layer(list, shapes.block(shape, i))
     end
+    for k = 1, shape.mtp and shape.mtp.layers or 0 do
+        list.prefix = ("layer%03d."):format(shape.layers + k)
+        add_layer(list, shape.mtp.block)
+        mtp.parameters(list, k)
+    end
     list.prefix = ""
     add_head(list)
     local trained = masks.trained(shape.trainable)
@@ -188,6 +194,9 @@ function parameters.count(shape)
     local outside = new_list(shape)
     add_tables(outside)
     add_head(outside)
+    for k = 1, shape.mtp and shape.mtp.layers or 0 do
+        mtp.parameters(outside, k)
+    end
     return values_of(outside) + shapes.sum(shape, function(block)
         local layer = new_list(shape)
         add_layer(layer, block)

@@ -25,7 +25,7 @@ Routing.__index = Routing
 ---@return mx.Routing?
 function routing.new(model)
     local self = setmetatable({ parallel = model.parallel, layers = {}, of = {}, passes = 0 }, Routing)
-    for i = 1, model.shape.layers do
+    for i = 1, #model.layers do
         local part = shapes.block(model.shape, i).mlp
         if part.kind == "moe" then
             local name = shapes.part(part).bias_name(i)

@@ -1,6 +1,6 @@
 --- The description of a model as data: sizes of the whole model, and the blocks of its layers.
 --
---     shape = { emb, vocab, layers, blocks, norm, ... }     norm: the one after the last layer
+--     shape = { emb, vocab, layers, blocks, norm, mtp, ... }    norm: the one after the last layer; mtp: see mtp.lua
 --     block = { norm, norms, attention, mlp, parallel }     parallel: MLP and attention read the same norm
 --
 -- Layer i is block number (i - 1) % #blocks + 1. There is one block if all layers are alike, two if they alternate, and
@@ -10,6 +10,7 @@
 -- parts of a block; the field `kind` of a part names its file in this folder. README.md describes such a file.
 
 local blocks = require "mx.models.blocks"
+local mtp = require "mx.models.mtp"
 local remat = require "mx.models.remat"
 local util = require "mx.util"
 
@@ -86,11 +87,13 @@ function shapes.of(c)
     local factor = scale_factors(c.global_parameter_scale)
     local emb = c.base_emb_dim * factor.emb
     local layers = c.base_num_decoder_layers * factor.layers * (blocks.KINDS[c.decoder_block].layers_each or 1)
+    local list = blocks_of(c, factor, layers)
     return {
         emb = emb,
         vocab = c.vocab_size,
         layers = layers,
-        blocks = blocks_of(c, factor, layers),
+        blocks = list,
+        mtp = mtp.of(c, list[(layers - 1) % #list + 1]),
         norm = norm_of(c),
         max_length = c.max_position_embeddings > 0 and c.max_position_embeddings or c.max_target_length,
         positions = math.max(c.trainable_position_size, 0),
@@ -110,12 +113,12 @@ function shapes.of(c)
     }
 end
 
---- The block of layer i.
+--- The block of layer i, or of a module of multi-token prediction, which come after the layers.
 ---@param shape table
 ---@param i integer
 ---@return table
 function shapes.block(shape, i)
-    return shape.blocks[(i - 1) % #shape.blocks + 1]
+    return i > shape.layers and shape.mtp.block or shape.blocks[(i - 1) % #shape.blocks + 1]
 end
 
 --- The file of a part: its functions.
@@ -157,11 +160,8 @@ local function text_of(value)
     return "{" .. table.concat(words, ",") .. "}"
 end
 
---- The different blocks, in the order of their first occurrence: {block, count, places} each. count: number of layers
---- with it; places: its numbers in shape.blocks.
----@param shape table
----@return {block: table, count: integer, places: integer[]}[]
-function shapes.kinds(shape)
+-- The kinds of the layers alone.
+local function kinds_of_layers(shape)
     local kinds, known, period = {}, {}, #shape.blocks
     for place = 1, math.min(period, shape.layers) do
         local text = text_of(shape.blocks[place])
@@ -173,6 +173,22 @@ function shapes.kinds(shape)
         kind.count = kind.count + (shape.layers - place) // period + 1
         kind.places[#kind.places + 1] = place
     end
+    return kinds
+end
+
+--- The different blocks, in the order of their first occurrence: {block, count, places} each. count: number of layers
+--- with it, those of multi-token prediction included; places: its numbers in shape.blocks.
+---@param shape table
+---@return {block: table, count: integer, places: integer[]}[]
+function shapes.kinds(shape)
+    local kinds, text = kinds_of_layers(shape), shape.mtp and text_of(shape.mtp.block)
+    for _, kind in ipairs(kinds) do
+        if text_of(kind.block) == text then
+            kind.count = kind.count + shape.mtp.layers
+            return kinds
+        end
+    end
+    kinds[#kinds + 1] = text and { block = shape.mtp.block, count = shape.mtp.layers, places = {} } or nil
     return kinds
 end
 
@@ -267,7 +283,7 @@ end
 ---@param layers integer at least as many as there are kinds
 ---@return table
 function shapes.cut(shape, layers)
-    local kinds = shapes.kinds(shape)
+    local kinds = kinds_of_layers(shape)
     if layers < #kinds then
         error(("models.cut: %d layers for %d kinds of layers"):format(layers, #kinds), 2)
     end

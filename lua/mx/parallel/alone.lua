@@ -95,6 +95,13 @@ function Alone.heads(_, part)
     return part.heads, part.kv_heads
 end
 
+--- The part of n rows that a product's ranks have.
+---@param n integer
+---@return integer first, integer count
+function Alone.part_of(_, _, n)
+    return 1, n
+end
+
 function Alone.intervals(_, segments)
     return mx.attention_intervals(segments)
 end

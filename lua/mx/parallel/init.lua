@@ -18,6 +18,7 @@
 local attention = require "mx.parallel.attention"
 local mx = require "mx"
 local stored = require "mx.parallel.parts"
+local mtp = require "mx.models.mtp"
 local experts = require "mx.parallel.experts"
 local gathered = require "mx.parallel.gathered"
 local tokens = require "mx.parallel.tokens"
@@ -263,6 +264,7 @@ function parallel.new(mesh, shape, parameters, o)
     self.first_id = first - 1
     self.zigzag = #self.context > 0 and attention.in_two_chunks(shape, o)
     check(self, shape)
+    mtp.check(self, shape)
     attention.check(mesh, shape, o.context_parallel_strategy)
     check_length(self, o.max_target_length)
     local known = {}
@@ -468,6 +470,16 @@ end
 ---@return any
 function Parallel:norm_of_heads(norm, x, weight, kind, features)
     return norm_over(self.products[kind], features, norm, x, weight)
+end
+
+--- This rank's part of n rows of a product that are split as those of a kind.
+---@param kind "heads"|"mlp"|"vocab"
+---@param n integer
+---@return integer first, integer count
+function Parallel:part_of(kind, n)
+    local axes = self.products[kind]
+    local count, first = util.part(n, self.mesh:size(axes), self.mesh:index(axes))
+    return first, count
 end
 
 --- Whether the products of heads and mlp are split over the same axes.

@@ -81,14 +81,12 @@ local function wait_text(wait_s, seconds)
     return notable and ("  input wait %.3g s"):format(wait_s) or ""
 end
 
--- The end of a step's line of a model with experts.
-local function routing_text(figures)
-    if not figures then
-        return ""
-    end
-    local dropped = figures.dropped_share
-    return ("  load %.2f%s"):format(figures.largest_expert_load, dropped and (" dropped %.1f %%"):format(100 * dropped)
-        or "")
+-- The end of a step's line of a model with experts or multi-token prediction.
+local function figures_text(figures)
+    local load, dropped, further = figures.largest_expert_load, figures.dropped_share, figures.mtp_loss
+    return (load and ("  load %.2f"):format(load) or "")
+        .. (dropped and (" dropped %.1f %%"):format(100 * dropped) or "")
+        .. (further and ("  mtp %.4f"):format(further) or "")
 end
 
 local function per_second(rate)
@@ -236,8 +234,8 @@ end
 --- Reports a step that has just ended.
 ---@param step integer
 ---@param values {loss: number?, grad_norm: number?, learning_rate: number, skipped: string?, input_wait_s: number?,
----       routing: table?} loss nil: the step had no target; skipped: why the step changed nothing; input_wait_s:
----       seconds that this rank waited for data; nil: unknown; routing: of mx.Routing:figures
+---       figures: table?} loss nil: the step had no target; skipped: why the step changed nothing; input_wait_s:
+---       seconds that this rank waited for data; nil: unknown; figures: of Decoder:figures
 function Metrics:step(step, values)
     local now = mx.now()
     local seconds = now - self.mark
@@ -261,8 +259,8 @@ function Metrics:step(step, values)
         local wait = wait_text(values.input_wait_s, seconds)
         local loss = values.loss and number_text("%.4f", values.loss) or "none"
         local norm = number_text("%.4g", values.grad_norm or 0 / 0)
-        wait = routing_text(values.routing) .. (self.o.plot and "  " .. mx.sparkline(self.losses, PLOT_WIDTH) or "")
-            .. wait
+        wait = figures_text(values.figures or {})
+            .. (self.o.plot and "  " .. mx.sparkline(self.losses, PLOT_WIDTH) or "") .. wait
         if mx.ranks() > 1 then
             self.say("%8s %7.4g %7.3g %7s %6s %8s %8s %9s %9s%s", place, seconds, communication.exposed_s, rate,
                 mfu_text, tokens, loss, norm, left, wait)
@@ -273,8 +271,8 @@ function Metrics:step(step, values)
     end
     row.step, row.loss, row.grad_norm = step, finite(values.loss), finite(values.grad_norm)
     row.learning_rate, row.skipped, row.input_wait_s = values.learning_rate, values.skipped, values.input_wait_s
-    self.routing = values.routing
-    for name, figure in pairs(values.routing or {}) do
+    self.figures = values.figures or {}
+    for name, figure in pairs(self.figures) do
         row[name] = finite(figure)
     end
     row.goodput = self.o.goodput and self.o.goodput:figures().goodput
@@ -320,7 +318,7 @@ function Metrics:finish()
     local summary = self:rates(median)
     summary.summary, summary.step, summary.loss = true, self.last.step, self.last.loss
     summary.eval_loss = self.eval_loss
-    for name, figure in pairs(self.routing or {}) do
+    for name, figure in pairs(self.figures or {}) do
         summary[name] = finite(figure)
     end
     summary.peak_tflops = o.peak and o.peak.value / 1e12 or nil

@@ -137,7 +137,7 @@ local function add_pass(model, batch, weight, share, is_last, observe)
     local step <close> = mx.step()
     model.parallel:add_gradients(model.params, is_last)
     local loss, extra
-    if model.routing then
+    if model.routing or model.mtp then
         loss, extra = model:losses(batch)
     else
         loss = model:loss(batch)
@@ -170,6 +170,9 @@ function train.gradients(model, data, passes, observe)
     end
     if model.routing then
         model.routing:start()
+    end
+    if model.mtp then
+        model.mtp:start()
     end
     if model.quantization then
         model.quantization:start()

@@ -387,7 +387,7 @@ function config_read.standard()
         routed_bias = false, n_routing_groups = -1, topk_routing_group = -1, routing_group_score = "sum_of_two",
         shared_experts = 0,
         first_num_dense_layers = 0, interleave_moe_layer_step = 1, float32_gate_logits = false,
-        use_random_routing = false, capacity_factor = -1.0,
+        use_random_routing = false, capacity_factor = -1.0, mtp_num_layers = 0,
     }
 end
 

@@ -104,6 +104,7 @@ local function obstacle(shape)
         { block.parallel, "parallel_block = true" }, { attention.buckets > 0, "relative_bias_buckets" },
         { not attention.causal, "attention_type = full" },
         { attention.kind ~= "mla" and attention.query_factor ~= 1, "fold_attention_scale = true" },
+        { shape.mtp and attention.kind ~= "mla", "mtp_num_layers" },
         { block.norms.attention ~= block.norms.mlp, "norms after only one of attention and MLP" },
         { sparse[1] and not sparse[1].gated, "experts without a gate" },
     }) or sparse[1] and attention.kind ~= "mla" and obstacle_of_experts(sparse[1])

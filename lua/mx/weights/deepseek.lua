@@ -160,6 +160,7 @@ function deepseek.family(shape, dense, moe)
         { shape.logit_scale ~= 1, "attention_type = mla with normalize_embedding_logits" },
         { shape.positions > 0, "attention_type = mla with trainable_position_size" },
         { rope and (not rope.theta or rope.dims or rope.shortest), "RoPE of other frequencies or of a part of them" },
+        { shape.mtp and moe and moe.router.score ~= "sigmoid", "mtp_num_layers with other experts than V3's" },
         { gaps, "attention_type = mla with interleave_moe_layer_step" },
     }) or moe and obstacle_of_experts(moe)
     local v2 = moe and moe.router.score == "softmax_topk"
@@ -188,6 +189,7 @@ function deepseek.write(values, shape, family, moe)
         parameters.mscale = parameters.mscale_all_dim
         values.rope_scaling = parameters
     end
+    values.num_nextn_predict_layers = shape.mtp and shape.mtp.layers or 0
     values.first_k_dense_replace = shape.layers
     if not moe then
         return

@@ -74,9 +74,14 @@ local DEEPSEEK_SHORT = {
     ["shared.wi_0"] = "mlp.shared_experts.gate_proj T", ["shared.wi_1"] = "mlp.shared_experts.up_proj T",
     ["shared.wo"] = "mlp.shared_experts.down_proj T",
 }
-local DEEPSEEK_BIAS = { router_bias = "mlp.gate.e_score_correction_bias" }
-local DEEPSEEK = like(QWEN3_MOE, DEEPSEEK_SHORT, DEEPSEEK_BIAS)
-local FUSED_DEEPSEEK = like(FUSED, DEEPSEEK_SHORT, DEEPSEEK_BIAS)
+local DEEPSEEK_FIELDS = {
+    router_bias = "mlp.gate.e_score_correction_bias",
+    mtp = { -- of multi-token prediction, among the weights of its layer
+        embedding_norm = "enorm", hidden_norm = "hnorm", projection = "eh_proj T", final_norm = "shared_head.norm",
+    },
+}
+local DEEPSEEK = like(QWEN3_MOE, DEEPSEEK_SHORT, DEEPSEEK_FIELDS)
+local FUSED_DEEPSEEK = like(FUSED, DEEPSEEK_SHORT, DEEPSEEK_FIELDS)
 
 local GPT2 = {
     prefix = "transformer.", head = "lm_head",
@@ -142,10 +147,12 @@ end
 
 -- The family's name of a parameter, and whether the stored tensor is transposed. With %d in it, it stands for a tensor
 -- of each expert.
-local function name_of(names, p)
+local function name_of(names, p, shape)
     local layer, rest = p.name:match("^layer(%d+)%.(.*)$")
-    local base, kind = (rest or p.name):match("^(.*)%.(%a+)$")
-    local theirs = (layer and names.short or names.whole)[base]
+    local module, own = p.name:match("^mtp(%d+)%.(.*)$")
+    local base, kind = (rest or own or p.name):match("^(.*)%.(%a+)$")
+    local theirs = (layer and names.short or module and names.mtp or names.whole)[base]
+    layer = module and shape.layers + tonumber(module) or layer
     if not theirs then
         return nil
     end
@@ -255,7 +262,7 @@ end
 function families.layout(kind, shape, neighbours)
     local names, list, found = families.NAMES[kind], {}, {}
     for _, p in ipairs(mx.models.parameters(shape)) do
-        local name, transposed = name_of(names, p)
+        local name, transposed = name_of(names, p, shape)
         if not name then
             util.refuse("models of the family %s have no parameter '%s'", kind, p.name)
         end

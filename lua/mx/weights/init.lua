@@ -41,7 +41,7 @@ local USES = {
 }
 
 -- Keys in which a config may differ from the file: they change how a model is used, not what it computes.
-local FREE = { max_position_embeddings = true, max_target_length = true }
+local FREE = { max_position_embeddings = true, max_target_length = true, mtp_num_layers = true }
 
 --- Whether a path holds weights of another program. Not collective.
 ---@param path string

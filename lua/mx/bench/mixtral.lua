@@ -27,7 +27,7 @@ end
 
 --- The published rate of a row: it states it, or the time of a step.
 ---@param published table
----@param cell table a row without `missing`
+---@param cell table
 ---@return number tokens of a chip in a second
 function bench_mixtral.rate_of(published, cell)
     local config = config_of(published, cell)
@@ -39,12 +39,9 @@ end
 -- Compares a row with its simulation.
 local function compare(published, cell)
     local row = {
-        model = cell.model, hardware = cell.hardware, chips = cell.chips, kind = cell.kind, missing = cell.missing,
+        model = cell.model, hardware = cell.hardware, chips = cell.chips, kind = cell.kind,
         published_tokens_per_s = cell.tokens_per_s, published_mfu = cell.mfu, published_step_s = cell.step_time_s,
     }
-    if cell.missing then
-        return row
-    end
     local flops, peak = bench_mixtral.flops_of(published, cell)
     local rate = bench_mixtral.rate_of(published, cell)
     row.published_tokens_per_s, row.published_mfu = rate, cell.mfu or 100 * rate * flops / peak
@@ -60,15 +57,27 @@ local function compare(published, cell)
 end
 
 local function print_row(row)
-    local function text(format, value)
-        return value and format:format(value) or "-"
-    end
-    local remark = row.missing and ("not simulated, for lack of the %s"):format(row.missing)
-        or ("peak memory %s of %s%s"):format(util.bytes(row.peak_memory_bytes), util.bytes(row.memory_bytes),
-            row.peak_memory_bytes > row.memory_bytes and ": MORE THAN A CHIP HAS" or "")
+    local remark = ("peak memory %s of %s%s"):format(util.bytes(row.peak_memory_bytes), util.bytes(row.memory_bytes),
+        row.peak_memory_bytes > row.memory_bytes and ": MORE THAN A CHIP HAS" or "")
     say("%s", ROW:format(row.model, ("%s-%d"):format(row.hardware, row.chips), row.kind,
-        text("%.0f", row.published_tokens_per_s), text("%.0f", row.simulated_tokens_per_s),
-        text("%.2f", row.published_mfu), text("%.2f", row.simulated_mfu), text("%+.1f %%", row.error_percent), remark))
+        ("%.0f"):format(row.published_tokens_per_s), ("%.0f"):format(row.simulated_tokens_per_s),
+        ("%.2f"):format(row.published_mfu), ("%.2f"):format(row.simulated_mfu), ("%+.1f %%"):format(row.error_percent),
+        remark))
+end
+
+-- Prints how much faster the jobs in fp8 are than the same ones in bf16.
+local function print_ratios(rows)
+    local of = {}
+    for _, row in ipairs(rows) do
+        local name, plain = row.model .. row.hardware, row.kind:match("^(.*) fp8$")
+        local bf16 = plain and of[name .. plain]
+        if bf16 then
+            say("%s, %s on %s: fp8 is %.2f times as fast as bf16, simulated %.2f times", row.model, plain, row.hardware,
+                row.published_tokens_per_s / bf16.published_tokens_per_s,
+                row.simulated_tokens_per_s / bf16.simulated_tokens_per_s)
+        end
+        of[name .. row.kind] = row
+    end
 end
 
 --- Simulates the published jobs and prints the rates side by side. Not collective.
@@ -92,6 +101,7 @@ function bench_mixtral.run(words)
             log:row(rows[i])
         end
     end
+    print_ratios(rows)
     if log then
         log:close()
     end

@@ -35,14 +35,14 @@ function repro.words(published, cell, era)
     return words
 end
 
---- The published rows of models with experts that can be simulated: {cell, published} each, for repro.simulate.
+--- The published rows of models with experts: {cell, published} each, for repro.simulate.
 ---@return {cell: table, published: table}[]
 function repro.rows_with_experts()
     local published, rows = repro.published("moe"), {}
     for _, cell in ipairs(published.cells) do
-        rows[#rows + 1] = not cell.missing and {
+        rows[#rows + 1] = {
             cell = cell, published = setmetatable({ hardware = cell.hardware }, { __index = published }),
-        } or nil
+        }
     end
     return rows
 end

@@ -181,6 +181,7 @@ static int sim_times(lua_State *L)
                   {"ici_s", t.ici_s},
                   {"dcn_s", t.dcn_s},
                   {"host_s", t.host_s},
+                  {"bubble_s", t.bubble_s},
                   {"ici_busy_s", t.ici_busy_s},
                   {"dcn_busy_s", t.dcn_busy_s},
                   {"host_busy_s", t.host_busy_s},
@@ -197,11 +198,25 @@ static int sim_times(lua_State *L)
     return 1;
 }
 
+/* mx.sim_wait_until(seconds): the simulated chip waits until mx.now() is so much, for other stages of a pipeline. Does
+ * nothing if that time has passed, or if nothing is simulated. */
+static int sim_wait_until(lua_State *L)
+{
+    double seconds = luaL_checknumber(L, 1);
+    mxl_set_site(L);
+    mxl_try(L, mx_sim_wait_until(seconds));
+    return 0;
+}
+
 int mxl_open_sim(lua_State *L)
 {
-    static const luaL_Reg functions[] = {{"sim_start", sim_start},         {"sim_stop", sim_stop},
-                                         {"is_simulated", is_simulated},   {"sim_times", sim_times},
-                                         {"sim_placement", sim_placement}, {NULL, NULL}};
+    static const luaL_Reg functions[] = {{"sim_start", sim_start},
+                                         {"sim_stop", sim_stop},
+                                         {"is_simulated", is_simulated},
+                                         {"sim_times", sim_times},
+                                         {"sim_placement", sim_placement},
+                                         {"sim_wait_until", sim_wait_until},
+                                         {NULL, NULL}};
     luaL_newlib(L, functions);
     return 1;
 }

@@ -19,6 +19,8 @@ struct mx_sim_context {
     double clock_s;                                 /* the time up to which the chip has computed */
     double dim_free_s[MX_NETWORK_DIMS], dcn_free_s; /* when each link is free again */
     double host_free_s[2];                          /* the same of the way out and of the way back */
+    double others_s;                                /* when other stages are ready */
+    mx_job others;                                  /* the wait for them */
     uint64_t fusion;                                /* number of the current fusion */
     mx_placement placement;                         /* of the mesh */
     struct mx_offload_state offload;
@@ -375,6 +377,33 @@ mx_sim_times mx_sim_get_times(bool reset)
     if (reset)
         c->times = (mx_sim_times){0};
     return copy;
+}
+
+static mx_status run_others(mx_job *job)
+{
+    job->start_s = job->end_s = context_of(job->device)->others_s;
+    job->exposed_s = &context_of(job->device)->times.bubble_s;
+    return MX_OK;
+}
+
+static void end_others(mx_job *job) { (void)job; }
+
+static mx_job_about describe_others(const mx_job *job)
+{
+    (void)job;
+    return (mx_job_about){.kind = "other stages", .over = "stage"};
+}
+
+mx_status mx_sim_wait_until(double seconds)
+{
+    mx_sim_context *c = current();
+    if (!c || seconds <= c->clock_s)
+        return MX_OK;
+    if (!c->comm.points)
+        MX_TRY(mx_lane_new("mx-point", &c->comm.points));
+    c->others_s = seconds;
+    c->others = (mx_job){.run = run_others, .done = end_others, .describe = describe_others, .lane = c->comm.points};
+    return mx_lane_do(&c->others);
 }
 
 mx_status mx_sim_place_mesh(const mx_axis *axes, int n)

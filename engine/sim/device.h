@@ -50,11 +50,16 @@ typedef struct mx_sim_times {
     double memory_s;                            /* operations limited by the memory or the vector unit, and launches */
     double ici_s, dcn_s;                        /* waiting for the network in the slice, and between slices */
     double host_s;                              /* waiting for transfers to the host's memory */
+    double bubble_s;                            /* mx_sim_wait_until */
     double ici_busy_s, dcn_busy_s, host_busy_s; /* time that these were in use, with or without waiting */
     double flops;                               /* all FLOPs, including those of rematerialisation */
     double ici_bytes, dcn_bytes;                /* size of the whole arrays in collectives */
     int64_t operations, collectives;
 } mx_sim_times;
 mx_sim_times mx_sim_get_times(bool reset);
+
+/* The current context's chip waits until this time of its clock for other stages of a pipeline, which it does not
+ * simulate. Does nothing if the time has passed, or if nothing is simulated. MX_ERR_MEMORY. */
+mx_status mx_sim_wait_until(double seconds);
 
 #endif

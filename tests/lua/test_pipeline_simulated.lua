@@ -96,7 +96,8 @@ for name, words in pairs({
                 return seconds[("%s %d.%d"):format(what, chunk, micro)]
             end
         end
-        local exact = schedule.replay(s, { F = of "F", B = of "B", W = of "W", message = result.pipeline.message })
+        local message = result.pipeline.times.message
+        local exact = schedule.replay(s, { F = of "F", B = of "B", W = of "W", message = message })
         lu.assertAlmostEquals(result.pipeline.replay.duration / exact.duration, 1, 0.01)
         lu.assertAlmostEquals(result.pipeline.replay.bubble, exact.bubble, 0.01)
     end
@@ -108,7 +109,8 @@ end
 function TestPlans.test_seconds_of_messages()
     local function seconds(...)
         local config = config_of("per_device_batch_size=4", ...)
-        return mx.plan.simulate(config, config.hardware, config.num_slices).pipeline.message, mx.sim.hardware("v5e")
+        local result = mx.plan.simulate(config, config.hardware, config.num_slices)
+        return result.pipeline.times.message, mx.sim.hardware("v5e")
     end
     local bytes = 4 * 2048 * 4096 * 2 -- a microbatch of 4 sequences: so many has each of 4 stages
     local message, h = seconds("hardware=v5e-16 ici_fsdp_parallelism=4")
@@ -180,11 +182,67 @@ function TestPlans.test_a_large_pod()
     lu.assertAlmostEquals(result.pipeline.replay.bubble, 15 / 47, 0.03)
 end
 
-function TestPlans.test_a_simulated_run_is_refused()
-    local config = mx.config.load { "model_name=tiny", "hardware=v5e-4", "ici_pipeline_parallelism=2",
-        "ici_fsdp_parallelism=2" }
+-- ---- runs ----
+
+TestRuns = {}
+
+local STAGES = { "model_name=tiny", "hardware=v5e-4", "ici_pipeline_parallelism=2", "ici_fsdp_parallelism=2",
+    "num_pipeline_microbatches=4", "per_device_batch_size=4", "base_num_decoder_layers=4",
+    "num_layers_per_pipeline_stage=2", "base_emb_dim=1024", "base_mlp_dim=4096", "max_target_length=1024" }
+
+local function simulated_run(...)
+    return mx.config.load(table.move({ ... }, 1, select("#", ...), #STAGES + 1, { table.unpack(STAGES) }))
+end
+
+-- A step of a run takes as long as the plan says, on the chip of the first stage: it waits for the others.
+function TestRuns.test_a_step_is_the_plans()
+    for _, words in ipairs({ "pipeline_schedule=1f1b", "pipeline_schedule=zb_h1", "gradient_accumulation_steps=2" }) do
+        local config = simulated_run(words)
+        local planned = mx.plan.simulate(config, config.hardware, config.num_slices)
+        mx.plan.check(simulated_run(words))
+        local mesh = mx.train.mesh(config)
+        local data, model = mx.data.open(config, mesh), mx.models.new(config, mesh)
+        local optimizer = mx.optim.new(config, model.params, model.parallel)
+        lu.assertEquals(mx.rank(), 0)
+        for _ = 1, 2 do
+            local start = mx.now()
+            mx.sim_times(true)
+            mx.train.gradients(model, data, config.gradient_accumulation_steps)
+            optimizer:step()
+            lu.assertAlmostEquals((mx.now() - start) / planned.step_s, 1, 0.01, words)
+            lu.assertTrue(mx.sim_times().bubble_s > 0, words)
+        end
+        lu.assertAlmostEquals(mx.memory().peak / planned.pipeline.peaks[1], 1, 0.05, words)
+        lu.assertEquals(mx.pipeline.last(model), mx.pipeline.text(mx.sim.now.pipeline))
+        mx.sim.stop()
+    end
+end
+
+function TestRuns.test_evaluation_is_refused()
+    local config = simulated_run()
+    local model, tokens = mx.models.new(config, mx.train.mesh(config)), mx.zeros({ 4, 1024 }, "i32")
+    lu.assertErrorMsgContains("evaluation of a pipeline of 2 stages is not simulated: leave out eval_interval",
+        model.loss, model, { tokens = tokens, targets = tokens }, true)
+    mx.sim.stop()
+end
+
+function TestRuns.test_a_run_needs_a_plan()
+    local config = simulated_run()
     local mesh = mx.train.mesh(config)
-    lu.assertErrorMsgContains("scripts/plan.lua simulates a step of all stages", mx.train.gradients,
+    lu.assertErrorMsgContains("call mx.plan.check(config) before the first step", mx.train.gradients,
         mx.models.new(config, mesh), mx.data.open(config, mesh), 1)
+    mx.sim.stop()
+end
+
+function TestRuns.test_waiting_for_a_time()
+    mx.sim_wait_until(mx.now() + 1) -- on this machine: nothing
+    mx.sim.start("v5e-4")
+    mx.sim_times(true)
+    local start = mx.now()
+    mx.sim_wait_until(start + 2)
+    mx.sim_wait_until(start + 1)
+    lu.assertAlmostEquals(mx.now(), start + 2, 1e-12)
+    lu.assertAlmostEquals(mx.sim_times().bubble_s, 2, 1e-12)
+    lu.assertAlmostEquals(mx.comm_stats().exposed_s, 2, 1e-12)
     mx.sim.stop()
 end

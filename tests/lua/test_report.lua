@@ -141,6 +141,7 @@ function TestReport.test_simulated_or_without_steps()
     local html = mx.report.run { title = "t", rows = {}, summary = {}, settings = "", all_settings = "", machine = {} }
     lu.assertStrContains(parse(html), "No step was recorded")
     lu.assertStrContains(parse(run_report { peak = false }), "No roofline")
+    lu.assertStrContains(parse(run_report { pipeline = "stage 1  12aabb" }), "stage 1  12aabb")
 end
 
 function TestReport.test_parts_of_a_step()

@@ -377,6 +377,26 @@ function TestFiles.test_checkpoints_fit_any_number_of_stages()
     end
 end
 
+-- The picture of the last step has a row for each stage, whose passes are those of the schedule in their order.
+function TestFiles.test_the_picture_of_the_last_step()
+    local run = on_mesh(TINY, SAME[1] .. " pipeline_schedule=1f1b")
+    local text, n = mx.pipeline.last(run.model), 0
+    lu.assertStrContains(text, ("1f1b: %d stages"):format(RANKS == 4 and 4 or RANKS))
+    for stage, row in text:gmatch("stage (%d)  ([%w.]+)") do
+        n = n + 1
+        lu.assertEquals(tonumber(stage), n)
+        lu.assertTrue(#row > 40, row)
+    end
+    lu.assertEquals(n, RANKS)
+    local actions, times = run.model.parallel.stages.schedule.actions[mx.rank() + 1], run.model.parallel.stages.times
+    lu.assertEquals(#times.actions, #actions)
+    for i, action in ipairs(actions) do
+        local took = times.actions[i]
+        lu.assertEquals({ took.what, took.chunk, took.micro }, { action.what, action.chunk, action.micro })
+        lu.assertTrue(took.start <= took.stop and (i == 1 or took.start >= times.actions[i - 1].stop))
+    end
+end
+
 function TestFiles.test_parameters_and_hugging_face_folders()
     local folder = shared_folder()
     local run = on_mesh(TINY, SAME[1])

@@ -18,7 +18,8 @@ local stages = {}
 ---@field microbatches integer
 ---@field tied boolean
 ---@field schedule mx.PipelineSchedule
----@field times {passes: integer, seconds: number, waited_s: number} of this rank's training passes but the first
+---@field times {passes: integer, seconds: number, waited_s: number, actions: table[]} of this rank's training passes
+---       but the first; actions: of the last one, as in a replay
 
 -- From the keys: the number of chunks of each stage, the layers of a chunk, and those of the last chunk if it has its
 -- own.

@@ -53,6 +53,7 @@ end
 ---@field at integer the next message to post
 ---@field made table<string, any> values to send: made["activation 2.1"]
 ---@field came table<string, any> values received
+---@field arrivals? table<string, number> on a simulated chip: when values come, in seconds since the start of the pass
 ---@field seconds number that the stage took, when it has ended; waited_s: of them, waiting for other stages
 local Pass = {}
 Pass.__index = Pass
@@ -72,6 +73,14 @@ local function new_pass(model, s, batch)
             if m.to == stage then
                 self.last[key(m.what, m.chunk, m.micro)] = #self.own
             end
+        end
+    end
+    local pipeline = mx.is_simulated() and mx.sim.now.pipeline
+    if pipeline then
+        self.arrivals = {}
+        for i, seconds in ipairs(pipeline.replay.arrivals) do
+            local m = s.messages[i]
+            self.arrivals[key(m.what, m.chunk, m.micro)] = m.to == stage and seconds or nil
         end
     end
     local B, S = batch.tokens:size(1), batch.tokens:size(2) // parallel.mesh:size(parallel.sequence)
@@ -111,6 +120,9 @@ local function take(self, what, chunk, micro)
     local t = self.came[name]
     if t then
         t:wait()
+        if self.arrivals then
+            mx.sim_wait_until(self.start + self.arrivals[name])
+        end
         self.waited_s = self.waited_s + mx.now() - start
     end
     self.came[name] = nil
@@ -120,27 +132,33 @@ end
 -- Runs this stage's actions. forward(self, chunk, micro, x) and backward(self, chunk, micro, dy) return what to send.
 -- Notes how long that takes, and how long the stage waits for other stages.
 local function run(self, actions, forward, backward, gradients_of_weights)
-    local chunks, start = self.s.stages * self.s.repeats, mx.now()
+    local chunks = self.s.stages * self.s.repeats
+    self.start, self.actions = mx.now(), {}
     for i, action in ipairs(actions) do
         local chunk, micro = action.chunk, action.micro
         post(self, math.max(needed_by(self, action), needed_by(self, actions[i + 1]), needed_by(self, actions[i + 2])))
+        local came = action.what ~= "W" and take(self, action.what == "F" and "activation" or "gradient", chunk, micro)
+        local begun = mx.now()
         if action.what == "F" then
-            local y = forward(self, chunk, micro, take(self, "activation", chunk, micro))
+            local y = forward(self, chunk, micro, came)
             if chunk < chunks then
                 self.made[key("activation", chunk + 1, micro)] = y
             end
         elseif action.what == "W" then
             gradients_of_weights(self, chunk, micro)
         else
-            local dx = backward(self, chunk, micro, take(self, "gradient", chunk, micro))
+            local dx = backward(self, chunk, micro, came)
             if chunk > 1 then
                 self.made[key("gradient", chunk - 1, micro)] = dx
             end
         end
+        self.actions[i] = {
+            what = action.what, chunk = chunk, micro = micro, start = begun - self.start, stop = mx.now() - self.start,
+        }
         post(self, 0)
     end
     self.like:release()
-    self.seconds = mx.now() - start
+    self.seconds = mx.now() - self.start
 end
 
 -- ---- training ----
@@ -283,20 +301,24 @@ function driver.train(model, batches, weights, pass, passes)
         model.routing.passes = model.routing.passes + n
     end
     local self = driver.new(model, micros, shares, 1 / (n * passes), pass == passes)
-    run(self, self.s.actions[self.stage], self.forward, self.backward, self.gradients_of_weights)
+    run(self, self.s.actions[self.stage], Pass.forward, Pass.backward, Pass.gradients_of_weights)
     local times = model.parallel.stages.times
-    times.passes = times.passes + 1
+    times.passes, times.actions = times.passes + 1, self.actions
     if times.passes > 1 then
         times.seconds, times.waited_s = times.seconds + self.seconds, times.waited_s + self.waited_s
     end
     return self.loss
 end
 
---- The measured bubble of all training passes of a model but the first, which also connects the ranks: the share of the
---- time in which stages waited, as in schedule.replay. nil if there were no passes. Collective.
+--- The bubble of all training passes of a model but the first, which also connects the ranks: the share of the time in
+--- which stages waited, as in schedule.replay. On simulated chips that of the replay. nil if there were no passes.
+--- Collective.
 ---@param model mx.Decoder
 ---@return number?
 function driver.bubble(model)
+    if mx.is_simulated() then
+        return mx.sim.now.pipeline.replay.bubble
+    end
     local times = model.parallel.stages.times
     return times.passes > 1 and mx.scope(function()
         local longest = mx.all_reduce_(mx.tensor { times.seconds }, { op = "max" }):item()
@@ -331,6 +353,9 @@ end
 ---@return any one element
 function driver.evaluate(model, batch)
     local own = model.parallel.stages
+    if mx.is_simulated() then
+        util.refuse("evaluation of a pipeline of %d stages is not simulated: leave out eval_interval", own.n)
+    end
     local n = batch.tokens:size(1) % own.microbatches == 0 and own.microbatches or 1
     local s = forward_only(schedule.make {
         kind = "gpipe", stages = own.n, repeats = own.repeats, microbatches = n,

@@ -2,6 +2,7 @@
 --- (chart.lua), and train a model (driver.lua).
 
 local chart = require "mx.pipeline.chart"
+local mx = require "mx"
 local schedule = require "mx.pipeline.schedule"
 local util = require "mx.util"
 
@@ -21,6 +22,13 @@ function pipeline.draw(s)
         chart.draw(replay, notes))
 end
 
+-- A replay under a line of text.
+local function picture(s, replay, notes)
+    return ("%s: %d stages, %d microbatches%s: %.1f %% bubble, %.4g s\n%s"):format(s.kind or "schedule", s.stages,
+        s.microbatches, s.repeats > 1 and (", %d chunks a stage"):format(s.repeats) or "", 100 * replay.bubble,
+        replay.duration, chart.draw(replay, notes))
+end
+
 --- A picture of a simulated pipeline, with the memory of each stage at its peak. Not collective.
 ---@param simulated table of mx.pipeline.simulate: schedule, replay, peaks
 ---@return string
@@ -30,9 +38,31 @@ function pipeline.text(simulated)
     for stage, peak in ipairs(simulated.peaks) do
         notes[stage] = ("%d in flight, %s"):format(flying[stage], util.bytes(peak))
     end
-    return ("%s: %d stages, %d microbatches%s: %.1f %% bubble, %.4g s\n%s"):format(s.kind, s.stages, s.microbatches,
-        s.repeats > 1 and (", %d chunks a stage"):format(s.repeats) or "", 100 * simulated.replay.bubble,
-        simulated.replay.duration, chart.draw(simulated.replay, notes))
+    return picture(s, simulated.replay, notes)
+end
+
+--- A picture of the last training pass of a model's stages: on simulated chips as they are replayed, otherwise as
+--- measured on the first rank of each stage, from the start of its pass. Collective.
+---@param model mx.Decoder
+---@return string? nil if there was no pass
+function pipeline.last(model)
+    local own, layout = model.parallel.stages, model.parallel.mesh.layout
+    if mx.is_simulated() then
+        return pipeline.text(mx.sim.now.pipeline)
+    elseif not own.times.actions then
+        return nil
+    end
+    local replay, sum = { actions = {}, duration = 0 }, 0
+    for stage = 1, own.n do
+        local root = mx.mesh.rank_at(layout, { stage = stage - 1 })
+        local mine = mx.rank() == root and mx.io.json_encode(mx.io.array(own.times.actions)) or nil
+        replay.actions[stage] = mx.io.json_decode(mx.share_text(mine, root))
+        for _, action in ipairs(replay.actions[stage]) do
+            sum, replay.duration = sum + action.stop - action.start, math.max(replay.duration, action.stop)
+        end
+    end
+    replay.bubble = 1 - sum / (own.n * replay.duration)
+    return picture(own.schedule, replay)
 end
 
 --- The chart of scripts/pipeline.lua.

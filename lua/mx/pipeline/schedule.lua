@@ -447,6 +447,7 @@ end
 ---@field bubble number the share of the time in which the stages wait
 ---@field busy number[] of each stage, the share of the time in which it computes
 ---@field actions {what: string, chunk: integer, micro: integer, start: number, stop: number}[][] for each stage
+---@field arrivals number[] when each message has arrived
 
 --- Times of all actions, if each takes so long. A transfer starts when its value is there and both ranks have finished
 --- their earlier transfers. It overlaps with computation. Not collective.
@@ -455,7 +456,7 @@ end
 ---@return mx.PipelineReplay
 function schedule.replay(s, times)
     local free, lane, arrived, stops, busy = {}, {}, {}, {}, {}
-    local result = { duration = 0, busy = busy, actions = {} }
+    local result = { duration = 0, busy = busy, actions = {}, arrivals = {} }
     for stage = 1, s.stages do
         free[stage], lane[stage], busy[stage], arrived[stage], result.actions[stage] = 0, 0, 0, {}, {}
     end
@@ -479,6 +480,7 @@ function schedule.replay(s, times)
         local sent = m.what == "activation" and id(s, "F", m.chunk - 1, m.micro) or id(s, "B", m.chunk + 1, m.micro)
         local stop = math.max(stops[sent], lane[m.from], lane[m.to]) + (times.message and times.message(m) or 0)
         lane[m.from], lane[m.to], arrived[m.to][sent] = stop, stop, stop
+        table.insert(result.arrivals, stop)
     end)
     local sum = 0
     for stage = 1, s.stages do

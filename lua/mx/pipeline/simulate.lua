@@ -132,13 +132,13 @@ local function measure_stage(config, shape, o)
         for turn = 0, own.repeats - 1 do
             measure_chunk(model, batch, turn * own.n + own.index + 1, own.n * own.repeats, stage)
         end
-        stage.tail = measure(function()
+        stage.shared = measure(function()
             if gathered then
                 gathered:scatter()
             end
             model.parallel:share_tied(model.params)
-            optimizer:step()
         end)
+        stage.update = measure(function() optimizer:step() end)
         local like = mx.zeros({ b, batch.tokens:size(2) // mesh:size(model.parallel.sequence),
             model.parallel.features }, shape.dtype)
         stage.message_bytes = like:bytes()
@@ -205,7 +205,8 @@ end
 ---@param start fun(rank: integer) starts the pod as seen by this rank
 ---@param o {staged: boolean}
 ---@return table result as plan.simulate has them, of the stage with the largest memory; also pipeline: {schedule,
----        replay, message (seconds of a message), peaks (bytes of each stage)}
+---        replay, times (of the replay), peaks (bytes of each stage), gradients_s (until all stages have the gradients
+---        of a step)}
 function simulate.step(config, shape, start, o)
     start(0)
     local mesh, kinds, list = mx.mesh.plan(config, mx.ranks()), {}, {}
@@ -231,16 +232,17 @@ function simulate.step(config, shape, start, o)
             return figures_of(chunk_of(chunk), kind_of(what, micro), after).seconds
         end
     end
-    local replay = schedule.replay(s, {
-        F = seconds_of "F", B = seconds_of "B", W = seconds_of "W", message = message,
-    })
-    local pipeline = { schedule = s, replay = replay, message = message, peaks = {} }
+    local times = { F = seconds_of "F", B = seconds_of "B", W = seconds_of "W", message = message }
+    local replay = schedule.replay(s, times)
+    local pipeline = { schedule = s, replay = replay, times = times, peaks = {}, gradients_s = 0 }
     local result = { step_s = 0, peak_bytes = 0, pipeline = pipeline }
     local most = 0
     for stage, kind in ipairs(list) do
         local actions = replay.actions[stage]
         local stop = actions[#actions].stop + (passes - 1) * replay.duration
-        result.step_s = math.max(result.step_s, stop + kind.reduced_s + kind.tail.seconds)
+        stop = stop + kind.reduced_s + kind.shared.seconds
+        pipeline.gradients_s = math.max(pipeline.gradients_s, stop)
+        result.step_s = math.max(result.step_s, stop + kind.update.seconds)
         local peak, at_peak = peak_of(kind, s.actions[stage], chunk_of)
         pipeline.peaks[stage] = peak
         if peak > result.peak_bytes then
@@ -256,7 +258,8 @@ function simulate.step(config, shape, start, o)
                     add(result.times, one[what].times, s.microbatches * passes)
                 end
             end
-            add(result.times, kind.tail.times, 1)
+            add(result.times, kind.shared.times, 1)
+            add(result.times, kind.update.times, 1)
         end
     end
     result.times.bubble_s = replay.duration * passes * (1 - most)

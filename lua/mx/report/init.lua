@@ -271,8 +271,8 @@ end
 --- The page of a run.
 ---@param d table title, summary, rows (as in metrics_file), simulated (boolean), beside (columns of other figures:
 ---       title and fields of a summary), settings and all_settings (texts), machine (rows of two cells), events (of
----       mx.trace_events, or nil), first and last (the steps of the events), peak and bandwidth ({value, source} in
----       FLOP/s and B/s, or nil)
+---       mx.trace_events, or nil), first and last (the steps of the events), pipeline (a picture of its passes as text,
+---       or nil), peak and bandwidth ({value, source} in FLOP/s and B/s, or nil)
 ---@return string HTML
 function report.run(d)
     local parts = {}
@@ -290,6 +290,11 @@ function report.run(d)
         put(parts, page.heading("Operations"), operations_table(d, a))
     else
         put(parts, page.paragraph("No step was recorded."))
+    end
+    if d.pipeline then
+        put(parts, page.heading("Pipeline"), page.paragraph("The passes of the stages in the last step: time from left "
+            .. "to right. On simulated chips all stages are shown; the other figures are those of the first stage."),
+            page.verbatim(d.pipeline))
     end
     put(parts, page.heading("Settings"), page.table({ "machine", "" }, d.machine, { [2] = true }),
         page.paragraph("Settings that differ from configs/base.yml:"), page.verbatim(d.settings),
@@ -345,7 +350,7 @@ end
 ---@param summary table
 ---@param profiler mx.Profiler
 function report.write_run(o, rows, summary, profiler)
-    local copy = bandwidth()
+    local copy, pipeline = bandwidth(), o.pipeline and o.pipeline() or nil
     if mx.rank() > 0 then
         return
     end
@@ -356,7 +361,8 @@ function report.write_run(o, rows, summary, profiler)
             or ("%d rank%s"):format(mx.ranks(), mx.ranks() == 1 and "" or "s")),
         summary = summary, rows = rows, simulated = mx.is_simulated(), beside = o.beside,
         settings = mx.config.dump(config, true), all_settings = mx.config.dump(config), machine = machine(),
-        events = profiler.events, first = profiler.first, last = profiler.last, peak = o.peak, bandwidth = copy,
+        pipeline = pipeline, events = profiler.events, first = profiler.first, last = profiler.last, peak = o.peak,
+        bandwidth = copy,
     })
 end
 

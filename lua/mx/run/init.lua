@@ -205,6 +205,7 @@ local function new_metrics(self)
         period = config.log_period, plot = config.log_plot,
         extra = { model_name = self.model.shape and config.model_name or nil },
         config = config, goodput = self.goodput, paced = true,
+        pipeline = self.model.parallel.stages and function() return mx.pipeline.last(self.model) end,
     }
 end
 

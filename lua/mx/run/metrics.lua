@@ -110,7 +110,7 @@ end
 ---        leaves out), extra (fields for the summary), config (its trace_file and report_file are written; nil:
 ---        neither), beside (further columns of figures for the report: mx.report.run), goodput (mx.Goodput of the run,
 ---        for the summary), paced (the caller calls begin() at the start of each step; otherwise a step begins where
----        the one before has ended)
+---        the one before has ended), pipeline (collective; draws the passes of the last step, for the report)
 ---@return mx.Metrics
 function metrics.new(o)
     local say = o.quiet and nothing or metrics.say
@@ -335,7 +335,8 @@ function Metrics:finish()
     summary.threads = mx.threads()
     summary.timed_steps = #timed
     summary.step_time_p10_s, summary.step_time_p90_s = util.quantile(timed, 0.1), util.quantile(timed, 0.9)
-    summary.peak_memory_bytes = mx.memory().peak
+    local pipeline = mx.is_simulated() and mx.sim.now.pipeline -- of all stages; this chip has the first
+    summary.peak_memory_bytes = math.max(mx.memory().peak, table.unpack(pipeline and pipeline.peaks or {}))
     for key, value in pairs(o.extra or {}) do
         summary[key] = value
     end

@@ -288,7 +288,7 @@ function plan.check(config, shape)
         there, limit = result.memory_bytes, 0
         local range = plan.range(config, config.hardware, config.num_slices, shape)
         local pod = mx.sim.start(config.hardware, config.num_slices, mx.sim.settings(config)) -- for the run itself
-        pod.range, pod.job = range, mx.sim.label.job(config, shape)
+        pod.range, pod.job, pod.pipeline = range, mx.sim.label.job(config, shape), result.pipeline
     else
         slices = mx.mesh.layout(config, mx.ranks()).slices
         hardware = mx.host.hardware(mx.ranks() // slices, { measure = false })

@@ -1,5 +1,5 @@
 -- ranks: 2
--- Latent attention and multi-token prediction on a mesh: losses, gradients and updates are those of one rank.
+-- Latent attention, QK-clip and multi-token prediction on a mesh: losses, gradients and updates are those of one rank.
 
 local lu = require "luaunit"
 local mx = require "mx"
@@ -47,6 +47,7 @@ local function train(config, mesh)
             run.grads[name] = whole(name, t:grad())
         end
         optimizer:step()
+        model:after_step()
     end
     for name, t in util.sorted_pairs(model.params) do
         run.params[name] = whole(name, t:detach())
@@ -81,6 +82,15 @@ local function assert_as_one_rank(...)
 end
 
 TestMla = {}
+
+-- Each rank has the largest scores of its sequences, or of its heads.
+function TestMla.test_qk_clip()
+    local words = { "use_qk_clip=true", "qk_clip_threshold=1.5" }
+    assert_model_as_one_rank(words, "ici_fsdp_parallelism=2")
+    assert_model_as_one_rank(words, "ici_tensor_parallelism=2", "remat_policy=none")
+    lu.assertErrorMsgContains("use_qk_clip: the largest scores need keys that other ranks on the axis context have",
+        assert_model_as_one_rank, words, "ici_context_parallelism=2")
+end
 
 function TestMla.test_modules_of_multi_token_prediction()
     assert_model_as_one_rank(MODULES, "ici_fsdp_parallelism=2")

@@ -132,6 +132,8 @@ local function check_latent(c, need)
     end
     need(not latent or c.base_num_kv_heads == c.base_num_query_heads, "base_num_kv_heads", "expected "
         .. "base_num_query_heads = %d with attention_type = mla, got %d", c.base_num_query_heads, c.base_num_kv_heads)
+    need(not c.use_qk_clip or c.attn_logits_soft_cap == 0, "use_qk_clip", "expected false with attn_logits_soft_cap, "
+        .. "which bounds the scores itself")
     need(not latent or c.v_head_dim <= keys, "v_head_dim", "expected at most qk_nope_head_dim + qk_rope_head_dim = %d, "
         .. "got %d", keys, c.v_head_dim)
 end

@@ -8,6 +8,7 @@ local masks = require "mx.models.masks"
 local mtp = require "mx.models.mtp"
 local nn = require "mx.nn"
 local parameters = require "mx.models.parameters"
+local qk_clip = require "mx.models.qk_clip"
 local quantization = require "mx.models.quantization"
 local remat = require "mx.models.remat"
 local routing = require "mx.models.routing"
@@ -32,6 +33,7 @@ local models = {
 ---@field parts integer number of parts
 ---@field routing? mx.Routing of the routers, if any layer has experts
 ---@field mtp? mx.Mtp the modules of multi-token prediction, if there are any
+---@field qk_clip? mx.QkClip of the heads, if use_qk_clip
 ---@field parallel mx.Parallel|mx.Alone how the model is split over a mesh; mx.Alone without a mesh
 local Decoder = {}
 Decoder.__index = Decoder
@@ -89,7 +91,7 @@ function models.new(shape, mesh, config, blank)
             }):requires_grad(not p.frozen)
         end
     end
-    self.routing, self.mtp = routing.new(self), mtp.new(self)
+    self.routing, self.mtp, self.qk_clip = routing.new(self), mtp.new(self), qk_clip.new(self)
     self.quantization = quantization.new(self)
     return self
 end
@@ -377,19 +379,25 @@ function Decoder:loss(batch, evaluates)
     return extra and loss + extra or loss
 end
 
---- Figures of the step's passes besides their loss, by name: of mx.Routing:figures, and mtp_loss. Collective.
+--- Figures of the step's passes besides their loss, by name: of mx.Routing:figures, mtp_loss, and with qk_clip
+--- max_logit, the largest score of attention. Collective.
 ---@return table<string, number>
 function Decoder:figures()
     local figures = self.routing and self.routing:figures() or {}
     figures.mtp_loss = self.mtp and self.mtp:figure()
+    figures.max_logit = self.qk_clip and self.qk_clip.found
     return figures
 end
 
 --- To be called after a step that has changed the parameters: updates the biases of routers (routed_bias_update_rate)
---- by what the step's passes have chosen, and the delayed scales of quantization. mx.Run:update does it. Collective.
+--- by what the step's passes have chosen, the weights of heads with large scores (use_qk_clip), and the delayed scales
+--- of quantization. mx.Run:update does it. Collective.
 function Decoder:after_step()
     if self.routing then
         self.routing:update_biases()
+    end
+    if self.qk_clip then
+        self.qk_clip:update()
     end
     if self.quantization then
         self.quantization:after_step()

@@ -42,6 +42,7 @@ function mla.of(c, factor)
         window = 0,
         scale = scale_of(c),
         cap = c.attn_logits_soft_cap,
+        clip = c.use_qk_clip and c.qk_clip_threshold or 0, -- the largest score (qk_clip.lua); 0: any
         buckets = 0,
     }
 end
@@ -163,6 +164,9 @@ function mla.forward(model, i, part, weights, h, run)
         before = { 0, 0, 0, 0 }, after = { 0, 0, 0, N + R - part.value_dim },
     })
     q, k, v = mx.name(q, "query_proj"), mx.name(k, "key_proj"), mx.name(v, "value_proj")
+    if run.pass and model.qk_clip then
+        model.qk_clip:observe(i, q, k, part.scale, run)
+    end
     local context = model.parallel:attention(q, k, v, run, options) -- (B, S, H, N + R)
     context = features(context, 1, part.value_dim)
     return products(context:view(B, S, heads * part.value_dim))("out")

@@ -19,6 +19,7 @@ local attention = require "mx.parallel.attention"
 local mx = require "mx"
 local stored = require "mx.parallel.parts"
 local mtp = require "mx.models.mtp"
+local qk_clip = require "mx.models.qk_clip"
 local experts = require "mx.parallel.experts"
 local gathered = require "mx.parallel.gathered"
 local tokens = require "mx.parallel.tokens"
@@ -265,6 +266,7 @@ function parallel.new(mesh, shape, parameters, o)
     self.zigzag = #self.context > 0 and attention.in_two_chunks(shape, o)
     check(self, shape)
     mtp.check(self, shape)
+    qk_clip.check(self, shape)
     attention.check(mesh, shape, o.context_parallel_strategy)
     check_length(self, o.max_target_length)
     local known = {}

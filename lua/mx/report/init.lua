@@ -126,6 +126,7 @@ local function curves(d)
         { "Dropped slots", "per cent", "dropped_share", "Choices of tokens beyond the capacity of an expert." },
         { "Load-balance loss", "loss", "load_balance_loss", "With its weight, as it is part of the loss." },
         { "Router z-loss", "loss", "router_z_loss", "With its weight, as it is part of the loss." },
+        { "Largest score of attention", "logit", "max_logit", "In any head, before use_qk_clip acts." },
         { "Loss of multi-token prediction", "loss", "mtp_loss", "With its weight, as it is part of the loss." },
     } do
         local y = { label = c[2], factor = c[3] == "dropped_share" and 100 or nil }

@@ -472,7 +472,7 @@ local function write_events(self, step, loss, norm)
         { "perf/per_device_tokens_per_sec", row.tokens_per_s_per_device }, { "perf/mfu_percent", row.mfu },
         { "perf/input_wait_seconds", row.input_wait_s }, { "goodput", row.goodput },
         { "learning/moe_lb_loss", row.load_balance_loss }, { "learning/router_z_loss", row.router_z_loss },
-        { "learning/mtp_loss", row.mtp_loss },
+        { "learning/mtp_loss", row.mtp_loss }, { "learning/max_logits", row.max_logit },
         { "learning/largest_expert_load", row.largest_expert_load }, { "learning/dropped_share", row.dropped_share },
     }) do
         values[#values + 1] = finite(pair[2]) and pair or nil

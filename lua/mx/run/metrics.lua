@@ -81,12 +81,13 @@ local function wait_text(wait_s, seconds)
     return notable and ("  input wait %.3g s"):format(wait_s) or ""
 end
 
--- The end of a step's line of a model with experts or multi-token prediction.
+-- The end of a step's line of a model with experts, multi-token prediction or qk-clip.
 local function figures_text(figures)
     local load, dropped, further = figures.largest_expert_load, figures.dropped_share, figures.mtp_loss
+    local logit = figures.max_logit
     return (load and ("  load %.2f"):format(load) or "")
         .. (dropped and (" dropped %.1f %%"):format(100 * dropped) or "")
-        .. (further and ("  mtp %.4f"):format(further) or "")
+        .. (further and ("  mtp %.4f"):format(further) or "") .. (logit and ("  logit %.3g"):format(logit) or "")
 end
 
 local function per_second(rate)

@@ -176,6 +176,9 @@ function train.gradients(model, data, passes, observe)
     if model.mtp then
         model.mtp:start()
     end
+    if model.qk_clip then
+        model.qk_clip:start()
+    end
     if model.quantization then
         model.quantization:start()
     end

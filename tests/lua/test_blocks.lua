@@ -282,6 +282,62 @@ function TestBlocks.test_cache()
     end)
 end
 
+-- Codes with a scale for each token or head: within half a step of what they stand for (e4m3: a sixteenth of it), the
+-- same in any pieces, and near the tokens' results without codes.
+function TestBlocks.test_quantized_cache()
+    local model = new_model()
+    local function run(lengths)
+        return mx.scope(function()
+            local cache, offset, h = model:new_cache(1, S), 0, {}
+            for i, n in ipairs(lengths) do
+                local part = mx.narrow(new_batch().tokens, { dim = 2, start = offset + 1, length = n })
+                h[i] = model:hidden(part, { cache = cache, offset = offset })
+                offset = offset + n
+            end
+            return mx.concat(h, { dim = 2 }), cache
+        end)
+    end
+    mx.no_grad(function()
+        local step <close> = mx.step()
+        local want, exact = run { 12 }
+        for _, dtype in ipairs { "i8", "e4m3" } do
+            for _, by_head in ipairs { false, true } do
+                model.shape.cache = { dtype = dtype, by_head = by_head }
+                local h, cache = run { 12 }
+                lu.assertTrue(compare.distance(h, want) < 0.1 and compare.distance(h, want) > 1e-4)
+                for _, lengths in ipairs({ { 4, 1, 1, 6 }, { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 } }) do
+                    -- the largest magnitude is 127.5 steps, which rounds to 127 or 128 by its last bit
+                    lu.assertTrue(compare.distance(run(lengths), h) < (dtype == "i8" and 0.01 or 1e-5), dtype)
+                end
+                for name, t in pairs(exact[1]) do
+                    local codes, scale = cache[1][name], cache[1][name .. "_scale"]
+                    lu.assertEquals(codes:dtype(), dtype)
+                    lu.assertEquals(scale:size(), { 1, 5, by_head and 2 or 1, 1 })
+                    local step_size = dtype == "i8" and scale / 2 or mx.maximum(t:abs() / 16, scale / 1024)
+                    lu.assertEquals(((codes:to("f32") * scale - t):abs() - step_size * 1.001):gt(0):any():item(), 0)
+                    local largest = by_head and t:abs():max { dim = 4, keepdim = true }
+                        or t:abs():view(1, 5, 1, 32):max { dim = 4, keepdim = true }
+                    local bound = dtype == "i8" and 127.5 or 448
+                    lu.assertTrue(((scale * bound / largest) - 1):abs():max():item() < 1e-6)
+                end
+            end
+        end
+    end)
+    local function load(...)
+        return mx.config.load { "model_name=tiny", "quantize_kvcache=true", ... }
+    end
+    local shape = mx.models.shape(load("kv_quant_axis=dkv", "kv_quant_dtype=fp8"))
+    lu.assertEquals(shape.cache, { dtype = "e4m3", by_head = true })
+    -- 2 layers of 2 x 2 x 16 codes, and 2 x 2 scales of 4 bytes
+    lu.assertEquals(mx.models.cache_bytes(shape, 1, 10), 2 * 10 * (64 + 16))
+    lu.assertStrContains(mx.generate.memory(shape, 1 << 20), "keep 160.0 MiB of 1,048,576 tokens, without codes 256")
+    lu.assertErrorMsgContains("kv_quant_dtype: expected one of", load, "kv_quant_dtype=int2")
+    lu.assertErrorMsgContains("codes of 4 bits are not there", load, "kv_quant_dtype=int4")
+    lu.assertErrorMsgContains("kv_quant_axis", mx.config.load, { "model_name=tiny", "kv_quant_axis=dkv" })
+    lu.assertErrorMsgContains("quantize_kvcache: expected false: attention_type = mla does not have it", load,
+        "model_name=deepseek2-16b")
+end
+
 -- Keys and values of 5 or all tokens, in f32: 2 x 16 elements each in layers 1 to 3, 4 x 8 in layer 4.
 function TestBlocks.test_memory_of_a_cache()
     local shape = mixed.shape(config_of())

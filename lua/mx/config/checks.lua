@@ -120,6 +120,7 @@ end
 -- What latent attention does not have: key -> the value without it.
 local NOT_LATENT = {
     use_qk_norm = false, use_bias = false, attention_bias = false, fold_attention_scale = false,
+    quantize_kvcache = false,
     query_pre_attn_scalar = 0, relative_bias_buckets = 0, partial_rotary_factor = 1,
 }
 

@@ -99,6 +99,8 @@ rules.VALUES = {
     data_shuffle_seed = { min = math.mininteger, max = math.maxinteger },
     dtype = { choices = util.float_names() },
     quantization = { choices = quantization.CHOICES },
+    kv_quant_axis = { choices = { "heads_and_dkv", "dkv" } },
+    kv_quant_dtype = { choices = { "int8", "fp8" } },
     weight_dtype = { choices = util.float_names() },
     grad_dtype = { choices = util.float_names() },
     mu_dtype = { choices = { "", table.unpack(util.float_names()) } },
@@ -230,6 +232,8 @@ rules.PIPELINE = {
 -- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.
 rules.ONLY_WITH = {
     quantization = { "dtype", "bfloat16" },
+    kv_quant_axis = { "quantize_kvcache", true },
+    kv_quant_dtype = { "quantize_kvcache", true },
     routed_score_func = { "use_random_routing", false },
     routed_bias = { "use_random_routing", false },
     routed_bias_update_rate = { "routed_bias", true },

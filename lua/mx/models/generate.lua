@@ -115,18 +115,22 @@ function generate.continue(model, prompt, o, emit)
     end)
 end
 
---- What layers with windows save while a sequence of so many tokens is generated; nil if they save nothing.
+--- What layers with windows and codes of keys and values save while a sequence of so many tokens is generated; nil if
+--- they save nothing.
 ---@param shape table of mx.models.shape
 ---@param tokens integer of the prompt and new ones
 ---@return string?
 function generate.memory(shape, tokens)
     local kept, whole = mx.models.cache_bytes(shape, 1, tokens), mx.models.by_layer(shape)
+    local without = shape.cache and { "codes" } or {}
     for _, block in ipairs(whole.blocks) do
+        without[1 + #without] = block.attention.window > 0 and without[#without] ~= "windows" and "windows" or nil
         block.attention.window = 0
     end
+    whole.cache = nil
     local all = mx.models.cache_bytes(whole, 1, tokens)
-    return kept < all and ("keys and values keep %s of %s tokens, without windows %s"):format(util.bytes(kept),
-        util.thousands(tokens), util.bytes(all)) or nil
+    return kept < all and ("keys and values keep %s of %s tokens, without %s %s"):format(util.bytes(kept),
+        util.thousands(tokens), table.concat(without, " and "), util.bytes(all)) or nil
 end
 
 -- ---- the words of scripts/generate.lua ----

@@ -4,6 +4,7 @@
 -- B sequences of S tokens; E emb; V vocab. Weights are (inputs, outputs), so that y = x W.
 
 local mx = require "mx"
+local caches = require "mx.models.cache"
 local masks = require "mx.models.masks"
 local mtp = require "mx.models.mtp"
 local nn = require "mx.nn"
@@ -417,10 +418,10 @@ function Decoder:logits(h)
     return logits
 end
 
--- What layer i keeps of earlier tokens: name -> sizes.
-local function cache_sizes(shape, i, B, capacity)
+-- What layer i keeps of earlier tokens: name -> sizes and dtype.
+local function cache_tensors(shape, i, B, capacity)
     local part = shapes.block(shape, i).attention
-    return shapes.part(part).cache_sizes(part, B, capacity)
+    return caches.tensors(shape, shapes.part(part).cache_sizes(part, B, capacity))
 end
 
 --- A cache for the keys and values of `capacity` tokens in every layer: run.cache of Decoder:hidden. Layers with a
@@ -432,8 +433,8 @@ function Decoder:new_cache(B, capacity)
     local cache = {}
     for i = 1, self.shape.layers do
         cache[i] = {}
-        for name, sizes in util.sorted_pairs(cache_sizes(self.shape, i, B, capacity)) do
-            cache[i][name] = mx.zeros(sizes, self.shape.dtype):keep()
+        for name, of in util.sorted_pairs(cache_tensors(self.shape, i, B, capacity)) do
+            cache[i][name] = mx.zeros(of.sizes, of.dtype):keep()
         end
     end
     return cache
@@ -445,17 +446,17 @@ end
 ---@param capacity integer
 ---@return integer
 function models.cache_bytes(shape, B, capacity)
-    local values = 0
+    local bytes = 0
     for i = 1, shape.layers do
-        for _, sizes in util.sorted_pairs(cache_sizes(shape, i, B, capacity)) do
-            local n = 1
-            for _, size in ipairs(sizes) do
+        for _, of in util.sorted_pairs(cache_tensors(shape, i, B, capacity)) do
+            local n = mx.dtypes[of.dtype].bytes
+            for _, size in ipairs(of.sizes) do
                 n = n * size
             end
-            values = values + n
+            bytes = bytes + n
         end
     end
-    return values * mx.dtypes[shape.dtype].bytes
+    return bytes
 end
 
 return models

@@ -109,6 +109,9 @@ function shapes.of(c)
         dtype = util.dtype(c.dtype),
         weight_dtype = util.dtype(c.weight_dtype),
         quantization = c.quantization, -- a recipe of quantization.lua; empty: none
+        cache = c.quantize_kvcache and { -- codes of keys and values in generation (cache.lua); nil: none
+            dtype = c.kv_quant_dtype == "int8" and "i8" or "e4m3", by_head = c.kv_quant_axis == "dkv",
+        } or nil,
         trainable = c.trainable_parameters_mask, -- expressions (masks.lua); none: all parameters are trained
     }
 end

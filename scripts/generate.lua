@@ -14,6 +14,8 @@
 -- top_p        sample from the most likely tokens that together have this probability; 1: from all
 -- seed         seed of the sampling
 --
+-- quantize_kvcache=true, with kv_quant_dtype and kv_quant_axis, halves the memory of keys and values: configs/base.yml.
+--
 -- A command line of MaxText's decode.py works, too: load_parameters_path, tokenizer_path, prompt, decode_sampling_*,
 -- and max_target_length, of which the prompt takes max_prefill_predict_length. It is greedy unless
 -- decode_sampling_strategy says otherwise.

@@ -77,6 +77,7 @@ function TestDecode.test_a_line_of_maxtext()
         .. "async_checkpointing=false model_name=tiny attention=dot_product ici_fsdp_parallelism=1 "
         .. "ici_autoregressive_parallelism=-1 hardware=cpu per_device_batch_size=1 weight_dtype=float32")
     local greedy = run("parameters=" .. path .. " tokens=13 temperature=0")
+    local codes = run("parameters=" .. path .. " tokens=4 temperature=0 quantize_kvcache=true kv_quant_dtype=fp8")
     local both = run("parameters=" .. path .. " load_parameters_path=" .. path)
     local simulated = run("parameters=" .. path .. " hardware=v5e-4")
     local misspelt = run("parameters=" .. path .. " temprature=0.3")
@@ -89,6 +90,8 @@ function TestDecode.test_a_line_of_maxtext()
     for _, word in ipairs { "weight_dtype", "model_name", "max_target_length", "prompt=" } do
         lu.assertNotStrContains(line, word)
     end
+    lu.assertStrContains(codes, "without codes")
+    lu.assertNotStrContains(codes, "no effect here")
     lu.assertStrContains(both, "mean the same: give one of them")
     lu.assertStrMatches(simulated, "mxlua: rank 0: 'hardware=v5e%-4' on the command line: hardware: a [^\n]*\n")
     lu.assertStrContains(misspelt, "unknown key 'temprature', did you mean 'temperature'?")

@@ -40,6 +40,9 @@ local USES = {
     "add_eos", "quantization",
 }
 
+-- Keys that say how a script computes with the model.
+local NOW = { "load_parameters_path", "hardware", "quantize_kvcache", "kv_quant_axis", "kv_quant_dtype" }
+
 -- Keys in which a config may differ from the file: they change how a model is used, not what it computes.
 local FREE = { max_position_embeddings = true, max_target_length = true, mtp_num_layers = true }
 
@@ -142,8 +145,8 @@ function weights.load_config(path, o)
         keys = weights.start_config(path)
     end
     local text = mx.io.json_encode(keys, { indent = 1 }) -- JSON is YAML
-    local reads = o.computes_only and { load_parameters_path = true, hardware = true } or nil
-    for _, list in ipairs(reads and { KEYS, USES } or {}) do
+    local reads = o.computes_only and {} or nil
+    for _, list in ipairs(reads and { KEYS, USES, NOW } or {}) do
         for _, key in ipairs(list) do
             reads[key] = true
         end

@@ -499,6 +499,7 @@ const mx_op mx_op_moe_combine = {
     .n_out = 1,
     .n_results = 1,
     .reads_in = 1 | 2 | 4 | 8,
+    .reads_with_last = 1,
     .infer = infer_combine,
     .cost = cost_combine,
     .host = host_combine,

@@ -150,6 +150,7 @@ struct mx_op {
     /* Bit i: the gradient reads the values of input (output) i. The tape does not keep other values.
      * `reads_in` is 0 if the operation takes a list. */
     uint32_t reads_in, reads_out;
+    uint32_t reads_with_last; /* of reads_in, those that it reads only if the last input, which is optional, is given */
 
     /* For backward in two halves (mx_tape_backward_inputs). Bit i of `late`: the gradient of input i can be left to a
      * second call of vjp, which then reads no other inputs than those of `reads_late`. */

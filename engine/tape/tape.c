@@ -191,11 +191,24 @@ static void free_node(mx_node *node)
     n_spare++;
 }
 
+/* The inputs whose values the gradient reads. */
+static uint32_t reads_of(const mx_call *call)
+{
+    const mx_op *op = call->op;
+    if (op->reads_with_last == 0)
+        return op->reads_in;
+    int last = 0;
+    while (op->inputs[last + 1])
+        last++;
+    return last < call->n_in && call->in[last] ? op->reads_in : op->reads_in & ~op->reads_with_last;
+}
+
 /* Determines which inputs' and outputs' values are held for the vjp. Leaves are always held: they cannot be computed
  * again, and running the call again reads them. */
 static void describe_inputs(mx_node *node)
 {
     const mx_call *call = &node->call;
+    uint32_t reads_in = reads_of(call);
     for (int i = 0; i < call->n_in; i++) {
         mx_tensor *t = mx_retain(call->in[i]);
         node->recorded[i] = (mx_recorded){0};
@@ -205,7 +218,7 @@ static void describe_inputs(mx_node *node)
         if (t->node && t->node->first_reader == MX_NO_READER)
             t->node->first_reader = node->number;
         uint64_t changes = t->storage ? t->storage->changes : 0;
-        bool reads = i < MX_MAX_INPUTS && (call->op->reads_in >> i & 1u);
+        bool reads = i < MX_MAX_INPUTS && (reads_in >> i & 1u);
         node->recorded[i] = (mx_recorded){.changes = (uint32_t)changes & MX_CHANGES_MASK,
                                           .wants = t->requires_grad,
                                           .holds = reads || !t->node,

@@ -73,7 +73,7 @@ end
 
 function TestSort.test_too_few_rows_are_refused()
     local ids = mx.tensor({ { 0 }, { 1 }, { 1 } }, "i32")
-    lu.assertErrorMsgContains("get 3 rows, but rows = 2", mx.moe_sort, ids, { experts = 2, rows = 2 })
+    lu.assertErrorMsgContains("get 3 rows, but their buffer has rows = 2", mx.moe_sort, ids, { experts = 2, rows = 2 })
     lu.assertErrorMsgContains("expert 1 at [2, 1] is none of the 1", mx.moe_sort, ids, { experts = 1 })
 end
 

@@ -134,7 +134,8 @@ function TestSimExperts.test_chunks_travel_beside_products()
     end
     local text, was = {}, nil
     for _, event in ipairs(events_of(config_with(2))) do
-        local mark = event.name == "all_to_all_rows" and (event.kind == "job" and "x" or "") or "p"
+        local is_job = event.kind == "job" and event.count > 1 -- no weights
+        local mark = event.name == "all_to_all_rows" and (is_job and "x" or "") or "p"
         text[#text + 1] = (mark ~= "p" or was ~= "p") and mark or nil
         was = mark ~= "" and mark or was
     end
@@ -142,4 +143,29 @@ function TestSimExperts.test_chunks_travel_beside_products()
     local one, two = seconds_of(events_of(config_with(1))), seconds_of(events_of(config_with(2)))
     lu.assertTrue(one.wait > 0.9 * one.job and two.wait < 0.55 * two.job, ("%g, %g"):format(one.wait / one.job,
         two.wait / two.job))
+end
+
+-- Rows, their weights and results; backward three gradients. If backward computes experts again, it needs rows and
+-- weights again, but no results: sums of rows do not read them.
+function TestSimExperts.test_what_travels_again()
+    for policy, expected in pairs { none = 6, full = 8 } do
+        local n = 0
+        for _, event in ipairs(events_of(config("hardware=v5e-8", "ici_expert_parallelism=8",
+            "base_num_decoder_layers=1", "remat_policy=" .. policy))) do
+            n = n + (event.kind == "job" and 1 or 0)
+        end
+        lu.assertEquals(n, expected, policy)
+    end
+end
+
+-- One layer with experts of DeepSeek-V3: with two chunks, at least half of the exchange is hidden.
+function TestSimExperts.test_half_of_the_exchange_of_deepseek_v3_is_hidden()
+    for chunks, most in ipairs { 1, 0.5 } do
+        local sums = seconds_of(events_of(mx.config.load({
+            "model_name=deepseek3-671b", "hardware=v7x-128", "ici_expert_parallelism=8", "base_num_decoder_layers=4",
+            "max_target_length=4096", "per_device_batch_size=4", "remat_policy=full", "enable_checkpointing=false",
+            "num_moe_token_chunks=" .. chunks,
+        }, { simulate = false })))
+        lu.assertTrue(sums.wait > (most - 0.5) * sums.job and sums.wait < most * sums.job, sums.wait / sums.job)
+    end
 end

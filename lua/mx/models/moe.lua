@@ -208,8 +208,15 @@ local function chunk(t, i, n, capacity)
     return mx.narrow(t, { dim = dim, start = first, length = length })
 end
 
--- The results of experts on all ranks, to which the rows of this rank's tokens travel: in chunks, so that the rows of
--- one chunk travel while those of another are computed. `meanwhile` is called when the first are on their way. No
+-- Rows y (rows, E), each times its weight: (rows, E).
+local function weighted(y, weights)
+    local each = mx.arange { n = y:size(1), dtype = "i32" }
+    return mx.moe_combine(y, each, each:view(y:size(1), 1), weights)
+end
+
+-- The results of experts on all ranks, to which the rows of this rank's tokens travel with their weights: in chunks, so
+-- that the rows of one chunk travel while those of another are computed. Results are weighted before they travel back,
+-- so that backward needs them at the experts only. `meanwhile` is called when the first rows are on their way. No
 -- collective is called in between, because it would wait for the rows.
 local function compute_elsewhere(model, part, products, h, shares, experts, capacity, meanwhile)
     local parallel, n = model.parallel, math.min(part.chunks, capacity > 0 and h:size(1) or h:size(1) * h:size(2))
@@ -218,8 +225,11 @@ local function compute_elsewhere(model, part, products, h, shares, experts, capa
         chunks[i] = sort_for_ranks(model, part, chunk(experts, i, n, capacity), capacity)
     end
     local function send(i)
-        local c = chunks[i]
-        c.rows = parallel:send_rows(mx.moe_gather(chunk(h, i, n, capacity), c.order, c.place), c.of_ranks, c.received)
+        local c, slots = chunks[i], chunks[i].place:numel()
+        local weights = mx.moe_gather(chunk(shares, i, n, capacity):view(slots, 1), c.order, c.place:view(slots, 1))
+        local rows = mx.moe_gather(chunk(h, i, n, capacity), c.order, c.place)
+        c.rows = parallel:send_rows(rows, c.of_ranks, c.received)
+        c.weights = parallel:send_rows(weights, c.of_ranks, c.received)
     end
     send(1)
     local y = meanwhile()
@@ -227,10 +237,11 @@ local function compute_elsewhere(model, part, products, h, shares, experts, capa
         if i < n then
             send(i + 1)
         end
-        c.results = parallel:send_rows(multiply(part, products, c.rows, c.counts), c.of_ranks, c.sent, true)
+        local found = weighted(multiply(part, products, c.rows, c.counts), c.weights)
+        c.results = parallel:send_rows(found, c.of_ranks, c.sent, true)
     end
     for i, c in ipairs(chunks) do
-        results[i] = mx.moe_combine(c.results, c.order, c.place, chunk(shares, i, n, capacity))
+        results[i] = mx.moe_combine(c.results, c.order, c.place)
     end
     local sum = n == 1 and results[1] or mx.concat(results, { dim = capacity > 0 and 1 or 2 }):view(h:size())
     return y and sum + y or sum
@@ -291,12 +302,11 @@ end
 function moe.rows(part, q, block)
     local flops = 3 * moe.flops(part, q.shape).products / q.tensor * q.tokens * q.passes
     local again = shapes.has_norm(block, "mlp", "after") and collectives.drops(q, moe.saved)
-    local travel = { axes = "experts", flops = flops }
-    if placed.are_rows_sent(part, q.expert_ranks, q.ring_of_experts) then -- backward computes both exchanges again
+    local travel, trips = { axes = "experts", flops = flops }, 4 + (q.actions and 1 or 0) + (again and 1 or 0)
+    if placed.are_rows_sent(part, q.expert_ranks, q.ring_of_experts) then
         travel.what, travel.is_exchange = "tokens to their experts and back: all-to-alls", true
-        travel.bytes = (4 + (q.actions and 2 or 0)) * q.width * q.tokens * part.top * q.shape.emb * q.passes
+        travel.bytes = trips * q.width * q.tokens * part.top * q.shape.emb * q.passes
     else
-        local trips = 4 + (q.actions and 1 or 0) + (again and 1 or 0)
         travel.what = "tokens to the experts and back: all-gathers and reduce-scatters"
         travel.bytes = trips * q.width * q.tokens * q.expert_ranks * q.shape.emb * q.passes
     end

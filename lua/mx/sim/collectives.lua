@@ -16,7 +16,7 @@
 --         its sum. The parts of a parallel block share the gathers, and without dropout the sums.
 --         Stream whole on each rank (no rule activation_embed): sums all-reduced, and backward the gradients of inputs
 --     rows of tokens for k experts each, w k B E (expert): exchanged before the experts and after them, and backward;
---         both once more with a policy, because backward reads what both bring
+--         before the experts once more if backward computes experts again
 --     in a ring of P ranks with different experts, their tokens, w P B E: gathered before the experts and scattered
 --         after them, and backward the other way; gathered again if backward computes experts again
 --     hidden states before the logits, embedded tokens (tensor): 4 w B E
@@ -28,8 +28,9 @@
 --     activations to the next stage: w B E / tensor, and their gradients
 --
 -- The FLOPs are those of the model; what backward computes again hides more. Left out are vectors (norms, biases), the
--- sums of split norms (8 bytes a token), the loss's numbers (12 bytes a token), choices of experts (8 bytes each),
--- gradients of routers over tensor and sums over copies of heads of keys: together below 1 % in models of usual sizes.
+-- sums of split norms (8 bytes a token), the loss's numbers (12 bytes a token), choices of experts and their weights
+-- (at most 12 bytes each), gradients of routers over tensor and sums over copies of heads of keys: together below 1 %
+-- in models of usual sizes.
 --
 -- Where several axes share a collective, or an axis has a size inside and one across slices, data that cross an outer
 -- axis have been scattered along the inner ones: a device sends less there, by their sizes. (Not those of an exchange,

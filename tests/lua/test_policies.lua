@@ -168,3 +168,26 @@ function TestPolicies.test_words_that_are_refused()
     lu.assertErrorMsgContains("offload_directory", new_run, "tiny", "remat_policy=minimal_offloaded",
         "offload_directory=/nowhere/at/all")
 end
+
+-- A policy that keeps `context` keeps what attention's gradient reads, however ranks attend to each other's tokens: no
+-- layer computes attention again.
+function TestPolicies.test_attention_is_kept_along_context()
+    local function calls(policy, strategy, op)
+        local config = mx.config.load({
+            "model_name=tiny", "hardware=v5e-4", "ici_fsdp_parallelism=1", "ici_context_parallelism=4",
+            "context_parallel_strategy=" .. strategy, "remat_policy=" .. policy, "base_num_decoder_layers=3",
+            "base_num_query_heads=4", "base_num_kv_heads=4",
+        }, { simulate = false })
+        local step, n = mx.plan.simulate(config, config.hardware, 1, { profile = true }), 0
+        for _, row in ipairs(step.operations) do
+            n = n + (row.op == op and row.calls or 0)
+        end
+        return n
+    end
+    for _, strategy in ipairs({ "all_gather", "ring", "ulysses" }) do
+        local least = calls("none", strategy, "attention")
+        lu.assertTrue(least >= 3 and calls("none", strategy, "attention_grad") == least, strategy)
+        lu.assertEquals(calls("minimal_with_context", strategy, "attention"), least, strategy)
+        lu.assertEquals(calls("full", strategy, "attention"), 2 * least, strategy)
+    end
+end

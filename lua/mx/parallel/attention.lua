@@ -30,7 +30,7 @@ local function gathered_attention(self, q, k, v, intervals, options)
     local function attend(part, part_intervals, offset)
         options.offset = offset
         options.kv_length = options.causal and offset + part:size(2) or 0
-        return mx.attention(part, k, v, part_intervals, options)
+        return mx.name(mx.attention(part, k, v, part_intervals, options), "context")
     end
     if not self.zigzag then
         return attend(q, intervals, i * S)
@@ -117,7 +117,7 @@ function attention:attention(q, k, v, run, options)
     if #self.context == 0 then
         return mx.name(mx.attention(q, k, v, run.intervals, options), "context")
     elseif strategy == "all_gather" then
-        return mx.name(gathered_attention(self, q, k, v, run.intervals, options), "context")
+        return gathered_attention(self, q, k, v, run.intervals, options)
     elseif strategy == "ulysses" then
         return exchanged_attention(self, q, k, v, run.intervals, options)
     end

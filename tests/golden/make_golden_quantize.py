@@ -4,6 +4,7 @@ quantize.h5 beside this file.
 
     NAME.by.codes, NAME.by.scale   the codes of `x` as numbers, NAME i8, e4m3 or e5m2, by "row" or "column"
     RECIPE.y, .dx, .dw             the product of px and pw, and its gradient for pdy
+    fixed.y, .dx, .dw              the same under fp8_full with fixed ranges of 1.5 for px and 0.75 for pw
     RECIPE.gy, .gdx, .gdw          the same of a grouped product of gx and gw with `counts` and gdy
 
     pip install qwix==0.1.8 jax==0.12.0.1 ml_dtypes==0.6.0 numpy h5py
@@ -46,6 +47,11 @@ def main():
         y, vjp = jax.vjp(lambda a, b: dot_general_qt.dot_general_qt(a, b, (((2,), (0,)), ((), ())), config), px, pw)
         out[f"{name}.y"] = y
         out[f"{name}.dx"], out[f"{name}.dw"] = vjp(jnp.asarray(pdy))
+    config = dot_general_qt.DotGeneralQtConfig(
+        lhs_qtype=DTYPES["e4m3"], rhs_qtype=DTYPES["e4m3"], dlhs_grad_qtype=DTYPES["e5m2"],
+        drhs_grad_qtype=DTYPES["e5m2"], lhs_calibration_method="fixed,-1.5,1.5", rhs_calibration_method="fixed,0.75")
+    y, vjp = jax.vjp(lambda a, b: dot_general_qt.dot_general_qt(a, b, (((2,), (0,)), ((), ())), config), px, pw)
+    out["fixed.y"], (out["fixed.dx"], out["fixed.dw"]) = y, vjp(jnp.asarray(pdy))
     rng = np.random.Generator(np.random.PCG64(21))
     counts = np.array([5, 0, 4, 2], np.int32)
     gx, gw = rng.standard_normal((11, 24)), rng.standard_normal((4, 24, 10))

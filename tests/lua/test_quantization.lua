@@ -213,6 +213,9 @@ function TestRecipes.test_what_is_refused()
     refused("quantization: expected one of", "int4")
     refused("fp8_gpu has the same recipe in e4m3 and e5m2", "fp8_nanoo")
     refused("dtype", "int8", "dtype=float32")
+    refused("act_quantization_calibration_method: expected absmax, or a range", "fp8_full",
+        "act_quantization_calibration_method=fixed,-1,2")
+    refused("weight_quantization_calibration_method", "fp8", "weight_quantization_calibration_method=fixed,1")
 end
 
 -- The script: the same first loss but for rounding, counts of the last step, and a chart.

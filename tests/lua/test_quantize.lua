@@ -72,6 +72,28 @@ function TestQuantize.test_products()
     lu.assertTrue(far > 0)
 end
 
+-- Fixed ranges under fp8_full, by the function that models use.
+function TestQuantize.test_fixed_ranges()
+    local quantization = require "mx.models.quantization"
+    local model = { shape = { quantization = "fp8_full", dtype = "f32", ranges = { input = 1.5, weight = 0.75 } } }
+    model.quantization = quantization.new(model)
+    local x, w = get("px"):requires_grad(), get("pw"):requires_grad()
+    local y = quantization.products(model, 1, { ["wo.weight"] = w }, x)("wo")
+    mx.backward(mx.sum(y * get("pdy")))
+    for name, t in pairs { y = y, dx = x:grad(), dw = w:grad() } do
+        local want = get("fixed." .. name)
+        local off = ((t:detach() - want):abs():max() / want:abs():max()):item()
+        lu.assertTrue(off < (name == "y" and 2 ^ -21 or 2 ^ -7), ("%s: off by %g"):format(name, off))
+    end
+    lu.assertEquals(x:grad():eq(0):ne(x:detach():abs():gt(1.5)):any():item(), 0) -- no gradient beyond the range
+    for text, range in pairs { ["fixed,-224,224"] = 224, ["fixed,2"] = 2 } do
+        lu.assertEquals(quantization.fixed_range(text), range)
+    end
+    for _, text in ipairs { "absmax", "fixed,-1,2", "fixed,0", "fixed,x", "fixed", "fixed,inf" } do
+        lu.assertNil(quantization.fixed_range(text), text)
+    end
+end
+
 -- The same of grouped products, as Qwix's ragged_dot; one group has no rows. On several threads, too.
 function TestQuantize.test_grouped_products()
     local counts, threads = get("counts"):to("i32"), mx.info().threads

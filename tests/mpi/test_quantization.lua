@@ -69,6 +69,11 @@ local LATENT = {
     "qk_rope_head_dim=8", "v_head_dim=8",
 }
 
+function TestQuantization.test_fixed_ranges_as_on_one_rank()
+    check_as_on_one_rank("fp8_full", "fsdp", "weight_quantization_calibration_method=fixed,-0.3,0.3",
+        "act_quantization_calibration_method=fixed,3")
+end
+
 function TestQuantization.test_latent_attention_as_on_one_rank()
     check_as_on_one_rank("fp8_full", "fsdp", table.unpack(LATENT))
 end

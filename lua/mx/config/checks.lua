@@ -5,6 +5,7 @@ local blocks = require "mx.models.blocks"
 local config_rules = require "mx.config.rules"
 local config_values = require "mx.config.values"
 local mesh = require "mx.parallel.mesh"
+local quantization = require "mx.models.quantization"
 local remat = require "mx.models.remat"
 local util = require "mx.util"
 
@@ -139,6 +140,13 @@ local function check_latent(c, need)
         .. "got %d", keys, c.v_head_dim)
 end
 
+local function check_calibration(c, need)
+    for _, key in ipairs({ "weight_quantization_calibration_method", "act_quantization_calibration_method" }) do
+        need(c[key] == "absmax" or quantization.fixed_range(c[key]), key,
+            "expected absmax, or a range on both sides of 0 such as fixed,-224,224, got %s", c[key])
+    end
+end
+
 local function check_rope(c, need)
     local key = c.attention_type == "mla" and "qk_rope_head_dim" or "head_dim"
     local dims = math.floor(c[key] * c.partial_rotary_factor)
@@ -187,6 +195,7 @@ function checks.together(values)
         "expected a divisor of base_num_query_heads = %d, got %d", c.base_num_query_heads, c.base_num_kv_heads)
     check_latent(c, need)
     check_rope(c, need)
+    check_calibration(c, need)
     need(c.trainable_position_size < 0 or c.trainable_position_size >= c.max_target_length, "max_target_length",
         "%d tokens, but trainable_position_size = %d", c.max_target_length, c.trainable_position_size)
     need(c.dataset_type == "synthetic" or c.dataset_path ~= "" or #c.dataset_mix > 0,

@@ -232,6 +232,8 @@ rules.PIPELINE = {
 -- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.
 rules.ONLY_WITH = {
     quantization = { "dtype", "bfloat16" },
+    weight_quantization_calibration_method = { "quantization", "fp8_full" },
+    act_quantization_calibration_method = { "quantization", "fp8_full" },
     kv_quant_axis = { "quantize_kvcache", true },
     kv_quant_dtype = { "quantize_kvcache", true },
     routed_score_func = { "use_random_routing", false },

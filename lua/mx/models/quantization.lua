@@ -37,8 +37,18 @@ local PRODUCTS = {
 }
 local INPUT, WEIGHT, GRADIENT, KINDS = 0, 1, 2, 3
 
+--- The range R of a calibration "fixed,R" or "fixed,-R,R"; nil for another text.
+---@param text string
+---@return number?
+function quantization.fixed_range(text)
+    local low, high = text:match("^fixed,%-([^,]+),([^,]+)$")
+    local range = tonumber(high or text:match("^fixed,([^,]+)$"))
+    return range and range > 0 and range < math.huge and (not low or tonumber(low) == range) and range or nil
+end
+
 ---@class mx.Quantization
 ---@field recipe table of RECIPES
+---@field ranges table<string, number> "input" or "weight" -> its fixed range, if it has one
 ---@field ahead table<string, table> parameter -> its part of codes and scales, whose gather has been started
 ---@field scale? any (products, 3) f32, of inputs, weights and gradients; with delayed scales, as all below
 ---@field history? any (products, 3, steps) f32: the largest magnitudes, the newest first
@@ -83,7 +93,7 @@ function quantization.new(model)
     if not recipe then
         return nil
     end
-    local self = setmetatable({ recipe = recipe, ahead = {} }, Quantization)
+    local self = setmetatable({ recipe = recipe, ranges = model.shape.ranges or {}, ahead = {} }, Quantization)
     if recipe.delayed then
         start_history(self, model)
     end
@@ -99,9 +109,23 @@ local function delayed(self, i, name, kind, trains)
     return self.scales[place], trains and self.notes[place] or nil
 end
 
+-- A fixed scale: of an input one, of a weight the same for each column, by which backward quantizes its gradient.
+local function fixed(self, kind, x)
+    local range = self.ranges[kind == WEIGHT and "weight" or "input"]
+    if not range then
+        return x, nil
+    end
+    return mx.clamp(x, { min = -range, max = range }), mx.full({ kind == WEIGHT and x:size(#x:size()) or 1 },
+        { value = range / LARGEST[self.recipe.codes] })
+end
+
 local function quantize(self, i, name, kind, x, trains)
     local scale, note = delayed(self, i, name, kind, trains)
     local by = self.recipe.by_tensor and "tensor" or kind == WEIGHT and "column" or "row"
+    if not self.recipe.delayed then
+        x, scale = fixed(self, kind, x)
+        by = scale and kind == INPUT and "tensor" or by
+    end
     local codes, own = mx.quantize(x, scale, nil, nil, note, { dtype = self.recipe.codes, by = by })
     codes = mx.name(codes, "codes")
     if quantization.watch then
@@ -144,7 +168,7 @@ local function codes_of_weight(self, model, i, name, x, gather, trains)
     for _, axis in ipairs(own and {} or type(gather.axis) == "table" and gather.axis or { gather.axis }) do
         axes[#axes + 1] = axis
     end
-    if self.recipe.delayed or #axes == 0 then
+    if self.recipe.delayed or #axes == 0 or self.ranges.weight then
         return quantize(self, i, name, WEIGHT, x, trains)
     end
     local codes, scale = mx.quantize(x, scale_of_all(self, x, axes), {

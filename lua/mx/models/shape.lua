@@ -11,6 +11,7 @@
 
 local blocks = require "mx.models.blocks"
 local mtp = require "mx.models.mtp"
+local quantization = require "mx.models.quantization"
 local remat = require "mx.models.remat"
 local util = require "mx.util"
 
@@ -109,6 +110,10 @@ function shapes.of(c)
         dtype = util.dtype(c.dtype),
         weight_dtype = util.dtype(c.weight_dtype),
         quantization = c.quantization, -- a recipe of quantization.lua; empty: none
+        ranges = { -- fixed ranges of what is quantized; nil: from the largest magnitudes
+            weight = quantization.fixed_range(c.weight_quantization_calibration_method),
+            input = quantization.fixed_range(c.act_quantization_calibration_method),
+        },
         cache = c.quantize_kvcache and { -- codes of keys and values in generation (cache.lua); nil: none
             dtype = c.kv_quant_dtype == "int8" and "i8" or "e4m3", by_head = c.kv_quant_axis == "dkv",
         } or nil,

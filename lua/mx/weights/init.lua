@@ -37,7 +37,7 @@ end
 -- Keys that say how the model was used: stored with mxlua's own parameters.
 local USES = {
     "model_name", "max_target_length", "dtype", "weight_dtype", "dropout_rate", "init_std", "tokenizer_path", "add_bos",
-    "add_eos", "quantization",
+    "add_eos", "quantization", "weight_quantization_calibration_method", "act_quantization_calibration_method",
 }
 
 -- Keys that say how a script computes with the model.

@@ -69,3 +69,29 @@ function TestRingSimulated.test_memory_does_not_grow_with_the_ranks()
     local most = (2 * 2 + 1 + 1 + 2) * TENSOR + 4 * 4 * S * H
     lu.assertTrue(pass(16, 1, false).peak <= most)
 end
+
+-- Of four chips, the last has the most work, and all wait for it; with load balance each has a quarter of the pairs.
+function TestRingSimulated.test_the_busiest_chip_gives_the_time()
+    local function pairs_of(strategy, balance, window)
+        local config = mx.config.load({
+            "model_name=tiny", "hardware=v5e-4", "ici_fsdp_parallelism=1", "ici_context_parallelism=4",
+            "context_parallel_strategy=" .. strategy, "context_parallel_load_balance=" .. balance,
+            "remat_policy=none", "base_num_decoder_layers=1", "base_num_query_heads=4", "base_num_kv_heads=4",
+            "head_dim=8", "max_target_length=1024", "per_device_batch_size=0.25", table.unpack(window or {}),
+        }, { simulate = false })
+        local step, flops = mx.plan.simulate(config, config.hardware, 1, { profile = true }), 0
+        for _, row in ipairs(step.operations) do
+            flops = flops + (row.op == "attention" and row.flops or 0)
+        end
+        return flops / (2 * 2 * 8 * 4)
+    end
+    for _, strategy in ipairs({ "all_gather", "ring" }) do
+        lu.assertEquals(pairs_of(strategy, "true"), 1024 * 1025 / 2 / 4, strategy)
+        lu.assertEquals(pairs_of(strategy, "false"), 256 * 768 + 256 * 257 / 2, strategy)
+        for _, balance in ipairs({ "true", "false" }) do
+            lu.assertEquals(pairs_of(strategy, balance, { "attention_type=local_sliding", "sliding_window_size=20" }),
+                256 * 20, strategy)
+        end
+    end
+    lu.assertEquals(pairs_of("ulysses", "true"), 1024 * 1025 / 2 / 4)
+end

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Tests a run that is resumed with another number of stages, and a run in which the process of a stage is killed.
+# Tests a run that is resumed with another number of stages, text from its parameters, and a run in which the process of a stage is killed.
 # test_pipeline.sh MXLUA [MPIRUN]
 set -u
 
@@ -40,11 +40,21 @@ losses() {
 
 # Eight sequences a step, whoever has them.
 train 1 run_name=whole steps=6 per_device_batch_size=8
-train 4 run_name=parts steps=2 per_device_batch_size=2 ici_pipeline_parallelism=4
+train 4 run_name=parts steps=2 per_device_batch_size=2 ici_pipeline_parallelism=4 pipeline_schedule=zb_h1
 train 1 run_name=parts steps=4 per_device_batch_size=8
 train 2 run_name=parts steps=6 per_device_batch_size=4 ici_pipeline_parallelism=2 pipeline_schedule=1f1b
 check "six losses" "$(losses whole | wc -w)" 6
 check "4 stages, then 1, then 2" "$(losses parts)" "$(losses whole)"
+
+# Text from the parameters of two stages, on one rank: that of the run without stages.
+text() {
+    timeout -k 2 $((60 * ${TIME_FACTOR:-1})) "$mxlua" --threads 1 "$root/scripts/generate.lua" \
+        parameters="checkpoints/$1" prompt="The " tokens=12 temperature=0 >out 2>&1
+    tail -n 1 out
+}
+check "text" "$(text whole/parameters.h5 | wc -c | sed 's/^[1-9][0-9]*$/some/')" some
+check "text from stages" "$(text parts/parameters.h5)" "$(text whole/parameters.h5)"
+check "text from a checkpoint of stages" "$(text parts/step_6)" "$(text whole/step_6)"
 
 # The second stage kills itself in its third step.
 cat >dies.lua <<'END'

@@ -80,8 +80,6 @@ function stages.of(mesh, shape, config)
     local n = mesh:size("stage")
     if n == 1 then
         return nil
-    elseif #shape.trainable > 0 then
-        util.refuse("trainable_parameters_mask: a pipeline of %d stages trains all parameters: leave it out", n)
     end
     local self = { n = n, index = mesh:index("stage"), tied = shape.tied }
     self.times = { passes = 0, seconds = 0, waited_s = 0 }
@@ -152,7 +150,7 @@ end
 ---@param params table<string, any>
 function stages:share_tied(params)
     local own, table_of_tokens = self.stages, params["embedding.weight"]
-    if not own or not own.tied or not table_of_tokens then
+    if not own or not own.tied or not table_of_tokens or self.entries["embedding.weight"].frozen then
         return
     end
     local grad = table_of_tokens:grad()

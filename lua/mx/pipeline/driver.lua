@@ -175,6 +175,16 @@ local function params_of(model, chunk)
     return params
 end
 
+-- Whether a chunk of this stage has a parameter that is trained, of those whose names match `pattern`.
+local function trains(model, chunk, pattern)
+    for name in pairs(params_of(model, chunk)) do
+        if name:find(pattern) and not model.parallel.entries[name].frozen then
+            return true
+        end
+    end
+    return false
+end
+
 --- One run of the schedule over the microbatches of a batch. Not collective.
 ---@param model mx.Decoder
 ---@param micros table[] the microbatches
@@ -231,10 +241,19 @@ function Pass:backward(chunk, micro, dy)
     if self.done[chunk] == 1 or self.done[chunk] == #self.micros then
         parallel:add_gradients(params_of(self.model, chunk), self.completes and self.done[chunk] == #self.micros)
     end
+    if not made.x and not trains(self.model, chunk, "") then -- nothing behind the gradient
+        for _, t in pairs({ dy, made.y, made.extra, splits and made.first or nil }) do
+            t:release()
+        end
+        self:close(chunk, micro)
+        return nil
+    end
     local root = dy and made.y or loss_of(self, made, micro)
+    local leads = splits and (made.x or trains(self.model, chunk, "^embedding")
+        or trains(self.model, chunk, "^position"))
     made.tape:backward({ root, made.extra },
         { dy or parallel.seed * self.weights[micro], made.extra and parallel.seed * self.share },
-        splits and { inputs = made.first } or nil)
+        leads and { inputs = made.first } or nil) -- if the table is frozen, W has nothing left to do
     if not splits then
         self:close(chunk, micro)
     elseif not made.x then
@@ -262,8 +281,11 @@ end
 ---@param chunk integer
 ---@param micro integer
 function Pass:gradients_of_weights(chunk, micro)
-    self.tapes[key("F", chunk, micro)].tape:backward_weights()
-    self:close(chunk, micro)
+    local made = self.tapes[key("F", chunk, micro)]
+    if made then
+        made.tape:backward_weights()
+        self:close(chunk, micro)
+    end
 end
 
 --- Makes a model train with a schedule of your own, the same on all ranks; refuses one that is wrong or does not fit.

@@ -2,8 +2,9 @@
 --- threshold, the weights of its queries and keys are made smaller, so that its largest score would be the threshold.
 --
 -- With s the largest score of a head in the step, the factor is f = min(1, threshold / (s + 1e-6)). The features
--- without positions of its queries and keys are multiplied by sqrt(f) each, those with RoPE of its queries by f, because
--- all heads share those of keys. Attention kernels give no largest scores: here they are computed again, block by block.
+-- without positions of its queries and keys are multiplied by sqrt(f) each. Those with RoPE of its queries are
+-- multiplied by f, because all heads share those of keys. Attention kernels give no largest scores: here they are
+-- computed again, block by block.
 
 local masks = require "mx.models.masks"
 local mx = require "mx"
@@ -52,7 +53,7 @@ function QkClip:start()
     self.found = nil
 end
 
--- 0 for each key (.., rows, keys) that the queries from number `first` on may attend to, -1e30 for the others.
+-- 0 for each key (1, rows, keys) that the queries from number `first` on may attend to, -1e30 for the others.
 local function mask_of(intervals, first, rows)
     local keys = mx.arange { n = first + rows - 1, dtype = "i32" }:view(1, 1, first + rows - 1)
     local queries = mx.arange({ n = rows, dtype = "i32" }):view(1, rows, 1) + (first - 1)
@@ -62,32 +63,38 @@ local function mask_of(intervals, first, rows)
         seen = seen * mx.ge(keys, mx.narrow(range, { dim = 3, start = 1, length = 1 }))
             * mx.lt(keys, mx.narrow(range, { dim = 3, start = 2, length = 1 }))
     end
-    seen = (seen:to("f32") - 1) * 1e30
-    return seen:view(seen:size(1), 1, rows, first + rows - 1)
+    return (seen:to("f32") - 1) * 1e30
 end
 
---- Notes the largest scores of a training pass in layer i: q and k (B, S, H, D).
+--- Notes the largest scores of a training pass in layer i: q and k (B, S, H, D). On a simulated pod it does nothing:
+--- kernels of TPUs give these scores (MaxText's tokamax splash attention).
 ---@param i integer
 ---@param q any
 ---@param k any
 ---@param scale number
 ---@param run table of Decoder:hidden
 function QkClip:observe(i, q, k, scale, run)
-    local B, S, H, D = q:size(1), q:size(2), q:size(3), q:size(4)
-    local function by_head(x, rows)
-        x = mx.narrow(x, { dim = 2, start = rows.start, length = rows.length })
-        return mx.permute(x, { dims = { 1, 3, 2, 4 } }):view(B * H, rows.length, D)
+    if mx.is_simulated() then
+        return
+    end
+    local S, H, D = q:size(2), q:size(3), q:size(4)
+    local function by_head(x, b, first, rows) -- (H, rows, D) of sequence b
+        x = mx.narrow(mx.narrow(x:detach(), { dim = 1, start = b, length = 1 }),
+            { dim = 2, start = first, length = rows })
+        return mx.permute(x, { dims = { 1, 3, 2, 4 } }):view(H, rows, D)
+    end
+    local function observe(b, first, rows)
+        local intervals = run.intervals and mx.narrow(run.intervals, { dim = 1, start = b, length = 1 })
+        local scores = mx.matmul(by_head(q, b, first, rows), by_head(k, b, 1, first + rows - 1), nil,
+            { trans_b = true, dtype = "f32" }) * scale + mask_of(intervals, first, rows)
+        local found = mx.max(mx.max(scores, { dim = 3 }), { dim = 2 })
+        mx.copy(self.largest[i], mx.maximum(self.largest[i], found))
     end
     mx.no_grad(function()
-        for first, rows in util.pieces(S, { B, H, S, S }, 3) do
-            mx.scope(function()
-                local queries = by_head(q:detach(), { start = first, length = rows })
-                local keys = by_head(k:detach(), { start = 1, length = first + rows - 1 })
-                local scores = mx.matmul(queries, keys, nil, { trans_b = true, dtype = "f32" }) * scale
-                scores = scores:view(B, H, rows, first + rows - 1) + mask_of(run.intervals, first, rows)
-                local found = mx.max(mx.max(mx.max(scores, { dim = 4 }), { dim = 3 }), { dim = 1 })
-                mx.copy(self.largest[i], mx.maximum(self.largest[i], found))
-            end)
+        for b = 1, q:size(1) do
+            for first, rows in util.pieces(S, { H, S, S }, 2) do
+                mx.scope(observe, b, first, rows)
+            end
         end
     end)
 end

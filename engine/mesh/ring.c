@@ -24,7 +24,7 @@
 typedef struct ring_attr {
     mx_axes axis;
     bool causal, balanced;
-    int64_t window;
+    int64_t window, chunk;
     double softcap, scale;
 } ring_attr;
 
@@ -43,16 +43,31 @@ typedef struct ring {
     mx_tensor *next[2];   /* keys and values of the next block, in flight */
 } ring;
 
-static mx_attention_attr options_of(const ring_attr *attr)
+/* How far back a query sees keys, its own included; 0: without limit. A chunk lies inside of a window of its length. */
+static int64_t window_of(const ring_attr *attr)
 {
-    return (mx_attention_attr){
-        .causal = attr->causal, .window = attr->window, .softcap = attr->softcap, .scale = attr->scale};
+    bool chunk_is_less = attr->chunk > 0 && (attr->window == 0 || attr->chunk < attr->window);
+    return chunk_is_less ? attr->chunk : attr->window;
+}
+
+/* Whether no chunk reaches into another piece. */
+static bool has_whole_chunks(const ring *r) { return r->attr->chunk > 0 && r->piece % r->attr->chunk == 0; }
+
+static mx_attention_attr options_of(const ring *r)
+{
+    return (mx_attention_attr){.causal = r->attr->causal,
+                               .window = window_of(r->attr),
+                               .chunk = has_whole_chunks(r) ? r->attr->chunk : 0,
+                               .softcap = r->attr->softcap,
+                               .scale = r->attr->scale};
 }
 
 /* The number of pieces before its own in which a query sees keys. */
 static int64_t reach_of(const ring *r)
 {
-    int64_t window = r->attr->window, piece = r->piece;
+    int64_t window = window_of(r->attr), piece = r->piece;
+    if (has_whole_chunks(r))
+        return 0;
     return window > 0 && piece > 0 ? (window + piece - 2) / piece : 2 * (int64_t)r->n;
 }
 
@@ -76,7 +91,7 @@ static bool mask_at(const ring *r, int distance, mx_attention_attr *a)
 {
     int owner = owner_at(r, distance), apart = abs(r->index - owner);
     bool earlier = owner < r->index; /* the block has not wrapped around the ring */
-    *a = options_of(r->attr);
+    *a = options_of(r);
     if (distance == 0 || !a->causal)
         return true;
     a->offset = apart * r->piece;
@@ -126,16 +141,29 @@ static mx_tensor *whole_sequence(const ring *r, mx_terms *s)
     return mx_term_add(s, zeros, mx_term_affine(s, ends, (double)(r->tokens * r->n), 0));
 }
 
-/* The intervals of the queries of two pieces without keys that lie outside of the window. */
+/* Positions of this rank's queries in the sequence. */
+static mx_tensor *positions_of(const ring *r, mx_terms *s)
+{
+    mx_tensor *number = NULL;
+    mx_term_keep(s, mx_apply_arange(r->tokens, MX_I32, 0, &number), &number);
+    mx_tensor *early = mx_term_affine(s, number, 1, (double)(r->index * r->piece));
+    if (!r->attr->balanced)
+        return early;
+    mx_tensor *is_late = mx_term_indicator(s, &mx_op_ge, number, (double)r->piece);
+    return mx_term_add(s, early, mx_term_affine(s, is_late, (double)((2 * r->n - 2 - 2 * r->index) * r->piece), 0));
+}
+
+/* The intervals without keys that lie before the window or the chunk of their query. */
 static mx_tensor *inside_window(const ring *r, mx_terms *s, mx_tensor *intervals)
 {
-    int64_t early = r->index * r->piece, between = (2 * r->n - 2 - 2 * r->index) * r->piece;
-    mx_tensor *number = NULL, *first = NULL; /* of a query; [1, 0]: only the start of an interval changes */
-    mx_term_keep(s, mx_apply_arange(r->tokens, MX_I32, 0, &number), &number);
+    const ring_attr *attr = r->attr;
+    mx_tensor *x = positions_of(r, s), *start = mx_term_affine(s, x, 1, (double)(1 - window_of(attr)));
+    if (attr->chunk > 0) {
+        mx_tensor *chunk = mx_term_two(s, &mx_op_idiv, x, mx_term_number(s, MX_I32, (double)attr->chunk));
+        start = mx_term_two(s, &mx_op_maximum, start, mx_term_affine(s, chunk, (double)attr->chunk, 0));
+    }
+    mx_tensor *first = NULL; /* [1, 0]: only the start of an interval changes */
     mx_term_keep(s, mx_apply_arange(2, MX_I32, 0, &first), &first);
-    mx_tensor *late = mx_term_indicator(s, &mx_op_ge, number, (double)r->piece);
-    mx_tensor *start = mx_term_add(s, mx_term_affine(s, number, 1, (double)(early + 1 - r->attr->window)),
-                                   mx_term_affine(s, late, (double)between, 0));
     start = mx_term_reshape(s, start, &(mx_shape){2, {r->tokens, 1}});
     return mx_term_two(s, &mx_op_maximum, intervals, mx_term_mul(s, start, mx_term_affine(s, first, -1, 1)));
 }
@@ -144,7 +172,7 @@ static mx_status find_intervals(ring *r)
 {
     mx_terms s = {0};
     mx_tensor *intervals = r->call->n_in > INTERVALS ? r->call->in[INTERVALS] : NULL;
-    if (r->attr->balanced && r->attr->window > 0)
+    if ((r->attr->balanced && r->attr->window > 0) || (r->attr->chunk > 0 && !has_whole_chunks(r)))
         intervals = inside_window(r, &s, intervals ? intervals : whole_sequence(r, &s));
     r->intervals = intervals ? mx_retain(intervals) : NULL;
     mx_terms_release(&s);
@@ -222,6 +250,9 @@ static mx_status check_options(const mx_call *call)
                             (long long)queries, (long long)keys);
     if (attr->window > 0 && !attr->causal)
         return mx_bad_value(call, "a window looks back: it needs causal = true");
+    if (attr->chunk < 0 || (attr->chunk > 0 && !attr->causal))
+        return mx_bad_value(call, "chunk = %lld must not be negative, and the ring needs causal = true with it",
+                            (long long)attr->chunk);
     bool has_intervals = call->n_in > INTERVALS && call->in[INTERVALS];
     if (attr->balanced && (attr->causal || has_intervals) && keys % 2 != 0)
         return mx_bad_shape(call, "balanced = true: the %lld tokens of a rank are not two pieces", (long long)keys);
@@ -229,7 +260,7 @@ static mx_status check_options(const mx_call *call)
         MX_TRY(mx_want_dtype(call, INTERVALS, MX_I32));
         MX_TRY(mx_want_shape(call, INTERVALS, &(mx_shape){3, {call->in[Q]->shape.size[0], queries, 2}}));
     }
-    const mx_attention_attr options = options_of(attr);
+    const mx_attention_attr options = {.window = attr->window, .softcap = attr->softcap, .scale = attr->scale};
     return mx_attention_check_scores(call, &options);
 }
 
@@ -275,7 +306,7 @@ static mx_status add_block(const ring *r, int distance, mx_tensor *const all[2])
 
 static mx_status forward_blocks(ring *r, mx_tensor *all[2])
 {
-    const mx_attention_attr own = options_of(r->attr);
+    const mx_attention_attr own = options_of(r);
     MX_TRY(attend(r, 0, &own, all));
     int distance = next_distance(r, 0);
     if (distance == 0)
@@ -392,7 +423,7 @@ static mx_status pass_on(const ring *r, int distance, bool is_first, gradients *
 
 static mx_status backward_blocks(ring *r, gradients *g)
 {
-    const mx_attention_attr own = options_of(r->attr);
+    const mx_attention_attr own = options_of(r);
     int first = next_distance(r, 0);
     MX_TRY(differentiate(r, 0, &own, g, g->own));
     for (int distance = first; distance > 0; distance = next_distance(r, distance)) {
@@ -436,6 +467,8 @@ static const mx_attr ring_attrs[] = {
      "rank i has chunks i and 2 n - 1 - i of 2 n, from 0; otherwise chunk i of n"},
     {"window", MX_ATTR_INT, offsetof(ring_attr, window), 0, NULL,
      "attend to positions less than this far back; 0: no limit"},
+    {"chunk", MX_ATTR_INT, offsetof(ring_attr, chunk), 0, NULL,
+     "attend inside of chunks of so many positions, from position 0 on; 0: no limit"},
     {"softcap", MX_ATTR_FLOAT, offsetof(ring_attr, softcap), 0, NULL,
      "scores s become softcap * tanh(s / softcap); 0: no cap"},
     {"scale", MX_ATTR_FLOAT, offsetof(ring_attr, scale), 0, NULL, "factor of the scores; 0: 1 / sqrt(head_dim)"},

@@ -122,6 +122,9 @@ local OPTIONS = {
     full = {}, causal = { causal = true }, capped = { causal = true, softcap = 1.5, scale = 0.4 },
     full_capped = { softcap = 2.0 }, window_1 = { causal = true, window = 1 }, window_4 = { causal = true, window = 4 },
     window_20 = { causal = true, window = 20, softcap = 2.0 }, window_all = { causal = true, window = 1000 },
+    chunk_2 = { causal = true, chunk = 2 }, chunk_5 = { causal = true, chunk = 5 },
+    chunk_24 = { causal = true, chunk = 24, softcap = 2.0 },
+    window_in_chunk = { causal = true, chunk = 20, window = 7 },
 }
 local SIZES = { grouped = { 2, 48, 4, 2, 16 }, alike = { 1, 48, 3, 3, 8 }, few = { 3, 24, 2, 1, 5 } }
 
@@ -239,12 +242,14 @@ function TestRing.test_hops()
         { window = 0, hops = ranks - 1 }, { window = 8, hops = 1 }, { window = 16, hops = 2 }, { window = 1, hops = 0 },
         { window = 5, hops = 2, balanced = true }, { window = 6, hops = 4, balanced = true },
         { window = 1, hops = 0, balanced = true }, { window = 0, hops = ranks - 1, balanced = true },
+        { window = 0, chunk = 4, hops = 0 }, { window = 0, chunk = 4, hops = 0, balanced = true },
+        { window = 0, chunk = 5, hops = 1 }, { window = 0, chunk = 5, hops = 2, balanced = true },
     }) do
         local p, hops = problem({ 1, 8 * ranks, 2, 1, 4 }, "bf16"), math.min(case.hops, ranks - 1)
         local block, what = 2 * 8 * 1 * 4, ("window %d"):format(case.window) -- elements of keys and values
         mx.barrier()
         mx.comm_stats(true)
-        run_ring(p, { causal = true, window = case.window }, case.balanced or false)
+        run_ring(p, { causal = true, window = case.window, chunk = case.chunk }, case.balanced or false)
         local stats = mx.comm_stats(true)
         lu.assertEquals(stats.calls, 3 * 2 * hops, what) -- k and v forward, backward, and their gradients
         lu.assertEquals(stats.bytes, hops * block * (2 + 2 + 4), what)
@@ -420,6 +425,7 @@ function TestRing.test_what_is_refused()
         end
     end
     refused({ "window", "causal" }, q, k, k, { window = 3 })
+    refused({ "chunk = 3", "causal" }, q, k, k, { chunk = 3 })
     refused({ "3 tokens", "two pieces" }, q, k, k, { causal = true, balanced = true })
     refused({ "same tokens", "3 and 2" }, q, mx.zeros { 1, 2, 2, 8 }, mx.zeros { 1, 2, 2, 8 })
     refused({ "heads" }, q, mx.zeros { 1, 3, 3, 8 }, mx.zeros { 1, 3, 3, 8 })

@@ -167,6 +167,23 @@ function TestPlans.test_the_picture_has_the_memory_of_each_stage()
     end
 end
 
+-- The first stages are frozen: they have no gradients, and the last one has those of one layer's weights.
+function TestPlans.test_frozen_stages()
+    local config = config_of("hardware=v5p-4 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 "
+        .. "per_device_batch_size=2 pipeline_schedule=zb_h1 trainable_parameters_mask=[layer008]")
+    local pipeline = mx.plan.simulate(config, config.hardware, 1).pipeline
+    local seconds = {}
+    for stage = 1, 4 do
+        seconds[stage] = { F = 0, B = 0, W = 0 }
+        for _, action in ipairs(pipeline.replay.actions[stage]) do
+            seconds[stage][action.what] = seconds[stage][action.what] + action.stop - action.start
+        end
+    end
+    lu.assertEquals({ seconds[1].B, seconds[1].W, seconds[2].W, seconds[3].W }, { 0, 0, 0, 0 })
+    lu.assertTrue(seconds[2].B > 0 and seconds[4].W > 0)
+    lu.assertStrContains(mx.pipeline.text(pipeline), "=: gradients of weights")
+end
+
 -- 405 billion parameters on 8,192 chips, 126 layers on 16 stages: the first and the last have 7. 10 s on an idle
 -- machine; it takes less than one.
 function TestPlans.test_a_large_pod()

@@ -157,6 +157,14 @@ local w = mx.ones(1):requires_grad()
 local loss = tape:run(function() return w:sum() end)
 tape:backward(loss)
 w:grad() --> {1}]] },
+        { "tape:backward_weights()", "The second half of tape:backward(roots, gradients, { inputs = x }).", code = [[
+local tape <close> = mx.tape()
+local x, w = mx.ones(1, 2):requires_grad(), mx.ones(2, 2):requires_grad()
+local y = tape:run(mx.matmul, x, w)
+tape:backward(y, mx.ones(1, 2), { inputs = x })
+x:grad() --> {{2, 2}}
+tape:backward_weights()
+w:grad() --> {{1, 1}, {1, 1}}]] },
         { "stop_gradient(t)", "The same as t:detach().", torch = "detach",
             code = "mx.stop_gradient(mx.ones(2)) --> {1, 1}" },
         { "custom { forward =, backward =, cost =, name = }", "An operation of your own.",

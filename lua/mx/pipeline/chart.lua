@@ -49,7 +49,7 @@ function chart.draw(replay, notes)
             notes and "  " .. notes[stage] or "")
     end
     lines[#lines + 1] = "digits: forward; letters: backward"
-        .. (lines[1]:find("=", 1, true) and "; =: gradients of weights" or "") .. "; .: waits"
+        .. (table.concat(lines):find("=", 1, true) and "; =: gradients of weights" or "") .. "; .: waits"
     return table.concat(lines, "\n")
 end
 

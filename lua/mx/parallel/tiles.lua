@@ -1,10 +1,10 @@
 --- What a loss in tiles makes XLA gather on a simulated pod: num_vocab_tiling.
 --
--- MaxText's loop over tiles of tokens (maxtext/utils/vocabulary_tiling.py) takes the split weight of the logits into each
--- turn: it is gathered in each turn forward and again backward, and the gradient of each tile is reduce-scattered.
+-- MaxText's loop over tiles of tokens (maxtext/utils/vocabulary_tiling.py) takes the split weight of the logits into
+-- each turn: it is gathered in each turn forward and again backward, and the gradient of each tile is reduce-scattered.
 -- XLA's loops overlap nothing with the next turn, so all of this is waited for. vocab_tiling_ag_once gathers the weight
--- once before both loops. The loss of this engine always has tiles and one gather; so only a simulated rank pays for the
--- others, which hold no values.
+-- once before both loops. The loss of this engine always has tiles and one gather; so only a simulated rank pays for
+-- the others, which hold no values.
 
 local mx = require "mx"
 

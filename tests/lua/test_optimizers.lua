@@ -113,8 +113,6 @@ function TestCustom.test_what_is_refused()
     lu.assertErrorMsgContains("'adamw' is the name of another optimizer", mx.optim.custom, "adamw",
         { update = function() end })
     lu.assertErrorMsgContains("'updates', did you mean 'update'", mx.optim.custom, "mine", { updates = 1 })
-    local whole = mx.optim.custom("whole", { update = function() end })
-    lu.assertErrorMsgContains("whole runs on one rank", whole, {}, { parallel = {} })
 end
 
 -- ---- groups, clipping ----

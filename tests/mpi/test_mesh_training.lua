@@ -273,6 +273,8 @@ local SGD = { "dtype=float32", "opt_type=sgd", "sgd_momentum=0.9", "learning_rat
 local LION = { "dtype=float32", "opt_type=lion", "learning_rate=1e-5", "lion_weight_decay=1.0" }
 local MUON = { "dtype=float32", "opt_type=muon", "learning_rate=0.01", "muon_adamw_scale=0.1" }
 
+local ADAFACTOR = { "dtype=float32", "opt_type=adafactor", "learning_rate=0.02" }
+
 local PASSES_ON = ({
     [2] = { "data=2", "fsdp=2", "tensor=2", "context=2", "data=2 shard_optimizer_over_data=true" },
     [4] = { "data=2 fsdp=2" },
@@ -294,8 +296,9 @@ for _, mesh in ipairs(PASSES_ON or {}) do
         end
     end
 
-    TestSettings["test_muon_on_" .. name] = function()
+    TestSettings["test_muon_and_adafactor_on_" .. name] = function()
         assert_close(on_mesh("tiny", mesh, MUON), reference("tiny", table.unpack(MUON)), 1e-4, mesh)
+        assert_close(on_mesh("tiny", mesh, ADAFACTOR), reference("tiny", table.unpack(ADAFACTOR)), 1e-4, mesh)
     end
 
     -- The two halves of a step are the sequences that one pass has, whichever rank reads which of them.

@@ -130,6 +130,19 @@ works
 "$mxlua" "$root/scripts/checkpoint.lua" merge checkpoints/$name to=three.h5 >out 2>&1
 cmp_values three.h5 checkpoints/two/parameters.h5
 
+begin "moments that all ranks have whole, of other shapes than their parameters"
+adafactor="opt_type=adafactor dtype=float32 learning_rate_schedule_steps=4 checkpoint_period=2"
+train 2 steps=4 run_name=straight $adafactor
+works
+train 2 steps=2 $adafactor
+works
+train 2 steps=4 $adafactor
+works
+"$mxlua" "$here/compare_files.lua" checkpoints/straight/step_4 checkpoints/$name/step_4 >out 2>&1
+status=$?
+works
+has "equal"
+
 begin "SIGTERM saves, ends well, and the same command goes on"
 ("$mxlua" --threads 1 "$root/scripts/train.lua" $common steps=100000 checkpoint_period=0 >first 2>&1; echo $? >first_status) &
 for _ in $(seq 100); do

@@ -57,20 +57,20 @@ end
 -- All tensors of a run, each a place (mx.Parallel:place) with name and tensor. o.optimizer nil: only the model's.
 local function tensors_of(o)
     local list, parallel = {}, o.parallel or mx.parallel.alone
-    local function add(stored_name, name, tensor, is_moment)
-        local place = parallel:place(name, tensor, is_moment)
+    local function add(stored_name, name, tensor, moment)
+        local place = parallel:place(name, tensor, moment)
         place.name, place.tensor = stored_name, tensor
         list[#list + 1] = place
     end
     for name, t in util.sorted_pairs(o.params) do
-        add(PARAMETER .. name, name, t, false)
+        add(PARAMETER .. name, name, t)
     end
     for name, t in util.sorted_pairs(o.buffers or {}) do
-        add(BUFFER .. name, name, t, false)
+        add(BUFFER .. name, name, t)
     end
     for name, moments in util.sorted_pairs(o.optimizer and o.optimizer.state or {}) do
         for moment, t in util.sorted_pairs(moments) do
-            add(MOMENT:format(moment, name), name, t, true)
+            add(MOMENT:format(moment, name), name, t, o.optimizer.rule.whole and "whole" or "part")
         end
     end
     return list

@@ -38,6 +38,10 @@ Alone.flush, Alone.prefetch, Alone.add_gradients, Alone.finish_update = nothing,
 Alone.gather_once = nothing
 Alone.uneven = nothing -- nil: nothing is split
 
+function Alone.is_shared()
+    return false
+end
+
 function Alone.holds()
     return true
 end

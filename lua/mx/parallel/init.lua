@@ -298,6 +298,7 @@ Parallel.tile_loss = tiles.charge
 Parallel.updated, Parallel.updated_gradient = update.updated, update.updated_gradient
 Parallel.updated_values, Parallel.update_place = update.updated_values, update.update_place
 Parallel.whole_update, Parallel.own_update = update.whole_update, update.own_update
+Parallel.is_shared = update.is_shared
 Parallel.finish_update = update.finish_update
 
 -- ---- weights ----

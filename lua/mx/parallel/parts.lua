@@ -26,11 +26,15 @@ end
 --- elements; this rank is number `replica` of them. Offset, first and replica count from 0. Not collective.
 ---@param name string of a parameter or a buffer
 ---@param t any what the rank stores: the tensor itself, or a moment of it
----@param is_moment? boolean ranks along data may share out the moments of a parameter
+---@param moment? "part"|"whole" a moment of a parameter: ranks along data may share it out, or all have it whole
 ---@return {sizes: integer[], offset: integer[], extent: integer[], first: integer, count: integer, replicas: integer,
 ---         replica: integer}
-function parts:place(name, t, is_moment)
-    local part, entry, split, same = self:part(name, t:size()), self.entries[name], {}, {}
+function parts:place(name, t, moment)
+    local entry, split, same = moment ~= "whole" and self.entries[name] or nil, {}, {}
+    local part = entry and self:part(name) or { sizes = t:size(), of = t:size(), start = {} }
+    for d in ipairs(part.sizes) do
+        part.start[d] = part.start[d] or 1
+    end
     local place = { sizes = part.of, offset = {}, extent = part.sizes, first = 0, count = t:numel() }
     for d, start in ipairs(part.start) do
         place.offset[d] = start - 1
@@ -42,7 +46,7 @@ function parts:place(name, t, is_moment)
     for _, dimension in ipairs(entry and entry.spec or {}) do
         table.move(dimension.axes, 1, #dimension.axes, #split + 1, split)
     end
-    if is_moment and entry and entry.update then
+    if moment and entry and entry.update then
         place.first = entry.update.start - 1
         split[#split + 1] = "data"
     end

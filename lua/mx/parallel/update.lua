@@ -51,6 +51,17 @@ function updates:updated_values(name, t)
     return own and mx.narrow(t:detach():view(t:numel()), own) or t
 end
 
+--- Whether ranks of a stage update different parts of a parameter.
+---@param name string
+---@return boolean
+function updates:is_shared(name)
+    local part, is_shared = self:part(name), self.entries[name].update ~= nil
+    for d, size in ipairs(part.of) do
+        is_shared = is_shared or size ~= part.sizes[d]
+    end
+    return is_shared
+end
+
 --- Gathers a whole tensor from what each rank has for the values that it updates. Collective among the ranks of a
 --- stage.
 ---@param name string

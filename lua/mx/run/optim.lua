@@ -97,12 +97,20 @@ local function left_to_adamw(rule, options)
     end
 end
 
+-- The moments of a parameter, of this rank's part of it unless the rule updates whole parameters.
+local function moments_of(rule, parallel, name, t, o)
+    local state, length = {}, not rule.whole and parallel:updated(name)
+    local step <close> = mx.step()
+    local like = rule.whole and parallel:is_shared(name) and mx.zeros(parallel:part(name).of, t:dtype()) or t
+    for moment, one in util.sorted_pairs(rule.moments(like, o)) do
+        state[moment] = mx.zeros(length and { length } or one.sizes, one.dtype):keep()
+    end
+    return state
+end
+
 local function new_optimizer(kind, rule, params, options)
     local parallel = options.parallel or mx.parallel.alone
     options.parallel = nil
-    if rule.alone and parallel ~= mx.parallel.alone then
-        util.refuse("%s runs on one rank, or without a mesh; use adamw, sgd, lion or muon on this one", kind)
-    end
     for name, t in util.sorted_pairs(rule.fused and {} or params) do
         if t:dtype() ~= "f32" then
             util.refuse("%s would round away small updates of '%s', which is %s: give it f32 parameters, or use adamw, "
@@ -116,12 +124,8 @@ local function new_optimizer(kind, rule, params, options)
     local undecayed, by_adamw = masks.of(options.mask), left_to_adamw(rule, options)
     for name, t in util.sorted_pairs(params) do
         self.undecayed[name], self.by_adamw[name] = undecayed(name), by_adamw(name, t)
-        local state, length = {}, parallel:updated(name)
         local o = setmetatable({ by_adamw = self.by_adamw[name] }, { __index = options })
-        for moment, like in util.sorted_pairs(rule.moments(t, o)) do
-            state[moment] = mx.zeros(length and { length } or like.sizes, like.dtype):keep()
-        end
-        self.state[name] = state
+        self.state[name] = moments_of(rule, parallel, name, t, o)
     end
     return self
 end
@@ -157,7 +161,8 @@ optim.sgd = constructor "sgd"
 ---@type fun(params: table<string, any>, options?: table): mx.Optimizer
 optim.lion = constructor "lion"
 
---- Adafactor; own options: beta2_decay, eps1, eps2, clip_update. Not on a mesh.
+--- Adafactor; own options: beta2_decay, eps1, eps2, clip_update. Each rank of a mesh gathers whole parameters and
+--- gradients, one after the other, and does the whole update.
 ---@type fun(params: table<string, any>, options?: table): mx.Optimizer
 optim.adafactor = constructor "adafactor"
 
@@ -170,7 +175,8 @@ optim.muon = constructor "muon"
 --- An optimizer of one's own. `rule.update(p, grad, state, o)` changes p in place (mx.copy(p, ...)), from the gradient,
 --- the moments and o (lr, weight_decay, step, and all options); it runs unrecorded. `rule.moments(t)` gives the sizes
 --- and dtypes of a parameter's moments, which begin at 0 and are saved in checkpoints; `rule.options` the standard
---- values of options. `elementwise = true` says that each element is updated by itself: only then is a mesh allowed.
+--- values of options. `elementwise = true` says that each element is updated by itself: then a rank of a mesh updates
+--- its part of a parameter; otherwise each gathers and updates whole parameters, one after the other.
 ---
 ---     local signs = mx.optim.custom("signs", { update = function(p, grad, _, o)
 ---         mx.copy(p, p - o.lr * (grad:gt(0):to("f32") - grad:lt(0):to("f32")))
@@ -189,7 +195,7 @@ function optim.custom(kind, rule)
         error(("mx.optim.custom: '%s' is the name of another optimizer"):format(kind), 2)
     end
     o.options.learning_rate = o.options.learning_rate or 1e-3
-    updates[kind] = { options = o.options, moments = o.moments, update = o.update, alone = not o.elementwise }
+    updates[kind] = { options = o.options, moments = o.moments, update = o.update, whole = not o.elementwise }
     return constructor(kind)
 end
 
@@ -279,7 +285,14 @@ local function update(self, name, values, grad, o)
         return self.rule.update(values, grad, self.state[name], o)
     end
     mx.no_grad(mx.scope, function()
-        self.rule.update(values:detach(), o.grad_scale == 1 and grad or grad * o.grad_scale, self.state[name], o)
+        values, grad = values:detach(), o.grad_scale == 1 and grad or grad * o.grad_scale
+        if not self.rule.whole or not self.parallel:is_shared(name) then
+            self.rule.update(values, grad, self.state[name], o)
+            return
+        end
+        local whole = o.whole(values)
+        self.rule.update(whole, o.whole(grad), self.state[name], o)
+        mx.copy(values, o.own(whole))
     end)
 end
 

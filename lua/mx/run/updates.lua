@@ -14,7 +14,8 @@ local updates = {}
 ---@field options table the options with their standard values
 ---@field moments fun(t: any, o: table): table<string, {sizes: integer[], dtype: string}> of a parameter
 ---@field update fun(p: any, grad: any, state: table<string, any>, o: table)
----@field alone? boolean its moments have other shapes than the parameter, so it runs on no mesh at all
+---@field whole? boolean each rank of a mesh does the whole update and has the whole moments: p and grad are gathered,
+---       and of the new values a rank keeps its part
 ---@field fused? boolean one operation does all: it takes the factor of the gradient (o.grad_scale) and the options of
 ---       bf16 rounding (o.rounding)
 
@@ -80,7 +81,7 @@ end
 --- a row; no first moment. The rate is relative to the size of the parameter, and shrinks as 1 / sqrt(step).
 updates.adafactor = {
     options = { learning_rate = 1e-2, beta2_decay = -0.8, eps1 = 1.1920929e-07, eps2 = 1e-3, clip_update = 1 },
-    alone = true,
+    whole = true,
     moments = function(t)
         local sizes = t:size()
         if #sizes < 2 then

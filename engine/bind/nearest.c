@@ -98,6 +98,8 @@ static const char *const words[][2] = {
     {"transpose_b", "trans_b"},
     {"p", "rate"},
     {"is_causal", "causal"},
+    {"space", "grid"},
+    {"search_space", "grid"},
     {"save_for_backward", "save"},
 };
 

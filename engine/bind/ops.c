@@ -412,6 +412,26 @@ static void join_shape(lua_State *L, const mx_op *op)
     lua_settop(L, 1);
 }
 
+/* For operations on one tensor that have a list and no other option: t:reshape(2, -1) is t:reshape{2, -1}. */
+static void join_list(lua_State *L, const mx_op *op)
+{
+    int top = lua_gettop(L);
+    if (!op->inputs[0] || op->inputs[1] || !op->attrs || listed(op) != op->attrs || op->attrs[1].name)
+        return;
+    for (int i = 2; i <= top; i++)
+        if (lua_type(L, i) != LUA_TNUMBER)
+            return;
+    if (top < 2)
+        return;
+    lua_createtable(L, top - 1, 0);
+    for (int i = 2; i <= top; i++) {
+        lua_pushvalue(L, i);
+        lua_rawseti(L, -2, i - 1);
+    }
+    lua_replace(L, 2);
+    lua_settop(L, 2);
+}
+
 static bool is_empty(lua_State *L, int table)
 {
     lua_pushnil(L);
@@ -453,6 +473,8 @@ static int call_op(lua_State *L)
     spread(L);
     if (op->flags & MX_OP_SOURCE)
         join_shape(L, op);
+    else
+        join_list(L, op);
     int top = lua_gettop(L);
     while (top > 0 &&
            lua_isnil(L, top)) /* trailing nils: options or inputs that a wrapper function passes on but did not get */

@@ -138,10 +138,32 @@ static mx_status fill_masked(mx_tensor *t, mx_tensor *mask, double number)
     return status;
 }
 
+/* Refuses ids that are no rows of t. Simulated ids have no values. */
+static mx_status check_ids(const mx_tensor *t, mx_tensor *ids)
+{
+    mx_map map;
+    if (!mx_has_values(ids))
+        return MX_OK;
+    MX_TRY(mx_tensor_wait(ids, false));
+    MX_TRY(mx_tensor_map(ids, 0, mx_count(ids), MX_MAP_READ, &map));
+    const int32_t *id = map.data;
+    int64_t rows = t->shape.size[0], bad = 0;
+    while (bad < mx_count(ids) && id[bad] >= 0 && id[bad] < rows)
+        bad++;
+    mx_status status = MX_OK;
+    if (bad < mx_count(ids))
+        status = mx_fail(MX_ERR_VALUE, "t[ids] = value: id %d is outside 0 .. %lld (ids count from 0) of %s", id[bad],
+                         (long long)rows - 1, mx_tensor_text(t));
+    mx_tensor_unmap(&map);
+    return status;
+}
+
 static mx_status write_chosen(lua_State *L, mx_tensor *t, mx_tensor *by, bool by_mask)
 {
     int joined = by_mask ? by->shape.n_dims : 1;
     mx_tensor *ids = NULL, *rows = NULL, *value = NULL;
+    if (!by_mask)
+        MX_TRY(check_ids(t, by));
     MX_TRY(by_mask ? numbers_of(by, &ids)
                    : mx_apply_reshape(by, &(mx_shape){.n_dims = 1, .size = {mx_count(by)}}, &ids));
     mx_status status = join(t, joined, &rows);

@@ -69,6 +69,11 @@ return setmetatable(mx, {
             return self[name]
         end
         local util = require "mx.util"
+        local ours = require "mx.help".of_torch(tostring(name))
+        if #ours > 0 then
+            error(("mx.%s does not exist; PyTorch's %s is %s here: print(mx.help %q)"):format(name, name,
+                table.concat(ours, " or "), name), 2)
+        end
         local near = util.nearest(tostring(name), known_names(self))
         error(("mx.%s does not exist; %smx.help() lists all names"):format(tostring(name),
             near and ("did you mean mx.%s? "):format(near) or ""), 2)

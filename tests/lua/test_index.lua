@@ -254,6 +254,11 @@ function TestIndex.test_assignment_to_ids_and_masks()
         lu.assertEquals(t[{ { 2, 3 } }]:totable(), part:totable())
         t[mx.tensor({}, "i32")] = 3
     end
+    for _, id in ipairs { 3, -1 } do
+        refused({ ("t[ids] = value: id %d is outside 0 .. 2"):format(id), "i32 (3, 4, 5)" }, function()
+            numbers("i32")[mx.tensor({ 1, id }, "i32")] = 0
+        end)
+    end
     local w, g = mx.ones(3):requires_grad(), mx.zeros(3, 2)
     w[mx.tensor({ 1 }, "i32")] = 5 -- a leaf
     lu.assertEquals(w:totable(), { 1, 5, 1 })
@@ -318,6 +323,9 @@ function TestForms.test_shapes()
     lu.assertEquals(mx.arange(3, "i32"):totable(), mx.arange { n = 3, dtype = "i32" }:totable())
     lu.assertEquals(mx.arange(3, { start = 5, step = 2 }):totable(), { 5, 7, 9 })
     lu.assertEquals(mx.arange(6):view { 2, -1 }:size(), { 2, 3 })
+    lu.assertEquals(mx.arange(6):reshape(2, -1):size(), { 2, 3 })
+    lu.assertEquals(mx.arange(3):view(1, 3):expand(2, -1):totable(), { { 0, 1, 2 }, { 0, 1, 2 } })
+    lu.assertEquals(mx.zeros(2, 3):tile(1, 2):permute(2, 1):size(), { 6, 2 })
     lu.assertEquals(mx.arange(6):view(2, 3):tolist(), { { 0, 1, 2 }, { 3, 4, 5 } })
     refused({ "full", "by name" }, function() return mx.full(2, 3) end)
     refused({ "unknown dtype 'f23'" }, function() return mx.zeros(2, "f23") end)
@@ -382,6 +390,9 @@ function TestNearest.test_names_of_other_libraries_and_misspelt_ones()
         refused({ given, ("'%s'"):format(name) }, function() return t[given] end)
     end
     refused({ "mx.cat", "mx.concat" }, function() return mx.cat end)
+    refused({ "mx.randn_like does not exist; PyTorch's randn_like is mx.randn here" },
+        function() return mx.randn_like end)
+    refused({ "mx.sweep has no option 'space', did you mean 'grid'?" }, function() mx.sweep { space = {} } end)
     refused({ "mx.arrange", "mx.arange" }, function() return mx.arrange end)
     refused({ "mx.modles", "mx.models" }, function() return mx.modles end)
     refused({ "'sede'", "'seed'" }, function() return mx.rand(2, { sede = 1 }) end)

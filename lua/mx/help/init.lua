@@ -129,6 +129,19 @@ local function find(word)
     return found, others
 end
 
+--- The names here of what PyTorch calls so, as a script writes them; none if it is no name of PyTorch, or ours.
+---@param name string
+---@return string[]
+function help.of_torch(name)
+    local names = {}
+    for _, entry in ipairs((find(plain(name)))) do
+        if level(entry, plain(name)) >= 3 then
+            names[#names + 1] = (entry.is_method and "t:" or "mx.") .. entry.name
+        end
+    end
+    return names
+end
+
 --- The lines of an operation's options.
 ---@param entry mx.HelpEntry
 ---@return string[]

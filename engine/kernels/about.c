@@ -1,5 +1,5 @@
-/* Variances, and logarithms of sums of exponentials: a center for each piece, sums of distances from it, joined in f64;
- * and whether any element is not zero. */
+/* Variances: a center for each piece, sums of squared distances from it, joined in f64; logarithms of sums of
+ * exponentials; and whether any element is not zero. */
 #include "kernels/reduce.h"
 
 #include "core/element.h"
@@ -7,75 +7,60 @@
 #include "kernels/context.h"
 #include "kernels/inline.h"
 
+#include <float.h>
 #include <math.h>
 
 enum {
-    WIDTH = 512,  /* columns at a time */
-    HEIGHT = 128, /* and rows: both passes over them find them in the second-level cache */
+    WIDTH = 512, /* columns at a time */
+    HEIGHT =
+        128, /* and rows: both passes of variances find them in the second-level cache, and f32 sums stay precise */
     PIECE = MX_CHUNK,
 };
-
-/* The mean of n elements and the sum of (x - mean)^2; or their maximum and the sum of e^(x - maximum). */
-typedef struct part {
-    double n, center, sum;
-} part;
 
 static mx_array at(mx_array v, int64_t i)
 {
     return (mx_array){(char *)v.data + i * (int64_t)mx_dtype_bytes(v.dtype), v.dtype};
 }
 
-/* Variances by Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances",
- * 1979. */
-static part join(mx_about about, part a, part b)
+/* ---- variances ---- */
+
+/* n elements: their mean and the sum of (x - mean)^2. */
+typedef struct part {
+    double n, mean, sum;
+} part;
+
+/* Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979. */
+static part join(part a, part b)
 {
     if (a.n == 0)
         return b;
-    part c = {.n = a.n + b.n};
-    if (about == MX_ABOUT_LOGSUMEXP) {
-        c.center = isnan(a.center) || a.center > b.center ? a.center : b.center;
-        double smaller = exp(-fabs(a.center - b.center));
-        c.sum = isinf(c.center) ? 1 : a.center > b.center ? a.sum + b.sum * smaller : a.sum * smaller + b.sum;
-        return c;
-    }
-    double apart = b.center - a.center;
-    c.center = a.center + apart * (b.n / c.n);
-    c.sum = a.sum + b.sum + apart * apart * (a.n * b.n / c.n);
-    return c;
+    double n = a.n + b.n, apart = b.mean - a.mean;
+    return (part){n, a.mean + apart * (b.n / n), a.sum + b.sum + apart * apart * (a.n * b.n / n)};
 }
 
-/* The part from its center and the sum of the distances from f32(center). */
-static part part_of(mx_about about, int64_t n, double center, float sum)
+/* The part from its mean and the sum of the distances from f32(mean). */
+static part part_of(int64_t n, double mean, float sum)
 {
-    double off = center - (double)(float)center; /* the f32 center misses the mean by this */
-    if (about == MX_ABOUT_LOGSUMEXP)
-        return (part){(double)n, center, isinf(center) ? 1 : (double)sum};
-    return (part){(double)n, center, (double)sum - (double)n * off * off};
+    double off = mean - (double)(float)mean;
+    return (part){(double)n, mean, (double)sum - (double)n * off * off};
 }
 
-static void put(mx_about about, part p, double scale, mx_array y, int64_t i)
+static void put(part p, double scale, bool root, mx_array y, int64_t i)
 {
     double value = p.sum * scale;
-    if (about == MX_ABOUT_STD)
+    if (root)
         value = sqrt(value > 0 || isnan(value) ? value : 0);
-    else if (about == MX_ABOUT_LOGSUMEXP)
-        value = p.n == 0 ? -INFINITY : p.center + log(p.sum);
     mx_set_number(y.data, i, value, y.dtype);
 }
 
-/* ---- rows: inner is 1 ---- */
-
-static part row_part(mx_about about, mx_array x, int64_t n)
+static part row_part(mx_array x, int64_t n)
 {
     const mx_reduce_paths *paths = mx_kernels_current()->reduce;
-    bool exps = about == MX_ABOUT_LOGSUMEXP;
-    double center = paths->row(exps ? MX_FOLD_MAX : MX_FOLD_SUM, x, n);
-    if (!exps)
-        center /= (double)n;
-    return part_of(about, n, center, paths->row_about(exps, x, n, (float)center));
+    double mean = (double)paths->row(MX_FOLD_SUM, x, n) / (double)n;
+    return part_of(n, mean, paths->row_about(x, n, (float)mean));
 }
 
-static mx_status about_rows(mx_about about, mx_array x, mx_extent e, double scale, mx_array y)
+static mx_status variance_of_rows(mx_array x, mx_extent e, double scale, bool root, mx_array y)
 {
     int64_t pieces = mx_ceil_div(e.n, PIECE), items = e.outer * pieces, bytes = items * (int64_t)sizeof(part);
     part *parts;
@@ -83,27 +68,24 @@ static mx_status about_rows(mx_about about, mx_array x, mx_extent e, double scal
 #pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < items; i++) {
         int64_t first = i % pieces * PIECE;
-        parts[i] = row_part(about, at(x, i / pieces * e.n + first), mx_min(PIECE, e.n - first));
+        parts[i] = row_part(at(x, i / pieces * e.n + first), mx_min(PIECE, e.n - first));
     }
 #pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
     for (int64_t o = 0; o < e.outer; o++) {
         part all = {0};
         for (int64_t p = 0; p < pieces; p++)
-            all = join(about, all, parts[o * pieces + p]);
-        put(about, all, scale, y, o);
+            all = join(all, parts[o * pieces + p]);
+        put(all, scale, root, y, o);
     }
     mx_pool_free(parts, bytes);
     return MX_OK;
 }
 
-/* ---- columns: inner > 1 ---- */
-
-static void about_band(mx_about about, mx_array x, mx_extent e, double scale, mx_array y, int64_t o, int64_t from)
+static void variance_of_band(mx_array x, mx_extent e, double scale, bool root, mx_array y, int64_t o, int64_t from)
 {
     const mx_reduce_paths *paths = mx_kernels_current()->reduce;
-    bool exps = about == MX_ABOUT_LOGSUMEXP;
     part all[WIDTH];
-    double center[WIDTH];
+    double mean[WIDTH];
     float single[WIDTH], sum[WIDTH];
     int64_t width = mx_min(WIDTH, e.inner - from);
     for (int64_t j = 0; j < width; j++)
@@ -111,31 +93,117 @@ static void about_band(mx_about about, mx_array x, mx_extent e, double scale, mx
     for (int64_t i = 0; i < e.n; i += HEIGHT) {
         int64_t n = mx_min(HEIGHT, e.n - i);
         mx_array block = at(x, (o * e.n + i) * e.inner + from);
-        for (int64_t j = 0; j < width; j++) {
-            single[j] = exps ? -INFINITY : 0;
-            sum[j] = 0;
-        }
-        paths->rows(exps ? MX_FOLD_MAX : MX_FOLD_SUM, single, block, n, e.inner, width);
-        for (int64_t j = 0; j < width; j++) {
-            center[j] = exps ? (double)single[j] : (double)single[j] / (double)n;
-            single[j] = (float)center[j];
-        }
-        paths->rows_about(exps, sum, block, n, e.inner, width, single);
         for (int64_t j = 0; j < width; j++)
-            all[j] = join(about, all[j], part_of(about, n, center[j], sum[j]));
+            single[j] = sum[j] = 0;
+        paths->rows(MX_FOLD_SUM, single, block, n, e.inner, width);
+        for (int64_t j = 0; j < width; j++) {
+            mean[j] = (double)single[j] / (double)n;
+            single[j] = (float)mean[j];
+        }
+        paths->rows_about(sum, block, n, e.inner, width, single);
+        for (int64_t j = 0; j < width; j++)
+            all[j] = join(all[j], part_of(n, mean[j], sum[j]));
     }
     for (int64_t j = 0; j < width; j++)
-        put(about, all[j], scale, y, o * e.inner + from + j);
+        put(all[j], scale, root, y, o * e.inner + from + j);
 }
 
-mx_status mx_reduce_about(mx_about about, mx_array x, mx_extent e, double scale, mx_array y)
+mx_status mx_reduce_variance(mx_array x, mx_extent e, double scale, bool root, mx_array y)
 {
     if (e.inner == 1)
-        return about_rows(about, x, e, scale, y);
+        return variance_of_rows(x, e, scale, root, y);
     int64_t bands = mx_ceil_div(e.inner, WIDTH);
 #pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t i = 0; i < e.outer * bands; i++)
-        about_band(about, x, e, scale, y, i / bands, i % bands * WIDTH);
+        variance_of_band(x, e, scale, root, y, i / bands, i % bands * WIDTH);
+    return MX_OK;
+}
+
+/* ---- logarithms of sums of exponentials ---- */
+
+/* The sum of e^(x - center). */
+typedef struct exps {
+    double center, sum;
+} exps;
+
+static const exps NO_EXPS = {-FLT_MAX, 0};
+
+/* Centers are finite; an infinite sum has the greatest there is. */
+static exps join_exps(exps a, exps b)
+{
+    if (a.center < b.center)
+        return join_exps(b, a);
+    return (exps){a.center, a.sum + (a.center == b.center ? b.sum : b.sum * exp(b.center - a.center))};
+}
+
+static void put_exps(exps all, mx_array y, int64_t i) { mx_set_number(y.data, i, all.center + log(all.sum), y.dtype); }
+
+static mx_status logsumexp_of_rows(mx_array x, mx_extent e, mx_array y)
+{
+    int64_t pieces = mx_ceil_div(e.n, PIECE), items = e.outer * pieces, bytes = items * (int64_t)sizeof(exps);
+    exps *parts;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&parts));
+#pragma omp parallel for schedule(static) if (e.outer * e.n >= MX_PARALLEL_FROM)
+    for (int64_t i = 0; i < items; i++) {
+        int64_t first = i % pieces * PIECE;
+        float center = -FLT_MAX, sum = 0;
+        mx_kernels_current()->reduce->row_exps(at(x, i / pieces * e.n + first), mx_min(PIECE, e.n - first), &center,
+                                               &sum);
+        parts[i] = (exps){(double)center, (double)sum};
+    }
+    for (int64_t o = 0; o < e.outer; o++) {
+        exps all = NO_EXPS;
+        for (int64_t p = 0; p < pieces; p++)
+            all = join_exps(all, parts[o * pieces + p]);
+        put_exps(all, y, o);
+    }
+    mx_pool_free(parts, bytes);
+    return MX_OK;
+}
+
+static void exps_of_band(mx_array x, int64_t n, int64_t stride, int64_t width, float *center, double *sum)
+{
+    float before[WIDTH], more[WIDTH];
+    for (int64_t j = 0; j < width; j++) {
+        center[j] = -FLT_MAX;
+        sum[j] = 0;
+    }
+    for (int64_t i = 0; i < n; i += HEIGHT) {
+        memset(more, 0, sizeof more);
+        memcpy(before, center, (size_t)width * sizeof *center);
+        mx_kernels_current()->reduce->rows_exps(center, more, at(x, i * stride), mx_min(HEIGHT, n - i), stride, width);
+        for (int64_t j = 0; j < width; j++) {
+            if (center[j] > before[j])
+                sum[j] *= exp((double)before[j] - (double)center[j]);
+            sum[j] += (double)more[j];
+        }
+    }
+}
+
+void mx_column_exps(mx_array x, int64_t n, int64_t stride, int64_t width, float *center, double *sum)
+{
+    for (int64_t j = 0; j < width; j += WIDTH)
+        exps_of_band(at(x, j), n, stride, mx_min(WIDTH, width - j), center + j, sum + j);
+}
+
+static void logsumexp_of_band(mx_array x, mx_extent e, mx_array y, int64_t o, int64_t from)
+{
+    float center[WIDTH];
+    double sum[WIDTH];
+    int64_t width = mx_min(WIDTH, e.inner - from);
+    exps_of_band(at(x, o * e.n * e.inner + from), e.n, e.inner, width, center, sum);
+    for (int64_t j = 0; j < width; j++)
+        put_exps((exps){(double)center[j], sum[j]}, y, o * e.inner + from + j);
+}
+
+mx_status mx_reduce_logsumexp(mx_array x, mx_extent e, mx_array y)
+{
+    if (e.inner == 1)
+        return logsumexp_of_rows(x, e, y);
+    int64_t bands = mx_ceil_div(e.inner, WIDTH);
+#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    for (int64_t i = 0; i < e.outer * bands; i++)
+        logsumexp_of_band(x, e, y, i / bands, i % bands * WIDTH);
     return MX_OK;
 }
 

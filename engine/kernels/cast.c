@@ -185,14 +185,28 @@ static void fill_chunk(mx_array y, const void *element, int64_t first, int64_t l
     }
 }
 
+/* The same past the caches, from copies of the element in the first-level cache. */
+static void stream_chunk(mx_array y, const void *element, int64_t first, int64_t last)
+{
+    _Alignas(64) char room[8192];
+    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
+    int64_t bytes = (int64_t)mx_dtype_bytes(y.dtype), block = (int64_t)sizeof room / bytes;
+    fill_chunk((mx_array){room, y.dtype}, element, 0, block);
+    for (int64_t i = first; i < last; i += block)
+        paths->copy(room, at(y, i), mx_min(block, last - i) * bytes, true);
+}
+
 void mx_fill(mx_array y, double value, int64_t n)
 {
     uint64_t element = 0;
     mx_set_number(&element, 0, value, y.dtype);
+    bool stream = mx_should_stream(n * (int64_t)mx_dtype_bytes(y.dtype));
 #pragma omp parallel for schedule(static) if (n >= MX_PARALLEL_FROM)
     for (int64_t first = 0; first < n; first += 16 * MX_CHUNK) {
         int64_t last = first + 16 * MX_CHUNK < n ? first + 16 * MX_CHUNK : n;
-        if (element == 0) /* memset knows how to clear without reading */
+        if (stream)
+            stream_chunk(y, &element, first, last);
+        else if (element == 0)
             memset(at(y, first), 0, (size_t)((last - first) * (int64_t)mx_dtype_bytes(y.dtype)));
         else
             fill_chunk(y, &element, first, last);

@@ -185,6 +185,8 @@ typedef struct mx_pair_paths {
     void (*binary_grad)(mx_pair f, bool by_b, const float *a, int a_step, const float *b, int b_step, const float *dy,
                         int dy_step, float *y, int64_t n);
     void (*compare)(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n);
+    /* The sum of a loss (MX_SQUARED and what follows it) over n elements of two arrays of f32, or of bf16. */
+    float (*sum)(mx_pair f, mx_dtype dtype, const void *a, const void *b, int64_t n);
 } mx_pair_paths;
 
 /* For integers of one dtype; select: y = a where cond is not 0, else b, for elements of so many bytes. */

@@ -19,20 +19,21 @@ static double sum_f64(mx_pair f, mx_array a, mx_array b, int64_t first, int64_t 
 
 static double sum_f32(mx_pair f, mx_array a, mx_array b, int64_t first, int64_t last)
 {
-    const mx_kernels *kernels = mx_kernels_current();
-    float value[BLOCK], room[2][BLOCK];
+    const mx_pair_paths *paths = mx_kernels_current()->pairs;
+    const bool together = a.dtype == b.dtype; /* a loss has a float */
+    float room[2][BLOCK];
     double sum = 0;
     for (int64_t i = first; i < last; i += BLOCK) {
         int64_t n = last - i < BLOCK ? last - i : BLOCK;
         mx_array in[2] = {a, b};
-        const float *from[2];
+        const void *from[2];
         for (int k = 0; k < 2; k++) {
-            from[k] = in[k].dtype == MX_F32 ? at(in[k], i) : room[k];
-            if (in[k].dtype != MX_F32)
+            bool direct = together || in[k].dtype == MX_F32;
+            from[k] = direct ? at(in[k], i) : room[k];
+            if (!direct)
                 mx_cast((mx_array){at(in[k], i), in[k].dtype}, (mx_array){room[k], MX_F32}, n);
         }
-        kernels->pairs->binary(f, MX_F32, from[0], 1, from[1], 1, value, n, false);
-        sum += (double)kernels->reduce->row(MX_FOLD_SUM, (mx_array){value, MX_F32}, n);
+        sum += (double)paths->sum(f, together ? a.dtype : MX_F32, from[0], from[1], n);
     }
     return sum;
 }

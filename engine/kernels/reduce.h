@@ -37,11 +37,16 @@ mx_status mx_reduce_norm(mx_array x, mx_extent e, mx_array y);
 /* The sum of the squares of n values: f32 for f32 or bf16, f64 for f64. */
 mx_status mx_sum_squares(mx_array x, int64_t n, mx_array y);
 
-/* y (outer, inner) = the sum of squared distances from the mean times `scale`, and its root with MX_ABOUT_STD; or
- * log(sum of e^x), -inf where n is 0. Computed in f32 within a piece, around its own mean or maximum, and joined in
- * f64. x and y f32 or bf16. */
-typedef enum mx_about { MX_ABOUT_VAR, MX_ABOUT_STD, MX_ABOUT_LOGSUMEXP } mx_about;
-mx_status mx_reduce_about(mx_about about, mx_array x, mx_extent e, double scale, mx_array y);
+/* y (outer, inner) = the sum of squared distances from the mean times `scale`, and its root with `root`. Computed in
+ * f32 within a piece, around its own mean, and joined in f64. x and y f32 or bf16. */
+mx_status mx_reduce_variance(mx_array x, mx_extent e, double scale, bool root, mx_array y);
+
+/* y (outer, inner) = log(sum of e^x), -inf where n is 0; f32 or bf16. x is read once. */
+mx_status mx_reduce_logsumexp(mx_array x, mx_extent e, mx_array y);
+
+/* Of `width` columns, whose n elements are `stride` apart: sum[j] = sum of e^(x - center[j]), with centers near the
+ * largest x. A center is finite; the sum is infinite or NaN if an x is. On the calling thread alone. */
+void mx_column_exps(mx_array x, int64_t n, int64_t stride, int64_t width, float *center, double *sum);
 
 /* y (outer, inner) = 1 where any element (with `all`: every one) is not 0, else 0. Any dtype; NaN is not 0. */
 void mx_reduce_any(mx_array x, mx_extent e, bool all, uint8_t *y);
@@ -62,10 +67,14 @@ typedef struct mx_reduce_paths {
     float (*row)(mx_fold fold, mx_array x, int64_t n);
     /* acc[j] folded with x[i * stride + j] for i in 0 .. n, j in 0 .. width. */
     void (*rows)(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width);
-    /* The sum of (x - center)^2, or of e^(x - center) with `exp`, over n neighbours; and the same as `rows`, with a
-     * center for each column. */
-    float (*row_about)(bool exp, mx_array x, int64_t n, float center);
-    void (*rows_about)(bool exp, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center);
+    /* The sum of (x - center)^2 over n neighbours; and the same as `rows`, with a center for each column. */
+    float (*row_about)(mx_array x, int64_t n, float center);
+    void (*rows_about)(float *acc, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center);
+    /* Adds e^(x - center) of n neighbours to *sum; and the same as `rows`. Where an x is far above the center, the
+     * center moves up to it first, and the sum is scaled to the new one. Centers start at -FLT_MAX and end within 4 of
+     * the largest x, but for infinities: they stay finite, so that sums are 0 and infinite there. */
+    void (*row_exps)(mx_array x, int64_t n, float *center, float *sum);
+    void (*rows_exps)(float *center, float *sum, mx_array x, int64_t n, int64_t stride, int64_t width);
     /* As `rows`, of numbers `first` to first + n of lines: index[j] is the place of acc[j], the first of equal ones. A
      * NaN in acc stays. MX_FOLD_MAX or MX_FOLD_MIN. */
     void (*places)(mx_fold fold, float *acc, int32_t *index, mx_array x, int64_t first, int64_t n, int64_t stride,

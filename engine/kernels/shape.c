@@ -135,29 +135,76 @@ static int join_strided(int n_dims, const int64_t *size, const int64_t *step, in
     return k > 0 ? k : 1;
 }
 
+/* Runs of the last dimension; the others, of sizes n and steps s, count them. */
+typedef struct strided {
+    int64_t n[MX_STRIDED_DIMS], s[MX_STRIDED_DIMS], bytes; /* of an element */
+    int last;
+    bool stream;
+} strided;
+
+/* The place of run i in each dimension, and its offset in elements. */
+static int64_t start_of(const strided *r, int64_t i, int64_t place[MX_STRIDED_DIMS])
+{
+    int64_t offset = 0;
+    for (int d = r->last - 1; d >= 0; d--) {
+        place[d] = i % r->n[d];
+        offset += place[d] * r->s[d];
+        i /= r->n[d];
+    }
+    return offset;
+}
+
+/* From there to the next run. */
+static int64_t next_of(const strided *r, int64_t offset, int64_t place[MX_STRIDED_DIMS])
+{
+    for (int d = r->last - 1; d >= 0; d--) {
+        offset += r->s[d];
+        if (++place[d] < r->n[d])
+            return offset;
+        place[d] = 0;
+        offset -= r->n[d] * r->s[d];
+    }
+    return offset;
+}
+
+/* Runs i to before `end`, of at most 8,192 bytes together. */
+static void copy_short_runs(const strided *r, char *to, const char *from, int64_t i, int64_t end)
+{
+    char room[8192], *at = r->stream ? room : to + i * r->n[r->last] * r->bytes;
+    int64_t place[MX_STRIDED_DIMS], offset = start_of(r, i, place), bytes = r->n[r->last] * r->bytes;
+    for (int64_t k = i; k < end; k++, at += bytes, offset = next_of(r, offset, place))
+        if (r->s[r->last] == 1)
+            memcpy(at, from + offset * r->bytes, (size_t)bytes);
+        else
+            copy_steps(at, from + offset * r->bytes, r->s[r->last], r->n[r->last], (size_t)r->bytes);
+    if (r->stream)
+        mx_kernels_current()->elementwise->copy(room, to + i * bytes, (end - i) * bytes, true);
+}
+
 void mx_copy_strided(void *to, const void *from, int n_dims, const int64_t *size, const int64_t *step,
                      size_t element_bytes)
 {
-    enum { PIECE = 16384 };
-    int64_t n[MX_STRIDED_DIMS], s[MX_STRIDED_DIMS], bytes = (int64_t)element_bytes, runs = 1;
-    int last = join_strided(n_dims, size, step, n, s) - 1;
-    for (int d = 0; d < last; d++)
-        runs *= n[d];
-    int64_t run = n[last], pieces = mx_ceil_div(run, PIECE), items = runs * pieces;
-    int64_t together = 1 + 4096 / mx_max(1, run * bytes);
-    bool stream = mx_should_stream(2 * runs * run * bytes);
-#pragma omp parallel for schedule(static) if (runs * run * bytes > PARALLEL_FROM)
-    for (int64_t group = 0; group < mx_ceil_div(items, together); group++)
-        for (int64_t i = group * together; i < mx_min(items, (group + 1) * together); i++) {
-            int64_t offset = 0, rest = i / pieces, first = i % pieces * PIECE;
-            for (int d = last - 1; d >= 0; d--) {
-                offset += rest % n[d] * s[d];
-                rest /= n[d];
-            }
-            copy_run((char *)to + (i / pieces * run + first) * bytes,
-                     (const char *)from + (offset + first * s[last]) * bytes, s[last], mx_min(PIECE, run - first),
-                     element_bytes, stream);
-        }
+    enum { PIECE = 16384, SHORT = 4096 };
+    strided r = {.bytes = (int64_t)element_bytes};
+    int64_t runs = 1, place[MX_STRIDED_DIMS];
+    r.last = join_strided(n_dims, size, step, r.n, r.s) - 1;
+    for (int d = 0; d < r.last; d++)
+        runs *= r.n[d];
+    int64_t run = r.n[r.last], bytes = run * r.bytes, pieces = mx_ceil_div(run, PIECE);
+    r.stream = mx_should_stream(2 * runs * bytes);
+    if (bytes > 0 && bytes <= SHORT) {
+        int64_t together = 2 * SHORT / bytes;
+#pragma omp parallel for schedule(static) if (runs * bytes > PARALLEL_FROM)
+        for (int64_t i = 0; i < runs; i += together)
+            copy_short_runs(&r, to, from, i, mx_min(runs, i + together));
+        return;
+    }
+#pragma omp parallel for schedule(static) private(place) if (runs * bytes > PARALLEL_FROM)
+    for (int64_t i = 0; i < runs * pieces; i++) {
+        int64_t first = i % pieces * PIECE, offset = start_of(&r, i / pieces, place) + first * r.s[r.last];
+        copy_run((char *)to + (i / pieces * run + first) * r.bytes, (const char *)from + offset * r.bytes, r.s[r.last],
+                 mx_min(PIECE, run - first), element_bytes, r.stream);
+    }
 }
 
 /* ---- padding and triangles ---- */

@@ -1,11 +1,12 @@
 #include "kernels/softmax.h"
 
-#include "core/pool.h"
 #include "kernels/context.h"
 #include "kernels/elementwise.h"
 #include "kernels/inline.h"
 
+#include <math.h>
 #include <omp.h>
+#include <string.h>
 
 /* Stores go past the caches where these could not keep the tensors, if all runs of `bytes` start at cache lines. */
 static bool should_stream(const mx_softmax *s, const void *out, const void *const in[2], int64_t bytes)
@@ -28,45 +29,74 @@ static void run_rows(const mx_softmax *s, row_path *path, bool stream)
     }
 }
 
-typedef void column_path(const mx_softmax *s, int64_t at, int64_t n, float *scratch, bool stream);
+/* ---- columns: (outer, width, inner) ---- */
 
-/* (outer, width, inner): a few columns at a time, by way of `copies` of them that stay in the second-level cache. */
-static mx_status run_columns(const mx_softmax *s, column_path *path, int64_t copies, bool stream)
+enum {
+    COLUMNS = 512, /* at a time, in two passes: of the sums, which stay in the first-level cache, and of the results */
+    LEAST = 64,    /* so that threads share fewer columns */
+    HEIGHT = 128,  /* rows whose terms are added in f32 */
+};
+
+static void forward_columns(const mx_softmax *s, int64_t at, int64_t n, bool stream)
 {
-    int64_t across = mx_ceil_div(s->inner, MX_SOFTMAX_COLUMNS), n = s->rows / s->inner * across;
-    int64_t threads = omp_get_max_threads(), scratch = copies * s->width * MX_SOFTMAX_COLUMNS;
-    float *memory;
-    MX_TRY(mx_pool_alloc(threads * scratch * (int64_t)sizeof *memory, (void **)&memory));
-#pragma omp parallel for schedule(static) if (s->rows * s->width > 8192)
-    for (int64_t i = 0; i < n; i++) {
-        int64_t from = i % across * MX_SOFTMAX_COLUMNS;
-        path(s, i / across * s->width * s->inner + from, mx_min(MX_SOFTMAX_COLUMNS, s->inner - from),
-             memory + omp_get_thread_num() * scratch, stream);
-    }
-    mx_pool_free(memory, threads * scratch * (int64_t)sizeof *memory);
-    return MX_OK;
+    float center[COLUMNS], factor[COLUMNS];
+    double sum[COLUMNS];
+    const mx_array x = {(char *)s->x + at * (int64_t)mx_dtype_bytes(s->dtype), s->dtype};
+    mx_column_exps(x, s->width, s->inner, n, center, sum);
+    for (int64_t c = 0; c < n; c++)
+        factor[c] = !isfinite(sum[c]) ? NAN : (float)(s->log ? log(sum[c]) : 1 / sum[c]);
+    mx_kernels_current()->softmax->forward_columns(s, at, n, center, factor, stream);
 }
 
-static mx_status run(const mx_softmax *s, const void *out, const void *const in[2], row_path *rows,
-                     column_path *columns)
+static void backward_columns(const mx_softmax *s, int64_t at, int64_t n, bool stream)
+{
+    const mx_softmax_paths *path = mx_kernels_current()->softmax;
+    float part[COLUMNS];
+    double sum[COLUMNS] = {0};
+    for (int64_t i = 0; i < s->width; i += HEIGHT) {
+        memset(part, 0, sizeof part);
+        path->column_terms(s, at + i * s->inner, mx_min(HEIGHT, s->width - i), n, part);
+        for (int64_t c = 0; c < n; c++)
+            sum[c] += (double)part[c];
+    }
+    for (int64_t c = 0; c < n; c++)
+        part[c] = (float)sum[c];
+    path->backward_columns(s, at, n, part, stream);
+}
+
+typedef void column_path(const mx_softmax *s, int64_t at, int64_t n, bool stream);
+
+/* How many columns are done at a time has no influence on their bits. */
+static void run_columns(const mx_softmax *s, column_path *path, bool stream)
+{
+    int64_t outer = s->rows / s->inner, width = COLUMNS;
+    while (width > LEAST && outer * mx_ceil_div(s->inner, width) < 2 * omp_get_max_threads())
+        width /= 2;
+    int64_t across = mx_ceil_div(s->inner, width);
+#pragma omp parallel for schedule(static) if (s->rows * s->width > 8192)
+    for (int64_t i = 0; i < outer * across; i++) {
+        int64_t from = i % across * width;
+        path(s, i / across * s->width * s->inner + from, mx_min(width, s->inner - from), stream);
+    }
+}
+
+static void run(const mx_softmax *s, const void *out, const void *const in[2], row_path *rows, column_path *columns)
 {
     int64_t bytes = (int64_t)mx_dtype_bytes(s->dtype);
     if (s->width == 0)
-        return MX_OK;
+        return;
     if (s->inner > 1)
-        return run_columns(s, columns, in[1] ? 2 : 1, should_stream(s, out, in, s->inner * bytes));
-    run_rows(s, rows, should_stream(s, out, in, s->width * bytes));
-    return MX_OK;
+        run_columns(s, columns, should_stream(s, out, in, s->inner * bytes));
+    else
+        run_rows(s, rows, should_stream(s, out, in, s->width * bytes));
 }
 
-mx_status mx_softmax_forward(const mx_softmax *s)
+void mx_softmax_forward(const mx_softmax *s)
 {
-    const mx_softmax_paths *path = mx_kernels_current()->softmax;
-    return run(s, s->y, (const void *[2]){s->x}, path->forward, path->forward_columns);
+    run(s, s->y, (const void *[2]){s->x}, mx_kernels_current()->softmax->forward, forward_columns);
 }
 
-mx_status mx_softmax_backward(const mx_softmax *s)
+void mx_softmax_backward(const mx_softmax *s)
 {
-    const mx_softmax_paths *path = mx_kernels_current()->softmax;
-    return run(s, s->dx, (const void *[2]){s->y, s->dy}, path->backward, path->backward_columns);
+    run(s, s->dx, (const void *[2]){s->y, s->dy}, mx_kernels_current()->softmax->backward, backward_columns);
 }

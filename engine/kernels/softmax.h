@@ -4,7 +4,8 @@
 #define MX_KERNELS_SOFTMAX_H
 
 #include "core/dtype.h"
-#include "core/status.h"
+
+#include <stdint.h>
 
 typedef struct mx_softmax {
     int64_t rows, width;
@@ -17,15 +18,11 @@ typedef struct mx_softmax {
     void *dx;
 } mx_softmax;
 
-/* y may be x. MX_ERR_MEMORY without memory for 64 rows of f32 for each thread, if inner is not 1. */
-mx_status mx_softmax_forward(const mx_softmax *s);
+/* y may be x. */
+void mx_softmax_forward(const mx_softmax *s);
 
-/* softmax: dx = y (dy - sum of y dy); log: dx = dy - e^y sum of dy. dx may be dy. Memory: as forward,
- * twice. */
-mx_status mx_softmax_backward(const mx_softmax *s);
-
-/* Rows that are done together where they are columns. */
-enum { MX_SOFTMAX_COLUMNS = 64 };
+/* softmax: dx = y (dy - sum of y dy); log: dx = dy - e^y sum of dy. dx may be dy. */
+void mx_softmax_backward(const mx_softmax *s);
 
 /* The loops for one instruction set, on one thread. stream: write past the caches; what is written together starts at
  * cache lines. */
@@ -33,10 +30,13 @@ typedef struct mx_softmax_paths {
     /* Rows (inner is 1) `first` to before `last`. */
     void (*forward)(const mx_softmax *s, int64_t first, int64_t last, bool stream);
     void (*backward)(const mx_softmax *s, int64_t first, int64_t last, bool stream);
-    /* The n <= MX_SOFTMAX_COLUMNS columns from `at`, the place of the first element in each array, on. scratch:
-     * (width, MX_SOFTMAX_COLUMNS), backward two of them, at a cache line. */
-    void (*forward_columns)(const mx_softmax *s, int64_t at, int64_t n, float *scratch, bool stream);
-    void (*backward_columns)(const mx_softmax *s, int64_t at, int64_t n, float *scratch, bool stream);
+    /* n columns from `at`, the place of the first element in each array, on: y = e^(x - center) factor, with log
+     * x - center - factor; and dx, by the sums of the gradient's terms. */
+    void (*forward_columns)(const mx_softmax *s, int64_t at, int64_t n, const float *center, const float *factor,
+                            bool stream);
+    void (*backward_columns)(const mx_softmax *s, int64_t at, int64_t n, const float *sum, bool stream);
+    /* sum[c] += the terms, y dy or with log dy, of the first `height` elements of n columns from `at` on. */
+    void (*column_terms)(const mx_softmax *s, int64_t at, int64_t height, int64_t n, float *sum);
 } mx_softmax_paths;
 
 #endif

@@ -91,8 +91,8 @@ static mx_status host_var(mx_call *call)
 {
     mx_reduction r;
     MX_TRY(mx_reduction_open(call, call->in[0], dims_of(call), &r));
-    mx_status status = mx_reduce_about(call->op == &mx_op_std ? MX_ABOUT_STD : MX_ABOUT_VAR, r.x, r.e,
-                                       1 / degrees(call, r.mask), mx_array_of(call->out[0]));
+    mx_status status =
+        mx_reduce_variance(r.x, r.e, 1 / degrees(call, r.mask), call->op == &mx_op_std, mx_array_of(call->out[0]));
     mx_reduction_close(&r);
     return status;
 }
@@ -318,7 +318,7 @@ static mx_status host_logsumexp(mx_call *call)
 {
     mx_reduction r;
     MX_TRY(mx_reduction_open(call, call->in[0], dims_of(call), &r));
-    mx_status status = mx_reduce_about(MX_ABOUT_LOGSUMEXP, r.x, r.e, 1, mx_array_of(call->out[0]));
+    mx_status status = mx_reduce_logsumexp(r.x, r.e, mx_array_of(call->out[0]));
     mx_reduction_close(&r);
     return status;
 }
@@ -375,7 +375,7 @@ static mx_status host_logsumexp_grad(mx_call *call)
     MX_TRY(mx_reduction_open(call, x, dims_of(call), &r));
     mx_status status = mx_pool_alloc(bytes, (void **)&y);
     if (status == MX_OK) {
-        status = mx_reduce_about(MX_ABOUT_LOGSUMEXP, r.x, r.e, 1, single(y));
+        status = mx_reduce_logsumexp(r.x, r.e, single(y));
         if (wide > 0)
             exps = single(y + n);
         mx_reduced_plan(&x->shape, r.mask, &plan);

@@ -26,4 +26,12 @@ static void compare(mx_compare op, const float *a, int a_step, const float *b, i
         y[i] = mx_f64_holds(op, a[i * a_step], b[i * b_step]);
 }
 
-const mx_pair_paths mx_pairs_portable = {.binary = binary, .binary_grad = binary_grad, .compare = compare};
+static float sum(mx_pair f, mx_dtype dtype, const void *a, const void *b, int64_t n)
+{
+    double all = 0;
+    for (int64_t i = 0; i < n; i++)
+        all += mx_f64_pair(f, mx_get_float(a, i, dtype), mx_get_float(b, i, dtype));
+    return (float)all;
+}
+
+const mx_pair_paths mx_pairs_portable = {.binary = binary, .binary_grad = binary_grad, .compare = compare, .sum = sum};

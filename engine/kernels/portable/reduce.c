@@ -2,6 +2,7 @@
 
 #include "core/element.h"
 
+#include <float.h>
 #include <math.h>
 
 static float fold_in(mx_fold fold, float acc, float x)
@@ -35,28 +36,51 @@ static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride
             acc[j] = fold_in(fold, acc[j], mx_get_float(x.data, i * stride + j, x.dtype));
 }
 
-static float distance(bool exp, float x, float center)
+static float distance(float x, float center)
 {
     float d = x - center;
-    return exp ? expf(d) : d * d;
+    return d * d;
 }
 
-static float row_about(bool exp, mx_array x, int64_t n, float center)
+static float row_about(mx_array x, int64_t n, float center)
 {
     enum { LANES = 16 };
     float acc[LANES] = {0}, all = 0;
     for (int64_t i = 0; i < n; i++)
-        acc[i % LANES] += distance(exp, mx_get_float(x.data, i, x.dtype), center);
+        acc[i % LANES] += distance(mx_get_float(x.data, i, x.dtype), center);
     for (int l = 0; l < LANES; l++)
         all += acc[l];
     return all;
 }
 
-static void rows_about(bool exp, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center)
+static void rows_about(float *acc, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center)
 {
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j < width; j++)
-            acc[j] += distance(exp, mx_get_float(x.data, i * stride + j, x.dtype), center[j]);
+            acc[j] += distance(mx_get_float(x.data, i * stride + j, x.dtype), center[j]);
+}
+
+static void add_exp(float *center, float *sum, float x)
+{
+    if (x > *center) {
+        float up = fminf(x, FLT_MAX);
+        *sum *= expf(*center - up);
+        *center = up;
+    }
+    *sum += expf(x - *center);
+}
+
+static void row_exps(mx_array x, int64_t n, float *center, float *sum)
+{
+    for (int64_t i = 0; i < n; i++)
+        add_exp(center, sum, mx_get_float(x.data, i, x.dtype));
+}
+
+static void rows_exps(float *center, float *sum, mx_array x, int64_t n, int64_t stride, int64_t width)
+{
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < width; j++)
+            add_exp(center + j, sum + j, mx_get_float(x.data, i * stride + j, x.dtype));
 }
 
 static void places(mx_fold fold, float *acc, int32_t *index, mx_array x, int64_t first, int64_t n, int64_t stride,
@@ -88,4 +112,12 @@ static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype,
 }
 
 const mx_reduce_paths mx_reduce_portable = {
-    .row = row, .rows = rows, .row_about = row_about, .rows_about = rows_about, .places = places, .across = across};
+    .row = row,
+    .rows = rows,
+    .row_about = row_about,
+    .rows_about = rows_about,
+    .row_exps = row_exps,
+    .rows_exps = rows_exps,
+    .places = places,
+    .across = across,
+};

@@ -64,7 +64,7 @@ MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
     case MX_EXP:
         return vf_exp(x);
     case MX_LOG:
-        return vf_log(x);
+        return vf_log(bf16, x);
     case MX_SQRT:
         return vf_sqrt(x);
     case MX_RSQRT:
@@ -72,7 +72,7 @@ MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
     case MX_ABS:
         return vf_abs(x);
     case MX_TANH:
-        return vf_tanh_whole(x);
+        return vf_tanh_whole(bf16, x);
     case MX_SIGMOID:
         return bf16 ? vf_sigmoid_of(vf_max(vf_set1(-80.0f), x), true) : vf_sigmoid(x); /* the latter keeps any NaN */
     case MX_SQUARE:
@@ -98,15 +98,15 @@ MX_INLINE vf value_of(mx_function f, bool bf16, vf x)
     case MX_CLAMP:
         return vf_clamp(x, vf_set1((float)f.p0), vf_set1((float)f.p1));
     case MX_ERF:
-        return vf_erf(x);
+        return vf_erf(bf16, x);
     case MX_LOG1P:
-        return vf_log1p(x);
+        return vf_log1p(bf16, x);
     case MX_EXPM1:
-        return vf_expm1(x);
+        return vf_expm1(bf16, x);
     case MX_SOFTPLUS:
-        return vf_softplus(x * vf_set1((float)f.p0)) * vf_set1((float)(1 / f.p0));
+        return vf_softplus(bf16, x * vf_set1((float)f.p0)) * vf_set1((float)(1 / f.p0));
     case MX_ELU:
-        return vf_select(vf_gt(vf_zero(), x), vf_set1((float)f.p0) * vf_expm1(x), x);
+        return vf_elu(bf16, x, (float)f.p0);
     default:
         return vf_activation(f.op, bf16, x);
     }

@@ -7,10 +7,11 @@
 #pragma GCC optimize("schedule-insns") /* see elementwise.c */
 #endif
 
+#include "kernels/simd/rows.h"
 #include "kernels/simd/sweep.h"
 
 /* A loss of the prediction a and the target b. */
-MX_INLINE vf loss_of(mx_pair f, vf a, vf b)
+MX_INLINE vf loss_of(mx_pair f, bool bf16, vf a, vf b)
 {
     const vf p = vf_set1((float)f.p);
     vf d = vf_abs(a - b);
@@ -22,9 +23,9 @@ MX_INLINE vf loss_of(mx_pair f, vf a, vf b)
     case MX_HUBER:
         return vf_select(vf_gt(d, p), p * (d - p * vf_set1(0.5f)), d * d * vf_set1(0.5f));
     case MX_BCE:
-        return vf_softplus(a) - a * b;
+        return vf_softplus(bf16, a) - a * b;
     case MX_DIVERGENCE:
-        return vf_select(vf_ge(vf_zero(), vf_abs(b)), vf_zero(), b * (vf_log(b) - a));
+        return vf_select(vf_ge(vf_zero(), vf_abs(b)), vf_zero(), b * (vf_log(bf16, b) - a));
     default: /* MX_DIVERGENCE_LOG */
         return vf_exp(b) * (b - a);
     }
@@ -52,7 +53,7 @@ MX_INLINE vf pair_of(mx_pair f, bool bf16, vf a, vf b)
     case MX_LERP:
         return vf_fma(vf_set1((float)f.p), b - a, a);
     default:
-        return loss_of(f, a, b);
+        return loss_of(f, bf16, a, b);
     }
 }
 
@@ -159,7 +160,7 @@ MX_INLINE vf power_slope(bool by_b, vf a, vf b)
 {
     if (!by_b)
         return vf_select(vf_gt(vf_abs(b), vf_zero()), b * vf_power(false, a, b - vf_set1(1.0f)), vf_zero());
-    vf slope = vf_power(false, a, b) * vf_log(a);
+    vf slope = vf_power(false, a, b) * vf_log(false, a);
     vf flat = vf_select(vf_ge(b, vf_zero()), vf_zero(), slope);
     return vf_select(vf_gt(vf_abs(a), vf_zero()), slope, flat);
 }
@@ -184,7 +185,7 @@ MX_INLINE vf pair_slope(mx_pair f, bool by_b, vf a, vf b)
     case MX_BCE:
         return by_b ? vf_zero() - a : vf_sigmoid(a) - b;
     case MX_DIVERGENCE:
-        return by_b ? vf_log(b) + one - a : vf_zero() - b;
+        return by_b ? vf_log(false, b) + one - a : vf_zero() - b;
     case MX_DIVERGENCE_LOG:
         return by_b ? vf_exp(b) * (b - a + one) : vf_zero() - vf_exp(b);
     case MX_MINIMUM:
@@ -245,6 +246,50 @@ static void binary_grad(mx_pair f, bool by_b, const float *a, int a_step, const 
     }
 }
 
+/* ---- sums of losses ---- */
+
+MX_INLINE float sum_as(mx_pair f, const bool bf16, const void *a, const void *b, int64_t n)
+{
+    const int size = bf16 ? 2 : 4;
+    vf sum[VECTORS] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    int64_t i = 0;
+    for (; i + UNIT <= n; i += UNIT) {
+        vf x[VECTORS], y[VECTORS];
+        prefetch_ahead((const char *)a + i * size, UNIT * size);
+        prefetch_ahead((const char *)b + i * size, UNIT * size);
+        get(a, bf16, i, x);
+        get(b, bf16, i, y);
+#pragma GCC unroll 4
+        for (int u = 0; u < VECTORS; u++)
+            sum[u] = sum[u] + loss_of(f, bf16, x[u], y[u]);
+    }
+    for (; i < n; i += VL) {
+        int64_t left = lanes_left(n, i);
+        vf loss = loss_of(f, bf16, row_load_part(a, i, left, bf16), row_load_part(b, i, left, bf16));
+        sum[0] = sum[0] + vf_select(vm_first(left), loss, vf_zero());
+    }
+    return vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+}
+
+#define SUM(name)                                                                                                      \
+    case name:                                                                                                         \
+        f.op = name;                                                                                                   \
+        return mx_is_bf16(dtype) ? sum_as(f, true, a, b, n) : sum_as(f, false, a, b, n);
+
+static float sum(mx_pair f, mx_dtype dtype, const void *a, const void *b, int64_t n)
+{
+    switch (f.op) {
+        SUM(MX_SQUARED)
+        SUM(MX_ABSOLUTE)
+        SUM(MX_HUBER)
+        SUM(MX_BCE)
+        SUM(MX_DIVERGENCE)
+    default:
+        f.op = MX_DIVERGENCE_LOG;
+        return mx_is_bf16(dtype) ? sum_as(f, true, a, b, n) : sum_as(f, false, a, b, n);
+    }
+}
+
 /* ---- comparisons ---- */
 
 MX_INLINE void compare_as(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n)
@@ -287,4 +332,5 @@ static void compare(mx_compare op, const float *a, int a_step, const float *b, i
         compare_steps(MX_LE, a, a_step, b, b_step, y, n);
 }
 
-const mx_pair_paths MX_SIMD_NAME(mx_pairs) = {.binary = binary, .binary_grad = binary_grad, .compare = compare};
+const mx_pair_paths MX_SIMD_NAME(mx_pairs) = {
+    .binary = binary, .binary_grad = binary_grad, .compare = compare, .sum = sum};

@@ -1,5 +1,4 @@
-/* Powers of f32, computed in f64. A vd is half a vf; GCC's operators work on it, and on a vi or (unsigned)
- * vu as on 64-bit integers. */
+/* Powers of f32. */
 #ifndef MX_KERNELS_SIMD_POWERS_H
 #define MX_KERNELS_SIMD_POWERS_H
 
@@ -7,70 +6,100 @@
 
 #include <math.h>
 
-typedef unsigned long long vu __attribute__((vector_size(VL * 4)));
-
+/* table[index mod 16] in each lane. */
+MX_INLINE vf vf_lookup(const float table[16], vi index)
+{
 #if MX_SIMD_512
-typedef __m512d vd;
-static inline vd vd_set1(double x) { return _mm512_set1_pd(x); }
-static inline vd vd_fma(vd a, vd b, vd c) { return _mm512_fmadd_pd(a, b, c); }
-static inline vd vd_max(vd a, vd b) { return _mm512_max_pd(a, b); }
-static inline vd vd_min(vd a, vd b) { return _mm512_min_pd(a, b); }
-static inline vd vd_low(vf x) { return _mm512_cvtps_pd(_mm512_castps512_ps256(x)); }
-static inline vd vd_high(vf x) { return _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1)); }
-static inline vf vf_of_halves(vd low, vd high)
-{
-    return _mm512_insertf32x8(_mm512_castps256_ps512(_mm512_cvtpd_ps(low)), _mm512_cvtpd_ps(high), 1);
-}
+    return _mm512_permutexvar_ps(index, _mm512_load_ps(table));
 #else
-typedef __m256d vd;
-static inline vd vd_set1(double x) { return _mm256_set1_pd(x); }
-static inline vd vd_fma(vd a, vd b, vd c) { return _mm256_fmadd_pd(a, b, c); }
-static inline vd vd_max(vd a, vd b) { return _mm256_max_pd(a, b); }
-static inline vd vd_min(vd a, vd b) { return _mm256_min_pd(a, b); }
-static inline vd vd_low(vf x) { return _mm256_cvtps_pd(_mm256_castps256_ps128(x)); }
-static inline vd vd_high(vf x) { return _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1)); }
-static inline vf vf_of_halves(vd low, vd high)
-{
-    return _mm256_insertf128_ps(_mm256_castps128_ps256(_mm256_cvtpd_ps(low)), _mm256_cvtpd_ps(high), 1);
-}
+    vf low = _mm256_permutevar8x32_ps(_mm256_load_ps(table), index);
+    vf high = _mm256_permutevar8x32_ps(_mm256_load_ps(table + 8), index);
+    return _mm256_blendv_ps(low, high, vi_float(vi_shl(index, 28)));
 #endif
-
-/* log2 of a normal positive number to a relative 1e-10: the exponent, and z times a minimax polynomial of degree 11,
- * where 1 + z is the mantissa in [sqrt(1/2), sqrt(2)). */
-MX_INLINE vd vd_log2_normal(vd x)
-{
-    const long long root = 0x3fe6a09e667f3bcd; /* of 1/2 */
-    static const double c[] = {0.15485743641159044, -0.15698225194239968, 0.15900151403847307, -0.17904695658766998,
-                               0.20609625527529604, -0.24050417380133321, 0.28854064358128861, -0.36067280055473361,
-                               0.48089832072926064, -0.72134752521316314, 1.4426950409393458};
-    vi shifted = (vi)x - root;
-    vd z = (vd)((shifted & 0x000fffffffffffff) + root) - 1.0, p = vd_set1(-0.086345900985240004);
-    /* The exponent as a double without a conversion of 64 bits, which AVX2 lacks: 2048 more are the low bits of 2^52.
-     */
-    vu biased = ((vu)shifted >> 52 ^ 0x800) | 0x4330000000000000;
-    vd exponent = (vd)biased - (4503599627370496.0 + 2048.0);
-    for (int i = 0; i < 11; i++)
-        p = vd_fma(p, z, vd_set1(c[i]));
-    return vd_fma(p, z, exponent);
 }
 
-/* 2^y for |y| < 1000 to a relative 2e-9: the whole part goes to the exponent, the rest r in [-1/2, 1/2] to a minimax
- * polynomial of degree 6. */
-MX_INLINE vd vd_exp2_near(vd y)
+/* p 2^n for a whole n, of any size; denormal where the result is. */
+MX_INLINE vf vf_times_power(vf p, vf n)
 {
-    static const double c[] = {0.0013399931197356344, 0.0096184889601631882, 0.055503287770402802,
-                               0.24022646890618507,   0.69314720573722732,   1.0000000005541663};
-    const vd magic = vd_set1(6755399441055744.0); /* 1.5 2^52: the low bits of the sum are the whole number */
-    vd t = y + magic, r = y - (t - magic), p = vd_set1(0.00015345811044961449);
+#if MX_SIMD_512
+    return _mm512_scalef_ps(p, n);
+#else
+    vi whole = vf_to_vi(vf_min(vf_set1(250.0f), vf_max(vf_set1(-250.0f), n))), half = vi_sar(whole, 1);
+    p = p * vi_float(vi_shl(vi_add(half, vi_set1(127)), 23));
+    return p * vi_float(vi_shl(vi_add(vi_sub(whole, half), vi_set1(127)), 23));
+#endif
+}
+
+/* A positive normal number as 2^exponent / inverse (1 + r), with one of 16 inverses, and log2(1 / inverse) as the sum
+ * of two numbers, of which `exponent` contains the first: it has 16 bits behind the point, so that the sum is exact. r
+ * is product - 1, where product is rounded; it is below 0.03 in magnitude, and below 0.0235 around 1, where the inverse
+ * is 1 and its logarithm 0. The pieces start at 0x3f330000, which is 0.699. */
+typedef struct power_of_two {
+    vf exponent, low, mantissa, inverse;
+} power_of_two;
+
+MX_INLINE power_of_two vf_power_of_two(vf x)
+{
+    static const _Alignas(64) float inverse[] = {
+        1.39890707f, 1.34031415f, 1.28643215f,  1.23671496f,  1.19069767f,  1.14798212f,  1.10822511f,  1.07112968f,
+        1.03643727f, 1,           0.948148131f, 0.895104885f, 0.847682118f, 0.805031419f, 0.766467094f, 0.731428564f};
+    static const _Alignas(64) float high[] = {
+        -0.484298706f, -0.422576904f, -0.363372803f,  -0.306518555f,  -0.251800537f,
+        -0.19909668f,  -0.148254395f, -0.0991363525f, -0.0516357422f, 0,
+        0.0768127441f, 0.159866333f,  0.23840332f,    0.31288147f,    0.38369751f,
+        0.451217651f};
+    static const _Alignas(64) float low[] = {
+        -1.41602459e-6f, 5.71755299e-6f, -2.56127032e-6f, 5.5316691e-6f,  -6.60792648e-6f,
+        -3.49294737e-6f, 3.43729084e-6f, 3.19746914e-6f,  2.93749463e-6f, 0,
+        2.87843886e-6f,  5.01989416e-6f, 1.42035617e-6f,  1.53527151e-6f, 6.72896385e-6f,
+        -6.52408335e-6f};
+    vi shifted = vi_sub(vf_bits(x), vi_set1(0x3f330000)), piece = vi_shr(shifted, 19);
+    vf mantissa = vi_float(vi_sub(vf_bits(x), vi_and(shifted, vi_set1((int32_t)0xff800000))));
+    return (power_of_two){vi_to_vf(vi_sar(shifted, 23)) + vf_lookup(high, piece), vf_lookup(low, piece), mantissa,
+                          vf_lookup(inverse, piece)};
+}
+
+/* a^b to a relative 1.3e-7, or 3e-7 where an exponent of thousands makes the most of an a near 1: 2^(b log2 a), where
+ * the logarithm and its product with b are sums of two f32. The polynomials are minimax: of log2(1 + r) / r^2 - log2(e)
+ * / r to 2^-26, and of 2^r to 2e-9. */
+MX_INLINE vf vf_power_near(vf a, vf b)
+{
+    const vf log2e = vf_set1(LOG2E);
+    power_of_two x = vf_power_of_two(a);
+    vf product = x.mantissa * x.inverse, r = product - vf_set1(1.0f);
+    vf rest = vf_fma(x.mantissa, x.inverse, -product), whole = r + rest;
+    vf q = vf_fma(vf_set1(0.288817478f), r, vf_set1(-0.360890303f));
+    q = vf_fma(q, r, vf_set1(0.480898263f));
+    q = vf_fma(q, r, vf_set1(-0.721347496f));
+    vf linear = r * log2e, sum = x.exponent + linear;
+    vf low = vf_fma(r, log2e, -linear);
+    low = vf_fma(r, vf_set1(1.925963033e-8f), low);
+    low = vf_fma(rest, log2e, low);
+    low = vf_fma(whole * whole, q, low + x.low);
+    low = low + (x.exponent - sum + linear);
+    vf high = sum + low;
+    low = sum - high + low;
+    vf y = b * high, n = vf_round(y);
+    vf f = y - n + vf_fma(b, low, vf_fma(b, high, -y));
+    static const float c[] = {1.34012583e-3f, 9.61850354e-3f, 5.55032547e-2f, 0.240226467f, 0.693147207f, 1.0f};
+    vf p = vf_set1(1.5344654e-4f);
     for (int i = 0; i < 6; i++)
-        p = vd_fma(p, r, vd_set1(c[i]));
-    return (vd)((vi)p + ((vi)t << 52));
+        p = vf_fma(p, f, vf_set1(c[i]));
+    return vf_times_power(p, n);
 }
 
-MX_INLINE vd vd_power(vd a, vd b)
+/* The same for bf16, to 2e-5: b log2 a is a single number of up to 128. */
+MX_INLINE vf vf_power_fast(vf a, vf b)
 {
-    vd e = b * vd_log2_normal(a);
-    return vd_exp2_near(vd_max(vd_set1(-300), vd_min(vd_set1(300), e))); /* f32 has 0 and infinity there */
+    power_of_two x = vf_power_of_two(a);
+    vf r = vf_fma(x.mantissa, x.inverse, vf_set1(-1.0f)), q = vf_fma(vf_set1(-0.360944467f), r, vf_set1(0.481093217f));
+    q = vf_fma(q, r, vf_set1(-0.721347472f));
+    q = vf_fma(q, r, vf_set1(LOG2E));
+    vf y = b * vf_fma(q, r, x.exponent + x.low), n = vf_round(y);
+    vf f = y - n, p = vf_fma(vf_set1(9.57010230e-3f), f, vf_set1(5.59178620e-2f));
+    p = vf_fma(p, f, vf_set1(2.40247448e-1f));
+    p = vf_fma(p, f, vf_set1(6.93121814e-1f));
+    return vf_times_power(vf_fma(p, f, vf_set1(9.99999261e-1f)), n);
 }
 
 static __attribute__((noinline)) vf powers_by_lane(vf a, vf b)
@@ -83,17 +112,15 @@ static __attribute__((noinline)) vf powers_by_lane(vf a, vf b)
     return vf_load(y);
 }
 
-/* a^b to 2e-7, or if `fast` to 1e-5. Vectors with a zero, an infinity, a NaN, a negative or a tiny a are left to the C
- * library. */
+/* a^b to 3e-7, or if `fast` to 2e-5. Vectors with a zero, an infinity, a NaN, a negative or a tiny a, or with an
+ * exponent beyond 8,192, are left to the C library. */
 MX_INLINE vf vf_power(bool fast, vf a, vf b)
 {
-    vf base = vf_min(vf_max(a, vf_set1(1.17549435e-38f)), vf_set1(3.40282347e38f)), size = vf_set1(1e30f);
-    vf exponent = vf_min(vf_max(b, vf_zero() - size), size);
-    if (vm_any(vf_not_equal(base, a)) || vm_any(vf_not_equal(exponent, b)))
+    vf base = vf_min(vf_max(a, vf_set1(1.17549435e-38f)), vf_set1(3.40282347e38f));
+    vf exponent = vf_min(vf_abs(b), vf_set1(8192.0f));
+    if (vm_any(vf_not_equal(base, a)) || vm_any(vf_not_equal(exponent, vf_abs(b))))
         return powers_by_lane(a, b);
-    if (fast)
-        return vf_exp(b * vf_log_normal(a));
-    return vf_of_halves(vd_power(vd_low(a), vd_low(b)), vd_power(vd_high(a), vd_high(b)));
+    return fast ? vf_power_fast(a, b) : vf_power_near(a, b);
 }
 
 #endif

@@ -3,6 +3,7 @@
 #include "kernels/simd/rows.h"
 #include "kernels/simd/vmath.h"
 
+#include <float.h>
 #include <math.h>
 
 MX_INLINE vf get(const void *p, bool bf16, int64_t i)
@@ -44,9 +45,11 @@ MX_INLINE float row_as(mx_fold fold, bool bf16, const void *x, int64_t n)
 {
     vf start = vf_set1(identity(fold)), acc[4] = {start, start, start, start};
     int64_t i = 0;
-    for (; i + 4 * VL <= n; i += 4 * VL)
+    for (; i + 4 * VL <= n; i += 4 * VL) {
+        prefetch_ahead((const char *)x + i * (bf16 ? 2 : 4), 4 * VL * (bf16 ? 2 : 4));
         for (int u = 0; u < 4; u++)
             acc[u] = fold_in(fold, acc[u], get(x, bf16, i + u * VL));
+    }
     for (; i + VL <= n; i += VL)
         acc[0] = fold_in(fold, acc[0], get(x, bf16, i));
     mx_fold join = fold == MX_FOLD_SQUARES ? MX_FOLD_SUM : fold;
@@ -109,42 +112,37 @@ static void rows(mx_fold fold, float *acc, mx_array x, int64_t n, int64_t stride
     FOR_EACH_FOLD(rows_as, fold, bf16, acc, x.data, n, stride, width)
 }
 
-/* ---- distances from a center ---- */
+/* ---- squared distances from a center ---- */
 
-/* The error of an exponential, d 2^-24 of its value, is small in their sum, whose largest is 1. */
-MX_INLINE vf distance(const bool exp, const bool bf16, vf x, vf center)
+MX_INLINE vf distance(vf x, vf center)
 {
     vf d = x - center;
-    if (exp)
-        return vf_exp2_whole(bf16, d * vf_set1(LOG2E));
     return d * d;
 }
 
-MX_INLINE float row_about_as(const bool exp, const bool bf16, const void *x, int64_t n, float center)
+MX_INLINE float row_about_as(const bool bf16, const void *x, int64_t n, float center)
 {
     vf c = vf_set1(center), acc[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
     int64_t i = 0;
     for (; i + 4 * VL <= n; i += 4 * VL)
         for (int u = 0; u < 4; u++)
-            acc[u] = acc[u] + distance(exp, bf16, get(x, bf16, i + u * VL), c);
+            acc[u] = acc[u] + distance(get(x, bf16, i + u * VL), c);
     for (; i < n; i += VL) {
         int64_t left = lanes_left(n, i);
-        vf d = distance(exp, bf16, row_load_part(x, i, left, bf16), c);
+        vf d = distance(row_load_part(x, i, left, bf16), c);
         acc[0] = acc[0] + vf_select(vm_first(left), d, vf_zero());
     }
     return vf_sum((acc[0] + acc[1]) + (acc[2] + acc[3]));
 }
 
-static float row_about(bool exp, mx_array x, int64_t n, float center)
+static float row_about(mx_array x, int64_t n, float center)
 {
-    if (mx_is_bf16(x.dtype))
-        return exp ? row_about_as(true, true, x.data, n, center) : row_about_as(false, true, x.data, n, center);
-    return exp ? row_about_as(true, false, x.data, n, center) : row_about_as(false, false, x.data, n, center);
+    return mx_is_bf16(x.dtype) ? row_about_as(true, x.data, n, center) : row_about_as(false, x.data, n, center);
 }
 
 /* Four rows at a time, as above. */
-MX_INLINE void rows_about_as(const bool exp, const bool bf16, float *acc, const void *x, int64_t n, int64_t stride,
-                             int64_t width, const float *center)
+MX_INLINE void rows_about_as(const bool bf16, float *acc, const void *x, int64_t n, int64_t stride, int64_t width,
+                             const float *center)
 {
     int64_t together;
     for (int64_t i = 0; i < n; i += together) {
@@ -154,27 +152,122 @@ MX_INLINE void rows_about_as(const bool exp, const bool bf16, float *acc, const 
             vf a = vf_load(acc + j), c = vf_load(center + j);
 #pragma GCC unroll 4
             for (int r = 0; r < 4; r++)
-                a = a + distance(exp, bf16, get(x, bf16, at + r * stride + j), c);
+                a = a + distance(get(x, bf16, at + r * stride + j), c);
             vf_store(acc + j, a);
         }
         for (; j < width; j += VL) {
             int64_t left = lanes_left(width, j);
             vf a = vf_load_part(acc + j, left), c = vf_load_part(center + j, left);
             for (int64_t r = 0; r < together; r++)
-                a = a + distance(exp, bf16, row_load_part(x, at + r * stride + j, left, bf16), c);
+                a = a + distance(row_load_part(x, at + r * stride + j, left, bf16), c);
             vf_store_part(acc + j, a, left);
         }
     }
 }
 
-static void rows_about(bool exp, float *acc, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center)
+static void rows_about(float *acc, mx_array x, int64_t n, int64_t stride, int64_t width, const float *center)
 {
     if (mx_is_bf16(x.dtype))
-        exp ? rows_about_as(true, true, acc, x.data, n, stride, width, center)
-            : rows_about_as(false, true, acc, x.data, n, stride, width, center);
+        rows_about_as(true, acc, x.data, n, stride, width, center);
     else
-        exp ? rows_about_as(true, false, acc, x.data, n, stride, width, center)
-            : rows_about_as(false, false, acc, x.data, n, stride, width, center);
+        rows_about_as(false, acc, x.data, n, stride, width, center);
+}
+
+/* ---- sums of exponentials ---- */
+
+/* A center moves only if an x is this much above it: e^4 costs no precision, and few blocks move a center. */
+#define SLACK 4.0f
+
+/* The error of an exponential, d 2^-24 of its value, is small in their sum. */
+MX_INLINE vf exp_about(const bool bf16, vf x, vf center) { return vf_exp2_whole(bf16, (x - center) * vf_set1(LOG2E)); }
+
+MX_INLINE bool is_above(vf x, vf center) { return vm_any(vf_gt(x, center + vf_set1(SLACK))); }
+
+/* The centers moved up to x, which scales the sums. */
+MX_INLINE vf move_center(vf x, vf center, vf *sum, int n_sums)
+{
+    vf up = vf_min(vf_set1(FLT_MAX), vf_max(x, center)), scale = exp_about(false, center, up);
+    for (int u = 0; u < n_sums; u++)
+        sum[u] = sum[u] * scale;
+    return up;
+}
+
+MX_INLINE vf largest_of(const vf v[4]) { return vf_max(vf_max(v[0], v[1]), vf_max(v[2], v[3])); }
+
+MX_INLINE void row_exps_as(const bool bf16, const void *x, int64_t n, float *center, float *total)
+{
+    vf c = vf_set1(*center), sum[4] = {vf_zero(), vf_zero(), vf_zero(), vf_zero()};
+    int64_t i = 0;
+    sum[0] = vf_select(vm_first(1), vf_set1(*total), sum[0]);
+    for (; i + 4 * VL <= n; i += 4 * VL) {
+        vf v[4];
+        prefetch_ahead((const char *)x + i * (bf16 ? 2 : 4), 4 * VL * (bf16 ? 2 : 4));
+        row_get(x, i, v, bf16);
+        row_get(x, i + 2 * VL, v + 2, bf16);
+        if (__builtin_expect(is_above(largest_of(v), c), false))
+            c = move_center(vf_set1(vf_hmax(largest_of(v))), c, sum, 4);
+#pragma GCC unroll 4
+        for (int u = 0; u < 4; u++)
+            sum[u] = sum[u] + exp_about(bf16, v[u], c);
+    }
+    for (; i < n; i += VL) {
+        int64_t left = lanes_left(n, i);
+        vf v = vf_select(vm_first(left), row_load_part(x, i, left, bf16), vf_set1(-INFINITY));
+        if (is_above(v, c))
+            c = move_center(vf_set1(vf_hmax(v)), c, sum, 4);
+        sum[0] = sum[0] + exp_about(bf16, v, c);
+    }
+    *total = vf_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+    vf_store_part(center, c, 1);
+}
+
+static void row_exps(mx_array x, int64_t n, float *center, float *sum)
+{
+    mx_is_bf16(x.dtype) ? row_exps_as(true, x.data, n, center, sum) : row_exps_as(false, x.data, n, center, sum);
+}
+
+/* Four rows at a time, as above. */
+MX_INLINE void rows_exps_as(const bool bf16, float *center, float *sum, const void *x, int64_t n, int64_t stride,
+                            int64_t width)
+{
+    int64_t together;
+    for (int64_t i = 0; i < n; i += together) {
+        int64_t at = i * stride, j = 0;
+        together = i + 4 <= n ? 4 : 1;
+        for (; together == 4 && j + VL <= width; j += VL) {
+            vf c = vf_load(center + j), s = vf_load(sum + j), v[4];
+            for (int r = 0; r < 4; r++) {
+                row_prefetch(x, at + (r + 4) * stride + j, VL, bf16);
+                v[r] = get(x, bf16, at + r * stride + j);
+            }
+            if (__builtin_expect(is_above(largest_of(v), c), false)) {
+                c = move_center(largest_of(v), c, &s, 1);
+                vf_store(center + j, c);
+            }
+#pragma GCC unroll 4
+            for (int r = 0; r < 4; r++)
+                s = s + exp_about(bf16, v[r], c);
+            vf_store(sum + j, s);
+        }
+        for (; j < width; j += VL) {
+            int64_t left = lanes_left(width, j);
+            vf c = vf_load_part(center + j, left), s = vf_load_part(sum + j, left);
+            for (int64_t r = 0; r < together; r++) {
+                vf v = row_load_part(x, at + r * stride + j, left, bf16);
+                if (is_above(v, c))
+                    c = move_center(v, c, &s, 1);
+                s = s + exp_about(bf16, v, c);
+            }
+            vf_store_part(center + j, c, left);
+            vf_store_part(sum + j, s, left);
+        }
+    }
+}
+
+static void rows_exps(float *center, float *sum, mx_array x, int64_t n, int64_t stride, int64_t width)
+{
+    mx_is_bf16(x.dtype) ? rows_exps_as(true, center, sum, x.data, n, stride, width)
+                        : rows_exps_as(false, center, sum, x.data, n, stride, width);
 }
 
 /* ---- places ---- */
@@ -293,4 +386,12 @@ static void across(mx_fold fold, int k, const void *const *from, mx_dtype dtype,
 }
 
 const mx_reduce_paths MX_SIMD_NAME(mx_reduce) = {
-    .row = row, .rows = rows, .row_about = row_about, .rows_about = rows_about, .places = places, .across = across};
+    .row = row,
+    .rows = rows,
+    .row_about = row_about,
+    .rows_about = rows_about,
+    .row_exps = row_exps,
+    .rows_exps = rows_exps,
+    .places = places,
+    .across = across,
+};

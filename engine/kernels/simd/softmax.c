@@ -1,4 +1,4 @@
-/* Softmax of rows, and of columns: of many rows at once, each in a lane. */
+/* Softmax of rows, and of columns, each in a lane. */
 #include "kernels/context.h"
 
 #include "kernels/simd/rows.h"
@@ -190,130 +190,110 @@ static void backward(const mx_softmax *s, int64_t first, int64_t last, bool stre
 
 /* ---- columns ---- */
 
-/* Columns of scratch memory, and rows whose sums are joined at a time: the sums of many rows keep their precision. */
-enum { COLUMNS = MX_SOFTMAX_COLUMNS, BLOCK = 64 };
-
 MX_INLINE vf load_column(const void *x, int64_t i, int64_t left, const bool bf16)
 {
     return left >= VL ? row_load(x, i, bf16) : row_load_part(x, i, left, bf16);
 }
 
-/* A row of n columns. */
-MX_INLINE void store_columns(void *y, int64_t at, const float *row, int64_t n, const bool bf16, const bool stream)
+/* Asks for what is read two rows later. */
+MX_INLINE void prefetch_column(const mx_softmax *s, const void *x, int64_t at, const bool bf16)
 {
-    int64_t c = 0;
-    for (; c + 2 * VL <= n; c += 2 * VL)
-        row_store2(y, at + c, vf_load(row + c), vf_load(row + c + VL), bf16, stream);
-    for (; c < n; c += VL)
-        row_store_part(y, at + c, vf_load(row + c), lanes_left(n, c), bf16);
+    row_prefetch(x, at + 2 * s->inner, 2 * VL, bf16);
 }
 
-/* A copy of the columns of x, and the largest of each. */
-MX_INLINE void copy_columns(const mx_softmax *s, int64_t at, int64_t n, float *copy, float *largest, const bool bf16)
+MX_INLINE void forward_columns_as(const mx_softmax *s, int64_t at, int64_t n, const float *center, const float *factor,
+                                  const bool log, const bool bf16, const bool stream)
 {
-    for (int64_t c = 0; c < COLUMNS; c++)
-        largest[c] = -INFINITY;
-    for (int64_t i = 0; i < s->width; i++, copy += COLUMNS, at += s->inner) {
-        row_prefetch(s->x, at + 8 * s->inner, COLUMNS, bf16);
+    for (int64_t i = 0; i < s->width; i++, at += s->inner) {
+        int64_t c = 0;
+        for (; c + 2 * VL <= n; c += 2 * VL) {
+            vf v[2];
+            prefetch_column(s, s->x, at + c, bf16);
+            for (int u = 0; u < 2; u++)
+                v[u] = row_value(row_load(s->x, at + c + u * VL, bf16) - vf_load(center + c + u * VL),
+                                 vf_load(factor + c + u * VL), log, bf16);
+            row_store2(s->y, at + c, v[0], v[1], bf16, stream);
+        }
+        for (; c < n; c += VL) {
+            int64_t left = lanes_left(n, c);
+            vf v = row_value(load_column(s->x, at + c, left, bf16) - vf_load_part(center + c, left),
+                             vf_load_part(factor + c, left), log, bf16);
+            row_store_part(s->y, at + c, v, left, bf16);
+        }
+    }
+}
+
+MX_INLINE void column_terms_as(const mx_softmax *s, int64_t at, int64_t height, int64_t n, float *sum, const bool log,
+                               const bool bf16)
+{
+    for (int64_t i = 0; i < height; i++, at += s->inner) {
         for (int64_t c = 0; c < n; c += VL) {
-            vf x = load_column(s->x, at + c, n - c, bf16);
-            vf_store(copy + c, x);
-            vf_store(largest + c, vf_max(vf_load(largest + c), x));
+            int64_t left = lanes_left(n, c);
+            row_prefetch(s->y, at + 2 * s->inner + c, VL, bf16);
+            row_prefetch(s->dy, at + 2 * s->inner + c, VL, bf16);
+            vf y = load_column(s->y, at + c, left, bf16), dy = load_column(s->dy, at + c, left, bf16);
+            vf_store_part(sum + c, gradient_term(vf_load_part(sum + c, left), y, dy, log), left);
         }
     }
 }
 
-/* The sums of e^(x - largest) of VL columns; the copy gets these, with `log` x - largest. */
-MX_INLINE vf column_sums(float *copy, int64_t width, vf largest, const bool log, const bool bf16)
-{
-    vf sum = vf_zero();
-    for (int64_t first = 0; first < width; first += BLOCK) {
-        vf part = vf_zero();
-        for (int64_t i = first; i < first + BLOCK && i < width; i++) {
-            vf d = vf_load(copy + i * COLUMNS) - largest, e = row_exp(d, bf16);
-            part = part + e;
-            vf_store(copy + i * COLUMNS, log ? d : e);
-        }
-        sum = sum + part;
-    }
-    return sum;
-}
-
-MX_INLINE void forward_columns_as(const mx_softmax *s, int64_t at, int64_t n, float *copy, const bool log,
-                                  const bool bf16, const bool stream)
-{
-    _Alignas(64) float largest[COLUMNS], k[COLUMNS], row[COLUMNS];
-    copy_columns(s, at, n, copy, largest, bf16);
-    for (int64_t c = 0; c < n; c += VL) {
-        vf sum = column_sums(copy + c, s->width, vf_load(largest + c), log, bf16);
-        vf_store(k + c, log ? vf_log(sum) : (vf)(vf_set1(1.0f) / sum));
-    }
-    for (int64_t i = 0; i < s->width; i++, copy += COLUMNS, at += s->inner) {
-        for (int64_t c = 0; c < n; c += VL) {
-            vf v = vf_load(copy + c), own = vf_load(k + c);
-            vf_store(row + c, log ? (vf)(v - own) : (vf)(v * own));
-        }
-        store_columns(s->y, at, row, n, bf16, stream);
-    }
-}
-
-/* Copies of the columns of y and dy, and the sums of the gradient's terms. */
-MX_INLINE void copy_gradients(const mx_softmax *s, int64_t at, int64_t n, float *y, float *dy, float *sum,
-                              const bool log, const bool bf16)
-{
-    _Alignas(64) float part[COLUMNS];
-    memset(sum, 0, COLUMNS * sizeof *sum);
-    for (int64_t first = 0; first < s->width; first += BLOCK) {
-        memset(part, 0, sizeof part);
-        for (int64_t i = first; i < first + BLOCK && i < s->width; i++) {
-            int64_t here = at + i * s->inner;
-            row_prefetch(s->y, here + 8 * s->inner, COLUMNS, bf16);
-            row_prefetch(s->dy, here + 8 * s->inner, COLUMNS, bf16);
-            for (int64_t c = 0; c < n; c += VL) {
-                vf a = load_column(s->y, here + c, n - c, bf16), d = load_column(s->dy, here + c, n - c, bf16);
-                vf_store(y + i * COLUMNS + c, a);
-                vf_store(dy + i * COLUMNS + c, d);
-                vf_store(part + c, gradient_term(vf_load(part + c), a, d, log));
-            }
-        }
-        for (int64_t c = 0; c < n; c += VL)
-            vf_store(sum + c, vf_load(sum + c) + vf_load(part + c));
-    }
-}
-
-MX_INLINE void backward_columns_as(const mx_softmax *s, int64_t at, int64_t n, float *y, const bool log,
+MX_INLINE void backward_columns_as(const mx_softmax *s, int64_t at, int64_t n, const float *sum, const bool log,
                                    const bool bf16, const bool stream)
 {
-    _Alignas(64) float sum[COLUMNS], row[COLUMNS];
-    float *dy = y + s->width * COLUMNS;
-    copy_gradients(s, at, n, y, dy, sum, log, bf16);
-    for (int64_t i = 0; i < s->width; i++, y += COLUMNS, dy += COLUMNS, at += s->inner) {
-        for (int64_t c = 0; c < n; c += VL)
-            vf_store(row + c, gradient(vf_load(y + c), vf_load(dy + c), vf_load(sum + c), log, bf16));
-        store_columns(s->dx, at, row, n, bf16, stream);
+    for (int64_t i = 0; i < s->width; i++, at += s->inner) {
+        int64_t c = 0;
+        for (; c + 2 * VL <= n; c += 2 * VL) {
+            vf d[2];
+            prefetch_column(s, s->y, at + c, bf16);
+            prefetch_column(s, s->dy, at + c, bf16);
+            for (int u = 0; u < 2; u++)
+                d[u] = gradient(row_load(s->y, at + c + u * VL, bf16), row_load(s->dy, at + c + u * VL, bf16),
+                                vf_load(sum + c + u * VL), log, bf16);
+            row_store2(s->dx, at + c, d[0], d[1], bf16, stream);
+        }
+        for (; c < n; c += VL) {
+            int64_t left = lanes_left(n, c);
+            vf d = gradient(load_column(s->y, at + c, left, bf16), load_column(s->dy, at + c, left, bf16),
+                            vf_load_part(sum + c, left), log, bf16);
+            row_store_part(s->dx, at + c, d, left, bf16);
+        }
     }
 }
 
-static void forward_columns(const mx_softmax *s, int64_t at, int64_t n, float *scratch, bool stream)
+/* Calls `function` with log and dtype as constants. */
+#define FOR_EACH_KIND(function, s, ...)                                                                                \
+    if (mx_is_bf16((s)->dtype))                                                                                        \
+        (s)->log ? function(s, __VA_ARGS__, true, true) : function(s, __VA_ARGS__, false, true);                       \
+    else                                                                                                               \
+        (s)->log ? function(s, __VA_ARGS__, true, false) : function(s, __VA_ARGS__, false, false);
+
+MX_INLINE void forward_columns_of(const mx_softmax *s, int64_t at, int64_t n, const float *center, const float *factor,
+                                  bool stream, const bool log, const bool bf16)
 {
-    if (mx_is_bf16(s->dtype))
-        s->log ? forward_columns_as(s, at, n, scratch, true, true, stream)
-               : forward_columns_as(s, at, n, scratch, false, true, stream);
-    else
-        s->log ? forward_columns_as(s, at, n, scratch, true, false, stream)
-               : forward_columns_as(s, at, n, scratch, false, false, stream);
+    stream ? forward_columns_as(s, at, n, center, factor, log, bf16, true)
+           : forward_columns_as(s, at, n, center, factor, log, bf16, false);
+}
+
+static void forward_columns(const mx_softmax *s, int64_t at, int64_t n, const float *center, const float *factor,
+                            bool stream)
+{
+    FOR_EACH_KIND(forward_columns_of, s, at, n, center, factor, stream)
     _mm_sfence();
 }
 
-static void backward_columns(const mx_softmax *s, int64_t at, int64_t n, float *scratch, bool stream)
+static void column_terms(const mx_softmax *s, int64_t at, int64_t height, int64_t n,
+                         float *sum){FOR_EACH_KIND(column_terms_as, s, at, height, n, sum)}
+
+MX_INLINE void backward_columns_of(const mx_softmax *s, int64_t at, int64_t n, const float *sum, bool stream,
+                                   const bool log, const bool bf16)
 {
-    if (mx_is_bf16(s->dtype))
-        s->log ? backward_columns_as(s, at, n, scratch, true, true, stream)
-               : backward_columns_as(s, at, n, scratch, false, true, stream);
-    else
-        s->log ? backward_columns_as(s, at, n, scratch, true, false, stream)
-               : backward_columns_as(s, at, n, scratch, false, false, stream);
+    stream ? backward_columns_as(s, at, n, sum, log, bf16, true) : backward_columns_as(s, at, n, sum, log, bf16, false);
+}
+
+static void backward_columns(const mx_softmax *s, int64_t at, int64_t n, const float *sum, bool stream)
+{
+    FOR_EACH_KIND(backward_columns_of, s, at, n, sum, stream)
     _mm_sfence();
 }
 
-const mx_softmax_paths MX_SIMD_NAME(mx_softmax) = {forward, backward, forward_columns, backward_columns};
+const mx_softmax_paths MX_SIMD_NAME(mx_softmax) = {forward, backward, forward_columns, backward_columns, column_terms};

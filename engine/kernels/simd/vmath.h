@@ -8,22 +8,17 @@
 
 #include <math.h>
 
-/* p 2^n, n whole, at most 127 without AVX-512; exactly 0 for n = VF_LEAST_POWER. */
-#if MX_SIMD_512
-enum { VF_LEAST_POWER = -200 };
-MX_INLINE vf vf_scale_by_power(vf p, vf n) { return _mm512_scalef_ps(p, n); }
-#else
-enum { VF_LEAST_POWER = -127 }; /* its exponent field is that of zero */
-MX_INLINE vf vf_scale_by_power(vf p, vf n) { return p * vi_float(vi_shl(vi_add(vf_to_vi(n), vi_set1(127)), 23)); }
-#endif
-
-/* 2^x for x <= 0 or little above, exactly 0 for -inf and below VF_LEAST_POWER: attention needs that zero of a masked
- * score, which vf_exp2_fast() does not give on every path. x = n + r, |r| <= 1/2, and 2^r by its minimax polynomial: of
- * degree 5 (relative error 1e-7), or of degree 4 (3e-6) where `fast`. */
+/* 2^x, exactly 0 for -inf and where it is below the normal numbers by much: attention needs that zero of a masked
+ * score, which vf_exp2_fast() does not give on every path. Infinite above 128. x = n + r, |r| <= 1/2, and 2^r by its
+ * minimax polynomial: of degree 5 (relative error 1e-7), or of degree 4 (3e-6) where `fast`. */
 MX_INLINE vf vf_exp2_whole(bool fast, vf x)
 {
-    x = vf_max(vf_set1(VF_LEAST_POWER), x); /* in this order a NaN survives */
+#if MX_SIMD_512
+    vf r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), n = x - r, p; /* r of inf is 0 */
+#else
+    x = vf_min(vf_set1(128), vf_max(vf_set1(-127), x)); /* in this order a NaN survives */
     vf n = vf_round(x), r = x - n, p;
+#endif
     if (fast) {
         p = vf_fma(vf_set1(9.570101909e-3f), r, vf_set1(5.591786032e-2f));
         p = vf_fma(p, r, vf_set1(2.402474483e-1f));
@@ -36,7 +31,11 @@ MX_INLINE vf vf_exp2_whole(bool fast, vf x)
         p = vf_fma(p, r, vf_set1(6.931469776e-1f));
         p = vf_fma(p, r, vf_set1(1.0f));
     }
-    return vf_scale_by_power(p, n);
+#if MX_SIMD_512
+    return _mm512_scalef_ps(p, n);
+#else
+    return p * vi_float(vi_shl(vi_add(vf_to_vi(n), vi_set1(127)), 23)); /* the exponents of 0 and of infinity */
+#endif
 }
 
 /* ln((1 + z) 2^exponent), 1 + z in [sqrt(1/2), sqrt(2)). The steps are those of core/rng.c, to the bit. Coefficients:
@@ -54,12 +53,13 @@ MX_INLINE vf vf_log_of_parts(vf z, vf exponent)
 }
 
 /* ln x of a normal positive x; 0x3f3504f3 is sqrt(1/2). */
-MX_INLINE vf vf_log_normal(vf x)
+MX_INLINE vf vf_log_normal_by(vf log_of_parts(vf, vf), vf x)
 {
     vi shifted = vi_sub(vf_bits(x), vi_set1(0x3f3504f3));
     vf m = vi_float(vi_add(vi_and(shifted, vi_set1(0x007fffff)), vi_set1(0x3f3504f3)));
-    return vf_log_of_parts(m - vf_set1(1.0f), vi_to_vf(vi_sar(shifted, 23)));
+    return log_of_parts(m - vf_set1(1.0f), vi_to_vf(vi_sar(shifted, 23)));
 }
+MX_INLINE vf vf_log_normal(vf x) { return vf_log_normal_by(vf_log_of_parts, x); }
 
 /* y, which is ln x where x is a positive number: else -inf at 0, NaN below, inf at inf, NaN at NaN. */
 MX_INLINE vf vf_log_elsewhere(vf y, vf x)
@@ -76,10 +76,21 @@ MX_INLINE vf vf_log_elsewhere(vf y, vf x)
 #endif
 }
 
-/* ln x. Denormals count as 0. */
-MX_INLINE vf vf_log(vf x)
+/* As vf_log_of_parts(), for bf16: z times a minimax polynomial of degree 5 (relative error 7e-6). */
+MX_INLINE vf vf_log_of_parts_fast(vf z, vf exponent)
 {
-    vf y = vf_select(vf_gt(vf_set1(1.17549435e-38f), x), vf_set1(-INFINITY), vf_log_normal(x));
+    static const float c[] = {0.220559498f, -0.254032716f, 0.332580226f, -0.499902175f, 1.00000456f};
+    vf p = vf_set1(-0.142920802f);
+    for (int i = 0; i < 5; i++)
+        p = vf_fma(p, z, vf_set1(c[i]));
+    return vf_fma(exponent, vf_set1(0.693147181f), p * z);
+}
+
+/* ln x. Denormals count as 0. */
+MX_INLINE vf vf_log(bool fast, vf x)
+{
+    vf y = fast ? vf_log_normal_by(vf_log_of_parts_fast, x) : vf_log_normal(x);
+    y = vf_select(vf_gt(vf_set1(1.17549435e-38f), x), vf_set1(-INFINITY), y);
     return vf_log_elsewhere(y, x);
 }
 
@@ -103,9 +114,22 @@ MX_INLINE vf vf_tanh_cap(vf x)
     return vf_select(vf_gt(vf_set1(VF_TANH_SMALL), vf_abs(x)), vf_tanh_small(x), vf_tanh(x));
 }
 
-/* tanh x with a small relative error everywhere, and odd: tanh -x is -tanh x to the bit. */
-MX_INLINE vf vf_tanh_whole(vf x)
+/* For bf16: x P(x^2) / Q(x^2) with P and Q of degree 3 (relative error 6e-7) up to 6.5, where tanh is 1 to 5e-6. */
+MX_INLINE vf vf_tanh_fast(vf x)
 {
+    x = vf_min(vf_set1(6.5f), vf_max(vf_set1(-6.5f), x)); /* in this order a NaN survives */
+    vf s = x * x, p = vf_fma(vf_set1(4.27601878e-6f), s, vf_set1(2.34917297e-3f));
+    vf q = vf_fma(vf_set1(1.50235983e-4f), s, vf_set1(2.14081501e-2f));
+    p = vf_fma(vf_fma(p, s, vf_set1(0.123829798f)), s, vf_set1(0.999999418f));
+    q = vf_fma(vf_fma(q, s, vf_set1(0.457158533f)), s, vf_set1(1.0f));
+    return x * p * vf_rcp(q);
+}
+
+/* tanh x with a small relative error everywhere, and odd: tanh -x is -tanh x to the bit. */
+MX_INLINE vf vf_tanh_whole(bool fast, vf x)
+{
+    if (fast)
+        return vf_tanh_fast(x);
     vf one = vf_set1(1.0f), size = vf_min(vf_set1(20.0f), vf_abs(x));
     vf large = one - vf_set1(2.0f) / (vf_exp(size + size) + one);
     vi sign = vi_and(vf_bits(x), vi_set1((int32_t)0x80000000));

@@ -253,6 +253,9 @@ local function add_matrices(list)
     add_matrix(list, "roll", "", 4096, function(x) return mx.roll(x, { shift = 5, dim = 2 }) end)
     add_matrix(list, "pad", "", 4096, function(x) return mx.pad(x, { before = { 0, 3 }, after = { 1, 5 } }) end)
     add_matrix(list, "tril", "", 4096, function(x) return mx.tril(x) end)
+    add_matrix(list, "expand", "of 16", 4096, function(x)
+        return mx.expand(x:view(-1, 16)[{ {}, { 1, 1 } }], { -1, 16 })
+    end)
     add_matrix(list, "tile", "", 4096, function(x) return mx.tile(x, { 1, 2 }) end)
     add_matrix(list, "index_select", "", 4096, function(x)
         return mx.index_select(x, mx.permutation { n = x:size(1), seed = 3 })
@@ -284,13 +287,14 @@ local function add_pointwise(list)
             return function() return run(a, b) end
         end)
     end
-    for op in ("erf log1p expm1 floor ceil round sign softplus elu leaky_relu"):gmatch "%S+" do
+    for op in ("erf tanh log log1p expm1 floor ceil round sign softplus elu leaky_relu"):gmatch "%S+" do
         add(op, "f32", function(x) return mx[op](x) end)
         add(op, "bf16", function(x) return mx[op](x) end)
     end
     add("clamp", "f32", function(x) return mx.clamp(x, { min = 0.5, max = 2 }) end)
     add("isfinite", "f32>u8", function(x) return mx.isfinite(x) end, "f32", "f32")
     add("power", "f32", mx.power)
+    add("power", "bf16", mx.power)
     add("lerp", "f32", function(a, b) return mx.lerp(a, b, { weight = 0.3 }) end)
     add("mul", "u8xf32", mx.mul, "u8", "f32")
     add("masked_fill", "f32", function(mask, x) return mx.masked_fill(x, mask, { value = 0 }) end, "u8", "f32")
@@ -303,6 +307,7 @@ local function add_pointwise(list)
     end
     for _, op in ipairs { "mse_loss", "l1_loss", "huber_loss", "bce_with_logits", "kl_div" } do
         add(op, "f32", function(x, target) return mx[op](x, target) end)
+        add(op, "bf16", function(x, target) return mx[op](x, target) end)
     end
     list[#list + 1] = {
         kernel = "softmax_cross_entropy", shape = sizes(stream_bytes // 4 // 32000, 32000), dtype = "f32", unit = "B/s",

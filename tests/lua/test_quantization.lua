@@ -187,6 +187,11 @@ function TestRecipes.test_generation()
             local one = mx.narrow(tokens, { dim = 2, start = i, length = 1 })
             part = model:hidden(one, { cache = cache, offset = i - 1 })
         end
+        for _, name in ipairs { "query_a", "kv_b", "out", "experts.wo", "shared.wi_0" } do -- quantized once
+            local codes = mx.quantize(model.params["layer001." .. name .. ".weight"]:detach():to("bf16"),
+                { dtype = "i8", by = "column" })
+            lu.assertEquals(cache[1].codes[name].codes:eq(codes):all():item(), 1)
+        end
         local want = mx.narrow(whole, { dim = 2, start = 5, length = 1 })
         lu.assertTrue(distance(part:to("f32"), want:to("f32")) < 0.02)
     end)

@@ -32,6 +32,16 @@ local function products(m)
         end
     end
     return {
+        -- Quantizes rows and weights first, as a step does.
+        int8 = {
+            function()
+                local qx, sx = mx.quantize(x, { dtype = "i8", by = "row" })
+                local qw, sw = mx.quantize(w, { dtype = "i8", by = "column" })
+                mx.scaled_grouped_matmul(qx, qw, sx, sw, counts)
+            end,
+            each(function(g) mx.matmul(rows_of(x, m, g), w[g]) end),
+            function() mx.matmul(x, w[1]) end,
+        },
         forward = {
             function() mx.grouped_matmul(x, w, counts) end,
             each(function(g) mx.matmul(rows_of(x, m, g), w[g]) end),

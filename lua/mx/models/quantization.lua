@@ -246,6 +246,15 @@ local function watch_gradient(self, y, scale, scale_x, scale_w)
     end)
 end
 
+-- The codes of layer i's weights, which the passes of one generation share; nil outside of generation.
+local function kept_codes(i, run)
+    local cache = run and run.cache and run.cache[i]
+    if cache then
+        cache.codes = cache.codes or {}
+    end
+    return cache and cache.codes
+end
+
 --- The products of h with weights of layer i: a function from the name of a weight, and a bias or nil, to h W + bias.
 ---@param model mx.Decoder
 ---@param i integer
@@ -264,17 +273,21 @@ function quantization.products(model, i, weights, h, run, counts)
     end
     local dtype, trains = model.shape.dtype, run ~= nil and run.pass ~= nil
     local multiply = counts and mx.scaled_grouped_matmul or mx.scaled_matmul
-    local x, scale_x
+    local kept, x, scale_x = kept_codes(i, run), nil, nil
     return function(name, bias)
         if not x then
             x, scale_x = quantize(self, i, name, INPUT, h, trains)
         end
         local weight = weights[name .. ".weight"]
         local w, scale_w
+        weight = kept and kept[name] or weight
         if type(weight) == "table" then
             w, scale_w = weight.codes, weight.scale
         else
             w, scale_w = codes_of_weight(self, model, i, name, weight:to(dtype), nil, trains)
+        end
+        if kept and not kept[name] then
+            kept[name] = { codes = w:detach():keep(), scale = scale_w:detach():keep() }
         end
         local scale, note = delayed(self, i, name, GRADIENT, trains)
         local y = multiply(x, w, scale_x, scale_w, counts or bias, scale, note, {

@@ -28,7 +28,7 @@ end
 -- ---- stored and updated parts: everything ----
 
 Alone.part, Alone.place = stored.part, stored.place -- without entries: all of each tensor
-Alone.whole, Alone.piece = stored.whole, stored.piece
+Alone.whole, Alone.whole_of_stage, Alone.piece = stored.whole, stored.whole_of_stage, stored.piece
 Alone.holders, Alone.share_tied = nothing, nothing -- nil: there are no stages
 Alone.updated, Alone.update_place = nothing, nothing -- nil: all of it
 Alone.is_gathered, Alone.gather_of_codes = nothing, nothing -- nil: no
@@ -151,6 +151,7 @@ function Alone.own_experts(_, part)
 end
 
 Alone.sends_rows = nothing -- nil: there is nobody to send them to
+Alone.rows_of_ranks, Alone.send_rows = first, first
 Alone.gather_tokens, Alone.scatter_tokens, Alone.mean_of_sequences = first, first, first
 Alone.sum_over_tokens, Alone.counted_once = first, first
 

@@ -85,13 +85,11 @@ static void join_parts(const mx_attention_plan *p, int64_t head, int64_t row, co
         for (int64_t d = 0; d < a->head_dim; d++)
             sums[d] += weight * from[16 + d];
     }
-    a->lse[mx_attention_lse_at(p, head, row)] = sum == 0 ? -INFINITY : (top + log2f(sum)) * 0.693147181f;
+    float keep = mx_attention_end_row(p, head, row, top, &sum);
     mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, head);
     void *to = (void *)mx_attention_row(&out, a->dtype, row);
-    for (int64_t d = 0; d < a->head_dim; d++) {
-        float x = sum == 0 ? 0.0f : sums[d] / sum;
-        mx_set_float(to, d, x, a->dtype);
-    }
+    for (int64_t d = 0; d < a->head_dim; d++)
+        mx_set_float(to, d, sum == 0 ? 0.0f : keep * sums[d] / sum, a->dtype);
 }
 
 /* Few rows: cuts the keys that any of them needs into parts of a fixed length. */
@@ -295,6 +293,33 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
 }
 
 mx_status mx_attention_backward(const mx_attention *a) { return mx_attention_backward_by(path_of(a), a); }
+
+static float row_dot(const void *x, const void *y, mx_dtype dtype, int64_t width)
+{
+    const float *restrict x32 = x, *restrict y32 = y;
+    const mx_bf16 *restrict x16 = x, *restrict y16 = y;
+    bool is_bf16 = mx_is_bf16(dtype);
+    float sum = 0;
+    for (int64_t d = 0; d < width; d++)
+        sum += is_bf16 ? mx_from_bf16(x16[d]) * mx_from_bf16(y16[d]) : x32[d] * y32[d];
+    return sum;
+}
+
+void mx_attention_sinks_backward(const mx_attention *a, float *dsinks)
+{
+    int64_t heads = a->n_heads, row_bytes = a->head_dim * (int64_t)mx_dtype_bytes(a->dtype);
+#pragma omp parallel for schedule(static) num_threads(threads_here())
+    for (int64_t h = 0; h < heads; h++) {
+        double sum = 0;
+        for (int64_t i = 0; i < a->batch * a->queries; i++) {
+            int64_t at = (i * heads + h) * row_bytes;
+            float lse = a->lse[(i / a->queries * heads + h) * a->queries + i % a->queries];
+            float delta = row_dot((const char *)a->out + at, (const char *)a->dout + at, a->dtype, a->head_dim);
+            sum -= lse == -INFINITY ? 0.0 : (double)(expf(a->sinks[h] - lse) * delta);
+        }
+        dsinks[h] = (float)sum;
+    }
+}
 
 double mx_attention_pairs(const mx_attention *a)
 {

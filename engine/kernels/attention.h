@@ -11,8 +11,9 @@
  *   y < kv_length;   causal: y <= x or y < prefix;   window: |x - y| < window;   chunk: x / chunk = y / chunk, rounded
  *   down;   intervals: first <= y < end of this query
  *
- * These masks leave each query one run of keys. A query without any key has out = 0, lse = -inf and no gradient. Blocks
- * of keys that no query of a block attends to take no time.
+ * These masks leave each query one run of keys. A query without any key has out = 0, lse = -inf (or its sink) and
+ * no gradient. Blocks of keys that no query of a block attends to take no time. Sinks (GPT-OSS) take a part of each
+ * query's probability; lse includes them, so the backward pass needs no more.
  *
  * Scores, sums and gradients are f32 whatever the dtype. With bf16 operands the probabilities and score gradients are
  * rounded to bf16 for the second product where the machine multiplies bf16 (AVX512-BF16), and stay f32 elsewhere.
@@ -51,6 +52,7 @@ typedef struct mx_attention {
     mx_dtype bias_dtype; /* f32, bf16 or u8 */
     int64_t bias_batch, bias_head, bias_query;
     const float *slopes; /* (n_heads): -slope |x - y| is added to the scores; NULL: none */
+    const float *sinks;  /* (n_heads): the score of one more key, whose value is 0; NULL: none */
 
     void *out;
     float *lse;
@@ -75,6 +77,10 @@ mx_status mx_attention_backward(const mx_attention *a);
  * intervals are not set. MX_ERR_MEMORY. */
 mx_status mx_attention_intervals(int64_t batch, int64_t queries, int64_t keys, const int32_t *q_segments,
                                  const int32_t *k_segments, int32_t *intervals, int64_t *second);
+
+/* The gradient of the sinks from sinks, out, lse and dout: dsinks (n_heads) = -sum over batch and queries of
+ * e^(sink - lse) (out . dout). */
+void mx_attention_sinks_backward(const mx_attention *a, float *dsinks);
 
 /* Puts what the queries get from two sets of keys together: `sums` (f32, of the shape of out) and `lse` hold what they
  * got from some, part->out and part->lse what they got from others; then sums and lse hold what all of them give. Where

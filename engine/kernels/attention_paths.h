@@ -8,6 +8,8 @@
 #include "kernels/attention.h"
 #include "kernels/inline.h"
 
+#include <math.h>
+
 typedef struct mx_attention_plan {
     const mx_attention *a;
     int64_t group, rows; /* query heads per kv head; queries * group */
@@ -100,17 +102,39 @@ static inline int64_t mx_attention_lse_at(const mx_attention_plan *p, int64_t he
     return q_head * a->queries + row / p->group;
 }
 
+/* The number of a row's query head, from 0. */
+static inline int64_t mx_attention_q_head(const mx_attention_plan *p, int64_t head, int64_t row)
+{
+    return head % p->a->n_kv_heads * p->group + row % p->group;
+}
+
+/* Ends the sums of a row: `top` is its largest score times log2(e), *sum that of the probabilities relative to it. Adds
+ * the sink and writes lse. The row's result is its sums of probability times v, times what is returned, over *sum. */
+static inline float mx_attention_end_row(const mx_attention_plan *p, int64_t head, int64_t row, float top, float *sum)
+{
+    const mx_attention *a = p->a;
+    float sink = a->sinks ? a->sinks[mx_attention_q_head(p, head, row)] * 1.44269504f : -INFINITY, keep = 1;
+    if (sink != -INFINITY) {
+        float most = sink > top ? sink : top;
+        keep = exp2f(top - most);
+        *sum = *sum * keep + exp2f(sink - most);
+        top = most;
+    }
+    a->lse[mx_attention_lse_at(p, head, row)] = *sum == 0.0f ? -INFINITY : (top + log2f(*sum)) * 0.693147181f;
+    return keep;
+}
+
 /* The bias of a row for key 0, and where it is; and the position of a row and its slope. */
 static inline int64_t mx_attention_bias_at(const mx_attention_plan *p, int64_t head, int64_t row)
 {
     const mx_attention *a = p->a;
-    int64_t q_head = head % a->n_kv_heads * p->group + row % p->group;
-    return head / a->n_kv_heads * a->bias_batch + q_head * a->bias_head + row / p->group * a->bias_query;
+    return head / a->n_kv_heads * a->bias_batch + mx_attention_q_head(p, head, row) * a->bias_head +
+           row / p->group * a->bias_query;
 }
 
 static inline float mx_attention_slope(const mx_attention_plan *p, int64_t head, int64_t row)
 {
-    return p->a->slopes ? p->a->slopes[head % p->a->n_kv_heads * p->group + row % p->group] : 0.0f;
+    return p->a->slopes ? p->a->slopes[mx_attention_q_head(p, head, row)] : 0.0f;
 }
 
 /* A run of keys: first to before end; empty if first >= end. */

@@ -100,13 +100,13 @@ static void run_unary_grad(const map *m, int64_t first, int64_t last)
 
 static void run_gated(const map *m, int64_t first, int64_t last)
 {
-    m->paths->gated(m->f.op, m->in[0].dtype, at(m->in[0], first).data, at(m->in[1], first).data,
-                    at(m->out[0], first).data, last - first, m->stream);
+    m->paths->gated(m->f, m->in[0].dtype, at(m->in[0], first).data, at(m->in[1], first).data, at(m->out[0], first).data,
+                    last - first, m->stream);
 }
 
 static void run_gated_grad(const map *m, int64_t first, int64_t last)
 {
-    m->paths->gated_grad(m->f.op, m->in[0].dtype, at(m->in[0], first).data, at(m->in[1], first).data,
+    m->paths->gated_grad(m->f, m->in[0].dtype, at(m->in[0], first).data, at(m->in[1], first).data,
                          at(m->in[2], first).data, at(m->out[0], first).data, at(m->out[1], first).data, last - first,
                          m->stream);
 }
@@ -132,11 +132,29 @@ static void unary_grad_f64(mx_function f, mx_array v, mx_array dy, mx_array dx, 
         ((double *)dx.data)[i] = ((const double *)dy.data)[i] * mx_f64_slope(f, ((const double *)v.data)[i]);
 }
 
+static double clamp_f64(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
+
+/* What multiplies up, or the clamped up; `limit` 0: not clamped. */
+static double gate_f64(mx_function act, double x)
+{
+    const double sharp = 1.702, limit = act.p0;
+    return limit > 0 ? mx_f64_value(act, sharp * clamp_f64(x, -INFINITY, limit)) / sharp : mx_f64_value(act, x);
+}
+
+static double up_f64(double limit, double x) { return limit > 0 ? clamp_f64(x, -limit, limit) + 1 : x; }
+
+static double gate_slope_f64(mx_function act, double x)
+{
+    if (act.p0 > 0)
+        return x > act.p0 ? 0 : mx_f64_slope(act, 1.702 * x);
+    return mx_f64_slope(act, x);
+}
+
 static void gated_f64(mx_function act, const double *gate, const double *up, double *y, int64_t n)
 {
 #pragma omp parallel for schedule(static) if (n >= MX_CHUNK)
     for (int64_t i = 0; i < n; i++)
-        y[i] = mx_f64_value(act, gate[i]) * up[i];
+        y[i] = gate_f64(act, gate[i]) * up_f64(act.p0, up[i]);
 }
 
 static void gated_grad_f64(mx_function act, const double *gate, const double *up, const double *dy, double *dgate,
@@ -144,9 +162,9 @@ static void gated_grad_f64(mx_function act, const double *gate, const double *up
 {
 #pragma omp parallel for schedule(static) if (n >= MX_CHUNK)
     for (int64_t i = 0; i < n; i++) {
-        double g = gate[i], d = dy[i];
-        dgate[i] = d * up[i] * mx_f64_slope(act, g);
-        dup[i] = d * mx_f64_value(act, g);
+        double g = gate[i], u = up[i], d = dy[i];
+        dgate[i] = d * up_f64(act.p0, u) * gate_slope_f64(act, g);
+        dup[i] = act.p0 > 0 && fabs(u) > act.p0 ? 0 : d * gate_f64(act, g);
     }
 }
 
@@ -170,22 +188,23 @@ void mx_unary_backward(mx_function f, mx_array v, mx_array dy, mx_array dx, int6
     run_map(&(map){.f = f, .in = {v, dy}, .out = {dx}, .run = run_unary_grad}, 2, 1, n);
 }
 
-void mx_gated_forward(mx_unary act, mx_array gate, mx_array up, mx_array y, int64_t n)
+void mx_gated_forward(mx_function act, mx_array gate, mx_array up, mx_array y, int64_t n)
 {
     if (y.dtype == MX_F64) {
-        gated_f64((mx_function){.op = act}, gate.data, up.data, y.data, n);
+        gated_f64(act, gate.data, up.data, y.data, n);
         return;
     }
-    run_map(&(map){.f.op = act, .in = {gate, up}, .out = {y}, .run = run_gated}, 2, 1, n);
+    run_map(&(map){.f = act, .in = {gate, up}, .out = {y}, .run = run_gated}, 2, 1, n);
 }
 
-void mx_gated_backward(mx_unary act, mx_array gate, mx_array up, mx_array dy, mx_array dgate, mx_array dup, int64_t n)
+void mx_gated_backward(mx_function act, mx_array gate, mx_array up, mx_array dy, mx_array dgate, mx_array dup,
+                       int64_t n)
 {
     if (dgate.dtype == MX_F64) {
-        gated_grad_f64((mx_function){.op = act}, gate.data, up.data, dy.data, dgate.data, dup.data, n);
+        gated_grad_f64(act, gate.data, up.data, dy.data, dgate.data, dup.data, n);
         return;
     }
-    run_map(&(map){.f.op = act, .in = {gate, up, dy}, .out = {dgate, dup}, .run = run_gated_grad}, 3, 2, n);
+    run_map(&(map){.f = act, .in = {gate, up, dy}, .out = {dgate, dup}, .run = run_gated_grad}, 3, 2, n);
 }
 
 void mx_add_to(mx_array c, mx_array x, int64_t n)

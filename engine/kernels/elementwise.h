@@ -65,9 +65,12 @@ void mx_unary_forward(mx_function f, mx_array x, mx_array y, int64_t n);
 void mx_unary_backward(mx_function f, mx_array v, mx_array dy, mx_array dx, int64_t n);
 bool mx_unary_reads_output(mx_unary op);
 
-/* y = act(gate) * up, and both gradients in one pass. act is MX_RELU, MX_GELU_TANH, MX_GELU_ERF or MX_SILU. */
-void mx_gated_forward(mx_unary act, mx_array gate, mx_array up, mx_array y, int64_t n);
-void mx_gated_backward(mx_unary act, mx_array gate, mx_array up, mx_array dy, mx_array dgate, mx_array dup, int64_t n);
+/* y = act(gate) * up, and both gradients in one pass. act is MX_RELU, MX_GELU_TANH, MX_GELU_ERF or MX_SILU. MX_SILU
+ * with a limit p0 > 0 is the clamped SwiGLU of GPT-OSS: with g = min(gate, p0) and u = up between -p0 and p0, y = g
+ * sigmoid(1.702 g) (u + 1). */
+void mx_gated_forward(mx_function act, mx_array gate, mx_array up, mx_array y, int64_t n);
+void mx_gated_backward(mx_function act, mx_array gate, mx_array up, mx_array dy, mx_array dgate, mx_array dup,
+                       int64_t n);
 
 /* y = x in y's dtype, any to any. Float to integer rounds toward zero and saturates, NaN gives 0; integer to integer
  * saturates; integers and f64 become bf16 by way of f32. */
@@ -169,8 +172,8 @@ void mx_where_forward(const mx_broadcast *plan, const uint8_t *cond, mx_array a,
 typedef struct mx_elementwise_paths {
     void (*unary)(mx_function f, mx_dtype dtype, const void *x, void *y, int64_t n, bool stream);
     void (*unary_grad)(mx_function f, mx_dtype dtype, const void *v, const void *dy, void *dx, int64_t n, bool stream);
-    void (*gated)(mx_unary act, mx_dtype dtype, const void *gate, const void *up, void *y, int64_t n, bool stream);
-    void (*gated_grad)(mx_unary act, mx_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
+    void (*gated)(mx_function act, mx_dtype dtype, const void *gate, const void *up, void *y, int64_t n, bool stream);
+    void (*gated_grad)(mx_function act, mx_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
                        void *dup, int64_t n, bool stream);
     void (*to_f32)(const mx_bf16 *x, float *y, int64_t n, bool stream);
     void (*to_bf16)(const float *x, mx_bf16 *y, int64_t n, bool stream);

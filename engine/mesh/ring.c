@@ -28,7 +28,7 @@ typedef struct ring_attr {
     double softcap, scale;
 } ring_attr;
 
-enum { Q, K, V, INTERVALS };
+enum { Q, K, V, INTERVALS, SINKS };
 enum { OUT, LSE };
 enum { DQ, DK, DV, GRADIENTS };
 
@@ -267,6 +267,7 @@ static mx_status check_options(const mx_call *call)
 static mx_status ring_infer(mx_call *call)
 {
     MX_TRY(mx_attention_check_tensors(call));
+    MX_TRY(mx_attention_check_sinks(call, SINKS));
     MX_TRY(check_options(call));
     const mx_shape *q = &call->in[Q]->shape;
     MX_TRY(mx_out(call, OUT, call->in[Q]->dtype, q));
@@ -280,12 +281,12 @@ static mx_cost ring_cost(const mx_call *call)
     return (mx_cost){0};
 }
 
-/* Attention of the queries to the current block: out and lse. */
-static mx_status attend(const ring *r, int distance, const mx_attention_attr *a, mx_tensor *part[2])
+/* Attention of the queries to the current block: out and lse. Sinks count once, with the rank's own block. */
+static mx_status attend(const ring *r, int distance, const mx_attention_attr *a, mx_tensor *sinks, mx_tensor *part[2])
 {
-    mx_tensor *in[] = {r->call->in[Q], r->k, r->v, NULL};
+    mx_tensor *in[] = {r->call->in[Q], r->k, r->v, NULL, NULL, NULL, sinks};
     MX_TRY(intervals_at(r, distance, &in[INTERVALS]));
-    mx_status status = mx_apply(&mx_op_attention, in, 4, MX_ATTRS(*a), part);
+    mx_status status = mx_apply(&mx_op_attention, in, 7, MX_ATTRS(*a), part);
     mx_release(in[INTERVALS]);
     return status;
 }
@@ -297,7 +298,7 @@ static mx_status add_block(const ring *r, int distance, mx_tensor *const all[2])
     mx_tensor *part[2] = {NULL, NULL};
     if (!mask_at(r, distance, &a))
         return MX_OK;
-    MX_TRY(attend(r, distance, &a, part));
+    MX_TRY(attend(r, distance, &a, NULL, part));
     mx_tensor *in[] = {all[OUT], all[LSE], part[OUT], part[LSE]};
     mx_status status = mx_apply(&mx_op_attention_merge_, in, 4, MX_NO_ATTRS, NULL);
     release(part, 2);
@@ -307,7 +308,7 @@ static mx_status add_block(const ring *r, int distance, mx_tensor *const all[2])
 static mx_status forward_blocks(ring *r, mx_tensor *all[2])
 {
     const mx_attention_attr own = options_of(r);
-    MX_TRY(attend(r, 0, &own, all));
+    MX_TRY(attend(r, 0, &own, r->call->in[SINKS], all));
     int distance = next_distance(r, 0);
     if (distance == 0)
         return MX_OK;
@@ -451,6 +452,8 @@ static mx_status ring_vjp(mx_vjp *v)
         status = mx_give_grad(v, i, g.own[i]);
         g.own[i] = NULL;
     }
+    if (status == MX_OK)
+        status = mx_attention_give_sinks(v, SINKS, g.dout);
     mx_release(g.dout);
     release(g.own, GRADIENTS);
     release(g.share, 2);
@@ -481,14 +484,14 @@ const mx_op mx_op_ring_attention = {
         "attention over a sequence that is split over an axis: q (B, S, H, D), k v (B, S, K, D) of this rank's tokens "
         "-> (B, S, H, D). The ranks pass keys and values around a ring, overlapped with computation. intervals i32 (B, "
         "S, 2): the first key of each query in the whole sequence, from 0, and the last + 1, within what the options "
-        "leave. Collective",
-    .inputs = (const char *const[]){"q", "k", "v", "intervals?", NULL},
+        "leave. sinks: as for attention. Collective",
+    .inputs = (const char *const[]){"q", "k", "v", "intervals?", "sinks?", NULL},
     .n_out = 2, /* out; lse (B, H, S) f32 */
     .n_results = 1,
     .flags = MX_OP_COLLECTIVE | MX_OP_COMPOSITE | MX_OP_OWN_STORAGE,
     .attrs = ring_attrs,
     .attr_bytes = sizeof(ring_attr),
-    .reads_in = 1u << Q | 1u << K | 1u << V | 1u << INTERVALS,
+    .reads_in = 1u << Q | 1u << K | 1u << V | 1u << INTERVALS | 1u << SINKS,
     .reads_out = 1u << OUT | 1u << LSE,
     .infer = ring_infer,
     .cost = ring_cost,

@@ -3,9 +3,12 @@
 #include "ops/pointwise.h"
 #include "ops/terms.h"
 
+#include <math.h>
+
 typedef struct gated_attr {
     int activation; /* index in activations */
     int approximate;
+    double limit;
 } gated_attr;
 
 static const char *const x_input[] = {"x", NULL};
@@ -58,18 +61,21 @@ const mx_op mx_op_gelu = {
 
 /* ---- gated ---- */
 
-static const char *const activations[] = {"silu", "gelu", "relu", NULL};
+enum { SILU, GELU, RELU, GPT_OSS };
+static const char *const activations[] = {"silu", "gelu", "relu", "gpt_oss", NULL};
 
-static mx_unary activation_of(const mx_call *call)
+static mx_function activation_of(const mx_call *call)
 {
     const gated_attr *attr = mx_call_attr(call);
-    if (attr->activation == 1)
-        return attr->approximate ? MX_GELU_ERF : MX_GELU_TANH;
-    return attr->activation == 0 ? MX_SILU : MX_RELU;
+    const mx_unary of[] = {MX_SILU, attr->approximate ? MX_GELU_ERF : MX_GELU_TANH, MX_RELU, MX_SILU};
+    return (mx_function){.op = of[attr->activation], .p0 = attr->activation == GPT_OSS ? attr->limit : 0};
 }
 
 static mx_status infer_gated(mx_call *call)
 {
+    const gated_attr *attr = mx_call_attr(call);
+    if (!(attr->limit > 0) || isinf(attr->limit))
+        return mx_bad_value(call, "limit = %g; expected a positive number", attr->limit);
     MX_TRY(mx_want_reals(call));
     for (int i = 0; i < call->n_in; i++)
         if (!mx_shape_equal(&call->in[i]->shape, &call->in[0]->shape))
@@ -130,21 +136,36 @@ static mx_status vjp_gated(mx_vjp *v)
     return status != MX_OK ? status : other;
 }
 
+static mx_tensor *clamped_swiglu(mx_terms *s, mx_tensor *gate, mx_tensor *up, double limit)
+{
+    const double below[] = {-INFINITY, limit}, between[] = {-limit, limit};
+    gate = mx_term(s, &mx_op_clamp, MX_ATTRS(below), gate, NULL, NULL);
+    up = mx_term(s, &mx_op_clamp, MX_ATTRS(between), up, NULL, NULL);
+    mx_tensor *active = mx_term_mul(s, gate, mx_term_one(s, &mx_op_sigmoid, mx_term_affine(s, gate, 1.702, 0)));
+    return mx_term_mul(s, active, mx_term_affine(s, up, 1, 1));
+}
+
 static mx_tensor *plain_gated(mx_terms *s, const mx_call *call)
 {
     const gated_attr *attr = mx_call_attr(call);
     const mx_gelu_attr gelu = {attr->approximate};
     mx_tensor *gate = mx_term_wide(s, call->in[0]), *up = mx_term_wide(s, call->in[1]);
-    mx_tensor *active = attr->activation == 1 ? mx_term(s, &mx_op_gelu, MX_ATTRS(gelu), gate, NULL, NULL)
-                                              : mx_term_one(s, attr->activation == 0 ? &mx_op_silu : &mx_op_relu, gate);
+    if (attr->activation == GPT_OSS)
+        return mx_term_cast(s, clamped_swiglu(s, gate, up, attr->limit), call->in[0]->dtype);
+    mx_tensor *active = attr->activation == GELU
+                            ? mx_term(s, &mx_op_gelu, MX_ATTRS(gelu), gate, NULL, NULL)
+                            : mx_term_one(s, attr->activation == SILU ? &mx_op_silu : &mx_op_relu, gate);
     return mx_term_cast(s, mx_term_mul(s, active, up), call->in[0]->dtype);
 }
 
-static const mx_attr gated_attrs[] = {{"activation", MX_ATTR_ENUM, offsetof(gated_attr, activation), 0, activations,
-                                       "activation of gate: silu, gelu or relu"},
-                                      {"approximate", MX_ATTR_ENUM, offsetof(gated_attr, approximate), 0,
-                                       mx_gelu_choices, "approximation of gelu: tanh or none"},
-                                      {0}};
+static const mx_attr gated_attrs[] = {
+    {"activation", MX_ATTR_ENUM, offsetof(gated_attr, activation), 0, activations,
+     "activation of gate: silu, gelu or relu; gpt_oss: with g = gate up to limit and "
+     "u = up from -limit to limit, the result is g sigmoid(1.702 g) (u + 1)"},
+    {"limit", MX_ATTR_FLOAT, offsetof(gated_attr, limit), 7, NULL, "the limit of gpt_oss"},
+    {"approximate", MX_ATTR_ENUM, offsetof(gated_attr, approximate), 0, mx_gelu_choices,
+     "approximation of gelu: tanh or none"},
+    {0}};
 
 const mx_op mx_op_gated = {
     .name = "gated",

@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-enum { Q, K, V, INTERVALS, BIAS }; /* inputs of attention; slopes come after bias */
+enum { Q, K, V, INTERVALS, BIAS, SLOPES, SINKS }; /* inputs of attention */
 /* Inputs of its gradient after q, k and v. */
 enum { OUT = 3, LSE, DOUT, GRAD_INTERVALS, GRAD_BIAS };
 
@@ -175,6 +175,16 @@ static mx_status check_bias(const mx_call *call, int at)
     return MX_OK;
 }
 
+mx_status mx_attention_check_sinks(const mx_call *call, int i)
+{
+    mx_shape heads = mx_vector(call->in[Q]->shape.size[2]);
+    if (!input(call, i))
+        return MX_OK;
+    if (call->in[Q]->dtype != MX_F64 || call->in[i]->dtype != MX_F64)
+        MX_TRY(mx_want_dtype(call, i, MX_F32));
+    return mx_want_shape(call, i, &heads);
+}
+
 static mx_status check_inputs(const mx_call *call, int intervals)
 {
     MX_TRY(mx_attention_check_tensors(call));
@@ -188,6 +198,7 @@ static mx_status check_inputs(const mx_call *call, int intervals)
 static mx_status attention_infer(mx_call *call)
 {
     MX_TRY(check_inputs(call, INTERVALS));
+    MX_TRY(mx_attention_check_sinks(call, SINKS));
     const mx_shape *q = &call->in[Q]->shape;
     MX_TRY(mx_out(call, 0, call->in[Q]->dtype, q));
     return mx_out(call, 1, MX_F32, &(mx_shape){3, {q->size[0], q->size[2], q->size[1]}});
@@ -220,9 +231,19 @@ static mx_cost attention_cost(const mx_call *call) { return cost_of(call, 2); }
 static mx_status attention_host(mx_call *call)
 {
     mx_attention a = attention_of(call, INTERVALS);
+    a.sinks = input(call, SINKS) ? mx_f32(call->in[SINKS]) : NULL;
     a.out = mx_data(call->out[0]);
     a.lse = mx_f32(call->out[1]);
     return mx_attention_forward(&a);
+}
+
+mx_status mx_attention_give_sinks(mx_vjp *v, int i, mx_tensor *dout)
+{
+    mx_tensor *in[] = {v->call->in[i], v->call->out[0], v->call->out[1], dout}, *dsinks = NULL;
+    if (!v->want[i])
+        return MX_OK;
+    MX_TRY(mx_apply(&mx_op_attention_sinks_grad, in, 4, MX_NO_ATTRS, &dsinks));
+    return mx_give_grad(v, i, dsinks);
 }
 
 static mx_status attention_vjp(mx_vjp *v)
@@ -235,9 +256,11 @@ static mx_status attention_vjp(mx_vjp *v)
     mx_tensor *grads[4], *dout;
     MX_TRY(mx_out_grad(v, 0, &dout));
     mx_tensor *in[] = {
-        call->in[Q],       call->in[K],          call->in[V], call->out[0], call->out[1], dout, input(call, INTERVALS),
-        input(call, BIAS), input(call, BIAS + 1)};
-    mx_status status = mx_apply(&mx_op_attention_grad, in, 9, MX_ATTRS(attr), grads);
+        call->in[Q],       call->in[K],        call->in[V], call->out[0], call->out[1], dout, input(call, INTERVALS),
+        input(call, BIAS), input(call, SLOPES)};
+    mx_status status = mx_attention_give_sinks(v, SINKS, dout);
+    if (status == MX_OK)
+        status = mx_apply(&mx_op_attention_grad, in, 9, MX_ATTRS(attr), grads);
     mx_release(dout);
     for (int i = 0; i < 3 && status == MX_OK; i++)
         status = mx_give_grad(v, i, grads[i]);
@@ -268,14 +291,15 @@ const mx_op mx_op_attention = {
            "intervals i32 (B, S, 2): the first key of each query, from 0, and the last + 1, within what the options "
            "leave; attention_intervals makes them of documents. A query without keys gives 0. "
            "bias (B, H, S, T), all but T may be 1, is added to the scores; of u8 it is a mask, 1 where a query attends "
-           "to a key. slopes f32 (H): -slope |i - j| is added (ALiBi)",
-    .inputs = (const char *const[]){"q", "k", "v", "intervals?", "bias?", "slopes?", NULL},
+           "to a key. slopes f32 (H): -slope |i - j| is added (ALiBi). sinks f32 (H): the score of one more key, whose "
+           "value is 0, for all queries of a head (GPT-OSS)",
+    .inputs = (const char *const[]){"q", "k", "v", "intervals?", "bias?", "slopes?", "sinks?", NULL},
     .n_out = 2, /* out; lse (B, H, S) f32 */
     .n_results = 1,
     .flags = MX_OP_PLAIN_F64,
     .attrs = attention_attrs,
     .attr_bytes = sizeof(mx_attention_attr),
-    .reads_in = 1u << Q | 1u << K | 1u << V | 1u << INTERVALS | 1u << BIAS | 1u << (BIAS + 1),
+    .reads_in = 1u << Q | 1u << K | 1u << V | 1u << INTERVALS | 1u << BIAS | 1u << SLOPES | 1u << SINKS,
     .reads_out = 1u << 0 | 1u << 1,
     .infer = attention_infer,
     .cost = attention_cost,
@@ -353,6 +377,59 @@ const mx_op mx_op_attention_grad = {
     .infer = attention_grad_infer,
     .cost = attention_grad_cost,
     .host = attention_grad_host,
+};
+
+/* ---- attention_sinks_grad ---- */
+
+enum { OF_SINKS, OF_OUT, OF_LSE, OF_DOUT };
+
+static mx_status sinks_grad_infer(mx_call *call)
+{
+    const mx_tensor *out = call->in[OF_OUT];
+    MX_TRY(mx_want_float(call, OF_OUT));
+    if (out->shape.n_dims != 4)
+        return mx_bad_shape(call, "out must be (batch, queries, heads, head_dim)");
+    const int64_t *size = out->shape.size;
+    mx_shape heads = mx_vector(size[2]);
+    MX_TRY(mx_want_dtype(call, OF_SINKS, MX_F32));
+    MX_TRY(mx_want_shape(call, OF_SINKS, &heads));
+    MX_TRY(mx_want_dtype(call, OF_LSE, MX_F32));
+    MX_TRY(mx_want_shape(call, OF_LSE, &(mx_shape){3, {size[0], size[2], size[1]}}));
+    MX_TRY(mx_want_dtype(call, OF_DOUT, out->dtype));
+    MX_TRY(mx_want_shape(call, OF_DOUT, &out->shape));
+    return mx_out(call, 0, MX_F32, &heads);
+}
+
+static mx_cost sinks_grad_cost(const mx_call *call)
+{
+    return mx_cost_of(call, 2.0 * (double)mx_count(call->in[OF_OUT]));
+}
+
+static mx_status sinks_grad_host(mx_call *call)
+{
+    const mx_tensor *out = call->in[OF_OUT];
+    const mx_attention a = {.batch = out->shape.size[0],
+                            .queries = out->shape.size[1],
+                            .n_heads = out->shape.size[2],
+                            .head_dim = out->shape.size[3],
+                            .dtype = out->dtype,
+                            .sinks = mx_f32(call->in[OF_SINKS]),
+                            .out = mx_data(out),
+                            .lse = mx_f32(call->in[OF_LSE]),
+                            .dout = mx_data(call->in[OF_DOUT])};
+    mx_attention_sinks_backward(&a, mx_f32(call->out[0]));
+    return MX_OK;
+}
+
+const mx_op mx_op_attention_sinks_grad = {
+    .name = "attention_sinks_grad",
+    .doc = "the gradient of attention's sinks, f32 (H), from out, lse and the gradient dout of out",
+    .inputs = (const char *const[]){"sinks", "out", "lse", "dout", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .infer = sinks_grad_infer,
+    .cost = sinks_grad_cost,
+    .host = sinks_grad_host,
 };
 
 /* ---- attention_merge_ ---- */

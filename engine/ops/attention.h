@@ -25,6 +25,12 @@ mx_status mx_attention_check_tensors(const mx_call *call);
 /* MX_ERR_VALUE: window, softcap or scale is out of range. MX_ERR_SHAPE: there are more keys than attention supports. */
 mx_status mx_attention_check_scores(const mx_call *call, const mx_attention_attr *attr);
 
+/* For input i, the sinks, f32 (or f64 as q): MX_ERR_DTYPE, MX_ERR_SHAPE. */
+mx_status mx_attention_check_sinks(const mx_call *call, int i);
+
+/* Gives input i, the sinks, its gradient, if wanted. The call's outputs are out and lse; dout is the gradient of out. */
+mx_status mx_attention_give_sinks(mx_vjp *v, int i, mx_tensor *dout);
+
 /* For a call of attention or its gradient: the pairs of query and key in the blocks that a kernel computes, of all
  * heads and sequences. A block is skipped if none of its pairs may attend by position; intervals are ignored. 0, 0: all
  * pairs.

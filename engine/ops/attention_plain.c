@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { Q, K, V, INTERVALS, BIAS, SLOPES };
+enum { Q, K, V, INTERVALS, BIAS, SLOPES, SINKS };
 
 static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
 
@@ -123,6 +123,15 @@ static mx_tensor *scores_of(mx_terms *s, const mx_call *call, mx_tensor *x, mx_t
     return scores;
 }
 
+/* The share of a query's probability that its keys have, besides the sink: 1 / (1 + e^(sink - lse)). */
+static mx_tensor *share_of_keys(mx_terms *s, const mx_call *call, mx_tensor *scores)
+{
+    mx_shape column = {3, {call->in[Q]->shape.size[2], 1, 1}};
+    mx_tensor *sinks = mx_term_reshape(s, mx_term_cast(s, input(call, SINKS), scores->dtype), &column);
+    mx_tensor *lse = mx_term_reduce(s, &mx_op_logsumexp, scores, 1u << 3);
+    return mx_term_one(s, &mx_op_sigmoid, mx_term_sub(s, lse, sinks));
+}
+
 /* A masked score is far below all others, and its probability 0: so a query without keys gives 0. */
 mx_tensor *mx_attention_plain(mx_terms *s, const mx_call *call)
 {
@@ -138,6 +147,8 @@ mx_tensor *mx_attention_plain(mx_terms *s, const mx_call *call)
     mx_tensor *p = mx_term(s, &mx_op_softmax, MX_ATTRS(last), scores, NULL, NULL);
     if (p && mask)
         p = mx_term_where(s, mask, p, mx_term_number(s, p->dtype, 0));
+    if (p && input(call, SINKS))
+        p = mx_term_mul(s, p, share_of_keys(s, call, scores));
     int64_t group = k->size[2] > 0 ? q->size[2] / k->size[2] : 0;
     p = mx_term_reshape(s, p, &(mx_shape){4, {q->size[0], k->size[2], group * q->size[1], k->size[1]}});
     mx_tensor *out = matmul(s, p, by_kv_head(s, call->in[V], k->size[2]), false);

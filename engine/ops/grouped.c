@@ -1,6 +1,7 @@
 /* Grouped matrix products: rows in runs, each multiplied by a matrix of its own, as the experts of a layer do. */
 #include "ops/grouped.h"
 
+#include "core/element.h"
 #include "kernels/shape.h"
 #include "ops/rows.h"
 
@@ -80,6 +81,8 @@ void mx_zero_rows(const mx_tensor *t, int64_t from)
 
 /* ---- grouped_matmul ---- */
 
+enum { X, W, COUNTS, BIAS };
+
 static mx_grouped grouped_of(const mx_call *call)
 {
     const mx_tensor *x = call->in[0], *w = call->in[1];
@@ -100,7 +103,11 @@ static mx_status infer_grouped(mx_call *call)
     if (call->in[0]->shape.size[1] != g.k)
         return mx_bad_shape(call, "inner sizes differ: x has %lld columns, the matrices of w%s have %lld rows",
                             (long long)call->in[0]->shape.size[1], g.trans ? " transposed" : "", (long long)g.k);
-    mx_shape shape = {2, {g.rows, g.n}};
+    mx_shape shape = {2, {g.rows, g.n}}, biases = {2, {g.groups, g.n}};
+    if (call->in[BIAS]) {
+        MX_TRY(mx_want_float(call, BIAS));
+        MX_TRY(mx_want_shape(call, BIAS, &biases));
+    }
     return mx_out_float(call, 0, ((const grouped_attr *)mx_call_attr(call))->dtype, call->in[0]->dtype, &shape);
 }
 
@@ -110,6 +117,22 @@ static mx_cost cost_grouped(const mx_call *call)
     return mx_grouped_cost(call, &g, false);
 }
 
+/* The biases as f32, or NULL; the caller frees *copy. */
+static mx_status biases_of(const mx_call *call, const float **bias, float **copy)
+{
+    const mx_tensor *t = call->in[BIAS];
+    *bias = t && t->dtype == MX_F32 ? mx_f32(t) : NULL;
+    if (!t || t->dtype == MX_F32)
+        return MX_OK;
+    float *values = malloc((size_t)(mx_count(t) + 1) * sizeof *values);
+    if (!values)
+        return mx_fail(MX_ERR_MEMORY, "grouped_matmul: no memory for %lld biases", (long long)mx_count(t));
+    for (int64_t i = 0; i < mx_count(t); i++)
+        values[i] = mx_from_bf16(((const mx_bf16 *)mx_data(t))[i]);
+    *bias = *copy = values;
+    return MX_OK;
+}
+
 static mx_status host_grouped(mx_call *call)
 {
     const mx_tensor *x = call->in[0], *w = call->in[1], *y = call->out[0];
@@ -117,7 +140,10 @@ static mx_status host_grouped(mx_call *call)
     mx_grouped s = grouped_of(call);
     int64_t used, row = 0;
     mx_gemm *products;
+    float *copy = NULL;
+    const float *bias;
     MX_TRY(mx_check_counts(call, call->in[2], s.rows, &used));
+    MX_TRY(biases_of(call, &bias, &copy));
     MX_TRY(mx_new_products(call, s.groups, &products));
     for (int64_t g = 0; g < s.groups; row += count[g++])
         products[g] = (mx_gemm){.m = count[g],
@@ -126,9 +152,11 @@ static mx_status host_grouped(mx_call *call)
                                 .a = mx_rows_from(x, row, false),
                                 .b = mx_matrix_of_group(w, g, s.trans),
                                 .c = mx_rows_from(y, row, false),
+                                .bias = bias ? bias + g * s.n : NULL,
                                 .alpha = 1};
     mx_status status = mx_gemm_many(products, s.groups);
     free(products);
+    free(copy);
     mx_zero_rows(y, used);
     return status;
 }
@@ -147,12 +175,21 @@ static mx_status give_weight_gradient(mx_vjp *v)
     return mx_give_grad(v, 1, dw);
 }
 
+static mx_status give_bias_gradient(mx_vjp *v)
+{
+    mx_tensor *db = NULL, *in[] = {v->out_grad[0], v->call->in[COUNTS]};
+    MX_TRY(mx_apply(&mx_op_grouped_column_sum, in, 2, MX_NO_ATTRS, &db));
+    return mx_give_grad(v, BIAS, db);
+}
+
 static mx_status vjp_grouped(mx_vjp *v)
 {
     const mx_call *call = v->call;
     const grouped_attr *attr = mx_call_attr(call);
     if (v->want[1])
         MX_TRY(give_weight_gradient(v));
+    if (v->want[BIAS])
+        MX_TRY(give_bias_gradient(v));
     mx_vjp_let_go(v, 0);
     if (!v->want[0])
         return MX_OK;
@@ -170,10 +207,10 @@ static const mx_attr grouped_attrs[] = {
 
 const mx_op mx_op_grouped_matmul = {
     .name = "grouped_matmul",
-    .doc =
-        "x (rows, k), the first counts[1] rows times w[1], the next counts[2] times w[2] ... for w (groups, k, n) -> "
-        "(rows, n); rows beyond the sum of counts (i32) are 0",
-    .inputs = (const char *const[]){"x", "w", "counts", NULL},
+    .doc = "x (rows, k), the first counts[1] rows times w[1], the next counts[2] times w[2] ... for w (groups, k, n), "
+           "plus "
+           "the group's row of bias (groups, n) -> (rows, n); rows beyond the sum of counts (i32) are 0",
+    .inputs = (const char *const[]){"x", "w", "counts", "bias?", NULL},
     .n_out = 1,
     .n_results = 1,
     .attrs = grouped_attrs,
@@ -185,6 +222,42 @@ const mx_op mx_op_grouped_matmul = {
     .cost = cost_grouped,
     .host = host_grouped,
     .vjp = vjp_grouped,
+};
+
+/* ---- the gradient of the biases ---- */
+
+static mx_status infer_column_sum(mx_call *call)
+{
+    MX_TRY(want_dims(call, 0, 2, "(rows, n)"));
+    if (call->in[1]->shape.n_dims != 1)
+        return mx_bad_shape(call, "'counts' must be (groups)");
+    MX_TRY(mx_want_counts(call, 1, mx_count(call->in[1])));
+    return mx_out(call, 0, MX_F32, &(mx_shape){2, {mx_count(call->in[1]), call->in[0]->shape.size[1]}});
+}
+
+static mx_cost cost_column_sum(const mx_call *call) { return mx_cost_of(call, (double)mx_count(call->in[0])); }
+
+static mx_status host_column_sum(mx_call *call)
+{
+    const mx_tensor *x = call->in[0], *counts = call->in[1];
+    const int32_t *count = mx_data(counts);
+    int64_t n = x->shape.size[1], bytes = n * (int64_t)mx_dtype_bytes(x->dtype), row = 0, used;
+    MX_TRY(mx_check_counts(call, counts, x->shape.size[0], &used));
+    for (int64_t g = 0; g < mx_count(counts); row += count[g++])
+        mx_column_sum(count[g], n, (char *)mx_data(x) + row * bytes, x->dtype, mx_f32(call->out[0]) + g * n);
+    return MX_OK;
+}
+
+const mx_op mx_op_grouped_column_sum = {
+    .name = "grouped_column_sum",
+    .doc = "for each group, the sum of its rows of x (rows, n) -> f32 (groups, n): the first counts[1] rows, the next "
+           "counts[2] ...; 0 for a group without rows",
+    .inputs = (const char *const[]){"x", "counts", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .infer = infer_column_sum,
+    .cost = cost_column_sum,
+    .host = host_column_sum,
 };
 
 /* ---- the gradient of w: for each group the transposed rows of a times those of b ---- */

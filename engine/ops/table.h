@@ -11,7 +11,7 @@
     /* matmul.c */ \
     X(matmul) X(matmul_acc) X(column_sum) \
     /* grouped.c */ \
-    X(grouped_matmul) X(grouped_matmul_grad) X(grouped_matmul_acc) \
+    X(grouped_matmul) X(grouped_matmul_grad) X(grouped_matmul_acc) X(grouped_column_sum) \
     /* moe.c */ \
     X(moe_route) X(moe_route_grad) X(moe_sort) X(moe_count) X(moe_gather) X(moe_combine) X(moe_combine_grad) \
     /* elementwise.c */ \
@@ -55,7 +55,7 @@
     /* rope.c */ \
     X(rope) \
     /* attention.c, attention_intervals.c */ \
-    X(attention) X(attention_grad) X(attention_merge_) X(attention_intervals) \
+    X(attention) X(attention_grad) X(attention_sinks_grad) X(attention_merge_) X(attention_intervals) \
     /* embedding.c */ \
     X(embedding) X(embedding_grad) X(embedding_acc) \
     /* loss.c */ \

@@ -20,7 +20,11 @@ typedef struct problem {
     double *q, *k, *v, *dout;                       /* the values as the kernel sees them */
     double *out, *lse, *dq, *dk, *dv;               /* by the reference */
     double *out_size, *dq_size, *dk_size, *dv_size; /* sums of absolute values of their terms */
+    double dsinks[8], dsinks_size[8]; /* with sinks there are at most 8 heads */
 } problem;
+
+/* Some above all scores, some below; one for each head. */
+static const float SINKS[8] = {1.5f, -2, 0, 30, -40, 0.3f, 6, -1};
 
 static uint64_t random_state = 1;
 
@@ -102,7 +106,8 @@ static void refer_row(problem *p, int64_t b, int64_t i, int64_t h, double *prob,
 {
     mx_attention *a = &p->a;
     int64_t D = a->head_dim, kv = h / (a->n_heads / a->n_kv_heads), at = ((b * a->queries + i) * a->n_heads + h) * D;
-    double scale = a->scale > 0 ? (double)a->scale : 1 / sqrt((double)D), most = -INFINITY, sum = 0;
+    double scale = a->scale > 0 ? (double)a->scale : 1 / sqrt((double)D), sum = 0;
+    double sink = a->sinks ? (double)a->sinks[h] : -INFINITY, most = sink;
     for (int64_t j = 0; j < a->keys; j++) {
         prob[j] = -INFINITY;
         if (!may_attend(a, b, i, j))
@@ -120,6 +125,7 @@ static void refer_row(problem *p, int64_t b, int64_t i, int64_t h, double *prob,
         prob[j] = prob[j] == -INFINITY ? 0 : exp(prob[j] - most);
         sum += prob[j];
     }
+    sum += a->sinks ? exp(sink - most) : 0;
     p->lse[(b * a->n_heads + h) * a->queries + i] = sum > 0 ? most + log(sum) : -INFINITY;
     for (int64_t d = 0; d < D; d++)
         p->out[at + d] = p->out_size[at + d] = 0;
@@ -137,6 +143,11 @@ static void refer_row_gradient(problem *p, int64_t b, int64_t i, int64_t h, cons
     int64_t D = a->head_dim, kv = h / (a->n_heads / a->n_kv_heads), at = ((b * a->queries + i) * a->n_heads + h) * D;
     const double *dout = p->dout + at;
     double delta = dot(dout, p->out + at, D), delta_size = dot_size(dout, p->out + at, D);
+    if (a->sinks) {
+        double at_sink = exp((double)a->sinks[h] - p->lse[(b * a->n_heads + h) * a->queries + i]);
+        p->dsinks[h] -= at_sink * delta;
+        p->dsinks_size[h] += at_sink * delta_size;
+    }
     for (int64_t j = 0; j < a->keys; j++) {
         if (prob[j] == 0)
             continue;
@@ -226,6 +237,7 @@ typedef struct result {
     char *data;
     size_t bytes;
     mx_attention a;
+    float dsinks[8];
 } result;
 
 static result run(const mx_attention_path *path, const problem *p, mx_dtype gradient)
@@ -234,7 +246,7 @@ static result run(const mx_attention_path *path, const problem *p, mx_dtype grad
     size_t own = mx_dtype_bytes(a->dtype), grad = mx_dtype_bytes(gradient);
     size_t queries = (size_t)query_count(a), keys = (size_t)key_count(a);
     size_t rows = (size_t)(a->batch * a->n_heads * a->queries);
-    result r = {NULL, queries * (own + grad) + 2 * keys * grad + rows * 4, *a};
+    result r = {NULL, queries * (own + grad) + 2 * keys * grad + rows * 4, *a, {0}};
     r.data = malloc(r.bytes + 1);
     memset(r.data, 0x7f, r.bytes); /* values that must all be overwritten */
     r.a.lse = (float *)r.data;
@@ -245,6 +257,8 @@ static result run(const mx_attention_path *path, const problem *p, mx_dtype grad
     r.a.dq_dtype = r.a.dk_dtype = r.a.dv_dtype = gradient;
     CHECK(mx_attention_forward_by(path, &r.a) == MX_OK, "%s", mx_message());
     CHECK(mx_attention_backward_by(path, &r.a) == MX_OK, "%s", mx_message());
+    if (a->sinks)
+        mx_attention_sinks_backward(&r.a, r.dsinks);
     return r;
 }
 
@@ -286,9 +300,10 @@ static void compare(const char *name, const problem *p, const result *r)
                        worst_lse(r->a.lse, p->lse, a->batch * a->n_heads * a->queries),
                        worst(r->a.dq, g, p->dq, p->dq_size, query_count(a)),
                        worst(r->a.dk, g, p->dk, p->dk_size, key_count(a)),
-                       worst(r->a.dv, g, p->dv, p->dv_size, key_count(a))};
-    static const char *const what[] = {"out", "lse", "dq", "dk", "dv"};
-    for (int i = 0; i < 5; i++)
+                       worst(r->a.dv, g, p->dv, p->dv_size, key_count(a)),
+                       worst(r->dsinks, MX_F32, p->dsinks, p->dsinks_size, a->sinks ? a->n_heads : 0)};
+    static const char *const what[] = {"out", "lse", "dq", "dk", "dv", "dsinks"};
+    for (int i = 0; i < 6; i++)
         CHECK(errors[i] <= (i == 1 ? 1e-5 : bound),
               "%s %s %s: %g; B %ld S %ld T %ld H %ld K %ld D %ld causal %d window %ld chunk %ld prefix %ld offset %ld "
               "length %ld "

@@ -102,6 +102,46 @@ static void test_masks(void)
     }
 }
 
+/* Sinks, which all query heads of a kv head have of their own: with masks, with queries that see no key, and decoding. */
+static void test_sinks(void)
+{
+    for (int options = 0; options < 32; options++) {
+        mx_attention a = {.batch = 2, .queries = 61, .keys = 131, .n_heads = 8, .n_kv_heads = 2, .head_dim = 16};
+        a.sinks = SINKS;
+        a.causal = options & 1;
+        a.window = options & 2 ? 17 : 0;
+        a.softcap = options & 4 ? 2.5f : 0;
+        a.queries = options & 8 ? 1 : 61; /* 1: decoded, if there is no bias */
+        a.offset = options & 16 ? 70 : 0;
+        a.first_query = a.queries > 1 && options & 16 ? 5 : 0;
+        test_problem(&a, options % 3);
+    }
+}
+
+/* Central differences of the reference's loss by its sinks. */
+static void test_reference_sinks(void)
+{
+    float sinks[8];
+    memcpy(sinks, SINKS, sizeof sinks);
+    mx_attention a = {.batch = 2, .queries = 5, .keys = 7, .n_heads = 8, .n_kv_heads = 4, .head_dim = 3};
+    a.sinks = sinks;
+    a.causal = true;
+    a.softcap = 2;
+    problem p = problem_new(&a, 0);
+    refer(&p, true);
+    for (int h = 0; h < 8; h++) {
+        float step = 1.0f / 1024;
+        sinks[h] = SINKS[h] + step;
+        double above = refer(&p, false);
+        sinks[h] = SINKS[h] - step;
+        double below = refer(&p, false);
+        sinks[h] = SINKS[h];
+        double slope = (above - below) / (2 * (double)step);
+        CHECK(fabs(slope - p.dsinks[h]) < 1e-5, "sink %d: reference gradient %g, not %g", h, p.dsinks[h], slope);
+    }
+    problem_free(&p);
+}
+
 /* Queries that are left out: within a panel, whole panels and blocks, nearly all, and those of a decoder. */
 static void test_first_query(void)
 {
@@ -298,6 +338,8 @@ int main(void)
     test_options();
     test_sizes();
     test_masks();
+    test_sinks();
+    test_reference_sinks();
     test_first_query();
     test_merge();
     test_decode();

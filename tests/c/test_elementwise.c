@@ -194,8 +194,8 @@ static void check_gated(const char *isa)
              *dy = make_values(n, dtype, -1, 1);
         void *y = make_values(n, dtype, 0, 1), *dgate = make_values(n, dtype, 0, 1), *dup = make_values(n, dtype, 0, 1);
         mx_array g = {gate, dtype}, u = {up, dtype}, d = {dy, dtype};
-        mx_gated_forward(act, g, u, (mx_array){y, dtype}, n);
-        mx_gated_backward(act, g, u, d, (mx_array){dgate, dtype}, (mx_array){dup, dtype}, n);
+        mx_gated_forward((mx_function){.op = act}, g, u, (mx_array){y, dtype}, n);
+        mx_gated_backward((mx_function){.op = act}, g, u, d, (mx_array){dgate, dtype}, (mx_array){dup, dtype}, n);
         double worst = 0;
         for (int64_t i = 0; i < n; i++) {
             mx_function f = {.op = act};
@@ -236,8 +236,8 @@ static void check_streams(const char *isa)
             p->unary(f, dtype, x, streamed + shift, n, true);
             CHECK(memcmp(plain, streamed, (size_t)((N + 40) * bytes)) == 0, "silu, shift %d, n %d on %s", k / 2, (int)n,
                   isa);
-            p->gated_grad(MX_GELU_TANH, dtype, x, x, x, plain + shift, other, n, false);
-            p->gated_grad(MX_GELU_TANH, dtype, x, x, x, streamed + shift, other, n, true);
+            p->gated_grad((mx_function){.op = MX_GELU_TANH}, dtype, x, x, x, plain + shift, other, n, false);
+            p->gated_grad((mx_function){.op = MX_GELU_TANH}, dtype, x, x, x, streamed + shift, other, n, true);
             CHECK(memcmp(plain, streamed, (size_t)((N + 40) * bytes)) == 0, "gated, shift %d, n %d on %s", k / 2,
                   (int)n, isa);
             q->binary((mx_pair){.op = MX_ADD}, dtype, x, 1, x, 0, plain + shift, n, false);

@@ -25,7 +25,8 @@ local BOUNDS = { bf16 = 2 ^ -7, f32 = 2e-5, attention = 2 ^ -5 }
 
 -- What adds or subtracts rounded values: the bound is a share of the largest element, or of the largest input (4).
 local SUMS = {
-    attention = true, attention_grad = true, attention_merge_ = true, ring_attention = true, cross_entropy = true,
+    attention = true, attention_grad = true, attention_sinks_grad = true, attention_merge_ = true,
+    ring_attention = true, cross_entropy = true,
     split_cross_entropy = true, cross_entropy_logits = true, cross_entropy_part_ = true,
     norm_sums = true, norm_part = true, norm_grad_sums = true, norm_grad_part = true, split_norm = true,
     layernorm = true, layernorm_grad = true, rmsnorm = true, rmsnorm_grad = true, log_softmax = true,
@@ -35,7 +36,8 @@ local SUMS = {
     gather_grad = true, column_sum = true, cumsum = true, tile = true, expand = true, index_select = true,
     rope = true, adamw = true, sgd = true, lion = true, affine = true, gated = true, gated_grad = true,
     gated_grad_ = true, unary_grad = true, sin = true, cos = true, gelu = true, silu = true, tanh = true,
-    grouped_matmul = true, grouped_matmul_grad = true, grouped_matmul_acc = true, moe_combine = true,
+    grouped_matmul = true, grouped_matmul_grad = true, grouped_matmul_acc = true,
+    grouped_column_sum = true, moe_combine = true,
     moe_combine_grad = true, moe_gather = true,
     conv1d = true, conv1d_grad = true, conv1d_grad_w = true, conv2d = true, conv2d_grad = true, conv2d_grad_w = true,
     channel_sum = true, avg_pool1d = true, avg_pool1d_grad = true, avg_pool2d = true, avg_pool2d_grad = true,

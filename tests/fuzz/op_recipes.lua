@@ -47,11 +47,13 @@ local function attention(op)
     local dtype = float()
     local q, kv = { batch, queries, heads_kv * group, dim }, { batch, keys, heads_kv, dim }
     local lse = { batch, heads_kv * group, queries }
-    if op == "attention_merge_" then
+    if op == "attention_sinks_grad" then
+        return { like({ q[3] }, "f32"), like(q, dtype), like(lse, "f32", "large"), like(q, dtype) }
+    elseif op == "attention_merge_" then
         return { like(q, "f32"), like(lse, "f32"), like(q, dtype), like(lse, "f32") }
     elseif op == "ring_attention" then
         kv[2] = queries
-        return { like(q, dtype), like(kv, dtype), like(kv, dtype) }
+        return { like(q, dtype), like(kv, dtype), like(kv, dtype), nil, chance(3) and like({ q[3] }, "f32") or nil }
     end
     local inputs = { like(q, dtype), like(kv, dtype), like(kv, dtype) }
     if op == "attention_grad" then
@@ -68,6 +70,9 @@ local function attention(op)
     if chance(5) then
         inputs[n + 3] = like({ heads_kv * group }, "f32", "positive")
         inputs[n + 3].wants_grad = false
+    end
+    if op == "attention" and chance(3) then
+        inputs[n + 4] = like({ q[3] }, "f32")
     end
     return inputs
 end
@@ -300,9 +305,12 @@ local function grouped(op)
         return { like({ groups, k, n }, "f32"), a, b, counts }
     elseif op == "grouped_matmul_grad" then
         return { a, b, counts }
+    elseif op == "grouped_column_sum" then
+        return { b, counts }
     end
     local trans = chance(2)
-    return { a, like(trans and { groups, n, k } or { groups, k, n }, float()), counts }, { trans_b = trans }
+    local w, bias = like(trans and { groups, n, k } or { groups, k, n }, float()), like({ groups, n }, float())
+    return { a, w, counts, chance(2) and bias or nil }, { trans_b = trans }
 end
 
 local function scaled_grouped()
@@ -422,6 +430,7 @@ local recipes = {
     conv1d = convolution, conv1d_grad = convolution, conv1d_grad_w = convolution, conv2d = convolution,
     conv2d_grad = convolution, conv2d_grad_w = convolution,
     attention = attention, attention_grad = attention, attention_merge_ = attention, ring_attention = attention,
+    attention_sinks_grad = attention,
     norm_sums = split_norm, norm_part = split_norm, norm_grad_sums = split_norm, norm_grad_part = split_norm,
     split_norm = split_norm,
     layernorm = norm, layernorm_grad = norm, rmsnorm = norm, rmsnorm_grad = norm, matmul = product,
@@ -457,7 +466,7 @@ local recipes = {
     end,
     moe_route = experts, moe_route_grad = experts, moe_sort = experts, moe_count = experts, moe_gather = experts,
     moe_combine = experts, moe_combine_grad = experts, grouped_matmul = grouped, grouped_matmul_grad = grouped,
-    grouped_matmul_acc = grouped,
+    grouped_matmul_acc = grouped, grouped_column_sum = grouped,
     quantize = quantized, scaled_matmul = scaled, scaled_grouped_matmul = scaled_grouped,
     scatter_grad = along_dim, softmax_cross_entropy = classes, softmax_cross_entropy_grad = classes,
     bitwise_and = bits, bitwise_or = bits,

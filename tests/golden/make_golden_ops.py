@@ -172,6 +172,20 @@ def elementwise_cases():
             g, u = uniform(name + "g", *size, low=-4, high=4), normal(name + "u", *size)
             case(name, [g, u], lambda g, u, f=f: f(g) * u, {"activation": act})
 
+    def clamped(limit):  # of GPT-OSS
+        def f(g, u):
+            g, u = g.clamp(max=limit), u.clamp(-limit, limit)
+            return g * torch.sigmoid(1.702 * g) * (u + 1)
+
+        return f
+
+    for size_name, size, limit in (("long", (3, 67), 2.5), ("one", (1, 1), 1.0), ("empty", (0, 4), 7.0)):
+        name = f"gated.gpt_oss_{size_name}"
+        g, u = uniform(name + "g", *size, low=-4, high=4), uniform(name + "u", *size, low=-4, high=4)
+        for x in (g, u):  # a limit between two values of a finite difference is no slope
+            x[abs(abs(x) - limit) < 0.1] += 0.2
+        case(name, [g, u], clamped(limit), {"activation": "gpt_oss", "limit": limit})
+
 
 # ---- cast: float to integer rounds toward zero and saturates ----
 

@@ -158,10 +158,10 @@ def row_cases():
 
 def grouped_cases():
     def products(counts, trans_b):
-        def f(x, w, _):
+        def f(x, w, _, bias=None):
             row, parts = 0, []
             for g, n in enumerate(counts):
-                parts.append(x[row:row + n] @ (w[g].mT if trans_b else w[g]))
+                parts.append(x[row:row + n] @ (w[g].mT if trans_b else w[g]) + (0 if bias is None else bias[g]))
                 row += n
             parts.append(0.0 * parts[0].sum() + x.new_zeros(x.shape[0] - row, parts[0].shape[1]))
             return torch.cat(parts)
@@ -175,6 +175,13 @@ def grouped_cases():
                 parts.append(a[row:row + n].mT @ b[row:row + n])
                 row += n
             return torch.stack(parts)
+
+        return f
+
+    def column_sums(counts):
+        def f(x, _):
+            bounds = np.cumsum((0,) + counts)
+            return torch.stack([x[first:last].sum(0) for first, last in zip(bounds, bounds[1:])])
 
         return f
 
@@ -192,6 +199,9 @@ def grouped_cases():
             suffix = "_trans_b" if trans else ""
             case(f"grouped_matmul.{name}{suffix}", [normal(name + "x", rows, k), normal(name + "w", *w), c],
                  products(counts, trans), {"trans_b": True} if trans else {})
+        case(f"grouped_matmul.{name}_bias", [normal(name + "bx", rows, k), normal(name + "bw", len(counts), k, n), c,
+                                             normal(name + "bias", len(counts), n)], products(counts, False))
+        case(f"grouped_column_sum.{name}", [normal(name + "cs", rows, n), c], column_sums(counts), grads=[])
         a, b = normal(name + "a", rows, k), normal(name + "b", rows, n)
         case(f"grouped_matmul_acc.{name}", [normal(name + "sum", len(counts), k, n), a, b, c], None,
              after={1: lambda s, a, b, _, counts=counts: s + sums(counts)(a, b, None)})

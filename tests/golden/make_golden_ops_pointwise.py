@@ -157,12 +157,13 @@ def loss_cases():
 
 
 def attention_cases():
-    def one(name, q, k, bias=None, heads=None, slopes=None, causal=False, scale=None, softcap=0.0, window=0):
+    def one(name, q, k, bias=None, heads=None, slopes=None, causal=False, scale=None, softcap=0.0, window=0,
+            sinks=False):
         """q (B, S, H, D), k (B, T, K, D)."""
         b, s, h, _ = q
         t, kv = k[1], k[2]
 
-        def f(q, k, v, intervals, bias, slopes=None):
+        def f(q, k, v, intervals, bias, slopes=None, sinks=None):
             k, v = (x.repeat_interleave(h // kv, 2) for x in (k, v))
             scores = torch.einsum("bshd,bthd->bhst", q, k) * (scale or 1 / math.sqrt(q.shape[-1]))
             if softcap:
@@ -181,7 +182,11 @@ def attention_cases():
                 seen = seen & bias.bool()
             seen = seen.expand(scores.shape)
             scores = scores.masked_fill(~seen, -torch.inf)
-            p = torch.where(seen.any(-1, keepdim=True), torch.softmax(scores, -1), 0.0)
+            if sinks is not None:  # one more score, which takes its share of the probability
+                scores = torch.cat((scores, sinks[None, :, None, None].expand(b, h, s, 1)), -1)
+                p = torch.softmax(scores, -1)[..., :-1]
+            else:
+                p = torch.where(seen.any(-1, keepdim=True), torch.softmax(scores, -1), 0.0)
             return torch.einsum("bhst,bthd->bshd", p, v)
 
         inputs = [normal(name + x, *shape) for x, shape in (("q", q), ("k", k), ("v", k))] + [None]
@@ -197,6 +202,9 @@ def attention_cases():
             inputs.append(None)
         if slopes:
             inputs.append(2.0 ** -np.arange(1, h + 1))
+        if sinks:
+            inputs += [None] * (6 - len(inputs)) + [2 * normal(name + "s", h)]
+            grads.append(7)
         attrs = {"causal": True} if causal else {}
         attrs.update({key: x for key, x in (("scale", scale), ("softcap", softcap), ("window", window)) if x})
         case("attention." + name, inputs, f, attrs, grads=grads)
@@ -217,6 +225,12 @@ def attention_cases():
     one("slopes", small, keys, slopes=True)
     one("slopes_causal", (1, 70, 4, 8), (1, 70, 2, 8), slopes=True, causal=True)
     one("slopes_bias", (1, 12, 4, 8), (1, 12, 2, 8), slopes=True, bias=True, heads=(12, 12), causal=True)
+    one("sinks", small, keys, sinks=True)
+    one("sinks_causal", (1, 70, 4, 8), (1, 70, 2, 8), sinks=True, causal=True)
+    one("sinks_window", (2, 37, 4, 16), (2, 37, 2, 16), sinks=True, causal=True, window=5)
+    one("sinks_unseen", (1, 9, 2, 4), (1, 3, 1, 4), sinks=True, causal=True, window=2, softcap=2.0)
+    one("sinks_decode", (2, 1, 4, 8), (2, 40, 2, 8), sinks=True)
+    one("sinks_bias", (1, 12, 4, 8), (1, 12, 2, 8), sinks=True, bias=True, heads=(12, 12), slopes=True, causal=True)
     one("bias_one", (1, 1, 1, 1), (1, 1, 1, 1), bias=True, heads=(1, 1, 1, 1))
     one("bias_empty", (1, 0, 2, 4), (1, 3, 1, 4), bias=True, heads=(2, 0, 3))
 

@@ -129,6 +129,8 @@ function TestFamilies.test_published_parameter_counts()
     end
     -- Experts: published by Hugging Face from the files, which have the two tables of tokens.
     for name, count in pairs({
+        ["gpt-oss-20b"] = 20914757184, ["gpt-oss-120b"] = 116829156672, -- counted by transformers
+        ["llama4-17b-16e"] = 107769861120, ["llama4-17b-128e"] = 400711848960,
         ["mixtral-8x7b"] = 46702792704, ["mixtral-8x22b"] = 140630071296, ["qwen3-30b-a3b"] = 30532122624,
         ["qwen3-30b-a3b-base"] = 30532122624, ["qwen3-235b-a22b"] = 235093634560, ["qwen3-480b-a35b"] = 480154875392,
     }) do
@@ -159,9 +161,10 @@ function TestFamilies.test_a_simulated_step_of_each_model()
             local mfu = mx.plan.simulate(config, "v5p-16", 1).mfu
             -- GPT-2's heads of 64 features fill half of the matrix unit, and a sequence is short. With experts, all
             -- weights are gathered for the few that a token meets; of envy's, a token meets one of 128, and of
-            -- Kimi K2's 8 of 384.
+            -- Kimi K2's 8 of 384, of gpt-oss-120b's 4 and of Llama 4's 1 of 128.
+            local few = config.num_experts > 256 or config.num_experts == 128 and config.num_experts_per_tok <= 4
             local least = name == "gpt3-52k" and 0 or name == "gpt2-124m" and 25 or name:find("^envy") and 1
-                or config.num_experts > 1 and (config.num_experts > 256 and 2 or 5) or 30
+                or config.num_experts > 1 and (few and 2 or 5) or 30
             lu.assertTrue(mfu > least, name)
         end
     end
@@ -205,6 +208,22 @@ function TestFamilies.test_flops_of_experts()
         end
         lu.assertEquals(flops("maxtext-2024-05"), 3.0 * (S * products + o.layers * attention), name)
         lu.assertEquals(flops("maxtext-2025-07"), 3.0 * (S * products + o.layers * attention / 2), name)
+    end
+end
+
+-- The TFLOP of two sequences, by MaxText 0.2.5: calculate_tflops_training_per_device of its maxtext_utils.py.
+function TestFamilies.test_flops_of_gpt_oss_and_llama4()
+    for name, cases in pairs({
+        ["gpt-oss-20b"] = { [4096] = 187.80268, [8192] = 395.406232, [24576] = 1423.73253 },
+        ["gpt-oss-120b"] = { [4096] = 267.960459, [8192] = 565.622228, [24576] = 2053.13744 },
+        ["llama4-17b-16e"] = { [4096] = 842.68869, [8192] = 1784.33343, [24576] = 5649.86842 },
+        ["llama4-17b-128e"] = { [4096] = 843.26851, [8192] = 1785.49307, [24576] = 5653.34734 },
+    }) do
+        local shape = mx.models.shape(mx.config.load { "model_name=" .. name })
+        for S, tera in pairs(cases) do
+            local flops = mx.flops.step("maxtext-2025-07", shape, mx.models.count(shape), 2, S)
+            lu.assertAlmostEquals(flops / 1e12 / tera, 1, 2e-8, name)
+        end
     end
 end
 

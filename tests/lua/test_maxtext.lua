@@ -130,7 +130,7 @@ end
 
 -- Only the value that counts is looked at: that of the command line before that of the file, and the last of a key.
 function TestWords.test_what_is_overridden_is_not_refused()
-    local text = "model_name: tiny\ndataset_type: hf\nquantization: fp8_nanoo\nsteps: -7\ndecoder_block: llama4\n"
+    local text = "model_name: tiny\ndataset_type: hf\nquantization: fp8_nanoo\nsteps: -7\ndecoder_block: qwen3_next\n"
         .. "scan_layers: maybe\nlogical_axis_rules: [[mlp, [fsdp_transpose]]]\nenable_checkpointing: false\n"
     local words = {
         "dataset_type=synthetic", "quantization=", "steps=3", "scan_layers=true", "decoder_block=llama2",
@@ -282,8 +282,8 @@ function TestWords.test_a_model_file_of_maxtext()
             { "llama3.1-8b", 128256, 500000.0, "llama3.1", 14336 }) -- the name says which RoPE
         lu.assertEquals(load({ path, "model_name=tiny" }).vocab_size, 128256)
     end)
-    with_file("llama9-1b.yml", "base_moe_mlp_dim: 8\nnum_experts: 8\ndecoder_block: llama4\n", function(path)
-        refused({ path }, path .. ":3: decoder_block: ", "llama4 needs chunked attention")
+    with_file("llama9-1b.yml", "base_moe_mlp_dim: 8\nnum_experts: 8\ndecoder_block: qwen3_next\n", function(path)
+        refused({ path }, path .. ":3: decoder_block: ", "qwen3_next needs the gated delta rule")
     end)
 end
 

@@ -133,6 +133,9 @@ function TestGrouped.test_counts_that_do_not_fit_are_refused()
     lu.assertErrorMsgContains("counts add up to 5 rows", mx.grouped_matmul, x, w, mx.tensor({ 2, 3 }, "i32"))
     lu.assertErrorMsgContains("counts[2] = -1", mx.grouped_matmul, x, w, mx.tensor({ 2, -1 }, "i32"))
     lu.assertErrorMsgContains("'counts' must be (2)", mx.grouped_matmul, x, w, mx.tensor({ 2, 1, 1 }, "i32"))
+    local bias = mx.ones { 2, w:size(3) + 1 }
+    lu.assertErrorMsgContains("'bias' must be (2, ", mx.grouped_matmul, x, w, mx.tensor({ 2, 1 }, "i32"), bias)
+    lu.assertErrorMsgContains("counts add up to 5 rows", mx.grouped_column_sum, x, mx.tensor({ 2, 3 }, "i32"))
 end
 
 -- A tile of a matrix unit is filled by the rows of one group. TPU v5e pads 4 rows to 8, and to 128 where they are the

@@ -78,7 +78,7 @@ local ELSEWHERE = {
 }
 
 -- Gradient operations are called by nobody but the gradient of the operation that they are named after, or of a family.
-local FAMILIES = { binary = "mul", unary = "exp" }
+local FAMILIES = { binary = "mul", unary = "exp", attention_sinks = "attention" }
 
 local function is_gradient(name)
     local base = name:match("^(.+)_grad$") or name:match("^(.+)_grad_%w*$")
@@ -262,7 +262,7 @@ local NO_BF16 = {
 
 -- Which inputs stay f32: gradients' sums, and what the operation wants in f32.
 local STAYS_F32 = {
-    rope = { 3 }, moe_route = { 2 }, moe_combine = { 4 }, grouped_matmul_acc = { 1 }, attention = { 6 },
+    rope = { 3 }, moe_route = { 2 }, moe_combine = { 4 }, grouped_matmul_acc = { 1 }, attention = { 6, 7 },
     softmax_cross_entropy = { 3 },
 }
 

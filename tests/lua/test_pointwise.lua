@@ -199,5 +199,7 @@ function TestAttentionBias.test_refusals()
     refused({ "bias must be f32 or bf16", "u8" }, attend(mx.tensor({ { 1, 1, 1, 1, 1 } }, "i32")))
     refused({ "slopes", "(4)" }, attend(nil, mx.ones { 2 }))
     refused({ "no gradient of slopes", "detach" }, attend(nil, mx.ones({ 4 }):requires_grad()))
+    refused({ "sinks", "(4)" }, attend(nil, nil, mx.ones { 2 }))
+    refused({ "sinks", "f32" }, attend(nil, nil, mx.ones { 4 }:to("bf16")))
     refused({ "softcap = 2", "no bias" }, attend(mx.ones { 3, 5 }, nil, { softcap = 2 }))
 end

@@ -12,8 +12,8 @@ local checks = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") ..
 local GOLDEN = mx.root .. "tests/golden/weights/"
 local FAMILIES = { -- the last three have the experts of a layer in two tensors
     "gpt2", "llama2", "llama31", "linear", "mistral", "ministral", "qwen2", "qwen3", "qwen3_yarn", "gemma", "gemma2",
-    "gemma3", "olmo2", "olmo3", "mixtral", "qwen3_moe", "deepseek_v2", "kimi_k2", "mixtral_fused",
-    "qwen3_moe_fused", "deepseek_v3",
+    "gemma3", "olmo2", "olmo3", "mixtral", "qwen3_moe", "deepseek_v2", "gpt_oss", "llama4", "kimi_k2",
+    "mixtral_fused", "qwen3_moe_fused", "deepseek_v3",
 }
 local F32 = { words = { "dtype=float32" } }
 
@@ -54,6 +54,29 @@ function TestImport.test_logits_are_those_of_transformers()
     end
 end
 
+-- Experts in blocks of four-bit codes, as GPT-OSS was published: the values are exact in bf16, too.
+function TestImport.test_mxfp4()
+    local step <close> = mx.step()
+    local path = GOLDEN .. "gpt_oss_mxfp4"
+    local model = mx.weights.model(path, F32)
+    local expected = checks.read_all(path .. "/expected.safetensors")
+    local logits = mx.no_grad(function() return model:logits(model:hidden(expected.tokens)) end)
+    assert_close(logits, expected.logits, 5e-6, "MXFP4")
+    lu.assertEquals(mx.weights.dtype(path), "bfloat16")
+    -- By hand: the first block of the first expert's down_proj, outputs by inputs.
+    local f = mx.io.weights_open(path .. "/model.safetensors")
+    local base = "model.layers.0.mlp.experts.down_proj"
+    local byte = f:read(base .. "_blocks"):get(1, 1, 1, 1)
+    local scale = 2.0 ^ (f:read(base .. "_scales"):get(1, 1, 1) - 127)
+    f:close()
+    local magnitudes = { 0, 0.5, 1, 1.5, 2, 3, 4, 6 }
+    local function value(code)
+        return (code < 8 and 1 or -1) * magnitudes[code % 8 + 1] * scale
+    end
+    local wo = model.params["layer001.experts.wo.weight"]
+    lu.assertEquals({ wo:get(1, 1, 1), wo:get(1, 2, 1) }, { value(byte % 16), value(byte // 16) })
+end
+
 local function names_of(name)
     local source <close> = mx.weights.open(GOLDEN .. name)
     return source.names, source.neighbours
@@ -67,6 +90,11 @@ local function gradient_of(model, entry)
         grad = entry.factor and grad * entry.factor or grad
         parts[i] = entry.transposed and mx.transpose(grad) or grad
         parts[i] = entry.heads and families.to_neighbours(parts[i], entry.heads, entry.kept) or parts[i]
+    end
+    if entry.alternating then
+        local sizes = parts[1]:size()
+        sizes[#sizes] = #parts * sizes[#sizes]
+        return mx.stack(parts, { dim = #sizes + 1 }):view(sizes)
     end
     return #parts == 1 and parts[1] or mx.concat(parts, { dim = entry.dim })
 end

@@ -162,6 +162,32 @@ for name, options in pairs(OPTIONS) do
     end
 end
 
+-- Sinks count once, whatever the number of blocks; a rank's gradient of them is its queries' share.
+function TestRing.test_sinks()
+    local function with_sinks(attend, p, options)
+        local step <close> = mx.step()
+        local q, k, v, sinks = leaf(p.q), leaf(p.k), leaf(p.v), mx.tensor({ 1, -3, 0.5, 9 }):requires_grad()
+        local out = attend == mx.attention and attend(q, k, v, nil, nil, nil, sinks, options)
+            or attend(q, k, v, nil, sinks, options)
+        mx.backward(out:to("f32"):mul(p.weights):sum())
+        return {
+            out = out:detach():keep(), q = q:grad():keep(), k = k:grad():keep(), v = v:grad():keep(),
+            sinks = sinks:grad():keep(),
+        }
+    end
+    for _, balanced in ipairs { false, true } do
+        local p, own = problem(SIZES.grouped, "f32"), {}
+        for name, t in pairs(p) do
+            own[name] = part_of(t, balanced)
+        end
+        local whole = with_sinks(mx.attention, p, { causal = true })
+        local got = with_sinks(mx.ring_attention, own, ring_options({ causal = true }, balanced))
+        assert_close(got, whole, balanced, 1e-5, "sinks")
+        mx.all_reduce_(got.sinks)
+        lu.assertTrue(largest(got.sinks - whole.sinks) <= 1e-5 * largest(whole.sinks))
+    end
+end
+
 function TestRing.test_gradients_against_finite_differences()
     for _, case in ipairs { { {}, false }, { { causal = true, softcap = 1.5 }, true },
         { { causal = true, window = 3 }, false }, { { causal = true, window = 2 }, true } } do

@@ -70,6 +70,14 @@ static void forward(const mx_attention_plan *p, int64_t head, int64_t first_row,
             for (int64_t d = 0; d < a->head_dim; d++)
                 sums[d] += e * mx_get_float(mx_attention_row(&v, a->dtype, t), d, a->dtype);
         }
+        float sink = a->sinks ? a->sinks[mx_attention_q_head(p, head, row)] : -INFINITY;
+        if (sink != -INFINITY) { /* as a key with the value 0 */
+            float top = sink > most ? sink : most, keep = expf(most - top);
+            for (int64_t d = 0; d < a->head_dim; d++)
+                sums[d] *= keep;
+            sum = sum * keep + expf(sink - top);
+            most = top;
+        }
         a->lse[mx_attention_lse_at(p, head, row)] = sum == 0 ? -INFINITY : most + logf(sum);
         for (int64_t d = 0; d < a->head_dim; d++)
             mx_set_float((void *)mx_attention_row(&out, a->dtype, row), d, sum == 0 ? 0 : sums[d] / sum, a->dtype);

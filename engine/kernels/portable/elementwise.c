@@ -132,21 +132,42 @@ static void unary_grad(mx_function f, mx_dtype dtype, const void *v, const void 
         mx_set_float(dx, i, mx_get_float(dy, i, dtype) * slope(f, mx_get_float(v, i, dtype)), dtype);
 }
 
-static void gated(mx_unary act, mx_dtype dtype, const void *gate, const void *up, void *y, int64_t n, bool stream)
+/* The value and the slope of a gate; with a limit p0, of the clamped SwiGLU. */
+static float gate_of(mx_function act, float x, float *slope)
 {
-    (void)stream;
-    for (int64_t i = 0; i < n; i++)
-        mx_set_float(y, i, activation(act, mx_get_float(gate, i, dtype)) * mx_get_float(up, i, dtype), dtype);
+    if (act.p0 <= 0) {
+        *slope = activation_slope(act.op, x);
+        return activation(act.op, x);
+    }
+    float g = x > (float)act.p0 ? (float)act.p0 : x;
+    *slope = x > (float)act.p0 ? 0.0f : activation_slope(MX_SILU, 1.702f * g);
+    return activation(MX_SILU, 1.702f * g) / 1.702f;
 }
 
-static void gated_grad(mx_unary act, mx_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
+static float up_of(mx_function act, float x)
+{
+    float limit = (float)act.p0;
+    return limit > 0 ? (x > limit ? limit : x < -limit ? -limit : x) + 1 : x;
+}
+
+static void gated(mx_function act, mx_dtype dtype, const void *gate, const void *up, void *y, int64_t n, bool stream)
+{
+    float slope;
+    (void)stream;
+    for (int64_t i = 0; i < n; i++)
+        mx_set_float(y, i, gate_of(act, mx_get_float(gate, i, dtype), &slope) * up_of(act, mx_get_float(up, i, dtype)),
+                     dtype);
+}
+
+static void gated_grad(mx_function act, mx_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
                        void *dup, int64_t n, bool stream)
 {
     (void)stream;
     for (int64_t i = 0; i < n; i++) {
         float g = mx_get_float(gate, i, dtype), u = mx_get_float(up, i, dtype), d = mx_get_float(dy, i, dtype);
-        mx_set_float(dgate, i, d * u * activation_slope(act, g), dtype);
-        mx_set_float(dup, i, d * activation(act, g), dtype);
+        float slope, value = gate_of(act, g, &slope);
+        mx_set_float(dgate, i, d * up_of(act, u) * slope, dtype);
+        mx_set_float(dup, i, act.p0 > 0 && fabsf(u) > (float)act.p0 ? 0.0f : d * value, dtype);
     }
 }
 

@@ -4,8 +4,6 @@
 #include "kernels/context.h"
 #include "kernels/simd/attention_tile.h"
 
-#define LN2 0.693147181f
-
 typedef struct forward {
     const mx_attention_plan *plan;
     int64_t head;
@@ -153,10 +151,8 @@ MX_INLINE void finish_panel(int kind, forward *f, int64_t i, int64_t row)
     float inverse[NR];
     for (int64_t r = 0; r < NR; r++) {
         float sum = f->sum[i * NR + r];
-        inverse[r] = sum == 0.0f ? 0.0f : 1.0f / sum;
-        if (r < n)
-            p->a->lse[mx_attention_lse_at(p, f->head, row + r)] =
-                sum == 0.0f ? -INFINITY : (f->top[i * NR + r] + log2f(sum)) * LN2;
+        float keep = r < n ? mx_attention_end_row(p, f->head, row + r, f->top[i * NR + r], &sum) : 1.0f;
+        inverse[r] = sum == 0.0f ? 0.0f : keep / sum;
     }
     mx_attention_rows out = mx_attention_query_rows(p, p->a->out, p->a->dtype, f->head);
     store_across(dtype_of(kind), &out, row, n, f->width, f->out + i * f->height * NR, inverse);

@@ -301,20 +301,66 @@ MX_INLINE void gated_grad_step(const kind *k, const pointers *p, int64_t i, bool
     put(p->out[1], k->bf16, i, stream, value);
 }
 
-static void gated(mx_unary act, mx_dtype dtype, const void *gate, const void *up, void *y, int64_t n, bool stream)
+/* The clamped SwiGLU: g sigmoid(1.702 g) is silu(1.702 g) / 1.702. In this order of minima a NaN survives. */
+MX_INLINE void clamped_step(const kind *k, const pointers *p, int64_t i, bool stream)
 {
-    pointers p = {.in = {gate, up}, .out = {y}};
-    sweep_activation(gated_step, (kind){.f.op = act, .bf16 = mx_is_bf16(dtype)}, &p, n, stream);
+    const vf limit = vf_set1((float)k->f.p0), sharp = vf_set1(1.702f), blunt = vf_set1(1 / 1.702f);
+    vf gate[VECTORS], up[VECTORS];
+    get(p->in[0], k->bf16, i, gate);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u++)
+        gate[u] = vf_activation(k->f.op, k->bf16, sharp * vf_min(limit, gate[u]));
+    get(p->in[1], k->bf16, i, up);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u++)
+        gate[u] *= blunt * (vf_clamp(up[u], vf_zero() - limit, limit) + vf_set1(1.0f));
+    put(p->out[0], k->bf16, i, stream, gate);
 }
 
-static void gated_grad(mx_unary act, mx_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
+MX_INLINE void clamped_grad_step(const kind *k, const pointers *p, int64_t i, bool stream)
+{
+    const vf limit = vf_set1((float)k->f.p0), sharp = vf_set1(1.702f), blunt = vf_set1(1 / 1.702f);
+    vf gate[VECTORS], value[VECTORS], up[VECTORS], dy[VECTORS];
+    get(p->in[0], k->bf16, i, gate);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u++) {
+        vm beyond = vf_gt(gate[u], limit);
+        gate[u] = vf_activation_slope(k->f.op, k->bf16, sharp * vf_min(limit, gate[u]), &value[u]);
+        gate[u] = vf_select(beyond, vf_zero(), gate[u]);
+    }
+    get(p->in[1], k->bf16, i, up);
+    get(p->in[2], k->bf16, i, dy);
+#pragma GCC unroll 4
+    for (int u = 0; u < VECTORS; u++) {
+        gate[u] *= dy[u] * (vf_clamp(up[u], vf_zero() - limit, limit) + vf_set1(1.0f));
+        value[u] = vf_select(vf_gt(vf_abs(up[u]), limit), vf_zero(), value[u] * blunt * dy[u]);
+    }
+    put(p->out[0], k->bf16, i, stream, gate);
+    put(p->out[1], k->bf16, i, stream, value);
+}
+
+static void gated(mx_function act, mx_dtype dtype, const void *gate, const void *up, void *y, int64_t n, bool stream)
+{
+    pointers p = {.in = {gate, up}, .out = {y}};
+    kind k = {.f = act, .bf16 = mx_is_bf16(dtype)};
+    if (act.p0 > 0)
+        sweep_op(clamped_step, MX_SILU, k, &p, n, stream);
+    else
+        sweep_activation(gated_step, k, &p, n, stream);
+}
+
+static void gated_grad(mx_function act, mx_dtype dtype, const void *gate, const void *up, const void *dy, void *dgate,
                        void *dup, int64_t n, bool stream)
 {
     bool bf16 = mx_is_bf16(dtype);
     pointers p = {.in = {gate, up, dy}, .out = {dgate, dup}};
     /* Only where the boundaries of both outputs coincide can both be streamed. */
     stream = stream && to_boundary(dgate, bf16) == to_boundary(dup, bf16);
-    sweep_activation(gated_grad_step, (kind){.f.op = act, .bf16 = bf16}, &p, n, stream);
+    kind k = {.f = act, .bf16 = bf16};
+    if (act.p0 > 0)
+        sweep_op(clamped_grad_step, MX_SILU, k, &p, n, stream);
+    else
+        sweep_activation(gated_grad_step, k, &p, n, stream);
 }
 
 /* ---- casts and sums ---- */

@@ -57,7 +57,11 @@ local function check_experts(c, need)
         return
     end
     need(k <= n, "num_experts_per_tok", "expected at most num_experts = %d, got %d", n, k)
-    need(not c.use_bias, "use_bias", "expected false: experts have no biases")
+    need(not c.use_bias, "use_bias", "expected false: mlp_bias = true gives experts biases")
+    need(c.routed_bias_update_rate == 0 or not blocks.KINDS[c.decoder_block].router_bias, "routed_bias_update_rate",
+        "expected 0, because the biases of routers are trained with decoder_block = %s", c.decoder_block)
+    need(c.quantization == "" or not c.mlp_bias, "quantization", "experts with biases (mlp_bias) are not quantized "
+        .. "yet, got %s", c.quantization)
     need(c.opt_type ~= "muon", "opt_type", "muon updates matrices, and the weights of %d experts are none; use adamw, "
         .. "sgd, lion or adafactor", n)
     need(c.first_num_dense_layers + c.interleave_moe_layer_step <= c.base_num_decoder_layers,
@@ -100,7 +104,7 @@ local function check_block(c, need)
         need(reach == "local" or reach == "global", "layer_types", "expected a list of local and global, got %s",
             show(c.layer_types))
     end
-    local turns = #c.layer_types > 0 and "layer_types" or kind.layers and "decoder_block"
+    local turns = #c.layer_types > 0 and "layer_types" or (kind.layers or kind.chunks) and "decoder_block"
     local windows = util.contains(blocks.reaches(c), "local")
     need(not turns or c.attention_type == "global", "attention_type",
         "expected global, because %s = %s says which layers are local and global, got %s", turns,
@@ -110,6 +114,23 @@ local function check_block(c, need)
     need(windows or c.sliding_window_size == 0, "sliding_window_size", "has no effect without local layers: set "
         .. "attention_type = local_sliding, layer_types, or a decoder_block that has some")
     need(windows or c.local_rope_max_timescale <= 0, "local_rope_max_timescale", "has no effect without local layers")
+    local in_chunks = util.contains(blocks.reaches(c), "chunk")
+    need(in_chunks == (c.chunk_attn_window_size > 0), "chunk_attn_window_size", in_chunks
+        and "expected tokens of a chunk, because layers attend inside of chunks, got %d"
+        or "has no effect without layers that attend inside of chunks: set attention_type = chunk, or decoder_block = "
+        .. "llama4", c.chunk_attn_window_size)
+    need(not c.temperature_tuning or util.contains(blocks.reaches(c), "nope"), "temperature_tuning", "has no effect "
+        .. "without nope_layer_interval")
+    need(not kind.input_scaled or c.num_experts_per_tok == 1 and c.routed_score_func == "" and not c.routed_bias
+        and c.n_routing_groups < 1 and c.routed_scaling_factor == 1 and not c.use_random_routing, "decoder_block",
+        "%s has one expert for each token, without routed_score_func, routed_bias, n_routing_groups, "
+        .. "routed_scaling_factor and use_random_routing", name)
+    local clamped = kind.activation ~= nil
+    need((c.mlp_activations[1] == "sigmoid") == clamped, "mlp_activations", clamped
+        and "expected [sigmoid, linear] with decoder_block = %s, got %s"
+        or "[sigmoid, linear] is for decoder_block = gpt_oss, not for %s", name, show(c.mlp_activations))
+    need(not clamped or c.mlp_activations_limit > 0, "mlp_activations_limit", "expected a limit above 0 with "
+        .. "decoder_block = %s, got %g", name, c.mlp_activations_limit)
     for _, key in ipairs({ "use_post_attn_norm", "use_post_ffw_norm" }) do
         need(not c[key] or not c.parallel_block, key, "does not go with parallel_block = true, whose only norm comes "
             .. "before attention and MLP")
@@ -120,7 +141,7 @@ end
 
 -- What latent attention does not have: key -> the value without it.
 local NOT_LATENT = {
-    use_qk_norm = false, use_bias = false, attention_bias = false, fold_attention_scale = false,
+    use_qk_norm = false, use_bias = false, attention_bias = false, attention_sink = false, fold_attention_scale = false,
     quantize_kvcache = false,
     query_pre_attn_scalar = 0, relative_bias_buckets = 0, partial_rotary_factor = 1,
 }

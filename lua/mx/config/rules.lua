@@ -61,8 +61,13 @@ rules.VALUES = {
     vocab_size = { min = 1, max = MOST_SIZE },
     decoder_block = { choices = util.sorted_keys(blocks.KINDS), missing = blocks.MISSING },
     mlp_activations = {
-        choices = { "[relu]", "[gelu]", "[silu]", "[relu, linear]", "[gelu, linear]", "[silu, linear]" },
+        choices = {
+            "[relu]", "[gelu]", "[silu]", "[relu, linear]", "[gelu, linear]", "[silu, linear]", "[sigmoid, linear]",
+        },
     },
+    chunk_attn_window_size = { min = 0, max = MOST_LENGTH },
+    nope_layer_interval = { min = 1, rest = -1, rest_means = "RoPE in all layers" },
+    mlp_activations_limit = { min = 0.01, rest = -1, rest_means = "no limit" },
     normalization_layer = { choices = { "rmsnorm", "layernorm" } },
     normalization_layer_epsilon = { min = 0 },
     rope_max_timescale = { min = 1 },
@@ -83,7 +88,7 @@ rules.VALUES = {
     max_position_embeddings = { min = 0 },
     trainable_position_size = { min = -1, max = MOST_SIZE },
     relative_bias_buckets = { min = 0, max = MOST_SIZE },
-    attention_type = { choices = { "global", "local_sliding", "full", "mla" } },
+    attention_type = { choices = { "global", "local_sliding", "chunk", "full", "mla" } },
     q_lora_rank = { min = 0, max = MOST_SIZE },
     kv_lora_rank = { min = 1, max = MOST_SIZE },
     qk_nope_head_dim = { min = 1, max = MOST_SIZE },
@@ -216,7 +221,8 @@ rules.SIMULATED = {
 
 -- Keys of layers with experts.
 rules.EXPERTS = {
-    "num_experts_per_tok", "base_moe_mlp_dim", "interleave_moe_layer_step", "first_num_dense_layers", "shared_experts",
+    "num_experts_per_tok", "base_moe_mlp_dim", "mlp_bias", "interleave_moe_layer_step", "first_num_dense_layers",
+    "shared_experts",
     "routed_score_func", "norm_topk_prob", "routed_scaling_factor", "n_routing_groups", "topk_routing_group",
     "routing_group_score", "routed_bias", "routed_bias_update_rate", "load_balance_loss_weight", "router_z_loss_weight",
     "sparse_matmul", "capacity_factor", "float32_gate_logits", "use_random_routing", "simulated_expert_imbalance",
@@ -279,7 +285,7 @@ rules.ONLY_WITH = {
     mscale = { "attention_type", "mla" },
     use_qk_clip = { "attention_type", "mla" },
     qk_clip_threshold = { "use_qk_clip", true },
-    head_dim = { "attention_type", "global", "local_sliding", "full" },
+    head_dim = { "attention_type", "global", "local_sliding", "chunk", "full" },
     original_max_position_embeddings = { "rope_type", "yarn" },
     beta_fast = { "rope_type", "yarn" },
     beta_slow = { "rope_type", "yarn" },
@@ -288,6 +294,9 @@ rules.ONLY_WITH = {
     rope_attention_scaling = { "rope_type", "yarn" },
     max_position_embeddings = { "use_rope", true },
     attention_bias = { "use_bias", false },
+    mlp_activations_limit = { "decoder_block", "gpt_oss" },
+    nope_layer_interval = { "decoder_block", "llama4" },
+    temperature_tuning = { "decoder_block", "llama4" },
     checkpoint_period = { "enable_checkpointing", true },
     async_checkpointing = { "enable_checkpointing", true },
     max_num_checkpoints_to_keep = { "enable_checkpointing", true },

@@ -144,6 +144,8 @@ mx.matmul(a, b, { trans_b = true }) --> {{1, 3}, {3, 7}}]] },
         { "grouped_matmul", torch = "_grouped_mm", code = [[
 local x, w = mx.tensor { { 1 }, { 2 }, { 3 } }, mx.tensor { { { 10 } }, { { 100 } } }
 mx.grouped_matmul(x, w, mx.tensor({ 1, 2 }, "i32")) --> {{10}, {200}, {300}}]] },
+        { "grouped_column_sum", code = [[
+mx.grouped_column_sum(mx.tensor { { 1 }, { 2 }, { 3 } }, mx.tensor({ 1, 2 }, "i32")) --> {{1}, {5}}]] },
     },
     { title = "Shapes",
         { "reshape", torch = "reshape, flatten, unflatten, ravel", code = [[

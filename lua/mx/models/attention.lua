@@ -19,7 +19,7 @@ local attention = {
 -- The norm of queries and keys; `whole`: over all heads together instead of each.
 local function qk_norm_of(c)
     local kind = blocks.KINDS[c.decoder_block]
-    return c.use_qk_norm and {
+    return c.use_qk_norm and not kind.norm_after_rope and {
         kind = "rmsnorm", eps = c.normalization_layer_epsilon, bias = false, offset = kind.norm_offset or 0,
         whole = kind.qk_norm_whole or false,
     }
@@ -28,9 +28,11 @@ end
 --- The attention of a config's layers, as a part of a block.
 ---@param c table
 ---@param factor table factors that follow from global_parameter_scale
----@param reach "local"|"global" local: with the sliding window
+---@param reach "local"|"global"|"chunk"|"nope" local: with the sliding window; chunk: inside of chunks; nope: without
+---       RoPE, and with a temperature if the config says so
 ---@return table
 function attention.of(c, factor, reach)
+    local rotated = reach ~= "nope"
     local scale = (c.query_pre_attn_scalar > 0 and c.query_pre_attn_scalar or c.head_dim) ^ -0.5
     return {
         kind = "attention",
@@ -38,11 +40,17 @@ function attention.of(c, factor, reach)
         kv_heads = c.base_num_kv_heads * factor.heads,
         head_dim = c.head_dim,
         qkv_bias = c.use_bias or c.attention_bias,
-        out_bias = c.use_bias,
+        out_bias = c.use_bias or c.attention_bias and blocks.KINDS[c.decoder_block].out_bias or false,
+        sinks = c.attention_sink, -- a score of each query head besides those of the keys
         qk_norm = qk_norm_of(c),
-        rope = rope.of(c, reach),
+        -- The eps of norms of rotated queries and keys, which have no scales.
+        rotated_norm = c.use_qk_norm and blocks.KINDS[c.decoder_block].norm_after_rope and rotated
+            and c.normalization_layer_epsilon or nil,
+        rope = rotated and rope.of(c, reach),
+        temperature = c.temperature_tuning and not rotated and { scale = 0.1, tokens = 8192 } or nil,
         causal = c.attention_type ~= "full",
         window = reach == "local" and c.sliding_window_size or 0, -- keys of a query, its own included; 0: all
+        chunk = reach == "chunk" and c.chunk_attn_window_size or nil, -- tokens of a chunk; nil: no chunks
         scale = c.fold_attention_scale and 1 or scale,
         query_factor = c.fold_attention_scale and scale or 1, -- of the initial query weights
         cap = c.attn_logits_soft_cap,
@@ -67,6 +75,9 @@ function attention.parameters(part, list)
         list:norm("query_norm", D, part.qk_norm, "heads", false)
         list:norm("key_norm", D, part.qk_norm, "heads", false)
     end
+    if part.sinks then
+        list:add("sinks.weight", { { part.heads, "heads", group } }, { value = 0, use = "product", exact = true })
+    end
     list:to_stream("out", H, { bias = part.out_bias, embed = "embed_attn" })
     if part.buckets > 0 then
         list:add("relative_bias.weight", { { part.buckets }, { part.heads } }, { value = 0, use = "product" })
@@ -82,6 +93,15 @@ local function normalize(model, norm, weight, x, all_heads, kind)
     local B, S, heads, D = x:size(1), x:size(2), x:size(3), x:size(4)
     local flat = x:view(B, S, heads * D)
     return model.parallel:norm_of_heads(norm, flat, weight, kind, all_heads * D):view(B, S, heads, D)
+end
+
+-- Queries (B, S, H, D) times 1 + scale ln(1 + floor((position + 1) / tokens)), which keeps attention sharp in long
+-- sequences.
+local function tempered(o, q, run)
+    local positions = run.positions and run.positions:to("f32"):view(q:size(1), q:size(2), 1, 1)
+        or mx.arange({ n = q:size(2), start = run.offset, dtype = "f32" }):view(1, q:size(2), 1, 1)
+    local steps = mx.floor((positions + 1) / o.tokens)
+    return (q:to("f32") * (mx.log1p(steps) * o.scale + 1)):to(q:dtype())
 end
 
 --- Attention with a layer's weights: h (B, S, E) -> (B, S, E), before the sum over a mesh and the bias. With a cache,
@@ -111,12 +131,19 @@ function attention.forward(model, i, part, weights, h, run)
     if not part.qk_norm then
         q, k = mx.name(q, "query_proj"), mx.name(k, "key_proj")
     end
+    if part.rotated_norm then
+        q, k = mx.rmsnorm(q, { eps = part.rotated_norm }), mx.rmsnorm(k, { eps = part.rotated_norm })
+    end
+    q = part.temperature and tempered(part.temperature, q, run) or q
     v = mx.name(v, "value_proj")
-    local options = { causal = part.causal, window = part.window, softcap = part.cap, scale = part.scale }
+    local options = {
+        causal = part.causal, window = part.window, chunk = part.chunk, softcap = part.cap, scale = part.scale,
+    }
     if run.cache then
         k, v = cache.remember(run.cache[i], k, v, options, run.offset)
     end
-    local context = model.parallel:attention(q, k, v, run, options) -- (B, S, H, D)
+    local sinks = part.sinks and weights["sinks.weight"]:to("f32") or nil
+    local context = model.parallel:attention(q, k, v, run, options, sinks) -- (B, S, H, D)
     return quantization.products(model, i, weights, context:view(B, S, heads * D), run)("out")
 end
 
@@ -126,8 +153,13 @@ function attention.tensors(_)
     return { "query_proj", "key_proj", "value_proj", "context", "out_proj" }
 end
 
--- The share of all S x S pairs of query and key in which the key is not later: half, or a band of the window's width.
+-- How many of all S x S pairs of query and key have a key that is not later and in reach: half of them, a band of the
+-- window's width, or half of each chunk.
 local function past(part, S)
+    if part.chunk then
+        local rest = S % part.chunk
+        return (S // part.chunk * part.chunk ^ 2 + rest ^ 2) / 2
+    end
     local W = part.window > 0 and math.min(part.window, S) or S
     return S * W - W * W / 2
 end

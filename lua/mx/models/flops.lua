@@ -46,7 +46,7 @@ local function spared(shape, S, formula)
         local is_lookup = p.name == "embedding.weight" and not shape.tied
         if not p.frozen then
             first = math.min(first, place_of(shape, p))
-        elseif #p.sizes > 1 and p.use ~= "sequence" and not is_lookup then
+        elseif #p.sizes > 1 and p.use ~= "sequence" and not is_lookup and not p.name:find("%.bias$") then
             local product = 2 * S * p.share
             for _, size in ipairs(p.sizes) do
                 product = product * size

@@ -1,5 +1,6 @@
 --- The MLP of a block: a product into M features, an activation, with a gate or without, and a product back.
 
+local blocks = require "mx.models.blocks"
 local mx = require "mx"
 local quantization = require "mx.models.quantization"
 
@@ -9,15 +10,26 @@ local mlp = {
     saved = "mlpwo", -- the name of its result for a policy
 }
 
+--- The activation of a config's MLPs or experts, and the limit of clamped ones.
+---@param c table
+---@return string, number?
+function mlp.activation(c)
+    local clamped = c.mlp_activations[1] == "sigmoid"
+    return clamped and blocks.KINDS[c.decoder_block].activation or c.mlp_activations[1],
+        clamped and c.mlp_activations_limit or nil
+end
+
 --- The MLP of a config's layers, as a part of a block.
 ---@param c table
 ---@param factor table factors that follow from global_parameter_scale
 ---@return table
 function mlp.of(c, factor)
+    local activation, limit = mlp.activation(c)
     return {
         kind = "mlp",
         width = c.base_mlp_dim * factor.heads,
-        activation = c.mlp_activations[1],
+        activation = activation,
+        limit = limit,
         gated = #c.mlp_activations == 2,
         bias = c.use_bias,
     }
@@ -52,7 +64,7 @@ function mlp.forward(model, i, part, weights, h, run)
     local inner
     if part.gated then
         local gate, up = product("wi_0", "mlpwi_0"), product("wi_1", "mlpwi_1")
-        inner = mx.gated(gate, up, { activation = part.activation })
+        inner = mx.gated(gate, up, { activation = part.activation, limit = part.limit })
     else
         inner = mx[part.activation](product("wi", "mlpwi"))
     end

@@ -4,6 +4,7 @@
 -- tokens. Rows are slots in the order of their experts, so that the products of all experts are one grouped product.
 -- The results of a step's routing, and losses that keep it balanced, are in routing.lua.
 
+local blocks = require "mx.models.blocks"
 local mx = require "mx"
 local collectives = require "mx.sim.collectives"
 local mlp = require "mx.models.mlp"
@@ -14,7 +15,7 @@ local util = require "mx.util"
 
 local moe = {
     products = mlp.products, saved = mlp.saved,
-    output = "experts.wo", -- experts have no biases
+    output = "experts", -- biases of experts are added to each one's rows
     tensors = mlp.tensors,
 }
 
@@ -26,11 +27,15 @@ local SCORES = { [""] = "topk_softmax", softmax = "softmax_topk", sigmoid = "sig
 ---@return table
 function moe.of(c, factor)
     local width = c.base_moe_mlp_dim > 0 and c.base_moe_mlp_dim or c.base_mlp_dim
+    local activation, limit = mlp.activation(c)
+    local trained_bias = c.routed_bias and blocks.KINDS[c.decoder_block].router_bias or false
     return {
         kind = "moe",
         width = width * factor.heads, -- of one expert
-        activation = c.mlp_activations[1],
+        activation = activation,
+        limit = limit,
         gated = #c.mlp_activations == 2,
+        bias = c.mlp_bias, -- of the experts
         experts = c.num_experts,
         top = c.num_experts_per_tok, -- experts of each token
         shared = c.shared_experts, -- experts that get all tokens
@@ -42,9 +47,11 @@ function moe.of(c, factor)
             groups = math.max(c.n_routing_groups, 1),
             top_groups = c.n_routing_groups > 1 and c.topk_routing_group or 1,
             group_score = c.routing_group_score,
-            bias = c.routed_bias, -- a buffer that is added to the scores for the choice
+            trained_bias = trained_bias, -- a parameter that is added to the logits
+            bias = c.routed_bias and not trained_bias, -- a buffer that is added to the scores for the choice
             bias_rate = c.routed_bias_update_rate,
             f32 = c.float32_gate_logits,
+            input_scaled = blocks.KINDS[c.decoder_block].input_scaled or nil, -- see `scaled`
         },
         buffer = math.max(c.ragged_buffer_factor, 0), -- rows of a buffer over its even share; 0: those that are needed
         chunks = c.num_moe_token_chunks, -- of the tokens whose rows travel to other ranks
@@ -58,6 +65,7 @@ end
 local function shared_part(part)
     return {
         kind = "mlp", prefix = "shared.", width = part.shared * part.width, activation = part.activation,
+        limit = part.limit,
         gated = part.gated,
     }
 end
@@ -67,10 +75,10 @@ end
 ---@param list mx.ParameterList
 function moe.parameters(part, list)
     local M, o = { part.width, "mlp_moe" }, {
-        each = part.experts, share = part.top / part.experts, embed = "embed_moe",
+        each = part.experts, share = part.top / part.experts, embed = "embed_moe", bias = part.bias,
     }
     list:from_stream("router", { part.experts }, {
-        embed = "embed_router", use = "router", exact = part.router.f32,
+        embed = "embed_router", use = "router", exact = part.router.f32, bias = part.router.trained_bias,
     })
     for _, name in ipairs(part.gated and { "wi_0", "wi_1" } or { "wi" }) do
         list:from_stream("experts." .. name, M, o)
@@ -97,7 +105,7 @@ local function logits_of(part, weights, h)
     if part.router.f32 then
         h, weight = h:to("f32"), weight:to("f32")
     end
-    return mx.matmul(h, weight, nil, { dtype = "f32" })
+    return mx.matmul(h, weight, weights["router.bias"], { dtype = "f32" })
 end
 
 -- Chooses experts: logits (B, S, n) -> weights f32 and experts i32 (B, S, k).
@@ -112,6 +120,12 @@ local function route(model, i, part, logits, run)
         o.offset = ((run.pass or 0) * model.parts + model.part) << 24 | (run.row or 0)
     end
     return mx.moe_route(logits, router.bias and model.buffers[moe.bias_name(i)] or nil, o)
+end
+
+-- The tokens h (B, S, E) times the sigmoid of the logit of their only expert, in f32: what the expert gets.
+local function scaled(h, logits, experts)
+    local shares = mx.sigmoid(mx.gather(logits, experts, { dim = 3 })) -- (B, S, 1)
+    return (h:to("f32") * shares):to(h:dtype())
 end
 
 --- Most slots of an expert in a sequence of S tokens, as MaxText counts them; 0: no limit. Generation has none, because
@@ -153,7 +167,9 @@ local function multiply(part, products, x, counts)
     end
     local inner -- (rows, M)
     if part.gated then
-        inner = mx.gated(product("wi_0", "mlpwi_0"), product("wi_1", "mlpwi_1"), { activation = part.activation })
+        inner = mx.gated(product("wi_0", "mlpwi_0"), product("wi_1", "mlpwi_1"), {
+            activation = part.activation, limit = part.limit,
+        })
     else
         inner = mx[part.activation](product("wi", "mlpwi"))
     end
@@ -216,8 +232,8 @@ end
 
 -- The results of experts on all ranks, to which the rows of this rank's tokens travel with their weights: in chunks, so
 -- that the rows of one chunk travel while those of another are computed. Results are weighted before they travel back,
--- so that backward needs them at the experts only. `meanwhile` is called when the first rows are on their way. No
--- collective is called in between, because it would wait for the rows.
+-- so that backward needs them at the experts only. shares = nil: there are no weights. `meanwhile` is called when the
+-- first rows are on their way. No collective is called in between, because it would wait for the rows.
 local function compute_elsewhere(model, part, products, h, shares, experts, capacity, meanwhile)
     local parallel, n = model.parallel, math.min(part.chunks, capacity > 0 and h:size(1) or h:size(1) * h:size(2))
     local chunks, results = {}, {}
@@ -226,10 +242,12 @@ local function compute_elsewhere(model, part, products, h, shares, experts, capa
     end
     local function send(i)
         local c, slots = chunks[i], chunks[i].place:numel()
-        local weights = mx.moe_gather(chunk(shares, i, n, capacity):view(slots, 1), c.order, c.place:view(slots, 1))
-        local rows = mx.moe_gather(chunk(h, i, n, capacity), c.order, c.place)
+        local rows, weights = mx.moe_gather(chunk(h, i, n, capacity), c.order, c.place), nil
+        if shares then
+            weights = mx.moe_gather(chunk(shares, i, n, capacity):view(slots, 1), c.order, c.place:view(slots, 1))
+        end
         c.rows = parallel:send_rows(rows, c.of_ranks, c.received)
-        c.weights = parallel:send_rows(weights, c.of_ranks, c.received)
+        c.weights = weights and parallel:send_rows(weights, c.of_ranks, c.received)
     end
     send(1)
     local y = meanwhile()
@@ -237,7 +255,8 @@ local function compute_elsewhere(model, part, products, h, shares, experts, capa
         if i < n then
             send(i + 1)
         end
-        local found = weighted(multiply(part, products, c.rows, c.counts), c.weights)
+        local found = multiply(part, products, c.rows, c.counts)
+        found = c.weights and weighted(found, c.weights) or found
         c.results = parallel:send_rows(found, c.of_ranks, c.sent, true)
     end
     for i, c in ipairs(chunks) do
@@ -265,32 +284,40 @@ function moe.forward(model, i, part, weights, h, run)
     local extra = run.pass and model.routing:observe(i, part, logits, experts, capacity)
     mx.place(("layer %d, experts"):format(i))
     local function products(x, counts)
-        return quantization.products(model, i, weights, x, run, counts)
+        local product = quantization.products(model, i, weights, x, run, counts)
+        return function(name)
+            local bias = weights[name .. ".bias"]
+            return product(name, bias and name == "experts.wo" and model.parallel:share_of_sum(bias) or bias)
+        end
+    end
+    local parallel, x = model.parallel, h
+    if part.router.input_scaled then
+        x, shares = scaled(h, logits, experts), nil
     end
     local function shared()
         return part.shared > 0 and mlp.forward(model, i, shared_part(part), weights, h, run) or nil
     end
-    local parallel = model.parallel
     if parallel:sends_rows(part) then
-        return compute_elsewhere(model, part, products, h, shares, experts, capacity, shared), extra
+        return compute_elsewhere(model, part, products, x, shares, experts, capacity, shared), extra
     end
-    local tokens = parallel:gather_tokens(h, true)
-    shares, experts = parallel:gather_tokens(shares), parallel:gather_tokens(experts)
+    local tokens = parallel:gather_tokens(x, true)
+    shares, experts = shares and parallel:gather_tokens(shares), parallel:gather_tokens(experts)
     local y = parallel:scatter_tokens(compute(model, part, products, tokens, shares, experts, capacity))
     local of_shared = shared()
     return of_shared and y + of_shared or y, extra
 end
 
 --- FLOPs of a forward pass. `products`: products with weights, per token: the router's, and those of the experts that a
---- token gets. Rows that a capacity drops count, as in MaxText. `idle`: the same of the other experts.
+--- token gets. Rows that a capacity drops count, as in MaxText. `idle`: twice the parameters of the other experts.
 ---@param part table
 ---@param shape table
 ---@return {products: number, idle: number}
 function moe.flops(part, shape)
-    local expert = 2 * shape.emb * part.width * (part.gated and 3 or 2)
+    local M, inputs = part.width, part.gated and 2 or 1
+    local expert, biases = 2 * shape.emb * M * (inputs + 1), part.bias and inputs * M + shape.emb or 0
     return {
         products = 2 * shape.emb * part.experts + (part.top + part.shared) * expert,
-        idle = (part.experts - part.top) * expert,
+        idle = (part.experts - part.top) * (expert + 2 * biases),
     }
 end
 

@@ -38,7 +38,8 @@ function List:add(name, dimensions, o)
     self[#self + 1] = p
 end
 
--- The weights of a product (rows, columns), and its bias. With `each`, those of so many experts.
+-- The weights of a product (rows, columns), and its bias. With `each`, those of so many experts: a bias of what they
+-- add to the residual stream is used like the router, by all ranks that have parts of the product.
 local function add_product(self, name, rows, columns, o)
     local shape, bias = self.shape, o.bias
     local std = shape.init_std > 0 and shape.init_std or 1 / math.sqrt(rows[1])
@@ -46,8 +47,14 @@ local function add_product(self, name, rows, columns, o)
     self:add(name .. ".weight", dimensions, {
         std = std * (o.factor or 1), use = o.use or "product", exact = o.exact, share = o.share,
     })
-    if bias then
-        self:add(name .. ".bias", { bias }, { value = 0, use = bias[2] == "norm" and "sequence" or "product" })
+    local to_stream = bias and bias[2] == "norm"
+    if bias and o.each then
+        local width = to_stream and { bias[1], o.embed } or bias
+        self:add(name .. ".bias", { { o.each, "exp" }, width }, {
+            value = 0, use = to_stream and "router" or "product", share = o.share,
+        })
+    elseif bias then
+        self:add(name .. ".bias", { bias }, { value = 0, use = to_stream and "sequence" or o.use or "product" })
     end
 end
 
@@ -64,8 +71,8 @@ end
 ---@param columns table a dimension for List:add
 ---@param o {bias: boolean?, factor: number?, embed: string?, each: integer?, use: string?, exact: boolean?, share:
 ---       number?} factor: of the initial weights; embed: the logical name of emb (default: "embed"); each: so many
----       experts have weights of their own, (each, emb, columns), without a bias; use (default: "product"), exact,
----       share: as for List:add
+---       experts have weights of their own, (each, emb, columns), and biases (each, columns); use (default: "product"),
+---       exact, share: as for List:add
 function List:from_stream(name, columns, o)
     add_product(self, name, { self.shape.emb, o.embed or "embed" }, columns, {
         factor = o.factor, bias = o.bias and columns, each = o.each, use = o.use, exact = o.exact, share = o.share,
@@ -81,7 +88,7 @@ function List:to_stream(name, rows, o)
     local shape = self.shape
     add_product(self, name, rows, { shape.emb, o.embed or "embed" }, {
         factor = shape.init_std > 0 and 1 / math.sqrt(2 * shape.layers) or 1, bias = o.bias and { shape.emb, "norm" },
-        each = o.each, share = o.share,
+        each = o.each, share = o.share, embed = o.embed,
     })
 end
 

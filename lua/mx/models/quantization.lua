@@ -261,14 +261,15 @@ end
 ---@param weights table<string, any> of the layer, by their short names: tensors, or what Quantization:gather gives
 ---@param h any (..., inputs); quantized once for all of these products
 ---@param run? table of mx.Decoder:hidden
----@param counts? any of grouped products, which have no bias: h is (rows, inputs), a weight (groups, inputs, outputs)
+---@param counts? any of grouped products, which have no bias if they are quantized: h is (rows, inputs), a weight
+---       (groups, inputs, outputs)
 ---@return fun(name: string, bias: any): any
 function quantization.products(model, i, weights, h, run, counts)
     local self = model.quantization
     if not self then
         return function(name, bias)
             local weight = weights[name .. ".weight"]
-            return counts and mx.grouped_matmul(h, weight, counts) or mx.matmul(h, weight, bias)
+            return counts and mx.grouped_matmul(h, weight, counts, bias) or mx.matmul(h, weight, bias)
         end
     end
     local dtype, trains = model.shape.dtype, run ~= nil and run.pass ~= nil

@@ -110,8 +110,8 @@ function Alone.intervals(_, segments)
     return mx.attention_intervals(segments)
 end
 
-function Alone.attention(_, q, k, v, run, options)
-    return mx.name(mx.attention(q, k, v, run.intervals, options), "context")
+function Alone.attention(_, q, k, v, run, options, sinks)
+    return mx.name(mx.attention(q, k, v, run.intervals, nil, nil, sinks, options), "context")
 end
 
 -- ---- tables of tokens: whole ----
@@ -153,7 +153,7 @@ end
 Alone.sends_rows = nothing -- nil: there is nobody to send them to
 Alone.rows_of_ranks, Alone.send_rows = first, first
 Alone.gather_tokens, Alone.scatter_tokens, Alone.mean_of_sequences = first, first, first
-Alone.sum_over_tokens, Alone.counted_once = first, first
+Alone.sum_over_tokens, Alone.counted_once, Alone.share_of_sum = first, first, first
 
 -- ---- tokens ----
 

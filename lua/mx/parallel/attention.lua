@@ -21,7 +21,7 @@ local function in_sequence(self, t)
 end
 
 -- Attention with the keys and values of the whole sequence gathered on every rank.
-local function gathered_attention(self, q, k, v, intervals, options)
+local function gathered_attention(self, q, k, v, intervals, options, sinks)
     local S, n = q:size(2), self.mesh:size(self.context)
     local i = mx.is_simulated() and n - 1 or self.mesh:index(self.context) -- simulated: the busiest rank
     local gather = { axis = self.context, dim = 2, async = self.o.async_all_gather }
@@ -31,7 +31,7 @@ local function gathered_attention(self, q, k, v, intervals, options)
     local function attend(part, part_intervals, offset)
         options.offset = offset
         options.kv_length = options.causal and offset + part:size(2) or 0
-        return mx.name(mx.attention(part, k, v, part_intervals, options), "context")
+        return mx.name(mx.attention(part, k, v, part_intervals, nil, nil, sinks, options), "context")
     end
     if not self.zigzag then
         return attend(q, intervals, i * S)
@@ -56,14 +56,17 @@ end
 
 -- Attention to whole sequences with a part of the heads: ranks exchange parts of sequences for heads, and back. With
 -- too few heads of keys for all ranks, each rank gets those that its heads of queries use.
-local function exchanged_attention(self, q, k, v, intervals, options)
+local function exchanged_attention(self, q, k, v, intervals, options, sinks)
     local n, kv_heads = self.mesh:size(self.context), k:size(3)
     local copies = n // util.gcd(n, kv_heads)
     local function to_heads(x)
         return mx.all_to_all(x, { axis = self.context, split = 3, concat = 2 })
     end
     q, k, v = to_heads(q), to_heads(repeated(k, copies)), to_heads(repeated(v, copies))
-    local context = mx.name(mx.attention(q, k, v, intervals, options), "context") -- (B, S n, H / n, D)
+    local own = q:size(3)
+    sinks = sinks and mx.narrow(sinks, { dim = 1, start = self.mesh:index(self.context) * own + 1, length = own })
+    local context = mx.attention(q, k, v, intervals, nil, nil, sinks, options) -- (B, S n, H / n, D)
+    context = mx.name(context, "context")
     return mx.all_to_all(context, { axis = self.context, split = 2, concat = 3 })
 end
 
@@ -111,19 +114,19 @@ end
 
 --- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
 --- part; run of mx.Decoder:hidden. Without an axis that splits sequences it is mx.attention, and accepts offset and
---- kv_length. Policies know attention's result as "context". Collective.
+--- kv_length. sinks: of this rank's heads, or nil. Policies know attention's result as "context". Collective.
 ---@return any (B, S, H, D)
-function attention:attention(q, k, v, run, options)
+function attention:attention(q, k, v, run, options, sinks)
     local strategy = self.o.context_parallel_strategy
     if #self.context == 0 then
-        return mx.name(mx.attention(q, k, v, run.intervals, options), "context")
+        return mx.name(mx.attention(q, k, v, run.intervals, nil, nil, sinks, options), "context")
     elseif strategy == "all_gather" then
-        return gathered_attention(self, q, k, v, run.intervals, options)
+        return gathered_attention(self, q, k, v, run.intervals, options, sinks)
     elseif strategy == "ulysses" then
-        return exchanged_attention(self, q, k, v, run.intervals, options)
+        return exchanged_attention(self, q, k, v, run.intervals, options, sinks)
     end
     options.axis, options.balanced = self.context, self.zigzag
-    return mx.name(mx.ring_attention(q, k, v, run.intervals, options), "context")
+    return mx.name(mx.ring_attention(q, k, v, run.intervals, sinks, options), "context")
 end
 
 return attention

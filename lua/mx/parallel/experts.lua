@@ -116,6 +116,14 @@ function experts:counted_once(loss)
     return n == 1 and loss or loss / n + loss:detach() * (1 - 1 / n)
 end
 
+--- A bias of a product that is split over ranks, of which each adds this share before the sum.
+---@param bias any
+---@return any
+function experts:share_of_sum(bias)
+    local n = self.mesh:size(self.products.mlp)
+    return n == 1 and bias or bias / n
+end
+
 --- Adds up, in place and without a gradient, a quantity of the tokens of each rank over all tokens of a step.
 --- Collective.
 ---@param t any

@@ -542,6 +542,6 @@ Parallel.own_experts, Parallel.gather_tokens, Parallel.scatter_tokens =
 Parallel.sends_rows, Parallel.rows_of_ranks, Parallel.send_rows =
     experts.sends_rows, experts.rows_of_ranks, experts.send_rows
 Parallel.mean_of_sequences, Parallel.sum_over_tokens = experts.mean_of_sequences, experts.sum_over_tokens
-Parallel.counted_once = experts.counted_once
+Parallel.counted_once, Parallel.share_of_sum = experts.counted_once, experts.share_of_sum
 
 return parallel

@@ -2,6 +2,8 @@
 
 local blocks = require "mx.models.blocks"
 local deepseek = require "mx.weights.deepseek"
+local gpt_oss = require "mx.weights.gpt_oss"
+local llama4 = require "mx.weights.llama4"
 local mx = require "mx"
 local ropes = require "mx.models.rope"
 local util = require "mx.util"
@@ -27,6 +29,8 @@ local FAMILIES = {
     olmo3 = { block = "olmo3", eps = 1e-5, two_ropes = true, theta = 5e5, local_theta = 5e5 },
     mixtral = { block = "mixtral", kv_heads = 8, eps = 1e-5, theta = 1e6, reaches = { "local" } },
     qwen3_moe = { block = "qwen3_moe", kv_heads = 4, keys = { use_qk_norm = true } },
+    gpt_oss = { block = "gpt_oss", kv_heads = 8, head_dim = 64, eps = 1e-5, theta = 15e4 },
+    llama4_text = { block = "llama4", kv_heads = 8, head_dim = 128, eps = 1e-5, theta = 5e5 },
     deepseek_v2 = { block = "deepseek", latent = true, reaches = { "global" } },
     deepseek_v3 = { block = "deepseek", latent = true, reaches = { "global" } },
     kimi_k2 = { block = "deepseek", latent = true, reaches = { "global" } },
@@ -227,7 +231,7 @@ local function bias_keys(c, family, keys)
     if family == "llama" and attention ~= mlp then
         util.refuse("%s: attention_bias = %s and mlp_bias = %s: here all linear layers have a bias or none", c.path,
             attention, mlp)
-    elseif family ~= "llama" and family ~= "qwen2" and attention then
+    elseif family ~= "llama" and family ~= "qwen2" and family ~= "gpt_oss" and attention then
         util.refuse("%s: attention_bias = true: that also means a bias of the output projection, which is not "
             .. "computed for %s", c.path, family)
     end
@@ -335,8 +339,14 @@ local function from_llama(c, family)
         expert_keys(c, family, keys)
     end
     rope_keys(c, keys, family)
-    if kind.latent then
-        deepseek.read(c, family, keys, get)
+    if family == "gpt_oss" then
+        gpt_oss.read(c, keys, get)
+    elseif kind.latent or kind.block == "llama4" then
+        if kind.latent then
+            deepseek.read(c, family, keys, get)
+        else
+            llama4.read(c, keys, get)
+        end
         config_read.set_length(keys, get(c, "max_position_embeddings", "integer", 0))
         keys.logits_via_embedding = get(c, "tie_word_embeddings", "boolean", false)
         return keys
@@ -388,6 +398,8 @@ function config_read.standard()
         shared_experts = 0,
         first_num_dense_layers = 0, interleave_moe_layer_step = 1, float32_gate_logits = false,
         use_random_routing = false, capacity_factor = -1.0, mtp_num_layers = 0,
+        attention_sink = false, mlp_bias = false, mlp_activations_limit = -1.0, chunk_attn_window_size = 0,
+        nope_layer_interval = -1, temperature_tuning = false,
     }
 end
 
@@ -423,8 +435,11 @@ function config_read.scale_block(values, path)
     end
     local c = { values = how, path = path .. ": quantization_config" }
     local method = get(c, "quant_method", "string")
-    if method ~= "fp8" then
-        util.refuse("%s: quant_method = %s: only fp8 with weight_block_size is read; convert the weights to bfloat16",
+    if method == "mxfp4" then -- of GPT-OSS: the scales are tensors of their own
+        return nil
+    elseif method ~= "fp8" then
+        util.refuse("%s: quant_method = %s: only fp8 with weight_block_size is read, and mxfp4 of gpt_oss; convert the "
+            .. "weights to bfloat16",
             c.path, method)
     end
     local block = get(c, "weight_block_size", "table")
@@ -441,6 +456,7 @@ end
 ---@return table<string, any> keys, string family a key of families.NAMES
 function config_read.read(values, path)
     local c = { values = type(values) == "table" and values or util.refuse("%s: expected a map", path), path = path }
+    c.values = llama4.text_config(c.values)
     local family = get(c, "model_type", "string")
     if family ~= "gpt2" and not FAMILIES[family] then
         util.refuse("%s: the model_type '%s' is none of those that are read: gpt2, %s", path, family,

@@ -1,6 +1,8 @@
 --- Writes the config.json of a Hugging Face model: chooses the family that has the features of a shape. See init.lua.
 
 local deepseek = require "mx.weights.deepseek"
+local gpt_oss = require "mx.weights.gpt_oss"
+local llama4 = require "mx.weights.llama4"
 local mx = require "mx"
 local util = require "mx.util"
 
@@ -13,7 +15,8 @@ local CLASSES = {
     qwen2 = "Qwen2ForCausalLM", qwen3 = "Qwen3ForCausalLM", gemma = "GemmaForCausalLM", gemma2 = "Gemma2ForCausalLM",
     gemma3_text = "Gemma3ForCausalLM", olmo2 = "Olmo2ForCausalLM", olmo3 = "Olmo3ForCausalLM", gpt2 = "GPT2LMHeadModel",
     mixtral = "MixtralForCausalLM", qwen3_moe = "Qwen3MoeForCausalLM", deepseek_v2 = "DeepseekV2ForCausalLM",
-    deepseek_v3 = "DeepseekV3ForCausalLM",
+    deepseek_v3 = "DeepseekV3ForCausalLM", gpt_oss = "GptOssForCausalLM",
+    llama4_text = "Llama4ForCausalLM",
 }
 
 -- ---- the family of a model ----
@@ -63,7 +66,7 @@ local function first(cases)
     end
 end
 
--- What of experts no family without latent attention has.
+-- What of experts no family without latent attention or sinks has.
 local function obstacle_of_experts(moe)
     local router = moe.router
     return first({
@@ -71,14 +74,17 @@ local function obstacle_of_experts(moe)
         { router.score ~= "topk_softmax" and router.score ~= "softmax_topk", "routed_score_func = sigmoid, or random "
             .. "routing" },
         { router.scale ~= 1, "routed_scaling_factor" },
+        { moe.bias or router.trained_bias, "mlp_bias and a trained routed_bias, without attention_sink" },
     })
 end
 
--- The RoPE of the layers with this reach; nil if there is no such layer. More than one is refused.
+-- The RoPE of the layers with this reach; nil if there is no such layer. More than one is refused; of Llama 4, layers
+-- without any do not count.
 local function rope_of(shape, is_local)
-    local found = {}
+    local found, is_llama4 = {}, llama4.is_like(shape)
     for _, block in ipairs(shape.blocks) do
-        if is_local == nil or (window_of(block) > 0) == is_local then
+        local has_none = not block.attention.rope and is_llama4
+        if not has_none and (is_local == nil or (window_of(block) > 0) == is_local) then
             found[#found + 1] = block
         end
     end
@@ -107,7 +113,9 @@ local function obstacle(shape)
         { shape.mtp and attention.kind ~= "mla", "mtp_num_layers" },
         { block.norms.attention ~= block.norms.mlp, "norms after only one of attention and MLP" },
         { sparse[1] and not sparse[1].gated, "experts without a gate" },
-    }) or sparse[1] and attention.kind ~= "mla" and obstacle_of_experts(sparse[1])
+        { not attention.sinks and (dense[1] or sparse[1]).activation == "gpt_oss", "mlp_activations of gpt_oss, "
+            .. "without attention_sink" },
+    }) or sparse[1] and attention.kind ~= "mla" and not attention.sinks and obstacle_of_experts(sparse[1])
 end
 
 -- Each style of block: fn(shape, block, attention) -> the family, or nil and what it does not have.
@@ -201,9 +209,14 @@ function STYLES.latent(shape)
     return deepseek.family(shape, dense, sparse[1])
 end
 
+function STYLES.gpt_oss(shape)
+    local dense, sparse = mlps_of(shape)
+    return gpt_oss.family(shape, dense, sparse[1])
+end
+
 local function style_of(shape, block, attention)
-    if attention.kind == "mla" then
-        return "latent"
+    if attention.kind == "mla" or attention.sinks then
+        return attention.sinks and "gpt_oss" or "latent"
     end
     local gpt2 = block.norm.kind == "layernorm" and block.mlp.bias and not block.mlp.gated and not attention.rope
         and shape.positions > 0 and attention.heads == attention.kv_heads
@@ -219,8 +232,13 @@ local TWO_ROPES = { gemma3_text = true, olmo3 = true }
 ---@return string
 function config_write.family(shape)
     local block = shape.blocks[1]
-    local family, reason = nil, obstacle(shape)
-    if not reason then
+    local family, reason
+    if llama4.is_like(shape) then
+        family, reason = llama4.family(shape)
+    else
+        reason = obstacle(shape)
+    end
+    if not reason and not family then
         family, reason = STYLES[style_of(shape, block, block.attention)](shape, block, block.attention)
     end
     local plain = not reason and block.attention.kind ~= "mla"
@@ -338,6 +356,10 @@ local function to_llama(shape, family)
     write_windows(values, shape, family)
     if attention.kind == "mla" then
         deepseek.write(values, shape, family, sparse[1])
+    elseif family == "gpt_oss" then
+        gpt_oss.write(values, sparse[1])
+    elseif family == "llama4_text" then
+        llama4.write(values, shape)
     elseif sparse[1] then
         write_experts(values, shape, family)
     end

@@ -12,7 +12,7 @@ local families = {}
 -- ---- names: mxlua's, without ".weight" and ".bias" -> the family's; a "T" behind a name: transposed ----
 --
 -- The experts' matrices are one parameter (experts, inputs, outputs). A name with %d stands for a matrix of each
--- expert. A name with "!" has no ".weight" behind it.
+-- expert. A name with "!" has no ".weight" behind it, and "_bias" instead of ".bias".
 
 local LLAMA = {
     prefix = "model.", head = "lm_head",
@@ -83,6 +83,21 @@ local DEEPSEEK_FIELDS = {
 local DEEPSEEK = like(QWEN3_MOE, DEEPSEEK_SHORT, DEEPSEEK_FIELDS)
 local FUSED_DEEPSEEK = like(FUSED, DEEPSEEK_SHORT, DEEPSEEK_FIELDS)
 
+-- The columns of the experts' gates and of their other product alternate.
+local GPT_OSS = like(LLAMA, {
+    sinks = "self_attn.sinks!", router = "mlp.router T", ["experts.wi_0"] = "mlp.experts.gate_up_proj!",
+    ["experts.wi_1"] = "mlp.experts.gate_up_proj!", ["experts.wo"] = "mlp.experts.down_proj!",
+}, { alternating = true })
+
+local LLAMA4 = like(LLAMA, {
+    wi_0 = "feed_forward.gate_proj T", wi_1 = "feed_forward.up_proj T", wo = "feed_forward.down_proj T",
+    router = "feed_forward.router T", ["experts.wi_0"] = "feed_forward.experts.gate_up_proj!",
+    ["experts.wi_1"] = "feed_forward.experts.gate_up_proj!", ["experts.wo"] = "feed_forward.experts.down_proj!",
+    ["shared.wi_0"] = "feed_forward.shared_expert.gate_proj T",
+    ["shared.wi_1"] = "feed_forward.shared_expert.up_proj T",
+    ["shared.wo"] = "feed_forward.shared_expert.down_proj T",
+})
+
 local GPT2 = {
     prefix = "transformer.", head = "lm_head",
     whole = {
@@ -121,7 +136,8 @@ families.NAMES = {
     llama = LLAMA, mistral = LLAMA, ministral = LLAMA, qwen2 = LLAMA, qwen3 = LLAMA, gpt2 = GPT2, gemma = GEMMA,
     gemma2 = GEMMA2, gemma3_text = GEMMA2, olmo2 = OLMO, olmo3 = OLMO, mixtral = MIXTRAL, qwen3_moe = QWEN3_MOE,
     ["fused.mixtral"] = FUSED, ["fused.qwen3_moe"] = FUSED, deepseek_v2 = DEEPSEEK, deepseek_v3 = DEEPSEEK,
-    kimi_k2 = DEEPSEEK, ["fused.deepseek_v2"] = FUSED_DEEPSEEK, ["fused.deepseek_v3"] = FUSED_DEEPSEEK,
+    kimi_k2 = DEEPSEEK, gpt_oss = GPT_OSS, llama4_text = LLAMA4,
+    ["fused.deepseek_v2"] = FUSED_DEEPSEEK, ["fused.deepseek_v3"] = FUSED_DEEPSEEK,
     ["fused.kimi_k2"] = FUSED_DEEPSEEK,
     ["gguf.llama"] = GGUF, ["gguf.qwen2"] = GGUF, ["gguf.qwen3"] = GGUF,
     ["gguf.qwen3moe"] = GGUF, ["gguf.gpt2"] = GGUF_GPT2,
@@ -158,7 +174,8 @@ local function name_of(names, p, shape)
     end
     local name, bare, transposed = theirs:match("^([^%s!]+)(!?) ?(T?)$")
     local prefix = layer and names.layer:format(tonumber(layer) - 1) or ""
-    return prefix .. name .. (bare == "" and "." .. kind or ""), transposed == "T" and #p.sizes > 1
+    local ending = bare == "" and "." .. kind or kind == "bias" and "_bias" or ""
+    return prefix .. name .. ending, transposed == "T" and #p.sizes > 1
 end
 
 -- Sizes with the last two swapped.
@@ -252,8 +269,8 @@ end
 --- is transposed (its last two dimensions). `experts` is set if it holds matrices of experts: so many, from number
 --- `first_expert` on. `heads` is set if its rows are to be reordered for RoPE: in each of so many heads, those after
 --- the first `kept` ones. `factor` is set if the parameter is the stored tensor times this, and `offset` if it is the
---- stored tensor without this. An entry with `buffer` is this buffer of the model and nothing else, saved as
---- `dtype`.
+--- stored tensor without this. With `alternating`, the columns of its parameters alternate. An entry with `buffer` is
+--- this buffer of the model and nothing else, saved as `dtype`.
 ---@param kind string a key of families.NAMES
 ---@param shape table of mx.models.shape
 ---@param neighbours? boolean the two components that RoPE rotates together are neighbours in the file. In mxlua they
@@ -272,6 +289,7 @@ function families.layout(kind, shape, neighbours)
             entry.parts[#entry.parts + 1] = p.name
             entry.sizes[entry.dim] = entry.sizes[entry.dim] + sizes[entry.dim]
             entry.lengths[#entry.parts] = sizes[entry.dim]
+            entry.alternating = names.alternating
         elseif name:find("%%d") then
             add_experts(list, name, p, sizes, transposed)
         else

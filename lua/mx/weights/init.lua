@@ -295,16 +295,26 @@ local function row_cut(model, entry, head_rows)
     end
 end
 
+-- Parameter number i of a stored tensor. `start`: where it begins along `dim`.
+local function part_of(entry, t, i, dim, start)
+    if #entry.parts == 1 then
+        return t
+    elseif not entry.alternating then
+        return mx.narrow(t, { dim = dim, start = start, length = entry.lengths[i] })
+    end
+    local sizes = t:size()
+    local rows, columns = t:numel() // sizes[#sizes], entry.lengths[i]
+    sizes[#sizes] = columns
+    return mx.narrow(t:view(rows, columns, #entry.parts), { dim = 3, start = i, length = 1 }):view(sizes)
+end
+
 -- Copies a stored tensor, or its rows `cut`, to the parameters that it holds; an expert's matrix to number `place` of
 -- this rank's experts.
 local function fill(model, entry, t, cut, place)
     local start, dim = 1, entry.dim - (#entry.sizes - t:dim())
     for i, name in ipairs(entry.parts) do
-        local part, target = t, model.params[name]
-        if #entry.parts > 1 then
-            part = mx.narrow(t, { dim = dim, start = start, length = entry.lengths[i] })
-            start = start + entry.lengths[i]
-        end
+        local part, target = part_of(entry, t, i, dim, start), model.params[name]
+        start = start + entry.lengths[i]
         part = entry.transposed and mx.transpose(part) or part
         part = entry.factor and part:to("f32") * entry.factor or part
         part = entry.offset and part:to("f32") - entry.offset or part
@@ -366,6 +376,9 @@ function weights.load(model, path, config)
     local source <close> = weights.open(path)
     if config then
         weights.check(config, path, source.keys)
+    end
+    if source.left_out then
+        mx.metrics.say("%s: %s", path, source.left_out)
     end
     local layout = families.layout(source.names, model.shape, source.neighbours)
     check_tensors(source, layout, model.shape)

@@ -14,6 +14,9 @@ local TOKENIZER_FILES = {
     "merges.txt", "tokenizer.model", "chat_template.jinja", "generation_config.json",
 }
 
+-- Families whose RoPE rotates neighbours, and knows no other order.
+local NEIGHBOURS = { deepseek_v2 = true, llama4_text = true }
+
 local function path_of(folder, name)
     return folder .. "/" .. name
 end
@@ -54,6 +57,36 @@ local function values_of(model, name)
     return t and t:detach()
 end
 
+-- The columns of several parameters: one after the other, or alternating.
+local function join_columns(entry, pieces)
+    if #pieces == 1 then
+        return pieces[1]
+    elseif not entry.alternating then
+        return mx.concat(pieces, { dim = 2 })
+    end
+    local rows, columns = pieces[1]:size(1), pieces[1]:size(2)
+    return mx.stack(pieces, { dim = 3 }):view(rows, #pieces * columns)
+end
+
+-- The matrices of experts, one after the other.
+local function each_expert(model, entry, put)
+    for expert = entry.first_expert, entry.first_expert + entry.experts - 1 do
+        mx.scope(function()
+            local pieces = {}
+            for i, name in ipairs(entry.parts) do
+                local range = { dim = 1, start = expert, length = 1 }
+                local piece = model.parallel:piece(name, values_of(model, name), range)
+                pieces[i] = put and piece:view(piece:size(2), piece:size(3))
+            end
+            if put then
+                local piece = join_columns(entry, pieces)
+                piece = entry.transposed and mx.transpose(piece) or piece
+                put(#entry.sizes == 3 and piece:view(1, piece:size(1), piece:size(2)) or piece)
+            end
+        end)
+    end
+end
+
 -- Assembles a stored tensor from the model's parameters, some rows at a time, and passes them to `put` in order. Only
 -- rank 0 has `put`; other ranks pass nil. A matrix of an expert is one piece, and so is one whose rows are reordered.
 -- Collective on a mesh.
@@ -61,14 +94,7 @@ local function each_piece(model, entry, put)
     if entry.buffer then
         return put and put(model.buffers[entry.buffer])
     elseif entry.experts then
-        local name = entry.parts[1]
-        return mx.scope(function()
-            local range = { dim = 1, start = entry.first_expert, length = 1 }
-            local piece = model.parallel:piece(name, values_of(model, name), range)
-            if put then
-                put(mx.transpose(piece:view(piece:size(2), piece:size(3))))
-            end
-        end)
+        return each_expert(model, entry, put)
     end
     for _, group in ipairs(groups_of(entry)) do
         for start, length in util.pieces(group.rows, entry.heads and { group.rows } or entry.sizes, 1) do
@@ -78,7 +104,7 @@ local function each_piece(model, entry, put)
                     pieces[i] = model.parallel:piece(name, values_of(model, name), range)
                 end
                 if put then
-                    local piece = #pieces == 1 and pieces[1] or mx.concat(pieces, { dim = 2 })
+                    local piece = join_columns(entry, pieces)
                     piece = entry.factor and piece:to("f32") / entry.factor or piece
                     piece = entry.transposed and mx.transpose(piece) or piece
                     put(entry.heads and families.to_neighbours(piece, entry.heads, entry.kept) or piece)
@@ -212,7 +238,7 @@ local function save(model, folder, o)
     local shape = model.shape
     local family = config_write.family(shape)
     local dtype = o.dtype ~= "" and o.dtype or shape.weight_dtype
-    local layout = families.layout(family, shape, family == "deepseek_v2") -- whose RoPE knows no other order
+    local layout = families.layout(family, shape, NEIGHBOURS[family])
     local values = config_write.values(shape, family, dtype)
     local shards = shards_of(layout, o.max_shard_size, mx.dtypes[dtype].bytes)
     local function file_of(i)

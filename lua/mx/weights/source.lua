@@ -5,6 +5,8 @@ local mx = require "mx"
 local config_read = require "mx.weights.config_read"
 local deepseek = require "mx.weights.deepseek"
 local gguf = require "mx.weights.gguf"
+local gpt_oss = require "mx.weights.gpt_oss"
+local llama4 = require "mx.weights.llama4"
 local util = require "mx.util"
 
 local sources = {}
@@ -21,6 +23,7 @@ local INDEX = "model.safetensors.index.json"
 ---@field names string a key of families.NAMES
 ---@field neighbours? boolean of families.layout
 ---@field extra_layers? integer layers for multi-token prediction that the files may have behind the last layer
+---@field left_out? string what of the files is not read, for a message
 ---@field scale_block? integer[] sizes of the blocks of a matrix of one-byte floats that have a factor each, which is in
 ---       the tensor NAME_scale_inv
 local Source = {}
@@ -36,8 +39,8 @@ end
 Source.__close = Source.close
 
 local function read(self, name, rows)
-    local file = self.tensors[name].file
-    return util.attempt(file.read, file, name, rows)
+    local entry = self.tensors[name]
+    return util.attempt(entry.file.read, entry.file, entry.stored_name or name, rows)
 end
 
 -- Rows of a matrix of one-byte floats times the factors of its blocks, in f32. `whole`: it is one of a stack (n, M, N).
@@ -59,8 +62,11 @@ local function read_scaled(self, name, scale, rows)
 end
 
 --- Reads a tensor, or some of its rows: { first, rows }. One matrix of a stack of matrices comes without its first
---- dimension, which is 1, if the stack has factors of blocks.
+--- dimension, which is 1, if the stack has factors of blocks. Of MXFP4 always one matrix is read.
 function Source:read(name, rows)
+    if self.tensors[name].blocks then
+        return gpt_oss.read_blocks(self.tensors[name], rows.first)
+    end
     local scale = self:scale_of(name)
     return scale and read_scaled(self, name, scale, rows or {}) or read(self, name, rows)
 end
@@ -300,6 +306,12 @@ local function open_folder(self, kind, path)
         self.extra_layers = deepseek.extra_layers(self.config)
     end
     self.scale_block = config_read.scale_block(self.config, config_path)
+    if self.keys.decoder_block == "llama4" then
+        self.neighbours = true
+        return llama4.keep_text(self)
+    elseif self.names == "gpt_oss" then
+        return gpt_oss.join_blocks(self)
+    end
     for name in pairs(self.tensors) do
         if name:find("%.mlp%.experts%.down_proj$") then
             self.names = "fused." .. self.names

@@ -192,8 +192,8 @@ void mx_copy_strided(void *to, const void *from, int n_dims, const int64_t *size
         runs *= r.n[d];
     int64_t run = r.n[r.last], bytes = run * r.bytes, pieces = mx_ceil_div(run, PIECE);
     r.stream = mx_should_stream(2 * runs * bytes);
-    if (bytes > 0 && bytes <= SHORT) {
-        int64_t together = 2 * SHORT / bytes;
+    if (bytes <= SHORT) {
+        int64_t together = 2 * SHORT / mx_max(1, bytes);
 #pragma omp parallel for schedule(static) if (runs * bytes > PARALLEL_FROM)
         for (int64_t i = 0; i < runs; i += together)
             copy_short_runs(&r, to, from, i, mx_min(runs, i + together));

@@ -115,7 +115,7 @@ static void check_powers(const char *isa)
     for (int range = 0; range < 3; range++) {
         for (int i = 0; i < N; i++) {
             a[i] = (float)exp((2 * uniform() - 1) * ranges[range]);
-            b[i] = (float)((250 * uniform() - 125) / log2(a[i]));
+            b[i] = (float)((250 * uniform() - 125) / log2((double)a[i]));
         }
         mx_kernels_current()->pairs->binary((mx_pair){.op = MX_POWER}, MX_F32, a, 1, b, 1, y, N, false);
         for (int i = 0; i < N; i++) {

@@ -144,7 +144,11 @@ static mx_status host_grouped(mx_call *call)
     const float *bias;
     MX_TRY(mx_check_counts(call, call->in[2], s.rows, &used));
     MX_TRY(biases_of(call, &bias, &copy));
-    MX_TRY(mx_new_products(call, s.groups, &products));
+    mx_status status = mx_new_products(call, s.groups, &products);
+    if (status != MX_OK) {
+        free(copy);
+        return status;
+    }
     for (int64_t g = 0; g < s.groups; row += count[g++])
         products[g] = (mx_gemm){.m = count[g],
                                 .n = s.n,
@@ -154,7 +158,7 @@ static mx_status host_grouped(mx_call *call)
                                 .c = mx_rows_from(y, row, false),
                                 .bias = bias ? bias + g * s.n : NULL,
                                 .alpha = 1};
-    mx_status status = mx_gemm_many(products, s.groups);
+    status = mx_gemm_many(products, s.groups);
     free(products);
     free(copy);
     mx_zero_rows(y, used);

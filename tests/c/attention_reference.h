@@ -20,7 +20,7 @@ typedef struct problem {
     double *q, *k, *v, *dout;                       /* the values as the kernel sees them */
     double *out, *lse, *dq, *dk, *dv;               /* by the reference */
     double *out_size, *dq_size, *dk_size, *dv_size; /* sums of absolute values of their terms */
-    double dsinks[8], dsinks_size[8]; /* with sinks there are at most 8 heads */
+    double dsinks[8], dsinks_size[8];               /* with sinks there are at most 8 heads */
 } problem;
 
 /* Some above all scores, some below; one for each head. */

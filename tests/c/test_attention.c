@@ -102,7 +102,7 @@ static void test_masks(void)
     }
 }
 
-/* Sinks, which all query heads of a kv head have of their own: with masks, with queries that see no key, and decoding. */
+/* Sinks, which all query heads of a kv head have of their own: with masks, queries that see no key, and decoding. */
 static void test_sinks(void)
 {
     for (int options = 0; options < 32; options++) {

@@ -64,12 +64,15 @@ typedef struct mx_attention {
     float *dbias; /* in the layout of bias; the sums over what is shared are added to it. NULL: not wanted */
 } mx_attention;
 
-/* Writes out and lse. One or a few queries a head (decoding from a cache) read k and v once, at memory speed.
- * MX_ERR_MEMORY when scratch of about the size of k and v of one head a thread cannot be had. */
+/* Writes out and lse. One or a few queries a head (decoding from a cache) read k and v once, at memory speed. Scratch
+ * is below 2 MiB a thread, for any number of keys, unless one tile of a huge head_dim needs more. MX_ERR_MEMORY when it
+ * cannot be had. */
 mx_status mx_attention_forward(const mx_attention *a);
 
-/* Writes dq, dk and dv from q, k, v, out, lse and dout. MX_ERR_MEMORY as above; scratch is a few times larger, and with
- * fewer than 16 pairs of batch and kv head there are up to 32 f32 sums of dk and dv of one head each. */
+/* Writes dq, dk and dv from q, k, v, out, lse and dout. MX_ERR_MEMORY as above. A pass of five products takes scratch
+ * of up to 16 MiB a thread, in proportion to the keys; with fewer than 16 pairs of batch and kv head there are besides
+ * up to 32 f32 sums of dk and dv of one head each. When 16 MiB do not suffice (from about 9,000 keys of 128 bf16 on),
+ * two passes of seven products stay below 2 MiB a thread. */
 mx_status mx_attention_backward(const mx_attention *a);
 
 /* The interval of each query, (batch, queries, 2): the keys that have its segment, (0, 0) without any. Segments are

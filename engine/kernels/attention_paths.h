@@ -16,8 +16,17 @@ typedef struct mx_attention_plan {
     int64_t keys;        /* that count */
     float scale;
     int64_t block_rows, block_keys; /* of a tile: multiples of the path's row_unit and key_unit */
+    int64_t super_rows, panel_keys; /* rows that a call takes at most, keys packed at a time: multiples of the above */
     int64_t chunks;                 /* into which the backward of one head is cut, by blocks of rows taken in turn */
+    bool wants_rows, wants_keys;    /* backward: dq; dk and dv, then super_rows = block_rows */
 } mx_attention_plan;
+
+/* What one call of backward computes: the gradients between these rows and keys of a head. first_key is a multiple of
+ * panel_keys. */
+typedef struct mx_attention_share {
+    int64_t head, first_row, last_row, first_key, last_key; /* to before last */
+    float *dk, *dv; /* with wants_keys: dk / scale and dv are added to these, (keys from first_key on, sum_width) */
+} mx_attention_share;
 
 enum {
     MX_ATTENTION_DECODE_ROWS = 16,  /* up to so many rows are decoded */
@@ -27,6 +36,11 @@ enum {
 
 static inline int64_t mx_attention_part_floats(int64_t width) { return (width + 31) / 32 * 32 + 16; }
 
+/* Rows first to before last of a head, `step` a call. */
+typedef struct mx_attention_piece {
+    int64_t head, first, last, step;
+} mx_attention_piece;
+
 /* One set of loops. `scratch` holds forward_bytes (or backward_bytes) and belongs to one thread; its first 64 bytes are
  * 0xff before the first call. A path may keep data there for its next call of the same plan. */
 typedef struct mx_attention_path {
@@ -34,13 +48,13 @@ typedef struct mx_attention_path {
     int word_bytes;                      /* of one packed element, for the choice of block sizes */
     int64_t (*sum_width)(int64_t width); /* floats of one key in the sums of dk and dv */
 
+    /* first_row is a multiple of block_rows, as in backward. */
     int64_t (*forward_bytes)(const mx_attention_plan *p);
     void (*forward)(const mx_attention_plan *p, int64_t head, int64_t first_row, int64_t last_row, void *scratch);
 
-    /* The chunk's share of dk / scale and dv, each (keys up to a multiple of block_keys, sum_width), and its rows
-     * of dq. */
+    /* With wants_rows, the keys are all, and dq is set. */
     int64_t (*backward_bytes)(const mx_attention_plan *p);
-    void (*backward)(const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv, void *scratch);
+    void (*backward)(const mx_attention_plan *p, const mx_attention_share *share, void *scratch);
 
     /* One key of dk or dv: `scale` times the sum of `n` chunks, `step` floats apart, in order; zero without any. */
     void (*store)(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n, int64_t step, float scale);
@@ -51,9 +65,42 @@ typedef struct mx_attention_path {
     void (*decode)(const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last, float *part, float *scratch);
 } mx_attention_path;
 
-/* The driver with a given path, for tests. */
-mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attention *a);
-mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_attention *a);
+enum {
+    MX_ATTENTION_SCRATCH = (2 << 20) - (8 << 10), /* bytes of scratch of a thread; rounded up below 2 MiB */
+    MX_ATTENTION_ONE_PASS = 16 << 20, /* those that a backward pass with five products instead of seven may take */
+};
+
+/* The driver with a given path and limits of scratch, for tests. Forward takes up to `scratch`, backward up to
+ * `one_pass`, otherwise up to `scratch` in two passes: the keys, then the rows. */
+mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attention *a, int64_t scratch);
+mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_attention *a, int64_t scratch,
+                                   int64_t one_pass);
+
+/* ---- what the drivers of both directions share ---- */
+
+int mx_attention_threads(void);
+const mx_attention_path *mx_attention_path_of(const mx_attention *a);
+mx_attention_plan mx_attention_plan_of(const mx_attention *a);
+bool mx_attention_is_empty(const mx_attention *a);
+
+/* Chooses the rows and keys of a tile, about square. It touches `per_row` bytes for each row, `per_key` for each key
+ * and `per_pair` for each pair; all of that fits into `cache` bytes. */
+void mx_attention_choose_blocks(mx_attention_plan *p, const mx_attention_path *path, int64_t per_row, int64_t per_key,
+                                double per_pair, double cache);
+
+/* If the scratch of a thread, and key_bytes for each key of a panel, stay within `limit`, the keys of a head are packed
+ * as a whole, and a call takes a block of rows. Otherwise keys are packed in panels, for each call again, and a call
+ * takes as many rows as fit, unless dk and dv are wanted. No result depends on this. */
+void mx_attention_choose_panels(mx_attention_plan *p, int64_t (*bytes)(const mx_attention_plan *), int64_t key_bytes,
+                                int64_t limit);
+
+/* The pieces into which the rows of each head are cut for threads, and piece i of all heads. */
+int64_t mx_attention_pieces(const mx_attention_plan *p, int64_t heads, int threads);
+mx_attention_piece mx_attention_piece_of(const mx_attention_plan *p, int64_t pieces, int64_t i);
+
+/* One scratch a thread, each ready for the first call; again ready for the first call of another plan. */
+mx_status mx_attention_scratch_new(int threads, int64_t bytes, char **scratch);
+void mx_attention_scratch_reset(int threads, int64_t bytes, char *scratch);
 
 extern const mx_attention_path mx_attention_portable; /* of either dtype */
 

@@ -10,6 +10,7 @@
 #include "check.h"
 #include "core/cpu.h"
 #include "core/pool.h"
+#include "kernels/attention_paths.h"
 #include "kernels/context.h"
 
 #include <omp.h>
@@ -240,7 +241,8 @@ typedef struct result {
     float dsinks[8];
 } result;
 
-static result run(const mx_attention_path *path, const problem *p, mx_dtype gradient)
+static result run_within(const mx_attention_path *path, const problem *p, mx_dtype gradient, int64_t scratch,
+                         int64_t one_pass)
 {
     const mx_attention *a = &p->a;
     size_t own = mx_dtype_bytes(a->dtype), grad = mx_dtype_bytes(gradient);
@@ -255,11 +257,16 @@ static result run(const mx_attention_path *path, const problem *p, mx_dtype grad
     r.a.dv = (char *)r.a.dk + keys * grad;
     r.a.out = (char *)r.a.dv + keys * grad;
     r.a.dq_dtype = r.a.dk_dtype = r.a.dv_dtype = gradient;
-    CHECK(mx_attention_forward_by(path, &r.a) == MX_OK, "%s", mx_message());
-    CHECK(mx_attention_backward_by(path, &r.a) == MX_OK, "%s", mx_message());
+    CHECK(mx_attention_forward_by(path, &r.a, scratch) == MX_OK, "%s", mx_message());
+    CHECK(mx_attention_backward_by(path, &r.a, scratch, one_pass) == MX_OK, "%s", mx_message());
     if (a->sinks)
         mx_attention_sinks_backward(&r.a, r.dsinks);
     return r;
+}
+
+static result run(const mx_attention_path *path, const problem *p, mx_dtype gradient)
+{
+    return run_within(path, p, gradient, MX_ATTENTION_SCRATCH, MX_ATTENTION_ONE_PASS);
 }
 
 static double at(const void *x, mx_dtype dtype, int64_t i)

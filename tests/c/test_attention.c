@@ -295,20 +295,78 @@ static void test_nan(void)
     }
 }
 
-/* Scratch stays below one byte for each pair of tokens. */
+/* The paths of long sequences, by limits that nothing fits into: panels of keys, calls of several blocks of rows, and
+ * two passes. Forward gives the same bits; backward sums in another order. */
+static void test_long_paths(void)
+{
+    for (int i = 0; i < 6; i++) {
+        mx_attention a = {.batch = 1, .queries = 530, .keys = 800, .n_heads = 2 + i % 2, .n_kv_heads = 1};
+        a.head_dim = i % 3 ? 40 : 8;
+        a.dtype = i & 1 ? MX_BF16 : MX_F32;
+        a.causal = i & 2;
+        a.window = i & 4 ? 150 : 0;
+        a.offset = a.keys - a.queries;
+        a.kv_length = i == 5 ? 777 : 0;
+        problem p = problem_new(&a, i % 3);
+        refer(&p, true);
+        for (const named_path *path = paths_of(a.dtype); path->path; path++) {
+            int64_t limit = (int64_t[]){0, 160 << 10, 400 << 10}[i % 3];
+            result whole = run(path->path, &p, MX_F32), one = run_within(path->path, &p, MX_F32, limit, 0);
+            compare(path->name, &p, &one);
+            size_t out = (size_t)query_count(&a) * mx_dtype_bytes(a.dtype);
+            CHECK(memcmp(whole.a.out, one.a.out, out) == 0, "%s: forward by panels has other bits", path->name);
+            free(whole.data);
+            free(one.data);
+        }
+        problem_free(&p);
+    }
+}
+
+/* One key more or less than fits into a limit: the long way and the short one agree. */
+static void test_threshold(void)
+{
+    for (int64_t keys = 450; keys < 550; keys++) {
+        mx_attention a = {.batch = 1, .queries = 20, .keys = keys, .n_heads = 1, .n_kv_heads = 1, .head_dim = 8};
+        a.causal = true;
+        a.offset = keys - 20;
+        problem p = problem_new(&a, 0);
+        const mx_attention_path *path = path_of(mx_isa_best(), MX_F32);
+        result one = run_within(path, &p, MX_F32, MX_ATTENTION_SCRATCH, 64 << 10);
+        result two = run_within(path, &p, MX_F32, MX_ATTENTION_SCRATCH, 0);
+        double most = 0;
+        for (int64_t i = 0; i < (int64_t)(one.bytes / sizeof(float)); i++)
+            most = fmax(most, fabs((double)((float *)one.data)[i] - (double)((float *)two.data)[i]));
+        CHECK(most <= 2e-6 * 8, "%ld keys: %g", keys, most);
+        free(one.data);
+        free(two.data);
+        problem_free(&p);
+    }
+}
+
+/* Scratch of a thread does not grow with the sequence: below 2 MiB, backward too where 16 MiB do not suffice. */
 static void test_memory(void)
 {
-    mx_attention a = {.batch = 1, .queries = 6000, .keys = 6000, .n_heads = 1, .n_kv_heads = 1, .head_dim = 8};
-    a.causal = true;
-    problem p = problem_new(&a, 0);
-    mx_pool_reset_peak();
-    int64_t before = mx_pool_get_stats().in_use_bytes;
-    result r = run(path_of(mx_isa_best(), MX_F32), &p, MX_F32);
-    mx_pool_stats stats = mx_pool_get_stats();
-    CHECK(stats.peak_bytes - before < a.queries * a.keys, "scratch of %ld bytes", stats.peak_bytes - before);
-    CHECK(stats.in_use_bytes == before, "%ld bytes leaked", stats.in_use_bytes - before);
-    free(r.data);
-    problem_free(&p);
+    int threads = omp_get_max_threads();
+    static const int64_t lengths[] = {6000, 40000};
+    for (int i = 0; i < 4; i++) {
+        mx_attention a = {.batch = 1, .queries = lengths[i / 2], .n_heads = 2, .n_kv_heads = 1};
+        a.keys = a.queries;
+        a.head_dim = i & 1 ? 128 : 64;
+        a.dtype = i & 1 ? MX_BF16 : MX_F32;
+        a.causal = true;
+        a.window = 32;
+        problem p = problem_new(&a, 0);
+        omp_set_num_threads(2);
+        mx_pool_reset_peak();
+        int64_t before = mx_pool_get_stats().in_use_bytes;
+        result r = run_within(path_of(mx_isa_best(), a.dtype), &p, MX_F32, MX_ATTENTION_SCRATCH, 0);
+        mx_pool_stats stats = mx_pool_get_stats();
+        CHECK(stats.peak_bytes - before < 2 * (2 << 20), "scratch of %ld bytes", stats.peak_bytes - before);
+        CHECK(stats.in_use_bytes == before, "%ld bytes leaked", stats.in_use_bytes - before);
+        free(r.data);
+        problem_free(&p);
+    }
+    omp_set_num_threads(threads);
 }
 
 static void test_pairs(void)
@@ -347,6 +405,8 @@ int main(void)
     test_nothing();
     test_threads();
     test_nan();
+    test_long_paths();
+    test_threshold();
     test_memory();
     return check_done();
 }

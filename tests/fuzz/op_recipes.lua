@@ -55,6 +55,9 @@ local function attention(op)
         kv[2] = queries
         return { like(q, dtype), like(kv, dtype), like(kv, dtype), nil, chance(3) and like({ q[3] }, "f32") or nil }
     end
+    if op == "attention_intervals" then -- any ids are in order when there is one key
+        return { like({ batch, queries }, "i32", "ids"), like({ batch, pick { 1, 1, keys } }, "i32", "ids") }
+    end
     local inputs = { like(q, dtype), like(kv, dtype), like(kv, dtype) }
     if op == "attention_grad" then
         table.move({ like(q, dtype), like(lse, "f32", "large"), like(q, dtype) }, 1, 3, 4, inputs)
@@ -429,8 +432,8 @@ local recipes = {
     avg_pool1d = pooling, avg_pool1d_grad = pooling, avg_pool2d = pooling, avg_pool2d_grad = pooling,
     conv1d = convolution, conv1d_grad = convolution, conv1d_grad_w = convolution, conv2d = convolution,
     conv2d_grad = convolution, conv2d_grad_w = convolution,
-    attention = attention, attention_grad = attention, attention_merge_ = attention, ring_attention = attention,
-    attention_sinks_grad = attention,
+    attention = attention, attention_grad = attention, attention_merge_ = attention, attention_intervals = attention,
+    ring_attention = attention, attention_sinks_grad = attention,
     norm_sums = split_norm, norm_part = split_norm, norm_grad_sums = split_norm, norm_grad_part = split_norm,
     split_norm = split_norm,
     layernorm = norm, layernorm_grad = norm, rmsnorm = norm, rmsnorm_grad = norm, matmul = product,

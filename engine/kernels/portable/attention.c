@@ -1,6 +1,6 @@
 /* Attention in plain C, one row (query) at a time: nothing is shared with the vector paths but the geometry. */
 #include "core/element.h"
-#include "kernels/context.h"
+#include "kernels/attention_paths.h"
 
 #include <math.h>
 #include <string.h>
@@ -30,107 +30,101 @@ static float bias_of(const mx_attention_plan *p, int64_t head, int64_t row, int6
     return a->bias ? bias + mx_get_float(a->bias, at, a->bias_dtype) : bias;
 }
 
-/* Scores of one row for its run of keys in `s`, -inf where a bias masks; returns the largest. */
-static float score_row(const mx_attention_plan *p, int64_t head, int64_t row, mx_attention_run run, float *s)
+/* -inf where a bias masks the pair. */
+static float score(const mx_attention_plan *p, int64_t head, int64_t row, int64_t key)
 {
     const mx_attention *a = p->a;
     mx_attention_rows q = mx_attention_query_rows(p, a->q, a->dtype, head);
     mx_attention_rows k = mx_attention_key_rows(p, a->k, a->dtype, head);
-    float most = -INFINITY;
-    for (int64_t t = run.first; t < run.end; t++) {
-        s[t] = cap(p, p->scale * dot(mx_attention_row(&q, a->dtype, row), mx_attention_row(&k, a->dtype, t), a->dtype,
-                                     a->head_dim)) +
-               bias_of(p, head, row, t);
-        most = s[t] > most ? s[t] : most;
-    }
-    return most;
+    const void *x = mx_attention_row(&q, a->dtype, row), *y = mx_attention_row(&k, a->dtype, key);
+    return cap(p, p->scale * dot(x, y, a->dtype, a->head_dim)) + bias_of(p, head, row, key);
 }
 
-/* Scratch of both directions: 64 bytes, scores, and two rows of head_dim. */
-static int64_t scratch_bytes(const mx_attention_plan *p)
-{
-    return 64 + (p->keys + 2 * p->a->head_dim) * (int64_t)sizeof(float);
-}
+/* Scratch of both directions: 64 bytes, and a row of head_dim. */
+static int64_t scratch_bytes(const mx_attention_plan *p) { return 64 + p->a->head_dim * (int64_t)sizeof(float); }
 
-static void forward(const mx_attention_plan *p, int64_t head, int64_t first_row, int64_t last_row, void *scratch)
+static void forward_row(const mx_attention_plan *p, int64_t head, int64_t row, float *sums)
 {
     const mx_attention *a = p->a;
     mx_attention_rows v = mx_attention_key_rows(p, a->v, a->dtype, head);
     mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, head);
-    float *s = (float *)((char *)scratch + 64), *sums = s + p->keys;
-    for (int64_t row = first_row; row < last_row; row++) {
-        mx_attention_run run = mx_attention_run_of(p, head, row);
-        float most = score_row(p, head, row, run, s), sum = 0;
-        memset(sums, 0, (size_t)a->head_dim * sizeof *sums);
-        for (int64_t t = run.first; t < run.end; t++) {
-            if (s[t] == -INFINITY)
-                continue;
-            float e = expf(s[t] - most);
-            sum += e;
-            for (int64_t d = 0; d < a->head_dim; d++)
-                sums[d] += e * mx_get_float(mx_attention_row(&v, a->dtype, t), d, a->dtype);
-        }
-        float sink = a->sinks ? a->sinks[mx_attention_q_head(p, head, row)] : -INFINITY;
-        if (sink != -INFINITY) { /* as a key with the value 0 */
-            float top = sink > most ? sink : most, keep = expf(most - top);
-            for (int64_t d = 0; d < a->head_dim; d++)
-                sums[d] *= keep;
-            sum = sum * keep + expf(sink - top);
-            most = top;
-        }
-        a->lse[mx_attention_lse_at(p, head, row)] = sum == 0 ? -INFINITY : most + logf(sum);
+    mx_attention_run run = mx_attention_run_of(p, head, row);
+    float most = -INFINITY, sum = 0;
+    memset(sums, 0, (size_t)a->head_dim * sizeof *sums);
+    for (int64_t t = run.first; t < run.end; t++) {
+        float s = score(p, head, row, t);
+        if (s == -INFINITY)
+            continue;
+        float top = s > most ? s : most, keep = expf(most - top), e = expf(s - top);
+        most = top;
+        sum = sum * keep + e;
         for (int64_t d = 0; d < a->head_dim; d++)
-            mx_set_float((void *)mx_attention_row(&out, a->dtype, row), d, sum == 0 ? 0 : sums[d] / sum, a->dtype);
+            sums[d] = sums[d] * keep + e * mx_get_float(mx_attention_row(&v, a->dtype, t), d, a->dtype);
     }
+    float sink = a->sinks ? a->sinks[mx_attention_q_head(p, head, row)] : -INFINITY;
+    if (sink != -INFINITY) { /* as a key with the value 0 */
+        float top = sink > most ? sink : most, keep = expf(most - top);
+        for (int64_t d = 0; d < a->head_dim; d++)
+            sums[d] *= keep;
+        sum = sum * keep + expf(sink - top);
+        most = top;
+    }
+    a->lse[mx_attention_lse_at(p, head, row)] = sum == 0 ? -INFINITY : most + logf(sum);
+    for (int64_t d = 0; d < a->head_dim; d++)
+        mx_set_float((void *)mx_attention_row(&out, a->dtype, row), d, sum == 0 ? 0 : sums[d] / sum, a->dtype);
 }
 
-static void backward_row(const mx_attention_plan *p, int64_t head, int64_t row, float *dk, float *dv, float *s,
-                         float *dq)
+static void forward(const mx_attention_plan *p, int64_t head, int64_t first_row, int64_t last_row, void *scratch)
+{
+    for (int64_t row = first_row; row < last_row; row++)
+        forward_row(p, head, row, (float *)((char *)scratch + 64));
+}
+
+static void backward_row(const mx_attention_plan *p, const mx_attention_share *share, int64_t row, float *dq)
 {
     const mx_attention *a = p->a;
+    int64_t head = share->head, width = a->head_dim;
     mx_attention_rows qs = mx_attention_query_rows(p, a->q, a->dtype, head);
     mx_attention_rows ks = mx_attention_key_rows(p, a->k, a->dtype, head);
     mx_attention_rows vs = mx_attention_key_rows(p, a->v, a->dtype, head);
     mx_attention_rows outs = mx_attention_query_rows(p, a->out, a->dtype, head);
     mx_attention_rows douts = mx_attention_query_rows(p, a->dout, a->dtype, head);
     const void *q = mx_attention_row(&qs, a->dtype, row), *dout = mx_attention_row(&douts, a->dtype, row);
-    int64_t width = a->head_dim;
     mx_attention_run run = mx_attention_run_of(p, head, row);
     float lse = a->lse[mx_attention_lse_at(p, head, row)];
     float delta = dot(mx_attention_row(&outs, a->dtype, row), dout, a->dtype, width);
     memset(dq, 0, (size_t)width * sizeof *dq);
-    score_row(p, head, row, run, s);
-    for (int64_t t = run.first; t < run.end; t++) {
-        if (s[t] == -INFINITY)
+    for (int64_t t = mx_max(run.first, share->first_key); t < mx_min(run.end, share->last_key); t++) {
+        float s = score(p, head, row, t);
+        if (s == -INFINITY)
             continue;
         const void *k = mx_attention_row(&ks, a->dtype, t), *v = mx_attention_row(&vs, a->dtype, t);
-        float e = expf(s[t] - lse), ds = e * (dot(dout, v, a->dtype, width) - delta);
-        if (a->dbias)
+        float e = expf(s - lse), ds = e * (dot(dout, v, a->dtype, width) - delta);
+        if (a->dbias && p->wants_keys)
             a->dbias[mx_attention_bias_at(p, head, row) + t] += ds;
         ds *= p->scale;
         if (a->softcap > 0)
-            ds *= 1 - (s[t] / a->softcap) * (s[t] / a->softcap);
-        for (int64_t d = 0; d < width; d++) {
+            ds *= 1 - (s / a->softcap) * (s / a->softcap);
+        for (int64_t d = 0; d < width; d++)
             dq[d] += ds * mx_get_float(k, d, a->dtype);
-            dk[t * width + d] += ds * mx_get_float(q, d, a->dtype) / p->scale;
-            dv[t * width + d] += e * mx_get_float(dout, d, a->dtype);
+        int64_t at = (t - share->first_key) * width;
+        for (int64_t d = 0; d < width && p->wants_keys; d++) {
+            share->dk[at + d] += ds * mx_get_float(q, d, a->dtype) / p->scale;
+            share->dv[at + d] += e * mx_get_float(dout, d, a->dtype);
         }
     }
 }
 
-static void backward(const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv, void *scratch)
+static void backward(const mx_attention_plan *p, const mx_attention_share *share, void *scratch)
 {
     const mx_attention *a = p->a;
-    mx_attention_rows dqs = mx_attention_query_rows(p, a->dq, a->dq_dtype, head);
-    float *s = (float *)((char *)scratch + 64), *dq = s + p->keys;
-    memset(dk, 0, (size_t)(p->keys * a->head_dim) * sizeof *dk);
-    memset(dv, 0, (size_t)(p->keys * a->head_dim) * sizeof *dv);
-    for (int64_t block = chunk * p->block_rows; block < p->rows; block += p->chunks * p->block_rows)
-        for (int64_t row = block; row < block + p->block_rows && row < p->rows; row++) {
-            backward_row(p, head, row, dk, dv, s, dq);
-            for (int64_t d = 0; d < a->head_dim; d++)
-                mx_set_float((void *)mx_attention_row(&dqs, a->dq_dtype, row), d, dq[d], a->dq_dtype);
-        }
+    mx_attention_rows dqs = mx_attention_query_rows(p, a->dq, a->dq_dtype, share->head);
+    float *dq = (float *)((char *)scratch + 64);
+    for (int64_t row = share->first_row; row < share->last_row; row++) {
+        backward_row(p, share, row, dq);
+        for (int64_t d = 0; d < a->head_dim && p->wants_rows; d++)
+            mx_set_float((void *)mx_attention_row(&dqs, a->dq_dtype, row), d, dq[d], a->dq_dtype);
+    }
 }
 
 static void store(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n, int64_t step, float scale)

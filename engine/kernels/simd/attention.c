@@ -9,7 +9,8 @@ typedef struct forward {
     int64_t head;
     int64_t width, words, height; /* head_dim; in words; up to a multiple of MR */
     int64_t block_words;          /* of k in a block of keys */
-    int64_t *packed;              /* head whose keys are packed, and the blocks [1] to before [2] */
+    int64_t start;                /* first key of the panel of keys in turn */
+    packed_keys *packed;
     float *k, *v;     /* k: panels of MR keys, [words][MR]; v by block: panels of MR values, [block_words][MR] */
     float *q;         /* by panel of NR rows: [words][NR] */
     float *out;       /* by panel: [height][NR] */
@@ -21,44 +22,41 @@ typedef struct forward {
 static int64_t forward_layout(int kind, const mx_attention_plan *p, forward *f, void *scratch)
 {
     carver c = {scratch, 0};
-    int64_t panels = p->block_rows / NR, keys = mx_round_up(p->keys, p->block_keys);
-    int64_t float_bytes = sizeof(float);
+    int64_t rows = p->super_rows, panels = rows / NR, keys = p->panel_keys, float_bytes = sizeof(float);
     f->plan = p;
     f->width = p->a->head_dim;
     f->words = words_of_width(kind, f->width);
     f->height = mx_round_up(f->width, MR);
     f->block_words = words_of(kind, p->block_keys);
-    f->packed = carve(&c, 64);
+    f->packed = carve(&c, sizeof *f->packed);
     f->k = carve(&c, keys * f->words * float_bytes);
     f->v = carve(&c, words_of(kind, keys) * f->height * float_bytes);
-    f->q = carve(&c, p->block_rows * f->words * float_bytes);
+    f->q = carve(&c, rows * f->words * float_bytes);
     f->out = carve(&c, panels * f->height * NR * float_bytes);
-    f->top = carve(&c, p->block_rows * float_bytes);
-    f->sum = carve(&c, p->block_rows * float_bytes);
+    f->top = carve(&c, rows * float_bytes);
+    f->sum = carve(&c, rows * float_bytes);
     f->s = carve(&c, p->block_keys * NR * float_bytes);
     f->p = kind == WORD_PAIR ? carve(&c, f->block_words * NR * float_bytes) : f->s;
     f->panels = carve(&c, panels * (int64_t)sizeof(panel));
     return c.used;
 }
 
-MX_INLINE void pack_keys(int kind, forward *f, int64_t first_block, int64_t last_block)
+/* Keys of the panel in turn, by whole blocks. */
+MX_INLINE void pack_keys(int kind, forward *f, mx_attention_run keys)
 {
     const mx_attention_plan *p = f->plan;
-    if (f->packed[0] == f->head && f->packed[1] <= first_block && last_block <= f->packed[2])
-        return;
+    int64_t last = mx_ceil_div(keys.end, p->block_keys);
+    int64_t first = first_unpacked(f->packed, f->head, f->start, keys.first / p->block_keys, last);
     mx_attention_rows k = mx_attention_key_rows(p, p->a->k, p->a->dtype, f->head);
     mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, f->head);
-    for (int64_t b = first_block; b < last_block; b++) {
-        int64_t start = b * p->block_keys, n = mx_min(p->block_keys, p->keys - start);
-        pack_across(kind, SIDE_A, &k, start, n, f->width, f->k + start * f->words);
+    for (int64_t b = first; b < last; b++) {
+        int64_t start = b * p->block_keys, n = mx_min(p->block_keys, p->keys - start), at = start - f->start;
+        pack_across(kind, SIDE_A, &k, start, n, f->width, f->k + at * f->words);
         /* The product takes whole groups of MR keys. Missing keys have probability 0, and their values are filled
          * with 0, because 0 times a NaN is NaN. */
         pack_along(kind, SIDE_A, &v, start, n, mx_round_up(n, MR), f->width, f->block_words,
-                   f->v + b * f->block_words * f->height);
+                   f->v + at / p->block_keys * f->block_words * f->height);
     }
-    f->packed[0] = f->head;
-    f->packed[1] = first_block;
-    f->packed[2] = last_block;
 }
 
 /* Computes the probabilities 2^(c s - top) of n keys, packed for the product with v. Then *sum = *sum * keep + their
@@ -122,7 +120,7 @@ MX_INLINE void attend_block(int kind, forward *f, int64_t i, int64_t block)
     float *out = f->out + i * f->height * NR;
     int64_t n = to - from;
     for (int64_t t = 0; t < n; t += MR)
-        tile_packed(kind, f->words, f->k + (from + t) * f->words, q, NR, f->s + t * NR, NR, false);
+        tile_packed(kind, f->words, f->k + (from + t - f->start) * f->words, q, NR, f->s + t * NR, NR, false);
 
     float scale = p->scale;
     if (a->softcap > 0) {
@@ -139,7 +137,8 @@ MX_INLINE void attend_block(int kind, forward *f, int64_t i, int64_t block)
     raise_top(kind, n, f->s, c, f->top + i * NR, top, keep, out, f->height);
     exponentiate(kind, n, f->s, c, top, keep, f->p, f->sum + i * NR);
 
-    const float *v = f->v + block * f->block_words * f->height + words_of(kind, from - start) * MR;
+    const float *v = f->v + (start - f->start) / p->block_keys * f->block_words * f->height;
+    v += words_of(kind, from - start) * MR;
     for (int64_t d = 0; d < f->height; d += MR)
         tile_packed(kind, words_of(kind, n), v + d * f->block_words, f->p, NR, out + d * NR, NR, true);
 }
@@ -158,40 +157,42 @@ MX_INLINE void finish_panel(int kind, forward *f, int64_t i, int64_t row)
     store_across(dtype_of(kind), &out, row, n, f->width, f->out + i * f->height * NR, inverse);
 }
 
-MX_INLINE void forward_block(int kind, forward *f, int64_t row, int64_t end)
+/* All panels of rows with the keys of the panel in turn, block by block. */
+MX_INLINE void attend_panel(int kind, forward *f, int64_t panels)
 {
     const mx_attention_plan *p = f->plan;
-    int64_t panels = (end - row + NR - 1) / NR, low = p->keys, high = 0;
-    mx_attention_rows q = mx_attention_query_rows(p, p->a->q, p->a->dtype, f->head);
-    pack_across(kind, SIDE_B, &q, row, end - row, f->width, f->q);
-    for (int64_t i = 0; i < panels; i++) {
-        panel_set(&f->panels[i], p, f->head, row + i * NR);
-        low = mx_min(low, f->panels[i].first_min);
-        high = mx_max(high, f->panels[i].end_max);
+    int64_t end = f->start + p->panel_keys, step = p->block_rows / NR;
+    pack_keys(kind, f, run_of_panels(f->panels, panels, f->start, end));
+    for (int64_t first = 0; first < panels; first += step) {
+        int64_t last = mx_min(first + step, panels);
+        mx_attention_run keys = run_of_panels(f->panels + first, last - first, f->start, end);
+        for (int64_t b = keys.first / p->block_keys; b * p->block_keys < keys.end; b++)
+            for (int64_t i = first; i < last; i++)
+                attend_block(kind, f, i, b);
     }
-    memset(f->out, 0, (size_t)(panels * f->height * NR) * sizeof(float));
-    memset(f->sum, 0, (size_t)(panels * NR) * sizeof(float));
-    for (int64_t r = 0; r < panels * NR; r++)
-        f->top[r] = -INFINITY;
-    for (int64_t b = low / p->block_keys; b * p->block_keys < high; b++)
-        for (int64_t i = 0; i < panels; i++)
-            attend_block(kind, f, i, b);
-    for (int64_t i = 0; i < panels; i++)
-        finish_panel(kind, f, i, row + i * NR);
 }
 
-MX_INLINE void forward_rows(int kind, const mx_attention_plan *p, int64_t head, int64_t first_row, int64_t last_row,
-                            void *scratch)
+MX_INLINE void forward_rows(int kind, const mx_attention_plan *p, int64_t head, int64_t row, int64_t end, void *scratch)
 {
     forward f;
     forward_layout(kind, p, &f, scratch);
     f.head = head;
+    int64_t panels = mx_ceil_div(end - row, NR);
+    mx_attention_rows q = mx_attention_query_rows(p, p->a->q, p->a->dtype, head);
+    pack_across(kind, SIDE_B, &q, row, end - row, f.width, f.q);
+    for (int64_t i = 0; i < panels; i++)
+        panel_set(&f.panels[i], p, head, row + i * NR);
+    memset(f.out, 0, (size_t)(panels * f.height * NR) * sizeof(float));
+    memset(f.sum, 0, (size_t)(panels * NR) * sizeof(float));
+    for (int64_t r = 0; r < panels * NR; r++)
+        f.top[r] = -INFINITY;
+    mx_attention_run keys = run_of_panels(f.panels, panels, 0, p->keys);
     products_begin();
-    mx_attention_run keys = mx_attention_run_of_rows(p, head, first_row, last_row);
-    pack_keys(kind, &f, keys.first / p->block_keys, (keys.end + p->block_keys - 1) / p->block_keys);
-    for (int64_t row = first_row; row < last_row; row += p->block_rows)
-        forward_block(kind, &f, row, mx_min(row + p->block_rows, last_row));
+    for (f.start = keys.first / p->panel_keys * p->panel_keys; f.start < keys.end; f.start += p->panel_keys)
+        attend_panel(kind, &f, panels);
     products_end();
+    for (int64_t i = 0; i < panels; i++)
+        finish_panel(kind, &f, i, row + i * NR);
 }
 
 /* ---- the tables ---- */

@@ -9,52 +9,55 @@
 
 typedef struct backward {
     const mx_attention_plan *plan;
-    int64_t head;
+    const mx_attention_share *share;
+    int64_t start, first; /* first key of the panel of keys in turn; first panel of rows of the block of rows in turn */
     int64_t width, words, height, columns; /* head_dim; in words; up to a multiple of MR; of VL */
     int64_t block_words, row_words;        /* of k: in a block of keys, in a block of rows */
-    int64_t *packed;                       /* as in the forward pass */
-    float *k, *v;                          /* panels of MR keys: [words][MR] */
-    float *k_along;                        /* by block: panels of MR of head_dim, [block_words][MR] */
-    float *q, *dout;                       /* by panel of NR rows: [words][NR] */
-    float *q_along, *dout_along;           /* panels of NR of head_dim, [row_words][NR] */
-    float *dq;                             /* by panel of rows: [height][NR] */
-    float *lse, *delta;                    /* by row: lse log2(e); sum of dout out */
-    float *s, *dp;          /* keys of a block down; rows of the block (of one panel, for pairs) across */
-    int64_t s_row, s_panel; /* floats from one key, one panel to the next */
-    float *p, *ds;          /* words, keys down: operand A. Without pairs they are s and dp */
-    int64_t p_row;          /* words from one key to the next */
-    float *ds_pairs;        /* one panel, [block_words][NR]: operand B. Without pairs it is in dp */
+    packed_keys *packed;
+    float *k, *v;                /* panels of MR keys: [words][MR] */
+    float *q, *dout;             /* by panel of NR rows: [words][NR] */
+    float *k_along;              /* for dq. By block: panels of MR of head_dim, [block_words][MR] */
+    float *dq;                   /* by panel of rows: [height][NR] */
+    float *q_along, *dout_along; /* for dk and dv. Panels of NR of head_dim, [row_words][NR] */
+    float *lse, *delta;          /* by row: lse log2(e); sum of dout out */
+    float *s, *dp;               /* keys of a block down; rows of the block (of one panel, for pairs) across */
+    int64_t s_row, s_panel;      /* floats from one key, one panel to the next */
+    float *p, *ds;               /* words, keys down: operand A. Without pairs they are s and dp */
+    int64_t p_row;               /* words from one key to the next */
+    float *ds_pairs;             /* one panel, [block_words][NR]: operand B. Without pairs it is in dp */
     panel *panels;
     struct range {
         int64_t from, to;
-    } * live;               /* by panel: keys of the current block whose P and dS are set */
-    float *dk_sum, *dv_sum; /* [keys][columns] */
+    } * live; /* by panel of the block of rows: keys of the current block whose P and dS are set */
 } backward;
 
 static int64_t backward_layout(int kind, const mx_attention_plan *p, backward *f, void *scratch)
 {
     carver c = {scratch, 0};
-    int64_t panels = p->block_rows / NR, keys = mx_round_up(p->keys, p->block_keys);
-    int64_t float_bytes = sizeof(float), rows = p->block_rows;
+    int64_t rows = p->super_rows, panels = rows / NR, keys = p->panel_keys, float_bytes = sizeof(float);
     f->plan = p;
     f->width = p->a->head_dim;
     f->words = words_of_width(kind, f->width);
     f->height = mx_round_up(f->width, MR);
     f->columns = mx_round_up(f->width, VL);
     f->block_words = words_of(kind, p->block_keys);
-    f->row_words = words_of(kind, rows);
-    f->packed = carve(&c, 64);
+    f->row_words = words_of(kind, p->block_rows);
+    f->packed = carve(&c, sizeof *f->packed);
     f->k = carve(&c, keys * f->words * float_bytes);
     f->v = carve(&c, keys * f->words * float_bytes);
-    f->k_along = carve(&c, words_of(kind, keys) * f->height * float_bytes);
     f->q = carve(&c, rows * f->words * float_bytes);
     f->dout = carve(&c, rows * f->words * float_bytes);
-    f->q_along = carve(&c, f->row_words * mx_round_up(f->width, NR) * float_bytes);
-    f->dout_along = carve(&c, f->row_words * mx_round_up(f->width, NR) * float_bytes);
-    f->dq = carve(&c, panels * f->height * NR * float_bytes);
+    if (p->wants_rows) {
+        f->k_along = carve(&c, words_of(kind, keys) * f->height * float_bytes);
+        f->dq = carve(&c, panels * f->height * NR * float_bytes);
+    }
+    if (p->wants_keys) {
+        f->q_along = carve(&c, f->row_words * mx_round_up(f->width, NR) * float_bytes);
+        f->dout_along = carve(&c, f->row_words * mx_round_up(f->width, NR) * float_bytes);
+    }
     f->lse = carve(&c, rows * float_bytes);
     f->delta = carve(&c, rows * float_bytes);
-    f->s_row = kind == WORD_PAIR ? NR : rows;
+    f->s_row = kind == WORD_PAIR ? NR : p->block_rows;
     f->s_panel = kind == WORD_PAIR ? 0 : NR;
     f->s = carve(&c, p->block_keys * f->s_row * float_bytes);
     f->dp = carve(&c, p->block_keys * f->s_row * float_bytes);
@@ -63,45 +66,48 @@ static int64_t backward_layout(int kind, const mx_attention_plan *p, backward *f
     f->ds = kind == WORD_PAIR ? carve(&c, p->block_keys * f->p_row * float_bytes) : f->dp;
     f->ds_pairs = kind == WORD_PAIR ? carve(&c, f->block_words * NR * float_bytes) : NULL;
     f->panels = carve(&c, panels * (int64_t)sizeof(panel));
-    f->live = carve(&c, panels * (int64_t)sizeof(struct range));
+    f->live = carve(&c, p->block_rows / NR * (int64_t)sizeof(struct range));
     return c.used;
 }
 
-MX_INLINE void pack_keys(int kind, backward *f)
+/* Keys of the panel in turn, by whole blocks. */
+MX_INLINE void pack_keys(int kind, backward *f, mx_attention_run keys)
 {
     const mx_attention_plan *p = f->plan;
-    if (f->packed[0] == f->head)
-        return;
-    mx_attention_rows k = mx_attention_key_rows(p, p->a->k, p->a->dtype, f->head);
-    mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, f->head);
-    for (int64_t start = 0; start < p->keys; start += p->block_keys) {
-        int64_t n = mx_min(p->block_keys, p->keys - start);
-        pack_across(kind, SIDE_A, &k, start, n, f->width, f->k + start * f->words);
-        pack_across(kind, SIDE_A, &v, start, n, f->width, f->v + start * f->words);
-        pack_along(kind, SIDE_A, &k, start, n, mx_round_up(n, MR), f->width, f->block_words,
-                   f->k_along + start / p->block_keys * f->block_words * f->height);
+    int64_t head = f->share->head, last = mx_ceil_div(keys.end, p->block_keys);
+    int64_t first = first_unpacked(f->packed, head, f->start, keys.first / p->block_keys, last);
+    mx_attention_rows k = mx_attention_key_rows(p, p->a->k, p->a->dtype, head);
+    mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, head);
+    for (int64_t b = first; b < last; b++) {
+        int64_t start = b * p->block_keys, n = mx_min(p->block_keys, p->keys - start), at = start - f->start;
+        pack_across(kind, SIDE_A, &k, start, n, f->width, f->k + at * f->words);
+        pack_across(kind, SIDE_A, &v, start, n, f->width, f->v + at * f->words);
+        if (p->wants_rows)
+            pack_along(kind, SIDE_A, &k, start, n, mx_round_up(n, MR), f->width, f->block_words,
+                       f->k_along + at / p->block_keys * f->block_words * f->height);
     }
-    f->packed[0] = f->head;
 }
 
-/* Packs a block of rows and prepares lse and delta. Lanes without a row get lse = inf, hence P = 0. */
+/* Packs the rows and prepares lse and delta. Lanes without a row get lse = inf, hence P = 0. */
 MX_INLINE void load_rows(int kind, backward *f, int64_t row, int64_t n)
 {
     const mx_attention_plan *p = f->plan;
     const mx_attention *a = p->a;
-    mx_attention_rows q = mx_attention_query_rows(p, a->q, a->dtype, f->head);
-    mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, f->head);
-    mx_attention_rows dout = mx_attention_query_rows(p, a->dout, a->dtype, f->head);
+    mx_attention_rows q = mx_attention_query_rows(p, a->q, a->dtype, f->share->head);
+    mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, f->share->head);
+    mx_attention_rows dout = mx_attention_query_rows(p, a->dout, a->dtype, f->share->head);
     int64_t lanes = mx_round_up(n, NR);
     int plain = kind == WORD_F32 ? WORD_F32 : WORD_WIDE;
     pack_across(kind, SIDE_B, &q, row, n, f->width, f->q);
     pack_across(kind, SIDE_B, &dout, row, n, f->width, f->dout);
-    pack_along(kind, SIDE_B, &q, row, n, lanes, f->width, f->row_words, f->q_along);
-    pack_along(kind, SIDE_B, &dout, row, n, lanes, f->width, f->row_words, f->dout_along);
+    if (p->wants_keys) {
+        pack_along(kind, SIDE_B, &q, row, n, lanes, f->width, f->row_words, f->q_along);
+        pack_along(kind, SIDE_B, &dout, row, n, lanes, f->width, f->row_words, f->dout_along);
+    }
     for (int64_t r = 0; r < lanes; r++) {
         f->lse[r] = INFINITY;
         f->delta[r] = 0;
-        float lse = r < n ? a->lse[mx_attention_lse_at(p, f->head, row + r)] : -INFINITY;
+        float lse = r < n ? a->lse[mx_attention_lse_at(p, f->share->head, row + r)] : -INFINITY;
         if (lse == -INFINITY)
             continue;
         const void *x = mx_attention_row(&out, a->dtype, row + r), *dx = mx_attention_row(&dout, a->dtype, row + r);
@@ -126,12 +132,13 @@ MX_INLINE vf score_gradient(int kind, vf *s, vf dp, float c, float cap, vf lse, 
     return ds;
 }
 
-/* P and dS of panel i for n keys from key `at` of the block on, from the scores s and from dp. */
+/* P and dS of panel i of the block of rows for n keys from key `at` of the block on, from the scores s and from dp. */
 MX_INLINE void differentiate(int kind, backward *f, int64_t i, int64_t at, int64_t n, float c)
 {
     float cap = f->plan->a->softcap;
     for (int j = 0; j < NV; j++) {
-        vf lse = vf_load(f->lse + i * NR + j * VL), delta = vf_load(f->delta + i * NR + j * VL);
+        int64_t row = (f->first + i) * NR + j * VL;
+        vf lse = vf_load(f->lse + row), delta = vf_load(f->delta + row);
         float *s = f->s + at * f->s_row + i * f->s_panel + j * VL;
         float *dp = f->dp + at * f->s_row + i * f->s_panel + j * VL;
         for (int64_t t = 0; t < n; t += 2, s += 2 * f->s_row, dp += 2 * f->s_row) {
@@ -160,23 +167,25 @@ MX_INLINE void differentiate(int kind, backward *f, int64_t i, int64_t at, int64
     }
 }
 
-/* P, dS and dQ of panel i and a block of keys. */
+/* P, dS and dQ of panel i of the block of rows and a block of keys. */
 MX_INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t block)
 {
     const mx_attention_plan *p = f->plan;
     const mx_attention *a = p->a;
     int64_t start = block * p->block_keys, from, to;
     f->live[i] = (struct range){0, 0};
-    if (!panel_range(&f->panels[i], start, mx_min(start + p->block_keys, p->keys), &from, &to))
+    const panel *rows = &f->panels[f->first + i];
+    if (!panel_range(rows, start, mx_min(start + p->block_keys, p->keys), &from, &to))
         return;
     f->live[i] = (struct range){from - start, to - start};
     int64_t at = from - start, n = to - from;
     float *s = f->s + at * f->s_row + i * f->s_panel, *dp = f->dp + at * f->s_row + i * f->s_panel;
-    const float *q = f->q + i * f->words * NR, *dout = f->dout + i * f->words * NR;
+    const float *q = f->q + (f->first + i) * f->words * NR, *dout = f->dout + (f->first + i) * f->words * NR;
+    const float *k = f->k + (from - f->start) * f->words, *v = f->v + (from - f->start) * f->words;
     for (int64_t t = 0; t < n; t += MR)
-        tile_packed(kind, f->words, f->k + (from + t) * f->words, q, NR, s + t * f->s_row, f->s_row, false);
+        tile_packed(kind, f->words, k + t * f->words, q, NR, s + t * f->s_row, f->s_row, false);
     for (int64_t t = 0; t < n; t += MR)
-        tile_packed(kind, f->words, f->v + (from + t) * f->words, dout, NR, dp + t * f->s_row, f->s_row, false);
+        tile_packed(kind, f->words, v + t * f->words, dout, NR, dp + t * f->s_row, f->s_row, false);
 
     float scale = p->scale;
     if (a->softcap > 0) {
@@ -184,20 +193,22 @@ MX_INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t blo
         scale = 1;
     }
     if (a->bias || a->slopes) {
-        bias_scores(p, f->head, &f->panels[i], from, to, scale, s, f->s_row);
+        bias_scores(p, f->share->head, rows, from, to, scale, s, f->s_row);
         scale = 1;
     }
     float c = scale * LOG2E;
-    mask_scores(&f->panels[i], from, to, s, f->s_row);
+    mask_scores(rows, from, to, s, f->s_row);
     differentiate(kind, f, i, at, n, c);
-    if (a->dbias)
-        add_bias_gradient(p, f->head, &f->panels[i], from, to, dp, f->s_row);
-
+    if (a->dbias && p->wants_keys)
+        add_bias_gradient(p, f->share->head, rows, from, to, dp, f->s_row);
+    if (!p->wants_rows)
+        return;
     const float *ds = kind == WORD_PAIR ? f->ds_pairs + at / 2 * NR : dp;
-    const float *k = f->k_along + block * f->block_words * f->height + words_of(kind, at) * MR;
-    float *dq = f->dq + i * f->height * NR;
+    const float *along = f->k_along + (start - f->start) / p->block_keys * f->block_words * f->height;
+    along += words_of(kind, at) * MR;
+    float *dq = f->dq + (f->first + i) * f->height * NR;
     for (int64_t d = 0; d < f->height; d += MR)
-        tile_packed(kind, words_of(kind, n), k + d * f->block_words, ds, f->s_row, dq + d * NR, NR, true);
+        tile_packed(kind, words_of(kind, n), along + d * f->block_words, ds, f->s_row, dq + d * NR, NR, true);
 }
 
 /* The panels whose queries see keys [at, at + MR) of the block: *first to before *last. */
@@ -248,51 +259,66 @@ MX_INLINE void add_key_gradient(int kind, const backward *f, int64_t panels, int
     }
 }
 
-MX_INLINE void backward_block(int kind, backward *f, int64_t row)
+/* dk and dv of a block of keys. */
+MX_INLINE void add_key_gradients(int kind, backward *f, int64_t panels, int64_t block)
 {
     const mx_attention_plan *p = f->plan;
-    int64_t n = mx_min(p->block_rows, p->rows - row), panels = (n + NR - 1) / NR, low = p->keys, high = 0;
-    load_rows(kind, f, row, n);
-    for (int64_t i = 0; i < panels; i++) {
-        panel_set(&f->panels[i], p, f->head, row + i * NR);
-        low = mx_min(low, f->panels[i].first_min);
-        high = mx_max(high, f->panels[i].end_max);
+    int64_t start = block * p->block_keys, n = mx_min(p->block_keys, p->keys - start);
+    clear_gaps(kind, f, panels, n);
+    start -= f->share->first_key;
+    add_key_gradient(kind, f, panels, start, n, f->p, f->dout_along, f->share->dv);
+    add_key_gradient(kind, f, panels, start, n, f->ds, f->q_along, f->share->dk);
+}
+
+/* All panels of rows with the keys of the panel in turn, block by block. */
+MX_INLINE void differentiate_keys(int kind, backward *f, int64_t panels)
+{
+    const mx_attention_plan *p = f->plan;
+    int64_t end = mx_min(f->start + p->panel_keys, f->share->last_key), step = p->block_rows / NR;
+    pack_keys(kind, f, run_of_panels(f->panels, panels, f->start, end));
+    for (f->first = 0; f->first < panels; f->first += step) {
+        int64_t n = mx_min(step, panels - f->first);
+        mx_attention_run keys = run_of_panels(f->panels + f->first, n, f->start, end);
+        for (int64_t b = keys.first / p->block_keys; b * p->block_keys < keys.end; b++) {
+            for (int64_t i = 0; i < n; i++)
+                differentiate_panel(kind, f, i, b);
+            if (p->wants_keys)
+                add_key_gradients(kind, f, n, b);
+        }
     }
-    memset(f->dq, 0, (size_t)(panels * f->height * NR) * sizeof(float));
-    for (int64_t b = low / p->block_keys; b * p->block_keys < high; b++) {
-        int64_t start = b * p->block_keys;
-        for (int64_t i = 0; i < panels; i++)
-            differentiate_panel(kind, f, i, b);
-        int64_t keys = mx_min(p->block_keys, p->keys - start);
-        clear_gaps(kind, f, panels, keys);
-        add_key_gradient(kind, f, panels, start, keys, f->p, f->dout_along, f->dv_sum);
-        add_key_gradient(kind, f, panels, start, keys, f->ds, f->q_along, f->dk_sum);
-    }
+}
+
+MX_INLINE void store_rows(const backward *f, int64_t panels)
+{
+    const mx_attention_plan *p = f->plan;
     float scale[NR];
     for (int i = 0; i < NR; i++)
         scale[i] = p->scale;
-    mx_attention_rows dq = mx_attention_query_rows(p, p->a->dq, p->a->dq_dtype, f->head);
-    for (int64_t i = 0; i < panels; i++)
-        store_across(p->a->dq_dtype, &dq, row + i * NR, mx_min(NR, n - i * NR), f->width, f->dq + i * f->height * NR,
-                     scale);
+    mx_attention_rows dq = mx_attention_query_rows(p, p->a->dq, p->a->dq_dtype, f->share->head);
+    for (int64_t i = 0; i < panels; i++) {
+        int64_t row = f->share->first_row + i * NR;
+        store_across(p->a->dq_dtype, &dq, row, mx_min(NR, f->share->last_row - row), f->width,
+                     f->dq + i * f->height * NR, scale);
+    }
 }
 
-MX_INLINE void backward_chunk(int kind, const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv,
-                              void *scratch)
+MX_INLINE void backward_share(int kind, const mx_attention_plan *p, const mx_attention_share *share, void *scratch)
 {
-    backward f;
+    backward f = {.share = share};
     backward_layout(kind, p, &f, scratch);
-    f.head = head;
-    f.dk_sum = dk;
-    f.dv_sum = dv;
-    size_t bytes = (size_t)(mx_round_up(p->keys, p->block_keys) * f.columns) * sizeof(float);
-    memset(dk, 0, bytes);
-    memset(dv, 0, bytes);
-    pack_keys(kind, &f);
+    int64_t panels = mx_ceil_div(share->last_row - share->first_row, NR);
+    for (int64_t i = 0; i < panels; i++)
+        panel_set(&f.panels[i], p, share->head, share->first_row + i * NR);
+    load_rows(kind, &f, share->first_row, share->last_row - share->first_row);
+    if (p->wants_rows)
+        memset(f.dq, 0, (size_t)(panels * f.height * NR) * sizeof(float));
+    mx_attention_run keys = run_of_panels(f.panels, panels, share->first_key, share->last_key);
     products_begin();
-    for (int64_t row = chunk * p->block_rows; row < p->rows; row += p->chunks * p->block_rows)
-        backward_block(kind, &f, row);
+    for (f.start = keys.first / p->panel_keys * p->panel_keys; f.start < keys.end; f.start += p->panel_keys)
+        differentiate_keys(kind, &f, panels);
     products_end();
+    if (p->wants_rows)
+        store_rows(&f, panels);
 }
 
 void MX_SIMD_NAME(mx_attention_grad_store)(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n,
@@ -312,10 +338,9 @@ int64_t MX_SIMD_NAME(mx_attention_grad_bytes_f32)(const mx_attention_plan *p)
     backward f;
     return backward_layout(WORD_F32, p, &f, NULL);
 }
-void MX_SIMD_NAME(mx_attention_grad_f32)(const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv,
-                                         void *scratch)
+void MX_SIMD_NAME(mx_attention_grad_f32)(const mx_attention_plan *p, const mx_attention_share *share, void *scratch)
 {
-    backward_chunk(WORD_F32, p, head, chunk, dk, dv, scratch);
+    backward_share(WORD_F32, p, share, scratch);
 }
 #endif
 
@@ -324,10 +349,9 @@ int64_t MX_SIMD_NAME(mx_attention_grad_bytes_bf16)(const mx_attention_plan *p)
     backward f;
     return backward_layout(WORD_BF16, p, &f, NULL);
 }
-void MX_SIMD_NAME(mx_attention_grad_bf16)(const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv,
-                                          void *scratch)
+void MX_SIMD_NAME(mx_attention_grad_bf16)(const mx_attention_plan *p, const mx_attention_share *share, void *scratch)
 {
-    backward_chunk(WORD_BF16, p, head, chunk, dk, dv, scratch);
+    backward_share(WORD_BF16, p, share, scratch);
 }
 
 #if !defined(MX_SIMD_AVX512_BF16)
@@ -336,9 +360,8 @@ int64_t MX_SIMD_NAME(mx_attention_grad_bytes_pairs)(const mx_attention_plan *p)
     backward f;
     return backward_layout(WORD_PAIR, p, &f, NULL);
 }
-void MX_SIMD_NAME(mx_attention_grad_pairs)(const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk,
-                                           float *dv, void *scratch)
+void MX_SIMD_NAME(mx_attention_grad_pairs)(const mx_attention_plan *p, const mx_attention_share *share, void *scratch)
 {
-    backward_chunk(WORD_PAIR, p, head, chunk, dk, dv, scratch);
+    backward_share(WORD_PAIR, p, share, scratch);
 }
 #endif

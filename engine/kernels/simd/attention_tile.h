@@ -367,6 +367,33 @@ static inline bool panel_range(const panel *w, int64_t start, int64_t end, int64
     return low < high;
 }
 
+/* The keys that any of n panels needs, of keys start to before end; empty: first >= end. */
+static inline mx_attention_run run_of_panels(const panel *w, int64_t n, int64_t start, int64_t end)
+{
+    mx_attention_run run = {INT64_MAX, 0};
+    for (int64_t i = 0; i < n; i++) {
+        run.first = mx_min(run.first, w[i].first_min);
+        run.end = mx_max(run.end, w[i].end_max);
+    }
+    run.first = mx_max(run.first, start);
+    run.end = mx_min(run.end, end);
+    return run.first < run.end ? run : (mx_attention_run){start, start};
+}
+
+/* Which keys of which head are packed: blocks first to before last of the panel of keys from `start` on. */
+typedef struct packed_keys {
+    int64_t head, start, first, last;
+} packed_keys;
+
+/* The first of these blocks that is not packed yet. From then on all of them count as packed. */
+static inline int64_t first_unpacked(packed_keys *p, int64_t head, int64_t start, int64_t first, int64_t last)
+{
+    bool extends = p->head == head && p->start == start && p->first <= first && first <= p->last;
+    int64_t from = extends ? p->last : first;
+    *p = (packed_keys){head, start, extends ? p->first : first, extends ? mx_max(p->last, last) : last};
+    return from;
+}
+
 /* Scores (keys from to before to, ld apart) of pairs that may not attend become -inf. */
 static inline void mask_scores(const panel *w, int64_t from, int64_t to, float *s, int64_t ld)
 {
@@ -490,8 +517,7 @@ static inline void *carve(carver *c, int64_t bytes)
 /* ---- between the files of this path; for each the kinds f32, bf16 and pairs (WORD_PAIR, for tests) ---- */
 
 typedef int64_t attention_bytes(const mx_attention_plan *p);
-typedef void attention_grad(const mx_attention_plan *p, int64_t head, int64_t chunk, float *dk, float *dv,
-                            void *scratch);
+typedef void attention_grad(const mx_attention_plan *p, const mx_attention_share *share, void *scratch);
 typedef void attention_store(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n, int64_t step,
                              float scale);
 typedef void attention_decode(const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last, float *part,

@@ -9,6 +9,7 @@
 local mx = require "mx"
 local experts = require "mx.bench.experts"
 local grouped = require "mx.bench.grouped"
+local masks = require "mx.bench.masks"
 local util = require "mx.util"
 
 local kernels = {}
@@ -525,7 +526,8 @@ function kernels.run(words)
     end
     local cases, all = all_cases(o), mx.threads()
     local groups, layers = ("grouped"):find(o.only, 1, true), ("moe"):find(o.only, 1, true)
-    if #cases == 0 and not groups and not layers then
+    local masked = ("attention masks"):find(o.only, 1, true)
+    if #cases == 0 and not groups and not layers and not masked then
         util.refuse("no kernel's name contains only=%s for model=%s", o.only, o.model)
     end
     local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
@@ -552,6 +554,9 @@ function kernels.run(words)
         end
         if layers then
             experts.run(log)
+        end
+        if masked then
+            masks.run(log)
         end
     end
     mx.threads(all)

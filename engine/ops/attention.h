@@ -28,7 +28,8 @@ mx_status mx_attention_check_scores(const mx_call *call, const mx_attention_attr
 /* For input i, the sinks, f32 (or f64 as q): MX_ERR_DTYPE, MX_ERR_SHAPE. */
 mx_status mx_attention_check_sinks(const mx_call *call, int i);
 
-/* Gives input i, the sinks, its gradient, if wanted. The call's outputs are out and lse; dout is the gradient of out. */
+/* Gives input i, the sinks, its gradient, if wanted. The call's outputs are out and lse; dout is the gradient of out.
+ */
 mx_status mx_attention_give_sinks(mx_vjp *v, int i, mx_tensor *dout);
 
 /* For a call of attention or its gradient: the pairs of query and key in the blocks that a kernel computes, of all

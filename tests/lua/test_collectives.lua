@@ -114,6 +114,10 @@ function TestCollectives.test_a_ring()
         compare("hardware=v5e-4", CONTEXT .. 4, "context_parallel_strategy=ring", "attention_type=local_sliding",
             "sliding_window_size=" .. words[1], "context_parallel_load_balance=" .. words[2])
     end
+    for _, tokens in ipairs({ 128, 200 }) do -- chunks inside of pieces, and some that reach into those before
+        compare("hardware=v5e-4", CONTEXT .. 4, "context_parallel_strategy=ring", "attention_type=chunk",
+            "chunk_attn_window_size=" .. tokens)
+    end
 end
 
 -- Each of the 4 ranks has 4 of 16 heads of queries, and 2 of 8 of keys; or a copy of 1 of 2.

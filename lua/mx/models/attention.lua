@@ -185,7 +185,9 @@ local function key_trips(part, q)
     end
     local trips, hops = 2 + 4 / q.width + (q.attends_again and 1 or 0), q.length_share - 1
     local piece = q.S / q.length_share / (q.in_two_chunks and 2 or 1)
-    local reach = part.window > 0 and (part.window + piece - 2) // piece or hops
+    local back = part.window > 0 and part.window or part.chunk or 0
+    local reach = back > 0 and (back + piece - 2) // piece or hops
+    reach = part.chunk and piece % part.chunk == 0 and 0 or reach -- chunks inside of pieces
     local seen = math.min(q.in_two_chunks and 2 * reach or reach, hops) -- a late chunk sees those of the ranks behind
     return hops > 0 and trips * seen / hops or trips
 end

@@ -74,12 +74,12 @@ static mx_function activation_of(const mx_call *call)
 static mx_status infer_gated(mx_call *call)
 {
     const gated_attr *attr = mx_call_attr(call);
-    if (!(attr->limit > 0) || isinf(attr->limit))
-        return mx_bad_value(call, "limit = %g; expected a positive number", attr->limit);
     MX_TRY(mx_want_reals(call));
     for (int i = 0; i < call->n_in; i++)
         if (!mx_shape_equal(&call->in[i]->shape, &call->in[0]->shape))
             return mx_bad_shape(call, "all tensors must have one shape");
+    if (!(attr->limit > 0) || isinf(attr->limit))
+        return mx_bad_value(call, "limit = %g; expected a positive number", attr->limit);
     mx_dtype dtype = call->op == &mx_op_gated ? call->in[0]->dtype : call->in[2]->dtype;
     for (int i = 0; i < call->n_out; i++)
         MX_TRY(mx_out(call, i, dtype, &call->in[0]->shape));

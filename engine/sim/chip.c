@@ -105,6 +105,23 @@ static double stored_seconds(const mx_sim_chip *chip, const mx_call *call, bool 
     return seconds;
 }
 
+/* What the kernel for all gradients needs besides its arithmetic (JAX, splash_attention_kernel.py): its grid visits the
+ * blocks that the mask leaves out, too, and it writes the gradient of the queries once for each block of keys; a pass
+ * sums these afterwards. Kernels of a GPU's library add to one gradient. */
+static double fused_seconds(const mx_sim_chip *chip, const mx_call *call)
+{
+    if (chip->library_products)
+        return 0;
+    mx_blocks blocks = chip->attention.dkv;
+    const int64_t *q = call->in[0]->shape.size;
+    double queries = (double)q[1], keys = (double)call->in[1]->shape.size[1];
+    double block_q = fmin((double)blocks.q, queries), block_kv = fmin((double)blocks.kv, keys);
+    double left_out = (double)(q[0] * q[2]) * queries * keys - mx_attention_block_pairs(call, blocks.q, blocks.kv);
+    double steps = block_q * block_kv > 0 ? fmax(0, left_out) / (block_q * block_kv) : 0;
+    double parts = block_kv > 1 ? ceil(keys / block_kv) - 1 : 0; /* blocks of 1: a chip without blocks */
+    return steps * chip->attention_step_s + parts * (double)mx_bytes(call->in[0]) / mx_sim_memory_rate(chip);
+}
+
 static double attention_seconds(const mx_sim_chip *chip, const mx_call *call)
 {
     const mx_attention_kernel *kernel = &chip->attention;
@@ -114,7 +131,8 @@ static double attention_seconds(const mx_sim_chip *chip, const mx_call *call)
     if (forward)
         return kernel_seconds(chip, call, kernel->forward, 2, FORWARD_OPS - (kernel->fixed_maximum ? 1 : 0));
     double dkv_s = kernel_seconds(chip, call, kernel->dkv, kernel->fused_backward ? 5 : 4, BACKWARD_OPS);
-    return kernel->fused_backward ? dkv_s : dkv_s + kernel_seconds(chip, call, kernel->dq, 3, BACKWARD_OPS);
+    return dkv_s + (kernel->fused_backward ? fused_seconds(chip, call)
+                                           : kernel_seconds(chip, call, kernel->dq, 3, BACKWARD_OPS));
 }
 
 /* ---- vocabulary ---- */

@@ -123,7 +123,7 @@ static void test_refusals(void)
     check_refused(&mx_op_lt, (mx_tensor *[]){a, ids}, 2, NULL, MX_ERR_DTYPE, "i32");
     check_refused(&mx_op_exp, (mx_tensor *[]){ids}, 1, NULL, MX_ERR_DTYPE, "f32, bf16 or f64");
     check_refused(&mx_op_where, (mx_tensor *[]){a, a, a}, 3, NULL, MX_ERR_DTYPE, "u8");
-    check_refused(&mx_op_gated, (mx_tensor *[]){a, b}, 2, (int[]){0, 0}, MX_ERR_SHAPE, "one shape");
+    check_refused(&mx_op_gated, (mx_tensor *[]){a, b}, 2, (double[4]){0}, MX_ERR_SHAPE, "one shape");
     check_refused(&mx_op_sum, (mx_tensor *[]){a}, 1, &(mx_reduce_attr){.dim = {1, {2}}}, MX_ERR_VALUE, "dim = 3");
     check_refused(&mx_op_max, (mx_tensor *[]){none}, 1, &(mx_reduce_attr){0}, MX_ERR_SHAPE, "largest");
     check_refused(&mx_op_add_, (mx_tensor *[]){a, b}, 2, &(double){1}, MX_ERR_SHAPE, "(2, 3)");

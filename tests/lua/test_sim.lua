@@ -161,13 +161,28 @@ function TestChip.test_attention_in_whole_blocks()
     local kernels = (4 * dkv + 3 * dq) * 2 * 128 / (0.25 * PEAK)
     assert_near(mx.sim_times().attention_s, forward + kernels)
     lu.assertTrue(backward >= kernels)
-    chip({ attention_efficiency = 0.25, attention_kernel = { fused_backward = true, table.unpack(KERNEL) } })
-    forward = attend()
-    assert_near(forward, 2 * 2 * 4 * 2048 ^ 2 * 2 * 128 / (0.25 * PEAK))
-    assert_near(mx.sim_times().attention_s, forward * (2 + 5) / 2)
     -- A window of 512 with blocks of 512: the first row has one block, the other three have two.
     chip()
     assert_near(attend({ causal = true, window = 512 }), 2 * 2 * 4 * 512 ^ 2 * 7 * 2 * 128 / PEAK)
+end
+
+-- One kernel for all gradients has 5 products. It visits all 8 x 2 blocks of 256 by 1024, whatever the mask, and the
+-- gradients of the queries of each of the 2 blocks of keys are summed: one more reading of 96 features.
+function TestChip.test_one_kernel_for_all_gradients()
+    local kernel, step_s = { fused_backward = true, block_q_dkv = 256, block_kv_dkv = 1024 }, 1e-6
+    local function both(options, overhead_s)
+        chip({ attention_efficiency = 0.25, attention_kernel = kernel, attention_step_s = overhead_s })
+        local forward = attend(options)
+        return forward, mx.sim_times().attention_s - forward
+    end
+    local forward, backward = both(nil, 0)
+    assert_near(forward, 2 * 2 * 4 * 2048 ^ 2 * 2 * 128 / (0.25 * PEAK))
+    assert_near(backward, forward * 5 / 2 + 2 * 2048 * 4 * 96 * 2 / MEMORY)
+    for _, options in ipairs({ {}, { causal = true } }) do
+        local _, before = both(options, 0)
+        local _, slower = both(options, step_s)
+        assert_near(slower - before, 2 * 4 * 8 * 2 * step_s)
+    end
 end
 
 -- Each of the blocks that a mask leaves has an overhead: forward 2 + 4 + 6 + 8 of each head, and so on. Blocks that are

@@ -60,7 +60,7 @@ end
 
 local PATHS = {
     "a.h5", "b", "c.safetensors", "gone/d", ".", "/dev/full", "e.json", "f.jsonl", "tokenizer.json", "tiny.yml",
-    ("x"):rep(300), "missing/../b", "/nowhere/b",
+    ("x"):rep(300), "missing/../b", "/dev/null/b",
 }
 
 local NUMBERS = {

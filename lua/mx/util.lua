@@ -169,6 +169,17 @@ function util.contains(list, item)
     return false
 end
 
+--- The reason of the first case that holds.
+---@param cases {[1]: any, [2]: string}[] whether it holds, and the reason
+---@return string? nil: none holds
+function util.first_reason(cases)
+    for _, case in ipairs(cases) do
+        if case[1] then
+            return case[2]
+        end
+    end
+end
+
 --- The items of list a that are not in list b.
 ---@param a any[]
 ---@param b any[]

@@ -137,4 +137,15 @@ function checks.made_text(bytes)
     return table.concat(out):sub(1, bytes)
 end
 
+--- The elements of a tensor in hexadecimal, so that only the same bits are equal.
+---@param t any
+---@return string[]
+function checks.bits(t)
+    local list = {}
+    for i, x in ipairs(t:view(-1):totable()) do
+        list[i] = ("%a"):format(x)
+    end
+    return list
+end
+
 return checks

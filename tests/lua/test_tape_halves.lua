@@ -4,16 +4,10 @@ local mx = require "mx"
 local lu = require "luaunit"
 local checks = require "checks"
 
+local bits = checks.bits
+
 local function assert_raises(text, fn, ...)
     checks.assert_raises({ text }, fn, ...)
-end
-
-local function bits(t)
-    local list = {}
-    for i, x in ipairs(t:view(-1):totable()) do
-        list[i] = ("%a"):format(x)
-    end
-    return list
 end
 
 -- ---- the same bits as in one call ----

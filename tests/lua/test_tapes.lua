@@ -4,15 +4,7 @@ local mx = require "mx"
 local lu = require "luaunit"
 local checks = require "checks"
 
-local in_use, line, assert_raises = checks.in_use, checks.line, checks.assert_raises
-
-local function bits(t)
-    local list = {}
-    for i, x in ipairs(t:view(-1):totable()) do
-        list[i] = ("%a"):format(x)
-    end
-    return list
-end
+local bits, in_use, line, assert_raises = checks.bits, checks.in_use, checks.line, checks.assert_raises
 
 -- ---- two tapes, interleaved ----
 

@@ -5,7 +5,7 @@ local lu = require "luaunit"
 local mx = require "mx"
 local util = require "mx.util"
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
-local compare = dofile(here .. "../lua/compare.lua")
+local compare, two_updates = dofile(here .. "../lua/compare.lua"), dofile(here .. "two_updates.lua")
 
 local COMMON = {
     "base_emb_dim=32", "base_mlp_dim=24", "base_moe_mlp_dim=16", "base_num_query_heads=4", "base_num_kv_heads=2",
@@ -40,35 +40,8 @@ local function new_model(config, mesh)
     return mx.models.new(shape, mesh, config)
 end
 
--- Two updates: the losses, the gradients of the first, whole, and the parameters at the end, whole.
 local function train(config, mesh)
-    local model, data = new_model(config, mesh), mx.data.open(config, mesh)
-    if not mesh then
-        data.part, data.parts, model.part, model.parts = 0, 1, 0, 1
-    end
-    local optimizer = mx.optim.new(config, model.params, model.parallel)
-    local run = { losses = {}, grads = {}, params = {} }
-    local function whole(name, t)
-        return model.parallel:whole(name, t):wait():clone():keep()
-    end
-    for i = 1, 2 do
-        local step <close> = mx.step()
-        if mesh then
-            run.losses[i] = mx.train.gradients(model, data, 1)
-        else
-            local loss = model:loss(data:next())
-            mx.backward(loss)
-            run.losses[i] = loss:item()
-        end
-        for name, t in util.sorted_pairs(i == 1 and model.params or {}) do
-            run.grads[name] = whole(name, t:grad())
-        end
-        optimizer:step()
-    end
-    for name, t in util.sorted_pairs(model.params) do
-        run.params[name] = whole(name, t:detach())
-    end
-    return run
+    return two_updates(new_model(config, mesh), config, mesh)
 end
 
 local expected = {}

@@ -57,19 +57,10 @@ local function mlps_of(shape)
     return dense, sparse
 end
 
--- The first reason that holds.
-local function first(cases)
-    for _, case in ipairs(cases) do
-        if case[1] then
-            return case[2]
-        end
-    end
-end
-
 -- What of experts no family without latent attention or sinks has.
 local function obstacle_of_experts(moe)
     local router = moe.router
-    return first({
+    return util.first_reason({
         { moe.shared > 0, "shared_experts" }, { router.bias, "routed_bias" }, { router.groups > 1, "n_routing_groups" },
         { router.score ~= "topk_softmax" and router.score ~= "softmax_topk", "routed_score_func = sigmoid, or random "
             .. "routing" },
@@ -103,7 +94,7 @@ local function obstacle(shape)
     for _, window in ipairs(different(shape, window_of)) do
         windows[#windows + 1] = window > 0 and window or nil
     end
-    return first({
+    return util.first_reason({
         { #different(shape, without_reach) > 1 or #dense > 1 or #sparse > 1,
             "its layers differ in more than windows, RoPE and whether they have experts" },
         { #windows > 1, "sliding windows of several sizes" },
@@ -128,7 +119,7 @@ local function unusual(shape, block, attention)
 end
 
 function STYLES.gpt2(shape, block, attention)
-    local reason = first({
+    local reason = util.first_reason({
         { attention.cap > 0, "attn_logits_soft_cap" }, { shape.logit_cap > 0, "final_logits_soft_cap" },
         { shape.logit_scale ~= 1, "normalize_embedding_logits" },
         { attention.scale ~= attention.head_dim ^ -0.5, "query_pre_attn_scalar" },
@@ -140,7 +131,7 @@ end
 
 function STYLES.gemma(shape, block, attention)
     local after, qk_norm = block.norms.attention ~= "before", attention.qk_norm
-    local reason = unusual(shape, block, attention) or first({
+    local reason = unusual(shape, block, attention) or util.first_reason({
         { not shape.tied or shape.logit_scale == 1,
             "norms that scale by 1 + their weights, without logits_via_embedding and normalize_embedding_logits" },
         { attention.qkv_bias or block.mlp.bias, "norms that scale by 1 + their weights, together with biases" },
@@ -156,7 +147,7 @@ function STYLES.gemma(shape, block, attention)
 end
 
 function STYLES.olmo(shape, block, attention)
-    local reason = unusual(shape, block, attention) or first({
+    local reason = unusual(shape, block, attention) or util.first_reason({
         { not (attention.qk_norm and attention.qk_norm.whole), "norms after attention and MLP, without a norm over all "
             .. "heads of queries and keys" },
         { attention.qkv_bias or block.mlp.bias, "norms after attention and MLP, together with biases" },
@@ -169,7 +160,7 @@ end
 
 function STYLES.llama(shape, block, attention)
     local bias, windows = block.mlp.bias, different(shape, window_of)
-    local reason = unusual(shape, block, attention) or first({
+    local reason = unusual(shape, block, attention) or util.first_reason({
         { attention.cap > 0, "attn_logits_soft_cap" }, { shape.logit_cap > 0, "final_logits_soft_cap" },
         { shape.logit_scale ~= 1, "normalize_embedding_logits" },
         { attention.scale ~= attention.head_dim ^ -0.5, "query_pre_attn_scalar" },
@@ -196,7 +187,7 @@ function STYLES.moe(shape, block, attention)
     if reason or family == "qwen3" then
         return not reason and "qwen3_moe" or nil, reason
     end
-    reason = first({
+    reason = util.first_reason({
         { #dense > 0, "layers without experts among others, without use_qk_norm" },
         { not sums_to_one(sparse[1].router), "experts whose shares do not sum to 1, without use_qk_norm" },
         { family == "ministral", "experts together with windows in some layers, without use_qk_norm" },

@@ -109,19 +109,11 @@ end
 
 -- ---- writing ----
 
-local function first(cases)
-    for _, case in ipairs(cases) do
-        if case[1] then
-            return case[2]
-        end
-    end
-end
-
 -- What a model's experts have that neither V2 nor V3 has.
 local function obstacle_of_experts(moe)
     local router = moe.router
     local v2 = router.score == "softmax_topk" and not router.normalize
-    return first({
+    return util.first_reason({
         { moe.shared == 0, "attention_type = mla with experts, without shared_experts" },
         { not v2 and router.score ~= "sigmoid", "attention_type = mla with routed_score_func other than softmax "
             .. "(and norm_topk_prob = false) and sigmoid, or random routing" },
@@ -147,7 +139,7 @@ function deepseek.family(shape, dense, moe)
         gaps, seen = gaps or seen and not here, seen or here
     end
     local rope, mlp = attention.rope, dense[1] or moe
-    local reason = first({
+    local reason = util.first_reason({
         { block.norm.kind ~= "rmsnorm" or block.norm.offset ~= 0 or not mlp.gated or mlp.bias or not rope,
             "attention_type = mla with other norms, MLPs or positions than those of DeepSeek" },
         { attention.norm.eps ~= LATENT_EPS or block.norm.eps ~= LATENT_EPS,

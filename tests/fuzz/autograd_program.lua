@@ -212,7 +212,8 @@ function program.apply(name, inputs)
     end
     local options = math.random(4)
     local out, shape = op.run(values, shapes, options)
-    if plain.count(shape) == 0 or not is_tame(out) or (name == "div" and has_little(values[2])) then
+    if plain.count(shape) == 0 or not is_tame(out) or (name == "div" and has_little(values[2]))
+        or (op.jumps and op.jumps(values, shapes)) then
         return nil
     end
     program.log("local v%d = %s(%s)", p.number + 1, name, table.concat(names, ", "))

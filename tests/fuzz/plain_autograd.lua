@@ -4,8 +4,11 @@
 local plain = {}
 
 --- An operation: `run(values, shapes, options)` gives the flat values and the shape of the result from those of the
--- inputs; `mx(tensors, options)` does the same with the engine.
+-- inputs; `mx(tensors, options)` does the same with the engine. `jumps(values, shapes)`, of an operation whose slope or
+-- value jumps: whether it does so near these inputs. There a difference is no slope, and f32 may be on the other side.
 plain.ops = {}
+
+local MARGIN = 1e-3 -- f32 over some 30 operations, and the step of the differences
 
 local function count(shape)
     local n = 1
@@ -44,6 +47,21 @@ local function binary(name, f, engine)
     }
 end
 
+-- The operation jumps where an element of its first input is one of these numbers.
+local function jumps_at(name, ...)
+    local points = { ... }
+    plain.ops[name].jumps = function(values)
+        for _, x in ipairs(values[1]) do
+            for _, point in ipairs(points) do
+                if math.abs(x - point) < MARGIN then
+                    return true
+                end
+            end
+        end
+        return false
+    end
+end
+
 -- The error function, by its series.
 local function erf(x)
     if math.abs(x) > 4 then
@@ -80,6 +98,11 @@ local function define_pointwise(mx)
     binary("power", function(x, y) return (1 + x * x) ^ (y / 4) end, function(a, b) return (a * a + 1) ^ (b / 4) end)
     binary("where", function(x, y) return x > 0.0371 and x or y end,
         function(a, b) return mx.where(a:detach():gt(0.0371), a, b) end)
+    jumps_at("leaky_relu", -0.0371)
+    jumps_at("clamp", -1.0371, 0.9629)
+    jumps_at("abs", -0.0371)
+    jumps_at("masked_fill", 0.0371)
+    jumps_at("where", 0.0371)
     local function loss(name, f, options)
         options = options or {}
         options.reduction = "none"
@@ -169,6 +192,15 @@ local function define(mx)
                 table.move(row, 1, columns, first + 1, out)
             end
             return out, shapes[1]
+        end,
+        jumps = function(values, shapes)
+            local sorted = plain.ops.sort.run(values, shapes)
+            for i = 2, #sorted do
+                if (i - 1) % shapes[1][2] ~= 0 and sorted[i] - sorted[i - 1] < MARGIN then
+                    return true
+                end
+            end
+            return false
         end,
         mx = function(t)
             return (mx.sort(t[1] + mx.arange(t[1]:size(2), { start = 0.0371, step = 0.0371 })))

@@ -5,43 +5,12 @@
 local lu = require "luaunit"
 local mx = require "mx"
 local util = require "mx.util"
+local training = require "mesh_training"
 
-local RANKS, STEPS, SEQUENCES = mx.ranks(), 5, 24
-
--- Sizes that the axes of all meshes below divide. A model's own may differ.
-local SIZES = {
-    "dataset_type=text", "dataset_path=" .. mx.root .. "LICENSE", "steps=" .. STEPS,
-    "warmup_steps_fraction=0.2", "base_emb_dim=48", "base_mlp_dim=96", "vocab_size=288", "max_target_length=24",
-}
-local HEADS = {
-    tiny = { "base_num_query_heads=24", "base_num_kv_heads=12", "head_dim=4" }, -- two query heads share a key head
-    -- What Qwen's blocks have beside Llama's: norms of queries and keys, biases of these and of values.
-    qwen = {
-        "base_num_query_heads=24", "base_num_kv_heads=12", "head_dim=4", "use_qk_norm=true", "attention_bias=true",
-        "rope_type=llama3.1", "llama_rope_original_length=16",
-    },
-    -- No axis divides these: the first ranks have more than the others.
-    odd = {
-        "base_emb_dim=47", "base_mlp_dim=95", "vocab_size=283", "base_num_query_heads=10", "base_num_kv_heads=5",
-        "head_dim=4", "attention_bias=true",
-    },
-    -- Fewer heads of keys than ranks of some axes, which then have copies.
-    shared = {
-        "base_num_query_heads=8", "base_num_kv_heads=" .. (RANKS == 4 and 2 or 1), "head_dim=4", "attention_bias=true",
-        "use_qk_norm=true",
-    },
-    -- Queries and keys are normed over all heads together.
-    shared_norm = {
-        "base_num_query_heads=8", "base_num_kv_heads=" .. (RANKS == 4 and 2 or 1), "head_dim=4", "use_qk_norm=true",
-        "decoder_block=olmo3", "sliding_window_size=8", "base_num_decoder_layers=4",
-    },
-    ["tiny-gpt2"] = { "base_num_query_heads=12", "base_num_kv_heads=12", "head_dim=8" },
-    -- Not its relu: where rounding puts a value on the other side of the kink, a gradient changes by far more than the
-    -- bounds below.
-    ["tiny-parallel"] = {
-        "base_num_query_heads=12", "base_num_kv_heads=12", "head_dim=8", "mlp_activations=[gelu]",
-    },
-}
+local RANKS = mx.ranks()
+local STEPS, SEQUENCES, EXACT, config_of = training.STEPS, training.SEQUENCES, training.EXACT, training.config_of
+local reference, on_mesh, largest_difference = training.reference, training.on_mesh, training.largest_difference
+local assert_close, assert_same_bits = training.assert_close, training.assert_same_bits
 
 -- The meshes of each rank count: axes with their sizes, and keys of the config.
 local MESHES = {
@@ -71,122 +40,6 @@ local MESHES = {
 -- parts are enough.
 local MODELS = RANKS > 4 and { "tiny" } or os.getenv "MXLUA_NODE_RANKS" and { "tiny", "odd" }
     or { "tiny", "qwen", "odd", "tiny-gpt2", "tiny-parallel" }
-
--- "fsdp=2 tensor=2" as words for a config; a whole key stays as it is. The axes that are not named have size 1.
-local function mesh_words(text)
-    local words = { "ici_fsdp_parallelism=1" }
-    for key, value in text:gmatch("([%w_]+)=([%w_]+)") do
-        local word = ("%s=%s"):format(util.contains(mx.mesh.AXES, key) and mx.mesh.key("ici", key) or key, value)
-        words[key == "fsdp" and 1 or #words + 1] = word
-    end
-    return words
-end
-
--- The words after the model's own are given one by one or in lists; the last one of a key holds.
-local function config_of(model, ...)
-    local words = { "model_name=" .. (model:find("^tiny") and model or "tiny") }
-    for _, more in ipairs({ SIZES, HEADS[model], ... }) do
-        local list = type(more) == "table" and more or { more }
-        table.move(list, 1, #list, #words + 1, words)
-    end
-    return mx.config.load(words)
-end
-
--- Each parameter put together on every rank. Collective.
-local function whole_parameters(model)
-    local params = {}
-    for name, t in util.sorted_pairs(model.params) do
-        params[name] = model.parallel:whole(name, t:detach()):wait():keep()
-    end
-    return params
-end
-
--- Forward and backward passes of all sequences by this rank alone, whatever the others do.
-local function gradients_alone(model, data)
-    local step <close> = mx.step()
-    local loss = model:loss(data:next())
-    mx.backward(loss)
-    return loss:item()
-end
-
----@class Run
----@field losses number[] of each step
----@field norms number[] of the whole gradient
----@field rates number[]
----@field params table<string, any> at the end, whole
----@field model mx.Decoder
----@field optimizer mx.Optimizer
-
--- Without a mesh the sequences are all this rank's.
----@return Run
-local function train(config, mesh, steps)
-    local model = mx.models.new(config, mesh)
-    local data = mx.data.open(config, mesh)
-    if not mesh then
-        data.part, data.parts, model.part, model.parts = 0, 1, 0, 1
-    end
-    local optimizer = mx.optim.new(config, model.params, model.parallel)
-    local run = { losses = {}, norms = {}, rates = {}, model = model, optimizer = optimizer }
-    for i = 1, steps or STEPS do
-        run.losses[i] = mesh and mx.train.gradients(model, data, config.gradient_accumulation_steps)
-            or gradients_alone(model, data)
-        run.rates[i], run.norms[i] = optimizer:rate(i), optimizer:step()
-    end
-    run.params = whole_parameters(model)
-    return run
-end
-
-local references = {}
-
--- What one rank does with these words; worked out once.
-local function reference(model, ...)
-    local key = table.concat({ model, ... }, " ")
-    if not references[key] then
-        references[key] = train(config_of(model, "per_device_batch_size=" .. SEQUENCES, ...), nil)
-    end
-    return references[key]
-end
-
--- The same on a mesh, which shares out those sequences.
-local function on_mesh(model, mesh, words, steps)
-    local config = config_of(model, "per_device_batch_size=" .. SEQUENCES // RANKS, mesh_words(mesh), words or {})
-    return train(config, mx.train.mesh(config), steps)
-end
-
-local function largest(t)
-    return mx.max(mx.abs(t)):item()
-end
-
-local function largest_difference(a, b)
-    return mx.scope(function()
-        return largest(a - b)
-    end)
-end
-
--- Elements of a parameter are measured against its largest one.
-local function assert_close(run, expected, bound, what)
-    for i = 1, #expected.losses do
-        lu.assertAlmostEquals(run.losses[i] / expected.losses[i], 1, bound, ("%s: loss of step %d"):format(what, i))
-        lu.assertAlmostEquals(run.norms[i] / expected.norms[i], 1, bound, ("%s: norm of step %d"):format(what, i))
-    end
-    for name, t in pairs(expected.params) do
-        lu.assertEquals(run.params[name]:size(), t:size(), name)
-        local scale, off = math.max(largest(t), 1e-3), largest_difference(run.params[name], t)
-        lu.assertTrue(off / scale <= bound, ("%s: %s is off by %g of %g"):format(what, name, off, scale))
-    end
-end
-
-local function assert_same_bits(params, expected, what)
-    for name, t in pairs(expected) do
-        lu.assertEquals(largest_difference(params[name], t), 0, what .. ": " .. name)
-    end
-end
-
--- AdamW divides by the root of the second moment: where a gradient is 0 but for rounding (a key's bias, which softmax
--- does not see), the parameter moves by up to the learning rate in a random direction, unless eps lies far above such
--- errors. At 1e-3, about the size of the gradients, it also leaves a gradient's factor to be seen: without it AdamW
--- takes the same step from a gradient that is twice as large.
-local EXACT = { "dtype=float32", "adam_eps=1.0e-3" }
 
 TestMesh = {}
 
@@ -432,153 +285,9 @@ for _, mesh in ipairs(SAME_BITS_ON or {}) do
     end
 end
 
--- ---- saving and loading ----
-
--- The mesh that saves, and one that loads.
-local SAVED_ON = ({
-    [2] = { "tensor=2", "fsdp=2" },
-    [3] = { "context=3", "tensor_sequence=3" },
-    [4] = { "fsdp=2 tensor=2", "data=2 fsdp_transpose=2" },
-})[RANKS]
-
--- A directory that did not exist, the same one on all ranks. Collective.
-local function new_directory()
-    local name
-    if mx.rank() == 0 then
-        name = os.tmpname()
-        os.remove(name)
-        mx.io.mkdir_p(name .. "/run")
-    end
-    return mx.share_text(name)
-end
-
--- Each moment of an optimizer put together on every rank, by moment and parameter. Collective.
-local function whole_moments(optimizer)
-    local whole = {}
-    for name, moments in util.sorted_pairs(optimizer.state) do
-        for moment, t in util.sorted_pairs(moments) do
-            whole[moment .. " of " .. name] = optimizer.parallel:whole(name, t):wait():keep()
-        end
-    end
-    return whole
-end
-
--- Loads a checkpoint into a new model on a mesh or, for nil, by each rank alone. Collective.
-local function assert_loads(folder, params, moments, model, mesh)
-    local config = config_of(model, "init_weights_seed=7", mesh and mesh_words(mesh) or {})
-    local other = mx.models.new(config, mesh and mx.train.mesh(config) or nil)
-    local optimizer = mx.optim.new(config, other.params, other.parallel)
-    mx.checkpoint.load(folder .. "/step_2", { params = other.params, parallel = other.parallel, optimizer = optimizer })
-    assert_same_bits(whole_parameters(other), params, "checkpoint on " .. (mesh or "one rank"))
-    assert_same_bits(whole_moments(optimizer), moments, "checkpoint on " .. (mesh or "one rank"))
-end
-
-for _, model in ipairs(SAVED_ON and { "tiny", "odd", "tiny-gpt2", RANKS ~= 3 and "shared" or nil } or {}) do
-    TestSettings["test_what_a_mesh_saves_of_" .. model .. "_loads_anywhere"] = function()
-        local folder = new_directory()
-        local run = on_mesh(model, SAVED_ON[1], nil, 2) -- parameters that are no longer the first ones
-        local config = config_of(model, "base_output_directory=" .. folder, "run_name=run")
-        local path = mx.train.save(config, run.model)
-        local saver = mx.checkpoint.saver {
-            directory = folder .. "/checkpoints", params = run.model.params, parallel = run.model.parallel,
-            optimizer = run.optimizer,
-        }
-        saver:save(2, {}, true)
-        saver:close()
-        local moments = whole_moments(run.optimizer)
-        assert_loads(folder .. "/checkpoints", run.params, moments, model)
-        assert_loads(folder .. "/checkpoints", run.params, moments, model, SAVED_ON[2])
-
-        local alone = mx.models.new(config_of(model, "init_weights_seed=7"))
-        mx.nn.load(alone.params, path)
-        local other_config = config_of(model, "init_weights_seed=8", mesh_words(SAVED_ON[2]))
-        local other = mx.models.new(other_config, mx.train.mesh(other_config))
-        mx.nn.load(other.params, path, other.parallel)
-        mx.barrier() -- all have read it
-        if mx.rank() == 0 then
-            os.execute(("rm -r '%s'"):format(folder))
-        end
-
-        assert_same_bits(alone.params, run.params, "on one rank")
-        assert_same_bits(whole_parameters(other), run.params, "on " .. SAVED_ON[2])
-    end
-end
-
--- ---- what fits, and what does not ----
-
--- What scripts/train.lua asks before it makes a model. The ranks of a run may be slices.
-for _, words in ipairs(({
-    [2] = {
-        { "num_slices=2" }, { "dcn_data_parallelism=2" }, { "dcn_fsdp_parallelism=2" }, { "dcn_tensor_parallelism=2" },
-    },
-    [4] = {
-        { "num_slices=2", "ici_tensor_parallelism=2" }, { "dcn_data_parallelism=2", "ici_context_parallelism=2" },
-        { "num_slices=4" }, { "dcn_fsdp_parallelism=2", "ici_fsdp_parallelism=2" },
-    },
-})[RANKS] or {}) do
-    TestSettings["test_the_plan_of_real_ranks_with_" .. table.concat(words, "_"):gsub("[^%w]+", "_")] = function()
-        local config = config_of("tiny", words)
-        mx.plan.check(config)
-        lu.assertFalse(mx.is_simulated())
-        lu.assertEquals(mx.train.mesh(config).layout.slices, tonumber(words[1]:match("=(%d+)$")))
-    end
-end
-
--- The message has all the parts, and no memory was taken, not even for a while.
-local function assert_refused(parts, mesh, ...)
-    local config = config_of("tiny", mesh_words(mesh), ...)
-    local what = table.concat({ mesh, ... }, " ")
-    collectgarbage() -- what earlier cases left would be freed in between
-    collectgarbage()
-    mx.reset_peak()
-    local before = mx.memory().in_use
-    local ok, message = pcall(function()
-        return mx.models.new(config, mx.mesh(config)) -- without the comparison of configs, which needs memory
-    end)
-    local after = mx.memory()
-    lu.assertFalse(ok, what .. " is not refused")
-    for _, part in ipairs(parts) do
-        lu.assertStrContains(tostring(message), part)
-    end
-    lu.assertEquals({ after.in_use, after.peak }, { before, before }, what)
-end
+-- ---- rules and losses ----
 
 if RANKS == 2 then
-    -- An axis, and a size that leaves one of its two ranks without a part.
-    for _, case in ipairs({
-        { "fsdp", "base_emb_dim" }, { "context", "base_emb_dim" }, { "expert", "base_emb_dim" },
-        { "fsdp_transpose", "base_mlp_dim" }, { "tensor", "base_mlp_dim" }, { "tensor_sequence", "base_mlp_dim" },
-    }) do
-        local axis, key = table.unpack(case)
-        TestSettings["test_" .. key .. "_of_1_is_refused_on_" .. axis] = function()
-            assert_refused({ "1 elements, too few for", ("2 parts (%s=2)"):format(axis), key,
-                ("ici_%s_parallelism"):format(axis) }, axis .. "=2", ("%s=1"):format(key))
-        end
-    end
-
-    function TestSettings.test_a_single_head_is_refused()
-        assert_refused({ "base_num_query_heads = 1, base_num_kv_heads = 1: 2 ranks (tensor) split heads" }, "tensor=2",
-            "base_num_query_heads=1", "base_num_kv_heads=1")
-    end
-
-    function TestSettings.test_an_axis_across_slices_is_named_by_its_own_key()
-        assert_refused({ "1 elements", "2 parts (fsdp=2)", "base_emb_dim", "dcn_fsdp_parallelism" },
-            "dcn_fsdp_parallelism=2 dcn_data_parallelism=1", "base_emb_dim=1")
-    end
-
-    function TestSettings.test_rules_that_leave_weights_in_parts_are_refused()
-        assert_refused({ "logical_axis_rules: embed is split over tensor", "activation_batch or activation_length" },
-            "tensor=2", "logical_axis_rules=[[embed, [fsdp, tensor]]]")
-        assert_refused({ "logical_axis_rules: embed_vocab is split over expert" }, "expert=2",
-            "logical_axis_rules=[[activation_batch, [data, fsdp]]]")
-        assert_refused({ "activation_embed is split over tensor: heads must be, too" }, "tensor=2",
-            "logical_axis_rules=[[heads, []], [kv_heads, []]]")
-        assert_refused({ "activation_embed is split over tensor: vocab must be, too" }, "tensor=2",
-            "logical_axis_rules=[[vocab, []]]")
-        assert_refused({ "heads is split over [tensor], kv_heads over []" }, "tensor=2",
-            "logical_axis_rules=[[kv_heads, []]]")
-    end
-
     -- The residual stream whole or in parts, and norms and biases stored otherwise than it is split.
     for _, case in ipairs({
         "fsdp=2 [[norm,fsdp]]", "tensor_sequence=2 [[norm,tensor_sequence]]", "tensor=2 [[norm,[]]]",
@@ -607,25 +316,6 @@ if RANKS == 2 then
             end
         end
     end
-
-    function TestSettings.test_a_mesh_of_other_ranks_is_refused()
-        assert_refused({ "fsdp=3", "2 ranks" }, "fsdp=3")
-    end
-
-    -- With load balance a rank has two pieces of the sequence: 26 tokens are no four pieces.
-    for mesh, length in pairs({
-        ["context=2"] = 26, ["context=2 context_parallel_load_balance=false"] = 25, ["tensor_sequence=2"] = 25,
-    }) do
-        local name = mesh:gsub("[^%w]+", "_")
-        TestSettings["test_a_sequence_that_does_not_divide_is_refused_on_" .. name] = function()
-            assert_refused({ "max_target_length", tostring(length), "2 ranks" }, mesh, "max_target_length=" .. length)
-        end
-    end
-
-    function TestSettings.test_heads_that_ranks_cannot_exchange_are_refused()
-        assert_refused({ "ulysses: 2 ranks (context) cannot share out the 3 heads", "multiple of 2" },
-            "context=2 context_parallel_strategy=ulysses", "base_num_query_heads=3", "base_num_kv_heads=1")
-    end
 elseif RANKS == 4 then
     function TestSettings.test_norms_stored_over_both_axes()
         for _, rule in ipairs({ "fsdp", "[tensor,fsdp]" }) do
@@ -633,14 +323,5 @@ elseif RANKS == 4 then
             assert_close(on_mesh("tiny-gpt2", "fsdp=2 tensor=2", words), reference("tiny-gpt2", table.unpack(EXACT)),
                 1e-5, rule)
         end
-    end
-
-    function TestSettings.test_what_is_too_small_for_two_axes_is_refused()
-        assert_refused({ "base_num_kv_heads = 3: 4 ranks (tensor, tensor_sequence) split heads; expected at most" },
-            "tensor=2 tensor_sequence=2", "base_num_query_heads=12", "base_num_kv_heads=3")
-        assert_refused({ "base_num_kv_heads = 2: 4 ranks (tensor.outer, tensor.inner) split heads" }, "tensor=4",
-            "base_num_query_heads=6", "base_num_kv_heads=2")
-        assert_refused({ "3 elements", "4 parts (fsdp=2, context=2)", "base_emb_dim", "ici_fsdp_parallelism",
-            "ici_context_parallelism" }, "fsdp=2 context=2", "base_emb_dim=3")
     end
 end

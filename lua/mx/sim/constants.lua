@@ -19,6 +19,7 @@ constants.NAMES = {
     attention_step_s = { "s", "each block of an attention kernel, beside its arithmetic", 0 },
     memory_efficiency = { "share of the bandwidth", "rate of reading and writing memory", 1 },
     vector_flops = { "operations/s", "rate of the vector unit, without fused multiply-adds", 0 },
+    chip_spread = { "share of the time", "standard deviation between chips of the time of the same arithmetic", 0 },
     collective_share = { "share of the units", "units that a collective in the slice takes while it lasts", 0 },
     ici_efficiency = { "share of the bandwidth", "rate of collectives inside a slice", 1 },
     dcn_efficiency = { "share of the bandwidth", "rate of collectives between slices", 1 },

@@ -23,8 +23,8 @@ local STEP = 0.01 -- relative change of a constant for its derivative
 -- What the vendor's figures alone mean: no share is lost, and no mechanism costs anything.
 local VENDOR = {
     matrix_efficiency = 1, attention_efficiency = 1, memory_efficiency = 1, ici_efficiency = 1, dcn_efficiency = 1,
-    vector_flops = 0, attention_step_s = 0, logit_bytes = 0, logits_again = false, one_hot_embedding = false,
-    matrix_unit_tile = 1, multiprocessors = 0, product_block = 0, product_s = 0,
+    chip_spread = 0, vector_flops = 0, attention_step_s = 0, logit_bytes = 0, logits_again = false,
+    one_hot_embedding = false, matrix_unit_tile = 1, multiprocessors = 0, product_block = 0, product_s = 0,
     attention_kernel = {
         block_q = 1, block_kv = 1, block_q_dkv = 1, block_kv_dkv = 1, block_q_dq = 1, block_kv_dq = 1,
         fused_backward = true, scores_in_memory = false, fixed_maximum = false,

@@ -7,6 +7,7 @@ local constants = require "mx.sim.constants"
 local errors = require "mx.sim.errors"
 local label = require "mx.sim.label"
 local mx = require "mx"
+local stragglers = require "mx.sim.stragglers"
 local topology = require "mx.sim.topology"
 local util = require "mx.util"
 local vmem = require "mx.sim.vmem"
@@ -248,6 +249,7 @@ function sim.pod(name, slices, values)
         end
     end
     local sides, product_tile = topology.sides(hardware, chips), hardware.product_tile or {}
+    local slow = stragglers.slowdown(hardware, chips * slices)
     hardware.sides, hardware.dims = sides, hardware.torus_dims > 0 and topology.dims(hardware, sides) or {}
     hardware.slice_chips, hardware.given = chips, name
     return {
@@ -264,8 +266,8 @@ function sim.pod(name, slices, values)
             offloads_all_gather = hardware.sparse_core_collective_offload_all_gather,
             offloads_reduce_scatter = hardware.sparse_core_collective_offload_reduce_scatter,
             offloads_all_reduce = hardware.sparse_core_collective_offload_all_reduce,
-            matrix_efficiency = hardware.matrix_efficiency or 1,
-            attention_efficiency = hardware.attention_efficiency or 1,
+            matrix_efficiency = (hardware.matrix_efficiency or 1) / slow,
+            attention_efficiency = (hardware.attention_efficiency or 1) / slow,
             product_block = hardware.product_block, product_s = hardware.product_s,
             attention_step_s = hardware.attention_step_s, logits_again = hardware.logits_again,
             memory_efficiency = hardware.memory_efficiency or 1,

@@ -33,6 +33,13 @@ ISAS = avx2 avx512 avx512_bf16
 SIMD_amx = -DMX_SIMD_AMX $(filter-out -DMX_SIMD_AVX512_BF16,$(SIMD_avx512_bf16)) -mamx-tile -mamx-bf16
 AMX_SOURCES := $(wildcard engine/kernels/amx/*.c) $(addprefix engine/kernels/simd/,attention.c attention_grad.c)
 
+# The same on emulated tiles, for tests on processors without AMX (tests/amx/emulator.h). Linked before the library,
+# these objects take the place of its own.
+EMULATED_SOURCES = engine/core/cpu.c $(AMX_SOURCES) tests/amx/emulator.c
+EMULATED_OBJECTS = $(EMULATED_SOURCES:%.c=$(BUILD)/%.emulated.o)
+SIMD_emulated = $(if $(filter engine/%,$<),-DMX_AMX_EMULATED -D_GNU_SOURCE= -include tests/amx/emulator.h) \
+	$(if $(filter %/cpu.c,$<),,$(filter-out -mamx%,$(SIMD_amx)))
+
 ENGINE_SOURCES := $(filter-out engine/main.c engine/kernels/simd/% engine/kernels/amx/%,$(shell find engine -name '*.c' | sort))
 SIMD_SOURCES := $(sort $(wildcard engine/kernels/simd/*.c))
 OBJECTS := $(ENGINE_SOURCES:%.c=$(BUILD)/%.o) \
@@ -90,7 +97,7 @@ $(BUILD)/%.$(1).o: %.c | $(BUILD)/.packages
 	@mkdir -p $$(@D)
 	$$(call quiet,compile)$$(CC) $$(CFLAGS_ALL) $$(SIMD_$(1)) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach isa,$(ISAS) amx,$(eval $(call simd_rule,$(isa))))
+$(foreach isa,$(ISAS) amx emulated,$(eval $(call simd_rule,$(isa))))
 
 # C tests: each tests/c/test_*.c is a program that links the engine and prints "N passed, N failed" last.
 C_TESTS = $(patsubst tests/c/%.c,$(BUILD)/tests/%,$(wildcard tests/c/test_*.c))
@@ -98,7 +105,18 @@ $(BUILD)/tests/%: tests/c/%.c $(BUILD)/libmxlua.a
 	@mkdir -p $(@D)
 	$(call quiet,link)$(CC) $(CFLAGS_ALL) -MMD -MP -MF $@.d -MT $@ -o $@ $< $(BUILD)/libmxlua.a $(LIBS)
 
-tests: $(BUILD)/mxlua $(C_TESTS)
+# Those that run once more on emulated tiles, and mxlua for the Lua tests that do.
+EMULATED_TESTS = $(patsubst %,$(BUILD)/tests/test_%_emulated,attention codes gemm gemm_many)
+$(BUILD)/tests/%_emulated: tests/c/%.c $(EMULATED_OBJECTS) $(BUILD)/libmxlua.a
+	@mkdir -p $(@D)
+	$(call quiet,link)$(CC) $(CFLAGS_ALL) -DMX_AMX_EMULATED -MMD -MP -MF $@.d -MT $@ -o $@ $< $(EMULATED_OBJECTS) \
+	$(BUILD)/libmxlua.a $(LIBS)
+
+$(BUILD)/mxlua_emulated: $(BUILD)/engine/main.o $(EMULATED_OBJECTS) $(BUILD)/libmxlua.a
+	@mkdir -p $(@D)
+	$(call quiet,link)$(CC) -o $@ $^ $(LIBS)
+
+tests: $(BUILD)/mxlua $(C_TESTS) $(EMULATED_TESTS) $(BUILD)/mxlua_emulated
 
 test:
 	@scripts/install_packages.sh build test

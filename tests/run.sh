@@ -9,7 +9,8 @@
 #     line "-- nodes: 2" it runs once more as if every 2 ranks were a node, on numbers above 2. With a third line
 #     "-- staged: 2 3" it runs once more on these numbers with tensors that ranks do not share.
 # A file of tests/lua with a line "-- guarded", and one of tests/mpi with "-- guarded: 2", runs once more (on this number
-# of ranks) on a host whose tensor memory only the device can touch.
+# of ranks) on a host whose tensor memory only the device can touch. A program of tests/c of which there is one more that
+# ends in _emulated, and a file of tests/lua with a line "-- emulated", run once more on emulated tiles (tests/amx).
 # Each suite runs in its own process under a time limit and prints "N passed, N failed" last. A crash, a time-out or a
 # missing last line counts as one more failure. PATTERN (grep -E) chooses suites by name.
 #
@@ -91,6 +92,8 @@ if wanted c; then
     for source in tests/c/test_*.c; do
         program=$(basename "$source" .c)
         [ ! -e "$source" ] || suite "c/$program" "$build/tests/$program"
+        [ ! -e "$build/tests/${program}_emulated" ] ||
+            suite "c/$program, emulated tiles" "$build/tests/${program}_emulated"
     done
 fi
 
@@ -100,6 +103,10 @@ if wanted lua; then
         suite "lua/$(basename "$file" .lua)" "$build/mxlua" tests/lua/run.lua "$file"
         if grep -q '^-- guarded$' "$file"; then
             suite "lua/$(basename "$file" .lua), guarded" env MXLUA_GUARD=1 "$build/mxlua" tests/lua/run.lua "$file"
+        fi
+        if grep -q '^-- emulated$' "$file"; then
+            suite "lua/$(basename "$file" .lua), emulated tiles" env ISAS="portable amx" "$build/mxlua_emulated" \
+                tests/lua/run.lua "$file"
         fi
     done
 fi

@@ -8,8 +8,8 @@
 #define ATTENTION_REFERENCE_H
 
 #include "check.h"
-#include "core/cpu.h"
 #include "core/pool.h"
+#include "isas.h"
 #include "kernels/attention_paths.h"
 #include "kernels/context.h"
 
@@ -336,11 +336,12 @@ static const named_path *paths_of(mx_dtype dtype)
 {
     static named_path paths[MX_ISAS + 3];
     int n = 0;
-    for (int isa = 0; isa <= (int)mx_isa_best(); isa++)
+    for (int isa = FIRST_ISA; isa <= (int)mx_isa_best(); isa++)
         paths[n++] = (named_path){mx_isa_name((mx_isa)isa), path_of((mx_isa)isa, dtype)};
-    if (dtype == MX_BF16 && mx_isa_best() >= MX_ISA_AVX2)
+    bool pairs = dtype == MX_BF16 && !ON_TILES;
+    if (pairs && mx_isa_best() >= MX_ISA_AVX2)
         paths[n++] = (named_path){"pairs avx2", &mx_attention_pairs_avx2};
-    if (dtype == MX_BF16 && mx_isa_best() >= MX_ISA_AVX512)
+    if (pairs && mx_isa_best() >= MX_ISA_AVX512)
         paths[n++] = (named_path){"pairs avx512", &mx_attention_pairs_avx512};
     paths[n] = (named_path){NULL, NULL};
     return paths;

@@ -3,6 +3,7 @@
 #include "check.h"
 #include "core/cpu.h"
 #include "core/element.h"
+#include "isas.h"
 #include "kernels/gemm.h"
 
 #include <omp.h>
@@ -82,10 +83,12 @@ static void check_path(void)
 
 int main(void)
 {
-    static const char *const paths[] = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
-    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
-        if (mx_isa_use(paths[i]) == MX_OK)
-            check_path();
+    if (no_isa())
+        return check_done();
+    for (mx_isa isa = FIRST_ISA; isa <= mx_isa_best(); isa++) {
+        CHECK(mx_isa_use(mx_isa_name(isa)) == MX_OK, "%s", mx_message());
+        check_path();
+    }
     CHECK(mx_gemm_many(NULL, 0) == MX_OK, "%s", mx_message());
     return check_done();
 }

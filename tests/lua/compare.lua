@@ -139,11 +139,12 @@ function compare.identical(a, b)
     return true
 end
 
---- Instruction sets that this processor runs, the portable one first.
+--- Instruction sets that this processor runs, the portable one first; of those that ISAS in the environment names, if
+--- it names any.
 ---@return string[]
 function compare.isas()
     local best, found = mx.isa(), {}
-    for _, name in ipairs { "portable", "avx2", "avx512", "avx512_bf16", "amx" } do
+    for name in (os.getenv "ISAS" or "portable avx2 avx512 avx512_bf16 amx"):gmatch "%S+" do
         if pcall(mx.isa, name) then
             found[#found + 1] = name
         end

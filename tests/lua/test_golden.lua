@@ -5,6 +5,7 @@
 -- the expected tensor. Both are taken relative to the root mean square over all gradients (or parameters) where that is
 -- larger, since a gradient may be zero in exact arithmetic (the keys' bias in GPT-2).
 -- guarded
+-- emulated
 
 local mx = require "mx"
 local lu = require "luaunit"

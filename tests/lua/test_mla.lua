@@ -1,5 +1,6 @@
 --- Multi-head latent attention: DeepSeek against transformers, sizes, FLOPs, generation and refusals.
 -- guarded
+-- emulated
 
 local lu = require "luaunit"
 local mx = require "mx"

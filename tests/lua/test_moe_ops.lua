@@ -1,4 +1,5 @@
 --- Operations of expert layers: what golden files do not show.
+-- emulated
 
 local compare = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "compare.lua")
 local lu = require "luaunit"

@@ -1,4 +1,5 @@
 --- Quantizing and products of codes, against Qwix's (tests/golden/make_golden_quantize.py), and what they refuse.
+-- emulated
 
 local mx = require "mx"
 local lu = require "luaunit"

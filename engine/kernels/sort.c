@@ -5,6 +5,8 @@
 #include "kernels/context.h"
 #include "kernels/inline.h"
 
+#include <float.h>
+#include <math.h>
 #include <omp.h>
 
 /* An element to sort: its key in the upper half, its id in the lower one. Items differ, so any sort of them is stable.
@@ -17,6 +19,7 @@ enum {
     PARTS_FROM = 1 << 16, /* the length of a long line */
     SHORT = 32,           /* up to this length, insertion is faster */
     LIST = 128,           /* up to this k, the k best so far are kept in a sorted list */
+    GROUPS = 256,         /* of elements in a long line that is selected from */
 };
 
 typedef struct job {
@@ -248,8 +251,9 @@ static void sort_line(const job *j, int64_t line, item *items, int parts)
     store_line(j, line, sort_items(items, j->e.n, j->digits, parts));
 }
 
-/* The next element of a line, from `i` on, that may be among the best k, given the worst of these. */
-static int64_t next_candidate(const job *j, const void *x, int64_t i, item worst)
+/* The next element of a line, from `i` on, that may be among the best k: one beyond `bound` or, of integers, one that
+ * comes before the item `worst`. */
+static int64_t next_candidate(const job *j, const void *x, int64_t i, float bound, item worst)
 {
     int64_t n = j->e.n;
     if (mx_dtype_is_integer(j->x.dtype)) {
@@ -257,8 +261,41 @@ static int64_t next_candidate(const job *j, const void *x, int64_t i, item worst
             i++;
         return i;
     }
-    float bound = mx_get_float(x, (int64_t)(uint32_t)worst, j->x.dtype);
     return mx_kernels_current()->beyond(x, j->x.dtype, i, n, bound, !j->descending);
+}
+
+/* The kth least of GROUPS keys, bit by bit. */
+static uint32_t kth_key(const int32_t *keys, int64_t k)
+{
+    uint32_t kth = 0;
+    for (uint32_t bit = 1u << 31; bit; bit >>= 1) {
+        int32_t most = (int32_t)((kth | (bit - 1)) ^ 0x80000000u), below = 0;
+        for (int g = 0; g < GROUPS; g++)
+            below += keys[g] <= most;
+        if (below < k)
+            kth |= bit;
+    }
+    return kth;
+}
+
+/* A number that at least k elements of a long line are beyond, and few others: of GROUPS groups, the k whose best
+ * elements are best have one each. */
+static float first_bound(const job *j, const void *x)
+{
+    float best[GROUPS];
+    int32_t keys[GROUPS]; /* less 2^31, as signed numbers are compared in vectors */
+    for (int g = 0; g < GROUPS; g++)
+        best[g] = j->descending ? -INFINITY : INFINITY;
+    mx_kernels_current()->reduce->rows(j->descending ? MX_FOLD_MAX : MX_FOLD_MIN, best,
+                                       (mx_array){(void *)x, j->x.dtype}, j->e.n / GROUPS, GROUPS, GROUPS);
+    for (int g = 0; g < GROUPS; g++)
+        keys[g] = (int32_t)((uint32_t)(item_of(best, 0, g, 1, MX_F32, j->descending) >> 32) ^ 0x80000000u);
+    uint32_t kth = kth_key(keys, j->k) ^ 0x80000000u;
+    int g = 0;
+    while ((uint32_t)keys[g] != kth)
+        g++;
+    float margin = 1e-6f * fabsf(best[g]) + FLT_MIN; /* denormals count as 0; NaN, for an infinity, bounds nothing */
+    return j->descending ? best[g] - margin : best[g] + margin;
 }
 
 /* Keeps the k best of the line so far in a sorted list. `copy` has room for a line. */
@@ -272,14 +309,19 @@ static void select_line(const job *j, int64_t line, void *copy)
             memcpy((char *)copy + i * (int64_t)bytes, x + i * j->e.inner * (int64_t)bytes, bytes);
         x = copy;
     }
-    for (int64_t i = 0; i < j->k; i++)
-        insert(list, i, item_of(x, 0, i, 1, j->x.dtype, j->descending));
-    for (int64_t i = j->k; i < j->e.n; i++) {
-        item worst = list[j->k - 1];
-        i = next_candidate(j, x, i, worst);
-        item one = i < j->e.n ? item_of(x, 0, i, 1, j->x.dtype, j->descending) : worst;
-        if (one < worst)
-            insert(list, j->k - 1, one);
+    const bool integers = mx_dtype_is_integer(j->x.dtype);
+    float bound = !integers && j->e.n >= 8 * GROUPS ? first_bound(j, x) : NAN; /* everything is beyond NaN */
+    item worst = UINT64_MAX;
+    int64_t found = 0;
+    for (int64_t i = 0; (i = next_candidate(j, x, i, bound, worst)) < j->e.n; i++) {
+        item one = item_of(x, 0, i, 1, j->x.dtype, j->descending);
+        if (one > worst)
+            continue;
+        insert(list, mx_min(found, j->k - 1), one);
+        if (++found < j->k)
+            continue;
+        worst = list[j->k - 1];
+        bound = integers ? NAN : mx_get_float(x, (int64_t)(uint32_t)worst, j->x.dtype);
     }
     store_line(j, line, list);
 }

@@ -2,6 +2,7 @@
 
 local mx = require "mx"
 local lu = require "luaunit"
+local util = require "mx.util"
 local compare = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .. "compare.lua")
 
 TestParts, TestValuesNeeded, TestDraws = {}, {}, {}
@@ -78,6 +79,47 @@ function TestParts.test_sorting_of_8_bytes()
     local odd = mx.tensor({ 0, 1 / 0, -1 / 0, 0 / 0, -0.0, -1e-300 }, "f64")
     lu.assertEquals(mx.argsort(odd):totable(), { 2, 5, 0, 4, 1, 3 })
     lu.assertEquals(mx.argsort(odd, { descending = true }):totable(), { 3, 1, 0, 4, 5, 2 })
+    assert(step)
+end
+
+--- Long lines are first searched for a number that at least k elements are beyond: the result is that of sorting.
+function TestParts.test_topk_of_long_lines_are_the_first_of_the_sorted_line()
+    local step <close> = mx.step()
+    local n = 5003
+    local lines = {
+        random = mx.randn { shape = { n }, seed = 1 },
+        ties = mx.round(mx.randn { shape = { n }, seed = 2 } * 2),
+        equal = mx.zeros { n },
+        rising = mx.arange(n),
+        falling = -mx.arange(n),
+    }
+    local odd = mx.randn({ shape = { n }, seed = 3 }):totable()
+    for i = 7, n, 41 do -- 41 and 256, the groups of the search, have no common divisor
+        odd[i] = ({ 0 / 0, 1 / 0, -1 / 0, -0.0 })[i // 41 % 4 + 1]
+    end
+    lines.odd = mx.tensor(odd)
+    local isa = mx.isa()
+    for _, path in ipairs { isa, "portable" } do
+        mx.isa(path)
+        for name, line in util.sorted_pairs(lines) do
+            for _, dtype in ipairs { "f32", "bf16" } do
+                for _, least in ipairs { false, true } do
+                    local x = line:to(dtype)
+                    local sorted, places = mx.sort(x, { descending = not least })
+                    for _, k in ipairs { 1, 50, 128 } do
+                        local values, ids = mx.topk(x, { k = k, smallest = least })
+                        local what = ("%s %s %s %d, smallest: %s"):format(path, name, dtype, k, least)
+                        local first = { dim = 1, start = 1, length = k }
+                        lu.assertTrue(compare.identical(ids, mx.narrow(places, first)), what)
+                        if name ~= "odd" then -- whose NaNs are no equals
+                            lu.assertTrue(compare.identical(values, mx.narrow(sorted, first)), what)
+                        end
+                    end
+                end
+            end
+        end
+    end
+    mx.isa(isa)
     assert(step)
 end
 

@@ -17,6 +17,7 @@ MX_INLINE int64_t find(const void *x, const bool bf16, int64_t i, int64_t n, flo
 {
     vf b = vf_set1(bound);
     for (; i + 4 * VL <= n; i += 4 * VL) {
+        prefetch_ahead((const char *)x + i * (bf16 ? 2 : 4), 4 * VL * (bf16 ? 2 : 4));
         uint32_t found[4], any = 0;
         for (int u = 0; u < 4; u++)
             any |= found[u] = lanes_beyond(row_load(x, i + u * VL, bf16), b, below);

@@ -5,7 +5,7 @@
 --
 -- stages, microbatches   default: 4, 8
 -- repeats                chunks of layers of each stage; default: 1. More make gpipe circular and 1f1b interleaved
--- gpipe, 1f1b, zb_h1     the schedules to draw; default: all
+-- gpipe, 1f1b, zb_h1, zb the schedules to draw; default: all
 --
 -- lua/mx/pipeline/README.md explains them.
 

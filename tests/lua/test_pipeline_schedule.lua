@@ -109,6 +109,56 @@ local function runs_through(s)
     return left == 0
 end
 
+-- The second stage has the loss. The first forward pass of the first stage takes 8, then 8 of F and B on the second
+-- one take 28 each. With 6 microbatches pending, 2 of its W, 4 each, come before the last B. At the end, the first
+-- stage takes 16 + 8.
+function TestSchedule.test_unequal_stages()
+    local costs = { { F = 8, B = 16, W = 8 }, { F = 4, B = 24, W = 4 } }
+    local times = {}
+    for _, what in ipairs({ "F", "B", "W" }) do
+        times[what] = function(chunk) return costs[chunk][what] end
+    end
+    for pending, duration in pairs({ [6] = 8 + 8 * 28 + 2 * 4 + 16 + 8, [4] = 8 + 8 * 28 + 4 * 4 + 16 + 8 }) do
+        local s = schedule.check(schedule.make {
+            kind = "zb", stages = 2, microbatches = 8, pending = pending, costs = costs,
+        })
+        lu.assertEquals(schedule.replay(s, times).duration, duration)
+        lu.assertEquals(schedule.pending(s), { pending, pending })
+        lu.assertTrue(runs_through(s))
+    end
+end
+
+-- Whatever the costs are: the limit holds, and with that of ZB-H1 no schedule is slower than ZB-H1.
+function TestSchedule.test_schedules_for_costs()
+    math.randomseed(11)
+    for stages = 2, 6 do
+        local costs, times = {}, {}
+        for stage = 1, stages do
+            costs[stage] = { F = math.random(5, 15), B = math.random(5, 40), W = math.random(5, 15) }
+        end
+        for _, what in ipairs({ "F", "B", "W" }) do
+            times[what] = function(chunk) return costs[chunk][what] end
+        end
+        local function of(kind, pending)
+            local s = schedule.make {
+                kind = kind, stages = stages, microbatches = 12, pending = pending, costs = pending and costs,
+            }
+            return schedule.check(s), schedule.replay(s, times).duration
+        end
+        local _, simple = of("zb_h1")
+        local longest = math.huge
+        for _, pending in ipairs({ 1, stages, 2 * stages - 1, 2 * stages }) do
+            local s, duration = of("zb", pending)
+            lu.assertTrue(runs_through(s))
+            for _, most in ipairs(schedule.pending(s)) do
+                lu.assertTrue(most <= pending)
+            end
+            longest = pending >= 2 * stages - 1 and simple or longest
+            lu.assertTrue(duration <= longest, ("%d stages, %d pending"):format(stages, pending))
+        end
+    end
+end
+
 function TestSchedule.test_ranks_never_block_each_other()
     math.randomseed(7)
     each(function(s)
@@ -167,6 +217,10 @@ function TestSchedule.test_what_is_refused()
         { kind = "1f1b", stages = 2, microbatches = 3, repeats = 2 })
     refused("num_pipeline_repeats=2, expected 1", schedule.make,
         { kind = "zb_h1", stages = 2, microbatches = 2, repeats = 2 })
+    refused("num_pipeline_repeats=2, expected 1", schedule.make,
+        { kind = "zb", stages = 2, microbatches = 2, repeats = 2 })
+    refused("'zb_h1': pending and costs are for 'zb' only", schedule.make,
+        { kind = "zb_h1", stages = 2, microbatches = 2, pending = 2 })
     refused("stages is 0; expected a positive integer", schedule.make,
         { kind = "gpipe", stages = 0, microbatches = 2 })
 end
@@ -184,6 +238,10 @@ function TestSchedule.test_an_order_that_blocks_is_refused()
     s = schedule.make { kind = "gpipe", stages = 2, microbatches = 3 }
     s.limits[1] = 2
     refused("stage 1 has 3 chunks in flight; its limit is 2", schedule.check, s)
+    s = schedule.make { kind = "zb_h1", stages = 2, microbatches = 8 }
+    lu.assertEquals(s.pending, { 3, 2 }) -- 2 stages - stage
+    s.pending = { 2, 2 }
+    refused("stage 1 has 3 chunks that wait for the gradients of weights; its limit is 2", schedule.check, s)
 end
 
 -- Two stages and two microbatches, drawn by hand: a unit has three columns at most.

@@ -74,6 +74,8 @@ for name, words in pairs({
         .. "pipeline_schedule=1f1b",
     zb_h1 = "hardware=v5p-4 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=2 "
         .. "pipeline_schedule=zb_h1",
+    zb = "hardware=v5p-4 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=2 "
+        .. "pipeline_schedule=zb zero_bubble_max_pending_backward=6",
     zb_h1_fsdp = "hardware=v5p-8 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=4 "
         .. "ici_fsdp_parallelism=2 pipeline_schedule=zb_h1",
     interleaved = "hardware=v5p-4 num_pipeline_microbatches=8 per_device_batch_size=2 pipeline_schedule=1f1b",

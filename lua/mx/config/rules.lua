@@ -2,6 +2,7 @@
 
 local blocks = require "mx.models.blocks"
 local mesh = require "mx.parallel.mesh"
+local pipeline_kinds = require "mx.pipeline.kinds"
 local quantization = require "mx.models.quantization"
 local remat = require "mx.models.remat"
 local schedule = require "mx.run.schedule"
@@ -130,7 +131,8 @@ rules.VALUES = {
     num_layers_per_pipeline_stage = { min = 1, max = MOST_SIZE },
     decoder_last_pipeline_num_layers = { min = 1, max = MOST_SIZE, rest = -1, rest_means = "as many as the others" },
     pipeline_parallel_layers = { min = 1, max = MOST_SIZE, rest = -1, rest_means = "all" },
-    pipeline_schedule = { choices = { "gpipe", "1f1b", "zb_h1" } },
+    pipeline_schedule = { choices = pipeline_kinds.NAMES },
+    zero_bubble_max_pending_backward = { min = 1, max = MOST_SIZE, rest = -1, rest_means = "2 x stages" },
     eval_per_device_batch_size = { min = 0, max = MOST_SIZE },
     target_eval_loss = { min = 0 },
     per_device_batch_size = { min = 1 / MOST_DEVICES, max = MOST_SIZE },
@@ -233,10 +235,12 @@ rules.EXPERTS = {
 rules.PIPELINE = {
     "num_pipeline_microbatches", "num_pipeline_repeats", "num_layers_per_pipeline_stage", "pipeline_parallel_layers",
     "pipeline_schedule", "pipeline_fsdp_ag_once", "decoder_last_pipeline_num_layers",
+    "zero_bubble_max_pending_backward",
 }
 
 -- A key that has an effect only if another key has one of these values. Setting it otherwise is refused.
 rules.ONLY_WITH = {
+    zero_bubble_max_pending_backward = { "pipeline_schedule", "zb" },
     quantization = { "dtype", "bfloat16" },
     weight_quantization_calibration_method = { "quantization", "fp8_full" },
     act_quantization_calibration_method = { "quantization", "fp8_full" },

@@ -92,6 +92,21 @@ function flops.layers_forward(shape, sequences, length)
     return sequences * (length * sums.products + sums.seen)
 end
 
+--- FLOPs of the forward pass of a layer for one sequence: those of products with weights, and of attention.
+---@param shape table
+---@param i integer the layer
+---@param length number
+---@return number products
+---@return number attention
+function flops.layer_forward(shape, i, length)
+    local products, attention = 0, 0
+    for _, part in ipairs(mx.models.parts(mx.models.block(shape, i))) do
+        local count = mx.models.part(part).flops(part, shape, length)
+        products, attention = products + length * (count.products or 0), attention + (count.seen or 0)
+    end
+    return products, attention
+end
+
 --- Model FLOP utilisation in per cent. Above 100 it raises an error, because the count, the clock or the peak is wrong.
 ---@param flops_per_second number
 ---@param peak number in FLOP/s

@@ -36,10 +36,10 @@ local function sizes_of(config, n, layers)
     if repeats == -1 then
         repeats = math.max(1, ((others + per - 1) // per + own + n - 1) // n)
     end
-    if config.pipeline_schedule == "zb_h1" and repeats > 1 then
-        util.refuse("pipeline_schedule=zb_h1 has one chunk on each stage, and %d layers in chunks of %d make %d: set "
-            .. "num_layers_per_pipeline_stage=%d num_pipeline_repeats=1", layers, per, repeats,
-            (others + n - own - 1) // (n - own))
+    if mx.pipeline.kinds.splits(config.pipeline_schedule) and repeats > 1 then
+        util.refuse("pipeline_schedule=%s has one chunk on each stage, and %d layers in chunks of %d make %d: set "
+            .. "num_layers_per_pipeline_stage=%d num_pipeline_repeats=1", config.pipeline_schedule, layers, per,
+            repeats, (others + n - own - 1) // (n - own))
     end
     local slots = n * repeats - own
     if slots * per < others or slots * (per - 1) >= others or slots > others then
@@ -92,8 +92,11 @@ function stages.of(mesh, shape, config)
         end
     end
     self.microbatches = config.num_pipeline_microbatches == -1 and n or config.num_pipeline_microbatches
+    local pending = config.zero_bubble_max_pending_backward
     self.schedule = mx.pipeline.schedule.check(mx.pipeline.schedule.make {
         kind = config.pipeline_schedule, stages = n, repeats = self.repeats, microbatches = self.microbatches,
+        pending = pending ~= -1 and pending or nil,
+        costs = config.pipeline_schedule == "zb" and mx.pipeline.costs.of(shape, self.ranges, config) or nil,
     })
     return self
 end

@@ -6,20 +6,29 @@ local mx = require "mx"
 local schedule = require "mx.pipeline.schedule"
 local util = require "mx.util"
 
-local pipeline = { schedule = schedule, driver = require "mx.pipeline.driver", chart = chart }
+local pipeline = {
+    schedule = schedule, kinds = require "mx.pipeline.kinds", costs = require "mx.pipeline.costs",
+    driver = require "mx.pipeline.driver", chart = chart,
+}
 
---- A picture of a schedule for equal layers, with its bubble, and the largest number of chunks in flight in each row.
---- Not collective.
+-- What each stage keeps at most: chunks in flight, and with split backward passes those that wait for W.
+local function notes_of(s)
+    local pending, notes = schedule.pending(s), {}
+    for stage, most in ipairs(schedule.in_flight(s)) do
+        notes[stage] = ("%d in flight%s"):format(most, s.splits and (", %d pending"):format(pending[stage]) or "")
+    end
+    return notes
+end
+
+--- A picture of a schedule for equal layers, with its bubble, and in each row the largest number of chunks in
+--- flight and pending. Not collective.
 ---@param s mx.PipelineSchedule
 ---@return string
 function pipeline.draw(s)
-    local replay, notes = schedule.replay(s, { F = 1, B = s.splits and 1 or 2, W = 1 }), {}
-    for stage, most in ipairs(schedule.in_flight(s)) do
-        notes[stage] = ("%d in flight"):format(most)
-    end
+    local replay = schedule.replay(s, { F = 1, B = s.splits and 1 or 2, W = 1 })
     return ("%s: %d stages, %d microbatches%s: %.1f %% bubble\n%s"):format(s.kind or "schedule", s.stages,
         s.microbatches, s.repeats > 1 and (", %d chunks a stage"):format(s.repeats) or "", 100 * replay.bubble,
-        chart.draw(replay, notes))
+        chart.draw(replay, notes_of(s)))
 end
 
 -- A replay under a line of text.
@@ -33,10 +42,10 @@ end
 ---@param simulated table of mx.pipeline.simulate: schedule, replay, peaks
 ---@return string
 function pipeline.text(simulated)
-    local s, notes = simulated.schedule, {}
-    local flying = schedule.in_flight(s)
+    local s = simulated.schedule
+    local notes = notes_of(s)
     for stage, peak in ipairs(simulated.peaks) do
-        notes[stage] = ("%d in flight, %s"):format(flying[stage], util.bytes(peak))
+        notes[stage] = ("%s, %s"):format(notes[stage], util.bytes(peak))
     end
     return picture(s, simulated.replay, notes)
 end

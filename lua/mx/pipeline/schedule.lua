@@ -9,12 +9,13 @@
 -- This never blocks if every action that a message waits for needs only earlier messages: then the first unfinished
 -- message can always be finished. schedule.walk proves it, whatever the durations are.
 
+local kinds = require "mx.pipeline.kinds"
 local util = require "mx.util"
 
 local schedule = {}
 
 --- The kinds that schedule.make knows.
-schedule.KINDS = { "gpipe", "1f1b", "zb_h1" }
+schedule.KINDS = kinds.NAMES
 
 ---@class mx.PipelineAction
 ---@field what "F"|"B"|"W"
@@ -36,7 +37,9 @@ schedule.KINDS = { "gpipe", "1f1b", "zb_h1" }
 ---@field actions mx.PipelineAction[][] for each stage, in its order
 ---@field messages mx.PipelineMessage[] in the common order
 ---@field limits? integer[] for each stage, chunks whose forward pass may wait for its backward pass
+---@field pending? integer[] for each stage, microbatches whose forward pass may wait for W
 ---@field splits boolean whether the backward pass is split into B and W
+---@field costs? mx.PipelineCosts[] of each stage: what actions are expected to take
 
 -- ---- dependencies ----
 
@@ -83,14 +86,17 @@ end
 
 -- ---- the common order of messages ----
 
--- The duration of each action in unit time.
-local function units(s, action)
+-- The expected duration of an action: the schedule's costs, otherwise units.
+local function expected(s, stage, action)
+    if s.costs then
+        return s.costs[stage][action.what]
+    end
     return action.what == "B" and not s.splits and 2 or 1
 end
 
--- Runs all stages in unit time: calls visit(stage, action, stop) for each action. An action that can never start is
+-- Runs all stages in expected time: calls visit(stage, action, stop) for each action. An action that can never start is
 -- refused.
-local function in_unit_time(s, visit)
+local function in_expected_time(s, visit)
     local stops, at, free, progress = {}, {}, {}, true
     for stage = 1, s.stages do
         at[stage], free[stage] = 1, 0
@@ -103,7 +109,7 @@ local function in_unit_time(s, visit)
                 local a, a_chunk, b, b_chunk = needs(s, action)
                 local start = math.max(free[stage], a and stops[id(s, a, a_chunk, action.micro)] or 0,
                     b and stops[id(s, b, b_chunk, action.micro)] or 0)
-                free[stage] = start + units(s, action)
+                free[stage] = start + expected(s, stage, action)
                 stops[id(s, action.what, action.chunk, action.micro)] = free[stage]
                 visit(stage, action, free[stage])
                 at[stage], progress = at[stage] + 1, true
@@ -121,6 +127,13 @@ local function in_unit_time(s, visit)
     end
 end
 
+-- When the last action ends in expected time.
+local function expected_duration(s)
+    local last = 0
+    in_expected_time(s, function(_, _, stop) last = math.max(last, stop) end)
+    return last
+end
+
 -- The message that an action causes, or nil.
 local function message_of(s, action)
     local chunk = action.what == "F" and action.chunk + 1 or action.what == "B" and action.chunk - 1 or 0
@@ -133,11 +146,11 @@ local function message_of(s, action)
     }
 end
 
--- Messages in the order in which their actions end in unit time. An action starts when all messages that it needs have
--- been sent and ends later, so they come before its own.
+-- Messages in the order in which their actions end in expected time. An action starts when all messages that it needs
+-- have been sent and ends later, so they come before its own.
 local function add_messages(s)
     local sent = {}
-    in_unit_time(s, function(stage, action, stop)
+    in_expected_time(s, function(stage, action, stop)
         local message = message_of(s, action)
         if message then
             sent[#sent + 1] = { stop, stage, message }
@@ -252,134 +265,60 @@ function schedule.walk(s, act, pass)
     end
 end
 
---- The largest number of chunks of each stage whose forward pass waits for its backward pass: what the stage keeps
---- activations of. Not collective.
----@param s mx.PipelineSchedule
----@return integer[]
-function schedule.in_flight(s)
+-- The largest number of chunks of each stage whose forward pass waits for its action `last`.
+local function most_before(s, last)
     local most = {}
     for stage, actions in ipairs(s.actions) do
         local now = 0
         most[stage] = 0
         for _, action in ipairs(actions) do
-            now = now + (action.what == "F" and 1 or action.what == "B" and -1 or 0)
+            now = now + (action.what == "F" and 1 or action.what == last and -1 or 0)
             most[stage] = math.max(most[stage], now)
         end
     end
     return most
 end
 
+--- The largest number of chunks of each stage whose forward pass waits for its backward pass: what the stage keeps
+--- activations of. Not collective.
+---@param s mx.PipelineSchedule
+---@return integer[]
+function schedule.in_flight(s)
+    return most_before(s, "B")
+end
+
+--- With a split backward pass, the largest number of chunks of each stage whose forward pass waits for the gradients of
+--- weights: what the stage keeps activations, or inputs of products of. Not collective.
+---@param s mx.PipelineSchedule
+---@return integer[]
+function schedule.pending(s)
+    return most_before(s, s.splits and "W" or "B")
+end
+
+local function check_limits(most, limits, what)
+    for stage, limit in ipairs(limits or {}) do
+        if most[stage] > limit then
+            util.refuse("pipeline schedule: stage %d has %d chunks %s; its limit is %d", stage, most[stage], what,
+                limit)
+        end
+    end
+end
+
 --- Proves that a schedule is right, also one of your own: each action and message once, dependencies, no deadlock, and
---- the limits of chunks in flight. Refuses others with the reason. Not collective.
+--- the limits of chunks in flight and of those that wait for gradients of weights. Refuses others with the reason. Not
+--- collective.
 ---@param s mx.PipelineSchedule
 ---@return mx.PipelineSchedule s
 function schedule.check(s)
     places_of(s)
     check_messages(s)
     schedule.walk(s, function() end, function() end)
-    for stage, most in ipairs(schedule.in_flight(s)) do
-        if s.limits and most > s.limits[stage] then
-            util.refuse("pipeline schedule: stage %d has %d chunks in flight; its limit is %d", stage, most,
-                s.limits[stage])
-        end
-    end
+    check_limits(schedule.in_flight(s), s.limits, "in flight")
+    check_limits(schedule.pending(s), s.pending, "that wait for the gradients of weights")
     return s
 end
 
 -- ---- making schedules ----
-
--- The chunk and microbatch of a stage's k-th forward pass, from 1: groups of `group` microbatches pass through all
--- chunks of the stage. Backward passes visit the chunks in reverse order.
-local function nth(s, stage, k, group, backward)
-    local of_group = group * s.repeats
-    local first, within = (k - 1) // of_group * group, (k - 1) % of_group
-    local turn = within // group
-    turn = backward and s.repeats - 1 - turn or turn
-    return turn * s.stages + stage, first + within % group + 1
-end
-
--- The list of a stage: `ahead` forward passes, then one backward pass for each forward pass, then the other backward
--- passes. GPipe is the case in which all forward passes are ahead.
-local function list_of(s, stage, ahead, group)
-    local list, n = {}, s.repeats * s.microbatches
-    local function add(what, k)
-        local chunk, micro = nth(s, stage, k, group, what == "B")
-        list[#list + 1] = { what = what, chunk = chunk, micro = micro }
-    end
-    for k = 1, n + ahead do
-        if k <= n then
-            add("F", k)
-        end
-        if k > ahead then
-            add("B", k - ahead)
-        end
-    end
-    return list
-end
-
-local make = {}
-
--- GPipe (Huang et al., 2019); with repeats, MaxText's circular pipeline: all microbatches pass a chunk one after the
--- other.
-function make.gpipe(s)
-    local n = s.repeats * s.microbatches
-    for stage = 1, s.stages do
-        s.actions[stage] = list_of(s, stage, n, s.microbatches)
-        s.limits[stage] = n
-    end
-end
-
--- 1F1B (Narayanan et al., 2019); with repeats, interleaved 1F1B (Narayanan et al., 2021), in Megatron-LM's order.
-make["1f1b"] = function(s)
-    local n = s.repeats * s.microbatches
-    if s.repeats > 1 and s.microbatches % s.stages ~= 0 then
-        util.refuse("num_pipeline_microbatches=%d: the schedule 1f1b with num_pipeline_repeats=%d needs a multiple of "
-            .. "the %d stages; use gpipe, or change one of them", s.microbatches, s.repeats, s.stages)
-    end
-    for stage = 1, s.stages do
-        local after = s.stages - stage
-        local ahead = s.repeats == 1 and after or 2 * after + (s.repeats - 1) * s.stages
-        s.actions[stage] = list_of(s, stage, math.min(ahead, n), s.stages)
-        s.limits[stage] = math.min(n, ahead + 1)
-    end
-end
-
--- ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): the gradients of weights fill the waiting times. In unit
--- time each stage takes the first that it can of: a backward pass, a forward pass within the limits, gradients of
--- weights. A stage holds what the gradients of weights need of 2 stages - stage microbatches, which is the least with
--- which no time is lost.
-function make.zb_h1(s)
-    if s.repeats > 1 then
-        util.refuse("pipeline_schedule=zb_h1: num_pipeline_repeats=%d, expected 1", s.repeats)
-    end
-    local n, left, time, stops, counts = s.microbatches, 3 * s.stages * s.microbatches, 0, {}, {}
-    for stage = 1, s.stages do
-        s.actions[stage], s.limits[stage] = {}, math.min(n, s.stages - stage + 1)
-        counts[stage] = { F = 0, B = 0, W = 0 }
-    end
-    local function came(what, stage, micro) -- what a stage needs of a neighbour, at this time
-        return stage < 1 or stage > s.stages or (stops[id(s, what, stage, micro)] or math.huge) <= time
-    end
-    while left > 0 do
-        for stage = 1, s.stages do
-            local count, what = counts[stage], nil
-            if count.B < count.F and came("B", stage + 1, count.B + 1) then
-                what = "B"
-            elseif count.F < n and count.F - count.B < s.limits[stage] and count.F - count.W < 2 * s.stages - stage
-                and came("F", stage - 1, count.F + 1) then
-                what = "F"
-            elseif count.W < count.B then
-                what = "W"
-            end
-            if what then
-                count[what], left = count[what] + 1, left - 1
-                stops[id(s, what, stage, count[what])] = time + 1
-                table.insert(s.actions[stage], { what = what, chunk = stage, micro = count[what] })
-            end
-        end
-        time = time + 1
-    end
-end
 
 --- A schedule of these actions, with the common order of messages. Refuses actions that are not complete or that wait
 --- for each other. Not collective.
@@ -399,37 +338,42 @@ function schedule.of(o)
 end
 
 --- Makes a schedule. Not collective.
----@param o {kind: string, stages: integer, microbatches: integer, repeats: integer?}
+---@param o {kind: string, stages: integer, microbatches: integer, repeats: integer?, pending: integer?,
+---       costs: mx.PipelineCosts[]?} pending and costs are for "zb": microbatches whose forward pass may wait for W, by
+---       default 2 x stages; what actions of each stage are expected to take, by default all the same
 ---@return mx.PipelineSchedule
 function schedule.make(o)
-    util.arguments(o, { "kind", "stages", "microbatches" }, { "repeats" }, "schedule.make")
-    if not make[o.kind] then
+    util.arguments(o, { "kind", "stages", "microbatches" }, { "repeats", "pending", "costs" }, "schedule.make")
+    if not kinds[o.kind] then
         local near = util.nearest(tostring(o.kind), schedule.KINDS)
         util.refuse("no pipeline schedule '%s'%s", tostring(o.kind), near and (", did you mean '%s'?"):format(near)
             or ": there are " .. table.concat(schedule.KINDS, ", "))
+    elseif o.kind ~= "zb" and (o.pending or o.costs) then
+        util.refuse("pipeline schedule '%s': pending and costs are for 'zb' only", o.kind)
     end
     local s = {
         kind = o.kind, stages = o.stages, repeats = o.repeats or 1, microbatches = o.microbatches, actions = {},
-        limits = {}, splits = o.kind == "zb_h1",
+        limits = {}, splits = kinds.splits(o.kind),
     }
     for _, name in ipairs({ "stages", "repeats", "microbatches" }) do
         if math.type(s[name]) ~= "integer" or s[name] < 1 then
             util.refuse("pipeline schedule: %s is %s; expected a positive integer", name, tostring(s[name]))
         end
     end
-    make[o.kind](s)
+    kinds[o.kind](s, o, expected_duration)
     return add_messages(s)
 end
 
 -- ---- time ----
 
 --- The share of the time in which stages wait, by the formula of the kind, if forward passes take 1 and backward passes
---- 2 of equal units. It holds for microbatches >= stages, of all kinds. Not collective.
+--- 2 of equal units. It holds for microbatches >= stages; of zb, if 2 x stages - 1 microbatches may be pending. Not
+--- collective.
 ---@param s mx.PipelineSchedule of schedule.make
 ---@return number
 function schedule.bubble(s)
     local waits = s.stages - 1
-    if s.kind == "zb_h1" then
+    if s.splits then
         return waits / (3 * s.microbatches + waits)
     end
     return waits / (s.repeats * s.microbatches + waits)

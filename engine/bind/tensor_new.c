@@ -133,13 +133,13 @@ static int new_zeros(lua_State *L) { return new_filled(L, "mx.zeros", 0); }
 static int new_ones(lua_State *L) { return new_filled(L, "mx.ones", 1); }
 
 /* mx.dtypes: name -> {bytes =, long_name = "bfloat16", is_float =, is_real =, computes =, may_have_gradient =,
- * accumulates_in =}: the fields of mx_dtype_traits. */
+ * accumulates_in =, bound =}: the fields of mx_dtype_traits. */
 static void push_dtypes(lua_State *L)
 {
     lua_createtable(L, 0, MX_DTYPES);
     for (int d = 0; d < MX_DTYPES; d++) {
         const mx_dtype_traits *t = &mx_dtypes[d];
-        lua_createtable(L, 0, 7);
+        lua_createtable(L, 0, 8);
         lua_pushinteger(L, (lua_Integer)t->bytes);
         lua_setfield(L, -2, "bytes");
         lua_pushstring(L, t->long_name);
@@ -154,6 +154,8 @@ static void push_dtypes(lua_State *L)
         lua_setfield(L, -2, "may_have_gradient");
         lua_pushstring(L, mx_dtype_name(t->accumulates_in));
         lua_setfield(L, -2, "accumulates_in");
+        if (t->is_code)
+            lua_pushnumber(L, (lua_Number)t->bound), lua_setfield(L, -2, "bound");
         lua_setfield(L, -2, t->name);
     }
 }

@@ -9,7 +9,20 @@
 #include <stdint.h>
 #include <string.h>
 
-typedef enum mx_dtype { MX_F32, MX_BF16, MX_I32, MX_U8, MX_I8, MX_E4M3, MX_E5M2, MX_F64, MX_I64, MX_DTYPES } mx_dtype;
+typedef enum mx_dtype {
+    MX_F32,
+    MX_BF16,
+    MX_I32,
+    MX_U8,
+    MX_I8,
+    MX_E4M3,
+    MX_E5M2,
+    MX_E4M3FNUZ,
+    MX_E5M2FNUZ,
+    MX_F64,
+    MX_I64,
+    MX_DTYPES
+} mx_dtype;
 
 typedef struct mx_dtype_traits {
     const char *name;        /* in Lua, in messages and in mxlua's own files */
@@ -18,12 +31,14 @@ typedef struct mx_dtype_traits {
     int gguf;                /* number of the type in a GGUF file; -1: GGUF has none */
     size_t bytes;
     bool is_float;                    /* otherwise an integer */
-    int exponent_bits, mantissa_bits; /* floats: below the sign, from high to low; the exponent's bias is IEEE's */
-    int64_t lowest, highest;          /* integers: the range */
-    bool is_real;                     /* floats: pointwise operations, products and reductions accept it */
-    bool computes;                    /* reals: every operation of floats accepts it */
+    int exponent_bits, mantissa_bits; /* floats: below the sign, from high to low */
+    int exponent_bias;
+    int64_t lowest, highest; /* integers: the range */
+    bool is_real;            /* floats: pointwise operations, products and reductions accept it */
+    bool computes;           /* reals: every operation of floats accepts it */
     bool may_have_gradient;
     bool is_code; /* what quantize makes: with a scale, its values stand for reals; such codes carry their gradient */
+    float bound;  /* codes: what a scale makes of the largest magnitude: the largest code, of i8 half a step more */
     mx_dtype accumulates_in; /* sums of its values are accumulated in this dtype */
 } mx_dtype_traits;
 
@@ -37,6 +52,7 @@ static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
                 .is_float = true,
                 .exponent_bits = 8,
                 .mantissa_bits = 23,
+                .exponent_bias = 127,
                 .is_real = true,
                 .computes = true,
                 .may_have_gradient = true,
@@ -49,6 +65,7 @@ static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
                  .is_float = true,
                  .exponent_bits = 8,
                  .mantissa_bits = 7,
+                 .exponent_bias = 127,
                  .is_real = true,
                  .computes = true,
                  .may_have_gradient = true,
@@ -77,6 +94,7 @@ static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
                .lowest = INT8_MIN,
                .highest = INT8_MAX,
                .is_code = true,
+               .bound = 127.5f,
                .accumulates_in = MX_I32},
     [MX_E4M3] = {.name = "e4m3",
                  .long_name = "float8_e4m3fn",
@@ -86,7 +104,9 @@ static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
                  .is_float = true,
                  .exponent_bits = 4,
                  .mantissa_bits = 3,
+                 .exponent_bias = 7,
                  .is_code = true,
+                 .bound = 448,
                  .accumulates_in = MX_F32},
     [MX_E5M2] = {.name = "e5m2",
                  .long_name = "float8_e5m2",
@@ -96,8 +116,34 @@ static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
                  .is_float = true,
                  .exponent_bits = 5,
                  .mantissa_bits = 2,
+                 .exponent_bias = 15,
                  .is_code = true,
+                 .bound = 57344,
                  .accumulates_in = MX_F32},
+    [MX_E4M3FNUZ] = {.name = "e4m3fnuz",
+                     .long_name = "float8_e4m3fnuz",
+                     .safetensors = "F8_E4M3FNUZ",
+                     .gguf = -1,
+                     .bytes = 1,
+                     .is_float = true,
+                     .exponent_bits = 4,
+                     .mantissa_bits = 3,
+                     .exponent_bias = 8,
+                     .is_code = true,
+                     .bound = 240,
+                     .accumulates_in = MX_F32},
+    [MX_E5M2FNUZ] = {.name = "e5m2fnuz",
+                     .long_name = "float8_e5m2fnuz",
+                     .safetensors = "F8_E5M2FNUZ",
+                     .gguf = -1,
+                     .bytes = 1,
+                     .is_float = true,
+                     .exponent_bits = 5,
+                     .mantissa_bits = 2,
+                     .exponent_bias = 16,
+                     .is_code = true,
+                     .bound = 57344,
+                     .accumulates_in = MX_F32},
     [MX_F64] = {.name = "f64",
                 .long_name = "float64",
                 .safetensors = "F64",
@@ -106,6 +152,7 @@ static const mx_dtype_traits mx_dtypes[MX_DTYPES] = {
                 .is_float = true,
                 .exponent_bits = 11,
                 .mantissa_bits = 52,
+                .exponent_bias = 1023,
                 .is_real = true,
                 .may_have_gradient = true,
                 .accumulates_in = MX_F64},

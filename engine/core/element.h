@@ -59,10 +59,8 @@ static inline int64_t mx_dtype_truncate(double x, int64_t low, int64_t high)
  * truncated to an integer. */
 static inline double mx_get_number(const void *data, int64_t i, mx_dtype dtype)
 {
-    if (dtype == MX_E4M3)
-        return mx_from_e4m3(((const mx_e4m3 *)data)[i]);
-    if (dtype == MX_E5M2)
-        return mx_from_e5m2(((const mx_e5m2 *)data)[i]);
+    if (mx_dtype_is_float8(dtype))
+        return mx_from_code(((const uint8_t *)data)[i], dtype);
     if (dtype == MX_F64)
         return ((const double *)data)[i];
     return mx_dtype_is_integer(dtype) ? (double)mx_get_int(data, i, dtype) : (double)mx_get_float(data, i, dtype);
@@ -70,10 +68,8 @@ static inline double mx_get_number(const void *data, int64_t i, mx_dtype dtype)
 
 static inline void mx_set_number(void *data, int64_t i, double x, mx_dtype dtype)
 {
-    if (dtype == MX_E4M3)
-        ((mx_e4m3 *)data)[i] = mx_to_e4m3((float)x);
-    else if (dtype == MX_E5M2)
-        ((mx_e5m2 *)data)[i] = mx_to_e5m2((float)x);
+    if (mx_dtype_is_float8(dtype))
+        ((uint8_t *)data)[i] = mx_to_code((float)x, dtype);
     else if (dtype == MX_F64)
         ((double *)data)[i] = x;
     else if (mx_dtype_is_integer(dtype))

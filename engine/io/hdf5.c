@@ -81,7 +81,7 @@ static hid_t new_float(const mx_dtype_traits *t)
     hid_t type = H5Tcopy(H5T_IEEE_F64LE);
     /* Fields first: at every step the fields must fit the precision, and the precision the size. */
     if (H5Tset_fields(type, bits - 1, mantissa, exponent, 0, mantissa) < 0 || H5Tset_precision(type, bits) < 0 ||
-        H5Tset_size(type, t->bytes) < 0 || H5Tset_ebias(type, ((size_t)1 << (exponent - 1)) - 1) < 0) {
+        H5Tset_size(type, t->bytes) < 0 || H5Tset_ebias(type, (size_t)t->exponent_bias) < 0) {
         H5Tclose(type);
         return -1;
     }
@@ -110,7 +110,7 @@ static bool is_float(hid_t type, const mx_dtype_traits *t)
     return H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 && sign == bits - 1 &&
            exponent == (size_t)t->mantissa_bits && exponent_bits == (size_t)t->exponent_bits && mantissa == 0 &&
            mantissa_bits == (size_t)t->mantissa_bits &&
-           H5Tget_ebias(type) == ((size_t)1 << (t->exponent_bits - 1)) - 1 && H5Tget_norm(type) == H5T_NORM_IMPLIED;
+           H5Tget_ebias(type) == (size_t)t->exponent_bias && H5Tget_norm(type) == H5T_NORM_IMPLIED;
 }
 
 static bool is_integer(hid_t type, const mx_dtype_traits *t)

@@ -29,15 +29,30 @@ static void write_ints(const int32_t *wide, mx_array y, int64_t first, int64_t n
             mx_set_int(p, i, wide[i] < low ? low : wide[i] > high ? high : wide[i], y.dtype);
 }
 
+/* The loops for one 8-bit float, which is a constant in them. */
+MX_INLINE void read_codes(const uint8_t *codes, mx_dtype dtype, float *real, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        real[i] = mx_from_code(codes[i], dtype);
+}
+
+MX_INLINE void write_codes(const float *real, mx_dtype dtype, uint8_t *codes, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        codes[i] = mx_to_code(real[i], dtype);
+}
+
 static void read_floats(const mx_elementwise_paths *paths, mx_array x, int64_t first, float *real, int64_t n)
 {
     const void *p = at(x, first);
     if (x.dtype == MX_E4M3)
-        for (int64_t i = 0; i < n; i++)
-            real[i] = mx_from_e4m3(((const mx_e4m3 *)p)[i]);
+        read_codes(p, MX_E4M3, real, n);
     else if (x.dtype == MX_E5M2)
-        for (int64_t i = 0; i < n; i++)
-            real[i] = mx_from_e5m2(((const mx_e5m2 *)p)[i]);
+        read_codes(p, MX_E5M2, real, n);
+    else if (x.dtype == MX_E4M3FNUZ)
+        read_codes(p, MX_E4M3FNUZ, real, n);
+    else if (x.dtype == MX_E5M2FNUZ)
+        read_codes(p, MX_E5M2FNUZ, real, n);
     else if (mx_is_bf16(x.dtype))
         paths->to_f32(p, real, n, false);
     else
@@ -48,11 +63,13 @@ static void write_floats(const mx_elementwise_paths *paths, const float *real, m
 {
     void *p = at(y, first);
     if (y.dtype == MX_E4M3)
-        for (int64_t i = 0; i < n; i++)
-            ((mx_e4m3 *)p)[i] = mx_to_e4m3(real[i]);
+        write_codes(real, MX_E4M3, p, n);
     else if (y.dtype == MX_E5M2)
-        for (int64_t i = 0; i < n; i++)
-            ((mx_e5m2 *)p)[i] = mx_to_e5m2(real[i]);
+        write_codes(real, MX_E5M2, p, n);
+    else if (y.dtype == MX_E4M3FNUZ)
+        write_codes(real, MX_E4M3FNUZ, p, n);
+    else if (y.dtype == MX_E5M2FNUZ)
+        write_codes(real, MX_E5M2FNUZ, p, n);
     else if (mx_is_bf16(y.dtype))
         paths->to_bf16(real, p, n, false);
     else

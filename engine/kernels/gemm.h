@@ -3,8 +3,8 @@
  * f32 x f32 and f64 x f64 go to OpenBLAS. Where an operand is bf16 the product is ours: both operands are rounded to
  * bf16 as they are packed (so f32 master weights need no bf16 copy), products are summed in f32, and C is rounded once.
  *
- * Codes (i8, e4m3, e5m2) become bf16 as they are packed, which holds each of them. i8 x i8 is summed in i32 instead,
- * without any rounding: k is at most 131,071. The sums are then multiplied by the scales of both operands. */
+ * Codes (i8 and 8-bit floats) become bf16 as they are packed, which holds each of them. i8 x i8 is summed in i32
+ * instead, without any rounding: k is at most 131,071. The sums are then multiplied by the scales of both operands. */
 #ifndef MX_KERNELS_GEMM_H
 #define MX_KERNELS_GEMM_H
 

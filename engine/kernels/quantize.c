@@ -8,13 +8,6 @@
 
 enum { COLUMNS = 256 }; /* of a block that one thread quantizes by column: its rows stay in the cache for both passes */
 
-float mx_quantize_bound(mx_dtype code)
-{
-    if (code == MX_I8)
-        return 127.5f; /* half a step above the largest code */
-    return code == MX_E4M3 ? 448.0f : 57344.0f;
-}
-
 /* Columns [first, first + n) of a row, at most MX_QUANTIZE_BLOCK of them. */
 static void load(const mx_quantize *q, int64_t row, int64_t first, int64_t n, float *values)
 {
@@ -36,7 +29,7 @@ static int32_t largest_of_row(const mx_quantize *q, int64_t row, int32_t largest
 
 static float scale_of(const mx_quantize *q, int32_t largest)
 {
-    float scale = mx_float_of_bits((uint32_t)largest) * (1.0f / q->bound);
+    float scale = mx_float_of_bits((uint32_t)largest) * (1.0f / mx_dtypes[q->code].bound);
     return scale < 0x1p-63f ? 1.0f : scale;
 }
 

@@ -18,11 +18,10 @@ typedef struct mx_quantize {
     const void *x;
     mx_dtype dtype; /* of x: f32 or bf16 */
     void *codes;
-    mx_dtype code; /* i8, e4m3 or e5m2 */
+    mx_dtype code; /* mx_dtype_is_code */
     mx_quantize_by by;
-    float *scale;                            /* of the rows, the columns or (one) the tensor */
-    bool given;                              /* the scales, of the tensor or its columns, are inputs */
-    float bound;                             /* else scale = largest magnitude x 1 / bound */
+    float *scale; /* of the rows, the columns or (one) the tensor */
+    bool given;   /* the scales, of the tensor or its columns, are inputs; else largest magnitude x 1 / bound */
     const float *row_factor, *column_factor; /* x is multiplied by these first; NULL: 1 */
     float *largest;                          /* raised to the largest magnitude of x, if that is more; NULL: not */
     bool stochastic;                         /* round up with the probability that keeps the mean */
@@ -32,9 +31,6 @@ typedef struct mx_quantize {
 /* The scale is 1 below the square root of the smallest normal f32, as Qwix has it. A NaN in x gives a
  * scale of NaN. With a given scale a NaN becomes the code NaN, or 0 as i8. */
 void mx_quantize_run(const mx_quantize *q);
-
-/* The largest magnitude that the rounding of these codes uses: 127.5, 448 or 57344. */
-float mx_quantize_bound(mx_dtype code);
 
 /* What each path provides, for at most MX_QUANTIZE_BLOCK neighbours of a row. Magnitudes are bits of f32 without the
  * sign: they order as the numbers do, and a NaN is the largest. */

@@ -53,7 +53,7 @@ static void scatter(float *values, int64_t n, mx_dtype code, uint64_t seed, int6
 {
     const mx_dtype_traits *t = &mx_dtypes[code];
     float unit = t->is_float ? ldexpf(1.0f, -t->mantissa_bits) : 1.0f;
-    float least = t->is_float ? ldexpf(unit, 2 - (1 << (t->exponent_bits - 1))) : 1.0f;
+    float least = t->is_float ? ldexpf(unit, 1 - t->exponent_bias) : 1.0f;
     for (int64_t i = 0; i < n; i++) {
         float power = mx_float_of_bits(mx_bits_of_float(values[i]) & 0x7f800000u);
         float step = t->is_float && power * unit > least ? power * unit : least;
@@ -64,6 +64,14 @@ static void scatter(float *values, int64_t n, mx_dtype code, uint64_t seed, int6
 
 MX_INLINE float limit(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
 
+/* The loop for one format, which is a constant in it. */
+MX_INLINE void round_to_float8(const float *values, int64_t n, mx_dtype code, uint8_t *codes)
+{
+    float most = mx_dtypes[code].bound;
+    for (int64_t i = 0; i < n; i++)
+        codes[i] = mx_to_code(limit(values[i], -most, most), code);
+}
+
 static void round_to_codes(const float *values, int64_t n, mx_dtype code, void *codes)
 {
     if (code == MX_I8)
@@ -72,11 +80,13 @@ static void round_to_codes(const float *values, int64_t n, mx_dtype code, void *
             ((int8_t *)codes)[i] = (int8_t)(int32_t)rintf(limit(x, -128.0f, 127.0f));
         }
     else if (code == MX_E4M3)
-        for (int64_t i = 0; i < n; i++)
-            ((mx_e4m3 *)codes)[i] = mx_to_e4m3(limit(values[i], -448.0f, 448.0f));
+        round_to_float8(values, n, MX_E4M3, codes);
+    else if (code == MX_E5M2)
+        round_to_float8(values, n, MX_E5M2, codes);
+    else if (code == MX_E4M3FNUZ)
+        round_to_float8(values, n, MX_E4M3FNUZ, codes);
     else
-        for (int64_t i = 0; i < n; i++)
-            ((mx_e5m2 *)codes)[i] = mx_to_e5m2(limit(values[i], -57344.0f, 57344.0f));
+        round_to_float8(values, n, MX_E5M2FNUZ, codes);
 }
 
 #define QUANTIZE_LOOPS                                                                                                 \

@@ -73,7 +73,6 @@ static mx_status host(mx_call *call)
                      .by = (mx_quantize_by)attr->by,
                      .scale = mx_f32(call->out[1]),
                      .given = values_of(call, MX_QUANTIZE_SCALE) != NULL,
-                     .bound = mx_quantize_bound(call->out[0]->dtype),
                      .row_factor = values_of(call, MX_QUANTIZE_ROW_FACTOR),
                      .column_factor = values_of(call, MX_QUANTIZE_COLUMN_FACTOR),
                      .stochastic = attr->stochastic >= 0,
@@ -98,7 +97,8 @@ static mx_status vjp(mx_vjp *v)
 static const char *const bys[] = {"row", "column", "tensor", NULL};
 
 static const mx_attr attrs[] = {
-    {"dtype", MX_ATTR_DTYPE, offsetof(mx_quantize_attr, dtype), NAN, NULL, "dtype of the codes: i8, e4m3 or e5m2"},
+    {"dtype", MX_ATTR_DTYPE, offsetof(mx_quantize_attr, dtype), NAN, NULL,
+     "dtype of the codes: i8, e4m3, e5m2, e4m3fnuz or e5m2fnuz"},
     {"by", MX_ATTR_ENUM, offsetof(mx_quantize_attr, by), MX_BY_ROW, bys,
      "what has a scale of its own: a row (the last dimension), a column (all others), or the tensor"},
     {"stochastic", MX_ATTR_INT, offsetof(mx_quantize_attr, stochastic), -1, NULL,
@@ -110,8 +110,9 @@ const mx_op mx_op_quantize = {
     .name = "quantize",
     .doc =
         "x (..., n) -> codes of one byte in its shape, and the f32 scales, with 1 as the size of what shares one: x is "
-        "near codes times scale, which is the largest magnitude / 127.5 (i8), 448 (e4m3) or 57344 (e5m2), or given. "
-        "Factors multiply x first; `largest` (1) is raised to the largest magnitude. The gradient of the codes is "
+        "near codes times scale, which is given, or the largest magnitude / 127.5 (i8), 448 (e4m3), 240 (e4m3fnuz) or "
+        "57344 (e5m2, e5m2fnuz). Factors multiply x first; `largest` (1) is raised to the largest magnitude. The "
+        "gradient of the codes is "
         "that of x",
     .inputs = (const char *const[]){"x", "scale?", "row_factor?", "column_factor?", "largest?", NULL},
     .n_out = 2,

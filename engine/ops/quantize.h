@@ -6,7 +6,7 @@
 #include "ops/op.h"
 
 typedef struct mx_quantize_attr {
-    int dtype;          /* i8, e4m3 or e5m2 */
+    int dtype;          /* of the codes */
     int by;             /* mx_quantize_by */
     int64_t stochastic; /* the key of stochastic rounding; -1: to nearest */
 } mx_quantize_attr;

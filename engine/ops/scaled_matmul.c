@@ -30,11 +30,18 @@ static product product_of(const mx_call *call)
 
 static const mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? call->in[i] : NULL; }
 
+static const char *code_names(char text[MX_DTYPE_LIST_BYTES])
+{
+    mx_dtype_list(mx_dtype_is_code, text);
+    return text;
+}
+
 static mx_status check_operand(const mx_call *call, int i)
 {
     const mx_tensor *t = call->in[i];
     if (!mx_dtype_is_code(t->dtype) && !mx_dtype_computes(t->dtype))
-        return mx_bad_dtype(call, "'%s' must be i8, e4m3, e5m2, bf16 or f32", i == A ? "a" : "b");
+        return mx_bad_dtype(call, "'%s' must be bf16, f32 or codes (%s)", i == A ? "a" : "b",
+                            code_names((char[MX_DTYPE_LIST_BYTES]){0}));
     return t->shape.n_dims >= 2 ? MX_OK : mx_bad_shape(call, "a and b need at least two dimensions each");
 }
 
@@ -55,7 +62,7 @@ mx_status mx_want_scaled_operands(const mx_call *call)
     MX_TRY(check_operand(call, A));
     MX_TRY(check_operand(call, B));
     if (!mx_dtype_is_code(call->in[A]->dtype) && !mx_dtype_is_code(call->in[B]->dtype))
-        return mx_bad_dtype(call, "neither a nor b is i8, e4m3 or e5m2; use %s",
+        return mx_bad_dtype(call, "neither a nor b are codes (%s); use %s", code_names((char[MX_DTYPE_LIST_BYTES]){0}),
                             call->op == &mx_op_scaled_matmul ? "matmul" : "grouped_matmul");
     return MX_OK;
 }
@@ -223,7 +230,7 @@ const mx_op mx_op_scaled_matmul = {
     .name = "scaled_matmul",
     .doc =
         "the codes a (..., m, k) times the codes b (k, n), times scale_a (1 or m) and scale_b (1 or n), plus bias (n) "
-        "-> (..., m, n); leading dimensions count as rows. Sums of i8 are exact, those of e4m3 and e5m2 f32; the "
+        "-> (..., m, n); leading dimensions count as rows. Sums of i8 are exact, those of 8-bit floats f32; the "
         "other operand of codes may be bf16. Backward quantizes dy: by row for a and by column for b, or with one "
         "scale where a and b have one; grad_scale gives it, and grad_largest gets dy's largest magnitude",
     .inputs = (const char *const[]){"a", "b", "scale_a?", "scale_b?", "bias?", "grad_scale?", "grad_largest?", NULL},

@@ -38,7 +38,10 @@ static double peak_of_codes(const mx_sim_chip *chip, const mx_call *call)
     mx_dtype a = call->in[0]->dtype, b = call->n_in > 1 && call->in[1] ? call->in[1]->dtype : MX_F32;
     if (!mx_dtype_is_code(a) || !mx_dtype_is_code(b) || (a == MX_I8) != (b == MX_I8))
         return 0;
-    return chip->peak_flops[a == MX_I8 ? MX_I8 : MX_E4M3];
+    bool amd = a == MX_E4M3FNUZ || a == MX_E5M2FNUZ;
+    if (amd != (b == MX_E4M3FNUZ || b == MX_E5M2FNUZ))
+        return 0;
+    return chip->peak_flops[a == MX_I8 ? MX_I8 : amd ? MX_E4M3FNUZ : MX_E4M3];
 }
 
 /* Seconds of a product in which the matrix unit waits: for its first blocks, and until its last block is written. */

@@ -18,12 +18,13 @@ static uint32_t random_bits(void)
     return (uint32_t)(random_state >> 33);
 }
 
-static const mx_dtype all_codes[] = {MX_I8, MX_E4M3, MX_E5M2};
+static const mx_dtype all_codes[] = {MX_I8, MX_E4M3, MX_E5M2, MX_E4M3FNUZ, MX_E5M2FNUZ};
+enum { N_CODES = sizeof all_codes / sizeof *all_codes };
 
 static float rounded(float x, mx_dtype code)
 {
     uint8_t byte[8]; /* room for any dtype */
-    float most = code == MX_I8 ? 127 : mx_quantize_bound(code), least = code == MX_I8 ? -128 : -most;
+    float most = code == MX_I8 ? 127 : mx_dtypes[code].bound, least = code == MX_I8 ? -128 : -most;
     float y = x < least ? least : x > most ? most : x;
     mx_set_number(byte, 0, code == MX_I8 ? (double)rintf(y) : (double)y, code);
     return (float)mx_get_number(byte, 0, code);
@@ -72,7 +73,6 @@ static void quantize(const void *x, mx_dtype dtype, mx_dtype code, int form, con
     q.scale = r->scale;
     q.by = (mx_quantize_by)(form % 3);
     q.given = form == 5;
-    q.bound = mx_quantize_bound(code);
     q.row_factor = form == 1 || form == 4 ? factors : NULL;
     q.column_factor = form == 0 || form == 3 ? factors : NULL;
     q.largest = &r->largest;
@@ -149,7 +149,9 @@ static mx_matrix new_matrix(int64_t rows, int64_t columns, mx_dtype dtype, bool 
         if (dtype == MX_I8)
             bytes[i] = random_bits() % 5 ? (uint8_t)random_bits() : 0x80; /* -128 is where other schemes break */
         else if (mx_dtype_is_code(dtype))
-            bytes[i] = (uint8_t)(random_bits() & (dtype == MX_E4M3 ? 0xf7u : 0xbfu)); /* without NaN */
+            do
+                bytes[i] = (uint8_t)random_bits();
+            while (!isfinite(mx_from_code(bytes[i], dtype)));
         else
             mx_set_number(x.data, i, (double)random_bits() * 0x1p-30 - 1, dtype);
     return x;
@@ -226,8 +228,9 @@ static void check_product(int64_t m, int64_t n, int64_t k, form f)
 static void test_products(void)
 {
     static const int64_t sizes[] = {1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 47, 48, 49, 97};
-    static const mx_dtype pairs[][2] = {{MX_I8, MX_I8},     {MX_E4M3, MX_E4M3}, {MX_E5M2, MX_E4M3},
-                                        {MX_E4M3, MX_E5M2}, {MX_BF16, MX_I8},   {MX_F32, MX_E4M3}};
+    static const mx_dtype pairs[][2] = {
+        {MX_I8, MX_I8},   {MX_E4M3, MX_E4M3}, {MX_E5M2, MX_E4M3},         {MX_E4M3, MX_E5M2},
+        {MX_BF16, MX_I8}, {MX_F32, MX_E4M3},  {MX_E4M3FNUZ, MX_E5M2FNUZ}, {MX_E5M2FNUZ, MX_E4M3FNUZ}};
     enum { N_SIZES = sizeof sizes / sizeof *sizes, N_PAIRS = sizeof pairs / sizeof *pairs };
     for (int blocks = 0; blocks < 2; blocks++) {
         mx_gemm_set_blocks(blocks == 0 ? &(mx_gemm_blocks){16, 48, 16} : NULL);
@@ -294,7 +297,7 @@ int main(void)
         return check_done();
     for (mx_isa isa = FIRST_ISA; isa <= mx_isa_best(); isa++) {
         CHECK(mx_isa_use(mx_isa_name(isa)) == MX_OK, "%s", mx_message());
-        for (int i = 0; i < 3; i++) {
+        for (int i = 0; i < N_CODES; i++) {
             test_every_bf16(all_codes[i]);
             test_paths_agree(all_codes[i]);
             test_every_code(all_codes[i]);
@@ -305,7 +308,7 @@ int main(void)
             test_largest_sum();
         }
     }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < N_CODES; i++)
         test_stochastic(all_codes[i]);
     return check_done();
 }

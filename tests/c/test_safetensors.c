@@ -111,6 +111,8 @@ static void test_types(void)
     reads("U8", (const uint8_t[]){1, 254, 3}, 1, (const double[]){1, 254, 3}, 3);
     reads("F8_E4M3", (const uint8_t[]){0x38, 0xc0, 0x30}, 1, some, 3);
     reads("F8_E5M2", (const uint8_t[]){0x3c, 0xc0, 0x38}, 1, some, 3);
+    reads("F8_E4M3FNUZ", (const uint8_t[]){0x40, 0xc8, 0x38}, 1, some, 3);
+    reads("F8_E5M2FNUZ", (const uint8_t[]){0x40, 0xc4, 0x3c}, 1, some, 3);
     reads("BOOL", (const uint8_t[]){1, 0, 1}, 1, (const double[]){1, 0, 1}, 3);
     /* The least and the largest of the subnormals, the largest finite one. */
     reads("F16", (const uint16_t[]){0x0001, 0x83ff, 0x7bff}, 2,

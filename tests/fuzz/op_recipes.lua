@@ -14,7 +14,7 @@ local function float()
     return pick { "f32", "f32", "bf16" }
 end
 
-local CODES = { "i8", "e4m3", "e5m2" }
+local CODES = { "i8", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz" }
 
 -- Without a given scale: which values lie in the middle of two codes depends on the last bit of a gradient.
 local function quantized()

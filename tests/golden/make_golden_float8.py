@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""What ml_dtypes makes of f32 and bf16 as float8_e4m3fn and float8_e5m2: writes float8.h5 beside this file.
+"""What ml_dtypes makes of f32 and bf16 as float8_e4m3fn, float8_e5m2 and their fnuz forms: writes float8.h5
+beside this file.
 
-    e4m3.values   (256) f32: the value of each code, and of e5m2 likewise
+    e4m3.values   (256) f32: the value of each code, and of the other formats likewise
     e4m3.bf16     (256) i32: of the bf16 whose upper byte is i, the CRC-32 of the 256 codes
     e4m3.f32      (256) i32: of f32 whose upper byte is i, the CRC-32 of 2^16 codes: of each upper half one number, whose
                   lower byte is a hash of the rest (samples below)
@@ -17,7 +18,8 @@ import h5py
 import ml_dtypes
 import numpy as np
 
-FORMATS = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2}
+FORMATS = {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2,
+           "e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "e5m2fnuz": ml_dtypes.float8_e5m2fnuz}
 
 
 def samples(upper):

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""What Qwix makes of f32 in int8, float8_e4m3fn and float8_e5m2, and of products and their gradients: writes
-quantize.h5 beside this file.
+"""What Qwix makes of f32 in int8 and the 8-bit floats, and of products and their gradients, and Flax under delayed
+scaling: writes quantize.h5 beside this file.
 
-    NAME.by.codes, NAME.by.scale   the codes of `x` as numbers, NAME i8, e4m3 or e5m2, by "row" or "column"
+    NAME.by.codes, NAME.by.scale   the codes of `x` as numbers, NAME one of DTYPES, by "row" or "column"
     RECIPE.y, .dx, .dw             the product of px and pw, and its gradient for pdy
     fixed.y, .dx, .dw              the same under fp8_full with fixed ranges of 1.5 for px and 0.75 for pw
     RECIPE.gy, .gdx, .gdw          the same of a grouped product of gx and gw with `counts` and gdy
+    fp8_gpu.y, .dx, .dw, .scales   the same product after two others by factors STEPS, and the scales of x, w and dy;
+                                   fp8_nanoo likewise
 
-    pip install qwix==0.1.8 jax==0.12.0.1 ml_dtypes==0.6.0 numpy h5py
+    pip install qwix==0.1.8 flax==0.12.12 jax==0.12.0.1 ml_dtypes==0.6.0 numpy h5py
 """
 
 import json
@@ -18,10 +20,27 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import qwix
+from flax import linen
 from qwix._src.core import dot_general_qt, qarray, ragged_dot_qt
 
-DTYPES = {"i8": jnp.int8, "e4m3": jnp.float8_e4m3fn, "e5m2": jnp.float8_e5m2}
+DTYPES = {"i8": jnp.int8, "e4m3": jnp.float8_e4m3fn, "e5m2": jnp.float8_e5m2,
+          "e4m3fnuz": jnp.float8_e4m3fnuz, "e5m2fnuz": jnp.float8_e5m2fnuz}
 RECIPES = {"int8": ("i8", "i8"), "fp8": ("e4m3", "e4m3"), "fp8_full": ("e4m3", "e5m2")}
+
+DELAYED = {"fp8_gpu": linen.fp8_ops.Fp8DirectDotGeneralOp, "fp8_nanoo": linen.fp8_ops.NANOOFp8DotGeneralOp}
+STEPS = (1.0, 3.0, 0.5)  # x, w and dy of a step are these times the arrays
+
+
+def delayed(op, x, w, dy):
+    """The last of the steps: y, dx, dw, and the scales of x, w and dy that it used."""
+    module, numbers = op(), (((2,), (0,)), ((), ()))
+    state = module.init(jax.random.PRNGKey(0), x, w, numbers)
+    for factor in STEPS:
+        y, vjp = jax.vjp(lambda state, a, b: module.apply(state, a, b, numbers), state, x * factor, w * factor)
+        state, dx, dw = vjp(jnp.asarray(dy * factor))
+    kept = state["_overwrite_with_gradient"]
+    scales = [kept[name][0] for name in ("input_scale", "kernel_scale", "output_grad_scale")]
+    return {"y": y, "dx": dx, "dw": dw, "scales": np.array(scales, np.float32)}
 
 
 def main():
@@ -52,6 +71,8 @@ def main():
         drhs_grad_qtype=DTYPES["e5m2"], lhs_calibration_method="fixed,-1.5,1.5", rhs_calibration_method="fixed,0.75")
     y, vjp = jax.vjp(lambda a, b: dot_general_qt.dot_general_qt(a, b, (((2,), (0,)), ((), ())), config), px, pw)
     out["fixed.y"], (out["fixed.dx"], out["fixed.dw"]) = y, vjp(jnp.asarray(pdy))
+    for name, op in DELAYED.items():
+        out |= {f"{name}.{key}": value for key, value in delayed(op, px, pw, pdy).items()}
     rng = np.random.Generator(np.random.PCG64(21))
     counts = np.array([5, 0, 4, 2], np.int32)
     gx, gw = rng.standard_normal((11, 24)), rng.standard_normal((4, 24, 10))

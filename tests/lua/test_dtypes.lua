@@ -212,6 +212,7 @@ function TestDtypes.test_properties()
         bytes = 1, long_name = "int8", is_float = false, is_real = false, computes = false,
         may_have_gradient = false,
         accumulates_in = "i32",
+        bound = 127.5,
     })
     for name, dtype in pairs(mx.dtypes) do
         lu.assertEquals(mx.zeros({ 3 }, name):bytes(), 3 * dtype.bytes, name)
@@ -270,7 +271,10 @@ function TestDtypes.test_eight_bit_floats_only_store()
     local nan = mx.tensor(466):to("bf16"):to("e4m3"):item()
     lu.assertTrue(nan ~= nan)
     lu.assertEquals(mx.tensor({ 1000, -7 }, "i32"):to("e5m2"):to("i32"):totable(), { 1024, -7 })
-    for _, name in ipairs { "e4m3", "e5m2" } do
+    lu.assertEquals(mx.tensor({ 247, -240, -2 ^ -11, 2 ^ -10 }):to("e4m3fnuz"):totable(), { 240, -240, 0, 2 ^ -10 })
+    nan = mx.tensor(248):to("e4m3fnuz"):item()
+    lu.assertTrue(nan ~= nan)
+    for _, name in ipairs { "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz" } do
         local x, ids = mx.ones({ 4, 4 }, name), mx.zeros({ 2 }, "i32")
         for what, fn in pairs {
             add = function() return x + x end, affine = function() return x * 2 end, neg = function() return -x end,

@@ -130,7 +130,7 @@ end
 
 -- Only the value that counts is looked at: that of the command line before that of the file, and the last of a key.
 function TestWords.test_what_is_overridden_is_not_refused()
-    local text = "model_name: tiny\ndataset_type: hf\nquantization: fp8_nanoo\nsteps: -7\ndecoder_block: qwen3_next\n"
+    local text = "model_name: tiny\ndataset_type: hf\nquantization: intmp\nsteps: -7\ndecoder_block: qwen3_next\n"
         .. "scan_layers: maybe\nlogical_axis_rules: [[mlp, [fsdp_transpose]]]\nenable_checkpointing: false\n"
     local words = {
         "dataset_type=synthetic", "quantization=", "steps=3", "scan_layers=true", "decoder_block=llama2",
@@ -178,8 +178,9 @@ function TestWords.test_custom_meshes()
 end
 
 function TestWords.test_what_is_not_there_is_refused_with_what_is()
-    refused({ "model_name=tiny", "quantization=fp8_nanoo" },
-        "'quantization=fp8_nanoo' on the command line: quantization: not available here: the formats of AMD (fnuz)")
+    refused({ "model_name=tiny", "quantization=intmp" },
+        "'quantization=intmp' on the command line: quantization: not available here: mixed precision of int8 and int4")
+    lu.assertEquals(load({ "model_name=tiny", "quantization=nanoo_fp8" }).quantization, "fp8_nanoo")
     refused({ "model_name=tiny", "moe_expert_input_dim=8" }, "moe_expert_input_dim: ")
     refused({ "model_name=tiny", "dataset_type=hf", "hf_path=c4" }, "dataset_type: ", "to_json('data.jsonl')",
         "scripts/prepare.lua input=data.jsonl out=data.h5 tokenizer=FOLDER", "dataset_type=hdf5 dataset_path=data.h5")
@@ -268,8 +269,8 @@ function TestWords.test_a_base_yml_of_maxtext()
         lu.assertEquals({ c.base_emb_dim, c.data_shuffle_seed, c.profiler_steps }, { 64, 7, BASE.profiler_steps })
         lu.assertEquals(said, "no effect here: gcs_metrics=true; see configs/coming_from_maxtext.md")
     end)
-    with_file("base.yml", "scan_layers: true\nquantization: fp8_nanoo\n", function(path)
-        refused({ path, "model_name=tiny" }, path .. ":2: quantization: not available here: the formats of AMD (fnuz)")
+    with_file("base.yml", "scan_layers: true\nquantization: intmp\n", function(path)
+        refused({ path, "model_name=tiny" }, path .. ":2: quantization: not available here: mixed precision of int8")
     end)
 end
 
@@ -306,7 +307,7 @@ function TestWords.test_variables_give_words()
         "'steps=10' on the command line: M_STEPS in the environment gives the same key")
     for variable, message in pairs({
         ["M_STEPS=ten"] = "M_STEPS in the environment: steps: expected a whole number",
-        ["M_QUANTIZATION=fp8_nanoo"] = "M_QUANTIZATION in the environment: quantization: ",
+        ["M_QUANTIZATION=intmp"] = "M_QUANTIZATION in the environment: quantization: ",
     }) do
         lu.assertStrContains(with_environment(variable, ""), message)
     end

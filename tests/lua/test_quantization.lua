@@ -7,7 +7,7 @@ local lu = require "luaunit"
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local runs = dofile(here .. "runs.lua")
 
-local RECIPES = { "int8", "fp8", "fp8_full", "fp8_gpu", "te_fp8_currentscaling" }
+local RECIPES = { "int8", "fp8", "fp8_full", "fp8_gpu", "fp8_nanoo", "te_fp8_currentscaling" }
 
 local function config_of(recipe, ...)
     return mx.config.load {
@@ -50,7 +50,7 @@ function TestRecipes.test_near_bf16()
     local plain, query, wo = step(mx.models.new(config_of("")), batch)
     for _, recipe in ipairs(RECIPES) do
         local model = mx.models.new(config_of(recipe))
-        if recipe == "fp8_gpu" then -- the scales are those of the step before
+        if model.quantization.recipe.delayed then -- the scales are those of the step before
             step(model, batch)
             model:after_step()
         end
@@ -86,7 +86,7 @@ function TestRecipes.test_experts_near_bf16()
     local plain, want = step_of_experts(mx.models.new(config_of("", table.unpack(EXPERTS))), batch)
     for _, recipe in ipairs(RECIPES) do
         local model = mx.models.new(config_of(recipe, table.unpack(EXPERTS)))
-        if recipe == "fp8_gpu" then
+        if model.quantization.recipe.delayed then
             step(model, batch, FOUR[1], FOUR[2])
             model:after_step()
         end
@@ -103,7 +103,7 @@ end
 -- What backward keeps is the same as what it would compute again.
 function TestRecipes.test_remat()
     local batch = batch_of(1)
-    for _, recipe in ipairs { "int8", "fp8_gpu" } do
+    for _, recipe in ipairs { "int8", "fp8_gpu", "fp8_nanoo" } do
         local loss, query, wo = step(mx.models.new(config_of(recipe, "remat_policy=none")), batch)
         local again, query2, wo2 = step(mx.models.new(config_of(recipe, "remat_policy=full")), batch)
         lu.assertEquals({ again, query2:totable(), wo2:totable() }, { loss, query:totable(), wo:totable() })
@@ -216,7 +216,7 @@ function TestRecipes.test_what_is_refused()
         lu.assertErrorMsgContains(words, config_of, ...)
     end
     refused("quantization: expected one of", "int4")
-    refused("fp8_gpu has the same recipe in e4m3 and e5m2", "fp8_nanoo")
+    refused("mixed precision of int8 and int4", "intmp")
     refused("dtype", "int8", "dtype=float32")
     refused("act_quantization_calibration_method: expected absmax, or a range", "fp8_full",
         "act_quantization_calibration_method=fixed,-1,2")

@@ -14,7 +14,7 @@ TestQuantize = {}
 -- The scales and the codes, to the bit.
 function TestQuantize.test_codes()
     local x = get("x")
-    for _, dtype in ipairs { "i8", "e4m3", "e5m2" } do
+    for _, dtype in ipairs { "i8", "e4m3", "e5m2", "e4m3fnuz", "e5m2fnuz" } do
         for _, by in ipairs { "row", "column" } do
             local name = dtype .. "." .. by
             local codes, scale = mx.quantize(x, { dtype = dtype, by = by })
@@ -41,6 +41,8 @@ function TestQuantize.test_tensor()
     lu.assertEquals(codes:totable(), { { 1, -32 }, { 0, 64 } })
     codes = mx.quantize(mx.tensor { 500, -1e6, 0.3 }, mx.tensor { 1 }, { dtype = "e4m3", by = "tensor" })
     lu.assertEquals(codes:to("f32"):totable(), { 448, -448, 0.3125 })
+    codes = mx.quantize(mx.tensor { 500, -1e6, -1e-6 }, mx.tensor { 1 }, { dtype = "e4m3fnuz", by = "tensor" })
+    lu.assertEquals(codes:to("f32"):totable(), { 240, -240, 0 })
 end
 
 -- A NaN is seen in the results of its row alone.
@@ -92,6 +94,32 @@ function TestQuantize.test_fixed_ranges()
     end
     for _, text in ipairs { "absmax", "fixed,-1,2", "fixed,0", "fixed,x", "fixed", "fixed,inf" } do
         lu.assertNil(quantization.fixed_range(text), text)
+    end
+end
+
+-- Three steps of delayed scaling, as Flax's, by the functions that models use: scales are those of the steps before.
+function TestQuantize.test_delayed_scales()
+    local quantization = require "mx.models.quantization"
+    for _, recipe in ipairs { "fp8_gpu", "fp8_nanoo" } do
+        local model = {
+            shape = { quantization = recipe, dtype = "f32" }, layers = { { ["wo.weight"] = "w" } }, buffers = {},
+        }
+        model.quantization = quantization.new(model)
+        for step, factor in ipairs { 1, 3, 0.5 } do
+            local x, w = (get("px") * factor):requires_grad(), (get("pw") * factor):requires_grad()
+            local y = quantization.products(model, 1, { ["wo.weight"] = w }, x, { pass = 1 })("wo")
+            mx.backward(mx.sum(y * (get("pdy") * factor)))
+            for name, t in pairs(step == 3 and { y = y, dx = x:grad(), dw = w:grad() } or {}) do
+                local want = get(recipe .. "." .. name)
+                local off = ((t:detach() - want):abs():max() / want:abs():max()):item()
+                lu.assertTrue(off < (name == "y" and 2 ^ -21 or 2 ^ -7), ("%s %s: off by %g"):format(recipe, name, off))
+            end
+            local scales = model.buffers["quantization.scale"]:totable()[1]
+            for kind, want in ipairs(step == 3 and get(recipe .. ".scales"):totable() or {}) do
+                lu.assertAlmostEquals(scales[kind] / want, 1, 1e-6)
+            end
+            model.quantization:after_step()
+        end
     end
 end
 
@@ -172,17 +200,18 @@ function TestQuantize.test_errors()
         lu.assertErrorMsgContains(words, f, ...)
     end
     local x = mx.ones(2, 3)
-    refused("quantize: dtype must be i8, e4m3 or e5m2", mx.quantize, x, { dtype = "bf16" })
+    refused("quantize: dtype must be i8, e4m3, e5m2, e4m3fnuz or e5m2fnuz", mx.quantize, x, { dtype = "bf16" })
     refused("input 1 ('x') must be f32 or bf16", mx.quantize, mx.zeros({ 2 }, "i32"), { dtype = "i8" })
     refused("by = \"tensor\" or \"column\"", mx.quantize, x, mx.ones(1), { dtype = "i8" })
     refused("'scale' has 1 values, expected 3", mx.quantize, x, mx.ones(1), { dtype = "i8", by = "column" })
     refused("'row_factor' has 3 values, expected 2", mx.quantize, x, nil, mx.ones(3), { dtype = "i8" })
     refused("stochastic = -2", mx.quantize, x, { dtype = "i8", stochastic = -2 })
     local a, b = mx.zeros({ 2, 3 }, "i8"), mx.zeros({ 3, 4 }, "i8")
-    refused("neither a nor b is i8, e4m3 or e5m2; use matmul", mx.scaled_matmul, x, mx.ones(3, 4))
+    refused("neither a nor b are codes (i8, e4m3, e5m2, e4m3fnuz or e5m2fnuz); use matmul", mx.scaled_matmul, x,
+        mx.ones(3, 4))
     refused("inner sizes differ: 3 of a, 2 of b", mx.scaled_matmul, a, a)
     refused("'scale_a' has 4 values; expected 1, or 2, one for each row", mx.scaled_matmul, a, b, mx.ones(4))
-    refused("'a' must be i8", mx.scaled_matmul, mx.zeros({ 2, 3 }, "i32"), b)
+    refused("'a' must be bf16, f32 or codes (i8,", mx.scaled_matmul, mx.zeros({ 2, 3 }, "i32"), b)
     refused("grad must be i8", mx.scaled_matmul, a, b, { grad = "f32" })
     refused("the inner size is 131072", mx.scaled_matmul, mx.zeros({ 1, 131072 }, "i8"), mx.zeros({ 131072, 1 }, "i8"))
     local w, counts = mx.zeros({ 2, 3, 4 }, "i8"), mx.tensor({ 1, 1 }, "i32")

@@ -334,6 +334,22 @@ function TestChip.test_more_is_never_slower()
     end
 end
 
+-- A chip multiplies only the 8-bit floats whose peak it has, and others as bf16.
+function TestChip.test_products_of_8_bit_floats()
+    local function product(dtype, peaks)
+        peaks.bfloat16, peaks.float32 = PEAK, 3.283e13
+        chip({ peak_flops = peaks })
+        local x = mx.zeros({ 4096, 4096 }, dtype)
+        mx.scaled_matmul(x, x) -- now they are in memory
+        return seconds(function() mx.scaled_matmul(x, x) end)
+    end
+    local slow = product("e4m3fnuz", {})
+    lu.assertEquals(product("e4m3fnuz", { float8 = 2 * PEAK }), slow)
+    lu.assertTrue(product("e4m3", { float8 = 2 * PEAK }) < 0.6 * slow)
+    lu.assertEquals(product("e4m3", { float8_fnuz = 2 * PEAK }), slow)
+    lu.assertTrue(product("e5m2fnuz", { float8_fnuz = 2 * PEAK }) < 0.6 * slow)
+end
+
 -- ---- a pod ----
 
 local SMALL = {

@@ -229,7 +229,7 @@ end
 TestBytes = { setUp = setup, tearDown = clear }
 
 function TestBytes.test_there_and_back()
-    for _, dtype in ipairs { "f32", "bf16", "i32", "u8", "i8", "e4m3", "f64", "i64" } do
+    for _, dtype in ipairs { "f32", "bf16", "i32", "u8", "i8", "e4m3", "e5m2fnuz", "f64", "i64" } do
         local t = mx.arange(6, "f32"):to(dtype):view(2, 3)
         local again = mx.from_bytes(mx.to_bytes(t), { dtype = dtype, shape = { 2, 3 } })
         lu.assertEquals(again:totable(), t:totable(), dtype)

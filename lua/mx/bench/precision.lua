@@ -13,7 +13,6 @@ local precision = {}
 
 local say = mx.metrics.say
 local OPTIONS = { recipes = "", text = "", chart = "", metrics_file = "" }
-local LARGEST = { i8 = 127, e4m3 = 448, e5m2 = 57344 }
 
 -- The script's own options, and the words that are left for the config.
 local function split(words)
@@ -77,7 +76,7 @@ local function counter()
             local function add(list, mask)
                 list[kind] = list[kind] + mask:to("f32"):sum():item()
             end
-            add(counts.saturated, size:ge(LARGEST[codes:dtype()]))
+            add(counts.saturated, size:ge(math.floor(mx.dtypes[codes:dtype()].bound)))
             add(counts.flushed, size:eq(0) * values:ne(0))
             counts.all[kind] = counts.all[kind] + codes:numel()
         end)

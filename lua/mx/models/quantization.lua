@@ -18,18 +18,18 @@ quantization.RECIPES = {
     fp8 = { codes = "e4m3", gradient = "e4m3" },
     fp8_full = { codes = "e4m3", gradient = "e5m2" },
     fp8_gpu = { codes = "e4m3", gradient = "e5m2", by_tensor = true, delayed = true },
+    fp8_nanoo = { codes = "e4m3fnuz", gradient = "e5m2fnuz", by_tensor = true, delayed = true },
     te_fp8_currentscaling = { codes = "e4m3", gradient = "e5m2", by_tensor = true },
 }
 
 --- The values of the config key.
-quantization.CHOICES = { "", "int8", "fp8", "fp8_full", "fp8_gpu", "te_fp8_currentscaling" }
+quantization.CHOICES = { "", "int8", "fp8", "fp8_full", "fp8_gpu", "fp8_nanoo", "te_fp8_currentscaling" }
 
 --- A function of the script that gets "input", "weight" or "gradient", the tensor and its codes, whenever a model
 --- quantizes one. It gets a gradient twice if it has scales by row for one product and by column for the other.
 quantization.watch = nil
 
 local HISTORY = 1024 -- steps, as in Flax
-local LARGEST = { i8 = 127.5, e4m3 = 448, e5m2 = 57344 } -- what a scale makes of the largest magnitude
 -- The products of a layer; the rows of delayed scales have this order.
 local PRODUCTS = {
     "query", "key", "value", "out", "wi", "wi_0", "wi_1", "wo", "query_a", "query_b", "kv_a", "kv_b", "experts.wi",
@@ -81,8 +81,8 @@ local function start_history(self, model)
     self.history = nn.buffer(model.buffers, "quantization.history", { n, KINDS, HISTORY })
     self.largest = mx.zeros({ n, KINDS }):keep()
     self.scales, self.notes = elements(self.scale), elements(self.largest)
-    self.inverse = (1 / mx.tensor { { LARGEST[self.recipe.codes], LARGEST[self.recipe.codes],
-        LARGEST[self.recipe.gradient] } }):keep()
+    local bound, bound_of_gradient = mx.dtypes[self.recipe.codes].bound, mx.dtypes[self.recipe.gradient].bound
+    self.inverse = (1 / mx.tensor { { bound, bound, bound_of_gradient } }):keep()
 end
 
 --- The state of a model's quantization, with scales and histories among model.buffers; nil if its shape has none.
@@ -116,7 +116,7 @@ local function fixed(self, kind, x)
         return x, nil
     end
     return mx.clamp(x, { min = -range, max = range }), mx.full({ kind == WEIGHT and x:size(#x:size()) or 1 },
-        { value = range / LARGEST[self.recipe.codes] })
+        { value = range / mx.dtypes[self.recipe.codes].bound })
 end
 
 local function quantize(self, i, name, kind, x, trains)
@@ -155,7 +155,7 @@ local function scale_of_all(self, x, axes)
         local flat = x:detach():abs():view(-1, x:size(#x:size()))
         local largest = self.recipe.by_tensor and flat:max() or flat:max { dim = 1 }
         largest = mx.all_reduce(largest:to("f32"), { axis = axes, op = "max" })
-        local scale = largest * (1 / LARGEST[self.recipe.codes])
+        local scale = largest * (1 / mx.dtypes[self.recipe.codes].bound)
         return mx.where(scale:lt(2 ^ -63), mx.ones(scale:size()), scale)
     end)
 end

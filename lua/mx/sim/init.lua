@@ -104,11 +104,11 @@ local function check_together(path, file)
     end
     for dtype, peak in util.sorted_pairs(file.peak_flops) do
         local name = tostring(dtype)
-        local codes = name == "int8" or name == "float8"
+        local codes = name == "int8" or name == "float8" or name == "float8_fnuz"
         if codes and (type(peak) ~= "number" or peak <= 0 or peak ~= peak) then
             util.refuse("%s: peak_flops: '%s': expected a number above 0, got %s", path, name, tostring(peak))
         elseif not codes and not util.contains(util.float_names(), name) then
-            util.refuse("%s: peak_flops: '%s': expected %s, int8 or float8", path, name,
+            util.refuse("%s: peak_flops: '%s': expected %s, int8, float8 or float8_fnuz", path, name,
                 table.concat(util.float_names(), ", "))
         end
     end
@@ -258,6 +258,7 @@ function sim.pod(name, slices, values)
             bf16_flops = hardware.peak_flops.bfloat16,
             f32_flops = hardware.f32_products_flops or hardware.peak_flops.float32,
             i8_flops = hardware.peak_flops.int8, f8_flops = hardware.peak_flops.float8,
+            f8_fnuz_flops = hardware.peak_flops.float8_fnuz,
             tile = math.tointeger(hardware.matrix_unit_tile), multiprocessors = hardware.multiprocessors,
             product_tile_m = product_tile[1], product_tile_n = product_tile[2], memory_bytes = hardware.memory_bytes,
             memory_Bps = hardware.memory_Bps, host_Bps = hardware.host_Bps, launch_s = hardware.launch_s or 0,

@@ -398,44 +398,33 @@ function TestDecomposer.test_permutes_are_split_from_a_size_on()
     mx.comm_options { permute_decomposer_bytes = NEVER }
 end
 
--- A rank that comes late keeps the others waiting while they could compute with what they have: half as long as their
--- own block takes. The least of several tries, since others may use the machine.
+-- A rank that comes late keeps the others waiting while they could compute with what they have. What a rank waits for
+-- before it computes its own block, by the order in the trace: both permutes that bring the next block, keys and
+-- values, or none if they are split.
 if ranks > 1 and ranks <= 2 then
     function TestDecomposer.test_split_permutes_are_less_exposed()
         local q, k, v = block()
-        local options = { axis = "context", causal = false }
-        local function time_of(fn)
-            local least = math.huge
-            for _ = 1, 5 do
-                local step <close> = mx.step()
-                mx.barrier()
-                local start = mx.now()
-                fn()
-                least = math.min(least, mx.now() - start)
-            end
-            return least
-        end
-        local own = mx.all_reduce_(mx.tensor(time_of(function() mx.attention(q, k, v) end)), { op = "max" }):item()
-        local function exposed(bytes)
-            local least = math.huge
+        local function waits_before_own_block(bytes)
+            local step <close> = mx.step()
             mx.comm_options { permute_decomposer_bytes = bytes }
-            for _ = 1, 7 do
-                local step <close> = mx.step()
-                mx.barrier()
-                mx.comm_stats(true)
-                local start = mx.now()
-                repeat until rank > 0 or mx.now() > start + own / 2
-                mx.ring_attention(q, k, v, options)
-                least = math.min(least, mx.comm_stats(true).exposed_s)
-            end
+            mx.barrier()
+            mx.trace_start()
+            local start = mx.now()
+            repeat until rank > 0 or mx.now() > start + 0.02
+            mx.ring_attention(q, k, v, { axis = "context", causal = false })
+            mx.trace_stop()
             mx.comm_options { permute_decomposer_bytes = NEVER }
-            return least
+            local waits = 0
+            for _, event in ipairs(mx.trace_events()) do
+                if event.name == "attention" then
+                    return waits
+                end
+                waits = waits + (event.kind == "wait" and event.name == "collective_permute" and 1 or 0)
+            end
+            lu.fail("the trace has no attention")
         end
-        local blocking, split = exposed(NEVER), exposed(1)
-        if rank == 1 then
-            lu.assertTrue(blocking >= 0.4 * own, ("%g s of %g are exposed"):format(blocking, own))
-            lu.assertTrue(split <= 0.5 * blocking, ("%g s are exposed, and %g when split"):format(blocking, split))
-        end
+        lu.assertEquals(waits_before_own_block(NEVER), 2)
+        lu.assertEquals(waits_before_own_block(1), 0)
     end
 end
 

@@ -138,6 +138,41 @@ static double attention_seconds(const mx_sim_chip *chip, const mx_call *call)
                                            : kernel_seconds(chip, call, kernel->dq, 3, BACKWARD_OPS));
 }
 
+/* ---- experts ---- */
+
+/* A product of a mask (tokens of a sequence, slots of its experts) with tokens or rows, for `sequences`. */
+typedef struct masked {
+    double products, sequences, tokens, slots, width;
+} masked;
+
+/* The products with masks of an operation on tokens (sequences, tokens, width); none of it if these are no sequences:
+ * then single weights move, or rows that stay with their expert. The gradient of a weighted sum has one product for the
+ * rows and one for the weights. */
+static masked masked_of(const mx_call *call)
+{
+    bool sums = call->op == &mx_op_moe_combine || call->op == &mx_op_moe_combine_grad;
+    if ((!sums && call->op != &mx_op_moe_gather) || call->in[2]->shape.n_dims != 3)
+        return (masked){0};
+    const int64_t *place = call->in[2]->shape.size;
+    double sequences = (double)place[0];
+    return (masked){.products = call->op == &mx_op_moe_combine_grad ? 2 : 1,
+                    .sequences = sequences,
+                    .tokens = (double)place[1],
+                    .slots = (double)mx_count(call->in[1]) / fmax(1, sequences),
+                    .width = (double)mx_row_width(call->in[0])};
+}
+
+static double masked_flops(const mx_sim_chip *chip, const masked *m)
+{
+    return 2 * m->products * m->sequences * tiles(m->tokens, chip->tile) * tiles(m->slots, chip->tile) *
+           tiles(m->width, chip->tile);
+}
+
+static double mask_bytes(const masked *m)
+{
+    return m->products * m->sequences * m->tokens * m->slots * (double)mx_dtype_bytes(MX_BF16);
+}
+
 /* ---- vocabulary ---- */
 
 /* FLOPs of an embedding, or of its gradient, as a product with one-hot vectors; 0: the operation is another. */
@@ -194,6 +229,7 @@ mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const 
     double rate = mx_sim_memory_rate(chip);
     mx_chip_time t = {.memory_s = own / rate, .unit = cost->work};
     double one_hot = chip->one_hot_embedding ? one_hot_flops(chip, call) : 0;
+    masked by_mask = chip->expert_masks ? masked_of(call) : (masked){0};
     if (cost->work == MX_WORK_ATTENTION) {
         t.arithmetic_s = attention_seconds(chip, call);
     } else if (cost->work == MX_WORK_PRODUCT) {
@@ -202,6 +238,10 @@ mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const 
     } else if (one_hot > 0) {
         t.unit = MX_WORK_PRODUCT;
         t.arithmetic_s = one_hot / (chip->peak_flops[MX_BF16] * chip->matrix_efficiency);
+    } else if (by_mask.products > 0) {
+        t.unit = MX_WORK_PRODUCT;
+        t.arithmetic_s = masked_flops(chip, &by_mask) / (chip->peak_flops[MX_BF16] * chip->matrix_efficiency);
+        t.memory_s += mask_bytes(&by_mask) / rate;
     } else {
         t.arithmetic_s = vector_seconds(chip, cost->flops);
     }

@@ -11,6 +11,9 @@
  * The loss writes and reads all logits; it may compute them a second time. An embedding may be a product of one-hot
  * vectors and the table.
  *
+ * Experts with a capacity may get their tokens, and give their results, by products with masks (`expert_masks`): a mask
+ * has an element for each token of a sequence and each slot of the experts, in bf16.
+ *
  * Attention is computed in blocks of queries by keys. A block that a mask rules out is skipped; any other is computed
  * whole, and has an overhead beside its arithmetic. head_dim is padded to the matrix unit. The softmax of the scores
  * runs on the vector unit beside the products. Without a kernel for attention (`scores_in_memory`), the compiler writes
@@ -54,6 +57,7 @@ typedef struct mx_sim_chip {
     double logit_bytes;      /* memory traffic of the loss for each logit, beside that of its products */
     bool logits_again;       /* backward computes the logits again */
     bool one_hot_embedding;  /* embeddings are products with one-hot vectors */
+    bool expert_masks;       /* tokens move to experts and back by products with masks, a sequence at a time */
     mx_attention_kernel attention;
 } mx_sim_chip;
 

@@ -37,6 +37,10 @@ function TestSimExperts.test_by_hand()
     -- A limit of one even share of each sequence: 16 rows of an expert.
     local limited = of(config("hardware=v5e-8", "sparse_matmul=false", "capacity_factor=0.5"))
     lu.assertEquals(limited.rows, 8 * 8 * 8)
+    -- With 1.25 times that, a pod computes 20 rows of each expert for each sequence, this machine those of all slots.
+    local words = { "sparse_matmul=false", "capacity_factor=1.25" }
+    lu.assertEquals(of(config("hardware=v5e-8", table.unpack(words))).rows, 8 * 8 * 20)
+    lu.assertEquals(of(config("hardware=host-8", table.unpack(words))).rows, 1024)
     lu.assertNil(experts.of(config("num_experts=1"), mx.models.shape(config("num_experts=1")), nil))
 end
 
@@ -48,6 +52,9 @@ function TestSimExperts.test_a_step_has_these_products()
         { "ici_expert_parallelism=8", "simulated_expert_imbalance=1.25" },
         { "ici_expert_parallelism=8", "simulated_expert_imbalance=1.25", "use_ring_of_experts=true" },
         { "ici_expert_parallelism=4", "ici_fsdp_parallelism=2", "ragged_buffer_factor=1.5" },
+        { "sparse_matmul=false", "capacity_factor=1.25" },
+        { "sparse_matmul=false", "capacity_factor=1.25", "ici_expert_parallelism=2", "ici_fsdp_parallelism=4" },
+        { "sparse_matmul=false", "capacity_factor=1.25", "ici_expert_parallelism=8" },
     }) do
         local cfg, found = config("hardware=v5e-8", table.unpack(words)), nil
         local e = of(cfg)
@@ -59,6 +66,33 @@ function TestSimExperts.test_a_step_has_these_products()
             found = found or row.op == "grouped_matmul" and row.shapes == shapes
         end
         lu.assertTrue(found, shapes)
+    end
+end
+
+-- Two sequences of 256 tokens of 4,096 features, 2 of 4 experts each, with a capacity of 160 slots: the mask of a
+-- sequence is (256, 640). Moving the tokens is a product of it, adding up the results another; the gradient of a
+-- weighted sum has one for rows and one for weights. Weights that travel alone are copied.
+function TestSimExperts.test_products_with_masks()
+    for masks, peak in pairs { [true] = 197e12, [false] = 1e300 } do
+        mx.sim.start("v5e-1", 1, { matrix_efficiency = 1, memory_efficiency = 1, expert_masks = masks })
+        local h, experts = mx.zeros({ 2, 256, 4096 }, "bf16"), mx.zeros({ 2, 256, 2 }, "i32")
+        local weights = mx.zeros { 2, 256, 2 }
+        local order, place = mx.moe_sort(experts, { experts = 4, capacity = 160, sequences = 2, rows = 1280 })
+        local product_s = 2.0 * 2 * 256 * 640 * 4096 / peak
+        local function assert_products(n, fn)
+            mx.sim_times(true)
+            local result = fn()
+            lu.assertAlmostEquals(mx.sim_times().matrix_s, n * product_s, 1e-12)
+            return result
+        end
+        local rows = assert_products(1, function() return mx.moe_gather(h, order, place) end)
+        rows:requires_grad()
+        weights:requires_grad()
+        local y = assert_products(1, function() return mx.moe_combine(rows, order, place, weights) end)
+        local loss = y:to("f32"):sum()
+        assert_products(2, function() mx.backward(loss) end)
+        assert_products(0, function() mx.moe_gather(mx.zeros { 1024, 1 }, order, place:view(1024, 1)) end)
+        mx.sim.stop()
     end
 end
 

@@ -141,16 +141,28 @@ function moe.capacity(part, S, run)
     return math.max(1, math.floor(math.ceil(S * part.top / part.experts) * part.capacity))
 end
 
+-- Whether this is the simulation of a pod that moves tokens by products with masks. Its experts compute all slots of
+-- their capacity, with or without a token.
+local function has_masks(capacity)
+    return capacity > 0 and mx.is_simulated() and mx.sim.now ~= nil and mx.sim.now.expert_masks == true
+end
+
 -- The most rows that `count` experts get of the slots of so many sequences.
 local function most_rows(slots, sequences, count, capacity)
-    return capacity > 0 and math.min(slots, sequences * count * capacity) or slots
+    if capacity == 0 then
+        return slots
+    end
+    local all = sequences * count * capacity
+    return has_masks(capacity) and all or math.min(slots, all)
 end
 
 -- The rows of a buffer for experts whose even share is `share` rows, and that get at most `most`. `needed` reads from
 -- the choices how many rows they get. That is rounded up to a sixteenth of the share, so that buffers of the same sizes
 -- come back. A simulated pod has no choices, and a declared imbalance.
-local function buffer_rows(part, share, most, needed)
-    if part.buffer > 0 then
+local function buffer_rows(part, share, most, capacity, needed)
+    if has_masks(capacity) then
+        return most
+    elseif part.buffer > 0 then
         return math.min(most, math.ceil(share * part.buffer))
     elseif mx.is_simulated() then
         return math.min(most, math.ceil(share * part.imbalance))
@@ -183,7 +195,7 @@ local function compute(model, part, products, h, shares, experts, capacity)
     local sort = { experts = part.experts, first = first, count = count, capacity = capacity, sequences = sequences }
     sort.rows = most_rows(experts:numel(), sequences, count, capacity)
     if count < part.experts then
-        sort.rows = buffer_rows(part, experts:numel() * count / part.experts, sort.rows, function()
+        sort.rows = buffer_rows(part, experts:numel() * count / part.experts, sort.rows, capacity, function()
             local loads = mx.moe_count(experts, { experts = part.experts, sequences = sequences })
             loads = mx.narrow(loads, { dim = 2, start = first + 1, length = count })
             return (capacity > 0 and mx.minimum(loads, capacity) or loads):sum():item()
@@ -204,7 +216,7 @@ local function sort_for_ranks(model, part, experts, capacity)
     local of_ranks = parallel:rows_of_ranks(counts)
     local ranks, own = of_ranks:size(1), mx.narrow(of_ranks, { dim = 2, start = first + 1, length = count })
     local received = buffer_rows(part, ranks * slots * count / part.experts,
-        ranks * most_rows(slots, sequences, count, capacity), function() return own:sum():item() end)
+        ranks * most_rows(slots, sequences, count, capacity), capacity, function() return own:sum():item() end)
     return {
         order = order, place = place, of_ranks = of_ranks, sent = sort.rows, received = received,
         counts = own:sum { dim = 1 },

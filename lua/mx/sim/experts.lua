@@ -52,7 +52,8 @@ function experts.of(cfg, shape, plan)
     local rows = math.ceil(q.tokens * ranks * part.top * count / part.experts * imbalance)
     if part.capacity > 0 then
         local each = mx.models.part(part).capacity(part, cfg.max_target_length, {})
-        rows = math.min(rows, math.floor(q.sequences * ranks * count * each))
+        local all = math.floor(q.sequences * ranks * count * each)
+        rows = mx.sim.has_expert_masks(cfg) and all or math.min(rows, all)
     end
     local width = part.width / q.tensor
     local weight = quantization.is_product(shape, "layer1.experts.wo.weight") and 1 or q.width

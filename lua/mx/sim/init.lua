@@ -273,6 +273,7 @@ function sim.pod(name, slices, values)
             attention_step_s = hardware.attention_step_s, logits_again = hardware.logits_again,
             memory_efficiency = hardware.memory_efficiency or 1,
             vector_flops = hardware.vector_flops, one_hot_embedding = hardware.one_hot_embedding or false,
+            expert_masks = hardware.expert_masks,
             logit_bytes = hardware.logit_bytes or (hardware.fuses ~= false and LOGIT_BYTES or 0),
             attention = attention_kernel(hardware),
         },
@@ -294,6 +295,15 @@ local function has_no_kernel(config)
     return config.attention == "dot_product" or config.attention == "autoselected" and biased
 end
 
+--- Whether tokens move to experts and back by products with masks: in MaxText, those of sparse_matmul=false with a
+--- capacity. Runs on this machine copy rows instead.
+---@param config table
+---@return boolean
+function sim.has_expert_masks(config)
+    local is_pod = config.hardware ~= "" and sim.split_name(config.hardware) ~= "host"
+    return is_pod and not config.sparse_matmul and config.capacity_factor > 0
+end
+
 --- The settings of a config for the pod, besides hardware and slices.
 ---@param config table
 ---@return table<string, any> values for sim.start
@@ -309,6 +319,7 @@ function sim.settings(config)
     settings.dcn_Bps = config.dcn_Bps > 0 and config.dcn_Bps or nil
     settings.collective_streams = config.collective_streams > 0 and config.collective_streams or nil
     settings.one_hot_embedding, settings.logits_again = config.use_iota_embed, config.num_vocab_tiling > 1
+    settings.expert_masks = sim.has_expert_masks(config)
     settings.attention_kernel = {
         scores_in_memory = has_no_kernel(config), fused_backward = config.sa_use_fused_bwd_kernel,
         fixed_maximum = config.use_max_logit_estimate >= 0,

@@ -89,6 +89,7 @@ static void read_network(lua_State *L, int i, mx_network *network)
                             .slice_chips = (int)positive(L, i, "slice_chips"),
                             .has_dies = mxl_field_boolean(L, i, "has_dies", false),
                             .ring_order = mxl_field_boolean(L, i, "ring_order", false),
+                            .rings = (int)mxl_field_number(L, i, "rings", 0),
                             .splits_sides = mxl_field_boolean(L, i, "splits_sides", false),
                             .ici_efficiency = share(L, i, "ici_efficiency"),
                             .dcn_efficiency = share(L, i, "dcn_efficiency")};

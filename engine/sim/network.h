@@ -23,9 +23,10 @@ typedef struct mx_network {
     int n_dims; /* dimensions of the torus, the last one innermost; 0: a switch */
     mx_network_dim dim[MX_NETWORK_DIMS];
     int slice_chips;
-    bool has_dies;                         /* the last dimension is the dies of a chip, which JAX gives away first */
-    bool ring_order;                       /* JAX numbers the chips of this slice along a ring */
-    bool splits_sides;                     /* several axes may share a dimension (allow_split_physical_axes) */
+    bool has_dies;     /* the last dimension is the dies of a chip, which JAX gives away first */
+    bool ring_order;   /* JAX numbers the chips of this slice along a ring */
+    bool splits_sides; /* several axes may share a dimension (allow_split_physical_axes) */
+    int rings; /* chips of an inner axis: two rows of chips of a 16 x 16 slice, 4 or 8 in all (custom_mesh); 0: none */
     double switch_Bps;                     /* from a chip into the switch, one way */
     double hop_s;                          /* latency between neighbouring chips */
     double dcn_Bps;                        /* from a chip to other slices, one way */

@@ -208,12 +208,38 @@ static mx_status place(const mx_network *network, const mx_axis *mesh, int n, wa
     return MX_OK;
 }
 
+/* custom_mesh: the last of two axes on blocks of two rows of chips, the other one on the blocks. */
+static mx_status place_rings(const mx_network *network, const mx_axis *mesh, int n, mx_placement *out)
+{
+    enum { SIDE = 16 };
+    int outer = -1, inner = -1, axes = 0, columns = network->rings / 2;
+    for (int a = 0; a < n; a++)
+        if (mesh[a].ici > 1) {
+            outer = inner;
+            inner = a;
+            axes++;
+        }
+    if (network->n_dims != 2 || network->dim[0].size != SIDE || network->dim[1].size != SIDE || axes != 2 ||
+        mesh[inner].ici != network->rings)
+        return mx_fail(MX_ERR_VALUE,
+                       "custom_mesh = hybrid_ring_%dx%d needs a slice of 16x16 and two axes, the last of "
+                       "them (in the order of the mesh) of %d chips: change the sizes or leave it out",
+                       SIDE * SIDE / network->rings, network->rings, network->rings);
+    out->part[inner][0] = 2;
+    out->part[inner][1] = columns;
+    out->part[outer][0] = SIDE / 2;
+    out->part[outer][1] = SIDE / columns;
+    return MX_OK;
+}
+
 mx_status mx_placement_choose(const mx_network *network, const mx_axis *mesh, int n, mx_placement *out)
 {
     for (int a = 0; a < n; a++)
         memcpy(out->part[a], ONES.of, sizeof ONES.of);
-    if (network->n_dims == 0)
+    if (network->n_dims == 0 && network->rings == 0)
         return MX_OK;
+    if (network->rings > 0)
+        return place_rings(network, mesh, n, out);
     if (network->ring_order)
         return place(network, mesh, n, IN_ORDER, out);
     mx_status status = place(network, mesh, n, WHOLE, out);

@@ -75,9 +75,9 @@ end
 function TestSimExperts.test_products_with_masks()
     for masks, peak in pairs { [true] = 197e12, [false] = 1e300 } do
         mx.sim.start("v5e-1", 1, { matrix_efficiency = 1, memory_efficiency = 1, expert_masks = masks })
-        local h, experts = mx.zeros({ 2, 256, 4096 }, "bf16"), mx.zeros({ 2, 256, 2 }, "i32")
+        local h, chosen = mx.zeros({ 2, 256, 4096 }, "bf16"), mx.zeros({ 2, 256, 2 }, "i32")
         local weights = mx.zeros { 2, 256, 2 }
-        local order, place = mx.moe_sort(experts, { experts = 4, capacity = 160, sequences = 2, rows = 1280 })
+        local order, place = mx.moe_sort(chosen, { experts = 4, capacity = 160, sequences = 2, rows = 1280 })
         local product_s = 2.0 * 2 * 256 * 640 * 4096 / peak
         local function assert_products(n, fn)
             mx.sim_times(true)

@@ -155,6 +155,26 @@ function TestTopology.test_the_line_of_a_run()
     lu.assertNil(mx.sim.topology.line())
 end
 
+-- MaxText's reshape_mesh_to_rings: tensor around 2 x 2 or 2 x 4 neighbours, fsdp over these blocks.
+function TestTopology.test_custom_mesh()
+    local words = { "hardware=v6e-256", "allow_split_physical_axes=true" }
+    for name, columns in pairs { hybrid_ring_64x4 = 2, hybrid_ring_32x8 = 4 } do
+        words[3], words[4] = "custom_mesh=" .. name, "ici_tensor_parallelism=" .. 2 * columns
+        mesh(table.unpack(words))
+        local placed = mx.sim_placement()
+        lu.assertEquals({ placed.tensor[1], placed.tensor[2] }, { 2, columns })
+        lu.assertEquals({ placed.fsdp[1], placed.fsdp[2] }, { 8, 16 // columns })
+    end
+    words[3], words[4] = "custom_mesh=hybrid_ring_64x4", "ici_tensor_parallelism=8"
+    lu.assertErrorMsgContains("custom_mesh = hybrid_ring_64x4 needs a slice of 16x16 and two axes, the last of them "
+        .. "(in the order of the mesh) of 4 chips", mesh, table.unpack(words))
+    for _, hardware in ipairs { "v6e-64", "v5p-64", "h100-8" } do
+        words[1], words[4] = "hardware=" .. hardware, "ici_tensor_parallelism=4"
+        lu.assertErrorMsgContains("needs a slice of 16x16", mesh, table.unpack(words))
+    end
+    lu.assertErrorMsgContains("custom_mesh", mx.config.load, { "hardware=v6e-256", "custom_mesh=hybrid_ring_64x4" })
+end
+
 -- 512 chips of v5p: 8x8x8 has no place for tensor = 16.
 function TestTopology.test_a_mesh_that_needs_another_shape()
     lu.assertErrorMsgContains("ici_tensor_parallelism = 16 does not fit the slice 8x8x8: no whole sides of 8x8x8 "

@@ -280,7 +280,7 @@ function sim.pod(name, slices, values)
         network = {
             dims = hardware.dims, slice_chips = chips * math.tointeger(hardware.dies or 1),
             has_dies = (hardware.dies or 1) > 1, ring_order = topology.is_ring(hardware, chips),
-            splits_sides = hardware.allow_split_physical_axes, hop_s = hardware.hop_latency_s,
+            splits_sides = hardware.allow_split_physical_axes, rings = hardware.rings, hop_s = hardware.hop_latency_s,
             one_stream = hardware.collective_streams == 1,
             switch_Bps = hardware.switch_Bps or 0, dcn_Bps = dcn_Bps(hardware), dcn_hop_s = hardware.dcn_hop_latency_s,
             ici_efficiency = hardware.ici_efficiency or 1, dcn_efficiency = hardware.dcn_efficiency or 1,
@@ -314,6 +314,7 @@ function sim.settings(config)
         settings[key] = config[key] or nil
     end
     settings.allow_split_physical_axes = config.allow_split_physical_axes or nil
+    settings.rings = tonumber(config.custom_mesh:match("%d+$"))
     settings.topology = config.topology ~= "" and config.topology or nil
     settings.network = config.network ~= "" and config.network or nil
     settings.dcn_Bps = config.dcn_Bps > 0 and config.dcn_Bps or nil

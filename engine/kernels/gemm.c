@@ -6,7 +6,26 @@
 
 #include <cblas.h>
 #include <omp.h>
+#include <stdlib.h>
 #include <string.h>
+
+/* Of OpenBLAS built for several core types; weak: other builds lack them. */
+void gotoblas_dynamic_init(void) __attribute__((weak));
+void gotoblas_dynamic_quit(void) __attribute__((weak));
+
+/* An OpenBLAS older than the processor falls back to a core type without AVX: a fifth of the rate. It is then started
+ * again with the newest type that this processor can run. */
+__attribute__((constructor)) static void choose_blas_core(void)
+{
+    static const char name[] = "OPENBLAS_CORETYPE";
+    bool too_old = mx_isa_best() >= MX_ISA_AVX2 && strcmp(openblas_get_corename(), "Prescott") == 0;
+    if (!too_old || getenv(name) || !gotoblas_dynamic_init || !gotoblas_dynamic_quit)
+        return;
+    setenv(name, mx_isa_best() >= MX_ISA_AVX512 ? "SkylakeX" : "Haswell", 1);
+    gotoblas_dynamic_quit();
+    gotoblas_dynamic_init();
+    unsetenv(name); /* it stands for the user's choice */
+}
 
 /* Below this many multiply-adds a second thread costs more than it saves. */
 enum { SMALL_PRODUCT = 64 * 64 * 64 };

@@ -1,8 +1,9 @@
-/* Every path has every kernel: its own, or that of the path below it. Nothing is run, so this covers the paths that
- * this processor lacks. */
+/* Every path has every kernel: its own, or that of the path below it. No kernel is run, so this covers the paths that
+ * this processor lacks. And the path that is used unless --isa names one has the fastest instruction for bf16. */
 #include "kernels/context.h"
 
 #include "check.h"
+#include "kernels/peak.h"
 
 #include <string.h>
 
@@ -11,6 +12,22 @@ static bool may_lack(mx_isa isa, const char *kernel)
 {
     return (isa == MX_ISA_PORTABLE && strcmp(kernel, "thin") == 0) ||
            (isa < MX_ISA_AVX512 && strcmp(kernel, "micro_vnni") == 0);
+}
+
+/* Instructions differ in rate by factors of two, so a factor of 1.5 is far from each: 0.01 s of a busy machine suffice.
+ */
+static void check_fastest(void)
+{
+    double rates[MX_ISAS] = {0}, highest = 0;
+    for (int round = 0; round < 3; round++)
+        for (int isa = 0; isa <= (int)mx_isa_best(); isa++) {
+            double rate = 0;
+            CHECK(!mx_peak_fma((mx_isa)isa, MX_BF16, 1, 0.01, &rate), "%s: no peak", mx_isa_name((mx_isa)isa));
+            rates[isa] = rate > rates[isa] ? rate : rates[isa];
+            highest = rate > highest ? rate : highest;
+        }
+    CHECK(rates[mx_isa_current()] > highest / 1.5, "%s has %.0f GFLOP/s, another path %.0f",
+          mx_isa_name(mx_isa_current()), rates[mx_isa_current()] * 1e-9, highest * 1e-9);
 }
 
 int main(void)
@@ -26,5 +43,6 @@ int main(void)
     CHECK(amx->attention_f32 == below->attention_f32 && amx->peak_f32 == below->peak_f32, "amx does not inherit f32");
     CHECK(amx->micro != below->micro && amx->attention_bf16 != below->attention_bf16, "amx has no products of its own");
     CHECK(mx_kernels_current() == mx_kernels_of(mx_isa_current()), "another path than the one in use");
+    check_fastest();
     return check_done();
 }

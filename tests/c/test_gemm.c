@@ -4,7 +4,9 @@
 #include "kernels/context.h"
 #include "kernels/gemm.h"
 
+#include <cblas.h>
 #include <omp.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { GAP = 3, GUARD = 0x5a }; /* unused elements at the end of each row; the byte they hold */
@@ -365,6 +367,9 @@ static void test_column_sum(int64_t rows, int64_t n, mx_dtype dtype)
 
 int main(void)
 {
+    CHECK(mx_isa_best() < MX_ISA_AVX2 || getenv("OPENBLAS_CORETYPE") ||
+              strcmp(openblas_get_corename(), "Prescott") != 0,
+          "OpenBLAS leaves AVX unused");
     omp_set_num_threads(2);
     if (no_isa())
         return check_done();

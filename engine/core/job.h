@@ -30,10 +30,10 @@ typedef struct mx_job_about {
     int tensors;       /* number of tensors in the bucket */
 } mx_job_about;
 
-/* A part of a simulated job: the resource that it used, and for how long. */
+/* A part of a simulated job: the resource that it used, for how long, and its share of the bytes that the job sends. */
 typedef struct mx_job_part {
     const char *track; /* "network in the slice"; NULL: no such part */
-    double seconds;
+    double seconds, bytes;
 } mx_job_part;
 
 enum { MX_JOB_HELD, MX_JOB_QUEUED, MX_JOB_FINISHED };

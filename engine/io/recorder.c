@@ -102,6 +102,7 @@ static void on_ended(const mx_job *job)
     }
     for (int i = 0; i < 2 && job->part[i].track; i++) {
         event.track = mx_intern(job->part[i].track);
+        event.bytes = job->part[i].bytes;
         event.start_s = start_s;
         event.end_s = start_s += job->part[i].seconds;
         add(event);

@@ -235,11 +235,12 @@ static mx_status exchange(mx_job *job)
     job->start_s = start;
     job->end_s = start + t.ici_s + t.dcn_s;
     job->exposed_s = t.dcn_s > t.ici_s ? &times->dcn_s : &times->ici_s;
+    double across = b->bytes_sent * mx_network_share_across(&route, b->x.what.kind);
     int n_parts = 0;
     if (t.ici_s > 0)
-        job->part[n_parts++] = (mx_job_part){"network in the slice", t.ici_s};
+        job->part[n_parts++] = (mx_job_part){"network in the slice", t.ici_s, b->bytes_sent - across};
     if (t.dcn_s > 0)
-        job->part[n_parts++] = (mx_job_part){"network between slices", t.dcn_s};
+        job->part[n_parts++] = (mx_job_part){"network between slices", t.dcn_s, across};
     for (int d = 0; d < MX_NETWORK_DIMS; d++)
         if (t.ici_s > 0 && route.size[d] > 1)
             c->dim_free_s[d] = job->end_s;
@@ -295,7 +296,7 @@ static mx_status move(mx_job *job, void *data, mx_range range, int64_t bytes, bo
     job->start_s = fmax(c->clock_s, *free_s);
     job->end_s = job->start_s + (double)bytes / c->pod.chip.host_Bps;
     job->exposed_s = &c->times.host_s;
-    job->part[0] = (mx_job_part){"transfers to the host", job->end_s - job->start_s};
+    job->part[0] = (mx_job_part){"transfers to the host", job->end_s - job->start_s, (double)bytes};
     *free_s = job->end_s;
     c->times.host_busy_s += job->end_s - job->start_s;
     return MX_OK;

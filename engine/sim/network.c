@@ -160,6 +160,19 @@ mx_network_time mx_network_cost(const mx_network *network, const mx_route *route
     return t;
 }
 
+/* A gather brings a rank the parts of the n - 1 others: those of (m - 1) counterparts come from other slices, the rest,
+ * with theirs, from inside. In an exchange, n - n / m of the n - 1 others are in other slices. */
+double mx_network_share_across(const mx_route *route, mx_exchange_kind kind)
+{
+    double n = route->ranks, m = route->slices;
+    if (m == 1)
+        return 0;
+    if (kind == MX_PERMUTE || kind == MX_POINT)
+        return 1;
+    bool exchanges = kind == MX_ALL_TO_ALL || kind == MX_ALL_TO_ALL_ROWS;
+    return (exchanges ? n - n / m : m - 1) / (n - 1);
+}
+
 int mx_network_hops(const mx_network *network, const mx_route *route, int distance)
 {
     if (network->n_dims == 0 || route->slices > 1)

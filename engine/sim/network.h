@@ -59,6 +59,9 @@ typedef struct mx_network_time {
 /* MX_POINT costs what a permute of the same bytes does: the message of each rank to a neighbour. */
 mx_network_time mx_network_cost(const mx_network *network, const mx_route *route, mx_exchange_kind kind, double bytes);
 
+/* Of the bytes that a rank sends in a collective, the share that leaves its slice. */
+double mx_network_share_across(const mx_route *route, mx_exchange_kind kind);
+
 /* The number of links between neighbours along the group that a message crosses between two of its `ranks` that are
  * `distance` apart: on a ring, the shorter way; 1 on a switch and between slices. */
 int mx_network_hops(const mx_network *network, const mx_route *route, int distance);

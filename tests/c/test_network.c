@@ -272,6 +272,19 @@ static void test_efficiency(void)
     CHECK(near(after.dcn_s, 4 * (before.dcn_s - 1e-5), 1e-9), "a quarter of the network's");
 }
 
+/* Two slices of four: of 7 parts, one comes from the counterpart; of 7 messages of an exchange, four go across. */
+static void test_bytes_across_slices(void)
+{
+    mx_network pod = torus(2, (int[]){2, 2}, false, LINK);
+    mx_axis mesh[] = {{"data", 1, 2}, {"fsdp", 4, 1}};
+    mx_route all = route_of(&pod, mesh, 2, 0), inside = route_of(&pod, mesh, 2, 2), across = route_of(&pod, mesh, 2, 1);
+    CHECK(near(mx_network_share_across(&all, MX_ALL_REDUCE), 1.0 / 7, 1e-12), "a sum");
+    CHECK(near(mx_network_share_across(&all, MX_ALL_TO_ALL), 4.0 / 7, 1e-12), "an exchange");
+    CHECK(mx_network_share_across(&all, MX_PERMUTE) == 1, "the slowest message counts");
+    CHECK(mx_network_share_across(&inside, MX_ALL_GATHER) == 0, "inside");
+    CHECK(mx_network_share_across(&across, MX_ALL_GATHER) == 1, "only across");
+}
+
 int main(void)
 {
     test_routes();
@@ -285,5 +298,6 @@ int main(void)
     test_slices();
     test_monotonic();
     test_efficiency();
+    test_bytes_across_slices();
     return check_done();
 }

@@ -455,6 +455,22 @@ function TestPod.test_collectives_are_counted()
     assert_near(t.ici_s, 0.75 * 4 * 1024000 / (4.5e10 + 4.5e10 / 2))
 end
 
+-- Eight ranks in two slices: of 7 parts that a rank sends, one leaves the slice. A trace has an event for each network.
+function TestPod.test_the_events_of_a_collective_share_its_bytes()
+    mx.sim.start("v5e-4", 2, constants())
+    mx.train.mesh(mx.config.load({ "num_slices=2", "ici_fsdp_parallelism=4" }, { simulate = false }))
+    mx.trace_start()
+    mx.all_gather(mx.zeros({ 100, 250 }), { dim = 1 })
+    local bytes = {}
+    for _, event in ipairs(mx.trace_events()) do
+        if event.kind == "job" then
+            bytes[event.track] = (bytes[event.track] or 0) + event.bytes
+        end
+    end
+    mx.trace_stop()
+    lu.assertEquals(bytes, { ["network in the slice"] = 600000, ["network between slices"] = 100000 })
+end
+
 -- A collective in a slice takes its share of the units from what overlaps with it.
 function TestPod.test_collectives_take_units()
     local function issue(more)

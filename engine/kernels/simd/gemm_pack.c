@@ -2,8 +2,10 @@
  *
  * A panel has `width` rows of A or columns of B; below, "items". Where an item is contiguous in k (A as stored, B
  * transposed), 8 items x 8 words are loaded along k and transposed in registers; otherwise neighbouring items are
- * contiguous and a vector of them is copied. All of it is 256 bits wide for every path: packing waits for memory. */
+ * contiguous and a vector of them is copied. That is 256 bits wide on every path. Only panels of B in pairs have a
+ * wider way too: a product of few rows packs B for little arithmetic. */
 #include "kernels/simd/gemm_simd.h"
+#include "kernels/simd/transpose.h"
 
 /* What a word holds. It is a constant in every caller, so the compiler removes the branches on it. */
 typedef enum { SINGLES, PAIRS, SHORTS, BYTES, OFFSET_BYTES } word_kind;
@@ -173,7 +175,7 @@ MX_INLINE __m256i word_of_items(const source *s, int64_t item, int64_t w, int64_
     return _mm256_set_m128i(_mm_unpackhi_epi16(even, odd), _mm_unpacklo_epi16(even, odd));
 }
 
-MX_INLINE void transpose(__m256i row[8])
+MX_INLINE void transpose_eight(__m256i row[8])
 {
     __m256 t[8], u[8];
     for (int i = 0; i < 8; i += 2) {
@@ -217,7 +219,7 @@ MX_INLINE void transpose_items(const source *s, int64_t item, int64_t valid, int
         else
             for (int r = 0; r < 8; r++)
                 row[r] = r < valid ? words_of_item(s, item + r, p, n, kind) : _mm256_setzero_si256();
-        transpose(row);
+        transpose_eight(row);
         int64_t count = mx_min(8, words - w);
         if (count == 8)
             for (int t = 0; t < 8; t++)
@@ -257,10 +259,104 @@ MX_INLINE void pack_across(const source *s, int width, uint32_t *out, word_kind 
         }
 }
 
+#if MX_SIMD_512
+/* ---- panels of B, f32 or bf16, in vectors of 16 words ---- */
+
+MX_INLINE bool is_wide(mx_dtype dtype, int width, word_kind kind)
+{
+#if defined(MX_SIMD_AVX512_BF16)
+    return (kind == SINGLES || kind == PAIRS) && width % VL == 0 && !mx_dtype_is_code(dtype);
+#else
+    return kind == SINGLES && width % VL == 0 && !mx_dtype_is_code(dtype);
+#endif
+}
+
+/* The first n elements from `offset` on (at most 16; 0 or less: none), then zeros. */
+MX_INLINE vf load_wide(const source *s, int64_t offset, int64_t n)
+{
+    if (s->dtype == MX_BF16) {
+        const mx_bf16 *p = (const mx_bf16 *)s->data + offset;
+        return n >= VL ? vf_load_bf16(p) : vf_load_bf16_part(p, mx_max(n, 0));
+    }
+    const float *p = (const float *)s->data + offset;
+    return n >= VL ? vf_load(p) : vf_load_part(p, mx_max(n, 0));
+}
+
+/* Rounded to bf16. */
+MX_INLINE vi load_wide_singles(const source *s, int64_t offset, int64_t n)
+{
+    vf x = load_wide(s, offset, n);
+    vi bits = vf_bits(x), odd = vi_and(vi_shr(bits, 16), vi_set1(1));
+    if (s->dtype == MX_BF16)
+        return bits;
+    vi rounded = vi_add(bits, vi_add(odd, vi_set1(0x7fff)));
+    rounded = _mm512_mask_or_epi32(rounded, vf_is_nan(x), bits, vi_set1(0x400000));
+    return vi_and(rounded, vi_set1((int)0xffff0000u));
+}
+
+/* 16 words of one item, from element p of k on, n of whose elements exist. */
+MX_INLINE vi wide_words_of_item(const source *s, int64_t item, int64_t p, int64_t n, word_kind kind)
+{
+    int64_t offset = item * s->stride + p;
+    if (kind == SINGLES)
+        return load_wide_singles(s, offset, n);
+    if (s->dtype != MX_BF16)
+        return vf_pack_bf16(load_wide(s, offset, n), load_wide(s, offset + VL, n - VL));
+    const mx_bf16 *from = (const mx_bf16 *)s->data + offset;
+    return n >= 2 * VL ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi16((1u << n) - 1, from);
+}
+
+/* Word w of 16 neighbouring items, n of which exist. */
+MX_INLINE vi wide_word_of_items(const source *s, int64_t item, int64_t w, int64_t n, word_kind kind)
+{
+    if (kind == SINGLES)
+        return load_wide_singles(s, w * s->stride + item, n);
+    int64_t offset = 2 * w * s->stride + item;
+    vf even = load_wide(s, offset, n), odd = load_wide(s, offset + s->stride, 2 * w + 1 < s->k ? n : 0);
+    return s->dtype == MX_BF16 ? vi_or(vi_shr(vf_bits(even), 16), vf_bits(odd)) : vf_join_bf16(even, odd);
+}
+
+/* Items contiguous in k. */
+MX_INLINE void pack_wide_along(const source *s, int width, uint32_t *out, word_kind kind)
+{
+    int64_t words = words_of(s->k, kind);
+    for (int64_t item = 0; item < s->length; item += width)
+        for (int r = 0; r < width; r += VL)
+            for (int64_t w = 0; w < words; w += VL) {
+                int64_t p = w * per_word(kind), valid = s->length - item - r;
+                vf row[VL];
+                for (int i = 0; i < VL; i++)
+                    row[i] = i < valid ? vi_float(wide_words_of_item(s, item + r + i, p, s->k - p, kind)) : vf_zero();
+                transpose(row);
+                uint32_t *to = out + item * words + w * width + r;
+                for (int i = 0; i < VL && w + i < words; i++)
+                    vf_store((float *)to + i * width, row[i]);
+            }
+}
+
+/* Neighbouring items are contiguous: as pack_across. */
+MX_INLINE void pack_wide_across(const source *s, int width, uint32_t *out, word_kind kind)
+{
+    int64_t words = words_of(s->k, kind);
+    for (int64_t first = 0; first < words; first += 8)
+        for (int64_t item = 0; item < s->length; item += width)
+            for (int64_t w = first; w < mx_min(first + 8, words); w++)
+                for (int r = 0; r < width; r += VL)
+                    vi_store((int32_t *)out + item * words + w * width + r,
+                             wide_word_of_items(s, item + r, w, s->length - item - r, kind));
+}
+#endif
+
 /* The loops for one dtype, which is a constant in them. */
 MX_INLINE void pack_dtype(source s, mx_dtype dtype, bool along, int width, void *packed, word_kind kind)
 {
     s.dtype = dtype;
+#if MX_SIMD_512
+    if (is_wide(dtype, width, kind)) {
+        along ? pack_wide_along(&s, width, packed, kind) : pack_wide_across(&s, width, packed, kind);
+        return;
+    }
+#endif
     along ? pack_along(&s, width, packed, kind) : pack_across(&s, width, packed, kind);
 }
 

@@ -74,6 +74,7 @@ static void read_chip(lua_State *L, int i, mx_sim_chip *chip)
     chip->logits_again = mxl_field_boolean(L, i, "logits_again", false);
     chip->logit_bytes = mxl_field_number(L, i, "logit_bytes", 0);
     chip->one_hot_embedding = mxl_field_boolean(L, i, "one_hot_embedding", false);
+    chip->group_tile = (int)mxl_field_number(L, i, "group_tile", 0);
     chip->expert_masks = mxl_field_boolean(L, i, "expert_masks", false);
     chip->attention = read_attention(L, i);
 }

@@ -32,6 +32,22 @@ static double padded_flops(const mx_sim_chip *chip, const mx_cost *cost)
     return cost->flops * tiles(cost->m, 8) * tiles(cost->n, chip->tile) * tiles(cost->k, chip->tile) / real;
 }
 
+/* FLOPs of a grouped product; 0: the operation is another. Its kernel has tiles of `group_tile` rows in the order of
+ * all rows. A tile in which a group ends and another begins is computed once for each (MaxText, megablox/backend.py,
+ * make_group_metadata); groups rarely end with a tile. */
+static double grouped_flops(const mx_sim_chip *chip, const mx_call *call, const mx_cost *cost)
+{
+    bool adds = call->op == &mx_op_grouped_matmul_acc, sums = adds || call->op == &mx_op_grouped_matmul_grad;
+    if (chip->group_tile == 0 ||
+        (!sums && call->op != &mx_op_grouped_matmul && call->op != &mx_op_scaled_grouped_matmul))
+        return 0;
+    sums = sums || call->out[0]->shape.n_dims == 3;
+    double rows = (double)call->in[adds ? 1 : 0]->shape.size[0], each = sums ? cost->k : cost->m;
+    double groups = each > 0 ? rows / each : 0, tile = fmin(chip->group_tile, rows);
+    double visited = rows > 0 ? (ceil(rows / tile) + groups - 1) * tile : 0;
+    return 2 * visited * tiles(cost->n, chip->tile) * tiles(sums ? cost->m : cost->k, chip->tile);
+}
+
 /* Of two operands of codes; 0: the chip multiplies them as bf16. */
 static double peak_of_codes(const mx_sim_chip *chip, const mx_call *call)
 {
@@ -162,6 +178,14 @@ static masked masked_of(const mx_call *call)
                     .width = (double)mx_row_width(call->in[0])};
 }
 
+/* Bytes of rows that a compiled step moves beside those that the operation reads and writes: a gather brings the rows
+ * into the order of the tokens, and the sum over a token's experts reads what it wrote (MaxText, layers/moe.py,
+ * unpermute); backward the same the other way. */
+static double unsorted_bytes(const mx_call *call)
+{
+    return masked_of(call).products > 0 && call->op != &mx_op_moe_gather ? 2 * (double)mx_bytes(call->in[0]) : 0;
+}
+
 static double masked_flops(const mx_sim_chip *chip, const masked *m)
 {
     return 2 * m->products * m->sequences * tiles(m->tokens, chip->tile) * tiles(m->slots, chip->tile) *
@@ -233,7 +257,8 @@ mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const 
     if (cost->work == MX_WORK_ATTENTION) {
         t.arithmetic_s = attention_seconds(chip, call);
     } else if (cost->work == MX_WORK_PRODUCT) {
-        double flops = padded_flops(chip, cost) + (chip->logits_again ? logit_flops(call, cost) : 0);
+        double grouped = grouped_flops(chip, call, cost), flops = grouped > 0 ? grouped : padded_flops(chip, cost);
+        flops += chip->logits_again ? logit_flops(call, cost) : 0;
         t.arithmetic_s = flops / (peak_of(chip, call) * chip->matrix_efficiency);
     } else if (one_hot > 0) {
         t.unit = MX_WORK_PRODUCT;
@@ -242,6 +267,9 @@ mx_chip_time mx_sim_op_time(const mx_sim_chip *chip, const mx_call *call, const 
         t.unit = MX_WORK_PRODUCT;
         t.arithmetic_s = masked_flops(chip, &by_mask) / (chip->peak_flops[MX_BF16] * chip->matrix_efficiency);
         t.memory_s += mask_bytes(&by_mask) / rate;
+    } else if (chip->fuses && unsorted_bytes(call) > 0) {
+        t.memory_s += unsorted_bytes(call) / rate;
+        t.arithmetic_s = vector_seconds(chip, cost->flops);
     } else {
         t.arithmetic_s = vector_seconds(chip, cost->flops);
     }

@@ -14,6 +14,9 @@
  * Experts with a capacity may get their tokens, and give their results, by products with masks (`expert_masks`): a mask
  * has an element for each token of a sequence and each slot of the experts, in bf16.
  *
+ * A grouped product computes a tile of rows once for each group that has rows in it. The sum of a token's rows reads
+ * them in the order of the tokens, in which another pass has written them.
+ *
  * Attention is computed in blocks of queries by keys. A block that a mask rules out is skipped; any other is computed
  * whole, and has an overhead beside its arithmetic. head_dim is padded to the matrix unit. The softmax of the scores
  * runs on the vector unit beside the products. Without a kernel for attention (`scores_in_memory`), the compiler writes
@@ -57,6 +60,7 @@ typedef struct mx_sim_chip {
     double logit_bytes;      /* memory traffic of the loss for each logit, beside that of its products */
     bool logits_again;       /* backward computes the logits again */
     bool one_hot_embedding;  /* embeddings are products with one-hot vectors */
+    int group_tile;          /* rows of a tile of a grouped product; 0: each group is a product of its own */
     bool expert_masks;       /* tokens move to experts and back by products with masks, a sequence at a time */
     mx_attention_kernel attention;
 } mx_sim_chip;

@@ -96,6 +96,36 @@ function TestSimExperts.test_products_with_masks()
     end
 end
 
+-- 1,024 rows of 4 groups in tiles of 512: two tiles, and one more for each of the three borders inside. Experts that
+-- compute all slots of a capacity are equal products. The sum over a token's rows reads and writes them once more.
+function TestSimExperts.test_tiles_of_grouped_products()
+    for _, case in ipairs {
+        { { group_tile = 512 }, 5 * 512 }, { { group_tile = 2048 }, 4 * 1024 }, { { expert_masks = true }, 1024 },
+    } do
+        case[1].matrix_efficiency, case[1].memory_Bps = 1, 1e18
+        mx.sim.start("v5e-1", 1, case[1])
+        local x, dy = mx.zeros({ 1024, 2048 }, "bf16"), mx.zeros({ 1024, 4096 }, "bf16")
+        local w, sum, counts = mx.zeros({ 4, 2048, 4096 }, "bf16"), mx.zeros { 4, 2048, 4096 }, mx.zeros({ 4 }, "i32")
+        for _, fn in ipairs {
+            function() mx.grouped_matmul(x, w, counts) end, function() mx.grouped_matmul_grad(x, dy, counts) end,
+            function() mx.grouped_matmul_acc(sum, x, dy, counts) end,
+        } do
+            mx.sim_times(true)
+            fn()
+            local expected = 2.0 * case[2] * 2048 * 4096 / 197e12
+            lu.assertAlmostEquals(mx.sim_times().matrix_s, expected, 1e-9 * expected)
+        end
+        mx.sim.stop()
+    end
+    mx.sim.start("v5e-1", 1, { memory_efficiency = 1 })
+    local y, order, place = mx.zeros({ 1024, 4096 }, "bf16"), mx.zeros({ 1024 }, "i32"), mx.zeros({ 2, 256, 2 }, "i32")
+    mx.sim_times(true)
+    mx.moe_combine(y, order, place)
+    local bytes = 3 * 1024 * 4096 * 2 + 1024 * 4 + 1024 * 4 -- the result is written when something reads it
+    lu.assertAlmostEquals(mx.sim_times().memory_s, bytes / 819e9, 1e-12)
+    mx.sim.stop()
+end
+
 -- The intensity of a grouped product passes what the chip needs with these rows of an expert, and not with one less.
 function TestSimExperts.test_least_rows()
     local shape, needed = mx.models.shape(mx.config.load { "model_name=qwen3-235b-a22b" }), 312.6

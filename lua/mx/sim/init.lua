@@ -17,6 +17,8 @@ local sim = { constants = constants, errors = errors, label = label, topology = 
 local LOGIT_BYTES = 16 -- that a compiler moves for each logit beside the products: f32 written, read twice, gradient
 local BLOCK = 512 -- of an attention kernel, unless the config or the hardware says another
 
+local GROUP_TILE = 512 -- rows of a tile of a grouped product on TPUs, MaxText's wi_tile_fwd_batch_seq
+
 local MOST_HOST_RANKS = 1000000 -- on a simulated machine like this one
 
 -- Required and optional fields of a hardware file: field -> type.
@@ -232,6 +234,12 @@ local function attention_kernel(hardware)
     return kernel
 end
 
+-- The rows of a tile of a grouped product. Experts that compute all slots of a capacity are equal products. GPUs pad
+-- each group to tiles of its own.
+local function group_tile(hardware)
+    return hardware.torus_dims > 0 and not hardware.expert_masks and (hardware.group_tile or GROUP_TILE) or 0
+end
+
 --- The argument of mx.sim_start for a pod: "v5e-256" and 32 mean 32 slices of 256 chips; "host-2" means this machine
 --- with two ranks, measured now.
 ---@param name string|table or a hardware table that is one slice
@@ -273,7 +281,7 @@ function sim.pod(name, slices, values)
             attention_step_s = hardware.attention_step_s, logits_again = hardware.logits_again,
             memory_efficiency = hardware.memory_efficiency or 1,
             vector_flops = hardware.vector_flops, one_hot_embedding = hardware.one_hot_embedding or false,
-            expert_masks = hardware.expert_masks,
+            expert_masks = hardware.expert_masks, group_tile = group_tile(hardware),
             logit_bytes = hardware.logit_bytes or (hardware.fuses ~= false and LOGIT_BYTES or 0),
             attention = attention_kernel(hardware),
         },

@@ -25,6 +25,7 @@
 #include "kernels/shape.h"
 #include "kernels/softmax.h"
 #include "kernels/sort.h"
+#include "kernels/windows.h"
 
 /* All kernels as X(type, name), where the type is that of a function or of a set of functions that belong together: a
  * set is taken from the path below as a whole. Each path calls its own mx_NAME_PATH: mx_softmax_avx2. */
@@ -41,6 +42,7 @@
     X(const mx_norm_paths, norm) \
     X(const mx_softmax_paths, softmax) \
     X(const mx_conv_paths, conv) \
+    X(const mx_window_paths, windows) \
     X(mx_rope_path, rope) \
     X(const mx_row_paths, rows) \
     X(mx_transpose_path, transpose) \

@@ -256,7 +256,7 @@ static void add_columns(const plan *p, const block *b, const float *columns, flo
                     continue;
                 float *to = dx + (r.image - b->image) * image_step + channel * mx_conv_pixels(c) + y * c->in[1] +
                             mx_conv_at(c, 1, first, l);
-                paths->add(last - first, 1, from + r.at + first - r.j0, MX_F32, 1, to, c->stride[1]);
+                paths->add(last - first, from + r.at + first - r.j0, to, c->stride[1]);
             }
         }
 }
@@ -319,11 +319,9 @@ static mx_status grad_w_item(const work *k, int64_t group, char *scratch, bool a
 
 mx_status mx_conv_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *dw)
 {
+    if (mx_conv_is_thin(c))
+        return mx_conv_thin_grad_w(c, x, dy, dw);
     memset(dw, 0, (size_t)(c->channels_out * mx_conv_taps(c)) * sizeof *dw);
-    if (mx_conv_is_thin(c)) {
-        mx_conv_thin_grad_w(c, x, dy, dw);
-        return MX_OK;
-    }
     work k = {.p = plan_of(c, x.dtype), .x = x, .w = {dw, MX_F32}, .y = dy};
     k.columns_bytes = k.p.direct ? 0 : padded(k.p.taps * k.p.columns * (int64_t)mx_dtype_bytes(x.dtype));
     k.sums_bytes = k.p.images > 1 ? padded(mx_conv_group_out(c) * k.p.columns * 4) : 0;

@@ -5,7 +5,8 @@
  *   y[n, o, i, j] = bias[o] + sum over c, k, l of w[o, c, k, l] x[n, first(o) + c, i s0 + k d0 - p0, j s1 + l d1 - p1]
  *
  * with x = 0 outside. Groups of several channels are matrix products of the weights with columns of x, one column for
- * each position of y, in blocks that fit the caches. Thin groups (depthwise convolutions) are added up row by row. */
+ * each position of y, in blocks that fit the caches. Thin groups, as those of depthwise convolutions, are weighted sums
+ * of rows (windows.h). */
 #ifndef MX_KERNELS_CONV_H
 #define MX_KERNELS_CONV_H
 
@@ -29,10 +30,7 @@ void mx_conv_grad_bias(const mx_conv *c, mx_array dy, float *sums);
 
 /* The row loops for one instruction set. */
 typedef struct mx_conv_paths {
-    /* y[i y_step] += scale x[i x_step]; x is f32 or bf16. */
-    void (*add)(int64_t n, float scale, const void *x, mx_dtype dtype, int64_t x_step, float *y, int64_t y_step);
-    /* The sum of x[i x_step] y[i]. */
-    float (*dot)(int64_t n, const void *x, mx_dtype x_dtype, int64_t x_step, const void *y, mx_dtype y_dtype);
+    void (*add)(int64_t n, const float *x, float *y, int64_t step); /* y[i step] += x[i] */
     float (*sum)(int64_t n, const void *x, mx_dtype dtype);
 } mx_conv_paths;
 

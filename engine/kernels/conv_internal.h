@@ -1,9 +1,10 @@
-/* What the two ways to compute a convolution share: conv.c multiplies matrices, conv_thin.c adds up rows. */
+/* What the two ways to compute a convolution share: conv.c multiplies matrices, conv_thin.c adds up weighted rows. */
 #ifndef MX_KERNELS_CONV_INTERNAL_H
 #define MX_KERNELS_CONV_INTERNAL_H
 
 #include "kernels/conv.h"
 #include "kernels/inline.h"
+#include "kernels/windows.h"
 
 static inline int64_t mx_conv_positions(const mx_conv *c) { return c->out[0] * c->out[1]; }
 static inline int64_t mx_conv_pixels(const mx_conv *c) { return c->in[0] * c->in[1]; }
@@ -27,6 +28,17 @@ static inline void mx_conv_inside(const mx_conv *c, int d, int64_t k, int64_t *l
     *low = mx_min(first, *high);
 }
 
+/* The elements of a plane of x that its outputs meet. */
+static inline mx_windows mx_conv_windows(const mx_conv *c)
+{
+    mx_windows w = {.in = {c->in[0], c->in[1]}, .out = {c->out[0], c->out[1]}, .stride = {c->stride[0], c->stride[1]}};
+    for (int d = 0; d < 2; d++) {
+        w.least[d] = mx_conv_at(c, d, 0, 0);
+        w.most[d] = mx_conv_at(c, d, 0, c->kernel[d] - 1);
+    }
+    return w;
+}
+
 static inline mx_array mx_conv_part(mx_array a, int64_t first)
 {
     return (mx_array){(char *)a.data + first * (int64_t)mx_dtype_bytes(a.dtype), a.dtype};
@@ -37,6 +49,6 @@ static inline bool mx_conv_is_thin(const mx_conv *c) { return mx_conv_group_in(c
 
 mx_status mx_conv_thin_forward(const mx_conv *c, mx_array x, mx_array w, const float *bias, mx_array y);
 mx_status mx_conv_thin_grad_x(const mx_conv *c, mx_array dy, mx_array w, mx_array dx);
-void mx_conv_thin_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *dw);
+mx_status mx_conv_thin_grad_w(const mx_conv *c, mx_array x, mx_array dy, float *dw);
 
 #endif

@@ -2,103 +2,143 @@
 
 #include "core/element.h"
 #include "core/pool.h"
+#include "kernels/context.h"
 #include "kernels/conv_internal.h"
 
 #include <omp.h>
+#include <string.h>
 
-/* The elements of x that the window of output (i, j) meets: rows from top to before bottom, columns likewise. */
-typedef struct window {
-    int64_t top, bottom, left, right;
-} window;
+/* ---- maxima ---- */
 
-static window window_of(const mx_conv *c, int64_t i, int64_t j)
+typedef struct maxima {
+    const mx_conv *c;
+    mx_tiling t;
+    mx_array x, y;
+    int32_t *at; /* NULL: not wanted */
+    int64_t taps;
+    int64_t *where; /* (taps): where a tile has them */
+    int32_t *place; /* (taps): the element of the plane that the first window meets; may be outside */
+    bool stream;
+} maxima;
+
+/* f32 results of rows that are neighbours in y, and their places. */
+static void put_maxima(const maxima *m, int64_t first, int64_t n, const float *y, const int32_t *place)
 {
-    int64_t y = i * c->stride[0] - c->before[0], x = j * c->stride[1] - c->before[1];
-    return (window){mx_max(y, 0), mx_min(y + c->kernel[0], c->in[0]), mx_max(x, 0), mx_min(x + c->kernel[1], c->in[1])};
+    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
+    if (mx_is_bf16(m->y.dtype))
+        paths->to_bf16(y, (mx_bf16 *)m->y.data + first, n, m->stream);
+    else
+        paths->copy(y, (float *)m->y.data + first, n * (int64_t)sizeof *y, m->stream);
+    if (m->at)
+        paths->copy(place, m->at + first, n * (int64_t)sizeof *place, m->stream);
 }
 
-static float max_of(const mx_conv *c, mx_array x, int64_t plane, window w, int32_t *at)
+/* scratch: the tile's copy, one line, outputs, places. */
+static void max_tile(const maxima *m, int64_t item, float *scratch)
 {
-    float best = -INFINITY;
-    *at = (int32_t)(w.top * c->in[1] + w.left);
-    for (int64_t r = w.top; r < w.bottom; r++)
-        for (int64_t s = w.left; s < w.right; s++) {
-            float value = mx_get_float(x.data, plane + r * c->in[1] + s, x.dtype);
-            if (value > best || (isnan(value) && !isnan(best))) {
-                best = value;
-                *at = (int32_t)(r * c->in[1] + s);
-            }
-        }
-    return best;
-}
-
-void mx_max_pool_forward(const mx_conv *c, mx_array x, mx_array y, int32_t *at)
-{
-    int64_t positions = mx_conv_positions(c);
-#pragma omp parallel for schedule(static)
-    for (int64_t p = 0; p < c->batch * c->channels_in; p++)
-        for (int64_t o = 0; o < positions; o++) {
-            window w = window_of(c, o / c->out[1], o % c->out[1]);
-            mx_set_float(y.data, p * positions + o, max_of(c, x, p * mx_conv_pixels(c), w, &at[p * positions + o]),
-                         y.dtype);
-        }
-}
-
-void mx_avg_pool_forward(const mx_conv *c, mx_array x, mx_array y)
-{
-    int64_t positions = mx_conv_positions(c);
-    float share = 1.0f / (float)(c->kernel[0] * c->kernel[1]);
-#pragma omp parallel for schedule(static)
-    for (int64_t p = 0; p < c->batch * c->channels_in; p++)
-        for (int64_t o = 0; o < positions; o++) {
-            window w = window_of(c, o / c->out[1], o % c->out[1]);
-            float sum = 0;
-            for (int64_t r = w.top; r < w.bottom; r++)
-                for (int64_t s = w.left; s < w.right; s++)
-                    sum += mx_get_float(x.data, p * mx_conv_pixels(c) + r * c->in[1] + s, x.dtype);
-            mx_set_float(y.data, p * positions + o, sum * share, y.dtype);
-        }
-}
-
-/* Adds the gradients of one plane's outputs to `sums`; at NULL: of means. */
-static void spread(const mx_conv *c, mx_array dy, int64_t plane, const int32_t *at, float *sums)
-{
-    int64_t positions = mx_conv_positions(c);
-    float share = 1.0f / (float)(c->kernel[0] * c->kernel[1]);
-    for (int64_t o = 0; o < positions; o++) {
-        float g = mx_get_float(dy.data, plane * positions + o, dy.dtype);
-        if (at) {
-            sums[at[plane * positions + o]] += g;
-            continue;
-        }
-        window w = window_of(c, o / c->out[1], o % c->out[1]);
-        for (int64_t r = w.top; r < w.bottom; r++)
-            for (int64_t s = w.left; s < w.right; s++)
-                sums[r * c->in[1] + s] += g * share;
+    const mx_tiling *t = &m->t;
+    const mx_tile tile = mx_tile_of(t, item % t->tiles);
+    int64_t plane = item / t->tiles, n = tile.j1 - tile.j0, rows = tile.i1 - tile.i0, out = m->c->out[1];
+    float *line = scratch + t->floats, *y = line + t->row;
+    int32_t *place = m->at ? (int32_t *)(y + t->outputs) : NULL;
+    mx_tile_fill(t, &tile, m->x, plane * mx_conv_pixels(m->c), true, scratch, line);
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t first = (tile.i0 + i) * m->c->stride[0] * m->c->in[1] + tile.j0 * m->c->stride[1];
+        mx_kernels_current()->windows->maxima(n, (const int32_t *)scratch + i * t->w.stride[0] * t->row, m->taps,
+                                              m->where, m->place, (int32_t)first, (int32_t)m->c->stride[1], y + i * n,
+                                              place ? place + i * n : NULL);
     }
+    int64_t to = plane * mx_conv_positions(m->c) + tile.i0 * out + tile.j0;
+    if (n == out)
+        put_maxima(m, to, rows * n, y, place);
+    else
+        for (int64_t i = 0; i < rows; i++)
+            put_maxima(m, to + i * out, n, y + i * n, place ? place + i * n : NULL);
 }
 
-static mx_status backward(const mx_conv *c, mx_array dy, const int32_t *at, mx_array dx)
+mx_status mx_max_pool_forward(const mx_conv *c, mx_array x, mx_array y, int32_t *at)
 {
-    int64_t pixels = mx_conv_pixels(c), bytes = pixels * omp_get_max_threads() * (int64_t)sizeof(float);
+    mx_windows windows = mx_conv_windows(c);
+    maxima m = {.c = c, .t = mx_tiling_of(&windows, 1), .x = x, .y = y, .at = at, .taps = c->kernel[0] * c->kernel[1]};
+    int64_t planes = c->batch * c->channels_in, taps_bytes = mx_round_up(m.taps * 12, 64);
+    int64_t each = mx_round_up(m.t.floats + m.t.row + 2 * m.t.outputs, 16), threads = omp_get_max_threads();
+    int64_t bytes = taps_bytes + threads * each * (int64_t)sizeof(float);
+    char *memory;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&memory));
+    m.where = (int64_t *)memory;
+    m.place = (int32_t *)(m.where + m.taps);
+    m.stream = mx_should_stream(planes * mx_conv_positions(c) * (int64_t)mx_dtype_bytes(y.dtype));
+    for (int64_t tap = 0; tap < m.taps; tap++) {
+        int64_t d = mx_conv_at(c, 0, 0, tap / c->kernel[1]), e = mx_conv_at(c, 1, 0, tap % c->kernel[1]);
+        m.where[tap] = mx_tile_at(&m.t, d, e);
+        m.place[tap] = (int32_t)(d * c->in[1] + e);
+    }
+#pragma omp parallel for schedule(static)
+    for (int64_t item = 0; item < planes * m.t.tiles; item++)
+        max_tile(&m, item, (float *)(memory + taps_bytes) + omp_get_thread_num() * each);
+    mx_pool_free(memory, bytes);
+    return MX_OK;
+}
+
+/* sums[at[i]] += dy[i] */
+MX_INLINE void spread(int64_t n, const void *dy, bool bf16, const int32_t *at, float *sums)
+{
+    for (int64_t i = 0; i < n; i++)
+        sums[at[i]] += bf16 ? mx_from_bf16(((const mx_bf16 *)dy)[i]) : ((const float *)dy)[i];
+}
+
+mx_status mx_max_pool_backward(const mx_conv *c, mx_array dy, const int32_t *at, mx_array dx)
+{
+    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
+    int64_t pixels = mx_conv_pixels(c), positions = mx_conv_positions(c), planes = c->batch * c->channels_in;
+    int64_t each = mx_round_up(pixels, 16), bytes = each * omp_get_max_threads() * (int64_t)sizeof(float);
+    bool stream = mx_should_stream(planes * pixels * (int64_t)mx_dtype_bytes(dx.dtype));
     float *all;
     MX_TRY(mx_pool_alloc(bytes, (void **)&all));
 #pragma omp parallel for schedule(static)
-    for (int64_t p = 0; p < c->batch * c->channels_in; p++) {
-        float *sums = all + omp_get_thread_num() * pixels;
-        for (int64_t i = 0; i < pixels; i++)
-            sums[i] = 0;
-        spread(c, dy, p, at, sums);
-        for (int64_t i = 0; i < pixels; i++)
-            mx_set_float(dx.data, p * pixels + i, sums[i], dx.dtype);
+    for (int64_t p = 0; p < planes; p++) {
+        float *sums = all + omp_get_thread_num() * each;
+        const void *g = mx_conv_part(dy, p * positions).data;
+        memset(sums, 0, (size_t)pixels * sizeof *sums);
+        if (mx_is_bf16(dy.dtype))
+            spread(positions, g, true, at + p * positions, sums);
+        else
+            spread(positions, g, false, at + p * positions, sums);
+        if (mx_is_bf16(dx.dtype))
+            paths->to_bf16(sums, (mx_bf16 *)dx.data + p * pixels, pixels, stream);
+        else
+            paths->copy(sums, (float *)dx.data + p * pixels, pixels * (int64_t)sizeof *sums, stream);
     }
     mx_pool_free(all, bytes);
     return MX_OK;
 }
 
-mx_status mx_max_pool_backward(const mx_conv *c, mx_array dy, const int32_t *at, mx_array dx)
+/* ---- means: convolutions of each plane with equal weights ---- */
+
+static mx_status with_equal_weights(const mx_conv *c, mx_array from, mx_array to,
+                                    mx_status (*run)(const mx_conv *c, mx_array from, mx_array w, mx_array to))
 {
-    return backward(c, dy, at, dx);
+    int64_t taps = c->kernel[0] * c->kernel[1], bytes = taps * (int64_t)sizeof(float);
+    mx_conv plane = *c;
+    float *w;
+    plane.batch = c->batch * c->channels_in;
+    plane.channels_in = plane.channels_out = plane.groups = 1;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&w));
+    for (int64_t i = 0; i < taps; i++)
+        w[i] = 1.0f / (float)taps;
+    mx_status status = run(&plane, from, (mx_array){w, MX_F32}, to);
+    mx_pool_free(w, bytes);
+    return status;
 }
 
-mx_status mx_avg_pool_backward(const mx_conv *c, mx_array dy, mx_array dx) { return backward(c, dy, NULL, dx); }
+static mx_status forward(const mx_conv *c, mx_array x, mx_array w, mx_array y)
+{
+    return mx_conv_thin_forward(c, x, w, NULL, y);
+}
+
+mx_status mx_avg_pool_forward(const mx_conv *c, mx_array x, mx_array y) { return with_equal_weights(c, x, y, forward); }
+
+mx_status mx_avg_pool_backward(const mx_conv *c, mx_array dy, mx_array dx)
+{
+    return with_equal_weights(c, dy, dx, mx_conv_thin_grad_x);
+}

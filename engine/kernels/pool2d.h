@@ -7,10 +7,11 @@
 #include "kernels/conv.h"
 
 /* Arrays are f32 or bf16. at[i]: the element of its plane that is the i-th maximum, the first of equal ones; NaN is the
- * largest. MX_ERR_MEMORY: gradients need a plane of f32 sums for each thread. */
-void mx_max_pool_forward(const mx_conv *c, mx_array x, mx_array y, int32_t *at);
+ * largest, and -0 equals 0. at: NULL if not wanted. MX_ERR_MEMORY: no scratch of a few KiB for each thread, and for the
+ * gradient of maxima of a plane of f32. */
+mx_status mx_max_pool_forward(const mx_conv *c, mx_array x, mx_array y, int32_t *at);
 mx_status mx_max_pool_backward(const mx_conv *c, mx_array dy, const int32_t *at, mx_array dx);
-void mx_avg_pool_forward(const mx_conv *c, mx_array x, mx_array y);
+mx_status mx_avg_pool_forward(const mx_conv *c, mx_array x, mx_array y);
 mx_status mx_avg_pool_backward(const mx_conv *c, mx_array dy, mx_array dx);
 
 #endif

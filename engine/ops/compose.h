@@ -21,6 +21,7 @@ mx_status mx_apply_arange(int64_t n, mx_dtype dtype, double start, mx_tensor **y
 mx_status mx_apply_gather(mx_tensor *x, mx_tensor *index, int64_t dim, mx_tensor **y); /* from 0 */
 mx_status mx_apply_index_select(mx_tensor *x, mx_tensor *ids, int dim, mx_tensor **y);
 mx_status mx_apply_reduce_to(mx_tensor *x, const mx_shape *shape, mx_tensor **y);
+mx_status mx_apply_embedding_acc(mx_tensor *grad, mx_tensor *ids, mx_tensor *dy); /* in place */
 mx_status mx_apply_embedding_grad(mx_tensor *ids, mx_tensor *dy, int64_t vocab, mx_tensor **dtable);
 mx_status mx_apply_gather_grad(mx_tensor *index, mx_tensor *dy, int64_t dim, const mx_shape *shape, mx_tensor **dx);
 

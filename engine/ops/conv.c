@@ -2,6 +2,7 @@
 #include "kernels/conv.h"
 
 #include "core/pool.h"
+#include "kernels/f64_loops.h"
 #include "ops/conv.h"
 #include "ops/terms.h"
 
@@ -100,12 +101,13 @@ static mx_shape output_shape(const mx_conv *c, int n)
     return y;
 }
 
-/* f32 or bf16. */
+/* f32 or bf16, or f64 as the first input. */
 static mx_status want_values(const mx_call *call, int i)
 {
-    if (!call->in[i] || call->in[i]->dtype == MX_F32 || call->in[i]->dtype == MX_BF16)
+    MX_TRY(mx_want_real(call, i));
+    if (!call->in[i] || mx_dtype_mixes(call->in[0]->dtype, call->in[i]->dtype))
         return MX_OK;
-    return mx_bad_dtype(call, "'%s' must be f32 or bf16", mx_input_name(call, i, (char[32]){0}));
+    return mx_bad_dtype(call, "f64 mixes with no other float; use t:to(\"f64\")");
 }
 
 /* The number of dimensions is in the operation's name: "conv2d". */
@@ -161,12 +163,19 @@ static mx_cost conv_cost(const mx_call *call)
     return cost_of(call, &c);
 }
 
+static bool is_f64(const mx_call *call) { return call->in[0]->dtype == MX_F64; }
+
 static mx_status conv_host(mx_call *call)
 {
     const mx_tensor *bias = call->n_in > 2 ? call->in[2] : NULL;
     mx_conv c = {.groups = 1};
     float *copy = NULL;
     MX_TRY(conv_of(call, mx_call_attr(call), &call->in[0]->shape, &call->in[1]->shape, &c));
+    if (is_f64(call)) {
+        mx_f64_conv_forward(&c, mx_data(call->in[0]), mx_data(call->in[1]), bias ? mx_data(bias) : NULL,
+                            mx_data(call->out[0]));
+        return MX_OK;
+    }
     int64_t bytes = bias ? c.channels_out * (int64_t)sizeof *copy : 0;
     if (bias) {
         MX_TRY(mx_pool_alloc(bytes, (void **)&copy));
@@ -241,7 +250,7 @@ static mx_status grad_w_infer(mx_call *call)
 {
     mx_conv c = {.groups = 1};
     MX_TRY(grad_conv(call, false, &c));
-    return mx_out(call, 0, MX_F32, &((const grad_attr *)mx_call_attr(call))->size);
+    return mx_out(call, 0, mx_dtype_accumulates_in(call->in[0]->dtype), &((const grad_attr *)mx_call_attr(call))->size);
 }
 
 static mx_cost grad_x_cost(const mx_call *call)
@@ -262,6 +271,10 @@ static mx_status grad_x_host(mx_call *call)
 {
     mx_conv c = {.groups = 1};
     MX_TRY(grad_conv(call, true, &c));
+    if (is_f64(call)) {
+        mx_f64_conv_grad_x(&c, mx_data(call->in[1]), mx_data(call->in[0]), mx_data(call->out[0]));
+        return MX_OK;
+    }
     return mx_conv_grad_x(&c, mx_array_of(call->in[1]), mx_array_of(call->in[0]), mx_array_of(call->out[0]));
 }
 
@@ -269,6 +282,10 @@ static mx_status grad_w_host(mx_call *call)
 {
     mx_conv c = {.groups = 1};
     MX_TRY(grad_conv(call, false, &c));
+    if (is_f64(call)) {
+        mx_f64_conv_grad_w(&c, mx_data(call->in[0]), mx_data(call->in[1]), mx_data(call->out[0]));
+        return MX_OK;
+    }
     return mx_conv_grad_w(&c, mx_array_of(call->in[0]), mx_array_of(call->in[1]), mx_f32(call->out[0]));
 }
 
@@ -303,7 +320,7 @@ static mx_status channel_sum_infer(mx_call *call)
     if (call->in[0]->shape.n_dims < 2)
         return mx_bad_shape(call, "x must have at least two dimensions");
     mx_shape y = mx_vector(call->in[0]->shape.size[1]);
-    return mx_out(call, 0, MX_F32, &y);
+    return mx_out(call, 0, mx_dtype_accumulates_in(call->in[0]->dtype), &y);
 }
 
 static mx_cost channel_sum_cost(const mx_call *call) { return mx_cost_of(call, (double)mx_count(call->in[0])); }
@@ -312,7 +329,10 @@ static mx_status channel_sum_host(mx_call *call)
 {
     const mx_shape *x = &call->in[0]->shape;
     mx_conv c = {.batch = x->size[0], .channels_out = x->size[1], .out = {1, mx_inner_size(x, 1)}};
-    mx_conv_grad_bias(&c, mx_array_of(call->in[0]), mx_f32(call->out[0]));
+    if (is_f64(call))
+        mx_f64_conv_grad_bias(&c, mx_data(call->in[0]), mx_data(call->out[0]));
+    else
+        mx_conv_grad_bias(&c, mx_array_of(call->in[0]), mx_f32(call->out[0]));
     return MX_OK;
 }
 
@@ -333,7 +353,7 @@ static mx_status channel_sum_vjp(mx_vjp *v)
 
 const mx_op mx_op_channel_sum = {
     .name = "channel_sum",
-    .doc = "sum of x (N, C, ...) over all dimensions except the second -> f32 (C)",
+    .doc = "sum of x (N, C, ...) over all dimensions except the second -> f32 (C), of f64 f64",
     .inputs = (const char *const[]){"x", NULL},
     .n_out = 1,
     .n_results = 1,

@@ -1,6 +1,7 @@
 /* Embedding: looks up rows of a table, and adds to the table's gradient. */
 #include "kernels/embedding.h"
 
+#include "kernels/f64_loops.h"
 #include "kernels/shape.h"
 #include "ops/rows.h"
 
@@ -60,18 +61,16 @@ static mx_status infer_embedding(mx_call *call)
 {
     const mx_tensor *table = call->in[0], *ids = call->in[1];
     const embedding_attr *attr = mx_call_attr(call);
-    MX_TRY(mx_want_float(call, 0));
+    MX_TRY(mx_want_real(call, 0));
     MX_TRY(mx_want_dtype(call, 1, MX_I32));
     if (table->shape.n_dims != 2)
         return mx_bad_shape(call, "table must be (vocabulary, width)");
     if (ids->shape.n_dims >= MX_MAX_DIMS)
         return mx_bad_shape(call, "ids must have fewer than %d dimensions", MX_MAX_DIMS);
-    if (attr->dtype >= 0 && !mx_dtype_computes((mx_dtype)attr->dtype))
-        return mx_bad_dtype(call, "dtype = %s must be f32 or bf16", mx_dtype_name((mx_dtype)attr->dtype));
     MX_TRY(want_part(call, table->shape.size[0]));
     mx_shape shape = ids->shape;
     shape.size[shape.n_dims++] = table->shape.size[1];
-    return mx_out(call, 0, attr->dtype < 0 ? table->dtype : (mx_dtype)attr->dtype, &shape);
+    return mx_out_float(call, 0, attr->dtype, table->dtype, &shape);
 }
 
 /* The share of the ids whose rows are here. */
@@ -96,6 +95,11 @@ static mx_status host_embedding(mx_call *call)
     const mx_tensor *table = call->in[0], *ids = call->in[1], *out = call->out[0];
     const embedding_attr *attr = mx_call_attr(call);
     MX_TRY(check_ids(call, ids, table->shape.size[0]));
+    if (table->dtype == MX_F64) {
+        mx_f64_gather(mx_count(ids), table->shape.size[1], table->shape.size[0], attr->part.first, mx_data(ids),
+                      attr->scale, mx_data(table), mx_data(out));
+        return MX_OK;
+    }
     mx_embedding_gather(&(mx_embedding){.tokens = mx_count(ids),
                                         .width = table->shape.size[1],
                                         .vocab = table->shape.size[0],
@@ -153,7 +157,9 @@ static mx_status want_gradient(const mx_call *call, int ids)
 {
     const mx_tensor *dy = call->in[ids + 1];
     MX_TRY(mx_want_dtype(call, ids, MX_I32));
-    MX_TRY(mx_want_rows(call, ids + 1));
+    MX_TRY(mx_want_real(call, ids + 1));
+    if (dy->shape.n_dims < 1)
+        return mx_bad_shape(call, "'dy' must have at least one dimension");
     mx_shape rows = mx_shape_of_rows(dy);
     return mx_want_shape(call, ids, &rows);
 }
@@ -162,6 +168,11 @@ static mx_status add_rows(const mx_call *call, mx_tensor *grad, const mx_tensor 
 {
     const embedding_grad_attr *attr = mx_call_attr(call);
     MX_TRY(check_ids(call, ids, grad->shape.size[0]));
+    if (grad->dtype == MX_F64) {
+        mx_f64_gather_add(mx_count(ids), mx_row_width(dy), grad->shape.size[0], attr->part.first, mx_data(ids),
+                          attr->scale, mx_data(dy), mx_data(grad));
+        return MX_OK;
+    }
     return mx_embedding_add(&(mx_embedding_sum){.tokens = mx_count(ids),
                                                 .width = mx_row_width(dy),
                                                 .vocab = grad->shape.size[0],
@@ -176,6 +187,7 @@ static mx_status add_rows(const mx_call *call, mx_tensor *grad, const mx_tensor 
 static mx_status infer_embedding_acc(mx_call *call)
 {
     MX_TRY(mx_want_dtype(call, 0, MX_F32));
+    MX_TRY(mx_want_float(call, 2));
     MX_TRY(want_gradient(call, 1));
     const mx_shape *grad = &call->in[0]->shape;
     if (grad->n_dims != 2 || grad->size[1] != mx_row_width(call->in[2]))
@@ -215,7 +227,7 @@ static mx_status infer_embedding_grad(mx_call *call)
     MX_TRY(want_gradient(call, 0));
     MX_TRY(want_part(call, attr->vocab));
     mx_shape shape = {.n_dims = 2, .size = {attr->vocab, mx_row_width(call->in[1])}};
-    return mx_out(call, 0, MX_F32, &shape);
+    return mx_out(call, 0, mx_dtype_accumulates_in(call->in[1]->dtype), &shape);
 }
 
 static mx_cost cost_embedding_grad(const mx_call *call)
@@ -246,7 +258,7 @@ static mx_status vjp_embedding_grad(mx_vjp *v)
 
 const mx_op mx_op_embedding_grad = {
     .name = "embedding_grad",
-    .doc = "gradient of embedding with respect to the table: f32 (V, E), zero except in the rows of ids",
+    .doc = "gradient of embedding with respect to the table: f32 (of f64 f64) (V, E), zero except in the rows of ids",
     .inputs = (const char *const[]){"ids", "dy", NULL},
     .n_out = 1,
     .n_results = 1,
@@ -259,6 +271,12 @@ const mx_op mx_op_embedding_grad = {
     .vjp = vjp_embedding_grad,
     .vjp_recorded = vjp_embedding_grad,
 };
+
+mx_status mx_apply_embedding_acc(mx_tensor *grad, mx_tensor *ids, mx_tensor *dy)
+{
+    const embedding_grad_attr attr = {.scale = 1};
+    return mx_apply(&mx_op_embedding_acc, (mx_tensor *[]){grad, ids, dy}, 3, MX_ATTRS(attr), NULL);
+}
 
 mx_status mx_apply_embedding_grad(mx_tensor *ids, mx_tensor *dy, int64_t vocab, mx_tensor **dtable)
 {

@@ -133,10 +133,10 @@ static mx_tensor *token_losses(mx_terms *s, const mx_call *call, mx_tensor *z, m
         return NULL;
     mx_tensor *lse = mx_term_reduce(s, &mx_op_logsumexp, z, 2), *loss = mx_term_sub(s, lse, picked);
     mx_tensor *more = mx_term_affine(s, mx_term_one(s, &mx_op_square, lse), attr->z_loss, 0);
-    return mx_term_mul(s, mx_term_add(s, loss, more), mx_term_cast(s, counts, MX_F64));
+    return mx_term_mul(s, mx_term_add(s, loss, more), mx_term_cast(s, counts, z->dtype));
 }
 
-/* In f64, with all logits. */
+/* With all logits: in f64, and for gradients of gradients in f32. */
 static mx_tensor *plain_cross_entropy(mx_terms *s, const mx_call *call)
 {
     const mx_cross_entropy_attr *attr = mx_call_attr(call);
@@ -145,8 +145,9 @@ static mx_tensor *plain_cross_entropy(mx_terms *s, const mx_call *call)
     mx_shape rows = {2, {mx_row_count(h), mx_row_width(h)}}, column = {2, {mx_row_count(h), 1}};
     mx_tensor *counts = mask_of(call) ? mx_term_reshape(s, call->in[MX_LOSS_MASK], &column)
                                       : mx_term_keep(s, mx_apply_full(&column, MX_U8, 1, &ones), &ones);
-    h = mx_term_reshape(s, h, &rows);
-    if (!h || !mx_term_keep(s, mx_apply_matmul(h, call->in[MX_LOSS_WEIGHT], false, attr->trans, &z), &z))
+    mx_tensor *weight = mx_term_wide(s, call->in[MX_LOSS_WEIGHT]);
+    h = mx_term_wide(s, mx_term_reshape(s, h, &rows));
+    if (!h || !mx_term_keep(s, mx_apply_matmul(h, weight, false, attr->trans, &z), &z))
         return NULL;
     z = mx_term_affine(s, z, attr->logit_scale / (attr->softcap > 0 ? attr->softcap : 1), 0);
     if (attr->softcap > 0)
@@ -156,7 +157,7 @@ static mx_tensor *plain_cross_entropy(mx_terms *s, const mx_call *call)
     mx_tensor *sum = losses ? mx_term(s, &mx_op_sum, MX_ATTRS(over_all), losses, NULL, NULL) : NULL;
     if (!sum || attr->normalizer > 0)
         return sum ? mx_term_affine(s, sum, 1 / attr->normalizer, 0) : NULL;
-    mx_tensor *n = mx_term(s, &mx_op_sum, MX_ATTRS(over_all), mx_term_cast(s, counts, MX_F64), NULL, NULL);
+    mx_tensor *n = mx_term(s, &mx_op_sum, MX_ATTRS(over_all), mx_term_cast(s, counts, z->dtype), NULL, NULL);
     return mx_term_div(s, sum, mx_term_add(s, n, mx_term_indicator(s, &mx_op_eq, n, 0)));
 }
 

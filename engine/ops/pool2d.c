@@ -1,6 +1,7 @@
 /* Max and average pooling over one and two dimensions, and their gradients. */
 #include "kernels/pool2d.h"
 
+#include "kernels/f64_loops.h"
 #include "ops/conv.h"
 #include "ops/terms.h"
 
@@ -68,21 +69,35 @@ static mx_status pool_infer(mx_call *call)
     MX_TRY(pool_of(call, mx_call_attr(call), &call->in[0]->shape, &c));
     mx_shape y = output_shape(&c, n);
     MX_TRY(mx_out(call, 0, call->in[0]->dtype, &y));
-    return is_max(call->op) ? mx_out(call, 1, MX_I32, &y) : MX_OK;
+    if (!is_max(call->op))
+        return MX_OK;
+    mx_shape none = mx_vector(0);
+    return mx_out(call, 1, MX_I32, mx_will_record(call) ? &y : &none);
 }
 
 static mx_cost pool_cost(const mx_call *call) { return mx_cost_of(call, (double)mx_count(call->in[0])); }
+
+/* NULL where backward does not read them. */
+static int32_t *places_of(const mx_call *call)
+{
+    return mx_count(call->out[1]) == mx_count(call->out[0]) ? mx_data(call->out[1]) : NULL;
+}
 
 static mx_status pool_host(mx_call *call)
 {
     mx_conv c = {.groups = 1};
     mx_array x = mx_array_of(call->in[0]), y = mx_array_of(call->out[0]);
     MX_TRY(pool_of(call, mx_call_attr(call), &call->in[0]->shape, &c));
-    if (is_max(call->op))
-        mx_max_pool_forward(&c, x, y, mx_data(call->out[1]));
-    else
-        mx_avg_pool_forward(&c, x, y);
-    return MX_OK;
+    if (x.dtype == MX_F64) {
+        if (is_max(call->op))
+            mx_f64_max_pool_forward(&c, x.data, y.data, places_of(call));
+        else
+            mx_f64_avg_pool_forward(&c, x.data, y.data);
+        return MX_OK;
+    }
+    if (!is_max(call->op))
+        return mx_avg_pool_forward(&c, x, y);
+    return mx_max_pool_forward(&c, x, y, places_of(call));
 }
 
 static const mx_op *grad_op(const mx_op *op)
@@ -138,9 +153,17 @@ static mx_status grad_host(mx_call *call)
     const grad_attr *attr = mx_call_attr(call);
     mx_conv c = {.groups = 1};
     MX_TRY(pool_of(call, &attr->pool, &attr->shape, &c));
+    bool f64 = call->in[0]->dtype == MX_F64;
+    if (is_max(call->op))
+        MX_TRY(check_places(call, c.in[0] * c.in[1]));
+    if (f64 && is_max(call->op))
+        mx_f64_max_pool_backward(&c, mx_data(call->in[0]), mx_data(call->in[1]), mx_data(call->out[0]));
+    else if (f64)
+        mx_f64_avg_pool_backward(&c, mx_data(call->in[0]), mx_data(call->out[0]));
+    if (f64)
+        return MX_OK;
     if (!is_max(call->op))
         return mx_avg_pool_backward(&c, mx_array_of(call->in[0]), mx_array_of(call->out[0]));
-    MX_TRY(check_places(call, c.in[0] * c.in[1]));
     return mx_max_pool_backward(&c, mx_array_of(call->in[0]), mx_data(call->in[1]), mx_array_of(call->out[0]));
 }
 

@@ -2,6 +2,7 @@
 #include "ops/random.h"
 
 #include "ops/pointwise.h"
+#include "ops/terms.h"
 
 #include <math.h>
 
@@ -240,7 +241,7 @@ static mx_tensor *rows_of(const mx_call *call) { return call->n_in > 1 ? call->i
 static mx_status infer_dropout(mx_call *call)
 {
     const dropout_attr *attr = mx_call_attr(call);
-    MX_TRY(mx_want_float(call, 0));
+    MX_TRY(mx_want_real(call, 0));
     if (rows_of(call)) {
         mx_shape shape = call->in[0]->shape;
         if (shape.n_dims == 0)
@@ -266,6 +267,18 @@ static mx_status host_dropout(mx_call *call)
                rows ? x->shape.size[x->shape.n_dims - 1] : mx_count(x), attr->column, mx_array_of(x),
                mx_array_of(call->out[0]), mx_count(x));
     return MX_OK;
+}
+
+/* f64: the mask of ones in f32. */
+static mx_tensor *plain_dropout(mx_terms *s, const mx_call *call)
+{
+    mx_tensor *ones = NULL, *x = call->in[0];
+    if (!mx_term_keep(s, mx_apply_full(&x->shape, MX_F32, 1, &ones), &ones))
+        return NULL;
+    mx_tensor *kept = mx_term(s, &mx_op_dropout, mx_call_attrs(call), ones, rows_of(call), NULL);
+    double scale = 1 / (1 - ((const dropout_attr *)mx_call_attr(call))->rate);
+    return mx_term_affine(s, mx_term_mul(s, x, mx_term_cast(s, mx_term_compare(s, &mx_op_gt, kept, 0), x->dtype)),
+                          scale, 0);
 }
 
 static mx_status vjp_dropout(mx_vjp *v)
@@ -297,6 +310,8 @@ const mx_op mx_op_dropout = {
     .host = host_dropout,
     .vjp = vjp_dropout,
     .vjp_recorded = vjp_dropout,
+    .flags = MX_OP_PLAIN_F64,
+    .plain = plain_dropout,
 };
 
 mx_status mx_apply_full(const mx_shape *shape, mx_dtype dtype, double value, mx_tensor **y)

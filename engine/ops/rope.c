@@ -1,6 +1,7 @@
 /* Rotary position embedding. Its gradient is the opposite rotation: the same operation with `inverse`. */
 #include "kernels/rope.h"
 
+#include "kernels/f64_loops.h"
 #include "ops/rows.h"
 
 #include <math.h>
@@ -45,7 +46,7 @@ static mx_status infer(mx_call *call)
 {
     const mx_tensor *x = call->in[0], *positions = call->n_in > 1 ? call->in[1] : NULL;
     const rope_attr *attr = mx_call_attr(call);
-    MX_TRY(mx_want_float(call, 0));
+    MX_TRY(mx_want_real(call, 0));
     int n = x->shape.n_dims;
     if (n < 3 || (attr->dims == -1 && x->shape.size[n - 1] % 2 != 0))
         return mx_bad_shape(call, "x must be (..., sequence, heads, head_dim) with an even head_dim");
@@ -82,7 +83,7 @@ static mx_status host(mx_call *call)
     int n = x->shape.n_dims;
     if (mx_count(x) == 0)
         return MX_OK;
-    return mx_rope_run(&(mx_rope){
+    const mx_rope rope = {
         .frequencies = {.table = frequencies ? mx_f32(frequencies) : NULL,
                         .theta = attr->theta,
                         .factor = attr->factor,
@@ -98,7 +99,11 @@ static mx_status host(mx_call *call)
         .positions = positions ? mx_data(positions) : NULL,
         .period = positions ? mx_count(positions) : x->shape.size[n - 3],
         .offset = attr->offset,
-    });
+    };
+    if (x->dtype != MX_F64)
+        return mx_rope_run(&rope);
+    mx_f64_rope(&rope);
+    return MX_OK;
 }
 
 static mx_status vjp(mx_vjp *v)

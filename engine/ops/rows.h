@@ -34,6 +34,14 @@ static inline const char *mx_input_name(const mx_call *call, int i, char *text)
     return text;
 }
 
+/* Checks that input i, if given, is f32, bf16 or f64. */
+static inline mx_status mx_want_real(const mx_call *call, int i)
+{
+    if (!call->in[i] || mx_dtype_is_real(call->in[i]->dtype))
+        return MX_OK;
+    return mx_bad_dtype(call, "'%s' must be f32, bf16 or f64", mx_input_name(call, i, (char[32]){0}));
+}
+
 /* Checks that input i has at least one dimension and a dtype of computation. */
 static inline mx_status mx_want_rows(const mx_call *call, int i)
 {

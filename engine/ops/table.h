@@ -8,6 +8,8 @@
 
 /* clang-format off */
 #define MX_OPS(X) \
+    /* linalg.c */ \
+    X(linalg_solve) X(linalg_cholesky) \
     /* matmul.c */ \
     X(matmul) X(matmul_acc) X(column_sum) \
     /* grouped.c */ \
@@ -58,6 +60,8 @@
     X(attention) X(attention_grad) X(attention_sinks_grad) X(attention_merge_) X(attention_intervals) \
     /* embedding.c */ \
     X(embedding) X(embedding_grad) X(embedding_acc) \
+    /* embedding_bag.c */ \
+    X(embedding_bag) \
     /* loss.c */ \
     X(cross_entropy) X(cross_entropy_grad) \
     /* split_loss.c */ \

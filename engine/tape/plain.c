@@ -5,7 +5,7 @@
 
 static mx_tapes *const tapes = &mx_all_tapes;
 
-bool mx_op_is_plain(const mx_op *op) { return !op->vjp_recorded && op->plain && op->reads_in != 0; }
+bool mx_op_is_plain(const mx_op *op) { return !op->vjp_recorded && op->plain; }
 
 /* Where the gradient of t is summed: of an input of the call in v->grad; of a result of the composition, recorded as
  * number `since` or later, in t->grad; NULL: it is not asked for. */
@@ -66,6 +66,7 @@ mx_status mx_vjp_recorded(mx_vjp *v)
         return op->vjp_recorded(v);
     if (!v->out_grad[0])
         return MX_OK;
+    MX_TRY(mx_remat_ensure_inputs((mx_node *)((char *)v->call - offsetof(mx_node, call))));
     mx_terms s = {.n = 0};
     mx_tensor *y = op->plain(&s, v->call);
     mx_status status = y ? walk_composition(v, y, since) : s.status;

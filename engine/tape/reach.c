@@ -169,11 +169,6 @@ static bool has_gradient(const mx_node *node)
 static mx_status check_recordable(const mx_node *node)
 {
     const mx_op *op = node->call.op;
-    if (mx_region_dropping(node))
-        return mx_fail(MX_ERR_STATE,
-                       "grad: %s%s is inside mx.remat, which drops the values that gradients of gradients read; "
-                       "compute it outside, or with the policy \"none\"",
-                       op->name, mx_site_text(node->site));
     if (!op->vjp_recorded && !mx_op_is_plain(op))
         return mx_fail(
             MX_ERR_STATE,

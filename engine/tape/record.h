@@ -156,8 +156,7 @@ void mx_half_abandon_all(mx_tape *tape); /* after a failure: forgets all waiting
 
 /* ---- gradients that are recorded ---- */
 
-/* Whether the gradients of gradients of the operation are those of its composition. The composition reads inputs, so
- * vjp must read them too: the tape holds no others. */
+/* Whether the gradients of gradients of the operation are those of its composition. */
 bool mx_op_is_plain(const mx_op *op);
 
 /* Gradients that are recorded themselves. They come from vjp_recorded of the operation. If it has none, its composition
@@ -178,6 +177,10 @@ mx_status mx_remat_fetch(mx_node *node);
 
 /* Makes sure that the tensors that the record's vjp reads have values. */
 mx_status mx_remat_ensure(mx_node *node);
+
+/* The same for all inputs: a composition reads also those that vjp does not, and that the tape does not hold. Fails if
+ * the values of one have changed or were released. */
+mx_status mx_remat_ensure_inputs(mx_node *node);
 
 /* Fails if the values of input i have changed since the call was recorded. */
 mx_status mx_node_check_input(const mx_node *node, int i, const char *reads);

@@ -174,3 +174,13 @@ mx_status mx_remat_ensure(mx_node *node)
             MX_TRY(restore(call->out[i], node->number + 1));
     return MX_OK;
 }
+
+mx_status mx_remat_ensure_inputs(mx_node *node)
+{
+    for (int i = 0; i < node->call.n_in; i++) {
+        if (is_missing(node->call.in[i]))
+            MX_TRY(restore(node->call.in[i], node->number + 1));
+        MX_TRY(mx_node_check_input(node, i, "reads"));
+    }
+    return MX_OK;
+}

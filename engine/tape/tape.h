@@ -130,7 +130,8 @@ bool mx_tape_waits(const mx_tape *tape);
  * of all leaves as they are. A target is a leaf that requires a gradient, or a computed tensor; it must be given once.
  * With `record`, the gradients are recorded: they can be differentiated, and the records stay as with `retain`. Other
  * rules and errors are those of mx_tape_backward. MX_ERR_STATE, too, if the roots do not depend on a target; with
- * `record`, if a call on the way to a target has no vjp_recorded, or is in a region that drops values. */
+ * `record`, if a call on the way to a target has neither vjp_recorded nor a composition, or if the composition reads a
+ * value that was released. */
 mx_status mx_tape_grad(mx_tape *tape, const mx_root *roots, int n_roots, mx_tensor *const *targets, int n_targets,
                        bool retain, bool record, mx_tensor **grads);
 

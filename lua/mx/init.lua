@@ -12,7 +12,7 @@ local FILES = {
     precision = "bench/precision",
     checkpoint = "checkpoint",
     config = "config", words = "config/words",
-    einsum = "einsum", gradcheck = "gradcheck",
+    einsum = "einsum", gradcheck = "gradcheck", linalg = "linalg",
     data = "data", prepare = "data/prepare", tokenizer = "data/tokenizer",
     models = "models", flops = "models/flops", generate = "models/generate",
     nn = "nn",

@@ -398,7 +398,7 @@ local function convolution(op)
     local with = { groups = groups, stride = pick { 1, 1, 2 }, dilation = pick { 1, 2 }, padding = pick { 0, 1, 3 } }
     for d = 3, 2 + n do
         w[d] = pick { 1, 2, 3 }
-        x[d] = with.dilation * (w[d] - 1) + pick { 1, 2, 7, 17, 40 }
+        x[d] = with.dilation * (w[d] - 1) + (n == 1 and chance(8) and 4200 or pick { 1, 2, 7, 17, 40 })
         y[d] = (x[d] + 2 * with.padding - with.dilation * (w[d] - 1) - 1) // with.stride + 1
     end
     local dtype = float()
@@ -427,7 +427,26 @@ local function pooling(op)
     return { like(y, float()), op:find("max") and like(y, "i32", "mask") or nil }, with
 end
 
+local function bags()
+    local dtype, vocab, tokens = float(), pick { 20, 33 }, pick { 0, 1, 5, 40 }
+    local vectors = like({ vocab, pick { 1, 3, 16, 17, 64 } }, dtype)
+    local mode = pick { "sum", "sum", "mean", "max" }
+    local ids = like(chance(2) and { pick { 0, 1, 4 }, tokens } or { tokens }, "i32", "ids")
+    local weights = mode == "sum" and chance(2) and like(ids.shape, float()) or nil
+    return { vectors, ids, #ids.shape == 1 and like({ 1 }, "i32", "zeros") or nil, weights }, { mode = mode }
+end
+
+local function systems(op)
+    local shape, n, dtype = random.shape(math.random(0, 2)), pick { 0, 1, 2, 5, 17 }, pick { "f32", "f64" }
+    local columns = table.move(shape, 1, #shape, 1, {})
+    shape[#shape + 1], shape[#shape + 2] = n, n
+    columns[#columns + 1], columns[#columns + 2] = n, pick { 1, 3, nil }
+    local a = like(shape, dtype)
+    return op:find "solve" and { a, like(columns, dtype) } or { a }, op:find "solve" and { trans = chance(2) } or nil
+end
+
 local recipes = {
+    embedding_bag = bags, linalg_solve = systems, linalg_cholesky = systems,
     max_pool1d = pooling, max_pool1d_grad = pooling, max_pool2d = pooling, max_pool2d_grad = pooling,
     avg_pool1d = pooling, avg_pool1d_grad = pooling, avg_pool2d = pooling, avg_pool2d_grad = pooling,
     conv1d = convolution, conv1d_grad = convolution, conv1d_grad_w = convolution, conv2d = convolution,

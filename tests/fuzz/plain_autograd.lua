@@ -441,6 +441,40 @@ local function define(mx)
             return mx.embedding(t[1], mx.tensor({ last, 0, last }, "i32"))
         end,
     }
+    plain.ops.embedding_bag = { -- of the last row twice and the first, and an empty one
+        inputs = 1, n_dims = 2,
+        run = function(values, shapes)
+            local rows, columns, out = shapes[1][1], shapes[1][2], {}
+            for c = 1, columns do
+                out[c], out[columns + c] = (2 * values[1][(rows - 1) * columns + c] + values[1][c]) / 3, 0
+            end
+            return out, { 2, columns }
+        end,
+        mx = function(t)
+            local last = t[1]:size(1) - 1
+            return mx.embedding_bag(t[1], mx.tensor({ last, 0, last }, "i32"), mx.tensor({ 0, 3 }, "i32"))
+        end,
+    }
+    plain.ops.conv1d = { -- each row of a with a row of b as its kernel, causal
+        inputs = 2, n_dims = 2, same_shape = true,
+        run = function(values, shapes)
+            local rows, columns, out = shapes[1][1], shapes[1][2], {}
+            for i = 0, rows * columns - 1 do
+                local j, first = i % columns, i - i % columns
+                out[i + 1] = 0
+                for k = 0, j do
+                    out[i + 1] = out[i + 1] + values[1][first + k + 1] * values[2][first + columns - j + k]
+                end
+            end
+            return out, shapes[1]
+        end,
+        mx = function(t)
+            local rows, columns = t[1]:size(1), t[1]:size(2)
+            local y = mx.conv1d(t[1]:view(1, rows, columns), t[2]:view(rows, 1, columns),
+                { groups = rows, padding = "causal" })
+            return y:view(rows, columns)
+        end,
+    }
     -- Views. `part` says which elements of the input they share, from where.
     plain.ops.flat = {
         inputs = 1, view = true,

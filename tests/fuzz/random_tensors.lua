@@ -44,8 +44,8 @@ function random.shape(n_dims)
 end
 
 --- `kind`: "plain" (multiples of 1/16 up to 4, exact in every dtype that has them), "positive", "large" (more than 60),
---- "ids" (0 .. 16), "places" (1 .. 17), "mask" (0 or 1), "extreme" (up to 1e30), "special" (with NaN and infinities),
---- "released".
+--- "ids" (0 .. 16), "places" (1 .. 17), "mask" (0 or 1), "zeros", "extreme" (up to 1e30), "special" (with NaN and
+--- infinities), "released".
 ---@param shape integer[]
 ---@param dtype string
 ---@param kind? string
@@ -63,7 +63,7 @@ function random.like(shape, dtype, kind)
     return random.spec({ table.unpack(shape) }, dtype, kind)
 end
 
-local RANGE = { ids = { 0, 17 }, places = { 0, 18 }, mask = { 0, 2 } }
+local RANGE = { ids = { 0, 17 }, places = { 0, 18 }, mask = { 0, 2 }, zeros = { 0, 1 } }
 
 local function values(shape, spec)
     local range = RANGE[spec.kind]

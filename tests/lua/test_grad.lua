@@ -3,6 +3,10 @@
 local mx = require "mx"
 local lu = require "luaunit"
 
+local function r(...)
+    return mx.randn({ ... }, { seed = 5 })
+end
+
 TestGrad = {}
 
 function TestGrad.setUp()
@@ -63,10 +67,16 @@ function TestGrad.test_refusals()
     lu.assertErrorMsgContains("did you mean 'record'", mx.grad, (x * 2):sum(), x, { recrod = true })
     lu.assertErrorMsgContains("one element", mx.grad, x * 2, x)
     local h, targets = leaf(2, 3), mx.tensor({ 0, 1 }, "i32")
-    local loss = mx.cross_entropy(h, mx.ones { 4, 3 }, targets)
-    lu.assertErrorMsgContains("the gradient of cross_entropy", mx.grad, loss, h, { record = true })
-    local kept = mx.remat("full", function(a) return a:exp():exp() end, x)
-    lu.assertErrorMsgContains("is inside mx.remat", mx.grad, kept:sum(), x, { record = true })
+    local doubled = h * 2
+    local loss = mx.cross_entropy(doubled, mx.ones { 4, 3 }, targets)
+    doubled:release()
+    lu.assertErrorMsgContains("has been released; keep it", mx.grad, loss, h, { record = true })
+    local weight = mx.ones { 4, 3 }
+    loss = mx.cross_entropy(h, weight, targets)
+    weight:set(1, 1, 2)
+    lu.assertErrorMsgContains("changed", mx.grad, loss, h, { record = true })
+    local gates = mx.moe_route(h, { top = 2 })
+    lu.assertErrorMsgContains("the gradient of moe_route", mx.grad, gates:sum(), h, { record = true })
     lu.assertEquals(mx.grad((x * 2):sum(), x):totable(), { 2, 2 }) -- a refusal leaves nothing behind
 end
 
@@ -79,16 +89,60 @@ function TestGrad.test_third_derivative()
     lu.assertEquals(mx.grad(second:sum(), x):totable(), { 6, 6, 6 })
 end
 
+--- A network with a loss inside of regions that drop their values: the same first and second gradients, to the bit, as
+--- without.
+function TestGrad.test_second_gradients_inside_remat()
+    local ids = mx.tensor({ 0, 2, 1 }, "i32")
+    local function seconds(policy)
+        local x, w, out = leaf(3, 4), mx.randn({ 4, 4 }, { seed = 7 }):requires_grad(), leaf(5, 4)
+        local function layer(h)
+            return mx.softmax(mx.name(mx.matmul(h, w):tanh(), "hidden")) + mx.rmsnorm(h)
+        end
+        local h = x
+        for _ = 1, 2 do
+            h = policy and mx.remat(policy, layer, h) or layer(h)
+        end
+        local function loss_of(a)
+            return mx.cross_entropy(a * a, out, ids, { z_loss = 0.1 })
+        end
+        local loss = policy and mx.remat(policy, loss_of, h) or loss_of(h)
+        local first = mx.grad(loss, { x, w }, { record = true })
+        local second = mx.grad(first[1]:square():sum() + first[2]:exp():sum(), { x, w, out })
+        local all = {}
+        for _, t in ipairs { first[1], first[2], second[1], second[2], second[3] } do
+            all[#all + 1] = t:totable()
+        end
+        return all
+    end
+    local expected = seconds(nil)
+    for _, policy in ipairs { "none", "full", { hidden = "device" }, { hidden = "offload" } } do
+        lu.assertEquals(seconds(policy), expected)
+    end
+end
+
+--- d/dx of |d loss/dx|^2, by differences of gradients in f32 and in bf16's own dtype.
+function TestGrad.test_second_gradients_of_cross_entropy()
+    local ids, mask = mx.tensor({ 0, 2, 1 }, "i32"), mx.tensor({ 1, 0, 1 }, "u8")
+    local function penalty(h, w)
+        local loss = mx.cross_entropy(h, w, ids, mask, { z_loss = 0.1, softcap = 2, logit_scale = 1.5 })
+        local g = mx.grad(loss, { h, w }, { record = true })
+        return g[1]:square():sum() + g[2]:square():sum()
+    end
+    mx.gradcheck(penalty, r(3, 4), r(5, 4))
+    mx.gradcheck(penalty, r(3, 4):to("f64"), r(5, 4):to("f64"))
+    local h, w = r(3, 4), r(5, 4)
+    local exact = mx.grad(penalty(h:requires_grad(), w:requires_grad()), h)
+    local narrow = h:detach():to("bf16"):requires_grad()
+    local rounded = mx.grad(penalty(narrow, w:detach():to("bf16"):requires_grad()), narrow)
+    lu.assertTrue(mx.norm(rounded - exact):item() < 0.05 * mx.norm(exact):item()) -- a few roundings of 2^-8
+end
+
 --- A gradient penalty, by backward into the leaves: d/dw of |d/dx (w x^2)|^2 = 8 w x^2.
 function TestGrad.test_gradient_penalty()
     local x, w = mx.tensor({ 1, 2 }):requires_grad(), mx.tensor({ 3, 4 }):requires_grad()
     local g = mx.grad((w * x * x):sum(), x, { record = true })
     mx.backward((g * g):sum())
     lu.assertEquals(w:grad():totable(), { 24, 128 })
-end
-
-local function r(...)
-    return mx.randn({ ... }, { seed = 5 })
 end
 
 local FAR = mx.arange(24):view(1, 2, 3, 4):keep()
@@ -127,7 +181,21 @@ local TWICE = {
 }
 -- Others: those of test_ops_f64 that compute in f64 are checked there.
 local IDS = mx.tensor({ { 0, 2, 1, 0 }, { 1, 0, 3, 3 } }, "i32"):keep()
+local EYE = mx.one_hot(mx.arange(3, "i32"), { classes = 3 }):keep()
 for name, case in pairs {
+    embedding_bag = {
+        function(t, w) return mx.embedding_bag(t:square(), IDS, nil, w:square(), { mode = "sum" }):square() end,
+        { 4, 3 }, { 2, 4 },
+    },
+    embedding_bag_mean = { function(t) return mx.embedding_bag(t:square(), IDS):square() end, { 4, 3 } },
+    embedding_bag_max = {
+        function(t) return mx.embedding_bag(t:square() + FAR:view(6, 4), IDS, { mode = "max" }):square() end, { 6, 4 },
+    },
+    linalg_solve = { function(a, b) return mx.linalg.solve(a + EYE * 4, b):square() end, { 3, 3 }, { 3, 2 } },
+    linalg_inv = { function(a) return mx.linalg.inv(a + EYE * 4):square() end, { 2, 3, 3 } },
+    linalg_cholesky = {
+        function(a) return mx.linalg.cholesky(mx.matmul(a, a, { trans_b = true }) + EYE * 3):square() end, { 3, 3 },
+    },
     conv1d = {
         function(x, w, b) return mx.conv1d(x, w, b, { padding = 1, stride = 2 }):tanh() end, { 2, 3, 5 }, { 2, 3, 3 },
         { 2 },

@@ -24,9 +24,10 @@ end
 
 local METHODS = debug.getregistry()["mx.tensor"].methods
 
--- Operations that scripts seldom call: gradients, sums into a tensor, steps of others.
+-- Operations that scripts seldom call: gradients, sums into a tensor, steps of others, what mx.linalg calls.
 local function is_internal(name)
     return name:find("_grad", 1, true) or name:find("_acc$") or name:find("^norm_") or name:find("^cross_entropy_")
+        or name:find("^linalg_")
 end
 
 TestHelp = {}
@@ -51,7 +52,7 @@ function TestHelp.test_every_public_name_has_an_entry()
         check("", names)
     end
     check("", METHODS)
-    for _, module in ipairs { "nn", "optim", "data" } do
+    for _, module in ipairs { "nn", "optim", "data", "linalg" } do
         check(module .. ".", mx[module])
     end
     table.sort(lacking)

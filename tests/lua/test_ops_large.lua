@@ -358,3 +358,43 @@ function TestThreads.test_embedding()
         end)
     end
 end
+
+TestWindows = {}
+
+-- Of several tiles in every direction (kernels/windows.h), against f64, whose loops know no tiles.
+for name, case in pairs {
+    causal_depthwise = { { 2, 3, 9001 }, { 3, 1, 4 }, { groups = 3, padding = "causal" } },
+    strided = { { 1, 4, 4500 }, { 6, 2, 5 }, { groups = 2, stride = 3, dilation = 2, padding = 4 } },
+    two_dimensions = { { 1, 2, 40, 1100 }, { 2, 1, 3, 3 }, { groups = 2, padding = 1 } },
+    two_strides = {
+        { 1, 2, 33, 2100 }, { 4, 1, 3, 2 }, { groups = 2, padding = 2, stride = 2, dilation = { 1, 3 } },
+    },
+    long_max = { { 3, 1, 9001 }, nil, { size = 3, stride = 2, padding = 1 }, "max_pool1d" },
+    max = { { 1, 2, 45, 1100 }, nil, { size = 3, stride = 1, padding = 1 }, "max_pool2d" },
+    apart_max = { { 1, 1, 90, 90 }, nil, { size = 2, stride = 5 }, "max_pool2d" },
+    long_mean = { { 3, 1, 9001 }, nil, { size = 4 }, "avg_pool1d" },
+    mean = { { 1, 2, 45, 1100 }, nil, { size = { 2, 3 }, stride = { 1, 2 }, padding = 1 }, "avg_pool2d" },
+} do
+    TestWindows["test_" .. name] = function()
+        local x_size, w_size, options = case[1], case[2], case[3]
+        local op = mx[case[4] or "conv" .. #x_size - 2 .. "d"]
+        local function run(x, w)
+            x = x:requires_grad()
+            w = w and w:requires_grad()
+            local y = w and op(x, w, options) or op(x, options)
+            mx.backward(y, mx.randn(y:size(), { seed = 9 }):to("bf16"):to(y:dtype()))
+            return { y, x:grad(), w and w:grad() }
+        end
+        local x, w = mx.randn(x_size, { seed = 1 }):to("bf16"), w_size and mx.randn(w_size, { seed = 2 }):to("bf16")
+        local expected = run(x:to("f64"), w and w:to("f64"))
+        compare.on_each_isa(function(isa)
+            for _, dtype in ipairs { "f32", "bf16" } do
+                for i, t in ipairs(run(x:detach():to(dtype):clone(), w and w:detach():to(dtype):clone())) do
+                    local off = compare.large_distance(t:to("f32"), expected[i]:to("f32"))
+                    lu.assertTrue(off <= (dtype == "f32" and F32_BOUND or 2 ^ -8 + 1e-4),
+                        ("%s, %s: part %d is off by %.3g"):format(isa, dtype, i, off))
+                end
+            end
+        end)
+    end
+end

@@ -138,6 +138,20 @@ function TestValuesNeeded.test_nonzero_on_a_simulated_pod()
         "nonzero: the size of the result depends on values, and a simulated pod has none: f32 (2, 3)")
 end
 
+function TestValuesNeeded.test_factorizations_on_a_simulated_pod()
+    mx.sim.start("v5e-1", 1)
+    local ok, message = pcall(function()
+        local rows = mx.zeros({ 9, 4 }):requires_grad()
+        local bags = mx.embedding_bag(rows, mx.zeros({ 3, 2 }, "i32"))
+        mx.backward(bags:sum()) -- has a cost and a gradient there
+        assert(rows:grad():size(1) == 9)
+        return mx.linalg.cholesky(mx.zeros { 2, 2 })
+    end)
+    mx.sim.stop()
+    lu.assertFalse(ok)
+    lu.assertStrContains(message, "linalg_cholesky: a simulated pod has no rate for factorizations")
+end
+
 -- ---- random draws ----
 
 local N = 20000

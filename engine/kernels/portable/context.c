@@ -13,6 +13,7 @@ const mx_kernels mx_kernels_portable = {
     .norm = &mx_norm_portable,
     .softmax = &mx_softmax_portable,
     .conv = &mx_conv_portable,
+    .windows = &mx_windows_portable,
     .rope = mx_rope_portable,
     .rows = &mx_rows_portable,
     .transpose = mx_transpose_portable,

@@ -15,6 +15,7 @@ const mx_kernels MX_SIMD_NAME(mx_kernels) = {
     .norm = &MX_SIMD_NAME(mx_norm),
     .softmax = &MX_SIMD_NAME(mx_softmax),
     .conv = &MX_SIMD_NAME(mx_conv),
+    .windows = &MX_SIMD_NAME(mx_windows),
     .rope = MX_SIMD_NAME(mx_rope),
     .rows = &MX_SIMD_NAME(mx_rows),
     .transpose = MX_SIMD_NAME(mx_transpose),

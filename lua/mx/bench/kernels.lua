@@ -11,6 +11,7 @@ local experts = require "mx.bench.experts"
 local grouped = require "mx.bench.grouped"
 local masks = require "mx.bench.masks"
 local util = require "mx.util"
+local windows = require "mx.bench.windows"
 
 local kernels = {}
 
@@ -417,6 +418,7 @@ local function all_cases(o)
     add_rows(list, "softmax", 4096, function() return mx.softmax end)
     add_streams(list)
     add_convolutions(list)
+    windows.add(list, stream_bytes)
     add_matrices(list)
     add_pointwise(list)
     local seen, kept = {}, {}

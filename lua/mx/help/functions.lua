@@ -113,6 +113,15 @@ for name, properties in pairs(mx.dtypes) do local _ = name, properties end]] },
         { "group_norm(x, weight, bias, options)", "Normalizes groups of channels of x (N, C, ...).",
             torch = "F.group_norm, nn.GroupNorm, F.instance_norm", code = [[
 mx.group_norm(mx.randn { 4, 6 }, { groups = 2 }):size() --> {4, 6}]] },
+        { "linalg.solve(a, b, options)", "x with a x = b, for matrices (..., n, n) and columns (..., n, k) or vectors "
+            .. "(..., n); trans = true solves with the transpose.", torch = "linalg.solve, linalg.solve_triangular, "
+            .. "cholesky_solve", code = [[
+mx.linalg.solve(mx.tensor { { 2, 0 }, { 0, 4 } }, mx.ones(2)) --> {0.5, 0.25}]] },
+        { "linalg.inv(a)", "The inverse of square matrices.", torch = "linalg.inv, inverse", code = [[
+mx.linalg.inv(mx.tensor { { 2, 0 }, { 0, 4 } }) --> {{0.5, 0}, {0, 0.25}}]] },
+        { "linalg.cholesky(a)", "The lower triangle l with l l^T = a, for symmetric positive definite matrices.",
+            torch = "linalg.cholesky, cholesky", code = [[
+mx.linalg.cholesky(mx.tensor { { 4, 0 }, { 0, 9 } }) --> {{2, 0}, {0, 3}}]] },
         { "einsum(equation, ...)", "Sums of products; letters name dimensions.", torch = "einsum, tensordot, outer, "
             .. "kron", code = [[
 mx.einsum("i,j->ij", mx.tensor { 1, 2 }, mx.tensor { 3, 4 }) --> {{3, 4}, {6, 8}}]] },

@@ -222,6 +222,9 @@ mx.max_pool1d(mx.tensor { { { 1, 3 } } }, { size = 2 }) --> {{{3}}}]] },
 mx.max_pool2d(mx.ones(1, 1, 2, 2), { size = 2 }) --> {{{{1}}}}]] },
         { "embedding", torch = "F.embedding", code = [[
 mx.embedding(mx.tensor { { 1, 2 }, { 3, 4 } }, mx.tensor({ 1, 0 }, "i32")) --> {{3, 4}, {1, 2}}]] },
+        { "embedding_bag", torch = "F.embedding_bag, nn.EmbeddingBag", code = [[
+local vectors = mx.tensor { { 1, 2 }, { 3, 4 } }
+mx.embedding_bag(vectors, mx.tensor({ { 0, 1 }, { 1, 1 } }, "i32"), { mode = "sum" }) --> {{4, 6}, {6, 8}}]] },
         { "rmsnorm", torch = "F.rms_norm",
             code = [[mx.rmsnorm(mx.full({ 1, 4 }, 2), { eps = 0 }) --> {{1, 1, 1, 1}}]] },
         { "layernorm", torch = "F.layer_norm", code = [[

@@ -201,6 +201,7 @@ local function start() mx.sim_start(mx.sim.pod("v5e-256", 2)) end]] },
         { "nn", "Layers: lua/mx/nn/README.md.", torch = "nn, nn.Module, nn.functional",
             code = "mx.nn.linear ~= nil --> true" },
         { "optim", "Optimizers: lua/mx/nn/README.md.", torch = "optim", code = "mx.optim.adamw ~= nil --> true" },
+        { "linalg", "Linear systems: lua/tensors.md.", torch = "linalg", code = "mx.linalg.solve ~= nil --> true" },
         { "data", "Training data: lua/mx/data/README.md.", torch = "utils.data",
             code = "mx.data.dataset ~= nil --> true" },
         { "config", "Configs and command lines: configs/README.md.", torch = "argparse, hydra", code = [[

@@ -1,0 +1,21 @@
+/* Systems of linear equations and factorizations of dense matrices, by LAPACK, which OpenBLAS contains. Matrices are
+ * row-major, of f32 or f64, and computed in their dtype. */
+#ifndef MX_KERNELS_LINALG_H
+#define MX_KERNELS_LINALG_H
+
+#include "core/dtype.h"
+#include "core/status.h"
+
+#include <stdbool.h>
+
+/* x (n, k) with a x = b, or a^T x = b if `trans`, for a (n, n) and b (n, k). *zero: 0, or the number, from 1, of a
+ * pivot that is exactly 0: then a is singular, and x has no values. MX_ERR_MEMORY: no scratch of the size of a and b.
+ */
+mx_status mx_linalg_solve(mx_dtype dtype, int64_t n, int64_t k, bool trans, const void *a, const void *b, void *x,
+                          int64_t *zero);
+
+/* The lower triangle l with l l^T = a, for a symmetric, of which the lower triangle is read; zeros above. *bad: 0, or
+ * the order of a leading minor that is not positive: then l has no values. */
+void mx_linalg_cholesky(mx_dtype dtype, int64_t n, const void *a, void *l, int64_t *bad);
+
+#endif

@@ -1,0 +1,209 @@
+/* Systems of linear equations and Cholesky factors: mx.linalg. */
+#include "kernels/linalg.h"
+
+#include "ops/rows.h"
+#include "ops/terms.h"
+
+typedef struct solve_attr {
+    bool trans;
+} solve_attr;
+
+static bool is_transposed(const mx_call *call) { return ((const solve_attr *)mx_call_attr(call))->trans; }
+
+/* Checks that input 0 is square matrices of f32 or f64 that have values. */
+static mx_status want_matrices(const mx_call *call)
+{
+    const mx_tensor *a = call->in[0];
+    if (a->dtype != MX_F32 && a->dtype != MX_F64)
+        return mx_bad_dtype(call, "'a' must be f32 or f64");
+    if (a->shape.n_dims < 2 || mx_row_width(a) != a->shape.size[a->shape.n_dims - 2])
+        return mx_bad_shape(call, "'a' must be square matrices (..., n, n)");
+    if (mx_row_width(a) > INT32_MAX)
+        return mx_bad_shape(call, "LAPACK takes at most %d rows", INT32_MAX);
+    if (!mx_has_values(a))
+        return mx_bad_value(call, "a simulated pod has no rate for factorizations; run them on the host");
+    return MX_OK;
+}
+
+/* Whether b is a vector for each matrix. */
+static bool is_vectors(const mx_tensor *a, const mx_tensor *b)
+{
+    mx_shape rows = mx_shape_of_rows(a);
+    return mx_shape_equal(&b->shape, &rows);
+}
+
+static mx_status infer_solve(mx_call *call)
+{
+    const mx_tensor *a = call->in[0], *b = call->in[1];
+    MX_TRY(want_matrices(call));
+    MX_TRY(mx_want_dtype(call, 1, a->dtype));
+    mx_shape want = a->shape;
+    if (b->shape.n_dims == want.n_dims)
+        want.size[want.n_dims - 1] = mx_row_width(b);
+    if (!is_vectors(a, b) && !mx_shape_equal(&b->shape, &want))
+        return mx_bad_shape(call, "'b' must be (..., n, k), or vectors (..., n), with the dimensions of a in front");
+    if (!is_vectors(a, b) && mx_row_width(b) > INT32_MAX)
+        return mx_bad_shape(call, "LAPACK takes at most %d columns", INT32_MAX);
+    return mx_out(call, 0, a->dtype, &b->shape);
+}
+
+static mx_cost cost_solve(const mx_call *call)
+{
+    double n = (double)mx_row_width(call->in[0]);
+    return mx_cost_of(call, 2.0 / 3 * n * (double)mx_count(call->in[0]) + 2 * n * (double)mx_count(call->in[1]));
+}
+
+/* Matrix `number` in words: none where there is one. */
+static const char *which(const mx_call *call, int64_t number, char text[48])
+{
+    bool one = call->in[0]->shape.n_dims == 2;
+    snprintf(text, 48, one ? "the matrix" : "matrix %lld", (long long)number + 1);
+    return text;
+}
+
+static mx_status host_solve(mx_call *call)
+{
+    const mx_tensor *a = call->in[0], *b = call->in[1];
+    int64_t n = mx_row_width(a), k = is_vectors(a, b) ? 1 : mx_row_width(b), zero = 0;
+    int64_t element = (int64_t)mx_dtype_bytes(a->dtype), matrices = n > 0 ? mx_count(a) / (n * n) : 0;
+    for (int64_t i = 0; i < matrices; i++) {
+        MX_TRY(mx_linalg_solve(a->dtype, n, k, is_transposed(call), (const char *)mx_data(a) + i * n * n * element,
+                               (const char *)mx_data(b) + i * n * k * element,
+                               (char *)mx_data(call->out[0]) + i * n * k * element, &zero));
+        if (zero != 0)
+            return mx_bad_value(call, "%s is singular: pivot %lld is 0", which(call, i, (char[48]){0}),
+                                (long long)zero);
+    }
+    return MX_OK;
+}
+
+/* a x = b: db solves a^T db = dx, and da = -db x^T; with `trans` both the other way around. */
+static mx_status vjp_solve(mx_vjp *v)
+{
+    const mx_call *call = v->call;
+    const mx_tensor *a = call->in[0], *b = call->in[1];
+    const solve_attr other = {!is_transposed(call)};
+    mx_shape columns = b->shape;
+    if (is_vectors(a, b))
+        columns.size[columns.n_dims++] = 1;
+    mx_terms s = {.n = 0};
+    mx_tensor *dx = mx_term_cast(&s, v->out_grad[0], a->dtype), *da = NULL;
+    mx_tensor *db = mx_term(&s, &mx_op_linalg_solve, MX_ATTRS(other), call->in[0], dx, NULL);
+    if (db && v->want[0]) {
+        mx_tensor *left = mx_term_affine(&s, mx_term_reshape(&s, db, &columns), -1, 0);
+        mx_tensor *x = mx_term_reshape(&s, call->out[0], &columns);
+        if (left && x && is_transposed(call))
+            mx_term_keep(&s, mx_apply_matmul(x, left, false, true, &da), &da);
+        else if (left && x)
+            mx_term_keep(&s, mx_apply_matmul(left, x, false, true, &da), &da);
+        if (da)
+            s.status = mx_give_grad(v, 0, mx_retain(da));
+    }
+    if (db && s.status == MX_OK && v->want[1])
+        s.status = mx_give_grad(v, 1, mx_retain(db));
+    mx_status status = s.status;
+    mx_terms_release(&s);
+    return status;
+}
+
+const mx_op mx_op_linalg_solve = {
+    .name = "linalg_solve",
+    .doc = "x with a x = b: a (..., n, n), b (..., n, k) or (..., n), f32 or f64; a singular matrix is an error",
+    .inputs = (const char *const[]){"a", "b", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .attrs =
+        (const mx_attr[]){
+            {"trans", MX_ATTR_BOOL, offsetof(solve_attr, trans), 0, NULL, "with the transpose of a: a^T x = b"}, {0}},
+    .attr_bytes = sizeof(solve_attr),
+    .reads_in = 1 << 0,
+    .reads_out = 1 << 0,
+    .infer = infer_solve,
+    .cost = cost_solve,
+    .host = host_solve,
+    .vjp = vjp_solve,
+    .vjp_recorded = vjp_solve,
+};
+
+/* ---- Cholesky ---- */
+
+static mx_status infer_cholesky(mx_call *call)
+{
+    MX_TRY(want_matrices(call));
+    return mx_out(call, 0, call->in[0]->dtype, &call->in[0]->shape);
+}
+
+static mx_cost cost_cholesky(const mx_call *call)
+{
+    return mx_cost_of(call, (double)mx_row_width(call->in[0]) * (double)mx_count(call->in[0]) / 3);
+}
+
+static mx_status host_cholesky(mx_call *call)
+{
+    const mx_tensor *a = call->in[0];
+    int64_t n = mx_row_width(a), element = (int64_t)mx_dtype_bytes(a->dtype), bad = 0;
+    for (int64_t i = 0; n > 0 && i < mx_count(a) / (n * n); i++) {
+        int64_t from = i * n * n * element;
+        mx_linalg_cholesky(a->dtype, n, (const char *)mx_data(a) + from, (char *)mx_data(call->out[0]) + from, &bad);
+        if (bad != 0)
+            return mx_bad_value(call, "%s is not positive definite: its leading minor of order %lld is not positive",
+                                which(call, i, (char[48]){0}), (long long)bad);
+    }
+    return MX_OK;
+}
+
+/* The lower triangle; `half`: with half of the diagonal. */
+static mx_tensor *lower(mx_terms *s, mx_tensor *x, bool half)
+{
+    const struct {
+        int64_t diagonal;
+    } with = {0}, below = {-1};
+    mx_tensor *y = mx_term(s, &mx_op_tril, MX_ATTRS(with), x, NULL, NULL);
+    if (!half)
+        return y;
+    return mx_term_affine(s, mx_term_add(s, y, mx_term(s, &mx_op_tril, MX_ATTRS(below), x, NULL, NULL)), 0.5, 0);
+}
+
+/* x with l^T x = b. */
+static mx_tensor *back(mx_terms *s, mx_tensor *l, mx_tensor *b)
+{
+    const solve_attr trans = {true};
+    return mx_term(s, &mx_op_linalg_solve, MX_ATTRS(trans), l, b, NULL);
+}
+
+static mx_tensor *transposed(mx_terms *s, mx_tensor *x)
+{
+    mx_tensor *y = NULL;
+    return x && mx_term_keep(s, mx_apply_transpose(x, -2, -1, &y), &y) ? y : NULL;
+}
+
+/* With p = l^T dl, lower and with half of its diagonal: da is the symmetric part of l^-T p l^-1. */
+static mx_status vjp_cholesky(mx_vjp *v)
+{
+    mx_tensor *l = v->call->out[0], *p = NULL;
+    mx_terms s = {.n = 0};
+    mx_tensor *dl = lower(&s, mx_term_cast(&s, v->out_grad[0], l->dtype), false);
+    if (dl)
+        mx_term_keep(&s, mx_apply_matmul(l, dl, true, false, &p), &p);
+    mx_tensor *right = back(&s, l, transposed(&s, back(&s, l, lower(&s, p, true))));
+    mx_tensor *da = mx_term_affine(&s, mx_term_add(&s, right, transposed(&s, right)), 0.5, 0);
+    mx_status status = da ? mx_give_grad(v, 0, mx_retain(da)) : s.status;
+    mx_terms_release(&s);
+    return status;
+}
+
+const mx_op mx_op_linalg_cholesky = {
+    .name = "linalg_cholesky",
+    .doc =
+        "the lower triangle l with l l^T = a, for symmetric positive definite a (..., n, n), f32 or f64, of which the "
+        "lower triangle is read",
+    .inputs = (const char *const[]){"a", NULL},
+    .n_out = 1,
+    .n_results = 1,
+    .reads_out = 1 << 0,
+    .infer = infer_cholesky,
+    .cost = cost_cholesky,
+    .host = host_cholesky,
+    .vjp = vjp_cholesky,
+    .vjp_recorded = vjp_cholesky,
+};

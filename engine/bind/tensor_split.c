@@ -3,6 +3,13 @@
 #include "bind/tensor.h"
 #include "ops/compose.h"
 
+/* Checks that index 2 is a table of options. */
+static void want_options(lua_State *L, const char *example)
+{
+    if (!lua_istable(L, 2))
+        mxl_try(L, mx_fail(MX_ERR_VALUE, "options are given by name, as in %s", example));
+}
+
 /* The option `dim` of the table at index 2, from 0; the first if it is not given. */
 static int dim_of(lua_State *L, const char *what, const mx_tensor *t)
 {
@@ -40,7 +47,7 @@ static int split(lua_State *L)
 {
     static const char *const names[] = {"size", "sizes", "dim", NULL};
     mx_tensor *t = mxl_check_tensor(L, 1);
-    luaL_checktype(L, 2, LUA_TTABLE);
+    want_options(L, "mx.split(t, { size = 2, dim = 1 })");
     mxl_check_fields(L, 2, names, "split");
     int dim = dim_of(L, "split", t);
     bool listed = lua_getfield(L, 2, "sizes") != LUA_TNIL;
@@ -82,7 +89,7 @@ static int chunk(lua_State *L)
 {
     static const char *const names[] = {"n", "dim", NULL};
     mx_tensor *t = mxl_check_tensor(L, 1);
-    luaL_checktype(L, 2, LUA_TTABLE);
+    want_options(L, "mx.chunk(t, { n = 2, dim = 1 })");
     mxl_check_fields(L, 2, names, "chunk");
     int dim = dim_of(L, "chunk", t);
     int64_t n = mxl_field_integer(L, 2, "n", 0);

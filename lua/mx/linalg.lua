@@ -1,6 +1,7 @@
 --- mx.linalg: systems of linear equations, inverses and Cholesky factors of dense matrices, by LAPACK.
 
 local core = require "mx.core"
+local util = require "mx.util"
 
 local linalg = { solve = core.linalg_solve, cholesky = core.linalg_cholesky }
 
@@ -19,4 +20,4 @@ function linalg.inv(a)
     return x
 end
 
-return linalg
+return util.module(linalg, "mx.linalg")

@@ -253,6 +253,25 @@ function util.strict(class, what, fields, hints)
     end
 end
 
+--- Makes reading an unknown function of a module an error that names the nearest one, or ours for that of PyTorch.
+---@param module table
+---@param what string "mx.nn"
+---@return table module
+function util.module(module, what)
+    return setmetatable(module, {
+        __index = function(_, key)
+            local help, names = require "mx.help", {}
+            for _, word in ipairs { what:sub(4) .. "." .. tostring(key), tostring(key) } do
+                table.move(help.of_torch(word), 1, #help.of_torch(word), #names + 1, names)
+            end
+            local near = names[1] or util.nearest(tostring(key), util.sorted_keys(module))
+            near = near and not near:find("^mx%.") and what .. "." .. near or near
+            error(("%s.%s does not exist; %smx.help() lists all names"):format(what, tostring(key),
+                near and ("did you mean %s? "):format(near) or ""), 2)
+        end,
+    })
+end
+
 --- Checks a table of named arguments: an unknown one, or a missing one, is an error in the script.
 ---@param given table
 ---@param required string[]

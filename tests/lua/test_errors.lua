@@ -60,6 +60,15 @@ function TestErrors.test_convolutions()
     refused({ "conv2d", "f64 mixes with no other float" }, function() return mx.conv2d(x, w:to("f64")) end)
 end
 
+function TestErrors.test_options_by_name()
+    refused({ "options are given by name, as in mx.chunk(t, { n = 2, dim = 1 })" }, function()
+        return mx.chunk(mx.zeros { 4 }, 2)
+    end)
+    refused({ "options are given by name, as in mx.split(t, { size = 2, dim = 1 })" }, function()
+        return mx.zeros({ 4 }):split(2)
+    end)
+end
+
 function TestErrors.test_embedding_bags()
     local t, ids, weights = mx.zeros { 4, 3 }, mx.tensor({ { 0, 3 } }, "i32"), mx.ones { 1, 2 }
     local function offsets(...)

@@ -42,6 +42,29 @@ function TestLayers.test_attention()
     lu.assertErrorMsgContains("kv_heads = 3", mx.nn.attention, {}, "a", 12, { heads = 4, kv_heads = 3 })
 end
 
+function TestLayers.test_convolutions()
+    local params, x = {}, mx.randn { shape = { 2, 4, 9 }, seed = 1 }
+    local f = mx.nn.conv1d(params, "c", 4, 6, 3, { padding = "causal", groups = 2, bias = true })
+    lu.assertEquals({ params["c.weight"]:size(), params["c.bias"]:size() }, { { 6, 2, 3 }, { 6 } })
+    lu.assertTrue(compare.identical(f(x),
+        mx.conv1d(x, params["c.weight"], params["c.bias"], { padding = "causal", groups = 2 })))
+    local g = mx.nn.conv2d(params, "d", 4, 5, 3, { stride = { 1, 2 }, padding = 1, std = 0.5 })
+    lu.assertEquals(g(mx.ones { 2, 4, 6, 6 }):size(), { 2, 5, 6, 3 })
+    lu.assertAlmostEquals(mx.std(params["d.weight"]):item(), 0.5, 0.1) -- of 180 draws
+    lu.assertErrorMsgContains("groups = 2 must divide 3 and 8 channels", mx.nn.conv2d, {}, "e", 3, 8, 3, { groups = 2 })
+end
+
+-- Names that PyTorch users try.
+function TestLayers.test_unknown_names()
+    for key, text in pairs { Linear = "did you mean mx.nn.linear?", conv3d = "mx.nn.conv", utils = "mx.help()" } do
+        lu.assertErrorMsgContains(text, function() return mx.nn[key] end)
+    end
+    lu.assertErrorMsgContains("mx.optim.adam does not exist; did you mean mx.optim.adamw?", function()
+        return mx.optim.adam
+    end)
+    lu.assertErrorMsgContains("mx.linalg.eigh does not exist", function() return mx.linalg.eigh end)
+end
+
 function TestLayers.test_mlp_and_sequential()
     local params, x = {}, mx.randn { shape = { 3, 4 }, seed = 1 }
     local f = mx.nn.sequential(mx.nn.mlp(params, "m", 4, 8, { gated = true, activation = "silu" }), mx.tanh)

@@ -153,6 +153,7 @@ function TestPlot.test_a_page_of_several_charts()
 end
 
 function TestPlot.test_messages()
+    refused({ "'line' is a kind: write kind = \"line\"" }, mx.plot, { file = folder .. "x.svg", line = { 1, 2 } })
     refused({ "'file' is missing" }, mx.plot, { y = { 1 } })
     refused({ "must end in .svg or .html" }, mx.plot, { file = "a.png", y = { 1 } })
     refused({ "'tilte'", "'title'" }, mx.plot, { file = "a.svg", y = { 1 }, tilte = "x" })

@@ -222,6 +222,13 @@ layer(mx.ones(3, 4)):size() --> {3, 2}]] },
             torch = "nn.Embedding", code = [[
 local embed = mx.nn.embedding({}, "embed", 10, 4)
 embed(mx.tensor({ 0, 9 }, "i32")):size() --> {2, 4}]] },
+        { "nn.conv1d(params, name, n_in, n_out, size, options)", "A convolution with a kernel of `size`; the weight is "
+            .. "(n_out, n_in / groups, size). Options: bias, stride, padding, dilation, groups, std, seed.",
+            torch = "nn.Conv1d", code = [[
+mx.nn.conv1d({}, "conv", 3, 8, 5, { padding = "causal" })(mx.ones(2, 3, 9)):size() --> {2, 8, 9}]] },
+        { "nn.conv2d(params, name, n_in, n_out, size, options)", "The same with a square kernel.",
+            torch = "nn.Conv2d", code = [[
+mx.nn.conv2d({}, "conv", 3, 8, 3, { padding = 1 })(mx.ones(2, 3, 6, 6)):size() --> {2, 8, 6, 6}]] },
         { "nn.rmsnorm(params, name, width, options)", "RMSNorm of the last dimension. Options: eps.",
             torch = "nn.RMSNorm",
             code = "mx.nn.rmsnorm({}, 'norm', 4)(mx.ones(2, 4)):size() --> {2, 4}" },

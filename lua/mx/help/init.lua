@@ -195,7 +195,7 @@ function help.help(name)
     if #found == 0 and word:find("^[%w_]+%.") then -- a function of a module, such as checkpoint.saver
         local module = find(word:match("^[%w_]+"))
         local has = module[1] and mx[module[1].name]
-        found = type(has) == "table" and has[last(word)] ~= nil and module or {}
+        found = type(has) == "table" and rawget(has, last(word)) ~= nil and module or {}
     end
     if #found == 0 then
         local names = {}

@@ -117,8 +117,10 @@ mx.where(x:gt(0), x, x * 0.1) --> {-0.1, 2}]] },
         { "argmin", torch = "argmin", code = [[mx.argmin(mx.tensor { 3, 1, 2 }):item() --> 1]] },
         { "var", torch = "var", code = [[mx.var(mx.tensor { 1, 3 }, { correction = 0 }):item() --> 1]] },
         { "std", torch = "std", code = [[mx.std(mx.tensor { 1, 3, 5 }):item() --> 2]] },
-        { "norm", torch = "norm, linalg.norm, linalg.vector_norm", code = [[
-mx.norm(mx.tensor { 3, 4 }):item() --> 5]] },
+        { "norm", torch = "norm, linalg.norm, linalg.vector_norm, F.normalize", code = [[
+mx.norm(mx.tensor { 3, 4 }):item() --> 5
+local x = mx.tensor { { 3, 4 } } -- F.normalize divides by it
+x / mx.norm(x, { dim = -1, keepdim = true }) --> {{0.6, 0.8}}]] },
         { "logsumexp", torch = "logsumexp", code = [[mx.logsumexp(mx.zeros(1)):item() --> 0]] },
         { "all", torch = "all", code = [[mx.all(mx.tensor { 1, 0 }):item() --> 0]] },
         { "any", torch = "any", code = [[mx.any(mx.tensor { 1, 0 }):item() --> 1]] },
@@ -208,9 +210,9 @@ mx.l1_loss(mx.tensor { 1, 2 }, mx.tensor { 1, 4 }):item() --> 1]] },
 mx.huber_loss(mx.tensor { 0 }, mx.tensor { 2 }):item() --> 1.5]] },
         { "kl_div", torch = "F.kl_div, nn.KLDivLoss", code = [[
 mx.kl_div(mx.zeros(2), mx.ones(2)):item() --> 0]] },
-        { "conv1d", torch = "F.conv1d, nn.Conv1d", code = [[
+        { "conv1d", torch = "F.conv1d", code = [[
 mx.conv1d(mx.ones(1, 1, 4), mx.ones(1, 1, 2), { padding = "causal" }) --> {{{1, 2, 2, 2}}}]] },
-        { "conv2d", torch = "F.conv2d, nn.Conv2d", code = [[
+        { "conv2d", torch = "F.conv2d", code = [[
 mx.conv2d(mx.ones(1, 1, 2, 2), mx.ones(1, 1, 2, 2)) --> {{{{4}}}}]] },
         { "avg_pool1d", torch = "F.avg_pool1d, nn.AvgPool1d", code = [[
 mx.avg_pool1d(mx.tensor { { { 1, 3 } } }, { size = 2 }) --> {{{2}}}]] },

@@ -89,6 +89,35 @@ function nn.embedding(params, name, entries, width, options)
     end
 end
 
+-- Convolutions over n dimensions: the weight is (n_out, n_in / groups, size ...), as in PyTorch.
+local function convolution(kind, n)
+    return function(params, name, n_in, n_out, size, options)
+        local o = util.options(options, {
+            bias = false, std = 0, seed = 0, stride = 1, padding = 0, dilation = 1, groups = 1,
+        }, "mx.nn." .. kind)
+        if o.groups < 1 or n_in % o.groups ~= 0 or n_out % o.groups ~= 0 then
+            error(("mx.nn.%s: groups = %d must divide %d and %d channels"):format(kind, o.groups, n_in, n_out), 2)
+        end
+        local shape = { n_out, n_in // o.groups, size, n == 2 and size or nil }
+        local std = o.std > 0 and o.std or (shape[2] * size ^ n) ^ -0.5
+        local weight = nn.parameter(params, name .. ".weight", shape, { std = std, seed = o.seed })
+        local bias = o.bias and nn.parameter(params, name .. ".bias", { n_out }) or nil
+        local with = { stride = o.stride, padding = o.padding, dilation = o.dilation, groups = o.groups }
+        return function(x)
+            return mx[kind](x, weight, bias, with)
+        end
+    end
+end
+
+--- A convolution with a kernel of `size` elements: (N, n_in, L) -> (N, n_out, L').
+---@type fun(params: table, name: string, n_in: integer, n_out: integer, size: integer, options?: table): function
+---      options: bias (false), stride, padding, dilation, groups as in mx.conv1d; std (default 1/sqrt(inputs)), seed
+nn.conv1d = convolution("conv1d", 1)
+
+--- The same with a square kernel of `size` x `size`: (N, n_in, H, W) -> (N, n_out, H', W').
+---@type fun(params: table, name: string, n_in: integer, n_out: integer, size: integer, options?: table): function
+nn.conv2d = convolution("conv2d", 2)
+
 --- RMSNorm over the last dimension: (..., width) -> (..., width).
 ---@param params table
 ---@param name string
@@ -289,4 +318,4 @@ function nn.load(params, path, parallel, buffers)
     end
 end
 
-return nn
+return util.module(nn, "mx.nn")

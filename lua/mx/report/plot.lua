@@ -347,6 +347,11 @@ end
 ---       3), columns. All values are lists or tensors. charts: several such tables for one HTML page
 function plot.plot(o)
     local names = table.move(OPTIONS, 1, #OPTIONS, 1, { [#OPTIONS + 1] = "charts" })
+    for _, kind in ipairs(type(o) == "table" and KINDS or {}) do
+        if o[kind] ~= nil then
+            error(("mx.plot: '%s' is a kind: write kind = \"%s\", y = ..."):format(kind, kind), 2)
+        end
+    end
     util.arguments(o, { "file" }, names, "mx.plot")
     local ending = tostring(o.file):match("%.(%w+)$")
     if ending ~= "svg" and ending ~= "html" then

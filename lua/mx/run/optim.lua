@@ -331,4 +331,4 @@ function Optimizer:step(most)
     return norm
 end
 
-return optim
+return util.module(optim, "mx.optim")

@@ -33,6 +33,8 @@ static mx_attention_kernel read_attention(lua_State *L, int i)
     i = lua_gettop(L);
     mx_attention_kernel kernel = {.scores_in_memory = mxl_field_boolean(L, i, "scores_in_memory", false),
                                   .fused_backward = mxl_field_boolean(L, i, "fused_backward", false),
+                                  .document = (int64_t)mxl_field_number(L, i, "document", 0),
+                                  .skips_documents = mxl_field_boolean(L, i, "skips_documents", false),
                                   .fixed_maximum = mxl_field_boolean(L, i, "fixed_maximum", false),
                                   .forward = blocks(L, i, "block_q", "block_kv"),
                                   .dkv = blocks(L, i, "block_q_dkv", "block_kv_dkv"),

@@ -218,9 +218,10 @@ static mx_cost cost_of(const mx_call *call, double products)
     return cost;
 }
 
-double mx_attention_block_pairs(const mx_call *call, int64_t block_q, int64_t block_kv)
+double mx_attention_block_pairs(const mx_call *call, int64_t block_q, int64_t block_kv, int64_t document)
 {
     mx_attention a = sizes_of(call);
+    a.chunk = document > 0 && (a.chunk == 0 || document < a.chunk) ? document : a.chunk;
     double pairs =
         block_q == 0 ? (double)a.queries * (double)a.keys : mx_attention_block_pairs_of(&a, block_q, block_kv);
     return (double)a.batch * (double)a.n_heads * pairs;

@@ -34,9 +34,9 @@ mx_status mx_attention_give_sinks(mx_vjp *v, int i, mx_tensor *dout);
 
 /* For a call of attention or its gradient: the pairs of query and key in the blocks that a kernel computes, of all
  * heads and sequences. A block is skipped if none of its pairs may attend by position; intervals are ignored. 0, 0: all
- * pairs.
+ * pairs. document above 0: sequences consist of documents of so many tokens, which attend only to themselves.
  */
-double mx_attention_block_pairs(const mx_call *call, int64_t block_q, int64_t block_kv);
+double mx_attention_block_pairs(const mx_call *call, int64_t block_q, int64_t block_kv, int64_t document);
 
 /* mx_op.plain of attention. */
 mx_tensor *mx_attention_plain(mx_terms *s, const mx_call *call);

@@ -93,10 +93,16 @@ static double vector_seconds(const mx_sim_chip *chip, double operations)
  * gradient of the softmax, two conversions. */
 enum { FORWARD_OPS = 8, BACKWARD_OPS = 9 };
 
+/* Comparing the numbers of documents of a score's query and key, and combining the result with the other masks (JAX,
+ * splash_attention_kernel.py, whose grid knows masks by position only). */
+enum { DOCUMENT_OPS = 2 };
+
 /* Seconds of a kernel with `products` products of head_dim per score. */
 static double kernel_seconds(const mx_sim_chip *chip, const mx_call *call, mx_blocks blocks, int products, int ops)
 {
-    double scores = mx_attention_block_pairs(call, blocks.q, blocks.kv);
+    const mx_attention_kernel *kernel = &chip->attention;
+    double scores = mx_attention_block_pairs(call, blocks.q, blocks.kv, kernel->skips_documents ? kernel->document : 0);
+    ops += kernel->document > 0 && !kernel->skips_documents ? DOCUMENT_OPS : 0;
     double queries = (double)call->in[0]->shape.size[1], keys = (double)call->in[1]->shape.size[1];
     double steps = scores > 0 ? scores / (fmin((double)blocks.q, queries) * fmin((double)blocks.kv, keys)) : 0;
     double width = tiles((double)call->in[0]->shape.size[3], chip->tile);
@@ -115,7 +121,7 @@ static double stored_seconds(const mx_sim_chip *chip, const mx_call *call, bool 
     static const int forward_arrays[] = {1, 1}, backward_arrays[] = {1, 1, 2, 2};
     const int *arrays = forward ? forward_arrays : backward_arrays;
     int products = forward ? 2 : 4, passes = 2;
-    double scores = mx_attention_block_pairs(call, 0, 0), array_s = 4 * scores / mx_sim_memory_rate(chip);
+    double scores = mx_attention_block_pairs(call, 0, 0, 0), array_s = 4 * scores / mx_sim_memory_rate(chip);
     double width = tiles((double)call->in[0]->shape.size[3], chip->tile);
     double product_s = 2 * scores * width / (peak_of(chip, call) * chip->matrix_efficiency);
     double seconds = passes * array_s;
@@ -135,7 +141,7 @@ static double fused_seconds(const mx_sim_chip *chip, const mx_call *call)
     const int64_t *q = call->in[0]->shape.size;
     double queries = (double)q[1], keys = (double)call->in[1]->shape.size[1];
     double block_q = fmin((double)blocks.q, queries), block_kv = fmin((double)blocks.kv, keys);
-    double left_out = (double)(q[0] * q[2]) * queries * keys - mx_attention_block_pairs(call, blocks.q, blocks.kv);
+    double left_out = (double)(q[0] * q[2]) * queries * keys - mx_attention_block_pairs(call, blocks.q, blocks.kv, 0);
     double steps = block_q * block_kv > 0 ? fmax(0, left_out) / (block_q * block_kv) : 0;
     double parts = block_kv > 1 ? ceil(keys / block_kv) - 1 : 0; /* blocks of 1: a chip without blocks */
     return steps * chip->attention_step_s + parts * (double)mx_bytes(call->in[0]) / mx_sim_memory_rate(chip);

@@ -18,9 +18,10 @@
  * them in the order of the tokens, in which another pass has written them.
  *
  * Attention is computed in blocks of queries by keys. A block that a mask rules out is skipped; any other is computed
- * whole, and has an overhead beside its arithmetic. head_dim is padded to the matrix unit. The softmax of the scores
- * runs on the vector unit beside the products. Without a kernel for attention (`scores_in_memory`), the compiler writes
- * all scores to memory and reads them several times. */
+ * whole, and has an overhead beside its arithmetic. Documents of packed sequences are a mask, too. A kernel that does
+ * not skip by it compares numbers of documents for every score. head_dim is padded to the matrix unit. The softmax of
+ * the scores runs on the vector unit beside the products. Without a kernel for attention (`scores_in_memory`), the
+ * compiler writes all scores to memory and reads them several times. */
 #ifndef MX_SIM_CHIP_H
 #define MX_SIM_CHIP_H
 
@@ -35,6 +36,8 @@ typedef struct mx_blocks {
 typedef struct mx_attention_kernel {
     bool scores_in_memory; /* there is no kernel: scores are f32 in memory, and masks skip nothing */
     bool fused_backward;   /* one kernel computes all gradients. If not, a second one, for q, computes scores again */
+    int64_t document;      /* tokens of each document of packed sequences; 0: sequences are not packed */
+    bool skips_documents;  /* blocks whose queries and keys are of different documents are left out, too */
     bool fixed_maximum;    /* a given number is subtracted from scores, so that no maximum is needed */
     mx_blocks forward, dkv, dq;
 } mx_attention_kernel;

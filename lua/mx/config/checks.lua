@@ -232,6 +232,10 @@ function checks.together(values)
     for _, key in ipairs(config_rules.SIMULATED) do
         need(c.hardware ~= "" or c[key] == values.standard[key], key, "is for simulated chips, and hardware is empty")
     end
+    need(c.simulated_document_length <= c.max_target_length, "simulated_document_length",
+        "expected at most max_target_length = %d, got %d", c.max_target_length, c.simulated_document_length)
+    need(c.simulated_document_length == 0 or c.context_parallel_strategy ~= "ring", "simulated_document_length",
+        "a ring of parts of sequences is simulated without documents: leave it out, or set context_parallel_strategy")
     need(c.network == "" or c.dcn_Bps == 0, "dcn_Bps", "network = %s sets it, too: set one of them", c.network)
     local tensors = mx.models.tensors(mx.models.shape(c))
     for _, name in ipairs(c.remat_policy == "custom" and remat.TENSORS or {}) do

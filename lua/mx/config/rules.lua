@@ -196,6 +196,7 @@ rules.VALUES = {
     dcn_Bps = { min = 0 },
     scoped_vmem_limit_kib = { min = 0 },
     simulated_expert_imbalance = { min = 1, max = 1024 },
+    simulated_document_length = { min = 0, max = MOST_LENGTH },
 }
 for _, name in ipairs(remat.TENSORS) do
     rules.VALUES[name] = { choices = { "device", "offload", "remat" } }
@@ -220,6 +221,7 @@ rules.SIMULATED = {
     "sparse_core_collective_offload_all_gather", "sparse_core_collective_offload_reduce_scatter",
     "sparse_core_collective_offload_all_reduce", "prefetch_memory_limit_percent", "compile_xla_flags", "topology",
     "network", "dcn_Bps", "scoped_vmem_limit_kib", "collective_streams", "simulated_expert_imbalance",
+    "simulated_document_length",
 }
 
 -- Keys of layers with experts.

@@ -230,6 +230,8 @@ local function attention_kernel(hardware)
     for name in pairs(hardware.attention_block and kernel or {}) do
         kernel[name] = name:find("^block") and hardware.attention_block or kernel[name]
     end
+    -- cuDNN, for packed sequences, and the kernels of this machine leave out what is not of one document.
+    kernel.skips_documents = hardware.library_products or hardware.name == "host"
     kernel.fused_backward = kernel.fused_backward or hardware.attention_block ~= nil
     return kernel
 end
@@ -331,7 +333,7 @@ function sim.settings(config)
     settings.expert_masks = sim.has_expert_masks(config)
     settings.attention_kernel = {
         scores_in_memory = has_no_kernel(config), fused_backward = config.sa_use_fused_bwd_kernel,
-        fixed_maximum = config.use_max_logit_estimate >= 0,
+        fixed_maximum = config.use_max_logit_estimate >= 0, document = config.simulated_document_length,
         block_q = config.sa_block_q, block_kv = config.sa_block_kv, block_q_dkv = config.sa_block_q_dkv,
         block_kv_dkv = config.sa_block_kv_dkv, block_q_dq = config.sa_block_q_dq, block_kv_dq = config.sa_block_kv_dq,
     }

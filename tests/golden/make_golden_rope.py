@@ -21,6 +21,8 @@ CASES = [
      ["partial_rotary_factor=0.25"]),
     (128, LLAMA31, ["rope_type=llama3.1"]),
     (64, {**LLAMA31, "factor": 32.0}, ["rope_type=llama3.1", "llama_rope_factor=32"]),  # Llama 3.2
+    (128, {**LLAMA31, "factor": 16.0, "high_freq_factor": 1.0},
+     ["rope_type=llama3.1", "llama_rope_factor=16", "llama_rope_high_freq_factor=1"]),  # Llama 4
     (64, {**YARN, "rope_theta": 1e4, "factor": 40.0, "mscale": 1.0, "mscale_all_dim": 1.0},
      ["rope_type=yarn"]),  # DeepSeek V3
     (64, {**YARN, "rope_theta": 1.5e5, "factor": 32.0, "truncate": False},

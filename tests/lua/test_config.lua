@@ -360,8 +360,8 @@ function TestConfig.test_keys_without_effect()
     refused({ "use_bias=true", "attention_bias=true" }, "no effect with use_bias = true")
     refused({ "rope_factor=4" }, "no effect with rope_type = default")
     refused({ "rope_type=llama3" }, "did you mean llama3.1?")
-    refused({ "rope_type=llama3.1", "llama_rope_high_freq_factor=1" },
-        "expected more than llama_rope_low_freq_factor = 1, got 1")
+    refused({ "rope_type=llama3.1", "llama_rope_high_freq_factor=0.5" },
+        "expected at least llama_rope_low_freq_factor = 1, got 0.5")
     refused({ "rope_interleave=false" }, "no effect with rope_type = default")
     refused({ "rope_type=yarn", "rope_linear_scaling_factor=2" }, "no effect with rope_type = yarn")
     refused({ "rope_type=yarn", "beta_fast=0.5" }, "beta_fast: expected at least beta_slow = 1")

@@ -174,8 +174,8 @@ local function check_rope(c, need)
     need(not c.use_rope or dims % 2 == 0 and dims > 0, c.partial_rotary_factor == 1 and key
         or "partial_rotary_factor", "use_rope rotates pairs, and %d components of %s = %d are not an even number",
         dims, key, c[key])
-    need(c.rope_type ~= "llama3.1" or c.llama_rope_high_freq_factor > c.llama_rope_low_freq_factor,
-        "llama_rope_high_freq_factor", "expected more than llama_rope_low_freq_factor = %g, got %g",
+    need(c.rope_type ~= "llama3.1" or c.llama_rope_high_freq_factor >= c.llama_rope_low_freq_factor,
+        "llama_rope_high_freq_factor", "expected at least llama_rope_low_freq_factor = %g, got %g",
         c.llama_rope_low_freq_factor, c.llama_rope_high_freq_factor)
     need(c.rope_type ~= "yarn" or c.beta_fast >= c.beta_slow and c.beta_slow > 0, "beta_fast",
         "expected at least beta_slow = %g, and both above 0, got %g", c.beta_slow, c.beta_fast)

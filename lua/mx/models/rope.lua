@@ -7,7 +7,8 @@
 ---
 ---     linear    { factor }: all wavelengths are `factor` times as long
 ---     llama3.1  { factor, original_length, low_freq_factor, high_freq_factor }: as with yarn, but the limits are
----               low_freq_factor and high_freq_factor turns, and the blend is linear in the turns
+---               low_freq_factor and high_freq_factor turns, and the blend is linear in the turns; if both are equal
+---               (Llama 4), pairs with at least so many turns keep their wavelengths, and none is blended
 ---     yarn      { factor, original_length, beta_slow, beta_fast, truncate }: pairs that turn less than beta_slow times
 ---               in original_length tokens get wavelengths `factor` times as long, those that turn more than beta_fast
 ---               times keep theirs, and those between are blended, linearly in the number of the pair
@@ -81,8 +82,8 @@ end
 
 SCALED["llama3.1"] = function(s, frequency)
     local turns = s.original_length * frequency / (2 * math.pi)
-    local kept = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
-    kept = math.max(0, math.min(1, kept))
+    local low, high = s.low_freq_factor, s.high_freq_factor
+    local kept = low == high and (turns < low and 0 or 1) or math.max(0, math.min(1, (turns - low) / (high - low)))
     return frequency * (kept + (1 - kept) / s.factor)
 end
 

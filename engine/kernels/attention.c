@@ -52,7 +52,10 @@ mx_attention_plan mx_attention_plan_of(const mx_attention *a)
     return p;
 }
 
-bool mx_attention_is_empty(const mx_attention *a) { return a->batch == 0 || a->n_kv_heads == 0 || a->head_dim == 0; }
+bool mx_attention_is_empty(const mx_attention *a)
+{
+    return a->batch == 0 || a->n_kv_heads == 0 || a->head_dim == 0 || a->value_dim == 0;
+}
 
 void mx_attention_scratch_reset(int threads, int64_t bytes, char *scratch)
 {
@@ -111,18 +114,18 @@ static void join_parts(const mx_attention_plan *p, int64_t head, int64_t row, co
     float top = -INFINITY, sum = 0;
     for (int64_t i = 0; i < n; i++)
         top = part[i * step] > top ? part[i * step] : top;
-    memset(sums, 0, (size_t)a->head_dim * sizeof *sums);
+    memset(sums, 0, (size_t)a->value_dim * sizeof *sums);
     for (int64_t i = 0; i < n; i++) {
         const float *from = part + i * step;
         float weight = from[0] == -INFINITY ? 0.0f : exp2f(from[0] - top);
         sum += weight * from[1];
-        for (int64_t d = 0; d < a->head_dim; d++)
+        for (int64_t d = 0; d < a->value_dim; d++)
             sums[d] += weight * from[16 + d];
     }
     float keep = mx_attention_end_row(p, head, row, top, &sum);
-    mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, head);
+    mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, head, a->value_dim);
     void *to = (void *)mx_attention_row(&out, a->dtype, row);
-    for (int64_t d = 0; d < a->head_dim; d++)
+    for (int64_t d = 0; d < a->value_dim; d++)
         mx_set_float(to, d, sum == 0 ? 0.0f : keep * sums[d] / sum, a->dtype);
 }
 
@@ -137,8 +140,8 @@ static mx_status decode(const mx_attention_path *path, const mx_attention_plan *
         keys.end = mx_max(keys.end, run.end);
     }
     int64_t parts = (mx_max(keys.end - keys.first, 0) + MX_ATTENTION_DECODE_KEYS - 1) / MX_ATTENTION_DECODE_KEYS;
-    int64_t floats = mx_attention_part_floats(a->head_dim), rows = a->n_kv_heads * p->rows, part = rows * floats;
-    int64_t own = part + rows * MX_ATTENTION_DECODE_BLOCK;
+    int64_t floats = mx_attention_part_floats(a->value_dim), rows = a->n_kv_heads * p->rows, part = rows * floats;
+    int64_t own = rows * (mx_max(floats, mx_attention_part_floats(a->head_dim)) + MX_ATTENTION_DECODE_BLOCK);
     int threads = mx_attention_threads();
     int64_t bytes = (a->batch * parts * part + threads * own) * (int64_t)sizeof(float);
     void *data;
@@ -164,8 +167,8 @@ mx_status mx_attention_forward_by(const mx_attention_path *path, const mx_attent
         return MX_OK;
     if (path->decode && p.rows <= MX_ATTENTION_DECODE_ROWS && !a->bias && !a->slopes)
         return decode(path, &p);
-    int64_t width = a->head_dim, word = path->word_bytes;
-    mx_attention_choose_blocks(&p, path, width * (word + 4), width * 2 * word, 4.0 / 3, (double)mx_cpu_l2_bytes());
+    int64_t D = a->head_dim, V = a->value_dim, word = path->word_bytes;
+    mx_attention_choose_blocks(&p, path, D * word + V * 4, (D + V) * word, 4.0 / 3, (double)mx_cpu_l2_bytes());
 
     mx_attention_choose_panels(&p, path->forward_bytes, 0, scratch);
 
@@ -215,7 +218,7 @@ static void merge_row(const void *part, mx_dtype dtype, float part_lse, int64_t 
 
 void mx_attention_merge(const mx_attention *part, float *sums, float *lse)
 {
-    int64_t heads = part->n_heads, queries = part->queries, width = part->head_dim;
+    int64_t heads = part->n_heads, queries = part->queries, width = part->value_dim;
     int64_t row_bytes = width * (int64_t)mx_dtype_bytes(part->dtype);
 #pragma omp parallel for schedule(static) if (part->batch * queries * heads * width > MERGE_PARALLEL_FROM)
     for (int64_t i = 0; i < part->batch * queries; i++)
@@ -241,14 +244,14 @@ static float row_dot(const void *x, const void *y, mx_dtype dtype, int64_t width
 
 void mx_attention_sinks_backward(const mx_attention *a, float *dsinks)
 {
-    int64_t heads = a->n_heads, row_bytes = a->head_dim * (int64_t)mx_dtype_bytes(a->dtype);
+    int64_t heads = a->n_heads, row_bytes = a->value_dim * (int64_t)mx_dtype_bytes(a->dtype);
 #pragma omp parallel for schedule(static) num_threads(mx_attention_threads())
     for (int64_t h = 0; h < heads; h++) {
         double sum = 0;
         for (int64_t i = 0; i < a->batch * a->queries; i++) {
             int64_t at = (i * heads + h) * row_bytes;
             float lse = a->lse[(i / a->queries * heads + h) * a->queries + i % a->queries];
-            float delta = row_dot((const char *)a->out + at, (const char *)a->dout + at, a->dtype, a->head_dim);
+            float delta = row_dot((const char *)a->out + at, (const char *)a->dout + at, a->dtype, a->value_dim);
             sum -= lse == -INFINITY ? 0.0 : (double)(expf(a->sinks[h] - lse) * delta);
         }
         dsinks[h] = (float)sum;

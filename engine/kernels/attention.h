@@ -1,9 +1,11 @@
 /* Attention by tiles, forward and backward: out = softmax(mask(cap(scale q k^T) + bias)) v, and never a tokens x tokens
  * array.
  *
- *   q, out, dout, dq   (batch, queries, n_heads, head_dim)
- *   k, v, dk, dv       (batch, keys, n_kv_heads, head_dim)    query head h uses head h / (n_heads / n_kv_heads)
- *   lse                (batch, n_heads, queries)              log of the sum of e^score over what a query attends to
+ *   q, dq       (batch, queries, n_heads, head_dim)
+ *   k, dk       (batch, keys, n_kv_heads, head_dim)       query head h uses head h / (n_heads / n_kv_heads)
+ *   v, dv       (batch, keys, n_kv_heads, value_dim)
+ *   out, dout   (batch, queries, n_heads, value_dim)
+ *   lse         (batch, n_heads, queries)                 log of the sum of e^score over what a query attends to
  *
  * Query i stands at position offset + i, key j at position j. Query i >= first_query at position x attends to the key
  * at y if all of these hold:
@@ -30,7 +32,7 @@
 enum { MX_ATTENTION_MAX_KEYS = 1 << 24 }; /* positions are compared as f32 */
 
 typedef struct mx_attention {
-    int64_t batch, queries, keys, n_heads, n_kv_heads, head_dim;
+    int64_t batch, queries, keys, n_heads, n_kv_heads, head_dim, value_dim;
     mx_dtype dtype; /* of q, k, v, out and dout: f32 or bf16 */
     const void *q, *k, *v;
     const int32_t *intervals; /* (batch, queries, 2): first key of each query, and last + 1. NULL: no limit */
@@ -65,7 +67,7 @@ typedef struct mx_attention {
 } mx_attention;
 
 /* Writes out and lse. One or a few queries a head (decoding from a cache) read k and v once, at memory speed. Scratch
- * is below 2 MiB a thread, for any number of keys, unless one tile of a huge head_dim needs more. MX_ERR_MEMORY when it
+ * is below 2 MiB a thread, for any number of keys, unless one tile of a huge width needs more. MX_ERR_MEMORY when it
  * cannot be had. */
 mx_status mx_attention_forward(const mx_attention *a);
 

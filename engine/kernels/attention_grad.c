@@ -18,29 +18,38 @@ enum {
     BLOCK_BYTES = 1 << 20, /* what a tile touches in two passes */
 };
 
-/* Adds up the sums of the chunks to dk and dv of keys first to before last; those of `first` are the first ones. The
- * sums of dv start `sum_floats` after those of dk. */
-static void store_keys(const mx_attention_path *path, const mx_attention_plan *p, int64_t head, int64_t first,
-                       int64_t last, const float *sums, int64_t sum_floats)
+/* Sums of a panel of keys: those of dk, then those of dv. */
+typedef struct sums {
+    int64_t k_width, v_width; /* floats of one key in them */
+    int64_t k_floats, floats; /* of dk; of both */
+    int64_t bytes;            /* of both */
+} sums;
+
+static sums sums_of(const mx_attention_path *path, const mx_attention_plan *p)
 {
-    const mx_attention *a = p->a;
-    int64_t columns = path->sum_width(a->head_dim);
-    mx_attention_rows dk = mx_attention_key_rows(p, a->dk, a->dk_dtype, head);
-    mx_attention_rows dv = mx_attention_key_rows(p, a->dv, a->dv_dtype, head);
-    for (int64_t t = first; t < last; t++) {
-        int64_t n = t < p->keys ? p->chunks : 0;
-        const float *sum = sums + (t - first) * columns;
-        path->store(a->dk_dtype, (void *)mx_attention_row(&dk, a->dk_dtype, t), a->head_dim, sum, n, 2 * sum_floats,
-                    p->scale);
-        path->store(a->dv_dtype, (void *)mx_attention_row(&dv, a->dv_dtype, t), a->head_dim, sum + sum_floats, n,
-                    2 * sum_floats, 1.0f);
-    }
+    sums s = {.k_width = path->sum_width(p->a->head_dim), .v_width = path->sum_width(p->a->value_dim)};
+    s.k_floats = mx_round_up(p->panel_keys * s.k_width, 16);
+    s.floats = s.k_floats + mx_round_up(p->panel_keys * s.v_width, 16);
+    s.bytes = s.floats * (int64_t)sizeof(float);
+    return s;
 }
 
-/* Floats of the sums of a panel of keys, of dk or of dv. */
-static int64_t sum_floats_of(const mx_attention_path *path, const mx_attention_plan *p)
+/* Adds up the sums of the chunks to dk and dv of keys first to before last. `sum`: of the panel of keys that begins
+ * with key `start`. */
+static void store_keys(const mx_attention_path *path, const mx_attention_plan *p, int64_t head, int64_t first,
+                       int64_t last, const float *sum, int64_t start)
 {
-    return mx_round_up(p->panel_keys * path->sum_width(p->a->head_dim), 16);
+    const mx_attention *a = p->a;
+    const sums s = sums_of(path, p);
+    mx_attention_rows dk = mx_attention_key_rows(p, a->dk, a->dk_dtype, head, a->head_dim);
+    mx_attention_rows dv = mx_attention_key_rows(p, a->dv, a->dv_dtype, head, a->value_dim);
+    for (int64_t t = first; t < last; t++) {
+        int64_t n = t < p->keys ? p->chunks : 0;
+        path->store(a->dk_dtype, (void *)mx_attention_row(&dk, a->dk_dtype, t), a->head_dim,
+                    sum + (t - start) * s.k_width, n, s.floats, p->scale);
+        path->store(a->dv_dtype, (void *)mx_attention_row(&dv, a->dv_dtype, t), a->value_dim,
+                    sum + s.k_floats + (t - start) * s.v_width, n, s.floats, 1.0f);
+    }
 }
 
 /* The number of chunks of the rows of a head. It depends only on the sizes of the problem, because it orders the sums.
@@ -68,39 +77,39 @@ static int64_t heads_together(const mx_attention *a)
 /* ---- one pass ---- */
 
 static void backward_chunk(const mx_attention_path *path, const mx_attention_plan *p, int64_t head, int64_t chunk,
-                           float *sum, int64_t sum_floats, void *scratch)
+                           float *sum, void *scratch)
 {
-    memset(sum, 0, (size_t)(2 * sum_floats) * sizeof *sum);
+    const sums s = sums_of(path, p);
+    memset(sum, 0, (size_t)s.bytes);
     for (int64_t row = chunk * p->block_rows; row < p->rows; row += p->chunks * p->block_rows) {
-        mx_attention_share share = {head, row, mx_min(row + p->block_rows, p->rows), 0, p->keys, sum, sum + sum_floats};
+        mx_attention_share share = {head, row, mx_min(row + p->block_rows, p->rows), 0, p->keys, sum, sum + s.k_floats};
         path->backward(p, &share, scratch);
     }
 }
 
 /* Heads first to before first + heads. The sums hold what n_sums chunks give at once. */
 static void backward_heads(const mx_attention_path *path, const mx_attention_plan *p, int64_t first_head, int64_t heads,
-                           void *sums, char *scratch, int64_t bytes)
+                           void *all, char *scratch, int64_t bytes)
 {
-    int64_t keys = p->a->keys, sum_floats = sum_floats_of(path, p), sum_bytes = 2 * sum_floats * (int64_t)sizeof(float);
+    int64_t keys = p->a->keys, sum_bytes = sums_of(path, p).bytes;
 #pragma omp parallel num_threads(mx_attention_threads())
     {
         int thread = omp_get_thread_num();
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < heads * p->chunks; i++) {
-            float *sum = (float *)((char *)sums + (p->chunks == 1 ? thread : i) * sum_bytes);
+            float *sum = (float *)((char *)all + (p->chunks == 1 ? thread : i) * sum_bytes);
             int64_t head = first_head + i / p->chunks;
-            backward_chunk(path, p, head, i % p->chunks, sum, sum_floats, scratch + thread * bytes);
+            backward_chunk(path, p, head, i % p->chunks, sum, scratch + thread * bytes);
             if (p->chunks == 1)
-                store_keys(path, p, head, 0, keys, sum, sum_floats);
+                store_keys(path, p, head, 0, keys, sum, 0);
         }
         if (p->chunks > 1) {
             int64_t pieces = (keys + 63) / 64;
 #pragma omp for schedule(static)
             for (int64_t i = 0; i < heads * pieces; i++) {
-                const float *sum = (float *)((char *)sums + i / pieces * p->chunks * sum_bytes);
+                const float *sum = (float *)((char *)all + i / pieces * p->chunks * sum_bytes);
                 int64_t first = i % pieces * 64;
-                store_keys(path, p, first_head + i / pieces, first, mx_min(first + 64, keys),
-                           sum + first * path->sum_width(p->a->head_dim), sum_floats);
+                store_keys(path, p, first_head + i / pieces, first, mx_min(first + 64, keys), sum, 0);
             }
         }
     }
@@ -110,19 +119,19 @@ static mx_status five_products(const mx_attention_path *path, mx_attention_plan 
 {
     const mx_attention *a = p->a;
     int64_t heads = a->batch * a->n_kv_heads, together = heads_together(a);
-    int64_t sum_bytes = 2 * sum_floats_of(path, p) * (int64_t)sizeof(float);
+    int64_t sum_bytes = sums_of(path, p).bytes;
     p->chunks = a->dbias && a->bias_query == 0 ? 1 : choose_chunks(p, together, sum_bytes);
     int threads = mx_attention_threads();
     int64_t bytes = mx_round_up(path->backward_bytes(p), 4096),
             n_sums = p->chunks == 1 ? threads : together * p->chunks;
     char *scratch;
-    void *sums;
+    void *all;
     MX_TRY(mx_attention_scratch_new(threads, bytes, &scratch));
-    mx_status status = mx_pool_alloc(n_sums * sum_bytes, &sums);
+    mx_status status = mx_pool_alloc(n_sums * sum_bytes, &all);
     if (status == MX_OK) {
         for (int64_t head = 0; head < heads; head += together)
-            backward_heads(path, p, head, together, sums, scratch, bytes);
-        mx_pool_free(sums, n_sums * sum_bytes);
+            backward_heads(path, p, head, together, all, scratch, bytes);
+        mx_pool_free(all, n_sums * sum_bytes);
     }
     mx_pool_free(scratch, threads * bytes);
     return status;
@@ -134,18 +143,19 @@ static mx_status five_products(const mx_attention_path *path, mx_attention_plan 
 static void backward_panel(const mx_attention_path *path, const mx_attention_plan *p, const mx_attention_run *runs,
                            int64_t head, int64_t first, float *sum, void *scratch)
 {
-    int64_t sum_floats = sum_floats_of(path, p), blocks = mx_ceil_div(p->rows, p->block_rows);
-    mx_attention_share share = {.head = head, .first_key = first, .dk = sum, .dv = sum + sum_floats};
+    const sums s = sums_of(path, p);
+    int64_t blocks = mx_ceil_div(p->rows, p->block_rows);
+    mx_attention_share share = {.head = head, .first_key = first, .dk = sum, .dv = sum + s.k_floats};
     share.last_key = mx_min(first + p->panel_keys, p->keys);
     runs += head / p->a->n_kv_heads * blocks;
-    memset(sum, 0, (size_t)(2 * sum_floats) * sizeof *sum);
+    memset(sum, 0, (size_t)s.bytes);
     for (int64_t b = 0; b < blocks; b++)
         if (runs[b].first < share.last_key && first < runs[b].end) {
             share.first_row = b * p->block_rows;
             share.last_row = mx_min(share.first_row + p->block_rows, p->rows);
             path->backward(p, &share, scratch);
         }
-    store_keys(path, p, head, first, mx_min(first + p->panel_keys, p->a->keys), sum, sum_floats);
+    store_keys(path, p, head, first, mx_min(first + p->panel_keys, p->a->keys), sum, first);
 }
 
 static void keys_pass(const mx_attention_path *path, const mx_attention_plan *p, const mx_attention_run *runs,
@@ -198,11 +208,11 @@ static mx_status seven_products(const mx_attention_path *path, mx_attention_plan
 {
     mx_attention_plan keys = p, rows = p;
     keys.wants_rows = rows.wants_keys = false;
-    int64_t key_bytes = 2 * path->sum_width(p.a->head_dim) * (int64_t)sizeof(float);
-    mx_attention_choose_panels(&keys, path->backward_bytes, key_bytes, limit);
+    int64_t key_floats = path->sum_width(p.a->head_dim) + path->sum_width(p.a->value_dim);
+    mx_attention_choose_panels(&keys, path->backward_bytes, key_floats * (int64_t)sizeof(float), limit);
     mx_attention_choose_panels(&rows, path->backward_bytes, 0, limit);
     int threads = mx_attention_threads();
-    int64_t sum_bytes = 2 * sum_floats_of(path, &keys) * (int64_t)sizeof(float) + 64, run_bytes;
+    int64_t sum_bytes = sums_of(path, &keys).bytes + 64, run_bytes;
     int64_t bytes = mx_max(path->backward_bytes(&keys) + sum_bytes, path->backward_bytes(&rows));
     bytes = mx_round_up(bytes, 4096);
     mx_attention_run *runs;
@@ -221,8 +231,9 @@ static mx_status seven_products(const mx_attention_path *path, mx_attention_plan
 
 static void choose_blocks(const mx_attention_path *path, mx_attention_plan *p, double cache)
 {
-    int64_t width = p->a->head_dim, word = path->word_bytes;
-    mx_attention_choose_blocks(p, path, width * (4 * word + 4), width * (3 * word + 8), 8, cache);
+    int64_t D = p->a->head_dim, V = p->a->value_dim, word = path->word_bytes;
+    int64_t per_row = (D + V) * 2 * word + D * 4, per_key = (2 * D + V) * word + (D + V) * 4;
+    mx_attention_choose_blocks(p, path, per_row, per_key, 8, cache);
     if (p->rows == 0)
         p->block_rows = path->row_unit;
     mx_attention_choose_panels(p, path->backward_bytes, 0, INT64_MAX);
@@ -236,8 +247,7 @@ mx_status mx_attention_backward_by(const mx_attention_path *path, const mx_atten
         return MX_OK;
     p.wants_rows = p.wants_keys = true;
     choose_blocks(path, &p, 2 * (double)mx_cpu_l2_bytes());
-    int64_t sum_bytes = 2 * sum_floats_of(path, &p) * (int64_t)sizeof(float);
-    if (path->backward_bytes(&p) + sum_bytes <= one_pass || p.rows == 0)
+    if (path->backward_bytes(&p) + sums_of(path, &p).bytes <= one_pass || p.rows == 0)
         return five_products(path, &p);
     choose_blocks(path, &p, BLOCK_BYTES);
     return seven_products(path, p, scratch);

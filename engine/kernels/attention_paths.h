@@ -25,7 +25,7 @@ typedef struct mx_attention_plan {
  * panel_keys. */
 typedef struct mx_attention_share {
     int64_t head, first_row, last_row, first_key, last_key; /* to before last */
-    float *dk, *dv; /* with wants_keys: dk / scale and dv are added to these, (keys from first_key on, sum_width) */
+    float *dk, *dv; /* with wants_keys: dk / scale and dv are added, (keys from first_key on, sum_width of the width) */
 } mx_attention_share;
 
 enum {
@@ -46,7 +46,7 @@ typedef struct mx_attention_piece {
 typedef struct mx_attention_path {
     int row_unit, key_unit;
     int word_bytes;                      /* of one packed element, for the choice of block sizes */
-    int64_t (*sum_width)(int64_t width); /* floats of one key in the sums of dk and dv */
+    int64_t (*sum_width)(int64_t width); /* floats of one key in the sums of dk, or of dv */
 
     /* first_row is a multiple of block_rows, as in backward. */
     int64_t (*forward_bytes)(const mx_attention_plan *p);
@@ -59,9 +59,10 @@ typedef struct mx_attention_path {
     /* One key of dk or dv: `scale` times the sum of `n` chunks, `step` floats apart, in order; zero without any. */
     void (*store)(mx_dtype dtype, void *row, int64_t width, const float *sum, int64_t n, int64_t step, float scale);
 
-    /* For few rows: what keys first to before last of a sequence give each row of each kv head, part_floats a row: the
-     * largest score times log2(e), the sum of the probabilities relative to it, and from 16 on the sums of probability
-     * times v. `scratch` holds for each such row part_floats and DECODE_BLOCK floats. NULL: not offered. */
+    /* For few rows: what keys first to before last of a sequence give each row of each kv head, part_floats of v's
+     * width a row: the largest score times log2(e), the sum of the probabilities relative to it, and from 16 on the
+     * sums of probability times v. `scratch` holds for each such row part_floats of the larger width and DECODE_BLOCK
+     * floats. NULL: not offered. */
     void (*decode)(const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last, float *part, float *scratch);
 } mx_attention_path;
 
@@ -120,25 +121,25 @@ static inline const void *mx_attention_row(const mx_attention_rows *rows, mx_dty
     return (const char *)rows->base + at * (int64_t)mx_dtype_bytes(dtype);
 }
 
-/* The rows of a head in a tensor shaped like q, and the keys of a head in one shaped like k. */
+/* The rows of a head in a tensor like q or out, and the keys of a head in one like k or v, with `width` features. */
 static inline mx_attention_rows mx_attention_query_rows(const mx_attention_plan *p, const void *x, mx_dtype dtype,
-                                                        int64_t head)
+                                                        int64_t head, int64_t width)
 {
     const mx_attention *a = p->a;
     int64_t batch = head / a->n_kv_heads, kv_head = head % a->n_kv_heads;
-    int64_t at = (batch * a->queries * a->n_heads + kv_head * p->group) * a->head_dim;
+    int64_t at = (batch * a->queries * a->n_heads + kv_head * p->group) * width;
     const char *base = (const char *)x + at * (int64_t)mx_dtype_bytes(dtype);
-    return (mx_attention_rows){base, p->group, a->n_heads * a->head_dim, a->head_dim};
+    return (mx_attention_rows){base, p->group, a->n_heads * width, width};
 }
 
 static inline mx_attention_rows mx_attention_key_rows(const mx_attention_plan *p, const void *x, mx_dtype dtype,
-                                                      int64_t head)
+                                                      int64_t head, int64_t width)
 {
     const mx_attention *a = p->a;
     int64_t batch = head / a->n_kv_heads, kv_head = head % a->n_kv_heads;
-    int64_t at = (batch * a->keys * a->n_kv_heads + kv_head) * a->head_dim;
+    int64_t at = (batch * a->keys * a->n_kv_heads + kv_head) * width;
     const char *base = (const char *)x + at * (int64_t)mx_dtype_bytes(dtype);
-    return (mx_attention_rows){base, 1, a->n_kv_heads * a->head_dim, 0};
+    return (mx_attention_rows){base, 1, a->n_kv_heads * width, 0};
 }
 
 /* Where lse of a row is. */

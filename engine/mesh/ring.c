@@ -269,8 +269,8 @@ static mx_status ring_infer(mx_call *call)
     MX_TRY(mx_attention_check_tensors(call));
     MX_TRY(mx_attention_check_sinks(call, SINKS));
     MX_TRY(check_options(call));
-    const mx_shape *q = &call->in[Q]->shape;
-    MX_TRY(mx_out(call, OUT, call->in[Q]->dtype, q));
+    const mx_shape *q = &call->in[Q]->shape, out = mx_attention_out_shape(call);
+    MX_TRY(mx_out(call, OUT, call->in[Q]->dtype, &out));
     return mx_out(call, LSE, MX_F32, &(mx_shape){3, {q->size[0], q->size[2], q->size[1]}});
 }
 
@@ -415,7 +415,7 @@ static mx_status pass_on(const ring *r, int distance, bool is_first, gradients *
         if (!is_first)
             MX_TRY(take_in(&g->share[i], &g->coming[i]));
         if (!g->share[i])
-            MX_TRY(zeros(r->k, &g->share[i]));
+            MX_TRY(zeros(i == 0 ? r->k : r->v, &g->share[i]));
         MX_TRY(permute(r, g->share[i], next - distance, &g->coming[i]));
         release(&g->share[i], 1);
     }
@@ -481,8 +481,9 @@ static const mx_attr ring_attrs[] = {
 const mx_op mx_op_ring_attention = {
     .name = "ring_attention",
     .doc =
-        "attention over a sequence that is split over an axis: q (B, S, H, D), k v (B, S, K, D) of this rank's tokens "
-        "-> (B, S, H, D). The ranks pass keys and values around a ring, overlapped with computation. intervals i32 (B, "
+        "attention over a sequence that is split over an axis: q (B, S, H, D), k (B, S, K, D), v (B, S, K, V) of this "
+        "rank's tokens -> (B, S, H, V). The ranks pass keys and values around a ring, overlapped with computation. "
+        "intervals i32 (B, "
         "S, 2): the first key of each query in the whole sequence, from 0, and the last + 1, within what the options "
         "leave. sinks: as for attention. Collective",
     .inputs = (const char *const[]){"q", "k", "v", "intervals?", "sinks?", NULL},

@@ -17,13 +17,14 @@ static mx_tensor *input(const mx_call *call, int i) { return i < call->n_in ? ca
 static mx_attention sizes_of(const mx_call *call)
 {
     const mx_attention_attr *attr = mx_call_attr(call);
-    const mx_tensor *q = call->in[Q], *k = call->in[K];
+    const mx_tensor *q = call->in[Q], *k = call->in[K], *v = call->in[V];
     return (mx_attention){.batch = q->shape.size[0],
                           .queries = q->shape.size[1],
                           .keys = k->shape.size[1],
                           .n_heads = q->shape.size[2],
                           .n_kv_heads = k->shape.size[2],
                           .head_dim = q->shape.size[3],
+                          .value_dim = v->shape.size[3],
                           .dtype = q->dtype,
                           .causal = attr->causal,
                           .window = attr->window,
@@ -125,17 +126,20 @@ mx_status mx_attention_check_tensors(const mx_call *call)
     for (int i = Q; i <= V; i++) {
         MX_TRY(is_f64 ? mx_want_dtype(call, i, MX_F64) : mx_want_float(call, i));
         if (call->in[i]->shape.n_dims != 4)
-            return mx_bad_shape(call, "q must be (batch, queries, heads, head_dim), k and v (batch, keys, kv heads, "
-                                      "head_dim)");
+            return mx_bad_shape(call, "q must be (batch, queries, heads, head_dim), k (batch, keys, kv heads, "
+                                      "head_dim), v (batch, keys, kv heads, its own head_dim)");
     }
     if (k->dtype != q->dtype || v->dtype != q->dtype)
         return mx_bad_dtype(call, "q, k and v must have one dtype; cast one with mx.cast");
-    if (!mx_shape_equal(&k->shape, &v->shape))
-        return mx_bad_shape(call, "k and v must have the same shape");
+    for (int d = 0; d < 3; d++)
+        if (k->shape.size[d] != v->shape.size[d])
+            return mx_bad_shape(call, "k and v must have the same batch, keys and heads; their head_dim may differ");
     if (q->shape.size[0] != k->shape.size[0])
         return mx_bad_shape(call, "batch sizes differ");
     if (q->shape.size[3] != k->shape.size[3])
-        return mx_bad_shape(call, "head_dim differs");
+        return mx_bad_shape(call, "head_dim of q and k differs");
+    if (q->shape.size[3] == 0 || v->shape.size[3] == 0)
+        return mx_bad_shape(call, "head_dim must not be 0");
     int64_t heads = q->shape.size[2], kv_heads = k->shape.size[2];
     if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0)
         return mx_bad_shape(call, "the %lld heads of q must be a multiple of the %lld heads of k and v",
@@ -185,6 +189,13 @@ mx_status mx_attention_check_sinks(const mx_call *call, int i)
     return mx_want_shape(call, i, &heads);
 }
 
+mx_shape mx_attention_out_shape(const mx_call *call)
+{
+    mx_shape out = call->in[Q]->shape;
+    out.size[3] = call->in[V]->shape.size[3];
+    return out;
+}
+
 static mx_status check_inputs(const mx_call *call, int intervals)
 {
     MX_TRY(mx_attention_check_tensors(call));
@@ -199,18 +210,19 @@ static mx_status attention_infer(mx_call *call)
 {
     MX_TRY(check_inputs(call, INTERVALS));
     MX_TRY(mx_attention_check_sinks(call, SINKS));
-    const mx_shape *q = &call->in[Q]->shape;
-    MX_TRY(mx_out(call, 0, call->in[Q]->dtype, q));
+    const mx_shape *q = &call->in[Q]->shape, out = mx_attention_out_shape(call);
+    MX_TRY(mx_out(call, 0, call->in[Q]->dtype, &out));
     return mx_out(call, 1, MX_F32, &(mx_shape){3, {q->size[0], q->size[2], q->size[1]}});
 }
 
-/* The cost of `products` products of the size of q k^T, counted over the pairs of query and key that the positions
- * allow. k and v are not read behind kv_length. */
-static mx_cost cost_of(const mx_call *call, double products)
+/* The cost of products over the pairs of query and key that the positions allow: so many of the width of q and k, and
+ * of that of v. k and v are not read behind kv_length. */
+static mx_cost cost_of(const mx_call *call, double key_products, double value_products)
 {
     mx_attention a = sizes_of(call);
     double pairs = (double)a.batch * (double)a.n_heads * mx_attention_pairs(&a);
-    mx_cost cost = mx_cost_of(call, products * 2.0 * pairs * (double)a.head_dim);
+    double width = key_products * (double)a.head_dim + value_products * (double)a.value_dim;
+    mx_cost cost = mx_cost_of(call, 2.0 * pairs * width);
     cost.work = MX_WORK_ATTENTION;
     if (a.kv_length > 0)
         cost.bytes_read -=
@@ -227,7 +239,7 @@ double mx_attention_block_pairs(const mx_call *call, int64_t block_q, int64_t bl
     return (double)a.batch * (double)a.n_heads * pairs;
 }
 
-static mx_cost attention_cost(const mx_call *call) { return cost_of(call, 2); }
+static mx_cost attention_cost(const mx_call *call) { return cost_of(call, 1, 1); }
 
 static mx_status attention_host(mx_call *call)
 {
@@ -288,7 +300,8 @@ static const mx_attr attention_attrs[] = {ATTENTION_ATTRS, {0}};
 
 const mx_op mx_op_attention = {
     .name = "attention",
-    .doc = "softmax(q k^T scale) v by tiles: q (B, S, H, D), k v (B, T, K, D) -> (B, S, H, D); H is a multiple of K. "
+    .doc = "softmax(q k^T scale) v by tiles: q (B, S, H, D), k (B, T, K, D), v (B, T, K, V) -> (B, S, H, V); H is a "
+           "multiple of K. "
            "intervals i32 (B, S, 2): the first key of each query, from 0, and the last + 1, within what the options "
            "leave; attention_intervals makes them of documents. A query without keys gives 0. "
            "bias (B, H, S, T), all but T may be 1, is added to the scores; of u8 it is a mask, 1 where a query attends "
@@ -316,9 +329,10 @@ static mx_status attention_grad_infer(mx_call *call)
     const mx_attention_grad_attr *attr = mx_call_attr(call);
     MX_TRY(check_inputs(call, GRAD_INTERVALS));
     const mx_tensor *q = call->in[Q];
+    mx_shape out = mx_attention_out_shape(call);
     for (int i = OUT; i <= DOUT; i += DOUT - OUT) {
         MX_TRY(mx_want_dtype(call, i, q->dtype));
-        MX_TRY(mx_want_shape(call, i, &q->shape));
+        MX_TRY(mx_want_shape(call, i, &out));
     }
     MX_TRY(mx_want_dtype(call, LSE, MX_F32));
     mx_shape lse = {3, {q->shape.size[0], q->shape.size[2], q->shape.size[1]}};
@@ -333,8 +347,8 @@ static mx_status attention_grad_infer(mx_call *call)
     return mx_out(call, 3, MX_F32, attr->want_bias ? &bias->shape : &none);
 }
 
-/* Scores are computed again: five products, where the forward pass has two. */
-static mx_cost attention_grad_cost(const mx_call *call) { return cost_of(call, 5); }
+/* Five products: scores again, and the gradients of the probabilities (the width of v), of v, of q and of k. */
+static mx_cost attention_grad_cost(const mx_call *call) { return cost_of(call, 3, 2); }
 
 static mx_status attention_grad_host(mx_call *call)
 {
@@ -412,7 +426,7 @@ static mx_status sinks_grad_host(mx_call *call)
     const mx_attention a = {.batch = out->shape.size[0],
                             .queries = out->shape.size[1],
                             .n_heads = out->shape.size[2],
-                            .head_dim = out->shape.size[3],
+                            .value_dim = out->shape.size[3],
                             .dtype = out->dtype,
                             .sinks = mx_f32(call->in[OF_SINKS]),
                             .out = mx_data(out),
@@ -465,7 +479,7 @@ static mx_status merge_host(mx_call *call)
     const mx_attention a = {.batch = part->shape.size[0],
                             .queries = part->shape.size[1],
                             .n_heads = part->shape.size[2],
-                            .head_dim = part->shape.size[3],
+                            .value_dim = part->shape.size[3],
                             .dtype = part->dtype,
                             .out = mx_data(part),
                             .lse = mx_f32(call->in[PART_LSE])};
@@ -475,7 +489,7 @@ static mx_status merge_host(mx_call *call)
 
 const mx_op mx_op_attention_merge_ = {
     .name = "attention_merge_",
-    .doc = "merges attention results over two sets of keys in place: sums f32 (B, S, H, D) and lse (B, H, S) become "
+    .doc = "merges attention results over two sets of keys in place: sums f32 (B, S, H, V) and lse (B, H, S) become "
            "the result over their keys and those of out and out_lse",
     .inputs = (const char *const[]){"sums", "lse", "out", "out_lse", NULL},
     .flags = MX_OP_MUTATES,

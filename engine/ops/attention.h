@@ -1,5 +1,5 @@
-/* The options of attention, and the checks that all its operations share. Their first inputs are q (B, S, H, D), k and
- * v (B, T, K, D). */
+/* The options of attention, and the checks that all its operations share. Their first inputs are q (B, S, H, D), k
+ * (B, T, K, D) and v (B, T, K, V); out is (B, S, H, V). */
 #ifndef MX_OPS_ATTENTION_H
 #define MX_OPS_ATTENTION_H
 
@@ -21,6 +21,9 @@ typedef struct mx_attention_grad_attr {
 
 /* MX_ERR_SHAPE, MX_ERR_DTYPE: q, k and v do not match. */
 mx_status mx_attention_check_tensors(const mx_call *call);
+
+/* The shape of out, (B, S, H, V). */
+mx_shape mx_attention_out_shape(const mx_call *call);
 
 /* MX_ERR_VALUE: window, softcap or scale is out of range. MX_ERR_SHAPE: there are more keys than attention supports. */
 mx_status mx_attention_check_scores(const mx_call *call, const mx_attention_attr *attr);

@@ -86,7 +86,7 @@ static mx_tensor *slopes_of(mx_terms *s, const mx_call *call, mx_dtype dtype, mx
     return mx_term_affine(s, mx_term_mul(s, mx_term_reshape(s, slopes, &column), distance), -1, 0);
 }
 
-/* (batch, tokens, n, head_dim) as (batch, kv heads, n / kv heads * tokens, head_dim), f32 or f64. */
+/* (batch, tokens, n, features) as (batch, kv heads, n / kv heads * tokens, features), f32 or f64. */
 static mx_tensor *by_kv_head(mx_terms *s, mx_tensor *t, int64_t kv_heads)
 {
     mx_tensor *turned = NULL, *wide = mx_term_wide(s, t);
@@ -152,7 +152,7 @@ mx_tensor *mx_attention_plain(mx_terms *s, const mx_call *call)
     int64_t group = k->size[2] > 0 ? q->size[2] / k->size[2] : 0;
     p = mx_term_reshape(s, p, &(mx_shape){4, {q->size[0], k->size[2], group * q->size[1], k->size[1]}});
     mx_tensor *out = matmul(s, p, by_kv_head(s, call->in[V], k->size[2]), false);
-    out = mx_term_reshape(s, out, &(mx_shape){4, {q->size[0], q->size[2], q->size[1], q->size[3]}});
+    out = mx_term_reshape(s, out, &(mx_shape){4, {q->size[0], q->size[2], q->size[1], call->in[V]->shape.size[3]}});
     if (!out || !mx_term_keep(s, mx_apply_transpose(out, 1, 2, &back), &back))
         return NULL;
     return mx_term_cast(s, back, call->in[Q]->dtype);

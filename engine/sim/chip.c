@@ -97,16 +97,27 @@ enum { FORWARD_OPS = 8, BACKWARD_OPS = 9 };
  * splash_attention_kernel.py, whose grid knows masks by position only). */
 enum { DOCUMENT_OPS = 2 };
 
-/* Seconds of a kernel with `products` products of head_dim per score. */
-static double kernel_seconds(const mx_sim_chip *chip, const mx_call *call, mx_blocks blocks, int products, int ops)
+/* The features of an input, q or v, filled up to tiles. */
+static double width_of(const mx_sim_chip *chip, const mx_call *call, int input)
+{
+    return tiles((double)call->in[input]->shape.size[3], chip->tile);
+}
+
+/* The products of a kernel: so many of the width of q and k, and of that of v. */
+typedef struct products {
+    int key, value;
+} products;
+
+/* Seconds of a kernel with these products per score. */
+static double kernel_seconds(const mx_sim_chip *chip, const mx_call *call, mx_blocks blocks, products n, int ops)
 {
     const mx_attention_kernel *kernel = &chip->attention;
     double scores = mx_attention_block_pairs(call, blocks.q, blocks.kv, kernel->skips_documents ? kernel->document : 0);
     ops += kernel->document > 0 && !kernel->skips_documents ? DOCUMENT_OPS : 0;
     double queries = (double)call->in[0]->shape.size[1], keys = (double)call->in[1]->shape.size[1];
     double steps = scores > 0 ? scores / (fmin((double)blocks.q, queries) * fmin((double)blocks.kv, keys)) : 0;
-    double width = tiles((double)call->in[0]->shape.size[3], chip->tile);
-    double matrix_s = scores * products * 2 * width / peak_of(chip, call);
+    double width = n.key * width_of(chip, call, 0) + n.value * width_of(chip, call, 2);
+    double matrix_s = scores * 2 * width / peak_of(chip, call);
     double arithmetic_s = fmax(matrix_s, vector_seconds(chip, scores * ops)) / chip->attention_efficiency;
     return arithmetic_s + steps * chip->attention_step_s;
 }
@@ -118,15 +129,13 @@ static double kernel_seconds(const mx_sim_chip *chip, const mx_call *call, mx_bl
  * dout v^T writes the gradient of p; a pass reads both for the sums of a row; dq and dk read both. */
 static double stored_seconds(const mx_sim_chip *chip, const mx_call *call, bool forward)
 {
-    static const int forward_arrays[] = {1, 1}, backward_arrays[] = {1, 1, 2, 2};
-    const int *arrays = forward ? forward_arrays : backward_arrays;
-    int products = forward ? 2 : 4, passes = 2;
+    static const int arrays[][4] = {{1, 1, 2, 2}, {1, 1}}; /* backward, forward */
+    static const int inputs[][4] = {{2, 2, 0, 0}, {0, 2}}; /* that have the width of a product */
+    int n = forward ? 2 : 4, passes = 2;
     double scores = mx_attention_block_pairs(call, 0, 0, 0), array_s = 4 * scores / mx_sim_memory_rate(chip);
-    double width = tiles((double)call->in[0]->shape.size[3], chip->tile);
-    double product_s = 2 * scores * width / (peak_of(chip, call) * chip->matrix_efficiency);
-    double seconds = passes * array_s;
-    for (int i = 0; i < products; i++)
-        seconds += fmax(product_s, arrays[i] * array_s);
+    double score_s = 2 * scores / (peak_of(chip, call) * chip->matrix_efficiency), seconds = passes * array_s;
+    for (int i = 0; i < n; i++)
+        seconds += fmax(score_s * width_of(chip, call, inputs[forward][i]), arrays[forward][i] * array_s);
     return seconds;
 }
 
@@ -154,10 +163,12 @@ static double attention_seconds(const mx_sim_chip *chip, const mx_call *call)
     if (kernel->scores_in_memory)
         return stored_seconds(chip, call, forward);
     if (forward)
-        return kernel_seconds(chip, call, kernel->forward, 2, FORWARD_OPS - (kernel->fixed_maximum ? 1 : 0));
-    double dkv_s = kernel_seconds(chip, call, kernel->dkv, kernel->fused_backward ? 5 : 4, BACKWARD_OPS);
-    return dkv_s + (kernel->fused_backward ? fused_seconds(chip, call)
-                                           : kernel_seconds(chip, call, kernel->dq, 3, BACKWARD_OPS));
+        return kernel_seconds(chip, call, kernel->forward, (products){1, 1},
+                              FORWARD_OPS - (kernel->fixed_maximum ? 1 : 0));
+    if (kernel->fused_backward)
+        return kernel_seconds(chip, call, kernel->dkv, (products){3, 2}, BACKWARD_OPS) + fused_seconds(chip, call);
+    return kernel_seconds(chip, call, kernel->dkv, (products){2, 2}, BACKWARD_OPS) +
+           kernel_seconds(chip, call, kernel->dq, (products){2, 1}, BACKWARD_OPS);
 }
 
 /* ---- experts ---- */

@@ -106,7 +106,8 @@ static void add_scaled(double *sum, double *size, double factor, double factor_s
 static void refer_row(problem *p, int64_t b, int64_t i, int64_t h, double *prob, double *slope)
 {
     mx_attention *a = &p->a;
-    int64_t D = a->head_dim, kv = h / (a->n_heads / a->n_kv_heads), at = ((b * a->queries + i) * a->n_heads + h) * D;
+    int64_t D = a->head_dim, V = a->value_dim, kv = h / (a->n_heads / a->n_kv_heads);
+    int64_t row = (b * a->queries + i) * a->n_heads + h, at = row * D, to = row * V;
     double scale = a->scale > 0 ? (double)a->scale : 1 / sqrt((double)D), sum = 0;
     double sink = a->sinks ? (double)a->sinks[h] : -INFINITY, most = sink;
     for (int64_t j = 0; j < a->keys; j++) {
@@ -128,22 +129,23 @@ static void refer_row(problem *p, int64_t b, int64_t i, int64_t h, double *prob,
     }
     sum += a->sinks ? exp(sink - most) : 0;
     p->lse[(b * a->n_heads + h) * a->queries + i] = sum > 0 ? most + log(sum) : -INFINITY;
-    for (int64_t d = 0; d < D; d++)
-        p->out[at + d] = p->out_size[at + d] = 0;
+    for (int64_t d = 0; d < V; d++)
+        p->out[to + d] = p->out_size[to + d] = 0;
     for (int64_t j = 0; j < a->keys; j++) {
         prob[j] = sum > 0 ? prob[j] / sum : 0;
         if (prob[j] > 0)
-            add_scaled(p->out + at, p->out_size + at, prob[j], prob[j],
-                       p->v + ((b * a->keys + j) * a->n_kv_heads + kv) * D, D);
+            add_scaled(p->out + to, p->out_size + to, prob[j], prob[j],
+                       p->v + ((b * a->keys + j) * a->n_kv_heads + kv) * V, V);
     }
 }
 
 static void refer_row_gradient(problem *p, int64_t b, int64_t i, int64_t h, const double *prob, const double *slope)
 {
     mx_attention *a = &p->a;
-    int64_t D = a->head_dim, kv = h / (a->n_heads / a->n_kv_heads), at = ((b * a->queries + i) * a->n_heads + h) * D;
-    const double *dout = p->dout + at;
-    double delta = dot(dout, p->out + at, D), delta_size = dot_size(dout, p->out + at, D);
+    int64_t D = a->head_dim, V = a->value_dim, kv = h / (a->n_heads / a->n_kv_heads);
+    int64_t row = (b * a->queries + i) * a->n_heads + h, at = row * D;
+    const double *dout = p->dout + row * V, *out = p->out + row * V;
+    double delta = dot(dout, out, V), delta_size = dot_size(dout, p->out_size + row * V, V);
     if (a->sinks) {
         double at_sink = exp((double)a->sinks[h] - p->lse[(b * a->n_heads + h) * a->queries + i]);
         p->dsinks[h] -= at_sink * delta;
@@ -152,12 +154,12 @@ static void refer_row_gradient(problem *p, int64_t b, int64_t i, int64_t h, cons
     for (int64_t j = 0; j < a->keys; j++) {
         if (prob[j] == 0)
             continue;
-        int64_t key = ((b * a->keys + j) * a->n_kv_heads + kv) * D;
-        double ds = prob[j] * (dot(dout, p->v + key, D) - delta) * slope[j];
-        double size = prob[j] * (dot_size(dout, p->v + key, D) + delta_size) * slope[j];
+        int64_t key_row = (b * a->keys + j) * a->n_kv_heads + kv, key = key_row * D, value = key_row * V;
+        double ds = prob[j] * (dot(dout, p->v + value, V) - delta) * slope[j];
+        double size = prob[j] * (dot_size(dout, p->v + value, V) + delta_size) * slope[j];
         add_scaled(p->dq + at, p->dq_size + at, ds, size, p->k + key, D);
         add_scaled(p->dk + key, p->dk_size + key, ds, size, p->q + at, D);
-        add_scaled(p->dv + key, p->dv_size + key, prob[j], prob[j], dout, D);
+        add_scaled(p->dv + value, p->dv_size + value, prob[j], prob[j], dout, V);
     }
 }
 
@@ -169,8 +171,8 @@ static double refer(problem *p, bool gradient)
         for (int64_t i = 0; i < a->queries; i++)
             for (int64_t h = 0; h < a->n_heads; h++) {
                 refer_row(p, b, i, h, prob, slope);
-                int64_t at = ((b * a->queries + i) * a->n_heads + h) * a->head_dim;
-                loss += dot(p->out + at, p->dout + at, a->head_dim);
+                int64_t at = ((b * a->queries + i) * a->n_heads + h) * a->value_dim;
+                loss += dot(p->out + at, p->dout + at, a->value_dim);
                 if (gradient)
                     refer_row_gradient(p, b, i, h, prob, slope);
             }
@@ -184,6 +186,10 @@ static double refer(problem *p, bool gradient)
 static int64_t query_count(const mx_attention *a) { return a->batch * a->queries * a->n_heads * a->head_dim; }
 
 static int64_t key_count(const mx_attention *a) { return a->batch * a->keys * a->n_kv_heads * a->head_dim; }
+
+static int64_t value_count(const mx_attention *a) { return a->batch * a->keys * a->n_kv_heads * a->value_dim; }
+
+static int64_t out_count(const mx_attention *a) { return a->batch * a->queries * a->n_heads * a->value_dim; }
 
 enum { NO_INTERVALS, DOCUMENTS, ANY_INTERVALS };
 
@@ -203,25 +209,28 @@ static int32_t *random_intervals(const mx_attention *a, int kind)
     return runs;
 }
 
-/* Takes sizes and options from *a. */
-static problem problem_new(const mx_attention *a, int intervals)
+/* Takes sizes and options from *a; without a width of v, v is as wide as k. */
+static problem problem_new(const mx_attention *sizes, int intervals)
 {
-    problem p = {.a = *a};
+    problem p = {.a = *sizes};
+    const mx_attention *a = &p.a;
+    p.a.value_dim = sizes->value_dim > 0 ? sizes->value_dim : sizes->head_dim;
     int64_t queries = query_count(a), keys = key_count(a), rows = a->batch * a->n_heads * a->queries;
+    int64_t values = value_count(a), outs = out_count(a);
     p.a.q = random_tensor(queries, a->dtype, &p.q);
     p.a.k = random_tensor(keys, a->dtype, &p.k);
-    p.a.v = random_tensor(keys, a->dtype, &p.v);
-    p.a.dout = random_tensor(queries, a->dtype, &p.dout);
+    p.a.v = random_tensor(values, a->dtype, &p.v);
+    p.a.dout = random_tensor(outs, a->dtype, &p.dout);
     p.a.intervals = intervals ? random_intervals(a, intervals) : NULL;
-    p.out = zeros(queries);
-    p.out_size = zeros(queries);
+    p.out = zeros(outs);
+    p.out_size = zeros(outs);
     p.lse = zeros(rows);
     p.dq = zeros(queries);
     p.dq_size = zeros(queries);
     p.dk = zeros(keys);
     p.dk_size = zeros(keys);
-    p.dv = zeros(keys);
-    p.dv_size = zeros(keys);
+    p.dv = zeros(values);
+    p.dv_size = zeros(values);
     return p;
 }
 
@@ -246,16 +255,16 @@ static result run_within(const mx_attention_path *path, const problem *p, mx_dty
 {
     const mx_attention *a = &p->a;
     size_t own = mx_dtype_bytes(a->dtype), grad = mx_dtype_bytes(gradient);
-    size_t queries = (size_t)query_count(a), keys = (size_t)key_count(a);
-    size_t rows = (size_t)(a->batch * a->n_heads * a->queries);
-    result r = {NULL, queries * (own + grad) + 2 * keys * grad + rows * 4, *a, {0}};
+    size_t queries = (size_t)query_count(a), keys = (size_t)key_count(a), values = (size_t)value_count(a);
+    size_t rows = (size_t)(a->batch * a->n_heads * a->queries), outs = (size_t)out_count(a);
+    result r = {NULL, outs * own + (queries + keys + values) * grad + rows * 4, *a, {0}};
     r.data = malloc(r.bytes + 1);
     memset(r.data, 0x7f, r.bytes); /* values that must all be overwritten */
     r.a.lse = (float *)r.data;
     r.a.dq = r.data + rows * 4;
     r.a.dk = (char *)r.a.dq + queries * grad;
     r.a.dv = (char *)r.a.dk + keys * grad;
-    r.a.out = (char *)r.a.dv + keys * grad;
+    r.a.out = (char *)r.a.dv + values * grad;
     r.a.dq_dtype = r.a.dk_dtype = r.a.dv_dtype = gradient;
     CHECK(mx_attention_forward_by(path, &r.a, scratch) == MX_OK, "%s", mx_message());
     CHECK(mx_attention_backward_by(path, &r.a, scratch, one_pass) == MX_OK, "%s", mx_message());
@@ -303,21 +312,22 @@ static void compare(const char *name, const problem *p, const result *r)
     const mx_attention *a = &p->a;
     mx_dtype g = r->a.dq_dtype;
     double bound = a->dtype == MX_F32 ? 1e-5 : 3.0 / 256;
-    double errors[] = {worst(r->a.out, a->dtype, p->out, p->out_size, query_count(a)),
+    double errors[] = {worst(r->a.out, a->dtype, p->out, p->out_size, out_count(a)),
                        worst_lse(r->a.lse, p->lse, a->batch * a->n_heads * a->queries),
                        worst(r->a.dq, g, p->dq, p->dq_size, query_count(a)),
                        worst(r->a.dk, g, p->dk, p->dk_size, key_count(a)),
-                       worst(r->a.dv, g, p->dv, p->dv_size, key_count(a)),
+                       worst(r->a.dv, g, p->dv, p->dv_size, value_count(a)),
                        worst(r->dsinks, MX_F32, p->dsinks, p->dsinks_size, a->sinks ? a->n_heads : 0)};
     static const char *const what[] = {"out", "lse", "dq", "dk", "dv", "dsinks"};
     for (int i = 0; i < 6; i++)
         CHECK(errors[i] <= (i == 1 ? 1e-5 : bound),
-              "%s %s %s: %g; B %ld S %ld T %ld H %ld K %ld D %ld causal %d window %ld chunk %ld prefix %ld offset %ld "
+              "%s %s %s: %g; B %ld S %ld T %ld H %ld K %ld D %ld V %ld causal %d window %ld chunk %ld prefix %ld "
+              "offset %ld "
               "length %ld "
               "cap %g scale %g intervals %d",
               name, mx_dtype_name(a->dtype), what[i], errors[i], a->batch, a->queries, a->keys, a->n_heads,
-              a->n_kv_heads, a->head_dim, a->causal, a->window, a->chunk, a->prefix, a->offset, a->kv_length,
-              (double)a->softcap, (double)a->scale, a->intervals != NULL);
+              a->n_kv_heads, a->head_dim, a->value_dim, a->causal, a->window, a->chunk, a->prefix, a->offset,
+              a->kv_length, (double)a->softcap, (double)a->scale, a->intervals != NULL);
 }
 
 typedef struct named_path {

@@ -31,10 +31,11 @@ static void test_reference(void)
         a.softcap = options & 4 ? 0.8f : 0;
         a.offset = options & 8 ? 2 : 0;
         a.kv_length = options & 8 ? 6 : 0;
+        a.value_dim = 1 + options % 5;
         problem p = problem_new(&a, options & 16 ? 2 : 0);
         refer(&p, true);
         double *inputs[] = {p.q, p.k, p.v}, *gradients[] = {p.dq, p.dk, p.dv}, most = 0, step = 1e-5;
-        int64_t counts[] = {query_count(&a), key_count(&a), key_count(&a)};
+        int64_t counts[] = {query_count(&p.a), key_count(&p.a), value_count(&p.a)};
         for (int x = 0; x < 3; x++)
             for (int64_t i = 0; i < counts[x]; i++) {
                 double value = inputs[x][i];
@@ -81,6 +82,34 @@ static void test_sizes(void)
             a.offset = random_below(2) && a.keys > queries ? a.keys - queries : 0;
             test_problem(&a, (int)random_below(3));
         }
+}
+
+/* v narrower and wider than q and k, both with sizes that fill no vector, tile or pair; with groups, masks and sinks,
+ * few rows and many, in one pass and in two. */
+static void test_widths(void)
+{
+    static const int64_t widths[][2] = {{192, 128}, {24, 16}, {16, 24}, {5, 33}, {33, 5}, {1, 48}, {48, 1}, {40, 8}};
+    for (int i = 0; i < 16; i++) {
+        mx_attention a = {.batch = 1 + i % 2, .queries = i % 3 ? 70 : 2, .keys = 150, .n_kv_heads = 2};
+        a.n_heads = 2 * (1 + i % 3);
+        a.head_dim = widths[i % 8][0];
+        a.value_dim = widths[i % 8][1];
+        a.causal = i / 8 & 1;
+        a.offset = a.causal ? 80 : 0;
+        a.window = random_below(2) ? 20 : 0;
+        a.softcap = random_below(3) ? 0 : 4;
+        a.sinks = random_below(2) ? SINKS : NULL;
+        test_problem(&a, i % 3);
+        a.dtype = i / 4 & 1 ? MX_F32 : MX_BF16;
+        problem p = problem_new(&a, i % 3);
+        refer(&p, true);
+        for (const named_path *path = paths_of(a.dtype); path->path; path++) {
+            result r = run_within(path->path, &p, MX_F32, 40 << 10, 0);
+            compare(path->name, &p, &r);
+            free(r.data);
+        }
+        problem_free(&p);
+    }
 }
 
 /* Random masks of every kind and their intersections against the mask of each pair. */
@@ -159,14 +188,14 @@ static void test_first_query(void)
 /* What a run of 40 keys of p gives, merged into sums and lse; no query sees those from 80 on. */
 static void merge_run(const problem *p, int64_t start, void *out, float *sums, float *lse)
 {
-    int64_t row = p->a.head_dim * (int64_t)mx_dtype_bytes(p->a.dtype);
+    int64_t word = (int64_t)mx_dtype_bytes(p->a.dtype);
     mx_attention part = p->a;
     float *part_lse = malloc((size_t)(part.n_heads * part.queries) * sizeof *part_lse);
     part.keys = 40;
     part.kv_length = 0;
     part.first_query = start < 80 ? 0 : part.queries;
-    part.k = (const char *)part.k + start * row;
-    part.v = (const char *)part.v + start * row;
+    part.k = (const char *)part.k + start * part.head_dim * word;
+    part.v = (const char *)part.v + start * part.value_dim * word;
     part.out = out;
     part.lse = part_lse;
     CHECK(mx_attention_forward(&part) == MX_OK, "%s", mx_message());
@@ -180,10 +209,11 @@ static void test_merge(void)
     for (int d = MX_F32; d <= MX_BF16; d++) {
         mx_attention a = {.batch = 1, .queries = 75, .keys = 120, .n_heads = 4, .n_kv_heads = 1, .head_dim = 24};
         a.dtype = (mx_dtype)d;
+        a.value_dim = 17;
         a.kv_length = 80;
         problem p = problem_new(&a, 0);
         refer(&p, false);
-        int64_t n = query_count(&a), rows = a.n_heads * a.queries;
+        int64_t n = out_count(&a), rows = a.n_heads * a.queries;
         float *sums = malloc((size_t)n * sizeof *sums), *lse = malloc((size_t)rows * sizeof *lse);
         float *out = malloc((size_t)n * sizeof *out);
         memset(sums, 0xff, (size_t)n * sizeof *sums); /* NaN */
@@ -302,6 +332,7 @@ static void test_long_paths(void)
     for (int i = 0; i < 6; i++) {
         mx_attention a = {.batch = 1, .queries = 530, .keys = 800, .n_heads = 2 + i % 2, .n_kv_heads = 1};
         a.head_dim = i % 3 ? 40 : 8;
+        a.value_dim = i % 2 ? 24 : a.head_dim;
         a.dtype = i & 1 ? MX_BF16 : MX_F32;
         a.causal = i & 2;
         a.window = i & 4 ? 150 : 0;
@@ -313,7 +344,7 @@ static void test_long_paths(void)
             int64_t limit = (int64_t[]){0, 160 << 10, 400 << 10}[i % 3];
             result whole = run(path->path, &p, MX_F32), one = run_within(path->path, &p, MX_F32, limit, 0);
             compare(path->name, &p, &one);
-            size_t out = (size_t)query_count(&a) * mx_dtype_bytes(a.dtype);
+            size_t out = (size_t)out_count(&p.a) * mx_dtype_bytes(a.dtype);
             CHECK(memcmp(whole.a.out, one.a.out, out) == 0, "%s: forward by panels has other bits", path->name);
             free(whole.data);
             free(one.data);
@@ -395,6 +426,7 @@ int main(void)
         return check_done();
     test_options();
     test_sizes();
+    test_widths();
     test_masks();
     test_sinks();
     test_first_query();

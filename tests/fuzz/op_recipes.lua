@@ -44,23 +44,24 @@ end
 local function attention(op)
     local heads_kv, group, dim = pick { 1, 2 }, pick { 1, 1, 2, 3 }, 2 * pick { 1, 3, 4, 8, 16, 17 }
     local batch, queries, keys = pick { 1, 2 }, pick { 1, 2, 17, 40, 70 }, pick { 0, 1, 2, 17, 40, 70 }
-    local dtype = float()
-    local q, kv = { batch, queries, heads_kv * group, dim }, { batch, keys, heads_kv, dim }
+    local dtype, value_dim = float(), chance(2) and dim or pick { 1, 5, 16, 33 }
+    keys = op == "ring_attention" and queries or keys
+    local q, k = { batch, queries, heads_kv * group, dim }, { batch, keys, heads_kv, dim }
+    local v, out = { batch, keys, heads_kv, value_dim }, { batch, queries, q[3], value_dim }
     local lse = { batch, heads_kv * group, queries }
     if op == "attention_sinks_grad" then
-        return { like({ q[3] }, "f32"), like(q, dtype), like(lse, "f32", "large"), like(q, dtype) }
+        return { like({ q[3] }, "f32"), like(out, dtype), like(lse, "f32", "large"), like(out, dtype) }
     elseif op == "attention_merge_" then
-        return { like(q, "f32"), like(lse, "f32"), like(q, dtype), like(lse, "f32") }
+        return { like(out, "f32"), like(lse, "f32"), like(out, dtype), like(lse, "f32") }
     elseif op == "ring_attention" then
-        kv[2] = queries
-        return { like(q, dtype), like(kv, dtype), like(kv, dtype), nil, chance(3) and like({ q[3] }, "f32") or nil }
+        return { like(q, dtype), like(k, dtype), like(v, dtype), nil, chance(3) and like({ q[3] }, "f32") or nil }
     end
     if op == "attention_intervals" then -- any ids are in order when there is one key
         return { like({ batch, queries }, "i32", "ids"), like({ batch, pick { 1, 1, keys } }, "i32", "ids") }
     end
-    local inputs = { like(q, dtype), like(kv, dtype), like(kv, dtype) }
+    local inputs = { like(q, dtype), like(k, dtype), like(v, dtype) }
     if op == "attention_grad" then
-        table.move({ like(q, dtype), like(lse, "f32", "large"), like(q, dtype) }, 1, 3, 4, inputs)
+        table.move({ like(out, dtype), like(lse, "f32", "large"), like(out, dtype) }, 1, 3, 4, inputs)
     end
     local n = #inputs
     if chance(3) then

@@ -119,6 +119,25 @@ function TestMla.test_flops()
         2 * (32 * 4 * 12 - 32 * 12 - 12 * 4 * 12))
 end
 
+-- Attention's own count: forward a product of each width, backward three of that of keys and two of that of values.
+function TestMla.test_flops_of_two_widths()
+    local found = {}
+    for _, widths in ipairs({ { 12, 6 }, { 6, 13 } }) do
+        local step <close> = mx.step()
+        local q, v = mx.ones({ 1, 5, 4, widths[1] }):requires_grad(), mx.ones({ 1, 5, 2, widths[2] }):requires_grad()
+        local k = mx.ones { 1, 5, 2, widths[1] }
+        mx.profile(true)
+        mx.backward(mx.attention(q, k, v, { causal = true }):sum())
+        mx.profile(false)
+        for _, row in ipairs(mx.profile_report()) do
+            found[row.op] = row.flops
+        end
+        local pairs_of_heads = 4 * 15
+        lu.assertEquals(found.attention, 2 * pairs_of_heads * (widths[1] + widths[2]))
+        lu.assertEquals(found.attention_grad, 2 * pairs_of_heads * (3 * widths[1] + 2 * widths[2]))
+    end
+end
+
 -- Published for a chip of 128 v7x (configs/published/moe.yml): 608 TFLOP/s in steps of 27.02 s with 16 sequences.
 function TestMla.test_published_flops()
     local shape = mx.models.shape(mx.config.load { "model_name=deepseek3-671b" })
@@ -171,6 +190,24 @@ function TestMla.test_a_token_makes_no_old_keys()
     lu.assertEquals(flops[2] - flops[1], 2 * 500 * 2 * 2 * 4 * (10 + 4)) -- of two layers, scores and values
 end
 
+-- Values wider than keys.
+function TestMla.test_wide_values()
+    local config = config_of("v_head_dim=15")
+    local model = mx.models.new(config)
+    lu.assertEquals(model.params["layer001.out.weight"]:size(), { 4 * 15, 32 })
+    local tokens, cache = mx.tensor({ { 3, 1, 4, 1, 5, 9, 2, 6 } }, "i32"), model:new_cache(1, 8)
+    local step <close> = mx.step()
+    mx.no_grad(function()
+        local whole = model:hidden(tokens)
+        model:hidden(mx.narrow(tokens, { dim = 2, start = 1, length = 7 }), { cache = cache, offset = 0 })
+        local last = model:hidden(mx.narrow(tokens, { dim = 2, start = 8, length = 1 }), { cache = cache, offset = 7 })
+        lu.assertTrue(compare.distance(last, mx.narrow(whole, { dim = 2, start = 8, length = 1 })) < 1e-5)
+    end)
+    local loss = model:loss({ tokens = tokens, targets = tokens })
+    mx.backward(loss)
+    lu.assertTrue(model.params["layer001.kv_b.weight"]:grad():abs():max():item() > 0)
+end
+
 -- Token by token with a cache, the logits are those of the whole sequence at once.
 function TestMla.test_cache()
     local model = mx.models.new(config_of("q_lora_rank=12", "rope_type=yarn"))
@@ -208,7 +245,6 @@ function TestMla.test_refusals()
     end
     refused("attention_type: expected mla, because decoder_block = deepseek has latent attention, got global",
         "attention_type=global")
-    refused("v_head_dim: expected at most qk_nope_head_dim + qk_rope_head_dim = 12, got 13", "v_head_dim=13")
     refused("base_num_kv_heads: expected base_num_query_heads = 4 with attention_type = mla, got 2",
         "base_num_kv_heads=2")
     refused("5 components of qk_rope_head_dim = 5 are not an even number", "qk_rope_head_dim=5")

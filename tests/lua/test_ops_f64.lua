@@ -9,7 +9,7 @@ local compare = dofile((debug.getinfo(1, "S").source:match("^@(.*/)") or "./") .
 local BOUND = 2 ^ -23
 local DIFFERENCE_STEP, DIFFERENCE_BOUND = 1e-5, 1e-7
 
-local FILES = { "ops.h5", "ops_linear.h5", "ops_order.h5", "ops_pointwise.h5", "ops_tables.h5" }
+local FILES = { "ops.h5", "ops_attention.h5", "ops_linear.h5", "ops_order.h5", "ops_pointwise.h5", "ops_tables.h5" }
 
 -- Those that take floats, but not f64, in the words of their messages.
 local REFUSALS = {

@@ -142,10 +142,10 @@ end
 local KERNEL = { block_q = 512, block_kv = 256, block_q_dkv = 256, block_kv_dkv = 1024, block_q_dq = 1024,
     block_kv_dq = 512 }
 
-local function attend(options)
+local function attend(options, value_dim)
     local q = mx.zeros({ 2, 2048, 4, 96 }, "bf16"):requires_grad()
-    local y
-    local forward = seconds(function() y = mx.attention(q, q, q, options) end)
+    local v, y = value_dim and mx.zeros({ 2, 2048, 4, value_dim }, "bf16"):requires_grad() or q, nil
+    local forward = seconds(function() y = mx.attention(q, q, v, options) end)
     return forward, seconds(function() mx.backward(y:sum()) end)
 end
 
@@ -164,6 +164,23 @@ function TestChip.test_attention_in_whole_blocks()
     -- A window of 512 with blocks of 512: the first row has one block, the other three have two.
     chip()
     assert_near(attend({ causal = true, window = 512 }), 2 * 2 * 4 * 512 ^ 2 * 7 * 2 * 128 / PEAK)
+end
+
+-- Values of 200 features are padded to 256. Forward one product has that width; of those for k and v two, of those for
+-- q one, of those of one kernel for all gradients two. With scores in memory, each product moves 4 or 8 bytes a score.
+function TestChip.test_values_of_another_width()
+    local scores, one = 2 * 4 * 2048 ^ 2, 2 * 2 * 4 * 2048 ^ 2 / PEAK -- one: seconds of a product of one feature
+    chip()
+    assert_near(attend(nil, 200), (128 + 256) * one)
+    assert_near(mx.sim_times().attention_s, ((128 + 256) + (2 * 128 + 2 * 256) + (2 * 128 + 256)) * one)
+    chip({ attention_kernel = { fused_backward = true, block_q_dkv = 2048, block_kv_dkv = 2048 } })
+    assert_near(attend(nil, 200), (128 + 256) * one)
+    assert_near(mx.sim_times().attention_s, ((128 + 256) + (3 * 128 + 2 * 256)) * one)
+    chip({ attention_kernel = { scores_in_memory = true } })
+    local array, narrow, wide = 4 * scores / MEMORY, 128 * one, 256 * one
+    assert_near(attend(nil, 200), 2 * array + math.max(narrow, array) + math.max(wide, array))
+    assert_near(mx.sim_times().attention_s, 4 * array + math.max(narrow, array) + 3 * math.max(wide, array)
+        + 2 * math.max(narrow, 2 * array))
 end
 
 -- One kernel for all gradients has 5 products. It visits all 8 x 2 blocks of 256 by 1024, whatever the mask, and the

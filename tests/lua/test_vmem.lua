@@ -17,16 +17,28 @@ end
 -- in f32 and two blocks of it in bf16; scores in f32.
 function TestVmem.test_sizes()
     local c = load("hardware=v6e-4", "sa_block_q=512", "sa_block_kv=1024")
-    local kernels = mx.sim.vmem.kernels(c, 128)
+    local kernels = mx.sim.vmem.kernels(c, 128, 128)
     local q, kv, scores = 512 * 128, 1024 * 128, 512 * 1024
     lu.assertEquals(kernels[""], 2 * 2 * (q + 2 * kv) + (4 + 2 * 2) * q + 4 * scores)
     q, kv, scores = 512 * 128, 512 * 128, 512 * 512 -- backward: q, dout, k, v are inputs
     lu.assertEquals(kernels._dkv, 2 * 2 * (2 * q + 2 * kv) + (4 + 2 * 2) * 2 * kv + 2 * 4 * scores)
     lu.assertEquals(kernels._dq, 2 * 2 * (2 * q + 2 * kv) + (4 + 2 * 2) * q + 2 * 4 * scores)
     c = load("hardware=v6e-4", "sa_use_fused_bwd_kernel=true")
-    kernels = mx.sim.vmem.kernels(c, 128)
+    kernels = mx.sim.vmem.kernels(c, 128, 128)
     lu.assertNil(kernels._dq)
     lu.assertEquals(kernels._dkv, 2 * 2 * (2 * q + 2 * kv) + (4 + 2 * 2) * (q + 2 * kv) + 2 * 4 * scores)
+end
+
+-- The same with queries and keys of 192 features, values and outputs of 128: a query and its output have 320.
+function TestVmem.test_widths()
+    local c = load("hardware=v6e-4", "sa_block_q=512", "sa_block_kv=1024")
+    local kernels = mx.sim.vmem.kernels(c, 192, 128)
+    lu.assertEquals(kernels[""], 2 * 2 * (512 * 192 + 1024 * 320) + (4 + 2 * 2) * 512 * 128 + 4 * 512 * 1024)
+    local inputs, scores = 2 * 2 * (512 + 512) * 320, 2 * 4 * 512 * 512
+    lu.assertEquals(kernels._dkv, inputs + (4 + 2 * 2) * 512 * 320 + scores)
+    lu.assertEquals(kernels._dq, inputs + (4 + 2 * 2) * 512 * 192 + scores)
+    c = load("hardware=v6e-4", "sa_use_fused_bwd_kernel=true")
+    lu.assertEquals(mx.sim.vmem.kernels(c, 192, 128)._dkv, inputs + (4 + 2 * 2) * 512 * (320 + 192) + scores)
 end
 
 local function simulate(...)

@@ -29,14 +29,16 @@ local function leaf(t)
     return t:detach():clone():requires_grad()
 end
 
---- Whole q, k, v, and weights of a loss. The sizes are { B, S, H, K, D }.
+--- Whole q, k, v, and weights of a loss. The sizes are { B, S, H, K, D }, and features of v if they are not D.
 local function problem(sizes, dtype)
-    local B, S, H, K, D = table.unpack(sizes)
-    local function randn(heads, seed)
-        return mx.randn { shape = { B, S, heads, D }, seed = seed }
+    local B, S, H, K, D, V = table.unpack(sizes)
+    local function randn(heads, width, seed)
+        return mx.randn { shape = { B, S, heads, width }, seed = seed }
     end
+    V = V or D
     return {
-        q = randn(H, 1):to(dtype), k = randn(K, 2):to(dtype), v = randn(K, 3):to(dtype), weights = randn(H, 4),
+        q = randn(H, D, 1):to(dtype), k = randn(K, D, 2):to(dtype), v = randn(K, V, 3):to(dtype),
+        weights = randn(H, V, 4),
     }
 end
 
@@ -126,7 +128,7 @@ local OPTIONS = {
     chunk_24 = { causal = true, chunk = 24, softcap = 2.0 },
     window_in_chunk = { causal = true, chunk = 20, window = 7 },
 }
-local SIZES = { grouped = { 2, 48, 4, 2, 16 }, alike = { 1, 48, 3, 3, 8 }, few = { 3, 24, 2, 1, 5 } }
+local SIZES = { grouped = { 2, 48, 4, 2, 16 }, alike = { 1, 48, 3, 3, 8 }, few = { 3, 24, 2, 1, 5, 8 } }
 
 -- Documents that end inside of parts and at their ends, and one of several parts; each rank has its part of 48 tokens.
 for name, options in pairs(OPTIONS) do

@@ -34,23 +34,27 @@ static float bias_of(const mx_attention_plan *p, int64_t head, int64_t row, int6
 static float score(const mx_attention_plan *p, int64_t head, int64_t row, int64_t key)
 {
     const mx_attention *a = p->a;
-    mx_attention_rows q = mx_attention_query_rows(p, a->q, a->dtype, head);
-    mx_attention_rows k = mx_attention_key_rows(p, a->k, a->dtype, head);
+    mx_attention_rows q = mx_attention_query_rows(p, a->q, a->dtype, head, a->head_dim);
+    mx_attention_rows k = mx_attention_key_rows(p, a->k, a->dtype, head, a->head_dim);
     const void *x = mx_attention_row(&q, a->dtype, row), *y = mx_attention_row(&k, a->dtype, key);
     return cap(p, p->scale * dot(x, y, a->dtype, a->head_dim)) + bias_of(p, head, row, key);
 }
 
-/* Scratch of both directions: 64 bytes, and a row of head_dim. */
-static int64_t scratch_bytes(const mx_attention_plan *p) { return 64 + p->a->head_dim * (int64_t)sizeof(float); }
+/* Scratch of both directions: 64 bytes, and a row of out or of dq. */
+static int64_t scratch_bytes(const mx_attention_plan *p)
+{
+    return 64 + mx_max(p->a->head_dim, p->a->value_dim) * (int64_t)sizeof(float);
+}
 
 static void forward_row(const mx_attention_plan *p, int64_t head, int64_t row, float *sums)
 {
     const mx_attention *a = p->a;
-    mx_attention_rows v = mx_attention_key_rows(p, a->v, a->dtype, head);
-    mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, head);
+    int64_t width = a->value_dim;
+    mx_attention_rows v = mx_attention_key_rows(p, a->v, a->dtype, head, width);
+    mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, head, width);
     mx_attention_run run = mx_attention_run_of(p, head, row);
     float most = -INFINITY, sum = 0;
-    memset(sums, 0, (size_t)a->head_dim * sizeof *sums);
+    memset(sums, 0, (size_t)width * sizeof *sums);
     for (int64_t t = run.first; t < run.end; t++) {
         float s = score(p, head, row, t);
         if (s == -INFINITY)
@@ -58,19 +62,19 @@ static void forward_row(const mx_attention_plan *p, int64_t head, int64_t row, f
         float top = s > most ? s : most, keep = expf(most - top), e = expf(s - top);
         most = top;
         sum = sum * keep + e;
-        for (int64_t d = 0; d < a->head_dim; d++)
+        for (int64_t d = 0; d < width; d++)
             sums[d] = sums[d] * keep + e * mx_get_float(mx_attention_row(&v, a->dtype, t), d, a->dtype);
     }
     float sink = a->sinks ? a->sinks[mx_attention_q_head(p, head, row)] : -INFINITY;
     if (sink != -INFINITY) { /* as a key with the value 0 */
         float top = sink > most ? sink : most, keep = expf(most - top);
-        for (int64_t d = 0; d < a->head_dim; d++)
+        for (int64_t d = 0; d < width; d++)
             sums[d] *= keep;
         sum = sum * keep + expf(sink - top);
         most = top;
     }
     a->lse[mx_attention_lse_at(p, head, row)] = sum == 0 ? -INFINITY : most + logf(sum);
-    for (int64_t d = 0; d < a->head_dim; d++)
+    for (int64_t d = 0; d < width; d++)
         mx_set_float((void *)mx_attention_row(&out, a->dtype, row), d, sum == 0 ? 0 : sums[d] / sum, a->dtype);
 }
 
@@ -83,23 +87,23 @@ static void forward(const mx_attention_plan *p, int64_t head, int64_t first_row,
 static void backward_row(const mx_attention_plan *p, const mx_attention_share *share, int64_t row, float *dq)
 {
     const mx_attention *a = p->a;
-    int64_t head = share->head, width = a->head_dim;
-    mx_attention_rows qs = mx_attention_query_rows(p, a->q, a->dtype, head);
-    mx_attention_rows ks = mx_attention_key_rows(p, a->k, a->dtype, head);
-    mx_attention_rows vs = mx_attention_key_rows(p, a->v, a->dtype, head);
-    mx_attention_rows outs = mx_attention_query_rows(p, a->out, a->dtype, head);
-    mx_attention_rows douts = mx_attention_query_rows(p, a->dout, a->dtype, head);
+    int64_t head = share->head, width = a->head_dim, value_dim = a->value_dim;
+    mx_attention_rows qs = mx_attention_query_rows(p, a->q, a->dtype, head, width);
+    mx_attention_rows ks = mx_attention_key_rows(p, a->k, a->dtype, head, width);
+    mx_attention_rows vs = mx_attention_key_rows(p, a->v, a->dtype, head, value_dim);
+    mx_attention_rows outs = mx_attention_query_rows(p, a->out, a->dtype, head, value_dim);
+    mx_attention_rows douts = mx_attention_query_rows(p, a->dout, a->dtype, head, value_dim);
     const void *q = mx_attention_row(&qs, a->dtype, row), *dout = mx_attention_row(&douts, a->dtype, row);
     mx_attention_run run = mx_attention_run_of(p, head, row);
     float lse = a->lse[mx_attention_lse_at(p, head, row)];
-    float delta = dot(mx_attention_row(&outs, a->dtype, row), dout, a->dtype, width);
+    float delta = dot(mx_attention_row(&outs, a->dtype, row), dout, a->dtype, value_dim);
     memset(dq, 0, (size_t)width * sizeof *dq);
     for (int64_t t = mx_max(run.first, share->first_key); t < mx_min(run.end, share->last_key); t++) {
         float s = score(p, head, row, t);
         if (s == -INFINITY)
             continue;
         const void *k = mx_attention_row(&ks, a->dtype, t), *v = mx_attention_row(&vs, a->dtype, t);
-        float e = expf(s - lse), ds = e * (dot(dout, v, a->dtype, width) - delta);
+        float e = expf(s - lse), ds = e * (dot(dout, v, a->dtype, value_dim) - delta);
         if (a->dbias && p->wants_keys)
             a->dbias[mx_attention_bias_at(p, head, row) + t] += ds;
         ds *= p->scale;
@@ -107,18 +111,18 @@ static void backward_row(const mx_attention_plan *p, const mx_attention_share *s
             ds *= 1 - (s / a->softcap) * (s / a->softcap);
         for (int64_t d = 0; d < width; d++)
             dq[d] += ds * mx_get_float(k, d, a->dtype);
-        int64_t at = (t - share->first_key) * width;
-        for (int64_t d = 0; d < width && p->wants_keys; d++) {
-            share->dk[at + d] += ds * mx_get_float(q, d, a->dtype) / p->scale;
-            share->dv[at + d] += e * mx_get_float(dout, d, a->dtype);
-        }
+        int64_t key = t - share->first_key;
+        for (int64_t d = 0; d < width && p->wants_keys; d++)
+            share->dk[key * width + d] += ds * mx_get_float(q, d, a->dtype) / p->scale;
+        for (int64_t d = 0; d < value_dim && p->wants_keys; d++)
+            share->dv[key * value_dim + d] += e * mx_get_float(dout, d, a->dtype);
     }
 }
 
 static void backward(const mx_attention_plan *p, const mx_attention_share *share, void *scratch)
 {
     const mx_attention *a = p->a;
-    mx_attention_rows dqs = mx_attention_query_rows(p, a->dq, a->dq_dtype, share->head);
+    mx_attention_rows dqs = mx_attention_query_rows(p, a->dq, a->dq_dtype, share->head, a->head_dim);
     float *dq = (float *)((char *)scratch + 64);
     for (int64_t row = share->first_row; row < share->last_row; row++) {
         backward_row(p, share, row, dq);

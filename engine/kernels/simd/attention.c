@@ -7,9 +7,10 @@
 typedef struct forward {
     const mx_attention_plan *plan;
     int64_t head;
-    int64_t width, words, height; /* head_dim; in words; up to a multiple of MR */
-    int64_t block_words;          /* of k in a block of keys */
-    int64_t start;                /* first key of the panel of keys in turn */
+    int64_t head_dim, words;   /* in words */
+    int64_t value_dim, height; /* up to a multiple of MR */
+    int64_t block_words;       /* of v in a block of keys */
+    int64_t start;             /* first key of the panel of keys in turn */
     packed_keys *packed;
     float *k, *v;     /* k: panels of MR keys, [words][MR]; v by block: panels of MR values, [block_words][MR] */
     float *q;         /* by panel of NR rows: [words][NR] */
@@ -24,9 +25,10 @@ static int64_t forward_layout(int kind, const mx_attention_plan *p, forward *f, 
     carver c = {scratch, 0};
     int64_t rows = p->super_rows, panels = rows / NR, keys = p->panel_keys, float_bytes = sizeof(float);
     f->plan = p;
-    f->width = p->a->head_dim;
-    f->words = words_of_width(kind, f->width);
-    f->height = mx_round_up(f->width, MR);
+    f->head_dim = p->a->head_dim;
+    f->words = words_of_width(kind, f->head_dim);
+    f->value_dim = p->a->value_dim;
+    f->height = mx_round_up(f->value_dim, MR);
     f->block_words = words_of(kind, p->block_keys);
     f->packed = carve(&c, sizeof *f->packed);
     f->k = carve(&c, keys * f->words * float_bytes);
@@ -47,14 +49,14 @@ MX_INLINE void pack_keys(int kind, forward *f, mx_attention_run keys)
     const mx_attention_plan *p = f->plan;
     int64_t last = mx_ceil_div(keys.end, p->block_keys);
     int64_t first = first_unpacked(f->packed, f->head, f->start, keys.first / p->block_keys, last);
-    mx_attention_rows k = mx_attention_key_rows(p, p->a->k, p->a->dtype, f->head);
-    mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, f->head);
+    mx_attention_rows k = mx_attention_key_rows(p, p->a->k, p->a->dtype, f->head, f->head_dim);
+    mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, f->head, f->value_dim);
     for (int64_t b = first; b < last; b++) {
         int64_t start = b * p->block_keys, n = mx_min(p->block_keys, p->keys - start), at = start - f->start;
-        pack_across(kind, SIDE_A, &k, start, n, f->width, f->k + at * f->words);
+        pack_across(kind, SIDE_A, &k, start, n, f->head_dim, f->k + at * f->words);
         /* The product takes whole groups of MR keys. Missing keys have probability 0, and their values are filled
          * with 0, because 0 times a NaN is NaN. */
-        pack_along(kind, SIDE_A, &v, start, n, mx_round_up(n, MR), f->width, f->block_words,
+        pack_along(kind, SIDE_A, &v, start, n, mx_round_up(n, MR), f->value_dim, f->block_words,
                    f->v + at / p->block_keys * f->block_words * f->height);
     }
 }
@@ -153,8 +155,8 @@ MX_INLINE void finish_panel(int kind, forward *f, int64_t i, int64_t row)
         float keep = r < n ? mx_attention_end_row(p, f->head, row + r, f->top[i * NR + r], &sum) : 1.0f;
         inverse[r] = sum == 0.0f ? 0.0f : keep / sum;
     }
-    mx_attention_rows out = mx_attention_query_rows(p, p->a->out, p->a->dtype, f->head);
-    store_across(dtype_of(kind), &out, row, n, f->width, f->out + i * f->height * NR, inverse);
+    mx_attention_rows out = mx_attention_query_rows(p, p->a->out, p->a->dtype, f->head, f->value_dim);
+    store_across(dtype_of(kind), &out, row, n, f->value_dim, f->out + i * f->height * NR, inverse);
 }
 
 /* All panels of rows with the keys of the panel in turn, block by block. */
@@ -178,8 +180,8 @@ MX_INLINE void forward_rows(int kind, const mx_attention_plan *p, int64_t head, 
     forward_layout(kind, p, &f, scratch);
     f.head = head;
     int64_t panels = mx_ceil_div(end - row, NR);
-    mx_attention_rows q = mx_attention_query_rows(p, p->a->q, p->a->dtype, head);
-    pack_across(kind, SIDE_B, &q, row, end - row, f.width, f.q);
+    mx_attention_rows q = mx_attention_query_rows(p, p->a->q, p->a->dtype, head, f.head_dim);
+    pack_across(kind, SIDE_B, &q, row, end - row, f.head_dim, f.q);
     for (int64_t i = 0; i < panels; i++)
         panel_set(&f.panels[i], p, head, row + i * NR);
     memset(f.out, 0, (size_t)(panels * f.height * NR) * sizeof(float));

@@ -10,9 +10,11 @@ enum {
 
 typedef struct decoder {
     const mx_attention_plan *plan;
-    int64_t batch, width, floats; /* head_dim; floats of a part of one row */
-    float *q, *s;                 /* by kv head and row: [floats] values, [BLOCK] scores */
-    float *part;                  /* by kv head and row: [floats] */
+    int64_t batch;
+    int64_t head_dim, q_floats; /* floats of one row of q */
+    int64_t value_dim, floats;  /* floats of a part of one row */
+    float *q, *s;               /* by kv head and row: [q_floats] values, [BLOCK] scores */
+    float *part;                /* by kv head and row: [floats] */
 } decoder;
 
 /* Prefetches the row some keys ahead. An address beyond the end does no harm. */
@@ -70,18 +72,18 @@ MX_INLINE void dot(int kind, int count, const float *q, int64_t q_row, const voi
 MX_INLINE void score_block(int kind, const decoder *f, int64_t start, int64_t n)
 {
     const mx_attention *a = f->plan->a;
-    int64_t rows = f->plan->rows, bytes = f->width * (int64_t)mx_dtype_bytes(dtype_of(kind));
+    int64_t rows = f->plan->rows, bytes = f->head_dim * (int64_t)mx_dtype_bytes(dtype_of(kind));
     const char *key = (const char *)a->k + (f->batch * a->keys + start) * a->n_kv_heads * bytes;
     for (int64_t t = 0; t < n; t++)
         for (int64_t head = 0; head < a->n_kv_heads; head++, key += bytes) {
             fetch_ahead(key, bytes);
-            const float *q = f->q + head * rows * f->floats;
+            const float *q = f->q + head * rows * f->q_floats;
             float *s = f->s + head * rows * BLOCK + t;
             int64_t r = 0;
             for (; r + 4 <= rows; r += 4)
-                dot(kind, 4, q + r * f->floats, f->floats, key, f->width, s + r * BLOCK);
+                dot(kind, 4, q + r * f->q_floats, f->q_floats, key, f->head_dim, s + r * BLOCK);
             for (; r < rows; r++)
-                dot(kind, 1, q + r * f->floats, f->floats, key, f->width, s + r * BLOCK);
+                dot(kind, 1, q + r * f->q_floats, f->q_floats, key, f->head_dim, s + r * BLOCK);
         }
 }
 
@@ -149,7 +151,7 @@ MX_INLINE void add_values(int kind, const char *const v[4], int64_t width, int64
 MX_INLINE void value_block(int kind, const decoder *f, int64_t start, int64_t n)
 {
     const mx_attention *a = f->plan->a;
-    int64_t rows = f->plan->rows, bytes = f->width * (int64_t)mx_dtype_bytes(dtype_of(kind));
+    int64_t rows = f->plan->rows, bytes = f->value_dim * (int64_t)mx_dtype_bytes(dtype_of(kind));
     int64_t step = a->n_kv_heads * bytes;
     const char *value = (const char *)a->v + (f->batch * a->keys + start) * step;
     for (int64_t t = 0; t < n; t += 4)
@@ -159,7 +161,7 @@ MX_INLINE void value_block(int kind, const decoder *f, int64_t start, int64_t n)
                 v[i] = value + mx_min(t + i, n - 1) * step + head * bytes;
                 fetch_ahead(v[i], bytes);
             }
-            add_values(kind, v, f->width, rows, f->s + head * rows * BLOCK + t, f->part + head * rows * f->floats,
+            add_values(kind, v, f->value_dim, rows, f->s + head * rows * BLOCK + t, f->part + head * rows * f->floats,
                        f->floats);
         }
 }
@@ -168,12 +170,13 @@ MX_INLINE void load_queries(int kind, const decoder *f)
 {
     const mx_attention_plan *p = f->plan;
     for (int64_t head = 0; head < p->a->n_kv_heads; head++) {
-        mx_attention_rows q = mx_attention_query_rows(p, p->a->q, dtype_of(kind), f->batch * p->a->n_kv_heads + head);
+        mx_attention_rows q =
+            mx_attention_query_rows(p, p->a->q, dtype_of(kind), f->batch * p->a->n_kv_heads + head, f->head_dim);
         for (int64_t r = 0; r < p->rows; r++) {
-            float *to = f->q + (head * p->rows + r) * f->floats;
-            for (int64_t d = 0; d < f->width; d += 2 * VL) {
+            float *to = f->q + (head * p->rows + r) * f->q_floats;
+            for (int64_t d = 0; d < f->head_dim; d += 2 * VL) {
                 vf x[2];
-                load_two(kind, mx_attention_row(&q, dtype_of(kind), r), d, f->width, x);
+                load_two(kind, mx_attention_row(&q, dtype_of(kind), r), d, f->head_dim, x);
                 vf_store(to + d, x[0]);
                 vf_store(to + d + VL, x[1]);
             }
@@ -185,8 +188,13 @@ MX_INLINE void decode(int kind, const mx_attention_plan *p, int64_t batch, int64
                       float *scratch)
 {
     const mx_attention *a = p->a;
-    int64_t rows = a->n_kv_heads * p->rows, floats = mx_attention_part_floats(a->head_dim);
-    decoder f = {p, batch, a->head_dim, floats, scratch, scratch + rows * floats, part};
+    int64_t rows = a->n_kv_heads * p->rows, q_floats = mx_attention_part_floats(a->head_dim);
+    int64_t floats = mx_attention_part_floats(a->value_dim);
+    decoder f = {.plan = p, .batch = batch, .head_dim = a->head_dim, .q_floats = q_floats, .value_dim = a->value_dim};
+    f.floats = floats;
+    f.q = scratch;
+    f.s = scratch + rows * q_floats;
+    f.part = part;
     float c = (a->softcap > 0 ? 1.0f : p->scale) * 1.44269504f;
     memset(part, 0, (size_t)(rows * floats) * sizeof(float));
     for (int64_t r = 0; r < rows; r++)
@@ -197,12 +205,12 @@ MX_INLINE void decode(int kind, const mx_attention_plan *p, int64_t batch, int64
         score_block(kind, &f, start, n);
         for (int64_t r = 0; r < rows; r++) {
             finish_scores(&f, r % p->rows, start, n, f.s + r * BLOCK);
-            exponentiate(kind, c, f.s + r * BLOCK, part + r * floats, f.width);
+            exponentiate(kind, c, f.s + r * BLOCK, part + r * floats, f.value_dim);
         }
         value_block(kind, &f, start, n);
     }
     for (int64_t r = 0; r < rows && kind != WORD_F32; r++)
-        reorder(part + r * floats + 16, f.width);
+        reorder(part + r * floats + 16, f.value_dim);
 }
 
 void MX_SIMD_NAME(mx_attention_decode_f32)(const mx_attention_plan *p, int64_t batch, int64_t first, int64_t last,

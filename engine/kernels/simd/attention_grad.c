@@ -11,14 +11,15 @@ typedef struct backward {
     const mx_attention_plan *plan;
     const mx_attention_share *share;
     int64_t start, first; /* first key of the panel of keys in turn; first panel of rows of the block of rows in turn */
-    int64_t width, words, height, columns; /* head_dim; in words; up to a multiple of MR; of VL */
-    int64_t block_words, row_words;        /* of k: in a block of keys, in a block of rows */
+    int64_t head_dim, words, height; /* in words; up to a multiple of MR */
+    int64_t value_dim, value_words;  /* in words */
+    int64_t block_words, row_words;  /* of k: in a block of keys, in a block of rows */
     packed_keys *packed;
-    float *k, *v;                /* panels of MR keys: [words][MR] */
-    float *q, *dout;             /* by panel of NR rows: [words][NR] */
+    float *k, *v;                /* panels of MR keys: [words][MR], [value_words][MR] */
+    float *q, *dout;             /* by panel of NR rows: [words][NR], [value_words][NR] */
     float *k_along;              /* for dq. By block: panels of MR of head_dim, [block_words][MR] */
     float *dq;                   /* by panel of rows: [height][NR] */
-    float *q_along, *dout_along; /* for dk and dv. Panels of NR of head_dim, [row_words][NR] */
+    float *q_along, *dout_along; /* for dk and dv. Panels of NR of the width, [row_words][NR] */
     float *lse, *delta;          /* by row: lse log2(e); sum of dout out */
     float *s, *dp;               /* keys of a block down; rows of the block (of one panel, for pairs) across */
     int64_t s_row, s_panel;      /* floats from one key, one panel to the next */
@@ -36,24 +37,25 @@ static int64_t backward_layout(int kind, const mx_attention_plan *p, backward *f
     carver c = {scratch, 0};
     int64_t rows = p->super_rows, panels = rows / NR, keys = p->panel_keys, float_bytes = sizeof(float);
     f->plan = p;
-    f->width = p->a->head_dim;
-    f->words = words_of_width(kind, f->width);
-    f->height = mx_round_up(f->width, MR);
-    f->columns = mx_round_up(f->width, VL);
+    f->head_dim = p->a->head_dim;
+    f->words = words_of_width(kind, f->head_dim);
+    f->height = mx_round_up(f->head_dim, MR);
+    f->value_dim = p->a->value_dim;
+    f->value_words = words_of_width(kind, f->value_dim);
     f->block_words = words_of(kind, p->block_keys);
     f->row_words = words_of(kind, p->block_rows);
     f->packed = carve(&c, sizeof *f->packed);
     f->k = carve(&c, keys * f->words * float_bytes);
-    f->v = carve(&c, keys * f->words * float_bytes);
+    f->v = carve(&c, keys * f->value_words * float_bytes);
     f->q = carve(&c, rows * f->words * float_bytes);
-    f->dout = carve(&c, rows * f->words * float_bytes);
+    f->dout = carve(&c, rows * f->value_words * float_bytes);
     if (p->wants_rows) {
         f->k_along = carve(&c, words_of(kind, keys) * f->height * float_bytes);
         f->dq = carve(&c, panels * f->height * NR * float_bytes);
     }
     if (p->wants_keys) {
-        f->q_along = carve(&c, f->row_words * mx_round_up(f->width, NR) * float_bytes);
-        f->dout_along = carve(&c, f->row_words * mx_round_up(f->width, NR) * float_bytes);
+        f->q_along = carve(&c, f->row_words * mx_round_up(f->head_dim, NR) * float_bytes);
+        f->dout_along = carve(&c, f->row_words * mx_round_up(f->value_dim, NR) * float_bytes);
     }
     f->lse = carve(&c, rows * float_bytes);
     f->delta = carve(&c, rows * float_bytes);
@@ -76,14 +78,14 @@ MX_INLINE void pack_keys(int kind, backward *f, mx_attention_run keys)
     const mx_attention_plan *p = f->plan;
     int64_t head = f->share->head, last = mx_ceil_div(keys.end, p->block_keys);
     int64_t first = first_unpacked(f->packed, head, f->start, keys.first / p->block_keys, last);
-    mx_attention_rows k = mx_attention_key_rows(p, p->a->k, p->a->dtype, head);
-    mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, head);
+    mx_attention_rows k = mx_attention_key_rows(p, p->a->k, p->a->dtype, head, f->head_dim);
+    mx_attention_rows v = mx_attention_key_rows(p, p->a->v, p->a->dtype, head, f->value_dim);
     for (int64_t b = first; b < last; b++) {
         int64_t start = b * p->block_keys, n = mx_min(p->block_keys, p->keys - start), at = start - f->start;
-        pack_across(kind, SIDE_A, &k, start, n, f->width, f->k + at * f->words);
-        pack_across(kind, SIDE_A, &v, start, n, f->width, f->v + at * f->words);
+        pack_across(kind, SIDE_A, &k, start, n, f->head_dim, f->k + at * f->words);
+        pack_across(kind, SIDE_A, &v, start, n, f->value_dim, f->v + at * f->value_words);
         if (p->wants_rows)
-            pack_along(kind, SIDE_A, &k, start, n, mx_round_up(n, MR), f->width, f->block_words,
+            pack_along(kind, SIDE_A, &k, start, n, mx_round_up(n, MR), f->head_dim, f->block_words,
                        f->k_along + at / p->block_keys * f->block_words * f->height);
     }
 }
@@ -93,16 +95,16 @@ MX_INLINE void load_rows(int kind, backward *f, int64_t row, int64_t n)
 {
     const mx_attention_plan *p = f->plan;
     const mx_attention *a = p->a;
-    mx_attention_rows q = mx_attention_query_rows(p, a->q, a->dtype, f->share->head);
-    mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, f->share->head);
-    mx_attention_rows dout = mx_attention_query_rows(p, a->dout, a->dtype, f->share->head);
+    mx_attention_rows q = mx_attention_query_rows(p, a->q, a->dtype, f->share->head, f->head_dim);
+    mx_attention_rows out = mx_attention_query_rows(p, a->out, a->dtype, f->share->head, f->value_dim);
+    mx_attention_rows dout = mx_attention_query_rows(p, a->dout, a->dtype, f->share->head, f->value_dim);
     int64_t lanes = mx_round_up(n, NR);
     int plain = kind == WORD_F32 ? WORD_F32 : WORD_WIDE;
-    pack_across(kind, SIDE_B, &q, row, n, f->width, f->q);
-    pack_across(kind, SIDE_B, &dout, row, n, f->width, f->dout);
+    pack_across(kind, SIDE_B, &q, row, n, f->head_dim, f->q);
+    pack_across(kind, SIDE_B, &dout, row, n, f->value_dim, f->dout);
     if (p->wants_keys) {
-        pack_along(kind, SIDE_B, &q, row, n, lanes, f->width, f->row_words, f->q_along);
-        pack_along(kind, SIDE_B, &dout, row, n, lanes, f->width, f->row_words, f->dout_along);
+        pack_along(kind, SIDE_B, &q, row, n, lanes, f->head_dim, f->row_words, f->q_along);
+        pack_along(kind, SIDE_B, &dout, row, n, lanes, f->value_dim, f->row_words, f->dout_along);
     }
     for (int64_t r = 0; r < lanes; r++) {
         f->lse[r] = INFINITY;
@@ -112,8 +114,8 @@ MX_INLINE void load_rows(int kind, backward *f, int64_t row, int64_t n)
             continue;
         const void *x = mx_attention_row(&out, a->dtype, row + r), *dx = mx_attention_row(&dout, a->dtype, row + r);
         vf sum = vf_zero();
-        for (int64_t d = 0; d < f->width; d += VL)
-            sum = vf_fma(load_words(plain, x, d, f->width), load_words(plain, dx, d, f->width), sum);
+        for (int64_t d = 0; d < f->value_dim; d += VL)
+            sum = vf_fma(load_words(plain, x, d, f->value_dim), load_words(plain, dx, d, f->value_dim), sum);
         f->lse[r] = lse * LOG2E;
         f->delta[r] = vf_sum(sum);
     }
@@ -180,12 +182,12 @@ MX_INLINE void differentiate_panel(int kind, backward *f, int64_t i, int64_t blo
     f->live[i] = (struct range){from - start, to - start};
     int64_t at = from - start, n = to - from;
     float *s = f->s + at * f->s_row + i * f->s_panel, *dp = f->dp + at * f->s_row + i * f->s_panel;
-    const float *q = f->q + (f->first + i) * f->words * NR, *dout = f->dout + (f->first + i) * f->words * NR;
-    const float *k = f->k + (from - f->start) * f->words, *v = f->v + (from - f->start) * f->words;
+    const float *q = f->q + (f->first + i) * f->words * NR, *dout = f->dout + (f->first + i) * f->value_words * NR;
+    const float *k = f->k + (from - f->start) * f->words, *v = f->v + (from - f->start) * f->value_words;
     for (int64_t t = 0; t < n; t += MR)
         tile_packed(kind, f->words, k + t * f->words, q, NR, s + t * f->s_row, f->s_row, false);
     for (int64_t t = 0; t < n; t += MR)
-        tile_packed(kind, f->words, v + t * f->words, dout, NR, dp + t * f->s_row, f->s_row, false);
+        tile_packed(kind, f->value_words, v + t * f->value_words, dout, NR, dp + t * f->s_row, f->s_row, false);
 
     float scale = p->scale;
     if (a->softcap > 0) {
@@ -240,11 +242,11 @@ MX_INLINE void clear_gaps(int kind, backward *f, int64_t panels, int64_t n)
     }
 }
 
-/* sums += A B for the n keys of the block from `start` on: dV += P dO, or dK += dS Q. */
+/* sums += A B for the n keys of the block from `start` on, `width` columns: dV += P dO, or dK += dS Q. */
 MX_INLINE void add_key_gradient(int kind, const backward *f, int64_t panels, int64_t start, int64_t n, const float *a,
-                                const float *b, float *sums)
+                                const float *b, int64_t width, float *sums)
 {
-    int64_t vectors = f->columns / VL;
+    int64_t vectors = mx_ceil_div(width, VL), columns = vectors * VL;
     for (int64_t i = 0; panel_start(vectors, i) < vectors; i++, b += f->row_words * NR) {
         int64_t d = panel_start(vectors, i) * VL;
         tile_rows *multiply = tile_rows_of(kind, mx_min(panel_start(vectors, i + 1), vectors) - d / VL);
@@ -254,7 +256,7 @@ MX_INLINE void add_key_gradient(int kind, const backward *f, int64_t panels, int
             if (first >= last)
                 continue;
             int64_t at = words_of(kind, first * NR), k = words_of(kind, (last - first) * NR);
-            multiply(k, a + t * f->p_row + at, f->p_row, b + at * NR, sums + (start + t) * f->columns + d, f->columns);
+            multiply(k, a + t * f->p_row + at, f->p_row, b + at * NR, sums + (start + t) * columns + d, columns);
         }
     }
 }
@@ -266,8 +268,8 @@ MX_INLINE void add_key_gradients(int kind, backward *f, int64_t panels, int64_t 
     int64_t start = block * p->block_keys, n = mx_min(p->block_keys, p->keys - start);
     clear_gaps(kind, f, panels, n);
     start -= f->share->first_key;
-    add_key_gradient(kind, f, panels, start, n, f->p, f->dout_along, f->share->dv);
-    add_key_gradient(kind, f, panels, start, n, f->ds, f->q_along, f->share->dk);
+    add_key_gradient(kind, f, panels, start, n, f->p, f->dout_along, f->value_dim, f->share->dv);
+    add_key_gradient(kind, f, panels, start, n, f->ds, f->q_along, f->head_dim, f->share->dk);
 }
 
 /* All panels of rows with the keys of the panel in turn, block by block. */
@@ -294,10 +296,10 @@ MX_INLINE void store_rows(const backward *f, int64_t panels)
     float scale[NR];
     for (int i = 0; i < NR; i++)
         scale[i] = p->scale;
-    mx_attention_rows dq = mx_attention_query_rows(p, p->a->dq, p->a->dq_dtype, f->share->head);
+    mx_attention_rows dq = mx_attention_query_rows(p, p->a->dq, p->a->dq_dtype, f->share->head, f->head_dim);
     for (int64_t i = 0; i < panels; i++) {
         int64_t row = f->share->first_row + i * NR;
-        store_across(p->a->dq_dtype, &dq, row, mx_min(NR, f->share->last_row - row), f->width,
+        store_across(p->a->dq_dtype, &dq, row, mx_min(NR, f->share->last_row - row), f->head_dim,
                      f->dq + i * f->height * NR, scale);
     }
 }

@@ -94,12 +94,13 @@ local function add_codes(list, m, k, n, dtype)
     }
 end
 
-local function add_attention(list, S, H, K, D, causal)
+-- S tokens, H heads of queries and K of keys with D features, values with V.
+local function add_attention(list, S, H, K, D, V, causal)
     local function make(check)
         local n, heads, kv = check and 130 or S, check and math.min(H, 2) or H, check and 1 or K
         local q = randn(1, { 1, n, heads, D }):requires_grad()
-        local k, v = randn(2, { 1, n, kv, D }):requires_grad(), randn(3, { 1, n, kv, D }):requires_grad()
-        local dout = randn(4, { 1, n, heads, D })
+        local k, v = randn(2, { 1, n, kv, D }):requires_grad(), randn(3, { 1, n, kv, V }):requires_grad()
+        local dout = randn(4, { 1, n, heads, V })
         return function()
             for _, t in ipairs({ q, k, v }) do
                 t:zero_grad()
@@ -109,7 +110,8 @@ local function add_attention(list, S, H, K, D, causal)
             return out, q:grad(), k:grad(), v:grad()
         end
     end
-    local shape = ("%dx%d/%dx%d%s"):format(S, H, K, D, causal and " causal" or "")
+    local width = D == V and tostring(D) or D .. "," .. V
+    local shape = ("%dx%d/%dx%s%s"):format(S, H, K, width, causal and " causal" or "")
     for _, op in ipairs({ "attention", "attention_grad" }) do
         list[#list + 1] = {
             kernel = op, shape = shape, dtype = "bf16", unit = "FLOP/s", ops = { [op] = true }, make = make,
@@ -390,7 +392,7 @@ local function add_block(list, E, block, parts, T)
     add_matmul(list, T, H * D, E, "bf16")
     add_matmul(list, T, E, M, "bf16")
     add_matmul(list, T, M, E, "bf16")
-    add_attention(list, math.min(T, 2048), H, K, D, attention.causal)
+    add_attention(list, math.min(T, 2048), H, K, D, attention.value_dim, attention.causal)
     add_elementwise(list, E, block)
 end
 
@@ -415,6 +417,7 @@ local function all_cases(o)
     add_codes(list, 2048, 2048, 2048, "i8")
     add_codes(list, 2048, 2048, 2048, "e4m3")
     add_model(list, o.model, o.tokens)
+    add_attention(list, 2048, 16, 16, 192, 128, true) -- of DeepSeek-V2-Lite
     add_rows(list, "softmax", 4096, function() return mx.softmax end)
     add_streams(list)
     add_convolutions(list)

@@ -147,7 +147,7 @@ local NOT_LATENT = {
 }
 
 local function check_latent(c, need)
-    local latent, keys = c.attention_type == "mla", c.qk_nope_head_dim + c.qk_rope_head_dim
+    local latent = c.attention_type == "mla"
     need(latent or c.decoder_block ~= "deepseek", "attention_type", "expected mla, because decoder_block = deepseek "
         .. "has latent attention, got %s", c.attention_type)
     for key, value in util.sorted_pairs(latent and NOT_LATENT or {}) do
@@ -157,8 +157,6 @@ local function check_latent(c, need)
         .. "base_num_query_heads = %d with attention_type = mla, got %d", c.base_num_query_heads, c.base_num_kv_heads)
     need(not c.use_qk_clip or c.attn_logits_soft_cap == 0, "use_qk_clip", "expected false with attn_logits_soft_cap, "
         .. "which bounds the scores itself")
-    need(not latent or c.v_head_dim <= keys, "v_head_dim", "expected at most qk_nope_head_dim + qk_rope_head_dim = %d, "
-        .. "got %d", keys, c.v_head_dim)
 end
 
 local function check_calibration(c, need)

@@ -38,7 +38,8 @@ function attention.of(c, factor, reach)
         kind = "attention",
         heads = c.base_num_query_heads * factor.heads,
         kv_heads = c.base_num_kv_heads * factor.heads,
-        head_dim = c.head_dim,
+        head_dim = c.head_dim, -- of queries and keys
+        value_dim = c.head_dim,
         qkv_bias = c.use_bias or c.attention_bias,
         out_bias = c.use_bias or c.attention_bias and blocks.KINDS[c.decoder_block].out_bias or false,
         sinks = c.attention_sink, -- a score of each query head besides those of the keys
@@ -192,16 +193,17 @@ local function key_trips(part, q)
     return hops > 0 and trips * seen / hops or trips
 end
 
--- What a device sends along context for attention, for each feature of its heads and each token of a sequence, in the
--- dtype of the layers' computation.
+-- What a device sends along context for attention, for each token of a sequence, in the dtype of the layers'
+-- computation.
 local function values_sent(part, q)
+    local width = part.head_dim + part.value_dim -- of a key and its value, or of a query and its result
     local heads, kv_heads = part.heads / q.head_parts, math.max(part.kv_heads / q.head_parts, 1)
     if q.strategy ~= "ulysses" then
-        return key_trips(part, q) * 2 * kv_heads
+        return key_trips(part, q) * kv_heads * width
     end
     local n = q.length_share
     local copied = kv_heads * (n // util.gcd(n, math.floor(kv_heads)))
-    return (q.actions and 3 or 2) * 2 * (heads + copied) / n
+    return (q.actions and 3 or 2) * (heads + copied) * width / n
 end
 
 local WHAT = {
@@ -215,13 +217,13 @@ local WHAT = {
 ---@param q table the quantities of that file
 ---@return table[]
 function attention.rows(part, q)
-    local square = 4 * q.S * q.S * part.heads * part.head_dim
+    local square = 2 * q.S * q.S * part.heads * (part.head_dim + part.value_dim)
     local share = part.causal and past(part, q.S) / (q.S * q.S) or 1
     return {
         {
             axes = "length", what = WHAT[q.strategy], is_exchange = q.strategy == "ulysses",
             flops = 3 * q.sequences * square * share / q.length_share / q.head_parts * q.passes,
-            bytes = values_sent(part, q) * q.S * part.head_dim * q.sequences * q.width * q.passes,
+            bytes = values_sent(part, q) * q.S * q.sequences * q.width * q.passes,
         },
         {
             axes = "heads", what = "inputs and output of attention: all-gathers and reduce-scatters",

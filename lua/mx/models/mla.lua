@@ -30,7 +30,7 @@ function mla.of(c, factor)
         kind = "mla",
         heads = heads,
         kv_heads = heads,
-        head_dim = c.qk_nope_head_dim + c.qk_rope_head_dim, -- of queries and keys; values are padded to it
+        head_dim = c.qk_nope_head_dim + c.qk_rope_head_dim, -- of queries and keys
         nope = c.qk_nope_head_dim,
         rotated = c.qk_rope_head_dim,
         value_dim = c.v_head_dim,
@@ -160,15 +160,12 @@ function mla.forward(model, i, part, weights, h, run)
     local keys = latent:size(2)
     local up = products(latent)("kv_b"):view(B, keys, heads, N + part.value_dim)
     local k = mx.concat({ features(up, 1, N), mx.expand(k_rotated, { B, keys, heads, R }) }, { dim = 4 })
-    local v = mx.pad(features(up, N + 1, part.value_dim), {
-        before = { 0, 0, 0, 0 }, after = { 0, 0, 0, N + R - part.value_dim },
-    })
-    q, k, v = mx.name(q, "query_proj"), mx.name(k, "key_proj"), mx.name(v, "value_proj")
+    local v = mx.name(features(up, N + 1, part.value_dim), "value_proj")
+    q, k = mx.name(q, "query_proj"), mx.name(k, "key_proj")
     if run.pass and model.qk_clip then
         model.qk_clip:observe(i, q, k, part.scale, run)
     end
-    local context = model.parallel:attention(q, k, v, run, options) -- (B, S, H, N + R)
-    context = features(context, 1, part.value_dim)
+    local context = model.parallel:attention(q, k, v, run, options) -- (B, S, H, V)
     return products(context:view(B, S, heads * part.value_dim))("out")
 end
 
@@ -193,7 +190,7 @@ function mla.tensors(part)
     return names
 end
 
---- FLOPs of a forward pass, as attention.flops; padding does not count.
+--- FLOPs of a forward pass, as attention.flops.
 ---@param part table
 ---@param shape table
 ---@param S integer

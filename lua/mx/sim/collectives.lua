@@ -3,7 +3,8 @@
 -- They follow the step of lua/mx/models and lua/mx/parallel; tests/lua/test_roofline.lua compares them with the bytes
 -- of simulated steps. A collective that gathers V bytes, or scatters them, over n ranks makes each send V (n - 1) / n;
 -- an all-reduce does both. For B tokens of the ranks that share them, E emb, V_p elements of a parameter that a rank
--- computes with, S tokens of a sequence, H and K heads of queries and keys, D head_dim, and w bytes of an element:
+-- computes with, S tokens of a sequence, H and K heads of queries and keys, D and V features of a key and of its value,
+-- and w bytes of an element:
 --
 --     weights of layers (fsdp, context, expert): gathered forward and again backward, gradients scattered: 3 w V_p a
 --         pass; tables of tokens and positions are gathered once: 2 w V_p a pass and use of the table;
@@ -20,9 +21,9 @@
 --     in a ring of P ranks with different experts, their tokens, w P B E: gathered before the experts and scattered
 --         after them, and backward the other way; gathered again if backward computes experts again
 --     hidden states before the logits, embedded tokens (tensor): 4 w B E
---     keys and values, 2 w S K D a sequence (context): gathered twice, gradients scattered. (Once without a policy, but
---         with load balance, which makes a copy.) Around a ring: sent twice, once more if backward computes attention
---         again, and gradients are f32; with a window, blocks travel only as far as it reaches
+--     keys and values, w S K (D + V) a sequence (context): gathered twice, gradients scattered. (Once without a policy,
+--         but with load balance, which makes a copy.) Around a ring: sent twice, once more if backward computes
+--         attention again, and gradients are f32; with a window, blocks travel only as far as it reaches
 --     with ulysses, w S / n of queries, keys, values and attention's output, all heads of each: exchanged forward
 --         and backward, and once more with a policy, which keeps them as they are before and after attention
 --     activations to the next stage: w B E / tensor, and their gradients

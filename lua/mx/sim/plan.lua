@@ -167,7 +167,8 @@ function plan.simulate(config, hardware, slices, o)
     local shape, machine, peak, topology = o.shape or mx.models.shape(config), nil, nil, nil
     local chip = type(hardware) == "string" and mx.sim.split_name(hardware) ~= "host" and mx.sim.hardware(hardware)
     if chip then
-        mx.sim.vmem.check(config, chip, mx.sim.label.head_dim(shape))
+        local attention = mx.models.kinds(shape)[1].block.attention
+        mx.sim.vmem.check(config, chip, attention.head_dim, attention.value_dim)
     end
     local function run(fn, ...)
         machine = mx.sim.start(hardware, slices, constants)

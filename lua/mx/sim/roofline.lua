@@ -159,7 +159,7 @@ local function tensor_advice(shape, needed)
     local width = least(shape, function(block) return width_of(block.mlp) end)
     local limit, mlp = roofline.tensor_limit(shape, width, needed), util.thousands(width)
     local attention = roofline.tensor_limit(shape, least(shape, function(block)
-        return block.attention.heads * block.attention.head_dim
+        return block.attention.heads * block.attention.value_dim
     end), needed)
     if limit == 1 and width / 2 > needed then
         return ("No tensor axis divides both %d heads and %d kv_heads."):format(

@@ -10,23 +10,28 @@ local vmem = {}
 
 local WIDTH = 2 -- bytes of an element in bf16
 
--- Bytes of a kernel: `moved` blocks of q and of keys are inputs, `summed` are results; `scores` arrays of scores.
-local function bytes(q, kv, D, moved, summed, scores)
-    local inputs = 2 * WIDTH * D * (moved.q * q + moved.kv * kv)
-    local results = (4 + 2 * WIDTH) * D * (summed.q * q + summed.kv * kv)
-    return inputs + results + scores * 4 * q * kv
+-- Bytes of a kernel with so many elements in a block of each input, of each result, and of scores.
+local function bytes(inputs, results, scores)
+    return 2 * WIDTH * inputs + (4 + 2 * WIDTH) * results + 4 * scores
+end
+
+-- The same of a backward kernel, which reads q, dout, k and v. `results`: dq features of a query, dkv of a key.
+local function backward_bytes(q, kv, both, results)
+    return bytes((q + kv) * both, q * results.dq + kv * results.dkv, 2 * q * kv)
 end
 
 --- The VMEM of the attention kernels of a config, in bytes: name of the keys' ending -> bytes.
 ---@param c table config
----@param D integer head_dim
+---@param D integer features of queries and keys
+---@param V integer features of values
 ---@return table<string, number>
-function vmem.kernels(c, D)
-    local found = { [""] = bytes(c.sa_block_q, c.sa_block_kv, D, { q = 1, kv = 2 }, { q = 1, kv = 0 }, 1) }
-    found._dkv = bytes(c.sa_block_q_dkv, c.sa_block_kv_dkv, D, { q = 2, kv = 2 },
-        { q = c.sa_use_fused_bwd_kernel and 1 or 0, kv = 2 }, 2)
+function vmem.kernels(c, D, V)
+    local q, kv = c.sa_block_q, c.sa_block_kv
+    local found = { [""] = bytes(q * D + kv * (D + V), q * V, q * kv) }
+    found._dkv = backward_bytes(c.sa_block_q_dkv, c.sa_block_kv_dkv, D + V,
+        { dq = c.sa_use_fused_bwd_kernel and D or 0, dkv = D + V })
     if not c.sa_use_fused_bwd_kernel then
-        found._dq = bytes(c.sa_block_q_dq, c.sa_block_kv_dq, D, { q = 2, kv = 2 }, { q = 1, kv = 0 }, 2)
+        found._dq = backward_bytes(c.sa_block_q_dq, c.sa_block_kv_dq, D + V, { dq = D, dkv = 0 })
     end
     return found
 end
@@ -34,8 +39,9 @@ end
 --- Refuses blocks that do not fit, and a limit on chips without VMEM.
 ---@param c table config
 ---@param hardware table of sim.hardware
----@param D integer head_dim
-function vmem.check(c, hardware, D)
+---@param D integer features of queries and keys
+---@param V integer features of values
+function vmem.check(c, hardware, D, V)
     local limit = hardware.vmem_bytes
     if c.scoped_vmem_limit_kib > 0 and not limit then
         util.refuse("scoped_vmem_limit_kib: %s has no VMEM", hardware.description)
@@ -46,7 +52,7 @@ function vmem.check(c, hardware, D)
             limit // 1024)
     end
     limit = c.scoped_vmem_limit_kib > 0 and c.scoped_vmem_limit_kib * 1024 or limit
-    for ending, needed in util.sorted_pairs(vmem.kernels(c, D)) do
+    for ending, needed in util.sorted_pairs(vmem.kernels(c, D, V)) do
         if needed > limit then
             local q, kv = "sa_block_q" .. ending, "sa_block_kv" .. ending
             util.refuse("%s=%d and %s=%d need %s of VMEM with head_dim %d, and a kernel may use %s: use smaller "

@@ -60,6 +60,8 @@ function TestBenchMixtral.test_the_table()
         lu.assertAlmostEquals(row.error_percent, 100 * (1 / ratio - 1), 1e-9)
         lu.assertAlmostEquals(row.simulated_mfu / row.published_mfu, ratio, 1e-3)
         lu.assertTrue(row.simulated_mfu < 100)
+        local range = row.simulated_step_range -- covers the published step, which took `ratio` times the simulated one
+        lu.assertTrue(range[1] <= ratio * 1.001 and ratio <= range[2] * 1.001, row.model)
     end
     -- 2,048 sequences of 4,096 tokens in 27.02 s on 128 chips.
     lu.assertAlmostEquals(rows[5].published_tokens_per_s, 2048 * 4096 / 27.02 / 128, 1e-6)

@@ -50,6 +50,7 @@ local function compare(published, cell)
     local hardware = mx.sim.hardware(cell.hardware)
     row.simulated_tokens_per_s = result.tokens_per_s * (hardware.dies or 1)
     row.simulated_mfu, row.simulated_step_s = result.mfu, result.step_s
+    row.simulated_step_range = mx.sim.label.shares_by_errors(cell.hardware, mx.sim.label.job(config))
     row.error_percent = 100 * (rate / row.simulated_tokens_per_s - 1) -- of the step time
     row.peak_memory_bytes, row.memory_bytes = result.peak_memory_bytes, hardware.memory_bytes
     row.simulation = mx.sim.label.of(hardware, mx.sim.label.job(config))
@@ -61,6 +62,10 @@ local function print_row(row)
         ("%.0f"):format(row.published_tokens_per_s), ("%.0f"):format(row.simulated_tokens_per_s),
         ("%.2f"):format(row.published_mfu), ("%.2f"):format(row.simulated_mfu),
         ("%+.1f %%"):format(row.error_percent)))
+    local range = row.simulated_step_range
+    say("  simulated: a step takes %.4g s%s: MFU %.1f to %.1f", row.simulated_step_s,
+        mx.sim.label.range_text(row.simulated_step_s, range), row.simulated_mfu / range[2],
+        row.simulated_mfu / range[1])
 end
 
 local function print_excess(rows)
@@ -98,6 +103,7 @@ function bench_mixtral.run(words)
     local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
     local published, rows = mx.repro.published("moe"), {}
     say("rates of a chip; nothing is fitted to these rows")
+    say("ranges: by the errors of all published rows of the chips, and of these rows")
     say("FLOPs by %s, of deepseek3-671b by maxtext-2025-07", published.flop_formula)
     say("%s", ROW:format("", "", "", "tokens/s", "tokens/s", "MFU %", "MFU %", "error"))
     say("%s", ROW:format("model", "chips", "experts", "published", "simulated", "publ.", "simul.", "of step"))

@@ -150,14 +150,33 @@ end
 
 -- ---- ranges ----
 
---- The least and largest step time as shares of the simulated one; nil if no row was predicted.
+--- The least and largest step time as shares of a simulated one, by the errors of published rows; nil if no row was
+--- predicted.
+---@param kind string
+---@param job table of label.job
+---@return number[]? shares
+function label.shares_by_errors(kind, job)
+    local known = errors.summary(kind)
+    if not known then
+        return nil
+    end
+    local short, long = -known.largest, known.largest
+    if job.experts then
+        local _, least, largest = errors.with_experts()
+        short, long = math.min(short, least), math.max(long, largest)
+    end
+    -- A step that is simulated e per cent too long took 1 / (1 + e / 100) of it.
+    return { 1 / (1 + long / 100), 1 / (1 + short / 100) }
+end
+
+--- The same, with other constants that fit the published rows about as well, too.
 ---@param kind string
 ---@param job table of label.job
 ---@param simulate fun(constants: table<string, number>?): number seconds of a step; nil: the hardware file's constants
 ---@return number[]? shares
 function label.range(kind, job, simulate)
-    local known = errors.summary(kind)
-    if not known then
+    local shares = label.shares_by_errors(kind, job)
+    if not shares then
         return nil
     end
     local base, low, high = simulate(nil), 1, 1
@@ -169,13 +188,7 @@ function label.range(kind, job, simulate)
         local share = simulate(constants) / base
         low, high = math.min(low, share), math.max(high, share)
     end
-    -- A step that is simulated e per cent too long took 1 / (1 + e / 100) of it.
-    local short, long = -known.largest, known.largest
-    if job.experts then
-        local _, least, largest = errors.with_experts()
-        short, long = math.min(short, least), math.max(long, largest)
-    end
-    return { low / (1 + long / 100), high / (1 + short / 100) }
+    return { low * shares[1], high * shares[2] }
 end
 
 --- " (14.2 to 15.1 s)"; empty without a range.

@@ -298,7 +298,6 @@ function TestConfig.test_combinations()
     refused({ "mlp_bias=true" }, "mlp_bias has no effect without num_experts")
     refused({ "decoder_block=gpt_oss", "num_experts=4", "routed_bias_update_rate=0.1" },
         "routed_bias_update_rate: expected 0, because the biases of routers are trained with decoder_block = gpt_oss")
-    refused({ "num_experts=4", "mlp_bias=true", "quantization=int8" }, "experts with biases (mlp_bias) are not")
     refused({ "decoder_block=deepseek", "attention_sink=true" }, "attention_sink: expected false: attention_type = mla")
     refused({ "capacity_factor=1" }, "capacity_factor has no effect without num_experts")
     refused({ "num_experts=4", "capacity_factor=1" }, "capacity_factor has no effect with sparse_matmul = true")

@@ -95,6 +95,39 @@ function TestMtp.test_only_training_has_it()
     end)
 end
 
+-- Module 2 whose logits are all alike predicts token 0. Accepted are the targets for which the model, two tokens later,
+-- predicts 0, too: some of them, as its logits of 0 are large, of either sign.
+function TestMtp.test_accepted_predictions()
+    local config = mx.config.load {
+        "model_name=tiny", "dtype=float32", "mtp_num_layers=2", "mtp_eval_target_module=2", "max_target_length=32",
+        "vocab_size=256", "dataset_type=text", "dataset_path=" .. mx.root .. "LICENSE", "eval_interval=1",
+        "eval_dataset_path=" .. mx.root .. "README.md",
+    }
+    local model = mx.models.new(config)
+    mx.fill(model.params["mtp002.final_norm.weight"], { value = 0 })
+    local output = model.params["unembedding.weight"]:detach()
+    mx.write_slice(output, 50 * mx.narrow(output, { dim = 2, start = 1, length = 1 }), { dim = 2, start = 1 })
+    local batch = batch_of({ 7, 3, 9, 4, 1, 5, 2, 6, 11 }, { 1, 1, 1, 1, 1, 2, 2, 2 }, { 1, 1, 1, 1, 0, 1, 1, 1 })
+    mx.no_grad(function()
+        local step <close> = mx.step()
+        assert(model:loss(batch, true))
+        local run = { segments = batch.segments, positions = batch.positions }
+        local best, accepted = mx.argmax(model:logits(model:hidden(batch.tokens, run)), { dim = 3 }):totable()[1], 0
+        for _, later in ipairs({ 3, 4, 8 }) do -- of the same document as the token two before, and not masked
+            accepted = accepted + (best[later] == 0 and 1 or 0)
+        end
+        lu.assertEquals(model.mtp.offered, 3)
+        lu.assertAlmostEquals(model.mtp:acceptance(), 100 * accepted / 3, 1e-4)
+        lu.assertNil(model.mtp:acceptance())
+        mx.fill(model.params["norm.weight"], { value = 0 }) -- the model predicts 0, too
+        local data = mx.data.open(config)
+        local loss, targets, all = mx.evaluate.data(model, mx.data.open_evaluation(data), 2)
+        lu.assertEquals(all, 100)
+        lu.assertAlmostEquals(loss, math.log(256), 1e-5)
+        lu.assertTrue(targets > 0)
+    end)
+end
+
 -- A module of DeepSeek-V3: a layer with experts, two norms before a product of 2 emb x emb, and one after. As MaxText
 -- counts, its FLOPs are those of the layer.
 function TestMtp.test_sizes_and_flops()
@@ -158,7 +191,12 @@ function TestMtp.test_refusals()
         checks.assert_refused({ text }, mx.config.load, { "model_name=tiny", ... })
     end
     refused("has no effect without mtp_num_layers", "mtp_loss_scaling_factor=0.2")
-    refused("not quantized yet, got int8", "mtp_num_layers=1", "quantization=int8")
+    refused("quantize_mtp: has no effect without mtp_num_layers and quantization", "mtp_num_layers=1",
+        "quantize_mtp=true")
+    refused("mtp_eval_target_module: expected at most mtp_num_layers = 1, got 2", "mtp_num_layers=1",
+        "mtp_eval_target_module=2")
+    refused("mtp_eval_target_module: has no effect without eval_interval", "mtp_num_layers=1",
+        "mtp_eval_target_module=1")
     refused("expected less than max_target_length = 2, got 2", "mtp_num_layers=2", "max_target_length=2")
     refused("expected 0 with trainable_position_size", "mtp_num_layers=1", "use_rope=false",
         "trainable_position_size=64")

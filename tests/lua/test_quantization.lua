@@ -100,6 +100,51 @@ function TestRecipes.test_experts_near_bf16()
     end
 end
 
+-- Biases of experts are not quantized: each row gets that of its expert, whose gradient is the sum over its rows.
+function TestRecipes.test_biases_of_experts()
+    local model = mx.models.new(config_of("int8", "model_name=tiny-moe", "mlp_bias=true"))
+    local bias, counts = model.params["layer001.experts.wi_0.bias"], mx.tensor({ 3, 0, 2, 1, 0, 0, 0, 0 }, "i32")
+    mx.copy(bias, mx.randn { shape = bias:size(), seed = 1 })
+    local scope <close> = mx.step()
+    assert(scope)
+    local h = mx.randn { shape = { 6, model.shape.emb }, seed = 2 }:to("bf16")
+    local weights, quantization = model:layer_weights(1, {}), require "mx.models.quantization"
+    local product = quantization.products(model, 1, weights, h, {}, counts)
+    local y, without = product("experts.wi_0", bias), product("experts.wi_0")
+    local rows = mx.embedding(bias, mx.tensor({ 0, 0, 0, 2, 2, 3 }, "i32"))
+    lu.assertEquals(y:dtype(), "bf16")
+    lu.assertEquals((y - (without + rows:to("bf16"))):abs():max():item(), 0)
+    local dout = mx.randint({ shape = y:size(), low = -3, high = 4, seed = 3 }):to("bf16") -- sums are exact
+    mx.backward((y * dout):sum())
+    local of_rows, expected = dout:to("f32"):totable(), mx.zeros(bias:size()):totable()
+    for row, expert in ipairs({ 1, 1, 1, 3, 3, 4 }) do
+        for column, x in ipairs(of_rows[row]) do
+            expected[expert][column] = expected[expert][column] + x
+        end
+    end
+    lu.assertEquals(bias:grad():totable(), expected)
+end
+
+-- The layers of multi-token prediction are quantized only with quantize_mtp: each has the seven products of a layer.
+function TestRecipes.test_modules_of_multi_token_prediction()
+    local quantization, batch = require "mx.models.quantization", batch_of(1)
+    local function counted(...)
+        local model, count = mx.models.new(config_of("fp8_gpu", "mtp_num_layers=2", ...)), 0
+        function quantization.watch(kind)
+            count = count + (kind == "weight" and 1 or 0)
+        end
+        local loss = step(model, batch)
+        quantization.watch = nil
+        lu.assertTrue(loss > 0)
+        model:after_step()
+        return count, model.buffers["quantization.scale"]:size(1), model.shape.layers
+    end
+    local plain, plain_rows, layers = counted("remat_policy=none")
+    lu.assertEquals({ plain, plain_rows }, { 7 * layers, 7 * layers })
+    local all, all_rows = counted("remat_policy=none", "quantize_mtp=true")
+    lu.assertEquals({ all, all_rows }, { 7 * (layers + 2), 7 * (layers + 2) })
+end
+
 -- What backward keeps is the same as what it would compute again.
 function TestRecipes.test_remat()
     local batch = batch_of(1)

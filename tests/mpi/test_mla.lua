@@ -94,10 +94,44 @@ function TestMla.test_modules_with_masks()
     end)
 end
 
-function TestMla.test_modules_are_refused()
-    for _, axis in ipairs({ "context", "pipeline" }) do
-        local config = config_of(2, "mtp_num_layers=1", "ici_fsdp_parallelism=1", ("ici_%s_parallelism=2"):format(axis))
-        lu.assertErrorMsgContains("mtp_num_layers = 1: multi-token prediction", function()
+-- Targets of a rank's last tokens are those of the next rank; with load balance a rank has two pieces of a sequence.
+function TestMla.test_modules_with_split_sequences()
+    assert_model_as_one_rank(MODULES, "ici_context_parallelism=2")
+    assert_model_as_one_rank(MODULES, "ici_context_parallelism=2", "context_parallel_load_balance=false",
+        "remat_policy=none")
+end
+
+-- Documents and masks of whole sequences, of which each rank has a part.
+function TestMla.test_modules_with_split_documents()
+    local config = config_of(1, "mtp_num_layers=2", "ici_context_parallelism=2", "ici_fsdp_parallelism=1")
+    local one, split = mx.models.new(config_of(2, "mtp_num_layers=2")), mx.models.new(config, mx.train.mesh(config))
+    local ids = mx.rand({ shape = { 2, 17 }, high = 64, seed = 1 }):to("i32")
+    local segments = {
+        { 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2 }, { 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4 },
+    }
+    local batch = {
+        tokens = mx.narrow(ids, { dim = 2, start = 1, length = 16 }),
+        targets = mx.narrow(ids, { dim = 2, start = 2, length = 16 }),
+        mask = mx.concat({ mx.ones({ 2, 5 }, "u8"), mx.tensor({ { 0, 0 }, { 1, 1 } }, "u8"), mx.ones({ 2, 9 }, "u8") },
+            { dim = 2 }),
+        segments = mx.tensor(segments, "i32"),
+    }
+    local step <close> = mx.step()
+    mx.no_grad(function()
+        local _, expected = one:losses(batch)
+        local _, extra = split:losses(split.parallel:batch_part(batch))
+        lu.assertAlmostEquals(mx.all_reduce(extra:view(1)):item() / 2, expected:item(), 1e-5)
+        local part = split.parallel:batch_part(batch)
+        part.whole_tokens = nil
+        lu.assertErrorMsgContains("expected a batch of model.parallel:batch_part", split.losses, split, part)
+    end)
+end
+
+function TestMla.test_what_evaluation_of_modules_needs()
+    for _, axis in ipairs({ "context", "tensor" }) do
+        local config = config_of(2, "mtp_num_layers=1", "ici_fsdp_parallelism=1", ("ici_%s_parallelism=2"):format(axis),
+            "mtp_eval_target_module=1", "eval_interval=1", "eval_steps=1")
+        lu.assertErrorMsgContains("mtp_eval_target_module = 1: needs whole sequences and logits", function()
             mx.models.new(config, mx.train.mesh(config))
         end)
     end

@@ -232,6 +232,23 @@ if RANKS == 2 then
         assert_close(on_mesh(model, mesh), reference(model), mesh)
     end
 
+    -- The modules are on the last stage, which has a copy of the table of tokens and adds up gradients with the first.
+    function TestSteps.test_multi_token_prediction()
+        local modules = " mtp_num_layers=2"
+        for _, case in ipairs({
+            { TINY .. modules, SAME[1] }, { TINY .. modules, SAME[2] .. " pipeline_schedule=zb_h1" },
+            { TINY .. modules .. " trainable_parameters_mask=[mtp001]", SAME[2] .. " pipeline_schedule=zb_h1" },
+            { EXPERTS .. modules .. " logits_via_embedding=true", SAME[2] .. " pipeline_schedule=1f1b" },
+        }) do
+            local model, mesh = table.unpack(case)
+            local run = on_mesh(model, mesh)
+            assert_close(run, reference(model), case[1] .. ", " .. mesh)
+            local further = run.model:figures().mtp_loss -- of the last step, on all stages
+            lu.assertTrue(further > 0 and further < 1)
+            lu.assertEquals(mx.all_reduce(mx.tensor { further }, { op = "max" }):item(), mx.tensor({ further }):item())
+        end
+    end
+
     function TestSteps.test_two_passes_are_one_of_twice_the_sequences()
         for _, model in ipairs({ TINY, TIED }) do
             assert_close(on_mesh(model, "stage=2 gradient_accumulation_steps=2", 2), reference(model), "two passes")

@@ -60,8 +60,6 @@ local function check_experts(c, need)
     need(not c.use_bias, "use_bias", "expected false: mlp_bias = true gives experts biases")
     need(c.routed_bias_update_rate == 0 or not blocks.KINDS[c.decoder_block].router_bias, "routed_bias_update_rate",
         "expected 0, because the biases of routers are trained with decoder_block = %s", c.decoder_block)
-    need(c.quantization == "" or not c.mlp_bias, "quantization", "experts with biases (mlp_bias) are not quantized "
-        .. "yet, got %s", c.quantization)
     need(c.opt_type ~= "muon", "opt_type", "muon updates matrices, and the weights of %d experts are none; use adamw, "
         .. "sgd, lion or adafactor", n)
     need(c.first_num_dense_layers + c.interleave_moe_layer_step <= c.base_num_decoder_layers,
@@ -87,10 +85,15 @@ end
 local function check_mtp(c, need)
     need(c.mtp_num_layers > 0 or c.mtp_loss_scaling_factor == 0.1, "mtp_loss_scaling_factor", "has no effect without "
         .. "mtp_num_layers")
+    need(not c.quantize_mtp or c.mtp_num_layers > 0 and c.quantization ~= "", "quantize_mtp", "has no effect without "
+        .. "mtp_num_layers and quantization")
+    need(c.mtp_eval_target_module <= c.mtp_num_layers, "mtp_eval_target_module", "expected at most mtp_num_layers = "
+        .. "%d, got %d", c.mtp_num_layers, c.mtp_eval_target_module)
+    need(c.mtp_eval_target_module == 0 or c.eval_interval > 0, "mtp_eval_target_module", "has no effect without "
+        .. "eval_interval")
     if c.mtp_num_layers == 0 then
         return
     end
-    need(c.quantization == "", "quantization", "multi-token prediction is not quantized yet, got %s", c.quantization)
     need(c.trainable_position_size <= 0, "mtp_num_layers", "expected 0 with trainable_position_size, got %d",
         c.mtp_num_layers)
     need(c.mtp_num_layers < c.max_target_length, "mtp_num_layers", "expected less than max_target_length = %d, got %d",

@@ -53,6 +53,7 @@ rules.VALUES = {
     routed_bias_update_rate = { min = 0 },
     mtp_num_layers = { min = 0, max = 64 },
     mtp_loss_scaling_factor = { min = 0 },
+    mtp_eval_target_module = { min = 0, max = 64 },
     qk_clip_threshold = { min = 1e-6 },
     load_balance_loss_weight = { min = 0 },
     router_z_loss_weight = { min = 0 },

@@ -334,9 +334,16 @@ end
 ---@param x any
 ---@param batch table
 ---@param evaluates? boolean
----@return any
-function Decoder:loss_of_chunk(x, batch, evaluates)
-    return self:cross_entropy(self:finish(x), batch, evaluates)
+---@return any cross_entropy
+---@return any? further in training, what multi-token prediction adds; nil: nothing
+function Decoder:losses_of_chunk(x, batch, evaluates)
+    local loss = self:cross_entropy(self:finish(x), batch, evaluates)
+    if evaluates or not self.mtp then
+        return loss
+    end
+    local run = self:run_of(batch)
+    self:prepare(batch.tokens, run)
+    return loss, self.mtp:loss(x, batch, run)
 end
 
 --- The two terms of a batch's loss: the mean cross-entropy over its targets, and what layers and multi-token prediction
@@ -353,7 +360,9 @@ function Decoder:losses(batch, evaluates)
     local run = self:run_of(batch, evaluates)
     local h, extra, x = self:hidden(batch.tokens, run)
     local loss = self:cross_entropy(h, batch, evaluates)
-    if self.mtp and not evaluates then
+    if self.mtp and evaluates and self.shape.mtp.target > 0 then
+        self.mtp:accept(x, h, batch, run)
+    elseif self.mtp and not evaluates then
         local further = self.mtp:loss(x, batch, run)
         extra = extra and extra + further or further
     end

@@ -1,11 +1,13 @@
 --- Multi-token prediction (DeepSeek-V3, arXiv:2412.19437): in training, modules after the last layer predict tokens
---- further on, and their loss is added to that of the model. Generation and evaluation use none of them.
+--- further on, and their loss is added to that of the model. Generation uses none of them, and evaluation only counts
+--- how often one predicts as the model does.
 --
 -- Module k predicts target k + 1 of each token from what the module before it (or the last layer) made of that token,
 -- and from the embedding of the k-th token after it. It has two norms and a product (mtp001.NAME), then a layer, with
 -- the number layers + k and the block of the last layer, and then a norm. Tables of tokens are those of the model.
 --
--- `shape.mtp`: { layers, block, weight }, weight: of its loss.
+-- `shape.mtp`: { layers, block, weight, quantized, target }, weight: of its loss; quantized: its layers are, as the
+-- others; target: the module that evaluation looks at, 0: none.
 
 local mx = require "mx"
 local util = require "mx.util"
@@ -16,23 +18,36 @@ local mtp = {}
 ---@field model mx.Decoder
 ---@field sum any (1) f32: the losses of this rank's passes
 ---@field passes integer training passes since `start`
+---@field accepted number predictions of module `target` that are those of the model, of this rank since `acceptance`
+---@field offered number all of its predictions
 local Mtp = {}
 Mtp.__index = Mtp
 
 --- The modules of a config; nil: none.
 ---@param c table
 ---@param block table of the last layer
----@return {layers: integer, block: table, weight: number}?
+---@return {layers: integer, block: table, weight: number, quantized: boolean, target: integer}?
 function mtp.of(c, block)
-    return c.mtp_num_layers > 0 and { layers = c.mtp_num_layers, block = block, weight = c.mtp_loss_scaling_factor }
-        or nil
+    return c.mtp_num_layers > 0 and {
+        layers = c.mtp_num_layers, block = block, weight = c.mtp_loss_scaling_factor, quantized = c.quantize_mtp,
+        target = c.mtp_eval_target_module,
+    } or nil
 end
 
 --- Makes the state of a model's modules; nil if it has none.
 ---@param model mx.Decoder
 ---@return mx.Mtp?
 function mtp.new(model)
-    return model.shape.mtp and setmetatable({ model = model, sum = mx.zeros({ 1 }):keep(), passes = 0 }, Mtp) or nil
+    local shape, parallel = model.shape.mtp, model.parallel
+    if not shape then
+        return nil
+    end
+    local _, logits = parallel:part_of("vocab", model.shape.vocab)
+    if shape.target > 0 and (parallel.stages or #parallel.context > 0 or logits < model.shape.vocab) then
+        util.refuse("mtp_eval_target_module = %d: needs whole sequences and logits on each rank: set 0, or use only "
+            .. "the axes data, fsdp and expert", shape.target)
+    end
+    return setmetatable({ model = model, sum = mx.zeros({ 1 }):keep(), passes = 0, accepted = 0, offered = 0 }, Mtp)
 end
 
 --- A step begins: forgets the losses of the one before.
@@ -44,26 +59,15 @@ end
 --- The modules' loss in the step, times its weight, as it is added to the loss; nil on a simulated pod. Collective.
 ---@return number?
 function Mtp:figure()
-    if mx.is_simulated() or self.passes == 0 then
+    local parallel = self.model.parallel
+    local stages = parallel.stages
+    if mx.is_simulated() or self.passes == 0 and not stages then
         return nil
     end
-    local parallel = self.model.parallel
     return mx.scope(function()
-        return parallel:sum_over_tokens(self.sum:clone()):item() / (self.passes * parallel.parts)
+        local mean = parallel:sum_over_tokens(self.sum:clone()) / (math.max(self.passes, 1) * parallel.parts)
+        return (stages and mx.broadcast(mean, { axis = "stage", root = stages.n - 1 }) or mean):item()
     end)
-end
-
---- Refuses meshes on which a rank does not have what the modules need. Not collective.
----@param parallel mx.Parallel
----@param shape table
-function mtp.check(parallel, shape)
-    if shape.mtp and parallel.stages then
-        util.refuse("mtp_num_layers = %d: multi-token prediction does not go with a pipeline of %d stages yet: set 0",
-            shape.mtp.layers, parallel.stages.n)
-    elseif shape.mtp and #parallel.context > 0 then
-        util.refuse("mtp_num_layers = %d: multi-token prediction needs tokens that other ranks on the axis %s have: "
-            .. "set 0, or use other axes", shape.mtp.layers, table.concat(parallel.context, ", "))
-    end
 end
 
 local PREFIX = "mtp%03d."
@@ -89,16 +93,26 @@ local function later(t, by)
 end
 
 -- Tokens, targets and mask of module k, (B, S) each: 0 where the k-th token after a token is of another document, or
--- after the end.
-local function batch_of(batch, k)
-    local same = later(mx.ones(batch.tokens:size(), "u8"), k)
-    if batch.segments then
-        same = same * mx.eq(batch.segments, later(batch.segments, k))
+-- after the end. A rank with a part of the sequences takes them from the whole ones: they may be another rank's.
+local function batch_of(parallel, batch, k)
+    local tokens, targets, mask, segments = batch.tokens, batch.targets, batch.mask, batch.segments
+    if #parallel.context > 0 then
+        if not batch.whole_tokens then
+            util.refuse("multi-token prediction on the axis %s: expected a batch of model.parallel:batch_part, which "
+                .. "has the whole sequences, too", table.concat(parallel.context, ", "))
+        end
+        tokens, targets, mask = batch.whole_tokens, batch.whole_targets, batch.whole_mask
+        segments = batch.kv_segments
+    end
+    local same = later(mx.ones(tokens:size(), "u8"), k)
+    if segments then
+        same = same * mx.eq(segments, later(segments, k))
     end
     local ids = same:to("i32")
     return {
-        tokens = later(batch.tokens, k) * ids, targets = later(batch.targets, k) * ids,
-        mask = batch.mask and later(batch.mask, k) * same or same,
+        tokens = parallel:context_part(later(tokens, k) * ids),
+        targets = parallel:context_part(later(targets, k) * ids),
+        mask = parallel:context_part(mask and later(mask, k) * same or same),
     }
 end
 
@@ -128,7 +142,7 @@ function Mtp:loss(x, batch, run)
     local shape, parallel, sum, extra = model.shape, model.parallel, nil, nil
     local count = mx.zeros { 1 }
     for k = 1, shape.mtp.layers do
-        local part = batch_of(batch, k)
+        local part = batch_of(parallel, batch, k)
         model:prefetch(shape.layers + k - 1, shape.layers + k, run)
         local y, added = mx.remat(shape.remat, function(input)
             return module(model, k, input, part.tokens, run)
@@ -139,13 +153,58 @@ function Mtp:loss(x, batch, run)
         count = count + targets
         sum = sum and sum + mean * targets or mean * targets
     end
-    if parallel.parts > 1 and (batch.mask or batch.segments) then -- otherwise all ranks have the same number
+    local differ = batch.mask or batch.segments or #parallel.context > 0 -- the numbers of ranks' targets
+    if parallel.parts > 1 and differ then
         count = parallel:sum_over_tokens(count) / parallel.parts
     end
     local loss = sum / mx.maximum(count, 1e-8) * shape.mtp.weight
     self.passes = self.passes + 1
     self.sum:add_(loss:detach():view(1))
     return extra and loss + extra or loss
+end
+
+-- The ids with the largest logits of h (B, S, E): (B, S) i32.
+local function predictions(model, h)
+    local B, S, E = h:size(1), h:size(2), h:size(3)
+    local ids, rows = mx.zeros({ B * S }, "i32"), h:view(B * S, E)
+    for first, count in util.pieces(B * S, { B * S, model.shape.vocab }, 1) do
+        mx.scope(function()
+            local logits = model:logits(mx.narrow(rows, { dim = 1, start = first, length = count }))
+            mx.write_slice(ids, mx.argmax(logits, { dim = 2 }), { dim = 1, start = first })
+        end)
+    end
+    return ids:view(B, S)
+end
+
+--- In evaluation, counts of module shape.mtp.target the predictions, and those that the model itself makes of the same
+--- targets k tokens later. In speculative decoding these would be accepted. Collective.
+---@param x any (B, S, E) of the last layer
+---@param h any the same after the final norm
+---@param batch table of Decoder:loss
+---@param run table of Decoder:hidden
+function Mtp:accept(x, h, batch, run)
+    local model, part = self.model, nil
+    local target = model.shape.mtp.target
+    for k = 1, target do
+        part = batch_of(model.parallel, batch, k)
+        x = module(model, k, x, part.tokens, run)
+    end
+    local own = predictions(model, model:normalize(PREFIX:format(target) .. "final_norm", x))
+    local same = mx.eq(own, later(predictions(model, h), target)) * part.mask
+    self.accepted = self.accepted + same:to("f32"):sum():item()
+    self.offered = self.offered + part.mask:to("f32"):sum():item()
+end
+
+--- The share of predictions that have been accepted since the last call, on all ranks, in per cent; nil: none was made.
+--- Collective.
+---@return number?
+function Mtp:acceptance()
+    local counts = { self.accepted, self.offered }
+    self.accepted, self.offered = 0, 0
+    counts = mx.ranks() > 1 and mx.scope(function()
+        return mx.all_reduce_(mx.tensor(counts)):totable()
+    end) or counts
+    return counts[2] > 0 and 100 * counts[1] / counts[2] or nil
 end
 
 return mtp

@@ -66,12 +66,17 @@ local function elements(t)
     return views
 end
 
+-- Whether the products of layer i are quantized. Those of multi-token prediction need not be.
+local function covers(shape, i)
+    return i <= shape.layers or shape.mtp.quantized
+end
+
 local function start_history(self, model)
     local n = 0
     self.places = {}
     for i, names in ipairs(model.layers) do
         for _, name in ipairs(PRODUCTS) do
-            if names[name .. ".weight"] then
+            if names[name .. ".weight"] and covers(model.shape, i) then
                 self.places[i .. name] = n
                 n = n + 1
             end
@@ -146,7 +151,9 @@ end
 ---@param name string the full name
 ---@return boolean
 function quantization.is_product(shape, name)
-    return quantization.RECIPES[shape.quantization] ~= nil and PRODUCT[name:match("^layer%d+%.(.*)$") or ""] ~= nil
+    local layer, short = name:match("^layer(%d+)%.(.*)$")
+    return quantization.RECIPES[shape.quantization] ~= nil and PRODUCT[short or ""] ~= nil
+        and covers(shape, tonumber(layer))
 end
 
 -- The scales that the whole weight has, from this rank's part of it; `axes`: along which others have parts.
@@ -180,7 +187,8 @@ end
 -- The part of a weight, and the options of its gather; nil if it is not gathered as codes.
 local function part_of(self, model, i, short, trains)
     local name = model.layers[i][short]
-    local gather = PRODUCT[short] and model.params[name] and model.parallel:gather_of_codes(name)
+    local gather = PRODUCT[short] and covers(model.shape, i) and model.params[name]
+        and model.parallel:gather_of_codes(name)
     if not gather then
         return nil
     end
@@ -255,17 +263,22 @@ local function kept_codes(i, run)
     return cache and cache.codes
 end
 
+-- The bias (groups, outputs) of each row's group: (rows, outputs), by a product with a column of ones.
+local function biases_of_rows(x, bias, counts, dtype)
+    return mx.grouped_matmul(mx.ones({ x:size(1), 1 }, dtype), bias:view(bias:size(1), 1, bias:size(2)), counts)
+end
+
 --- The products of h with weights of layer i: a function from the name of a weight, and a bias or nil, to h W + bias.
 ---@param model mx.Decoder
 ---@param i integer
 ---@param weights table<string, any> of the layer, by their short names: tensors, or what Quantization:gather gives
 ---@param h any (..., inputs); quantized once for all of these products
 ---@param run? table of mx.Decoder:hidden
----@param counts? any of grouped products, which have no bias if they are quantized: h is (rows, inputs), a weight
----       (groups, inputs, outputs)
+---@param counts? any of grouped products: h is (rows, inputs), a weight (groups, inputs, outputs), a bias (groups,
+---       outputs)
 ---@return fun(name: string, bias: any): any
 function quantization.products(model, i, weights, h, run, counts)
-    local self = model.quantization
+    local self = covers(model.shape, i) and model.quantization
     if not self then
         return function(name, bias)
             local weight = weights[name .. ".weight"]
@@ -294,6 +307,7 @@ function quantization.products(model, i, weights, h, run, counts)
         local y = multiply(x, w, scale_x, scale_w, counts or bias, scale, note, {
             dtype = dtype, grad = self.recipe.gradient,
         })
+        y = counts and bias and y + biases_of_rows(x, bias, counts, dtype) or y
         if quantization.watch and trains then
             watch_gradient(self, y, scale, scale_x, scale_w)
         end

@@ -11,7 +11,8 @@ local util = require "mx.util"
 ---@field seed number of a backward pass
 ---@field prefetch_layers integer
 ---@field column integer the first feature of the residual stream, from 0
-local Alone = { entries = {}, parts = 1, seed = 1, prefetch_layers = 0, column = 0 }
+---@field context string[] axes that split sequences: none
+local Alone = { entries = {}, parts = 1, seed = 1, prefetch_layers = 0, column = 0, context = {} }
 Alone.__index = Alone
 
 local function nothing() end

@@ -18,7 +18,6 @@
 local attention = require "mx.parallel.attention"
 local mx = require "mx"
 local stored = require "mx.parallel.parts"
-local mtp = require "mx.models.mtp"
 local qk_clip = require "mx.models.qk_clip"
 local experts = require "mx.parallel.experts"
 local gathered = require "mx.parallel.gathered"
@@ -265,7 +264,6 @@ function parallel.new(mesh, shape, parameters, o)
     self.first_id = first - 1
     self.zigzag = #self.context > 0 and attention.in_two_chunks(shape, o)
     check(self, shape)
-    mtp.check(self, shape)
     qk_clip.check(self, shape)
     attention.check(mesh, shape, o.context_parallel_strategy)
     check_length(self, o.max_target_length)

@@ -58,7 +58,7 @@ function parts:place(name, t, moment)
         end
     end
     place.replicas, place.replica = self.mesh:size(same), self.mesh:index(same)
-    if holders and #holders > 1 and self.stages.index > holders[1] then -- the copy of a tied table
+    if holders and #holders > 1 and self.stages.index > holders[1] then -- the copy of the table of tokens
         place.replica = place.replica + place.replicas
     end
     place.replicas = place.replicas * (holders and #holders or 1)

@@ -1,6 +1,7 @@
 --- Which layers and parameters are on which stage of a pipeline. The layers are split into chunks, some of which may
 --- lack a layer. Chunk c is on stage (c - 1) % stages. The first chunk has the table of tokens, the last one the final
---- norm and the table of the output. If both tables are one (tied), the first and the last stage have copies of it.
+--- norm, the table of the output and the modules of multi-token prediction. If both tables are one, or modules look
+--- tokens up, the first and the last stage have copies of the table of tokens.
 ---
 --- The functions below `stages.of` are methods of mx.Parallel.
 
@@ -16,7 +17,7 @@ local stages = {}
 ---@field ranges {first: integer, last: integer}[] the layers of each chunk
 ---@field chunk_of integer[] the chunk of each layer
 ---@field microbatches integer
----@field tied boolean
+---@field copies boolean whether the last stage has a copy of the table of tokens
 ---@field schedule mx.PipelineSchedule
 ---@field times {passes: integer, seconds: number, waited_s: number, actions: table[]} of this rank's training passes
 ---       but the first; actions: of the last one, as in a replay
@@ -81,7 +82,7 @@ function stages.of(mesh, shape, config)
     if n == 1 then
         return nil
     end
-    local self = { n = n, index = mesh:index("stage"), tied = shape.tied }
+    local self = { n = n, index = mesh:index("stage"), copies = shape.tied or shape.mtp ~= nil }
     self.times = { passes = 0, seconds = 0, waited_s = 0 }
     local per, last
     self.repeats, per, last = sizes_of(config, n, shape.layers)
@@ -90,6 +91,9 @@ function stages.of(mesh, shape, config)
         for layer = range.first, range.last do
             self.chunk_of[layer] = chunk
         end
+    end
+    for k = 1, shape.mtp and shape.mtp.layers or 0 do
+        self.chunk_of[shape.layers + k] = n * self.repeats
     end
     self.microbatches = config.num_pipeline_microbatches == -1 and n or config.num_pipeline_microbatches
     local pending = config.zero_bubble_max_pending_backward
@@ -106,7 +110,7 @@ local function holders(self, name)
     local layer = name:match("^layer(%d+)%.")
     if layer then
         return { (self.chunk_of[tonumber(layer)] - 1) % self.n }
-    elseif name == "embedding.weight" and self.tied then
+    elseif name == "embedding.weight" and self.copies then
         return { 0, self.n - 1 }
     end
     return { (name == "embedding.weight" or name == "position.weight") and 0 or self.n - 1 }
@@ -153,7 +157,7 @@ end
 ---@param params table<string, any>
 function stages:share_tied(params)
     local own, table_of_tokens = self.stages, params["embedding.weight"]
-    if not own or not own.tied or not table_of_tokens or self.entries["embedding.weight"].frozen then
+    if not own or not own.copies or not table_of_tokens or self.entries["embedding.weight"].frozen then
         return
     end
     local grad = table_of_tokens:grad()

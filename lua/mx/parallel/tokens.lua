@@ -79,7 +79,7 @@ function tokens.positions(B, S)
 end
 
 --- This rank's part along context of a batch of whole sequences, with positions; kv_segments are the segments of the
---- whole sequences.
+--- whole sequences. Multi-token prediction looks ahead: whole_tokens, whole_targets and whole_mask are for it.
 ---@param batch {tokens: any, targets: any, mask: any, segments: any, positions: any}
 ---@return table
 function tokens:batch_part(batch)
@@ -87,11 +87,12 @@ function tokens:batch_part(batch)
         return batch
     end
     local positions = batch.positions or tokens.positions(batch.tokens:size(1), batch.tokens:size(2))
+    local ahead = self.shape.mtp and batch or {}
     return {
         tokens = self:context_part(batch.tokens), targets = self:context_part(batch.targets),
         mask = batch.mask and self:context_part(batch.mask), positions = self:context_part(positions),
         segments = batch.segments and self:context_part(batch.segments), kv_segments = batch.segments,
-        ids = batch.ids,
+        whole_tokens = ahead.tokens, whole_targets = ahead.targets, whole_mask = ahead.mask, ids = batch.ids,
     }
 end
 

@@ -220,14 +220,20 @@ function Pass:forward(chunk, micro, x)
     return y:detach()
 end
 
--- The loss of the last chunk. It is computed just before the backward pass, because its operation makes the gradients
--- at once: for all microbatches in flight, these would need as many gradients of the output's table.
+-- The loss of the last chunk, and its weight in the step's. It is computed just before the backward pass, because its
+-- operation makes the gradients at once: for all microbatches in flight, these would need as many gradients of the
+-- output's table.
 local function loss_of(self, made, micro)
+    local weight = self.weights[micro]
     local loss = made.tape:run(mx.scope, function()
-        return self.model:loss_of_chunk(made.y, self.micros[micro])
+        local loss, further = self.model:losses_of_chunk(made.y, self.micros[micro])
+        if further then
+            loss, weight = loss * weight + further * self.share, 1
+        end
+        return loss
     end)
-    self.loss = self.loss + loss:item() * self.weights[micro]
-    return loss
+    self.loss = self.loss + loss:item() * weight
+    return loss, weight
 end
 
 --- The backward pass; if the schedule splits it, the first half. Collective on the ranks of the stage.
@@ -248,11 +254,14 @@ function Pass:backward(chunk, micro, dy)
         self:close(chunk, micro)
         return nil
     end
-    local root = dy and made.y or loss_of(self, made, micro)
+    local root, weight = made.y, nil
+    if not dy then
+        root, weight = loss_of(self, made, micro)
+    end
     local leads = splits and (made.x or trains(self.model, chunk, "^embedding")
         or trains(self.model, chunk, "^position"))
     made.tape:backward({ root, made.extra },
-        { dy or parallel.seed * self.weights[micro], made.extra and parallel.seed * self.share },
+        { dy or parallel.seed * weight, made.extra and parallel.seed * self.share },
         leads and { inputs = made.first } or nil) -- if the table is frozen, W has nothing left to do
     if not splits then
         self:close(chunk, micro)
@@ -387,7 +396,7 @@ function driver.evaluate(model, batch)
     run(self, s.actions[self.stage], function(_, chunk, micro, x)
         local y = model:chunk(chunk, x, batches[micro], true)
         if chunk == own.n * own.repeats then
-            local loss = model:loss_of_chunk(y, batches[micro], true)
+            local loss = model:losses_of_chunk(y, batches[micro], true)
             local one = batches[micro].mask
             local targets = one and one:to("f32"):sum():item() or batches[micro].targets:numel()
             if targets > 0 then

@@ -113,6 +113,7 @@ end
 ---@param most integer evaluate at most so many batches; -1: all
 ---@return number loss in nats per token
 ---@return number targets
+---@return number? of multi-token prediction, with mtp_eval_target_module: per cent of accepted predictions
 function evaluate.data(model, data, most)
     local batches, targets = data:batches_of_pass(), 0
     batches = most > 0 and math.min(most, batches) or batches
@@ -124,7 +125,8 @@ function evaluate.data(model, data, most)
     end, mx.metrics.progress("evaluation batches", batches))
     data.failed = false
     -- Ranks that work on the same sequences count them too.
-    return loss, mx.train.average(targets) * data.parts
+    local ahead = model.mtp and model.shape.mtp.target > 0 and model.mtp:acceptance() or nil
+    return loss, mx.train.average(targets) * data.parts, ahead
 end
 
 -- Reads a token file. The tokenizer of a token store must match.

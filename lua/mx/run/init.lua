@@ -508,11 +508,14 @@ local function evaluate_if_due(self, step)
     self.goodput:enter("evaluation")
     self.stands = self.saver and self.saver:standing() -- saved if the evaluation data cannot be read
     local started = mx.now()
-    local loss, targets = mx.evaluate.data(self.model, self.evaluation, c.eval_steps)
+    local loss, targets, accepted = mx.evaluate.data(self.model, self.evaluation, c.eval_steps)
     self.stands = nil
-    self.metrics:evaluated(step, loss, targets, mx.now() - started)
+    self.metrics:evaluated(step, loss, targets, mx.now() - started, accepted)
     if self.folder and finite(loss) then
-        self.folder:write_events(step, { { "eval/avg_loss", loss }, { "eval/avg_perplexity", math.exp(loss) } })
+        self.folder:write_events(step, {
+            { "eval/avg_loss", loss }, { "eval/avg_perplexity", math.exp(loss) },
+            accepted and { "eval/avg_mtp_acceptance_rate_percent", accepted } or nil,
+        })
     end
     self.converged = c.target_eval_loss > 0 and loss <= c.target_eval_loss
     if self.converged then

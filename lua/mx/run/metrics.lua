@@ -293,15 +293,17 @@ end
 ---@param loss number mean over the targets
 ---@param targets number
 ---@param seconds number
-function Metrics:evaluated(step, loss, targets, seconds)
+---@param accepted? number per cent of the predictions of a module of multi-token prediction
+function Metrics:evaluated(step, loss, targets, seconds, accepted)
     local count = targets == targets and util.thousands(targets) or "-"
-    self.say("step %d: evaluation loss %s, perplexity %s, %s targets in %s", step, number_text("%.4f", loss),
-        number_text("%.4g", math.exp(loss)), count, util.duration(seconds))
+    self.say("step %d: evaluation loss %s, perplexity %s, %s targets in %s%s", step, number_text("%.4f", loss),
+        number_text("%.4g", math.exp(loss)), count, util.duration(seconds),
+        accepted and (", accepted ahead %.1f %%"):format(accepted) or "")
     self.last.eval_loss = finite(loss)
     self.eval_loss = finite(loss)
     self:write {
         step = step, eval_loss = finite(loss), eval_perplexity = finite(math.exp(loss)), eval_targets = targets,
-        eval_time_s = seconds,
+        eval_time_s = seconds, eval_mtp_acceptance_rate_percent = accepted,
     }
 end
 

@@ -26,8 +26,9 @@ static void write_text(mx_batch *b)
     if (b->n > 1)
         snprintf(more, sizeof more, " in %d tensors", b->n);
     if (b->x.what.kind == MX_POINT)
-        snprintf(b->tag.text, sizeof b->tag.text, "%s %lld %s %s rank %d over %s", b->kept[0] ? "send" : "recv",
-                 (long long)b->tag.count, mx_dtype_name(b->x.what.wire), b->kept[0] ? "to" : "from", b->peer, b->over);
+        snprintf(b->tag.text, sizeof b->tag.text, "%s %s %s %s rank %d over %s", b->kept[0] ? "send" : "recv",
+                 mx_dtype_name(b->x.what.wire), mx_shape_text(&b->tag.shape), b->kept[0] ? "to" : "from", b->peer,
+                 b->over);
     else if (b->x.what.kind == MX_BARRIER)
         snprintf(b->tag.text, sizeof b->tag.text, "barrier over %s", b->over);
     else if (b->x.what.kind == MX_ALL_TO_ALL_ROWS)
@@ -93,6 +94,8 @@ static void end_batch(mx_job *job)
 static void describe(mx_batch *b, const mx_transfer *t)
 {
     b->tag = (mx_tag){.what = t->what};
+    if (t->what.kind == MX_POINT)
+        b->tag.shape = (t->in ? t->in : t->out)->shape;
     snprintf(b->tag.site, sizeof b->tag.site, "%s", site);
 }
 

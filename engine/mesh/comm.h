@@ -69,7 +69,8 @@ struct mx_comm_state {
 mx_status mx_comm_run(const mx_transfer *transfer, bool async);
 
 /* Starts a message between two ranks in the background: `in` is sent, or `out` received. Messages of a rank are
- * exchanged one at a time, in the order of these calls. MX_ERR_VALUE if the other end calls for another message. */
+ * exchanged one at a time, in the order of these calls. MX_ERR_VALUE if the other end calls for another message:
+ * another direction, dtype or shape. */
 mx_status mx_comm_message(const mx_transfer *transfer);
 
 /* flush: closes the open bucket and gives it to the communication thread. finish: also waits for all collectives and

@@ -178,7 +178,7 @@ mx_status mx_meet(const int *ranks, int n, int me)
 
 static bool same_tag(const mx_tag *a, const mx_tag *b, bool strict)
 {
-    return mx_collective_equal(&a->what, &b->what) && a->count == b->count &&
+    return mx_collective_equal(&a->what, &b->what) && a->count == b->count && mx_shape_equal(&a->shape, &b->shape) &&
            (!strict || strcmp(a->site, b->site) == 0);
 }
 

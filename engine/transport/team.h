@@ -26,6 +26,7 @@ enum { MX_SLOT_BYTES = 128 << 10, MX_SLOTS = 2, MX_CHANNELS = 2, MX_NOTE_BYTES =
 typedef struct mx_tag {
     mx_collective what;
     int64_t count;
+    mx_shape shape; /* MX_POINT: of the tensor; otherwise a scalar's */
     char site[112];
     char text[112];
 } mx_tag;

@@ -181,19 +181,22 @@ on 3 3 "if rank == 1 then return elseif rank == 0 then mx.recv(mx.ones{3}, {from
 has "rank 1 has ended, and rank 0 waits for it in the first message over all ranks at fault.lua:3"
 on 2 4 "if rank == 0 then mx.send(mx.ones{3}, {to = 1}) else mx.recv(mx.ones{3}, {from = 0}) end
 mx.barrier() if rank == 1 then return end mx.recv(mx.ones{3}, {from = 1}):wait()"
-has "rank 1 has ended, and rank 0 waits for it in recv 3 f32 from rank 1 over all ranks at fault.lua:4"
+has "rank 1 has ended, and rank 0 waits for it in recv f32 (3) from rank 1 over all ranks at fault.lua:4"
 on 2 3 "mx.send(mx.ones{3}, {to = 1 - rank}):wait() mx.barrier()"
-has "the ranks differ: rank . does send 3 f32 to rank . over all ranks at fault.lua:3, rank . does send 3 f32 to rank"
+has "the ranks differ: rank . does send f32 (3) to rank . over all ranks at fault.lua:3, rank . does send f32 (3) to rank"
 on 2 3 "if rank == 0 then mx.send(mx.ones{3}, {to = 1}) else mx.recv(mx.ones{4}, {from = 0}) end mx.barrier()"
-has "does recv 4 f32 from rank 0 over all ranks at fault.lua:3"
+has "does recv f32 (4) from rank 0 over all ranks at fault.lua:3"
+on 2 3 "if rank == 0 then mx.send(mx.ones{2, 3}, {to = 1}) else mx.recv(mx.ones{3, 2}, {from = 0}) end mx.barrier()"
+has "does send f32 (2, 3) to rank 1 over all ranks at fault.lua:3"
+has "does recv f32 (3, 2) from rank 0 over all ranks at fault.lua:3"
 on 2 6 "mx.comm_options{timeout_s = 2}
 if rank == 0 then mx.send(mx.ones{3}, {to = 1}) else mx.recv(mx.ones{3}, {from = 0}) end
 mx.barrier()
 if rank == 0 then mx.recv(mx.ones{5}, {from = 1}):wait() end
 $spin"
 has "has not finished within collective_timeout_s = 2 s"
-has "waits since .* for rank 1 in message 2: recv 5 f32 from rank 1 over all ranks at fault.lua:6"
-has "last finished, message 1: recv 3 f32 from rank 0 over all ranks"
+has "waits since .* for rank 1 in message 2: recv f32 (5) from rank 1 over all ranks at fault.lua:6"
+has "last finished, message 1: recv f32 (3) from rank 0 over all ranks"
 on 2 3 "if rank == 1 then $kill_me end mx.recv(mx.ones{3}, {from = 1}):wait()"
 has "rank 1 (process [0-9]*) has died"
 

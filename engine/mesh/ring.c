@@ -345,7 +345,7 @@ static mx_status ring_host(mx_call *call)
 static mx_status add_to(mx_tensor *sum, mx_tensor *x)
 {
     mx_tensor *in[] = {sum, x};
-    return mx_apply_add_to(in[0], in[1]);
+    return mx_apply_add_to(in[0], in[1], 1);
 }
 
 /* All f32. For keys and values: `share` holds this rank's contribution to the current block, and `coming` receives the

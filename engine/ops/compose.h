@@ -7,7 +7,7 @@
 #include "ops/op.h"
 
 mx_status mx_apply_cast(mx_tensor *x, mx_dtype dtype, mx_tensor **y);
-mx_status mx_apply_add_to(mx_tensor *c, mx_tensor *x);                              /* in place */
+mx_status mx_apply_add_to(mx_tensor *c, mx_tensor *x, double alpha);                /* c += alpha x in place */
 mx_status mx_apply_affine(mx_tensor *x, double scale, double shift, mx_tensor **y); /* scale x + shift */
 mx_status mx_apply_pow(mx_tensor *x, double exponent, mx_tensor **y);
 mx_status mx_apply_full(const mx_shape *shape, mx_dtype dtype, double value, mx_tensor **y);

@@ -490,8 +490,8 @@ IN_PLACE(sub_, "c -= x in place; x broadcasts to c", NULL, 0);
 IN_PLACE(mul_, "c *= x in place; x broadcasts to c", NULL, 0);
 IN_PLACE(div_, "c /= x in place, for floats; x broadcasts to c", NULL, 0);
 
-mx_status mx_apply_add_to(mx_tensor *c, mx_tensor *x)
+mx_status mx_apply_add_to(mx_tensor *c, mx_tensor *x, double alpha)
 {
-    const pair_attr attr = {1};
+    const pair_attr attr = {.p = alpha};
     return mx_apply(&mx_op_add_, (mx_tensor *[]){c, x}, 2, MX_ATTRS(attr), NULL);
 }

@@ -34,7 +34,7 @@ mx_status mx_grad_add(mx_tensor **sum, mx_tensor *g)
     }
     mx_tensor *in[2] = {*sum, g};
     if (mx_grad_is_exclusive(*sum) && !mx_tape_is_recording()) {
-        status = mx_apply_add_to(in[0], in[1]);
+        status = mx_apply_add_to(in[0], in[1], 1);
     } else {
         mx_tensor *added = NULL;
         status = mx_apply(&mx_op_add, in, 2, MX_NO_ATTRS, &added);

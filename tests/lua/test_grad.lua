@@ -42,6 +42,26 @@ function TestGrad.test_leaves_and_computed_tensors()
     lu.assertErrorMsgContains("walked back already", mx.grad, y, x)
 end
 
+-- The gradient of the table that a second pass adds is read once: it is not scaled before. So of the four gradients
+-- only three are scaled by cross_entropy_grad.
+function TestGrad.test_losses_of_several_passes_add_up()
+    local w, targets = leaf(5, 3), mx.tensor({ 1, 4, 0, 2 }, "i32")
+    local function loss_of(seed)
+        return mx.cross_entropy(mx.randn({ 4, 3 }, { seed = seed }):requires_grad(), w, targets)
+    end
+    local one, two = mx.grad(loss_of(5), w), mx.grad(loss_of(6), w)
+    mx.profile(true)
+    mx.backward(loss_of(5), 0.3)
+    mx.backward(loss_of(6), 0.9)
+    mx.profile(false)
+    lu.assertTrue((w:grad() - (one * 0.3 + two * 0.9)):abs():max():item() < 1e-6)
+    local calls = 0
+    for _, row in ipairs(mx.profile_report()) do
+        calls = calls + (row.op == "cross_entropy_grad" and row.calls or 0)
+    end
+    lu.assertEquals(calls, 3)
+end
+
 function TestGrad.test_gradient_of_a_vector()
     local x = leaf(3)
     local dy = mx.tensor { 1, 0, 2 }

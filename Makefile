@@ -30,7 +30,7 @@ SIMD_avx512 = -DMX_SIMD_AVX512 -mavx2 -mfma -mavx512f -mavx512bw -mavx512vl -mav
 SIMD_avx512_bf16 = -DMX_SIMD_AVX512_BF16 $(filter-out -DMX_SIMD_AVX512,$(SIMD_avx512)) -mavx512bf16
 ISAS = avx2 avx512 avx512_bf16
 # What multiplies matrices, once more for tiles.
-SIMD_amx = -DMX_SIMD_AMX $(filter-out -DMX_SIMD_AVX512_BF16,$(SIMD_avx512_bf16)) -mamx-tile -mamx-bf16
+SIMD_amx = -DMX_SIMD_AMX $(filter-out -DMX_SIMD_AVX512_BF16,$(SIMD_avx512_bf16)) -mamx-tile -mamx-bf16 -mamx-int8
 AMX_SOURCES := $(wildcard engine/kernels/amx/*.c) $(addprefix engine/kernels/simd/,attention.c attention_grad.c)
 
 # The same on emulated tiles, for tests on processors without AMX (tests/amx/emulator.h). Linked before the library,

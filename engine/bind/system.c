@@ -9,6 +9,7 @@
 #include "core/wrap.h"
 #include "io/file.h"
 #include "io/hdf5.h"
+#include "kernels/gemm.h"
 #include "kernels/peak.h"
 #include "mesh/share.h"
 #include "ops/op.h"
@@ -248,7 +249,27 @@ static int isa(lua_State *L)
     return 1;
 }
 
-/* mx.peak{kind = "fma" or "copy" [, dtype = "bf16"] [, threads] [, seconds = 0.5]}
+typedef enum peak_kind { PEAK_FMA, PEAK_PRODUCT, PEAK_COPY } peak_kind;
+
+static mx_status measure_peak(peak_kind kind, mx_dtype dtype, int n_threads, double seconds, double *value)
+{
+    if (kind == PEAK_COPY)
+        return mx_peak_copy(n_threads, seconds, value);
+    return kind == PEAK_PRODUCT ? mx_peak_product(dtype, n_threads, seconds, value)
+                                : mx_peak_fma(mx_isa_current(), dtype, n_threads, seconds, value);
+}
+
+static void push_peak_source(lua_State *L, peak_kind kind, mx_dtype dtype, int n_threads)
+{
+    const char *what = kind == PEAK_COPY      ? "copy of arrays larger than the caches, bytes read and written"
+                       : kind == PEAK_PRODUCT ? mx_gemm_instruction(dtype)
+                                              : mx_peak_instruction(mx_isa_current(), dtype);
+    lua_pushfstring(L, "measured on this machine: %s%s, %d thread%s", what,
+                    kind == PEAK_PRODUCT ? " on packed operands in the caches" : "", n_threads,
+                    n_threads == 1 ? "" : "s");
+}
+
+/* mx.peak{kind = "fma", "product" or "copy" [, dtype = "bf16"] [, threads] [, seconds = 0.5]}
  * -> {value, unit, source}: a peak of this machine, measured now with the instruction set in use. Not collective; other
  * ranks should measure, or be idle, at the same time. */
 static int peak(lua_State *L)
@@ -258,27 +279,26 @@ static int peak(lua_State *L)
     mxl_check_fields(L, 1, fields, "peak");
     lua_getfield(L, 1, "kind");
     lua_getfield(L, 1, "dtype");
-    const char *kind = luaL_optstring(L, 2, "");
+    static const char *const kinds[] = {"fma", "product", "copy"};
+    const char *name = luaL_optstring(L, 2, "");
+    int kind = 0;
+    while (kind <= PEAK_COPY && strcmp(name, kinds[kind]) != 0)
+        kind++;
     mx_dtype dtype = mxl_check_dtype(L, 3, MX_BF16);
     int64_t n_threads = mxl_field_integer(L, 1, "threads", mx_threads());
     double seconds = mxl_field_number(L, 1, "seconds", 0.5), value = 0;
     luaL_argcheck(L, n_threads >= 1 && n_threads <= 1024, 1, "threads must be from 1 to 1024");
     luaL_argcheck(L, seconds > 0 && seconds <= 600, 1, "seconds must be above 0, and at most 600");
-    bool copy = strcmp(kind, "copy") == 0;
-    luaL_argcheck(L, copy || strcmp(kind, "fma") == 0, 1, "kind must be 'fma' or 'copy'");
-    mx_status status = copy ? mx_peak_copy((int)n_threads, seconds, &value)
-                            : mx_peak_fma(mx_isa_current(), dtype, (int)n_threads, seconds, &value);
+    luaL_argcheck(L, kind <= PEAK_COPY, 1, "kind must be 'fma', 'product' or 'copy'");
+    mx_status status = measure_peak((peak_kind)kind, dtype, (int)n_threads, seconds, &value);
     mx_cpu_flush_denormals();
     mxl_try(L, status);
     lua_createtable(L, 0, 3);
     lua_pushnumber(L, value);
     lua_setfield(L, -2, "value");
-    lua_pushstring(L, copy ? "B/s" : "FLOP/s");
+    lua_pushstring(L, kind == PEAK_COPY ? "B/s" : "FLOP/s");
     lua_setfield(L, -2, "unit");
-    lua_pushfstring(L, "measured on this machine: %s, %d thread%s",
-                    copy ? "copy of arrays larger than the caches, bytes read and written"
-                         : mx_peak_instruction(mx_isa_current(), dtype),
-                    (int)n_threads, n_threads == 1 ? "" : "s");
+    push_peak_source(L, (peak_kind)kind, dtype, (int)n_threads);
     lua_setfield(L, -2, "source");
     return 1;
 }
@@ -343,6 +363,7 @@ void mxl_print_versions(FILE *file)
     fprintf(file, "zstd       %s\n", ZSTD_versionString());
     fprintf(file, "processor  %s\n", mx_cpu_model());
     fprintf(file, "isa        %s (best here: %s)\n", mx_isa_name(mx_isa_current()), mx_isa_name(mx_isa_best()));
+    fprintf(file, "products   bf16 by %s; i8 by %s\n", mx_gemm_instruction(MX_BF16), mx_gemm_instruction(MX_I8));
     fprintf(file, "cores      %d; threads of each rank: %d\n", mx_node_cores(), mx_threads());
     fprintf(file, "caches     L2 %.0f KiB a core, L3 %.0f MiB\n", (double)mx_cpu_l2_bytes() / 1024,
             (double)mx_cpu_l3_bytes() / (1 << 20));
@@ -384,6 +405,8 @@ static int info(lua_State *L)
     set_text(L, "processor", mx_cpu_model());
     set_text(L, "isa", mx_isa_name(mx_isa_current()));
     set_text(L, "isa_best", mx_isa_name(mx_isa_best()));
+    set_text(L, "products_bf16", mx_gemm_instruction(MX_BF16));
+    set_text(L, "products_i8", mx_gemm_instruction(MX_I8));
     set_integer(L, "rank", mx_rank());
     set_integer(L, "ranks", mx_ranks());
     set_integer(L, "node_ranks", mx_node_ranks());

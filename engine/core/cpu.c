@@ -36,7 +36,7 @@ static bool system_grants_amx(void)
 }
 
 static mx_isa best, fastest;
-static bool vnni;
+static bool present[MX_CPU_FLAGS], used[MX_CPU_FLAGS];
 
 /* Runs once, because kernels ask at every call, and under a hypervisor CPUID takes microseconds; before the
  * constructors of other files, which ask too.
@@ -49,20 +49,21 @@ __attribute__((constructor(101))) static void look_at_processor(void)
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-    enum { AMX_BF16 = 1 << 22, AVX512_FP16 = 1 << 23, AMX_TILE = 1 << 24 };
+    enum { AMX_BF16 = 1 << 22, AVX512_FP16 = 1 << 23, AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25 };
     bool avx512_bf16 = avx512 && __builtin_cpu_supports("avx512bf16");
     bool has_slow_bf16 = avx512_bf16 && __builtin_cpu_is("intel") && processor_has(AVX512_FP16);
     if (avx512_bf16 && processor_has(AMX_BF16 | AMX_TILE) && system_grants_amx())
         best = MX_ISA_AMX;
     else
         best = avx512_bf16 ? MX_ISA_AVX512_BF16 : avx512 ? MX_ISA_AVX512 : avx2 ? MX_ISA_AVX2 : MX_ISA_PORTABLE;
-    mx_cpu_use_vnni(true);
+    used[MX_CPU_VNNI] = present[MX_CPU_VNNI] = __builtin_cpu_supports("avx512vnni");
+    used[MX_CPU_AMX_INT8] = present[MX_CPU_AMX_INT8] = best == MX_ISA_AMX && processor_has(AMX_INT8);
     fastest = has_slow_bf16 && best != MX_ISA_AMX ? MX_ISA_AVX512 : best;
 }
 
-bool mx_cpu_vnni(void) { return vnni; }
+bool mx_cpu_has(mx_cpu_flag flag) { return used[flag]; }
 
-void mx_cpu_use_vnni(bool on) { vnni = on && __builtin_cpu_supports("avx512vnni"); }
+void mx_cpu_use(mx_cpu_flag flag, bool on) { used[flag] = on && present[flag]; }
 
 mx_isa mx_isa_best(void) { return best; }
 

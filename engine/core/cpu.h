@@ -29,10 +29,18 @@ mx_isa mx_isa_current(void);
  * mx_isa_best. */
 mx_status mx_isa_use(const char *name);
 
-/* Whether the processor multiplies bytes on vectors of 512 bits (AVX512_VNNI), which is a property of its own and not a
- * path. mx_cpu_use_vnni(false) leaves it unused, for tests and measurements; true uses it again if it is there. */
-bool mx_cpu_vnni(void);
-void mx_cpu_use_vnni(bool on);
+/* Instructions that multiply bytes. Each is a property of the processor and not a path: VPDPBUSD on vectors of 512 bits
+ * (AVX512_VNNI), and TDPBSSD in tiles (AMX-INT8), which only the path amx uses. */
+typedef enum mx_cpu_flag {
+    MX_CPU_VNNI,
+    MX_CPU_AMX_INT8,
+    MX_CPU_FLAGS,
+} mx_cpu_flag;
+
+bool mx_cpu_has(mx_cpu_flag flag);
+
+/* false leaves an instruction unused, for tests and measurements; true uses it again if it is there. */
+void mx_cpu_use(mx_cpu_flag flag, bool on);
 
 const char *mx_cpu_model(void); /* from /proc/cpuinfo */
 int mx_cpu_cores(void);         /* logical cores that this process may run on */

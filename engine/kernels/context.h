@@ -49,9 +49,9 @@
     X(const mx_loss_paths, loss) \
     X(const mx_optimizer_paths, optimizer) \
     X(const mx_micro, micro) \
-    X(const mx_micro, micro_codes) \
     X(const mx_micro, micro_i8) \
     X(const mx_micro, micro_vnni) \
+    X(const mx_micro, micro_i8_tiles) \
     X(const mx_quantize_paths, quantize) \
     X(const mx_thin_paths, thin) \
     X(mx_column_sums_path, column_sums) \
@@ -68,8 +68,8 @@ typedef struct mx_kernels {
 #undef MX_KERNEL_MEMBER
 } mx_kernels;
 
-/* Those of the path in use, and of any path. Two may be NULL: `thin` on the portable path, and `micro_vnni` on those
- * without vectors of 512 bits. */
+/* Those of the path in use, and of any path. Three may be NULL: `thin` on the portable path, `micro_vnni` on those
+ * without vectors of 512 bits, `micro_i8_tiles` on those without tiles. */
 const mx_kernels *mx_kernels_current(void);
 const mx_kernels *mx_kernels_of(mx_isa isa);
 

@@ -98,9 +98,17 @@ static bool has_codes(const mx_gemm *g) { return mx_dtype_is_code(g->a.dtype) ||
 const mx_micro *mx_gemm_micro(const mx_gemm *g)
 {
     const mx_kernels *kernels = mx_kernels_current();
-    if (g->a.dtype == MX_I8 && g->b.dtype == MX_I8)
-        return kernels->micro_vnni && mx_cpu_vnni() ? kernels->micro_vnni : kernels->micro_i8;
-    return has_codes(g) ? kernels->micro_codes : kernels->micro;
+    bool bytes = g->a.dtype == MX_I8 && g->b.dtype == MX_I8;
+    if (bytes && kernels->micro_i8_tiles && mx_cpu_has(MX_CPU_AMX_INT8))
+        return kernels->micro_i8_tiles;
+    if (bytes)
+        return kernels->micro_vnni && mx_cpu_has(MX_CPU_VNNI) ? kernels->micro_vnni : kernels->micro_i8;
+    return kernels->micro;
+}
+
+const char *mx_gemm_instruction(mx_dtype dtype)
+{
+    return mx_gemm_micro(&(mx_gemm){.a.dtype = dtype, .b.dtype = dtype})->instruction;
 }
 
 static mx_status run(const mx_gemm *g, int threads)

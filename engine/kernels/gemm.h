@@ -63,6 +63,9 @@ typedef struct mx_gemm_blocks {
 mx_gemm_blocks mx_gemm_blocks_of(mx_isa isa);
 void mx_gemm_set_blocks(const mx_gemm_blocks *blocks);
 
+/* "VDPBF16PS, 512 bits" and so on: what multiplies two operands of `dtype`, bf16 or i8, on the path in use. */
+const char *mx_gemm_instruction(mx_dtype dtype);
+
 /* The sums computed by three plain loops in f32, operands rounded as above: what the fast path is tested against. */
 void mx_gemm_reference(const mx_gemm *g);
 

@@ -19,8 +19,7 @@
 #ifndef MX_KERNELS_GEMM_MICRO_H
 #define MX_KERNELS_GEMM_MICRO_H
 
-#include "core/cpu.h"
-#include "core/dtype.h"
+#include "kernels/gemm.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,7 +35,12 @@ typedef void mx_micro_pack(int64_t length, int64_t k, const void *src, mx_dtype 
 typedef void mx_micro_store(int64_t m, int64_t n, const float *tile, int64_t ld_tile, const float *bias, void *c,
                             mx_dtype dtype, int64_t ldc, bool accumulate);
 
+/* The sums of codes (m, n), f32, or i32 if `whole`, become f32 times the scales of their rows and columns. */
+typedef void mx_micro_scale(int64_t m, int64_t n, float *tile, int64_t ld_tile, bool whole, mx_scale of_rows,
+                            mx_scale of_columns);
+
 typedef struct mx_micro {
+    const char *instruction; /* the one that multiplies */
     int mr, nr, k_group, k_unit, k_extra;
     int k_words; /* words of k in a block that is packed at once */
 
@@ -54,6 +58,7 @@ typedef struct mx_micro {
 
     /* C (m, n) of `dtype` = tile (+ bias) or C += tile (+ bias), rounded once. bias: n values or NULL. */
     mx_micro_store *store;
+    mx_micro_scale *scale;
 } mx_micro;
 
 #endif

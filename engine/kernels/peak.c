@@ -4,6 +4,7 @@
 #include "kernels/peak.h"
 
 #include "kernels/context.h"
+#include "kernels/inline.h"
 
 #include <omp.h>
 #include <stdlib.h>
@@ -67,6 +68,96 @@ mx_status mx_peak_fma(mx_isa isa, mx_dtype dtype, int threads, double seconds, d
         double rate = run_all(path, threads, rounds);
         if (rate > *flops_per_s)
             *flops_per_s = rate;
+    }
+    return MX_OK;
+}
+
+/* ---- products in the caches ---- */
+
+typedef struct cached {
+    const mx_micro *micro;
+    uint32_t word;         /* of packed operands */
+    int64_t panels, words; /* of A; of k */
+    int64_t a_words, b_words;
+} cached;
+
+/* Words of 1 and -1 in turn: sums stay small. */
+static cached plan_cached(mx_dtype dtype)
+{
+    const mx_micro *u = mx_gemm_micro(&(mx_gemm){.a.dtype = dtype, .b.dtype = dtype});
+    cached c = {.micro = u, .word = dtype == MX_I8 ? 0x01ff01ffu : 0x3f80bf80u, .words = u->k_words + u->k_extra};
+    c.panels = mx_max(mx_cpu_l2_bytes() / 2 / (c.words * 4) / u->mr, 1);
+    c.a_words = mx_round_up(c.panels * u->mr * c.words, 16);
+    c.b_words = mx_round_up(u->nr * c.words, 16);
+    return c;
+}
+
+/* Operations of a thread in a round: each panel of A by that of B. */
+static double operations_of(const cached *c)
+{
+    const mx_micro *u = c->micro;
+    return 2.0 * u->mr * u->nr * u->k_group * (double)(u->k_words * c->panels);
+}
+
+/* A, B and the sums of the calling thread; NULL without memory. */
+static uint32_t *fill_cached(const cached *c)
+{
+    int64_t n = c->a_words + c->b_words + (int64_t)c->micro->mr * c->micro->nr;
+    uint32_t *a = mx_gemm_scratch((n + 512) * 4); /* kernels prefetch beyond the end */
+    for (int64_t i = 0; a && i < n; i++)
+        a[i] = c->word;
+    return a;
+}
+
+static void multiply_cached(const cached *c, const uint32_t *a, int64_t rounds)
+{
+    const mx_micro *u = c->micro;
+    const uint32_t *b = a + c->a_words;
+    float *sums = (float *)(b + c->b_words);
+    if (u->begin)
+        u->begin();
+    for (int64_t r = 0; r < rounds; r++)
+        for (int64_t panel = 0; panel < c->panels; panel++)
+            u->kernel(c->words, a + panel * u->mr * c->words, b, 1, sums, u->nr, true);
+    if (u->end)
+        u->end();
+}
+
+/* The rate of all threads; 0 without memory. */
+static double run_cached(const cached *c, int threads, int64_t rounds)
+{
+    double start = 0;
+    int failed = 0;
+#pragma omp parallel num_threads(threads) reduction(+ : failed)
+    {
+        const uint32_t *a = fill_cached(c);
+        failed += !a;
+#pragma omp barrier
+#pragma omp master
+        start = seconds_now();
+        if (a)
+            multiply_cached(c, a, rounds);
+    }
+    return failed ? 0 : operations_of(c) * threads * (double)rounds / (seconds_now() - start);
+}
+
+mx_status mx_peak_product(mx_dtype dtype, int threads, double seconds, double *flops_per_s)
+{
+    enum { RUNS = 20, FIRST_ROUNDS = 4 };
+    if (dtype != MX_BF16 && dtype != MX_I8)
+        return mx_fail(MX_ERR_DTYPE, "peak of products: no packed kernel multiplies %s; expected bf16 or i8",
+                       mx_dtype_name(dtype));
+    if (threads < 1)
+        return mx_fail(MX_ERR_VALUE, "peak: %d threads; expected at least 1", threads);
+    cached c = plan_cached(dtype);
+    run_cached(&c, threads, 1); /* gets the memory */
+    *flops_per_s = run_cached(&c, threads, FIRST_ROUNDS);
+    if (!(*flops_per_s > 0))
+        return mx_fail(MX_ERR_MEMORY, "peak of products: no memory for the packed operands of %d threads", threads);
+    int64_t rounds = (int64_t)(*flops_per_s * seconds / RUNS / (operations_of(&c) * threads)) + 1;
+    for (int i = 0; i < RUNS; i++) {
+        double rate = run_cached(&c, threads, rounds);
+        *flops_per_s = rate > *flops_per_s ? rate : *flops_per_s;
     }
     return MX_OK;
 }

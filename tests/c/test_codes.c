@@ -190,13 +190,14 @@ static void check_product(int64_t m, int64_t n, int64_t k, form f)
     g.scale_b = f.scales & 2 ? (mx_scale){values(n), step} : (mx_scale){0};
     g.bias = f.bias ? values(n) : NULL;
     mx_gemm plain = g;
-    plain.c = new_matrix(m, n, f.c, false);
+    mx_matrix expected = new_matrix(m, n, f.c, false);
+    plain.c = expected;
     size_t bytes = (size_t)(m * g.c.stride) * mx_dtype_bytes(f.c);
-    memcpy(plain.c.data, g.c.data, bytes);
+    memcpy(expected.data, g.c.data, bytes);
     CHECK(mx_gemm_run(&g) == MX_OK, "%s", mx_message());
     mx_gemm_reference(&plain);
     bool exact = f.a == MX_I8 && f.b == MX_I8;
-    int wrong = exact && memcmp(g.c.data, plain.c.data, bytes) != 0;
+    int wrong = exact && memcmp(g.c.data, expected.data, bytes) != 0;
     for (int64_t i = 0; !exact && i < m; i++)
         for (int64_t j = 0; j < n; j++) {
             double sum = 0, magnitude = 0, factor = 1;
@@ -214,12 +215,13 @@ static void check_product(int64_t m, int64_t n, int64_t k, form f)
             wrong += !(fabs(got - want) <= error_bound(&g, magnitude * factor + fabs(shift), want));
         }
     CHECK(wrong == 0, "%s%s: (%d, %d, %d) %s%s x %s%s -> %s, scales %d%s: %d wrong", mx_isa_name(mx_isa_current()),
-          mx_cpu_vnni() ? "" : " without VNNI", (int)m, (int)n, (int)k, mx_dtype_name(f.a), f.trans_a ? "'" : "",
-          mx_dtype_name(f.b), f.trans_b ? "'" : "", mx_dtype_name(f.c), f.scales, f.bias ? " + bias" : "", wrong);
+          mx_cpu_has(MX_CPU_VNNI) ? "" : " without VNNI", (int)m, (int)n, (int)k, mx_dtype_name(f.a),
+          f.trans_a ? "'" : "", mx_dtype_name(f.b), f.trans_b ? "'" : "", mx_dtype_name(f.c), f.scales,
+          f.bias ? " + bias" : "", wrong);
     free(g.a.data);
     free(g.b.data);
     free(g.c.data);
-    free(plain.c.data);
+    free(expected.data);
     free((void *)g.scale_a.value);
     free((void *)g.scale_b.value);
     free((void *)g.bias);
@@ -250,6 +252,20 @@ static void test_products(void)
     check_product(29, 53, 9000, (form){.a = MX_I8, .b = MX_I8, .c = MX_BF16, .scales = 3});
     check_product(29, 53, 5000, (form){.a = MX_E4M3, .b = MX_E4M3, .c = MX_F32, .scales = 3});
     check_product(130, 290, 700, (form){.a = MX_I8, .b = MX_I8, .c = MX_F32, .scales = 3, .bias = true});
+}
+
+/* The instruction that multiplies i8: the best that the path and the processor have. */
+static void test_instruction(void)
+{
+    const char *want = "IMUL", *got = mx_gemm_instruction(MX_I8);
+    if (mx_isa_current() >= MX_ISA_AVX2)
+        want = "VPMADDWD";
+    if (mx_isa_current() >= MX_ISA_AVX512 && mx_cpu_has(MX_CPU_VNNI))
+        want = "VPDPBUSD";
+    if (mx_isa_current() >= MX_ISA_AMX && mx_cpu_has(MX_CPU_AMX_INT8))
+        want = "TDPBSSD";
+    CHECK(strncmp(got, want, strlen(want)) == 0, "%s multiplies i8 by %s, not %s", mx_isa_name(mx_isa_current()), got,
+          want);
 }
 
 /* The largest sum: 131,071 products of -128 and -128. */
@@ -302,10 +318,16 @@ int main(void)
             test_paths_agree(all_codes[i]);
             test_every_code(all_codes[i]);
         }
-        for (int vnni = 0; vnni < 2; vnni++) {
-            mx_cpu_use_vnni(vnni);
-            test_products();
-            test_largest_sum();
+        const char *before = "";
+        for (int left_out = 0; left_out <= MX_CPU_FLAGS; left_out++) { /* the best instructions are left out first */
+            for (int flag = 0; flag < MX_CPU_FLAGS; flag++)
+                mx_cpu_use((mx_cpu_flag)flag, flag < MX_CPU_FLAGS - left_out);
+            test_instruction();
+            if (strcmp(before, mx_gemm_instruction(MX_I8)) != 0) {
+                test_products();
+                test_largest_sum();
+            }
+            before = mx_gemm_instruction(MX_I8);
         }
     }
     for (int i = 0; i < N_CODES; i++)

@@ -7,11 +7,12 @@
 
 #include <string.h>
 
-/* The two that kernels/context.h names. */
+/* The three that kernels/context.h names. */
 static bool may_lack(mx_isa isa, const char *kernel)
 {
     return (isa == MX_ISA_PORTABLE && strcmp(kernel, "thin") == 0) ||
-           (isa < MX_ISA_AVX512 && strcmp(kernel, "micro_vnni") == 0);
+           (isa < MX_ISA_AVX512 && strcmp(kernel, "micro_vnni") == 0) ||
+           (isa < MX_ISA_AMX && strcmp(kernel, "micro_i8_tiles") == 0);
 }
 
 /* Instructions differ in rate by factors of two, so a factor of 1.5 is far from each: 0.01 s of a busy machine suffice.
@@ -30,6 +31,25 @@ static void check_fastest(void)
           mx_isa_name(mx_isa_current()), rates[mx_isa_current()] * 1e-9, highest * 1e-9);
 }
 
+/* On every path there is a rate of products in the caches, of both dtypes that are packed. */
+static void check_products(void)
+{
+    const char *before = mx_isa_name(mx_isa_current());
+    double rate = 0;
+    for (int isa = 0; isa <= (int)mx_isa_best(); isa++) {
+        CHECK(mx_isa_use(mx_isa_name((mx_isa)isa)) == MX_OK, "%s", mx_message());
+        for (int bytes = 0; bytes < 2; bytes++) {
+            rate = 0;
+            CHECK(mx_peak_product(bytes ? MX_I8 : MX_BF16, 2, 0.01, &rate) == MX_OK && rate > 1e6, "%s: %g op/s",
+                  mx_isa_name((mx_isa)isa), rate);
+        }
+    }
+    CHECK(mx_peak_product(MX_F32, 1, 0.01, &rate) == MX_ERR_DTYPE &&
+              strstr(mx_message(), "multiplies f32; expected bf16 or i8"),
+          "f32: %s", mx_message());
+    CHECK(mx_isa_use(before) == MX_OK, "%s", mx_message());
+}
+
 int main(void)
 {
     for (int isa = 0; isa < MX_ISAS; isa++) {
@@ -44,5 +64,6 @@ int main(void)
     CHECK(amx->micro != below->micro && amx->attention_bf16 != below->attention_bf16, "amx has no products of its own");
     CHECK(mx_kernels_current() == mx_kernels_of(mx_isa_current()), "another path than the one in use");
     check_fastest();
+    check_products();
     return check_done();
 }

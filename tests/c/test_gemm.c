@@ -180,6 +180,33 @@ static void test_forms(void)
                       "standard blocks");
 }
 
+/* Rows of C 4 KiB apart. A block of many rows has its sums apart from C, which then takes 2^24 + 2 and not 2^24 + 1 +
+ * 1, where each addition is rounded to 2^24. */
+static void test_rows_far_apart(void)
+{
+    enum { N = 1024 - GAP, K = 64 };
+    mx_gemm_set_blocks(&(mx_gemm_blocks){64, 96, 32});
+    check_product((shape){70, N, 2 * K}, form_of(32 + 1), "rows 4 KiB apart");
+    mx_gemm g =
+        new_product((shape){40, N, K}, (form){.a = MX_BF16, .b = MX_BF16, .c = MX_F32, .accumulate = true, .alpha = 1});
+    for (int64_t i = 0; i < 40 * g.a.stride; i++)
+        set(g.a.data, MX_BF16, i, i % g.a.stride == 0 || i % g.a.stride == K / 2 ? 1 : 0);
+    for (int64_t i = 0; i < K * g.b.stride; i++)
+        set(g.b.data, MX_BF16, i, 1);
+    for (int64_t i = 0; i < 40 * g.c.stride; i++)
+        set(g.c.data, MX_F32, i, 0x1p24f);
+    CHECK(mx_gemm_run(&g) == MX_OK, "%s", mx_message());
+    const mx_micro *u = mx_gemm_micro(&g);
+    float want = 0x1p24f + (u->mr > 8 ? 2 : 0);
+    int wrong = 0;
+    for (int64_t i = 0; i < 40; i++)
+        for (int64_t j = 0; j < N; j++)
+            wrong += get(g.c.data, MX_F32, i * g.c.stride + j) != want;
+    CHECK(wrong == 0, "%s: %d sums are not %.1f", u->instruction, wrong, (double)want);
+    free_product(&g);
+    mx_gemm_set_blocks(NULL);
+}
+
 /* Large enough for several blocks of the standard size in k. */
 static void test_large(void)
 {
@@ -378,6 +405,7 @@ int main(void)
         test_packing(isa);
         test_forms();
         test_large();
+        test_rows_far_apart();
         test_few_rows();
         test_special_values();
         test_threads((shape){200, 300, 900}, (form){.a = MX_BF16, .b = MX_F32, .c = MX_BF16, .alpha = 1, .bias = true});

@@ -1,9 +1,12 @@
-/* The matrix product in the tile registers of AMX (Intel, Software Developer's Manual 1, chapter 18).
+/* The matrix products of bf16, to which other codes are unpacked, and of i8 in the tile registers of AMX (Intel,
+ * Software Developer's Manual 1, chapter 18).
  *
  * The register block is 32 x 32: four tiles of sums, two of A and two of B. A panel, of 32 rows of A or columns of B,
- * is a row of blocks of 16 words of k, and a block is the two tiles that are loaded together. */
+ * is a row of blocks of 16 words of k, and a block is the two tiles that are loaded together. A word is two bf16 or
+ * four i8, whose products are summed in i32: tiles move words, so only packing and one instruction differ. */
 #include "kernels/amx/tiles.h"
 #include "kernels/context.h"
+#include "kernels/simd/codes.h"
 #include "kernels/simd/transpose.h"
 
 enum { MR = 32, NR = 32, BLOCK_WORDS = 2 * TILE_WORDS };
@@ -29,44 +32,70 @@ void mx_amx_end(void) { _tile_release(); }
 
 /* ---- packing ---- */
 
-/* 16 words along k from element `at` on, of which n exist; zeros beyond. */
-static inline vi words_along(const void *src, mx_dtype dtype, int64_t at, int64_t n)
+/* n elements from `at` on as f32, none or up to 16; zeros beyond. */
+static inline vf load_floats(const void *src, mx_dtype dtype, int64_t at, int64_t n)
+{
+    n = n < 0 ? 0 : n < VL ? n : VL;
+    if (!mx_dtype_is_code(dtype))
+        return vf_load_part((const float *)src + at, n);
+    __m128i codes = _mm_maskz_loadu_epi8(vm_first(n), (const char *)src + at);
+    return _mm512_insertf32x8(_mm512_castps256_ps512(codes_to_f32(codes, dtype)),
+                              codes_to_f32(_mm_srli_si128(codes, 8), dtype), 1);
+}
+
+/* 16 words along k from element `at` on, of which n elements exist; zeros beyond. */
+static inline vi words_along(int group, const void *src, mx_dtype dtype, int64_t at, int64_t n)
 {
     if (n <= 0)
         return vi_set1(0);
-    if (mx_is_bf16(dtype))
+    if (group == 4)
+        return _mm512_maskz_loadu_epi8(n >= 4 * VL ? UINT64_MAX : (1ull << n) - 1, (const int8_t *)src + at);
+    if (dtype == MX_BF16)
         return _mm512_maskz_loadu_epi16(n >= 2 * VL ? UINT32_MAX : (1u << n) - 1u, (const mx_bf16 *)src + at);
-    const float *p = (const float *)src + at;
-    return vf_pack_bf16(vf_load_part(p, n < VL ? n : VL),
-                        n > VL ? vf_load_part(p + VL, n < 2 * VL ? n - VL : VL) : vf_zero());
+    return vf_pack_bf16(load_floats(src, dtype, at, n), load_floats(src, dtype, at + VL, n - VL));
 }
 
-/* A word of 16 neighbouring items, n of which exist: one element at `at`, the other, if any, `stride` later. */
-static inline vi words_across(const void *src, mx_dtype dtype, int64_t at, int64_t stride, int64_t n, bool pair)
+/* A byte of each of n items, in words; zeros if it is not `there`. */
+static inline vi bytes_across(const int8_t *p, int64_t n, bool there)
 {
-    if (mx_is_bf16(dtype)) {
+    return there ? _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(vm_first(n), p)) : vi_set1(0);
+}
+
+/* A word of 16 neighbouring items, n of which exist: its first element at `at`, each next one `stride` later, of which
+ * `elements`, at least one, exist. */
+static inline vi words_across(int group, const void *src, mx_dtype dtype, int64_t at, int64_t stride, int64_t n,
+                              int64_t elements)
+{
+    bool pair = elements > 1;
+    if (group == 4) {
+        const int8_t *p = (const int8_t *)src + at;
+        vi first = vi_or(bytes_across(p, n, true), vi_shl(bytes_across(p + stride, n, pair), 8));
+        vi second = vi_or(bytes_across(p + 2 * stride, n, elements > 2),
+                          vi_shl(bytes_across(p + 3 * stride, n, elements > 3), 8));
+        return vi_or(first, vi_shl(second, 16));
+    }
+    if (dtype == MX_BF16) {
         const mx_bf16 *p = (const mx_bf16 *)src + at;
         vi even = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vm_first(n), p));
         vi odd = pair ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(vm_first(n), p + stride)) : vi_set1(0);
         return vi_or(even, vi_shl(odd, 16));
     }
-    const float *p = (const float *)src + at;
-    return vf_join_bf16(vf_load_part(p, n), pair ? vf_load_part(p + stride, n) : vf_zero());
+    return vf_join_bf16(load_floats(src, dtype, at, n), pair ? load_floats(src, dtype, at + stride, n) : vf_zero());
 }
 
-/* A tile's lines, `items` by 16 words of which `n` elements exist from element p of k on. `item_lines`: a line is an
- * item, as A wants it; else a word. */
-static inline void pack_tile(bool along, bool item_lines, int64_t items, int64_t n, const void *src, mx_dtype dtype,
-                             int64_t stride, int64_t item, int64_t p, uint32_t *tile)
+/* A tile's lines, `items` by 16 words of `group` elements, of which n exist from element p of k on. `item_lines`: a
+ * line is an item, as A wants it; else a word. */
+static inline void pack_tile(int group, bool along, bool item_lines, int64_t items, int64_t n, const void *src,
+                             mx_dtype dtype, int64_t stride, int64_t item, int64_t p, uint32_t *tile)
 {
     vf line[TILE_LINES];
     for (int i = 0; i < TILE_LINES; i++) {
         vi words = vi_set1(0);
         if (along && i < items)
-            words = words_along(src, dtype, (item + i) * stride + p, n);
-        else if (!along && items > 0 && 2 * i < n)
-            words =
-                words_across(src, dtype, (p + 2 * i) * stride + item, stride, items < VL ? items : VL, 2 * i + 1 < n);
+            words = words_along(group, src, dtype, (item + i) * stride + p, n);
+        else if (!along && items > 0 && group * i < n)
+            words = words_across(group, src, dtype, (p + group * i) * stride + item, stride, mx_min(items, VL),
+                                 n - group * i);
         line[i] = vi_float(words);
     }
     if (along != item_lines)
@@ -75,30 +104,51 @@ static inline void pack_tile(bool along, bool item_lines, int64_t items, int64_t
         vf_store((float *)tile + i * VL, line[i]);
 }
 
-static inline void pack(bool along, bool item_lines, int64_t length, int64_t k, const void *src, mx_dtype dtype,
-                        int64_t stride, uint32_t *tile)
+static inline void pack(int group, bool along, bool item_lines, int64_t length, int64_t k, const void *src,
+                        mx_dtype dtype, int64_t stride, uint32_t *tile)
 {
     for (int64_t first = 0; first < length; first += 2 * TILE_LINES)
-        for (int64_t p = 0; p < k; p += 2 * TILE_LINES)
+        for (int64_t p = 0; p < k; p += group * TILE_LINES)
             for (int64_t item = first; item < first + 2 * TILE_LINES; item += TILE_LINES, tile += TILE_WORDS)
-                pack_tile(along, item_lines, length - item, k - p, src, dtype, stride, item, p, tile);
+                pack_tile(group, along, item_lines, length - item, k - p, src, dtype, stride, item, p, tile);
 }
 
 static void pack_a(int64_t m, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
 {
-    pack(!trans, true, m, k, src, dtype, stride, packed);
+    pack(2, !trans, true, m, k, src, dtype, stride, packed);
 }
 
 static void pack_b(int64_t n, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
 {
-    pack(trans, false, n, k, src, dtype, stride, packed);
+    pack(2, trans, false, n, k, src, dtype, stride, packed);
 }
 
-/* ---- the kernel ---- */
+static void pack_a_i8(int64_t m, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
+{
+    (void)dtype;
+    pack(4, !trans, true, m, k, src, MX_I8, stride, packed);
+}
+
+static void pack_b_i8(int64_t n, int64_t k, const void *src, mx_dtype dtype, int64_t stride, bool trans, void *packed)
+{
+    (void)dtype;
+    pack(4, trans, false, n, k, src, MX_I8, stride, packed);
+}
+
+/* ---- the kernels ---- */
+
+/* The numbers of tiles must be literals. */
+#define ADD_PRODUCT(bytes, sums, a, b)                                                                                 \
+    do {                                                                                                               \
+        if (bytes)                                                                                                     \
+            _tile_dpbssd(sums, a, b);                                                                                  \
+        else                                                                                                           \
+            _tile_dpbf16ps(sums, a, b);                                                                                \
+    } while (0)
 
 /* Tiles 0 to 3 += A B. A passes by without pushing the panel of B, which every panel of A meets, out of the first-level
  * cache. In each step two rows of the block of C below this one, most often the next, are asked for. */
-static void multiply(int64_t k_words, const uint32_t *a, const uint32_t *b, const float *c, int64_t ldc)
+MX_INLINE void multiply(bool bytes, int64_t k_words, const uint32_t *a, const uint32_t *b, const float *c, int64_t ldc)
 {
     const char *next = (const char *)c + MR * ldc * (int64_t)sizeof *c;
     for (int64_t w = 0; w < k_words; w += TILE_LINES, a += BLOCK_WORDS, b += BLOCK_WORDS) {
@@ -108,12 +158,12 @@ static void multiply(int64_t k_words, const uint32_t *a, const uint32_t *b, cons
         }
         _tile_stream_loadd(4, a, LINE_BYTES);
         _tile_loadd(6, b, LINE_BYTES);
-        _tile_dpbf16ps(0, 4, 6);
+        ADD_PRODUCT(bytes, 0, 4, 6);
         _tile_loadd(7, b + TILE_WORDS, LINE_BYTES);
-        _tile_dpbf16ps(2, 4, 7);
+        ADD_PRODUCT(bytes, 2, 4, 7);
         _tile_stream_loadd(5, a + TILE_WORDS, LINE_BYTES);
-        _tile_dpbf16ps(1, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
+        ADD_PRODUCT(bytes, 1, 5, 6);
+        ADD_PRODUCT(bytes, 3, 5, 7);
     }
 }
 
@@ -124,7 +174,7 @@ static void kernel(int64_t k_words, const void *a, const void *b, float alpha, f
         sums_load(c, bytes);
     else
         sums_zero();
-    multiply(k_words, a, b, c, ldc);
+    multiply(false, k_words, a, b, c, ldc);
     if (alpha == 1.0f) {
         sums_store(c, bytes);
         return;
@@ -142,8 +192,22 @@ static void kernel(int64_t k_words, const void *a, const void *b, float alpha, f
         }
 }
 
+static void kernel_i8(int64_t k_words, const void *a, const void *b, float alpha, float *c, int64_t ldc,
+                      bool accumulate)
+{
+    (void)alpha;
+    int64_t bytes = ldc * (int64_t)sizeof *c;
+    if (accumulate)
+        sums_load(c, bytes);
+    else
+        sums_zero();
+    multiply(true, k_words, a, b, c, ldc);
+    sums_store(c, bytes);
+}
+
 /* 256 words of k: a panel of B then takes two thirds of the first-level cache of the processors that have AMX. */
-const mx_micro mx_micro_amx = {.mr = MR,
+const mx_micro mx_micro_amx = {.instruction = "TDPBF16PS, tiles of 16 x 16",
+                               .mr = MR,
                                .nr = NR,
                                .k_group = 2,
                                .k_unit = TILE_LINES,
@@ -153,4 +217,19 @@ const mx_micro mx_micro_amx = {.mr = MR,
                                .pack_a = pack_a,
                                .pack_b = pack_b,
                                .kernel = kernel,
-                               .store = mx_gemm_store_avx512_bf16};
+                               .store = mx_gemm_store_avx512_bf16,
+                               .scale = mx_gemm_scale_avx512_bf16};
+
+const mx_micro mx_micro_i8_tiles_amx = {.instruction = "TDPBSSD, tiles of 16 x 16",
+                                        .mr = MR,
+                                        .nr = NR,
+                                        .k_group = 4,
+                                        .k_unit = TILE_LINES,
+                                        .k_words = 256,
+                                        .begin = mx_amx_begin,
+                                        .end = mx_amx_end,
+                                        .pack_a = pack_a_i8,
+                                        .pack_b = pack_b_i8,
+                                        .kernel = kernel_i8,
+                                        .store = mx_gemm_store_avx512_bf16,
+                                        .scale = mx_gemm_scale_avx512_bf16};

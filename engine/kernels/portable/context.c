@@ -20,7 +20,6 @@ const mx_kernels mx_kernels_portable = {
     .loss = &mx_loss_portable,
     .optimizer = &mx_optimizer_portable,
     .micro = &mx_micro_portable,
-    .micro_codes = &mx_micro_portable,
     .micro_i8 = &mx_micro_i8_portable,
     .quantize = &mx_quantize_portable,
     .column_sums = mx_column_sums_portable,

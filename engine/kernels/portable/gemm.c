@@ -2,6 +2,8 @@
 #include "core/element.h"
 #include "kernels/context.h"
 
+#include <string.h>
+
 enum { MR = 4, NR = 8 };
 
 static float rounded(float x) { return mx_from_bf16(mx_to_bf16(x)); }
@@ -54,7 +56,21 @@ static void store(int64_t m, int64_t n, const float *tile, int64_t ld_tile, cons
         }
 }
 
-const mx_micro mx_micro_portable = {.mr = MR,
+static void scale(int64_t m, int64_t n, float *tile, int64_t ld_tile, bool whole, mx_scale of_rows, mx_scale of_columns)
+{
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            float x = tile[i * ld_tile + j];
+            int32_t bits;
+            memcpy(&bits, &x, sizeof bits);
+            x = whole ? (float)bits : x;
+            x *= of_rows.value ? of_rows.value[i * of_rows.step] : 1.0f;
+            tile[i * ld_tile + j] = x * (of_columns.value ? of_columns.value[j * of_columns.step] : 1.0f);
+        }
+}
+
+const mx_micro mx_micro_portable = {.instruction = "MULPS",
+                                    .mr = MR,
                                     .nr = NR,
                                     .k_group = 1,
                                     .k_unit = 1,
@@ -62,7 +78,8 @@ const mx_micro mx_micro_portable = {.mr = MR,
                                     .pack_a = pack_a,
                                     .pack_b = pack_b,
                                     .kernel = kernel,
-                                    .store = store};
+                                    .store = store,
+                                    .scale = scale};
 
 /* i8 is packed as all else, since f32 holds it; the sums are i32. */
 static void kernel_i8(int64_t k_words, const void *packed_a, const void *packed_b, float alpha, float *c, int64_t ldc,
@@ -80,7 +97,8 @@ static void kernel_i8(int64_t k_words, const void *packed_a, const void *packed_
         }
 }
 
-const mx_micro mx_micro_i8_portable = {.mr = MR,
+const mx_micro mx_micro_i8_portable = {.instruction = "IMUL",
+                                       .mr = MR,
                                        .nr = NR,
                                        .k_group = 1,
                                        .k_unit = 1,
@@ -88,7 +106,8 @@ const mx_micro mx_micro_i8_portable = {.mr = MR,
                                        .pack_a = pack_a,
                                        .pack_b = pack_b,
                                        .kernel = kernel_i8,
-                                       .store = store};
+                                       .store = store,
+                                       .scale = scale};
 
 void mx_column_sums_portable(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums)
 {

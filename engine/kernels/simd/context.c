@@ -22,7 +22,6 @@ const mx_kernels MX_SIMD_NAME(mx_kernels) = {
     .loss = &MX_SIMD_NAME(mx_loss),
     .optimizer = &MX_SIMD_NAME(mx_optimizer),
     .micro = &MX_SIMD_NAME(mx_micro),
-    .micro_codes = &MX_SIMD_NAME(mx_micro),
     .micro_i8 = &MX_SIMD_NAME(mx_micro_i8),
 #if MX_SIMD_512
     .micro_vnni = &MX_SIMD_NAME(mx_micro_vnni),

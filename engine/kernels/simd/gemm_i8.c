@@ -54,7 +54,8 @@ static void kernel_shorts(int64_t k_words, const void *packed_a, const void *pac
     store_sums(sum, c, ldc, accumulate);
 }
 
-const mx_micro MX_SIMD_NAME(mx_micro_i8) = {.mr = MR,
+const mx_micro MX_SIMD_NAME(mx_micro_i8) = {.instruction = MX_SIMD_512 ? "VPMADDWD, 512 bits" : "VPMADDWD, 256 bits",
+                                            .mr = MR,
                                             .nr = NR,
                                             .k_unit = 1,
                                             .k_words = 512,
@@ -62,7 +63,8 @@ const mx_micro MX_SIMD_NAME(mx_micro_i8) = {.mr = MR,
                                             .pack_a = MX_SIMD_NAME(mx_pack_a_shorts),
                                             .pack_b = MX_SIMD_NAME(mx_pack_b_shorts),
                                             .kernel = kernel_shorts,
-                                            .store = MX_SIMD_NAME(mx_gemm_store)};
+                                            .store = MX_SIMD_NAME(mx_gemm_store),
+                                            .scale = MX_SIMD_NAME(mx_gemm_scale)};
 
 #if MX_SIMD_512
 
@@ -115,7 +117,8 @@ __attribute__((target("avx512vnni"))) static void pack_b(int64_t n, int64_t k, c
     }
 }
 
-const mx_micro MX_SIMD_NAME(mx_micro_vnni) = {.mr = MR,
+const mx_micro MX_SIMD_NAME(mx_micro_vnni) = {.instruction = "VPDPBUSD, 512 bits",
+                                              .mr = MR,
                                               .nr = NR,
                                               .k_unit = 1,
                                               .k_words = 512,
@@ -124,6 +127,7 @@ const mx_micro MX_SIMD_NAME(mx_micro_vnni) = {.mr = MR,
                                               .pack_a = MX_SIMD_NAME(mx_pack_a_bytes),
                                               .pack_b = pack_b,
                                               .kernel = kernel_bytes,
-                                              .store = MX_SIMD_NAME(mx_gemm_store)};
+                                              .store = MX_SIMD_NAME(mx_gemm_store),
+                                              .scale = MX_SIMD_NAME(mx_gemm_scale)};
 
 #endif

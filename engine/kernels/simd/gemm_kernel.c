@@ -95,19 +95,44 @@ void MX_SIMD_NAME(mx_gemm_store)(int64_t m, int64_t n, const float *tile, int64_
     }
 }
 
+/* Of n sums from `at` on, at most a vector. */
+MX_INLINE void scale_sums(float *at, int64_t n, bool whole, vf of_row, vf of_columns)
+{
+    vf x = n >= VL ? vf_load(at) : vf_load_part(at, n);
+    x = (whole ? vi_to_vf(vf_bits(x)) : x) * of_row * of_columns;
+    n >= VL ? vf_store(at, x) : vf_store_part(at, x, n);
+}
+
+void MX_SIMD_NAME(mx_gemm_scale)(int64_t m, int64_t n, float *tile, int64_t ld_tile, bool whole, mx_scale of_rows,
+                                 mx_scale of_columns)
+{
+    vf one = vf_set1(1);
+    for (int64_t j = 0; j < n; j += VL) {
+        const float *column = of_columns.value ? of_columns.value + j * of_columns.step : NULL;
+        int64_t left = n - j;
+        vf by = !column ? one : of_columns.step == 0 ? vf_set1(*column) : vf_load_part(column, mx_min(left, VL));
+        for (int64_t i = 0; i < m; i++)
+            scale_sums(tile + i * ld_tile + j, left, whole,
+                       of_rows.value ? vf_set1(of_rows.value[i * of_rows.step]) : one, by);
+    }
+}
+
 /* 512 words of k: loading and storing the sums of a tile then takes no noticeable time. More words are not faster. */
 const mx_micro MX_SIMD_NAME(mx_micro) = {.mr = MR,
                                          .nr = NR,
                                          .k_unit = 1,
                                          .k_words = 512,
 #if defined(MX_SIMD_AVX512_BF16)
+                                         .instruction = "VDPBF16PS, 512 bits",
                                          .k_group = 2,
                                          .pack_a = mx_pack_a_pairs_avx512_bf16,
                                          .pack_b = mx_pack_b_pairs_avx512_bf16,
 #else
+                                         .instruction = MX_SIMD_512 ? "VFMADD231PS, 512 bits" : "VFMADD231PS, 256 bits",
                                          .k_group = 1,
                                          .pack_a = MX_SIMD_NAME(mx_pack_a_singles),
                                          .pack_b = MX_SIMD_NAME(mx_pack_b_singles),
 #endif
                                          .kernel = kernel,
-                                         .store = MX_SIMD_NAME(mx_gemm_store)};
+                                         .store = MX_SIMD_NAME(mx_gemm_store),
+                                         .scale = MX_SIMD_NAME(mx_gemm_scale)};

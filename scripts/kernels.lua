@@ -2,7 +2,7 @@
 --
 --     build/mxlua scripts/kernels.lua [only=matmul] [model=32b] [tokens=2048] [mib=64] [metrics_file=F]
 --
--- only         measure only kernels whose name contains this
+-- only         measure only kernels whose name contains this; bounds: ratios of rates, and the least that is asked
 -- model        one of configs/models; default: llama2-7b. Of a published job, one chip's part
 -- tokens       number of rows in the matrix products
 -- mib          size of each tensor in MiB, but for products, attention and convolutions

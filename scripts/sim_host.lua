@@ -29,12 +29,15 @@ for step = 0, config.steps do
     end
 end
 
+local peak = mx.metrics.measured_peak(model.shape.dtype)
 local rates, measured = mx.host.combine(samples, 0.5), mx.util.quantile(times, 0.5)
 local simulated = mx.plan.simulate(config, mx.host.hardware(1, { rates = rates }), 1)
 print(("%s: %s parameters, %s x %d tokens, %s"):format(config.model_name, mx.util.thousands(simulated.params),
     config.per_device_batch_size, config.max_target_length, config.remat_policy))
 print(("rates: bf16 products %.4g GFLOP/s, attention %.4g GFLOP/s, memory %.3g GB/s"):format(rates.bf16 / 1e9,
     rates.attention / 1e9, rates.memory / 1e9))
+print(("peak: %.4g GFLOP/s, %s%s"):format(peak.value / 1e9, peak.source, peak.product
+    and ("; products of operands in the caches reach %.4g"):format(peak.product / 1e9) or ""))
 print(("step measured  %9.4g s  (median of %d; 10 %% to 90 %%: %.4g to %.4g)"):format(measured, config.steps,
     mx.util.quantile(times, 0.1), mx.util.quantile(times, 0.9)))
 print(("step simulated %9.4g s  (%+.1f %%)"):format(simulated.step_s, 100 * (simulated.step_s / measured - 1)))

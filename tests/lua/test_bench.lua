@@ -102,3 +102,21 @@ function TestBench.test_its_figures_have_a_range()
         least * simulated.step_s, most * simulated.step_s, simulated.mfu / most, simulated.mfu / least))
     lu.assertNil(mx.repro.simulate(published, cell).range)
 end
+
+-- Rates of 10, 20, ... FLOP/s beside 5: the first round is not counted, and the median is that of the third of five.
+function TestBench.test_ratios_are_medians_of_rounds()
+    local calls, ran = 0, {}
+    local function profiled(case, run)
+        run()
+        calls = calls + 1
+        return case.ops.fast and 1 / (10 * ((calls - 1) // 2)) or 0.2, 1
+    end
+    local function measurement(name, flops)
+        return { function() ran[#ran + 1] = name end, { [name] = true }, flops }
+    end
+    local bounds = require "mx.bench.bounds"
+    local rate, ratio = bounds.compare(profiled, measurement "fast", measurement("slow", 2))
+    lu.assertAlmostEquals(rate, 30, 1e-9)
+    lu.assertAlmostEquals(ratio, 3, 1e-9) -- the slow one does 2 FLOP in 0.2 s
+    lu.assertEquals(table.concat(ran, " ", 1, 4), "fast slow fast slow")
+end

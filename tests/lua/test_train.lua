@@ -406,6 +406,27 @@ function TestTrain.test_a_slow_first_step_is_announced()
     lu.assertNil(debug.gethook())
 end
 
+-- 3 TFLOP in 100 s are half of a peak of 0.06 TFLOP/s and three quarters of 0.04.
+function TestTrain.test_both_peaks_of_tiles_are_named()
+    local say, now, time, said = mx.metrics.say, mx.now, 0, {}
+    mx.metrics.say = function(format, ...)
+        said[#said + 1] = format:format(...)
+    end
+    mx.now = function()
+        return time
+    end
+    local report = mx.metrics.new { steps = 1, flops = 3e12, tokens = 10, params = 5, formula = "maxtext-2025-07",
+        period = 9, peak = { value = 0.06e12, product = 0.04e12, source = "made up" } }
+    time = 100
+    report:step(1, { loss = 1.0, grad_norm = 2.0, learning_rate = 0.1 })
+    local summary = report:finish()
+    mx.metrics.say, mx.now = say, now
+    local text = table.concat(said, "\n")
+    lu.assertStrContains(text, "peak 0.06 TFLOP/s, made up; products of operands in the caches reach 0.04\n")
+    lu.assertStrContains(text, "MFU 50.0 % (maxtext-2025-07), 75.0 % of products in the caches")
+    lu.assertEquals(summary.product_tflops, 0.04)
+end
+
 function TestTrain.test_metrics_file()
     local path = os.tmpname()
     local report = mx.metrics.new {

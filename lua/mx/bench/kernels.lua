@@ -7,6 +7,7 @@
 -- value, on a smaller size of the same kernel.
 
 local mx = require "mx"
+local bounds = require "mx.bench.bounds"
 local experts = require "mx.bench.experts"
 local grouped = require "mx.bench.grouped"
 local masks = require "mx.bench.masks"
@@ -531,8 +532,8 @@ function kernels.run(words)
     end
     local cases, all = all_cases(o), mx.threads()
     local groups, layers = ("grouped"):find(o.only, 1, true), ("moe"):find(o.only, 1, true)
-    local masked = ("attention masks"):find(o.only, 1, true)
-    if #cases == 0 and not groups and not layers and not masked then
+    local masked, ratios = ("attention masks"):find(o.only, 1, true), o.only == "bounds"
+    if #cases == 0 and not (groups or layers or masked or ratios) then
         util.refuse("no kernel's name contains only=%s for model=%s", o.only, o.model)
     end
     local log = o.metrics_file ~= "" and mx.outputs.metrics(o.metrics_file) or nil
@@ -562,6 +563,9 @@ function kernels.run(words)
         end
         if masked then
             masks.run(log)
+        end
+        if ratios then
+            bounds.run(profiled, log)
         end
     end
     mx.threads(all)

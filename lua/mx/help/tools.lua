@@ -109,7 +109,8 @@ mx.find_bad(function() return mx.tensor { 0 }:log() end).op --> log]] },
             torch = "time.perf_counter, cuda.synchronize, cuda.Event", code = "mx.now() >= 0 --> true" },
         { "started()", "When the program started, in seconds of the clock of mx.now().",
             code = "mx.started() <= mx.now() --> true" },
-        { "peak { kind =, seconds = }", "A measured peak of this machine: kind fma or copy.", code = [[
+        { "peak { kind =, seconds = }", "A measured peak of this machine: kind fma (the instruction), "
+            .. "product (with packed operands in the caches) or copy.", code = [[
 local copy = mx.peak { kind = "copy", seconds = 0.01 }
 local rate, unit = copy.value, copy.unit]] },
         { "offload_open(directory)", "The folder of values that policies offload.", code = "mx.offload_open('')" },

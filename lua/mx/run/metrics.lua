@@ -18,15 +18,20 @@ local Metrics = {}
 Metrics.__index = Metrics
 
 --- The peak to which an MFU refers: the multiply-add rate of this machine with each rank's threads, measured now on all
---- ranks at once. Collective.
+--- ranks at once. On tiles `product` is beside it, the rate of products whose operands are in the caches: tiles are so
+--- fast that even those stay far from the peak. Collective.
 ---@param dtype string dtype of the model's computation
----@return {value: number, source: string}? nil if it is unknown
+---@return {value: number, source: string, product: number?}? nil if it is unknown
 function metrics.measured_peak(dtype)
     if mx.is_simulated() then
         return mx.sim.peak(dtype)
     end
     mx.barrier()
-    return mx.peak { kind = "fma", dtype = dtype, threads = mx.threads() }
+    local peak = mx.peak { kind = "fma", dtype = dtype, threads = mx.threads() }
+    if mx.isa() == "amx" and dtype == "bf16" then
+        peak.product = mx.peak { kind = "product", dtype = dtype, threads = mx.threads() }.value
+    end
+    return peak
 end
 
 local log -- a log to which rank 0 also writes what it prints
@@ -138,7 +143,10 @@ function metrics.new(o)
     say("each of %d rank%s: %s parameters%s", mx.ranks(), mx.ranks() == 1 and "" or "s", util.thousands(o.params),
         o.flops and ("; a step is %.4g TFLOP (%s)"):format(o.flops / 1e12, o.formula) or "")
     if o.peak then
-        say("peak %.4g TFLOP/s, %s%s", o.peak.value / 1e12, o.peak.source, (o.quantization or "") == "" and ""
+        local product = o.peak.product
+        say("peak %.4g TFLOP/s, %s%s%s", o.peak.value / 1e12, o.peak.source,
+            product and ("; products of operands in the caches reach %.4g"):format(product / 1e12) or "",
+            (o.quantization or "") == "" and ""
             or ("; MFU is relative to this peak of bf16, whatever quantization=%s can reach"):format(o.quantization))
     elseif o.flops then
         say("peak unknown, so no MFU")
@@ -184,6 +192,7 @@ local function mfu(o, rate)
     local quantized = (o.quantization or "") ~= ""
     if o.peak and rate > o.peak.value and not quantized then
         local again = mx.peak { kind = "fma", dtype = o.dtype, threads = mx.threads() }
+        again.product = o.peak.product
         o.peak = again.value > o.peak.value and again or o.peak
     end
     return o.peak and mx.flops.mfu(rate, o.peak.value, o.formula, o.quantization) or nil
@@ -349,6 +358,10 @@ function Metrics:finish()
         summary.step_time_range_s = range and { median * range[1], median * range[2] } or nil
     end
     local share = summary.mfu and (", MFU %.1f %% (%s)"):format(summary.mfu, o.formula) or ""
+    if summary.mfu and o.peak.product then
+        summary.product_tflops = o.peak.product / 1e12
+        share = ("%s, %.1f %% of products in the caches"):format(share, summary.mfu * o.peak.value / o.peak.product)
+    end
     self.say("%smedian of %d step%s after warm-up: %.4g s (10 %% to 90 %%: %.4g to %.4g)", simulated, #timed,
         #timed == 1 and "" or "s", median, summary.step_time_p10_s, summary.step_time_p90_s)
     if self.simulation then

@@ -128,6 +128,27 @@ function TestSchedule.test_unequal_stages()
     end
 end
 
+-- GPT-2, for each token: 24 E^2 FLOPs in products of a layer, 4 E for each of S / 2 keys in attention, 6 E V in the
+-- products of the loss. Backward takes 2.5 attentions. A layer's forward pass is 100.
+function TestSchedule.test_costs_by_hand()
+    local E, S, V = 768, 1024, 50257
+    local products, attention = 24 * E * E, 2 * E * S
+    local function units(flops)
+        return 100 * flops / (products + attention)
+    end
+    for policy, again in pairs({ full = 1, none = 0 }) do
+        local config = mx.config.load { "model_name=gpt2-124m", "remat_policy=" .. policy }
+        local own = mx.pipeline.costs.of(mx.models.shape(config), { { first = 1, last = 8 }, { first = 9, last = 12 } },
+            config)
+        for i, layers in ipairs({ 8, 4 }) do
+            local backward = layers * (again * (products + attention) + products + 2.5 * attention)
+            lu.assertAlmostEquals(own[i].F, 100 * layers, 1)
+            lu.assertAlmostEquals(own[i].B, units(backward + (i == 2 and 6 * E * V or 0)), 3)
+            lu.assertAlmostEquals(own[i].W, units(layers * products), 1)
+        end
+    end
+end
+
 -- Whatever the costs are: the limit holds, and with that of ZB-H1 no schedule is slower than ZB-H1.
 function TestSchedule.test_schedules_for_costs()
     math.randomseed(11)

@@ -131,6 +131,18 @@ function TestCollectives.test_heads_that_are_exchanged()
     compare("hardware=v5e-8", CONTEXT .. 2, TENSOR .. 4, "context_parallel_strategy=ulysses")
 end
 
+-- Of the 8 ranks of a sequence, 4 exchange parts of it for heads, in two rings.
+function TestCollectives.test_rings_of_ranks_that_exchange_heads()
+    for _, policy in ipairs({ "none", "full", "minimal_with_context" }) do
+        for _, heads in ipairs({ 8, 2 }) do
+            compare("hardware=v5e-8", CONTEXT .. 2, "ici_context_usp_ulysses_parallelism=4",
+                "context_parallel_strategy=usp", "remat_policy=" .. policy, "base_num_kv_heads=" .. heads)
+        end
+    end
+    compare("hardware=v5e-8", CONTEXT .. 4, "ici_context_usp_ulysses_parallelism=2", "context_parallel_strategy=usp",
+        "attention_type=local_sliding", "sliding_window_size=200")
+end
+
 function TestCollectives.test_other_axes()
     compare("hardware=v5e-8", TENSOR .. 2, "ici_tensor_sequence_parallelism=4")
     compare("hardware=v5e-8", TENSOR .. 2, "ici_tensor_sequence_parallelism=2", "remat_policy=none", FSDP .. 2)

@@ -59,7 +59,8 @@ function TestLayout.test_axes_are_in_mesh_order()
         names[i] = axis.name
     end
     lu.assertEquals(names,
-        { "data", "stage", "fsdp", "fsdp_transpose", "context", "tensor", "tensor_sequence", "expert" })
+        { "data", "stage", "fsdp", "fsdp_transpose", "context", "context_usp_ulysses", "tensor", "tensor_sequence",
+            "expert" })
 end
 
 function TestLayout.test_a_product_that_does_not_match()

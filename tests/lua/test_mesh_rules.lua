@@ -168,7 +168,7 @@ end
 function TestRules.test_the_standard_ones()
     local rules = plan(1).rules
     lu.assertEquals(rules.activation_batch, { "data", "fsdp", "fsdp_transpose", "expert" })
-    lu.assertEquals(rules.embed, { "fsdp", "fsdp_transpose", "context", "expert" })
+    lu.assertEquals(rules.embed, { "fsdp", "fsdp_transpose", "context", "context_usp_ulysses", "expert" })
     lu.assertEquals(rules.mlp, { "fsdp_transpose", "tensor", "tensor_sequence" })
     lu.assertEquals(rules.activation_embed, { "tensor" })
     lu.assertEquals(rules.norm, { "tensor" })
@@ -178,7 +178,7 @@ end
 function TestRules.test_words_merge()
     local rules = plan(1, "logical_axis_rules=[[mlp,[tensor]],[norm,fsdp],[heads,[]]]").rules
     lu.assertEquals({ rules.mlp, rules.norm, rules.heads }, { { "tensor" }, { "fsdp" }, {} })
-    lu.assertEquals(rules.embed, { "fsdp", "fsdp_transpose", "context", "expert" })
+    lu.assertEquals(rules.embed, { "fsdp", "fsdp_transpose", "context", "context_usp_ulysses", "expert" })
     lu.assertEquals(plan(1, "logical_axis_rules=[]").rules.mlp, plan(1).rules.mlp)
 end
 

@@ -324,9 +324,12 @@ function TestIntensity.test_mixing_changes_nothing()
     lu.assertAlmostEquals(mixed, alone, 1e-6)
 end
 
--- An axis of size 1 is shown as if it had 2, beside those that there are.
+-- An axis of size 1 is shown as if it had 2, beside those that there are. One of them needs a strategy.
 function TestIntensity.test_axes_of_size_one()
-    local cfg = model("ranks=8", "ici tensor 2")
+    for _, row in ipairs(rows(model("ranks=8", "ici tensor 2"), "context_usp_ulysses")) do
+        lu.fail(row.what)
+    end
+    local cfg = model("ranks=8", "ici tensor 2", "context_parallel_strategy=usp")
     local used, unused = mx.roofline.rows(cfg, mx.mesh.plan(cfg, 8), mx.roofline.machine(cfg))
     local seen = {}
     for _, row in ipairs(used) do

@@ -129,6 +129,11 @@ function TestData.test_packed_sequences_on_a_context_axis()
         same_steps(path, "packing=true", 1, "ici_context_parallelism=" .. mx.ranks(), "ici_fsdp_parallelism=1",
             "context_parallel_strategy=" .. words[1], "context_parallel_load_balance=" .. words[2])
     end
+    for _, balance in ipairs(mx.ranks() > 1 and { "true", "false" } or {}) do
+        same_steps(path, "packing=true", 1, "ici_context_parallelism=" .. mx.ranks() // 2, "ici_fsdp_parallelism=1",
+            "ici_context_usp_ulysses_parallelism=2", "context_parallel_strategy=usp",
+            "context_parallel_load_balance=" .. balance)
+    end
     same_steps(path, "packing=true", 1, "ici_tensor_sequence_parallelism=" .. math.min(2, mx.ranks()))
     remove(path)
 end

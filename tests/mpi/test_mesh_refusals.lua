@@ -100,6 +100,8 @@ if RANKS == 2 then
     function TestMeshRefusals.test_heads_that_ranks_cannot_exchange_are_refused()
         assert_refused({ "ulysses: 2 ranks (context) cannot share out the 3 heads", "multiple of 2" },
             "context=2 context_parallel_strategy=ulysses", "base_num_query_heads=3", "base_num_kv_heads=1")
+        assert_refused({ "ring does not use the axis context_usp_ulysses", "usp" },
+            "context_usp_ulysses=2 context_parallel_strategy=ring")
     end
 elseif RANKS == 4 then
     function TestMeshRefusals.test_what_is_too_small_for_two_axes_is_refused()

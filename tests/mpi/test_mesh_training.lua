@@ -20,7 +20,7 @@ local MESHES = {
         "context=2 context_parallel_load_balance=false", "data=2 shard_optimizer_over_data=true",
         "context=2 context_parallel_strategy=ring",
         "context=2 context_parallel_strategy=ring context_parallel_load_balance=false", "dcn_fsdp_parallelism=2",
-        "context=2 context_parallel_strategy=ulysses",
+        "context=2 context_parallel_strategy=ulysses", "context_usp_ulysses=2 context_parallel_strategy=usp",
     },
     [3] = {
         "data=3", "fsdp=3", "tensor=3", "context=3", "tensor_sequence=3", "context=3 context_parallel_strategy=ring",
@@ -32,6 +32,7 @@ local MESHES = {
         "data=2 tensor=2 shard_optimizer_over_data=true", "context=4 context_parallel_strategy=ring",
         "fsdp=2 context=2 context_parallel_strategy=ring", "context=2 tensor=2 context_parallel_strategy=ring",
         "context=2 tensor=2 context_parallel_strategy=ulysses",
+        "context=2 context_usp_ulysses=2 context_parallel_strategy=usp",
     },
     [6] = { "fsdp=3 tensor=2", "data=2 fsdp=3", "context=3 tensor=2", "tensor_sequence=3 fsdp=2" },
     [8] = { "data=2 fsdp=2 tensor=2", "fsdp=2 context=2 tensor=2", "fsdp=4 tensor_sequence=2" },
@@ -165,8 +166,11 @@ for _, mesh in ipairs(PASSES_ON or {}) do
 end
 
 -- What a token sees: few before it, none that crosses more than a rank, and all, later ones too; scores with a cap.
-for _, strategy in ipairs((RANKS == 2 or RANKS == 3) and { "ring", "all_gather", "ulysses" } or {}) do
-    local mesh = ("context=%d context_parallel_strategy=%s"):format(RANKS, strategy)
+for _, strategy in ipairs(({
+    [2] = { "ring", "all_gather", "ulysses" }, [3] = { "ring", "all_gather", "ulysses" }, [4] = { "usp" },
+})[RANKS] or {}) do
+    local mesh = RANKS == 4 and "context=2 context_usp_ulysses=2" or "context=" .. RANKS
+    mesh = mesh .. " context_parallel_strategy=" .. strategy
     for what, words in pairs({
         window = { "attention_type=local_sliding", "sliding_window_size=4" },
         window_in_one_piece = {

@@ -114,7 +114,7 @@ rules.VALUES = {
     remat_policy = { choices = remat.CHOICES },
     num_slices = { min = 1, max = MOST_DEVICES },
     custom_mesh = { choices = { "", "hybrid_ring_64x4", "hybrid_ring_32x8" } },
-    context_parallel_strategy = { choices = { "all_gather", "ring", "ulysses" } },
+    context_parallel_strategy = { choices = { "all_gather", "ring", "ulysses", "usp" } },
     collective_timeout_s = { min = 0 },
     all_gather_combine_threshold_bytes = { min = 0 },
     reduce_scatter_combine_threshold_bytes = { min = 0 },

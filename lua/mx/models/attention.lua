@@ -181,11 +181,11 @@ end
 
 -- How often keys and values are sent along context in a step, in the dtype of the layers' computation.
 local function key_trips(part, q)
-    if q.strategy ~= "ring" then
+    if q.strategy == "all_gather" then
         return q.keeps_keys and 2 or 3 -- gathered, gathered again, and their gradients scattered
     end
-    local trips, hops = 2 + 4 / q.width + (q.attends_again and 1 or 0), q.length_share - 1
-    local piece = q.S / q.length_share / (q.in_two_chunks and 2 or 1)
+    local trips, hops = 2 + 4 / q.width + (q.attends_again and 1 or 0), q.ring_share - 1
+    local piece = q.S / q.ring_share / (q.in_two_chunks and 2 or 1)
     local back = part.window > 0 and part.window or part.chunk or 0
     local reach = back > 0 and (back + piece - 2) // piece or hops
     reach = part.chunk and piece % part.chunk == 0 and 0 or reach -- chunks inside of pieces
@@ -193,43 +193,48 @@ local function key_trips(part, q)
     return hops > 0 and trips * seen / hops or trips
 end
 
--- What a device sends along context for attention, for each token of a sequence, in the dtype of the layers'
--- computation.
-local function values_sent(part, q)
-    local width = part.head_dim + part.value_dim -- of a key and its value, or of a query and its result
-    local heads, kv_heads = part.heads / q.head_parts, math.max(part.kv_heads / q.head_parts, 1)
-    if q.strategy ~= "ulysses" then
-        return key_trips(part, q) * kv_heads * width
-    end
-    local n = q.length_share
-    local copied = kv_heads * (n // util.gcd(n, math.floor(kv_heads)))
-    return (q.actions and 3 or 2) * (heads + copied) * width / n
-end
-
 local WHAT = {
     all_gather = "keys and values: all-gather; their gradients: reduce-scatter",
     ring = "keys and values: around the ring, behind attention; their gradients: too",
-    ulysses = "queries, keys, values and output of attention, and their gradients: all-to-alls",
+    exchange = "queries, keys, values and output of attention, and their gradients: all-to-alls",
 }
+
+-- The rows of what a device sends along context for attention. `values`: for each token of a sequence, in the dtype of
+-- the layers' computation.
+local function context_rows(part, q)
+    local heads, kv_heads = part.heads / q.head_parts, math.max(part.kv_heads / q.head_parts, 1)
+    local n = q.exchange_share
+    local copied = kv_heads * (n // util.gcd(n, math.floor(kv_heads)))
+    local width = part.head_dim + part.value_dim -- of a key and its value, or of a query and its result
+    local values = {
+        ring = key_trips(part, q) * copied / n * width,
+        exchange = (q.actions and 3 or 2) * (heads + copied) * width / q.length_share,
+    }
+    local square = 2 * q.S * q.S * part.heads * width
+    local share = part.causal and past(part, q.S) / (q.S * q.S) or 1
+    local rows = {}
+    for _, axes in ipairs({ "ring", "exchange" }) do
+        rows[#rows + 1] = {
+            axes = axes, what = WHAT[q.strategy == "all_gather" and axes == "ring" and q.strategy or axes],
+            is_exchange = axes == "exchange",
+            flops = 3 * q.sequences * square * share / q.length_share / q.head_parts * q.passes,
+            bytes = values[axes] * q.S * q.sequences * q.width * q.passes,
+        }
+    end
+    return rows
+end
 
 --- The collectives of a device in a step and layer, as rows of mx/sim/collectives.lua.
 ---@param part table of this kind, or of mla.lua
 ---@param q table the quantities of that file
 ---@return table[]
 function attention.rows(part, q)
-    local square = 2 * q.S * q.S * part.heads * (part.head_dim + part.value_dim)
-    local share = part.causal and past(part, q.S) / (q.S * q.S) or 1
-    return {
-        {
-            axes = "length", what = WHAT[q.strategy], is_exchange = q.strategy == "ulysses",
-            flops = 3 * q.sequences * square * share / q.length_share / q.head_parts * q.passes,
-            bytes = values_sent(part, q) * q.S * q.sequences * q.width * q.passes,
-        },
-        {
-            axes = "heads", what = "inputs and output of attention: all-gathers and reduce-scatters",
-            flops = 3 * shapes.part(part).flops(part, q.shape, q.S).products / q.head_parts * q.tokens * q.passes,
-        },
+    local rows = context_rows(part, q)
+    rows[#rows + 1] = {
+        axes = "heads", what = "inputs and output of attention: all-gathers and reduce-scatters",
+        flops = 3 * shapes.part(part).flops(part, q.shape, q.S).products / q.head_parts * q.tokens * q.passes,
     }
+    return rows
 end
 
 return attention

@@ -54,20 +54,37 @@ local function repeated(x, times)
     return mx.expand(x:view(B, S, K, 1, D), { B, S, K, times, D }):view(B, S, K * times, D)
 end
 
--- Attention to whole sequences with a part of the heads: ranks exchange parts of sequences for heads, and back. With
--- too few heads of keys for all ranks, each rank gets those that its heads of queries use.
+-- Attention of the queries of self.ring's ranks, whose keys travel around them.
+local function ring_attention(self, q, k, v, intervals, options, sinks)
+    options.axis, options.balanced = self.ring, self.zigzag
+    return mx.name(mx.ring_attention(q, k, v, intervals, sinks, options), "context")
+end
+
+-- Attention with a part of the heads to the tokens of all ranks of self.exchange: these exchange parts of sequences for
+-- heads, and back. With too few heads of keys for all ranks, each rank gets those that its heads of queries use.
 local function exchanged_attention(self, q, k, v, intervals, options, sinks)
-    local n, kv_heads = self.mesh:size(self.context), k:size(3)
+    local n, kv_heads = self.mesh:size(self.exchange), k:size(3)
     local copies = n // util.gcd(n, kv_heads)
     local function to_heads(x)
-        return mx.all_to_all(x, { axis = self.context, split = 3, concat = 2 })
+        return mx.all_to_all(x, { axis = self.exchange, split = 3, concat = 2 })
     end
-    q, k, v = to_heads(q), to_heads(repeated(k, copies)), to_heads(repeated(v, copies))
+    q, k, v = to_heads(q), to_heads(repeated(k, copies)), to_heads(repeated(v, copies)) -- (B, S n, H / n, D)
     local own = q:size(3)
-    sinks = sinks and mx.narrow(sinks, { dim = 1, start = self.mesh:index(self.context) * own + 1, length = own })
-    local context = mx.attention(q, k, v, intervals, nil, nil, sinks, options) -- (B, S n, H / n, D)
-    context = mx.name(context, "context")
-    return mx.all_to_all(context, { axis = self.context, split = 2, concat = 3 })
+    sinks = sinks and mx.narrow(sinks, { dim = 1, start = self.mesh:index(self.exchange) * own + 1, length = own })
+    local context = #self.ring > 0 and ring_attention(self, q, k, v, intervals, options, sinks)
+        or mx.name(mx.attention(q, k, v, intervals, nil, nil, sinks, options), "context")
+    return mx.all_to_all(context, { axis = self.exchange, split = 2, concat = 3 })
+end
+
+--- The axes of context: those whose ranks gather each other's keys or pass them around, and those whose ranks exchange
+--- parts of sequences for heads. Not collective.
+---@param context string[]
+---@param strategy string context_parallel_strategy
+---@return string[] ring, string[] exchange
+function attention.split_context(context, strategy)
+    local others = strategy == "ulysses" and context or strategy == "usp" and { "context_usp_ulysses" } or {}
+    local ring = util.without(context, others)
+    return ring, util.without(context, ring)
 end
 
 --- Whether a rank has an early and a late chunk of each sequence. They would not help where queries see later keys, nor
@@ -80,7 +97,7 @@ function attention.in_two_chunks(shape, o)
         and not mx.models.any(shape, function(block) return not block.attention.causal end)
 end
 
---- Refuses heads that ranks cannot exchange for parts of sequences. Not collective.
+--- Refuses an axis of usp without it, and heads that ranks cannot exchange for parts of sequences. Not collective.
 ---@param mesh mx.Mesh or a plan of one
 ---@param shape table of mx.models.shape
 ---@param strategy string context_parallel_strategy
@@ -89,15 +106,23 @@ function attention.check(mesh, shape, strategy)
     local context = rules.activation_length
     local split = mesh:axes({ "embed_attn", "kv_heads" })[2]
     split = util.without(util.without(split, rules.activation_batch), context)
-    local n, parts, copies = mesh:size(context), mesh:size(split), mesh:size(mesh.kv_copies)
-    for _, kind in ipairs(strategy == "ulysses" and mx.models.kinds(shape) or {}) do
+    if strategy ~= "usp" and mesh:size({ "context_usp_ulysses" }) > 1 then
+        util.refuse("context_parallel_strategy = %s does not use the axis context_usp_ulysses: set it to usp, or "
+            .. "ici_context_parallelism instead of ici_context_usp_ulysses_parallelism", strategy)
+    end
+    local exchange = {}
+    for _, axis in ipairs(select(2, attention.split_context(context, strategy))) do
+        exchange[#exchange + 1] = mesh:size({ axis }) > 1 and axis or nil
+    end
+    local n, parts, copies = mesh:size(exchange), mesh:size(split), mesh:size(mesh.kv_copies)
+    for _, kind in ipairs(n > 1 and mx.models.kinds(shape) or {}) do
         local H, K = kind.block.attention.heads, kind.block.attention.kv_heads
         for i = 0, parts - 1 do
             local heads = util.part(K, parts, i) * (H // K) // copies
             if heads % n ~= 0 then
-                util.refuse("context_parallel_strategy = ulysses: %d ranks (%s) cannot share out the %d heads of "
-                    .. "queries that each has; expected a multiple of %d, or context_parallel_strategy=ring", n,
-                    table.concat(context, ", "), heads, n)
+                util.refuse("context_parallel_strategy = %s: %d ranks (%s) cannot share out the %d heads of "
+                    .. "queries that each has; expected a multiple of %d, or context_parallel_strategy=ring", strategy,
+                    n, table.concat(exchange, ", "), heads, n)
             end
         end
     end
@@ -108,8 +133,8 @@ end
 ---@param kv_segments any of the whole sequences; nil: the same
 ---@return any (B, queries, 2) i32
 function attention:intervals(segments, kv_segments)
-    local whole = #self.context > 0 and self.o.context_parallel_strategy == "ulysses"
-    return mx.attention_intervals(whole and kv_segments or segments, kv_segments)
+    local is_exchanged = kv_segments and #self.exchange > 0
+    return mx.attention_intervals(is_exchanged and self:attended_part(kv_segments) or segments, kv_segments)
 end
 
 --- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its
@@ -117,16 +142,14 @@ end
 --- kv_length. sinks: of this rank's heads, or nil. Policies know attention's result as "context". Collective.
 ---@return any (B, S, H, D)
 function attention:attention(q, k, v, run, options, sinks)
-    local strategy = self.o.context_parallel_strategy
     if #self.context == 0 then
         return mx.name(mx.attention(q, k, v, run.intervals, nil, nil, sinks, options), "context")
-    elseif strategy == "all_gather" then
+    elseif self.o.context_parallel_strategy == "all_gather" then
         return gathered_attention(self, q, k, v, run.intervals, options, sinks)
-    elseif strategy == "ulysses" then
+    elseif #self.exchange > 0 then
         return exchanged_attention(self, q, k, v, run.intervals, options, sinks)
     end
-    options.axis, options.balanced = self.context, self.zigzag
-    return mx.name(mx.ring_attention(q, k, v, run.intervals, sinks, options), "context")
+    return ring_attention(self, q, k, v, run.intervals, options, sinks)
 end
 
 return attention

@@ -29,7 +29,7 @@ local util = require "mx.util"
 
 local parallel = {
     alone = require "mx.parallel.alone", stages_of = stages.of, check_attention = attention.check,
-    in_two_chunks = attention.in_two_chunks,
+    in_two_chunks = attention.in_two_chunks, split_context = attention.split_context,
 }
 
 ---@class mx.Parallel
@@ -37,6 +37,8 @@ local parallel = {
 ---@field entries table<string, table> parameter -> how it is stored, gathered and reduced
 ---@field batch string[] axes larger than 1 that split the batch
 ---@field context string[] those that split sequences
+---@field ring string[] those of them whose ranks gather each other's keys or pass them around
+---@field exchange string[] the others: their ranks exchange parts of sequences for heads
 ---@field shares string[] both
 ---@field sequence string[] those that split the tokens of the residual stream too
 ---@field stream string[] those that split its features
@@ -249,6 +251,7 @@ function parallel.new(mesh, shape, parameters, o)
     self.stages = stages.of(mesh, shape, o)
     self.batch = used(mesh, rules.activation_batch)
     self.context = used(mesh, rules.activation_length)
+    self.ring, self.exchange = attention.split_context(self.context, o.context_parallel_strategy)
     self.shares = join(self.batch, self.context)
     local residual = mesh:axes({ "activation_batch", "activation_norm_length", "activation_embed" })
     self.sequence = util.without(used(mesh, residual[2]), self.context)
@@ -262,7 +265,7 @@ function parallel.new(mesh, shape, parameters, o)
     self.column = self.column - 1
     local _, first = util.part(shape.vocab, mesh:size(self.products.vocab), mesh:index(self.products.vocab))
     self.first_id = first - 1
-    self.zigzag = #self.context > 0 and attention.in_two_chunks(shape, o)
+    self.zigzag = #self.ring > 0 and attention.in_two_chunks(shape, o)
     check(self, shape)
     qk_clip.check(self, shape)
     attention.check(mesh, shape, o.context_parallel_strategy)
@@ -530,6 +533,7 @@ end
 
 -- The tokens of each rank: see tokens.lua.
 Parallel.context_part, Parallel.sequence_part = tokens.context_part, tokens.sequence_part
+Parallel.attended_part = tokens.attended_part
 Parallel.stream_positions, Parallel.whole_length = tokens.stream_positions, tokens.whole_length
 Parallel.batch_place = tokens.batch_place
 Parallel.batch_part = tokens.batch_part

@@ -14,11 +14,13 @@ local mesh = {}
 local MOST_RANKS = 1 << 40 -- limit of a product of sizes
 
 --- All axes in mesh order: neighbours on a later axis are closer ranks.
-mesh.AXES = { "data", "stage", "fsdp", "fsdp_transpose", "context", "tensor", "tensor_sequence", "expert" }
+mesh.AXES = {
+    "data", "stage", "fsdp", "fsdp_transpose", "context", "context_usp_ulysses", "tensor", "tensor_sequence", "expert",
+}
 
 --- MaxText's other axes. Rules may name them; their size here is always 1.
 mesh.OTHER_AXES = {
-    "diloco", "sequence", "context_usp_ulysses", "context_autoregressive", "tensor_transpose", "autoregressive",
+    "diloco", "sequence", "context_autoregressive", "tensor_transpose", "autoregressive",
 }
 
 -- Logical name -> the config key of the dimension's size; activation_mlp and mlp have the same.

@@ -20,14 +20,15 @@ local function own_part(self, t, axes)
     return mx.narrow(t, { dim = 2, start = self.mesh:index(axes) * (S // n) + 1, length = S // n })
 end
 
---- This rank's tokens along context: (B, S) -> (B, S / context). With load balance, an early and a late chunk.
+--- The tokens with whose queries this rank attends: (B, S) -> (B, S / ring). With load balance, an early and a late
+--- chunk.
 ---@param t any
 ---@return any
-function tokens:context_part(t)
+function tokens:attended_part(t)
     if not self.zigzag then
-        return own_part(self, t, self.context)
+        return own_part(self, t, self.ring)
     end
-    local n, i, S = self.mesh:size(self.context), self.mesh:index(self.context), t:size(2)
+    local n, i, S = self.mesh:size(self.ring), self.mesh:index(self.ring), t:size(2)
     if S % (2 * n) ~= 0 then
         util.refuse("max_target_length = %d: twice the %d ranks of context do not divide it", S, n)
     end
@@ -36,6 +37,13 @@ function tokens:context_part(t)
         mx.narrow(t, { dim = 2, start = i * piece + 1, length = piece }),
         mx.narrow(t, { dim = 2, start = (2 * n - 1 - i) * piece + 1, length = piece }),
     }, { dim = 2 })
+end
+
+--- This rank's tokens along context: (B, S) -> (B, S / context). Ranks that exchange heads share attended tokens.
+---@param t any
+---@return any
+function tokens:context_part(t)
+    return own_part(self, self:attended_part(t), self.exchange)
 end
 
 --- Of the tokens in this rank's context part, those whose residual stream it holds between the products.

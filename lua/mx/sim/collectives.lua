@@ -25,7 +25,8 @@
 --         but with load balance, which makes a copy.) Around a ring: sent twice, once more if backward computes
 --         attention again, and gradients are f32; with a window, blocks travel only as far as it reaches
 --     with ulysses, w S / n of queries, keys, values and attention's output, all heads of each: exchanged forward
---         and backward, and once more with a policy, which keeps them as they are before and after attention
+--         and backward, and once more with a policy, which keeps them as they are before and after attention. With usp
+--         so along context_usp_ulysses; then a rank has a part of the heads, whose keys travel along context
 --     activations to the next stage: w B E / tensor, and their gradients
 --
 -- The FLOPs are those of the model; what backward computes again hides more. Left out are vectors (norms, biases), the
@@ -75,7 +76,8 @@ local function set_batch(q, cfg)
     local share = q.ranks // product(q.plan.shares_batch, q.size) -- number of devices with the same tokens
     q.S, q.passes = cfg.max_target_length, cfg.gradient_accumulation_steps
     q.tokens = cfg.per_device_batch_size * q.S * share -- B
-    q.length_share = product(q.length, q.size)
+    q.length_share, q.ring_share = product(q.length, q.size), product(q.ring, q.size)
+    q.exchange_share = product(q.exchange, q.size)
     q.sequences = q.tokens * q.length_share / q.S
 end
 
@@ -95,6 +97,11 @@ function collectives.quantities(cfg, shape, plan, ici, dcn)
     q.mlp, q.heads = axes_of(plan, { "mlp" }, false), axes_of(plan, { "heads" }, false)
     q.vocab, q.stage = axes_of(plan, { "vocab" }, false), axes_of(plan, { "layers" }, false)
     q.length, q.experts = axes_of(plan, { "activation_length" }, true), axes_of(plan, { "activation_exp" }, true)
+    q.ring, q.exchange = {}, {} -- as mx.parallel splits q.length
+    for axis in pairs(q.length) do
+        local ring = mx.parallel.split_context({ axis }, cfg.context_parallel_strategy)
+        q[#ring > 0 and "ring" or "exchange"][axis] = true
+    end
     q.expert_ranks, q.ring_of_experts = product(q.experts, q.size), cfg.use_ring_of_experts
     q.scatters = axes_of(plan, { "activation_norm_length", "activation_embed" }, false) -- the residual stream
     set_batch(q, cfg)

@@ -67,7 +67,8 @@ local function row_of(found, machine)
     }
 end
 
---- The collectives of a mesh, in mesh order; and those that each axis of size 1 would add if it had size 2.
+--- The collectives of a mesh, in mesh order; and those that each axis of size 1 would add if it had size 2, which
+--- context_usp_ulysses has with context_parallel_strategy=usp only.
 ---@param cfg table config
 ---@param plan mx.Mesh of mx.mesh.plan
 ---@param machine table of roofline.machine
@@ -80,8 +81,9 @@ function roofline.rows(cfg, plan, machine, shape)
     local all = collectives.of(cfg, shape, plan, ici, dcn)
     for _, axis in ipairs(mx.mesh.AXES) do
         local is_used = ici[axis] * dcn[axis] > 1
-        local with_two = not is_used and setmetatable({ [axis] = 2 }, { __index = ici })
-        for _, found in ipairs(is_used and all or collectives.of(cfg, shape, plan, with_two, dcn)) do
+        local is_possible = axis ~= "context_usp_ulysses" or cfg.context_parallel_strategy == "usp"
+        local with_two = not is_used and is_possible and setmetatable({ [axis] = 2 }, { __index = ici })
+        for _, found in ipairs(is_used and all or with_two and collectives.of(cfg, shape, plan, with_two, dcn) or {}) do
             local list = is_used and used or unused
             list[#list + 1] = found.axis == axis and row_of(found, machine) or nil
         end
@@ -251,7 +253,8 @@ local function put_rows(rows, put)
     local last
     for _, row in ipairs(rows) do
         local same = last and last.axis == row.axis and last.level == row.level
-        put_line(put, same and "" or row.axis, same and "" or tostring(row.size), same and "" or row.level:upper(),
+        local name = row.axis:gsub("^context_usp_", "usp_")
+        put_line(put, same and "" or name, same and "" or tostring(row.size), same and "" or row.level:upper(),
             short_bytes(row.bytes), number(row.flops / 1e12), number(row.intensity), number(row.needed),
             row.compute_bound and "compute-bound" or "communication-bound")
         put("    " .. row.what)

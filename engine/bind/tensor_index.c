@@ -233,6 +233,15 @@ static _Noreturn void bad_index(lua_State *L)
     abort(); /* not reached */
 }
 
+/* Fails if mx has a function of this name that is no method, such as mx.backward. */
+static void suggest_function(lua_State *L, const char *name)
+{
+    luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+    if (lua_getfield(L, -1, "mx.core") == LUA_TTABLE && lua_getfield(L, -1, name) == LUA_TFUNCTION)
+        mxl_try(L, mx_fail(MX_ERR_VALUE, "a tensor has no method '%s'; use mx.%s(t)", name, name));
+    lua_settop(L, 2);
+}
+
 /* Upvalues: the methods, and the iterator of ipairs. */
 static int tensor_index(lua_State *L)
 {
@@ -244,6 +253,7 @@ static int tensor_index(lua_State *L)
         luaL_checkudata(L, 1, MXL_TENSOR);
         if (strcmp(name, "T") == 0)
             return push_transposed(L);
+        suggest_function(L, name);
         mxl_unknown_field(L, "a tensor has no method", name, lua_upvalueindex(1));
     }
     mx_tensor *t = mxl_check_tensor(L, 1);

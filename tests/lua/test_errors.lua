@@ -69,6 +69,13 @@ function TestErrors.test_options_by_name()
     end)
 end
 
+function TestErrors.test_functions_that_are_no_methods()
+    refused({ "a tensor has no method 'backward'; use mx.backward(t)" }, function()
+        local x = mx.ones(2):sum():backward()
+        return x
+    end)
+end
+
 function TestErrors.test_embedding_bags()
     local t, ids, weights = mx.zeros { 4, 3 }, mx.tensor({ { 0, 3 } }, "i32"), mx.ones { 1, 2 }
     local function offsets(...)

@@ -138,7 +138,75 @@ static mx_status forward(const mx_conv *c, mx_array x, mx_array w, mx_array y)
 
 mx_status mx_avg_pool_forward(const mx_conv *c, mx_array x, mx_array y) { return with_equal_weights(c, x, y, forward); }
 
+/* dx[i step + r] = phases[r phase + i], as far as dx has n elements. */
+static void merge(int64_t n, int64_t step, const float *phases, int64_t phase, float *dx)
+{
+    int64_t i = 0;
+    if (step == 2)
+        for (; 2 * i + 1 < n; i++) {
+            dx[2 * i] = phases[i];
+            dx[2 * i + 1] = phases[phase + i];
+        }
+    for (int64_t at = i * step; at < n; at++)
+        dx[at] = phases[at % step * phase + at / step];
+}
+
+/* Row `row` of a plane of dx, with a stride: the rows of dy whose windows meet it are added up, and each sum is spread
+ * over the columns of its window, sorted by their remainder by the stride. sums: scratch of a row of dy; phases: of a
+ * row of dx, `phase` floats for each remainder. */
+static void spread_means(const mx_conv *c, mx_array dy, int64_t plane, int64_t row, float *sums, float *phases,
+                         int64_t phase, float *dx)
+{
+    const mx_kernels *kernels = mx_kernels_current();
+    int64_t n = c->out[1], at = row + c->before[0], step = c->stride[1], low, high;
+    int64_t first = at < c->kernel[0] ? 0 : (at - c->kernel[0]) / c->stride[0] + 1;
+    memset(sums, 0, (size_t)n * sizeof *sums);
+    memset(phases, 0, (size_t)(phase * step) * sizeof *phases);
+    for (int64_t i = first; i < c->out[0] && i * c->stride[0] <= at; i++)
+        kernels->rows->add(sums, MX_F32, mx_conv_part(dy, (plane * c->out[0] + i) * n).data, dy.dtype,
+                           1.0f / (float)(c->kernel[0] * c->kernel[1]), n);
+    for (int64_t l = 0; l < c->kernel[1]; l++) {
+        mx_conv_inside(c, 1, l, &low, &high);
+        int64_t to = mx_conv_at(c, 1, low, l); /* not negative if there is any */
+        if (high > low)
+            kernels->conv->add(high - low, sums + low, phases + to % step * phase + to / step, 1);
+    }
+    merge(c->in[1], step, phases, phase, dx);
+}
+
+enum { AT_ONCE = 4096 }; /* elements of dx that are written together */
+
+static mx_status strided_backward(const mx_conv *c, mx_array dy, mx_array dx)
+{
+    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
+    int64_t width = c->in[1], rows = mx_min(mx_max(AT_ONCE / mx_max(width, 1), 1), mx_max(c->in[0], 1));
+    int64_t parts = mx_ceil_div(c->in[0], rows), planes = c->batch * c->channels_in;
+    int64_t phase = mx_round_up(mx_ceil_div(width, c->stride[1]), 16);
+    int64_t each = mx_round_up(rows * width + c->out[1] + phase * c->stride[1], 16);
+    int64_t bytes = each * omp_get_max_threads() * (int64_t)sizeof(float);
+    bool stream = mx_should_stream(planes * mx_conv_pixels(c) * (int64_t)mx_dtype_bytes(dx.dtype));
+    float *all;
+    MX_TRY(mx_pool_alloc(bytes, (void **)&all));
+#pragma omp parallel for schedule(static)
+    for (int64_t item = 0; item < planes * parts; item++) {
+        float *lines = all + omp_get_thread_num() * each;
+        int64_t plane = item / parts, first = item % parts * rows, last = mx_min(first + rows, c->in[0]);
+        int64_t to = (plane * c->in[0] + first) * width, n = (last - first) * width;
+        float *sums = lines + rows * width, *phases = sums + c->out[1];
+        for (int64_t row = first; row < last; row++)
+            spread_means(c, dy, plane, row, sums, phases, phase, lines + (row - first) * width);
+        if (mx_is_bf16(dx.dtype))
+            paths->to_bf16(lines, (mx_bf16 *)dx.data + to, n, stream);
+        else
+            paths->copy(lines, (float *)dx.data + to, n * (int64_t)sizeof *lines, stream);
+    }
+    mx_pool_free(all, bytes);
+    return MX_OK;
+}
+
 mx_status mx_avg_pool_backward(const mx_conv *c, mx_array dy, mx_array dx)
 {
+    if (c->stride[0] > 1 || c->stride[1] > 1)
+        return strided_backward(c, dy, dx);
     return with_equal_weights(c, dy, dx, mx_conv_thin_grad_x);
 }

@@ -37,6 +37,14 @@ static void set_outside(float *to, int64_t n, bool keys)
         memcpy(&to[i], &bits, sizeof bits);
 }
 
+/* Starts reading what the next line or tile is copied from, so that it overlaps with the arithmetic on this one. Behind
+ * the end of the memory it does nothing. */
+static void ask_for(const char *p, int64_t bytes)
+{
+    for (int64_t b = 0; b < bytes; b += 64)
+        __builtin_prefetch(p + b, 0, 2);
+}
+
 /* Elements `first` to before `first + n` of a row that has in[1] of them, from element `row` of x on. */
 static void fill_line(const mx_tiling *t, mx_array x, int64_t row, int64_t first, int64_t n, bool keys, float *to)
 {
@@ -47,6 +55,8 @@ static void fill_line(const mx_tiling *t, mx_array x, int64_t row, int64_t first
         paths->to_f32((const mx_bf16 *)x.data + row + first + low, to + low, high - low, false);
     else
         memcpy(to + low, (const float *)x.data + row + first + low, (size_t)(high - low) * sizeof *to);
+    ask_for((const char *)x.data + (row + first + n) * (int64_t)mx_dtype_bytes(x.dtype),
+            n * (int64_t)mx_dtype_bytes(x.dtype));
     if (keys)
         mx_kernels_current()->windows->to_keys(high - low, to + low);
     set_outside(to + high, n - high, keys);

@@ -199,14 +199,15 @@ static mx_status grad_x_part(const mx_conv *c, const int64_t rest[2], mx_array d
     }
     p.tiling = mx_tiling_of(&windows, p.inputs);
     MX_TRY(pass_alloc(&p));
-    for (int64_t tap = 0; tap < p.taps; tap++) {
-        int64_t k = rows.k[0] + tap / columns.count % rows.count * rows.k[1];
-        int64_t l = columns.k[0] + tap % columns.count * columns.k[1];
-        int64_t out = tap / (rows.count * columns.count);
-        p.at[tap] =
-            out * p.tiling.floats + mx_tile_at(&p.tiling, shift_of(c, 0, rest[0], k), shift_of(c, 1, rest[1], l));
-        set_tap(c, &p, w, tap, out, k, l);
-    }
+    int64_t tap = 0;
+    for (int64_t out = 0; out < p.inputs; out++)
+        for (int64_t i = 0; i < rows.count; i++)
+            for (int64_t j = 0; j < columns.count; j++, tap++) {
+                int64_t k = rows.k[0] + i * rows.k[1], l = columns.k[0] + j * columns.k[1];
+                p.at[tap] = out * p.tiling.floats +
+                            mx_tile_at(&p.tiling, shift_of(c, 0, rest[0], k), shift_of(c, 1, rest[1], l));
+                set_tap(c, &p, w, tap, out, k, l);
+            }
     mx_status status = run_pass(&p, dy, dx);
     mx_pool_free(p.at, p.memory_bytes);
     return status;

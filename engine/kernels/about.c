@@ -210,24 +210,39 @@ mx_status mx_reduce_logsumexp(mx_array x, mx_extent e, mx_array y)
 /* ---- any and all ---- */
 
 /* found[j] is not 0 if (x & mask) is not 0, or with `all` is 0, in one of n rows of `width` columns. Single columns are
- * rows of n neighbours, in which the search ends early. */
+ * rows of n neighbours. The search ends early. */
 #define DEFINE_ANY(name, type)                                                                                         \
+    MX_INLINE bool name##_has(const type *x, int64_t n, type mask, const bool all)                                     \
+    {                                                                                                                  \
+        type found = 0;                                                                                                \
+        for (int64_t i = 0; i < n; i++)                                                                                \
+            found |= all ? (x[i] & mask) == 0 : x[i] & mask;                                                           \
+        return found != 0;                                                                                             \
+    }                                                                                                                  \
+    MX_INLINE void name##_as(const type *x, type mask, const bool all, int64_t n, int64_t stride, int64_t width,       \
+                             uint8_t *y)                                                                               \
+    {                                                                                                                  \
+        type found[WIDTH] = {0};                                                                                       \
+        for (int64_t i = 0; stride == 1 && i < n && !found[0]; i += WIDTH) {                                           \
+            for (int64_t j = 0; j < WIDTH; j += 64 / (int64_t)sizeof *x)                                               \
+                __builtin_prefetch(x + i + 2 * WIDTH + j);                                                             \
+            found[0] = name##_has(x + i, mx_min(WIDTH, n - i), mask, all);                                             \
+        }                                                                                                              \
+        for (int64_t i = 0; stride > 1 && i < n; i++) {                                                                \
+            const type *row = x + i * stride;                                                                          \
+            for (int64_t j = 0; j < width; j += 64 / (int64_t)sizeof *x)                                               \
+                __builtin_prefetch(row + 4 * stride + j);                                                              \
+            for (int64_t j = 0; j < width; j++)                                                                        \
+                found[j] |= all ? (row[j] & mask) == 0 : row[j] & mask;                                                \
+        }                                                                                                              \
+        for (int64_t j = 0; j < width; j++)                                                                            \
+            y[j] = (found[j] != 0) != all;                                                                             \
+    }                                                                                                                  \
     static void name(const void *data, int64_t first, type mask, bool all, int64_t n, int64_t stride, int64_t width,   \
                      uint8_t *y)                                                                                       \
     {                                                                                                                  \
         const type *x = (const type *)data + first;                                                                    \
-        type found[WIDTH] = {0};                                                                                       \
-        for (int64_t from = 0; stride == 1 && from < n && !found[0]; from += PIECE)                                    \
-            for (int64_t i = from; i < mx_min(n, from + PIECE); i++)                                                   \
-                found[0] |= all ? (x[i] & mask) == 0 : x[i] & mask;                                                    \
-        for (int64_t i = 0; stride > 1 && i < n; i++) {                                                                \
-            for (int64_t j = 0; j < width; j += 64 / (int64_t)sizeof *x)                                               \
-                __builtin_prefetch(x + (i + 4) * stride + j);                                                          \
-            for (int64_t j = 0; j < width; j++)                                                                        \
-                found[j] |= all ? (x[i * stride + j] & mask) == 0 : x[i * stride + j] & mask;                          \
-        }                                                                                                              \
-        for (int64_t j = 0; j < width; j++)                                                                            \
-            y[j] = (found[j] != 0) != all;                                                                             \
+        all ? name##_as(x, mask, true, n, stride, width, y) : name##_as(x, mask, false, n, stride, width, y);          \
     }
 DEFINE_ANY(any_of_64, uint64_t)
 DEFINE_ANY(any_of_32, uint32_t)

@@ -247,9 +247,9 @@ static void run_pair_staged(const walk *w, const int64_t *from, int64_t to, int6
         const float *b = as_f32(w, 1, from[1] + i * w->step[1], m, room_b);
         bool bf16 = mx_is_bf16(w->out.dtype);
         float *y = bf16 ? room_y : at(w->out, to + i);
-        w->paths->binary(w->f, MX_F32, a, w->step[0], b, w->step[1], y, m, false);
+        w->paths->binary(w->f, MX_F32, a, w->step[0], b, w->step[1], y, m, !bf16 && w->stream);
         if (bf16)
-            w->convert->to_bf16(y, at(w->out, to + i), m, false);
+            w->convert->to_bf16(y, at(w->out, to + i), m, w->stream);
     }
 }
 
@@ -262,21 +262,29 @@ static void run_pair_grad(const walk *w, const int64_t *from, int64_t to, int64_
         for (int k = 0; k < 3; k++)
             in[k] = as_f32(w, k, from[k] + i * w->step[k], m, room[k]);
         bool bf16 = mx_is_bf16(w->out.dtype);
-        float *y = bf16 ? room_y : at(w->out, to + i);
+        void *out = at(w->out, to + i);
+        float *y = bf16 || w->stream ? room_y : out;
         w->paths->binary_grad(w->f, w->by_b, in[0], w->step[0], in[1], w->step[1], in[2], w->step[2], y, m);
         if (bf16)
-            w->convert->to_bf16(y, at(w->out, to + i), m, false);
+            w->convert->to_bf16(y, out, m, w->stream);
+        else if (w->stream)
+            w->convert->copy(y, out, m * (int64_t)sizeof *y, true);
     }
 }
 
 static void run_compare(const walk *w, const int64_t *from, int64_t to, int64_t n)
 {
-    float room_a[BLOCK], room_b[BLOCK];
-    for (int64_t i = 0; i < n; i += BLOCK) {
-        int64_t m = n - i < BLOCK ? n - i : BLOCK;
+    enum { FLAGS = 4 * BLOCK };
+    float room_a[FLAGS], room_b[FLAGS];
+    uint8_t room_y[FLAGS];
+    for (int64_t i = 0; i < n; i += FLAGS) {
+        int64_t m = n - i < FLAGS ? n - i : FLAGS;
         const float *a = as_f32(w, 0, from[0] + i * w->step[0], m, room_a);
         const float *b = as_f32(w, 1, from[1] + i * w->step[1], m, room_b);
-        w->paths->compare((mx_compare)w->op, a, w->step[0], b, w->step[1], (uint8_t *)w->out.data + to + i, m);
+        uint8_t *out = (uint8_t *)w->out.data + to + i, *y = w->stream ? room_y : out;
+        w->paths->compare((mx_compare)w->op, a, w->step[0], b, w->step[1], y, m);
+        if (w->stream)
+            w->convert->copy(y, out, m, true);
     }
 }
 

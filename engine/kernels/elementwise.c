@@ -45,7 +45,7 @@ static void run_staged(const map *m, int n_in, int n_out, int64_t first, int64_t
     float in[3][BLOCK], out[2][BLOCK];
     for (int64_t i = first; i < last; i += BLOCK) {
         int64_t n = last - i < BLOCK ? last - i : BLOCK;
-        map staged = {.paths = m->paths, .f = m->f, .run = m->run};
+        map staged = {.paths = m->paths, .f = m->f, .stream = m->stream, .run = m->run};
         for (int k = 0; k < n_in; k++) {
             staged.in[k] = (mx_array){in[k], MX_F32};
             mx_array source = at(m->in[k], i);
@@ -54,12 +54,14 @@ static void run_staged(const map *m, int n_in, int n_out, int64_t first, int64_t
             else
                 staged.in[k] = source;
         }
-        for (int k = 0; k < n_out; k++)
+        for (int k = 0; k < n_out; k++) {
             staged.out[k] = mx_is_bf16(m->out[k].dtype) ? (mx_array){out[k], MX_F32} : at(m->out[k], i);
+            staged.stream = staged.stream && !mx_is_bf16(m->out[k].dtype);
+        }
         staged.run(&staged, 0, n);
         for (int k = 0; k < n_out; k++)
             if (mx_is_bf16(m->out[k].dtype))
-                m->paths->to_bf16(out[k], at(m->out[k], i).data, n, false);
+                m->paths->to_bf16(out[k], at(m->out[k], i).data, n, m->stream);
     }
 }
 

@@ -4,6 +4,8 @@
 #include "core/pool.h"
 #include "kernels/inline.h"
 
+#include <omp.h>
+
 /* The index as (outer, n, inner) around dim. Element (o, j, i) of it belongs to the line of x that begins at
  * outer_offset(o) + inner_offset(i), whose elements are `step` apart. */
 typedef struct lines {
@@ -60,37 +62,34 @@ typedef struct block {
     int64_t o, first, last, from, to;
 } block;
 
-typedef enum direction { GATHER, SCATTER, ADD } direction;
+typedef enum direction { GATHER, SCATTER } direction;
 
 typedef struct job {
     const mx_gather *g;
     lines l;
     void *x, *y;
-    mx_dtype dtype; /* ADD: of y, and x is double */
 } job;
+
+MX_INLINE void move(const job *j, const direction to, const size_t bytes, int64_t at_x, int64_t at_y)
+{
+    char *x = (char *)j->x + at_x * (int64_t)bytes, *y = (char *)j->y + at_y * (int64_t)bytes;
+    memcpy(to == GATHER ? y : x, to == GATHER ? x : y, bytes);
+}
 
 MX_INLINE void run_as(const job *j, const direction to, const size_t bytes, const block *b)
 {
-    int64_t start = outer_offset(j->g, b->o);
-    for (int64_t k = b->first; k < b->last; k++) {
-        int64_t row = (b->o * j->l.n + k) * j->l.inner;
-        for (int64_t i = b->from; i < b->to; i++) {
-            int64_t at = start + j->g->index[row + i] * j->l.step + inner_offset(j->g, &j->l, i);
-            if (to == ADD)
-                ((double *)j->x)[at] += mx_get_number(j->y, row + i, j->dtype);
-            else if (to == GATHER)
-                memcpy((char *)j->y + (row + i) * (int64_t)bytes, (const char *)j->x + at * (int64_t)bytes, bytes);
-            else
-                memcpy((char *)j->x + at * (int64_t)bytes, (const char *)j->y + (row + i) * (int64_t)bytes, bytes);
-        }
-    }
+    int64_t start = outer_offset(j->g, b->o), step = j->l.step, inner = j->l.inner, row = b->o * j->l.n * inner;
+    const int32_t *index = j->g->index + row;
+    for (int64_t k = b->first; inner == 1 && k < b->last; k++)
+        move(j, to, bytes, start + index[k] * step, row + k);
+    for (int64_t k = b->first; inner > 1 && k < b->last; k++)
+        for (int64_t i = b->from; i < b->to; i++)
+            move(j, to, bytes, start + index[k * inner + i] * step + inner_offset(j->g, &j->l, i), row + k * inner + i);
 }
 
 static void run_block(const job *j, direction to, size_t bytes, const block *b)
 {
-    if (to == ADD)
-        run_as(j, ADD, 8, b);
-    else if (bytes == 8)
+    if (bytes == 8)
         to == GATHER ? run_as(j, GATHER, 8, b) : run_as(j, SCATTER, 8, b);
     else if (to == GATHER)
         bytes == 4 ? run_as(j, GATHER, 4, b) : bytes == 2 ? run_as(j, GATHER, 2, b) : run_as(j, GATHER, 1, b);
@@ -98,10 +97,11 @@ static void run_block(const job *j, direction to, size_t bytes, const block *b)
         bytes == 4 ? run_as(j, SCATTER, 4, b) : bytes == 2 ? run_as(j, SCATTER, 2, b) : run_as(j, SCATTER, 1, b);
 }
 
+enum { COLUMNS = 64, POSITIONS = 4096 };
+
 /* Threads share what they read by position, and what they write by line. */
 static void run(const job *j, direction to, size_t bytes)
 {
-    enum { COLUMNS = 64, POSITIONS = 4096 };
     const lines *l = &j->l;
     int64_t bands = to == GATHER ? 1 : mx_ceil_div(l->inner, COLUMNS), wide = to == GATHER ? l->inner : COLUMNS;
     int64_t long_n = to == GATHER ? 1 + POSITIONS / mx_max(1, l->inner) : mx_max(1, l->n);
@@ -128,18 +128,46 @@ void mx_scatter_run(const mx_gather *g, void *x, const void *y, size_t element_b
     run(&(job){.g = g, .l = lines_of(g), .x = x, .y = (void *)y}, SCATTER, element_bytes);
 }
 
+/* Adds y to the lines of x in columns [from, to) behind dim, by way of sums in f64. */
+MX_INLINE void add_as(const job *j, const block *b, double *sums, const mx_dtype x_dtype, const mx_dtype y_dtype)
+{
+    int64_t start = outer_offset(j->g, b->o), n = j->g->x_size[j->g->dim], width = b->to - b->from;
+    memset(sums, 0, (size_t)(n * width) * sizeof *sums);
+    for (int64_t k = 0; k < j->l.n; k++) {
+        int64_t row = (b->o * j->l.n + k) * j->l.inner + b->from;
+        for (int64_t i = 0; i < width; i++)
+            sums[j->g->index[row + i] * width + i] += mx_get_number(j->y, row + i, y_dtype);
+    }
+    for (int64_t k = 0; k < n; k++)
+        for (int64_t i = 0; i < width; i++) {
+            int64_t at = start + k * j->l.step + inner_offset(j->g, &j->l, b->from + i);
+            mx_set_number(j->x, at, mx_get_number(j->x, at, x_dtype) + sums[k * width + i], x_dtype);
+        }
+}
+
+static void add_block(const job *j, const block *b, double *sums, mx_dtype x, mx_dtype y)
+{
+    if (x == MX_F32 && y == MX_F32)
+        add_as(j, b, sums, MX_F32, MX_F32);
+    else if (x == MX_BF16 && y == MX_BF16)
+        add_as(j, b, sums, MX_BF16, MX_BF16);
+    else
+        add_as(j, b, sums, x, y);
+}
+
 mx_status mx_scatter_add_run(const mx_gather *g, mx_array x, mx_array y)
 {
-    int64_t count = product(g->x_size, 0, g->n_dims), bytes = count * (int64_t)sizeof(double);
+    const job j = {.g = g, .l = lines_of(g), .x = x.data, .y = y.data};
+    int64_t bands = mx_ceil_div(j.l.inner, COLUMNS), room = g->x_size[g->dim] * mx_min(COLUMNS, j.l.inner);
+    bool parallel = j.l.outer * j.l.n * j.l.inner > 16384;
+    int64_t bytes = (parallel ? omp_get_max_threads() : 1) * room * (int64_t)sizeof(double);
     double *sums;
     MX_TRY(mx_pool_alloc(bytes, (void **)&sums));
-#pragma omp parallel for schedule(static) if (count > MX_PARALLEL_FROM)
-    for (int64_t i = 0; i < count; i++)
-        sums[i] = 0;
-    run(&(job){.g = g, .l = lines_of(g), .x = sums, .y = y.data, .dtype = y.dtype}, ADD, 0);
-#pragma omp parallel for schedule(static) if (count > MX_PARALLEL_FROM)
-    for (int64_t i = 0; i < count; i++)
-        mx_set_number(x.data, i, mx_get_number(x.data, i, x.dtype) + sums[i], x.dtype);
+#pragma omp parallel for collapse(2) schedule(static) if (parallel)
+    for (int64_t o = 0; o < j.l.outer; o++)
+        for (int64_t b = 0; b < bands; b++)
+            add_block(&j, &(block){.o = o, .from = b * COLUMNS, .to = mx_min(j.l.inner, (b + 1) * COLUMNS)},
+                      sums + omp_get_thread_num() * room, x.dtype, y.dtype);
     mx_pool_free(sums, bytes);
     return MX_OK;
 }

@@ -3,6 +3,7 @@
 #include "core/element.h"
 #include "core/pool.h"
 #include "kernels/context.h"
+#include "kernels/elementwise.h"
 #include "kernels/inline.h"
 
 #include <math.h>
@@ -39,6 +40,18 @@ typedef struct result {
 static void put(const result *r, int64_t i, double all)
 {
     mx_set_number(r->y.data, i, r->root ? sqrt(all) : r->scale * all, r->y.dtype);
+}
+
+/* The same for n neighbours. */
+static void put_all(const result *r, int64_t i, const float *all, int64_t n)
+{
+    if (r->scale == 1 && !r->root && r->y.dtype == MX_F32)
+        memcpy((float *)r->y.data + i, all, (size_t)n * sizeof *all);
+    else if (r->scale == 1 && !r->root && mx_is_bf16(r->y.dtype))
+        mx_kernels_current()->elementwise->to_bf16(all, (mx_bf16 *)r->y.data + i, n, false);
+    else
+        for (int64_t j = 0; j < n; j++)
+            put(r, i + j, all[j]);
 }
 
 /* ---- rows: inner is 1 ---- */
@@ -101,8 +114,7 @@ static void fold_block(const columns *c, const mx_reduce_paths *paths, int64_t o
     if (c->partial)
         memcpy(c->partial + (o * c->n_blocks + block) * c->e.inner + from, acc, (size_t)width * sizeof *acc);
     else
-        for (int64_t j = 0; j < width; j++)
-            put(c->r, o * c->e.inner + from + j, acc[j]);
+        put_all(c->r, o * c->e.inner + from, acc, width);
 }
 
 static void join_blocks(const columns *c, int64_t o, int64_t piece)
@@ -298,18 +310,73 @@ mx_status mx_sum_squares(mx_array x, int64_t n, mx_array y)
     return fold(MX_FOLD_SQUARES, x, (mx_extent){1, n, 1}, 1.0, false, y);
 }
 
-void mx_reduce_extreme_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx_array dx)
+typedef struct extreme_grad {
+    mx_array x, y, dy, dx;
+    mx_extent e;
+} extreme_grad;
+
+/* Columns [from, from + width) of block o: their elements that are the extreme share its gradient. A single column is a
+ * row of n neighbours. */
+MX_INLINE void share_gradient(const extreme_grad *g, int64_t o, int64_t from, int64_t width, const mx_dtype x_dtype,
+                              const mx_dtype dx_dtype)
 {
+    const void *x = g->x.data;
+    void *dx = g->dx.data;
+    float extreme[WIDTH], share[WIDTH];
+    int32_t ties[WIDTH] = {0};
+    int64_t n = g->e.n, inner = g->e.inner, first = o * n * inner + from, at = o * inner + from;
+    for (int64_t j = 0; j < width; j++)
+        extreme[j] = mx_get_float(g->y.data, at + j, g->y.dtype);
+    const float one = extreme[0];
+    for (int64_t i = 0; inner == 1 && i < n; i++)
+        ties[0] += mx_get_float(x, first + i, x_dtype) == one;
+    for (int64_t i = 0; inner > 1 && i < n; i++)
+        for (int64_t j = 0; j < width; j++)
+            ties[j] += mx_get_float(x, first + i * inner + j, x_dtype) == extreme[j];
+    for (int64_t j = 0; j < width; j++)
+        share[j] = mx_get_float(g->dy.data, at + j, g->dy.dtype) / (float)ties[j];
+    const float part = share[0];
+    for (int64_t i = 0; inner == 1 && i < n; i++)
+        mx_set_float(dx, first + i, mx_get_float(x, first + i, x_dtype) == one ? part : 0, dx_dtype);
+    for (int64_t i = 0; inner > 1 && i < n; i++)
+        for (int64_t j = 0; j < width; j++) {
+            int64_t k = first + i * inner + j;
+            mx_set_float(dx, k, mx_get_float(x, k, x_dtype) == extreme[j] ? share[j] : 0, dx_dtype);
+        }
+}
+
+static void extreme_backward_f64(const extreme_grad *g)
+{
+    const mx_extent e = g->e;
 #pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
     for (int64_t k = 0; k < e.outer * e.inner; k++) {
-        int64_t first = k / e.inner * e.n * e.inner + k % e.inner, ties = 0;
+        const double *x = (const double *)g->x.data + k / e.inner * e.n * e.inner + k % e.inner;
+        double *dx = (double *)g->dx.data + (x - (const double *)g->x.data), ties = 0,
+               y = ((const double *)g->y.data)[k];
         for (int64_t i = 0; i < e.n; i++)
-            ties += mx_get_number(x.data, first + i * e.inner, x.dtype) == mx_get_number(y.data, k, y.dtype);
-        double share = mx_get_number(dy.data, k, dy.dtype) / (double)ties;
-        for (int64_t i = 0; i < e.n; i++) {
-            bool found = mx_get_number(x.data, first + i * e.inner, x.dtype) == mx_get_number(y.data, k, y.dtype);
-            mx_set_number(dx.data, first + i * e.inner, found ? share : 0.0, dx.dtype);
-        }
+            ties += x[i * e.inner] == y;
+        for (int64_t i = 0; i < e.n; i++)
+            dx[i * e.inner] = x[i * e.inner] == y ? mx_get_number(g->dy.data, k, g->dy.dtype) / ties : 0;
+    }
+}
+
+void mx_reduce_extreme_backward(mx_array x, mx_array y, mx_array dy, mx_extent e, mx_array dx)
+{
+    const extreme_grad g = {x, y, dy, dx, e};
+    int64_t bands = mx_ceil_div(e.inner, WIDTH);
+    if (x.dtype == MX_F64) {
+        extreme_backward_f64(&g);
+        return;
+    }
+#pragma omp parallel for schedule(static) if (e.outer * e.n * e.inner >= MX_PARALLEL_FROM)
+    for (int64_t k = 0; k < e.outer * bands; k++) {
+        int64_t o = k / bands, from = k % bands * WIDTH, width = mx_min(WIDTH, e.inner - from);
+        if (x.dtype == MX_F32 && dx.dtype == MX_F32)
+            share_gradient(&g, o, from, width, MX_F32, MX_F32);
+        else if (x.dtype == MX_BF16 && dx.dtype == MX_BF16)
+            share_gradient(&g, o, from, width, MX_BF16, MX_BF16);
+        else
+            share_gradient(&g, o, from, width, x.dtype, dx.dtype);
     }
 }
 

@@ -8,8 +8,23 @@
 
 enum { PIECE_BYTES = 65536, PARALLEL_FROM = 65536 };
 
+/* Runs of one element, which neighbour others in at most one of the arrays. */
+MX_INLINE void copy_elements(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t runs,
+                             const size_t bytes)
+{
+#pragma omp parallel for schedule(static) if (runs * (int64_t)bytes > PARALLEL_FROM)
+    for (int64_t r = 0; r < runs; r++)
+        memcpy(to + r * to_step, from + r * from_step, bytes);
+}
+
 void mx_copy_runs(void *to, int64_t to_step, const void *from, int64_t from_step, int64_t runs, int64_t bytes)
 {
+    if (bytes == 2 || bytes == 4 || bytes == 8) {
+        bytes == 2   ? copy_elements(to, to_step, from, from_step, runs, 2)
+        : bytes == 4 ? copy_elements(to, to_step, from, from_step, runs, 4)
+                     : copy_elements(to, to_step, from, from_step, runs, 8);
+        return;
+    }
     int64_t pieces = (bytes + PIECE_BYTES - 1) / PIECE_BYTES;
     bool stream = mx_should_stream(2 * runs * bytes);
     const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
@@ -109,7 +124,8 @@ static void copy_run(char *to, const char *from, int64_t step, int64_t n, size_t
     }
     for (int64_t i = 0; i < n; i += block) {
         int64_t m = mx_min(block, n - i);
-        copy_steps(stream ? room : to, from + i * step * bytes, step, m, element_bytes);
+        if (step != 0 || i == 0)
+            copy_steps(stream ? room : to, from + i * step * bytes, step, m, element_bytes);
         if (stream)
             paths->copy(room, to + i * bytes, m * bytes, true);
     }
@@ -167,16 +183,37 @@ static int64_t next_of(const strided *r, int64_t offset, int64_t place[MX_STRIDE
     return offset;
 }
 
+/* n copies of each of `runs` elements that are `step` bytes apart, 16 bytes at a time. */
+MX_INLINE void repeat_each(char *to, const char *from, int64_t step, int64_t runs, int64_t n, const size_t bytes)
+{
+    for (int64_t r = 0; r < runs; r++, from += step) {
+        uint64_t one = 0, many[2];
+        int64_t i = 0;
+        memcpy(&one, from, bytes);
+        many[0] = many[1] = one * (bytes == 2 ? 0x0001000100010001u : 0x0000000100000001u);
+        for (; i + 16 / (int64_t)bytes <= n; i += 16 / (int64_t)bytes, to += 16)
+            memcpy(to, many, 16);
+        for (; i < n; i++, to += bytes)
+            memcpy(to, &one, bytes);
+    }
+}
+
 /* Runs i to before `end`, of at most 8,192 bytes together. */
 static void copy_short_runs(const strided *r, char *to, const char *from, int64_t i, int64_t end)
 {
     char room[8192], *at = r->stream ? room : to + i * r->n[r->last] * r->bytes;
     int64_t place[MX_STRIDED_DIMS], offset = start_of(r, i, place), bytes = r->n[r->last] * r->bytes;
-    for (int64_t k = i; k < end; k++, at += bytes, offset = next_of(r, offset, place))
-        if (r->s[r->last] == 1)
-            memcpy(at, from + offset * r->bytes, (size_t)bytes);
-        else
-            copy_steps(at, from + offset * r->bytes, r->s[r->last], r->n[r->last], (size_t)r->bytes);
+    if (r->s[r->last] == 0 && r->last == 1 && (r->bytes == 4 || r->bytes == 2)) {
+        from += offset * r->bytes;
+        r->bytes == 4 ? repeat_each(at, from, r->s[0] * 4, end - i, r->n[1], 4)
+                      : repeat_each(at, from, r->s[0] * 2, end - i, r->n[1], 2);
+    } else {
+        for (int64_t k = i; k < end; k++, at += bytes, offset = next_of(r, offset, place))
+            if (r->s[r->last] == 1)
+                memcpy(at, from + offset * r->bytes, (size_t)bytes);
+            else
+                copy_steps(at, from + offset * r->bytes, r->s[r->last], r->n[r->last], (size_t)r->bytes);
+    }
     if (r->stream)
         mx_kernels_current()->elementwise->copy(room, to + i * bytes, (end - i) * bytes, true);
 }

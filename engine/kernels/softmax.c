@@ -8,12 +8,13 @@
 #include <omp.h>
 #include <string.h>
 
-/* Stores go past the caches where these could not keep the tensors, if all runs of `bytes` start at cache lines. */
-static bool should_stream(const mx_softmax *s, const void *out, const void *const in[2], int64_t bytes)
+/* Stores go past the caches where these could not keep the tensors; those of columns only if all their runs of `bytes`
+ * start at cache lines. */
+static bool should_stream(const mx_softmax *s, const void *out, const void *const in[2])
 {
-    int64_t tensor = s->rows * s->width * (int64_t)mx_dtype_bytes(s->dtype);
-    return bytes % 64 == 0 && (uintptr_t)out % 64 == 0 && out != in[0] && out != in[1] &&
-           mx_should_stream((in[1] ? 3 : 2) * tensor);
+    int64_t size = (int64_t)mx_dtype_bytes(s->dtype), tensor = s->rows * s->width * size;
+    bool aligned = s->inner == 1 || (s->inner * size % 64 == 0 && (uintptr_t)out % 64 == 0);
+    return aligned && out != in[0] && out != in[1] && mx_should_stream((in[1] ? 3 : 2) * tensor);
 }
 
 typedef void row_path(const mx_softmax *s, int64_t first, int64_t last, bool stream);
@@ -82,13 +83,12 @@ static void run_columns(const mx_softmax *s, column_path *path, bool stream)
 
 static void run(const mx_softmax *s, const void *out, const void *const in[2], row_path *rows, column_path *columns)
 {
-    int64_t bytes = (int64_t)mx_dtype_bytes(s->dtype);
     if (s->width == 0)
         return;
     if (s->inner > 1)
-        run_columns(s, columns, should_stream(s, out, in, s->inner * bytes));
+        run_columns(s, columns, should_stream(s, out, in));
     else
-        run_rows(s, rows, should_stream(s, out, in, s->width * bytes));
+        run_rows(s, rows, should_stream(s, out, in));
 }
 
 void mx_softmax_forward(const mx_softmax *s)

@@ -24,7 +24,7 @@ void mx_softmax_forward(const mx_softmax *s);
 /* softmax: dx = y (dy - sum of y dy); log: dx = dy - e^y sum of dy. dx may be dy. */
 void mx_softmax_backward(const mx_softmax *s);
 
-/* The loops for one instruction set, on one thread. stream: write past the caches; what is written together starts at
+/* The loops for one instruction set, on one thread. stream: write past the caches; runs of columns then start at
  * cache lines. */
 typedef struct mx_softmax_paths {
     /* Rows (inner is 1) `first` to before `last`. */

@@ -14,7 +14,10 @@
 typedef uint64_t item;
 
 enum {
-    RADIX = 256,
+    RADIX = 256,       /* values of a digit, */
+    WIDE_RADIX = 2048, /* or, in lines of middle length, which then take a pass less */
+    WIDE_FROM = 2048,
+    WIDE_TO = 1 << 17,
     PARTS = 16,           /* a long line is split into so many parts, for threads */
     PARTS_FROM = 1 << 16, /* the length of a long line */
     SHORT = 32,           /* up to this length, insertion is faster */
@@ -29,8 +32,9 @@ typedef struct job {
     bool descending;
     void *values;
     int32_t *ids;
-    bool wide;  /* elements of 8 bytes: two keys, which are sorted one after the other */
-    int digits; /* bytes of a key */
+    bool wide;    /* elements of 8 bytes: two keys, which are sorted one after the other */
+    int digits;   /* bytes of a key */
+    size_t bytes; /* of an element */
 } job;
 
 /* ---- keys: unsigned integers in the order of the values ---- */
@@ -89,11 +93,11 @@ MX_INLINE item item_of(const void *x, int64_t first, int64_t i, int64_t step, co
 
 #define LOAD_CASE(name)                                                                                                \
     case name:                                                                                                         \
-        for (int64_t i = from; i < to; i++)                                                                            \
+        for (int64_t i = 0; i < j->e.n; i++)                                                                           \
             items[i] = item_of(j->x.data, first, i, j->e.inner, name, j->descending);                                  \
         break;
 
-static void load_items(const job *j, int64_t first, int64_t from, int64_t to, item *items)
+static void load_items(const job *j, int64_t first, item *items)
 {
     switch (j->x.dtype) {
         LOAD_CASE(MX_F32)
@@ -123,67 +127,184 @@ static void part_of(int64_t n, int parts, int p, int64_t *first, int64_t *last)
     *last = n * (p + 1) / parts;
 }
 
-/* The bits in which one of the items differs from the first. */
-static uint64_t differing_bits(const item *items, int64_t n, int parts)
+/* A pass of a sort by one digit: from items or, with `from` NULL, from the elements of x at `first`; to items or, with
+ * `into` NULL, to the results at `to`. */
+typedef struct pass {
+    const job *j;
+    int64_t first, to;
+    const item *from;
+    item *into;
+    int shift; /* of the digit in an item */
+    uint32_t radix;
+    int parts;
+} pass;
+
+MX_INLINE void store_result(const job *j, int64_t first, int64_t to, uint32_t id)
 {
-    uint64_t differ = 0;
-#pragma omp parallel for schedule(static) reduction(| : differ) if (parts > 1)
-    for (int p = 0; p < parts; p++) {
-        int64_t first, last;
-        part_of(n, parts, p, &first, &last);
-        for (int64_t i = first; i < last; i++)
-            differ |= items[i] ^ items[0];
-    }
-    return differ;
+    const size_t bytes = j->bytes;
+    int64_t from = first + id * j->e.inner;
+    if (j->ids)
+        j->ids[to] = (int32_t)id;
+    if (!j->values)
+        return;
+    if (bytes == 8)
+        ((uint64_t *)j->values)[to] = ((const uint64_t *)j->x.data)[from];
+    else if (bytes == 4)
+        ((uint32_t *)j->values)[to] = ((const uint32_t *)j->x.data)[from];
+    else if (bytes == 2)
+        ((uint16_t *)j->values)[to] = ((const uint16_t *)j->x.data)[from];
+    else
+        ((uint8_t *)j->values)[to] = ((const uint8_t *)j->x.data)[from];
 }
 
-/* Sorts by the byte at `shift`, from a to b. */
-static void radix_pass(const item *a, item *b, int64_t n, int shift, int parts)
+/* Element i of what a pass reads. */
+typedef struct source {
+    const item *items;
+    const char *x;
+    int64_t step;
+    bool descending;
+} source;
+
+static source source_of(const pass *p)
 {
-    uint32_t count[PARTS][RADIX];
-#pragma omp parallel for schedule(static) if (parts > 1)
-    for (int p = 0; p < parts; p++) {
+    const job *j = p->j;
+    return (source){p->from, (const char *)j->x.data + p->first * (int64_t)mx_dtype_bytes(j->x.dtype), j->e.inner,
+                    j->descending};
+}
+
+MX_INLINE item get(const source *s, int64_t i, const bool items, const mx_dtype dtype)
+{
+    return items ? s->items[i] : item_of(s->x, 0, i, s->step, dtype, s->descending);
+}
+
+MX_INLINE void count_part(const pass *p, int64_t i, int64_t last, uint32_t *count, const bool items,
+                          const mx_dtype dtype)
+{
+    const source s = source_of(p);
+    const uint32_t shift = (uint32_t)p->shift, mask = p->radix - 1;
+    for (; i < last; i++)
+        count[get(&s, i, items, dtype) >> shift & mask]++;
+}
+
+MX_INLINE void move_part(const pass *p, int64_t i, int64_t last, uint32_t *next, const bool items, const mx_dtype dtype)
+{
+    const source s = source_of(p);
+    const job j = *p->j;
+    const uint32_t shift = (uint32_t)p->shift, mask = p->radix - 1;
+    const int64_t first = p->first, to = p->to;
+    item *into = p->into;
+    for (; into && i < last; i++) {
+        item one = get(&s, i, items, dtype);
+        into[next[one >> shift & mask]++] = one;
+    }
+    for (; i < last; i++) {
+        item one = get(&s, i, items, dtype);
+        store_result(&j, first, to + next[one >> shift & mask]++ * j.e.inner, (uint32_t)one);
+    }
+}
+
+/* Calls `function` with the source as a constant. */
+#define OF_SOURCE(function, p, ...)                                                                                    \
+    switch ((p)->from ? MX_DTYPES : (p)->j->x.dtype) {                                                                 \
+    case MX_F32:                                                                                                       \
+        function(p, __VA_ARGS__, false, MX_F32);                                                                       \
+        break;                                                                                                         \
+    case MX_BF16:                                                                                                      \
+        function(p, __VA_ARGS__, false, MX_BF16);                                                                      \
+        break;                                                                                                         \
+    case MX_I32:                                                                                                       \
+        function(p, __VA_ARGS__, false, MX_I32);                                                                       \
+        break;                                                                                                         \
+    case MX_I8:                                                                                                        \
+        function(p, __VA_ARGS__, false, MX_I8);                                                                        \
+        break;                                                                                                         \
+    case MX_U8:                                                                                                        \
+        function(p, __VA_ARGS__, false, MX_U8);                                                                        \
+        break;                                                                                                         \
+    default:                                                                                                           \
+        function(p, __VA_ARGS__, true, MX_U8);                                                                         \
+    }
+
+static void radix_pass(const pass *p)
+{
+    uint32_t count[PARTS][WIDE_RADIX];
+    int64_t n = p->j->e.n;
+#pragma omp parallel for schedule(static) if (p->parts > 1)
+    for (int k = 0; k < p->parts; k++) {
         int64_t first, last;
-        part_of(n, parts, p, &first, &last);
-        memset(count[p], 0, sizeof count[p]);
-        for (int64_t i = first; i < last; i++)
-            count[p][a[i] >> shift & (RADIX - 1)]++;
+        part_of(n, p->parts, k, &first, &last);
+        memset(count[k], 0, p->radix * sizeof **count);
+        OF_SOURCE(count_part, p, first, last, count[k])
     }
     uint32_t next = 0;
-    for (int digit = 0; digit < RADIX; digit++)
-        for (int p = 0; p < parts; p++) {
-            uint32_t own = count[p][digit];
-            count[p][digit] = next;
+    for (uint32_t digit = 0; digit < p->radix; digit++)
+        for (int k = 0; k < p->parts; k++) {
+            uint32_t own = count[k][digit];
+            count[k][digit] = next;
             next += own;
         }
-#pragma omp parallel for schedule(static) if (parts > 1)
-    for (int p = 0; p < parts; p++) {
+#pragma omp parallel for schedule(static) if (p->parts > 1)
+    for (int k = 0; k < p->parts; k++) {
         int64_t first, last;
-        part_of(n, parts, p, &first, &last);
-        for (int64_t i = first; i < last; i++)
-            b[count[p][a[i] >> shift & (RADIX - 1)]++] = a[i];
+        part_of(n, p->parts, k, &first, &last);
+        OF_SOURCE(move_part, p, first, last, count[k])
     }
 }
 
-/* Sorts the line's items, which are in items[0 .. n), with scratch memory up to items[2 n]; returns where they are. */
-static item *sort_items(item *items, int64_t n, int digits, int parts)
+MX_INLINE void collect_bits(const pass *p, int64_t i, int64_t last, uint64_t *differ, const bool items,
+                            const mx_dtype dtype)
 {
-    if (n <= SHORT) {
-        for (int64_t i = 1; i < n; i++)
-            insert(items, i, items[i]);
-        return items;
+    const source s = source_of(p);
+    const item first = get(&s, 0, items, dtype);
+    uint64_t all = 0;
+    for (; i < last; i++)
+        all |= first ^ get(&s, i, items, dtype);
+    *differ |= all;
+}
+
+/* The bits in which one of the elements differs from the first. */
+static uint64_t differing_bits(const pass *p)
+{
+    uint64_t all = 0;
+#pragma omp parallel for schedule(static) reduction(| : all) if (p->parts > 1)
+    for (int k = 0; k < p->parts; k++) {
+        int64_t first, last;
+        uint64_t differ = 0;
+        part_of(p->j->e.n, p->parts, k, &first, &last);
+        OF_SOURCE(collect_bits, p, first, last, &differ)
+        all |= differ;
     }
-    item *a = items, *b = items + n;
-    uint64_t differ = differing_bits(items, n, parts);
-    for (int shift = 32; shift < 32 + 8 * digits; shift += 8) {
-        item *other = a;
-        if ((differ >> shift & (RADIX - 1)) == 0)
-            continue;
-        radix_pass(a, b, n, shift, parts);
+    return all;
+}
+
+/* Sorts by the digits that differ, from the elements or items that `p` begins with to the results or, with `as_items`,
+ * to items, which are returned; between them, they are in a and b in turn. */
+static item *radix_sort(pass p, item *a, item *b, bool as_items)
+{
+    int64_t n = p.j->e.n;
+    int bits = p.j->digits == 4 && n >= WIDE_FROM && n <= WIDE_TO ? 11 : 8, passes = 0, shifts[4];
+    uint64_t differ = differing_bits(&p);
+    p.radix = bits == 11 ? WIDE_RADIX : RADIX;
+    for (int shift = 32; shift < 32 + 8 * p.j->digits; shift += bits)
+        if (differ >> shift & (p.radix - 1))
+            shifts[passes++] = shift;
+    if (passes == 0)
+        shifts[passes++] = 32;
+    for (int k = 0; k < passes; k++) {
+        p.shift = shifts[k];
+        p.into = k + 1 < passes || as_items ? a : NULL;
+        radix_pass(&p);
+        p.from = a;
         a = b;
-        b = other;
+        b = (item *)p.from;
     }
-    return a;
+    return (item *)p.from;
+}
+
+static void insertion_sort(item *items, int64_t n)
+{
+    for (int64_t i = 1; i < n; i++)
+        insert(items, i, items[i]);
 }
 
 /* Sorts a line of elements of 8 bytes from `first` on, by the lower half of their keys and then by the upper one; ties
@@ -198,7 +319,10 @@ static item *sort_wide(const job *j, int64_t first, item *items, int parts)
     for (int half = 0; half < 2; half++) {
         for (int64_t i = 0; i < n; i++)
             items[i] = wide_key_of(j, first + ids[i] * j->e.inner) >> 32 * half << 32 | (uint64_t)i;
-        sorted = sort_items(items, n, j->digits, parts);
+        if (n <= SHORT)
+            insertion_sort(items, n);
+        else
+            sorted = radix_sort((pass){.j = j, .from = items, .parts = parts}, items + n, items, true);
         for (int64_t i = 0; i < n; i++)
             sorted[i] = ids[(uint32_t)sorted[i]];
         for (int64_t i = 0; i < n; i++)
@@ -214,41 +338,34 @@ static int64_t line_start(const job *j, int64_t line)
     return line / j->e.inner * j->e.n * j->e.inner + line % j->e.inner;
 }
 
+/* The place of the first result of a line. */
+static int64_t result_start(const job *j, int64_t line)
+{
+    return line / j->e.inner * j->k * j->e.inner + line % j->e.inner;
+}
+
 /* Writes the first k items of a line and their values. */
 static void store_line(const job *j, int64_t line, const item *items)
 {
-    int64_t from = line_start(j, line), step = j->e.inner;
-    int64_t to = line / j->e.inner * j->k * j->e.inner + line % j->e.inner;
-    size_t bytes = mx_dtype_bytes(j->x.dtype);
-    for (int64_t i = 0; i < j->k; i++) {
-        uint32_t id = (uint32_t)items[i];
-        if (j->ids)
-            j->ids[to + i * step] = (int32_t)id;
-        if (j->values && bytes == 8)
-            ((uint64_t *)j->values)[to + i * step] = ((const uint64_t *)j->x.data)[from + id * step];
-        else if (j->values && bytes == 4)
-            ((uint32_t *)j->values)[to + i * step] = ((const uint32_t *)j->x.data)[from + id * step];
-        else if (j->values && bytes == 2)
-            ((uint16_t *)j->values)[to + i * step] = ((const uint16_t *)j->x.data)[from + id * step];
-        else if (j->values)
-            ((uint8_t *)j->values)[to + i * step] = ((const uint8_t *)j->x.data)[from + id * step];
-    }
+    for (int64_t i = 0; i < j->k; i++)
+        store_result(j, line_start(j, line), result_start(j, line) + i * j->e.inner, (uint32_t)items[i]);
 }
 
 static void sort_line(const job *j, int64_t line, item *items, int parts)
 {
-    int64_t first = line_start(j, line);
+    int64_t first = line_start(j, line), n = j->e.n;
     if (j->wide) {
         store_line(j, line, sort_wide(j, first, items, parts));
-        return;
+    } else if (n <= SHORT) {
+        load_items(j, first, items);
+        insertion_sort(items, n);
+        store_line(j, line, items);
+    } else {
+        pass p = {.j = j, .first = first, .to = result_start(j, line), .parts = parts};
+        const item *sorted = radix_sort(p, items, items + n, j->k < n);
+        if (j->k < n)
+            store_line(j, line, sorted);
     }
-#pragma omp parallel for schedule(static) if (parts > 1)
-    for (int p = 0; p < parts; p++) {
-        int64_t from, to;
-        part_of(j->e.n, parts, p, &from, &to);
-        load_items(j, first, from, to, items);
-    }
-    store_line(j, line, sort_items(items, j->e.n, j->digits, parts));
 }
 
 /* The next element of a line, from `i` on, that may be among the best k: one beyond `bound` or, of integers, one that
@@ -331,9 +448,10 @@ static mx_status run(job *j)
 {
     int64_t lines = j->e.outer * j->e.inner, n = j->e.n;
     int threads = omp_get_max_threads();
-    j->wide = mx_dtype_bytes(j->x.dtype) == 8;
+    j->bytes = mx_dtype_bytes(j->x.dtype);
+    j->wide = j->bytes == 8;
     bool selects = j->k <= LIST && 4 * j->k <= n && !j->wide, alone = !selects && lines < threads && n >= PARTS_FROM;
-    j->digits = j->wide ? 4 : (int)mx_dtype_bytes(j->x.dtype);
+    j->digits = j->wide ? 4 : (int)j->bytes;
     if (lines * j->k == 0)
         return MX_OK;
     if (alone || lines * n < MX_PARALLEL_FROM / 4)

@@ -82,6 +82,52 @@ function TestParts.test_sorting_of_8_bytes()
     assert(step)
 end
 
+--- Short lines, lines sorted by digits of 11 bits and of 8, and one that threads share.
+function TestParts.test_sorted_lines_are_in_order_and_stable()
+    local step <close> = mx.step()
+    local cases = { { "f32", 33 }, { "f32", 3000 }, { "i32", 140000 }, { "bf16", 3000 }, { "u8", 70000 }, { "i8", 70 } }
+    for _, case in ipairs(cases) do
+        local dtype, n = table.unpack(case)
+        local x = (mx.randn { shape = { n }, seed = n } * 50):to(dtype)
+        for _, descending in ipairs { false, true } do
+            local sorted, ids = mx.sort(x, { descending = descending })
+            lu.assertTrue(compare.identical(mx.gather(x, ids, { dim = 1 }), sorted))
+            local sum, last, at = 0, sorted:get(1), -1
+            sorted, ids = sorted:totable(), ids:totable()
+            for i, value in ipairs(sorted) do
+                local after = descending and value < last or not descending and value > last
+                if not (after or (value == last and ids[i] > at)) then
+                    lu.fail(("%s, %d: value %d is %g after %g"):format(dtype, n, i, value, last))
+                end
+                sum, last, at = sum + ids[i], value, ids[i]
+            end
+            lu.assertEquals(sum, n * (n - 1) // 2, "each id once")
+        end
+    end
+    assert(step)
+end
+
+--- An index of fewer lines and columns than x, of which some are done together.
+function TestParts.test_scatter_add_to_many_columns()
+    local step <close> = mx.step()
+    for dim = 1, 2 do
+        local ids = mx.randint({ 60, 120 }, { high = 60, seed = 2 })
+        local y = mx.round(mx.randn { shape = { 60, 120 }, seed = 5 } * 4)
+        for _, dtype in ipairs { "f32", "bf16" } do
+            local sums = mx.scatter_add(mx.ones({ 70, 130 }):to(dtype), ids, y:to(dtype), { dim = dim }):totable()
+            local expected, at, add = mx.ones({ 70, 130 }):totable(), ids:totable(), y:totable()
+            for i = 1, 60 do
+                for j = 1, 120 do
+                    local r, c = dim == 1 and at[i][j] + 1 or i, dim == 2 and at[i][j] + 1 or j
+                    expected[r][c] = expected[r][c] + add[i][j]
+                end
+            end
+            lu.assertEquals(sums, expected)
+        end
+    end
+    assert(step)
+end
+
 --- Long lines are first searched for a number that at least k elements are beyond: the result is that of sorting.
 function TestParts.test_topk_of_long_lines_are_the_first_of_the_sorted_line()
     local step <close> = mx.step()

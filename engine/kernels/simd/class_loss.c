@@ -2,6 +2,7 @@
 #include "kernels/simd/rows.h"
 #include "kernels/simd/vmath.h"
 
+#include <float.h>
 #include <math.h>
 
 /* VL values from i on, `left` of them there. */
@@ -17,42 +18,49 @@ MX_INLINE vf weight_at(const float *weight, int64_t i, int64_t left)
     return left == VL ? vf_load(weight + i) : vf_load_part(weight + i, left);
 }
 
-MX_INLINE float lse_as(const void *x, const bool bf16, int64_t n, const float *weight, float *weighted)
+MX_INLINE float weighted_as(const void *x, const bool bf16, int64_t n, const float *weight)
 {
-    const vf low = vf_set1(-INFINITY);
-    vf largest[2] = {low, low}, total = vf_zero(), sum[2] = {vf_zero(), vf_zero()};
+    vf total[2] = {vf_zero(), vf_zero()};
     for (int64_t i = 0, u = 0; i < n; i += VL, u ^= 1) {
         int64_t left = lanes_left(n, i);
-        vf one = load(x, i, left, bf16);
-        largest[u] = vf_max(left == VL ? one : vf_select(vm_first(left), one, low), largest[u]);
-        if (weighted)
-            total = vf_fma(weight_at(weight, i, left), one, total);
+        total[u] = vf_fma(weight_at(weight, i, left), load(x, i, left, bf16), total[u]);
     }
-    float top = vf_hmax(vf_max(largest[0], largest[1]));
-    vf shift = vf_set1(top);
-    for (int64_t i = 0, u = 0; i < n; i += VL, u ^= 1) {
-        int64_t left = lanes_left(n, i);
-        vf e = vf_exp(load(x, i, left, bf16) - shift);
-        sum[u] = sum[u] + (left == VL ? e : vf_select(vm_first(left), e, vf_zero()));
-    }
-    if (weighted)
-        *weighted = vf_sum(total);
-    return top + logf(vf_sum(sum[0] + sum[1]));
+    return vf_sum(total[0] + total[1]);
 }
 
+/* NaN where an x is infinite or NaN. */
 static float lse(const void *x, mx_dtype dtype, int64_t n, const float *weight, float *weighted)
 {
-    return mx_is_bf16(dtype) ? lse_as(x, true, n, weight, weighted) : lse_as(x, false, n, weight, weighted);
+    float center = -FLT_MAX, sum = 0;
+    MX_SIMD_NAME(mx_reduce).row_exps((mx_array){(void *)x, dtype}, n, &center, &sum);
+    if (weighted)
+        *weighted = mx_is_bf16(dtype) ? weighted_as(x, true, n, weight) : weighted_as(x, false, n, weight);
+    return isfinite(sum) ? center + logf(sum) : NAN;
+}
+
+MX_INLINE vf term(vf x, vf shift, vf factor, vf spread, const bool bf16)
+{
+    vf d = x - shift;
+    return vf_fma(bf16 ? vf_exp2_fast(d * vf_set1(LOG2E)) : vf_exp(d), factor, spread);
 }
 
 MX_INLINE void grad_as(const void *x, const bool bf16, int64_t n, float row_lse, float factor, const float *weight,
                        float spread, void *dx)
 {
     vf shift = vf_set1(row_lse), f = vf_set1(factor), s = vf_set1(-spread);
-    for (int64_t i = 0; i < n; i += VL) {
+    int64_t i = 0;
+    for (; !weight && i + 4 * VL <= n; i += 4 * VL) {
+        vf v[4];
+        row_get(x, i, v, bf16);
+        row_get(x, i + 2 * VL, v + 2, bf16);
+        for (int u = 0; u < 4; u++)
+            v[u] = term(v[u], shift, f, s, bf16);
+        row_put(dx, i, v, bf16, false);
+        row_put(dx, i + 2 * VL, v + 2, bf16, false);
+    }
+    for (; i < n; i += VL) {
         int64_t left = lanes_left(n, i);
-        vf d = vf_exp(load(x, i, left, bf16) - shift) * f;
-        d = vf_fma(s, weight_at(weight, i, left), d);
+        vf d = term(load(x, i, left, bf16), shift, f, s * weight_at(weight, i, left), bf16);
         if (left == VL)
             row_store(dx, i, d, bf16);
         else

@@ -292,19 +292,59 @@ static float sum(mx_pair f, mx_dtype dtype, const void *a, const void *b, int64_
 
 /* ---- comparisons ---- */
 
-MX_INLINE void compare_as(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n)
+MX_INLINE vm holds(mx_compare op, vf a, vf b)
 {
-    for (int64_t i = 0; i < n; i++) {
-        float p = a[i * a_step], q = b[i * b_step];
-        y[i] = op == MX_EQ       ? p == q
-               : op == MX_NE     ? p != q
-               : op == MX_LT     ? p < q
-               : op == MX_FINITE ? __builtin_fabsf(p) <= 3.40282347e38f
-                                 : p <= q;
+    switch (op) {
+    case MX_EQ:
+#if MX_SIMD_512
+        return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ);
+#else
+        return _mm256_cmp_ps(a, b, _CMP_EQ_OQ);
+#endif
+    case MX_NE:
+        return vf_not_equal(a, b);
+    case MX_LT:
+        return vf_gt(b, a);
+    case MX_FINITE:
+        return vf_ge(vf_set1(3.40282347e38f), vf_abs(a));
+    default:
+        return vf_ge(b, a);
     }
 }
 
-/* With constant steps the compiler makes vectors of it. */
+/* 4 VL bytes: 1 where a lane is set, else 0. */
+MX_INLINE void store_flags(uint8_t *y, const vm m[4])
+{
+#if MX_SIMD_512
+    uint64_t all = m[0] | (uint64_t)m[1] << 16 | (uint64_t)m[2] << 32 | (uint64_t)m[3] << 48;
+    _mm512_storeu_si512(y, _mm512_maskz_set1_epi8(all, 1));
+#else
+    __m256i low = _mm256_packs_epi32(vf_bits(m[0]), vf_bits(m[1])),
+            high = _mm256_packs_epi32(vf_bits(m[2]), vf_bits(m[3]));
+    __m256i bytes = _mm256_and_si256(_mm256_packs_epi16(low, high), _mm256_set1_epi8(1));
+    _mm256_storeu_si256((__m256i *)y, _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+#endif
+}
+
+MX_INLINE void compare_as(mx_compare op, const float *a, const int a_step, const float *b, const int b_step, uint8_t *y,
+                          int64_t n)
+{
+    int64_t i = 0;
+    for (; i + 4 * VL <= n; i += 4 * VL) {
+        vm m[4];
+        if (a_step)
+            prefetch_ahead(a + i, 16 * VL);
+        if (b_step)
+            prefetch_ahead(b + i, 16 * VL);
+        for (int u = 0; u < 4; u++)
+            m[u] = holds(op, a_step ? vf_load(a + i + u * VL) : vf_set1(*a),
+                         b_step ? vf_load(b + i + u * VL) : vf_set1(*b));
+        store_flags(y + i, m);
+    }
+    for (; i < n; i++)
+        y[i] = vm_any(holds(op, vf_set1(a[i * a_step]), vf_set1(b[i * b_step])));
+}
+
 MX_INLINE void compare_steps(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y,
                              int64_t n)
 {
@@ -312,8 +352,10 @@ MX_INLINE void compare_steps(mx_compare op, const float *a, int a_step, const fl
         compare_as(op, a, 1, b, 1, y, n);
     else if (a_step)
         compare_as(op, a, 1, b, 0, y, n);
+    else if (b_step)
+        compare_as(op, a, 0, b, 1, y, n);
     else
-        compare_as(op, a, 0, b, b_step, y, n);
+        compare_as(op, a, 0, b, 0, y, n);
 }
 
 static void compare(mx_compare op, const float *a, int a_step, const float *b, int b_step, uint8_t *y, int64_t n)

@@ -4,9 +4,10 @@
 #include "kernels/simd/rows.h"
 #include "kernels/simd/vmath.h"
 
+#include <float.h>
 #include <math.h>
 
-/* e^d, d <= 0 or NaN; where rows are bf16, to a hundredth of its rounding. */
+/* e^d, d <= 4 or NaN; where rows are bf16, to a hundredth of its rounding. */
 MX_INLINE vf row_exp(vf d, const bool bf16)
 {
     if (bf16)
@@ -32,8 +33,15 @@ MX_INLINE float row_max(const void *x, int64_t width, const bool bf16)
     return vf_hmax(vf_max(vf_max(largest[0], largest[1]), vf_max(largest[2], largest[3])));
 }
 
-/* Exponentials of a row's first values that are kept from the sum on; wider rows calculate the others twice. */
+/* The widest row whose exponentials are kept from the sum on. */
 enum { KEPT = 8192 };
+
+/* The values before the first place of a row of the result that a cache line may be streamed to. */
+MX_INLINE int64_t row_head(const void *y, int64_t width, const bool bf16, const bool stream)
+{
+    int64_t head = (int64_t)((64 - (uintptr_t)y % 64) % 64) / (bf16 ? 2 : 4);
+    return !stream ? 0 : head < width ? head : width;
+}
 
 /* The longest pass asks for the next row. */
 MX_INLINE float row_sum_exp(const void *x, int64_t width, vf largest, float *kept, const bool log, const bool bf16)
@@ -48,7 +56,7 @@ MX_INLINE float row_sum_exp(const void *x, int64_t width, vf largest, float *kep
         for (int u = 0; u < 4; u++) {
             v[u] = row_exp(v[u] - largest, bf16);
             sum[u] = sum[u] + v[u];
-            if (!log && i < KEPT)
+            if (!log)
                 vf_store(kept + i + u * VL, v[u]);
         }
     }
@@ -66,6 +74,17 @@ MX_INLINE vf row_value(vf d, vf k, const bool log, const bool bf16)
     return row_exp(d, bf16) * k;
 }
 
+MX_INLINE void part_values(const void *x, void *y, int64_t i, int64_t end, vf largest, vf k, const bool log,
+                           const bool bf16)
+{
+    for (; i < end; i += VL) {
+        int64_t n = lanes_left(end, i);
+        row_store_part(y, i, row_value(row_load_part(x, i, n, bf16) - largest, k, log, bf16), n, bf16);
+    }
+}
+
+/* Rows of which few exponentials are kept are read twice, not three times: for a number near the largest and the sum of
+ * exponentials, and for the results. */
 MX_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, const bool log, const bool bf16,
                             const bool stream)
 {
@@ -73,11 +92,20 @@ MX_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, co
     for (int64_t r = first; r < last; r++) {
         const void *x = row_of(s->x, r, s->width, bf16);
         void *y = row_of_out(s->y, r, s->width, bf16);
-        vf largest = vf_set1(row_max(x, s->width, bf16));
-        float sum = row_sum_exp(x, s->width, largest, kept, log, bf16);
-        vf k = vf_set1(log ? logf(sum) : 1.0f / sum);
-        int64_t i = 0;
-        for (; i + 4 * VL <= s->width && i < KEPT && !log; i += 4 * VL) {
+        bool wide = s->width > KEPT;
+        int64_t head = row_head(y, s->width, bf16, stream), i = head;
+        float center = -FLT_MAX, sum = 0;
+        if (wide) {
+            MX_SIMD_NAME(mx_reduce).row_exps((mx_array){(void *)x, s->dtype}, s->width, &center, &sum);
+        } else {
+            center = row_max(x, s->width, bf16);
+            sum = row_sum_exp(x, s->width, vf_set1(center), kept, log, bf16);
+        }
+        vf largest = vf_set1(center), k = vf_set1(!isfinite(sum) ? NAN : log ? logf(sum) : 1.0f / sum);
+        part_values(x, y, 0, head, largest, k, log, bf16);
+        const bool in_order = !bf16 || head == 0; /* not with the pairs of row_get() cut elsewhere */
+        const int64_t end = s->width / (4 * VL) * (4 * VL);
+        for (; i + 4 * VL <= end && !wide && !log && in_order; i += 4 * VL) {
             vf v[4];
             for (int u = 0; u < 4; u++)
                 v[u] = vf_load(kept + i + u * VL) * k;
@@ -86,6 +114,7 @@ MX_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, co
         }
         for (; i + 4 * VL <= s->width; i += 4 * VL) {
             vf v[4];
+            row_prefetch(x, i + 8 * VL, 4 * VL, bf16);
             row_get(x, i, v, bf16);
             row_get(x, i + 2 * VL, v + 2, bf16);
             for (int u = 0; u < 4; u++)
@@ -93,10 +122,7 @@ MX_INLINE void forward_rows(const mx_softmax *s, int64_t first, int64_t last, co
             row_put(y, i, v, bf16, stream);
             row_put(y, i + 2 * VL, v + 2, bf16, stream);
         }
-        for (; i < s->width; i += VL) {
-            int64_t n = lanes_left(s->width, i);
-            row_store_part(y, i, row_value(row_load_part(x, i, n, bf16) - largest, k, log, bf16), n, bf16);
-        }
+        part_values(x, y, i, s->width, largest, k, log, bf16);
     }
 }
 
@@ -135,6 +161,16 @@ MX_INLINE vf gradient(vf y, vf dy, vf sum, const bool log, const bool bf16)
     return dy - (bf16 ? vf_exp2_fast(y * vf_set1(LOG2E)) : vf_exp(y)) * sum;
 }
 
+MX_INLINE void part_gradients(const void *y, const void *dy, void *dx, int64_t i, int64_t end, vf sum, const bool log,
+                              const bool bf16)
+{
+    for (; i < end; i += VL) {
+        int64_t n = lanes_left(end, i);
+        vf d = gradient(row_load_part(y, i, n, bf16), row_load_part(dy, i, n, bf16), sum, log, bf16);
+        row_store_part(dx, i, d, n, bf16);
+    }
+}
+
 MX_INLINE void backward_rows(const mx_softmax *s, int64_t first, int64_t last, const bool log, const bool bf16,
                              const bool stream)
 {
@@ -142,7 +178,8 @@ MX_INLINE void backward_rows(const mx_softmax *s, int64_t first, int64_t last, c
         const void *y = row_of(s->y, r, s->width, bf16), *dy = row_of(s->dy, r, s->width, bf16);
         void *dx = row_of_out(s->dx, r, s->width, bf16);
         vf sum = vf_set1(row_gradient_sum(y, dy, s->width, log, bf16));
-        int64_t i = 0;
+        int64_t head = row_head(dx, s->width, bf16, stream), i = head;
+        part_gradients(y, dy, dx, 0, head, sum, log, bf16);
         for (; i + 2 * VL <= s->width; i += 2 * VL) {
             row_prefetch(y, s->width + i, 2 * VL, bf16);
             vf a[2], d[2];
@@ -152,11 +189,7 @@ MX_INLINE void backward_rows(const mx_softmax *s, int64_t first, int64_t last, c
                 d[u] = gradient(a[u], d[u], sum, log, bf16);
             row_put(dx, i, d, bf16, stream);
         }
-        for (; i < s->width; i += VL) {
-            int64_t n = lanes_left(s->width, i);
-            vf d = gradient(row_load_part(y, i, n, bf16), row_load_part(dy, i, n, bf16), sum, log, bf16);
-            row_store_part(dx, i, d, n, bf16);
-        }
+        part_gradients(y, dy, dx, i, s->width, sum, log, bf16);
     }
 }
 

@@ -231,25 +231,27 @@ local function add_streams(list)
     end)
 end
 
--- Adds a kernel on an f32 matrix of `width` columns; `text` says what about it varies.
+-- Adds a kernel on a matrix of `width` columns, in f32 and bf16; `text` says what about it varies.
 local function add_matrix(list, op, text, width, call)
-    local function rows(check)
-        return check and 7 or stream_bytes // (4 * width)
+    for _, dtype in ipairs { "f32", "bf16" } do
+        local function rows(check)
+            return check and 7 or stream_bytes // ((dtype == "f32" and 4 or 2) * width)
+        end
+        list[#list + 1] = {
+            kernel = op, shape = ("%s %s"):format(sizes(rows(), width), text), dtype = dtype, unit = "B/s",
+            ops = { [op] = true },
+            make = function(check)
+                local x = randn(1, { rows(check), width }, dtype)
+                return function() return call(x) end
+            end,
+        }
     end
-    list[#list + 1] = {
-        kernel = op, shape = ("%s %s"):format(sizes(rows(), width), text), dtype = "f32", unit = "B/s",
-        ops = { [op] = true },
-        make = function(check)
-            local x = randn(1, { rows(check), width }, "f32")
-            return function() return call(x) end
-        end,
-    }
 end
 
 -- Adds reductions, orders, and copies in another arrangement.
 local function add_matrices(list)
     for _, op in ipairs {
-        "sum", "max", "min", "argmax", "any", "var", "norm", "logsumexp", "cumsum", "softmax", "flip",
+        "sum", "max", "min", "argmax", "all", "var", "norm", "logsumexp", "cumsum", "softmax", "flip",
     } do
         for dim = 1, 2 do
             add_matrix(list, op, "dim " .. dim, 4096, function(x) return mx[op](x, { dim = dim }) end)
@@ -262,11 +264,21 @@ local function add_matrices(list)
         return mx.expand(x:view(-1, 16)[{ {}, { 1, 1 } }], { -1, 16 })
     end)
     add_matrix(list, "tile", "", 4096, function(x) return mx.tile(x, { 1, 2 }) end)
+    add_matrix(list, "stack", "dim 2", 4096, function(x) return mx.stack(x, x, { dim = 2 }) end)
+    add_matrix(list, "stack", "dim 3", 4096, function(x) return mx.stack(x, x, { dim = 3 }) end)
+    add_matrix(list, "where", "x > 0", 4096, function(x) return mx.where(mx.gt(x, 0), x, -1) end)
+    add_matrix(list, "gt", "0", 4096, function(x) return mx.gt(x, 0) end)
+    for _, op in ipairs { "max_pool2d", "avg_pool2d" } do
+        add_matrix(list, op, "2x2", 4096, function(x) return mx[op](x:view(-1, 1, 64, 64), { size = 2 }) end)
+    end
     add_matrix(list, "index_select", "", 4096, function(x)
         return mx.index_select(x, mx.permutation { n = x:size(1), seed = 3 })
     end)
     add_matrix(list, "gather", "dim 2", 4096, function(x)
         return mx.gather(x, mx.randint({ x:size(1), 4096 }, { high = 4096, seed = 3 }), { dim = 2 })
+    end)
+    add_matrix(list, "scatter", "dim 2", 4096, function(x)
+        return mx.scatter(x, mx.randint({ x:size(1), 4096 }, { high = 4096, seed = 3 }), x, { dim = 2 })
     end)
     add_matrix(list, "scatter_add", "dim 2", 4096, function(x)
         return mx.scatter_add(x, mx.randint({ x:size(1), 4096 }, { high = 4096, seed = 3 }), x, { dim = 2 })
@@ -274,6 +286,9 @@ local function add_matrices(list)
     add_matrix(list, "topk", "k 50", 50257, function(x) return mx.topk(x, { k = 50 }) end)
     add_matrix(list, "topk", "k 8", 64, function(x) return mx.topk(x, { k = 8 }) end)
     add_matrix(list, "sort", "", 4096, function(x) return mx.sort(x) end)
+    add_matrix(list, "argsort", "", 4096, function(x) return mx.argsort(x) end)
+    add_matrix(list, "softmax", "", 50257, function(x) return mx.softmax(x) end)
+    add_matrix(list, "log_softmax", "", 4096, function(x) return mx.log_softmax(x) end)
     add_stream(list, "argsort", "i32", function(n) -- the experts that tokens are for
         local ids = mx.randint({ n }, { high = 64, seed = 3 })
         return function() return mx.argsort(ids) end
@@ -302,7 +317,11 @@ local function add_pointwise(list)
     add("power", "bf16", mx.power)
     add("lerp", "f32", function(a, b) return mx.lerp(a, b, { weight = 0.3 }) end)
     add("mul", "u8xf32", mx.mul, "u8", "f32")
-    add("masked_fill", "f32", function(mask, x) return mx.masked_fill(x, mask, { value = 0 }) end, "u8", "f32")
+    for _, dtype in ipairs { "f32", "bf16" } do
+        add("masked_fill", dtype, function(mask, x) return mx.masked_fill(x, mask, { value = 0 }) end, "u8", dtype)
+        add("maximum", dtype, mx.maximum)
+        add("div", dtype, mx.div)
+    end
     add("add_", "f32", function(c, x) return mx.add_(c, x, { alpha = -1e-3 }) end)
     for _, dtype in ipairs { "i32", "i64" } do
         for _, op in ipairs { "add", "mul", "bitwise_and", "bitwise_or", "bitwise_xor" } do
@@ -314,16 +333,19 @@ local function add_pointwise(list)
         add(op, "f32", function(x, target) return mx[op](x, target) end)
         add(op, "bf16", function(x, target) return mx[op](x, target) end)
     end
-    list[#list + 1] = {
-        kernel = "softmax_cross_entropy", shape = sizes(stream_bytes // 4 // 32000, 32000), dtype = "f32", unit = "B/s",
-        ops = { softmax_cross_entropy = true },
-        make = function(check)
-            local rows, n = check and 5 or stream_bytes // 4 // 32000, check and 101 or 32000
-            local x = randn(1, { rows, n }, "f32")
-            local targets = mx.rand({ shape = { rows }, high = n, seed = 5 }):to("i32")
-            return function() return mx.softmax_cross_entropy(x, targets) end
-        end,
-    }
+    for _, dtype in ipairs { "f32", "bf16" } do
+        local rows = stream_bytes // (dtype == "f32" and 4 or 2) // 32000
+        list[#list + 1] = {
+            kernel = "softmax_cross_entropy", shape = sizes(rows, 32000), dtype = dtype, unit = "B/s",
+            ops = { softmax_cross_entropy = true },
+            make = function(check)
+                local m, n = check and 5 or rows, check and 101 or 32000
+                local x = randn(1, { m, n }, dtype)
+                local targets = mx.rand({ shape = { m }, high = n, seed = 5 }):to("i32")
+                return function() return mx.softmax_cross_entropy(x, targets) end
+            end,
+        }
+    end
 end
 
 local function add_vocabulary(list, T, E, V)

@@ -418,7 +418,7 @@ static float first_bound(const job *j, const void *x)
 /* Keeps the k best of the line so far in a sorted list. `copy` has room for a line. */
 static void select_line(const job *j, int64_t line, void *copy)
 {
-    item list[LIST];
+    item list[LIST] = {0};
     size_t bytes = mx_dtype_bytes(j->x.dtype);
     const char *x = (const char *)j->x.data + line_start(j, line) * (int64_t)bytes;
     if (j->e.inner > 1) {

@@ -14,6 +14,7 @@
 -- top_p        sample from the most likely tokens that together have this probability; 1: from all
 -- seed         seed of the sampling
 --
+-- Matrices of a GGUF file that are Q8_0 stay in one byte a value, unless quantization= names a recipe.
 -- quantize_kvcache=true, with kv_quant_dtype and kv_quant_axis, halves the memory of keys and values: configs/base.yml.
 --
 -- A command line of MaxText's decode.py works, too: load_parameters_path, tokenizer_path, prompt, decode_sampling_*,
@@ -25,7 +26,7 @@ local util = require "mx.util"
 
 local path = mx.weights.named(arg)
 local model, config = mx.weights.model(path, {
-    words = arg, options = mx.generate.OPTIONS, mesh = false, computes_only = true,
+    words = arg, options = mx.generate.OPTIONS, mesh = false, computes_only = true, keep_codes = true,
 })
 mx.tokenizer.check(config.tokenizer)
 local tokenizer = mx.generate.tokenizer(config, path, config.tokenizer)

@@ -13,7 +13,8 @@
 #define FILE_CLASS "mx.io.weights_file"
 #define WRITER_CLASS "mx.io.safetensors_writer"
 
-/* ---- reading: f = weights_open(path); f:info(); f:metadata(); f:format(); f:read(name, {first, rows}?) ---- */
+/* ---- reading: f = weights_open(path); f:info(); f:metadata(); f:format(); f:read(name, {first, rows}?);
+ * f:read_codes(name, {first, rows}?) ---- */
 
 static mx_weights *check_file(lua_State *L)
 {
@@ -108,19 +109,41 @@ static int file_format(lua_State *L)
     return 1;
 }
 
-/* file:read(name, {first = 1, rows = all that follow}?) -> tensor */
-static int file_read(lua_State *L)
+/* The arguments name and {first = 1, rows = all that follow}?. */
+static const char *check_rows(lua_State *L, int64_t *first, int64_t *rows)
 {
     static const char *const names[] = {"first", "rows", NULL};
-    mx_weights *file = check_file(L);
     const char *name = luaL_checkstring(L, 2);
     lua_settop(L, 3);
     mxl_check_fields(L, 3, names, "reading rows");
-    int64_t first = mxl_field_integer(L, 3, "first", 1) - 1, rows = mxl_field_integer(L, 3, "rows", -1);
+    *first = mxl_field_integer(L, 3, "first", 1) - 1;
+    *rows = mxl_field_integer(L, 3, "rows", -1);
+    return name;
+}
+
+/* file:read(name, {first = 1, rows = all that follow}?) -> tensor */
+static int file_read(lua_State *L)
+{
+    mx_weights *file = check_file(L);
+    int64_t first, rows;
+    const char *name = check_rows(L, &first, &rows);
     mx_tensor *t;
     mxl_try(L, mx_weights_read(file, name, first, rows, &t));
     mxl_push_tensor(L, t);
     return 1;
+}
+
+/* file:read_codes(name, {first = 1, rows = all that follow}?) -> codes, scales: those of a matrix of Q8_0 */
+static int file_read_codes(lua_State *L)
+{
+    mx_weights *file = check_file(L);
+    int64_t first, rows;
+    const char *name = check_rows(L, &first, &rows);
+    mx_tensor *codes, *scales;
+    mxl_try(L, mx_weights_read_codes(file, name, first, rows, &codes, &scales));
+    mxl_push_tensor(L, codes);
+    mxl_push_tensor(L, scales);
+    return 2;
 }
 
 /* ---- writing: w = safetensors_writer(path, {{name =, dtype =, shape =}, ...}); w:put(name, t); w:commit() ---- */
@@ -189,8 +212,9 @@ static int writer_abort(lua_State *L)
     return 0;
 }
 
-static const luaL_Reg file_methods[] = {{"info", file_info}, {"metadata", file_metadata}, {"format", file_format},
-                                        {"read", file_read}, {"close", file_close},       {NULL, NULL}};
+static const luaL_Reg file_methods[] = {{"info", file_info}, {"metadata", file_metadata},     {"format", file_format},
+                                        {"read", file_read}, {"read_codes", file_read_codes}, {"close", file_close},
+                                        {NULL, NULL}};
 static const luaL_Reg file_meta[] = {{"__gc", file_close}, {"__close", file_close}, {NULL, NULL}};
 
 static const luaL_Reg writer_methods[] = {

@@ -54,6 +54,7 @@
     X(const mx_micro, micro_i8_tiles) \
     X(const mx_quantize_paths, quantize) \
     X(const mx_thin_paths, thin) \
+    X(const mx_thin_i8_paths, thin_i8) \
     X(mx_column_sums_path, column_sums) \
     X(const mx_attention_path, attention_f32) \
     X(const mx_attention_path, attention_bf16) \

@@ -124,6 +124,10 @@ static mx_status run(const mx_gemm *g, int threads)
         return MX_OK;
     }
     bool small = (double)g->m * (double)g->n * (double)g->k < SMALL_PRODUCT;
+    if (mx_gemm_is_thin_i8(g))
+        return mx_gemm_thin_i8(g, small ? 1 : threads);
+    if (g->block)
+        return mx_gemm_widened(g);
     if (has_codes(g))
         return mx_gemm_packed(g, small ? 1 : threads);
     bool a_bf16 = mx_is_bf16(g->a.dtype), b_bf16 = mx_is_bf16(g->b.dtype), c_bf16 = mx_is_bf16(g->c.dtype);

@@ -4,7 +4,10 @@
  * bf16 as they are packed (so f32 master weights need no bf16 copy), products are summed in f32, and C is rounded once.
  *
  * Codes (i8 and 8-bit floats) become bf16 as they are packed, which holds each of them. i8 x i8 is summed in i32
- * instead, without any rounding: k is at most 131,071. The sums are then multiplied by the scales of both operands. */
+ * instead, without any rounding: k is at most 131,071. The sums are then multiplied by the scales of both operands. *
+ * Where runs of MX_BLOCK codes of B share a scale (`block`), A is f32 or bf16. Up to MX_THIN_ROWS rows multiply codes
+ * and scales in f32; more rows multiply what B stands for, rounded to A's dtype.
+ */
 #ifndef MX_KERNELS_GEMM_H
 #define MX_KERNELS_GEMM_H
 
@@ -14,6 +17,11 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+
+enum {
+    MX_BLOCK = 32,   /* neighbours in k that share a scale, as in GGUF's Q8_0 */
+    MX_THIN_ROWS = 8 /* of A: with so few, B is read in place */
+};
 
 typedef struct mx_matrix {
     void *data;
@@ -35,6 +43,7 @@ typedef struct mx_gemm {
     float alpha;               /* C = alpha op(A) op(B) + ... */
     bool accumulate;           /* add to what C holds */
     mx_scale scale_a, scale_b; /* of codes: of the rows of op(A) and the columns of op(B); then alpha is 1 */
+    bool block;                /* scale_b is (n, k / MX_BLOCK): B is i8 and transposed, and A is not transposed */
 } mx_gemm;
 
 /* Uses all OpenMP threads; called from inside a parallel region it uses the calling thread alone. C overlaps no

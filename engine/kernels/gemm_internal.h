@@ -16,7 +16,6 @@ const mx_micro *mx_gemm_micro(const mx_gemm *g);
 mx_status mx_gemm_packed(const mx_gemm *g, int threads);
 
 /* The product for at most MX_THIN_ROWS rows, on any path but the portable; m, n and k at least 1. */
-enum { MX_THIN_ROWS = 8 };
 mx_status mx_gemm_thin(const mx_gemm *g, int threads);
 
 /* Its parts. round() makes n values of op(A) f32, rounded to bf16. columns() takes op(A) (m, k) so and writes `sums`
@@ -25,6 +24,21 @@ typedef struct mx_thin_paths {
     void (*round)(const void *data, mx_dtype dtype, int64_t n, float *out);
     void (*columns)(const mx_gemm *g, const float *a, int64_t column, int64_t n, float *sums, int64_t ld_sums);
 } mx_thin_paths;
+
+/* The same for a B of i8 that is transposed, on any path: whether it is one, and the product. */
+bool mx_gemm_is_thin_i8(const mx_gemm *g);
+mx_status mx_gemm_thin_i8(const mx_gemm *g, int threads);
+
+/* Its parts: the sums of one row a (k) and n rows of B, `stride` apart. whole() multiplies i8. blocks() multiplies
+ * reals, k a multiple of MX_BLOCK, with the scales (n, k / MX_BLOCK). All vector paths give the same bits. */
+typedef struct mx_thin_i8_paths {
+    void (*whole)(const int16_t *a, const int8_t *b, int64_t stride, int64_t k, int64_t n, int32_t *sums);
+    void (*blocks)(const float *a, const int8_t *b, int64_t stride, const float *scale, int64_t k, int64_t n,
+                   float *sums);
+} mx_thin_i8_paths;
+
+/* The product with blocks, for any number of rows: blocks of B become real first. */
+mx_status mx_gemm_widened(const mx_gemm *g);
 
 /* sums[j] += the sum over i < rows of x[i * stride + j], j < n. */
 typedef void mx_column_sums_path(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums);

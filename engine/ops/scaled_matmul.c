@@ -77,6 +77,16 @@ mx_status mx_want_scales(const mx_call *call, int64_t m, int64_t n)
     return attr->grad >= 0 ? mx_want_codes(call, "grad", attr->grad) : MX_OK;
 }
 
+/* Whether scale_b has a scale for each MX_BLOCK neighbours of a row of b: (n, k / MX_BLOCK). */
+static bool has_blocks(const mx_call *call)
+{
+    const mx_scaled_attr *attr = mx_call_attr(call);
+    const mx_tensor *b = call->in[B], *scale = input(call, SCALE_B);
+    return scale && attr->trans_b && !attr->trans_a && b->dtype == MX_I8 && mx_dtype_computes(call->in[A]->dtype) &&
+           scale->shape.n_dims == 2 && scale->shape.size[0] == mx_row_count(b) &&
+           scale->shape.size[1] * MX_BLOCK == mx_row_width(b);
+}
+
 static mx_status infer(mx_call *call)
 {
     const mx_scaled_attr *attr = mx_call_attr(call);
@@ -90,7 +100,7 @@ static mx_status infer(mx_call *call)
                             "the inner size is %lld; sums of so many products of i8 could pass i32, which holds "
                             "%d: cut the product",
                             (long long)p.k, MX_MOST_I8_PRODUCTS);
-    MX_TRY(mx_want_scales(call, p.m, p.n));
+    MX_TRY(mx_want_scales(call, p.m, has_blocks(call) ? mx_count(call->in[SCALE_B]) : p.n));
     if (bias && (bias->shape.n_dims != 1 || mx_count(bias) != p.n || !mx_dtype_computes(bias->dtype)))
         return mx_bad_shape(call, "bias must be f32 or bf16 and have one dimension of %lld", (long long)p.n);
     mx_shape shape = attr->trans_a ? (mx_shape){2, {p.m, p.n}} : a->shape;
@@ -128,6 +138,7 @@ static mx_status host(mx_call *call)
     g.c = (mx_matrix){mx_data(y), y->dtype, p.n, false};
     g.scale_a = mx_scale_from(call, SCALE_A, 0);
     g.scale_b = mx_scale_from(call, SCALE_B, 0);
+    g.block = has_blocks(call);
     mx_tensor *f32 = NULL;
     if (bias && mx_is_bf16(bias->dtype))
         MX_TRY(mx_apply_cast(call->in[BIAS], MX_F32, &f32));
@@ -231,7 +242,9 @@ const mx_op mx_op_scaled_matmul = {
     .doc =
         "the codes a (..., m, k) times the codes b (k, n), times scale_a (1 or m) and scale_b (1 or n), plus bias (n) "
         "-> (..., m, n); leading dimensions count as rows. Sums of i8 are exact, those of 8-bit floats f32; the "
-        "other operand of codes may be bf16. Backward quantizes dy: by row for a and by column for b, or with one "
+        "other operand of codes may be bf16. With trans_b, scale_b (n, k / 32) may have a scale for each 32 codes of "
+        "i8; a "
+        "is then bf16 or f32. Backward quantizes dy: by row for a and by column for b, or with one "
         "scale where a and b have one; grad_scale gives it, and grad_largest gets dy's largest magnitude",
     .inputs = (const char *const[]){"a", "b", "scale_a?", "scale_b?", "bias?", "grad_scale?", "grad_largest?", NULL},
     .n_out = 1,

@@ -268,3 +268,68 @@ mx_status mx_weights_read(mx_weights *w, const char *name, int64_t first, int64_
     *out = t;
     return MX_OK;
 }
+
+/* ---- codes ---- */
+
+/* A block of Q8_0 is a scale in f16 and its codes. */
+static mx_status split_blocks(mx_weights *w, const mx_stored_tensor *from, int64_t start, int64_t values,
+                              unsigned char *piece, int8_t *codes, float *scales)
+{
+    int64_t size = from->type.block, bytes = from->type.block_bytes, at_once = PIECE_BYTES / bytes;
+    int64_t offset = from->offset + start / size * bytes, blocks = values / size;
+    for (int64_t done = 0; done < blocks; done += at_once) {
+        int64_t part = blocks - done < at_once ? blocks - done : at_once;
+        MX_TRY(mx_file_read_at(w->fd, w->path, offset + done * bytes, piece, part * bytes));
+        for (int64_t i = 0; i < part; i++) {
+            const unsigned char *block = piece + i * bytes;
+            scales[done + i] = mx_from_f16((uint16_t)(block[0] | block[1] << 8));
+            memcpy(codes + (done + i) * size, block + 2, (size_t)size);
+        }
+    }
+    return MX_OK;
+}
+
+static mx_status fill_codes(mx_weights *w, const mx_stored_tensor *from, int64_t start, mx_tensor *codes,
+                            mx_tensor *scales)
+{
+    mx_map bytes = {0}, factors = {0};
+    unsigned char *piece = malloc(PIECE_BYTES);
+    mx_status status = piece ? MX_OK : mx_fail(MX_ERR_MEMORY, "'%s': out of memory to read", w->path);
+    if (status == MX_OK)
+        status = mx_tensor_map(codes, 0, mx_count(codes), MX_MAP_WRITE, &bytes);
+    if (status == MX_OK)
+        status = mx_tensor_map(scales, 0, mx_count(scales), MX_MAP_WRITE, &factors);
+    if (status == MX_OK && bytes.data && factors.data)
+        status = split_blocks(w, from, start, mx_count(codes), piece, bytes.data, factors.data);
+    mx_tensor_unmap(&bytes);
+    mx_tensor_unmap(&factors);
+    free(piece);
+    return status;
+}
+
+mx_status mx_weights_read_codes(mx_weights *w, const char *name, int64_t first, int64_t rows, mx_tensor **codes,
+                                mx_tensor **scales)
+{
+    mx_shape shape;
+    int64_t start;
+    *codes = *scales = NULL;
+    const mx_stored_tensor *from = mx_weights_find(w, name);
+    if (!from)
+        return mx_fail(MX_ERR_IO, "'%s' has no tensor '%s' (it has %lld)", w->path, name, (long long)w->count);
+    if (strcmp(from->type.name, "Q8_0") != 0 || from->shape.n_dims != 2)
+        return mx_fail(MX_ERR_DTYPE, "'%s': tensor '%s' is %s %s; codes are read of matrices of Q8_0", w->path, name,
+                       from->type.name, mx_shape_text(&from->shape));
+    MX_TRY(check_rows(w, from, first, rows, &shape, &start));
+    mx_status status = mx_tensor_new(MX_I8, &shape, codes);
+    shape.size[1] /= from->type.block;
+    if (status == MX_OK)
+        status = mx_tensor_new(MX_F32, &shape, scales);
+    if (status == MX_OK)
+        status = fill_codes(w, from, start, *codes, *scales);
+    if (status != MX_OK) {
+        mx_release(*codes);
+        mx_release(*scales);
+        *codes = *scales = NULL;
+    }
+    return status;
+}

@@ -9,7 +9,7 @@ local remat = require "mx.models.remat"
 -- mx.NAME -> FILE: it is defined in lua/mx/FILE.lua, or in lua/mx/FILE/init.lua for a folder.
 local FILES = {
     bench = "bench", collectives = "bench/collectives", kernels = "bench/kernels", policies = "bench/policies",
-    precision = "bench/precision",
+    generation = "bench/generation", precision = "bench/precision",
     checkpoint = "checkpoint",
     config = "config", words = "config/words",
     einsum = "einsum", gradcheck = "gradcheck", linalg = "linalg",

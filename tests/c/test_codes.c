@@ -268,6 +268,56 @@ static void test_instruction(void)
           want);
 }
 
+/* B of i8 in blocks, from sums in double of what is multiplied: B as it is for few rows, and otherwise rounded to A's
+ * dtype. With few rows, all vector paths give the bits of the first one. */
+static void check_blocks(int64_t m, int64_t n, int64_t k, mx_dtype dtype, float *first)
+{
+    mx_gemm g = {.m = m, .n = n, .k = k, .alpha = 1, .block = true};
+    g.a = new_matrix(m, k, dtype, false);
+    g.b = new_matrix(n, k, MX_I8, true);
+    g.c = (mx_matrix){malloc((size_t)(m * n) * 4), MX_F32, n, false};
+    g.scale_b = (mx_scale){values(n * k / MX_BLOCK), 1};
+    g.bias = values(n);
+    CHECK(mx_gemm_run(&g) == MX_OK, "%s", mx_message());
+    const float *c = g.c.data;
+    int wrong = 0;
+    for (int64_t i = 0; i < m * n; i++) {
+        double sum = 0, magnitude = 0;
+        for (int64_t p = 0; p < k; p++) {
+            int64_t row = i % n;
+            float b =
+                (float)mx_get_number(g.b.data, row * g.b.stride + p, MX_I8) * g.scale_b.value[(row * k + p) / MX_BLOCK];
+            if (m > MX_THIN_ROWS && dtype == MX_BF16)
+                b = mx_from_bf16(mx_to_bf16(b));
+            double term = mx_get_number(g.a.data, i / n * g.a.stride + p, dtype) * (double)b;
+            sum += term;
+            magnitude += fabs(term);
+        }
+        double bound = (2.0 * (double)k + 8) * 0x1p-24 * (magnitude + (double)g.bias[i % n]);
+        wrong += !(fabs((double)c[i] - sum - (double)g.bias[i % n]) <= bound);
+    }
+    bool compares = mx_isa_current() > MX_ISA_AVX2 && mx_isa_current() > FIRST_ISA && m <= MX_THIN_ROWS;
+    bool same = !compares || memcmp(first, c, (size_t)(m * n) * 4) == 0;
+    memcpy(first, c, (size_t)(m * n) * 4);
+    CHECK(wrong == 0 && same, "%s: blocks (%d, %d, %d) %s: %d wrong%s", mx_isa_name(mx_isa_current()), (int)m, (int)n,
+          (int)k, mx_dtype_name(dtype), wrong, same ? "" : ", other bits than avx2");
+    free(g.a.data);
+    free(g.b.data);
+    free(g.c.data);
+    free((void *)g.scale_b.value);
+    free((void *)g.bias);
+}
+
+static void test_blocks(void)
+{
+    static const int64_t sizes[][3] = {{1, 1, 32}, {1, 37, 96}, {3, 8, 4128}, {8, 5, 64}, {9, 6, 64}, {40, 70, 160}};
+    enum { N_SIZES = sizeof sizes / sizeof *sizes };
+    static float first[2 * N_SIZES][40 * 70];
+    random_state = 5; /* the same on every path */
+    for (int i = 0; i < 2 * N_SIZES; i++)
+        check_blocks(sizes[i / 2][0], sizes[i / 2][1], sizes[i / 2][2], i % 2 ? MX_BF16 : MX_F32, first[i]);
+}
+
 /* The largest sum: 131,071 products of -128 and -128. */
 static void test_largest_sum(void)
 {
@@ -325,6 +375,7 @@ int main(void)
             test_instruction();
             if (strcmp(before, mx_gemm_instruction(MX_I8)) != 0) {
                 test_products();
+                test_blocks();
                 test_largest_sum();
             }
             before = mx_gemm_instruction(MX_I8);

@@ -267,6 +267,7 @@ def main(names):
     make_gguf("llama31", FAMILIES["llama31"][0], [Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.F16], 100)
     make_gguf("qwen3", FAMILIES["qwen3"][0], [Q.BF16], 110)
     make_gguf("gpt2", FAMILIES["gpt2"][0], [Q.Q8_0], 120)
+    make_gguf("llama2", FAMILIES["llama2"][0], [Q.Q8_0], 130)
     make_types()
 
 

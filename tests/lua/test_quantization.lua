@@ -166,8 +166,8 @@ function TestRecipes.test_remat()
 end
 
 -- Bytes that a forward pass keeps for backward.
-local function kept_by(recipe, layers)
-    local model = mx.models.new(config_of(recipe, "remat_policy=none", "base_num_decoder_layers=" .. layers))
+local function kept_by(recipe, layers, ...)
+    local model = mx.models.new(config_of(recipe, "remat_policy=none", "base_num_decoder_layers=" .. layers, ...))
     return mx.scope(function()
         local loss = model:loss(batch_of(1))
         local seen, bytes = {}, 0
@@ -192,6 +192,14 @@ function TestRecipes.test_no_codes_are_kept()
         local scales = kept_by(recipe, 3) - kept_by(recipe, 2) - tokens * rest
         lu.assertTrue(scales >= 0 and scales < 4 * (tokens * 4 + 7 * M) + 64, ("%s: %d bytes"):format(recipe, scales))
     end
+    -- Computing only the projection of attention's result again saves the input of the MLP, and the norms' factors.
+    local words = { "remat_policy=custom", "out_proj=remat" }
+    for _, name in ipairs { "query_proj", "key_proj", "value_proj", "context", "mlpwi_0", "mlpwi_1" } do
+        words[#words + 1] = name .. "=device"
+    end
+    local rest_of_custom = 2 * (E + 2 * HD + 2 * KD + 2 * M) + 4 * heads
+    lu.assertEquals(kept_by("int8", 3, table.unpack(words)) - kept_by("int8", 2, table.unpack(words)),
+        tokens * rest_of_custom)
 end
 
 -- scale = largest magnitude of the history / 448 or 57344, 1 before the first step; evaluation notes nothing.
@@ -235,11 +243,23 @@ function TestRecipes.test_generation()
         for _, name in ipairs { "query_a", "kv_b", "out", "experts.wo", "shared.wi_0" } do -- quantized once
             local codes = mx.quantize(model.params["layer001." .. name .. ".weight"]:detach():to("bf16"),
                 { dtype = "i8", by = "column" })
+            codes = name:find("^experts") and codes or mx.transpose(codes)
             lu.assertEquals(cache[1].codes[name].codes:eq(codes):all():item(), 1)
         end
         local want = mx.narrow(whole, { dim = 2, start = 5, length = 1 })
         lu.assertTrue(distance(part:to("f32"), want:to("f32")) < 0.02)
     end)
+end
+
+-- The script: bytes of all parameters, and of Q8_0 9/8 of a byte for each value of a matrix, all others in f32.
+function TestRecipes.test_generation_script()
+    local rows = mx.generation.run { "model_name=tiny", "tokens=3", "rounds=1" }
+    local count = mx.models.count(rows[1].model.shape)
+    local vectors = (2 * 2 + 1) * 64 -- norms
+    lu.assertEquals({ rows[1].bytes, rows[2].bytes }, { 2 * count, 4 * count })
+    lu.assertEquals({ rows[4].name, rows[4].bytes }, { "q8_0", (count - vectors) * 9 / 8 + 4 * vectors })
+    lu.assertTrue(rows[4].rate > 0 and #rows[4].times == 2)
+    lu.assertErrorMsgContains("tokens", mx.generation.run, { "tokens=x" })
 end
 
 -- Scripts that read parameters compute as training did.

@@ -78,7 +78,8 @@ end
 -- Fixed ranges under fp8_full, by the function that models use.
 function TestQuantize.test_fixed_ranges()
     local quantization = require "mx.models.quantization"
-    local model = { shape = { quantization = "fp8_full", dtype = "f32", ranges = { input = 1.5, weight = 0.75 } } }
+    local ranges = { input = 1.5, weight = 0.75 }
+    local model = { shape = { layers = 1, quantization = "fp8_full", dtype = "f32", ranges = ranges } }
     model.quantization = quantization.new(model)
     local x, w = get("px"):requires_grad(), get("pw"):requires_grad()
     local y = quantization.products(model, 1, { ["wo.weight"] = w }, x)("wo")
@@ -102,7 +103,8 @@ function TestQuantize.test_delayed_scales()
     local quantization = require "mx.models.quantization"
     for _, recipe in ipairs { "fp8_gpu", "fp8_nanoo" } do
         local model = {
-            shape = { quantization = recipe, dtype = "f32" }, layers = { { ["wo.weight"] = "w" } }, buffers = {},
+            shape = { layers = 1, quantization = recipe, dtype = "f32" }, layers = { { ["wo.weight"] = "w" } },
+            buffers = {},
         }
         model.quantization = quantization.new(model)
         for step, factor in ipairs { 1, 3, 0.5 } do
@@ -184,6 +186,22 @@ function TestQuantize.test_weights_alone()
     lu.assertTrue(((y - want):abs():max() / want:abs():max()):item() < 1e-5)
 end
 
+-- With a scale for each 32 neighbours of a row, for few rows and for many.
+function TestQuantize.test_blocks()
+    local codes = mx.randint { shape = { 5, 96 }, low = -128, high = 128, seed = 1 }:to("i8")
+    local scale, bias = mx.rand { shape = { 5, 3 }, seed = 2 }, mx.randn { shape = { 5 }, seed = 3 }
+    local w = (codes:view(5, 3, 32):to("f32") * scale:view(5, 3, 1)):view(5, 96)
+    for _, rows in ipairs { 1, 8, 11 } do
+        local x = mx.randn { shape = { rows, 96 }, seed = 4 }
+        local y = mx.scaled_matmul(x, codes, nil, scale, bias, { trans_b = true, dtype = "f32" })
+        local want = mx.matmul(x, w, bias, { trans_b = true })
+        lu.assertTrue(((y - want):abs():max() / want:abs():max()):item() < 1e-6)
+    end
+    local x = mx.randn { shape = { 11, 96 }, seed = 4, dtype = "bf16" }
+    lu.assertEquals(mx.scaled_matmul(x, codes, nil, scale, { trans_b = true }):totable(),
+        mx.matmul(x, w:to("bf16"), { trans_b = true }):totable())
+end
+
 -- Codes carry a gradient through quantize and products alone; other operations stop it.
 function TestQuantize.test_gradient_of_codes()
     local x = mx.ones(2, 3):requires_grad()
@@ -211,6 +229,8 @@ function TestQuantize.test_errors()
         mx.ones(3, 4))
     refused("inner sizes differ: 3 of a, 2 of b", mx.scaled_matmul, a, a)
     refused("'scale_a' has 4 values; expected 1, or 2, one for each row", mx.scaled_matmul, a, b, mx.ones(4))
+    refused("'scale_b' has 6 values; expected 1, or 3, one for each column", mx.scaled_matmul, mx.ones(2, 64),
+        mx.zeros({ 3, 64 }, "e4m3"), nil, mx.ones(3, 2), { trans_b = true })
     refused("'a' must be bf16, f32 or codes (i8,", mx.scaled_matmul, mx.zeros({ 2, 3 }, "i32"), b)
     refused("grad must be i8", mx.scaled_matmul, a, b, { grad = "f32" })
     refused("the inner size is 131072", mx.scaled_matmul, mx.zeros({ 1, 131072 }, "i8"), mx.zeros({ 131072, 1 }, "i8"))

@@ -54,6 +54,39 @@ function TestImport.test_logits_are_those_of_transformers()
     end
 end
 
+-- Matrices of Q8_0 stay codes: the same logits in f32, token by token, too. In bf16, products of more than 8 rows round
+-- what codes stand for as they would round weights, so all bits are the same.
+function TestImport.test_codes_of_q8_0()
+    local function greedy(model)
+        local ids = {}
+        mx.generate.continue(model, { 5, 17, 3 }, { tokens = 6, temperature = 0, top_k = 0, top_p = 1, seed = 0 },
+            function(id) ids[#ids + 1] = id end)
+        return ids
+    end
+    for name, count in pairs { gpt2 = 1 + 2 * 6, llama2 = 2 + 2 * 7, llama31 = 3 } do
+        local step <close> = mx.step()
+        local path = GOLDEN .. name .. ".gguf"
+        local function load(keep_codes, ...)
+            return mx.weights.model(path, { words = { ... }, mesh = false, keep_codes = keep_codes })
+        end
+        local expected = checks.read_all(path .. ".expected.safetensors")
+        local model, wide = load(true, "dtype=float32"), load(false, "dtype=float32")
+        local kept = util.sorted_keys(model.codes)
+        lu.assertEquals(#kept, count)
+        lu.assertNil(model.params[kept[1]])
+        lu.assertEquals(model.codes[kept[1]].scale:numel() * 32, model.codes[kept[1]].codes:numel())
+        local function hidden(of)
+            return mx.no_grad(function() return (of:hidden(expected.tokens)) end)
+        end
+        assert_close(model:logits(hidden(model)), expected.logits, 5e-6, name)
+        lu.assertEquals(greedy(model), greedy(wide))
+        lu.assertEquals(hidden(load(true)):eq(hidden(load(false))):all():item(), 1)
+        says("training needs weights in bfloat16 or float32", model.loss, model, {})
+        says("saving needs weights", mx.weights.save, model, temporary("codes"))
+        lu.assertNil(load(true, "quantization=int8").codes)
+    end
+end
+
 -- Experts in blocks of four-bit codes, as GPT-OSS was published: the values are exact in bf16, too.
 function TestImport.test_mxfp4()
     local step <close> = mx.step()

@@ -89,6 +89,13 @@ function TestGguf.test_types_of_gguf()
             lu.assertTrue(found[i] == value or math.abs(found[i] - value) <= 1e-6 * (1 + math.abs(value)), entry.name)
         end
         lu.assertEquals(file:read(entry.name, { first = 2, rows = 1 }):size(), { 1, 256 })
+        if entry.name == "Q8_0" then
+            local codes, scale = file:read_codes(entry.name, { first = 2, rows = 1 })
+            lu.assertEquals((codes:view(8, 32):to("f32") * scale:view(8, 1)):view(1, 256):totable(),
+                file:read(entry.name, { first = 2, rows = 1 }):totable())
+        else
+            says("codes are read of matrices of Q8_0", file.read_codes, file, entry.name)
+        end
         tested = tested + 1
     end
     lu.assertEquals(tested, 12)

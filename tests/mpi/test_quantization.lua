@@ -99,7 +99,7 @@ function TestQuantization.test_tensor_axis()
         local c = config_of(recipe, "tensor")
         local mesh, alone = mx.models.new(c, mx.train.mesh(c)), mx.models.new(mx.models.shape(c))
         local far = math.abs(pass(mesh, 0) / pass(alone, 0) - 1)
-        lu.assertTrue(far < 1e-3, ("%s: off by %g"):format(recipe, far))
+        lu.assertTrue(far < 3e-3, ("%s: off by %g"):format(recipe, far))
         mesh:after_step()
         local scale = mesh.buffers["quantization.scale"]
         if scale then

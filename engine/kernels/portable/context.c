@@ -22,6 +22,7 @@ const mx_kernels mx_kernels_portable = {
     .micro = &mx_micro_portable,
     .micro_i8 = &mx_micro_i8_portable,
     .quantize = &mx_quantize_portable,
+    .thin_i8 = &mx_thin_i8_portable,
     .column_sums = mx_column_sums_portable,
     .attention_f32 = &mx_attention_portable, /* takes either dtype */
     .attention_bf16 = &mx_attention_portable,

@@ -109,6 +109,31 @@ const mx_micro mx_micro_i8_portable = {.instruction = "IMUL",
                                        .store = store,
                                        .scale = scale};
 
+static void whole(const int16_t *a, const int8_t *b, int64_t stride, int64_t k, int64_t n, int32_t *sums)
+{
+    for (int64_t j = 0; j < n; j++) {
+        sums[j] = 0;
+        for (int64_t p = 0; p < k; p++)
+            sums[j] += (int32_t)a[p] * b[j * stride + p];
+    }
+}
+
+static void blocks(const float *a, const int8_t *b, int64_t stride, const float *scale, int64_t k, int64_t n,
+                   float *sums)
+{
+    for (int64_t j = 0; j < n; j++) {
+        sums[j] = 0;
+        for (int64_t first = 0; first < k; first += MX_BLOCK) {
+            float sum = 0;
+            for (int64_t p = first; p < first + MX_BLOCK; p++)
+                sum += a[p] * (float)b[j * stride + p];
+            sums[j] += sum * scale[(j * k + first) / MX_BLOCK];
+        }
+    }
+}
+
+const mx_thin_i8_paths mx_thin_i8_portable = {.whole = whole, .blocks = blocks};
+
 void mx_column_sums_portable(int64_t rows, int64_t n, const void *x, mx_dtype dtype, int64_t stride, float *sums)
 {
     for (int64_t i = 0; i < rows; i++)

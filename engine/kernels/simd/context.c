@@ -28,6 +28,7 @@ const mx_kernels MX_SIMD_NAME(mx_kernels) = {
 #endif
     .quantize = &MX_SIMD_NAME(mx_quantize),
     .thin = &MX_SIMD_NAME(mx_thin),
+    .thin_i8 = &MX_SIMD_NAME(mx_thin_i8),
     .column_sums = MX_SIMD_NAME(mx_column_sums),
     .attention_f32 = &MX_SIMD_NAME(mx_attention_f32),
     .attention_bf16 = &MX_SIMD_NAME(mx_attention_bf16),

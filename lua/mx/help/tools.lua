@@ -251,6 +251,7 @@ tokenizer.vocab_size >= 256 --> true]] },
         { "collectives", "Measures collectives.", code = "mx.collectives.run ~= nil --> true" },
         { "kernels", "Measures operations.", torch = "utils.benchmark", code = "mx.kernels.run ~= nil --> true" },
         { "policies", "Compares policies of rematerialisation.", code = "mx.policies.run ~= nil --> true" },
+        { "generation", "Compares kinds of weights in generation.", code = "mx.generation.run ~= nil --> true" },
         { "precision", "Compares recipes of quantization.", code = "mx.precision.run ~= nil --> true" },
         { "pipeline", "Pipeline schedules: made, checked, timed and drawn.", code = [[
 local schedule = mx.pipeline.schedule

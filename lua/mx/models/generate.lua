@@ -101,12 +101,12 @@ function generate.continue(model, prompt, o, emit)
         local cache = model:new_cache(1, #prompt + o.tokens)
         local input, offset = prompt, 0
         for _ = 1, o.tokens do
-            local logits = mx.scope(function()
+            local id = mx.scope(function()
                 local h = model:hidden(mx.tensor({ input }, "i32"), { cache = cache, offset = offset }) -- (1, S, E)
                 local last = mx.narrow(h, { dim = 2, start = #input, length = 1 })
-                return model:logits(last):view(model.shape.vocab):totable()
+                local logits = model:logits(last):view(model.shape.vocab)
+                return o.temperature == 0 and mx.argmax(logits):item() or generate.sample(logits:totable(), o, random)
             end)
-            local id = generate.sample(logits, o, random)
             if emit(id) then
                 break
             end

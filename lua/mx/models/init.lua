@@ -5,6 +5,7 @@
 
 local mx = require "mx"
 local caches = require "mx.models.cache"
+local codes = require "mx.models.codes"
 local masks = require "mx.models.masks"
 local mtp = require "mx.models.mtp"
 local nn = require "mx.nn"
@@ -27,6 +28,7 @@ local models = {
 ---@class mx.Decoder
 ---@field shape table of models.shape
 ---@field params table<string, any> name -> tensor; on a mesh this rank's shard
+---@field codes? table<string, table> name -> a weight of codes.lua, which is not among the parameters; nil: none is
 ---@field buffers table<string, any> name -> tensor: state without a gradient (mx.nn.buffer)
 ---@field layers table[] the names of a layer's parameters by their short names: layers[1]["query.weight"]
 ---@field passes integer number of training passes so far: dropout differs in each
@@ -40,7 +42,7 @@ local Decoder = {}
 Decoder.__index = Decoder
 
 -- Refuses a model that all ranks together could not hold, before its parameters are listed.
-local function check_memory(shape)
+local function check_memory(shape, in_codes)
     if mx.is_simulated() then
         return
     end
@@ -48,6 +50,9 @@ local function check_memory(shape)
     local there = limit > 0 and limit or info.memory_bytes / info.node_ranks
     local params = parameters.count(shape)
     local bytes = params * mx.dtypes[shape.weight_dtype].bytes / mx.ranks()
+    for _, values in pairs(in_codes or {}) do
+        bytes = bytes + values * (1 + 4 / codes.BLOCK - mx.dtypes[shape.weight_dtype].bytes)
+    end
     if bytes > there then
         util.refuse("the model has %s parameters in %s layers, which need %s of memory on each rank: there are %s",
             util.thousands(params), util.thousands(shape.layers), util.bytes(bytes), util.bytes(there))
@@ -61,17 +66,19 @@ end
 ---@param mesh? mx.Mesh
 ---@param config? table settings of communication and offloading, if `shape` is not a config
 ---@param blank? boolean leave the parameters 0: they will be loaded
+---@param in_codes? table<string, integer> parameters that are not made, with their numbers of values: they will be
+---       loaded to model.codes. Not on a mesh
 ---@return mx.Decoder
-function models.new(shape, mesh, config, blank)
+function models.new(shape, mesh, config, blank, in_codes)
     if rawget(shape, "emb") == nil then
         config, shape = shape, shapes.of(shape)
     end
-    check_memory(shape)
+    check_memory(shape, in_codes)
     if config and remat.offloads(shape.remat) then
         util.attempt(mx.offload_open, config.offload_directory)
     end
     local self = setmetatable({
-        shape = shape, params = {}, buffers = {}, layers = {}, passes = 0,
+        shape = shape, params = {}, buffers = {}, layers = {}, passes = 0, codes = in_codes and {},
     }, Decoder)
     local list = parameters.list(shape)
     local split = mesh and mesh.layout.ranks > 1
@@ -85,7 +92,7 @@ function models.new(shape, mesh, config, blank)
         if layer then
             self.layers[tonumber(layer)][short] = p.name
         end
-        if self.parallel:holds(p.name) then
+        if self.parallel:holds(p.name) and not (in_codes and in_codes[p.name]) then
             nn.parameter(self.params, p.name, p.sizes, {
                 std = not blank and p.std or nil, value = p.value, seed = shape.seed, dtype = shape.weight_dtype,
                 part = self.parallel:part(p.name, p.sizes),
@@ -107,9 +114,10 @@ end
 
 -- The weights of layer i by their short names, those that are gathered as codes as Quantization:gather gives them.
 function Decoder:layer_weights(i, run)
-    local weights, codes = {}, self.quantization
+    local weights, recipe = {}, self.quantization
     for short, name in util.sorted_pairs(self.layers[i]) do
-        weights[short] = codes and codes:gather(self, i, short, run.pass ~= nil) or self:weight(name)
+        weights[short] = recipe and recipe:gather(self, i, short, run.pass ~= nil) or self.codes and self.codes[name]
+            or self:weight(name)
     end
     self.parallel:flush()
     return weights
@@ -117,11 +125,11 @@ end
 
 -- Prefetches the weights of the layers after layer i, up to layer `last`.
 function Decoder:prefetch(i, last, run)
-    local codes = self.quantization
+    local recipe = self.quantization
     for ahead = i + 1, math.min(i + self.parallel.prefetch_layers, last) do
         local names = {}
         for short, name in util.sorted_pairs(self.layers[ahead]) do
-            if not (codes and codes:prefetch(self, ahead, short, run.pass ~= nil)) then
+            if not (recipe and recipe:prefetch(self, ahead, short, run.pass ~= nil)) then
                 names[#names + 1] = name
             end
         end
@@ -226,7 +234,9 @@ end
 
 -- Tokens (B, S) to the layers' input (B, S, E).
 function Decoder:embed(tokens, run)
-    local x = self.parallel:embedding(self:weight("embedding.weight"), tokens, self.shape.dtype)
+    local stored = self.codes and self.codes["embedding.weight"]
+    local x = stored and codes.rows(stored, tokens, self.shape.dtype)
+        or self.parallel:embedding(self:weight("embedding.weight"), tokens, self.shape.dtype)
     x = self.parallel:leave(x, "vocab")
     if self.shape.positions > 0 then
         x = x + self:positions(run, tokens:size(1), tokens:size(2))
@@ -353,6 +363,7 @@ end
 ---@return any cross_entropy
 ---@return any? extra nil: nothing
 function Decoder:losses(batch, evaluates)
+    codes.refuse(self, evaluates and "evaluating a loss" or "training")
     self.passes = self.passes + (evaluates and 0 or 1)
     if self.routing and not evaluates then
         self.routing.passes = self.routing.passes + 1
@@ -419,8 +430,11 @@ end
 ---@return any
 function Decoder:logits(h)
     local shape = self.shape
-    local weight = self:weight(shape.tied and "embedding.weight" or "unembedding.weight")
-    local logits = mx.matmul(h, weight, nil, { trans_b = shape.tied, dtype = "f32" }) * shape.logit_scale
+    local name = shape.tied and "embedding.weight" or "unembedding.weight"
+    local stored = self.codes and self.codes[name]
+    local logits = stored and codes.product(h, stored, nil, "f32")
+        or mx.matmul(h, self:weight(name), nil, { trans_b = shape.tied, dtype = "f32" })
+    logits = logits * shape.logit_scale
     if shape.logit_cap > 0 then
         logits = (logits / shape.logit_cap):tanh() * shape.logit_cap
     end

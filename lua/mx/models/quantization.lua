@@ -6,6 +6,7 @@
 -- products; it quantizes inputs and weights again (remat.lua). The recipes are those of Qwix and Flax in MaxText.
 
 local mx = require "mx"
+local stored_codes = require "mx.models.codes"
 local nn = require "mx.nn"
 
 local quantization = {}
@@ -146,13 +147,20 @@ for _, name in ipairs(PRODUCTS) do
     PRODUCT[name .. ".weight"] = name
 end
 
+--- Whether recipes quantize the product of the weight of that name.
+---@param name string the full name
+---@return boolean
+function quantization.has_weight(name)
+    return PRODUCT[name:match("^layer%d+%.(.*)$") or ""] ~= nil
+end
+
 --- Whether the weight of that name is one of a quantized product.
 ---@param shape table
 ---@param name string the full name
 ---@return boolean
 function quantization.is_product(shape, name)
-    local layer, short = name:match("^layer(%d+)%.(.*)$")
-    return quantization.RECIPES[shape.quantization] ~= nil and PRODUCT[short or ""] ~= nil
+    local layer = name:match("^layer(%d+)%.")
+    return quantization.RECIPES[shape.quantization] ~= nil and quantization.has_weight(name)
         and covers(shape, tonumber(layer))
 end
 
@@ -271,7 +279,8 @@ end
 --- The products of h with weights of layer i: a function from the name of a weight, and a bias or nil, to h W + bias.
 ---@param model mx.Decoder
 ---@param i integer
----@param weights table<string, any> of the layer, by their short names: tensors, or what Quantization:gather gives
+---@param weights table<string, any> of the layer, by their short names: tensors, what Quantization:gather gives, or
+---       what codes.lua multiplies
 ---@param h any (..., inputs); quantized once for all of these products
 ---@param run? table of mx.Decoder:hidden
 ---@param counts? any of grouped products: h is (rows, inputs), a weight (groups, inputs, outputs), a bias (groups,
@@ -282,6 +291,9 @@ function quantization.products(model, i, weights, h, run, counts)
     if not self then
         return function(name, bias)
             local weight = weights[name .. ".weight"]
+            if type(weight) == "table" then
+                return stored_codes.product(h, weight, bias, model.shape.dtype)
+            end
             return counts and mx.grouped_matmul(h, weight, counts, bias) or mx.matmul(h, weight, bias)
         end
     end
@@ -300,12 +312,15 @@ function quantization.products(model, i, weights, h, run, counts)
         else
             w, scale_w = codes_of_weight(self, model, i, name, weight:to(dtype), nil, trains)
         end
-        if kept and not kept[name] then
-            kept[name] = { codes = w:detach():keep(), scale = scale_w:detach():keep() }
+        local transposed = type(weight) == "table" and weight.transposed
+        if kept and not kept[name] then -- with few rows, products read transposed codes of i8 in place
+            transposed = w:dtype() == "i8" and not counts
+            w = transposed and mx.transpose(w) or w
+            kept[name] = { codes = w:detach():keep(), scale = scale_w:detach():keep(), transposed = transposed }
         end
         local scale, note = delayed(self, i, name, GRADIENT, trains)
         local y = multiply(x, w, scale_x, scale_w, counts or bias, scale, note, {
-            dtype = dtype, grad = self.recipe.gradient,
+            dtype = dtype, grad = self.recipe.gradient, trans_b = transposed or false,
         })
         y = counts and bias and y + biases_of_rows(x, bias, counts, dtype) or y
         if quantization.watch and trains then

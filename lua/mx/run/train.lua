@@ -4,6 +4,7 @@
 -- step.
 
 local mx = require "mx"
+local codes = require "mx.models.codes"
 local util = require "mx.util"
 
 local train = {}
@@ -243,6 +244,7 @@ end
 ---@param path? string default: parameters.h5 in the run's folder
 ---@return string path
 function train.save(config, model, path)
+    codes.refuse(model, "saving")
     path = path or train.directory(config) .. "/parameters.h5"
     local writer
     mx.checkpoint.together(function()

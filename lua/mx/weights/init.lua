@@ -13,6 +13,7 @@ local config_paths = require "mx.config.paths"
 local config_read = require "mx.weights.config_read"
 local families = require "mx.weights.families"
 local gguf = require "mx.weights.gguf"
+local q8_0 = require "mx.weights.q8_0"
 local sources = require "mx.weights.source"
 local util = require "mx.util"
 
@@ -352,7 +353,9 @@ local function load_entry(source, entry, model)
         return
     end
     local found = find(source, entry)
-    if entry.experts then
+    if not model.params[entry.parts[1]] then
+        return q8_0.load(source, entry, model)
+    elseif entry.experts then
         return load_experts(source, entry, found, model)
     end
     local head_rows = entry.heads and entry.sizes[1] // entry.heads
@@ -393,19 +396,23 @@ end
 
 --- The model of a file or folder, with its weights. Collective.
 ---@param path string
----@param o? {words: string[], options: table, mesh: boolean, computes_only: boolean} words: key=value words that change
----       the file's config; options, computes_only: as in weights.load_config; mesh = false: every rank has the whole
----       model
+---@param o? {words: string[], options: table, mesh: boolean, computes_only: boolean, keep_codes: boolean} words:
+---       key=value words that change the file's config; options, computes_only: as in weights.load_config; mesh =
+---       false: every rank has the whole model; keep_codes, with mesh = false: matrices of Q8_0 stay as they are
+---       stored, and the model only generates
 ---@return mx.Decoder model, table config
 function weights.model(path, o)
-    o = util.options(o, { words = {}, options = {}, mesh = true, computes_only = false }, "mx.weights.model")
+    o = util.options(o, { words = {}, options = {}, mesh = true, computes_only = false, keep_codes = false },
+        "mx.weights.model")
     mx.files.check_same_weights(path)
     local config = weights.load_config(path, o)
     if config.hardware ~= "" then
         mx.config.refuse(config, "hardware", "a simulated chip has no values: there is nothing to do with those of %s",
             path)
     end
-    local model = mx.models.new(mx.models.shape(config), o.mesh and mx.train.mesh(config) or nil, config, true)
+    local shape = mx.models.shape(config)
+    local in_codes = o.keep_codes and not o.mesh and q8_0.find(path, shape) or nil
+    local model = mx.models.new(shape, o.mesh and mx.train.mesh(config) or nil, config, true, in_codes)
     mx.checkpoint.together(weights.load, model, path, config)
     return model, config
 end

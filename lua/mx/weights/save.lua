@@ -1,6 +1,7 @@
 --- Saves a model as a Hugging Face folder. See init.lua.
 
 local mx = require "mx"
+local codes = require "mx.models.codes"
 local config_write = require "mx.weights.config_write"
 local families = require "mx.weights.families"
 local gguf = require "mx.weights.gguf"
@@ -235,6 +236,7 @@ end
 ---@return string family
 local function save(model, folder, o)
     o = util.options(o, { dtype = "", max_shard_size = 0, tokenizer = "" }, "mx.weights.save")
+    codes.refuse(model, "saving")
     local shape = model.shape
     local family = config_write.family(shape)
     local dtype = o.dtype ~= "" and o.dtype or shape.weight_dtype

@@ -5,6 +5,7 @@ scaling: writes quantize.h5 beside this file.
     NAME.by.codes, NAME.by.scale   the codes of `x` as numbers, NAME one of DTYPES, by "row" or "column"
     RECIPE.y, .dx, .dw             the product of px and pw, and its gradient for pdy
     fixed.y, .dx, .dw              the same under fp8_full with fixed ranges of 1.5 for px and 0.75 for pw
+    mxfp8.rounded                  mxfp8.x in MXFP8, by mxfp8() below
     RECIPE.gy, .gdx, .gdw          the same of a grouped product of gx and gw with `counts` and gdy
     fp8_gpu.y, .dx, .dw, .scales   the same product after two others by factors STEPS, and the scales of x, w and dy;
                                    fp8_nanoo likewise
@@ -18,6 +19,7 @@ import os
 import h5py
 import jax
 import jax.numpy as jnp
+import ml_dtypes
 import numpy as np
 import qwix
 from flax import linen
@@ -26,6 +28,20 @@ from qwix._src.core import dot_general_qt, qarray, ragged_dot_qt
 DTYPES = {"i8": jnp.int8, "e4m3": jnp.float8_e4m3fn, "e5m2": jnp.float8_e5m2,
           "e4m3fnuz": jnp.float8_e4m3fnuz, "e5m2fnuz": jnp.float8_e5m2fnuz}
 RECIPES = {"int8": ("i8", "i8"), "fp8": ("e4m3", "e4m3"), "fp8_full": ("e4m3", "e5m2")}
+
+def mxfp8(rng):
+    """Runs of 32 that share the least power of two not below their largest magnitude / 448, by frexp."""
+    x = (rng.standard_normal((16, 64)) * np.exp(3 * rng.standard_normal((16, 1)))).astype(np.float32)
+    x[2] = 0
+    x[3, 5], x[3, 40] = 448, 448.25  # just a scale of 1, and just one of 2
+    x[4] *= np.float32(1e-30)
+    runs = x.reshape(32, 32)
+    fraction, exponent = np.frexp(np.abs(runs).max(1) * np.float32(1 / 448))
+    exponent = np.where(fraction == 0.5, exponent - 1, exponent)
+    scale = np.ldexp(np.float32(1), exponent)[:, None]
+    values = (runs / scale).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale
+    return {"mxfp8.x": x, "mxfp8.rounded": values.reshape(x.shape)}
+
 
 DELAYED = {"fp8_gpu": linen.fp8_ops.Fp8DirectDotGeneralOp, "fp8_nanoo": linen.fp8_ops.NANOOFp8DotGeneralOp}
 STEPS = (1.0, 3.0, 0.5)  # x, w and dy of a step are these times the arrays
@@ -73,6 +89,7 @@ def main():
     out["fixed.y"], (out["fixed.dx"], out["fixed.dw"]) = y, vjp(jnp.asarray(pdy))
     for name, op in DELAYED.items():
         out |= {f"{name}.{key}": value for key, value in delayed(op, px, pw, pdy).items()}
+    out |= mxfp8(np.random.Generator(np.random.PCG64(22)))
     rng = np.random.Generator(np.random.PCG64(21))
     counts = np.array([5, 0, 4, 2], np.int32)
     gx, gw = rng.standard_normal((11, 24)), rng.standard_normal((4, 24, 10))

@@ -7,7 +7,7 @@ local lu = require "luaunit"
 local here = debug.getinfo(1, "S").source:match("^@(.*/)") or "./"
 local runs = dofile(here .. "runs.lua")
 
-local RECIPES = { "int8", "fp8", "fp8_full", "fp8_gpu", "fp8_nanoo", "te_fp8_currentscaling" }
+local RECIPES = { "int8", "fp8", "fp8_full", "fp8_gpu", "fp8_nanoo", "te_fp8_currentscaling", "te_mxfp8" }
 
 local function config_of(recipe, ...)
     return mx.config.load {
@@ -84,7 +84,8 @@ end
 function TestRecipes.test_experts_near_bf16()
     local batch = batch_of(1)
     local plain, want = step_of_experts(mx.models.new(config_of("", table.unpack(EXPERTS))), batch)
-    for _, recipe in ipairs(RECIPES) do
+    for i = 1, #RECIPES - 1 do -- sums of latent attention have other lengths than multiples of 32
+        local recipe = RECIPES[i]
         local model = mx.models.new(config_of(recipe, table.unpack(EXPERTS)))
         if model.quantization.recipe.delayed then
             step(model, batch, FOUR[1], FOUR[2])
@@ -93,8 +94,8 @@ function TestRecipes.test_experts_near_bf16()
         local loss, grads = step_of_experts(model, batch)
         lu.assertTrue(math.abs(loss / plain - 1) < 0.01 and loss ~= plain,
             ("%s: loss %g, %g"):format(recipe, loss, plain))
-        for i, name in ipairs(FOUR) do
-            local off = distance(grads[i], want[i])
+        for k, name in ipairs(FOUR) do
+            local off = distance(grads[k], want[k])
             lu.assertTrue(off > 0 and off < 0.5, ("%s: gradient of %s off by %g"):format(recipe, name, off))
         end
     end
@@ -148,12 +149,12 @@ end
 -- What backward keeps is the same as what it would compute again.
 function TestRecipes.test_remat()
     local batch = batch_of(1)
-    for _, recipe in ipairs { "int8", "fp8_gpu", "fp8_nanoo" } do
+    for _, recipe in ipairs { "int8", "fp8_gpu", "fp8_nanoo", "te_mxfp8" } do
         local loss, query, wo = step(mx.models.new(config_of(recipe, "remat_policy=none")), batch)
         local again, query2, wo2 = step(mx.models.new(config_of(recipe, "remat_policy=full")), batch)
         lu.assertEquals({ again, query2:totable(), wo2:totable() }, { loss, query:totable(), wo:totable() })
         local results = {}
-        for i, policy in ipairs { "none", "full" } do
+        for i, policy in ipairs(recipe ~= "te_mxfp8" and { "none", "full" } or {}) do
             local c = config_of(recipe, "remat_policy=" .. policy, table.unpack(EXPERTS))
             local own, grads = step_of_experts(mx.models.new(c), batch)
             results[i] = { own }
@@ -283,6 +284,9 @@ function TestRecipes.test_what_is_refused()
     refused("quantization: expected one of", "int4")
     refused("mixed precision of int8 and int4", "intmp")
     refused("dtype", "int8", "dtype=float32")
+    refused("te_mxfp8 is not simulated", "te_mxfp8", "hardware=v5e-1")
+    lu.assertErrorMsgContains("quantization=te_mxfp8 needs a multiple of 32", step,
+        mx.models.new(config_of("te_mxfp8", "base_mlp_dim=72")), batch_of(1))
     refused("act_quantization_calibration_method: expected absmax, or a range", "fp8_full",
         "act_quantization_calibration_method=fixed,-1,2")
     refused("weight_quantization_calibration_method", "fp8", "weight_quantization_calibration_method=fixed,1")

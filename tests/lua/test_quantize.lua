@@ -125,6 +125,25 @@ function TestQuantize.test_delayed_scales()
     end
 end
 
+-- MXFP8: what codes times scales stand for, and a product whose three sums have operands of their own.
+function TestQuantize.test_mxfp8()
+    local mxfp8 = require "mx.models.mxfp8"
+    lu.assertEquals(mxfp8.round(get("mxfp8.x")):to("f32"):totable(), get("mxfp8.rounded"):totable())
+    local x, w = mx.randn { shape = { 2, 32, 64 }, seed = 1 }:to("bf16"), mx.randn { shape = { 64, 96 }, seed = 2 }
+    local bias, dy = mx.randn { shape = { 96 }, seed = 3 }:requires_grad(), mx.randn { shape = { 2, 32, 96 }, seed = 4 }
+    local a, b = x:to("f32"):requires_grad(), w:requires_grad()
+    dy = dy:to("bf16")
+    mx.backward(mx.sum(mxfp8.product(a:to("bf16"), b:to("bf16"), bias) * dy))
+    local function near(t, left, right)
+        local want = mx.matmul(mxfp8.round(left):to("f32"), mxfp8.round(right):to("f32"), { trans_b = true })
+        lu.assertTrue(((t - want:view(t:size())):abs():max() / want:abs():max()):item() < 2 ^ -8)
+    end
+    local rows = dy:view(64, 96)
+    near(a:grad(), rows, w:detach():to("bf16"))
+    near(b:grad(), mx.transpose(x:view(64, 64)), mx.transpose(rows))
+    lu.assertAlmostEquals((bias:grad() - mx.sum(rows:to("f32"), { dim = 1 })):abs():max():item(), 0, 1e-5)
+end
+
 -- The same of grouped products, as Qwix's ragged_dot; one group has no rows. On several threads, too.
 function TestQuantize.test_grouped_products()
     local counts, threads = get("counts"):to("i32"), mx.info().threads

@@ -43,7 +43,7 @@ local function check_as_on_one_rank(recipe, axis, ...)
 end
 
 function TestQuantization.test_as_on_one_rank()
-    for _, recipe in ipairs { "int8", "fp8_full", "fp8_nanoo" } do
+    for _, recipe in ipairs { "int8", "fp8_full", "fp8_nanoo", "te_mxfp8" } do
         for _, axis in ipairs { "fsdp", "data" } do
             local mesh, alone = check_as_on_one_rank(recipe, axis)
             for name, buffer in pairs(alone.buffers) do

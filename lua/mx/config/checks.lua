@@ -162,7 +162,9 @@ local function check_latent(c, need)
         .. "which bounds the scores itself")
 end
 
-local function check_calibration(c, need)
+local function check_recipe(c, need)
+    need(c.quantization ~= "te_mxfp8" or c.hardware == "", "quantization", "te_mxfp8 is not simulated, because no chip "
+        .. "of configs/hardware multiplies MXFP8; without hardware it trains on this machine")
     for _, key in ipairs({ "weight_quantization_calibration_method", "act_quantization_calibration_method" }) do
         need(c[key] == "absmax" or quantization.fixed_range(c[key]), key,
             "expected absmax, or a range on both sides of 0 such as fixed,-224,224, got %s", c[key])
@@ -217,7 +219,7 @@ function checks.together(values)
         "expected a divisor of base_num_query_heads = %d, got %d", c.base_num_query_heads, c.base_num_kv_heads)
     check_latent(c, need)
     check_rope(c, need)
-    check_calibration(c, need)
+    check_recipe(c, need)
     need(c.trainable_position_size < 0 or c.trainable_position_size >= c.max_target_length, "max_target_length",
         "%d tokens, but trainable_position_size = %d", c.max_target_length, c.trainable_position_size)
     need(c.dataset_type == "synthetic" or c.dataset_path ~= "" or #c.dataset_mix > 0,

@@ -7,24 +7,27 @@
 
 local mx = require "mx"
 local stored_codes = require "mx.models.codes"
+local mxfp8 = require "mx.models.mxfp8"
 local nn = require "mx.nn"
 
 local quantization = {}
 
 --- The recipes by the values of the config key. codes: of inputs and weights; gradient: of gradients; by_tensor: one
 --- scale for each tensor, instead of one for each row of inputs and gradients and each column of weights; delayed: it
---- follows from the largest magnitudes of the steps before.
+--- follows from the largest magnitudes of the steps before; blocks: the products of mxfp8.lua, but not of experts.
 quantization.RECIPES = {
     int8 = { codes = "i8", gradient = "i8" },
     fp8 = { codes = "e4m3", gradient = "e4m3" },
     fp8_full = { codes = "e4m3", gradient = "e5m2" },
     fp8_gpu = { codes = "e4m3", gradient = "e5m2", by_tensor = true, delayed = true },
     fp8_nanoo = { codes = "e4m3fnuz", gradient = "e5m2fnuz", by_tensor = true, delayed = true },
+    te_mxfp8 = { blocks = true },
     te_fp8_currentscaling = { codes = "e4m3", gradient = "e5m2", by_tensor = true },
 }
 
 --- The values of the config key.
-quantization.CHOICES = { "", "int8", "fp8", "fp8_full", "fp8_gpu", "fp8_nanoo", "te_fp8_currentscaling" }
+quantization.CHOICES = { "", "int8", "fp8", "fp8_full", "fp8_gpu", "fp8_nanoo", "te_fp8_currentscaling",
+    "te_mxfp8" }
 
 --- A function of the script that gets "input", "weight" or "gradient", the tensor and its codes, whenever a model
 --- quantizes one. It gets a gradient twice if it has scales by row for one product and by column for the other.
@@ -154,14 +157,13 @@ function quantization.has_weight(name)
     return PRODUCT[name:match("^layer%d+%.(.*)$") or ""] ~= nil
 end
 
---- Whether the weight of that name is one of a quantized product.
+--- Whether the weight of that name is one that becomes codes, which ranks may gather.
 ---@param shape table
 ---@param name string the full name
 ---@return boolean
 function quantization.is_product(shape, name)
-    local layer = name:match("^layer(%d+)%.")
-    return quantization.RECIPES[shape.quantization] ~= nil and quantization.has_weight(name)
-        and covers(shape, tonumber(layer))
+    local recipe, layer = quantization.RECIPES[shape.quantization], name:match("^layer(%d+)%.")
+    return recipe ~= nil and not recipe.blocks and quantization.has_weight(name) and covers(shape, tonumber(layer))
 end
 
 -- The scales that the whole weight has, from this rank's part of it; `axes`: along which others have parts.
@@ -195,7 +197,7 @@ end
 -- The part of a weight, and the options of its gather; nil if it is not gathered as codes.
 local function part_of(self, model, i, short, trains)
     local name = model.layers[i][short]
-    local gather = PRODUCT[short] and covers(model.shape, i) and model.params[name]
+    local gather = not self.recipe.blocks and PRODUCT[short] and covers(model.shape, i) and model.params[name]
         and model.parallel:gather_of_codes(name)
     if not gather then
         return nil
@@ -288,7 +290,11 @@ end
 ---@return fun(name: string, bias: any): any
 function quantization.products(model, i, weights, h, run, counts)
     local self = covers(model.shape, i) and model.quantization
-    if not self then
+    if self and self.recipe.blocks and not counts then
+        return function(name, bias)
+            return mxfp8.product(h, weights[name .. ".weight"]:to("bf16"), bias)
+        end
+    elseif not self or self.recipe.blocks then
         return function(name, bias)
             local weight = weights[name .. ".weight"]
             if type(weight) == "table" then

@@ -109,8 +109,8 @@ static bool is_float(hid_t type, const mx_dtype_traits *t)
     size_t sign, exponent, exponent_bits, mantissa, mantissa_bits, bits = 8 * t->bytes;
     return H5Tget_fields(type, &sign, &exponent, &exponent_bits, &mantissa, &mantissa_bits) >= 0 && sign == bits - 1 &&
            exponent == (size_t)t->mantissa_bits && exponent_bits == (size_t)t->exponent_bits && mantissa == 0 &&
-           mantissa_bits == (size_t)t->mantissa_bits &&
-           H5Tget_ebias(type) == (size_t)t->exponent_bias && H5Tget_norm(type) == H5T_NORM_IMPLIED;
+           mantissa_bits == (size_t)t->mantissa_bits && H5Tget_ebias(type) == (size_t)t->exponent_bias &&
+           H5Tget_norm(type) == H5T_NORM_IMPLIED;
 }
 
 static bool is_integer(hid_t type, const mx_dtype_traits *t)

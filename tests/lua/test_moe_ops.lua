@@ -139,10 +139,10 @@ function TestGrouped.test_counts_that_do_not_fit_are_refused()
     lu.assertErrorMsgContains("counts add up to 5 rows", mx.grouped_column_sum, x, mx.tensor({ 2, 3 }, "i32"))
 end
 
--- A tile of a matrix unit is filled by the rows of one group. TPU v5e pads 4 rows to 8, and to 128 where they are the
--- inner dimension; whether there is one group or 64 of them.
+-- Where each group is a product of its own (`group_tile = 0`), a tile of a matrix unit is filled by the rows of one
+-- group: 4 rows are padded to 8, and to 128 where they are the inner dimension; whether there is one group or 64.
 function TestGrouped.test_a_simulated_chip_pads_the_rows_of_each_group()
-    mx.sim.start("v5e-1", 1, { memory_Bps = 1e18, matrix_efficiency = 1 })
+    mx.sim.start("v5e-1", 1, { memory_Bps = 1e18, matrix_efficiency = 1, group_tile = 0 })
     local function seconds(rows, groups)
         local counts, x = mx.zeros({ groups }, "i32"), mx.zeros({ rows, 128 }, "bf16")
         local w, start = mx.zeros({ groups, 128, 128 }, "bf16"), mx.now()

@@ -93,13 +93,19 @@ function TestQuantization.test_codes_are_gathered()
     lu.assertEquals(elements.i8, 2 * (64 * 32 + 32 * 64 + 64 * 24 + 16 * 64 + 32 * 64 + 8 * 3 * 64 * 64) // 2)
 end
 
--- Along a tensor axis, ranks have scales of their parts: near one rank, and the same delayed scales on both.
+-- Along a tensor axis, ranks have scales of their parts: near one rank, and the same delayed scales on both. A sum of two
+-- ranks may round to another bf16, 2^-9 away. With a chance of 2^-9 / 2^-4 its code is then another one, 2^-4 away: a
+-- root mean square of (2^-9 * 2^-4)^0.5, six times that of bf16, whose losses here differ by 2e-4.
 function TestQuantization.test_tensor_axis()
     for _, recipe in ipairs { "int8", "fp8_gpu" } do
         local c = config_of(recipe, "tensor")
         local mesh, alone = mx.models.new(c, mx.train.mesh(c)), mx.models.new(mx.models.shape(c))
-        local far = math.abs(pass(mesh, 0) / pass(alone, 0) - 1)
-        lu.assertTrue(far < 3e-3, ("%s: off by %g"):format(recipe, far))
+        local squares, batches = 0, 8
+        for i = 0, batches - 1 do
+            squares = squares + (pass(mesh, i) / pass(alone, i) - 1) ^ 2
+        end
+        local far = (squares / batches) ^ 0.5
+        lu.assertTrue(far < 1.5e-3, ("%s: off by %g"):format(recipe, far))
         mesh:after_step()
         local scale = mesh.buffers["quantization.scale"]
         if scale then

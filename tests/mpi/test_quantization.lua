@@ -93,9 +93,9 @@ function TestQuantization.test_codes_are_gathered()
     lu.assertEquals(elements.i8, 2 * (64 * 32 + 32 * 64 + 64 * 24 + 16 * 64 + 32 * 64 + 8 * 3 * 64 * 64) // 2)
 end
 
--- Along a tensor axis, ranks have scales of their parts: near one rank, and the same delayed scales on both. A sum of two
--- ranks may round to another bf16, 2^-9 away. With a chance of 2^-9 / 2^-4 its code is then another one, 2^-4 away: a
--- root mean square of (2^-9 * 2^-4)^0.5, six times that of bf16, whose losses here differ by 2e-4.
+-- Along a tensor axis, ranks have scales of their parts: near one rank, and the same delayed scales on both. A sum of
+-- two ranks may round to another bf16, 2^-9 away. With a chance of 2^-9 / 2^-4 its code is then another one, 2^-4 away:
+-- a root mean square of (2^-9 * 2^-4)^0.5, six times that of bf16, whose losses here differ by 2e-4.
 function TestQuantization.test_tensor_axis()
     for _, recipe in ipairs { "int8", "fp8_gpu" } do
         local c = config_of(recipe, "tensor")

@@ -2,6 +2,7 @@
 --- a rank's queries and the keys of the other ranks come together.
 
 local mx = require "mx"
+local tokens = require "mx.parallel.tokens"
 local util = require "mx.util"
 
 local attention = {}
@@ -134,7 +135,7 @@ end
 ---@return any (B, queries, 2) i32
 function attention:intervals(segments, kv_segments)
     local is_exchanged = kv_segments and #self.exchange > 0
-    return mx.attention_intervals(is_exchanged and self:attended_part(kv_segments) or segments, kv_segments)
+    return mx.attention_intervals(is_exchanged and tokens.attended_part(self, kv_segments) or segments, kv_segments)
 end
 
 --- Attention of this rank's queries to the keys of the whole sequence: q (B, S, H, D), k and v (B, S, K, D) of its

@@ -533,7 +533,6 @@ end
 
 -- The tokens of each rank: see tokens.lua.
 Parallel.context_part, Parallel.sequence_part = tokens.context_part, tokens.sequence_part
-Parallel.attended_part = tokens.attended_part
 Parallel.stream_positions, Parallel.whole_length = tokens.stream_positions, tokens.whole_length
 Parallel.batch_place = tokens.batch_place
 Parallel.batch_part = tokens.batch_part

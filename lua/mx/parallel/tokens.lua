@@ -22,9 +22,10 @@ end
 
 --- The tokens with whose queries this rank attends: (B, S) -> (B, S / ring). With load balance, an early and a late
 --- chunk.
+---@param self table the mx.Parallel
 ---@param t any
 ---@return any
-function tokens:attended_part(t)
+function tokens.attended_part(self, t)
     if not self.zigzag then
         return own_part(self, t, self.ring)
     end
@@ -43,7 +44,7 @@ end
 ---@param t any
 ---@return any
 function tokens:context_part(t)
-    return own_part(self, self:attended_part(t), self.exchange)
+    return own_part(self, tokens.attended_part(self, t), self.exchange)
 end
 
 --- Of the tokens in this rank's context part, those whose residual stream it holds between the products.

@@ -215,8 +215,8 @@ static int read_lists(lua_State *L, int roots, bool has_gradients, mx_root **out
 /* Whether a table holds options: unlike a list of gradients, it has no first entry. */
 static bool is_options(lua_State *L, int i) { return lua_istable(L, i) && lua_rawlen(L, i) == 0; }
 
-/* Reads the field `inputs` of the options: a tensor or a list of them. The array is Lua's memory and stays on the
- * stack. Returns their number; 0 if the table has no such field. */
+/* Reads the field `inputs` of the options, a tensor or a list of tensors, and returns the number of tensors: 0 without
+ * the field. Their array is memory of Lua: it is valid as long as it is on Lua's stack. */
 static int read_inputs(lua_State *L, int options, mx_tensor ***out)
 {
     if (!lua_istable(L, options) || lua_getfield(L, options, "inputs") == LUA_TNIL)

@@ -324,7 +324,7 @@ function TestIntensity.test_mixing_changes_nothing()
     lu.assertAlmostEquals(mixed, alone, 1e-6)
 end
 
--- An axis of size 1 is shown as if it had 2, beside those that there are. One of them needs a strategy.
+-- The table has rows for axes of size 1, too, as if they had size 2. context_usp_ulysses has none: it needs a key.
 function TestIntensity.test_axes_of_size_one()
     for _, row in ipairs(rows(model("ranks=8", "ici tensor 2"), "context_usp_ulysses")) do
         lu.fail(row.what)

@@ -378,50 +378,53 @@ function TestTrain.test_sampling()
     lu.assertEquals(draw({ top_p = 0.6, temperature = 0.5, choose_first = true }, 0.65), 2) -- 16 of 25
 end
 
--- After five seconds of the first step, one line says what a step computes, and how long it takes at least.
-function TestTrain.test_a_slow_first_step_is_announced()
-    local say, now, time, said = mx.metrics.say, mx.now, 0, {}
+-- Until stop(), mx.now is the field `time`, and what runs say is kept in `said`.
+local function made_up_clock()
+    local say, now, clock = mx.metrics.say, mx.now, { time = 0, said = {} }
     mx.metrics.say = function(format, ...)
-        said[#said + 1] = format:format(...)
+        clock.said[#clock.said + 1] = format:format(...)
     end
     mx.now = function()
-        return time
+        return clock.time
     end
+    function clock.stop()
+        mx.metrics.say, mx.now = say, now
+    end
+    return clock
+end
+
+-- After five seconds of the first step, one line says what a step computes, and how long it takes at least.
+function TestTrain.test_a_slow_first_step_is_announced()
+    local clock = made_up_clock()
     local report = mx.metrics.new { steps = 4, flops = 3e12, tokens = 10, params = 5, formula = "maxtext-2025-07",
         period = 9, paced = true, peak = { value = 0.05e12, source = "made up" }, done = 1 }
     local function step(number, seconds)
         report:begin()
         for _ = 1, 4 do
-            time = time + seconds / 4
+            clock.time = clock.time + seconds / 4
             for _ = 1, 1000 do end -- instructions, as those between two operations
         end
         report:step(number, { loss = 1.0, grad_norm = 2.0, learning_rate = 0.1 })
     end
-    local before = #said
+    local before = #clock.said
     step(2, 100)
     step(3, 100)
-    mx.metrics.say, mx.now = say, now
-    lu.assertEquals(table.move(said, before + 1, #said, 1, {}),
+    clock.stop()
+    lu.assertEquals(table.move(clock.said, before + 1, #clock.said, 1, {}),
         { "step 2 is running: it has 3 TFLOP for each rank, at least 1m00s at the peak of 0.05 TFLOP/s" })
     lu.assertNil(debug.gethook())
 end
 
 -- 3 TFLOP in 100 s are half of a peak of 0.06 TFLOP/s and three quarters of 0.04.
 function TestTrain.test_both_peaks_of_tiles_are_named()
-    local say, now, time, said = mx.metrics.say, mx.now, 0, {}
-    mx.metrics.say = function(format, ...)
-        said[#said + 1] = format:format(...)
-    end
-    mx.now = function()
-        return time
-    end
+    local clock = made_up_clock()
     local report = mx.metrics.new { steps = 1, flops = 3e12, tokens = 10, params = 5, formula = "maxtext-2025-07",
         period = 9, peak = { value = 0.06e12, product = 0.04e12, source = "made up" } }
-    time = 100
+    clock.time = 100
     report:step(1, { loss = 1.0, grad_norm = 2.0, learning_rate = 0.1 })
     local summary = report:finish()
-    mx.metrics.say, mx.now = say, now
-    local text = table.concat(said, "\n")
+    clock.stop()
+    local text = table.concat(clock.said, "\n")
     lu.assertStrContains(text, "peak 0.06 TFLOP/s, made up; products of operands in the caches reach 0.04\n")
     lu.assertStrContains(text, "MFU 50.0 % (maxtext-2025-07), 75.0 % of products in the caches")
     lu.assertEquals(summary.product_tflops, 0.04)

@@ -71,7 +71,7 @@ local function runs_through(s)
         table.insert(mine[m.from], m)
         table.insert(mine[m.to], m)
     end
-    local chunks = s.stages * s.repeats
+    local chunks = s.stages * s.repeats + (s.outside and 1 or 0)
     local function input(stage, what, chunk, micro)
         return has[stage][what .. chunk .. "." .. micro]
     end
@@ -197,6 +197,46 @@ function TestSchedule.test_transfers_take_time()
     lu.assertAlmostEquals(replay.bubble, 0.75, 1e-12)
 end
 
+-- One more chunk, which each stage runs for its share of the microbatches: passes within the limits, no stage blocks
+-- another one, and the stages wait as long as without it, if it takes as long as a chunk and follows the pipeline. With
+-- split backward passes, its W fills the time in which the pipeline starts.
+function TestSchedule.test_layers_outside_the_pipeline()
+    math.randomseed(5)
+    for stages = 2, 5 do
+        for groups = 1, 3, 2 do
+            for _, kind in ipairs(schedule.KINDS) do
+                for repeats = 1, (kind == "gpipe" or kind == "1f1b") and 2 or 1 do
+                    for _, outside in ipairs({ "first", "last" }) do
+                        local s = schedule.check(schedule.make { kind = kind, stages = stages, repeats = repeats,
+                            microbatches = groups * stages, outside = outside })
+                        local what = ("%s %d %d %d %s"):format(kind, stages, groups, repeats, outside)
+                        lu.assertTrue(runs_through(s), what)
+                        local replay = schedule.replay(s, { F = 1, B = s.splits and 1 or 2, W = 1 })
+                        local waits = replay.duration - 3 * groups * (stages * repeats + 1)
+                        if outside == "last" and not s.splits then
+                            lu.assertEquals(waits, 3 * (stages - 1), what)
+                        end
+                        lu.assertTrue(waits <= 3 * stages + 3, what)
+                        lu.assertAlmostEquals(schedule.bubble(s), replay.bubble, 1e-12)
+                    end
+                end
+            end
+        end
+    end
+end
+
+-- Stage (m - 1) % stages + 1 has microbatch m of the last chunk, and sends a gradient if that is another stage.
+function TestSchedule.test_messages_of_layers_outside()
+    local s, found = schedule.make { kind = "gpipe", stages = 2, microbatches = 2, outside = "last" }, {}
+    for i, m in ipairs(s.messages) do
+        found[i] = ("%s %d.%d %d-%d"):format(m.what, m.chunk, m.micro, m.from, m.to)
+    end
+    table.sort(found)
+    lu.assertEquals(found, { "activation 2.1 1-2", "activation 2.2 1-2", "activation 3.1 2-1", "gradient 1.1 2-1",
+        "gradient 1.2 2-1", "gradient 2.1 1-2" })
+    lu.assertEquals(schedule.chunks_of(s, 2), { 2, 3 })
+end
+
 local function action(what, chunk, micro)
     return { what = what, chunk = chunk, micro = micro }
 end
@@ -240,10 +280,14 @@ function TestSchedule.test_what_is_refused()
         { kind = "zb_h1", stages = 2, microbatches = 2, repeats = 2 })
     refused("num_pipeline_repeats=2, expected 1", schedule.make,
         { kind = "zb", stages = 2, microbatches = 2, repeats = 2 })
-    refused("'zb_h1': pending and costs are for 'zb' only", schedule.make,
+    refused("'zb_h1': pending is for 'zb' only", schedule.make,
         { kind = "zb_h1", stages = 2, microbatches = 2, pending = 2 })
     refused("stages is 0; expected a positive integer", schedule.make,
         { kind = "gpipe", stages = 0, microbatches = 2 })
+    refused("outside is before; expected first or last", schedule.make,
+        { kind = "gpipe", stages = 2, microbatches = 2, outside = "before" })
+    refused("'1f1b': costs are for 'zb' only", schedule.make,
+        { kind = "1f1b", stages = 2, microbatches = 2, costs = {} })
 end
 
 -- In the wrong order, the first message could only be sent after the second.
@@ -276,6 +320,19 @@ function TestChart.test_by_hand()
     }, "\n"))
 end
 
+-- Each stage runs the last chunk for one microbatch: stage 1 from unit 2, in which the first one has come from stage 2,
+-- and stage 2 from unit 3, 3 units long. Then come 2 backward passes of 2 units on stage 2, and one more on stage 1. A
+-- stage works 2 + 3 + 4 of 12 units.
+function TestChart.test_layers_outside_by_hand()
+    local s = schedule.make { kind = "gpipe", stages = 2, microbatches = 2, outside = "last" }
+    lu.assertEquals(mx.pipeline.draw(s), table.concat({
+        "gpipe: 2 stages, 2 microbatches: 25.0 % bubble",
+        "stage 1  111222AAAAAAAAA.........aaaaaabbbbbb" .. "  3 in flight",
+        "stage 2  ...111222BBBBBBBBBaaaaaabbbbbb......" .. "  3 in flight",
+        "digits: forward; letters: backward; capitals: layers outside; .: waits",
+    }, "\n"))
+end
+
 function TestChart.test_fits_a_terminal()
     for _, words in ipairs({ { "stages=16", "microbatches=64" }, { "stages=3", "repeats=4", "microbatches=30" } }) do
         for line in mx.pipeline.report(words):gmatch("[^\n]+") do
@@ -286,5 +343,6 @@ end
 
 function TestChart.test_words()
     lu.assertStrContains(mx.pipeline.report { "stages=2", "microbatches=4", "zb_h1" }, "zb_h1: 2 stages, 4 micro")
+    lu.assertStrContains(mx.pipeline.report { "stages=2", "outside=first" }, "capitals: layers outside")
     refused("'stagse' is unknown, did you mean 'stages'?", mx.pipeline.report, { "stagse" })
 end

@@ -33,7 +33,6 @@ local function run_stage(config, stage)
     local optimizer = mx.optim.new(config, model.params, model.parallel)
     local own, seconds = model.parallel.stages, {}
     local rows, S = mx.data.sequences(config, mesh), config.max_target_length
-    local chunks = own.n * own.repeats
     for _ = 1, 2 do
         local step <close> = mx.step()
         mx.reset_peak()
@@ -54,7 +53,7 @@ local function run_stage(config, stage)
             elseif action.what == "W" then
                 pass:gradients_of_weights(chunk, action.micro)
             else
-                local dx = pass:backward(chunk, action.micro, chunk < chunks and message() or nil)
+                local dx = pass:backward(chunk, action.micro, chunk < own.chunks and message() or nil)
                 if dx then
                     dx:release()
                 end
@@ -78,6 +77,13 @@ for name, words in pairs({
         .. "pipeline_schedule=zb zero_bubble_max_pending_backward=6",
     zb_h1_fsdp = "hardware=v5p-8 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=4 "
         .. "ici_fsdp_parallelism=2 pipeline_schedule=zb_h1",
+    outside = "hardware=v5p-8 num_pipeline_microbatches=8 per_device_batch_size=4 pipeline_parallel_layers=4 "
+        .. "ici_fsdp_parallelism=2 pipeline_schedule=1f1b",
+    outside_zb = "hardware=v5p-4 num_pipeline_microbatches=8 per_device_batch_size=2 pipeline_parallel_layers=4 "
+        .. "pipeline_schedule=zb",
+    outside_first = "hardware=v5p-4 num_pipeline_microbatches=8 per_device_batch_size=2 pipeline_parallel_layers=4 "
+        .. "decoder_block=deepseek attention_type=mla num_experts=4 num_experts_per_tok=2 base_moe_mlp_dim=1024 "
+        .. "base_num_kv_heads=32 first_num_dense_layers=1 pipeline_schedule=zb_h1",
     interleaved = "hardware=v5p-4 num_pipeline_microbatches=8 per_device_batch_size=2 pipeline_schedule=1f1b",
     fsdp = "hardware=v5p-8 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=4 "
         .. "ici_fsdp_parallelism=2 pipeline_schedule=1f1b",
@@ -215,10 +221,13 @@ end
 
 -- A step of a run takes as long as the plan says, on the chip of the first stage: it waits for the others.
 function TestRuns.test_a_step_is_the_plans()
-    for _, words in ipairs({ "pipeline_schedule=1f1b", "pipeline_schedule=zb_h1", "gradient_accumulation_steps=2" }) do
-        local config = simulated_run(words)
+    for words, more in pairs({
+        ["pipeline_schedule=1f1b"] = {}, ["pipeline_schedule=zb_h1"] = {}, ["gradient_accumulation_steps=2"] = {},
+        ["pipeline_parallel_layers=2"] = { "num_layers_per_pipeline_stage=1", "pipeline_schedule=1f1b" },
+    }) do
+        local config = simulated_run(words, table.unpack(more))
         local planned = mx.plan.simulate(config, config.hardware, config.num_slices)
-        mx.plan.check(simulated_run(words))
+        mx.plan.check(simulated_run(words, table.unpack(more)))
         local mesh = mx.train.mesh(config)
         local data, model = mx.data.open(config, mesh), mx.models.new(config, mesh)
         local optimizer = mx.optim.new(config, model.params, model.parallel)

@@ -318,6 +318,19 @@ function TestIntensity.test_stage()
     lu.assertTrue(row(16321, table.unpack(over)).compute_bound)
 end
 
+-- Eight layers of 4 E^2 + 3 E M elements and the table of logits follow the pipeline. Each stage has them for a fourth
+-- of the tokens, 2,048: 4 FLOPs of gradients for each token and element, which is sent in 8 bytes x 3/4.
+function TestIntensity.test_layers_outside_the_pipeline()
+    local E, M, found = 1024, 2048, nil
+    for _, row in ipairs(rows(model("ranks=4", "base_mlp_dim=" .. M, "ici fsdp 1", "ici stage 4",
+        "num_layers_per_pipeline_stage=2", "pipeline_parallel_layers=8"), "stage")) do
+        found = row.what:find("^gradients") and row or found
+    end
+    local elements = 8 * (4 * E * 2 * E + 3 * E * M) + E * 32000
+    lu.assertAlmostEquals(found.bytes, elements * 8 * 3 / 4, 1)
+    lu.assertAlmostEquals(found.flops, 4 * 2048 * elements, 1)
+end
+
 function TestIntensity.test_mixing_changes_nothing()
     local alone = rows(model("ranks=4", "ici tensor 4"), "tensor")[1].intensity
     local mixed = rows(model("ranks=64", "ici tensor 4", "ici stage 2", "ici context 2"), "tensor")[1].intensity

@@ -12,12 +12,13 @@ local RANKS, STEPS, SEQUENCES = mx.ranks(), 3, 24
 local WORDS = {
     "dataset_type=text", "dataset_path=" .. mx.root .. "LICENSE", "steps=" .. STEPS, "warmup_steps_fraction=0.2",
     "base_emb_dim=32", "base_mlp_dim=64", "vocab_size=256", "max_target_length=24", "dtype=float32",
-    "adam_eps=1.0e-3", "gradient_clipping_threshold=0.5", "base_num_query_heads=4", "base_num_kv_heads=4", "head_dim=8",
+    "adam_eps=1.0e-3", "gradient_clipping_threshold=0.5", "base_num_query_heads=4", "base_num_kv_heads=4",
     "ici_fsdp_parallelism=1",
 }
 
 local function config_of(...)
     local words = table.move(WORDS, 1, #WORDS, 1, {})
+    words[#words + 1] = not table.concat({ ... }, " "):find("attention_type=mla", 1, true) and "head_dim=8" or nil
     for _, text in ipairs({ ... }) do
         for word in text:gmatch("%S+") do
             local axis, size = word:match("^(%l[%l_]*)=(%d+)$")
@@ -126,6 +127,10 @@ local TIED = ("model_name=tiny-gpt2 base_num_decoder_layers=%d dropout_rate=0.25
 -- experts with nearly the same score, between which rounding would choose.
 local EXPERTS = ("model_name=tiny-moe base_num_decoder_layers=%d routed_bias=true routed_bias_update_rate=0.01 "
     .. "router_z_loss_weight=0.1 load_balance_loss_weight=0.5 init_weights_seed=1"):format(LAYERS[RANKS])
+-- As EXPERTS, with a first layer that has none.
+local LATENT = EXPERTS .. " decoder_block=deepseek first_num_dense_layers=1 attention_type=mla q_lora_rank=12 "
+    .. "kv_lora_rank=10 qk_nope_head_dim=8 qk_rope_head_dim=4 v_head_dim=6"
+local OUTSIDE = "stage=2 pipeline_parallel_layers=2 num_pipeline_microbatches=4 "
 local ONE_CHUNK = " num_pipeline_repeats=1 num_layers_per_pipeline_stage="
 
 -- ---- the steps of one rank ----
@@ -166,6 +171,9 @@ local MESHES = RANKS == 4 and {
     "stage=2 data=2 shard_optimizer_over_data=true",
     "stage=2 context=2", "stage=2 tensor_sequence=2",
     "dcn_pipeline_parallelism=2 fsdp=2",
+    "fsdp=2 pipeline_schedule=1f1b " .. OUTSIDE, "fsdp=2 pipeline_fsdp_ag_once=true " .. OUTSIDE,
+    "data=2 shard_optimizer_over_data=true " .. OUTSIDE, "data=2 pipeline_schedule=zb_h1 " .. OUTSIDE,
+    "tensor=2 " .. OUTSIDE, "context=2 " .. OUTSIDE,
 } or {}
 if os.getenv "MXLUA_NODE_RANKS" then -- nodes change how values travel, and not what a stage does
     MESHES = { MESHES[1] }
@@ -209,8 +217,8 @@ function TestSteps.test_a_schedule_of_ones_own()
     mx.pipeline.driver.use(run.model, mx.pipeline.schedule.of { stages = own.n, microbatches = n, actions = actions })
     take_steps(run)
     assert_close(run, reference(TIED), "own schedule")
-    lu.assertErrorMsgContains(("but the model has %d, 1 and %d"):format(own.n, n), mx.pipeline.driver.use, run.model,
-        mx.pipeline.schedule.make { kind = "gpipe", stages = own.n, microbatches = n + 1 })
+    lu.assertErrorMsgContains(("but the model has %d, 1, %d and none"):format(own.n, n), mx.pipeline.driver.use,
+        run.model, mx.pipeline.schedule.make { kind = "gpipe", stages = own.n, microbatches = n + 1 })
 end
 
 if RANKS == 4 then
@@ -249,6 +257,40 @@ if RANKS == 2 then
         end
     end
 
+    -- Two of four layers are in the pipeline, and each stage runs the others for every second microbatch: after the
+    -- pipeline, or before it for models whose first layer has no experts. All schedules have the same bits, except for
+    -- a table that a stage uses for both tokens and logits.
+    for what, model in pairs({ untied = TINY, tied = TIED, experts = EXPERTS, latent = LATENT }) do
+        TestSteps["test_layers_outside_of_" .. what] = function()
+            local first
+            for _, kind in ipairs(what == "untied" and { "gpipe", "1f1b", "zb_h1", "zb" } or { "1f1b", "zb_h1" }) do
+                local mesh = OUTSIDE .. "pipeline_schedule=" .. kind
+                local run = on_mesh(model, mesh)
+                assert_close(run, reference(model), what .. ", " .. mesh)
+                assert_same_routing(run, reference(model), what .. ", " .. mesh)
+                first = first or run
+                if what ~= "tied" then
+                    assert_same_bits(run, first, what .. ", " .. mesh)
+                end
+            end
+        end
+    end
+
+    function TestSteps.test_layers_outside_with_other_keys()
+        local six = TINY:gsub("layers=4", "layers=6")
+        for _, case in ipairs({
+            { TINY .. " mtp_num_layers=2", OUTSIDE .. "pipeline_schedule=1f1b" },
+            { LATENT .. " mtp_num_layers=1 logits_via_embedding=true", OUTSIDE .. "pipeline_schedule=zb_h1" },
+            { TIED .. " trainable_parameters_mask=[^emb]", OUTSIDE .. "pipeline_schedule=1f1b" },
+            { TIED .. " trainable_parameters_mask=[layer004]", OUTSIDE .. "pipeline_schedule=zb" },
+            { six, "stage=2 pipeline_parallel_layers=4 pipeline_schedule=1f1b" }, -- interleaved
+            { TIED, OUTSIDE .. "gradient_accumulation_steps=2", 2 },
+        }) do
+            local model, mesh = case[1], case[2]
+            assert_close(on_mesh(model, mesh, case[3]), reference(model), model .. ", " .. mesh)
+        end
+    end
+
     function TestSteps.test_two_passes_are_one_of_twice_the_sequences()
         for _, model in ipairs({ TINY, TIED }) do
             assert_close(on_mesh(model, "stage=2 gradient_accumulation_steps=2", 2), reference(model), "two passes")
@@ -258,10 +300,6 @@ if RANKS == 2 then
     function TestSteps.test_evaluation()
         local words = TIED .. " eval_interval=1 eval_dataset_path=" .. mx.root .. "README.md"
         local alone = new_run(config_of(words, "per_device_batch_size=4"))
-        local staged = config_of(words, "stage=2 per_device_batch_size=4 num_pipeline_microbatches=4")
-        local mesh = mx.train.mesh(staged)
-        local run = new_run(staged, mesh)
-        local loss, targets = mx.evaluate.data(run.model, mx.data.open_evaluation(run.data, mesh), 3)
         local sum, count = 0, 0
         local data = mx.data.open_evaluation(alone.data)
         data.part, data.parts = 0, 1
@@ -271,8 +309,14 @@ if RANKS == 2 then
             local n = batch.mask:to("f32"):sum():item()
             sum, count = sum + alone.model:loss(batch, true):item() * n, count + n
         end
-        lu.assertEquals(targets, count)
-        lu.assertAlmostEquals(loss, sum / count, 1e-5)
+        for _, stages in ipairs({ "stage=2 num_pipeline_microbatches=4", OUTSIDE }) do
+            local staged = config_of(words, "per_device_batch_size=4", stages)
+            local mesh = mx.train.mesh(staged)
+            local run = new_run(staged, mesh)
+            local loss, targets = mx.evaluate.data(run.model, mx.data.open_evaluation(run.data, mesh), 3)
+            lu.assertEquals(targets, count)
+            lu.assertAlmostEquals(loss, sum / count, 1e-5)
+        end
     end
 end
 
@@ -378,9 +422,9 @@ end
 
 -- A checkpoint of a pipeline, loaded by one rank with all layers, whose checkpoint another pipeline loads.
 function TestFiles.test_checkpoints_fit_any_number_of_stages()
-    for _, model in ipairs({ TINY, TIED }) do
-        local folder = shared_folder()
-        local run = on_mesh(model, SAME[1])
+    for _, case in ipairs({ { TINY, SAME[1] }, { TIED, SAME[1] }, RANKS == 2 and { TIED, OUTSIDE } or nil }) do
+        local model, folder = case[1], shared_folder()
+        local run = on_mesh(model, case[2])
         local function save(from, name, step)
             local o = options(from)
             o.directory = folder .. name
@@ -467,7 +511,15 @@ function TestRefusals.test_what_does_not_fit()
         .. "base_num_decoder_layers=%d"):format(2 * RANKS + 1), stage)
     refused((", 1 of them in the last chunk, and the model has %d: set num_layers_per_pipeline_stage="):format(
         2 * RANKS), layers, "decoder_last_pipeline_num_layers=1 num_pipeline_repeats=1", stage)
-    refused(("all %d layers must be in the pipeline"):format(2 * RANKS), layers, "pipeline_parallel_layers=1", stage)
+    for _, n in ipairs({ 1, 2 * RANKS + 1 }) do
+        refused(("expected at least one layer for each of the %d stages, and at most the %d layers of the model")
+            :format(RANKS, 2 * RANKS), layers, "pipeline_parallel_layers=" .. n, stage)
+    end
+    refused(("num_pipeline_microbatches = %d: with layers outside the pipeline expected a multiple of the %d stages")
+        :format(RANKS + 1, RANKS), layers, ("pipeline_parallel_layers=%d num_pipeline_microbatches=%d"):format(RANKS,
+        RANKS + 1), stage)
+    refused(("and the pipeline has %d: set"):format(RANKS), layers, "num_layers_per_pipeline_stage=2",
+        "pipeline_parallel_layers=" .. RANKS, stage)
     refused("do not make num_pipeline_microbatches = 5 equal microbatches", layers,
         "num_pipeline_microbatches=5 per_device_batch_size=1", stage)
     refused("needs a multiple of the " .. RANKS .. " stages", layers, "pipeline_schedule=1f1b",

@@ -42,9 +42,10 @@ losses() {
 train 1 run_name=whole steps=6 per_device_batch_size=8
 train 4 run_name=parts steps=2 per_device_batch_size=2 ici_pipeline_parallelism=4 pipeline_schedule=zb_h1
 train 1 run_name=parts steps=4 per_device_batch_size=8
-train 2 run_name=parts steps=6 per_device_batch_size=4 ici_pipeline_parallelism=2 pipeline_schedule=1f1b
+train 2 run_name=parts steps=6 per_device_batch_size=4 ici_pipeline_parallelism=2 pipeline_schedule=1f1b \
+    pipeline_parallel_layers=2
 check "six losses" "$(losses whole | wc -w)" 6
-check "4 stages, then 1, then 2" "$(losses parts)" "$(losses whole)"
+check "4 stages, then 1, then 2 with layers outside" "$(losses parts)" "$(losses whole)"
 
 # Text from the parameters of two stages, on one rank: that of the run without stages.
 text() {

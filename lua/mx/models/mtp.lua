@@ -60,13 +60,13 @@ end
 ---@return number?
 function Mtp:figure()
     local parallel = self.model.parallel
-    local stages = parallel.stages
-    if mx.is_simulated() or self.passes == 0 and not stages then
+    if mx.is_simulated() or self.passes == 0 and not parallel.stages then
         return nil
     end
-    return mx.scope(function()
-        local mean = parallel:sum_over_tokens(self.sum:clone()) / (math.max(self.passes, 1) * parallel.parts)
-        return (stages and mx.broadcast(mean, { axis = "stage", root = stages.n - 1 }) or mean):item()
+    return mx.scope(function() -- not all stages have the modules
+        local passes = mx.full({ 1 }, self.passes)
+        local both = parallel:sum_over_tokens(mx.concat({ self.sum, passes }, { dim = 1 })):totable()
+        return both[1] / math.max(both[2], 1)
     end)
 end
 

@@ -30,7 +30,7 @@ end
 
 Alone.part, Alone.place = stored.part, stored.place -- without entries: all of each tensor
 Alone.whole, Alone.whole_of_stage, Alone.piece = stored.whole, stored.whole_of_stage, stored.piece
-Alone.holders, Alone.share_tied = nothing, nothing -- nil: there are no stages
+Alone.holders, Alone.share_copies = nothing, nothing -- nil: there are no stages
 Alone.updated, Alone.update_place = nothing, nothing -- nil: all of it
 Alone.is_gathered, Alone.gather_of_codes = nothing, nothing -- nil: no
 Alone.gather, Alone.updated_gradient, Alone.updated_values = second, second, second

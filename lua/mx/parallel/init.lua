@@ -28,7 +28,8 @@ local stages = require "mx.parallel.stages"
 local util = require "mx.util"
 
 local parallel = {
-    alone = require "mx.parallel.alone", stages_of = stages.of, check_attention = attention.check,
+    alone = require "mx.parallel.alone", stages_of = stages.of,
+    layers_outside = stages.outside, check_attention = attention.check,
     in_two_chunks = attention.in_two_chunks, split_context = attention.split_context,
 }
 
@@ -288,7 +289,7 @@ end
 
 -- The stages of a pipeline: see stages.lua.
 Parallel.holders, Parallel.holds, Parallel.names = stages.holders, stages.holds, stages.names
-Parallel.from_stage, Parallel.share_tied = stages.from_stage, stages.share_tied
+Parallel.from_stage, Parallel.share_copies, Parallel.of_chunk = stages.from_stage, stages.share_copies, stages.of_chunk
 -- The stored parts: see parts.lua.
 Parallel.part, Parallel.place = stored.part, stored.place
 Parallel.whole, Parallel.piece, Parallel.uneven = stored.whole, stored.piece, stored.uneven
@@ -381,13 +382,14 @@ function Parallel:prefetch(params, names)
 end
 
 --- Sets whether the next backward pass all-reduces gradients over the ranks that hold the same parameter. (Gradients of
---- gathered parameters are always reduced.) Not collective, but backward then is.
+--- gathered parameters are always reduced, and those of layers outside a pipeline by share_copies.) Not collective, but
+--- backward then is.
 ---@param params table<string, any>
 ---@param on boolean
 function Parallel:add_gradients(params, on)
     for name, t in util.sorted_pairs(params) do
-        local sum = self.entries[name].sum
-        if #sum > 0 then
+        local sum, later = self.entries[name].sum, self.stages and self.stages.outside and #self:holders(name) > 1
+        if #sum > 0 and not later then
             mx.reduce_gradient(t, on and sum or nil)
         end
     end

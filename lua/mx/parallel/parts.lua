@@ -58,8 +58,10 @@ function parts:place(name, t, moment)
         end
     end
     place.replicas, place.replica = self.mesh:size(same), self.mesh:index(same)
-    if holders and #holders > 1 and self.stages.index > holders[1] then -- the copy of the table of tokens
-        place.replica = place.replica + place.replicas
+    for copy, stage in ipairs(holders or {}) do
+        if stage == self.stages.index then
+            place.replica = place.replica + (copy - 1) * place.replicas
+        end
     end
     place.replicas = place.replicas * (holders and #holders or 1)
     return place

@@ -1,7 +1,10 @@
 --- Which layers and parameters are on which stage of a pipeline. The layers are split into chunks, some of which may
 --- lack a layer. Chunk c is on stage (c - 1) % stages. The first chunk has the table of tokens, the last one the final
 --- norm, the table of the output and the modules of multi-token prediction. If both tables are one, or modules look
---- tokens up, the first and the last stage have copies of the table of tokens.
+--- tokens up, the stages of both chunks have copies of the table of tokens.
+---
+--- Layers outside the pipeline are one more chunk, the first or the last, of which all stages have copies: each stage
+--- runs it for its share of the microbatches (pipeline/play.lua). Gradients of copies are added up once a step.
 ---
 --- The functions below `stages.of` are methods of mx.Parallel.
 
@@ -13,23 +16,20 @@ local stages = {}
 ---@class mx.Stages
 ---@field n integer number of stages
 ---@field index integer this rank's, from 0
----@field repeats integer chunks of each stage
+---@field repeats integer chunks of each stage in the pipeline
+---@field outside? "first"|"last" the chunk of layers outside the pipeline; nil: there are none
+---@field chunks integer number of chunks
 ---@field ranges {first: integer, last: integer}[] the layers of each chunk
 ---@field chunk_of integer[] the chunk of each layer
 ---@field microbatches integer
----@field copies boolean whether the last stage has a copy of the table of tokens
+---@field copies boolean whether the last chunk uses the table of tokens
 ---@field schedule mx.PipelineSchedule
 ---@field times {passes: integer, seconds: number, waited_s: number, actions: table[]} of this rank's training passes
 ---       but the first; actions: of the last one, as in a replay
 
 -- From the keys: the number of chunks of each stage, the layers of a chunk, and those of the last chunk if it has its
--- own.
+-- own. `layers`: those in the pipeline.
 local function sizes_of(config, n, layers)
-    local pipeline = config.pipeline_parallel_layers == -1 and layers or config.pipeline_parallel_layers
-    if pipeline ~= layers then
-        util.refuse("pipeline_parallel_layers = %d: all %d layers must be in the pipeline: leave it out", pipeline,
-            layers)
-    end
     local per, repeats, last = config.num_layers_per_pipeline_stage, config.num_pipeline_repeats,
         config.decoder_last_pipeline_num_layers
     local own = last > 0 and 1 or 0 -- chunks with a length of their own
@@ -45,18 +45,20 @@ local function sizes_of(config, n, layers)
     local slots = n * repeats - own
     if slots * per < others or slots * (per - 1) >= others or slots > others then
         util.refuse("num_layers_per_pipeline_stage = %d, num_pipeline_repeats = %d: %d stages then have %d layers%s, "
-            .. "and the model has %d: set num_layers_per_pipeline_stage=%d num_pipeline_repeats=1", per, repeats, n,
-            slots * per + layers - others, own > 0 and (", %d of them in the last chunk"):format(last) or "", layers,
+            .. "and the %s has %d: set num_layers_per_pipeline_stage=%d num_pipeline_repeats=1", per, repeats, n,
+            slots * per + layers - others, own > 0 and (", %d of them in the last chunk"):format(last) or "",
+            config.pipeline_parallel_layers == -1 and "model" or "pipeline", layers,
             math.max(1, (others + n - own - 1) // (n - own)))
     end
     return repeats, per, own > 0 and last or nil
 end
 
 -- The layers of each chunk. The chunks that lack a layer are the last, the first, the last but one and so on, because
--- the ends of the pipeline have the tables, too. `last`: the number of layers of the last chunk, if it is given.
-local function ranges_of(chunks, per, layers, last)
+-- the ends of the pipeline have the tables, too. `first`: the first of the layers; `last`: the number of layers of the
+-- last chunk, if it is given.
+local function ranges_of(chunks, per, first, layers, last)
     local slots = last and chunks - 1 or chunks
-    local lengths, ranges, lacking, first = {}, {}, slots * per - (layers - (last or 0)), 1
+    local lengths, ranges, lacking = {}, {}, slots * per - (layers - (last or 0))
     for i = 1, slots do
         lengths[i] = per
     end
@@ -72,6 +74,24 @@ local function ranges_of(chunks, per, layers, last)
     return ranges
 end
 
+--- Where the layers outside a pipeline are, and how many. As in MaxText they follow the pipeline, but models with dense
+--- layers before those with experts have them first. Not collective.
+---@param config table
+---@param n integer number of stages
+---@param layers integer of the model
+---@return "first"|"last"|nil
+---@return integer
+function stages.outside(config, n, layers)
+    local inside = config.pipeline_parallel_layers
+    if inside ~= -1 and (inside > layers or inside < n) then
+        util.refuse("pipeline_parallel_layers = %d: expected at least one layer for each of the %d stages, and at most "
+            .. "the %d layers of the model", inside, n, layers)
+    elseif inside == -1 or inside == layers then
+        return nil, 0
+    end
+    return config.decoder_block == "deepseek" and "first" or "last", layers - inside
+end
+
 --- The stages of a mesh; nil without an axis `stage`. Refuses what a pipeline cannot have. Not collective.
 ---@param mesh mx.Mesh
 ---@param shape table of mx.models.shape
@@ -84,36 +104,86 @@ function stages.of(mesh, shape, config)
     end
     local self = { n = n, index = mesh:index("stage"), copies = shape.tied or shape.mtp ~= nil }
     self.times = { passes = 0, seconds = 0, waited_s = 0 }
-    local per, last
-    self.repeats, per, last = sizes_of(config, n, shape.layers)
-    self.ranges, self.chunk_of = ranges_of(n * self.repeats, per, shape.layers, last), {}
+    local per, last, outside
+    self.outside, outside = stages.outside(config, n, shape.layers)
+    self.repeats, per, last = sizes_of(config, n, shape.layers - outside)
+    local before = self.outside == "first" and outside or 0
+    self.ranges, self.chunk_of = ranges_of(n * self.repeats, per, before + 1, shape.layers - outside, last), {}
+    if self.outside == "first" then
+        table.insert(self.ranges, 1, { first = 1, last = outside })
+    elseif self.outside then
+        table.insert(self.ranges, { first = shape.layers - outside + 1, last = shape.layers })
+    end
+    self.chunks = #self.ranges
     for chunk, range in ipairs(self.ranges) do
         for layer = range.first, range.last do
             self.chunk_of[layer] = chunk
         end
     end
     for k = 1, shape.mtp and shape.mtp.layers or 0 do
-        self.chunk_of[shape.layers + k] = n * self.repeats
+        self.chunk_of[shape.layers + k] = self.chunks
     end
     self.microbatches = config.num_pipeline_microbatches == -1 and n or config.num_pipeline_microbatches
+    if self.outside and self.microbatches % n ~= 0 then
+        util.refuse("num_pipeline_microbatches = %d: with layers outside the pipeline expected a multiple of the %d "
+            .. "stages, which share out the microbatches there", self.microbatches, n)
+    end
     local pending = config.zero_bubble_max_pending_backward
     self.schedule = mx.pipeline.schedule.check(mx.pipeline.schedule.make {
         kind = config.pipeline_schedule, stages = n, repeats = self.repeats, microbatches = self.microbatches,
+        outside = self.outside,
         pending = pending ~= -1 and pending or nil,
-        costs = config.pipeline_schedule == "zb" and mx.pipeline.costs.of(shape, self.ranges, config) or nil,
+        costs = (self.outside or config.pipeline_schedule == "zb")
+            and mx.pipeline.costs.of(shape, self.ranges, config) or nil,
     })
     return self
 end
 
--- The stages, from 0, that have a parameter, in ascending order.
-local function holders(self, name)
+-- The stages, from 0, that run a chunk, in ascending order.
+local function stages_of_chunk(self, chunk)
+    local list, first = {}, chunk ~= mx.pipeline.schedule.outside(self.schedule)
+        and mx.pipeline.schedule.stage_of(self.schedule, chunk, 1)
+    for stage = first or 1, first or self.n do
+        list[#list + 1] = stage - 1
+    end
+    return list
+end
+
+-- The chunks that use a parameter, in ascending order.
+local function chunks_of(self, name)
     local layer = name:match("^layer(%d+)%.")
     if layer then
-        return { (self.chunk_of[tonumber(layer)] - 1) % self.n }
+        return { self.chunk_of[tonumber(layer)] }
     elseif name == "embedding.weight" and self.copies then
-        return { 0, self.n - 1 }
+        return { 1, self.chunks }
     end
-    return { (name == "embedding.weight" or name == "position.weight") and 0 or self.n - 1 }
+    return { (name == "embedding.weight" or name == "position.weight") and 1 or self.chunks }
+end
+
+-- The stages, from 0, that have a parameter, in ascending order.
+local function holders(self, name)
+    local has, list = {}, {}
+    for _, chunk in ipairs(chunks_of(self, name)) do
+        for _, stage in ipairs(stages_of_chunk(self, chunk)) do
+            has[stage] = true
+        end
+    end
+    for stage = 0, self.n - 1 do
+        list[#list + 1] = has[stage] and stage or nil
+    end
+    return list
+end
+
+--- The parameters of a model that a chunk of this stage uses. Not collective.
+---@param params table<string, any> this rank's
+---@param chunk integer
+---@return table<string, any>
+function stages:of_chunk(params, chunk)
+    local used = {}
+    for name, t in pairs(params) do
+        used[name] = util.contains(chunks_of(self.stages, name), chunk) and t or nil
+    end
+    return used
 end
 
 --- The stages, from 0, that have a parameter; nil if there is no pipeline, or for what every stage has.
@@ -152,27 +222,44 @@ function stages:from_stage(name, t, sizes)
     return mx.broadcast(t, { axis = "stage", root = list[1] })
 end
 
---- Adds the gradients of a table that the first and the last stage have, on both. To be called after all backward
---- passes of a step. Collective.
----@param params table<string, any>
-function stages:share_tied(params)
-    local own, table_of_tokens = self.stages, params["embedding.weight"]
-    if not own or not own.copies or not table_of_tokens or self.entries["embedding.weight"].frozen then
-        return
+-- Adds a gradient that two stages have, on both.
+local function add_other(own, grad, other)
+    if own < other then
+        mx.send(grad, { axis = "stage", to = other })
     end
-    local grad = table_of_tokens:grad()
-    local other = { axis = "stage", to = own.n - 1 - own.index, from = own.n - 1 - own.index }
-    local function send()
-        mx.send(grad, { axis = other.axis, to = other.to })
-    end
-    if own.index == 0 then
-        send()
-    end
-    local received = mx.recv(grad, { axis = other.axis, from = other.from })
-    if own.index > 0 then
-        send()
+    local received = mx.recv(grad, { axis = "stage", from = other })
+    if own > other then
+        mx.send(grad, { axis = "stage", to = other })
     end
     mx.copy(grad, grad + received) -- of two numbers, the sum has the same bits on both stages
+end
+
+-- Adds a gradient that all stages have, over the stages and over the ranks that hold the same parameter.
+local function add_all(self, name, grad)
+    local axes = { "stage", table.unpack(self.entries[name].sum) }
+    local half = self.o.grad_dtype == "bfloat16" and grad:to("bf16")
+    local sum = mx.all_reduce_(half or grad, { axis = axes, async = self.o.async_all_reduce })
+    if half then
+        mx.copy(grad, sum:to("f32"))
+    end
+end
+
+--- Adds up the gradients of parameters that several stages have, on all of them: a table that the first and the last
+--- stage have, and everything of layers outside the pipeline. To be called after all backward passes of a step.
+--- Collective.
+---@param params table<string, any>
+function stages:share_copies(params)
+    for name, t in util.sorted_pairs(self.stages and params or {}) do
+        local list, own = self:holders(name), self.stages.index
+        if #list > 1 and not self.entries[name].frozen then
+            if self.stages.outside then
+                add_all(self, name, t:grad())
+            else
+                add_other(own, t:grad(), list[1] == own and list[2] or list[1])
+            end
+        end
+    end
+    mx.flush()
 end
 
 return stages

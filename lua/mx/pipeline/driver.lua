@@ -120,7 +120,7 @@ local function take(self, what, chunk, micro)
     local t = self.came[name]
     if t then
         t:wait()
-        if self.arrivals then
+        if self.arrivals and self.arrivals[name] then
             mx.sim_wait_until(self.start + self.arrivals[name])
         end
         self.waited_s = self.waited_s + mx.now() - start
@@ -132,7 +132,12 @@ end
 -- Runs this stage's actions. forward(self, chunk, micro, x) and backward(self, chunk, micro, dy) return what to send.
 -- Notes how long that takes, and how long the stage waits for other stages.
 local function run(self, actions, forward, backward, gradients_of_weights)
-    local chunks = self.s.stages * self.s.repeats
+    local chunks = schedule.chunks(self.s)
+    -- What the chunk `to` needs is sent, unless this stage has that chunk.
+    local function pass_on(what, to, micro, t)
+        local list = schedule.stage_of(self.s, to, micro) == self.stage and self.came or self.made
+        list[key(what, to, micro)] = t
+    end
     self.start, self.actions = mx.now(), {}
     for i, action in ipairs(actions) do
         local chunk, micro = action.chunk, action.micro
@@ -142,14 +147,14 @@ local function run(self, actions, forward, backward, gradients_of_weights)
         if action.what == "F" then
             local y = forward(self, chunk, micro, came)
             if chunk < chunks then
-                self.made[key("activation", chunk + 1, micro)] = y
+                pass_on("activation", chunk + 1, micro, y)
             end
         elseif action.what == "W" then
             gradients_of_weights(self, chunk, micro)
         else
             local dx = backward(self, chunk, micro, came)
             if chunk > 1 then
-                self.made[key("gradient", chunk - 1, micro)] = dx
+                pass_on("gradient", chunk - 1, micro, dx)
             end
         end
         self.actions[i] = {
@@ -163,21 +168,9 @@ end
 
 -- ---- training ----
 
--- The parameters of a chunk of this stage.
-local function params_of(model, chunk)
-    local own, params = model.parallel.stages, {}
-    for name, t in util.sorted_pairs(model.params) do
-        local layer = tonumber(name:match("^layer(%d+)%."))
-        local of = own.chunk_of[layer]
-            or (own.index == 0 and 1 or own.n * own.repeats) -- tables and the final norm
-        params[name] = of == chunk and t or nil
-    end
-    return params
-end
-
 -- Whether a chunk of this stage has a parameter that is trained, of those whose names match `pattern`.
 local function trains(model, chunk, pattern)
-    for name in pairs(params_of(model, chunk)) do
+    for name in pairs(model.parallel:of_chunk(model.params, chunk)) do
         if name:find(pattern) and not model.parallel.entries[name].frozen then
             return true
         end
@@ -245,7 +238,8 @@ function Pass:backward(chunk, micro, dy)
     local parallel, made, splits, dx = self.model.parallel, self.tapes[key("F", chunk, micro)], self.s.splits, nil
     self.done[chunk] = (self.done[chunk] or 0) + 1
     if self.done[chunk] == 1 or self.done[chunk] == #self.micros then
-        parallel:add_gradients(params_of(self.model, chunk), self.completes and self.done[chunk] == #self.micros)
+        parallel:add_gradients(parallel:of_chunk(self.model.params, chunk),
+            self.completes and self.done[chunk] == #self.micros)
     end
     if not made.x and not trains(self.model, chunk, "") then -- nothing behind the gradient
         for _, t in pairs({ dy, made.y, made.extra, splits and made.first or nil }) do
@@ -305,9 +299,11 @@ function driver.use(model, s)
     local own = model.parallel.stages
     if not own then
         util.refuse("pipeline schedule: the model is on no pipeline: set ici_pipeline_parallelism")
-    elseif s.stages ~= own.n or s.repeats ~= own.repeats or s.microbatches ~= own.microbatches then
-        util.refuse("pipeline schedule: %d stages, %d repeats, %d microbatches, but the model has %d, %d and %d",
-            s.stages, s.repeats, s.microbatches, own.n, own.repeats, own.microbatches)
+    elseif s.stages ~= own.n or s.repeats ~= own.repeats or s.microbatches ~= own.microbatches
+        or s.outside ~= own.outside then
+        util.refuse("pipeline schedule: %d stages, %d repeats, %d microbatches, layers outside: %s; but the model has "
+            .. "%d, %d, %d and %s", s.stages, s.repeats, s.microbatches, s.outside or "none", own.n, own.repeats,
+            own.microbatches, own.outside or "none")
     end
     own.schedule = schedule.check(s)
 end
@@ -374,8 +370,8 @@ local function forward_only(s)
     for _, m in ipairs(s.messages) do
         messages[#messages + 1] = m.what == "activation" and m or nil
     end
-    return { stages = s.stages, repeats = s.repeats, microbatches = s.microbatches, actions = actions,
-        messages = messages }
+    return { stages = s.stages, repeats = s.repeats, microbatches = s.microbatches, outside = s.outside,
+        actions = actions, messages = messages }
 end
 
 --- The mean loss over the targets of a batch that count, without dropout and z_loss, on all stages. Collective.
@@ -389,13 +385,13 @@ function driver.evaluate(model, batch)
     end
     local n = batch.tokens:size(1) % own.microbatches == 0 and own.microbatches or 1
     local s = forward_only(schedule.make {
-        kind = "gpipe", stages = own.n, repeats = own.repeats, microbatches = n,
+        kind = "gpipe", stages = own.n, repeats = own.repeats, microbatches = n, outside = own.outside,
     })
     local batches, sum, count = driver.split({ batch }, n), 0, 0
     local self = new_pass(model, s, batches[1])
     run(self, s.actions[self.stage], function(_, chunk, micro, x)
         local y = model:chunk(chunk, x, batches[micro], true)
-        if chunk == own.n * own.repeats then
+        if chunk == own.chunks then
             local loss = model:losses_of_chunk(y, batches[micro], true)
             local one = batches[micro].mask
             local targets = one and one:to("f32"):sum():item() or batches[micro].targets:numel()
@@ -405,7 +401,8 @@ function driver.evaluate(model, batch)
         end
         return y
     end)
-    return mx.broadcast(mx.tensor { count > 0 and sum / count or 0 }, { axis = "stage", root = own.n - 1 })
+    local both = mx.all_reduce_(mx.tensor { sum, count }, { axis = "stage" })
+    return both[1] / mx.maximum(both[2], 1)
 end
 
 return driver

@@ -25,17 +25,17 @@ end
 ---@param s mx.PipelineSchedule
 ---@return string
 function pipeline.draw(s)
-    local replay = schedule.replay(s, { F = 1, B = s.splits and 1 or 2, W = 1 })
+    local replay = schedule.expected(s)
     return ("%s: %d stages, %d microbatches%s: %.1f %% bubble\n%s"):format(s.kind or "schedule", s.stages,
         s.microbatches, s.repeats > 1 and (", %d chunks a stage"):format(s.repeats) or "", 100 * replay.bubble,
-        chart.draw(replay, notes_of(s)))
+        chart.draw(replay, notes_of(s), schedule.outside(s)))
 end
 
 -- A replay under a line of text.
 local function picture(s, replay, notes)
     return ("%s: %d stages, %d microbatches%s: %.1f %% bubble, %.4g s\n%s"):format(s.kind or "schedule", s.stages,
         s.microbatches, s.repeats > 1 and (", %d chunks a stage"):format(s.repeats) or "", 100 * replay.bubble,
-        replay.duration, chart.draw(replay, notes))
+        replay.duration, chart.draw(replay, notes, schedule.outside(s)))
 end
 
 --- A picture of a simulated pipeline, with the memory of each stage at its peak. Not collective.
@@ -75,20 +75,23 @@ function pipeline.last(model)
 end
 
 --- The chart of scripts/pipeline.lua.
----@param words string[] stages=, microbatches=, repeats= and kinds of schedules
+---@param words string[] stages=, microbatches=, repeats=, outside= and kinds of schedules
 ---@return string
 function pipeline.report(words)
-    local sizes, kinds = { stages = 4, microbatches = 8, repeats = 1 }, {}
+    local sizes, kinds, outside = { stages = 4, microbatches = 8, repeats = 1 }, {}, nil
     for _, word in ipairs(words) do
         local key, value = word:match("^(%l+)=(%d+)$")
         if sizes[key] then
             sizes[key] = math.tointeger(tonumber(value))
+        elseif word == "outside=first" or word == "outside=last" then
+            outside = word:match("=(.*)")
         elseif util.contains(schedule.KINDS, word) then
             kinds[#kinds + 1] = word
         else
-            local names = { "stages", "microbatches", "repeats", table.unpack(schedule.KINDS) }
+            local names = { "stages", "microbatches", "repeats", "outside", table.unpack(schedule.KINDS) }
             local near = util.nearest(word:match("^[^=]*"), names)
-            util.refuse("'%s' is unknown%s; expected stages=N, microbatches=N, repeats=N and kinds: %s", word,
+            util.refuse("'%s' is unknown%s; expected stages=N, microbatches=N, repeats=N, outside=first "
+                .. "or last, and kinds: %s", word,
                 near and (", did you mean '%s'?"):format(near) or "", table.concat(schedule.KINDS, ", "))
         end
     end
@@ -99,6 +102,7 @@ function pipeline.report(words)
     for i, kind in ipairs(kinds) do
         pictures[i] = pipeline.draw(schedule.check(schedule.make {
             kind = kind, stages = sizes.stages, microbatches = sizes.microbatches, repeats = sizes.repeats,
+            outside = outside,
         }))
     end
     return table.concat(pictures, "\n\n")

@@ -1,16 +1,12 @@
 --- The kinds of pipeline schedules: each function sets the actions of all stages, and the limits of what they keep.
 --- schedule.make calls them and adds the messages.
 
+local play = require "mx.pipeline.play"
 local util = require "mx.util"
 
 local kinds = {}
 
 kinds.NAMES = { "gpipe", "1f1b", "zb_h1", "zb" }
-
----@class mx.PipelineCosts what the actions of a stage are expected to take, in any unit; positive
----@field F number
----@field B number
----@field W number
 
 --- Whether a kind splits backward passes into B and W.
 ---@param kind string
@@ -18,6 +14,35 @@ kinds.NAMES = { "gpipe", "1f1b", "zb_h1", "zb" }
 function kinds.splits(kind)
     return kind == "zb_h1" or kind == "zb"
 end
+
+-- Sets the limits of all stages: of chunks in flight, and if backward passes are split of those that wait for W.
+local function set_limits(s, in_flight, pending)
+    local more, more_pending = play.limits(s, in_flight[1])
+    s.limits, s.pending = {}, pending and {} or nil
+    for stage = 1, s.stages do
+        s.limits[stage] = in_flight[stage] + more
+        if pending then
+            s.pending[stage] = pending[stage] + more_pending
+        end
+    end
+end
+
+-- Of schedules that make(i) makes for i = 0, 1, ... most, keeps the first of the shortest, by expected costs.
+local function keep_shortest(s, duration, most, make)
+    local best, least
+    for i = 0, most do
+        make(i)
+        local takes = duration(s)
+        if not best or takes < least then
+            best, least = { s.actions, s.limits, s.pending }, takes
+        end
+    end
+    s.actions, s.limits, s.pending = table.unpack(best, 1, 3)
+end
+
+-- Layers that follow the pipeline delay the backward passes of its last stage. This many further microbatches in flight
+-- may keep the stages busy meanwhile.
+local MOST_FURTHER = 4
 
 -- ---- whole backward passes ----
 
@@ -34,10 +59,10 @@ end
 -- The list of a stage: `ahead` forward passes, then one backward pass for each forward pass, then the other backward
 -- passes. GPipe is the case in which all forward passes are ahead.
 local function list_of(s, stage, ahead, group)
-    local list, n = {}, s.repeats * s.microbatches
+    local list, n, before = {}, s.repeats * s.microbatches, play.first(s) - 1
     local function add(what, k)
         local chunk, micro = nth(s, stage, k, group, what == "B")
-        list[#list + 1] = { what = what, chunk = chunk, micro = micro }
+        list[#list + 1] = { what = what, chunk = chunk + before, micro = micro }
     end
     for k = 1, n + ahead do
         if k <= n then
@@ -50,81 +75,98 @@ local function list_of(s, stage, ahead, group)
     return list
 end
 
+-- Makes a schedule of lists, with `ahead` forward passes of each stage before its first backward pass.
+local function make_of_lists(s, ahead, group)
+    local in_flight, at = {}, {}
+    s.actions = {}
+    for stage = 1, s.stages do
+        s.actions[stage] = list_of(s, stage, ahead[stage], group)
+        in_flight[stage], at[stage] = math.min(s.repeats * s.microbatches, ahead[stage] + 1), 1
+    end
+    set_limits(s, in_flight)
+    if s.outside then
+        local lists = s.actions
+        s.actions = play.actions(s, function(stage, ready)
+            local action = lists[stage][at[stage]]
+            if action and ready(action.what, action.chunk, action.micro) then
+                return action.what, action.chunk, action.micro
+            end
+            return nil
+        end, function(stage) at[stage] = at[stage] + 1 end)
+    end
+end
+
 --- GPipe (Huang et al., 2019); with repeats, MaxText's circular pipeline: all microbatches pass a chunk one after the
 --- other.
 ---@param s mx.PipelineSchedule
 function kinds.gpipe(s)
-    local n = s.repeats * s.microbatches
+    local ahead = {}
     for stage = 1, s.stages do
-        s.actions[stage] = list_of(s, stage, n, s.microbatches)
-        s.limits[stage] = n
+        ahead[stage] = s.repeats * s.microbatches
+    end
+    make_of_lists(s, ahead, s.microbatches)
+end
+
+-- Repeats visit the chunks of a stage in groups of microbatches.
+local function check_groups(s)
+    if s.repeats > 1 and s.microbatches % s.stages ~= 0 then
+        util.refuse("num_pipeline_microbatches=%d: the schedule %s with num_pipeline_repeats=%d needs a multiple of "
+            .. "the %d stages; use gpipe, or change one of them", s.microbatches, s.kind, s.repeats, s.stages)
     end
 end
 
---- 1F1B (Narayanan et al., 2019); with repeats, interleaved 1F1B (Narayanan et al., 2021), in Megatron-LM's order.
+--- 1F1B (Narayanan et al., 2019); with repeats, interleaved 1F1B (Narayanan et al., 2021), in Megatron-LM's order, also
+--- with layers outside the pipeline: they interrupt the stages at different times, and each stage is two microbatches
+--- ahead of the next one, which then need not wait.
 ---@param s mx.PipelineSchedule
-kinds["1f1b"] = function(s)
-    local n = s.repeats * s.microbatches
-    if s.repeats > 1 and s.microbatches % s.stages ~= 0 then
-        util.refuse("num_pipeline_microbatches=%d: the schedule 1f1b with num_pipeline_repeats=%d needs a multiple of "
-            .. "the %d stages; use gpipe, or change one of them", s.microbatches, s.repeats, s.stages)
-    end
-    for stage = 1, s.stages do
-        local after = s.stages - stage
-        local ahead = s.repeats == 1 and after or 2 * after + (s.repeats - 1) * s.stages
-        s.actions[stage] = list_of(s, stage, math.min(ahead, n), s.stages)
-        s.limits[stage] = math.min(n, ahead + 1)
-    end
+---@param duration fun(s: mx.PipelineSchedule): number of its actions by expected costs
+kinds["1f1b"] = function(s, _, duration)
+    check_groups(s)
+    local simple = s.repeats == 1 and not s.outside
+    keep_shortest(s, duration, s.outside and MOST_FURTHER or 0, function(more)
+        local ahead = {}
+        for stage = 1, s.stages do
+            local after = s.stages - stage
+            ahead[stage] = math.min(s.repeats * s.microbatches,
+                (simple and after or 2 * after + (s.repeats - 1) * s.stages) + more)
+        end
+        make_of_lists(s, ahead, s.stages)
+    end)
 end
 
 -- ---- split backward passes ----
 
--- Actions of all stages. Whenever a stage is free, it takes the first that it can of: a
--- backward pass, a forward pass within the limits (in flight: forward passes that wait for B; pending: for W),
--- gradients of weights. Messages take no time.
-local function fill(s, costs, in_flight, pending)
-    local n, left, time = s.microbatches, 3 * s.stages * s.microbatches, 0
-    local actions, counts, free, stops = {}, {}, {}, {}
+-- Makes a schedule within limits of the layers in the pipeline (in flight: forward passes that wait for B; pending: for
+-- W). Whenever a stage is free, it takes the first that it can of: a backward pass, a forward pass, gradients of
+-- weights. Each of them in the order of `nth`, in groups of as many microbatches as there are stages.
+local function fill(s, in_flight, pending)
+    local n, before, counts = s.repeats * s.microbatches, play.first(s) - 1, {}
     for stage = 1, s.stages do
-        actions[stage], counts[stage], free[stage] = {}, { F = 0, B = 0, W = 0 }, 0
-        stops[stage] = { F = {}, B = {}, W = {} }
+        counts[stage] = { F = 0, B = 0, W = 0 }
     end
-    local function came(what, stage, micro) -- what a stage needs of a neighbour, at this time
-        return not stops[stage] or (stops[stage][what][micro] or math.huge) <= time
-    end
-    local function choose(stage)
+    local function choose(stage, ready)
         local count = counts[stage]
-        if count.B < count.F and came("B", stage + 1, count.B + 1) then
-            return "B"
-        elseif count.F < n and count.F - count.B < in_flight[stage] and count.F - count.W < pending[stage]
-            and came("F", stage - 1, count.F + 1) then
-            return "F"
-        end
-        return count.W < count.B and "W" or nil
-    end
-    while left > 0 do
-        local next_time = math.huge
-        for stage = 1, s.stages do
-            local what = free[stage] <= time and choose(stage)
-            if what then
-                local micro = counts[stage][what] + 1
-                counts[stage][what], left, free[stage] = micro, left - 1, time + costs[stage][what]
-                stops[stage][what][micro] = free[stage]
-                table.insert(actions[stage], { what = what, chunk = stage, micro = micro })
+        local function next_of(what)
+            local chunk, micro = nth(s, stage, count[what] + 1, s.stages, what ~= "F")
+            if ready(what, chunk + before, micro) then
+                return what, chunk + before, micro
             end
-            next_time = free[stage] > time and math.min(next_time, free[stage]) or next_time
+            return nil
         end
-        time = next_time
+        local what, chunk, micro
+        if count.B < count.F then
+            what, chunk, micro = next_of "B"
+        end
+        if not what and count.F < n and count.F - count.B < in_flight[stage] and count.F - count.W < pending[stage] then
+            what, chunk, micro = next_of "F"
+        end
+        if not what and count.W < count.B then
+            what, chunk, micro = next_of "W"
+        end
+        return what, chunk, micro
     end
-    return actions
-end
-
-local function equal_costs(s)
-    local costs = {}
-    for stage = 1, s.stages do
-        costs[stage] = { F = 1, B = 1, W = 1 }
-    end
-    return costs
+    set_limits(s, in_flight, pending)
+    s.actions = play.actions(s, choose, function(stage, what) counts[stage][what] = counts[stage][what] + 1 end)
 end
 
 -- The limits of ZB-H1, plus `more`, at most `most`: in flight as 1F1B; pending 2 stages - stage, which is the least
@@ -147,10 +189,12 @@ end
 --- ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): the gradients of weights fill the waiting times, for
 --- actions that take equally long.
 ---@param s mx.PipelineSchedule
-function kinds.zb_h1(s)
+---@param duration fun(s: mx.PipelineSchedule): number of its actions by expected costs
+function kinds.zb_h1(s, _, duration)
     refuse_repeats(s)
-    s.limits, s.pending = limits_of(s, 0, math.huge)
-    s.actions = fill(s, equal_costs(s), s.limits, s.pending)
+    keep_shortest(s, duration, s.outside and MOST_FURTHER or 0, function(more)
+        fill(s, limits_of(s, more, math.huge))
+    end)
 end
 
 --- The automatic schedule of the same paper: of several schedules within a limit of pending microbatches, the one that
@@ -159,23 +203,18 @@ end
 --- pending gradients of weights let it pass gradients on earlier.
 ---@param s mx.PipelineSchedule
 ---@param o {pending: integer?, costs: mx.PipelineCosts[]?}
----@param duration fun(s: mx.PipelineSchedule): number of its actions by its costs
+---@param duration fun(s: mx.PipelineSchedule): number of its actions by expected costs
 function kinds.zb(s, o, duration)
     refuse_repeats(s)
-    local equal, most = equal_costs(s), o.pending or 2 * s.stages
-    s.costs = o.costs or equal
-    local best, least
-    for _, more in ipairs({ 0, 1, most }) do -- the first of equally short ones keeps the fewest microbatches
-        for _, costs in ipairs({ equal, s.costs }) do
-            s.limits, s.pending = limits_of(s, more, most)
-            s.actions = fill(s, costs, s.limits, s.pending)
-            local takes = duration(s)
-            if not best or takes < least then
-                best, least = { s.actions, s.limits, s.pending }, takes
-            end
-        end
-    end
-    s.actions, s.limits, s.pending = table.unpack(best)
+    local most = o.pending or 2 * s.stages
+    -- The first of equally short ones keeps the fewest microbatches.
+    local further = s.outside and { 0, 1, 2, 3, MOST_FURTHER, most } or { 0, 1, most }
+    keep_shortest(s, duration, 2 * #further - 1, function(i)
+        local in_flight, pending = limits_of(s, further[i // 2 + 1], most)
+        s.costs = i % 2 == 1 and o.costs or nil
+        fill(s, in_flight, pending)
+        s.costs = o.costs
+    end)
 end
 
 return kinds

@@ -1,8 +1,11 @@
 --- Pipeline schedules as data: what each stage does in which order, and one order of all messages between stages.
 --
 -- A model is cut into stages x repeats chunks of layers; chunk c is on stage (c - 1) % stages + 1. All numbers count
--- from 1. An action is { what, chunk, micro }: "F" is the forward pass of a chunk for a microbatch, "B" its backward
--- pass; with a split backward pass, "B" computes the gradient of the input and "W" those of the weights.
+-- from 1. Layers outside the pipeline are one more chunk, the first or the last, which every stage has: microbatch m of
+-- it is on stage (m - 1) % stages + 1 (play.lua).
+--
+-- An action is { what, chunk, micro }: "F" is the forward pass of a chunk for a microbatch, "B" its backward pass; with
+-- a split backward pass, "B" computes the gradient of the input and "W" those of the weights.
 --
 -- A message brings an activation to the next chunk or a gradient to the previous one, if that is on another stage.
 -- Each rank handles its messages in the common order, one at a time, and both ends of a message wait for each other.
@@ -10,6 +13,7 @@
 -- message can always be finished. schedule.walk proves it, whatever the durations are.
 
 local kinds = require "mx.pipeline.kinds"
+local play = require "mx.pipeline.play"
 local util = require "mx.util"
 
 local schedule = {}
@@ -32,30 +36,52 @@ schedule.KINDS = kinds.NAMES
 ---@class mx.PipelineSchedule
 ---@field kind? string
 ---@field stages integer
----@field repeats integer chunks of a stage
+---@field repeats integer chunks of a stage in the pipeline
+---@field outside? "first"|"last" the chunk of layers outside the pipeline
 ---@field microbatches integer
 ---@field actions mx.PipelineAction[][] for each stage, in its order
 ---@field messages mx.PipelineMessage[] in the common order
 ---@field limits? integer[] for each stage, chunks whose forward pass may wait for its backward pass
----@field pending? integer[] for each stage, microbatches whose forward pass may wait for W
+---@field pending? integer[] for each stage, chunks whose forward pass may wait for W
 ---@field splits boolean whether the backward pass is split into B and W
----@field costs? mx.PipelineCosts[] of each stage: what actions are expected to take
+---@field costs? mx.PipelineCosts[] of each chunk: what actions are expected to take
 
 -- ---- dependencies ----
 
---- The stage of a chunk.
+--- The number of chunks, and of them the one of the layers outside the pipeline (nil: there are none).
+schedule.chunks, schedule.outside = play.chunks, play.outside
+
+--- The stage of a chunk for a microbatch.
 ---@param s mx.PipelineSchedule
 ---@param chunk integer
+---@param micro integer of no effect on chunks in the pipeline
 ---@return integer
-function schedule.stage_of(s, chunk)
-    return (chunk - 1) % s.stages + 1
+function schedule.stage_of(s, chunk, micro)
+    if chunk == play.outside(s) then
+        return (micro - 1) % s.stages + 1
+    end
+    return (chunk - play.first(s)) % s.stages + 1
+end
+
+--- The chunks of a stage, in ascending order.
+---@param s mx.PipelineSchedule
+---@param stage integer
+---@return integer[]
+function schedule.chunks_of(s, stage)
+    local list = {}
+    for chunk = 1, play.chunks(s) do
+        if chunk == play.outside(s) or schedule.stage_of(s, chunk, 1) == stage then
+            list[#list + 1] = chunk
+        end
+    end
+    return list
 end
 
 local ORDER = { F = 0, B = 1, W = 2 }
 
 -- A number for an action, different for each.
 local function id(s, what, chunk, micro)
-    return (ORDER[what] * s.stages * s.repeats + chunk - 1) * s.microbatches + micro
+    return (ORDER[what] * play.chunks(s) + chunk - 1) * s.microbatches + micro
 end
 
 local function text(what, chunk, micro)
@@ -70,7 +96,7 @@ local function needs(s, action)
     elseif action.what == "W" then
         return "B", chunk
     end
-    return "F", chunk, chunk < s.stages * s.repeats and "B" or nil, chunk + 1
+    return "F", chunk, chunk < play.chunks(s) and "B" or nil, chunk + 1
 end
 
 -- Whether all that an action needs is in `done`; if not, also what is missing.
@@ -85,14 +111,6 @@ local function is_ready(s, action, done)
 end
 
 -- ---- the common order of messages ----
-
--- The expected duration of an action: the schedule's costs, otherwise units.
-local function expected(s, stage, action)
-    if s.costs then
-        return s.costs[stage][action.what]
-    end
-    return action.what == "B" and not s.splits and 2 or 1
-end
 
 -- Runs all stages in expected time: calls visit(stage, action, stop) for each action. An action that can never start is
 -- refused.
@@ -109,7 +127,7 @@ local function in_expected_time(s, visit)
                 local a, a_chunk, b, b_chunk = needs(s, action)
                 local start = math.max(free[stage], a and stops[id(s, a, a_chunk, action.micro)] or 0,
                     b and stops[id(s, b, b_chunk, action.micro)] or 0)
-                free[stage] = start + expected(s, stage, action)
+                free[stage] = start + play.cost(s, action.what, action.chunk)
                 stops[id(s, action.what, action.chunk, action.micro)] = free[stage]
                 visit(stage, action, free[stage])
                 at[stage], progress = at[stage] + 1, true
@@ -134,16 +152,17 @@ local function expected_duration(s)
     return last
 end
 
--- The message that an action causes, or nil.
+-- The message that an action causes; nil: none, or the stage itself needs what the action computes.
 local function message_of(s, action)
-    local chunk = action.what == "F" and action.chunk + 1 or action.what == "B" and action.chunk - 1 or 0
-    if chunk < 1 or chunk > s.stages * s.repeats or s.stages == 1 then
+    local what, micro = action.what, action.micro
+    local chunk = what == "F" and action.chunk + 1 or what == "B" and action.chunk - 1 or 0
+    if chunk < 1 or chunk > play.chunks(s) then
         return nil
     end
-    return {
-        what = action.what == "F" and "activation" or "gradient", chunk = chunk, micro = action.micro,
-        from = schedule.stage_of(s, action.chunk), to = schedule.stage_of(s, chunk),
-    }
+    local from, to = schedule.stage_of(s, action.chunk, micro), schedule.stage_of(s, chunk, micro)
+    return from ~= to and {
+        what = what == "F" and "activation" or "gradient", chunk = chunk, micro = micro, from = from, to = to,
+    } or nil
 end
 
 -- Messages in the order in which their actions end in expected time. An action starts when all messages that it needs
@@ -173,7 +192,7 @@ end
 
 -- Every action once, on its stage. Returns for each its place in the list of its stage.
 local function places_of(s)
-    local places, chunks = {}, s.stages * s.repeats
+    local places, chunks = {}, play.chunks(s)
     for stage = 1, s.stages do
         for i, action in ipairs(s.actions[stage] or {}) do
             local what, chunk, micro = action.what, action.chunk, action.micro
@@ -182,9 +201,9 @@ local function places_of(s)
                 util.refuse("pipeline schedule: action %d of stage %d is %s; expected F, B or W, a chunk of 1 to %d, a "
                     .. "microbatch of 1 to %d", i, stage, ("{ %s, %s, %s }"):format(what, chunk, micro), chunks,
                     s.microbatches)
-            elseif schedule.stage_of(s, chunk) ~= stage then
+            elseif schedule.stage_of(s, chunk, micro) ~= stage then
                 util.refuse("pipeline schedule: stage %d has %s, whose chunk is on stage %d", stage,
-                    text(what, chunk, micro), schedule.stage_of(s, chunk))
+                    text(what, chunk, micro), schedule.stage_of(s, chunk, micro))
             elseif places[id(s, what, chunk, micro)] then
                 util.refuse("pipeline schedule: %s is there twice", text(what, chunk, micro))
             end
@@ -320,14 +339,31 @@ end
 
 -- ---- making schedules ----
 
+-- A schedule without actions, of these sizes.
+local function of_sizes(o)
+    local s = {
+        kind = o.kind, stages = o.stages, repeats = o.repeats or 1, microbatches = o.microbatches, outside = o.outside,
+        costs = o.costs, actions = o.actions or {}, splits = kinds.splits(o.kind),
+    }
+    for _, name in ipairs({ "stages", "repeats", "microbatches" }) do
+        if math.type(s[name]) ~= "integer" or s[name] < 1 then
+            util.refuse("pipeline schedule: %s is %s; expected a positive integer", name, tostring(s[name]))
+        end
+    end
+    if s.outside and s.outside ~= "first" and s.outside ~= "last" then
+        util.refuse("pipeline schedule: outside is %s; expected first or last", tostring(s.outside))
+    end
+    return s
+end
+
 --- A schedule of these actions, with the common order of messages. Refuses actions that are not complete or that wait
 --- for each other. Not collective.
----@param o {stages: integer, microbatches: integer, repeats: integer?, actions: mx.PipelineAction[][]}
+---@param o {stages: integer, microbatches: integer, repeats: integer?, outside: string?,
+---       actions: mx.PipelineAction[][]}
 ---@return mx.PipelineSchedule
 function schedule.of(o)
-    local s = {
-        stages = o.stages, repeats = o.repeats or 1, microbatches = o.microbatches, actions = o.actions, splits = false,
-    }
+    util.arguments(o, { "stages", "microbatches", "actions" }, { "repeats", "outside" }, "schedule.of")
+    local s = of_sizes(o)
     for _, actions in ipairs(s.actions) do
         for _, action in ipairs(actions) do
             s.splits = s.splits or action.what == "W"
@@ -338,46 +374,28 @@ function schedule.of(o)
 end
 
 --- Makes a schedule. Not collective.
----@param o {kind: string, stages: integer, microbatches: integer, repeats: integer?, pending: integer?,
----       costs: mx.PipelineCosts[]?} pending and costs are for "zb": microbatches whose forward pass may wait for W, by
----       default 2 x stages; what actions of each stage are expected to take, by default all the same
+---@param o {kind: string, stages: integer, microbatches: integer, repeats: integer?, outside: string?,
+---       pending: integer?, costs: mx.PipelineCosts[]?} outside: "first" or "last", if there are layers outside the
+---       pipeline. costs: what actions of each chunk are expected to take, by default all the same; for "zb" and with
+---       `outside`. pending: for "zb", microbatches whose forward pass may wait for W in the pipeline, by default
+---       2 x stages
 ---@return mx.PipelineSchedule
 function schedule.make(o)
-    util.arguments(o, { "kind", "stages", "microbatches" }, { "repeats", "pending", "costs" }, "schedule.make")
+    util.arguments(o, { "kind", "stages", "microbatches" }, { "repeats", "outside", "pending", "costs" },
+        "schedule.make")
     if not kinds[o.kind] then
         local near = util.nearest(tostring(o.kind), schedule.KINDS)
         util.refuse("no pipeline schedule '%s'%s", tostring(o.kind), near and (", did you mean '%s'?"):format(near)
             or ": there are " .. table.concat(schedule.KINDS, ", "))
-    elseif o.kind ~= "zb" and (o.pending or o.costs) then
-        util.refuse("pipeline schedule '%s': pending and costs are for 'zb' only", o.kind)
+    elseif o.kind ~= "zb" and (o.pending or o.costs and not o.outside) then
+        util.refuse("pipeline schedule '%s': %s for 'zb' only", o.kind, o.pending and "pending is" or "costs are")
     end
-    local s = {
-        kind = o.kind, stages = o.stages, repeats = o.repeats or 1, microbatches = o.microbatches, actions = {},
-        limits = {}, splits = kinds.splits(o.kind),
-    }
-    for _, name in ipairs({ "stages", "repeats", "microbatches" }) do
-        if math.type(s[name]) ~= "integer" or s[name] < 1 then
-            util.refuse("pipeline schedule: %s is %s; expected a positive integer", name, tostring(s[name]))
-        end
-    end
+    local s = of_sizes(o)
     kinds[o.kind](s, o, expected_duration)
     return add_messages(s)
 end
 
 -- ---- time ----
-
---- The share of the time in which stages wait, by the formula of the kind, if forward passes take 1 and backward passes
---- 2 of equal units. It holds for microbatches >= stages; of zb, if 2 x stages - 1 microbatches may be pending. Not
---- collective.
----@param s mx.PipelineSchedule of schedule.make
----@return number
-function schedule.bubble(s)
-    local waits = s.stages - 1
-    if s.splits then
-        return waits / (3 * s.microbatches + waits)
-    end
-    return waits / (s.repeats * s.microbatches + waits)
-end
 
 ---@class mx.PipelineTimes
 ---@field F number|fun(chunk: integer, micro: integer, before: mx.PipelineAction?): number seconds of a forward pass;
@@ -432,6 +450,32 @@ function schedule.replay(s, times)
     end
     result.bubble = 1 - sum / (s.stages * result.duration)
     return result
+end
+
+--- A replay with the expected times of actions, without times of messages. Not collective.
+---@param s mx.PipelineSchedule
+---@return mx.PipelineReplay
+function schedule.expected(s)
+    local times = {}
+    for _, what in ipairs({ "F", "B", "W" }) do
+        times[what] = function(chunk) return play.cost(s, what, chunk) end
+    end
+    return schedule.replay(s, times)
+end
+
+--- The share of the time in which stages wait, by the formula of the kind, if forward passes take 1 and backward passes
+--- 2 of equal units. It holds for microbatches >= stages; of zb, if 2 x stages - 1 microbatches may be pending. With
+--- layers outside the pipeline, for which there is no formula, that of schedule.expected. Not collective.
+---@param s mx.PipelineSchedule of schedule.make
+---@return number
+function schedule.bubble(s)
+    local waits = s.stages - 1
+    if s.outside then
+        return schedule.expected(s).bubble
+    elseif s.splits then
+        return waits / (3 * s.microbatches + waits)
+    end
+    return waits / (s.repeats * s.microbatches + waits)
 end
 
 return schedule

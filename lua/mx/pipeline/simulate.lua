@@ -26,11 +26,10 @@ end
 -- Stages of the same kind have the same key.
 local function key_of(own, shape, stage)
     local words = {}
-    for turn = 0, own.repeats - 1 do
-        local chunk = turn * own.n + stage
+    for i, chunk in ipairs(schedule.chunks_of(own.schedule, stage)) do
         local range = own.ranges[chunk]
-        words[#words + 1] = ("%s %d %d %s"):format(chunk == 1, range.last - range.first,
-            (range.first - 1) % #shape.blocks, chunk == #own.ranges)
+        words[i] = ("%s %d %d %s"):format(chunk == 1, range.last - range.first, (range.first - 1) % #shape.blocks,
+            chunk == own.chunks)
     end
     return table.concat(words, ",")
 end
@@ -56,10 +55,15 @@ local SPLIT = {
     "F", "F", "B", "W", "F", "B", "W", "B", "F", "F", "F", "W", "F", "B", "B", "W", "W", "B", "B", "W", "W",
 }
 
--- The kind of a pass. The first backward passes of a step are kinds of their own: there are no gradients yet that they
+-- The kind of a pass. The first backward passes of a chunk are kinds of their own: there are no gradients yet that they
 -- add to, for which they would have to wait for collectives.
-local function kind_of(what, micro)
-    return what ~= "F" and micro == 1 and what .. "1" or what
+local function kind_of(what, is_first)
+    return what ~= "F" and is_first and what .. "1" or what
+end
+
+-- The kind of an action. A stage's first microbatch of layers outside the pipeline has the number of the stage.
+local function kind_of_action(s, action)
+    return kind_of(action.what, action.micro <= (action.chunk == schedule.outside(s) and s.stages or 1))
 end
 
 -- The figures of a pass of this kind after one of the kind `before`, or of those most like it.
@@ -97,7 +101,7 @@ local function measure_chunk(model, batch, chunk, chunks, stage)
     for _, what in ipairs(passes) do
         local micro = counts[what] + 1
         counts[what] = micro
-        local kind, figures = kind_of(what, micro), measure(function() run[what](micro) end)
+        local kind, figures = kind_of(what, micro == 1), measure(function() run[what](micro) end)
         if what ~= "F" and micro == #micros then -- also adds gradients over ranks
             stage.reduced_s = stage.reduced_s + math.max(0, figures.seconds - figures_of(one, what, before).seconds)
         elseif before then -- the first pass of all starts gathers that later ones find started
@@ -105,7 +109,7 @@ local function measure_chunk(model, batch, chunk, chunks, stage)
         end
         before = kind
     end
-    stage.chunks[chunk] = one
+    table.insert(stage.chunks, one)
 end
 
 -- Simulates the stage of the started chip. Two steps: the second starts like all later ones.
@@ -129,14 +133,14 @@ local function measure_stage(config, shape, o)
         local batch = model.parallel:batch_part { tokens = mx.zeros(sizes, "i32"), targets = mx.zeros(sizes, "i32") }
         local gathered <close> = model.parallel:gather_once(model.params, 1)
         stage.at_rest = mx.memory().in_use
-        for turn = 0, own.repeats - 1 do
-            measure_chunk(model, batch, turn * own.n + own.index + 1, own.n * own.repeats, stage)
+        for _, chunk in ipairs(schedule.chunks_of(own.schedule, own.index + 1)) do
+            measure_chunk(model, batch, chunk, own.chunks, stage)
         end
         stage.shared = measure(function()
             if gathered then
                 gathered:scatter()
             end
-            model.parallel:share_tied(model.params)
+            model.parallel:share_copies(model.params)
         end)
         stage.update = measure(function() optimizer:step() end)
         local like = mx.zeros({ b, batch.tokens:size(2) // mesh:size(model.parallel.sequence),
@@ -164,11 +168,11 @@ end
 
 -- The memory of a stage at its peak, and what it then keeps of microbatches: their number, and bytes. `of` gives the
 -- figures of the chunk of an action.
-local function peak_of(stage, actions, of)
+local function peak_of(stage, s, actions, of)
     local now, peak, flying, kept = stage.at_rest, 0, 0, 0
     local at_peak, before
     for _, action in ipairs(actions) do
-        local one, kind = of(action.chunk), kind_of(action.what, action.micro)
+        local one, kind = of(action.chunk, action.micro), kind_of_action(s, action)
         local figures = figures_of(one, kind, before or "F")
         if now + figures.peak > peak then
             peak, at_peak = now + figures.peak, { count = flying, bytes = kept }
@@ -219,17 +223,22 @@ function simulate.step(config, shape, start, o)
         end
         list[stage] = kinds[key]
     end
-    local s = own.schedule
-    local function chunk_of(chunk) -- the same chunk of the stage of its kind that was measured
-        local kind = list[schedule.stage_of(s, chunk)]
-        return kind.chunks[(chunk - 1) // own.n * own.n + kind.stages.index + 1]
+    local s, places = own.schedule, {} -- places: of a chunk among those of its stage
+    for stage = 1, own.n do
+        for place, chunk in ipairs(schedule.chunks_of(s, stage)) do
+            places[chunk] = place
+        end
+    end
+    local function chunk_of(chunk, micro) -- of the stage of its kind that was measured
+        return list[schedule.stage_of(s, chunk, micro)].chunks[places[chunk]]
     end
     local passes = config.gradient_accumulation_steps
     local message = message_time(mesh, list[1])
     local function seconds_of(what)
         return function(chunk, micro, before)
-            local after = before and kind_of(before.what, before.micro) or "F"
-            return figures_of(chunk_of(chunk), kind_of(what, micro), after).seconds
+            local after = before and kind_of_action(s, before) or "F"
+            local kind = kind_of_action(s, { what = what, chunk = chunk, micro = micro })
+            return figures_of(chunk_of(chunk, micro), kind, after).seconds
         end
     end
     local times = { F = seconds_of "F", B = seconds_of "B", W = seconds_of "W", message = message }
@@ -243,7 +252,7 @@ function simulate.step(config, shape, start, o)
         stop = stop + kind.reduced_s + kind.shared.seconds
         pipeline.gradients_s = math.max(pipeline.gradients_s, stop)
         result.step_s = math.max(result.step_s, stop + kind.update.seconds)
-        local peak, at_peak = peak_of(kind, s.actions[stage], chunk_of)
+        local peak, at_peak = peak_of(kind, s, s.actions[stage], chunk_of)
         pipeline.peaks[stage] = peak
         if peak > result.peak_bytes then
             result.peak_bytes, result.weights, result.states = peak, kind.weights, kind.states
@@ -252,10 +261,10 @@ function simulate.step(config, shape, start, o)
         end
         if replay.busy[stage] > most then
             most, result.times = replay.busy[stage], {}
-            for turn = 0, own.repeats - 1 do
-                local one = kind.chunks[turn * own.n + kind.stages.index + 1]
+            for i, chunk in ipairs(schedule.chunks_of(s, stage)) do
+                local micros = s.microbatches // (chunk == schedule.outside(s) and s.stages or 1)
                 for _, what in ipairs(s.splits and { "F", "B", "W" } or { "F", "B" }) do
-                    add(result.times, one[what].times, s.microbatches * passes)
+                    add(result.times, kind.chunks[i][what].times, micros * passes)
                 end
             end
             add(result.times, kind.shared.times, 1)

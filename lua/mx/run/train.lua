@@ -204,7 +204,7 @@ function train.gradients(model, data, passes, observe)
     if gathered then
         gathered:scatter()
     end
-    parallel:share_tied(model.params)
+    parallel:share_copies(model.params)
     if model.is_plain then
         train.average_gradients(model.params)
     end

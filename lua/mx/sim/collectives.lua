@@ -27,7 +27,8 @@
 --     with ulysses, w S / n of queries, keys, values and attention's output, all heads of each: exchanged forward
 --         and backward, and once more with a policy, which keeps them as they are before and after attention. With usp
 --         so along context_usp_ulysses; then a rank has a part of the heads, whose keys travel along context
---     activations to the next stage: w B E / tensor, and their gradients
+--     activations to the next stage: w B E / tensor, and their gradients. Layers outside the pipeline: 1 / stages of B,
+--         and their gradients are all-reduced over the stages once a step
 --
 -- The FLOPs are those of the model; what backward computes again hides more. Left out are vectors (norms, biases), the
 -- sums of split norms (8 bytes a token), the loss's numbers (12 bytes a token), choices of experts and their weights
@@ -118,6 +119,9 @@ function collectives.quantities(cfg, shape, plan, ici, dcn)
     -- Without a policy, keys that load balance has put in the order of the sequence are kept.
     q.keeps_keys = not q.actions and q.in_two_chunks
     q.tensor, q.head_parts, q.stages = product(q.mlp, q.size), product(q.heads, q.size), product(q.stage, q.size)
+    if q.stages > 1 then
+        q.outside, q.layers_outside = mx.parallel.layers_outside(cfg, q.stages, shape.layers)
+    end
     return q
 end
 
@@ -149,6 +153,19 @@ local function size_of(q, axis)
     return axis:find(".", 1, true) and q.plan.layout.sizes[axis] or q.size[axis]
 end
 
+-- Whether all stages have copies of a parameter: they share out the microbatches of layers outside the pipeline.
+local function is_copied(q, p)
+    local layer, first = tonumber(p.name:match("^layer(%d+)%.")), q.outside == "first"
+    if not q.outside then
+        return false
+    elseif layer then
+        return first and layer <= q.layers_outside or not first and layer > q.shape.layers - q.layers_outside
+    end
+    local is_table = p.name == "embedding.weight"
+    return is_table and (q.shape.tied or q.shape.mtp ~= nil)
+        or (is_table or p.name == "position.weight") == first
+end
+
 -- How a parameter is split: the elements that a rank computes with; for each dimension that is gathered the axes and
 -- the product of their sizes; the product of these; all axes that split it, as a set.
 local function parts_of(q, p)
@@ -166,7 +183,7 @@ local function parts_of(q, p)
         end
         gathers[#gathers + 1], parts = gather.n > 1 and gather or nil, parts * gather.n
     end
-    return p.name:find("^layer") and used / q.stages or used, gathers, parts, split
+    return p.name:find("^layer") and not is_copied(q, p) and used / q.stages or used, gathers, parts, split
 end
 
 -- How often a parameter is gathered in a step, and how often its gradient is scattered.
@@ -183,11 +200,15 @@ end
 local function add_parameter(q, rows, p)
     local used, gathers, parts, split = parts_of(q, p)
     local is_looked_up = p.name == "position.weight" or p.name == "embedding.weight" and not q.shape.tied
-    local tokens = q.tokens * (p.logical[1] == "exp" and q.expert_ranks * p.share or 1)
+    local tokens = q.tokens / (is_copied(q, p) and q.stages or 1)
+        * (p.logical[1] == "exp" and q.expert_ranks * p.share or 1)
     local flops = is_looked_up and 0 or 2 * tokens * used * q.passes
     local sums, held = {}, used / parts
     for axis in pairs(q.plan.shares_batch) do
         sums[axis] = not split[axis] or nil
+    end
+    if is_copied(q, p) then
+        sums.stage = true
     end
     local gathered, scattered = trips_of(q, p)
     local is_codes = #gathers == 1 and not q.gathers_once and quantization.is_product(q.shape, p.name)

@@ -222,6 +222,14 @@ function TestSteps.test_a_schedule_of_ones_own()
 end
 
 if RANKS == 4 then
+    -- Ranks that split sequences count the targets of the modules together, on the stages that have them.
+    function TestSteps.test_multi_token_prediction_on_a_mesh()
+        local model = TINY .. " mtp_num_layers=2"
+        for _, mesh in ipairs({ "stage=2 context=2", "context=2 " .. OUTSIDE .. "pipeline_schedule=1f1b" }) do
+            assert_close(on_mesh(model, mesh), reference(model), mesh)
+        end
+    end
+
     function TestSteps.test_experts_on_a_mesh()
         local mesh = "stage=2 expert=2 pipeline_schedule=1f1b" .. ONE_CHUNK .. "2"
         local run = on_mesh(EXPERTS, mesh)

@@ -65,7 +65,7 @@ function Mtp:figure()
     end
     return mx.scope(function() -- not all stages have the modules
         local passes = mx.full({ 1 }, self.passes)
-        local both = parallel:sum_over_tokens(mx.concat({ self.sum, passes }, { dim = 1 })):totable()
+        local both = parallel:sum_over_tokens(mx.concat({ self.sum, passes }, { dim = 1 }), true):totable()
         return both[1] / math.max(both[2], 1)
     end)
 end

@@ -108,7 +108,7 @@ local function totals(self)
             parts[#parts + 1] = layer.loads
         end
         local all = mx.scope(function()
-            return self.parallel:sum_over_tokens(mx.concat(parts, { dim = 1 }))
+            return self.parallel:sum_over_tokens(mx.concat(parts, { dim = 1 }), true)
         end)
         local values, first = mx.is_simulated() or all:totable(), self.sums:numel() + 1
         self.known = not mx.is_simulated() and { sums = table.move(values, 1, first - 1, 1, {}), loads = {} }

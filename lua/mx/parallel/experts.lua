@@ -124,13 +124,14 @@ function experts:share_of_sum(bias)
     return n == 1 and bias or bias / n
 end
 
---- Adds up, in place and without a gradient, a quantity of the tokens of each rank over all tokens of a step.
---- Collective.
+--- Adds up, in place and without a gradient, a quantity of the tokens of each rank over all tokens of a step. Without
+--- `over_stages`, stages of a pipeline may call it at different times. Collective.
 ---@param t any
+---@param over_stages? boolean whether to add what other stages know of their layers, too
 ---@return any
-function experts:sum_over_tokens(t)
+function experts:sum_over_tokens(t, over_stages)
     local axes = util.without(self.shares, {})
-    axes[#axes + 1] = self.stages and "stage" or nil -- a stage knows its layers only
+    axes[#axes + 1] = self.stages and over_stages and "stage" or nil
     return #axes > 0 and mx.all_reduce_(t, { axis = axes }) or t
 end
 

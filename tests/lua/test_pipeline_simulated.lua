@@ -84,6 +84,7 @@ for name, words in pairs({
     outside_first = "hardware=v5p-4 num_pipeline_microbatches=8 per_device_batch_size=2 pipeline_parallel_layers=4 "
         .. "decoder_block=deepseek attention_type=mla num_experts=4 num_experts_per_tok=2 base_moe_mlp_dim=1024 "
         .. "base_num_kv_heads=32 first_num_dense_layers=1 pipeline_schedule=zb_h1",
+    interleaved_zb = "hardware=v5p-4 num_pipeline_microbatches=8 per_device_batch_size=2 pipeline_schedule=zb_h1",
     interleaved = "hardware=v5p-4 num_pipeline_microbatches=8 per_device_batch_size=2 pipeline_schedule=1f1b",
     fsdp = "hardware=v5p-8 num_layers_per_pipeline_stage=2 num_pipeline_microbatches=8 per_device_batch_size=4 "
         .. "ici_fsdp_parallelism=2 pipeline_schedule=1f1b",

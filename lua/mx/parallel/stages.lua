@@ -37,10 +37,10 @@ local function sizes_of(config, n, layers)
     if repeats == -1 then
         repeats = math.max(1, ((others + per - 1) // per + own + n - 1) // n)
     end
-    if mx.pipeline.kinds.splits(config.pipeline_schedule) and repeats > 1 then
-        util.refuse("pipeline_schedule=%s has one chunk on each stage, and %d layers in chunks of %d make %d: set "
-            .. "num_layers_per_pipeline_stage=%d num_pipeline_repeats=1", config.pipeline_schedule, layers, per,
-            repeats, (others + n - own - 1) // (n - own))
+    if config.pipeline_schedule == "zb" and repeats > 1 then
+        util.refuse("pipeline_schedule=zb has one chunk on each stage, and %d layers in chunks of %d make %d: set "
+            .. "num_layers_per_pipeline_stage=%d num_pipeline_repeats=1", layers, per, repeats,
+            (others + n - own - 1) // (n - own))
     end
     local slots = n * repeats - own
     if slots * per < others or slots * (per - 1) >= others or slots > others then

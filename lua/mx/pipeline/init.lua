@@ -96,7 +96,7 @@ function pipeline.report(words)
         end
     end
     if #kinds == 0 then
-        kinds = sizes.repeats > 1 and { "gpipe", "1f1b" } or schedule.KINDS
+        kinds = sizes.repeats > 1 and { "gpipe", "1f1b", "zb_h1" } or schedule.KINDS
     end
     local pictures = {}
     for i, kind in ipairs(kinds) do

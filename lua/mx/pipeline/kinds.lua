@@ -44,6 +44,18 @@ end
 -- may keep the stages busy meanwhile.
 local MOST_FURTHER = 4
 
+-- For how many chunks each stage keeps activations: those of 1F1B, and `more`. With repeats or layers outside the
+-- pipeline, each stage is two microbatches ahead of the next one.
+local function in_flight_of(s, more)
+    local list, simple = {}, s.repeats == 1 and (s.splits or not s.outside)
+    for stage = 1, s.stages do
+        local after = s.stages - stage
+        list[stage] = math.min(s.repeats * s.microbatches,
+            (simple and after or 2 * after + (s.repeats - 1) * s.stages) + 1 + more)
+    end
+    return list
+end
+
 -- ---- whole backward passes ----
 
 -- The chunk and microbatch of a stage's k-th forward pass, from 1: groups of `group` microbatches pass through all
@@ -56,55 +68,46 @@ local function nth(s, stage, k, group, backward)
     return turn * s.stages + stage, first + within % group + 1
 end
 
--- The list of a stage: `ahead` forward passes, then one backward pass for each forward pass, then the other backward
--- passes. GPipe is the case in which all forward passes are ahead.
-local function list_of(s, stage, ahead, group)
+-- The list of a stage: forward passes until `most` chunks are in flight, then one backward and one forward pass in
+-- turn, then the other backward passes. In GPipe all chunks are in flight.
+local function list_of(s, stage, most, group)
     local list, n, before = {}, s.repeats * s.microbatches, play.first(s) - 1
     local function add(what, k)
         local chunk, micro = nth(s, stage, k, group, what == "B")
         list[#list + 1] = { what = what, chunk = chunk + before, micro = micro }
     end
-    for k = 1, n + ahead do
+    for k = 1, n + most - 1 do
         if k <= n then
             add("F", k)
         end
-        if k > ahead then
-            add("B", k - ahead)
+        if k >= most then
+            add("B", k - most + 1)
         end
     end
     return list
 end
 
--- Makes a schedule of lists, with `ahead` forward passes of each stage before its first backward pass.
-local function make_of_lists(s, ahead, group)
-    local in_flight, at = {}, {}
-    s.actions = {}
+-- Makes a schedule of such lists.
+local function make_of_lists(s, in_flight, group)
+    local lists, at = {}, {}
     for stage = 1, s.stages do
-        s.actions[stage] = list_of(s, stage, ahead[stage], group)
-        in_flight[stage], at[stage] = math.min(s.repeats * s.microbatches, ahead[stage] + 1), 1
+        lists[stage], at[stage] = list_of(s, stage, in_flight[stage], group), 1
     end
     set_limits(s, in_flight)
-    if s.outside then
-        local lists = s.actions
-        s.actions = play.actions(s, function(stage, ready)
-            local action = lists[stage][at[stage]]
-            if action and ready(action.what, action.chunk, action.micro) then
-                return action.what, action.chunk, action.micro
-            end
-            return nil
-        end, function(stage) at[stage] = at[stage] + 1 end)
-    end
+    s.actions = not s.outside and lists or play.actions(s, function(stage, ready)
+        local action = lists[stage][at[stage]]
+        if action and ready(action.what, action.chunk, action.micro) then
+            return action.what, action.chunk, action.micro
+        end
+        return nil
+    end, function(stage) at[stage] = at[stage] + 1 end)
 end
 
 --- GPipe (Huang et al., 2019); with repeats, MaxText's circular pipeline: all microbatches pass a chunk one after the
 --- other.
 ---@param s mx.PipelineSchedule
 function kinds.gpipe(s)
-    local ahead = {}
-    for stage = 1, s.stages do
-        ahead[stage] = s.repeats * s.microbatches
-    end
-    make_of_lists(s, ahead, s.microbatches)
+    make_of_lists(s, in_flight_of(s, math.huge), s.microbatches)
 end
 
 -- Repeats visit the chunks of a stage in groups of microbatches.
@@ -115,22 +118,15 @@ local function check_groups(s)
     end
 end
 
---- 1F1B (Narayanan et al., 2019); with repeats, interleaved 1F1B (Narayanan et al., 2021), in Megatron-LM's order, also
---- with layers outside the pipeline: they interrupt the stages at different times, and each stage is two microbatches
---- ahead of the next one, which then need not wait.
+--- 1F1B (Narayanan et al., 2019); with repeats, interleaved 1F1B (Narayanan et al., 2021), in Megatron-LM's order. With
+--- layers outside the pipeline stages take that order, too: others run these layers at different times, and with one
+--- microbatch more a stage need not wait for them.
 ---@param s mx.PipelineSchedule
 ---@param duration fun(s: mx.PipelineSchedule): number of its actions by expected costs
 kinds["1f1b"] = function(s, _, duration)
     check_groups(s)
-    local simple = s.repeats == 1 and not s.outside
     keep_shortest(s, duration, s.outside and MOST_FURTHER or 0, function(more)
-        local ahead = {}
-        for stage = 1, s.stages do
-            local after = s.stages - stage
-            ahead[stage] = math.min(s.repeats * s.microbatches,
-                (simple and after or 2 * after + (s.repeats - 1) * s.stages) + more)
-        end
-        make_of_lists(s, ahead, s.stages)
+        make_of_lists(s, in_flight_of(s, more), s.stages)
     end)
 end
 
@@ -169,31 +165,25 @@ local function fill(s, in_flight, pending)
     s.actions = play.actions(s, choose, function(stage, what) counts[stage][what] = counts[stage][what] + 1 end)
 end
 
--- The limits of ZB-H1, plus `more`, at most `most`: in flight as 1F1B; pending 2 stages - stage, which is the least
--- with which no time is lost if all actions take equally long.
-local function limits_of(s, more, most)
-    local in_flight, pending = {}, {}
+-- For how many chunks each stage keeps the inputs of products, with so many in flight: the least with which no time is
+-- lost if all actions take equally long.
+local function pending_of(s, in_flight)
+    local list = {}
     for stage = 1, s.stages do
-        in_flight[stage] = math.min(s.microbatches, most, s.stages - stage + 1 + more)
-        pending[stage] = math.min(s.microbatches, most, 2 * s.stages - stage + more)
+        list[stage] = math.min(s.repeats * s.microbatches, in_flight[stage] + s.stages - 1)
     end
-    return in_flight, pending
-end
-
-local function refuse_repeats(s)
-    if s.repeats > 1 then
-        util.refuse("pipeline_schedule=%s: num_pipeline_repeats=%d, expected 1", s.kind, s.repeats)
-    end
+    return list
 end
 
 --- ZB-H1 (Qi et al., "Zero Bubble Pipeline Parallelism", 2023): the gradients of weights fill the waiting times, for
---- actions that take equally long.
+--- actions that take equally long. With repeats the same is done to interleaved 1F1B.
 ---@param s mx.PipelineSchedule
 ---@param duration fun(s: mx.PipelineSchedule): number of its actions by expected costs
 function kinds.zb_h1(s, _, duration)
-    refuse_repeats(s)
+    check_groups(s)
     keep_shortest(s, duration, s.outside and MOST_FURTHER or 0, function(more)
-        fill(s, limits_of(s, more, math.huge))
+        local in_flight = in_flight_of(s, more)
+        fill(s, in_flight, pending_of(s, in_flight))
     end)
 end
 
@@ -205,14 +195,23 @@ end
 ---@param o {pending: integer?, costs: mx.PipelineCosts[]?}
 ---@param duration fun(s: mx.PipelineSchedule): number of its actions by expected costs
 function kinds.zb(s, o, duration)
-    refuse_repeats(s)
+    if s.repeats > 1 then
+        util.refuse("pipeline_schedule=zb: num_pipeline_repeats=%d, expected 1", s.repeats)
+    end
     local most = o.pending or 2 * s.stages
     -- The first of equally short ones keeps the fewest microbatches.
     local further = s.outside and { 0, 1, 2, 3, MOST_FURTHER, most } or { 0, 1, most }
+    local function limited(list)
+        for stage, n in ipairs(list) do
+            list[stage] = math.min(n, most)
+        end
+        return list
+    end
     keep_shortest(s, duration, 2 * #further - 1, function(i)
-        local in_flight, pending = limits_of(s, further[i // 2 + 1], most)
+        local in_flight = in_flight_of(s, further[i // 2 + 1])
+        local pending = limited(pending_of(s, in_flight))
         s.costs = i % 2 == 1 and o.costs or nil
-        fill(s, in_flight, pending)
+        fill(s, limited(in_flight), pending)
         s.costs = o.costs
     end)
 end

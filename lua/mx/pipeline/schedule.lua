@@ -473,7 +473,7 @@ function schedule.bubble(s)
     if s.outside then
         return schedule.expected(s).bubble
     elseif s.splits then
-        return waits / (3 * s.microbatches + waits)
+        return waits / (3 * s.repeats * s.microbatches + waits)
     end
     return waits / (s.repeats * s.microbatches + waits)
 end

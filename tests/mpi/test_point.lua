@@ -53,6 +53,32 @@ function TestPoint.test_what_is_sent_may_change()
     end
 end
 
+-- Results that nobody reads, some of which are released before the sender comes: the last message is still the last.
+function TestPoint.test_results_that_nobody_reads()
+    need_two()
+    for _, n in ipairs { 10, 300000 } do
+        mx.barrier()
+        if rank == 0 then
+            os.execute("sleep 0.1")
+            for i = 1, 5 do
+                mx.send(mx.full({ n }, i), { to = last })
+            end
+        elseif rank == last then
+            local like = mx.zeros(n)
+            for i = 1, 4 do
+                if i % 2 == 0 then
+                    local step <close> = mx.step()
+                    mx.recv(like, { from = 0 })
+                else
+                    mx.recv(like, { from = 0 }):release()
+                end
+            end
+            local got = mx.recv(like, { from = 0 })
+            lu.assertEquals({ mx.min(got):item(), mx.max(got):item() }, { 5, 5 })
+        end
+    end
+end
+
 -- A token around the ring, which each rank multiplies by 2 and increases by its number.
 function TestPoint.test_around_the_ring()
     need_two()

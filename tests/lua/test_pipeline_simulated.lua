@@ -247,11 +247,69 @@ function TestRuns.test_a_step_is_the_plans()
     end
 end
 
-function TestRuns.test_evaluation_is_refused()
+-- Evaluation of a run takes as long as a replay of all passes of all stages, one by one: 4 microbatches of 2 sequences,
+-- or one of 3, which make no 4.
+function TestRuns.test_evaluation()
+    for sequences, words in pairs({
+        [8] = {}, [3] = { "eval_per_device_batch_size=1.5" },
+        [12] = { "eval_per_device_batch_size=6", "pipeline_parallel_layers=2", "num_layers_per_pipeline_stage=1" },
+    }) do
+        local config = simulated_run("eval_interval=1", table.unpack(words))
+        local seconds, message, s = {}, nil, nil
+        for stage = 1, 2 do
+            mx.sim.start(config.hardware, config.num_slices, mx.sim.settings(config))
+            local layout = mx.mesh.plan(config, mx.ranks()).layout
+            mx.sim.start(config.hardware, config.num_slices, mx.sim.settings(config),
+                mx.mesh.rank_at(layout, { stage = stage - 1 }))
+            local model = mx.models.new(config, mx.train.mesh(config))
+            local own, parallel = model.parallel.stages, model.parallel
+            s = driver.evaluation(own, sequences)
+            local B = sequences // s.microbatches
+            lu.assertEquals(s.microbatches, sequences == 3 and 1 or 4)
+            for _ = 1, 2 do
+                local step <close> = mx.step()
+                local tokens, x = mx.zeros({ B, 1024 }, "i32"), mx.zeros({ B, 1024, parallel.features }, "bf16")
+                for _, one in ipairs(s.actions[stage]) do
+                    local start = mx.now()
+                    mx.no_grad(driver.evaluate_chunk, model, one.chunk, one.chunk > 1 and x or nil,
+                        { tokens = tokens, targets = tokens })
+                    seconds[("%d.%d"):format(one.chunk, one.micro)] = mx.now() - start
+                end
+                local start = mx.now()
+                mx.recv(x, { axis = "stage", from = 2 - stage }):wait()
+                message = mx.now() - start
+            end
+        end
+        local replay = schedule.replay(s, {
+            F = function(chunk, micro) return seconds[("%d.%d"):format(chunk, micro)] end,
+            message = function() return message end,
+        })
+        mx.sim.stop()
+        config = simulated_run("eval_interval=1", table.unpack(words))
+        mx.plan.check(config)
+        local mesh = mx.train.mesh(config)
+        local data, model = mx.data.open(config, mesh), mx.models.new(config, mesh)
+        for _ = 1, 2 do
+            local start = mx.now()
+            mx.evaluate.data(model, mx.data.open_evaluation(data, mesh), -1)
+            lu.assertAlmostEquals((mx.now() - start) / replay.duration, 1, 0.01, tostring(sequences))
+        end
+        mx.sim.stop()
+    end
+end
+
+function TestRuns.test_evaluation_that_is_refused()
     local config = simulated_run()
     local model, tokens = mx.models.new(config, mx.train.mesh(config)), mx.zeros({ 4, 1024 }, "i32")
-    lu.assertErrorMsgContains("evaluation of a pipeline of 2 stages is not simulated: leave out eval_interval",
-        model.loss, model, { tokens = tokens, targets = tokens }, true)
+    local batch = { tokens = tokens, targets = tokens }
+    lu.assertErrorMsgContains("set eval_interval, and call mx.plan.check(config) before", model.loss, model, batch,
+        true)
+    mx.sim.stop()
+    config = simulated_run "eval_interval=1"
+    mx.plan.check(config)
+    model = mx.models.new(config, mx.train.mesh(config))
+    lu.assertErrorMsgContains("a batch of 4 sequences, expected the 8 of the config's evaluation data", model.loss,
+        model, batch, true)
     mx.sim.stop()
 end
 

@@ -189,6 +189,14 @@ local function choose(c, batch)
     return batch
 end
 
+--- Number of sequences in a batch of evaluation of a rank, as data.sequences.
+---@param config table
+---@param mesh? mx.Mesh
+---@return integer
+function data.evaluation_sequences(config, mesh)
+    return data.sequences(config, mesh, config.eval_per_device_batch_size > 0 and "eval_per_device_batch_size" or nil)
+end
+
 --- Opens the evaluation data of a run: one pass over eval_dataset_path in the order of the file. Sequences are made as
 --- those of the training data are. With synthetic data, evaluation has one batch of these. Collective.
 ---@param train mx.Data
@@ -196,10 +204,9 @@ end
 ---@return mx.Data
 function data.open_evaluation(train, mesh)
     local c = train.config
-    local own = c.eval_per_device_batch_size > 0
     local self = setmetatable({
         config = c, samples = 0, part = train.part, parts = train.parts, sources = {}, waited_s = 0,
-        sequences = data.sequences(c, mesh, own and "eval_per_device_batch_size" or nil),
+        sequences = data.evaluation_sequences(c, mesh),
     }, Data)
     if train.feed then
         sources.open(self, "eval_dataset_path")

@@ -62,7 +62,8 @@ local function key(what, chunk, micro)
     return ("%s %d.%d"):format(what, chunk, micro)
 end
 
-local function new_pass(model, s, batch)
+-- replay: on a simulated chip, of the schedule s.
+local function new_pass(model, s, batch, replay)
     local stage, parallel = model.parallel.stages.index + 1, model.parallel
     local self = setmetatable({
         model = model, s = s, stage = stage, own = {}, at = 1, made = {}, came = {}, last = {}, waited_s = 0,
@@ -75,10 +76,9 @@ local function new_pass(model, s, batch)
             end
         end
     end
-    local pipeline = mx.is_simulated() and mx.sim.now.pipeline
-    if pipeline then
+    if replay then
         self.arrivals = {}
-        for i, seconds in ipairs(pipeline.replay.arrivals) do
+        for i, seconds in ipairs(replay.arrivals) do
             local m = s.messages[i]
             self.arrivals[key(m.what, m.chunk, m.micro)] = m.to == stage and seconds or nil
         end
@@ -186,7 +186,8 @@ end
 ---@param completes boolean whether the gradients of a step are complete after these microbatches
 ---@return mx.PipelinePass
 function driver.new(model, micros, weights, share, completes)
-    local self = new_pass(model, model.parallel.stages.schedule, micros[1])
+    local pipeline = mx.is_simulated() and mx.sim.now.pipeline or nil
+    local self = new_pass(model, model.parallel.stages.schedule, micros[1], pipeline and pipeline.replay)
     self.micros, self.weights, self.share, self.completes = micros, weights, share, completes
     self.loss, self.tapes, self.done = 0, {}, {}
     return self
@@ -355,23 +356,64 @@ end
 
 -- ---- evaluation ----
 
--- The forward passes of a schedule.
-local function forward_only(s)
-    local actions = {}
-    for i, action in ipairs(s.actions) do
-        actions[i] = {}
-        for _, one in ipairs(action) do
-            if one.what == "F" then
-                table.insert(actions[i], one)
-            end
+-- The schedule of an evaluation's forward passes.
+local function schedule_of(own, microbatches)
+    local s = schedule.make {
+        kind = "gpipe", stages = own.n, repeats = own.repeats, microbatches = microbatches, outside = own.outside,
+    }
+    for i, actions in ipairs(s.actions) do
+        s.actions[i] = {}
+        for _, one in ipairs(actions) do
+            table.insert(s.actions[i], one.what == "F" and one or nil)
         end
     end
     local messages = {}
     for _, m in ipairs(s.messages) do
         messages[#messages + 1] = m.what == "activation" and m or nil
     end
-    return { stages = s.stages, repeats = s.repeats, microbatches = s.microbatches, outside = s.outside,
-        actions = actions, messages = messages }
+    s.messages = messages
+    return s
+end
+
+--- The forward passes of a batch of evaluation: its schedule and number of microbatches, which is 1 if the pipeline's
+--- does not divide the sequences. Not collective.
+---@param own mx.Stages
+---@param sequences integer
+---@return mx.PipelineSchedule
+function driver.evaluation(own, sequences)
+    return schedule_of(own, sequences % own.microbatches == 0 and own.microbatches or 1)
+end
+
+--- The forward pass of a chunk in evaluation. Collective on the ranks of the stage.
+---@param model mx.Decoder
+---@param chunk integer
+---@param x any what the previous chunk has sent; nil for the first one
+---@param batch table a microbatch
+---@return any what the next chunk needs
+---@return number sum of the losses of the last chunk; otherwise 0
+---@return number count of their targets
+function driver.evaluate_chunk(model, chunk, x, batch)
+    local y = model:chunk(chunk, x, batch, true)
+    if chunk < model.parallel.stages.chunks then
+        return y, 0, 0
+    end
+    local loss = model:losses_of_chunk(y, batch, true):item()
+    local count = batch.mask and batch.mask:to("f32"):sum():item() or batch.targets:numel()
+    return y, count > 0 and loss * count or 0, count
+end
+
+-- Of a simulated pipeline: the replay of an evaluation's forward passes.
+local function replay_of_evaluation(own, sequences)
+    local pipeline = mx.sim.now.pipeline
+    local planned = pipeline and pipeline.evaluation
+    if not planned then
+        util.refuse("evaluation of a pipeline of %d stages simulates one chip, but needs one of each stage: set "
+            .. "eval_interval, and call mx.plan.check(config) before, which simulates all stages", own.n)
+    elseif planned.sequences ~= sequences then
+        util.refuse("evaluation of a simulated pipeline: a batch of %d sequences, expected the %d of the config's "
+            .. "evaluation data, for which all stages have been simulated", sequences, planned.sequences)
+    end
+    return planned.replay
 end
 
 --- The mean loss over the targets of a batch that count, without dropout and z_loss, on all stages. Collective.
@@ -379,30 +421,22 @@ end
 ---@param batch table
 ---@return any one element
 function driver.evaluate(model, batch)
-    local own = model.parallel.stages
-    if mx.is_simulated() then
-        util.refuse("evaluation of a pipeline of %d stages is not simulated: leave out eval_interval", own.n)
-    end
-    local n = batch.tokens:size(1) % own.microbatches == 0 and own.microbatches or 1
-    local s = forward_only(schedule.make {
-        kind = "gpipe", stages = own.n, repeats = own.repeats, microbatches = n, outside = own.outside,
-    })
-    local batches, sum, count = driver.split({ batch }, n), 0, 0
-    local self = new_pass(model, s, batches[1])
+    local own, sequences = model.parallel.stages, batch.tokens:size(1)
+    local s = driver.evaluation(own, sequences)
+    local replay = mx.is_simulated() and replay_of_evaluation(own, sequences) or nil
+    local batches, sum, count = driver.split({ batch }, s.microbatches), 0, 0
+    local self = new_pass(model, s, batches[1], replay)
     run(self, s.actions[self.stage], function(_, chunk, micro, x)
-        local y = model:chunk(chunk, x, batches[micro], true)
-        if chunk == own.chunks then
-            local loss = model:losses_of_chunk(y, batches[micro], true)
-            local one = batches[micro].mask
-            local targets = one and one:to("f32"):sum():item() or batches[micro].targets:numel()
-            if targets > 0 then
-                sum, count = sum + loss:item() * targets, count + targets
-            end
-        end
+        local y, losses, targets = driver.evaluate_chunk(model, chunk, x, batches[micro])
+        sum, count = sum + losses, count + targets
         return y
     end)
+    if replay then
+        mx.sim_wait_until(self.start + replay.duration)
+    end
     local both = mx.all_reduce_(mx.tensor { sum, count }, { axis = "stage" })
-    return both[1] / mx.maximum(both[2], 1)
+    return mx.narrow(both, { dim = 1, start = 1, length = 1 })
+        / mx.maximum(mx.narrow(both, { dim = 1, start = 2, length = 1 }), 1)
 end
 
 return driver

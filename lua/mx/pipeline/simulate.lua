@@ -112,6 +112,51 @@ local function measure_chunk(model, batch, chunk, chunks, stage)
     table.insert(stage.chunks, one)
 end
 
+-- Seconds of messages of this size from the first stage, by the stage of the other end.
+local function measure_messages(like, own)
+    local seconds = {}
+    for other = 1, own.index == 0 and own.n - 1 or 0 do
+        seconds[other] = measure(function()
+            mx.recv(like, { axis = "stage", from = other }):wait()
+        end).seconds
+    end
+    return seconds
+end
+
+-- What a stage sends of a microbatch of B sequences.
+local function message_of(model, B, S)
+    local parallel = model.parallel
+    return mx.zeros({ B, S // parallel.mesh:size(parallel.sequence), parallel.features }, model.shape.dtype)
+end
+
+-- A microbatch of B sequences.
+local function batch_of(model, B, S)
+    return model.parallel:batch_part { tokens = mx.zeros({ B, S }, "i32"), targets = mx.zeros({ B, S }, "i32") }
+end
+
+-- Forward passes of evaluation: seconds of each chunk of this chip's stage, and of messages. The second pass of a chunk
+-- starts like all later ones.
+local function measure_evaluation(config, model)
+    local own, result = model.parallel.stages, { chunks = {} }
+    result.sequences = mx.data.evaluation_sequences(config, model.parallel.mesh)
+    result.schedule = driver.evaluation(own, result.sequences)
+    mx.no_grad(function()
+        local step <close> = mx.step()
+        local batch = batch_of(model, result.sequences // result.schedule.microbatches, config.max_target_length)
+        local B, S = batch.tokens:size(1), batch.tokens:size(2)
+        for _, chunk in ipairs(schedule.chunks_of(own.schedule, own.index + 1)) do
+            local x = chunk > 1 and message_of(model, B, S) or nil
+            local figures
+            for _ = 1, 2 do
+                figures = measure(function() driver.evaluate_chunk(model, chunk, x, batch) end)
+            end
+            table.insert(result.chunks, figures)
+        end
+        result.message_s = measure_messages(message_of(model, B, S), own)
+    end)
+    return result
+end
+
 -- Simulates the stage of the started chip. Two steps: the second starts like all later ones.
 local function measure_stage(config, shape, o)
     local mesh = mx.train.mesh(config)
@@ -129,8 +174,7 @@ local function measure_stage(config, shape, o)
     for _ = 1, 2 do
         local step <close> = mx.step()
         stage.chunks, stage.reduced_s = {}, 0
-        local sizes = { b, config.max_target_length }
-        local batch = model.parallel:batch_part { tokens = mx.zeros(sizes, "i32"), targets = mx.zeros(sizes, "i32") }
+        local batch = batch_of(model, b, config.max_target_length)
         local gathered <close> = model.parallel:gather_once(model.params, 1)
         stage.at_rest = mx.memory().in_use
         for _, chunk in ipairs(schedule.chunks_of(own.schedule, own.index + 1)) do
@@ -143,16 +187,10 @@ local function measure_stage(config, shape, o)
             model.parallel:share_copies(model.params)
         end)
         stage.update = measure(function() optimizer:step() end)
-        local like = mx.zeros({ b, batch.tokens:size(2) // mesh:size(model.parallel.sequence),
-            model.parallel.features }, shape.dtype)
-        stage.message_bytes = like:bytes()
-        stage.message_s = {} -- by the stage of the other end
-        for other = 1, own.index == 0 and own.n - 1 or 0 do
-            stage.message_s[other] = measure(function()
-                mx.recv(like, { axis = "stage", from = other }):wait()
-            end).seconds
-        end
+        local like = message_of(model, b, batch.tokens:size(2))
+        stage.message_bytes, stage.message_s = like:bytes(), measure_messages(like, own)
     end
+    stage.evaluation = config.eval_interval > 0 and measure_evaluation(config, model) or nil
     stage.states = mx.memory().in_use - weights
     stage.gradients = 0
     for _, t in pairs(optimizer.params) do
@@ -192,15 +230,28 @@ end
 
 -- Seconds of a message between two stages, from those that leave stage 0: stages of a slice are neighbours, or the
 -- first and the last.
-local function message_time(mesh, first)
+local function message_time(mesh, message_s)
     local inside = mesh.layout.ici.stage
     return function(m)
         local from, to = m.from - 1, m.to - 1
-        if from // inside ~= to // inside then
-            return first.message_s[inside]
-        end
-        return first.message_s[math.abs(from - to)]
+        return message_s[from // inside ~= to // inside and inside or math.abs(from - to)]
     end
+end
+
+-- The forward passes of a batch of evaluation on all stages. place_of(chunk, micro): the stage of its figures, and
+-- which of its chunks it is.
+local function replay_evaluation(mesh, list, place_of)
+    local one = list[1].evaluation
+    return {
+        sequences = one.sequences,
+        replay = schedule.replay(one.schedule, {
+            F = function(chunk, micro)
+                local stage, place = place_of(chunk, micro)
+                return list[stage].evaluation.chunks[place].seconds
+            end,
+            message = message_time(mesh, one.message_s),
+        }),
+    }
 end
 
 --- Simulates a step.
@@ -210,7 +261,7 @@ end
 ---@param o {staged: boolean}
 ---@return table result as plan.simulate has them, of the stage with the largest memory; also pipeline: {schedule,
 ---        replay, times (of the replay), peaks (bytes of each stage), gradients_s (until all stages have the gradients
----        of a step)}
+---        of a step), evaluation (if there is one: sequences and replay of its batches)}
 function simulate.step(config, shape, start, o)
     start(0)
     local mesh, kinds, list = mx.mesh.plan(config, mx.ranks()), {}, {}
@@ -229,11 +280,15 @@ function simulate.step(config, shape, start, o)
             places[chunk] = place
         end
     end
+    local function place_of(chunk, micro)
+        return schedule.stage_of(s, chunk, micro), places[chunk]
+    end
     local function chunk_of(chunk, micro) -- of the stage of its kind that was measured
-        return list[schedule.stage_of(s, chunk, micro)].chunks[places[chunk]]
+        local stage, place = place_of(chunk, micro)
+        return list[stage].chunks[place]
     end
     local passes = config.gradient_accumulation_steps
-    local message = message_time(mesh, list[1])
+    local message = message_time(mesh, list[1].message_s)
     local function seconds_of(what)
         return function(chunk, micro, before)
             local after = before and kind_of_action(s, before) or "F"
@@ -244,6 +299,7 @@ function simulate.step(config, shape, start, o)
     local times = { F = seconds_of "F", B = seconds_of "B", W = seconds_of "W", message = message }
     local replay = schedule.replay(s, times)
     local pipeline = { schedule = s, replay = replay, times = times, peaks = {}, gradients_s = 0 }
+    pipeline.evaluation = list[1].evaluation and replay_evaluation(mesh, list, place_of)
     local result = { step_s = 0, peak_bytes = 0, pipeline = pipeline }
     local most = 0
     for stage, kind in ipairs(list) do

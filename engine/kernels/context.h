@@ -14,6 +14,7 @@
 #include "kernels/embedding.h"
 #include "kernels/gemm_internal.h"
 #include "kernels/loss.h"
+#include "kernels/move.h"
 #include "kernels/norm.h"
 #include "kernels/optimizer.h"
 #include "kernels/peak_paths.h"
@@ -45,7 +46,7 @@
     X(const mx_window_paths, windows) \
     X(mx_rope_path, rope) \
     X(const mx_row_paths, rows) \
-    X(mx_transpose_path, transpose) \
+    X(const mx_move_paths, moves) \
     X(const mx_loss_paths, loss) \
     X(const mx_optimizer_paths, optimizer) \
     X(const mx_micro, micro) \

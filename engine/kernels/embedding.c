@@ -8,16 +8,19 @@
 
 int64_t mx_embedding_find_bad(const int32_t *ids, int64_t n, int64_t vocab)
 {
-    for (int64_t from = 0; from < n; from += 1024) {
-        int64_t to = from + 1024 < n ? from + 1024 : n;
-        int bad = 0;
-        for (int64_t i = from; i < to; i++)
-            bad |= ids[i] < 0 || ids[i] >= vocab;
-        for (int64_t i = from; bad && i < to; i++)
-            if (ids[i] < 0 || ids[i] >= vocab)
-                return i;
+    enum { PIECE = 4096 };
+    int64_t found = n;
+#pragma omp parallel for schedule(static) reduction(min : found) if (n > 16 * PIECE)
+    for (int64_t from = 0; from < n; from += PIECE) {
+        int64_t to = from + PIECE < n ? from + PIECE : n;
+        if (mx_kernels_current()->moves->within(ids + from, to - from, vocab))
+            continue;
+        int64_t i = from;
+        while (ids[i] >= 0 && ids[i] < vocab)
+            i++;
+        found = i < found ? i : found;
     }
-    return -1;
+    return found < n ? found : -1;
 }
 
 /* The row of an id in a table of `vocab` rows from id `first` on; -1: it is not there. */

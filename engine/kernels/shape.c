@@ -8,25 +8,42 @@
 
 enum { PIECE_BYTES = 65536, PARALLEL_FROM = 65536 };
 
-/* Runs of one element, which neighbour others in at most one of the arrays. */
-MX_INLINE void copy_elements(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t runs,
-                             const size_t bytes)
+/* Runs that are neighbours in the result and nearly so in the source: the blocks that a pattern takes, counted in runs.
+ * It reads whole vectors, and nothing behind the last run. */
+static int64_t take_short_runs(char *to, const char *from, int64_t from_step, int64_t runs, int64_t bytes, bool stream)
 {
-#pragma omp parallel for schedule(static) if (runs * (int64_t)bytes > PARALLEL_FROM)
-    for (int64_t r = 0; r < runs; r++)
-        memcpy(to + r * to_step, from + r * from_step, bytes);
+    mx_shuffle s;
+    size_t unit = bytes % 4 == 0 && from_step % 4 == 0 ? 4 : 2;
+    if (bytes % 2 != 0 || from_step % 2 != 0 || from_step < bytes ||
+        !mx_shuffle_take(&s, bytes / (int64_t)unit, from_step / (int64_t)unit, unit))
+        return 0;
+    int64_t vector = s.lanes * (int64_t)unit, per_block = vector / bytes;
+    int64_t readable = (runs - 1) * from_step + bytes - s.pattern.ins * vector;
+    int64_t blocks = mx_min(runs / per_block, readable < 0 ? 0 : readable / (per_block * from_step) + 1);
+#pragma omp parallel for schedule(static) if (blocks * vector > PARALLEL_FROM)
+    for (int64_t first = 0; first < blocks; first += PIECE_BYTES / 64) {
+        const char *ins[MX_PATTERN_VECTORS];
+        for (int b = 0; b < s.pattern.ins; b++)
+            ins[b] = from + first * per_block * from_step + b * vector;
+        mx_kernels_current()->moves->shuffle(&s.pattern, unit, (char *[]){to + first * vector}, vector, ins,
+                                             per_block * from_step, mx_min(PIECE_BYTES / 64, blocks - first), stream);
+    }
+    return blocks * per_block;
 }
 
 void mx_copy_runs(void *to, int64_t to_step, const void *from, int64_t from_step, int64_t runs, int64_t bytes)
 {
-    if (bytes == 2 || bytes == 4 || bytes == 8) {
-        bytes == 2   ? copy_elements(to, to_step, from, from_step, runs, 2)
-        : bytes == 4 ? copy_elements(to, to_step, from, from_step, runs, 4)
-                     : copy_elements(to, to_step, from, from_step, runs, 8);
+    bool stream = mx_should_stream(2 * runs * bytes);
+    if (bytes <= 4096) {
+        int64_t done = to_step == bytes && runs > 0 ? take_short_runs(to, from, from_step, runs, bytes, stream) : 0;
+        int64_t together = 1 + PIECE_BYTES / mx_max(1, bytes);
+#pragma omp parallel for schedule(static) if ((runs - done) * bytes > PARALLEL_FROM)
+        for (int64_t r = done; r < runs; r += together)
+            mx_kernels_current()->moves->runs((char *)to + r * to_step, to_step, (const char *)from + r * from_step,
+                                              from_step, mx_min(together, runs - r), bytes, stream);
         return;
     }
     int64_t pieces = (bytes + PIECE_BYTES - 1) / PIECE_BYTES;
-    bool stream = mx_should_stream(2 * runs * bytes);
     const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
 #pragma omp parallel for collapse(2) schedule(static) if (runs * bytes > PARALLEL_FROM)
     for (int64_t r = 0; r < runs; r++)
@@ -34,6 +51,66 @@ void mx_copy_runs(void *to, int64_t to_step, const void *from, int64_t from_step
             int64_t first = p * PIECE_BYTES, n = bytes - first < PIECE_BYTES ? bytes - first : PIECE_BYTES;
             paths->copy((const char *)from + r * from_step + first, (char *)to + r * to_step + first, n, stream);
         }
+}
+
+/* ---- parts of rows ---- */
+
+/* Rows first to before `last`, of at most 8,192 bytes together, by way of the first-level cache. */
+static void join_short_rows(char *to, int64_t first, int64_t last, int parts, const mx_row_part *part, int64_t row,
+                            bool stream)
+{
+    char room[8192], *start = stream ? room : to + first * row, *at = start;
+    for (int i = 0; i < parts; at += part[i++].bytes)
+        mx_kernels_current()->moves->runs(at, row, (const char *)part[i].from + first * part[i].bytes, part[i].bytes,
+                                          last - first, part[i].bytes, false);
+    if (stream)
+        mx_kernels_current()->elementwise->copy(room, to + first * row, (last - first) * row, true);
+}
+
+/* The rows that a pattern joins: parts of equal size. */
+static int64_t join_by_pattern(char *to, int64_t rows, int parts, const mx_row_part *part, bool stream)
+{
+    mx_shuffle s;
+    int64_t bytes = part[0].bytes;
+    size_t unit = bytes % 4 == 0 ? 4 : 2;
+    for (int i = 1; i < parts; i++)
+        if (part[i].bytes != bytes)
+            return 0;
+    if (bytes % 2 != 0 || !mx_shuffle_join(&s, parts, bytes / (int64_t)unit, unit))
+        return 0;
+    int64_t vector = s.lanes * (int64_t)unit, blocks = rows * bytes / vector;
+#pragma omp parallel for schedule(static) if (blocks * vector > PARALLEL_FROM)
+    for (int64_t first = 0; first < blocks; first += PIECE_BYTES / 64) {
+        const char *ins[MX_PATTERN_VECTORS];
+        char *outs[MX_PATTERN_VECTORS];
+        for (int i = 0; i < parts; i++) {
+            ins[i] = (const char *)part[i].from + first * vector;
+            outs[i] = to + (first * parts + i) * vector;
+        }
+        mx_kernels_current()->moves->shuffle(&s.pattern, unit, outs, parts * vector, ins, vector,
+                                             mx_min(PIECE_BYTES / 64, blocks - first), stream);
+    }
+    return blocks * vector / bytes;
+}
+
+void mx_join_rows(void *to, int64_t rows, int parts, const mx_row_part *part)
+{
+    enum { SHORT = 4096 };
+    int64_t row = 0, at = 0;
+    for (int i = 0; i < parts; i++)
+        row += part[i].bytes;
+    if (row == 0 || rows == 0)
+        return;
+    if (row > SHORT) {
+        for (int i = 0; i < parts; at += part[i++].bytes)
+            mx_copy_runs((char *)to + at, row, part[i].from, part[i].bytes, rows, part[i].bytes);
+        return;
+    }
+    bool stream = mx_should_stream(2 * rows * row);
+    int64_t done = join_by_pattern(to, rows, parts, part, stream), together = 2 * SHORT / row;
+#pragma omp parallel for schedule(static) if ((rows - done) * row > PARALLEL_FROM)
+    for (int64_t r = done; r < rows; r += together)
+        join_short_rows(to, r, mx_min(rows, r + together), parts, part, row, stream);
 }
 
 void mx_zero_runs(void *to, int64_t to_step, int64_t runs, int64_t bytes)
@@ -86,51 +163,6 @@ static void fill_elements(char *to, int64_t n, const void *value, size_t bytes)
             memcpy(to + i * 8, &bits, 8);
 }
 
-/* n elements to `to` from `from`, where they are `step` elements apart. */
-MX_INLINE void copy_steps_as(char *to, const char *from, int64_t step, int64_t n, const size_t bytes)
-{
-    if (step == -1) {
-        for (int64_t i = 0; i < n; i++)
-            memcpy(to + i * (int64_t)bytes, from - i * (int64_t)bytes, bytes);
-    } else {
-        for (int64_t i = 0; i < n; i++)
-            memcpy(to + i * (int64_t)bytes, from + i * step * (int64_t)bytes, bytes);
-    }
-}
-
-static void copy_steps(char *to, const char *from, int64_t step, int64_t n, size_t bytes)
-{
-    if (step == 0)
-        fill_elements(to, n, from, bytes);
-    else if (bytes == 8)
-        copy_steps_as(to, from, step, n, 8);
-    else if (bytes == 4)
-        copy_steps_as(to, from, step, n, 4);
-    else if (bytes == 2)
-        copy_steps_as(to, from, step, n, 2);
-    else
-        copy_steps_as(to, from, step, n, 1);
-}
-
-/* What is streamed goes by way of the first-level cache, from which it is written past the others. */
-static void copy_run(char *to, const char *from, int64_t step, int64_t n, size_t element_bytes, bool stream)
-{
-    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
-    char room[8192];
-    int64_t bytes = (int64_t)element_bytes, block = stream ? (int64_t)sizeof room / bytes : n;
-    if (step == 1) {
-        paths->copy(from, to, n * bytes, stream);
-        return;
-    }
-    for (int64_t i = 0; i < n; i += block) {
-        int64_t m = mx_min(block, n - i);
-        if (step != 0 || i == 0)
-            copy_steps(stream ? room : to, from + i * step * bytes, step, m, element_bytes);
-        if (stream)
-            paths->copy(room, to + i * bytes, m * bytes, true);
-    }
-}
-
 /* Dimensions without those of size 1; neighbours that one step can cross are joined. At least one is left. */
 static int join_strided(int n_dims, const int64_t *size, const int64_t *step, int64_t *n, int64_t *s)
 {
@@ -151,11 +183,12 @@ static int join_strided(int n_dims, const int64_t *size, const int64_t *step, in
     return k > 0 ? k : 1;
 }
 
-/* Runs of the last dimension; the others, of sizes n and steps s, count them. */
+/* Runs of the last dimension, whose step is 1, 0 or -1; the others, of sizes n and steps s, count them. */
 typedef struct strided {
     int64_t n[MX_STRIDED_DIMS], s[MX_STRIDED_DIMS], bytes; /* of an element */
     int last;
-    bool stream;
+    bool stream, shuffles; /* shuffles: there is a pattern, to reverse runs or to repeat each of neighbours */
+    mx_shuffle shuffle;
 } strided;
 
 /* The place of run i in each dimension, and its offset in elements. */
@@ -183,38 +216,104 @@ static int64_t next_of(const strided *r, int64_t offset, int64_t place[MX_STRIDE
     return offset;
 }
 
-/* n copies of each of `runs` elements that are `step` bytes apart, 16 bytes at a time. */
-MX_INLINE void repeat_each(char *to, const char *from, int64_t step, int64_t runs, int64_t n, const size_t bytes)
+MX_INLINE void reverse_as(char *to, const char *from, int64_t n, const size_t bytes)
 {
-    for (int64_t r = 0; r < runs; r++, from += step) {
-        uint64_t one = 0, many[2];
-        int64_t i = 0;
-        memcpy(&one, from, bytes);
-        many[0] = many[1] = one * (bytes == 2 ? 0x0001000100010001u : 0x0000000100000001u);
-        for (; i + 16 / (int64_t)bytes <= n; i += 16 / (int64_t)bytes, to += 16)
-            memcpy(to, many, 16);
-        for (; i < n; i++, to += bytes)
-            memcpy(to, &one, bytes);
+    for (int64_t i = 0; i < n; i++)
+        memcpy(to + i * (int64_t)bytes, from - i * (int64_t)bytes, bytes);
+}
+
+/* n elements to `to`, of which the one at `from` is the first and the ones before it follow. */
+static void reverse(const strided *r, char *to, const char *from, int64_t n, bool stream)
+{
+    int64_t vector = r->shuffle.lanes * r->bytes, blocks = r->shuffles ? n / r->shuffle.lanes : 0;
+    const char *end = from + r->bytes - vector;
+    if (blocks > 0)
+        mx_kernels_current()->moves->shuffle(&r->shuffle.pattern, (size_t)r->bytes, &to, vector, &end, -vector, blocks,
+                                             stream);
+    to += blocks * vector;
+    from -= blocks * vector;
+    n -= blocks * (r->shuffles ? r->shuffle.lanes : 0);
+    if (r->bytes == 8)
+        reverse_as(to, from, n, 8);
+    else if (r->bytes == 4)
+        reverse_as(to, from, n, 4);
+    else if (r->bytes == 2)
+        reverse_as(to, from, n, 2);
+    else
+        reverse_as(to, from, n, 1);
+}
+
+/* The value of each of `runs` neighbours n times. */
+static void repeat_each(const strided *r, char *to, const char *from, int64_t runs, int64_t n)
+{
+    int64_t bytes = r->bytes, done = 0;
+    if (r->shuffles) {
+        char *outs[MX_PATTERN_VECTORS];
+        int64_t vector = r->shuffle.lanes * bytes, block = r->shuffle.pattern.outs * vector, of = block / bytes / n;
+        int64_t blocks = mx_max(0, runs - r->shuffle.lanes + of) / of; /* each reads a whole vector */
+        for (int a = 0; a < r->shuffle.pattern.outs; a++)
+            outs[a] = to + a * vector;
+        mx_kernels_current()->moves->shuffle(&r->shuffle.pattern, (size_t)bytes, outs, block, &from, of * bytes, blocks,
+                                             false);
+        done = blocks * of;
+    }
+    for (int64_t i = done; i < runs; i++)
+        fill_elements(to + i * n * bytes, n, from + i * bytes, (size_t)bytes);
+}
+
+/* What is streamed goes by way of the first-level cache, from which it is written past the others. */
+static void copy_run(const strided *r, char *to, const char *from, int64_t n)
+{
+    const mx_elementwise_paths *paths = mx_kernels_current()->elementwise;
+    char room[8192];
+    int64_t bytes = r->bytes, step = r->s[r->last], block = r->stream ? (int64_t)sizeof room / bytes : n;
+    if (step == 1) {
+        paths->copy(from, to, n * bytes, r->stream);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += block) {
+        int64_t m = mx_min(block, n - i);
+        if (step < 0)
+            reverse(r, r->stream ? room : to, from - i * bytes, m, false);
+        else if (i == 0)
+            fill_elements(r->stream ? room : to, m, from, (size_t)bytes);
+        if (r->stream)
+            paths->copy(room, to + i * bytes, m * bytes, true);
+    }
+}
+
+/* Runs i to before `end` to `at`. */
+static void put_short_runs(const strided *r, char *at, const char *from, int64_t i, int64_t end, bool stream)
+{
+    int64_t place[MX_STRIDED_DIMS], offset = start_of(r, i, place), n = r->n[r->last], bytes = n * r->bytes;
+    int64_t step = r->s[r->last], inner = r->last > 0 ? r->n[r->last - 1] : 1,
+            between = r->last > 0 ? r->s[r->last - 1] : 0;
+    for (int64_t m; i < end; i += m, at += m * bytes) { /* runs of one row of the dimension before the last */
+        int64_t first = r->last > 0 ? place[r->last - 1] : 0;
+        m = mx_min(inner - first, end - i);
+        const char *start = from + offset * r->bytes;
+        if (step == 1)
+            mx_kernels_current()->moves->runs(at, bytes, start, between * r->bytes, m, bytes, stream);
+        else if (step == 0 && between == 1)
+            repeat_each(r, at, start, m, n);
+        for (int64_t k = 0; step != 1 && !(step == 0 && between == 1) && k < m; k++)
+            step < 0 ? reverse(r, at + k * bytes, start + k * between * r->bytes, n, false)
+                     : fill_elements(at + k * bytes, n, start + k * between * r->bytes, (size_t)r->bytes);
+        if (r->last > 0) { /* to the last of these, and one on */
+            place[r->last - 1] += m - 1;
+            offset = next_of(r, offset + (m - 1) * between, place);
+        }
     }
 }
 
 /* Runs i to before `end`, of at most 8,192 bytes together. */
 static void copy_short_runs(const strided *r, char *to, const char *from, int64_t i, int64_t end)
 {
-    char room[8192], *at = r->stream ? room : to + i * r->n[r->last] * r->bytes;
-    int64_t place[MX_STRIDED_DIMS], offset = start_of(r, i, place), bytes = r->n[r->last] * r->bytes;
-    if (r->s[r->last] == 0 && r->last == 1 && (r->bytes == 4 || r->bytes == 2)) {
-        from += offset * r->bytes;
-        r->bytes == 4 ? repeat_each(at, from, r->s[0] * 4, end - i, r->n[1], 4)
-                      : repeat_each(at, from, r->s[0] * 2, end - i, r->n[1], 2);
-    } else {
-        for (int64_t k = i; k < end; k++, at += bytes, offset = next_of(r, offset, place))
-            if (r->s[r->last] == 1)
-                memcpy(at, from + offset * r->bytes, (size_t)bytes);
-            else
-                copy_steps(at, from + offset * r->bytes, r->s[r->last], r->n[r->last], (size_t)r->bytes);
-    }
-    if (r->stream)
+    char room[8192];
+    int64_t bytes = r->n[r->last] * r->bytes;
+    bool straight = r->s[r->last] == 1 && bytes % 64 == 0; /* whole cache lines need no room */
+    put_short_runs(r, r->stream && !straight ? room : to + i * bytes, from, i, end, r->stream);
+    if (r->stream && !straight)
         mx_kernels_current()->elementwise->copy(room, to + i * bytes, (end - i) * bytes, true);
 }
 
@@ -228,9 +327,13 @@ void mx_copy_strided(void *to, const void *from, int n_dims, const int64_t *size
     for (int d = 0; d < r.last; d++)
         runs *= r.n[d];
     int64_t run = r.n[r.last], bytes = run * r.bytes, pieces = mx_ceil_div(run, PIECE);
+    if (runs * bytes == 0)
+        return;
     r.stream = mx_should_stream(2 * runs * bytes);
+    r.shuffles = r.s[r.last] == -1 ? mx_shuffle_reverse(&r.shuffle, element_bytes)
+                                   : r.s[r.last] == 0 && mx_shuffle_repeat(&r.shuffle, run, element_bytes);
     if (bytes <= SHORT) {
-        int64_t together = 2 * SHORT / mx_max(1, bytes);
+        int64_t together = 2 * SHORT / bytes;
 #pragma omp parallel for schedule(static) if (runs * bytes > PARALLEL_FROM)
         for (int64_t i = 0; i < runs; i += together)
             copy_short_runs(&r, to, from, i, mx_min(runs, i + together));
@@ -239,8 +342,8 @@ void mx_copy_strided(void *to, const void *from, int n_dims, const int64_t *size
 #pragma omp parallel for schedule(static) private(place) if (runs * bytes > PARALLEL_FROM)
     for (int64_t i = 0; i < runs * pieces; i++) {
         int64_t first = i % pieces * PIECE, offset = start_of(&r, i / pieces, place) + first * r.s[r.last];
-        copy_run((char *)to + (i / pieces * run + first) * r.bytes, (const char *)from + offset * r.bytes, r.s[r.last],
-                 mx_min(PIECE, run - first), element_bytes, r.stream);
+        copy_run(&r, (char *)to + (i / pieces * run + first) * r.bytes, (const char *)from + offset * r.bytes,
+                 mx_min(PIECE, run - first));
     }
 }
 
@@ -328,120 +431,6 @@ void mx_take_runs(void *to, const void *from, const int32_t *ids, int64_t outer,
             else
                 paths->copy(row, (char *)to + r * bytes, bytes, stream);
         }
-}
-
-/* ---- permutations ---- */
-
-/* A permutation reduced to what matters: no dimension of size 1, none that stays beside its neighbour. In the order of
- * the result; strides in elements. */
-typedef struct layout {
-    int n_dims;
-    int64_t size[8], to_stride[8], from_stride[8];
-} layout;
-
-static layout reduce(int n_dims, const int64_t *size, const int *order)
-{
-    int64_t stride[8], step = 1;
-    for (int d = n_dims - 1; d >= 0; d--) {
-        stride[d] = step;
-        step *= size[d];
-    }
-    layout l = {0};
-    for (int d = 0; d < n_dims; d++) {
-        int64_t n = size[order[d]], from = stride[order[d]];
-        int k = l.n_dims - 1;
-        if (n == 1)
-            continue;
-        if (k >= 0 && l.from_stride[k] == n * from) {
-            l.size[k] *= n;
-            l.from_stride[k] = from;
-            continue;
-        }
-        l.size[l.n_dims] = n;
-        l.from_stride[l.n_dims++] = from;
-    }
-    step = 1;
-    for (int d = l.n_dims - 1; d >= 0; d--) {
-        l.to_stride[d] = step;
-        step *= l.size[d];
-    }
-    return l;
-}
-
-/* Offsets of combination `i` of the dimensions but `skip_a` and `skip_b`, the last fastest. */
-static void offsets(const layout *l, int64_t i, int skip_a, int skip_b, int64_t *to, int64_t *from)
-{
-    *to = *from = 0;
-    for (int d = l->n_dims - 1; d >= 0; d--) {
-        if (d == skip_a || d == skip_b)
-            continue;
-        int64_t at = i % l->size[d];
-        i /= l->size[d];
-        *to += at * l->to_stride[d];
-        *from += at * l->from_stride[d];
-    }
-}
-
-static int64_t combinations(const layout *l, int skip_a, int skip_b)
-{
-    int64_t count = 1;
-    for (int d = 0; d < l->n_dims; d++)
-        count *= d == skip_a || d == skip_b ? 1 : l->size[d];
-    return count;
-}
-
-/* The last dimension stays last: runs of it are copied. */
-static void permute_runs(char *to, const char *from, const layout *l, int64_t bytes)
-{
-    int last = l->n_dims - 1;
-    int64_t runs = combinations(l, last, last), run = l->size[last] * bytes;
-    int64_t together = 1 + 4096 / run, groups = (runs + together - 1) / together;
-#pragma omp parallel for schedule(static) if (runs * run > PARALLEL_FROM)
-    for (int64_t g = 0; g < groups; g++)
-        for (int64_t r = g * together; r < (g + 1) * together && r < runs; r++) {
-            int64_t to_at, from_at;
-            offsets(l, r, last, last, &to_at, &from_at);
-            memcpy(to + to_at * bytes, from + from_at * bytes, (size_t)run);
-        }
-}
-
-/* The last dimension of the result is another than the source's: tiles of the two are transposed. */
-static void permute_tiles(char *to, const char *from, const layout *l, int64_t bytes)
-{
-    mx_transpose_path *path = mx_kernels_current()->transpose;
-    int last = l->n_dims - 1, across = 0; /* contiguous in the result, contiguous in the source */
-    while (l->from_stride[across] != 1)
-        across++;
-    int64_t rows = l->size[last], columns = l->size[across];
-    int64_t others = combinations(l, last, across), bands = (columns + MX_TILE - 1) / MX_TILE;
-#pragma omp parallel for collapse(2) schedule(static) if (others * rows * columns * bytes > PARALLEL_FROM)
-    for (int64_t o = 0; o < others; o++)
-        for (int64_t b = 0; b < bands; b++) {
-            int64_t to_at, from_at, c = b * MX_TILE, wide = columns - c < MX_TILE ? columns - c : MX_TILE;
-            offsets(l, o, last, across, &to_at, &from_at);
-            for (int64_t r = 0; r < rows; r += MX_TILE) {
-                int64_t high = rows - r < MX_TILE ? rows - r : MX_TILE;
-                path(to + (to_at + c * l->to_stride[across] + r) * bytes, l->to_stride[across],
-                     from + (from_at + r * l->from_stride[last] + c) * bytes, l->from_stride[last], high, wide,
-                     (size_t)bytes);
-            }
-        }
-}
-
-void mx_permute(void *to, const void *from, int n_dims, const int64_t *size, const int *order, size_t element_bytes)
-{
-    int64_t count = 1;
-    for (int d = 0; d < n_dims; d++)
-        count *= size[d];
-    if (count == 0)
-        return;
-    layout l = reduce(n_dims, size, order);
-    if (l.n_dims <= 1)
-        mx_copy_runs(to, 0, from, 0, 1, count * (int64_t)element_bytes);
-    else if (l.from_stride[l.n_dims - 1] == 1)
-        permute_runs(to, from, &l, (int64_t)element_bytes);
-    else
-        permute_tiles(to, from, &l, (int64_t)element_bytes);
 }
 
 void mx_scale_values(void *values, mx_dtype dtype, float factor, int64_t n)

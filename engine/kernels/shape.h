@@ -10,6 +10,15 @@
 /* Copies `runs` runs of `bytes`, which begin to_step and from_step bytes apart. */
 void mx_copy_runs(void *to, int64_t to_step, const void *from, int64_t from_step, int64_t runs, int64_t bytes);
 
+/* One run of each row of a part, dense from `from` on. */
+typedef struct mx_row_part {
+    const void *from;
+    int64_t bytes;
+} mx_row_part;
+
+/* `to` gets rows of all parts beside each other. */
+void mx_join_rows(void *to, int64_t rows, int parts, const mx_row_part *part);
+
 /* Sets such runs to zero. */
 void mx_zero_runs(void *to, int64_t to_step, int64_t runs, int64_t bytes);
 
@@ -24,7 +33,8 @@ void mx_permute(void *to, const void *from, int n_dims, const int64_t *size, con
 void mx_scale_values(void *values, mx_dtype dtype, float factor, int64_t n);
 
 /* Copies to a dense array of at most MX_STRIDED_DIMS dimensions from one that begins at `from` and has steps, in
- * elements, of any sign: 0 repeats elements, negative ones go backwards. Elements of 1, 2, 4 or 8 bytes. */
+ * elements: 0 repeats elements, negative ones go backwards. Of the dimensions above size 1, the last one has a step of
+ * 1, 0 or -1. Elements of 1, 2, 4 or 8 bytes. */
 enum { MX_STRIDED_DIMS = 12 };
 void mx_copy_strided(void *to, const void *from, int n_dims, const int64_t *size, const int64_t *step,
                      size_t element_bytes);
@@ -46,10 +56,7 @@ void mx_triangle(void *to, const void *from, int64_t count, int64_t m, int64_t n
 void mx_take_runs(void *to, const void *from, const int32_t *ids, int64_t outer, int64_t n, int64_t n_ids,
                   int64_t bytes);
 
-/* Transposes a tile for one instruction set: to[c * to_stride + r] = from[r * from_stride + c], strides in elements,
- * rows and columns up to MX_TILE. */
-enum { MX_TILE = 64 };
-typedef void mx_transpose_path(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t rows,
-                               int64_t columns, size_t element_bytes);
+/* to[(i k + j) run + e] = from[j][i run + e] for e below `run`: k arrays of n runs of elements, beside each other. */
+void mx_interleave(void *to, const void *const *from, int k, int64_t n, int64_t run, size_t element_bytes);
 
 #endif

@@ -327,13 +327,7 @@ static mx_status infer_stack(mx_call *call)
 
 static mx_status host_stack(mx_call *call)
 {
-    const mx_tensor *y = call->out[0];
-    int dim = stack_dim(call);
-    int64_t bytes = mx_inner_size(&y->shape, dim) * (int64_t)mx_dtype_bytes(y->dtype);
-    for (int i = 0; i < call->n_in; i++)
-        mx_copy_runs((char *)mx_data(y) + i * bytes, call->n_in * bytes, mx_data(call->in[i]), bytes,
-                     mx_outer_size(&y->shape, dim), bytes);
-    return MX_OK;
+    return mx_join_inputs(call, mx_outer_size(&call->out[0]->shape, stack_dim(call)));
 }
 
 static mx_status vjp_stack(mx_vjp *v)

@@ -39,17 +39,27 @@ static mx_status want_index(const mx_call *call, int i, const mx_shape *x, int64
     return MX_OK;
 }
 
+static mx_gather gather_of(const mx_shape *x, const mx_tensor *index, int64_t given)
+{
+    int dim = (int)(given < 0 ? given + x->n_dims : given);
+    return (mx_gather){x->n_dims, dim, x->size, index->shape.size, mx_data(index)};
+}
+
+static mx_status check_index(const mx_call *call, const mx_tensor *index, const mx_gather *g)
+{
+    char place[128];
+    int64_t limit = g->x_size[g->dim], bad = mx_embedding_find_bad(g->index, mx_count(index), limit);
+    if (bad < 0)
+        return MX_OK;
+    return mx_bad_value(call, "index %d at %s is outside 0 .. %lld (an index counts from 0)", g->index[bad],
+                        mx_place_text(place, &index->shape, bad), (long long)limit - 1);
+}
+
 /* The index as the kernels want it, all of its values checked. */
 static mx_status read_index(const mx_call *call, const mx_shape *x, const mx_tensor *index, int64_t given, mx_gather *g)
 {
-    char place[128];
-    int dim = (int)(given < 0 ? given + x->n_dims : given);
-    *g = (mx_gather){x->n_dims, dim, x->size, index->shape.size, mx_data(index)};
-    int64_t bad = mx_embedding_find_bad(g->index, mx_count(index), x->size[dim]);
-    if (bad < 0 || !g->index)
-        return MX_OK;
-    return mx_bad_value(call, "index %d at %s is outside 0 .. %lld (an index counts from 0)", g->index[bad],
-                        mx_place_text(place, &index->shape, bad), (long long)x->size[dim] - 1);
+    *g = gather_of(x, index, given);
+    return check_index(call, index, g);
 }
 
 static int64_t given_dim(const mx_call *call) { return ((const gather_attr *)mx_call_attr(call))->dim; }
@@ -74,10 +84,10 @@ static mx_cost cost_gather(const mx_call *call)
 static mx_status host_gather(mx_call *call)
 {
     const mx_tensor *x = call->in[0];
-    mx_gather g;
-    MX_TRY(read_index(call, &x->shape, call->in[1], given_dim(call), &g));
-    mx_gather_run(&g, mx_data(call->out[0]), mx_data(x), mx_dtype_bytes(x->dtype));
-    return MX_OK;
+    mx_gather g = gather_of(&x->shape, call->in[1], given_dim(call));
+    if (mx_gather_run(&g, mx_data(call->out[0]), mx_data(x), mx_dtype_bytes(x->dtype)))
+        return MX_OK;
+    return check_index(call, call->in[1], &g);
 }
 
 static mx_status vjp_gather(mx_vjp *v)
@@ -122,8 +132,7 @@ static mx_status host_gather_grad(mx_call *call)
     mx_tensor *dx = call->out[0];
     mx_gather g;
     MX_TRY(read_index(call, &dx->shape, call->in[0], ((const gather_grad_attr *)mx_call_attr(call))->dim, &g));
-    mx_zero_runs(mx_data(dx), 0, 1, mx_bytes(dx));
-    return mx_scatter_add_run(&g, mx_array_of(dx), mx_array_of(dy));
+    return mx_scatter_add_run(&g, mx_array_of(dx), (mx_array){NULL, dx->dtype}, mx_array_of(dy));
 }
 
 static const mx_attr gather_grad_attrs[] = {
@@ -188,17 +197,12 @@ static mx_status infer_scatter_add(mx_call *call)
 
 static mx_cost cost_scatter_add(const mx_call *call) { return mx_cost_of(call, (double)mx_count(call->in[1])); }
 
-static void copy_first(const mx_call *call)
-{
-    mx_copy_runs(mx_data(call->out[0]), 0, mx_data(call->in[0]), 0, 1, mx_bytes(call->in[0]));
-}
-
 static mx_status host_scatter(mx_call *call)
 {
     mx_gather g;
     MX_TRY(read_index(call, &call->in[0]->shape, call->in[1], given_dim(call), &g));
-    copy_first(call);
-    mx_scatter_run(&g, mx_data(call->out[0]), mx_data(call->in[2]), mx_dtype_bytes(call->in[0]->dtype));
+    mx_scatter_run(&g, mx_data(call->out[0]), mx_data(call->in[0]), mx_data(call->in[2]),
+                   mx_dtype_bytes(call->in[0]->dtype));
     return MX_OK;
 }
 
@@ -206,8 +210,7 @@ static mx_status host_scatter_add(mx_call *call)
 {
     mx_gather g;
     MX_TRY(read_index(call, &call->in[0]->shape, call->in[1], given_dim(call), &g));
-    copy_first(call);
-    return mx_scatter_add_run(&g, mx_array_of(call->out[0]), mx_array_of(call->in[2]));
+    return mx_scatter_add_run(&g, mx_array_of(call->out[0]), mx_array_of(call->in[0]), mx_array_of(call->in[2]));
 }
 
 /* dx is dy without the elements that src has replaced; dsrc has what of dy belongs to an element of src. */
@@ -299,7 +302,7 @@ static mx_status host_scatter_grad(mx_call *call)
     int32_t *found = number + count, *last = found + count;
     for (int64_t i = 0; i < count; i++)
         number[i] = (int32_t)i;
-    mx_scatter_run(&g, last, number, sizeof *number);
+    mx_scatter_run(&g, last, NULL, number, sizeof *number);
     mx_gather_run(&g, found, last, sizeof *number);
     mx_gather_run(&g, mx_data(dsrc), mx_data(dy), mx_dtype_bytes(dy->dtype));
     for (int64_t i = 0; i < count; i++)

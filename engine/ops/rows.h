@@ -8,6 +8,10 @@
 
 #include <stdio.h>
 
+/* The result as `rows` rows, each of which has a row of every input beside the others; the host's part of such calls.
+ */
+mx_status mx_join_inputs(const mx_call *call, int64_t rows);
+
 /* The size of the last dimension, and the number of such rows. */
 static inline int64_t mx_row_width(const mx_tensor *t) { return t->shape.size[t->shape.n_dims - 1]; }
 static inline int64_t mx_row_count(const mx_tensor *t)

@@ -212,17 +212,29 @@ static void check_gather(const char *isa, int dim, const int64_t *x_size, const 
     mx_gather g = {3, dim, x_size, index_size, index};
     double *want = calloc((size_t)x_count, sizeof *want);
     float *x = make_values(x_count, MX_F32, -1, 1), *y = make_values(count, MX_F32, 0, 0);
-    mx_gather_run(&g, y, x, 4);
-    int right = 1;
+    int right = mx_gather_run(&g, y, x, 4);
+    mx_bf16 *half_x = (mx_bf16 *)malloc((size_t)x_count * 2), *half_y = (mx_bf16 *)malloc((size_t)count * 2);
+    for (int64_t i = 0; i < x_count; i++)
+        half_x[i] = (mx_bf16)i;
+    right = right && mx_gather_run(&g, half_y, half_x, 2);
     for (int64_t i = 0; i < count; i++) {
         int64_t at[3] = {i / index_size[2] / index_size[1], i / index_size[2] % index_size[1], i % index_size[2]};
         at[dim] = index[i];
-        right = right && y[i] == x[offset_of(x_size, at)];
+        right = right && y[i] == x[offset_of(x_size, at)] && half_y[i] == (mx_bf16)offset_of(x_size, at);
         want[offset_of(x_size, at)] += y[i];
     }
     CHECK(right, "%s: gather along %d", isa, dim);
+    for (int bad = -1; count > 0 && bad < 2; bad += 2) {
+        int32_t kept = index[count - 1];
+        index[count - 1] = bad < 0 ? -1 : (int32_t)x_size[dim];
+        CHECK(!mx_gather_run(&g, y, x, 4) && !mx_gather_run(&g, half_y, half_x, 2), "%s: an index outside", isa);
+        index[count - 1] = kept;
+    }
+    right = mx_gather_run(&g, y, x, 4);
+    free(half_x), free(half_y);
     memset(x, 0, (size_t)x_count * sizeof *x);
-    CHECK(mx_scatter_add_run(&g, (mx_array){x, MX_F32}, (mx_array){y, MX_F32}) == MX_OK, "scatter_add");
+    CHECK(mx_scatter_add_run(&g, (mx_array){x, MX_F32}, (mx_array){x, MX_F32}, (mx_array){y, MX_F32}) == MX_OK,
+          "scatter_add");
     CHECK(worst_error(x, MX_F32, want, x_count) < 1e-6, "%s: scatter_add along %d", isa, dim);
     float *last = calloc((size_t)x_count, sizeof *last);
     for (int64_t i = 0; i < count; i++) {
@@ -231,7 +243,7 @@ static void check_gather(const char *isa, int dim, const int64_t *x_size, const 
         last[offset_of(x_size, at)] = y[i] = (float)i;
     }
     memset(x, 0, (size_t)x_count * sizeof *x);
-    mx_scatter_run(&g, x, y, 4);
+    mx_scatter_run(&g, x, NULL, y, 4);
     CHECK(memcmp(x, last, (size_t)x_count * sizeof *x) == 0, "%s: scatter along %d", isa, dim);
     free(last);
     free(index), free(want), free(x), free(y);
@@ -245,7 +257,10 @@ static void test_gather(const char *isa)
         check_gather(isa, dim, (int64_t[]){3, 2, 200}, (int64_t[]){3, 1, 199});
         check_gather(isa, dim, (int64_t[]){33, 70, 30}, (int64_t[]){31, 69, 28});
     }
-    check_gather(isa, 0, (int64_t[]){2, 5, 6}, (int64_t[]){7, 5, 6}); /* longer than x along dim */
+    check_gather(isa, 0, (int64_t[]){2, 5, 6}, (int64_t[]){7, 5, 6});           /* longer than x along dim */
+    check_gather(isa, 2, (int64_t[]){1, 150, 4001}, (int64_t[]){1, 150, 4003}); /* streamed */
+    check_gather(isa, 2, (int64_t[]){1, 150, 4001}, (int64_t[]){1, 149, 4003});
+    check_gather(isa, 1, (int64_t[]){2, 70, 4001}, (int64_t[]){2, 71, 4001});
 }
 
 int main(void)

@@ -1,4 +1,5 @@
-/* Permutations over all small shapes and orders, runs: against one element at a time. */
+/* Permutations over all small shapes and orders, runs, parts of rows, reversed and repeated elements: against one
+ * element at a time. */
 #include "kernels/shape.h"
 
 #include "buffers.h"
@@ -119,9 +120,87 @@ static void test_runs(const char *isa)
     free(a), free(b);
 }
 
+/* Sizes that are streamed past the caches: rows that begin at cache lines and others, few rows, few columns. */
+static void test_large(const char *isa)
+{
+    for (int64_t bytes = 2; bytes <= 4; bytes += 2) {
+        CHECK(permute_is_right(2, (int64_t[]){1056, 1088}, (int[]){1, 0}, bytes), "%s: cache lines", isa);
+        CHECK(permute_is_right(2, (int64_t[]){1031, 1047}, (int[]){1, 0}, bytes), "%s: odd rows", isa);
+        CHECK(permute_is_right(3, (int64_t[]){2, 190007, 3}, (int[]){0, 2, 1}, bytes), "%s: few columns", isa);
+        CHECK(permute_is_right(3, (int64_t[]){2, 3, 190007}, (int[]){0, 2, 1}, bytes), "%s: few rows", isa);
+        CHECK(permute_is_right(4, (int64_t[]){8, 40, 64, 64}, (int[]){0, 2, 1, 3}, bytes), "%s: runs", isa);
+    }
+}
+
+/* Rows of parts of several sizes, of one, and of whole cache lines; and the parts taken out of them again. */
+static void test_parts(const char *isa)
+{
+    static const int64_t sizes[][3] = {{2, 2, 2}, {4, 4, 4}, {4, 4, 0},   {8, 8, 8},     {6, 6, 6},   {12, 12, 12},
+                                       {1, 1, 1}, {3, 8, 2}, {64, 64, 0}, {64, 128, 64}, {36, 4, 60}, {5000, 4, 8}};
+    enum { PARTS = 3 };
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
+        for (int large = 0; large < 2; large++) {
+            int64_t row = sizes[k][0] + sizes[k][1] + sizes[k][2], rows = large ? 2200000 / row : 37;
+            unsigned char *to = malloc((size_t)(rows * row + 64)), *part[PARTS],
+                          *back = malloc((size_t)(rows * row + 1));
+            mx_row_part parts[PARTS];
+            memset(to, 0x5a, (size_t)(rows * row + 64));
+            for (int p = 0; p < PARTS; p++) {
+                part[p] = malloc((size_t)(rows * sizes[k][p] + 1));
+                for (int64_t i = 0; i < rows * sizes[k][p]; i++)
+                    part[p][i] = (unsigned char)(uniform() * 256);
+                parts[p] = (mx_row_part){part[p], sizes[k][p]};
+            }
+            mx_join_rows(to, rows, PARTS, parts);
+            int right = to[rows * row] == 0x5a, taken = 1;
+            int64_t at = 0;
+            for (int p = 0; p < PARTS; at += sizes[k][p++]) {
+                for (int64_t r = 0; r < rows; r++)
+                    right = right && memcmp(to + r * row + at, part[p] + r * sizes[k][p], (size_t)sizes[k][p]) == 0;
+                mx_copy_runs(back, sizes[k][p], to + at, row, rows, sizes[k][p]);
+                taken = taken && memcmp(back, part[p], (size_t)(rows * sizes[k][p])) == 0;
+                free(part[p]);
+            }
+            CHECK(right, "%s: %lld rows of parts, number %d", isa, (long long)rows, (int)k);
+            CHECK(taken, "%s: parts of %lld rows, number %d", isa, (long long)rows, (int)k);
+            free(to), free(back);
+        }
+}
+
+/* Reversed and repeated elements, in lines of `n`. */
+static void test_strided(const char *isa)
+{
+    static const int64_t lengths[] = {1, 2, 3, 5, 7, 8, 12, 16, 31, 100, 4099, 20011};
+    for (int64_t bytes = 1; bytes <= 8; bytes *= 2)
+        for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++)
+            for (int large = 0; large <= (bytes == (k % 2 ? 4 : 2)); large++) {
+                int64_t n = lengths[k], rows = large ? 2300000 / n / bytes + 1 : 3, count = rows * n;
+                unsigned char *from = malloc((size_t)(count * bytes)), *to = malloc((size_t)(count * bytes + 64));
+                for (int64_t i = 0; i < count * bytes; i++)
+                    from[i] = (unsigned char)(uniform() * 256);
+                memset(to, 0x5a, (size_t)(count * bytes + 64));
+                mx_copy_strided(to, from + (n - 1) * bytes, 2, (int64_t[]){rows, n}, (int64_t[]){n, -1}, (size_t)bytes);
+                int right = to[count * bytes] == 0x5a;
+                for (int64_t i = 0; i < count; i++)
+                    right =
+                        right && memcmp(to + i * bytes, from + (i / n * n + n - 1 - i % n) * bytes, (size_t)bytes) == 0;
+                CHECK(right, "%s: %lld lines of %lld reversed, %lld bytes", isa, (long long)rows, (long long)n,
+                      (long long)bytes);
+                mx_copy_strided(to, from, 2, (int64_t[]){rows, n}, (int64_t[]){1, 0}, (size_t)bytes);
+                for (int64_t i = 0; i < count; i++)
+                    right = right && memcmp(to + i * bytes, from + i / n * bytes, (size_t)bytes) == 0;
+                CHECK(right, "%s: %lld elements %lld times, %lld bytes", isa, (long long)rows, (long long)n,
+                      (long long)bytes);
+                free(from), free(to);
+            }
+}
+
 int main(void)
 {
     for_each_isa(test_permute);
+    for_each_isa(test_large);
+    for_each_isa(test_parts);
+    for_each_isa(test_strided);
     for_each_isa(test_runs);
     return check_done();
 }

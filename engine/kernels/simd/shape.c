@@ -1,82 +1,282 @@
 #include "kernels/context.h"
 
-#include "kernels/simd/rows.h"
+#include "kernels/move_loops.h"
+#include "kernels/simd/transpose.h"
 
-/* Blocks of 8 x 8, interleaved in three steps: elements 1, 2 and 4 apart change places. The same code serves every
- * instruction set: the work is all loads and stores. */
+/* ---- squares ---- */
 
-MX_INLINE void block_of_2(uint16_t *to, int64_t to_stride, const uint16_t *from, int64_t from_stride)
+MX_INLINE vi load_some(const void *p, int64_t bytes)
 {
-    __m128i a[8], b[8];
-    for (int r = 0; r < 8; r++)
-        a[r] = _mm_loadu_si128((const __m128i *)(from + r * from_stride));
-    for (int r = 0; r < 4; r++) {
-        b[2 * r] = _mm_unpacklo_epi16(a[r], a[r + 4]);
-        b[2 * r + 1] = _mm_unpackhi_epi16(a[r], a[r + 4]);
-    }
-    for (int r = 0; r < 4; r++) {
-        a[2 * r] = _mm_unpacklo_epi16(b[r], b[r + 4]);
-        a[2 * r + 1] = _mm_unpackhi_epi16(b[r], b[r + 4]);
-    }
-    for (int r = 0; r < 4; r++) {
-        b[2 * r] = _mm_unpacklo_epi16(a[r], a[r + 4]);
-        b[2 * r + 1] = _mm_unpackhi_epi16(a[r], a[r + 4]);
-    }
-    for (int c = 0; c < 8; c++)
-        _mm_storeu_si128((__m128i *)(to + c * to_stride), b[c]);
+#if MX_SIMD_512
+    return _mm512_maskz_loadu_epi8(bytes >= 64 ? ~0ULL : (1ULL << bytes) - 1, p);
+#else
+    char room[sizeof(vi)] = {0};
+    memcpy(room, p, (size_t)bytes);
+    return vi_load((const int32_t *)room);
+#endif
 }
 
-MX_INLINE void block_of_4(float *to, int64_t to_stride, const float *from, int64_t from_stride)
+MX_INLINE void store_some(void *p, vi x, int64_t bytes)
 {
-    __m256 a[8], b[8];
-    /* Row r beside row r + 4: then each half of a vector is a 4 x 4 problem of its own. */
-    for (int r = 0; r < 4; r++) {
-        __m128 low = _mm_loadu_ps(from + r * from_stride), high = _mm_loadu_ps(from + (r + 4) * from_stride);
-        a[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
-        low = _mm_loadu_ps(from + r * from_stride + 4), high = _mm_loadu_ps(from + (r + 4) * from_stride + 4);
-        a[r + 4] = _mm256_insertf128_ps(_mm256_castps128_ps256(low), high, 1);
+#if MX_SIMD_512
+    _mm512_mask_storeu_epi8(p, bytes >= 64 ? ~0ULL : (1ULL << bytes) - 1, x);
+#else
+    char room[sizeof(vi)];
+    vi_store((int32_t *)room, x);
+    memcpy(p, room, (size_t)bytes);
+#endif
+}
+
+MX_INLINE void put(char *p, vi x, int64_t bytes, const bool whole, const bool stream)
+{
+    if (!whole)
+        store_some(p, x, bytes);
+    else if (stream)
+        vi_stream(p, x);
+    else
+        vi_store((int32_t *)p, x);
+}
+
+/* A square whose rows and columns are a vector; without `whole` only the first `rows` and `columns` of it. Strides in
+ * bytes. */
+MX_INLINE void square_of_4(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t rows,
+                           int64_t columns, const bool whole, const bool stream)
+{
+    vf r[VL];
+    for (int i = 0; i < VL; i++)
+        r[i] = whole      ? vf_load((const float *)(from + i * from_stride))
+               : i < rows ? vi_float(load_some(from + i * from_stride, columns * 4))
+                          : vf_zero();
+    transpose(r);
+    for (int i = 0; i < VL; i++)
+        if (whole || i < columns)
+            put(to + i * to_stride, vf_bits(r[i]), rows * 4, whole, stream);
+}
+
+/* Two rows are joined to one of pairs, which change places like floats. Unpacking takes 4 columns of 8 each. */
+MX_INLINE void square_of_2(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t rows,
+                           int64_t columns, const bool whole, const bool stream)
+{
+    vf low[VL], high[VL];
+    for (int i = 0; i < VL; i++) {
+        vi a[2];
+        for (int k = 0; k < 2; k++)
+            a[k] = whole              ? vi_load((const int32_t *)(from + (2 * i + k) * from_stride))
+                   : 2 * i + k < rows ? load_some(from + (2 * i + k) * from_stride, columns * 2)
+                                      : vi_set1(0);
+#if MX_SIMD_512
+        low[i] = vi_float(_mm512_unpacklo_epi16(a[0], a[1]));
+        high[i] = vi_float(_mm512_unpackhi_epi16(a[0], a[1]));
+#else
+        low[i] = vi_float(_mm256_unpacklo_epi16(a[0], a[1]));
+        high[i] = vi_float(_mm256_unpackhi_epi16(a[0], a[1]));
+#endif
     }
-    for (int h = 0; h < 8; h += 4) {
-        b[h] = _mm256_unpacklo_ps(a[h], a[h + 2]);
-        b[h + 1] = _mm256_unpackhi_ps(a[h], a[h + 2]);
-        b[h + 2] = _mm256_unpacklo_ps(a[h + 1], a[h + 3]);
-        b[h + 3] = _mm256_unpackhi_ps(a[h + 1], a[h + 3]);
-        _mm256_storeu_ps(to + h * to_stride, _mm256_unpacklo_ps(b[h], b[h + 2]));
-        _mm256_storeu_ps(to + (h + 1) * to_stride, _mm256_unpackhi_ps(b[h], b[h + 2]));
-        _mm256_storeu_ps(to + (h + 2) * to_stride, _mm256_unpacklo_ps(b[h + 1], b[h + 3]));
-        _mm256_storeu_ps(to + (h + 3) * to_stride, _mm256_unpackhi_ps(b[h + 1], b[h + 3]));
+    transpose(low);
+    transpose(high);
+    for (int i = 0; i < VL; i++) {
+        int64_t column = i / 4 * 8 + i % 4;
+        if (whole || column < columns)
+            put(to + column * to_stride, vf_bits(low[i]), rows * 2, whole, stream);
+        if (whole || column + 4 < columns)
+            put(to + (column + 4) * to_stride, vf_bits(high[i]), rows * 2, whole, stream);
     }
 }
 
-void MX_SIMD_NAME(mx_transpose)(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t rows,
-                                int64_t columns, size_t element_bytes)
+MX_INLINE void squares(char *to, int64_t to_stride, const char *from, int64_t from_stride, int64_t rows,
+                       int64_t columns, const int64_t bytes, const bool stream)
 {
-    if (element_bytes == 8) {
-        mx_transpose_portable(to, to_stride, from, from_stride, rows, columns, element_bytes);
-        return;
-    }
-    /* Rows are often a multiple of 4 KiB apart and then share their places in the first-level cache. So the tile is
-     * first read row by row, and written a few whole rows at a time. */
-    _Alignas(64) float tile[MX_TILE * MX_TILE];
-    int64_t full_rows = element_bytes == 1 ? 0 : rows / 8 * 8, full_columns = columns / 8 * 8;
-    for (int64_t r = 0; r < full_rows; r++)
-        memcpy((char *)tile + r * MX_TILE * (int64_t)element_bytes,
-               (const char *)from + r * from_stride * (int64_t)element_bytes, (size_t)columns * element_bytes);
-    for (int64_t c = 0; c < full_columns; c += 8)
-        for (int64_t r = 0; r < full_rows; r += 8)
-            if (element_bytes == 2)
-                block_of_2((uint16_t *)to + c * to_stride + r, to_stride, (const uint16_t *)tile + r * MX_TILE + c,
-                           MX_TILE);
+    const int64_t side = (int64_t)sizeof(vi) / bytes;
+    for (int64_t r = 0; r < rows; r += side)
+        for (int64_t c = 0; c < columns; c += side) {
+            char *y = to + c * to_stride + r * bytes;
+            const char *x = from + r * from_stride + c * bytes;
+            int64_t high = mx_min(side, rows - r), wide = mx_min(side, columns - c);
+            bool whole = high == side && wide == side;
+            if (bytes == 4 && whole)
+                square_of_4(y, to_stride, x, from_stride, side, side, true, stream);
+            else if (bytes == 4)
+                square_of_4(y, to_stride, x, from_stride, high, wide, false, false);
+            else if (whole)
+                square_of_2(y, to_stride, x, from_stride, side, side, true, stream);
             else
-                block_of_4((float *)to + c * to_stride + r, to_stride, tile + r * MX_TILE + c, MX_TILE);
-    /* What is left: a strip at the right, and one at the bottom. */
-    int64_t bytes = (int64_t)element_bytes;
-    if (full_rows > 0 && full_columns < columns)
-        mx_transpose_portable((char *)to + full_columns * to_stride * bytes, to_stride,
-                              (const char *)from + full_columns * bytes, from_stride, full_rows, columns - full_columns,
-                              element_bytes);
-    if (full_rows < rows)
-        mx_transpose_portable((char *)to + full_rows * bytes, to_stride,
-                              (const char *)from + full_rows * from_stride * bytes, from_stride, rows - full_rows,
-                              columns, element_bytes);
+                square_of_2(y, to_stride, x, from_stride, high, wide, false, false);
+        }
+    if (stream)
+        _mm_sfence();
 }
+
+static void transpose_any(void *to, int64_t to_stride, const void *from, int64_t from_stride, int64_t rows,
+                          int64_t columns, size_t element_bytes, bool stream)
+{
+    int64_t bytes = (int64_t)element_bytes, line = (int64_t)sizeof(vi);
+    stream = stream && to_stride * bytes % line == 0 && (uintptr_t)to % (uintptr_t)line == 0;
+    if (bytes != 2 && bytes != 4)
+        mx_moves_portable.transpose(to, to_stride, from, from_stride, rows, columns, element_bytes, stream);
+    else if (bytes == 4)
+        stream ? squares(to, to_stride * 4, from, from_stride * 4, rows, columns, 4, true)
+               : squares(to, to_stride * 4, from, from_stride * 4, rows, columns, 4, false);
+    else
+        stream ? squares(to, to_stride * 2, from, from_stride * 2, rows, columns, 2, true)
+               : squares(to, to_stride * 2, from, from_stride * 2, rows, columns, 2, false);
+}
+
+/* ---- runs ---- */
+
+/* Runs of whole vectors, all results aligned to them. The processor does not foresee where the next run begins. */
+MX_INLINE void stream_runs(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t runs, int64_t bytes)
+{
+    enum { AHEAD = 4 };
+    for (int64_t r = 0; r < runs; r++, to += to_step, from += from_step)
+        for (int64_t i = 0; i < bytes; i += (int64_t)sizeof(vi)) {
+            _mm_prefetch(from + AHEAD * from_step + i, _MM_HINT_T0);
+            vi_stream(to + i, vi_load((const int32_t *)(from + i)));
+        }
+    _mm_sfence();
+}
+
+static void copy_runs(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t runs, int64_t bytes,
+                      bool stream)
+{
+    const int64_t vector = (int64_t)sizeof(vi);
+    if (stream && ((uintptr_t)to | (uintptr_t)to_step | (uintptr_t)bytes) % (uintptr_t)vector == 0)
+        stream_runs(to, to_step, from, from_step, runs, bytes);
+    else if (MX_SIMD_512 && bytes < vector)
+        for (int64_t r = 0; r < runs; r++)
+            store_some(to + r * to_step, load_some(from + r * from_step, bytes), bytes);
+    else
+        runs_plain(to, to_step, from, from_step, runs, bytes, false);
+}
+
+/* ---- patterns ---- */
+
+/* `sum` with the lanes of `mask` taken from places `lane` of x. */
+MX_INLINE vi pick(vi sum, uint32_t mask, vi lane, vi x, const size_t bytes)
+{
+#if MX_SIMD_512
+    if (bytes == 2)
+        return _mm512_mask_permutexvar_epi16(sum, mask, lane, x);
+    if (bytes == 8)
+        return _mm512_mask_permutexvar_epi64(sum, (__mmask8)mask, lane, x);
+    return _mm512_mask_permutexvar_epi32(sum, (__mmask16)mask, lane, x);
+#else
+    (void)bytes; /* 4 */
+    const vi bits = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    vi taken = _mm256_cmpeq_epi32(vi_and(vi_set1((int32_t)mask), bits), bits);
+    return _mm256_blendv_epi8(sum, _mm256_permutevar8x32_epi32(x, lane), taken);
+#endif
+}
+
+MX_INLINE void shuffle_as(const mx_pattern *p, const size_t bytes, const int ins, char *const *to, int64_t to_step,
+                          const char *const *from, int64_t from_step, int64_t blocks, const bool stream)
+{
+    int64_t ahead = from_step < 0 ? -PREFETCH_AHEAD : PREFETCH_AHEAD;
+    for (int64_t k = 0; k < blocks; k++) {
+        for (int b = 0; b < ins; b++)
+            _mm_prefetch(from[b] + k * from_step + ahead, _MM_HINT_T0);
+        for (int a = 0; a < p->outs; a++) {
+            vi sum = vi_set1(0), lane = vi_load((const int32_t *)p->lane[a]);
+            for (int b = 0; b < ins; b++)
+                sum = pick(sum, p->from[a][b], lane, vi_load((const int32_t *)(from[b] + k * from_step)), bytes);
+            put(to[a] + k * to_step, sum, 0, true, stream);
+        }
+    }
+    if (stream)
+        _mm_sfence();
+}
+
+/* Compiled for one and two inputs by themselves. */
+MX_INLINE void shuffle_of(const mx_pattern *p, const size_t bytes, char *const *to, int64_t to_step,
+                          const char *const *from, int64_t from_step, int64_t blocks, const bool stream)
+{
+    if (p->ins == 1)
+        shuffle_as(p, bytes, 1, to, to_step, from, from_step, blocks, stream);
+    else if (p->ins == 2)
+        shuffle_as(p, bytes, 2, to, to_step, from, from_step, blocks, stream);
+    else
+        shuffle_as(p, bytes, p->ins, to, to_step, from, from_step, blocks, stream);
+}
+
+static void shuffle(const mx_pattern *p, size_t element_bytes, char *const *to, int64_t to_step,
+                    const char *const *from, int64_t from_step, int64_t blocks, bool stream)
+{
+    uintptr_t places = (uintptr_t)to_step;
+    for (int a = 0; a < p->outs; a++)
+        places |= (uintptr_t)to[a];
+    stream = stream && places % sizeof(vi) == 0;
+    if (element_bytes == 4)
+        stream ? shuffle_of(p, 4, to, to_step, from, from_step, blocks, true)
+               : shuffle_of(p, 4, to, to_step, from, from_step, blocks, false);
+#if MX_SIMD_512
+    else if (element_bytes == 8)
+        stream ? shuffle_of(p, 8, to, to_step, from, from_step, blocks, true)
+               : shuffle_of(p, 8, to, to_step, from, from_step, blocks, false);
+    else
+        stream ? shuffle_of(p, 2, to, to_step, from, from_step, blocks, true)
+               : shuffle_of(p, 2, to, to_step, from, from_step, blocks, false);
+#endif
+}
+
+/* ---- choices by index ---- */
+
+#if MX_SIMD_512
+/* Elements of 2 bytes lie in words of 4 bytes that are aligned, so nothing beside the array's own words is read. */
+MX_INLINE vi gather_pairs(const char *from, vi index, vm there)
+{
+    uintptr_t low = (uintptr_t)from & 2;
+    vi place = vi_add(index, vi_set1((int32_t)(low / 2)));
+    vi words = _mm512_mask_i32gather_epi32(vi_set1(0), there, vi_shr(place, 1), from - low, 4);
+    return _mm512_srlv_epi32(words, vi_shl(vi_and(place, vi_set1(1)), 4));
+}
+
+MX_INLINE bool gather_in(char *to, const char *from, const int32_t *index, int64_t n, int64_t limit, int64_t across,
+                         const int bytes, const bool rows)
+{
+    vm outside = 0;
+    const vi end = vi_set1((int32_t)(uint32_t)mx_min(limit, 1LL << 31)); /* compared without sign */
+    vi lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    for (int64_t i = 0; i < n; i += VL) {
+        vm lanes = vm_first(mx_min(VL, n - i));
+        vi at = _mm512_maskz_loadu_epi32(lanes, index + i);
+        _mm_prefetch((const char *)(index + i) + PREFETCH_AHEAD, _MM_HINT_T0);
+        vm there = _mm512_mask_cmplt_epu32_mask(lanes, at, end);
+        outside |= there ^ lanes;
+        if (rows) {
+            at = vi_add(vi_mullo(at, vi_set1((int32_t)across)), lane);
+            lane = vi_add(lane, vi_set1(VL));
+        }
+        if (bytes == 4)
+            _mm512_mask_storeu_epi32(to + i * 4, lanes, _mm512_mask_i32gather_epi32(vi_set1(0), there, at, from, 4));
+        else
+            _mm512_mask_cvtepi32_storeu_epi16(to + i * 2, lanes, gather_pairs(from, at, there));
+    }
+    return outside == 0;
+}
+
+static bool gather(void *to, const void *from, const int32_t *index, int64_t n, int64_t limit, int64_t across,
+                   size_t element_bytes)
+{
+    if (element_bytes == 4)
+        return across > 0 ? gather_in(to, from, index, n, limit, across, 4, true)
+                          : gather_in(to, from, index, n, limit, 0, 4, false);
+    if (element_bytes == 2)
+        return across > 0 ? gather_in(to, from, index, n, limit, across, 2, true)
+                          : gather_in(to, from, index, n, limit, 0, 2, false);
+    return gather_plain(to, from, index, n, limit, across, element_bytes);
+}
+#endif
+
+const mx_move_paths MX_SIMD_NAME(mx_moves) = {
+    .transpose = transpose_any,
+    .runs = copy_runs,
+    .shuffle = shuffle,
+#if MX_SIMD_512
+    .lanes = {[2] = 32, [4] = 16, [8] = 8},
+    .gather = gather,
+#else
+    .lanes = {[4] = 8},
+    .gather = gather_plain,
+#endif
+    .within = within_plain,
+    .add_sums = add_sums_plain,
+};

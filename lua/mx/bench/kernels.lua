@@ -11,6 +11,7 @@ local bounds = require "mx.bench.bounds"
 local experts = require "mx.bench.experts"
 local grouped = require "mx.bench.grouped"
 local masks = require "mx.bench.masks"
+local moves = require "mx.bench.moves"
 local util = require "mx.util"
 local windows = require "mx.bench.windows"
 
@@ -216,10 +217,6 @@ local function add_streams(list)
         local a, b = randn(1, { n }), randn(2, { n })
         return function() return a + b end
     end)
-    add_stream(list, "dropout", "bf16", function(n)
-        local x = randn(1, { n })
-        return function() return mx.dropout(x, { rate = 0.1, seed = 3 }) end
-    end)
     add_stream(list, "adamw", "f32", function(n)
         local p, g = randn(1, { n }, "f32"), randn(2, { n }, "f32")
         local m, v = mx.zeros({ n }), mx.zeros({ n })
@@ -248,7 +245,7 @@ local function add_matrix(list, op, text, width, call)
     end
 end
 
--- Adds reductions, orders, and copies in another arrangement.
+-- Adds reductions, orders and flips.
 local function add_matrices(list)
     for _, op in ipairs {
         "sum", "max", "min", "argmax", "all", "var", "norm", "logsumexp", "cumsum", "softmax", "flip",
@@ -257,32 +254,6 @@ local function add_matrices(list)
             add_matrix(list, op, "dim " .. dim, 4096, function(x) return mx[op](x, { dim = dim }) end)
         end
     end
-    add_matrix(list, "roll", "", 4096, function(x) return mx.roll(x, { shift = 5, dim = 2 }) end)
-    add_matrix(list, "pad", "", 4096, function(x) return mx.pad(x, { before = { 0, 3 }, after = { 1, 5 } }) end)
-    add_matrix(list, "tril", "", 4096, function(x) return mx.tril(x) end)
-    add_matrix(list, "expand", "of 16", 4096, function(x)
-        return mx.expand(x:view(-1, 16)[{ {}, { 1, 1 } }], { -1, 16 })
-    end)
-    add_matrix(list, "tile", "", 4096, function(x) return mx.tile(x, { 1, 2 }) end)
-    add_matrix(list, "stack", "dim 2", 4096, function(x) return mx.stack(x, x, { dim = 2 }) end)
-    add_matrix(list, "stack", "dim 3", 4096, function(x) return mx.stack(x, x, { dim = 3 }) end)
-    add_matrix(list, "where", "x > 0", 4096, function(x) return mx.where(mx.gt(x, 0), x, -1) end)
-    add_matrix(list, "gt", "0", 4096, function(x) return mx.gt(x, 0) end)
-    for _, op in ipairs { "max_pool2d", "avg_pool2d" } do
-        add_matrix(list, op, "2x2", 4096, function(x) return mx[op](x:view(-1, 1, 64, 64), { size = 2 }) end)
-    end
-    add_matrix(list, "index_select", "", 4096, function(x)
-        return mx.index_select(x, mx.permutation { n = x:size(1), seed = 3 })
-    end)
-    add_matrix(list, "gather", "dim 2", 4096, function(x)
-        return mx.gather(x, mx.randint({ x:size(1), 4096 }, { high = 4096, seed = 3 }), { dim = 2 })
-    end)
-    add_matrix(list, "scatter", "dim 2", 4096, function(x)
-        return mx.scatter(x, mx.randint({ x:size(1), 4096 }, { high = 4096, seed = 3 }), x, { dim = 2 })
-    end)
-    add_matrix(list, "scatter_add", "dim 2", 4096, function(x)
-        return mx.scatter_add(x, mx.randint({ x:size(1), 4096 }, { high = 4096, seed = 3 }), x, { dim = 2 })
-    end)
     add_matrix(list, "topk", "k 50", 50257, function(x) return mx.topk(x, { k = 50 }) end)
     add_matrix(list, "topk", "k 8", 64, function(x) return mx.topk(x, { k = 8 }) end)
     add_matrix(list, "sort", "", 4096, function(x) return mx.sort(x) end)
@@ -445,6 +416,7 @@ local function all_cases(o)
     add_streams(list)
     add_convolutions(list)
     windows.add(list, stream_bytes)
+    moves.add(list, stream_bytes)
     add_matrices(list)
     add_pointwise(list)
     local seen, kept = {}, {}

@@ -1,0 +1,71 @@
+/* Copies of runs, choices by index and sums of them in plain C, for each path that has no better ones. */
+#ifndef MX_KERNELS_MOVE_LOOPS_H
+#define MX_KERNELS_MOVE_LOOPS_H
+
+#include "core/dtype.h"
+#include "kernels/inline.h"
+#include "kernels/move.h"
+
+#include <string.h>
+
+static inline void runs_plain(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t runs,
+                              int64_t bytes, bool stream)
+{
+    (void)stream;
+    for (int64_t r = 0; r < runs; r++)
+        memcpy(to + r * to_step, from + r * from_step, (size_t)bytes);
+}
+
+static bool within_plain(const int32_t *index, int64_t n, int64_t limit)
+{
+    uint32_t most = 0; /* a negative one is a large unsigned one */
+    for (int64_t i = 0; i < n; i++)
+        most = (uint32_t)index[i] > most ? (uint32_t)index[i] : most;
+    return n == 0 || most < limit;
+}
+
+MX_INLINE void gather_as(char *to, const char *from, const int32_t *index, int64_t n, int64_t across,
+                         const size_t bytes)
+{
+    if (across > 0)
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + i * (int64_t)bytes, from + (index[i] * across + i) * (int64_t)bytes, bytes);
+    else
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + i * (int64_t)bytes, from + index[i] * (int64_t)bytes, bytes);
+}
+
+static bool gather_plain(void *to, const void *from, const int32_t *index, int64_t n, int64_t limit, int64_t across,
+                         size_t element_bytes)
+{
+    if (!within_plain(index, n, limit))
+        return false;
+    if (element_bytes == 8)
+        gather_as(to, from, index, n, across, 8);
+    else if (element_bytes == 4)
+        gather_as(to, from, index, n, across, 4);
+    else if (element_bytes == 2)
+        gather_as(to, from, index, n, across, 2);
+    else
+        gather_as(to, from, index, n, across, 1);
+    return true;
+}
+
+MX_INLINE void add_sums_as(void *to, const void *from, const double *sums, int64_t n, const bool bf16, const bool zero)
+{
+    for (int64_t i = 0; i < n && bf16; i++)
+        ((mx_bf16 *)to)[i] = mx_to_bf16((float)((zero ? 0 : mx_from_bf16(((const mx_bf16 *)from)[i])) + sums[i]));
+    for (int64_t i = 0; i < n && !bf16; i++)
+        ((float *)to)[i] = (float)((zero ? 0 : ((const float *)from)[i]) + sums[i]);
+}
+
+static void add_sums_plain(void *to, const void *from, double *sums, int64_t n, bool bf16)
+{
+    if (bf16)
+        from ? add_sums_as(to, from, sums, n, true, false) : add_sums_as(to, from, sums, n, true, true);
+    else
+        from ? add_sums_as(to, from, sums, n, false, false) : add_sums_as(to, from, sums, n, false, true);
+    memset(sums, 0, (size_t)n * sizeof *sums);
+}
+
+#endif
